@@ -1,0 +1,178 @@
+package ir
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Severity of a diagnostic.
+type Severity uint8
+
+// Severities.
+const (
+	Error Severity = iota
+	Warning
+)
+
+// String returns "error" or "warning".
+func (s Severity) String() string { return [...]string{"error", "warning"}[s] }
+
+// Diagnostic is one finding about a program.
+type Diagnostic struct {
+	Severity Severity
+	// Kind is a stable word for programs that read diagnostics: "parse",
+	// "scope", "type", "layout", "alias", "structure", "bind", "limit",
+	// "match", "deadlock", "lifetime".
+	Kind    string
+	File    string
+	Pos     Pos
+	Message string
+	Notes   []Note
+	// Help says what to do about it; may be empty.
+	Help string
+	// Line is the source line at Pos, for printing; may be empty.
+	Line string
+}
+
+// Note is a further place or fact that belongs to a diagnostic.
+type Note struct {
+	Pos     Pos // may be zero
+	Message string
+}
+
+// Error returns "file:line:col: message".
+func (d *Diagnostic) Error() string {
+	return fmt.Sprintf("%s%s", d.where(d.Pos), d.Message)
+}
+
+func (d *Diagnostic) where(p Pos) string {
+	switch {
+	case !p.Valid() && d.File == "":
+		return ""
+	case !p.Valid():
+		return d.File + ": "
+	}
+	return fmt.Sprintf("%s:%d:%d: ", d.File, p.Line, p.Col)
+}
+
+// String returns the diagnostic as the command line shows it: position,
+// message, source line, caret, notes and help.
+func (d *Diagnostic) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s%s: %s\n", d.where(d.Pos), d.Severity, d.Message)
+	if d.Line != "" {
+		fmt.Fprintf(&b, "    %s\n    %s^\n", clip(d.Line), caretIndent(clip(d.Line), int(d.Pos.Col)))
+	}
+	for _, n := range d.Notes {
+		fmt.Fprintf(&b, "%snote: %s\n", d.where(n.Pos), n.Message)
+	}
+	if d.Help != "" {
+		fmt.Fprintf(&b, "help: %s\n", d.Help)
+	}
+	return b.String()
+}
+
+const maxShownLine = 400
+
+func clip(line string) string {
+	if len(line) <= maxShownLine {
+		return line
+	}
+	return line[:maxShownLine] + "…"
+}
+
+// caretIndent returns white space as wide as the part of line before col:
+// tabs stay tabs, so that the caret stands right in any tab width.
+func caretIndent(line string, col int) string {
+	var b strings.Builder
+	for i, r := range line {
+		if i >= col-1 {
+			break
+		}
+		if r == '\t' {
+			b.WriteByte('\t')
+		} else {
+			b.WriteByte(' ')
+		}
+	}
+	return b.String()
+}
+
+// Diagnostics is a list of findings, and an error when it holds an Error.
+type Diagnostics []*Diagnostic
+
+// Error returns the first error's one-line form and how many more there are.
+func (ds Diagnostics) Error() string {
+	var first *Diagnostic
+	n := 0
+	for _, d := range ds {
+		if d.Severity == Error {
+			if first == nil {
+				first = d
+			}
+			n++
+		}
+	}
+	switch {
+	case first == nil:
+		return "no errors"
+	case n == 1:
+		return first.Error()
+	}
+	return fmt.Sprintf("%s (and %d more errors)", first.Error(), n-1)
+}
+
+// String returns all diagnostics in the form of Diagnostic.String.
+func (ds Diagnostics) String() string {
+	var b strings.Builder
+	for _, d := range ds {
+		b.WriteString(d.String())
+	}
+	return b.String()
+}
+
+// HasErrors reports whether any diagnostic is an Error.
+func (ds Diagnostics) HasErrors() bool {
+	return slices.ContainsFunc(ds, func(d *Diagnostic) bool { return d.Severity == Error })
+}
+
+// Err returns ds as an error, or nil when it holds no Error.
+func (ds Diagnostics) Err() error {
+	if ds.HasErrors() {
+		return ds
+	}
+	return nil
+}
+
+// Sort orders by position; findings at one place stay in the order found.
+func (ds Diagnostics) Sort() {
+	slices.SortStableFunc(ds, func(a, b *Diagnostic) int {
+		if a.Pos.Line != b.Pos.Line {
+			return int(a.Pos.Line) - int(b.Pos.Line)
+		}
+		return int(a.Pos.Col) - int(b.Pos.Col)
+	})
+}
+
+// Diag makes an error at pos, with the source line filled in.
+func (p *Program) Diag(kind string, pos Pos, format string, args ...any) *Diagnostic {
+	return &Diagnostic{Kind: kind, File: p.File, Pos: pos, Message: fmt.Sprintf(format, args...), Line: p.line(pos)}
+}
+
+// line returns the source line that pos is on, without its line end.
+func (p *Program) line(pos Pos) string {
+	if !pos.Valid() {
+		return ""
+	}
+	rest := p.Source
+	for n := int32(1); n < pos.Line; n++ {
+		i := strings.IndexByte(rest, '\n')
+		if i < 0 {
+			return ""
+		}
+		rest = rest[i+1:]
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSuffix(line, "\r")
+}

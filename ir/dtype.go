@@ -1,0 +1,75 @@
+package ir
+
+import "fmt"
+
+// DType is an element type.
+type DType uint8
+
+// The element types of the language.
+const (
+	InvalidDType DType = iota
+	F32
+	F16
+	BF16
+	F64
+	I32
+	I64
+	numDTypes
+)
+
+var dtypes = [numDTypes]struct {
+	name string
+	size int
+	// intBits: integers of magnitude up to 1<<intBits are all held exactly.
+	intBits int
+}{
+	F32:  {"f32", 4, 24},
+	F16:  {"f16", 2, 11},
+	BF16: {"bf16", 2, 8},
+	F64:  {"f64", 8, 53},
+	I32:  {"i32", 4, 31},
+	I64:  {"i64", 8, 63},
+}
+
+// DTypes lists every element type, in the order of the constants.
+func DTypes() []DType { return []DType{F32, F16, BF16, F64, I32, I64} }
+
+// String returns the name used in programs: "bf16".
+func (d DType) String() string {
+	if d == InvalidDType || d >= numDTypes {
+		return fmt.Sprintf("dtype(%d)", uint8(d))
+	}
+	return dtypes[d].name
+}
+
+// Size returns the bytes of one element.
+func (d DType) Size() int64 { return int64(dtypes[d].size) }
+
+// IntBits returns n such that every integer of magnitude at most 1<<n is an
+// element (bf16: 8, so integers stop being exact past 256).
+func (d DType) IntBits() int { return dtypes[d].intBits }
+
+// IsInt reports whether d is an integer type.
+func (d DType) IsInt() bool { return d == I32 || d == I64 }
+
+// ParseDType returns the element type called name.
+func ParseDType(name string) (DType, bool) {
+	for d := F32; d < numDTypes; d++ {
+		if dtypes[d].name == name {
+			return d, true
+		}
+	}
+	return InvalidDType, false
+}
+
+// Accum returns the type in which contractions and reductions of d accumulate
+// (LANGUAGE S11): f64 for f64, i64 for integers, f32 otherwise.
+func (d DType) Accum() DType {
+	switch d {
+	case F64:
+		return F64
+	case I32, I64:
+		return I64
+	}
+	return F32
+}

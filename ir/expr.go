@@ -1,0 +1,41 @@
+package ir
+
+// ExprKind is the kind of an index expression.
+type ExprKind uint8
+
+// Kinds of index expressions.
+const (
+	ExprInt      ExprKind = iota // Val
+	ExprName                     // Name: a dim
+	ExprVar                      // Name: a loop variable or let, without "%"
+	ExprRank                     // rank(AXIS): Name
+	ExprSize                     // size(AXIS): Name
+	ExprExtent                   // extent(%v, INT): Name, Val; the local extent
+	ExprAdd                      // Args[0] + Args[1]
+	ExprSub                      // Args[0] - Args[1]
+	ExprMul                      // Args[0] * Args[1]
+	ExprMod                      // Args[0] mod Args[1], never negative
+	ExprCeilDiv                  // ceildiv(a, b)
+	ExprFloorDiv                 // floordiv(a, b)
+	ExprMin                      // min(a, b)
+	ExprMax                      // max(a, b)
+)
+
+// Expr is an integer index expression, 64 bit, overflow an error.
+// Expressions are never changed after they are built, so they may be shared.
+type Expr struct {
+	Kind ExprKind
+	Pos  Pos
+	Val  int64
+	Name string
+	Args []*Expr
+}
+
+// Int returns the constant v.
+func Int(v int64) *Expr { return &Expr{Kind: ExprInt, Val: v} }
+
+// Bin returns a binary expression.
+func Bin(k ExprKind, a, b *Expr) *Expr { return &Expr{Kind: k, Pos: a.Pos, Args: []*Expr{a, b}} }
+
+// IsInt reports whether e is the constant v.
+func (e *Expr) IsInt(v int64) bool { return e != nil && e.Kind == ExprInt && e.Val == v }

@@ -1,0 +1,279 @@
+package ir
+
+// Op is an operation or statement of the language. Everything that the
+// language knows about an operation stands in its row of the Op table below
+// and in its inference function (infer.go); adding an op means adding those two.
+type Op uint8
+
+// The operations.
+const (
+	InvalidOp Op = iota
+
+	// Tensor operations.
+	OpLinear // y = x·wᵀ (+ bias): x[…, K], w[N, K], bias[N] → [… , N]
+	OpMatmul // batched a[…, M, K] · b[…, K, N]; ta, tb read the operand transposed
+	OpAdd
+	OpSub
+	OpMul
+	OpNeg
+	OpScale // x · by
+	OpRelu
+	OpGelu // x·Φ(x), by erf
+	OpSum  // over axis= (one or several), which disappear
+	OpMax
+	OpCast // to the annotated or destination dtype
+	OpCopy
+	OpFill    // value=
+	OpReshard // to the annotated layout
+
+	// Views: on a buffer they alias its memory, on a value they name a part of it.
+	OpChunk     // block index of count along axis, ceildiv(extent, count) rows, the last ones short
+	OpSlice     // lo..hi along axis
+	OpSelect    // one index along axis, which disappears
+	OpTranspose // perm=, or the last two dimensions swapped
+	OpReshape   // shape=
+	OpClaim     // a value of the annotated type whose local shards are the buffer's contents
+
+	// Collectives, over= one or several mesh axes.
+	OpAllReduce
+	OpAllGather
+	OpReduceScatter
+	OpAllToAll
+	OpBroadcast
+	OpReduce
+	OpGather
+	OpScatter
+	OpPermute
+
+	// Transfers between two ranks.
+	OpPut
+	OpGet
+	OpSend
+	OpRecv
+	OpGroup
+
+	// Order.
+	OpWait
+	OpRecord
+	OpSignal
+	OpBarrier
+
+	// Memory and names.
+	OpAlloc
+	OpFree
+	OpStream
+	OpEvent
+	OpCounter
+	OpLet
+
+	// Control.
+	OpOn
+	OpFor
+	OpIf
+	OpCall
+	OpReturn
+
+	numOps
+)
+
+// Class groups operations by how they are written and run.
+type Class uint8
+
+// Classes of operations.
+const (
+	ClassTensor     Class = iota // computes a tensor from tensors of one rank
+	ClassView                    // names part of a tensor
+	ClassCollective              // all ranks of a team together
+	ClassTransfer                // between two ranks
+	ClassOrder                   // orders streams
+	ClassMemory                  // declares buffers, streams, events, counters, names
+	ClassControl                 // has blocks, or moves control
+)
+
+// IntoRule says whether an operation takes "into %place".
+type IntoRule uint8
+
+// Rules for into.
+const (
+	IntoNever IntoRule = iota
+	IntoMay            // with into it writes there, without it makes a value
+	IntoMust
+)
+
+// AttrSpec declares one attribute of an operation.
+type AttrSpec struct {
+	Name     string
+	Kind     AttrKind
+	Required bool
+	Words    []string // allowed words, for AttrWord; nil: any
+	Doc      string
+}
+
+// OpInfo is a row of the Op table.
+type OpInfo struct {
+	Name             string
+	Class            Class
+	MinArgs, MaxArgs int
+	Into             IntoRule
+	Attrs            []AttrSpec
+	Doc              string
+	// Elementwise: every result element depends on the operand elements at
+	// the same index only.
+	Elementwise bool
+}
+
+var (
+	attrOver = AttrSpec{Name: "over", Kind: AttrWords, Required: true, Doc: "the mesh axis or axes whose ranks take part"}
+	attrRed  = AttrSpec{Name: "op", Kind: AttrWord, Required: true, Words: []string{"sum", "max", "min", "avg"}, Doc: "the reduction"}
+	attrRoot = AttrSpec{Name: "root", Kind: AttrExpr, Required: true, Doc: "the root's index in the team"}
+	attrAxis = AttrSpec{Name: "axis", Kind: AttrExpr, Required: true, Doc: "the dimension, from 0"}
+	attrAxes = AttrSpec{Name: "axis", Kind: AttrExprs, Required: true, Doc: "the dimension or dimensions reduced, from 0"}
+	attrCat  = AttrSpec{Name: "axis", Kind: AttrExpr, Doc: "the dimension concatenated or split, 0 by default"}
+
+	// Hints never change a result (order=any excepted, which must be asked for).
+	attrAlgorithm = AttrSpec{Name: "algorithm", Kind: AttrWord, Doc: "pins the collective's algorithm"}
+	attrOrder     = AttrSpec{Name: "order", Kind: AttrWord, Words: []string{"rank", "any"}, Doc: "order of the reduction: rank (the default) gives the same bits everywhere"}
+	attrCTAs      = AttrSpec{Name: "ctas", Kind: AttrExpr, Doc: "thread blocks to use, on a GPU"}
+	attrEngine    = AttrSpec{Name: "engine", Kind: AttrWord, Words: []string{"ce", "sm", "auto"}, Doc: "who copies, on a GPU: copy engine or kernel"}
+	attrPriority  = AttrSpec{Name: "priority", Kind: AttrWord, Words: []string{"high", "normal", "low"}, Doc: "the stream's priority"}
+)
+
+var boolWords = []string{"true", "false"}
+
+func collective(doc, name string, attrs ...AttrSpec) OpInfo {
+	attrs = append([]AttrSpec{attrOver}, attrs...)
+	return OpInfo{Name: name, Class: ClassCollective, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Doc: doc,
+		Attrs: append(attrs, attrAlgorithm, attrCTAs)}
+}
+
+func elementwise(name string, args int, doc string, attrs ...AttrSpec) OpInfo {
+	return OpInfo{Name: name, Class: ClassTensor, MinArgs: args, MaxArgs: args, Into: IntoMay, Elementwise: true, Attrs: attrs, Doc: doc}
+}
+
+func view(name, doc string, attrs ...AttrSpec) OpInfo {
+	return OpInfo{Name: name, Class: ClassView, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: attrs, Doc: doc}
+}
+
+var opTable = [numOps]OpInfo{
+	OpLinear: {Name: "linear", Class: ClassTensor, MinArgs: 2, MaxArgs: 3, Into: IntoMay,
+		Doc: "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]"},
+	OpMatmul: {Name: "matmul", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Doc: "a[…, M, K] · b[…, K, N] → [… , M, N]",
+		Attrs: []AttrSpec{
+			{Name: "ta", Kind: AttrWord, Words: boolWords, Doc: "a is stored [… , K, M]"},
+			{Name: "tb", Kind: AttrWord, Words: boolWords, Doc: "b is stored [… , N, K]"},
+		}},
+	OpAdd:   elementwise("add", 2, "a + b"),
+	OpSub:   elementwise("sub", 2, "a - b"),
+	OpMul:   elementwise("mul", 2, "a · b"),
+	OpNeg:   elementwise("neg", 1, "-a"),
+	OpScale: elementwise("scale", 1, "a · by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"}),
+	OpRelu:  elementwise("relu", 1, "max(a, 0)"),
+	OpGelu:  elementwise("gelu", 1, "a·Φ(a), Φ the normal distribution function (erf form)"),
+	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
+		Doc: "the sum over axis=, which disappears"},
+	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
+		Doc: "the maximum over axis=, which disappears"},
+	OpCast: elementwise("cast", 1, "converts to the dtype of the annotation or destination, rounding to nearest even"),
+	OpCopy: elementwise("copy", 1, "the same elements in memory of its own"),
+	OpFill: {Name: "fill", Class: ClassTensor, Into: IntoMay, Elementwise: true,
+		Attrs: []AttrSpec{{Name: "value", Kind: AttrNumber, Required: true, Doc: "the value of every element"}},
+		Doc:   "every element is value"},
+	OpReshard: {Name: "reshard", Class: ClassTensor, MinArgs: 1, MaxArgs: 1,
+		Doc: "the same value in the annotated layout"},
+
+	OpChunk: view("chunk", "block I of C along axis: ceildiv(extent, C) rows, the last ones short (chunk %x, axis=0, I of C)", attrAxis),
+	OpSlice: view("slice", "rows lo..hi along axis (slice %x, axis=0, lo..hi)", attrAxis),
+	OpSelect: view("select", "one index along axis, which disappears", attrAxis,
+		AttrSpec{Name: "index", Kind: AttrExpr, Required: true, Doc: "the index"}),
+	OpTranspose: view("transpose", "dimensions in the order perm=; without it the last two swapped",
+		AttrSpec{Name: "perm", Kind: AttrExprs, Doc: "result dimension i is operand dimension perm[i]"}),
+	OpReshape: view("reshape", "the same elements in row-major order under another shape",
+		AttrSpec{Name: "shape", Kind: AttrExprs, Required: true, Doc: "the new extents"}),
+	OpClaim: {Name: "claim", Class: ClassView, MinArgs: 1, MaxArgs: 1,
+		Doc: "the value of the annotated type whose local shards are the buffer's contents"},
+
+	OpAllReduce:     collective("every rank gets the reduction of all ranks' tensors", "all_reduce", attrRed, attrOrder),
+	OpAllGather:     collective("every rank gets all ranks' tensors concatenated along axis", "all_gather", attrCat),
+	OpReduceScatter: collective("rank i gets block i along axis of the reduction of all ranks' tensors", "reduce_scatter", attrRed, attrCat, attrOrder),
+	OpAllToAll: collective("block j along split goes to rank j; what comes is concatenated along concat", "all_to_all",
+		AttrSpec{Name: "split", Kind: AttrExpr, Doc: "the dimension cut, 0 by default"},
+		AttrSpec{Name: "concat", Kind: AttrExpr, Doc: "the dimension joined, 0 by default"}),
+	OpBroadcast: collective("every rank gets the root's tensor", "broadcast", attrRoot),
+	OpReduce:    collective("the root gets the reduction of all ranks' tensors", "reduce", attrRed, attrRoot, attrOrder),
+	OpGather:    collective("the root gets all ranks' tensors concatenated along axis", "gather", attrRoot, attrCat),
+	OpScatter:   collective("rank i gets block i along axis of the root's tensor", "scatter", attrRoot, attrCat),
+	OpPermute: collective("each rank's tensor goes to rank to, and it gets that of rank from", "permute",
+		AttrSpec{Name: "to", Kind: AttrExpr, Required: true, Doc: "team index of the rank that gets mine"},
+		AttrSpec{Name: "from", Kind: AttrExpr, Required: true, Doc: "team index of the rank whose tensor I get"}),
+
+	OpPut: {Name: "put", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust, Attrs: []AttrSpec{attrEngine, attrCTAs},
+		Doc: "writes a tensor into the peer's copy of a symmetric buffer"},
+	OpGet: {Name: "get", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust, Attrs: []AttrSpec{attrEngine, attrCTAs},
+		Doc: "reads the peer's copy of a symmetric buffer"},
+	OpSend:  {Name: "send", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "matches the peer's recv"},
+	OpRecv:  {Name: "recv", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "matches the peer's send"},
+	OpGroup: {Name: "group", Class: ClassTransfer, Doc: "sends and recvs that post together and complete together"},
+
+	OpWait:    {Name: "wait", Class: ClassOrder, MinArgs: 1, MaxArgs: 1, Doc: "orders the current stream behind a stream, an event or a counter"},
+	OpRecord:  {Name: "record", Class: ClassOrder, MinArgs: 1, MaxArgs: 1, Doc: "the event captures the current stream's work so far"},
+	OpSignal:  {Name: "signal", Class: ClassOrder, MinArgs: 1, MaxArgs: 1, Doc: "raises the peer's counter by one, after the current stream's work so far"},
+	OpBarrier: {Name: "barrier", Class: ClassOrder, Attrs: []AttrSpec{attrOver}, Doc: "no rank passes before all have arrived"},
+
+	OpAlloc:   {Name: "alloc", Class: ClassMemory, Doc: "a buffer of local storage, or an array of them"},
+	OpFree:    {Name: "free", Class: ClassMemory, MinArgs: 1, MaxArgs: 1, Doc: "ends a buffer's life in text order"},
+	OpStream:  {Name: "stream", Class: ClassMemory, Attrs: []AttrSpec{attrPriority}, Doc: "a stream, or an array of them"},
+	OpEvent:   {Name: "event", Class: ClassMemory, Doc: "an event, or an array of them"},
+	OpCounter: {Name: "counter", Class: ClassMemory, Doc: "a counter that peers raise, or an array of them; 0 at the start of each run"},
+	OpLet:     {Name: "let", Class: ClassMemory, Doc: "names an index expression"},
+
+	OpOn:     {Name: "on", Class: ClassControl, MinArgs: 1, MaxArgs: 1, Doc: "the block's ops are issued to that stream"},
+	OpFor:    {Name: "for", Class: ClassControl, Doc: "a half-open loop with step 1"},
+	OpIf:     {Name: "if", Class: ClassControl, Doc: "a conditional, possibly rank-dependent"},
+	OpCall:   {Name: "call", Class: ClassControl, MaxArgs: 1 << 20, Doc: "inlines a function"},
+	OpReturn: {Name: "return", Class: ClassControl, MaxArgs: 1 << 20, Doc: "the function's results"},
+}
+
+var opByName = func() map[string]Op {
+	m := make(map[string]Op, numOps)
+	for op := InvalidOp + 1; op < numOps; op++ {
+		m[opTable[op].Name] = op
+	}
+	return m
+}()
+
+// Info returns op's row of the Op table.
+func (op Op) Info() *OpInfo { return &opTable[op] }
+
+// String returns the operation's word in programs: "all_reduce".
+func (op Op) String() string {
+	if op == InvalidOp || op >= numOps {
+		return "invalid"
+	}
+	return opTable[op].Name
+}
+
+// Ops lists all operations in table order.
+func Ops() []Op {
+	ops := make([]Op, 0, numOps-1)
+	for op := InvalidOp + 1; op < numOps; op++ {
+		ops = append(ops, op)
+	}
+	return ops
+}
+
+// ParseOp returns the operation called name.
+func ParseOp(name string) (Op, bool) {
+	op, ok := opByName[name]
+	return op, ok
+}
+
+// AttrSpec returns the declaration of attribute name, or nil.
+func (i *OpInfo) AttrSpec(name string) *AttrSpec {
+	for k := range i.Attrs {
+		if i.Attrs[k].Name == name {
+			return &i.Attrs[k]
+		}
+	}
+	return nil
+}

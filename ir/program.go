@@ -1,0 +1,332 @@
+package ir
+
+// This file declares the abstract syntax of a program: what the parser builds,
+// the printer prints and passes rewrite. Names are strings without their "%";
+// what a name stands for is found by Check and kept in Info.
+
+// Pos is a place in the source text. Line and Col count from 1, Col in bytes.
+// The zero Pos means "made by a pass".
+type Pos struct{ Line, Col int32 }
+
+// Valid reports whether p is a place in a text.
+func (p Pos) Valid() bool { return p.Line > 0 }
+
+// Name is a name where it is defined.
+type Name struct {
+	Pos  Pos
+	Text string
+}
+
+// Comment is one comment: Text holds what follows "//", trailing blanks cut.
+type Comment struct {
+	Pos  Pos
+	Text string
+}
+
+// Comments are the comments kept with a declaration or statement.
+type Comments struct {
+	// Lead stands on lines of its own above.
+	Lead []Comment
+	// Blank says that an empty line stood above Lead (or above the statement).
+	Blank bool
+	// Trail stands at the end of the statement's last line (for a statement
+	// with a block: behind its "{").
+	Trail string
+	// HasTrail distinguishes an empty trailing comment from none.
+	HasTrail bool
+}
+
+// Program is one source file.
+type Program struct {
+	// File names the source in diagnostics.
+	File string
+	// Source is the text the positions refer to; may be empty.
+	Source string
+
+	Dims   []*Dim
+	Meshes []*Mesh
+	Funcs  []*Func
+
+	// Order lists the declarations as they stand in the text, for printing.
+	// Passes that add declarations may leave it nil: dims, meshes, funcs.
+	Order []Decl
+	// End holds comments behind the last declaration.
+	End []Comment
+}
+
+// Decl is *Dim, *Mesh or *Func.
+type Decl interface{ declPos() Pos }
+
+func (d *Dim) declPos() Pos  { return d.Pos }
+func (m *Mesh) declPos() Pos { return m.Pos }
+func (f *Func) declPos() Pos { return f.Pos }
+
+// Func returns the function called name, or nil.
+func (p *Program) Func(name string) *Func {
+	for _, f := range p.Funcs {
+		if f.Name == name {
+			return f
+		}
+	}
+	return nil
+}
+
+// Dim is "dim T = 64".
+type Dim struct {
+	Pos      Pos
+	Name     string
+	Default  int64
+	HasValue bool
+	Comments Comments
+}
+
+// Mesh is "mesh dp[2] tp[4]", the main mesh, or with a device list a sub-mesh
+// of those ranks: "mesh d[2] = {0 2}". The last axis varies fastest.
+type Mesh struct {
+	Pos     Pos
+	Axes    []MeshAxis
+	Devices []int64 // nil for the main mesh
+	// HasDevices distinguishes an empty list from none.
+	HasDevices bool
+	Comments   Comments
+}
+
+// MeshAxis is one axis of a mesh and its size.
+type MeshAxis struct {
+	Pos  Pos
+	Name string
+	Size *Expr
+}
+
+// Func is one function.
+type Func struct {
+	Pos      Pos
+	Name     string
+	Params   []*Param
+	Results  []*Type
+	Refines  Name // zero if none
+	Body     *Block
+	Comments Comments
+}
+
+// Param is "%x: type" or "%x: inout type".
+type Param struct {
+	Pos   Pos
+	Name  string
+	Inout bool
+	Type  *Type
+}
+
+// Block is a list of statements between braces.
+type Block struct {
+	Stmts []*Stmt
+	// End is the closing brace.
+	End Pos
+	// Tail holds comments between the last statement and the brace.
+	Tail []Comment
+	// TailBlank says that an empty line stood above Tail.
+	TailBlank bool
+}
+
+// Stmt is one statement. Op decides which fields are used:
+//
+//	tensor, view, collective  Results[0] [Type] = Op Args Exprs Attrs, or Op Args Into Attrs
+//	chunk                     Exprs = index, count      (chunk %x, axis=0, %i of C)
+//	slice                     Exprs = lo, hi            (slice %x, axis=0, lo..hi)
+//	alloc                     Results[0] = alloc Count Type Flags
+//	stream event counter      Results[0], Count
+//	free record               Args[0]
+//	on                        Args[0] (may be main), Body
+//	wait                      Args[0] (may be main); Exprs[0] = least value, for counters
+//	put                       Args[0], Into, Peer        (put %x into %to at tp[e])
+//	get                       Args[0], Peer, Into        (get %x at tp[e] into %y)
+//	signal                    Args[0], Peer
+//	send recv                 Args[0], Peer
+//	barrier                   Attrs over=
+//	group                     Body
+//	let                       Results[0], Exprs[0]
+//	for                       Results[0], Exprs = lo, hi; Streams; Body
+//	if                        Exprs = left, right; Cmp; Body; Else
+//	call                      Results, Callee, Args
+//	return                    Args
+type Stmt struct {
+	Op      Op
+	Pos     Pos // of the operation's word; of the first result for let
+	Results []Name
+	Type    *Type // annotation of the result, or what alloc allocates
+	Args    []Place
+	Into    *Place
+	Attrs   []Attr
+	Exprs   []*Expr
+	Count   *Expr // alloc[n], stream[n], event[n], counter[n]; nil for one
+	Peer    *Peer
+	Cmp     Cmp
+	Streams int64 // for … stream(n); 0 without
+	Callee  Name
+	Flags   AllocFlags
+	Body    *Block
+	Else    *Block
+
+	Comments Comments
+}
+
+// AllocFlags are the words behind an alloc's type.
+type AllocFlags uint8
+
+// Flags of alloc.
+const (
+	// Symmetric buffers exist on every rank of the team, at one offset, and
+	// peers may put to and get from them.
+	Symmetric AllocFlags = 1 << iota
+	// Zero buffers hold zeros at their alloc, written on the current stream.
+	Zero
+	// Host buffers live in pinned host memory.
+	Host
+)
+
+// Cmp is a comparison of an if.
+type Cmp uint8
+
+// Comparisons.
+const (
+	EQ Cmp = iota
+	NE
+	LT
+	LE
+	GT
+	GE
+)
+
+// String returns the operator: "==".
+func (c Cmp) String() string { return [...]string{"==", "!=", "<", "<=", ">", ">="}[c] }
+
+// Holds reports whether a c b.
+func (c Cmp) Holds(a, b int64) bool {
+	switch c {
+	case EQ:
+		return a == b
+	case NE:
+		return a != b
+	case LT:
+		return a < b
+	case LE:
+		return a <= b
+	case GT:
+		return a > b
+	}
+	return a >= b
+}
+
+// Place is an operand: "%x", "%x[e]" (an element of an array), or "main".
+type Place struct {
+	Pos   Pos
+	Name  string // empty for main
+	Index *Expr  // nil without index
+	Main  bool
+}
+
+// Peer is "AXIS[e]", one rank along an axis.
+type Peer struct {
+	Pos   Pos
+	Axis  string
+	Index *Expr
+}
+
+// AttrKind tells which field of an Attr holds its value.
+type AttrKind uint8
+
+// Kinds of attribute values.
+const (
+	AttrNone   AttrKind = iota
+	AttrExpr            // axis=0, root=%i+1: Exprs[0]
+	AttrExprs           // axis=(0, 1), shape=(T, 4): Exprs; one without parentheses is accepted
+	AttrNumber          // value=0.5, value=%i: Num when IsNum, else Exprs[0]
+	AttrWord            // op=sum: Words[0]
+	AttrWords           // over=tp, over=(dp, tp): Words
+)
+
+// Attr is "name=value". Kind comes from the Op table.
+type Attr struct {
+	Pos   Pos
+	Name  string
+	Kind  AttrKind
+	Exprs []*Expr
+	Words []string
+	Num   float64
+	IsNum bool
+	// Paren says that a list was written in parentheses.
+	Paren bool
+}
+
+// Attr returns the attribute called name, or nil.
+func (s *Stmt) Attr(name string) *Attr {
+	for i := range s.Attrs {
+		if s.Attrs[i].Name == name {
+			return &s.Attrs[i]
+		}
+	}
+	return nil
+}
+
+// Word returns the first word of attribute name, or def without it.
+func (s *Stmt) Word(name, def string) string {
+	if a := s.Attr(name); a != nil && len(a.Words) > 0 {
+		return a.Words[0]
+	}
+	return def
+}
+
+// Over returns the axes of over=, in order; nil without.
+func (s *Stmt) Over() []string {
+	if a := s.Attr("over"); a != nil {
+		return a.Words
+	}
+	return nil
+}
+
+// Type is a tensor type: "bf16[T/tp, K] partial(tp, sum) @d".
+type Type struct {
+	Pos     Pos
+	DType   DType
+	Dims    []Dimension
+	Partial []Partial
+	Mesh    string // the axis behind "@", naming its mesh; empty for the main mesh
+}
+
+// Dimension is one dimension's extent and the mesh axes it is split over,
+// major first.
+type Dimension struct {
+	Extent *Expr
+	Axes   []string
+}
+
+// Partial says that the value is the reduction Red over Axis of what the ranks hold.
+type Partial struct {
+	Axis string
+	Red  Red
+}
+
+// Red is a reduction.
+type Red uint8
+
+// Reductions.
+const (
+	NoRed Red = iota
+	Sum
+	Max
+	Min
+	Avg
+)
+
+// String returns the word used in programs: "sum".
+func (r Red) String() string { return [...]string{"none", "sum", "max", "min", "avg"}[r] }
+
+// ParseRed returns the reduction called name.
+func ParseRed(name string) (Red, bool) {
+	for r := Sum; r <= Avg; r++ {
+		if r.String() == name {
+			return r, true
+		}
+	}
+	return NoRed, false
+}
