@@ -1,0 +1,241 @@
+// Package device declares what hocket needs of a machine: devices with
+// ordered streams, events between streams, counters that peers raise, memory
+// that peers can address, and a few launches. It holds no machine.
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/ir"
+)
+
+// ErrUnsupported says that a machine cannot do what was asked; errors that
+// wrap it name the feature and the way out.
+var ErrUnsupported = errors.New("not supported by this machine")
+
+// ErrAborted is wrapped by every error that a world returns after Abort.
+var ErrAborted = errors.New("aborted")
+
+// Machine makes worlds.
+type Machine interface {
+	// Name is "cpu" or "cuda".
+	Name() string
+	Caps() Caps
+	// Open makes a world of ranks devices. The world's context ends when ctx
+	// does: then it aborts.
+	Open(ctx context.Context, ranks int) (World, error)
+}
+
+// Caps tells what a machine can do.
+type Caps struct {
+	MaxRanks   int
+	DTypes     []ir.DType
+	Graphs     bool // CaptureGraph works
+	Virtual    bool // scheduled: time stands still, order is drawn at random
+	Concurrent bool // streams run at the same time
+}
+
+// World is a set of devices that reach each other's memory and counters.
+type World interface {
+	Ranks() int
+	Device(rank int) Device
+	// Sync waits until all work issued so far has finished on every device,
+	// or returns why it cannot: a *Fault, a *Deadlock, the context's error.
+	Sync(ctx context.Context) error
+	// Abort makes every wait, on streams and host, return ErrAborted soon.
+	// It is safe from any goroutine; only the first cause is kept.
+	Abort(cause error)
+	// Close aborts what still runs and frees everything. A closed world
+	// answers every call with an error.
+	Close() error
+}
+
+// Device is one rank's device.
+type Device interface {
+	Rank() int
+	// Alloc reserves bytes, aligned to 256. Peers may address it when kind is
+	// Shared. Contents are undefined (and poisoned on a scheduled CPU).
+	Alloc(bytes int64, kind MemKind) (Memory, error)
+	NewStream(opts StreamOptions) (Stream, error)
+	NewEvent() (Event, error)
+	// NewCounters makes n 64-bit counters at zero that any device may raise.
+	NewCounters(n int) (Counters, error)
+	// Prepare makes a kernel ready to launch: compiles it, picks an
+	// algorithm, reserves workspace, runs it once where that matters.
+	Prepare(k Kernel) (Launch, error)
+}
+
+// MemKind is a kind of memory.
+type MemKind uint8
+
+// Kinds of memory.
+const (
+	Private MemKind = iota // this device's
+	Shared                 // peers copy to and from it
+	Pinned                 // host memory that the device reaches
+)
+
+// Memory is a stretch of memory of one device.
+type Memory interface {
+	Bytes() int64
+	// Free gives it back; nothing issued may still use it.
+	Free() error
+}
+
+// View is a tensor in memory. Shape and Strides count elements, Off bytes.
+type View struct {
+	Mem     Memory
+	Off     int64
+	DType   ir.DType
+	Shape   []int64
+	Strides []int64
+}
+
+// Elements returns the number of elements.
+func (v View) Elements() int64 {
+	n := int64(1)
+	for _, e := range v.Shape {
+		n *= e
+	}
+	return n
+}
+
+// Kernel describes a computation on one device: Op of Ins into Outs. Ins may
+// be peers' memory where Op is a Reduce.
+type Kernel struct {
+	Op   ir.Op
+	Ins  []View
+	Outs []View
+	// Axes: dimensions reduced (sum, max). Value: factor of scale, value of
+	// fill; exact in Int when HasInt. TA, TB: matmul reads the operand transposed.
+	Axes   []int
+	Value  float64
+	Int    int64
+	HasInt bool
+	TA, TB bool
+	// Red, where set, makes this the reduction of all Ins elementwise into
+	// Outs[0], in the order of Ins, accumulating in the dtype's accumulator
+	// (S11) and rounding once; avg divides by len(Ins) before rounding. Op is
+	// then OpAllReduce by convention.
+	Red ir.Red
+}
+
+// Launch is a prepared kernel.
+type Launch interface{ Release() }
+
+// StreamOptions name a stream and give its priority: +1 high, 0, -1 low.
+type StreamOptions struct {
+	Name     string
+	Priority int
+}
+
+// Stream runs what it is given in order. Calls only enqueue; what goes wrong
+// later comes out of World.Sync. A stream's methods are for one goroutine at
+// a time.
+type Stream interface {
+	Name() string
+	Launch(l Launch) error
+	// Copy copies src to dst: equal shape and dtype, any strides, either may
+	// be a peer's shared memory.
+	Copy(dst, src View) error
+	// Upload and Download copy between dense host bytes and device memory.
+	// The host bytes must stay untouched until the work has finished.
+	Upload(dst View, src []byte) error
+	Download(dst []byte, src View) error
+	// Record makes e stand for all work issued to s so far; Wait makes later
+	// work of s wait for what e stood for when Wait was called. Waiting for an
+	// event never recorded is an error.
+	Record(e Event) error
+	Wait(e Event) error
+	// Signal adds by to c[elem] after all earlier work of s, whose writes are
+	// then visible to whoever waits; c may be a peer's.
+	Signal(c Counters, elem int, by int64) error
+	// WaitCounter makes later work of s wait until c[elem] >= least; c must be
+	// this device's own.
+	WaitCounter(c Counters, elem int, least int64) error
+	// Begin and End bracket one command's work for the trace; id is the
+	// caller's, what is passed to the world's observer.
+	Begin(id int64) error
+	End(id int64) error
+}
+
+// Event is recorded on one stream and waited for on others.
+type Event interface{ Release() }
+
+// Counters are 64-bit counters on one device, only ever raised.
+type Counters interface {
+	Len() int
+	Release()
+}
+
+// HostCaller is a stream that can call a Go function in stream order. The CPU
+// machine's streams can.
+type HostCaller interface {
+	Call(f func()) error
+}
+
+// Observer gets the times at which commands began and ended, in nanoseconds
+// since the world was opened. Calls come from many goroutines.
+type Observer interface {
+	Began(rank int, stream string, id int64, ns int64)
+	Ended(rank int, stream string, id int64, ns int64)
+}
+
+// Observable is a world that reports Begin and End marks.
+type Observable interface {
+	// Observe sets who is told; nil stops. Not while work is in flight.
+	Observe(o Observer)
+}
+
+// Poisoner is a memory whose bytes can be overwritten with a pattern that
+// makes a later read show: NaNs, large integers.
+type Poisoner interface {
+	Poison(off, n int64)
+}
+
+// Graph is a recorded sequence of work that replays as one launch.
+type Graph interface {
+	Launch(ctx context.Context) error
+	Close() error
+}
+
+// Fault is a failure of work on a device.
+type Fault struct {
+	Rank   int
+	Stream string
+	ID     int64 // the innermost Begin mark; -1 for none
+	Err    error
+}
+
+// Error names the rank, the stream and the cause.
+func (f *Fault) Error() string {
+	return fmt.Sprintf("rank %d, stream %s: %v", f.Rank, f.Stream, f.Err)
+}
+
+// Unwrap returns the cause.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// Deadlock says that nothing can run any more though work is left.
+type Deadlock struct{ Blocked []Blocked }
+
+// Blocked is the head of one stream that cannot go on.
+type Blocked struct {
+	Rank   int
+	Stream string
+	ID     int64  // the innermost Begin mark; -1 for none
+	On     string // what it waits for: "counter 3 ≥ 2 (now 1)"
+}
+
+// Error lists up to eight blocked streams.
+func (d *Deadlock) Error() string {
+	s := "deadlock: nothing can run any more"
+	for i, b := range d.Blocked {
+		if i == 8 {
+			return s + fmt.Sprintf("; and %d more streams", len(d.Blocked)-i)
+		}
+		s += fmt.Sprintf("; rank %d, stream %s waits for %s", b.Rank, b.Stream, b.On)
+	}
+	return s
+}

@@ -1,0 +1,155 @@
+package ir
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Env gives index expressions their values. A lookup answers false when the
+// name has no value there.
+type Env interface {
+	// Dim returns the value of a dim.
+	Dim(name string) (int64, bool)
+	// Var returns the value of a loop variable or let.
+	Var(name string) (int64, bool)
+	// Rank returns the evaluating rank's coordinate along axis.
+	Rank(axis string) (int64, bool)
+	// Size returns the number of ranks along axis.
+	Size(axis string) (int64, bool)
+	// Extent returns the local extent of dimension axis of the tensor %name.
+	Extent(name string, axis int) (int64, bool)
+}
+
+// ErrOverflow says that an index expression left the range of int64.
+var ErrOverflow = errors.New("the value does not fit 64 bits")
+
+// Eval computes e. Errors are ErrOverflow, a division by zero, or a name
+// without a value.
+func (e *Expr) Eval(env Env) (int64, error) {
+	switch e.Kind {
+	case ExprInt:
+		return e.Val, nil
+	case ExprName:
+		return found(env.Dim(e.Name))(e.Name)
+	case ExprVar:
+		return found(env.Var(e.Name))("%" + e.Name)
+	case ExprRank:
+		return found(env.Rank(e.Name))("rank(" + e.Name + ")")
+	case ExprSize:
+		return found(env.Size(e.Name))("size(" + e.Name + ")")
+	case ExprExtent:
+		return found(env.Extent(e.Name, int(e.Val)))(fmt.Sprintf("extent(%%%s, %d)", e.Name, e.Val))
+	}
+	a, err := e.Args[0].Eval(env)
+	if err != nil {
+		return 0, err
+	}
+	b, err := e.Args[1].Eval(env)
+	if err != nil {
+		return 0, err
+	}
+	return apply(e.Kind, a, b)
+}
+
+func found(v int64, ok bool) func(what string) (int64, error) {
+	return func(what string) (int64, error) {
+		if !ok {
+			return 0, fmt.Errorf("%s has no value here", what)
+		}
+		return v, nil
+	}
+}
+
+// apply computes a binary operation on constants.
+func apply(k ExprKind, a, b int64) (int64, error) {
+	switch k {
+	case ExprAdd:
+		if s := a + b; (s > a) == (b > 0) {
+			return s, nil
+		}
+		return 0, ErrOverflow
+	case ExprSub:
+		if d := a - b; (d < a) == (b > 0) {
+			return d, nil
+		}
+		return 0, ErrOverflow
+	case ExprMul:
+		return mulChecked(a, b)
+	case ExprMin:
+		return min(a, b), nil
+	case ExprMax:
+		return max(a, b), nil
+	}
+	if b == 0 {
+		return 0, errors.New("division by zero")
+	}
+	if b == -1 {
+		if k == ExprMod {
+			return 0, nil
+		}
+		return apply(ExprSub, 0, a)
+	}
+	q, r := a/b, a%b
+	if r != 0 && (r < 0) != (b < 0) { // now q is the floor, r has b's sign
+		q, r = q-1, r+b
+	}
+	switch k {
+	case ExprFloorDiv:
+		return q, nil
+	case ExprCeilDiv:
+		if r != 0 {
+			q++
+		}
+		return q, nil
+	}
+	if r < 0 { // mod is never negative, whatever b's sign
+		r -= b
+	}
+	return r, nil
+}
+
+func mulChecked(a, b int64) (int64, error) {
+	hi, lo := bits.Mul64(magnitude(a), magnitude(b))
+	neg := (a < 0) != (b < 0)
+	switch {
+	case hi != 0, lo > 1<<63, lo == 1<<63 && !neg:
+		return 0, ErrOverflow
+	case neg:
+		return -int64(lo), nil // lo = 1<<63 wraps to itself, which is right
+	}
+	return int64(lo), nil
+}
+
+func magnitude(a int64) uint64 {
+	if a < 0 {
+		return -uint64(a)
+	}
+	return uint64(a)
+}
+
+// Walk calls f for e and every expression below it.
+func (e *Expr) Walk(f func(*Expr)) {
+	if e == nil {
+		return
+	}
+	f(e)
+	for _, a := range e.Args {
+		a.Walk(f)
+	}
+}
+
+// RankDependent reports whether e's value may differ between ranks, given
+// which variables do.
+func (e *Expr) RankDependent(varDepends func(name string) bool) bool {
+	dep := false
+	e.Walk(func(x *Expr) {
+		switch x.Kind {
+		case ExprRank:
+			dep = true
+		case ExprVar, ExprExtent:
+			dep = dep || varDepends(x.Name)
+		}
+	})
+	return dep
+}
