@@ -1,0 +1,112 @@
+package tensor
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Slice returns a copy of the sub-box of t that starts at index lo and has the
+// extents n; both have one entry an axis of t.
+func Slice(t *Tensor, lo, n []int64) (*Tensor, error) {
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	if err := inside(t, lo, n); err != nil {
+		return nil, err
+	}
+	out, err := New(t.DType, n)
+	if err != nil {
+		return nil, err
+	}
+	return out, CopyBox(out, make([]int64, len(n)), t, lo, n)
+}
+
+// Paste copies all of src into dst, to the sub-box that starts at index lo. The
+// element types must be equal; src must not share storage with dst.
+func Paste(dst, src *Tensor, lo []int64) error {
+	if err := src.Check(); err != nil {
+		return err
+	}
+	return CopyBox(dst, lo, src, make([]int64, len(src.Shape)), src.Shape)
+}
+
+// CopyBox copies a box of extents n from src, where it starts at index srcLo,
+// to dst, where it starts at index dstLo. All have one entry an axis. The
+// element types must be equal; dst and src must not share storage.
+func CopyBox(dst *Tensor, dstLo []int64, src *Tensor, srcLo, n []int64) error {
+	if err := dst.Check(); err != nil {
+		return err
+	}
+	if err := src.Check(); err != nil {
+		return err
+	}
+	if dst.DType != src.DType {
+		return fmt.Errorf("cannot copy elements of %s into %s", src, dst)
+	}
+	if err := inside(src, srcLo, n); err != nil {
+		return err
+	}
+	if err := inside(dst, dstLo, n); err != nil {
+		return err
+	}
+	if !slices.Contains(n, 0) {
+		copyRuns(dst, dstLo, src, srcLo, n)
+	}
+	return nil
+}
+
+// inside reports whether the box is one of t's.
+func inside(t *Tensor, lo, n []int64) error {
+	if len(lo) != len(t.Shape) || len(n) != len(t.Shape) {
+		return fmt.Errorf("box at %s of extents %s does not have the rank of %s", shapeText(lo), shapeText(n), t)
+	}
+	for i, d := range t.Shape {
+		// Compared so that no sum can overflow.
+		if lo[i] < 0 || n[i] < 0 || n[i] > d || lo[i] > d-n[i] {
+			return fmt.Errorf("box at %s of extents %s leaves %s on axis %d", shapeText(lo), shapeText(n), t, i)
+		}
+	}
+	return nil
+}
+
+// copyRuns copies the runs that are contiguous on both sides, one for each
+// index of the axes before them. The box is not empty.
+func copyRuns(dst *Tensor, dstLo []int64, src *Tensor, srcLo, n []int64) {
+	size := src.DType.Size()
+	ds, ss := Strides(dst.Shape), Strides(src.Shape)
+	to, from := size*dot(ds, dstLo), size*dot(ss, srcLo)
+	outer := len(n)
+	run := size
+	for outer > 0 {
+		outer--
+		run *= n[outer]
+		if n[outer] != dst.Shape[outer] || n[outer] != src.Shape[outer] {
+			break
+		}
+	}
+	at := make([]int64, outer)
+	for {
+		copy(dst.Data[to:to+run], src.Data[from:from+run])
+		axis := outer - 1
+		for ; axis >= 0; axis-- {
+			at[axis]++
+			to, from = to+size*ds[axis], from+size*ss[axis]
+			if at[axis] < n[axis] {
+				break
+			}
+			to, from = to-size*ds[axis]*n[axis], from-size*ss[axis]*n[axis]
+			at[axis] = 0
+		}
+		if axis < 0 {
+			return
+		}
+	}
+}
+
+func dot(a, b []int64) int64 {
+	var s int64
+	for i := range a {
+		s += a[i] * b[i]
+	}
+	return s
+}

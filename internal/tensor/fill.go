@@ -1,0 +1,108 @@
+package tensor
+
+import (
+	"fmt"
+	"math/bits"
+
+	"hocket.example/hocket/ir"
+)
+
+// Seeded inputs are a function of (seed, name of the tensor, row-major index of
+// the element in the whole tensor) and of nothing else, in every version of
+// this package. Every rank of every sharding so sees slices of one tensor.
+//
+//	mix(z)     = z ^= z>>30; z *= 0xbf58476d1ce4e5b9; z ^= z>>27; z *= 0x94d049bb133111eb; z ^ z>>31
+//	key        = mix(mix(seed + g) ^ FNV-1a-64(name)),  g = 0x9e3779b97f4a7c15
+//	word(i)    = mix(key + (i+1)*g)
+//
+// so word(0), word(1), … is the splitmix64 sequence that starts from key. Then
+//
+//	ints       = floor(3 * word / 2^64) - 1
+//	rand       = (word >> (63-b)) / 2^b - 1 for a float whose significand has b bits
+//	             (f32 24, f16 11, bf16 8, f64 53): exact, never 1, and the same
+//	             number at lower resolution in a narrower type
+//	rand       = (word >> 60) - 8 for integers
+//	arange     = the index, rounded into the element type
+
+// Fill sets the elements of t, the whole (not sharded) tensor called name, as
+// spec says. A file's tensor must have t's element type and shape.
+func Fill(t *Tensor, name string, spec Spec) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	switch spec.Kind {
+	case SpecInts:
+		fillInts(t, newStream(spec.Seed, name))
+	case SpecRand:
+		fillRand(t, newStream(spec.Seed, name))
+	case SpecZeros:
+		clear(t.Data)
+	case SpecArange:
+		for i := range t.Len() {
+			t.SetInt64(i, i)
+		}
+	default:
+		return fmt.Errorf("input %q: invalid input spec %s", name, spec)
+	}
+	return nil
+}
+
+func fillInts(t *Tensor, s stream) {
+	for i := range t.Len() {
+		third, _ := bits.Mul64(s.word(i), 3)
+		t.SetInt64(i, int64(third)-1)
+	}
+}
+
+func fillRand(t *Tensor, s stream) {
+	if t.DType.IsInt() {
+		for i := range t.Len() {
+			t.SetInt64(i, int64(s.word(i)>>60)-8)
+		}
+		return
+	}
+	b := significand(t.DType)
+	unit := int64(1) << b
+	for i := range t.Len() {
+		t.SetFloat64(i, float64(int64(s.word(i)>>(63-b))-unit)/float64(unit))
+	}
+}
+
+// significand returns the bits of a float's significand, the hidden one
+// included. It is spelled out here because inputs may never change.
+func significand(dt ir.DType) uint {
+	switch dt {
+	case ir.F16:
+		return 11
+	case ir.BF16:
+		return 8
+	case ir.F64:
+		return 53
+	}
+	return 24
+}
+
+// stream is the word sequence of one tensor.
+type stream uint64
+
+const golden = 0x9e3779b97f4a7c15
+
+func newStream(seed uint64, name string) stream {
+	return stream(mix(mix(seed+golden) ^ fnv1a(name)))
+}
+
+func (s stream) word(i int64) uint64 { return mix(uint64(s) + (uint64(i)+1)*golden) }
+
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+func fnv1a(s string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 0x100000001b3
+	}
+	return h
+}

@@ -1,0 +1,78 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+
+	"hocket.example/hocket/ir"
+)
+
+// NumElements returns the product of the extents: 1 for an empty shape, 0 if
+// some extent is zero. It fails on a negative extent, and when the product of
+// the extents that are not zero overflows; so no stride of a shape it accepts
+// overflows either.
+func NumElements(shape []int64) (int64, error) {
+	n, empty := int64(1), false
+	for i, d := range shape {
+		if d < 0 {
+			return 0, fmt.Errorf("shape %s: extent %d is negative: %d", shapeText(shape), i, d)
+		}
+		if d == 0 {
+			empty = true
+			continue
+		}
+		var ok bool
+		if n, ok = mulInt64(n, d); !ok {
+			return 0, fmt.Errorf("shape %s: the number of elements overflows 64 bits", shapeText(shape))
+		}
+	}
+	if empty {
+		return 0, nil
+	}
+	return n, nil
+}
+
+// Bytes returns the bytes of a dense tensor of the given type and shape. It
+// fails as NumElements does, on an overflowing byte count, and on an invalid
+// element type.
+func Bytes(dt ir.DType, shape []int64) (int64, error) {
+	if !valid(dt) {
+		return 0, fmt.Errorf("invalid element type %d", uint8(dt))
+	}
+	n, err := NumElements(shape)
+	if err != nil {
+		return 0, err
+	}
+	b, ok := mulInt64(n, dt.Size())
+	if !ok {
+		return 0, fmt.Errorf("tensor %s: the number of bytes overflows 64 bits", typeText(dt.String(), shape))
+	}
+	return b, nil
+}
+
+// Strides returns the row-major strides of shape, in elements. The shape must
+// be one that NumElements accepts.
+func Strides(shape []int64) []int64 {
+	s := make([]int64, len(shape))
+	step := int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		s[i] = step
+		step *= shape[i]
+	}
+	return s
+}
+
+// mulInt64 multiplies two numbers that are not negative.
+func mulInt64(a, b int64) (int64, bool) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	return int64(lo), hi == 0 && lo <= math.MaxInt64
+}
+
+func valid(dt ir.DType) bool {
+	switch dt {
+	case ir.F32, ir.F16, ir.BF16, ir.F64, ir.I32, ir.I64:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,49 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"hocket.example/hocket/ir"
+)
+
+// The typed views share storage with Data: a write to one is seen in the other.
+// They need no copy because elements are little-endian, as amd64 and arm64 are.
+// A view is nil when the element type is another one, when Data is not aligned
+// for it (that of New, Clone and the readers always is) or when the host is
+// big-endian; a view of an empty tensor is empty and not nil.
+
+// Float32s returns the elements of an f32 tensor, sharing storage.
+func (t *Tensor) Float32s() []float32 { return view[float32](t, t.DType == ir.F32) }
+
+// Float64s returns the elements of an f64 tensor, sharing storage.
+func (t *Tensor) Float64s() []float64 { return view[float64](t, t.DType == ir.F64) }
+
+// Int32s returns the elements of an i32 tensor, sharing storage.
+func (t *Tensor) Int32s() []int32 { return view[int32](t, t.DType == ir.I32) }
+
+// Int64s returns the elements of an i64 tensor, sharing storage.
+func (t *Tensor) Int64s() []int64 { return view[int64](t, t.DType == ir.I64) }
+
+// Uint16s returns the bit patterns of an f16 or bf16 tensor, sharing storage.
+func (t *Tensor) Uint16s() []uint16 {
+	return view[uint16](t, t.DType == ir.F16 || t.DType == ir.BF16)
+}
+
+func view[T any](t *Tensor, typed bool) []T {
+	var e T
+	if !typed || !littleEndian {
+		return nil
+	}
+	n := len(t.Data) / int(unsafe.Sizeof(e))
+	if n == 0 {
+		return []T{}
+	}
+	p := unsafe.Pointer(&t.Data[0])
+	if uintptr(p)%unsafe.Alignof(e) != 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(p), n)
+}
+
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
