@@ -41,10 +41,30 @@ func Fill(t *Tensor, name string, spec Spec) error {
 		for i := range t.Len() {
 			t.SetInt64(i, i)
 		}
+	case SpecSafetensors, SpecNpy:
+		if err := fillFromFile(t, name, spec); err != nil {
+			return fmt.Errorf("input %s: %w", name, err)
+		}
 	default:
-		return fmt.Errorf("input %q: invalid input spec %s", name, spec)
+		return fmt.Errorf("input %s: invalid input %s", name, spec)
 	}
 	return nil
+}
+
+// fillFromFile compares types before it reads data.
+func fillFromFile(t *Tensor, name string, spec Spec) error {
+	if spec.Kind == SpecNpy {
+		return readNpyInto(t, spec.File)
+	}
+	f, err := OpenSafetensors(spec.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if spec.Name != "" {
+		name = spec.Name
+	}
+	return f.ReadInto(t, name)
 }
 
 func fillInts(t *Tensor, s stream) {

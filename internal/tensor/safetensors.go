@@ -1,0 +1,230 @@
+package tensor
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// maxSafetensorsHeader is the limit of the format's reference implementation.
+const maxSafetensorsHeader = 100_000_000
+
+// safetensorsDTypes names the element types that we hold. A file may hold
+// others; they are refused when such a tensor is read.
+var safetensorsDTypes = map[string]ir.DType{
+	"F32": ir.F32, "F16": ir.F16, "BF16": ir.BF16, "F64": ir.F64, "I32": ir.I32, "I64": ir.I64,
+}
+
+// Safetensors is an open safetensors file. Its header is in memory, its tensors
+// are read when asked for. Reads may run concurrently.
+type Safetensors struct {
+	label   string // prefix of messages: the path and ": ", or nothing
+	r       io.ReaderAt
+	close   func() error
+	base    int64 // where the data starts in the file
+	entries map[string]safetensorsEntry
+	names   []string
+	meta    map[string]string
+}
+
+// safetensorsEntry is what the header says of one tensor; begin and end are
+// offsets in the data.
+type safetensorsEntry struct {
+	dtype      string
+	shape      []int64
+	begin, end int64
+}
+
+// OpenSafetensors opens a safetensors file and checks its header. Errors name
+// the file.
+func OpenSafetensors(path string) (*Safetensors, error) {
+	f, size, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ReadSafetensors(f, size)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	s.label, s.close = path+": ", f.Close
+	return s, nil
+}
+
+// ReadSafetensors checks the header of a safetensors file of size bytes, which
+// r holds and must go on holding while tensors are read. The tensors must cover
+// the data without gap or overlap, as the format demands.
+func ReadSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
+	header, err := safetensorsHeader(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("not a safetensors file: %w", err)
+	}
+	s, err := parseSafetensors(header)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors header: %w", err)
+	}
+	s.r, s.base = r, 8+int64(len(header))
+	if err := s.layOut(size - s.base); err != nil {
+		return nil, fmt.Errorf("safetensors header: %w", err)
+	}
+	return s, nil
+}
+
+func safetensorsHeader(r io.ReaderAt, size int64) ([]byte, error) {
+	var length [8]byte
+	if size < int64(len(length)) {
+		return nil, fmt.Errorf("the file has %d bytes, want at least 8 for the header's length", size)
+	}
+	if err := readAt(r, length[:], 0); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > maxSafetensorsHeader {
+		return nil, fmt.Errorf("it claims a header of %d bytes; the limit is %d", n, maxSafetensorsHeader)
+	}
+	if n > uint64(size-8) {
+		return nil, fmt.Errorf("it claims a header of %d bytes, but only %d follow", n, size-8)
+	}
+	header := make([]byte, n)
+	return header, readAt(r, header, 8)
+}
+
+// layOut checks that the tensors fit their types and cover size bytes of data
+// exactly, and sorts the names by place.
+func (s *Safetensors) layOut(size int64) error {
+	s.names = slices.SortedFunc(maps.Keys(s.entries), func(a, b string) int {
+		x, y := s.entries[a], s.entries[b]
+		return cmp.Or(cmp.Compare(x.begin, y.begin), cmp.Compare(x.end, y.end), cmp.Compare(a, b))
+	})
+	var at int64
+	for _, name := range s.names {
+		e := s.entries[name]
+		if err := e.check(); err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(name), err)
+		}
+		if e.begin != at {
+			return fmt.Errorf("tensor %s: its data starts at offset %d, want %d, where the data before it ends", quote(name), e.begin, at)
+		}
+		at = e.end
+	}
+	if at != size {
+		return fmt.Errorf("its tensors have %d bytes of data, but the file has %d after the header", at, size)
+	}
+	return nil
+}
+
+// check compares the offsets with the shape, where the element type is ours.
+func (e safetensorsEntry) check() error {
+	if e.begin > e.end {
+		return fmt.Errorf("its data_offsets [%d, %d] run backwards", e.begin, e.end)
+	}
+	dt, ok := safetensorsDTypes[e.dtype]
+	if !ok {
+		return nil
+	}
+	want, err := Bytes(dt, e.shape)
+	if err != nil {
+		return err
+	}
+	if e.end-e.begin != want {
+		return fmt.Errorf("its data_offsets hold %d bytes, want %d for %s", e.end-e.begin, want, typeText(e.dtype, e.shape))
+	}
+	return nil
+}
+
+// Names returns the names of the tensors in the order of their data.
+func (s *Safetensors) Names() []string { return slices.Clone(s.names) }
+
+// Metadata returns the file's __metadata__, nil if it has none.
+func (s *Safetensors) Metadata() map[string]string { return maps.Clone(s.meta) }
+
+// Info returns the element type, as the file spells it ("BF16"), and the shape
+// of a tensor.
+func (s *Safetensors) Info(name string) (dtype string, shape []int64, ok bool) {
+	e, ok := s.entries[name]
+	return e.dtype, slices.Clone(e.shape), ok
+}
+
+// Read returns the tensor called name. Errors name the file and the tensor.
+func (s *Safetensors) Read(name string) (*Tensor, error) {
+	e, dt, err := s.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := New(dt, e.shape)
+	if err != nil {
+		return nil, fmt.Errorf("%stensor %s: %w", s.label, quote(name), err)
+	}
+	if err := s.readData(t.Data, name, e); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// ReadInto reads the tensor called name into t, whose element type and shape it
+// must have.
+func (s *Safetensors) ReadInto(t *Tensor, name string) error {
+	e, dt, err := s.lookup(name)
+	if err != nil {
+		return err
+	}
+	if err := t.Check(); err != nil {
+		return err
+	}
+	if dt != t.DType || !slices.Equal(e.shape, t.Shape) {
+		return fmt.Errorf("%stensor %s is %s, want %s", s.label, quote(name), typeText(dt.String(), e.shape), t)
+	}
+	return s.readData(t.Data, name, e)
+}
+
+// Close closes the file that OpenSafetensors opened.
+func (s *Safetensors) Close() error {
+	if s.close == nil {
+		return nil
+	}
+	return s.close()
+}
+
+func (s *Safetensors) lookup(name string) (safetensorsEntry, ir.DType, error) {
+	e, ok := s.entries[name]
+	if !ok {
+		return e, 0, fmt.Errorf("%sno tensor %s; %s", s.label, quote(name), s.listNames())
+	}
+	dt, ok := safetensorsDTypes[e.dtype]
+	if !ok {
+		return e, 0, fmt.Errorf("%stensor %s has dtype %s, want F32, F16, BF16, F64, I32 or I64", s.label, quote(name), quote(e.dtype))
+	}
+	return e, dt, nil
+}
+
+func (s *Safetensors) listNames() string {
+	const most = 8
+	var b strings.Builder
+	for i, name := range s.names {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(s.names)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(quote(name))
+	}
+	if b.Len() == 0 {
+		return "the file holds none"
+	}
+	return "the file holds " + b.String()
+}
+
+func (s *Safetensors) readData(p []byte, name string, e safetensorsEntry) error {
+	if err := readAt(s.r, p, s.base+e.begin); err != nil {
+		return fmt.Errorf("%stensor %s: %w", s.label, quote(name), err)
+	}
+	return nil
+}
