@@ -21,6 +21,9 @@ type Name struct {
 type Comment struct {
 	Pos  Pos
 	Text string
+	// Blank says that an empty line stood above it; of the first of Lead and
+	// Tail, Comments.Blank and Block.TailBlank say so instead.
+	Blank bool
 }
 
 // Comments are the comments kept with a declaration or statement.
@@ -29,6 +32,8 @@ type Comments struct {
 	Lead []Comment
 	// Blank says that an empty line stood above Lead (or above the statement).
 	Blank bool
+	// Gap says that an empty line stood between Lead and the statement.
+	Gap bool
 	// Trail stands at the end of the statement's last line (for a statement
 	// with a block: behind its "{").
 	Trail string

@@ -1,0 +1,337 @@
+package ir
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// maxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
+	// that everything that walks a program may recurse.
+	maxNesting = 1000
+	// maxDiags ends a run: more errors than this help nobody.
+	maxDiags = 50
+)
+
+// Parse reads a program. file names it in diagnostics. The program is never
+// nil: with errors it holds what could be read, for tools that show more. All
+// comments are kept in it. Diagnostics are of kind "parse" and sorted by
+// position, at most one a statement.
+func Parse(file, src string) (*Program, Diagnostics) {
+	p := &parser{prog: &Program{File: file, Source: src}}
+	if p.checkText(src) {
+		p.lexer = newLexer(src)
+		p.tok = p.lexer.next()
+		p.file()
+	}
+	p.diags.Sort()
+	return p.prog, p.diags
+}
+
+// parser holds one token of lookahead. A function that meets an error reports
+// it, skips to the end of the line or the next brace and returns something
+// that is not nil; its callers then find no token that they could go on with.
+// So nothing but endStmt and decl needs to ask whether all went well.
+type parser struct {
+	lexer
+	tok     token
+	prog    *Program
+	diags   Diagnostics
+	bad     bool // the statement or declaration at hand has an error; its others stay unsaid
+	stopped bool // too many errors, or a limit: the rest is not read
+	blocks  int  // open blocks
+	nest    int  // open parentheses and signs in the expression at hand
+	lastErr Pos
+}
+
+// checkText refuses what is no text at all.
+func (p *parser) checkText(src string) bool {
+	switch {
+	case len(src) >= math.MaxInt32:
+		p.errorAt(Pos{Line: 1, Col: 1}, "", "the file is larger than 2 GiB")
+	case !utf8.ValidString(src):
+		p.errorAt(posOf(src, invalidUTF8(src)), "", "the text is not UTF-8")
+	case strings.IndexByte(src, 0) >= 0:
+		p.errorAt(posOf(src, strings.IndexByte(src, 0)), "", "the text contains a NUL byte")
+	default:
+		return true
+	}
+	return false
+}
+
+func invalidUTF8(s string) int {
+	for i, r := range s {
+		if r == utf8.RuneError {
+			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
+				return i
+			}
+		}
+	}
+	return len(s)
+}
+
+func posOf(src string, off int) Pos {
+	before := src[:off]
+	return Pos{
+		Line: int32(strings.Count(before, "\n") + 1),
+		Col:  int32(off - strings.LastIndexByte(before, '\n')),
+	}
+}
+
+// advance goes to the next token.
+func (p *parser) advance() {
+	if !p.stopped {
+		p.tok = p.lexer.next()
+	}
+}
+
+func (p *parser) is(kind tokKind) bool { return p.tok.kind == kind }
+
+// isWord reports whether the token is the name w.
+func (p *parser) isWord(w string) bool { return p.tok.kind == tokIdent && p.tok.text == w }
+
+// got takes a token of the kind if there is one.
+func (p *parser) got(kind tokKind) bool {
+	if p.tok.kind != kind {
+		return false
+	}
+	p.advance()
+	return true
+}
+
+func (p *parser) gotWord(w string) bool {
+	if !p.isWord(w) {
+		return false
+	}
+	p.advance()
+	return true
+}
+
+// expect takes a token of the kind; without one it is an error.
+func (p *parser) expect(kind tokKind) token {
+	t := p.tok
+	if !p.got(kind) {
+		p.expected(spelling[kind])
+	}
+	return t
+}
+
+func (p *parser) expectWord(w string) {
+	if !p.gotWord(w) {
+		p.expected(strconv.Quote(w))
+	}
+}
+
+// ident takes a name without "%"; what says which.
+func (p *parser) ident(what string) Name {
+	t := p.tok
+	if !p.got(tokIdent) {
+		p.expected(what)
+		return Name{Pos: t.pos}
+	}
+	return Name{Pos: t.pos, Text: t.text}
+}
+
+// variable takes a %name.
+func (p *parser) variable() Name {
+	t := p.tok
+	if !p.got(tokVar) {
+		p.expected(spelling[tokVar])
+		return Name{Pos: t.pos}
+	}
+	return Name{Pos: t.pos, Text: t.text}
+}
+
+// file reads all declarations.
+func (p *parser) file() {
+	for !p.is(tokEOF) {
+		p.decl()
+	}
+	p.prog.End = p.takeComments()
+	if len(p.prog.Funcs) == 0 && len(p.diags) == 0 {
+		p.errorAt(p.tok.pos, "a file declares at least one func", "expected a function, found end of file")
+	}
+}
+
+// decl reads one declaration, with the end of its line.
+func (p *parser) decl() {
+	c := p.lead()
+	c.Blank = c.Blank && len(p.prog.Order) > 0
+	pos := p.tok.pos
+	switch {
+	case p.gotWord("dim"):
+		d := p.dim(pos)
+		if d.Comments = c; p.endLine(&d.Comments, nil, nil) {
+			p.prog.Dims = append(p.prog.Dims, d)
+			p.prog.Order = append(p.prog.Order, d)
+		}
+	case p.gotWord("mesh"):
+		m := p.mesh(pos)
+		if m.Comments = c; p.endLine(&m.Comments, nil, nil) {
+			p.prog.Meshes = append(p.prog.Meshes, m)
+			p.prog.Order = append(p.prog.Order, m)
+		}
+	case p.gotWord("func"):
+		f := &Func{Pos: pos, Comments: c}
+		p.function(f)
+		p.prog.Funcs = append(p.prog.Funcs, f)
+		p.prog.Order = append(p.prog.Order, f)
+	default:
+		p.expected(`"dim", "mesh" or "func"`)
+	}
+	if p.bad {
+		p.skipToDecl()
+	}
+}
+
+// atDecl reports whether a declaration starts at the token.
+func (p *parser) atDecl() bool {
+	return p.tok.first && (p.isWord("func") || p.isWord("dim") || p.isWord("mesh"))
+}
+
+// atFunc reports whether a function starts at the token: where a block is open,
+// that tells of a missing brace.
+func (p *parser) atFunc() bool { return p.tok.first && p.isWord("func") }
+
+// skipToDecl leaves a broken declaration.
+func (p *parser) skipToDecl() {
+	p.bad, p.depth = false, 0
+	for !p.is(tokEOF) && !p.atDecl() {
+		p.advance()
+	}
+	p.pending = nil
+}
+
+// dim reads "NAME [= INT]".
+func (p *parser) dim(pos Pos) *Dim {
+	d := &Dim{Pos: pos}
+	name := p.ident("the dim's name")
+	if exprWord(name.Text) {
+		p.failAt(name.Pos, "choose another name", "%q cannot name a dim: it means something in expressions", name.Text)
+	}
+	d.Name = name.Text
+	if p.got(tokAssign) {
+		d.Default, d.HasValue = p.integer(), true
+	}
+	return d
+}
+
+// mesh reads "AXIS[expr]… [= { INT… }]".
+func (p *parser) mesh(pos Pos) *Mesh {
+	m := &Mesh{Pos: pos}
+	for {
+		axis := p.ident("a mesh axis such as tp[4]")
+		p.expect(tokLBracket)
+		size := p.expr()
+		p.expect(tokRBracket)
+		m.Axes = append(m.Axes, MeshAxis{Pos: axis.Pos, Name: axis.Text, Size: size})
+		if !p.is(tokIdent) {
+			break
+		}
+	}
+	if p.got(tokAssign) {
+		m.HasDevices, m.Devices = true, p.devices()
+	}
+	return m
+}
+
+// devices reads "{ INT… }", separated by blanks, newlines or commas.
+func (p *parser) devices() []int64 {
+	ranks := []int64{}
+	p.expect(tokLBrace)
+	for !p.bad {
+		for p.got(tokComma) || p.got(tokNewline) {
+		}
+		if p.got(tokRBrace) {
+			break
+		}
+		if !p.is(tokInt) {
+			p.expected(`a rank's number or "}"`)
+			break
+		}
+		ranks = append(ranks, p.integer())
+	}
+	return ranks
+}
+
+// integer takes an integer literal.
+func (p *parser) integer() int64 {
+	t := p.tok
+	if !p.is(tokInt) {
+		p.expected(spelling[tokInt])
+		return 0
+	}
+	v, err := strconv.ParseInt(t.text, 10, 64)
+	if err != nil {
+		p.failAt(t.pos, tooLarge, "the integer %s is too large", clipWord(t.text))
+		return 0
+	}
+	p.advance()
+	return v
+}
+
+const tooLarge = "integers have 64 bits: at most 9223372036854775807"
+
+// function reads what follows "func", with its body and the end of its line.
+// After an error in the head the body is read all the same, for its errors.
+func (p *parser) function(f *Func) {
+	f.Name = p.ident("the function's name").Text
+	f.Params = p.params()
+	if p.got(tokArrow) {
+		f.Results = p.results()
+	}
+	if p.gotWord("refines") {
+		f.Refines = p.ident("the name of the refined function")
+	}
+	if p.bad {
+		for !p.is(tokLBrace) && !p.is(tokEOF) && !p.atDecl() {
+			p.advance()
+		}
+	}
+	f.Body = p.block(&f.Comments)
+	if f.Body.End.Valid() {
+		p.bad = false
+		p.endLine(&f.Comments, f.Body, f.Body)
+	}
+}
+
+// params reads "(%x: [inout] type, …)".
+func (p *parser) params() []*Param {
+	var list []*Param
+	p.expect(tokLParen)
+	for !p.bad && !p.is(tokRParen) {
+		name := p.variable()
+		p.expect(tokColon)
+		list = append(list, &Param{Pos: name.Pos, Name: name.Text, Inout: p.gotWord("inout"), Type: p.typ()})
+		if !p.got(tokComma) {
+			break
+		}
+	}
+	p.closing(tokRParen)
+	return list
+}
+
+// results reads "type" or "(type, …)".
+func (p *parser) results() []*Type {
+	if !p.got(tokLParen) {
+		return []*Type{p.typ()}
+	}
+	var list []*Type
+	for !p.bad && !p.is(tokRParen) {
+		list = append(list, p.typ())
+		if !p.got(tokComma) {
+			break
+		}
+	}
+	p.closing(tokRParen)
+	return list
+}
+
+// closing takes the bracket behind a list, or says that a comma would do as well.
+func (p *parser) closing(kind tokKind) {
+	if !p.got(kind) {
+		p.expected(`"," or ` + spelling[kind])
+	}
+}

@@ -1,0 +1,125 @@
+package ir
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// attr reads "name=value" of s.
+func (p *parser) attr(s *Stmt) {
+	name := p.ident("an attribute")
+	if p.bad {
+		return
+	}
+	spec := s.Op.Info().AttrSpec(name.Text)
+	switch {
+	case spec == nil:
+		p.failAt(name.Pos, unknownAttr(s.Op, name.Text), "%s has no attribute %q", s.Op, clipWord(name.Text))
+		return
+	case s.Attr(name.Text) != nil:
+		p.failAt(name.Pos, "", "a second %s=", name.Text)
+		return
+	}
+	p.expect(tokAssign)
+	a := Attr{Pos: name.Pos, Name: name.Text, Kind: spec.Kind}
+	switch spec.Kind {
+	case AttrExpr:
+		a.Exprs = []*Expr{p.expr()}
+	case AttrExprs:
+		a.Exprs, a.Paren = p.exprs()
+	case AttrNumber:
+		p.number(&a)
+	case AttrWord:
+		a.Words = []string{p.attrWord(spec)}
+	case AttrWords:
+		a.Words, a.Paren = p.words("a mesh axis")
+	}
+	s.Attrs = append(s.Attrs, a)
+}
+
+// unknownAttr lists the attributes of op for one that it does not have.
+func unknownAttr(op Op, name string) string {
+	var names []string
+	for _, spec := range op.Info().Attrs {
+		names = append(names, spec.Name)
+	}
+	if len(names) == 0 {
+		return fmt.Sprintf("%s has no attributes", op)
+	}
+	help := fmt.Sprintf("attributes of %s: %s", op, strings.Join(names, ", "))
+	if w := nearest(name, names); w != "" {
+		help = fmt.Sprintf("did you mean %s=? %s", w, help)
+	}
+	return help
+}
+
+// attrWord reads a word that spec allows.
+func (p *parser) attrWord(spec *AttrSpec) string {
+	t := p.tok
+	word := p.ident("a word").Text
+	if !p.bad && spec.Words != nil && !slices.Contains(spec.Words, word) {
+		p.failAt(t.pos, closestHelp(word, spec.Words), "%s= is one of %s, found %s",
+			spec.Name, strings.Join(spec.Words, ", "), describe(t))
+	}
+	return word
+}
+
+// exprs reads an expression or a list of them in parentheses, and which of the
+// two: behind "=" a parenthesis always opens a list.
+func (p *parser) exprs() (list []*Expr, paren bool) {
+	if !p.got(tokLParen) {
+		return []*Expr{p.expr()}, false
+	}
+	for !p.bad && !p.is(tokRParen) {
+		list = append(list, p.expr())
+		if !p.got(tokComma) {
+			break
+		}
+	}
+	p.closing(tokRParen)
+	return list, true
+}
+
+// number reads a literal or an index expression. A literal is kept in Num,
+// unless it is an integer that no float64 holds.
+func (p *parser) number(a *Attr) {
+	at := *p
+	if p.literal(a) {
+		return
+	}
+	p.lexer, p.tok = at.lexer, at.tok
+	e := p.expr()
+	if f := float64(e.Val); e.Kind == ExprInt && f < math.MaxInt64 && int64(f) == e.Val {
+		a.Num, a.IsNum = f, true
+		return
+	}
+	a.Exprs = []*Expr{e}
+}
+
+// literal reads a number if it is no part of an expression and not an integer
+// better kept as one.
+func (p *parser) literal(a *Attr) bool {
+	neg := p.got(tokMinus)
+	t := p.tok
+	switch {
+	case p.isWord("inf"), p.isWord("nan"), p.is(tokFloat), p.is(tokInt) && strings.Trim(t.text, "0") == "":
+		p.advance()
+	default:
+		return false
+	}
+	if p.is(tokPlus) || p.is(tokMinus) || p.is(tokStar) || p.isWord("mod") {
+		return false
+	}
+	f, err := strconv.ParseFloat(t.text, 64)
+	if err != nil {
+		p.failAt(t.pos, "", "the number %s is too large", clipWord(t.text))
+	}
+	if neg {
+		f = -f
+	}
+	a.Num, a.IsNum = f, true
+	return true
+}

@@ -1,0 +1,159 @@
+package ir
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// expected reports that the token is not what must stand here.
+func (p *parser) expected(what string) {
+	p.failAt(p.tok.pos, helpFor(p.tok), "expected %s, found %s", what, describe(p.tok))
+}
+
+// failAt reports an error and leaves the statement or declaration at hand.
+func (p *parser) failAt(pos Pos, help, format string, args ...any) {
+	if p.bad || p.stopped {
+		p.bad = true
+		return
+	}
+	p.errorAt(pos, help, format, args...)
+	p.bad = true
+	p.skip()
+}
+
+// errorAt notes an error, one a line: a second one is mostly the first one's echo.
+func (p *parser) errorAt(pos Pos, help, format string, args ...any) {
+	if p.stopped || pos.Line == p.lastErr.Line {
+		return
+	}
+	d := p.prog.Diag("parse", pos, format, args...)
+	d.Help = help
+	p.diags = append(p.diags, d)
+	p.lastErr = pos
+	if len(p.diags) == maxDiags {
+		p.stop()
+	}
+}
+
+// limit reports that the program exceeds a limit and ends the run.
+func (p *parser) limit(what string) {
+	p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, maxNesting)
+	p.stop()
+	p.bad = true
+}
+
+// stop makes everything behind the token unseen.
+func (p *parser) stop() {
+	p.stopped = true
+	p.off = len(p.src)
+	p.tok = token{kind: tokEOF, pos: p.tok.pos}
+}
+
+// skip goes to the end of the line, or to a brace before it.
+func (p *parser) skip() {
+	p.depth = 0
+	for !p.is(tokNewline) && !p.is(tokLBrace) && !p.is(tokRBrace) && !p.is(tokEOF) && !p.atFunc() {
+		p.advance()
+	}
+}
+
+// describe shows a token in a message.
+func describe(t token) string {
+	switch t.kind {
+	case tokIdent, tokIllegal:
+		return strconv.Quote(clipWord(t.text))
+	case tokVar:
+		return "%" + clipWord(t.text)
+	case tokInt, tokFloat:
+		return clipWord(t.text)
+	}
+	return spelling[t.kind]
+}
+
+const maxShownWord = 40
+
+// clipWord shortens a word for a message.
+func clipWord(s string) string {
+	if len(s) <= maxShownWord {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShownWord], "") + "…"
+}
+
+var tokenHelp = map[string]string{
+	"%":  "names of values start with %, as in %x; the remainder is written mod",
+	"=>": "write >=",
+	"=<": "write <=",
+	"&&": "an if has one comparison; nest two of them",
+	"||": "an if has one comparison; use else",
+	"!":  "not equal is written !=",
+	"#":  "comments start with //",
+	";":  "a statement ends with its line",
+}
+
+// helpFor names the likely mistake when token t stands where it cannot.
+func helpFor(t token) string {
+	switch t.kind {
+	case tokIllegal:
+		if isDigit(t.text[0]) {
+			return "a name does not start with a digit; integers are decimal"
+		}
+		return tokenHelp[t.text]
+	case tokSlash:
+		return "there is no division sign: write floordiv(a, b) or ceildiv(a, b); / in a type shards over a mesh axis"
+	case tokIdent:
+		if t.text == "else" && t.first {
+			return `"else" stands on the line of the closing brace`
+		}
+	}
+	return ""
+}
+
+// nearest returns the word that looks most like name, or "" when none does.
+func nearest(name string, words []string) string {
+	best, least := "", 1+len(name)/3
+	for _, w := range words {
+		if d := editDistance(name, w, least); d <= least && (best == "" || d < least) {
+			best, least = w, d
+		}
+	}
+	return best
+}
+
+// editDistance returns the least number of letters to insert, drop, replace or
+// swap with their neighbour that make a into b; more than most is not told apart.
+func editDistance(a, b string, most int) int {
+	if len(a) > 64 || len(a)-len(b) > most || len(b)-len(a) > most {
+		return most + 1
+	}
+	var before []int
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		next := make([]int, len(b)+1)
+		next[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := row[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			next[j] = min(change, row[j]+1, next[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				next[j] = min(next[j], before[j-2]+1)
+			}
+		}
+		before, row = row, next
+	}
+	return row[len(b)]
+}
+
+// closestHelp is the help for a word that is none of words.
+func closestHelp(name string, words []string) string {
+	if w := nearest(name, words); w != "" {
+		return fmt.Sprintf("did you mean %s?", w)
+	}
+	return ""
+}

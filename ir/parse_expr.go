@@ -1,0 +1,247 @@
+package ir
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// exprFuncs are the functions of expressions.
+var exprFuncs = map[string]ExprKind{
+	"ceildiv": ExprCeilDiv, "floordiv": ExprFloorDiv, "min": ExprMin, "max": ExprMax,
+	"rank": ExprRank, "size": ExprSize, "extent": ExprExtent,
+}
+
+// exprWord reports whether a word has a meaning of its own in expressions or
+// beside them, and so cannot name a dim.
+func exprWord(w string) bool {
+	switch w {
+	case "mod", "of", "main", "inf", "nan":
+		return true
+	}
+	_, ok := exprFuncs[w]
+	return ok
+}
+
+// expr reads an index expression.
+func (p *parser) expr() *Expr {
+	e, _ := p.sum()
+	if p.is(tokVar) && !p.bad {
+		p.failAt(p.tok.pos, fmt.Sprintf("the remainder is written mod: … mod %%%s", clipWord(p.tok.text)),
+			"expected an operator, found %s", describe(p.tok))
+	}
+	return e
+}
+
+// sum reads products joined by + and -. Like all functions below it returns
+// the expression's height too, which is limited as nesting is.
+func (p *parser) sum() (*Expr, int) {
+	e, h := p.product()
+	for {
+		kind := ExprAdd
+		if p.is(tokMinus) {
+			kind = ExprSub
+		} else if !p.is(tokPlus) {
+			return e, h
+		}
+		p.advance()
+		right, hr := p.product()
+		e, h = p.binary(kind, e, h, right, hr)
+	}
+}
+
+// product reads operands joined by * and mod.
+func (p *parser) product() (*Expr, int) {
+	e, h := p.operand()
+	for {
+		kind := ExprMul
+		if p.isWord("mod") {
+			kind = ExprMod
+		} else if !p.is(tokStar) {
+			return e, h
+		}
+		p.advance()
+		right, hr := p.operand()
+		e, h = p.binary(kind, e, h, right, hr)
+	}
+}
+
+func (p *parser) binary(kind ExprKind, a *Expr, ha int, b *Expr, hb int) (*Expr, int) {
+	h := max(ha, hb) + 1
+	if h > maxNesting {
+		p.limit("an expression is")
+	}
+	return Bin(kind, a, b), h
+}
+
+// operand reads what + - * mod join.
+func (p *parser) operand() (*Expr, int) {
+	pos := p.tok.pos
+	switch p.tok.kind {
+	case tokInt:
+		return &Expr{Kind: ExprInt, Pos: pos, Val: p.integer()}, 1
+	case tokVar:
+		return &Expr{Kind: ExprVar, Pos: pos, Name: p.variable().Text}, 1
+	case tokIdent:
+		return p.nameOrCall()
+	case tokMinus, tokLParen:
+		if p.nest++; p.nest > maxNesting {
+			p.limit("an expression is")
+		}
+		defer func() { p.nest-- }()
+		if p.got(tokMinus) {
+			return p.negative(pos)
+		}
+		p.advance()
+		e, h := p.sum()
+		p.expect(tokRParen)
+		return e, h
+	case tokFloat:
+		p.failAt(pos, "index expressions are integers", "expected an integer, found %s", describe(p.tok))
+	default:
+		p.expected("an expression")
+	}
+	return &Expr{Pos: pos}, 1
+}
+
+// negative reads the operand of a sign. The sign of a literal belongs to it.
+func (p *parser) negative(pos Pos) (*Expr, int) {
+	if p.is(tokInt) {
+		if v, err := strconv.ParseInt("-"+p.tok.text, 10, 64); err == nil {
+			p.advance()
+			return &Expr{Kind: ExprInt, Pos: pos, Val: v}, 1
+		}
+	}
+	e, h := p.operand()
+	if e.Kind == ExprInt && e.Val != math.MinInt64 {
+		return &Expr{Kind: ExprInt, Pos: pos, Val: -e.Val}, 1
+	}
+	return p.binary(ExprSub, &Expr{Kind: ExprInt, Pos: pos}, 1, e, h)
+}
+
+// nameOrCall reads a dim, or a function with its arguments.
+func (p *parser) nameOrCall() (*Expr, int) {
+	t := p.tok
+	kind, call := exprFuncs[t.text]
+	if !call && exprWord(t.text) {
+		p.expected("an expression")
+		return &Expr{Pos: t.pos}, 1
+	}
+	p.advance()
+	if !call {
+		if p.is(tokLParen) {
+			p.failAt(t.pos, "ceildiv, floordiv, min, max, rank, size and extent are all there are",
+				"expressions have no function %q", clipWord(t.text))
+		}
+		return &Expr{Kind: ExprName, Pos: t.pos, Name: t.text}, 1
+	}
+	p.expect(tokLParen)
+	e, h := &Expr{Kind: kind, Pos: t.pos}, 1
+	switch kind {
+	case ExprRank, ExprSize:
+		e.Name = p.ident("a mesh axis").Text
+	case ExprExtent:
+		e.Name = p.variable().Text
+		p.expect(tokComma)
+		e.Val = p.integer()
+	default:
+		e, h = p.twoArgs(e)
+	}
+	p.expect(tokRParen)
+	return e, h
+}
+
+func (p *parser) twoArgs(e *Expr) (*Expr, int) {
+	if p.nest++; p.nest > maxNesting {
+		p.limit("an expression is")
+	}
+	a, ha := p.sum()
+	p.expect(tokComma)
+	b, hb := p.sum()
+	p.nest--
+	e.Args = []*Expr{a, b}
+	h := max(ha, hb) + 1
+	if h > maxNesting {
+		p.limit("an expression is")
+	}
+	return e, h
+}
+
+// typ reads "bf16[T/tp, K] partial(tp, sum) @d".
+func (p *parser) typ() *Type {
+	t := &Type{Pos: p.tok.pos, DType: p.dtype()}
+	p.expect(tokLBracket)
+	for !p.bad && !p.is(tokRBracket) {
+		d := Dimension{Extent: p.expr()}
+		if p.got(tokSlash) {
+			d.Axes = p.shardAxes()
+		}
+		t.Dims = append(t.Dims, d)
+		if !p.got(tokComma) {
+			break
+		}
+	}
+	p.closing(tokRBracket)
+	for p.gotWord("partial") {
+		t.Partial = append(t.Partial, p.partial())
+	}
+	if p.got(tokAt) {
+		t.Mesh = p.ident("an axis of the mesh").Text
+	}
+	return t
+}
+
+func (p *parser) dtype() DType {
+	t := p.tok
+	if !p.is(tokIdent) {
+		p.expected("a type such as bf16[T, K]")
+		return InvalidDType
+	}
+	d, ok := ParseDType(t.text)
+	if !ok {
+		p.failAt(t.pos, "element types are f32, f16, bf16, f64, i32 and i64", "%q is no element type", clipWord(t.text))
+		return InvalidDType
+	}
+	p.advance()
+	return d
+}
+
+// shardAxes reads "tp" or "(dp, tp)" behind the / of a type.
+func (p *parser) shardAxes() []string {
+	if p.is(tokInt) || p.is(tokVar) {
+		p.failAt(p.tok.pos, "/ in a type shards over a mesh axis; to divide write ceildiv(a, b)",
+			"expected a mesh axis, found %s", describe(p.tok))
+	}
+	axes, _ := p.words("a mesh axis")
+	return axes
+}
+
+// words reads a name or a list of names in parentheses, and which of the two.
+func (p *parser) words(what string) (list []string, paren bool) {
+	if !p.got(tokLParen) {
+		return []string{p.ident(what).Text}, false
+	}
+	for !p.bad && !p.is(tokRParen) {
+		list = append(list, p.ident(what).Text)
+		if !p.got(tokComma) {
+			break
+		}
+	}
+	p.closing(tokRParen)
+	return list, true
+}
+
+// partial reads "(tp, sum)".
+func (p *parser) partial() Partial {
+	p.expect(tokLParen)
+	axis := p.ident("a mesh axis").Text
+	p.expect(tokComma)
+	t := p.tok
+	word := p.ident("a reduction").Text
+	red, ok := ParseRed(word)
+	if !ok {
+		p.failAt(t.pos, "reductions are sum, max, min and avg", "%q is no reduction", clipWord(word))
+	}
+	p.expect(tokRParen)
+	return Partial{Axis: axis, Red: red}
+}

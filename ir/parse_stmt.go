@@ -1,0 +1,482 @@
+package ir
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// block reads "{ stmt… }". Comments between the head and the brace, and the
+// one behind the brace, go to head, the head's comments; of an else, which has
+// none, they go to its first statement. Without a closing brace the block has no End.
+func (p *parser) block(head *Comments) *Block {
+	b := &Block{}
+	if head != nil {
+		p.insideComments(head)
+	}
+	open := p.tok
+	if !p.got(tokLBrace) {
+		p.expected(spelling[tokLBrace])
+		return b
+	}
+	headBad := p.bad
+	p.bad = false
+	if p.blocks++; p.blocks > maxNesting {
+		p.limit("blocks are")
+	}
+	if head != nil && p.is(tokNewline) {
+		p.endLine(head, nil, nil)
+	} else {
+		p.got(tokNewline)
+	}
+	for !p.is(tokRBrace) && !p.is(tokEOF) && !p.atFunc() {
+		p.stmt(b)
+	}
+	p.blocks--
+	p.tailComments(b)
+	if end := p.tok.pos; p.got(tokRBrace) {
+		b.End = end
+	} else {
+		p.failAt(p.tok.pos, fmt.Sprintf("the block opened in line %d has no closing brace", open.pos.Line),
+			"expected %s, found %s", spelling[tokRBrace], describe(p.tok))
+	}
+	p.bad = p.bad || headBad
+	return b
+}
+
+// stmt reads one statement with the end of its line, and adds it to b.
+func (p *parser) stmt(b *Block) {
+	s := &Stmt{Comments: p.lead()}
+	s.Comments.Blank = s.Comments.Blank && len(b.Stmts) > 0
+	p.operation(s)
+	if !p.bad {
+		p.endStmt(s)
+	}
+	if p.bad {
+		p.skipStmt()
+		return
+	}
+	b.Stmts = append(b.Stmts, s)
+}
+
+// endStmt takes the end of the line; the last of a block may go without.
+func (p *parser) endStmt(s *Stmt) {
+	if p.is(tokRBrace) {
+		p.insideComments(&s.Comments)
+		return
+	}
+	p.endLine(&s.Comments, s.Body, lastBlock(s))
+}
+
+// lastBlock returns the block whose brace ends s, or nil.
+func lastBlock(s *Stmt) *Block {
+	if s.Else == nil {
+		return s.Body
+	}
+	if n := elseIf(s); n != nil && lastBlock(n).End == s.Else.End {
+		return lastBlock(n)
+	}
+	return s.Else
+}
+
+// skipStmt leaves a broken statement. Blocks on the way are read for their errors.
+func (p *parser) skipStmt() {
+	for p.skip(); p.is(tokLBrace); p.skip() {
+		p.block(&Comments{})
+	}
+	p.bad = false
+	p.got(tokNewline)
+}
+
+// operation reads a statement up to its end.
+func (p *parser) operation(s *Stmt) {
+	if p.is(tokVar) {
+		p.resultList(s)
+	}
+	t := p.tok
+	if s.Pos = t.pos; !p.is(tokIdent) {
+		p.noOperation(s)
+		return
+	}
+	op, ok := ParseOp(t.text)
+	switch {
+	case ok:
+		s.Op = op
+		p.advance()
+	case len(s.Results) == 0 && p.followedByAssign():
+		p.failAt(t.pos, "write %"+clipWord(t.text), `expected a %%name before "=", found %s`, describe(t))
+	case t.text == "else" || t.text == "dim" || t.text == "mesh":
+		p.failAt(t.pos, misplaced[t.text], "expected a statement, found %s", describe(t))
+	default:
+		p.failAt(t.pos, closestHelp(t.text, opNames), "unknown operation %s", describe(t))
+	}
+	if p.bad || !p.resultsFit(s) {
+		return
+	}
+	p.rest(s)
+}
+
+var misplaced = map[string]string{
+	"else": `"else" stands on the line of the closing brace`,
+	"dim":  "dims are declared outside functions",
+	"mesh": "meshes are declared outside functions",
+}
+
+var opNames = func() []string {
+	var names []string
+	for _, op := range Ops() {
+		names = append(names, op.String())
+	}
+	return names
+}()
+
+// resultList reads "%a, %b =" or "%a: type =".
+func (p *parser) resultList(s *Stmt) {
+	s.Results = append(s.Results, p.variable())
+	for p.got(tokComma) {
+		s.Results = append(s.Results, p.variable())
+	}
+	if p.got(tokColon) {
+		s.Type = p.typ()
+	}
+	p.expect(tokAssign)
+}
+
+// noOperation reports what stands where an operation's word should.
+func (p *parser) noOperation(s *Stmt) {
+	switch {
+	case len(s.Results) == 0:
+		p.expected("a statement")
+	case p.is(tokVar):
+		p.failAt(p.tok.pos, "a value with the same elements is made by copy; an index is named by let",
+			"expected an operation, found %s", describe(p.tok))
+	case p.is(tokInt) || p.is(tokLParen) || p.is(tokMinus):
+		p.failAt(p.tok.pos, fmt.Sprintf("an index expression is named by let: let %%%s = …", clipWord(s.Results[0].Text)),
+			"expected an operation, found %s", describe(p.tok))
+	default:
+		p.expected("an operation")
+	}
+}
+
+// resultRule says whether a statement has results.
+func resultRule(op Op) (may, must bool) {
+	switch info := op.Info(); info.Class {
+	case ClassTensor, ClassView, ClassCollective:
+		return true, info.Into == IntoNever
+	case ClassMemory:
+		must = op != OpFree && op != OpLet
+		return must, must
+	}
+	return op == OpCall, false
+}
+
+// resultsFit checks the part before the operation's word against it.
+func (p *parser) resultsFit(s *Stmt) bool {
+	may, must := resultRule(s.Op)
+	n := len(s.Results)
+	switch {
+	case n > 0 && !may:
+		help := ""
+		if s.Op == OpLet {
+			help = fmt.Sprintf("write let %%%s = …", clipWord(s.Results[0].Text))
+		}
+		p.failAt(s.Pos, help, "%s has no result", s.Op)
+	case n == 0 && must:
+		p.failAt(s.Pos, fmt.Sprintf("write %%name = %s …", s.Op), "the result of %s has no name", s.Op)
+	case n > 1 && s.Op != OpCall:
+		p.failAt(s.Results[1].Pos, "only call has several results", "%s has one result, found %d names", s.Op, n)
+	case s.Type != nil && (s.Op.Info().Class == ClassMemory || n > 1):
+		p.failAt(s.Type.Pos, "", "expected %s, found a type: %s takes none before %[1]s", spelling[tokAssign], s.Op)
+	}
+	return !p.bad
+}
+
+// rest reads what follows the operation's word.
+func (p *parser) rest(s *Stmt) {
+	switch s.Op {
+	case OpLet:
+		name := p.variable()
+		s.Pos, s.Results = name.Pos, []Name{name}
+		p.expect(tokAssign)
+		s.Exprs = []*Expr{p.expr()}
+	case OpAlloc:
+		p.alloc(s)
+	case OpStream, OpEvent, OpCounter:
+		s.Count = p.count()
+		p.moreAttrs(s)
+	case OpFree, OpRecord:
+		s.Args = []Place{p.place()}
+	case OpWait:
+		s.Args = []Place{p.place()}
+		if p.got(tokGE) {
+			s.Exprs = []*Expr{p.expr()}
+		}
+	case OpOn:
+		s.Args = []Place{p.place()}
+		s.Body = p.block(&s.Comments)
+	case OpGroup:
+		s.Body = p.block(&s.Comments)
+	case OpFor:
+		p.forLoop(s)
+	case OpIf:
+		p.ifElse(s)
+	case OpCall:
+		s.Callee = p.ident("the function's name")
+		s.Args = p.places()
+	case OpReturn:
+		s.Args = p.places()
+	default:
+		p.operands(s)
+	}
+}
+
+// count reads "[n]" behind what may come in many.
+func (p *parser) count() *Expr {
+	if !p.got(tokLBracket) {
+		return nil
+	}
+	n := p.expr()
+	p.expect(tokRBracket)
+	return n
+}
+
+var allocFlags = []struct {
+	flag AllocFlags
+	word string
+}{{Symmetric, "symmetric"}, {Zero, "zero"}, {Host, "host"}}
+
+func (p *parser) alloc(s *Stmt) {
+	s.Count = p.count()
+	s.Type = p.typ()
+	for p.is(tokIdent) {
+		known := false
+		for _, f := range allocFlags {
+			if p.gotWord(f.word) {
+				s.Flags |= f.flag
+				known = true
+				break
+			}
+		}
+		if !known {
+			p.expected(`"symmetric", "zero", "host" or end of line`)
+		}
+	}
+}
+
+func (p *parser) forLoop(s *Stmt) {
+	s.Results = []Name{p.variable()}
+	p.expectWord("in")
+	lo := p.expr()
+	p.expect(tokDots)
+	s.Exprs = []*Expr{lo, p.expr()}
+	if p.gotWord("stream") {
+		p.expect(tokLParen)
+		pos := p.tok.pos
+		if s.Streams = p.integer(); s.Streams == 0 {
+			p.failAt(pos, "leave stream(…) out for a loop without streams of its own", "stream(0) has no stream to run on")
+		}
+		p.expect(tokRParen)
+	}
+	s.Body = p.block(&s.Comments)
+}
+
+var comparisons = map[tokKind]Cmp{tokEQ: EQ, tokNE: NE, tokLT: LT, tokLE: LE, tokGT: GT, tokGE: GE}
+
+func (p *parser) ifElse(s *Stmt) {
+	left := p.expr()
+	cmp, ok := comparisons[p.tok.kind]
+	switch {
+	case ok:
+		p.advance()
+	case p.is(tokAssign):
+		p.failAt(p.tok.pos, `write "=="`, "expected a comparison, found %s", describe(p.tok))
+	default:
+		p.expected("a comparison")
+	}
+	s.Cmp = cmp
+	s.Exprs = []*Expr{left, p.expr()}
+	s.Body = p.block(&s.Comments)
+	if !p.bad && p.gotWord("else") {
+		s.Else = p.elseBlock()
+	}
+}
+
+// elseBlock reads a block, or an if that stands for a block of its own.
+func (p *parser) elseBlock() *Block {
+	if !p.isWord("if") {
+		return p.block(nil)
+	}
+	if p.blocks++; p.blocks > maxNesting {
+		p.limit("blocks are")
+	}
+	s := &Stmt{Op: OpIf, Pos: p.tok.pos}
+	p.advance()
+	p.ifElse(s)
+	p.blocks--
+	return &Block{Stmts: []*Stmt{s}, End: lastBlock(s).End}
+}
+
+// elseIf returns the if that is all of s's else block and is written
+// "else if"; nil if there is none.
+func elseIf(s *Stmt) *Stmt {
+	if s.Else == nil || len(s.Else.Stmts) != 1 || len(s.Else.Tail) > 0 {
+		return nil
+	}
+	n := s.Else.Stmts[0]
+	if n.Op != OpIf || len(n.Comments.Lead) > 0 {
+		return nil
+	}
+	return n
+}
+
+// place reads "%v", "%v[e]" or "main".
+func (p *parser) place() Place {
+	pos := p.tok.pos
+	if p.gotWord("main") {
+		return Place{Pos: pos, Main: true}
+	}
+	if p.is(tokIdent) {
+		p.failAt(pos, "names of values start with %: write %"+clipWord(p.tok.text), "expected a %%name, found %s", describe(p.tok))
+	}
+	return Place{Pos: pos, Name: p.variable().Text, Index: p.count()}
+}
+
+// places reads none or several places up to the end of the line.
+func (p *parser) places() []Place {
+	if p.is(tokNewline) || p.is(tokRBrace) {
+		return nil
+	}
+	list := []Place{p.place()}
+	for p.got(tokComma) {
+		list = append(list, p.place())
+	}
+	return list
+}
+
+// peerWords are the words before the peer of a transfer.
+var peerWords = map[Op]string{OpPut: "at", OpGet: "at", OpSignal: "at", OpSend: "to", OpRecv: "from"}
+
+// operands reads operands, attributes and the clauses into and at, which may
+// come in any order behind the operands.
+func (p *parser) operands(s *Stmt) {
+	if !p.is(tokNewline) && !p.is(tokRBrace) && !p.atClause(s) {
+		p.operandOrAttr(s)
+		for p.got(tokComma) {
+			p.operandOrAttr(s)
+		}
+	}
+	for p.clause(s) {
+		p.moreAttrs(s)
+	}
+	if !p.bad {
+		p.checkClauses(s)
+	}
+}
+
+// moreAttrs reads ", name=value" as often as it comes.
+func (p *parser) moreAttrs(s *Stmt) {
+	for p.got(tokComma) {
+		if p.is(tokVar) {
+			p.failAt(p.tok.pos, `operands stand before "into" and "at"`, "expected an attribute, found %s", describe(p.tok))
+		}
+		p.attr(s)
+	}
+}
+
+func (p *parser) operandOrAttr(s *Stmt) {
+	switch {
+	case p.is(tokIdent) && (p.followedByAssign() || s.Op.Info().MaxArgs == 0):
+		p.attr(s)
+	case len(s.Args) > 0 && (s.Op == OpChunk || s.Op == OpSlice):
+		p.portion(s)
+	default:
+		s.Args = append(s.Args, p.place())
+	}
+}
+
+// portion reads what chunk and slice take: "I of C", "LO..HI".
+func (p *parser) portion(s *Stmt) {
+	if len(s.Exprs) > 0 {
+		p.expected("an attribute or end of line")
+		return
+	}
+	first := p.expr()
+	if s.Op == OpChunk {
+		p.expectWord("of")
+	} else {
+		p.expect(tokDots)
+	}
+	s.Exprs = []*Expr{first, p.expr()}
+}
+
+// atClause reports whether the token starts a clause of s's operation.
+func (p *parser) atClause(s *Stmt) bool {
+	if !p.is(tokIdent) || p.followedByAssign() {
+		return false
+	}
+	return p.tok.text == "into" || p.tok.text == peerWords[s.Op]
+}
+
+// clause reads "into %place" or "at AXIS[e]".
+func (p *parser) clause(s *Stmt) bool {
+	if !p.atClause(s) {
+		return false
+	}
+	t := p.tok
+	p.advance()
+	switch {
+	case t.text != "into":
+		if s.Peer != nil {
+			p.failAt(t.pos, "", "a second %q", t.text)
+		}
+		s.Peer = p.peer()
+	case s.Op.Info().Into == IntoNever:
+		p.failAt(t.pos, "", "%s has no destination", s.Op)
+	case len(s.Results) > 0:
+		p.failAt(t.pos, "leave out one of them", `%s has both a result and a destination`, s.Op)
+	case s.Into != nil:
+		p.failAt(t.pos, "", `a second "into"`)
+	default:
+		into := p.place()
+		s.Into = &into
+	}
+	return !p.bad
+}
+
+func (p *parser) peer() *Peer {
+	axis := p.ident("a peer such as tp[0]")
+	p.expect(tokLBracket)
+	e := p.expr()
+	p.expect(tokRBracket)
+	return &Peer{Pos: axis.Pos, Axis: axis.Text, Index: e}
+}
+
+// checkClauses reports what s lacks.
+func (p *parser) checkClauses(s *Stmt) {
+	info := s.Op.Info()
+	word, hasPeer := peerWords[s.Op]
+	writes := info.Class == ClassTensor || info.Class == ClassView || info.Class == ClassCollective
+	switch {
+	case !p.is(tokNewline) && !p.is(tokRBrace):
+		p.expectedMore(s)
+	case hasPeer && s.Peer == nil:
+		p.failAt(p.tok.pos, fmt.Sprintf("name the peer: %s %s AXIS[index]", s.Op, word), "expected %q, found %s", word, describe(p.tok))
+	case info.Into == IntoMust && s.Into == nil:
+		p.failAt(p.tok.pos, fmt.Sprintf("%s writes into a place: %s … into %%place", s.Op, s.Op), `expected "into", found %s`, describe(p.tok))
+	case writes && s.Into == nil && len(s.Results) == 0:
+		p.failAt(p.tok.pos, fmt.Sprintf("name the result, %%name = %s …, or write into a place, %s … into %%place", s.Op, s.Op),
+			`expected "into", found %s`, describe(p.tok))
+	case (s.Op == OpChunk || s.Op == OpSlice) && len(s.Exprs) == 0:
+		p.failAt(p.tok.pos, "", "expected %s, found %s", portionForm[s.Op], describe(p.tok))
+	}
+}
+
+var portionForm = map[Op]string{OpChunk: `", INDEX of COUNT"`, OpSlice: `", LO..HI"`}
+
+// expectedMore reports a word that continues no part of s.
+func (p *parser) expectedMore(s *Stmt) {
+	help := helpFor(p.tok)
+	if p.is(tokVar) || p.is(tokIdent) && s.Op.Info().AttrSpec(p.tok.text) != nil {
+		help = "operands and attributes are separated by commas"
+	}
+	p.failAt(p.tok.pos, help, "expected %s or end of line, found %s", strconv.Quote(","), describe(p.tok))
+}

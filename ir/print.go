@@ -1,0 +1,231 @@
+package ir
+
+import (
+	"io"
+	"unicode/utf8"
+)
+
+const (
+	// oneLineWidth bounds blocks printed in one line, headWidth the heads of
+	// functions; in characters.
+	oneLineWidth = 80
+	headWidth    = 100
+)
+
+// String returns the program's canonical text, comments included. It depends
+// on the syntax alone, not on how the source was laid out, and parses back to
+// an Equal program.
+func (p *Program) String() string { return string(appendProgram(nil, p)) }
+
+// Print writes the program's canonical text to w.
+func Print(w io.Writer, p *Program) error {
+	_, err := w.Write(appendProgram(nil, p))
+	return err
+}
+
+// Format returns the canonical text of a source text, with its comments and
+// single empty lines. With errors it returns "" and the diagnostics.
+func Format(file, src string) (string, Diagnostics) {
+	p, ds := Parse(file, src)
+	if ds.HasErrors() {
+		return "", ds
+	}
+	return p.String(), ds
+}
+
+// String returns the statement without its blocks and comments: of a loop
+// "for %i in 0..4".
+func (s *Stmt) String() string { return string(appendStmt(nil, s)) }
+
+// decls returns the declarations in the order of printing.
+func (p *Program) decls() []Decl {
+	if p.Order != nil {
+		return p.Order
+	}
+	var list []Decl
+	for _, d := range p.Dims {
+		list = append(list, d)
+	}
+	for _, m := range p.Meshes {
+		list = append(list, m)
+	}
+	for _, f := range p.Funcs {
+		list = append(list, f)
+	}
+	return list
+}
+
+// printer appends lines to its text.
+type printer struct {
+	b     []byte
+	depth int
+}
+
+func appendProgram(b []byte, p *Program) []byte {
+	pr := &printer{b: b}
+	afterFunc := false
+	for i, d := range p.decls() {
+		f, isFunc := d.(*Func)
+		pr.emptyLine(i > 0 && (isFunc || afterFunc))
+		switch d := d.(type) {
+		case *Dim:
+			pr.above(d.Comments, i == 0 || afterFunc)
+			pr.b = appendDim(pr.b, d)
+			pr.endLine(d.Comments)
+		case *Mesh:
+			pr.above(d.Comments, i == 0 || afterFunc)
+			pr.b = appendMesh(pr.b, d)
+			pr.endLine(d.Comments)
+		case *Func:
+			pr.above(f.Comments, true)
+			pr.function(f)
+		}
+		afterFunc = isFunc
+	}
+	pr.comments(p.End, len(p.End) > 0 && p.End[0].Blank && len(pr.b) > 0)
+	return pr.b
+}
+
+func (pr *printer) function(f *Func) {
+	start := len(pr.b)
+	pr.b = appendHead(pr.b, f, false)
+	if width(pr.b[start:]) > headWidth && len(f.Params) > 0 {
+		pr.b = appendHead(pr.b[:start], f, true)
+	}
+	pr.b = append(pr.b, ' ')
+	if f.Body == nil || emptyBlock(f.Body) && !f.Comments.HasTrail {
+		pr.b = append(pr.b, "{}\n"...)
+		return
+	}
+	pr.block(f.Body, f.Comments)
+	pr.b = append(pr.b, '\n')
+}
+
+func emptyBlock(b *Block) bool { return len(b.Stmts) == 0 && len(b.Tail) == 0 }
+
+// block prints "{", the statements and "}", which ends no line.
+func (pr *printer) block(b *Block, head Comments) {
+	pr.b = append(pr.b, '{')
+	pr.endLine(head)
+	pr.depth++
+	for i, s := range b.Stmts {
+		pr.stmt(s, i == 0)
+	}
+	pr.comments(b.Tail, b.TailBlank && len(b.Stmts) > 0)
+	pr.depth--
+	pr.indent()
+	pr.b = append(pr.b, '}')
+}
+
+// stmt prints a statement with its blocks.
+func (pr *printer) stmt(s *Stmt, first bool) {
+	pr.above(s.Comments, first)
+	pr.indent()
+	if pr.onOneLine(s) {
+		pr.endLine(s.Comments)
+		return
+	}
+	pr.b = appendStmt(pr.b, s)
+	if s.Body == nil {
+		pr.endLine(s.Comments)
+		return
+	}
+	pr.blocks(s)
+	pr.b = append(pr.b, '\n')
+}
+
+// blocks prints the blocks of s behind its head.
+func (pr *printer) blocks(s *Stmt) {
+	pr.b = append(pr.b, ' ')
+	pr.block(s.Body, s.Comments)
+	if s.Else == nil {
+		return
+	}
+	pr.b = append(pr.b, " else "...)
+	n := elseIf(s)
+	if n == nil {
+		pr.block(s.Else, Comments{})
+		return
+	}
+	pr.b = appendStmt(pr.b, n)
+	pr.blocks(n)
+}
+
+// onOneLine prints an on or for with at most one simple statement in one line
+// if that is short and no comment is in the way.
+func (pr *printer) onOneLine(s *Stmt) bool {
+	if s.Op != OpOn && s.Op != OpFor && s.Op != OpGroup || s.Body == nil || len(s.Body.Tail) > 0 || len(s.Body.Stmts) > 1 {
+		return false
+	}
+	start := len(pr.b)
+	b := appendStmt(pr.b, s)
+	if len(s.Body.Stmts) == 0 {
+		if s.Comments.HasTrail {
+			return false
+		}
+		pr.b = append(b, " {}"...)
+		return true
+	}
+	inner := s.Body.Stmts[0]
+	if inner.Body != nil || len(inner.Comments.Lead) > 0 || inner.Comments.HasTrail {
+		return false
+	}
+	b = append(b, " { "...)
+	b = appendStmt(b, inner)
+	b = append(b, " }"...)
+	if 2*pr.depth+width(b[start:]) > oneLineWidth {
+		return false
+	}
+	pr.b = b
+	return true
+}
+
+// width returns the characters of b.
+func width(b []byte) int { return utf8.RuneCount(b) }
+
+const spaces = "                                                                "
+
+func (pr *printer) indent() {
+	n := 2 * pr.depth
+	for ; n > len(spaces); n -= len(spaces) {
+		pr.b = append(pr.b, spaces...)
+	}
+	pr.b = append(pr.b, spaces[:n]...)
+}
+
+func (pr *printer) emptyLine(wanted bool) {
+	if wanted {
+		pr.b = append(pr.b, '\n')
+	}
+}
+
+// above prints what stands above a declaration or statement. The first of a
+// block, or one that has an empty line above already, gets none.
+func (pr *printer) above(c Comments, first bool) {
+	pr.comments(c.Lead, c.Blank && !first)
+	if len(c.Lead) == 0 {
+		pr.emptyLine(c.Blank && !first)
+	} else {
+		pr.emptyLine(c.Gap)
+	}
+}
+
+// comments prints comments on lines of their own, below an empty line if blank.
+func (pr *printer) comments(list []Comment, blank bool) {
+	for i, c := range list {
+		pr.emptyLine(i == 0 && blank || i > 0 && c.Blank)
+		pr.indent()
+		pr.b = append(pr.b, "//"...)
+		pr.b = append(pr.b, c.Text...)
+		pr.b = append(pr.b, '\n')
+	}
+}
+
+// endLine ends a line with its comment.
+func (pr *printer) endLine(c Comments) {
+	if c.HasTrail {
+		pr.b = append(pr.b, "  //"...)
+		pr.b = append(pr.b, c.Trail...)
+	}
+	pr.b = append(pr.b, '\n')
+}
