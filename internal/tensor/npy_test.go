@@ -50,8 +50,10 @@ func TestNpyRoundTrip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	path := filepath.Join(t.TempDir(), "x.npy")
 	shapes := [][]int64{{}, {0}, {1}, {3}, {5, 7}, {3, 0, 2}, {1, 2, 1, 3}}
-	// The last two have headers at the end of version 1.0 and beyond it.
-	shapes = append(shapes, slices.Repeat([]int64{1}, 21800), slices.Repeat([]int64{1}, 22000))
+	// Headers on both sides of the end of version 1.0.
+	for rank := 21800; rank < 21850; rank += 7 {
+		shapes = append(shapes, slices.Repeat([]int64{1}, rank))
+	}
 	for _, dt := range []ir.DType{ir.F32, ir.F16, ir.F64, ir.I32, ir.I64} {
 		for _, shape := range shapes {
 			x, _ := New(dt, shape)
@@ -155,6 +157,7 @@ func TestNpyBad(t *testing.T) {
 		{"version 1.1", []byte("\x93NUMPY\x01\x01\x00\x00\x00\x00"), "version 1.1"},
 		{"header over the file", []byte("\x93NUMPY\x01\x00\x03\x00{}"), "only 2 follow"},
 		{"huge header", []byte("\x93NUMPY\x02\x00\xff\xff\xff\xff{}"), "4294967295"},
+		{"long header", npyFile(2, strings.Repeat(" ", 1<<20+1)), "the limit is 1048576"},
 		{"no header", npyFile(1, ""), "found the end, want {"},
 		{"empty dict", npyFile(1, "{}"), "three keys"},
 		{"missing key", npyFile(1, "{'descr': '<f4', 'shape': ()}"), "three keys"},

@@ -184,7 +184,7 @@ func TestRound(t *testing.T) {
 		{ir.F32, 1 + 0x1p-25, 1}, {ir.F64, 1 + 0x1p-50, 1 + 0x1p-50}, {ir.BF16, 257, 256}, {ir.BF16, 259, 260}, {ir.F16, 2049, 2048},
 		{ir.F16, 65519.999, 65504}, {ir.F16, 65520, math.Inf(1)}, {ir.F32, 1e39, math.Inf(1)},
 		{ir.I32, 0.5, 0}, {ir.I32, 1.5, 2}, {ir.I32, -2.5, -2}, {ir.I32, 1e10, math.MaxInt32}, {ir.I32, -1e300, math.MinInt32}, {ir.I32, nan, 0},
-		{ir.I64, 1e300, 0x1p63}, {ir.I64, math.Inf(-1), -0x1p63}, {ir.I64, nan, 0}, {ir.I64, -0x1p63, -0x1p63},
+		{ir.I64, 1e300, 0x1p63}, {ir.I64, 0x1p63, 0x1p63}, {ir.I64, -0x1p62, -0x1p62}, {ir.I64, math.Inf(-1), -0x1p63}, {ir.I64, nan, 0}, {ir.I64, -0x1p63, -0x1p63},
 		{ir.BF16, nan, nan}, {ir.F16, nan, nan}, {ir.F32, nan, nan}, {ir.F64, nan, nan},
 	} {
 		x, _ := New(c.dt, nil)
