@@ -41,8 +41,11 @@ type Sym struct {
 	Base *Sym
 	// RankDependent: the index's value may differ between ranks.
 	RankDependent bool
-	// Claimed: a value was made of this buffer by claim or return.
+	// Claimed: a value was made of this buffer by claim.
 	Claimed bool
+
+	// depth is the number of loops around the definition.
+	depth int
 }
 
 // Root returns the symbol that owns s's memory.

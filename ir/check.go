@@ -1,0 +1,343 @@
+package ir
+
+import (
+	"slices"
+)
+
+// maxDiagnostics bounds what Check reports of one program.
+const maxDiagnostics = 50
+
+// Check resolves every name, infers every type and layout, and reports what is
+// wrong with the program's structure, types, layouts, scopes and aliases. The
+// Info is complete only when no error is reported.
+func Check(p *Program) (*Info, Diagnostics) {
+	c := &checker{
+		p: p,
+		in: &Info{
+			Prog:           p,
+			Dims:           map[string]*Dim{},
+			Params:         map[*Func][]*Sym{},
+			Results:        map[*Stmt][]*Sym{},
+			Operands:       map[*Stmt][]*Sym{},
+			Into:           map[*Stmt]*Sym{},
+			Needs:          map[*Stmt][]*Type{},
+			Natural:        map[*Stmt]*Type{},
+			Constraints:    map[*Stmt][]Constraint{},
+			SigConstraints: map[*Func][]Constraint{},
+		},
+		axes:  map[string]*Mesh{},
+		funcs: map[string]*Func{},
+	}
+	c.norm.resolve = c.definition
+	c.checkDecls()
+	for _, f := range p.Funcs {
+		c.checkFunc(f)
+	}
+	c.checkCalls()
+	c.ds.Sort()
+	return c.in, c.ds
+}
+
+type checker struct {
+	p     *Program
+	in    *Info
+	ds    Diagnostics
+	norm  normalizer
+	axes  map[string]*Mesh
+	funcs map[string]*Func
+
+	// State of the function being checked.
+	fn    *Func
+	scope scope
+	// wanted maps a name that the function returns to the signature's type.
+	wanted map[string]*Type
+	// freed maps buffers to where they were freed.
+	freed map[*Sym]Pos
+	// rankIf counts enclosing rank-dependent ifs, loops enclosing loops.
+	rankIf, loops int
+	inGroup       bool
+	returned      bool
+}
+
+// errorf reports an error; callers set Help or Notes on the result.
+func (c *checker) errorf(kind string, pos Pos, format string, args ...any) *Diagnostic {
+	d := c.p.Diag(kind, pos, format, args...)
+	if len(c.ds) < maxDiagnostics {
+		c.ds = append(c.ds, d)
+	}
+	return d
+}
+
+// checkDecls checks dims and meshes and collects function names.
+func (c *checker) checkDecls() {
+	for _, d := range c.p.Dims {
+		if old := c.in.Dims[d.Name]; old != nil {
+			c.errorf("scope", d.Pos, "dim %s is declared twice", d.Name).at(old.Pos, "first here")
+			continue
+		}
+		if d.HasValue && d.Default < 0 {
+			c.errorf("type", d.Pos, "dim %s is %d; an extent cannot be negative", d.Name, d.Default)
+		}
+		c.in.Dims[d.Name] = d
+	}
+	for _, f := range c.p.Funcs {
+		if old := c.funcs[f.Name]; old != nil {
+			c.errorf("scope", f.Pos, "function %s is declared twice", f.Name).at(old.Pos, "first here")
+			continue
+		}
+		c.funcs[f.Name] = f
+		c.declareByUse(f)
+	}
+	var main *Mesh
+	for _, m := range c.p.Meshes {
+		if !m.HasDevices {
+			if main != nil {
+				c.errorf("structure", m.Pos, "there are two main meshes").at(main.Pos, "the first").
+					help("write all axes in one mesh (mesh dp[2] tp[4]), or list the ranks of a sub-mesh: mesh d[2] = {0 2}")
+			}
+			main = m
+		}
+		for _, ax := range m.Axes {
+			c.checkAxis(m, ax)
+		}
+	}
+	if len(c.p.Funcs) == 0 {
+		c.errorf("structure", Pos{}, "the program has no function").help("func f(%x: f32[4]) -> f32[4] { return %x }")
+	}
+}
+
+func (c *checker) checkAxis(m *Mesh, ax MeshAxis) {
+	if ax.Name == WorldAxis {
+		c.errorf("scope", ax.Pos, "the mesh axis %q is built in: all ranks", WorldAxis).help("choose another name")
+		return
+	}
+	if old := c.axes[ax.Name]; old != nil {
+		c.errorf("scope", ax.Pos, "mesh axis %s is declared twice", ax.Name).at(old.Pos, "first here")
+		return
+	}
+	c.axes[ax.Name] = m
+	c.checkExpr(ax.Size)
+	ax.Size.Walk(func(e *Expr) {
+		switch e.Kind {
+		case ExprRank, ExprSize, ExprExtent, ExprVar:
+			c.errorf("structure", e.Pos, "a mesh's size may use dims and numbers only")
+		}
+	})
+}
+
+// declareByUse declares the dims that stand bare as a parameter's extent (S8).
+func (c *checker) declareByUse(f *Func) {
+	for _, p := range f.Params {
+		for _, d := range p.Type.Dims {
+			if e := d.Extent; e.Kind == ExprName && c.in.Dims[e.Name] == nil {
+				c.in.Dims[e.Name] = &Dim{Pos: e.Pos, Name: e.Name}
+			}
+		}
+	}
+}
+
+func (c *checker) checkFunc(f *Func) {
+	c.fn, c.scope = f, scope{names: map[string]*Sym{}}
+	c.freed, c.wanted = map[*Sym]Pos{}, map[string]*Type{}
+	c.rankIf, c.loops, c.inGroup, c.returned = 0, 0, false, false
+	for _, p := range f.Params {
+		c.in.Params[f] = append(c.in.Params[f], c.defineParam(p))
+	}
+	for _, t := range f.Results {
+		c.checkSignatureType(t)
+	}
+	c.findWanted(f)
+	c.checkRefines(f)
+	c.checkBlock(f.Body)
+	if !c.returned && len(f.Results) > 0 && !c.ds.HasErrors() {
+		c.errorf("structure", f.Body.End, "function %s ends without return", f.Name).
+			help("it must return " + plural(len(f.Results), "value"))
+	}
+}
+
+func (c *checker) defineParam(p *Param) *Sym {
+	s := &Sym{Name: p.Name, Pos: p.Pos, Param: p, Kind: SymValue, Type: p.Type}
+	if !c.checkSignatureType(p.Type) {
+		s.Type = nil
+	} else if p.Inout {
+		s.Kind, s.Signature, s.Type = SymBuffer, p.Type, p.Type.LocalType()
+	}
+	c.define(s)
+	return s
+}
+
+// checkSignatureType checks a parameter's or result's type.
+func (c *checker) checkSignatureType(t *Type) bool {
+	if !c.checkType(t) {
+		return false
+	}
+	if len(t.Partial) > 0 {
+		c.errorf("layout", t.Pos, "a signature cannot hold a partial value").
+			help("name the layout it has after the reduction (S10)")
+		return false
+	}
+	for _, d := range t.Dims {
+		ok := true
+		d.Extent.Walk(func(e *Expr) {
+			if e.Kind == ExprRank || e.Kind == ExprVar || e.Kind == ExprExtent {
+				c.errorf("type", e.Pos, "a signature's extents may use dims, sizes and numbers only")
+				ok = false
+			}
+		})
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// findWanted notes which layout the signature asks of each returned name, so
+// that an op can aim at it (S20: annotations and signature first).
+func (c *checker) findWanted(f *Func) {
+	n := len(f.Body.Stmts)
+	if n == 0 || f.Body.Stmts[n-1].Op != OpReturn {
+		return
+	}
+	for i, a := range f.Body.Stmts[n-1].Args {
+		if i < len(f.Results) && a.Index == nil {
+			c.wanted[a.Name] = f.Results[i]
+		}
+	}
+}
+
+// checkRefines checks "refines F": equal signatures, no cycle (S19).
+func (c *checker) checkRefines(f *Func) {
+	if f.Refines.Text == "" {
+		return
+	}
+	g := c.funcs[f.Refines.Text]
+	if g == nil {
+		c.errorf("scope", f.Refines.Pos, "there is no function %s to refine", f.Refines.Text).
+			help(didYouMean(f.Refines.Text, c.funcNames()))
+		return
+	}
+	for h, steps := g, 0; h != nil && steps <= len(c.p.Funcs); h, steps = c.funcs[h.Refines.Text], steps+1 {
+		if h == f {
+			c.errorf("structure", f.Refines.Pos, "%s refines itself", f.Name)
+			return
+		}
+	}
+	if d := c.signatureDifference(f, g); d != "" {
+		c.errorf("type", f.Refines.Pos, "%s cannot refine %s: %s", f.Name, g.Name, d).
+			at(g.Pos, "declared here").help("both must have the same parameters and results, layouts included")
+	}
+}
+
+func (c *checker) signatureDifference(f, g *Func) string {
+	if len(f.Params) != len(g.Params) || len(f.Results) != len(g.Results) {
+		return "they differ in the number of parameters or results"
+	}
+	for i, p := range f.Params {
+		q := g.Params[i]
+		if p.Inout != q.Inout || !c.sameType(p.Type, q.Type) {
+			return "parameter %" + p.Name + " is " + p.Type.String() + " here and " + q.Type.String() + " there"
+		}
+		if p.Name != q.Name {
+			return "parameter " + q.Name + " is called " + p.Name + " here"
+		}
+	}
+	for i, t := range f.Results {
+		if !c.sameType(t, g.Results[i]) {
+			return "the result is " + t.String() + " here and " + g.Results[i].String() + " there"
+		}
+	}
+	return ""
+}
+
+// sameType compares dtype, extents and layout; undecided extents count as different.
+func (c *checker) sameType(t, u *Type) bool {
+	if t.DType != u.DType || !SameLayout(t, u) {
+		return false
+	}
+	for i := range t.Dims {
+		if c.norm.equal(t.Dims[i].Extent, u.Dims[i].Extent) != yes {
+			return false
+		}
+	}
+	return true
+}
+
+// checkCalls reports recursion (S18).
+func (c *checker) checkCalls() {
+	const (
+		white = iota
+		grey
+		black
+	)
+	state := map[*Func]int{}
+	var visit func(f *Func, depth int)
+	visit = func(f *Func, depth int) {
+		state[f] = grey
+		f.Body.Walk(func(s *Stmt) {
+			g := c.funcs[s.Callee.Text]
+			if s.Op != OpCall || g == nil {
+				return
+			}
+			switch {
+			case state[g] == grey:
+				c.errorf("structure", s.Pos, "calling %s here is recursion", g.Name).
+					at(g.Pos, "it is still running").help("calls are inlined; write a loop")
+			case depth > maxNesting:
+				c.errorf("limit", s.Pos, "calls nest deeper than %d", maxNesting)
+			case state[g] == white:
+				visit(g, depth+1)
+			}
+		})
+		state[f] = black
+	}
+	for _, f := range c.p.Funcs {
+		if state[f] == white {
+			visit(f, 0)
+		}
+	}
+}
+
+// checkType checks axes, mesh and extents of a type as written.
+func (c *checker) checkType(t *Type) bool {
+	before := len(c.ds)
+	mesh := c.typeMesh(t)
+	var seen []string
+	use := func(axis string) {
+		m, known := c.axes[axis]
+		switch {
+		case !known:
+			c.errorf("layout", t.Pos, "there is no mesh axis %s", axis).help(didYouMean(axis, c.axisNames()))
+		case slices.Contains(seen, axis):
+			c.errorf("layout", t.Pos, "mesh axis %s occurs twice in one type", axis).help("an axis can split one dimension, once (S1)")
+		case mesh != nil && m != mesh:
+			c.errorf("layout", t.Pos, "mesh axis %s is not an axis of the value's mesh", axis).
+				help("name its sub-mesh behind the type: @" + axis)
+		}
+		seen = append(seen, axis)
+	}
+	for _, d := range t.Dims {
+		c.checkExpr(d.Extent)
+		for _, ax := range d.Axes {
+			use(ax)
+		}
+	}
+	for _, p := range t.Partial {
+		use(p.Axis)
+		if p.Red == NoRed {
+			c.errorf("layout", t.Pos, "partial needs a reduction").help("sum, max, min or avg")
+		}
+	}
+	return len(c.ds) == before
+}
+
+// typeMesh returns the mesh a type is placed on.
+func (c *checker) typeMesh(t *Type) *Mesh {
+	if t.Mesh == "" {
+		return c.p.mainMesh()
+	}
+	m := c.axes[t.Mesh]
+	if m == nil {
+		c.errorf("layout", t.Pos, "there is no mesh axis %s", t.Mesh).help(didYouMean(t.Mesh, c.axisNames()))
+	}
+	return m
+}

@@ -1,0 +1,241 @@
+package ir
+
+import (
+	"slices"
+	"strconv"
+)
+
+// inference is one tensor op being typed. In value mode operands have global
+// extents and layouts; in local mode (an into, or a buffer among the operands)
+// all types are local and layouts are empty.
+type inference struct {
+	*checker
+	s     *Stmt
+	syms  []*Sym
+	args  []*Type
+	local bool
+	// want is the layout aimed at: the annotation's or the signature's; may be nil.
+	want *Type
+	// needs[i], where set, is the layout operand i must be in.
+	needs []*Type
+	// view: the result names operand memory even in value mode: a rank's own
+	// part, chosen by a rank-dependent index.
+	view bool
+	// after is the result's type when the op itself leaves another (natural):
+	// a row-parallel linear with a bias, which is added after the reduction.
+	after *Type
+}
+
+// inferOf types an op: it returns the result's type as the op leaves it, or
+// nil after an error. With the Op table's row this is all Check knows of an op.
+var inferOf = [numOps]func(*inference) *Type{
+	OpLinear: inferLinear, OpMatmul: inferMatmul,
+	OpAdd: inferBinary, OpSub: inferBinary, OpMul: inferBinary,
+	OpNeg: inferLinearUnary, OpScale: inferLinearUnary, OpCopy: inferLinearUnary,
+	OpRelu: inferUnary, OpGelu: inferUnary, OpCast: inferCast,
+	OpSum: inferReduce, OpMax: inferReduce,
+	OpFill: inferFill, OpReshard: inferReshard,
+	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
+	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim,
+	OpAllReduce: inferAllReduce, OpAllGather: inferAllGather, OpReduceScatter: inferReduceScatter,
+	OpAllToAll: inferAllToAll, OpBroadcast: inferRooted, OpReduce: inferRooted,
+	OpGather: inferRooted, OpScatter: inferRooted, OpPermute: inferRooted,
+}
+
+// checkTensorOp checks tensor ops, views and collectives and defines their result.
+func (c *checker) checkTensorOp(s *Stmt) {
+	syms, ok := c.tensors(s)
+	var dst *Sym
+	if s.Into != nil {
+		dst = c.destination(s)
+		ok = ok && dst != nil
+	}
+	if s.Type != nil {
+		ok = c.checkType(s.Type) && ok
+	}
+	if !ok {
+		c.defineBad(s)
+		return
+	}
+	in := c.newInference(s, syms)
+	t := inferOf[s.Op](in)
+	if t == nil {
+		c.defineBad(s)
+		return
+	}
+	if dst != nil {
+		if s.Type != nil {
+			c.errorf("structure", s.Type.Pos, "an op with into has no result to annotate")
+		}
+		if c.assignable(s, t, dst.Type, s.Into.Pos) {
+			in.checkOverlap(dst)
+		}
+		return
+	}
+	in.defineResult(t)
+}
+
+func (c *checker) newInference(s *Stmt, syms []*Sym) *inference {
+	in := &inference{checker: c, s: s, syms: syms, needs: make([]*Type, len(syms)), want: s.Type}
+	in.local = s.Into != nil || slices.ContainsFunc(syms, func(x *Sym) bool { return x.Kind == SymBuffer })
+	for _, sym := range syms {
+		t := sym.Type
+		if in.local && sym.Kind == SymValue {
+			t = t.LocalType()
+		}
+		in.args = append(in.args, t)
+	}
+	if in.want == nil && !in.local && len(s.Results) == 1 {
+		if w := c.wanted[s.Results[0].Text]; w != nil {
+			in.want = w
+		}
+	}
+	return in
+}
+
+// defineResult defines the op's result with its annotated or inferred type.
+func (in *inference) defineResult(t *Type) {
+	s := in.s
+	sym := &Sym{Name: s.Results[0].Text, Pos: s.Results[0].Pos, Def: s, Type: t, Kind: SymValue}
+	if in.view || (in.local && s.Op != OpClaim) {
+		sym.Kind = SymBuffer
+	}
+	if in.view || (in.local && s.Op.Info().Class == ClassView && s.Op != OpClaim) {
+		sym.Base = in.syms[0].Root()
+	}
+	if sym.Kind == SymBuffer {
+		if s.Type != nil {
+			in.checkLocalAnnotation(t)
+		}
+	} else {
+		in.settleLayout(sym, t)
+	}
+	in.define(sym)
+	in.in.Results[s] = []*Sym{sym}
+	if slices.ContainsFunc(in.needs, func(n *Type) bool { return n != nil }) {
+		in.in.Needs[s] = in.needs
+	}
+}
+
+func (in *inference) checkLocalAnnotation(t *Type) {
+	a := in.s.Type
+	if !a.Whole() || a.Mesh != "" {
+		in.errorf("layout", a.Pos, "the result is local to each rank and has no layout").
+			help("make it a value with claim: %v: " + a.String() + " = claim %" + in.s.Results[0].Text)
+		return
+	}
+	in.assignable(in.s, t, a, a.Pos)
+}
+
+// settleLayout gives a value its annotated layout, and notes where that is not
+// the one the op leaves it in.
+func (in *inference) settleLayout(sym *Sym, natural *Type) {
+	s := in.s
+	target := natural
+	if in.after != nil {
+		target = in.after
+	}
+	if s.Type != nil {
+		if !in.sameShape(s, natural, s.Type, s.Type.Pos) {
+			return
+		}
+		target = s.Type
+		in.requireShards(target)
+	}
+	sym.Type = target
+	if !SameLayout(natural, target) {
+		in.in.Natural[s] = natural
+	}
+}
+
+// requireShards demands that each dimension divide by the sizes of its axes.
+func (in *inference) requireShards(t *Type) {
+	for _, d := range t.Dims {
+		if len(d.Axes) > 0 {
+			in.require(in.s, CheckMultiple, d.Extent, sizeOf(d.Axes), in.s.Pos, "a dimension does not divide over "+sizeWords(d.Axes), "")
+		}
+	}
+}
+
+// need asks for operand i in layout t, unless it is there already.
+func (in *inference) need(i int, t *Type) {
+	if !SameLayout(in.args[i], t) {
+		in.needs[i] = t
+	}
+}
+
+// checkOverlap refuses an op that would read what it writes, except where
+// each result element needs only the operand elements at its own index and the
+// two are the very same place, and except in collectives, which stage their input.
+func (in *inference) checkOverlap(dst *Sym) {
+	info := in.s.Op.Info()
+	if info.Class == ClassCollective {
+		return
+	}
+	for i, a := range in.syms {
+		if a.Root() != dst.Root() || dst.Root().Count != nil && !samePlaces(&in.s.Args[i], in.s.Into) {
+			continue
+		}
+		if a == dst && info.Elementwise && len(in.args[i].Dims) == len(dst.Type.Dims) {
+			continue
+		}
+		if a != dst && a.Base != nil && dst.Base != nil {
+			continue // two parts of one buffer: byte ranges decide, when planned
+		}
+		in.errorf("alias", in.s.Into.Pos, "%s reads %%%s while it writes it", in.s.Op, dst.Root().Name).
+			help("write to another buffer, or copy the operand first")
+	}
+}
+
+func samePlaces(a, b *Place) bool { return a.Name == b.Name && sameExpr(a.Index, b.Index) }
+
+// equalExtents demands that two extents agree.
+func (in *inference) equalExtents(a, b *Expr, pos Pos, what string) bool {
+	return in.require(in.s, CheckEqual, a, b, pos, what, "")
+}
+
+func (in *inference) sameDType() bool {
+	for i, t := range in.args {
+		if t.DType != in.args[0].DType {
+			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType, t.DType).help("convert one with cast")
+			return false
+		}
+	}
+	return true
+}
+
+func (in *inference) wantRank(i, least int, what string) bool {
+	if n := len(in.args[i].Dims); n < least {
+		in.errorf("type", in.s.Args[i].Pos, "%s of %s needs at least %s, and %%%s has %d", what, in.s.Op, plural(least, "dimension"), in.syms[i].Name, n)
+		return false
+	}
+	return true
+}
+
+// axisAttr returns a constant dimension attribute, or def without it.
+func (in *inference) axisAttr(name string, def, dims int) (int, bool) {
+	a := in.s.Attr(name)
+	if a == nil {
+		if def >= dims {
+			in.errorf("type", in.s.Pos, "a scalar has no dimension %d", def)
+			return 0, false
+		}
+		return def, true
+	}
+	return in.dimension(a.Exprs[0], dims)
+}
+
+func (in *inference) dimension(e *Expr, dims int) (int, bool) {
+	v, ok := in.norm.norm(e).constValue()
+	switch {
+	case !ok:
+		in.errorf("type", e.Pos, "a dimension must be a constant")
+		return 0, false
+	case v < 0 || v >= int64(dims):
+		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v, plural(dims, "dimension"))
+		return 0, false
+	}
+	return int(v), true
+}
+
+func itoa(i int) string { return strconv.Itoa(i) }

@@ -1,0 +1,176 @@
+package ir
+
+import "slices"
+
+// Collectives on values change the layout and nothing else; on local operands
+// (into, or a buffer) they work on what each rank holds.
+
+func (in *inference) teamSize() *Expr { return sizeOf(in.s.Over()) }
+
+// overMesh reports whether the team's axes belong to the value's mesh.
+func (in *inference) overMesh(t *Type) bool {
+	mesh := in.typeMesh(t)
+	for _, ax := range in.s.Over() {
+		if ax == WorldAxis || in.axes[ax] != mesh {
+			in.errorf("layout", in.s.Attr("over").Pos, "%%%s is not laid out over %s", in.syms[0].Name, ax).
+				help("its type is " + t.String())
+			return false
+		}
+	}
+	return true
+}
+
+// takePartial removes the team's axes from the partials; each must be partial
+// with the op's reduction.
+func (in *inference) takePartial(t *Type) bool {
+	red, _ := ParseRed(in.s.Word("op", ""))
+	for _, ax := range in.s.Over() {
+		i := slices.Index(t.Partial, Partial{Axis: ax, Red: red})
+		if i < 0 {
+			in.errorf("layout", in.s.Args[0].Pos, "%%%s is not partial(%s, %s)", in.syms[0].Name, ax, red).
+				help("its type is " + in.args[0].String() + "; to reduce local contents, write into a buffer")
+			return false
+		}
+		t.Partial = slices.Delete(t.Partial, i, i+1)
+	}
+	return true
+}
+
+// takeAxes removes the team's axes from dimension d, whose minor-most they must be.
+func (in *inference) takeAxes(t *Type, d int) bool {
+	over := in.s.Over()
+	axes := t.Dims[d].Axes
+	if n := len(axes) - len(over); n >= 0 && slices.Equal(axes[n:], over) {
+		t.Dims[d].Axes = slices.Clone(axes[:n])
+		return true
+	}
+	in.errorf("layout", in.s.Args[0].Pos, "dimension %d of %%%s is not split over %s last", d, in.syms[0].Name, sizeWords(over)).
+		help("its type is " + in.args[0].String())
+	return false
+}
+
+// addAxes splits dimension d over the team's axes, minor to what splits it already.
+func (in *inference) addAxes(t *Type, d int) {
+	t.Dims[d].Axes = append(slices.Clone(t.Dims[d].Axes), in.s.Over()...)
+	in.requireShards(t)
+}
+
+// timesTeam and perTeam give dimension d of a local result.
+func (in *inference) timesTeam(t *Type, d int) {
+	t.Dims[d].Extent = in.fold(Bin(ExprMul, t.Dims[d].Extent, in.teamSize()))
+}
+
+func (in *inference) perTeam(t *Type, d int) bool {
+	e := t.Dims[d].Extent
+	if !in.require(in.s, CheckMultiple, e, in.teamSize(), in.s.Pos, "dimension "+itoa(d)+" does not divide over the team", "") {
+		return false
+	}
+	t.Dims[d].Extent = in.fold(Bin(ExprFloorDiv, e, in.teamSize()))
+	return true
+}
+
+// fold makes a constant of an expression that is one.
+func (in *inference) fold(e *Expr) *Expr {
+	if v, ok := in.norm.norm(e).constValue(); ok {
+		return &Expr{Kind: ExprInt, Val: v, Pos: e.Pos}
+	}
+	return e
+}
+
+func inferAllReduce(in *inference) *Type {
+	t := in.args[0].clone()
+	if in.local {
+		return t
+	}
+	if !in.overMesh(t) || !in.takePartial(t) {
+		return nil
+	}
+	return t
+}
+
+func inferAllGather(in *inference) *Type {
+	t := in.args[0].clone()
+	d, ok := in.axisAttr("axis", 0, len(t.Dims))
+	switch {
+	case !ok:
+		return nil
+	case in.local:
+		in.timesTeam(t, d)
+		return t
+	case !in.overMesh(t) || !in.takeAxes(t, d):
+		return nil
+	}
+	return t
+}
+
+func inferReduceScatter(in *inference) *Type {
+	t := in.args[0].clone()
+	d, ok := in.axisAttr("axis", 0, len(t.Dims))
+	switch {
+	case !ok:
+		return nil
+	case in.local:
+		if !in.perTeam(t, d) {
+			return nil
+		}
+		return t
+	case !in.overMesh(t) || !in.takePartial(t):
+		return nil
+	}
+	in.addAxes(t, d)
+	return t
+}
+
+func inferAllToAll(in *inference) *Type {
+	t := in.args[0].clone()
+	split, ok1 := in.axisAttr("split", 0, len(t.Dims))
+	concat, ok2 := in.axisAttr("concat", 0, len(t.Dims))
+	if !ok1 || !ok2 {
+		return nil
+	}
+	if in.local {
+		if !in.perTeam(t, split) {
+			return nil
+		}
+		in.timesTeam(t, concat)
+		return t
+	}
+	if split == concat {
+		in.errorf("layout", in.s.Pos, "on a value, split and concat must differ: the sharding moves from concat to split")
+		return nil
+	}
+	if !in.overMesh(t) || !in.takeAxes(t, concat) {
+		return nil
+	}
+	in.addAxes(t, split)
+	return t
+}
+
+// inferRooted types broadcast, reduce, gather, scatter and permute, which have
+// no meaning on a value as a whole.
+func inferRooted(in *inference) *Type {
+	if !in.local {
+		in.errorf("type", in.s.Pos, "%s works on what each rank holds", in.s.Op).
+			help("write into a buffer: " + in.s.Op.String() + " %" + in.syms[0].Name + " into %b, …; a value changes its layout by reshard")
+		return nil
+	}
+	if a := in.s.Attr("root"); a != nil && in.rankDependent(a.Exprs[0]) {
+		in.errorf("type", a.Pos, "the root must be the same on every rank")
+		return nil
+	}
+	t := in.args[0].clone()
+	switch in.s.Op {
+	case OpGather:
+		d, ok := in.axisAttr("axis", 0, len(t.Dims))
+		if !ok {
+			return nil
+		}
+		in.timesTeam(t, d)
+	case OpScatter:
+		d, ok := in.axisAttr("axis", 0, len(t.Dims))
+		if !ok || !in.perTeam(t, d) {
+			return nil
+		}
+	}
+	return t
+}

@@ -1,0 +1,309 @@
+package ir
+
+import "slices"
+
+// inferLinear types linear x[…, K], w[N, K] (, b[N]). The weight keeps its
+// layout (S20): x is resharded so that its last dimension is split like w's K
+// and its other dimensions use none of w's axes. A split K leaves a partial sum.
+func inferLinear(in *inference) *Type {
+	if !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.matrixWeight() {
+		return nil
+	}
+	x, w := in.args[0], in.args[1]
+	last := len(x.Dims) - 1
+	if !in.equalExtents(x.Dims[last].Extent, w.Dims[1].Extent, in.s.Args[1].Pos, "the contracted dimensions of input and weight differ") {
+		return nil
+	}
+	if len(in.args) == 3 && !in.linearBias() {
+		return nil
+	}
+	out := x.clone()
+	out.Dims[last] = Dimension{Extent: w.Dims[0].Extent, Axes: slices.Clone(w.Dims[0].Axes)}
+	if in.local {
+		return out
+	}
+	need := in.activationLayout(x, w, last, w.Dims[1].Axes)
+	in.need(0, need)
+	in.need(1, w.reduced())
+	for i := range last {
+		out.Dims[i].Axes = slices.Clone(need.Dims[i].Axes)
+	}
+	out.Mesh = w.Mesh
+	out.Partial = partialOver(w.Dims[1].Axes, Sum)
+	if len(in.args) == 3 {
+		in.placeBias(out)
+	}
+	return out
+}
+
+func (in *inference) matrixWeight() bool {
+	if n := len(in.args[1].Dims); n != 2 {
+		in.errorf("type", in.s.Args[1].Pos, "the weight of linear is a matrix [N, K], and %%%s has %s", in.syms[1].Name, plural(n, "dimension"))
+		return false
+	}
+	return true
+}
+
+func (in *inference) linearBias() bool {
+	b, w := in.args[2], in.args[1]
+	if len(b.Dims) != 1 {
+		in.errorf("type", in.s.Args[2].Pos, "the bias of linear has one dimension [N], and %%%s has %d", in.syms[2].Name, len(b.Dims))
+		return false
+	}
+	return in.equalExtents(b.Dims[0].Extent, w.Dims[0].Extent, in.s.Args[2].Pos, "bias and weight differ in N")
+}
+
+// placeBias handles the bias of a value-mode linear. Where the product is
+// partial, the bias waits until it is reduced (S10): the op then leaves the
+// partial product, and the result has the layout aimed at.
+func (in *inference) placeBias(out *Type) {
+	target := out.reduced()
+	if len(out.Partial) > 0 {
+		if in.want != nil && len(in.want.Dims) == len(out.Dims) && len(in.want.Partial) == 0 && in.want.Mesh == out.Mesh {
+			target = out.withLayout(in.want)
+		}
+		in.after = target
+	}
+	b := in.args[2].reduced().clone()
+	b.Dims[0].Axes = slices.Clone(target.Dims[len(target.Dims)-1].Axes)
+	b.Mesh = target.Mesh
+	in.need(2, b)
+}
+
+// activationLayout returns x's layout for a product with weight w: dimension
+// last split over the contraction's axes, no other dimension over an axis of w.
+func (in *inference) activationLayout(x, w *Type, last int, contraction []string) *Type {
+	need := x.reduced().clone()
+	used := w.reduced().Axes()
+	for i := range need.Dims {
+		need.Dims[i].Axes = without(need.Dims[i].Axes, used)
+	}
+	need.Dims[last].Axes = slices.Clone(contraction)
+	need.Mesh = w.Mesh
+	if x.Mesh != w.Mesh { // x's axes mean nothing on w's mesh
+		for i := range need.Dims {
+			if i != last {
+				need.Dims[i].Axes = nil
+			}
+		}
+	}
+	return need
+}
+
+func partialOver(axes []string, red Red) []Partial {
+	var ps []Partial
+	for _, a := range axes {
+		ps = append(ps, Partial{Axis: a, Red: red})
+	}
+	return ps
+}
+
+// inferMatmul types a[…, M, K] · b[…, K, N]. The second operand keeps its
+// layout, batch dimensions included.
+func inferMatmul(in *inference) *Type {
+	if !in.sameDType() || !in.wantRank(0, 2, "the first operand") || !in.wantRank(1, 2, "the second operand") {
+		return nil
+	}
+	a, b := in.args[0], in.args[1]
+	n := len(a.Dims)
+	batched := len(b.Dims) == n
+	if !batched && len(b.Dims) != 2 {
+		in.errorf("type", in.s.Args[1].Pos, "matmul takes operands of equal rank, or a second operand of rank 2; these have %d and %d", n, len(b.Dims))
+		return nil
+	}
+	m, ka := n-2, n-1
+	if in.s.Word("ta", "false") == "true" {
+		m, ka = ka, m
+	}
+	kb, nb := len(b.Dims)-2, len(b.Dims)-1
+	if in.s.Word("tb", "false") == "true" {
+		kb, nb = nb, kb
+	}
+	if !in.equalExtents(a.Dims[ka].Extent, b.Dims[kb].Extent, in.s.Args[1].Pos, "the contracted dimensions of matmul differ") {
+		return nil
+	}
+	for i := 0; batched && i < n-2; i++ {
+		if !in.equalExtents(a.Dims[i].Extent, b.Dims[i].Extent, in.s.Args[1].Pos, "batch dimension "+itoa(i)+" of matmul differs") {
+			return nil
+		}
+	}
+	need := a
+	if !in.local {
+		need = in.activationLayout(a, b, ka, b.Dims[kb].Axes)
+		for i := 0; batched && i < n-2; i++ {
+			need.Dims[i].Axes = slices.Clone(b.Dims[i].Axes)
+		}
+		in.need(0, need)
+		in.need(1, b.reduced())
+	}
+	out := need.reduced().clone()
+	out.Dims[n-2] = Dimension{Extent: a.Dims[m].Extent, Axes: slices.Clone(need.Dims[m].Axes)}
+	out.Dims[n-1] = Dimension{Extent: b.Dims[nb].Extent, Axes: slices.Clone(b.Dims[nb].Axes)}
+	if !in.local {
+		out.Mesh = b.Mesh
+		out.Partial = partialOver(b.Dims[kb].Axes, Sum)
+	}
+	return out
+}
+
+// inferBinary types add, sub and mul: equal shapes, or a second operand whose
+// shape is the first's trailing dimensions.
+func inferBinary(in *inference) *Type {
+	if !in.sameDType() {
+		return nil
+	}
+	a, b := in.args[0], in.args[1]
+	skip := len(a.Dims) - len(b.Dims)
+	if skip < 0 {
+		in.errorf("type", in.s.Args[1].Pos, "the second operand of %s has more dimensions than the first", in.s.Op).help("swap them")
+		return nil
+	}
+	for i := range b.Dims {
+		if !in.equalExtents(a.Dims[skip+i].Extent, b.Dims[i].Extent, in.s.Args[1].Pos, "the operands of "+in.s.Op.String()+" differ in dimension "+itoa(skip+i)) {
+			return nil
+		}
+	}
+	if in.local {
+		return a
+	}
+	if skip > 0 {
+		return in.trailingLayout(a, b, skip)
+	}
+	if SameLayout(a, b) && (len(a.Partial) == 0 || in.s.Op != OpMul && allSums(a)) {
+		return a
+	}
+	ra, rb := a.reduced(), b.reduced()
+	out := ra
+	// Fewest bytes; a tie moves the first operand (S20).
+	if cutCost(ra, rb) <= cutCost(rb, ra) {
+		out = a.withLayout(rb)
+	}
+	in.need(0, a.withLayout(out))
+	in.need(1, b.withLayout(out))
+	return out
+}
+
+// trailingLayout lays a broadcast second operand out like the first's trailing dimensions.
+func (in *inference) trailingLayout(a, b *Type, skip int) *Type {
+	ra, rb := a.reduced(), b.reduced().clone()
+	for i := range rb.Dims {
+		rb.Dims[i].Axes = slices.Clone(ra.Dims[skip+i].Axes)
+	}
+	rb.Mesh = ra.Mesh
+	in.need(0, ra)
+	in.need(1, rb)
+	return ra
+}
+
+func allSums(t *Type) bool {
+	return !slices.ContainsFunc(t.Partial, func(p Partial) bool { return p.Red != Sum })
+}
+
+// inferLinearUnary types neg, scale and copy, which pass partial sums through.
+func inferLinearUnary(in *inference) *Type {
+	x := in.args[0]
+	if in.s.Op == OpCopy || allSums(x) {
+		return x
+	}
+	in.need(0, x.reduced())
+	return x.reduced()
+}
+
+// inferUnary types functions that a partial value must be reduced for.
+func inferUnary(in *inference) *Type {
+	if in.args[0].DType.IsInt() && in.s.Op == OpGelu {
+		in.errorf("type", in.s.Args[0].Pos, "%s takes floating-point numbers, and %%%s is %s", in.s.Op, in.syms[0].Name, in.args[0].DType).help("convert it with cast")
+		return nil
+	}
+	x := in.args[0].reduced()
+	in.need(0, x)
+	return x
+}
+
+// inferCast takes the dtype from the annotation or destination.
+func inferCast(in *inference) *Type {
+	to := InvalidDType
+	switch {
+	case in.s.Into != nil:
+		to = in.in.Into[in.s].Type.DType
+	case in.s.Type != nil:
+		to = in.s.Type.DType
+	default:
+		in.errorf("type", in.s.Pos, "cast needs to know to what").help("annotate the result: %y: f32[…] = cast %x, or write it into a buffer")
+		return nil
+	}
+	x := in.args[0].reduced()
+	in.need(0, x)
+	out := x.clone()
+	out.DType = to
+	return out
+}
+
+// inferReduce types sum and max over axis=: reducing a split dimension leaves a partial.
+func inferReduce(in *inference) *Type {
+	x := in.args[0]
+	red := Sum
+	if in.s.Op == OpMax {
+		red = Max
+	}
+	var drop []int
+	for _, e := range in.s.Attr("axis").Exprs {
+		d, ok := in.dimension(e, len(x.Dims))
+		if !ok {
+			return nil
+		}
+		if slices.Contains(drop, d) {
+			in.errorf("type", e.Pos, "dimension %d is named twice", d)
+			return nil
+		}
+		drop = append(drop, d)
+	}
+	if slices.ContainsFunc(x.Partial, func(p Partial) bool { return p.Red != red }) {
+		x = x.reduced()
+	}
+	in.need(0, x)
+	out := x.clone()
+	out.Dims = nil
+	for i, d := range x.Dims {
+		if slices.Contains(drop, i) {
+			out.Partial = append(out.Partial, partialOver(d.Axes, red)...)
+		} else {
+			out.Dims = append(out.Dims, d)
+		}
+	}
+	return out
+}
+
+// inferFill takes everything from the annotation or destination.
+func inferFill(in *inference) *Type {
+	switch {
+	case in.s.Into != nil:
+		return in.in.Into[in.s].Type
+	case in.s.Type == nil:
+		in.errorf("type", in.s.Pos, "fill needs to know what to fill").help("annotate the result: %z: f32[4] = fill value=0, or write into a buffer")
+		return nil
+	case len(in.s.Type.Partial) > 0:
+		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("leave the partial away")
+		return nil
+	}
+	return in.s.Type
+}
+
+// inferReshard takes the layout from the annotation.
+func inferReshard(in *inference) *Type {
+	switch {
+	case in.local:
+		in.errorf("type", in.s.Args[0].Pos, "reshard moves values, and %%%s is a buffer", in.syms[0].Name).help("make it a value with claim, or use a collective")
+		return nil
+	case in.s.Type == nil:
+		in.errorf("type", in.s.Pos, "reshard needs the new layout").help("annotate the result: %y: f32[T/tp, K] = reshard %x")
+		return nil
+	case len(in.s.Type.Partial) > 0 && !samePartial(in.s.Type.Partial, in.args[0].Partial):
+		in.errorf("layout", in.s.Type.Pos, "reshard cannot make a value partial")
+		return nil
+	}
+	if !in.sameShape(in.s, in.args[0], in.s.Type, in.s.Type.Pos) {
+		return nil
+	}
+	return in.s.Type
+}

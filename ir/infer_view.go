@@ -1,0 +1,255 @@
+package ir
+
+import "slices"
+
+// A view of a value whose index is the same on all ranks names a part of the
+// global tensor and keeps its layout. With a rank-dependent index it names a
+// part of each rank's own shard: the result is then local, like a buffer's view.
+
+// localView switches to local types when an index of the statement depends on
+// the rank.
+func (in *inference) localView(es ...*Expr) bool {
+	if in.local || !slices.ContainsFunc(es, in.rankDependent) {
+		return in.local
+	}
+	in.local, in.view = true, true
+	in.args[0] = in.args[0].LocalType()
+	return true
+}
+
+// wholeDim asks that dimension d of operand 0 be whole, and returns the
+// operand's type then.
+func (in *inference) wholeDim(d int) *Type {
+	x := in.args[0]
+	if len(x.Dims[d].Axes) == 0 {
+		return x
+	}
+	y := x.clone()
+	y.Dims[d].Axes = nil
+	in.need(0, y)
+	return y
+}
+
+func inferChunk(in *inference) *Type {
+	index, count := in.s.Exprs[0], in.s.Exprs[1]
+	if in.rankDependent(count) {
+		in.errorf("type", count.Pos, "the number of chunks must be the same on every rank")
+		return nil
+	}
+	in.localView(index)
+	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
+	if !ok || !in.require(in.s, CheckLess, Int(0), count, count.Pos, "the number of chunks must be positive", "") {
+		return nil
+	}
+	x := in.wholeDim(d)
+	extent := x.Dims[d].Extent
+	out := x.clone()
+	if in.rankDependent(index) {
+		// S1: ranks must agree on shapes, so the split must be exact.
+		if !in.require(in.s, CheckMultiple, extent, count, in.s.Pos, "a rank-dependent chunk needs an exact split", "only chunks with the same index on all ranks may be ragged") {
+			return nil
+		}
+		out.Dims[d].Extent = Bin(ExprFloorDiv, extent, count)
+		return out
+	}
+	out.Dims[d].Extent = in.chunkExtent(extent, index, count)
+	return out
+}
+
+// chunkExtent returns the rows of chunk index: ceildiv(extent, count), fewer at
+// the end.
+func (in *inference) chunkExtent(extent, index, count *Expr) *Expr {
+	if in.norm.multiple(extent, count) == yes {
+		q := Bin(ExprFloorDiv, extent, count)
+		if v, ok := in.norm.norm(q).constValue(); ok {
+			return Int(v)
+		}
+		return q
+	}
+	rows := Bin(ExprCeilDiv, extent, count)
+	left := Bin(ExprSub, extent, Bin(ExprMul, index, rows))
+	return Bin(ExprMax, Int(0), Bin(ExprMin, rows, left))
+}
+
+func inferSlice(in *inference) *Type {
+	lo, hi := in.s.Exprs[0], in.s.Exprs[1]
+	in.localView(lo, hi)
+	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
+	if !ok {
+		return nil
+	}
+	x := in.wholeDim(d)
+	size := Bin(ExprSub, hi, lo)
+	if v, isConst := in.norm.norm(size).constValue(); isConst {
+		size = Int(v)
+	}
+	if in.rankDependent(size) {
+		if p := in.norm.norm(size); !in.rankFree(p) {
+			in.errorf("type", in.s.Pos, "a slice's size must be the same on every rank").help("only where it begins may depend on the rank")
+			return nil
+		}
+	}
+	ok = in.require(in.s, CheckAtMost, Int(0), lo, lo.Pos, "a slice begins before the tensor", "") &&
+		in.require(in.s, CheckAtMost, lo, hi, lo.Pos, "a slice ends before it begins", "") &&
+		in.require(in.s, CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "a slice ends behind the tensor", "")
+	if !ok {
+		return nil
+	}
+	out := x.clone()
+	out.Dims[d].Extent = size
+	return out
+}
+
+// rankFree reports whether a polynomial has no atom that may differ between
+// ranks: of a size hi-lo, what depends on the rank may have cancelled.
+func (in *inference) rankFree(p poly) bool {
+	_, isConst := p.constValue()
+	return isConst
+}
+
+func inferSelect(in *inference) *Type {
+	index := in.s.Attr("index").Exprs[0]
+	in.localView(index)
+	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
+	if !ok {
+		return nil
+	}
+	x := in.wholeDim(d)
+	if !in.require(in.s, CheckAtMost, Int(0), index, index.Pos, "an index is negative", "") ||
+		!in.require(in.s, CheckLess, index, x.Dims[d].Extent, index.Pos, "an index is behind the last", "") {
+		return nil
+	}
+	out := x.clone()
+	out.Dims = slices.Delete(out.Dims, d, d+1)
+	return out
+}
+
+func inferTranspose(in *inference) *Type {
+	x := in.args[0]
+	n := len(x.Dims)
+	perm := make([]int, n)
+	for i := range perm {
+		perm[i] = i
+	}
+	if a := in.s.Attr("perm"); a != nil {
+		if len(a.Exprs) != n {
+			in.errorf("type", a.Pos, "perm names %s, and the tensor has %d", plural(len(a.Exprs), "dimension"), n)
+			return nil
+		}
+		for i, e := range a.Exprs {
+			d, ok := in.dimension(e, n)
+			if !ok {
+				return nil
+			}
+			if slices.Contains(perm[:i], d) {
+				in.errorf("type", e.Pos, "dimension %d is named twice", d)
+				return nil
+			}
+			perm[i] = d
+		}
+	} else {
+		if !in.wantRank(0, 2, "the operand") {
+			return nil
+		}
+		perm[n-1], perm[n-2] = n-2, n-1
+	}
+	out := x.clone()
+	for i, d := range perm {
+		out.Dims[i] = Dimension{Extent: x.Dims[d].Extent, Axes: slices.Clone(x.Dims[d].Axes)}
+	}
+	return out
+}
+
+// inferReshape keeps the axes of a dimension that is outermost in its group of
+// merged or split dimensions; other split dimensions must be whole first.
+func inferReshape(in *inference) *Type {
+	x := in.args[0]
+	shape := in.s.Attr("shape").Exprs
+	out := &Type{Pos: x.Pos, DType: x.DType, Partial: slices.Clone(x.Partial), Mesh: x.Mesh}
+	for _, e := range shape {
+		if in.rankDependent(e) {
+			in.errorf("type", e.Pos, "an extent must be the same on every rank")
+			return nil
+		}
+		if !in.require(in.s, CheckAtMost, Int(0), e, e.Pos, "an extent cannot be negative", "") {
+			return nil
+		}
+		out.Dims = append(out.Dims, Dimension{Extent: e})
+	}
+	if !in.equalExtents(elements(x), elements(out), in.s.Pos, "reshape keeps the number of elements") {
+		return nil
+	}
+	if in.local || x.Whole() {
+		return out
+	}
+	need := x.clone()
+	keep := in.keptAxes(x, out)
+	for i := range need.Dims {
+		if to, ok := keep[i]; ok {
+			out.Dims[to].Axes = slices.Clone(x.Dims[i].Axes)
+		} else {
+			need.Dims[i].Axes = nil
+		}
+	}
+	in.need(0, need)
+	in.requireShards(out)
+	return out
+}
+
+// elements returns the product of the extents.
+func elements(t *Type) *Expr {
+	e := Int(1)
+	for i, d := range t.Dims {
+		if i == 0 {
+			e = d.Extent
+		} else {
+			e = Bin(ExprMul, e, d.Extent)
+		}
+	}
+	return e
+}
+
+// keptAxes maps dimensions of x to those of out that hold the same outermost
+// blocks: the first of each group of dimensions with equal products.
+func (in *inference) keptAxes(x, out *Type) map[int]int {
+	keep := map[int]int{}
+	i, j := 0, 0
+	for i < len(x.Dims) && j < len(out.Dims) {
+		keep[i] = j
+		a, b := x.Dims[i].Extent, out.Dims[j].Extent
+		i, j = i+1, j+1
+		for in.norm.equal(a, b) != yes {
+			// Grow the side that has fewer factors so far; when symbols do not
+			// decide, no later group can be matched.
+			switch {
+			case j < len(out.Dims) && in.norm.multiple(a, b) == yes:
+				b = Bin(ExprMul, b, out.Dims[j].Extent)
+				j++
+			case i < len(x.Dims) && in.norm.multiple(b, a) == yes:
+				a = Bin(ExprMul, a, x.Dims[i].Extent)
+				i++
+			default:
+				return keep
+			}
+		}
+	}
+	return keep
+}
+
+// inferClaim makes a value of a buffer.
+func inferClaim(in *inference) *Type {
+	sym := in.syms[0]
+	switch {
+	case sym.Kind != SymBuffer:
+		in.errorf("type", in.s.Args[0].Pos, "claim takes a buffer, and %%%s is a value already", sym.Name)
+		return nil
+	case in.s.Type == nil:
+		in.errorf("type", in.s.Pos, "claim needs the value's type").help("%v: f32[T/tp, K] = claim %" + sym.Name)
+		return nil
+	case !in.assignable(in.s, sym.Type, in.s.Type.LocalType(), in.s.Args[0].Pos):
+		return nil
+	}
+	in.requireShards(in.s.Type)
+	sym.Root().Claimed = true
+	return in.s.Type
+}

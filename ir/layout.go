@@ -1,0 +1,140 @@
+package ir
+
+import "slices"
+
+// This file holds what layouts are made of: how a dimension's axes, a type's
+// partial reductions and its mesh combine and compare (S1, S10, S17).
+
+// clone returns a copy of t that shares only expressions.
+func (t *Type) clone() *Type {
+	u := *t
+	u.Dims = make([]Dimension, len(t.Dims))
+	for i, d := range t.Dims {
+		u.Dims[i] = Dimension{Extent: d.Extent, Axes: slices.Clone(d.Axes)}
+	}
+	u.Partial = slices.Clone(t.Partial)
+	return &u
+}
+
+// Axes returns every mesh axis the type mentions in a dimension or partial.
+func (t *Type) Axes() []string {
+	var out []string
+	for _, d := range t.Dims {
+		out = append(out, d.Axes...)
+	}
+	for _, p := range t.Partial {
+		out = append(out, p.Axis)
+	}
+	return out
+}
+
+// Whole reports whether every rank of the type's mesh holds all of it.
+func (t *Type) Whole() bool { return len(t.Axes()) == 0 }
+
+// SameLayout reports whether values of t and u are placed alike: same axes on
+// each dimension, same partials, same mesh. Extents are not compared.
+func SameLayout(t, u *Type) bool {
+	if len(t.Dims) != len(u.Dims) || t.Mesh != u.Mesh {
+		return false
+	}
+	for i := range t.Dims {
+		if !slices.Equal(t.Dims[i].Axes, u.Dims[i].Axes) {
+			return false
+		}
+	}
+	return samePartial(t.Partial, u.Partial)
+}
+
+// samePartial compares as sets: the order of partial clauses means nothing.
+func samePartial(a, b []Partial) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, p := range a {
+		if !slices.Contains(b, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// without returns axes less those in drop.
+func without(axes, drop []string) []string {
+	var out []string
+	for _, a := range axes {
+		if !slices.Contains(drop, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// withLayout returns t's dtype and extents in the layout of u, which has as
+// many dimensions.
+func (t *Type) withLayout(u *Type) *Type {
+	out := t.clone()
+	for i := range out.Dims {
+		out.Dims[i].Axes = slices.Clone(u.Dims[i].Axes)
+	}
+	out.Partial, out.Mesh = slices.Clone(u.Partial), u.Mesh
+	return out
+}
+
+// reduced returns t with no partial.
+func (t *Type) reduced() *Type {
+	if len(t.Partial) == 0 {
+		return t
+	}
+	u := t.clone()
+	u.Partial = nil
+	return u
+}
+
+// sizeOf returns the product of the axes' sizes as an expression; 1 for none.
+func sizeOf(axes []string) *Expr {
+	e := Int(1)
+	for i, a := range axes {
+		s := &Expr{Kind: ExprSize, Name: a}
+		if i == 0 {
+			e = s
+		} else {
+			e = Bin(ExprMul, e, s)
+		}
+	}
+	return e
+}
+
+// LocalType returns what one rank holds of a value of type t: each extent
+// divided by the sizes of its axes, no layout.
+func (t *Type) LocalType() *Type {
+	u := &Type{Pos: t.Pos, DType: t.DType, Dims: make([]Dimension, len(t.Dims))}
+	for i, d := range t.Dims {
+		u.Dims[i].Extent = localExtent(d)
+	}
+	return u
+}
+
+func localExtent(d Dimension) *Expr {
+	if len(d.Axes) == 0 {
+		return d.Extent
+	}
+	return Bin(ExprFloorDiv, d.Extent, sizeOf(d.Axes))
+}
+
+// cutCost orders what a reshard from t to u moves, by text alone (S20): 0
+// nothing (each rank cuts its own block), 1 bytes move.
+func cutCost(t, u *Type) int {
+	if t.Mesh != u.Mesh || len(t.Partial) > 0 {
+		if samePartial(t.Partial, u.Partial) && t.Mesh == u.Mesh && SameLayout(t, u) {
+			return 0
+		}
+		return 1
+	}
+	for i := range t.Dims {
+		have, want := t.Dims[i].Axes, u.Dims[i].Axes
+		if len(have) > len(want) || !slices.Equal(have, want[:len(have)]) {
+			return 1
+		}
+	}
+	return 0
+}
