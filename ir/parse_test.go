@@ -37,7 +37,7 @@ func mustParse(t testing.TB, file, src string) *Program {
 }
 
 func TestProgramsRoundTrip(t *testing.T) {
-	for _, dir := range []string{"../shared/language", "../examples"} {
+	for _, dir := range []string{"../../shared/language", "../examples"} {
 		t.Run(dir, func(t *testing.T) {
 			for file, src := range programs(t, dir) {
 				checkRoundTrip(t, file, src)

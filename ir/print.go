@@ -2,6 +2,7 @@ package ir
 
 import (
 	"io"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -37,20 +38,32 @@ func Format(file, src string) (string, Diagnostics) {
 // "for %i in 0..4".
 func (s *Stmt) String() string { return string(appendStmt(nil, s)) }
 
-// decls returns the declarations in the order of printing.
+// decls returns the declarations in the order of printing: those of Order
+// that are still there, then those that a pass added without touching it.
 func (p *Program) decls() []Decl {
-	if p.Order != nil {
-		return p.Order
-	}
-	var list []Decl
+	var all []Decl
 	for _, d := range p.Dims {
-		list = append(list, d)
+		all = append(all, d)
 	}
 	for _, m := range p.Meshes {
-		list = append(list, m)
+		all = append(all, m)
 	}
 	for _, f := range p.Funcs {
-		list = append(list, f)
+		all = append(all, f)
+	}
+	if p.Order == nil {
+		return all
+	}
+	left := make(map[Decl]bool, len(all))
+	for _, d := range all {
+		left[d] = true
+	}
+	list := make([]Decl, 0, len(all))
+	for _, d := range append(slices.Clip(p.Order), all...) {
+		if left[d] {
+			list = append(list, d)
+			delete(left, d)
+		}
 	}
 	return list
 }

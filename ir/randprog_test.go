@@ -1,0 +1,267 @@
+package ir
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// progGen makes random programs that are syntactically right and otherwise
+// nonsense: every operation, attribute, type and expression, with names that
+// a careless parser takes for something else.
+type progGen struct {
+	*rand.Rand
+	depth int
+}
+
+// randomProgram returns a program without positions and comments.
+func randomProgram(seed uint64) *Program {
+	g := &progGen{Rand: rand.New(rand.NewPCG(seed, 1))}
+	p := &Program{File: "random"}
+	for range g.IntN(3) {
+		d := &Dim{Name: g.dimName(), HasValue: g.coin()}
+		if d.HasValue {
+			d.Default = g.Int64N(1 << 40)
+		}
+		p.Dims = append(p.Dims, d)
+	}
+	for range g.IntN(3) {
+		p.Meshes = append(p.Meshes, g.mesh())
+	}
+	for range 1 + g.IntN(2) {
+		p.Funcs = append(p.Funcs, g.function())
+	}
+	if g.coin() {
+		p.Order = p.decls()
+		g.Shuffle(len(p.Order), func(i, j int) { p.Order[i], p.Order[j] = p.Order[j], p.Order[i] })
+		p.sortLike(p.Order)
+	}
+	return p
+}
+
+// sortLike brings the lists into the order of the text, as the parser has them.
+func (p *Program) sortLike(order []Decl) {
+	p.Dims, p.Meshes, p.Funcs = nil, nil, nil
+	for _, d := range order {
+		switch d := d.(type) {
+		case *Dim:
+			p.Dims = append(p.Dims, d)
+		case *Mesh:
+			p.Meshes = append(p.Meshes, d)
+		case *Func:
+			p.Funcs = append(p.Funcs, d)
+		}
+	}
+}
+
+func pick[T any](g *progGen, list ...T) T { return list[g.IntN(len(list))] }
+
+// some returns up to most of what make makes.
+func some[T any](g *progGen, least, most int, make func() T) []T {
+	var list []T
+	for range least + g.IntN(most-least+1) {
+		list = append(list, make())
+	}
+	return list
+}
+
+func (g *progGen) coin() bool { return g.IntN(2) == 0 }
+
+func (g *progGen) word() string {
+	return pick(g, "tp", "dp", "x_1", "into", "at", "to", "from", "in", "stream", "sum", "func", "dim", "linear", "symmetric", "partial", "if", "T", "_")
+}
+
+func (g *progGen) dimName() string {
+	return pick(g, "T", "K", "N", "C", "into", "in", "stream", "at", "func", "over", "e1", "op", "symmetric")
+}
+
+func (g *progGen) varName() string {
+	return pick(g, "x", "y.1", "0", "main", "into", "a.b.c", "7.7", "rank", "_", "mod", "for", "x_long_name_0123456789")
+}
+
+func (g *progGen) expr() *Expr {
+	g.depth++
+	defer func() { g.depth-- }()
+	leaves := 6
+	if g.depth < 5 {
+		leaves = 14
+	}
+	switch k := ExprKind(g.IntN(leaves)); k {
+	case ExprInt:
+		return Int(pick[int64](g, 0, 1, 2, -1, -7, 64, math.MaxInt64, math.MinInt64))
+	case ExprName:
+		return DimRef(g.dimName())
+	case ExprVar:
+		return Var(g.varName())
+	case ExprRank:
+		return Rank(g.word())
+	case ExprSize:
+		return Size(g.word())
+	case ExprExtent:
+		return Extent(g.varName(), g.Int64N(4))
+	default:
+		return Bin(k, g.expr(), g.expr())
+	}
+}
+
+func (g *progGen) typ() *Type {
+	t := &Type{DType: pick(g, DTypes()...)}
+	t.Dims = some(g, 0, 3, func() Dimension {
+		return Dimension{Extent: g.expr(), Axes: some(g, 0, 2, g.word)}
+	})
+	t.Partial = some(g, 0, 2, func() Partial { return Partial{Axis: g.word(), Red: pick(g, Sum, Max, Min, Avg)} })
+	if g.IntN(4) == 0 {
+		t.Mesh = g.word()
+	}
+	return t
+}
+
+func (g *progGen) mesh() *Mesh {
+	m := &Mesh{Axes: some(g, 1, 3, func() MeshAxis { return MeshAxis{Name: g.word(), Size: g.expr()} })}
+	if m.HasDevices = g.coin(); m.HasDevices {
+		m.Devices = some(g, 0, 5, func() int64 { return g.Int64N(100) })
+	}
+	return m
+}
+
+func (g *progGen) function() *Func {
+	f := &Func{Name: g.word(), Body: g.block()}
+	f.Params = some(g, 0, 4, func() *Param { return &Param{Name: g.varName(), Inout: g.coin(), Type: g.typ()} })
+	f.Results = some(g, 0, 2, g.typ)
+	if g.coin() {
+		f.Refines.Text = g.word()
+	}
+	return f
+}
+
+func (g *progGen) block() *Block {
+	g.depth++
+	defer func() { g.depth-- }()
+	most := 6
+	if g.depth > 4 {
+		most = 1
+	}
+	return &Block{Stmts: some(g, 0, most, g.stmt)}
+}
+
+func (g *progGen) place() Place {
+	p := Place{Name: g.varName()}
+	if g.IntN(4) == 0 {
+		p.Index = g.expr()
+	}
+	return p
+}
+
+func (g *progGen) stream() Place {
+	if g.coin() {
+		return Main()
+	}
+	return g.place()
+}
+
+func (g *progGen) name() Name { return Name{Text: g.varName()} }
+
+func (g *progGen) count() *Expr {
+	if g.coin() {
+		return nil
+	}
+	return g.expr()
+}
+
+func (g *progGen) stmt() *Stmt {
+	s := &Stmt{Op: Op(1 + g.IntN(int(numOps)-1))}
+	switch s.Op {
+	case OpLet:
+		s.Results, s.Exprs = []Name{g.name()}, []*Expr{g.expr()}
+	case OpAlloc:
+		s.Results, s.Count, s.Type, s.Flags = []Name{g.name()}, g.count(), g.typ(), AllocFlags(g.IntN(8))
+	case OpStream, OpEvent, OpCounter:
+		s.Results, s.Count, s.Attrs = []Name{g.name()}, g.count(), g.attrs(s.Op)
+	case OpFree, OpRecord:
+		s.Args = []Place{g.place()}
+	case OpWait:
+		s.Args, s.Exprs = []Place{g.stream()}, some(g, 0, 1, g.expr)
+	case OpOn:
+		s.Args, s.Body = []Place{g.stream()}, g.block()
+	case OpGroup:
+		s.Body = g.block()
+	case OpFor:
+		s.Results, s.Exprs, s.Streams, s.Body = []Name{g.name()}, []*Expr{g.expr(), g.expr()}, g.Int64N(3), g.block()
+	case OpIf:
+		s.Exprs, s.Cmp, s.Body = []*Expr{g.expr(), g.expr()}, Cmp(g.IntN(6)), g.block()
+		if g.coin() {
+			s.Else = g.block()
+		}
+	case OpCall:
+		s.Results, s.Callee.Text, s.Args = some(g, 0, 3, g.name), g.word(), some(g, 0, 3, g.place)
+		if len(s.Results) == 1 && g.coin() {
+			s.Type = g.typ()
+		}
+	case OpReturn:
+		s.Args = some(g, 0, 3, g.place)
+	default:
+		g.operands(s)
+	}
+	return s
+}
+
+func (g *progGen) operands(s *Stmt) {
+	info := s.Op.Info()
+	s.Args, s.Attrs = some(g, info.MinArgs, info.MaxArgs, g.place), g.attrs(s.Op)
+	if s.Op == OpChunk || s.Op == OpSlice {
+		s.Exprs = []*Expr{g.expr(), g.expr()}
+	}
+	if peerWords[s.Op] != "" {
+		s.Peer = &Peer{Axis: g.word(), Index: g.expr()}
+	}
+	mayResult, _ := resultRule(s.Op)
+	if info.Into == IntoMust || info.Into == IntoMay && g.coin() {
+		into := g.place()
+		s.Into = &into
+	} else if mayResult {
+		s.Results = []Name{g.name()}
+		if g.coin() {
+			s.Type = g.typ()
+		}
+	}
+}
+
+func (g *progGen) attrs(op Op) []Attr {
+	var list []Attr
+	for _, spec := range op.Info().Attrs {
+		if spec.Required || g.coin() {
+			list = append(list, g.attr(spec))
+		}
+	}
+	g.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list
+}
+
+func (g *progGen) attr(spec AttrSpec) Attr {
+	a := Attr{Name: spec.Name, Kind: spec.Kind, Paren: g.coin()}
+	switch spec.Kind {
+	case AttrExpr:
+		a.Exprs = []*Expr{g.expr()}
+	case AttrExprs:
+		a.Exprs = some(g, 0, 3, g.expr)
+	case AttrWord:
+		a.Words = []string{g.word()}
+		if spec.Words != nil {
+			a.Words = []string{pick(g, spec.Words...)}
+		}
+	case AttrWords:
+		a.Words = some(g, 0, 3, g.word)
+	case AttrNumber:
+		g.number(&a)
+	}
+	return a
+}
+
+func (g *progGen) number(a *Attr) {
+	if e := g.expr(); e.Kind != ExprInt {
+		a.Exprs = []*Expr{e}
+		return
+	}
+	a.IsNum = true
+	a.Num = pick[float64](g, 0, math.Copysign(0, -1), 1, -3, 0.5, 1e6, -1e-7, math.Pi, math.MaxFloat64,
+		math.SmallestNonzeroFloat64, math.Inf(1), math.Inf(-1), math.NaN(), 1<<60, g.NormFloat64())
+}
