@@ -1,0 +1,90 @@
+package lower
+
+import "hocket.example/hocket/ir"
+
+// This file builds statements. They carry the position of the statement they
+// serve, so that an error found later still points into the user's text.
+
+// value returns "%name: t = op %args attrs".
+func value(pos ir.Pos, name string, t *ir.Type, op ir.Op, attrs []ir.Attr, args ...string) *ir.Stmt {
+	s := result(pos, name, op, attrs, args...)
+	s.Type = t
+	return s
+}
+
+// result returns "%name = op %args attrs".
+func result(pos ir.Pos, name string, op ir.Op, attrs []ir.Attr, args ...string) *ir.Stmt {
+	return &ir.Stmt{Op: op, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Attrs: attrs, Args: places(pos, args)}
+}
+
+// into returns "op %arg into %dst attrs".
+func into(pos ir.Pos, op ir.Op, arg, dst string, attrs ...ir.Attr) *ir.Stmt {
+	return &ir.Stmt{Op: op, Pos: pos, Args: places(pos, []string{arg}), Into: &ir.Place{Pos: pos, Name: dst}, Attrs: attrs}
+}
+
+// transferStmt returns "send %arg to world[peer]" or "recv %arg from world[peer]".
+func transferStmt(pos ir.Pos, op ir.Op, arg string, peer int64) *ir.Stmt {
+	return &ir.Stmt{Op: op, Pos: pos, Args: places(pos, []string{arg}),
+		Peer: &ir.Peer{Pos: pos, Axis: ir.WorldAxis, Index: ir.Int(peer)}}
+}
+
+// chunk returns "%name = chunk %arg, axis=axis, index of count".
+func chunk(pos ir.Pos, name, arg string, axis int, index, count *ir.Expr) *ir.Stmt {
+	s := result(pos, name, ir.OpChunk, []ir.Attr{exprAttr("axis", int64(axis))}, arg)
+	s.Exprs = []*ir.Expr{index, count}
+	return s
+}
+
+// alloc returns "%name = alloc t".
+func alloc(pos ir.Pos, name string, t *ir.Type) *ir.Stmt {
+	return value(pos, name, t, ir.OpAlloc, nil)
+}
+
+// onRank returns "if rank(world) == r { stmts }".
+func onRank(pos ir.Pos, r int64, stmts ...*ir.Stmt) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpIf, Pos: pos, Cmp: ir.EQ,
+		Exprs: []*ir.Expr{rankOf(ir.WorldAxis), ir.Int(r)},
+		Body:  &ir.Block{Stmts: stmts, End: pos}}
+}
+
+// group returns "group { stmts }", or the statement itself where it is one.
+func group(pos ir.Pos, stmts []*ir.Stmt) []*ir.Stmt {
+	if len(stmts) <= 1 {
+		return stmts
+	}
+	return []*ir.Stmt{{Op: ir.OpGroup, Pos: pos, Body: &ir.Block{Stmts: stmts, End: pos}}}
+}
+
+func places(pos ir.Pos, args []string) []ir.Place {
+	out := make([]ir.Place, len(args))
+	for i, a := range args {
+		out[i] = ir.Place{Pos: pos, Name: a}
+	}
+	return out
+}
+
+func overAttr(axes ...string) ir.Attr {
+	return ir.Attr{Name: "over", Kind: ir.AttrWords, Words: axes, Paren: len(axes) > 1}
+}
+
+func redAttr(r ir.Red) ir.Attr {
+	return ir.Attr{Name: "op", Kind: ir.AttrWord, Words: []string{r.String()}}
+}
+
+func exprAttr(name string, v int64) ir.Attr {
+	return ir.Attr{Name: name, Kind: ir.AttrExpr, Exprs: []*ir.Expr{ir.Int(v)}}
+}
+
+func rankOf(axis string) *ir.Expr { return &ir.Expr{Kind: ir.ExprRank, Name: axis} }
+func sizeOf(axis string) *ir.Expr { return &ir.Expr{Kind: ir.ExprSize, Name: axis} }
+
+// leadOf moves what stands above s in the text to first, which replaces it
+// or now stands before it.
+func leadOf(s, first *ir.Stmt) {
+	if s == first {
+		return
+	}
+	c := &s.Comments
+	first.Comments.Lead, first.Comments.Blank, first.Comments.Gap = c.Lead, c.Blank, c.Gap
+	c.Lead, c.Blank, c.Gap = nil, false, false
+}

@@ -1,0 +1,145 @@
+package lower
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// decompose replaces each reshard by what does it: collectives and local cuts
+// on one mesh (emit.go), transfers between two (transfer.go).
+func decompose(u *unit) error {
+	meshes := newMeshes(u.prog)
+	for _, f := range u.prog.Funcs {
+		d := &decomposer{unit: u, fn: f, names: namesOf(f), meshes: meshes}
+		if err := d.block(f.Body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type decomposer struct {
+	*unit
+	fn     *ir.Func
+	names  names
+	meshes meshes
+}
+
+func (d *decomposer) block(b *ir.Block) error {
+	if b == nil {
+		return nil
+	}
+	out := make([]*ir.Stmt, 0, len(b.Stmts))
+	for _, s := range b.Stmts {
+		if err := d.block(s.Body); err != nil {
+			return err
+		}
+		if err := d.block(s.Else); err != nil {
+			return err
+		}
+		if s.Op != ir.OpReshard {
+			out = append(out, s)
+			continue
+		}
+		stmts, err := d.reshard(s)
+		if err != nil {
+			return err
+		}
+		replace(s, stmts)
+		out = append(out, stmts...)
+	}
+	b.Stmts = out
+	return nil
+}
+
+// replace hands the comments of s to the statements that stand in its place.
+func replace(s *ir.Stmt, stmts []*ir.Stmt) {
+	leadOf(s, stmts[0])
+	last := stmts[len(stmts)-1]
+	last.Comments.Trail, last.Comments.HasTrail = s.Comments.Trail, s.Comments.HasTrail
+}
+
+// reshard returns the statements that compute s.
+func (d *decomposer) reshard(s *ir.Stmt) ([]*ir.Stmt, error) {
+	src := d.info.Operands[s][0].Type
+	if err := d.possible(s, src); err != nil {
+		return nil, err
+	}
+	w := &writer{names: d.names, pos: s.Pos, name: s.Results[0].Text, dst: s.Type}
+	var err error
+	if from, to := d.meshes.of(src), d.meshes.of(s.Type); from == to {
+		w.walk(s.Args[0].Name, plan(src, s.Type, from.axisNames()), true)
+	} else {
+		err = d.move(w, s, src, from, to)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.note(d.fn, s.Pos, s.Results[0].Text, src, s.Type, summary(w.out))
+	return w.out, nil
+}
+
+// possible refuses to make a value partial, because nothing says which rank
+// holds what, and a mesh without ranks.
+func (d *decomposer) possible(s *ir.Stmt, src *ir.Type) error {
+	for _, pl := range []*place{d.meshes.of(src), d.meshes.of(s.Type)} {
+		if !pl.main && len(pl.devices) == 0 {
+			return ir.Diagnostics{d.prog.Diag("layout", s.Pos, "mesh %s has no ranks", pl.axes[0].Name)}
+		}
+	}
+	same := d.meshes.of(src) == d.meshes.of(s.Type)
+	for _, p := range s.Type.Partial {
+		if same && slices.Contains(src.Partial, p) {
+			continue
+		}
+		diag := d.prog.Diag("layout", s.Pos, "a value that is not partial over %s cannot be resharded to one that is", p.Axis)
+		diag.Help = "leave partial(" + p.Axis + ", " + p.Red.String() + ") out of the type"
+		return ir.Diagnostics{diag}
+	}
+	return nil
+}
+
+// summary names what stmts do, blocks included, for the log: "all_gather over
+// tp, local cut", "send ×2, recv ×2, copy".
+func summary(stmts []*ir.Stmt) string {
+	var words []string
+	times := map[string]int{}
+	(&ir.Block{Stmts: stmts}).Walk(func(s *ir.Stmt) {
+		word := act(s)
+		if word == "" {
+			return
+		}
+		if times[word]++; times[word] == 1 {
+			words = append(words, word)
+		}
+	})
+	for i, w := range words {
+		if times[w] > 1 {
+			words[i] = w + " ×" + strconv.Itoa(times[w])
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// act says what one statement does for a reshard; "" for those that only help.
+func act(s *ir.Stmt) string {
+	switch s.Op {
+	case ir.OpChunk:
+		if s.Exprs[0].Kind != ir.ExprInt {
+			return "local cut"
+		}
+	case ir.OpCopy:
+		if s.Into != nil || s.Type != nil { // else it makes a cut dense
+			return "copy"
+		}
+	case ir.OpSend, ir.OpRecv:
+		return s.Op.String()
+	}
+	if over := s.Over(); over != nil {
+		return s.Op.String() + " over " + strings.Join(over, ",")
+	}
+	return ""
+}

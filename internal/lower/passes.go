@@ -1,0 +1,88 @@
+// Package lower turns sharded programs into explicit host programs, pass by
+// pass. Every pass takes a valid program and leaves one, which prints, parses
+// back and runs; none changes the program it was given.
+package lower
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Pass is one row of the pass table.
+type Pass struct {
+	// Name is what --print-after calls it.
+	Name string
+	// Doc says in one line what it does.
+	Doc string
+	// Requires names the passes whose work this one builds on.
+	Requires []string
+
+	run func(*unit) error
+}
+
+// passes is the table: the order of its rows is the order they run in.
+var passes = []Pass{
+	{
+		Name: "shard",
+		Doc:  "inserts a reshard where an operand or result is needed in another layout, and prints every value's type",
+		run:  shard,
+	},
+	{
+		Name:     "decompose",
+		Doc:      "replaces reshards by collectives, transfers and local cuts",
+		Requires: []string{"shard"},
+		run:      decompose,
+	},
+}
+
+// constraint says that one pass must run before another, and why.
+type constraint struct{ before, after, reason string }
+
+// order holds what the table's row order must respect beyond Requires.
+var order = []constraint{
+	{"shard", "decompose", "only after shard is every change of layout a reshard of its own"},
+}
+
+// tableErr is what is wrong with the pass table; Run returns it, so that a
+// mistake in the table is an error and not a crash of the importing program.
+var tableErr = checkTable(passes, order)
+
+// checkTable reports a pass that is unnamed or named twice, that runs before
+// one it requires, or that breaks an order constraint.
+func checkTable(passes []Pass, order []constraint) error {
+	at := map[string]int{}
+	for i, p := range passes {
+		if _, twice := at[p.Name]; twice || p.Name == "" || p.run == nil {
+			return fmt.Errorf("pass table: row %d (%q) has no name, no function or the name of another", i, p.Name)
+		}
+		at[p.Name] = i
+	}
+	for _, p := range passes {
+		for _, r := range p.Requires {
+			if err := checkOrder(at, constraint{r, p.Name, p.Name + " requires it"}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range order {
+		if err := checkOrder(at, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkOrder(at map[string]int, c constraint) error {
+	for _, name := range []string{c.before, c.after} {
+		if _, ok := at[name]; !ok {
+			return fmt.Errorf("pass table: there is no pass %s", name)
+		}
+	}
+	if at[c.before] >= at[c.after] {
+		return fmt.Errorf("pass table: %s must run before %s: %s", c.before, c.after, c.reason)
+	}
+	return nil
+}
+
+// Passes lists the passes in the order they run in.
+func Passes() []Pass { return slices.Clone(passes) }

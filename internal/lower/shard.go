@@ -1,0 +1,176 @@
+package lower
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+)
+
+// shard makes every change of layout a statement of its own. Check says where
+// an operand is needed in another layout (Needs) and where an op leaves its
+// result in another than the annotated one (Natural); a reshard goes before
+// the one and behind the other.
+func shard(u *unit) error {
+	for _, f := range u.prog.Funcs {
+		s := &sharder{unit: u, fn: f, names: namesOf(f)}
+		if err := s.block(f.Body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type sharder struct {
+	*unit
+	fn    *ir.Func
+	names names
+}
+
+// resharded remembers which copies a block already made: value and type to
+// name. It ends with the block, because on another stream or in another branch
+// the copy need not be there yet.
+type resharded map[string]string
+
+func (s *sharder) block(b *ir.Block) error {
+	if b == nil {
+		return nil
+	}
+	made := resharded{}
+	out := make([]*ir.Stmt, 0, len(b.Stmts))
+	for _, st := range b.Stmts {
+		if err := s.block(st.Body); err != nil {
+			return err
+		}
+		if err := s.block(st.Else); err != nil {
+			return err
+		}
+		rewritten, err := s.stmt(st, made)
+		if err != nil {
+			return err
+		}
+		leadOf(st, rewritten[0])
+		out = append(out, rewritten...)
+	}
+	b.Stmts = out
+	return nil
+}
+
+// stmt returns what stands in place of st.
+func (s *sharder) stmt(st *ir.Stmt, made resharded) ([]*ir.Stmt, error) {
+	s.annotate(st)
+	natural := s.info.Natural[st]
+	if st.Op == ir.OpLinear && len(st.Args) == 3 && (isPartial(natural) || isPartial(st.Type)) {
+		return s.biasLast(st, natural, made)
+	}
+	out := append(s.operands(st, made), st)
+	if natural == nil {
+		return out, nil
+	}
+	name, want := st.Results[0].Text, st.Type
+	st.Results[0].Text, st.Type = s.names.fresh(name, "0"), natural.Clone()
+	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of "+st.Op.String())
+	return append(out, reshard(st.Pos, name, want, st.Results[0].Text)), nil
+}
+
+func isPartial(t *ir.Type) bool { return t != nil && len(t.Partial) > 0 }
+
+// annotate gives a value's definition its type (S22).
+func (s *sharder) annotate(st *ir.Stmt) {
+	results := s.info.Results[st]
+	if st.Type == nil && len(results) == 1 && results[0].Kind == ir.SymValue {
+		st.Type = results[0].Type.Clone()
+	}
+}
+
+// operands reshards those of st's operands that are needed otherwise.
+func (s *sharder) operands(st *ir.Stmt, made resharded) []*ir.Stmt {
+	var out []*ir.Stmt
+	for i, want := range s.info.Needs[st] {
+		if want != nil {
+			out = append(out, s.operand(st, i, want, made)...)
+		}
+	}
+	return out
+}
+
+// operand lets st use its i-th operand in the layout of want.
+func (s *sharder) operand(st *ir.Stmt, i int, want *ir.Type, made resharded) []*ir.Stmt {
+	have, arg := s.info.Operands[st][i].Type, &st.Args[i]
+	key := arg.Name + ": " + want.String()
+	name, old := made[key]
+	value := arg.Name
+	if !old {
+		name = s.names.fresh(value, "g")
+		made[key] = name
+	}
+	arg.Name = name
+	if old {
+		return nil
+	}
+	s.note(s.fn, st.Pos, value, have, want, needed(st, i))
+	return []*ir.Stmt{reshard(st.Pos, name, want.Clone(), value)}
+}
+
+// needed says what needs the i-th operand of st.
+func needed(st *ir.Stmt, i int) string {
+	switch st.Op {
+	case ir.OpReturn:
+		return fmt.Sprintf("result %d of the signature", i)
+	case ir.OpCall:
+		return fmt.Sprintf("parameter %d of %s", i, st.Callee.Text)
+	}
+	return fmt.Sprintf("operand %d of %s", i, st.Op)
+}
+
+// biasLast rewrites a linear whose result is partial so that its bias is added
+// once, after the reduction (S10).
+func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, made resharded) ([]*ir.Stmt, error) {
+	name, want := st.Results[0].Text, st.Type
+	if isPartial(want) {
+		d := s.prog.Diag("layout", st.Pos, "a linear with bias cannot have a partial result")
+		d.Help = "name the layout it has after the reduction: the bias is added once, behind it (S10)"
+		return nil, ir.Diagnostics{d}
+	}
+	sum := &ir.Stmt{Op: ir.OpAdd, Pos: st.Pos, Results: []ir.Name{st.Results[0]}, Type: want}
+	sum.Args = places(st.Pos, []string{s.names.fresh(name, "1"), st.Args[2].Name})
+
+	bias := s.info.Operands[st][2].Type
+	before := s.linearOperands(st, made)
+	st.Results[0].Text, st.Type = s.names.fresh(name, "0"), natural.Clone()
+	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of linear; the bias is added behind it")
+	out := append(before, st, reshard(st.Pos, sum.Args[0].Name, want.Clone(), st.Results[0].Text))
+	if t := biasType(bias, want); !ir.SameLayout(bias, t) {
+		out = append(out, s.biasOperand(st, sum, bias, t, made)...)
+	}
+	return append(out, sum), nil
+}
+
+// linearOperands reshards st's first two operands and drops the bias.
+func (s *sharder) linearOperands(st *ir.Stmt, made resharded) []*ir.Stmt {
+	var out []*ir.Stmt
+	for i, want := range s.info.Needs[st] {
+		if want != nil && i < 2 {
+			out = append(out, s.operand(st, i, want, made)...)
+		}
+	}
+	st.Args = st.Args[:2]
+	return out
+}
+
+// biasOperand lets sum use its bias in the layout of want.
+func (s *sharder) biasOperand(st, sum *ir.Stmt, have, want *ir.Type, made resharded) []*ir.Stmt {
+	s.info.Operands[sum] = []*ir.Sym{nil, {Kind: ir.SymValue, Type: have}}
+	return s.operand(sum, 1, want, made)
+}
+
+// biasType returns the bias' type laid out as the last dimension of y.
+func biasType(bias, y *ir.Type) *ir.Type {
+	t := bias.Clone()
+	t.Dims[len(t.Dims)-1].Axes = y.Clone().Dims[len(y.Dims)-1].Axes
+	t.Partial, t.Mesh = nil, y.Mesh
+	return t
+}
+
+func reshard(pos ir.Pos, name string, t *ir.Type, arg string) *ir.Stmt {
+	return value(pos, name, t, ir.OpReshard, nil, arg)
+}

@@ -1,0 +1,211 @@
+package lower
+
+import (
+	"slices"
+	"strconv"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file moves a value from one mesh to another: first to a layout that both
+// sides can cut alike, then block by block, then on to the layout asked for.
+
+// move writes the reshard s of a value of type src between two meshes.
+func (d *decomposer) move(w *writer, s *ir.Stmt, src *ir.Type, from, to *place) error {
+	have, want := meet(src, s.Type, from, to)
+	arg := w.walk(s.Args[0].Name, plan(src, have, from.axisNames()), false)
+	rest := plan(want, s.Type, to.axisNames())
+
+	buf := w.names.fresh(w.name, "b")
+	switch {
+	case to.main:
+		buf = w.toAll(arg, buf, want.LocalType(), from)
+	case from.main:
+		w.keep(arg, buf, want.LocalType(), to)
+	default:
+		w.pieces(arg, buf, have, want, from, to)
+	}
+	name, t := w.next(len(rest) == 0, want)
+	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, buf))
+	if len(rest) > 0 {
+		w.walk(name, rest, true)
+	}
+	return nil
+}
+
+// meet returns the layouts in which the value leaves one mesh and arrives on
+// the other. A dimension stays cut where both sides cut it into equally many
+// blocks; the outermost, whose parts are dense, also where a receiver's block
+// is made of several or the sender has it whole. Where the text leaves the
+// ranks open, the value travels whole.
+func meet(src, dst *ir.Type, from, to *place) (have, want *ir.Type) {
+	have, want = src.Clone(), dst.Clone()
+	have.Partial = nil
+	for i := range have.Dims {
+		a, b := &have.Dims[i], &want.Dims[i]
+		if !from.known() || !to.known() || !compatible(from.parts(a.Axes), to.parts(b.Axes), i) {
+			a.Axes, b.Axes = nil, nil
+		}
+	}
+	return have, want
+}
+
+func compatible(p, q int64, dim int) bool {
+	return p == q || dim == 0 && (p == 1 || p%q == 0)
+}
+
+// toAll gives the whole tensor arg, which all ranks of from hold, to every
+// rank, and returns the buffer they find it in.
+func (w *writer) toAll(arg, buf string, local *ir.Type, from *place) string {
+	root := from.devices[0]
+	all := w.names.fresh(w.name, "a")
+	w.out = append(w.out,
+		alloc(w.pos, buf, local),
+		onRank(w.pos, root, into(w.pos, ir.OpCopy, arg, buf)),
+		alloc(w.pos, all, local.Clone()),
+		into(w.pos, ir.OpBroadcast, buf, all, overAttr(ir.WorldAxis), exprAttr("root", root)))
+	return all
+}
+
+// keep copies the whole tensor arg, which every rank holds, on the ranks of to.
+func (w *writer) keep(arg, buf string, local *ir.Type, to *place) {
+	w.out = append(w.out, alloc(w.pos, buf, local))
+	for _, r := range slices.Sorted(slices.Values(to.devices)) {
+		w.out = append(w.out, onRank(w.pos, r, into(w.pos, ir.OpCopy, arg, buf)))
+	}
+}
+
+// piece is a block on its way: the index-th of count along the outermost
+// dimension of what the receiver gathers (join) or of what the sender has whole.
+type piece struct {
+	from, to     int64
+	index, count int64
+	join         bool
+	block        []int64 // the sender's block, of each dimension
+}
+
+// pieces moves arg block by block into buf on the ranks of to.
+func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
+	ps := route(have, want, from, to)
+	ranks := append(slices.Clone(from.devices), to.devices...)
+	slices.Sort(ranks)
+	local := want.LocalType()
+	part := have.Clone()
+	if len(part.Dims) > 0 {
+		part.Dims[0].Extent = local.Dims[0].Extent
+	}
+	w.out = append(w.out, alloc(w.pos, buf, local))
+	for _, r := range slices.Compact(ranks) {
+		c := &courier{writer: w, arg: arg, buf: buf, part: part}
+		if stmts := c.rankPieces(r, ps); len(stmts) > 0 {
+			w.out = append(w.out, onRank(w.pos, r, stmts...))
+		}
+	}
+}
+
+// courier writes what one rank does for a transfer.
+type courier struct {
+	*writer
+	arg, buf string
+	// part is the type of a part of arg, where the sender has it whole.
+	part                 *ir.Type
+	views, posts, copies []*ir.Stmt
+}
+
+// rankPieces returns what rank r does: its sends and receives in one group, so
+// that no order among the ranks can block them, and its copies.
+func (c *courier) rankPieces(r int64, ps []piece) []*ir.Stmt {
+	for _, p := range ps {
+		switch {
+		case p.from == r && p.to == r:
+			c.copies = append(c.copies, into(c.pos, ir.OpCopy, c.source(p), c.target(p)))
+		case p.from == r:
+			c.posts = append(c.posts, transferStmt(c.pos, ir.OpSend, c.source(p), p.to))
+		case p.to == r:
+			c.posts = append(c.posts, transferStmt(c.pos, ir.OpRecv, c.target(p), p.from))
+		}
+	}
+	return slices.Concat(c.views, group(c.pos, c.posts), c.copies)
+}
+
+// source names what the sender gives of arg: all it holds, or a part, which is
+// a value because its index is the same on every rank.
+func (c *courier) source(p piece) string {
+	if p.count == 1 || p.join {
+		return c.arg
+	}
+	return c.view(p, c.arg, "s", c.part.Clone())
+}
+
+// target names where the receiver wants it: buf or a part of it.
+func (c *courier) target(p piece) string {
+	if p.count == 1 || !p.join {
+		return c.buf
+	}
+	return c.view(p, c.buf, "r", nil)
+}
+
+func (c *courier) view(p piece, whole, suffix string, t *ir.Type) string {
+	name := c.names.fresh(c.name, suffix)
+	v := chunk(c.pos, name, whole, 0, ir.Int(p.index), ir.Int(p.count))
+	v.Type = t
+	c.views = append(c.views, v)
+	return name
+}
+
+// route says which rank sends which block to whom. A rank that holds what it
+// needs keeps it; of several holders the receivers take turns.
+func route(have, want *ir.Type, from, to *place) []piece {
+	holders := map[string][]int64{}
+	for i, r := range from.devices {
+		k := key(from.blocks(have, i))
+		holders[k] = append(holders[k], r)
+	}
+	var out []piece
+	for i, r := range to.devices {
+		for _, p := range sources(have, want, from, to, i) {
+			p.to, p.from = r, pick(holders[key(p.block)], r, i)
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// sources returns the pieces of which the i-th receiver's block is made.
+func sources(have, want *ir.Type, from, to *place, i int) []piece {
+	block := to.blocks(want, i)
+	if len(block) == 0 {
+		return []piece{{count: 1}}
+	}
+	p, q := from.parts(have.Dims[0].Axes), to.parts(want.Dims[0].Axes)
+	if p < q {
+		index := block[0]
+		block[0] = 0
+		return []piece{{block: block, index: index, count: q}}
+	}
+	out := make([]piece, p/q)
+	for c := range out {
+		b := slices.Clone(block)
+		b[0] = block[0]*(p/q) + int64(c)
+		out[c] = piece{block: b, index: int64(c), count: p / q, join: true}
+	}
+	return out
+}
+
+// pick returns rank r itself where it is a holder, else the turn-th.
+func pick(holders []int64, r int64, turn int) int64 {
+	if slices.Contains(holders, r) {
+		return r
+	}
+	return holders[turn%len(holders)]
+}
+
+// key makes a map key of a block's coordinates.
+func key(block []int64) string {
+	var b []byte
+	for _, x := range block {
+		b = strconv.AppendInt(b, x, 10)
+		b = append(b, ' ')
+	}
+	return string(b)
+}

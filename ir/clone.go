@@ -1,0 +1,94 @@
+package ir
+
+import "slices"
+
+// Clone returns a copy of p that a pass may change: declarations, statements,
+// blocks and types are new, index expressions, which nothing changes, are
+// shared. Positions and comments are kept.
+func (p *Program) Clone() *Program {
+	q := *p
+	made := make(map[Decl]Decl, len(p.Dims)+len(p.Meshes)+len(p.Funcs))
+	q.Dims = cloneAll(p.Dims, func(d *Dim) *Dim { c := *d; made[d] = &c; return &c })
+	q.Meshes = cloneAll(p.Meshes, func(m *Mesh) *Mesh { c := m.clone(); made[m] = c; return c })
+	q.Funcs = cloneAll(p.Funcs, func(f *Func) *Func { c := f.Clone(); made[f] = c; return c })
+	q.Order = cloneAll(p.Order, func(d Decl) Decl { return made[d] })
+	q.Order = slices.DeleteFunc(q.Order, func(d Decl) bool { return d == nil })
+	q.End = slices.Clone(p.End)
+	return &q
+}
+
+// Clone returns a copy of f that shares only expressions.
+func (f *Func) Clone() *Func {
+	g := *f
+	g.Params = cloneAll(f.Params, func(p *Param) *Param {
+		c := *p
+		c.Type = p.Type.Clone()
+		return &c
+	})
+	g.Results = cloneAll(f.Results, (*Type).Clone)
+	g.Body = f.Body.Clone()
+	return &g
+}
+
+// Clone returns a copy of b that shares only expressions; nil for nil.
+func (b *Block) Clone() *Block {
+	if b == nil {
+		return nil
+	}
+	c := *b
+	c.Stmts = cloneAll(b.Stmts, (*Stmt).Clone)
+	c.Tail = slices.Clone(b.Tail)
+	return &c
+}
+
+// Clone returns a copy of s, with its blocks, that shares only expressions.
+func (s *Stmt) Clone() *Stmt {
+	c := *s
+	c.Results = slices.Clone(s.Results)
+	c.Type = s.Type.Clone()
+	c.Args = slices.Clone(s.Args)
+	c.Into = cloneOne(s.Into)
+	c.Attrs = cloneAll(s.Attrs, func(a Attr) Attr {
+		a.Exprs, a.Words = slices.Clone(a.Exprs), slices.Clone(a.Words)
+		return a
+	})
+	c.Exprs = slices.Clone(s.Exprs)
+	c.Peer = cloneOne(s.Peer)
+	c.Body, c.Else = s.Body.Clone(), s.Else.Clone()
+	c.Comments.Lead = slices.Clone(s.Comments.Lead)
+	return &c
+}
+
+// Clone returns a copy of t that shares only expressions; nil for nil.
+func (t *Type) Clone() *Type {
+	if t == nil {
+		return nil
+	}
+	return t.clone()
+}
+
+func (m *Mesh) clone() *Mesh {
+	c := *m
+	c.Axes, c.Devices = slices.Clone(m.Axes), slices.Clone(m.Devices)
+	return &c
+}
+
+// cloneAll maps f over a slice; nil stays nil.
+func cloneAll[T any](xs []T, f func(T) T) []T {
+	if xs == nil {
+		return nil
+	}
+	out := make([]T, len(xs))
+	for i, x := range xs {
+		out[i] = f(x)
+	}
+	return out
+}
+
+func cloneOne[T any](x *T) *T {
+	if x == nil {
+		return nil
+	}
+	c := *x
+	return &c
+}
