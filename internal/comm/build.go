@@ -1,0 +1,228 @@
+package comm
+
+import (
+	"fmt"
+	"iter"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// stepKind is what a step does on its member's stream.
+type stepKind uint8
+
+const (
+	stepCopy   stepKind = iota // src to dst
+	stepReduce                 // launch
+	stepTell                   // raises elem of counters, a peer's
+	stepAwait                  // waits for elem of counters, one's own
+)
+
+// step is one stream operation of a member.
+type step struct {
+	kind     stepKind
+	dst, src device.View
+	launch   device.Launch
+	counters device.Counters
+	elem     int
+	// least is awaited in run 0, perRun more in each later one. It may be
+	// negative: what it waits for happened in the run before.
+	least, perRun int64
+}
+
+// Build collects the steps of one instance for all members. Members run
+// their own steps in the order they are added, each on its own stream.
+//
+// Build itself sees to the reuse of staging: it finds out from the copies and
+// reduces who reads whose staging, lets each reader acknowledge at its end,
+// and lets a member await the acknowledgements before it writes that half
+// again. Algorithms only move data and tell of it.
+type Build struct {
+	ch   *Channel
+	in   *Instance
+	dt   ir.DType
+	half int
+	log  []memberLog
+	err  error
+}
+
+// memberLog is one member's share of a Build.
+type memberLog struct {
+	steps         []step
+	reads         []bool // staging of these peers
+	told, awaited []int  // to, from each peer
+	wrote         bool   // own staging
+	moved         int64  // bytes that came from peers
+}
+
+func newBuild(ch *Channel, in *Instance, half int) *Build {
+	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts))}
+	for i := range b.log {
+		n := len(in.Parts)
+		b.log[i] = memberLog{reads: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}
+	}
+	return b
+}
+
+// Size returns the number of members.
+func (b *Build) Size() int { return len(b.in.Parts) }
+
+// Instance returns what is built.
+func (b *Build) Instance() *Instance { return b.in }
+
+// Staging returns a dense view of member m's staging memory: shape elements of
+// the instance's type, off bytes from its start.
+func (b *Build) Staging(m int, off int64, shape []int64) device.View {
+	half := int64(b.half) * b.ch.halfBytes
+	return packed(b.ch.staging[m], half+off, b.dt, shape)
+}
+
+// Copy makes member me copy src, its own or a peer's staging, to dst. A copy
+// of a view onto itself, or of nothing, is left out.
+func (b *Build) Copy(me int, dst, src device.View) {
+	if src.Elements() == 0 || same(dst, src) {
+		return
+	}
+	b.claim(me, dst)
+	b.reads(me, src)
+	b.add(me, step{kind: stepCopy, dst: dst, src: src})
+}
+
+// Reduce makes member me reduce srcs in their order into dst.
+func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
+	if dst.Elements() == 0 || b.err != nil {
+		return
+	}
+	b.claim(me, dst)
+	for _, s := range srcs {
+		b.reads(me, s)
+	}
+	k := device.Kernel{Op: ir.OpAllReduce, Ins: srcs, Outs: []device.View{dst}, Red: b.in.Red}
+	l, err := b.ch.device(me).Prepare(k)
+	if err != nil {
+		b.fail(fmt.Errorf("preparing the reduction of %s: %w", b.in.Op, err))
+		return
+	}
+	b.add(me, step{kind: stepReduce, launch: l})
+}
+
+// Tell makes member me raise member to's counter for it: all that me did so
+// far is visible to whom the matching Await lets pass.
+func (b *Build) Tell(me, to int) {
+	b.log[me].told[to]++
+	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: me})
+}
+
+// Await makes member me wait for the next Tell of member from that it has not
+// yet awaited.
+func (b *Build) Await(me, from int) {
+	b.log[me].awaited[from]++
+	least := b.ch.told[from][me] + int64(b.log[me].awaited[from])
+	b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: from, least: least})
+}
+
+// meet makes member me tell and await everybody else.
+func (b *Build) meet(me int) {
+	for to := range b.others(me) {
+		b.Tell(me, to)
+	}
+	for from := range b.others(me) {
+		b.Await(me, from)
+	}
+}
+
+// join makes member me put what it gets from each member, in team order, along
+// the instance's axis into its output. Its own block is left where it is when
+// the input already lies there.
+func (b *Build) join(me int, from func(int) device.View) {
+	p, n := &b.in.Parts[me], b.Size()
+	for d := range n {
+		i := (me + d) % n // not everybody at the same peer first
+		dst := block(p.Out, b.in.Axis, i, n)
+		if i != me || !same(dst, p.In) {
+			b.Copy(me, dst, from(i))
+		}
+	}
+}
+
+// each returns one view per member, in team order.
+func (b *Build) each(view func(int) device.View) []device.View {
+	vs := make([]device.View, b.Size())
+	for i := range vs {
+		vs[i] = view(i)
+	}
+	return vs
+}
+
+// others yields the members but me, beginning behind me.
+func (b *Build) others(me int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		n := b.Size()
+		for d := 1; d < n; d++ {
+			if !yield((me + d) % n) {
+				return
+			}
+		}
+	}
+}
+
+func (b *Build) add(me int, s step) { b.log[me].steps = append(b.log[me].steps, s) }
+
+func (b *Build) fail(err error) {
+	if b.err == nil {
+		b.err = err
+	}
+}
+
+// claim lets member me await, before its first write to its staging, all who
+// read what is there.
+func (b *Build) claim(me int, dst device.View) {
+	if dst.Mem != b.ch.staging[me] || b.log[me].wrote {
+		return
+	}
+	b.log[me].wrote = true
+	for r := range b.others(me) {
+		least := b.ch.readUpTo(me, b.half, r)
+		if least <= b.ch.reclaimed[me][r] {
+			continue // awaited earlier in this run
+		}
+		b.ch.reclaimed[me][r] = least
+		b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: b.Size() + r, least: least})
+	}
+}
+
+// reads notes that member me reads src, if that is a peer's staging.
+func (b *Build) reads(me int, src device.View) {
+	for p := range b.others(me) {
+		if src.Mem == b.ch.staging[p] {
+			b.log[me].reads[p] = true
+			b.log[me].moved += viewBytes(src)
+		}
+	}
+}
+
+// finish acknowledges what was read and hands the steps to the channel.
+func (b *Build) finish() error {
+	if b.err != nil {
+		return b.err
+	}
+	n := b.Size()
+	for me := range n {
+		for p := range b.others(me) {
+			if b.log[me].told[p] != b.log[p].awaited[me] {
+				return fmt.Errorf("%s: member %d tells %d %d times, which awaits it %d times", b.in.Op, me, p, b.log[me].told[p], b.log[p].awaited[me])
+			}
+			b.ch.told[me][p] += int64(b.log[me].told[p])
+			if b.log[me].reads[p] {
+				b.ch.acked[me][p]++
+				b.add(me, step{kind: stepTell, counters: b.ch.counters[p], elem: n + me})
+			}
+		}
+	}
+	for me := range n {
+		if b.log[me].wrote {
+			b.ch.noteUse(me, b.half)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package comm
+
+import (
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// Channel runs the collectives that one team issues on one stream of each
+// member, in one order that is the same in every run.
+//
+// Each member owns a staging memory of two halves, used in turn, and 2·n
+// counters: element i counts what member i told it, element n+i how often
+// member i has read its staging. Counters are never reset. Each is raised by
+// the same number in every run, so the value to await in run k is a constant
+// plus k times that number, and runs may follow each other without a barrier.
+type Channel struct {
+	world   device.World
+	members []Member
+	insts   []Instance
+	algos   []Algorithm
+
+	halfBytes int64
+	staging   []device.Memory
+	counters  []device.Counters
+	// plans[i][m] are the steps of member m in instance i; moved likewise the
+	// bytes that come from peers.
+	plans [][][]step
+	moved [][]int64
+
+	// While building, for each ordered pair of members, how often in this run:
+	told  [][]int64 // the first told the second
+	acked [][]int64 // the first acknowledged the second's staging
+	// reclaimed[m][r] is the most acknowledgements of r that m has awaited.
+	reclaimed [][]int64
+	// lastUse[m][half][r] is what acked[r][m] was after m's last use of half.
+	lastUse [][2][]int64
+}
+
+// Design checks the instances, in channel order, and chooses an algorithm for
+// each. It reserves nothing yet.
+func Design(w device.World, caps device.Caps, members []Member, insts []Instance) (*Channel, error) {
+	c := &Channel{world: w, members: members, insts: insts}
+	for i := range insts {
+		if err := insts[i].check(len(members)); err != nil {
+			return nil, err
+		}
+		a, err := Choose(&insts[i], caps)
+		if err != nil {
+			return nil, err
+		}
+		c.algos = append(c.algos, a)
+		c.halfBytes = max(c.halfBytes, alignUp(a.Staging(&insts[i])))
+	}
+	return c, nil
+}
+
+// alignUp rounds up to what device memory is aligned to.
+func alignUp(n int64) int64 { return (n + 255) &^ 255 }
+
+// StagingBytes returns the device memory that Open reserves on each member.
+func (c *Channel) StagingBytes() int64 { return 2 * c.halfBytes }
+
+// Algorithm returns the name of the algorithm chosen for instance i.
+func (c *Channel) Algorithm(i int) string { return c.algos[i].Name() }
+
+// Moved returns the bytes that member m gets from peers in instance i.
+func (c *Channel) Moved(i, m int) int64 { return c.moved[i][m] }
+
+// Open reserves staging and counters and builds all steps. On error it leaves
+// nothing behind.
+func (c *Channel) Open() error {
+	if err := c.open(); err != nil {
+		return errors.Join(err, c.Close())
+	}
+	return nil
+}
+
+func (c *Channel) open() error {
+	n := len(c.members)
+	for m := range c.members {
+		mem, err := c.device(m).Alloc(max(c.StagingBytes(), 256), device.Shared)
+		if err != nil {
+			return fmt.Errorf("staging memory of a collective channel: %w", err)
+		}
+		c.staging = append(c.staging, mem)
+		ctr, err := c.device(m).NewCounters(2 * n)
+		if err != nil {
+			return fmt.Errorf("counters of a collective channel: %w", err)
+		}
+		c.counters = append(c.counters, ctr)
+	}
+	c.told, c.acked, c.reclaimed = square(n, 0), square(n, 0), square(n, -1)
+	c.lastUse = make([][2][]int64, n)
+	for i := range c.insts {
+		b := newBuild(c, &c.insts[i], i%2)
+		c.algos[i].Build(b)
+		err := b.finish()
+		c.take(b)
+		if err != nil {
+			return err
+		}
+	}
+	c.settle()
+	return nil
+}
+
+func square(n int, v int64) [][]int64 {
+	s := make([][]int64, n)
+	for i := range s {
+		s[i] = make([]int64, n)
+		for j := range s[i] {
+			s[i][j] = v
+		}
+	}
+	return s
+}
+
+func (c *Channel) device(m int) device.Device { return c.world.Device(c.members[m].Rank) }
+
+// take keeps what an instance was built to.
+func (c *Channel) take(b *Build) {
+	steps, moved := make([][]step, len(b.log)), make([]int64, len(b.log))
+	for m := range b.log {
+		steps[m], moved[m] = b.log[m].steps, b.log[m].moved
+	}
+	c.plans, c.moved = append(c.plans, steps), append(c.moved, moved)
+}
+
+// readUpTo returns how many acknowledgements of reader r member m awaits, by
+// this run's count, before it writes half: those up to its last use. Before
+// the first use in a run that is all of the run before, which this run's count
+// calls zero.
+func (c *Channel) readUpTo(m, half, r int) int64 {
+	if last := c.lastUse[m][half]; last != nil {
+		return last[r]
+	}
+	return 0
+}
+
+// noteUse records who has acknowledged what after member m used half.
+func (c *Channel) noteUse(m, half int) {
+	last := make([]int64, len(c.members))
+	for r := range last {
+		last[r] = c.acked[r][m]
+	}
+	c.lastUse[m][half] = last
+}
+
+// settle gives every await its raise per run, which is known only now, and
+// drops those that wait for nothing in any run.
+func (c *Channel) settle() {
+	n := len(c.members)
+	for _, inst := range c.plans {
+		for m, steps := range inst {
+			kept := steps[:0]
+			for _, s := range steps {
+				if s.kind == stepAwait {
+					if s.elem < n {
+						s.perRun = c.told[s.elem][m]
+					} else {
+						s.perRun = c.acked[s.elem-n][m]
+					}
+					if s.perRun == 0 && s.least <= 0 {
+						continue
+					}
+				}
+				kept = append(kept, s)
+			}
+			inst[m] = kept
+		}
+	}
+}
+
+// Issue enqueues member m's share of instance i of run run, counted from 0.
+// Each member's instances and runs must be issued in order.
+func (c *Channel) Issue(i, m int, run int64) error {
+	s := c.members[m].Stream
+	steps := c.plans[i][m]
+	for k := range steps {
+		if err := steps[k].issue(s, run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (st *step) issue(s device.Stream, run int64) error {
+	switch st.kind {
+	case stepCopy:
+		return s.Copy(st.dst, st.src)
+	case stepReduce:
+		return s.Launch(st.launch)
+	case stepTell:
+		return s.Signal(st.counters, st.elem, 1)
+	}
+	if least := st.least + run*st.perRun; least > 0 {
+		return s.WaitCounter(st.counters, st.elem, least)
+	}
+	return nil
+}
+
+// Close releases everything; nothing issued may still run.
+func (c *Channel) Close() error {
+	var errs []error
+	for _, inst := range c.plans {
+		for _, steps := range inst {
+			for k := range steps {
+				if l := steps[k].launch; l != nil {
+					l.Release()
+				}
+			}
+		}
+	}
+	for _, ctr := range c.counters {
+		ctr.Release()
+	}
+	for _, mem := range c.staging {
+		errs = append(errs, mem.Free())
+	}
+	c.plans, c.counters, c.staging = nil, nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,236 @@
+package comm
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// check reports what is wrong with an instance of a team of n, so that
+// algorithms may trust shapes, types and indices.
+func (in *Instance) check(n int) error {
+	if len(in.Parts) != n {
+		return fmt.Errorf("%s: %d parts for a team of %d", in.Op, len(in.Parts), n)
+	}
+	if in.Op == ir.OpBarrier {
+		return nil
+	}
+	checks := map[ir.Op]func(int) error{
+		ir.OpAllReduce: in.checkAllReduce, ir.OpAllGather: in.checkGather, ir.OpGather: in.checkGather,
+		ir.OpReduceScatter: in.checkScatter, ir.OpScatter: in.checkScatter, ir.OpAllToAll: in.checkAllToAll,
+		ir.OpBroadcast: in.checkBroadcast, ir.OpReduce: in.checkReduce, ir.OpPermute: in.checkPermute,
+	}
+	f := checks[in.Op]
+	if f == nil {
+		return fmt.Errorf("%s is not a collective", in.Op)
+	}
+	for i := range in.Parts {
+		if err := in.checkPart(i); err != nil {
+			return fmt.Errorf("%s, member %d: %w", in.Op, i, err)
+		}
+	}
+	if err := f(n); err != nil {
+		return fmt.Errorf("%s: %w", in.Op, err)
+	}
+	return nil
+}
+
+// needs reports whether member i has to have an input, an output.
+func (in *Instance) needs(i int) (read, write bool) {
+	switch in.Op {
+	case ir.OpBroadcast:
+		return i == in.Root, i != in.Root
+	case ir.OpScatter:
+		return i == in.Root, true
+	case ir.OpReduce, ir.OpGather:
+		return true, i == in.Root
+	case ir.OpPermute:
+		return in.Parts[i].To >= 0, in.Parts[i].From >= 0
+	}
+	return true, true
+}
+
+func (in *Instance) checkPart(i int) error {
+	p, dt := &in.Parts[i], in.dtype()
+	read, write := in.needs(i)
+	switch {
+	case read && !p.Reads:
+		return fmt.Errorf("it has no input")
+	case write && !p.Writes:
+		return fmt.Errorf("it has no output")
+	case p.Reads && p.In.DType != dt, p.Writes && p.Out.DType != dt:
+		return fmt.Errorf("the operands of the team differ in element type")
+	case p.Reads && !wellFormed(p.In), p.Writes && !wellFormed(p.Out):
+		return fmt.Errorf("an operand has a negative extent, or strides that do not fit its shape")
+	}
+	return nil
+}
+
+func wellFormed(v device.View) bool {
+	return len(v.Shape) == len(v.Strides) && !slices.ContainsFunc(v.Shape, func(e int64) bool { return e < 0 })
+}
+
+func (in *Instance) checkRoot(n int) error {
+	if in.Root < 0 || in.Root >= n {
+		return fmt.Errorf("root %d is outside the team of %d", in.Root, n)
+	}
+	return nil
+}
+
+// rooted reports whether the op has a root.
+func (in *Instance) rooted() bool {
+	switch in.Op {
+	case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter:
+		return true
+	}
+	return false
+}
+
+func (in *Instance) checkRed() error {
+	if in.Red < ir.Sum || in.Red > ir.Avg {
+		return fmt.Errorf("it has no reduction")
+	}
+	return nil
+}
+
+func (in *Instance) checkAllReduce(n int) error {
+	for i := range in.Parts {
+		if err := sameShape(in.Parts[i].Out.Shape, in.Parts[0].In.Shape, i); err != nil {
+			return err
+		}
+		if err := sameShape(in.Parts[i].In.Shape, in.Parts[0].In.Shape, i); err != nil {
+			return err
+		}
+	}
+	return in.checkRed()
+}
+
+// checkGather serves all_gather and gather. (all_gather has Root 0.)
+func (in *Instance) checkGather(n int) error {
+	if in.rooted() {
+		if err := in.checkRoot(n); err != nil {
+			return err
+		}
+	}
+	part := in.Parts[in.Root%n].In.Shape
+	for i := range in.Parts {
+		if err := sameShape(in.Parts[i].In.Shape, part, i); err != nil {
+			return err
+		}
+		if _, write := in.needs(i); write {
+			if err := joins(in.Parts[i].Out.Shape, part, in.Axis, n, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkScatter serves reduce_scatter and scatter.
+func (in *Instance) checkScatter(n int) error {
+	if in.rooted() {
+		if err := in.checkRoot(n); err != nil {
+			return err
+		}
+	} else if err := in.checkRed(); err != nil {
+		return err
+	}
+	whole := in.Parts[in.Root%n].In.Shape
+	for i := range in.Parts {
+		if read, _ := in.needs(i); read {
+			if err := sameShape(in.Parts[i].In.Shape, whole, i); err != nil {
+				return err
+			}
+		}
+		if err := joins(whole, in.Parts[i].Out.Shape, in.Axis, n, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *Instance) checkAllToAll(n int) error {
+	first := in.Parts[0].In.Shape
+	if in.Split < 0 || in.Split >= len(first) || first[in.Split]%int64(n) != 0 {
+		return fmt.Errorf("dimension %d of %v does not split into %d", in.Split, first, n)
+	}
+	cut := slices.Clone(first)
+	cut[in.Split] /= int64(n)
+	for i := range in.Parts {
+		if err := sameShape(in.Parts[i].In.Shape, first, i); err != nil {
+			return err
+		}
+		if err := joins(in.Parts[i].Out.Shape, cut, in.Axis, n, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *Instance) checkBroadcast(n int) error {
+	if err := in.checkRoot(n); err != nil {
+		return err
+	}
+	for i := range in.Parts {
+		if !in.Parts[i].Writes {
+			continue
+		}
+		if err := sameShape(in.Parts[i].Out.Shape, in.Parts[in.Root].In.Shape, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *Instance) checkReduce(n int) error {
+	if err := in.checkRoot(n); err != nil {
+		return err
+	}
+	for i := range in.Parts {
+		if err := sameShape(in.Parts[i].In.Shape, in.Parts[in.Root].Out.Shape, i); err != nil {
+			return err
+		}
+	}
+	return in.checkRed()
+}
+
+func (in *Instance) checkPermute(n int) error {
+	for i := range in.Parts {
+		p := &in.Parts[i]
+		if p.To >= n || p.From >= n {
+			return fmt.Errorf("member %d names a member outside the team of %d", i, n)
+		}
+		if p.To >= 0 && in.Parts[p.To].From != i {
+			return fmt.Errorf("member %d sends to %d, which does not receive from it", i, p.To)
+		}
+		if p.From < 0 {
+			continue
+		}
+		if in.Parts[p.From].To != i {
+			return fmt.Errorf("member %d receives from %d, which does not send to it", i, p.From)
+		}
+		if err := sameShape(p.Out.Shape, in.Parts[p.From].In.Shape, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameShape(got, want []int64, member int) error {
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("member %d has an operand of shape %v, want %v", member, got, want)
+	}
+	return nil
+}
+
+// joins reports whether n parts along axis make whole.
+func joins(whole, part []int64, axis, n, member int) error {
+	if axis < 0 || axis >= len(part) {
+		return fmt.Errorf("there is no dimension %d in shape %v", axis, part)
+	}
+	want := slices.Clone(part)
+	want[axis] *= int64(n)
+	return sameShape(whole, want, member)
+}

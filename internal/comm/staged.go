@@ -1,0 +1,113 @@
+package comm
+
+import (
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// staged runs every collective in four steps that each member takes on its
+// own stream:
+//
+//  1. post: copy my input into my staging memory;
+//  2. tell the members that read it; await those that I read;
+//  3. take: copy, or reduce in team order with one launch, from the staging of
+//     my sources into my output;
+//  4. tell my sources that I have read theirs.
+//
+// Peers read staging only, so my input is mine again after step 1 and my
+// output may overlap it. Where everybody reads everybody, step 2 makes every
+// start precede every end (S5); elsewhere only the data's own way is waited
+// for. Back to back (S13) is safe because a member writes a half of its
+// staging again only after all who read that half have said so in step 4, in
+// whichever run that was; Build adds steps 4 and those waits by itself.
+type staged struct{}
+
+func (staged) Name() string { return "staged" }
+
+func (staged) Supports(*Instance, device.Caps) error { return nil }
+
+func (staged) Staging(in *Instance) int64 {
+	if in.Op == ir.OpBarrier {
+		return 0
+	}
+	return in.Bytes()
+}
+
+func (s staged) Build(b *Build) {
+	for me := range b.in.Parts {
+		s.post(b, me)
+		for to := range b.others(me) {
+			if b.in.source(to, me) {
+				b.Tell(me, to)
+			}
+		}
+		for from := range b.others(me) {
+			if b.in.source(me, from) {
+				b.Await(me, from)
+			}
+		}
+		s.take(b, me)
+	}
+}
+
+// post copies member me's input into its staging: whole, or cut into the
+// blocks that its readers take, one behind the other.
+func (staged) post(b *Build, me int) {
+	if !b.in.gives(me) {
+		return
+	}
+	in := b.in.Parts[me].In
+	axis, cut := b.in.cutAxis()
+	if !cut {
+		b.Copy(me, b.Staging(me, 0, in.Shape), in)
+		return
+	}
+	n := b.Size()
+	for i := range n {
+		src := block(in, axis, i, n)
+		b.Copy(me, stagedBlock(b, me, i), src)
+	}
+}
+
+// cutAxis returns the axis along which posted tensors are cut into one block
+// for each reader.
+func (in *Instance) cutAxis() (int, bool) {
+	switch in.Op {
+	case ir.OpReduceScatter, ir.OpScatter:
+		return in.Axis, true
+	case ir.OpAllToAll:
+		return in.Split, true
+	}
+	return 0, false
+}
+
+// stagedBlock returns block i of what member from posted.
+func stagedBlock(b *Build, from, i int) device.View {
+	axis, _ := b.in.cutAxis()
+	v := block(b.in.Parts[from].In, axis, i, b.Size())
+	return b.Staging(from, int64(i)*viewBytes(v), v.Shape)
+}
+
+// take moves what member me gets into its output.
+func (staged) take(b *Build, me int) {
+	p := &b.in.Parts[me]
+	whole := func(from int) device.View { return b.Staging(from, 0, b.in.Parts[from].In.Shape) }
+	mine := func(from int) device.View { return stagedBlock(b, from, me) }
+	gets := b.in.source(me, me) // for the ops whose result only the root has
+	switch op := b.in.Op; {
+	case op == ir.OpAllReduce, op == ir.OpReduce && gets:
+		b.Reduce(me, p.Out, b.each(whole))
+	case op == ir.OpReduceScatter:
+		b.Reduce(me, p.Out, b.each(mine))
+	case op == ir.OpAllGather, op == ir.OpGather && gets:
+		b.join(me, whole)
+	case op == ir.OpAllToAll:
+		b.join(me, mine)
+	case op == ir.OpBroadcast && p.Writes:
+		b.Copy(me, p.Out, whole(b.in.Root))
+	case op == ir.OpScatter:
+		b.Copy(me, p.Out, mine(b.in.Root))
+	case op == ir.OpPermute && p.From >= 0:
+		b.Copy(me, p.Out, whole(p.From))
+	}
+}

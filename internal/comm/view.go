@@ -1,0 +1,54 @@
+package comm
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// packed returns the dense view of the given shape at off.
+func packed(mem device.Memory, off int64, dt ir.DType, shape []int64) device.View {
+	return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: tensor.Strides(shape)}
+}
+
+// block returns the i-th of n equal blocks of v along axis.
+func block(v device.View, axis, i, n int) device.View {
+	rows := v.Shape[axis] / int64(n)
+	v.Shape = slices.Clone(v.Shape)
+	v.Shape[axis] = rows
+	v.Off += int64(i) * rows * v.Strides[axis] * v.DType.Size()
+	return v
+}
+
+// flat returns the elements [lo, hi) in row-major order of a dense view.
+func flat(v device.View, lo, hi int64) device.View {
+	v.Off += lo * v.DType.Size()
+	v.Shape, v.Strides = []int64{hi - lo}, []int64{1}
+	return v
+}
+
+// dense reports whether the elements lie in row-major order without gaps.
+func dense(v device.View) bool {
+	want := int64(1)
+	for i := len(v.Shape) - 1; i >= 0; i-- {
+		if v.Shape[i] == 0 {
+			return true
+		}
+		if v.Shape[i] != 1 && v.Strides[i] != want {
+			return false
+		}
+		want *= v.Shape[i]
+	}
+	return true
+}
+
+// viewBytes returns the bytes of the elements, gaps not counted.
+func viewBytes(v device.View) int64 { return v.Elements() * v.DType.Size() }
+
+// same reports whether two views are one: the same elements in the same place.
+func same(a, b device.View) bool {
+	return a.Mem == b.Mem && a.Off == b.Off && a.DType == b.DType &&
+		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Strides, b.Strides)
+}

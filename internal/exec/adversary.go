@@ -1,0 +1,177 @@
+package exec
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// adversary makes wrong programs show on a virtual machine. Arenas start
+// poisoned there (the machine's part), and exec overwrites
+//
+//   - the bytes of every buffer but inputs as soon as the last command of the
+//     run that uses it has finished, in stream order right behind that command:
+//     so whoever reads or writes it later, in this run or as a straggler in the
+//     next, meets poison or destroys the next run's data;
+//   - every rank's inputs and outputs behind its last command on main: the
+//     caller's right (S14).
+//
+// A command uses the buffers it names, on whichever rank they are; the member
+// of a collective and the side of a send/recv pair use only their own, since
+// the language lets their peers touch them no longer than the command lasts.
+// Bytes that several buffers share need no care: in a correct plan the first
+// use of one is ordered behind all uses of the other, and so behind its poison.
+type adversary struct {
+	uses  [][]int32 // by command: the buffers it uses, as indices in spots
+	spots []spot
+	exits map[int][]spot // by command, the last of a rank on main: what the caller overwrites
+}
+
+// spot is a buffer's bytes on one rank.
+type spot struct {
+	mem    device.Poisoner
+	off, n int64
+	uses   int32 // in each run
+	input  bool
+}
+
+// watchUses prepares the adversary on a virtual machine.
+func (p *Program) watchUses() error {
+	if !p.caps.Virtual {
+		return nil
+	}
+	for _, s := range p.streams {
+		if _, ok := s.(device.HostCaller); !ok {
+			return fmt.Errorf("a virtual machine whose streams cannot call back: %w", device.ErrUnsupported)
+		}
+	}
+	a := &adversary{uses: make([][]int32, len(p.plan.Cmds)), exits: map[int][]spot{}}
+	index := map[place]int32{}
+	for c := range p.plan.Cmds {
+		seen := map[int32]bool{}
+		for _, r := range p.used(&p.plan.Cmds[c]) {
+			s, err := a.spotOf(p, index, r)
+			if err != nil {
+				return err
+			}
+			if seen[s] {
+				continue
+			}
+			seen[s] = true
+			a.uses[c] = append(a.uses[c], s)
+			a.spots[s].uses++
+		}
+	}
+	a.watchExits(p, index)
+	p.adv = a
+	return nil
+}
+
+// spotOf returns the number of the spot that r lies in.
+func (a *adversary) spotOf(p *Program, index map[place]int32, r plan.Ref) (int32, error) {
+	at := place{r.Rank, r.Buf}
+	if s, ok := index[at]; ok {
+		return s, nil
+	}
+	b := &p.plan.Buffers[r.Buf]
+	v, err := p.view(plan.Ref{Rank: r.Rank, Buf: r.Buf, DType: r.DType})
+	if err != nil {
+		return 0, err
+	}
+	mem, ok := v.Mem.(device.Poisoner)
+	if !ok {
+		return 0, fmt.Errorf("a virtual machine whose memory cannot be poisoned: %w", device.ErrUnsupported)
+	}
+	index[at] = int32(len(a.spots))
+	a.spots = append(a.spots, spot{mem: mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput})
+	return index[at], nil
+}
+
+// used lists the tensors that a command reads or writes.
+func (p *Program) used(c *plan.Cmd) []plan.Ref {
+	var refs []plan.Ref
+	switch c.Kind {
+	case plan.Compute, plan.Copy:
+		refs = append(append(refs, c.Ins...), c.Outs...)
+	case plan.Collective:
+		part := &p.plan.Colls[c.Coll].Parts[c.Part]
+		for _, r := range []plan.Ref{part.In, part.Out} {
+			if r.Present() {
+				refs = append(refs, r)
+			}
+		}
+	case plan.Group:
+		for _, t := range c.Group {
+			if t.Send {
+				refs = append(refs, p.plan.Pairs[t.Pair].Src)
+			} else {
+				refs = append(refs, p.plan.Pairs[t.Pair].Dst)
+			}
+		}
+	case plan.Input:
+		refs = append(refs, partOf(&p.plan.Inputs[c.IO], c.Rank).Ref)
+	case plan.Output:
+		refs = append(refs, partOf(&p.plan.Outputs[c.IO], c.Rank).Ref)
+	}
+	return refs
+}
+
+// watchExits finds each rank's last command on main and what it gives back.
+func (a *adversary) watchExits(p *Program, index map[place]int32) {
+	last := map[int32]int{}
+	for c := range p.plan.Cmds {
+		if cmd := &p.plan.Cmds[c]; p.plan.Main[cmd.Rank] == cmd.Stream {
+			last[cmd.Rank] = c
+		}
+	}
+	given := map[place]bool{}
+	for _, ios := range [][]plan.IO{p.plan.Inputs, p.plan.Outputs} {
+		for i := range ios {
+			for k := range ios[i].Parts {
+				r := ios[i].Parts[k].Ref
+				at := place{r.Rank, r.Buf}
+				s, used := index[at]
+				c, any := last[r.Rank]
+				if used && any && !given[at] {
+					given[at] = true
+					a.exits[c] = append(a.exits[c], a.spots[s])
+				}
+			}
+		}
+	}
+}
+
+// begin resets the counts of a run that uses f.
+func (a *adversary) begin(f *frame) {
+	if a == nil {
+		return
+	}
+	if f.uses == nil {
+		f.uses = make([]int32, len(a.spots))
+	}
+	for i := range a.spots {
+		f.uses[i] = a.spots[i].uses
+	}
+}
+
+// after enqueues what happens when command c has finished.
+func (a *adversary) after(c int, s device.Stream, f *frame) error {
+	uses, exits := a.uses[c], a.exits[c]
+	if len(uses) == 0 && len(exits) == 0 {
+		return nil
+	}
+	return s.(device.HostCaller).Call(func() {
+		for _, i := range uses {
+			if left := atomic.AddInt32(&f.uses[i], -1); left == 0 && !a.spots[i].input {
+				a.spots[i].poison()
+			}
+		}
+		for _, x := range exits {
+			x.poison()
+		}
+	})
+}
+
+func (s spot) poison() { s.mem.Poison(s.off, s.n) }

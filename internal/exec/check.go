@@ -1,0 +1,413 @@
+package exec
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// check reports what would make a plan impossible to run: indices out of
+// range, tensors outside their buffers, events and signals that do not add up.
+// It does not judge whether the plan is right; that is the checker's part.
+func check(p *plan.Plan, caps device.Caps) error {
+	if p.Ranks < 1 {
+		return fmt.Errorf("it is for %d ranks", p.Ranks)
+	}
+	if p.Ranks > caps.MaxRanks {
+		return fmt.Errorf("it needs %d ranks; the machine has %d: %w", p.Ranks, caps.MaxRanks, device.ErrUnsupported)
+	}
+	c := &checker{p: p}
+	for _, f := range []func() error{c.streams, c.buffers, c.counters, c.channels, c.colls, c.pairs, c.ios, c.cmds, c.totals} {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type checker struct {
+	p       *plan.Plan
+	inColl  []int // number of instances in each channel
+	issued  map[[2]int32]int32
+	posted  map[plan.P2P]bool
+	event   []bool
+	raised  [][]int64
+	ioDone  map[[3]int32]bool
+	collRun int
+}
+
+func (c *checker) streams() error {
+	p := c.p
+	for i, s := range p.Streams {
+		if !within(s.Rank, p.Ranks) {
+			return fmt.Errorf("stream %d: no rank %d", i, s.Rank)
+		}
+	}
+	if len(p.Main) != p.Ranks {
+		return fmt.Errorf("%d main streams for %d ranks", len(p.Main), p.Ranks)
+	}
+	for r, s := range p.Main {
+		if !within(s, len(p.Streams)) || int(p.Streams[s].Rank) != r {
+			return fmt.Errorf("the main stream of rank %d is not one of its streams", r)
+		}
+	}
+	return nil
+}
+
+func within(i int32, n int) bool { return i >= 0 && int(i) < n }
+
+func (c *checker) buffers() error {
+	if c.p.ArenaBytes < 0 || c.p.Events < 0 || c.p.Events > len(c.p.Cmds) {
+		return fmt.Errorf("an arena of %d bytes, %d events", c.p.ArenaBytes, c.p.Events)
+	}
+	for i := range c.p.Buffers {
+		b := &c.p.Buffers[i]
+		if b.Offset < 0 || b.Bytes < 0 || b.Space == plan.Arena && b.Offset > c.p.ArenaBytes-b.Bytes {
+			return fmt.Errorf("buffer %s, %d bytes at %d, leaves the arena of %d", b.Name, b.Bytes, b.Offset, c.p.ArenaBytes)
+		}
+	}
+	return nil
+}
+
+// ref reports whether r lies inside its buffer.
+func (c *checker) ref(r plan.Ref) error {
+	if !within(r.Rank, c.p.Ranks) || !within(r.Buf, len(c.p.Buffers)) {
+		return fmt.Errorf("a tensor in buffer %d of rank %d, which does not exist", r.Buf, r.Rank)
+	}
+	b := &c.p.Buffers[r.Buf]
+	if len(r.Shape) != len(r.Strides) || r.DType.Size() == 0 {
+		return fmt.Errorf("a tensor in %s has no element type, or strides that do not fit its shape", b.Name)
+	}
+	end, ok := extent(r)
+	if !ok || r.Off < 0 || end > b.Bytes || r.Off > b.Bytes-end {
+		return fmt.Errorf("a tensor of shape %v, strides %v at byte %d leaves buffer %s of %d bytes", r.Shape, r.Strides, r.Off, b.Name, b.Bytes)
+	}
+	return nil
+}
+
+// extent returns the bytes from r's first to its last element; false when a
+// number is negative or overflows.
+func extent(r plan.Ref) (int64, bool) {
+	if slices.Contains(r.Shape, 0) {
+		return 0, !slices.ContainsFunc(r.Shape, func(e int64) bool { return e < 0 })
+	}
+	last, count := uint64(0), uint64(1)
+	for i, e := range r.Shape {
+		if e < 0 || r.Strides[i] < 0 {
+			return 0, false
+		}
+		hi, step := bits.Mul64(uint64(e-1), uint64(r.Strides[i]))
+		hi2, n := bits.Mul64(count, uint64(e))
+		if hi != 0 || hi2 != 0 || n > 1<<48 || step > 1<<48 {
+			return 0, false
+		}
+		last, count = last+step, n
+	}
+	return int64(last+1) * r.DType.Size(), last <= 1<<48
+}
+
+func (c *checker) refs(lists ...[]plan.Ref) error {
+	for _, refs := range lists {
+		for _, r := range refs {
+			if err := c.ref(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *checker) counters() error {
+	for i := range c.p.Counters {
+		ctr := &c.p.Counters[i]
+		if ctr.Len < 0 || int64(len(ctr.PerRun)) != int64(ctr.Len)*int64(c.p.Ranks) {
+			return fmt.Errorf("counter %s of %d elements on %d ranks tells the raises of %d", ctr.Name, ctr.Len, c.p.Ranks, len(ctr.PerRun))
+		}
+		c.raised = append(c.raised, make([]int64, len(ctr.PerRun)))
+	}
+	return nil
+}
+
+func (c *checker) channels() error {
+	for i := range c.p.Channels {
+		ch := &c.p.Channels[i]
+		if len(ch.Team) == 0 || len(ch.Streams) != len(ch.Team) {
+			return fmt.Errorf("channel %d has %d members and %d streams", i, len(ch.Team), len(ch.Streams))
+		}
+		for m, r := range ch.Team {
+			if s := ch.Streams[m]; !within(s, len(c.p.Streams)) || c.p.Streams[s].Rank != r {
+				return fmt.Errorf("channel %d: stream %d is not one of rank %d", i, s, r)
+			}
+			if slices.Contains(ch.Team[:m], r) {
+				return fmt.Errorf("channel %d: rank %d is in its team twice", i, r)
+			}
+		}
+	}
+	c.inColl = make([]int, len(c.p.Channels))
+	return nil
+}
+
+func (c *checker) colls() error {
+	for i := range c.p.Colls {
+		coll := &c.p.Colls[i]
+		if !within(coll.Channel, len(c.p.Channels)) {
+			return fmt.Errorf("collective %d: no channel %d", i, coll.Channel)
+		}
+		ch := &c.p.Channels[coll.Channel]
+		if int(coll.Seq) != c.inColl[coll.Channel] || len(coll.Parts) != len(ch.Team) {
+			return fmt.Errorf("collective %d: it is number %d of its channel with %d parts, want number %d with %d",
+				i, coll.Seq, len(coll.Parts), c.inColl[coll.Channel], len(ch.Team))
+		}
+		c.inColl[coll.Channel]++
+		for m, part := range coll.Parts {
+			for _, r := range []plan.Ref{part.In, part.Out} {
+				if !r.Present() {
+					continue
+				}
+				if err := c.ref(r); err != nil {
+					return fmt.Errorf("collective %d: %w", i, err)
+				}
+				if r.Rank != ch.Team[m] {
+					return fmt.Errorf("collective %d: the part of rank %d names memory of rank %d", i, ch.Team[m], r.Rank)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (c *checker) pairs() error {
+	for i, pr := range c.p.Pairs {
+		if err := c.refs([]plan.Ref{pr.Src, pr.Dst}); err != nil {
+			return fmt.Errorf("send/recv pair %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// ios checks that blocks fit the global tensors, lie where they say, and that
+// those of each output make up all of it.
+func (c *checker) ios() error {
+	for k, ios := range [][]plan.IO{c.p.Inputs, c.p.Outputs} {
+		names := map[string]bool{}
+		for i := range ios {
+			io := &ios[i]
+			if names[io.Name] {
+				return fmt.Errorf("there are two %s named %s", [2]string{"inputs", "outputs"}[k], io.Name)
+			}
+			names[io.Name] = true
+			if err := c.io(io, k == 1); err != nil {
+				return fmt.Errorf("%s: %w", io.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *checker) io(io *plan.IO, whole bool) error {
+	global := plan.Ref{Shape: io.Shape}.Elements()
+	covered := int64(0)
+	ranks, places := map[int32]bool{}, map[string][]int64{}
+	for _, part := range io.Parts {
+		if err := c.ref(part.Ref); err != nil {
+			return err
+		}
+		if ranks[part.Ref.Rank] || part.Ref.DType != io.DType || len(part.Lo) != len(io.Shape) || len(part.Ref.Shape) != len(io.Shape) {
+			return fmt.Errorf("rank %d has two blocks, or one of another type or number of dimensions", part.Ref.Rank)
+		}
+		ranks[part.Ref.Rank] = true
+		for d, lo := range part.Lo {
+			if n := part.Ref.Shape[d]; lo < 0 || n > io.Shape[d] || lo > io.Shape[d]-n {
+				return fmt.Errorf("rank %d's block at %v of shape %v leaves %v", part.Ref.Rank, part.Lo, part.Ref.Shape, io.Shape)
+			}
+		}
+		at := fmt.Sprint(part.Lo)
+		if shape, again := places[at]; !again {
+			places[at] = part.Ref.Shape
+			covered += part.Ref.Elements()
+		} else if !slices.Equal(shape, part.Ref.Shape) {
+			return fmt.Errorf("two blocks at %v have the shapes %v and %v", part.Lo, shape, part.Ref.Shape)
+		}
+	}
+	if whole && covered != global {
+		return fmt.Errorf("its blocks hold %d of %d elements", covered, global)
+	}
+	return nil
+}
+
+// cmds checks every command, in the order of the world list.
+func (c *checker) cmds() error {
+	c.event = make([]bool, c.p.Events)
+	c.issued = map[[2]int32]int32{}
+	c.posted = map[plan.P2P]bool{}
+	c.ioDone = map[[3]int32]bool{}
+	for i := range c.p.Cmds {
+		if err := c.cmd(&c.p.Cmds[i]); err != nil {
+			return fmt.Errorf("command %d, %s of rank %d: %w", i, c.p.Cmds[i].Kind, c.p.Cmds[i].Rank, err)
+		}
+	}
+	return nil
+}
+
+func (c *checker) cmd(m *plan.Cmd) error {
+	p := c.p
+	switch {
+	case m.Kind > plan.Output:
+		return fmt.Errorf("it has no kind")
+	case !within(m.Rank, p.Ranks) || !within(m.Stream, len(p.Streams)) || p.Streams[m.Stream].Rank != m.Rank:
+		return fmt.Errorf("stream %d is not one of the rank's", m.Stream)
+	case !within(m.Site, len(p.Sites)):
+		return fmt.Errorf("no site %d", m.Site)
+	}
+	checks := [...]func(*plan.Cmd) error{
+		plan.Compute: c.compute, plan.Copy: c.copy, plan.Collective: c.collective, plan.Group: c.group,
+		plan.Record: c.record, plan.WaitEvent: c.wait, plan.Signal: c.signal, plan.WaitCounter: c.waitCounter,
+		plan.Input: c.input, plan.Output: c.output,
+	}
+	return checks[m.Kind](m)
+}
+
+func (c *checker) compute(m *plan.Cmd) error {
+	if len(m.Outs) == 0 {
+		return fmt.Errorf("it writes nothing")
+	}
+	if err := c.refs(m.Ins, m.Outs); err != nil {
+		return err
+	}
+	for _, refs := range [][]plan.Ref{m.Ins, m.Outs} {
+		for _, r := range refs {
+			if r.Rank != m.Rank {
+				return fmt.Errorf("it names memory of rank %d", r.Rank)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *checker) copy(m *plan.Cmd) error {
+	if len(m.Ins) != 1 || len(m.Outs) != 1 {
+		return fmt.Errorf("it has %d sources and %d destinations", len(m.Ins), len(m.Outs))
+	}
+	if m.Ins[0].DType != m.Outs[0].DType || !slices.Equal(m.Ins[0].Shape, m.Outs[0].Shape) {
+		return fmt.Errorf("source %s%v and destination %s%v differ", m.Ins[0].DType, m.Ins[0].Shape, m.Outs[0].DType, m.Outs[0].Shape)
+	}
+	return c.refs(m.Ins, m.Outs)
+}
+
+// collective checks that each member issues the instances of a channel in order.
+func (c *checker) collective(m *plan.Cmd) error {
+	if !within(m.Coll, len(c.p.Colls)) {
+		return fmt.Errorf("no collective %d", m.Coll)
+	}
+	coll := &c.p.Colls[m.Coll]
+	ch := &c.p.Channels[coll.Channel]
+	if !within(m.Part, len(ch.Team)) || ch.Team[m.Part] != m.Rank || ch.Streams[m.Part] != m.Stream {
+		return fmt.Errorf("part %d of collective %d is not this rank's on this stream", m.Part, m.Coll)
+	}
+	key := [2]int32{coll.Channel, m.Part}
+	if coll.Seq != c.issued[key] {
+		return fmt.Errorf("it issues number %d of its channel, want number %d", coll.Seq, c.issued[key])
+	}
+	c.issued[key]++
+	return nil
+}
+
+func (c *checker) group(m *plan.Cmd) error {
+	for _, t := range m.Group {
+		if !within(t.Pair, len(c.p.Pairs)) {
+			return fmt.Errorf("no send/recv pair %d", t.Pair)
+		}
+		ref := c.p.Pairs[t.Pair].Dst
+		if t.Send {
+			ref = c.p.Pairs[t.Pair].Src
+		}
+		if ref.Rank != m.Rank || c.posted[t] {
+			return fmt.Errorf("this side of send/recv pair %d is another rank's, or issued before", t.Pair)
+		}
+		c.posted[t] = true
+	}
+	return nil
+}
+
+func (c *checker) record(m *plan.Cmd) error {
+	if !within(m.Event, len(c.event)) || c.event[m.Event] {
+		return fmt.Errorf("event %d does not exist or is recorded twice", m.Event)
+	}
+	c.event[m.Event] = true
+	return nil
+}
+
+func (c *checker) wait(m *plan.Cmd) error {
+	if !within(m.Event, len(c.event)) || !c.event[m.Event] {
+		return fmt.Errorf("event %d is not recorded before it is waited for", m.Event)
+	}
+	return nil
+}
+
+func (c *checker) element(m *plan.Cmd, rank int32) (int32, error) {
+	if !within(m.Counter, len(c.p.Counters)) || !within(m.Elem, int(c.p.Counters[m.Counter].Len)) || !within(rank, c.p.Ranks) {
+		return 0, fmt.Errorf("no element %d of counter %d on rank %d", m.Elem, m.Counter, rank)
+	}
+	return rank*c.p.Counters[m.Counter].Len + m.Elem, nil
+}
+
+func (c *checker) signal(m *plan.Cmd) error {
+	e, err := c.element(m, m.Peer)
+	if err == nil {
+		c.raised[m.Counter][e]++
+	}
+	return err
+}
+
+func (c *checker) waitCounter(m *plan.Cmd) error {
+	_, err := c.element(m, m.Rank)
+	return err
+}
+
+func (c *checker) input(m *plan.Cmd) error  { return c.transfer(m, 0, c.p.Inputs) }
+func (c *checker) output(m *plan.Cmd) error { return c.transfer(m, 1, c.p.Outputs) }
+
+func (c *checker) transfer(m *plan.Cmd, way int32, ios []plan.IO) error {
+	if !within(m.IO, len(ios)) || partOf(&ios[m.IO], m.Rank) == nil {
+		return fmt.Errorf("the rank holds no block of number %d", m.IO)
+	}
+	if m.Stream != c.p.Main[m.Rank] {
+		return fmt.Errorf("it is not on main")
+	}
+	key := [3]int32{way, m.IO, m.Rank}
+	if c.ioDone[key] {
+		return fmt.Errorf("block %d is moved twice", m.IO)
+	}
+	c.ioDone[key] = true
+	return nil
+}
+
+// totals checks what must have happened by the end of the list.
+func (c *checker) totals() error {
+	for i := range c.p.Channels {
+		for m := range c.p.Channels[i].Team {
+			if got := c.issued[[2]int32{int32(i), int32(m)}]; int(got) != c.inColl[i] {
+				return fmt.Errorf("channel %d: rank %d issues %d of %d collectives", i, c.p.Channels[i].Team[m], got, c.inColl[i])
+			}
+		}
+	}
+	for i := range c.p.Counters {
+		if !slices.Equal(c.raised[i], c.p.Counters[i].PerRun) {
+			return fmt.Errorf("counter %s: its signals do not add up to what it says", c.p.Counters[i].Name)
+		}
+	}
+	for i := range c.p.Outputs {
+		for _, part := range c.p.Outputs[i].Parts {
+			if !c.ioDone[[3]int32{1, int32(i), part.Ref.Rank}] {
+				return fmt.Errorf("output %s of rank %d is never read back", c.p.Outputs[i].Name, part.Ref.Rank)
+			}
+		}
+	}
+	if len(c.posted) != 2*len(c.p.Pairs) {
+		return fmt.Errorf("%d sides of %d send/recv pairs are issued", len(c.posted), len(c.p.Pairs))
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// RunError is the failure of a run. Unwrap gives the cause: a *device.Fault, a
+// *device.Deadlock, a context's error.
+type RunError struct {
+	Message string
+	Err     error
+}
+
+// Error names ranks, streams, statements and their places.
+func (e *RunError) Error() string { return e.Message }
+
+// Unwrap returns the cause.
+func (e *RunError) Unwrap() error { return e.Err }
+
+// explain says in the program's words what the machine said in its own.
+func (p *Program) explain(err error) error {
+	var run *RunError
+	var fault *device.Fault
+	var dead *device.Deadlock
+	switch {
+	case errors.As(err, &run):
+		return err
+	case errors.As(err, &fault):
+		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream, p.where(fault.ID), fault.Err), Err: err}
+	case errors.As(err, &dead):
+		return &RunError{Message: "deadlock: nothing can run any more" + p.listBlocked(dead.Blocked), Err: err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &RunError{Message: "the time ran out" + p.listBlocked(p.progress.stuck()), Err: err}
+	case errors.Is(err, context.Canceled):
+		return &RunError{Message: "cancelled" + p.listBlocked(p.progress.stuck()), Err: err}
+	}
+	return &RunError{Message: err.Error(), Err: err}
+}
+
+// issueError wraps what a stream refused; a world that has ended already knows
+// a better reason, which breakDown finds in err.
+func (p *Program) issueError(err error, id int64) error {
+	if errors.Is(err, device.ErrAborted) {
+		return err
+	}
+	c := &p.plan.Cmds[id%int64(len(p.plan.Cmds))]
+	return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, p.plan.Streams[c.Stream].Name, p.where(id), err), Err: err}
+}
+
+// mostListed is how many blocked streams an error shows.
+const mostListed = 8
+
+func (p *Program) listBlocked(blocked []device.Blocked) string {
+	var s strings.Builder
+	for i, b := range blocked {
+		if i == mostListed {
+			fmt.Fprintf(&s, "; and %d more streams", len(blocked)-i)
+			break
+		}
+		fmt.Fprintf(&s, "; rank %d, stream %s: %s", b.Rank, b.Stream, p.where(b.ID))
+		if b.On != "" {
+			fmt.Fprintf(&s, " waits for %s", b.On)
+		}
+	}
+	return s.String()
+}
+
+// where names the statement behind a mark: "put %x into … (file:12:5,
+// iteration 1, run 3)".
+func (p *Program) where(id int64) string {
+	if id < 0 || len(p.plan.Cmds) == 0 {
+		return "outside of any command"
+	}
+	n := int64(len(p.plan.Cmds))
+	c := &p.plan.Cmds[id%n]
+	site := &p.plan.Sites[c.Site]
+	text := site.Text
+	if text == "" {
+		text = site.Op.String()
+	}
+	return fmt.Sprintf("%s (%s)", text, p.place(c, site, id/n))
+}
+
+func (p *Program) place(c *plan.Cmd, site *plan.Site, run int64) string {
+	var parts []string
+	if site.Pos.Valid() {
+		parts = append(parts, fmt.Sprintf("%s:%d:%d", p.plan.Program, site.Pos.Line, site.Pos.Col))
+	} else {
+		parts = append(parts, c.Kind.String())
+	}
+	if len(c.Iter) > 0 {
+		parts = append(parts, "iteration "+strings.Trim(strings.Join(strings.Fields(fmt.Sprint(c.Iter)), ", "), "[]"))
+	}
+	if run > 0 {
+		parts = append(parts, fmt.Sprintf("run %d", run))
+	}
+	return strings.Join(slices.Compact(parts), ", ")
+}

@@ -1,0 +1,181 @@
+// Package exec runs plans on a machine.
+//
+// Load resolves everything a plan says: arenas, views, prepared kernels,
+// streams, events, counters, collectives built to steps. A run is then one
+// goroutine's walk over the world list, which asks nothing and, but for the
+// machine's own queues, allocates nothing.
+//
+// On a virtual machine (a scheduled CPU) exec plays the adversary that makes
+// wrong programs show: see adversary.go.
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/trace"
+)
+
+// ErrInput is wrapped by errors about the tensors that a run was given.
+var ErrInput = errors.New("wrong inputs")
+
+// ErrUnusable is wrapped by what a program returns after a run of it failed,
+// or after Close. Load the plan again to go on.
+var ErrUnusable = errors.New("the program cannot run any more")
+
+// Options choose how a plan is loaded; the zero value is usable.
+type Options struct {
+	// Logger gets progress at debug level; nil for none.
+	Logger *slog.Logger
+	// Trace makes every Result carry a Trace, where the machine can tell times.
+	Trace bool
+	// MaxArena bounds the device memory that a rank may reserve, arena and
+	// staging of collectives together, in bytes; 0 for no bound.
+	MaxArena int64
+}
+
+// Result is what one run gave.
+type Result struct {
+	// Outputs by name, as global tensors, owned by the caller.
+	Outputs map[string]*tensor.Tensor
+	// Trace of this run; nil unless asked for.
+	Trace *trace.Trace
+}
+
+// Program is a plan loaded on a machine. Its methods may be called from many
+// goroutines; runs take turns.
+type Program struct {
+	plan  *plan.Plan
+	opts  Options
+	log   *slog.Logger
+	caps  device.Caps
+	world device.World
+
+	streams  []device.Stream
+	events   []device.Event
+	counters [][]device.Counters // by plan counter, rank
+	memory   memory
+	channels []*comm.Channel
+	pairs    *comm.Pairs
+	cmds     []command
+	adv      *adversary // nil unless the machine is virtual
+	progress *progress
+	recorder *trace.Recorder // nil unless Options.Trace
+
+	mu     sync.Mutex
+	run    int64 // runs issued so far
+	frames []*frame
+	broken error
+}
+
+// Load makes p ready to run on m. ctx bounds the program's life: when it ends,
+// what runs is aborted and the program is unusable. On error nothing is left
+// behind.
+func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Program, error) {
+	if err := check(p, m.Caps()); err != nil {
+		return nil, fmt.Errorf("malformed plan of %s: %w", p.Func, err)
+	}
+	world, err := m.Open(ctx, p.Ranks)
+	if err != nil {
+		return nil, err
+	}
+	prog := &Program{plan: p, opts: opts, log: opts.Logger, caps: m.Caps(), world: world}
+	if prog.log == nil {
+		prog.log = slog.New(slog.DiscardHandler)
+	}
+	if err := prog.load(); err != nil {
+		return nil, errors.Join(err, world.Close())
+	}
+	return prog, nil
+}
+
+// load resolves the plan, each step standing on those before it.
+func (p *Program) load() error {
+	steps := []func() error{
+		p.makeStreams, p.makeEvents, p.makeCounters, p.reserveArenas,
+		p.designChannels, p.openChannels, p.openPairs, p.resolveCommands,
+		p.observe, p.watchUses,
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes)
+	return p.world.Sync(context.Background())
+}
+
+// Run runs the program once. inputs are the global tensors by parameter name;
+// they are read until Run returns.
+func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*Result, error) {
+	rs, err := p.RunBatch(ctx, []map[string]*tensor.Tensor{inputs})
+	if err != nil {
+		return nil, err
+	}
+	return rs[0], nil
+}
+
+// RunBatch runs the program once for each set of inputs, back to back, with no
+// host synchronisation between the runs (S13), and returns their results in
+// order. A failed run makes the program unusable; wrong inputs do not.
+func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tensor) ([]*Result, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return nil, p.broken
+	}
+	if err := p.fillFrames(batch); err != nil {
+		return nil, err
+	}
+	first := p.run
+	err := p.issue(len(batch))
+	if err == nil {
+		err = p.world.Sync(ctx)
+	}
+	if err != nil {
+		return nil, p.breakDown(err)
+	}
+	return p.collect(first, len(batch))
+}
+
+// Stats are the sizes of a loaded program.
+type Stats struct {
+	Commands int   // in the world list
+	Arena    int64 // bytes on each rank, as planned
+	Staging  int64 // bytes that collectives reserve on the rank with the most
+}
+
+// Stats returns the sizes of the program.
+func (p *Program) Stats() Stats {
+	return Stats{Commands: len(p.plan.Cmds), Arena: p.plan.ArenaBytes, Staging: p.memory.staging}
+}
+
+// Close aborts what runs and frees everything.
+func (p *Program) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return nil
+	}
+	p.broken = fmt.Errorf("%w: it is closed", ErrUnusable)
+	return p.world.Close()
+}
+
+// breakDown turns the error of a run into one that names the program's place,
+// and ends the world: nothing in it is known to be in a good state.
+func (p *Program) breakDown(cause error) error {
+	err := p.explain(cause)
+	p.world.Abort(err)
+	if cerr := p.world.Close(); cerr != nil {
+		p.log.Warn("closing the world after a failed run", "error", cerr)
+	}
+	p.broken = fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
+	return err
+}

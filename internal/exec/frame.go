@@ -1,0 +1,236 @@
+package exec
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// frame is the host memory of one run in flight: what is uploaded and what is
+// read back, block by block. Frames are kept and used again.
+type frame struct {
+	in   [][]byte         // by input block: the bytes to upload
+	held []*tensor.Tensor // by input block: storage of its own, where it needs some
+	out  []*tensor.Tensor // by output block
+	uses []int32          // see adversary
+}
+
+// ioKey names one rank's block of an input or output.
+type ioKey struct{ io, rank int32 }
+
+// blockIndex numbers the blocks of inputs and of outputs, in plan order.
+type blockIndex struct{ in, out map[ioKey]int }
+
+func indexBlocks(ios []plan.IO) map[ioKey]int {
+	m := map[ioKey]int{}
+	for i := range ios {
+		for k := range ios[i].Parts {
+			m[ioKey{int32(i), ios[i].Parts[k].Ref.Rank}] = len(m)
+		}
+	}
+	return m
+}
+
+// partOf returns the block of io that rank holds, or nil.
+func partOf(io *plan.IO, rank int32) *plan.IOPart {
+	for k := range io.Parts {
+		if io.Parts[k].Ref.Rank == rank {
+			return &io.Parts[k]
+		}
+	}
+	return nil
+}
+
+// fillFrames checks the inputs of all runs and lays their blocks ready.
+func (p *Program) fillFrames(batch []map[string]*tensor.Tensor) error {
+	for i, inputs := range batch {
+		if err := p.checkInputs(inputs); err != nil {
+			if len(batch) > 1 {
+				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
+			}
+			return err
+		}
+	}
+	for i, inputs := range batch {
+		if i == len(p.frames) {
+			f, err := p.newFrame()
+			if err != nil {
+				return err
+			}
+			p.frames = append(p.frames, f)
+		}
+		if err := p.fill(p.frames[i], inputs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkInputs lists everything that is wrong with the names, types and shapes.
+func (p *Program) checkInputs(inputs map[string]*tensor.Tensor) error {
+	var wrong []string
+	known := map[string]bool{}
+	for i := range p.plan.Inputs {
+		io := &p.plan.Inputs[i]
+		known[io.Name] = true
+		t := inputs[io.Name]
+		switch {
+		case t == nil:
+			wrong = append(wrong, fmt.Sprintf("%s is missing", io.Name))
+		case t.Check() != nil:
+			wrong = append(wrong, fmt.Sprintf("%s: %v", io.Name, t.Check()))
+		case t.DType != io.DType || !slices.Equal(t.Shape, io.Shape):
+			want := &tensor.Tensor{DType: io.DType, Shape: io.Shape}
+			wrong = append(wrong, fmt.Sprintf("%s is %s, want %s", io.Name, t, want))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(inputs)) {
+		if !known[name] {
+			wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
+		}
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+func (p *Program) newFrame() (*frame, error) {
+	f := &frame{}
+	for i := range p.plan.Inputs {
+		io := &p.plan.Inputs[i]
+		for k := range io.Parts {
+			var own *tensor.Tensor
+			if part := &io.Parts[k]; !wholeOf(io, part) {
+				var err error
+				if own, err = tensor.New(io.DType, part.Ref.Shape); err != nil {
+					return nil, err
+				}
+			}
+			f.held = append(f.held, own)
+		}
+	}
+	f.in = make([][]byte, len(f.held))
+	for i := range p.plan.Outputs {
+		io := &p.plan.Outputs[i]
+		for k := range io.Parts {
+			t, err := tensor.New(io.DType, io.Parts[k].Ref.Shape)
+			if err != nil {
+				return nil, err
+			}
+			f.out = append(f.out, t)
+		}
+	}
+	return f, nil
+}
+
+// wholeOf reports whether part is all of io: then the caller's bytes serve.
+func wholeOf(io *plan.IO, part *plan.IOPart) bool { return slices.Equal(io.Shape, part.Ref.Shape) }
+
+func (p *Program) fill(f *frame, inputs map[string]*tensor.Tensor) error {
+	b := 0
+	for i := range p.plan.Inputs {
+		io := &p.plan.Inputs[i]
+		t := inputs[io.Name]
+		for k := range io.Parts {
+			part := &io.Parts[k]
+			if own := f.held[b]; own == nil {
+				f.in[b] = t.Data
+			} else {
+				if err := tensor.CopyBox(own, make([]int64, len(own.Shape)), t, part.Lo, own.Shape); err != nil {
+					return fmt.Errorf("input %s: %w", io.Name, err)
+				}
+				f.in[b] = own.Data
+			}
+			b++
+		}
+	}
+	return nil
+}
+
+// assemble makes the global outputs of one run from their blocks. Where ranks
+// hold the same block, their bytes must be equal: that is what the layout in
+// the signature claims (S2, S14).
+func (p *Program) assemble(f *frame) (map[string]*tensor.Tensor, error) {
+	outs := make(map[string]*tensor.Tensor, len(p.plan.Outputs))
+	b := 0
+	for i := range p.plan.Outputs {
+		io := &p.plan.Outputs[i]
+		blocks := f.out[b : b+len(io.Parts)]
+		b += len(io.Parts)
+		t, err := join(io, blocks)
+		if err != nil {
+			return nil, err
+		}
+		outs[io.Name] = t
+	}
+	return outs, nil
+}
+
+func join(io *plan.IO, blocks []*tensor.Tensor) (*tensor.Tensor, error) {
+	t, err := tensor.New(io.DType, io.Shape)
+	if err != nil {
+		return nil, err
+	}
+	first := map[string]int{} // block's place → index of the first part there
+	for k := range io.Parts {
+		part := &io.Parts[k]
+		at := fmt.Sprint(part.Lo)
+		j, again := first[at]
+		if !again {
+			first[at] = k
+			if err := tensor.Paste(t, blocks[k], part.Lo); err != nil {
+				return nil, fmt.Errorf("output %s: %w", io.Name, err)
+			}
+			continue
+		}
+		if !bytes.Equal(blocks[j].Data, blocks[k].Data) {
+			return nil, differ(io, &io.Parts[j], part, blocks[j], blocks[k])
+		}
+	}
+	return t, nil
+}
+
+// MismatchError says that two ranks hold different contents of one block of an
+// output, though the signature's layout says that they are copies.
+type MismatchError struct {
+	Output         string
+	RankA, RankB   int
+	Index          []int64 // global index of the first element that differs
+	ValueA, ValueB float64
+	Count          int64 // elements that differ
+}
+
+// Error names the output, the ranks and the first element.
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("output %s: ranks %d and %d should hold the same elements, but %d differ; the first, at %v, is %v on rank %d and %v on rank %d",
+		e.Output, e.RankA, e.RankB, e.Count, e.Index, e.ValueA, e.RankA, e.ValueB, e.RankB)
+}
+
+func differ(io *plan.IO, a, b *plan.IOPart, x, y *tensor.Tensor) error {
+	e := &MismatchError{Output: io.Name, RankA: int(a.Ref.Rank), RankB: int(b.Ref.Rank)}
+	size := io.DType.Size()
+	for i := range x.Len() {
+		if bytes.Equal(x.Data[i*size:(i+1)*size], y.Data[i*size:(i+1)*size]) {
+			continue
+		}
+		if e.Count++; e.Count == 1 {
+			e.Index, e.ValueA, e.ValueB = globalIndex(a, x.Shape, i), x.Float64(i), y.Float64(i)
+		}
+	}
+	return e
+}
+
+func globalIndex(part *plan.IOPart, shape []int64, i int64) []int64 {
+	at := slices.Clone(part.Lo)
+	for axis := len(shape) - 1; axis >= 0; axis-- {
+		at[axis] += i % shape[axis]
+		i /= shape[axis]
+	}
+	return at
+}

@@ -1,0 +1,72 @@
+package exec
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// issue enqueues k runs, one after the other. A command's mark is its index in
+// the plan plus the run's number times their count.
+func (p *Program) issue(k int) error {
+	for i := range k {
+		run, f := p.run, p.frames[i]
+		p.run++
+		base := run * int64(len(p.cmds))
+		p.adv.begin(f)
+		for c := range p.cmds {
+			if err := p.issueMarked(&p.cmds[c], base+int64(c), run, f); err != nil {
+				return p.issueError(err, base+int64(c))
+			}
+			if p.adv != nil {
+				if err := p.adv.after(c, p.cmds[c].stream, f); err != nil {
+					return p.issueError(err, base+int64(c))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Program) issueMarked(c *command, id, run int64, f *frame) error {
+	if !c.marked {
+		return c.issue(p, run, f)
+	}
+	if err := c.stream.Begin(id); err != nil {
+		return err
+	}
+	if err := c.issue(p, run, f); err != nil {
+		return err
+	}
+	return c.stream.End(id)
+}
+
+func (c *command) issue(p *Program, run int64, f *frame) error {
+	switch c.kind {
+	case plan.Compute:
+		if c.launch == nil {
+			return nil
+		}
+		return c.stream.Launch(c.launch)
+	case plan.Copy:
+		return c.stream.Copy(c.dst, c.src)
+	case plan.Collective:
+		return c.channel.Issue(c.seq, c.part, run)
+	case plan.Group:
+		return p.pairs.Issue(c.stream, c.posts, run)
+	case plan.Record:
+		return c.stream.Record(c.event)
+	case plan.WaitEvent:
+		return c.stream.Wait(c.event)
+	case plan.Signal:
+		return c.stream.Signal(c.counters, c.elem, 1)
+	case plan.WaitCounter:
+		return c.stream.WaitCounter(c.counters, c.elem, run*c.perRun+c.value)
+	case plan.Input:
+		return c.stream.Upload(c.dst, f.in[c.part])
+	case plan.Output:
+		return c.stream.Download(f.out[c.part].Data, c.src)
+	}
+	return fmt.Errorf("command of kind %d: %w", c.kind, device.ErrUnsupported)
+}

@@ -1,0 +1,308 @@
+package exec
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// memory is where buffers lie on each rank.
+type memory struct {
+	arenas  []device.Memory
+	host    map[place]device.Memory // Space Host, where used
+	staging int64                   // of collectives, on the rank with the most
+}
+
+// place is a buffer on a rank.
+type place struct{ rank, buf int32 }
+
+func (p *Program) makeStreams() error {
+	seen := map[string]int{}
+	for _, s := range p.plan.Streams {
+		name := s.Name
+		key := fmt.Sprintf("%d %s", s.Rank, name)
+		if seen[key]++; seen[key] > 1 {
+			name = fmt.Sprintf("%s#%d", name, seen[key])
+		}
+		opts := device.StreamOptions{Name: name}
+		switch {
+		case s.High:
+			opts.Priority = 1
+		case s.Low:
+			opts.Priority = -1
+		}
+		st, err := p.world.Device(int(s.Rank)).NewStream(opts)
+		if err != nil {
+			return fmt.Errorf("stream %s of rank %d: %w", name, s.Rank, err)
+		}
+		p.streams = append(p.streams, st)
+	}
+	return nil
+}
+
+// makeEvents makes each event on the rank that records it.
+func (p *Program) makeEvents() error {
+	p.events = make([]device.Event, p.plan.Events)
+	for i := range p.plan.Cmds {
+		c := &p.plan.Cmds[i]
+		if c.Kind != plan.Record {
+			continue
+		}
+		e, err := p.world.Device(int(c.Rank)).NewEvent()
+		if err != nil {
+			return fmt.Errorf("event: %w", err)
+		}
+		p.events[c.Event] = e
+	}
+	return nil
+}
+
+func (p *Program) makeCounters() error {
+	for _, c := range p.plan.Counters {
+		row := make([]device.Counters, p.plan.Ranks)
+		for r := range row {
+			ctr, err := p.world.Device(r).NewCounters(int(c.Len))
+			if err != nil {
+				return fmt.Errorf("counter %s of rank %d: %w", c.Name, r, err)
+			}
+			row[r] = ctr
+		}
+		p.counters = append(p.counters, row)
+	}
+	return nil
+}
+
+// afford refuses to reserve more than the budget allows.
+func (p *Program) afford() error {
+	need := p.plan.ArenaBytes + p.memory.staging
+	if p.opts.MaxArena > 0 && need > p.opts.MaxArena {
+		return fmt.Errorf("the plan needs %d bytes of device memory on each rank (arena %d, staging of collectives %d), but the budget is %d",
+			need, p.plan.ArenaBytes, p.memory.staging, p.opts.MaxArena)
+	}
+	return nil
+}
+
+func (p *Program) reserveArenas() error {
+	if err := p.afford(); err != nil {
+		return err
+	}
+	for r := range p.plan.Ranks {
+		mem, err := p.world.Device(r).Alloc(max(p.plan.ArenaBytes, plan.Align), device.Shared)
+		if err != nil {
+			return fmt.Errorf("the arena of rank %d, %d bytes: %w", r, p.plan.ArenaBytes, err)
+		}
+		p.memory.arenas = append(p.memory.arenas, mem)
+	}
+	p.memory.host = map[place]device.Memory{}
+	return nil
+}
+
+// view returns where r lies. A host buffer is reserved when it is first met.
+func (p *Program) view(r plan.Ref) (device.View, error) {
+	b := &p.plan.Buffers[r.Buf]
+	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
+	if b.Space == plan.Arena {
+		v.Mem, v.Off = p.memory.arenas[r.Rank], b.Offset+r.Off
+		return v, nil
+	}
+	at := place{r.Rank, r.Buf}
+	if p.memory.host[at] == nil {
+		mem, err := p.world.Device(int(r.Rank)).Alloc(max(b.Bytes, plan.Align), device.Pinned)
+		if err != nil {
+			return v, fmt.Errorf("host buffer %s of rank %d, %d bytes: %w", b.Name, r.Rank, b.Bytes, err)
+		}
+		p.memory.host[at] = mem
+	}
+	v.Mem, v.Off = p.memory.host[at], r.Off
+	return v, nil
+}
+
+func (p *Program) views(refs []plan.Ref) ([]device.View, error) {
+	vs := make([]device.View, len(refs))
+	for i, r := range refs {
+		v, err := p.view(r)
+		if err != nil {
+			return nil, err
+		}
+		vs[i] = v
+	}
+	return vs, nil
+}
+
+// designChannels resolves the collectives and learns what they need.
+func (p *Program) designChannels() error {
+	staging := make([]int64, p.plan.Ranks)
+	for i := range p.plan.Channels {
+		ch := &p.plan.Channels[i]
+		members := make([]comm.Member, len(ch.Team))
+		for m, r := range ch.Team {
+			members[m] = comm.Member{Rank: int(r), Stream: p.streams[ch.Streams[m]]}
+		}
+		insts, err := p.instances(int32(i))
+		if err != nil {
+			return err
+		}
+		c, err := comm.Design(p.world, p.caps, members, insts)
+		if err != nil {
+			return err
+		}
+		p.channels = append(p.channels, c)
+		for _, r := range ch.Team {
+			staging[r] += c.StagingBytes()
+		}
+	}
+	if len(staging) > 0 {
+		p.memory.staging = slices.Max(staging)
+	}
+	return p.afford()
+}
+
+// instances returns the collectives of a channel in order.
+func (p *Program) instances(channel int32) ([]comm.Instance, error) {
+	var insts []comm.Instance
+	for i := range p.plan.Colls {
+		c := &p.plan.Colls[i]
+		if c.Channel != channel {
+			continue
+		}
+		in, err := p.instance(c)
+		if err != nil {
+			return nil, err
+		}
+		insts = append(insts, in)
+	}
+	return insts, nil
+}
+
+func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
+	in := comm.Instance{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split), Algo: c.Algo}
+	for _, part := range c.Parts {
+		cp := comm.Part{To: int(part.To), From: int(part.From)}
+		for _, side := range []struct {
+			ref  plan.Ref
+			view *device.View
+			has  *bool
+		}{{part.In, &cp.In, &cp.Reads}, {part.Out, &cp.Out, &cp.Writes}} {
+			if !side.ref.Present() {
+				continue
+			}
+			v, err := p.view(side.ref)
+			if err != nil {
+				return in, err
+			}
+			*side.view, *side.has = v, true
+		}
+		in.Parts = append(in.Parts, cp)
+	}
+	return in, nil
+}
+
+func (p *Program) openChannels() error {
+	for _, c := range p.channels {
+		if err := c.Open(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Program) openPairs() error {
+	pairs := make([]comm.Pair, len(p.plan.Pairs))
+	for i, pr := range p.plan.Pairs {
+		vs, err := p.views([]plan.Ref{pr.Src, pr.Dst})
+		if err != nil {
+			return err
+		}
+		pairs[i] = comm.Pair{SrcRank: int(pr.Src.Rank), DstRank: int(pr.Dst.Rank), Src: vs[0], Dst: vs[1]}
+	}
+	var err error
+	p.pairs, err = comm.OpenPairs(p.world, pairs)
+	return err
+}
+
+// command is a resolved plan.Cmd: what the issue loop needs and no more.
+type command struct {
+	kind     plan.Kind
+	marked   bool // bracketed by marks
+	stream   device.Stream
+	launch   device.Launch // Compute; nil when there is nothing to compute
+	dst, src device.View   // Copy; Input: dst; Output: src
+	event    device.Event
+	counters device.Counters
+	elem     int
+	value    int64 // WaitCounter, in run 0
+	perRun   int64
+	channel  *comm.Channel
+	seq      int
+	part     int // Collective: member; Input, Output: index in frame blocks
+	posts    []comm.Post
+}
+
+func (p *Program) resolveCommands() error {
+	p.cmds = make([]command, len(p.plan.Cmds))
+	blocks := blockIndex{in: indexBlocks(p.plan.Inputs), out: indexBlocks(p.plan.Outputs)}
+	for i := range p.plan.Cmds {
+		if err := p.resolve(&p.plan.Cmds[i], &p.cmds[i], blocks); err != nil {
+			return fmt.Errorf("%s: %w", p.where(int64(i)), err)
+		}
+	}
+	return nil
+}
+
+func (p *Program) resolve(c *plan.Cmd, out *command, blocks blockIndex) error {
+	*out = command{kind: c.Kind, stream: p.streams[c.Stream], elem: int(c.Elem), marked: c.Kind != plan.Record}
+	var err error
+	switch c.Kind {
+	case plan.Compute:
+		out.launch, err = p.prepare(c)
+	case plan.Copy:
+		var vs []device.View
+		if vs, err = p.views([]plan.Ref{c.Outs[0], c.Ins[0]}); err == nil {
+			out.dst, out.src = vs[0], vs[1]
+		}
+	case plan.Collective:
+		coll := &p.plan.Colls[c.Coll]
+		out.channel, out.seq, out.part = p.channels[coll.Channel], int(coll.Seq), int(c.Part)
+	case plan.Group:
+		for _, t := range c.Group {
+			out.posts = append(out.posts, comm.Post{Pair: int(t.Pair), Send: t.Send})
+		}
+	case plan.Record, plan.WaitEvent:
+		out.event = p.events[c.Event]
+	case plan.Signal:
+		out.counters = p.counters[c.Counter][c.Peer]
+	case plan.WaitCounter:
+		ctr := &p.plan.Counters[c.Counter]
+		out.counters, out.value = p.counters[c.Counter][c.Rank], c.Value
+		out.perRun = ctr.PerRun[c.Rank*ctr.Len+c.Elem]
+	case plan.Input:
+		out.part = blocks.in[ioKey{c.IO, c.Rank}]
+		out.dst, err = p.view(partOf(&p.plan.Inputs[c.IO], c.Rank).Ref)
+	case plan.Output:
+		out.part = blocks.out[ioKey{c.IO, c.Rank}]
+		out.src, err = p.view(partOf(&p.plan.Outputs[c.IO], c.Rank).Ref)
+	}
+	return err
+}
+
+// prepare makes a compute command's kernel ready; nil when all it writes is empty.
+func (p *Program) prepare(c *plan.Cmd) (device.Launch, error) {
+	if !slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 }) {
+		return nil, nil
+	}
+	ins, err := p.views(c.Ins)
+	if err != nil {
+		return nil, err
+	}
+	outs, err := p.views(c.Outs)
+	if err != nil {
+		return nil, err
+	}
+	a := &c.Attr
+	return p.world.Device(int(c.Rank)).Prepare(device.Kernel{Op: c.Op, Ins: ins, Outs: outs,
+		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB, Red: ir.NoRed})
+}

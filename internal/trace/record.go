@@ -1,0 +1,68 @@
+package trace
+
+import "sync"
+
+// Recorder collects the begin and end marks of a world's streams. Its methods
+// may be called from many goroutines; it is a device.Observer.
+type Recorder struct {
+	mu    sync.Mutex
+	spans []span
+	open  map[mark]int // index in spans
+}
+
+// mark names one command on one stream.
+type mark struct {
+	rank   int
+	stream string
+	id     int64
+}
+
+type span struct {
+	mark
+	start, end int64
+	ended      bool
+}
+
+// NewRecorder returns an empty recorder.
+func NewRecorder() *Recorder { return &Recorder{open: map[mark]int{}} }
+
+// Began notes that the command id began on a stream.
+func (r *Recorder) Began(rank int, stream string, id int64, ns int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := mark{rank, stream, id}
+	r.open[m] = len(r.spans)
+	r.spans = append(r.spans, span{mark: m, start: ns})
+}
+
+// Ended notes that it ended. An end without a beginning is ignored.
+func (r *Recorder) Ended(rank int, stream string, id int64, ns int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := mark{rank, stream, id}
+	if i, ok := r.open[m]; ok {
+		r.spans[i].end, r.spans[i].ended = ns, true
+		delete(r.open, m)
+	}
+}
+
+// Drain returns an event for every command that has ended and forgets all
+// marks. describe fills in what the mark's id stands for; Rank, Stream, Start
+// and End are set by Drain.
+func (r *Recorder) Drain(describe func(id int64) Event) []Event {
+	r.mu.Lock()
+	spans := r.spans
+	r.spans = nil
+	clear(r.open)
+	r.mu.Unlock()
+	events := make([]Event, 0, len(spans))
+	for _, s := range spans {
+		if !s.ended {
+			continue
+		}
+		e := describe(s.id)
+		e.Rank, e.Stream, e.Start, e.End = s.rank, s.stream, s.start, s.end
+		events = append(events, e)
+	}
+	return events
+}

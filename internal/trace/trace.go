@@ -1,0 +1,121 @@
+// Package trace holds what a run did and when, and computes from it where the
+// time went: busy time, communication that nothing hides, waiting and moving in
+// collectives, the chain of events that decided the length of the run.
+package trace
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Class says what an event is.
+type Class uint8
+
+// Classes of events.
+const (
+	Compute Class = iota // computes on the rank
+	Comm                 // moves data between ranks: collectives, puts, gets, sends, receives, barriers
+	Sync                 // waits and signals
+	IO                   // the caller's uploads and read-backs
+	numClasses
+)
+
+// String returns the class in a word.
+func (c Class) String() string {
+	if c >= numClasses {
+		return "unknown"
+	}
+	return [numClasses]string{"compute", "comm", "sync", "io"}[c]
+}
+
+// NoGroup is the Group of an event that belongs to no collective.
+const NoGroup = -1
+
+// Event is one command's time on its stream.
+type Event struct {
+	Rank   int
+	Stream string // "main", "%s[1]"
+	Run    int64  // number of the run, from 0
+	ID     int64  // the command's index in its plan
+	Name   string // the operation: "linear", "all_reduce", "put"
+	Detail string // the statement, with its place
+	Class  Class
+	// Start and End are nanoseconds on a clock that all ranks share.
+	Start, End int64
+	// Bytes moved between memories for this event; 0 for computation.
+	Bytes int64
+	// Group is the collective that the event is one member's share of, an
+	// index in the plan, or NoGroup.
+	Group int
+}
+
+// Duration returns End - Start in nanoseconds.
+func (e *Event) Duration() int64 { return e.End - e.Start }
+
+// Trace is what one or several runs did.
+type Trace struct {
+	Ranks int
+	// Virtual: times are steps of a scheduled machine, not nanoseconds.
+	Virtual bool
+	// Events by rank, stream, start; see Sort.
+	Events []Event
+}
+
+// Sort puts the events into their order: rank, stream (main first, then by
+// name), start, end, run, ID.
+func (t *Trace) Sort() {
+	slices.SortStableFunc(t.Events, func(a, b Event) int {
+		return cmp.Or(
+			cmp.Compare(a.Rank, b.Rank), compareStreams(a.Stream, b.Stream),
+			cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End),
+			cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// compareStreams puts main first and numbers in the order of their values.
+func compareStreams(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case a == "main":
+		return -1
+	case b == "main":
+		return 1
+	}
+	return cmp.Or(cmp.Compare(stem(a), stem(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+// stem returns the name without its index.
+func stem(s string) string {
+	if i := slices.Index([]byte(s), '['); i >= 0 {
+		return s[:i]
+	}
+	return s
+}
+
+// Bounds returns the first start and the last end; zeros without events.
+func (t *Trace) Bounds() (lo, hi int64) {
+	for i := range t.Events {
+		e := &t.Events[i]
+		if i == 0 {
+			lo, hi = e.Start, e.End
+		}
+		lo, hi = min(lo, e.Start), max(hi, e.End)
+	}
+	return lo, hi
+}
+
+// Merge returns one trace of several runs on the same clock.
+func Merge(traces ...*Trace) *Trace {
+	m := &Trace{}
+	for _, t := range traces {
+		if t == nil {
+			continue
+		}
+		m.Ranks = max(m.Ranks, t.Ranks)
+		m.Virtual = m.Virtual || t.Virtual
+		m.Events = append(m.Events, t.Events...)
+	}
+	m.Sort()
+	return m
+}
