@@ -35,6 +35,7 @@ type Caps struct {
 	Graphs     bool // CaptureGraph works
 	Virtual    bool // scheduled: time stands still, order is drawn at random
 	Concurrent bool // streams run at the same time
+	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
 }
 
 // World is a set of devices that reach each other's memory and counters.

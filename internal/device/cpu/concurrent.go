@@ -1,0 +1,46 @@
+package cpu
+
+// A stream has a goroutine only while it can go on: start gives it one when
+// work arrives, and wake when what its head waited for has happened. So nothing
+// is left behind when work runs out, and the world knows at any moment whether
+// anything can still move: running counts those goroutines.
+
+// start lets a concurrent stream go on. The caller holds the world's mutex.
+func (s *stream) start() {
+	w := s.dev.w
+	if w.scheduled() || s.running || s.parked {
+		return
+	}
+	s.running = true
+	w.running++
+	go s.drain()
+}
+
+// wake lets parked streams look at their heads again. The caller holds the
+// world's mutex.
+func wake(streams []*stream) {
+	for _, s := range streams {
+		s.parked = false
+		s.start()
+	}
+}
+
+// drain does the stream's tasks until none is left or the head must wait.
+func (s *stream) drain() {
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !s.queue.empty() {
+		if t := s.queue.peek(); !t.ready() {
+			t.park(s)
+			s.parked = true
+			break
+		}
+		s.step()
+	}
+	s.running = false
+	w.running--
+	if w.running == 0 {
+		w.quiet.Broadcast()
+	}
+}

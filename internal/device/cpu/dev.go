@@ -1,0 +1,100 @@
+package cpu
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// dev is one rank's device. The world's mutex guards mems and used.
+type dev struct {
+	w    *world
+	rank int
+	mems map[*memory]struct{}
+	used int64
+}
+
+func (d *dev) Rank() int { return d.rank }
+
+func (d *dev) errorf(format string, args ...any) error {
+	return fmt.Errorf("rank %d: %w", d.rank, fmt.Errorf(format, args...))
+}
+
+func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+	if err := d.w.check(); err != nil {
+		return nil, err
+	}
+	if bytes < 0 || kind > device.Pinned {
+		return nil, d.errorf("cannot allocate %d bytes of memory kind %d", bytes, kind)
+	}
+	if err := d.reserve(bytes); err != nil {
+		return nil, err
+	}
+	m := newMemory(d, bytes, kind)
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if d.mems == nil {
+		d.mems = map[*memory]struct{}{}
+	}
+	d.mems[m] = struct{}{}
+	return m, d.w.err()
+}
+
+func (d *dev) reserve(bytes int64) error {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if limit := d.w.m.opts.Memory; bytes > limit-d.used {
+		return d.errorf("out of memory: %d bytes asked for, %d of %d in use", bytes, d.used, limit)
+	}
+	d.used += bytes
+	return nil
+}
+
+// freeAll drops all memory. The caller holds the world's mutex; nothing runs.
+func (d *dev) freeAll() {
+	for m := range d.mems {
+		m.freed.Store(true)
+	}
+	d.mems, d.used = nil, 0
+}
+
+func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if err := d.w.err(); err != nil {
+		return nil, err
+	}
+	s := &stream{dev: d, name: opts.Name, main: opts.Name == "main"}
+	d.w.streams = append(d.w.streams, s)
+	return s, nil
+}
+
+func (d *dev) NewEvent() (device.Event, error) {
+	if err := d.w.check(); err != nil {
+		return nil, err
+	}
+	return &event{dev: d}, nil
+}
+
+func (d *dev) NewCounters(n int) (device.Counters, error) {
+	if err := d.w.check(); err != nil {
+		return nil, err
+	}
+	if n < 0 {
+		return nil, d.errorf("cannot make %d counters", n)
+	}
+	return &counters{dev: d, val: make([]int64, n)}, nil
+}
+
+// Prepare checks the kernel and picks the loops that compute it; nothing that
+// depends on operands' contents is decided here.
+func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
+	if err := d.w.check(); err != nil {
+		return nil, err
+	}
+	run, err := d.prepare(k)
+	if err != nil {
+		return nil, d.errorf("%s: %w", kernelName(k), err)
+	}
+	return &launch{dev: d, name: kernelName(k), run: run}, nil
+}

@@ -1,0 +1,169 @@
+package cpu
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// kernel is a checked kernel: its loops read ins and write out. All that may
+// overlap has been taken care of, except that an elementwise kernel's input may
+// be its output.
+type kernel struct {
+	device.Kernel
+	w   *world
+	ins []ref
+	out ref
+}
+
+// loops computes a kernel.
+type loops func(k *kernel)
+
+// makers check a kernel's operands and choose its loops.
+var makers = map[ir.Op]func(k *kernel) (loops, error){
+	ir.OpLinear: makeLinear,
+	ir.OpMatmul: makeMatmul,
+	ir.OpAdd:    makeElementwise,
+	ir.OpSub:    makeElementwise,
+	ir.OpMul:    makeElementwise,
+	ir.OpNeg:    makeElementwise,
+	ir.OpScale:  makeElementwise,
+	ir.OpRelu:   makeElementwise,
+	ir.OpGelu:   makeElementwise,
+	ir.OpFill:   makeElementwise,
+	ir.OpSum:    makeAxes,
+	ir.OpMax:    makeAxes,
+	ir.OpCast:   makeCast,
+
+	// The views of values come as strided operands: only a copy is left to do.
+	ir.OpCopy:      makeCopy,
+	ir.OpChunk:     makeCopy,
+	ir.OpSlice:     makeCopy,
+	ir.OpSelect:    makeCopy,
+	ir.OpTranspose: makeCopy,
+	ir.OpReshape:   makeCopy,
+	ir.OpClaim:     makeCopy,
+}
+
+func kernelName(k device.Kernel) string {
+	if k.Red != ir.NoRed {
+		return "reduction " + k.Red.String()
+	}
+	return k.Op.String()
+}
+
+// prepare checks k and returns what runs it.
+func (d *dev) prepare(dk device.Kernel) (func() error, error) {
+	k := &kernel{Kernel: dk, w: d.w}
+	maker := makers[dk.Op]
+	if dk.Red != ir.NoRed {
+		maker = makeReduction
+	}
+	if maker == nil {
+		return nil, fmt.Errorf("%w: the CPU machine has no such kernel", device.ErrUnsupported)
+	}
+	if err := k.operands(d); err != nil {
+		return nil, err
+	}
+	do, err := maker(k)
+	if err != nil {
+		return nil, err
+	}
+	return k.runner(do), nil
+}
+
+// operands resolves the views. Only a reduction may read peers' memory.
+func (k *kernel) operands(d *dev) error {
+	if len(k.Outs) != 1 {
+		return fmt.Errorf("%d results, 1 is needed", len(k.Outs))
+	}
+	var err error
+	if k.out, err = d.resolve(k.Outs[0], false); err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	if k.out.doubles() {
+		return fmt.Errorf("result: %w", errDoubles)
+	}
+	k.ins = make([]ref, len(k.Ins))
+	for i, v := range k.Ins {
+		if k.ins[i], err = d.resolve(v, k.Red != ir.NoRed); err != nil {
+			return fmt.Errorf("operand %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// runner stages operands that overlap the result otherwise than by being it:
+// so every kernel computes from what was there before it began.
+func (k *kernel) runner(do loops) func() error {
+	aliasable := k.Op.Info().Elementwise || k.Red != ir.NoRed
+	var risky []int
+	for i, in := range k.ins {
+		if in.overlaps(k.out) && !(aliasable && in.same(k.out)) {
+			risky = append(risky, i)
+		}
+	}
+	if len(risky) == 0 {
+		return func() error { do(k); return nil }
+	}
+	return func() error {
+		safe := *k
+		safe.ins = slices.Clone(k.ins)
+		for _, i := range risky {
+			tmp, done := stage(k.ins[i])
+			defer done()
+			safe.ins[i] = tmp
+		}
+		do(&safe)
+		return nil
+	}
+}
+
+// count checks the number of operands.
+func (k *kernel) count(least, most int) error {
+	if n := len(k.ins); n < least || n > most {
+		return fmt.Errorf("%d operands, %d to %d are needed", n, least, most)
+	}
+	return nil
+}
+
+// alike checks that all operands have the result's element type, and shape if asked.
+func (k *kernel) alike(shapes bool) error {
+	for i, in := range k.ins {
+		if in.dt != k.out.dt {
+			return fmt.Errorf("operand %d is %s, the result %s", i, in.dt, k.out.dt)
+		}
+		if shapes && !slices.Equal(in.shape, k.out.shape) {
+			return fmt.Errorf("operand %d has shape %v, the result %v", i, in.shape, k.out.shape)
+		}
+	}
+	return nil
+}
+
+// byAccum picks the instance of generic loops for the type that dt computes in.
+func byAccum(dt ir.DType, f32, f64, i64 loops) loops {
+	switch dt.Accum() {
+	case ir.F32:
+		return f32
+	case ir.F64:
+		return f64
+	}
+	return i64
+}
+
+func makeCopy(k *kernel) (loops, error) {
+	if err := k.count(1, 1); err != nil {
+		return nil, err
+	}
+	if k.ins[0].dt != k.out.dt || k.ins[0].n != k.out.n || k.Op != ir.OpReshape && !slices.Equal(k.ins[0].shape, k.out.shape) {
+		return nil, fmt.Errorf("%s%v from %s%v", k.out.dt, k.out.shape, k.ins[0].dt, k.ins[0].shape)
+	}
+	return func(k *kernel) {
+		c := copier{k.out, k.ins[0], k.w}
+		if !c.dst.same(c.src) {
+			c.parallel(c.src)
+		}
+	}, nil
+}

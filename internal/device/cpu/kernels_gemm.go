@@ -1,0 +1,243 @@
+package cpu
+
+import (
+	"fmt"
+	"slices"
+
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas32"
+	"gonum.org/v1/gonum/blas/blas64"
+)
+
+// Contractions compute every result as one dot product of two packed rows, with
+// an order of additions that depends on K alone: so the bits are the same for
+// any tiling, any number of workers and any split of a matrix into chunks of
+// rows. Zeros are not skipped: 0·NaN must be NaN.
+const (
+	tileRows = 64
+	tileCols = 128
+	// cachedBytes of packed rows of b are used against all rows of a tile of a.
+	cachedBytes = 128 << 10
+	// pitch rounds packed rows of b up, in elements: gonum's dot product peels
+	// off what lies before a multiple of 16 bytes of its second operand, and
+	// the order of additions must not depend on addresses.
+	pitch = 16
+)
+
+// gemm is one product out[M, N] = a[M, K] · b[N, K]ᵀ (+ bias[N]).
+type gemm struct {
+	k       *kernel
+	m, n, d int64 // d is K
+	a, b    ref
+	bias    *ref
+	out     ref
+}
+
+func makeLinear(k *kernel) (loops, error) {
+	if err := k.count(2, 3); err != nil {
+		return nil, err
+	}
+	if err := k.alike(false); err != nil {
+		return nil, err
+	}
+	x, w := k.ins[0].shape, k.ins[1].shape
+	if len(x) < 1 || len(w) != 2 || x[len(x)-1] != w[1] {
+		return nil, fmt.Errorf("x%v · w%vᵀ: w must be [N, K] and x […, K]", x, w)
+	}
+	lead := x[:len(x)-1]
+	if want := append(slices.Clone(lead), w[0]); !slices.Equal(want, k.out.shape) {
+		return nil, fmt.Errorf("the result has shape %v, not %v", k.out.shape, want)
+	}
+	if len(k.ins) == 3 && !slices.Equal(k.ins[2].shape, w[:1]) {
+		return nil, fmt.Errorf("bias%v for w%v", k.ins[2].shape, w)
+	}
+	g := gemm{m: 1, n: w[0], d: w[1]}
+	for _, e := range lead {
+		g.m *= e
+	}
+	return gemmLoops(k, func(k *kernel, each func(gemm)) {
+		g := g
+		g.k, g.a, g.b, g.out = k, k.ins[0], k.ins[1], k.out
+		if len(k.ins) == 3 {
+			g.bias = &k.ins[2]
+		}
+		each(g)
+	}), nil
+}
+
+func makeMatmul(k *kernel) (loops, error) {
+	if err := k.count(2, 2); err != nil {
+		return nil, err
+	}
+	if err := k.alike(false); err != nil {
+		return nil, err
+	}
+	a, b, out := k.ins[0].shape, k.ins[1].shape, k.out.shape
+	r := len(out)
+	if r < 2 || len(a) != r || len(b) != r {
+		return nil, fmt.Errorf("%v · %v into %v: the ranks must be equal and at least 2", a, b, out)
+	}
+	g := gemm{m: out[r-2], n: out[r-1], d: a[r-1]}
+	if k.TA {
+		g.d = a[r-2]
+	}
+	lead := out[: r-2 : r-2]
+	wantA, wantB := matrix(lead, g.m, g.d, k.TA), matrix(lead, g.d, g.n, k.TB)
+	if !slices.Equal(a, wantA) || !slices.Equal(b, wantB) {
+		return nil, fmt.Errorf("%v · %v into %v (ta=%v, tb=%v)", a, b, out, k.TA, k.TB)
+	}
+	return gemmLoops(k, func(k *kernel, each func(gemm)) {
+		a, b := k.ins[0], k.ins[1]
+		if k.TA {
+			a = a.transposed()
+		}
+		if !k.TB {
+			b = b.transposed()
+		}
+		batches(a, b, k.out, func(a, b, out ref) {
+			g := g
+			g.k, g.a, g.b, g.out = k, a, b, out
+			each(g)
+		})
+	}), nil
+}
+
+// matrix is the shape of a batch of m×n matrices, as stored.
+func matrix(lead []int64, m, n int64, transposed bool) []int64 {
+	if transposed {
+		m, n = n, m
+	}
+	return append(slices.Clone(lead), m, n)
+}
+
+func (r ref) transposed() ref {
+	perm := make([]int, len(r.shape))
+	for i := range perm {
+		perm[i] = i
+	}
+	n := len(perm)
+	perm[n-1], perm[n-2] = n-2, n-1
+	return r.permute(perm)
+}
+
+// batches calls f with each triple of matrices.
+func batches(a, b, out ref, f func(a, b, out ref)) {
+	if len(out.shape) == 2 {
+		f(a, b, out)
+		return
+	}
+	for i := range out.shape[0] {
+		batches(a.at(i), b.at(i), out.at(i), f)
+	}
+}
+
+// gemmLoops computes the products that list names.
+func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
+	return byAccum(k.out.dt,
+		func(k *kernel) { list(k, func(g gemm) { multiply(g, dot32) }) },
+		func(k *kernel) { list(k, func(g gemm) { multiply(g, dot64) }) },
+		func(k *kernel) { list(k, func(g gemm) { multiply(g, dotInt) }) })
+}
+
+// tile is a product of packed rows into c: m×n results from rows of d elements.
+type tile[A accum] struct {
+	m, n, d int
+	a       []A
+	b       []A // rows ldb apart
+	ldb     int
+	c       []A // rows ldc apart
+	ldc     int
+}
+
+func multiply[A accum](g gemm, dots func(tile[A])) {
+	if g.m == 0 || g.n == 0 {
+		return
+	}
+	ldb := max(1, (g.d+pitch-1)/pitch) * pitch
+	packed := borrow(g.n * ldb * sizeOf[A]())
+	defer restore(packed)
+	b := as[A](*packed)
+	workers, stop := g.k.w.m.workers, &g.k.w.ended
+	cols := (g.n + tileCols - 1) / tileCols
+	workers.each(cols, stop, func(j int64) {
+		packRows(b, ldb, g.b, g.d, j*tileCols, min((j+1)*tileCols, g.n))
+	})
+	rows := (g.m + tileRows - 1) / tileRows
+	workers.each(rows*cols, stop, func(t int64) {
+		i, j := t/cols*tileRows, t%cols*tileCols
+		product(g, i, min(i+tileRows, g.m), j, min(j+tileCols, g.n), b, ldb, dots)
+	})
+}
+
+// packRows puts rows [lo, hi) of b where they belong among the packed ones.
+func packRows[A accum](packed []A, ldb int64, b ref, d, lo, hi int64) {
+	rd := newReader[A](b, d)
+	defer rd.close()
+	for r := lo; r < hi; r++ {
+		copy(packed[r*ldb:], rd.load(r*d, d))
+	}
+}
+
+// product computes and stores results [i0, i1) × [j0, j1).
+func product[A accum](g gemm, i0, i1, j0, j1 int64, b []A, ldb int64, dots func(tile[A])) {
+	m, n := i1-i0, j1-j0
+	rd := newReader[A](g.a, m*g.d)
+	defer rd.close()
+	room := borrow(m * n * sizeOf[A]())
+	defer restore(room)
+	t := tile[A]{m: int(m), d: int(g.d), a: rd.load(i0*g.d, m*g.d), ldb: int(ldb), ldc: int(n)}
+	c := as[A](*room)
+	step := min(tileCols, max(4, cachedBytes/max(1, ldb*sizeOf[A]())))
+	for j := int64(0); j < n; j += step {
+		t.n, t.b, t.c = int(min(step, n-j)), b[(j0+j)*ldb:], c[j:]
+		dots(t)
+	}
+	if g.bias != nil {
+		addBias(c, *g.bias, j0, n)
+	}
+	wr := newWriter[A](g.out, n)
+	defer wr.close()
+	for i := range m {
+		at := (i0+i)*g.n + j0
+		row := wr.room(at, n)
+		copy(row, c[i*n:])
+		wr.flush(at, row)
+	}
+}
+
+func addBias[A accum](c []A, bias ref, j0, n int64) {
+	rd := newReader[A](bias, n)
+	defer rd.close()
+	add := rd.load(j0, n)
+	for ; len(c) > 0; c = c[n:] {
+		for j, v := range add {
+			c[j] += v
+		}
+	}
+}
+
+// dot32 and dot64 leave the loops to gonum, in tiles small enough that it stays
+// in the caller's goroutine and does not cut K.
+func dot32(t tile[float32]) {
+	blas32.Implementation().Sgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
+}
+
+func dot64(t tile[float64]) {
+	blas64.Implementation().Dgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
+}
+
+// dotInt wraps: the low bits of a sum do not depend on those above.
+func dotInt(t tile[int64]) {
+	for i := range t.m {
+		a := t.a[i*t.d:][:t.d]
+		c := t.c[i*t.ldc:][:t.n]
+		for j := range c {
+			b := t.b[j*t.ldb:][:t.d]
+			sum := int64(0)
+			for k, v := range a {
+				sum += v * b[k]
+			}
+			c[j] = sum
+		}
+	}
+}

@@ -1,0 +1,110 @@
+// Package cpu is the embedded machine: devices, streams, events, counters and
+// kernels on the host's processor, in two modes behind one interface.
+//
+// Concurrent runs every stream that can go on in a goroutine of its own; peers
+// touch each other's memory directly. Scheduled runs nothing until
+// World.Sync, which then picks, one step at a time, a stream whose next work is
+// ready, by a seeded random strategy: the same seed gives the same run, another
+// seed another legal order. There a wait that the program forgot shows as a
+// wrong result under some seed, the more so because memory is poisoned.
+//
+// The host must not issue work while Sync runs (functions given to
+// HostCaller.Call excepted): when all work is blocked then, that is a deadlock,
+// reported at once.
+package cpu
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Mode says how streams run.
+type Mode uint8
+
+// Modes.
+const (
+	Concurrent Mode = iota // streams run at the same time
+	Scheduled              // one step at a time, in an order drawn from the seed
+)
+
+const (
+	maxRanks      = 256
+	defaultMemory = 64 << 30
+)
+
+// Options choose how the machine runs; the zero value is a concurrent machine
+// that uses all processors.
+type Options struct {
+	Mode Mode
+	// Seed draws the order of a scheduled world, and with it the strategy:
+	// seed mod 4 is 0 for random priorities with Depth changes, 1 for uniformly
+	// random, 2 for one rank delayed as long as others can go, 3 for main
+	// streams first or last.
+	Seed int64
+	// Depth is the number of random priority changes in a Sync; 0 means 3.
+	Depth int
+	// Workers bounds the goroutines that help kernels of all worlds of this
+	// machine, the streams' own not counted; 0 means GOMAXPROCS-1. A scheduled
+	// machine has none.
+	Workers int
+	// Memory bounds the bytes that one device may have allocated; 0 means 64 GiB.
+	Memory int64
+}
+
+// New returns a CPU machine.
+func New(opts Options) device.Machine {
+	if opts.Depth <= 0 {
+		opts.Depth = 3
+	}
+	if opts.Workers <= 0 {
+		opts.Workers = runtime.GOMAXPROCS(0) - 1
+	}
+	if opts.Mode == Scheduled {
+		opts.Workers = 0
+	}
+	if opts.Memory <= 0 {
+		opts.Memory = defaultMemory
+	}
+	return &machine{opts: opts, workers: newWorkers(opts.Workers)}
+}
+
+type machine struct {
+	opts    Options
+	workers *workers
+}
+
+func (m *machine) Name() string { return "cpu" }
+
+func (m *machine) Caps() device.Caps {
+	scheduled := m.opts.Mode == Scheduled
+	return device.Caps{
+		MaxRanks:   maxRanks,
+		DTypes:     ir.DTypes(),
+		Virtual:    scheduled,
+		Concurrent: !scheduled,
+		Deadlocks:  true,
+	}
+}
+
+func (m *machine) Open(ctx context.Context, ranks int) (device.World, error) {
+	if ranks < 1 || ranks > maxRanks {
+		return nil, fmt.Errorf("cpu: cannot open a world of %d ranks: 1 to %d are possible", ranks, maxRanks)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("cpu: open: %w", err)
+	}
+	if !littleEndian {
+		return nil, fmt.Errorf("cpu: a big-endian host: %w; use amd64 or arm64", device.ErrUnsupported)
+	}
+	return newWorld(ctx, m, ranks), nil
+}
+
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+var errClosed = errors.New("the world is closed")

@@ -1,0 +1,152 @@
+package cpu
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// alignment is that of every allocation, in bytes.
+const alignment = 256
+
+// poison is the pattern of memory never written: a NaN in f16, bf16, f32 and
+// f64 and a large number in i32 and i64, wherever it is read at an even offset.
+var poison = [2]byte{0xff, 0x7f}
+
+// memory is a stretch of one device's memory.
+type memory struct {
+	dev   *dev
+	kind  device.MemKind
+	data  []byte
+	freed atomic.Bool
+}
+
+func newMemory(d *dev, bytes int64, kind device.MemKind) *memory {
+	m := &memory{dev: d, kind: kind, data: alignedBytes(bytes)}
+	if d.w.scheduled() {
+		m.Poison(0, bytes)
+	}
+	return m
+}
+
+func alignedBytes(n int64) []byte {
+	raw := make([]byte, n+alignment)
+	skip := -uintptr(unsafe.Pointer(&raw[0])) & (alignment - 1)
+	return raw[skip : int64(skip)+n : int64(skip)+n]
+}
+
+func (m *memory) Bytes() int64 { return int64(len(m.data)) }
+
+func (m *memory) Free() error {
+	w := m.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause == errClosed {
+		return w.err()
+	}
+	if m.freed.Swap(true) {
+		return m.dev.errorf("memory of %d bytes is freed twice", len(m.data))
+	}
+	delete(m.dev.mems, m)
+	m.dev.used -= m.Bytes()
+	if w.scheduled() {
+		m.Poison(0, m.Bytes())
+	}
+	return nil
+}
+
+// Poison overwrites bytes [off, off+n); what lies outside the memory is ignored.
+func (m *memory) Poison(off, n int64) {
+	lo := min(max(off, 0), m.Bytes())
+	hi := lo
+	if n > 0 {
+		hi = lo + min(n, m.Bytes()-lo)
+	}
+	b := m.data[lo:hi]
+	for i := range min(2, len(b)) {
+		b[i] = poison[(lo+int64(i))&1]
+	}
+	for done := 2; done < len(b); done *= 2 {
+		copy(b[done:], b[:done])
+	}
+}
+
+// resolve checks a view and returns how to reach its elements. Peers' memory
+// must be shared, and is allowed only where peers is set.
+func (d *dev) resolve(v device.View, peers bool) (ref, error) {
+	m, ok := v.Mem.(*memory)
+	if !ok || m == nil || m.dev.w != d.w {
+		return ref{}, fmt.Errorf("a view of memory that is not this world's")
+	}
+	if m.freed.Load() {
+		return ref{}, fmt.Errorf("a view of memory that was freed")
+	}
+	if m.dev != d && !peers {
+		return ref{}, fmt.Errorf("a view of rank %d's memory", m.dev.rank)
+	}
+	if m.dev != d && m.kind == device.Private {
+		return ref{}, fmt.Errorf("a view of private memory of rank %d; allocate it as shared", m.dev.rank)
+	}
+	return m.view(v)
+}
+
+// view checks that v lies in m.
+func (m *memory) view(v device.View) (ref, error) {
+	bytes, err := tensor.Bytes(v.DType, v.Shape)
+	if err != nil {
+		return ref{}, err
+	}
+	if len(v.Strides) != len(v.Shape) {
+		return ref{}, fmt.Errorf("a view of %d extents with %d strides", len(v.Shape), len(v.Strides))
+	}
+	size := v.DType.Size()
+	if v.Off < 0 || v.Off > m.Bytes() || v.Off%size != 0 {
+		return ref{}, fmt.Errorf("a view of %s at byte %d of %d: the offset must lie inside and be a multiple of %d", v.DType, v.Off, m.Bytes(), size)
+	}
+	r := ref{mem: m, off: v.Off, dt: v.DType, n: bytes / size, dims: collapse(v.Shape, v.Strides), shape: v.Shape, strides: v.Strides}
+	if r.n == 0 {
+		r.dims = []dim{{0, 1}}
+		return r, nil
+	}
+	last, ok := lastElement(v.Shape, v.Strides)
+	if !ok || last >= (m.Bytes()-v.Off)/size {
+		return ref{}, fmt.Errorf("a view of %s%v with strides %v at byte %d leaves its memory of %d bytes", v.DType, v.Shape, v.Strides, v.Off, m.Bytes())
+	}
+	return r, nil
+}
+
+// lastElement returns the distance, in elements, from the first to the last
+// element of a view that is not empty; false for negative strides and overflow.
+func lastElement(shape, strides []int64) (int64, bool) {
+	var last uint64
+	for i, e := range shape {
+		if strides[i] < 0 {
+			return 0, false
+		}
+		hi, lo := bits.Mul64(uint64(e-1), uint64(strides[i]))
+		sum, carry := bits.Add64(last, lo, 0)
+		if hi != 0 || carry != 0 || int64(sum) < 0 {
+			return 0, false
+		}
+		last = sum
+	}
+	return int64(last), true
+}
+
+// as views bytes as elements; b must be aligned for them and hold whole ones.
+func as[T any](b []byte) []T {
+	var e T
+	n := len(b) / int(unsafe.Sizeof(e))
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
+}
+
+func alignedFor(b []byte, size int64) bool {
+	return len(b) == 0 || uintptr(unsafe.Pointer(&b[0]))%uintptr(size) == 0
+}

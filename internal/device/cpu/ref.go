@@ -1,0 +1,128 @@
+package cpu
+
+import (
+	"cmp"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// dim is one extent of a collapsed view: n elements, stride apart.
+type dim struct{ n, stride int64 }
+
+// ref is a checked view. dims is its shape with extents of 1 dropped and
+// neighbours merged where the outer one continues the inner: never empty, the
+// innermost last.
+type ref struct {
+	mem            *memory
+	off            int64 // bytes
+	dt             ir.DType
+	n              int64 // elements
+	dims           []dim
+	shape, strides []int64
+}
+
+func collapse(shape, strides []int64) []dim {
+	var dims []dim
+	for i, e := range shape {
+		if e == 1 {
+			continue
+		}
+		if k := len(dims) - 1; k >= 0 && dims[k].stride == e*strides[i] {
+			dims[k] = dim{dims[k].n * e, strides[i]}
+			continue
+		}
+		dims = append(dims, dim{e, strides[i]})
+	}
+	if len(dims) == 0 {
+		dims = []dim{{1, 1}}
+	}
+	return dims
+}
+
+// permute returns the view with result axis i taken from axis perm[i].
+func (r ref) permute(perm []int) ref {
+	shape, strides := make([]int64, len(perm)), make([]int64, len(perm))
+	for i, p := range perm {
+		shape[i], strides[i] = r.shape[p], r.strides[p]
+	}
+	return r.reshaped(shape, strides)
+}
+
+// at returns the view at index i of axis 0, which disappears.
+func (r ref) at(i int64) ref {
+	s := r.reshaped(r.shape[1:], r.strides[1:])
+	s.off += i * r.strides[0] * r.dt.Size()
+	return s
+}
+
+// reshaped is r with another shape; elements stay inside r's.
+func (r ref) reshaped(shape, strides []int64) ref {
+	r.shape, r.strides, r.n = shape, strides, 1
+	for _, e := range shape {
+		r.n *= e
+	}
+	r.dims = []dim{{0, 1}}
+	if r.n > 0 {
+		r.dims = collapse(shape, strides)
+	}
+	return r
+}
+
+// dense reports whether elements lie in row-major order without gaps.
+func (r ref) dense() bool { return len(r.dims) == 1 && (r.dims[0].stride == 1 || r.dims[0].n == 1) }
+
+// bytes returns the elements [i, i+n) of a dense view.
+func (r ref) bytes(i, n int64) []byte {
+	size := r.dt.Size()
+	lo := r.off + i*size
+	return r.mem.data[lo : lo+n*size]
+}
+
+// span returns the byte range that the elements lie in.
+func (r ref) span() (lo, hi int64) {
+	if r.n == 0 {
+		return r.off, r.off
+	}
+	last := int64(0)
+	for _, d := range r.dims {
+		last += (d.n - 1) * d.stride
+	}
+	return r.off, r.off + (last+1)*r.dt.Size()
+}
+
+// overlaps reports whether two views may share bytes.
+func (r ref) overlaps(o ref) bool {
+	if r.mem != o.mem {
+		return false
+	}
+	rl, rh := r.span()
+	ol, oh := o.span()
+	return rl < oh && ol < rh
+}
+
+// same reports whether two views name the same elements in the same order.
+func (r ref) same(o ref) bool {
+	return r.mem == o.mem && r.off == o.off && r.dt == o.dt && slices.Equal(r.dims, o.dims)
+}
+
+// doubles reports whether some element is written twice: a stride of 0, or
+// axes that reach into each other.
+func (r ref) doubles() bool {
+	if r.n == 0 {
+		return false
+	}
+	dims := slices.Clone(r.dims)
+	slices.SortFunc(dims, func(a, b dim) int { return cmp.Compare(a.stride, b.stride) })
+	reach := int64(0)
+	for _, d := range dims {
+		if d.n == 1 {
+			continue
+		}
+		if d.stride <= reach {
+			return true
+		}
+		reach += (d.n - 1) * d.stride
+	}
+	return false
+}

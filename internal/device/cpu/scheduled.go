@@ -1,0 +1,72 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+)
+
+var errSyncing = errors.New("Sync was called while Sync runs")
+
+// runScheduled does one step after another until nothing is ready, the world
+// has ended or ctx is done. The caller holds mu.
+func (w *world) runScheduled(ctx context.Context) error {
+	if w.syncing {
+		return errSyncing
+	}
+	w.syncing = true
+	defer func() { w.syncing = false }()
+	pick := newPicker(w)
+	for w.cause == nil {
+		if err := ctx.Err(); err != nil {
+			w.end(&expired{err: err, cause: context.Cause(ctx), at: w.standing()})
+			return nil
+		}
+		ready := w.ready()
+		if len(ready) == 0 {
+			return nil
+		}
+		w.advance(pick(ready))
+	}
+	return nil
+}
+
+// ready lists the streams that can take a step, in order of creation. The
+// slice is good until the next call.
+func (w *world) ready() []*stream {
+	list := w.candidates[:0]
+	for _, s := range w.streams {
+		if s.queue.empty() {
+			continue
+		}
+		if t, _ := s.head(); t == nil || t.ready() {
+			list = append(list, s)
+		}
+	}
+	w.candidates = list
+	return list
+}
+
+// advance does, as one step, the marks before the stream's next task, the task,
+// and the ends of marks after it.
+func (w *world) advance(s *stream) {
+	w.running++
+	for s.next(begin) || s.next(end) {
+		s.step()
+	}
+	if !s.queue.empty() {
+		s.step()
+	}
+	w.step++
+	for s.next(end) {
+		s.step()
+	}
+	w.running--
+	if w.running == 0 {
+		w.quiet.Broadcast()
+	}
+}
+
+// next reports whether the stream's next task is of the kind.
+func (s *stream) next(kind taskKind) bool {
+	return !s.queue.empty() && s.queue.peek().kind == kind
+}

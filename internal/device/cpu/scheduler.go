@@ -1,0 +1,97 @@
+package cpu
+
+// picker chooses the stream that takes the next step; ready is not empty and in
+// order of creation.
+type picker func(ready []*stream) *stream
+
+// newPicker draws a strategy's choices for one Sync. No single strategy finds
+// every missing wait: random priorities with few changes find those that need a
+// few preemptions at the right places (PCT), uniform choice those between
+// short neighbours, and delays those where one side must be very late.
+func newPicker(w *world) picker {
+	switch uint64(w.m.opts.Seed) % 4 {
+	case 0:
+		return w.priorities()
+	case 1:
+		return w.uniform
+	case 2:
+		return w.delayRank()
+	}
+	return w.mainsApart()
+}
+
+func (w *world) uniform(ready []*stream) *stream { return ready[w.rng.IntN(len(ready))] }
+
+// priorities is PCT: every stream has a random priority, the highest that is
+// ready goes on, and at each of Depth random steps the one that would go falls
+// behind all others.
+func (w *world) priorities() picker {
+	priority := make(map[*stream]int)
+	for i, p := range w.rng.Perm(len(w.streams)) {
+		priority[w.streams[i]] = p + 1
+	}
+	drop := make(map[int]bool)
+	for range w.m.opts.Depth {
+		drop[w.rng.IntN(w.queued()+1)] = true
+	}
+	step, lowest := 0, 0
+	return func(ready []*stream) *stream {
+		s := highest(ready, priority)
+		if drop[step] {
+			lowest--
+			priority[s] = lowest
+			s = highest(ready, priority)
+		}
+		step++
+		return s
+	}
+}
+
+// delayRank lets one rank go on only when no other can.
+func (w *world) delayRank() picker {
+	victim := w.rng.IntN(len(w.devices))
+	return func(ready []*stream) *stream {
+		return w.prefer(ready, func(s *stream) bool { return s.dev.rank != victim })
+	}
+}
+
+// mainsApart lets main streams go on only when no other can, or the reverse.
+func (w *world) mainsApart() picker {
+	mainsFirst := w.rng.IntN(2) == 0
+	return func(ready []*stream) *stream {
+		return w.prefer(ready, func(s *stream) bool { return s.main == mainsFirst })
+	}
+}
+
+// prefer picks at random among those that like names, or among all if none is.
+func (w *world) prefer(ready []*stream, like func(*stream) bool) *stream {
+	var liked []*stream
+	for _, s := range ready {
+		if like(s) {
+			liked = append(liked, s)
+		}
+	}
+	if len(liked) == 0 {
+		return w.uniform(ready)
+	}
+	return w.uniform(liked)
+}
+
+func highest(ready []*stream, priority map[*stream]int) *stream {
+	best := ready[0]
+	for _, s := range ready[1:] {
+		if priority[s] > priority[best] {
+			best = s
+		}
+	}
+	return best
+}
+
+// queued counts the tasks of all streams.
+func (w *world) queued() int {
+	n := 0
+	for _, s := range w.streams {
+		n += len(s.queue.tasks) - s.queue.next
+	}
+	return n
+}

@@ -1,0 +1,70 @@
+package cpu
+
+import (
+	"fmt"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// step takes the stream's first task and does it. It is called with the
+// world's mutex held and returns so, but lets go of it around work and
+// observers. A failure ends the world.
+func (s *stream) step() {
+	switch t := s.queue.pop(); t.kind {
+	case work:
+		s.work(t)
+	case begin:
+		s.open = append(s.open, t.n)
+		s.observe(t, device.Observer.Began)
+	case end:
+		s.open = s.open[:len(s.open)-1]
+		s.observe(t, device.Observer.Ended)
+	default:
+		t.settle()
+	}
+}
+
+func (s *stream) work(t task) {
+	w := s.dev.w
+	s.busy = t.what
+	w.mu.Unlock()
+	err := guarded(t.run)
+	w.mu.Lock()
+	s.busy = ""
+	if err != nil && w.cause == nil {
+		w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.openMark(), Err: fmt.Errorf("%s: %w", t.what, err)})
+	}
+}
+
+// guarded turns a panic of run into an error.
+func guarded(run func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicError(p)
+		}
+	}()
+	return run()
+}
+
+// panicError keeps an error that was the panic's value in reach of errors.As.
+func panicError(p any) error {
+	if err, ok := p.(error); ok {
+		return fmt.Errorf("panic: %w", err)
+	}
+	return fmt.Errorf("panic: %v", p)
+}
+
+func (s *stream) observe(t task, tell func(o device.Observer, rank int, stream string, id, ns int64)) {
+	w := s.dev.w
+	o, now := w.observer, w.step
+	if o == nil {
+		return
+	}
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	if !w.scheduled() {
+		now = time.Since(w.opened).Nanoseconds()
+	}
+	tell(o, s.dev.rank, s.name, t.n, now)
+}

@@ -1,0 +1,251 @@
+package cpu
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// stream checks what it is given and queues it. The world's mutex guards all
+// but the names.
+type stream struct {
+	dev  *dev
+	name string
+	main bool // the caller's stream, for the scheduler's strategies
+
+	queue   queue
+	running bool    // has a goroutine (concurrent)
+	parked  bool    // its head waits and will be woken (concurrent)
+	busy    string  // the work that runs now; "" for none
+	issued  []int64 // marks begun and not ended, as issued
+	open    []int64 // the same, as run
+}
+
+func (s *stream) Name() string { return s.name }
+
+func (s *stream) errorf(format string, args ...any) error {
+	return fmt.Errorf("rank %d, stream %s: %w", s.dev.rank, s.name, fmt.Errorf(format, args...))
+}
+
+// add queues t unless the world has ended.
+func (s *stream) add(t task) error {
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return s.addLocked(t)
+}
+
+func (s *stream) addLocked(t task) error {
+	if err := s.dev.w.err(); err != nil {
+		return err
+	}
+	s.queue.push(t)
+	s.start()
+	return nil
+}
+
+func (s *stream) Launch(l device.Launch) error {
+	k, ok := l.(*launch)
+	if !ok || k == nil || k.dev != s.dev {
+		return s.errorf("a launch that was not prepared on this device")
+	}
+	if k.released {
+		return s.errorf("%s: its launch was released", k.name)
+	}
+	return s.add(task{kind: work, what: k.name, run: k.run})
+}
+
+func (s *stream) Copy(dst, src device.View) error {
+	d, err := s.dev.resolve(dst, true)
+	if err != nil {
+		return s.errorf("copy: destination: %w", err)
+	}
+	r, err := s.dev.resolve(src, true)
+	if err != nil {
+		return s.errorf("copy: source: %w", err)
+	}
+	c, err := newCopier(d, r, s.dev.w)
+	if err != nil {
+		return s.errorf("copy: %w", err)
+	}
+	return s.add(task{kind: work, what: "copy", run: c.run})
+}
+
+func (s *stream) Upload(dst device.View, src []byte) error {
+	d, err := s.host(dst, src)
+	if err != nil {
+		return s.errorf("upload: %w", err)
+	}
+	if d.doubles() {
+		return s.errorf("upload: the view names some element twice")
+	}
+	return s.add(task{kind: work, what: "upload", run: func() error { scatterBytes(d, 0, src); return nil }})
+}
+
+func (s *stream) Download(dst []byte, src device.View) error {
+	r, err := s.host(src, dst)
+	if err != nil {
+		return s.errorf("download: %w", err)
+	}
+	return s.add(task{kind: work, what: "download", run: func() error { gatherBytes(dst, r, 0); return nil }})
+}
+
+// host checks a view of this device's memory against dense host bytes.
+func (s *stream) host(v device.View, b []byte) (ref, error) {
+	r, err := s.dev.resolve(v, false)
+	if err != nil {
+		return r, err
+	}
+	if want, _ := tensor.Bytes(v.DType, v.Shape); int64(len(b)) != want {
+		return r, fmt.Errorf("%d host bytes for %s%v, which has %d", len(b), v.DType, v.Shape, want)
+	}
+	return r, nil
+}
+
+// Call runs f in stream order, outside any lock. f may issue work; it must
+// return by itself, since an abort cannot interrupt it, and must not call Sync
+// or Close.
+func (s *stream) Call(f func()) error {
+	return s.add(task{kind: work, what: "call", run: func() error { f(); return nil }})
+}
+
+func (s *stream) Record(e device.Event) error {
+	ev, ok := e.(*event)
+	if !ok || ev == nil || ev.dev != s.dev {
+		return s.errorf("record: an event that is not this device's")
+	}
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ev.released {
+		return s.errorf("record: the event was released")
+	}
+	m := &mark{on: s}
+	if err := s.addLocked(task{kind: record, mark: m}); err != nil {
+		return err
+	}
+	ev.latest = m
+	return nil
+}
+
+func (s *stream) Wait(e device.Event) error {
+	ev, ok := e.(*event)
+	if !ok || ev == nil || ev.dev.w != s.dev.w {
+		return s.errorf("wait: an event that is not this world's")
+	}
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.err(); err != nil {
+		return err
+	}
+	if ev.released {
+		return s.errorf("wait: the event was released")
+	}
+	if ev.latest == nil {
+		return s.errorf("wait: the event was never recorded, so there is nothing to wait for")
+	}
+	return s.addLocked(task{kind: waitMark, mark: ev.latest})
+}
+
+func (s *stream) Signal(c device.Counters, elem int, by int64) error {
+	cs, err := s.counters(c, elem)
+	if err != nil {
+		return s.errorf("signal: %w", err)
+	}
+	if by <= 0 {
+		return s.errorf("signal: counters are only raised, not changed by %d", by)
+	}
+	return s.add(task{kind: signal, ctrs: cs, elem: elem, n: by})
+}
+
+func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
+	cs, err := s.counters(c, elem)
+	if err != nil {
+		return s.errorf("wait: %w", err)
+	}
+	if cs.dev != s.dev {
+		return s.errorf("wait: counters of rank %d; a device waits for its own", cs.dev.rank)
+	}
+	return s.add(task{kind: waitCounter, ctrs: cs, elem: elem, n: least})
+}
+
+func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
+	cs, ok := c.(*counters)
+	if !ok || cs == nil || cs.dev.w != s.dev.w {
+		return nil, fmt.Errorf("counters that are not this world's")
+	}
+	if elem < 0 || elem >= len(cs.val) {
+		return nil, fmt.Errorf("counter %d of %d", elem, len(cs.val))
+	}
+	cs.dev.w.mu.Lock()
+	defer cs.dev.w.mu.Unlock()
+	if cs.released {
+		return nil, fmt.Errorf("the counters were released")
+	}
+	return cs, nil
+}
+
+func (s *stream) Begin(id int64) error {
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := s.addLocked(task{kind: begin, n: id}); err != nil {
+		return err
+	}
+	s.issued = append(s.issued, id)
+	return nil
+}
+
+func (s *stream) End(id int64) error {
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.err(); err != nil {
+		return err
+	}
+	k := len(s.issued) - 1
+	if k < 0 || s.issued[k] != id {
+		return s.errorf("end of mark %d, which is not the innermost one begun", id)
+	}
+	if err := s.addLocked(task{kind: end, n: id}); err != nil {
+		return err
+	}
+	s.issued = s.issued[:k]
+	return nil
+}
+
+// head returns the next task that is not a mark, nil if there is none, and the
+// innermost mark around it. The caller holds the world's mutex.
+func (s *stream) head() (*task, int64) {
+	open := s.open
+	for i := s.queue.next; i < len(s.queue.tasks); i++ {
+		switch t := &s.queue.tasks[i]; t.kind {
+		case begin:
+			open = append(open[:len(open):len(open)], t.n)
+		case end:
+			open = open[:len(open)-1]
+		default:
+			return t, innermost(open)
+		}
+	}
+	return nil, innermost(open)
+}
+
+// openMark returns the innermost mark around the work that runs, -1 for none.
+func (s *stream) openMark() int64 { return innermost(s.open) }
+
+func innermost(open []int64) int64 {
+	if len(open) == 0 {
+		return -1
+	}
+	return open[len(open)-1]
+}
+
+var (
+	_ device.Stream     = (*stream)(nil)
+	_ device.HostCaller = (*stream)(nil)
+	_ device.Observable = (*world)(nil)
+	_ device.Poisoner   = (*memory)(nil)
+)

@@ -1,0 +1,64 @@
+package cpu
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// workers lends goroutines to kernels. The bound is the machine's, so that many
+// ranks with many streams do not each split their kernels over all processors.
+type workers struct{ free chan struct{} }
+
+func newWorkers(n int) *workers {
+	w := &workers{free: make(chan struct{}, n)}
+	for range n {
+		w.free <- struct{}{}
+	}
+	return w
+}
+
+// each calls f(0) … f(n-1), in any order and by as many goroutines as are
+// free, and returns when all have returned. It skips what is left once stop is
+// set. A panic of f comes out as the caller's. Which goroutine runs which i
+// must not matter to f.
+func (w *workers) each(n int64, stop *atomic.Bool, f func(i int64)) {
+	var next atomic.Int64
+	loop := func() {
+		for i := next.Add(1) - 1; i < n && !stop.Load(); i = next.Add(1) - 1 {
+			f(i)
+		}
+	}
+	var helpers sync.WaitGroup
+	var failed atomic.Pointer[any]
+	for range n - 1 {
+		if !w.lend(&helpers, &failed, loop) {
+			break
+		}
+	}
+	defer func() {
+		helpers.Wait()
+		if p := failed.Load(); p != nil {
+			panic(*p)
+		}
+	}()
+	loop()
+}
+
+// lend runs loop in a goroutine if one is free.
+func (w *workers) lend(wg *sync.WaitGroup, failed *atomic.Pointer[any], loop func()) bool {
+	select {
+	case <-w.free:
+	default:
+		return false
+	}
+	wg.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				failed.CompareAndSwap(nil, &p)
+			}
+			w.free <- struct{}{}
+		}()
+		loop()
+	})
+	return true
+}

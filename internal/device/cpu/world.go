@@ -1,0 +1,212 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// world is a set of devices. mu guards everything that streams share: queues,
+// marks, counter values, the cause. Kernels, copies and observers run outside.
+type world struct {
+	m       *machine
+	devices []*dev
+	opened  time.Time
+	unwatch func() bool // stops watching the context of Open
+
+	mu       sync.Mutex
+	streams  []*stream // of all devices, in order of creation
+	running  int       // streams with a goroutine (concurrent), or steps in progress (scheduled)
+	quiet    sync.Cond // running fell to 0
+	observer device.Observer
+	cause    error // why the world has ended; nil while it lives
+	ended    atomic.Bool
+
+	// Scheduled mode only.
+	rng        *rand.Rand
+	step       int64
+	syncing    bool
+	candidates []*stream // reused by ready
+}
+
+func newWorld(ctx context.Context, m *machine, ranks int) *world {
+	w := &world{m: m, opened: time.Now(), rng: rand.New(rand.NewPCG(uint64(m.opts.Seed), 0x686f636b6574))}
+	w.quiet.L = &w.mu
+	for r := range ranks {
+		w.devices = append(w.devices, &dev{w: w, rank: r})
+	}
+	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx) })
+	return w
+}
+
+func (w *world) scheduled() bool { return w.m.opts.Mode == Scheduled }
+
+func (w *world) Ranks() int { return len(w.devices) }
+
+// Device returns nil for a rank outside [0, Ranks()).
+func (w *world) Device(rank int) device.Device {
+	if rank < 0 || rank >= len(w.devices) {
+		return nil
+	}
+	return w.devices[rank]
+}
+
+func (w *world) Observe(o device.Observer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.observer = o
+}
+
+// Sync also ends the world with ctx: work in flight cannot be taken back, so a
+// cancelled Sync aborts. It returns only when nothing runs any more.
+func (w *world) Sync(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { w.expire(ctx) })
+	defer stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.scheduled() {
+		if err := w.runScheduled(ctx); err != nil {
+			return err
+		}
+	} else {
+		for w.running > 0 {
+			w.quiet.Wait()
+		}
+	}
+	if w.cause == nil {
+		if blocked := w.blocked(); len(blocked) > 0 {
+			w.end(&device.Deadlock{Blocked: blocked})
+		}
+	}
+	return w.err()
+}
+
+func (w *world) Abort(cause error) {
+	if cause == nil {
+		cause = errors.New("Abort was called")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end(cause)
+}
+
+func (w *world) Close() error {
+	w.unwatch()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause == errClosed {
+		return w.err()
+	}
+	w.end(errClosed)
+	w.cause = errClosed
+	for w.running > 0 {
+		w.quiet.Wait()
+	}
+	for _, d := range w.devices {
+		d.freeAll()
+	}
+	return nil
+}
+
+// end stops the world; only the first cause counts. The caller holds mu.
+func (w *world) end(cause error) {
+	if w.cause != nil {
+		return
+	}
+	w.cause = cause
+	w.ended.Store(true)
+	for _, s := range w.streams {
+		s.queue = queue{}
+	}
+}
+
+// expire ends the world because a context is done, and says what it was at.
+func (w *world) expire(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end(&expired{err: ctx.Err(), cause: context.Cause(ctx), at: w.standing()})
+}
+
+// err returns what calls on a world that has ended get. The caller holds mu.
+func (w *world) err() error {
+	if w.cause == nil {
+		return nil
+	}
+	return &abortedError{w.cause}
+}
+
+func (w *world) check() error {
+	if !w.ended.Load() {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err()
+}
+
+// blocked lists the streams that have work left. The caller holds mu.
+func (w *world) blocked() []device.Blocked {
+	var list []device.Blocked
+	for _, s := range w.streams {
+		if t, id := s.head(); t != nil {
+			list = append(list, device.Blocked{Rank: s.dev.rank, Stream: s.name, ID: id, On: t.waitsFor()})
+		}
+	}
+	return list
+}
+
+// standing says in words what each stream with work does. The caller holds mu.
+func (w *world) standing() []string {
+	var list []string
+	for _, s := range w.streams {
+		where := fmt.Sprintf("rank %d, stream %s", s.dev.rank, s.name)
+		switch t, id := s.head(); {
+		case s.busy != "":
+			list = append(list, fmt.Sprintf("%s%s runs %s", where, markText(s.openMark()), s.busy))
+		case t != nil && !t.ready():
+			list = append(list, fmt.Sprintf("%s%s waits for %s", where, markText(id), t.waitsFor()))
+		}
+	}
+	return list
+}
+
+func markText(id int64) string {
+	if id < 0 {
+		return ""
+	}
+	return fmt.Sprintf(", mark %d", id)
+}
+
+// abortedError is what every call returns once the world has ended.
+type abortedError struct{ cause error }
+
+func (e *abortedError) Error() string        { return "aborted: " + e.cause.Error() }
+func (e *abortedError) Unwrap() error        { return e.cause }
+func (e *abortedError) Is(target error) bool { return target == device.ErrAborted }
+
+// expired is the end of a context while there was work.
+type expired struct {
+	err, cause error
+	at         []string
+}
+
+func (e *expired) Error() string {
+	s := e.err.Error()
+	if e.cause != nil && e.cause != e.err {
+		s += " (" + e.cause.Error() + ")"
+	}
+	const most = 8
+	if n := len(e.at); n > most {
+		return fmt.Sprintf("%s; %s; and %d more streams", s, strings.Join(e.at[:most], "; "), n-most)
+	}
+	return strings.Join(append([]string{s}, e.at...), "; ")
+}
+
+func (e *expired) Unwrap() []error { return []error{e.err, e.cause} }
