@@ -303,3 +303,42 @@ type Memory struct {
 	// one stream.
 	Bound int64
 }
+
+// Moved returns the bytes that member i's part of a collective brings it from
+// other ranks, at the least: what any algorithm must move.
+func (c *Coll) Moved(i int) int64 {
+	if c.Op == ir.OpBarrier {
+		return 0
+	}
+	p, n := &c.Parts[i], int64(len(c.Parts))
+	if n <= 1 {
+		return 0
+	}
+	switch c.Op {
+	case ir.OpAllReduce:
+		return 2 * p.In.Bytes() * (n - 1) / n
+	case ir.OpAllGather, ir.OpAllToAll:
+		return p.Out.Bytes() * (n - 1) / n
+	case ir.OpReduceScatter:
+		return p.Out.Bytes() * (n - 1)
+	case ir.OpReduce:
+		if int32(i) == c.Root {
+			return p.Out.Bytes()
+		}
+		return 0
+	case ir.OpGather:
+		if int32(i) == c.Root {
+			return p.Out.Bytes() * (n - 1) / n
+		}
+		return 0
+	case ir.OpPermute:
+		if p.From == int32(i) || p.From < 0 {
+			return 0
+		}
+		return p.Out.Bytes()
+	}
+	if int32(i) == c.Root { // broadcast, scatter: the root has it
+		return 0
+	}
+	return p.Out.Bytes()
+}

@@ -1,0 +1,102 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/eval"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// ErrDiffers is wrapped by Comparison.Err when a result is not what the
+// reference says.
+var ErrDiffers = errors.New("the result differs from the reference")
+
+// Reference is what a run's results are compared with: the function that the
+// model's function refines, or else itself, computed by the reference evaluator.
+type Reference struct {
+	// Against is the function evaluated.
+	Against string
+	// Exact: every element is certified exact, whatever the order of sums.
+	Exact   bool
+	outputs []*eval.Output
+}
+
+// Reference evaluates the model's reference on the same arguments as a run.
+// It is slow: a hundred times the time of a run and more.
+func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
+	m.mu.Lock()
+	in, err := m.arguments(args)
+	m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	b, err := m.dimsOf(in)
+	if err != nil {
+		return nil, err
+	}
+	bound, err := m.unit.Reference(b.ir())
+	if err != nil {
+		return nil, err
+	}
+	res, err := eval.Run(ctx, bound, in, eval.Options{})
+	if err != nil {
+		return nil, err
+	}
+	ref := &Reference{Against: bound.Func.Name, Exact: true, outputs: res.Outputs}
+	for _, o := range res.Outputs {
+		ref.Exact = ref.Exact && o.Exact
+	}
+	return ref, nil
+}
+
+// Comparison says how a run's results compare with a reference.
+type Comparison struct {
+	// Verdict is "exact" (equal, and certified to be the only right answer),
+	// "within" (inside the error bound) or "differs".
+	Verdict string
+	// Against is the reference function.
+	Against string
+	// Detail tells of the first result that differs, or of the bound.
+	Detail string
+}
+
+// Compare compares a report's results with r.
+func (r *Reference) Compare(rep *Report) Comparison {
+	c := Comparison{Verdict: "exact", Against: r.Against}
+	if len(rep.OutNames) != len(r.outputs) {
+		c.Verdict, c.Detail = "differs", fmt.Sprintf("%d results, %d in the reference", len(rep.OutNames), len(r.outputs))
+		return c
+	}
+	for i, name := range rep.OutNames {
+		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
+		switch v.Kind {
+		case eval.Differs:
+			c.Verdict, c.Detail = "differs", fmt.Sprintf("%%%s: %s", name, v)
+			return c
+		case eval.Within:
+			c.Verdict, c.Detail = "within", fmt.Sprintf("%%%s: %s", name, v)
+		}
+	}
+	return c
+}
+
+// Err returns nil, or an error that wraps ErrDiffers.
+func (c Comparison) Err() error {
+	if c.Verdict != "differs" {
+		return nil
+	}
+	return fmt.Errorf("%w %s: %s", ErrDiffers, c.Against, c.Detail)
+}
+
+// String returns the comparison in a line.
+func (c Comparison) String() string {
+	switch c.Verdict {
+	case "exact":
+		return "equal to " + c.Against + ", exactly (certified)"
+	case "within":
+		return "equal to " + c.Against + " within the error bound: " + c.Detail
+	}
+	return "differs from " + c.Against + ": " + c.Detail
+}

@@ -1,0 +1,17 @@
+// Package hocket compiles and runs multi-GPU host programs: it hides
+// communication under computation, plans memory before it runs, and drives all
+// ranks of a node from one process.
+//
+// Parse reads a program, Open opens a machine, Machine.Load makes a Model,
+// Model.Run runs it:
+//
+//	p, err := hocket.Parse("mlp.hkt", src)
+//	m, err := hocket.Open(ctx, hocket.MachineOptions{})
+//	defer m.Close()
+//	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+//	report, err := model.Run(ctx, hocket.Args{In: inputs})
+//
+// A sharded layer and an explicit host program are the same language
+// (docs/language.md); package ir holds its syntax and checks. Errors in a
+// program are Diagnostics, with positions and what to do about them.
+package hocket

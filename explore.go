@@ -1,0 +1,68 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// ExploreOptions choose the schedules that Explore tries.
+type ExploreOptions struct {
+	// Schedules is how many; schedule i is drawn from Seed+i.
+	Schedules int
+	Seed      int64
+}
+
+// Explore runs a batch back to back under many schedules of the scheduled CPU
+// machine (MachineOptions.Scheduled), and gives each schedule's reports to
+// visit, whose error ends it. The error of a run that failed names its seed.
+func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, visit func(seed int64, reports []*Report) error) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	ins := make([]map[string]*tensor.Tensor, len(batch))
+	for i, a := range batch {
+		in, err := m.arguments(a)
+		if err != nil {
+			return err
+		}
+		ins[i] = in
+	}
+	b, err := m.dimsOf(ins[0])
+	if err != nil {
+		return err
+	}
+	p, err := m.unit.Plan(b.ir())
+	if err != nil {
+		return err
+	}
+	for i := range opts.Schedules {
+		seed := opts.Seed + int64(i)
+		dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed})
+		prog, err := exec.Load(ctx, dev, p, exec.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena})
+		if err != nil {
+			return err
+		}
+		results, err := prog.RunBatch(ctx, ins)
+		if err != nil {
+			return errors.Join(fmt.Errorf("schedule %d: %w", seed, err), prog.Close())
+		}
+		reports := make([]*Report, len(results))
+		for k, r := range results {
+			if reports[k], err = newReport(p, r, nil); err != nil {
+				return errors.Join(err, prog.Close())
+			}
+		}
+		if err := prog.Close(); err != nil {
+			return err
+		}
+		if err := visit(seed, reports); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+)
+
+// ErrUnsupported is wrapped by errors that say a machine cannot do something.
+var ErrUnsupported = device.ErrUnsupported
+
+// ErrClosed is returned by a machine or model after Close.
+var ErrClosed = errors.New("closed")
+
+// MachineOptions choose a machine. The zero value is the embedded CPU machine
+// with streams that run concurrently.
+type MachineOptions struct {
+	// Name is "cpu", the default.
+	Name string
+	// Scheduled makes the CPU machine run one op at a time in an order drawn
+	// from Seed, with poisoned memory and a caller that overwrites inputs as
+	// soon as it may: what a missing wait does then shows in the result.
+	Scheduled bool
+	Seed      int64
+}
+
+// Machine runs models. It may be used by many goroutines.
+type Machine struct {
+	dev device.Machine
+	ctx context.Context
+	end context.CancelFunc
+
+	mu     sync.Mutex
+	models map[*Model]bool
+	closed bool
+}
+
+// Open opens a machine. It, and all it runs, ends when ctx does.
+func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
+	if opts.Name != "" && opts.Name != "cpu" {
+		return nil, fmt.Errorf("machine %q: %w; there is: cpu", opts.Name, ErrUnsupported)
+	}
+	mode := cpu.Concurrent
+	if opts.Scheduled {
+		mode = cpu.Scheduled
+	}
+	m := &Machine{dev: cpu.New(cpu.Options{Mode: mode, Seed: opts.Seed}), models: map[*Model]bool{}}
+	m.ctx, m.end = context.WithCancel(ctx)
+	return m, nil
+}
+
+// LoadOptions tune loading; the zero value is usable.
+type LoadOptions struct {
+	// Strategy is how communication is overlapped: "sequential" (the default).
+	Strategy string
+	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound.
+	Arena int64
+	// Logger gets progress at debug level; nil for none.
+	Logger *slog.Logger
+}
+
+// Load lowers p for the binding b. Plans are made per dims, at the first Run
+// or Prepare with them.
+func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
+	u, err := p.build(compile.Options{Strategy: opts.Strategy})
+	if err != nil {
+		return nil, err
+	}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*Tensor{}}
+	if model.fn = u.Source.Prog.Func(b.Func); b.Func == "" {
+		funcs := u.Source.Prog.Funcs
+		model.fn = funcs[len(funcs)-1]
+	} else if model.fn == nil {
+		_, err := u.Bind(b.ir())
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, fmt.Errorf("machine: %w", ErrClosed)
+	}
+	m.models[model] = true
+	return model, nil
+}
+
+// Close ends what runs and frees everything.
+func (m *Machine) Close() error {
+	m.mu.Lock()
+	models := m.models
+	m.models, m.closed = nil, true
+	m.mu.Unlock()
+	m.end()
+	var errs []error
+	for model := range models {
+		errs = append(errs, model.Close())
+	}
+	return errors.Join(errs...)
+}

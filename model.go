@@ -1,0 +1,304 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// maxLoadedBytes bounds the arenas of the plans that a model keeps loaded; the
+// least recently used one beyond it is unloaded.
+const maxLoadedBytes = 4 << 30
+
+// Model is a program loaded on a machine. Runs take turns.
+type Model struct {
+	machine *Machine
+	unit    *compile.Unit
+	fn      *ir.Func
+	binding Binding
+	opts    LoadOptions
+
+	mu     sync.Mutex
+	bound  map[string]*Tensor
+	plans  []*loaded // most recently used last
+	closed bool
+}
+
+// loaded is a plan for one choice of dims, ready to run.
+type loaded struct {
+	dims map[string]int64
+	plan *plan.Plan
+	prog *exec.Program
+}
+
+// Port is a parameter or result of a model.
+type Port struct {
+	Name  string
+	DType ir.DType
+	Shape []int64
+}
+
+// Args are one run's tensors, by name, all global.
+type Args struct {
+	// In holds every parameter that Bind did not set.
+	In map[string]*Tensor
+	// Out, where it names a result, receives it; other results are made anew.
+	Out map[string]*Tensor
+}
+
+// Bind sets a parameter for all runs to come: a weight. Nil takes it back.
+func (m *Model) Bind(name string, t *Tensor) error {
+	if !slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) {
+		return fmt.Errorf("%s has no parameter %%%s", m.fn.Name, name)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t == nil {
+		delete(m.bound, name)
+	} else {
+		m.bound[name] = t
+	}
+	return nil
+}
+
+// Prepare plans and loads for the given dims, which override the binding's, so
+// that the first Run with them does not have to.
+func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, err := m.load(ctx, m.merge(dims))
+	return err
+}
+
+// Plan returns the text of the plan for the given dims: every command, buffer
+// and offset.
+func (m *Model) Plan(dims map[string]int64) (string, error) {
+	p, err := m.unit.Plan(m.merge(dims).ir())
+	if err != nil {
+		return "", err
+	}
+	return p.String(), nil
+}
+
+// Inputs and Results list the function's parameters and results with the
+// shapes they have for the given dims.
+func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
+	bound, err := m.unit.Bind(m.merge(dims).ir())
+	if err != nil {
+		return nil, err
+	}
+	var ports []Port
+	for _, p := range m.fn.Params {
+		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
+		if err != nil {
+			return nil, fmt.Errorf("%%%s: %w", p.Name, err)
+		}
+		ports = append(ports, Port{Name: p.Name, DType: p.Type.DType, Shape: shape})
+	}
+	return ports, nil
+}
+
+// RandomInputs makes a tensor for every parameter: spec is "ints:SEED" (each
+// element -1, 0 or 1), "rand:SEED" (uniform in [-1, 1)), "zeros" or "arange".
+func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
+	s, err := tensor.ParseSpec(spec)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := m.Inputs(nil)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]*Tensor{}
+	for _, p := range ports {
+		t, err := NewTensor(p.DType, p.Shape...)
+		if err != nil {
+			return nil, fmt.Errorf("%%%s: %w", p.Name, err)
+		}
+		if err := tensor.Fill(t.host(), p.Name, s); err != nil {
+			return nil, err
+		}
+		out[p.Name] = t
+	}
+	return out, nil
+}
+
+// Run runs the model once and returns its results. The dims come from the
+// shapes of the arguments, then the binding, then the program's defaults.
+// Cancelling ctx aborts the run on all ranks.
+func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
+	reports, err := m.RunBatch(ctx, []Args{args})
+	if err != nil {
+		return nil, err
+	}
+	return reports[0], nil
+}
+
+// RunBatch runs the model once for each element, back to back, with no barrier
+// and no host synchronisation between the runs (LANGUAGE S13). All must have
+// the same dims.
+func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
+	if len(batch) == 0 {
+		return nil, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ins := make([]map[string]*tensor.Tensor, len(batch))
+	for i, a := range batch {
+		in, err := m.arguments(a)
+		if err != nil {
+			return nil, err
+		}
+		ins[i] = in
+	}
+	binding, err := m.dimsOf(ins[0])
+	if err != nil {
+		return nil, err
+	}
+	l, err := m.load(ctx, binding)
+	if err != nil {
+		return nil, err
+	}
+	results, err := l.prog.RunBatch(ctx, ins)
+	if err != nil {
+		return nil, m.failed(l, err)
+	}
+	reports := make([]*Report, len(results))
+	for i, r := range results {
+		if reports[i], err = newReport(l.plan, r, batch[i].Out); err != nil {
+			return nil, err
+		}
+	}
+	return reports, nil
+}
+
+// failed unloads a program that cannot run any more; the next Run loads anew.
+func (m *Model) failed(l *loaded, err error) error {
+	if errors.Is(err, exec.ErrInput) {
+		return err
+	}
+	m.plans = slices.DeleteFunc(m.plans, func(x *loaded) bool { return x == l })
+	return errors.Join(err, l.prog.Close())
+}
+
+// arguments joins bound parameters and a run's arguments.
+func (m *Model) arguments(a Args) (map[string]*tensor.Tensor, error) {
+	in := map[string]*tensor.Tensor{}
+	for name, t := range m.bound {
+		in[name] = t.host()
+	}
+	for name, t := range a.In {
+		if t == nil {
+			return nil, fmt.Errorf("%w: %%%s is nil", exec.ErrInput, name)
+		}
+		in[name] = t.host()
+	}
+	return in, nil
+}
+
+// dimsOf binds every dim that is a parameter's bare extent to what the
+// argument's shape says, where the binding does not fix it.
+func (m *Model) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
+	b := m.merge(nil)
+	for _, p := range m.fn.Params {
+		t := in[p.Name]
+		if t == nil || len(t.Shape) != len(p.Type.Dims) {
+			continue // exec names what is missing or misshapen
+		}
+		for i, d := range p.Type.Dims {
+			if d.Extent.Kind != ir.ExprName {
+				continue
+			}
+			if fixed, ok := m.binding.Dims[d.Extent.Name]; ok && fixed != t.Shape[i] {
+				return b, fmt.Errorf("%w: dimension %d of %%%s is %d, and the model was loaded with %s=%d",
+					exec.ErrInput, i, p.Name, t.Shape[i], d.Extent.Name, fixed)
+			}
+			b.Dims[d.Extent.Name] = t.Shape[i]
+		}
+	}
+	return b, nil
+}
+
+func (m *Model) merge(dims map[string]int64) Binding {
+	b := m.binding
+	b.Dims = map[string]int64{}
+	maps.Copy(b.Dims, m.binding.Dims)
+	maps.Copy(b.Dims, dims)
+	return b
+}
+
+// load returns the loaded plan for a binding, making it if need be.
+func (m *Model) load(ctx context.Context, b Binding) (*loaded, error) {
+	if m.closed {
+		return nil, fmt.Errorf("model: %w", ErrClosed)
+	}
+	for i, l := range m.plans {
+		if maps.Equal(l.dims, b.Dims) {
+			m.plans = append(slices.Delete(m.plans, i, i+1), l)
+			return l, nil
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p, err := m.unit.Plan(b.ir())
+	if err != nil {
+		return nil, err
+	}
+	prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: true, MaxArena: m.opts.Arena})
+	if err != nil {
+		return nil, err
+	}
+	l := &loaded{dims: b.Dims, plan: p, prog: prog}
+	m.plans = append(m.plans, l)
+	return l, m.evict()
+}
+
+// evict unloads the least recently used plans beyond the bound.
+func (m *Model) evict() error {
+	total := int64(0)
+	for _, l := range m.plans {
+		total += l.bytes()
+	}
+	var errs []error
+	for len(m.plans) > 1 && total > maxLoadedBytes {
+		total -= m.plans[0].bytes()
+		errs = append(errs, m.plans[0].prog.Close())
+		m.plans = m.plans[1:]
+	}
+	return errors.Join(errs...)
+}
+
+func (l *loaded) bytes() int64 { return l.plan.ArenaBytes * int64(l.plan.Ranks) }
+
+// Close unloads the model.
+func (m *Model) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	m.machine.mu.Lock()
+	delete(m.machine.models, m)
+	m.machine.mu.Unlock()
+	var errs []error
+	for _, l := range m.plans {
+		errs = append(errs, l.prog.Close())
+	}
+	m.plans = nil
+	return errors.Join(errs...)
+}
+
+func errShape(n int, t *tensor.Tensor) error {
+	return fmt.Errorf("%d numbers do not fill %s, which has %d elements", n, t, t.Len())
+}

@@ -1,0 +1,174 @@
+package hocket
+
+import (
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/ir"
+)
+
+// Diagnostics is what is wrong with a program: every finding with its
+// position, source line and what to do. It is an error.
+type Diagnostics = ir.Diagnostics
+
+// Program is a parsed and checked program. It is never changed, and may be
+// used by many goroutines.
+type Program struct {
+	info     *ir.Info
+	warnings Diagnostics
+}
+
+// Parse parses and checks the text of a program; name stands for it in
+// diagnostics. Its error is Diagnostics.
+func Parse(name, src string) (*Program, error) {
+	prog, ds := ir.Parse(name, src)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	info, more := ir.Check(prog)
+	ds = append(ds, more...)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	return &Program{info: info, warnings: ds}, nil
+}
+
+// New checks a program that was built rather than parsed.
+func New(p *ir.Program) (*Program, error) {
+	info, ds := ir.Check(p)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	return &Program{info: info, warnings: ds}, nil
+}
+
+// IR returns the program's syntax, which must not be changed.
+func (p *Program) IR() *ir.Program { return p.info.Prog }
+
+// Warnings returns what Parse found that is no error.
+func (p *Program) Warnings() Diagnostics { return p.warnings }
+
+// String returns the program's canonical text.
+func (p *Program) String() string { return p.info.Prog.String() }
+
+// Binding fixes what a program leaves open: the function, the number of ranks
+// and the dims.
+type Binding struct {
+	// Func is the function; empty for the program's last.
+	Func string
+	// Ranks is the number of ranks; 0 for the mesh's size. It must equal that,
+	// unless exactly one axis size is a dim, which it then sets.
+	Ranks int
+	// Dims overrides the program's defaults.
+	Dims map[string]int64
+}
+
+func (b Binding) ir() ir.Binding { return ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims} }
+
+// LowerOptions choose how far and how a program is lowered.
+type LowerOptions struct {
+	// Strategy is how communication is overlapped: "sequential" (the default).
+	Strategy string
+	// StopAfter names the last pass to run; empty for all.
+	StopAfter string
+}
+
+// Stage is a program after one pass.
+type Stage struct {
+	Pass    string
+	Text    string
+	Changed bool
+}
+
+// Lowered is an explicit program and how it came to be.
+type Lowered struct {
+	Program *Program
+	Stages  []Stage
+	// Log says what was resharded, where and why, one line each.
+	Log []string
+}
+
+// Lower turns a sharded program into an explicit one: every op works on what
+// its rank holds, every transfer is written out.
+func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, StopAfter: opts.StopAfter})
+	if err != nil {
+		return nil, err
+	}
+	l := &Lowered{Program: &Program{info: u.Lowered.Info}}
+	for _, s := range u.Lowered.Stages {
+		l.Stages = append(l.Stages, Stage{Pass: s.Pass, Text: s.Text, Changed: s.Changed})
+	}
+	for _, e := range u.Lowered.Log {
+		l.Log = append(l.Log, e.String())
+	}
+	return l, nil
+}
+
+func (p *Program) build(opts compile.Options) (*compile.Unit, error) {
+	return compile.Build(p.info, opts)
+}
+
+// VerdictKind says what Check found.
+type VerdictKind uint8
+
+// Verdicts.
+const (
+	// Unknown: nothing wrong was found, and nothing is proved.
+	Unknown VerdictKind = iota
+	// Refuted: the program is wrong; Verdict.Diagnostics shows where.
+	Refuted
+)
+
+// String returns "unknown" or "refuted".
+func (k VerdictKind) String() string { return [...]string{"unknown", "refuted"}[k] }
+
+// Verdict is what Check found out about a bound program.
+type Verdict struct {
+	Kind VerdictKind
+	// Reason says why nothing was proved.
+	Reason string
+	// Diagnostics are the findings; errors when Refuted.
+	Diagnostics Diagnostics
+	// Func, Ranks and Dims are what was checked.
+	Func  string
+	Ranks int
+	Dims  map[string]int64
+}
+
+// Check examines a bound program without running it: layouts, sizes, and, where
+// the program is small enough to unroll, that collectives match on all ranks
+// and that it does not deadlock. The error is non-nil when the check itself
+// could not be made; a wrong program is a verdict.
+func Check(p *Program, b Binding) (Verdict, error) {
+	u, err := p.build(compile.Options{})
+	if err != nil {
+		return refutedOr(err)
+	}
+	bound, err := u.Bind(b.ir())
+	if err != nil {
+		return refutedOr(err)
+	}
+	v := Verdict{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Diagnostics: p.warnings}
+	switch _, err := u.Plan(b.ir()); {
+	case err == nil:
+		v.Reason = "well-formed, collectives match, no deadlock when streams run independently; data races are not proved absent"
+	case compile.IsLimit(err):
+		v.Reason = fmt.Sprintf("well-formed; %v", err)
+	default:
+		refuted, err := refutedOr(err)
+		refuted.Func, refuted.Ranks, refuted.Dims = v.Func, v.Ranks, v.Dims
+		return refuted, err
+	}
+	return v, nil
+}
+
+// refutedOr makes a verdict of diagnostics and passes other errors on.
+func refutedOr(err error) (Verdict, error) {
+	var ds Diagnostics
+	if errors.As(err, &ds) {
+		return Verdict{Kind: Refuted, Diagnostics: ds}, nil
+	}
+	return Verdict{}, err
+}

@@ -1,0 +1,191 @@
+package hocket
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/trace"
+)
+
+// Report is what one run gave and what it took.
+type Report struct {
+	// Out holds the results by name, as global tensors; OutNames their order,
+	// with inout parameters last.
+	Out      map[string]*Tensor
+	OutNames []string
+
+	Func   string
+	Ranks  int
+	Dims   map[string]int64
+	Ops    int   // tensor ops, collectives and transfers, all ranks together
+	Bytes  int64 // moved between ranks, all ranks together
+	Memory Memory
+	// Overlap has one entry for each statement that moves data between ranks.
+	Overlap []Overlap
+
+	trace *trace.Trace
+}
+
+// Memory is what each rank's arena takes, in bytes.
+type Memory struct {
+	Peak  int64 // as laid out
+	Bound int64 // the most bytes live at once in issue order
+}
+
+// Overlap says how well one statement's communication was hidden.
+type Overlap struct {
+	Op   string // "all_reduce"
+	Line int32  // in the lowered program
+	// Bytes moved, all ranks and instances together.
+	Bytes int64
+	// BusyNS is the time its instances took, ExposedNS the part of it in which
+	// no tensor op ran on the rank; both summed over instances, the largest
+	// rank's.
+	BusyNS, ExposedNS int64
+}
+
+func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, error) {
+	rep := &Report{
+		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
+		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound}, trace: r.Trace,
+	}
+	for _, d := range p.Dims {
+		rep.Dims[d.Name] = d.Value
+	}
+	for _, o := range p.Outputs {
+		t := (*Tensor)(r.Outputs[o.Name])
+		if dst := into[o.Name]; dst != nil {
+			if dst.String() != t.String() || len(dst.Data) != len(t.Data) {
+				return nil, fmt.Errorf("result %%%s is %s, and the tensor to receive it is %s", o.Name, t, dst)
+			}
+			copy(dst.Data, t.Data)
+			t = dst
+		}
+		rep.Out[o.Name] = t
+		rep.OutNames = append(rep.OutNames, o.Name)
+	}
+	for i := range p.Cmds {
+		rep.count(p, &p.Cmds[i])
+	}
+	rep.Overlap = overlap(p, r.Trace)
+	return rep, nil
+}
+
+// count adds a command to the totals.
+func (r *Report) count(p *plan.Plan, c *plan.Cmd) {
+	switch c.Kind {
+	case plan.Compute, plan.Copy, plan.Collective, plan.Group:
+		r.Ops++
+	}
+	r.Bytes += remoteBytes(p, c)
+}
+
+// remoteBytes returns what a command moves between ranks.
+func remoteBytes(p *plan.Plan, c *plan.Cmd) int64 {
+	switch c.Kind {
+	case plan.Copy:
+		if c.Ins[0].Rank != c.Outs[0].Rank {
+			return c.Ins[0].Bytes()
+		}
+	case plan.Collective:
+		return p.Colls[c.Coll].Moved(int(c.Part))
+	case plan.Group:
+		n := int64(0)
+		for _, g := range c.Group {
+			if g.Send {
+				n += p.Pairs[g.Pair].Src.Bytes()
+			}
+		}
+		return n
+	}
+	return 0
+}
+
+// overlap sums the trace's communication by statement.
+func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
+	var out []Overlap
+	at := map[int32]int{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		n := remoteBytes(p, c)
+		if n == 0 {
+			continue
+		}
+		k, seen := at[c.Site]
+		if !seen {
+			k = len(out)
+			at[c.Site] = k
+			site := p.Sites[c.Site]
+			out = append(out, Overlap{Op: site.Op.String(), Line: site.Pos.Line})
+		}
+		out[k].Bytes += n
+	}
+	if t == nil || t.Virtual {
+		return out
+	}
+	siteOf := func(id int64) int { return at[p.Cmds[id].Site] }
+	for k, x := range t.ExposedBy(siteOf, len(out)) {
+		out[k].BusyNS, out[k].ExposedNS = x.Busy, x.Exposed
+	}
+	return out
+}
+
+// WriteTable writes a short table: ops, bytes moved, peak memory, exposed
+// communication.
+func (r *Report) WriteTable(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "ops\t%d on %d ranks\n", r.Ops, r.Ranks)
+	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", Bytes(r.Bytes))
+	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once\n", Bytes(r.Memory.Peak), Bytes(r.Memory.Bound))
+	for _, o := range r.Overlap {
+		if o.BusyNS > 0 {
+			fmt.Fprintf(tw, "%s\t%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Op, Bytes(o.Bytes),
+				duration(o.BusyNS), duration(o.ExposedNS), 100*float64(o.BusyNS-o.ExposedNS)/float64(o.BusyNS))
+		}
+	}
+	return tw.Flush()
+}
+
+// WriteTimeline draws a lane for each stream of each rank, width columns wide.
+// A run on a scheduled machine has no times and draws nothing.
+func (r *Report) WriteTimeline(w io.Writer, width int) error {
+	if r.trace == nil || r.trace.Virtual {
+		return nil
+	}
+	return r.trace.Timeline(w, width)
+}
+
+// WriteTrace writes the run in the JSON trace-event format that Perfetto and
+// chrome://tracing open.
+func (r *Report) WriteTrace(w io.Writer) error {
+	if r.trace == nil {
+		return fmt.Errorf("the run was not traced")
+	}
+	return r.trace.WriteJSON(w)
+}
+
+// Bytes prints a number of bytes with a binary unit: "1.5 MiB".
+func Bytes(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, u := float64(n), 0
+	for v >= 1024 && u < len(units)-1 {
+		v, u = v/1024, u+1
+	}
+	if u == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[u])
+}
+
+func duration(ns int64) string {
+	switch {
+	case ns < 10_000:
+		return fmt.Sprintf("%.1f µs", float64(ns)/1e3)
+	case ns < 1_000_000:
+		return fmt.Sprintf("%.0f µs", float64(ns)/1e3)
+	}
+	return fmt.Sprintf("%.2f ms", float64(ns)/1e6)
+}

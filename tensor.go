@@ -1,0 +1,50 @@
+package hocket
+
+import (
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// Tensor is a dense tensor in host memory: row-major, little-endian. As an
+// input or output of a model it is global: sharded dimensions at full extent.
+type Tensor struct {
+	DType ir.DType
+	Shape []int64
+	Data  []byte
+}
+
+// NewTensor returns a tensor of zeros. The error says when the size is absurd.
+func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
+	t, err := tensor.New(dt, shape)
+	if err != nil {
+		return nil, err
+	}
+	return (*Tensor)(t), nil
+}
+
+// FromFloats returns a tensor of vals, rounded to dt.
+func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
+	t, err := tensor.New(dt, shape)
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(vals)) != t.Len() {
+		return nil, errShape(len(vals), t)
+	}
+	tensor.FromFloat64(t.Data, vals, dt)
+	return (*Tensor)(t), nil
+}
+
+// Floats returns the elements as float64, which holds every element of every
+// dtype but i64 exactly.
+func (t *Tensor) Floats() []float64 {
+	h := t.host()
+	out := make([]float64, h.Len())
+	tensor.ToFloat64(out, h.Data, h.DType)
+	return out
+}
+
+// String returns the tensor's type: "bf16[4, 8]".
+func (t *Tensor) String() string { return t.host().String() }
+
+func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }
