@@ -8,7 +8,7 @@ import "slices"
 func (p *Program) Clone() *Program {
 	q := *p
 	made := make(map[Decl]Decl, len(p.Dims)+len(p.Meshes)+len(p.Funcs))
-	q.Dims = cloneAll(p.Dims, func(d *Dim) *Dim { c := *d; made[d] = &c; return &c })
+	q.Dims = cloneAll(p.Dims, func(d *Dim) *Dim { c := d.clone(); made[d] = c; return c })
 	q.Meshes = cloneAll(p.Meshes, func(m *Mesh) *Mesh { c := m.clone(); made[m] = c; return c })
 	q.Funcs = cloneAll(p.Funcs, func(f *Func) *Func { c := f.Clone(); made[f] = c; return c })
 	q.Order = cloneAll(p.Order, func(d Decl) Decl { return made[d] })
@@ -27,6 +27,7 @@ func (f *Func) Clone() *Func {
 	})
 	g.Results = cloneAll(f.Results, (*Type).Clone)
 	g.Body = f.Body.Clone()
+	g.Comments = f.Comments.clone()
 	return &g
 }
 
@@ -55,7 +56,7 @@ func (s *Stmt) Clone() *Stmt {
 	c.Exprs = slices.Clone(s.Exprs)
 	c.Peer = cloneOne(s.Peer)
 	c.Body, c.Else = s.Body.Clone(), s.Else.Clone()
-	c.Comments.Lead = slices.Clone(s.Comments.Lead)
+	c.Comments = s.Comments.clone()
 	return &c
 }
 
@@ -67,8 +68,20 @@ func (t *Type) Clone() *Type {
 	return t.clone()
 }
 
+func (c Comments) clone() Comments {
+	c.Lead = slices.Clone(c.Lead)
+	return c
+}
+
+func (d *Dim) clone() *Dim {
+	c := *d
+	c.Comments = d.Comments.clone()
+	return &c
+}
+
 func (m *Mesh) clone() *Mesh {
 	c := *m
+	c.Comments = m.Comments.clone()
 	c.Axes, c.Devices = slices.Clone(m.Axes), slices.Clone(m.Devices)
 	return &c
 }

@@ -43,8 +43,11 @@ func meet(src, dst *ir.Type, from, to *place) (have, want *ir.Type) {
 	have.Partial = nil
 	for i := range have.Dims {
 		a, b := &have.Dims[i], &want.Dims[i]
-		if !from.known() || !to.known() || !compatible(from.parts(a.Axes), to.parts(b.Axes), i) {
+		switch {
+		case !from.known() || !to.known() || !compatible(from.parts(a.Axes), to.parts(b.Axes), i):
 			a.Axes, b.Axes = nil, nil
+		case from.parts(a.Axes) < to.parts(b.Axes):
+			a.Axes = nil // axes of size 1: only a dimension without axes is cut in parts
 		}
 	}
 	return have, want

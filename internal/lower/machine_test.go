@@ -1,0 +1,247 @@
+package lower
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file is a small machine for what the passes emit: all ranks in step, one
+// stream, whole numbers. It shares no code with the passes and reads nothing
+// of Check's layouts: what a rank holds follows from the operations alone.
+
+// array is row-major local storage. Blocks of the outermost dimension alias.
+type array struct {
+	shape []int64
+	data  []int64
+}
+
+const unwritten = -1 << 40
+
+func newArray(shape []int64) *array {
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	a := &array{slices.Clone(shape), make([]int64, n)}
+	for i := range a.data {
+		a.data[i] = unwritten
+	}
+	return a
+}
+
+// runs returns how often blocks of dimension d repeat and how long one row is.
+func (a *array) runs(d int) (outer, inner int64) {
+	outer, inner = 1, 1
+	for _, n := range a.shape[:d] {
+		outer *= n
+	}
+	for _, n := range a.shape[d+1:] {
+		inner *= n
+	}
+	return outer, inner
+}
+
+func (a *array) block(d int, index, count int64) *array {
+	rows := a.shape[d] / count
+	shape := slices.Clone(a.shape)
+	shape[d] = rows
+	outer, inner := a.runs(d)
+	if d == 0 {
+		return &array{shape, a.data[index*rows*inner : (index+1)*rows*inner]}
+	}
+	out := &array{shape: shape}
+	for o := range outer {
+		from := (o*a.shape[d] + index*rows) * inner
+		out.data = append(out.data, a.data[from:from+rows*inner]...)
+	}
+	return out
+}
+
+func concat(parts []*array, d int) *array {
+	out := &array{shape: slices.Clone(parts[0].shape)}
+	out.shape[d] *= int64(len(parts))
+	outer, inner := parts[0].runs(d)
+	row := parts[0].shape[d] * inner
+	for o := range outer {
+		for _, p := range parts {
+			out.data = append(out.data, p.data[o*row:(o+1)*row]...)
+		}
+	}
+	return out
+}
+
+func reduceArrays(parts []*array, op string) *array {
+	out := &array{slices.Clone(parts[0].shape), slices.Clone(parts[0].data)}
+	for _, p := range parts[1:] {
+		for i, v := range p.data {
+			if op == "max" {
+				out.data[i] = max(out.data[i], v)
+			} else {
+				out.data[i] += v
+			}
+		}
+	}
+	return out
+}
+
+// reduceFirst reduces dimension 0 of a.
+func reduceFirst(a *array, op string) *array {
+	var rows []*array
+	for i := range a.shape[0] {
+		r := a.block(0, i, a.shape[0])
+		rows = append(rows, &array{r.shape[1:], r.data})
+	}
+	return reduceArrays(rows, op)
+}
+
+type pair struct{ from, to int }
+
+// machine holds what each rank has under each name.
+type machine struct {
+	bound *ir.Bound
+	held  []map[string]*array
+	// Posted transfers that wait for their other half.
+	sends, recvs map[pair][]*array
+	returned     string
+}
+
+func newMachine(b *ir.Bound) *machine {
+	m := &machine{bound: b, sends: map[pair][]*array{}, recvs: map[pair][]*array{}}
+	for range b.Ranks {
+		m.held = append(m.held, map[string]*array{})
+	}
+	return m
+}
+
+// run executes a block on ranks; a fault panics with what went wrong.
+func (m *machine) run(b *ir.Block, ranks []int) {
+	for _, s := range b.Stmts {
+		switch s.Op {
+		case ir.OpGroup:
+			m.run(s.Body, ranks)
+		case ir.OpIf:
+			m.run(s.Body, slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
+				return !s.Cmp.Holds(m.eval(s.Exprs[0], r), m.eval(s.Exprs[1], r))
+			}))
+		case ir.OpReturn:
+			m.returned = s.Args[0].Name
+		default:
+			for _, r := range ranks {
+				m.step(s, r)
+			}
+		}
+	}
+}
+
+func (m *machine) eval(e *ir.Expr, rank int) int64 {
+	v, err := e.Eval(m.bound.Env(rank, nil))
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func (m *machine) attr(s *ir.Stmt, name string, rank int) int64 {
+	return m.eval(s.Attr(name).Exprs[0], rank)
+}
+
+// step executes one statement on one rank. A value operation runs where its
+// operand is; transfers and writes must find it.
+func (m *machine) step(s *ir.Stmt, r int) {
+	if s.Op == ir.OpAlloc {
+		shape := make([]int64, len(s.Type.Dims))
+		for i, d := range s.Type.Dims {
+			shape[i] = m.eval(d.Extent, r)
+		}
+		m.held[r][s.Results[0].Text] = newArray(shape)
+		return
+	}
+	x := m.held[r][s.Args[0].Name]
+	switch {
+	case x != nil:
+	case s.Op == ir.OpSend || s.Op == ir.OpRecv || s.Into != nil:
+		panic(fmt.Sprintf("rank %d uses %%%s, which is not there, in %s", r, s.Args[0].Name, s.Op))
+	default:
+		return
+	}
+	if s.Op == ir.OpClaim && !m.bound.Holds(s.Type, r) {
+		return
+	}
+	out := m.compute(s, r, x)
+	switch {
+	case out == nil:
+	case s.Into != nil:
+		dst := m.held[r][s.Into.Name]
+		if !slices.Equal(dst.shape, out.shape) {
+			panic(fmt.Sprintf("%s of %v into %v", s.Op, out.shape, dst.shape))
+		}
+		copy(dst.data, out.data)
+	default:
+		m.held[r][s.Results[0].Text] = out
+	}
+}
+
+func (m *machine) compute(s *ir.Stmt, r int, x *array) *array {
+	switch s.Op {
+	case ir.OpCopy:
+		return &array{x.shape, slices.Clone(x.data)}
+	case ir.OpClaim:
+		return x
+	case ir.OpSum, ir.OpMax:
+		return reduceFirst(x, s.Op.String())
+	case ir.OpChunk:
+		return x.block(int(m.attr(s, "axis", r)), m.eval(s.Exprs[0], r), m.eval(s.Exprs[1], r))
+	case ir.OpSend:
+		m.post(m.sends, pair{r, int(m.eval(s.Peer.Index, r))}, &array{x.shape, slices.Clone(x.data)})
+		return nil
+	case ir.OpRecv:
+		m.post(m.recvs, pair{int(m.eval(s.Peer.Index, r)), r}, x)
+		return nil
+	}
+	return m.collective(s, r)
+}
+
+// post queues one half of a transfer and completes it where the other is there.
+func (m *machine) post(queue map[pair][]*array, p pair, a *array) {
+	queue[p] = append(queue[p], a)
+	if len(m.sends[p]) == 0 || len(m.recvs[p]) == 0 {
+		return
+	}
+	from, to := m.sends[p][0], m.recvs[p][0]
+	if !slices.Equal(from.shape, to.shape) {
+		panic(fmt.Sprintf("%v sends %v, and %v is received", p, from.shape, to.shape))
+	}
+	copy(to.data, from.data)
+	m.sends[p], m.recvs[p] = m.sends[p][1:], m.recvs[p][1:]
+}
+
+func (m *machine) collective(s *ir.Stmt, r int) *array {
+	team := m.bound.Team(s.Over(), r)
+	me := int64(slices.Index(team, r))
+	n := int64(len(team))
+	parts := make([]*array, n)
+	for i, p := range team {
+		if parts[i] = m.held[p][s.Args[0].Name]; parts[i] == nil {
+			panic(fmt.Sprintf("rank %d is missing from %s", p, s.Op))
+		}
+	}
+	switch s.Op {
+	case ir.OpAllReduce:
+		return reduceArrays(parts, s.Word("op", ""))
+	case ir.OpAllGather:
+		return concat(parts, int(m.attr(s, "axis", r)))
+	case ir.OpReduceScatter:
+		return reduceArrays(parts, s.Word("op", "")).block(int(m.attr(s, "axis", r)), me, n)
+	case ir.OpAllToAll:
+		split, cat := int(m.attr(s, "split", r)), int(m.attr(s, "concat", r))
+		for i := range parts {
+			parts[i] = parts[i].block(split, me, n)
+		}
+		return concat(parts, cat)
+	case ir.OpBroadcast:
+		return parts[m.attr(s, "root", r)]
+	}
+	panic("the machine does not know " + s.Op.String())
+}

@@ -1,0 +1,66 @@
+package lower
+
+import "hocket.example/hocket/ir"
+
+// checkSplits refuses what no dims can make right: a mesh axis without ranks
+// and a number that does not divide over its axes. A pass would only repeat
+// the mistake in more places, where it would look like the pass' own.
+func checkSplits(p *ir.Program) error {
+	sizes := literals{}
+	for _, m := range p.Meshes {
+		for _, ax := range m.Axes {
+			n, err := ax.Size.Eval(sizes)
+			if err != nil {
+				continue
+			}
+			if n < 1 {
+				return ir.Diagnostics{p.Diag("layout", ax.Pos, "mesh axis %s has size %d", ax.Name, n)}
+			}
+			sizes[ax.Name] = n
+		}
+	}
+	var ds ir.Diagnostics
+	check := func(t *ir.Type) {
+		if t != nil {
+			ds = append(ds, sizes.undivided(p, t)...)
+		}
+	}
+	for _, f := range p.Funcs {
+		for _, q := range f.Params {
+			check(q.Type)
+		}
+		for _, t := range f.Results {
+			check(t)
+		}
+		f.Body.Walk(func(s *ir.Stmt) { check(s.Type) })
+	}
+	return ds.Err()
+}
+
+// literals is an ir.Env that knows only the mesh sizes the text gives as numbers.
+type literals map[string]int64
+
+func (l literals) undivided(p *ir.Program, t *ir.Type) ir.Diagnostics {
+	var ds ir.Diagnostics
+	for _, d := range t.Dims {
+		parts := int64(1)
+		for _, a := range d.Axes {
+			parts *= l[a] // 0 where unknown
+		}
+		if parts < 2 {
+			continue
+		}
+		if n, err := d.Extent.Eval(l); err == nil && n%parts != 0 {
+			diag := p.Diag("layout", t.Pos, "%d does not divide into the %d blocks of %s", n, parts, t)
+			ds = append(ds, diag)
+		}
+	}
+	return ds
+}
+
+// Dim, Var, Rank and Extent are open; Size is known where the text has a number.
+func (literals) Dim(string) (int64, bool)              { return 0, false }
+func (literals) Var(string) (int64, bool)              { return 0, false }
+func (literals) Rank(string) (int64, bool)             { return 0, false }
+func (literals) Extent(string, int) (int64, bool)      { return 0, false }
+func (l literals) Size(axis string) (n int64, ok bool) { n, ok = l[axis]; return n, ok }
