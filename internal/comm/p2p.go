@@ -25,21 +25,22 @@ type Post struct {
 //
 // So a send's buffer is busy until the peer has it, a receive's is untouched
 // before the peer offers it, and two ungrouped sends that face each other
-// wait forever, as the language says. A group first posts "ready" for all its
-// sends, then serves its receives, then waits for its sends, so that a ring of
-// groups moves. Each pair has one counter at either end, raised once a run:
-// run k waits for k+1, and back to back runs need nothing else (S13), because
-// "ready" of run k+1 comes after "done" of run k on the sender's stream.
+// wait forever, as the language says. Each pair has one counter at either end,
+// raised once a run: run k waits for k+1, and back to back runs need nothing
+// else (S13), because "ready" of run k+1 comes after "done" of run k on the
+// sender's stream.
 type Pairs struct {
+	world    device.World
 	pairs    []Pair
 	ready    []int // element of pair's counter at its receiver
 	done     []int // element of pair's counter at its sender
 	counters []device.Counters
+	lanes    map[device.Stream][]lane
 }
 
 // OpenPairs checks the pairs and makes their counters.
 func OpenPairs(w device.World, pairs []Pair) (*Pairs, error) {
-	p := &Pairs{pairs: make([]Pair, len(pairs)), ready: make([]int, len(pairs)), done: make([]int, len(pairs))}
+	p := &Pairs{world: w, lanes: map[device.Stream][]lane{}, pairs: make([]Pair, len(pairs)), ready: make([]int, len(pairs)), done: make([]int, len(pairs))}
 	need := make([]int, w.Ranks())
 	for i, pr := range pairs {
 		if err := pr.match(); err != nil {
@@ -74,50 +75,11 @@ func (p *Pair) match() error {
 	case p.Src.DType != p.Dst.DType:
 		return fmt.Errorf("rank %d sends %s, rank %d receives %s", p.SrcRank, p.Src.DType, p.DstRank, p.Dst.DType)
 	case n != p.Dst.Elements():
-		return fmt.Errorf("rank %d sends %d elements, rank %d receives %d", p.SrcRank, n, p.DstRank, p.Dst.Elements())
+		return fmt.Errorf("rank %d sends %d elements, rank %d receives %d elements", p.SrcRank, n, p.DstRank, p.Dst.Elements())
 	case dense(p.Src) && dense(p.Dst):
 		p.Src, p.Dst = flat(p.Src, 0, n), flat(p.Dst, 0, n)
 	}
 	return nil
-}
-
-// Issue enqueues a group of sends and receives of one rank on s, in run run.
-func (p *Pairs) Issue(s device.Stream, posts []Post, run int64) error {
-	for _, t := range posts {
-		if t.Send {
-			if err := s.Signal(p.counters[p.pairs[t.Pair].DstRank], p.ready[t.Pair], 1); err != nil {
-				return err
-			}
-		}
-	}
-	for _, t := range posts {
-		if !t.Send {
-			if err := p.receive(s, t.Pair, run); err != nil {
-				return err
-			}
-		}
-	}
-	for _, t := range posts {
-		if t.Send {
-			if err := s.WaitCounter(p.counters[p.pairs[t.Pair].SrcRank], p.done[t.Pair], run+1); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (p *Pairs) receive(s device.Stream, i int, run int64) error {
-	pr := &p.pairs[i]
-	if err := s.WaitCounter(p.counters[pr.DstRank], p.ready[i], run+1); err != nil {
-		return err
-	}
-	if pr.Src.Elements() > 0 {
-		if err := s.Copy(pr.Dst, pr.Src); err != nil {
-			return err
-		}
-	}
-	return s.Signal(p.counters[pr.SrcRank], p.done[i], 1)
 }
 
 // Close releases the counters; nothing issued may still run.

@@ -31,18 +31,18 @@ func (p *Program) issue(k int) error {
 
 func (p *Program) issueMarked(c *command, id, run int64, f *frame) error {
 	if !c.marked {
-		return c.issue(p, run, f)
+		return c.issue(p, id, run, f)
 	}
 	if err := c.stream.Begin(id); err != nil {
 		return err
 	}
-	if err := c.issue(p, run, f); err != nil {
+	if err := c.issue(p, id, run, f); err != nil {
 		return err
 	}
 	return c.stream.End(id)
 }
 
-func (c *command) issue(p *Program, run int64, f *frame) error {
+func (c *command) issue(p *Program, id, run int64, f *frame) error {
 	switch c.kind {
 	case plan.Compute:
 		if c.launch == nil {
@@ -54,7 +54,7 @@ func (c *command) issue(p *Program, run int64, f *frame) error {
 	case plan.Collective:
 		return c.channel.Issue(c.seq, c.part, run)
 	case plan.Group:
-		return p.pairs.Issue(c.stream, c.posts, run)
+		return c.group.Issue(id, run)
 	case plan.Record:
 		return c.stream.Record(c.event)
 	case plan.WaitEvent:

@@ -42,11 +42,14 @@ func (p *Program) observe() error {
 	return nil
 }
 
-// Began implements device.Observer.
+// Began implements device.Observer. Marks on streams that are not the plan's,
+// helpers of a group, are for errors only.
 func (g *progress) Began(rank int, stream string, id int64, ns int64) {
-	if at := g.at[streamKey{rank, stream}]; at != nil {
-		at.Store(id)
+	at := g.at[streamKey{rank, stream}]
+	if at == nil {
+		return
 	}
+	at.Store(id)
 	if g.recorder != nil {
 		g.recorder.Began(rank, stream, id, ns)
 	}
@@ -54,9 +57,11 @@ func (g *progress) Began(rank int, stream string, id int64, ns int64) {
 
 // Ended implements device.Observer.
 func (g *progress) Ended(rank int, stream string, id int64, ns int64) {
-	if at := g.at[streamKey{rank, stream}]; at != nil {
-		at.CompareAndSwap(id, -1)
+	at := g.at[streamKey{rank, stream}]
+	if at == nil {
+		return
 	}
+	at.CompareAndSwap(id, -1)
 	if g.recorder != nil {
 		g.recorder.Ended(rank, stream, id, ns)
 	}

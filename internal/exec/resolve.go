@@ -239,7 +239,7 @@ type command struct {
 	channel  *comm.Channel
 	seq      int
 	part     int // Collective: member; Input, Output: index in frame blocks
-	posts    []comm.Post
+	group    *comm.Group
 }
 
 func (p *Program) resolveCommands() error {
@@ -268,9 +268,11 @@ func (p *Program) resolve(c *plan.Cmd, out *command, blocks blockIndex) error {
 		coll := &p.plan.Colls[c.Coll]
 		out.channel, out.seq, out.part = p.channels[coll.Channel], int(coll.Seq), int(c.Part)
 	case plan.Group:
-		for _, t := range c.Group {
-			out.posts = append(out.posts, comm.Post{Pair: int(t.Pair), Send: t.Send})
+		posts := make([]comm.Post, len(c.Group))
+		for i, t := range c.Group {
+			posts[i] = comm.Post{Pair: int(t.Pair), Send: t.Send}
 		}
+		out.group, err = p.pairs.Group(int(c.Rank), out.stream, posts)
 	case plan.Record, plan.WaitEvent:
 		out.event = p.events[c.Event]
 	case plan.Signal:

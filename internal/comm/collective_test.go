@@ -1,0 +1,231 @@
+package comm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/ir"
+)
+
+var modes = map[string]cpu.Mode{"concurrent": cpu.Concurrent, "scheduled": cpu.Scheduled}
+
+// TestEveryCollective runs each op in each type on 1 to 8 ranks, with odd,
+// single and empty tensors, along each axis, in place and not.
+func TestEveryCollective(t *testing.T) {
+	shapes := [][]int64{{3}, {5, 7}, {0, 4}, {1, 3, 2}}
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			for n := 1; n <= 8; n++ {
+				var specs []spec
+				for _, op := range collectives {
+					for d, dt := range ir.DTypes() {
+						shape := shapes[(d+n+int(op))%len(shapes)]
+						specs = append(specs, spec{op: op, red: ir.Sum + ir.Red((d+n)%4), dt: dt, n: n, shape: shape,
+							axis: (d + n) % len(shape), split: d % len(shape), root: (d + 1) % n, shift: d % n, overlap: overlap((d + n) % 4)})
+					}
+				}
+				w := open(t, mode, int64(n), n)
+				r := newRig(t, w, "s", teamOf(n), specs)
+				for run := range int64(2) {
+					for i := range specs {
+						r.issue(i, run)
+					}
+				}
+				sync(t, w)
+				r.check()
+			}
+		})
+	}
+}
+
+func teamOf(n int) []int {
+	team := make([]int, n)
+	for i := range team {
+		team[i] = i
+	}
+	return team
+}
+
+// TestRandomSequences runs random sequences of collectives back to back, over
+// several runs with no synchronisation between, on two channels of one team at
+// once and on a sub-team, under many orders of execution.
+func TestRandomSequences(t *testing.T) {
+	seeds := 200
+	if testing.Short() {
+		seeds = 24
+	}
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			for seed := range int64(seeds) {
+				rng := rand.New(rand.NewPCG(uint64(seed), 1))
+				n := 1 + rng.IntN(8)
+				w := open(t, mode, seed, n)
+				rigs := []*rig{
+					newRig(t, w, "a", teamOf(n), randomSpecs(rng, n, 1+rng.IntN(5))),
+					newRig(t, w, "b", teamOf(n), randomSpecs(rng, n, rng.IntN(4))),
+				}
+				if n > 2 {
+					team := rng.Perm(n)[:2+rng.IntN(n-2)]
+					rigs = append(rigs, newRig(t, w, "c", team, randomSpecs(rng, len(team), 2)))
+				}
+				for run := range int64(3) {
+					for _, r := range rigs {
+						for i := range r.specs {
+							r.issue(i, run)
+						}
+					}
+				}
+				sync(t, w)
+				for _, r := range rigs {
+					r.check()
+				}
+				if t.Failed() {
+					t.Fatalf("seed %d", seed)
+				}
+			}
+		})
+	}
+}
+
+func randomSpecs(rng *rand.Rand, n, count int) []spec {
+	specs := make([]spec, count)
+	for i := range specs {
+		specs[i] = randomSpec(rng, n)
+	}
+	return specs
+}
+
+// TestTwoShotBits wants the bits of staged from two-shot, for values whose sum
+// depends on the order.
+func TestTwoShotBits(t *testing.T) {
+	for _, dt := range ir.DTypes() {
+		for n := 1; n <= 8; n++ {
+			for _, count := range []int64{0, 1, int64(n) - 1, int64(n), 13, 4099} {
+				var rigs []*rig
+				w := open(t, cpu.Concurrent, 0, n)
+				for _, algo := range []string{"staged", "two-shot"} {
+					s := spec{op: ir.OpAllReduce, red: ir.Avg, dt: dt, n: n, shape: []int64{count}, algo: algo}
+					r := newRig(t, w, algo, teamOf(n), []spec{s})
+					if got := r.ch.Algorithm(0); got != algo {
+						t.Fatalf("pinned %s, got %s", algo, got)
+					}
+					r.issue(0, 0)
+					rigs = append(rigs, r)
+				}
+				sync(t, w)
+				rigs[0].check()
+				rigs[1].check()
+			}
+		}
+	}
+}
+
+// TestMoved wants two-shot to move less, and both to move what they should.
+func TestMoved(t *testing.T) {
+	const n, count = 4, 1000
+	w := open(t, cpu.Concurrent, 0, n)
+	for algo, want := range map[string]int64{"staged": (n - 1) * count * 4, "two-shot": 2 * (n - 1) * count / n * 4} {
+		s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{count}, algo: algo}
+		r := newRig(t, w, algo, teamOf(n), []spec{s})
+		for m := range n {
+			if got := r.ch.Moved(0, m); got != want {
+				t.Errorf("%s: member %d moves %d bytes, want %d", algo, m, got, want)
+			}
+		}
+	}
+}
+
+// TestDispatch wants the algorithm to follow from the size.
+func TestDispatch(t *testing.T) {
+	for count, want := range map[int64]string{10: "staged", 1 << 16: "two-shot"} {
+		w := open(t, cpu.Concurrent, 0, 4)
+		s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, n: 4, shape: []int64{count}}
+		if got := newRig(t, w, "s", teamOf(4), []spec{s}).ch.Algorithm(0); got != want {
+			t.Errorf("%d elements: algorithm %s, want %s", count, got, want)
+		}
+	}
+}
+
+// TestRefusals wants an error for instances that cannot be run, never a panic.
+func TestRefusals(t *testing.T) {
+	base := func(n int) *rig {
+		return newRig(t, open(t, cpu.Concurrent, 0, n), "s", teamOf(n),
+			[]spec{{op: ir.OpAllGather, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{2, 3}}})
+	}
+	tests := map[string]struct {
+		change func(*Instance)
+		want   string
+	}{
+		"name":   {func(in *Instance) { in.Algo = "magic" }, `all_gather: there is no algorithm "magic"; there are staged, two-shot`},
+		"op":     {func(in *Instance) { in.Algo = "two-shot" }, "all_gather: algorithm two-shot: not supported by this machine: it runs all_reduce only"},
+		"team":   {func(in *Instance) { in.Parts = in.Parts[:2] }, "all_gather: 2 parts for a team of 3"},
+		"axis":   {func(in *Instance) { in.Axis = 2 }, "all_gather: there is no dimension 2 in shape [2 3]"},
+		"shape":  {func(in *Instance) { in.Axis = 1 }, "all_gather: member 0 has an operand of shape [6 3], want [2 9]"},
+		"root":   {func(in *Instance) { in.Op, in.Root = ir.OpReduce, 3 }, "reduce: root 3 is outside the team of 3"},
+		"input":  {func(in *Instance) { in.Parts[1].Reads = false }, "all_gather, member 1: it has no input"},
+		"output": {func(in *Instance) { in.Parts[2].Writes = false }, "all_gather, member 2: it has no output"},
+		"type":   {func(in *Instance) { in.Parts[2].In.DType = ir.I32 }, "all_gather, member 2: the operands of the team differ in element type"},
+		"red":    {func(in *Instance) { in.Op, in.Red = ir.OpReduceScatter, ir.NoRed }, "reduce_scatter: it has no reduction"},
+		"no op":  {func(in *Instance) { in.Op = ir.OpAdd }, "add is not a collective"},
+		"permute": {func(in *Instance) { in.Op, in.Parts[0].To, in.Parts[1].From = ir.OpPermute, 1, 2 },
+			"permute: member 0 sends to 1, which does not receive from it"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := base(3)
+			in := Instance{Op: ir.OpAllGather, Red: ir.Sum, Parts: append([]Part(nil), r.parts[0]...)}
+			for i := range in.Parts {
+				in.Parts[i].To, in.Parts[i].From = -1, -1
+			}
+			tc.change(&in)
+			_, err := Design(r.ch.world, device.Caps{}, r.ch.members, []Instance{in})
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("got %v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestStartBeforeEnd wants every start before every end of the collectives
+// that promise it (S5), also where nothing moves.
+func TestStartBeforeEnd(t *testing.T) {
+	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBarrier} {
+		for _, rows := range []int64{0, 3} {
+			for seed := range int64(20) {
+				const n = 3
+				w := open(t, cpu.Scheduled, seed, n)
+				r := newRig(t, w, "s", teamOf(n), []spec{{op: op, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{rows, 2}}})
+				started := 0
+				for run := range int64(2) {
+					for me, s := range r.streams {
+						call(t, s, func() { started++ })
+						r.must(r.ch.Issue(0, me, run))
+						call(t, s, func() {
+							if started < n*int(run+1) {
+								t.Errorf("%s of %d rows, seed %d, run %d: member %d ends after %d starts", op, rows, seed, run, me, started)
+							}
+						})
+					}
+				}
+				sync(t, w)
+			}
+		}
+	}
+}
+
+// TestRootedFlow wants a broadcast's root to end although nobody else starts,
+// and a reduce's leaf likewise.
+func TestRootedFlow(t *testing.T) {
+	for op, first := range map[ir.Op]int{ir.OpBroadcast: 0, ir.OpScatter: 0, ir.OpReduce: 1, ir.OpGather: 1} {
+		t.Run(fmt.Sprint(op), func(t *testing.T) {
+			const n = 3
+			w := open(t, cpu.Scheduled, 1, n)
+			r := newRig(t, w, "s", teamOf(n), []spec{{op: op, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{4}}})
+			r.must(r.ch.Issue(0, first, 0))
+			sync(t, w) // a deadlock if it waited for the others
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package comm
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// Group is a set of sends and receives of one rank that are posted together
+// and completed together. It first signals "ready" for all its sends, then
+// serves its receives, then waits for its sends, so that a ring of groups
+// moves. Receives do not wait for each other: each but the first runs on a
+// stream of its own, forked from and joined to the group's.
+type Group struct {
+	pairs   *Pairs
+	stream  device.Stream
+	sends   []int // pairs
+	recvs   []int
+	helpers []lane
+	fork    device.Event
+}
+
+// lane is a helper stream with the event that joins it.
+type lane struct {
+	stream device.Stream
+	joined device.Event
+}
+
+// Group makes a group of rank's posts ready to be issued on s.
+func (p *Pairs) Group(rank int, s device.Stream, posts []Post) (*Group, error) {
+	g := &Group{pairs: p, stream: s}
+	for _, t := range posts {
+		if t.Send {
+			g.sends = append(g.sends, t.Pair)
+		} else {
+			g.recvs = append(g.recvs, t.Pair)
+		}
+	}
+	if len(g.recvs) < 2 {
+		return g, nil
+	}
+	if err := p.widen(rank, s, len(g.recvs)-1); err != nil {
+		return nil, fmt.Errorf("helper streams of a group: %w", err)
+	}
+	g.helpers = p.lanes[s][:len(g.recvs)-1]
+	var err error
+	g.fork, err = p.world.Device(rank).NewEvent()
+	return g, err
+}
+
+// widen gives s at least n helpers; the groups of a stream share them.
+func (p *Pairs) widen(rank int, s device.Stream, n int) error {
+	d := p.world.Device(rank)
+	for len(p.lanes[s]) < n {
+		name := fmt.Sprintf("%s, receive %d", s.Name(), len(p.lanes[s])+2)
+		st, err := d.NewStream(device.StreamOptions{Name: name})
+		if err != nil {
+			return err
+		}
+		e, err := d.NewEvent()
+		if err != nil {
+			return err
+		}
+		p.lanes[s] = append(p.lanes[s], lane{st, e})
+	}
+	return nil
+}
+
+// Issue enqueues the group in run run, counted from 0. id marks the work on
+// helper streams, as the caller marks that on the group's own.
+func (g *Group) Issue(id, run int64) error {
+	p := g.pairs
+	for _, i := range g.sends {
+		if err := g.stream.Signal(p.counters[p.pairs[i].DstRank], p.ready[i], 1); err != nil {
+			return err
+		}
+	}
+	if len(g.helpers) > 0 {
+		if err := g.stream.Record(g.fork); err != nil {
+			return err
+		}
+	}
+	for k, l := range g.helpers {
+		if err := g.receiveOn(l, g.recvs[k+1], id, run); err != nil {
+			return err
+		}
+	}
+	if len(g.recvs) > 0 {
+		if err := p.receive(g.stream, g.recvs[0], run); err != nil {
+			return err
+		}
+	}
+	for _, l := range g.helpers {
+		if err := g.stream.Wait(l.joined); err != nil {
+			return err
+		}
+	}
+	for _, i := range g.sends {
+		if err := g.stream.WaitCounter(p.counters[p.pairs[i].SrcRank], p.done[i], run+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *Group) receiveOn(l lane, pair int, id, run int64) error {
+	if err := l.stream.Wait(g.fork); err != nil {
+		return err
+	}
+	if err := l.stream.Begin(id); err != nil {
+		return err
+	}
+	if err := g.pairs.receive(l.stream, pair, run); err != nil {
+		return err
+	}
+	if err := l.stream.End(id); err != nil {
+		return err
+	}
+	return l.stream.Record(l.joined)
+}
+
+func (p *Pairs) receive(s device.Stream, i int, run int64) error {
+	pr := &p.pairs[i]
+	if err := s.WaitCounter(p.counters[pr.DstRank], p.ready[i], run+1); err != nil {
+		return err
+	}
+	if pr.Src.Elements() > 0 {
+		if err := s.Copy(pr.Dst, pr.Src); err != nil {
+			return err
+		}
+	}
+	return s.Signal(p.counters[pr.SrcRank], p.done[i], 1)
+}
