@@ -24,7 +24,7 @@ func decompose(u *unit) error {
 type decomposer struct {
 	*unit
 	fn     *ir.Func
-	names  names
+	names  *names
 	meshes meshes
 }
 

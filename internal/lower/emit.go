@@ -5,7 +5,7 @@ import "hocket.example/hocket/ir"
 // writer writes the statements of one reshard. Values on the way are called
 // name.1, name.2 and so on; the last one is name and has the type dst.
 type writer struct {
-	names names
+	names *names
 	pos   ir.Pos
 	name  string
 	dst   *ir.Type

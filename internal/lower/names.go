@@ -8,37 +8,42 @@ import (
 
 // names makes up names for one function. A made name is derived from the value
 // it serves and occurs nowhere else in the function, other blocks included.
-type names map[string]bool
+type names struct {
+	used map[string]bool
+	next map[string]int // the number to try next, so that many of one stem cost no more each
+}
 
-func namesOf(f *ir.Func) names {
-	used := names{}
+func namesOf(f *ir.Func) *names {
+	n := &names{used: map[string]bool{}, next: map[string]int{}}
 	for _, p := range f.Params {
-		used[p.Name] = true
+		n.used[p.Name] = true
 	}
 	f.Body.Walk(func(s *ir.Stmt) {
 		for _, r := range s.Results {
-			used[r.Text] = true
+			n.used[r.Text] = true
 		}
 	})
-	return used
+	return n
 }
 
 // fresh returns base.suffix, or with a number behind it where that is taken.
-func (n names) fresh(base, suffix string) string {
+func (n *names) fresh(base, suffix string) string {
 	name := base + "." + suffix
-	for i := 2; n[name]; i++ {
-		name = base + "." + suffix + strconv.Itoa(i)
+	if n.used[name] {
+		return n.numbered(name, 2)
 	}
-	n[name] = true
+	n.used[name] = true
 	return name
 }
 
 // count returns base.N with the first N from 1 that is free.
-func (n names) count(base string) string {
-	for i := 1; ; i++ {
-		name := base + "." + strconv.Itoa(i)
-		if !n[name] {
-			n[name] = true
+func (n *names) count(base string) string { return n.numbered(base+".", 1) }
+
+func (n *names) numbered(stem string, first int) string {
+	for i := max(n.next[stem], first); ; i++ {
+		if name := stem + strconv.Itoa(i); !n.used[name] {
+			n.used[name] = true
+			n.next[stem] = i + 1
 			return name
 		}
 	}

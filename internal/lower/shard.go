@@ -23,7 +23,7 @@ func shard(u *unit) error {
 type sharder struct {
 	*unit
 	fn    *ir.Func
-	names names
+	names *names
 }
 
 // resharded remembers which copies a block already made: value and type to

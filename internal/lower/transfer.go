@@ -89,7 +89,13 @@ type piece struct {
 
 // pieces moves arg block by block into buf on the ranks of to.
 func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
-	ps := route(have, want, from, to)
+	byRank := map[int64][]piece{}
+	for _, p := range route(have, want, from, to) {
+		byRank[p.to] = append(byRank[p.to], p)
+		if p.from != p.to {
+			byRank[p.from] = append(byRank[p.from], p)
+		}
+	}
 	ranks := append(slices.Clone(from.devices), to.devices...)
 	slices.Sort(ranks)
 	local := want.LocalType()
@@ -100,7 +106,7 @@ func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
 	w.out = append(w.out, alloc(w.pos, buf, local))
 	for _, r := range slices.Compact(ranks) {
 		c := &courier{writer: w, arg: arg, buf: buf, part: part}
-		if stmts := c.rankPieces(r, ps); len(stmts) > 0 {
+		if stmts := c.rankPieces(r, byRank[r]); len(stmts) > 0 {
 			w.out = append(w.out, onRank(w.pos, r, stmts...))
 		}
 	}
@@ -117,8 +123,8 @@ type courier struct {
 
 // rankPieces returns what rank r does: its sends and receives in one group, so
 // that no order among the ranks can block them, and its copies.
-func (c *courier) rankPieces(r int64, ps []piece) []*ir.Stmt {
-	for _, p := range ps {
+func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
+	for _, p := range pieces {
 		switch {
 		case p.from == r && p.to == r:
 			c.copies = append(c.copies, into(c.pos, ir.OpCopy, c.source(p), c.target(p)))
@@ -159,15 +165,20 @@ func (c *courier) view(p piece, whole, suffix string, t *ir.Type) string {
 // route says which rank sends which block to whom. A rank that holds what it
 // needs keeps it; of several holders the receivers take turns.
 func route(have, want *ir.Type, from, to *place) []piece {
-	holders := map[string][]int64{}
+	holders := map[string][]int64{} // by block
+	holds := map[int64]string{}     // the block of each sender
 	for i, r := range from.devices {
 		k := key(from.blocks(have, i))
-		holders[k] = append(holders[k], r)
+		holders[k], holds[r] = append(holders[k], r), k
 	}
 	var out []piece
 	for i, r := range to.devices {
 		for _, p := range sources(have, want, from, to, i) {
-			p.to, p.from = r, pick(holders[key(p.block)], r, i)
+			k := key(p.block)
+			p.from, p.to = holders[k][i%len(holders[k])], r
+			if h, ok := holds[r]; ok && h == k {
+				p.from = r
+			}
 			out = append(out, p)
 		}
 	}
@@ -193,14 +204,6 @@ func sources(have, want *ir.Type, from, to *place, i int) []piece {
 		out[c] = piece{block: b, index: int64(c), count: p / q, join: true}
 	}
 	return out
-}
-
-// pick returns rank r itself where it is a holder, else the turn-th.
-func pick(holders []int64, r int64, turn int) int64 {
-	if slices.Contains(holders, r) {
-		return r
-	}
-	return holders[turn%len(holders)]
 }
 
 // key makes a map key of a block's coordinates.
