@@ -111,9 +111,9 @@ func (p *Program) used(c *plan.Cmd) []plan.Ref {
 			}
 		}
 	case plan.Input:
-		refs = append(refs, partOf(&p.plan.Inputs[c.IO], c.Rank).Ref)
+		refs = append(refs, partOf(&p.inputs[c.IO], c.Rank).Ref)
 	case plan.Output:
-		refs = append(refs, partOf(&p.plan.Outputs[c.IO], c.Rank).Ref)
+		refs = append(refs, partOf(&p.outputs[c.IO], c.Rank).Ref)
 	}
 	return refs
 }
@@ -127,7 +127,7 @@ func (a *adversary) watchExits(p *Program, index map[place]int32) {
 		}
 	}
 	given := map[place]bool{}
-	for _, ios := range [][]plan.IO{p.plan.Inputs, p.plan.Outputs} {
+	for _, ios := range [][]plan.IO{p.inputs, p.outputs} {
 		for i := range ios {
 			for k := range ios[i].Parts {
 				r := ios[i].Parts[k].Ref

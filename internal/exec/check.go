@@ -19,7 +19,7 @@ func check(p *plan.Plan, caps device.Caps) error {
 	if p.Ranks > caps.MaxRanks {
 		return fmt.Errorf("it needs %d ranks; the machine has %d: %w", p.Ranks, caps.MaxRanks, device.ErrUnsupported)
 	}
-	c := &checker{p: p}
+	c := &checker{p: p, inputs: held(p.Inputs), outputs: held(p.Outputs)}
 	for _, f := range []func() error{c.streams, c.buffers, c.counters, c.channels, c.colls, c.pairs, c.ios, c.cmds, c.totals} {
 		if err := f(); err != nil {
 			return err
@@ -29,14 +29,14 @@ func check(p *plan.Plan, caps device.Caps) error {
 }
 
 type checker struct {
-	p       *plan.Plan
-	inColl  []int // number of instances in each channel
-	issued  map[[2]int32]int32
-	posted  map[plan.P2P]bool
-	event   []bool
-	raised  [][]int64
-	ioDone  map[[3]int32]bool
-	collRun int
+	p               *plan.Plan
+	inputs, outputs []plan.IO
+	inChannel       []int              // instances of each channel
+	issued          map[[2]int32]int32 // by channel, member: instances issued
+	posted          map[plan.P2P]bool  // sides of pairs issued
+	event           []bool             // recorded
+	raised          [][]int64          // by counter, like PerRun
+	moved           map[[3]int32]bool  // way, IO, rank: uploaded or read back
 }
 
 func (c *checker) streams() error {
@@ -146,7 +146,7 @@ func (c *checker) channels() error {
 			}
 		}
 	}
-	c.inColl = make([]int, len(c.p.Channels))
+	c.inChannel = make([]int, len(c.p.Channels))
 	return nil
 }
 
@@ -157,11 +157,11 @@ func (c *checker) colls() error {
 			return fmt.Errorf("collective %d: no channel %d", i, coll.Channel)
 		}
 		ch := &c.p.Channels[coll.Channel]
-		if int(coll.Seq) != c.inColl[coll.Channel] || len(coll.Parts) != len(ch.Team) {
+		if int(coll.Seq) != c.inChannel[coll.Channel] || len(coll.Parts) != len(ch.Team) {
 			return fmt.Errorf("collective %d: it is number %d of its channel with %d parts, want number %d with %d",
-				i, coll.Seq, len(coll.Parts), c.inColl[coll.Channel], len(ch.Team))
+				i, coll.Seq, len(coll.Parts), c.inChannel[coll.Channel], len(ch.Team))
 		}
-		c.inColl[coll.Channel]++
+		c.inChannel[coll.Channel]++
 		for m, part := range coll.Parts {
 			for _, r := range []plan.Ref{part.In, part.Out} {
 				if !r.Present() {
@@ -191,7 +191,7 @@ func (c *checker) pairs() error {
 // ios checks that blocks fit the global tensors, lie where they say, and that
 // those of each output make up all of it.
 func (c *checker) ios() error {
-	for k, ios := range [][]plan.IO{c.p.Inputs, c.p.Outputs} {
+	for k, ios := range [][]plan.IO{c.inputs, c.outputs} {
 		names := map[string]bool{}
 		for i := range ios {
 			io := &ios[i]
@@ -243,7 +243,7 @@ func (c *checker) cmds() error {
 	c.event = make([]bool, c.p.Events)
 	c.issued = map[[2]int32]int32{}
 	c.posted = map[plan.P2P]bool{}
-	c.ioDone = map[[3]int32]bool{}
+	c.moved = map[[3]int32]bool{}
 	for i := range c.p.Cmds {
 		if err := c.cmd(&c.p.Cmds[i]); err != nil {
 			return fmt.Errorf("command %d, %s of rank %d: %w", i, c.p.Cmds[i].Kind, c.p.Cmds[i].Rank, err)
@@ -367,8 +367,8 @@ func (c *checker) waitCounter(m *plan.Cmd) error {
 	return err
 }
 
-func (c *checker) input(m *plan.Cmd) error  { return c.transfer(m, 0, c.p.Inputs) }
-func (c *checker) output(m *plan.Cmd) error { return c.transfer(m, 1, c.p.Outputs) }
+func (c *checker) input(m *plan.Cmd) error  { return c.transfer(m, 0, c.inputs) }
+func (c *checker) output(m *plan.Cmd) error { return c.transfer(m, 1, c.outputs) }
 
 func (c *checker) transfer(m *plan.Cmd, way int32, ios []plan.IO) error {
 	if !within(m.IO, len(ios)) || partOf(&ios[m.IO], m.Rank) == nil {
@@ -378,10 +378,10 @@ func (c *checker) transfer(m *plan.Cmd, way int32, ios []plan.IO) error {
 		return fmt.Errorf("it is not on main")
 	}
 	key := [3]int32{way, m.IO, m.Rank}
-	if c.ioDone[key] {
+	if c.moved[key] {
 		return fmt.Errorf("block %d is moved twice", m.IO)
 	}
-	c.ioDone[key] = true
+	c.moved[key] = true
 	return nil
 }
 
@@ -389,8 +389,8 @@ func (c *checker) transfer(m *plan.Cmd, way int32, ios []plan.IO) error {
 func (c *checker) totals() error {
 	for i := range c.p.Channels {
 		for m := range c.p.Channels[i].Team {
-			if got := c.issued[[2]int32{int32(i), int32(m)}]; int(got) != c.inColl[i] {
-				return fmt.Errorf("channel %d: rank %d issues %d of %d collectives", i, c.p.Channels[i].Team[m], got, c.inColl[i])
+			if got := c.issued[[2]int32{int32(i), int32(m)}]; int(got) != c.inChannel[i] {
+				return fmt.Errorf("channel %d: rank %d issues %d of %d collectives", i, c.p.Channels[i].Team[m], got, c.inChannel[i])
 			}
 		}
 	}
@@ -399,10 +399,10 @@ func (c *checker) totals() error {
 			return fmt.Errorf("counter %s: its signals do not add up to what it says", c.p.Counters[i].Name)
 		}
 	}
-	for i := range c.p.Outputs {
-		for _, part := range c.p.Outputs[i].Parts {
-			if !c.ioDone[[3]int32{1, int32(i), part.Ref.Rank}] {
-				return fmt.Errorf("output %s of rank %d is never read back", c.p.Outputs[i].Name, part.Ref.Rank)
+	for i := range c.outputs {
+		for _, part := range c.outputs[i].Parts {
+			if !c.moved[[3]int32{1, int32(i), part.Ref.Rank}] {
+				return fmt.Errorf("output %s of rank %d is never read back", c.outputs[i].Name, part.Ref.Rank)
 			}
 		}
 	}

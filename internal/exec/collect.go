@@ -61,9 +61,9 @@ func (p *Program) describe(id int64) trace.Event {
 			}
 		}
 	case plan.Input:
-		e.Bytes = partOf(&p.plan.Inputs[c.IO], c.Rank).Ref.Bytes()
+		e.Bytes = partOf(&p.inputs[c.IO], c.Rank).Ref.Bytes()
 	case plan.Output:
-		e.Bytes = partOf(&p.plan.Outputs[c.IO], c.Rank).Ref.Bytes()
+		e.Bytes = partOf(&p.outputs[c.IO], c.Rank).Ref.Bytes()
 	}
 	return e
 }

@@ -58,6 +58,9 @@ type Program struct {
 	caps  device.Caps
 	world device.World
 
+	// inputs and outputs are the plan's, without absent blocks.
+	inputs, outputs []plan.IO
+
 	streams  []device.Stream
 	events   []device.Event
 	counters [][]device.Counters // by plan counter, rank
@@ -86,7 +89,8 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	prog := &Program{plan: p, opts: opts, log: opts.Logger, caps: m.Caps(), world: world}
+	prog := &Program{plan: p, opts: opts, log: opts.Logger, caps: m.Caps(), world: world,
+		inputs: held(p.Inputs), outputs: held(p.Outputs)}
 	if prog.log == nil {
 		prog.log = slog.New(slog.DiscardHandler)
 	}

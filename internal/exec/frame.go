@@ -36,6 +36,15 @@ func indexBlocks(ios []plan.IO) map[ioKey]int {
 	return m
 }
 
+// held returns ios without the entries of ranks that hold no block.
+func held(ios []plan.IO) []plan.IO {
+	kept := slices.Clone(ios)
+	for i := range kept {
+		kept[i].Parts = slices.DeleteFunc(slices.Clone(kept[i].Parts), func(part plan.IOPart) bool { return !part.Ref.Present() })
+	}
+	return kept
+}
+
 // partOf returns the block of io that rank holds, or nil.
 func partOf(io *plan.IO, rank int32) *plan.IOPart {
 	for k := range io.Parts {
@@ -75,8 +84,8 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor) error {
 func (p *Program) checkInputs(inputs map[string]*tensor.Tensor) error {
 	var wrong []string
 	known := map[string]bool{}
-	for i := range p.plan.Inputs {
-		io := &p.plan.Inputs[i]
+	for i := range p.inputs {
+		io := &p.inputs[i]
 		known[io.Name] = true
 		t := inputs[io.Name]
 		switch {
@@ -102,8 +111,8 @@ func (p *Program) checkInputs(inputs map[string]*tensor.Tensor) error {
 
 func (p *Program) newFrame() (*frame, error) {
 	f := &frame{}
-	for i := range p.plan.Inputs {
-		io := &p.plan.Inputs[i]
+	for i := range p.inputs {
+		io := &p.inputs[i]
 		for k := range io.Parts {
 			var own *tensor.Tensor
 			if part := &io.Parts[k]; !wholeOf(io, part) {
@@ -116,8 +125,8 @@ func (p *Program) newFrame() (*frame, error) {
 		}
 	}
 	f.in = make([][]byte, len(f.held))
-	for i := range p.plan.Outputs {
-		io := &p.plan.Outputs[i]
+	for i := range p.outputs {
+		io := &p.outputs[i]
 		for k := range io.Parts {
 			t, err := tensor.New(io.DType, io.Parts[k].Ref.Shape)
 			if err != nil {
@@ -134,8 +143,8 @@ func wholeOf(io *plan.IO, part *plan.IOPart) bool { return slices.Equal(io.Shape
 
 func (p *Program) fill(f *frame, inputs map[string]*tensor.Tensor) error {
 	b := 0
-	for i := range p.plan.Inputs {
-		io := &p.plan.Inputs[i]
+	for i := range p.inputs {
+		io := &p.inputs[i]
 		t := inputs[io.Name]
 		for k := range io.Parts {
 			part := &io.Parts[k]
@@ -157,10 +166,10 @@ func (p *Program) fill(f *frame, inputs map[string]*tensor.Tensor) error {
 // hold the same block, their bytes must be equal: that is what the layout in
 // the signature claims (S2, S14).
 func (p *Program) assemble(f *frame) (map[string]*tensor.Tensor, error) {
-	outs := make(map[string]*tensor.Tensor, len(p.plan.Outputs))
+	outs := make(map[string]*tensor.Tensor, len(p.outputs))
 	b := 0
-	for i := range p.plan.Outputs {
-		io := &p.plan.Outputs[i]
+	for i := range p.outputs {
+		io := &p.outputs[i]
 		blocks := f.out[b : b+len(io.Parts)]
 		b += len(io.Parts)
 		t, err := join(io, blocks)

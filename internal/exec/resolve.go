@@ -244,7 +244,7 @@ type command struct {
 
 func (p *Program) resolveCommands() error {
 	p.cmds = make([]command, len(p.plan.Cmds))
-	blocks := blockIndex{in: indexBlocks(p.plan.Inputs), out: indexBlocks(p.plan.Outputs)}
+	blocks := blockIndex{in: indexBlocks(p.inputs), out: indexBlocks(p.outputs)}
 	for i := range p.plan.Cmds {
 		if err := p.resolve(&p.plan.Cmds[i], &p.cmds[i], blocks); err != nil {
 			return fmt.Errorf("%s: %w", p.where(int64(i)), err)
@@ -283,10 +283,10 @@ func (p *Program) resolve(c *plan.Cmd, out *command, blocks blockIndex) error {
 		out.perRun = ctr.PerRun[c.Rank*ctr.Len+c.Elem]
 	case plan.Input:
 		out.part = blocks.in[ioKey{c.IO, c.Rank}]
-		out.dst, err = p.view(partOf(&p.plan.Inputs[c.IO], c.Rank).Ref)
+		out.dst, err = p.view(partOf(&p.inputs[c.IO], c.Rank).Ref)
 	case plan.Output:
 		out.part = blocks.out[ioKey{c.IO, c.Rank}]
-		out.src, err = p.view(partOf(&p.plan.Outputs[c.IO], c.Rank).Ref)
+		out.src, err = p.view(partOf(&p.outputs[c.IO], c.Rank).Ref)
 	}
 	return err
 }
