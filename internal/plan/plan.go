@@ -36,6 +36,9 @@ type Plan struct {
 	Buffers []Buffer
 	// ArenaBytes is the size of each rank's arena.
 	ArenaBytes int64
+	// HostBytes is the size of each rank's stretch of pinned host memory, in
+	// which the buffers of Space Host have their offsets.
+	HostBytes int64
 
 	// Inputs and Outputs in the order of the signature; an inout parameter is
 	// both, and its Output comes after the results.

@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"math"
+)
+
+// Hash returns a digest of all that execution depends on: equal on all ranks
+// and runs that plan the same thing, different when anything that a rank does
+// differs. Names, source places, lifetimes and memory statistics, which only
+// people read, are not in it; the names of inputs and outputs are.
+func (p *Plan) Hash() [32]byte {
+	sum := sha256.New()
+	e := &encoder{w: bufio.NewWriterSize(sum, 1<<16)}
+	e.text("hocket plan 1")
+	e.plan(p)
+	e.w.Flush() // a hash never fails to write
+	return [32]byte(sum.Sum(nil))
+}
+
+// HashString returns Hash in hexadecimal.
+func (p *Plan) HashString() string {
+	h := p.Hash()
+	return hex.EncodeToString(h[:])
+}
+
+// encoder writes a canonical form: varints, and lengths in front of whatever
+// comes in many, so that no two plans write the same bytes.
+type encoder struct {
+	w   *bufio.Writer
+	buf [binary.MaxVarintLen64]byte
+}
+
+func (e *encoder) int(v int64) { e.w.Write(e.buf[:binary.PutVarint(e.buf[:], v)]) }
+
+func (e *encoder) ints(vs []int64) {
+	e.int(int64(len(vs)))
+	for _, v := range vs {
+		e.int(v)
+	}
+}
+
+func (e *encoder) ints32(vs []int32) {
+	e.int(int64(len(vs)))
+	for _, v := range vs {
+		e.int(int64(v))
+	}
+}
+
+func (e *encoder) bools(vs ...bool) {
+	for _, v := range vs {
+		if v {
+			e.int(1)
+		} else {
+			e.int(0)
+		}
+	}
+}
+
+func (e *encoder) text(s string) {
+	e.int(int64(len(s)))
+	io.WriteString(e.w, s)
+}
+
+// each writes a list's length and then its elements.
+func each[T any](e *encoder, list []T, f func(*T)) {
+	e.int(int64(len(list)))
+	for i := range list {
+		f(&list[i])
+	}
+}
+
+func (e *encoder) plan(p *Plan) {
+	e.int(int64(p.Ranks))
+	each(e, p.Dims, func(d *Dim) { e.text(d.Name); e.int(d.Value) })
+	each(e, p.Streams, func(s *Stream) { e.int(int64(s.Rank)); e.bools(s.High, s.Low) })
+	e.ints32(p.Main)
+	e.int(int64(p.Events))
+	each(e, p.Counters, func(c *Counter) { e.int(int64(c.Len)); e.ints(c.PerRun) })
+	each(e, p.Channels, func(c *Channel) { e.ints32(c.Team); e.ints32(c.Streams) })
+	each(e, p.Colls, e.coll)
+	each(e, p.Pairs, func(x *Pair) { e.ref(&x.Src); e.ref(&x.Dst) })
+	each(e, p.Buffers, e.buffer)
+	e.int(p.ArenaBytes)
+	e.int(p.HostBytes)
+	each(e, p.Inputs, e.io)
+	each(e, p.Outputs, e.io)
+	each(e, p.Cmds, e.cmd)
+}
+
+func (e *encoder) coll(c *Coll) {
+	for _, v := range []int32{int32(c.Op), c.Channel, c.Seq, int32(c.Red), c.Root, c.Axis, c.Split} {
+		e.int(int64(v))
+	}
+	e.bools(c.AnyOrd)
+	e.text(c.Algo)
+	each(e, c.Parts, func(p *CollPart) {
+		e.ref(&p.In)
+		e.ref(&p.Out)
+		e.int(int64(p.To))
+		e.int(int64(p.From))
+	})
+}
+
+func (e *encoder) ref(r *Ref) {
+	e.int(int64(r.Buf))
+	if !r.Present() {
+		return
+	}
+	e.int(int64(r.Rank))
+	e.int(int64(r.DType))
+	e.int(r.Off)
+	e.ints(r.Shape)
+	e.ints(r.Strides)
+}
+
+func (e *encoder) buffer(b *Buffer) {
+	e.int(int64(b.Space))
+	e.int(int64(b.Role))
+	e.bools(b.Symmetric)
+	e.int(b.Offset)
+	e.int(b.Bytes)
+}
+
+func (e *encoder) io(x *IO) {
+	e.text(x.Name)
+	e.int(int64(x.DType))
+	e.ints(x.Shape)
+	each(e, x.Parts, func(p *IOPart) { e.ref(&p.Ref); e.ints(p.Lo) })
+	e.bools(x.Inout)
+}
+
+func (e *encoder) cmd(c *Cmd) {
+	for _, v := range []int32{
+		int32(c.Kind), c.Rank, c.Stream, int32(c.Op), c.Event, c.Counter, c.Elem, c.Peer, c.Coll, c.Part, c.IO,
+	} {
+		e.int(int64(v))
+	}
+	each(e, c.Ins, e.ref)
+	each(e, c.Outs, e.ref)
+	e.attr(&c.Attr)
+	e.int(c.Value)
+	e.bools(c.Late)
+	each(e, c.Group, func(x *P2P) { e.int(int64(x.Pair)); e.bools(x.Send) })
+}
+
+func (e *encoder) attr(a *Attr) {
+	e.int(int64(len(a.Axes)))
+	for _, x := range a.Axes {
+		e.int(int64(x))
+	}
+	e.int(int64(math.Float64bits(a.Value)))
+	e.bools(a.TA, a.TB, a.HasInt)
+	e.int(a.Int)
+}

@@ -1,0 +1,286 @@
+package planner
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// team is an ordered list of ranks and what each has issued to it.
+type team struct {
+	ranks  []int
+	issued [][]issue // by member, in issue order
+}
+
+// issue is one member's share of a collective, before matching.
+type issue struct {
+	cmd  int32 // in the rank's commands
+	coll plan.Coll
+	part plan.CollPart
+}
+
+// lane is what is sent from one rank to another along an axis.
+type lane struct {
+	key          laneKey
+	sends, recvs []endpoint
+}
+
+type laneKey struct {
+	axis     string
+	src, dst int32
+}
+
+// endpoint is one send or recv: entry i of group command cmd.
+type endpoint struct {
+	rank, cmd int32
+	entry     int32
+	site      int32
+	ref       plan.Ref
+}
+
+// team interns the team of axes that this rank is in; member is its index.
+func (u *unroller) team(s *ir.Stmt) (t *team, member int, ok bool) {
+	ranks := u.w.b.Team(s.Over(), u.rank)
+	if ranks == nil {
+		return nil, 0, false
+	}
+	key := fmt.Sprint(ranks)
+	id, known := u.w.teamIDs[key]
+	if !known {
+		id = int32(len(u.w.teams))
+		u.w.teamIDs[key] = id
+		u.w.teams = append(u.w.teams, &team{ranks: ranks, issued: make([][]issue, len(ranks))})
+	}
+	for i, r := range ranks {
+		if r == u.rank {
+			member = i
+		}
+	}
+	return u.w.teams[id], member, true
+}
+
+// barrier is a collective without tensors; a rank outside its mesh has no part.
+func (u *unroller) barrier(s *ir.Stmt) error {
+	t, member, ok := u.team(s)
+	if !ok {
+		return nil
+	}
+	part := plan.CollPart{In: plan.Absent(), Out: plan.Absent(), To: -1, From: -1}
+	return u.join(s, t, member, plan.Coll{Op: s.Op}, part)
+}
+
+// join issues this rank's part of a collective.
+func (u *unroller) join(s *ir.Stmt, t *team, member int, coll plan.Coll, part plan.CollPart) error {
+	cmd := int32(len(u.w.cmds[u.rank]))
+	if err := u.emit(s, plan.Cmd{Kind: plan.Collective, Part: int32(member)}); err != nil {
+		return err
+	}
+	t.issued[member] = append(t.issued[member], issue{cmd, coll, part})
+	return nil
+}
+
+// collective issues this rank's part: its operand and result as far as the op
+// reads or writes them here.
+func (u *unroller) collective(s *ir.Stmt, in plan.Ref) error {
+	t, member, ok := u.team(s)
+	if !ok {
+		return u.errf("bind", s.Pos, "put it under an if that chooses the ranks of that mesh", "this rank is not in the mesh that %s is over", s.Op)
+	}
+	coll, part, err := u.collAttrs(s, in, len(t.ranks), member)
+	if err != nil {
+		return err
+	}
+	out, err := u.result(s)
+	if err != nil {
+		return err
+	}
+	if err := u.wantDense(s, &s.Args[0], in); err != nil {
+		return err
+	}
+	if s.Into != nil {
+		if err := u.wantDense(s, s.Into, out); err != nil {
+			return err
+		}
+	}
+	part.In, part.Out = in, out
+	root := int32(member) == coll.Root
+	switch s.Op {
+	case ir.OpBroadcast, ir.OpScatter: // only the root reads
+		if !root {
+			part.In = plan.Absent()
+		}
+	case ir.OpReduce, ir.OpGather: // only the root writes
+		if !root {
+			part.Out = plan.Absent()
+		}
+	case ir.OpPermute:
+		if part.To < 0 {
+			part.In = plan.Absent()
+		}
+		if part.From < 0 {
+			part.Out = plan.Absent()
+		}
+	}
+	return u.join(s, t, member, coll, part)
+}
+
+// collAttrs resolves a collective's attributes.
+func (u *unroller) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (coll plan.Coll, part plan.CollPart, err error) {
+	coll = plan.Coll{Op: s.Op, AnyOrd: s.Word("order", "rank") == "any", Algo: s.Word("algorithm", "")}
+	coll.Red, _ = ir.ParseRed(s.Word("op", "none"))
+	part.To, part.From = -1, -1
+	info := s.Op.Info()
+	for _, at := range []struct {
+		name string
+		to   *int32
+	}{{"axis", &coll.Axis}, {"concat", &coll.Axis}, {"split", &coll.Split}} {
+		if info.AttrSpec(at.name) == nil {
+			continue
+		}
+		var v int
+		if v, err = u.axis(s, at.name, in); err != nil {
+			return
+		}
+		*at.to = int32(v)
+	}
+	for _, at := range []struct {
+		name string
+		to   *int32
+		low  int64
+	}{{"root", &coll.Root, 0}, {"to", &part.To, -1}, {"from", &part.From, -1}} {
+		a := s.Attr(at.name)
+		if a == nil {
+			continue
+		}
+		var v int64
+		if v, err = u.eval(s, a.Exprs[0]); err != nil {
+			return
+		}
+		if v < at.low || v >= int64(size) {
+			err = u.errf("bind", a.Pos, "", "%s=%d is no index in a team of %d", at.name, v, size)
+			return
+		}
+		*at.to = int32(v)
+	}
+	return
+}
+
+func (u *unroller) wantDense(s *ir.Stmt, p *ir.Place, r plan.Ref) error {
+	if r.Dense() {
+		return nil
+	}
+	return u.errf("alias", p.Pos, "use a dense one: %c = copy "+p.String(), "%s takes dense tensors, and %s is a view with gaps", s.Op, p)
+}
+
+// transfer executes put, get, send, recv and group.
+func (u *unroller) transfer(s *ir.Stmt) error {
+	if s.Op == ir.OpGroup {
+		return u.groupStmt(s)
+	}
+	if d := u.w.b.CheckStmt(s, u.env); d != nil {
+		d.Message += u.where()
+		return d
+	}
+	x, err := u.present(&s.Args[0])
+	if err != nil {
+		return err
+	}
+	if err := u.wantDense(s, &s.Args[0], x); err != nil {
+		return err
+	}
+	peer, err := u.peer(s)
+	if err != nil {
+		return err
+	}
+	if s.Op == ir.OpSend || s.Op == ir.OpRecv {
+		return u.sendRecv(s, x, peer)
+	}
+	return u.putGet(s, x, peer)
+}
+
+func (u *unroller) putGet(s *ir.Stmt, x plan.Ref, peer int32) error {
+	y, err := u.present(s.Into)
+	if err != nil {
+		return err
+	}
+	if err := u.wantDense(s, s.Into, y); err != nil {
+		return err
+	}
+	remote := &y
+	if s.Op == ir.OpGet {
+		remote = &x
+	}
+	if !u.w.p.Buffers[remote.Buf].Symmetric {
+		return u.errf("type", s.Pos, "alloc it with the word symmetric behind its type", "%s reaches the peer's copy of a symmetric buffer", s.Op)
+	}
+	remote.Rank = peer
+	return u.emitCopy(s, x, y, peer)
+}
+
+// openGroup collects the sends and recvs of a group, which are one command.
+type openGroup struct {
+	entries []plan.P2P
+	ends    []pendingEnd
+}
+
+type pendingEnd struct {
+	lane *lane
+	end  endpoint
+}
+
+func (u *unroller) groupStmt(s *ir.Stmt) error {
+	outer := u.group
+	u.group = &openGroup{}
+	err := u.block(s.Body)
+	g := u.group
+	u.group = outer
+	if err != nil {
+		return err
+	}
+	return u.closeGroup(s, g)
+}
+
+func (u *unroller) sendRecv(s *ir.Stmt, x plan.Ref, peer int32) error {
+	k := laneKey{s.Peer.Axis, int32(u.rank), peer}
+	if s.Op == ir.OpRecv {
+		k.src, k.dst = peer, int32(u.rank)
+	}
+	id, ok := u.w.laneIDs[k]
+	if !ok {
+		id = int32(len(u.w.lanes))
+		u.w.laneIDs[k] = id
+		u.w.lanes = append(u.w.lanes, &lane{key: k})
+	}
+	g := u.group
+	if g == nil {
+		g = &openGroup{}
+	}
+	g.ends = append(g.ends, pendingEnd{u.w.lanes[id], endpoint{rank: int32(u.rank), entry: int32(len(g.entries)), site: u.w.site(s), ref: x}})
+	g.entries = append(g.entries, plan.P2P{Send: s.Op == ir.OpSend})
+	if u.group != nil {
+		return nil
+	}
+	return u.closeGroup(s, g)
+}
+
+// closeGroup emits the command and hands its ends to their lanes.
+func (u *unroller) closeGroup(s *ir.Stmt, g *openGroup) error {
+	if len(g.entries) == 0 {
+		return nil
+	}
+	cmd := int32(len(u.w.cmds[u.rank]))
+	if err := u.emit(s, plan.Cmd{Kind: plan.Group, Group: g.entries}); err != nil {
+		return err
+	}
+	for i, e := range g.ends {
+		e.end.cmd = cmd
+		if g.entries[i].Send {
+			e.lane.sends = append(e.lane.sends, e.end)
+		} else {
+			e.lane.recvs = append(e.lane.recvs, e.end)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package planner
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// frame holds the names of one function's execution. Within a function a name
+// means one thing at a time (S9: no shadowing), so an inner block's names need
+// no frame of their own: when a name comes again, it is defined again first.
+type frame struct {
+	ints     map[string]int64
+	tensors  map[string][]tensor // one, or an array's elements
+	streams  map[string][]int32  // plan streams
+	events   map[string][]int32  // slot of the most recent record, -1 before any
+	counters map[string]int32    // plan counter
+
+	results  []tensor
+	returned bool
+}
+
+func newFrame() *frame {
+	return &frame{
+		ints:     map[string]int64{},
+		tensors:  map[string][]tensor{},
+		streams:  map[string][]int32{},
+		events:   map[string][]int32{},
+		counters: map[string]int32{},
+	}
+}
+
+// tensor is what a name means on this rank: a stretch of memory, or nothing
+// where a value lives on other ranks only.
+type tensor struct {
+	plan.Ref
+	at *ir.Stmt // of a result: its return
+}
+
+func absent() tensor { return tensor{Ref: plan.Absent()} }
+
+// Var and Extent make the unroller the ir.Vars of its rank's environment.
+
+// Var returns the value of a loop variable or let.
+func (u *unroller) Var(name string) (int64, bool) {
+	v, ok := u.frame.ints[name]
+	return v, ok
+}
+
+// Extent returns an extent of the tensor %name; of an array, its elements'.
+func (u *unroller) Extent(name string, axis int) (int64, bool) {
+	ts := u.frame.tensors[name]
+	if len(ts) == 0 || axis < 0 || axis >= len(ts[0].Shape) {
+		return 0, false
+	}
+	return ts[0].Shape[axis], true
+}
+
+// index evaluates a place's index and checks it against the array's length.
+func (u *unroller) index(p *ir.Place, length int) (int, error) {
+	if p.Index == nil {
+		return 0, nil
+	}
+	u.w.stats.Exprs++
+	i, err := p.Index.Eval(u.env)
+	switch {
+	case err != nil:
+		return 0, u.errf("bind", p.Pos, "", "%s: %v", p.Index, err)
+	case i < 0 || i >= int64(length):
+		return 0, u.errf("bind", p.Pos, "", "index %s=%d is not in 0..%d, the elements of %%%s", p.Index, i, length, p.Name)
+	}
+	return int(i), nil
+}
+
+// place returns the tensor a place names, absent or not.
+func (u *unroller) operand(p *ir.Place) (tensor, error) {
+	ts, ok := u.frame.tensors[p.Name]
+	if !ok {
+		return tensor{}, u.errf("scope", p.Pos, "", "%%%s has no value here", p.Name)
+	}
+	i, err := u.index(p, len(ts))
+	if err != nil {
+		return tensor{}, err
+	}
+	if i >= len(ts) {
+		return tensor{}, u.errf("bind", p.Pos, "", "%%%s has no elements", p.Name)
+	}
+	if pos, gone := u.freed[ts[i].Buf]; gone && ts[i].Present() {
+		return tensor{}, u.errf("lifetime", p.Pos, "move the free behind the last use", "%s is used after it was freed at %d:%d", p, pos.Line, pos.Col)
+	}
+	return ts[i], nil
+}
+
+// present returns the tensor a place names, which must be on this rank.
+func (u *unroller) present(p *ir.Place) (plan.Ref, error) {
+	t, err := u.operand(p)
+	if err == nil && !t.Present() {
+		err = u.errf("bind", p.Pos, "put the statement under an if that chooses the ranks of its mesh", "%s is not on this rank", p)
+	}
+	return t.Ref, err
+}
+
+// stream returns the stream a place names.
+func (u *unroller) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
+	if p.Main {
+		return u.main, nil
+	}
+	ids, ok := u.frame.streams[p.Name]
+	if !ok {
+		return 0, u.errf("scope", p.Pos, "", "%%%s is no stream here", p.Name)
+	}
+	i, err := u.index(p, len(ids))
+	if err != nil {
+		return 0, err
+	}
+	return ids[i], nil
+}
+
+// instanceOn is a stream declaration's instance. Executed again on the same
+// stream, by a loop or another call, it names the same streams: they are FIFOs,
+// so this only adds order, and their number stays that of the text.
+type instanceOn struct {
+	stmt *ir.Stmt
+	elem int64
+	cur  int32
+}
+
+func (u *unroller) addStream(name string, s *ir.Stmt, pos ir.Pos) (int32, error) {
+	id := int32(len(u.w.p.Streams))
+	if id >= maxStreams {
+		return 0, u.errf("limit", pos, "", "the plan would have more than %d streams over all ranks", maxStreams)
+	}
+	st := plan.Stream{Rank: int32(u.rank), Name: name}
+	if s != nil {
+		prio := s.Word("priority", "normal")
+		st.High, st.Low = prio == "high", prio == "low"
+	}
+	u.w.p.Streams = append(u.w.p.Streams, st)
+	u.w.tails = append(u.w.tails, tail{recorded: -1})
+	return id, nil
+}
+
+// declaredStreams returns n streams declared by s, making those that are new.
+func (u *unroller) declaredStreams(s *ir.Stmt, name string, n int64, array bool) ([]int32, error) {
+	if n > maxStreams {
+		return nil, u.errf("limit", s.Pos, "", "the plan would have more than %d streams over all ranks", maxStreams)
+	}
+	ids := make([]int32, max(n, 0))
+	for i := range ids {
+		k := instanceOn{s, int64(i), u.cur}
+		id, ok := u.streams[k]
+		if !ok {
+			label := "%" + name
+			if array {
+				label = fmt.Sprintf("%%%s[%d]", name, i)
+			}
+			var err error
+			if id, err = u.addStream(label, s, s.Pos); err != nil {
+				return nil, err
+			}
+			u.streams[k] = id
+		}
+		ids[i] = id
+	}
+	return ids, nil
+}
+
+// workers returns the streams of a for … stream(n).
+func (u *unroller) workers(s *ir.Stmt) ([]int32, error) {
+	if s.Streams == 0 {
+		return nil, nil
+	}
+	return u.declaredStreams(s, s.Results[0].Text, s.Streams, true)
+}

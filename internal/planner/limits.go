@@ -1,0 +1,27 @@
+package planner
+
+import "hocket.example/hocket/ir"
+
+// Limits of a plan (LANGUAGE S21). They bound time and memory for any program,
+// however small its text.
+const (
+	maxCommands   = 10_000_000
+	maxIterations = 10_000_000 // of loops and calls, over all ranks
+	maxStatements = 100_000_000
+	maxBuffers    = 10_000_000
+	maxCallDepth  = 1000
+	maxStreams    = 8192 // over all ranks: the width of a vector clock
+	maxCounters   = 10_000_000
+	maxBytes      = 1 << 48 // of one buffer
+	maxArena      = 1 << 52
+)
+
+// spend counts n more towards a limit and refuses to pass it. The check comes
+// before the work, so a loop of 2⁶² iterations is refused at once.
+func (u *unroller) spend(used *int64, n, limit int64, what string, pos ir.Pos) error {
+	if n > limit-*used {
+		return u.errf("limit", pos, "", "the plan would have more than %d %s", limit, what)
+	}
+	*used += n
+	return nil
+}

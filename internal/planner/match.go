@@ -1,0 +1,273 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// match pairs what ranks do together: collectives by issue order in each team,
+// sends with recvs by order in each lane, counters with their raisers.
+func (w *world) match() error {
+	for _, t := range w.teams {
+		if err := w.matchTeam(t); err != nil {
+			return err
+		}
+	}
+	for _, l := range w.lanes {
+		if err := w.matchLane(l); err != nil {
+			return err
+		}
+	}
+	return w.matchCounters()
+}
+
+// matchTeam makes Colls of a team's issues. The k-th of each member belong
+// together, and their streams name the channel.
+func (w *world) matchTeam(t *team) error {
+	channels := map[string]int32{}
+	longest := 0
+	for m := range t.issued {
+		if len(t.issued[m]) > len(t.issued[longest]) {
+			longest = m
+		}
+	}
+	seqs := map[int32]int32{}
+	for k := range t.issued[longest] {
+		coll, err := w.matchColl(t, longest, k)
+		if err != nil {
+			return err
+		}
+		coll.Channel = w.channel(t, k, channels)
+		coll.Seq = seqs[coll.Channel]
+		seqs[coll.Channel]++
+		w.p.Colls = append(w.p.Colls, coll)
+	}
+	return nil
+}
+
+// matchColl checks that every member's k-th collective fits lead's.
+func (w *world) matchColl(t *team, lead, k int) (plan.Coll, error) {
+	first := t.issued[lead][k]
+	coll := first.coll
+	coll.Parts = make([]plan.CollPart, len(t.ranks))
+	for m, rank := range t.ranks {
+		if k >= len(t.issued[m]) {
+			return coll, w.neverIssued(t, lead, m, k)
+		}
+		is := &t.issued[m][k]
+		coll.Parts[m] = is.part
+		w.cmds[rank][is.cmd].Coll = int32(len(w.p.Colls))
+		if why := differs(&first, is); why != "" {
+			return coll, w.mismatch(t, lead, m, k, why)
+		}
+	}
+	if m, why := partsFit(&coll); why != "" {
+		other := lead
+		if m == lead && len(t.ranks) > 1 {
+			other = (lead + 1) % len(t.ranks)
+		}
+		return coll, w.mismatch(t, other, m, k, why)
+	}
+	return coll, nil
+}
+
+func (w *world) issued(t *team, m, k int) *plan.Cmd { return &w.cmds[t.ranks[m]][t.issued[m][k].cmd] }
+
+func (w *world) neverIssued(t *team, lead, m, k int) error {
+	c := w.issued(t, lead, k)
+	d := w.diag("match", c, "%s is never met by rank %d (%s)", w.p.Sites[c.Site].Op, t.ranks[m], w.where(c))
+	d.Help = fmt.Sprintf("all of the team %v must issue it: rank %d issues %d collectives to this team, rank %d only %d",
+		t.ranks, t.ranks[lead], len(t.issued[lead]), t.ranks[m], len(t.issued[m]))
+	if n := len(t.issued[m]); n > 0 {
+		last := w.issued(t, m, n-1)
+		d.Notes = append(d.Notes, w.note(last, "rank %d's last is %s here (%s)", t.ranks[m], w.p.Sites[last.Site].Op, w.where(last)))
+	}
+	return d
+}
+
+func (w *world) mismatch(t *team, lead, m, k int, why string) error {
+	a, b := w.issued(t, lead, k), w.issued(t, m, k)
+	d := w.diag("match", b, "%s here meets %s: %s (%s)", describe(&t.issued[m][k]), describe(&t.issued[lead][k]), why, w.where(b))
+	d.Notes = append(d.Notes, w.note(a, "the other side (%s)", w.where(a)))
+	d.Help = fmt.Sprintf("collectives over one team match by issue order; this is number %d of the team %v", k+1, t.ranks)
+	return d
+}
+
+func describe(is *issue) string {
+	if r := is.part.In; r.Present() && is.coll.Op != ir.OpBarrier {
+		return fmt.Sprintf("%s of %s%v", is.coll.Op, r.DType, r.Shape)
+	}
+	return is.coll.Op.String()
+}
+
+// differs says in what two members' shares of a collective disagree.
+func differs(a, b *issue) string {
+	x, y := &a.coll, &b.coll
+	switch {
+	case x.Op != y.Op:
+		return "the operations differ"
+	case x.Red != y.Red:
+		return fmt.Sprintf("op=%s and op=%s", y.Red, x.Red)
+	case x.Root != y.Root:
+		return fmt.Sprintf("root=%d and root=%d", y.Root, x.Root)
+	case x.Axis != y.Axis || x.Split != y.Split:
+		return "the axes differ"
+	case x.AnyOrd != y.AnyOrd:
+		return "order= differs"
+	case x.Algo != y.Algo:
+		return "algorithm= differs"
+	}
+	return ""
+}
+
+// partsFit checks the members' tensors against each other: dtypes, and shapes
+// as the op relates them. It returns the first member that does not fit and why.
+func partsFit(c *plan.Coll) (int, string) {
+	p := int64(len(c.Parts))
+	dt := ir.InvalidDType
+	var in, out []int64
+	for m := range c.Parts {
+		for _, side := range []struct {
+			r     *plan.Ref
+			shape *[]int64
+			what  string
+		}{{&c.Parts[m].In, &in, "operands"}, {&c.Parts[m].Out, &out, "results"}} {
+			if !side.r.Present() {
+				continue
+			}
+			if dt == ir.InvalidDType {
+				dt = side.r.DType
+			}
+			if side.r.DType != dt {
+				return m, fmt.Sprintf("element types %s and %s", side.r.DType, dt)
+			}
+			if *side.shape == nil {
+				*side.shape = append([]int64{}, side.r.Shape...)
+			}
+			if !slices.Equal(*side.shape, side.r.Shape) {
+				return m, fmt.Sprintf("the %s have the shapes %v and %v", side.what, side.r.Shape, *side.shape)
+			}
+		}
+	}
+	if c.Op == ir.OpPermute {
+		if m := unpairedPermute(c); m >= 0 {
+			return m, "to= and from= do not pair up"
+		}
+	}
+	if in == nil || out == nil {
+		return 0, ""
+	}
+	want := append([]int64{}, in...)
+	switch c.Op {
+	case ir.OpAllGather, ir.OpGather:
+		want[c.Axis] *= p
+	case ir.OpReduceScatter, ir.OpScatter:
+		if want[c.Axis]%p != 0 {
+			return 0, fmt.Sprintf("%d rows do not divide over %d ranks", want[c.Axis], p)
+		}
+		want[c.Axis] /= p
+	case ir.OpAllToAll:
+		if want[c.Split]%p != 0 {
+			return 0, fmt.Sprintf("%d rows do not divide over %d ranks", want[c.Split], p)
+		}
+		want[c.Split] /= p
+		want[c.Axis] *= p
+	}
+	if !slices.Equal(want, out) {
+		return 0, fmt.Sprintf("an operand of shape %v leaves %v, not %v", in, want, out)
+	}
+	return 0, ""
+}
+
+// unpairedPermute returns a member whose to= or from= no other member answers.
+func unpairedPermute(c *plan.Coll) int {
+	for m, part := range c.Parts {
+		if part.To >= 0 && c.Parts[part.To].From != int32(m) || part.From >= 0 && c.Parts[part.From].To != int32(m) {
+			return m
+		}
+	}
+	return -1
+}
+
+// channel returns the channel of the members' streams at their k-th collective.
+func (w *world) channel(t *team, k int, known map[string]int32) int32 {
+	key := make([]byte, 0, 4*len(t.ranks))
+	for m := range t.ranks {
+		s := w.issued(t, m, k).Stream
+		key = append(key, byte(s), byte(s>>8), byte(s>>16), byte(s>>24))
+	}
+	id, ok := known[string(key)]
+	if ok {
+		return id
+	}
+	id = int32(len(w.p.Channels))
+	known[string(key)] = id
+	ch := plan.Channel{}
+	for m, r := range t.ranks {
+		ch.Team = append(ch.Team, int32(r))
+		ch.Streams = append(ch.Streams, w.issued(t, m, k).Stream)
+	}
+	w.p.Channels = append(w.p.Channels, ch)
+	return id
+}
+
+// matchLane pairs the k-th send with the k-th recv.
+func (w *world) matchLane(l *lane) error {
+	for k := range max(len(l.sends), len(l.recvs)) {
+		switch {
+		case k >= len(l.recvs):
+			return w.unmatched(l, &l.sends[k], "send", "recv", l.key.dst)
+		case k >= len(l.sends):
+			return w.unmatched(l, &l.recvs[k], "recv", "send", l.key.src)
+		}
+		s, r := &l.sends[k], &l.recvs[k]
+		if s.ref.DType != r.ref.DType || s.ref.Elements() != r.ref.Elements() {
+			return w.unequalEnds(l, s, r, k)
+		}
+		id := int32(len(w.p.Pairs))
+		w.p.Pairs = append(w.p.Pairs, plan.Pair{Src: s.ref, Dst: r.ref})
+		w.cmds[s.rank][s.cmd].Group[s.entry].Pair = id
+		w.cmds[r.rank][r.cmd].Group[r.entry].Pair = id
+	}
+	return nil
+}
+
+func (w *world) unmatched(l *lane, e *endpoint, what, other string, peer int32) error {
+	c := &w.cmds[e.rank][e.cmd]
+	d := w.b.Info.Prog.Diag("match", w.p.Sites[e.site].Pos, "this %s has no %s on rank %d (%s)", what, other, peer, w.where(c))
+	d.Help = fmt.Sprintf("from rank %d to rank %d along %s there are %d sends and %d recvs", l.key.src, l.key.dst, l.key.axis, len(l.sends), len(l.recvs))
+	return d
+}
+
+func (w *world) unequalEnds(l *lane, s, r *endpoint, k int) error {
+	a, b := &w.cmds[s.rank][s.cmd], &w.cmds[r.rank][r.cmd]
+	d := w.b.Info.Prog.Diag("match", w.p.Sites[s.site].Pos, "send of %s%v meets recv of %s%v (%s)", s.ref.DType, s.ref.Shape, r.ref.DType, r.ref.Shape, w.where(a))
+	d.Notes = append(d.Notes, ir.Note{Pos: w.p.Sites[r.site].Pos, Message: fmt.Sprintf("the recv (%s)", w.where(b))})
+	d.Help = fmt.Sprintf("number %d from rank %d to rank %d along %s", k+1, l.key.src, l.key.dst, l.key.axis)
+	return d
+}
+
+// matchCounters checks that no wait asks for more signals than a run brings.
+func (w *world) matchCounters() error {
+	for rank := range w.cmds {
+		for i := range w.cmds[rank] {
+			c := &w.cmds[rank][i]
+			if c.Kind != plan.WaitCounter {
+				continue
+			}
+			ctr := &w.p.Counters[c.Counter]
+			have := ctr.PerRun[rank*int(ctr.Len)+int(c.Elem)]
+			if c.Value <= have {
+				continue
+			}
+			d := w.diag("deadlock", c, "%s[%d] waits for %d but is signalled %d times a run (%s)", ctr.Name, c.Elem, c.Value, have, w.where(c))
+			d.Help = "counters start at 0 in each run; each wait needs its signals in the same run"
+			return d
+		}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package planner
+
+import "hocket.example/hocket/internal/plan"
+
+// merger makes the world list: the ranks take turns, one command each. A rank
+// stands still at a collective until all its members have come, so that their
+// parts lie side by side, and at a counter's wait until the signals are in the
+// list. When everybody stands still, the first in line is let through: a wait
+// then is Late, a collective's parts lie apart, and simulate decides whether
+// that was a deadlock.
+type merger struct {
+	w     *world
+	out   []plan.Cmd
+	next  []int
+	queue []int32 // ranks that may go on, in turn
+	stuck []int32 // ranks that stand still, in the order they stopped
+	still []bool
+
+	arrived []int32          // by collective: members that stand at it
+	waiting [][]int32        // by collective: their ranks
+	opened  []bool           // by collective: may be issued
+	signals map[elemOf]int64 // signals in the list
+	watch   map[elemOf][]int32
+	forced  []bool // by rank: its next command is let through
+}
+
+// elemOf names one rank's element of a counter.
+type elemOf struct{ counter, rank, elem int32 }
+
+func (w *world) merge() {
+	total := 0
+	for _, cs := range w.cmds {
+		total += len(cs)
+	}
+	m := &merger{
+		w: w, out: make([]plan.Cmd, 0, total),
+		next: make([]int, len(w.cmds)), still: make([]bool, len(w.cmds)), forced: make([]bool, len(w.cmds)),
+		arrived: make([]int32, len(w.p.Colls)), waiting: make([][]int32, len(w.p.Colls)), opened: make([]bool, len(w.p.Colls)),
+		signals: map[elemOf]int64{}, watch: map[elemOf][]int32{},
+	}
+	for r := range w.cmds {
+		m.queue = append(m.queue, int32(r))
+	}
+	m.run()
+	w.p.Cmds = m.out
+	w.cmds = nil
+	renumber(w.p)
+}
+
+func (m *merger) run() {
+	for {
+		for len(m.queue) > 0 {
+			r := m.queue[0]
+			m.queue = m.queue[1:]
+			m.step(r)
+		}
+		if !m.force() {
+			return
+		}
+	}
+}
+
+// force lets the first rank that stands still through.
+func (m *merger) force() bool {
+	for len(m.stuck) > 0 {
+		r := m.stuck[0]
+		m.stuck = m.stuck[1:]
+		if m.still[r] {
+			m.forced[r] = true
+			m.wake(r)
+			return true
+		}
+	}
+	return false
+}
+
+func (m *merger) wake(r int32) {
+	if m.still[r] {
+		m.still[r] = false
+		m.queue = append(m.queue, r)
+	}
+}
+
+func (m *merger) stop(r int32) {
+	m.still[r] = true
+	m.stuck = append(m.stuck, r)
+}
+
+// step issues rank r's next command, or notes what it stands still for.
+func (m *merger) step(r int32) {
+	if m.next[r] == len(m.w.cmds[r]) {
+		return
+	}
+	c := m.w.cmds[r][m.next[r]]
+	switch c.Kind {
+	case plan.Collective:
+		if !m.open(r, c.Coll) {
+			return
+		}
+	case plan.WaitCounter:
+		k := elemOf{c.Counter, r, c.Elem}
+		c.Late = m.signals[k] < c.Value
+		if c.Late && !m.forced[r] {
+			m.watch[k] = append(m.watch[k], r)
+			m.stop(r)
+			return
+		}
+	case plan.Signal:
+		k := elemOf{c.Counter, c.Peer, c.Elem}
+		m.signals[k]++
+		for _, s := range m.watch[k] {
+			m.wake(s)
+		}
+		delete(m.watch, k)
+	}
+	m.forced[r] = false
+	m.out = append(m.out, c)
+	m.next[r]++
+	m.queue = append(m.queue, r)
+}
+
+// open reports whether rank r may issue its part of a collective now. The last
+// member to come lets all go.
+func (m *merger) open(r, coll int32) bool {
+	if m.opened[coll] {
+		return true
+	}
+	last := int(m.arrived[coll])+1 == len(m.w.p.Colls[coll].Parts)
+	if !last && !m.forced[r] {
+		m.arrived[coll]++
+		m.waiting[coll] = append(m.waiting[coll], r)
+		m.stop(r)
+		return false
+	}
+	m.opened[coll] = true
+	for _, s := range m.waiting[coll] {
+		m.wake(s)
+	}
+	m.waiting[coll] = nil
+	if m.forced[r] {
+		return true
+	}
+	m.queue = append(m.queue, r) // behind the others, so that the parts lie side by side
+	return false
+}
+
+// renumber puts collectives, channels and pairs in order of first issue.
+func renumber(p *plan.Plan) {
+	colls, channels, pairs := newOrder(len(p.Colls)), newOrder(len(p.Channels)), newOrder(len(p.Pairs))
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		switch c.Kind {
+		case plan.Collective:
+			ch := &p.Colls[c.Coll].Channel
+			if _, seen := colls.at(c.Coll); !seen {
+				*ch = channels.id(*ch)
+			}
+			c.Coll = colls.id(c.Coll)
+		case plan.Group:
+			for k := range c.Group {
+				c.Group[k].Pair = pairs.id(c.Group[k].Pair)
+			}
+		}
+	}
+	p.Colls, p.Channels, p.Pairs = reorder(p.Colls, colls), reorder(p.Channels, channels), reorder(p.Pairs, pairs)
+}
+
+// newIDs gives ids in the order they are first asked for.
+type newIDs struct {
+	to   []int32 // old → new, -1 before
+	next int32
+}
+
+func newOrder(n int) *newIDs {
+	ids := &newIDs{to: make([]int32, n)}
+	for i := range ids.to {
+		ids.to[i] = -1
+	}
+	return ids
+}
+
+func (ids *newIDs) at(old int32) (int32, bool) { return ids.to[old], ids.to[old] >= 0 }
+
+func (ids *newIDs) id(old int32) int32 {
+	if ids.to[old] < 0 {
+		ids.to[old] = ids.next
+		ids.next++
+	}
+	return ids.to[old]
+}
+
+func reorder[T any](old []T, ids *newIDs) []T {
+	if len(old) == 0 {
+		return nil
+	}
+	out := make([]T, len(old))
+	for i := range old {
+		out[ids.to[i]] = old[i]
+	}
+	return out
+}

@@ -1,0 +1,286 @@
+package planner
+
+import (
+	"cmp"
+	"container/heap"
+	"math/bits"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// The online layout places buffers in order of first use, like an allocator
+// that knows happens-before: a free range may be taken by a buffer that comes
+// after all who used it. Each buffer costs a bounded number of probes.
+
+// maxProbes bounds the free ranges looked at for one buffer.
+const maxProbes = 64
+
+// maxPast bounds the buffers a range remembers; one that would need more is
+// given up.
+const maxPast = 16
+
+// rangeOf is a stretch of the arena, free or held by one buffer.
+type rangeOf struct {
+	off, size  int64
+	prev, next int32 // neighbours by address, -1 at the ends
+	free, gone bool
+	// first and last are the buffers that used these bytes first and last in
+	// a run. A newcomer must come after last, and the next run's first after
+	// it; those between are then ordered too, which holds rank by rank, so a
+	// buffer stays until one that lives on all its ranks replaces it.
+	first, last []int32
+}
+
+type onlineLayout struct {
+	p      *plan.Plan
+	u      *usage
+	stats  *Stats
+	ranges []rangeOf
+	tail   int32 // the topmost range, -1 when there is none
+	bins   [binCount][]int32
+	live   liveHeap
+}
+
+func online(p *plan.Plan, u *usage, items []item, stats *Stats) []item {
+	o := &onlineLayout{p: p, u: u, stats: stats, tail: -1}
+	for i := range items {
+		it := &items[i]
+		b := &p.Buffers[it.buf]
+		for len(o.live) > 0 && o.live[0].last < b.First {
+			o.release(heap.Pop(&o.live).(liveRange).at)
+		}
+		at := o.take(it.buf, it.size)
+		it.off = o.ranges[at].off
+		heap.Push(&o.live, liveRange{b.Last, at})
+	}
+	return items
+}
+
+// take finds or makes a range of exactly size bytes for buf.
+func (o *onlineLayout) take(buf int32, size int64) int32 {
+	at := o.find(buf, size)
+	if at < 0 {
+		at = o.mergeFree(buf, size)
+	}
+	if at < 0 {
+		at = o.grow(buf, size)
+	}
+	o.split(at, size)
+	r := &o.ranges[at]
+	r.free = false
+	r.last = o.replaceLast(r.last, buf)
+	if !slices.ContainsFunc(r.first, func(x int32) bool { return o.covers(x, buf) }) {
+		r.first = append(slices.Clone(r.first), buf)
+	}
+	return at
+}
+
+// replaceLast is what buf leaves of the buffers a newcomer must come after.
+func (o *onlineLayout) replaceLast(last []int32, buf int32) []int32 {
+	out := []int32{buf}
+	for _, x := range last {
+		if !o.covers(buf, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// covers reports whether a is used on every rank that uses b.
+func (o *onlineLayout) covers(a, b int32) bool {
+	x, y := o.u.holders[a], o.u.holders[b]
+	if len(x) == o.p.Ranks {
+		return true
+	}
+	for _, h := range y {
+		for len(x) > 0 && x[0].rank < h.rank {
+			x = x[1:]
+		}
+		if len(x) == 0 || x[0].rank != h.rank {
+			return false
+		}
+	}
+	return true
+}
+
+// fits reports whether buf may take a free range.
+func (o *onlineLayout) fits(at, buf int32) bool {
+	o.stats.Probes++
+	r := &o.ranges[at]
+	for _, past := range [][]int32{r.last, r.first} {
+		for _, x := range past {
+			o.stats.Compares++
+			if !o.u.mayShare(x, buf) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// find returns a free range of at least size bytes, from the smallest class on.
+func (o *onlineLayout) find(buf int32, size int64) int32 {
+	probes := 0
+	for c := binOf(size); c < binCount; c++ {
+		for i := len(o.bins[c]) - 1; i >= 0; i-- {
+			at := o.bins[c][i]
+			r := &o.ranges[at]
+			if r.gone || !r.free {
+				o.bins[c] = slices.Delete(o.bins[c], i, i+1)
+				continue
+			}
+			if r.size < size {
+				continue
+			}
+			if o.fits(at, buf) {
+				o.bins[c] = slices.Delete(o.bins[c], i, i+1)
+				return at
+			}
+			if probes++; probes == maxProbes {
+				return -1
+			}
+		}
+	}
+	return -1
+}
+
+// mergeFree joins neighbouring free ranges that buf may take until they hold
+// size bytes. It starts from the larger of the too small ones.
+func (o *onlineLayout) mergeFree(buf int32, size int64) int32 {
+	probes := 0
+	for c := binOf(size); c >= 0 && probes < maxProbes; c-- {
+		for i := len(o.bins[c]) - 1; i >= 0 && probes < maxProbes; i-- {
+			at := o.bins[c][i]
+			if r := &o.ranges[at]; r.gone || !r.free {
+				continue
+			}
+			total, end := int64(0), at
+			for end >= 0 && total < size && probes < maxProbes && o.ranges[end].free {
+				if probes++; !o.fits(end, buf) {
+					break
+				}
+				total += o.ranges[end].size
+				end = o.ranges[end].next
+			}
+			if total >= size {
+				if merged := o.merge(at, end); merged >= 0 {
+					return merged
+				}
+			}
+		}
+	}
+	return -1
+}
+
+// merge makes one range of those from at up to, not with, end; -1 when it would
+// have to remember too many buffers.
+func (o *onlineLayout) merge(at, end int32) int32 {
+	m := rangeOf{off: o.ranges[at].off, prev: o.ranges[at].prev, next: end, free: true}
+	for k := at; k != end; k = o.ranges[k].next {
+		m.size += o.ranges[k].size
+		m.first = union(m.first, o.ranges[k].first)
+		m.last = union(m.last, o.ranges[k].last)
+	}
+	if len(m.first) > maxPast || len(m.last) > maxPast {
+		return -1
+	}
+	for k := at; k != end; k = o.ranges[k].next {
+		o.ranges[k].gone = true
+	}
+	return o.link(m)
+}
+
+func union(a, b []int32) []int32 {
+	out := slices.Clone(a)
+	for _, x := range b {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// link adds a range between its neighbours.
+func (o *onlineLayout) link(r rangeOf) int32 {
+	id := int32(len(o.ranges))
+	o.ranges = append(o.ranges, r)
+	if r.prev >= 0 {
+		o.ranges[r.prev].next = id
+	}
+	if r.next >= 0 {
+		o.ranges[r.next].prev = id
+	} else {
+		o.tail = id
+	}
+	return id
+}
+
+// grow makes room at the top, on a free topmost range if buf may take that.
+func (o *onlineLayout) grow(buf int32, size int64) int32 {
+	r := rangeOf{size: size, prev: o.tail, next: -1, free: true}
+	if o.tail >= 0 {
+		top := &o.ranges[o.tail]
+		if top.free && top.size < size && o.fits(o.tail, buf) {
+			top.gone = true
+			r.off, r.prev, r.first, r.last = top.off, top.prev, top.first, top.last
+		} else {
+			r.off = top.off + top.size
+		}
+	}
+	return o.link(r)
+}
+
+// split cuts what is not needed off a range's end.
+func (o *onlineLayout) split(at int32, size int64) {
+	r := o.ranges[at]
+	if r.size == size {
+		return
+	}
+	o.ranges[at].size = size
+	rest := o.link(rangeOf{off: r.off + size, size: r.size - size, prev: at, next: r.next, free: true, first: r.first, last: r.last})
+	o.ranges[at].next = rest
+	o.bin(rest)
+}
+
+func (o *onlineLayout) release(at int32) {
+	r := &o.ranges[at]
+	if len(r.last) > maxPast || len(r.first) > maxPast {
+		return
+	}
+	r.free = true
+	o.bin(at)
+}
+
+func (o *onlineLayout) bin(at int32) {
+	c := binOf(o.ranges[at].size)
+	o.bins[c] = append(o.bins[c], at)
+}
+
+const binCount = 400
+
+// binOf returns the class of a size: eight classes for each power of two.
+func binOf(size int64) int {
+	q := uint64(size / plan.Align)
+	l := bits.Len64(q) - 1
+	if l < 3 {
+		return int(q)
+	}
+	return (l-3)*8 + int(q>>(l-3)&7) + 8
+}
+
+// liveHeap holds the ranges in use, the one that ends first on top.
+type liveHeap []liveRange
+
+type liveRange struct{ last, at int32 }
+
+func (h liveHeap) Len() int           { return len(h) }
+func (h liveHeap) Less(i, j int) bool { return cmp.Compare(h[i].last, h[j].last) < 0 }
+func (h liveHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *liveHeap) Push(x any)        { *h = append(*h, x.(liveRange)) }
+func (h *liveHeap) Pop() any {
+	old := *h
+	top := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return top
+}

@@ -1,0 +1,168 @@
+package planner
+
+import (
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// order executes wait, record, signal and barrier.
+func (u *unroller) order(s *ir.Stmt) error {
+	switch s.Op {
+	case ir.OpBarrier:
+		return u.barrier(s)
+	case ir.OpSignal:
+		return u.signal(s)
+	case ir.OpRecord:
+		return u.recordEvent(s)
+	}
+	return u.wait(s)
+}
+
+func (u *unroller) wait(s *ir.Stmt) error {
+	p := &s.Args[0]
+	if slots, ok := u.frame.events[p.Name]; ok && !p.Main {
+		return u.waitEvent(s, p, slots)
+	}
+	if id, ok := u.frame.counters[p.Name]; ok && !p.Main {
+		return u.waitCounter(s, p, id)
+	}
+	on, err := u.stream(s, p)
+	if err != nil {
+		return err
+	}
+	return u.waitStream(s, u.cur, on)
+}
+
+// waitStream orders stream waiter behind all that was issued to on so far:
+// earlier runs' work too, so the wait stays when on has no command yet (S13).
+func (u *unroller) waitStream(s *ir.Stmt, waiter, on int32) error {
+	if waiter == on {
+		return nil
+	}
+	slot, err := u.record(s, on)
+	if err != nil {
+		return err
+	}
+	return u.waitSlot(s, waiter, slot)
+}
+
+// record returns an event slot that captures stream's work so far. Two records
+// with nothing between them are one.
+func (u *unroller) record(s *ir.Stmt, stream int32) (int32, error) {
+	t := &u.w.tails[stream]
+	if t.recorded == t.issued {
+		return t.slot, nil
+	}
+	slot := int32(u.w.p.Events)
+	if err := u.emitOn(stream, s, plan.Cmd{Kind: plan.Record, Event: slot}); err != nil {
+		return 0, err
+	}
+	u.w.p.Events++
+	u.w.slotFrom = append(u.w.slotFrom, stream)
+	t.recorded, t.slot = t.issued, slot
+	return slot, nil
+}
+
+// waitSlot makes waiter wait for an event slot. A stream's slots are numbered
+// in issue order, so having waited for a later one is enough.
+func (u *unroller) waitSlot(s *ir.Stmt, waiter, slot int32) error {
+	from := u.w.slotFrom[slot]
+	if from == waiter {
+		return nil
+	}
+	k := [2]int32{waiter, from}
+	if last, ok := u.waited[k]; ok && last >= slot {
+		return nil
+	}
+	u.waited[k] = slot
+	return u.emitOn(waiter, s, plan.Cmd{Kind: plan.WaitEvent, Event: slot})
+}
+
+func (u *unroller) recordEvent(s *ir.Stmt) error {
+	p := &s.Args[0]
+	i, err := u.index(p, len(u.frame.events[p.Name]))
+	if err != nil {
+		return err
+	}
+	slot, err := u.record(s, u.cur)
+	if err == nil {
+		u.frame.events[p.Name][i] = slot
+	}
+	return err
+}
+
+// waitEvent waits for the most recent record in host order.
+func (u *unroller) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
+	i, err := u.index(p, len(slots))
+	if err != nil {
+		return err
+	}
+	if slots[i] < 0 {
+		return u.errf("structure", p.Pos, "record it above the wait, in text order", "%s was never recorded", p)
+	}
+	return u.waitSlot(s, u.cur, slots[i])
+}
+
+// counterElem returns a counter's plan index and the element a place names.
+func (u *unroller) counterElem(p *ir.Place) (id, elem int32, err error) {
+	id, ok := u.frame.counters[p.Name]
+	if !ok {
+		return 0, 0, u.errf("scope", p.Pos, "", "%%%s is no counter here", p.Name)
+	}
+	i, err := u.index(p, int(u.w.p.Counters[id].Len))
+	if err == nil && i >= int(u.w.p.Counters[id].Len) {
+		err = u.errf("bind", p.Pos, "", "%%%s has no elements", p.Name)
+	}
+	return id, int32(i), err
+}
+
+func (u *unroller) waitCounter(s *ir.Stmt, p *ir.Place, id int32) error {
+	_, elem, err := u.counterElem(p)
+	if err != nil {
+		return err
+	}
+	if len(s.Exprs) == 0 {
+		return u.errf("structure", s.Pos, "wait "+p.String()+" >= 1", "waiting for a counter needs a least value")
+	}
+	v, err := u.eval(s, s.Exprs[0])
+	if err != nil || v <= 0 { // a counter is never below 0
+		return err
+	}
+	return u.emit(s, plan.Cmd{Kind: plan.WaitCounter, Counter: id, Elem: elem, Value: v})
+}
+
+func (u *unroller) signal(s *ir.Stmt) error {
+	id, elem, err := u.counterElem(&s.Args[0])
+	if err != nil {
+		return err
+	}
+	peer, err := u.peer(s)
+	if err != nil {
+		return err
+	}
+	c := &u.w.p.Counters[id]
+	slot := int(peer)*int(c.Len) + int(elem)
+	if r := &u.w.raisers[id][slot]; *r < 0 {
+		*r = int32(u.rank)
+	} else if *r != int32(u.rank) {
+		return u.errf("match", s.Pos, "give each raiser an element of its own",
+			"rank %d's %s is raised by rank %d and by rank %d; an element has one raiser", peer, s.Args[0], *r, u.rank)
+	}
+	c.PerRun[slot]++
+	return u.emit(s, plan.Cmd{Kind: plan.Signal, Counter: id, Elem: elem, Peer: peer})
+}
+
+// peer resolves "at AXIS[e]": the rank with that coordinate and my others.
+func (u *unroller) peer(s *ir.Stmt) (int32, error) {
+	v, err := u.eval(s, s.Peer.Index)
+	if err != nil {
+		return 0, err
+	}
+	r, ok := u.w.b.Peer(s.Peer.Axis, v, u.rank)
+	if !ok {
+		size, _ := u.w.b.AxisSize(s.Peer.Axis)
+		return 0, u.errf("bind", s.Peer.Pos, "", "%s[%s=%d] names no rank: the axis has the coordinates 0..%d", s.Peer.Axis, s.Peer.Index, v, size)
+	}
+	return int32(r), nil
+}

@@ -1,0 +1,126 @@
+// Package planner turns a bound program into a plan: it unrolls every rank's
+// text into commands, matches what ranks do together, merges the ranks into
+// one world list, finds out what happens before what over two consecutive
+// runs, and lays out memory so that two buffers share bytes only where that
+// order allows it.
+//
+// The steps, one file each: unroll (control flow), tensor, view, order and
+// comm (what statements emit), match, merge, simulate (happens-before), layout.
+// Everything behind unroll works on plan.Plan alone.
+package planner
+
+import (
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// Options tune planning. The zero value is what programs get by default.
+type Options struct {
+	// Stats, when set, receives how much work planning did.
+	Stats *Stats
+}
+
+// Stats counts the operations whose number decides how long planning takes.
+type Stats struct {
+	Statements int64 // statements executed, over all ranks
+	Exprs      int64 // index expressions evaluated
+	Joins      int64 // vector clocks joined
+	Compares   int64 // pairs of buffers compared for happens-before
+	Probes     int64 // free ranges looked at by the online layout
+}
+
+// verifyAlways is the number of commands up to which every plan's layout is
+// proved again by verifyLayout.
+const verifyAlways = 256
+
+// Plan makes the bound function concrete. The function and all it calls must
+// be explicit: every op works on local shards (ir.Info.Explicit). Errors are
+// positioned and name rank and iteration.
+func Plan(b *ir.Bound, opts Options) (*plan.Plan, ir.Diagnostics) {
+	if opts.Stats == nil {
+		opts.Stats = new(Stats)
+	}
+	p, err := build(b, opts)
+	if err == nil {
+		return p, nil
+	}
+	if ds, ok := err.(ir.Diagnostics); ok {
+		return nil, ds
+	}
+	d, ok := err.(*ir.Diagnostic)
+	if !ok {
+		d = internalError(b, "%v", err)
+	}
+	return nil, ir.Diagnostics{d}
+}
+
+func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
+	if err := requireExplicit(b); err != nil {
+		return nil, err
+	}
+	w := newWorld(b, opts.Stats)
+	for rank := range b.Ranks {
+		if err := w.unroll(rank); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.match(); err != nil {
+		return nil, err
+	}
+	w.merge()
+	o, err := simulate(w, w.p, opts.Stats)
+	if err != nil {
+		return nil, err
+	}
+	if err := layOut(w, w.p, o, opts.Stats); err != nil {
+		return nil, err
+	}
+	if len(w.p.Cmds) <= verifyAlways {
+		if err := verifyLayout(w.p); err != nil {
+			return nil, internalError(b, "the planned layout is wrong: %v", err)
+		}
+	}
+	return w.p, nil
+}
+
+// requireExplicit refuses functions that still need lowering.
+func requireExplicit(b *ir.Bound) error {
+	seen := map[*ir.Func]bool{}
+	var implicit *ir.Stmt
+	var visit func(f *ir.Func)
+	visit = func(f *ir.Func) {
+		if f == nil || seen[f] {
+			return
+		}
+		seen[f] = true
+		f.Body.Walk(func(s *ir.Stmt) {
+			if needsLowering(b.Info, s) && implicit == nil {
+				implicit = s
+			}
+			if s.Op == ir.OpCall {
+				visit(b.Info.Prog.Func(s.Callee.Text))
+			}
+		})
+	}
+	visit(b.Func)
+	if implicit == nil {
+		return nil
+	}
+	d := internalError(b, "%s still needs a reshard: lower the program first", implicit.Op)
+	d.Pos = implicit.Pos
+	return d
+}
+
+func needsLowering(in *ir.Info, s *ir.Stmt) bool {
+	for _, t := range in.Needs[s] {
+		if t != nil {
+			return true
+		}
+	}
+	return in.Natural[s] != nil || s.Op == ir.OpReshard
+}
+
+func internalError(b *ir.Bound, format string, args ...any) *ir.Diagnostic {
+	return b.Info.Prog.Diag("internal", ir.Pos{}, format, args...)
+}

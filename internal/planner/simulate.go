@@ -1,0 +1,359 @@
+package planner
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// runs is how many consecutive runs are simulated: what holds between the
+// first two holds between any two, since later runs only know more.
+const runs = 2
+
+// simulator executes a plan greedily on the ideal machine: every stream is a
+// FIFO of its own. No command ever disables another, so one order decides for
+// all whether the program can get stuck (without wildcards the system is
+// confluent). On the way it keeps for each stream what certainly is done.
+type simulator struct {
+	w     *world
+	p     *plan.Plan
+	use   *usage
+	stats *Stats
+
+	cmds  [][]int32 // by stream
+	know  []knowledge
+	ready []int32
+
+	events  [runs][]eventState
+	elems   map[elemOf]*elemState
+	colls   [runs][]collState
+	groups  [runs]map[int32]*groupState
+	pairs   [runs][]pairState
+	problem error
+}
+
+type eventState struct {
+	done    bool
+	clock   clock
+	waiting []int32
+}
+
+// elemState is one counter element: what was known at each of its signals.
+type elemState struct {
+	signals []clock
+	waiting []int32
+	last    *plan.Cmd
+}
+
+type collState struct{ at []int32 } // streams that stand at it
+
+// groupState is a group command that has been posted: transfers that still
+// lack their other side, and what those sides knew.
+type groupState struct {
+	open   int
+	stream int32
+	heard  []clock
+}
+
+type pairState struct {
+	posted bool
+	group  int32 // the command that posted first
+}
+
+// simulate runs the plan twice over and returns the usage with its clocks, or
+// a diagnostic that lists where streams stand still.
+func simulate(w *world, p *plan.Plan, stats *Stats) (*usage, error) {
+	s := &simulator{w: w, p: p, stats: stats, use: findUses(p), elems: map[elemOf]*elemState{}}
+	s.cmds = make([][]int32, len(p.Streams))
+	for i := range p.Cmds {
+		st := p.Cmds[i].Stream
+		s.cmds[st] = append(s.cmds[st], int32(i))
+	}
+	s.know = make([]knowledge, len(p.Streams))
+	for i := range s.know {
+		s.know[i].stream = int32(i)
+		s.ready = append(s.ready, int32(i))
+	}
+	for r := range runs {
+		s.events[r] = make([]eventState, p.Events)
+		s.colls[r] = make([]collState, len(p.Colls))
+		s.pairs[r] = make([]pairState, len(p.Pairs))
+		s.groups[r] = map[int32]*groupState{}
+	}
+	for len(s.ready) > 0 && s.problem == nil {
+		st := s.ready[len(s.ready)-1]
+		s.ready = s.ready[:len(s.ready)-1]
+		for s.problem == nil && s.step(st) {
+			continue
+		}
+	}
+	if s.problem != nil {
+		return nil, s.problem
+	}
+	return s.use, s.deadlock()
+}
+
+// head returns the command a stream stands at and its run; ok is false behind
+// the last.
+func (s *simulator) head(st int32) (cmd int32, run int, ok bool) {
+	n, pos := len(s.cmds[st]), int(s.know[st].pos)
+	if pos >= runs*n {
+		return 0, 0, false
+	}
+	return s.cmds[st][pos%n], pos / n, true
+}
+
+// step executes the head of a stream; false when it must wait, or is done.
+func (s *simulator) step(st int32) bool {
+	cmd, run, ok := s.head(st)
+	if !ok {
+		return false
+	}
+	k := &s.know[st]
+	c := &s.p.Cmds[cmd]
+	switch c.Kind {
+	case plan.WaitEvent:
+		e := &s.events[run][c.Event]
+		if !e.done {
+			e.waiting = append(e.waiting, st)
+			return false
+		}
+		s.join(k, e.clock)
+	case plan.WaitCounter:
+		e := s.elem(elemOf{c.Counter, c.Rank, c.Elem})
+		want := c.Value + int64(run)*s.perRun(c)
+		if int64(len(e.signals)) < want {
+			e.waiting = append(e.waiting, st)
+			return false
+		}
+		s.join(k, e.signals[want-1])
+	case plan.Collective:
+		return s.meet(st, cmd, run)
+	case plan.Group:
+		return s.post(st, cmd, run)
+	}
+	s.touch(k, cmd, run)
+	k.pos++
+	switch c.Kind {
+	case plan.Record:
+		e := &s.events[run][c.Event]
+		e.done, e.clock = true, k.snapshot()
+		s.wake(&e.waiting)
+	case plan.Signal:
+		s.raise(c, k)
+	}
+	return true
+}
+
+func (s *simulator) wake(waiting *[]int32) {
+	s.ready = append(s.ready, *waiting...)
+	*waiting = nil
+}
+
+func (s *simulator) join(k *knowledge, c clock) {
+	s.stats.Joins++
+	k.join(c, len(s.know))
+}
+
+// touch notes what the stream knows before a buffer's first use on it.
+func (s *simulator) touch(k *knowledge, cmd int32, run int) {
+	for i := s.use.opens[cmd]; i < s.use.opens[cmd+1]; i++ {
+		s.use.uses[i].before[run] = k.snapshot()
+	}
+}
+
+func (s *simulator) perRun(c *plan.Cmd) int64 {
+	ctr := &s.p.Counters[c.Counter]
+	return ctr.PerRun[int(c.Rank)*int(ctr.Len)+int(c.Elem)]
+}
+
+func (s *simulator) elem(k elemOf) *elemState {
+	e := s.elems[k]
+	if e == nil {
+		e = new(elemState)
+		s.elems[k] = e
+	}
+	return e
+}
+
+// raise adds a signal. Signals of one element must be ordered among themselves,
+// over the runs too: only then is the v-th one the same every time (S12).
+func (s *simulator) raise(c *plan.Cmd, k *knowledge) {
+	e := s.elem(elemOf{c.Counter, c.Peer, c.Elem})
+	if n := len(e.signals); n > 0 && !k.knows(e.signals[n-1].stream, e.signals[n-1].pos) {
+		d := s.w.diag("match", c, "signals of rank %d's %s[%d] come from two streams that are not ordered (%s)",
+			c.Peer, s.p.Counters[c.Counter].Name, c.Elem, s.w.where(c))
+		d.Notes = append(d.Notes, s.w.note(e.last, "the other signal (%s)", s.w.where(e.last)))
+		d.Help = "order the two streams by a wait, in both directions over consecutive runs, or give each an element of its own"
+		s.problem = d
+		return
+	}
+	e.signals, e.last = append(e.signals, k.snapshot()), c
+	s.wake(&e.waiting)
+}
+
+// meet brings a stream to its part of a collective; the last member to come
+// lets all go on.
+func (s *simulator) meet(st, cmd int32, run int) bool {
+	s.touch(&s.know[st], cmd, run)
+	id := s.p.Cmds[cmd].Coll
+	state, coll := &s.colls[run][id], &s.p.Colls[id]
+	state.at = append(state.at, st)
+	if len(state.at) < len(coll.Parts) {
+		return false
+	}
+	streams := s.p.Channels[coll.Channel].Streams
+	s.exchange(coll, streams)
+	for _, member := range streams {
+		s.know[member].pos++
+		if member != st {
+			s.ready = append(s.ready, member)
+		}
+	}
+	state.at = nil
+	return true
+}
+
+// exchange gives each member what it learns by a collective: everything from
+// everybody, or only along data flow (S5).
+func (s *simulator) exchange(coll *plan.Coll, streams []int32) {
+	before := make([]*knowledge, len(streams))
+	for i, st := range streams {
+		before[i] = &s.know[st]
+	}
+	s.stats.Joins += int64(len(streams))
+	switch coll.Op {
+	case ir.OpBroadcast, ir.OpScatter:
+		root := before[coll.Root].snapshot()
+		for _, k := range before {
+			k.join(root, len(s.know))
+		}
+	case ir.OpReduce, ir.OpGather:
+		before[coll.Root].adopt(together(before, len(s.know)))
+	case ir.OpPermute:
+		was := make([]clock, len(streams))
+		for i, k := range before {
+			was[i] = k.snapshot()
+		}
+		for i, part := range coll.Parts {
+			if part.From >= 0 {
+				before[i].join(was[part.From], len(s.know))
+			}
+		}
+	default:
+		all := together(before, len(s.know))
+		for _, k := range before {
+			k.adopt(all)
+		}
+	}
+}
+
+// post starts a group's transfers; each ends when its other side is posted too,
+// and the group when all have (S7). A side learns what the other knew when it
+// posted.
+func (s *simulator) post(st, cmd int32, run int) bool {
+	if _, posted := s.groups[run][cmd]; posted {
+		return false
+	}
+	k := &s.know[st]
+	s.touch(k, cmd, run)
+	entries := s.p.Cmds[cmd].Group
+	g := &groupState{open: len(entries), stream: st}
+	s.groups[run][cmd] = g
+	mine := k.snapshot()
+	for _, e := range entries {
+		pair := &s.pairs[run][e.Pair]
+		if !pair.posted {
+			pair.posted, pair.group = true, cmd
+			continue
+		}
+		other := s.groups[run][pair.group]
+		g.heard = append(g.heard, s.know[other.stream].snapshot())
+		g.open--
+		other.heard = append(other.heard, mine)
+		other.open--
+		if other.open == 0 && other != g {
+			s.complete(other)
+			s.ready = append(s.ready, other.stream)
+		}
+	}
+	if g.open > 0 {
+		return false
+	}
+	s.complete(g)
+	return true
+}
+
+func (s *simulator) complete(g *groupState) {
+	k := &s.know[g.stream]
+	for _, c := range g.heard {
+		s.join(k, c)
+	}
+	g.heard = nil
+	k.pos++
+}
+
+// maxHeads bounds how many blocked streams a deadlock lists.
+const maxHeads = 8
+
+// deadlock describes the streams that stand still, nil when all are done.
+func (s *simulator) deadlock() error {
+	var d *ir.Diagnostic
+	blocked := 0
+	for st := range s.cmds {
+		cmd, run, ok := s.head(int32(st))
+		if !ok {
+			continue
+		}
+		blocked++
+		c := &s.p.Cmds[cmd]
+		line := fmt.Sprintf("%s: %s", s.w.where(c), s.waitsFor(c, run))
+		if run > 0 {
+			line += ", in the second of two consecutive runs"
+		}
+		switch {
+		case d == nil:
+			d = s.w.diag("deadlock", c, "deadlock: %s", line)
+		case blocked <= maxHeads:
+			d.Notes = append(d.Notes, s.w.note(c, "%s", line))
+		}
+	}
+	if d == nil {
+		return nil
+	}
+	d.Help = fmt.Sprintf("%d streams stand still, each waiting for what only another could do", blocked)
+	return d
+}
+
+// waitsFor says what a blocked head waits for.
+func (s *simulator) waitsFor(c *plan.Cmd, run int) string {
+	switch c.Kind {
+	case plan.WaitEvent:
+		return "waits for an event that is not reached"
+	case plan.WaitCounter:
+		e := s.elem(elemOf{c.Counter, c.Rank, c.Elem})
+		have := int64(len(e.signals)) - int64(run)*s.perRun(c)
+		return fmt.Sprintf("waits for %s[%d] >= %d, which is %d", s.p.Counters[c.Counter].Name, c.Elem, c.Value, max(have, 0))
+	case plan.Collective:
+		coll := &s.p.Colls[c.Coll]
+		ch := &s.p.Channels[coll.Channel]
+		var missing []int32
+		for m, r := range ch.Team {
+			if h, hr, ok := s.head(ch.Streams[m]); !ok || hr != run || s.p.Cmds[h].Kind != plan.Collective || s.p.Cmds[h].Coll != c.Coll {
+				missing = append(missing, r)
+			}
+		}
+		return fmt.Sprintf("waits in %s for ranks %v", coll.Op, missing)
+	case plan.Group:
+		return fmt.Sprintf("waits for %d transfers whose other side is not posted", s.groups[run][s.headOf(c)].open)
+	}
+	return "stands still"
+}
+
+// headOf returns the index of a command that is its stream's head.
+func (s *simulator) headOf(c *plan.Cmd) int32 {
+	cmd, _, _ := s.head(c.Stream)
+	return cmd
+}

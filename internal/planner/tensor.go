@@ -1,0 +1,327 @@
+package planner
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// tensorStmt executes a tensor op, a view or a collective.
+func (u *unroller) tensorStmt(s *ir.Stmt) error {
+	here, err := u.runsHere(s)
+	if err != nil {
+		return err
+	}
+	if !here {
+		u.define(s, absent())
+		return nil
+	}
+	if d := u.w.b.CheckStmt(s, u.env); d != nil {
+		d.Message += u.where()
+		return d
+	}
+	ins, err := u.operands(s)
+	if err != nil {
+		return err
+	}
+	switch s.Op.Info().Class {
+	case ir.ClassView:
+		return u.view(s, ins[0])
+	case ir.ClassCollective:
+		return u.collective(s, ins[0])
+	}
+	return u.compute(s, ins)
+}
+
+// runsHere reports whether this rank executes s: with into always, else where
+// the result's mesh has the rank (S17).
+func (u *unroller) runsHere(s *ir.Stmt) (bool, error) {
+	if s.Into != nil {
+		return true, nil
+	}
+	sym := u.w.b.Info.Results[s][0]
+	if sym.Kind == ir.SymValue {
+		return u.w.b.Holds(sym.Type, u.rank), nil
+	}
+	// A rank's own part of a value is absent where the value is.
+	for i := range s.Args {
+		t, err := u.operand(&s.Args[i])
+		if err != nil || !t.Present() && sym.Base != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (u *unroller) operands(s *ir.Stmt) ([]plan.Ref, error) {
+	ins := make([]plan.Ref, len(s.Args))
+	for i := range s.Args {
+		r, err := u.present(&s.Args[i])
+		if err != nil {
+			return nil, err
+		}
+		ins[i] = r
+	}
+	return ins, nil
+}
+
+func (u *unroller) define(s *ir.Stmt, t tensor) { u.frame.tensors[s.Results[0].Text] = []tensor{t} }
+
+// result returns where s writes: its into, or a new buffer that holds its result.
+func (u *unroller) result(s *ir.Stmt) (plan.Ref, error) {
+	if s.Into != nil {
+		return u.present(s.Into)
+	}
+	sym := u.w.b.Info.Results[s][0]
+	shape, err := u.resultShape(s)
+	if err != nil {
+		return plan.Ref{}, err
+	}
+	r, err := u.newBuffer(s, 0, s.Results[0].Text, plan.RoleValue, sym.Type.DType, shape)
+	if err == nil {
+		u.define(s, tensor{Ref: r})
+	}
+	return r, err
+}
+
+// resultShape is the local shape of the result's type.
+func (u *unroller) resultShape(s *ir.Stmt) ([]int64, error) {
+	sym := u.w.b.Info.Results[s][0]
+	u.w.stats.Exprs += int64(len(sym.Type.Dims))
+	shape, err := u.w.b.LocalShape(sym.Type, u.env)
+	if err != nil {
+		return nil, u.errf("bind", s.Pos, "", "%%%s: %v", sym.Name, err)
+	}
+	return shape, nil
+}
+
+// compute emits a tensor op; copy is a command of its own kind.
+func (u *unroller) compute(s *ir.Stmt, ins []plan.Ref) error {
+	attr, err := u.attr(s)
+	if err != nil {
+		return err
+	}
+	out, err := u.result(s)
+	if err != nil {
+		return err
+	}
+	if s.Op == ir.OpCopy {
+		return u.emitCopy(s, ins[0], out, -1)
+	}
+	return u.emit(s, plan.Cmd{Kind: plan.Compute, Op: s.Op, Ins: ins, Outs: []plan.Ref{out}, Attr: attr})
+}
+
+// emitCopy emits a copy; peer is the remote rank of a put or get, else -1.
+func (u *unroller) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
+	if from.DType != to.DType || !slices.Equal(from.Shape, to.Shape) {
+		return u.errf("bind", s.Pos, "", "%s moves %s%v to %s%v", s.Op, from.DType, from.Shape, to.DType, to.Shape)
+	}
+	return u.emit(s, plan.Cmd{Kind: plan.Copy, Ins: []plan.Ref{from}, Outs: []plan.Ref{to}, Peer: peer})
+}
+
+// attr resolves a compute op's attributes.
+func (u *unroller) attr(s *ir.Stmt) (plan.Attr, error) {
+	attr := plan.Attr{TA: s.Word("ta", "") == "true", TB: s.Word("tb", "") == "true"}
+	for i := range s.Attrs {
+		a := &s.Attrs[i]
+		switch {
+		case a.Name == "axis":
+			for _, e := range a.Exprs {
+				v, err := u.eval(s, e)
+				if err != nil {
+					return attr, err
+				}
+				attr.Axes = append(attr.Axes, int(v))
+			}
+		case a.Kind == ir.AttrNumber && a.IsNum:
+			attr.Value = a.Num
+		case a.Kind == ir.AttrNumber:
+			v, err := u.eval(s, a.Exprs[0])
+			if err != nil {
+				return attr, err
+			}
+			attr.Value, attr.HasInt, attr.Int = float64(v), true, v
+		}
+	}
+	return attr, nil
+}
+
+// view executes a view op: it names memory, and only with into moves any.
+func (u *unroller) view(s *ir.Stmt, x plan.Ref) error {
+	if s.Op == ir.OpReshape {
+		return u.reshape(s, x)
+	}
+	v, err := u.viewOf(s, x)
+	if err != nil {
+		return err
+	}
+	if s.Into != nil {
+		out, err := u.present(s.Into)
+		if err != nil {
+			return err
+		}
+		return u.emitCopy(s, v, out, -1)
+	}
+	want, err := u.resultShape(s)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(want, v.Shape) {
+		return u.errf("bind", s.Pos, "", "%s leaves the shape %v on this rank, but its type says %v", s.Op, v.Shape, want)
+	}
+	u.define(s, tensor{Ref: v})
+	return nil
+}
+
+func (u *unroller) viewOf(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
+	switch s.Op {
+	case ir.OpClaim:
+		return x, nil
+	case ir.OpTranspose:
+		return u.transpose(s, x)
+	}
+	axis, err := u.axis(s, "axis", x)
+	if err != nil {
+		return x, err
+	}
+	switch s.Op {
+	case ir.OpChunk:
+		return u.chunk(s, x, axis)
+	case ir.OpSlice:
+		return u.slice(s, x, axis)
+	}
+	return u.pick(s, x, axis)
+}
+
+// axis resolves an attribute that names a dimension of x, 0 without it.
+func (u *unroller) axis(s *ir.Stmt, name string, x plan.Ref) (int, error) {
+	v := int64(0)
+	if a := s.Attr(name); a != nil {
+		var err error
+		if v, err = u.eval(s, a.Exprs[0]); err != nil {
+			return 0, err
+		}
+	}
+	if v < 0 || v >= int64(len(x.Shape)) {
+		return 0, u.errf("bind", s.Pos, "", "%s=%d is no dimension of a tensor with %d", name, v, len(x.Shape))
+	}
+	return int(v), nil
+}
+
+func (u *unroller) pair(s *ir.Stmt) (a, b int64, err error) {
+	if a, err = u.eval(s, s.Exprs[0]); err != nil {
+		return
+	}
+	b, err = u.eval(s, s.Exprs[1])
+	return
+}
+
+func (u *unroller) chunk(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
+	i, count, err := u.pair(s)
+	switch {
+	case err != nil:
+		return x, err
+	case count < 1:
+		return x, u.errf("bind", s.Pos, "", "the number of chunks must be positive: %s=%d", s.Exprs[1], count)
+	case i < 0 || i >= count:
+		return x, u.errf("bind", s.Pos, "", "chunk index %s=%d is not in 0..%d", s.Exprs[0], i, count)
+	}
+	return chunk(x, axis, i, count), nil
+}
+
+func (u *unroller) slice(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
+	lo, hi, err := u.pair(s)
+	switch {
+	case err != nil:
+		return x, err
+	case lo < 0 || lo > hi || hi > x.Shape[axis]:
+		return x, u.errf("bind", s.Pos, "", "slice %d..%d is not within the %d rows of dimension %d", lo, hi, x.Shape[axis], axis)
+	}
+	return slice(x, axis, lo, hi), nil
+}
+
+func (u *unroller) pick(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
+	i, err := u.eval(s, s.Attr("index").Exprs[0])
+	switch {
+	case err != nil:
+		return x, err
+	case i < 0 || i >= x.Shape[axis]:
+		return x, u.errf("bind", s.Pos, "", "index %d is not in 0..%d, the extent of dimension %d", i, x.Shape[axis], axis)
+	}
+	return pick(x, axis, i), nil
+}
+
+func (u *unroller) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
+	n := len(x.Shape)
+	perm := make([]int, n)
+	for i := range perm {
+		perm[i] = i
+	}
+	a := s.Attr("perm")
+	if a == nil && n >= 2 {
+		perm[n-1], perm[n-2] = n-2, n-1
+		return permute(x, perm), nil
+	}
+	if a == nil || len(a.Exprs) != n {
+		return x, u.errf("bind", s.Pos, "", "transpose of a tensor with %d dimensions", n)
+	}
+	for i, e := range a.Exprs {
+		d, err := u.eval(s, e)
+		if err != nil {
+			return x, err
+		}
+		if d < 0 || d >= int64(n) || slices.Contains(perm[:i], int(d)) {
+			return x, u.errf("bind", e.Pos, "", "perm is no order of %d dimensions", n)
+		}
+		perm[i] = int(d)
+	}
+	return permute(x, perm), nil
+}
+
+// reshape names dense memory under another shape. A value that is not dense is
+// copied first; of a buffer, memory must stay shared, so that is refused.
+func (u *unroller) reshape(s *ir.Stmt, x plan.Ref) error {
+	if s.Into != nil {
+		return u.reshapeInto(s, x)
+	}
+	shape, err := u.resultShape(s)
+	if err != nil {
+		return err
+	}
+	if (plan.Ref{Shape: shape}).Elements() != x.Elements() {
+		return u.errf("bind", s.Pos, "", "reshape keeps the number of elements, and %v has others than %v", shape, x.Shape)
+	}
+	if !x.Dense() {
+		if u.w.b.Info.Results[s][0].Kind != ir.SymValue {
+			return u.errf("alias", s.Pos, "copy it first: %c = copy "+s.Args[0].String(), "%s is not dense here and cannot be reshaped in place", s.Args[0])
+		}
+		dense, err := u.newBuffer(s, 0, s.Results[0].Text, plan.RoleValue, x.DType, x.Shape)
+		if err != nil {
+			return err
+		}
+		if err := u.emitCopy(s, x, dense, -1); err != nil {
+			return err
+		}
+		x = dense
+	}
+	u.define(s, tensor{Ref: reshape(x, shape)})
+	return nil
+}
+
+// reshapeInto copies; whichever side is dense takes the other's shape.
+func (u *unroller) reshapeInto(s *ir.Stmt, x plan.Ref) error {
+	out, err := u.present(s.Into)
+	switch {
+	case err != nil:
+		return err
+	case out.Elements() != x.Elements():
+		return u.errf("bind", s.Pos, "", "reshape keeps the number of elements, and %v has others than %v", out.Shape, x.Shape)
+	case x.Dense():
+		return u.emitCopy(s, reshape(x, out.Shape), out, -1)
+	case out.Dense():
+		return u.emitCopy(s, x, reshape(out, x.Shape), -1)
+	}
+	return u.errf("alias", s.Pos, "copy it first: %c = copy "+s.Args[0].String(), "neither %s nor %s is dense", s.Args[0], s.Into)
+}

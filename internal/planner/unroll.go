@@ -1,0 +1,300 @@
+package planner
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// unroller executes one rank's text in host order and emits its commands.
+// Calls are inlined: each has a frame of its own, with the parameters bound to
+// the caller's tensors.
+type unroller struct {
+	w    *world
+	rank int
+	env  ir.Env // of rank, looking names up in frame
+
+	frame *frame
+	// main is the stream the function was called on, cur the innermost on's.
+	main, cur int32
+	path      int32 // in world.paths
+	depth     int   // of calls
+
+	// loops and iter are the enclosing loops' variables and their values.
+	loops []string
+	iter  []int64
+
+	streams map[instanceOn]int32
+	waited  map[[2]int32]int32 // (waiting stream, recording stream) → last slot waited for
+	freed   map[int32]ir.Pos   // buffers freed so far
+	group   *openGroup
+}
+
+// unroll runs the bound function's text as rank.
+func (w *world) unroll(rank int) error {
+	u := &unroller{
+		w: w, rank: rank,
+		streams: map[instanceOn]int32{},
+		waited:  map[[2]int32]int32{},
+		freed:   map[int32]ir.Pos{},
+	}
+	u.env = w.b.Env(rank, u)
+	main, err := u.addStream("main", nil, w.b.Func.Pos)
+	if err != nil {
+		return err
+	}
+	u.main, u.cur = main, main
+	w.p.Main = append(w.p.Main, main)
+	u.frame = newFrame()
+	if err := u.bindInputs(w.b.Func); err != nil {
+		return err
+	}
+	results, err := u.body(w.b.Func)
+	if err != nil {
+		return err
+	}
+	return u.emitOutputs(w.b.Func, results)
+}
+
+// body executes a function's body and returns the tensors it returns.
+func (u *unroller) body(f *ir.Func) ([]tensor, error) {
+	if err := u.block(f.Body); err != nil {
+		return nil, err
+	}
+	if len(u.frame.results) != len(f.Results) {
+		return nil, u.errf("structure", f.Pos, "", "%s returns %d of its %d results", f.Name, len(u.frame.results), len(f.Results))
+	}
+	return u.frame.results, nil
+}
+
+func (u *unroller) block(b *ir.Block) error {
+	if b == nil {
+		return nil
+	}
+	for _, s := range b.Stmts {
+		if err := u.stmt(s); err != nil {
+			return err
+		}
+		if u.frame.returned {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (u *unroller) stmt(s *ir.Stmt) error {
+	if err := u.spend(&u.w.statements, 1, maxStatements, "statements to execute", s.Pos); err != nil {
+		return err
+	}
+	u.w.stats.Statements++
+	switch s.Op.Info().Class {
+	case ir.ClassTensor, ir.ClassView, ir.ClassCollective:
+		return u.tensorStmt(s)
+	case ir.ClassTransfer:
+		return u.transfer(s)
+	case ir.ClassOrder:
+		return u.order(s)
+	case ir.ClassMemory:
+		return u.declare(s)
+	}
+	return u.control(s)
+}
+
+func (u *unroller) control(s *ir.Stmt) error {
+	switch s.Op {
+	case ir.OpOn:
+		return u.on(s)
+	case ir.OpFor:
+		return u.loop(s)
+	case ir.OpIf:
+		return u.branch(s)
+	case ir.OpCall:
+		return u.call(s)
+	}
+	return u.ret(s)
+}
+
+func (u *unroller) on(s *ir.Stmt) error {
+	stream, err := u.stream(s, &s.Args[0])
+	if err != nil {
+		return err
+	}
+	outer := u.cur
+	u.cur = stream
+	defer func() { u.cur = outer }()
+	return u.block(s.Body)
+}
+
+func (u *unroller) branch(s *ir.Stmt) error {
+	l, err := u.eval(s, s.Exprs[0])
+	if err != nil {
+		return err
+	}
+	r, err := u.eval(s, s.Exprs[1])
+	if err != nil {
+		return err
+	}
+	if s.Cmp.Holds(l, r) {
+		return u.block(s.Body)
+	}
+	return u.block(s.Else)
+}
+
+// loop runs a for. With stream(n) it forks n workers from the current stream,
+// runs iteration i on worker i mod n and joins them all (LANGUAGE: exactly so).
+func (u *unroller) loop(s *ir.Stmt) error {
+	lo, err := u.eval(s, s.Exprs[0])
+	if err != nil {
+		return err
+	}
+	hi, err := u.eval(s, s.Exprs[1])
+	if err != nil {
+		return err
+	}
+	if err := u.spendIterations(s, lo, hi); err != nil {
+		return err
+	}
+	workers, err := u.workers(s)
+	if err != nil {
+		return err
+	}
+	for _, w := range workers {
+		u.waitStream(s, w, u.cur)
+	}
+	if err := u.iterations(s, lo, hi, workers); err != nil {
+		return err
+	}
+	for _, w := range workers {
+		u.waitStream(s, u.cur, w)
+	}
+	return nil
+}
+
+func (u *unroller) spendIterations(s *ir.Stmt, lo, hi int64) error {
+	if hi <= lo {
+		return nil
+	}
+	n := uint64(hi) - uint64(lo) // exact, also where hi-lo overflows
+	return u.spend(&u.w.iterations, int64(min(n, 1<<62)), maxIterations, "loop iterations", s.Pos)
+}
+
+func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32) error {
+	name := s.Results[0].Text
+	outer := *u
+	defer func() { u.cur, u.path, u.loops, u.iter = outer.cur, outer.path, outer.loops, outer.iter }()
+	u.loops = append(outer.loops[:len(outer.loops):len(outer.loops)], name)
+	for i := lo; i < hi; i++ {
+		u.frame.ints[name] = i
+		u.iter = append(outer.iter[:len(outer.iter):len(outer.iter)], i)
+		u.path = u.w.path(outer.path, s, i)
+		if n := int64(len(workers)); n > 0 {
+			u.cur = workers[((i%n)+n)%n]
+		}
+		if err := u.block(s.Body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call inlines a function. In it, main is the stream it was called on.
+func (u *unroller) call(s *ir.Stmt) error {
+	f := u.w.b.Info.Prog.Func(s.Callee.Text)
+	if f == nil {
+		return u.errf("scope", s.Callee.Pos, "", "there is no function %s", s.Callee.Text)
+	}
+	if u.depth++; u.depth > maxCallDepth {
+		return u.errf("limit", s.Pos, "", "calls nest deeper than %d", maxCallDepth)
+	}
+	if err := u.spend(&u.w.iterations, 1, maxIterations, "loop iterations and calls", s.Pos); err != nil {
+		return err
+	}
+	callee := newFrame()
+	for i, par := range f.Params {
+		t, err := u.operand(&s.Args[i])
+		if err != nil {
+			return err
+		}
+		callee.tensors[par.Name] = []tensor{t}
+	}
+	outer := *u
+	u.frame, u.main, u.path = callee, u.cur, u.w.path(u.path, s, 0)
+	results, err := u.body(f)
+	u.frame, u.main, u.path, u.depth = outer.frame, outer.main, outer.path, outer.depth-1
+	if err != nil {
+		return err
+	}
+	for i, r := range s.Results {
+		u.frame.tensors[r.Text] = []tensor{results[i]}
+	}
+	return nil
+}
+
+func (u *unroller) ret(s *ir.Stmt) error {
+	u.frame.returned = true
+	for i := range s.Args {
+		t, err := u.operand(&s.Args[i])
+		if err != nil {
+			return err
+		}
+		t.at = s
+		u.frame.results = append(u.frame.results, t)
+	}
+	return nil
+}
+
+// emit appends a command of this rank to the current stream.
+func (u *unroller) emit(s *ir.Stmt, c plan.Cmd) error { return u.emitOn(u.cur, s, c) }
+
+func (u *unroller) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
+	pos := ir.Pos{}
+	if s != nil {
+		pos = s.Pos
+		c.Site = u.w.site(s)
+	}
+	if err := u.spend(&u.w.commands, 1, maxCommands, "commands", pos); err != nil {
+		return err
+	}
+	c.Rank, c.Stream, c.Iter = int32(u.rank), stream, u.iter
+	if c.Kind != plan.Record {
+		u.w.tails[stream].issued++
+	}
+	u.w.cmds[u.rank] = append(u.w.cmds[u.rank], c)
+	return nil
+}
+
+// eval computes an index expression of s on this rank.
+func (u *unroller) eval(s *ir.Stmt, e *ir.Expr) (int64, error) {
+	u.w.stats.Exprs++
+	v, err := e.Eval(u.env)
+	if err != nil {
+		pos := e.Pos
+		if !pos.Valid() {
+			pos = s.Pos
+		}
+		return 0, u.errf("bind", pos, "", "%s: %v", e, err)
+	}
+	return v, nil
+}
+
+// errf makes an error that names this rank and the iteration.
+func (u *unroller) errf(kind string, pos ir.Pos, help, format string, args ...any) error {
+	d := u.w.b.Info.Prog.Diag(kind, pos, format, args...)
+	d.Message += u.where()
+	d.Help = help
+	return d
+}
+
+// where is " (rank 1, %i=3)".
+func (u *unroller) where() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, " (rank %d", u.rank)
+	for i, name := range u.loops {
+		fmt.Fprintf(&b, ", %%%s=%d", name, u.iter[i])
+	}
+	b.WriteByte(')')
+	return b.String()
+}

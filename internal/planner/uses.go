@@ -1,0 +1,163 @@
+package planner
+
+import (
+	"sort"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// use is one stream's use of one rank's copy of a buffer: the first and last
+// command, as positions in a run, and what the stream knew before the first
+// one, in each of two runs.
+type use struct {
+	stream      int32
+	first, last int32
+	next        int32 // the next use of the same copy, -1 at the end
+	before      [runs]clock
+}
+
+// holder is one rank's copy of a buffer.
+type holder struct {
+	rank int32
+	uses int32 // the first of its uses, -1 for none
+	// begin and end are the first and last use in the world list.
+	begin, end int32
+}
+
+// usage says who uses which buffer when. Input buffers are left out: they live
+// as long as the plan.
+type usage struct {
+	uses    []use
+	holders [][]holder // by buffer, sorted by rank
+	// opens[i]..opens[i+1] are the uses that command i is the first of.
+	opens []int32
+}
+
+// refs calls f for every reference of command c: its own part of a collective
+// or transfer only.
+func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref)) {
+	visit := func(r *plan.Ref) {
+		if r.Present() {
+			f(r)
+		}
+	}
+	switch c.Kind {
+	case plan.Compute, plan.Copy:
+		for i := range c.Ins {
+			visit(&c.Ins[i])
+		}
+		for i := range c.Outs {
+			visit(&c.Outs[i])
+		}
+	case plan.Collective:
+		part := &p.Colls[c.Coll].Parts[c.Part]
+		visit(&part.In)
+		visit(&part.Out)
+	case plan.Group:
+		for _, e := range c.Group {
+			if e.Send {
+				visit(&p.Pairs[e.Pair].Src)
+			} else {
+				visit(&p.Pairs[e.Pair].Dst)
+			}
+		}
+	case plan.Input:
+		visit(&p.Inputs[c.IO].Parts[c.Rank].Ref)
+	case plan.Output:
+		visit(&p.Outputs[c.IO].Parts[c.Rank].Ref)
+	}
+}
+
+// findUses fills the usage of a merged plan, and its buffers' First and Last.
+func findUses(p *plan.Plan) *usage {
+	u := &usage{holders: make([][]holder, len(p.Buffers)), opens: make([]int32, len(p.Cmds)+1)}
+	pos := make([]int32, len(p.Streams))
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		pos[c.Stream]++
+		refs(p, c, func(r *plan.Ref) {
+			b := &p.Buffers[r.Buf]
+			if b.First < 0 {
+				b.First = int32(i)
+			}
+			b.Last = int32(i)
+			if b.Role != plan.RoleInput {
+				u.add(r, c.Stream, pos[c.Stream], int32(i))
+			}
+		})
+		u.opens[i+1] = int32(len(u.uses))
+	}
+	return u
+}
+
+func (u *usage) add(r *plan.Ref, stream, pos, cmd int32) {
+	h := u.holder(r.Buf, r.Rank)
+	if h.uses < 0 {
+		h.begin = cmd
+	}
+	h.end = cmd
+	for k := h.uses; k >= 0; k = u.uses[k].next {
+		if u.uses[k].stream == stream {
+			u.uses[k].last = pos
+			return
+		}
+	}
+	u.uses = append(u.uses, use{stream: stream, first: pos, last: pos, next: h.uses})
+	h.uses = int32(len(u.uses)) - 1
+}
+
+// holder returns the entry of rank's copy, made when it is new. Ranks mostly
+// come in order and hold every buffer, so that entry rank is the one.
+func (u *usage) holder(buf, rank int32) *holder {
+	hs := u.holders[buf]
+	if int(rank) < len(hs) && hs[rank].rank == rank {
+		return &hs[rank]
+	}
+	i := sort.Search(len(hs), func(i int) bool { return hs[i].rank >= rank })
+	if i == len(hs) || hs[i].rank != rank {
+		hs = append(hs, holder{})
+		copy(hs[i+1:], hs[i:])
+		hs[i] = holder{rank: rank, uses: -1}
+		u.holders[buf] = hs
+	}
+	return &hs[i]
+}
+
+// mayShare reports whether buffers a and b may lie on the same bytes: on every
+// rank that uses both, one's uses are all done before the other's begin, and
+// before the one's own begin again in the next run.
+func (u *usage) mayShare(a, b int32) bool {
+	x, y := u.holders[a], u.holders[b]
+	for len(x) > 0 && len(y) > 0 {
+		switch {
+		case x[0].rank < y[0].rank:
+			x = x[1:]
+		case x[0].rank > y[0].rank:
+			y = y[1:]
+		default:
+			if !u.alternate(&x[0], &y[0]) && !u.alternate(&y[0], &x[0]) {
+				return false
+			}
+			x, y = x[1:], y[1:]
+		}
+	}
+	return true
+}
+
+// alternate reports whether a's uses come before b's in each run, and b's
+// before a's of the next.
+func (u *usage) alternate(a, b *holder) bool {
+	if a.end >= b.begin { // the world list itself has them the other way round
+		return false
+	}
+	for i := a.uses; i >= 0; i = u.uses[i].next {
+		x := &u.uses[i]
+		for j := b.uses; j >= 0; j = u.uses[j].next {
+			y := &u.uses[j]
+			if !y.before[0].knows(x.stream, x.last) || !x.before[1].knows(y.stream, y.last) {
+				return false
+			}
+		}
+	}
+	return true
+}

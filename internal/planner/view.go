@@ -1,0 +1,56 @@
+package planner
+
+import "hocket.example/hocket/internal/plan"
+
+// The view operations, as arithmetic on references. Indices are in range.
+
+// slice returns rows lo..hi along axis.
+func slice(r plan.Ref, axis int, lo, hi int64) plan.Ref {
+	out := r
+	out.Shape = append([]int64(nil), r.Shape...)
+	out.Shape[axis] = hi - lo
+	if out.Elements() > 0 { // an empty view names no bytes
+		out.Off += lo * r.Strides[axis] * r.DType.Size()
+	}
+	return out
+}
+
+// chunk returns block i of count blocks of ceildiv(extent, count) rows along
+// axis; the last ones are short or empty.
+func chunk(r plan.Ref, axis int, i, count int64) plan.Ref {
+	extent := r.Shape[axis]
+	rows := extent / count
+	if extent%count != 0 {
+		rows++
+	}
+	if rows == 0 || i > extent/rows { // also keeps i·rows from overflowing
+		return slice(r, axis, extent, extent)
+	}
+	lo := i * rows
+	return slice(r, axis, lo, min(lo+rows, extent))
+}
+
+// pick returns index i along axis, which disappears.
+func pick(r plan.Ref, axis int, i int64) plan.Ref {
+	out := slice(r, axis, i, i+1)
+	out.Shape = append(out.Shape[:axis:axis], out.Shape[axis+1:]...)
+	out.Strides = append(r.Strides[:axis:axis], r.Strides[axis+1:]...)
+	return out
+}
+
+// permute returns the view whose dimension i is r's dimension perm[i].
+func permute(r plan.Ref, perm []int) plan.Ref {
+	out := r
+	out.Shape, out.Strides = make([]int64, len(perm)), make([]int64, len(perm))
+	for i, d := range perm {
+		out.Shape[i], out.Strides[i] = r.Shape[d], r.Strides[d]
+	}
+	return out
+}
+
+// reshape returns dense r under another shape of as many elements.
+func reshape(r plan.Ref, shape []int64) plan.Ref {
+	out := r
+	out.Shape, out.Strides = shape, rowMajor(shape)
+	return out
+}

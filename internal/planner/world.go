@@ -1,0 +1,142 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// world is what the unrolled ranks share: the plan under construction, and the
+// tables by which the same instance of a statement gets the same buffer or
+// counter on every rank.
+type world struct {
+	b     *ir.Bound
+	p     *plan.Plan
+	stats *Stats
+
+	cmds [][]plan.Cmd // by rank, in issue order; merge makes the world list
+
+	sites    map[*ir.Stmt]int32
+	paths    map[pathKey]int32
+	buffers  map[instance]int32
+	counters map[instance]int32
+	raisers  [][]int32 // by counter: rank·Len+elem → raising rank, -1 for none
+
+	tails    []tail  // by stream
+	slotFrom []int32 // by event slot: the stream it is recorded on
+
+	teams   []*team
+	teamIDs map[string]int32
+	lanes   []*lane // send/recv, in order of first use
+	laneIDs map[laneKey]int32
+
+	commands, iterations, statements, instances, counterElems int64
+}
+
+// pathKey is one step of an execution path: a loop iteration or a call.
+type pathKey struct {
+	parent int32
+	stmt   *ir.Stmt
+	iter   int64
+}
+
+// instance is one execution of a declaration, the same on every rank that
+// takes the same path; elem counts an array's elements.
+type instance struct {
+	path int32
+	stmt *ir.Stmt
+	elem int64
+}
+
+// tail says how far a stream has been issued, and where it was last recorded.
+type tail struct {
+	issued   int32 // commands other than records
+	recorded int32 // issued at the last record, -1 before any
+	slot     int32
+}
+
+func newWorld(b *ir.Bound, stats *Stats) *world {
+	p := &plan.Plan{Program: b.Info.Prog.File, Func: b.Func.Name, Ranks: b.Ranks}
+	for name, v := range b.Dims {
+		p.Dims = append(p.Dims, plan.Dim{Name: name, Value: v})
+	}
+	slices.SortFunc(p.Dims, func(x, y plan.Dim) int { return strings.Compare(x.Name, y.Name) })
+	return &world{
+		b: b, p: p, stats: stats,
+		cmds:     make([][]plan.Cmd, b.Ranks),
+		sites:    map[*ir.Stmt]int32{},
+		paths:    map[pathKey]int32{},
+		buffers:  map[instance]int32{},
+		counters: map[instance]int32{},
+		teamIDs:  map[string]int32{},
+		laneIDs:  map[laneKey]int32{},
+	}
+}
+
+// path interns one step behind parent; 0 is the start.
+func (w *world) path(parent int32, s *ir.Stmt, iter int64) int32 {
+	k := pathKey{parent, s, iter}
+	id, ok := w.paths[k]
+	if !ok {
+		id = int32(len(w.paths)) + 1
+		w.paths[k] = id
+	}
+	return id
+}
+
+// site returns the index of s in the plan's sites.
+func (w *world) site(s *ir.Stmt) int32 {
+	id, ok := w.sites[s]
+	if !ok {
+		id = int32(len(w.p.Sites))
+		w.sites[s] = id
+		w.p.Sites = append(w.p.Sites, plan.Site{Pos: s.Pos, Op: s.Op, Text: s.String()})
+	}
+	return id
+}
+
+// paramSite is the site of commands that belong to no statement: the caller's
+// uploads of a parameter.
+func (w *world) paramSite(par *ir.Param) int32 {
+	text := "%" + par.Name
+	for i, s := range w.p.Sites {
+		if s.Pos == par.Pos && s.Text == text {
+			return int32(i)
+		}
+	}
+	w.p.Sites = append(w.p.Sites, plan.Site{Pos: par.Pos, Text: text})
+	return int32(len(w.p.Sites)) - 1
+}
+
+// diag is an error about command c, found after unrolling.
+func (w *world) diag(kind string, c *plan.Cmd, format string, args ...any) *ir.Diagnostic {
+	return w.b.Info.Prog.Diag(kind, w.p.Sites[c.Site].Pos, format, args...)
+}
+
+// note is a further place: command c.
+func (w *world) note(c *plan.Cmd, format string, args ...any) ir.Note {
+	return ir.Note{Pos: w.p.Sites[c.Site].Pos, Message: fmt.Sprintf(format, args...)}
+}
+
+// where names a command's rank, stream and iteration.
+func (w *world) where(c *plan.Cmd) string {
+	s := fmt.Sprintf("rank %d, %s", c.Rank, w.p.Streams[c.Stream].Name)
+	if len(c.Iter) > 0 {
+		s += ", iteration " + iterPath(c.Iter)
+	}
+	return s
+}
+
+// iterPath prints an iteration path: "3" or "0.3".
+func iterPath(iter []int64) string {
+	words := make([]string, len(iter))
+	for i, v := range iter {
+		words[i] = strconv.FormatInt(v, 10)
+	}
+	return strings.Join(words, ".")
+}
