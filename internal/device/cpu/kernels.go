@@ -48,7 +48,10 @@ var makers = map[ir.Op]func(k *kernel) (loops, error){
 }
 
 func kernelName(k device.Kernel) string {
-	if k.Red != ir.NoRed {
+	switch {
+	case k.Red > ir.Avg:
+		return "unknown reduction"
+	case k.Red != ir.NoRed:
 		return "reduction " + k.Red.String()
 	}
 	return k.Op.String()

@@ -188,7 +188,8 @@ func product[A accum](g gemm, i0, i1, j0, j1 int64, b []A, ldb int64, dots func(
 	t := tile[A]{m: int(m), d: int(g.d), a: rd.load(i0*g.d, m*g.d), ldb: int(ldb), ldc: int(n)}
 	c := as[A](*room)
 	step := min(tileCols, max(4, cachedBytes/max(1, ldb*sizeOf[A]())))
-	for j := int64(0); j < n; j += step {
+	clear(c)
+	for j := int64(0); j < n && g.d > 0; j += step {
 		t.n, t.b, t.c = int(min(step, n-j)), b[(j0+j)*ldb:], c[j:]
 		dots(t)
 	}

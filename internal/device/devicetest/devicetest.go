@@ -1,0 +1,81 @@
+// Package devicetest is the suite that every machine passes: what package
+// device promises, tested through its interfaces alone.
+//
+// Results are compared with plain arithmetic in float64 written here, so that
+// the suite shares no code with what it judges. What a machine says it lacks
+// (Caps, or an error that wraps device.ErrUnsupported) is skipped with the
+// reason.
+package devicetest
+
+import (
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// Run runs the whole suite on machines that open returns; each call may return
+// another one, but all alike.
+func Run(t *testing.T, open func(t *testing.T) device.Machine) {
+	run(t, open, contents)
+	run(t, open, orders)
+}
+
+// RunOrders runs the part of the suite whose outcome may depend on the order in
+// which streams go on: for machines that draw it at random, once more a seed.
+func RunOrders(t *testing.T, open func(t *testing.T) device.Machine) { run(t, open, orders) }
+
+type test struct {
+	name string
+	run  func(*rig)
+}
+
+func run(t *testing.T, open func(t *testing.T) device.Machine, tests []test) {
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			test.run(&rig{T: t, m: open(t)})
+		})
+	}
+}
+
+// contents are the tests of memory and kernels, and of what is refused.
+var contents = []test{
+	{"Worlds", testWorlds},
+	{"Memory", testMemory},
+	{"HostCopies", testHostCopies},
+	{"Copies", testCopies},
+	{"OverlappingCopies", testOverlappingCopies},
+	{"BadViews", testBadViews},
+	{"Elementwise", testElementwise},
+	{"Gelu", testGelu},
+	{"Cast", testCast},
+	{"Axes", testAxes},
+	{"Linear", testLinear},
+	{"Matmul", testMatmul},
+	{"Reductions", testReductions},
+	{"InPlace", testInPlace},
+	{"NotNumbers", testNotNumbers},
+	{"IntegersWrap", testIntegersWrap},
+	{"BadKernels", testBadKernels},
+	{"BadEvents", testBadEvents},
+	{"BadCounters", testBadCounters},
+	{"Closed", testClosed},
+}
+
+// orders are the tests of streams, events, counters and endings.
+var orders = []test{
+	{"SameBits", testSameBits},
+	{"Events", testEvents},
+	{"EventsAcrossRanks", testEventsAcrossRanks},
+	{"EventAgain", testEventAgain},
+	{"EventElsewhere", testEventElsewhere},
+	{"Counters", testCounters},
+	{"CounterThresholds", testCounterThresholds},
+	{"Observer", testObserver},
+	{"Syncs", testSyncs},
+	{"Deadlock", testDeadlock},
+	{"Abort", testAbort},
+	{"Deadline", testDeadline},
+	{"OpenContext", testOpenContext},
+	{"Fault", testFault},
+	{"Braid", testBraid},
+}

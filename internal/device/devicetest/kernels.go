@@ -1,0 +1,555 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// epsilon is the largest relative error of rounding to dt once, doubled: a
+// machine may round twice. Integers are exact.
+func epsilon(dt ir.DType) float64 {
+	switch dt {
+	case ir.F32:
+		return 0x1p-23
+	case ir.F16:
+		return 0x1p-10
+	case ir.BF16:
+		return 0x1p-7
+	case ir.F64:
+		return 0x1p-52
+	}
+	return 0
+}
+
+// answer is a result in float64 and, where it is a sum, how many terms it has
+// and the sum of their magnitudes.
+type answer struct {
+	vals, size []float64
+	terms      int64
+}
+
+// bound says how far a result may be off: the accumulator's errors grow with
+// the number of terms, the result is rounded once, and may be subnormal.
+func (a answer) bound(dt ir.DType) []float64 {
+	tiny := map[ir.DType]float64{ir.F16: 0x1p-24, ir.BF16: 0x1p-133, ir.F32: 0x1p-149}[dt]
+	b := make([]float64, len(a.vals))
+	for i, v := range a.vals {
+		b[i] = epsilon(dt)*math.Abs(v) + tiny
+		if a.size != nil {
+			b[i] += float64(a.terms+2) * epsilon(dt.Accum()) * a.size[i]
+		}
+	}
+	return b
+}
+
+// check runs k with the operands in the layout and compares its result.
+func (r *rig) check(what string, k device.Kernel, l layout, want answer, dt ir.DType, shape []int64, ins ...host) {
+	r.Helper()
+	for _, in := range ins {
+		k.Ins = append(k.Ins, r.put(0, in, l))
+	}
+	out := r.room(0, device.Private, l, dt, shape)
+	k.Outs = []device.View{out}
+	r.launch(r.mainOf(0), 0, k)
+	got := r.contents(0, out)
+	for i, v := range want.vals {
+		want.vals[i] = tensor.Round(dt, v)
+	}
+	r.near(fmt.Sprintf("%s of %s%v, %s", what, dt, shape, l.name), got, want.vals, want.bound(dt))
+	for _, v := range k.Ins {
+		r.must(v.Mem.Free())
+	}
+	r.must(out.Mem.Free())
+}
+
+// each runs f for every dtype and layout as a subtest a dtype, in one world.
+func (r *rig) each(f func(r *rig, dt ir.DType, l layout)) {
+	r.open(1)
+	for _, dt := range r.dtypes() {
+		r.sub(dt.String(), func(r *rig) {
+			for _, l := range layouts {
+				f(r, dt, l)
+			}
+		})
+	}
+}
+
+// pointwise is an elementwise operation in float64.
+type pointwise struct {
+	op   ir.Op
+	args int
+	by   float64
+	f    func(a, b float64) float64
+}
+
+var pointwises = []pointwise{
+	{ir.OpAdd, 2, 0, func(a, b float64) float64 { return a + b }},
+	{ir.OpSub, 2, 0, func(a, b float64) float64 { return a - b }},
+	{ir.OpMul, 2, 0, func(a, b float64) float64 { return a * b }},
+	{ir.OpNeg, 1, 0, func(a, _ float64) float64 { return -a }},
+	{ir.OpScale, 1, 3, func(a, _ float64) float64 { return a * 3 }},
+	{ir.OpRelu, 1, 0, func(a, _ float64) float64 { return max(a, 0) }},
+	{ir.OpCopy, 1, 0, func(a, _ float64) float64 { return a }},
+	{ir.OpFill, 0, -5, func(_, _ float64) float64 { return -5 }},
+}
+
+func (p pointwise) of(ins []host, n int64) answer {
+	a := answer{vals: make([]float64, n)}
+	for i := range a.vals {
+		var x [2]float64
+		for j, in := range ins {
+			x[j] = in.vals[i]
+		}
+		a.vals[i] = p.f(x[0], x[1])
+	}
+	return a
+}
+
+func testElementwise(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, shape := range append(someShapes, []int64{70001}) {
+			if elements(shape) > 70000 && l.name != "dense" {
+				continue
+			}
+			for _, p := range pointwises {
+				rng := seeded(dt, shape, p.op)
+				var ins []host
+				for range p.args {
+					ins = append(ins, random(rng, dt, shape...))
+				}
+				k := device.Kernel{Op: p.op, Value: p.by, Int: int64(p.by), HasInt: true}
+				r.check(p.op.String(), k, l, p.of(ins, elements(shape)), dt, shape, ins...)
+			}
+		}
+	})
+}
+
+func testGelu(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		if dt.IsInt() {
+			_, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpGelu, Ins: []device.View{r.empty(0, dt, 3)}, Outs: []device.View{r.empty(0, dt, 3)}})
+			r.refused("gelu of integers", err)
+			return
+		}
+		in := random(seeded(dt), dt, 300)
+		copy(in.vals, []float64{0, 1, -1, 30, -30})
+		want := answer{vals: make([]float64, 300), size: make([]float64, 300), terms: 4}
+		for i, x := range in.vals {
+			want.vals[i] = x / 2 * (1 + math.Erf(x/math.Sqrt2))
+			want.size[i] = math.Abs(x)
+		}
+		r.check("gelu", device.Kernel{Op: ir.OpGelu}, l, want, dt, []int64{300}, in)
+	})
+}
+
+func testCast(r *rig) {
+	r.open(1)
+	vals := []float64{0, 1, -1, 0.5, 1.5, 2.5, -2.5, 255, 257, 258.5, 1e-3, -1e-8, 65504, 65520, 1e5, -1e20, 2147483647, -2147483649, 3e9, 1 << 40,
+		16777217, 1 + 0x1p-8, 1 + 0x1p-8 + 0x1p-30, 1 + 0x1p-11, 1 + 0x1p-11 + 0x1p-40, 0x1p-24, 0x1p-25, math.Inf(1), math.Inf(-1), math.NaN()}
+	for _, from := range r.dtypes() {
+		in := given(from, []int64{2, int64(len(vals)) / 2})
+		for _, v := range vals {
+			in.vals = append(in.vals, tensor.Round(from, v))
+		}
+		for _, to := range r.dtypes() {
+			want := answer{}
+			for _, v := range in.vals {
+				want.vals = append(want.vals, tensor.Round(to, v))
+			}
+			for _, l := range layouts {
+				out := r.room(0, device.Private, l, to, in.shape)
+				r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpCast, Ins: []device.View{r.put(0, in, l)}, Outs: []device.View{out}})
+				r.equal(fmt.Sprintf("%s to %s, %s", from, to, l.name), r.contents(0, out), want.vals)
+			}
+		}
+	}
+}
+
+// axesCases are shapes with the axes to reduce; the order of axes must not matter.
+var axesCases = []struct {
+	shape []int64
+	axes  []int
+}{
+	{[]int64{7}, []int{0}}, {[]int64{5000}, []int{0}}, {[]int64{6, 5}, []int{0}}, {[]int64{6, 5}, []int{1}}, {[]int64{6, 5}, []int{1, 0}},
+	{[]int64{3, 4, 5}, []int{1}}, {[]int64{3, 4, 5}, []int{0, 2}}, {[]int64{3, 4, 5}, []int{2, 1}}, {[]int64{1, 1}, []int{1}},
+	{[]int64{2, 3}, nil}, {[]int64{0, 3}, []int{0}}, {[]int64{3, 0}, []int{0}}, {[]int64{4, 3000}, []int{0}}, {[]int64{3000, 4}, []int{0}},
+}
+
+func testAxes(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range axesCases {
+			in := random(seeded(dt, c.shape), dt, c.shape...)
+			for i := range in.vals {
+				in.vals[i] = tensor.Round(dt, in.vals[i]/4)
+			}
+			for _, op := range []ir.Op{ir.OpSum, ir.OpMax} {
+				want, shape := overAxes(op, in, c.axes)
+				r.check(fmt.Sprintf("%s over %v of %v", op, c.axes, c.shape), device.Kernel{Op: op, Axes: c.axes}, l, want, dt, shape, in)
+			}
+		}
+	})
+}
+
+func overAxes(op ir.Op, in host, axes []int) (answer, []int64) {
+	gone := map[int]bool{}
+	for _, a := range axes {
+		gone[a] = true
+	}
+	var shape []int64
+	terms := int64(1)
+	for i, e := range in.shape {
+		if gone[i] {
+			terms *= e
+		} else {
+			shape = append(shape, e)
+		}
+	}
+	n := elements(shape)
+	want := answer{vals: make([]float64, n), size: make([]float64, n), terms: terms}
+	for i := range want.vals {
+		if op == ir.OpMax {
+			want.vals[i] = math.Inf(-1)
+		}
+	}
+	for i, v := range in.vals {
+		at, step, rest := int64(0), int64(1), int64(i)
+		for a := len(in.shape) - 1; a >= 0; a-- {
+			if !gone[a] {
+				at += rest % in.shape[a] * step
+				step *= in.shape[a]
+			}
+			rest /= in.shape[a]
+		}
+		if op == ir.OpMax {
+			want.vals[at] = max(want.vals[at], v)
+			continue
+		}
+		want.vals[at] += v
+		want.size[at] += math.Abs(v)
+	}
+	return want, shape
+}
+
+// product is a[m, d] · b[n, d]ᵀ (+ bias) in float64, written to c.
+func product(c, size []float64, a, b func(i, k int64) float64, bias []float64, m, n, d int64) {
+	for i := range m {
+		for j := range n {
+			var sum, mag float64
+			for k := range d {
+				p := float64(a(i, k) * b(j, k))
+				sum += p
+				mag += math.Abs(p)
+			}
+			if bias != nil {
+				sum += bias[j]
+				mag += math.Abs(bias[j])
+			}
+			c[i*n+j], size[i*n+j] = sum, mag
+		}
+	}
+}
+
+func testLinear(r *rig) {
+	cases := []struct {
+		lead []int64
+		k, n int64
+	}{
+		{[]int64{1}, 1, 1}, {[]int64{3}, 5, 2}, {[]int64{2, 3}, 17, 9}, {nil, 4, 3}, {[]int64{65}, 33, 130}, {[]int64{130}, 70, 65},
+		{[]int64{0}, 4, 3}, {[]int64{3}, 0, 2}, {[]int64{3}, 4, 0}, {[]int64{2}, 1500, 3},
+	}
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range cases {
+			rng := seeded(dt, c)
+			x := random(rng, dt, append(append([]int64{}, c.lead...), c.k)...)
+			w, bias := random(rng, dt, c.n, c.k), random(rng, dt, c.n)
+			shape := append(append([]int64{}, c.lead...), c.n)
+			for _, ins := range [][]host{{x, w}, {x, w, bias}} {
+				total := elements(shape)
+				want := answer{vals: make([]float64, total), size: make([]float64, total), terms: c.k}
+				var add []float64
+				if len(ins) == 3 {
+					add = bias.vals
+				}
+				product(want.vals, want.size, rows(x, c.k), rows(w, c.k), add, elements(c.lead), c.n, c.k)
+				r.check("linear", device.Kernel{Op: ir.OpLinear}, l, want, dt, shape, ins...)
+			}
+		}
+	})
+}
+
+func rows(h host, width int64) func(i, k int64) float64 {
+	return func(i, k int64) float64 { return h.vals[i*width+k] }
+}
+
+func testMatmul(r *rig) {
+	type size struct{ b, m, k, n int64 }
+	sizes := []size{{1, 1, 1, 1}, {1, 3, 5, 7}, {4, 9, 6, 2}, {3, 0, 4, 5}, {2, 3, 0, 4}, {0, 2, 2, 2}, {1, 66, 20, 129}}
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for i, s := range sizes {
+			for t := range 4 {
+				ta, tb := t&1 != 0, t&2 != 0
+				rng := seeded(dt, s)
+				a, b := stored(s.b, s.m, s.k, ta), stored(s.b, s.k, s.n, tb)
+				shape := []int64{s.b, s.m, s.n}
+				if i%3 == 1 { // no batch axis
+					a, b, shape = a[1:], b[1:], shape[1:]
+				}
+				if i%3 == 2 { // two of them
+					a, b, shape = append([]int64{1}, a...), append([]int64{1}, b...), append([]int64{1}, shape...)
+				}
+				if elements(shape[:len(shape)-2]) != s.b {
+					s.b = 1
+				}
+				x, y := random(rng, dt, a...), random(rng, dt, b...)
+				want := batched(x, y, s.b, s.m, s.k, s.n, ta, tb)
+				r.check(fmt.Sprintf("matmul ta=%v tb=%v", ta, tb), device.Kernel{Op: ir.OpMatmul, TA: ta, TB: tb}, l, want, dt, shape, x, y)
+			}
+		}
+	})
+}
+
+func stored(b, m, n int64, transposed bool) []int64 {
+	if transposed {
+		m, n = n, m
+	}
+	return []int64{b, m, n}
+}
+
+func batched(x, y host, batch, m, d, n int64, ta, tb bool) answer {
+	want := answer{vals: make([]float64, batch*m*n), size: make([]float64, batch*m*n), terms: d}
+	for b := range batch {
+		a := func(i, k int64) float64 { return x.vals[b*m*d+pick(ta, i, k, m, d)] }
+		c := func(j, k int64) float64 { return y.vals[b*d*n+pick(tb, k, j, d, n)] }
+		product(want.vals[b*m*n:], want.size[b*m*n:], a, c, nil, m, n, d)
+	}
+	return want
+}
+
+// pick is the place of element i, j of an m×n matrix as stored.
+func pick(transposed bool, i, j, m, n int64) int64 {
+	if transposed {
+		return j*m + i
+	}
+	return i*n + j
+}
+
+func testReductions(r *rig) {
+	ranks := r.some(3)
+	r.open(ranks)
+	for _, dt := range r.dtypes() {
+		for _, shape := range [][]int64{{0}, {1}, {3, 5}, {40001}} {
+			for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
+				for n := 1; n <= 5; n++ {
+					if elements(shape) > 40000 && n != 3 {
+						continue
+					}
+					r.reduce(dt, shape, red, n, ranks, layouts[n%len(layouts)])
+				}
+			}
+		}
+	}
+}
+
+// reduce joins n operands that lie on different ranks; the result is in the
+// memory of the last operand of rank 0.
+func (r *rig) reduce(dt ir.DType, shape []int64, red ir.Red, n, ranks int, l layout) {
+	r.Helper()
+	rng := seeded(dt, shape, red, n)
+	k := device.Kernel{Op: ir.OpAllReduce, Red: red}
+	var ins []host
+	for i := range n {
+		ins = append(ins, random(rng, dt, shape...))
+		rank := i % ranks
+		k.Ins = append(k.Ins, r.put(rank, ins[i], l))
+		if rank == 0 {
+			k.Outs = k.Ins[i:]
+		}
+	}
+	k.Outs = k.Outs[:1]
+	want := joined(red, ins)
+	r.sync()
+	r.launch(r.mainOf(0), 0, k)
+	got := r.contents(0, k.Outs[0])
+	for i := range want.vals {
+		want.vals[i] = tensor.Round(dt, want.vals[i])
+	}
+	r.near(fmt.Sprintf("%s of %d × %s%v", red, n, dt, shape), got, want.vals, want.bound(dt))
+	for _, v := range k.Ins {
+		r.must(v.Mem.Free())
+	}
+}
+
+func joined(red ir.Red, ins []host) answer {
+	a := answer{vals: append([]float64(nil), ins[0].vals...), size: make([]float64, len(ins[0].vals)), terms: int64(len(ins))}
+	for i := range a.vals {
+		a.size[i] = math.Abs(a.vals[i])
+		for _, in := range ins[1:] {
+			v := in.vals[i]
+			switch red {
+			case ir.Max:
+				a.vals[i] = max(a.vals[i], v)
+			case ir.Min:
+				a.vals[i] = min(a.vals[i], v)
+			default:
+				a.vals[i] += v
+			}
+			a.size[i] += math.Abs(v)
+		}
+		if red == ir.Avg {
+			a.vals[i] /= float64(len(ins))
+			if ins[0].dt.IsInt() {
+				a.vals[i] = math.Trunc(a.vals[i])
+			}
+		}
+	}
+	return a
+}
+
+// testInPlace writes an elementwise result over an operand.
+func testInPlace(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		rng := seeded(dt, l.name)
+		x, y := signs(rng, dt, 61, 67), signs(rng, dt, 61, 67)
+		a, b := r.put(0, x, l), r.put(0, y, l)
+		s := r.mainOf(0)
+		r.launch(s, 0, device.Kernel{Op: ir.OpAdd, Ins: []device.View{a, b}, Outs: []device.View{b}})
+		r.launch(s, 0, device.Kernel{Op: ir.OpNeg, Ins: []device.View{b}, Outs: []device.View{b}})
+		want := make([]float64, len(x.vals))
+		for i := range want {
+			want[i] = -(x.vals[i] + y.vals[i])
+		}
+		r.equal("in place", r.contents(0, b), want)
+	})
+}
+
+func testNotNumbers(r *rig) {
+	r.open(1)
+	nan, inf := math.NaN(), math.Inf(1)
+	for _, dt := range r.dtypes() {
+		if dt.IsInt() {
+			continue
+		}
+		dense := layouts[0]
+		x := given(dt, []int64{4}, nan, -1, inf, -inf)
+		y := given(dt, []int64{4}, 1, nan, 1, inf)
+		r.check("relu", device.Kernel{Op: ir.OpRelu}, dense, answer{vals: []float64{nan, 0, inf, 0}}, dt, x.shape, x)
+		r.check("add", device.Kernel{Op: ir.OpAdd}, dense, answer{vals: []float64{nan, nan, inf, nan}}, dt, x.shape, x, y)
+		r.check("max", device.Kernel{Op: ir.OpMax, Axes: []int{0}}, dense, answer{vals: []float64{nan}}, dt, nil, x)
+		r.check("sum", device.Kernel{Op: ir.OpSum, Axes: []int{0}}, dense, answer{vals: []float64{nan}}, dt, nil, y)
+		for _, red := range []ir.Red{ir.Max, ir.Min} {
+			k := device.Kernel{Op: ir.OpAllReduce, Red: red}
+			hi := map[bool]float64{true: inf, false: 1}[red == ir.Max]
+			lo := map[bool]float64{true: inf, false: -inf}[red == ir.Max]
+			r.check("all "+red.String(), k, dense, answer{vals: []float64{nan, nan, hi, lo}}, dt, x.shape, x, y)
+		}
+		// A zero does not hide a NaN: 0·NaN is NaN.
+		zero := given(dt, []int64{1, 2}, 0, 1)
+		w := given(dt, []int64{2, 2}, nan, 1, 3, inf)
+		r.check("linear", device.Kernel{Op: ir.OpLinear}, dense, answer{vals: []float64{nan, inf}}, dt, []int64{1, 2}, zero, w)
+	}
+}
+
+func testIntegersWrap(r *rig) {
+	r.open(1)
+	for _, dt := range r.dtypes() {
+		if dt != ir.I32 {
+			continue
+		}
+		big := given(dt, []int64{2}, 1<<31-1, -1<<31)
+		dense := layouts[0]
+		r.exactly("add", device.Kernel{Op: ir.OpAdd}, dense, dt, big.shape, []float64{-2, 0}, big, big)
+		r.exactly("neg", device.Kernel{Op: ir.OpNeg}, dense, dt, big.shape, []float64{-(1<<31 - 1), -1 << 31}, big)
+		r.exactly("scale", device.Kernel{Op: ir.OpScale, Value: 2}, dense, dt, big.shape, []float64{-2, 0}, big)
+		r.exactly("sum", device.Kernel{Op: ir.OpSum, Axes: []int{0}}, dense, dt, nil, []float64{-1}, big)
+		r.exactly("max of nothing", device.Kernel{Op: ir.OpMax, Axes: []int{0}}, dense, dt, nil, []float64{-1 << 31}, given(dt, []int64{0}))
+		r.exactly("linear", device.Kernel{Op: ir.OpLinear}, dense, dt, []int64{1}, []float64{1}, big, given(dt, []int64{1, 2}, 1<<31-1, -1<<31))
+		r.exactly("all sum", device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum}, dense, dt, big.shape, []float64{1<<31 - 3, -1 << 31}, big, big, big)
+	}
+}
+
+// exactly is check for results that are known and not to be rounded.
+func (r *rig) exactly(what string, k device.Kernel, l layout, dt ir.DType, shape []int64, want []float64, ins ...host) {
+	r.Helper()
+	r.check(what, k, l, answer{vals: want}, dt, shape, ins...)
+}
+
+func testBadKernels(r *rig) {
+	r.open(1)
+	v := func(dt ir.DType, shape ...int64) device.View { return r.empty(0, dt, shape...) }
+	f, g := v(ir.F32, 2, 3), v(ir.F32, 3, 2)
+	twice := f
+	twice.Strides = []int64{0, 1}
+	views := func(vs ...device.View) []device.View { return vs }
+	bad := map[string]device.Kernel{
+		"no result":          {Op: ir.OpNeg, Ins: views(f)},
+		"two results":        {Op: ir.OpNeg, Ins: views(f), Outs: views(f, f)},
+		"no operand":         {Op: ir.OpNeg, Outs: views(f)},
+		"too many operands":  {Op: ir.OpNeg, Ins: views(f, f), Outs: views(f)},
+		"another shape":      {Op: ir.OpAdd, Ins: views(f, g), Outs: views(f)},
+		"another type":       {Op: ir.OpNeg, Ins: views(v(ir.I32, 2, 3)), Outs: views(f)},
+		"written twice":      {Op: ir.OpNeg, Ins: views(f), Outs: views(twice)},
+		"copy another shape": {Op: ir.OpCopy, Ins: views(g), Outs: views(f)},
+		"cast another shape": {Op: ir.OpCast, Ins: views(v(ir.I32, 7)), Outs: views(f)},
+		"axis too large":     {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{2}},
+		"axis negative":      {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{-1}},
+		"axis twice":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{1, 1}},
+		"wrong axis":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{0}},
+		"linear K":           {Op: ir.OpLinear, Ins: views(f, g), Outs: views(v(ir.F32, 2, 3))},
+		"linear N":           {Op: ir.OpLinear, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
+		"linear bias":        {Op: ir.OpLinear, Ins: views(f, f, v(ir.F32, 3)), Outs: views(v(ir.F32, 2, 2))},
+		"matmul K":           {Op: ir.OpMatmul, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
+		"matmul ranks":       {Op: ir.OpMatmul, Ins: views(v(ir.F32, 1, 2, 3), g), Outs: views(v(ir.F32, 1, 2, 2))},
+		"matmul vectors":     {Op: ir.OpMatmul, Ins: views(v(ir.F32, 3), v(ir.F32, 3)), Outs: views(v(ir.F32))},
+		"half an integer":    {Op: ir.OpFill, Outs: views(v(ir.I32, 2)), Value: 0.5},
+		"reduce nothing":     {Op: ir.OpAllReduce, Red: ir.Sum, Outs: views(f)},
+		"reduce shapes":      {Op: ir.OpAllReduce, Red: ir.Sum, Ins: views(f, g), Outs: views(f)},
+		"unknown reduction":  {Op: ir.OpAllReduce, Red: 77, Ins: views(f), Outs: views(f)},
+		"no kernel":          {Op: ir.OpWait, Ins: views(f), Outs: views(f)},
+		"no op":              {Ins: views(f), Outs: views(f)},
+	}
+	for name, k := range bad {
+		_, err := r.w.Device(0).Prepare(k)
+		r.refused(name, err)
+	}
+	l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: views(f), Outs: views(f)})
+	r.must(err)
+	l.Release()
+	r.refused("a launch released", r.mainOf(0).Launch(l))
+	r.refused("no launch", r.mainOf(0).Launch(nil))
+	r.sync()
+}
+
+// testSameBits runs the same contractions and sums many times, beside each
+// other, and compares bits.
+func testSameBits(r *rig) {
+	r.open(1)
+	const m, n, d = 67, 131, 301
+	rng := seeded("bits")
+	noise := func(shape ...int64) device.View {
+		h := random(rng, ir.F32, shape...)
+		for i := range h.vals {
+			h.vals[i] = tensor.Round(ir.F32, rng.NormFloat64())
+		}
+		return r.put(0, h)
+	}
+	x, w := noise(m, d), noise(n, d)
+	r.sync()
+	var reads []read
+	for i := range 20 {
+		s := r.stream(0, fmt.Sprint("s", i))
+		y, z := r.empty(0, ir.F32, m, n), r.empty(0, ir.F32, m)
+		r.launch(s, 0, device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		r.launch(s, 0, device.Kernel{Op: ir.OpSum, Axes: []int{1}, Ins: []device.View{y}, Outs: []device.View{z}})
+		reads = append(reads, r.get(s, y), r.get(s, z))
+	}
+	r.sync()
+	for i := 2; i < len(reads); i++ {
+		if string(reads[i].b) != string(reads[i%2].b) {
+			r.Fatalf("run %d differs from the first in some bit", i/2)
+		}
+	}
+}

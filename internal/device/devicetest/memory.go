@@ -1,0 +1,188 @@
+package devicetest
+
+import (
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+func testWorlds(r *rig) {
+	ctx := r.Context()
+	for _, ranks := range []int{-1, 0, r.m.Caps().MaxRanks + 1} {
+		if w, err := r.m.Open(ctx, ranks); err == nil {
+			_ = w.Close()
+			r.Errorf("a world of %d ranks was opened", ranks)
+		}
+	}
+	r.open(r.some(3))
+	if r.w.Ranks() != r.some(3) {
+		r.Errorf("Ranks() = %d", r.w.Ranks())
+	}
+	for rank := range r.w.Ranks() {
+		if got := r.w.Device(rank).Rank(); got != rank {
+			r.Errorf("device %d says it is rank %d", rank, got)
+		}
+	}
+	if s := r.stream(0, "a name"); s.Name() != "a name" {
+		r.Errorf("the stream's name is %q", s.Name())
+	}
+}
+
+func testMemory(r *rig) {
+	r.open(1)
+	for _, kind := range []device.MemKind{device.Private, device.Shared, device.Pinned} {
+		for _, n := range []int64{0, 1, 255, 256, 4097} {
+			m := r.alloc(0, n, kind)
+			if m.Bytes() != n {
+				r.Errorf("%d bytes were asked for, %d came", n, m.Bytes())
+			}
+			r.must(m.Free())
+		}
+	}
+	_, err := r.w.Device(0).Alloc(-1, device.Private)
+	r.refused("alloc of -1 bytes", err)
+	_, err = r.w.Device(0).Alloc(math.MaxInt64, device.Private)
+	r.refused("alloc of 2^63-1 bytes", err)
+
+	m := r.alloc(0, 64, device.Private)
+	r.must(m.Free())
+	v := device.View{Mem: m, DType: ir.F32, Shape: []int64{4}, Strides: []int64{1}}
+	r.refused("upload to freed memory", r.mainOf(0).Upload(v, make([]byte, 16)))
+	r.refused("a second free", m.Free())
+}
+
+func testHostCopies(r *rig) {
+	r.open(1)
+	for _, dt := range r.dtypes() {
+		for _, shape := range someShapes {
+			for _, l := range layouts {
+				rng := seeded(dt, shape, l.name)
+				h := random(rng, dt, shape...)
+				r.equal(l.name, r.contents(0, r.put(0, h, l)), h.vals)
+			}
+		}
+	}
+	v := r.empty(0, ir.F32, 3)
+	s := r.mainOf(0)
+	r.refused("upload of too many bytes", s.Upload(v, make([]byte, 16)))
+	r.refused("upload of too few bytes", s.Upload(v, make([]byte, 8)))
+	r.refused("download of too few bytes", s.Download(make([]byte, 8), v))
+}
+
+var someShapes = [][]int64{{}, {0}, {1}, {7}, {3, 0, 2}, {1, 1}, {5, 3}, {2, 3, 4}, {33, 65}, {3, 1, 5, 2}}
+
+func testCopies(r *rig) {
+	ranks := r.some(2)
+	r.open(ranks)
+	for _, dt := range r.dtypes() {
+		for _, shape := range someShapes {
+			for i, from := range layouts {
+				for j, to := range layouts {
+					r.copyBetween(0, 0, dt, shape, from, to)
+					if ranks > 1 && (i+j)%2 == 0 {
+						r.copyBetween(0, 1, dt, shape, from, to)
+					}
+				}
+			}
+		}
+	}
+}
+
+// copyBetween writes to and reads from a peer, each from the other's side.
+func (r *rig) copyBetween(mine, peer int, dt ir.DType, shape []int64, from, to layout) {
+	r.Helper()
+	h := random(seeded(dt, shape, from.name, to.name, peer), dt, shape...)
+	src := r.put(mine, h, from)
+	there := r.room(peer, device.Shared, to, dt, shape)
+	back := r.room(mine, device.Shared, from, dt, shape)
+	s := r.mainOf(mine)
+	r.must(s.Copy(there, src))
+	r.must(s.Copy(back, there))
+	got := r.get(s, back)
+	r.sync()
+	r.equal("there and back", got.vals(), h.vals)
+	r.equal("there", r.contents(peer, there), h.vals)
+}
+
+func testOverlappingCopies(r *rig) {
+	r.open(1)
+	s := r.mainOf(0)
+	for _, shift := range []int64{-3, -1, 0, 1, 4} {
+		h := random(seeded(shift), ir.F32, 20)
+		v := r.put(0, h)
+		part := func(lo int64) device.View {
+			return device.View{Mem: v.Mem, Off: 4 * lo, DType: ir.F32, Shape: []int64{10}, Strides: []int64{1}}
+		}
+		r.must(s.Copy(part(5+shift), part(5)))
+		want := append([]float64(nil), h.vals...)
+		copy(want[5+shift:15+shift], h.vals[5:15])
+		r.equal("shifted", r.contents(0, v), want)
+	}
+	// In place: a square turned over its diagonal, if the machine can.
+	h := random(seeded("square"), ir.F32, 5, 5)
+	v := r.put(0, h)
+	turned := v
+	turned.Strides = []int64{1, 5}
+	if err := s.Copy(v, turned); err != nil {
+		return
+	}
+	want := make([]float64, 25)
+	for i := range 25 {
+		want[i] = h.vals[i%5*5+i/5]
+	}
+	r.equal("turned", r.contents(0, v), want)
+}
+
+func testBadViews(r *rig) {
+	ranks := r.some(2)
+	r.open(ranks)
+	s := r.mainOf(0)
+	m := r.alloc(0, 64, device.Shared)
+	good := device.View{Mem: m, DType: ir.F32, Shape: []int64{4, 4}, Strides: []int64{4, 1}}
+	with := func(change func(v *device.View)) device.View {
+		v := good
+		change(&v)
+		return v
+	}
+	bad := map[string]device.View{
+		"no memory":       with(func(v *device.View) { v.Mem = nil }),
+		"past the end":    with(func(v *device.View) { v.Off = 4 }),
+		"before":          with(func(v *device.View) { v.Off = -4 }),
+		"far away":        with(func(v *device.View) { v.Off = math.MaxInt64 - 3 }),
+		"wide stride":     with(func(v *device.View) { v.Strides = []int64{5, 1} }),
+		"overflow":        with(func(v *device.View) { v.Strides = []int64{math.MaxInt64 / 2, 1} }),
+		"back":            with(func(v *device.View) { v.Strides = []int64{4, -1} }),
+		"negative extent": with(func(v *device.View) { v.Shape = []int64{4, -1} }),
+		"huge":            with(func(v *device.View) { v.Shape = []int64{1 << 40, 1 << 40} }),
+		"few strides":     with(func(v *device.View) { v.Strides = []int64{1} }),
+		"no type":         with(func(v *device.View) { v.DType = ir.InvalidDType }),
+		"odd offset":      with(func(v *device.View) { v.Off, v.Shape = 2, []int64{1, 1} }),
+	}
+	for name, v := range bad {
+		n := 64
+		r.refused("upload: "+name, s.Upload(v, make([]byte, n)))
+		r.refused("download: "+name, s.Download(make([]byte, n), v))
+		r.refused("copy from: "+name, s.Copy(good, v))
+		r.refused("copy to: "+name, s.Copy(v, good))
+		_, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRelu, Ins: []device.View{v}, Outs: []device.View{good}})
+		r.refused("relu of: "+name, err)
+	}
+	r.refused("copy of another shape", s.Copy(good, with(func(v *device.View) { v.Shape, v.Strides = []int64{16}, []int64{1} })))
+	r.refused("copy of another type", s.Copy(good, with(func(v *device.View) { v.DType = ir.I32 })))
+	r.refused("copy to one element many times", s.Copy(with(func(v *device.View) { v.Strides = []int64{0, 1} }), good))
+	if ranks > 1 {
+		secret := r.alloc(1, 64, device.Private)
+		r.refused("copy of a peer's private memory", s.Copy(good, with(func(v *device.View) { v.Mem = secret })))
+		shared := r.alloc(1, 64, device.Shared)
+		_, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRelu, Ins: []device.View{with(func(v *device.View) { v.Mem = shared })}, Outs: []device.View{good}})
+		r.refused("relu of a peer's memory", err)
+	}
+	other, err := r.m.Open(r.Context(), 1)
+	r.must(err)
+	defer other.Close()
+	foreign, err := other.Device(0).Alloc(64, device.Shared)
+	r.must(err)
+	r.refused("copy of another world's memory", s.Copy(good, with(func(v *device.View) { v.Mem = foreign })))
+	r.sync()
+}
