@@ -1,0 +1,168 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// array is a dense row-major tensor of numbers with an error bound beside each.
+// Arrays are immutable once an operation has returned them.
+type array struct {
+	dt    ir.DType
+	shape []int64
+	f     []float64 // the elements of a float type, else nil
+	n     []int64   // the elements of an integer type, else nil
+	// e[i] ≥ |what a correct machine may hold − element i|; 0: certified exact.
+	e []float64
+	// mag belongs to the total of a partial sum of a float type, and is nil
+	// otherwise: mag[i] ≥ Σ over ranks of |contribution to element i|. Such a
+	// total is no rank's value, so f is not rounded to dt; and e[i] = 0 says
+	// more: every contribution, under any split, is a certified integer.
+	mag []float64
+}
+
+func newArray(dt ir.DType, shape []int64) *array {
+	n := elements(shape)
+	a := &array{dt: dt, shape: slices.Clone(shape), e: make([]float64, n)}
+	if dt.IsInt() {
+		a.n = make([]int64, n)
+	} else {
+		a.f = make([]float64, n)
+	}
+	return a
+}
+
+// elements returns the product of the extents, which is known not to overflow.
+func elements(shape []int64) int64 {
+	n := int64(1)
+	for _, e := range shape {
+		n *= e
+	}
+	return n
+}
+
+func (a *array) len() int64 { return int64(len(a.e)) }
+
+// float returns element i as a float64, for magnitudes and messages.
+func (a *array) float(i int64) float64 {
+	if a.n != nil {
+		return float64(a.n[i])
+	}
+	return a.f[i]
+}
+
+// same reports whether elements i of a and b are the same number: any NaN is
+// any other, and so is a zero of either sign.
+func (a *array) same(b *array, i int64) bool {
+	if a.n != nil {
+		return a.n[i] == b.n[i]
+	}
+	x, y := a.f[i], b.f[i]
+	return x == y || x != x && y != y
+}
+
+// view returns the elements of r, a region of a, as an array of their own.
+func (a *array) view(r region) *array {
+	out := newArray(a.dt, r.shape)
+	if a.mag != nil {
+		out.mag = make([]float64, out.len())
+	}
+	r.runs(func(src, dst, n int64) {
+		out.copyRun(dst, a, src, n)
+	})
+	return out
+}
+
+// copyRun copies n elements of src from i on to those of a from at on.
+func (a *array) copyRun(at int64, src *array, i, n int64) {
+	if a.n != nil {
+		copy(a.n[at:at+n], src.n[i:i+n])
+	} else {
+		copy(a.f[at:at+n], src.f[i:i+n])
+	}
+	copy(a.e[at:at+n], src.e[i:i+n])
+	if a.mag != nil && src.mag != nil {
+		copy(a.mag[at:at+n], src.mag[i:i+n])
+	}
+}
+
+// put copies b to region r of a.
+func (a *array) put(r region, b *array) {
+	r.runs(func(at, i, n int64) { a.copyRun(at, b, i, n) })
+}
+
+// box returns the sub-box of a that starts at lo and has the given shape.
+func (a *array) box(lo, shape []int64) *array {
+	return a.view(dense(a.shape).box(lo, shape))
+}
+
+// concat joins parts of one element type along axis.
+func concat(parts []*array, axis int) (*array, error) {
+	shape := slices.Clone(parts[0].shape)
+	shape[axis] = 0
+	for _, p := range parts {
+		shape[axis] += p.shape[axis]
+	}
+	out := newArray(parts[0].dt, shape)
+	lo := make([]int64, len(shape))
+	for _, p := range parts {
+		for d := range shape {
+			if d != axis && p.shape[d] != shape[d] {
+				return nil, fmt.Errorf("parts of shapes %v and %v do not join along axis %d", parts[0].shape, p.shape, axis)
+			}
+		}
+		out.put(dense(shape).box(lo, p.shape), p)
+		lo[axis] += p.shape[axis]
+	}
+	return out, nil
+}
+
+// split cuts a into n equal blocks along axis.
+func (a *array) split(axis int, n int64) ([]*array, error) {
+	if a.shape[axis]%n != 0 {
+		return nil, fmt.Errorf("extent %d of axis %d is not a multiple of the team's %d ranks", a.shape[axis], axis, n)
+	}
+	shape := slices.Clone(a.shape)
+	shape[axis] /= n
+	lo := make([]int64, len(shape))
+	out := make([]*array, n)
+	for i := range out {
+		out[i] = a.box(lo, shape)
+		lo[axis] += shape[axis]
+	}
+	return out, nil
+}
+
+// fromTensor reads a host tensor: exact.
+func fromTensor(t *tensor.Tensor) *array {
+	a := newArray(t.DType, t.Shape)
+	if a.n != nil {
+		tensor.ToInt64(a.n, t.Data, t.DType)
+	} else {
+		tensor.ToFloat64(a.f, t.Data, t.DType)
+	}
+	return a
+}
+
+// toTensor writes a's elements; they are already rounded to its type.
+func (a *array) toTensor() (*tensor.Tensor, error) {
+	t, err := tensor.New(a.dt, a.shape)
+	if err != nil {
+		return nil, err
+	}
+	if a.n != nil {
+		tensor.FromInt64(t.Data, a.n, a.dt)
+	} else {
+		tensor.FromFloat64(t.Data, a.f, a.dt)
+	}
+	return t, nil
+}
+
+// exactInteger reports whether element i is a certified integer.
+func (a *array) exactInteger(i int64) bool {
+	return a.e[i] == 0 && (a.n != nil || a.f[i] == math.Trunc(a.f[i]) && !math.IsInf(a.f[i], 0))
+}

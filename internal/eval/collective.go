@@ -1,0 +1,317 @@
+package eval
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// collKey names one collective: a channel is what a team does on one stream,
+// and collectives of a channel match by issue order (S6). A rank's streams are
+// its channels for a team in the order of their first use.
+type collKey struct {
+	team    string
+	channel int
+	seq     int64
+}
+
+type channelKey struct {
+	team    string
+	channel int
+}
+
+// kindOf is what all members of a collective must agree on.
+type kindOf struct {
+	op                  ir.Op
+	red                 ir.Red
+	root                int64
+	axis, split, concat int
+	anyOrder            bool
+}
+
+// meeting is one collective of a team.
+type meeting struct {
+	team    []int
+	seq     int64
+	members []member
+	all     *array // the reduction, once computed
+}
+
+// member is one rank's part.
+type member struct {
+	stmt     *ir.Stmt
+	kind     kindOf
+	arrived  bool
+	in       *array // nil where the rank contributes nothing
+	to, from int64
+}
+
+// collective issues this rank's part of a collective on local memory, or of a
+// barrier.
+func (r *rank) collective(s *ir.Stmt) error {
+	kind, err := r.kindOf(s)
+	if err != nil {
+		return err
+	}
+	c, me, err := r.meet(s)
+	if err != nil {
+		return err
+	}
+	part := &c.members[me]
+	part.stmt, part.kind = s, kind
+	if s.Op == ir.OpPermute {
+		if err := r.permutation(s, part, len(c.team)); err != nil {
+			return err
+		}
+	}
+	if s.Op == ir.OpBarrier {
+		r.issue(s, func() error {
+			part.arrived = true
+			if err := c.agree(r.m, me); err != nil {
+				return err
+			}
+			return c.waits(me)
+		})
+		return nil
+	}
+	in, err := r.tensor(&s.Args[0])
+	if err != nil {
+		return err
+	}
+	out, err := r.destination(s)
+	if err != nil {
+		return err
+	}
+	r.issue(s, func() error { return c.run(r.m, me, in, out) }, in, out)
+	return nil
+}
+
+// meet finds the collective that s is this rank's part of.
+func (r *rank) meet(s *ir.Stmt) (*meeting, int, error) {
+	team := r.m.b.Team(s.Over(), r.id)
+	if team == nil {
+		return nil, 0, &finding{kind: "match", message: fmt.Sprintf("rank %d is not in the mesh of over=%v", r.id, s.Over())}
+	}
+	name := fmt.Sprint(team)
+	ch := slices.Index(r.channels[name], r.cur)
+	if ch < 0 {
+		ch = len(r.channels[name])
+		r.channels[name] = append(r.channels[name], r.cur)
+	}
+	k := channelKey{name, ch}
+	seq := r.issued[k]
+	r.issued[k]++
+	c := entry(&r.m.colls, collKey{name, ch, seq}, func() *meeting {
+		return &meeting{team: team, seq: seq, members: make([]member, len(team))}
+	})
+	return c, slices.Index(team, r.id), nil
+}
+
+func (r *rank) kindOf(s *ir.Stmt) (kindOf, error) {
+	k := kindOf{op: s.Op, root: -1, anyOrder: s.Word("order", "rank") == "any"}
+	k.red, _ = ir.ParseRed(s.Word("op", "none"))
+	var err error
+	for _, a := range []struct {
+		name string
+		to   *int
+	}{{"axis", &k.axis}, {"split", &k.split}, {"concat", &k.concat}} {
+		if *a.to, err = r.axis(s, a.name, 0); err != nil {
+			return k, err
+		}
+	}
+	if s.Attr("root") == nil {
+		return k, nil
+	}
+	if k.root, err = r.integer(s, "root", 0); err != nil {
+		return k, err
+	}
+	if n := len(r.m.b.Team(s.Over(), r.id)); k.root < 0 || k.root >= int64(n) {
+		err = r.outside(s, "root %d is outside the team of %d", k.root, n)
+	}
+	return k, err
+}
+
+// permutation resolves to= and from=; -1 is nobody.
+func (r *rank) permutation(s *ir.Stmt, p *member, n int) error {
+	for _, a := range []struct {
+		name string
+		at   *int64
+	}{{"to", &p.to}, {"from", &p.from}} {
+		v, err := r.integer(s, a.name, -1)
+		if err != nil {
+			return err
+		}
+		if v < -1 || v >= int64(n) {
+			return r.outside(s, "%s=%d is outside the team of %d", a.name, v, n)
+		}
+		*a.at = v
+	}
+	return nil
+}
+
+// run posts the rank's tensor, waits for those that it needs, and writes what
+// it gets.
+func (c *meeting) run(m *machine, me int, in, out view) error {
+	p := &c.members[me]
+	if !p.arrived {
+		if c.gives(me) {
+			a, err := in.read()
+			if err != nil {
+				return err
+			}
+			p.in = a
+		}
+		p.arrived = true
+	}
+	if err := c.agree(m, me); err != nil {
+		return err
+	}
+	if err := c.waits(me); err != nil {
+		return err
+	}
+	if !c.takes(me) {
+		return nil
+	}
+	if err := out.st.open(); err != nil { // before memory is taken for the result
+		return err
+	}
+	a, err := c.result(me)
+	if err != nil {
+		return err
+	}
+	return out.write(a)
+}
+
+// gives reports whether a member's tensor is read.
+func (c *meeting) gives(me int) bool {
+	switch p := c.members[me]; p.kind.op {
+	case ir.OpBroadcast, ir.OpScatter:
+		return int64(me) == p.kind.root
+	}
+	return true
+}
+
+// takes reports whether a member's destination is written.
+func (c *meeting) takes(me int) bool {
+	switch p := c.members[me]; p.kind.op {
+	case ir.OpReduce, ir.OpGather:
+		return int64(me) == p.kind.root
+	case ir.OpPermute:
+		return p.from >= 0
+	}
+	return true
+}
+
+// agree demands that all who have arrived do the same thing.
+func (c *meeting) agree(m *machine, me int) error {
+	mine := c.members[me]
+	for i, p := range c.members {
+		if !p.arrived || p.kind == mine.kind {
+			continue
+		}
+		d := m.prog.Diag("match", mine.stmt.Pos, "rank %d issues %v as number %d of its team on this stream, and rank %d issues %v",
+			c.team[me], mine.kind.op, c.seq, c.team[i], p.kind.op)
+		d.Notes = append(d.Notes, ir.Note{Pos: p.stmt.Pos, Message: fmt.Sprintf("rank %d's, which differs in operation, reduction, root or axis", c.team[i])})
+		return d
+	}
+	return nil
+}
+
+// waits returns *pending until those that member me depends on have arrived:
+// the root or everybody for rooted collectives, the source of a permutation,
+// and everybody otherwise (S5).
+func (c *meeting) waits(me int) error {
+	p := c.members[me]
+	for i, q := range c.members {
+		if q.arrived {
+			continue
+		}
+		needed := true
+		switch p.kind.op {
+		case ir.OpBroadcast, ir.OpScatter:
+			needed = int64(i) == p.kind.root
+		case ir.OpReduce, ir.OpGather:
+			needed = int64(me) == p.kind.root
+		case ir.OpPermute:
+			needed = int64(i) == p.from
+		}
+		if needed {
+			return &pending{fmt.Sprintf("rank %d to reach this %v, number %d of team %v on this stream", c.team[i], p.kind.op, c.seq, c.team)}
+		}
+	}
+	return nil
+}
+
+// result is what member me gets.
+func (c *meeting) result(me int) (*array, error) {
+	k, n := c.members[me].kind, int64(len(c.team))
+	switch k.op {
+	case ir.OpAllReduce, ir.OpReduce:
+		return c.reduction(k)
+	case ir.OpReduceScatter:
+		a, err := c.reduction(k)
+		if err != nil {
+			return nil, err
+		}
+		return block(a, k.axis, n, me)
+	case ir.OpAllGather, ir.OpGather:
+		return concat(c.tensors(), k.axis)
+	case ir.OpBroadcast:
+		return c.members[k.root].in, nil
+	case ir.OpScatter:
+		return block(c.members[k.root].in, k.axis, n, me)
+	case ir.OpAllToAll:
+		return c.exchange(k, me)
+	case ir.OpPermute:
+		return c.permuted(me)
+	}
+	return nil, fmt.Errorf("the evaluator has no rule for %v", k.op)
+}
+
+func (c *meeting) tensors() []*array {
+	var all []*array
+	for _, p := range c.members {
+		all = append(all, p.in)
+	}
+	return all
+}
+
+func (c *meeting) reduction(k kindOf) (*array, error) {
+	if c.all != nil {
+		return c.all, nil
+	}
+	a, err := reduceArrays(k.red, c.tensors(), k.anyOrder)
+	c.all = a
+	return a, err
+}
+
+// block is the i-th of n equal blocks of a along axis.
+func block(a *array, axis int, n int64, i int) (*array, error) {
+	blocks, err := a.split(axis, n)
+	if err != nil {
+		return nil, err
+	}
+	return blocks[i], nil
+}
+
+func (c *meeting) exchange(k kindOf, me int) (*array, error) {
+	var parts []*array
+	for _, p := range c.members {
+		b, err := block(p.in, k.split, int64(len(c.team)), me)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, b)
+	}
+	return concat(parts, k.concat)
+}
+
+// permuted is the tensor of the rank that from= names, which must name me.
+func (c *meeting) permuted(me int) (*array, error) {
+	from := c.members[me].from
+	if to := c.members[from].to; to != int64(me) {
+		return nil, &finding{kind: "match", message: fmt.Sprintf("rank %d takes from team index %d, which gives to %d and not to %d", c.team[me], from, to, me)}
+	}
+	return c.members[from].in, nil
+}

@@ -1,0 +1,226 @@
+package eval
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// scalar is a number given in the text: exact as an integer where it is one.
+type scalar struct {
+	f     float64
+	n     int64
+	isInt bool
+}
+
+// attrs are the resolved attributes of a tensor operation.
+type attrs struct {
+	axes   []int // sum, max
+	value  scalar
+	ta, tb bool // matmul
+}
+
+// split says whether a contraction or sum makes a partial sum, which is then its
+// unrounded total, and how many ranks contribute to it.
+type split struct {
+	ranks   int64
+	partial bool
+}
+
+var alone = split{ranks: 1}
+
+// compute applies a tensor operation to whole operands. shape is used by fill
+// only; the other results have the shape that their operands give them.
+func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp split) (*array, error) {
+	switch op {
+	case ir.OpLinear:
+		return linear(ins, dt, sp)
+	case ir.OpMatmul:
+		return matmul(at, ins[0], ins[1], dt, sp)
+	case ir.OpSum:
+		return sum(at.axes, ins[0], dt, sp)
+	case ir.OpMax:
+		return maximum(at.axes, ins[0], dt)
+	case ir.OpFill:
+		return fill(at.value, dt, shape)
+	}
+	if len(ins) == 2 && !trailing(ins[0].shape, ins[1].shape) {
+		return nil, fmt.Errorf("%v of shapes %v and %v", op, ins[0].shape, ins[1].shape)
+	}
+	switch {
+	case ins[0].mag != nil:
+		return pointwisePartial(op, at, ins, dt, sp.ranks)
+	case dt.IsInt() || ins[0].dt.IsInt():
+		return pointwiseInt(op, at, ins, dt)
+	}
+	return pointwise(op, at, ins, dt)
+}
+
+// trailing reports whether b is the last dimensions of a: all of them, or those
+// that a second operand is repeated along.
+func trailing(a, b []int64) bool {
+	return len(b) <= len(a) && slices.Equal(a[len(a)-len(b):], b)
+}
+
+func fill(v scalar, dt ir.DType, shape []int64) (*array, error) {
+	out := newArray(dt, shape)
+	if dt.IsInt() {
+		if !v.isInt {
+			return nil, fmt.Errorf("%v elements cannot be %v", dt, v.f)
+		}
+		for i := range out.n {
+			out.n[i] = wrap(dt, v.n)
+		}
+		return out, nil
+	}
+	y, e := single(dt, v.f)
+	for i := range out.f {
+		out.f[i], out.e[i] = y, e
+	}
+	return out, nil
+}
+
+// operand returns element i of ins[k], repeated along the leading dimensions,
+// and its bound; zeros if there is no such operand.
+func operand(ins []*array, k int, i int64) (v, e float64) {
+	if k >= len(ins) {
+		return 0, 0
+	}
+	i %= ins[k].len()
+	return ins[k].f[i], ins[k].e[i]
+}
+
+// pointwise applies an elementwise operation on float elements.
+func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
+	out := newArray(dt, ins[0].shape)
+	for i := range out.len() {
+		a, ea := operand(ins, 0, i)
+		b, eb := operand(ins, 1, i)
+		y, e := 0.0, inf
+		switch op {
+		case ir.OpAdd:
+			y, e = elementwise(dt, a+b, addLoses(a, b), ea+eb)
+		case ir.OpSub:
+			y, e = elementwise(dt, a-b, addLoses(a, -b), ea+eb)
+		case ir.OpMul:
+			y, e = elementwise(dt, a*b, mulLoses(a, b), productError(a, ea, b, eb))
+		case ir.OpScale:
+			c := at.value.f
+			y, e = elementwise(dt, a*c, mulLoses(a, c), productError(a, ea, c, constantError(dt, c)))
+		case ir.OpCast, ir.OpCopy, ir.OpReshard:
+			y, e = converted(dt, ins[0].dt, a, ea)
+		case ir.OpNeg:
+			y, e = -a, ea
+		case ir.OpRelu:
+			y = max(a, 0)
+			e = selected(y, ea)
+		case ir.OpGelu:
+			y, e = gelu(dt, a, ea)
+		default:
+			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
+		}
+		out.f[i], out.e[i] = y, e
+	}
+	return out, nil
+}
+
+// pointwisePartial applies an operation that passes through the contributions
+// of partial sums (S10) to the total: each contribution is rounded again.
+func pointwisePartial(op ir.Op, at attrs, ins []*array, dt ir.DType, ranks int64) (*array, error) {
+	out := newArray(dt, ins[0].shape)
+	out.mag = make([]float64, out.len())
+	for i := range out.len() {
+		a, ea := operand(ins, 0, i)
+		b, eb := operand(ins, 1, i)
+		y, pre, mag, ints := a, ea, ins[0].mag[i], true
+		if len(ins) == 2 {
+			if ins[1].mag == nil || ins[1].len() != out.len() {
+				return nil, fmt.Errorf("%v of a partial sum and something else", op)
+			}
+			mag += ins[1].mag[i]
+			pre += eb
+		}
+		switch op {
+		case ir.OpAdd:
+			y = a + b
+		case ir.OpSub:
+			y = a - b
+		case ir.OpNeg:
+			y = -a
+		case ir.OpScale:
+			c := at.value.f
+			y, pre = a*c, productError(mag, ea, c, constantError(dt, c))
+			mag *= max(c, -c)
+			ints = at.value.isInt
+		case ir.OpCopy, ir.OpReshard:
+			out.f[i], out.e[i], out.mag[i] = a, ea, mag
+			continue
+		default:
+			return nil, fmt.Errorf("%v does not pass through a partial sum", op)
+		}
+		if pre != 0 || !ints || mag > holdsIntegers(dt) {
+			pre, mag = contributions(dt, pre+stepUnit(dt.Accum())*mag, mag, ranks)
+		}
+		out.f[i], out.e[i], out.mag[i] = y, pre, mag
+	}
+	return out, nil
+}
+
+// constantError bounds the error of a constant factor that a machine holds in
+// its accumulator type.
+func constantError(dt ir.DType, c float64) float64 {
+	if acc := dt.Accum(); acc == ir.F64 || float64(float32(c)) == c {
+		return 0
+	}
+	return unit(ir.F32) * max(c, -c) * slack
+}
+
+// converted is the rule of cast: one rounding, none from a type that the new
+// one includes.
+func converted(to, from ir.DType, a, ea float64) (float64, float64) {
+	if to == from || ea == 0 {
+		y, e := single(to, a)
+		return y, e + ea
+	}
+	return finish(to, a, ea)
+}
+
+// pointwiseInt applies an elementwise operation with integers on either side.
+func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
+	if op == ir.OpCast {
+		return castInt(ins[0], dt), nil
+	}
+	out := newArray(dt, ins[0].shape)
+	for i := range out.len() {
+		a, ea := ins[0].n[i], ins[0].e[i]
+		b, eb := int64(0), 0.0
+		if len(ins) == 2 {
+			j := i % ins[1].len()
+			b, eb = ins[1].n[j], ins[1].e[j]
+		}
+		y, pre := a, ea
+		switch op {
+		case ir.OpAdd:
+			y, pre = a+b, ea+eb
+		case ir.OpSub:
+			y, pre = a-b, ea+eb
+		case ir.OpMul:
+			y, pre = a*b, productError(float64(a), ea, float64(b), eb)
+		case ir.OpScale:
+			if !at.value.isInt {
+				return nil, fmt.Errorf("%v elements cannot be scaled by %v", dt, at.value.f)
+			}
+			y, pre = a*at.value.n, productError(float64(a), ea, at.value.f, 0)
+		case ir.OpCopy, ir.OpReshard:
+		case ir.OpNeg:
+			y = -a
+		case ir.OpRelu:
+			y = max(a, 0)
+		default:
+			return nil, fmt.Errorf("%v has no integer form", op)
+		}
+		out.n[i], out.e[i] = integer(dt, y, pre)
+	}
+	return out, nil
+}

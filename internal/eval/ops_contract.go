@@ -1,0 +1,253 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// rows is an operand of a contraction: rows of k elements each, the dimension
+// that is summed over last.
+type rows struct {
+	*array
+	k int64
+	// ints and errs say of each row whether all its elements are certified
+	// integers, and whether any has an error: most sums need no more.
+	ints, errs []bool
+}
+
+// asRows cuts a, dense, into rows of k elements.
+func asRows(a *array, count, k int64) rows {
+	r := rows{array: a, k: k, ints: make([]bool, count), errs: make([]bool, count)}
+	for i := range count {
+		r.ints[i] = true
+		for j := i * k; j < (i+1)*k; j++ {
+			r.ints[i] = r.ints[i] && a.exactInteger(j)
+			r.errs[i] = r.errs[i] || a.e[j] != 0
+		}
+	}
+	return r
+}
+
+// linear is x[…, K]·w[N, K]ᵀ (+ bias[N]).
+func linear(ins []*array, dt ir.DType, sp split) (*array, error) {
+	x, w := ins[0], ins[1]
+	last := len(x.shape) - 1
+	if last < 0 || len(w.shape) != 2 || x.shape[last] != w.shape[1] {
+		return nil, fmt.Errorf("linear of shapes %v and %v", x.shape, w.shape)
+	}
+	m, n, k := elements(x.shape[:last]), w.shape[0], w.shape[1]
+	out := newContraction(dt, append(slices.Clone(x.shape[:last]), n), sp)
+	out.products(asRows(x, m, k), asRows(w, n, k), 1, m, n)
+	if len(ins) == 3 {
+		return out.plusBias(ins[2])
+	}
+	return out.array, nil
+}
+
+// matmul is a[…, M, K]·b[…, K, N], or b[K, N] for every a; ta and tb say that the last two dimensions
+// are stored swapped.
+func matmul(at attrs, a, b *array, dt ir.DType, sp split) (*array, error) {
+	r, s := len(a.shape), len(b.shape)
+	if r < 2 || s < 2 || s != 2 && !slices.Equal(a.shape[:r-2], b.shape[:s-2]) {
+		return nil, fmt.Errorf("matmul of shapes %v and %v", a.shape, b.shape)
+	}
+	if at.ta {
+		a = swapLast(a)
+	}
+	if !at.tb {
+		b = swapLast(b)
+	}
+	m, n, k := a.shape[r-2], b.shape[s-2], a.shape[r-1]
+	if b.shape[s-1] != k {
+		return nil, fmt.Errorf("matmul contracts %d elements with %d", k, b.shape[s-1])
+	}
+	out := newContraction(dt, append(slices.Clone(a.shape[:r-2]), m, n), sp)
+	batch := elements(a.shape[:r-2])
+	if s == 2 { // one b for all: the batch is more rows of a
+		batch, m = 1, batch*m
+	}
+	out.products(asRows(a, batch*m, k), asRows(b, batch*n, k), batch, m, n)
+	return out.array, nil
+}
+
+func swapLast(a *array) *array {
+	return a.view(dense(a.shape).permuted(swappedLast(len(a.shape))))
+}
+
+// swappedLast is the permutation of r dimensions that swaps the last two.
+func swappedLast(r int) []int {
+	perm := make([]int, r)
+	for i := range perm {
+		perm[i] = i
+	}
+	perm[r-2], perm[r-1] = r-1, r-2
+	return perm
+}
+
+// contraction is a result under construction.
+type contraction struct {
+	*array
+	split
+}
+
+func newContraction(dt ir.DType, shape []int64, sp split) contraction {
+	c := contraction{newArray(dt, shape), sp}
+	if sp.partial && !dt.IsInt() {
+		c.mag = make([]float64, c.len())
+	}
+	return c
+}
+
+// products computes every element as the product of two rows.
+func (c contraction) products(a, b rows, batch, m, n int64) {
+	i := int64(0)
+	for g := range batch {
+		for p := g * m; p < (g+1)*m; p++ {
+			for q := g * n; q < (g+1)*n; q++ {
+				if c.n != nil {
+					c.n[i], c.e[i] = dotInt(c.dt, a, b, p, q)
+				} else {
+					c.store(i, dot(a, b, p, q))
+				}
+				i++
+			}
+		}
+	}
+}
+
+// store applies the rule of sums to element i.
+func (c contraction) store(i int64, s sumOf) {
+	if c.mag != nil {
+		c.f[i], c.e[i], c.mag[i] = s.partial(c.dt, c.ranks)
+	} else {
+		c.f[i], c.e[i] = s.whole(c.dt)
+	}
+}
+
+// dot is the product of row p of a and row q of b.
+func dot(a, b rows, p, q int64) sumOf {
+	x, w := a.f[p*a.k:(p+1)*a.k], b.f[q*b.k:(q+1)*b.k]
+	s := sumOf{acc: a.dt.Accum(), n: a.k, ints: a.ints[p] && b.ints[q]}
+	for i, v := range x {
+		t := v * w[i]
+		s.y += t
+		s.abs += math.Abs(t)
+	}
+	if a.errs[p] || b.errs[q] {
+		ex, ew := a.e[p*a.k:(p+1)*a.k], b.e[q*b.k:(q+1)*b.k]
+		for i, v := range x {
+			s.prop += productError(v, ex[i], w[i], ew[i])
+		}
+	}
+	return s
+}
+
+func dotInt(dt ir.DType, a, b rows, p, q int64) (int64, float64) {
+	y, prop := int64(0), 0.0
+	for i := range a.k {
+		j, l := p*a.k+i, q*b.k+i
+		y += a.n[j] * b.n[l]
+		prop += productError(float64(a.n[j]), a.e[j], float64(b.n[l]), b.e[l])
+	}
+	return integer(dt, y, prop)
+}
+
+// plusBias adds bias[N] to the last dimension. A machine may do so in the
+// accumulator, or after rounding; the bound is that of two roundings.
+func (c contraction) plusBias(bias *array) (*array, error) {
+	n := c.shape[len(c.shape)-1]
+	if c.partial || len(bias.shape) != 1 || bias.shape[0] != n {
+		return nil, fmt.Errorf("a bias of shape %v does not go with a result of shape %v", bias.shape, c.shape)
+	}
+	for i := range c.len() {
+		j := i % n
+		if c.n != nil {
+			c.n[i], c.e[i] = integer(c.dt, c.n[i]+bias.n[j], c.e[i]+bias.e[j])
+		} else {
+			y, b := c.f[i], bias.f[j]
+			c.f[i], c.e[i] = elementwise(c.dt, y+b, addLoses(y, b), c.e[i]+bias.e[j])
+		}
+	}
+	return c.array, nil
+}
+
+// sum adds up the elements over axes; of a partial sum, those of the total.
+func sum(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
+	r, shape := reducedRows(a, axes)
+	out := newContraction(dt, shape, sp)
+	for i := range out.len() {
+		from, to := i*r.k, (i+1)*r.k
+		if out.n != nil {
+			y, e := int64(0), 0.0
+			for j := from; j < to; j++ {
+				y, e = y+r.n[j], e+r.e[j]
+			}
+			out.n[i], out.e[i] = integer(dt, y, e)
+			continue
+		}
+		out.store(i, r.total(from, to))
+	}
+	return out.array, nil
+}
+
+// total is the sum of elements from..to of one row.
+func (r rows) total(from, to int64) sumOf {
+	s := sumOf{acc: r.dt.Accum(), n: r.k, ints: true}
+	for j := from; j < to; j++ {
+		s.y += r.f[j]
+		s.prop += r.e[j]
+		s.ints = s.ints && r.exactInteger(j)
+		if r.mag != nil {
+			s.abs += r.mag[j]
+		} else {
+			s.abs += math.Abs(r.f[j])
+		}
+	}
+	return s
+}
+
+// maximum takes the largest element over axes; of none, the least of the type.
+func maximum(axes []int, a *array, dt ir.DType) (*array, error) {
+	r, shape := reducedRows(a, axes)
+	out := newArray(dt, shape)
+	for i := range out.len() {
+		if out.n != nil {
+			out.n[i] = saturate(dt, math.MinInt64)
+		} else {
+			out.f[i] = math.Inf(-1)
+		}
+		for j := i * r.k; j < (i+1)*r.k; j++ {
+			out.e[i] = max(out.e[i], r.e[j])
+			if out.n != nil {
+				out.n[i] = max(out.n[i], r.n[j])
+			} else {
+				out.f[i] = max(out.f[i], r.f[j])
+			}
+		}
+		if out.n == nil {
+			out.e[i] = selected(out.f[i], out.e[i])
+		}
+	}
+	return out, nil
+}
+
+// reducedRows moves axes last and cuts a into one row an element that is left,
+// of the returned shape.
+func reducedRows(a *array, axes []int) (rows, []int64) {
+	var perm []int
+	var shape []int64
+	k := int64(1)
+	for d, e := range a.shape {
+		if slices.Contains(axes, d) {
+			k *= e
+		} else {
+			perm = append(perm, d)
+			shape = append(shape, e)
+		}
+	}
+	moved := a.view(dense(a.shape).permuted(append(perm, axes...)))
+	return asRows(moved, elements(shape), k), shape
+}

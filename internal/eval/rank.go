@@ -1,0 +1,399 @@
+package eval
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+)
+
+// rank unrolls the program for one rank: it walks the text in host order,
+// resolves every name, index and attribute, and issues tasks to streams.
+type rank struct {
+	m       *machine
+	id      int
+	env     ir.Env
+	streams []*stream
+	main    *stream
+	cur     *stream // S4
+	frame   *frame
+	names   map[string]*binding
+	// group collects sends and recvs inside a group block.
+	group *[]end
+	// returned are the values of the function's return.
+	returned []*value
+
+	channels map[string][]*stream
+	issued   map[channelKey]int64
+	matched  map[matchKey]int64
+}
+
+// binding is what a name stands for, on one rank.
+type binding struct {
+	name    string
+	index   int64
+	value   *value
+	shard   *storage // value: this rank's part, made on first use
+	views   []view   // buffer, or an array of them
+	absent  bool     // a view of a value that this rank holds no part of
+	streams []*stream
+	events  []*event
+	counter *counters
+}
+
+func newRank(m *machine, id int) *rank {
+	r := &rank{m: m, id: id, frame: m.root,
+		channels: map[string][]*stream{}, issued: map[channelKey]int64{}, matched: map[matchKey]int64{}}
+	r.env = m.b.Env(id, r)
+	r.main = r.newStream("main")
+	r.cur = r.main
+	return r
+}
+
+func (r *rank) newStream(name string) *stream {
+	s := &stream{rank: r.id, name: name}
+	r.streams = append(r.streams, s)
+	return s
+}
+
+// Var returns the value of a loop variable or let.
+func (r *rank) Var(name string) (int64, bool) {
+	b := r.names[name]
+	if b == nil {
+		return 0, false
+	}
+	return b.index, true
+}
+
+// Extent returns a local extent of a tensor.
+func (r *rank) Extent(name string, axis int) (int64, bool) {
+	b := r.names[name]
+	switch {
+	case b == nil || axis < 0:
+	case b.value != nil:
+		local, err := r.m.localShape(b.value.typ, b.value.shape)
+		if err == nil && axis < len(local) {
+			return local[axis], true
+		}
+	case len(b.views) > 0 && axis < len(b.views[0].shape):
+		return b.views[0].shape[axis], true
+	}
+	return 0, false
+}
+
+// eval evaluates an index expression.
+func (r *rank) eval(e *ir.Expr) (int64, error) {
+	v, err := e.Eval(r.env)
+	if err != nil {
+		return 0, &finding{kind: "bind", message: fmt.Sprintf("rank %d: %v", r.id, err)}
+	}
+	return v, nil
+}
+
+// issue appends a task to the current stream.
+func (r *rank) issue(s *ir.Stmt, run func() error, uses ...view) {
+	t := task{stmt: s, run: run}
+	for _, v := range uses {
+		t.uses = append(t.uses, v.st)
+		v.st.uses++
+	}
+	r.cur.tasks = append(r.cur.tasks, t)
+}
+
+// runFunction unrolls the bound function on the global parameters.
+func (r *rank) runFunction(params []*value) error {
+	r.names = map[string]*binding{}
+	f := r.m.b.Func
+	for i, p := range f.Params {
+		b := &binding{name: p.Name, value: params[i]}
+		if p.Inout {
+			if b = r.inout(p, params[i]); b == nil {
+				b = &binding{name: p.Name, absent: true}
+			}
+		}
+		r.names[p.Name] = b
+	}
+	if err := r.block(f.Body); err != nil {
+		return err
+	}
+	r.m.results = r.returned
+	return r.finishInout(f)
+}
+
+// inout makes the buffer of an inout parameter, which holds the shard given;
+// nil where the rank has none.
+func (r *rank) inout(p *ir.Param, v *value) *binding {
+	st, err := r.shardOf(p.Name, v)
+	if err != nil {
+		return nil
+	}
+	return &binding{name: p.Name, views: []view{st.all()}}
+}
+
+// finishInout claims what inout parameters hold when main is done (S14).
+func (r *rank) finishInout(f *ir.Func) error {
+	end := &ir.Stmt{Op: ir.OpReturn, Pos: f.Body.End}
+	i := 0
+	for _, p := range f.Params {
+		if !p.Inout {
+			continue
+		}
+		if i == len(r.m.inout) {
+			c, err := r.m.newClaim(p.Name, p.Type, r.env)
+			if err != nil {
+				return r.m.located(end, err)
+			}
+			r.m.inout = append(r.m.inout, c.value)
+			entry(&r.m.root.claims, part{nil, i}, func() *claim { return c })
+		}
+		if b := r.names[p.Name]; !b.absent {
+			r.m.root.claims[part{nil, i}].issue(r, end, b.views[0])
+		}
+		i++
+	}
+	return nil
+}
+
+func (r *rank) block(b *ir.Block) error {
+	for _, s := range b.Stmts {
+		if err := r.stmt(s); err != nil {
+			return r.m.located(s, err)
+		}
+	}
+	return nil
+}
+
+func (r *rank) stmt(s *ir.Stmt) error {
+	if err := r.m.step(s); err != nil {
+		return err
+	}
+	if r.skips(s) {
+		return nil
+	}
+	if d := r.m.b.CheckStmt(s, r.env); d != nil {
+		return d
+	}
+	switch s.Op.Info().Class {
+	case ir.ClassTensor, ir.ClassView:
+		return r.tensorStmt(s)
+	case ir.ClassCollective:
+		if r.makesValue(s) {
+			return r.valueStmt(s)
+		}
+		return r.collective(s)
+	case ir.ClassTransfer:
+		return r.transfer(s)
+	case ir.ClassOrder:
+		return r.order(s)
+	case ir.ClassMemory:
+		return r.memory(s)
+	}
+	return r.control(s)
+}
+
+// skips binds a view of a value that this rank holds no part of to nothing
+// (S17): its index may have no meaning here. Using the view is an error.
+func (r *rank) skips(s *ir.Stmt) bool {
+	if s.Op.Info().Class != ir.ClassView || s.Into != nil || s.Op == ir.OpClaim || r.makesValue(s) {
+		return false
+	}
+	b := r.names[s.Args[0].Name]
+	if !b.absent && (b.value == nil || r.m.b.Holds(b.value.typ, r.id)) {
+		return false
+	}
+	name := s.Results[0].Text
+	r.names[name] = &binding{name: name, absent: true}
+	return true
+}
+
+// makesValue reports whether s defines a global value.
+func (r *rank) makesValue(s *ir.Stmt) bool {
+	syms := r.m.b.Info.Results[s]
+	return len(syms) == 1 && syms[0].Kind == ir.SymValue
+}
+
+func (r *rank) control(s *ir.Stmt) error {
+	switch s.Op {
+	case ir.OpOn:
+		st, err := r.stream(&s.Args[0])
+		if err != nil {
+			return err
+		}
+		return r.on(st, func() error { return r.block(s.Body) })
+	case ir.OpFor:
+		return r.loop(s)
+	case ir.OpIf:
+		a, err := r.eval(s.Exprs[0])
+		if err != nil {
+			return err
+		}
+		b, err := r.eval(s.Exprs[1])
+		switch {
+		case err != nil:
+			return err
+		case s.Cmp.Holds(a, b):
+			return r.block(s.Body)
+		case s.Else != nil:
+			return r.block(s.Else)
+		}
+		return nil
+	case ir.OpCall:
+		return r.call(s)
+	case ir.OpReturn:
+		return r.ret(s)
+	}
+	return fmt.Errorf("the evaluator has no rule for %v", s.Op)
+}
+
+// on runs body with st as the current stream.
+func (r *rank) on(st *stream, body func() error) error {
+	outer := r.cur
+	r.cur = st
+	err := body()
+	r.cur = outer
+	return err
+}
+
+// within runs body in a frame inside the current one.
+func (r *rank) within(f *frame, body func() error) error {
+	outer := r.frame
+	r.frame = f
+	err := body()
+	r.frame = outer
+	return err
+}
+
+func (r *rank) loop(s *ir.Stmt) error {
+	lo, err := r.eval(s.Exprs[0])
+	if err != nil {
+		return err
+	}
+	hi, err := r.eval(s.Exprs[1])
+	if err != nil {
+		return err
+	}
+	workers := r.fork(s)
+	for i := lo; i < hi; i++ {
+		if err := r.m.step(s); err != nil {
+			return err
+		}
+		r.names[s.Results[0].Text] = &binding{index: i}
+		st := r.cur
+		if n := int64(len(workers)); n > 0 {
+			st = workers[(i%n+n)%n]
+		}
+		err := r.within(r.frame.child(s, i), func() error {
+			return r.on(st, func() error { return r.block(s.Body) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, w := range workers {
+		r.issue(s, w.mark().reached)
+	}
+	return nil
+}
+
+// fork makes the workers of "for … stream(n)", each ordered behind the work
+// issued so far.
+func (r *rank) fork(s *ir.Stmt) []*stream {
+	workers := make([]*stream, s.Streams)
+	from := r.cur.mark()
+	for i := range workers {
+		workers[i] = r.newStream(fmt.Sprintf("worker %d of %%%s", i, s.Results[0].Text))
+		workers[i].tasks = append(workers[i].tasks, task{stmt: s, run: from.reached})
+	}
+	return workers
+}
+
+// call inlines a function (S18).
+func (r *rank) call(s *ir.Stmt) error {
+	f := r.m.prog.Func(s.Callee.Text)
+	names := map[string]*binding{}
+	for i, p := range f.Params {
+		b, err := r.argument(s, i, p)
+		if err != nil {
+			return err
+		}
+		names[p.Name] = b
+	}
+	outer := r.names
+	r.names = names
+	err := r.within(r.frame.child(s, 0), func() error { return r.block(f.Body) })
+	r.names = outer
+	if err != nil {
+		return err
+	}
+	for i, sym := range r.m.b.Info.Results[s] {
+		v, err := r.shared(s, i, func() (*value, error) { return r.m.resharded(r.returned[i], sym.Type, false) })
+		if err != nil {
+			return err
+		}
+		r.names[sym.Name] = &binding{name: sym.Name, value: v}
+	}
+	return nil
+}
+
+// argument binds parameter p of a called function to the call's operand i: a
+// buffer for inout, else a value; a buffer is claimed as one.
+func (r *rank) argument(s *ir.Stmt, i int, p *ir.Param) (*binding, error) {
+	b := r.names[s.Args[i].Name]
+	switch {
+	case p.Inout:
+		v, err := r.tensor(&s.Args[i])
+		return &binding{name: p.Name, views: []view{v}}, err
+	case b.value != nil:
+		v, err := r.shared(s, -1-i, func() (*value, error) { return r.m.resharded(b.value, p.Type, false) })
+		return &binding{name: p.Name, value: v}, err
+	}
+	v, err := r.claimed(s, i, p.Type)
+	return &binding{name: p.Name, value: v}, err
+}
+
+// ret notes the function's results.
+func (r *rank) ret(s *ir.Stmt) error {
+	f := r.funcOf(s)
+	r.returned = nil
+	for i := range s.Args {
+		v, err := r.result(s, i, f.Results[i])
+		if err != nil {
+			return err
+		}
+		r.returned = append(r.returned, v)
+	}
+	return nil
+}
+
+// result is the i-th returned value in the signature's layout; a buffer is
+// claimed as one (S2).
+func (r *rank) result(s *ir.Stmt, i int, want *ir.Type) (*value, error) {
+	b := r.names[s.Args[i].Name]
+	if b.value == nil {
+		return r.claimed(s, i, want)
+	}
+	return r.shared(s, i, func() (*value, error) { return r.m.resharded(b.value, want, false) })
+}
+
+// funcOf returns the function whose last statement is s.
+func (r *rank) funcOf(s *ir.Stmt) *ir.Func {
+	for _, f := range r.m.prog.Funcs {
+		if n := len(f.Body.Stmts); n > 0 && f.Body.Stmts[n-1] == s {
+			return f
+		}
+	}
+	return nil
+}
+
+// shared returns the i-th value that statement s makes in the current frame,
+// made by whichever rank comes first.
+func (r *rank) shared(s *ir.Stmt, i int, mk func() (*value, error)) (*value, error) {
+	k := part{s, i}
+	if v := r.frame.values[k]; v != nil {
+		return v, nil
+	}
+	v, err := mk()
+	if err != nil {
+		return nil, err
+	}
+	return entry(&r.frame.values, k, func() *value { return v }), nil
+}

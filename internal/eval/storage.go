@@ -1,0 +1,134 @@
+package eval
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// storage is one buffer of one rank: numbers, and which of them were written.
+type storage struct {
+	m     *machine
+	name  string
+	rank  int
+	dt    ir.DType
+	shape []int64
+
+	// from, where set, gives the contents: the storage stands for a rank's
+	// shard of a value.
+	from func() (*array, error)
+	// arr is nil until the first use and after the last.
+	arr     *array
+	written []bool // nil: all
+	// uses counts the tasks still to come that name the storage.
+	uses  int
+	freed bool
+
+	// home and elem say which alloc it belongs to; nil for others.
+	home *allocation
+	elem int64
+}
+
+// view is a region of a storage: what S16 calls a view, or all of it.
+type view struct {
+	st *storage
+	region
+}
+
+func (st *storage) all() view { return view{st, dense(st.shape)} }
+
+// open makes the contents present.
+func (st *storage) open() error {
+	if st.arr != nil {
+		return nil
+	}
+	if err := st.m.reserve(st.dt, st.shape); err != nil {
+		return err
+	}
+	if st.from == nil {
+		st.arr = newArray(st.dt, st.shape)
+		st.written = make([]bool, st.arr.len())
+		return nil
+	}
+	a, err := st.from()
+	if err != nil {
+		st.m.release(st.dt, st.shape)
+		return err
+	}
+	st.arr = a
+	return nil
+}
+
+// close drops the contents after the last task that names the storage.
+func (st *storage) close() {
+	if st.uses--; st.uses == 0 && st.arr != nil {
+		st.arr, st.written = nil, nil
+		st.m.release(st.dt, st.shape)
+	}
+}
+
+// read returns the view's elements; reading one that was never written is an
+// error (S15).
+func (v view) read() (*array, error) {
+	if err := v.st.open(); err != nil {
+		return nil, err
+	}
+	if v.st.written != nil {
+		bad := int64(-1)
+		v.runs(func(at, _, n int64) {
+			if i := slices.Index(v.st.written[at:at+n], false); i >= 0 && bad < 0 {
+				bad = at + int64(i)
+			}
+		})
+		if bad >= 0 {
+			return nil, &finding{kind: "lifetime", message: fmt.Sprintf("rank %d reads %%%s%v, which nothing has written",
+				v.st.rank, v.st.name, unflatten(v.st.shape, bad)), help: "write it first, or alloc … zero"}
+		}
+	}
+	return v.st.arr.view(v.region), nil
+}
+
+// write stores a in the view.
+func (v view) write(a *array) error {
+	if a.dt != v.st.dt || !slices.Equal(a.shape, v.shape) {
+		return fmt.Errorf("%v%v does not fit %%%s, which takes %v%v", a.dt, a.shape, v.st.name, v.st.dt, v.shape)
+	}
+	if err := v.st.open(); err != nil {
+		return err
+	}
+	v.st.arr.put(v.region, a)
+	if v.st.written != nil {
+		v.runs(func(at, _, n int64) {
+			for i := at; i < at+n; i++ {
+				v.st.written[i] = true
+			}
+		})
+	}
+	return nil
+}
+
+// zero writes zeros everywhere.
+func (st *storage) zero() error {
+	if err := st.open(); err != nil {
+		return err
+	}
+	return st.all().write(newArray(st.dt, st.shape))
+}
+
+// allocation is one executed alloc: the storages of all ranks, reached by put
+// and get from other ranks through it.
+type allocation struct {
+	stmt  *ir.Stmt
+	ranks map[int][]*storage
+}
+
+// at returns rank's storage elem, or nil where the rank did not execute the
+// alloc.
+func (a *allocation) at(rank int, elem int64) *storage {
+	all := a.ranks[rank]
+	if elem < 0 || elem >= int64(len(all)) {
+		return nil
+	}
+	return all[elem]
+}

@@ -1,0 +1,227 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// tensorStmt resolves a tensor operation or view.
+func (r *rank) tensorStmt(s *ir.Stmt) error {
+	switch {
+	case s.Op == ir.OpClaim:
+		sym := r.m.b.Info.Results[s][0]
+		v, err := r.claimed(s, 0, sym.Type)
+		r.names[sym.Name] = &binding{name: sym.Name, value: v}
+		return err
+	case r.makesValue(s):
+		return r.valueStmt(s)
+	case s.Op.Info().Class == ir.ClassView && s.Into == nil:
+		return r.viewStmt(s)
+	}
+	return r.localStmt(s)
+}
+
+// localStmt issues an operation on this rank's memory.
+func (r *rank) localStmt(s *ir.Stmt) error {
+	var ins []view
+	for i := range s.Args {
+		v, err := r.tensor(&s.Args[i])
+		if err != nil {
+			return err
+		}
+		ins = append(ins, v)
+	}
+	out, err := r.destination(s)
+	if err != nil {
+		return err
+	}
+	var run func([]*array) (*array, error)
+	if s.Op.Info().Class == ir.ClassView {
+		run, err = r.viewCopy(s, ins[0].shape)
+	} else {
+		run, err = r.computation(s, out.st.dt, out.shape)
+	}
+	if err != nil {
+		return err
+	}
+	r.issue(s, func() error {
+		arrays := make([]*array, len(ins))
+		for i, v := range ins {
+			if arrays[i], err = v.read(); err != nil {
+				return err
+			}
+		}
+		if err := out.st.open(); err != nil { // before memory is taken for the result
+			return err
+		}
+		a, err := run(arrays)
+		if err != nil {
+			return err
+		}
+		return out.write(a)
+	}, append(slices.Clone(ins), out)...)
+	return nil
+}
+
+func (r *rank) computation(s *ir.Stmt, dt ir.DType, shape []int64) (func([]*array) (*array, error), error) {
+	at, err := r.attrs(s)
+	return func(ins []*array) (*array, error) { return compute(s.Op, at, ins, dt, shape, alone) }, err
+}
+
+// viewCopy is a view with an into: it copies what the view names.
+func (r *rank) viewCopy(s *ir.Stmt, shape []int64) (func([]*array) (*array, error), error) {
+	spec, err := r.viewSpec(s, shape)
+	return func(ins []*array) (*array, error) {
+		reg, err := spec.apply(dense(ins[0].shape))
+		if err != nil {
+			return nil, err
+		}
+		return ins[0].view(reg), nil
+	}, err
+}
+
+// destination returns the place of into, or new memory for a local result.
+func (r *rank) destination(s *ir.Stmt) (view, error) {
+	if s.Into != nil {
+		return r.tensor(s.Into)
+	}
+	sym := r.m.b.Info.Results[s][0]
+	shape, err := r.m.b.GlobalShape(sym.Type, r.env)
+	if err != nil {
+		return view{}, err
+	}
+	st := &storage{m: r.m, name: sym.Name, rank: r.id, dt: sym.Type.DType, shape: shape}
+	r.names[sym.Name] = &binding{name: sym.Name, views: []view{st.all()}}
+	return st.all(), nil
+}
+
+// viewStmt names a part of a buffer, or of this rank's shard of a value.
+func (r *rank) viewStmt(s *ir.Stmt) error {
+	sym := r.m.b.Info.Results[s][0]
+	v, err := r.tensor(&s.Args[0])
+	if err != nil {
+		return err
+	}
+	spec, err := r.viewSpec(s, v.shape)
+	if err != nil {
+		return err
+	}
+	reg, err := spec.apply(v.region)
+	r.names[sym.Name] = &binding{name: sym.Name, views: []view{{v.st, reg}}}
+	return err
+}
+
+// tensor resolves an operand to this rank's memory: a buffer, a view of one,
+// or the rank's shard of a value.
+func (r *rank) tensor(p *ir.Place) (view, error) {
+	b := r.names[p.Name]
+	if b.absent {
+		return view{}, absent(b.name, r.id)
+	}
+	if b.value != nil {
+		if b.shard == nil {
+			st, err := r.shardOf(b.name, b.value)
+			if err != nil {
+				return view{}, err
+			}
+			b.shard = st
+		}
+		return b.shard.all(), nil
+	}
+	i, err := r.element(p, len(b.views))
+	if err != nil {
+		return view{}, err
+	}
+	if st := b.views[i].st; st.freed {
+		return view{}, &finding{"lifetime", fmt.Sprintf("%%%s is used after it was freed", st.name), "move the free behind the last use"}
+	}
+	return b.views[i], nil
+}
+
+func absent(name string, rank int) error {
+	return &finding{"layout", fmt.Sprintf("rank %d holds no part of %%%s and cannot use it", rank, name),
+		"put the operation in an if that only the value's ranks enter, or reshard the value"}
+}
+
+// shardOf makes the storage that stands for this rank's part of a value.
+func (r *rank) shardOf(name string, v *value) (*storage, error) {
+	if !r.m.b.Holds(v.typ, r.id) {
+		return nil, absent(name, r.id)
+	}
+	local, err := r.m.localShape(v.typ, v.shape)
+	if err != nil {
+		return nil, err
+	}
+	return &storage{m: r.m, name: name, rank: r.id, dt: v.typ.DType, shape: local,
+		from: func() (*array, error) { return v.shard(r.id) }}, nil
+}
+
+// element evaluates the index of a place among n elements.
+func (r *rank) element(p *ir.Place, n int) (int, error) {
+	if p.Index == nil {
+		return 0, nil
+	}
+	i, err := r.eval(p.Index)
+	if err == nil && (i < 0 || i >= int64(n)) {
+		err = &finding{kind: "bind", message: fmt.Sprintf("rank %d: index %v=%d is outside %%%s, which has %d elements", r.id, p.Index, i, p.Name, n)}
+	}
+	return int(i), err
+}
+
+// attrs resolves the attributes of a tensor operation.
+func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
+	at := attrs{ta: s.Word("ta", "false") == "true", tb: s.Word("tb", "false") == "true"}
+	var err error
+	if s.Op == ir.OpSum || s.Op == ir.OpMax {
+		at.axes, err = r.ints(s.Attr("axis"))
+	}
+	for _, name := range []string{"by", "value"} {
+		if a := s.Attr(name); a != nil && err == nil {
+			at.value, err = r.number(a)
+		}
+	}
+	return at, err
+}
+
+func (r *rank) ints(a *ir.Attr) ([]int, error) {
+	out := make([]int, len(a.Exprs))
+	for i, e := range a.Exprs {
+		v, err := r.eval(e)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = int(v)
+	}
+	return out, nil
+}
+
+// number reads a numeric attribute. A literal that is an integer is one.
+func (r *rank) number(a *ir.Attr) (scalar, error) {
+	if !a.IsNum {
+		v, err := r.eval(a.Exprs[0])
+		return scalar{float64(v), v, true}, err
+	}
+	whole := a.Num == math.Trunc(a.Num) && math.Abs(a.Num) < 1<<63
+	out := scalar{f: a.Num, isInt: whole}
+	if whole {
+		out.n = int64(a.Num)
+	}
+	return out, nil
+}
+
+// axis evaluates a dimension attribute; def without it.
+func (r *rank) axis(s *ir.Stmt, name string, def int64) (int, error) {
+	v, err := r.integer(s, name, def)
+	return int(v), err
+}
+
+func (r *rank) integer(s *ir.Stmt, name string, def int64) (int64, error) {
+	a := s.Attr(name)
+	if a == nil {
+		return def, nil
+	}
+	return r.eval(a.Exprs[0])
+}

@@ -1,0 +1,182 @@
+package eval
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+)
+
+// valueStmt defines a global value. It issues nothing: values are immutable,
+// so that when they are computed cannot be told.
+func (r *rank) valueStmt(s *ir.Stmt) error {
+	sym := r.m.b.Info.Results[s][0]
+	v, err := r.shared(s, 0, func() (*value, error) { return r.newValue(s, sym) })
+	r.names[sym.Name] = &binding{name: sym.Name, value: v}
+	return err
+}
+
+// newValue makes the value of s: operands in the layouts that it needs, the
+// operation in its natural layout, then the layout that the result is to have.
+func (r *rank) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
+	args, err := r.valueArgs(s)
+	if err != nil {
+		return nil, err
+	}
+	natural := r.m.b.Info.Natural[s]
+	if natural == nil {
+		natural = sym.Type
+	}
+	anyOrder := s.Word("order", "rank") == "any"
+	var v *value
+	switch {
+	case s.Op == ir.OpReshard || s.Op.Info().Class == ir.ClassCollective:
+		// Collectives on values change the layout and nothing else.
+		if v, err = r.m.resharded(args[0], natural, anyOrder); err != nil {
+			return nil, err
+		}
+	case s.Op.Info().Class == ir.ClassView:
+		v, err = r.viewValue(s, args[0], natural)
+	case s.Op == ir.OpLinear && len(args) == 3 && len(natural.Partial) > 0:
+		return r.biasedValue(s, sym, args, natural)
+	default:
+		v, err = r.tensorValue(s, s.Op, args, natural)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.m.resharded(v, sym.Type, false)
+}
+
+func (r *rank) valueArgs(s *ir.Stmt) ([]*value, error) {
+	needs := r.m.b.Info.Needs[s]
+	var args []*value
+	for i := range s.Args {
+		v := r.names[s.Args[i].Name].value
+		if v == nil {
+			return nil, fmt.Errorf("%%%s is not a value", s.Args[i].Name)
+		}
+		if needs != nil {
+			var err error
+			if v, err = r.m.resharded(v, needs[i], false); err != nil {
+				return nil, err
+			}
+		}
+		args = append(args, v)
+	}
+	return args, nil
+}
+
+// biasedValue is a linear with a split contraction: the bias is added once,
+// after the reduction (S10).
+func (r *rank) biasedValue(s *ir.Stmt, sym *ir.Sym, args []*value, natural *ir.Type) (*value, error) {
+	product, err := r.tensorValue(s, s.Op, args[:2], natural)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := r.m.resharded(product, sym.Type, false)
+	if err != nil {
+		return nil, err
+	}
+	return r.tensorValue(s, ir.OpAdd, []*value{whole, args[2]}, sym.Type)
+}
+
+// tensorValue is the value of a tensor operation, of type t.
+func (r *rank) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*value, error) {
+	m := r.m
+	shape, err := m.b.GlobalShape(t, r.env)
+	if err != nil {
+		return nil, err
+	}
+	at, err := r.attrs(s)
+	if err != nil {
+		return nil, err
+	}
+	sp := split{ranks: m.parts(partialAxes(t)), partial: len(t.Partial) > 0}
+	v := &value{m: m, name: s.Results[0].Text, typ: t, shape: shape}
+	v.from = func() (*array, error) {
+		ins := make([]*array, len(args))
+		for i, a := range args {
+			var err error
+			if ins[i], err = a.whole(); err != nil {
+				return nil, err
+			}
+		}
+		return compute(op, at, ins, t.DType, shape, sp)
+	}
+	if sp.partial {
+		v.part = func(rank int) (*array, error) {
+			ins := make([]*array, len(args))
+			for i, a := range args {
+				var err error
+				if ins[i], err = m.contributing(op, at, i, a, rank); err != nil {
+					return nil, err
+				}
+			}
+			return compute(op, at, ins, t.DType, shape, alone)
+		}
+	}
+	return v, nil
+}
+
+// contributing is what rank's contribution to an operation's partial result is
+// computed from: its contribution to operand i, and of a contracted dimension
+// only its own block.
+func (m *machine) contributing(op ir.Op, at attrs, i int, v *value, rank int) (*array, error) {
+	a, err := v.contribution(rank)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range contracted(op, at, i, len(v.shape)) {
+		if a, err = m.restricted(a, v.typ, d, rank); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// contracted lists the dimensions of operand i, of so many, that op sums over.
+func contracted(op ir.Op, at attrs, i, dims int) []int {
+	switch op {
+	case ir.OpLinear:
+		return []int{dims - 1}
+	case ir.OpMatmul:
+		if (i == 0) == at.ta { // a[…, K, M] or b[…, K, N]
+			return []int{dims - 2}
+		}
+		return []int{dims - 1}
+	case ir.OpSum, ir.OpMax:
+		return at.axes
+	}
+	return nil
+}
+
+// viewValue names a part of a value; a contribution's part is what the part's
+// contribution is.
+func (r *rank) viewValue(s *ir.Stmt, arg *value, t *ir.Type) (*value, error) {
+	spec, err := r.viewSpec(s, arg.shape)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := spec.apply(dense(arg.shape))
+	if err != nil {
+		return nil, err
+	}
+	v := &value{m: r.m, name: s.Results[0].Text, typ: t, shape: reg.shape}
+	v.from = func() (*array, error) {
+		a, err := arg.whole()
+		if err != nil {
+			return nil, err
+		}
+		return a.view(reg), nil
+	}
+	if arg.part != nil {
+		v.part = func(rank int) (*array, error) {
+			a, err := arg.contribution(rank)
+			if err != nil {
+				return nil, err
+			}
+			return a.view(reg), nil
+		}
+	}
+	return v, nil
+}
