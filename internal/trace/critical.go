@@ -1,0 +1,105 @@
+package trace
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+)
+
+// Critical returns the chain of events that decided when the trace ended, the
+// oldest first. It goes back from the last event to end: from a member of a
+// collective to the member that arrived last; from a wait to what ended last
+// before it was over; from anything else to what its stream did before. The
+// chain ends where a stream begins. It is read off the times alone, so where
+// two events end at one moment it may name either.
+func (t *Trace) Critical() []Event {
+	if len(t.Events) == 0 {
+		return nil
+	}
+	c := newChain(t)
+	for i := c.last; i >= 0 && !c.seen[i]; i = c.before(i) {
+		c.seen[i] = true
+		c.path = append(c.path, i)
+	}
+	out := make([]Event, len(c.path))
+	for k, i := range c.path {
+		out[len(out)-1-k] = c.events[i]
+	}
+	return out
+}
+
+// chain walks the events of a trace backwards.
+type chain struct {
+	events  []Event
+	last    int            // the event that ends last
+	prev    []int          // the event before on the same stream, or -1
+	lates   map[member]int // by collective: the member that began last
+	release []int          // events that may let a wait pass, by end
+	seen    []bool
+	path    []int
+}
+
+// member keys a collective instance.
+type member struct {
+	run   int64
+	group int
+}
+
+func newChain(t *Trace) *chain {
+	sorted := &Trace{Events: slices.Clone(t.Events)}
+	sorted.Sort()
+	n := len(sorted.Events)
+	c := &chain{events: sorted.Events, prev: make([]int, n), lates: map[member]int{}, seen: make([]bool, n)}
+	for i := range c.events {
+		e := &c.events[i]
+		c.prev[i] = -1
+		if i > 0 && c.events[i-1].Rank == e.Rank && c.events[i-1].Stream == e.Stream {
+			c.prev[i] = i - 1
+		}
+		if e.End > c.events[c.last].End {
+			c.last = i
+		}
+		if e.Group != NoGroup {
+			k := member{e.Run, e.Group}
+			if j, ok := c.lates[k]; !ok || e.Start > c.events[j].Start {
+				c.lates[k] = i
+			}
+		}
+		if !e.waits() {
+			c.release = append(c.release, i)
+		}
+	}
+	slices.SortStableFunc(c.release, func(a, b int) int { return cmp.Compare(c.events[a].End, c.events[b].End) })
+	return c
+}
+
+// waits reports whether the event only waits for others.
+func (e *Event) waits() bool { return e.Class == Sync && e.Name == "wait" }
+
+// before returns what event i had to wait for, or -1.
+func (c *chain) before(i int) int {
+	e := &c.events[i]
+	if e.Group != NoGroup {
+		if j := c.lates[member{e.Run, e.Group}]; j != i && c.events[j].Start > e.Start {
+			return j
+		}
+	}
+	if e.waits() {
+		if j := c.released(e); j >= 0 {
+			return j
+		}
+	}
+	return c.prev[i]
+}
+
+// released returns the event that ended last while the wait e lasted, or -1.
+func (c *chain) released(e *Event) int {
+	k := sort.Search(len(c.release), func(k int) bool { return c.events[c.release[k]].End > e.End })
+	if k == 0 {
+		return -1
+	}
+	if j := c.release[k-1]; c.events[j].End > e.Start {
+		return j
+	}
+	return -1
+}

@@ -1,0 +1,148 @@
+package trace
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Summary is a trace in numbers. Times are in nanoseconds, or in steps where
+// the trace is virtual.
+type Summary struct {
+	Span  int64 // from the first start to the last end
+	Bytes int64 // moved between ranks
+	// Exposed is the most that any rank has.
+	Exposed int64
+	Ranks   []RankTime // by rank
+	Ops     []OpTotal  // by class, then the most time first
+}
+
+// RankTime is where one rank's time went. Work on several streams at once
+// counts once.
+type RankTime struct {
+	Rank    int
+	Compute int64 // some compute is running
+	Comm    int64 // some communication is in flight, waiting for peers included
+	// Exposed is the part of Comm in which no compute runs on the rank.
+	Exposed int64
+}
+
+// OpTotal sums up the events of one name.
+type OpTotal struct {
+	Name  string
+	Class Class
+	Count int
+	Time  int64 // sum over the events
+	Bytes int64
+}
+
+// Summarize computes the numbers of the trace.
+func (t *Trace) Summarize() *Summary {
+	s := &Summary{Ranks: make([]RankTime, t.Ranks)}
+	lo, hi := t.Bounds()
+	s.Span = hi - lo
+	compute, comm := make([][]interval, t.Ranks), make([][]interval, t.Ranks)
+	for i := range t.Events {
+		e := &t.Events[i]
+		if e.Rank < 0 || e.Rank >= t.Ranks {
+			continue
+		}
+		switch v := (interval{e.Start, e.End}); e.Class {
+		case Compute:
+			compute[e.Rank] = append(compute[e.Rank], v)
+		case Comm:
+			comm[e.Rank] = append(comm[e.Rank], v)
+			s.Bytes += e.Bytes
+		}
+	}
+	for r := range s.Ranks {
+		a, b := union(compute[r]), union(comm[r])
+		s.Ranks[r] = RankTime{Rank: r, Compute: length(a), Comm: length(b), Exposed: length(b) - overlap(a, b)}
+		s.Exposed = max(s.Exposed, s.Ranks[r].Exposed)
+	}
+	s.Ops = t.totals()
+	return s
+}
+
+func (t *Trace) totals() []OpTotal {
+	index := map[string]int{}
+	var ops []OpTotal
+	for i := range t.Events {
+		e := &t.Events[i]
+		key := e.Class.String() + " " + e.Name
+		k, ok := index[key]
+		if !ok {
+			k = len(ops)
+			index[key] = k
+			ops = append(ops, OpTotal{Name: e.Name, Class: e.Class})
+		}
+		ops[k].Count++
+		ops[k].Time += e.Duration()
+		ops[k].Bytes += e.Bytes
+	}
+	slices.SortFunc(ops, func(a, b OpTotal) int {
+		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(b.Time, a.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return ops
+}
+
+// Collective is one instance of a collective, its time split into waiting for
+// members that are late and moving data.
+type Collective struct {
+	Run     int64
+	Group   int
+	Name    string
+	Detail  string
+	Arrived int64 // when the last member began
+	Last    int   // its rank
+	Members []Share
+}
+
+// Share is one member's time in a collective.
+type Share struct {
+	Rank    int
+	Waiting int64 // from its start until the last member has arrived, or its own end
+	Moving  int64 // from then to its end
+}
+
+// Collectives returns the collectives by run and group.
+func (t *Trace) Collectives() []Collective {
+	type key struct {
+		run   int64
+		group int
+	}
+	index := map[key]int{}
+	var list []Collective
+	var members [][]*Event
+	for i := range t.Events {
+		e := &t.Events[i]
+		if e.Group == NoGroup {
+			continue
+		}
+		k := key{e.Run, e.Group}
+		at, ok := index[k]
+		if !ok {
+			at = len(list)
+			index[k] = at
+			list = append(list, Collective{Run: e.Run, Group: e.Group, Name: e.Name, Detail: e.Detail, Arrived: e.Start, Last: e.Rank})
+			members = append(members, nil)
+		}
+		if c := &list[at]; e.Start > c.Arrived {
+			c.Arrived, c.Last = e.Start, e.Rank
+		}
+		members[at] = append(members[at], e)
+	}
+	for i := range list {
+		for _, e := range members[i] {
+			list[i].Members = append(list[i].Members, split(e, list[i].Arrived))
+		}
+	}
+	slices.SortFunc(list, func(a, b Collective) int {
+		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Group, b.Group))
+	})
+	return list
+}
+
+func split(e *Event, arrived int64) Share {
+	begun := min(max(arrived, e.Start), e.End)
+	return Share{Rank: e.Rank, Waiting: begun - e.Start, Moving: e.End - begun}
+}

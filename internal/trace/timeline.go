@@ -1,0 +1,172 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Style chooses how a timeline is drawn.
+type Style struct {
+	Width int  // columns; less than 40 counts as 40
+	ASCII bool // no character beyond ASCII
+}
+
+// Timeline draws the trace as text, width columns wide: a lane for each stream
+// of each rank, a letter for each operation, a time axis and a legend.
+func (t *Trace) Timeline(w io.Writer, width int) error { return t.Draw(w, Style{Width: width}) }
+
+// Draw draws the trace as text. An event covers the columns that it lasts, and
+// one at least; where several fall into one column, the shortest shows, and
+// waiting shows only where nothing else does.
+func (t *Trace) Draw(w io.Writer, s Style) error {
+	lanes := t.lanes()
+	if len(lanes) == 0 {
+		_, err := fmt.Fprintln(w, "no events")
+		return err
+	}
+	p := newPainter(t, lanes, s)
+	var b strings.Builder
+	p.axis(&b)
+	for i := range lanes {
+		p.lane(&b, &lanes[i])
+	}
+	p.legend(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// painter knows the scale and the letters of one timeline.
+type painter struct {
+	style   Style
+	labels  int   // columns left of the bars
+	columns int   // columns of the bars
+	lo      int64 // time at the left edge
+	span    int64
+	unit    unit
+	letters map[opKey]rune
+	order   []opKey
+}
+
+type opKey struct {
+	class Class
+	name  string
+}
+
+func newPainter(t *Trace, lanes []lane, s Style) *painter {
+	p := &painter{style: s, letters: map[opKey]rune{}}
+	for i := range lanes {
+		p.labels = max(p.labels, utf8.RuneCountInString(label(&lanes[i]))+1)
+	}
+	p.columns = max(max(s.Width, 40)-p.labels-2, 10)
+	lo, hi := t.Bounds()
+	p.lo, p.span = lo, max(hi-lo, 1)
+	p.unit = unitFor(p.span, t.Virtual)
+	p.assign(t)
+	return p
+}
+
+func label(l *lane) string {
+	if l.index == 0 {
+		return fmt.Sprintf("rank %d  %s", l.rank, l.stream)
+	}
+	return strings.Repeat(" ", len(fmt.Sprintf("rank %d  ", l.rank))) + l.stream
+}
+
+// assign gives every operation a letter: its own where it is free, capital for
+// compute, small for communication.
+func (p *painter) assign(t *Trace) {
+	for i := range t.Events {
+		e := &t.Events[i]
+		if k := (opKey{e.Class, e.Name}); p.letters[k] == 0 {
+			p.letters[k] = '?'
+			p.order = append(p.order, k)
+		}
+	}
+	slices.SortFunc(p.order, func(a, b opKey) int {
+		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.name, b.name))
+	})
+	taken := map[rune]bool{'?': true, ' ': true}
+	for _, k := range p.order {
+		for _, r := range p.wishes(k) {
+			if !taken[r] {
+				p.letters[k] = r
+				break
+			}
+		}
+		taken[p.letters[k]] = true
+	}
+}
+
+// wishes lists the letters that an operation would like, best first.
+func (p *painter) wishes(k opKey) []rune {
+	const more = "abcdefghijklmnopqrstuvwxyz0123456789"
+	dot := '·'
+	if p.style.ASCII {
+		dot = '.'
+	}
+	switch {
+	case k.class == Sync && k.name == "wait":
+		return []rune{dot}
+	case k.class == Sync && k.name == "signal":
+		return []rune{'!', '\''}
+	case k.class == IO && k.name == "input":
+		return []rune{'<'}
+	case k.class == IO && k.name == "output":
+		return []rune{'>'}
+	case k.class == Compute:
+		return []rune(strings.ToUpper(k.name + more))
+	}
+	return []rune(strings.ToLower(strings.ReplaceAll(k.name, "_", "") + more))
+}
+
+// column returns the column that time ns falls into.
+func (p *painter) column(ns int64) int {
+	return min(int(float64(ns-p.lo)/float64(p.span)*float64(p.columns)), p.columns-1)
+}
+
+func (p *painter) lane(b *strings.Builder, l *lane) {
+	cells := []rune(strings.Repeat(" ", p.columns))
+	events := slices.Clone(l.events)
+	slices.SortStableFunc(events, func(x, y *Event) int {
+		if a, b := x.Class == Sync, y.Class == Sync; a != b {
+			if a {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(y.Duration(), x.Duration())
+	})
+	for _, e := range events {
+		from, to := p.column(e.Start), p.column(max(e.End-1, e.Start))
+		for c := from; c <= to; c++ {
+			cells[c] = p.letters[opKey{e.Class, e.Name}]
+		}
+	}
+	edge := "│"
+	if p.style.ASCII {
+		edge = "|"
+	}
+	name := label(l)
+	fmt.Fprintf(b, "%s%s%s%s%s\n", name, strings.Repeat(" ", p.labels-utf8.RuneCountInString(name)), edge, string(cells), edge)
+}
+
+// legend names the letters, as many on a line as fit.
+func (p *painter) legend(b *strings.Builder) {
+	line := ""
+	for _, k := range p.order {
+		entry := fmt.Sprintf("%c %s", p.letters[k], k.name)
+		if line != "" && utf8.RuneCountInString(line)+3+utf8.RuneCountInString(entry) > max(p.style.Width, 40) {
+			fmt.Fprintln(b, line)
+			line = ""
+		}
+		if line != "" {
+			line += "   "
+		}
+		line += entry
+	}
+	fmt.Fprintln(b, line)
+}

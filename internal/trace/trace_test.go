@@ -1,0 +1,289 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sample is two ranks: rank 1 is late, so rank 0 waits in the all_reduce; a
+// put on %push is half hidden under compute.
+func sample() *Trace {
+	ev := func(rank int, stream, name string, class Class, start, end, bytes int64) Event {
+		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes, Group: NoGroup}
+	}
+	t := &Trace{Ranks: 2, Events: []Event{
+		ev(0, "main", "input", IO, 1000, 1000, 64),
+		ev(0, "main", "linear", Compute, 1000, 21000, 0),
+		ev(0, "main", "all_reduce", Comm, 21000, 61000, 100),
+		ev(0, "main", "output", IO, 61000, 62000, 64),
+		ev(0, "%s[10]", "signal", Sync, 31000, 31000, 0),
+		ev(0, "%s[2]", "wait", Sync, 1000, 11000, 0),
+		ev(0, "%s[2]", "put", Comm, 11000, 31000, 50),
+		ev(1, "main", "linear", Compute, 1000, 41000, 0),
+		ev(1, "main", "all_reduce", Comm, 41000, 61000, 100),
+	}}
+	for i := range t.Events {
+		t.Events[i].ID = int64(i)
+		if t.Events[i].Name == "all_reduce" {
+			t.Events[i].Group = 0
+		}
+	}
+	return t
+}
+
+func TestSummary(t *testing.T) {
+	s := sample().Summarize()
+	want := &Summary{Span: 61000, Bytes: 250, Exposed: 40000,
+		Ranks: []RankTime{
+			{Rank: 0, Compute: 20000, Comm: 50000, Exposed: 40000}, // 11–61 µs in flight, 11–21 hidden
+			{Rank: 1, Compute: 40000, Comm: 20000, Exposed: 20000},
+		},
+		Ops: []OpTotal{
+			{"linear", Compute, 2, 60000, 0},
+			{"all_reduce", Comm, 2, 60000, 200}, {"put", Comm, 1, 20000, 50},
+			{"wait", Sync, 1, 10000, 0}, {"signal", Sync, 1, 0, 0},
+			{"output", IO, 1, 1000, 64}, {"input", IO, 1, 0, 64},
+		}}
+	if !reflect.DeepEqual(s, want) {
+		t.Errorf("got  %+v\nwant %+v", s, want)
+	}
+}
+
+func TestCollectives(t *testing.T) {
+	got := sample().Collectives()
+	want := []Collective{{Name: "all_reduce", Arrived: 41000, Last: 1,
+		Members: []Share{{0, 20000, 20000}, {1, 0, 20000}}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// TestRootedShare wants a member that ends before the last arrives to have
+// moved nothing, and no negative time.
+func TestRootedShare(t *testing.T) {
+	tr := &Trace{Ranks: 2, Events: []Event{
+		{Rank: 0, Stream: "main", Name: "broadcast", Class: Comm, Start: 0, End: 10},
+		{Rank: 1, Stream: "main", Name: "broadcast", Class: Comm, Start: 50, End: 60},
+	}}
+	want := []Share{{0, 10, 0}, {1, 0, 10}}
+	if got := tr.Collectives()[0].Members; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestCritical(t *testing.T) {
+	var path []int64
+	for _, e := range sample().Critical() {
+		path = append(path, e.ID)
+	}
+	// output ← all_reduce of rank 0 ← that of rank 1, which came last ← its linear
+	if want := []int64{7, 8, 2, 3}; !slices.Equal(path, want) {
+		t.Errorf("got %v, want %v", path, want)
+	}
+}
+
+// TestCriticalWait wants the chain to go from a wait to what let it pass, on
+// another stream.
+func TestCriticalWait(t *testing.T) {
+	tr := &Trace{Ranks: 2, Events: []Event{
+		{ID: 0, Rank: 0, Stream: "main", Name: "wait", Class: Sync, Start: 0, End: 50, Group: NoGroup},
+		{ID: 1, Rank: 0, Stream: "main", Name: "linear", Class: Compute, Start: 50, End: 60, Group: NoGroup},
+		{ID: 2, Rank: 1, Stream: "%p", Name: "put", Class: Comm, Start: 10, End: 45, Group: NoGroup},
+		{ID: 3, Rank: 1, Stream: "%p", Name: "signal", Class: Sync, Start: 45, End: 50, Group: NoGroup},
+		{ID: 4, Rank: 1, Stream: "main", Name: "linear", Class: Compute, Start: 0, End: 55, Group: NoGroup},
+	}}
+	var path []int64
+	for _, e := range tr.Critical() {
+		path = append(path, e.ID)
+	}
+	if want := []int64{2, 3, 0, 1}; !slices.Equal(path, want) {
+		t.Errorf("got %v, want %v", path, want)
+	}
+	if got := (&Trace{}).Critical(); got != nil {
+		t.Errorf("an empty trace has the chain %v", got)
+	}
+}
+
+// TestOverlap compares exposed time with a count of single nanoseconds.
+func TestOverlap(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		tr := &Trace{Ranks: 1}
+		for range rng.IntN(12) {
+			start := rng.Int64N(60)
+			tr.Events = append(tr.Events, Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start, End: start + rng.Int64N(20)})
+		}
+		var want RankTime
+		for ns := range int64(80) {
+			var compute, comm bool
+			for _, e := range tr.Events {
+				in := e.Start <= ns && ns < e.End
+				compute = compute || in && e.Class == Compute
+				comm = comm || in && e.Class == Comm
+			}
+			want.Compute += count(compute)
+			want.Comm += count(comm)
+			want.Exposed += count(comm && !compute)
+		}
+		if got := tr.Summarize().Ranks[0]; got != want {
+			t.Fatalf("got %+v, want %+v of %+v", got, want, tr.Events)
+		}
+	}
+}
+
+func count(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+const golden = `
+             µs 0              20             40             60
+               ┌┬──────────────┬──────────────┬───────────────┬┐
+rank 0  main   │<LLLLLLLLLLLLLLLaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa>│
+        %s[2]  │·······ppppppppppppppppp                       │
+        %s[10] │                       !                       │
+rank 1  main   │LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLaaaaaaaaaaaaaaaaa│
+L linear   a all_reduce   p put   ! signal   · wait   < input
+> output
+`
+
+func TestTimeline(t *testing.T) {
+	tr := sample()
+	for i := range 5 {
+		rand.New(rand.NewPCG(uint64(i), 0)).Shuffle(len(tr.Events), func(a, b int) {
+			tr.Events[a], tr.Events[b] = tr.Events[b], tr.Events[a]
+		})
+		var b strings.Builder
+		if err := tr.Timeline(&b, 64); err != nil {
+			t.Fatal(err)
+		}
+		if "\n"+b.String() != golden {
+			t.Fatalf("got:\n%s\nwant:%s", b.String(), golden)
+		}
+	}
+}
+
+func TestTimelineASCII(t *testing.T) {
+	var b strings.Builder
+	if err := sample().Draw(&b, Style{Width: 80, ASCII: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range b.String() {
+		if r > 126 {
+			t.Fatalf("%q in:\n%s", r, b.String())
+		}
+	}
+}
+
+// TestTimelineShapes wants every width to be kept to and every event to show,
+// whatever the times.
+func TestTimelineShapes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for i := range 100 {
+		tr := &Trace{Ranks: 1 + rng.IntN(3), Virtual: i%2 == 0}
+		scale := int64(1) << rng.IntN(40)
+		for range rng.IntN(20) {
+			start := rng.Int64N(100) * scale
+			tr.Events = append(tr.Events, Event{Rank: rng.IntN(tr.Ranks), Stream: []string{"main", "%a", "%b[1]"}[rng.IntN(3)],
+				Name: []string{"linear", "add", "put", "all_gather"}[rng.IntN(4)], Class: Class(rng.IntN(2)), Start: start, End: start + rng.Int64N(3)*scale, Group: NoGroup})
+		}
+		width := 40 + rng.IntN(80)
+		var b strings.Builder
+		if err := tr.Timeline(&b, width); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
+				t.Fatalf("%d columns of %d: %s", n, width, b.String())
+			}
+		}
+	}
+}
+
+func TestZeroLengthShows(t *testing.T) {
+	tr := &Trace{Ranks: 1, Events: []Event{
+		{Stream: "main", Name: "linear", Class: Compute, Start: 0, End: 1000000, Group: NoGroup},
+		{Stream: "main", Name: "put", Class: Comm, Start: 500000, End: 500000, Group: NoGroup},
+	}}
+	var b strings.Builder
+	if err := tr.Timeline(&b, 80); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "LpL") {
+		t.Errorf("the put is lost:\n%s", b.String())
+	}
+}
+
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	if err := sample().WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		TraceEvents []struct {
+			Name string
+			Ph   string
+			PID  int
+			TID  int
+			TS   float64
+			Dur  float64
+			Args struct {
+				Name  string
+				Bytes int64
+			}
+		}
+	}
+	if err := json.Unmarshal(b.Bytes(), &doc); err != nil {
+		t.Fatalf("%v in %s", err, b.String())
+	}
+	meta, spans := 0, 0
+	for _, e := range doc.TraceEvents {
+		switch e.Ph {
+		case "M":
+			meta++
+		case "X":
+			spans++
+			if e.Name == "put" && (e.TS != 10 || e.Dur != 20 || e.Args.Bytes != 50 || e.TID != 1) {
+				t.Errorf("put is %+v", e)
+			}
+		}
+	}
+	if meta != 2+4 || spans != len(sample().Events) {
+		t.Errorf("%d names and %d events", meta, spans)
+	}
+}
+
+// TestRecorder wants marks of many streams to become events, and what has not
+// ended to be left out.
+func TestRecorder(t *testing.T) {
+	r := NewRecorder()
+	for id := range int64(4) {
+		r.Began(0, "main", id, 10*id)
+		r.Began(1, "main", id, 10*id+1)
+		r.Ended(0, "main", id, 10*id+5)
+		if id != 2 {
+			r.Ended(1, "main", id, 10*id+6)
+		}
+	}
+	r.Ended(3, "main", 1, 7)
+	describe := func(id int64) Event { return Event{ID: id, Name: "add"} }
+	events := r.Drain(describe)
+	if len(events) != 7 {
+		t.Fatalf("%d events: %+v", len(events), events)
+	}
+	for _, e := range events {
+		if e.Duration() != 5 || e.Name != "add" || e.Start != 10*e.ID+int64(e.Rank) {
+			t.Errorf("event %+v", e)
+		}
+	}
+	if again := r.Drain(describe); len(again) != 0 {
+		t.Errorf("drained twice: %+v", again)
+	}
+}
