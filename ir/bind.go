@@ -22,6 +22,8 @@ type Binding struct {
 	Ranks int
 	// Dims overrides the defaults of dims.
 	Dims map[string]int64
+	// Defines sets dims to index expressions over other dims and size(AXIS).
+	Defines map[string]string
 }
 
 // Bound is a program bound to a function, a number of ranks and dims: from
@@ -33,8 +35,9 @@ type Bound struct {
 	// Dims holds the value of every dim that has one.
 	Dims map[string]int64
 
-	axes   map[string]*boundMesh
-	meshes []*boundMesh
+	axes    map[string]*boundMesh
+	meshes  []*boundMesh
+	defines map[string]*Expr // Binding.Defines, parsed
 }
 
 // boundMesh is a mesh with sizes: rank devices[i] has the coordinates of i.
@@ -52,15 +55,18 @@ func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 	bd := &Bound{Info: in, Dims: map[string]int64{}, axes: map[string]*boundMesh{}}
 	p := in.Prog
 	if len(p.Funcs) == 0 {
-		return nil, Diagnostics{p.Diag("bind", Pos{}, "the program has no function")}
+		return nil, Diagnostics{p.bindError(Pos{}, "func f(%x: f32[4]) -> f32[4] { return %x }", "the program has no function")}
 	}
 	bd.Func = p.Funcs[len(p.Funcs)-1]
 	if b.Func != "" {
 		if bd.Func = p.Func(b.Func); bd.Func == nil {
-			return nil, Diagnostics{p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %q", b.Func)}
+			return nil, Diagnostics{p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))}
 		}
 	}
-	steps := []func(Binding) *Diagnostic{bd.bindDims, bd.solveRanks, bd.bindMeshes}
+	given := map[string]int64{} // a copy: defineEarly adds to it
+	maps.Copy(given, b.Dims)
+	b.Dims = given
+	steps := []func(Binding) *Diagnostic{bd.bindDims, bd.parseDefines, bd.defineEarly, bd.solveRanks, bd.needDims, bd.bindMeshes, bd.defineLate}
 	for _, step := range steps {
 		if d := step(b); d != nil {
 			return nil, Diagnostics{d}
@@ -92,11 +98,10 @@ func (b *Bound) bindDims(bind Binding) *Diagnostic {
 	for _, name := range slices.Sorted(maps.Keys(bind.Dims)) {
 		v := bind.Dims[name]
 		if b.Info.Dims[name] == nil {
-			known := strings.Join(slices.Sorted(maps.Keys(b.Info.Dims)), ", ")
-			return p.bindError(Pos{}, "dims of this program: "+known, "there is no dim %s", name)
+			return b.unknownDim(name)
 		}
 		if v < 0 {
-			return p.bindError(b.Info.Dims[name].Pos, "", "dim %s is %d; an extent cannot be negative", name, v)
+			return p.bindError(b.Info.Dims[name].Pos, "0 is allowed", "dim %s is %d; an extent cannot be negative", name, v)
 		}
 		b.Dims[name] = v
 	}
@@ -124,7 +129,7 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 	b.Ranks = bind.Ranks
 	m := b.Info.Prog.mainMesh()
 	if b.Ranks < 0 || b.Ranks > MaxRanks {
-		return b.Info.Prog.bindError(Pos{}, "", "%d ranks asked for; between 1 and %d are possible", b.Ranks, MaxRanks)
+		return b.Info.Prog.bindError(Pos{}, "leave it out to take the mesh's size", "%d ranks asked for; between 1 and %d are possible", b.Ranks, MaxRanks)
 	}
 	if b.Ranks == 0 || m == nil {
 		return nil
@@ -144,7 +149,7 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 			}
 		}
 		n, err := ax.Size.Eval(b.Env(0, nil))
-		if err != nil || n <= 0 {
+		if err != nil || n < 1 || n > MaxRanks || others > MaxRanks {
 			return nil // bindMeshes reports it
 		}
 		others *= n
@@ -153,7 +158,7 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 		return nil
 	}
 	if int64(b.Ranks)%others != 0 {
-		return b.Info.Prog.bindError(free.Pos, "", "%d ranks do not fill the mesh: its other axes take %d at a time", b.Ranks, others)
+		return b.Info.Prog.bindError(free.Pos, fmt.Sprintf("run it with a multiple of %d ranks", others), "%d ranks do not fill the mesh: its other axes take %d at a time", b.Ranks, others)
 	}
 	b.Dims[free.Size.Name] = int64(b.Ranks) / others
 	return nil
@@ -181,10 +186,10 @@ func (b *Bound) bindMeshes(bind Binding) *Diagnostic {
 	}
 	if main := p.mainMesh(); main != nil {
 		bm := b.axes[main.Axes[0].Name]
-		for _, m := range b.meshes {
+		for i, m := range b.meshes {
 			for _, dev := range m.devices {
 				if dev >= len(bm.devices) {
-					return p.bindError(Pos{}, "", "a sub-mesh names rank %d, but the main mesh has %d ranks", dev, len(bm.devices))
+					return p.bindError(p.Meshes[i].Pos, "ranks count from 0", "a sub-mesh names rank %d, and the main mesh has %d ranks", dev, len(bm.devices))
 				}
 			}
 		}
@@ -192,7 +197,7 @@ func (b *Bound) bindMeshes(bind Binding) *Diagnostic {
 	}
 	if bind.Ranks != 0 && bind.Ranks != world {
 		return p.bindError(Pos{}, fmt.Sprintf("run it with -n %d, or make the mesh's size a dim", world),
-			"%d ranks asked for, but the program's mesh has %d", bind.Ranks, world)
+			"%d ranks asked for, and the program's mesh has %d", bind.Ranks, world)
 	}
 	b.Ranks = world
 	all := &boundMesh{names: []string{WorldAxis}, sizes: []int64{int64(world)}}
@@ -213,7 +218,7 @@ func (b *Bound) bindMesh(m *Mesh) (*boundMesh, *Diagnostic) {
 		case err != nil:
 			return nil, p.bindError(ax.Pos, "give it with --dim or -n", "the size of mesh axis %s: %v", ax.Name, err)
 		case n < 1 || n > MaxRanks || total*n > MaxRanks:
-			return nil, p.bindError(ax.Pos, "", "mesh axis %s has size %d; a mesh has between 1 and %d ranks", ax.Name, n, MaxRanks)
+			return nil, p.bindError(ax.Pos, "give its dims other values", "mesh axis %s has size %d; a mesh has between 1 and %d ranks", ax.Name, n, MaxRanks)
 		}
 		total *= n
 		bm.names = append(bm.names, ax.Name)
@@ -226,12 +231,12 @@ func (b *Bound) bindMesh(m *Mesh) (*boundMesh, *Diagnostic) {
 		return bm.index(), nil
 	}
 	if int64(len(m.Devices)) != total {
-		return nil, p.bindError(m.Pos, "", "the mesh has %d places but lists %d ranks", total, len(m.Devices))
+		return nil, p.bindError(m.Pos, "list one rank for each place, last axis fastest", "the mesh has %d places and lists %d ranks", total, len(m.Devices))
 	}
 	seen := map[int64]bool{}
 	for _, d := range m.Devices {
 		if d < 0 || d >= MaxRanks || seen[d] {
-			return nil, p.bindError(m.Pos, "", "rank %d is listed twice or out of range", d)
+			return nil, p.bindError(m.Pos, "ranks count from 0, and each can be listed once", "rank %d is listed twice or out of range", d)
 		}
 		seen[d] = true
 		bm.devices = append(bm.devices, int(d))
@@ -427,7 +432,7 @@ func (b *Bound) LocalShape(t *Type, env Env) ([]int64, error) {
 		}
 		if parts > 1 && shape[i]%parts != 0 {
 			next := (shape[i]/parts + 1) * parts
-			return nil, fmt.Errorf("%v=%d is not a multiple of %s=%d; next: %d", d.Extent, shape[i], sizeWords(d.Axes), parts, next)
+			return nil, fmt.Errorf("%s is not a multiple of %s=%d; next: %d", valued(d.Extent, shape[i]), sizeWords(d.Axes), parts, next)
 		}
 		shape[i] /= max(parts, 1)
 	}
@@ -458,33 +463,144 @@ func (b *Bound) Offset(t *Type, local []int64, rank int) []int64 {
 	return lo
 }
 
-// checkFuncs checks the bound function's signature and, for it and all it
-// calls, every constraint that is over dims and mesh sizes alone.
-func (b *Bound) checkFuncs() Diagnostics {
-	var ds Diagnostics
-	seen := map[*Func]bool{}
-	var visit func(f *Func)
-	visit = func(f *Func) {
-		if seen[f] {
-			return
-		}
-		seen[f] = true
-		ds = append(ds, b.checkSignature(f)...)
-		f.Body.Walk(func(s *Stmt) {
-			for i := range b.Info.Constraints[s] {
-				if c := &b.Info.Constraints[s][i]; c.static() {
-					ds = appendDiag(ds, b.check(c, b.Env(0, nil)))
-				}
-			}
-			if s.Op == OpCall {
-				if g := b.Info.Prog.Func(s.Callee.Text); g != nil {
-					visit(g)
-				}
+// reached returns f and every function it calls, in order of first call.
+func (p *Program) reached(f *Func) []*Func {
+	byName := make(map[string]*Func, len(p.Funcs))
+	for _, g := range p.Funcs {
+		byName[g.Name] = g
+	}
+	list := []*Func{f}
+	seen := map[*Func]bool{f: true}
+	for i := 0; i < len(list); i++ {
+		list[i].Body.Walk(func(s *Stmt) {
+			if g := byName[s.Callee.Text]; s.Op == OpCall && g != nil && !seen[g] {
+				seen[g] = true
+				list = append(list, g)
 			}
 		})
 	}
-	visit(b.Func)
+	return list
+}
+
+// needDims reports all dims without a value that the meshes, the function and
+// what it calls use.
+func (b *Bound) needDims(Binding) *Diagnostic {
+	p := b.Info.Prog
+	var missing []*Expr
+	seen := map[string]bool{}
+	look := func(e *Expr) {
+		if e.Kind != ExprName || seen[e.Name] {
+			return
+		}
+		seen[e.Name] = true
+		if _, has := b.Dims[e.Name]; !has && b.defines[e.Name] == nil {
+			missing = append(missing, e)
+		}
+	}
+	for _, m := range p.Meshes {
+		for _, ax := range m.Axes {
+			ax.Size.Walk(look)
+		}
+	}
+	for _, f := range p.reached(b.Func) {
+		f.walkExprs(func(e *Expr) { e.Walk(look) })
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	names, flags := make([]string, len(missing)), make([]string, len(missing))
+	for i, e := range missing {
+		names[i], flags[i] = e.Name, "--dim "+e.Name+"=64"
+	}
+	return p.bindError(missing[0].Pos, "give "+strings.Join(flags, " ")+", or defaults: dim "+names[0]+" = 64",
+		"no value for %s", strings.Join(names, ", "))
+}
+
+// walkExprs calls see for every expression of the signature and body, nil included.
+func (f *Func) walkExprs(see func(*Expr)) {
+	types := func(t *Type) {
+		if t != nil {
+			for _, d := range t.Dims {
+				see(d.Extent)
+			}
+		}
+	}
+	for _, p := range f.Params {
+		types(p.Type)
+	}
+	for _, t := range f.Results {
+		types(t)
+	}
+	f.Body.Walk(func(s *Stmt) {
+		types(s.Type)
+		for _, e := range s.Exprs {
+			see(e)
+		}
+		for _, a := range s.Attrs {
+			for _, e := range a.Exprs {
+				see(e)
+			}
+		}
+		for _, p := range s.Args {
+			see(p.Index)
+		}
+		if s.Into != nil {
+			see(s.Into.Index)
+		}
+		if s.Peer != nil {
+			see(s.Peer.Index)
+		}
+		see(s.Count)
+	})
+}
+
+// checkFuncs checks the signatures of the bound function and all it calls, and
+// in their bodies every early constraint of blocks that run.
+func (b *Bound) checkFuncs() Diagnostics {
+	var ds Diagnostics
+	for _, f := range b.Info.Prog.reached(b.Func) {
+		ds = append(ds, b.checkSignature(f)...)
+		ds = b.checkBlock(ds, f.Body)
+	}
 	return ds
+}
+
+func (b *Bound) checkBlock(ds Diagnostics, blk *Block) Diagnostics {
+	if blk == nil {
+		return ds
+	}
+	for _, s := range blk.Stmts {
+		for i := range b.Info.Constraints[s] {
+			if c := &b.Info.Constraints[s][i]; !c.late && len(ds) < maxDiagnostics {
+				ds = appendDiag(ds, b.check(c, b.Env(0, nil)))
+			}
+		}
+		then, other := b.runs(s)
+		if then {
+			ds = b.checkBlock(ds, s.Body)
+		}
+		if other {
+			ds = b.checkBlock(ds, s.Else)
+		}
+	}
+	return ds
+}
+
+// runs reports which blocks of s may run, as far as dims decide it.
+func (b *Bound) runs(s *Stmt) (then, other bool) {
+	if s.Op != OpIf && s.Op != OpFor || !static(s.Exprs[0]) || !static(s.Exprs[1]) {
+		return true, true
+	}
+	x, err1 := s.Exprs[0].Eval(b.Env(0, nil))
+	y, err2 := s.Exprs[1].Eval(b.Env(0, nil))
+	switch {
+	case err1 != nil || err2 != nil:
+		return true, true
+	case s.Op == OpFor:
+		return x < y, false
+	}
+	holds := s.Cmp.Holds(x, y)
+	return holds, !holds
 }
 
 func appendDiag(ds Diagnostics, d *Diagnostic) Diagnostics {
@@ -496,21 +612,16 @@ func appendDiag(ds Diagnostics, d *Diagnostic) Diagnostics {
 
 func (b *Bound) checkSignature(f *Func) Diagnostics {
 	var ds Diagnostics
-	check := func(t *Type, pos Pos) {
+	check := func(t *Type) {
 		if _, err := b.LocalShape(t, b.Env(0, nil)); err != nil {
-			d := b.Info.Prog.Diag("bind", pos, "%v", err)
-			if missing := b.missingDims(t); len(missing) > 0 {
-				d.Message = "no value for " + strings.Join(missing, ", ")
-				d.Help = "give it with --dim " + missing[0] + "=…, or a default: dim " + missing[0] + " = …"
-			}
-			ds = append(ds, d)
+			ds = append(ds, b.Info.Prog.bindError(t.Pos, "give dims that fit, or lay it out otherwise", "%v", err))
 		}
 	}
 	for _, p := range f.Params {
-		check(p.Type, p.Type.Pos)
+		check(p.Type)
 	}
 	for _, t := range f.Results {
-		check(t, t.Pos)
+		check(t)
 	}
 	for i := range b.Info.SigConstraints[f] {
 		ds = appendDiag(ds, b.check(&b.Info.SigConstraints[f][i], b.Env(0, nil)))
@@ -518,29 +629,15 @@ func (b *Bound) checkSignature(f *Func) Diagnostics {
 	return ds
 }
 
-func (b *Bound) missingDims(t *Type) []string {
-	var out []string
-	for _, d := range t.Dims {
-		d.Extent.Walk(func(e *Expr) {
-			if _, ok := b.Dims[e.Name]; e.Kind == ExprName && !ok && !slices.Contains(out, e.Name) {
-				out = append(out, e.Name)
-			}
-		})
-	}
-	return out
-}
-
-// static reports whether c needs no loop variables, ranks or local extents.
-func (c *Constraint) static() bool {
+// static reports whether e needs no loop variables, lets, ranks or local extents.
+func static(e *Expr) bool {
 	ok := true
-	look := func(e *Expr) {
+	e.Walk(func(e *Expr) {
 		switch e.Kind {
 		case ExprVar, ExprRank, ExprExtent:
 			ok = false
 		}
-	}
-	c.A.Walk(look)
-	c.B.Walk(look)
+	})
 	return ok
 }
 
@@ -549,7 +646,7 @@ func (c *Constraint) static() bool {
 func (b *Bound) CheckStmt(s *Stmt, env Env) *Diagnostic {
 	for i := range b.Info.Constraints[s] {
 		c := &b.Info.Constraints[s][i]
-		if c.static() {
+		if !c.late {
 			continue
 		}
 		if d := b.check(c, env); d != nil {
@@ -592,7 +689,7 @@ func valued(e *Expr, v int64) string {
 	if e.Kind == ExprInt {
 		return fmt.Sprint(v)
 	}
-	return fmt.Sprintf("%v=%d", e, v)
+	return fmt.Sprintf("%s=%d", brief(e), v)
 }
 
 // Walk calls f for every statement of b and of the blocks in it, in text order.

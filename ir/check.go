@@ -1,7 +1,9 @@
 package ir
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // maxDiagnostics bounds what Check reports of one program.
@@ -25,15 +27,20 @@ func Check(p *Program) (*Info, Diagnostics) {
 			Constraints:    map[*Stmt][]Constraint{},
 			SigConstraints: map[*Func][]Constraint{},
 		},
-		axes:  map[string]*Mesh{},
-		funcs: map[string]*Func{},
+		axes:    map[string]*Mesh{},
+		sizes:   map[string]poly{},
+		badSize: map[string]bool{},
+		funcs:   map[string]*Func{},
+		unknown: map[string]bool{},
 	}
-	c.norm.resolve = c.definition
-	c.checkDecls()
-	for _, f := range p.Funcs {
-		c.checkFunc(f)
+	c.norm.resolve = c.meaning
+	if c.checkHeads(); c.failed == 0 {
+		c.checkDecls()
+		for _, f := range p.Funcs {
+			c.checkFunc(f)
+		}
+		c.checkCalls()
 	}
-	c.checkCalls()
 	c.ds.Sort()
 	return c.in, c.ds
 }
@@ -45,44 +52,58 @@ type checker struct {
 	norm  normalizer
 	axes  map[string]*Mesh
 	funcs map[string]*Func
+	// sizes are the sizes of mesh axes; badSize names those reported as wrong.
+	sizes   map[string]poly
+	badSize map[string]bool
+	// failed counts errors, those included that are not shown again.
+	failed int
 
 	// State of the function being checked.
 	fn    *Func
 	scope scope
+	// unknown holds undefined names that were reported.
+	unknown map[string]bool
 	// wanted maps a name that the function returns to the signature's type.
 	wanted map[string]*Type
-	// freed maps buffers to where they were freed.
-	freed map[*Sym]Pos
-	// rankIf counts enclosing rank-dependent ifs, loops enclosing loops.
-	rankIf, loops int
-	inGroup       bool
-	returned      bool
+	// ended maps buffers to where they were freed or claimed.
+	ended ended
+	// blocks counts enclosing blocks, rankIf rank-dependent ifs, loops loops,
+	// and lateIf the conditions and loops that Bind cannot decide.
+	blocks, rankIf, loops, lateIf int
+	syms                          int
+	inGroup                       bool
+	returned                      bool
 }
 
 // errorf reports an error; callers set Help or Notes on the result.
 func (c *checker) errorf(kind string, pos Pos, format string, args ...any) *Diagnostic {
-	d := c.p.Diag(kind, pos, format, args...)
-	if len(c.ds) < maxDiagnostics {
-		c.ds = append(c.ds, d)
+	c.failed++
+	if c.full() {
+		return &Diagnostic{}
 	}
+	d := c.p.Diag(kind, pos, format, args...)
+	c.ds = append(c.ds, d)
 	return d
 }
+
+// full reports that no more errors are wanted.
+func (c *checker) full() bool { return len(c.ds) >= maxDiagnostics }
 
 // checkDecls checks dims and meshes and collects function names.
 func (c *checker) checkDecls() {
 	for _, d := range c.p.Dims {
 		if old := c.in.Dims[d.Name]; old != nil {
-			c.errorf("scope", d.Pos, "dim %s is declared twice", d.Name).at(old.Pos, "first here")
+			c.errorf("scope", d.Pos, "dim %s is declared twice", d.Name).at(old.Pos, "first here").help("leave one out")
 			continue
 		}
 		if d.HasValue && d.Default < 0 {
-			c.errorf("type", d.Pos, "dim %s is %d; an extent cannot be negative", d.Name, d.Default)
+			c.errorf("type", d.Pos, "dim %s is %d; an extent cannot be negative", d.Name, d.Default).help("0 is allowed")
 		}
 		c.in.Dims[d.Name] = d
 	}
 	for _, f := range c.p.Funcs {
 		if old := c.funcs[f.Name]; old != nil {
-			c.errorf("scope", f.Pos, "function %s is declared twice", f.Name).at(old.Pos, "first here")
+			c.errorf("scope", f.Pos, "function %s is declared twice", f.Name).at(old.Pos, "first here").help("choose another name")
 			continue
 		}
 		c.funcs[f.Name] = f
@@ -101,6 +122,7 @@ func (c *checker) checkDecls() {
 			c.checkAxis(m, ax)
 		}
 	}
+	c.setSizes()
 	if len(c.p.Funcs) == 0 {
 		c.errorf("structure", Pos{}, "the program has no function").help("func f(%x: f32[4]) -> f32[4] { return %x }")
 	}
@@ -108,21 +130,32 @@ func (c *checker) checkDecls() {
 
 func (c *checker) checkAxis(m *Mesh, ax MeshAxis) {
 	if ax.Name == WorldAxis {
-		c.errorf("scope", ax.Pos, "the mesh axis %q is built in: all ranks", WorldAxis).help("choose another name")
+		c.errorf("scope", ax.Pos, "the mesh axis %s is built in: all ranks", WorldAxis).help("choose another name")
 		return
 	}
 	if old := c.axes[ax.Name]; old != nil {
-		c.errorf("scope", ax.Pos, "mesh axis %s is declared twice", ax.Name).at(old.Pos, "first here")
+		for _, here := range m.Axes {
+			if here.Name == ax.Name && here.Pos != ax.Pos {
+				old = m
+			}
+		}
+		c.errorf("scope", ax.Pos, "mesh axis %s is declared twice", ax.Name).at(old.Pos, "first here").help("choose another name")
 		return
 	}
 	c.axes[ax.Name] = m
-	c.checkExpr(ax.Size)
+	before := c.failed
 	ax.Size.Walk(func(e *Expr) {
 		switch e.Kind {
 		case ExprRank, ExprSize, ExprExtent, ExprVar:
-			c.errorf("structure", e.Pos, "a mesh's size may use dims and numbers only")
+			c.errorf("structure", e.Pos, "a mesh's size may use dims and numbers only").help("mesh " + ax.Name + "[4], or a dim: dim P = 4")
 		}
 	})
+	if c.failed != before || !c.checkExpr(ax.Size) {
+		c.badSize[ax.Name] = true
+	} else if v, ok := c.norm.norm(ax.Size).constValue(); ok && (v < 1 || v > MaxRanks) {
+		c.errorf("type", ax.Pos, "mesh axis %s has size %d; a mesh has between 1 and %d ranks", ax.Name, v, MaxRanks)
+		c.badSize[ax.Name] = true
+	}
 }
 
 // declareByUse declares the dims that stand bare as a parameter's extent (S8).
@@ -138,8 +171,9 @@ func (c *checker) declareByUse(f *Func) {
 
 func (c *checker) checkFunc(f *Func) {
 	c.fn, c.scope = f, scope{names: map[string]*Sym{}}
-	c.freed, c.wanted = map[*Sym]Pos{}, map[string]*Type{}
-	c.rankIf, c.loops, c.inGroup, c.returned = 0, 0, false, false
+	c.unknown, c.wanted, c.ended = map[string]bool{}, map[string]*Type{}, ended{}
+	c.blocks, c.rankIf, c.loops, c.lateIf, c.inGroup, c.returned = 0, 0, 0, 0, false, false
+	before := c.failed
 	for _, p := range f.Params {
 		c.in.Params[f] = append(c.in.Params[f], c.defineParam(p))
 	}
@@ -149,9 +183,9 @@ func (c *checker) checkFunc(f *Func) {
 	c.findWanted(f)
 	c.checkRefines(f)
 	c.checkBlock(f.Body)
-	if !c.returned && len(f.Results) > 0 && !c.ds.HasErrors() {
-		c.errorf("structure", f.Body.End, "function %s ends without return", f.Name).
-			help("it must return " + plural(len(f.Results), "value"))
+	if !c.returned && len(f.Results) > 0 && c.failed == before {
+		c.errorf("structure", f.Body.End, "%s ends without return", f.Name).
+			at(f.Pos, "it has %s", plural(len(f.Results), "result")).help("end it with return %y")
 	}
 }
 
@@ -168,27 +202,29 @@ func (c *checker) defineParam(p *Param) *Sym {
 
 // checkSignatureType checks a parameter's or result's type.
 func (c *checker) checkSignatureType(t *Type) bool {
-	if !c.checkType(t) {
+	if !c.globalExtents(t) || !c.checkType(t) {
 		return false
 	}
 	if len(t.Partial) > 0 {
-		c.errorf("layout", t.Pos, "a signature cannot hold a partial value").
+		c.errorf("layout", t.Pos, "a parameter or result cannot be partial").
 			help("name the layout it has after the reduction (S10)")
 		return false
 	}
+	return true
+}
+
+// globalExtents demands extents that are the same on all ranks and known
+// outside the function.
+func (c *checker) globalExtents(t *Type) bool {
+	before := c.failed
 	for _, d := range t.Dims {
-		ok := true
 		d.Extent.Walk(func(e *Expr) {
 			if e.Kind == ExprRank || e.Kind == ExprVar || e.Kind == ExprExtent {
-				c.errorf("type", e.Pos, "a signature's extents may use dims, sizes and numbers only")
-				ok = false
+				c.errorf("type", e.Pos, "the extents of parameters and results may use dims, sizes and numbers only").help("declare a dim: dim T = 64")
 			}
 		})
-		if !ok {
-			return false
-		}
 	}
-	return true
+	return c.failed == before
 }
 
 // findWanted notes which layout the signature asks of each returned name, so
@@ -216,9 +252,9 @@ func (c *checker) checkRefines(f *Func) {
 			help(didYouMean(f.Refines.Text, c.funcNames()))
 		return
 	}
-	for h, steps := g, 0; h != nil && steps <= len(c.p.Funcs); h, steps = c.funcs[h.Refines.Text], steps+1 {
+	for h, steps := g, 0; h != nil && steps <= maxNesting; h, steps = c.funcs[h.Refines.Text], steps+1 {
 		if h == f {
-			c.errorf("structure", f.Refines.Pos, "%s refines itself", f.Name)
+			c.errorf("structure", f.Refines.Pos, "%s refines itself", f.Name).help("one of them must say what the others compute")
 			return
 		}
 	}
@@ -230,15 +266,18 @@ func (c *checker) checkRefines(f *Func) {
 
 func (c *checker) signatureDifference(f, g *Func) string {
 	if len(f.Params) != len(g.Params) || len(f.Results) != len(g.Results) {
-		return "they differ in the number of parameters or results"
+		return fmt.Sprintf("it has %s and %s, not %d and %d", plural(len(f.Params), "parameter"), plural(len(f.Results), "result"), len(g.Params), len(g.Results))
 	}
 	for i, p := range f.Params {
 		q := g.Params[i]
-		if p.Inout != q.Inout || !c.sameType(p.Type, q.Type) {
+		if p.Inout != q.Inout {
+			return "parameter %" + p.Name + " is inout in one of them only"
+		}
+		if !c.sameType(p.Type, q.Type) {
 			return "parameter %" + p.Name + " is " + p.Type.String() + " here and " + q.Type.String() + " there"
 		}
 		if p.Name != q.Name {
-			return "parameter " + q.Name + " is called " + p.Name + " here"
+			return "parameter %" + q.Name + " is called %" + p.Name + " here"
 		}
 	}
 	for i, t := range f.Results {
@@ -283,7 +322,7 @@ func (c *checker) checkCalls() {
 				c.errorf("structure", s.Pos, "calling %s here is recursion", g.Name).
 					at(g.Pos, "it is still running").help("calls are inlined; write a loop")
 			case depth > maxNesting:
-				c.errorf("limit", s.Pos, "calls nest deeper than %d", maxNesting)
+				c.errorf("limit", s.Pos, "calls nest deeper than %d", maxNesting).help("calls are inlined; write a loop")
 			case state[g] == white:
 				visit(g, depth+1)
 			}
@@ -299,19 +338,23 @@ func (c *checker) checkCalls() {
 
 // checkType checks axes, mesh and extents of a type as written.
 func (c *checker) checkType(t *Type) bool {
-	before := len(c.ds)
-	mesh := c.typeMesh(t)
+	before := c.failed
+	mesh, ok := c.typeMesh(t)
+	if !ok {
+		return false
+	}
 	var seen []string
 	use := func(axis string) {
 		m, known := c.axes[axis]
 		switch {
+		case axis == WorldAxis:
+			c.errorf("layout", t.Pos, "%s is no axis to split a value over", WorldAxis).help("list the mesh's axes: /(" + strings.Join(c.axisNames(), ", ") + ")")
 		case !known:
-			c.errorf("layout", t.Pos, "there is no mesh axis %s", axis).help(didYouMean(axis, c.axisNames()))
+			c.errorf("layout", t.Pos, "there is no mesh axis %s", axis).help(c.axisHelp(axis))
 		case slices.Contains(seen, axis):
 			c.errorf("layout", t.Pos, "mesh axis %s occurs twice in one type", axis).help("an axis can split one dimension, once (S1)")
-		case mesh != nil && m != mesh:
-			c.errorf("layout", t.Pos, "mesh axis %s is not an axis of the value's mesh", axis).
-				help("name its sub-mesh behind the type: @" + axis)
+		case m != mesh:
+			c.errorf("layout", t.Pos, "mesh axis %s is not an axis of the value's mesh", axis).help(placeHelp(m))
 		}
 		seen = append(seen, axis)
 	}
@@ -327,17 +370,32 @@ func (c *checker) checkType(t *Type) bool {
 			c.errorf("layout", t.Pos, "partial needs a reduction").help("sum, max, min or avg")
 		}
 	}
-	return len(c.ds) == before
+	return c.failed == before
 }
 
-// typeMesh returns the mesh a type is placed on.
-func (c *checker) typeMesh(t *Type) *Mesh {
+// typeMesh returns the mesh a type is placed on; nil where all ranks are. A
+// mesh is named one way only, so that layouts compare as they are written.
+func (c *checker) typeMesh(t *Type) (*Mesh, bool) {
 	if t.Mesh == "" {
-		return c.p.mainMesh()
+		return c.p.mainMesh(), true
 	}
 	m := c.axes[t.Mesh]
-	if m == nil {
-		c.errorf("layout", t.Pos, "there is no mesh axis %s", t.Mesh).help(didYouMean(t.Mesh, c.axisNames()))
+	switch {
+	case m == nil:
+		c.errorf("layout", t.Pos, "there is no mesh axis %s", t.Mesh).help(c.axisHelp(t.Mesh))
+	case !m.HasDevices:
+		c.errorf("layout", t.Pos, "@%s names the main mesh, where every value is by itself", t.Mesh).help("leave @" + t.Mesh + " out")
+	case m.Axes[0].Name != t.Mesh:
+		c.errorf("layout", t.Pos, "@%s: a mesh is named by its first axis", t.Mesh).help("write @" + m.Axes[0].Name)
+	default:
+		return m, true
 	}
-	return m
+	return nil, false
+}
+
+func placeHelp(m *Mesh) string {
+	if m.HasDevices {
+		return "name its sub-mesh behind the type: @" + m.Axes[0].Name
+	}
+	return "a value on a sub-mesh is split over that mesh's axes only"
 }

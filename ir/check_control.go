@@ -1,6 +1,6 @@
 package ir
 
-import "maps"
+import "fmt"
 
 // checkControl checks on, for, if, call and return.
 func (c *checker) checkControl(s *Stmt) {
@@ -32,12 +32,34 @@ func (c *checker) checkFor(s *Stmt) {
 	}
 	mark := c.scope.open()
 	i := &Sym{Kind: SymIndex, Name: s.Results[0].Text, Pos: s.Results[0].Pos, Def: s}
+	i.value = c.loopVariable(s)
 	c.define(i)
 	c.in.Results[s] = []*Sym{i}
 	c.loops++
-	c.checkBlock(s.Body)
+	c.lateBlock(s, s.Body)
 	c.loops--
 	c.scope.close(mark)
+}
+
+// loopVariable returns an atom of its own for the variable of a loop, which is
+// below the upper bound wherever the body runs.
+func (c *checker) loopVariable(s *Stmt) poly {
+	c.syms++
+	lo, hi := c.norm.norm(s.Exprs[0]), c.norm.norm(s.Exprs[1])
+	return c.norm.leaf("loop "+itoa(c.syms), atom{expr: &Expr{Kind: ExprVar, Name: s.Results[0].Text}, nonNegative: c.norm.nonNegative(lo), below: hi})
+}
+
+// lateBlock checks a block of s; constraints in it are for Bind only if Bind
+// can tell whether the block runs.
+func (c *checker) lateBlock(s *Stmt, b *Block) {
+	late := !static(s.Exprs[0]) || !static(s.Exprs[1])
+	if late {
+		c.lateIf++
+	}
+	c.checkBlock(b)
+	if late {
+		c.lateIf--
+	}
 }
 
 func (c *checker) checkIf(s *Stmt) {
@@ -45,13 +67,12 @@ func (c *checker) checkIf(s *Stmt) {
 	if dep {
 		c.rankIf++
 	}
-	before := maps.Clone(c.freed)
-	c.checkBlock(s.Body)
+	mark := c.ended.mark()
+	c.lateBlock(s, s.Body)
 	if s.Else != nil {
-		afterThen := c.freed
-		c.freed = before
-		c.checkBlock(s.Else)
-		maps.Copy(c.freed, afterThen)
+		redo := c.ended.undo(mark)
+		c.lateBlock(s, s.Else)
+		redo()
 	}
 	if dep {
 		c.rankIf--
@@ -69,7 +90,7 @@ func (c *checker) checkCall(s *Stmt) {
 	}
 	if len(syms) != len(f.Params) || (len(s.Results) != len(f.Results) && len(s.Results) > 0) {
 		c.errorf("type", s.Pos, "%s takes %s and has %s; the call gives %d and names %d", f.Name,
-			plural(len(f.Params), "parameter"), plural(len(f.Results), "result"), len(syms), len(s.Results)).at(f.Pos, "declared here")
+			plural(len(f.Params), "parameter"), plural(len(f.Results), "result"), len(syms), len(s.Results)).at(f.Pos, "declared here").help("%y = call " + f.Name + " %x, …")
 		c.defineBad(s)
 		return
 	}
@@ -81,7 +102,14 @@ func (c *checker) checkCall(s *Stmt) {
 		c.define(sym)
 		c.in.Results[s] = append(c.in.Results[s], sym)
 	}
-	if s.Type == nil || len(s.Results) != 1 || !c.checkType(s.Type) {
+	if s.Type == nil {
+		return
+	}
+	if len(s.Results) != 1 {
+		c.errorf("structure", s.Pos, "a type can be written before a call with one result only").help("leave the type out")
+		return
+	}
+	if !c.checkType(s.Type) || !c.stillPartial(s.Type, c.in.Results[s][0].Type) {
 		return
 	}
 	if sym := c.in.Results[s][0]; c.sameShape(s, sym.Type, s.Type, s.Type.Pos) && !SameLayout(sym.Type, s.Type) {
@@ -98,13 +126,16 @@ func (c *checker) checkArguments(s *Stmt, f *Func, syms []*Sym) {
 		switch {
 		case p.Inout:
 			if syms[i].Kind != SymBuffer || syms[i].ReadOnly() {
-				c.errorf("type", pos, "%%%s of %s is inout and takes a buffer, but %%%s is %s", p.Name, f.Name, syms[i].Name, syms[i].Kind)
+				c.errorf("type", pos, "%%%s of %s is inout and takes a buffer, and %%%s is %s", p.Name, f.Name, syms[i].Name, syms[i].Root().Kind).
+					at(syms[i].Root().Pos, "defined here").help("copy it into a buffer first: %b = alloc …")
 				continue
 			}
-			c.assignable(s, p.Type.LocalType(), syms[i].Type, pos)
+			if c.writable(syms[i], pos) && c.assignable(s, syms[i].Type, c.localTypeOf(p.Type), pos) {
+				c.checkArgAlias(s, f, syms, i)
+			}
 		case syms[i].Kind == SymBuffer:
 			// Like return: the callee's layout is claimed for the buffer.
-			c.assignable(s, syms[i].Type, p.Type.LocalType(), pos)
+			c.assignable(s, syms[i].Type, c.localTypeOf(p.Type), pos)
 		case c.sameShape(s, syms[i].Type, p.Type, pos) && !SameLayout(syms[i].Type, p.Type):
 			needs[i], reshard = p.Type, true
 		}
@@ -114,13 +145,29 @@ func (c *checker) checkArguments(s *Stmt, f *Func, syms []*Sym) {
 	}
 }
 
+// checkArgAlias refuses an inout argument that another argument names too: the
+// callee's text takes them for two tensors.
+func (c *checker) checkArgAlias(s *Stmt, f *Func, syms []*Sym, i int) {
+	for k, other := range syms {
+		switch {
+		case k == i || k < i && f.Params[k].Inout: // a pair is reported once
+		case other.Root() != syms[i].Root() || other.Root().Count != nil && !samePlaces(&s.Args[k], &s.Args[i]):
+		case other != syms[i] && other.Base != nil && syms[i].Base != nil: // byte ranges decide, when planned
+		default:
+			c.errorf("alias", s.Args[max(i, k)].Pos, "%s may write %%%s, and is given it twice", f.Name, syms[i].Root().Name).
+				at(f.Params[i].Pos, "%%%s is inout", f.Params[i].Name).help("give it a copy: %c = copy %" + other.Name)
+			return
+		}
+	}
+}
+
 // checkReturn checks the returned places against the signature.
 func (c *checker) checkReturn(s *Stmt) {
 	c.returned = true
 	syms, ok := c.tensors(s)
 	if len(syms) != len(c.fn.Results) {
 		c.errorf("type", s.Pos, "%s has %s, and return names %d", c.fn.Name, plural(len(c.fn.Results), "result"), len(syms)).
-			at(c.fn.Pos, "declared here")
+			at(c.fn.Pos, "declared here").help("name a place for each result")
 		return
 	}
 	if !ok {
@@ -131,7 +178,7 @@ func (c *checker) checkReturn(s *Stmt) {
 	for i, sym := range syms {
 		want, pos := c.fn.Results[i], s.Args[i].Pos
 		if sym.Kind == SymBuffer {
-			c.assignable(s, sym.Type, want.LocalType(), pos)
+			c.assignable(s, sym.Type, c.localTypeOf(want), pos)
 			continue
 		}
 		if c.sameShape(s, sym.Type, want, pos) && !SameLayout(sym.Type, want) {
@@ -145,37 +192,34 @@ func (c *checker) checkReturn(s *Stmt) {
 
 // sameShape demands equal dtype and global extents.
 func (c *checker) sameShape(s *Stmt, have, want *Type, pos Pos) bool {
-	if have.DType != want.DType || len(have.Dims) != len(want.Dims) {
-		c.errorf("type", pos, "this is %s, but %s is wanted", have, want).help(castHelp(have, want))
-		return false
-	}
-	for i := range have.Dims {
-		if !c.require(s, CheckEqual, have.Dims[i].Extent, want.Dims[i].Extent, pos,
-			"dimension "+itoa(i)+" of "+have.String()+" does not fit "+want.String(), "") {
-			return false
-		}
-	}
-	return true
+	return c.fits(s, have, want, pos, "")
 }
 
 // assignable demands equal dtype and local extents of two local types.
 func (c *checker) assignable(s *Stmt, have, want *Type, pos Pos) bool {
+	return c.fits(s, have, want, pos, " on each rank")
+}
+
+func (c *checker) fits(s *Stmt, have, want *Type, pos Pos, where string) bool {
 	if have.DType != want.DType || len(have.Dims) != len(want.Dims) {
-		c.errorf("type", pos, "this is %s on each rank, but %s is wanted", have, want).help(castHelp(have, want))
+		c.errorf("type", pos, "this is %s%s, and %s is wanted", brief(have), where, brief(want)).help(fitHelp(have, want))
 		return false
 	}
 	for i := range have.Dims {
-		if !c.require(s, CheckEqual, have.Dims[i].Extent, want.Dims[i].Extent, pos,
-			"dimension "+itoa(i)+" of "+have.String()+" does not fit "+want.String(), "") {
+		a, b := have.Dims[i].Extent, want.Dims[i].Extent
+		if c.norm.equal(a, b) == yes {
+			continue // without making the message
+		}
+		if !c.require(s, CheckEqual, a, b, pos, fmt.Sprintf("dimension %d of %s does not fit %s", i, brief(have), brief(want)), "") {
 			return false
 		}
 	}
 	return true
 }
 
-func castHelp(have, want *Type) string {
-	if len(have.Dims) == len(want.Dims) && have.DType != want.DType {
-		return "convert it with cast"
+func fitHelp(have, want *Type) string {
+	if len(have.Dims) != len(want.Dims) {
+		return "change the number of dimensions with reshape or select"
 	}
-	return ""
+	return "convert it with cast"
 }

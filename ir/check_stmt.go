@@ -8,22 +8,33 @@ import (
 // checkBlock checks the statements of a block in a scope of their own.
 func (c *checker) checkBlock(b *Block) {
 	mark := c.scope.open()
+	c.blocks++
 	for i, s := range b.Stmts {
-		if c.returned {
-			c.errorf("structure", s.Pos, "nothing may follow return")
+		if c.full() {
 			break
 		}
 		if s.Op == OpReturn && (b != c.fn.Body || i != len(b.Stmts)-1) {
-			c.errorf("structure", s.Pos, "return must be the last statement of the function")
+			c.errorf("structure", s.Pos, "return must be the last statement of the function").
+				help("functions have one way out: write results in the branches, return behind them")
 			continue
 		}
 		c.checkStmt(s)
 	}
+	c.blocks--
 	c.scope.close(mark)
 }
 
 func (c *checker) checkStmt(s *Stmt) {
-	if s.Op == InvalidOp {
+	if s.Op == InvalidOp || s.Op >= numOps {
+		c.errorf("structure", s.Pos, "a statement without an operation")
+		return
+	}
+	if c.blocks > maxNesting {
+		c.errorf("limit", s.Pos, "blocks nest deeper than %d", maxNesting).help("move the inner ones into a function")
+		return
+	}
+	if !c.checkParts(s) {
+		c.defineBad(s)
 		return
 	}
 	if c.inGroup && !allowedInGroup(s) {
@@ -50,8 +61,10 @@ func (c *checker) checkStmt(s *Stmt) {
 
 func allowedInGroup(s *Stmt) bool {
 	switch s.Op {
-	case OpSend, OpRecv, OpLet, OpFor, OpIf:
+	case OpSend, OpRecv, OpLet, OpIf, OpGroup: // a group in a group is reported as such
 		return true
+	case OpFor:
+		return s.Streams == 0
 	}
 	return s.Op.Info().Class == ClassView && s.Into == nil
 }
@@ -71,8 +84,10 @@ func (c *checker) defineBad(s *Stmt) {
 				kind = SymCounter
 			case OpLet, OpFor:
 				kind = SymIndex
+			case OpAlloc:
+				kind = SymBuffer
 			}
-			c.define(&Sym{Kind: kind, Name: r.Text, Pos: r.Pos, Def: s})
+			c.define(&Sym{Kind: kind, Name: r.Text, Pos: r.Pos, Def: s, Count: s.Count})
 		}
 	}
 }
@@ -80,7 +95,7 @@ func (c *checker) defineBad(s *Stmt) {
 // checkShape checks what the Op table says of every statement: the number of
 // operands, into, and attributes.
 func (c *checker) checkShape(s *Stmt) bool {
-	before := len(c.ds)
+	before := c.failed
 	info := s.Op.Info()
 	if n := len(s.Args); n < info.MinArgs || n > info.MaxArgs {
 		want := plural(info.MinArgs, "operand")
@@ -91,11 +106,11 @@ func (c *checker) checkShape(s *Stmt) bool {
 	}
 	switch {
 	case s.Into != nil && info.Into == IntoNever:
-		c.errorf("structure", s.Into.Pos, "%s takes no into", s.Op)
+		c.errorf("structure", s.Into.Pos, "%s takes no into", s.Op).help(s.Op.String() + ": " + info.Doc)
 	case s.Into == nil && info.Into == IntoMust:
-		c.errorf("structure", s.Pos, "%s needs into %%place", s.Op)
+		c.errorf("structure", s.Pos, "%s needs into %%place", s.Op).help(s.Op.String() + ": " + info.Doc)
 	case s.Into != nil && len(s.Results) > 0:
-		c.errorf("structure", s.Into.Pos, "a statement has a result or an into, not both")
+		c.errorf("structure", s.Into.Pos, "a statement has a result or an into, not both").help("leave one out")
 	case info.Into == IntoMay && s.Into == nil && len(s.Results) == 0:
 		c.errorf("structure", s.Pos, "the result of %s is dropped", s.Op).help("%y = " + s.Op.String() + " …, or … into %y")
 	}
@@ -116,7 +131,7 @@ func (c *checker) checkShape(s *Stmt) bool {
 	if s.Peer != nil {
 		c.checkPeer(s.Peer)
 	}
-	return len(c.ds) == before
+	return c.failed == before
 }
 
 func (c *checker) checkAttr(s *Stmt, i int) {
@@ -128,12 +143,18 @@ func (c *checker) checkAttr(s *Stmt, i int) {
 	}
 	for k := range i {
 		if s.Attrs[k].Name == a.Name {
-			c.errorf("structure", a.Pos, "%s= is given twice", a.Name)
+			c.errorf("structure", a.Pos, "%s= is given twice", a.Name).help("leave one out")
 			return
 		}
 	}
+	if !wellMade(a, spec.Kind) {
+		c.errorf("structure", a.Pos, "%s= has no value that %s takes", a.Name, s.Op).help(a.Name + ": " + spec.Doc)
+		return
+	}
 	for _, e := range a.Exprs {
-		c.checkExpr(e)
+		if c.wholeExpr(a.Pos, e) {
+			c.checkExpr(e)
+		}
 	}
 	if a.Kind == AttrWord && spec.Words != nil && len(a.Words) == 1 && !slices.Contains(spec.Words, a.Words[0]) {
 		c.errorf("structure", a.Pos, "%s=%s is not known", a.Name, a.Words[0]).help("one of: " + strings.Join(spec.Words, ", "))
@@ -141,6 +162,21 @@ func (c *checker) checkAttr(s *Stmt, i int) {
 	if a.Name == "over" {
 		c.checkOver(a)
 	}
+}
+
+// wellMade reports whether a's value is of the kind its operation declares.
+func wellMade(a *Attr, kind AttrKind) bool {
+	switch kind {
+	case AttrExpr:
+		return a.Kind == kind && len(a.Exprs) == 1
+	case AttrNumber:
+		return a.Kind == kind && (a.IsNum || len(a.Exprs) == 1)
+	case AttrWord:
+		return a.Kind == kind && len(a.Words) == 1
+	case AttrWords:
+		return a.Kind == kind && len(a.Words) > 0
+	}
+	return a.Kind == kind
 }
 
 func attrHelp(op Op) string {
@@ -162,14 +198,14 @@ func (c *checker) checkOver(a *Attr) {
 		m, known := c.axes[ax]
 		switch {
 		case ax == WorldAxis && len(a.Words) > 1:
-			c.errorf("structure", a.Pos, "over=%s is all ranks already", WorldAxis)
+			c.errorf("structure", a.Pos, "over=%s is all ranks already", WorldAxis).help("leave the other axes out")
 		case ax == WorldAxis:
 		case !known:
-			c.errorf("scope", a.Pos, "there is no mesh axis %s", ax).help(didYouMean(ax, c.axisNames()))
+			c.knownAxis("scope", ax, a.Pos)
 		case slices.Contains(a.Words[:i], ax):
-			c.errorf("structure", a.Pos, "mesh axis %s is named twice", ax)
+			c.errorf("structure", a.Pos, "mesh axis %s is named twice", ax).help("leave one out")
 		case mesh != nil && m != mesh:
-			c.errorf("structure", a.Pos, "%s and %s are axes of different meshes", a.Words[0], ax)
+			c.errorf("structure", a.Pos, "%s and %s are axes of different meshes", a.Words[0], ax).help("a team lies in one mesh")
 		default:
 			mesh = m
 		}
@@ -177,19 +213,23 @@ func (c *checker) checkOver(a *Attr) {
 }
 
 func (c *checker) checkPeer(p *Peer) {
-	if p.Axis != WorldAxis && c.axes[p.Axis] == nil {
-		c.errorf("scope", p.Pos, "there is no mesh axis %s", p.Axis).help(didYouMean(p.Axis, c.axisNames()))
-	}
+	c.knownAxis("scope", p.Axis, p.Pos)
 	c.checkExpr(p.Index)
 }
 
+// inRange demands 0 <= e < count; what says what e counts.
+func (c *checker) inRange(s *Stmt, e, count *Expr, pos Pos, what string) bool {
+	return c.require(s, CheckAtMost, Int(0), e, pos, what+" is negative", "") &&
+		c.require(s, CheckLess, e, count, pos, what+" is out of range", "indices count from 0")
+}
+
 // place resolves an operand and checks its index. It returns nil after an error.
-func (c *checker) place(p *Place) *Sym {
+func (c *checker) place(st *Stmt, p *Place) *Sym {
 	s := c.lookup(p.Name, p.Pos)
 	if s == nil {
 		return nil
 	}
-	if p.Index != nil && !c.checkExpr(p.Index) {
+	if p.Index != nil && (!c.wholeExpr(p.Pos, p.Index) || !c.checkExpr(p.Index)) {
 		return nil
 	}
 	switch {
@@ -200,9 +240,16 @@ func (c *checker) place(p *Place) *Sym {
 		c.errorf("type", p.Pos, "%%%s is an array", p.Name).help("name an element: %" + p.Name + "[0]")
 		return nil
 	}
-	if pos, freed := c.freed[s.Root()]; freed {
-		c.errorf("lifetime", p.Pos, "%%%s is used after it was freed", p.Name).at(pos, "freed here").
-			help("move the free behind the last use")
+	if pos, freed := c.ended.freed(s); freed {
+		if st.Op == OpFree {
+			c.errorf("lifetime", p.Pos, "%%%s is freed twice", p.Name).at(pos, "first here").help("leave one out")
+		} else {
+			c.errorf("lifetime", p.Pos, "%%%s is used after it was freed", p.Name).at(pos, "freed here").
+				help("move the free behind the last use")
+		}
+		return nil
+	}
+	if p.Index != nil && !c.inRange(st, p.Index, s.Count, p.Pos, "the index of %"+p.Name) {
 		return nil
 	}
 	return s
@@ -210,19 +257,22 @@ func (c *checker) place(p *Place) *Sym {
 
 // kinded resolves an operand that must be of one of the given kinds.
 func (c *checker) kinded(s *Stmt, p *Place, kinds ...SymKind) *Sym {
+	words := make([]string, len(kinds))
+	for i, k := range kinds {
+		words[i] = k.String()
+	}
+	want := strings.Join(words, " or ")
 	if p.Main {
+		c.errorf("type", p.Pos, "%s takes %s, and main is a stream", s.Op, want).help(s.Op.String() + ": " + s.Op.Info().Doc)
 		return nil
 	}
-	sym := c.place(p)
+	sym := c.place(s, p)
 	if sym == nil {
 		return nil
 	}
 	if !slices.Contains(kinds, sym.Kind) {
-		words := make([]string, len(kinds))
-		for i, k := range kinds {
-			words[i] = k.String()
-		}
-		c.errorf("type", p.Pos, "%s takes %s, but %%%s is %s", s.Op, strings.Join(words, " or "), p.Name, sym.Kind)
+		c.errorf("type", p.Pos, "%s takes %s, and %%%s is %s", s.Op, want, p.Name, sym.Kind).
+			at(sym.Pos, "defined here").help(s.Op.String() + ": " + s.Op.Info().Doc)
 		return nil
 	}
 	return sym
@@ -234,11 +284,6 @@ func (c *checker) tensors(s *Stmt) ([]*Sym, bool) {
 	ok := true
 	syms := make([]*Sym, len(s.Args))
 	for i := range s.Args {
-		if s.Args[i].Main {
-			c.errorf("type", s.Args[i].Pos, "%s takes tensors, and main is a stream", s.Op)
-			ok = false
-			continue
-		}
 		syms[i] = c.kinded(s, &s.Args[i], SymValue, SymBuffer)
 		ok = ok && syms[i] != nil && syms[i].Type != nil
 	}
@@ -248,31 +293,32 @@ func (c *checker) tensors(s *Stmt) ([]*Sym, bool) {
 
 // destination resolves into and checks that it may be written.
 func (c *checker) destination(s *Stmt) *Sym {
-	if s.Into.Main {
-		c.errorf("type", s.Into.Pos, "into takes a buffer, and main is a stream")
-		return nil
-	}
 	d := c.kinded(s, s.Into, SymBuffer, SymValue)
-	if d == nil || d.Type == nil {
-		return nil
-	}
-	root := d.Root()
-	switch {
-	case root.Kind == SymValue && root.Param != nil:
-		c.errorf("alias", s.Into.Pos, "the parameter %%%s is read-only", root.Name).at(root.Pos, "declared here").
-			help("declare it inout, or write to a buffer: %b = alloc …")
-		return nil
-	case root.Kind == SymValue:
-		c.errorf("alias", s.Into.Pos, "%%%s is a value and cannot be written", root.Name).at(root.Pos, "defined here").
-			help("values are immutable; write to a buffer: %b = alloc …")
-		return nil
-	case root.Claimed:
-		c.errorf("alias", s.Into.Pos, "%%%s was claimed as a value and cannot be written any more", root.Name).
-			help("write before the claim, or to another buffer")
+	if d == nil || d.Type == nil || !c.writable(d, s.Into.Pos) {
 		return nil
 	}
 	c.in.Into[s] = d
 	return d
+}
+
+// writable reports writes to what is read-only.
+func (c *checker) writable(d *Sym, pos Pos) bool {
+	root := d.Root()
+	claim, claimed := c.ended.claimed(d)
+	switch {
+	case root.Kind == SymValue && root.Param != nil:
+		c.errorf("alias", pos, "the parameter %%%s is read-only", root.Name).at(root.Pos, "declared here").
+			help("declare it inout, or write to a buffer: %b = alloc …")
+	case root.Kind == SymValue:
+		c.errorf("alias", pos, "%%%s is a value and cannot be written", root.Name).at(root.Pos, "defined here").
+			help("values are immutable; write to a buffer: %b = alloc …")
+	case claimed:
+		c.errorf("alias", pos, "%%%s was claimed as a value and cannot be written any more", root.Name).at(claim, "claimed here").
+			help("write before the claim, or to another buffer")
+	default:
+		return true
+	}
+	return false
 }
 
 // require demands a relation: decided here, or kept for bind or unrolling.
@@ -294,10 +340,12 @@ func (c *checker) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, 
 		return true
 	case no:
 		rels := [...]string{"is not", "is not a multiple of", "is more than", "is not less than"}
-		c.errorf("type", pos, "%s: %s %s %s", message, a, rels[rel], b).help(help)
+		c.errorf("type", pos, "%s: %s %s %s", message, brief(a), rels[rel], brief(b)).help(help)
 		return false
 	}
-	c.in.Constraints[s] = append(c.in.Constraints[s], Constraint{Pos: pos, Rel: rel, A: a, B: b, Message: message, Help: help})
+	k := Constraint{Pos: pos, Rel: rel, A: a, B: b, Message: message, Help: help}
+	k.late = c.lateIf > 0 || !static(a) || !static(b)
+	c.in.Constraints[s] = append(c.in.Constraints[s], k)
 	return true
 }
 
@@ -306,7 +354,7 @@ func (c *checker) checkTransfer(s *Stmt) {
 	if s.Op == OpGroup {
 		outer := c.inGroup
 		if outer {
-			c.errorf("structure", s.Pos, "groups do not nest")
+			c.errorf("structure", s.Pos, "groups do not nest").help("everything in the outer group is posted together already")
 		}
 		c.inGroup = true
 		c.checkBlock(s.Body)
@@ -314,6 +362,7 @@ func (c *checker) checkTransfer(s *Stmt) {
 		return
 	}
 	syms, ok := c.tensors(s)
+	ok = c.onDevice(s, syms) && ok && c.inRange(s, s.Peer.Index, &Expr{Kind: ExprSize, Name: s.Peer.Axis}, s.Peer.Pos, "the peer's index")
 	switch s.Op {
 	case OpPut, OpGet:
 		dst := c.destination(s)
@@ -329,29 +378,40 @@ func (c *checker) checkTransfer(s *Stmt) {
 			c.errorf("type", pos, "%s reaches the peer's copy of a symmetric buffer, and %%%s is none", s.Op, remote.Root().Name).
 				at(remote.Root().Pos, "defined here").help("alloc it with the word symmetric behind its type")
 		}
-	case OpSend:
 	case OpRecv:
-		s.Into = &s.Args[0] // checked like a destination, then put back
-		c.destination(s)
-		s.Into = nil
-		delete(c.in.Into, s)
+		if ok {
+			c.writable(syms[0], s.Args[0].Pos)
+		}
 	}
+}
+
+// onDevice refuses host buffers where peers or a team would have to reach them.
+func (c *checker) onDevice(s *Stmt, syms []*Sym) bool {
+	before := c.failed
+	for i, sym := range syms {
+		if sym != nil && sym.flags()&Host != 0 {
+			c.errorf("type", s.Args[i].Pos, "%s works on device memory, and %%%s is a host buffer", s.Op, sym.Root().Name).
+				at(sym.Root().Pos, "defined here").help("copy it to a buffer of the device first")
+		}
+	}
+	return c.failed == before
+}
+
+// flags returns the flags of the alloc that made s's memory.
+func (s *Sym) flags() AllocFlags {
+	if d := s.Root().Def; d != nil && d.Op == OpAlloc {
+		return d.Flags
+	}
+	return 0
 }
 
 // symmetric reports whether s is, or is a view of, a symmetric buffer.
-func (s *Sym) symmetric() bool {
-	d := s.Root().Def
-	return d != nil && d.Op == OpAlloc && d.Flags&Symmetric != 0
-}
+func (s *Sym) symmetric() bool { return s.flags()&Symmetric != 0 }
 
 // sameLocal demands equal dtype and local shape of a transfer's two ends.
 func (c *checker) sameLocal(s *Stmt, from, to *Sym) {
-	a, b := from.Type.LocalType(), to.Type.LocalType()
-	if len(from.Type.Partial) > 0 {
-		// A partial's local contribution may be moved; its shape is local.
-		a.Partial = nil
-	}
-	c.assignable(s, a, b, s.Into.Pos)
+	// Of a partial value it is the rank's contribution that moves.
+	c.assignable(s, c.localType(from), c.localType(to), s.Into.Pos)
 }
 
 // checkOrder checks wait, record, signal and barrier.
@@ -361,6 +421,7 @@ func (c *checker) checkOrder(s *Stmt) {
 		return
 	case OpSignal:
 		c.in.Operands[s] = []*Sym{c.kinded(s, &s.Args[0], SymCounter)}
+		c.inRange(s, s.Peer.Index, &Expr{Kind: ExprSize, Name: s.Peer.Axis}, s.Peer.Pos, "the peer's index")
 		return
 	case OpRecord:
 		c.in.Operands[s] = []*Sym{c.kinded(s, &s.Args[0], SymEvent)}
@@ -370,7 +431,7 @@ func (c *checker) checkOrder(s *Stmt) {
 	if p.Main {
 		c.in.Operands[s] = []*Sym{nil}
 		if len(s.Exprs) > 0 {
-			c.errorf("structure", s.Pos, "only a counter is waited for with >=")
+			c.errorf("structure", s.Pos, "only a counter is waited for with >=, and main is a stream").help("wait main")
 		}
 		return
 	}
@@ -381,7 +442,7 @@ func (c *checker) checkOrder(s *Stmt) {
 	case sym.Kind == SymCounter && len(s.Exprs) == 0:
 		c.errorf("structure", s.Pos, "waiting for the counter %%%s needs a least value", p.Name).help("wait " + p.String() + " >= 1")
 	case sym.Kind != SymCounter && len(s.Exprs) > 0:
-		c.errorf("structure", s.Pos, "%%%s is %s; only a counter is waited for with >=", p.Name, sym.Kind)
+		c.errorf("structure", s.Pos, "only a counter is waited for with >=, and %%%s is %s", p.Name, sym.Kind).help("wait " + p.String())
 	}
 }
 
@@ -396,7 +457,7 @@ func (c *checker) checkMemory(s *Stmt) {
 	case OpAlloc:
 		sym.Kind = SymBuffer
 		if c.checkAlloc(s) {
-			sym.Type = s.Type.LocalType()
+			sym.Type = c.foldExtents(s.Type.LocalType())
 		}
 	case OpStream:
 		sym.Kind = SymStream
@@ -407,15 +468,21 @@ func (c *checker) checkMemory(s *Stmt) {
 	case OpLet:
 		sym.Kind = SymIndex
 		sym.RankDependent = c.rankDependent(s.Exprs[0])
-	}
-	if s.Count != nil && c.rankDependent(s.Count) {
-		c.errorf("type", s.Pos, "an array's length must be the same on every rank")
+		sym.value = c.norm.norm(s.Exprs[0])
 	}
 	if s.Count != nil {
-		c.require(s, CheckAtMost, Int(0), s.Count, s.Pos, "an array's length cannot be negative", "")
+		c.checkCount(s)
 	}
 	c.define(sym)
 	c.in.Results[s] = []*Sym{sym}
+}
+
+func (c *checker) checkCount(s *Stmt) {
+	if c.rankDependent(s.Count) {
+		c.errorf("type", s.Count.Pos, "an array's length must be the same on every rank, and %s is not", s.Count).help("make it as long as the longest")
+		return
+	}
+	c.require(s, CheckAtMost, Int(0), s.Count, s.Count.Pos, "an array's length cannot be negative", "")
 }
 
 func (c *checker) checkAlloc(s *Stmt) bool {
@@ -429,11 +496,11 @@ func (c *checker) checkAlloc(s *Stmt) bool {
 	}
 	for _, d := range s.Type.Dims {
 		if len(d.Axes) > 0 {
-			c.require(s, CheckMultiple, d.Extent, sizeOf(d.Axes), s.Type.Pos, "a dimension does not divide over "+sizeWords(d.Axes), "")
+			c.require(s, CheckMultiple, d.Extent, sizeOf(d.Axes), s.Type.Pos, "a dimension does not divide over "+sizeWords(d.Axes), shardHelp)
 		}
 		c.require(s, CheckAtMost, Int(0), d.Extent, s.Type.Pos, "an extent cannot be negative", "")
 		if s.Flags&Symmetric != 0 && c.rankDependent(d.Extent) {
-			c.errorf("type", s.Type.Pos, "a symmetric buffer has the same size on every rank, and %s depends on the rank", d.Extent)
+			c.errorf("type", s.Type.Pos, "a symmetric buffer has the same size on every rank, and %s depends on the rank", d.Extent).help("alloc the largest and use a slice of it")
 			return false
 		}
 	}
@@ -450,22 +517,25 @@ func (c *checker) checkAlloc(s *Stmt) bool {
 func (c *checker) checkFree(s *Stmt) {
 	sym := c.kinded(s, &s.Args[0], SymBuffer)
 	c.in.Operands[s] = []*Sym{sym}
+	if sym == nil {
+		return
+	}
+	claim, claimed := c.ended.claimed(sym)
 	switch {
-	case sym == nil:
 	case sym.Param != nil:
-		c.errorf("lifetime", s.Pos, "%%%s belongs to the caller and cannot be freed", sym.Name)
+		c.errorf("lifetime", s.Pos, "%%%s belongs to the caller and cannot be freed", sym.Name).at(sym.Pos, "declared here").help("leave the free out")
 	case sym.Base != nil:
-		c.errorf("lifetime", s.Pos, "%%%s is a view; free what it is a view of", sym.Name).at(sym.Base.Pos, "%%%s", sym.Base.Name)
+		c.errorf("lifetime", s.Pos, "%%%s is a view; free what it is a view of", sym.Name).at(sym.Base.Pos, "of %%%s", sym.Base.Name).help("views need no free")
 	case sym.Def.Op != OpAlloc:
 		c.errorf("lifetime", s.Pos, "%%%s is freed by itself after its last use", sym.Name).help("free is for what alloc made")
-	case sym.Count != nil:
+	case sym.Count != nil && !claimed:
 		// One element of an array: its later uses are found when indices are known.
-	case sym.Claimed:
-		c.errorf("lifetime", s.Pos, "%%%s was claimed as a value and lives as long as that", sym.Name)
+	case claimed:
+		c.errorf("lifetime", s.Pos, "%%%s was claimed as a value and lives as long as that", sym.Name).at(claim, "claimed here").help("leave the free out")
 	case sym.depth < c.loops:
 		c.errorf("lifetime", s.Pos, "%%%s would be freed once in each iteration", sym.Name).at(sym.Pos, "it is defined outside the loop").
 			help("free it behind the loop")
 	default:
-		c.freed[sym] = s.Pos
+		c.ended.set(sym, ending{pos: s.Pos})
 	}
 }

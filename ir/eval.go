@@ -30,16 +30,12 @@ func (e *Expr) Eval(env Env) (int64, error) {
 	switch e.Kind {
 	case ExprInt:
 		return e.Val, nil
-	case ExprName:
-		return found(env.Dim(e.Name))(e.Name)
-	case ExprVar:
-		return found(env.Var(e.Name))("%" + e.Name)
-	case ExprRank:
-		return found(env.Rank(e.Name))("rank(" + e.Name + ")")
-	case ExprSize:
-		return found(env.Size(e.Name))("size(" + e.Name + ")")
-	case ExprExtent:
-		return found(env.Extent(e.Name, int(e.Val)))(fmt.Sprintf("extent(%%%s, %d)", e.Name, e.Val))
+	case ExprName, ExprVar, ExprRank, ExprSize, ExprExtent:
+		v, ok := lookUp(e, env)
+		if !ok {
+			return 0, fmt.Errorf("%v has no value here", e)
+		}
+		return v, nil
 	}
 	a, err := e.Args[0].Eval(env)
 	if err != nil {
@@ -52,13 +48,18 @@ func (e *Expr) Eval(env Env) (int64, error) {
 	return apply(e.Kind, a, b)
 }
 
-func found(v int64, ok bool) func(what string) (int64, error) {
-	return func(what string) (int64, error) {
-		if !ok {
-			return 0, fmt.Errorf("%s has no value here", what)
-		}
-		return v, nil
+func lookUp(e *Expr, env Env) (int64, bool) {
+	switch e.Kind {
+	case ExprName:
+		return env.Dim(e.Name)
+	case ExprVar:
+		return env.Var(e.Name)
+	case ExprRank:
+		return env.Rank(e.Name)
+	case ExprSize:
+		return env.Size(e.Name)
 	}
+	return env.Extent(e.Name, int(e.Val))
 }
 
 // apply computes a binary operation on constants.

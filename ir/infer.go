@@ -45,10 +45,18 @@ var inferOf = [numOps]func(*inference) *Type{
 // checkTensorOp checks tensor ops, views and collectives and defines their result.
 func (c *checker) checkTensorOp(s *Stmt) {
 	syms, ok := c.tensors(s)
+	if s.Op.Info().Class == ClassCollective {
+		ok = c.onDevice(s, syms) && ok
+	}
 	var dst *Sym
 	if s.Into != nil {
 		dst = c.destination(s)
 		ok = ok && dst != nil
+	}
+	if dst != nil && s.Op.Info().Class == ClassCollective && dst.flags()&Host != 0 {
+		c.errorf("type", s.Into.Pos, "%s works on device memory, and %%%s is a host buffer", s.Op, dst.Root().Name).
+			at(dst.Root().Pos, "defined here").help("write to a buffer of the device and copy that")
+		ok = false
 	}
 	if s.Type != nil {
 		ok = c.checkType(s.Type) && ok
@@ -58,6 +66,10 @@ func (c *checker) checkTensorOp(s *Stmt) {
 		return
 	}
 	in := c.newInference(s, syms)
+	if !in.wholeOperands() || !in.sameOnAllRanks() {
+		c.defineBad(s)
+		return
+	}
 	t := inferOf[s.Op](in)
 	if t == nil {
 		c.defineBad(s)
@@ -65,7 +77,7 @@ func (c *checker) checkTensorOp(s *Stmt) {
 	}
 	if dst != nil {
 		if s.Type != nil {
-			c.errorf("structure", s.Type.Pos, "an op with into has no result to annotate")
+			c.errorf("structure", s.Type.Pos, "an op with into has no result to annotate").help("leave the type out")
 		}
 		if c.assignable(s, t, dst.Type, s.Into.Pos) {
 			in.checkOverlap(dst)
@@ -79,13 +91,13 @@ func (c *checker) newInference(s *Stmt, syms []*Sym) *inference {
 	in := &inference{checker: c, s: s, syms: syms, needs: make([]*Type, len(syms)), want: s.Type}
 	in.local = s.Into != nil || slices.ContainsFunc(syms, func(x *Sym) bool { return x.Kind == SymBuffer })
 	for _, sym := range syms {
-		t := sym.Type
-		if in.local && sym.Kind == SymValue {
-			t = t.LocalType()
+		t := c.boundedType(sym)
+		if in.local {
+			t = c.localType(sym)
 		}
 		in.args = append(in.args, t)
 	}
-	if in.want == nil && !in.local && len(s.Results) == 1 {
+	if in.want == nil && !in.local && len(s.Results) == 1 && c.blocks == 1 {
 		if w := c.wanted[s.Results[0].Text]; w != nil {
 			in.want = w
 		}
@@ -136,10 +148,13 @@ func (in *inference) settleLayout(sym *Sym, natural *Type) {
 		target = in.after
 	}
 	if s.Type != nil {
-		if !in.sameShape(s, natural, s.Type, s.Type.Pos) {
+		if !in.sameShape(s, natural, s.Type, s.Type.Pos) || !in.stillPartial(s.Type, natural) {
+			sym.Type = nil // reported; its uses are not
 			return
 		}
 		target = s.Type
+	}
+	if target != natural || s.Op == OpFill {
 		in.requireShards(target)
 	}
 	sym.Type = target
@@ -148,11 +163,76 @@ func (in *inference) settleLayout(sym *Sym, natural *Type) {
 	}
 }
 
+// stillPartial demands that a value said to be partial be left so by its op.
+func (c *checker) stillPartial(want, have *Type) bool {
+	for _, p := range want.Partial {
+		if !slices.Contains(have.Partial, p) {
+			c.errorf("layout", want.Pos, "nothing leaves this partial(%s, %s): the op gives %s", p.Axis, p.Red, brief(have)).
+				help("leave the partial out")
+			return false
+		}
+	}
+	return true
+}
+
+// passesPartial says which ops on local contributions give contributions to
+// their result (S10). Views, collectives and transfers move them.
+func passesPartial(op Op, red Red) bool {
+	switch op {
+	case OpAdd, OpSub, OpNeg, OpScale, OpSum:
+		return red == Sum
+	case OpMax:
+		return red == Max
+	}
+	return op == OpCopy || op.Info().Class != ClassTensor
+}
+
+// wholeOperands refuses, in local mode, a partial value where the op would take
+// a rank's contribution for the value.
+func (in *inference) wholeOperands() bool {
+	if !in.local {
+		return true
+	}
+	for i, sym := range in.syms {
+		if slices.ContainsFunc(sym.Type.Partial, func(p Partial) bool { return !passesPartial(in.s.Op, p.Red) }) {
+			in.errorf("layout", in.s.Args[i].Pos, "%s would take one rank's contribution to the partial value %%%s for all of it", in.s.Op, sym.Name).
+				at(sym.Pos, "it is %s", brief(sym.Type)).help("reduce it first: %r = all_reduce %" + sym.Name + ", over=" + sym.Type.Partial[0].Axis + ", op=" + sym.Type.Partial[0].Red.String())
+			return false
+		}
+	}
+	return true
+}
+
+// sameOnAllRanks refuses, on values, what would make their copies differ: a
+// factor, a fill or an extent that depends on the rank.
+func (in *inference) sameOnAllRanks() bool {
+	if in.local {
+		return true
+	}
+	for _, a := range in.s.Attrs {
+		if a.Kind == AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
+			in.errorf("type", a.Exprs[0].Pos, "a value is the same on every rank, and %s is not", brief(a.Exprs[0])).help("write to a buffer: … into %b")
+			return false
+		}
+	}
+	if t := in.s.Type; t != nil && in.s.Op == OpFill {
+		for _, d := range t.Dims {
+			if in.rankDependent(d.Extent) {
+				in.errorf("type", t.Pos, "the extents of a value are the same on every rank, and %s is not", brief(d.Extent)).help("write to a buffer: … into %b")
+				return false
+			}
+		}
+	}
+	return true
+}
+
+const shardHelp = "every rank holds a block of one size (S1)"
+
 // requireShards demands that each dimension divide by the sizes of its axes.
 func (in *inference) requireShards(t *Type) {
 	for _, d := range t.Dims {
 		if len(d.Axes) > 0 {
-			in.require(in.s, CheckMultiple, d.Extent, sizeOf(d.Axes), in.s.Pos, "a dimension does not divide over "+sizeWords(d.Axes), "")
+			in.require(in.s, CheckMultiple, d.Extent, sizeOf(d.Axes), in.s.Pos, "a dimension does not divide over "+sizeWords(d.Axes), shardHelp)
 		}
 	}
 }
@@ -197,7 +277,8 @@ func (in *inference) equalExtents(a, b *Expr, pos Pos, what string) bool {
 func (in *inference) sameDType() bool {
 	for i, t := range in.args {
 		if t.DType != in.args[0].DType {
-			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType, t.DType).help("convert one with cast")
+			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType, t.DType).
+				help("convert one of them with cast")
 			return false
 		}
 	}
@@ -206,7 +287,8 @@ func (in *inference) sameDType() bool {
 
 func (in *inference) wantRank(i, least int, what string) bool {
 	if n := len(in.args[i].Dims); n < least {
-		in.errorf("type", in.s.Args[i].Pos, "%s of %s needs at least %s, and %%%s has %d", what, in.s.Op, plural(least, "dimension"), in.syms[i].Name, n)
+		in.errorf("type", in.s.Args[i].Pos, "%s of %s needs at least %s, and %%%s has %d", what, in.s.Op, plural(least, "dimension"), in.syms[i].Name, n).
+			help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
 		return false
 	}
 	return true
@@ -217,7 +299,7 @@ func (in *inference) axisAttr(name string, def, dims int) (int, bool) {
 	a := in.s.Attr(name)
 	if a == nil {
 		if def >= dims {
-			in.errorf("type", in.s.Pos, "a scalar has no dimension %d", def)
+			in.errorf("type", in.s.Pos, "a scalar has no dimension %d", def).help("give it one with reshape")
 			return 0, false
 		}
 		return def, true
@@ -229,10 +311,10 @@ func (in *inference) dimension(e *Expr, dims int) (int, bool) {
 	v, ok := in.norm.norm(e).constValue()
 	switch {
 	case !ok:
-		in.errorf("type", e.Pos, "a dimension must be a constant")
+		in.errorf("type", e.Pos, "which dimension it is must be a constant, and %s is none", brief(e)).help("dimensions count from 0")
 		return 0, false
 	case v < 0 || v >= int64(dims):
-		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v, plural(dims, "dimension"))
+		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v, plural(dims, "dimension")).help("dimensions count from 0")
 		return 0, false
 	}
 	return int(v), true

@@ -9,7 +9,7 @@ func (in *inference) teamSize() *Expr { return sizeOf(in.s.Over()) }
 
 // overMesh reports whether the team's axes belong to the value's mesh.
 func (in *inference) overMesh(t *Type) bool {
-	mesh := in.typeMesh(t)
+	mesh, _ := in.typeMesh(t)
 	for _, ax := range in.s.Over() {
 		if ax == WorldAxis || in.axes[ax] != mesh {
 			in.errorf("layout", in.s.Attr("over").Pos, "%%%s is not laid out over %s", in.syms[0].Name, ax).
@@ -67,14 +67,6 @@ func (in *inference) perTeam(t *Type, d int) bool {
 	}
 	t.Dims[d].Extent = in.fold(Bin(ExprFloorDiv, e, in.teamSize()))
 	return true
-}
-
-// fold makes a constant of an expression that is one.
-func (in *inference) fold(e *Expr) *Expr {
-	if v, ok := in.norm.norm(e).constValue(); ok {
-		return &Expr{Kind: ExprInt, Val: v, Pos: e.Pos}
-	}
-	return e
 }
 
 func inferAllReduce(in *inference) *Type {
@@ -136,7 +128,7 @@ func inferAllToAll(in *inference) *Type {
 		return t
 	}
 	if split == concat {
-		in.errorf("layout", in.s.Pos, "on a value, split and concat must differ: the sharding moves from concat to split")
+		in.errorf("layout", in.s.Pos, "on a value, split and concat must differ: the sharding moves from concat to split").help("all_to_all %x, over=tp, split=1, concat=0")
 		return nil
 	}
 	if !in.overMesh(t) || !in.takeAxes(t, concat) {
@@ -155,7 +147,9 @@ func inferRooted(in *inference) *Type {
 		return nil
 	}
 	if a := in.s.Attr("root"); a != nil && in.rankDependent(a.Exprs[0]) {
-		in.errorf("type", a.Pos, "the root must be the same on every rank")
+		in.errorf("type", a.Pos, "the root must be the same on every rank, and %s is not", brief(a.Exprs[0])).help("the root is an index in the team")
+		return nil
+	} else if a != nil && !in.inRange(in.s, a.Exprs[0], in.teamSize(), a.Pos, "the root") {
 		return nil
 	}
 	t := in.args[0].clone()

@@ -30,15 +30,15 @@ func inferLinear(in *inference) *Type {
 	}
 	out.Mesh = w.Mesh
 	out.Partial = partialOver(w.Dims[1].Axes, Sum)
-	if len(in.args) == 3 {
-		in.placeBias(out)
+	if len(in.args) == 3 && !in.placeBias(out) {
+		return nil
 	}
 	return out
 }
 
 func (in *inference) matrixWeight() bool {
 	if n := len(in.args[1].Dims); n != 2 {
-		in.errorf("type", in.s.Args[1].Pos, "the weight of linear is a matrix [N, K], and %%%s has %s", in.syms[1].Name, plural(n, "dimension"))
+		in.errorf("type", in.s.Args[1].Pos, "the weight of linear is a matrix [N, K], and %%%s has %s", in.syms[1].Name, plural(n, "dimension")).help("use matmul for a batch of matrices")
 		return false
 	}
 	return true
@@ -47,7 +47,7 @@ func (in *inference) matrixWeight() bool {
 func (in *inference) linearBias() bool {
 	b, w := in.args[2], in.args[1]
 	if len(b.Dims) != 1 {
-		in.errorf("type", in.s.Args[2].Pos, "the bias of linear has one dimension [N], and %%%s has %d", in.syms[2].Name, len(b.Dims))
+		in.errorf("type", in.s.Args[2].Pos, "the bias of linear has one dimension [N], and %%%s has %d", in.syms[2].Name, len(b.Dims)).help("add anything else with add")
 		return false
 	}
 	return in.equalExtents(b.Dims[0].Extent, w.Dims[0].Extent, in.s.Args[2].Pos, "bias and weight differ in N")
@@ -56,10 +56,15 @@ func (in *inference) linearBias() bool {
 // placeBias handles the bias of a value-mode linear. Where the product is
 // partial, the bias waits until it is reduced (S10): the op then leaves the
 // partial product, and the result has the layout aimed at.
-func (in *inference) placeBias(out *Type) {
+func (in *inference) placeBias(out *Type) bool {
+	if in.s.Type != nil && len(in.s.Type.Partial) > 0 {
+		in.errorf("layout", in.s.Type.Pos, "a linear with a bias cannot leave a partial value: each rank would add the bias").
+			help("add the bias after the reduction, with add")
+		return false
+	}
 	target := out.reduced()
 	if len(out.Partial) > 0 {
-		if in.want != nil && len(in.want.Dims) == len(out.Dims) && len(in.want.Partial) == 0 && in.want.Mesh == out.Mesh {
+		if in.want != nil && len(in.want.Dims) == len(out.Dims) && in.want.Mesh == out.Mesh {
 			target = out.withLayout(in.want)
 		}
 		in.after = target
@@ -68,6 +73,7 @@ func (in *inference) placeBias(out *Type) {
 	b.Dims[0].Axes = slices.Clone(target.Dims[len(target.Dims)-1].Axes)
 	b.Mesh = target.Mesh
 	in.need(2, b)
+	return true
 }
 
 // activationLayout returns x's layout for a product with weight w: dimension
@@ -108,7 +114,7 @@ func inferMatmul(in *inference) *Type {
 	n := len(a.Dims)
 	batched := len(b.Dims) == n
 	if !batched && len(b.Dims) != 2 {
-		in.errorf("type", in.s.Args[1].Pos, "matmul takes operands of equal rank, or a second operand of rank 2; these have %d and %d", n, len(b.Dims))
+		in.errorf("type", in.s.Args[1].Pos, "matmul takes operands of equal rank, or a second operand of rank 2; these have %d and %d", n, len(b.Dims)).help("reshape one of them")
 		return nil
 	}
 	m, ka := n-2, n-1
@@ -247,13 +253,21 @@ func inferReduce(in *inference) *Type {
 		red = Max
 	}
 	var drop []int
-	for _, e := range in.s.Attr("axis").Exprs {
+	axes := in.s.Attr("axis")
+	if len(axes.Exprs) == 0 {
+		in.errorf("type", axes.Pos, "%s over no dimension at all", in.s.Op).help("axis=0, or axis=(0, 1)")
+		return nil
+	}
+	for _, e := range axes.Exprs {
 		d, ok := in.dimension(e, len(x.Dims))
 		if !ok {
 			return nil
 		}
 		if slices.Contains(drop, d) {
-			in.errorf("type", e.Pos, "dimension %d is named twice", d)
+			in.errorf("type", e.Pos, "dimension %d is named twice", d).help("leave one out")
+			return nil
+		}
+		if red == Max && !in.require(in.s, CheckLess, Int(0), x.Dims[d].Extent, e.Pos, "the maximum of nothing", "the dimension must not be empty") {
 			return nil
 		}
 		drop = append(drop, d)
@@ -298,12 +312,12 @@ func inferReshard(in *inference) *Type {
 	case in.s.Type == nil:
 		in.errorf("type", in.s.Pos, "reshard needs the new layout").help("annotate the result: %y: f32[T/tp, K] = reshard %x")
 		return nil
-	case len(in.s.Type.Partial) > 0 && !samePartial(in.s.Type.Partial, in.args[0].Partial):
-		in.errorf("layout", in.s.Type.Pos, "reshard cannot make a value partial")
+	case !in.stillPartial(in.s.Type, in.args[0]):
 		return nil
 	}
 	if !in.sameShape(in.s, in.args[0], in.s.Type, in.s.Type.Pos) {
 		return nil
 	}
+	in.requireShards(in.s.Type)
 	return in.s.Type
 }

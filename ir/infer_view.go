@@ -13,7 +13,7 @@ func (in *inference) localView(es ...*Expr) bool {
 		return in.local
 	}
 	in.local, in.view = true, true
-	in.args[0] = in.args[0].LocalType()
+	in.args[0] = in.localType(in.syms[0])
 	return true
 }
 
@@ -33,12 +33,13 @@ func (in *inference) wholeDim(d int) *Type {
 func inferChunk(in *inference) *Type {
 	index, count := in.s.Exprs[0], in.s.Exprs[1]
 	if in.rankDependent(count) {
-		in.errorf("type", count.Pos, "the number of chunks must be the same on every rank")
+		in.errorf("type", count.Pos, "the number of chunks must be the same on every rank, and %s is not", brief(count)).help("only the index may depend on the rank")
 		return nil
 	}
 	in.localView(index)
 	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
-	if !ok || !in.require(in.s, CheckLess, Int(0), count, count.Pos, "the number of chunks must be positive", "") {
+	if !ok || !in.require(in.s, CheckLess, Int(0), count, count.Pos, "the number of chunks must be positive", "") ||
+		!in.inRange(in.s, index, count, index.Pos, "the chunk's index") {
 		return nil
 	}
 	x := in.wholeDim(d)
@@ -49,7 +50,7 @@ func inferChunk(in *inference) *Type {
 		if !in.require(in.s, CheckMultiple, extent, count, in.s.Pos, "a rank-dependent chunk needs an exact split", "only chunks with the same index on all ranks may be ragged") {
 			return nil
 		}
-		out.Dims[d].Extent = Bin(ExprFloorDiv, extent, count)
+		out.Dims[d].Extent = in.fold(Bin(ExprFloorDiv, extent, count))
 		return out
 	}
 	out.Dims[d].Extent = in.chunkExtent(extent, index, count)
@@ -60,15 +61,11 @@ func inferChunk(in *inference) *Type {
 // the end.
 func (in *inference) chunkExtent(extent, index, count *Expr) *Expr {
 	if in.norm.multiple(extent, count) == yes {
-		q := Bin(ExprFloorDiv, extent, count)
-		if v, ok := in.norm.norm(q).constValue(); ok {
-			return Int(v)
-		}
-		return q
+		return in.fold(Bin(ExprFloorDiv, extent, count))
 	}
 	rows := Bin(ExprCeilDiv, extent, count)
 	left := Bin(ExprSub, extent, Bin(ExprMul, index, rows))
-	return Bin(ExprMax, Int(0), Bin(ExprMin, rows, left))
+	return in.fold(Bin(ExprMax, Int(0), Bin(ExprMin, rows, left)))
 }
 
 func inferSlice(in *inference) *Type {
@@ -79,15 +76,14 @@ func inferSlice(in *inference) *Type {
 		return nil
 	}
 	x := in.wholeDim(d)
-	size := Bin(ExprSub, hi, lo)
-	if v, isConst := in.norm.norm(size).constValue(); isConst {
-		size = Int(v)
-	}
+	size := in.fold(Bin(ExprSub, hi, lo))
 	if in.rankDependent(size) {
-		if p := in.norm.norm(size); !in.rankFree(p) {
-			in.errorf("type", in.s.Pos, "a slice's size must be the same on every rank").help("only where it begins may depend on the rank")
+		p := in.norm.norm(size)
+		if in.norm.rankDependent(p) {
+			in.errorf("type", in.s.Pos, "a slice's size must be the same on every rank, and %s is not", brief(size)).help("only where it begins may depend on the rank")
 			return nil
 		}
+		size = in.norm.expr(p) // what depends on the rank has cancelled
 	}
 	ok = in.require(in.s, CheckAtMost, Int(0), lo, lo.Pos, "a slice begins before the tensor", "") &&
 		in.require(in.s, CheckAtMost, lo, hi, lo.Pos, "a slice ends before it begins", "") &&
@@ -100,13 +96,6 @@ func inferSlice(in *inference) *Type {
 	return out
 }
 
-// rankFree reports whether a polynomial has no atom that may differ between
-// ranks: of a size hi-lo, what depends on the rank may have cancelled.
-func (in *inference) rankFree(p poly) bool {
-	_, isConst := p.constValue()
-	return isConst
-}
-
 func inferSelect(in *inference) *Type {
 	index := in.s.Attr("index").Exprs[0]
 	in.localView(index)
@@ -115,8 +104,7 @@ func inferSelect(in *inference) *Type {
 		return nil
 	}
 	x := in.wholeDim(d)
-	if !in.require(in.s, CheckAtMost, Int(0), index, index.Pos, "an index is negative", "") ||
-		!in.require(in.s, CheckLess, index, x.Dims[d].Extent, index.Pos, "an index is behind the last", "") {
+	if !in.inRange(in.s, index, x.Dims[d].Extent, index.Pos, "the index") {
 		return nil
 	}
 	out := x.clone()
@@ -133,7 +121,7 @@ func inferTranspose(in *inference) *Type {
 	}
 	if a := in.s.Attr("perm"); a != nil {
 		if len(a.Exprs) != n {
-			in.errorf("type", a.Pos, "perm names %s, and the tensor has %d", plural(len(a.Exprs), "dimension"), n)
+			in.errorf("type", a.Pos, "perm names %s, and the tensor has %d", plural(len(a.Exprs), "dimension"), n).help("perm names every dimension once")
 			return nil
 		}
 		for i, e := range a.Exprs {
@@ -142,7 +130,7 @@ func inferTranspose(in *inference) *Type {
 				return nil
 			}
 			if slices.Contains(perm[:i], d) {
-				in.errorf("type", e.Pos, "dimension %d is named twice", d)
+				in.errorf("type", e.Pos, "dimension %d is named twice", d).help("perm names every dimension once")
 				return nil
 			}
 			perm[i] = d
@@ -168,13 +156,13 @@ func inferReshape(in *inference) *Type {
 	out := &Type{Pos: x.Pos, DType: x.DType, Partial: slices.Clone(x.Partial), Mesh: x.Mesh}
 	for _, e := range shape {
 		if in.rankDependent(e) {
-			in.errorf("type", e.Pos, "an extent must be the same on every rank")
+			in.errorf("type", e.Pos, "an extent must be the same on every rank, and %s is not", brief(e)).help("use dims and sizes")
 			return nil
 		}
 		if !in.require(in.s, CheckAtMost, Int(0), e, e.Pos, "an extent cannot be negative", "") {
 			return nil
 		}
-		out.Dims = append(out.Dims, Dimension{Extent: e})
+		out.Dims = append(out.Dims, Dimension{Extent: in.fold(e)})
 	}
 	if !in.equalExtents(elements(x), elements(out), in.s.Pos, "reshape keeps the number of elements") {
 		return nil
@@ -241,15 +229,22 @@ func inferClaim(in *inference) *Type {
 	sym := in.syms[0]
 	switch {
 	case sym.Kind != SymBuffer:
-		in.errorf("type", in.s.Args[0].Pos, "claim takes a buffer, and %%%s is a value already", sym.Name)
+		in.errorf("type", in.s.Args[0].Pos, "claim takes a buffer, and %%%s is a value already", sym.Name).help("leave the claim out")
 		return nil
 	case in.s.Type == nil:
 		in.errorf("type", in.s.Pos, "claim needs the value's type").help("%v: f32[T/tp, K] = claim %" + sym.Name)
 		return nil
-	case !in.assignable(in.s, sym.Type, in.s.Type.LocalType(), in.s.Args[0].Pos):
+	case !in.assignable(in.s, in.args[0], in.localTypeOf(in.s.Type), in.s.Args[0].Pos):
+		return nil
+	}
+	root := sym.Root()
+	if root.depth < in.loops {
+		in.errorf("alias", in.s.Pos, "%%%s would be claimed in one iteration and written in the next", root.Name).
+			at(root.Pos, "it is defined outside the loop").help("claim it behind the loop, or alloc it inside")
 		return nil
 	}
 	in.requireShards(in.s.Type)
-	sym.Root().Claimed = true
+	root.Claimed = true
+	in.ended.set(root, ending{pos: in.s.Pos, claimed: true})
 	return in.s.Type
 }

@@ -46,6 +46,12 @@ type Sym struct {
 
 	// depth is the number of loops around the definition.
 	depth int
+	// value is what an index stands for, and extents are a tensor's local
+	// extents, as polynomials; nil until known.
+	value   poly
+	extents []poly
+	// raggedRanks[i]: local extent i may differ between ranks.
+	raggedRanks []bool
 }
 
 // Root returns the symbol that owns s's memory.
@@ -80,6 +86,9 @@ type Constraint struct {
 	// Message says what is wrong when it does not hold; the values are added.
 	Message string
 	Help    string
+	// late: only an instance of the statement can check it. Early ones are over
+	// dims and mesh sizes alone, and so is every condition around them.
+	late bool
 }
 
 // Info is what Check found out about a program.

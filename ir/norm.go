@@ -1,16 +1,17 @@
 package ir
 
 import (
-	"fmt"
+	"encoding/binary"
 	"maps"
 	"slices"
-	"strings"
+	"strconv"
 )
 
 // This file decides equality of index expressions as far as polynomials go:
 // an expression becomes a sum of products of atoms (dims, variables, ranks,
 // and divisions that do not come out even), and two expressions are equal when
 // their polynomials are. What it cannot decide is checked when dims bind (S8).
+// Answers hold wherever both expressions have a value at all.
 
 // tri is a three-valued answer.
 type tri int8
@@ -21,18 +22,41 @@ const (
 	yes
 )
 
-// poly maps a monomial, its atoms sorted and joined by "·", to its coefficient.
-// The empty monomial is the constant term. No coefficient is zero.
-type poly map[string]int64
+// poly maps a monomial to its coefficient; no coefficient is zero. Polys are
+// never changed once made, so they may be shared.
+type poly map[monomial]int64
 
-// normalizer turns expressions into polynomials. resolve, which may be nil,
-// gives the definition of a let, a mesh axis' size or a local extent.
-type normalizer struct {
-	resolve func(*Expr) *Expr
+// monomial is the sorted numbers of its atoms, four bytes each; the empty
+// monomial is the constant term.
+type monomial string
+
+const (
+	// maxMonomials and maxDegree bound a polynomial; beyond them an expression
+	// counts as one atom. So the work for one operation is bounded.
+	maxMonomials = 64
+	maxDegree    = 16
+	atomBytes    = 4
+)
+
+// atom is what polynomials are made of.
+type atom struct {
+	expr *Expr
+	// nonNegative: the value is surely at least 0.
+	nonNegative bool
+	// rankDependent: the value may differ between ranks.
+	rankDependent bool
+	// below, where present, is surely greater than the value.
+	below poly
 }
 
-// maxMonomials bounds a polynomial; beyond it an expression counts as one atom.
-const maxMonomials = 64
+// normalizer turns expressions into polynomials. resolve, which may be nil,
+// gives the polynomial of what a name stands for: a let, a loop variable, a
+// mesh axis' size, a local extent.
+type normalizer struct {
+	resolve func(*Expr) (poly, bool)
+	numbers map[string]uint32
+	atoms   []atom
+}
 
 func constant(v int64) poly {
 	if v == 0 {
@@ -53,50 +77,96 @@ func (p poly) constValue() (int64, bool) {
 	return 0, false
 }
 
+func (p poly) equal(q poly) bool { return maps.Equal(p, q) }
+
+// key is a canonical text of p.
+func (p poly) key() string {
+	var b []byte
+	for _, m := range slices.Sorted(maps.Keys(p)) {
+		b = append(strconv.AppendInt(b, p[m], 10), '.')
+		b = append(strconv.AppendInt(b, int64(len(m)), 10), '.')
+		b = append(b, m...)
+	}
+	return string(b)
+}
+
 func (n *normalizer) norm(e *Expr) poly {
 	switch e.Kind {
 	case ExprInt:
 		return constant(e.Val)
 	case ExprName:
-		return poly{e.Name: 1}
-	case ExprVar, ExprRank, ExprSize, ExprExtent:
+		return n.leaf(e.Name, atom{expr: e, nonNegative: true})
+	case ExprRank:
+		return n.rank(e)
+	case ExprVar, ExprSize, ExprExtent:
 		if n.resolve != nil {
-			if def := n.resolve(e); def != nil {
-				return n.norm(def)
+			if p, ok := n.resolve(e); ok {
+				return p
 			}
 		}
-		return poly{atomName(e): 1}
+		return n.leaf(leafKey(e), atom{expr: e, nonNegative: e.Kind != ExprVar, rankDependent: e.Kind != ExprSize})
 	}
 	a, b := n.norm(e.Args[0]), n.norm(e.Args[1])
 	if out, ok := combine(e.Kind, a, b); ok && len(out) <= maxMonomials {
 		return out
 	}
-	return poly{opaque(e.Kind, a, b): 1}
+	return n.opaque(e, a, b)
 }
 
-func atomName(e *Expr) string {
+func leafKey(e *Expr) string {
 	switch e.Kind {
-	case ExprRank:
-		return "rank(" + e.Name + ")"
 	case ExprSize:
-		return "size(" + e.Name + ")"
+		return "size " + e.Name
 	case ExprExtent:
-		return fmt.Sprintf("extent(%%%s,%d)", e.Name, e.Val)
+		return "extent " + strconv.FormatInt(e.Val, 10) + " " + e.Name
 	}
 	return "%" + e.Name
 }
 
-func opaque(k ExprKind, a, b poly) string {
-	return fmt.Sprintf("{%d %s,%s}", k, a.key(), b.key())
+// leaf returns the polynomial of one atom, which is known by its key.
+func (n *normalizer) leaf(key string, a atom) poly {
+	id, known := n.numbers[key]
+	if !known {
+		if n.numbers == nil {
+			n.numbers = map[string]uint32{}
+		}
+		id = uint32(len(n.atoms))
+		n.numbers[key] = id
+		n.atoms = append(n.atoms, a)
+	}
+	return poly{monomial(binary.BigEndian.AppendUint32(nil, id)): 1}
 }
 
-// key is a canonical text of p.
-func (p poly) key() string {
-	var b strings.Builder
-	for _, m := range slices.Sorted(maps.Keys(p)) {
-		fmt.Fprintf(&b, "%+d%s", p[m], m)
+func (n *normalizer) rank(e *Expr) poly {
+	key := "rank " + e.Name
+	if _, known := n.numbers[key]; known {
+		return n.leaf(key, atom{})
 	}
-	return b.String()
+	size := n.norm(&Expr{Kind: ExprSize, Name: e.Name})
+	return n.leaf(key, atom{expr: e, nonNegative: true, rankDependent: true, below: size})
+}
+
+// opaque makes an atom of an operation that gives no polynomial.
+func (n *normalizer) opaque(e *Expr, a, b poly) poly {
+	key := "(" + strconv.Itoa(int(e.Kind)) + " " + a.key() + "," + b.key()
+	if _, known := n.numbers[key]; known {
+		return n.leaf(key, atom{})
+	}
+	out := atom{expr: e, rankDependent: n.rankDependent(a) || n.rankDependent(b)}
+	an, bn := n.nonNegative(a), n.nonNegative(b)
+	switch e.Kind {
+	case ExprMod:
+		out.nonNegative = true
+		if bn {
+			out.below = b
+		}
+	case ExprMax:
+		out.nonNegative = an || bn
+	case ExprSub:
+	default:
+		out.nonNegative = an && bn
+	}
+	return n.leaf(key, out)
 }
 
 // combine applies a binary operation where the result is a polynomial.
@@ -128,25 +198,30 @@ func combine(k ExprKind, a, b poly) (poly, bool) {
 	return nil, false
 }
 
-func (p poly) equal(q poly) bool { return maps.Equal(p, q) }
-
+// sum returns a + sign·b.
 func sum(a, b poly, sign int64) (poly, bool) {
 	out := maps.Clone(a)
 	for m, c := range b {
 		c, err := mulChecked(c, sign)
-		if err != nil {
+		if err != nil || !out.add(m, c) {
 			return nil, false
-		}
-		if c, err = apply(ExprAdd, out[m], c); err != nil {
-			return nil, false
-		}
-		if c == 0 {
-			delete(out, m)
-		} else {
-			out[m] = c
 		}
 	}
 	return out, true
+}
+
+// add adds c·m to a polynomial in the making.
+func (p poly) add(m monomial, c int64) bool {
+	v, err := apply(ExprAdd, p[m], c)
+	if err != nil {
+		return false
+	}
+	if v == 0 {
+		delete(p, m)
+	} else {
+		p[m] = v
+	}
+	return true
 }
 
 func product(a, b poly) (poly, bool) {
@@ -157,33 +232,30 @@ func product(a, b poly) (poly, bool) {
 	for m, c := range a {
 		for n, d := range b {
 			v, err := mulChecked(c, d)
-			if err != nil {
+			mn := join(m, n)
+			if err != nil || len(mn) > maxDegree*atomBytes || !out.add(mn, v) {
 				return nil, false
 			}
-			next, ok := sum(out, poly{joinAtoms(m, n): v}, 1)
-			if !ok {
-				return nil, false
-			}
-			out = next
 		}
 	}
 	return out, true
 }
 
-func joinAtoms(m, n string) string {
-	switch {
-	case m == "":
-		return n
-	case n == "":
-		return m
+// join returns m·n: it merges two sorted lists.
+func join(m, n monomial) monomial {
+	out := make([]byte, 0, len(m)+len(n))
+	for m != "" && n != "" {
+		if m[:atomBytes] <= n[:atomBytes] {
+			out, m = append(out, m[:atomBytes]...), m[atomBytes:]
+		} else {
+			out, n = append(out, n[:atomBytes]...), n[atomBytes:]
+		}
 	}
-	atoms := append(strings.Split(m, "·"), strings.Split(n, "·")...)
-	slices.Sort(atoms)
-	return strings.Join(atoms, "·")
+	return monomial(append(append(out, m...), n...))
 }
 
 // quotient divides a by b where b is one monomial that divides every monomial
-// of a. Divisors are mesh sizes and counts, which are positive.
+// of a.
 func quotient(a, b poly) (poly, bool) {
 	if len(b) != 1 {
 		return nil, false
@@ -191,30 +263,101 @@ func quotient(a, b poly) (poly, bool) {
 	out := poly{}
 	for m, c := range b {
 		for n, d := range a {
-			rest, ok := cutAtoms(n, m)
-			if !ok || d%c != 0 {
+			rest, ok := cut(n, m)
+			v, err := apply(ExprFloorDiv, d, c)
+			if !ok || err != nil || d%c != 0 {
 				return nil, false
 			}
-			out[rest] = d / c
+			out[rest] = v
 		}
 	}
 	return out, true
 }
 
-// cutAtoms removes the atoms of m from those of n.
-func cutAtoms(n, m string) (string, bool) {
-	if m == "" {
-		return n, true
-	}
-	atoms := strings.Split(n, "·")
-	for _, x := range strings.Split(m, "·") {
-		i := slices.Index(atoms, x)
-		if i < 0 {
-			return "", false
+// cut removes the atoms of m from those of n.
+func cut(n, m monomial) (monomial, bool) {
+	out := make([]byte, 0, len(n))
+	for ; n != ""; n = n[atomBytes:] {
+		if m != "" && n[:atomBytes] == m[:atomBytes] {
+			m = m[atomBytes:]
+		} else {
+			out = append(out, n[:atomBytes]...)
 		}
-		atoms = slices.Delete(atoms, i, i+1)
 	}
-	return strings.Join(atoms, "·"), true
+	return monomial(out), m == ""
+}
+
+// each calls f for every atom of m until f says false; it reports whether none did.
+func (n *normalizer) each(m monomial, f func(*atom) bool) bool {
+	for ; m != ""; m = m[atomBytes:] {
+		if !f(&n.atoms[binary.BigEndian.Uint32([]byte(m[:atomBytes]))]) {
+			return false
+		}
+	}
+	return true
+}
+
+// rankDependent reports whether p's value may differ between ranks.
+func (n *normalizer) rankDependent(p poly) bool {
+	for m := range p {
+		if !n.each(m, func(a *atom) bool { return !a.rankDependent }) {
+			return true
+		}
+	}
+	return false
+}
+
+// nonNegative reports whether every term of p is surely at least 0.
+func (n *normalizer) nonNegative(p poly) bool {
+	for m, c := range p {
+		if c < 0 || !n.each(m, func(a *atom) bool { return a.nonNegative }) {
+			return false
+		}
+	}
+	return true
+}
+
+// surely reports whether p is at least 0, as it stands or once atoms that are
+// subtracted are replaced by the most they can be.
+func (n *normalizer) surely(p poly) bool {
+	for range 4 {
+		if n.nonNegative(p) {
+			return true
+		}
+		q, ok := n.lowered(p)
+		if !ok {
+			return false
+		}
+		p = q
+	}
+	return false
+}
+
+// lowered replaces one atom in one subtracted term: -c·x·m is at least
+// -c·(below-1)·m where m is not negative. The first term in order is taken, so
+// that the answer depends on the expression only.
+func (n *normalizer) lowered(p poly) (poly, bool) {
+	for _, m := range slices.Sorted(maps.Keys(p)) {
+		if p[m] > 0 || !n.each(m, func(a *atom) bool { return a.nonNegative }) {
+			continue
+		}
+		for i := 0; i < len(m); i += atomBytes {
+			x := m[i : i+atomBytes]
+			below := n.atoms[binary.BigEndian.Uint32([]byte(x))].below
+			if below == nil {
+				continue
+			}
+			most, ok1 := sum(below, constant(1), -1)
+			term, ok2 := product(most, poly{m[:i] + m[i+atomBytes:]: p[m]})
+			if !ok1 || !ok2 {
+				continue
+			}
+			rest := maps.Clone(p)
+			delete(rest, m)
+			return sum(rest, term, 1)
+		}
+	}
+	return nil, false
 }
 
 // equal decides a == b.
@@ -229,11 +372,7 @@ func (n *normalizer) equal(a, b *Expr) tri {
 	if !ok {
 		return unknown
 	}
-	return zero(d)
-}
-
-func zero(d poly) tri {
-	if v, ok := d.constValue(); ok {
+	if v, isConst := d.constValue(); isConst {
 		if v == 0 {
 			return yes
 		}
@@ -242,42 +381,17 @@ func zero(d poly) tri {
 	return unknown
 }
 
-// nonNegative reports whether e is surely at least 0: dims, sizes, ranks and
-// extents are.
-func (n *normalizer) nonNegative(e *Expr) bool {
-	switch e.Kind {
-	case ExprInt:
-		return e.Val >= 0
-	case ExprName, ExprRank, ExprSize, ExprExtent, ExprMod:
-		return true
-	case ExprVar:
-		if n.resolve == nil {
-			return false
-		}
-		def := n.resolve(e)
-		return def != nil && n.nonNegative(def)
-	case ExprSub:
-		return false
-	case ExprMax:
-		return n.nonNegative(e.Args[0]) || n.nonNegative(e.Args[1])
-	}
-	return n.nonNegative(e.Args[0]) && n.nonNegative(e.Args[1])
-}
-
 // atMost decides a <= b.
 func (n *normalizer) atMost(a, b *Expr) tri {
-	if a.Kind == ExprInt && a.Val <= 0 && n.nonNegative(b) {
+	pa, pb := n.norm(a), n.norm(b)
+	if d, ok := sum(pb, pa, -1); ok && n.surely(d) {
 		return yes
 	}
-	d, ok := sum(n.norm(b), n.norm(a), -1)
-	if !ok {
-		return unknown
-	}
-	if v, isConst := d.constValue(); isConst {
-		if v >= 0 {
-			return yes
+	// a > b is a-b-1 >= 0.
+	if d, ok := sum(pa, pb, -1); ok {
+		if d, ok = sum(d, constant(1), -1); ok && n.surely(d) {
+			return no
 		}
-		return no
 	}
 	return unknown
 }
@@ -296,10 +410,45 @@ func (n *normalizer) multiple(a, b *Expr) tri {
 	return unknown
 }
 
+// expr returns an expression of p's value.
+func (n *normalizer) expr(p poly) *Expr {
+	out := Int(0)
+	for _, m := range slices.Sorted(maps.Keys(p)) {
+		var term *Expr
+		n.each(m, func(a *atom) bool {
+			if term == nil {
+				term = a.expr
+			} else {
+				term = Bin(ExprMul, term, a.expr)
+			}
+			return true
+		})
+		c := p[m]
+		switch {
+		case term == nil:
+			term, c = Int(c), 1
+		case c != 1 && c != -1:
+			term, c = Bin(ExprMul, term, Int(c)), 1
+		}
+		switch {
+		case c == -1:
+			out = Bin(ExprSub, out, term)
+		case out.IsInt(0):
+			out = term
+		default:
+			out = Bin(ExprAdd, out, term)
+		}
+	}
+	return out
+}
+
 // sameExpr compares structure.
 func sameExpr(a, b *Expr) bool {
+	if a == b {
+		return true
+	}
 	if a == nil || b == nil {
-		return a == b
+		return false
 	}
 	if a.Kind != b.Kind || a.Val != b.Val || a.Name != b.Name || len(a.Args) != len(b.Args) {
 		return false

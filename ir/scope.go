@@ -36,15 +36,27 @@ func (c *checker) define(s *Sym) {
 		return
 	}
 	s.depth = c.loops
+	if s.Type != nil {
+		s.raggedRanks = make([]bool, len(s.Type.Dims))
+		for i, d := range s.Type.Dims {
+			s.raggedRanks[i] = c.rankDependent(d.Extent)
+		}
+	}
 	c.scope.names[s.Name] = s
 	c.scope.added = append(c.scope.added, s.Name)
 }
 
-// lookup finds the symbol of a name in use; nil and an error without one.
+// lookup finds the symbol of a name in use; nil and an error without one. A
+// function's unknown name is reported once.
 func (c *checker) lookup(name string, pos Pos) *Sym {
 	if s := c.scope.names[name]; s != nil {
 		return s
 	}
+	if c.unknown[name] {
+		c.failed++
+		return nil
+	}
+	c.unknown[name] = true
 	d := c.errorf("scope", pos, "%%%s is not defined here", name)
 	if near := nearest(name, slices.Sorted(maps.Keys(c.scope.names))); near != "" {
 		d.help("did you mean %" + near + "?")
@@ -57,29 +69,60 @@ func (c *checker) lookup(name string, pos Pos) *Sym {
 func (c *checker) funcNames() []string { return slices.Sorted(maps.Keys(c.funcs)) }
 func (c *checker) axisNames() []string { return slices.Sorted(maps.Keys(c.axes)) }
 
+// knownAxis reports a mesh axis that is not declared.
+func (c *checker) knownAxis(kind, axis string, pos Pos) bool {
+	if axis == WorldAxis || c.axes[axis] != nil {
+		return true
+	}
+	c.errorf(kind, pos, "there is no mesh axis %s", axis).help(c.axisHelp(axis))
+	return false
+}
+
+func (c *checker) axisHelp(axis string) string {
+	if len(c.axes) == 0 {
+		return "declare it: mesh " + axis + "[4]"
+	}
+	return didYouMean(axis, c.axisNames())
+}
+
 // checkExpr checks the names in an index expression.
 func (c *checker) checkExpr(e *Expr) bool {
-	before := len(c.ds)
+	before := c.failed
 	e.Walk(func(x *Expr) {
 		switch x.Kind {
 		case ExprName:
 			if c.in.Dims[x.Name] == nil {
-				c.errorf("scope", x.Pos, "there is no dim %s", x.Name).
-					help("declare it: dim " + x.Name + " = 64" + orMean(x.Name, slices.Sorted(maps.Keys(c.in.Dims))))
+				c.unknownDim(x)
 			}
 		case ExprVar:
 			if s := c.lookup(x.Name, x.Pos); s != nil && s.Kind != SymIndex {
-				c.errorf("type", x.Pos, "%%%s is %s, not an index", x.Name, s.Kind)
+				c.errorf("type", x.Pos, "%%%s is %s, not an index", x.Name, s.Kind).help(indexHelp(s))
 			}
 		case ExprRank, ExprSize:
-			if x.Name != WorldAxis && c.axes[x.Name] == nil {
-				c.errorf("scope", x.Pos, "there is no mesh axis %s", x.Name).help(didYouMean(x.Name, c.axisNames()))
-			}
+			c.knownAxis("scope", x.Name, x.Pos)
 		case ExprExtent:
 			c.checkExtent(x)
 		}
 	})
-	return len(c.ds) == before
+	return c.failed == before
+}
+
+// unknownDim reports a dim that is not declared, once.
+func (c *checker) unknownDim(x *Expr) {
+	if c.unknown[x.Name+" dim"] {
+		c.failed++
+		return
+	}
+	c.unknown[x.Name+" dim"] = true
+	c.errorf("scope", x.Pos, "there is no dim %s", x.Name).
+		help("declare it: dim " + x.Name + " = 64" + orMean(x.Name, slices.Sorted(maps.Keys(c.in.Dims))))
+}
+
+func indexHelp(s *Sym) string {
+	if s.Kind == SymValue || s.Kind == SymBuffer {
+		return "index expressions are over dims, loop variables, lets, ranks and extents: extent(%" + s.Name + ", 0)"
+	}
+	return "index expressions are over dims, loop variables, lets, ranks and extents"
 }
 
 func (c *checker) checkExtent(x *Expr) {
@@ -87,67 +130,87 @@ func (c *checker) checkExtent(x *Expr) {
 	switch {
 	case s == nil:
 	case s.Kind != SymValue && s.Kind != SymBuffer:
-		c.errorf("type", x.Pos, "%%%s is %s; only tensors have extents", x.Name, s.Kind)
-	case s.Type != nil && (x.Val < 0 || x.Val >= int64(len(s.Type.Dims))):
-		c.errorf("type", x.Pos, "%%%s has %s, so there is no dimension %d", x.Name, plural(len(s.Type.Dims), "dimension"), x.Val)
+		c.errorf("type", x.Pos, "%%%s is %s; only tensors have extents", x.Name, s.Kind).help("extent(%tensor, dimension)")
+	case s.Type == nil:
+		c.failed++ // its definition was reported
+	case x.Val < 0 || x.Val >= int64(len(s.Type.Dims)):
+		c.errorf("type", x.Pos, "%%%s has %s, so there is no dimension %d", x.Name, plural(len(s.Type.Dims), "dimension"), x.Val).
+			help("dimensions count from 0")
 	}
 }
 
-// definition gives the normalizer what a name stands for: a let's expression,
-// a mesh axis' size, a tensor's local extent.
-func (c *checker) definition(e *Expr) *Expr {
+// meaning gives the normalizer what a name stands for: a let's expression, a
+// loop variable, a mesh axis' size, a tensor's local extent.
+func (c *checker) meaning(e *Expr) (poly, bool) {
 	switch e.Kind {
 	case ExprVar:
-		if s := c.scope.names[e.Name]; s != nil && s.Kind == SymIndex && s.Def.Op == OpLet {
-			return s.Def.Exprs[0]
+		if s := c.scope.names[e.Name]; s != nil && s.value != nil {
+			return s.value, true
 		}
 	case ExprSize:
-		if e.Name == WorldAxis {
-			return c.worldSize()
-		}
-		if m := c.axes[e.Name]; m != nil {
-			for _, ax := range m.Axes {
-				if ax.Name == e.Name {
-					return ax.Size
-				}
-			}
-		}
+		p, ok := c.sizes[e.Name]
+		return p, ok
 	case ExprExtent:
 		s := c.scope.names[e.Name]
 		if s != nil && s.Type != nil && e.Val >= 0 && int(e.Val) < len(s.Type.Dims) {
-			return localExtent(s.Type.Dims[e.Val])
+			return c.extentOf(s, int(e.Val)), true
 		}
 	}
-	return nil
+	return nil, false
 }
 
-func (c *checker) worldSize() *Expr {
+// extentOf returns local extent i of a tensor.
+func (c *checker) extentOf(s *Sym, i int) poly {
+	if s.extents == nil {
+		s.extents = make([]poly, len(s.Type.Dims))
+	}
+	if s.extents[i] == nil {
+		s.extents[i] = c.norm.norm(localExtent(s.Type.Dims[i]))
+	}
+	return s.extents[i]
+}
+
+// setSizes notes the sizes of all mesh axes, and of the world.
+func (c *checker) setSizes() {
+	for _, m := range c.p.Meshes {
+		for _, ax := range m.Axes {
+			if ax.Size != nil && !c.badSize[ax.Name] {
+				c.sizes[ax.Name] = c.norm.norm(ax.Size)
+			}
+		}
+	}
 	m := c.p.mainMesh()
 	if m == nil {
-		return nil
+		return
 	}
-	e := m.Axes[0].Size
-	for _, ax := range m.Axes[1:] {
-		e = Bin(ExprMul, e, ax.Size)
+	world := constant(1)
+	for _, ax := range m.Axes {
+		size, ok := c.sizes[ax.Name]
+		if ok {
+			world, ok = product(world, size)
+		}
+		if !ok {
+			return
+		}
 	}
-	return e
+	c.sizes[WorldAxis] = world
 }
 
 // rankDependent reports whether e may differ between ranks.
 func (c *checker) rankDependent(e *Expr) bool {
-	if e == nil {
-		return false
-	}
-	return e.RankDependent(func(name string) bool {
-		s := c.scope.names[name]
-		if s == nil {
-			return false
+	dep := false
+	e.Walk(func(x *Expr) {
+		s := c.scope.names[x.Name]
+		switch x.Kind {
+		case ExprRank:
+			dep = true
+		case ExprVar:
+			dep = dep || s != nil && s.RankDependent
+		case ExprExtent:
+			dep = dep || s != nil && x.Val >= 0 && x.Val < int64(len(s.raggedRanks)) && s.raggedRanks[x.Val]
 		}
-		if s.Kind == SymIndex {
-			return s.RankDependent
-		}
-		return s.Type != nil && slices.ContainsFunc(s.Type.Dims, func(d Dimension) bool { return c.rankDependent(d.Extent) })
 	})
+	return dep
 }
 
 // at adds a note with a place to a diagnostic.
