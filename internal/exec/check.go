@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
 )
 
 // check reports what would make a plan impossible to run: indices out of
@@ -78,7 +79,7 @@ func (c *checker) ref(r plan.Ref) error {
 		return fmt.Errorf("a tensor in buffer %d of rank %d, which does not exist", r.Buf, r.Rank)
 	}
 	b := &c.p.Buffers[r.Buf]
-	if len(r.Shape) != len(r.Strides) || r.DType.Size() == 0 {
+	if len(r.Shape) != len(r.Strides) || !isDType(r.DType) {
 		return fmt.Errorf("a tensor in %s has no element type, or strides that do not fit its shape", b.Name)
 	}
 	end, ok := extent(r)
@@ -87,6 +88,8 @@ func (c *checker) ref(r plan.Ref) error {
 	}
 	return nil
 }
+
+func isDType(d ir.DType) bool { return slices.Contains(ir.DTypes(), d) }
 
 // extent returns the bytes from r's first to its last element; false when a
 // number is negative or overflows.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -391,17 +392,18 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range results {
-		names := map[string]int{}
+		names, puts := map[string]int{}, map[trace.Class]int64{}
 		for _, e := range r.Trace.Events {
 			names[e.Name]++
 			if e.Run != int64(i+1) || e.End < e.Start {
 				t.Errorf("event %+v in run %d", e, i+1)
 			}
-			if e.Name == "put" && (e.Bytes != 2*3*4 || (e.Class == trace.Comm) != strings.HasPrefix(e.Stream, "%push")) {
-				if e.Class == trace.Comm {
-					t.Errorf("event %+v", e)
-				}
+			if e.Name == "put" {
+				puts[e.Class] += e.Bytes
 			}
+		}
+		if want := (map[trace.Class]int64{trace.Comm: 2 * 24, trace.Compute: 2 * 24}); !maps.Equal(puts, want) {
+			t.Errorf("bytes put: %v, want %v (a put to oneself is no communication)", puts, want)
 		}
 		want := map[string]int{"input": 2, "barrier": 2, "put": 4, "signal": 4, "wait": 8, "add": 4, "output": 2}
 		if fmt.Sprint(names) != fmt.Sprint(want) {

@@ -40,24 +40,15 @@ func (t *Trace) Summarize() *Summary {
 	s := &Summary{Ranks: make([]RankTime, t.Ranks)}
 	lo, hi := t.Bounds()
 	s.Span = hi - lo
-	compute, comm := make([][]interval, t.Ranks), make([][]interval, t.Ranks)
-	for i := range t.Events {
-		e := &t.Events[i]
-		if e.Rank < 0 || e.Rank >= t.Ranks {
-			continue
-		}
-		switch v := (interval{e.Start, e.End}); e.Class {
-		case Compute:
-			compute[e.Rank] = append(compute[e.Rank], v)
-		case Comm:
-			comm[e.Rank] = append(comm[e.Rank], v)
-			s.Bytes += e.Bytes
-		}
-	}
 	for r := range s.Ranks {
-		a, b := union(compute[r]), union(comm[r])
+		a, b := union(t.intervals(r, Compute)), union(t.intervals(r, Comm))
 		s.Ranks[r] = RankTime{Rank: r, Compute: length(a), Comm: length(b), Exposed: length(b) - overlap(a, b)}
 		s.Exposed = max(s.Exposed, s.Ranks[r].Exposed)
+	}
+	for i := range t.Events {
+		if e := &t.Events[i]; e.Class == Comm {
+			s.Bytes += e.Bytes
+		}
 	}
 	s.Ops = t.totals()
 	return s

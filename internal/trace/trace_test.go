@@ -287,3 +287,22 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("drained twice: %+v", again)
 	}
 }
+
+func TestExposedBy(t *testing.T) {
+	tr := sample()
+	tr.Events = append(tr.Events, Event{ID: 9, Rank: 0, Stream: "main", Name: "barrier", Class: Comm, Start: 0, End: 1000000, Group: NoGroup})
+	got := tr.ExposedBy(func(id int64) int {
+		switch tr.Events[id%int64(len(tr.Events))].Name {
+		case "put":
+			return 1
+		case "all_reduce":
+			return 0
+		}
+		return -1
+	}, 2)
+	// rank 0 is busy longest in both: its all_reduce is not hidden at all, its
+	// put lasts from 11 to 31 µs, under a linear until 21
+	if want := []Exposure{{40000, 40000}, {20000, 10000}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
