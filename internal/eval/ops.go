@@ -97,7 +97,7 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 	for i := range out.len() {
 		a, ea := operand(ins, 0, i)
 		b, eb := operand(ins, 1, i)
-		y, e := 0.0, inf
+		var y, e float64
 		switch op {
 		case ir.OpAdd:
 			y, e = elementwise(dt, a+b, addLoses(a, b), ea+eb)

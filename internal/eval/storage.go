@@ -119,7 +119,6 @@ func (st *storage) zero() error {
 // allocation is one executed alloc: the storages of all ranks, reached by put
 // and get from other ranks through it.
 type allocation struct {
-	stmt  *ir.Stmt
 	ranks map[int][]*storage
 }
 

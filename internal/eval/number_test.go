@@ -1,0 +1,380 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket/ir"
+)
+
+// The tests here hold the rules against machines simulated independently of
+// them: other rounding code, random orders of accumulation, random splits.
+
+// nearest rounds x to a type of the given digits and least exponent.
+func nearest(digits, least int, x float64) float64 {
+	if x == 0 || math.IsInf(x, 0) || x != x {
+		return x
+	}
+	step := math.Ldexp(1, max(math.Ilogb(x), least)-digits+1)
+	return math.RoundToEven(x/step) * step
+}
+
+var simulated = map[ir.DType]struct{ digits, least int }{
+	ir.BF16: {8, -126}, ir.F16: {11, -14}, ir.F32: {24, -126}, ir.F64: {53, -1022}}
+
+func simRound(dt ir.DType, x float64) float64 {
+	s := simulated[dt]
+	return nearest(s.digits, s.least, x)
+}
+
+// simAdd adds in the accumulator of dt, sometimes truncating as tensor cores do.
+func simAdd(dt ir.DType, a, b float64, truncate bool) float64 {
+	s := a + b
+	if dt == ir.F64 {
+		return s
+	}
+	r := nearest(24, -126, s)
+	if truncate && math.Abs(r) > math.Abs(s) {
+		r = float64(math.Nextafter32(float32(r), 0))
+	}
+	return r
+}
+
+// held is a number that a machine may hold for an element a ± e.
+func held(rng *rand.Rand, a, e float64) float64 { return a + e*(2*rng.Float64()-1) }
+
+// simDot contracts like a machine of the given number of ranks.
+func simDot(rng *rand.Rand, dt ir.DType, x, ex, w, ew []float64, ranks int, rounds bool) float64 {
+	parts := make([]float64, ranks)
+	truncate := rng.IntN(2) == 0
+	for _, k := range rng.Perm(len(x)) {
+		r := rng.IntN(ranks)
+		p := held(rng, x[k], ex[k]) * held(rng, w[k], ew[k])
+		if dt != ir.F64 && rng.IntN(2) == 0 {
+			p = nearest(24, -126, p) // multiply, then add, instead of both at once
+		}
+		parts[r] = simAdd(dt, parts[r], p, truncate)
+	}
+	y := 0.0
+	for _, p := range parts {
+		if rounds {
+			p = simRound(dt, p)
+		}
+		y = simAdd(dt, y, p, false)
+	}
+	return simRound(dt, y)
+}
+
+func randomArray(rng *rand.Rand, dt ir.DType, errs bool, shape ...int64) *array {
+	a := newArray(dt, shape)
+	for i := range a.f {
+		a.f[i] = simRound(dt, 2*rng.Float64()-1)
+		if errs {
+			a.e[i] = rng.Float64() * math.Ldexp(1, -8)
+		}
+	}
+	return a
+}
+
+// TestContractionBound checks linear alone and as a partial sum over ranks.
+func TestContractionBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
+		for _, k := range []int64{1, 3, 64, 300} {
+			for _, errs := range []bool{false, true} {
+				for _, ranks := range []int{1, 4} {
+					x, w := randomArray(rng, dt, errs, 4, k), randomArray(rng, dt, errs, 4, k)
+					y, err := linear([]*array{x, w}, dt, split{ranks: int64(ranks), partial: ranks > 1})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if ranks > 1 {
+						y = reducedTotal(y, int64(ranks), false, 1, false)
+					}
+					ratio := checkDots(t, rng, y, x, w, k, ranks)
+					if k == 64 && ratio > 1000 {
+						t.Errorf("%v, errors %v, %d ranks: the bound is %.0f times what is seen", dt, errs, ranks, ratio)
+					}
+				}
+			}
+		}
+	}
+}
+
+// checkDots simulates each element of y = x·wᵀ many times and returns how much
+// larger the largest bound is than the largest error seen.
+func checkDots(t *testing.T, rng *rand.Rand, y, x, w *array, k int64, ranks int) float64 {
+	t.Helper()
+	worst, bound := 0.0, 0.0
+	for i := range y.len() {
+		p, q := i/w.shape[0]*k, i%w.shape[0]*k
+		xs, ws, ex, ew := x.f[p:p+k], w.f[q:q+k], x.e[p:p+k], w.e[q:q+k]
+		bound = max(bound, y.e[i])
+		if ideal := realDot(xs, ws); math.Abs(ideal-y.f[i]) > y.e[i] {
+			t.Fatalf("%v K=%d: real arithmetic gives %v, not %v ±%v", y.dt, k, ideal, y.f[i], y.e[i])
+		}
+		for range 60 {
+			m := simDot(rng, y.dt, xs, ex, ws, ew, ranks, ranks > 1)
+			off := math.Abs(m - y.f[i])
+			if off > y.e[i] {
+				t.Fatalf("%v K=%d over %d ranks: a machine holds %v, not %v ±%v", y.dt, k, ranks, m, y.f[i], y.e[i])
+			}
+			worst = max(worst, off)
+		}
+	}
+	// Where no machine was seen to differ, one rounding is what could be.
+	return bound / max(worst, math.Ldexp(1, -simulated[y.dt].digits))
+}
+
+func realDot(x, w []float64) float64 {
+	sum := new(big.Float).SetPrec(4000)
+	for i := range x {
+		p := new(big.Float).SetPrec(4000).Mul(big.NewFloat(x[i]), big.NewFloat(w[i]))
+		sum.Add(sum, p)
+	}
+	y, _ := sum.Float64()
+	return y
+}
+
+// TestIntegersCertified: sums of {-1, 0, 1} are certified exactly when Σ|a||b|
+// is within the integers that the type holds, and then no machine differs.
+func TestIntegersCertified(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, c := range []struct {
+		dt    ir.DType
+		k     int64
+		limit float64
+	}{{ir.BF16, 560, 256}, {ir.BF16, 200, 256}, {ir.F16, 560, 2048}, {ir.F32, 560, 1 << 24}, {ir.BF16, 0, 256}} {
+		x, w := newArray(c.dt, []int64{8, c.k}), newArray(c.dt, []int64{8, c.k})
+		for i := range x.f {
+			x.f[i], w.f[i] = float64(rng.IntN(3)-1), float64(rng.IntN(3)-1)
+		}
+		for _, ranks := range []int{1, 3} {
+			y, err := linear([]*array{x, w}, c.dt, split{ranks: int64(ranks), partial: ranks > 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ranks > 1 {
+				y = reducedTotal(y, int64(ranks), false, 1, false)
+			}
+			for i := range y.len() {
+				p, q := i/8*c.k, i%8*c.k
+				abs := 0.0
+				for k := range c.k {
+					abs += math.Abs(x.f[p+k] * w.f[q+k])
+				}
+				if certified := y.e[i] == 0; certified != (abs <= c.limit) {
+					t.Fatalf("%v: Σ|a||b| = %v, certified %v", c.dt, abs, certified)
+				}
+				zero := make([]float64, c.k)
+				if m := simDot(rng, c.dt, x.f[p:p+c.k], zero, w.f[q:q+c.k], zero, ranks, ranks > 1); math.Abs(m-y.f[i]) > y.e[i] {
+					t.Fatalf("%v: a machine holds %v, not %v ±%v", c.dt, m, y.f[i], y.e[i])
+				}
+			}
+		}
+	}
+}
+
+// TestNearlyInteger: one element that is not an integer, or not certified,
+// takes the certificate away.
+func TestNearlyInteger(t *testing.T) {
+	for name, spoil := range map[string]func(a *array){
+		"a half":      func(a *array) { a.f[3] = 0.5 },
+		"uncertified": func(a *array) { a.e[3] = 1e-9 },
+	} {
+		x, w := newArray(ir.F32, []int64{1, 8}), newArray(ir.F32, []int64{1, 8})
+		for i := range x.f {
+			x.f[i], w.f[i] = 1, 1
+		}
+		spoil(x)
+		y, err := linear([]*array{x, w}, ir.F32, alone)
+		if err != nil || y.e[0] == 0 {
+			t.Errorf("%s: certified, or %v", name, err)
+		}
+	}
+}
+
+// TestReductionBound checks the reductions of tensors that ranks hold.
+func TestReductionBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
+		for _, red := range []ir.Red{ir.Sum, ir.Avg, ir.Max, ir.Min} {
+			for _, n := range []int{2, 3, 8} {
+				for _, anyOrder := range []bool{false, true} {
+					var all []*array
+					for range n {
+						all = append(all, randomArray(rng, dt, rng.IntN(2) == 0, 16))
+					}
+					y, err := reduceArrays(red, all, anyOrder)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i := range y.len() {
+						for range 20 {
+							m := simReduce(rng, dt, red, all, i, anyOrder)
+							if math.Abs(m-y.f[i]) > y.e[i] {
+								t.Fatalf("%v %v of %d, any order %v: a machine holds %v, not %v ±%v", dt, red, n, anyOrder, m, y.f[i], y.e[i])
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func simReduce(rng *rand.Rand, dt ir.DType, red ir.Red, all []*array, i int64, anyOrder bool) float64 {
+	order := rng.Perm(len(all))
+	y := 0.0
+	for j := range all {
+		a := all[j]
+		if anyOrder {
+			a = all[order[j]]
+		}
+		v := held(rng, a.f[i], a.e[i])
+		switch {
+		case j == 0:
+			y = v
+		case red == ir.Max:
+			y = max(y, v)
+		case red == ir.Min:
+			y = min(y, v)
+		default:
+			y = simAdd(dt, y, v, false)
+			if anyOrder {
+				y = simRound(dt, y)
+			}
+		}
+	}
+	switch {
+	case red == ir.Max || red == ir.Min:
+		return y // machines hold numbers of the type; held's need no rounding
+	case red == ir.Avg && dt == ir.F64:
+		y /= float64(len(all))
+	case red == ir.Avg:
+		y = nearest(24, -126, y/float64(len(all)))
+	}
+	return simRound(dt, y)
+}
+
+// TestElementwiseBound checks add, sub, mul, scale, relu and gelu, done in the
+// type or in f32 and rounded.
+func TestElementwiseBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	apply := map[ir.Op]func(a, b, c float64) float64{
+		ir.OpAdd:   func(a, b, _ float64) float64 { return a + b },
+		ir.OpSub:   func(a, b, _ float64) float64 { return a - b },
+		ir.OpMul:   func(a, b, _ float64) float64 { return a * b },
+		ir.OpScale: func(a, _, c float64) float64 { return a * c },
+		ir.OpNeg:   func(a, _, _ float64) float64 { return -a },
+		ir.OpRelu:  func(a, _, _ float64) float64 { return max(a, 0) },
+		ir.OpGelu:  func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
+	}
+	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
+		for op, f := range apply {
+			for _, errs := range []bool{false, true} {
+				scale := math.Ldexp(1, rng.IntN(6))
+				at := attrs{value: scalar{f: 0.1 * scale}}
+				a, b := randomArray(rng, dt, errs, 200), randomArray(rng, dt, errs, 200)
+				for i := range a.f {
+					a.f[i] *= scale // a power of two: still of the type
+				}
+				ins := []*array{a}
+				if op == ir.OpAdd || op == ir.OpSub || op == ir.OpMul {
+					ins = append(ins, b)
+				}
+				y, err := compute(op, at, ins, dt, nil, alone)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range y.len() {
+					for range 10 {
+						c := at.value.f
+						if dt != ir.F64 && rng.IntN(2) == 0 {
+							c = float64(float32(c))
+						}
+						p, q := held(rng, a.f[i], a.e[i]), held(rng, b.f[i], b.e[i])
+						m := f(p, q, c)
+						if dt != ir.F64 && op == ir.OpGelu {
+							m = geluF32(p)
+						} else if dt != ir.F64 && op != ir.OpRelu && op != ir.OpNeg && rng.IntN(2) == 0 {
+							m = nearest(24, -126, m)
+						}
+						if op != ir.OpRelu && op != ir.OpNeg {
+							m = simRound(dt, m)
+						}
+						if math.Abs(m-y.f[i]) > y.e[i] {
+							t.Fatalf("%v %v of %v %v: a machine holds %v, not %v ±%v", dt, op, p, q, m, y.f[i], y.e[i])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// geluF32 is gelu as f32 kernels write it.
+func geluF32(x float64) float64 {
+	r := float64(float32(x) * float32(math.Sqrt2/2))
+	return float64(0.5 * float32(x) * (1 + float32(math.Erf(r))))
+}
+
+// TestCertifiedElementwise: what is representable is certified; what is
+// rounded is not, because another order of operations rounds elsewhere.
+func TestCertifiedElementwise(t *testing.T) {
+	for _, c := range []struct {
+		dt    ir.DType
+		op    ir.Op
+		a, b  float64
+		y     float64
+		exact bool
+	}{
+		{ir.BF16, ir.OpAdd, 1, 2, 3, true},
+		{ir.BF16, ir.OpAdd, 256, 1, 256, false},
+		{ir.F32, ir.OpAdd, 1 << 24, 1, 1 << 24, false},
+		{ir.F32, ir.OpAdd, 1 << 23, 1, 1<<23 + 1, true},
+		{ir.F64, ir.OpAdd, 1 << 53, 1, 1 << 53, false},
+		{ir.F64, ir.OpAdd, 0.1, 0.2, 0.30000000000000004, false},
+		{ir.F32, ir.OpMul, 0.5, 3, 1.5, true},
+		{ir.F64, ir.OpMul, 1e200, 1e200, math.Inf(1), false},
+		{ir.F32, ir.OpAdd, math.Inf(-1), 3, math.Inf(-1), true},
+		{ir.F16, ir.OpAdd, 65504, 65504, math.Inf(1), false},
+	} {
+		a, b := newArray(c.dt, []int64{1}), newArray(c.dt, []int64{1})
+		a.f[0], b.f[0] = c.a, c.b
+		y, err := compute(c.op, attrs{}, []*array{a, b}, c.dt, nil, alone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if y.f[0] != c.y || (y.e[0] == 0) != c.exact {
+			t.Errorf("%v %v of %v, %v: %v ±%v, want %v, exact %v", c.dt, c.op, c.a, c.b, y.f[0], y.e[0], c.y, c.exact)
+		}
+	}
+}
+
+func TestIntegers(t *testing.T) {
+	a, b := newArray(ir.I32, []int64{2}), newArray(ir.I32, []int64{2})
+	a.n = []int64{math.MaxInt32, 1 << 20}
+	b.n = []int64{1, 1 << 20}
+	for op, want := range map[ir.Op]string{ir.OpAdd: "[-2147483648 2097152]", ir.OpMul: "[2147483647 0]", ir.OpSub: "[2147483646 0]"} {
+		y, err := compute(op, attrs{}, []*array{a, b}, ir.I32, nil, alone)
+		if err != nil || fmt.Sprint(y.n) != want || y.e[0] != 0 {
+			t.Errorf("%v: %v ±%v, want %s; %v", op, y.n, y.e, want, err)
+		}
+	}
+	f := newArray(ir.F32, []int64{4})
+	f.f = []float64{2.5, 3.5, -1e20, math.Inf(1)}
+	y, err := compute(ir.OpCast, attrs{}, []*array{f}, ir.I32, nil, alone)
+	if want := "[2 4 -2147483648 2147483647]"; err != nil || fmt.Sprint(y.n) != want {
+		t.Errorf("cast to i32: %v, want %s; %v", y.n, want, err)
+	}
+	wide := newArray(ir.I64, []int64{1})
+	wide.n[0] = math.MaxInt64
+	y, err = compute(ir.OpCast, attrs{}, []*array{wide}, ir.F32, nil, alone)
+	if err != nil || y.f[0] != 1<<63 {
+		t.Errorf("cast of the largest i64: %v, %v", y.f, err)
+	}
+}
