@@ -22,14 +22,16 @@ type frame struct {
 	returned bool
 }
 
-func newFrame() *frame {
-	return &frame{
-		ints:     map[string]int64{},
-		tensors:  map[string][]tensor{},
-		streams:  map[string][]int32{},
-		events:   map[string][]int32{},
-		counters: map[string]int32{},
+// newFrame leaves the maps of rarer kinds to their first name.
+func newFrame() *frame { return &frame{tensors: map[string][]tensor{}} }
+
+func (f *frame) setInt(name string, v int64) { set(&f.ints, name, v) }
+
+func set[V any](m *map[string]V, name string, v V) {
+	if *m == nil {
+		*m = map[string]V{}
 	}
+	(*m)[name] = v
 }
 
 // tensor is what a name means on this rank: a stretch of memory, or nothing

@@ -183,4 +183,3 @@ func liveBound(p *plan.Plan, u *usage) int64 {
 	}
 	return most
 }
-

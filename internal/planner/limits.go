@@ -6,7 +6,8 @@ import "hocket.example/hocket/ir"
 // however small its text.
 const (
 	maxCommands   = 10_000_000
-	maxIterations = 10_000_000 // of loops and calls, over all ranks
+	maxIterations = 10_000_000 // of loops, over all ranks
+	maxCalls      = 1_000_000
 	maxStatements = 100_000_000
 	maxBuffers    = 10_000_000
 	maxCallDepth  = 1000

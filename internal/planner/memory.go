@@ -16,7 +16,7 @@ func (u *unroller) declare(s *ir.Stmt) error {
 		if err != nil {
 			return err
 		}
-		u.frame.ints[s.Results[0].Text] = v
+		u.frame.setInt(s.Results[0].Text, v)
 		return nil
 	case ir.OpFree:
 		t, err := u.operand(&s.Args[0])
@@ -34,13 +34,17 @@ func (u *unroller) declare(s *ir.Stmt) error {
 	name := s.Results[0].Text
 	switch s.Op {
 	case ir.OpStream:
-		u.frame.streams[name], err = u.declaredStreams(s, name, n, s.Count != nil)
+		var ids []int32
+		ids, err = u.declaredStreams(s, name, n, s.Count != nil)
+		set(&u.frame.streams, name, ids)
 	case ir.OpEvent:
 		if err = u.spend(&u.w.instances, n, maxBuffers, "buffers and events", s.Pos); err == nil {
-			u.frame.events[name] = slices.Repeat([]int32{-1}, int(n))
+			set(&u.frame.events, name, slices.Repeat([]int32{-1}, int(n)))
 		}
 	case ir.OpCounter:
-		u.frame.counters[name], err = u.counter(s, name, n)
+		var id int32
+		id, err = u.counter(s, name, n)
+		set(&u.frame.counters, name, id)
 	}
 	return err
 }
@@ -59,7 +63,7 @@ func (u *unroller) count(s *ir.Stmt) (int64, error) {
 
 // counter declares a counter on all ranks; its length must be the same on each.
 func (u *unroller) counter(s *ir.Stmt, name string, n int64) (int32, error) {
-	k := instance{u.path, s, 0}
+	k := instance{u.path(), s, 0}
 	id, ok := u.w.counters[k]
 	if ok {
 		if have := int64(u.w.p.Counters[id].Len); have != n {
@@ -131,7 +135,7 @@ func (u *unroller) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role
 	if bytes > maxBytes {
 		return r, u.errf("limit", s.Pos, "", "%%%s would take %d bytes; a buffer has at most %d", name, bytes, int64(maxBytes))
 	}
-	k := instance{u.path, s, elem}
+	k := instance{u.path(), s, elem}
 	id, ok := u.w.buffers[k]
 	if !ok {
 		if err := u.spend(&u.w.instances, 1, maxBuffers, "buffers and events", s.Pos); err != nil {

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"hocket.example/hocket/ir"
@@ -20,17 +21,28 @@ type unroller struct {
 	frame *frame
 	// main is the stream the function was called on, cur the innermost on's.
 	main, cur int32
-	path      int32 // in world.paths
-	depth     int   // of calls
+	depth     int // of calls
 
-	// loops and iter are the enclosing loops' variables and their values.
-	loops []string
-	iter  []int64
+	// steps are the loop iterations and calls that lead here; loops and iter
+	// the enclosing loops' variables and their values. shared is a copy of iter
+	// that commands refer to, nil until one needs it.
+	steps  []step
+	loops  []string
+	iter   []int64
+	shared []int64
 
 	streams map[instanceOn]int32
 	waited  map[[2]int32]int32 // (waiting stream, recording stream) → last slot waited for
 	freed   map[int32]ir.Pos   // buffers freed so far
 	group   *openGroup
+}
+
+// step is one loop iteration or call on the way to a statement. path is the
+// world's number for the way so far, 0 until somebody asks.
+type step struct {
+	stmt *ir.Stmt
+	iter int64
+	path int32
 }
 
 // unroll runs the bound function's text as rank.
@@ -183,13 +195,13 @@ func (u *unroller) spendIterations(s *ir.Stmt, lo, hi int64) error {
 
 func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32) error {
 	name := s.Results[0].Text
-	outer := *u
-	defer func() { u.cur, u.path, u.loops, u.iter = outer.cur, outer.path, outer.loops, outer.iter }()
-	u.loops = append(outer.loops[:len(outer.loops):len(outer.loops)], name)
+	outer := u.cur
+	u.loops, u.iter, u.steps = append(u.loops, name), append(u.iter, lo), append(u.steps, step{stmt: s})
+	depth, at := len(u.iter)-1, len(u.steps)-1
 	for i := lo; i < hi; i++ {
-		u.frame.ints[name] = i
-		u.iter = append(outer.iter[:len(outer.iter):len(outer.iter)], i)
-		u.path = u.w.path(outer.path, s, i)
+		u.frame.setInt(name, i)
+		u.iter[depth], u.shared = i, nil
+		u.steps[at].iter, u.steps[at].path = i, 0
 		if n := int64(len(workers)); n > 0 {
 			u.cur = workers[((i%n)+n)%n]
 		}
@@ -197,6 +209,8 @@ func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32) error {
 			return err
 		}
 	}
+	u.loops, u.iter, u.steps, u.shared = u.loops[:depth], u.iter[:depth], u.steps[:at], nil
+	u.cur = outer
 	return nil
 }
 
@@ -209,7 +223,7 @@ func (u *unroller) call(s *ir.Stmt) error {
 	if u.depth++; u.depth > maxCallDepth {
 		return u.errf("limit", s.Pos, "", "calls nest deeper than %d", maxCallDepth)
 	}
-	if err := u.spend(&u.w.iterations, 1, maxIterations, "loop iterations and calls", s.Pos); err != nil {
+	if err := u.spend(&u.w.calls, 1, maxCalls, "calls", s.Pos); err != nil {
 		return err
 	}
 	callee := newFrame()
@@ -220,17 +234,37 @@ func (u *unroller) call(s *ir.Stmt) error {
 		}
 		callee.tensors[par.Name] = []tensor{t}
 	}
-	outer := *u
-	u.frame, u.main, u.path = callee, u.cur, u.w.path(u.path, s, 0)
+	caller, main := u.frame, u.main
+	u.frame, u.main, u.steps = callee, u.cur, append(u.steps, step{stmt: s})
 	results, err := u.body(f)
-	u.frame, u.main, u.path, u.depth = outer.frame, outer.main, outer.path, outer.depth-1
 	if err != nil {
 		return err
 	}
+	u.frame, u.main, u.steps = caller, main, u.steps[:len(u.steps)-1]
+	u.depth--
 	for i, r := range s.Results {
 		u.frame.tensors[r.Text] = []tensor{results[i]}
 	}
 	return nil
+}
+
+// path identifies how execution came here: the same on every rank that took
+// the same iterations and calls.
+func (u *unroller) path() int32 {
+	from := len(u.steps)
+	for from > 0 && u.steps[from-1].path == 0 {
+		from--
+	}
+	id := int32(0)
+	if from > 0 {
+		id = u.steps[from-1].path
+	}
+	for i := from; i < len(u.steps); i++ {
+		st := &u.steps[i]
+		id = u.w.path(id, st.stmt, st.iter)
+		st.path = id
+	}
+	return id
 }
 
 func (u *unroller) ret(s *ir.Stmt) error {
@@ -258,7 +292,10 @@ func (u *unroller) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
 	if err := u.spend(&u.w.commands, 1, maxCommands, "commands", pos); err != nil {
 		return err
 	}
-	c.Rank, c.Stream, c.Iter = int32(u.rank), stream, u.iter
+	if u.shared == nil && len(u.iter) > 0 {
+		u.shared = slices.Clone(u.iter)
+	}
+	c.Rank, c.Stream, c.Iter = int32(u.rank), stream, u.shared
 	if c.Kind != plan.Record {
 		u.w.tails[stream].issued++
 	}

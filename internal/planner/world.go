@@ -35,7 +35,7 @@ type world struct {
 	lanes   []*lane // send/recv, in order of first use
 	laneIDs map[laneKey]int32
 
-	commands, iterations, statements, instances, counterElems int64
+	commands, iterations, calls, statements, instances, counterElems int64
 }
 
 // pathKey is one step of an execution path: a loop iteration or a call.
@@ -78,7 +78,7 @@ func newWorld(b *ir.Bound, stats *Stats) *world {
 	}
 }
 
-// path interns one step behind parent; 0 is the start.
+// path numbers one step behind the way parent; 0 is the start.
 func (w *world) path(parent int32, s *ir.Stmt, iter int64) int32 {
 	k := pathKey{parent, s, iter}
 	id, ok := w.paths[k]

@@ -1,0 +1,209 @@
+package planner
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/ir"
+)
+
+// body wraps statements into a function over tp[n].
+func body(n int, stmts string) string {
+	return fmt.Sprintf("mesh tp[%d]\nfunc f(%%x: f32[8, 4]) -> f32[8, 4] {\n  %%y = alloc f32[8, 4]\n%s\n  copy %%x into %%y\n  return %%y\n}\n", n, stmts)
+}
+
+func TestRefusedPrograms(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ranks int
+		stmts string
+		kind  string
+		words []string
+	}{
+		{"two channels in opposite order", 2, `
+  %s = stream[2]
+  if rank(tp) == 0 {
+    on %s[0] { barrier over=tp }
+    on %s[1] { wait %s[0]
+      barrier over=tp }
+  } else {
+    on %s[0] { wait %s[1] 
+      barrier over=tp }
+    on %s[1] { wait %s[0]
+      barrier over=tp }
+  }
+  %c = counter[2]
+  wait %c[0] >= 1
+  signal %c[0] at tp[1 - rank(tp)]`, "deadlock", []string{"rank 0", "rank 1", "%c[0] >= 1"}},
+		{"wait before the signal that needs it", 3, `
+  %c = counter
+  wait %c >= 1
+  signal %c at tp[(rank(tp) + 1) mod 3]`, "deadlock", []string{"rank 0, main", "waits for %c[0] >= 1, which is 0", "3 streams"}},
+		{"a barrier against a counter", 2, `
+  %c = counter
+  if rank(tp) == 0 { wait %c >= 1 }
+  barrier over=tp
+  if rank(tp) == 1 { signal %c at tp[0] }`, "deadlock", []string{"waits in barrier for ranks [0]"}},
+		{"send to a peer that receives later", 2, `
+  %b = alloc f32[8, 4]
+  send %x to tp[1 - rank(tp)]
+  recv %b from tp[1 - rank(tp)]`, "deadlock", []string{"1 transfers whose other side is not posted"}},
+		{"too few signals", 2, `
+  %c = counter
+  signal %c at tp[1 - rank(tp)]
+  wait %c >= 2`, "deadlock", []string{"%c[0] waits for 2 but is signalled 1 times a run"}},
+		{"two raisers", 3, `
+  %c = counter
+  if rank(tp) != 0 { signal %c at tp[0] }`, "match", []string{"raised by rank 1 and by rank 2"}},
+		{"unordered signals", 2, `
+  %s = stream
+  %c = counter
+  on %s { signal %c at tp[1 - rank(tp)] }
+  signal %c at tp[1 - rank(tp)]`, "match", []string{"two streams that are not ordered"}},
+		{"ordered in one direction only", 2, `
+  %s = stream
+  %c = counter
+  on %s { signal %c at tp[1 - rank(tp)] }
+  wait %s
+  signal %c at tp[1 - rank(tp)]`, "match", []string{"two streams that are not ordered"}},
+		{"never met", 2, `
+  if rank(tp) == 0 { barrier over=tp }`, "match", []string{"barrier is never met by rank 1"}},
+		{"one more on one rank", 2, `
+  barrier over=tp
+  if rank(tp) == 1 { barrier over=tp }`, "match", []string{"never met by rank 0", "rank 0's last is barrier"}},
+		{"different ops", 2, `
+  %b = alloc f32[8, 4]
+  if rank(tp) == 0 { barrier over=tp } else { all_reduce %x into %b, over=tp, op=sum }`, "match", []string{"all_reduce of f32[8 4] here meets barrier"}},
+		{"different reductions", 2, `
+  %b = alloc f32[8, 4]
+  if rank(tp) == 0 { all_reduce %x into %b, over=tp, op=max } else { all_reduce %x into %b, over=tp, op=sum }`, "match", []string{"op=sum and op=max"}},
+		{"different roots", 2, `
+  %b = alloc f32[8, 4]
+  if rank(tp) == 0 { broadcast %x into %b, over=tp, root=0 } else { broadcast %x into %b, over=tp, root=1 }`, "match", []string{"root=1 and root=0"}},
+		{"different shapes", 2, `
+  %b = alloc f32[2 + rank(tp), 4]
+  fill into %b, value=1
+  all_reduce %b into %b, over=tp, op=sum`, "match", []string{"shapes [3 4] and [2 4]"}},
+		{"permute that does not pair up", 3, `
+  %b = alloc f32[8, 4]
+  permute %x into %b, over=tp, to=(rank(tp) + 1) mod 3, from=(rank(tp) + 1) mod 3`, "match", []string{"do not pair up"}},
+		{"unmatched send", 2, `
+  if rank(tp) == 0 { send %x to tp[1] }`, "match", []string{"send has no recv on rank 1", "1 sends and 0 recvs"}},
+		{"unequal ends", 2, `
+  %b = alloc f32[4, 4]
+  if rank(tp) == 0 { send %x to tp[1] } else { recv %b from tp[0] }`, "match", []string{"send of f32[8 4] meets recv of f32[4 4]"}},
+		{"event without record", 2, `
+  %e = event
+  wait %e`, "structure", []string{"never recorded", "rank 0"}},
+		{"event recorded on one rank only", 2, `
+  %e = event
+  if rank(tp) == 0 { record %e }
+  wait %e`, "structure", []string{"never recorded", "rank 1"}},
+		{"event of an earlier iteration's declaration", 1, `
+  for %i in 0..2 {
+    %e = event
+    if %i == 0 { record %e }
+    wait %e
+  }`, "structure", []string{"%i=1"}},
+		{"chunk index", 2, `
+  for %i in 0..5 {
+    %c = chunk %x, axis=0, %i of 4
+    %b = alloc f32[extent(%c, 0), 4]
+    copy %c into %b
+  }`, "bind", []string{"chunk index %i=4 is not in 0..4", "rank 0, %i=4"}},
+		{"array index", 2, `
+  %b = alloc[3] f32[8]
+  for %i in 0..4 { fill into %b[%i], value=1 }`, "bind", []string{"index %i=3 is not in 0..3", "%i=3"}},
+		{"peer", 2, `
+  %c = counter
+  for %i in 0..3 { signal %c at tp[%i] }`, "bind", []string{"tp[%i=2] names no rank"}},
+		{"root", 2, `
+  %b = alloc f32[8, 4]
+  broadcast %x into %b, over=tp, root=2`, "bind", []string{"root=2"}},
+		{"not dense", 2, `
+  %b = alloc f32[8, 2]
+  %v = slice %x, axis=1, 1..3
+  all_reduce %v into %b, over=tp, op=sum`, "alias", []string{"copy %v", "view with gaps"}},
+		{"reshape of a view with gaps", 2, `
+  %b = alloc f32[8, 4]
+  %v = slice %b, axis=1, 1..3
+  %w = reshape %v, shape=(16)
+  fill into %w, value=1`, "alias", []string{"copy it first"}},
+		{"use of a freed element", 1, `
+  %b = alloc[2] f32[8]
+  fill into %b[0], value=1
+  free %b[1]
+  for %i in 0..2 { fill into %b[%i], value=2 }`, "lifetime", []string{"%b[%i] is used after it was freed", "%i=1"}},
+		{"division by zero", 1, `
+  for %i in 0..2 { let %k = floordiv(6, 1 - %i) }`, "bind", []string{"division by zero", "%i=1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ds := refused(t, body(c.ranks, c.stmts), ir.Binding{}, c.kind, c.words...)
+			if !ds[0].Pos.Valid() {
+				t.Errorf("no position:\n%s", ds)
+			}
+		})
+	}
+}
+
+func TestDeadlockListsAtMostEightHeads(t *testing.T) {
+	ds := refused(t, body(12, `
+  %c = counter
+  wait %c >= 1
+  signal %c at tp[(rank(tp) + 1) mod 12]`), ir.Binding{}, "deadlock", "12 streams")
+	if n := len(ds[0].Notes); n != maxHeads-1 {
+		t.Errorf("%d notes", n)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	calls := "mesh tp[1]\nfunc g0(%x: f32[8, 4]) -> f32[8, 4] {\n  return %x\n}\n"
+	for i := 1; i < 30; i++ {
+		calls += fmt.Sprintf("func g%d(%%x: f32[8, 4]) -> f32[8, 4] {\n  %%a = call g%d %%x\n  %%b = call g%d %%a\n  return %%b\n}\n", i, i-1, i-1)
+	}
+	for _, c := range []struct{ name, src, word string }{
+		{"2^62 iterations", body(2, "  for %i in 0..4611686018427387904 { barrier over=tp }"), "loop iterations"},
+		{"more than 2^63 iterations", body(2, "  for %i in 0 - 9223372036854775807..9223372036854775807 { barrier over=tp }"), "loop iterations"},
+		{"nested loops", body(1, "  for %i in 0..9000000 {\n    for %j in 0..9000000 {\n      for %k in 0..9000000 { barrier over=tp }\n    }\n  }"), "loop iterations"},
+		{"streams", body(2, "  %s = stream[1000000000000]"), "streams"},
+		{"worker streams", body(2, "  for %i in 0..1 stream(100000) { barrier over=tp }"), "streams"},
+		{"counters", body(2, "  %c = counter[4611686018427387904]"), "counter elements"},
+		{"events", body(2, "  %c = event[4611686018427387904]"), "buffers and events"},
+		{"buffers", body(2, "  %b = alloc[4611686018427387904] f32[0]"), "buffers and events"},
+		{"one large buffer", body(2, "  %b = alloc f32[1152921504606846975]\n  fill into %b, value=1"), "bytes"},
+		{"calls that double", calls, "1000000 calls"},
+	} {
+		t.Run(c.name, func(t *testing.T) { refused(t, c.src, ir.Binding{}, "limit", c.word) })
+	}
+	large := "  %s = stream[40]\n"
+	for i := range 40 {
+		large += fmt.Sprintf("  %%b%d = alloc f32[60000000000000]\n  on %%s[%d] { fill into %%b%d, value=1 }\n", i, i, i)
+	}
+	refused(t, body(1, large), ir.Binding{}, "limit", "memory for %b")
+}
+
+func TestImplicitProgramsAreRefused(t *testing.T) {
+	refused(t, `
+mesh tp[2]
+func f(%x: f32[8/tp, 4], %w: f32[6, 4]) -> f32[8, 6] {
+  %y = linear %x, %w
+  return %y
+}
+`, ir.Binding{}, "internal", "lower the program first")
+}
+
+func TestErrorsOfDifferentStreamsNameThem(t *testing.T) {
+	ds := refused(t, body(2, `
+  %s = stream[2]
+  for %i in 0..2 {
+    on %s[%i] {
+      wait main
+      if rank(tp) == %i { barrier over=tp }
+    }
+  }
+  if rank(tp) == 0 { barrier over=tp }`), ir.Binding{}, "match")
+	if !strings.Contains(ds.String(), "rank") {
+		t.Error(ds)
+	}
+}

@@ -1,0 +1,358 @@
+package planner
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// A worker's chunk buffers are ordered by its stream: two workers need two.
+func TestChunkBuffersAreReusedPerWorker(t *testing.T) {
+	for _, chunks := range []int64{1, 2, 3, 5, 7, 24, 400} {
+		p, _ := mustPlan(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": chunks, "T": 2400}})
+		rows := (2400 + chunks - 1) / chunks
+		one := aligned(rows * 16 * 2)
+		want := p.Memory.Inputs + aligned(2400*16*2) + min(chunks, 2)*one
+		if p.ArenaBytes != want {
+			t.Errorf("C=%d: arena of %d bytes, want %d", chunks, p.ArenaBytes, want)
+		}
+		if p.Memory.Peak != p.ArenaBytes || p.Memory.Bound > p.Memory.Peak {
+			t.Errorf("C=%d: memory %+v", chunks, p.Memory)
+		}
+	}
+}
+
+// The forum thread's program: linears, each followed by an all_reduce.
+func TestReservedIsLiveForLinearsAndAllReduces(t *testing.T) {
+	for _, layers := range []int{1, 2, 8, 31, 1000} {
+		p, _ := mustPlan(t, layersSource(layers), ir.Binding{})
+		if p.Memory.Peak != p.Memory.Bound {
+			t.Errorf("%d layers: peak %d, live at once %d", layers, p.Memory.Peak, p.Memory.Bound)
+		}
+		want := p.Memory.Inputs + int64(min(layers, 2))*aligned(96*64*2)
+		if p.Memory.Peak != want {
+			t.Errorf("%d layers: peak %d, want %d", layers, p.Memory.Peak, want)
+		}
+	}
+}
+
+func layersSource(layers int) string {
+	var b strings.Builder
+	b.WriteString("dim T = 96\ndim H = 64\nmesh tp[2]\n\nfunc f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {\n")
+	prev := "x"
+	for i := range layers {
+		fmt.Fprintf(&b, "  %%a%d = alloc bf16[T, H]\n  linear %%%s, %%w into %%a%d\n  all_reduce %%a%d into %%a%d, over=tp, op=sum\n", i, prev, i, i, i)
+		prev = fmt.Sprintf("a%d", i)
+	}
+	fmt.Fprintf(&b, "  return %%%s\n}\n", prev)
+	return b.String()
+}
+
+// Without the barrier a peer's put of the next run may come any time, so what
+// it writes shares with nobody.
+func TestRemotePutsAreUses(t *testing.T) {
+	const src = `
+mesh tp[2]
+func f(%x: f32[64]) -> f32[64] {
+  %c = counter
+  %a = alloc f32[64] symmetric
+  BARRIER
+  %r = alloc f32[64]
+  put %x into %a at tp[1 - rank(tp)]
+  signal %c at tp[1 - rank(tp)]
+  wait %c >= 1
+  copy %a into %r
+  %b = alloc f32[64]
+  copy %r into %b
+  %y = alloc f32[64]
+  copy %b into %y
+  return %y
+}
+`
+	offsets := func(src string) map[string]int64 {
+		p, _ := mustPlan(t, src, ir.Binding{})
+		m := map[string]int64{}
+		for _, b := range p.Buffers {
+			m[b.Name] = b.Offset
+		}
+		return m
+	}
+	with := offsets(strings.Replace(src, "BARRIER", "barrier over=tp", 1))
+	without := offsets(strings.Replace(src, "BARRIER", "", 1))
+	if with["%b"] != with["%a"] {
+		t.Errorf("with a barrier %%b should lie where %%a was: %v", with)
+	}
+	for _, n := range []string{"%r", "%b", "%y"} {
+		if without[n] == without["%a"] {
+			t.Errorf("without a barrier %s lies on %%a, which a peer may write any time: %v", n, without)
+		}
+	}
+}
+
+// Two streams without order: no sharing, whatever the host order says.
+func TestUnorderedStreamsDoNotShare(t *testing.T) {
+	const src = `
+func f(%x: f32[64]) -> f32[64] {
+  %s = stream
+  %y = alloc f32[64]
+  FORK
+  on %s {
+    %a = alloc f32[64]
+    copy %x into %a
+    %a2 = alloc f32[64]
+    copy %a into %a2
+  }
+  JOIN
+  %b = alloc f32[64]
+  copy %x into %b
+  copy %b into %y
+  return %y
+}
+`
+	for _, c := range []struct {
+		fork, join string
+		share      bool
+	}{
+		{"", "", false},
+		{"", "wait %s", false}, // the next run's %a is not behind this run's %b
+		{"on %s { wait main }", "", false},
+		{"on %s { wait main }", "wait %s", true},
+	} {
+		p, _ := mustPlan(t, strings.NewReplacer("FORK", c.fork, "JOIN", c.join).Replace(src), ir.Binding{})
+		want := int64(5 * 256)
+		if c.share {
+			want = 3 * 256
+		}
+		if p.ArenaBytes != want {
+			t.Errorf("fork %q join %q: arena of %d bytes, want %d", c.fork, c.join, p.ArenaBytes, want)
+		}
+	}
+}
+
+func TestHostBuffersHaveTheirOwnOffsets(t *testing.T) {
+	p, _ := mustPlan(t, `
+func f(%x: f32[100]) -> f32[100] {
+  %h = alloc f32[100] host
+  %g = alloc f32[100] host
+  %y = alloc f32[100]
+  copy %x into %h
+  copy %h into %g
+  copy %g into %y
+  return %y
+}
+`, ir.Binding{})
+	if p.HostBytes != 2*512 || p.ArenaBytes != 2*512 {
+		t.Errorf("host %d, arena %d", p.HostBytes, p.ArenaBytes)
+	}
+}
+
+// A buffer is one plan.Buffer on all ranks, as large as the largest needs.
+func TestRanksShareOffsets(t *testing.T) {
+	p, _ := mustPlan(t, `
+mesh tp[3]
+func f(%x: f32[64]) -> f32[64] {
+  %big = alloc f32[1000 * (rank(tp) + 1)]
+  %y = alloc f32[64]
+  fill into %big, value=1
+  copy %x into %y
+  return %y
+}
+`, ir.Binding{})
+	for _, b := range p.Buffers {
+		if b.Name == "%big" && b.Bytes != 3000*4 {
+			t.Errorf("%%big has %d bytes", b.Bytes)
+		}
+	}
+	if len(p.Buffers) != 3 {
+		t.Errorf("%d buffers", len(p.Buffers))
+	}
+}
+
+// random programs: buffers of random sizes used on random streams of random
+// ranks with random waits, signals and barriers between.
+func randomProgram(t *rapid.T) string {
+	ranks := rapid.IntRange(1, 3).Draw(t, "ranks")
+	streams := rapid.IntRange(1, 3).Draw(t, "streams")
+	var b strings.Builder
+	fmt.Fprintf(&b, "mesh tp[%d]\nfunc f(%%x: f32[8]) -> f32[8] {\n  %%s = stream[%d]\n  %%y = alloc f32[8]\n", ranks, streams)
+	buffers := rapid.IntRange(1, 8).Draw(t, "buffers")
+	for i := range buffers {
+		size := rapid.SampledFrom([]int{0, 1, 60, 64, 65, 128, 500}).Draw(t, "size")
+		fmt.Fprintf(&b, "  %%b%d = alloc f32[%d] symmetric\n  %%n%d = counter\n", i, size, i)
+	}
+	stream := func() string {
+		k := rapid.IntRange(-1, streams-1).Draw(t, "stream")
+		if k < 0 {
+			return "main"
+		}
+		return fmt.Sprintf("%%s[%d]", k)
+	}
+	steps := rapid.IntRange(0, 24).Draw(t, "steps")
+	next := 0
+	for range steps {
+		on := stream()
+		buf := rapid.IntRange(next, min(next+1, buffers-1)).Draw(t, "buffer")
+		if rapid.IntRange(0, 3).Draw(t, "advance") == 0 {
+			next = min(next+1, buffers-1)
+		}
+		var line string
+		switch rapid.IntRange(0, 6).Draw(t, "kind") {
+		case 0, 1, 2:
+			line = fmt.Sprintf("fill into %%b%d, value=1", buf)
+		case 3, 4:
+			line = "wait " + stream()
+		case 5:
+			line = "barrier over=tp"
+		case 6:
+			line = fmt.Sprintf("put %%b%d into %%b%d at tp[(rank(tp) + 1) mod size(tp)]", buf, buf)
+		}
+		fmt.Fprintf(&b, "  on %s { %s }\n", on, line)
+	}
+	b.WriteString("  copy %x into %y\n  return %y\n}\n")
+	return b.String()
+}
+
+func TestRandomProgramsHaveProvedLayouts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		src := randomProgram(t)
+		p, _, ds := try(src, ir.Binding{})
+		if ds.HasErrors() {
+			if ds[0].Kind == "deadlock" || ds[0].Kind == "match" {
+				return
+			}
+			t.Fatalf("%s\n%s", ds, src)
+		}
+		if err := verifyLayout(p); err != nil {
+			t.Fatalf("%v\n%s\n%s", err, src, p)
+		}
+		for name, place := range map[string]func(*plan.Plan, *usage, []item, *Stats) []item{"online": online, "pairwise": bestLayout} {
+			q := *p
+			q.Buffers = append([]plan.Buffer(nil), p.Buffers...)
+			relayOut(&q, place)
+			if err := verifyLayout(&q); err != nil {
+				t.Fatalf("%s: %v\n%s\n%s", name, err, src, &q)
+			}
+		}
+	})
+}
+
+// relayOut lays a plan out again by one method.
+func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []item) {
+	stats := &Stats{}
+	for i := range p.Buffers {
+		p.Buffers[i].First, p.Buffers[i].Last = -1, -1
+	}
+	u, err := simulate(nil, p, stats)
+	if err != nil {
+		panic(err)
+	}
+	var items []item
+	for i, b := range p.Buffers {
+		if b.Role != plan.RoleInput && b.Bytes > 0 {
+			items = append(items, item{buf: int32(i), size: aligned(b.Bytes)})
+		}
+	}
+	for _, it := range place(p, u, items, stats) {
+		p.Buffers[it.buf].Offset = p.Memory.Inputs + it.off
+		p.ArenaBytes = max(p.ArenaBytes, p.Buffers[it.buf].Offset+it.size)
+	}
+}
+
+// verifyLayout must find what is wrong: every pair of buffers that the planner
+// keeps apart is laid on one place in turn.
+func TestVerifyLayoutFindsOverlaps(t *testing.T) {
+	p, _ := mustPlan(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": 6}})
+	u, err := simulate(nil, p, &Stats{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apart := 0
+	for i := range p.Buffers {
+		for j := range i {
+			q := *p
+			q.Buffers = append([]plan.Buffer(nil), p.Buffers...)
+			q.ArenaBytes = 1 << 20
+			top := int64(1 << 12)
+			for k := range q.Buffers {
+				q.Buffers[k].Offset = top
+				top += aligned(q.Buffers[k].Bytes)
+			}
+			q.Buffers[i].Offset = q.Buffers[j].Offset
+			input := q.Buffers[i].Role == plan.RoleInput || q.Buffers[j].Role == plan.RoleInput
+			may := !input && u.mayShare(int32(i), int32(j))
+			if err := verifyLayout(&q); (err == nil) != may {
+				t.Errorf("%s on %s: may share is %v, verify says %v", q.Buffers[i].Name, q.Buffers[j].Name, may, err)
+			}
+			if !may {
+				apart++
+			}
+		}
+	}
+	if apart < 5 {
+		t.Errorf("only %d pairs conflict", apart)
+	}
+	q := *p
+	q.ArenaBytes -= plan.Align
+	if verifyLayout(&q) == nil {
+		t.Error("a buffer behind the arena's end was not found")
+	}
+}
+
+// The planner's clocks and the explicit graph must agree on every pair.
+func TestClocksAgreeWithTheExplicitGraph(t *testing.T) {
+	agreed := [2]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		src := randomProgram(t)
+		p, _, ds := try(src, ir.Binding{})
+		if ds.HasErrors() {
+			return
+		}
+		u, err := simulate(nil, p, &Stats{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := newOrderGraph(p)
+		if err := g.close(); err != nil {
+			t.Fatal(err)
+		}
+		users := make([]map[int32][]int, len(p.Buffers))
+		for i := range p.Cmds {
+			refs(p, &p.Cmds[i], func(r *plan.Ref) {
+				if users[r.Buf] == nil {
+					users[r.Buf] = map[int32][]int{}
+				}
+				users[r.Buf][r.Rank] = append(users[r.Buf][r.Rank], i)
+			})
+		}
+		for a := range p.Buffers {
+			for b := range a {
+				if p.Buffers[a].Role == plan.RoleInput || p.Buffers[b].Role == plan.RoleInput {
+					continue
+				}
+				want := true
+				for rank, x := range users[a] {
+					if y := users[b][rank]; len(y) > 0 {
+						want = want && (g.alternate(x, y) || g.alternate(y, x))
+					}
+				}
+				if got := u.mayShare(int32(a), int32(b)); got != want {
+					t.Fatalf("%s and %s: clocks say %v, the graph %v\n%s\n%s", p.Buffers[a].Name, p.Buffers[b].Name, got, want, src, p)
+				}
+				if want {
+					agreed[1]++
+				} else {
+					agreed[0]++
+				}
+			}
+		}
+	})
+	if agreed[0] < 20 || agreed[1] < 20 {
+		t.Errorf("too few pairs of either kind: %v", agreed)
+	}
+}
