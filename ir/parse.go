@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -43,7 +44,8 @@ type parser struct {
 	stopped bool // too many errors, or a limit: the rest is not read
 	blocks  int  // open blocks
 	nest    int  // open parentheses and signs in the expression at hand
-	lastErr Pos
+	lastErr int32 // line of the last error
+	ended   Pos   // closing brace of the function before
 }
 
 // checkText refuses what is no text at all.
@@ -57,6 +59,9 @@ func (p *parser) checkText(src string) bool {
 		p.errorAt(posOf(src, strings.IndexByte(src, 0)), "", "the text contains a NUL byte")
 	default:
 		return true
+	}
+	for _, d := range p.diags { // the line is going to be shown
+		d.Line = strings.ToValidUTF8(strings.ReplaceAll(d.Line, "\x00", "␀"), "�")
 	}
 	return false
 }
@@ -178,13 +183,17 @@ func (p *parser) decl() {
 		p.function(f)
 		p.prog.Funcs = append(p.prog.Funcs, f)
 		p.prog.Order = append(p.prog.Order, f)
+	case p.ended.Valid() && helpFor(p.tok) == "":
+		p.failAt(pos, fmt.Sprintf("the function before ended in line %d", p.ended.Line), "expected %s, found %s", declWords, describe(p.tok))
 	default:
-		p.expected(`"dim", "mesh" or "func"`)
+		p.expected(declWords)
 	}
 	if p.bad {
 		p.skipToDecl()
 	}
 }
+
+const declWords = `"dim", "mesh" or "func"`
 
 // atDecl reports whether a declaration starts at the token.
 func (p *parser) atDecl() bool {
@@ -292,7 +301,7 @@ func (p *parser) function(f *Func) {
 	}
 	f.Body = p.block(&f.Comments)
 	if f.Body.End.Valid() {
-		p.bad = false
+		p.bad, p.ended = false, f.Body.End
 		p.endLine(&f.Comments, f.Body, f.Body)
 	}
 }
@@ -300,7 +309,7 @@ func (p *parser) function(f *Func) {
 // params reads "(%x: [inout] type, …)".
 func (p *parser) params() []*Param {
 	var list []*Param
-	p.expect(tokLParen)
+	open := p.expect(tokLParen)
 	for !p.bad && !p.is(tokRParen) {
 		name := p.variable()
 		p.expect(tokColon)
@@ -309,12 +318,13 @@ func (p *parser) params() []*Param {
 			break
 		}
 	}
-	p.closing(tokRParen)
+	p.closing(open, true)
 	return list
 }
 
 // results reads "type" or "(type, …)".
 func (p *parser) results() []*Type {
+	open := p.tok
 	if !p.got(tokLParen) {
 		return []*Type{p.typ()}
 	}
@@ -325,13 +335,23 @@ func (p *parser) results() []*Type {
 			break
 		}
 	}
-	p.closing(tokRParen)
+	p.closing(open, true)
 	return list
 }
 
-// closing takes the bracket behind a list, or says that a comma would do as well.
-func (p *parser) closing(kind tokKind) {
-	if !p.got(kind) {
-		p.expected(`"," or ` + spelling[kind])
+// closing takes the counterpart of the parenthesis or bracket open. Behind a
+// list the message says that a comma would do as well.
+func (p *parser) closing(open token, list bool) {
+	kind, help := open.kind+1, helpFor(p.tok)
+	if p.bad || p.got(kind) {
+		return
 	}
+	what := spelling[kind]
+	if list {
+		what = `"," or ` + what
+	}
+	if open.pos.Line != p.tok.pos.Line {
+		help = fmt.Sprintf("the %s in line %d is not closed", spelling[open.kind], open.pos.Line)
+	}
+	p.failAt(p.tok.pos, help, "expected %s, found %s", what, describe(p.tok))
 }

@@ -70,6 +70,7 @@ func (p *parser) attrWord(spec *AttrSpec) string {
 // exprs reads an expression or a list of them in parentheses, and which of the
 // two: behind "=" a parenthesis always opens a list.
 func (p *parser) exprs() (list []*Expr, paren bool) {
+	open := p.tok
 	if !p.got(tokLParen) {
 		return []*Expr{p.expr()}, false
 	}
@@ -79,7 +80,7 @@ func (p *parser) exprs() (list []*Expr, paren bool) {
 			break
 		}
 	}
-	p.closing(tokRParen)
+	p.closing(open, true)
 	return list, true
 }
 

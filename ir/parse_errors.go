@@ -17,20 +17,19 @@ func (p *parser) failAt(pos Pos, help, format string, args ...any) {
 		p.bad = true
 		return
 	}
-	p.errorAt(pos, help, format, args...)
+	if pos.Line != p.lastErr { // a second error in a line is mostly the first one's echo
+		p.errorAt(pos, help, format, args...)
+	}
 	p.bad = true
 	p.skip()
 }
 
-// errorAt notes an error, one a line: a second one is mostly the first one's echo.
+// errorAt notes an error.
 func (p *parser) errorAt(pos Pos, help, format string, args ...any) {
-	if p.stopped || pos.Line == p.lastErr.Line {
-		return
-	}
 	d := p.prog.Diag("parse", pos, format, args...)
 	d.Help = help
 	p.diags = append(p.diags, d)
-	p.lastErr = pos
+	p.lastErr = pos.Line
 	if len(p.diags) == maxDiags {
 		p.stop()
 	}
@@ -38,8 +37,10 @@ func (p *parser) errorAt(pos Pos, help, format string, args ...any) {
 
 // limit reports that the program exceeds a limit and ends the run.
 func (p *parser) limit(what string) {
-	p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, maxNesting)
-	p.stop()
+	if !p.stopped {
+		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, maxNesting)
+		p.stop()
+	}
 	p.bad = true
 }
 
@@ -82,7 +83,7 @@ func clipWord(s string) string {
 }
 
 var tokenHelp = map[string]string{
-	"%":  "names of values start with %, as in %x; the remainder is written mod",
+	"%":  "names of values are % and then ASCII letters, digits, _ and dots; the remainder is written mod",
 	"=>": "write >=",
 	"=<": "write <=",
 	"&&": "an if has one comparison; nest two of them",
@@ -112,7 +113,7 @@ func helpFor(t token) string {
 
 // nearest returns the word that looks most like name, or "" when none does.
 func nearest(name string, words []string) string {
-	best, least := "", 1+len(name)/3
+	best, least := "", max(1, len(name)/3)
 	for _, w := range words {
 		if d := editDistance(name, w, least); d <= least && (best == "" || d < least) {
 			best, least = w, d

@@ -92,9 +92,10 @@ func (p *parser) operand() (*Expr, int) {
 		if p.got(tokMinus) {
 			return p.negative(pos)
 		}
+		open := p.tok
 		p.advance()
 		e, h := p.sum()
-		p.expect(tokRParen)
+		p.closing(open, false)
 		return e, h
 	case tokFloat:
 		p.failAt(pos, "index expressions are integers", "expected an integer, found %s", describe(p.tok))
@@ -135,7 +136,7 @@ func (p *parser) nameOrCall() (*Expr, int) {
 		}
 		return &Expr{Kind: ExprName, Pos: t.pos, Name: t.text}, 1
 	}
-	p.expect(tokLParen)
+	open := p.expect(tokLParen)
 	e, h := &Expr{Kind: kind, Pos: t.pos}, 1
 	switch kind {
 	case ExprRank, ExprSize:
@@ -147,7 +148,7 @@ func (p *parser) nameOrCall() (*Expr, int) {
 	default:
 		e, h = p.twoArgs(e)
 	}
-	p.expect(tokRParen)
+	p.closing(open, false)
 	return e, h
 }
 
@@ -170,7 +171,7 @@ func (p *parser) twoArgs(e *Expr) (*Expr, int) {
 // typ reads "bf16[T/tp, K] partial(tp, sum) @d".
 func (p *parser) typ() *Type {
 	t := &Type{Pos: p.tok.pos, DType: p.dtype()}
-	p.expect(tokLBracket)
+	open := p.expect(tokLBracket)
 	for !p.bad && !p.is(tokRBracket) {
 		d := Dimension{Extent: p.expr()}
 		if p.got(tokSlash) {
@@ -181,7 +182,7 @@ func (p *parser) typ() *Type {
 			break
 		}
 	}
-	p.closing(tokRBracket)
+	p.closing(open, true)
 	for p.gotWord("partial") {
 		t.Partial = append(t.Partial, p.partial())
 	}
@@ -218,6 +219,7 @@ func (p *parser) shardAxes() []string {
 
 // words reads a name or a list of names in parentheses, and which of the two.
 func (p *parser) words(what string) (list []string, paren bool) {
+	open := p.tok
 	if !p.got(tokLParen) {
 		return []string{p.ident(what).Text}, false
 	}
@@ -227,7 +229,7 @@ func (p *parser) words(what string) (list []string, paren bool) {
 			break
 		}
 	}
-	p.closing(tokRParen)
+	p.closing(open, true)
 	return list, true
 }
 

@@ -3,6 +3,7 @@ package ir
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // block reads "{ stmt… }". Comments between the head and the brace, and the
@@ -13,6 +14,7 @@ func (p *parser) block(head *Comments) *Block {
 	if head != nil {
 		p.insideComments(head)
 	}
+	p.braceOnNextLine()
 	open := p.tok
 	if !p.got(tokLBrace) {
 		p.expected(spelling[tokLBrace])
@@ -43,6 +45,15 @@ func (p *parser) block(head *Comments) *Block {
 	return b
 }
 
+// braceOnNextLine reports an opening brace on a line of its own and takes it
+// all the same.
+func (p *parser) braceOnNextLine() {
+	if p.is(tokNewline) && !p.bad && strings.HasPrefix(strings.TrimLeft(p.src[p.off:], " \t\r\n"), "{") {
+		p.failAt(p.tok.pos, "the brace stands on the same line", "expected %s, found %s", spelling[tokLBrace], describe(p.tok))
+		p.advance()
+	}
+}
+
 // stmt reads one statement with the end of its line, and adds it to b.
 func (p *parser) stmt(b *Block) {
 	s := &Stmt{Comments: p.lead()}
@@ -67,15 +78,25 @@ func (p *parser) endStmt(s *Stmt) {
 	p.endLine(&s.Comments, s.Body, lastBlock(s))
 }
 
-// lastBlock returns the block whose brace ends s, or nil.
+// lastBlock returns the block whose brace ends s, or nil. An else block
+// without braces of its own ends where the if in it ends.
 func lastBlock(s *Stmt) *Block {
-	if s.Else == nil {
-		return s.Body
+	for s.Else != nil {
+		n := elseIf(s)
+		if n == nil || ending(n) != s.Else.End {
+			return s.Else
+		}
+		s = n
 	}
-	if n := elseIf(s); n != nil && lastBlock(n).End == s.Else.End {
-		return lastBlock(n)
+	return s.Body
+}
+
+// ending returns the closing brace of an if.
+func ending(s *Stmt) Pos {
+	if s.Else != nil {
+		return s.Else.End
 	}
-	return s.Else
+	return s.Body.End
 }
 
 // skipStmt leaves a broken statement. Blocks on the way are read for their errors.
@@ -231,11 +252,12 @@ func (p *parser) rest(s *Stmt) {
 
 // count reads "[n]" behind what may come in many.
 func (p *parser) count() *Expr {
+	open := p.tok
 	if !p.got(tokLBracket) {
 		return nil
 	}
 	n := p.expr()
-	p.expect(tokRBracket)
+	p.closing(open, false)
 	return n
 }
 
@@ -312,7 +334,7 @@ func (p *parser) elseBlock() *Block {
 	p.advance()
 	p.ifElse(s)
 	p.blocks--
-	return &Block{Stmts: []*Stmt{s}, End: lastBlock(s).End}
+	return &Block{Stmts: []*Stmt{s}, End: ending(s)}
 }
 
 // elseIf returns the if that is all of s's else block and is written
@@ -335,7 +357,11 @@ func (p *parser) place() Place {
 		return Place{Pos: pos, Main: true}
 	}
 	if p.is(tokIdent) {
-		p.failAt(pos, "names of values start with %: write %"+clipWord(p.tok.text), "expected a %%name, found %s", describe(p.tok))
+		help := "names of values start with %: write %" + clipWord(p.tok.text)
+		if nearest(p.tok.text, []string{"main"}) != "" {
+			help = "did you mean main?"
+		}
+		p.failAt(pos, help, "expected a %%name, found %s", describe(p.tok))
 	}
 	return Place{Pos: pos, Name: p.variable().Text, Index: p.count()}
 }
@@ -459,12 +485,11 @@ func (p *parser) checkClauses(s *Stmt) {
 	case !p.is(tokNewline) && !p.is(tokRBrace):
 		p.expectedMore(s)
 	case hasPeer && s.Peer == nil:
-		p.failAt(p.tok.pos, fmt.Sprintf("name the peer: %s %s AXIS[index]", s.Op, word), "expected %q, found %s", word, describe(p.tok))
+		p.failAt(p.tok.pos, clauseHelp(s.Op), "expected %q, found %s", word, describe(p.tok))
 	case info.Into == IntoMust && s.Into == nil:
-		p.failAt(p.tok.pos, fmt.Sprintf("%s writes into a place: %s … into %%place", s.Op, s.Op), `expected "into", found %s`, describe(p.tok))
+		p.failAt(p.tok.pos, clauseHelp(s.Op), `expected "into", found %s`, describe(p.tok))
 	case writes && s.Into == nil && len(s.Results) == 0:
-		p.failAt(p.tok.pos, fmt.Sprintf("name the result, %%name = %s …, or write into a place, %s … into %%place", s.Op, s.Op),
-			`expected "into", found %s`, describe(p.tok))
+		p.failAt(p.tok.pos, clauseHelp(s.Op), `expected "into", found %s`, describe(p.tok))
 	case (s.Op == OpChunk || s.Op == OpSlice) && len(s.Exprs) == 0:
 		p.failAt(p.tok.pos, "", "expected %s, found %s", portionForm[s.Op], describe(p.tok))
 	}
@@ -472,11 +497,30 @@ func (p *parser) checkClauses(s *Stmt) {
 
 var portionForm = map[Op]string{OpChunk: `", INDEX of COUNT"`, OpSlice: `", LO..HI"`}
 
+// clauseHelp shows how op is written.
+func clauseHelp(op Op) string {
+	switch op {
+	case OpPut:
+		return "write put %x into %y at AXIS[index]"
+	case OpGet:
+		return "write get %x at AXIS[index] into %y"
+	case OpSignal, OpSend, OpRecv:
+		return fmt.Sprintf("write %s %%x %s AXIS[index]", op, peerWords[op])
+	}
+	if op.Info().Into == IntoNever {
+		return ""
+	}
+	return fmt.Sprintf("name the result, %%y = %s …, or write into a place, %s … into %%y", op, op)
+}
+
 // expectedMore reports a word that continues no part of s.
 func (p *parser) expectedMore(s *Stmt) {
 	help := helpFor(p.tok)
-	if p.is(tokVar) || p.is(tokIdent) && s.Op.Info().AttrSpec(p.tok.text) != nil {
+	switch {
+	case p.is(tokVar), p.is(tokIdent) && s.Op.Info().AttrSpec(p.tok.text) != nil:
 		help = "operands and attributes are separated by commas"
+	case p.isWord("into"), p.isWord("at"), p.isWord("to"), p.isWord("from"):
+		help = clauseHelp(s.Op)
 	}
 	p.failAt(p.tok.pos, help, "expected %s or end of line, found %s", strconv.Quote(","), describe(p.tok))
 }

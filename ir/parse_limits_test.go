@@ -1,0 +1,123 @@
+package ir
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// inBody puts a statement into a function.
+func inBody(stmt string) string { return "func f() {\n" + stmt + "\n}\n" }
+
+func nested(open, inner, end string, n int) string {
+	return strings.Repeat(open, n) + inner + strings.Repeat(end, n)
+}
+
+// nestings makes texts nested n deep, each in another way.
+var nestings = map[string]func(n int) string{
+	"parentheses": func(n int) string { return inBody("let %a = " + nested("(", "1", ")", n)) },
+	"signs":       func(n int) string { return inBody("let %a = " + nested("-", "T", "", n)) },
+	"calls":       func(n int) string { return inBody("let %a = " + nested("min(1, ", "2", ")", n)) },
+	"calls left":  func(n int) string { return inBody("let %a = " + nested("max(", "2", ", 1)", n)) },
+	"sum":         func(n int) string { return inBody("let %a = " + nested("1 + ", "2", "", n)) },
+	"product":     func(n int) string { return inBody("let %a = " + nested("1 * ", "2", "", n)) },
+	"tree": func(n int) string {
+		return inBody("let %a = " + nested("(1 + 1 + ", "1", ")", n/4) + strings.Repeat(" mod 3", n))
+	},
+	"type":       func(n int) string { return inBody("%a = alloc f32[" + nested("(", "T", ")", n) + "]") },
+	"attribute":  func(n int) string { return inBody("%a = reshape %b, shape=(" + nested("(", "T", ")", n) + ")") },
+	"number":     func(n int) string { return inBody("%a = scale %b, by=" + nested("(", "T", ")", n)) },
+	"mesh":       func(n int) string { return "mesh tp[" + nested("(", "1", ")", n) + "]\n" },
+	"blocks":     func(n int) string { return inBody(nested("on main {\n", "", "}\n", n)) },
+	"one line":   func(n int) string { return inBody(nested("group {", "", "}", n)) },
+	"else if":    func(n int) string { return inBody(nested("if 1 == 1 {\n} else ", "{\n}", "", n)) },
+	"else":       func(n int) string { return inBody(nested("if 1 == 1 {\n} else {\n", "", "}\n", n)) },
+	"only open":  func(n int) string { return strings.Repeat("(", n) },
+	"only brace": func(n int) string { return inBody(strings.Repeat("{", n)) },
+	"brackets":   func(n int) string { return inBody("wait %s" + strings.Repeat("[", n)) },
+	"no end":     func(n int) string { return inBody(strings.Repeat("on main {\n", n)) },
+}
+
+func TestDeepNestingIsRefused(t *testing.T) {
+	const deep = 1_000_000
+	for name, text := range nestings {
+		t.Run(name, func(t *testing.T) {
+			p, ds := Parse("deep", text(deep))
+			if p == nil || !ds.HasErrors() {
+				t.Fatal("no error")
+			}
+			limited := ds[len(ds)-1].Message
+			if strings.HasPrefix(name, "only open") || name == "brackets" {
+				return // refused as no statement at all
+			}
+			if !strings.Contains(limited, "nested deeper than 1000") || len(ds) > 2 {
+				t.Errorf("got %d errors: %.2000s", len(ds), ds)
+			}
+		})
+	}
+}
+
+func TestNestingWithinTheLimit(t *testing.T) {
+	for name, text := range nestings {
+		if strings.Contains("only open only brace brackets no end mesh", name) {
+			continue
+		}
+		checkRoundTrip(t, name, text(500))
+	}
+	checkRoundTrip(t, "blocks", nestings["blocks"](maxNesting-1))
+	if _, ds := Parse("blocks", nestings["blocks"](maxNesting)); !ds.HasErrors() {
+		t.Error("one block more than the limit was taken")
+	}
+	checkRoundTrip(t, "sum", nestings["sum"](maxNesting-1))
+	if _, ds := Parse("sum", nestings["sum"](maxNesting)); !ds.HasErrors() {
+		t.Error("one operand more than the limit was taken")
+	}
+}
+
+func TestErrorsAreCapped(t *testing.T) {
+	_, ds := Parse("many", inBody(strings.Repeat("  oops %x\n", 1000)))
+	if len(ds) != maxDiags {
+		t.Errorf("got %d errors, want %d", len(ds), maxDiags)
+	}
+}
+
+func TestOneErrorALineDoesNotHideTheRest(t *testing.T) {
+	src := inBody("  %a = add %x,, %y\n  %b = ad %x, %y\n  %c = add %x, %y\n  for %i in 0 {\n    wiat main\n  }\n  return %c")
+	p, ds := Parse("several", src)
+	var lines []string
+	for _, d := range ds {
+		lines = append(lines, fmt.Sprint(d.Pos.Line))
+	}
+	if got := strings.Join(lines, " "); got != "2 3 5 6" {
+		t.Errorf("errors in lines %s: %s", got, ds)
+	}
+	if len(p.Funcs) != 1 || len(p.Funcs[0].Body.Stmts) != 2 {
+		t.Errorf("of the right statements is left:\n%s", p)
+	}
+}
+
+func TestPositions(t *testing.T) {
+	src := "\ufeffdim T\r\nfunc f() {\n\tlet %a = T + 1 // ä\n  %b = chunk %x[2], axis=0, 1 of 2\r\n}\n"
+	p := mustParse(t, "positions", src)
+	let, chunk := p.Funcs[0].Body.Stmts[0], p.Funcs[0].Body.Stmts[1]
+	for _, c := range []struct {
+		what string
+		got  Pos
+		want Pos
+	}{
+		{"dim", p.Dims[0].Pos, Pos{1, 4}}, // behind the byte order mark's three bytes
+		{"let's result", let.Pos, Pos{3, 6}},
+		{"expression", let.Exprs[0].Pos, Pos{3, 11}},
+		{"second operand", let.Exprs[0].Args[1].Pos, Pos{3, 15}},
+		{"operation", chunk.Pos, Pos{4, 8}},
+		{"result", chunk.Results[0].Pos, Pos{4, 3}},
+		{"operand", chunk.Args[0].Pos, Pos{4, 14}},
+		{"attribute", chunk.Attrs[0].Pos, Pos{4, 21}},
+		{"count", chunk.Exprs[1].Pos, Pos{4, 34}},
+		{"closing brace", p.Funcs[0].Body.End, Pos{5, 1}},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s at %v, want %v", c.what, c.got, c.want)
+		}
+	}
+}
