@@ -50,8 +50,8 @@ type Options struct {
 	// Depth is the number of random priority changes in a Sync; 0 means 3.
 	Depth int
 	// Workers bounds the goroutines that help kernels of all worlds of this
-	// machine, the streams' own not counted; 0 means GOMAXPROCS-1. A scheduled
-	// machine has none.
+	// machine, the streams' own not counted; 0 means GOMAXPROCS-1, a negative
+	// number none. A scheduled machine has none.
 	Workers int
 	// Memory bounds the bytes that one device may have allocated; 0 means 64 GiB.
 	Memory int64
@@ -62,10 +62,10 @@ func New(opts Options) device.Machine {
 	if opts.Depth <= 0 {
 		opts.Depth = 3
 	}
-	if opts.Workers <= 0 {
+	if opts.Workers == 0 {
 		opts.Workers = runtime.GOMAXPROCS(0) - 1
 	}
-	if opts.Mode == Scheduled {
+	if opts.Mode == Scheduled || opts.Workers < 0 {
 		opts.Workers = 0
 	}
 	if opts.Memory <= 0 {
