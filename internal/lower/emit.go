@@ -1,6 +1,10 @@
 package lower
 
-import "hocket.example/hocket/ir"
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
 
 // writer writes the statements of one reshard. Values on the way are called
 // name.1, name.2 and so on; the last one is name and has the type dst.
@@ -12,17 +16,17 @@ type writer struct {
 	out   []*ir.Stmt
 }
 
-// walk writes steps from the value arg on and returns the last value's name.
-// last says that the reshard ends with them; then, where there is no step,
-// the value is copied, because it must have the name.
-func (w *writer) walk(arg string, steps []step, last bool) string {
+// walk writes steps on the mesh at from the value arg on, and returns the last
+// value's name. last says that the reshard ends with them; then, where there is
+// no step, the value is copied, because it must have the name.
+func (w *writer) walk(arg string, steps []step, at *place, last bool) string {
 	if last && len(steps) == 0 {
 		w.out = append(w.out, value(w.pos, w.name, w.dst, ir.OpCopy, nil, arg))
 		return w.name
 	}
 	for i, st := range steps {
 		name, t := w.next(last && i == len(steps)-1, st.after)
-		w.step(st, name, t, arg)
+		w.step(st, name, t, arg, at)
 		arg = name
 	}
 	return arg
@@ -36,13 +40,13 @@ func (w *writer) next(last bool, t *ir.Type) (string, *ir.Type) {
 	return w.names.count(w.name), t
 }
 
-func (w *writer) step(st step, name string, t *ir.Type, arg string) {
+func (w *writer) step(st step, name string, t *ir.Type, arg string, at *place) {
 	over := overAttr(st.axes...)
 	var attrs []ir.Attr
 	var op ir.Op
 	switch st.kind {
 	case stepCut:
-		w.cut(st, name, t, arg)
+		w.cut(st, name, t, arg, at)
 		return
 	case stepReduceScatter:
 		op, attrs = ir.OpReduceScatter, []ir.Attr{over, redAttr(st.red), exprAttr("axis", int64(st.dim))}
@@ -58,18 +62,40 @@ func (w *writer) step(st step, name string, t *ir.Type, arg string) {
 
 // cut keeps each rank's own block of a dimension that it holds whole. A block
 // of any but the outermost dimension is not dense and is copied first.
-func (w *writer) cut(st step, name string, t *ir.Type, arg string) {
+func (w *writer) cut(st step, name string, t *ir.Type, arg string, at *place) {
+	if !at.main {
+		w.cutOnSome(st, name, t, arg, at)
+		return
+	}
+	block := w.names.fresh(w.name, "v")
+	w.out = append(w.out, w.ownBlock(st, block, arg))
+	if st.dim > 0 {
+		dense := w.names.fresh(w.name, "c")
+		w.out = append(w.out, result(w.pos, dense, ir.OpCopy, nil, block))
+		block = dense
+	}
+	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, block))
+}
+
+// cutOnSome cuts on a sub-mesh. A block is local to its rank and must not be
+// named where the value is absent, so each rank of the mesh copies its own.
+func (w *writer) cutOnSome(st step, name string, t *ir.Type, arg string, at *place) {
+	dense := w.names.fresh(w.name, "c")
+	w.out = append(w.out, alloc(w.pos, dense, t.LocalType()))
+	for _, r := range slices.Sorted(slices.Values(at.devices)) {
+		block := w.names.fresh(w.name, "v")
+		w.out = append(w.out, onRank(w.pos, r, w.ownBlock(st, block, arg), into(w.pos, ir.OpCopy, block, dense)))
+	}
+	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, dense))
+}
+
+// ownBlock returns the view of the block that a rank's coordinates along the
+// step's axes choose, the first axis major.
+func (w *writer) ownBlock(st step, name, arg string) *ir.Stmt {
 	index, count := rankOf(st.axes[0]), sizeOf(st.axes[0])
 	for _, a := range st.axes[1:] {
 		index = ir.Bin(ir.ExprAdd, ir.Bin(ir.ExprMul, index, sizeOf(a)), rankOf(a))
 		count = ir.Bin(ir.ExprMul, count, sizeOf(a))
 	}
-	view := w.names.fresh(w.name, "v")
-	w.out = append(w.out, chunk(w.pos, view, arg, st.dim, index, count))
-	if st.dim > 0 {
-		dense := w.names.fresh(w.name, "c")
-		w.out = append(w.out, result(w.pos, dense, ir.OpCopy, nil, view))
-		view = dense
-	}
-	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, view))
+	return chunk(w.pos, name, arg, st.dim, index, count)
 }

@@ -94,7 +94,7 @@ func TestRefusals(t *testing.T) {
 	for _, c := range []struct{ name, source, want string }{
 		{"unknown name", "func f(%x: f32[n]) -> f32[n] { return %y }\n", "%y is not defined"},
 		{"partial with bias", "mesh tp[2]\nfunc f(%x: f32[t, k/tp], %w: f32[n, k/tp], %b: f32[n]) -> f32[t, n] {\n" +
-			"  %y: f32[t, n] partial(tp, sum) = linear %x, %w, %b\n  return %y\n}\n", "bias cannot have a partial result"},
+			"  %y: f32[t, n] partial(tp, sum) = linear %x, %w, %b\n  return %y\n}\n", "each rank would add the bias"},
 		{"no ranks", "dim D = 1\nmesh d[D] = {}\nmesh e[1] = {0}\nfunc f(%x: f32[n] @d) -> f32[n] @e { return %x }\n", "mesh d has no ranks"},
 		{"empty axis", "mesh tp[0]\nfunc f(%x: f32[5]) -> f32[5/tp] { return %x }\n", "mesh axis tp has size 0"},
 		{"result does not divide", "mesh tp[2]\nfunc f(%x: f32[5]) -> f32[5/tp] { return %x }\n", "5 does not divide into the 2 blocks"},

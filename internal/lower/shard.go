@@ -13,9 +13,7 @@ import (
 func shard(u *unit) error {
 	for _, f := range u.prog.Funcs {
 		s := &sharder{unit: u, fn: f, names: namesOf(f)}
-		if err := s.block(f.Body); err != nil {
-			return err
-		}
+		s.block(f.Body)
 	}
 	return nil
 }
@@ -31,48 +29,38 @@ type sharder struct {
 // the copy need not be there yet.
 type resharded map[string]string
 
-func (s *sharder) block(b *ir.Block) error {
+func (s *sharder) block(b *ir.Block) {
 	if b == nil {
-		return nil
+		return
 	}
 	made := resharded{}
 	out := make([]*ir.Stmt, 0, len(b.Stmts))
 	for _, st := range b.Stmts {
-		if err := s.block(st.Body); err != nil {
-			return err
-		}
-		if err := s.block(st.Else); err != nil {
-			return err
-		}
-		rewritten, err := s.stmt(st, made)
-		if err != nil {
-			return err
-		}
+		s.block(st.Body)
+		s.block(st.Else)
+		rewritten := s.stmt(st, made)
 		leadOf(st, rewritten[0])
 		out = append(out, rewritten...)
 	}
 	b.Stmts = out
-	return nil
 }
 
 // stmt returns what stands in place of st.
-func (s *sharder) stmt(st *ir.Stmt, made resharded) ([]*ir.Stmt, error) {
+func (s *sharder) stmt(st *ir.Stmt, made resharded) []*ir.Stmt {
 	s.annotate(st)
 	natural := s.info.Natural[st]
-	if st.Op == ir.OpLinear && len(st.Args) == 3 && (isPartial(natural) || isPartial(st.Type)) {
+	if st.Op == ir.OpLinear && len(st.Args) == 3 && natural != nil && len(natural.Partial) > 0 {
 		return s.biasLast(st, natural, made)
 	}
 	out := append(s.operands(st, made), st)
 	if natural == nil {
-		return out, nil
+		return out
 	}
 	name, want := st.Results[0].Text, st.Type
 	st.Results[0].Text, st.Type = s.names.fresh(name, "0"), natural.Clone()
 	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of "+st.Op.String())
-	return append(out, reshard(st.Pos, name, want, st.Results[0].Text)), nil
+	return append(out, reshard(st.Pos, name, want, st.Results[0].Text))
 }
-
-func isPartial(t *ir.Type) bool { return t != nil && len(t.Partial) > 0 }
 
 // annotate gives a value's definition its type (S22).
 func (s *sharder) annotate(st *ir.Stmt) {
@@ -124,13 +112,8 @@ func needed(st *ir.Stmt, i int) string {
 
 // biasLast rewrites a linear whose result is partial so that its bias is added
 // once, after the reduction (S10).
-func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, made resharded) ([]*ir.Stmt, error) {
+func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, made resharded) []*ir.Stmt {
 	name, want := st.Results[0].Text, st.Type
-	if isPartial(want) {
-		d := s.prog.Diag("layout", st.Pos, "a linear with bias cannot have a partial result")
-		d.Help = "name the layout it has after the reduction: the bias is added once, behind it (S10)"
-		return nil, ir.Diagnostics{d}
-	}
 	sum := &ir.Stmt{Op: ir.OpAdd, Pos: st.Pos, Results: []ir.Name{st.Results[0]}, Type: want}
 	sum.Args = places(st.Pos, []string{s.names.fresh(name, "1"), st.Args[2].Name})
 
@@ -142,7 +125,7 @@ func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, made resharded) ([]*ir
 	if t := biasType(bias, want); !ir.SameLayout(bias, t) {
 		out = append(out, s.biasOperand(st, sum, bias, t, made)...)
 	}
-	return append(out, sum), nil
+	return append(out, sum)
 }
 
 // linearOperands reshards st's first two operands and drops the bias.

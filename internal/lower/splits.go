@@ -2,21 +2,16 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// checkSplits refuses what no dims can make right: a mesh axis without ranks
-// and a number that does not divide over its axes. A pass would only repeat
-// the mistake in more places, where it would look like the pass' own.
+// checkSplits refuses what no dims can make right: a number that does not
+// divide over axes whose sizes are numbers too. A pass would only repeat the
+// mistake in more places, where it would look like the pass' own.
 func checkSplits(p *ir.Program) error {
 	sizes := literals{}
 	for _, m := range p.Meshes {
 		for _, ax := range m.Axes {
-			n, err := ax.Size.Eval(sizes)
-			if err != nil {
-				continue
+			if n, err := ax.Size.Eval(sizes); err == nil {
+				sizes[ax.Name] = n
 			}
-			if n < 1 {
-				return ir.Diagnostics{p.Diag("layout", ax.Pos, "mesh axis %s has size %d", ax.Name, n)}
-			}
-			sizes[ax.Name] = n
 		}
 	}
 	var ds ir.Diagnostics

@@ -13,7 +13,7 @@ import (
 // move writes the reshard s of a value of type src between two meshes.
 func (d *decomposer) move(w *writer, s *ir.Stmt, src *ir.Type, from, to *place) error {
 	have, want := meet(src, s.Type, from, to)
-	arg := w.walk(s.Args[0].Name, plan(src, have, from.axisNames()), false)
+	arg := w.walk(s.Args[0].Name, plan(src, have, from.axisNames()), from, false)
 	rest := plan(want, s.Type, to.axisNames())
 
 	buf := w.names.fresh(w.name, "b")
@@ -28,7 +28,7 @@ func (d *decomposer) move(w *writer, s *ir.Stmt, src *ir.Type, from, to *place) 
 	name, t := w.next(len(rest) == 0, want)
 	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, buf))
 	if len(rest) > 0 {
-		w.walk(name, rest, true)
+		w.walk(name, rest, to, true)
 	}
 	return nil
 }
