@@ -84,3 +84,14 @@ func TestEqualSeesDifferences(t *testing.T) {
 		}
 	}
 }
+
+// TestPrintAfterPass: declarations that a pass took away are not printed,
+// those that it added without a place in Order come last.
+func TestPrintAfterPass(t *testing.T) {
+	p := mustParse(t, "pass", "func a() {}\ndim T\nfunc b() {}\n")
+	p.Funcs = append(p.Funcs[1:], &Func{Name: "c", Body: &Block{}})
+	want := "dim T\n\nfunc b() {}\n\nfunc c() {}\n"
+	if got := p.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -40,10 +40,10 @@ type parser struct {
 	tok     token
 	prog    *Program
 	diags   Diagnostics
-	bad     bool // the statement or declaration at hand has an error; its others stay unsaid
-	stopped bool // too many errors, or a limit: the rest is not read
-	blocks  int  // open blocks
-	nest    int  // open parentheses and signs in the expression at hand
+	bad     bool  // the statement or declaration at hand has an error; its others stay unsaid
+	stopped bool  // too many errors, or a limit: the rest is not read
+	blocks  int   // open blocks
+	nest    int   // open parentheses and signs in the expression at hand
 	lastErr int32 // line of the last error
 	ended   Pos   // closing brace of the function before
 }
@@ -143,6 +143,9 @@ func (p *parser) ident(what string) Name {
 func (p *parser) variable() Name {
 	t := p.tok
 	if !p.got(tokVar) {
+		if p.is(tokIdent) {
+			p.failAt(t.pos, missingPercent(t), "expected %s, found %s", spelling[tokVar], describe(t))
+		}
 		p.expected(spelling[tokVar])
 		return Name{Pos: t.pos}
 	}

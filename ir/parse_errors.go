@@ -93,6 +93,14 @@ var tokenHelp = map[string]string{
 	";":  "a statement ends with its line",
 }
 
+// missingPercent is the help for a bare name where a %name must stand.
+func missingPercent(t token) string {
+	if nearest(t.text, []string{"main"}) != "" {
+		return "did you mean main?"
+	}
+	return "names of values start with %: write %" + clipWord(t.text)
+}
+
 // helpFor names the likely mistake when token t stands where it cannot.
 func helpFor(t token) string {
 	switch t.kind {

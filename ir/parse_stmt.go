@@ -279,7 +279,8 @@ func (p *parser) alloc(s *Stmt) {
 			}
 		}
 		if !known {
-			p.expected(`"symmetric", "zero", "host" or end of line`)
+			p.failAt(p.tok.pos, closestHelp(p.tok.text, []string{"symmetric", "zero", "host"}),
+				`expected "symmetric", "zero", "host" or end of line, found %s`, describe(p.tok))
 		}
 	}
 }
@@ -355,13 +356,6 @@ func (p *parser) place() Place {
 	pos := p.tok.pos
 	if p.gotWord("main") {
 		return Place{Pos: pos, Main: true}
-	}
-	if p.is(tokIdent) {
-		help := "names of values start with %: write %" + clipWord(p.tok.text)
-		if nearest(p.tok.text, []string{"main"}) != "" {
-			help = "did you mean main?"
-		}
-		p.failAt(pos, help, "expected a %%name, found %s", describe(p.tok))
 	}
 	return Place{Pos: pos, Name: p.variable().Text, Index: p.count()}
 }
