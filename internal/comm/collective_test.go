@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -227,5 +228,22 @@ func TestRootedFlow(t *testing.T) {
 			r.must(r.ch.Issue(0, first, 0))
 			sync(t, w) // a deadlock if it waited for the others
 		})
+	}
+}
+
+// TestRunAhead wants the root of rooted collectives to run two instances ahead
+// of a member that has not begun, one for each half of its staging, and no more.
+func TestRunAhead(t *testing.T) {
+	for ahead := 1; ahead <= 3; ahead++ {
+		const n = 2
+		w := open(t, cpu.Scheduled, 1, n)
+		s := spec{op: ir.OpBroadcast, dt: ir.F32, n: n, shape: []int64{4}}
+		r := newRig(t, w, "s", teamOf(n), []spec{s, s, s})
+		for i := range ahead {
+			r.must(r.ch.Issue(i, 0, 0))
+		}
+		if err := w.Sync(context.Background()); (err == nil) != (ahead <= 2) {
+			t.Errorf("%d broadcasts ahead: %v", ahead, err)
+		}
 	}
 }

@@ -94,14 +94,14 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	if prog.log == nil {
 		prog.log = slog.New(slog.DiscardHandler)
 	}
-	if err := prog.load(); err != nil {
+	if err := prog.load(ctx); err != nil {
 		return nil, errors.Join(err, world.Close())
 	}
 	return prog, nil
 }
 
 // load resolves the plan, each step standing on those before it.
-func (p *Program) load() error {
+func (p *Program) load(ctx context.Context) error {
 	steps := []func() error{
 		p.makeStreams, p.makeEvents, p.makeCounters, p.reserveArenas,
 		p.designChannels, p.openChannels, p.openPairs, p.resolveCommands,
@@ -113,7 +113,7 @@ func (p *Program) load() error {
 		}
 	}
 	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes)
-	return p.world.Sync(context.Background())
+	return p.world.Sync(ctx)
 }
 
 // Run runs the program once. inputs are the global tensors by parameter name;
@@ -128,13 +128,18 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 
 // RunBatch runs the program once for each set of inputs, back to back, with no
 // host synchronisation between the runs (S13), and returns their results in
-// order. A failed run makes the program unusable; wrong inputs do not.
+// order. A failed run makes the program unusable; wrong inputs, a context that
+// has already ended and a MismatchError do not.
 func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tensor) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken != nil {
 		return nil, p.broken
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("before the run: %w", err)
+	}
+	defer p.trimFrames()
 	if err := p.fillFrames(batch); err != nil {
 		return nil, err
 	}

@@ -73,11 +73,25 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor) error {
 			}
 			p.frames = append(p.frames, f)
 		}
-		if err := p.fill(p.frames[i], inputs); err != nil {
+		var before map[string]*tensor.Tensor
+		if i > 0 {
+			before = batch[i-1]
+		}
+		if err := p.fill(i, inputs, before); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// keptFrames bounds the frames that outlive a batch.
+const keptFrames = 4
+
+func (p *Program) trimFrames() {
+	if len(p.frames) > keptFrames {
+		clear(p.frames[keptFrames:])
+		p.frames = p.frames[:keptFrames]
+	}
 }
 
 // checkInputs lists everything that is wrong with the names, types and shapes.
@@ -112,17 +126,7 @@ func (p *Program) checkInputs(inputs map[string]*tensor.Tensor) error {
 func (p *Program) newFrame() (*frame, error) {
 	f := &frame{}
 	for i := range p.inputs {
-		io := &p.inputs[i]
-		for k := range io.Parts {
-			var own *tensor.Tensor
-			if part := &io.Parts[k]; !wholeOf(io, part) {
-				var err error
-				if own, err = tensor.New(io.DType, part.Ref.Shape); err != nil {
-					return nil, err
-				}
-			}
-			f.held = append(f.held, own)
-		}
+		f.held = append(f.held, make([]*tensor.Tensor, len(p.inputs[i].Parts))...)
 	}
 	f.in = make([][]byte, len(f.held))
 	for i := range p.outputs {
@@ -138,28 +142,40 @@ func (p *Program) newFrame() (*frame, error) {
 	return f, nil
 }
 
-// wholeOf reports whether part is all of io: then the caller's bytes serve.
-func wholeOf(io *plan.IO, part *plan.IOPart) bool { return slices.Equal(io.Shape, part.Ref.Shape) }
-
-func (p *Program) fill(f *frame, inputs map[string]*tensor.Tensor) error {
-	b := 0
-	for i := range p.inputs {
-		io := &p.inputs[i]
+// fill lays the blocks of run i of a batch ready. A tensor that the run before
+// was given too, as weights are, shares its blocks.
+func (p *Program) fill(i int, inputs, before map[string]*tensor.Tensor) error {
+	f, b := p.frames[i], 0
+	for k := range p.inputs {
+		io := &p.inputs[k]
 		t := inputs[io.Name]
-		for k := range io.Parts {
-			part := &io.Parts[k]
-			if own := f.held[b]; own == nil {
-				f.in[b] = t.Data
-			} else {
-				if err := tensor.CopyBox(own, make([]int64, len(own.Shape)), t, part.Lo, own.Shape); err != nil {
-					return fmt.Errorf("input %s: %w", io.Name, err)
-				}
-				f.in[b] = own.Data
+		for j := range io.Parts {
+			if before[io.Name] == t {
+				f.in[b] = p.frames[i-1].in[b]
+			} else if err := f.cut(b, t, &io.Parts[j]); err != nil {
+				return fmt.Errorf("input %s: %w", io.Name, err)
 			}
 			b++
 		}
 	}
 	return nil
+}
+
+// cut makes block b out of part of t: the caller's bytes where the part is all
+// of it, else a copy.
+func (f *frame) cut(b int, t *tensor.Tensor, part *plan.IOPart) error {
+	if slices.Equal(t.Shape, part.Ref.Shape) {
+		f.in[b] = t.Data
+		return nil
+	}
+	if f.held[b] == nil {
+		var err error
+		if f.held[b], err = tensor.New(t.DType, part.Ref.Shape); err != nil {
+			return err
+		}
+	}
+	f.in[b] = f.held[b].Data
+	return tensor.CopyBox(f.held[b], make([]int64, len(part.Lo)), t, part.Lo, part.Ref.Shape)
 }
 
 // assemble makes the global outputs of one run from their blocks. Where ranks

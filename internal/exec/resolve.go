@@ -135,6 +135,15 @@ func (p *Program) views(refs []plan.Ref) ([]device.View, error) {
 
 // designChannels resolves the collectives and learns what they need.
 func (p *Program) designChannels() error {
+	insts := make([][]comm.Instance, len(p.plan.Channels))
+	for i := range p.plan.Colls {
+		c := &p.plan.Colls[i]
+		in, err := p.instance(c)
+		if err != nil {
+			return err
+		}
+		insts[c.Channel] = append(insts[c.Channel], in)
+	}
 	staging := make([]int64, p.plan.Ranks)
 	for i := range p.plan.Channels {
 		ch := &p.plan.Channels[i]
@@ -142,11 +151,7 @@ func (p *Program) designChannels() error {
 		for m, r := range ch.Team {
 			members[m] = comm.Member{Rank: int(r), Stream: p.streams[ch.Streams[m]]}
 		}
-		insts, err := p.instances(int32(i))
-		if err != nil {
-			return err
-		}
-		c, err := comm.Design(p.world, p.caps, members, insts)
+		c, err := comm.Design(p.world, p.caps, members, insts[i])
 		if err != nil {
 			return err
 		}
@@ -155,27 +160,8 @@ func (p *Program) designChannels() error {
 			staging[r] += c.StagingBytes()
 		}
 	}
-	if len(staging) > 0 {
-		p.memory.staging = slices.Max(staging)
-	}
+	p.memory.staging = slices.Max(staging)
 	return p.afford()
-}
-
-// instances returns the collectives of a channel in order.
-func (p *Program) instances(channel int32) ([]comm.Instance, error) {
-	var insts []comm.Instance
-	for i := range p.plan.Colls {
-		c := &p.plan.Colls[i]
-		if c.Channel != channel {
-			continue
-		}
-		in, err := p.instance(c)
-		if err != nil {
-			return nil, err
-		}
-		insts = append(insts, in)
-	}
-	return insts, nil
 }
 
 func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {

@@ -1,0 +1,139 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestSharedInputs wants runs of a batch that are given one tensor to share its
+// blocks, and a batch to leave few frames behind.
+func TestSharedInputs(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+	first := chunkedInputs(t, 2, 1)
+	batch := []map[string]*tensor.Tensor{first}
+	for i := range 6 {
+		batch = append(batch, map[string]*tensor.Tensor{"w": first["w"], "x": ints(t, ir.F32, "x", uint64(2+i), 10, 3)})
+	}
+	if err := prog.fillFrames(batch); err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range prog.frames {
+		for b, x := range f.held {
+			if isW := b >= 2; (x == nil) != (isW && i > 0) {
+				t.Errorf("frame %d holds block %d: %v", i, b, x != nil)
+			}
+		}
+	}
+	results, err := prog.RunBatch(context.Background(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range results {
+		if got, want := floats(r.Outputs["y"]), wantChunked(2, batch[i]); !slices.Equal(got, want) {
+			t.Errorf("run %d: got %v, want %v", i, got, want)
+		}
+	}
+	if len(prog.frames) > keptFrames {
+		t.Errorf("%d frames are kept", len(prog.frames))
+	}
+}
+
+// TestSubMesh wants ranks without a block of a parameter or result to be left
+// alone: an Absent part says so.
+func TestSubMesh(t *testing.T) {
+	b := newBuilder(3, ir.I64)
+	x := b.buffer("%x", plan.RoleInput, 2)
+	in := b.ioOf("x", x, false, []int64{2}, []int64{2})
+	for _, r := range []int{0, 2} {
+		in.Parts[r] = plan.IOPart{Ref: plan.Absent()}
+	}
+	b.p.Inputs = []plan.IO{in}
+	out := in
+	out.Name = "y"
+	b.p.Outputs = []plan.IO{out}
+	b.emit(1, "main", ir.InvalidOp, "input", plan.Cmd{Kind: plan.Input})
+	b.emit(1, "main", ir.InvalidOp, "output", plan.Cmd{Kind: plan.Output})
+	x0 := ints(t, ir.I64, "x", 1, 2)
+	for _, mode := range modes {
+		res, err := load(t, mode, 0, b.p, Options{Trace: true}).Run(context.Background(), map[string]*tensor.Tensor{"x": x0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(res.Outputs["y"].Int64s(), x0.Int64s()) {
+			t.Errorf("got %v, want %v", res.Outputs["y"].Int64s(), x0.Int64s())
+		}
+	}
+}
+
+// TestHostBuffer passes a tensor through host memory on each rank.
+func TestHostBuffer(t *testing.T) {
+	b := newBuilder(2, ir.BF16)
+	x := b.input("x", true, 6)
+	h := b.buffer("%h", plan.RoleAlloc, 3)
+	b.p.Buffers[h].Space = plan.Host
+	y := b.result("y", true, 6)
+	for r := range 2 {
+		b.compute(r, "main", ir.OpCopy, b.ref(r, h, 3), b.ref(r, x, 3))
+		b.compute(r, "main", ir.OpCopy, b.ref(r, y, 3), b.ref(r, h, 3))
+	}
+	b.output()
+	x0 := ints(t, ir.BF16, "x", 1, 6)
+	for _, mode := range modes {
+		prog := load(t, mode, 0, b.p, Options{})
+		for range 2 {
+			res, err := prog.Run(context.Background(), map[string]*tensor.Tensor{"x": x0})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(res.Outputs["y"].Data, x0.Data) {
+				t.Errorf("got %v, want %v", floats(res.Outputs["y"]), floats(x0))
+			}
+		}
+	}
+}
+
+// TestEmpty wants zero extents to run: no element, every synchronisation.
+func TestEmpty(t *testing.T) {
+	for _, mode := range modes {
+		b := newBuilder(3, ir.F32)
+		x := b.input("x", true, 0, 4)
+		y := b.result("y", false, 0, 4)
+		ch := b.channel("main")
+		for r := range 3 {
+			b.compute(r, "main", ir.OpRelu, b.ref(r, x, 0, 4), b.ref(r, x, 0, 4))
+		}
+		b.collective("main", ch, ir.OpAllGather, func(r int) plan.CollPart {
+			return plan.CollPart{In: b.ref(r, x, 0, 4), Out: b.ref(r, y, 0, 4)}
+		})
+		b.output()
+		x0, _ := tensor.New(ir.F32, []int64{0, 4})
+		res, err := load(t, mode, 0, b.p, Options{}).Run(context.Background(), map[string]*tensor.Tensor{"x": x0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := res.Outputs["y"].String(); got != "f32[0, 4]" {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
+// TestEarlyCancel wants a context that has already ended to leave the program
+// usable.
+func TestEarlyCancel(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := prog.Run(ctx, chunkedInputs(t, 2, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := programs["chunked"].runBatch(t, prog, 2, 2, 1); err != nil {
+		t.Error(err)
+	}
+}
