@@ -96,6 +96,37 @@ func BenchmarkElementwise(b *testing.B) {
 	}
 }
 
+func BenchmarkSum(b *testing.B) {
+	const n = 1024
+	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
+		for axis := range 2 {
+			b.Run(fmt.Sprintf("axis%d/%s", axis, dt), func(b *testing.B) {
+				m := newBench(b, cpu.Concurrent)
+				k := device.Kernel{Op: ir.OpSum, Axes: []int{axis}, Ins: []device.View{m.tensor(dt, n, n)}, Outs: []device.View{m.tensor(dt, n)}}
+				for b.Loop() {
+					m.run(k)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkReduction(b *testing.B) {
+	const n = 1 << 20
+	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
+		b.Run(fmt.Sprintf("8/%s", dt), func(b *testing.B) {
+			m := newBench(b, cpu.Concurrent)
+			k := device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Outs: []device.View{m.tensor(dt, n)}}
+			for range 8 {
+				k.Ins = append(k.Ins, m.tensor(dt, n))
+			}
+			for b.Loop() {
+				m.run(k)
+			}
+		})
+	}
+}
+
 func BenchmarkTranspose(b *testing.B) {
 	const n = 1024
 	m := newBench(b, cpu.Concurrent)

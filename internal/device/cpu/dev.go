@@ -58,6 +58,7 @@ func (d *dev) freeAll() {
 	d.mems, d.used = nil, 0
 }
 
+// NewStream ignores the priority: the host's scheduler has none to give.
 func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()

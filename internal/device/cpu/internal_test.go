@@ -262,6 +262,9 @@ func TestHelpersAreBounded(t *testing.T) {
 	if got := sum.Load(); got != callers*199*100 {
 		t.Errorf("the indices add up to %d", got)
 	}
+	stop.Store(true)
+	w.each(10, &stop, func(int64) { t.Error("called after the stop") })
+	stop.Store(false)
 	if most.Load() > callers+3 {
 		t.Errorf("%d goroutines at once for %d callers and 3 helpers", most.Load(), callers)
 	}

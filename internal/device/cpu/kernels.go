@@ -77,8 +77,10 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	return k.runner(do), nil
 }
 
-// operands resolves the views. Only a reduction may read peers' memory.
+// operands resolves the views. Only a reduction may read peers' memory. What
+// the caller may change before the launch runs is copied.
 func (k *kernel) operands(d *dev) error {
+	k.Axes = slices.Clone(k.Axes)
 	if len(k.Outs) != 1 {
 		return fmt.Errorf("%d results, 1 is needed", len(k.Outs))
 	}
@@ -94,7 +96,9 @@ func (k *kernel) operands(d *dev) error {
 		if k.ins[i], err = d.resolve(v, k.Red != ir.NoRed); err != nil {
 			return fmt.Errorf("operand %d: %w", i, err)
 		}
+		k.ins[i].own()
 	}
+	k.out.own()
 	return nil
 }
 

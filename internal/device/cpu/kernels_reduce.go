@@ -159,55 +159,66 @@ func axesLoops[A accum](first start) loops {
 		x := k.ins[0]
 		kept, _ := k.keptAxes()
 		var gone []int
-		for a := range x.shape {
+		count := int64(1)
+		for a, e := range x.shape {
 			if !slices.Contains(kept, a) {
 				gone = append(gone, a)
+				count *= e
 			}
 		}
-		// Rows of kept elements are joined one after another, in row-major
-		// order of the reduced axes: each result is one sequential chain.
-		rows := x.permute(append(gone, kept...))
-		count := int64(1)
-		for _, a := range gone {
-			count *= x.shape[a]
+		// Every result is one sequential chain in row-major order of the reduced
+		// axes, whichever loops run: which is faster depends on the axis that is
+		// innermost in memory.
+		rows, chains := x.permute(slices.Concat(gone, kept)), x.permute(slices.Concat(kept, gone))
+		last := len(x.shape) - 1
+		do := func(out []A, lo int64) { joinRows(out, rows, k.red(), count, k.out.n, lo) }
+		switch {
+		case slices.Contains(gone, last) && x.strides[last] == 1:
+			do = func(out []A, lo int64) { joinChains(out, chains, k.red(), count, lo) }
+		case k.out.n < 16:
+			do = func(out []A, _ int64) { joinNarrow(out, rows, k.red(), count, k.out.n) }
 		}
-		k.w.m.workers.each((k.out.n+block-1)/block, &k.w.ended, func(i int64) {
-			joinRows(k, rows, zero, count, i*block, min((i+1)*block, k.out.n))
+		k.w.m.workers.each((k.out.n+axesGrain-1)/axesGrain, &k.w.ended, func(i int64) {
+			lo := i * axesGrain
+			n := min(axesGrain, k.out.n-lo)
+			wr := newWriter[A](k.out, n)
+			defer wr.close()
+			out := wr.room(lo, n)
+			for i := range out {
+				out[i] = zero
+			}
+			do(out, lo)
+			wr.flush(lo, out)
 		})
 	}
 }
 
-// joinRows computes results [lo, hi), at most a block of them.
-func joinRows[A accum](k *kernel, rows ref, zero A, count, lo, hi int64) {
-	red := ir.Sum
+// axesGrain is the results that one helper computes at a time.
+const axesGrain = 512
+
+func (k *kernel) red() ir.Red {
 	if k.Op == ir.OpMax {
-		red = ir.Max
+		return ir.Max
 	}
-	n := hi - lo
-	wr := newWriter[A](k.out, n)
-	defer wr.close()
-	out := wr.room(lo, n)
-	for i := range out {
-		out[i] = zero
-	}
-	if narrow := k.out.n < 16; narrow {
-		joinNarrow(out, rows, red, count, k.out.n)
-	} else {
-		rd := newReader[A](rows, n)
-		defer rd.close()
-		join := joiner[A](red)
-		for r := range count {
-			join(out, rd.load(r*k.out.n+lo, n))
-		}
-	}
-	wr.flush(lo, out)
+	return ir.Sum
 }
 
-// joinNarrow is for few results of long chains: a block of many rows is read at
-// once. All results are in out.
+// joinRows adds count rows of width elements, of which out covers those from lo.
+func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
+	n := int64(len(out))
+	rd := newReader[A](rows, n)
+	defer rd.close()
+	join := joiner[A](red)
+	for r := range count {
+		join(out, rd.load(r*width+lo, n))
+	}
+}
+
+// joinNarrow is joinRows for short rows, all of which out covers: many are read
+// at once.
 func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
-	per := max(1, block/max(width, 1))
-	rd := newReader[A](rows, per*width)
+	per := block / width
+	rd := newReader[A](rows, block)
 	defer rd.close()
 	join := joiner[A](red)
 	for r := int64(0); r < count; r += per {
@@ -216,4 +227,31 @@ func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 			join(out, vals[:width])
 		}
 	}
+}
+
+// joinChains is for chains of count elements that lie one after another, the
+// first of them that of result lo.
+func joinChains[A accum](out []A, chains ref, red ir.Red, count, lo int64) {
+	rd := newReader[A](chains, block)
+	defer rd.close()
+	for i := range out {
+		first := (lo + int64(i)) * count
+		for at := int64(0); at < count; at += block {
+			out[i] = fold(red, out[i], rd.load(first+at, min(block, count-at)))
+		}
+	}
+}
+
+// fold is joiner along one chain.
+func fold[A accum](red ir.Red, acc A, vals []A) A {
+	if red == ir.Max {
+		for _, v := range vals {
+			acc = max(acc, v)
+		}
+		return acc
+	}
+	for _, v := range vals {
+		acc += v
+	}
+	return acc
 }
