@@ -195,6 +195,7 @@ func randomProgram(t *rapid.T) string {
 	}
 	steps := rapid.IntRange(0, 24).Draw(t, "steps")
 	next := 0
+	signals := make([]int, buffers)
 	for range steps {
 		on := stream()
 		buf := rapid.IntRange(next, min(next+1, buffers-1)).Draw(t, "buffer")
@@ -202,7 +203,7 @@ func randomProgram(t *rapid.T) string {
 			next = min(next+1, buffers-1)
 		}
 		var line string
-		switch rapid.IntRange(0, 6).Draw(t, "kind") {
+		switch rapid.IntRange(0, 8).Draw(t, "kind") {
 		case 0, 1, 2:
 			line = fmt.Sprintf("fill into %%b%d, value=1", buf)
 		case 3, 4:
@@ -211,6 +212,14 @@ func randomProgram(t *rapid.T) string {
 			line = "barrier over=tp"
 		case 6:
 			line = fmt.Sprintf("put %%b%d into %%b%d at tp[(rank(tp) + 1) mod size(tp)]", buf, buf)
+		case 7:
+			line = fmt.Sprintf("signal %%n%d at tp[(rank(tp) + 1) mod size(tp)]", buf)
+			signals[buf]++
+		case 8:
+			if signals[buf] == 0 {
+				continue
+			}
+			line = fmt.Sprintf("wait %%n%d >= %d", buf, rapid.IntRange(1, signals[buf]).Draw(t, "value"))
 		}
 		fmt.Fprintf(&b, "  on %s { %s }\n", on, line)
 	}

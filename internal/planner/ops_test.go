@@ -422,6 +422,33 @@ func TestRanksFromOneToEight(t *testing.T) {
 	}
 }
 
+// Signals without order among themselves are one meeting place when the wait
+// counts all of them and the next run's come behind them.
+func TestWaitForAllSignalsOfUnorderedStreams(t *testing.T) {
+	src := body(2, `
+  %s = stream[3]
+  %c = counter
+  %b = alloc f32[64] symmetric
+  %d = alloc[3] f32[64]
+  barrier over=tp
+  for %i in 0..3 {
+    on %s[%i] {
+      wait main
+      fill into %d[%i], value=1
+      signal %c at tp[1 - rank(tp)]
+    }
+  }
+  for %i in 0..3 { wait %s[%i] }
+  wait %c >= 3
+  fill into %b, value=2`)
+	p, _ := mustPlan(t, src, ir.Binding{})
+	// %b is behind all of them, and the barrier puts them behind the last run's %b.
+	if p.Memory.Peak > p.Memory.Inputs+256+3*256 {
+		t.Errorf("%%b shares with no %%d:\n%s", p)
+	}
+	refused(t, strings.Replace(src, "%c >= 3", "%c >= 2", 1), ir.Binding{}, "match", "of 3 a run")
+}
+
 // A wait that host order puts before its signal, but which streams satisfy.
 func TestLateWaits(t *testing.T) {
 	p, _ := mustPlan(t, body(2, `

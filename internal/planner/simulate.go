@@ -28,23 +28,16 @@ type simulator struct {
 
 	events  [runs][]eventState
 	elems   map[elemOf]*elemState
+	ordinal map[int32]int32 // by Signal command: its number among its element's, from 1
 	colls   [runs][]collState
 	groups  [runs]map[int32]*groupState
 	pairs   [runs][]pairState
-	problem error
 }
 
 type eventState struct {
 	done    bool
 	clock   clock
 	waiting []int32
-}
-
-// elemState is one counter element: what was known at each of its signals.
-type elemState struct {
-	signals []clock
-	waiting []int32
-	last    *plan.Cmd
 }
 
 type collState struct{ at []int32 } // streams that stand at it
@@ -65,7 +58,8 @@ type pairState struct {
 // simulate runs the plan twice over and returns the usage with its clocks, or
 // a diagnostic that lists where streams stand still.
 func simulate(w *world, p *plan.Plan, stats *Stats) (*usage, error) {
-	s := &simulator{w: w, p: p, stats: stats, use: findUses(p), elems: map[elemOf]*elemState{}}
+	s := &simulator{w: w, p: p, stats: stats, use: findUses(p)}
+	s.countSignals()
 	s.cmds = make([][]int32, len(p.Streams))
 	for i := range p.Cmds {
 		st := p.Cmds[i].Stream
@@ -82,17 +76,17 @@ func simulate(w *world, p *plan.Plan, stats *Stats) (*usage, error) {
 		s.pairs[r] = make([]pairState, len(p.Pairs))
 		s.groups[r] = map[int32]*groupState{}
 	}
-	for len(s.ready) > 0 && s.problem == nil {
+	for len(s.ready) > 0 {
 		st := s.ready[len(s.ready)-1]
 		s.ready = s.ready[:len(s.ready)-1]
-		for s.problem == nil && s.step(st) {
+		for s.step(st) {
 			continue
 		}
 	}
-	if s.problem != nil {
-		return nil, s.problem
+	if err := s.deadlock(); err != nil {
+		return nil, err
 	}
-	return s.use, s.deadlock()
+	return s.use, s.ambiguousWait()
 }
 
 // head returns the command a stream stands at and its run; ok is false behind
@@ -123,12 +117,12 @@ func (s *simulator) step(st int32) bool {
 		s.join(k, e.clock)
 	case plan.WaitCounter:
 		e := s.elem(elemOf{c.Counter, c.Rank, c.Elem})
-		want := c.Value + int64(run)*s.perRun(c)
-		if int64(len(e.signals)) < want {
+		want := int(c.Value) + run*len(e.signals)/runs
+		if e.fired < want {
 			e.waiting = append(e.waiting, st)
 			return false
 		}
-		s.join(k, e.signals[want-1])
+		s.hear(k, e, want)
 	case plan.Collective:
 		return s.meet(st, cmd, run)
 	case plan.Group:
@@ -142,7 +136,7 @@ func (s *simulator) step(st int32) bool {
 		e.done, e.clock = true, k.snapshot()
 		s.wake(&e.waiting)
 	case plan.Signal:
-		s.raise(c, k)
+		s.raise(cmd, run, k)
 	}
 	return true
 }
@@ -162,36 +156,6 @@ func (s *simulator) touch(k *knowledge, cmd int32, run int) {
 	for i := s.use.opens[cmd]; i < s.use.opens[cmd+1]; i++ {
 		s.use.uses[i].before[run] = k.snapshot()
 	}
-}
-
-func (s *simulator) perRun(c *plan.Cmd) int64 {
-	ctr := &s.p.Counters[c.Counter]
-	return ctr.PerRun[int(c.Rank)*int(ctr.Len)+int(c.Elem)]
-}
-
-func (s *simulator) elem(k elemOf) *elemState {
-	e := s.elems[k]
-	if e == nil {
-		e = new(elemState)
-		s.elems[k] = e
-	}
-	return e
-}
-
-// raise adds a signal. Signals of one element must be ordered among themselves,
-// over the runs too: only then is the v-th one the same every time (S12).
-func (s *simulator) raise(c *plan.Cmd, k *knowledge) {
-	e := s.elem(elemOf{c.Counter, c.Peer, c.Elem})
-	if n := len(e.signals); n > 0 && !k.knows(e.signals[n-1].stream, e.signals[n-1].pos) {
-		d := s.w.diag("match", c, "signals of rank %d's %s[%d] come from two streams that are not ordered (%s)",
-			c.Peer, s.p.Counters[c.Counter].Name, c.Elem, s.w.where(c))
-		d.Notes = append(d.Notes, s.w.note(e.last, "the other signal (%s)", s.w.where(e.last)))
-		d.Help = "order the two streams by a wait, in both directions over consecutive runs, or give each an element of its own"
-		s.problem = d
-		return
-	}
-	e.signals, e.last = append(e.signals, k.snapshot()), c
-	s.wake(&e.waiting)
 }
 
 // meet brings a stream to its part of a collective; the last member to come
@@ -334,7 +298,7 @@ func (s *simulator) waitsFor(c *plan.Cmd, run int) string {
 		return "waits for an event that is not reached"
 	case plan.WaitCounter:
 		e := s.elem(elemOf{c.Counter, c.Rank, c.Elem})
-		have := int64(len(e.signals)) - int64(run)*s.perRun(c)
+		have := e.fired - run*len(e.signals)/runs
 		return fmt.Sprintf("waits for %s[%d] >= %d, which is %d", s.p.Counters[c.Counter].Name, c.Elem, c.Value, max(have, 0))
 	case plan.Collective:
 		coll := &s.p.Colls[c.Coll]

@@ -132,7 +132,9 @@ func (g *orderGraph) waits(run int, signals map[elemOf][]int) {
 			g.edge(g.end(run, records[c.Event]), g.end(run, i))
 		case plan.WaitCounter:
 			all := signals[elemOf{c.Counter, c.Rank, c.Elem}]
-			g.edge(all[run*len(all)/runs+int(c.Value)-1], g.end(run, i))
+			for _, sig := range all[:run*len(all)/runs+int(c.Value)] {
+				g.edge(sig, g.end(run, i))
+			}
 		}
 	}
 }

@@ -1,0 +1,141 @@
+package planner
+
+import (
+	"hocket.example/hocket/internal/plan"
+)
+
+// elemState is one counter element over all runs. Its signals are numbered in
+// the order its raiser issues them.
+type elemState struct {
+	signals []raised
+	fired   int
+	waiting []int32
+}
+
+// raised is one signal: what its stream knew, and how many of the signals
+// before it were certainly done.
+type raised struct {
+	fired  bool
+	clock  clock
+	prefix int
+}
+
+func (s *simulator) elem(k elemOf) *elemState { return s.elems[k] }
+
+// countSignals makes the elements that are signalled or waited for.
+func (s *simulator) countSignals() {
+	s.elems, s.ordinal = map[elemOf]*elemState{}, map[int32]int32{}
+	at := func(k elemOf) *elemState {
+		if s.elems[k] == nil {
+			s.elems[k] = new(elemState)
+		}
+		return s.elems[k]
+	}
+	for i := range s.p.Cmds {
+		switch c := &s.p.Cmds[i]; c.Kind {
+		case plan.Signal:
+			e := at(elemOf{c.Counter, c.Peer, c.Elem})
+			e.signals = append(e.signals, raised{})
+			s.ordinal[int32(i)] = int32(len(e.signals))
+		case plan.WaitCounter:
+			at(elemOf{c.Counter, c.Rank, c.Elem})
+		}
+	}
+	for _, e := range s.elems {
+		e.signals = make([]raised, runs*len(e.signals))
+	}
+}
+
+// raise executes a signal.
+func (s *simulator) raise(cmd int32, run int, k *knowledge) {
+	c := &s.p.Cmds[cmd]
+	e := s.elem(elemOf{c.Counter, c.Peer, c.Elem})
+	n := int(s.ordinal[cmd]) + run*len(e.signals)/runs
+	e.signals[n-1] = raised{fired: true, clock: k.snapshot(), prefix: e.knownPrefix(n, k)}
+	e.fired++
+	s.wake(&e.waiting)
+}
+
+// maxUnordered bounds how far back signals without order among themselves are
+// looked at; a signal with more of them before it counts as knowing none.
+const maxUnordered = 64
+
+// knownPrefix returns the largest m such that k knows signals 1..m, m < n.
+func (e *elemState) knownPrefix(n int, k *knowledge) int {
+	m := n - 1
+	for j := n - 1; j > 0; j-- {
+		g := &e.signals[j-1]
+		switch {
+		case !g.fired || !k.knows(g.clock.stream, g.clock.pos):
+			m = j - 1
+		case g.prefix == j-1:
+			return m // this one knew all before it
+		}
+		if n-j > maxUnordered {
+			return 0
+		}
+	}
+	return m
+}
+
+// hear gives k what the first want signals of an element bring. Going back, a
+// signal that knew all before it stands for them. It is no error to hear less
+// than all: then less may share memory.
+func (s *simulator) hear(k *knowledge, e *elemState, want int) {
+	for j := want; j > 0; j-- {
+		g := &e.signals[j-1]
+		s.join(k, g.clock)
+		if g.prefix == j-1 || want-j == maxUnordered {
+			return
+		}
+	}
+}
+
+// ambiguousWait reports a wait that other signals could satisfy than the first
+// that it counts: one that does not know those may come before them (S12). Over
+// two runs, since a signal of the next run counts as well.
+func (s *simulator) ambiguousWait() error {
+	least := map[elemOf][]int{} // by element: the least prefix of the signals behind the v-th
+	for i := range s.p.Cmds {
+		c := &s.p.Cmds[i]
+		if c.Kind != plan.WaitCounter {
+			continue
+		}
+		k := elemOf{c.Counter, c.Rank, c.Elem}
+		if least[k] == nil {
+			least[k] = s.elem(k).leastPrefixes()
+		}
+		perRun := len(s.elem(k).signals) / runs
+		for run := range runs {
+			if v := int(c.Value) + run*perRun; least[k][v] < v {
+				return s.ambiguity(c, perRun)
+			}
+		}
+	}
+	return nil
+}
+
+// leastPrefixes returns, for each v, the least prefix among signals v+1, v+2, …
+func (e *elemState) leastPrefixes() []int {
+	n := len(e.signals)
+	least := make([]int, n+1)
+	least[n] = n
+	for v := n - 1; v >= 0; v-- {
+		least[v] = min(least[v+1], e.signals[v].prefix)
+	}
+	return least
+}
+
+func (s *simulator) ambiguity(c *plan.Cmd, perRun int) error {
+	name := s.p.Counters[c.Counter].Name
+	d := s.w.diag("match", c, "%s[%d] >= %d may be reached by other signals than the first %d, of %d a run: they come from streams that are not ordered (%s)",
+		name, c.Elem, c.Value, c.Value, perRun, s.w.where(c))
+	for i := range s.p.Cmds {
+		o := &s.p.Cmds[i]
+		if o.Kind == plan.Signal && o.Counter == c.Counter && o.Elem == c.Elem && o.Peer == c.Rank && len(d.Notes) < maxHeads {
+			d.Notes = append(d.Notes, s.w.note(o, "a signal (%s)", s.w.where(o)))
+		}
+	}
+	d.Help = "order the signalling streams by waits, over consecutive runs too, or give each stream an element of its own"
+	return d
+}
