@@ -217,10 +217,14 @@ func (c *checker) checkPeer(p *Peer) {
 	c.checkExpr(p.Index)
 }
 
-// inRange demands 0 <= e < count; what says what e counts.
-func (c *checker) inRange(s *Stmt, e, count *Expr, pos Pos, what string) bool {
-	return c.require(s, CheckAtMost, Int(0), e, pos, what+" is negative", "") &&
-		c.require(s, CheckLess, e, count, pos, what+" is out of range", "indices count from 0")
+// inRange refuses an index that is surely not in 0..count. What is not decided
+// here shows when indices are known, by running into the range itself.
+func (c *checker) inRange(e, count *Expr, what string) bool {
+	if c.norm.atMost(Int(0), e) != no && c.norm.atMost(count, e) != yes {
+		return true
+	}
+	c.errorf("type", e.Pos, "%s %s is not in 0..%s", what, brief(e), brief(count)).help("indices count from 0")
+	return false
 }
 
 // place resolves an operand and checks its index. It returns nil after an error.
@@ -247,9 +251,6 @@ func (c *checker) place(st *Stmt, p *Place) *Sym {
 			c.errorf("lifetime", p.Pos, "%%%s is used after it was freed", p.Name).at(pos, "freed here").
 				help("move the free behind the last use")
 		}
-		return nil
-	}
-	if p.Index != nil && !c.inRange(st, p.Index, s.Count, p.Pos, "the index of %"+p.Name) {
 		return nil
 	}
 	return s
@@ -362,7 +363,7 @@ func (c *checker) checkTransfer(s *Stmt) {
 		return
 	}
 	syms, ok := c.tensors(s)
-	ok = c.onDevice(s, syms) && ok && c.inRange(s, s.Peer.Index, &Expr{Kind: ExprSize, Name: s.Peer.Axis}, s.Peer.Pos, "the peer's index")
+	ok = c.onDevice(s, syms) && ok
 	switch s.Op {
 	case OpPut, OpGet:
 		dst := c.destination(s)
@@ -421,7 +422,6 @@ func (c *checker) checkOrder(s *Stmt) {
 		return
 	case OpSignal:
 		c.in.Operands[s] = []*Sym{c.kinded(s, &s.Args[0], SymCounter)}
-		c.inRange(s, s.Peer.Index, &Expr{Kind: ExprSize, Name: s.Peer.Axis}, s.Peer.Pos, "the peer's index")
 		return
 	case OpRecord:
 		c.in.Operands[s] = []*Sym{c.kinded(s, &s.Args[0], SymEvent)}
@@ -536,6 +536,6 @@ func (c *checker) checkFree(s *Stmt) {
 		c.errorf("lifetime", s.Pos, "%%%s would be freed once in each iteration", sym.Name).at(sym.Pos, "it is defined outside the loop").
 			help("free it behind the loop")
 	default:
-		c.ended.set(sym, ending{pos: s.Pos})
+		c.ended.set(sym, bufferEnd{pos: s.Pos})
 	}
 }

@@ -5,22 +5,22 @@ import "slices"
 // ended notes where buffers were freed or claimed, in text order. What one
 // branch of an if did is undone for the other, at the cost of what was done.
 type ended struct {
-	at  map[*Sym]ending
+	at  map[*Sym]bufferEnd
 	log []*Sym
 }
 
-// ending is how a buffer's time as a buffer ended.
-type ending struct {
+// bufferEnd is how a buffer's time as a buffer ended.
+type bufferEnd struct {
 	pos     Pos
 	claimed bool // else freed
 }
 
-func (e *ended) set(s *Sym, how ending) {
+func (e *ended) set(s *Sym, how bufferEnd) {
 	if _, known := e.at[s]; known {
 		return
 	}
 	if e.at == nil {
-		e.at = map[*Sym]ending{}
+		e.at = map[*Sym]bufferEnd{}
 	}
 	e.at[s] = how
 	e.log = append(e.log, s)
@@ -31,7 +31,7 @@ func (e *ended) mark() int { return len(e.log) }
 // undo forgets what was noted since mark, and returns how to note it again.
 func (e *ended) undo(mark int) (redo func()) {
 	gone := slices.Clone(e.log[mark:])
-	how := make([]ending, len(gone))
+	how := make([]bufferEnd, len(gone))
 	for i, s := range gone {
 		how[i] = e.at[s]
 		delete(e.at, s)

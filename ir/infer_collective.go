@@ -149,8 +149,6 @@ func inferRooted(in *inference) *Type {
 	if a := in.s.Attr("root"); a != nil && in.rankDependent(a.Exprs[0]) {
 		in.errorf("type", a.Pos, "the root must be the same on every rank, and %s is not", brief(a.Exprs[0])).help("the root is an index in the team")
 		return nil
-	} else if a != nil && !in.inRange(in.s, a.Exprs[0], in.teamSize(), a.Pos, "the root") {
-		return nil
 	}
 	t := in.args[0].clone()
 	switch in.s.Op {

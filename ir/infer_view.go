@@ -39,7 +39,7 @@ func inferChunk(in *inference) *Type {
 	in.localView(index)
 	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
 	if !ok || !in.require(in.s, CheckLess, Int(0), count, count.Pos, "the number of chunks must be positive", "") ||
-		!in.inRange(in.s, index, count, index.Pos, "the chunk's index") {
+		!in.inRange(index, count, "the chunk's index") {
 		return nil
 	}
 	x := in.wholeDim(d)
@@ -104,7 +104,8 @@ func inferSelect(in *inference) *Type {
 		return nil
 	}
 	x := in.wholeDim(d)
-	if !in.inRange(in.s, index, x.Dims[d].Extent, index.Pos, "the index") {
+	if !in.require(in.s, CheckAtMost, Int(0), index, index.Pos, "the index is negative", "indices count from 0") ||
+		!in.require(in.s, CheckLess, index, x.Dims[d].Extent, index.Pos, "the index is out of range", "indices count from 0") {
 		return nil
 	}
 	out := x.clone()
@@ -245,6 +246,16 @@ func inferClaim(in *inference) *Type {
 	}
 	in.requireShards(in.s.Type)
 	root.Claimed = true
-	in.ended.set(root, ending{pos: in.s.Pos, claimed: true})
+	in.ended.set(root, bufferEnd{pos: in.s.Pos, claimed: true})
 	return in.s.Type
+}
+
+// inferLocal names each rank's own shard of a value.
+func inferLocal(in *inference) *Type {
+	if in.local {
+		in.errorf("type", in.s.Args[0].Pos, "%%%s is local already", in.syms[0].Name).help("local takes a value; a part of a buffer is a chunk, slice or select of it")
+		return nil
+	}
+	in.local, in.view = true, true
+	return in.args[0].LocalType()
 }
