@@ -89,22 +89,14 @@ func (m *Model) Plan(dims map[string]int64) (string, error) {
 	return p.String(), nil
 }
 
-// Inputs and Results list the function's parameters and results with the
-// shapes they have for the given dims.
+// Inputs lists the function's parameters with the shapes they have for the
+// given dims.
 func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
 	bound, err := m.unit.Bind(m.merge(dims).ir())
 	if err != nil {
 		return nil, err
 	}
-	var ports []Port
-	for _, p := range m.fn.Params {
-		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
-		if err != nil {
-			return nil, fmt.Errorf("%%%s: %w", p.Name, err)
-		}
-		ports = append(ports, Port{Name: p.Name, DType: p.Type.DType, Shape: shape})
-	}
-	return ports, nil
+	return portsOf(bound, m.fn)
 }
 
 // RandomInputs makes a tensor for every parameter: spec is "ints:SEED" (each
@@ -215,7 +207,7 @@ func (m *Model) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 			continue // exec names what is missing or misshapen
 		}
 		for i, d := range p.Type.Dims {
-			if d.Extent.Kind != ir.ExprName {
+			if _, defined := b.Defines[d.Extent.Name]; defined || d.Extent.Kind != ir.ExprName {
 				continue
 			}
 			if fixed, ok := m.binding.Dims[d.Extent.Name]; ok && fixed != t.Shape[i] {

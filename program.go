@@ -62,9 +62,14 @@ type Binding struct {
 	Ranks int
 	// Dims overrides the program's defaults.
 	Dims map[string]int64
+	// Defines sets dims to index expressions over other dims and size(AXIS):
+	// "C": "ceildiv(T, 16)".
+	Defines map[string]string
 }
 
-func (b Binding) ir() ir.Binding { return ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims} }
+func (b Binding) ir() ir.Binding {
+	return ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines}
+}
 
 // LowerOptions choose how far and how a program is lowered.
 type LowerOptions struct {

@@ -15,6 +15,15 @@ import (
 // Strategies lists what --strategy accepts.
 var Strategies = []string{"sequential"}
 
+// Passes lists what Options.StopAfter accepts, in the order passes run.
+func Passes() []string {
+	var names []string
+	for _, p := range lower.Passes() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // Options choose how a program is lowered.
 type Options struct {
 	// Strategy names how producer/consumer pairs are overlapped; empty means

@@ -1,0 +1,56 @@
+package hocket
+
+import (
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/ir"
+)
+
+// ErrInput is wrapped by errors about the tensors that a run was given: names,
+// types, shapes.
+var ErrInput = exec.ErrInput
+
+// Strategies lists what LowerOptions.Strategy and LoadOptions.Strategy accept.
+func Strategies() []string { return compile.Strategies }
+
+// Passes lists what LowerOptions.StopAfter accepts, in the order passes run.
+func Passes() []string { return compile.Passes() }
+
+// Signature is what a binding makes of a program: the function, the number of
+// ranks, the value of every dim that has one, and the parameters.
+type Signature struct {
+	Func  string
+	Ranks int
+	Dims  map[string]int64
+	In    []Port
+}
+
+// Bind checks that a binding fits the program. Its error is Diagnostics.
+func (p *Program) Bind(b Binding) (*Signature, error) {
+	bound, ds := ir.Bind(p.info, b.ir())
+	if err := ds.Err(); err != nil {
+		return nil, err
+	}
+	ports, err := portsOf(bound, bound.Func)
+	if err != nil {
+		return nil, err
+	}
+	return &Signature{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, In: ports}, nil
+}
+
+// portsOf returns f's parameters with their global shapes.
+func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
+	var ports []Port
+	var errs []error
+	for _, p := range f.Params {
+		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%%%s: %w", p.Name, err))
+		}
+		ports = append(ports, Port{Name: p.Name, DType: p.Type.DType, Shape: shape})
+	}
+	return ports, errors.Join(errs...)
+}

@@ -1,0 +1,136 @@
+package ir
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// parseDefines parses Binding.Defines and takes the defaults of the defined
+// dims away, which they override.
+func (b *Bound) parseDefines(bind Binding) *Diagnostic {
+	b.defines = map[string]*Expr{}
+	for _, name := range slices.Sorted(maps.Keys(bind.Defines)) {
+		if _, twice := bind.Dims[name]; twice {
+			return b.Info.Prog.bindError(Pos{}, "give one of them", "dim %s has a value and a definition", name)
+		}
+		if b.Info.Dims[name] == nil {
+			return b.unknownDim(name)
+		}
+		e, err := ParseExpr(bind.Defines[name])
+		if err == nil {
+			err = constantOnAllRanks(e)
+		}
+		if err != nil {
+			return b.defineError(name, bind.Defines[name], err)
+		}
+		b.defines[name] = e
+		delete(b.Dims, name)
+	}
+	return nil
+}
+
+// constantOnAllRanks refuses what a dim cannot depend on.
+func constantOnAllRanks(e *Expr) error {
+	var err error
+	e.Walk(func(x *Expr) {
+		switch x.Kind {
+		case ExprVar, ExprRank, ExprExtent:
+			err = errors.New("a dim is made of integers, dims and size(AXIS)")
+		}
+	})
+	return err
+}
+
+func (b *Bound) defineError(name, text string, err error) *Diagnostic {
+	why := err.Error()
+	var ds Diagnostics
+	if errors.As(err, &ds) && len(ds) > 0 {
+		why = ds[0].Message
+	}
+	return b.Info.Prog.bindError(Pos{}, "", "the definition %s=%s: %s", name, clip(text), why)
+}
+
+// defineEarly evaluates the definitions that meshes are made of. bind.Dims gets
+// their values, as if they had been given.
+func (b *Bound) defineEarly(bind Binding) *Diagnostic {
+	need := map[string]bool{}
+	var want func(e *Expr)
+	want = func(e *Expr) {
+		e.Walk(func(x *Expr) {
+			if d := b.defines[x.Name]; x.Kind == ExprName && d != nil && !need[x.Name] {
+				need[x.Name] = true
+				want(d)
+			}
+		})
+	}
+	for _, m := range b.Info.Prog.Meshes {
+		for i := range m.Axes {
+			want(m.Axes[i].Size)
+		}
+	}
+	if name, err := b.evalDefines(need); err != nil {
+		return b.defineError(name, bind.Defines[name], err)
+	}
+	for name := range need {
+		bind.Dims[name] = b.Dims[name]
+	}
+	return nil
+}
+
+// defineLate evaluates the other definitions, now that axes have sizes and -n
+// has set its dim, and checks that this left the early ones as they were.
+func (b *Bound) defineLate(bind Binding) *Diagnostic {
+	todo := map[string]bool{}
+	for name := range b.defines {
+		if _, early := b.Dims[name]; !early {
+			todo[name] = true
+		}
+	}
+	if name, err := b.evalDefines(todo); err != nil {
+		return b.defineError(name, bind.Defines[name], err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.defines)) {
+		switch v, err := b.defines[name].Eval(b.Env(0, nil)); {
+		case err != nil:
+			return b.defineError(name, bind.Defines[name], err)
+		case v != b.Dims[name]:
+			return b.defineError(name, bind.Defines[name], errors.New("the mesh is made of it, and it of what -n sets"))
+		case v < 0:
+			return b.defineError(name, bind.Defines[name], fmt.Errorf("it is %d; an extent cannot be negative", v))
+		}
+	}
+	return nil
+}
+
+// evalDefines gives the dims in todo their values, those first on which others
+// depend. The error is that of the first by name for which this fails.
+func (b *Bound) evalDefines(todo map[string]bool) (string, error) {
+	left := slices.Sorted(maps.Keys(todo))
+	for len(left) > 0 {
+		var first string
+		var reason error
+		before := len(left)
+		left = slices.DeleteFunc(left, func(name string) bool {
+			v, err := b.defines[name].Eval(b.Env(0, nil))
+			if err == nil {
+				b.Dims[name] = v
+			} else if reason == nil {
+				first, reason = name, err
+			}
+			return err == nil
+		})
+		if len(left) == before {
+			return first, reason
+		}
+	}
+	return "", nil
+}
+
+// unknownDim is the error for a dim that the program does not have.
+func (b *Bound) unknownDim(name string) *Diagnostic {
+	known := strings.Join(slices.Sorted(maps.Keys(b.Info.Dims)), ", ")
+	return b.Info.Prog.bindError(Pos{}, "dims of this program: "+known, "there is no dim %s", clip(name))
+}
