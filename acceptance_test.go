@@ -625,9 +625,10 @@ func TestAcceptancePipelines(t *testing.T) {
   return %y
 }`,
 			"collective all-gather": ag + `  let %c = floordiv(8, size(d))
+  %mine = local %x
   %y = alloc f32[64, 16]
   for %k in 0..%c stream(3) {
-    %xk = chunk %x, axis=0, %k of %c
+    %xk = chunk %mine, axis=0, %k of %c
     %all = alloc f32[8 * size(d), 32]
     all_gather %xk into %all, over=d
     for %j in 0..size(d) {

@@ -36,7 +36,7 @@ var inferOf = [numOps]func(*inference) *Type{
 	OpSum: inferReduce, OpMax: inferReduce,
 	OpFill: inferFill, OpReshard: inferReshard,
 	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
-	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim,
+	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim, OpLocal: inferLocal,
 	OpAllReduce: inferAllReduce, OpAllGather: inferAllGather, OpReduceScatter: inferReduceScatter,
 	OpAllToAll: inferAllToAll, OpBroadcast: inferRooted, OpReduce: inferRooted,
 	OpGather: inferRooted, OpScatter: inferRooted, OpPermute: inferRooted,

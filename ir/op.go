@@ -33,6 +33,7 @@ const (
 	OpTranspose // perm=, or the last two dimensions swapped
 	OpReshape   // shape=
 	OpClaim     // a value of the annotated type whose local shards are the buffer's contents
+	OpLocal     // the rank's own shard of a value
 
 	// Collectives, over= one or several mesh axes.
 	OpAllReduce
@@ -192,6 +193,8 @@ var opTable = [numOps]OpInfo{
 		AttrSpec{Name: "shape", Kind: AttrExprs, Required: true, Doc: "the new extents"}),
 	OpClaim: {Name: "claim", Class: ClassView, MinArgs: 1, MaxArgs: 1,
 		Doc: "the value of the annotated type whose local shards are the buffer's contents"},
+	OpLocal: {Name: "local", Class: ClassView, MinArgs: 1, MaxArgs: 1,
+		Doc: "the rank's own shard of a value, as a local tensor that is read-only"},
 
 	OpAllReduce:     collective("every rank gets the reduction of all ranks' tensors", "all_reduce", attrRed, attrOrder),
 	OpAllGather:     collective("every rank gets all ranks' tensors concatenated along axis", "all_gather", attrCat),

@@ -257,12 +257,17 @@ func averaged(dt ir.DType, sum, pre float64, n int64) (float64, float64) {
 
 // gelu is the rule of x·Φ(x). Its slope is within ±1.13. A machine finds 1+erf
 // with an absolute error of a few units of its arithmetic, then multiplies by
-// x/2, so that the error is relative to x even where the result is tiny.
+// x/2, so that the error is relative to x even where the result is tiny. Far
+// out, 1-Φ(16) = 6e-58 is lost in every arithmetic below f64: the result is x or 0.
 func gelu(dt ir.DType, x, ex float64) (float64, float64) {
-	const units = 16
+	const units, saturated = 16, 16
 	switch {
 	case x == 0 && ex == 0:
 		return x, 0
+	case ex == 0 && x >= saturated && dt != ir.F64:
+		return x, 0
+	case ex == 0 && x <= -saturated && dt != ir.F64:
+		return 0, 0
 	case x != x || math.IsInf(x, 0):
 		return tensor.Round(dt, x*0.5*(1+math.Erf(x/math.Sqrt2))), inf
 	}

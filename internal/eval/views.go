@@ -18,6 +18,8 @@ type viewSpec struct {
 // apply names the view's part of r.
 func (v viewSpec) apply(r region) (region, error) {
 	switch v.op {
+	case ir.OpLocal:
+		return r, nil
 	case ir.OpSelect:
 		return r.index(v.axis, v.lo), nil
 	case ir.OpTranspose:
@@ -32,6 +34,8 @@ func (v viewSpec) apply(r region) (region, error) {
 func (r *rank) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
 	v := viewSpec{op: s.Op}
 	switch s.Op {
+	case ir.OpLocal:
+		return v, nil
 	case ir.OpTranspose:
 		return r.transposeSpec(s, len(shape))
 	case ir.OpReshape:

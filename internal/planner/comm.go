@@ -96,7 +96,7 @@ func (u *unroller) collective(s *ir.Stmt, in plan.Ref) error {
 	if err != nil {
 		return err
 	}
-	if err := u.wantDense(s, &s.Args[0], in); err != nil {
+	if in, err = u.denseOperand(s, in); err != nil {
 		return err
 	}
 	if s.Into != nil {
@@ -165,6 +165,19 @@ func (u *unroller) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (coll pl
 		*at.to = int32(v)
 	}
 	return
+}
+
+// denseOperand returns a collective's operand without gaps. A value's layout in
+// memory is the planner's business: it is copied; a buffer's is the program's (S16).
+func (u *unroller) denseOperand(s *ir.Stmt, in plan.Ref) (plan.Ref, error) {
+	if in.Dense() || s.Into != nil || u.w.b.Info.Results[s][0].Kind != ir.SymValue {
+		return in, u.wantDense(s, &s.Args[0], in)
+	}
+	dense, err := u.newBuffer(s, 0, s.Args[0].Name, plan.RoleValue, in.DType, in.Shape)
+	if err != nil {
+		return in, err
+	}
+	return dense, u.emitCopy(s, in, dense, -1)
 }
 
 func (u *unroller) wantDense(s *ir.Stmt, p *ir.Place, r plan.Ref) error {

@@ -110,6 +110,11 @@ func (u *unroller) compute(s *ir.Stmt, ins []plan.Ref) error {
 	if s.Op == ir.OpCopy {
 		return u.emitCopy(s, ins[0], out, -1)
 	}
+	if s.Op.Info().Elementwise {
+		for i := range ins {
+			ins[i] = repeated(ins[i], out.Shape)
+		}
+	}
 	return u.emit(s, plan.Cmd{Kind: plan.Compute, Op: s.Op, Ins: ins, Outs: []plan.Ref{out}, Attr: attr})
 }
 
@@ -177,7 +182,7 @@ func (u *unroller) view(s *ir.Stmt, x plan.Ref) error {
 
 func (u *unroller) viewOf(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 	switch s.Op {
-	case ir.OpClaim:
+	case ir.OpClaim, ir.OpLocal:
 		return x, nil
 	case ir.OpTranspose:
 		return u.transpose(s, x)

@@ -48,6 +48,19 @@ func permute(r plan.Ref, perm []int) plan.Ref {
 	return out
 }
 
+// repeated returns r with leading dimensions of stride 0, so that it has the
+// rank of shape: the second operand of add, sub and mul may lack them.
+func repeated(r plan.Ref, shape []int64) plan.Ref {
+	n := len(shape) - len(r.Shape)
+	if n <= 0 {
+		return r
+	}
+	out := r
+	out.Shape = append(append([]int64(nil), shape[:n]...), r.Shape...)
+	out.Strides = append(make([]int64, n), r.Strides...)
+	return out
+}
+
 // reshape returns dense r under another shape of as many elements.
 func reshape(r plan.Ref, shape []int64) plan.Ref {
 	out := r

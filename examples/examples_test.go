@@ -1,0 +1,272 @@
+// Package examples_test runs every example: the certified exact result under
+// many schedules, and, with any one synchronisation taken out, a wrong one.
+package examples_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/eval"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+var schedules = flag.Int("schedules", 20, "how many schedules each example is run under")
+
+// backToBack is how many runs follow each other without a barrier (S13).
+const backToBack = 3
+
+// mutantSchedules bounds the search for a schedule that shows a missing
+// synchronisation.
+const mutantSchedules = 1000
+
+// small overrides dims where an example is sized to be worth watching, not to
+// be run a thousand times.
+var small = map[string]map[string]int64{
+	"row_parallel.hkt": {"T": 26, "K": 32, "N": 8},
+	"mlp.hkt":          {"T": 32, "H": 16, "F": 32},
+}
+
+// example is one example's explicit function, bound, with the inputs and
+// expected results of several runs.
+type example struct {
+	name    string
+	prog    *ir.Program
+	binding ir.Binding
+	inputs  []map[string]*tensor.Tensor
+	want    []*eval.Result
+}
+
+func files(t *testing.T) []string {
+	t.Helper()
+	fs, err := filepath.Glob("*.hkt")
+	if err != nil || len(fs) < 11 {
+		t.Fatalf("found examples %v, %v", fs, err)
+	}
+	return fs
+}
+
+func load(t *testing.T, file string) *example {
+	t.Helper()
+	src, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, ds := ir.Parse(file, string(src))
+	if ds.HasErrors() {
+		t.Fatal(ds.String())
+	}
+	e := &example{name: file, prog: prog, binding: ir.Binding{Dims: small[file]}}
+	unit := e.unit(t, prog)
+	bound, err := unit.Reference(e.binding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range backToBack {
+		in := e.fill(t, bound, uint64(i))
+		res, err := eval.Run(context.Background(), bound, in, eval.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range res.Outputs {
+			if !o.Exact {
+				t.Fatalf("%s: %%%s is not certified exact: an example's inputs must make it so", file, o.Name)
+			}
+		}
+		e.inputs, e.want = append(e.inputs, in), append(e.want, res)
+	}
+	return e
+}
+
+func (e *example) unit(t *testing.T, prog *ir.Program) *compile.Unit {
+	t.Helper()
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		t.Fatal(ds.String())
+	}
+	unit, err := compile.Build(info, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unit
+}
+
+func (e *example) fill(t *testing.T, bound *ir.Bound, seed uint64) map[string]*tensor.Tensor {
+	t.Helper()
+	in := map[string]*tensor.Tensor{}
+	for _, p := range bound.Func.Params {
+		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := tensor.New(p.Type.DType, shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tensor.Fill(x, p.Name, tensor.Spec{Seed: seed}); err != nil {
+			t.Fatal(err)
+		}
+		if e.name == "mlp.hkt" {
+			saturate(x, p.Name)
+		}
+		in[p.Name] = x
+	}
+	return in
+}
+
+// saturate makes the MLP's result an integer that bf16 holds: the first
+// weight's few entries are ±16, so that gelu sees 0 or more than it can tell
+// from a straight line; the second weight has few entries.
+func saturate(x *tensor.Tensor, name string) {
+	for i := range x.Len() {
+		row, col := i/x.Shape[1], i%x.Shape[1]
+		switch {
+		case name == "w1" && (row+col)%5 != 0, name == "w2" && (row+col)%11 != 0:
+			x.SetFloat64(i, 0)
+		case name == "w1":
+			x.SetFloat64(i, 16*x.Float64(i))
+		}
+	}
+}
+
+// try runs a plan once under one schedule and says what is wrong, or nil.
+func (e *example) try(p *plan.Plan, seed int64) error {
+	ctx := context.Background()
+	prog, err := exec.Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{})
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	results, err := prog.RunBatch(ctx, e.inputs)
+	if err != nil {
+		return err
+	}
+	for run, r := range results {
+		for i, o := range e.want[run].Outputs {
+			if v := eval.Compare(r.Outputs[p.Outputs[i].Name], o); v.Kind != eval.Exact {
+				return fmt.Errorf("run %d: %%%s: %s", run, o.Name, v)
+			}
+		}
+	}
+	return nil
+}
+
+func TestExamplesUnderSchedules(t *testing.T) {
+	for _, file := range files(t) {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			e := load(t, file)
+			p, err := e.unit(t, e.prog).Plan(e.binding)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for seed := range int64(*schedules) {
+				if err := e.try(p, seed); err != nil {
+					t.Fatalf("schedule %d: %v", seed, err)
+				}
+			}
+		})
+	}
+}
+
+// synchronisations lists the statements of the program's last function whose
+// removal is tried.
+func synchronisations(p *ir.Program) []*ir.Stmt {
+	var out []*ir.Stmt
+	p.Funcs[len(p.Funcs)-1].Body.Walk(func(s *ir.Stmt) {
+		switch s.Op {
+		case ir.OpWait, ir.OpSignal, ir.OpBarrier, ir.OpRecord:
+			out = append(out, s)
+		}
+	})
+	return out
+}
+
+// remove takes a statement out of a block or of those in it.
+func remove(b *ir.Block, s *ir.Stmt) bool {
+	if b == nil {
+		return false
+	}
+	if i := slices.Index(b.Stmts, s); i >= 0 {
+		b.Stmts = slices.Delete(b.Stmts, i, i+1)
+		return true
+	}
+	return slices.ContainsFunc(b.Stmts, func(x *ir.Stmt) bool { return remove(x.Body, s) || remove(x.Else, s) })
+}
+
+// redundant reads the list of synchronisations that may be missing without
+// harm: "file:line statement: reason" a line.
+func redundant(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "redundant.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, reason, ok := strings.Cut(line, ": ")
+		if !ok || len(reason) < 10 {
+			t.Fatalf("redundant.txt: %q gives no reason", line)
+		}
+		out[key] = true
+	}
+	return out
+}
+
+// TestEverySynchronisationCounts removes each wait, signal, barrier and record
+// of each example: some schedule must then show a wrong result, unless the
+// planner refuses the mutant or the removed line is listed as redundant.
+func TestEverySynchronisationCounts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("removes every synchronisation and searches schedules: not in -short")
+	}
+	listed := redundant(t)
+	for _, file := range files(t) {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			e := load(t, file)
+			for i, s := range synchronisations(e.prog) {
+				key := fmt.Sprintf("%s:%d %s", file, s.Pos.Line, s)
+				found := e.mutant(t, i)
+				switch {
+				case found == "" && !listed[key]:
+					t.Errorf("%s: removed, and no schedule of %d shows it", key, mutantSchedules)
+				case found != "" && listed[key]:
+					t.Errorf("%s: listed as redundant, but: %s", key, found)
+				default:
+					t.Logf("%s: %s", key, found)
+				}
+			}
+		})
+	}
+}
+
+// mutant removes the i-th synchronisation and returns what went wrong, or "".
+func (e *example) mutant(t *testing.T, i int) string {
+	t.Helper()
+	prog := e.prog.Clone()
+	remove(prog.Funcs[len(prog.Funcs)-1].Body, synchronisations(prog)[i])
+	p, err := e.unit(t, prog).Plan(e.binding)
+	if err != nil {
+		return fmt.Sprintf("refused: %v", err)
+	}
+	for seed := range int64(mutantSchedules) {
+		if err := e.try(p, seed); err != nil {
+			return fmt.Sprintf("schedule %d: %v", seed, err)
+		}
+	}
+	return ""
+}
