@@ -1,0 +1,720 @@
+package ir
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// This test judges layout inference by brute force. For one random op on
+// values in random layouts it computes the op on whole tensors, and again on
+// each rank's blocks, operands in the layouts that Check demands; the ranks'
+// results must be the blocks (or contributions to the blocks) that the inferred
+// result type says they are.
+
+// bruteMesh is a mesh as the test sees it: rank ranks[i] has the coordinates of
+// i, last axis fastest.
+type bruteMesh struct {
+	axes  []string
+	sizes []int
+	ranks []int
+}
+
+func (m *bruteMesh) text() string {
+	var b strings.Builder
+	b.WriteString("mesh")
+	for i, a := range m.axes {
+		fmt.Fprintf(&b, " %s[%d]", a, m.sizes[i])
+	}
+	return b.String()
+}
+
+func (m *bruteMesh) size(axis string) int { return m.sizes[slices.Index(m.axes, axis)] }
+
+// coords returns the coordinates of place i by axis.
+func (m *bruteMesh) coords(i int) map[string]int {
+	c := map[string]int{}
+	for a := len(m.axes) - 1; a >= 0; a-- {
+		c[m.axes[a]] = i % m.sizes[a]
+		i /= m.sizes[a]
+	}
+	return c
+}
+
+// place is the inverse of coords.
+func (m *bruteMesh) place(c map[string]int) int {
+	i := 0
+	for a, name := range m.axes {
+		i = i*m.sizes[a] + c[name]
+	}
+	return i
+}
+
+// team returns the places that differ from i along axes only, first axis major.
+func (m *bruteMesh) team(i int, axes []string) []int {
+	team := []int{i}
+	for _, a := range axes {
+		var next []int
+		for _, j := range team {
+			for k := range m.size(a) {
+				c := m.coords(j)
+				c[a] = k
+				next = append(next, m.place(c))
+			}
+		}
+		team = next
+	}
+	return team
+}
+
+// brute is one random case.
+type brute struct {
+	*rand.Rand
+	meshes []*bruteMesh // main first
+	decl   strings.Builder
+	body   strings.Builder
+	args   []*nd    // operands, whole
+	names  []string // their names
+	// onWhole and onBlocks compute the op: of one whole tensor each, or of the
+	// blocks of one rank; out is the shape the result must have.
+	op func(args []*nd, out []int) *nd
+	// team, for collectives, computes the result of place i from all blocks.
+	team func(m *bruteMesh, all []*nd, i int) *nd
+	stmt string // "%y = …"
+	bias bool
+}
+
+func newBrute(seed uint64) *brute {
+	b := &brute{Rand: rand.New(rand.NewPCG(seed, 7))}
+	main := &bruteMesh{axes: []string{"a", "b", "c"}[:1+b.IntN(3)]}
+	total := 1
+	for range main.axes {
+		n := 1 + b.IntN(3)
+		if total*n > 8 {
+			n = 1
+		}
+		total *= n
+		main.sizes = append(main.sizes, n)
+	}
+	for r := range total {
+		main.ranks = append(main.ranks, r)
+	}
+	b.meshes = []*bruteMesh{main}
+	fmt.Fprintln(&b.decl, main.text())
+	if b.IntN(4) == 0 {
+		sub := &bruteMesh{axes: []string{"d"}, sizes: []int{1 + b.IntN(total)}}
+		sub.ranks = b.Perm(total)[:sub.sizes[0]]
+		b.meshes = append(b.meshes, sub)
+		fmt.Fprintf(&b.decl, "%s = {%s}\n", sub.text(), strings.Trim(fmt.Sprint(sub.ranks), "[]"))
+	}
+	return b
+}
+
+// extent returns a size that every layout of the mesh divides, or a smaller one
+// that the given axes divide.
+func (b *brute) extent(least int) int {
+	switch b.IntN(4) {
+	case 0:
+		return least * (1 + b.IntN(3))
+	default:
+		n := 1
+		for _, s := range b.meshes[0].sizes {
+			n *= s
+		}
+		if n%least != 0 {
+			n *= least
+		}
+		return n
+	}
+}
+
+// layout deals axes of a mesh out to dimensions.
+func (b *brute) layout(m *bruteMesh, dims int) (split [][]string, partial []string) {
+	split = make([][]string, dims)
+	for _, i := range b.Perm(len(m.axes)) {
+		switch k := b.IntN(dims + 3); {
+		case k < dims:
+			split[k] = append(split[k], m.axes[i])
+		case k == dims && b.IntN(2) == 0:
+			partial = append(partial, m.axes[i])
+		}
+	}
+	return split, partial
+}
+
+// operand declares a value of the given shape in a random layout.
+func (b *brute) operand(shape []int) string {
+	m := b.meshes[b.IntN(len(b.meshes))]
+	split, partial := b.layout(m, len(shape))
+	return b.value(shape, m, split, partial, pickOf(b.Rand, Sum, Sum, Sum, Max, Min, Avg))
+}
+
+func pickOf[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
+
+func (b *brute) value(shape []int, m *bruteMesh, split [][]string, partial []string, red Red) string {
+	t := b.typeText(shape, m, split)
+	local := strings.Split(t, " @")[0]
+	for _, a := range partial {
+		t = strings.Replace(t, "]", fmt.Sprintf("] partial(%s, %s)", a, red), 1)
+	}
+	name := fmt.Sprintf("v%d", len(b.args))
+	fmt.Fprintf(&b.body, "  %%b%s = alloc %s\n  %%%s: %s = claim %%b%s\n", name, local, name, t, name)
+	b.args = append(b.args, gen(shape, func([]int) int64 { return b.Int64N(7) - 3 }))
+	b.names = append(b.names, name)
+	return "%" + name
+}
+
+func (b *brute) typeText(shape []int, m *bruteMesh, split [][]string) string {
+	var dims []string
+	for i, e := range shape {
+		d := fmt.Sprint(e)
+		switch {
+		case len(split[i]) == 1:
+			d += "/" + split[i][0]
+		case len(split[i]) > 1:
+			d += "/(" + strings.Join(split[i], ",") + ")"
+		}
+		dims = append(dims, d)
+	}
+	t := "f32[" + strings.Join(dims, ", ") + "]"
+	if m != b.meshes[0] {
+		t += " @" + m.axes[0]
+	}
+	return t
+}
+
+func (b *brute) shape(dims int) []int {
+	shape := make([]int, dims)
+	for i := range shape {
+		shape[i] = b.extent(pickOf(b.Rand, 1, 2))
+	}
+	return shape
+}
+
+// annotate sometimes asks for a layout of the result.
+func (b *brute) annotate(shape []int) string {
+	if b.IntN(3) > 0 {
+		return "%y"
+	}
+	m := b.meshes[b.IntN(len(b.meshes))]
+	split, _ := b.layout(m, len(shape))
+	return "%y: " + b.typeText(shape, m, split)
+}
+
+// generators makes one random statement for each operation.
+var generators = map[Op]func(*brute){
+	OpLinear: func(b *brute) {
+		x := b.shape(1 + b.IntN(3))
+		k, n := x[len(x)-1], b.extent(1)
+		args := b.operand(x) + ", " + b.operand([]int{n, k})
+		if b.bias = b.IntN(2) == 0; b.bias {
+			args += ", " + b.operand([]int{n})
+		}
+		out := append(slices.Clone(x[:len(x)-1]), n)
+		b.stmt = b.annotate(out) + " = linear " + args
+		b.op = func(a []*nd, _ []int) *nd {
+			x := a[0]
+			if len(x.shape) == 1 {
+				x = x.reshaped([]int{1, x.shape[0]})
+			}
+			y := matmulND(x, a[1].swapped())
+			if len(a) == 3 {
+				y = y.trailing(a[2], func(p, q int64) int64 { return p + q })
+			}
+			return y.reshaped(append(slices.Clone(a[0].shape[:len(a[0].shape)-1]), a[1].shape[0]))
+		}
+	},
+	OpMatmul: func(b *brute) {
+		a := b.shape(2 + b.IntN(2))
+		n := len(a)
+		w := append(slices.Clone(a[:n-2]), a[n-1], b.extent(1))
+		if b.IntN(2) == 0 {
+			w = w[n-2:]
+		}
+		out := append(slices.Clone(a[:n-1]), w[len(w)-1])
+		ta, tb := b.IntN(2) == 0, b.IntN(2) == 0
+		swap := func(t bool, s []int) []int {
+			if s = slices.Clone(s); t {
+				s[len(s)-1], s[len(s)-2] = s[len(s)-2], s[len(s)-1]
+			}
+			return s
+		}
+		b.stmt = fmt.Sprintf("%s = matmul %s, %s, ta=%v, tb=%v", b.annotate(out), b.operand(swap(ta, a)), b.operand(swap(tb, w)), ta, tb)
+		b.op = func(arg []*nd, _ []int) *nd {
+			x, y := arg[0], arg[1]
+			if ta {
+				x = x.swapped()
+			}
+			if tb {
+				y = y.swapped()
+			}
+			return matmulND(x, y)
+		}
+	},
+	OpAdd:   binaryCase("add", func(p, q int64) int64 { return p + q }),
+	OpSub:   binaryCase("sub", func(p, q int64) int64 { return p - q }),
+	OpMul:   binaryCase("mul", func(p, q int64) int64 { return p * q }),
+	OpNeg:   unaryCase("neg", func(p int64) int64 { return -p }),
+	OpScale: unaryCase("scale", func(p int64) int64 { return -3 * p }),
+	OpCopy:  unaryCase("copy", func(p int64) int64 { return p }),
+	OpRelu:  unaryCase("relu", func(p int64) int64 { return max(p, 0) }),
+	OpGelu:  unaryCase("gelu", func(p int64) int64 { return p*p*p - 7 }), // any function that is not linear
+	OpCast:  unaryCase("cast", func(p int64) int64 { return p }),
+	OpSum:   reduceCase("sum", Sum),
+	OpMax:   reduceCase("max", Max),
+	OpChunk: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		d, count := b.IntN(len(shape)), 1+b.IntN(4)
+		i := b.IntN(count)
+		rows := (shape[d] + count - 1) / count
+		lo, hi := min(i*rows, shape[d]), min((i+1)*rows, shape[d])
+		b.stmt = fmt.Sprintf("%%y = chunk %s, axis=%d, %d of %d", b.operand(shape), d, i, count)
+		b.op = func(a []*nd, _ []int) *nd { return a[0].along(d, lo, hi) }
+	},
+	OpSlice: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		d := b.IntN(len(shape))
+		lo := b.IntN(shape[d] + 1)
+		hi := lo + b.IntN(shape[d]-lo+1)
+		b.stmt = fmt.Sprintf("%%y = slice %s, axis=%d, %d..%d", b.operand(shape), d, lo, hi)
+		b.op = func(a []*nd, _ []int) *nd { return a[0].along(d, lo, hi) }
+	},
+	OpSelect: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		d := b.IntN(len(shape))
+		i := b.IntN(shape[d])
+		b.stmt = fmt.Sprintf("%%y = select %s, axis=%d, index=%d", b.operand(shape), d, i)
+		b.op = func(a []*nd, out []int) *nd { return a[0].along(d, i, i+1).reshaped(out) }
+	},
+	OpTranspose: func(b *brute) {
+		shape := b.shape(2 + b.IntN(2))
+		if b.IntN(3) == 0 {
+			b.stmt = "%y = transpose " + b.operand(shape)
+			b.op = func(a []*nd, _ []int) *nd { return a[0].swapped() }
+			return
+		}
+		perm := b.Perm(len(shape))
+		b.stmt = fmt.Sprintf("%%y = transpose %s, perm=(%s)", b.operand(shape), strings.ReplaceAll(strings.Trim(fmt.Sprint(perm), "[]"), " ", ", "))
+		b.op = func(a []*nd, _ []int) *nd { return a[0].permuted(perm) }
+	},
+	OpReshape: func(b *brute) {
+		from, to := b.regrouped()
+		b.stmt = fmt.Sprintf("%%y = reshape %s, shape=(%s)", b.operand(from), strings.ReplaceAll(strings.Trim(fmt.Sprint(to), "[]"), " ", ", "))
+		b.op = func(a []*nd, out []int) *nd { return a[0].reshaped(out) }
+	},
+	OpAllReduce: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		m, split, partial, red := b.partialOperand(len(shape))
+		over := partial[:1+b.IntN(len(partial))]
+		b.stmt = fmt.Sprintf("%%y = all_reduce %s, over=(%s), op=%s", b.value(shape, m, split, partial, red), strings.Join(over, ","), red)
+		b.team = func(m *bruteMesh, all []*nd, i int) *nd { return reduceAll(red, of(all, m.team(i, over))) }
+	},
+	OpReduceScatter: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		m, split, partial, red := b.partialOperand(len(shape))
+		over := partial[:1+b.IntN(len(partial))]
+		d := b.IntN(len(shape))
+		b.stmt = fmt.Sprintf("%%y = reduce_scatter %s, over=(%s), op=%s, axis=%d", b.value(shape, m, split, partial, red), strings.Join(over, ","), red, d)
+		b.team = func(m *bruteMesh, all []*nd, i int) *nd {
+			team := m.team(i, over)
+			return blockOf(reduceAll(red, of(all, team)), d, slices.Index(team, i), len(team))
+		}
+	},
+	OpAllGather: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		m, split, partial, red := b.partialOperand(len(shape))
+		d, over := lastAxes(b, split)
+		b.stmt = fmt.Sprintf("%%y = all_gather %s, over=(%s), axis=%d", b.value(shape, m, split, partial[1:], red), strings.Join(over, ","), d)
+		b.team = func(m *bruteMesh, all []*nd, i int) *nd { return concat(d, of(all, m.team(i, over))) }
+	},
+	OpAllToAll: func(b *brute) {
+		shape := b.shape(2 + b.IntN(2))
+		m, split, partial, red := b.partialOperand(len(shape))
+		d, over := lastAxes(b, split)
+		to := (d + 1 + b.IntN(len(shape)-1)) % len(shape)
+		b.stmt = fmt.Sprintf("%%y = all_to_all %s, over=(%s), split=%d, concat=%d", b.value(shape, m, split, partial[1:], red), strings.Join(over, ","), to, d)
+		b.team = func(m *bruteMesh, all []*nd, i int) *nd {
+			team := m.team(i, over)
+			var mine []*nd
+			for _, j := range team {
+				mine = append(mine, blockOf(all[j], to, slices.Index(team, i), len(team)))
+			}
+			return concat(d, mine)
+		}
+	},
+}
+
+func of(all []*nd, places []int) []*nd {
+	var list []*nd
+	for _, i := range places {
+		list = append(list, all[i])
+	}
+	return list
+}
+
+func blockOf(t *nd, d, i, n int) *nd { return t.along(d, t.shape[d]/n*i, t.shape[d]/n*(i+1)) }
+
+// lastAxes picks a split dimension and some of its minor axes.
+func lastAxes(b *brute, split [][]string) (int, []string) {
+	for _, d := range b.Perm(len(split)) {
+		if n := len(split[d]); n > 0 {
+			return d, split[d][b.IntN(n):]
+		}
+	}
+	return 0, []string{b.meshes[0].axes[0]} // refused by Check
+}
+
+// partialOperand returns a layout with at least one partial axis.
+func (b *brute) partialOperand(dims int) (*bruteMesh, [][]string, []string, Red) {
+	m := b.meshes[b.IntN(len(b.meshes))]
+	for range 50 {
+		if split, partial := b.layout(m, dims); len(partial) > 0 {
+			return m, split, partial, pickOf(b.Rand, Sum, Max, Min, Avg)
+		}
+	}
+	return m, make([][]string, dims), m.axes[:1], Sum
+}
+
+func binaryCase(name string, f func(p, q int64) int64) func(*brute) {
+	return func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		second := shape
+		if b.IntN(3) == 0 {
+			second = shape[1+b.IntN(len(shape)):]
+		}
+		b.stmt = b.annotate(shape) + " = " + name + " " + b.operand(shape) + ", "
+		if b.IntN(3) == 0 && len(second) == len(shape) { // the same partial layout twice
+			b.args, b.names = nil, nil
+			b.body.Reset()
+			m, split, partial, red := b.partialOperand(len(shape))
+			b.stmt = "%y = " + name + " " + b.value(shape, m, split, partial, red) + ", " + b.value(shape, m, split, partial, red)
+		} else {
+			b.stmt += b.operand(second)
+		}
+		b.op = func(a []*nd, _ []int) *nd { return a[0].trailing(a[1], f) }
+	}
+}
+
+func unaryCase(name string, f func(int64) int64) func(*brute) {
+	return func(b *brute) {
+		shape := b.shape(b.IntN(4))
+		result := b.annotate(shape)
+		if name == "cast" {
+			result = "%y: " + strings.Replace(b.typeText(shape, b.meshes[0], make([][]string, len(shape))), "f32", "f64", 1)
+		}
+		b.stmt = result + " = " + name + " " + b.operand(shape)
+		if name == "scale" {
+			b.stmt += ", by=-3"
+		}
+		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
+	}
+}
+
+func reduceCase(name string, red Red) func(*brute) {
+	return func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		axes := b.Perm(len(shape))[:1+b.IntN(len(shape))]
+		b.stmt = fmt.Sprintf("%%y = %s %s, axis=(%s)", name, b.operand(shape), strings.ReplaceAll(strings.Trim(fmt.Sprint(axes), "[]"), " ", ", "))
+		b.op = func(a []*nd, _ []int) *nd { return a[0].over(red, axes) }
+	}
+}
+
+// regrouped returns two shapes of as many elements.
+func (b *brute) regrouped() (from, to []int) {
+	group := func() {
+		f := []int{b.extent(2), b.extent(1)}
+		switch b.IntN(4) {
+		case 0:
+			from, to = append(from, f...), append(to, f[0]*f[1])
+		case 1:
+			from, to = append(from, f[0]*f[1]), append(to, f...)
+		case 2:
+			from, to = append(from, f[0], f[1]), append(to, f[1], f[0])
+		default:
+			from, to = append(from, f[0]), append(to, f[0])
+		}
+	}
+	for range 1 + b.IntN(2) {
+		group()
+	}
+	if b.IntN(4) == 0 {
+		to = append(to, 1)
+	}
+	return from, to
+}
+
+// mesh returns the test's mesh of a type.
+func (b *brute) mesh(t *Type) *bruteMesh {
+	if t.Mesh != "" {
+		return b.meshes[1]
+	}
+	return b.meshes[0]
+}
+
+// box returns where place i's block of a tensor lies; false where the layout
+// does not divide.
+func box(shape []int, m *bruteMesh, t *Type, i int) (lo, size []int, ok bool) {
+	c := m.coords(i)
+	for d, e := range shape {
+		parts, block := 1, 0
+		for _, a := range t.Dims[d].Axes {
+			parts, block = parts*m.size(a), block*m.size(a)+c[a]
+		}
+		if e%parts != 0 {
+			return nil, nil, false
+		}
+		lo, size = append(lo, block*(e/parts)), append(size, e/parts)
+	}
+	return lo, size, true
+}
+
+// deal returns every place's block of whole in layout t: contributions whose
+// reduction is the block, where t is partial.
+func (b *brute) deal(t *testing.T, whole *nd, ty *Type) []*nd {
+	m := b.mesh(ty)
+	out := make([]*nd, len(m.ranks))
+	split := &Type{Dims: ty.Dims}
+	var partial []string
+	for _, p := range ty.Partial {
+		partial = append(partial, p.Axis)
+	}
+	for i := range out {
+		lo, size, ok := box(whole.shape, m, split, i)
+		if !ok {
+			t.Fatalf("%v does not divide %v", ty, whole.shape)
+		}
+		out[i] = whole.cut(lo, size)
+	}
+	if len(partial) == 0 {
+		return out
+	}
+	done := make([]bool, len(out))
+	for i := range out {
+		if done[i] {
+			continue
+		}
+		// All places with i's block: those that differ along partial axes hold
+		// contributions, others copies of them.
+		parts := b.contributions(out[i], ty.Partial[0].Red, len(m.team(i, partial)))
+		for j := range out {
+			cj, ci := m.coords(j), m.coords(i)
+			same := true
+			for _, d := range ty.Dims {
+				for _, a := range d.Axes {
+					same = same && cj[a] == ci[a]
+				}
+			}
+			if same && !done[j] {
+				out[j], done[j] = parts[slices.Index(m.team(j, partial), j)], true
+			}
+		}
+	}
+	return out
+}
+
+// contributions returns n tensors whose reduction is t.
+func (b *brute) contributions(t *nd, red Red, n int) []*nd {
+	list := make([]*nd, n)
+	for i := range list {
+		list[i] = newND(t.shape)
+	}
+	for k, v := range t.data {
+		if red == Avg {
+			v *= int64(n)
+		}
+		last := b.IntN(n)
+		rest := v
+		for i := range list {
+			switch {
+			case i == last:
+				continue
+			case red == Max:
+				list[i].data[k] = v - b.Int64N(3)
+			case red == Min:
+				list[i].data[k] = v + b.Int64N(3)
+			default:
+				list[i].data[k] = b.Int64N(9) - 4
+				rest -= list[i].data[k]
+			}
+		}
+		list[last].data[k] = rest
+		if red == Max || red == Min {
+			list[last].data[k] = v
+		}
+	}
+	return list
+}
+
+// holds reports whether got are the blocks of whole in layout ty.
+func (b *brute) holds(whole *nd, ty *Type, got []*nd) error {
+	m := b.mesh(ty)
+	for i := range got {
+		lo, size, ok := box(whole.shape, m, ty, i)
+		if !ok {
+			return fmt.Errorf("%v does not divide %v", ty, whole.shape)
+		}
+		have := got[i]
+		if len(ty.Partial) > 0 {
+			var axes []string
+			for _, p := range ty.Partial {
+				axes = append(axes, p.Axis)
+			}
+			have = reduceAll(ty.Partial[0].Red, of(got, m.team(i, axes)))
+		}
+		if want := whole.cut(lo, size); !have.same(want) {
+			return fmt.Errorf("rank %d holds %v %v of %v, not %v %v", m.ranks[i], have.shape, have.data, ty, want.shape, want.data)
+		}
+	}
+	return nil
+}
+
+// run judges one case; false where Check or Bind refuses it.
+func (b *brute) run(t *testing.T) bool {
+	src := b.decl.String() + "func f() {\n" + b.body.String() + "  " + b.stmt + "\n}\n"
+	in, ds := Check(mustParse(t, "brute", src))
+	if ds.HasErrors() {
+		return false
+	}
+	if _, ds := Bind(in, Binding{}); ds.HasErrors() {
+		return false
+	}
+	body := in.Prog.Funcs[0].Body.Stmts
+	s := body[len(body)-1]
+	result := in.Results[s][0].Type
+	natural := result
+	if n := in.Natural[s]; n != nil {
+		natural = n
+	}
+	places := len(b.mesh(natural).ranks)
+	blocks := make([][]*nd, len(s.Args)) // by operand, then place
+	for k, sym := range in.Operands[s] {
+		ty := sym.Type
+		if needs := in.Needs[s]; needs != nil && needs[k] != nil {
+			ty = needs[k]
+		}
+		blocks[k] = b.deal(t, b.args[k], ty)
+		if biasLater := k == 2 && len(natural.Partial) > 0; b.mesh(ty) != b.mesh(natural) && !biasLater {
+			t.Fatalf("operand %d lies on another mesh than the result\n%s", k, src)
+		}
+	}
+	whole := b.args[0]
+	got := make([]*nd, places)
+	late := b.bias && len(natural.Partial) > 0
+	if b.team == nil {
+		args := b.args
+		whole = b.op(args, result.staticShape(t))
+		if late {
+			blocks, args = blocks[:2], args[:2]
+		}
+		for i := range got {
+			var mine []*nd
+			for k := range blocks {
+				mine = append(mine, blocks[k][i])
+			}
+			_, size, ok := box(natural.staticShape(t), b.mesh(natural), natural, i)
+			if !ok {
+				t.Fatalf("%v does not divide\n%s", natural, src)
+			}
+			got[i] = b.op(mine, size)
+		}
+		if late {
+			b.judge(t, src, b.op(args, nil), natural, got)
+			b.addBias(t, src, in, s, whole, result)
+			return true
+		}
+	} else {
+		for i := range got {
+			got[i] = b.team(b.mesh(natural), blocks[0], i)
+		}
+	}
+	b.judge(t, src, whole, natural, got)
+	return true
+}
+
+func (b *brute) judge(t *testing.T, src string, whole *nd, ty *Type, got []*nd) {
+	t.Helper()
+	if err := b.holds(whole, ty, got); err != nil {
+		t.Fatalf("%v\n%s", err, src)
+	}
+}
+
+// addBias judges the second half of a row-parallel linear: the product, reduced
+// and laid out like the result, plus each rank's block of the bias.
+func (b *brute) addBias(t *testing.T, src string, in *Info, s *Stmt, whole *nd, result *Type) {
+	biasType := in.Operands[s][2].Type
+	if needs := in.Needs[s]; needs != nil && needs[2] != nil {
+		biasType = needs[2]
+	}
+	product := b.deal(t, b.op(b.args[:2], nil), result)
+	bias := b.deal(t, b.args[2], biasType)
+	got := make([]*nd, len(product))
+	for i := range got {
+		if !slices.Equal(bias[i].shape, product[i].shape[len(product[i].shape)-1:]) {
+			t.Fatalf("bias %v does not fit %v\n%s", biasType, result, src)
+		}
+		got[i] = product[i].trailing(bias[i], func(p, q int64) int64 { return p + q })
+	}
+	b.judge(t, src, whole, result, got)
+}
+
+func (t *Type) staticShape(tb *testing.T) []int {
+	var shape []int
+	for _, d := range t.Dims {
+		v, err := d.Extent.Eval(testEnv{})
+		if err != nil {
+			tb.Fatalf("%v: %v", t, err)
+		}
+		shape = append(shape, int(v))
+	}
+	return shape
+}
+
+// testEnv knows no names.
+type testEnv struct{}
+
+func (testEnv) Dim(string) (int64, bool)         { return 0, false }
+func (testEnv) Var(string) (int64, bool)         { return 0, false }
+func (testEnv) Rank(string) (int64, bool)        { return 0, false }
+func (testEnv) Size(string) (int64, bool)        { return 0, false }
+func (testEnv) Extent(string, int) (int64, bool) { return 0, false }
+
+func TestInferredLayoutsHold(t *testing.T) {
+	runs := 400
+	if testing.Short() {
+		runs = 60
+	}
+	for op, generate := range generators {
+		t.Run(op.String(), func(t *testing.T) {
+			t.Parallel()
+			judged := 0
+			for seed := range runs {
+				b := newBrute(uint64(seed))
+				generate(b)
+				if b.run(t) {
+					judged++
+				}
+			}
+			t.Logf("%d of %d judged", judged, runs)
+			if judged*4 < runs {
+				t.Errorf("only %d of %d programs were accepted", judged, runs)
+			}
+		})
+	}
+	for _, op := range Ops() {
+		class := op.Info().Class
+		if class != ClassTensor && class != ClassView && class != ClassCollective {
+			continue
+		}
+		switch op {
+		case OpFill, OpReshard, OpClaim: // their result is what is annotated
+		case OpLocal: // its result is the shard itself
+		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute: // never on values
+		default:
+			if generators[op] == nil {
+				t.Errorf("%s is not judged", op)
+			}
+		}
+	}
+}
