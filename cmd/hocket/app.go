@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+)
+
+// app is what the commands of one run of the process share.
+type app struct {
+	stdin  io.Reader
+	stdout *checkedWriter // the result: text, or one JSON object
+	text   io.Writer      // stdout, or nothing where JSON is asked for
+	stderr io.Writer
+
+	json    bool
+	colour  bool // of diagnostics
+	columns int  // width of the timeline
+	out     result
+	// warnings are shown before whatever ends the command.
+	warnings hocket.Diagnostics
+}
+
+func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
+	out := &checkedWriter{w: stdout}
+	a := &app{stdin: stdin, stdout: out, text: out, stderr: stderr, columns: columns(stdout)}
+	a.colour = isTerminal(stderr) && os.Getenv("NO_COLOR") == ""
+	// Known before flags are parsed, so that a wrong flag is reported as JSON too.
+	if a.json = wantsJSON(args); a.json {
+		a.text = io.Discard
+	}
+	a.out.Hocket = version()
+	return a
+}
+
+func wantsJSON(args []string) bool {
+	if i := slices.Index(args, "--"); i >= 0 {
+		args = args[:i]
+	}
+	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
+}
+
+// execute runs the command; a panic becomes an error that asks for a report.
+func (a *app) execute(ctx context.Context, args []string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("internal error: %v", p),
+				help: "this is a fault of hocket: please report it with the program and the text below\n" + string(debug.Stack())}
+		}
+	}()
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	return root.ExecuteContext(ctx)
+}
+
+// finish reports how the command ended and returns the exit code.
+func (a *app) finish(ctx context.Context, err error) int {
+	f := classify(ctx, err)
+	a.out.Exit = f.code
+	ds := slices.Concat(a.warnings, f.diagnostics())
+	if a.json {
+		a.writeResult(ds)
+	} else if !f.said {
+		a.showDiagnostics(ds)
+	}
+	if w := a.stdout.err; w != nil && f.code == exitDone {
+		fmt.Fprintf(a.stderr, "error: standard output: %v\n", w)
+		return exitMachine
+	}
+	return f.code
+}
+
+// checkedWriter remembers the first error, since who prints does not look.
+type checkedWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (c *checkedWriter) Write(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.w.Write(p)
+	c.err = err
+	return n, err
+}
+
+// rootCommand returns the tree of commands. Without a command it prints help.
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "hocket",
+		Short: "Compile and run multi-GPU host programs",
+		Long: `Hocket checks, lowers and runs multi-GPU host programs: what runs on which
+stream of which device, with communication hidden under computation.`,
+		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
+  hocket check examples/mlp.hkt -n 4
+  hocket opt examples/mlp.hkt --print-after all`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          a.noSuchCommand,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: "see " + c.CommandPath() + " --help"}
+	})
+	root.PersistentFlags().SortFlags = false
+	for _, c := range []*cobra.Command{a.runCommand(), a.checkCommand(), a.optCommand(), a.fmtCommand(), a.doctorCommand(), a.versionCommand()} {
+		c.Flags().SortFlags = false
+		c.DisableFlagsInUseLine = true
+		root.AddCommand(a.named(c))
+	}
+	return root
+}
+
+// named makes the command tell JSON its name.
+func (a *app) named(c *cobra.Command) *cobra.Command {
+	c.PreRun = func(c *cobra.Command, _ []string) { a.out.Command = c.Name() }
+	args := c.Args
+	c.Args = func(c *cobra.Command, list []string) error {
+		a.out.Command = c.Name()
+		return args(c, list)
+	}
+	return c
+}
+
+func (a *app) noSuchCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	help := "see hocket --help"
+	root.SuggestionsMinimumDistance = 2
+	if s := root.SuggestionsFor(args[0]); len(s) > 0 {
+		help = "did you mean hocket " + s[0] + "?"
+	}
+	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("there is no command %q", args[0]), help: help}
+}
+
+// onePROGRAM refuses command lines that do not name exactly one program.
+func onePROGRAM(c *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	err := errors.New("it takes one PROGRAM: a .hkt file, or - for standard input")
+	if len(args) > 1 {
+		err = fmt.Errorf("%w; found %d: %q …", err, len(args), args[:2])
+	}
+	return &failure{code: exitUsage, kind: "usage", err: err, help: "see " + c.CommandPath() + " --help"}
+}

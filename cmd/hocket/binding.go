@@ -1,0 +1,166 @@
+package main
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// bindFlags are the flags that fix what a program leaves open.
+type bindFlags struct {
+	ranks         int
+	fn            string
+	dims, defines []string
+}
+
+// addBindFlags adds the flags that all commands on a PROGRAM have.
+func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
+	b := &bindFlags{}
+	f := c.Flags()
+	f.IntVarP(&b.ranks, "ranks", "n", 0, "number of `RANKS` (default: the mesh's size)")
+	f.StringVar(&b.fn, "func", "", "function (default: the last)")
+	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim: `T=4096`; repeatable")
+	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression over others: `C=ceildiv(T,16)`; repeatable")
+	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return []string{"hkt"}, cobra.ShellCompDirectiveFilterFileExt
+	}
+	return b
+}
+
+// set reports whether the command line binds anything.
+func (b *bindFlags) set(c *cobra.Command) bool {
+	return slices.ContainsFunc([]string{"ranks", "func", "dim", "define"}, c.Flags().Changed)
+}
+
+// binding reads the flags.
+func (b *bindFlags) binding(c *cobra.Command) (hocket.Binding, error) {
+	out := hocket.Binding{Func: b.fn, Ranks: b.ranks, Dims: map[string]int64{}, Defines: map[string]string{}}
+	if c.Flags().Changed("ranks") && b.ranks < 1 {
+		return out, usagef("-n is %d; at least 1 rank runs a program", b.ranks)
+	}
+	for _, s := range b.dims {
+		name, value, err := assignment("--dim", s)
+		if err != nil {
+			return out, err
+		}
+		v, perr := strconv.ParseInt(value, 10, 64)
+		if errors.Is(perr, strconv.ErrRange) {
+			return out, usagef("--dim %s: the value does not fit 64 bits", s)
+		}
+		if perr != nil {
+			return out, usagef("--dim %s: %q is no whole number", s, value).helping("for an expression use --define")
+		}
+		if _, twice := out.Dims[name]; twice {
+			return out, usagef("--dim %s is given twice", name)
+		}
+		out.Dims[name] = v
+	}
+	for _, s := range b.defines {
+		name, value, err := assignment("--define", s)
+		if err != nil {
+			return out, err
+		}
+		if _, twice := out.Defines[name]; twice {
+			return out, usagef("--define %s is given twice", name)
+		}
+		out.Defines[name] = value
+	}
+	return out, nil
+}
+
+func assignment(flag, s string) (name, value string, err error) {
+	name, value, ok := strings.Cut(s, "=")
+	if name = strings.TrimSpace(name); !ok || name == "" {
+		return "", "", usagef("%s %q: want NAME=VALUE", flag, s)
+	}
+	return name, strings.TrimSpace(value), nil
+}
+
+// bind binds the program, and where that fails decides whether the program or
+// the command line is wrong.
+func bind(p *hocket.Program, b hocket.Binding) (*hocket.Signature, error) {
+	sig, err := p.Bind(b)
+	if err == nil {
+		return sig, nil
+	}
+	var ds hocket.Diagnostics
+	if !errors.As(err, &ds) {
+		return nil, &failure{code: exitUsage, kind: "bind", err: err} // sizes past 64 bits
+	}
+	f := ofDiagnostics(ds)
+	if given(b) && (nowhere(ds) || bindsByItself(p)) || len(openDims(p, b)) > 0 {
+		f.code = exitUsage
+	}
+	return nil, f
+}
+
+func given(b hocket.Binding) bool {
+	return b.Func != "" || b.Ranks != 0 || len(b.Dims)+len(b.Defines) > 0
+}
+
+// nowhere reports whether findings point at no place of the text.
+func nowhere(ds hocket.Diagnostics) bool {
+	return !slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Pos.Valid() })
+}
+
+func bindsByItself(p *hocket.Program) bool {
+	_, err := p.Bind(hocket.Binding{})
+	return err == nil
+}
+
+// openDims lists dims of the bound function that nothing gives a value.
+func openDims(p *hocket.Program, b hocket.Binding) []string {
+	known := map[string]bool{}
+	for _, d := range p.IR().Dims {
+		known[d.Name] = d.HasValue
+	}
+	for name := range b.Dims {
+		known[name] = true
+	}
+	for name := range b.Defines {
+		known[name] = true
+	}
+	fn := funcOf(p, b)
+	if fn == nil {
+		return nil
+	}
+	open := map[string]bool{}
+	look := func(e *ir.Expr) {
+		if e.Kind == ir.ExprName && !known[e.Name] {
+			open[e.Name] = true
+		}
+	}
+	for _, param := range fn.Params {
+		for _, d := range param.Type.Dims {
+			d.Extent.Walk(look)
+		}
+	}
+	for _, m := range p.IR().Meshes {
+		for _, ax := range m.Axes {
+			ax.Size.Walk(look)
+		}
+	}
+	return slices.Sorted(maps.Keys(open))
+}
+
+// funcOf returns the function that is bound, nil when there is none of its name.
+func funcOf(p *hocket.Program, b hocket.Binding) *ir.Func {
+	funcs := p.IR().Funcs
+	if b.Func == "" && len(funcs) > 0 {
+		return funcs[len(funcs)-1]
+	}
+	return p.IR().Func(b.Func)
+}
+
+// note tells JSON what was bound.
+func (r *result) note(sig *hocket.Signature) {
+	r.Func, r.Ranks, r.Dims = sig.Func, sig.Ranks, sig.Dims
+}

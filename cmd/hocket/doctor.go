@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+)
+
+// doctor is what hocket finds where it runs.
+type doctor struct {
+	Go       string    `json:"go"`
+	OS       string    `json:"os"`
+	Arch     string    `json:"arch"`
+	CPUs     int       `json:"cpus"`
+	Threads  int       `json:"gomaxprocs"`
+	Memory   int64     `json:"memory_available,omitempty"` // bytes
+	Machines []machine `json:"machines"`
+}
+
+// machine says whether -m NAME works here, and if not what is missing.
+type machine struct {
+	Name    string   `json:"name"`
+	OK      bool     `json:"ok"`
+	Modes   []string `json:"modes,omitempty"`
+	Missing string   `json:"missing,omitempty"`
+	Help    string   `json:"help,omitempty"`
+}
+
+// machines lists every machine that there is or will be.
+func machines() []machine {
+	return []machine{
+		{Name: "cpu", OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}},
+		{Name: "cuda", Missing: "not in this build", Help: "use -m cpu"},
+	}
+}
+
+func examine() *doctor {
+	return &doctor{
+		Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+		CPUs: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0),
+		Memory: availableMemory(), Machines: machines(),
+	}
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "doctor [--json]",
+		Short: "Say what this machine can run, and what is missing",
+		Args:  nothing,
+		RunE: func(*cobra.Command, []string) error {
+			a.out.Doctor = examine()
+			return a.printDoctor(a.out.Doctor)
+		},
+	}
+	c.Flags().BoolVar(&a.json, "json", a.json, "print one JSON object")
+	return c
+}
+
+func (a *app) printDoctor(d *doctor) error {
+	w := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "hocket\t%s\n", version())
+	fmt.Fprintf(w, "go\t%s %s/%s\n", d.Go, d.OS, d.Arch)
+	fmt.Fprintf(w, "cpus\t%d, of which Go uses %d\n", d.CPUs, d.Threads)
+	if d.Memory > 0 {
+		fmt.Fprintf(w, "memory\t%s available\n", hocket.Bytes(d.Memory))
+	} else {
+		fmt.Fprintf(w, "memory\tunknown on %s\n", d.OS)
+	}
+	for _, m := range d.Machines {
+		if !m.OK {
+			fmt.Fprintf(w, "%s\t%s; %s\n", m.Name, m.Missing, m.Help)
+			continue
+		}
+		fmt.Fprintf(w, "%s\tok:", m.Name)
+		for i, mode := range m.Modes {
+			fmt.Fprintf(w, "%s %s", [2]string{"", ","}[min(i, 1)], mode)
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// Exit codes.
+const (
+	exitDone        = 0
+	exitProgram     = 1 // the program is refused
+	exitUsage       = 2 // the command line or an input file is wrong
+	exitMachine     = 3 // the machine failed
+	exitHocket      = 4 // hocket failed
+	exitUndecided   = 5 // check could not decide
+	exitInterrupted = 130
+)
+
+// failure is an error that knows how the command has to end. With help it says
+// what to do about it.
+type failure struct {
+	code int
+	err  error
+	help string
+	// kind and severity are the diagnostic's, where err is none itself.
+	kind     string
+	severity ir.Severity
+	// said: people know it from standard output, only JSON does not.
+	said bool
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+func usagef(format string, args ...any) *failure {
+	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf(format, args...)}
+}
+
+func inputf(format string, args ...any) *failure {
+	return &failure{code: exitUsage, kind: "input", err: fmt.Errorf(format, args...)}
+}
+
+func (f *failure) helping(format string, args ...any) *failure {
+	f.help = fmt.Sprintf(format, args...)
+	return f
+}
+
+// classify decides how the command ends. Errors without a class come from the
+// parser of the command line.
+func classify(ctx context.Context, err error) *failure {
+	var f *failure
+	var ds hocket.Diagnostics
+	switch {
+	case err == nil:
+		return &failure{}
+	case ctx.Err() != nil:
+		return &failure{code: exitInterrupted, kind: "interrupted", err: errors.New("interrupted")}
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &ds):
+		return ofDiagnostics(ds)
+	}
+	return &failure{code: exitUsage, kind: "usage", err: err, help: "see hocket --help"}
+}
+
+// ofDiagnostics says whose fault diagnostics are: the program's, unless hocket
+// admits its own.
+func ofDiagnostics(ds hocket.Diagnostics) *failure {
+	f := &failure{code: exitProgram, err: ds}
+	for _, d := range ds {
+		if d.Kind == "internal" {
+			f.code = exitHocket
+		}
+	}
+	return f
+}
+
+// ofMachine classifies what loading or running a model returned.
+func ofMachine(err error) error {
+	var f *failure
+	var ds hocket.Diagnostics
+	switch {
+	case err == nil, errors.As(err, &f):
+		return err
+	case errors.As(err, &ds):
+		return ofDiagnostics(ds)
+	case errors.Is(err, hocket.ErrInput):
+		return &failure{code: exitUsage, kind: "input", err: err}
+	case errors.Is(err, hocket.ErrDiffers):
+		return &failure{code: exitHocket, kind: "differs", err: err}
+	}
+	return &failure{code: exitMachine, kind: "machine", err: err}
+}
+
+// ofHocket classifies an error that only a fault of hocket leads to, where it
+// says nothing about the program.
+func ofHocket(err error) error {
+	var ds hocket.Diagnostics
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &ds):
+		return ofDiagnostics(ds)
+	}
+	return &failure{code: exitHocket, kind: "internal", err: err}
+}
+
+// diagnostics returns f in the form in which findings are shown.
+func (f *failure) diagnostics() hocket.Diagnostics {
+	var ds hocket.Diagnostics
+	switch {
+	case f.err == nil:
+		return nil
+	case errors.As(f.err, &ds):
+		return ds
+	}
+	return hocket.Diagnostics{{Severity: f.severity, Kind: f.kind, Message: f.err.Error(), Help: f.help}}
+}
+
+var (
+	goNumberError = regexp.MustCompile(`: (strconv|time)\.?\w*: .*$`)
+	valueNamed    = regexp.MustCompile(`^invalid argument (".*") for "(?:-\w, )?(-+[\w-]+)" flag`)
+)
+
+// flagError rewords what pflag says about values, which names Go functions.
+func flagError(err error) error {
+	text := err.Error()
+	if m := valueNamed.FindStringSubmatch(text); m != nil {
+		return fmt.Errorf("%s cannot be %s", strings.Replace(m[2], "--ranks", "-n", 1), m[1])
+	}
+	return errors.New(goNumberError.ReplaceAllString(text, ""))
+}

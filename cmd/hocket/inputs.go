@@ -1,0 +1,219 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// inputs are what --in says.
+type inputs struct {
+	specs map[string]tensor.Spec // by parameter
+	files []string               // whole safetensors files
+	rest  tensor.Spec            // of every parameter that nothing else names
+	fixed bool                   // rest was given
+}
+
+var namedInput = regexp.MustCompile(`^%?([A-Za-z_][A-Za-z0-9_.]*)=(.*)$`)
+
+// parseInputs reads the --in flags; seed is that of the default, ints:SEED.
+func parseInputs(list []string, seed uint64) (*inputs, error) {
+	in := &inputs{specs: map[string]tensor.Spec{}, rest: tensor.Spec{Kind: tensor.SpecInts, Seed: seed}}
+	for _, s := range list {
+		name, text := "", s
+		if m := namedInput.FindStringSubmatch(s); m != nil {
+			name, text = m[1], m[2]
+		}
+		spec, err := tensor.ParseSpec(text)
+		if err != nil {
+			return nil, usagef("--in: %w", err)
+		}
+		if err := in.add(s, name, spec); err != nil {
+			return nil, err
+		}
+	}
+	return in, nil
+}
+
+func (in *inputs) add(flag, name string, spec tensor.Spec) error {
+	_, twice := in.specs[name]
+	switch {
+	case twice:
+		return usagef("--in: %s is given twice", name)
+	case name != "":
+		in.specs[name] = spec
+	case spec.Kind == tensor.SpecSafetensors && spec.Name == "":
+		in.files = append(in.files, spec.File)
+	case spec.Kind == tensor.SpecSafetensors || spec.Kind == tensor.SpecNpy:
+		return usagef("--in %s: which parameter is it? write NAME=%s", flag, flag)
+	case in.fixed:
+		return usagef("--in %s: what other parameters are is given twice", flag)
+	default:
+		in.rest, in.fixed = spec, true
+	}
+	return nil
+}
+
+// read reads the files. The names of what is given are compared with the
+// function's parameters before any data is read.
+func (in *inputs) read(fn *ir.Func) (map[string]*hocket.Tensor, error) {
+	var names []string
+	for _, p := range fn.Params {
+		names = append(names, p.Name)
+	}
+	got := map[string]*hocket.Tensor{}
+	for name, spec := range in.specs {
+		if !slices.Contains(names, name) {
+			return nil, unknownInput(fn, name, "--in")
+		}
+		t, err := readSpec(name, spec)
+		if err != nil {
+			return nil, inputf("input %s: %w", name, err)
+		}
+		if t != nil {
+			got[name] = t
+		}
+	}
+	for _, path := range in.files {
+		if err := in.readAll(fn, path, names, got); err != nil {
+			return nil, err
+		}
+	}
+	return got, nil
+}
+
+// readAll reads every tensor of a file as the parameter of its name.
+func (in *inputs) readAll(fn *ir.Func, path string, names []string, got map[string]*hocket.Tensor) error {
+	f, err := tensor.OpenSafetensors(path)
+	if err != nil {
+		return inputf("%w", err)
+	}
+	defer f.Close()
+	for _, name := range f.Names() {
+		_, named := in.specs[name]
+		switch {
+		case !slices.Contains(names, name):
+			return unknownInput(fn, name, path)
+		case named || got[name] != nil:
+			return inputf("%s: parameter %%%s is given twice", path, name)
+		}
+		t, err := f.Read(name)
+		if err != nil {
+			return inputf("%w", err)
+		}
+		got[name] = (*hocket.Tensor)(t)
+	}
+	return nil
+}
+
+func unknownInput(fn *ir.Func, name, where string) error {
+	var list []string
+	for _, p := range fn.Params {
+		list = append(list, fmt.Sprintf("%%%s: %s", p.Name, p.Type))
+	}
+	if len(name) > 100 {
+		name = strings.ToValidUTF8(name[:100], "") + "…"
+	}
+	f := inputf("%s: %s has no parameter %%%s", where, fn.Name, name)
+	if len(list) == 0 {
+		return f.helping("it has none")
+	}
+	return f.helping("its parameters are %s", strings.Join(list, ", "))
+}
+
+// readSpec reads a file; it returns nil for what is generated.
+func readSpec(name string, spec tensor.Spec) (*hocket.Tensor, error) {
+	switch spec.Kind {
+	case tensor.SpecNpy:
+		t, err := tensor.ReadNpyFile(spec.File)
+		return (*hocket.Tensor)(t), err
+	case tensor.SpecSafetensors:
+		f, err := tensor.OpenSafetensors(spec.File)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if spec.Name != "" {
+			name = spec.Name
+		}
+		t, err := f.Read(name)
+		return (*hocket.Tensor)(t), err
+	}
+	return nil, nil
+}
+
+// inferDims gives the dims that are bare extents of parameters the values that
+// files say, unless the command line does.
+func inferDims(fn *ir.Func, got map[string]*hocket.Tensor, b hocket.Binding) error {
+	from := map[string]string{} // dim → where its value comes from
+	for name := range b.Dims {
+		from[name] = "--dim"
+	}
+	for _, p := range fn.Params {
+		t := got[p.Name]
+		if t == nil || len(t.Shape) != len(p.Type.Dims) {
+			continue // checkInputs says so
+		}
+		for i, d := range p.Type.Dims {
+			name := d.Extent.Name
+			if _, defined := b.Defines[name]; defined || d.Extent.Kind != ir.ExprName {
+				continue
+			}
+			if v, ok := b.Dims[name]; ok && v != t.Shape[i] {
+				return inputf("dimension %d of %%%s is %d, but %s=%d (%s)", i, p.Name, t.Shape[i], name, v, from[name])
+			}
+			if from[name] == "" {
+				b.Dims[name], from[name] = t.Shape[i], "from %"+p.Name
+			}
+		}
+	}
+	return nil
+}
+
+// checkInputs compares what files hold with what the function takes.
+func checkInputs(sig *hocket.Signature, got map[string]*hocket.Tensor) error {
+	var wrong []string
+	for _, p := range sig.In {
+		t := got[p.Name]
+		if t == nil || t.DType == p.DType && slices.Equal(t.Shape, p.Shape) {
+			continue
+		}
+		want := hocket.Tensor{DType: p.DType, Shape: p.Shape}
+		wrong = append(wrong, fmt.Sprintf("%%%s is %s, want %s", p.Name, t, &want))
+	}
+	if len(wrong) > 0 {
+		return inputf("wrong inputs: %s", strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// make returns the arguments of the repetition numbered rep: files as they
+// are, and everything else generated anew from the seed plus rep.
+func (in *inputs) make(sig *hocket.Signature, got map[string]*hocket.Tensor, rep int) (hocket.Args, error) {
+	args := hocket.Args{In: map[string]*hocket.Tensor{}}
+	for _, p := range sig.In {
+		if t := got[p.Name]; t != nil {
+			args.In[p.Name] = t
+			continue
+		}
+		spec, ok := in.specs[p.Name]
+		if !ok {
+			spec = in.rest
+		}
+		spec.Seed += uint64(rep)
+		t, err := hocket.NewTensor(p.DType, p.Shape...)
+		if err == nil {
+			err = tensor.Fill((*tensor.Tensor)(t), p.Name, spec)
+		}
+		if err != nil {
+			return args, inputf("%%%s: %w", p.Name, err)
+		}
+		args.In[p.Name] = t
+	}
+	return args, nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket"
+)
+
+// parseBytes reads "1048576", "64K", "16M" or "2G".
+func parseBytes(s string) (int64, error) {
+	digits, shift := strings.TrimSuffix(strings.ToUpper(s), "B"), 0
+	digits = strings.TrimSuffix(digits, "I")
+	if i := strings.IndexAny(digits, "KMGT"); i >= 0 && i == len(digits)-1 {
+		shift = 10 * (1 + strings.IndexByte("KMGT", digits[i]))
+		digits = digits[:i]
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 1 || n > 1<<62>>shift {
+		return 0, fmt.Errorf("%q is no number of bytes: write 1048576, 64K, 16M or 2G", s)
+	}
+	return n << shift, nil
+}
+
+// inputBytes returns the size of copies sets of inputs, which saturates.
+func inputBytes(sig *hocket.Signature, copies int) uint64 {
+	total := uint64(0)
+	for _, p := range sig.In {
+		n := uint64(p.DType.Size()) * uint64(copies)
+		for _, d := range p.Shape {
+			n = mulSaturated(n, uint64(d))
+		}
+		if total += n; total < n {
+			return ^uint64(0)
+		}
+	}
+	return total
+}
+
+func mulSaturated(a, b uint64) uint64 {
+	if hi, lo := bits.Mul64(a, b); hi == 0 {
+		return lo
+	}
+	return ^uint64(0)
+}
+
+// affordInputs refuses inputs larger than the memory that is free, which would
+// otherwise end the process. It returns what they leave, 0 when unknown.
+func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
+	need, free := inputBytes(sig, copies), availableMemory()
+	if free == 0 {
+		return 0, nil
+	}
+	if need > uint64(free) {
+		f := &failure{code: exitMachine, kind: "memory", err: fmt.Errorf("out of memory: the inputs take %s, and %s are free", sizeText(need), hocket.Bytes(free))}
+		return 0, f.helping("make dims smaller with --dim, or --repeat")
+	}
+	return free - int64(need), nil
+}
+
+func sizeText(n uint64) string {
+	if n > 1<<62 {
+		return "more than 4 EiB"
+	}
+	return hocket.Bytes(int64(n))
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
+)
+
+type optFlags struct {
+	strategy, after, out string
+}
+
+func (a *app) optCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "opt PROGRAM [flags]",
+		Short: "Lower a program and print it",
+		Long: `Lowers a sharded program to an explicit host program, pass by pass, and prints
+what the last pass left. What is printed is a program that hocket runs.`,
+		Example: `  hocket opt examples/mlp.hkt
+  hocket opt examples/mlp.hkt --print-after shard
+  hocket opt examples/mlp.hkt -o lowered.hkt`,
+		Args: onePROGRAM,
+	}
+	flags := a.addBindFlags(c)
+	o := &optFlags{}
+	addStrategy(c, &o.strategy)
+	f := c.Flags()
+	f.StringVar(&o.after, "print-after", "", "print what `PASS` left, or all passes one after the other: "+strings.Join(append(hocket.Passes(), "all"), ", "))
+	f.StringVarP(&o.out, "output", "o", "", "write to `FILE` instead")
+	_ = c.RegisterFlagCompletionFunc("print-after", cobra.FixedCompletions(append(hocket.Passes(), "all"), cobra.ShellCompDirectiveNoFileComp))
+	c.RunE = func(c *cobra.Command, args []string) error {
+		b, err := flags.binding(c)
+		if err != nil {
+			return err
+		}
+		if err := o.check(); err != nil {
+			return err
+		}
+		p, err := a.parseProgram(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		// Lowering needs no values of dims; only what the command line says of
+		// them has to fit.
+		if sig, err := bind(p, b); err == nil {
+			a.out.note(sig)
+		} else if flags.set(c) {
+			return err
+		}
+		return a.opt(p, o)
+	}
+	return c
+}
+
+func addStrategy(c *cobra.Command, to *string) {
+	names := hocket.Strategies()
+	c.Flags().StringVar(to, "strategy", names[0], "how communication is overlapped: `"+strings.Join(names, "|")+"`")
+	_ = c.RegisterFlagCompletionFunc("strategy", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func checkStrategy(s string) error {
+	if names := hocket.Strategies(); !slices.Contains(names, s) {
+		return usagef("--strategy: there is no %q", s).helping("one of: %s", strings.Join(names, ", "))
+	}
+	return nil
+}
+
+func (o *optFlags) check() error {
+	if names := append(hocket.Passes(), "all", ""); !slices.Contains(names, o.after) {
+		return usagef("--print-after: there is no pass %q", o.after).helping("one of: %s", strings.Join(names[:len(names)-1], ", "))
+	}
+	return checkStrategy(o.strategy)
+}
+
+func (a *app) opt(p *hocket.Program, o *optFlags) error {
+	opts := hocket.LowerOptions{Strategy: o.strategy}
+	if o.after != "all" {
+		opts.StopAfter = o.after
+	}
+	l, err := p.Lower(opts)
+	if err != nil {
+		return ofHocket(err)
+	}
+	text := l.Program.String()
+	for _, s := range l.Stages {
+		a.out.Stages = append(a.out.Stages, stage{Pass: s.Pass, Changed: s.Changed, Text: s.Text})
+	}
+	if o.after == "all" {
+		text = allStages(p, l)
+	}
+	if o.out != "" {
+		return writeText(o.out, text)
+	}
+	_, err = io.WriteString(a.text, text)
+	return err
+}
+
+// allStages returns the source and the text after each pass, under headings
+// that are comments.
+func allStages(p *hocket.Program, l *hocket.Lowered) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "// source\n%s", p)
+	for _, s := range l.Stages {
+		fmt.Fprintf(&b, "\n// after %s", s.Pass)
+		if !s.Changed {
+			fmt.Fprint(&b, ": no change\n")
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s", s.Text)
+	}
+	return b.String()
+}
+
+// writeText writes a file as a whole or not at all.
+func writeText(path, text string) error {
+	err := tensor.WriteFile(path, func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	})
+	if err != nil {
+		return &failure{code: exitUsage, kind: "output", err: err}
+	}
+	return nil
+}
+
+// rewriteText is writeText for a file that is there: links stay links, and
+// permissions what they are.
+func rewriteText(path, text string) error {
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return inputf("%w", err)
+	}
+	info, err := os.Stat(target)
+	if err != nil {
+		return inputf("%w", err)
+	}
+	if err := writeText(target, text); err != nil {
+		return err
+	}
+	if err := os.Chmod(target, info.Mode().Perm()); err != nil {
+		return inputf("%w", err)
+	}
+	return nil
+}

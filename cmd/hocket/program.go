@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"hocket.example/hocket"
+)
+
+// maxProgram bounds the text of a program: far more than anybody writes, and
+// little enough to hold in memory a few times.
+const maxProgram = 64 << 20
+
+const stdinName = "<stdin>"
+
+// parseProgram reads and parses the program that arg names.
+func (a *app) parseProgram(ctx context.Context, arg string) (*hocket.Program, error) {
+	name, src, err := a.readProgram(ctx, arg)
+	if err != nil {
+		return nil, err
+	}
+	if isDump(src) {
+		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s is an nvFuser Host IR dump, and importing dumps is not in this build", name)}
+		return nil, f.helping("write the program in hocket's own language: docs/language.md")
+	}
+	p, err := hocket.Parse(name, src)
+	if err != nil {
+		return nil, err
+	}
+	a.warnings = p.Warnings()
+	return p, nil
+}
+
+// isDump knows a dump by its first line.
+func isDump(src string) bool {
+	return strings.HasPrefix(strings.TrimLeft(src, " \t\r\n"), "%HostIrContainer")
+}
+
+// readProgram returns the text of a file, or of standard input for "-", and
+// the name that diagnostics use for it.
+func (a *app) readProgram(ctx context.Context, arg string) (name, src string, err error) {
+	if arg == "-" {
+		src, err = readText(ctx, stdinName, a.stdin)
+		return stdinName, src, err
+	}
+	info, err := os.Stat(arg)
+	if err != nil {
+		return arg, "", inputf("%w", err)
+	}
+	// Opening a pipe would wait for somebody to write to it.
+	if !info.Mode().IsRegular() {
+		f := inputf("%s is not a file", arg)
+		if info.IsDir() {
+			return arg, "", f.helping("name a program in it")
+		}
+		return arg, "", f.helping("give it as standard input: - < %s", arg)
+	}
+	f, err := os.Open(arg)
+	if err != nil {
+		return arg, "", inputf("%w", err)
+	}
+	defer f.Close()
+	src, err = readText(ctx, arg, f)
+	return arg, src, err
+}
+
+// readText reads all of r, within maxProgram. A reader that blocks does not
+// keep an interrupt from ending the command.
+func readText(ctx context.Context, name string, r io.Reader) (string, error) {
+	type read struct {
+		text []byte
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		text, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
+		done <- read{text, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case got := <-done:
+		switch {
+		case got.err != nil:
+			return "", inputf("%s: %w", name, got.err)
+		case len(got.text) > maxProgram:
+			return "", &failure{code: exitProgram, kind: "limit", err: fmt.Errorf("%s: the program is larger than %s", name, hocket.Bytes(maxProgram))}
+		}
+		return string(got.text), nil
+	}
+}

@@ -1,0 +1,331 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+)
+
+// runFlags are the flags of run beside those of every command on a PROGRAM.
+type runFlags struct {
+	machine   string
+	in        []string
+	strategy  string
+	compare   bool
+	schedules int
+	seed      int64
+	repeat    int
+	timeout   time.Duration
+	budget    string
+	save      string
+	trace     string
+
+	arena int64 // budget, read
+}
+
+func (a *app) runCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "run PROGRAM [flags]",
+		Short: "Run a program and show where its time went",
+		Long: `Runs a program on all its ranks and prints what it moved, the memory it took, how
+much of its communication was hidden, and a timeline.
+
+Parameters that --in does not name get random integers from {-1, 0, 1}, for which
+most results have one right value, whatever the order of sums.
+
+An input is one of
+  NAME=ints:SEED   NAME=rand:SEED   NAME=zeros   NAME=arange
+  NAME=FILE.npy    NAME=FILE.safetensors#TENSOR
+  FILE.safetensors       every tensor in it, by name
+  rand:SEED, zeros, …    all parameters that nothing else names`,
+		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
+  hocket run examples/mlp.hkt -n 8 --dim T=4096 --in x=rand:1
+  hocket run examples/linear_rs_push.hkt --schedules 200 --repeat 2
+  hocket run layer.hkt --in weights.safetensors --save out`,
+		Args: onePROGRAM,
+	}
+	bindings := a.addBindFlags(c)
+	o := &runFlags{}
+	o.add(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		b, err := bindings.binding(c)
+		if err != nil {
+			return err
+		}
+		if err := o.check(c); err != nil {
+			return err
+		}
+		in, err := parseInputs(o.in, uint64(o.seed))
+		if err != nil {
+			return err
+		}
+		p, err := a.parseProgram(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		j := &job{app: a, flags: o, arg: args[0], program: p, inputs: in}
+		return j.run(c.Context(), b)
+	}
+	return c
+}
+
+func (o *runFlags) add(c *cobra.Command) {
+	var names []string
+	for _, m := range machines() {
+		names = append(names, m.Name)
+	}
+	f := c.Flags()
+	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(names, "|")+"`")
+	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` (see above); repeatable")
+	addStrategy(c, &o.strategy)
+	f.BoolVar(&o.compare, "compare", false, "compare with the function it refines, or else its reference")
+	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
+	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
+	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when a run takes longer: `30s`")
+	f.StringVar(&o.budget, "budget", "", "memory a rank may use, in `BYTES`: 64K, 16M, 2G")
+	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
+	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto")
+	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// check refuses values that no program could be run with.
+func (o *runFlags) check(c *cobra.Command) error {
+	set := c.Flags().Changed
+	if err := o.checkMachine(); err != nil {
+		return err
+	}
+	if err := checkStrategy(o.strategy); err != nil {
+		return err
+	}
+	switch {
+	case set("schedules") && o.schedules < 1:
+		return usagef("--schedules is %d; at least 1", o.schedules)
+	case o.repeat < 1:
+		return usagef("--repeat is %d; at least 1", o.repeat)
+	case o.seed < 0:
+		return usagef("--seed is %d; seeds are not negative", o.seed)
+	case o.timeout <= 0:
+		return usagef("--timeout is %v; it must be positive", o.timeout)
+	case o.trace != "" && o.schedules > 0:
+		return usagef("--trace and --schedules exclude each other: a schedule has no times")
+	case set("save") && o.save == "":
+		return usagef("--save names no directory")
+	}
+	if set("budget") {
+		n, err := parseBytes(o.budget)
+		if err != nil {
+			return usagef("--budget: %w", err)
+		}
+		o.arena = n
+	}
+	return nil
+}
+
+func (o *runFlags) checkMachine() error {
+	all := machines()
+	i := slices.IndexFunc(all, func(m machine) bool { return m.Name == o.machine })
+	if i < 0 {
+		return usagef("-m: there is no machine %q", o.machine).helping("see hocket doctor")
+	}
+	if m := all[i]; !m.OK {
+		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("machine %s: %s", m.Name, m.Missing), help: m.Help + "; see hocket doctor"}
+	}
+	return nil
+}
+
+// job is one program to run.
+type job struct {
+	app     *app
+	flags   *runFlags
+	arg     string // PROGRAM as given
+	program *hocket.Program
+	inputs  *inputs
+
+	sig     *hocket.Signature
+	model   *hocket.Model
+	batch   []hocket.Args       // one for each repetition
+	refs    []*hocket.Reference // of each, once they are wanted
+	verdict hocket.Comparison   // the weakest so far
+}
+
+func (j *job) run(ctx context.Context, b hocket.Binding) error {
+	if err := j.prepare(b); err != nil {
+		return err
+	}
+	if j.flags.save != "" {
+		if err := makeDir(j.flags.save); err != nil {
+			return err
+		}
+	}
+	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: j.flags.machine})
+	if err != nil {
+		return ofMachine(err)
+	}
+	defer m.Close()
+	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.flags.arena})
+	if err != nil {
+		return ofHocket(err)
+	}
+	var rep *hocket.Report
+	if j.flags.schedules > 0 {
+		rep, err = j.explore(ctx)
+	} else {
+		rep, err = j.measure(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if err := j.write(rep); err != nil {
+		return err
+	}
+	return j.print(rep)
+}
+
+// prepare binds the program, with what files say about its dims, and makes the
+// inputs of all repetitions.
+func (j *job) prepare(b hocket.Binding) error {
+	if fn := funcOf(j.program, b); fn != nil {
+		got, err := j.inputs.read(fn)
+		if err != nil {
+			return err
+		}
+		if err := inferDims(fn, got, b); err != nil {
+			return err
+		}
+		if err := j.bind(b); err != nil {
+			return err
+		}
+		if err := checkInputs(j.sig, got); err != nil {
+			return err
+		}
+		return j.makeInputs(got)
+	}
+	return j.bind(b) // says which functions there are
+}
+
+func (j *job) bind(b hocket.Binding) (err error) {
+	if j.sig, err = bind(j.program, b); err != nil {
+		return err
+	}
+	j.app.out.note(j.sig)
+	j.app.out.Machine = j.flags.machine
+	return nil
+}
+
+func (j *job) makeInputs(got map[string]*hocket.Tensor) error {
+	free, err := affordInputs(j.sig, j.flags.repeat)
+	if err != nil {
+		return err
+	}
+	if j.flags.arena == 0 && free > 0 {
+		j.flags.arena = max(free/int64(j.sig.Ranks), 1)
+	}
+	for i := range j.flags.repeat {
+		args, err := j.inputs.make(j.sig, got, i)
+		if err != nil {
+			return err
+		}
+		j.batch = append(j.batch, args)
+	}
+	return nil
+}
+
+// measure runs the batch once to warm up (the first run touches memory for the
+// first time, which would be most of its timeline) and once for the report.
+func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
+	guarded, dog := watch(ctx, j.flags.timeout)
+	defer dog.stop()
+	if _, err := j.model.RunBatch(guarded, j.batch); err != nil {
+		return nil, dog.explain(guarded, err)
+	}
+	dog.alive()
+	reports, err := j.model.RunBatch(guarded, j.batch)
+	if err != nil {
+		return nil, dog.explain(guarded, err)
+	}
+	dog.stop()
+	if j.flags.compare {
+		if err := j.compare(ctx, reports); err != nil {
+			return nil, err
+		}
+	}
+	return reports[len(reports)-1], nil
+}
+
+// print prints the report.
+func (j *job) print(rep *hocket.Report) error {
+	a, o := j.app, j.flags
+	a.out.report(rep, o.strategy)
+	fmt.Fprintf(a.text, "%s on %d %s%s, %s\n", rep.Func, rep.Ranks, plural(rep.Ranks, "rank"), j.dimsText(), o.machine)
+	if err := rep.WriteTable(a.text); err != nil {
+		return err
+	}
+	if j.verdict.Verdict != "" {
+		fmt.Fprintf(a.text, "%s%s\n", j.tried(), j.verdict)
+	}
+	fmt.Fprintln(a.text)
+	return rep.WriteTimeline(a.text, a.columns)
+}
+
+// tried says of how many runs the verdict is.
+func (j *job) tried() string {
+	o, each := j.flags, ""
+	if o.repeat > 1 {
+		each = fmt.Sprintf("%d runs back to back, ", o.repeat)
+	}
+	switch {
+	case o.schedules == 1:
+		return fmt.Sprintf("1 schedule (seed %d), %s", o.seed, each)
+	case o.schedules > 1:
+		if each != "" {
+			each = "each " + each
+		}
+		return fmt.Sprintf("%d schedules (seeds %d..%d), %sall ", o.schedules, o.seed, o.seed+int64(o.schedules)-1, each)
+	case each != "":
+		return each + "all "
+	}
+	return "result: "
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
+
+// dimsText lists the dims that the text declares, in its order.
+func (j *job) dimsText() string {
+	var b strings.Builder
+	for _, d := range j.program.IR().Dims {
+		if v, ok := j.sig.Dims[d.Name]; ok {
+			sep := " "
+			if b.Len() == 0 {
+				sep = ", "
+			}
+			fmt.Fprintf(&b, "%s%s=%d", sep, d.Name, v)
+		}
+	}
+	return b.String()
+}
+
+// report tells JSON what a run took.
+func (r *result) report(rep *hocket.Report, strategy string) {
+	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound}
+	for _, o := range rep.Overlap {
+		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes}
+		if o.BusyNS > 0 {
+			us := float64(o.ExposedNS) / 1e3
+			x.ExposedUS = &us
+		}
+		r.Overlap = append(r.Overlap, x)
+	}
+}

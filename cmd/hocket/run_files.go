@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// makeDir makes sure, before anything runs, that results can be saved.
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return &failure{code: exitUsage, kind: "output", err: err}
+	}
+	return nil
+}
+
+// write writes the files that were asked for. Results are those of the last
+// repetition.
+func (j *job) write(rep *hocket.Report) error {
+	var err error
+	if j.flags.save != "" {
+		err = save(j.flags.save, rep)
+	}
+	if err == nil && j.flags.trace != "" {
+		err = tensor.WriteFile(j.flags.trace, rep.WriteTrace)
+	}
+	if err != nil {
+		return &failure{code: exitUsage, kind: "output", err: err}
+	}
+	return nil
+}
+
+// save writes the results, global tensors named as in the text, to
+// DIR/outputs.safetensors.
+func save(dir string, rep *hocket.Report) error {
+	var list []tensor.Named
+	for _, name := range rep.OutNames {
+		list = append(list, tensor.Named{Name: name, Tensor: (*tensor.Tensor)(rep.Out[name])})
+	}
+	return tensor.WriteSafetensorsFile(filepath.Join(dir, "outputs.safetensors"), list, nil)
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// result is what --json prints; its fields are a contract. Absent parts are
+// left out.
+type result struct {
+	Hocket  string           `json:"hocket"`
+	Command string           `json:"command,omitempty"`
+	Exit    int              `json:"exit"`
+	Func    string           `json:"func,omitempty"`
+	Ranks   int              `json:"ranks,omitempty"`
+	Dims    map[string]int64 `json:"dims,omitempty"`
+	Machine string           `json:"machine,omitempty"`
+	Proof   *proof           `json:"proof,omitempty"`
+	Compare *comparison      `json:"compare,omitempty"`
+	Overlap []overlap        `json:"overlap,omitempty"`
+	Memory  *memory          `json:"memory,omitempty"`
+	Stages  []stage          `json:"stages,omitempty"` // opt
+	Doctor  *doctor          `json:"doctor,omitempty"`
+	// Diagnostics hold every failure, those of hocket and its machine too.
+	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
+}
+
+type proof struct {
+	Verdict string `json:"verdict"` // "unknown", "refuted"
+	Kind    string `json:"kind"`    // "structural"
+}
+
+type comparison struct {
+	Verdict string `json:"verdict"` // "exact", "within", "differs"
+	Against string `json:"against"`
+}
+
+type overlap struct {
+	Op       string `json:"op"`
+	Strategy string `json:"strategy"`
+	Bytes    int64  `json:"bytes"`
+	// ExposedUS is left out where the machine cannot tell times.
+	ExposedUS *float64 `json:"exposed_us,omitempty"`
+}
+
+type memory struct {
+	Peak  int64 `json:"peak"`
+	Bound int64 `json:"bound"`
+}
+
+type stage struct {
+	Pass    string `json:"pass"`
+	Changed bool   `json:"changed"`
+	Text    string `json:"text"`
+}
+
+type diagnostic struct {
+	Severity string `json:"severity"`
+	Kind     string `json:"kind"`
+	File     string `json:"file,omitempty"`
+	Line     int32  `json:"line,omitempty"`
+	Col      int32  `json:"col,omitempty"`
+	Message  string `json:"message"`
+	Notes    []note `json:"notes,omitempty"`
+	Help     string `json:"help,omitempty"`
+}
+
+type note struct {
+	Line    int32  `json:"line,omitempty"`
+	Col     int32  `json:"col,omitempty"`
+	Message string `json:"message"`
+}
+
+// writeResult prints the one object of --json.
+func (a *app) writeResult(ds hocket.Diagnostics) {
+	for _, d := range ds {
+		x := diagnostic{Severity: d.Severity.String(), Kind: d.Kind, File: d.File,
+			Line: d.Pos.Line, Col: d.Pos.Col, Message: d.Message, Help: d.Help}
+		for _, n := range d.Notes {
+			x.Notes = append(x.Notes, note{Line: n.Pos.Line, Col: n.Pos.Col, Message: n.Message})
+		}
+		a.out.Diagnostics = append(a.out.Diagnostics, x)
+	}
+	e := json.NewEncoder(a.stdout)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	_ = e.Encode(&a.out) // a.stdout remembers the error
+}
+
+// showDiagnostics prints findings for people.
+func (a *app) showDiagnostics(ds hocket.Diagnostics) {
+	for i, d := range ds {
+		if i > 0 {
+			io.WriteString(a.stderr, "\n")
+		}
+		text := d.String()
+		if a.colour {
+			text = paint(text, d.Severity)
+		}
+		io.WriteString(a.stderr, text)
+	}
+}
+
+const (
+	bold   = "\x1b[1m"
+	red    = "\x1b[1;31m"
+	yellow = "\x1b[1;33m"
+	cyan   = "\x1b[1;36m"
+	plain  = "\x1b[0m"
+)
+
+// paint colours the words that a diagnostic is read by.
+func paint(text string, s ir.Severity) string {
+	word, colour := s.String()+": ", red
+	if s == ir.Warning {
+		colour = yellow
+	}
+	where, message, ok := strings.Cut(text, word)
+	if !ok {
+		return text
+	}
+	message, rest, _ := strings.Cut(message, "\n")
+	for _, lead := range []string{"note: ", "help: "} {
+		rest = strings.ReplaceAll("\n"+rest, "\n"+lead, "\n"+cyan+lead+plain)[1:]
+	}
+	return bold + where + colour + word + plain + bold + message + plain + "\n" + rest
+}

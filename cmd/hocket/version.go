@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version returns the module's version, or the commit it was built from.
+var version = func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	if v == "" {
+		v = "(devel)"
+	}
+	set := map[string]string{}
+	for _, s := range info.Settings {
+		set[s.Key] = s.Value
+	}
+	if rev := set["vcs.revision"]; v == "(devel)" && rev != "" {
+		v += " " + rev[:min(len(rev), 12)]
+		if set["vcs.modified"] == "true" {
+			v += "+dirty"
+		}
+	}
+	return v
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "version [--json]",
+		Short: "Print the version",
+		Args:  nothing,
+		RunE: func(*cobra.Command, []string) error {
+			fmt.Fprintf(a.text, "hocket %s (%s %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&a.json, "json", a.json, "print one JSON object")
+	return c
+}
+
+func nothing(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("it takes no argument; found %q", args[0])
+	}
+	return nil
+}
