@@ -11,6 +11,14 @@
 // The host must not issue work while Sync runs (functions given to
 // HostCaller.Call excepted): when all work is blocked then, that is a deadlock,
 // reported at once.
+//
+// Kernels compute f32, f16 and bf16 in float32, f64 in float64, i32 and i64 in
+// int64, and round once to the result's type; integers wrap, but a cast
+// saturates as package tensor does. NaN wins over any number in max, min and
+// relu, and 0·NaN is NaN. An average of integers is cut towards zero; the
+// maximum over no elements is -Inf or the least integer. The same operands give
+// the same bits whatever runs beside, however many helpers there are, and
+// however rows or columns of a contraction are cut into chunks.
 package cpu
 
 import (

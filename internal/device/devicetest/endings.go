@@ -46,6 +46,7 @@ func testObserver(r *rig) {
 	for rank := range ranks {
 		for _, s := range []device.Stream{r.mainOf(rank), r.stream(rank, "side")} {
 			v := r.zeros(rank)
+			r.sync()
 			r.must(s.Begin(7))
 			r.chain(s, rank, v)
 			r.must(s.Begin(8))
