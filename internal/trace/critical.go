@@ -31,25 +31,19 @@ func (t *Trace) Critical() []Event {
 // chain walks the events of a trace backwards.
 type chain struct {
 	events  []Event
-	last    int            // the event that ends last
-	prev    []int          // the event before on the same stream, or -1
-	lates   map[member]int // by collective: the member that began last
-	release []int          // events that may let a wait pass, by end
+	last    int              // the event that ends last
+	prev    []int            // the event before on the same stream, or -1
+	lates   map[instance]int // by collective: the member that began last
+	release []int            // events that may let a wait pass, by end
 	seen    []bool
 	path    []int
-}
-
-// member keys a collective instance.
-type member struct {
-	run   int64
-	group int
 }
 
 func newChain(t *Trace) *chain {
 	sorted := &Trace{Events: slices.Clone(t.Events)}
 	sorted.Sort()
 	n := len(sorted.Events)
-	c := &chain{events: sorted.Events, prev: make([]int, n), lates: map[member]int{}, seen: make([]bool, n)}
+	c := &chain{events: sorted.Events, prev: make([]int, n), lates: map[instance]int{}, seen: make([]bool, n)}
 	for i := range c.events {
 		e := &c.events[i]
 		c.prev[i] = -1
@@ -60,7 +54,7 @@ func newChain(t *Trace) *chain {
 			c.last = i
 		}
 		if e.Group != NoGroup {
-			k := member{e.Run, e.Group}
+			k := instance{e.Run, e.Group}
 			if j, ok := c.lates[k]; !ok || e.Start > c.events[j].Start {
 				c.lates[k] = i
 			}
@@ -80,7 +74,7 @@ func (e *Event) waits() bool { return e.Class == Sync && e.Name == "wait" }
 func (c *chain) before(i int) int {
 	e := &c.events[i]
 	if e.Group != NoGroup {
-		if j := c.lates[member{e.Run, e.Group}]; j != i && c.events[j].Start > e.Start {
+		if j := c.lates[instance{e.Run, e.Group}]; j != i && c.events[j].Start > e.Start {
 			return j
 		}
 	}

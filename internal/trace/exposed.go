@@ -11,21 +11,25 @@ type Exposure struct {
 // 0 or from n on it belongs to none. Only communication that moved bytes
 // counts. Each group gets the numbers of the rank where it was busy longest.
 func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
-	out := make([]Exposure, n)
-	for r := range t.Ranks {
-		compute := union(t.intervals(r, Compute))
-		sums := make([]Exposure, n)
-		for i := range t.Events {
-			e := &t.Events[i]
-			if e.Rank != r || e.Class != Comm || e.Bytes == 0 {
-				continue
-			}
-			if g := groupOf(e.ID); g >= 0 && g < n {
-				sums[g].Busy += e.Duration()
-				sums[g].Exposed += e.Duration() - overlap([]interval{{e.Start, e.End}}, compute)
-			}
+	compute := t.busy(Compute)
+	sums := make([][]Exposure, t.Ranks)
+	for r := range sums {
+		sums[r] = make([]Exposure, n)
+	}
+	for i := range t.Events {
+		e := &t.Events[i]
+		if e.Class != Comm || e.Bytes == 0 || e.Rank < 0 || e.Rank >= t.Ranks {
+			continue
 		}
-		for g, s := range sums {
+		if g := groupOf(e.ID); g >= 0 && g < n {
+			s := &sums[e.Rank][g]
+			s.Busy += e.Duration()
+			s.Exposed += e.Duration() - covered(interval{e.Start, e.End}, compute[e.Rank])
+		}
+	}
+	out := make([]Exposure, n)
+	for _, row := range sums {
+		for g, s := range row {
 			if s.Busy > out[g].Busy {
 				out[g] = s
 			}
@@ -34,13 +38,16 @@ func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 	return out
 }
 
-// intervals returns when events of a class lasted on a rank.
-func (t *Trace) intervals(rank int, c Class) []interval {
-	var list []interval
+// busy returns, for each rank, the union of the times of a class of events.
+func (t *Trace) busy(c Class) [][]interval {
+	lists := make([][]interval, t.Ranks)
 	for i := range t.Events {
-		if e := &t.Events[i]; e.Rank == rank && e.Class == c {
-			list = append(list, interval{e.Start, e.End})
+		if e := &t.Events[i]; e.Class == c && e.Rank >= 0 && e.Rank < t.Ranks {
+			lists[e.Rank] = append(lists[e.Rank], interval{e.Start, e.End})
 		}
 	}
-	return list
+	for r := range lists {
+		lists[r] = union(lists[r])
+	}
+	return lists
 }

@@ -3,6 +3,7 @@ package trace
 import (
 	"cmp"
 	"slices"
+	"sort"
 )
 
 // interval is the time from lo to hi, hi not included.
@@ -45,6 +46,19 @@ func overlap(a, b []interval) int64 {
 		} else {
 			j++
 		}
+	}
+	return n
+}
+
+// covered returns how much of v lies in the union list.
+func covered(v interval, list []interval) int64 {
+	var n int64
+	first := sort.Search(len(list), func(i int) bool { return list[i].hi > v.lo })
+	for _, u := range list[first:] {
+		if u.lo >= v.hi {
+			break
+		}
+		n += min(u.hi, v.hi) - max(u.lo, v.lo)
 	}
 	return n
 }

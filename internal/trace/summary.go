@@ -40,8 +40,9 @@ func (t *Trace) Summarize() *Summary {
 	s := &Summary{Ranks: make([]RankTime, t.Ranks)}
 	lo, hi := t.Bounds()
 	s.Span = hi - lo
+	compute, comm := t.busy(Compute), t.busy(Comm)
 	for r := range s.Ranks {
-		a, b := union(t.intervals(r, Compute)), union(t.intervals(r, Comm))
+		a, b := compute[r], comm[r]
 		s.Ranks[r] = RankTime{Rank: r, Compute: length(a), Comm: length(b), Exposed: length(b) - overlap(a, b)}
 		s.Exposed = max(s.Exposed, s.Ranks[r].Exposed)
 	}
@@ -95,13 +96,29 @@ type Share struct {
 	Moving  int64 // from then to its end
 }
 
-// Collectives returns the collectives by run and group.
-func (t *Trace) Collectives() []Collective {
-	type key struct {
-		run   int64
-		group int
+// instance names a collective of a run.
+type instance struct {
+	run   int64
+	group int
+}
+
+// arrivals returns when the last member of each collective began.
+func (t *Trace) arrivals() map[instance]int64 {
+	last := map[instance]int64{}
+	for i := range t.Events {
+		e := &t.Events[i]
+		k := instance{e.Run, e.Group}
+		if at, ok := last[k]; e.Group != NoGroup && (!ok || e.Start > at) {
+			last[k] = e.Start
+		}
 	}
-	index := map[key]int{}
+	return last
+}
+
+// Collectives returns the collectives by run and group. Where not everybody
+// needs everybody, as in a broadcast, Waiting is an upper bound.
+func (t *Trace) Collectives() []Collective {
+	index := map[instance]int{}
 	var list []Collective
 	var members [][]*Event
 	for i := range t.Events {
@@ -109,7 +126,7 @@ func (t *Trace) Collectives() []Collective {
 		if e.Group == NoGroup {
 			continue
 		}
-		k := key{e.Run, e.Group}
+		k := instance{e.Run, e.Group}
 		at, ok := index[k]
 		if !ok {
 			at = len(list)

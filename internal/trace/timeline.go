@@ -21,7 +21,8 @@ func (t *Trace) Timeline(w io.Writer, width int) error { return t.Draw(w, Style{
 
 // Draw draws the trace as text. An event covers the columns that it lasts, and
 // one at least; where several fall into one column, the shortest shows, and
-// waiting shows only where nothing else does.
+// waiting shows only where nothing else does. The part of a collective in which
+// a member waits for those that are late is drawn as a line.
 func (t *Trace) Draw(w io.Writer, s Style) error {
 	lanes := t.lanes()
 	if len(lanes) == 0 {
@@ -49,6 +50,9 @@ type painter struct {
 	unit    unit
 	letters map[opKey]rune
 	order   []opKey
+	idle    rune // for a member of a collective that waits
+	idles   bool
+	arrived map[instance]int64
 }
 
 type opKey struct {
@@ -57,7 +61,10 @@ type opKey struct {
 }
 
 func newPainter(t *Trace, lanes []lane, s Style) *painter {
-	p := &painter{style: s, letters: map[opKey]rune{}}
+	p := &painter{style: s, letters: map[opKey]rune{}, idle: '─', arrived: t.arrivals()}
+	if s.ASCII {
+		p.idle = '-'
+	}
 	for i := range lanes {
 		p.labels = max(p.labels, utf8.RuneCountInString(label(&lanes[i]))+1)
 	}
@@ -141,9 +148,11 @@ func (p *painter) lane(b *strings.Builder, l *lane) {
 		return cmp.Compare(y.Duration(), x.Duration())
 	})
 	for _, e := range events {
-		from, to := p.column(e.Start), p.column(max(e.End-1, e.Start))
-		for c := from; c <= to; c++ {
+		for c := p.column(e.Start); c <= p.column(max(e.End-1, e.Start)); c++ {
 			cells[c] = p.letters[opKey{e.Class, e.Name}]
+		}
+		for c := p.column(e.Start); c < p.meeting(e); c++ {
+			cells[c], p.idles = p.idle, true
 		}
 	}
 	edge := "│"
@@ -154,11 +163,30 @@ func (p *painter) lane(b *strings.Builder, l *lane) {
 	fmt.Fprintf(b, "%s%s%s%s%s\n", name, strings.Repeat(" ", p.labels-utf8.RuneCountInString(name)), edge, string(cells), edge)
 }
 
+// meeting returns the column in which the last member of e's collective
+// arrived, e's last column at most; 0 where not everybody waits for everybody.
+func (p *painter) meeting(e *Event) int {
+	if e.Group == NoGroup || e.Bytes == 0 {
+		return 0
+	}
+	switch e.Name {
+	case "all_reduce", "all_gather", "reduce_scatter", "all_to_all":
+		return p.column(max(min(p.arrived[instance{e.Run, e.Group}], e.End-1), e.Start))
+	}
+	return 0
+}
+
 // legend names the letters, as many on a line as fit.
 func (p *painter) legend(b *strings.Builder) {
-	line := ""
+	var entries []string
 	for _, k := range p.order {
-		entry := fmt.Sprintf("%c %s", p.letters[k], k.name)
+		entries = append(entries, fmt.Sprintf("%c %s", p.letters[k], k.name))
+	}
+	if p.idles {
+		entries = append(entries, fmt.Sprintf("%c waiting for peers", p.idle))
+	}
+	line := ""
+	for _, entry := range entries {
 		if line != "" && utf8.RuneCountInString(line)+3+utf8.RuneCountInString(entry) > max(p.style.Width, 40) {
 			fmt.Fprintln(b, line)
 			line = ""

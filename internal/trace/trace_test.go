@@ -146,12 +146,12 @@ func count(b bool) int64 {
 const golden = `
              µs 0              20             40             60
                ┌┬──────────────┬──────────────┬───────────────┬┐
-rank 0  main   │<LLLLLLLLLLLLLLLaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa>│
+rank 0  main   │<LLLLLLLLLLLLLLL──────────────aaaaaaaaaaaaaaaa>│
         %s[2]  │·······ppppppppppppppppp                       │
         %s[10] │                       !                       │
 rank 1  main   │LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLaaaaaaaaaaaaaaaaa│
 L linear   a all_reduce   p put   ! signal   · wait   < input
-> output
+> output   ─ waiting for peers
 `
 
 func TestTimeline(t *testing.T) {
