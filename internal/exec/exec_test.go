@@ -411,3 +411,29 @@ func TestTrace(t *testing.T) {
 		}
 	}
 }
+
+// TestExplain wants a machine's fault in the program's words.
+func TestExplain(t *testing.T) {
+	p := chunked(3, "")
+	prog := load(t, cpu.Concurrent, 0, p, Options{})
+	var linear int64
+	for i := range p.Cmds {
+		if c := &p.Cmds[i]; c.Kind == plan.Compute && c.Rank == 2 && slices.Equal(c.Iter, []int64{1}) {
+			linear = int64(i)
+		}
+	}
+	line := p.Sites[p.Cmds[linear].Site].Pos.Line
+	cause := errors.New("illegal address")
+	for run, suffix := range []string{"", ", run 1"} {
+		err := prog.explain(fmt.Errorf("sync: %w", &device.Fault{Rank: 2, Stream: "%s[1]", ID: linear + int64(run*len(p.Cmds)), Err: cause}))
+		want := fmt.Sprintf("rank 2, stream %%s[1]: linear (hand.hkt:%d:3, iteration 1%s): illegal address", line, suffix)
+		if err.Error() != want || !errors.Is(err, cause) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for id, want := range map[int64]string{-1: "outside of any command"} {
+		if err := prog.explain(&device.Fault{ID: id, Err: cause}); !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
