@@ -193,11 +193,9 @@ func (b *Build) claim(me int, dst device.View) {
 
 // reads notes that member me reads src, if that is a peer's staging.
 func (b *Build) reads(me int, src device.View) {
-	for p := range b.others(me) {
-		if src.Mem == b.ch.staging[p] {
-			b.log[me].reads[p] = true
-			b.log[me].moved += viewBytes(src)
-		}
+	if p, ok := b.ch.owner[src.Mem]; ok && p != me {
+		b.log[me].reads[p] = true
+		b.log[me].moved += viewBytes(src)
 	}
 }
 

@@ -23,6 +23,7 @@ type Channel struct {
 
 	halfBytes int64
 	staging   []device.Memory
+	owner     map[device.Memory]int // of staging
 	counters  []device.Counters
 	// plans[i][m] are the steps of member m in instance i; moved likewise the
 	// bytes that come from peers.
@@ -38,17 +39,29 @@ type Channel struct {
 	lastUse [][2][]int64
 }
 
+// InstanceError says which instance of a channel cannot be run.
+type InstanceError struct {
+	Index int
+	Err   error
+}
+
+// Error says why; the caller knows which instance it is better than its number.
+func (e *InstanceError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *InstanceError) Unwrap() error { return e.Err }
+
 // Design checks the instances, in channel order, and chooses an algorithm for
-// each. It reserves nothing yet.
+// each. It reserves nothing yet. Its errors are *InstanceError.
 func Design(w device.World, caps device.Caps, members []Member, insts []Instance) (*Channel, error) {
 	c := &Channel{world: w, members: members, insts: insts}
 	for i := range insts {
 		if err := insts[i].check(len(members)); err != nil {
-			return nil, err
+			return nil, &InstanceError{i, err}
 		}
 		a, err := Choose(&insts[i], caps)
 		if err != nil {
-			return nil, err
+			return nil, &InstanceError{i, err}
 		}
 		c.algos = append(c.algos, a)
 		c.halfBytes = max(c.halfBytes, alignUp(a.Staging(&insts[i])))
@@ -79,12 +92,14 @@ func (c *Channel) Open() error {
 
 func (c *Channel) open() error {
 	n := len(c.members)
+	c.owner = make(map[device.Memory]int, n)
 	for m := range c.members {
 		mem, err := c.device(m).Alloc(max(c.StagingBytes(), 256), device.Shared)
 		if err != nil {
 			return fmt.Errorf("staging memory of a collective channel: %w", err)
 		}
 		c.staging = append(c.staging, mem)
+		c.owner[mem] = m
 		ctr, err := c.device(m).NewCounters(2 * n)
 		if err != nil {
 			return fmt.Errorf("counters of a collective channel: %w", err)
@@ -99,7 +114,7 @@ func (c *Channel) open() error {
 		err := b.finish()
 		c.take(b)
 		if err != nil {
-			return err
+			return &InstanceError{i, err}
 		}
 	}
 	c.settle()

@@ -107,14 +107,22 @@ func (in *Instance) checkAllReduce(n int) error {
 	return in.checkRed()
 }
 
-// checkGather serves all_gather and gather. (all_gather has Root 0.)
+// lead returns the member whose input tells the shape: the root if there is one.
+func (in *Instance) lead() int {
+	if in.rooted() {
+		return in.Root
+	}
+	return 0
+}
+
+// checkGather serves all_gather and gather.
 func (in *Instance) checkGather(n int) error {
 	if in.rooted() {
 		if err := in.checkRoot(n); err != nil {
 			return err
 		}
 	}
-	part := in.Parts[in.Root%n].In.Shape
+	part := in.Parts[in.lead()].In.Shape
 	for i := range in.Parts {
 		if err := sameShape(in.Parts[i].In.Shape, part, i); err != nil {
 			return err
@@ -137,7 +145,7 @@ func (in *Instance) checkScatter(n int) error {
 	} else if err := in.checkRed(); err != nil {
 		return err
 	}
-	whole := in.Parts[in.Root%n].In.Shape
+	whole := in.Parts[in.lead()].In.Shape
 	for i := range in.Parts {
 		if read, _ := in.needs(i); read {
 			if err := sameShape(in.Parts[i].In.Shape, whole, i); err != nil {

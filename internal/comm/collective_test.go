@@ -247,3 +247,68 @@ func TestRunAhead(t *testing.T) {
 		}
 	}
 }
+
+// TestMutatedInstances changes instances at random and wants an error or a
+// channel, never a panic.
+func TestMutatedInstances(t *testing.T) {
+	count := 4000
+	if testing.Short() {
+		count = 500
+	}
+	const n = 3
+	w := open(t, cpu.Concurrent, 0, n)
+	r := newRig(t, w, "s", teamOf(n), nil)
+	refused := 0
+	for seed := range count {
+		rng := rand.New(rand.NewPCG(uint64(seed), 5))
+		s := randomSpec(rng, n)
+		in := Instance{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split, Algo: s.algo}
+		for me := range n {
+			var mem device.Memory
+			in.Parts = append(in.Parts, r.place(w.Device(me), s, me, &mem))
+		}
+		mutate(rng, &in)
+		c, err := Design(w, device.Caps{}, r.ch.members, []Instance{in})
+		if err == nil {
+			if err = c.Open(); err == nil {
+				err = c.Close()
+			}
+		}
+		if err != nil {
+			refused++
+		}
+	}
+	if refused < count/4 || refused == count {
+		t.Errorf("%d of %d mutated instances refused: the test changes the wrong things", refused, count)
+	}
+}
+
+func mutate(rng *rand.Rand, in *Instance) {
+	number := []int{-2, -1, 0, 1, 2, 3, 4, 1 << 40}[rng.IntN(8)]
+	p := &in.Parts[rng.IntN(len(in.Parts))]
+	v := &p.In
+	if rng.IntN(2) == 0 {
+		v = &p.Out
+	}
+	switch rng.IntN(9) {
+	case 0:
+		in.Root = number
+	case 1:
+		in.Axis = number
+	case 2:
+		in.Split = number
+	case 3:
+		in.Red = ir.Red(uint8(number))
+	case 4:
+		p.To, p.From = number, p.To
+	case 5:
+		in.Op = ir.Ops()[rng.IntN(len(ir.Ops()))]
+	case 6:
+		v.DType = ir.DType(rng.IntN(7))
+	case 7:
+		p.Reads, p.Writes = p.Writes, p.Reads
+	case 8:
+		v.Shape = append([]int64{int64(number)}, v.Shape...)
+		v.Strides = append([]int64{1}, v.Strides...)
+	}
+}

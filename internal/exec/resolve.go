@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -153,7 +154,7 @@ func (p *Program) designChannels() error {
 		}
 		c, err := comm.Design(p.world, p.caps, members, insts[i])
 		if err != nil {
-			return err
+			return p.placeInstance(i, err)
 		}
 		p.channels = append(p.channels, c)
 		for _, r := range ch.Team {
@@ -188,12 +189,31 @@ func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
 }
 
 func (p *Program) openChannels() error {
-	for _, c := range p.channels {
+	for i, c := range p.channels {
 		if err := c.Open(); err != nil {
-			return err
+			return p.placeInstance(i, err)
 		}
 	}
 	return nil
+}
+
+// placeInstance adds to an error about an instance of channel where in the
+// program it is.
+func (p *Program) placeInstance(channel int, err error) error {
+	var in *comm.InstanceError
+	if !errors.As(err, &in) {
+		return err
+	}
+	for i := range p.plan.Cmds {
+		c := &p.plan.Cmds[i]
+		if c.Kind != plan.Collective {
+			continue
+		}
+		if coll := &p.plan.Colls[c.Coll]; int(coll.Channel) == channel && int(coll.Seq) == in.Index {
+			return fmt.Errorf("%s: %w", p.where(int64(i)), err)
+		}
+	}
+	return err
 }
 
 func (p *Program) openPairs() error {
