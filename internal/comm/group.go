@@ -12,15 +12,15 @@ import (
 // moves. Receives do not wait for each other: each but the first runs on a
 // stream of its own, forked from and joined to the group's.
 type Group struct {
-	pairs   *Pairs
-	stream  device.Stream
-	sends   []int // pairs
-	recvs   []int
-	helpers []lane
-	fork    device.Event
+	pairs  *Pairs
+	stream device.Stream
+	sends  []int // pairs
+	recvs  []int
+	sides  []lane
+	fork   device.Event
 }
 
-// lane is a helper stream with the event that joins it.
+// lane is a side stream with the event that joins it.
 type lane struct {
 	stream device.Stream
 	joined device.Event
@@ -40,15 +40,15 @@ func (p *Pairs) Group(rank int, s device.Stream, posts []Post) (*Group, error) {
 		return g, nil
 	}
 	if err := p.widen(rank, s, len(g.recvs)-1); err != nil {
-		return nil, fmt.Errorf("helper streams of a group: %w", err)
+		return nil, fmt.Errorf("side streams of a group: %w", err)
 	}
-	g.helpers = p.lanes[s][:len(g.recvs)-1]
+	g.sides = p.lanes[s][:len(g.recvs)-1]
 	var err error
 	g.fork, err = p.world.Device(rank).NewEvent()
 	return g, err
 }
 
-// widen gives s at least n helpers; the groups of a stream share them.
+// widen gives s at least n side streams; the groups of a stream share them.
 func (p *Pairs) widen(rank int, s device.Stream, n int) error {
 	d := p.world.Device(rank)
 	for len(p.lanes[s]) < n {
@@ -67,7 +67,7 @@ func (p *Pairs) widen(rank int, s device.Stream, n int) error {
 }
 
 // Issue enqueues the group in run run, counted from 0. id marks the work on
-// helper streams, as the caller marks that on the group's own.
+// side streams, as the caller marks that on the group's own.
 func (g *Group) Issue(id, run int64) error {
 	p := g.pairs
 	for _, i := range g.sends {
@@ -75,12 +75,12 @@ func (g *Group) Issue(id, run int64) error {
 			return err
 		}
 	}
-	if len(g.helpers) > 0 {
+	if len(g.sides) > 0 {
 		if err := g.stream.Record(g.fork); err != nil {
 			return err
 		}
 	}
-	for k, l := range g.helpers {
+	for k, l := range g.sides {
 		if err := g.receiveOn(l, g.recvs[k+1], id, run); err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (g *Group) Issue(id, run int64) error {
 			return err
 		}
 	}
-	for _, l := range g.helpers {
+	for _, l := range g.sides {
 		if err := g.stream.Wait(l.joined); err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func (p *Program) observe() error {
 }
 
 // Began implements device.Observer. Marks on streams that are not the plan's,
-// helpers of a group, are for errors only.
+// side streams of a group, are for errors only.
 func (g *progress) Began(rank int, stream string, id int64, ns int64) {
 	at := g.at[streamKey{rank, stream}]
 	if at == nil {
