@@ -82,6 +82,10 @@ func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
+	// Lowering may return another name than the text does; results keep the text's.
+	for i, name := range ir.OutputNames(u.Source.Prog.Func(p.Func)) {
+		p.Outputs[i].Name = name
+	}
 	return p, nil
 }
 
