@@ -666,22 +666,21 @@ func (b *Bound) check(c *Constraint, env Env) *Diagnostic {
 	if err != nil {
 		return p.Diag("bind", c.Pos, "%s: %v", c.Message, err)
 	}
-	ok, rel := true, ""
+	ok := true
 	switch c.Rel {
 	case CheckEqual:
-		ok, rel = x == y, "is not"
+		ok = x == y
 	case CheckMultiple:
-		ok, rel = y != 0 && x%y == 0, "is not a multiple of"
+		ok = y != 0 && x%y == 0
 	case CheckAtMost:
-		ok, rel = x <= y, "is more than"
+		ok = x <= y
 	case CheckLess:
-		ok, rel = x < y, "is not less than"
+		ok = x < y
 	}
 	if ok {
 		return nil
 	}
-	d := p.bindError(c.Pos, c.Help, "%s: %s %s %s", c.Message, valued(c.A, x), rel, valued(c.B, y))
-	return d
+	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.broken(c.A, valued(c.A, x), valued(c.B, y)))
 }
 
 // valued prints "T=64", or just the number for a constant.

@@ -3,7 +3,6 @@ package ir
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // maxDiagnostics bounds what Check reports of one program.
@@ -115,8 +114,9 @@ func (c *checker) checkDecls() {
 			if main != nil {
 				c.errorf("structure", m.Pos, "there are two main meshes").at(main.Pos, "the first").
 					help("write all axes in one mesh (mesh dp[2] tp[4]), or list the ranks of a sub-mesh: mesh d[2] = {0 2}")
+			} else {
+				main = m
 			}
-			main = m
 		}
 		for _, ax := range m.Axes {
 			c.checkAxis(m, ax)
@@ -153,7 +153,7 @@ func (c *checker) checkAxis(m *Mesh, ax MeshAxis) {
 	if c.failed != before || !c.checkExpr(ax.Size) {
 		c.badSize[ax.Name] = true
 	} else if v, ok := c.norm.norm(ax.Size).constValue(); ok && (v < 1 || v > MaxRanks) {
-		c.errorf("type", ax.Pos, "mesh axis %s has size %d; a mesh has between 1 and %d ranks", ax.Name, v, MaxRanks)
+		c.errorf("type", ax.Pos, "mesh axis %s has size %d; a mesh has between 1 and %d ranks", ax.Name, v, MaxRanks).help("mesh " + ax.Name + "[4]")
 		c.badSize[ax.Name] = true
 	}
 }
@@ -348,7 +348,7 @@ func (c *checker) checkType(t *Type) bool {
 		m, known := c.axes[axis]
 		switch {
 		case axis == WorldAxis:
-			c.errorf("layout", t.Pos, "%s is no axis to split a value over", WorldAxis).help("list the mesh's axes: /(" + strings.Join(c.axisNames(), ", ") + ")")
+			c.errorf("layout", t.Pos, "%s is no axis to split a value over", WorldAxis).help("name the mesh's axes, major first: /(dp, tp)")
 		case !known:
 			c.errorf("layout", t.Pos, "there is no mesh axis %s", axis).help(c.axisHelp(axis))
 		case slices.Contains(seen, axis):

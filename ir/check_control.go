@@ -210,7 +210,7 @@ func (c *checker) fits(s *Stmt, have, want *Type, pos Pos, where string) bool {
 		if c.norm.equal(a, b) == yes {
 			continue // without making the message
 		}
-		if !c.require(s, CheckEqual, a, b, pos, fmt.Sprintf("dimension %d of %s does not fit %s", i, brief(have), brief(want)), "") {
+		if !c.require(s, CheckEqual, a, b, pos, fmt.Sprintf("dimension %d of %s does not fit %s", i, brief(have), brief(want)), "take a slice of it, or reshape it") {
 			return false
 		}
 	}

@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -100,7 +101,7 @@ func (c *checker) checkShape(s *Stmt) bool {
 	if n := len(s.Args); n < info.MinArgs || n > info.MaxArgs {
 		want := plural(info.MinArgs, "operand")
 		if info.MaxArgs != info.MinArgs && info.MaxArgs < 1<<10 {
-			want = "between " + plural(info.MinArgs, "operand") + " and " + plural(info.MaxArgs, "operand")
+			want = fmt.Sprintf("%d to %d operands", info.MinArgs, info.MaxArgs)
 		}
 		c.errorf("structure", s.Pos, "%s takes %s, not %d", s.Op, want, n).help(s.Op.String() + ": " + info.Doc)
 	}
@@ -340,8 +341,7 @@ func (c *checker) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, 
 	case yes:
 		return true
 	case no:
-		rels := [...]string{"is not", "is not a multiple of", "is more than", "is not less than"}
-		c.errorf("type", pos, "%s: %s %s %s", message, brief(a), rels[rel], brief(b)).help(help)
+		c.errorf("type", pos, "%s: %s", message, rel.broken(a, brief(a), brief(b))).help(help)
 		return false
 	}
 	k := Constraint{Pos: pos, Rel: rel, A: a, B: b, Message: message, Help: help}
@@ -482,7 +482,7 @@ func (c *checker) checkCount(s *Stmt) {
 		c.errorf("type", s.Count.Pos, "an array's length must be the same on every rank, and %s is not", s.Count).help("make it as long as the longest")
 		return
 	}
-	c.require(s, CheckAtMost, Int(0), s.Count, s.Count.Pos, "an array's length cannot be negative", "")
+	c.require(s, CheckAtMost, Int(0), s.Count, s.Count.Pos, "an array's length cannot be negative", "0 is allowed")
 }
 
 func (c *checker) checkAlloc(s *Stmt) bool {
@@ -498,7 +498,7 @@ func (c *checker) checkAlloc(s *Stmt) bool {
 		if len(d.Axes) > 0 {
 			c.require(s, CheckMultiple, d.Extent, sizeOf(d.Axes), s.Type.Pos, "a dimension does not divide over "+sizeWords(d.Axes), shardHelp)
 		}
-		c.require(s, CheckAtMost, Int(0), d.Extent, s.Type.Pos, "an extent cannot be negative", "")
+		c.require(s, CheckAtMost, Int(0), d.Extent, s.Type.Pos, "an extent cannot be negative", "0 is allowed")
 		if s.Flags&Symmetric != 0 && c.rankDependent(d.Extent) {
 			c.errorf("type", s.Type.Pos, "a symmetric buffer has the same size on every rank, and %s depends on the rank", d.Extent).help("alloc the largest and use a slice of it")
 			return false

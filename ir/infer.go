@@ -30,11 +30,11 @@ type inference struct {
 // nil after an error. With the Op table's row this is all Check knows of an op.
 var inferOf = [numOps]func(*inference) *Type{
 	OpLinear: inferLinear, OpMatmul: inferMatmul,
-	OpAdd: inferBinary, OpSub: inferBinary, OpMul: inferBinary,
+	OpAdd: inferBinary, OpSub: inferBinary, OpMul: inferBinary, OpDiv: inferBinary,
 	OpNeg: inferLinearUnary, OpScale: inferLinearUnary, OpCopy: inferLinearUnary,
-	OpRelu: inferUnary, OpGelu: inferUnary, OpCast: inferCast,
-	OpSum: inferReduce, OpMax: inferReduce,
-	OpFill: inferFill, OpReshard: inferReshard,
+	OpRelu: inferUnary, OpGelu: inferUnary, OpSilu: inferUnary, OpExp: inferUnary, OpRsqrt: inferUnary, OpCast: inferCast,
+	OpSum: inferReduce, OpMax: inferReduce, OpMin: inferReduce, OpMean: inferReduce,
+	OpFill: inferFill, OpExpand: inferExpand, OpReshard: inferReshard,
 	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
 	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim, OpLocal: inferLocal,
 	OpAllReduce: inferAllReduce, OpAllGather: inferAllGather, OpReduceScatter: inferReduceScatter,
@@ -183,8 +183,10 @@ func passesPartial(op Op, red Red) bool {
 		return red == Sum
 	case OpMax:
 		return red == Max
+	case OpMin:
+		return red == Min
 	}
-	return op == OpCopy || op.Info().Class != ClassTensor
+	return op == OpCopy || op == OpExpand || op.Info().Class != ClassTensor
 }
 
 // wholeOperands refuses, in local mode, a partial value where the op would take
@@ -271,7 +273,7 @@ func samePlaces(a, b *Place) bool { return a.Name == b.Name && sameExpr(a.Index,
 
 // equalExtents demands that two extents agree.
 func (in *inference) equalExtents(a, b *Expr, pos Pos, what string) bool {
-	return in.require(in.s, CheckEqual, a, b, pos, what, "")
+	return in.require(in.s, CheckEqual, a, b, pos, what, in.s.Op.String()+": "+in.s.Op.Info().Doc)
 }
 
 func (in *inference) sameDType() bool {

@@ -1,6 +1,9 @@
 package ir
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Collectives on values change the layout and nothing else; on local operands
 // (into, or a buffer) they work on what each rank holds.
@@ -44,7 +47,7 @@ func (in *inference) takeAxes(t *Type, d int) bool {
 		t.Dims[d].Axes = slices.Clone(axes[:n])
 		return true
 	}
-	in.errorf("layout", in.s.Args[0].Pos, "dimension %d of %%%s is not split over %s last", d, in.syms[0].Name, sizeWords(over)).
+	in.errorf("layout", in.s.Args[0].Pos, "the last axes that split dimension %d of %%%s are not %s", d, in.syms[0].Name, strings.Join(over, ", ")).
 		help("its type is " + in.args[0].String())
 	return false
 }
@@ -62,7 +65,7 @@ func (in *inference) timesTeam(t *Type, d int) {
 
 func (in *inference) perTeam(t *Type, d int) bool {
 	e := t.Dims[d].Extent
-	if !in.require(in.s, CheckMultiple, e, in.teamSize(), in.s.Pos, "dimension "+itoa(d)+" does not divide over the team", "") {
+	if !in.require(in.s, CheckMultiple, e, in.teamSize(), in.s.Pos, "dimension "+itoa(d)+" does not divide over the team", shardHelp) {
 		return false
 	}
 	t.Dims[d].Extent = in.fold(Bin(ExprFloorDiv, e, in.teamSize()))

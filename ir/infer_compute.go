@@ -152,10 +152,10 @@ func inferMatmul(in *inference) *Type {
 	return out
 }
 
-// inferBinary types add, sub and mul: equal shapes, or a second operand whose
+// inferBinary types add, sub, mul and div: equal shapes, or a second operand whose
 // shape is the first's trailing dimensions.
 func inferBinary(in *inference) *Type {
-	if !in.sameDType() {
+	if !in.sameDType() || in.s.Op == OpDiv && !in.floats() {
 		return nil
 	}
 	a, b := in.args[0], in.args[1]
@@ -175,7 +175,7 @@ func inferBinary(in *inference) *Type {
 	if skip > 0 {
 		return in.trailingLayout(a, b, skip)
 	}
-	if SameLayout(a, b) && (len(a.Partial) == 0 || in.s.Op != OpMul && allSums(a)) {
+	if SameLayout(a, b) && (len(a.Partial) == 0 || passesPartial(in.s.Op, Sum) && allSums(a)) {
 		return a
 	}
 	ra, rb := a.reduced(), b.reduced()
@@ -217,13 +217,21 @@ func inferLinearUnary(in *inference) *Type {
 
 // inferUnary types functions that a partial value must be reduced for.
 func inferUnary(in *inference) *Type {
-	if in.args[0].DType.IsInt() && in.s.Op == OpGelu {
-		in.errorf("type", in.s.Args[0].Pos, "%s takes floating-point numbers, and %%%s is %s", in.s.Op, in.syms[0].Name, in.args[0].DType).help("convert it with cast")
+	if in.s.Op != OpRelu && !in.floats() {
 		return nil
 	}
 	x := in.args[0].reduced()
 	in.need(0, x)
 	return x
+}
+
+// floats refuses integers where an op has no meaning for them.
+func (in *inference) floats() bool {
+	if !in.args[0].DType.IsInt() {
+		return true
+	}
+	in.errorf("type", in.s.Args[0].Pos, "%s takes floating-point numbers, and %%%s is %s", in.s.Op, in.syms[0].Name, in.args[0].DType).help("convert it with cast")
+	return false
 }
 
 // inferCast takes the dtype from the annotation or destination.
@@ -245,12 +253,18 @@ func inferCast(in *inference) *Type {
 	return out
 }
 
-// inferReduce types sum and max over axis=: reducing a split dimension leaves a partial.
+// axesRed is the reduction that each reducing op leaves to the ranks when it
+// reduces a split dimension. Shards are of one size, so a mean is the mean of
+// the ranks' means.
+var axesRed = map[Op]Red{OpSum: Sum, OpMax: Max, OpMin: Min, OpMean: Avg}
+
+// inferReduce types sum, max, min and mean over axis=: reducing a split
+// dimension leaves a partial.
 func inferReduce(in *inference) *Type {
 	x := in.args[0]
-	red := Sum
-	if in.s.Op == OpMax {
-		red = Max
+	red := axesRed[in.s.Op]
+	if red == Avg && !in.floats() {
+		return nil
 	}
 	var drop []int
 	axes := in.s.Attr("axis")
@@ -267,12 +281,12 @@ func inferReduce(in *inference) *Type {
 			in.errorf("type", e.Pos, "dimension %d is named twice", d).help("leave one out")
 			return nil
 		}
-		if red == Max && !in.require(in.s, CheckLess, Int(0), x.Dims[d].Extent, e.Pos, "the maximum of nothing", "the dimension must not be empty") {
+		if red != Sum && !in.require(in.s, CheckLess, Int(0), x.Dims[d].Extent, e.Pos, "the "+in.s.Op.String()+" of nothing", "the dimension must not be empty") {
 			return nil
 		}
 		drop = append(drop, d)
 	}
-	if slices.ContainsFunc(x.Partial, func(p Partial) bool { return p.Red != red }) {
+	if slices.ContainsFunc(x.Partial, func(p Partial) bool { return p.Red != red || !passesPartial(in.s.Op, red) }) {
 		x = x.reduced()
 	}
 	in.need(0, x)
@@ -297,7 +311,7 @@ func inferFill(in *inference) *Type {
 		in.errorf("type", in.s.Pos, "fill needs to know what to fill").help("annotate the result: %z: f32[4] = fill value=0, or write into a buffer")
 		return nil
 	case len(in.s.Type.Partial) > 0:
-		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("leave the partial away")
+		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("leave the partial out")
 		return nil
 	}
 	return in.s.Type

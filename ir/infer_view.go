@@ -38,7 +38,7 @@ func inferChunk(in *inference) *Type {
 	}
 	in.localView(index)
 	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
-	if !ok || !in.require(in.s, CheckLess, Int(0), count, count.Pos, "the number of chunks must be positive", "") ||
+	if !ok || !in.require(in.s, CheckLess, Int(0), count, count.Pos, "the number of chunks must be positive", "chunk %x, axis=0, I of C") ||
 		!in.inRange(index, count, "the chunk's index") {
 		return nil
 	}
@@ -47,7 +47,7 @@ func inferChunk(in *inference) *Type {
 	out := x.clone()
 	if in.rankDependent(index) {
 		// S1: ranks must agree on shapes, so the split must be exact.
-		if !in.require(in.s, CheckMultiple, extent, count, in.s.Pos, "a rank-dependent chunk needs an exact split", "only chunks with the same index on all ranks may be ragged") {
+		if !in.require(in.s, CheckMultiple, extent, count, in.s.Pos, "a rank-dependent chunk needs an exact split", "only chunks with the same index on all ranks may be ragged (S1)") {
 			return nil
 		}
 		out.Dims[d].Extent = in.fold(Bin(ExprFloorDiv, extent, count))
@@ -68,6 +68,8 @@ func (in *inference) chunkExtent(extent, index, count *Expr) *Expr {
 	return in.fold(Bin(ExprMax, Int(0), Bin(ExprMin, rows, left)))
 }
 
+const sliceHelp = "a slice is LO..HI with 0 <= LO <= HI <= extent"
+
 func inferSlice(in *inference) *Type {
 	lo, hi := in.s.Exprs[0], in.s.Exprs[1]
 	in.localView(lo, hi)
@@ -85,9 +87,9 @@ func inferSlice(in *inference) *Type {
 		}
 		size = in.norm.expr(p) // what depends on the rank has cancelled
 	}
-	ok = in.require(in.s, CheckAtMost, Int(0), lo, lo.Pos, "a slice begins before the tensor", "") &&
-		in.require(in.s, CheckAtMost, lo, hi, lo.Pos, "a slice ends before it begins", "") &&
-		in.require(in.s, CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "a slice ends behind the tensor", "")
+	ok = in.require(in.s, CheckAtMost, Int(0), lo, lo.Pos, "a slice begins before the tensor", sliceHelp) &&
+		in.require(in.s, CheckAtMost, lo, hi, lo.Pos, "a slice ends before it begins", sliceHelp) &&
+		in.require(in.s, CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "a slice ends behind the tensor", sliceHelp)
 	if !ok {
 		return nil
 	}
@@ -160,7 +162,7 @@ func inferReshape(in *inference) *Type {
 			in.errorf("type", e.Pos, "an extent must be the same on every rank, and %s is not", brief(e)).help("use dims and sizes")
 			return nil
 		}
-		if !in.require(in.s, CheckAtMost, Int(0), e, e.Pos, "an extent cannot be negative", "") {
+		if !in.require(in.s, CheckAtMost, Int(0), e, e.Pos, "an extent cannot be negative", "0 is allowed") {
 			return nil
 		}
 		out.Dims = append(out.Dims, Dimension{Extent: in.fold(e)})

@@ -76,6 +76,15 @@ const (
 	CheckLess                      // A < B
 )
 
+// broken says that the relation does not hold between a and another expression,
+// given as texts.
+func (k CheckKind) broken(a *Expr, x, y string) string {
+	if a.IsInt(0) && k >= CheckAtMost {
+		return "it is " + y
+	}
+	return x + " " + [...]string{"is not", "is not a multiple of", "is more than", "is not less than"}[k] + " " + y
+}
+
 // Constraint is a relation that could not be decided on symbols. Those over
 // dims alone are checked by Bind, the others for each instance of the
 // statement, by whoever unrolls it (Bound.CheckStmt).

@@ -31,7 +31,7 @@ func (c *checker) define(s *Sym) {
 		return
 	}
 	if old := c.scope.names[s.Name]; old != nil {
-		c.errorf("scope", s.Pos, "%%%s is already defined", s.Name).at(old.Pos, "here").
+		c.errorf("scope", s.Pos, "%%%s is already defined", s.Name).at(old.Pos, "defined here").
 			help("there is no shadowing: choose another name")
 		return
 	}
@@ -58,7 +58,7 @@ func (c *checker) lookup(name string, pos Pos) *Sym {
 	}
 	c.unknown[name] = true
 	d := c.errorf("scope", pos, "%%%s is not defined here", name)
-	if near := nearest(name, slices.Sorted(maps.Keys(c.scope.names))); near != "" {
+	if near := similar(name, slices.Sorted(maps.Keys(c.scope.names))); near != "" {
 		d.help("did you mean %" + near + "?")
 	} else {
 		d.help("names end with the block that defines them")
@@ -232,8 +232,16 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// similar is nearest for names long enough to be told apart by their letters.
+func similar(name string, known []string) string {
+	if len(name) < 2 {
+		return ""
+	}
+	return nearest(name, known)
+}
+
 func didYouMean(name string, known []string) string {
-	if near := nearest(name, known); near != "" {
+	if near := similar(name, known); near != "" {
 		return "did you mean " + near + "?"
 	}
 	if len(known) == 0 {
@@ -244,7 +252,7 @@ func didYouMean(name string, known []string) string {
 }
 
 func orMean(name string, known []string) string {
-	if near := nearest(name, known); near != "" {
+	if near := similar(name, known); near != "" {
 		return "; or did you mean " + near + "?"
 	}
 	return ""
