@@ -66,16 +66,15 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 // finish reports how the command ended and returns the exit code.
 func (a *app) finish(ctx context.Context, err error) int {
 	f := classify(ctx, err)
+	if a.stdout.err != nil {
+		f = &failure{code: exitMachine, kind: "output", err: fmt.Errorf("standard output: %w", a.stdout.err)}
+	}
 	a.out.Exit = f.code
 	ds := slices.Concat(a.warnings, f.diagnostics())
 	if a.json {
 		a.writeResult(ds)
 	} else if !f.said {
 		a.showDiagnostics(ds)
-	}
-	if w := a.stdout.err; w != nil && f.code == exitDone {
-		fmt.Fprintf(a.stderr, "error: standard output: %v\n", w)
-		return exitMachine
 	}
 	return f.code
 }
@@ -112,6 +111,9 @@ stream of which device, with communication hidden under computation.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if c.HasParent() {
+			a.out.Command = c.Name()
+		}
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: "see " + c.CommandPath() + " --help"}
 	})
 	root.PersistentFlags().SortFlags = false
@@ -125,7 +127,6 @@ stream of which device, with communication hidden under computation.`,
 
 // named makes the command tell JSON its name.
 func (a *app) named(c *cobra.Command) *cobra.Command {
-	c.PreRun = func(c *cobra.Command, _ []string) { a.out.Command = c.Name() }
 	args := c.Args
 	c.Args = func(c *cobra.Command, list []string) error {
 		a.out.Command = c.Name()

@@ -25,9 +25,9 @@ func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
 	b := &bindFlags{}
 	f := c.Flags()
 	f.IntVarP(&b.ranks, "ranks", "n", 0, "number of `RANKS` (default: the mesh's size)")
-	f.StringVar(&b.fn, "func", "", "function (default: the last)")
-	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim: `T=4096`; repeatable")
-	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression over others: `C=ceildiv(T,16)`; repeatable")
+	f.StringVar(&b.fn, "func", "", "the function `F` (default: the last)")
+	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim, such as `T=4096`; repeatable")
+	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression: `NAME=EXPR`, such as C=ceildiv(T,16); repeatable")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"hkt"}, cobra.ShellCompDirectiveFilterFileExt

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -155,8 +157,11 @@ type job struct {
 	verdict hocket.Comparison   // the weakest so far
 }
 
+// run does everything that can fail for reasons of its own before it makes the
+// inputs, which may take long.
 func (j *job) run(ctx context.Context, b hocket.Binding) error {
-	if err := j.prepare(b); err != nil {
+	files, err := j.bind(b)
+	if err != nil {
 		return err
 	}
 	if j.flags.save != "" {
@@ -169,10 +174,15 @@ func (j *job) run(ctx context.Context, b hocket.Binding) error {
 		return ofMachine(err)
 	}
 	defer m.Close()
-	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.flags.arena})
-	if err != nil {
-		return ofHocket(err)
+	if err := j.load(ctx, m); err != nil {
+		return err
+	}
+	for i := range j.flags.repeat {
+		args, err := j.inputs.make(j.sig, files, i)
+		if err != nil {
+			return err
+		}
+		j.batch = append(j.batch, args)
 	}
 	var rep *hocket.Report
 	if j.flags.schedules > 0 {
@@ -189,53 +199,53 @@ func (j *job) run(ctx context.Context, b hocket.Binding) error {
 	return j.print(rep)
 }
 
-// prepare binds the program, with what files say about its dims, and makes the
-// inputs of all repetitions.
-func (j *job) prepare(b hocket.Binding) error {
-	if fn := funcOf(j.program, b); fn != nil {
-		got, err := j.inputs.read(fn)
-		if err != nil {
-			return err
+// bind binds the program, with what input files say about its dims, and
+// returns what the files hold.
+func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
+	var files map[string]*hocket.Tensor
+	var err error
+	if fn := funcOf(j.program, b); fn != nil { // else bind says which there are
+		if files, err = j.inputs.read(fn); err != nil {
+			return nil, err
 		}
-		if err := inferDims(fn, got, b); err != nil {
-			return err
+		if err := inferDims(fn, files, b); err != nil {
+			return nil, err
 		}
-		if err := j.bind(b); err != nil {
-			return err
-		}
-		if err := checkInputs(j.sig, got); err != nil {
-			return err
-		}
-		return j.makeInputs(got)
 	}
-	return j.bind(b) // says which functions there are
-}
-
-func (j *job) bind(b hocket.Binding) (err error) {
 	if j.sig, err = bind(j.program, b); err != nil {
-		return err
+		return nil, err
 	}
 	j.app.out.note(j.sig)
 	j.app.out.Machine = j.flags.machine
-	return nil
+	return files, checkInputs(j.sig, files)
 }
 
-func (j *job) makeInputs(got map[string]*hocket.Tensor) error {
+// load loads the program. Where nobody set a budget it is what the inputs leave
+// of the free memory, so that a program that is too large is an error and not
+// the end of the process.
+func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	free, err := affordInputs(j.sig, j.flags.repeat)
 	if err != nil {
 		return err
 	}
-	if j.flags.arena == 0 && free > 0 {
-		j.flags.arena = max(free/int64(j.sig.Ranks), 1)
+	arena := j.flags.arena
+	if arena == 0 && free > 0 {
+		arena = max(free/int64(j.sig.Ranks), 1)
 	}
-	for i := range j.flags.repeat {
-		args, err := j.inputs.make(j.sig, got, i)
-		if err != nil {
-			return err
-		}
-		j.batch = append(j.batch, args)
+	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena})
+	if err != nil {
+		return ofHocket(err)
 	}
-	return nil
+	if j.flags.schedules > 0 {
+		return nil // every schedule loads anew, on a machine of its own
+	}
+	err = ofMachine(j.model.Prepare(ctx, nil))
+	var f *failure
+	if errors.As(err, &f) && f.code == exitMachine {
+		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(arena))
+	}
+	return err
 }
 
 // measure runs the batch once to warm up (the first run touches memory for the
@@ -271,8 +281,14 @@ func (j *job) print(rep *hocket.Report) error {
 	if j.verdict.Verdict != "" {
 		fmt.Fprintf(a.text, "%s%s\n", j.tried(), j.verdict)
 	}
-	fmt.Fprintln(a.text)
-	return rep.WriteTimeline(a.text, a.columns)
+	var timeline bytes.Buffer
+	if err := rep.WriteTimeline(&timeline, a.columns); err != nil {
+		return err
+	}
+	if timeline.Len() > 0 { // a schedule has no times
+		fmt.Fprintf(a.text, "\n%s", &timeline)
+	}
+	return nil
 }
 
 // tried says of how many runs the verdict is.

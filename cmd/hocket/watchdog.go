@@ -34,6 +34,9 @@ func (w *watchdog) explain(ctx context.Context, err error) error {
 	if context.Cause(ctx) != errTimeout {
 		return ofMachine(err)
 	}
-	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("the run did not end within %v: %w", w.limit, err)}
+	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("the run did not end within %v", w.limit)}
+	if text := err.Error(); text != context.Canceled.Error() {
+		f.err = fmt.Errorf("%w: %s", f.err, text) // what was under way, and where
+	}
 	return f.helping("a larger program needs a larger --timeout")
 }

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// members returns the keys of the one JSON object that text is, in order.
+func members(text string) ([]string, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, fmt.Errorf("it starts with %v (%v)", t, err)
+	}
+	var keys []string
+	for d.More() {
+		k, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, k.(string))
+		var skip json.RawMessage
+		if err := d.Decode(&skip); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something follows the object")
+	}
+	return keys, nil
+}
+
+func testApp(stdin io.Reader) (*app, *bytes.Buffer, *bytes.Buffer) {
+	var out, errs bytes.Buffer
+	a := &app{stdin: stdin, stdout: &checkedWriter{w: &out}, text: &out, stderr: &errs, columns: 100}
+	return a, &out, &errs
+}
+
+func TestParseBytes(t *testing.T) {
+	for s, want := range map[string]int64{"1": 1, "64K": 64 << 10, "64k": 64 << 10, "16M": 16 << 20, "2G": 2 << 30, "3T": 3 << 40, "5KiB": 5 << 10, "7MB": 7 << 20} {
+		if got, err := parseBytes(s); err != nil || got != want {
+			t.Errorf("%s: %d, %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "K", "0", "-1", "1.5G", "1X", "9223372036854775807K", "99999999999999999999", "1KK", "K1"} {
+		if got, err := parseBytes(s); err == nil {
+			t.Errorf("%q: %d, want an error", s, got)
+		}
+	}
+}
+
+func TestInputBytesSaturate(t *testing.T) {
+	sig := func(shape ...int64) *hocket.Signature {
+		return &hocket.Signature{In: []hocket.Port{{DType: ir.F32, Shape: shape}, {DType: ir.BF16, Shape: []int64{3}}}}
+	}
+	if got := inputBytes(sig(5, 7), 2); got != 2*(4*35+2*3) {
+		t.Errorf("%d", got)
+	}
+	if got := inputBytes(sig(0, 1<<40), 1); got != 6 {
+		t.Errorf("%d of an empty tensor", got)
+	}
+	if got := inputBytes(sig(1<<40, 1<<40), 1); got != ^uint64(0) {
+		t.Errorf("%d, want saturation", got)
+	}
+}
+
+func TestPaint(t *testing.T) {
+	d := &ir.Diagnostic{File: "p.hkt", Pos: ir.Pos{Line: 3, Col: 1}, Message: "it is wrong", Line: "x", Help: "write y", Notes: []ir.Note{{Message: "here"}}}
+	got := paint(d.String(), d.Severity)
+	want := bold + "p.hkt:3:1: " + red + "error: " + plain + bold + "it is wrong" + plain + "\n    x\n    ^\n" +
+		cyan + "note: " + plain + "here\n" + cyan + "help: " + plain + "write y\n"
+	want = strings.Replace(want, cyan+"note: "+plain+"here", "p.hkt: note: here", 1)
+	if got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// An interrupt cancels the context, ends a command that waits for its input,
+// and leads to exit code 130.
+func TestInterrupt(t *testing.T) {
+	ctx, stop := interruptible()
+	defer stop()
+	r, w := io.Pipe()
+	defer w.Close()
+	a, _, errs := testApp(r)
+	done := make(chan int)
+	go func() { done <- a.finish(ctx, a.execute(ctx, []string{"check", "-"})) }()
+	self, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = self.Signal(os.Interrupt)
+	}
+	if err != nil {
+		t.Skipf("no interrupt can be sent here: %v", err)
+	}
+	if code := <-done; code != exitInterrupted || !strings.Contains(errs.String(), "interrupted") {
+		t.Errorf("code %d, %s", code, errs)
+	}
+}
+
+type panics struct{}
+
+func (panics) Write([]byte) (int, error) { panic("the writer broke") }
+
+func TestPanicIsReported(t *testing.T) {
+	a, _, errs := testApp(nil)
+	a.text = panics{}
+	ctx := context.Background()
+	if code := a.finish(ctx, a.execute(ctx, []string{"version"})); code != exitHocket {
+		t.Errorf("code %d", code)
+	}
+	for _, want := range []string{"error: internal error: the writer broke", "please report it", "unit_test.go"} {
+		if !strings.Contains(errs.String(), want) {
+			t.Errorf("no %q in %s", want, errs)
+		}
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+func TestFullOutputIsReported(t *testing.T) {
+	a, _, errs := testApp(nil)
+	a.stdout = &checkedWriter{w: full{}}
+	a.text = a.stdout
+	ctx := context.Background()
+	if code := a.finish(ctx, a.execute(ctx, []string{"doctor"})); code != exitMachine || !strings.Contains(errs.String(), "no space left") {
+		t.Errorf("code %d, %s", code, errs)
+	}
+}
+
+func TestClassify(t *testing.T) {
+	ctx := context.Background()
+	wrong := hocket.Diagnostics{{Kind: "type", Message: "m"}}
+	fault := hocket.Diagnostics{{Kind: "type"}, {Kind: "internal"}}
+	for i, c := range []struct {
+		err  error
+		code int
+	}{
+		{nil, exitDone},
+		{fmt.Errorf("lower: %w", wrong), exitProgram},
+		{fault, exitHocket},
+		{errors.New("cobra"), exitUsage},
+		{ofMachine(fmt.Errorf("x: %w", hocket.ErrInput)), exitUsage},
+		{ofMachine(errors.New("no memory")), exitMachine},
+		{ofMachine(wrong), exitProgram},
+		{ofMachine(fmt.Errorf("x: %w", hocket.ErrDiffers)), exitHocket},
+		{ofHocket(errors.New("a pass broke")), exitHocket},
+		{ofHocket(wrong), exitProgram},
+	} {
+		if got := classify(ctx, c.err); got.code != c.code {
+			t.Errorf("%d: code %d of %v, want %d", i, got.code, c.err, c.code)
+		}
+	}
+}
+
+// A reader larger than any program is left after maxProgram bytes.
+func TestProgramSizeIsBounded(t *testing.T) {
+	_, err := readText(context.Background(), "zeros", zeros{})
+	var f *failure
+	if !errors.As(err, &f) || f.code != exitProgram || !strings.Contains(err.Error(), "larger than 64.0 MiB") {
+		t.Errorf("%v", err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
