@@ -256,14 +256,34 @@ var generators = map[Op]func(*brute){
 	OpAdd:   binaryCase("add", func(p, q int64) int64 { return p + q }),
 	OpSub:   binaryCase("sub", func(p, q int64) int64 { return p - q }),
 	OpMul:   binaryCase("mul", func(p, q int64) int64 { return p * q }),
+	OpDiv:   binaryCase("div", func(p, q int64) int64 { return p*7 - q*q }), // any function that is not linear
 	OpNeg:   unaryCase("neg", func(p int64) int64 { return -p }),
 	OpScale: unaryCase("scale", func(p int64) int64 { return -3 * p }),
 	OpCopy:  unaryCase("copy", func(p int64) int64 { return p }),
 	OpRelu:  unaryCase("relu", func(p int64) int64 { return max(p, 0) }),
 	OpGelu:  unaryCase("gelu", func(p int64) int64 { return p*p*p - 7 }), // any function that is not linear
+	OpSilu:  unaryCase("silu", func(p int64) int64 { return p*p*p - 7 }),
+	OpExp:   unaryCase("exp", func(p int64) int64 { return p*p - 5 }),
+	OpRsqrt: unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
 	OpCast:  unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:   reduceCase("sum", Sum),
 	OpMax:   reduceCase("max", Max),
+	OpMin:   reduceCase("min", Min),
+	OpMean:  reduceCase("mean", Avg),
+	OpExpand: func(b *brute) {
+		from := b.shape(b.IntN(4))
+		to := slices.Clone(from)
+		for i := range from {
+			if b.IntN(3) == 0 {
+				from[i] = 1
+			}
+		}
+		for range b.IntN(3) {
+			to = append([]int{b.extent(1)}, to...)
+		}
+		b.stmt = fmt.Sprintf("%s = broadcast %s, shape=(%s)", b.annotate(to), b.operand(from), list(to))
+		b.op = func(a []*nd, out []int) *nd { return a[0].stretched(out) }
+	},
 	OpChunk: func(b *brute) {
 		shape := b.shape(1 + b.IntN(3))
 		d, count := b.IntN(len(shape)), 1+b.IntN(4)
@@ -296,12 +316,12 @@ var generators = map[Op]func(*brute){
 			return
 		}
 		perm := b.Perm(len(shape))
-		b.stmt = fmt.Sprintf("%%y = transpose %s, perm=(%s)", b.operand(shape), strings.ReplaceAll(strings.Trim(fmt.Sprint(perm), "[]"), " ", ", "))
+		b.stmt = fmt.Sprintf("%%y = transpose %s, perm=(%s)", b.operand(shape), list(perm))
 		b.op = func(a []*nd, _ []int) *nd { return a[0].permuted(perm) }
 	},
 	OpReshape: func(b *brute) {
 		from, to := b.regrouped()
-		b.stmt = fmt.Sprintf("%%y = reshape %s, shape=(%s)", b.operand(from), strings.ReplaceAll(strings.Trim(fmt.Sprint(to), "[]"), " ", ", "))
+		b.stmt = fmt.Sprintf("%%y = reshape %s, shape=(%s)", b.operand(from), list(to))
 		b.op = func(a []*nd, out []int) *nd { return a[0].reshaped(out) }
 	},
 	OpAllReduce: func(b *brute) {
@@ -346,12 +366,17 @@ var generators = map[Op]func(*brute){
 	},
 }
 
+// list prints a list of numbers as an attribute's.
+func list(n []int) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(n), "[]"), " ", ", ")
+}
+
 func of(all []*nd, places []int) []*nd {
-	var list []*nd
+	var tensors []*nd
 	for _, i := range places {
-		list = append(list, all[i])
+		tensors = append(tensors, all[i])
 	}
-	return list
+	return tensors
 }
 
 func blockOf(t *nd, d, i, n int) *nd { return t.along(d, t.shape[d]/n*i, t.shape[d]/n*(i+1)) }
@@ -421,7 +446,10 @@ func reduceCase(name string, red Red) func(*brute) {
 	return func(b *brute) {
 		shape := b.shape(1 + b.IntN(3))
 		axes := b.Perm(len(shape))[:1+b.IntN(len(shape))]
-		b.stmt = fmt.Sprintf("%%y = %s %s, axis=(%s)", name, b.operand(shape), strings.ReplaceAll(strings.Trim(fmt.Sprint(axes), "[]"), " ", ", "))
+		b.stmt = fmt.Sprintf("%%y = %s %s, axis=(%s)", name, b.operand(shape), list(axes))
+		if red == Avg { // every mean, of part of the elements too, is an integer
+			b.args[0] = b.args[0].mapped(func(v int64) int64 { return v * int64(volume(shape)) })
+		}
 		b.op = func(a []*nd, _ []int) *nd { return a[0].over(red, axes) }
 	}
 }

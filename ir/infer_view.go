@@ -158,11 +158,7 @@ func inferReshape(in *inference) *Type {
 	shape := in.s.Attr("shape").Exprs
 	out := &Type{Pos: x.Pos, DType: x.DType, Partial: slices.Clone(x.Partial), Mesh: x.Mesh}
 	for _, e := range shape {
-		if in.rankDependent(e) {
-			in.errorf("type", e.Pos, "an extent must be the same on every rank, and %s is not", brief(e)).help("use dims and sizes")
-			return nil
-		}
-		if !in.require(in.s, CheckAtMost, Int(0), e, e.Pos, "an extent cannot be negative", "0 is allowed") {
+		if !in.extentOf(e) {
 			return nil
 		}
 		out.Dims = append(out.Dims, Dimension{Extent: in.fold(e)})

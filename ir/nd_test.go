@@ -200,3 +200,16 @@ func (t *nd) mapped(f func(int64) int64) *nd {
 func (t *nd) trailing(u *nd, f func(a, b int64) int64) *nd {
 	return gen(t.shape, func(ix []int) int64 { return f(t.at(ix), u.at(ix[len(ix)-len(u.shape):])) })
 }
+
+// stretched repeats t to shape: dimensions align at the end.
+func (t *nd) stretched(shape []int) *nd {
+	return gen(shape, func(ix []int) int64 {
+		at := slices.Clone(ix[len(ix)-len(t.shape):])
+		for d := range at {
+			if t.shape[d] == 1 {
+				at[d] = 0
+			}
+		}
+		return t.at(at)
+	})
+}

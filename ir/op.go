@@ -15,15 +15,22 @@ const (
 	OpAdd
 	OpSub
 	OpMul
+	OpDiv
 	OpNeg
 	OpScale // x · by
 	OpRelu
 	OpGelu // x·Φ(x), by erf
-	OpSum  // over axis= (one or several), which disappear
+	OpSilu // x·σ(x)
+	OpExp
+	OpRsqrt // 1/√x
+	OpSum   // over axis= (one or several), which disappear
 	OpMax
+	OpMin
+	OpMean
 	OpCast // to the annotated or destination dtype
 	OpCopy
 	OpFill    // value=
+	OpExpand  // broadcast without over=: repeated to shape=
 	OpReshard // to the annotated layout
 
 	// Views: on a buffer they alias its memory, on a value they name a part of it.
@@ -167,19 +174,30 @@ var opTable = [numOps]OpInfo{
 	OpAdd:   elementwise("add", 2, "a + b"),
 	OpSub:   elementwise("sub", 2, "a - b"),
 	OpMul:   elementwise("mul", 2, "a · b"),
+	OpDiv:   elementwise("div", 2, "a / b"),
 	OpNeg:   elementwise("neg", 1, "-a"),
 	OpScale: elementwise("scale", 1, "a · by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"}),
 	OpRelu:  elementwise("relu", 1, "max(a, 0)"),
 	OpGelu:  elementwise("gelu", 1, "a·Φ(a), Φ the normal distribution function (erf form)"),
+	OpSilu:  elementwise("silu", 1, "a·σ(a) = a / (1 + exp(-a))"),
+	OpExp:   elementwise("exp", 1, "e to the power of a"),
+	OpRsqrt: elementwise("rsqrt", 1, "1 / √a"),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the maximum over axis=, which disappears"},
+	OpMin: {Name: "min", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
+		Doc: "the minimum over axis=, which disappears"},
+	OpMean: {Name: "mean", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
+		Doc: "the mean over axis=, which disappears: the sum divided by the count, rounded once"},
 	OpCast: elementwise("cast", 1, "converts to the dtype of the annotation or destination, rounding to nearest even"),
 	OpCopy: elementwise("copy", 1, "the same elements in memory of its own"),
 	OpFill: {Name: "fill", Class: ClassTensor, Into: IntoMay, Elementwise: true,
 		Attrs: []AttrSpec{{Name: "value", Kind: AttrNumber, Required: true, Doc: "the value of every element"}},
 		Doc:   "every element is value"},
+	OpExpand: {Name: "broadcast", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
+		Attrs: []AttrSpec{{Name: "shape", Kind: AttrExprs, Required: true, Doc: "the new extents"}},
+		Doc:   "repeated to another shape: dimensions align at the end, and one of extent 1 stretches"},
 	OpReshard: {Name: "reshard", Class: ClassTensor, MinArgs: 1, MaxArgs: 1,
 		Doc: "the same value in the annotated layout"},
 
@@ -242,6 +260,7 @@ var opByName = func() map[string]Op {
 	for op := InvalidOp + 1; op < numOps; op++ {
 		m[opTable[op].Name] = op
 	}
+	m[opTable[OpBroadcast].Name] = OpBroadcast
 	return m
 }()
 
@@ -265,7 +284,8 @@ func Ops() []Op {
 	return ops
 }
 
-// ParseOp returns the operation called name.
+// ParseOp returns the operation called name. "broadcast" is the collective;
+// without over= the word means OpExpand, which only the parser can tell.
 func ParseOp(name string) (Op, bool) {
 	op, ok := opByName[name]
 	return op, ok

@@ -123,6 +123,9 @@ func (p *parser) operation(s *Stmt) {
 	case ok:
 		s.Op = op
 		p.advance()
+		if op == OpBroadcast && p.repeats() {
+			s.Op = OpExpand
+		}
 	case len(s.Results) == 0 && p.followedByAssign():
 		p.failAt(t.pos, "write %"+clipWord(t.text), `expected a %%name before "=", found %s`, describe(t))
 	case t.text == "else" || t.text == "dim" || t.text == "mesh":
@@ -134,6 +137,22 @@ func (p *parser) operation(s *Stmt) {
 		return
 	}
 	p.rest(s)
+}
+
+// repeats reports whether the broadcast whose operands come next is the tensor
+// op, which has a shape= and no over=.
+func (p *parser) repeats() bool {
+	ahead := parser{lexer: p.lexer, tok: p.tok}
+	shape := false
+	for ; !ahead.is(tokNewline) && !ahead.is(tokRBrace) && !ahead.is(tokEOF); ahead.advance() {
+		if ahead.is(tokIdent) && ahead.followedByAssign() {
+			if ahead.tok.text == "over" {
+				return false
+			}
+			shape = shape || ahead.tok.text == "shape"
+		}
+	}
+	return shape
 }
 
 var misplaced = map[string]string{

@@ -109,7 +109,7 @@ type Kernel struct {
 	Op   ir.Op
 	Ins  []View
 	Outs []View
-	// Axes: dimensions reduced (sum, max). Value: factor of scale, value of
+	// Axes: dimensions reduced (sum, max, min, mean). Value: factor of scale, value of
 	// fill; exact in Int when HasInt. TA, TB: matmul reads the operand transposed.
 	Axes   []int
 	Value  float64

@@ -255,6 +255,88 @@ func averaged(dt ir.DType, sum, pre float64, n int64) (float64, float64) {
 	return finish(dt, y, pre+2*stepUnit(dt.Accum())*(math.Abs(y)+pre))
 }
 
+// mean is the rule of a mean that one rank computes alone.
+func (s sumOf) mean(dt ir.DType) (y, e float64) {
+	pre := 0.0
+	if !s.exact(s.acc) {
+		pre = s.inRank()
+	}
+	return averaged(dt, s.y, pre, s.n)
+}
+
+// partialMean is the rule of a mean whose terms are split evenly over ranks:
+// each rank's mean is rounded, and counts as its part of y. The mean is never
+// certified: it takes a division by the number of ranks, which the bound covers.
+func (s sumOf) partialMean(dt ir.DType, ranks int64) (y, e, mag float64) {
+	pre := s.inRank()
+	if !((s.abs+pre)/float64(s.n)*float64(ranks) < formatOf(s.acc).max/2) {
+		return s.y / float64(s.n), inf, inf
+	}
+	n := float64(s.n)
+	pre, mag = pre/n, (s.abs+pre)/n
+	e, mag = contributions(dt, pre+4*stepUnit(s.acc)*mag, mag, ranks)
+	return s.y / n, e, mag
+}
+
+// quotient is the rule of a/b. What is divided by a number that may be zero is
+// not bounded: even the sign of an infinity depends on that of the zero.
+func quotient(dt ir.DType, a, ea, b, eb float64) (float64, float64) {
+	y := a / b
+	if !(math.Abs(b) > eb) {
+		return tensor.Round(dt, y), inf
+	}
+	lost, pre := 0.0, 0.0
+	if !math.IsInf(y, 0) && y == y {
+		lost = math.FMA(-y, b, a) / b
+	}
+	if ea != 0 || eb != 0 {
+		pre = (ea + math.Abs(y)*eb) / (math.Abs(b) - eb)
+	}
+	return elementwise(dt, y, lost, pre)
+}
+
+// steps bounds, against the magnitude of a result, what a function loses that
+// machines compute from a few operations and table look-ups in dt's accumulator.
+func steps(dt ir.DType) float64 { return 8 * stepUnit(dt.Accum()) }
+
+// vanishing bounds what machines lose that take numbers below the least normal
+// one of dt's accumulator for zero.
+func vanishing(dt ir.DType) float64 { return math.Ldexp(1, formatOf(dt.Accum()).least) }
+
+// exponential is the rule of exp. exp(0) is 1 and exp(-inf) 0 on every machine.
+func exponential(dt ir.DType, x, ex float64) (float64, float64) {
+	y := math.Exp(x)
+	if ex == 0 && (x == 0 || math.IsInf(x, -1)) {
+		return y, 0
+	}
+	top := math.Exp(x + ex)
+	return finish(dt, y, top-y+steps(dt)*top+vanishing(dt))
+}
+
+// rsqrt is the rule of 1/√x. Its slope is steepest at the lower end of x.
+func rsqrt(dt ir.DType, x, ex float64) (float64, float64) {
+	y := 1 / math.Sqrt(x)
+	if !(x > ex) || math.IsInf(x, 1) {
+		return tensor.Round(dt, y), inf
+	}
+	top := 1 / math.Sqrt(x-ex)
+	return finish(dt, y, top-y+steps(dt)*top)
+}
+
+// silu is the rule of x·σ(x). Its slope is within ±1.1. Where exp(-x) overflows,
+// a machine may find 0 for what is a little more than nothing.
+func silu(dt ir.DType, x, ex float64) (float64, float64) {
+	switch {
+	case x == 0 && ex == 0:
+		return x, 0
+	case math.IsInf(x, 0):
+		return tensor.Round(dt, max(x, 0)), inf
+	}
+	y := x / (1 + math.Exp(-x))
+	pre := 1.1 * ex
+	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+4*(math.Abs(x)+ex)*vanishing(dt))
+}
+
 // gelu is the rule of x·Φ(x). Its slope is within ±1.13. A machine finds 1+erf
 // with an absolute error of a few units of its arithmetic, then multiplies by
 // x/2, so that the error is relative to x even where the result is tiny. Far

@@ -16,7 +16,7 @@ type scalar struct {
 
 // attrs are the resolved attributes of a tensor operation.
 type attrs struct {
-	axes   []int // sum, max
+	axes   []int // sum, max, min, mean
 	value  scalar
 	ta, tb bool // matmul
 }
@@ -31,7 +31,7 @@ type split struct {
 var alone = split{ranks: 1}
 
 // compute applies a tensor operation to whole operands. shape is used by fill
-// only; the other results have the shape that their operands give them.
+// and broadcast only; the other results have the shape that their operands give them.
 func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp split) (*array, error) {
 	switch op {
 	case ir.OpLinear:
@@ -40,8 +40,12 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 		return matmul(at, ins[0], ins[1], dt, sp)
 	case ir.OpSum:
 		return sum(at.axes, ins[0], dt, sp)
-	case ir.OpMax:
-		return maximum(at.axes, ins[0], dt)
+	case ir.OpMax, ir.OpMin:
+		return extreme(op, at.axes, ins[0], dt)
+	case ir.OpMean:
+		return mean(at.axes, ins[0], dt, sp)
+	case ir.OpExpand:
+		return stretched(ins[0], shape)
 	case ir.OpFill:
 		return fill(at.value, dt, shape)
 	}
@@ -105,6 +109,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = elementwise(dt, a-b, addLoses(a, -b), ea+eb)
 		case ir.OpMul:
 			y, e = elementwise(dt, a*b, mulLoses(a, b), productError(a, ea, b, eb))
+		case ir.OpDiv:
+			y, e = quotient(dt, a, ea, b, eb)
 		case ir.OpScale:
 			c := at.value.f
 			y, e = elementwise(dt, a*c, mulLoses(a, c), productError(a, ea, c, constantError(dt, c)))
@@ -117,6 +123,12 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			e = selected(y, ea)
 		case ir.OpGelu:
 			y, e = gelu(dt, a, ea)
+		case ir.OpSilu:
+			y, e = silu(dt, a, ea)
+		case ir.OpExp:
+			y, e = exponential(dt, a, ea)
+		case ir.OpRsqrt:
+			y, e = rsqrt(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

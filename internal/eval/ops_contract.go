@@ -209,29 +209,63 @@ func (r rows) total(from, to int64) sumOf {
 	return s
 }
 
-// maximum takes the largest element over axes; of none, the least of the type.
-func maximum(axes []int, a *array, dt ir.DType) (*array, error) {
+// mean divides the sum over axes by its count. Over several ranks it is the mean
+// of their means: contribution r of n counts as its nth part.
+func mean(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
+	r, shape := reducedRows(a, axes)
+	out := newContraction(dt, shape, sp)
+	for i := range out.len() {
+		s := r.total(i*r.k, (i+1)*r.k)
+		if out.mag != nil {
+			out.f[i], out.e[i], out.mag[i] = s.partialMean(dt, sp.ranks)
+		} else {
+			out.f[i], out.e[i] = s.mean(dt)
+		}
+	}
+	return out.array, nil
+}
+
+// extreme takes the largest or least element over axes; of none, the end of the
+// type's range that changes nothing.
+func extreme(op ir.Op, axes []int, a *array, dt ir.DType) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newArray(dt, shape)
 	for i := range out.len() {
 		if out.n != nil {
-			out.n[i] = saturate(dt, math.MinInt64)
-		} else {
-			out.f[i] = math.Inf(-1)
+			out.n[i], out.e[i] = extremeInt(op, r, i)
+			continue
+		}
+		y, e := math.Inf(-1), 0.0
+		if op == ir.OpMin {
+			y = math.Inf(1)
 		}
 		for j := i * r.k; j < (i+1)*r.k; j++ {
-			out.e[i] = max(out.e[i], r.e[j])
-			if out.n != nil {
-				out.n[i] = max(out.n[i], r.n[j])
+			e = max(e, r.e[j])
+			if op == ir.OpMin {
+				y = min(y, r.f[j])
 			} else {
-				out.f[i] = max(out.f[i], r.f[j])
+				y = max(y, r.f[j])
 			}
 		}
-		if out.n == nil {
-			out.e[i] = selected(out.f[i], out.e[i])
-		}
+		out.f[i], out.e[i] = y, selected(y, e)
 	}
 	return out, nil
+}
+
+func extremeInt(op ir.Op, r rows, i int64) (y int64, e float64) {
+	y = saturate(r.dt, math.MinInt64)
+	if op == ir.OpMin {
+		y = saturate(r.dt, math.MaxInt64)
+	}
+	for j := i * r.k; j < (i+1)*r.k; j++ {
+		e = max(e, r.e[j])
+		if op == ir.OpMin {
+			y = min(y, r.n[j])
+		} else {
+			y = max(y, r.n[j])
+		}
+	}
+	return y, e
 }
 
 // reducedRows moves axes last and cuts a into one row an element that is left,

@@ -2,6 +2,7 @@ package eval
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"hocket.example/hocket/ir"
@@ -72,6 +73,19 @@ func TestShardings(t *testing.T) {
   %s = sum %a, axis=1
   %p = matmul %w, %w, ta=true
   return %s, %p`,
+		"quotients, minima, repeats": `(%a: f32[4/dp, 8/tp], %b: f32[8]) -> (f32[4/tp, 8], f32[8/tp], f32[2/dp, 4/tp, 8], f32[4, 8/tp, 2]) {
+  %two: f32[8] = fill value=2
+  %q = div %a, %two
+  %m = min %a, axis=0
+  %x: f32[2/dp, 4/tp, 8] = broadcast %b, shape=(2, 4, 8)
+  %r = reshape %a, shape=(4, 8, 1)
+  %y = broadcast %r, shape=(4, 8, 2)
+  return %q, %m, %x, %y`,
+		"repeated contributions": `(%a: f32[4, 8/(dp,tp)], %b: f32[1, 8/(dp,tp)]) -> (f32[2, 4, 3], f32[4/tp, 3]) {
+  %p = linear %a, %b
+  %x = broadcast %p, shape=(2, 4, 3)
+  %i = broadcast %p, shape=(4, 3)
+  return %x, %i`,
 		"casts": `(%a: bf16[4, 8/tp]) -> (f64[4], i32[4, 8]) {
   %w: f64[4, 8/tp] = cast %a
   %s = sum %w, axis=1
@@ -98,6 +112,42 @@ func TestShardings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMeans: a mean over a split dimension is the mean of the ranks' means,
+// within the bound that the evaluator gives.
+func TestMeans(t *testing.T) {
+	for _, dt := range []string{"f32", "bf16"} {
+		for _, mesh := range [][2]int{{1, 1}, {2, 2}, {1, 4}, {2, 1}} {
+			src := fmt.Sprintf(`mesh dp[%d] tp[%d]
+func f(%%a: %s[4/dp, 8/tp, 3]) -> (%[3]s[3], %[3]s[8/tp, 3], %[3]s[4/tp, 8]) {
+  %%x = mean %%a, axis=(0, 1)
+  %%p = mean %%a, axis=(1, 0)
+  %%q = all_reduce %%p, over=dp, op=avg
+  %%r = all_reduce %%q, over=tp, op=avg
+  %%y = mean %%a, axis=0
+  %%z = mean %%a, axis=2
+  %%d = sub %%x, %%x
+  %%s = add %%d, %%r
+  return %%s, %%y, %%z
+}`, mesh[0], mesh[1], dt)
+			b := bind(t, src, ir.Binding{})
+			in := inputsFor(t, b, "rand:3")
+			res, err := Run(t.Context(), b, in, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, sums := floats(in["a"]), make([]float64, 3)
+			for i, v := range a {
+				sums[i%3] += v / 32
+			}
+			for i, got := range floats(res.Outputs[0].Tensor) {
+				if off := math.Abs(got - sums[i]); off > res.Outputs[0].Err[i] {
+					t.Errorf("%s, mesh %v: mean %d is %v ±%v, want %v", dt, mesh, i, got, res.Outputs[0].Err[i], sums[i])
+				}
+			}
+		}
 	}
 }
 

@@ -175,7 +175,8 @@ func (r *rank) element(p *ir.Place, n int) (int, error) {
 func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
 	at := attrs{ta: s.Word("ta", "false") == "true", tb: s.Word("tb", "false") == "true"}
 	var err error
-	if s.Op == ir.OpSum || s.Op == ir.OpMax {
+	switch s.Op {
+	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
 		at.axes, err = r.ints(s.Attr("axis"))
 	}
 	for _, name := range []string{"by", "value"} {

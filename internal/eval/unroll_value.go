@@ -144,7 +144,7 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 			return []int{dims - 2}
 		}
 		return []int{dims - 1}
-	case ir.OpSum, ir.OpMax:
+	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
 		return at.axes
 	}
 	return nil

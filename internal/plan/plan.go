@@ -288,7 +288,7 @@ func (k Kind) String() string {
 
 // Attr holds a compute op's resolved attributes.
 type Attr struct {
-	Axes   []int   // sum, max: the dimensions reduced
+	Axes   []int   // sum, max, min, mean: the dimensions reduced
 	Value  float64 // scale: the factor; fill: the value
 	TA, TB bool    // matmul
 	HasInt bool    // fill, scale: Int holds the value exactly

@@ -110,6 +110,9 @@ func (u *unroller) compute(s *ir.Stmt, ins []plan.Ref) error {
 	if s.Op == ir.OpCopy {
 		return u.emitCopy(s, ins[0], out, -1)
 	}
+	if s.Op == ir.OpExpand {
+		ins[0] = stretched(ins[0], out.Shape)
+	}
 	if s.Op.Info().Elementwise {
 		for i := range ins {
 			ins[i] = repeated(ins[i], out.Shape)

@@ -49,7 +49,7 @@ func permute(r plan.Ref, perm []int) plan.Ref {
 }
 
 // repeated returns r with leading dimensions of stride 0, so that it has the
-// rank of shape: the second operand of add, sub and mul may lack them.
+// rank of shape: the second operand of add, sub, mul and div may lack them.
 func repeated(r plan.Ref, shape []int64) plan.Ref {
 	n := len(shape) - len(r.Shape)
 	if n <= 0 {
@@ -58,6 +58,19 @@ func repeated(r plan.Ref, shape []int64) plan.Ref {
 	out := r
 	out.Shape = append(append([]int64(nil), shape[:n]...), r.Shape...)
 	out.Strides = append(make([]int64, n), r.Strides...)
+	return out
+}
+
+// stretched is repeated, with strides of 0 also where r's extent is 1 and
+// shape's another: the operand of broadcast.
+func stretched(r plan.Ref, shape []int64) plan.Ref {
+	out := repeated(r, shape)
+	out.Shape, out.Strides = append([]int64(nil), out.Shape...), append([]int64(nil), out.Strides...)
+	for i, e := range shape {
+		if out.Shape[i] == 1 && e != 1 {
+			out.Shape[i], out.Strides[i] = e, 0
+		}
+	}
 	return out
 }
 

@@ -28,13 +28,19 @@ var makers = map[ir.Op]func(k *kernel) (loops, error){
 	ir.OpAdd:    makeElementwise,
 	ir.OpSub:    makeElementwise,
 	ir.OpMul:    makeElementwise,
+	ir.OpDiv:    makeElementwise,
 	ir.OpNeg:    makeElementwise,
 	ir.OpScale:  makeElementwise,
 	ir.OpRelu:   makeElementwise,
 	ir.OpGelu:   makeElementwise,
+	ir.OpSilu:   makeElementwise,
+	ir.OpExp:    makeElementwise,
+	ir.OpRsqrt:  makeElementwise,
 	ir.OpFill:   makeElementwise,
 	ir.OpSum:    makeAxes,
 	ir.OpMax:    makeAxes,
+	ir.OpMin:    makeAxes,
+	ir.OpMean:   makeAxes,
 	ir.OpCast:   makeCast,
 
 	// The views of values come as strided operands: only a copy is left to do.
@@ -45,6 +51,7 @@ var makers = map[ir.Op]func(k *kernel) (loops, error){
 	ir.OpTranspose: makeCopy,
 	ir.OpReshape:   makeCopy,
 	ir.OpClaim:     makeCopy,
+	ir.OpExpand:    makeCopy,
 }
 
 func kernelName(k device.Kernel) string {

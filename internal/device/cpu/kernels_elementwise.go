@@ -19,7 +19,7 @@ const (
 type mapper[A accum] func(out []A, ins [][]A)
 
 func makeElementwise(k *kernel) (loops, error) {
-	args := map[ir.Op]int{ir.OpFill: 0, ir.OpAdd: 2, ir.OpSub: 2, ir.OpMul: 2}
+	args := map[ir.Op]int{ir.OpFill: 0, ir.OpAdd: 2, ir.OpSub: 2, ir.OpMul: 2, ir.OpDiv: 2}
 	n, ok := args[k.Op]
 	if !ok {
 		n = 1
@@ -39,8 +39,8 @@ func makeElementwise(k *kernel) (loops, error) {
 }
 
 func makeIntegers(k *kernel) (loops, error) {
-	if k.Op == ir.OpGelu {
-		return nil, fmt.Errorf("gelu has no meaning for %s", k.out.dt)
+	if k.Op == ir.OpDiv || functions[k.Op] {
+		return nil, fmt.Errorf("%s has no meaning for %s", k.Op, k.out.dt)
 	}
 	v := k.Int
 	if needs := k.Op == ir.OpScale || k.Op == ir.OpFill; needs && !k.HasInt {
@@ -53,18 +53,42 @@ func makeIntegers(k *kernel) (loops, error) {
 }
 
 func floatMapper[A float32 | float64](k *kernel) mapper[A] {
-	if k.Op == ir.OpGelu {
-		return func(out []A, ins [][]A) {
-			for i, x := range ins[0][:len(out)] {
-				out[i] = gelu(x)
-			}
-		}
+	switch k.Op {
+	case ir.OpGelu:
+		return each(gelu[A])
+	case ir.OpSilu:
+		return each(func(x A) A { return A(float64(x) / (1 + math.Exp(-float64(x)))) })
+	case ir.OpExp:
+		return each(func(x A) A { return A(math.Exp(float64(x))) })
+	case ir.OpRsqrt:
+		return each(func(x A) A { return A(1 / math.Sqrt(float64(x))) })
+	case ir.OpDiv:
+		return quotients
 	}
 	v := A(k.Value)
 	if k.HasInt {
 		v = A(k.Int)
 	}
 	return commonMapper(k.Op, v)
+}
+
+// functions are the ops of one operand that are computed in float64.
+var functions = map[ir.Op]bool{ir.OpGelu: true, ir.OpSilu: true, ir.OpExp: true, ir.OpRsqrt: true}
+
+// each applies f to every element.
+func each[A accum](f func(A) A) mapper[A] {
+	return func(out []A, ins [][]A) {
+		for i, x := range ins[0][:len(out)] {
+			out[i] = f(x)
+		}
+	}
+}
+
+func quotients[A float32 | float64](out []A, ins [][]A) {
+	a, b := ins[0][:len(out)], ins[1][:len(out)]
+	for i := range out {
+		out[i] = a[i] / b[i]
+	}
 }
 
 // gelu is x·Φ(x) = x/2·erfc(-x/√2), which unlike 1+erf keeps the digits of the

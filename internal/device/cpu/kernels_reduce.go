@@ -87,13 +87,16 @@ func divide[A accum](acc []A, by A) {
 	}
 }
 
-// makeAxes is sum or max over axes, which disappear.
+// makeAxes is sum, max, min or mean over axes, which disappear.
 func makeAxes(k *kernel) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
 	if err := k.alike(false); err != nil {
 		return nil, err
+	}
+	if k.Op == ir.OpMean && k.out.dt.IsInt() {
+		return nil, fmt.Errorf("mean has no meaning for %s", k.out.dt)
 	}
 	kept, err := k.keptAxes()
 	if err != nil {
@@ -106,7 +109,7 @@ func makeAxes(k *kernel) (loops, error) {
 	if !slices.Equal(shape, k.out.shape) {
 		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v", k.out.shape, k.ins[0].shape, k.Axes, shape)
 	}
-	first := lowest(k.Op, k.out.dt)
+	first := nothing(k.red(), k.out.dt)
 	return byAccum(k.out.dt, axesLoops[float32](first), axesLoops[float64](first), axesLoops[int64](first)), nil
 }
 
@@ -135,14 +138,18 @@ type start struct {
 	int   int64
 }
 
-func lowest(op ir.Op, dt ir.DType) start {
-	if op == ir.OpSum {
+func nothing(red ir.Red, dt ir.DType) start {
+	switch {
+	case red == ir.Sum:
 		return start{}
-	}
-	if dt == ir.I32 {
+	case red == ir.Max && dt == ir.I32:
 		return start{int: math.MinInt32}
+	case red == ir.Max:
+		return start{float: math.Inf(-1), int: math.MinInt64}
+	case dt == ir.I32:
+		return start{int: math.MaxInt32}
 	}
-	return start{float: math.Inf(-1), int: math.MinInt64}
+	return start{float: math.Inf(1), int: math.MaxInt64}
 }
 
 func axesLoops[A accum](first start) loops {
@@ -188,6 +195,9 @@ func axesLoops[A accum](first start) loops {
 				out[i] = zero
 			}
 			do(out, lo)
+			if k.Op == ir.OpMean {
+				divide(out, A(count))
+			}
 			wr.flush(lo, out)
 		})
 	}
@@ -197,8 +207,11 @@ func axesLoops[A accum](first start) loops {
 const axesGrain = 512
 
 func (k *kernel) red() ir.Red {
-	if k.Op == ir.OpMax {
+	switch k.Op {
+	case ir.OpMax:
 		return ir.Max
+	case ir.OpMin:
+		return ir.Min
 	}
 	return ir.Sum
 }
@@ -244,9 +257,15 @@ func joinChains[A accum](out []A, chains ref, red ir.Red, count, lo int64) {
 
 // fold is joiner along one chain.
 func fold[A accum](red ir.Red, acc A, vals []A) A {
-	if red == ir.Max {
+	switch red {
+	case ir.Max:
 		for _, v := range vals {
 			acc = max(acc, v)
+		}
+		return acc
+	case ir.Min:
+		for _, v := range vals {
+			acc = min(acc, v)
 		}
 		return acc
 	}

@@ -94,6 +94,7 @@ var pointwises = []pointwise{
 	{ir.OpScale, 1, 3, func(a, _ float64) float64 { return a * 3 }},
 	{ir.OpRelu, 1, 0, func(a, _ float64) float64 { return max(a, 0) }},
 	{ir.OpCopy, 1, 0, func(a, _ float64) float64 { return a }},
+	{ir.OpExpand, 1, 0, func(a, _ float64) float64 { return a }},
 	{ir.OpFill, 0, -5, func(_, _ float64) float64 { return -5 }},
 }
 
@@ -128,21 +129,70 @@ func testElementwise(r *rig) {
 	})
 }
 
-func testGelu(r *rig) {
+// functions are floating-point functions in float64; the domain of rsqrt is
+// positive.
+var functions = []pointwise{
+	{ir.OpGelu, 1, 0, func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
+	{ir.OpSilu, 1, 0, func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
+	{ir.OpExp, 1, 0, func(a, _ float64) float64 { return math.Exp(a) }},
+	{ir.OpRsqrt, 1, 0, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
+	{ir.OpDiv, 2, 0, func(a, b float64) float64 { return a / b }},
+}
+
+func testFunctions(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
-		if dt.IsInt() {
-			_, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpGelu, Ins: []device.View{r.empty(0, dt, 3)}, Outs: []device.View{r.empty(0, dt, 3)}})
-			r.refused("gelu of integers", err)
-			return
+		for _, p := range functions {
+			if dt.IsInt() {
+				k := device.Kernel{Op: p.op, Outs: []device.View{r.empty(0, dt, 3)}}
+				for range p.args {
+					k.Ins = append(k.Ins, r.empty(0, dt, 3))
+				}
+				_, err := r.w.Device(0).Prepare(k)
+				r.refused(p.op.String()+" of integers", err)
+				continue
+			}
+			a, b := random(seeded(dt, p.op), dt, 300), random(seeded(dt, p.op, 2), dt, 300)
+			copy(a.vals, []float64{0, 1, -1, 30, -30})
+			for i := range a.vals {
+				if p.op == ir.OpRsqrt {
+					a.vals[i] = tensor.Round(dt, math.Abs(a.vals[i])+0.125)
+				}
+				if b.vals[i] == 0 {
+					b.vals[i] = 1
+				}
+			}
+			if p.op == ir.OpExp && dt == ir.F16 {
+				a.vals[3] = 10 // what f16 holds
+			}
+			ins := []host{a, b}[:p.args]
+			want := p.of(ins, 300)
+			want.size, want.terms = make([]float64, 300), 4
+			for i, y := range want.vals {
+				want.size[i] = max(math.Abs(y), math.Abs(a.vals[i]))
+			}
+			r.check(p.op.String(), device.Kernel{Op: p.op}, l, want, dt, []int64{300}, ins...)
 		}
-		in := random(seeded(dt), dt, 300)
-		copy(in.vals, []float64{0, 1, -1, 30, -30})
-		want := answer{vals: make([]float64, 300), size: make([]float64, 300), terms: 4}
-		for i, x := range in.vals {
-			want.vals[i] = x / 2 * (1 + math.Erf(x/math.Sqrt2))
-			want.size[i] = math.Abs(x)
+	})
+}
+
+// testExpand repeats one element, and rows: strides of 0 are for operands.
+func testExpand(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		x := random(seeded(dt), dt, 3, 5)
+		in, out := r.put(0, x, l), r.room(0, device.Private, l, dt, []int64{4, 3, 5})
+		in.Shape, in.Strides = []int64{4, 3, 5}, append([]int64{0}, in.Strides...)
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpExpand, Ins: []device.View{in}, Outs: []device.View{out}})
+		var want []float64
+		for range 4 {
+			want = append(want, x.vals...)
 		}
-		r.check("gelu", device.Kernel{Op: ir.OpGelu}, l, want, dt, []int64{300}, in)
+		r.equal("broadcast of rows", r.contents(0, out), want)
+		in.Strides, want = []int64{0, 0, 0}, nil
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpExpand, Ins: []device.View{in}, Outs: []device.View{out}})
+		for range 60 {
+			want = append(want, x.vals[0])
+		}
+		r.equal("broadcast of one element", r.contents(0, out), want)
 	})
 }
 
@@ -187,7 +237,10 @@ func testAxes(r *rig) {
 			for i := range in.vals {
 				in.vals[i] = tensor.Round(dt, in.vals[i]/4)
 			}
-			for _, op := range []ir.Op{ir.OpSum, ir.OpMax} {
+			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean} {
+				if op == ir.OpMean && dt.IsInt() {
+					continue
+				}
 				want, shape := overAxes(op, in, c.axes)
 				r.check(fmt.Sprintf("%s over %v of %v", op, c.axes, c.shape), device.Kernel{Op: op, Axes: c.axes}, l, want, dt, shape, in)
 			}
@@ -212,8 +265,11 @@ func overAxes(op ir.Op, in host, axes []int) (answer, []int64) {
 	n := elements(shape)
 	want := answer{vals: make([]float64, n), size: make([]float64, n), terms: terms}
 	for i := range want.vals {
-		if op == ir.OpMax {
+		switch op {
+		case ir.OpMax:
 			want.vals[i] = math.Inf(-1)
+		case ir.OpMin:
+			want.vals[i] = math.Inf(1)
 		}
 	}
 	for i, v := range in.vals {
@@ -225,12 +281,21 @@ func overAxes(op ir.Op, in host, axes []int) (answer, []int64) {
 			}
 			rest /= in.shape[a]
 		}
-		if op == ir.OpMax {
+		switch op {
+		case ir.OpMax:
 			want.vals[at] = max(want.vals[at], v)
-			continue
+		case ir.OpMin:
+			want.vals[at] = min(want.vals[at], v)
+		default:
+			want.vals[at] += v
+			want.size[at] += math.Abs(v)
 		}
-		want.vals[at] += v
-		want.size[at] += math.Abs(v)
+	}
+	for i := range want.vals {
+		if op == ir.OpMean {
+			want.vals[i] /= float64(terms)
+			want.size[i] /= float64(max(terms, 1))
+		}
 	}
 	return want, shape
 }

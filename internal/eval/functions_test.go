@@ -1,0 +1,212 @@
+package eval
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket/ir"
+)
+
+var floatTypes = []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64}
+
+// simFunctions are div and the functions of one operand as kernels write them,
+// in f32 unless wide: several forms of each.
+var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
+	ir.OpDiv: {
+		func(a, b float64, _ bool) float64 { return a / b },
+	},
+	ir.OpExp: {
+		func(a, _ float64, _ bool) float64 { return math.Exp(a) },
+		func(a, _ float64, wide bool) float64 { return 1 / narrow(math.Exp(-a), wide) },
+	},
+	ir.OpSilu: {
+		func(a, _ float64, wide bool) float64 { return a / narrow(1+narrow(math.Exp(-a), wide), wide) },
+		func(a, _ float64, wide bool) float64 {
+			return a * narrow(1/narrow(1+narrow(math.Exp(-a), wide), wide), wide)
+		},
+	},
+	ir.OpRsqrt: {
+		func(a, _ float64, wide bool) float64 { return 1 / narrow(math.Sqrt(a), wide) },
+	},
+}
+
+func narrow(x float64, wide bool) float64 {
+	if wide {
+		return x
+	}
+	return float64(float32(x))
+}
+
+// TestFunctionBound holds the bounds of div, exp, silu and rsqrt against
+// machines that compute in the accumulator and round.
+func TestFunctionBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	for _, dt := range floatTypes {
+		for op, forms := range simFunctions {
+			for _, errs := range []bool{false, true} {
+				a, b := randomArray(rng, dt, errs, 300), randomArray(rng, dt, errs, 300)
+				for i := range a.f {
+					a.f[i] *= math.Ldexp(1, rng.IntN(9)-2)
+					if op == ir.OpRsqrt {
+						a.f[i] = math.Abs(a.f[i])
+					}
+				}
+				ins := []*array{a, b}[:1]
+				if op == ir.OpDiv {
+					ins = []*array{a, b}
+				}
+				y, err := compute(op, attrs{}, ins, dt, nil, alone)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bounded := 0
+				for i := range y.len() {
+					if !math.IsInf(y.e[i], 0) {
+						bounded++
+					}
+					for range 10 {
+						p, q := held(rng, a.f[i], a.e[i]), held(rng, b.f[i], b.e[i])
+						if dt != ir.F64 && !errs {
+							p, q = a.f[i], b.f[i]
+						}
+						for form, f := range forms {
+							m := simRound(dt, narrow(f(p, q, dt == ir.F64), dt == ir.F64))
+							if math.Abs(m-y.f[i]) > y.e[i] {
+								t.Fatalf("%v %v of %v %v, form %d: a machine holds %v, not %v ±%v", dt, op, p, q, form, m, y.f[i], y.e[i])
+							}
+						}
+					}
+				}
+				if bounded < 200 {
+					t.Errorf("%v %v, errors %v: only %d of 300 are bounded", dt, op, errs, bounded)
+				}
+			}
+		}
+	}
+}
+
+// TestFunctionBoundIsTight: what is bounded is bounded to a few units in the
+// last place.
+func TestFunctionBoundIsTight(t *testing.T) {
+	for op := range simFunctions {
+		for _, dt := range floatTypes {
+			a := newArray(dt, []int64{2})
+			a.f[0], a.f[1] = 0.75, 2.5
+			ins := []*array{a, a}[:1]
+			if op == ir.OpDiv {
+				ins = []*array{a, {dt: dt, shape: a.shape, f: []float64{3, 7}, e: make([]float64, 2)}}
+			}
+			y, err := compute(op, attrs{}, ins, dt, nil, alone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range y.len() {
+				if most := 64*ulp(dt.Accum(), y.f[i]) + 2*ulp(dt, y.f[i]); y.e[i] > most {
+					t.Errorf("%v %v of %v: ±%v, want at most %v", dt, op, a.f[i], y.e[i], most)
+				}
+			}
+		}
+	}
+}
+
+func TestCertifiedFunctions(t *testing.T) {
+	for _, c := range []struct {
+		op    ir.Op
+		a, b  float64
+		y     float64
+		exact bool
+	}{
+		{ir.OpDiv, 6, 3, 2, true},
+		{ir.OpDiv, 1, 3, float64(float32(1) / 3), false},
+		{ir.OpDiv, 1, 0, math.Inf(1), false}, // a machine may hold the other zero
+		{ir.OpDiv, 0, 5, 0, true},
+		{ir.OpExp, 0, 0, 1, true},
+		{ir.OpExp, math.Inf(-1), 0, 0, true},
+		{ir.OpExp, 1000, 0, math.Inf(1), false},
+		{ir.OpSilu, 0, 0, 0, true},
+		{ir.OpRsqrt, 0, 0, math.Inf(1), false},
+	} {
+		a, b := newArray(ir.F32, []int64{1}), newArray(ir.F32, []int64{1})
+		a.f[0], b.f[0] = c.a, c.b
+		ins := []*array{a, b}[:1]
+		if c.op == ir.OpDiv {
+			ins = []*array{a, b}
+		}
+		y, err := compute(c.op, attrs{}, ins, ir.F32, nil, alone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if y.f[0] != c.y || (y.e[0] == 0) != c.exact {
+			t.Errorf("%v of %v, %v: %v ±%v, want %v, exact %v", c.op, c.a, c.b, y.f[0], y.e[0], c.y, c.exact)
+		}
+	}
+}
+
+// TestMeanBound checks means of one rank and of several ranks' equal shares.
+func TestMeanBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	for _, dt := range floatTypes {
+		for _, k := range []int64{1, 3, 16, 300} {
+			for _, errs := range []bool{false, true} {
+				for _, ranks := range []int{1, 4} {
+					x := randomArray(rng, dt, errs, 4, k*int64(ranks))
+					y, err := mean([]int{1}, x, dt, split{ranks: int64(ranks), partial: ranks > 1})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if ranks > 1 {
+						y = reducedTotal(y, int64(ranks), false, 1, false)
+					}
+					for i := range y.len() {
+						for range 20 {
+							if m := simMean(rng, dt, x, i, k, ranks); math.Abs(m-y.f[i]) > y.e[i] {
+								t.Fatalf("%v, %d of %d ranks: a machine holds %v, not %v ±%v", dt, k, ranks, m, y.f[i], y.e[i])
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// simMean is the mean of row i, of k elements a rank.
+func simMean(rng *rand.Rand, dt ir.DType, x *array, i, k int64, ranks int) float64 {
+	total, truncate := 0.0, rng.IntN(2) == 0
+	for r := range int64(ranks) {
+		sum := 0.0
+		for j := range k {
+			at := (i*int64(ranks)+r)*k + j
+			sum = simAdd(dt, sum, held(rng, x.f[at], x.e[at]), truncate)
+		}
+		m := narrow(sum/float64(k), dt == ir.F64)
+		if rng.IntN(2) == 0 {
+			m = narrow(sum*narrow(1/float64(k), dt == ir.F64), dt == ir.F64)
+		}
+		if ranks > 1 {
+			m = simRound(dt, m)
+		}
+		total = simAdd(dt, total, m, false)
+	}
+	return simRound(dt, narrow(total/float64(ranks), dt == ir.F64))
+}
+
+// TestMeanCertified: a sum of certified integers divides exactly by a power of
+// two, and not surely by another number.
+func TestMeanCertified(t *testing.T) {
+	for _, c := range []struct {
+		vals  []float64
+		y     float64
+		exact bool
+	}{
+		{[]float64{1, 2}, 1.5, true}, {[]float64{1, 2, 3}, 2, false}, {[]float64{0.5, 0.5}, 0.5, false}, {[]float64{1, 2, 3, 5}, 2.75, true},
+	} {
+		x := newArray(ir.BF16, []int64{int64(len(c.vals))})
+		x.f = c.vals
+		y, err := mean([]int{0}, x, ir.BF16, alone)
+		if err != nil || y.f[0] != c.y || (y.e[0] == 0) != c.exact {
+			t.Errorf("mean of %v: %v ±%v, want %v, exact %v; %v", c.vals, y.f, y.e, c.y, c.exact, err)
+		}
+	}
+}
