@@ -112,7 +112,7 @@ func (c *checker) checkShape(s *Stmt) bool {
 		c.errorf("structure", s.Pos, "%s needs into %%place", s.Op).help(s.Op.String() + ": " + info.Doc)
 	case s.Into != nil && len(s.Results) > 0:
 		c.errorf("structure", s.Into.Pos, "a statement has a result or an into, not both").help("leave one out")
-	case info.Into == IntoMay && s.Into == nil && len(s.Results) == 0:
+	case computes(s.Op) && s.Into == nil && len(s.Results) == 0:
 		c.errorf("structure", s.Pos, "the result of %s is dropped", s.Op).help("%y = " + s.Op.String() + " …, or … into %y")
 	}
 	for i := range s.Attrs {
@@ -133,6 +133,12 @@ func (c *checker) checkShape(s *Stmt) bool {
 		c.checkPeer(s.Peer)
 	}
 	return c.failed == before
+}
+
+// computes reports whether op leaves its result in a name or a place.
+func computes(op Op) bool {
+	class := op.Info().Class
+	return class == ClassTensor || class == ClassView || class == ClassCollective
 }
 
 func (c *checker) checkAttr(s *Stmt, i int) {

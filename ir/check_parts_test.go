@@ -1,0 +1,82 @@
+package ir
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// TestCheckSurvivesMissingParts takes parts of statements away that the parser
+// always gives them.
+func TestCheckSurvivesMissingParts(t *testing.T) {
+	for seed := range randomRuns() / 4 {
+		r := rand.New(rand.NewPCG(seed, 5))
+		p := mustParse(t, "sample", checkSample)
+		var all []*Stmt
+		for _, f := range p.Funcs {
+			f.Body.Walk(func(s *Stmt) { all = append(all, s) })
+		}
+		maim(r, p, all[r.IntN(len(all))])
+		judgeCheck(t, "", p)
+	}
+}
+
+func maim(r *rand.Rand, p *Program, s *Stmt) {
+	switch r.IntN(16) {
+	case 0:
+		s.Results = nil
+	case 1:
+		s.Results = append(s.Results, Name{Text: "extra"}, Name{Text: "more"})
+	case 2:
+		s.Exprs = nil
+	case 3:
+		s.Exprs = append(s.Exprs, nil)
+	case 4:
+		s.Type = nil
+	case 5:
+		s.Body, s.Else = nil, &Block{}
+	case 6:
+		s.Peer = nil
+	case 7:
+		s.Args = nil
+	case 8:
+		s.Op = Op(r.IntN(256))
+	case 9:
+		s.Into = &Place{}
+	case 10:
+		s.Attrs = append(s.Attrs, Attr{Name: pickOf(r, "axis", "over", "op", "by", "root"), Kind: AttrKind(r.IntN(7))})
+	case 11:
+		for i := range s.Attrs {
+			s.Attrs[i].Exprs, s.Attrs[i].Words, s.Attrs[i].IsNum = nil, nil, false
+		}
+	case 12:
+		s.Args = append(s.Args, Place{Main: true}, Place{Name: "x", Index: &Expr{Kind: ExprAdd}})
+	case 13:
+		s.Type = &Type{DType: DType(r.IntN(256)), Dims: []Dimension{{}}}
+	case 14:
+		f := p.Funcs[r.IntN(len(p.Funcs))]
+		f.Params = append(f.Params, &Param{Name: "p"})
+		if r.IntN(2) == 0 {
+			f.Body = nil
+		}
+	case 15:
+		m := p.Meshes[r.IntN(len(p.Meshes))]
+		m.Axes = append(m.Axes, MeshAxis{Name: "n"})
+		if r.IntN(2) == 0 {
+			m.Axes = nil
+		}
+	}
+}
+
+// TestDuplicateAttr: a second one only comes from Go.
+func TestDuplicateAttr(t *testing.T) {
+	b := NewBuilder("built")
+	x := Tensor(F32, Dimn(Int(8)))
+	b.Func("f", []*Param{In("x", x)}, []*Type{x}, "", func(b *BlockBuilder) {
+		b.Return(b.Value("y", nil, OpScale, []Place{V("x")}, NumberAttr("by", 2), NumberAttr("by", 3)))
+	})
+	_, ds := Check(b.Program())
+	if len(ds) != 1 || !strings.Contains(ds[0].Message, "by= is given twice") {
+		t.Errorf("%v", ds)
+	}
+}
