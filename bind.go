@@ -13,6 +13,10 @@ import (
 // types, shapes.
 var ErrInput = exec.ErrInput
 
+// MismatchError is wrapped by what a run returns when ranks that should hold the
+// same part of a result do not: mostly a wait that the program lacks.
+type MismatchError = exec.MismatchError
+
 // Strategies lists what LowerOptions.Strategy and LoadOptions.Strategy accept.
 func Strategies() []string { return compile.Strategies }
 

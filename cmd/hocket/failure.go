@@ -55,7 +55,6 @@ func (f *failure) helping(format string, args ...any) *failure {
 // parser of the command line.
 func classify(ctx context.Context, err error) *failure {
 	var f *failure
-	var ds hocket.Diagnostics
 	switch {
 	case err == nil:
 		return &failure{}
@@ -63,10 +62,24 @@ func classify(ctx context.Context, err error) *failure {
 		return &failure{code: exitInterrupted, kind: "interrupted", err: errors.New("interrupted")}
 	case errors.As(err, &f):
 		return f
-	case errors.As(err, &ds):
+	}
+	if ds := findings(err); ds != nil {
 		return ofDiagnostics(ds)
 	}
 	return &failure{code: exitUsage, kind: "usage", err: err, help: "see hocket --help"}
+}
+
+// findings returns the diagnostics that err is made of, nil where it is none.
+func findings(err error) hocket.Diagnostics {
+	var ds hocket.Diagnostics
+	var d *ir.Diagnostic
+	switch {
+	case errors.As(err, &ds):
+		return ds
+	case errors.As(err, &d):
+		return hocket.Diagnostics{d}
+	}
+	return nil
 }
 
 // ofDiagnostics says whose fault diagnostics are: the program's, unless hocket
@@ -84,15 +97,16 @@ func ofDiagnostics(ds hocket.Diagnostics) *failure {
 // ofMachine classifies what loading or running a model returned.
 func ofMachine(err error) error {
 	var f *failure
-	var ds hocket.Diagnostics
+	var mismatch *hocket.MismatchError
+	ds := findings(err)
 	switch {
 	case err == nil, errors.As(err, &f):
 		return err
-	case errors.As(err, &ds):
+	case ds != nil:
 		return ofDiagnostics(ds)
 	case errors.Is(err, hocket.ErrInput):
 		return &failure{code: exitUsage, kind: "input", err: err}
-	case errors.Is(err, hocket.ErrDiffers):
+	case errors.Is(err, hocket.ErrDiffers), errors.As(err, &mismatch):
 		return &failure{code: exitHocket, kind: "differs", err: err}
 	}
 	return &failure{code: exitMachine, kind: "machine", err: err}
@@ -101,11 +115,10 @@ func ofMachine(err error) error {
 // ofHocket classifies an error that only a fault of hocket leads to, where it
 // says nothing about the program.
 func ofHocket(err error) error {
-	var ds hocket.Diagnostics
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &ds):
+	}
+	if ds := findings(err); ds != nil {
 		return ofDiagnostics(ds)
 	}
 	return &failure{code: exitHocket, kind: "internal", err: err}
@@ -113,11 +126,10 @@ func ofHocket(err error) error {
 
 // diagnostics returns f in the form in which findings are shown.
 func (f *failure) diagnostics() hocket.Diagnostics {
-	var ds hocket.Diagnostics
-	switch {
-	case f.err == nil:
+	if f.err == nil {
 		return nil
-	case errors.As(f.err, &ds):
+	}
+	if ds := findings(f.err); ds != nil {
 		return ds
 	}
 	return hocket.Diagnostics{{Severity: f.severity, Kind: f.kind, Message: f.err.Error(), Help: f.help}}

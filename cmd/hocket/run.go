@@ -71,7 +71,7 @@ An input is one of
 		if err != nil {
 			return err
 		}
-		j := &job{app: a, flags: o, arg: args[0], program: p, inputs: in}
+		j := &job{app: a, flags: o, again: sameRun(c, args[0], bindings, o), program: p, inputs: in}
 		return j.run(c.Context(), b)
 	}
 	return c
@@ -146,7 +146,7 @@ func (o *runFlags) checkMachine() error {
 type job struct {
 	app     *app
 	flags   *runFlags
-	arg     string // PROGRAM as given
+	again   []string // the command line, but for --schedules, --seed and outputs
 	program *hocket.Program
 	inputs  *inputs
 

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
 )
 
 // reference evaluates the reference of every repetition, once.
@@ -14,11 +19,23 @@ func (j *job) reference(ctx context.Context) error {
 	for len(j.refs) < len(j.batch) {
 		ref, err := j.model.Reference(ctx, j.batch[len(j.refs)])
 		if err != nil {
-			return ofMachine(err)
+			return ofReference(err)
 		}
 		j.refs = append(j.refs, ref)
 	}
 	return nil
+}
+
+// ofReference classifies what the evaluator returned. That it finds a program
+// too large says nothing against the program.
+func ofReference(err error) error {
+	err = ofMachine(err)
+	ds := findings(err)
+	if ds == nil || slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Kind != "limit" }) {
+		return err
+	}
+	return &failure{code: exitMachine, kind: "limit", err: fmt.Errorf("no reference to compare with: %s", ds[0].Message),
+		help: "make dims smaller with --dim, or run without --compare and --schedules"}
 }
 
 // compare compares one report for each repetition and keeps the weakest
@@ -64,27 +81,58 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, j.again(next, dog.explain(guarded, err))
+		return nil, j.failed(next, dog.explain(guarded, err))
 	}
 	return last, nil
 }
 
-// again adds how to run a schedule alone that went wrong. The inputs' seed has
-// to be said, since --seed now draws another schedule.
-func (j *job) again(seed int64, err error) error {
+// failed says of a schedule that went wrong how to run it alone. The inputs'
+// seed has to be spelled out, since --seed now draws the schedule.
+func (j *job) failed(seed int64, err error) error {
 	err = ofMachine(err)
 	var f *failure
 	if !errors.As(err, &f) || f.code != exitHocket && f.code != exitMachine {
 		return err
 	}
-	args := []string{"hocket run", j.arg, "--schedules 1", fmt.Sprintf("--seed %d", seed)}
-	if j.flags.repeat > 1 {
-		args = append(args, fmt.Sprintf("--repeat %d", j.flags.repeat))
+	if f.kind == "differs" {
+		j.app.out.Compare = &comparison{Verdict: "differs", Against: j.refs[0].Against}
 	}
+	args := append(j.again, "--schedules", "1", "--seed", fmt.Sprint(seed))
 	if !j.inputs.fixed {
-		args = append(args, "--in "+j.inputs.rest.String())
+		args = append(args, "--in", j.inputs.rest.String())
 	}
 	shown := *f
-	shown.err = err
-	return shown.helping("run it alone: %s, and this run's other flags", strings.Join(args, " "))
+	shown.err = err // with the schedule's number
+	return shown.helping("run it alone: %s", strings.Join(args, " "))
+}
+
+// sameRun returns the words of a command line that repeats this one on other
+// schedules.
+func sameRun(c *cobra.Command, program string, b *bindFlags, o *runFlags) []string {
+	words := []string{c.CommandPath(), quoted(program)}
+	for _, name := range []string{"ranks", "func", "strategy", "repeat", "timeout", "budget"} {
+		if f := c.Flags().Lookup(name); f.Changed {
+			words = append(words, "--"+name, quoted(f.Value.String()))
+		}
+	}
+	lists := []struct {
+		flag   string
+		values []string
+	}{{"--dim", b.dims}, {"--define", b.defines}, {"--in", o.in}}
+	for _, l := range lists {
+		for _, v := range l.values {
+			words = append(words, l.flag, quoted(v))
+		}
+	}
+	return words
+}
+
+// quoted quotes a word as a shell wants it.
+func quoted(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./=:,+%@", r)
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -157,6 +157,10 @@ func TestClassify(t *testing.T) {
 		{ofMachine(errors.New("no memory")), exitMachine},
 		{ofMachine(wrong), exitProgram},
 		{ofMachine(fmt.Errorf("x: %w", hocket.ErrDiffers)), exitHocket},
+		{ofMachine(fmt.Errorf("x: %w", &hocket.MismatchError{})), exitHocket},
+		{ofMachine(&ir.Diagnostic{Kind: "lifetime"}), exitProgram},
+		{ofReference(&ir.Diagnostic{Kind: "lifetime"}), exitProgram},
+		{ofReference(&ir.Diagnostic{Kind: "limit"}), exitMachine},
 		{ofHocket(errors.New("a pass broke")), exitHocket},
 		{ofHocket(wrong), exitProgram},
 	} {
@@ -178,3 +182,13 @@ func TestProgramSizeIsBounded(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func TestQuoted(t *testing.T) {
+	for s, want := range map[string]string{
+		"a/b.hkt": "a/b.hkt", "T=4096": "T=4096", "C=ceildiv(T,16)": "'C=ceildiv(T,16)'", "": "''", "it's": `'it'\''s'`, "w.safetensors#w": "'w.safetensors#w'",
+	} {
+		if got := quoted(s); got != want {
+			t.Errorf("%q: %s, want %s", s, got, want)
+		}
+	}
+}
