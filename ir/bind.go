@@ -554,36 +554,54 @@ func (f *Func) walkExprs(see func(*Expr)) {
 	})
 }
 
-// checkFuncs checks the signatures of the bound function and all it calls, and
+// boundCheck checks the signatures of the bound function and all it calls, and
 // in their bodies every early constraint of blocks that run.
-func (b *Bound) checkFuncs() Diagnostics {
-	var ds Diagnostics
-	for _, f := range b.Info.Prog.reached(b.Func) {
-		ds = append(ds, b.checkSignature(f)...)
-		ds = b.checkBlock(ds, f.Body)
-	}
-	return ds
+type boundCheck struct {
+	*Bound
+	funcs map[string]*Func
+	seen  map[*Func]bool
+	ds    Diagnostics
 }
 
-func (b *Bound) checkBlock(ds Diagnostics, blk *Block) Diagnostics {
+func (b *Bound) checkFuncs() Diagnostics {
+	c := &boundCheck{Bound: b, funcs: map[string]*Func{}, seen: map[*Func]bool{}}
+	for _, f := range b.Info.Prog.Funcs {
+		c.funcs[f.Name] = f
+	}
+	c.checkFunc(b.Func)
+	return c.ds
+}
+
+func (b *boundCheck) checkFunc(f *Func) {
+	if f == nil || b.seen[f] {
+		return
+	}
+	b.seen[f] = true
+	b.ds = append(b.ds, b.checkSignature(f)...)
+	b.checkBlock(f.Body)
+}
+
+func (b *boundCheck) checkBlock(blk *Block) {
 	if blk == nil {
-		return ds
+		return
 	}
 	for _, s := range blk.Stmts {
 		for i := range b.Info.Constraints[s] {
-			if c := &b.Info.Constraints[s][i]; !c.late && len(ds) < maxDiagnostics {
-				ds = appendDiag(ds, b.check(c, b.Env(0, nil)))
+			if c := &b.Info.Constraints[s][i]; !c.late && len(b.ds) < maxDiagnostics {
+				b.ds = appendDiag(b.ds, b.check(c, b.Env(0, nil)))
 			}
+		}
+		if s.Op == OpCall {
+			b.checkFunc(b.funcs[s.Callee.Text])
 		}
 		then, other := b.runs(s)
 		if then {
-			ds = b.checkBlock(ds, s.Body)
+			b.checkBlock(s.Body)
 		}
 		if other {
-			ds = b.checkBlock(ds, s.Else)
+			b.checkBlock(s.Else)
 		}
 	}
-	return ds
 }
 
 // runs reports which blocks of s may run, as far as dims decide it.

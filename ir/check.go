@@ -31,6 +31,9 @@ func Check(p *Program) (*Info, Diagnostics) {
 		badSize: map[string]bool{},
 		funcs:   map[string]*Func{},
 		unknown: map[string]bool{},
+
+		chainKnown: map[*Func]bool{},
+		inCycle:    map[*Func]bool{},
 	}
 	c.norm.resolve = c.meaning
 	if c.checkHeads(); c.failed == 0 {
@@ -54,6 +57,8 @@ type checker struct {
 	// sizes are the sizes of mesh axes; badSize names those reported as wrong.
 	sizes   map[string]poly
 	badSize map[string]bool
+	// chainKnown and inCycle remember what was found out of refines chains.
+	chainKnown, inCycle map[*Func]bool
 	// failed counts errors, those included that are not shown again.
 	failed int
 
@@ -252,16 +257,35 @@ func (c *checker) checkRefines(f *Func) {
 			help(didYouMean(f.Refines.Text, c.funcNames()))
 		return
 	}
-	for h, steps := g, 0; h != nil && steps <= maxNesting; h, steps = c.funcs[h.Refines.Text], steps+1 {
-		if h == f {
-			c.errorf("structure", f.Refines.Pos, "%s refines itself", f.Name).help("one of them must say what the others compute")
-			return
-		}
+	if c.refinesItself(f) {
+		c.errorf("structure", f.Refines.Pos, "%s refines itself", f.Name).help("one of them must say what the others compute")
+		return
 	}
 	if d := c.signatureDifference(f, g); d != "" {
 		c.errorf("type", f.Refines.Pos, "%s cannot refine %s: %s", f.Name, g.Name, d).
 			at(g.Pos, "declared here").help("both must have the same parameters and results, layouts included")
 	}
+}
+
+// refinesItself follows refines clauses from f, and remembers of every function
+// on the way where its chain ends: nowhere (a cycle) or in a function without one.
+func (c *checker) refinesItself(f *Func) bool {
+	var path []*Func
+	onPath := map[*Func]bool{}
+	h := f
+	for h != nil && !onPath[h] && !c.chainKnown[h] {
+		path, onPath[h] = append(path, h), true
+		h = c.funcs[h.Refines.Text]
+	}
+	cycle := h != nil && onPath[h]
+	for i := len(path) - 1; i >= 0; i-- {
+		c.chainKnown[path[i]] = true
+		if cycle {
+			c.inCycle[path[i]] = true
+			cycle = path[i] != h
+		}
+	}
+	return c.inCycle[f]
 }
 
 func (c *checker) signatureDifference(f, g *Func) string {

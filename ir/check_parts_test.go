@@ -80,3 +80,16 @@ func TestDuplicateAttr(t *testing.T) {
 		t.Errorf("%v", ds)
 	}
 }
+
+// TestRefinesCycles: those on a cycle refine themselves, those before it do not.
+func TestRefinesCycles(t *testing.T) {
+	const src = "func a() refines b { }\nfunc b() refines c { }\nfunc c() refines d { }\nfunc d() refines b { }\nfunc e() refines a { }\nfunc g() { }\nfunc h() refines g { }\n"
+	_, ds := Check(mustParse(t, "refines", src))
+	var got []string
+	for _, d := range ds {
+		got = append(got, d.Message)
+	}
+	if want := "b refines itself, c refines itself, d refines itself"; strings.Join(got, ", ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -30,6 +30,7 @@ func (c *checker) checkStmt(s *Stmt) {
 		c.errorf("structure", s.Pos, "a statement without an operation")
 		return
 	}
+	c.norm.forget()
 	if c.blocks > maxNesting {
 		c.errorf("limit", s.Pos, "blocks nest deeper than %d", maxNesting).help("move the inner ones into a function")
 		return

@@ -56,6 +56,17 @@ type normalizer struct {
 	resolve func(*Expr) (poly, bool)
 	numbers map[string]uint32
 	atoms   []atom
+	// done remembers operations, for expressions share their parts. What names
+	// mean changes from statement to statement: forget then.
+	done map[*Expr]poly
+}
+
+// forget is called where names may get another meaning.
+func (n *normalizer) forget() {
+	if len(n.done) > maxMonomials {
+		n.done = nil // clearing costs what the map once held
+	}
+	clear(n.done)
 }
 
 func constant(v int64) poly {
@@ -106,11 +117,19 @@ func (n *normalizer) norm(e *Expr) poly {
 		}
 		return n.leaf(leafKey(e), atom{expr: e, nonNegative: e.Kind != ExprVar, rankDependent: e.Kind != ExprSize})
 	}
-	a, b := n.norm(e.Args[0]), n.norm(e.Args[1])
-	if out, ok := combine(e.Kind, a, b); ok && len(out) <= maxMonomials {
-		return out
+	if p, known := n.done[e]; known {
+		return p
 	}
-	return n.opaque(e, a, b)
+	a, b := n.norm(e.Args[0]), n.norm(e.Args[1])
+	out, ok := combine(e.Kind, a, b)
+	if !ok || len(out) > maxMonomials {
+		out = n.opaque(e, a, b)
+	}
+	if n.done == nil {
+		n.done = map[*Expr]poly{}
+	}
+	n.done[e] = out
+	return out
 }
 
 func leafKey(e *Expr) string {
