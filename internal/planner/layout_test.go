@@ -174,6 +174,101 @@ func f(%x: f32[64]) -> f32[64] {
 	}
 }
 
+// What a collective or transfer teaches one rank about another's earlier work
+// (S5): rank from fills %a, then rank to puts over it.
+func TestWhatMeetingsTeach(t *testing.T) {
+	all := func(from, to int) bool { return true }
+	for _, c := range []struct {
+		stmt string
+		want func(from, to int) bool
+	}{
+		{"barrier over=tp", all},
+		{"all_reduce %x into %y, over=tp, op=sum", all},
+		{"all_gather %x into %g, over=tp", all},
+		{"reduce_scatter %g into %x2, over=tp, op=sum", all},
+		{"all_to_all %g into %g2, over=tp", all},
+		{"broadcast %x into %y, over=tp, root=1", func(from, to int) bool { return from == 1 }},
+		{"scatter %g into %x2, over=tp, root=2", func(from, to int) bool { return from == 2 }},
+		{"reduce %x into %y, over=tp, root=1, op=sum", func(from, to int) bool { return to == 1 }},
+		{"gather %x into %g, over=tp, root=0", func(from, to int) bool { return to == 0 }},
+		{"permute %x into %y, over=tp, to=(rank(tp) + 1) mod 3, from=(rank(tp) + 2) mod 3", func(from, to int) bool { return to == (from+1)%3 }},
+		{"group { send %x to tp[(rank(tp) + 1) mod 3]\n recv %y from tp[(rank(tp) + 2) mod 3] }", all},
+		{"if rank(tp) == 0 { send %x to tp[1] }\n if rank(tp) == 1 { recv %y from tp[0] }", func(from, to int) bool { return from < 2 && to < 2 }},
+		{"signal %c at tp[(rank(tp) + 1) mod 3]\n wait %c >= 1", func(from, to int) bool { return to == (from+1)%3 }},
+		{"let %nothing = 0", func(from, to int) bool { return false }},
+	} {
+		for from := range 3 {
+			for to := range 3 {
+				src := fmt.Sprintf(`
+mesh tp[3]
+func f(%%x: f32[6]) -> f32[6] {
+  %%c = counter
+  %%y = alloc f32[6]
+  %%x2 = alloc f32[6]
+  %%g = alloc f32[18]
+  %%g2 = alloc f32[18]
+  fill into %%g, value=1
+  %%a = alloc f32[6] symmetric
+  %%b = alloc f32[6] symmetric
+  if rank(tp) == %d { fill into %%a, value=1 }
+  %s
+  if rank(tp) == %d { put %%x into %%b at tp[%d] }
+  barrier over=tp
+  copy %%x into %%y
+  return %%y
+}
+`, from, c.stmt, to, from)
+				p, _ := mustPlan(t, src, ir.Binding{})
+				u, err := simulate(nil, p, &Stats{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var a, b int32
+				for i, buf := range p.Buffers {
+					switch buf.Name {
+					case "%a":
+						a = int32(i)
+					case "%b":
+						b = int32(i)
+					}
+				}
+				if got, want := u.mayShare(a, b), from == to || c.want(from, to); got != want {
+					t.Errorf("%s: rank %d knows of rank %d's work: %v, want %v", c.stmt, to, from, got, want)
+				}
+			}
+		}
+	}
+}
+
+// A range remembers, rank by rank, who used it last: %z lives on rank 1 only,
+// and %b, which follows it on rank 0, says nothing about it.
+func TestOnlineLayoutRemembersEachRank(t *testing.T) {
+	p, _ := mustPlan(t, `
+mesh tp[2]
+func f(%in: f32[6]) -> f32[6] {
+  %s = stream
+  %x = alloc f32[6]
+  fill into %x, value=1
+  on %s { wait main
+    %z = alloc f32[6]
+    if rank(tp) == 1 { fill into %z, value=1 } }
+  %b = alloc f32[6]
+  if rank(tp) == 0 { fill into %b, value=1 }
+  %c = alloc f32[6]
+  if rank(tp) == 1 { fill into %c, value=1 }
+  wait %s
+  return %in
+}
+`, ir.Binding{})
+	relayOut(p, online)
+	if err := verifyLayout(p); err != nil {
+		t.Errorf("%v\n%s", err, p)
+	}
+	if want := p.Memory.Inputs + 2*256; p.ArenaBytes != want {
+		t.Errorf("arena of %d bytes, want %d", p.ArenaBytes, want)
+	}
+}
+
 // random programs: buffers of random sizes used on random streams of random
 // ranks with random waits, signals and barriers between.
 func randomProgram(t *rapid.T) string {
@@ -203,7 +298,7 @@ func randomProgram(t *rapid.T) string {
 			next = min(next+1, buffers-1)
 		}
 		var line string
-		switch rapid.IntRange(0, 8).Draw(t, "kind") {
+		switch rapid.IntRange(0, 12).Draw(t, "kind") {
 		case 0, 1, 2:
 			line = fmt.Sprintf("fill into %%b%d, value=1", buf)
 		case 3, 4:
@@ -220,6 +315,16 @@ func randomProgram(t *rapid.T) string {
 				continue
 			}
 			line = fmt.Sprintf("wait %%n%d >= %d", buf, rapid.IntRange(1, signals[buf]).Draw(t, "value"))
+		case 9, 10:
+			line = fmt.Sprintf("if rank(tp) == %d { fill into %%b%d, value=1 }", rapid.IntRange(0, ranks-1).Draw(t, "rank"), buf)
+		case 11:
+			line = fmt.Sprintf("all_reduce %%b%d into %%b%d, over=tp, op=sum", buf, buf)
+		case 12:
+			line = fmt.Sprintf("%s %%b%d into %%b%d, over=tp, root=%d", rapid.SampledFrom([]string{"broadcast", "reduce"}).Draw(t, "op"),
+				buf, buf, rapid.IntRange(0, ranks-1).Draw(t, "root"))
+			if strings.HasPrefix(line, "reduce") {
+				line += ", op=sum"
+			}
 		}
 		fmt.Fprintf(&b, "  on %s { %s }\n", on, line)
 	}

@@ -342,10 +342,12 @@ func f(%x: f32[4]) -> f32[4] {
   return %y
 }
 `
-	a, _ := mustPlan(t, sugar, ir.Binding{})
-	b, _ := mustPlan(t, explicit, ir.Binding{})
-	if a.Hash() != b.Hash() {
-		t.Errorf("the plans differ:\n%s\n%s", a, b)
+	for _, bounds := range []string{"1..6", "0-4..2"} {
+		a, _ := mustPlan(t, strings.Replace(sugar, "1..6", bounds, 1), ir.Binding{})
+		b, _ := mustPlan(t, strings.Replace(explicit, "1..6", bounds, 1), ir.Binding{})
+		if a.Hash() != b.Hash() {
+			t.Errorf("the plans differ:\n%s\n%s", a, b)
+		}
 	}
 	empty, _ := mustPlan(t, strings.Replace(sugar, "1..6", "6..6", 1), ir.Binding{})
 	if got := len(lines(empty, 0)); got != 1+3+3+3+1 {
