@@ -569,6 +569,7 @@ func (b *Bound) checkFuncs() Diagnostics {
 		c.funcs[f.Name] = f
 	}
 	c.checkFunc(b.Func)
+	c.ds.Sort()
 	return c.ds
 }
 

@@ -93,3 +93,37 @@ func TestRefinesCycles(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// TestNestingLimit: what Go nests deeper than a text could is refused, with one
+// error.
+func TestNestingLimit(t *testing.T) {
+	var nest func(b *BlockBuilder, depth int)
+	nest = func(b *BlockBuilder, depth int) {
+		if depth > 0 {
+			b.If(Int(0), EQ, Int(0), func(b *BlockBuilder) { nest(b, depth-1) }, nil)
+		}
+	}
+	for _, c := range []struct{ depth, errors int }{{maxNesting - 1, 0}, {maxNesting + 5, 1}} {
+		b := NewBuilder("nested")
+		b.Func("f", nil, nil, "", func(b *BlockBuilder) { nest(b, c.depth) })
+		if _, ds := Check(b.Program()); len(ds) != c.errors || c.errors > 0 && ds[0].Kind != "limit" {
+			t.Errorf("depth %d: %v", c.depth, ds)
+		}
+	}
+}
+
+func TestCallDepthLimit(t *testing.T) {
+	b := NewBuilder("calls")
+	const last = 2 * maxNesting
+	for i := range last {
+		b.Func("f"+itoa(i), nil, nil, "", func(b *BlockBuilder) {
+			if i+1 < last {
+				b.Call(nil, "f"+itoa(i+1))
+			}
+		})
+	}
+	_, ds := Check(b.Program())
+	if len(ds) == 0 || ds[0].Kind != "limit" {
+		t.Errorf("%v", ds)
+	}
+}

@@ -208,21 +208,19 @@ func (in *inference) wholeOperands() bool {
 // sameOnAllRanks refuses, on values, what would make their copies differ: a
 // factor, a fill or an extent that depends on the rank.
 func (in *inference) sameOnAllRanks() bool {
-	if in.local {
-		return true
-	}
 	for _, a := range in.s.Attrs {
-		if a.Kind == AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
+		if !in.local && a.Kind == AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
 			in.errorf("type", a.Exprs[0].Pos, "a value is the same on every rank, and %s is not", brief(a.Exprs[0])).help("write to a buffer: … into %b")
 			return false
 		}
 	}
-	if t := in.s.Type; t != nil && in.s.Op == OpFill {
-		for _, d := range t.Dims {
-			if in.rankDependent(d.Extent) {
-				in.errorf("type", t.Pos, "the extents of a value are the same on every rank, and %s is not", brief(d.Extent)).help("write to a buffer: … into %b")
-				return false
-			}
+	if in.s.Type == nil || in.local && in.s.Op != OpClaim {
+		return true
+	}
+	for _, d := range in.s.Type.Dims {
+		if in.rankDependent(d.Extent) {
+			in.errorf("type", in.s.Type.Pos, "the extents of a value are the same on every rank, and %s is not", brief(d.Extent)).help("write to a buffer: … into %b")
+			return false
 		}
 	}
 	return true
