@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -252,8 +253,14 @@ func f(%in: f32[6]) -> f32[6] {
   on %s { wait main
     %z = alloc f32[6]
     if rank(tp) == 1 { fill into %z, value=1 } }
+  %q = alloc f32[6] host // elsewhere: makes rank 0's list as long as rank 1's
+  if rank(tp) == 0 {
+    for %i in 0..4 { fill into %q, value=1 }
+  }
   %b = alloc f32[6]
   if rank(tp) == 0 { fill into %b, value=1 }
+  %k = alloc f32[6] host
+  for %i in 0..4 { fill into %k, value=1 }
   %c = alloc f32[6]
   if rank(tp) == 1 { fill into %c, value=1 }
   wait %s
@@ -368,10 +375,11 @@ func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []ite
 	}
 	var items []item
 	for i, b := range p.Buffers {
-		if b.Role != plan.RoleInput && b.Bytes > 0 {
+		if b.Role != plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
 			items = append(items, item{buf: int32(i), size: aligned(b.Bytes)})
 		}
 	}
+	slices.SortStableFunc(items, func(a, b item) int { return int(p.Buffers[a.buf].First - p.Buffers[b.buf].First) })
 	for _, it := range place(p, u, items, stats) {
 		p.Buffers[it.buf].Offset = p.Memory.Inputs + it.off
 		p.ArenaBytes = max(p.ArenaBytes, p.Buffers[it.buf].Offset+it.size)
