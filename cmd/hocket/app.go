@@ -100,7 +100,9 @@ func (a *app) rootCommand() *cobra.Command {
 		Use:   "hocket",
 		Short: "Compile and run multi-GPU host programs",
 		Long: `Hocket checks, lowers and runs multi-GPU host programs: what runs on which
-stream of which device, with communication hidden under computation.`,
+stream of which device, with communication hidden under computation.
+
+For completions of the shell you use, see hocket completion --help.`,
 		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
   hocket check examples/mlp.hkt -n 4
   hocket opt examples/mlp.hkt --print-after all`,

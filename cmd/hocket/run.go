@@ -242,7 +242,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	}
 	err = ofMachine(j.model.Prepare(ctx, nil))
 	var f *failure
-	if errors.As(err, &f) && f.code == exitMachine {
+	if errors.As(err, &f) && f.code == exitMachine && !errors.Is(err, hocket.ErrUnsupported) {
 		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(arena))
 	}
 	return err

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/tensor"
+)
+
+const fuzzProgram = `dim T = 4
+dim C = 2
+mesh tp[C]
+func f(%x: f32[T/tp, K]) -> f32[T/tp, K] {
+  return %x
+}
+`
+
+// FuzzBinding gives check any dims and definitions: no panic, a code of the
+// contract, and an explanation of every failure.
+func FuzzBinding(f *testing.F) {
+	f.Add("T=8", "K=T*2", "2")
+	f.Add("K=-1", "C=size(tp)", "0")
+	f.Add("T=9223372036854775807", "K=((T", "65537")
+	f.Add("=", "K=C mod 0", "x")
+	f.Fuzz(func(t *testing.T, dim, define, ranks string) {
+		a, out, errs := testApp(strings.NewReader(fuzzProgram))
+		ctx := context.Background()
+		code := a.finish(ctx, a.execute(ctx, []string{"check", "-", "--dim", dim, "--define", define, "-n", ranks}))
+		switch code {
+		case exitProgram, exitUsage, exitUndecided:
+		default:
+			t.Errorf("code %d: %s", code, errs)
+		}
+		if out.Len()+errs.Len() == 0 {
+			t.Errorf("code %d, and nothing said", code)
+		}
+	})
+}
+
+// FuzzInputs gives --in any text. What it accepts keeps its meaning when it is
+// printed and read again.
+func FuzzInputs(f *testing.F) {
+	f.Add("x=ints:1")
+	f.Add("%x=a=b.safetensors#c")
+	f.Add("rand:18446744073709551615")
+	f.Add("../x.npy")
+	f.Fuzz(func(t *testing.T, text string) {
+		in, err := parseInputs([]string{text}, 0)
+		if err != nil {
+			return
+		}
+		for name, spec := range in.specs {
+			again, err := parseInputs([]string{name + "=" + spec.String()}, 0)
+			if err != nil || again.specs[name] != spec {
+				t.Errorf("%q: %v, %v, want %v", text, again, err, spec)
+			}
+		}
+		if in.rest.Kind > tensor.SpecArange {
+			t.Errorf("%q: every parameter from %v", text, in.rest)
+		}
+	})
+}
