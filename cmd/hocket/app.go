@@ -34,9 +34,7 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	a := &app{stdin: stdin, stdout: out, text: out, stderr: stderr, columns: columns(stdout)}
 	a.colour = isTerminal(stderr) && os.Getenv("NO_COLOR") == ""
 	// Known before flags are parsed, so that a wrong flag is reported as JSON too.
-	if a.json = wantsJSON(args); a.json {
-		a.text = io.Discard
-	}
+	a.json = wantsJSON(args)
 	a.out.Hocket = version()
 	return a
 }
@@ -127,11 +125,15 @@ For completions of the shell you use, see hocket completion --help.`,
 	return root
 }
 
-// named makes the command tell JSON its name.
+// named makes the command, once its flags are read, tell JSON its name, and
+// silences its text where JSON is asked for.
 func (a *app) named(c *cobra.Command) *cobra.Command {
 	args := c.Args
 	c.Args = func(c *cobra.Command, list []string) error {
 		a.out.Command = c.Name()
+		if a.json {
+			a.text = io.Discard
+		}
 		return args(c, list)
 	}
 	return c
