@@ -140,6 +140,8 @@ func TestAnswers(t *testing.T) {
 		{"<=", "A", "B"}:                       unknown,
 		{"<=", "P + A", "rank(p)"}:             no,
 		{"<=", "0", "max(0, A - B)"}:           yes,
+		{"<=", "A", "2 * %i + 2"}:              unknown,
+		{"<=", "A mod (0 - P) + 1", "0 - P"}:   no,
 		{"%", "A * P * 3", "size(p)"}:          yes,
 		{"%", "A", "size(q)"}:                  unknown,
 		{"%", "7", "size(q)"}:                  no,
