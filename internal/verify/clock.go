@@ -1,0 +1,82 @@
+package verify
+
+// view is what one stream knows: for every stream of every rank, how many of
+// its commands are certainly done. The vector is shared with snapshots and
+// copied when it changes.
+type view struct {
+	vec    []int32
+	shared bool
+	stream int32
+	done   int32 // commands this stream has executed, over all runs
+}
+
+// snapshot is what a stream knew at some point.
+type snapshot struct {
+	vec    []int32
+	stream int32
+	done   int32
+}
+
+func (v *view) knows(e epoch) bool {
+	if e.stream == v.stream {
+		return e.pos <= v.done
+	}
+	return v.upTo(e.stream) >= e.pos
+}
+
+// upTo returns how many of another stream's commands v knows to be done.
+func (v *view) upTo(stream int32) int32 {
+	if v.vec == nil {
+		return 0
+	}
+	return v.vec[stream]
+}
+
+func (v *view) snapshot() snapshot {
+	v.shared = true
+	return snapshot{v.vec, v.stream, v.done}
+}
+
+func (s *snapshot) knows(e epoch) bool {
+	if e.stream == s.stream {
+		return e.pos <= s.done
+	}
+	return s.vec != nil && s.vec[e.stream] >= e.pos
+}
+
+// join adds what s knew and reports whether that was news. Who knows a stream's
+// n-th command knows all that stream knew then, so a snapshot whose own place
+// is known brings nothing.
+func (v *view) join(s snapshot, width int) bool {
+	if v.knows(epoch{s.stream, s.done}) {
+		return false
+	}
+	if v.vec == nil {
+		v.vec = make([]int32, width)
+	} else if v.shared {
+		v.vec = append(make([]int32, 0, width), v.vec...)
+	}
+	v.shared = false
+	into := v.vec[:len(s.vec)]
+	for i, n := range s.vec {
+		if n > into[i] {
+			into[i] = n
+		}
+	}
+	v.vec[s.stream] = max(v.vec[s.stream], s.done)
+	return true
+}
+
+// merge returns what several streams know together.
+func merge(views []*view, width int) []int32 {
+	all := make([]int32, width)
+	for _, v := range views {
+		for i, n := range v.vec {
+			if n > all[i] {
+				all[i] = n
+			}
+		}
+		all[v.stream] = max(all[v.stream], v.done)
+	}
+	return all
+}

@@ -1,0 +1,236 @@
+package verify
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// maxHeads bounds how many blocked streams a deadlock lists.
+const maxHeads = 8
+
+// deadlock tells which lanes stand still for ever; nil when all went through.
+// The first acts form a cycle, each waiting for the next, if there is one.
+func (s *sim) deadlock() *Finding {
+	var blocked []int32
+	for l := range s.lanes.cmds {
+		if _, _, ok := s.head(int32(l)); ok {
+			blocked = append(blocked, int32(l))
+		}
+	}
+	if len(blocked) == 0 {
+		return nil
+	}
+	cycle := s.cycle(blocked[0])
+	f := &Finding{Kind: KindDeadlock, Count: len(blocked)}
+	for _, l := range cycle {
+		if cmd, run, ok := s.head(l); ok && len(f.Acts) < maxHeads {
+			f.Acts = append(f.Acts, Act{Cmd: cmd, Run: run, What: s.waitsFor(l)})
+		}
+	}
+	first := f.Acts[0]
+	f.Message = "deadlock: " + place(s.ix, first) + " " + first.What
+	if first.Run > 0 {
+		f.Message += ", in the second of two consecutive runs"
+	}
+	f.Help = fmt.Sprintf("%s stand still; each of those listed waits for the next, and the last for the first: issue one of them earlier, or on a stream of its own", count(len(blocked), s.laneWord()))
+	return f
+}
+
+func (s *sim) laneWord() string {
+	if s.lanes.clocks {
+		return "stream"
+	}
+	return "rank"
+}
+
+// cycle follows from a blocked lane to one that it waits for until one comes
+// again; the lanes from there on wait for each other.
+func (s *sim) cycle(lane int32) []int32 {
+	at := map[int32]int{}
+	var way []int32
+	for {
+		if k, seen := at[lane]; seen {
+			return way[k:]
+		}
+		at[lane] = len(way)
+		way = append(way, lane)
+		next := s.blocker(lane)
+		if next < 0 {
+			return way
+		}
+		lane = next
+	}
+}
+
+// blocker returns a lane that a blocked one waits for, -1 when what it waits
+// for can never come.
+func (s *sim) blocker(lane int32) int32 {
+	cmd, run, ok := s.head(lane)
+	if !ok {
+		return -1
+	}
+	p := s.ix.p
+	c := &p.Cmds[cmd]
+	switch c.Kind {
+	case plan.WaitEvent:
+		return s.lanes.of(&p.Cmds[s.ix.records[c.Event]])
+	case plan.WaitCounter:
+		e := &s.ix.elems[s.ix.elem(c.Counter, c.Rank, c.Elem)]
+		for i := range p.Cmds {
+			o := &p.Cmds[i]
+			if o.Kind == plan.Signal && o.Counter == c.Counter && o.Elem == c.Elem && o.Peer == c.Rank {
+				if l := s.lanes.of(o); !s.passedBy(l, int32(i), run) {
+					return l
+				}
+			}
+		}
+		return e.stream
+	case plan.Collective:
+		for _, m := range s.members(&p.Colls[c.Coll]) {
+			if h, r, ok := s.head(m); !ok || h == cmd || r == run && p.Cmds[h].Kind == plan.Collective && p.Cmds[h].Coll == c.Coll {
+				continue
+			}
+			return m
+		}
+	case plan.Group:
+		for _, t := range c.Group {
+			if l := s.otherSide(t); l >= 0 && l != lane && s.posted[run][t.Pair] == lane {
+				return l
+			}
+		}
+		return lane
+	}
+	return -1
+}
+
+// passedBy reports whether a lane has executed a command in a run.
+func (s *sim) passedBy(lane, cmd int32, run int) bool {
+	h, r, ok := s.head(lane)
+	return !ok || r > run || r == run && h > cmd
+}
+
+// otherSide returns the lane that posts the other side of a transfer.
+func (s *sim) otherSide(t plan.P2P) int32 {
+	for i := range s.ix.p.Cmds {
+		for _, o := range s.ix.p.Cmds[i].Group {
+			if o.Pair == t.Pair && o.Send != t.Send {
+				return s.lanes.of(&s.ix.p.Cmds[i])
+			}
+		}
+	}
+	return -1
+}
+
+// waitsFor says what a blocked lane's head waits for.
+func (s *sim) waitsFor(lane int32) string {
+	cmd, run, _ := s.head(lane)
+	p := s.ix.p
+	c := &p.Cmds[cmd]
+	switch c.Kind {
+	case plan.WaitEvent:
+		return "waits for what " + s.name(s.lanes.of(&p.Cmds[s.ix.records[c.Event]])) + " does not reach"
+	case plan.WaitCounter:
+		k := s.ix.elem(c.Counter, c.Rank, c.Elem)
+		have := max(s.elems[k].fired-int32(run)*s.ix.elems[k].perRun, 0)
+		return fmt.Sprintf("waits for %s[%d] >= %d, which stays at %d", p.Counters[c.Counter].Name, c.Elem, c.Value, have)
+	case plan.Collective:
+		coll := &p.Colls[c.Coll]
+		missing := ""
+		if b := s.blocker(lane); b >= 0 {
+			missing = ", where " + s.name(b) + " does not come"
+		}
+		return fmt.Sprintf("waits in %s%s", coll.Op, missing)
+	case plan.Group:
+		return fmt.Sprintf("waits for %s whose other side is not posted", count(int(s.groups[lane].open), "transfer"))
+	}
+	return "stands still"
+}
+
+// name returns a lane's name.
+func (s *sim) name(lane int32) string {
+	if !s.lanes.clocks {
+		return fmt.Sprintf("rank %d", lane)
+	}
+	return streamName(s.ix.p, lane)
+}
+
+// ambiguous reports waits that other signals than the first of their run could
+// satisfy: then nothing says what the waiting stream knows (S12).
+func (s *sim) ambiguous() []Finding {
+	var out []Finding
+	p := s.ix.p
+	least := map[int32]map[int32]bool{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if c.Kind != plan.WaitCounter {
+			continue
+		}
+		k := s.ix.elem(c.Counter, c.Rank, c.Elem)
+		if !s.ix.elems[k].many {
+			continue
+		}
+		if least[k] == nil {
+			least[k] = s.unsettled(k)
+		}
+		for run := range int32(runs) {
+			if !least[k][int32(c.Value)+run*s.ix.elems[k].perRun] {
+				continue
+			}
+			out = append(out, Finding{
+				Kind: KindMatch, Acts: []Act{{Cmd: int32(i), Run: int(run)}}, Count: 1,
+				Message: fmt.Sprintf("%s[%d] >= %d may be reached by other signals than the first %d of the run: they come from streams that are not ordered", p.Counters[c.Counter].Name, c.Elem, c.Value, c.Value),
+				Help:    "order the signalling streams by waits, over consecutive runs too, or give each stream an element of its own",
+			})
+			break
+		}
+		if len(out) == maxFindings {
+			break
+		}
+	}
+	return out
+}
+
+// unsettled returns the numbers n for which a signal behind the n-th of an
+// element does not know all of the first n.
+func (s *sim) unsettled(k int32) map[int32]bool {
+	snaps := s.elems[k].snaps
+	bad := map[int32]bool{}
+	// weakest[st] is the least that any later signal knows of stream st.
+	streams := map[int32]bool{}
+	for i := range snaps {
+		streams[snaps[i].stream] = true
+	}
+	weakest := map[int32]int32{}
+	for st := range streams {
+		weakest[st] = 1<<31 - 1
+	}
+	last := make([]map[int32]int32, len(snaps)+1) // per stream, of the first n
+	last[0] = map[int32]int32{}
+	for n := range snaps {
+		m := map[int32]int32{}
+		for st, v := range last[n] {
+			m[st] = v
+		}
+		m[snaps[n].stream] = snaps[n].done
+		last[n+1] = m
+	}
+	for n := len(snaps); n > 0; n-- {
+		for st, pos := range last[n] {
+			if weakest[st] < pos {
+				bad[int32(n)] = true
+			}
+		}
+		for st := range streams {
+			know := int32(0)
+			switch {
+			case st == snaps[n-1].stream:
+				know = snaps[n-1].done
+			case snaps[n-1].vec != nil:
+				know = snaps[n-1].vec[st]
+			}
+			weakest[st] = min(weakest[st], know)
+		}
+	}
+	return bad
+}

@@ -1,0 +1,223 @@
+package verify
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// This file turns what the steps found into words.
+
+func count(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return strconv.Itoa(n) + " " + word + "s"
+}
+
+func streamName(p *plan.Plan, stream int32) string {
+	return fmt.Sprintf("rank %d %s", p.Streams[stream].Rank, p.Streams[stream].Name)
+}
+
+// place names an act's stream, rank and iteration.
+func place(ix *index, a Act) string {
+	c := ix.cmd(a)
+	s := streamName(ix.p, c.Stream)
+	if len(c.Iter) > 0 {
+		words := make([]string, len(c.Iter))
+		for i, v := range c.Iter {
+			words[i] = strconv.FormatInt(v, 10)
+		}
+		s += ", iteration " + strings.Join(words, ".")
+	}
+	return s
+}
+
+// subject says who acts, as the reader knows them: the op, or the caller.
+func subject(ix *index, a Act) string {
+	c := ix.cmd(a)
+	switch c.Kind {
+	case plan.Input:
+		return "the caller's upload of %" + ix.p.Inputs[c.IO].Name
+	case plan.Output:
+		return "the caller's use of the result %" + strings.TrimPrefix(ix.p.Outputs[c.IO].Name, "%")
+	}
+	if op := ix.p.Sites[c.Site].Op; op != ir.InvalidOp {
+		return op.String()
+	}
+	return c.Kind.String()
+}
+
+func line(ix *index, a Act) string {
+	pos := ix.p.Sites[ix.cmd(a).Site].Pos
+	if !pos.Valid() {
+		return "a line made by lowering"
+	}
+	return fmt.Sprintf("line %d", pos.Line)
+}
+
+// findings returns what touch found, told; the first maxFindings of each kind.
+func (m *memory) findings() []Finding {
+	var out []Finding
+	raced := map[[2]int32]bool{}
+	for _, r := range m.order {
+		raced[[2]int32{m.siteOf(r.a), m.ix.p.Buffers[r.bufB].Site}] = true
+		raced[[2]int32{m.siteOf(r.b), m.ix.p.Buffers[r.bufB].Site}] = true
+		if len(out) < maxFindings {
+			out = append(out, m.tellRace(r))
+		}
+	}
+	for _, b := range m.unread {
+		if raced[[2]int32{m.siteOf(b.at), m.ix.p.Buffers[b.buf].Site}] || len(out) >= 2*maxFindings {
+			continue // the write it misses is one of the races
+		}
+		out = append(out, m.tellBlank(b))
+	}
+	return out
+}
+
+func (m *memory) siteOf(e epoch) int32 { return m.ix.p.Cmds[m.ix.act(e).Cmd].Site }
+
+func verb(write bool) string {
+	if write {
+		return "writes"
+	}
+	return "reads"
+}
+
+// does says what an act does to a buffer of a rank.
+func (m *memory) does(a Act, write bool, buf, rank int32) string {
+	s := verb(write) + " " + m.ix.p.Buffers[buf].Name
+	if m.ix.cmd(a).Rank != rank {
+		s += fmt.Sprintf(" of rank %d", rank)
+	}
+	return s
+}
+
+func (m *memory) tellRace(r *race) Finding {
+	ix, p := m.ix, m.ix.p
+	a, b := ix.act(r.a), ix.act(r.b)
+	bufA := m.accessOf(a.Cmd, r.rank, r.atom, r.writeA).buf
+	a.What, b.What = m.does(a, r.writeA, bufA, r.rank), m.does(b, r.writeB, r.bufB, r.rank)
+	f := Finding{Kind: KindRace, Acts: []Act{a, b}, Count: r.count, Unsure: r.rough}
+	if r.inside {
+		f.Acts = f.Acts[:1]
+		f.Message = fmt.Sprintf("%s reads bytes of %s that it writes itself (%s)", subject(ix, a), p.Buffers[r.bufB].Name, place(ix, a))
+		f.Help = "write to another buffer, or copy the operand first"
+		return f
+	}
+	if bufA != r.bufB {
+		f.Kind = KindReuse
+	}
+	f.Message = fmt.Sprintf("%s (%s) and %s (%s%s) may run at the same time: one %s, the other %s",
+		subject(ix, a), place(ix, a), subject(ix, b), place(ix, b), nextRun(a, b), a.What, b.What)
+	f.Why = m.whyNot(r, a, b)
+	f.Help = m.repair(r, a, b)
+	f.Picture = picture(ix, a, b)
+	return f
+}
+
+func nextRun(a, b Act) string {
+	if a.Run < b.Run {
+		return ", of the next run"
+	}
+	return ""
+}
+
+// whyNot says how far b's stream had waited for a's.
+func (m *memory) whyNot(r *race, a, b Act) string {
+	ix := m.ix
+	from, to := streamName(ix.p, r.a.stream), streamName(ix.p, r.b.stream)
+	if r.upTo == 0 {
+		return fmt.Sprintf("nothing orders them: before %s, %s has waited for nothing of %s", line(ix, b), to, from)
+	}
+	last := ix.act(epoch{r.a.stream, r.upTo})
+	return fmt.Sprintf("nothing orders them: %s has waited for %s only up to %s at %s, before %s", to, from, subject(ix, last), line(ix, last), line(ix, a))
+}
+
+// repair names the smallest edge that orders a before b, and where it goes.
+func (m *memory) repair(r *race, a, b Act) string {
+	ix := m.ix
+	ca, cb := ix.cmd(a), ix.cmd(b)
+	sa, sb := ix.p.Streams[ca.Stream].Name, ix.p.Streams[cb.Stream].Name
+	switch {
+	case ca.Rank == cb.Rank && (cb.Kind == plan.Input || cb.Kind == plan.Output || a.Run < b.Run && sb == "main"):
+		return fmt.Sprintf("join it: wait %s on main before the return", sa)
+	case ca.Rank == cb.Rank && ca.Kind == plan.Input:
+		return fmt.Sprintf("fork it: wait main on %s before %s", sb, line(ix, b))
+	case ca.Rank == cb.Rank && a.Run < b.Run:
+		return fmt.Sprintf("join and fork: wait %s on main before the return, and wait main on %s before %s", sa, sb, line(ix, b))
+	case ca.Rank == cb.Rank:
+		return fmt.Sprintf("wait %s on %s before %s", sa, sb, line(ix, b))
+	case a.Run < b.Run:
+		return fmt.Sprintf("rank %d may still be in the run before: a barrier at the start, or a signal (a credit) from rank %d behind %s that rank %d waits for before %s",
+			ca.Rank, ca.Rank, line(ix, a), cb.Rank, line(ix, b))
+	}
+	return fmt.Sprintf("signal from rank %d behind %s, and wait for that counter on rank %d's %s before %s", ca.Rank, line(ix, a), cb.Rank, sb, line(ix, b))
+}
+
+func (m *memory) tellBlank(b *blank) Finding {
+	ix := m.ix
+	at := ix.act(b.at)
+	at.What = m.does(at, false, b.buf, b.rank)
+	name := ix.p.Buffers[b.buf].Name
+	f := Finding{Kind: KindUnwritten, Acts: []Act{at}, Count: b.count, Unsure: b.rough,
+		Message: fmt.Sprintf("%s reads bytes of %s that nobody has written (%s)", subject(ix, at), name, place(ix, at)),
+		Help:    "write them first, or alloc it zero"}
+	if b.owner >= 0 {
+		over := ix.act(b.last)
+		over.What = "overwrites them as " + ix.p.Buffers[b.owner].Name
+		f.Kind, f.Acts = KindClobbered, append(f.Acts, over)
+		f.Message = fmt.Sprintf("%s reads bytes of %s that were last written as %s, by %s (%s)", subject(ix, at), name, ix.p.Buffers[b.owner].Name, subject(ix, over), place(ix, over))
+		f.Help = "the two buffers must not share bytes while both are needed: " + name + " is used later than it was planned for"
+	}
+	return f
+}
+
+// diagnostic makes a diagnostic of a finding.
+func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
+	pos := ir.Pos{}
+	main := 0 // the act the caret stands at
+	for i, a := range f.Acts {
+		if p := r.posOf(a); p.Valid() {
+			pos, main = p, i
+			if k := r.plan.Cmds[a.Cmd].Kind; k != plan.Input && k != plan.Output {
+				break
+			}
+		}
+	}
+	d := prog.Diag(f.Kind, pos, "%s", f.Message)
+	if f.Warning {
+		d.Severity = ir.Warning
+	}
+	for i, a := range f.Acts {
+		if i == main && len(f.Acts) > 1 && a.What == "" || len(f.Acts) == 1 {
+			continue
+		}
+		c := &r.plan.Cmds[a.Cmd]
+		d.Notes = append(d.Notes, ir.Note{Pos: r.posOf(a), Message: fmt.Sprintf("%s: %s%s", streamName(r.plan, c.Stream), a.What, runWord(a))})
+	}
+	if f.Why != "" {
+		d.Notes = append(d.Notes, ir.Note{Message: f.Why})
+	}
+	for row := range strings.Lines(f.Picture) {
+		d.Notes = append(d.Notes, ir.Note{Message: strings.TrimRight(row, "\n")})
+	}
+	if f.Count > 1 && !f.Warning && f.Kind != KindDeadlock {
+		d.Notes = append(d.Notes, ir.Note{Message: fmt.Sprintf("the same at %s more", count(f.Count-1, "place"))})
+	}
+	d.Help = f.Help
+	return d
+}
+
+func runWord(a Act) string {
+	if a.Run > 0 {
+		return ", in the next run"
+	}
+	return ""
+}
+
+func (r *Result) posOf(a Act) ir.Pos { return r.plan.Sites[r.plan.Cmds[a.Cmd].Site].Pos }

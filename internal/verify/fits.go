@@ -1,0 +1,121 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// fits says why the parts of a collective do not belong together, "" when they
+// do: element types, shapes as the op relates them, root, peers.
+func fits(c *plan.Coll) string {
+	n := int32(len(c.Parts))
+	if c.Op != ir.OpBarrier && c.Op.Info().Class != ir.ClassCollective {
+		return "it is no collective"
+	}
+	rooted := c.Op == ir.OpBroadcast || c.Op == ir.OpReduce || c.Op == ir.OpGather || c.Op == ir.OpScatter
+	if rooted && !within(c.Root, int(n)) {
+		return fmt.Sprintf("root=%d of %d members", c.Root, n)
+	}
+	if why := peersFit(c); why != "" {
+		return why
+	}
+	var in, out *plan.Ref
+	for m := range c.Parts {
+		p := &c.Parts[m]
+		reads, writes := takesPart(c, int32(m))
+		if reads != p.In.Present() || writes != p.Out.Present() {
+			return fmt.Sprintf("member %d lacks an operand or result, or has one too many", m)
+		}
+		if why := alike(&in, &p.In); why != "" {
+			return why
+		}
+		if why := alike(&out, &p.Out); why != "" {
+			return why
+		}
+	}
+	if in == nil || out == nil {
+		return ""
+	}
+	if in.DType != out.DType {
+		return fmt.Sprintf("operands are %s, results %s", in.DType, out.DType)
+	}
+	want, ok := resultShape(c, in.Shape)
+	if !ok || !slices.Equal(want, out.Shape) {
+		return fmt.Sprintf("operands of shape %v do not give results of shape %v", in.Shape, out.Shape)
+	}
+	return ""
+}
+
+// takesPart says whether member m reads an operand and writes a result.
+func takesPart(c *plan.Coll, m int32) (reads, writes bool) {
+	switch c.Op {
+	case ir.OpBarrier:
+		return false, false
+	case ir.OpBroadcast, ir.OpScatter:
+		return m == c.Root, true
+	case ir.OpReduce, ir.OpGather:
+		return true, m == c.Root
+	case ir.OpPermute:
+		return c.Parts[m].To >= 0, c.Parts[m].From >= 0
+	}
+	return true, true
+}
+
+// peersFit checks that the members of a permute name each other.
+func peersFit(c *plan.Coll) string {
+	if c.Op != ir.OpPermute {
+		return ""
+	}
+	n := len(c.Parts)
+	for m := range c.Parts {
+		p := &c.Parts[m]
+		if p.To >= 0 && (!within(p.To, n) || c.Parts[p.To].From != int32(m)) || p.From >= 0 && (!within(p.From, n) || c.Parts[p.From].To != int32(m)) {
+			return fmt.Sprintf("member %d's to=%d and from=%d are not answered", m, p.To, p.From)
+		}
+	}
+	return ""
+}
+
+// alike demands that all present tensors have one type and shape.
+func alike(first **plan.Ref, r *plan.Ref) string {
+	switch {
+	case !r.Present():
+	case *first == nil:
+		*first = r
+	case (*first).DType != r.DType || !slices.Equal((*first).Shape, r.Shape):
+		return fmt.Sprintf("%s%v meets %s%v", (*first).DType, (*first).Shape, r.DType, r.Shape)
+	}
+	return ""
+}
+
+// resultShape returns what an operand of each member's shape gives each.
+func resultShape(c *plan.Coll, in []int64) ([]int64, bool) {
+	n := int64(len(c.Parts))
+	want := slices.Clone(in)
+	grow := func(axis int32) bool {
+		if !within(axis, len(want)) {
+			return false
+		}
+		want[axis] *= n
+		return true
+	}
+	cut := func(axis int32) bool {
+		if !within(axis, len(want)) || want[axis]%n != 0 {
+			return false
+		}
+		want[axis] /= n
+		return true
+	}
+	switch c.Op {
+	case ir.OpAllGather, ir.OpGather:
+		return want, grow(c.Axis)
+	case ir.OpReduceScatter, ir.OpScatter:
+		return want, cut(c.Axis)
+	case ir.OpAllToAll:
+		return want, cut(c.Split) && grow(c.Axis)
+	}
+	return want, true
+}

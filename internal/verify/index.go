@@ -1,0 +1,82 @@
+package verify
+
+import "hocket.example/hocket/internal/plan"
+
+// runs is how many consecutive runs are looked at: what holds between the first
+// two holds between any two, since later runs only know more.
+const runs = 2
+
+// index is what the steps look up in a plan that has passed the structural
+// checks.
+type index struct {
+	p       *plan.Plan
+	streams [][]int32 // by stream: its commands, in order
+	pos     []int32   // by command: its place in its stream, from 1
+	records []int32   // by event: the command that records it
+	waits   []int32   // by event: how many commands wait for it
+	elems   []elem    // of counters
+	elemOff []int32   // by counter: the first of its elems; rank·Len + element follow
+}
+
+// elem is one rank's element of a counter.
+type elem struct {
+	perRun int32
+	stream int32 // that raises it, -1 for none
+	rank   int32 // that raises it
+	many   bool  // raised from several streams
+	base   int32 // of its signals in arrays over all signals of a run
+}
+
+// elem returns the number of rank's element of a counter.
+func (ix *index) elem(counter, rank, e int32) int32 {
+	return ix.elemOff[counter] + rank*ix.p.Counters[counter].Len + e
+}
+
+// epoch is one execution of a command: the n-th command of a stream, counted
+// from 1 over all runs. The zero epoch is none.
+type epoch struct{ stream, pos int32 }
+
+// act returns the command an epoch stands for.
+func (ix *index) act(e epoch) Act {
+	n := int32(len(ix.streams[e.stream]))
+	return Act{Cmd: ix.streams[e.stream][(e.pos-1)%n], Run: int((e.pos - 1) / n)}
+}
+
+func (ix *index) cmd(a Act) *plan.Cmd { return &ix.p.Cmds[a.Cmd] }
+
+// refs calls f for every tensor that a command touches: its own share only.
+func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
+	visit := func(r *plan.Ref, write bool) {
+		if r.Present() {
+			f(r, write)
+		}
+	}
+	switch c.Kind {
+	case plan.Compute, plan.Copy:
+		for i := range c.Ins {
+			visit(&c.Ins[i], false)
+		}
+		for i := range c.Outs {
+			visit(&c.Outs[i], true)
+		}
+	case plan.Collective:
+		part := &p.Colls[c.Coll].Parts[c.Part]
+		visit(&part.In, false)
+		visit(&part.Out, true)
+	case plan.Group:
+		for _, e := range c.Group {
+			if e.Send {
+				visit(&p.Pairs[e.Pair].Src, false)
+			} else {
+				visit(&p.Pairs[e.Pair].Dst, true)
+			}
+		}
+	case plan.Input:
+		visit(&p.Inputs[c.IO].Parts[c.Rank].Ref, true)
+	case plan.Output:
+		// The caller reads the result, and may overwrite it as soon as main is
+		// done (S14).
+		visit(&p.Outputs[c.IO].Parts[c.Rank].Ref, false)
+		visit(&p.Outputs[c.IO].Parts[c.Rank].Ref, true)
+	}
+}

@@ -1,0 +1,319 @@
+package verify
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// memory compares accesses. For each atom of each rank it keeps the last write
+// and the reads since, as epochs: an access must know the write, a write the
+// reads too. If every access has so far been ordered, comparing with these is
+// as good as comparing with all.
+//
+// It also keeps whose contents an atom holds: reading through a buffer what was
+// written through another, or never, is a fault even where all is in order.
+type memory struct {
+	ix      *index
+	regions []region
+	pieces  [][]int32 // by region: its atoms
+	atoms   int
+	access  []access
+	opens   []int32 // by command: the first of its accesses
+	cells   [][]cell
+
+	races  map[raceKey]*race
+	order  []*race // in order of discovery
+	blanks map[blankKey]*blank
+	unread []*blank
+}
+
+// access is one tensor of a command.
+type access struct {
+	region, rank, buf int32
+	write             bool
+}
+
+// cell is the state of one atom on one rank.
+type cell struct {
+	write epoch
+	read  epoch
+	more  []epoch // further reads since the write
+	owner int32   // buffer it was last written through, or one of these:
+}
+
+const (
+	nobody   int32 = -1 // never written
+	somebody int32 = -2 // perhaps written: a tensor's bytes were over-approximated
+)
+
+type raceKey struct {
+	siteA, siteB int32
+	writeA       bool
+	writeB       bool
+	bufSite      int32
+}
+
+// race is a pair of accesses that nothing orders.
+type race struct {
+	a, b   epoch
+	writeA bool
+	writeB bool
+	bufB   int32
+	atom   int32
+	rank   int32 // whose memory
+	upTo   int32 // what b's stream knew of a's
+	count  int
+	rough  bool
+	inside bool // both by one command
+}
+
+type blankKey struct{ site, bufSite, ownerSite int32 }
+
+// blank is a read of bytes that do not hold what the buffer's writers wrote.
+type blank struct {
+	at         epoch
+	buf, owner int32
+	last       epoch // the write that they hold
+	rank       int32
+	count      int
+	rough      bool
+}
+
+// newMemory finds the regions and atoms of all tensors.
+func newMemory(ix *index) (*memory, *Finding) {
+	p := ix.p
+	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks)}
+	ids := map[region]int32{}
+	total := 0
+	m.opens = make([]int32, len(p.Cmds)+1)
+	for i := range p.Cmds {
+		refs(p, &p.Cmds[i], func(r *plan.Ref, write bool) {
+			g, ok := regionOf(p, r)
+			if !ok {
+				return
+			}
+			id, known := ids[g]
+			if !known {
+				key := g
+				n := g.runCount()
+				if n > maxRuns || total+n > maxTotalRuns {
+					g, n = g.coarse(), 1
+				}
+				total += n
+				id = int32(len(m.regions))
+				ids[key] = id
+				m.regions = append(m.regions, g)
+			}
+			m.access = append(m.access, access{id, r.Rank, r.Buf, write})
+		})
+		m.opens[i+1] = int32(len(m.access))
+	}
+	m.pieces, m.atoms = atomize(m.regions)
+	if m.atoms > maxAtoms/p.Ranks {
+		return nil, &Finding{Kind: KindBounds, Unsure: true, Message: fmt.Sprintf("the memory falls into %d pieces on each of %d ranks, too many to follow", m.atoms, p.Ranks)}
+	}
+	return m, nil
+}
+
+// maxAtoms bounds the cells of all ranks together.
+const maxAtoms = 1 << 28
+
+// touch compares what a command accesses with what was before; v is what its
+// lane knows at its start. It returns the number of atoms looked at.
+func (m *memory) touch(v *view, cmd int32, run int) int64 {
+	me := epoch{v.stream, v.done + 1}
+	n := int64(0)
+	for k := m.opens[cmd]; k < m.opens[cmd+1]; k++ {
+		a := &m.access[k]
+		cells := m.cells[a.rank]
+		if cells == nil {
+			cells = make([]cell, m.atoms)
+			for i := range cells {
+				cells[i].owner = nobody
+			}
+			m.cells[a.rank] = cells
+		}
+		atoms := m.pieces[a.region]
+		n += int64(len(atoms))
+		for _, atom := range atoms {
+			if c := &cells[atom]; a.write {
+				m.write(v, me, cmd, a, atom, c)
+			} else {
+				m.read(v, me, cmd, run, a, atom, c)
+			}
+		}
+	}
+	return n
+}
+
+func (m *memory) read(v *view, me epoch, cmd int32, run int, a *access, atom int32, c *cell) {
+	if c.write.pos != 0 && !v.knows(c.write) {
+		m.conflict(v, c.write, true, me, a, atom, cmd)
+	}
+	if c.owner != a.buf && run == 0 {
+		m.wrongContents(me, a, c, cmd)
+	}
+	if c.read.pos == 0 || c.read == me || v.knows(c.read) {
+		c.read = me
+	} else {
+		c.more = append(c.more, c.read)
+		c.read = me
+	}
+	if len(c.more) > 0 {
+		kept := c.more[:0]
+		for _, e := range c.more {
+			if !v.knows(e) {
+				kept = append(kept, e)
+			}
+		}
+		c.more = kept
+	}
+}
+
+func (m *memory) write(v *view, me epoch, cmd int32, a *access, atom int32, c *cell) {
+	if c.write.pos != 0 && !v.knows(c.write) {
+		m.conflict(v, c.write, true, me, a, atom, cmd)
+	}
+	if c.read.pos != 0 && !v.knows(c.read) {
+		m.conflict(v, c.read, false, me, a, atom, cmd)
+	}
+	for _, e := range c.more {
+		if !v.knows(e) {
+			m.conflict(v, e, false, me, a, atom, cmd)
+		}
+	}
+	c.write, c.read, c.more = me, epoch{}, nil
+	switch {
+	case !m.regions[a.region].rough:
+		c.owner = a.buf
+	case c.owner != a.buf:
+		c.owner = somebody
+	}
+}
+
+// maxKept bounds how many different conflicts are kept for the report.
+const maxKept = 1000
+
+// conflict notes that nothing orders e before the access a of me.
+func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, atom, cmd int32) {
+	if e == me && m.atOnce(cmd) {
+		return
+	}
+	p := m.ix.p
+	first := m.ix.act(e)
+	k := raceKey{p.Cmds[first.Cmd].Site, p.Cmds[cmd].Site, writeA, a.write, p.Buffers[a.buf].Site}
+	r := m.races[k]
+	if r == nil {
+		if len(m.races) >= maxKept {
+			return
+		}
+		r = &race{a: e, b: me, writeA: writeA, writeB: a.write, bufB: a.buf, atom: atom, rank: a.rank, upTo: v.upTo(e.stream), rough: true, inside: e == me}
+		m.races[k] = r
+		m.order = append(m.order, r)
+	}
+	r.count++
+	rough := m.regions[a.region].rough || m.regions[m.accessOf(first.Cmd, a.rank, atom, writeA).region].rough
+	if r.rough && !rough { // a sure instance is the one to show
+		r.a, r.b, r.bufB, r.atom, r.rank, r.upTo, r.rough = e, me, a.buf, atom, a.rank, v.upTo(e.stream), false
+	}
+}
+
+// accessOf returns the access of a command that covers an atom.
+func (m *memory) accessOf(cmd, rank, atom int32, write bool) *access {
+	var any *access
+	for k := m.opens[cmd]; k < m.opens[cmd+1]; k++ {
+		a := &m.access[k]
+		if a.rank != rank {
+			continue
+		}
+		for _, x := range m.pieces[a.region] {
+			if x == atom {
+				if a.write == write {
+					return a
+				}
+				any = a
+			}
+		}
+	}
+	return any
+}
+
+// atOnce reports whether a command may read and write the same bytes: a
+// collective, which stages its operand; the caller's transfers; and an
+// elementwise op in place, element by element.
+func (m *memory) atOnce(cmd int32) bool {
+	c := &m.ix.p.Cmds[cmd]
+	switch c.Kind {
+	case plan.Collective, plan.Input, plan.Output:
+		return true
+	case plan.Group:
+		return false
+	case plan.Compute:
+		if c.Op != ir.OpCopy && !c.Op.Info().Elementwise {
+			return false
+		}
+	}
+	for i := range c.Outs {
+		for j := range c.Ins {
+			if overlaps(m.ix.p, &c.Outs[i], &c.Ins[j]) && !samePlace(&c.Outs[i], &c.Ins[j]) {
+				return false
+			}
+		}
+		for j := range i {
+			if overlaps(m.ix.p, &c.Outs[i], &c.Outs[j]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// overlaps reports whether two tensors may share bytes, by their ends alone.
+func overlaps(p *plan.Plan, a, b *plan.Ref) bool {
+	x, y := &p.Buffers[a.Buf], &p.Buffers[b.Buf]
+	n, _ := reach(a)
+	k, _ := reach(b)
+	if a.Rank != b.Rank || x.Space != y.Space || n == 0 || k == 0 {
+		return false
+	}
+	lo, lo2 := x.Offset+a.Off, y.Offset+b.Off
+	return lo < lo2+k && lo2 < lo+n
+}
+
+// samePlace reports whether element i of a is element i of b for every i.
+func samePlace(a, b *plan.Ref) bool {
+	if a.Buf != b.Buf || a.Off != b.Off || a.DType.Size() != b.DType.Size() || len(a.Shape) != len(b.Shape) {
+		return false
+	}
+	for i := range a.Shape {
+		if a.Shape[i] != b.Shape[i] || a.Shape[i] > 1 && a.Strides[i] != b.Strides[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *memory) wrongContents(me epoch, a *access, c *cell, cmd int32) {
+	p := m.ix.p
+	ownerSite := int32(-1)
+	if c.owner >= 0 {
+		ownerSite = p.Buffers[c.owner].Site
+	}
+	k := blankKey{p.Cmds[cmd].Site, p.Buffers[a.buf].Site, ownerSite}
+	b := m.blanks[k]
+	if b == nil {
+		if len(m.blanks) >= maxKept {
+			return
+		}
+		b = &blank{at: me, buf: a.buf, owner: c.owner, last: c.write, rank: a.rank, rough: true}
+		m.blanks[k] = b
+		m.unread = append(m.unread, b)
+	}
+	b.count++
+	rough := m.regions[a.region].rough || c.owner == somebody
+	if b.rough && !rough {
+		b.at, b.buf, b.owner, b.last, b.rank, b.rough = me, a.buf, c.owner, c.write, a.rank, false
+	}
+}

@@ -1,0 +1,25 @@
+package verify
+
+import "hocket.example/hocket/internal/plan"
+
+// serialHang executes each rank's commands one by one in issue order: what a
+// machine does whose streams share a hardware queue, or whose launches block.
+// It returns a warning that says where that gets stuck, nil when it does not: a
+// program that is safe so is safe on every machine.
+func serialHang(ix *index) *Finding {
+	byRank := make([][]int32, ix.p.Ranks)
+	for i := range ix.p.Cmds {
+		r := ix.p.Cmds[i].Rank
+		byRank[r] = append(byRank[r], int32(i))
+	}
+	s := newSimOn(ix, nil, laning{of: func(c *plan.Cmd) int32 { return c.Rank }, cmds: byRank})
+	s.run()
+	f := s.deadlock()
+	if f == nil {
+		return nil
+	}
+	f.Warning, f.Kind = true, KindSerial
+	f.Message = "this depends on streams that really run side by side: with each rank's ops one by one in issue order, " + place(ix, f.Acts[0]) + " " + f.Acts[0].What
+	f.Help = "issue what the others wait for first; as it is, a full launch queue, CUDA_DEVICE_MAX_CONNECTIONS=1 or blocking launches would hang it"
+	return f
+}
