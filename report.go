@@ -126,7 +126,12 @@ func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
 	if t == nil || t.Virtual {
 		return out
 	}
-	siteOf := func(id int64) int { return at[p.Cmds[id].Site] }
+	siteOf := func(id int64) int {
+		if k, ok := at[p.Cmds[id].Site]; ok {
+			return k
+		}
+		return -1
+	}
 	for k, x := range t.ExposedBy(siteOf, len(out)) {
 		out[k].BusyNS, out[k].ExposedNS = x.Busy, x.Exposed
 	}
