@@ -41,6 +41,9 @@ func (b *Block) Free() { b.pin.Unpin() }
 
 // pointer turns an address that C gave into a pointer. It goes through memory
 // because vet takes a conversion for a mistake: in all other packages it is.
+// Go 1.26's compiler breaks down over it where it is inlined.
+//
+//go:noinline
 func pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
 // Bytes returns n bytes at an address that is not the Go heap's: memory that a

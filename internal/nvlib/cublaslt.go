@@ -1,0 +1,296 @@
+package nvlib
+
+import (
+	"fmt"
+	"unsafe"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+const cublasLibrary = "cuBLASLt"
+
+// CuBLASNotSupported is cuBLASLt's status for a product it has no algorithm for.
+const CuBLASNotSupported = 15
+
+// Handles of cuBLASLt.
+type (
+	LtHandle uintptr
+	LtDesc   uintptr
+	LtLayout uintptr
+	LtPref   uintptr
+)
+
+// LtType is an element type (cudaDataType).
+type LtType int32
+
+// Element types of matrices.
+const (
+	LtF32  LtType = 0
+	LtF64  LtType = 1
+	LtF16  LtType = 2
+	LtBF16 LtType = 14
+)
+
+// LtCompute is how products accumulate (cublasComputeType_t).
+type LtCompute int32
+
+// Ways to accumulate.
+const (
+	LtCompute32F     LtCompute = 68
+	LtCompute32FTF32 LtCompute = 77
+	LtCompute64F     LtCompute = 70
+)
+
+// Attributes of a product's description.
+const (
+	LtDescTransA  = 3
+	LtDescTransB  = 4
+	LtDescEpilog  = 7
+	LtDescBias    = 8
+	LtDescSMs     = 15
+	ltLayoutBatch = 5
+	ltLayoutShift = 6
+	ltPrefSpace   = 1
+	ltPrefReduce  = 3
+	ltPrefAlignA  = 5
+)
+
+// Epilogues.
+const (
+	LtEpilogueNone = 1
+	LtEpilogueBias = 4
+)
+
+// LtAlgo is an algorithm as cuBLASLt describes it to itself.
+type LtAlgo [8]uint64
+
+// LtResult is an algorithm that can compute a product.
+type LtResult struct {
+	Algo      LtAlgo
+	Workspace uint64
+	State     int32
+	Waves     float32
+	_         [4]int32
+}
+
+// CuBLASLt is the library.
+type CuBLASLt struct {
+	lib *cabi.Library
+	f   cublasFuncs
+}
+
+type cublasFuncs struct {
+	create, destroy, getVersion, getStatusString cabi.Func
+	descCreate, descDestroy, descSet             cabi.Func
+	layoutCreate, layoutDestroy, layoutSet       cabi.Func
+	prefCreate, prefDestroy, prefSet             cabi.Func
+	heuristic, matmul                            cabi.Func
+}
+
+func (f *cublasFuncs) table() map[string]*cabi.Func {
+	return map[string]*cabi.Func{
+		"cublasLtCreate":                       &f.create,
+		"cublasLtDestroy":                      &f.destroy,
+		"cublasLtGetVersion":                   &f.getVersion,
+		"cublasLtMatmulDescCreate":             &f.descCreate,
+		"cublasLtMatmulDescDestroy":            &f.descDestroy,
+		"cublasLtMatmulDescSetAttribute":       &f.descSet,
+		"cublasLtMatrixLayoutCreate":           &f.layoutCreate,
+		"cublasLtMatrixLayoutDestroy":          &f.layoutDestroy,
+		"cublasLtMatrixLayoutSetAttribute":     &f.layoutSet,
+		"cublasLtMatmulPreferenceCreate":       &f.prefCreate,
+		"cublasLtMatmulPreferenceDestroy":      &f.prefDestroy,
+		"cublasLtMatmulPreferenceSetAttribute": &f.prefSet,
+		"cublasLtMatmulAlgoGetHeuristic":       &f.heuristic,
+		"cublasLtMatmul":                       &f.matmul,
+	}
+}
+
+func (f *cublasFuncs) optional() map[string]*cabi.Func {
+	return map[string]*cabi.Func{"cublasLtGetStatusString": &f.getStatusString}
+}
+
+var wantCuBLASLt = want{
+	library: "NVIDIA's matrix library libcublasLt", env: "HOCKET_LIBCUBLASLT",
+	stem: "libcublasLt.so", versions: []string{".13", ".12"},
+	wheels: []string{"nvidia/cu13/lib", "nvidia/cublas/lib"},
+	help:   "install it (pip install nvidia-cublas, or the CUDA toolkit)",
+}
+
+// OpenCuBLASLt loads libcublasLt.
+func OpenCuBLASLt() (*CuBLASLt, error) {
+	c := &CuBLASLt{}
+	var err error
+	if c.lib, err = wantCuBLASLt.load(c.f.table(), c.f.optional()); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// CuBLASLtOn is OpenCuBLASLt on a library that is loaded already.
+func CuBLASLtOn(lib *cabi.Library) (*CuBLASLt, error) {
+	c := &CuBLASLt{lib: lib}
+	return c, wantCuBLASLt.resolve(lib, c.f.table(), c.f.optional())
+}
+
+// Loaded tells what was loaded.
+func (c *CuBLASLt) Loaded() Loaded {
+	v := int64(c.f.getVersion.Call())
+	version := fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
+	return Loaded{Name: "libcublasLt", Path: c.lib.Path("cublasLtCreate"), Version: version}
+}
+
+//go:uintptrescapes
+func (c *CuBLASLt) check(f cabi.Func, call string, args ...uintptr) error {
+	return c.result(call, f.CallPinned(args))
+}
+
+func (c *CuBLASLt) result(call string, status uintptr) error {
+	code := int32(status)
+	if code == 0 {
+		return nil
+	}
+	text := ""
+	if c.f.getStatusString.Present() {
+		text = cabi.GoString(c.f.getStatusString.Call(uintptr(code)))
+	}
+	return &Error{Library: cublasLibrary, Call: call, Code: int(code), Text: text}
+}
+
+// Create makes a handle for the current context's device.
+func (c *CuBLASLt) Create() (LtHandle, error) {
+	var h LtHandle
+	err := c.check(c.f.create, "cublasLtCreate", uintptr(unsafe.Pointer(&h)))
+	return h, err
+}
+
+// Destroy frees a handle.
+func (c *CuBLASLt) Destroy(h LtHandle) error {
+	return c.check(c.f.destroy, "cublasLtDestroy", uintptr(h))
+}
+
+// NewDesc describes a product; scale is the type of alpha and beta.
+func (c *CuBLASLt) NewDesc(compute LtCompute, scale LtType) (LtDesc, error) {
+	var d LtDesc
+	err := c.check(c.f.descCreate, "cublasLtMatmulDescCreate", uintptr(unsafe.Pointer(&d)), uintptr(compute), uintptr(scale))
+	return d, err
+}
+
+// SetDesc32 and SetDesc64 set an attribute of 32 or 64 bits.
+func (c *CuBLASLt) SetDesc32(d LtDesc, attr int, v int32) error {
+	return c.check(c.f.descSet, "cublasLtMatmulDescSetAttribute", uintptr(d), uintptr(attr), uintptr(unsafe.Pointer(&v)), 4)
+}
+
+// SetDesc64 sets an attribute of 64 bits.
+func (c *CuBLASLt) SetDesc64(d LtDesc, attr int, v uint64) error {
+	return c.check(c.f.descSet, "cublasLtMatmulDescSetAttribute", uintptr(d), uintptr(attr), uintptr(unsafe.Pointer(&v)), 8)
+}
+
+// FreeDesc frees a description.
+func (c *CuBLASLt) FreeDesc(d LtDesc) error {
+	return c.check(c.f.descDestroy, "cublasLtMatmulDescDestroy", uintptr(d))
+}
+
+// NewLayout describes column-major matrices: rows × cols, columns ld elements
+// apart, batch of them shift elements apart.
+func (c *CuBLASLt) NewLayout(t LtType, rows, cols, ld int64, batch int32, shift int64) (LtLayout, error) {
+	var l LtLayout
+	err := c.check(c.f.layoutCreate, "cublasLtMatrixLayoutCreate", uintptr(unsafe.Pointer(&l)), uintptr(t), uintptr(rows), uintptr(cols), uintptr(ld))
+	if err != nil || batch == 1 {
+		return l, err
+	}
+	err = c.check(c.f.layoutSet, "cublasLtMatrixLayoutSetAttribute", uintptr(l), ltLayoutBatch, uintptr(unsafe.Pointer(&batch)), 4)
+	if err == nil {
+		err = c.check(c.f.layoutSet, "cublasLtMatrixLayoutSetAttribute", uintptr(l), ltLayoutShift, uintptr(unsafe.Pointer(&shift)), 8)
+	}
+	return l, err
+}
+
+// FreeLayout frees a layout.
+func (c *CuBLASLt) FreeLayout(l LtLayout) error {
+	return c.check(c.f.layoutDestroy, "cublasLtMatrixLayoutDestroy", uintptr(l))
+}
+
+// Wish is what an algorithm must keep to.
+type Wish struct {
+	Workspace int64
+	// Align are the alignments in bytes of A, B, C and D.
+	Align [4]uint32
+	// NoSplit forbids to cut a sum into parts that are added later.
+	NoSplit bool
+}
+
+// Heuristic returns up to n algorithms, the best guess first.
+func (c *CuBLASLt) Heuristic(h LtHandle, d LtDesc, la, lb, lc, ld LtLayout, w Wish, n int) ([]LtResult, error) {
+	var p LtPref
+	if err := c.check(c.f.prefCreate, "cublasLtMatmulPreferenceCreate", uintptr(unsafe.Pointer(&p))); err != nil {
+		return nil, err
+	}
+	defer c.check(c.f.prefDestroy, "cublasLtMatmulPreferenceDestroy", uintptr(p))
+	if err := c.prefer(p, w); err != nil {
+		return nil, err
+	}
+	results, found := make([]LtResult, n), int32(0)
+	err := c.check(c.f.heuristic, "cublasLtMatmulAlgoGetHeuristic", uintptr(h), uintptr(d), uintptr(la), uintptr(lb), uintptr(lc), uintptr(ld),
+		uintptr(p), uintptr(n), uintptr(unsafe.Pointer(&results[0])), uintptr(unsafe.Pointer(&found)))
+	if err != nil {
+		return nil, err
+	}
+	var good []LtResult
+	for _, r := range results[:found] {
+		if r.State == 0 {
+			good = append(good, r)
+		}
+	}
+	return good, nil
+}
+
+func (c *CuBLASLt) prefer(p LtPref, w Wish) error {
+	space := uint64(w.Workspace)
+	if err := c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), ltPrefSpace, uintptr(unsafe.Pointer(&space)), 8); err != nil {
+		return err
+	}
+	for i := range w.Align {
+		a := w.Align[i]
+		if err := c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), uintptr(ltPrefAlignA+i), uintptr(unsafe.Pointer(&a)), 4); err != nil {
+			return err
+		}
+	}
+	if !w.NoSplit {
+		return nil
+	}
+	var none uint32
+	return c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), ltPrefReduce, uintptr(unsafe.Pointer(&none)), 4)
+}
+
+// Product is D = alpha·op(A)·op(B) + beta·C with C in D's place, ready to be
+// computed again and again.
+type Product struct {
+	args  [16]uintptr
+	block *cabi.Block
+}
+
+// NewProduct makes a product. With wide, alpha and beta are f64, else f32.
+func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo LtAlgo, wide bool) *Product {
+	const alphaAt, betaAt, algoAt = 0, 16, 32
+	p := &Product{block: cabi.NewBlock(algoAt + int(unsafe.Sizeof(algo)))}
+	if wide {
+		cabi.Store(p.block.Addr(alphaAt), float64(1))
+	} else {
+		cabi.Store(p.block.Addr(alphaAt), float32(1))
+	}
+	cabi.Store(p.block.Addr(algoAt), algo)
+	p.args = [16]uintptr{uintptr(h), uintptr(d), p.block.Addr(alphaAt), uintptr(a), uintptr(la), uintptr(b), uintptr(lb),
+		p.block.Addr(betaAt), uintptr(out), uintptr(ld), uintptr(out), uintptr(ld), p.block.Addr(algoAt), 0, 0, 0}
+	return p
+}
+
+// Free lets the product's memory go.
+func (p *Product) Free() { p.block.Free() }
+
+// Multiply computes p in s's order, with workspace of its own until it is done.
+// One goroutine at a time may compute p. It does not allocate.
+func (c *CuBLASLt) Multiply(p *Product, workspace Ptr, bytes int64, s Stream) error {
+	p.args[13], p.args[14], p.args[15] = uintptr(workspace), uintptr(bytes), uintptr(s)
+	return c.result("cublasLtMatmul", c.f.matmul.CallPinned(p.args[:]))
+}

@@ -1,0 +1,241 @@
+package nvlib
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+// Handles of the driver API, and device pointers.
+type (
+	Ptr       uint64 // an address, of a device or of pinned host memory
+	Device    int32  // a device's ordinal number
+	Context   uintptr
+	Stream    uintptr
+	Event     uintptr
+	Module    uintptr
+	Function  uintptr
+	Graph     uintptr
+	GraphExec uintptr
+	MemHandle uint64
+)
+
+// Statuses of the driver API that callers tell apart.
+const (
+	cudaLibrary = "CUDA"
+
+	CUDAOutOfMemory          = 2
+	CUDANoDevice             = 100
+	CUDAInvalidImage         = 200
+	CUDANotReady             = 600
+	CUDAPeerAlreadyEnabled   = 704
+	CUDANotSupported         = 801
+	CUDADeinitialized        = 4
+	CUDAContextIsDestroyed   = 709
+	CUDAInvalidContextHandle = 201
+)
+
+// CUDACode returns the driver's status within err, 0 if there is none.
+func CUDACode(err error) int { return Code(err, cudaLibrary) }
+
+// Driver is the CUDA driver API. Its methods may be called from any goroutine;
+// those that need a current context say so.
+type Driver struct {
+	lib *cabi.Library
+	f   driverFuncs
+}
+
+var wantDriver = want{
+	library: "the NVIDIA driver's library libcuda", env: "HOCKET_LIBCUDA",
+	stem: "libcuda.so", versions: []string{".1"},
+	help: "install the NVIDIA driver (in a container: start it with GPU access)",
+}
+
+// OpenDriver loads libcuda and initialises it.
+func OpenDriver() (*Driver, error) {
+	d := &Driver{}
+	lib, err := wantDriver.load(d.f.table(), d.f.optional())
+	if err != nil {
+		return nil, err
+	}
+	d.lib = lib
+	return d, d.check(d.f.init, "cuInit", 0)
+}
+
+// DriverOn is OpenDriver on a library that is loaded already.
+func DriverOn(lib *cabi.Library) (*Driver, error) {
+	d := &Driver{lib: lib}
+	if err := wantDriver.resolve(lib, d.f.table(), d.f.optional()); err != nil {
+		return nil, err
+	}
+	return d, d.check(d.f.init, "cuInit", 0)
+}
+
+// Loaded tells what was loaded.
+func (d *Driver) Loaded() Loaded {
+	v, err := d.Version()
+	version := fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10)
+	if err != nil {
+		version = "unknown: " + err.Error()
+	}
+	return Loaded{Name: "libcuda", Path: d.lib.Path("cuInit"), Version: version}
+}
+
+// result turns a status into an error.
+func (d *Driver) result(call string, status uintptr) error {
+	if int32(status) == 0 {
+		return nil
+	}
+	return d.failure(call, int32(status))
+}
+
+func (d *Driver) failure(call string, code int32) error {
+	var p uintptr
+	text := ""
+	if int32(d.f.getErrorName.Call(uintptr(code), uintptr(unsafe.Pointer(&p)))) == 0 {
+		text = cabi.GoString(p)
+	}
+	if int32(d.f.getErrorString.Call(uintptr(code), uintptr(unsafe.Pointer(&p)))) == 0 {
+		text += ", " + cabi.GoString(p)
+	}
+	return &Error{Library: cudaLibrary, Call: call, Code: int(code), Text: text}
+}
+
+// check calls a function and turns its status into an error.
+//
+//go:uintptrescapes
+func (d *Driver) check(f cabi.Func, name string, args ...uintptr) error {
+	return d.result(name, f.CallPinned(args))
+}
+
+// Version returns the CUDA version that the driver supports: 13000 for 13.0.
+func (d *Driver) Version() (int, error) {
+	var v int32
+	err := d.check(d.f.driverGetVersion, "cuDriverGetVersion", uintptr(unsafe.Pointer(&v)))
+	return int(v), err
+}
+
+// DeviceCount returns how many devices there are.
+func (d *Driver) DeviceCount() (int, error) {
+	var n int32
+	err := d.check(d.f.deviceGetCount, "cuDeviceGetCount", uintptr(unsafe.Pointer(&n)))
+	return int(n), err
+}
+
+// Device returns the device with that number.
+func (d *Driver) Device(ordinal int) (Device, error) {
+	var dev Device
+	err := d.check(d.f.deviceGet, "cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
+	return dev, err
+}
+
+// DeviceName returns the product's name.
+func (d *Driver) DeviceName(dev Device) (string, error) {
+	var buf [128]byte
+	err := d.check(d.f.deviceGetName, "cuDeviceGetName", uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), uintptr(dev))
+	return cstring(buf[:]), err
+}
+
+// DevicePCI returns the device's PCI bus id: "0000:1B:00.0".
+func (d *Driver) DevicePCI(dev Device) (string, error) {
+	var buf [32]byte
+	err := d.check(d.f.deviceGetPCIBusID, "cuDeviceGetPCIBusId", uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), uintptr(dev))
+	return cstring(buf[:]), err
+}
+
+func cstring(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// DeviceMemory returns the bytes of the device's memory.
+func (d *Driver) DeviceMemory(dev Device) (int64, error) {
+	var n uint64
+	err := d.check(d.f.deviceTotalMem, "cuDeviceTotalMem", uintptr(unsafe.Pointer(&n)), uintptr(dev))
+	return int64(n), err
+}
+
+// Attribute is a property of a device.
+type Attribute int32
+
+// Attributes that are used.
+const (
+	MultiprocessorCount     Attribute = 16
+	UnifiedAddressing       Attribute = 41
+	ComputeCapabilityMajor  Attribute = 75
+	ComputeCapabilityMinor  Attribute = 76
+	VirtualMemoryManagement Attribute = 102
+	MemoryPools             Attribute = 115
+)
+
+// DeviceAttribute returns a property of the device.
+func (d *Driver) DeviceAttribute(dev Device, a Attribute) (int, error) {
+	var v int32
+	err := d.check(d.f.deviceGetAttribute, "cuDeviceGetAttribute", uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev))
+	return int(v), err
+}
+
+// CanAccessPeer reports whether dev can address peer's memory.
+func (d *Driver) CanAccessPeer(dev, peer Device) (bool, error) {
+	var v int32
+	err := d.check(d.f.deviceCanAccessPeer, "cuDeviceCanAccessPeer", uintptr(unsafe.Pointer(&v)), uintptr(dev), uintptr(peer))
+	return v != 0, err
+}
+
+// RetainPrimary makes the device's primary context, or takes a share in it.
+func (d *Driver) RetainPrimary(dev Device) (Context, error) {
+	var c Context
+	err := d.check(d.f.primaryCtxRetain, "cuDevicePrimaryCtxRetain", uintptr(unsafe.Pointer(&c)), uintptr(dev))
+	return c, err
+}
+
+// ReleasePrimary gives the share back; the last one ends the context.
+func (d *Driver) ReleasePrimary(dev Device) error {
+	return d.check(d.f.primaryCtxRelease, "cuDevicePrimaryCtxRelease", uintptr(dev))
+}
+
+// ResetPrimary ends the primary context with all it holds, whoever has shares.
+func (d *Driver) ResetPrimary(dev Device) error {
+	return d.check(d.f.primaryCtxReset, "cuDevicePrimaryCtxReset", uintptr(dev))
+}
+
+// Bind makes c current on a thread that the goroutine keeps until it calls
+// unbind. Calls that need a context stand between the two.
+func (d *Driver) Bind(c Context) error {
+	runtime.LockOSThread()
+	if err := d.check(d.f.ctxSetCurrent, "cuCtxSetCurrent", uintptr(c)); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	return nil
+}
+
+// Unbind gives back the thread that Bind took.
+func (d *Driver) Unbind() { runtime.UnlockOSThread() }
+
+// StreamPriorities returns the numbers of the least and the greatest priority.
+// It needs a context.
+func (d *Driver) StreamPriorities() (least, greatest int, err error) {
+	var l, g int32
+	err = d.check(d.f.ctxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", uintptr(unsafe.Pointer(&l)), uintptr(unsafe.Pointer(&g)))
+	return int(l), int(g), err
+}
+
+// Synchronize waits for all work of the current context.
+func (d *Driver) Synchronize() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
+
+// EnablePeer lets the current context address the memory of peer's plain
+// allocations. That it can already is no error.
+func (d *Driver) EnablePeer(peer Context) error {
+	err := d.check(d.f.ctxEnablePeerAccess, "cuCtxEnablePeerAccess", uintptr(peer), 0)
+	if CUDACode(err) == CUDAPeerAlreadyEnabled {
+		return nil
+	}
+	return err
+}

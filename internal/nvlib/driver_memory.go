@@ -1,0 +1,182 @@
+package nvlib
+
+import (
+	"unsafe"
+)
+
+const (
+	memTypePinned      = 1
+	memLocationDevice  = 1
+	memAccessReadWrite = 3
+	memGranularityMin  = 0
+	memHostPortable    = 1
+	memHostDeviceMap   = 2
+	memoryTypeUnified  = 4
+)
+
+// allocationProp is CUmemAllocationProp.
+type allocationProp struct {
+	kind, handles int32
+	location      memLocation
+	win32         uintptr
+	flags         uint64
+}
+
+type memLocation struct{ kind, id int32 }
+
+// accessDesc is CUmemAccessDesc.
+type accessDesc struct {
+	location memLocation
+	flags    int32
+}
+
+func onDevice(dev Device) allocationProp {
+	return allocationProp{kind: memTypePinned, location: memLocation{memLocationDevice, int32(dev)}}
+}
+
+// MemInfo returns the free and the total bytes of the current context's device.
+func (d *Driver) MemInfo() (free, total int64, err error) {
+	var f, t uint64
+	err = d.check(d.f.memGetInfo, "cuMemGetInfo", uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t)))
+	return int64(f), int64(t), err
+}
+
+// Granularity returns what sizes for CreateMem must be a multiple of.
+func (d *Driver) Granularity(dev Device) (int64, error) {
+	prop, n := onDevice(dev), uint64(0)
+	err := d.check(d.f.memGetAllocationGranularity, "cuMemGetAllocationGranularity",
+		uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(&prop)), memGranularityMin)
+	return int64(n), err
+}
+
+// CreateMem takes memory of a device, without an address.
+func (d *Driver) CreateMem(dev Device, bytes int64) (MemHandle, error) {
+	prop := onDevice(dev)
+	var h MemHandle
+	err := d.check(d.f.memCreate, "cuMemCreate", uintptr(unsafe.Pointer(&h)), uintptr(bytes), uintptr(unsafe.Pointer(&prop)), 0)
+	return h, err
+}
+
+// ReleaseMem gives the handle back; the memory goes when it is unmapped too.
+func (d *Driver) ReleaseMem(h MemHandle) error {
+	return d.check(d.f.memRelease, "cuMemRelease", uintptr(h))
+}
+
+// ReserveAddresses takes a range of addresses.
+func (d *Driver) ReserveAddresses(bytes int64) (Ptr, error) {
+	var p Ptr
+	err := d.check(d.f.memAddressReserve, "cuMemAddressReserve", uintptr(unsafe.Pointer(&p)), uintptr(bytes), 0, 0, 0)
+	return p, err
+}
+
+// FreeAddresses gives a range of addresses back.
+func (d *Driver) FreeAddresses(p Ptr, bytes int64) error {
+	return d.check(d.f.memAddressFree, "cuMemAddressFree", uintptr(p), uintptr(bytes))
+}
+
+// Map puts memory at addresses.
+func (d *Driver) Map(p Ptr, bytes int64, h MemHandle) error {
+	return d.check(d.f.memMap, "cuMemMap", uintptr(p), uintptr(bytes), 0, uintptr(h), 0)
+}
+
+// Unmap takes it away again.
+func (d *Driver) Unmap(p Ptr, bytes int64) error {
+	return d.check(d.f.memUnmap, "cuMemUnmap", uintptr(p), uintptr(bytes))
+}
+
+// SetAccess lets devices read and write mapped addresses.
+func (d *Driver) SetAccess(p Ptr, bytes int64, devs []Device) error {
+	list := make([]accessDesc, len(devs))
+	for i, dev := range devs {
+		list[i] = accessDesc{memLocation{memLocationDevice, int32(dev)}, memAccessReadWrite}
+	}
+	return d.check(d.f.memSetAccess, "cuMemSetAccess", uintptr(p), uintptr(bytes), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
+}
+
+// Alloc takes memory of the current context's device, mapped there.
+func (d *Driver) Alloc(bytes int64) (Ptr, error) {
+	var p Ptr
+	err := d.check(d.f.memAlloc, "cuMemAlloc", uintptr(unsafe.Pointer(&p)), uintptr(bytes))
+	return p, err
+}
+
+// Free gives back what Alloc took. It waits for all work of the device.
+func (d *Driver) Free(p Ptr) error { return d.check(d.f.memFree, "cuMemFree", uintptr(p)) }
+
+// HostAlloc takes host memory that all devices reach, at the same address. It
+// needs a context.
+func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {
+	var p Ptr
+	err := d.check(d.f.memHostAlloc, "cuMemHostAlloc", uintptr(unsafe.Pointer(&p)), uintptr(bytes), memHostPortable|memHostDeviceMap)
+	return p, err
+}
+
+// HostFree gives back what HostAlloc took.
+func (d *Driver) HostFree(p Ptr) error { return d.check(d.f.memFreeHost, "cuMemFreeHost", uintptr(p)) }
+
+// Copy copies bytes between any two addresses of devices or pinned memory in
+// s's order. It does not allocate.
+func (d *Driver) Copy(dst, src Ptr, bytes int64, s Stream, args *[4]uintptr) error {
+	*args = [4]uintptr{uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)}
+	return d.result("cuMemcpyAsync", d.f.memcpyAsync.CallPinned(args[:]))
+}
+
+// Rect is a copy of Height rows of Width bytes, rows Pitch bytes apart.
+type Rect struct {
+	Dst, Src           Ptr
+	DstPitch, SrcPitch int64
+	Width, Height      int64
+}
+
+// memcpy2D is CUDA_MEMCPY2D.
+type memcpy2D struct {
+	srcX, srcY uint64
+	srcType    int32
+	_          int32
+	srcHost    uintptr
+	srcDevice  Ptr
+	srcArray   uintptr
+	srcPitch   uint64
+
+	dstX, dstY uint64
+	dstType    int32
+	_          int32
+	dstHost    uintptr
+	dstDevice  Ptr
+	dstArray   uintptr
+	dstPitch   uint64
+
+	width, height uint64
+}
+
+// CopyRect copies rows in s's order. The driver bounds pitches (to 2 GiB on
+// present devices); what it refuses is not begun.
+func (d *Driver) CopyRect(r Rect, s Stream) error {
+	c := memcpy2D{
+		srcType: memoryTypeUnified, srcDevice: r.Src, srcPitch: uint64(r.SrcPitch),
+		dstType: memoryTypeUnified, dstDevice: r.Dst, dstPitch: uint64(r.DstPitch),
+		width: uint64(r.Width), height: uint64(r.Height),
+	}
+	return d.check(d.f.memcpy2DAsync, "cuMemcpy2DAsync", uintptr(unsafe.Pointer(&c)), uintptr(s))
+}
+
+// Fill32 sets n words of 32 bits in s's order.
+func (d *Driver) Fill32(p Ptr, v uint32, n int64, s Stream) error {
+	return d.check(d.f.memsetD32Async, "cuMemsetD32Async", uintptr(p), uintptr(v), uintptr(n), uintptr(s))
+}
+
+// Fill8 sets n bytes in s's order.
+func (d *Driver) Fill8(p Ptr, v byte, n int64, s Stream) error {
+	return d.check(d.f.memsetD8Async, "cuMemsetD8Async", uintptr(p), uintptr(v), uintptr(n), uintptr(s))
+}
+
+// WriteValue writes 64 bits to p after all earlier work of s.
+func (d *Driver) WriteValue(s Stream, p Ptr, v uint64) error {
+	return d.check(d.f.streamWriteValue64, "cuStreamWriteValue64", uintptr(s), uintptr(p), uintptr(v), 0)
+}
+
+// WaitValue makes later work of s wait until the 64 bits at p are at least v,
+// as differences of signed numbers.
+func (d *Driver) WaitValue(s Stream, p Ptr, v uint64) error {
+	return d.check(d.f.streamWaitValue64, "cuStreamWaitValue64", uintptr(s), uintptr(p), uintptr(v), 0)
+}

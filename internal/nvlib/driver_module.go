@@ -1,0 +1,82 @@
+package nvlib
+
+import (
+	"unsafe"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+const funcMaxDynamicShared = 8
+
+// LoadModule loads a cubin or PTX (with a byte 0 at its end) into the current
+// context.
+func (d *Driver) LoadModule(image []byte) (Module, error) {
+	if len(image) == 0 {
+		return 0, &Error{Library: cudaLibrary, Call: "cuModuleLoadData", Code: CUDAInvalidImage, Text: "the image is empty"}
+	}
+	b := cabi.NewBlock(len(image) + 1)
+	defer b.Free()
+	copy(b.Bytes(), image)
+	var m Module
+	err := d.check(d.f.moduleLoadData, "cuModuleLoadData", uintptr(unsafe.Pointer(&m)), b.Addr(0))
+	return m, err
+}
+
+// UnloadModule frees a module.
+func (d *Driver) UnloadModule(m Module) error {
+	return d.check(d.f.moduleUnload, "cuModuleUnload", uintptr(m))
+}
+
+// Function returns a kernel of the module.
+func (d *Driver) Function(m Module, name string) (Function, error) {
+	n := cabi.CString(name)
+	var f Function
+	err := d.check(d.f.moduleGetFunction, "cuModuleGetFunction", uintptr(unsafe.Pointer(&f)), uintptr(m), uintptr(unsafe.Pointer(&n[0])))
+	return f, err
+}
+
+// AllowShared lets launches of f use that many bytes of dynamic shared memory.
+func (d *Driver) AllowShared(f Function, bytes int) error {
+	return d.check(d.f.funcSetAttribute, "cuFuncSetAttribute", uintptr(f), funcMaxDynamicShared, uintptr(bytes))
+}
+
+// Launch is a kernel with its arguments, ready to launch again and again.
+type Launch struct {
+	block *cabi.Block
+	args  [11]uintptr
+}
+
+// Shape is how many threads run a kernel.
+type Shape struct {
+	Grid, Block [3]uint32
+	Shared      uint32 // bytes of dynamic shared memory
+}
+
+// NewLaunch makes a launch. params are the kernel's parameters in order, each
+// as its bytes.
+func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
+	size := 8 * (len(params) + 1)
+	for _, p := range params {
+		size += (len(p) + 15) &^ 15
+	}
+	l := &Launch{block: cabi.NewBlock(size + 16)}
+	at := (8*(len(params)+1) + 15) &^ 15
+	for i, p := range params {
+		cabi.Store(l.block.Addr(8*i), l.block.Addr(at))
+		copy(l.block.Bytes()[at:], p)
+		at += (len(p) + 15) &^ 15
+	}
+	l.args = [11]uintptr{uintptr(f), uintptr(s.Grid[0]), uintptr(s.Grid[1]), uintptr(s.Grid[2]),
+		uintptr(s.Block[0]), uintptr(s.Block[1]), uintptr(s.Block[2]), uintptr(s.Shared), 0, l.block.Addr(0), 0}
+	return l
+}
+
+// Free lets the launch's memory go.
+func (l *Launch) Free() { l.block.Free() }
+
+// Launch runs l in s's order; s is of the current context. One goroutine at a
+// time may launch l. It does not allocate.
+func (d *Driver) Launch(l *Launch, s Stream) error {
+	l.args[8] = uintptr(s)
+	return d.result("cuLaunchKernel", d.f.launchKernel.CallPinned(l.args[:]))
+}

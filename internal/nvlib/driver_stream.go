@@ -1,0 +1,131 @@
+package nvlib
+
+import (
+	"unsafe"
+)
+
+const (
+	streamNonBlocking  = 1
+	eventDisableTiming = 2
+	captureRelaxed     = 2
+)
+
+// NewStream makes a stream of the current context that does not wait for the
+// null stream.
+func (d *Driver) NewStream(priority int) (Stream, error) {
+	var s Stream
+	err := d.check(d.f.streamCreateWithPriority, "cuStreamCreateWithPriority", uintptr(unsafe.Pointer(&s)), streamNonBlocking, uintptr(int32(priority)))
+	return s, err
+}
+
+// DestroyStream gives the stream back once its work is done.
+func (d *Driver) DestroyStream(s Stream) error {
+	return d.check(d.f.streamDestroy, "cuStreamDestroy", uintptr(s))
+}
+
+// StreamIdle reports whether all work given to s is done; the error is that of
+// work that failed.
+func (d *Driver) StreamIdle(s Stream) (bool, error) {
+	return d.ready("cuStreamQuery", d.f.streamQuery.CallPinned([]uintptr{uintptr(s)}))
+}
+
+func (d *Driver) ready(call string, status uintptr) (bool, error) {
+	switch code := int32(status); code {
+	case 0:
+		return true, nil
+	case CUDANotReady:
+		return false, nil
+	default:
+		return false, d.failure(call, code)
+	}
+}
+
+// SyncStream waits until all work given to s is done.
+func (d *Driver) SyncStream(s Stream) error {
+	return d.check(d.f.streamSynchronize, "cuStreamSynchronize", uintptr(s))
+}
+
+// NewEvent makes an event of the current context, with a clock if timed.
+func (d *Driver) NewEvent(timed bool) (Event, error) {
+	flags := uintptr(eventDisableTiming)
+	if timed {
+		flags = 0
+	}
+	var e Event
+	err := d.check(d.f.eventCreate, "cuEventCreate", uintptr(unsafe.Pointer(&e)), flags)
+	return e, err
+}
+
+// DestroyEvent gives the event back.
+func (d *Driver) DestroyEvent(e Event) error {
+	return d.check(d.f.eventDestroy, "cuEventDestroy", uintptr(e))
+}
+
+// Record makes e stand for the work given to s so far; both are of one context.
+func (d *Driver) Record(e Event, s Stream) error {
+	return d.check(d.f.eventRecord, "cuEventRecord", uintptr(e), uintptr(s))
+}
+
+// WaitEvent makes later work of s wait for what e stands for now.
+func (d *Driver) WaitEvent(s Stream, e Event) error {
+	return d.check(d.f.streamWaitEvent, "cuStreamWaitEvent", uintptr(s), uintptr(e), 0)
+}
+
+// EventDone reports whether what e stands for is done.
+func (d *Driver) EventDone(e Event) (bool, error) {
+	return d.ready("cuEventQuery", d.f.eventQuery.CallPinned([]uintptr{uintptr(e)}))
+}
+
+// Elapsed returns the milliseconds between two timed events that are done.
+func (d *Driver) Elapsed(from, to Event) (float32, error) {
+	var ms float32
+	err := d.check(d.f.eventElapsedTime, "cuEventElapsedTime", uintptr(unsafe.Pointer(&ms)), uintptr(from), uintptr(to))
+	return ms, err
+}
+
+// BeginCapture makes s, and what waits for it, record into a graph instead of
+// running. Other threads may go on calling anything.
+func (d *Driver) BeginCapture(s Stream) error {
+	return d.check(d.f.streamBeginCapture, "cuStreamBeginCapture", uintptr(s), captureRelaxed)
+}
+
+// EndCapture ends it and returns the graph.
+func (d *Driver) EndCapture(s Stream) (Graph, error) {
+	var g Graph
+	err := d.check(d.f.streamEndCapture, "cuStreamEndCapture", uintptr(s), uintptr(unsafe.Pointer(&g)))
+	return g, err
+}
+
+// Instantiate makes a graph ready to launch.
+func (d *Driver) Instantiate(g Graph) (GraphExec, error) {
+	var e GraphExec
+	err := d.check(d.f.graphInstantiate, "cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(&e)), uintptr(g), 0)
+	return e, err
+}
+
+// UploadGraph moves the graph to the device ahead of its first launch.
+func (d *Driver) UploadGraph(e GraphExec, s Stream) error {
+	return d.check(d.f.graphUpload, "cuGraphUpload", uintptr(e), uintptr(s))
+}
+
+// LaunchGraph runs the graph in s's order.
+func (d *Driver) LaunchGraph(e GraphExec, s Stream) error {
+	return d.check(d.f.graphLaunch, "cuGraphLaunch", uintptr(e), uintptr(s))
+}
+
+// GraphNodes returns how many nodes the graph has.
+func (d *Driver) GraphNodes(g Graph) (int, error) {
+	var n uint64
+	err := d.check(d.f.graphGetNodes, "cuGraphGetNodes", uintptr(g), 0, uintptr(unsafe.Pointer(&n)))
+	return int(n), err
+}
+
+// DestroyGraph frees a graph; what was made of it stays.
+func (d *Driver) DestroyGraph(g Graph) error {
+	return d.check(d.f.graphDestroy, "cuGraphDestroy", uintptr(g))
+}
+
+// DestroyGraphExec frees a graph made ready.
+func (d *Driver) DestroyGraphExec(e GraphExec) error {
+	return d.check(d.f.graphExecDestroy, "cuGraphExecDestroy", uintptr(e))
+}

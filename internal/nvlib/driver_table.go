@@ -1,0 +1,139 @@
+package nvlib
+
+import "hocket.example/hocket/internal/cabi"
+
+// driverFuncs are the driver's functions by the names of their newest variants
+// that a driver for CUDA 12 has.
+type driverFuncs struct {
+	init                        cabi.Func
+	driverGetVersion            cabi.Func
+	deviceGetCount              cabi.Func
+	deviceGet                   cabi.Func
+	deviceGetName               cabi.Func
+	deviceGetPCIBusID           cabi.Func
+	deviceTotalMem              cabi.Func
+	deviceGetAttribute          cabi.Func
+	deviceCanAccessPeer         cabi.Func
+	primaryCtxRetain            cabi.Func
+	primaryCtxRelease           cabi.Func
+	primaryCtxReset             cabi.Func
+	ctxSetCurrent               cabi.Func
+	ctxGetStreamPriorityRange   cabi.Func
+	ctxSynchronize              cabi.Func
+	ctxEnablePeerAccess         cabi.Func
+	memGetInfo                  cabi.Func
+	memGetAllocationGranularity cabi.Func
+	memCreate                   cabi.Func
+	memRelease                  cabi.Func
+	memAddressReserve           cabi.Func
+	memAddressFree              cabi.Func
+	memMap                      cabi.Func
+	memUnmap                    cabi.Func
+	memSetAccess                cabi.Func
+	memAlloc                    cabi.Func
+	memFree                     cabi.Func
+	memHostAlloc                cabi.Func
+	memFreeHost                 cabi.Func
+	memcpyAsync                 cabi.Func
+	memcpy2DAsync               cabi.Func
+	memsetD32Async              cabi.Func
+	memsetD8Async               cabi.Func
+	moduleLoadData              cabi.Func
+	moduleUnload                cabi.Func
+	moduleGetFunction           cabi.Func
+	funcSetAttribute            cabi.Func
+	launchKernel                cabi.Func
+	streamCreateWithPriority    cabi.Func
+	streamDestroy               cabi.Func
+	streamQuery                 cabi.Func
+	streamSynchronize           cabi.Func
+	streamWaitEvent             cabi.Func
+	streamBeginCapture          cabi.Func
+	streamEndCapture            cabi.Func
+	eventCreate                 cabi.Func
+	eventDestroy                cabi.Func
+	eventRecord                 cabi.Func
+	eventQuery                  cabi.Func
+	eventElapsedTime            cabi.Func
+	graphInstantiate            cabi.Func
+	graphUpload                 cabi.Func
+	graphLaunch                 cabi.Func
+	graphGetNodes               cabi.Func
+	graphDestroy                cabi.Func
+	graphExecDestroy            cabi.Func
+	getErrorName                cabi.Func
+	getErrorString              cabi.Func
+	streamWriteValue64          cabi.Func
+	streamWaitValue64           cabi.Func
+}
+
+func (f *driverFuncs) table() map[string]*cabi.Func {
+	return map[string]*cabi.Func{
+		"cuInit":                        &f.init,
+		"cuDriverGetVersion":            &f.driverGetVersion,
+		"cuDeviceGetCount":              &f.deviceGetCount,
+		"cuDeviceGet":                   &f.deviceGet,
+		"cuDeviceGetName":               &f.deviceGetName,
+		"cuDeviceGetPCIBusId":           &f.deviceGetPCIBusID,
+		"cuDeviceTotalMem_v2":           &f.deviceTotalMem,
+		"cuDeviceGetAttribute":          &f.deviceGetAttribute,
+		"cuDeviceCanAccessPeer":         &f.deviceCanAccessPeer,
+		"cuDevicePrimaryCtxRetain":      &f.primaryCtxRetain,
+		"cuDevicePrimaryCtxRelease_v2":  &f.primaryCtxRelease,
+		"cuDevicePrimaryCtxReset_v2":    &f.primaryCtxReset,
+		"cuCtxSetCurrent":               &f.ctxSetCurrent,
+		"cuCtxGetStreamPriorityRange":   &f.ctxGetStreamPriorityRange,
+		"cuCtxSynchronize":              &f.ctxSynchronize,
+		"cuCtxEnablePeerAccess":         &f.ctxEnablePeerAccess,
+		"cuMemGetInfo_v2":               &f.memGetInfo,
+		"cuMemGetAllocationGranularity": &f.memGetAllocationGranularity,
+		"cuMemCreate":                   &f.memCreate,
+		"cuMemRelease":                  &f.memRelease,
+		"cuMemAddressReserve":           &f.memAddressReserve,
+		"cuMemAddressFree":              &f.memAddressFree,
+		"cuMemMap":                      &f.memMap,
+		"cuMemUnmap":                    &f.memUnmap,
+		"cuMemSetAccess":                &f.memSetAccess,
+		"cuMemAlloc_v2":                 &f.memAlloc,
+		"cuMemFree_v2":                  &f.memFree,
+		"cuMemHostAlloc":                &f.memHostAlloc,
+		"cuMemFreeHost":                 &f.memFreeHost,
+		"cuMemcpyAsync":                 &f.memcpyAsync,
+		"cuMemcpy2DAsync_v2":            &f.memcpy2DAsync,
+		"cuMemsetD32Async":              &f.memsetD32Async,
+		"cuMemsetD8Async":               &f.memsetD8Async,
+		"cuModuleLoadData":              &f.moduleLoadData,
+		"cuModuleUnload":                &f.moduleUnload,
+		"cuModuleGetFunction":           &f.moduleGetFunction,
+		"cuFuncSetAttribute":            &f.funcSetAttribute,
+		"cuLaunchKernel":                &f.launchKernel,
+		"cuStreamCreateWithPriority":    &f.streamCreateWithPriority,
+		"cuStreamDestroy_v2":            &f.streamDestroy,
+		"cuStreamQuery":                 &f.streamQuery,
+		"cuStreamSynchronize":           &f.streamSynchronize,
+		"cuStreamWaitEvent":             &f.streamWaitEvent,
+		"cuStreamBeginCapture_v2":       &f.streamBeginCapture,
+		"cuStreamEndCapture":            &f.streamEndCapture,
+		"cuEventCreate":                 &f.eventCreate,
+		"cuEventDestroy_v2":             &f.eventDestroy,
+		"cuEventRecord":                 &f.eventRecord,
+		"cuEventQuery":                  &f.eventQuery,
+		"cuEventElapsedTime":            &f.eventElapsedTime,
+		"cuGraphInstantiateWithFlags":   &f.graphInstantiate,
+		"cuGraphUpload":                 &f.graphUpload,
+		"cuGraphLaunch":                 &f.graphLaunch,
+		"cuGraphGetNodes":               &f.graphGetNodes,
+		"cuGraphDestroy":                &f.graphDestroy,
+		"cuGraphExecDestroy":            &f.graphExecDestroy,
+		"cuGetErrorName":                &f.getErrorName,
+		"cuGetErrorString":              &f.getErrorString,
+	}
+}
+
+// optional are functions that the machine can do without.
+func (f *driverFuncs) optional() map[string]*cabi.Func {
+	return map[string]*cabi.Func{
+		"cuStreamWriteValue64_v2": &f.streamWriteValue64,
+		"cuStreamWaitValue64_v2":  &f.streamWaitValue64,
+	}
+}

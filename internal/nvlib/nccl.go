@@ -1,0 +1,252 @@
+package nvlib
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+const ncclLibrary = "NCCL"
+
+// NCCLInProgress is NCCL's status of work that has not failed yet.
+const NCCLInProgress = 7
+
+// Comm is a rank's place in a team of NCCL.
+type Comm uintptr
+
+// NCCLType is an element type of NCCL.
+type NCCLType int32
+
+// Element types.
+const (
+	NCCLInt8  NCCLType = 0
+	NCCLInt32 NCCLType = 2
+	NCCLInt64 NCCLType = 4
+	NCCLF16   NCCLType = 6
+	NCCLF32   NCCLType = 7
+	NCCLF64   NCCLType = 8
+	NCCLBF16  NCCLType = 9
+)
+
+// NCCLRed is a reduction of NCCL.
+type NCCLRed int32
+
+// Reductions.
+const (
+	NCCLSum NCCLRed = 0
+	NCCLMax NCCLRed = 2
+	NCCLMin NCCLRed = 3
+	NCCLAvg NCCLRed = 4
+)
+
+// NCCL is the library.
+type NCCL struct {
+	lib *cabi.Library
+	f   ncclFuncs
+	// Multicast tells how NVLink multicast was set in C's environment.
+	Multicast string
+}
+
+type ncclFuncs struct {
+	getVersion, getErrorString, getLastError            cabi.Func
+	getUniqueID, commInitRank, commInitAll              cabi.Func
+	commDestroy, commAbort, commGetAsyncError           cabi.Func
+	groupStart, groupEnd                                cabi.Func
+	allReduce, broadcast, reduce, allGather, redScatter cabi.Func
+	send, recv                                          cabi.Func
+}
+
+func (f *ncclFuncs) table() map[string]*cabi.Func {
+	return map[string]*cabi.Func{
+		"ncclGetVersion":        &f.getVersion,
+		"ncclGetErrorString":    &f.getErrorString,
+		"ncclGetUniqueId":       &f.getUniqueID,
+		"ncclCommInitRank":      &f.commInitRank,
+		"ncclCommInitAll":       &f.commInitAll,
+		"ncclCommDestroy":       &f.commDestroy,
+		"ncclCommAbort":         &f.commAbort,
+		"ncclCommGetAsyncError": &f.commGetAsyncError,
+		"ncclGroupStart":        &f.groupStart,
+		"ncclGroupEnd":          &f.groupEnd,
+		"ncclAllReduce":         &f.allReduce,
+		"ncclBroadcast":         &f.broadcast,
+		"ncclReduce":            &f.reduce,
+		"ncclAllGather":         &f.allGather,
+		"ncclReduceScatter":     &f.redScatter,
+		"ncclSend":              &f.send,
+		"ncclRecv":              &f.recv,
+	}
+}
+
+func (f *ncclFuncs) optional() map[string]*cabi.Func {
+	return map[string]*cabi.Func{"ncclGetLastError": &f.getLastError}
+}
+
+var wantNCCL = want{
+	library: "NVIDIA's collectives library libnccl", env: "HOCKET_LIBNCCL",
+	stem: "libnccl.so", versions: []string{".2"},
+	wheels: []string{"nvidia/nccl/lib"},
+	help:   "install it (pip install nvidia-nccl-cu13)",
+}
+
+// multicastVariable turns NVLink multicast off in NCCL when it is 0.
+const multicastVariable = "NCCL_NVLS_ENABLE"
+
+// OpenNCCL loads libnccl. Unless multicast is asked for, it first makes sure
+// that NCCL will not use NVLink multicast: on a host that others share that can
+// put GPUs out of service. NCCL reads C's environment, not Go's, and once.
+func OpenNCCL(multicast bool) (*NCCL, error) {
+	if !multicast && cabi.Callable {
+		if err := cabi.Setenv(multicastVariable, "0"); err != nil {
+			return nil, wantNCCL.failed(fmt.Errorf("%s=0 could not be set: %w", multicastVariable, err))
+		}
+		if v, _ := cabi.Getenv(multicastVariable); v != "0" {
+			return nil, wantNCCL.failed(fmt.Errorf("%s is %q after it was set to 0", multicastVariable, v))
+		}
+	}
+	n := &NCCL{}
+	var err error
+	if n.lib, err = wantNCCL.load(n.f.table(), n.f.optional()); err != nil {
+		return nil, err
+	}
+	n.Multicast = "as the environment says"
+	if v, ok := cabi.Getenv(multicastVariable); ok {
+		n.Multicast = multicastVariable + "=" + v
+	}
+	return n, nil
+}
+
+// NCCLOn is OpenNCCL on a library that is loaded already.
+func NCCLOn(lib *cabi.Library) (*NCCL, error) {
+	n := &NCCL{lib: lib}
+	return n, wantNCCL.resolve(lib, n.f.table(), n.f.optional())
+}
+
+// Loaded tells what was loaded.
+func (n *NCCL) Loaded() Loaded {
+	v, err := n.Version()
+	version := fmt.Sprintf("%d.%d.%d (%s)", v/10000, v%10000/100, v%100, n.Multicast)
+	if err != nil {
+		version = "unknown: " + err.Error()
+	}
+	return Loaded{Name: "libnccl", Path: n.lib.Path("ncclGetVersion"), Version: version}
+}
+
+//go:uintptrescapes
+func (n *NCCL) check(f cabi.Func, call string, args ...uintptr) error {
+	return n.result(call, int32(f.CallPinned(args)))
+}
+
+func (n *NCCL) result(call string, code int32) error {
+	if code == 0 {
+		return nil
+	}
+	text := cabi.GoString(n.f.getErrorString.Call(uintptr(code)))
+	if n.f.getLastError.Present() {
+		if last := cabi.GoString(n.f.getLastError.Call(0)); last != "" {
+			text += ": " + last
+		}
+	}
+	return &Error{Library: ncclLibrary, Call: call, Code: int(code), Text: text}
+}
+
+// Version returns the version: 22809 for 2.28.9.
+func (n *NCCL) Version() (int, error) {
+	var v int32
+	err := n.check(n.f.getVersion, "ncclGetVersion", uintptr(unsafe.Pointer(&v)))
+	return int(v), err
+}
+
+// UniqueID names a team that is being formed.
+type UniqueID [128]byte
+
+// NewUniqueID makes a name for a team.
+func (n *NCCL) NewUniqueID() (UniqueID, error) {
+	var id UniqueID
+	err := n.check(n.f.getUniqueID, "ncclGetUniqueId", uintptr(unsafe.Pointer(&id)))
+	return id, err
+}
+
+// InitAll forms a team of this process's devices, a member each.
+func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
+	comms := make([]Comm, len(devs))
+	err := n.check(n.f.commInitAll, "ncclCommInitAll", uintptr(unsafe.Pointer(&comms[0])), uintptr(len(devs)), uintptr(unsafe.Pointer(&devs[0])))
+	return comms, err
+}
+
+// InitRank joins a team as member rank of size, on the current context's
+// device; between GroupStart and GroupEnd one thread can join for several.
+// comm is set when the group ends: it must be a Block's memory.
+func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
+	words := *(*[16]uintptr)(unsafe.Pointer(&id))
+	if runtime.GOARCH == "arm64" { // large structures go by reference
+		return n.check(n.f.commInitRank, "ncclCommInitRank", comm, uintptr(size), uintptr(unsafe.Pointer(&id)), uintptr(rank))
+	}
+	// On amd64 the id lies on the stack, behind the six register arguments of
+	// which three are used.
+	args := append([]uintptr{comm, uintptr(size), uintptr(rank), 0, 0, 0}, words[:]...)
+	return n.result("ncclCommInitRank", int32(n.f.commInitRank.CallPinned(args)))
+}
+
+// Destroy leaves a team whose work is done.
+func (n *NCCL) Destroy(c Comm) error {
+	return n.check(n.f.commDestroy, "ncclCommDestroy", uintptr(c))
+}
+
+// Abort leaves a team at once; its work ends unfinished.
+func (n *NCCL) Abort(c Comm) error { return n.check(n.f.commAbort, "ncclCommAbort", uintptr(c)) }
+
+// AsyncError returns what went wrong in work given before.
+func (n *NCCL) AsyncError(c Comm) error {
+	var code int32
+	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c), uintptr(unsafe.Pointer(&code))); err != nil {
+		return err
+	}
+	if code == NCCLInProgress {
+		return nil
+	}
+	return n.result("work given before", code)
+}
+
+// GroupStart and GroupEnd bracket calls on one thread that belong together.
+func (n *NCCL) GroupStart() error { return n.check(n.f.groupStart, "ncclGroupStart") }
+
+// GroupEnd issues what the group holds.
+func (n *NCCL) GroupEnd() error { return n.check(n.f.groupEnd, "ncclGroupEnd") }
+
+// AllReduce reduces count elements over the team into every member's dst.
+func (n *NCCL) AllReduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
+	return n.check(n.f.allReduce, "ncclAllReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red), uintptr(c), uintptr(s))
+}
+
+// Reduce reduces count elements over the team into root's dst.
+func (n *NCCL) Reduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, root int, c Comm, s Stream) error {
+	return n.check(n.f.reduce, "ncclReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red), uintptr(root), uintptr(c), uintptr(s))
+}
+
+// Broadcast copies count elements of root's src to every member's dst.
+func (n *NCCL) Broadcast(src, dst Ptr, count int64, t NCCLType, root int, c Comm, s Stream) error {
+	return n.check(n.f.broadcast, "ncclBroadcast", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(root), uintptr(c), uintptr(s))
+}
+
+// AllGather puts every member's count elements into every member's dst.
+func (n *NCCL) AllGather(src, dst Ptr, count int64, t NCCLType, c Comm, s Stream) error {
+	return n.check(n.f.allGather, "ncclAllGather", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(c), uintptr(s))
+}
+
+// ReduceScatter reduces over the team; member i gets the i-th count elements.
+func (n *NCCL) ReduceScatter(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
+	return n.check(n.f.redScatter, "ncclReduceScatter", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red), uintptr(c), uintptr(s))
+}
+
+// Send and Recv move count elements between two members; they match in order.
+func (n *NCCL) Send(src Ptr, count int64, t NCCLType, peer int, c Comm, s Stream) error {
+	return n.check(n.f.send, "ncclSend", uintptr(src), uintptr(count), uintptr(t), uintptr(peer), uintptr(c), uintptr(s))
+}
+
+// Recv is the other side of Send.
+func (n *NCCL) Recv(dst Ptr, count int64, t NCCLType, peer int, c Comm, s Stream) error {
+	return n.check(n.f.recv, "ncclRecv", uintptr(dst), uintptr(count), uintptr(t), uintptr(peer), uintptr(c), uintptr(s))
+}

@@ -1,0 +1,130 @@
+package nvlib
+
+import (
+	"unsafe"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+const nvmlLibrary = "NVML"
+
+// NVML is the management library: what the driver knows of its devices. No
+// work depends on it.
+type NVML struct {
+	lib *cabi.Library
+	f   nvmlFuncs
+}
+
+type nvmlFuncs struct {
+	init, shutdown, errorString, driverVersion, handleByPCI cabi.Func
+	nvlinkState, p2pStatus                                  cabi.Func
+}
+
+func (f *nvmlFuncs) table() map[string]*cabi.Func {
+	return map[string]*cabi.Func{
+		"nvmlInit_v2":                      &f.init,
+		"nvmlShutdown":                     &f.shutdown,
+		"nvmlErrorString":                  &f.errorString,
+		"nvmlSystemGetDriverVersion":       &f.driverVersion,
+		"nvmlDeviceGetHandleByPciBusId_v2": &f.handleByPCI,
+		"nvmlDeviceGetNvLinkState":         &f.nvlinkState,
+		"nvmlDeviceGetP2PStatus":           &f.p2pStatus,
+	}
+}
+
+var wantNVML = want{
+	library: "NVIDIA's management library libnvidia-ml", env: "HOCKET_LIBNVML",
+	stem: "libnvidia-ml.so", versions: []string{".1"},
+	help: "it comes with the NVIDIA driver",
+}
+
+// OpenNVML loads libnvidia-ml and starts it; Close ends it.
+func OpenNVML() (*NVML, error) {
+	n := &NVML{}
+	var err error
+	if n.lib, err = wantNVML.load(n.f.table(), nil); err != nil {
+		return nil, err
+	}
+	return n, n.check(n.f.init, "nvmlInit")
+}
+
+// NVMLOn is OpenNVML on a library that is loaded already.
+func NVMLOn(lib *cabi.Library) (*NVML, error) {
+	n := &NVML{lib: lib}
+	if err := wantNVML.resolve(lib, n.f.table(), nil); err != nil {
+		return nil, err
+	}
+	return n, n.check(n.f.init, "nvmlInit")
+}
+
+// Close ends the use of the library.
+func (n *NVML) Close() error { return n.check(n.f.shutdown, "nvmlShutdown") }
+
+// Loaded tells what was loaded; the version is the driver's.
+func (n *NVML) Loaded() Loaded {
+	v, err := n.DriverVersion()
+	if err != nil {
+		v = "unknown: " + err.Error()
+	}
+	return Loaded{Name: "libnvidia-ml", Path: n.lib.Path("nvmlShutdown"), Version: "driver " + v}
+}
+
+//go:uintptrescapes
+func (n *NVML) check(f cabi.Func, call string, args ...uintptr) error {
+	if code := int32(f.CallPinned(args)); code != 0 {
+		text := cabi.GoString(n.f.errorString.Call(uintptr(code)))
+		return &Error{Library: nvmlLibrary, Call: call, Code: int(code), Text: text}
+	}
+	return nil
+}
+
+// DriverVersion returns the driver's version: "580.159.04".
+func (n *NVML) DriverVersion() (string, error) {
+	var buf [96]byte
+	err := n.check(n.f.driverVersion, "nvmlSystemGetDriverVersion", uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)))
+	return cstring(buf[:]), err
+}
+
+// NVMLDevice is a device of NVML.
+type NVMLDevice uintptr
+
+// DeviceAt returns the device with a PCI bus id.
+func (n *NVML) DeviceAt(pci string) (NVMLDevice, error) {
+	var d NVMLDevice
+	id := cabi.CString(pci)
+	err := n.check(n.f.handleByPCI, "nvmlDeviceGetHandleByPciBusId", uintptr(unsafe.Pointer(&id[0])), uintptr(unsafe.Pointer(&d)))
+	return d, err
+}
+
+// maxNVLinks is more links than any device has.
+const maxNVLinks = 36
+
+// NVLinks returns how many NVLinks of the device are up.
+func (n *NVML) NVLinks(d NVMLDevice) int {
+	up := 0
+	for link := range uintptr(maxNVLinks) {
+		var state int32
+		if n.check(n.f.nvlinkState, "nvmlDeviceGetNvLinkState", uintptr(d), link, uintptr(unsafe.Pointer(&state))) != nil {
+			break
+		}
+		up += int(state)
+	}
+	return up
+}
+
+// PeerPath is a way between two devices that NVML knows of.
+type PeerPath int
+
+// Ways between devices.
+const (
+	PeerRead   PeerPath = 0
+	PeerWrite  PeerPath = 1
+	PeerNVLink PeerPath = 2
+)
+
+// Peers reports whether the way between two devices works.
+func (n *NVML) Peers(a, b NVMLDevice, way PeerPath) (bool, error) {
+	var status int32
+	err := n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
+	return err == nil && status == 0, err
+}
