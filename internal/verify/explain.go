@@ -67,7 +67,7 @@ func (m *memory) findings() []Finding {
 		raced[[2]int32{m.siteOf(r.a), m.ix.p.Buffers[r.bufB].Site}] = true
 		raced[[2]int32{m.siteOf(r.b), m.ix.p.Buffers[r.bufB].Site}] = true
 		if len(out) < maxFindings {
-			out = append(out, m.tellRace(r))
+			out = together(out, m.tellRace(r))
 		}
 	}
 	for _, b := range m.unread {
@@ -77,6 +77,18 @@ func (m *memory) findings() []Finding {
 		out = append(out, m.tellBlank(b))
 	}
 	return out
+}
+
+// together adds a finding, or where one edge would repair two, adds it to the
+// other.
+func together(fs []Finding, f Finding) []Finding {
+	for i := range fs {
+		if o := &fs[i]; o.Help == f.Help && o.Unsure == f.Unsure && len(o.Acts) > 1 && len(f.Acts) > 1 {
+			o.Count += f.Count
+			return fs
+		}
+	}
+	return append(fs, f)
 }
 
 func (m *memory) siteOf(e epoch) int32 { return m.ix.p.Cmds[m.ix.act(e).Cmd].Site }
@@ -146,7 +158,7 @@ func (m *memory) repair(r *race, a, b Act) string {
 	switch {
 	case ca.Rank == cb.Rank && (cb.Kind == plan.Input || cb.Kind == plan.Output || a.Run < b.Run && sb == "main"):
 		return fmt.Sprintf("join it: wait %s on main before the return", sa)
-	case ca.Rank == cb.Rank && ca.Kind == plan.Input:
+	case ca.Rank == cb.Rank && sa == "main" && (a.Run < b.Run || ca.Kind == plan.Input):
 		return fmt.Sprintf("fork it: wait main on %s before %s", sb, line(ix, b))
 	case ca.Rank == cb.Rank && a.Run < b.Run:
 		return fmt.Sprintf("join and fork: wait %s on main before the return, and wait main on %s before %s", sa, sb, line(ix, b))
@@ -203,8 +215,8 @@ func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
 	if f.Why != "" {
 		d.Notes = append(d.Notes, ir.Note{Message: f.Why})
 	}
-	for row := range strings.Lines(f.Picture) {
-		d.Notes = append(d.Notes, ir.Note{Message: strings.TrimRight(row, "\n")})
+	if f.Picture != "" {
+		d.Notes = append(d.Notes, ir.Note{Message: "the two streams, time going down (' marks the next run):\n" + strings.TrimRight(f.Picture, "\n")})
 	}
 	if f.Count > 1 && !f.Warning && f.Kind != KindDeadlock {
 		d.Notes = append(d.Notes, ir.Note{Message: fmt.Sprintf("the same at %s more", count(f.Count-1, "place"))})

@@ -32,8 +32,10 @@ type sim struct {
 	stats Stats
 	// joined, when set, is told whenever a lane learns by a command.
 	joined func(lane int32, cmd int32, run int)
-	// passed, when set, is told before a command of a lane starts.
-	passed func(lane int32, cmd int32, run int)
+	// passed, when set, is told before a command other than a wait starts.
+	passed func(lane, cmd int32, run int)
+	// heard, when set, is told what a wait brings before its lane learns it.
+	heard func(v *view, cmd int32, snap snapshot)
 }
 
 // laning says which commands are executed one after the other: those of a
@@ -195,6 +197,9 @@ func (s *sim) finish(v *view) {
 func (s *sim) learn(v *view, snap snapshot, cmd int32, run int) {
 	if !s.lanes.clocks {
 		return
+	}
+	if s.heard != nil && s.ix.p.Cmds[cmd].Kind != plan.Collective && s.ix.p.Cmds[cmd].Kind != plan.Group {
+		s.heard(v, cmd, snap)
 	}
 	if v.join(snap, len(s.views)) {
 		s.stats.Joins++

@@ -109,6 +109,9 @@ type Options struct {
 	Redundant bool
 	// FaultsOnly leaves the warnings out: what is wanted before a run.
 	FaultsOnly bool
+	// Prog is the program that was planned: it tells which loop a command is
+	// in. Without it no lost overlap is found.
+	Prog *ir.Program
 }
 
 // maxFindings bounds how many different faults are listed.
@@ -126,29 +129,55 @@ func Plan(p *plan.Plan, opts Options) *Result {
 		return r.close([]Finding{*fault})
 	}
 	s := newSim(ix, mem)
+	watch, redundant := s.observe(opts)
 	s.run()
 	r.Stats = s.stats
 	r.Stats.Atoms = mem.atoms
 	if f := s.deadlock(); f != nil {
 		return r.close([]Finding{*f})
 	}
-	faults = append(faults, s.ambiguous()...)
-	faults = append(faults, mem.findings()...)
+	faults = append(s.ambiguous(), mem.findings()...)
 	if opts.FaultsOnly {
 		return r.close(faults)
 	}
-	serial := serialHang(ix)
-	r.SerialSafe = serial == nil
-	if serial != nil {
-		faults = append(faults, *serial)
+	warnings := []Finding{}
+	if f := serialHang(ix); f != nil {
+		warnings = append(warnings, *f)
 	}
-	if len(faults) == 0 || faults[0].Warning {
-		faults = append(faults, lostOverlap(ix)...)
-		if opts.Redundant {
-			faults = append(faults, redundantWaits(ix)...)
+	r.SerialSafe = len(warnings) == 0
+	if len(faults) == 0 && watch != nil {
+		warnings = append(warnings, watch.findings()...)
+	}
+	if len(faults) == 0 && redundant != nil {
+		warnings = append(warnings, redundant.findings()...)
+	}
+	faults = append(faults, warnings...)
+	return r.close(faults)
+}
+
+// observe lets those look on that the options ask for; either may be nil.
+func (s *sim) observe(opts Options) (*overlapWatch, *redundancy) {
+	var watch *overlapWatch
+	var redundant *redundancy
+	if opts.FaultsOnly {
+		return nil, nil
+	}
+	if opts.Prog != nil {
+		watch = newOverlapWatch(s.ix, s.mem, opts.Prog)
+	}
+	if opts.Redundant {
+		redundant = newRedundancy(s.ix)
+		s.heard = redundant.wait
+	}
+	s.passed = func(lane, cmd int32, run int) {
+		if watch != nil && run == 0 {
+			watch.start(&s.views[lane], cmd)
+		}
+		if redundant != nil {
+			redundant.other(lane)
 		}
 	}
-	return r.close(faults)
+	return watch, redundant
 }
 
 // close sorts the findings and draws the conclusion.

@@ -1,0 +1,97 @@
+package verify
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// redundancy finds waits that bring nothing: all they order is in order by what
+// the stream knew already, or by the waits beside them. A statement is listed
+// when each of its instances is so, on every rank and in both runs.
+type redundancy struct {
+	ix     *index
+	open   [][]heard // by stream: waits since the last other command
+	needed map[int32]bool
+	by     map[int32]int32 // by site: the site of a wait that implies it, or -1
+	order  []int32         // sites, as they come
+}
+
+// heard is one wait: what it brought, and whether that was known before.
+type heard struct {
+	cmd   int32
+	snap  snapshot
+	known bool
+}
+
+func newRedundancy(ix *index) *redundancy {
+	return &redundancy{ix: ix, open: make([][]heard, len(ix.streams)), needed: map[int32]bool{}, by: map[int32]int32{}}
+}
+
+// wait is told of a wait before the stream learns by it.
+func (r *redundancy) wait(v *view, cmd int32, snap snapshot) {
+	r.open[v.stream] = append(r.open[v.stream], heard{cmd, snap, v.knows(epoch{snap.stream, snap.done})})
+}
+
+// other is told that a stream does something else: the waits before it are
+// complete.
+func (r *redundancy) other(stream int32) {
+	block := r.open[stream]
+	for i := range block {
+		site := r.ix.p.Cmds[block[i].cmd].Site
+		by, implied := r.implied(block, i)
+		if _, seen := r.by[site]; !seen {
+			r.by[site] = by
+			r.order = append(r.order, site)
+		}
+		r.needed[site] = r.needed[site] || !implied
+	}
+	r.open[stream] = block[:0]
+}
+
+// implied reports whether the i-th wait of a block brings nothing that the
+// others do not; of two that bring the same, the second does not count.
+func (r *redundancy) implied(block []heard, i int) (by int32, ok bool) {
+	h := &block[i]
+	e := epoch{h.snap.stream, h.snap.done}
+	for j := range block {
+		o := &block[j]
+		same := o.snap.stream == e.stream && o.snap.done == e.pos
+		if j != i && o.snap.knows(e) && !o.known && (!same || j < i) {
+			return r.ix.p.Cmds[o.cmd].Site, true
+		}
+	}
+	return -1, h.known
+}
+
+func (r *redundancy) findings() []Finding {
+	for st := range r.open {
+		r.other(int32(st))
+	}
+	first := map[int32]int32{}
+	for i := range r.ix.p.Cmds {
+		c := &r.ix.p.Cmds[i]
+		if _, seen := first[c.Site]; !seen && (c.Kind == plan.WaitEvent || c.Kind == plan.WaitCounter) {
+			first[c.Site] = int32(i)
+		}
+	}
+	var out []Finding
+	for _, site := range r.order {
+		s := r.ix.p.Sites[site]
+		if r.needed[site] || s.Op != ir.OpWait {
+			continue
+		}
+		f := Finding{
+			Warning: true, Kind: KindRedundant, Acts: []Act{{Cmd: first[site]}}, Count: 1,
+			Message: fmt.Sprintf("redundant: %s orders nothing that is not in order already", s.Text),
+			Help:    "it can be left out",
+		}
+		if by := r.by[site]; by >= 0 && by != site {
+			o := r.ix.p.Sites[by]
+			f.Message = fmt.Sprintf("redundant: %s is implied by %s at line %d", s.Text, o.Text, o.Pos.Line)
+		}
+		out = append(out, f)
+	}
+	return out
+}
