@@ -20,6 +20,10 @@ type MismatchError = exec.MismatchError
 // Strategies lists what LowerOptions.Strategy and LoadOptions.Strategy accept.
 func Strategies() []string { return compile.Strategies }
 
+// CheckStrategy reports a strategy that there is not; besides Strategies there
+// is chunked with a number of chunks: "chunked(8)".
+func CheckStrategy(s string) error { return compile.CheckStrategy(s) }
+
 // Passes lists what LowerOptions.StopAfter accepts, in the order passes run.
 func Passes() []string { return compile.Passes() }
 

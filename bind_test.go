@@ -83,7 +83,12 @@ func TestDefinedDimsOfAModel(t *testing.T) {
 }
 
 func TestNamesOfOptions(t *testing.T) {
-	p, err := hocket.Parse("bind.hkt", bindSource)
+	p, err := hocket.Parse("layer.hkt", `mesh tp[2]
+func f(%x: f32[T/tp, K], %w: f32[N/tp, K]) -> f32[T, N/tp] {
+  %y = linear %x, %w
+  return %y
+}
+`)
 	if err != nil {
 		t.Fatal(err)
 	}

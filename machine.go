@@ -57,7 +57,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 
 // LoadOptions tune loading; the zero value is usable.
 type LoadOptions struct {
-	// Strategy is how communication is overlapped: "sequential" (the default).
+	// Strategy is how communication is overlapped: see LowerOptions.
 	Strategy string
 	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound.
 	Arena int64

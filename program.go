@@ -73,7 +73,8 @@ func (b Binding) ir() ir.Binding {
 
 // LowerOptions choose how far and how a program is lowered.
 type LowerOptions struct {
-	// Strategy is how communication is overlapped: "sequential" (the default).
+	// Strategy is how communication is overlapped: "sequential" (the default),
+	// "chunked" or "chunked(8)", "exchange".
 	Strategy string
 	// StopAfter names the last pass to run; empty for all.
 	StopAfter string

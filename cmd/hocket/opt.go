@@ -67,8 +67,8 @@ func addStrategy(c *cobra.Command, to *string) {
 }
 
 func checkStrategy(s string) error {
-	if names := hocket.Strategies(); !slices.Contains(names, s) {
-		return usagef("--strategy: there is no %q", s).helping("one of: %s", strings.Join(names, ", "))
+	if err := hocket.CheckStrategy(s); err != nil {
+		return usagef("--strategy: %w", err).helping("one of: %s; chunked may carry a number of chunks: chunked(8)", strings.Join(hocket.Strategies(), ", "))
 	}
 	return nil
 }

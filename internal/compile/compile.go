@@ -4,16 +4,12 @@ package compile
 
 import (
 	"errors"
-	"fmt"
 
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
 	"hocket.example/hocket/ir"
 )
-
-// Strategies lists what --strategy accepts.
-var Strategies = []string{"sequential"}
 
 // Passes lists what Options.StopAfter accepts, in the order passes run.
 func Passes() []string {
@@ -26,8 +22,8 @@ func Passes() []string {
 
 // Options choose how a program is lowered.
 type Options struct {
-	// Strategy names how producer/consumer pairs are overlapped; empty means
-	// sequential, the only one so far: the text's own meaning (S3).
+	// Strategy names how pairs of communication and GEMM are overlapped: see
+	// Strategies. Empty means sequential: the text's own meaning (S3).
 	Strategy string
 	// StopAfter names the last pass to run; empty for all.
 	StopAfter string
@@ -43,10 +39,11 @@ type Unit struct {
 
 // Build lowers a checked program.
 func Build(source *ir.Info, opts Options) (*Unit, error) {
-	if opts.Strategy != "" && opts.Strategy != "sequential" {
-		return nil, fmt.Errorf("there is no strategy %q; there is: %v", opts.Strategy, Strategies)
+	strategy, err := lower.ParseStrategy(opts.Strategy)
+	if err != nil {
+		return nil, err
 	}
-	lo := lower.Options{StopAfter: opts.StopAfter}
+	lo := lower.Options{StopAfter: opts.StopAfter, Choose: always(strategy)}
 	if opts.CheckEach {
 		lo.CheckEach = func(p *ir.Program) error {
 			_, ds := ir.Check(p)
@@ -55,6 +52,9 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 	}
 	res, err := lower.Run(source.Prog, lo)
 	if err != nil {
+		return nil, err
+	}
+	if err := applied(source.Prog, res, strategy); err != nil {
 		return nil, err
 	}
 	return &Unit{Source: source, Lowered: res}, nil

@@ -117,11 +117,17 @@ func summary(stmts []*ir.Stmt) string {
 		}
 	})
 	for i, w := range words {
-		if times[w] > 1 {
-			words[i] = w + " ×" + strconv.Itoa(times[w])
-		}
+		words[i] = repeatedWord(w, times[w])
 	}
 	return strings.Join(words, ", ")
+}
+
+// repeatedWord returns "word ×n", or the word alone for one.
+func repeatedWord(word string, n int) string {
+	if n == 1 {
+		return word
+	}
+	return word + " ×" + strconv.Itoa(n)
 }
 
 // act says what one statement does for a reshard; "" for those that only help.

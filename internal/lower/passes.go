@@ -33,6 +33,12 @@ var passes = []Pass{
 		Requires: []string{"shard"},
 		run:      decompose,
 	},
+	{
+		Name:     "overlap",
+		Doc:      "hides collectives under the GEMMs next to them, pair by pair, as the strategy says",
+		Requires: []string{"decompose"},
+		run:      overlap,
+	},
 }
 
 // constraint says that one pass must run before another, and why.
@@ -41,6 +47,7 @@ type constraint struct{ before, after, reason string }
 // order holds what the table's row order must respect beyond Requires.
 var order = []constraint{
 	{"shard", "decompose", "only after shard is every change of layout a reshard of its own"},
+	{"decompose", "overlap", "pairs are found by their collectives"},
 }
 
 // tableErr is what is wrong with the pass table; Run returns it, so that a

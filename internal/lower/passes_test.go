@@ -64,7 +64,7 @@ func TestOptions(t *testing.T) {
 	}
 	var seen []string
 	if _, err := Run(p, Options{CheckEach: func(q *ir.Program) error { seen = append(seen, q.String()); return nil }}); err != nil ||
-		len(seen) != 2 || seen[0] == seen[1] {
+		len(seen) != 3 || seen[0] == seen[1] || seen[1] != seen[2] {
 		t.Errorf("CheckEach saw %q, %v", seen, err)
 	}
 	wrong := errors.New("wrong")

@@ -12,6 +12,9 @@ import (
 type Options struct {
 	// StopAfter names the last pass to run; empty for all.
 	StopAfter string
+	// Choose says how each pair of communication and GEMM is lowered; nil leaves
+	// all sequential. An answer that does not apply to the pair means sequential.
+	Choose func(*Pair) Strategy
 	// CheckEach, where set, judges the program after each pass; its error ends
 	// the run as a PassError.
 	CheckEach func(*ir.Program) error
@@ -26,6 +29,10 @@ type Result struct {
 	Stages []Stage
 	// Log lists every change of layout, and why it was made.
 	Log []Entry
+	// Choices lists the pairs that were found and how each was lowered.
+	Choices []Choice
+	// Alone lists the collectives that are no part of a pair, and why.
+	Alone []ir.Note
 }
 
 // Stage records one pass.
@@ -78,6 +85,10 @@ type unit struct {
 	prog *ir.Program
 	info *ir.Info
 	log  []Entry
+
+	choose  func(*Pair) Strategy
+	choices []Choice
+	alone   []ir.Note
 }
 
 // Run lowers a copy of p. Its error is ir.Diagnostics where p itself is at
@@ -101,7 +112,7 @@ func Run(p *ir.Program, opts Options) (*Result, error) {
 	res := &Result{Program: prog, Info: info}
 	text := prog.String()
 	for i := range todo {
-		if text, err = res.apply(&todo[i], text, opts.CheckEach); err != nil {
+		if text, err = res.apply(&todo[i], text, &opts); err != nil {
 			return nil, err
 		}
 	}
@@ -125,9 +136,9 @@ func until(last string) ([]Pass, error) {
 
 // apply runs one pass on the result so far, whose text is before, and returns
 // the text after it.
-func (r *Result) apply(p *Pass, before string, checkEach func(*ir.Program) error) (string, error) {
+func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	start := time.Now()
-	u := &unit{pass: p.Name, prog: r.Program, info: r.Info}
+	u := &unit{pass: p.Name, prog: r.Program, info: r.Info, choose: opts.Choose}
 	if err := p.run(u); err != nil {
 		return "", err
 	}
@@ -136,11 +147,12 @@ func (r *Result) apply(p *Pass, before string, checkEach func(*ir.Program) error
 		return "", &PassError{p.Name, fmt.Errorf("%w\n%s", ds, u.prog)}
 	}
 	r.Info, r.Log = info, append(r.Log, u.log...)
+	r.Choices, r.Alone = append(r.Choices, u.choices...), append(r.Alone, u.alone...)
 	st := Stage{Pass: p.Name, Text: u.prog.String(), Duration: time.Since(start)}
 	st.Changed = st.Text != before
 	r.Stages = append(r.Stages, st)
-	if checkEach != nil {
-		if err := checkEach(u.prog); err != nil {
+	if opts.CheckEach != nil {
+		if err := opts.CheckEach(u.prog); err != nil {
 			return "", &PassError{p.Name, err}
 		}
 	}

@@ -1,0 +1,49 @@
+package compile
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/ir"
+)
+
+// Strategies lists the strategies by name; chunked may carry its number of
+// chunks: "chunked(8)".
+var Strategies = []string{"sequential", "chunked", "exchange"}
+
+// CheckStrategy reports a strategy that there is not.
+func CheckStrategy(s string) error {
+	_, err := lower.ParseStrategy(s)
+	return err
+}
+
+// always returns a chooser that takes s wherever it applies.
+func always(s lower.Strategy) func(*lower.Pair) lower.Strategy {
+	return func(*lower.Pair) lower.Strategy { return s }
+}
+
+// applied refuses a strategy that was asked for and used nowhere.
+func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
+	if s.Kind == lower.Sequential || !slices.ContainsFunc(res.Stages, func(st lower.Stage) bool { return st.Pass == "overlap" }) {
+		return nil
+	}
+	if slices.ContainsFunc(res.Choices, func(c lower.Choice) bool { return c.Strategy == s }) {
+		return nil
+	}
+	pos := p.Funcs[len(p.Funcs)-1].Pos
+	var notes []ir.Note
+	for _, c := range res.Choices {
+		notes = append(notes, ir.Note{Pos: c.Pair.Pos, Message: c.Pair.String() + ": " + c.Why})
+	}
+	notes = append(notes, res.Alone...)
+	if len(notes) > 0 {
+		pos = notes[0].Pos
+	}
+	d := p.Diag("strategy", pos, "strategy %s applies to nothing in this program", s)
+	d.Notes = notes
+	d.Help = "use sequential, or lay the tensors out so that a linear or matmul needs what an all_gather brings, or makes what is reduced"
+	if len(notes) == 0 {
+		d.Message += ": it has no all_gather, reduce_scatter or all_reduce of values"
+	}
+	return ir.Diagnostics{d}
+}

@@ -1,0 +1,107 @@
+package lower
+
+import "hocket.example/hocket/ir"
+
+// This file builds what only explicit programs have: streams, waits, loops,
+// one-sided transfers.
+
+// declare returns "%name = stream", or counter, or event, with count where it
+// is not nil.
+func declare(pos ir.Pos, op ir.Op, name string, count *ir.Expr) *ir.Stmt {
+	return &ir.Stmt{Op: op, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Count: count}
+}
+
+// let returns "let %name = e".
+func let(pos ir.Pos, name string, e *ir.Expr) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpLet, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Exprs: []*ir.Expr{e}}
+}
+
+// on returns "on %stream { stmts }".
+func on(pos ir.Pos, stream string, stmts ...*ir.Stmt) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpOn, Pos: pos, Args: places(pos, []string{stream}), Body: &ir.Block{Stmts: stmts, End: pos}}
+}
+
+// loop returns "for %name in lo..hi { stmts }".
+func loop(pos ir.Pos, name string, lo, hi *ir.Expr, stmts ...*ir.Stmt) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpFor, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Exprs: []*ir.Expr{lo, hi},
+		Body: &ir.Block{Stmts: stmts, End: pos}}
+}
+
+// unlessRank returns "if index != rank(axis) { stmts }".
+func unlessRank(pos ir.Pos, index *ir.Expr, axis string, stmts ...*ir.Stmt) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpIf, Pos: pos, Cmp: ir.NE, Exprs: []*ir.Expr{index, rankOf(axis)}, Body: &ir.Block{Stmts: stmts, End: pos}}
+}
+
+// waitMain returns "wait main".
+func waitMain(pos ir.Pos) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpWait, Pos: pos, Args: []ir.Place{{Pos: pos, Main: true}}}
+}
+
+// waitStream returns "wait %stream".
+func waitStream(pos ir.Pos, stream string) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpWait, Pos: pos, Args: places(pos, []string{stream})}
+}
+
+// waitOnce returns "wait %counter[index] >= 1".
+func waitOnce(pos ir.Pos, counter string, index *ir.Expr) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpWait, Pos: pos, Args: []ir.Place{{Pos: pos, Name: counter, Index: index}}, Exprs: []*ir.Expr{ir.Int(1)}}
+}
+
+// put returns "put %arg into %dst at axis[peer]".
+func put(pos ir.Pos, arg, dst, axis string, peer *ir.Expr) *ir.Stmt {
+	s := into(pos, ir.OpPut, arg, dst)
+	s.Peer = &ir.Peer{Pos: pos, Axis: axis, Index: peer}
+	return s
+}
+
+// signal returns "signal %counter[index] at axis[peer]".
+func signal(pos ir.Pos, counter string, index *ir.Expr, axis string, peer *ir.Expr) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpSignal, Pos: pos, Args: []ir.Place{{Pos: pos, Name: counter, Index: index}},
+		Peer: &ir.Peer{Pos: pos, Axis: axis, Index: peer}}
+}
+
+// barrier returns "barrier over=axis".
+func barrier(pos ir.Pos, axis string) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpBarrier, Pos: pos, Attrs: []ir.Attr{overAttr(axis)}}
+}
+
+// reshape returns "%name = reshape %arg, shape=(extents)".
+func reshape(pos ir.Pos, name, arg string, extents []*ir.Expr) *ir.Stmt {
+	return result(pos, name, ir.OpReshape, []ir.Attr{{Name: "shape", Kind: ir.AttrExprs, Exprs: extents, Paren: true}}, arg)
+}
+
+// selectFirst returns "%name = select %arg, axis=0, index=index".
+func selectFirst(pos ir.Pos, name, arg string, index *ir.Expr) *ir.Stmt {
+	return result(pos, name, ir.OpSelect, []ir.Attr{exprAttr("axis", 0), {Name: "index", Kind: ir.AttrExpr, Exprs: []*ir.Expr{index}}}, arg)
+}
+
+// symmetric returns "%name = alloc t symmetric".
+func symmetric(pos ir.Pos, name string, t *ir.Type) *ir.Stmt {
+	s := alloc(pos, name, t)
+	s.Flags = ir.Symmetric
+	return s
+}
+
+// plain returns t's dtype and extents as an alloc takes them: split
+// dimensions stay split, partial sums and meshes are nothing to a buffer.
+func plain(t *ir.Type) *ir.Type {
+	u := t.Clone()
+	u.Partial, u.Mesh = nil, ""
+	return u
+}
+
+// withRows returns plain(t) with extent rows in dimension d.
+func withRows(t *ir.Type, d int, rows *ir.Expr) *ir.Type {
+	u := plain(t)
+	u.Dims[d] = ir.Dimension{Extent: rows}
+	return u
+}
+
+// sizeOfAxes returns the product of the axes' sizes.
+func sizeOfAxes(axes []string) *ir.Expr {
+	n := sizeOf(axes[0])
+	for _, a := range axes[1:] {
+		n = ir.Mul(n, sizeOf(a))
+	}
+	return n
+}

@@ -1,0 +1,125 @@
+package lower
+
+import "hocket.example/hocket/ir"
+
+// This file writes the strategy chunked. The computation stays on main, in
+// order, so that chunks finish in order; the collectives run on a stream of
+// their own. A gather's stream is forked once before the loop, and each round
+// waits for what was gathered so far; a reduction's is joined once behind it.
+
+// axisOfPieces is the dimension of the whole tensors that pieces are cut along.
+func (e *emitter) axisOfPieces() int {
+	if e.blocked {
+		return e.rows + 1
+	}
+	return e.rows
+}
+
+// collective returns the region's collective from arg into dst.
+func (e *emitter) collective(arg, dst string) *ir.Stmt {
+	s := e.comm.Clone()
+	s.Comments = ir.Comments{}
+	s.Results, s.Type, s.Args[0].Name = nil, nil, arg
+	s.Into = &ir.Place{Pos: s.Pos, Name: dst}
+	return s
+}
+
+// chunkedGather gathers chunk by chunk and computes with each as it comes.
+func (e *emitter) chunkedGather(count *ir.Expr) {
+	shard := e.local(e.comm.Args[0].Name)
+	stream := e.named("s")
+	e.add(declare(e.Pos, ir.OpStream, stream, nil))
+	e.open(e.byBlocks)
+
+	index := e.named("i")
+	p := e.part(e.axisOfPieces(), ir.Var(index), count)
+	p.put(e.gatherChunk(p, shard, stream)...)
+	p.put(waitStream(e.Pos, stream))
+	p.keepGathered()
+	p.body("")
+	e.add(on(e.Pos, stream, waitMain(e.Pos)), loop(e.Pos, index, ir.Int(0), count, p.stmts...))
+	e.add(e.claims...)
+}
+
+// gatherChunk gathers one chunk of the shard into a buffer of its own.
+func (e *emitter) gatherChunk(p *part, shard, stream string) []*ir.Stmt {
+	mine, all := e.names.fresh(e.comm.Args[0].Name, "i"), e.named("c")
+	rows := ir.Extent(mine, int64(e.rows))
+	total := rows
+	if e.blocked {
+		total = ir.Mul(sizeOfAxes(e.Axes), rows)
+	}
+	var comm []*ir.Stmt
+	from := mine
+	if e.rows > 0 { // rows of an inner dimension are not dense
+		from = e.names.fresh(e.comm.Args[0].Name, "d")
+		comm = append(comm, result(e.Pos, from, ir.OpCopy, nil, mine))
+	}
+	comm = append(comm, e.collective(from, all))
+	out := []*ir.Stmt{
+		chunk(e.Pos, mine, shard, e.rows, p.index, p.count),
+		alloc(e.Pos, all, withRows(e.To, e.rows, total)),
+		on(e.Pos, stream, comm...),
+	}
+	p.at[e.Value] = all
+	if e.blocked {
+		view := e.names.fresh(all, "r")
+		out = append(out, reshape(e.Pos, view, all, e.blockShape(e.To, rows)))
+		p.at[e.Value] = view
+	}
+	return out
+}
+
+// keepGathered copies this piece of what was gathered to its place in the
+// whole, where that is wanted too.
+func (p *part) keepGathered() {
+	whole := p.whole[p.Value]
+	if whole == "" {
+		return
+	}
+	place := p.names.fresh(p.Value, "w")
+	p.put(chunk(p.Pos, place, whole, p.axis, p.index, p.count), into(p.Pos, ir.OpCopy, p.at[p.Value], place))
+}
+
+// chunkedReduce computes chunk by chunk and reduces each as it is made.
+func (e *emitter) chunkedReduce(count *ir.Expr) {
+	stream, buf := e.named("s"), e.named("b")
+	e.add(declare(e.Pos, ir.OpStream, stream, nil), alloc(e.Pos, buf, plain(e.To)))
+	e.open(e.byBlocks)
+
+	index := e.named("i")
+	p := e.part(e.axisOfPieces(), ir.Var(index), count)
+	dst := e.names.fresh(buf, "i")
+	p.put(chunk(e.Pos, dst, buf, e.rows, p.index, p.count))
+	product := e.product(p, dst)
+	p.put(on(e.Pos, stream, append([]*ir.Stmt{waitMain(e.Pos)}, e.reduceInto(product, dst)...)...))
+	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream))
+	e.add(value(e.Pos, e.Value, e.To.Clone(), ir.OpClaim, nil, buf))
+}
+
+// product computes this piece of what is reduced, and returns its name.
+func (e *emitter) product(p *part, dst string) string {
+	if !e.blocked {
+		p.body("")
+		return p.at[e.comm.Args[0].Name]
+	}
+	product := e.named("c")
+	rows := ir.Extent(dst, int64(e.rows))
+	view := e.names.fresh(product, "r")
+	p.put(alloc(e.Pos, product, withRows(e.From, e.rows, ir.Mul(sizeOfAxes(e.Axes), rows))),
+		reshape(e.Pos, view, product, e.blockShape(e.From, rows)))
+	p.body(view)
+	return product
+}
+
+// reduceInto reduces %product into %dst, by way of a dense buffer where the
+// rows of an inner dimension are none.
+func (e *emitter) reduceInto(product, dst string) []*ir.Stmt {
+	if e.rows == 0 {
+		return []*ir.Stmt{e.collective(product, dst)}
+	}
+	dense := e.named("d")
+	s := e.collective(product, "")
+	s.Into, s.Results = nil, []ir.Name{{Pos: s.Pos, Text: dense}}
+	return []*ir.Stmt{s, into(e.Pos, ir.OpCopy, dense, dst)}
+}

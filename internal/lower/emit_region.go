@@ -1,0 +1,179 @@
+package lower
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// emitter writes the statements that stand in place of a region.
+type emitter struct {
+	*overlapper
+	finder *pairFinder
+	*region
+	out []*ir.Stmt
+	// whole names, for each operand by rows and each result from outside the
+	// region, the local tensor whose pieces are worked on.
+	whole map[string]string
+	// claims give the results their names back.
+	claims []*ir.Stmt
+	// told: the operations' comments have been written once.
+	told bool
+}
+
+func (e *emitter) add(stmts ...*ir.Stmt) { e.out = append(e.out, stmts...) }
+
+// named returns a new name made from the collective's result.
+func (e *emitter) named(suffix string) string { return e.names.fresh(e.Value, suffix) }
+
+// local writes "%x.l = local %x" and returns its name.
+func (e *emitter) local(value string) string {
+	name := e.names.fresh(value, "l")
+	e.add(result(e.Pos, name, ir.OpLocal, nil, value))
+	return name
+}
+
+// results returns the region's values that are used outside of it, in order.
+func (e *emitter) results() []*ir.Stmt {
+	var out []*ir.Stmt
+	for _, s := range append([]*ir.Stmt{e.comm}, e.body...) {
+		if slices.ContainsFunc(e.finder.users[s.Results[0].Text], func(u *ir.Stmt) bool { return !e.in[u] }) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// open makes the local tensors of the operands by rows that come from outside,
+// and the buffers of a gather's results. view makes of each what pieces are
+// chunks of.
+func (e *emitter) open(view func(name string, t *ir.Type) string) {
+	e.whole = map[string]string{}
+	for _, s := range e.body {
+		byRow, _, _ := e.finder.operandsOf(s, e.rows)
+		for i := range s.Args {
+			name := s.Args[i].Name
+			if d := e.finder.def[name]; !slices.Contains(byRow, name) || e.whole[name] != "" || d != nil && e.in[d] {
+				continue
+			}
+			e.whole[name] = view(e.local(name), e.info.Operands[s][i].Type)
+		}
+	}
+	if !e.gathers() {
+		return
+	}
+	for _, s := range e.results() {
+		t := e.finder.typeOf(s)
+		buf := e.names.fresh(s.Results[0].Text, "b")
+		e.add(alloc(e.Pos, buf, plain(t)))
+		e.whole[s.Results[0].Text] = view(buf, t)
+		e.claims = append(e.claims, value(s.Pos, s.Results[0].Text, t.Clone(), ir.OpClaim, nil, buf))
+	}
+}
+
+// byBlocks returns a view of name, a local tensor of a value of type t, with
+// the rows' dimension split in two: the block and the row within it.
+func (e *emitter) byBlocks(name string, t *ir.Type) string {
+	if !e.blocked {
+		return name
+	}
+	view := e.names.fresh(name, "r")
+	rows := t.LocalType().Dims[e.rows].Extent
+	e.add(reshape(e.Pos, view, name, e.blockShape(t, ir.FloorDiv(rows, sizeOfAxes(e.Axes)))))
+	return view
+}
+
+// blockShape returns the local extents of t with rows rows in each block.
+func (e *emitter) blockShape(t *ir.Type, rows *ir.Expr) []*ir.Expr {
+	var out []*ir.Expr
+	for i, d := range t.LocalType().Dims {
+		if i == e.rows {
+			out = append(out, sizeOfAxes(e.Axes), rows)
+		} else {
+			out = append(out, d.Extent)
+		}
+	}
+	return out
+}
+
+// part is one round's share of the region: where its operands and results are.
+type part struct {
+	*emitter
+	// axis of the whole tensors, index and count of the pieces.
+	axis         int
+	index, count *ir.Expr
+	at           map[string]string // value → this piece of it
+	stmts        []*ir.Stmt
+}
+
+func (e *emitter) part(axis int, index, count *ir.Expr) *part {
+	return &part{emitter: e, axis: axis, index: index, count: count, at: map[string]string{}}
+}
+
+func (p *part) put(stmts ...*ir.Stmt) { p.stmts = append(p.stmts, stmts...) }
+
+// of returns this piece of a value: what was computed or gathered before, or
+// a chunk of the whole; of a value needed entire, the value.
+func (p *part) of(value string) string {
+	if name, ok := p.at[value]; ok {
+		return name
+	}
+	whole, ok := p.whole[value]
+	if !ok {
+		return value
+	}
+	name := p.names.fresh(value, "i")
+	p.put(chunk(p.Pos, name, whole, p.axis, p.index, p.count))
+	p.at[value] = name
+	return name
+}
+
+// body writes the region's operations on this piece. The last one's result
+// goes to last where that is not empty.
+func (p *part) body(last string) {
+	for i, s := range p.region.body {
+		c := s.Clone()
+		if p.told {
+			c.Comments = ir.Comments{}
+		}
+		for k := range c.Args {
+			c.Args[k].Name = p.of(c.Args[k].Name)
+		}
+		p.target(c, s.Results[0].Text, i == len(p.region.body)-1, last)
+		p.put(c)
+	}
+	p.told = true
+}
+
+// target says where c leaves its result: in a piece of a whole, in last, or in
+// a buffer of its own.
+func (p *part) target(c *ir.Stmt, value string, isLast bool, last string) {
+	c.Type, c.Results = nil, nil
+	switch {
+	case isLast && last != "":
+		c.Into = &ir.Place{Pos: c.Pos, Name: last}
+	case p.whole[value] != "":
+		c.Into = &ir.Place{Pos: c.Pos, Name: p.of(value)}
+	default:
+		name := p.names.fresh(value, "i")
+		c.Results = []ir.Name{{Pos: c.Pos, Text: name}}
+		if c.Op == ir.OpCast {
+			c.Type = p.castType(value, c.Args[0].Name)
+		}
+		p.at[value] = name
+	}
+}
+
+// castType returns the local type of a cast of this piece's %arg.
+func (p *part) castType(value, arg string) *ir.Type {
+	t := p.finder.typeOf(p.finder.def[value])
+	dims := len(t.Dims)
+	if p.axis != p.rows {
+		dims++
+	}
+	out := &ir.Type{DType: t.DType}
+	for i := range dims {
+		out.Dims = append(out.Dims, ir.Dimension{Extent: ir.Extent(arg, int64(i))})
+	}
+	return out
+}

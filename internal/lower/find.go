@@ -1,0 +1,163 @@
+package lower
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file finds the operations that belong to a collective: forward from an
+// all_gather, backward from a reduction.
+
+// maxSpan bounds how far apart the statements of a region may stand.
+const maxSpan = 4096
+
+func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, nested bool) *pairFinder {
+	f := &pairFinder{unit: u, fn: fn, users: usesIn(b), stmts: b.Stmts, nested: nested,
+		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}}
+	for i, s := range b.Stmts {
+		f.at[s] = i
+		for _, r := range s.Results {
+			f.def[r.Text] = s
+		}
+	}
+	return f
+}
+
+// producers returns the region that ends in the reduction s, or why there is none.
+func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
+	why := ""
+	for _, rows := range f.newRegion(s).rowsCandidates() {
+		r := f.newRegion(s)
+		r.cut(rows)
+		if why = f.backward(r); why == "" {
+			f.finish(r)
+			return r, ""
+		}
+	}
+	return nil, why
+}
+
+// backward adds to r what makes its collective's operand, back to the GEMMs.
+// Its answer is why that cannot be done.
+func (f *pairFinder) backward(r *region) string {
+	end := f.at[r.comm]
+	needed := map[string]bool{r.comm.Args[0].Name: true}
+	given := map[string]bool{} // by rows, from outside
+	for i := end - 1; i >= 0 && end-i <= maxSpan && len(needed) > 0 && pure(f.stmts[i]); i-- {
+		s := f.stmts[i]
+		name := s.Results[0].Text
+		if !needed[name] {
+			continue
+		}
+		delete(needed, name)
+		byRow, _, ok := f.operandsOf(s, r.rows)
+		switch {
+		case !ok:
+			return notByRows(s, r.rows)
+		case slices.ContainsFunc(f.users[name], func(u *ir.Stmt) bool { return !r.in[u] }):
+			return "%" + name + " is used elsewhere too"
+		}
+		r.body, r.in[s] = append(r.body, s), true
+		for _, x := range byRow {
+			if isGEMM(s) {
+				given[x] = true
+			} else {
+				needed[x] = true
+			}
+		}
+	}
+	slices.Reverse(r.body)
+	return f.whyNot(r, append(slices.Collect(maps.Keys(needed)), slices.Collect(maps.Keys(given))...))
+}
+
+// whyNot says what keeps a region with its outside operands from being a pair.
+func (f *pairFinder) whyNot(r *region, given []string) string {
+	slices.Sort(given)
+	switch {
+	case !r.hasGEMM() && r.gathers():
+		return "what it gathers goes into no linear or matmul by rows"
+	case !r.hasGEMM():
+		return "what it reduces comes from no linear or matmul next to it"
+	}
+	for _, x := range given {
+		if !f.dense(x) {
+			return "%" + x + " is a view, whose rows may not lie one behind the other"
+		}
+	}
+	return ""
+}
+
+func notByRows(s *ir.Stmt, rows int) string {
+	return fmt.Sprintf("%s cannot be computed by parts of dimension %d", s.Op, rows)
+}
+
+// consumers returns the region that starts with the all_gather s, or why there
+// is none.
+func (f *pairFinder) consumers(s *ir.Stmt) (*region, string) {
+	first := ""
+	for _, rows := range f.newRegion(s).rowsCandidates() {
+		r := f.newRegion(s)
+		r.cut(rows)
+		f.forward(r)
+		why := f.whyNot(r, nil)
+		if why == "" {
+			f.finish(r)
+			return r, ""
+		}
+		if first == "" {
+			first = why
+		}
+	}
+	return nil, first
+}
+
+// forward adds to r what can be computed of rows it has: the users of what it
+// gathers, their users and so on. Operands from outside must not depend on
+// anything that has to wait for the whole region.
+func (f *pairFinder) forward(r *region) {
+	inside := map[string]bool{r.comm.Results[0].Text: true}
+	late := map[string]bool{}
+	open := map[*ir.Stmt]bool{} // users of inside values that are still to come
+	see := func(name string) {
+		for _, u := range f.users[name] {
+			open[u] = true
+		}
+	}
+	see(r.comm.Results[0].Text)
+	for i := f.at[r.comm] + 1; i < len(f.stmts) && i-f.at[r.comm] <= maxSpan && len(open) > 0; i++ {
+		s := f.stmts[i]
+		if !pure(s) {
+			return
+		}
+		delete(open, s)
+		name := s.Results[0].Text
+		if f.owned[s] == nil && f.absorbs(s, r.rows, inside, late) {
+			r.body, r.in[s], r.last = append(r.body, s), true, s
+			inside[name] = true
+			see(name)
+			continue
+		}
+		depends := false
+		mentions(s, func(n string) { depends = depends || inside[n] || late[n] })
+		late[name] = depends
+	}
+}
+
+// absorbs reports whether s can join a region that has the values inside.
+func (f *pairFinder) absorbs(s *ir.Stmt, rows int, inside, late map[string]bool) bool {
+	byRow, whole, ok := f.operandsOf(s, rows)
+	if !ok || slices.ContainsFunc(whole, func(n string) bool { return inside[n] || late[n] }) {
+		return false
+	}
+	some := false
+	for _, n := range byRow {
+		some = some || inside[n]
+		if late[n] || !inside[n] && !f.dense(n) {
+			return false
+		}
+	}
+	return some
+}

@@ -1,0 +1,220 @@
+package lower
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// Choice is a pair and how it was lowered.
+type Choice struct {
+	Pair     Pair
+	Strategy Strategy
+	// Why says why not otherwise; empty where the choice is what was asked for.
+	Why string
+}
+
+// overlap replaces pairs of a collective and GEMMs by statements that hide the
+// one under the other, as the chooser says. What it writes works on buffers;
+// a claim behind it gives the values their names back.
+func overlap(u *unit) error {
+	if u.choose == nil {
+		return nil
+	}
+	for _, f := range u.prog.Funcs {
+		o := &overlapper{unit: u, fn: f, names: namesOf(f), barred: map[string]bool{}}
+		first := len(u.log)
+		o.block(f.Body, false)
+		slices.SortStableFunc(u.log[first:], func(a, b Entry) int { return comparePos(a.Pos, b.Pos) })
+	}
+	slices.SortStableFunc(u.choices, func(a, b Choice) int { return comparePos(a.Pair.Pos, b.Pair.Pos) })
+	slices.SortStableFunc(u.alone, func(a, b ir.Note) int { return comparePos(a.Pos, b.Pos) })
+	return nil
+}
+
+func comparePos(a, b ir.Pos) int {
+	return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+}
+
+type overlapper struct {
+	*unit
+	fn    *ir.Func
+	names *names
+	// barred are the axes along which a barrier already keeps this function's
+	// puts behind the run before (S13).
+	barred map[string]bool
+}
+
+// block lowers the pairs of b and of the blocks in it whose current stream is
+// main: elsewhere "wait main" would wait for somebody else.
+func (o *overlapper) block(b *ir.Block, nested bool) {
+	if b == nil {
+		return
+	}
+	f := newPairFinder(o.unit, o.fn, b, nested)
+	strategies := o.reductions(f)
+	w := &walker{overlapper: o, finder: f, strategies: strategies, todo: slices.Clone(b.Stmts), done: map[*ir.Stmt][]*ir.Stmt{}}
+	b.Stmts = w.walk()
+}
+
+// reductions decides on the pairs that end in a reduction, and claims the
+// statements of those that will be replaced.
+func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
+	out := map[*region]Strategy{}
+	for _, s := range f.stmts {
+		if !f.overMain(s) || s.Op == ir.OpAllGather {
+			continue
+		}
+		r, why := f.producers(s)
+		if r == nil {
+			o.leave(f, s, why)
+			continue
+		}
+		st := o.decide(r)
+		if st.Kind == Sequential {
+			continue
+		}
+		out[r] = st
+		for _, x := range append(slices.Clone(r.body), s) {
+			f.owned[x] = r
+		}
+	}
+	return out
+}
+
+// decide asks the chooser, and keeps to sequential where its answer does not apply.
+func (o *overlapper) decide(r *region) Strategy {
+	want := o.choose(&r.Pair)
+	c := Choice{Pair: r.Pair, Strategy: want}
+	if why := r.Refused[want.Kind]; why != "" {
+		c.Strategy, c.Why = Strategy{}, fmt.Sprintf("%s does not apply: %s", want.Kind, why)
+	}
+	o.choices = append(o.choices, c)
+	text := fmt.Sprintf("%s: %s", &r.Pair, c.Strategy)
+	if c.Why != "" {
+		text += "; " + c.Why
+	}
+	o.note(o.fn, r.Pos, r.Value, r.From, r.To, text)
+	return c.Strategy
+}
+
+// leave notes a collective that is no part of a pair.
+func (o *overlapper) leave(f *pairFinder, s *ir.Stmt, why string) {
+	o.note(o.fn, s.Pos, s.Results[0].Text, f.info.Operands[s][0].Type, f.typeOf(s), s.Op.String()+": sequential; "+why)
+	o.alone = append(o.alone, ir.Note{Pos: s.Pos, Message: s.Op.String() + ": " + why})
+}
+
+// walker goes through one block's statements in order.
+type walker struct {
+	*overlapper
+	finder     *pairFinder
+	strategies map[*region]Strategy
+	todo       []*ir.Stmt
+	// done holds what stands in place of a region, whose collective marks where.
+	done map[*ir.Stmt][]*ir.Stmt
+}
+
+func (w *walker) walk() []*ir.Stmt {
+	var out []*ir.Stmt
+	for i := 0; i < len(w.todo); {
+		s := w.todo[i]
+		if stmts := w.done[s]; stmts != nil {
+			out = append(out, stmts...)
+			i++
+			continue
+		}
+		if r, st := w.startsAt(s); r != nil {
+			i = w.replace(i, r, st)
+			continue
+		}
+		if (s.Op == ir.OpFor && s.Streams == 0) || s.Op == ir.OpIf {
+			w.block(s.Body, true)
+			w.block(s.Else, true)
+		}
+		out = append(out, s)
+		i++
+	}
+	return out
+}
+
+// startsAt returns the region to be lowered whose first statement is s.
+func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
+	if r := w.finder.owned[s]; r != nil {
+		return r, w.strategies[r]
+	}
+	if s.Op != ir.OpAllGather || !w.finder.overMain(s) {
+		return nil, Strategy{}
+	}
+	r, why := w.finder.consumers(s)
+	if r == nil {
+		w.leave(w.finder, s, why)
+		return nil, Strategy{}
+	}
+	if st := w.decide(r); st.Kind != Sequential {
+		return r, st
+	}
+	return nil, Strategy{}
+}
+
+// replace puts what lowers r, whose first statement is todo[i], behind those
+// statements in between that do not need it and before those that do. It
+// returns where to go on.
+func (w *walker) replace(i int, r *region, st Strategy) int {
+	var before, after []*ir.Stmt
+	ours := map[string]bool{}
+	end := i
+	for ; ; end++ {
+		s := w.todo[end]
+		switch {
+		case r.in[s]:
+			ours[s.Results[0].Text] = true
+		case w.needs(s, ours):
+			after = append(after, s)
+			for _, x := range s.Results {
+				ours[x.Text] = true
+			}
+		default:
+			before = append(before, s)
+		}
+		if s == r.last {
+			break
+		}
+	}
+	for _, s := range append(slices.Clone(r.body), r.comm) {
+		delete(w.finder.owned, s)
+	}
+	w.done[r.comm] = w.lower(r, st)
+	seq := slices.Concat(before, []*ir.Stmt{r.comm}, after)
+	from := end + 1 - len(seq)
+	copy(w.todo[from:], seq)
+	return from
+}
+
+func (w *walker) needs(s *ir.Stmt, values map[string]bool) bool {
+	found := false
+	mentions(s, func(n string) { found = found || values[n] })
+	return found
+}
+
+// lower writes r with strategy st.
+func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
+	e := &emitter{overlapper: w.overlapper, finder: w.finder, region: r}
+	switch {
+	case st.Kind == Chunked && r.gathers():
+		e.chunkedGather(ir.Int(st.Chunks))
+	case st.Kind == Chunked:
+		e.chunkedReduce(ir.Int(st.Chunks))
+	case r.gathers():
+		e.exchangeGather()
+	default:
+		e.exchangeReduce()
+	}
+	first := r.comm
+	if !r.gathers() {
+		first = r.body[0]
+	}
+	leadOf(first, e.out[0])
+	return e.out
+}

@@ -1,0 +1,130 @@
+package lower
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"hocket.example/hocket/ir"
+)
+
+// TestGoldenOverlap lowers the first section of each file of testdata/overlap
+// under each strategy and compares program and log with the other sections.
+func TestGoldenOverlap(t *testing.T) {
+	files, err := filepath.Glob("testdata/overlap/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source, _, _ := strings.Cut(string(data), section)
+			got := strings.TrimRight(source, "\n") + "\n"
+			for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}} {
+				res := overlapped(t, source, st)
+				got += section[1:] + st.String() + "\n" + res.Program.String()
+				for _, e := range res.Log {
+					if e.Pass == "overlap" {
+						got += "// " + e.String() + "\n"
+					}
+				}
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(data), got); diff != "" {
+				t.Errorf("-file +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// overlapped lowers a program with one strategy and checks what must hold of
+// the result: it parses back, needs nothing more, and a second run of all
+// passes changes nothing.
+func overlapped(t testing.TB, source string, st Strategy) *Result {
+	t.Helper()
+	choose := func(*Pair) Strategy { return st }
+	res, err := Run(parse(t, source), Options{Choose: choose})
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", st, err, source)
+	}
+	text := res.Program.String()
+	back := parse(t, text)
+	if !ir.Equal(back, res.Program) {
+		t.Errorf("%s: it parses back as another program:\n%s", st, text)
+	}
+	again, err := Run(back, Options{Choose: choose})
+	if err != nil {
+		t.Fatalf("again: %v\n%s", err, text)
+	}
+	if diff := cmp.Diff(text, again.Program.String()); diff != "" {
+		t.Errorf("%s: the passes are not idempotent:\n%s", st, diff)
+	}
+	return res
+}
+
+func TestParseStrategy(t *testing.T) {
+	for text, want := range map[string]Strategy{
+		"": {}, "sequential": {}, "chunked": {Chunked, DefaultChunks}, "chunked(1)": {Chunked, 1},
+		"chunked(1024)": {Chunked, 1024}, "exchange": {Exchange, 0},
+	} {
+		got, err := ParseStrategy(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+		if again, err := ParseStrategy(got.String()); err != nil || again != got {
+			t.Errorf("%v prints as %q, which reads as %v, %v", got, got, again, err)
+		}
+	}
+	for _, text := range []string{"chunk", "chunked(", "chunked()", "chunked(0)", "chunked(-1)", "chunked(1025)", "chunked(x)", "chunked)", "Exchange", "auto?"} {
+		if s, err := ParseStrategy(text); err == nil {
+			t.Errorf("%q reads as %v", text, s)
+		}
+	}
+}
+
+// TestLeftSequential names, for collectives that are left alone, the reason.
+func TestLeftSequential(t *testing.T) {
+	const head = "mesh dp[2] tp[2]\nfunc f"
+	for _, c := range []struct{ name, source, want string }{
+		{"no GEMM", "(%x: f32[t/tp, k]) -> f32[t, k] {\n  %y = relu %x\n  return %y\n}", "goes into no linear"},
+		{"contracted", "(%x: f32[t/dp, k/tp], %w: f32[n, k]) -> f32[t/dp, n] {\n  %y = linear %x, %w\n  return %y\n}",
+			"exchange does not apply: the gathered dimension is contracted"},
+		{"two axes", "(%x: f32[t/(dp, tp), k], %w: f32[n, k]) -> f32[t, n] {\n  %g: f32[t, k] = reshard %x\n  %y = linear %g, %w\n  return %y\n}",
+			"exchange does not apply: ranks are addressed along one mesh axis"},
+		{"columns", "(%x: f32[t, k/tp], %w: f32[n, k/tp]) -> f32[t, n/tp] {\n  %y = linear %x, %w\n  return %y\n}",
+			"exchange does not apply: columns are scattered"},
+		{"a weight is gathered", "(%x: f32[t, k], %w: f32[n/tp, k]) -> f32[t, n] {\n  %v: f32[n, k] = reshard %w\n  %y = linear %x, %v\n  return %y\n}",
+			"goes into no linear"},
+		{"used twice", "(%x: f32[t, k/tp], %w: f32[n, k/tp]) -> (f32[t, n], f32[t, n]) {\n  %y: f32[t, n] partial(tp, sum) = linear %x, %w\n" +
+			"  %z = scale %y, by=2\n  return %y, %z\n}", "is used elsewhere too"},
+		{"a maximum", "(%x: f32[t, k/tp]) -> f32[t] {\n  %y = max %x, axis=1\n  return %y\n}", ""},
+		{"transposed", "(%x: f32[t/tp, k], %w: f32[t, n]) -> f32[k, n] {\n  %g: f32[t, k] = reshard %x\n  %y = matmul %g, %w, ta=true\n  return %y\n}", "goes into no linear"},
+	} {
+		res, err := Run(parse(t, head+c.source+"\n"), Options{Choose: func(*Pair) Strategy { return Strategy{Kind: Exchange} }})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		var log []string
+		for _, e := range res.Log {
+			if e.Pass == "overlap" {
+				log = append(log, e.Why)
+			}
+		}
+		if all := strings.Join(log, "\n"); !strings.Contains(all, c.want) || c.want == "" && all != "" {
+			t.Errorf("%s: the log is %q, want %q", c.name, all, c.want)
+		}
+		if last := res.Stages[len(res.Stages)-1]; last.Changed {
+			t.Errorf("%s: overlap changed it:\n%s", c.name, last.Text)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package lower
+
+import (
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// Pair is a collective and the GEMMs that it can be hidden under: those that
+// need what an all_gather brings, or those that make what is reduced.
+type Pair struct {
+	// Func is the function, Value the collective's result: together they name
+	// the pair. Pos is the collective's.
+	Func, Value string
+	Pos         ir.Pos
+	// Comm is OpAllGather, OpReduceScatter or OpAllReduce, over Axes; Axis is
+	// the dimension that is gathered or scattered.
+	Comm ir.Op
+	Axes []string
+	Axis int
+	// From and To are the types of the collective's operand and result.
+	From, To *ir.Type
+	// Ops are the operations that run piece by piece, GEMMs among them.
+	Ops []PairOp
+	// Refused says, for each kind of strategy that cannot be used, why.
+	Refused map[StrategyKind]string
+}
+
+// PairOp is one operation of a pair: the types of its operands and result.
+type PairOp struct {
+	Stmt *ir.Stmt
+	In   []*ir.Type
+	Out  *ir.Type
+}
+
+// GEMM reports whether the operation is a linear or matmul.
+func (o *PairOp) GEMM() bool { return isGEMM(o.Stmt) }
+
+// Applies reports whether the pair can be lowered with s.
+func (p *Pair) Applies(s Strategy) bool { return p.Refused[s.Kind] == "" }
+
+// String names the pair's parts in the order they run: "all_gather + linear ×2".
+func (p *Pair) String() string {
+	var stmts []*ir.Stmt
+	for _, o := range p.Ops {
+		if o.GEMM() {
+			stmts = append(stmts, o.Stmt)
+		}
+	}
+	gemms := counted(stmts)
+	if p.Comm == ir.OpAllGather {
+		return p.Comm.String() + " + " + gemms
+	}
+	return gemms + " + " + p.Comm.String()
+}
+
+// counted names statements: "linear ×2, matmul".
+func counted(stmts []*ir.Stmt) string {
+	var words []string
+	times := map[string]int{}
+	for _, s := range stmts {
+		if times[s.Op.String()]++; times[s.Op.String()] == 1 {
+			words = append(words, s.Op.String())
+		}
+	}
+	for i, w := range words {
+		words[i] = repeatedWord(w, times[w])
+	}
+	return strings.Join(words, ", ")
+}
+
+// region is a pair as the pass needs it.
+type region struct {
+	Pair
+	comm *ir.Stmt
+	// body holds the operations, in text order, the collective not among them.
+	body []*ir.Stmt
+	in   map[*ir.Stmt]bool // body and comm
+	// rows is the dimension cut into pieces. Where the collective gathers or
+	// scatters that same dimension, blocked is set: each rank has a block of
+	// its rows, and a piece is the same rows of every block.
+	rows    int
+	blocked bool
+	// last is the last statement of the block that the region reaches.
+	last *ir.Stmt
+}
+
+func (r *region) gathers() bool { return r.comm.Op == ir.OpAllGather }
+
+// pairFinder looks for pairs in one block.
+type pairFinder struct {
+	*unit
+	fn     *ir.Func
+	users  useIndex
+	def    map[string]*ir.Stmt // of values defined in this block
+	at     map[*ir.Stmt]int
+	stmts  []*ir.Stmt
+	owned  map[*ir.Stmt]*region // statements that belong to a reduction's region
+	nested bool                 // inside a loop or branch
+}
+
+// overMain reports whether s is a collective on values of the main mesh that a
+// pair may be made of.
+func (f *pairFinder) overMain(s *ir.Stmt) bool {
+	switch s.Op {
+	case ir.OpAllGather, ir.OpReduceScatter, ir.OpAllReduce:
+	default:
+		return false
+	}
+	if !pure(s) || !f.isValue(s) {
+		return false
+	}
+	return s.Op == ir.OpAllGather || s.Word("op", "") == ir.Sum.String()
+}
+
+// isValue reports whether s makes a value of the main mesh from such values.
+func (f *pairFinder) isValue(s *ir.Stmt) bool {
+	res := f.info.Results[s]
+	return len(res) == 1 && plainValue(res[0]) && !slices.ContainsFunc(f.info.Operands[s], func(x *ir.Sym) bool { return !plainValue(x) })
+}
+
+func plainValue(s *ir.Sym) bool {
+	return s != nil && s.Kind == ir.SymValue && s.Type != nil && s.Type.Mesh == ""
+}
+
+func (f *pairFinder) typeOf(s *ir.Stmt) *ir.Type { return f.info.Results[s][0].Type }
+
+// newRegion starts a region at its collective.
+func (f *pairFinder) newRegion(s *ir.Stmt) *region {
+	r := &region{comm: s, in: map[*ir.Stmt]bool{s: true}, last: s}
+	r.Func, r.Value, r.Pos = f.fn.Name, s.Results[0].Text, s.Pos
+	r.Comm, r.Axes = s.Op, s.Over()
+	r.From, r.To = f.info.Operands[s][0].Type, f.typeOf(s)
+	if a := s.Attr("axis"); a != nil && a.Exprs[0].Kind == ir.ExprInt {
+		r.Axis = int(a.Exprs[0].Val)
+	}
+	return r
+}
+
+// finish fills in what the chooser sees.
+func (f *pairFinder) finish(r *region) {
+	for _, s := range r.body {
+		op := PairOp{Stmt: s, Out: f.typeOf(s)}
+		for _, x := range f.info.Operands[s] {
+			op.In = append(op.In, x.Type)
+		}
+		r.Ops = append(r.Ops, op)
+	}
+	r.Refused = map[StrategyKind]string{}
+	switch {
+	case len(r.Axes) != 1:
+		r.Refused[Exchange] = "ranks are addressed along one mesh axis, and it is over " + strings.Join(r.Axes, ", ")
+	case f.nested:
+		r.Refused[Exchange] = "it stands in a loop or branch, where signals cannot be counted"
+	case r.comm.Op == ir.OpAllGather && !r.blocked:
+		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
+	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
+		r.Refused[Exchange] = "columns are scattered, and only rows can be computed one block at a time"
+	}
+}
+
+// hasGEMM reports whether there is anything to hide communication under.
+func (r *region) hasGEMM() bool { return slices.ContainsFunc(r.body, isGEMM) }
+
+// rowsCandidates returns the dimensions that may be cut, best first: the one
+// the collective gathers or scatters, else the outermost.
+func (r *region) rowsCandidates() []int {
+	if r.comm.Op == ir.OpAllReduce || r.Axis == 0 {
+		return []int{0}
+	}
+	return []int{r.Axis, 0}
+}
+
+func (r *region) cut(rows int) {
+	r.rows, r.blocked = rows, r.comm.Op != ir.OpAllReduce && rows == r.Axis
+}
+
+// operandsOf splits what s needs into the operands of which it needs the same
+// rows and those it needs entire. ok is false where s cannot be computed by
+// rows of dimension rows.
+func (f *pairFinder) operandsOf(s *ir.Stmt, rows int) (byRow, whole []string, ok bool) {
+	if !pure(s) || s.Op.Info().Class != ir.ClassTensor || !f.isValue(s) {
+		return nil, nil, false
+	}
+	dims := len(f.typeOf(s).Dims)
+	for i, x := range f.info.Operands[s] {
+		switch operandRole(s, i, rows, len(x.Type.Dims), dims) {
+		case unusable:
+			return nil, nil, false
+		case entire:
+			whole = append(whole, s.Args[i].Name)
+		case byRows:
+			byRow = append(byRow, s.Args[i].Name)
+		}
+	}
+	return byRow, whole, len(byRow) > 0
+}
+
+// dense reports whether a value's shards are surely laid out without gaps, so
+// that blocks of rows can be told apart by reshape.
+func (f *pairFinder) dense(name string) bool {
+	d := f.def[name]
+	if d == nil {
+		return slices.ContainsFunc(f.fn.Params, func(p *ir.Param) bool { return p.Name == name })
+	}
+	return d.Op.Info().Class != ir.ClassView || d.Op == ir.OpClaim
+}

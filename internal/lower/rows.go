@@ -1,0 +1,65 @@
+package lower
+
+import "hocket.example/hocket/ir"
+
+// This file knows which operations can be computed some rows at a time: those
+// of which each row of the result needs the same row of one operand or more.
+// "Rows" are the blocks of one dimension, the same in all values of a region.
+
+// isGEMM reports whether s is an operation worth hiding communication under.
+func isGEMM(s *ir.Stmt) bool { return s.Op == ir.OpLinear || s.Op == ir.OpMatmul }
+
+// roles of an operand in a computation by rows.
+type role uint8
+
+const (
+	unusable role = iota // the operation cannot be computed by rows of this operand
+	byRows               // the same rows of it are needed
+	entire               // all of it is needed, for any row
+)
+
+// operandRole says what rows of s's result along dimension rows need of its
+// i-th operand, which has dims dimensions of the result's many.
+func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
+	switch {
+	case s.Op == ir.OpLinear:
+		return contractionRole(i, rows, dims)
+	case s.Op == ir.OpMatmul:
+		if i == 0 && s.Word("ta", "false") == "true" || i == 1 && dims != 2 {
+			return unusable
+		}
+		return contractionRole(i, rows, dims)
+	case !s.Op.Info().Elementwise:
+		return unusable
+	case dims == resultDims:
+		return byRows
+	case resultDims-dims > rows:
+		return entire // repeated along the rows
+	}
+	return unusable
+}
+
+// contractionRole is operandRole of a linear or matmul: rows of the first
+// operand are rows of the result, but for the contracted dimension.
+func contractionRole(i, rows, dims int) role {
+	switch {
+	case i > 0:
+		return entire
+	case rows < dims-1:
+		return byRows
+	}
+	return unusable
+}
+
+// pure reports whether s only makes a value, or a local tensor, from others:
+// then it may trade places with statements that do not use it.
+func pure(s *ir.Stmt) bool {
+	if s.Into != nil || len(s.Results) != 1 {
+		return false
+	}
+	switch s.Op.Info().Class {
+	case ir.ClassTensor, ir.ClassView, ir.ClassCollective:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,67 @@
+package lower
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// StrategyKind says how a pair of communication and GEMM is overlapped.
+type StrategyKind uint8
+
+// Kinds of strategies.
+const (
+	// Sequential leaves the pair as it is: one after the other.
+	Sequential StrategyKind = iota
+	// Chunked cuts the rows into chunks; one chunk's communication runs on a
+	// stream of its own while another chunk is computed.
+	Chunked
+	// Exchange sends blocks directly between ranks, in rank-rotated order: a
+	// rank computes its own block first (all_gather) or last (reductions).
+	Exchange
+)
+
+// DefaultChunks is the number of chunks of "chunked" without a number.
+const DefaultChunks = 4
+
+// maxChunks bounds the number of chunks, which are unrolled.
+const maxChunks = 1024
+
+// Strategy is a kind and, for Chunked, the number of chunks, which need not
+// divide the rows nor have anything to do with the number of ranks.
+type Strategy struct {
+	Kind   StrategyKind
+	Chunks int64
+}
+
+// String returns the strategy as ParseStrategy reads it: "chunked(4)".
+func (s Strategy) String() string {
+	if s.Kind == Chunked {
+		return fmt.Sprintf("%s(%d)", s.Kind, s.Chunks)
+	}
+	return s.Kind.String()
+}
+
+// String returns the kind's word.
+func (k StrategyKind) String() string { return [...]string{"sequential", "chunked", "exchange"}[k] }
+
+// ParseStrategy reads "sequential", "chunked", "chunked(8)" or "exchange".
+func ParseStrategy(text string) (Strategy, error) {
+	switch text {
+	case "", "sequential":
+		return Strategy{}, nil
+	case "chunked":
+		return Strategy{Kind: Chunked, Chunks: DefaultChunks}, nil
+	case "exchange":
+		return Strategy{Kind: Exchange}, nil
+	}
+	digits, ok := strings.CutPrefix(text, "chunked(")
+	if digits, ok2 := strings.CutSuffix(digits, ")"); ok && ok2 {
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n < 1 || n > maxChunks {
+			return Strategy{}, fmt.Errorf("chunked takes a number of chunks from 1 to %d, and %q is none", maxChunks, digits)
+		}
+		return Strategy{Kind: Chunked, Chunks: n}, nil
+	}
+	return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N) and exchange", text)
+}
