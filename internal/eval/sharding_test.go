@@ -52,6 +52,17 @@ func TestShardings(t *testing.T) {
   %y = linear %a, %w, %b
   %z = add %y, %b
   return %z`,
+		"contributions of a transposed": `(%a: f32[8/tp, 4], %b: f32[8/tp, 6]) -> f32[4, 6] {
+  %p = matmul %a, %b, ta=true
+  %l = copy %p
+  %c = local %l
+  %q: f32[4, 6] partial(tp, sum) = claim %c
+  return %q`,
+		"contributions of b transposed": `(%a: f32[4, 8/tp], %b: f32[6, 8/tp]) -> f32[4, 6] {
+  %p = matmul %a, %b, tb=true
+  %c = local %p
+  %q: f32[4, 6] partial(tp, sum) = claim %c
+  return %q`,
 		"claimed contributions": `(%a: f32[4, 8/tp], %w: f32[4, 8/tp]) -> f32[4/tp, 4] {
   %b = alloc f32[4, 4]
   linear %a, %w into %b

@@ -140,7 +140,7 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 	case ir.OpLinear:
 		return []int{dims - 1}
 	case ir.OpMatmul:
-		if (i == 0) == at.ta { // a[…, K, M] or b[…, K, N]
+		if i == 0 && at.ta || i == 1 && !at.tb { // a[…, K, M] or b[…, K, N]
 			return []int{dims - 2}
 		}
 		return []int{dims - 1}

@@ -310,7 +310,22 @@ func (p *Program) prepare(c *plan.Cmd) (device.Launch, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Op == ir.OpMatmul {
+		ins[1] = repeated(ins[1], ins[0].Shape)
+	}
 	a := &c.Attr
 	return p.world.Device(int(c.Rank)).Prepare(device.Kernel{Op: c.Op, Ins: ins, Outs: outs,
 		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB, Red: ir.NoRed})
+}
+
+// repeated is a matmul's second operand where the first is a batch of shape
+// like and it is one matrix for all: devices take operands of equal rank.
+func repeated(b device.View, like []int64) device.View {
+	extra := len(like) - len(b.Shape)
+	if extra <= 0 {
+		return b
+	}
+	b.Shape = slices.Concat(like[:extra], b.Shape)
+	b.Strides = slices.Concat(make([]int64, extra), b.Strides)
+	return b
 }
