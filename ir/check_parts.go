@@ -33,7 +33,7 @@ type parts struct {
 }
 
 var partsOf = map[Op]parts{
-	OpChunk: {results: -1, exprs: 2}, OpSlice: {results: -1, exprs: 2},
+	OpChunk: {results: -1, exprs: 2}, OpSlice: {results: -1, exprs: 2}, OpReduceSlots: {exprs: 2},
 	OpAlloc: {results: 1, typ: true}, OpStream: {results: 1}, OpEvent: {results: 1}, OpCounter: {results: 1},
 	OpLet: {results: 1, exprs: 1}, OpFree: {}, OpRecord: {}, OpWait: {exprs: -1}, OpBarrier: {},
 	OpSignal: {peer: true}, OpPut: {peer: true}, OpGet: {peer: true}, OpSend: {peer: true}, OpRecv: {peer: true},

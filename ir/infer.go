@@ -34,6 +34,8 @@ var inferOf = [numOps]func(*inference) *Type{
 	OpNeg: inferLinearUnary, OpScale: inferLinearUnary, OpCopy: inferLinearUnary,
 	OpRelu: inferUnary, OpGelu: inferUnary, OpSilu: inferUnary, OpExp: inferUnary, OpRsqrt: inferUnary, OpCast: inferCast,
 	OpSum: inferReduce, OpMax: inferReduce, OpMin: inferReduce, OpMean: inferReduce,
+	OpConcat: inferConcat, OpSoftmax: inferSoftmax, OpRMSNorm: inferNorm, OpLayerNorm: inferNorm,
+	OpAttention: inferAttention, OpEmbedding: inferEmbedding, OpReduceSlots: inferReduceSlots,
 	OpFill: inferFill, OpExpand: inferExpand, OpReshard: inferReshard,
 	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
 	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim, OpLocal: inferLocal,
@@ -186,7 +188,7 @@ func passesPartial(op Op, red Red) bool {
 	case OpMin:
 		return red == Min
 	}
-	return op == OpCopy || op == OpExpand || op.Info().Class != ClassTensor
+	return op == OpCopy || op == OpExpand || op == OpConcat || op.Info().Class != ClassTensor
 }
 
 // wholeOperands refuses, in local mode, a partial value where the op would take

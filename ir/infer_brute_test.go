@@ -84,6 +84,10 @@ type brute struct {
 	team func(m *bruteMesh, all []*nd, i int) *nd
 	stmt string // "%y = …"
 	bias bool
+	ids  bool // operands to come are integers
+	// first is the row of the whole second operand with which the one that op
+	// gets begins.
+	first int
 }
 
 func newBrute(seed uint64) *brute {
@@ -179,6 +183,9 @@ func (b *brute) typeText(shape []int, m *bruteMesh, split [][]string) string {
 		dims = append(dims, d)
 	}
 	t := "f32[" + strings.Join(dims, ", ") + "]"
+	if b.ids {
+		t = "i32" + t[3:]
+	}
 	if m != b.meshes[0] {
 		t += " @" + m.axes[0]
 	}
@@ -283,6 +290,71 @@ var generators = map[Op]func(*brute){
 		}
 		b.stmt = fmt.Sprintf("%s = broadcast %s, shape=(%s)", b.annotate(to), b.operand(from), list(to))
 		b.op = func(a []*nd, out []int) *nd { return a[0].stretched(out) }
+	},
+	OpConcat: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		d, joined := b.IntN(len(shape)), 0
+		var args []string
+		same := b.IntN(2) == 0
+		m, split, partial, red := b.partialOperand(len(shape))
+		for range 1 + b.IntN(3) {
+			shape = slices.Clone(shape)
+			shape[d] = b.extent(1)
+			joined += shape[d]
+			if same {
+				args = append(args, b.value(shape, m, split, partial, red))
+			} else {
+				args = append(args, b.operand(shape))
+			}
+		}
+		shape[d] = joined
+		b.stmt = fmt.Sprintf("%s = concat %s, axis=%d", b.annotate(shape), strings.Join(args, ", "), d)
+		b.op = func(a []*nd, _ []int) *nd { return concat(d, a) }
+	},
+	OpSoftmax: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		d := b.IntN(len(shape))
+		b.stmt = fmt.Sprintf("%s = softmax %s, axis=%d", b.annotate(shape), b.operand(shape), d)
+		if d == len(shape)-1 {
+			b.stmt = strings.Split(b.stmt, ", axis")[0]
+		}
+		b.op = func(a []*nd, _ []int) *nd { return a[0].mixed(d) }
+	},
+	OpRMSNorm:   normCase("rms_norm", 1),
+	OpLayerNorm: normCase("layer_norm", 2),
+	OpAttention: func(b *brute) {
+		n := b.IntN(2) // leading dimensions
+		q := b.shape(n + 3)
+		q[n+2] = 1 + b.IntN(3)
+		kv := slices.Clone(q)
+		kv[n] = q[n] + b.IntN(3)
+		causal := b.IntN(2) == 0
+		if b.IntN(2) == 0 {
+			kv[n+1] = pickOf(b.Rand, 1, q[n+1])
+		}
+		if b.IntN(3) == 0 {
+			q[n+1] *= 2
+		}
+		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv), b.operand(kv), causal)
+		b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1], a[2], causal) }
+	},
+	OpEmbedding: func(b *brute) {
+		ids, table := b.shape(b.IntN(3)), b.shape(2)
+		b.ids = true
+		x := b.operand(ids)
+		b.ids = false
+		rows := int64(table[0])
+		b.args[0] = b.args[0].mapped(func(v int64) int64 { return (v%rows + rows) % rows })
+		b.stmt = fmt.Sprintf("%s = embedding %s, %s", b.annotate(append(slices.Clone(ids), table[1])), x, b.operand(table))
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen(append(slices.Clone(a[0].shape), a[1].shape[1]), func(ix []int) int64 {
+				row := int(a[0].at(ix[:len(ix)-1])) - b.first
+				if row < 0 || row >= a[1].shape[0] {
+					return 0
+				}
+				return a[1].at([]int{row, ix[len(ix)-1]})
+			})
+		}
 	},
 	OpChunk: func(b *brute) {
 		shape := b.shape(1 + b.IntN(3))
@@ -451,6 +523,25 @@ func reduceCase(name string, red Red) func(*brute) {
 			b.args[0] = b.args[0].mapped(func(v int64) int64 { return v * int64(volume(shape)) })
 		}
 		b.op = func(a []*nd, _ []int) *nd { return a[0].over(red, axes) }
+	}
+}
+
+// normCase makes a norm: x[…, D] and so many vectors[D].
+func normCase(name string, vectors int) func(*brute) {
+	return func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		last := len(shape) - 1
+		b.stmt = b.annotate(shape) + " = " + name + " " + b.operand(shape)
+		for range vectors {
+			b.stmt += ", " + b.operand(shape[last:])
+		}
+		b.op = func(a []*nd, _ []int) *nd {
+			y := a[0].mixed(last).trailing(a[1], func(p, q int64) int64 { return p * q })
+			if len(a) == 3 {
+				y = y.trailing(a[2], func(p, q int64) int64 { return p + q })
+			}
+			return y
+		}
 	}
 }
 
@@ -623,9 +714,9 @@ func (b *brute) run(t *testing.T) bool {
 	places := len(b.mesh(natural).ranks)
 	blocks := make([][]*nd, len(s.Args)) // by operand, then place
 	for k, sym := range in.Operands[s] {
-		ty := sym.Type
-		if needs := in.Needs[s]; needs != nil && needs[k] != nil {
-			ty = needs[k]
+		ty := needed(in, s, k)
+		if ty == nil {
+			t.Fatalf("%%%s has no type", sym.Name)
 		}
 		blocks[k] = b.deal(t, b.args[k], ty)
 		if biasLater := k == 2 && len(natural.Partial) > 0; b.mesh(ty) != b.mesh(natural) && !biasLater {
@@ -645,6 +736,10 @@ func (b *brute) run(t *testing.T) bool {
 			var mine []*nd
 			for k := range blocks {
 				mine = append(mine, blocks[k][i])
+				if k == 1 && len(b.args[k].shape) > 0 {
+					lo, _, _ := box(b.args[k].shape, b.mesh(natural), needed(in, s, k), i)
+					b.first = lo[0]
+				}
 			}
 			_, size, ok := box(natural.staticShape(t), b.mesh(natural), natural, i)
 			if !ok {
@@ -666,6 +761,14 @@ func (b *brute) run(t *testing.T) bool {
 	return true
 }
 
+// needed returns the type that Check demands operand k in.
+func needed(in *Info, s *Stmt, k int) *Type {
+	if needs := in.Needs[s]; needs != nil && needs[k] != nil {
+		return needs[k]
+	}
+	return in.Operands[s][k].Type
+}
+
 func (b *brute) judge(t *testing.T, src string, whole *nd, ty *Type, got []*nd) {
 	t.Helper()
 	if err := b.holds(whole, ty, got); err != nil {
@@ -676,10 +779,7 @@ func (b *brute) judge(t *testing.T, src string, whole *nd, ty *Type, got []*nd) 
 // addBias judges the second half of a row-parallel linear: the product, reduced
 // and laid out like the result, plus each rank's block of the bias.
 func (b *brute) addBias(t *testing.T, src string, in *Info, s *Stmt, whole *nd, result *Type) {
-	biasType := in.Operands[s][2].Type
-	if needs := in.Needs[s]; needs != nil && needs[2] != nil {
-		biasType = needs[2]
-	}
+	biasType := needed(in, s, 2)
 	product := b.deal(t, b.op(b.args[:2], nil), result)
 	bias := b.deal(t, b.args[2], biasType)
 	got := make([]*nd, len(product))
@@ -741,6 +841,7 @@ func TestInferredLayoutsHold(t *testing.T) {
 			continue
 		}
 		switch op {
+		case OpReduceSlots: // it writes a buffer
 		case OpFill, OpReshard, OpClaim: // their result is what is annotated
 		case OpLocal: // its result is the shard itself
 		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute: // never on values

@@ -213,3 +213,37 @@ func (t *nd) stretched(shape []int) *nd {
 		return t.at(at)
 	})
 }
+
+// mixed stands for softmax and norms: each element depends on its whole row
+// along d, and on its place in it.
+func (t *nd) mixed(d int) *nd {
+	total := t.over(Sum, []int{d})
+	return gen(t.shape, func(ix []int) int64 {
+		rest := slices.Delete(slices.Clone(ix), d, d+1)
+		return t.at(ix)*(1+total.at(rest)) + int64(ix[d])
+	})
+}
+
+// attend is attention without its softmax: query i weighs each key that it sees
+// by their product.
+func attend(q, k, v *nd, causal bool) *nd {
+	n := len(q.shape)
+	group := q.shape[n-2] / k.shape[n-2]
+	return gen(q.shape, func(ix []int) int64 {
+		sum := int64(0)
+		for j := range k.shape[n-3] {
+			if causal && j > ix[n-3]+k.shape[n-3]-q.shape[n-3] {
+				break
+			}
+			at, from, score := slices.Clone(ix), slices.Clone(ix), int64(0)
+			at[n-3], at[n-2] = j, ix[n-2]/group
+			for d := range q.shape[n-1] {
+				from[n-1], at[n-1] = d, d
+				score += q.at(from) * k.at(at)
+			}
+			at[n-1] = ix[n-1]
+			sum += score * v.at(at)
+		}
+		return sum
+	})
+}

@@ -1,5 +1,7 @@
 package ir
 
+import "fmt"
+
 // Op is an operation or statement of the language. Everything that the
 // language knows about an operation stands in its row of the Op table below
 // and in its inference function (infer.go); adding an op means adding those two.
@@ -31,7 +33,14 @@ const (
 	OpCopy
 	OpFill    // value=
 	OpExpand  // broadcast without over=: repeated to shape=
-	OpReshard // to the annotated layout
+	OpConcat  // along axis=
+	OpSoftmax // along axis=, the last by default
+	OpRMSNorm // x over its last dimension, times w
+	OpLayerNorm
+	OpAttention
+	OpEmbedding
+	OpReduceSlots // the sum of slots lo..hi into an accumulator
+	OpReshard     // to the annotated layout
 
 	// Views: on a buffer they alias its memory, on a value they name a part of it.
 	OpChunk     // block index of count along axis, ceildiv(extent, count) rows, the last ones short
@@ -146,6 +155,13 @@ var (
 	attrPriority  = AttrSpec{Name: "priority", Kind: AttrWord, Words: []string{"high", "normal", "low"}, Doc: "the stream's priority"}
 )
 
+// manyArgs is more operands than a statement has.
+const manyArgs = 1 << 20
+
+func attrEps(op Op) AttrSpec {
+	return AttrSpec{Name: "eps", Kind: AttrNumber, Doc: fmt.Sprintf("what is added under the root, %g by default", op.Eps())}
+}
+
 var boolWords = []string{"true", "false"}
 
 func collective(doc, name string, attrs ...AttrSpec) OpInfo {
@@ -198,6 +214,30 @@ var opTable = [numOps]OpInfo{
 	OpExpand: {Name: "broadcast", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "shape", Kind: AttrExprs, Required: true, Doc: "the new extents"}},
 		Doc:   "repeated to another shape: dimensions align at the end, and one of extent 1 stretches"},
+	OpConcat: {Name: "concat", Class: ClassTensor, MinArgs: 1, MaxArgs: manyArgs, Into: IntoMay, Attrs: []AttrSpec{attrCat},
+		Doc: "the operands one after another along axis="},
+	OpSoftmax: {Name: "softmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that sums to 1, the last by default"}},
+		Doc:   "exp(x - max x) / Σ exp(x - max x) along axis="},
+	OpRMSNorm: {Name: "rms_norm", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay, Attrs: []AttrSpec{attrEps(OpRMSNorm)},
+		Doc: "x[…, D] / √(mean x² + eps) · w[D]"},
+	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(OpLayerNorm)},
+		Doc: "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
+	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
+		Attrs: []AttrSpec{
+			{Name: "causal", Kind: AttrWord, Words: boolWords, Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
+			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
+		},
+		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v"},
+	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Attrs: []AttrSpec{
+			{Name: "first", Kind: AttrExpr, Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},
+			{Name: "of", Kind: AttrExpr, Doc: "the rows of the table that first= is part of"},
+		},
+		Doc: "rows of table[V, D] by ids[…] → […, D]"},
+	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
+		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords, Doc: "go on from what the destination holds, false by default"}},
+		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},
 	OpReshard: {Name: "reshard", Class: ClassTensor, MinArgs: 1, MaxArgs: 1,
 		Doc: "the same value in the annotated layout"},
 
@@ -251,8 +291,8 @@ var opTable = [numOps]OpInfo{
 	OpOn:     {Name: "on", Class: ClassControl, MinArgs: 1, MaxArgs: 1, Doc: "the block's ops are issued to that stream"},
 	OpFor:    {Name: "for", Class: ClassControl, Doc: "a half-open loop with step 1"},
 	OpIf:     {Name: "if", Class: ClassControl, Doc: "a conditional, possibly rank-dependent"},
-	OpCall:   {Name: "call", Class: ClassControl, MaxArgs: 1 << 20, Doc: "inlines a function"},
-	OpReturn: {Name: "return", Class: ClassControl, MaxArgs: 1 << 20, Doc: "the function's results"},
+	OpCall:   {Name: "call", Class: ClassControl, MaxArgs: manyArgs, Doc: "inlines a function"},
+	OpReturn: {Name: "return", Class: ClassControl, MaxArgs: manyArgs, Doc: "the function's results"},
 }
 
 var opByName = func() map[string]Op {

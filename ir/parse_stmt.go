@@ -425,14 +425,14 @@ func (p *parser) operandOrAttr(s *Stmt) {
 	switch {
 	case p.is(tokIdent) && (p.followedByAssign() || s.Op.Info().MaxArgs == 0):
 		p.attr(s)
-	case len(s.Args) > 0 && (s.Op == OpChunk || s.Op == OpSlice):
+	case len(s.Args) > 0 && portionForm[s.Op] != "":
 		p.portion(s)
 	default:
 		s.Args = append(s.Args, p.place())
 	}
 }
 
-// portion reads what chunk and slice take: "I of C", "LO..HI".
+// portion reads what chunk, slice and reduce_slots take: "I of C", "LO..HI".
 func (p *parser) portion(s *Stmt) {
 	if len(s.Exprs) > 0 {
 		p.expected("an attribute or end of line")
@@ -503,12 +503,13 @@ func (p *parser) checkClauses(s *Stmt) {
 		p.failAt(p.tok.pos, clauseHelp(s.Op), `expected "into", found %s`, describe(p.tok))
 	case writes && s.Into == nil && len(s.Results) == 0:
 		p.failAt(p.tok.pos, clauseHelp(s.Op), `expected "into", found %s`, describe(p.tok))
-	case (s.Op == OpChunk || s.Op == OpSlice) && len(s.Exprs) == 0:
+	case portionForm[s.Op] != "" && len(s.Exprs) == 0:
 		p.failAt(p.tok.pos, "", "expected %s, found %s", portionForm[s.Op], describe(p.tok))
 	}
 }
 
-var portionForm = map[Op]string{OpChunk: `", INDEX of COUNT"`, OpSlice: `", LO..HI"`}
+// portionForm shows the portion of the ops that take one.
+var portionForm = map[Op]string{OpChunk: `", INDEX of COUNT"`, OpSlice: `", LO..HI"`, OpReduceSlots: `", LO..HI"`}
 
 // clauseHelp shows how op is written.
 func clauseHelp(op Op) string {

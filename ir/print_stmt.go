@@ -187,7 +187,7 @@ func appendAlloc(b []byte, s *Stmt) []byte {
 }
 
 // appendOperands prints what follows the operation's word: operands, into and
-// at, attributes. Of chunk and slice, attributes and portion come before into.
+// at, attributes. With a portion, attributes and that come before into.
 func appendOperands(b []byte, s *Stmt) []byte {
 	for i, a := range s.Args {
 		b = appendSep(b, i > 0)
@@ -195,7 +195,7 @@ func appendOperands(b []byte, s *Stmt) []byte {
 	}
 	listed := len(s.Args) > 0
 	switch s.Op {
-	case OpChunk, OpSlice:
+	case OpChunk, OpSlice, OpReduceSlots:
 		b = appendAttrs(b, s, listed)
 		b = appendPortion(b, s, listed || len(s.Attrs) > 0)
 		return appendInto(b, s)
@@ -230,7 +230,7 @@ func appendAttrs(b []byte, s *Stmt, listed bool) []byte {
 	return b
 }
 
-// appendPortion prints "I of C" of chunk and "LO..HI" of slice.
+// appendPortion prints "I of C" of chunk and "LO..HI" of others.
 func appendPortion(b []byte, s *Stmt, listed bool) []byte {
 	b = appendSep(b, listed)
 	b = appendExprAt(b, s.Exprs, 0)

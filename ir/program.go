@@ -137,7 +137,7 @@ type Block struct {
 //
 //	tensor, view, collective  Results[0] [Type] = Op Args Exprs Attrs, or Op Args Into Attrs
 //	chunk                     Exprs = index, count      (chunk %x, axis=0, %i of C)
-//	slice                     Exprs = lo, hi            (slice %x, axis=0, lo..hi)
+//	slice reduce_slots        Exprs = lo, hi            (slice %x, axis=0, lo..hi)
 //	alloc                     Results[0] = alloc Count Type Flags
 //	stream event counter      Results[0], Count
 //	free record               Args[0]

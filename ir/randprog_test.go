@@ -206,8 +206,8 @@ func (g *progGen) stmt() *Stmt {
 
 func (g *progGen) operands(s *Stmt) {
 	info := s.Op.Info()
-	s.Args, s.Attrs = some(g, info.MinArgs, info.MaxArgs, g.place), g.attrs(s.Op)
-	if s.Op == OpChunk || s.Op == OpSlice {
+	s.Args, s.Attrs = some(g, info.MinArgs, min(info.MaxArgs, info.MinArgs+3), g.place), g.attrs(s.Op)
+	if portionForm[s.Op] != "" {
 		s.Exprs = []*Expr{g.expr(), g.expr()}
 	}
 	if peerWords[s.Op] != "" {

@@ -109,13 +109,21 @@ type Kernel struct {
 	Op   ir.Op
 	Ins  []View
 	Outs []View
-	// Axes: dimensions reduced (sum, max, min, mean). Value: factor of scale, value of
-	// fill; exact in Int when HasInt. TA, TB: matmul reads the operand transposed.
+	// Axes: dimensions reduced (sum, max, min, mean), or the one of concat, softmax
+	// and reduce_slots. Value: factor of scale, value of fill, eps of norms, scale
+	// of attention; exact in Int when HasInt. TA, TB: matmul reads the operand
+	// transposed.
 	Axes   []int
 	Value  float64
 	Int    int64
 	HasInt bool
 	TA, TB bool
+	// Causal: query i of attention sees the keys up to i + Tk - Tq.
+	Causal bool
+	// First and Rows: the table of an embedding is the rows from First on of one
+	// of Rows rows. Ids of rows that it lacks give zeros; ids outside 0..Rows
+	// are a Fault where the machine looks.
+	First, Rows int64
 	// Red, where set, makes this the reduction of all Ins elementwise into
 	// Outs[0], in the order of Ins, accumulating in the dtype's accumulator
 	// (S11) and rounding once; avg divides by len(Ins) before rounding. Op is

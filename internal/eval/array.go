@@ -108,6 +108,9 @@ func concat(parts []*array, axis int) (*array, error) {
 		shape[axis] += p.shape[axis]
 	}
 	out := newArray(parts[0].dt, shape)
+	if parts[0].mag != nil {
+		out.mag = make([]float64, out.len())
+	}
 	lo := make([]int64, len(shape))
 	for _, p := range parts {
 		for d := range shape {

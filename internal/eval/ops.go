@@ -16,9 +16,14 @@ type scalar struct {
 
 // attrs are the resolved attributes of a tensor operation.
 type attrs struct {
-	axes   []int // sum, max, min, mean
+	axes   []int // sum, max, min, mean, concat, softmax, reduce_slots
 	value  scalar
+	scaled bool // attention: value is the scale
+	causal bool // attention
 	ta, tb bool // matmul
+	// embedding: the table is what begins with row first of one of so many rows;
+	// rows 0 says that it is all.
+	first, rows int64
 }
 
 // split says whether a contraction or sum makes a partial sum, which is then its
@@ -46,6 +51,18 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 		return mean(at.axes, ins[0], dt, sp)
 	case ir.OpExpand:
 		return stretched(ins[0], shape)
+	case ir.OpConcat:
+		return concat(ins, at.axes[0])
+	case ir.OpSoftmax:
+		return softmax(at.axes[0], ins[0], dt)
+	case ir.OpRMSNorm, ir.OpLayerNorm:
+		return norm(op == ir.OpLayerNorm, at.value.f, ins, dt)
+	case ir.OpAttention:
+		return attention(at, ins[0], ins[1], ins[2], dt)
+	case ir.OpEmbedding:
+		return embedding(at, ins[0], ins[1], sp)
+	case ir.OpReduceSlots:
+		return sumSlots(at.axes[0], ins, dt)
 	case ir.OpFill:
 		return fill(at.value, dt, shape)
 	}

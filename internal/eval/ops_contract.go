@@ -181,16 +181,22 @@ func sum(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	for i := range out.len() {
 		from, to := i*r.k, (i+1)*r.k
 		if out.n != nil {
-			y, e := int64(0), 0.0
-			for j := from; j < to; j++ {
-				y, e = y+r.n[j], e+r.e[j]
-			}
+			y, e := r.totalInt(from, to)
 			out.n[i], out.e[i] = integer(dt, y, e)
 			continue
 		}
 		out.store(i, r.total(from, to))
 	}
 	return out.array, nil
+}
+
+// totalInt is the sum of elements from..to of one row of integers, and of their
+// bounds.
+func (r rows) totalInt(from, to int64) (y int64, e float64) {
+	for j := from; j < to; j++ {
+		y, e = y+r.n[j], e+r.e[j]
+	}
+	return y, e
 }
 
 // total is the sum of elements from..to of one row.
@@ -207,6 +213,33 @@ func (r rows) total(from, to int64) sumOf {
 		}
 	}
 	return s
+}
+
+// sumSlots adds the slots along axis to the second operand, if there is one.
+func sumSlots(axis int, ins []*array, dt ir.DType) (*array, error) {
+	r, shape := reducedRows(ins[0], []int{axis})
+	out := newContraction(dt, shape, alone)
+	if len(ins) == 2 && (ins[1].dt != dt || !slices.Equal(ins[1].shape, shape)) {
+		return nil, fmt.Errorf("slots of shape %v go into %v%v", shape, ins[1].dt, ins[1].shape)
+	}
+	for i := range out.len() {
+		from, to := i*r.k, (i+1)*r.k
+		if out.n != nil {
+			y, e := r.totalInt(from, to)
+			if len(ins) == 2 {
+				y, e = y+ins[1].n[i], e+ins[1].e[i]
+			}
+			out.n[i], out.e[i] = integer(dt, y, e)
+			continue
+		}
+		s := r.total(from, to)
+		if len(ins) == 2 {
+			s.n, s.y, s.abs, s.prop = s.n+1, s.y+ins[1].f[i], s.abs+math.Abs(ins[1].f[i]), s.prop+ins[1].e[i]
+			s.ints = s.ints && ins[1].exactInteger(i)
+		}
+		out.store(i, s)
+	}
+	return out.array, nil
 }
 
 // mean divides the sum over axes by its count. Over several ranks it is the mean

@@ -38,6 +38,11 @@ func (r *rank) localStmt(s *ir.Stmt) error {
 	if err != nil {
 		return err
 	}
+	if s.Op == ir.OpReduceSlots {
+		if ins, err = r.slots(s, ins[0], out); err != nil {
+			return err
+		}
+	}
 	var run func([]*array) (*array, error)
 	if s.Op.Info().Class == ir.ClassView {
 		run, err = r.viewCopy(s, ins[0].shape)
@@ -64,6 +69,21 @@ func (r *rank) localStmt(s *ir.Stmt) error {
 		return out.write(a)
 	}, append(slices.Clone(ins), out)...)
 	return nil
+}
+
+// slots are the operands of a reduce_slots: the slots, and the destination where
+// the sum goes on from what it holds.
+func (r *rank) slots(s *ir.Stmt, x, out view) ([]view, error) {
+	spec, err := r.viewSpec(s, x.shape)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := spec.apply(x.region)
+	ins := []view{{x.st, reg}}
+	if s.Word("resume", "false") == "true" {
+		ins = append(ins, out)
+	}
+	return ins, err
 }
 
 func (r *rank) computation(s *ir.Stmt, dt ir.DType, shape []int64) (func([]*array) (*array, error), error) {
@@ -175,13 +195,23 @@ func (r *rank) element(p *ir.Place, n int) (int, error) {
 func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
 	at := attrs{ta: s.Word("ta", "false") == "true", tb: s.Word("tb", "false") == "true"}
 	var err error
-	switch s.Op {
-	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
-		at.axes, err = r.ints(s.Attr("axis"))
+	switch a := s.Attr("axis"); {
+	case a != nil:
+		at.axes, err = r.ints(a)
+	case s.Op == ir.OpSoftmax:
+		at.axes = []int{len(r.m.b.Info.Operands[s][0].Type.Dims) - 1}
+	default:
+		at.axes = []int{0}
 	}
-	for _, name := range []string{"by", "value"} {
+	at.causal, at.scaled, at.value.f = s.Word("causal", "false") == "true", s.Attr("scale") != nil, s.Op.Eps()
+	for _, name := range []string{"by", "value", "eps", "scale"} {
 		if a := s.Attr(name); a != nil && err == nil {
 			at.value, err = r.number(a)
+		}
+	}
+	if s.Attr("of") != nil && err == nil {
+		if at.first, err = r.integer(s, "first", 0); err == nil {
+			at.rows, err = r.integer(s, "of", 0)
 		}
 	}
 	return at, err

@@ -105,10 +105,16 @@ func (r *rank) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*va
 	}
 	if sp.partial {
 		v.part = func(rank int) (*array, error) {
-			ins := make([]*array, len(args))
+			at, ins := at, make([]*array, len(args))
 			for i, a := range args {
 				var err error
 				if ins[i], err = m.contributing(op, at, i, a, rank); err != nil {
+					return nil, err
+				}
+			}
+			if op == ir.OpEmbedding {
+				var err error
+				if at, err = m.tablePart(at, args[1].typ, args[1].shape, rank); err != nil {
 					return nil, err
 				}
 			}
@@ -146,6 +152,10 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 		return []int{dims - 1}
 	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
 		return at.axes
+	case ir.OpEmbedding:
+		if i == 1 {
+			return []int{0}
+		}
 	}
 	return nil
 }

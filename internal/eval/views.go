@@ -59,7 +59,7 @@ func (r *rank) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
 	switch s.Op {
 	case ir.OpChunk:
 		err = r.chunkSpec(s, &v, extent)
-	case ir.OpSlice:
+	case ir.OpSlice, ir.OpReduceSlots:
 		err = r.sliceSpec(s, &v, extent)
 	default:
 		v.lo, err = r.integer(s, "index", 0)

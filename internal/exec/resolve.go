@@ -315,7 +315,8 @@ func (p *Program) prepare(c *plan.Cmd) (device.Launch, error) {
 	}
 	a := &c.Attr
 	return p.world.Device(int(c.Rank)).Prepare(device.Kernel{Op: c.Op, Ins: ins, Outs: outs,
-		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB, Red: ir.NoRed})
+		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB,
+		Causal: a.Causal, First: a.First, Rows: a.Rows, Red: ir.NoRed})
 }
 
 // repeated is a matmul's second operand where the first is a batch of shape

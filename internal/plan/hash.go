@@ -154,6 +154,6 @@ func (e *encoder) attr(a *Attr) {
 		e.int(int64(x))
 	}
 	e.int(int64(math.Float64bits(a.Value)))
-	e.bools(a.TA, a.TB, a.HasInt)
-	e.int(a.Int)
+	e.bools(a.TA, a.TB, a.HasInt, a.Causal)
+	e.ints([]int64{a.Int, a.First, a.Rows})
 }

@@ -288,11 +288,15 @@ func (k Kind) String() string {
 
 // Attr holds a compute op's resolved attributes.
 type Attr struct {
-	Axes   []int   // sum, max, min, mean: the dimensions reduced
-	Value  float64 // scale: the factor; fill: the value
+	Axes   []int   // sum, max, min, mean: the dimensions reduced; concat, softmax, reduce_slots: the one
+	Value  float64 // scale: the factor; fill: the value; norms: eps; attention: the scale
 	TA, TB bool    // matmul
 	HasInt bool    // fill, scale: Int holds the value exactly
 	Int    int64
+	Causal bool // attention: query i sees the keys up to i + Tk - Tq
+	// Embedding: the table is the rows from First on of one of Rows rows; ids of
+	// other ranks' rows give zeros.
+	First, Rows int64
 }
 
 // Memory is what the planner reports of each rank's arena.

@@ -248,5 +248,11 @@ func attrText(a Attr) string {
 	if a.TB {
 		b.WriteString(" tb")
 	}
+	if a.Causal {
+		b.WriteString(" causal")
+	}
+	if a.Rows != 0 {
+		fmt.Fprintf(&b, " rows %d.. of %d", a.First, a.Rows)
+	}
 	return b.String()
 }

@@ -107,11 +107,11 @@ func (u *unroller) compute(s *ir.Stmt, ins []plan.Ref) error {
 	if err != nil {
 		return err
 	}
+	if ins, err = u.settle(s, &attr, ins, out); err != nil {
+		return err
+	}
 	if s.Op == ir.OpCopy {
 		return u.emitCopy(s, ins[0], out, -1)
-	}
-	if s.Op == ir.OpExpand {
-		ins[0] = stretched(ins[0], out.Shape)
 	}
 	if s.Op.Info().Elementwise {
 		for i := range ins {
@@ -131,7 +131,7 @@ func (u *unroller) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 
 // attr resolves a compute op's attributes.
 func (u *unroller) attr(s *ir.Stmt) (plan.Attr, error) {
-	attr := plan.Attr{TA: s.Word("ta", "") == "true", TB: s.Word("tb", "") == "true"}
+	attr := plan.Attr{Causal: s.Word("causal", "") == "true", Value: s.Op.Eps(), TA: s.Word("ta", "") == "true", TB: s.Word("tb", "") == "true"}
 	for i := range s.Attrs {
 		a := &s.Attrs[i]
 		switch {
@@ -245,7 +245,7 @@ func (u *unroller) slice(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
 	case err != nil:
 		return x, err
 	case lo < 0 || lo > hi || hi > x.Shape[axis]:
-		return x, u.errf("bind", s.Pos, "", "slice %d..%d is not within the %d rows of dimension %d", lo, hi, x.Shape[axis], axis)
+		return x, u.errf("bind", s.Pos, "", "%s %d..%d is not within the %d rows of dimension %d", s.Op, lo, hi, x.Shape[axis], axis)
 	}
 	return slice(x, axis, lo, hi), nil
 }

@@ -16,6 +16,8 @@ type kernel struct {
 	w   *world
 	ins []ref
 	out ref
+	// verify, where set, looks at the operands' contents before each run.
+	verify func(k *kernel) error
 }
 
 // loops computes a kernel.
@@ -41,7 +43,15 @@ var makers = map[ir.Op]func(k *kernel) (loops, error){
 	ir.OpMax:    makeAxes,
 	ir.OpMin:    makeAxes,
 	ir.OpMean:   makeAxes,
-	ir.OpCast:   makeCast,
+
+	ir.OpSoftmax:     makeSoftmax,
+	ir.OpRMSNorm:     makeNorm,
+	ir.OpLayerNorm:   makeNorm,
+	ir.OpAttention:   makeAttention,
+	ir.OpEmbedding:   makeEmbedding,
+	ir.OpConcat:      makeConcat,
+	ir.OpReduceSlots: makeSlots,
+	ir.OpCast:        makeCast,
 
 	// The views of values come as strided operands: only a copy is left to do.
 	ir.OpCopy:      makeCopy,
@@ -112,15 +122,14 @@ func (k *kernel) operands(d *dev) error {
 // runner stages operands that overlap the result otherwise than by being it:
 // so every kernel computes from what was there before it began.
 func (k *kernel) runner(do loops) func() error {
-	aliasable := k.Op.Info().Elementwise || k.Red != ir.NoRed
 	var risky []int
 	for i, in := range k.ins {
-		if in.overlaps(k.out) && !(aliasable && in.same(k.out)) {
+		if in.overlaps(k.out) && !(k.aliasable(i) && in.same(k.out)) {
 			risky = append(risky, i)
 		}
 	}
 	if len(risky) == 0 {
-		return func() error { do(k); return nil }
+		return func() error { return k.run(do) }
 	}
 	return func() error {
 		safe := *k
@@ -130,9 +139,23 @@ func (k *kernel) runner(do loops) func() error {
 			defer done()
 			safe.ins[i] = tmp
 		}
-		do(&safe)
-		return nil
+		return safe.run(do)
 	}
+}
+
+func (k *kernel) run(do loops) error {
+	if k.verify != nil {
+		if err := k.verify(k); err != nil {
+			return err
+		}
+	}
+	do(k)
+	return nil
+}
+
+// aliasable reports whether operand i may be the result.
+func (k *kernel) aliasable(i int) bool {
+	return k.Op.Info().Elementwise || k.Red != ir.NoRed || k.Op == ir.OpReduceSlots && i == 1
 }
 
 // count checks the number of operands.

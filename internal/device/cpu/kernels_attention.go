@@ -1,0 +1,127 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// makeAttention is softmax(scale · q·kᵀ)·v for each head; one helper at a time
+// does the heads of q that share one of k and v.
+func makeAttention(k *kernel) (loops, error) {
+	if err := k.count(3, 3); err != nil {
+		return nil, err
+	}
+	if err := k.floats(false); err != nil {
+		return nil, err
+	}
+	q, key, v := k.ins[0].shape, k.ins[1].shape, k.ins[2].shape
+	n := len(q)
+	if n < 3 || len(key) != n || !slices.Equal(key, v) || !slices.Equal(q, k.out.shape) || !slices.Equal(q[:n-3], key[:n-3]) || q[n-1] != key[n-1] {
+		return nil, fmt.Errorf("q%v, k%v, v%v into %v", q, key, v, k.out.shape)
+	}
+	if key[n-2] == 0 || q[n-2]%key[n-2] != 0 {
+		return nil, fmt.Errorf("%d heads of q for %d of k", q[n-2], key[n-2])
+	}
+	if k.Causal && q[n-3] > key[n-3] {
+		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q[n-3], key[n-3])
+	}
+	return byAccum(k.out.dt, attentionLoops[float32], attentionLoops[float64], nil), nil
+}
+
+// attended are the extents of an attention, with heads outside sequences.
+type attended[A float32 | float64] struct {
+	tq, tk, dh int64
+	scale      A
+	causal     bool
+	q, k, v    ref // [lead…, heads, T, Dh]
+	out        ref
+}
+
+func attentionLoops[A float32 | float64](k *kernel) {
+	n := len(k.out.shape)
+	perm := make([]int, n)
+	for i := range perm {
+		perm[i] = i
+	}
+	perm[n-3], perm[n-2] = n-2, n-3
+	a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(k.Value), causal: k.Causal,
+		q: k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
+	if k.out.n == 0 {
+		return
+	}
+	shared := k.out.shape[n-2] / k.ins[1].shape[n-2]
+	all := k.out.n / (a.tq * a.dh * shared)
+	k.w.m.workers.each(all, &k.w.ended, func(i int64) { a.head(i, shared) })
+}
+
+// head does the heads of q that share head i of k and v.
+func (a attended[A]) head(i, shared int64) {
+	size := a.tk * a.dh
+	keys, values := newReader[A](a.k, size), newReader[A](a.v, size)
+	queries, wr := newReader[A](a.q, a.dh), newWriter[A](a.out, a.dh)
+	room := borrow((a.tk + a.dh) * sizeOf[A]())
+	defer restore(room)
+	defer keys.close()
+	defer values.close()
+	defer queries.close()
+	defer wr.close()
+	k, v := keys.load(i*size, size), values.load(i*size, size)
+	scratch := as[A](*room)
+	for r := i * shared * a.tq; r < (i+1)*shared*a.tq; r++ {
+		sees := a.tk
+		if a.causal {
+			sees = r%a.tq + 1 + a.tk - a.tq
+		}
+		row := wr.room(r*a.dh, a.dh)
+		a.query(row, queries.load(r*a.dh, a.dh), k, v, scratch[:sees], scratch[a.tk:])
+		wr.flush(r*a.dh, row)
+	}
+}
+
+// query computes one row of results from the keys that it sees.
+func (a attended[A]) query(out, q, k, v, scores, sums []A) {
+	d := int(a.dh)
+	for j := range scores {
+		scores[j] = product4(q, k[j*d:][:d]) * a.scale
+	}
+	softmaxSums(scores, v, sums, d)
+	copy(out, sums)
+}
+
+// softmaxSums adds rows of v by the softmax of scores, and divides at the end.
+func softmaxSums[A float32 | float64](scores, v, sums []A, d int) {
+	top, total := A(math.Inf(-1)), A(0)
+	for _, s := range scores {
+		top = max(top, s)
+	}
+	clear(sums)
+	for j, s := range scores {
+		p := A(math.Exp(float64(s - top)))
+		total += p
+		for i, x := range v[j*d:][:d] {
+			sums[i] += p * x
+		}
+	}
+	for i := range sums {
+		sums[i] /= total
+	}
+}
+
+// product4 is a dot product in four chains, whose order of additions depends on
+// the length alone.
+func product4[A accum](a, b []A) A {
+	var s [4]A
+	b = b[:len(a)]
+	i := 0
+	for ; i+4 <= len(a); i += 4 {
+		s[0] += a[i] * b[i]
+		s[1] += a[i+1] * b[i+1]
+		s[2] += a[i+2] * b[i+2]
+		s[3] += a[i+3] * b[i+3]
+	}
+	for ; i < len(a); i++ {
+		s[0] += a[i] * b[i]
+	}
+	return s[0] + s[1] + s[2] + s[3]
+}

@@ -1,0 +1,156 @@
+package cpu
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// makeConcat puts the operands one after another along an axis.
+func makeConcat(k *kernel) (loops, error) {
+	if err := k.alike(false); err != nil {
+		return nil, err
+	}
+	if len(k.Axes) != 1 || k.Axes[0] < 0 || k.Axes[0] >= len(k.out.shape) {
+		return nil, fmt.Errorf("axes %v of a tensor of rank %d", k.Axes, len(k.out.shape))
+	}
+	axis, joined := k.Axes[0], int64(0)
+	for i, in := range k.ins {
+		want := slices.Clone(k.out.shape)
+		if len(in.shape) == len(want) {
+			want[axis] = in.shape[axis]
+		}
+		if !slices.Equal(in.shape, want) {
+			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.shape, k.out.shape)
+		}
+		joined += in.shape[axis]
+	}
+	if joined != k.out.shape[axis] {
+		return nil, fmt.Errorf("the operands have %d rows along axis %d, the result %v", joined, axis, k.out.shape)
+	}
+	return func(k *kernel) {
+		at := int64(0)
+		for _, in := range k.ins {
+			c := copier{k.out.rows(axis, at, in.shape[axis]), in, k.w}
+			c.parallel(in)
+			at += in.shape[axis]
+		}
+	}, nil
+}
+
+// rows returns n rows of r along axis, from lo on.
+func (r ref) rows(axis int, lo, n int64) ref {
+	shape := slices.Clone(r.shape)
+	shape[axis] = n
+	s := r.reshaped(shape, r.strides)
+	if s.n > 0 {
+		s.off += lo * r.strides[axis] * r.dt.Size()
+	}
+	return s
+}
+
+// makeEmbedding copies rows of a table by ids.
+func makeEmbedding(k *kernel) (loops, error) {
+	if err := k.count(2, 2); err != nil {
+		return nil, err
+	}
+	ids, table := k.ins[0], k.ins[1]
+	if !ids.dt.IsInt() || table.dt != k.out.dt || len(table.shape) != 2 {
+		return nil, fmt.Errorf("%s%v of a table %s%v into %s", ids.dt, ids.shape, table.dt, table.shape, k.out.dt)
+	}
+	if want := append(slices.Clone(ids.shape), table.shape[1]); !slices.Equal(want, k.out.shape) {
+		return nil, fmt.Errorf("the result has shape %v, not %v", k.out.shape, want)
+	}
+	if k.First < 0 || k.First > k.Rows-table.shape[0] {
+		return nil, fmt.Errorf("rows %d to %d of %d", k.First, k.First+table.shape[0], k.Rows)
+	}
+	k.verify = checkIDs
+	return lookUp, nil
+}
+
+// checkIDs reports ids that name no row.
+func checkIDs(k *kernel) error {
+	rd := newReader[int64](k.ins[0], block)
+	defer rd.close()
+	for at := int64(0); at < k.ins[0].n; at += block {
+		for _, id := range rd.load(at, min(block, k.ins[0].n-at)) {
+			if id < 0 || id >= k.Rows {
+				return fmt.Errorf("id %d is outside 0..%d, the rows of the table", id, k.Rows)
+			}
+		}
+	}
+	return nil
+}
+
+func lookUp(k *kernel) {
+	ids, table := k.ins[0], k.ins[1]
+	d := table.shape[1]
+	if k.out.n == 0 {
+		return
+	}
+	per := max(1, grain/d)
+	k.w.m.workers.each((ids.n+per-1)/per, &k.w.ended, func(i int64) {
+		n := min(per, ids.n-i*per)
+		rd, row := newReader[int64](ids, n), borrow(d*table.dt.Size())
+		defer rd.close()
+		defer restore(row)
+		for j, id := range rd.load(i*per, n) {
+			if at := id - k.First; at >= 0 && at < table.shape[0] {
+				gatherBytes(*row, table, at*d)
+			} else {
+				clear(*row)
+			}
+			scatterBytes(k.out, (i*per+int64(j))*d, *row)
+		}
+	})
+}
+
+// makeSlots is the sum along an axis, begun from the second operand if there is
+// one, into the operands' type or their accumulator's.
+func makeSlots(k *kernel) (loops, error) {
+	if err := k.count(1, 2); err != nil {
+		return nil, err
+	}
+	x := k.ins[0]
+	if k.out.dt != x.dt && k.out.dt != x.dt.Accum() {
+		return nil, fmt.Errorf("slots of %s into %s", x.dt, k.out.dt)
+	}
+	kept, err := k.keptAxes()
+	if err != nil {
+		return nil, err
+	}
+	var shape []int64
+	for _, a := range kept {
+		shape = append(shape, x.shape[a])
+	}
+	if len(k.Axes) != 1 || !slices.Equal(shape, k.out.shape) {
+		return nil, fmt.Errorf("slots%v along axes %v into %v", x.shape, k.Axes, k.out.shape)
+	}
+	if len(k.ins) == 2 && (k.ins[1].dt != k.out.dt || !slices.Equal(k.ins[1].shape, k.out.shape)) {
+		return nil, fmt.Errorf("the sum goes on from %s%v into %s%v", k.ins[1].dt, k.ins[1].shape, k.out.dt, k.out.shape)
+	}
+	return byAccum(x.dt, slotLoops[float32], slotLoops[float64], slotLoops[int64]), nil
+}
+
+func slotLoops[A accum](k *kernel) {
+	x := k.ins[0]
+	kept, _ := k.keptAxes()
+	slots := x.permute(append([]int{k.Axes[0]}, kept...))
+	k.w.m.workers.each((k.out.n+block-1)/block, &k.w.ended, func(i int64) {
+		lo := i * block
+		n := min(block, k.out.n-lo)
+		wr := newWriter[A](k.out, n)
+		defer wr.close()
+		out := wr.room(lo, n)
+		if len(k.ins) == 2 {
+			rd := newReader[A](k.ins[1], n)
+			copy(out, rd.load(lo, n))
+			rd.close()
+		} else {
+			clear(out)
+		}
+		joinRows(out, slots, ir.Sum, x.shape[k.Axes[0]], k.out.n, lo)
+		wr.flush(lo, out)
+	})
+}

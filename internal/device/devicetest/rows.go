@@ -1,0 +1,259 @@
+package devicetest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// floating runs f for every floating-point dtype and layout.
+func (r *rig) floating(f func(r *rig, dt ir.DType, l layout)) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		if !dt.IsInt() {
+			f(r, dt, l)
+		}
+	})
+}
+
+// alongCases are shapes with an axis to go along.
+var alongCases = []struct {
+	shape []int64
+	axis  int
+}{
+	{[]int64{1}, 0}, {[]int64{7}, 0}, {[]int64{3, 5}, 0}, {[]int64{3, 5}, 1}, {[]int64{2, 6, 3}, 1}, {[]int64{40, 1000}, 1}, {[]int64{2, 0}, 0}, {[]int64{0, 3}, 1},
+}
+
+// eachRow calls f with the places of the elements of each row along axis.
+func eachRow(shape []int64, axis int, f func(at []int64)) {
+	step := elements(shape[axis+1:])
+	for i := range elements(shape) {
+		if i/step%shape[axis] > 0 {
+			continue
+		}
+		at := make([]int64, shape[axis])
+		for j := range at {
+			at[j] = i + int64(j)*step
+		}
+		f(at)
+	}
+}
+
+func softmax(x []float64) []float64 {
+	top, sum := math.Inf(-1), 0.0
+	for _, v := range x {
+		top = max(top, v)
+	}
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = math.Exp(v - top)
+		sum += out[i]
+	}
+	for i := range out {
+		out[i] /= sum
+	}
+	return out
+}
+
+func testSoftmax(r *rig) {
+	r.floating(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range alongCases {
+			in := random(seeded(dt, c.shape), dt, c.shape...)
+			n := elements(c.shape)
+			want := answer{vals: make([]float64, n), size: make([]float64, n), terms: c.shape[c.axis] + 16}
+			eachRow(c.shape, c.axis, func(at []int64) {
+				x := make([]float64, len(at))
+				for j, i := range at {
+					x[j] = in.vals[i]
+				}
+				for j, p := range softmax(x) {
+					want.vals[at[j]], want.size[at[j]] = p, p
+				}
+			})
+			r.check(fmt.Sprintf("softmax along %d", c.axis), device.Kernel{Op: ir.OpSoftmax, Axes: []int{c.axis}}, l, want, dt, c.shape, in)
+		}
+		far := given(dt, []int64{3}, 3e4, 3e4, -3e4)
+		want := answer{vals: []float64{0.5, 0.5, 0}, size: []float64{0.5, 0.5, 0}, terms: 3}
+		for i, v := range far.vals {
+			far.vals[i] = tensor.Round(dt, v)
+		}
+		r.check("softmax of large numbers", device.Kernel{Op: ir.OpSoftmax, Axes: []int{0}}, l, want, dt, far.shape, far)
+	})
+}
+
+func testNorms(r *rig) {
+	const eps = 0.25
+	r.floating(func(r *rig, dt ir.DType, l layout) {
+		for _, shape := range [][]int64{{1}, {5}, {3, 7}, {2, 2, 33}, {30, 1200}, {0, 4}} {
+			last := len(shape) - 1
+			d := shape[last]
+			rng := seeded(dt, shape)
+			x, w, b := random(rng, dt, shape...), random(rng, dt, d), random(rng, dt, d)
+			n := elements(shape)
+			for _, op := range []ir.Op{ir.OpRMSNorm, ir.OpLayerNorm} {
+				ins := []host{x, w, b}[:op.Info().MinArgs]
+				want := answer{vals: make([]float64, n), size: make([]float64, n), terms: d + 16}
+				eachRow(shape, last, func(at []int64) {
+					mean, square := 0.0, 0.0
+					if op == ir.OpLayerNorm {
+						for _, i := range at {
+							mean += x.vals[i] / float64(d)
+						}
+					}
+					for _, i := range at {
+						square += (x.vals[i] - mean) * (x.vals[i] - mean) / float64(d)
+					}
+					for j, i := range at {
+						root := math.Sqrt(square + eps)
+						want.vals[i] = (x.vals[i] - mean) / root * w.vals[j]
+						want.size[i] = (math.Abs(x.vals[i]) + math.Abs(mean)) / root * math.Abs(w.vals[j])
+						if len(ins) == 3 {
+							want.vals[i] += b.vals[j]
+							want.size[i] += math.Abs(b.vals[j])
+						}
+					}
+				})
+				r.check(op.String(), device.Kernel{Op: op, Value: eps}, l, want, dt, shape, ins...)
+			}
+		}
+	})
+}
+
+func testAttention(r *rig) {
+	cases := []struct {
+		lead                 []int64
+		tq, tk, hq, hkv, dim int64
+	}{
+		{nil, 1, 1, 1, 1, 1}, {nil, 5, 5, 4, 2, 3}, {[]int64{2}, 3, 7, 3, 3, 8}, {[]int64{1, 2}, 2, 33, 4, 1, 5}, {nil, 0, 3, 2, 1, 4},
+	}
+	r.floating(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range cases {
+			rng := seeded(dt, c)
+			shape := append(append([]int64{}, c.lead...), c.tq, c.hq, c.dim)
+			other := append(append([]int64{}, c.lead...), c.tk, c.hkv, c.dim)
+			q, k, v := random(rng, dt, shape...), random(rng, dt, other...), random(rng, dt, other...)
+			for _, causal := range []bool{false, true} {
+				n := elements(shape)
+				want := answer{vals: make([]float64, n), size: make([]float64, n), terms: c.tk + c.dim + 16}
+				for i := range n / c.dim {
+					h, t, b := i%c.hq, i/c.hq%c.tq, i/c.hq/c.tq
+					key := func(j int64) int64 { return ((b*c.tk+j)*c.hkv + h/(c.hq/c.hkv)) * c.dim }
+					sees, most := c.tk, 0.0
+					if causal {
+						sees = t + 1 + c.tk - c.tq
+					}
+					scores := make([]float64, sees)
+					for j := range scores {
+						mag := 0.0
+						for d := range c.dim {
+							scores[j] += 0.125 * q.vals[i*c.dim+d] * k.vals[key(int64(j))+d]
+							mag += 0.125 * math.Abs(q.vals[i*c.dim+d]*k.vals[key(int64(j))+d])
+						}
+						most = max(most, mag)
+					}
+					for j, p := range softmax(scores) {
+						for d := range c.dim {
+							x := v.vals[key(int64(j))+d]
+							want.vals[i*c.dim+d] += p * x
+							want.size[i*c.dim+d] += p * math.Abs(x) * (2 + 2*most)
+						}
+					}
+				}
+				if half := dt == ir.F16 || dt == ir.BF16; half { // weights may be rounded to the operands' type
+					for i := range want.size {
+						want.size[i] += want.size[i] * epsilon(dt) / epsilon(dt.Accum()) / float64(want.terms)
+					}
+				}
+				r.check(fmt.Sprintf("attention %v, causal %v", c, causal), device.Kernel{Op: ir.OpAttention, Value: 0.125, Causal: causal}, l, want, dt, shape, q, k, v)
+			}
+		}
+	})
+}
+
+func testEmbedding(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, idType := range []ir.DType{ir.I32, ir.I64} {
+			table := random(seeded(dt), dt, 4, 3)
+			ids := given(idType, []int64{2, 3}, 3, 0, 5, 6, 2, 3)
+			for _, first := range []int64{0, 2, 3} {
+				var want []float64
+				for _, id := range ids.vals {
+					row := []float64{0, 0, 0}
+					if at := int64(id) - first; at >= 0 && at < 4 {
+						row = table.vals[at*3 : at*3+3]
+					}
+					want = append(want, row...)
+				}
+				k := device.Kernel{Op: ir.OpEmbedding, First: first, Rows: 7}
+				r.exactly(fmt.Sprintf("embedding from row %d", first), k, l, dt, []int64{2, 3, 3}, want, ids, table)
+			}
+		}
+	})
+}
+
+// testBadIDs looks up rows that no table has.
+func testBadIDs(r *rig) {
+	for _, id := range []float64{-1, 4, 1 << 30} {
+		r.open(1)
+		table, ids := r.put(0, random(seeded(id), ir.F32, 4, 3)), r.put(0, given(ir.I32, []int64{2}, 0, id))
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpEmbedding, Rows: 4, Ins: []device.View{ids, table}, Outs: []device.View{r.empty(0, ir.F32, 2, 3)}})
+		var fault *device.Fault
+		if err := r.syncs(); !errors.As(err, &fault) || fault.Rank != 0 {
+			r.Errorf("id %v: %v", id, err)
+		}
+		_ = r.w.Close()
+	}
+}
+
+func testConcat(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range alongCases {
+			rng := seeded(dt, c)
+			var ins []host
+			joined := append([]int64{}, c.shape...)
+			joined[c.axis] = 0
+			for _, n := range []int64{c.shape[c.axis], 0, 2} {
+				shape := append([]int64{}, c.shape...)
+				shape[c.axis] = n
+				joined[c.axis] += n
+				ins = append(ins, random(rng, dt, shape...))
+			}
+			var want []float64
+			for i := range elements(joined[:c.axis]) {
+				for _, in := range ins {
+					n := elements(in.shape[c.axis:])
+					want = append(want, in.vals[i*n:(i+1)*n]...)
+				}
+			}
+			r.exactly(fmt.Sprintf("concat along %d", c.axis), device.Kernel{Op: ir.OpConcat, Axes: []int{c.axis}}, l, dt, joined, want, ins...)
+		}
+	})
+}
+
+// testSlots sums slots into their own type and into that of their accumulator,
+// and goes on from there.
+func testSlots(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range alongCases {
+			x := signs(seeded(dt, c), dt, c.shape...)
+			want, shape := overAxes(ir.OpSum, x, []int{c.axis})
+			for _, to := range []ir.DType{dt, dt.Accum()} {
+				k := device.Kernel{Op: ir.OpReduceSlots, Axes: []int{c.axis}, Ins: []device.View{r.put(0, x, l)}}
+				out := r.room(0, device.Private, l, to, shape)
+				k.Outs = []device.View{out}
+				s := r.mainOf(0)
+				r.launch(s, 0, k)
+				k.Ins = append(k.Ins, out)
+				r.launch(s, 0, k)
+				twice := make([]float64, len(want.vals))
+				for i, v := range want.vals {
+					twice[i] = 2 * v
+				}
+				r.equal(fmt.Sprintf("slots of %s%v along %d into %s", dt, c.shape, c.axis, to), r.contents(0, out), twice)
+			}
+		}
+	})
+}

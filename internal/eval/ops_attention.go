@@ -1,0 +1,95 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// attention is softmax(scale · q·kᵀ)·v for each leading index and head.
+func attention(at attrs, q, k, v *array, dt ir.DType) (*array, error) {
+	n := len(q.shape)
+	if n < 3 || len(k.shape) != n || !slices.Equal(k.shape, v.shape) || !slices.Equal(q.shape[:n-3], k.shape[:n-3]) ||
+		q.shape[n-1] != k.shape[n-1] || k.shape[n-2] == 0 || q.shape[n-2]%k.shape[n-2] != 0 {
+		return nil, fmt.Errorf("attention of shapes %v, %v and %v", q.shape, k.shape, v.shape)
+	}
+	h := heads{tq: q.shape[n-3], tk: k.shape[n-3], hq: q.shape[n-2], hkv: k.shape[n-2], dh: q.shape[n-1], dt: dt, causal: at.causal}
+	if h.scale = at.value.f; !at.scaled {
+		h.scale = ir.AttentionScale(h.dh)
+	}
+	out := newArray(dt, q.shape)
+	for b := range elements(q.shape[:n-3]) {
+		for i := range h.tq {
+			for head := range h.hq {
+				h.query(out, q, k, v, b, i, head)
+			}
+		}
+	}
+	return out, nil
+}
+
+// heads are the extents of an attention.
+type heads struct {
+	tq, tk, hq, hkv, dh int64
+	dt                  ir.DType
+	scale               float64
+	causal              bool
+}
+
+// query computes the result of query i of one head.
+func (h heads) query(out, q, k, v *array, b, i, head int64) {
+	sees := h.tk
+	if h.causal {
+		sees = max(0, min(h.tk, i+1+h.tk-h.tq))
+	}
+	from := ((b*h.tq+i)*h.hq + head) * h.dh
+	key := func(j int64) int64 { return ((b*h.tk+j)*h.hkv + head/(h.hq/h.hkv)) * h.dh }
+	x, ex := make([]float64, sees), make([]float64, sees)
+	for j := range sees {
+		x[j], ex[j] = h.score(q, k, from, key(j))
+	}
+	w, ok := weigh(h.dt, x, ex)
+	for d := range h.dh {
+		y, pre := h.mixed(w, v, func(j int64) int64 { return key(j) + d })
+		if !ok {
+			pre = inf
+		}
+		out.f[from+d], out.e[from+d] = finish(h.dt, y, pre)
+	}
+}
+
+// score is the scaled product of a query and a key. A machine may scale either
+// beforehand.
+func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
+	s := sumOf{acc: h.dt.Accum(), n: h.dh, ints: true}
+	for d := range h.dh {
+		a, b := q.f[p+d], k.f[r+d]
+		s.y += a * b
+		s.abs += math.Abs(a * b)
+		s.prop += productError(a, q.e[p+d], b, k.e[r+d])
+		s.ints = s.ints && q.exactInteger(p+d) && k.exactInteger(r+d)
+	}
+	pre := 0.0
+	if !s.exact(s.acc) {
+		pre = s.inRank()
+	}
+	u := stepUnit(s.acc)
+	return s.y * h.scale, productError(s.abs, pre, h.scale, constantError(h.dt, h.scale)) + 2*u*(s.abs+pre)*math.Abs(h.scale)
+}
+
+// mixed is the sum of values by weights, which a machine may round to the
+// operands' type before.
+func (h heads) mixed(w weights, v *array, at func(j int64) int64) (y, pre float64) {
+	mag := 0.0
+	for j, p := range w.p {
+		i := at(int64(j))
+		a := math.Abs(v.f[i])
+		rel := w.rel[j] + unit(h.dt)*(1+w.rel[j])
+		y += p * v.f[i]
+		mag += p * (1 + rel) * (a + v.e[i])
+		pre += p*rel*a + p*(1+rel)*v.e[i] + ulp(h.dt, 0)*(a+v.e[i])
+	}
+	return y, pre + gamma(int64(len(w.p)), stepUnit(h.dt.Accum()))*mag + float64(len(w.p)+1)*vanishing(h.dt)
+}

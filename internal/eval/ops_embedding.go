@@ -1,0 +1,66 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// embedding gives the rows of table[V, D] by ids. As a partial sum over ranks
+// that have some of the rows each, one of them contributes a row and the
+// others zeros.
+func embedding(at attrs, ids, table *array, sp split) (*array, error) {
+	if ids.n == nil || len(table.shape) != 2 {
+		return nil, fmt.Errorf("embedding of %v%v by %v%v", table.dt, table.shape, ids.dt, ids.shape)
+	}
+	held, d := table.shape[0], table.shape[1]
+	rows := held
+	if at.rows > 0 {
+		rows = at.rows
+	}
+	out := newArray(table.dt, append(slices.Clone(ids.shape), d))
+	if sp.partial && out.n == nil {
+		out.mag = make([]float64, out.len())
+	}
+	for i, id := range ids.n {
+		to := int64(i) * d
+		if id < 0 || id >= rows {
+			return nil, &finding{"range", fmt.Sprintf("id %d is outside 0..%d, the rows of the table", id, rows), "ids count from 0"}
+		}
+		if row := id - at.first; row >= 0 && row < held {
+			out.copyRun(to, table, row*d, d)
+		}
+		for j := to; j < to+d; j++ {
+			out.looked(j, ids.e[i])
+		}
+	}
+	return out, nil
+}
+
+// looked finishes an element that was looked up by an id with the given bound.
+func (a *array) looked(j int64, eid float64) {
+	if eid != 0 {
+		a.e[j] = inf
+	}
+	if a.mag == nil {
+		return
+	}
+	a.mag[j] = math.Abs(a.f[j]) + a.e[j]
+	if !a.exactInteger(j) {
+		// Of a partial sum, e = 0 would say that contributions are integers.
+		a.e[j] += math.SmallestNonzeroFloat64
+	}
+}
+
+// tablePart is what rank's contribution to an embedding is computed with: the
+// table's block, of type t and the given global shape.
+func (m *machine) tablePart(at attrs, t *ir.Type, shape []int64, rank int) (attrs, error) {
+	local, err := m.localShape(t, shape)
+	if err != nil {
+		return at, err
+	}
+	at.first, at.rows = m.b.Offset(t, local, rank)[0], shape[0]
+	return at, nil
+}

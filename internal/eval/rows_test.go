@@ -1,0 +1,321 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// arith is a machine's accumulator: f64, or f32 that rounds every step.
+type arith struct {
+	*rand.Rand
+	dt   ir.DType
+	wide bool
+}
+
+func newArith(rng *rand.Rand, dt ir.DType) arith { return arith{rng, dt, dt == ir.F64} }
+
+func (m arith) r(x float64) float64 { return narrow(x, m.wide) }
+
+// sum adds in any order.
+func (m arith) sum(x []float64) float64 {
+	y := 0.0
+	for _, i := range m.Perm(len(x)) {
+		y = m.r(y + x[i])
+	}
+	return y
+}
+
+// exp is exp(x - top), or by exponents of two with both scaled beforehand.
+func (m arith) exp(x, top float64, two bool) float64 {
+	if !two || m.wide {
+		return m.r(math.Exp(m.r(x - top)))
+	}
+	log2e := m.r(math.Log2E)
+	return m.r(math.Exp2(m.r(math.FMA(x, log2e, -m.r(top*log2e)))))
+}
+
+// weights are a row of softmax, not yet divided by their sum.
+func (m arith) weights(x []float64) (p []float64, sum float64) {
+	two := m.IntN(2) == 0
+	top := slices.Max(x)
+	for _, v := range x {
+		p = append(p, m.exp(v, top, two))
+	}
+	return p, m.sum(p)
+}
+
+func (m arith) softmax(x []float64) []float64 {
+	p, sum := m.weights(x)
+	inverse := m.IntN(2) == 0
+	for j := range p {
+		if inverse {
+			p[j] = m.r(p[j] * m.r(1/sum))
+		} else {
+			p[j] = m.r(p[j] / sum)
+		}
+	}
+	return p
+}
+
+func (m arith) norm(x, w, b []float64, eps float64) []float64 {
+	n := float64(len(x))
+	z := slices.Clone(x)
+	if b != nil {
+		mean := m.r(m.sum(x) / n)
+		for j := range z {
+			z[j] = m.r(z[j] - mean)
+		}
+	}
+	squares := make([]float64, len(z))
+	for j, v := range z {
+		squares[j] = m.r(v * v)
+	}
+	v := m.r(m.r(m.sum(squares)/n) + m.r(eps))
+	for j := range z {
+		z[j] = m.r(m.r(z[j]*m.r(1/m.r(math.Sqrt(v)))) * w[j])
+		if b != nil {
+			z[j] = m.r(z[j] + b[j])
+		}
+	}
+	return z
+}
+
+// attend is one query against its keys and values.
+func (m arith) attend(q []float64, k, v [][]float64, scale float64) []float64 {
+	scores := make([]float64, len(k))
+	before, rounds := m.IntN(2) == 0, m.IntN(2) == 0
+	for j := range k {
+		terms := make([]float64, len(q))
+		for d := range q {
+			a := q[d]
+			if before {
+				a = m.r(a * m.r(scale))
+			}
+			terms[d] = m.r(a * k[j][d])
+		}
+		if scores[j] = m.sum(terms); !before {
+			scores[j] = m.r(scores[j] * m.r(scale))
+		}
+	}
+	p, sum := m.weights(scores)
+	out := make([]float64, len(q))
+	for d := range q {
+		terms := make([]float64, len(k))
+		for j := range k {
+			w := p[j]
+			if rounds {
+				w = simRound(m.dt, w)
+			}
+			terms[j] = m.r(w * v[j][d])
+		}
+		out[d] = m.r(m.sum(terms) / sum)
+	}
+	return out
+}
+
+// heldRow is what a machine may hold for n elements of a from i on.
+func heldRow(rng *rand.Rand, a *array, i, n int64) []float64 {
+	x := make([]float64, n)
+	for j := range x {
+		if x[j] = a.f[i+int64(j)]; a.e[i+int64(j)] != 0 {
+			x[j] = held(rng, x[j], a.e[i+int64(j)])
+		}
+	}
+	return x
+}
+
+// within demands that elements from i on of y are bounded and include what a
+// machine holds, and not by far too much.
+func within(t *testing.T, what string, y *array, i int64, machine []float64) {
+	t.Helper()
+	for j, m := range machine {
+		at := i + int64(j)
+		m = simRound(y.dt, m)
+		if !(math.Abs(m-y.f[at]) <= y.e[at]) {
+			t.Fatalf("%s: a machine holds %v, not %v ±%v", what, m, y.f[at], y.e[at])
+		}
+		if y.e[at] > 0.25 {
+			t.Fatalf("%s: %v ±%v bounds nothing", what, y.f[at], y.e[at])
+		}
+	}
+}
+
+// eachCase calls f for types, row lengths and operands with and without errors.
+func eachCase(f func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string)) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	for _, dt := range floatTypes {
+		for _, k := range []int64{1, 2, 7, 64} {
+			for _, errs := range []bool{false, true} {
+				f(rng, dt, k, errs, fmt.Sprintf("%v, rows of %d, errors %v", dt, k, errs))
+			}
+		}
+	}
+}
+
+func TestSoftmaxBound(t *testing.T) {
+	eachCase(func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string) {
+		x := randomArray(rng, dt, errs, 3, k)
+		for i := range x.f {
+			x.f[i] *= 8
+		}
+		y, err := softmax(1, x, dt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := int64(0); i < y.len(); i += k {
+			for range 20 {
+				within(t, what, y, i, newArith(rng, dt).softmax(heldRow(rng, x, i, k)))
+			}
+		}
+	})
+}
+
+func TestNormBounds(t *testing.T) {
+	eachCase(func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string) {
+		x, w, b := randomArray(rng, dt, errs, 3, k), randomArray(rng, dt, errs, k), randomArray(rng, dt, errs, k)
+		for i := range x.f {
+			x.f[i] *= 8
+		}
+		eps := 0.01
+		rms, err := norm(false, eps, []*array{x, w}, dt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer, err := norm(true, eps, []*array{x, w, b}, dt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := int64(0); i < rms.len(); i += k {
+			for range 20 {
+				m := newArith(rng, dt)
+				hw, hb := heldRow(rng, w, 0, k), heldRow(rng, b, 0, k)
+				if k > 2 || !errs { // else errors may be as large as the root
+					within(t, what, rms, i, m.norm(heldRow(rng, x, i, k), hw, nil, eps))
+					if k > 2 {
+						within(t, "layer norm, "+what, layer, i, m.norm(heldRow(rng, x, i, k), hw, hb, eps))
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestAttentionBound(t *testing.T) {
+	eachCase(func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string) {
+		const dh, hq, hkv = 4, 4, 2
+		tq := max(1, k-3)
+		q, key, v := randomArray(rng, dt, errs, tq, hq, dh), randomArray(rng, dt, errs, k, hkv, dh), randomArray(rng, dt, errs, k, hkv, dh)
+		for _, causal := range []bool{false, true} {
+			y, err := attention(attrs{causal: causal, scaled: true, value: scalar{f: 0.7}}, q, key, v, dt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 30 {
+				i, h := rng.Int64N(tq), rng.Int64N(hq)
+				var ks, vs [][]float64
+				for j := range k {
+					if causal && j > i+k-tq {
+						break
+					}
+					at := (j*hkv + h/2) * dh
+					ks, vs = append(ks, heldRow(rng, key, at, dh)), append(vs, heldRow(rng, v, at, dh))
+				}
+				from := (i*hq + h) * dh
+				within(t, what, y, from, newArith(rng, dt).attend(heldRow(rng, q, from, dh), ks, vs, 0.7))
+			}
+		}
+	})
+}
+
+// TestRowsOfNothingKnown: where inputs may be anything, so may be results.
+func TestRowsOfNothingKnown(t *testing.T) {
+	for _, v := range []float64{math.NaN(), math.Inf(1)} {
+		x := newArray(ir.F32, []int64{2})
+		x.f[0] = v
+		if y, err := softmax(0, x, ir.F32); err != nil || !math.IsInf(y.e[1], 1) {
+			t.Errorf("softmax of %v: ±%v, %v", v, y.e, err)
+		}
+		if y, err := norm(false, 1e-6, []*array{x, x}, ir.F32); err != nil || !math.IsInf(y.e[0], 1) {
+			t.Errorf("norm of %v: ±%v, %v", v, y.e, err)
+		}
+	}
+	hidden := newArray(ir.F32, []int64{3})
+	hidden.f = []float64{1, math.Inf(-1), 1}
+	if y, err := softmax(0, hidden, ir.F32); err != nil || y.f[1] != 0 || y.f[0] != 0.5 || y.e[0] > 1e-5 || y.e[1] > 1e-5 {
+		t.Errorf("softmax with a hidden element: %v ±%v, %v", y.f, y.e, err)
+	}
+}
+
+// TestLookups: ids outside the table are findings, also where no rank has the
+// row; inside, splits of the table change nothing.
+func TestLookups(t *testing.T) {
+	const src = `mesh tp[2]
+func f(%ids: i32[3], %table: f32[4/tp, 2]) -> f32[3, 2] {
+  %y = embedding %ids, %table
+  return %y
+}
+func g(%ids: i32[3], %table: f32[4/tp, 2]) -> f32[6/tp, 2] {
+  %y = alloc f32[3, 2]
+  embedding %ids, %table into %y, first=2 * rank(tp), of=4
+  return %y
+}`
+	table := tensorOf(t, ir.F32, []int64{4, 2}, 1, 10, 2, 20, 3, 30, 4, 40)
+	run := func(fn string, ids ...float64) (*Result, error) {
+		in := map[string]*tensor.Tensor{"ids": tensorOf(t, ir.I32, []int64{3}, ids...), "table": table}
+		return Run(t.Context(), bind(t, src, ir.Binding{Func: fn}), in, Options{})
+	}
+	res, err := run("f", 3, 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	demand(t, res, 4, 40, 1, 10, 4, 40)
+	if !res.Outputs[0].Exact {
+		t.Error("rows of integers are not certified")
+	}
+	if res, err = run("g", 3, 0, 3); err != nil {
+		t.Fatal(err)
+	}
+	demand(t, res, 0, 0, 1, 10, 0, 0, 4, 40, 0, 0, 4, 40)
+	for _, id := range []float64{-1, 4} {
+		for _, fn := range []string{"f", "g"} {
+			if _, err := run(fn, 0, id, 0); err == nil || !strings.Contains(err.Error(), "outside 0..4") {
+				t.Errorf("id %v in %s: %v", id, fn, err)
+			}
+		}
+	}
+}
+
+// TestSlots sums slots in ranges, going on from what is there, without rounding
+// in between where the accumulator is wider.
+func TestSlots(t *testing.T) {
+	const src = `func f(%x: bf16[3, 2]) -> (f32[2], bf16[2], f32[3]) {
+  %acc = alloc f32[2]
+  reduce_slots %x, axis=0, 0..1 into %acc
+  reduce_slots %x, axis=0, 1..3 into %acc, resume=true
+  %y = alloc bf16[2]
+  reduce_slots %x, 0..3 into %y
+  %z = alloc f32[3]
+  reduce_slots %x, axis=1, 0..2 into %z
+  return %acc, %y, %z
+}`
+	x := tensorOf(t, ir.BF16, []int64{3, 2}, 256, 1, 1, 2, 1, 3)
+	res, err := Run(t.Context(), bind(t, src, ir.Binding{}), map[string]*tensor.Tensor{"x": x}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]float64{{258, 6}, {258, 6}, {257, 3, 4}} {
+		if got := floats(res.Outputs[i].Tensor); !slices.Equal(got, want) {
+			t.Errorf("result %d is %v, want %v", i, got, want)
+		}
+	}
+	if !res.Outputs[0].Exact || res.Outputs[1].Exact || !res.Outputs[2].Exact {
+		t.Error("a sum past 256 is certified in f32, and not in bf16")
+	}
+}

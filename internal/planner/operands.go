@@ -1,0 +1,67 @@
+package planner
+
+import (
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// settle completes what an op computes with by what its operands are: default
+// attributes, and the parts of the operands that it reads.
+func (u *unroller) settle(s *ir.Stmt, attr *plan.Attr, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
+	switch s.Op {
+	case ir.OpExpand:
+		ins[0] = stretched(ins[0], out.Shape)
+	case ir.OpConcat:
+		attr.Axes = append(attr.Axes, 0)[:1]
+	case ir.OpSoftmax:
+		attr.Axes = append(attr.Axes, len(out.Shape)-1)[:1]
+	case ir.OpAttention:
+		if s.Attr("scale") == nil {
+			attr.Value = ir.AttentionScale(ins[0].Shape[len(ins[0].Shape)-1])
+		}
+	case ir.OpEmbedding:
+		return ins, u.tablePart(s, attr, ins[1])
+	case ir.OpReduceSlots:
+		return u.slots(s, attr, ins[0], out)
+	}
+	return ins, nil
+}
+
+// tablePart says which rows of the whole table the rank's own are.
+func (u *unroller) tablePart(s *ir.Stmt, attr *plan.Attr, table plan.Ref) error {
+	attr.First, attr.Rows = 0, table.Shape[0]
+	if first := s.Attr("first"); first != nil {
+		var err error
+		if attr.First, err = u.eval(s, first.Exprs[0]); err == nil {
+			attr.Rows, err = u.eval(s, s.Attr("of").Exprs[0])
+		}
+		return err
+	}
+	if s.Into != nil || u.w.b.Info.Results[s][0].Kind != ir.SymValue {
+		return nil
+	}
+	t := u.w.b.Info.Operands[s][1].Type
+	shape, err := u.w.b.GlobalShape(t, u.env)
+	if err != nil {
+		return u.errf("bind", s.Pos, "", "%s: %v", s.Args[1], err)
+	}
+	attr.First, attr.Rows = u.w.b.Offset(t, table.Shape, u.rank)[0], shape[0]
+	return nil
+}
+
+// slots are the operands of reduce_slots: the slots in its range, and what the
+// sum goes on from.
+func (u *unroller) slots(s *ir.Stmt, attr *plan.Attr, x, out plan.Ref) ([]plan.Ref, error) {
+	axis, err := u.axis(s, "axis", x)
+	if err != nil {
+		return nil, err
+	}
+	attr.Axes = []int{axis}
+	if x, err = u.slice(s, x, axis); err != nil {
+		return nil, err
+	}
+	if s.Word("resume", "") == "true" {
+		return []plan.Ref{x, out}, nil
+	}
+	return []plan.Ref{x}, nil
+}

@@ -1,0 +1,81 @@
+package ir
+
+import "slices"
+
+// inferAttention types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
+// Leading dimensions and heads may be split, alike in all three: block r of q's
+// heads uses block r of k's. Sequences and Dh must be whole.
+func inferAttention(in *inference) *Type {
+	if !in.floats() || !in.sameDType() || !in.attentionShapes() || !in.attentionSees() {
+		return nil
+	}
+	if in.local {
+		return in.args[0]
+	}
+	layouts := slices.Clone(in.args)
+	as := func(i int, layout *Type) *Type { return in.headLayout(in.args[i], layout) }
+	from := layouts[in.cheapest(layouts, as)]
+	for i := range in.args {
+		t := as(i, from)
+		in.requireShards(t)
+		in.need(i, t)
+	}
+	return as(0, from)
+}
+
+// headLayout returns t with leading dimensions and heads split like from's. One
+// head serves all, and is whole everywhere.
+func (in *inference) headLayout(t, from *Type) *Type {
+	out := t.reduced().clone()
+	heads := len(t.Dims) - 2
+	n, constant := in.norm.norm(t.Dims[heads].Extent).constValue()
+	one := constant && n == 1
+	for i := range out.Dims {
+		out.Dims[i].Axes = nil
+		if i < heads-1 || i == heads && !one {
+			out.Dims[i].Axes = slices.Clone(from.Dims[i].Axes)
+		}
+	}
+	out.Mesh = from.Mesh
+	return out
+}
+
+// attentionShapes demands that the three operands fit.
+func (in *inference) attentionShapes() bool {
+	q, n := in.args[0], len(in.args[0].Dims)
+	for i, t := range in.args {
+		if len(t.Dims) != n || n < 3 {
+			in.errorf("type", in.s.Args[i].Pos, "attention takes operands of one rank, 3 or more; %%%s has %s", in.syms[i].Name, plural(len(t.Dims), "dimension")).
+				help("attention: " + OpAttention.Info().Doc)
+			return false
+		}
+	}
+	seq, heads, dh := n-3, n-2, n-1
+	for i := 1; i < 3; i++ {
+		t, pos := in.args[i], in.s.Args[i].Pos
+		for d := range seq {
+			if !in.equalExtents(q.Dims[d].Extent, t.Dims[d].Extent, pos, "leading dimension "+itoa(d)+" of attention differs") {
+				return false
+			}
+		}
+		if !in.equalExtents(q.Dims[dh].Extent, t.Dims[dh].Extent, pos, "the size of a head differs") {
+			return false
+		}
+	}
+	k, v := in.args[1], in.args[2]
+	return in.equalExtents(k.Dims[seq].Extent, v.Dims[seq].Extent, in.s.Args[2].Pos, "keys and values differ in length") &&
+		in.equalExtents(k.Dims[heads].Extent, v.Dims[heads].Extent, in.s.Args[2].Pos, "keys and values differ in heads") &&
+		in.require(in.s, CheckLess, Int(0), k.Dims[heads].Extent, in.s.Args[1].Pos, "attention needs a head", "the dimension must not be empty") &&
+		in.require(in.s, CheckMultiple, q.Dims[heads].Extent, k.Dims[heads].Extent, in.s.Args[0].Pos, "as many heads of q share each of k and v", "attention: "+OpAttention.Info().Doc) &&
+		in.require(in.s, CheckLess, Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head has no elements", "the dimension must not be empty")
+}
+
+// attentionSees demands that every query sees a key.
+func (in *inference) attentionSees() bool {
+	seq := len(in.args[0].Dims) - 3
+	tq, tk := in.args[0].Dims[seq].Extent, in.args[1].Dims[seq].Extent
+	if in.s.Word("causal", "false") == "true" {
+		return in.require(in.s, CheckAtMost, tq, tk, in.s.Args[0].Pos, "with causal=true the first queries would see no key", "the last query sees all keys, each one before sees one less")
+	}
+	return in.require(in.s, CheckLess, Int(0), tk, in.s.Args[1].Pos, "attention to nothing", "there must be a key")
+}

@@ -1,0 +1,87 @@
+package ir
+
+import "slices"
+
+// inferConcat types concat %a, %b, … along axis=, which must be whole.
+// Operands of one layout pass their partials through; others move to the one
+// for which the fewest move, of equals to the last (S20).
+func inferConcat(in *inference) *Type {
+	if !in.sameDType() || !in.wantRank(0, 1, "an operand") {
+		return nil
+	}
+	n := len(in.args[0].Dims)
+	d, ok := in.axisAttr("axis", 0, n)
+	if !ok || !in.concatShapes(d) {
+		return nil
+	}
+	out := in.args[0]
+	if !in.local {
+		out = in.concatLayout(d)
+		for i, t := range in.args {
+			in.need(i, t.withLayout(out))
+		}
+	}
+	out = out.clone()
+	out.Dims[d].Extent = in.args[0].Dims[d].Extent
+	for _, t := range in.args[1:] {
+		out.Dims[d].Extent = Bin(ExprAdd, out.Dims[d].Extent, t.Dims[d].Extent)
+	}
+	out.Dims[d].Extent = in.fold(out.Dims[d].Extent)
+	for i := range out.Dims {
+		if i != d {
+			out.Dims[i].Extent = in.args[0].Dims[i].Extent
+		}
+	}
+	return out
+}
+
+// concatShapes demands that operands agree in all dimensions but d.
+func (in *inference) concatShapes(d int) bool {
+	first := in.args[0]
+	for k, t := range in.args[1:] {
+		pos := in.s.Args[k+1].Pos
+		if len(t.Dims) != len(first.Dims) {
+			in.errorf("type", pos, "concat joins tensors with as many dimensions, and %%%s has %d, not %d", in.syms[k+1].Name, len(t.Dims), len(first.Dims)).
+				help("reshape one of them")
+			return false
+		}
+		for i := range t.Dims {
+			if i != d && !in.equalExtents(first.Dims[i].Extent, t.Dims[i].Extent, pos, "the operands of concat differ in dimension "+itoa(i)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// concatLayout picks the layout in which operands are joined along d.
+func (in *inference) concatLayout(d int) *Type {
+	first := in.args[0]
+	if len(first.Dims[d].Axes) == 0 && !slices.ContainsFunc(in.args, func(t *Type) bool { return !SameLayout(t, first) }) {
+		return first
+	}
+	var layouts []*Type
+	for _, t := range in.args {
+		t = t.reduced().clone()
+		t.Dims[d].Axes = nil
+		layouts = append(layouts, t)
+	}
+	return layouts[in.cheapest(layouts, func(i int, layout *Type) *Type { return in.args[i].withLayout(layout) })]
+}
+
+// cheapest returns which of the layouts makes the fewest operands move; of
+// equals the last, so that a tie moves the first operand (S20). as is operand i
+// where layout is chosen.
+func (in *inference) cheapest(layouts []*Type, as func(i int, layout *Type) *Type) int {
+	best, least := 0, len(in.args)+1
+	for k, layout := range layouts {
+		cost := 0
+		for i, t := range in.args {
+			cost += cutCost(t, as(i, layout))
+		}
+		if cost <= least {
+			best, least = k, cost
+		}
+	}
+	return best
+}
