@@ -35,7 +35,7 @@ func TestBadPassTables(t *testing.T) {
 		order  []constraint
 		want   string
 	}{
-		{"reversed", reversed, nil, "shard must run before decompose: decompose requires it"},
+		{"reversed", reversed, nil, "decompose must run before overlap: overlap requires it"},
 		{"order", []Pass{{Name: "a", run: nop}, {Name: "b", run: nop}}, []constraint{{"b", "a", "because"}}, "b must run before a: because"},
 		{"twice", []Pass{{Name: "a", run: nop}, {Name: "a", run: nop}}, nil, "row 1"},
 		{"unnamed", []Pass{{run: nop}}, nil, "row 0"},

@@ -1,0 +1,264 @@
+package compile
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/eval"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/planner"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+	"pgregory.net/rapid"
+)
+
+// strategies are what the tests choose from.
+var strategies = []lower.Strategy{
+	{}, {Kind: lower.Exchange},
+	{Kind: lower.Chunked, Chunks: 1}, {Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 3},
+	{Kind: lower.Chunked, Chunks: 5}, {Kind: lower.Chunked, Chunks: 8},
+}
+
+// TestOverlapMeansTheSame lowers random sharded programs with a random strategy
+// for each pair, runs them twice back to back under random schedules, and
+// compares with the evaluator on the unlowered text: exactly where that is
+// certified. -rapid.checks=10000 draws ten thousand programs.
+func TestOverlapMeansTheSame(t *testing.T) {
+	used := map[lower.StrategyKind]int{}
+	exact, all := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCase(t, drawProgram(t), ir.Binding{})
+		choose := func(*lower.Pair) lower.Strategy { return rapid.SampledFrom(strategies).Draw(t, "strategy") }
+		res := c.lower(t, choose)
+		for _, ch := range res.Choices {
+			used[ch.Strategy.Kind]++
+		}
+		for _, o := range c.want[0].Outputs {
+			if all++; o.Exact {
+				exact++
+			}
+		}
+		c.run(t, res, rapid.Int64Range(0, 1<<40).Draw(t, "seed"))
+	})
+	if used[lower.Chunked] == 0 || used[lower.Exchange] == 0 {
+		t.Errorf("the programs drawn had only these pairs: %v", used)
+	}
+	if 2*exact < all {
+		t.Errorf("of %d results only %d are certified exact", all, exact)
+	}
+	t.Logf("pairs by strategy: %v; %d of %d results exact", used, exact, all)
+}
+
+// fatal is what a test needs, also one of rapid's.
+type fatal interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// testCase is a source program with inputs of several runs and their results.
+type testCase struct {
+	info    *ir.Info
+	binding ir.Binding
+	inputs  []map[string]*tensor.Tensor
+	want    []*eval.Result
+}
+
+const backToBack = 2
+
+func newCase(t fatal, source string, b ir.Binding) *testCase {
+	t.Helper()
+	c := &testCase{info: check(t, source), binding: b}
+	bound, ds := ir.Bind(c.info, b)
+	if ds.HasErrors() {
+		t.Fatalf("%v\n%s", ds, source)
+	}
+	for i := range backToBack {
+		in := inputs(t, bound, uint64(i))
+		res, err := eval.Run(context.Background(), bound, in, eval.Options{})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, source)
+		}
+		c.inputs, c.want = append(c.inputs, in), append(c.want, res)
+	}
+	return c
+}
+
+func check(t fatal, source string) *ir.Info {
+	t.Helper()
+	p, ds := ir.Parse("test.hkt", source)
+	if ds.HasErrors() {
+		t.Fatalf("%s\n%s", ds, source)
+	}
+	info, ds := ir.Check(p)
+	if ds.HasErrors() {
+		t.Fatalf("%s\n%s", ds, source)
+	}
+	return info
+}
+
+func inputs(t fatal, bound *ir.Bound, seed uint64) map[string]*tensor.Tensor {
+	t.Helper()
+	in := map[string]*tensor.Tensor{}
+	for _, p := range bound.Func.Params {
+		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		x, err := tensor.New(p.Type.DType, shape)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		if err := tensor.Fill(x, p.Name, tensor.Spec{Seed: seed}); err != nil {
+			t.Fatalf("%v", err)
+		}
+		in[p.Name] = x
+	}
+	return in
+}
+
+func (c *testCase) lower(t fatal, choose func(*lower.Pair) lower.Strategy) *lower.Result {
+	t.Helper()
+	res, err := lower.Run(c.info.Prog, lower.Options{Choose: choose})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, c.info.Prog)
+	}
+	return res
+}
+
+// run plans the lowered program, runs it under the schedule of seed and
+// compares every result of every run.
+func (c *testCase) run(t fatal, res *lower.Result, seed int64) {
+	t.Helper()
+	if err := c.try(res, seed); err != nil {
+		t.Fatalf("schedule %d: %v\n%s\n---- lowered\n%s", seed, err, c.info.Prog, res.Program)
+	}
+}
+
+func (c *testCase) try(res *lower.Result, seed int64) error {
+	p, err := c.plan(res)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	prog, err := exec.Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{})
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	results, err := prog.RunBatch(ctx, c.inputs)
+	if err != nil {
+		return err
+	}
+	for run, r := range results {
+		for i, o := range c.want[run].Outputs {
+			v := eval.Compare(r.Outputs[p.Outputs[i].Name], o)
+			if v.Kind == eval.Differs || o.Exact && v.Kind != eval.Exact {
+				return fmt.Errorf("run %d: %%%s: %s", run, o.Name, v)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *testCase) plan(res *lower.Result) (*plan.Plan, error) {
+	bound, ds := ir.Bind(res.Info, c.binding)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	p, ds := planner.Plan(bound, planner.Options{})
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	return p, nil
+}
+
+// TestStrategiesOnGrids lowers layers under every strategy on 1 to 8 ranks and
+// 2-d meshes, with rows that no number of chunks divides.
+func TestStrategiesOnGrids(t *testing.T) {
+	for _, g := range [][2]int64{{1, 1}, {1, 2}, {1, 3}, {2, 2}, {1, 5}, {3, 2}, {1, 7}, {2, 4}, {1, 8}} {
+		for name, body := range layers {
+			source := fmt.Sprintf("mesh dp[%d] tp[%d]\nfunc f%s\n", g[0], g[1], body)
+			ranks := g[0] * g[1]
+			c := newCase(t, source, ir.Binding{Dims: map[string]int64{"T": 2 * ranks, "K": ranks, "N": ranks}})
+			for i, st := range strategies {
+				res := c.lower(t, always(st))
+				if len(res.Choices) == 0 || st.Kind == lower.Chunked && res.Choices[0].Strategy != st {
+					t.Fatalf("%s on %v: %v was not used: %v", name, g, st, res.Log)
+				}
+				c.run(t, res, int64(i))
+				if !testing.Short() {
+					c.run(t, res, int64(100+i))
+				}
+			}
+		}
+	}
+}
+
+// layers are signatures and bodies with dims T, K and N.
+var layers = map[string]string{
+	"column parallel": `(%x: bf16[T/tp, K], %w: bf16[N/tp, K]) -> bf16[T, N/tp] {
+  %y = linear %x, %w
+  return %y
+}`,
+	"row parallel": `(%x: bf16[T, K/tp], %w: bf16[N, K/tp]) -> bf16[T, N] {
+  %y = linear %x, %w
+  return %y
+}`,
+	"scattered, with bias": `(%x: bf16[T, K/tp], %w: bf16[N, K/tp], %b: bf16[N]) -> bf16[T/tp, N] {
+  %y: bf16[T/tp, N] = linear %x, %w, %b
+  return %y
+}`,
+	"data and tensor parallel": `(%x: bf16[T/(dp, tp), K], %w: bf16[N/tp, K], %v: bf16[K, N/tp]) -> bf16[T/(dp, tp), K] {
+  %h = linear %x, %w
+  %g = relu %h
+  %y = linear %g, %v
+  return %y
+}`,
+	"two weights and a residual": `(%x: f32[T/tp, K], %u: f32[N/tp, K], %v: f32[N/tp, K], %w: f32[K, N/tp]) -> f32[T/tp, K] {
+  %a = linear %x, %u
+  %b = linear %x, %v
+  %c = relu %b
+  %d = mul %a, %c
+  %y: f32[T/tp, K] = linear %d, %w
+  %z = add %y, %x
+  return %z
+}`,
+	"inner dimension": `(%x: bf16[2, T/tp, K], %w: bf16[N/tp, K], %v: bf16[K, N/tp]) -> (bf16[2, T/tp, K], bf16[2, T, K]) {
+  %h = linear %x, %w
+  %y = linear %h, %v
+  return %y, %x
+}`,
+}
+
+// TestStrategyErrors: a strategy that there is not, or that nothing can use.
+func TestStrategyErrors(t *testing.T) {
+	const noPair = "mesh tp[2]\nfunc f(%x: f32[4/tp]) -> f32[4] {\n  return %x\n}\n"
+	const columns = "mesh tp[2]\nfunc f(%x: f32[2, 4/tp], %w: f32[4, 4/tp]) -> f32[2, 4/tp] {\n  %y = linear %x, %w\n  return %y\n}\n"
+	const local = "func f(%x: f32[4]) -> f32[4] {\n  %y = relu %x\n  return %y\n}\n"
+	for _, c := range []struct{ source, strategy, want string }{
+		{noPair, "fast", "there is no strategy \"fast\""},
+		{noPair, "chunked(0)", "a number of chunks from 1 to"},
+		{noPair, "exchange", "test.hkt:3:3: error: strategy exchange applies to nothing"},
+		{noPair, "exchange", "what it gathers goes into no linear"},
+		{columns, "exchange", "exchange does not apply: columns are scattered"},
+		{columns, "exchange", "help: use sequential"},
+		{local, "chunked", "it has no all_gather"},
+	} {
+		_, err := Build(check(t, c.source), Options{Strategy: c.strategy})
+		text := fmt.Sprint(err)
+		if ds, ok := err.(ir.Diagnostics); ok {
+			text = ds.String()
+		}
+		if err == nil || !strings.Contains(text, c.want) {
+			t.Errorf("%s: %s\nwant %q", c.strategy, text, c.want)
+		}
+	}
+	if _, err := Build(check(t, noPair), Options{Strategy: "exchange", StopAfter: "decompose"}); err != nil {
+		t.Errorf("a pass before overlap: %v", err)
+	}
+}
