@@ -241,13 +241,17 @@ func (m *memory) accessOf(cmd, rank, atom int32, write bool) *access {
 }
 
 // atOnce reports whether a command may read and write the same bytes: a
-// collective, which stages its operand; the caller's transfers; and an
-// elementwise op in place, element by element.
+// collective within one buffer, since it stages its operand; the caller's
+// transfers; and an elementwise op in place, element by element. Two buffers
+// that one command uses are alive together and share nothing.
 func (m *memory) atOnce(cmd int32) bool {
 	c := &m.ix.p.Cmds[cmd]
 	switch c.Kind {
-	case plan.Collective, plan.Input, plan.Output:
+	case plan.Input, plan.Output:
 		return true
+	case plan.Collective:
+		part := &m.ix.p.Colls[c.Coll].Parts[c.Part]
+		return !part.In.Present() || !part.Out.Present() || part.In.Buf == part.Out.Buf
 	case plan.Group:
 		return false
 	case plan.Compute:

@@ -1,0 +1,429 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// Planner lowers, binds and plans a program. It returns the program that was
+// planned, to whose text the plan's sites refer.
+type Planner func(*ir.Program) (*ir.Program, *plan.Plan, error)
+
+// Repaired is a program that was proved after edits.
+type Repaired struct {
+	Program *ir.Program
+	// Edits says what was written where, one line each.
+	Edits []string
+	// Result is the proof.
+	Result *Result
+}
+
+// maxEdits bounds how many edits a repair may take.
+const maxEdits = 8
+
+// Repair inserts the smallest waits and barriers that let the program be
+// proved: for the first finding it tries what could order the two ops, least
+// first, and keeps what proves the program or leaves the fewest findings. It
+// returns nil when nothing helps. The program is one whose statements have
+// positions.
+func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
+	planned, p, err := plans(prog)
+	if err != nil {
+		return nil
+	}
+	best := &Repaired{Program: prog, Result: Plan(p, Options{Prog: planned})}
+	for range maxEdits {
+		if best.Result.Verdict == Proved {
+			return best
+		}
+		next := improve(best, funcName, plans)
+		if next == nil {
+			return nil
+		}
+		best = next
+	}
+	return nil
+}
+
+// improve makes the best single edit; nil when none helps.
+func improve(from *Repaired, funcName string, plans Planner) *Repaired {
+	var best *Repaired
+	least := faults(from.Result)
+	for i := range from.Result.Findings {
+		f := &from.Result.Findings[i]
+		if f.Warning || len(f.Acts) < 2 {
+			continue
+		}
+		for _, e := range edits(from, f, funcName) {
+			prog, ds := ir.Parse(from.Program.File, e.program.String())
+			if ds.HasErrors() {
+				continue
+			}
+			planned, p, err := plans(prog)
+			if err != nil {
+				continue
+			}
+			r := Plan(p, Options{Prog: planned})
+			n := faults(r)
+			if n >= least {
+				continue
+			}
+			least = n
+			best = &Repaired{Program: prog, Edits: append(slices.Clone(from.Edits), e.says), Result: r}
+			if n == 0 && r.Verdict == Proved {
+				return best
+			}
+		}
+		if best != nil {
+			return best
+		}
+	}
+	return best
+}
+
+// faults counts the places that findings show.
+func faults(r *Result) int {
+	n := 0
+	for i := range r.Findings {
+		if !r.Findings[i].Warning {
+			n += max(r.Findings[i].Count, 1)
+		}
+	}
+	return n
+}
+
+// edit is a program with one thing written into it.
+type edit struct {
+	program *ir.Program
+	says    string
+}
+
+// edits lists what could order a finding's first act before its second.
+func edits(from *Repaired, f *Finding, funcName string) []edit {
+	ed := &editor{prog: from.Program, funcName: funcName}
+	p := from.Result.plan
+	a, b := &p.Cmds[f.Acts[0].Cmd], &p.Cmds[f.Acts[1].Cmd]
+	posA, posB := p.Sites[a.Site].Pos, p.Sites[b.Site].Pos
+	if a.Rank == b.Rank {
+		if p.Main[a.Rank] == a.Stream || f.Acts[1].Run > f.Acts[0].Run {
+			ed.forkBefore(posB)
+		}
+		if p.Main[b.Rank] == b.Stream || f.Acts[1].Run > f.Acts[0].Run {
+			ed.joinAtEnd(posA)
+		}
+		ed.waitBefore(posB, posA)
+	} else if f.Acts[0].Run == f.Acts[1].Run {
+		ed.waitForSignal(p, f.Acts[0].Cmd, b, posB)
+	}
+	ed.barriers(posB, f.Acts[0].Run < f.Acts[1].Run)
+	return ed.out
+}
+
+// editor collects edits of one program.
+type editor struct {
+	prog     *ir.Program
+	funcName string
+	out      []edit
+}
+
+// step is a block on the way to a statement, and where in it the way goes on.
+type step struct {
+	block *ir.Block
+	at    int
+	stmt  *ir.Stmt
+}
+
+// fn returns the function that is checked.
+func (e *editor) fn(p *ir.Program) *ir.Func {
+	if f := p.Func(e.funcName); f != nil {
+		return f
+	}
+	return p.Funcs[len(p.Funcs)-1]
+}
+
+// way returns the blocks that lead to the statement at pos, outermost first.
+func (e *editor) way(p *ir.Program, pos ir.Pos) []step {
+	var find func(b *ir.Block) []step
+	find = func(b *ir.Block) []step {
+		if b == nil {
+			return nil
+		}
+		for i, s := range b.Stmts {
+			here := step{b, i, s}
+			if s.Pos == pos {
+				return []step{here}
+			}
+			for _, inner := range []*ir.Block{s.Body, s.Else} {
+				if w := find(inner); w != nil {
+					return append([]step{here}, w...)
+				}
+			}
+		}
+		return nil
+	}
+	for _, f := range p.Funcs {
+		if w := find(f.Body); w != nil {
+			return w
+		}
+	}
+	return nil
+}
+
+// insert clones the program and writes statements before the place that where
+// picks on the way to pos.
+func (e *editor) insert(pos ir.Pos, where func(way []step) (*ir.Block, int), says string, stmts ...*ir.Stmt) {
+	c := e.prog.Clone()
+	way := e.way(c, pos)
+	if way == nil {
+		return
+	}
+	block, at := where(way)
+	if block == nil {
+		return
+	}
+	block.Stmts = slices.Insert(block.Stmts, at, stmts...)
+	e.out = append(e.out, edit{c, says})
+}
+
+// onOf returns the stream that the statement at the end of a way is issued to;
+// nil for main.
+func onOf(way []step) *ir.Place {
+	for i := len(way) - 2; i >= 0; i-- {
+		if s := way[i].stmt; s.Op == ir.OpOn {
+			if s.Args[0].Main {
+				return nil
+			}
+			return &s.Args[0]
+		}
+	}
+	return nil
+}
+
+// outermostLoop returns the index in a way of its outermost loop, -1 without.
+func outermostLoop(way []step) int {
+	return slices.IndexFunc(way[:len(way)-1], func(s step) bool { return s.stmt.Op == ir.OpFor })
+}
+
+// declared returns the number of elements of a stream array, nil for a single
+// stream or one that is not declared in the program's text.
+func (e *editor) declared(name string) *ir.Expr {
+	var n *ir.Expr
+	for _, f := range e.prog.Funcs {
+		f.Body.Walk(func(s *ir.Stmt) {
+			if s.Op == ir.OpStream && s.Results[0].Text == name {
+				n = s.Count
+			}
+		})
+	}
+	return n
+}
+
+func wait(p ir.Place) *ir.Stmt { return &ir.Stmt{Op: ir.OpWait, Args: []ir.Place{p}} }
+
+func on(p ir.Place, s *ir.Stmt) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpOn, Args: []ir.Place{p}, Body: &ir.Block{Stmts: []*ir.Stmt{s}}}
+}
+
+// each repeats a statement for all elements of a stream array.
+func (e *editor) each(name string, count *ir.Expr, body func(p ir.Place) *ir.Stmt) *ir.Stmt {
+	v := e.fresh("k")
+	s := body(ir.At(name, ir.Var(v)))
+	return &ir.Stmt{Op: ir.OpFor, Results: []ir.Name{{Text: v}}, Exprs: []*ir.Expr{ir.Int(0), count}, Body: &ir.Block{Stmts: []*ir.Stmt{s}}}
+}
+
+// fresh returns a name that the program does not use.
+func (e *editor) fresh(name string) string {
+	used := map[string]bool{}
+	for _, f := range e.prog.Funcs {
+		for _, p := range f.Params {
+			used[p.Name] = true
+		}
+		f.Body.Walk(func(s *ir.Stmt) {
+			for _, r := range s.Results {
+				used[r.Text] = true
+			}
+		})
+	}
+	for i := 0; ; i++ {
+		if n := fmt.Sprintf("%s%d", name, i); !used[n] {
+			return n
+		}
+	}
+}
+
+// forkBefore makes the stream of the statement at pos wait for main: before the
+// loop that it is in, else before its first use, else right before it.
+func (e *editor) forkBefore(pos ir.Pos) {
+	way := e.way(e.prog, pos)
+	if way == nil {
+		return
+	}
+	stream := onOf(way)
+	if stream == nil {
+		return
+	}
+	fork := func(p ir.Place) *ir.Stmt { return on(p, wait(ir.Main())) }
+	if loop := outermostLoop(way); loop >= 0 {
+		before := func(w []step) (*ir.Block, int) { return w[loop].block, w[loop].at }
+		if n := e.declared(stream.Name); n != nil && stream.Index != nil {
+			e.insert(pos, before, fmt.Sprintf("fork: all of %%%s wait for main before the loop at line %d", stream.Name, way[loop].stmt.Pos.Line), e.each(stream.Name, n, fork))
+		} else {
+			e.insert(pos, before, fmt.Sprintf("fork: %s waits for main before the loop at line %d", stream, way[loop].stmt.Pos.Line), fork(*stream))
+		}
+	}
+	for i, s := range way {
+		if s.stmt.Op == ir.OpOn {
+			e.insert(pos, func(w []step) (*ir.Block, int) { return w[i].stmt.Body, 0 },
+				fmt.Sprintf("fork: wait main at the start of the on block at line %d", s.stmt.Pos.Line), wait(ir.Main()))
+		}
+	}
+	e.insert(pos, innermost, fmt.Sprintf("fork: wait main before line %d", pos.Line), wait(ir.Main()))
+}
+
+func innermost(way []step) (*ir.Block, int) {
+	last := way[len(way)-1]
+	return last.block, last.at
+}
+
+// joinAtEnd makes main wait for the stream of the statement at pos before the
+// function returns.
+func (e *editor) joinAtEnd(pos ir.Pos) {
+	way := e.way(e.prog, pos)
+	if way == nil {
+		return
+	}
+	stream := onOf(way)
+	if stream == nil {
+		return
+	}
+	join := wait(*stream)
+	if n := e.declared(stream.Name); n != nil && stream.Index != nil {
+		join = e.each(stream.Name, n, wait)
+	}
+	e.insert(pos, func(w []step) (*ir.Block, int) {
+		b := w[0].block
+		at := len(b.Stmts)
+		if at > 0 && b.Stmts[at-1].Op == ir.OpReturn {
+			at--
+		}
+		return b, at
+	}, fmt.Sprintf("join: main waits for %%%s at the end", stream.Name), join)
+}
+
+// waitBefore makes the stream of the statement at pos wait for that of the
+// statement at of.
+func (e *editor) waitBefore(pos, of ir.Pos) {
+	way := e.way(e.prog, of)
+	if way == nil || e.way(e.prog, pos) == nil {
+		return
+	}
+	stream := onOf(way)
+	s := wait(ir.Main())
+	if stream != nil {
+		s = wait(*stream)
+		e.insert(pos, innermost, fmt.Sprintf("wait %s before line %d", stream, pos.Line), s)
+		n := e.declared(stream.Name)
+		if n == nil || stream.Index == nil {
+			return
+		}
+		s = e.each(stream.Name, n, wait)
+	}
+	e.insert(pos, innermost, fmt.Sprintf("a wait before line %d", pos.Line), s)
+}
+
+// waitForSignal makes the stream of the statement at pos wait for the signal
+// that follows command a, if there is one for b's rank. Which element that is,
+// seen from the waiting rank, one of the names in scope there says.
+func (e *editor) waitForSignal(p *plan.Plan, a int32, b *plan.Cmd, pos ir.Pos) {
+	way := e.way(e.prog, pos)
+	if way == nil {
+		return
+	}
+	for i := a + 1; int(i) < len(p.Cmds); i++ {
+		c := &p.Cmds[i]
+		if c.Kind != plan.Signal || c.Stream != p.Cmds[a].Stream || c.Peer != b.Rank {
+			continue
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(p.Counters[c.Counter].Name, "%"), "@")
+		indices := []*ir.Expr{nil}
+		if p.Counters[c.Counter].Len > 1 {
+			indices = inScope(way)
+		}
+		for _, ix := range indices {
+			place := ir.Place{Name: name, Index: ix}
+			w := &ir.Stmt{Op: ir.OpWait, Args: []ir.Place{place}, Exprs: []*ir.Expr{ir.Int(1)}}
+			e.insert(pos, innermost, fmt.Sprintf("wait %s >= 1 before line %d", place.String(), pos.Line), w)
+		}
+		if n := p.Counters[c.Counter].Len; n > 1 {
+			e.insert(pos, innermost, fmt.Sprintf("waits for the other ranks' %%%s before line %d", name, pos.Line), e.others(name, int64(n)))
+		}
+		return
+	}
+}
+
+// others waits for all elements of a counter but the rank's own.
+func (e *editor) others(name string, n int64) *ir.Stmt {
+	return e.each(name, ir.Int(n), func(p ir.Place) *ir.Stmt {
+		w := wait(p)
+		w.Exprs = []*ir.Expr{ir.Int(1)}
+		return &ir.Stmt{Op: ir.OpIf, Exprs: []*ir.Expr{p.Index, ir.Rank(e.axes()[0])}, Cmp: ir.NE, Body: &ir.Block{Stmts: []*ir.Stmt{w}}}
+	})
+}
+
+// inScope returns the loop variables and lets that the end of a way sees,
+// innermost first.
+func inScope(way []step) []*ir.Expr {
+	var out []*ir.Expr
+	for i := len(way) - 1; i >= 0; i-- {
+		for k := way[i].at - 1; k >= 0; k-- {
+			if s := way[i].block.Stmts[k]; s.Op == ir.OpLet {
+				out = append(out, ir.Var(s.Results[0].Text))
+			}
+		}
+		if s := way[i].stmt; s.Op == ir.OpFor {
+			out = append(out, ir.Var(s.Results[0].Text))
+		}
+	}
+	return out
+}
+
+// barriers tries one over all ranks at the start of the function, and one right
+// before the statement at pos.
+func (e *editor) barriers(pos ir.Pos, startFirst bool) {
+	barrier := func() *ir.Stmt {
+		return &ir.Stmt{Op: ir.OpBarrier, Attrs: []ir.Attr{ir.Over(e.axes()...)}}
+	}
+	c := e.prog.Clone()
+	body := e.fn(c).Body
+	at := 0
+	for at < len(body.Stmts) && body.Stmts[at].Op.Info().Class == ir.ClassMemory {
+		at++
+	}
+	body.Stmts = slices.Insert(body.Stmts, at, barrier())
+	start := edit{c, "a barrier at the start"}
+	if startFirst {
+		e.out = append(e.out, start)
+	}
+	e.insert(pos, innermost, fmt.Sprintf("a barrier before line %d", pos.Line), barrier())
+	if !startFirst {
+		e.out = append(e.out, start)
+	}
+}
+
+// axes names the axes of the main mesh, or all ranks.
+func (e *editor) axes() []string {
+	for _, m := range e.prog.Meshes {
+		if !m.HasDevices {
+			var names []string
+			for _, a := range m.Axes {
+				names = append(names, a.Name)
+			}
+			return names
+		}
+	}
+	return []string{ir.WorldAxis}
+}
