@@ -66,7 +66,7 @@ func (in *inference) attentionShapes() bool {
 	return in.equalExtents(k.Dims[seq].Extent, v.Dims[seq].Extent, in.s.Args[2].Pos, "keys and values differ in length") &&
 		in.equalExtents(k.Dims[heads].Extent, v.Dims[heads].Extent, in.s.Args[2].Pos, "keys and values differ in heads") &&
 		in.require(in.s, CheckLess, Int(0), k.Dims[heads].Extent, in.s.Args[1].Pos, "attention needs a head", "the dimension must not be empty") &&
-		in.require(in.s, CheckMultiple, q.Dims[heads].Extent, k.Dims[heads].Extent, in.s.Args[0].Pos, "as many heads of q share each of k and v", "attention: "+OpAttention.Info().Doc) &&
+		in.require(in.s, CheckMultiple, q.Dims[heads].Extent, k.Dims[heads].Extent, in.s.Args[0].Pos, "the heads of q do not divide among those of k and v", "attention: "+OpAttention.Info().Doc) &&
 		in.require(in.s, CheckLess, Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head has no elements", "the dimension must not be empty")
 }
 

@@ -258,6 +258,8 @@ func inferCast(in *inference) *Type {
 // the ranks' means.
 var axesRed = map[Op]Red{OpSum: Sum, OpMax: Max, OpMin: Min, OpMean: Avg}
 
+var axesWord = map[Op]string{OpMax: "maximum", OpMin: "minimum", OpMean: "mean"}
+
 // inferReduce types sum, max, min and mean over axis=: reducing a split
 // dimension leaves a partial.
 func inferReduce(in *inference) *Type {
@@ -281,7 +283,7 @@ func inferReduce(in *inference) *Type {
 			in.errorf("type", e.Pos, "dimension %d is named twice", d).help("leave one out")
 			return nil
 		}
-		if red != Sum && !in.require(in.s, CheckLess, Int(0), x.Dims[d].Extent, e.Pos, "the "+in.s.Op.String()+" of nothing", "the dimension must not be empty") {
+		if red != Sum && !in.require(in.s, CheckLess, Int(0), x.Dims[d].Extent, e.Pos, "the "+axesWord[in.s.Op]+" of nothing", "the dimension must not be empty") {
 			return nil
 		}
 		drop = append(drop, d)

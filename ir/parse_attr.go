@@ -49,6 +49,9 @@ func unknownAttr(op Op, name string) string {
 	if len(names) == 0 {
 		return fmt.Sprintf("%s has no attributes", op)
 	}
+	if op == OpBroadcast && name == "shape" {
+		return "leave over= out to repeat a tensor to a shape; with it broadcast is the collective"
+	}
 	help := fmt.Sprintf("attributes of %s: %s", op, strings.Join(names, ", "))
 	if w := nearest(name, names); w != "" {
 		help = fmt.Sprintf("did you mean %s=? %s", w, help)

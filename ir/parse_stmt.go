@@ -521,8 +521,11 @@ func clauseHelp(op Op) string {
 	case OpSignal, OpSend, OpRecv:
 		return fmt.Sprintf("write %s %%x %s AXIS[index]", op, peerWords[op])
 	}
-	if op.Info().Into == IntoNever {
+	switch op.Info().Into {
+	case IntoNever:
 		return ""
+	case IntoMust:
+		return fmt.Sprintf("write into a place, %s … into %%y", op)
 	}
 	return fmt.Sprintf("name the result, %%y = %s …, or write into a place, %s … into %%y", op, op)
 }

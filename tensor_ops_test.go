@@ -1,0 +1,191 @@
+package hocket_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/eval"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// opPrograms use each op that has no acceptance case of its own, on values in
+// layouts that need something and on buffers. DT stands for an element type;
+// dims divide over every mesh below.
+var opPrograms = map[string]string{
+	"pointwise": `(%a: DT[8/dp, 8/tp], %b: DT[8/tp]) -> (DT[8/dp, 8], DT[8/tp, 8], DT[8, 8/(dp,tp)]) {
+  %e = exp %a
+  %s = silu %e
+  %d = div %s, %e
+  %p = mul %b, %b
+  %q = add %p, %p
+  %one: DT[8] = fill value=1
+  %r = add %q, %one
+  %i = rsqrt %r
+  %m = mul %a, %i
+  %g = silu %m
+  return %d, %m, %g`,
+	"reductions": `(%a: DT[8/dp, 8/tp, 3]) -> (DT[8/tp, 3], DT[3], DT[8/dp], DT[8/tp], DT[3]) {
+  %i = min %a, axis=0
+  %x = mean %a, axis=(0, 1)
+  %y = mean %a, axis=(1, 2)
+  %z = max %a, axis=(0, 2)
+  %p = mean %a, axis=0
+  %q = all_reduce %p, over=dp, op=avg
+  %w = mean %q, axis=0
+  return %i, %x, %y, %z, %w`,
+	"shapes": `(%a: DT[4/dp, 1, 8/tp], %b: DT[4, 3, 8/(dp,tp)]) -> (DT[4/dp, 3, 8], DT[4, 11, 8/tp], DT[8/dp, 4, 1, 8/tp]) {
+  %x = broadcast %a, shape=(4, 3, 8)
+  %y = concat %b, %x, %b, %a, %a, axis=1
+  %z: DT[8/dp, 4, 1, 8/tp] = broadcast %a, shape=(8, 4, 1, 8)
+  return %x, %y, %z`,
+	"rows": `(%a: DT[8/dp, 4, 8/tp], %w: DT[8/tp], %b: DT[8/(dp,tp)]) -> (DT[8/dp, 4, 8], DT[8/dp, 4/tp, 8], DT[8/dp, 4, 8/tp], DT[8, 4, 8/tp]) {
+  %s = softmax %a
+  %t = softmax %a, axis=0
+  %r = rms_norm %a, %w
+  %l = layer_norm %a, %w, %b, eps=0.01
+  return %s, %l, %r, %t`,
+	"attention": `(%q: DT[2/dp, 4, 8/tp, 3], %k: DT[2, 6/dp, 4/tp, 3], %v: DT[2, 6, 4, 3], %one: DT[2, 6, 1, 3]) -> (DT[2/dp, 4, 8/tp, 3], DT[2/dp, 4, 8, 3], DT[2, 4, 8/tp, 3]) {
+  %x = attention %q, %k, %v
+  %y = attention %q, %k, %v, causal=true, scale=0.25
+  %z = attention %q, %one, %one, causal=true
+  return %x, %y, %z`,
+	"embedding": `(%ids: i32[4/dp, 4], %more: i64[8/tp], %table: DT[8/tp, 4/dp], %rows: DT[8/(dp,tp), 3], %all: DT[8, 4]) -> (DT[4, 4/tp, 4], DT[8/(dp,tp), 3], DT[4/dp, 4, 4/tp]) {
+  %x = embedding %ids, %table
+  %y = embedding %more, %rows
+  %z = embedding %ids, %all
+  return %x, %y, %z`,
+	"into buffers": `(%a: DT[8/dp, 8/tp], %ids: i32[8/dp], %table: DT[8/tp, 8]) -> (DT[8/dp, 8/tp], DT[8/dp, 8/tp], DT[8/(dp,tp), 8], DT[8/dp, 8]) {
+  let %n = size(tp)
+  %y = alloc DT[8/dp, 8/tp]
+  %t = alloc DT[8/dp, 8/tp]
+  exp %a into %t
+  rsqrt %t into %t
+  div %a, %t into %t
+  silu %t into %y
+  softmax %y, axis=1 into %t
+  %c = alloc DT[16/dp, 8/tp]
+  concat %t, %y into %c
+  %z = alloc DT[8/dp, 8/tp]
+  %pairs = reshape %c, shape=(2, floordiv(8, size(dp)), floordiv(8, size(tp)))
+  reduce_slots %pairs, axis=0, 0..1 into %z
+  reduce_slots %pairs, axis=0, 1..2 into %z, resume=true
+  %e = alloc DT[8/dp, 8]
+  embedding %ids, %table into %e, first=floordiv(8, size(tp)) * rank(tp), of=8
+  %sum = alloc DT[8/dp, 8]
+  all_reduce %e into %sum, over=tp, op=sum
+  %mine = chunk %sum, axis=0, rank(tp) of %n
+  %part = alloc DT[8/(dp,tp), 8]
+  copy %mine into %part
+  %g = alloc DT[8/dp, 8]
+  %q3 = reshape %sum, shape=(floordiv(8, size(dp)), 2, 4)
+  %g3 = reshape %g, shape=(floordiv(8, size(dp)), 2, 4)
+  attention %q3, %q3, %q3 into %g3, causal=true
+  return %y, %z, %part, %g`,
+}
+
+// TestTensorOps runs each program on meshes of several shapes, concurrently and
+// under schedules, and compares with the evaluator on the unlowered text.
+func TestTensorOps(t *testing.T) {
+	meshes := [][2]int{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {1, 4}}
+	for name, text := range opPrograms {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i, dt := range []ir.DType{ir.F32, ir.BF16, ir.F16, ir.F64} {
+				for k, mesh := range meshes {
+					if testing.Short() && (i+k)%4 != 0 {
+						continue
+					}
+					src := fmt.Sprintf("mesh dp[%d] tp[%d]\nfunc f%s\n}\n", mesh[0], mesh[1], strings.ReplaceAll(text, "DT", dt.String()))
+					runTensorOps(t, src)
+				}
+			}
+		})
+	}
+}
+
+func runTensorOps(t *testing.T, src string) {
+	t.Helper()
+	ctx := context.Background()
+	m, err := hocket.Open(ctx, hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p, err := hocket.Parse("ops.hkt", src)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, src)
+	}
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, src)
+	}
+	args := hocket.Args{In: map[string]*hocket.Tensor{}}
+	ports, err := model.Inputs(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for salt, port := range ports {
+		x := ints(salt, 100, port.Shape...)
+		for i := range x.v {
+			if x.v[i] /= 64; port.DType.IsInt() {
+				x.v[i] = float64(int(math.Abs(x.v[i]*64)) % 8) // ids
+			}
+		}
+		if args.In[port.Name], err = hocket.FromFloats(port.DType, x.v, port.Shape...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bounded(t, src, args)
+	ref, err := model.Reference(ctx, args)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, src)
+	}
+	rep, err := model.Run(ctx, args)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, src)
+	}
+	if c := ref.Compare(rep); c.Err() != nil {
+		t.Fatalf("%v\n%s", c.Err(), src)
+	}
+	err = model.Explore(ctx, []hocket.Args{args, args}, hocket.ExploreOptions{Schedules: 2}, func(_ int64, reports []*hocket.Report) error {
+		return ref.Compare(reports[1]).Err()
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, src)
+	}
+}
+
+// bounded demands that the evaluator says something of every element: else
+// comparing with it finds nothing.
+func bounded(t *testing.T, src string, args hocket.Args) {
+	t.Helper()
+	prog, _ := ir.Parse("ops.hkt", src)
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	b, ds := ir.Bind(info, ir.Binding{})
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	in := map[string]*tensor.Tensor{}
+	for name, x := range args.In {
+		in[name] = (*tensor.Tensor)(x)
+	}
+	res, err := eval.Run(context.Background(), b, in, eval.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range res.Outputs {
+		for i, e := range o.Err {
+			if y := o.Tensor.Float64(int64(i)); !(e <= 0.25*(1+math.Abs(y))) {
+				t.Fatalf("element %d of %%%s is %v ±%v\n%s", i, o.Name, y, e, src)
+			}
+		}
+	}
+}
