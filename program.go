@@ -20,8 +20,13 @@ type Program struct {
 }
 
 // Parse parses and checks the text of a program; name stands for it in
-// diagnostics. Its error is Diagnostics.
+// diagnostics. A Host IR dump of nvFuser, which its first line tells, is
+// imported. Its error is Diagnostics.
 func Parse(name, src string) (*Program, error) {
+	if IsDump(src) {
+		p, _, err := Import(name, src, nil)
+		return p, err
+	}
 	prog, ds := ir.Parse(name, src)
 	if ds.HasErrors() {
 		return nil, ds

@@ -1,0 +1,27 @@
+package hocket
+
+import (
+	"hocket.example/hocket/internal/nvfuser"
+	"hocket.example/hocket/ir"
+)
+
+// IsDump reports whether a text is a Host IR dump of nvFuser (NVFUSER_DUMP=host_ir),
+// by its first line.
+func IsDump(src string) bool { return nvfuser.IsDump(src) }
+
+// Import makes a program of a Host IR dump of nvFuser; name stands for the dump
+// in diagnostics, whose places are those of the dump. defines give indices that
+// the dump uses and does not define, in its own notation ("i84":
+// "(rank+streamIdx)%8"); rest are those that name no such index: they may be
+// meant for Binding.Defines, as numberOfStreams is. The error is Diagnostics.
+func Import(name, src string, defines map[string]string) (p *Program, rest map[string]string, err error) {
+	prog, rest, ds := nvfuser.Import(name, src, defines)
+	if ds.HasErrors() {
+		return nil, rest, ds
+	}
+	info, more := ir.Check(prog)
+	if ds = append(ds, more...); ds.HasErrors() {
+		return nil, rest, ds
+	}
+	return &Program{info: info, warnings: ds}, rest, nil
+}

@@ -1,0 +1,349 @@
+package nvfuser
+
+import "hocket.example/hocket/ir"
+
+// storage is memory that tensors name: an input, an output, what ALLOCATE
+// made. It knows whether it is ever written and read, since a dump that only
+// does one of them computes nothing.
+type storage struct {
+	id            string
+	input, output bool
+	written, read ir.Pos
+}
+
+// binding is what a tensor's id stands for at one place: a buffer or view of
+// the program, with the printed axes that it has.
+type binding struct {
+	name string
+	t    *tensor
+	// axes are the printed axes that the buffer has, in order: not those
+	// reduced away or spread over devices, and the stream's only where the
+	// buffer holds all of it.
+	axes  []axis
+	shape []*ir.Expr
+	mem   *storage
+	// value: it is a parameter's shard, absent on ranks outside its mesh.
+	value bool
+}
+
+// localAxes returns the axes that a rank's buffer of t has; sharded says that
+// it holds one stream's part.
+func localAxes(t *tensor, sharded bool) []axis {
+	var list []axis
+	for _, a := range t.axes {
+		if !a.reduced() && !a.device() && !(sharded && a.stream()) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+func (t *translator) shapeOf(axes []axis) []*ir.Expr {
+	shape := make([]*ir.Expr, len(axes))
+	for i, a := range axes {
+		shape[i] = t.expr(a.extent)
+	}
+	return shape
+}
+
+func typeOf(t *tensor, shape []*ir.Expr) *ir.Type {
+	typ := &ir.Type{Pos: t.pos, DType: t.dtype}
+	for _, e := range shape {
+		typ.Dims = append(typ.Dims, ir.Dimension{Extent: e})
+	}
+	return typ
+}
+
+func place(name string, pos ir.Pos) ir.Place { return ir.Place{Name: name, Pos: pos} }
+
+func (b *binding) at(pos ir.Pos) ir.Place { return place(b.name, pos) }
+
+// lookup finds what a tensor stands for here, nil where nothing bound it yet.
+func (t *translator) lookup(id string) *binding {
+	if t.unit != nil {
+		return t.unit.binds[id]
+	}
+	for b := t.blk; b != nil; b = b.parent {
+		if x := b.binds[id]; x != nil {
+			return x
+		}
+	}
+	return nil
+}
+
+// bind makes id stand for x to the end of block b.
+func (t *translator) bind(b *block, id string, x *binding) {
+	if t.unit != nil {
+		t.unit.binds[id] = x
+		return
+	}
+	b.binds[id] = x
+}
+
+// consistent demands that a tensor is printed with the same axes everywhere.
+func (t *translator) consistent(x *tensor) bool {
+	seen := t.seen
+	if t.unit != nil {
+		seen = t.unit.seen
+	}
+	first := seen[x.id]
+	if first == nil {
+		seen[x.id] = x
+		return true
+	}
+	same := first == x || len(first.axes) == len(x.axes) && first.dtype == x.dtype
+	for i := range x.axes {
+		if !same || first == x {
+			break
+		}
+		a, b := &first.axes[i], &x.axes[i]
+		same = a.kind == b.kind && a.par == b.par && a.num == b.num && a.extent.String() == b.extent.String()
+	}
+	if !same {
+		d := t.errorf(x.pos, "%s has other axes here than elsewhere", x.id)
+		d.Notes = append(d.Notes, ir.Note{Pos: first.pos, Message: "it is printed like this first"})
+		d.Help = "a tensor has one shape; is the dump from one program?"
+	}
+	return same
+}
+
+// reading returns the binding of a tensor that a statement reads, nil after an
+// error.
+func (t *translator) reading(x *tensor) *binding {
+	b := t.naming(x)
+	if b == nil {
+		return nil
+	}
+	if !b.mem.read.Valid() {
+		b.mem.read = x.pos
+	}
+	return t.streamPart(b, x.pos)
+}
+
+// naming returns the binding of a tensor that an alias is made of, or that is
+// read: made here where only statements further down write it.
+func (t *translator) naming(x *tensor) *binding {
+	if !t.consistent(x) {
+		return nil
+	}
+	if b := t.lookup(x.id); b != nil {
+		return b
+	}
+	if t.unit == nil {
+		return t.allocate(x)
+	}
+	t.errorf(x.pos, "%s is read and never written", x.id).Help = "nothing in this HostUnit gives it a value"
+	return nil
+}
+
+// writing returns the binding of a tensor that a statement writes, made where
+// nothing made it before.
+func (t *translator) writing(x *tensor) *binding {
+	if !t.consistent(x) {
+		return nil
+	}
+	b := t.lookup(x.id)
+	if b == nil {
+		b = t.allocate(x)
+	}
+	if !b.mem.written.Valid() {
+		b.mem.written = x.pos
+	}
+	return t.streamPart(b, x.pos)
+}
+
+// node is a block of the dump's tree.
+type node struct {
+	parent *node
+	depth  int
+}
+
+func common(a, b *node) *node {
+	for a != b {
+		if a.depth >= b.depth {
+			a = a.parent
+		} else {
+			b = b.parent
+		}
+	}
+	return a
+}
+
+// collectUses finds the innermost block around all uses of each tensor: that is
+// where it lives, wherever in it the ALLOCATE stands.
+func (t *translator) collectUses() {
+	root := &node{}
+	use := func(x *tensor, n *node) {
+		if have := t.homes[x.id]; have != nil {
+			n = common(have, n)
+		}
+		t.homes[x.id] = n
+	}
+	var walk func(list []*stmt, n *node)
+	walk = func(list []*stmt, n *node) {
+		for _, s := range list {
+			for _, x := range s.tensors() {
+				use(x, n)
+			}
+			for _, body := range [][]*stmt{s.body, s.alt} {
+				if len(body) > 0 {
+					walk(body, &node{n, n.depth + 1})
+				}
+			}
+		}
+	}
+	walk(t.d.body, root)
+	for id := range t.outputs {
+		t.homes[id] = root
+	}
+}
+
+// allocate makes a buffer for x where all its uses see it.
+func (t *translator) allocate(x *tensor) *binding {
+	b := t.blk
+	if home := t.homes[x.id]; home != nil && t.unit == nil {
+		for b.depth > home.depth {
+			b = b.parent
+		}
+	}
+	return t.allocateIn(b, x)
+}
+
+func (t *translator) allocateIn(b *block, x *tensor) *binding {
+	inner := t.blk
+	if b != inner && t.unit == nil {
+		t.blk = b // extents and names are those of the outer block
+		b.pushed++
+		defer func() { t.blk = inner; b.pushed-- }()
+	}
+	if t.unit == nil && t.outputs[x.id] {
+		return t.allocateOutput(b, x)
+	}
+	y := t.newBuffer(x, localAxes(x, t.streamLoop(x) != nil), x.id)
+	t.bind(b, x.id, y)
+	return y
+}
+
+// newBuffer defines a buffer with the given axes in the block at hand.
+func (t *translator) newBuffer(x *tensor, axes []axis, name string) *binding {
+	y := &binding{t: x, axes: axes, shape: t.shapeOf(axes), mem: &storage{id: x.id}}
+	y.name = t.fresh(name)
+	t.memory = append(t.memory, y.mem)
+	t.define(t.blk, &ir.Stmt{Op: ir.OpAlloc, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: y.name}}, Type: typeOf(x, y.shape)})
+	return y
+}
+
+// allocateOutput makes an output: a buffer that has its device axes, one long,
+// as the signature has them.
+func (t *translator) allocateOutput(b *block, x *tensor) *binding {
+	name := t.fresh(x.id)
+	t.define(b, &ir.Stmt{Op: ir.OpAlloc, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: name}}, Type: t.shardType(x)})
+	y := t.withoutDevices(b, x, name)
+	y.mem = &storage{id: x.id, output: true}
+	t.memory = append(t.memory, y.mem)
+	t.bind(b, x.id, y)
+	t.results[x.id] = name
+	return y
+}
+
+// shardType is the type of a rank's part of a parameter or result.
+func (t *translator) shardType(x *tensor) *ir.Type {
+	typ := &ir.Type{Pos: x.pos, DType: x.dtype}
+	for _, a := range x.axes {
+		switch {
+		case a.reduced():
+		case a.device():
+			typ.Dims = append(typ.Dims, ir.Dimension{Extent: num(a.pos, 1)})
+		default:
+			typ.Dims = append(typ.Dims, ir.Dimension{Extent: t.expr(a.extent)})
+		}
+	}
+	return typ
+}
+
+// withoutDevices defines the view of a parameter's or result's part that lacks
+// the device axes.
+func (t *translator) withoutDevices(b *block, x *tensor, name string) *binding {
+	at := 0
+	for _, a := range x.axes {
+		switch {
+		case a.reduced():
+		case a.device():
+			view := t.fresh(x.id + "_d")
+			t.define(b, &ir.Stmt{Op: ir.OpSelect, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: view}}, Args: []ir.Place{place(name, x.pos)},
+				Attrs: []ir.Attr{ir.ExprAttr("axis", num(a.pos, int64(at))), ir.ExprAttr("index", num(a.pos, 0))}})
+			name = view
+		default:
+			at++
+		}
+	}
+	axes := localAxes(x, false)
+	return &binding{name: name, t: x, axes: axes, shape: t.shapeOf(axes)}
+}
+
+// streamLoop returns the loop around the statement at hand that runs over x's
+// stream axis: of the second generation, where all loops stream-parallelise.
+func (t *translator) streamLoop(x *tensor) *loop {
+	for _, a := range x.axes {
+		if !a.stream() || a.reduced() {
+			continue
+		}
+		for i := len(t.loops) - 1; i >= 0; i-- {
+			l := t.loops[i]
+			if l.fromTo && l.depth <= t.blk.depth && l.lo.isInt() && l.lo.val == 0 && l.hi.String() == a.extent.String() {
+				return l
+			}
+		}
+	}
+	return nil
+}
+
+// streamPart returns the part of a tensor that an iteration of a
+// stream-parallel loop works on, where the tensor holds that of all.
+func (t *translator) streamPart(b *binding, pos ir.Pos) *binding {
+	if t.slicing == nil {
+		return b
+	}
+	for i, a := range b.axes {
+		if !a.stream() || a.extent.String() != t.slicing.hi.String() {
+			continue
+		}
+		key := b.name + " of " + t.slicing.name
+		if v := t.blk.binds[key]; v != nil {
+			return v
+		}
+		v := t.selected(b, i, &ir.Expr{Kind: ir.ExprVar, Pos: pos, Name: t.slicing.name}, t.fresh(b.name+"_"+t.slicing.name), pos)
+		t.blk.binds[key] = v
+		return v
+	}
+	return b
+}
+
+// selected defines a view of one index along dimension i.
+func (t *translator) selected(b *binding, i int, index *ir.Expr, name string, pos ir.Pos) *binding {
+	v := &binding{name: name, t: b.t, mem: b.mem, value: b.value}
+	v.axes = append(append(v.axes, b.axes[:i]...), b.axes[i+1:]...)
+	v.shape = append(append(v.shape, b.shape[:i]...), b.shape[i+1:]...)
+	t.define(t.blk, &ir.Stmt{Op: ir.OpSelect, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Args: []ir.Place{b.at(pos)},
+		Attrs: []ir.Attr{ir.ExprAttr("axis", num(pos, int64(i))), ir.ExprAttr("index", index)}})
+	return v
+}
+
+// unused reports memory that is read and never written, or an output that is
+// never written.
+func (t *translator) unused() {
+	for _, m := range t.memory {
+		switch {
+		case m.input || m.written.Valid():
+		case m.output:
+			t.errorf(t.outputAt[m.id], "the output %s is never written", m.id).Help = "no statement of the dump gives it a value; is the dump complete?"
+		case m.read.Valid():
+			t.errorf(m.read, "%s is read and never written", m.id).Help = "nothing in the dump gives it a value; is the dump complete?"
+		}
+	}
+	for _, x := range t.d.outputs {
+		if t.results[x.id] == "" && len(t.r.ds) == 0 {
+			t.errorf(x.pos, "the output %s is never written", x.id).Help = "no statement of the dump gives it a value; is the dump complete?"
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package nvfuser
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// communication is a Communication and what its tensors stand for.
+type communication struct {
+	*translator
+	s       *stmt
+	in, out *binding
+	team    *team
+}
+
+// communicate translates a Communication: a collective on the current stream.
+func (t *translator) communicate(s *stmt) {
+	c := &communication{translator: t, s: s, team: t.teamOf(s.team)}
+	if c.in = t.reading(s.in[0].t); c.in == nil {
+		return
+	}
+	if c.out = t.writing(s.out); c.out == nil {
+		return
+	}
+	t.posted[s.id] = &posted{stream: t.current(s.pos), pos: s.pos}
+	switch s.op {
+	case "Allgather":
+		c.gather(ir.OpAllGather)
+	case "Allreduce":
+		c.plain(ir.OpAllReduce, c.red())
+	case "ReduceScatter":
+		c.scatter(ir.OpReduceScatter, c.red())
+	case "AllToAll":
+		c.allToAll()
+	case "Broadcast", "Reduce", "Gather", "Scatter":
+		c.rooted()
+	case "SendRecv":
+		c.sendRecv()
+	case "CollectivePermute":
+		c.permute()
+	default:
+		t.errorf(s.pos, "communications of type %s cannot be read", brief(s.op)).Help =
+			"Allgather, Allreduce, ReduceScatter, AllToAll, Broadcast, Reduce, Gather, Scatter, SendRecv can"
+	}
+}
+
+func (c *communication) red() ir.Attr { return ir.WordAttr("op", c.s.red.String()) }
+
+// collective emits the operation for the ranks of its team.
+func (c *communication) collective(op ir.Op, in, out *binding, attrs ...ir.Attr) {
+	attrs = append([]ir.Attr{ir.Over(c.team.axis)}, attrs...)
+	for i := range attrs {
+		attrs[i].Pos = c.s.pos
+	}
+	c.emit(&ir.Stmt{Op: op, Pos: c.s.pos, Args: []ir.Place{in.at(c.s.in[0].t.pos)}, Into: ptr(out.at(c.s.out.pos)), Attrs: attrs}, c.s.team.ranks())
+}
+
+// plain emits a collective whose operand and result have one shape.
+func (c *communication) plain(op ir.Op, attrs ...ir.Attr) {
+	if len(c.in.shape) != len(c.out.shape) {
+		c.contradiction()
+		return
+	}
+	c.collective(op, c.in, c.out, attrs...)
+}
+
+func (c *communication) contradiction() {
+	c.errorf(c.s.pos, "the axes of %s and %s do not fit %s", c.s.in[0].t.id, c.s.out.id, c.s.op).Help = "the dump contradicts itself"
+}
+
+// before counts the local axes in front of the device axis; false without one.
+func before(x *tensor, sharded bool) (int, bool) {
+	n := 0
+	for _, a := range x.axes {
+		switch {
+		case a.reduced() || sharded && a.stream():
+		case a.device():
+			return n, true
+		default:
+			n++
+		}
+	}
+	return 0, false
+}
+
+// gather emits an all_gather or gather: the operand's device axis becomes an
+// axis of the result, or lengthens the one behind it.
+func (c *communication) gather(op ir.Op, attrs ...ir.Attr) {
+	at, ok := before(c.s.in[0].t, c.sharded(c.in))
+	in := c.in
+	switch {
+	case !ok:
+		c.errorf(c.s.pos, "%s is not spread over devices, so there is nothing to gather", c.s.in[0].t.id)
+		return
+	case len(c.out.shape) == len(in.shape)+1 && at <= len(in.shape):
+		in = c.withUnit(in, at)
+	case len(c.out.shape) != len(in.shape) || at >= len(in.shape):
+		c.contradiction()
+		return
+	}
+	c.collective(op, in, c.out, append(attrs, ir.ExprAttr("axis", num(c.s.pos, int64(at))))...)
+}
+
+// scatter emits a reduce_scatter or scatter: the result's device axis is an
+// axis of the operand, or a part of one.
+func (c *communication) scatter(op ir.Op, attrs ...ir.Attr) {
+	at, ok := before(c.s.out, c.sharded(c.out))
+	out := c.out
+	switch {
+	case !ok:
+		c.errorf(c.s.pos, "%s is not spread over devices, so nothing is scattered", c.s.out.id)
+		return
+	case len(c.in.shape) == len(out.shape)+1 && at <= len(out.shape):
+		out = c.withUnit(out, at)
+	case len(c.in.shape) != len(out.shape) || at >= len(out.shape):
+		c.contradiction()
+		return
+	}
+	c.collective(op, c.in, out, append(attrs, ir.ExprAttr("axis", num(c.s.pos, int64(at))))...)
+}
+
+// sharded reports whether b holds one stream's part of its tensor.
+func (c *communication) sharded(b *binding) bool {
+	return !slices.ContainsFunc(b.axes, func(a axis) bool { return a.stream() })
+}
+
+// withUnit defines a view of b with an axis of length 1 at dimension i.
+func (c *communication) withUnit(b *binding, i int) *binding {
+	v := *b
+	v.shape = slices.Insert(slices.Clone(b.shape), i, num(c.s.pos, 1))
+	v.name = c.fresh(b.name + "_u")
+	c.define(c.blk, &ir.Stmt{Op: ir.OpReshape, Pos: c.s.pos, Results: []ir.Name{{Pos: c.s.pos, Text: v.name}}, Args: []ir.Place{b.at(c.s.pos)},
+		Attrs: []ir.Attr{ir.ExprsAttr("shape", v.shape...)}})
+	return &v
+}
+
+// allToAll moves the sharding from one axis to another.
+func (c *communication) allToAll() {
+	from, ok1 := before(c.s.in[0].t, c.sharded(c.in))
+	to, ok2 := before(c.s.out, c.sharded(c.out))
+	if !ok1 || !ok2 || len(c.in.shape) != len(c.out.shape) || from > len(c.in.shape) || to > len(c.out.shape) || from == to {
+		c.contradiction()
+		return
+	}
+	in, out := c.withUnit(c.in, from), c.withUnit(c.out, to)
+	// With both device axes present, the cut axis is the result's device axis
+	// and the joined one the operand's.
+	c.collective(ir.OpAllToAll, in, out,
+		ir.ExprAttr("split", num(c.s.pos, int64(shifted(to, from)))), ir.ExprAttr("concat", num(c.s.pos, int64(from))))
+}
+
+// shifted is where local axis to is once a unit axis stands at from.
+func shifted(to, from int) int {
+	if to >= from {
+		return to + 1
+	}
+	return to
+}
+
+// rooted emits broadcast, reduce, gather or scatter.
+func (c *communication) rooted() {
+	if c.s.index == nil {
+		c.errorf(c.s.pos, "a %s without a root", c.s.op)
+		return
+	}
+	c.in = c.everywhere(c.in)
+	if c.rootApart() {
+		c.byTransfers()
+		return
+	}
+	root, ok := c.rootIndex()
+	if !ok {
+		return
+	}
+	attr := ir.ExprAttr("root", root)
+	switch c.s.op {
+	case "Broadcast":
+		c.plain(ir.OpBroadcast, attr)
+	case "Reduce":
+		c.plain(ir.OpReduce, attr, c.red())
+	case "Gather":
+		c.gather(ir.OpGather, attr)
+	default:
+		c.scatter(ir.OpScatter, attr)
+	}
+}
+
+// rootIndex makes the root's index in its team of the device that is printed.
+func (c *communication) rootIndex() (*ir.Expr, bool) {
+	if c.s.index.isInt() {
+		i := slices.Index(c.s.team.devices, c.s.index.val)
+		if i < 0 {
+			c.errorf(c.s.index.pos, "the root %d is not in the team (%s)", c.s.index.val, joinInts(c.s.team.devices))
+		}
+		return num(c.s.index.pos, int64(i)), i >= 0
+	}
+	for i, d := range c.s.team.devices {
+		if d != int64(i) {
+			c.errorf(c.s.index.pos, "a root that is an expression, in a team that is not 0, 1, 2, …, cannot be read")
+			return nil, false
+		}
+	}
+	return c.expr(c.s.index), true
+}
+
+// rootApart reports whether the root of a gather sends nothing, or that of a
+// scatter gets nothing: it has no place among the team's shards then.
+func (c *communication) rootApart() bool {
+	shards := c.s.in[0].t.mesh
+	if c.s.op == "Scatter" {
+		shards = c.s.out.mesh
+	}
+	return (c.s.op == "Gather" || c.s.op == "Scatter") && c.s.index.isInt() && shards != nil && !slices.Contains(shards.devices, c.s.index.val)
+}
+
+// byTransfers sends every shard to or from a root that has none itself.
+func (c *communication) byTransfers() {
+	whole, shard, shards := c.out, c.in, c.s.in[0].t
+	sendOp, recvOp := ir.OpSend, ir.OpRecv
+	if c.s.op == "Scatter" {
+		whole, shard, shards = c.in, c.out, c.s.out
+		sendOp, recvOp = ir.OpRecv, ir.OpSend
+	}
+	at, ok := before(shards, c.sharded(shard))
+	if !ok || len(whole.shape) != len(shard.shape)+1 || at >= len(whole.shape) {
+		c.contradiction()
+		return
+	}
+	root := c.s.index.val
+	group := &ir.Stmt{Op: ir.OpGroup, Pos: c.s.pos, Body: &ir.Block{}}
+	for i, d := range shards.mesh.devices {
+		slot := c.selected(whole, at, num(c.s.pos, int64(i)), c.fresh(whole.name+"_s"), c.s.pos)
+		c.onRank(group, d, c.transfer(sendOp, shard, num(c.s.pos, root)))
+		c.onRank(group, root, c.transfer(recvOp, slot, num(c.s.pos, d)))
+	}
+	c.emit(group, nil)
+}
+
+func (c *communication) transfer(op ir.Op, b *binding, peer *ir.Expr) *ir.Stmt {
+	return &ir.Stmt{Op: op, Pos: c.s.pos, Args: []ir.Place{b.at(c.s.pos)}, Peer: &ir.Peer{Pos: c.s.pos, Axis: ir.WorldAxis, Index: peer}}
+}
+
+// onRank adds a statement that one rank executes.
+func (c *communication) onRank(to *ir.Stmt, rank int64, s *ir.Stmt) {
+	guard := c.membership(rankSet{rank}, c.s.pos)
+	guard.Body.Stmts = append(guard.Body.Stmts, s)
+	to.Body.Stmts = append(to.Body.Stmts, guard)
+}
+
+// sendRecv moves a tensor from the root to the team's other rank.
+func (c *communication) sendRecv() {
+	if c.s.index == nil || !c.s.index.isInt() || len(c.s.team.devices) > 2 || !slices.Contains(c.s.team.devices, c.s.index.val) {
+		c.errorf(c.s.pos, "a SendRecv needs a root, which sends, in a team of one or two")
+		return
+	}
+	from := c.s.index.val
+	to := from
+	for _, d := range c.s.team.devices {
+		if d != from {
+			to = d
+		}
+	}
+	if from == to {
+		c.emit(&ir.Stmt{Op: ir.OpCopy, Pos: c.s.pos, Args: []ir.Place{c.in.at(c.s.pos)}, Into: ptr(c.out.at(c.s.pos))}, rankSet{from})
+		return
+	}
+	c.emit(c.transfer(ir.OpSend, c.in, num(c.s.pos, to)), rankSet{from})
+	c.emit(c.transfer(ir.OpRecv, c.out, num(c.s.pos, from)), rankSet{to})
+}
+
+// permute sends to one rank and receives from another.
+func (c *communication) permute() {
+	if c.s.index == nil || c.s.hi == nil {
+		c.errorf(c.s.pos, "a CollectivePermute needs send_peer and recv_peer")
+		return
+	}
+	group := &ir.Stmt{Op: ir.OpGroup, Pos: c.s.pos, Body: &ir.Block{}}
+	group.Body.Stmts = []*ir.Stmt{c.transfer(ir.OpSend, c.in, c.expr(c.s.index)), c.transfer(ir.OpRecv, c.out, c.expr(c.s.hi))}
+	c.emit(group, c.s.team.ranks())
+}
+
+// everywhere copies a parameter that some of the team's ranks hold nothing of
+// into a buffer that all have: a collective names its operand on every rank.
+func (c *communication) everywhere(b *binding) *binding {
+	have := c.s.in[0].t.mesh.ranks()
+	if !b.value || have == nil || !slices.ContainsFunc(c.s.team.devices, func(d int64) bool { return !slices.Contains(have, d) }) {
+		return b
+	}
+	v := *b
+	v.name, v.value = c.fresh(b.t.id+"_b"), false
+	c.define(c.blk, &ir.Stmt{Op: ir.OpAlloc, Pos: c.s.pos, Results: []ir.Name{{Pos: c.s.pos, Text: v.name}}, Type: typeOf(b.t, b.shape)})
+	c.emit(&ir.Stmt{Op: ir.OpCopy, Pos: c.s.pos, Args: []ir.Place{b.at(c.s.pos)}, Into: ptr(v.at(c.s.pos))}, have)
+	return &v
+}
+
+// waitComm translates Wait: nothing on the stream that the communication runs
+// on, a wait for that stream on another.
+func (t *translator) waitComm(s *stmt) {
+	p := t.posted[s.id]
+	if p == nil {
+		t.errorf(s.pos, "communication %s is waited for and was not posted", s.id).Help = "it must stand above its Wait"
+		return
+	}
+	p.waited = true
+	if p.stream.key != t.current(s.pos).key {
+		t.waitFor(p.stream, s.pos)
+	}
+}
+
+// coalesced translates StartCoalescing … EndCoalescing and returns the index of
+// the latter.
+func (t *translator) coalesced(list []*stmt, i int) int {
+	start := list[i]
+	end := i + 1
+	for end < len(list) && (list[end].kind == stP2P || list[end].kind == stShareHandles) {
+		end++
+	}
+	if end == len(list) || list[end].kind != stEndGroup {
+		pos := start.pos
+		if end < len(list) {
+			pos = list[end].pos
+		}
+		t.errorf(pos, "between StartCoalescing and EndCoalescing only P2PCommunications can be read").Help = "what they post completes together"
+		return len(list)
+	}
+	t.transfers(list[i+1 : end])
+	t.posted[list[end].id] = &posted{stream: t.current(start.pos), pos: start.pos}
+	return end
+}
+
+// consecutive translates P2PCommunications that follow each other. Posting one
+// does not wait for the peer, so a rank may post its send behind its recv: they
+// make a group.
+func (t *translator) consecutive(list []*stmt, i int) int {
+	end := i
+	for end < len(list) && (list[end].kind == stP2P || list[end].kind == stShareHandles) {
+		end++
+	}
+	t.transfers(list[i:end])
+	return end - 1
+}
+
+// transfers emits sends and recvs as one group.
+func (t *translator) transfers(list []*stmt) {
+	group := &ir.Stmt{Op: ir.OpGroup, Body: &ir.Block{}}
+	ranks := rankSet(nil)
+	for _, s := range list {
+		if s.kind != stP2P {
+			continue
+		}
+		op, find := ir.OpSend, t.reading
+		if s.op == "recv" {
+			op, find = ir.OpRecv, t.writing
+		}
+		b := find(s.out)
+		if b == nil {
+			return
+		}
+		t.posted[s.id] = &posted{stream: t.current(s.pos), pos: s.pos}
+		x := &ir.Stmt{Op: op, Pos: s.pos, Args: []ir.Place{b.at(s.out.pos)}, Peer: &ir.Peer{Pos: s.pos, Axis: ir.WorldAxis, Index: t.expr(s.index)}}
+		comment(x)
+		if !group.Pos.Valid() {
+			group.Pos, ranks = s.pos, s.out.mesh.ranks()
+		}
+		group.Body.Stmts = append(group.Body.Stmts, x)
+	}
+	switch len(group.Body.Stmts) {
+	case 0:
+	case 1:
+		t.emit(group.Body.Stmts[0], ranks)
+	default:
+		t.emit(group, ranks)
+	}
+}

@@ -1,0 +1,352 @@
+package nvfuser
+
+import (
+	"slices"
+	"sort"
+
+	"hocket.example/hocket/ir"
+)
+
+// computeStmt translates a computation on tensors of one rank.
+func (t *translator) computeStmt(s *stmt) {
+	if l := t.streamLoop(s.out); l != nil && t.unit == nil {
+		t.slicing = l
+		defer func() { t.slicing = nil }()
+	}
+	c := &computation{translator: t, s: s}
+	for _, o := range s.in {
+		var b *binding
+		if o.t != nil {
+			if b = t.reading(o.t); b == nil {
+				return
+			}
+		}
+		c.in = append(c.in, b)
+	}
+	if c.out = t.writing(s.out); c.out == nil {
+		return
+	}
+	c.ranks = s.out.mesh.ranks()
+	for _, o := range s.in {
+		if s.out.mesh == nil && o.t != nil && o.t.mesh != nil {
+			c.ranks = o.t.mesh.ranks()
+		}
+	}
+	c.translate()
+}
+
+// computation is one computation and what its tensors stand for; in holds nil
+// for a number.
+type computation struct {
+	*translator
+	s     *stmt
+	in    []*binding
+	out   *binding
+	ranks rankSet
+}
+
+func (c *computation) translate() {
+	s := c.s
+	switch {
+	case s.op == "Set" || s.op == "SegmenterSet":
+		c.copy(c.in[0])
+	case s.op == "Set.Permute":
+		c.permute()
+	case s.op == "linear":
+		if c.count(2, 3) {
+			c.op(ir.OpLinear, c.out, c.in...)
+		}
+	case s.op == "matmul":
+		if c.count(2, 2) {
+			c.matmul()
+		}
+	case s.op == "broadcast" || s.op == "squeeze":
+		c.reshape()
+	case reductions[s.op] != ir.InvalidOp:
+		c.reduce()
+	case unaries[s.op] != ir.InvalidOp:
+		if c.count(1, 1) {
+			c.op(unaries[s.op], c.out, c.in...)
+		}
+	case binaries[s.op] != ir.InvalidOp:
+		if c.count(2, 2) {
+			c.binary(binaries[s.op])
+		}
+	default:
+		c.errorf(s.pos, "the operation %s is not known here", brief(s.op))
+	}
+}
+
+func (c *computation) count(least, most int) bool {
+	if n := len(c.in); n < least || n > most {
+		c.errorf(c.s.pos, "%s does not take %d operands", c.s.op, n)
+		return false
+	}
+	if c.in[0] == nil && binaries[c.s.op] == ir.InvalidOp {
+		c.errorf(c.s.pos, "%s takes tensors", c.s.op)
+		return false
+	}
+	return true
+}
+
+// op emits one operation.
+func (c *computation) op(op ir.Op, out *binding, in ...*binding) {
+	c.with(op, out, in)
+}
+
+func (c *computation) with(op ir.Op, out *binding, in []*binding, attrs ...ir.Attr) {
+	s := &ir.Stmt{Op: op, Pos: c.s.pos, Into: ptr(out.at(c.s.out.pos)), Attrs: attrs}
+	for i, b := range in {
+		pos := c.s.pos
+		if i < len(c.s.in) && c.s.in[i].t != nil {
+			pos = c.s.in[i].t.pos
+		}
+		s.Args = append(s.Args, b.at(pos))
+	}
+	c.emit(s, c.ranks)
+}
+
+// copy writes an operand of the result's shape; to another dtype it is a cast.
+func (c *computation) copy(in *binding) {
+	op := ir.OpCopy
+	if in.t.dtype != c.out.t.dtype {
+		op = ir.OpCast
+	}
+	c.op(op, c.out, in)
+}
+
+// view defines a view of b with another shape.
+func (c *computation) view(op ir.Op, b *binding, shape []*ir.Expr, attr ir.Attr) *binding {
+	v := &binding{name: c.fresh(b.name + "_v"), t: b.t, mem: b.mem, value: b.value, shape: shape}
+	c.define(c.blk, &ir.Stmt{Op: op, Pos: c.s.pos, Results: []ir.Name{{Pos: c.s.pos, Text: v.name}}, Args: []ir.Place{b.at(c.s.pos)}, Attrs: []ir.Attr{attr}})
+	return v
+}
+
+// scratch defines a buffer for a step between operands and result.
+func (c *computation) scratch(dtype ir.DType, shape []*ir.Expr) *binding {
+	x := &tensor{pos: c.s.pos, id: c.s.out.id, dtype: dtype}
+	v := &binding{name: c.fresh(c.s.out.id + "_t"), t: x, shape: shape, mem: &storage{}}
+	c.define(c.blk, &ir.Stmt{Op: ir.OpAlloc, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: v.name}}, Type: typeOf(x, shape)})
+	return v
+}
+
+// permute writes the operand with its axes in another order. The result's axes
+// are numbered in the operand's order and printed in their own.
+func (c *computation) permute() {
+	from := c.sources(c.s.in[0].t, c.s.out)
+	if from == nil {
+		return
+	}
+	c.permuted(c.in[0], from)
+}
+
+// permuted copies in, whose dimension from[i] is the result's dimension i.
+func (c *computation) permuted(in *binding, from []int) {
+	perm := make([]*ir.Expr, len(from))
+	shape := make([]*ir.Expr, len(from))
+	identity := true
+	for i, k := range from {
+		perm[i], shape[i] = num(c.s.pos, int64(k)), in.shape[k]
+		identity = identity && i == k
+	}
+	if !identity {
+		in = c.view(ir.OpTranspose, in, shape, ir.ExprsAttr("perm", perm...))
+	}
+	c.copy(in)
+}
+
+// sources returns, for each local dimension of a result that has the axes of
+// in, the local dimension of in that it comes from; nil after an error.
+// New axes are numbered in the operand's order.
+func (c *computation) sources(in, out *tensor) []int {
+	a, b := kept(in.axes), kept(out.axes)
+	if len(a) != len(b) {
+		c.errorf(c.s.pos, "%s has %d axes and %s has %d", in.id, len(a), out.id, len(b)).Help = "the dump contradicts itself"
+		return nil
+	}
+	byNumber := numbered(b)
+	// The operand's own order is the printed one, unless its device axis was
+	// only printed in front.
+	for _, order := range [][]int{identityOrder(len(a)), numbered(a)} {
+		source := make([]int, len(b)) // of out axis i: in axis source[i]
+		fits := true
+		for k, i := range byNumber {
+			source[i] = order[k]
+			fits = fits && a[order[k]].device() == b[i].device() && a[order[k]].extent.String() == b[i].extent.String()
+		}
+		if fits {
+			return localSources(a, b, source)
+		}
+	}
+	c.errorf(c.s.pos, "in which order %s has the axes of %s cannot be told", out.id, in.id).Help = "the extents of the two do not fit each other in any order known here"
+	return nil
+}
+
+// kept returns the axes that are not reduced away.
+func kept(axes []axis) []axis {
+	return slices.DeleteFunc(slices.Clone(axes), func(a axis) bool { return a.reduced() })
+}
+
+// numbered returns the positions of axes in the order of their numbers.
+func numbered(axes []axis) []int {
+	order := identityOrder(len(axes))
+	sort.SliceStable(order, func(i, j int) bool { return axes[order[i]].num < axes[order[j]].num })
+	return order
+}
+
+func identityOrder(n int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	return order
+}
+
+// localSources turns sources among all axes into sources among those that are
+// not spread over devices.
+func localSources(in, out []axis, source []int) []int {
+	local := make([]int, len(in))
+	n := 0
+	for i := range in {
+		local[i] = n
+		if !in[i].device() {
+			n++
+		}
+	}
+	list := []int{}
+	for i := range out {
+		if !out[i].device() {
+			list = append(list, local[source[i]])
+		}
+	}
+	return list
+}
+
+// matmul multiplies; a matrix times a batch is repeated for each of the batch.
+func (c *computation) matmul() {
+	a, b := c.in[0], c.in[1]
+	if len(a.shape) == 2 && len(b.shape) > 2 {
+		shape := append(slices.Clone(b.shape[:len(b.shape)-2]), a.shape...)
+		wide := c.scratch(a.t.dtype, shape)
+		c.with(ir.OpExpand, wide, []*binding{a}, ir.ExprsAttr("shape", shape...))
+		a = wide
+	}
+	c.op(ir.OpMatmul, c.out, a, b)
+}
+
+// reshape adds or drops axes that are one long.
+func (c *computation) reshape() {
+	c.copy(c.view(ir.OpReshape, c.in[0], c.out.shape, ir.ExprsAttr("shape", c.out.shape...)))
+}
+
+// reduce sums, or takes the greatest or least, over the axes that the result
+// prints as reduced.
+func (c *computation) reduce() {
+	in, out := kept(c.s.in[0].t.axes), c.s.out.axes
+	if len(in) != len(out) {
+		c.errorf(c.s.pos, "%s has %d axes and the result of its reduction %d", c.s.in[0].t.id, len(in), len(out)).Help = "the dump contradicts itself"
+		return
+	}
+	whole := *c.s.out // as if nothing were reduced, to find where axes come from
+	whole.axes = slices.Clone(out)
+	var drop []*ir.Expr
+	for i := range whole.axes {
+		whole.axes[i].kind = 'i'
+	}
+	from := c.sources(c.s.in[0].t, &whole)
+	if from == nil {
+		return
+	}
+	reduced := map[int]bool{}
+	var keep []int
+	at := 0
+	for _, a := range out {
+		if a.device() {
+			if a.reduced() {
+				c.errorf(a.pos, "a reduction over devices stands in a kernel").Help = "only a Communication moves data between devices"
+				return
+			}
+			continue
+		}
+		if a.reduced() {
+			reduced[from[at]] = true
+			drop = append(drop, num(a.pos, int64(from[at])))
+		} else {
+			keep = append(keep, from[at])
+		}
+		at++
+	}
+	c.reduceInto(reductions[c.s.op], reduced, drop, keep)
+}
+
+// reduceInto reduces into the result, or, where that has its axes in another
+// order, into scratch that is then permuted.
+func (c *computation) reduceInto(op ir.Op, reduced map[int]bool, drop []*ir.Expr, keep []int) {
+	in := c.in[0]
+	if len(drop) == 0 {
+		c.copy(in)
+		return
+	}
+	if slices.IsSorted(keep) && in.t.dtype == c.out.t.dtype {
+		c.with(op, c.out, []*binding{in}, ir.ExprsAttr("axis", drop...))
+		return
+	}
+	var shape []*ir.Expr
+	place := map[int]int{} // of a dimension of in: its dimension in the reduced tensor
+	for i, e := range in.shape {
+		if !reduced[i] {
+			place[i] = len(shape)
+			shape = append(shape, e)
+		}
+	}
+	part := c.scratch(in.t.dtype, shape)
+	c.with(op, part, []*binding{in}, ir.ExprsAttr("axis", drop...))
+	from := make([]int, len(keep))
+	for i, k := range keep {
+		from[i] = place[k]
+	}
+	c.permuted(part, from)
+}
+
+// binary combines two operands pointwise: a number is repeated, and so is a
+// tensor along its broadcast axes.
+func (c *computation) binary(op ir.Op) {
+	if c.in[0] == nil && c.in[1] == nil {
+		c.errorf(c.s.pos, "%s of two numbers", c.s.op)
+		return
+	}
+	if op == ir.OpMul && (c.in[0] == nil || c.in[1] == nil) {
+		x, by := c.in[0], c.s.in[1].num
+		if x == nil {
+			x, by = c.in[1], c.s.in[0].num
+		}
+		c.with(ir.OpScale, c.out, []*binding{x}, ir.NumberAttr("by", by))
+		return
+	}
+	args := make([]*binding, 2)
+	for i, b := range c.in {
+		args[i] = b
+		switch {
+		case b == nil:
+			args[i] = c.scratch(c.out.t.dtype, c.out.shape)
+			c.with(ir.OpFill, args[i], nil, ir.NumberAttr("value", c.s.in[i].num))
+		case c.repeats(b):
+			args[i] = c.scratch(b.t.dtype, c.out.shape)
+			c.with(ir.OpExpand, args[i], []*binding{b}, ir.ExprsAttr("shape", c.out.shape...))
+		}
+	}
+	c.op(op, c.out, args...)
+}
+
+// repeats reports whether b is stretched along an axis of the result.
+func (c *computation) repeats(b *binding) bool {
+	if len(b.axes) != len(c.out.axes) {
+		return false
+	}
+	for i, a := range b.axes {
+		if a.kind == 'b' && c.out.axes[i].kind != 'b' {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,142 @@
+package nvfuser
+
+import "hocket.example/hocket/ir"
+
+// token is a word, a number or a punctuation mark of a line.
+type token struct {
+	text string
+	off  int
+	kind tokenKind
+}
+
+type tokenKind uint8
+
+const (
+	tokEnd tokenKind = iota
+	tokWord
+	tokNumber
+	tokMark
+)
+
+// marks of two bytes; all others have one.
+var twoByteMarks = map[string]bool{"->": true, "==": true, "!=": true, "<=": true, ">=": true, "&&": true, "||": true}
+
+func isWordByte(c byte) bool {
+	return c == '_' || c == '.' || c == '?' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+// next reads the token at or behind off.
+func (l *line) next(off int) token {
+	s := l.text
+	for off < len(s) && (s[off] == ' ' || s[off] == '\t') {
+		off++
+	}
+	if off >= len(s) {
+		return token{off: off}
+	}
+	end := off
+	for end < len(s) && isWordByte(s[end]) {
+		end++
+	}
+	switch {
+	case end > off && isDigit(s[off]):
+		return token{s[off:exponent(s, end)], off, tokNumber}
+	case end > off:
+		return token{s[off:end], off, tokWord}
+	case off+2 <= len(s) && twoByteMarks[s[off:off+2]]:
+		return token{s[off : off+2], off, tokMark}
+	}
+	return token{s[off : off+1], off, tokMark}
+}
+
+// exponent extends a number such as 1e-5 over its sign and digits.
+func exponent(s string, end int) int {
+	if (s[end-1] != 'e' && s[end-1] != 'E') || end+1 >= len(s) || s[end] != '-' && s[end] != '+' || !isDigit(s[end+1]) {
+		return end
+	}
+	for end++; end < len(s) && isWordByte(s[end]); end++ {
+	}
+	return end
+}
+
+// cursor reads a logical line. After an error it is at the line's end, so that
+// its users go on as if the line were over; the first error is kept.
+type cursor struct {
+	l    *line
+	tok  token
+	r    *reader
+	bad  bool
+	nest int
+}
+
+func (r *reader) cursor(l *line) *cursor {
+	c := &cursor{l: l, r: r}
+	c.tok = l.next(0)
+	return c
+}
+
+func (c *cursor) pos() ir.Pos { return c.l.at(c.tok.off) }
+
+func (c *cursor) advance() token {
+	t := c.tok
+	c.tok = c.l.next(t.off + len(t.text))
+	return t
+}
+
+func (c *cursor) is(text string) bool { return c.tok.kind != tokEnd && c.tok.text == text }
+
+func (c *cursor) got(text string) bool {
+	if !c.is(text) {
+		return false
+	}
+	c.advance()
+	return true
+}
+
+func (c *cursor) want(text string) {
+	if !c.got(text) {
+		c.expected("\"" + text + "\"")
+	}
+}
+
+// word takes a word and reports whether there was one.
+func (c *cursor) word(what string) string {
+	if c.tok.kind != tokWord {
+		c.expected(what)
+		return ""
+	}
+	return c.advance().text
+}
+
+func (c *cursor) expected(what string) {
+	found := "the line's end"
+	if c.tok.kind != tokEnd {
+		found = "\"" + brief(c.tok.text) + "\""
+	}
+	c.fail("this line is not understood: " + what + " should stand here, not " + found)
+}
+
+// fail reports the line's first error and ends it.
+func (c *cursor) fail(message string) *ir.Diagnostic {
+	pos := c.pos()
+	c.tok = token{off: len(c.l.text)}
+	if c.bad {
+		return &ir.Diagnostic{}
+	}
+	c.bad = true
+	d := c.r.errorf(pos, "%s", message)
+	d.Help = "docs/nvfuser.md lists what is read; nothing is skipped, since a skipped line would change the result"
+	return d
+}
+
+// peekAfter returns the token behind the one at hand.
+func (c *cursor) peekAfter() token { return c.l.next(c.tok.off + len(c.tok.text)) }
+
+func brief(s string) string {
+	if len(s) > 40 {
+		return s[:40] + "…"
+	}
+	return s
+}

@@ -1,0 +1,169 @@
+package nvfuser
+
+import (
+	"sort"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// line is a logical line: one physical line, or several that belong together.
+type line struct {
+	text   string
+	indent int
+	// parts say where the text came from, in order of offset.
+	parts []part
+}
+
+// part is a piece of a logical line: the text from off on stands at pos.
+type part struct {
+	off int
+	pos ir.Pos
+}
+
+// at returns the place of the byte at offset off.
+func (l *line) at(off int) ir.Pos {
+	i := sort.Search(len(l.parts), func(i int) bool { return l.parts[i].off > off }) - 1
+	p := l.parts[max(i, 0)]
+	return ir.Pos{Line: p.pos.Line, Col: p.pos.Col + int32(off-p.off)}
+}
+
+// start is the place of the line's first byte.
+func (l *line) start() ir.Pos { return l.parts[0].pos }
+
+// joiner makes logical lines of physical ones. Brackets that are open at a
+// line's end join the next line to it, and so does what can only continue: a
+// line that begins with "=" or an operator, or, in a container whose
+// statements are indented, one that begins in the first column.
+type joiner struct {
+	lines []line
+	text  strings.Builder // of the line at hand, while parts is not empty
+	parts []part
+	indnt int
+	depth int
+	// indented: the container's statements are indented, so that what begins
+	// in the first column was broken off the line before.
+	indented, decided bool
+}
+
+const (
+	headWord = "%HostIrContainer"
+	kernel   = "%kernel"
+	unitWord = "HostUnit"
+	defsWord = "Index definitions:"
+)
+
+// splitLines returns the logical lines of src.
+func splitLines(src string) []line {
+	j := &joiner{}
+	inside := false // a container's statements, where indentation counts
+	n := int32(0)
+	for raw := range strings.Lines(src) {
+		n++
+		raw = strings.TrimRight(raw, " \t\r\n")
+		trimmed := strings.TrimLeft(raw, " \t")
+		if trimmed == "" {
+			continue
+		}
+		indent := len(raw) - len(trimmed)
+		pos := ir.Pos{Line: n, Col: int32(indent + 1)}
+		switch {
+		case isSection(trimmed) && j.mayEnd():
+			inside = strings.HasPrefix(trimmed, headWord)
+			j.begin(trimmed, indent, pos)
+		case j.continues(trimmed, indent, inside):
+			j.extend(trimmed, indent, pos)
+		default:
+			if inside && !j.decided {
+				j.decided, j.indented = true, indent > 0
+			}
+			j.begin(trimmed, indent, pos)
+		}
+	}
+	j.end()
+	return j.lines
+}
+
+// isSection reports whether a line begins or ends a section of the dump.
+func isSection(s string) bool {
+	return strings.HasPrefix(s, headWord) || strings.HasPrefix(s, kernel) || strings.HasPrefix(s, "}") ||
+		strings.HasPrefix(s, unitWord) || strings.HasPrefix(s, defsWord)
+}
+
+// mayEnd reports whether the line at hand can be over.
+func (j *joiner) mayEnd() bool { return j.depth <= 0 || len(j.parts) == 0 || j.listEnds() }
+
+// listEnds knows ShareMemHandles, which nvFuser prints without its last
+// parenthesis: the list is over behind a communication's comma.
+func (j *joiner) listEnds() bool {
+	s := j.text.String()
+	return j.depth == 1 && strings.HasPrefix(s, "ShareMemHandles(") && strings.HasSuffix(s, "),")
+}
+
+func (j *joiner) continues(s string, indent int, inside bool) bool {
+	switch {
+	case len(j.parts) == 0:
+		return false
+	case !j.mayEnd():
+		return true
+	case strings.ContainsRune("=+*/", rune(s[0])) || s[0] == '-' && !strings.HasPrefix(s, "--"):
+		return true
+	case strings.HasPrefix(j.text.String(), headWord):
+		return !strings.HasSuffix(j.text.String(), ":")
+	}
+	return inside && j.indented && indent == 0
+}
+
+func (j *joiner) begin(s string, indent int, pos ir.Pos) {
+	j.end()
+	j.indnt, j.depth = indent, 0
+	j.parts = append(j.parts, part{0, pos})
+	j.text.WriteString(s)
+	j.depth = depthOf(withoutOpening(s))
+}
+
+// extend joins s. What begins in the first column was broken off, maybe within
+// a word; what is indented was printed on a line of its own.
+func (j *joiner) extend(s string, indent int, pos ir.Pos) {
+	if indent > 0 {
+		j.text.WriteByte(' ')
+	}
+	j.parts = append(j.parts, part{j.text.Len(), pos})
+	j.text.WriteString(s)
+	j.depth += depthOf(s)
+}
+
+func (j *joiner) end() {
+	if len(j.parts) > 0 {
+		j.lines = append(j.lines, line{text: j.text.String(), indent: j.indnt, parts: j.parts})
+	}
+	j.text.Reset()
+	j.parts, j.depth = nil, 0
+}
+
+// withoutOpening cuts what opens a section, whose brace closes elsewhere.
+func withoutOpening(s string) string {
+	for _, w := range []string{headWord, kernel} {
+		if rest, ok := strings.CutPrefix(s, w); ok {
+			return strings.TrimPrefix(strings.TrimLeft(rest, " "), "{")
+		}
+	}
+	if strings.HasPrefix(s, "}") {
+		return ""
+	}
+	return s
+}
+
+// depthOf counts brackets opened and not closed.
+func depthOf(s string) int {
+	d := 0
+	for i := range len(s) {
+		switch s[i] {
+		case '(', '[', '{':
+			d++
+		case ')', ']', '}':
+			d--
+		}
+	}
+	return d
+}

@@ -1,0 +1,31 @@
+package nvfuser
+
+import "hocket.example/hocket/ir"
+
+// unaries and binaries are the pointwise operations and what they are here.
+var unaries = map[string]ir.Op{
+	"relu": ir.OpRelu, "neg": ir.OpNeg, "gelu": ir.OpGelu, "silu": ir.OpSilu, "exp": ir.OpExp, "expf": ir.OpExp,
+	"rsqrt": ir.OpRsqrt, "rsqrtf": ir.OpRsqrt,
+	"__bfloat2float": ir.OpCast, "__float2bfloat": ir.OpCast, "__half2float": ir.OpCast, "__float2half": ir.OpCast,
+}
+
+var binaries = map[string]ir.Op{
+	"+": ir.OpAdd, "-": ir.OpSub, "*": ir.OpMul, "/": ir.OpDiv,
+	"add": ir.OpAdd, "sub": ir.OpSub, "mul": ir.OpMul, "div": ir.OpDiv,
+}
+
+var reductions = map[string]ir.Op{
+	"reduction.add": ir.OpSum, "reduction.max": ir.OpMax, "reduction.fmax": ir.OpMax,
+	"reduction.min": ir.OpMin, "reduction.fmin": ir.OpMin,
+}
+
+// knownOp reports whether a computation written as a call can be read.
+func knownOp(name string) bool {
+	switch name {
+	case "matmul", "linear":
+		return true
+	}
+	_, unary := unaries[name]
+	_, binary := binaries[name]
+	return unary || binary
+}

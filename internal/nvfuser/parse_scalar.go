@@ -1,0 +1,114 @@
+package nvfuser
+
+import (
+	"strconv"
+
+	"hocket.example/hocket/ir"
+)
+
+// maxNest bounds parentheses and blocks, so that what walks the tree may recurse.
+const maxNest = 100
+
+// binding strengths of operators, as in C++.
+var strength = map[string]int{
+	"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4,
+	"+": 5, "-": 5, "*": 6, "/": 6, "%": 6,
+}
+
+// functions that index expressions may call, with their number of arguments.
+var functions = map[string]int{
+	"ceilDiv": 2, "fmax": 2, "fmin": 2, "max": 2, "min": 2, "where": 3, "neg": 1, "abs": 1,
+}
+
+// scalar reads an integer expression: "( 8 + ( rank - streamIdx ) ) % 8".
+func (c *cursor) scalar() *scalar { return c.binary(1) }
+
+func (c *cursor) binary(least int) *scalar {
+	left := c.unary()
+	for {
+		n := strength[c.tok.text]
+		if c.tok.kind != tokMark || n < least {
+			return left
+		}
+		op := c.advance()
+		left = &scalar{pos: c.l.at(op.off), op: op.text, args: []*scalar{left, c.binary(n + 1)}}
+	}
+}
+
+func (c *cursor) unary() *scalar {
+	pos := c.pos()
+	if c.nest++; c.nest > maxNest {
+		c.fail("parentheses nest deeper than " + strconv.Itoa(maxNest))
+	}
+	defer func() { c.nest-- }()
+	switch {
+	case c.got("-"):
+		return &scalar{pos: pos, op: "neg", args: []*scalar{c.unary()}}
+	case c.got("!"):
+		return &scalar{pos: pos, op: "!", args: []*scalar{c.unary()}}
+	case c.got("("):
+		s := c.scalar()
+		c.want(")")
+		return s
+	case c.tok.kind == tokNumber:
+		return c.number(pos)
+	case c.tok.kind == tokWord:
+		name := c.advance().text
+		if c.is("(") {
+			return c.call(name, pos)
+		}
+		return &scalar{pos: pos, name: name}
+	}
+	c.expected("a number, a name or \"(\"")
+	return &scalar{pos: pos}
+}
+
+func (c *cursor) number(pos ir.Pos) *scalar {
+	text := c.tok.text
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		c.fail("\"" + brief(text) + "\" is no integer of 64 bits")
+		return &scalar{pos: pos}
+	}
+	c.advance()
+	return &scalar{pos: pos, val: v}
+}
+
+func (c *cursor) call(name string, pos ir.Pos) *scalar {
+	n := functions[name]
+	if n == 0 {
+		c.fail("an index expression calls \"" + brief(name) + "\", which is not known")
+		return &scalar{pos: pos}
+	}
+	c.want("(")
+	s := &scalar{pos: pos, op: name}
+	for i := range n {
+		if i > 0 {
+			c.want(",")
+		}
+		s.args = append(s.args, c.scalar())
+	}
+	c.want(")")
+	return s
+}
+
+// parseDefine reads the value of --define in the dump's notation.
+func parseDefine(file, text string) (*scalar, ir.Diagnostics) {
+	r := &reader{prog: &ir.Program{File: file, Source: text}}
+	l := &line{text: text, parts: []part{{0, ir.Pos{Line: 1, Col: 1}}}}
+	c := r.cursor(l)
+	s := c.scalar()
+	if c.tok.kind != tokEnd {
+		c.expected("an operator or the end of the expression")
+	}
+	clearPos(s)
+	return s, r.ds
+}
+
+// clearPos takes away places that are not in the dump.
+func clearPos(s *scalar) {
+	s.pos = ir.Pos{}
+	for _, a := range s.args {
+		clearPos(a)
+	}
+}

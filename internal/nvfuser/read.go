@@ -1,0 +1,272 @@
+package nvfuser
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// maxErrors ends reading and translating: more errors than this help nobody.
+const maxErrors = 50
+
+// IsDump reports whether src is a Host IR dump, by its first line.
+func IsDump(src string) bool {
+	return strings.HasPrefix(strings.TrimLeft(src, " \t\r\n"), headWord)
+}
+
+// reader makes the tree of a dump.
+type reader struct {
+	prog  *ir.Program // for diagnostics: names and text
+	ds    ir.Diagnostics
+	lines []line
+	next  int
+	// index of line starts, so that a diagnostic finds its line in constant time.
+	starts []int
+}
+
+func (r *reader) errorf(pos ir.Pos, format string, args ...any) *ir.Diagnostic {
+	d := &ir.Diagnostic{Kind: "import", File: r.prog.File, Pos: pos, Message: fmt.Sprintf(format, args...), Line: r.sourceLine(pos)}
+	if len(r.ds) < maxErrors {
+		r.ds = append(r.ds, d)
+	}
+	return d
+}
+
+// sourceLine returns the physical line that pos is on.
+func (r *reader) sourceLine(pos ir.Pos) string {
+	if !pos.Valid() {
+		return ""
+	}
+	if r.starts == nil {
+		r.starts = []int{0}
+		for i := range len(r.prog.Source) {
+			if r.prog.Source[i] == '\n' {
+				r.starts = append(r.starts, i+1)
+			}
+		}
+	}
+	if int(pos.Line) > len(r.starts) {
+		return ""
+	}
+	text, _, _ := strings.Cut(r.prog.Source[r.starts[pos.Line-1]:], "\n")
+	return strings.TrimSuffix(text, "\r")
+}
+
+func (r *reader) full() bool { return len(r.ds) >= maxErrors }
+
+// read returns the dump's tree; with errors, what could be read.
+func (r *reader) read() *dump {
+	r.lines = splitLines(r.prog.Source)
+	d := &dump{units: map[string]*unit{}, defs: map[string]*scalar{}}
+	r.head(d)
+	d.body = r.block(0, 0)
+	closed := false
+	for r.next < len(r.lines) && !r.full() {
+		l := &r.lines[r.next]
+		r.next++
+		switch {
+		case strings.HasPrefix(l.text, unitWord):
+			r.unit(d, l)
+		case strings.HasPrefix(l.text, "}") && !closed:
+			closed, d.end = true, l.start()
+		case strings.HasPrefix(l.text, defsWord):
+			r.definitions(d)
+		case strings.HasPrefix(l.text, headWord):
+			r.errorf(l.start(), "a second dump begins here").Help = "every rank prints its program, and again for every fusion: give one of them"
+			return d
+		default:
+			c := r.cursor(l)
+			c.expected("a HostUnit, \"}\" or \"" + defsWord + "\"")
+		}
+	}
+	if !closed && len(r.ds) == 0 && len(r.lines) > 0 {
+		r.errorf(r.lines[len(r.lines)-1].start(), "the dump ends without \"} // %%HostIrContainer\"").Help = "its end is missing: copy all of it"
+	}
+	return d
+}
+
+// head reads "%HostIrContainer { (inputs) -> (outputs) :".
+func (r *reader) head(d *dump) {
+	if len(r.lines) == 0 {
+		r.errorf(ir.Pos{Line: 1, Col: 1}, "the dump is empty")
+		return
+	}
+	l := &r.lines[0]
+	r.next = 1
+	d.pos = l.start()
+	c := r.cursor(l)
+	c.want("%")
+	c.want("HostIrContainer")
+	c.want("{")
+	d.inputs = c.tensorList("(", ")")
+	c.want("->")
+	d.outputs = c.tensorList("(", ")")
+	c.want(":")
+	c.done()
+}
+
+// tensorList reads tensors and commas between brackets.
+func (c *cursor) tensorList(open, end string) []*tensor {
+	var list []*tensor
+	c.want(open)
+	for !c.bad && !c.is(end) {
+		list = append(list, c.tensor())
+		if !c.got(",") {
+			break
+		}
+	}
+	c.want(end)
+	return list
+}
+
+// done demands the line's end.
+func (c *cursor) done() {
+	if !c.bad && c.tok.kind != tokEnd {
+		c.expected("the line's end")
+	}
+}
+
+// block reads statements that are indented more than outer, as its first is,
+// up to the next section.
+func (r *reader) block(outer, nest int) []*stmt {
+	var list []*stmt
+	indent := -1
+	for r.next < len(r.lines) && !r.full() {
+		l := &r.lines[r.next]
+		if isSection(l.text) && !strings.HasPrefix(l.text, kernel) || nest > 0 && l.indent <= outer || strings.HasPrefix(l.text, "ELSE") {
+			break
+		}
+		if indent < 0 {
+			indent = l.indent
+		} else if l.indent != indent {
+			r.errorf(l.start(), "this line is indented by %d, and those before it by %d", l.indent, indent).Help = "indentation says what belongs to a loop: copy the dump as it was printed"
+			r.next++
+			continue
+		}
+		r.next++
+		list = append(list, r.statements(l, nest)...)
+	}
+	return list
+}
+
+// statements reads the statements of a line: one, or several where nvFuser
+// forgot a line's end.
+func (r *reader) statements(l *line, nest int) []*stmt {
+	var list []*stmt
+	c := r.cursor(l)
+	for !c.bad && c.tok.kind != tokEnd {
+		s := c.statement()
+		if c.bad {
+			break
+		}
+		list = append(list, s)
+		if s.kind == stFor || s.kind == stIf {
+			c.done()
+			r.bodies(s, l, nest+1)
+		}
+	}
+	return list
+}
+
+// bodies reads the block of a loop, or those of a conditional.
+func (r *reader) bodies(s *stmt, l *line, nest int) {
+	if nest > maxNest {
+		r.errorf(s.pos, "blocks nest deeper than %d", maxNest)
+		r.next = len(r.lines)
+		return
+	}
+	what := map[stmtKind]string{stFor: "loop", stIf: "conditional"}[s.kind]
+	s.body = r.block(l.indent, nest)
+	if len(s.body) == 0 && len(r.ds) == 0 {
+		r.errorf(s.pos, "the body of this %s is unknowable: no line below is indented more than this one", what).Help =
+			"the indentation was lost on the way: copy the dump as it was printed, or indent the body by hand"
+	}
+	if s.kind != stIf || r.next >= len(r.lines) {
+		return
+	}
+	if e := &r.lines[r.next]; strings.HasPrefix(e.text, "ELSE") && e.indent == l.indent {
+		r.next++
+		c := r.cursor(e)
+		c.want("ELSE")
+		c.want(":")
+		c.done()
+		s.alt = r.block(l.indent, nest)
+	}
+}
+
+// definitions reads "i84 = i82 % 8;" up to the end.
+func (r *reader) definitions(d *dump) {
+	for r.next < len(r.lines) && !isSection(r.lines[r.next].text) {
+		c := r.cursor(&r.lines[r.next])
+		r.next++
+		name := c.word("an index")
+		c.want("=")
+		s := c.scalar()
+		c.got(";")
+		c.done()
+		if _, twice := d.defs[name]; twice && !c.bad {
+			r.errorf(s.pos, "the index %s is defined twice", brief(name))
+		}
+		d.defs[name] = s
+	}
+}
+
+// unit reads "HostUnit0: Inputs={…} -> Outputs={…}" and the kernel below it.
+func (r *reader) unit(d *dump, l *line) {
+	c := r.cursor(l)
+	u := &unit{pos: c.pos()}
+	name := c.word("a HostUnit")
+	c.want(":")
+	if c.got("[") {
+		u.elided = true
+		c.tok = token{off: len(l.text)}
+		d.units[name] = u
+		return
+	}
+	c.want("Inputs")
+	c.want("=")
+	u.inputs = c.tensorList("{", "}")
+	c.want("->")
+	c.want("Outputs")
+	c.want("=")
+	u.outputs = c.tensorList("{", "}")
+	c.done()
+	if _, twice := d.units[name]; twice {
+		r.errorf(u.pos, "%s is printed twice", brief(name))
+	}
+	d.units[name] = u
+	r.kernel(u)
+}
+
+// kernel reads "%kernel {", statements, "}".
+func (r *reader) kernel(u *unit) {
+	for r.next < len(r.lines) && isPreamble(r.lines[r.next].text) {
+		r.next++ // the unit's inputs and outputs, which its first line named
+	}
+	if r.next >= len(r.lines) || !strings.HasPrefix(r.lines[r.next].text, kernel) {
+		r.errorf(u.pos, "this HostUnit has no %%kernel").Help = "copy the dump with what it prints of its HostUnits"
+		return
+	}
+	r.next++
+	for r.next < len(r.lines) && !isSection(r.lines[r.next].text) {
+		l := &r.lines[r.next]
+		r.next++
+		list := r.statements(l, 1)
+		for _, s := range list {
+			if s.kind != stCompute && s.kind != stSlice && s.kind != stAlias {
+				r.errorf(s.pos, "a kernel computes, and this does something else")
+			}
+		}
+		u.body = append(u.body, list...)
+	}
+	if r.next < len(r.lines) && strings.HasPrefix(r.lines[r.next].text, "}") {
+		r.next++
+		return
+	}
+	r.errorf(u.pos, "this HostUnit's %%kernel has no end").Help = "copy all of the dump"
+}
+
+func isPreamble(s string) bool {
+	return s == "Inputs:" || s == "Outputs:" || len(s) > 1 && s[0] == 'T' && isDigit(s[1]) && !strings.Contains(s, "=")
+}

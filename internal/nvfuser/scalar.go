@@ -1,0 +1,295 @@
+package nvfuser
+
+import (
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file turns printed integer expressions into index expressions.
+
+const (
+	numberOfStreams = "numberOfStreams"
+	// maxInline bounds an index definition that is written out where no let can
+	// stand: in a type of the signature.
+	maxInline = 200
+)
+
+// String returns the expression in one notation, for comparing.
+func (s *scalar) String() string {
+	var b strings.Builder
+	s.write(&b)
+	return b.String()
+}
+
+func (s *scalar) write(b *strings.Builder) {
+	switch {
+	case s == nil:
+	case s.op != "":
+		b.WriteString(s.op)
+		b.WriteByte('(')
+		for i, a := range s.args {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			a.write(b)
+		}
+		b.WriteByte(')')
+	case s.name != "":
+		b.WriteString(s.name)
+	default:
+		b.WriteString(strconv.FormatInt(s.val, 10))
+	}
+}
+
+// names calls see for every name in s.
+func (s *scalar) names(see func(*scalar)) {
+	if s == nil {
+		return
+	}
+	if s.op == "" && s.name != "" {
+		see(s)
+	}
+	for _, a := range s.args {
+		a.names(see)
+	}
+}
+
+func num(pos ir.Pos, v int64) *ir.Expr { return &ir.Expr{Kind: ir.ExprInt, Pos: pos, Val: v} }
+
+func bin(k ir.ExprKind, a, b *ir.Expr) *ir.Expr {
+	e := ir.Bin(k, a, b)
+	if a.Kind == ir.ExprInt && b.Kind == ir.ExprInt {
+		if v, err := e.Eval(nil); err == nil {
+			return num(a.Pos, v)
+		}
+	}
+	return e
+}
+
+// expr translates s where the block at hand is; an index that is defined gets
+// a let there.
+func (t *translator) expr(s *scalar) *ir.Expr {
+	switch {
+	case s == nil:
+		return num(ir.Pos{}, 0)
+	case s.isInt():
+		return num(s.pos, s.val)
+	case s.op == "":
+		return t.name(s)
+	}
+	args := make([]*ir.Expr, len(s.args))
+	for i, a := range s.args {
+		args[i] = t.expr(a)
+	}
+	return t.apply(s, args)
+}
+
+func (t *translator) apply(s *scalar, x []*ir.Expr) *ir.Expr {
+	switch s.op {
+	case "+":
+		return bin(ir.ExprAdd, x[0], x[1])
+	case "-":
+		return bin(ir.ExprSub, x[0], x[1])
+	case "*":
+		return bin(ir.ExprMul, x[0], x[1])
+	case "/":
+		return t.truncated(ir.ExprFloorDiv, s, x)
+	case "%":
+		return t.truncated(ir.ExprMod, s, x)
+	case "ceilDiv":
+		return bin(ir.ExprCeilDiv, x[0], x[1])
+	case "max", "fmax":
+		return bin(ir.ExprMax, x[0], x[1])
+	case "min", "fmin":
+		return bin(ir.ExprMin, x[0], x[1])
+	case "neg":
+		return negated(x[0])
+	case "abs":
+		return bin(ir.ExprMax, x[0], negated(x[0]))
+	case "where":
+		c := t.truth(s.args[0], x[0])
+		return bin(ir.ExprAdd, bin(ir.ExprMul, c, x[1]), bin(ir.ExprMul, not(c), x[2]))
+	case "&&":
+		return bin(ir.ExprMin, t.truth(s.args[0], x[0]), t.truth(s.args[1], x[1]))
+	case "||":
+		return bin(ir.ExprMax, t.truth(s.args[0], x[0]), t.truth(s.args[1], x[1]))
+	case "!":
+		return not(t.truth(s.args[0], x[0]))
+	}
+	return compared(s.op, x[0], x[1])
+}
+
+func negated(x *ir.Expr) *ir.Expr { return bin(ir.ExprSub, num(x.Pos, 0), x) }
+func not(x *ir.Expr) *ir.Expr     { return bin(ir.ExprSub, num(x.Pos, 1), x) }
+
+// compared returns 1 where a op b holds, else 0.
+func compared(op string, a, b *ir.Expr) *ir.Expr {
+	less := func(a, b *ir.Expr) *ir.Expr { // min(1, max(0, b - a))
+		return bin(ir.ExprMin, num(a.Pos, 1), bin(ir.ExprMax, num(a.Pos, 0), bin(ir.ExprSub, b, a)))
+	}
+	switch op {
+	case "<":
+		return less(a, b)
+	case ">":
+		return less(b, a)
+	case "<=":
+		return not(less(b, a))
+	case ">=":
+		return not(less(a, b))
+	}
+	differ := bin(ir.ExprMax, less(a, b), less(b, a))
+	if op == "!=" {
+		return differ
+	}
+	return not(differ)
+}
+
+var comparisons = map[string]ir.Cmp{"==": ir.EQ, "!=": ir.NE, "<": ir.LT, "<=": ir.LE, ">": ir.GT, ">=": ir.GE}
+
+// truth makes 0 or 1 of an expression that is used as a condition.
+func (t *translator) truth(s *scalar, x *ir.Expr) *ir.Expr {
+	if _, ok := comparisons[s.op]; ok || s.op == "&&" || s.op == "||" || s.op == "!" {
+		return x
+	}
+	return compared("!=", x, num(x.Pos, 0))
+}
+
+// truncated translates C's % and /, which round towards zero. They are mod and
+// floordiv where the first operand is surely not negative.
+func (t *translator) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
+	budget := maxInline
+	if r := t.rangeOf(s.args[0], &budget); r.hasLo && r.lo >= 0 {
+		return bin(k, x[0], x[1])
+	}
+	zero := num(s.pos, 0)
+	return bin(ir.ExprSub,
+		bin(k, bin(ir.ExprMax, x[0], zero), x[1]),
+		bin(k, bin(ir.ExprMax, negated(x[0]), zero), x[1]))
+}
+
+// name translates a name: what the runtime knows, a loop variable, a defined
+// index, an extent's symbol.
+func (t *translator) name(s *scalar) *ir.Expr {
+	switch {
+	case s.name == "rank" || s.name == "deviceIdx.x":
+		return &ir.Expr{Kind: ir.ExprRank, Pos: s.pos, Name: ir.WorldAxis}
+	case s.name == numberOfStreams:
+		t.streamsDim = true
+		return &ir.Expr{Kind: ir.ExprName, Pos: s.pos, Name: numberOfStreams}
+	case t.loop(s.name) != nil:
+		return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: s.name}
+	case t.defs[s.name] != nil:
+		return t.defined(s)
+	case t.symbols[s.name] != nil:
+		return &ir.Expr{Kind: ir.ExprName, Pos: s.pos, Name: s.name}
+	}
+	t.undefined(s)
+	return num(s.pos, 0)
+}
+
+// undefined reports an index that nothing defines, once.
+func (t *translator) undefined(s *scalar) {
+	if t.missing[s.name] {
+		return
+	}
+	t.missing[s.name] = true
+	d := t.errorf(s.pos, "the index %s is used and never defined", brief(s.name))
+	d.Notes = append(d.Notes, ir.Note{Message: "nvFuser prints \"" + defsWord + "\" since its pull request 5327; in older dumps they are missing"})
+	example := "rank"
+	if n := len(t.loops); n > 0 {
+		example = "(rank+" + t.loops[n-1].name + ")"
+	}
+	d.Help = "print the dump anew, or say what it is: --define '" + brief(s.name) + "=" + example + "%" + strconv.FormatInt(t.world, 10) + "', for example"
+}
+
+// defined returns a defined index: a let in the block at hand, or, outside of
+// the function's body, its definition written out.
+func (t *translator) defined(s *scalar) *ir.Expr {
+	for b := t.blk; b != nil; b = b.parent {
+		if b.lets[s.name] {
+			return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: s.name}
+		}
+	}
+	if t.defining[s.name] {
+		t.errorf(s.pos, "the index %s is defined by itself", brief(s.name))
+		return num(s.pos, 0)
+	}
+	if t.defining[s.name] = true; len(t.defining) > maxNest {
+		t.errorf(s.pos, "definitions of indices build on each other more than %d deep", maxNest)
+		delete(t.defining, s.name)
+		return num(s.pos, 0)
+	}
+	e := t.expr(t.defs[s.name])
+	delete(t.defining, s.name)
+	if t.blk == nil {
+		if t.inlined++; t.inlined > maxInline {
+			t.errorf(s.pos, "the extents are made of too many definitions of indices")
+		}
+		return e
+	}
+	t.blk.lets[s.name] = true
+	pos := t.defs[s.name].pos
+	t.define(t.blk, &ir.Stmt{Op: ir.OpLet, Pos: pos, Results: []ir.Name{{Pos: pos, Text: t.fresh(s.name)}}, Exprs: []*ir.Expr{e}})
+	return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: s.name}
+}
+
+// span is what is known of an expression's values.
+type span struct {
+	lo, hi       int64
+	hasLo, hasHi bool
+}
+
+func exactly(v int64) span { return span{v, v, true, true} }
+
+// small bounds values whose sums and products cannot overflow.
+const small = 1 << 30
+
+// rangeOf bounds an expression's values; budget bounds the work.
+func (t *translator) rangeOf(s *scalar, budget *int) span {
+	if *budget--; *budget < 0 {
+		return span{}
+	}
+	switch {
+	case s.isInt():
+		return exactly(s.val)
+	case s.op == "":
+		return t.rangeOfName(s, budget)
+	case len(s.args) != 2:
+		return span{}
+	}
+	a, b := t.rangeOf(s.args[0], budget), t.rangeOf(s.args[1], budget)
+	if max(a.lo, -a.lo, a.hi, -a.hi, b.lo, -b.lo, b.hi, -b.hi) > small {
+		return span{}
+	}
+	positive := a.hasLo && a.lo >= 0 && b.hasLo && b.lo >= 0
+	switch s.op {
+	case "+":
+		return span{a.lo + b.lo, a.hi + b.hi, a.hasLo && b.hasLo, a.hasHi && b.hasHi}
+	case "-":
+		return span{a.lo - b.hi, a.hi - b.lo, a.hasLo && b.hasHi, a.hasHi && b.hasLo}
+	case "*":
+		return span{a.lo * b.lo, a.hi * b.hi, positive, positive && a.hasHi && b.hasHi}
+	case "%":
+		return span{0, b.hi - 1, positive, positive && b.hasHi}
+	case "/", "ceilDiv":
+		return span{0, a.hi, positive, positive && a.hasHi}
+	case "max", "fmax":
+		return span{max(a.lo, b.lo), max(a.hi, b.hi), a.hasLo && b.hasLo, a.hasHi && b.hasHi}
+	}
+	return span{}
+}
+
+func (t *translator) rangeOfName(s *scalar, budget *int) span {
+	switch l := t.loop(s.name); {
+	case s.name == "rank" || s.name == "deviceIdx.x":
+		return span{0, t.world - 1, true, true}
+	case l != nil:
+		from, to := t.rangeOf(l.lo, budget), t.rangeOf(l.hi, budget)
+		return span{from.lo, to.hi - 1, from.hasLo, to.hasHi}
+	case t.defs[s.name] != nil:
+		return t.rangeOf(t.defs[s.name], budget)
+	}
+	return span{lo: 0, hasLo: t.symbols[s.name] != nil || s.name == numberOfStreams}
+}
