@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/ir"
 )
@@ -16,6 +17,13 @@ var ErrInput = exec.ErrInput
 // MismatchError is wrapped by what a run returns when ranks that should hold the
 // same part of a result do not: mostly a wait that the program lacks.
 type MismatchError = exec.MismatchError
+
+// IsDeadlock reports whether err says that a run could not go on because every
+// stream waited for another: the program is wrong, not the machine.
+func IsDeadlock(err error) bool {
+	var d *device.Deadlock
+	return errors.As(err, &d)
+}
 
 // Strategies lists what LowerOptions.Strategy and LoadOptions.Strategy accept.
 func Strategies() []string { return compile.Strategies }

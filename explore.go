@@ -7,7 +7,6 @@ import (
 
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
-	"hocket.example/hocket/internal/tensor"
 )
 
 // ExploreOptions choose the schedules that Explore tries.
@@ -24,13 +23,9 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if len(batch) == 0 {
 		return nil
 	}
-	ins := make([]map[string]*tensor.Tensor, len(batch))
-	for i, a := range batch {
-		in, err := m.arguments(a)
-		if err != nil {
-			return err
-		}
-		ins[i] = in
+	ins, err := m.batched(batch)
+	if err != nil {
+		return err
 	}
 	b, err := m.dimsOf(ins[0])
 	if err != nil {

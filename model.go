@@ -142,16 +142,12 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
+	ins, err := m.batched(batch)
+	if err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ins := make([]map[string]*tensor.Tensor, len(batch))
-	for i, a := range batch {
-		in, err := m.arguments(a)
-		if err != nil {
-			return nil, err
-		}
-		ins[i] = in
-	}
 	binding, err := m.dimsOf(ins[0])
 	if err != nil {
 		return nil, err
@@ -182,8 +178,23 @@ func (m *Model) failed(l *loaded, err error) error {
 	return errors.Join(err, l.prog.Close())
 }
 
+// batched gives the arguments of every run of a batch.
+func (m *Model) batched(batch []Args) ([]map[string]*tensor.Tensor, error) {
+	ins := make([]map[string]*tensor.Tensor, len(batch))
+	for i, a := range batch {
+		in, err := m.arguments(a)
+		if err != nil {
+			return nil, err
+		}
+		ins[i] = in
+	}
+	return ins, nil
+}
+
 // arguments joins bound parameters and a run's arguments.
 func (m *Model) arguments(a Args) (map[string]*tensor.Tensor, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	in := map[string]*tensor.Tensor{}
 	for name, t := range m.bound {
 		in[name] = t.host()

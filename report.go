@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -142,7 +143,11 @@ func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
 // communication.
 func (r *Report) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "ops\t%d on %d ranks\n", r.Ops, r.Ranks)
+	ranks := "ranks"
+	if r.Ranks == 1 {
+		ranks = "rank"
+	}
+	fmt.Fprintf(tw, "ops\t%d on %d %s\n", r.Ops, r.Ranks, ranks)
 	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", Bytes(r.Bytes))
 	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once\n", Bytes(r.Memory.Peak), Bytes(r.Memory.Bound))
 	for _, o := range r.Overlap {
@@ -173,17 +178,7 @@ func (r *Report) WriteTrace(w io.Writer) error {
 }
 
 // Bytes prints a number of bytes with a binary unit: "1.5 MiB".
-func Bytes(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(units)-1 {
-		v, u = v/1024, u+1
-	}
-	if u == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[u])
-}
+func Bytes(n int64) string { return tensor.Size(n) }
 
 func duration(ns int64) string {
 	switch {

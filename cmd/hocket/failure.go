@@ -108,6 +108,8 @@ func ofMachine(err error) error {
 		return &failure{code: exitUsage, kind: "input", err: err}
 	case errors.Is(err, hocket.ErrDiffers), errors.As(err, &mismatch):
 		return &failure{code: exitHocket, kind: "differs", err: err}
+	case hocket.IsDeadlock(err):
+		return &failure{code: exitProgram, kind: "deadlock", err: err}
 	}
 	return &failure{code: exitMachine, kind: "machine", err: err}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"time"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -15,7 +16,33 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	ctx, stop := interruptible()
 	defer stop()
 	a := newApp(args, stdin, stdout, stderr)
-	return a.finish(ctx, a.execute(ctx, args))
+	done := make(chan error, 1)
+	go func() { done <- a.execute(ctx, args) }()
+	if err, ended := await(ctx, done, grace); ended {
+		return a.finish(ctx, err)
+	}
+	// The command is still at work on what a was: say so in another's name.
+	return newApp(args, stdin, stdout, stderr).finish(ctx, ctx.Err())
+}
+
+// grace is how long an interrupted command may take to stop what it started;
+// planning and evaluating look at the context too rarely to be waited for.
+const grace = 500 * time.Millisecond
+
+// await returns how the command ended; false when it was interrupted and did
+// not end within the grace.
+func await(ctx context.Context, done <-chan error, grace time.Duration) (error, bool) {
+	select {
+	case err := <-done:
+		return err, true
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err, true
+	case <-time.After(grace):
+		return nil, false
+	}
 }
 
 // interruptible returns a context that the first interrupt cancels. The second

@@ -91,7 +91,7 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 func (j *job) failed(seed int64, err error) error {
 	err = ofMachine(err)
 	var f *failure
-	if !errors.As(err, &f) || f.kind != "differs" && f.kind != "machine" {
+	if !errors.As(err, &f) || f.kind != "differs" && f.kind != "deadlock" && f.kind != "machine" {
 		return err
 	}
 	if f.kind == "differs" {

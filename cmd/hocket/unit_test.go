@@ -10,8 +10,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
@@ -158,6 +160,7 @@ func TestClassify(t *testing.T) {
 		{ofMachine(wrong), exitProgram},
 		{ofMachine(fmt.Errorf("x: %w", hocket.ErrDiffers)), exitHocket},
 		{ofMachine(fmt.Errorf("x: %w", &hocket.MismatchError{})), exitHocket},
+		{ofMachine(fmt.Errorf("x: %w", &device.Deadlock{})), exitProgram},
 		{ofMachine(&ir.Diagnostic{Kind: "lifetime"}), exitProgram},
 		{ofReference(&ir.Diagnostic{Kind: "lifetime"}), exitProgram},
 		{ofReference(&ir.Diagnostic{Kind: "limit"}), exitMachine},
@@ -190,5 +193,25 @@ func TestQuoted(t *testing.T) {
 		if got := quoted(s); got != want {
 			t.Errorf("%q: %s, want %s", s, got, want)
 		}
+	}
+}
+
+// An interrupted command that does not look at its context is left behind; one
+// that does may say how it ended.
+func TestAwait(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	cancel()
+	if _, ended := await(ctx, done, time.Millisecond); ended {
+		t.Error("what goes on has ended")
+	}
+	want := errors.New("stopped")
+	time.AfterFunc(time.Millisecond, func() { done <- want })
+	if err, ended := await(ctx, done, time.Minute); !ended || err != want {
+		t.Errorf("%v, %v", err, ended)
+	}
+	done <- want
+	if err, ended := await(context.Background(), done, 0); !ended || err != want {
+		t.Errorf("%v, %v", err, ended)
 	}
 }

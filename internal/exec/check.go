@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
@@ -13,12 +12,9 @@ import (
 // check reports what would make a plan impossible to run: indices out of
 // range, tensors outside their buffers, events and signals that do not add up.
 // It does not judge whether the plan is right; that is the checker's part.
-func check(p *plan.Plan, caps device.Caps) error {
+func check(p *plan.Plan) error {
 	if p.Ranks < 1 {
 		return fmt.Errorf("it is for %d ranks", p.Ranks)
-	}
-	if p.Ranks > caps.MaxRanks {
-		return fmt.Errorf("it needs %d ranks; the machine has %d: %w", p.Ranks, caps.MaxRanks, device.ErrUnsupported)
 	}
 	c := &checker{p: p, inputs: held(p.Inputs), outputs: held(p.Outputs)}
 	for _, f := range []func() error{c.streams, c.buffers, c.counters, c.channels, c.colls, c.pairs, c.ios, c.cmds, c.totals} {

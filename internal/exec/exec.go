@@ -82,7 +82,10 @@ type Program struct {
 // what runs is aborted and the program is unusable. On error nothing is left
 // behind.
 func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Program, error) {
-	if err := check(p, m.Caps()); err != nil {
+	if most := m.Caps().MaxRanks; p.Ranks > most {
+		return nil, fmt.Errorf("%s is to run on %d ranks, and this machine has at most %d: %w", p.Func, p.Ranks, most, device.ErrUnsupported)
+	}
+	if err := check(p); err != nil {
 		return nil, fmt.Errorf("malformed plan of %s: %w", p.Func, err)
 	}
 	world, err := m.Open(ctx, p.Ranks)

@@ -359,7 +359,7 @@ func TestTimeout(t *testing.T) {
 func TestBudget(t *testing.T) {
 	p := chunked(2, "")
 	_, err := Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: p.ArenaBytes + 100})
-	const want = "the plan needs 2560 bytes of device memory on each rank (arena 1536, staging of collectives 1024), but the budget is 1636"
+	const want = "the plan needs 2.5 KiB of device memory on each rank (arena 1.5 KiB, staging of collectives 1.0 KiB), but the budget is 1.6 KiB"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

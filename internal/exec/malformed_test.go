@@ -31,7 +31,7 @@ func TestMalformed(t *testing.T) {
 		want   string
 	}{
 		"ranks":          {func(p *plan.Plan) { p.Ranks = 0 }, "it is for 0 ranks"},
-		"too many ranks": {func(p *plan.Plan) { p.Ranks = 1 << 20 }, "the machine has 256"},
+		"too many ranks": {func(p *plan.Plan) { p.Ranks = 1 << 20 }, "this machine has at most 256"},
 		"main":           {func(p *plan.Plan) { p.Main[1] = p.Main[0] }, "the main stream of rank 1 is not one of its streams"},
 		"buffer":         {func(p *plan.Plan) { p.Buffers[1].Offset = 1 << 40 }, "leaves the arena"},
 		"ref":            {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Off = 1 << 20 }, "leaves buffer %x"},

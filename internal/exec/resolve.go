@@ -8,6 +8,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
@@ -81,8 +82,8 @@ func (p *Program) makeCounters() error {
 func (p *Program) afford() error {
 	need := p.plan.ArenaBytes + p.memory.staging
 	if p.opts.MaxArena > 0 && need > p.opts.MaxArena {
-		return fmt.Errorf("the plan needs %d bytes of device memory on each rank (arena %d, staging of collectives %d), but the budget is %d",
-			need, p.plan.ArenaBytes, p.memory.staging, p.opts.MaxArena)
+		return fmt.Errorf("the plan needs %s of device memory on each rank (arena %s, staging of collectives %s), but the budget is %s",
+			tensor.Size(need), tensor.Size(p.plan.ArenaBytes), tensor.Size(p.memory.staging), tensor.Size(p.opts.MaxArena))
 	}
 	return nil
 }
@@ -94,7 +95,7 @@ func (p *Program) reserveArenas() error {
 	for r := range p.plan.Ranks {
 		mem, err := p.world.Device(r).Alloc(max(p.plan.ArenaBytes, plan.Align), device.Shared)
 		if err != nil {
-			return fmt.Errorf("the arena of rank %d, %d bytes: %w", r, p.plan.ArenaBytes, err)
+			return fmt.Errorf("the arena of rank %d, %s: %w", r, tensor.Size(p.plan.ArenaBytes), err)
 		}
 		p.memory.arenas = append(p.memory.arenas, mem)
 	}
@@ -114,7 +115,7 @@ func (p *Program) view(r plan.Ref) (device.View, error) {
 	if p.memory.host[at] == nil {
 		mem, err := p.world.Device(int(r.Rank)).Alloc(max(b.Bytes, plan.Align), device.Pinned)
 		if err != nil {
-			return v, fmt.Errorf("host buffer %s of rank %d, %d bytes: %w", b.Name, r.Rank, b.Bytes, err)
+			return v, fmt.Errorf("host buffer %s of rank %d, %s: %w", b.Name, r.Rank, tensor.Size(b.Bytes), err)
 		}
 		p.memory.host[at] = mem
 	}

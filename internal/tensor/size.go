@@ -76,3 +76,16 @@ func valid(dt ir.DType) bool {
 	}
 	return false
 }
+
+// Size prints a number of bytes with a binary unit: "1.5 MiB".
+func Size(bytes int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, u := float64(bytes), 0
+	for v >= 1024 && u < len(units)-1 {
+		v, u = v/1024, u+1
+	}
+	if u == 0 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[u])
+}
