@@ -108,6 +108,21 @@ func TestTensorOps(t *testing.T) {
 	}
 }
 
+// TestTensorOpsOnSubMesh places what ops keep on two of four ranks.
+func TestTensorOpsOnSubMesh(t *testing.T) {
+	runTensorOps(t, `mesh tp[4]
+mesh d[2] = {3 1}
+func f(%ids: i32[6], %table: f32[8/d, 4] @d, %w: f32[4/tp], %q: f32[2, 4/tp, 4]) -> (f32[6, 4], f32[12, 4/tp], f32[2, 4/d, 4] @d) {
+  %x = embedding %ids, %table
+  %y = rms_norm %x, %w
+  %z = softmax %y, axis=0
+  %c = concat %z, %y
+  %k: f32[2, 4/d, 4] @d = reshard %q
+  %a = attention %k, %q, %k
+  return %z, %c, %a
+}`)
+}
+
 func runTensorOps(t *testing.T, src string) {
 	t.Helper()
 	ctx := context.Background()

@@ -110,6 +110,50 @@ func f(%x: f32[6, 4]) -> f32[] {
 		"main output d %d f32[]")
 }
 
+func TestDefaultsAndParts(t *testing.T) {
+	p, _ := mustPlan(t, `
+mesh dp[2] tp[2]
+func f(%x: f32[6, 4], %ids: i32[6], %table: f32[8/(dp,tp), 4], %q: f32[3, 2, 4]) -> f32[6, 4] {
+  %s = softmax %x
+  %t = softmax %s, axis=0
+  %w = sum %t, axis=0
+  %r = rms_norm %t, %w
+  %l = layer_norm %r, %w, %w, eps=0.5
+  %a = attention %q, %q, %q, causal=true
+  %b = attention %a, %q, %q, scale=2
+  %e: f32[6, 4] partial(dp, sum) partial(tp, sum) = embedding %ids, %table
+  %g = all_reduce %e, over=(dp, tp), op=sum
+  %c = concat %l, %g
+  %d = concat %l, %g, axis=1
+  %one = reshape %w, shape=(4, 1)
+  %x3 = broadcast %one, shape=(2, 4, 6)
+  %acc = alloc f32[6]
+  reduce_slots %x, axis=1, 1..3 into %acc
+  reduce_slots %x, axis=1, 3..4 into %acc, resume=true
+  %x2 = alloc f32[6, 4]
+  embedding %ids, %x into %x2, first=rank(tp), of=10
+  return %g
+}
+`, ir.Binding{})
+	wantLines(t, p, 3,
+		"main softmax axes=[1] %x f32[6 4] -> %s f32[6 4]",
+		"main softmax axes=[0] %s f32[6 4] -> %t f32[6 4]",
+		"main sum axes=[0] %t f32[6 4] -> %w f32[4]",
+		"main rms_norm 1e-06 %t f32[6 4], %w f32[4] -> %r f32[6 4]",
+		"main layer_norm 0.5 %r f32[6 4], %w f32[4], %w f32[4] -> %l f32[6 4]",
+		"main attention 0.5 causal %q f32[3 2 4], %q f32[3 2 4], %q f32[3 2 4] -> %a f32[3 2 4]",
+		"main attention 2 %a f32[3 2 4], %q f32[3 2 4], %q f32[3 2 4] -> %b f32[3 2 4]",
+		"main embedding rows 6.. of 8 %ids i32[6], %table f32[2 4] -> %e f32[6 4]",
+		"main all_reduce channel 0.0 sum %e f32[6 4] -> %g f32[6 4]",
+		"main concat axes=[0] %l f32[6 4], %g f32[6 4] -> %c f32[12 4]",
+		"main concat axes=[1] %l f32[6 4], %g f32[6 4] -> %d f32[6 8]",
+		"main broadcast %w f32[2 4 6] strides [0 1 0] -> %x3 f32[2 4 6]",
+		"main reduce_slots axes=[1] %x+4 f32[6 2] strides [4 1] -> %acc f32[6]",
+		"main reduce_slots axes=[1] %x+12 f32[6 1] strides [4 1], %acc f32[6] -> %acc f32[6]",
+		"main embedding rows 1.. of 10 %ids i32[6], %x f32[6 4] -> %x2 f32[6 4]",
+		"main output g %g f32[6 4]")
+}
+
 func TestCollectivesOnBuffers(t *testing.T) {
 	p, _ := mustPlan(t, `
 mesh tp[3]

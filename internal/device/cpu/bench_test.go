@@ -111,6 +111,36 @@ func BenchmarkSum(b *testing.B) {
 	}
 }
 
+func BenchmarkRows(b *testing.B) {
+	const n = 1024
+	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
+		for _, op := range []ir.Op{ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm} {
+			b.Run(fmt.Sprintf("%s/%s", op, dt), func(b *testing.B) {
+				m := newBench(b, cpu.Concurrent)
+				x, w := m.tensor(dt, n, n), m.tensor(dt, n)
+				k := device.Kernel{Op: op, Axes: []int{1}, Value: 1e-6, Ins: []device.View{x, w, w}[:op.Info().MinArgs], Outs: []device.View{m.tensor(dt, n, n)}}
+				for b.Loop() {
+					m.run(k)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkAttention(b *testing.B) {
+	const t, h, d = 256, 8, 64
+	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
+		b.Run(dt.String(), func(b *testing.B) {
+			m := newBench(b, cpu.Concurrent)
+			k := device.Kernel{Op: ir.OpAttention, Value: 0.125, Causal: true, Ins: []device.View{m.tensor(dt, t, h, d), m.tensor(dt, t, h/4, d), m.tensor(dt, t, h/4, d)}, Outs: []device.View{m.tensor(dt, t, h, d)}}
+			for b.Loop() {
+				m.run(k)
+			}
+			b.ReportMetric(2*t*t*h*d*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+		})
+	}
+}
+
 func BenchmarkReduction(b *testing.B) {
 	const n = 1 << 20
 	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
