@@ -4,7 +4,7 @@
 run: ; go run ./cmd/hocket run --compare examples/row_parallel.hkt
 test: ; go test ./...
 check: ; bash .ci/run
-bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner
+bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify
 fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt
 cover: ; go test -coverprofile cover.out ./... && go tool cover -func cover.out | tail -1
 update: ; go test ./... -update
