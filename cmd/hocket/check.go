@@ -28,7 +28,7 @@ data races, so a program in which nothing wrong is found exits with 5.`,
 		if err != nil {
 			return err
 		}
-		p, err := a.parseProgram(c.Context(), args[0])
+		p, err := a.parseProgram(c.Context(), args[0], &b)
 		if err != nil {
 			a.refuted(err)
 			return err

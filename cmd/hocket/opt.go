@@ -44,7 +44,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		if err := o.check(); err != nil {
 			return err
 		}
-		p, err := a.parseProgram(c.Context(), args[0])
+		p, err := a.parseProgram(c.Context(), args[0], &b)
 		if err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"hocket.example/hocket"
 )
@@ -16,27 +15,24 @@ const maxProgram = 64 << 20
 
 const stdinName = "<stdin>"
 
-// parseProgram reads and parses the program that arg names.
-func (a *app) parseProgram(ctx context.Context, arg string) (*hocket.Program, error) {
+// parseProgram reads and parses the program that arg names. The definitions of
+// a dump's indices are taken out of b: they are part of the program.
+func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return nil, err
 	}
-	if isDump(src) {
-		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s is an nvFuser Host IR dump, and importing dumps is not in this build", name)}
-		return nil, f.helping("write the program in hocket's own language: docs/language.md")
+	var p *hocket.Program
+	if hocket.IsDump(src) {
+		p, b.Defines, err = hocket.Import(name, src, b.Defines)
+	} else {
+		p, err = hocket.Parse(name, src)
 	}
-	p, err := hocket.Parse(name, src)
 	if err != nil {
 		return nil, err
 	}
 	a.warnings = p.Warnings()
 	return p, nil
-}
-
-// isDump knows a dump by its first line.
-func isDump(src string) bool {
-	return strings.HasPrefix(strings.TrimLeft(src, " \t\r\n"), "%HostIrContainer")
 }
 
 // readProgram returns the text of a file, or of standard input for "-", and

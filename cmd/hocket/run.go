@@ -67,7 +67,7 @@ An input is one of
 		if err != nil {
 			return err
 		}
-		p, err := a.parseProgram(c.Context(), args[0])
+		p, err := a.parseProgram(c.Context(), args[0], &b)
 		if err != nil {
 			return err
 		}

@@ -252,14 +252,15 @@ func (t *translator) finish(f *ir.Func) {
 	f.Comments.Lead = []ir.Comment{{Text: " From " + t.source() + ". Line numbers are those of the dump."}}
 }
 
-// source names the dump in a comment, which must stay one line.
+// source names the dump's file in a comment, which must stay one line.
 func (t *translator) source() string {
+	name := t.prog.File[strings.LastIndexAny(t.prog.File, `/\`)+1:]
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return '?'
 		}
 		return r
-	}, t.prog.File)
+	}, strings.ToValidUTF8(name, "?"))
 }
 
 // writable makes an input's local view one of a buffer, which an inout

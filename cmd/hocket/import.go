@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+func (a *app) importCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "import DUMP [flags]",
+		Short: "Turn an nvFuser Host IR dump into a program",
+		Long: `Reads the Host IR that nvFuser prints (NVFUSER_DUMP=host_ir) and prints it as a
+program in hocket's own language; comments name the lines of the dump. Dims that
+the command line gives become defaults of the program.
+
+run, check and opt take dumps as they are. Indices that a dump uses and does not
+define are given with --define, in the dump's own notation.`,
+		Example: `  hocket import host_ir.txt -o host_ir.hkt
+  hocket import host_ir.txt --define 'i84=(rank+streamIdx)%8'`,
+		Args: oneDUMP,
+	}
+	flags := a.addBindFlags(c)
+	out := c.Flags().StringP("output", "o", "", "write to `FILE` instead")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		b, err := flags.binding(c)
+		if err != nil {
+			return err
+		}
+		text, err := a.importDump(c.Context(), args[0], b, flags.set(c))
+		if err != nil {
+			return err
+		}
+		if *out != "" {
+			return writeText(*out, text)
+		}
+		_, err = io.WriteString(a.text, text)
+		return err
+	}
+	return c
+}
+
+// importDump returns the text of a dump as a program. What the command line
+// binds has to fit.
+func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, given bool) (string, error) {
+	name, src, err := a.readProgram(ctx, arg)
+	if err != nil {
+		return "", err
+	}
+	if !hocket.IsDump(src) {
+		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s is no Host IR dump: it does not begin with %%HostIrContainer", name)}
+		return "", f.helping("docs/nvfuser.md says how to get one")
+	}
+	p, rest, err := hocket.Import(name, src, b.Defines)
+	if err != nil {
+		return "", err
+	}
+	a.warnings, b.Defines = p.Warnings(), rest
+	sig, err := bind(p, b)
+	switch {
+	case err == nil:
+		a.out.note(sig)
+		return withDefaults(p.IR(), b, sig.Dims).String(), nil
+	case given && len(openDims(p, b)) == 0 || len(b.Defines) > 0:
+		return "", err
+	}
+	return withDefaults(p.IR(), b, b.Dims).String(), nil
+}
+
+// withDefaults returns p with defaults for the dims that b gives.
+func withDefaults(p *ir.Program, b hocket.Binding, values map[string]int64) *ir.Program {
+	out := *p
+	out.Dims = slices.Clone(p.Dims)
+	set := func(name string) {
+		d := &ir.Dim{Name: name, Default: values[name], HasValue: true}
+		i := slices.IndexFunc(out.Dims, func(d *ir.Dim) bool { return d.Name == name })
+		if i < 0 {
+			out.Dims = append(out.Dims, d)
+		} else {
+			out.Dims[i] = d
+		}
+	}
+	for _, name := range bindingNames(b) {
+		set(name)
+	}
+	return &out
+}
+
+// bindingNames lists the dims that b gives a value, in order.
+func bindingNames(b hocket.Binding) []string {
+	var names []string
+	for name := range b.Dims {
+		names = append(names, name)
+	}
+	for name := range b.Defines {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// oneDUMP refuses command lines that do not name exactly one dump.
+func oneDUMP(c *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("it takes one DUMP: a file, or - for standard input; found %d", len(args)), help: "see hocket import --help"}
+}
