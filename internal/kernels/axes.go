@@ -1,0 +1,262 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// exactGrid is a grid of n blocks.
+func exactGrid(n int64) (uint32, error) {
+	if n > math.MaxInt32 {
+		return 0, fmt.Errorf("%w: %d blocks", device.ErrUnsupported, n)
+	}
+	return uint32(n), nil
+}
+
+// How many elements one thread folds before the rest goes to another part, and
+// how many threads share a long contiguous chain. They set the order of
+// operations, and so the bits.
+const (
+	chainMost = 512
+	warpLeast = 64
+	wideLeast = 2048
+)
+
+// folding is a reduction over axes.
+type folding struct {
+	j      *job
+	fold   string // FoldSum, …
+	kept   []axis // strides of operand and result
+	gone   []axis // strides of the operand
+	outs   int64
+	count  int64
+	dt     ir.DType
+	first  uint64
+	divide int64
+}
+
+// axesOf is sum, max, min or mean over axes, which disappear.
+func axesOf(j *job) ([]launch, error) {
+	if err := j.count(1, 1); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	if j.Op == ir.OpMean {
+		if err := j.floats(); err != nil {
+			return nil, err
+		}
+	}
+	f, err := newFolding(j, j.Ins[0], j.Axes)
+	if err != nil || j.Out.elements() == 0 {
+		return nil, err
+	}
+	if j.Op == ir.OpMean {
+		if f.divide = f.count; f.count == 0 {
+			f.first, f.divide = math.Float64bits(math.NaN()), 0 // 0/0
+		}
+	}
+	return f.passes(j.Ins[0].Addr, ctype(f.dt))
+}
+
+// newFolding checks shapes.
+func newFolding(j *job, in Operand, gone []int) (*folding, error) {
+	f := &folding{j: j, outs: j.Out.elements(), count: 1, dt: in.DType}
+	var kept, shape, keptStrides, goneShape, goneStrides []int64
+	for d, n := range in.Shape {
+		if slices.Contains(gone, d) {
+			goneShape, goneStrides = append(goneShape, n), append(goneStrides, in.Strides[d])
+			f.count *= n
+			continue
+		}
+		kept, shape, keptStrides = append(kept, int64(d)), append(shape, n), append(keptStrides, in.Strides[d])
+	}
+	if len(kept)+len(gone) != len(in.Shape) {
+		return nil, fmt.Errorf("axes %v of a tensor of rank %d", gone, len(in.Shape))
+	}
+	if !slices.Equal(shape, j.Out.Shape) {
+		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v", j.Out.Shape, in.Shape, gone, shape)
+	}
+	f.kept, f.gone = shared(shape, keptStrides, j.Out.Strides), shared(goneShape, goneStrides)
+	f.fold, f.first = foldOf(j.Op, in.DType)
+	return f, nil
+}
+
+// foldOf returns the fold of an op in the sources, and the fold of nothing.
+func foldOf(op ir.Op, dt ir.DType) (fold string, first uint64) {
+	sign := 1
+	switch op {
+	case ir.OpMax:
+		fold, sign = "FoldMax", -1
+	case ir.OpMin:
+		fold = "FoldMin"
+	default:
+		return "FoldSum", 0
+	}
+	switch {
+	case dt == ir.I32 && sign < 0:
+		return fold, uint64(1<<64 - 1<<31)
+	case dt == ir.I32:
+		return fold, math.MaxInt32
+	case dt == ir.I64 && sign < 0:
+		return fold, 1 << 63
+	case dt == ir.I64:
+		return fold, math.MaxInt64
+	}
+	return fold, math.Float64bits(math.Inf(sign))
+}
+
+// passes folds parts of chains side by side into scratch, until one part is a
+// chain.
+func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
+	var all []launch
+	for {
+		s := f.shape(from)
+		if s.parts == 1 {
+			l, err := f.launch(s, f.j.Out.Addr, in, from, ctype(f.dt))
+			return append(all, l), err
+		}
+		acc := f.dt.Accum()
+		to, err := f.j.scratch(s.parts * f.outs * acc.Size())
+		if err != nil {
+			return nil, err
+		}
+		first := *f
+		first.divide = 0
+		first.kept = denseResult(f.kept)
+		l, err := first.launch(s, to, in, from, ctype(acc))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+		// What is left: fold the parts, which lie f.outs elements apart.
+		f.kept, f.gone = partsOf(f.kept), []axis{{s.parts, []int64{f.outs}}}
+		f.count, in, from = s.parts, to, ctype(acc)
+	}
+}
+
+// denseResult gives the kept axes a result in row-major order.
+func denseResult(kept []axis) []axis {
+	out := slices.Clone(kept)
+	for i, s := range rowMajor(extents(kept)) {
+		out[i].s = []int64{kept[i].s[0], s}
+	}
+	return out
+}
+
+// partsOf gives the kept axes an operand in row-major order.
+func partsOf(kept []axis) []axis {
+	out := slices.Clone(kept)
+	for i, s := range rowMajor(extents(kept)) {
+		out[i].s = []int64{s, kept[i].s[1]}
+	}
+	return out
+}
+
+// chains is how results are shared out among threads.
+type chains struct {
+	share      int64 // threads a result
+	v          int64 // partial folds a thread
+	per, parts int64
+}
+
+// shape depends on the reduced axes alone: not on addresses, nor on how many
+// results there are.
+func (f *folding) shape(from string) chains {
+	c := chains{share: 1, v: 1}
+	if len(f.gone) == 1 && f.gone[0].s[0] == 1 && f.count >= warpLeast {
+		c.share, c.v = 32, 16/sizeOf(from)
+		if f.count >= wideLeast {
+			c.share = threads
+		}
+	}
+	c.per = c.share * c.v * chainMost
+	c.parts = max(1, ceil(f.count, c.per))
+	return c
+}
+
+func sizeOf(ct string) int64 {
+	dt, _ := ir.ParseDType(ct)
+	return dt.Size()
+}
+
+func (f *folding) launch(c chains, out, in nvlib.Ptr, from, to string) (launch, error) {
+	kept, err := padded(f.kept, 2)
+	if err != nil {
+		return launch{}, err
+	}
+	gone, err := padded(f.gone, 1)
+	if err != nil {
+		return launch{}, err
+	}
+	var args words
+	args.addr(out, in)
+	args.bits(f.first)
+	args.ints(f.divide, f.outs, f.count, c.per, c.parts)
+	args.ints(extents(kept)...)
+	args.ints(column(kept, 1)...)
+	args.ints(column(kept, 0)...)
+	args.ints(extents(gone)...)
+	args.ints(column(gone, 0)...)
+	wide := f.wide(c, in, from)
+	grid, err := exactGrid(ceil(f.outs*c.parts, threads/c.share))
+	return launch{blocks: grid, args: args, code: code{
+		files: []string{"axes"},
+		symbol: symbol(map[string]string{"FoldSum": "sum", "FoldMax": "max", "FoldMin": "min"}[f.fold], from, to,
+			fmt.Sprintf("k%dr%dg%dv%d%t", len(kept), len(gone), c.share, c.v, wide)),
+		args: fmt.Sprintf("AxesArgs<%d, %d>", len(kept), len(gone)),
+		body: fmt.Sprintf("axes<%s, %s, %s, %d, %d, %d, %d, %t>", f.fold, to, from, len(kept), len(gone), c.share, c.v, wide),
+	}}, err
+}
+
+// wide reports whether each thread's elements can move as one access.
+func (f *folding) wide(c chains, in nvlib.Ptr, from string) bool {
+	if c.v == 1 || uint64(in)%16 != 0 {
+		return false
+	}
+	for _, a := range f.kept {
+		if a.n > 1 && a.s[0]*sizeOf(from)%16 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// slots is the sum of the operand along an axis, in order, which a result that
+// resumes goes on from.
+func slots(j *job) ([]launch, error) {
+	if err := j.count(1, 1); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	d := 0
+	if len(j.Axes) > 0 {
+		d = j.Axes[0]
+	}
+	in := j.Ins[0]
+	if len(j.Axes) > 1 || d < 0 || d >= len(in.Shape) {
+		return nil, fmt.Errorf("axes %v of %v", j.Axes, in.Shape)
+	}
+	if in.Shape[d] == 0 && j.Resume {
+		return nil, nil
+	}
+	if in.Shape[d] == 0 {
+		return elementwise(&job{Problem: Problem{Op: ir.OpFill, Out: j.Out, HasInt: true}})
+	}
+	sum := &job{Problem: Problem{Op: ir.OpAllReduce, Red: ir.Sum, Out: j.Out}, scratch: j.scratch}
+	if j.Resume {
+		sum.Ins = append(sum.Ins, j.Out)
+	}
+	for i := range in.Shape[d] {
+		sum.Ins = append(sum.Ins, in.without(d, i))
+	}
+	return join(sum)
+}

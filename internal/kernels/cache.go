@@ -1,0 +1,131 @@
+package kernels
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Cache keeps machine code on disk, a file for each key. An entry that is cut
+// short, changed or foreign is as good as none: it is compiled again and
+// replaced. A folder that cannot be written costs compilations, nothing else.
+// Several processes may use one folder. A nil Cache keeps nothing.
+type Cache struct {
+	dir    string
+	logger *slog.Logger
+	warned sync.Once
+}
+
+// CacheVariable names the environment variable that holds the cache's folder.
+const CacheVariable = "HOCKET_CACHE"
+
+// OpenCache returns the cache in the folder that HOCKET_CACHE names, else in the
+// user's cache folder; nil where there is neither. logger gets one line when the
+// folder cannot be used; nil is the default logger.
+func OpenCache(logger *slog.Logger) *Cache {
+	if dir := os.Getenv(CacheVariable); dir != "" {
+		return CacheIn(dir, logger)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		(&Cache{logger: logger}).warn(err)
+		return nil
+	}
+	return CacheIn(filepath.Join(dir, "hocket", "kernels"), logger)
+}
+
+// CacheIn returns the cache in a folder, which is made when first written to.
+func CacheIn(dir string, logger *slog.Logger) *Cache { return &Cache{dir: dir, logger: logger} }
+
+// Dir is the folder; empty for a nil Cache.
+func (c *Cache) Dir() string {
+	if c == nil {
+		return ""
+	}
+	return c.dir
+}
+
+// An entry is magic, the key, the length of the code, its hash, the code.
+const magic = "hocket kernel 1\n"
+
+const headBytes = len(magic) + 64 + 8 + sha256.Size
+
+func (c *Cache) path(key string) string { return filepath.Join(c.dir, key+".cubin") }
+
+func (c *Cache) load(key string) ([]byte, bool) {
+	if c == nil {
+		return nil, false
+	}
+	b, err := os.ReadFile(c.path(key))
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			c.warn(err)
+		}
+		return nil, false
+	}
+	return unseal(b, key)
+}
+
+func (c *Cache) store(key string, image []byte) {
+	if c == nil {
+		return
+	}
+	if err := c.write(c.path(key), seal(key, image)); err != nil {
+		c.warn(err)
+	}
+}
+
+// write makes the file appear whole or not at all.
+func (c *Cache) write(path string, b []byte) error {
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(c.dir, "new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func (c *Cache) warn(err error) {
+	c.warned.Do(func() {
+		l := c.logger
+		if l == nil {
+			l = slog.Default()
+		}
+		l.Warn("compiled kernels are not kept on disk", "why", err, "help", fmt.Sprintf("name a writable folder in %s", CacheVariable))
+	})
+}
+
+func seal(key string, image []byte) []byte {
+	sum := sha256.Sum256(image)
+	b := append(make([]byte, 0, headBytes+len(image)), magic...)
+	b = append(b, key...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(image)))
+	return append(append(b, sum[:]...), image...)
+}
+
+func unseal(b []byte, key string) ([]byte, bool) {
+	if len(b) < headBytes || !bytes.HasPrefix(b, []byte(magic+key)) {
+		return nil, false
+	}
+	head, image := b[len(magic)+len(key):headBytes], b[headBytes:]
+	sum := sha256.Sum256(image)
+	ok := binary.LittleEndian.Uint64(head) == uint64(len(image)) && bytes.Equal(head[8:], sum[:])
+	return image, ok && len(image) > 0
+}

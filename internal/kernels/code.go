@@ -1,0 +1,87 @@
+package kernels
+
+import (
+	"embed"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+//go:embed src/*.cuh
+var sources embed.FS
+
+// code is an instance of the templates of a file.
+type code struct {
+	files  []string // without prelude, in order
+	symbol string
+	args   string // the type of the argument: "MapArgs<2, 1>"
+	body   string // the function with its template arguments: "map<OpAdd, …>"
+}
+
+// text is the complete source.
+func (c code) text() string {
+	var b strings.Builder
+	for _, f := range append([]string{"prelude"}, c.files...) {
+		b.WriteString(file(f))
+	}
+	b.WriteString(c.entry())
+	return b.String()
+}
+
+func (c code) entry() string {
+	return fmt.Sprintf("\nKERNEL %s(const %s a) { %s(a); }\n", c.symbol, c.args, c.body)
+}
+
+// file is an embedded source. That every name is there is the tests' business.
+func file(name string) string {
+	b, err := sources.ReadFile("src/" + name + ".cuh")
+	if err != nil {
+		return "#error " + err.Error() + "\n"
+	}
+	return string(b)
+}
+
+// ctype is the name of an element type in sources.
+func ctype(dt ir.DType) string { return dt.String() }
+
+// rawType is an unsigned integer as large as dt: for bits that are only moved.
+func rawType(dt ir.DType) string { return fmt.Sprint("u", 8*dt.Size()) }
+
+// fnType is the type that functions of dt are computed in.
+func fnType(dt ir.DType) string {
+	if dt.Size() == 2 {
+		return "f32"
+	}
+	return "f64"
+}
+
+// words is a kernel's argument: 8 bytes each, in the order of the structure.
+type words []uint64
+
+func (w *words) addr(vs ...nvlib.Ptr) {
+	for _, v := range vs {
+		*w = append(*w, uint64(v))
+	}
+}
+
+func (w *words) bits(v uint64) { *w = append(*w, v) }
+
+func (w *words) ints(vs ...int64) {
+	for _, v := range vs {
+		*w = append(*w, uint64(v))
+	}
+}
+
+func (w *words) float(v float64) { *w = append(*w, math.Float64bits(v)) }
+
+func (w words) bytes() []byte {
+	b := make([]byte, 0, 8*len(w))
+	for _, v := range w {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}

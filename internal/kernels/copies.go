@@ -1,0 +1,157 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// copies is for the operations whose work is in their operand's strides.
+func copies(j *job) ([]launch, error) {
+	if err := j.count(1, 1); err != nil {
+		return nil, err
+	}
+	out, in := j.Out, j.Ins[0]
+	if in.DType != out.DType || in.elements() != out.elements() || j.Op != ir.OpReshape && !slices.Equal(in.Shape, out.Shape) {
+		return nil, fmt.Errorf("%s%v from %s%v", out.DType, out.Shape, in.DType, in.Shape)
+	}
+	if slices.Equal(in.Shape, out.Shape) {
+		return moved(out, in)
+	}
+	return j.reshaped(out, in)
+}
+
+// reshaped copies between shapes: of two views one is usually dense, and then
+// is dense under the other's shape too.
+func (j *job) reshaped(out, in Operand) ([]launch, error) {
+	switch {
+	case in.isDense():
+		in.Shape = out.Shape
+		return moved(out, in.dense(in.Addr))
+	case out.isDense():
+		out.Shape = in.Shape
+		return moved(out.dense(out.Addr), in)
+	}
+	at, err := j.scratch(in.elements() * in.DType.Size())
+	if err != nil {
+		return nil, err
+	}
+	first, err := moved(in.dense(at), in)
+	if err != nil {
+		return nil, err
+	}
+	second, err := moved(out, Operand{DType: out.DType, Shape: out.Shape}.dense(at))
+	return append(first, second...), err
+}
+
+// isDense reports whether elements lie in row-major order without gaps.
+func (o Operand) isDense() bool {
+	for d, s := range rowMajor(o.Shape) {
+		if o.Shape[d] > 1 && o.Strides[d] != s {
+			return false
+		}
+	}
+	return true
+}
+
+// concat copies the operands one after another.
+func concat(j *job) ([]launch, error) {
+	if len(j.Ins) == 0 || len(j.Axes) > 1 {
+		return nil, fmt.Errorf("%d operands along axes %v", len(j.Ins), j.Axes)
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	d := 0
+	if len(j.Axes) == 1 {
+		d = j.Axes[0]
+	}
+	if d < 0 || d >= len(j.Out.Shape) {
+		return nil, fmt.Errorf("axis %d of %v", d, j.Out.Shape)
+	}
+	var all []launch
+	from := int64(0)
+	for i, in := range j.Ins {
+		if len(in.Shape) != len(j.Out.Shape) || from+in.Shape[d] > j.Out.Shape[d] {
+			return nil, fmt.Errorf("operand %d%v at %d of axis %d of %v", i, in.Shape, from, d, j.Out.Shape)
+		}
+		l, err := moved(j.Out.at(d, from, in.Shape[d]), in)
+		if err != nil {
+			return nil, fmt.Errorf("operand %d: %w", i, err)
+		}
+		all = append(all, l...)
+		from += in.Shape[d]
+	}
+	if from != j.Out.Shape[d] {
+		return nil, fmt.Errorf("the operands fill %d of %d along axis %d", from, j.Out.Shape[d], d)
+	}
+	return all, nil
+}
+
+// moved copies between views of one shape.
+func moved(out, in Operand) ([]launch, error) {
+	if !slices.Equal(out.Shape, in.Shape) {
+		return nil, fmt.Errorf("shape %v from %v", out.Shape, in.Shape)
+	}
+	if out.elements() == 0 {
+		return nil, nil
+	}
+	axes := shared(out.Shape, out.Strides, in.Strides)
+	if rows, ok := crossed(axes); ok {
+		l, err := tiled(axes, rows, out, in)
+		return []launch{l}, err
+	}
+	raw := rawType(out.DType)
+	m := mapping{label: "copy", functor: "OpSame", to: raw, from: raw}
+	return m.launches(out, []Operand{in})
+}
+
+// crossed finds the axis along which the source is contiguous, where that is not
+// the one along which the destination is, and both are long enough for tiles.
+func crossed(axes []axis) (rows int, ok bool) {
+	const least = 16
+	last := len(axes) - 1
+	if last < 1 || axes[last].s[0] != 1 || axes[last].s[1] == 1 || axes[last].n < least {
+		return 0, false
+	}
+	for i, a := range axes[:last] {
+		if a.s[1] == 1 && a.n >= least {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// tiled copies square tiles: cols is the last axis, rows the one given.
+func tiled(axes []axis, rows int, out, in Operand) (launch, error) {
+	size := int64(32)
+	if out.DType.Size() == 2 {
+		size = 64
+	}
+	r, c := axes[rows], axes[len(axes)-1]
+	rest := slices.Delete(slices.Clone(axes[:len(axes)-1]), rows, rows+1)
+	rest, err := padded(rest, 2)
+	if err != nil {
+		return launch{}, err
+	}
+	tileRows, tileCols := ceil(r.n, size), ceil(c.n, size)
+	var args words
+	args.addr(out.Addr, in.Addr)
+	args.ints(r.n, c.n, r.s[0], c.s[1], tileRows, tileCols)
+	args.ints(extents(rest)...)
+	args.ints(column(rest, 0)...)
+	args.ints(column(rest, 1)...)
+	blocks := tileRows * tileCols
+	for _, a := range rest {
+		blocks *= a.n
+	}
+	grid, err := exactGrid(blocks)
+	raw := rawType(out.DType)
+	return launch{blocks: grid, args: args, code: code{
+		files:  []string{"tile"},
+		symbol: symbol("transpose", raw, fmt.Sprintf("b%d", len(rest))),
+		args:   fmt.Sprintf("TileArgs<%d>", len(rest)),
+		body:   fmt.Sprintf("tile<%s, %d, %d>", raw, len(rest), size),
+	}}, err
+}

@@ -1,0 +1,305 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// pointwise is an elementwise operation in the sources.
+type pointwise struct {
+	functor  string
+	operands int
+	function bool // a function template of the type it is computed in
+	noInts   bool
+	constant bool
+}
+
+var pointwises = map[ir.Op]pointwise{
+	ir.OpAdd:   {functor: "OpAdd", operands: 2},
+	ir.OpSub:   {functor: "OpSub", operands: 2},
+	ir.OpMul:   {functor: "OpMul", operands: 2},
+	ir.OpDiv:   {functor: "OpDiv", operands: 2, noInts: true},
+	ir.OpNeg:   {functor: "OpNeg", operands: 1},
+	ir.OpScale: {functor: "OpScale", operands: 1, constant: true},
+	ir.OpRelu:  {functor: "OpRelu", operands: 1},
+	ir.OpGelu:  {functor: "OpGelu", operands: 1, function: true, noInts: true},
+	ir.OpSilu:  {functor: "OpSilu", operands: 1, function: true, noInts: true},
+	ir.OpExp:   {functor: "OpExp", operands: 1, function: true, noInts: true},
+	ir.OpRsqrt: {functor: "OpRsqrt", operands: 1, function: true, noInts: true},
+	ir.OpFill:  {functor: "OpFill", constant: true},
+}
+
+func elementwise(j *job) ([]launch, error) {
+	p := pointwises[j.Op]
+	if err := j.count(p.operands, p.operands); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	if p.noInts {
+		if err := j.floats(); err != nil {
+			return nil, err
+		}
+	}
+	functor := p.functor
+	if p.function {
+		functor = fmt.Sprintf("%s<%s>", functor, fnType(j.Out.DType))
+	}
+	var value uint64
+	if p.constant {
+		var err error
+		if value, err = j.constant(); err != nil {
+			return nil, err
+		}
+	}
+	m := mapping{label: j.Op.String(), functor: functor, to: ctype(j.Out.DType), from: ctype(j.Out.DType), value: value}
+	return m.launches(j.Out, j.Ins)
+}
+
+func cast(j *job) ([]launch, error) {
+	if err := j.count(1, 1); err != nil {
+		return nil, err
+	}
+	from, to := j.Ins[0].DType, j.Out.DType
+	if from == to {
+		return moved(j.Out, j.Ins[0])
+	}
+	m := mapping{label: "cast_" + from.String(), functor: "OpCast", to: ctype(to), from: ctype(from)}
+	return m.launches(j.Out, j.Ins)
+}
+
+// join is the reduction of all operands elementwise.
+func join(j *job) ([]launch, error) {
+	const most = 64
+	if len(j.Ins) > most {
+		return nil, fmt.Errorf("%w: %d operands, at most %d", device.ErrUnsupported, len(j.Ins), most)
+	}
+	if err := j.count(1, most); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	n := len(j.Ins)
+	functor := map[ir.Red]string{
+		ir.Sum: fmt.Sprintf("OpFold<FoldSum, %d>", n),
+		ir.Max: fmt.Sprintf("OpFold<FoldMax, %d>", n),
+		ir.Min: fmt.Sprintf("OpFold<FoldMin, %d>", n),
+		ir.Avg: fmt.Sprintf("OpAvg<%d>", n),
+	}[j.Red]
+	dt := ctype(j.Out.DType)
+	m := mapping{label: fmt.Sprintf("join_%s%d", j.Red, n), functor: functor, to: dt, from: dt}
+	l, err := m.launches(j.Out, j.Ins)
+	if !tooLong(err) {
+		return l, err
+	}
+	return j.joinDense(m)
+}
+
+// joinDense is for more strides than an argument holds: operands and result go
+// through dense memory.
+func (j *job) joinDense(m mapping) ([]launch, error) {
+	var all []launch
+	aside := func(o Operand) (Operand, error) {
+		at, err := j.scratch(o.elements() * o.DType.Size())
+		return o.dense(at), err
+	}
+	var ins []Operand
+	for _, in := range j.Ins {
+		tmp, err := aside(in)
+		if err != nil {
+			return nil, err
+		}
+		l, err := moved(tmp, in)
+		if err != nil {
+			return nil, err
+		}
+		ins, all = append(ins, tmp), append(all, l...)
+	}
+	out, err := aside(j.Out)
+	if err != nil {
+		return nil, err
+	}
+	joined, err := m.launches(out, ins)
+	if err != nil {
+		return nil, err
+	}
+	back, err := moved(j.Out, out)
+	return slices.Concat(all, joined, back), err
+}
+
+// mapping is an instance of the template map.
+type mapping struct {
+	label    string // for the symbol
+	functor  string
+	to, from string // element types in sources
+	value    uint64
+}
+
+func (m mapping) launches(out Operand, ins []Operand) ([]launch, error) {
+	strides := [][]int64{out.Strides}
+	for i, in := range ins {
+		if !slices.Equal(in.Shape, out.Shape) {
+			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, out.Shape)
+		}
+		strides = append(strides, in.Strides)
+	}
+	if out.elements() == 0 {
+		return nil, nil
+	}
+	axes := shared(out.Shape, strides...)
+	if len(axes) == 0 { // one element
+		axes = []axis{{1, slices.Repeat([]int64{1}, len(strides))}}
+	}
+	return m.over(axes, append([]Operand{out}, ins...))
+}
+
+// headLeast is how many elements of one dimension are worth a launch of their
+// own when the rest does not fit wide accesses.
+const headLeast = 1 << 12
+
+// over maps operands, the result first, over axes.
+func (m mapping) over(axes []axis, all []Operand) ([]launch, error) {
+	v := width(axes, all)
+	if len(axes) == 1 && v == 1 && axes[0].n >= headLeast {
+		n := axes[0].n / 16 * 16
+		head := []axis{{n, axes[0].s}}
+		if width(head, all) > 1 {
+			return m.split(head, axis{axes[0].n - n, axes[0].s}, all)
+		}
+	}
+	l, err := m.launch(axes, all, v)
+	return []launch{l}, err
+}
+
+func (m mapping) split(head []axis, tail axis, all []Operand) ([]launch, error) {
+	first, err := m.launch(head, all, width(head, all))
+	if err != nil || tail.n == 0 {
+		return []launch{first}, err
+	}
+	rest := slices.Clone(all)
+	for o := range rest {
+		rest[o].Addr += nvlib.Ptr(head[0].n * tail.s[o] * rest[o].DType.Size())
+	}
+	second, err := m.launch([]axis{tail}, rest, 1)
+	return []launch{first, second}, err
+}
+
+// argsMost is how many bytes of arguments every CUDA device takes.
+const argsMost = 4096
+
+type tooLongError struct{ bytes int }
+
+func (e tooLongError) Error() string {
+	return fmt.Sprintf("not supported by this machine: %d bytes of arguments", e.bytes)
+}
+
+func (e tooLongError) Unwrap() error { return device.ErrUnsupported }
+
+func tooLong(err error) bool {
+	_, is := err.(tooLongError)
+	return is
+}
+
+func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
+	axes, err := padded(axes, len(all))
+	if err != nil {
+		return launch{}, err
+	}
+	n, rank := len(all)-1, len(axes)
+	axes = slices.Clone(axes)
+	axes[rank-1].n /= v
+	total := int64(1)
+	for _, a := range axes {
+		total *= a.n
+	}
+	index := "u32"
+	if total > 1<<31-1 {
+		index = "u64"
+	}
+	var args words
+	for _, o := range all {
+		args.addr(o.Addr)
+	}
+	if n == 0 {
+		args.addr(0)
+	}
+	args.bits(m.value)
+	args.ints(total)
+	args.ints(extents(axes)...)
+	for o := range max(2, len(all)) {
+		if o >= len(all) {
+			args.ints(make([]int64, rank)...)
+			continue
+		}
+		args.ints(column(axes, o)...)
+	}
+	if len(args)*8 > argsMost {
+		return launch{}, tooLongError{len(args) * 8}
+	}
+	c := code{
+		files:  []string{"map"},
+		symbol: symbol(m.label, m.to, fmt.Sprintf("r%dv%d%s", rank, v, index)),
+		args:   fmt.Sprintf("MapArgs<%d, %d>", n, rank),
+		body:   fmt.Sprintf("map<%s, %s, %s, %d, %d, %d, %s>", m.functor, m.to, m.from, n, rank, v, index),
+	}
+	return launch{code: c, blocks: blocksFor(total), args: args}, nil
+}
+
+// symbol joins the parts of a kernel's name, as profilers show it.
+func symbol(parts ...string) string { return "hocket_" + strings.Join(parts, "_") }
+
+// blocksFor gives each of n items a thread, up to what a grid holds well.
+func blocksFor(n int64) uint32 { return uint32(min(ceil(n, threads), 1<<22)) }
+
+// width is the elements of the last axis that move as one access: as many as 16
+// bytes hold of the widest type, if every operand's pieces are aligned. An
+// operand may repeat one element along the last axis, the result may not.
+func width(axes []axis, all []Operand) int64 {
+	if len(axes) == 0 {
+		return 1
+	}
+	last := axes[len(axes)-1]
+	v := int64(16)
+	for o, x := range all {
+		v = min(v, 16/x.DType.Size())
+		if s := last.s[o]; s != 1 && (s != 0 || o == 0) {
+			return 1
+		}
+	}
+	// Many operands of wide pieces would not fit in registers.
+	for v > 1 && v*int64(len(all)-1) > 128 {
+		v /= 2
+	}
+	for ; v > 1; v /= 2 {
+		if last.n%v == 0 && aligned(axes, all, v) {
+			return v
+		}
+	}
+	return 1
+}
+
+// aligned reports whether pieces of v elements begin at multiples of their size.
+func aligned(axes []axis, all []Operand, v int64) bool {
+	last := len(axes) - 1
+	for o, x := range all {
+		if axes[last].s[o] == 0 {
+			continue
+		}
+		if uint64(x.Addr)%uint64(v*x.DType.Size()) != 0 {
+			return false
+		}
+		for _, a := range axes[:last] {
+			if a.s[o]%v != 0 {
+				return false
+			}
+		}
+	}
+	return true
+}

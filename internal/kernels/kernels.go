@@ -1,0 +1,276 @@
+// Package kernels is hocket's own GPU kernels: CUDA C++ sources in src, what of
+// them an operation on given operands needs, their compilation at run time and a
+// cache of the results on disk.
+//
+// A source is templates; what is compiled is templates with one entry, an
+// instance for element types, number of dimensions and width of accesses.
+// Extents, strides and addresses are arguments, so that one compilation serves
+// all shapes. Every kernel is a grid of one dimension of blocks of 256 threads,
+// and takes one argument, a structure of 8-byte words.
+//
+// Bits do not depend on the machine: folds are taken in an order that follows
+// from extents, types and strides.
+package kernels
+
+import (
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// Target is the device that kernels are for.
+type Target struct {
+	Arch string // for NVRTC's --gpu-architecture: "sm_90a"
+	SMs  int    // multiprocessors; no result depends on it
+	// Scratch reserves device memory, aligned to 256 bytes, that stays until
+	// the launch is released. Launches of one kernel never overlap in time.
+	Scratch func(bytes int64) (nvlib.Ptr, error)
+}
+
+// Problem is a device.Kernel whose operands have addresses.
+type Problem struct {
+	Op     ir.Op
+	Red    ir.Red // where set, the reduction of all Ins elementwise, in their order
+	Ins    []Operand
+	Out    Operand
+	Axes   []int // sum, max, min, mean; softmax and concat: one axis
+	Value  float64
+	Int    int64
+	HasInt bool
+	TA, TB bool // matmul reads the operand transposed
+	// Causal: a query sees no later keys. Value is then what scores are
+	// multiplied by; for norms it is eps.
+	Causal bool
+	// First, Of: embedding's table holds the rows from First on of Of; Of 0: it
+	// is the whole table.
+	First, Of int64
+	// Resume: reduce_slots goes on from what Out holds.
+	Resume bool
+	// Fault, where not 0, is the address of five words of 8 bytes, at first 0,
+	// where an embedding reports an id outside the table (see ReadFault); Tag
+	// is the caller's and comes with the report.
+	Fault nvlib.Ptr
+	Tag   uint64
+}
+
+// Operand is a tensor in memory that the target reaches, perhaps a peer's.
+// Strides count elements and are not negative; the address is that of the first
+// element and is a multiple of the element's size, no more.
+type Operand struct {
+	Addr           nvlib.Ptr
+	DType          ir.DType
+	Shape, Strides []int64
+}
+
+// Step is one kernel launch.
+type Step struct {
+	// Image is a cubin; Key names it: equal keys are equal images.
+	Image  []byte
+	Key    string
+	Symbol string
+	Shape  nvlib.Shape
+	// Params are the kernel's parameters in order, each as its bytes.
+	Params [][]byte
+}
+
+// Library makes the kernels of operations. It is for many goroutines.
+type Library struct{ images *images }
+
+// New returns a library that compiles with c. cache may be nil: then nothing is
+// kept on disk.
+func New(c Compiler, cache *Cache) *Library {
+	return &Library{images: newImages(c, cache)}
+}
+
+// Steps returns what computes p on t, in order on one stream: nothing where the
+// result is empty. No operand may overlap the result unless it is the result,
+// element for element, and the operation elementwise or a reduction of operands.
+// The error wraps device.ErrUnsupported where there is no such kernel.
+func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
+	launches, err := plan(&job{Problem: p, scratch: t.Scratch})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name(p), err)
+	}
+	steps := make([]Step, 0, len(launches))
+	for _, w := range launches {
+		s, err := l.step(t.Arch, w)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name(p), err)
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
+}
+
+// Sources lists the source texts that p needs, complete and in the order of the
+// steps: for reading and for compiling elsewhere.
+func Sources(p Problem) ([]string, error) {
+	launches, err := plan(&job{Problem: p, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+	var texts []string
+	for _, w := range launches {
+		texts = append(texts, w.code.text())
+	}
+	return texts, err
+}
+
+func (l *Library) step(arch string, w launch) (Step, error) {
+	image, key, err := l.images.get(w.code.text(), arch)
+	if err != nil {
+		return Step{}, err
+	}
+	return Step{Image: image, Key: key, Symbol: w.code.symbol, Params: [][]byte{w.args.bytes()},
+		Shape: nvlib.Shape{Grid: [3]uint32{w.blocks, 1, 1}, Block: [3]uint32{threads, 1, 1}}}, nil
+}
+
+// threads is the size of every block.
+const threads = 256
+
+// launch is a step before compilation.
+type launch struct {
+	code   code
+	blocks uint32
+	args   words
+}
+
+// job is a problem under work.
+type job struct {
+	Problem
+	scratch func(bytes int64) (nvlib.Ptr, error)
+}
+
+// planners make the launches of operations.
+var planners = map[ir.Op]func(*job) ([]launch, error){
+	ir.OpAdd: elementwise, ir.OpSub: elementwise, ir.OpMul: elementwise, ir.OpDiv: elementwise, ir.OpNeg: elementwise,
+	ir.OpScale: elementwise, ir.OpRelu: elementwise, ir.OpGelu: elementwise, ir.OpSilu: elementwise, ir.OpExp: elementwise,
+	ir.OpRsqrt: elementwise, ir.OpFill: elementwise, ir.OpCast: cast,
+	ir.OpCopy: copies, ir.OpChunk: copies, ir.OpSlice: copies, ir.OpSelect: copies, ir.OpTranspose: copies,
+	ir.OpReshape: copies, ir.OpClaim: copies, ir.OpExpand: copies, ir.OpConcat: concat,
+	ir.OpSum: axesOf, ir.OpMax: axesOf, ir.OpMin: axesOf, ir.OpMean: axesOf, ir.OpReduceSlots: slots,
+	ir.OpLinear: linear, ir.OpMatmul: matmul,
+	ir.OpSoftmax: softmax, ir.OpRMSNorm: norm, ir.OpLayerNorm: norm, ir.OpAttention: attention, ir.OpEmbedding: embedding,
+}
+
+func plan(j *job) ([]launch, error) {
+	if err := j.check(); err != nil {
+		return nil, err
+	}
+	do := planners[j.Op]
+	if j.Red != ir.NoRed {
+		do = join
+	}
+	if do == nil {
+		return nil, fmt.Errorf("%w: there is no such GPU kernel", device.ErrUnsupported)
+	}
+	return do(j)
+}
+
+func name(p Problem) string {
+	if p.Red != ir.NoRed {
+		return "reduction " + p.Red.String()
+	}
+	return p.Op.String()
+}
+
+// check looks at each operand by itself.
+func (j *job) check() error {
+	if j.Red > ir.Avg {
+		return fmt.Errorf("unknown reduction %d", j.Red)
+	}
+	if err := j.Out.check(); err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	for i, in := range j.Ins {
+		if err := in.check(); err != nil {
+			return fmt.Errorf("operand %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// largest bounds extents and strides, so that their products do not overflow.
+const largest = 1 << 48
+
+func (o Operand) check() error {
+	if len(o.Shape) != len(o.Strides) {
+		return fmt.Errorf("%d extents and %d strides", len(o.Shape), len(o.Strides))
+	}
+	if o.DType == ir.InvalidDType || o.DType > ir.I64 {
+		return fmt.Errorf("%s", o.DType)
+	}
+	n := 1.0
+	for i, e := range o.Shape {
+		if e < 0 || e > largest || o.Strides[i] < 0 || o.Strides[i] > largest {
+			return fmt.Errorf("extent %d with stride %d", e, o.Strides[i])
+		}
+		n *= float64(max(e, 1))
+	}
+	if n > largest {
+		return fmt.Errorf("%v elements", o.Shape)
+	}
+	if int64(o.Addr)%o.DType.Size() != 0 {
+		return fmt.Errorf("address %#x is not a multiple of %d", uint64(o.Addr), o.DType.Size())
+	}
+	return nil
+}
+
+func (o Operand) elements() int64 {
+	n := int64(1)
+	for _, e := range o.Shape {
+		n *= e
+	}
+	return n
+}
+
+// count checks the number of operands.
+func (j *job) count(least, most int) error {
+	if n := len(j.Ins); n < least || n > most {
+		return fmt.Errorf("%d operands, %d to %d are needed", n, least, most)
+	}
+	return nil
+}
+
+// alike checks that operands have the result's type.
+func (j *job) alike() error {
+	for i, in := range j.Ins {
+		if in.DType != j.Out.DType {
+			return fmt.Errorf("operand %d is %s, the result %s", i, in.DType, j.Out.DType)
+		}
+	}
+	return nil
+}
+
+// floats refuses integers.
+func (j *job) floats() error {
+	if j.Out.DType.IsInt() {
+		return fmt.Errorf("it has no meaning for %s", j.Out.DType)
+	}
+	return nil
+}
+
+// constant is the op's constant as the 64 bits that sources take: an int64 for
+// integers, else the bits of a float64 that the accumulator holds.
+func (j *job) constant() (uint64, error) {
+	v, i := j.Value, j.Int
+	switch j.Out.DType.Accum() {
+	case ir.I64:
+		if !j.HasInt {
+			if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
+				return 0, fmt.Errorf("%v is no %s", v, j.Out.DType)
+			}
+			i = int64(v)
+		}
+		return uint64(i), nil
+	case ir.F32:
+		if j.HasInt {
+			return math.Float64bits(float64(float32(i))), nil
+		}
+		return math.Float64bits(float64(float32(v))), nil
+	}
+	if j.HasInt {
+		v = float64(i)
+	}
+	return math.Float64bits(v), nil
+}

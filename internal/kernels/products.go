@@ -1,0 +1,135 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// product is out[m, n] = a[m, k]·b[n, k] (+ bias[n]), matrix by matrix: the
+// last two axes of each are the matrix.
+type product struct {
+	out, a, b Operand
+	bias      *Operand
+}
+
+func linear(j *job) ([]launch, error) {
+	if err := j.count(2, 3); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	x, w := j.Ins[0], j.Ins[1]
+	last := len(x.Shape) - 1
+	if last < 0 || len(w.Shape) != 2 || x.Shape[last] != w.Shape[1] {
+		return nil, fmt.Errorf("x%v · w%vᵀ: w must be [N, K] and x […, K]", x.Shape, w.Shape)
+	}
+	if want := append(slices.Clone(x.Shape[:last]), w.Shape[0]); !slices.Equal(want, j.Out.Shape) {
+		return nil, fmt.Errorf("the result has shape %v, not %v", j.Out.Shape, want)
+	}
+	p := product{out: j.Out, a: x, b: w}
+	if len(j.Ins) == 3 {
+		p.bias = &j.Ins[2]
+		if !slices.Equal(p.bias.Shape, w.Shape[:1]) {
+			return nil, fmt.Errorf("bias%v for w%v", p.bias.Shape, w.Shape)
+		}
+	}
+	// The leading axes are rows as far as they merge, the others go matrix by
+	// matrix, with the same w.
+	lead := shared(x.Shape[:last], x.Strides[:last], j.Out.Strides[:last])
+	rows := axis{1, []int64{0, 0}}
+	if n := len(lead); n > 0 {
+		rows, lead = lead[n-1], lead[:n-1]
+	}
+	p.a = x.framed(lead, rows, 0, last)
+	p.out = j.Out.framed(lead, rows, 1, last)
+	p.b.Shape = append(extents(lead), w.Shape...)
+	p.b.Strides = append(make([]int64, len(lead)), w.Strides...)
+	return p.launches()
+}
+
+// framed is o with leading axes, then rows, then its axis last.
+func (o Operand) framed(lead []axis, rows axis, which, last int) Operand {
+	o.Shape = append(append(extents(lead), rows.n), o.Shape[last])
+	o.Strides = append(append(column(lead, which), rows.s[which]), o.Strides[last])
+	return o
+}
+
+func matmul(j *job) ([]launch, error) {
+	if err := j.count(2, 2); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	a, b, r := j.Ins[0], j.Ins[1], len(j.Out.Shape)
+	if r < 2 || len(a.Shape) != r || len(b.Shape) != r {
+		return nil, fmt.Errorf("%v · %v into %v: the ranks must be equal and at least 2", a.Shape, b.Shape, j.Out.Shape)
+	}
+	if j.TA {
+		a = a.swapped()
+	}
+	if !j.TB {
+		b = b.swapped()
+	}
+	lead := j.Out.Shape[:r-2]
+	fits := slices.Equal(a.Shape[:r-2], lead) && slices.Equal(b.Shape[:r-2], lead) &&
+		a.Shape[r-2] == j.Out.Shape[r-2] && b.Shape[r-2] == j.Out.Shape[r-1] && a.Shape[r-1] == b.Shape[r-1]
+	if !fits {
+		return nil, fmt.Errorf("%v · %v into %v (ta=%v, tb=%v)", j.Ins[0].Shape, j.Ins[1].Shape, j.Out.Shape, j.TA, j.TB)
+	}
+	return product{out: j.Out, a: a, b: b}.launches()
+}
+
+// swapped is o with the last two axes exchanged.
+func (o Operand) swapped() Operand {
+	o.Shape, o.Strides = slices.Clone(o.Shape), slices.Clone(o.Strides)
+	n := len(o.Shape)
+	o.Shape[n-1], o.Shape[n-2] = o.Shape[n-2], o.Shape[n-1]
+	o.Strides[n-1], o.Strides[n-2] = o.Strides[n-2], o.Strides[n-1]
+	return o
+}
+
+func (p product) launches() ([]launch, error) {
+	if p.out.elements() == 0 {
+		return nil, nil
+	}
+	const tile = 64
+	r := len(p.out.Shape)
+	m, n, k := p.out.Shape[r-2], p.out.Shape[r-1], p.a.Shape[r-1]
+	lead, err := padded(shared(p.out.Shape[:r-2], p.out.Strides[:r-2], p.a.Strides[:r-2], p.b.Strides[:r-2]), 3)
+	if err != nil {
+		return nil, err
+	}
+	var bias nvlib.Ptr
+	var biasStride int64
+	if p.bias != nil {
+		bias, biasStride = p.bias.Addr, p.bias.Strides[0]
+	}
+	rows, cols := ceil(m, tile), ceil(n, tile)
+	var args words
+	args.addr(p.out.Addr, p.a.Addr, p.b.Addr, bias)
+	args.ints(m, n, k, cols, rows)
+	for _, o := range []Operand{p.out, p.a, p.b} {
+		args.ints(o.Strides[r-2:]...)
+	}
+	args.ints(biasStride)
+	args.ints(extents(lead)...)
+	blocks := rows * cols
+	for o := range 3 {
+		args.ints(column(lead, o)...)
+	}
+	for _, a := range lead {
+		blocks *= a.n
+	}
+	grid, err := exactGrid(blocks)
+	dt := ctype(p.out.DType)
+	return []launch{{blocks: grid, args: args, code: code{
+		files:  []string{"gemm"},
+		symbol: symbol("gemm", dt, fmt.Sprintf("b%d", len(lead))),
+		args:   fmt.Sprintf("GemmArgs<%d>", len(lead)),
+		body:   fmt.Sprintf("gemm<%s, %d>", dt, len(lead)),
+	}}}, err
+}

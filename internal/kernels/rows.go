@@ -1,0 +1,199 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// row is an operation along one axis of the operand, a block for each row.
+type row struct {
+	label, body  string // body lacks the number of axes: "softmax<f32, %d>"
+	axis         int
+	weight, bias Operand // may lack an address
+	eps          float64
+}
+
+func softmax(j *job) ([]launch, error) {
+	if err := j.count(1, 1); err != nil {
+		return nil, err
+	}
+	d := len(j.Out.Shape) - 1
+	if len(j.Axes) == 1 {
+		d = j.Axes[0]
+	}
+	if len(j.Axes) > 1 || d < 0 || d >= len(j.Out.Shape) {
+		return nil, fmt.Errorf("axes %v of %v", j.Axes, j.Out.Shape)
+	}
+	return j.along(row{label: "softmax", body: "softmax<" + ctype(j.Out.DType) + ", %d>", axis: d})
+}
+
+// norm is rms_norm of x and a weight, or layer_norm, which has a bias too.
+func norm(j *job) ([]launch, error) {
+	centred := j.Op == ir.OpLayerNorm
+	operands := 2
+	if centred {
+		operands = 3
+	}
+	if err := j.count(operands, operands); err != nil {
+		return nil, err
+	}
+	last := len(j.Out.Shape) - 1
+	for i, in := range j.Ins[1:] {
+		if last < 0 || !slices.Equal(in.Shape, j.Out.Shape[last:]) {
+			return nil, fmt.Errorf("operand %d has shape %v for rows of %v", i+1, in.Shape, j.Out.Shape)
+		}
+	}
+	r := row{label: j.Op.String(), axis: last, weight: j.Ins[1], eps: j.Value,
+		body: fmt.Sprintf("norm<%s, %%d, %t>", ctype(j.Out.DType), centred)}
+	if centred {
+		r.bias = j.Ins[2]
+	}
+	return j.along(r)
+}
+
+func (j *job) along(r row) ([]launch, error) {
+	if err := j.floats(); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	out, in := j.Out, j.Ins[0]
+	if !slices.Equal(out.Shape, in.Shape) {
+		return nil, fmt.Errorf("the operand has shape %v, the result %v", in.Shape, out.Shape)
+	}
+	if out.elements() == 0 {
+		return nil, nil
+	}
+	d := r.axis
+	rows, err := padded(shared(slices.Delete(slices.Clone(out.Shape), d, d+1), slices.Delete(slices.Clone(out.Strides), d, d+1),
+		slices.Delete(slices.Clone(in.Strides), d, d+1)), 2)
+	if err != nil {
+		return nil, err
+	}
+	var args words
+	args.addr(out.Addr, in.Addr, r.weight.Addr, r.bias.Addr)
+	args.float(r.eps)
+	args.ints(out.Shape[d], out.Strides[d], in.Strides[d], r.weight.step(), r.bias.step())
+	args.ints(extents(rows)...)
+	args.ints(column(rows, 0)...)
+	args.ints(column(rows, 1)...)
+	grid, err := exactGrid(out.elements() / out.Shape[d])
+	return []launch{{blocks: grid, args: args, code: code{
+		files:  []string{"map", "rows"},
+		symbol: symbol(r.label, ctype(out.DType), fmt.Sprintf("b%d", len(rows))),
+		args:   fmt.Sprintf("RowArgs<%d>", len(rows)),
+		body:   fmt.Sprintf(r.body, len(rows)),
+	}}}, err
+}
+
+// step is the stride of a vector, 0 where there is none.
+func (o Operand) step() int64 {
+	if len(o.Strides) == 0 {
+		return 0
+	}
+	return o.Strides[0]
+}
+
+// attention is softmax(Value · q·kᵀ)·v for each leading index and head:
+// q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
+func attention(j *job) ([]launch, error) {
+	if err := j.count(3, 3); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	if err := j.floats(); err != nil {
+		return nil, err
+	}
+	out, q, k, v := j.Out, j.Ins[0], j.Ins[1], j.Ins[2]
+	b := len(q.Shape) - 3
+	if b < 0 || len(k.Shape) != b+3 || !slices.Equal(k.Shape, v.Shape) || !slices.Equal(q.Shape, out.Shape) ||
+		!slices.Equal(q.Shape[:b], k.Shape[:b]) || q.Shape[b+2] != k.Shape[b+2] || k.Shape[b+1] == 0 || q.Shape[b+1]%k.Shape[b+1] != 0 {
+		return nil, fmt.Errorf("q%v, k%v and v%v into %v", q.Shape, k.Shape, v.Shape, out.Shape)
+	}
+	if out.elements() == 0 {
+		return nil, nil
+	}
+	tq, heads, dh := q.Shape[b], q.Shape[b+1], q.Shape[b+2]
+	per := int64(1)
+	for per*threads < dh {
+		per *= 2
+	}
+	if per > 4 {
+		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, dh, 4*threads)
+	}
+	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b]), 4)
+	if err != nil {
+		return nil, err
+	}
+	var args words
+	args.addr(out.Addr, q.Addr, k.Addr, v.Addr)
+	args.float(j.Value)
+	args.ints(tq, k.Shape[b], heads, heads/k.Shape[b+1], dh, truth(j.Causal))
+	for _, o := range []Operand{out, q, k, v} {
+		args.ints(o.Strides[b:]...)
+	}
+	args.ints(extents(lead)...)
+	for o := range 4 {
+		args.ints(column(lead, o)...)
+	}
+	grid, err := exactGrid(out.elements() / dh)
+	dt := ctype(out.DType)
+	return []launch{{blocks: grid, args: args, code: code{
+		files:  []string{"map", "rows", "attention"},
+		symbol: symbol("attention", dt, fmt.Sprintf("b%dp%d", len(lead), per)),
+		args:   fmt.Sprintf("AttentionArgs<%d>", len(lead)),
+		body:   fmt.Sprintf("attention<%s, %d, %d>", dt, len(lead), per),
+	}}}, err
+}
+
+func truth(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// embedding is rows of table[V, D], the second operand, by ids, the first.
+func embedding(j *job) ([]launch, error) {
+	if err := j.count(2, 2); err != nil {
+		return nil, err
+	}
+	out, ids, table := j.Out, j.Ins[0], j.Ins[1]
+	last := len(out.Shape) - 1
+	if !ids.DType.IsInt() || table.DType != out.DType || len(table.Shape) != 2 || last < 0 ||
+		!slices.Equal(ids.Shape, out.Shape[:last]) || table.Shape[1] != out.Shape[last] {
+		return nil, fmt.Errorf("rows of %s%v by %s%v into %s%v", table.DType, table.Shape, ids.DType, ids.Shape, out.DType, out.Shape)
+	}
+	if out.elements() == 0 {
+		return nil, nil
+	}
+	of := j.Of
+	if of == 0 {
+		of = table.Shape[0]
+	}
+	lead, err := padded(shared(ids.Shape, out.Strides[:last], ids.Strides), 2)
+	if err != nil {
+		return nil, err
+	}
+	var args words
+	args.addr(out.Addr, ids.Addr, table.Addr, j.Fault)
+	args.bits(j.Tag)
+	args.ints(out.Shape[last], table.Shape[0], j.First, of, out.Strides[last], table.Strides[0], table.Strides[1])
+	args.ints(extents(lead)...)
+	args.ints(column(lead, 0)...)
+	args.ints(column(lead, 1)...)
+	grid, err := exactGrid(ids.elements())
+	raw, id := rawType(out.DType), ctype(ids.DType)
+	return []launch{{blocks: grid, args: args, code: code{
+		files:  []string{"sync", "embedding"},
+		symbol: symbol("embedding", raw, id, fmt.Sprintf("b%d", len(lead))),
+		args:   fmt.Sprintf("EmbeddingArgs<%d>", len(lead)),
+		body:   fmt.Sprintf("embedding<%s, %s, %d>", raw, id, len(lead)),
+	}}}, err
+}

@@ -1,0 +1,109 @@
+// Elementwise operations on N operands of any strides, and reductions of N
+// operands elementwise.
+
+template <int N, int R> struct MapArgs {
+  u64 out, in[N ? N : 1];
+  u64 value;                     // the op's constant
+  i64 total;                     // packs of V elements
+  i64 n[R];                      // extents; the last one in packs
+  i64 so[R], si[N ? N : 1][R];   // strides in elements
+};
+
+// An op has of(x, c), from operands and constant, and finish, which makes the result.
+struct Finish {
+  template <class TO, class A> DEV TO finish(A a) { return Num<TO>::put(a); }
+};
+struct OpSame : Finish { template <class A> DEV A of(const A* x, A) { return x[0]; } };
+struct OpCast {
+  template <class A> DEV A of(const A* x, A) { return x[0]; }
+  template <class TO, class A> DEV TO finish(A a) { return Num<TO>::cast(a); }
+};
+struct OpFill : Finish { template <class A> DEV A of(const A*, A c) { return c; } };
+struct OpAdd : Finish { template <class A> DEV A of(const A* x, A) { return add(x[0], x[1]); } };
+struct OpSub : Finish { template <class A> DEV A of(const A* x, A) { return sub(x[0], x[1]); } };
+struct OpMul : Finish { template <class A> DEV A of(const A* x, A) { return mul(x[0], x[1]); } };
+struct OpDiv : Finish { template <class A> DEV A of(const A* x, A) { return x[0] / x[1]; } };
+struct OpNeg : Finish { template <class A> DEV A of(const A* x, A) { return neg(x[0]); } };
+struct OpScale : Finish { template <class A> DEV A of(const A* x, A c) { return mul(x[0], c); } };
+struct OpRelu : Finish { template <class A> DEV A of(const A* x, A) { return most(x[0], (A)0); } };
+
+DEV f32 expOf(f32 x) { return expf(x); }
+DEV f64 expOf(f64 x) { return exp(x); }
+DEV f32 erfcOf(f32 x) { return erfcf(x); }
+DEV f64 erfcOf(f64 x) { return erfc(x); }
+DEV f32 sqrtOf(f32 x) { return sqrtf(x); }
+DEV f64 sqrtOf(f64 x) { return sqrt(x); }
+
+// Functions of one operand, computed in M.
+template <class M> struct OpExp : Finish { template <class A> DEV A of(const A* x, A) { return (A)expOf((M)x[0]); } };
+template <class M> struct OpRsqrt : Finish { template <class A> DEV A of(const A* x, A) { return (A)((M)1 / sqrtOf((M)x[0])); } };
+// x/2·erfc(-x/√2), which unlike 1+erf keeps the digits of the lower tail.
+template <class M> struct OpGelu : Finish {
+  template <class A> DEV A of(const A* x, A) { M v = (M)x[0]; return (A)(v / 2 * erfcOf(v * (M)-0.70710678118654752440)); }
+};
+// The exponential of what is not positive does not overflow.
+template <class M> struct OpSilu : Finish {
+  template <class A> DEV A of(const A* x, A) {
+    M v = (M)x[0];
+    if (v > 0) return (A)(v / (1 + expOf(-v)));
+    M e = expOf(v);
+    return (A)(v * e / (1 + e));
+  }
+};
+
+// Reductions of N operands in their order.
+template <class F, int N> struct OpFold : Finish {
+  template <class A> DEV A of(const A* x, A) {
+    A a = x[0];
+#pragma unroll
+    for (int k = 1; k < N; k++) a = F::of(a, x[k]);
+    return a;
+  }
+};
+template <int N> struct OpAvg : Finish {
+  template <class A> DEV A of(const A* x, A c) { return OpFold<FoldSum, N>::of(x, c) / (A)N; }
+};
+
+// load reads V elements at p, stride apart: 1, or 0 for one element repeated.
+template <class T, int V> DEV Pack<T, V> load(const T* p, i64 stride) {
+  Pack<T, V> x;
+  if (V == 1 || stride) return *(const Pack<T, V>*)p;
+#pragma unroll
+  for (int v = 0; v < V; v++) x.v[v] = *p;
+  return x;
+}
+
+template <class F, class TO, class TI, int N, int R, int V, class I> DEV void map(const MapArgs<N, R>& a) {
+  typedef typename Num<TI>::Acc A;
+  const A c = Const<A>::of(a.value);
+  const I step = (I)gridDim.x * blockDim.x, total = (I)a.total;
+  for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
+    i64 at[N + 1] = {0};
+    I rest = i;
+#pragma unroll
+    for (int d = R - 1; d >= 0; d--) {
+      I x = rest;
+      if (d > 0) {
+        const I e = (I)a.n[d];
+        rest = rest / e;
+        x -= rest * e;
+      }
+      const i64 k = d == R - 1 ? (i64)x * V : (i64)x;
+#pragma unroll
+      for (int o = 0; o < N; o++) at[o] += k * a.si[o][d];
+      at[N] += k * a.so[d];
+    }
+    Pack<TI, V> in[N ? N : 1];
+#pragma unroll
+    for (int o = 0; o < N; o++) in[o] = load<TI, V>((const TI*)a.in[o] + at[o], a.si[o][R - 1]);
+    Pack<TO, V> out;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      A x[N ? N : 1];
+#pragma unroll
+      for (int o = 0; o < N; o++) x[o] = Num<TI>::get(in[o].v[v]);
+      out.v[v] = F::template finish<TO>(F::of(x, c));
+    }
+    *(Pack<TO, V>*)((TO*)a.out + at[N]) = out;
+  }
+}

@@ -1,0 +1,186 @@
+// What every kernel begins with. It stands alone: no header of a toolkit is
+// there when these sources are compiled.
+#define DEV static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void __launch_bounds__(256)
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int i32;
+typedef long long i64;
+typedef float f32;
+typedef double f64;
+
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+
+// Pack is V elements that move as one access; V·sizeof(T) is at most 16.
+template <class T, int V> struct alignas(sizeof(T) * V) Pack { T v[V]; };
+
+template <class To, class From> DEV To bitsAs(From x) {
+  static_assert(sizeof(To) == sizeof(From), "bits are as many as they are");
+  To y;
+  __builtin_memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+DEV f32 fromBF16(bf16 x) { return bitsAs<f32>((u32)x.bits << 16); }
+
+DEV bf16 toBF16(f32 x) {
+  bf16 y;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+  u32 u = bitsAs<u32>(x);
+  // Half of the last kept place, less one when that place is even.
+  y.bits = x != x ? (u16)(u >> 16 | 0x40) : (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+#endif
+  return y;
+}
+
+DEV f32 fromF16(f16 x) {
+#if defined(__CUDA_ARCH__)
+  f32 y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#else
+  u32 sign = (u32)(x.bits & 0x8000) << 16, mag = x.bits & 0x7fff;
+  if (mag >= 0x7c00) return bitsAs<f32>(sign | 0x7f800000 | (mag & 0x3ff) << 13);
+  if (mag < 0x400) return bitsAs<f32>(sign | bitsAs<u32>((f32)mag * 5.9604644775390625e-8f));  // subnormal: mag · 2^-24
+  return bitsAs<f32>(sign | ((mag << 13) + (112u << 23)));
+#endif
+}
+
+DEV f16 toF16(f32 x) {
+  f16 y;
+#if defined(__CUDA_ARCH__)
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+  u32 u = bitsAs<u32>(x), mag = u & 0x7fffffff;
+  u16 sign = (u16)(u >> 16 & 0x8000);
+  if (mag > 0x7f800000) y.bits = sign | 0x7e00;
+  else if (mag >= 0x477ff000) y.bits = sign | 0x7c00;  // 65520 rounds to infinity
+  else if (mag < 0x38800000)  // below 2^-14: adding 1/2 leaves the units of 2^-24 in the last places
+    y.bits = sign | (u16)(bitsAs<u32>(bitsAs<f32>(mag) + 0.5f) - 0x3f000000);
+  else y.bits = sign | (u16)((mag - (112u << 23) + 0xfff + (mag >> 13 & 1)) >> 13);
+#endif
+  return y;
+}
+
+// oddF32 rounds to odd: the last bit of an inexact result records that something
+// was lost, so that rounding again, to fewer bits, is rounding once.
+DEV f32 oddF32(f64 v) {
+  f32 f = (f32)v;
+  if ((f64)f == v || v != v) return f;
+  u32 u = bitsAs<u32>(f);
+  f64 got = f < 0 ? -(f64)f : (f64)f, want = v < 0 ? -v : v;
+  if (got > want) u--;
+  return bitsAs<f32>(u | 1);
+}
+
+// oddF64 likewise; 10 bits of an integer may not fit.
+DEV f64 oddF64(i64 v) {
+  const i64 exact = (i64)1 << 53, lost = 1023;
+  if ((-exact <= v && v <= exact) || (v & lost) == 0) return (f64)v;
+  return (f64)((v & ~lost) | (lost + 1));
+}
+
+// saturate rounds to the nearest integer, ties to even; NaN gives 0.
+DEV i64 saturate(f64 v) {
+  f64 r = rint(v);
+  if (r != r) return 0;
+  if (r >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
+  if (r < -9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
+  return (i64)r;
+}
+
+// Num<T>: Acc is what T is computed in, Fn what functions of T are computed in;
+// get reads, put rounds once (integers wrap), cast also saturates.
+template <class T> struct Num;
+
+template <> struct Num<f32> {
+  typedef f32 Acc;
+  typedef f64 Fn;
+  DEV f32 get(f32 x) { return x; }
+  DEV f32 put(f32 a) { return a; }
+  template <class A> DEV f32 cast(A a) { return (f32)a; }
+};
+template <> struct Num<f64> {
+  typedef f64 Acc;
+  typedef f64 Fn;
+  DEV f64 get(f64 x) { return x; }
+  DEV f64 put(f64 a) { return a; }
+  template <class A> DEV f64 cast(A a) { return (f64)a; }
+};
+template <> struct Num<f16> {
+  typedef f32 Acc;
+  typedef f32 Fn;
+  DEV f32 get(f16 x) { return fromF16(x); }
+  DEV f16 put(f32 a) { return toF16(a); }
+  DEV f16 cast(f32 a) { return toF16(a); }
+  DEV f16 cast(f64 a) { return toF16(oddF32(a)); }
+  DEV f16 cast(i64 a) { return toF16(oddF32(oddF64(a))); }
+};
+template <> struct Num<bf16> {
+  typedef f32 Acc;
+  typedef f32 Fn;
+  DEV f32 get(bf16 x) { return fromBF16(x); }
+  DEV bf16 put(f32 a) { return toBF16(a); }
+  DEV bf16 cast(f32 a) { return toBF16(a); }
+  DEV bf16 cast(f64 a) { return toBF16(oddF32(a)); }
+  DEV bf16 cast(i64 a) { return toBF16(oddF32(oddF64(a))); }
+};
+template <> struct Num<i64> {
+  typedef i64 Acc;
+  DEV i64 get(i64 x) { return x; }
+  DEV i64 put(i64 a) { return a; }
+  DEV i64 cast(i64 a) { return a; }
+  DEV i64 cast(f64 a) { return saturate(a); }
+};
+template <> struct Num<i32> {
+  typedef i64 Acc;
+  DEV i64 get(i32 x) { return x; }
+  DEV i32 put(i64 a) { return (i32)(u32)(u64)a; }
+  DEV i32 cast(i64 a) { return a > 0x7fffffff ? 0x7fffffff : a < -0x7fffffffLL - 1 ? (i32)0x80000000 : (i32)a; }
+  DEV i32 cast(f64 a) { return cast(saturate(a)); }
+};
+
+// Bits that are only moved.
+template <> struct Num<u16> { typedef u16 Acc; DEV u16 get(u16 x) { return x; } DEV u16 put(u16 a) { return a; } };
+template <> struct Num<u32> { typedef u32 Acc; DEV u32 get(u32 x) { return x; } DEV u32 put(u32 a) { return a; } };
+template <> struct Num<u64> { typedef u64 Acc; DEV u64 get(u64 x) { return x; } DEV u64 put(u64 a) { return a; } };
+
+// Arithmetic of accumulators; that of integers wraps.
+template <class A> DEV A add(A a, A b) { return a + b; }
+template <class A> DEV A sub(A a, A b) { return a - b; }
+template <class A> DEV A mul(A a, A b) { return a * b; }
+template <class A> DEV A neg(A a) { return -a; }
+DEV i64 add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+DEV i64 sub(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
+DEV i64 mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
+DEV i64 neg(i64 a) { return (i64)(0 - (u64)a); }
+
+// most and least let NaN win, and order -0 below +0.
+template <class A> DEV A most(A a, A b) {
+  if (a != a || b != b) return a + b;
+  return a > b ? a : b > a ? b : a == (A)0 ? a + b : a;
+}
+template <class A> DEV A least(A a, A b) {
+  if (a != a || b != b) return a + b;
+  return a < b ? a : b < a ? b : a == (A)0 ? -(-a + -b) : a;
+}
+DEV i64 most(i64 a, i64 b) { return a > b ? a : b; }
+DEV i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// Folds are associative operations with which sums, maxima and minima are made.
+struct FoldSum { template <class A> DEV A of(A a, A b) { return add(a, b); } };
+struct FoldMax { template <class A> DEV A of(A a, A b) { return most(a, b); } };
+struct FoldMin { template <class A> DEV A of(A a, A b) { return least(a, b); } };
+
+// Real<A> takes a constant that came as 64 bits.
+template <class A> struct Const { DEV A of(u64 bits) { return (A)bitsAs<f64>(bits); } };
+template <> struct Const<i64> { DEV i64 of(u64 bits) { return (i64)bits; } };
+template <> struct Const<u16> { DEV u16 of(u64 bits) { return (u16)bits; } };
+template <> struct Const<u32> { DEV u32 of(u64 bits) { return (u32)bits; } };
+template <> struct Const<u64> { DEV u64 of(u64 bits) { return bits; } };

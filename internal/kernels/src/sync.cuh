@@ -1,0 +1,110 @@
+// Order between devices: counters that peers raise, waits that end, and words
+// that say what went wrong.
+
+DEV void raise64(u64* p, u64 by) {
+#ifdef __CUDA_ARCH__
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(by) : "memory");
+#else
+  *p += by;
+#endif
+}
+
+DEV u64 acquire64(const u64* p) {
+#ifdef __CUDA_ARCH__
+  u64 v;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return *(const volatile u64*)p;
+#endif
+}
+
+DEV void release64(u64* p, u64 v) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+#else
+  *(volatile u64*)p = v;
+#endif
+}
+
+DEV u64 nanoseconds() {
+#ifdef __CUDA_ARCH__
+  u64 t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+#else
+  return emulatedNanoseconds();
+#endif
+}
+
+// A fault is five words in memory of one device: kind, tag, and three of the
+// kind's own. The first to claim kind fills in the others, and then sets the
+// last bit of kind: before that they mean nothing.
+struct Fault { u64 kind, tag, word[3]; };
+enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6 };
+
+DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
+  Fault* f = (Fault*)at;
+  if (!f || atomicCAS(&f->kind, (u64)0, kind) != 0) return;
+  f->tag = tag;
+  f->word[0] = a;
+  f->word[1] = b;
+  f->word[2] = c;
+  release64(&f->kind, kind | faultReady);
+}
+
+struct SignalArgs { u64 counter, by; };
+
+DEV void signal(const SignalArgs& a) {
+  if (threadIdx.x == 0) raise64((u64*)a.counter, a.by);
+}
+
+struct WaitArgs {
+  u64 counter, least;            // until the counter is at least that
+  u64 abort;                     // or this word is not 0
+  u64 timeout;                   // or so many nanoseconds are over, 0: never
+  u64 fault, tag;
+};
+
+// A wait that runs out of time sets the abort word, so that nobody waits for
+// what will not come.
+DEV void wait(const WaitArgs& a) {
+  if (threadIdx.x != 0) return;
+  const u64 began = nanoseconds();
+  for (u32 nap = 0;; nap = nap < 256 ? nap + 8 : nap) {
+    const u64 now = acquire64((const u64*)a.counter);
+    if ((i64)now >= (i64)a.least) return;
+    if (a.abort && acquire64((const u64*)a.abort)) {
+      fault(a.fault, faultAborted, a.tag, a.least, now, nanoseconds() - began);
+      return;
+    }
+    if (a.timeout && nanoseconds() - began > a.timeout) {
+      fault(a.fault, faultTimeout, a.tag, a.least, now, nanoseconds() - began);
+      if (a.abort) release64((u64*)a.abort, 1);
+      return;
+    }
+#ifdef __CUDA_ARCH__
+    __nanosleep(nap);
+#endif
+  }
+}
+
+struct AbortArgs { u64 count, word[64]; };
+
+// Sets the abort words of many devices; it waits for nothing.
+DEV void raiseAbort(const AbortArgs& a) {
+  if (threadIdx.x < a.count) release64((u64*)a.word[threadIdx.x], 1);
+}
+
+struct PoisonArgs { u64 at, bytes, pattern; };
+
+// Repeats 8 bytes of pattern, as they lie at addresses divisible by 8.
+DEV void poison(const PoisonArgs& a) {
+  const u64 end = a.at + a.bytes, lo = (a.at + 7) / 8 * 8, hi = end / 8 * 8;
+  const u64 id = (u64)blockIdx.x * blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
+  for (u64 p = lo + id * 8; p < hi; p += step * 8) *(u64*)p = a.pattern;
+  if (id != 0) return;
+  for (u64 p = a.at; p < end && p < lo; p++) *(u8*)p = (u8)(a.pattern >> p % 8 * 8);
+  for (u64 p = hi > lo ? hi : lo; p < end; p++) *(u8*)p = (u8)(a.pattern >> p % 8 * 8);
+}

@@ -1,0 +1,16 @@
+// What the sources need to be syntactically checked as CUDA without a toolkit.
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __host__ __attribute__((host))
+#define __shared__ __attribute__((shared))
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+struct Index { unsigned x, y, z; };
+extern const __device__ Index threadIdx, blockIdx, blockDim, gridDim;
+__device__ void __syncthreads();
+__device__ void __nanosleep(unsigned);
+__device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
+extern "C" {
+__device__ double rint(double); __device__ double exp(double); __device__ double erfc(double); __device__ double sqrt(double);
+__device__ float expf(float); __device__ float erfcf(float); __device__ float sqrtf(float);
+}
