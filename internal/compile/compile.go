@@ -25,39 +25,59 @@ type Options struct {
 	// Strategy names how pairs of communication and GEMM are overlapped: see
 	// Strategies. Empty means sequential: the text's own meaning (S3).
 	Strategy string
+	// Machine is what auto chooses for: a name or file of internal/machine;
+	// empty for cpu.
+	Machine string
 	// StopAfter names the last pass to run; empty for all.
 	StopAfter string
 	// CheckEach runs the structural checks after every pass.
 	CheckEach bool
 }
 
-// Unit is a checked program and its lowered form.
+// Unit is a checked program and its lowered form. It may be used by many
+// goroutines.
 type Unit struct {
-	Source  *ir.Info
+	Source *ir.Info
+	// Lowered is the lowered form. With auto it depends on the dims, and this
+	// is the sequential one: see LoweredFor.
 	Lowered *lower.Result
+
+	opts   Options
+	chosen autoCache
 }
 
 // Build lowers a checked program.
 func Build(source *ir.Info, opts Options) (*Unit, error) {
-	strategy, err := lower.ParseStrategy(opts.Strategy)
-	if err != nil {
+	u := &Unit{Source: source, opts: opts}
+	strategy := lower.Strategy{}
+	if opts.Strategy != Auto {
+		var err error
+		if strategy, err = lower.ParseStrategy(opts.Strategy); err != nil {
+			return nil, err
+		}
+	} else if _, err := u.machine(); err != nil {
 		return nil, err
 	}
-	lo := lower.Options{StopAfter: opts.StopAfter, Choose: always(strategy)}
-	if opts.CheckEach {
+	var err error
+	if u.Lowered, err = u.lower(always(strategy)); err != nil {
+		return nil, err
+	}
+	if err := applied(source.Prog, u.Lowered, strategy); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// lower runs the passes with a chooser.
+func (u *Unit) lower(choose func(*lower.Pair) lower.Strategy) (*lower.Result, error) {
+	lo := lower.Options{StopAfter: u.opts.StopAfter, Choose: choose}
+	if u.opts.CheckEach {
 		lo.CheckEach = func(p *ir.Program) error {
 			_, ds := ir.Check(p)
 			return ds.Err()
 		}
 	}
-	res, err := lower.Run(source.Prog, lo)
-	if err != nil {
-		return nil, err
-	}
-	if err := applied(source.Prog, res, strategy); err != nil {
-		return nil, err
-	}
-	return &Unit{Source: source, Lowered: res}, nil
+	return lower.Run(u.Source.Prog, lo)
 }
 
 // Bind binds the source, so that complaints point at what the user wrote.
@@ -71,12 +91,13 @@ func (u *Unit) Bind(b ir.Binding) (*ir.Bound, error) {
 
 // Plan binds and plans the lowered program.
 func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
-	if _, err := u.Bind(b); err != nil {
+	res, err := u.LoweredFor(b)
+	if err != nil {
 		return nil, err
 	}
-	bound, ds := ir.Bind(u.Lowered.Info, b)
+	bound, ds := ir.Bind(res.Info, b)
 	if err := ds.Err(); err != nil {
-		return nil, err
+		return nil, u.unfit(ds)
 	}
 	p, ds := planner.Plan(bound, planner.Options{})
 	if err := ds.Err(); err != nil {

@@ -7,12 +7,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// Auto is the strategy that takes, for each pair, the fastest by prediction.
+const Auto = "auto"
+
 // Strategies lists the strategies by name; chunked may carry its number of
 // chunks: "chunked(8)".
-var Strategies = []string{"sequential", "chunked", "exchange"}
+var Strategies = []string{"sequential", "chunked", "exchange", Auto}
 
 // CheckStrategy reports a strategy that there is not.
 func CheckStrategy(s string) error {
+	if s == Auto {
+		return nil
+	}
 	_, err := lower.ParseStrategy(s)
 	return err
 }
@@ -45,5 +51,17 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	if len(notes) == 0 {
 		d.Message += ": it has no all_gather, reduce_scatter or all_reduce of values"
 	}
+	return ir.Diagnostics{d}
+}
+
+// unfit says that a lowered program does not fit dims that the source fits:
+// the strategy asks for more than the source does.
+func (u *Unit) unfit(ds ir.Diagnostics) error {
+	if u.opts.Strategy == "" || u.opts.Strategy == Auto {
+		return ds
+	}
+	first := ds[slices.IndexFunc(ds, func(d *ir.Diagnostic) bool { return d.Severity == ir.Error })]
+	d := u.Source.Prog.Diag("strategy", first.Pos, "strategy %s does not fit these dims: %s", u.opts.Strategy, first.Message)
+	d.Help = "take chunked, whose chunks may be ragged, or sequential, or auto, which knows what fits; or give dims that divide"
 	return ir.Diagnostics{d}
 }

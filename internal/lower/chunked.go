@@ -10,9 +10,9 @@ import "hocket.example/hocket/ir"
 // axisOfPieces is the dimension of the whole tensors that pieces are cut along.
 func (e *emitter) axisOfPieces() int {
 	if e.blocked {
-		return e.rows + 1
+		return e.Rows + 1
 	}
-	return e.rows
+	return e.Rows
 }
 
 // collective returns the region's collective from arg into dst.
@@ -44,21 +44,21 @@ func (e *emitter) chunkedGather(count *ir.Expr) {
 // gatherChunk gathers one chunk of the shard into a buffer of its own.
 func (e *emitter) gatherChunk(p *part, shard, stream string) []*ir.Stmt {
 	mine, all := e.names.fresh(e.comm.Args[0].Name, "i"), e.named("c")
-	rows := ir.Extent(mine, int64(e.rows))
+	rows := ir.Extent(mine, int64(e.Rows))
 	total := rows
 	if e.blocked {
 		total = ir.Mul(sizeOfAxes(e.Axes), rows)
 	}
 	var comm []*ir.Stmt
 	from := mine
-	if e.rows > 0 { // rows of an inner dimension are not dense
+	if e.Rows > 0 { // rows of an inner dimension are not dense
 		from = e.names.fresh(e.comm.Args[0].Name, "d")
 		comm = append(comm, result(e.Pos, from, ir.OpCopy, nil, mine))
 	}
 	comm = append(comm, e.collective(from, all))
 	out := []*ir.Stmt{
-		chunk(e.Pos, mine, shard, e.rows, p.index, p.count),
-		alloc(e.Pos, all, withRows(e.To, e.rows, total)),
+		chunk(e.Pos, mine, shard, e.Rows, p.index, p.count),
+		alloc(e.Pos, all, withRows(e.To, e.Rows, total)),
 		on(e.Pos, stream, comm...),
 	}
 	p.at[e.Value] = all
@@ -90,7 +90,7 @@ func (e *emitter) chunkedReduce(count *ir.Expr) {
 	index := e.named("i")
 	p := e.part(e.axisOfPieces(), ir.Var(index), count)
 	dst := e.names.fresh(buf, "i")
-	p.put(chunk(e.Pos, dst, buf, e.rows, p.index, p.count))
+	p.put(chunk(e.Pos, dst, buf, e.Rows, p.index, p.count))
 	product := e.product(p, dst)
 	p.put(on(e.Pos, stream, append([]*ir.Stmt{waitMain(e.Pos)}, e.reduceInto(product, dst)...)...))
 	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream))
@@ -104,9 +104,9 @@ func (e *emitter) product(p *part, dst string) string {
 		return p.at[e.comm.Args[0].Name]
 	}
 	product := e.named("c")
-	rows := ir.Extent(dst, int64(e.rows))
+	rows := ir.Extent(dst, int64(e.Rows))
 	view := e.names.fresh(product, "r")
-	p.put(alloc(e.Pos, product, withRows(e.From, e.rows, ir.Mul(sizeOfAxes(e.Axes), rows))),
+	p.put(alloc(e.Pos, product, withRows(e.From, e.Rows, ir.Mul(sizeOfAxes(e.Axes), rows))),
 		reshape(e.Pos, view, product, e.blockShape(e.From, rows)))
 	p.body(view)
 	return product
@@ -115,7 +115,7 @@ func (e *emitter) product(p *part, dst string) string {
 // reduceInto reduces %product into %dst, by way of a dense buffer where the
 // rows of an inner dimension are none.
 func (e *emitter) reduceInto(product, dst string) []*ir.Stmt {
-	if e.rows == 0 {
+	if e.Rows == 0 {
 		return []*ir.Stmt{e.collective(product, dst)}
 	}
 	dense := e.named("d")

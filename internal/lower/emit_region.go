@@ -50,7 +50,7 @@ func (e *emitter) results() []*ir.Stmt {
 func (e *emitter) open(view func(name string, t *ir.Type) string) {
 	e.whole = map[string]string{}
 	for _, s := range e.body {
-		byRow, _, _ := e.finder.operandsOf(s, e.rows)
+		byRow, _, _ := e.finder.operandsOf(s, e.Rows)
 		for i := range s.Args {
 			name := s.Args[i].Name
 			if d := e.finder.def[name]; !slices.Contains(byRow, name) || e.whole[name] != "" || d != nil && e.in[d] {
@@ -78,7 +78,7 @@ func (e *emitter) byBlocks(name string, t *ir.Type) string {
 		return name
 	}
 	view := e.names.fresh(name, "r")
-	rows := t.LocalType().Dims[e.rows].Extent
+	rows := t.LocalType().Dims[e.Rows].Extent
 	e.add(reshape(e.Pos, view, name, e.blockShape(t, ir.FloorDiv(rows, sizeOfAxes(e.Axes)))))
 	return view
 }
@@ -87,7 +87,7 @@ func (e *emitter) byBlocks(name string, t *ir.Type) string {
 func (e *emitter) blockShape(t *ir.Type, rows *ir.Expr) []*ir.Expr {
 	var out []*ir.Expr
 	for i, d := range t.LocalType().Dims {
-		if i == e.rows {
+		if i == e.Rows {
 			out = append(out, sizeOfAxes(e.Axes), rows)
 		} else {
 			out = append(out, d.Extent)
@@ -168,7 +168,7 @@ func (p *part) target(c *ir.Stmt, value string, isLast bool, last string) {
 func (p *part) castType(value, arg string) *ir.Type {
 	t := p.finder.typeOf(p.finder.def[value])
 	dims := len(t.Dims)
-	if p.axis != p.rows {
+	if p.axis != p.Rows {
 		dims++
 	}
 	out := &ir.Type{DType: t.DType}

@@ -50,14 +50,14 @@ func (e *emitter) exchangeGather() {
 		selectFirst(e.Pos, to, all, e.me()),
 		e.push(shard, to, here)))
 
-	own := e.part(e.rows, e.me(), e.ranks())
+	own := e.part(e.Rows, e.me(), e.ranks())
 	own.at[e.Value] = shard
 	own.keepGathered()
 	own.body("")
 	e.add(own.stmts...)
 
 	i, j, block := e.named("i"), e.named("j"), e.named("c")
-	p := e.part(e.rows, ir.Var(j), e.ranks())
+	p := e.part(e.Rows, ir.Var(j), e.ranks())
 	p.put(let(e.Pos, j, e.after(ir.Var(i))), selectFirst(e.Pos, block, all, ir.Var(j)), waitOnce(e.Pos, here, ir.Var(j)))
 	p.at[e.Value] = block
 	p.keepGathered()
@@ -93,7 +93,7 @@ func (e *emitter) exchangeReduce() {
 	e.bar()
 
 	i, d, to := e.named("i"), e.named("d"), e.named("to")
-	p := e.part(e.rows, ir.Var(d), e.ranks())
+	p := e.part(e.Rows, ir.Var(d), e.ranks())
 	p.put(let(e.Pos, d, e.after(ir.Var(i))))
 	p.body("")
 	p.put(on(e.Pos, stream, waitMain(e.Pos), selectFirst(e.Pos, to, slots, e.me()),
@@ -102,7 +102,7 @@ func (e *emitter) exchangeReduce() {
 	e.add(loop(e.Pos, i, ir.Int(1), e.ranks(), p.stmts...))
 
 	mine := e.named("own")
-	own := e.part(e.rows, e.me(), e.ranks())
+	own := e.part(e.Rows, e.me(), e.ranks())
 	own.put(selectFirst(e.Pos, mine, slots, e.me()))
 	own.body(mine)
 	e.add(own.stmts...)
@@ -110,7 +110,7 @@ func (e *emitter) exchangeReduce() {
 	sum := []ir.Attr{{Name: "axis", Kind: ir.AttrExprs, Exprs: []*ir.Expr{ir.Int(0)}}}
 	if e.Comm == ir.OpAllReduce {
 		share := e.named("share")
-		e.add(chunk(e.Pos, share, buf, e.rows, e.me(), e.ranks()), into(e.Pos, ir.OpSum, slots, share, sum...))
+		e.add(chunk(e.Pos, share, buf, e.Rows, e.me(), e.ranks()), into(e.Pos, ir.OpSum, slots, share, sum...))
 		e.shareWithAll(share, stream)
 	} else {
 		e.add(into(e.Pos, ir.OpSum, slots, buf, sum...))
@@ -134,5 +134,5 @@ func (e *emitter) awaitPeers(counter string) *ir.Stmt {
 
 // shareOf returns the type of one rank's share of rows of an all-reduced value.
 func (e *emitter) shareOf(t *ir.Type) *ir.Type {
-	return withRows(t, e.rows, ir.FloorDiv(t.LocalType().Dims[e.rows].Extent, e.ranks()))
+	return withRows(t, e.Rows, ir.FloorDiv(t.LocalType().Dims[e.Rows].Extent, e.ranks()))
 }

@@ -16,7 +16,7 @@ const maxSpan = 4096
 
 func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, nested bool) *pairFinder {
 	f := &pairFinder{unit: u, fn: fn, users: usesIn(b), stmts: b.Stmts, nested: nested,
-		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}}
+		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}, shared: map[*ir.Stmt]*region{}}
 	for i, s := range b.Stmts {
 		f.at[s] = i
 		for _, r := range s.Results {
@@ -53,10 +53,10 @@ func (f *pairFinder) backward(r *region) string {
 			continue
 		}
 		delete(needed, name)
-		byRow, _, ok := f.operandsOf(s, r.rows)
+		byRow, _, ok := f.operandsOf(s, r.Rows)
 		switch {
 		case !ok:
-			return notByRows(s, r.rows)
+			return notByRows(s, r.Rows)
 		case slices.ContainsFunc(f.users[name], func(u *ir.Stmt) bool { return !r.in[u] }):
 			return "%" + name + " is used elsewhere too"
 		}
@@ -95,13 +95,21 @@ func notByRows(s *ir.Stmt, rows int) string {
 }
 
 // consumers returns the region that starts with the all_gather s, or why there
-// is none.
+// is none. It takes from a reduction's GEMMs only where there are no others.
 func (f *pairFinder) consumers(s *ir.Stmt) (*region, string) {
+	if r, _ := f.consumersBut(s, f.shared); r != nil {
+		return r, ""
+	}
+	return f.consumersBut(s, nil)
+}
+
+// consumersBut is consumers without the statements of except.
+func (f *pairFinder) consumersBut(s *ir.Stmt, except map[*ir.Stmt]*region) (*region, string) {
 	first := ""
 	for _, rows := range f.newRegion(s).rowsCandidates() {
 		r := f.newRegion(s)
 		r.cut(rows)
-		f.forward(r)
+		f.forward(r, except)
 		why := f.whyNot(r, nil)
 		if why == "" {
 			f.finish(r)
@@ -117,7 +125,7 @@ func (f *pairFinder) consumers(s *ir.Stmt) (*region, string) {
 // forward adds to r what can be computed of rows it has: the users of what it
 // gathers, their users and so on. Operands from outside must not depend on
 // anything that has to wait for the whole region.
-func (f *pairFinder) forward(r *region) {
+func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	inside := map[string]bool{r.comm.Results[0].Text: true}
 	late := map[string]bool{}
 	open := map[*ir.Stmt]bool{} // users of inside values that are still to come
@@ -134,7 +142,7 @@ func (f *pairFinder) forward(r *region) {
 		}
 		delete(open, s)
 		name := s.Results[0].Text
-		if f.owned[s] == nil && f.absorbs(s, r.rows, inside, late) {
+		if f.owned[s] == nil && except[s] == nil && f.absorbs(s, r.Rows, inside, late) {
 			r.body, r.in[s], r.last = append(r.body, s), true, s
 			inside[name] = true
 			see(name)

@@ -72,13 +72,14 @@ func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 			o.leave(f, s, why)
 			continue
 		}
-		st := o.decide(r)
-		if st.Kind == Sequential {
-			continue
+		into := f.owned
+		if st := o.decide(r); st.Kind == Sequential {
+			into = f.shared
+		} else {
+			out[r] = st
 		}
-		out[r] = st
 		for _, x := range append(slices.Clone(r.body), s) {
-			f.owned[x] = r
+			into[x] = r
 		}
 	}
 	return out

@@ -21,6 +21,8 @@ type Pair struct {
 	Axis int
 	// From and To are the types of the collective's operand and result.
 	From, To *ir.Type
+	// Rows is the dimension of the operations' results that is cut.
+	Rows int
 	// Ops are the operations that run piece by piece, GEMMs among them.
 	Ops []PairOp
 	// Refused says, for each kind of strategy that cannot be used, why.
@@ -77,10 +79,9 @@ type region struct {
 	// body holds the operations, in text order, the collective not among them.
 	body []*ir.Stmt
 	in   map[*ir.Stmt]bool // body and comm
-	// rows is the dimension cut into pieces. Where the collective gathers or
-	// scatters that same dimension, blocked is set: each rank has a block of
-	// its rows, and a piece is the same rows of every block.
-	rows    int
+	// Where the collective gathers or scatters the dimension Rows, blocked is
+	// set: each rank has a block of its rows, and a piece is the same rows of
+	// every block.
 	blocked bool
 	// last is the last statement of the block that the region reaches.
 	last *ir.Stmt
@@ -91,13 +92,15 @@ func (r *region) gathers() bool { return r.comm.Op == ir.OpAllGather }
 // pairFinder looks for pairs in one block.
 type pairFinder struct {
 	*unit
-	fn     *ir.Func
-	users  useIndex
-	def    map[string]*ir.Stmt // of values defined in this block
-	at     map[*ir.Stmt]int
-	stmts  []*ir.Stmt
-	owned  map[*ir.Stmt]*region // statements that belong to a reduction's region
-	nested bool                 // inside a loop or branch
+	fn    *ir.Func
+	users useIndex
+	def   map[string]*ir.Stmt // of values defined in this block
+	at    map[*ir.Stmt]int
+	stmts []*ir.Stmt
+	// owned are the statements of reductions' regions that will be replaced,
+	// shared those of reductions that are left sequential.
+	owned, shared map[*ir.Stmt]*region
+	nested        bool // inside a loop or branch
 }
 
 // overMain reports whether s is a collective on values of the main mesh that a
@@ -173,7 +176,7 @@ func (r *region) rowsCandidates() []int {
 }
 
 func (r *region) cut(rows int) {
-	r.rows, r.blocked = rows, r.comm.Op != ir.OpAllReduce && rows == r.Axis
+	r.Rows, r.blocked = rows, r.comm.Op != ir.OpAllReduce && rows == r.Axis
 }
 
 // operandsOf splits what s needs into the operands of which it needs the same

@@ -63,5 +63,5 @@ func ParseStrategy(text string) (Strategy, error) {
 		}
 		return Strategy{Kind: Chunked, Chunks: n}, nil
 	}
-	return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N) and exchange", text)
+	return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange and auto", text)
 }

@@ -1,0 +1,65 @@
+package compile
+
+import (
+	"sync"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/ir"
+)
+
+// maxTuned bounds how many lowered forms auto keeps.
+const maxTuned = 64
+
+// autoCache keeps auto's lowered forms by binding.
+type autoCache struct {
+	mu    sync.Mutex
+	forms map[string]*lower.Result
+}
+
+// machine returns the description that predictions are made with.
+func (u *Unit) machine() (*machine.Description, error) {
+	if u.opts.Machine == "" {
+		return machine.Load("cpu")
+	}
+	return machine.Load(u.opts.Machine)
+}
+
+// LoweredFor returns the lowered form for a binding: the same for all, but
+// with auto, whose choice depends on the dims and the number of ranks.
+func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
+	bound, err := u.Bind(b)
+	if err != nil || u.opts.Strategy != Auto {
+		return u.Lowered, err
+	}
+	u.chosen.mu.Lock()
+	defer u.chosen.mu.Unlock()
+	k := key(bound)
+	if res := u.chosen.forms[k]; res != nil {
+		return res, nil
+	}
+	m, err := u.machine()
+	if err != nil {
+		return nil, err
+	}
+	p := &predictor{bound: bound, machine: m}
+	res, err := u.lower(p.choose)
+	if err != nil {
+		return nil, err
+	}
+	if u.chosen.forms == nil || len(u.chosen.forms) >= maxTuned {
+		u.chosen.forms = map[string]*lower.Result{}
+	}
+	u.chosen.forms[k] = res
+	return res, nil
+}
+
+// choose takes the best estimate, and sequential where none can be made: of a
+// pair in a function that the dims were not bound for.
+func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
+	es, err := p.estimates(pair)
+	if err != nil {
+		return lower.Strategy{}
+	}
+	return best(es).strategy
+}

@@ -1,0 +1,146 @@
+package compile
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/sim"
+	"hocket.example/hocket/ir"
+)
+
+const tensorParallel = `dim P = 4
+mesh tp[P]
+func mlp(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T/tp, H] {
+  %h = linear %x, %w1
+  %g = gelu %h
+  %y = linear %g, %w2
+  return %y
+}
+func row(%x: bf16[T, F/tp], %w: bf16[H, F/tp]) -> bf16[T, H] {
+  %y = linear %x, %w
+  return %y
+}
+`
+
+// TestAutoChoosesByDims: large layers are exchanged, small ones left alone,
+// and no pair is predicted to be slower than sequential.
+func TestAutoChoosesByDims(t *testing.T) {
+	for _, c := range []struct {
+		fn      string
+		t, h, f int64
+		want    string
+	}{
+		{"mlp", 8192, 8192, 28672, "exchange exchange"},
+		{"mlp", 16, 64, 128, "sequential sequential"},
+		{"row", 8192, 8192, 28672, "exchange"},
+		{"row", 8190, 8192, 28672, "sequential"}, // 4 does not divide the rows, and NCCL in chunks gains nothing
+	} {
+		u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: "h200x4"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := ir.Binding{Func: c.fn, Dims: map[string]int64{"T": c.t, "H": c.h, "F": c.f}}
+		res, err := u.LoweredFor(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, ch := range res.Choices {
+			if ch.Pair.Func == c.fn {
+				got = append(got, ch.Strategy.String())
+			}
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%s %d %d %d: %s, want %s", c.fn, c.t, c.h, c.f, s, c.want)
+		}
+		if again, err := u.LoweredFor(b); err != nil || again != res {
+			t.Errorf("lowered twice for one binding: %v", err)
+		}
+	}
+}
+
+// TestPlansTakeWhatPairsDo: for one layer, the simulated plan of each strategy
+// takes as long as the pair's own prediction said.
+func TestPlansTakeWhatPairsDo(t *testing.T) {
+	info := check(t, tensorParallel)
+	for _, fn := range []string{"mlp", "row"} {
+		b := ir.Binding{Func: fn, Dims: map[string]int64{"T": 4096, "H": 4096, "F": 16384}}
+		bound, ds := ir.Bind(info, b)
+		if ds.HasErrors() {
+			t.Fatal(ds)
+		}
+		for _, st := range candidates {
+			u, err := Build(info, Options{Strategy: st.String(), Machine: "h200x4"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := u.machine()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &predictor{bound: bound, machine: m}
+			want := 0.0
+			for _, ch := range u.Lowered.Choices {
+				if ch.Pair.Func != fn {
+					continue
+				}
+				es, err := p.estimates(&ch.Pair)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range es {
+					if e.strategy == st {
+						want += e.Time
+					}
+				}
+			}
+			if st.Kind == lower.Exchange && fn == "mlp" {
+				want -= m.Barrier // one serves both pairs
+			}
+			pl, err := u.Plan(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tl, err := sim.Plan(pl, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if math.Abs(tl.Time-want) > 0.05*want {
+				t.Errorf("%s, %s: the plan takes %.0f µs, its pairs %.0f", fn, st, tl.Time, want)
+			}
+		}
+	}
+}
+
+func TestAutoRunsRight(t *testing.T) {
+	c := newCase(t, tensorParallel, ir.Binding{Func: "mlp", Dims: map[string]int64{"T": 12, "H": 4, "F": 8}})
+	for _, m := range []string{"cpu", "h200x4"} {
+		u, err := Build(c.info, Options{Strategy: Auto, Machine: m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := u.LoweredFor(c.binding)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.run(t, res, 1)
+	}
+	if _, err := Build(c.info, Options{Strategy: Auto, Machine: "abacus"}); err == nil || !strings.Contains(err.Error(), "there are cpu, h200x4") {
+		t.Errorf("a machine that there is not: %v", err)
+	}
+}
+
+// TestUnfit: a strategy that fits the text but not the dims says so.
+func TestUnfit(t *testing.T) {
+	u, err := Build(check(t, tensorParallel), Options{Strategy: "exchange"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = u.Plan(ir.Binding{Func: "row", Dims: map[string]int64{"T": 10, "H": 4, "F": 8}})
+	ds, ok := err.(ir.Diagnostics)
+	if !ok || len(ds) != 1 || !strings.Contains(ds.String(), "strategy exchange does not fit these dims") || !strings.Contains(ds.String(), "help: take chunked") {
+		t.Errorf("%v", err)
+	}
+}

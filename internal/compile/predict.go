@@ -1,0 +1,185 @@
+package compile
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/internal/sim"
+	"hocket.example/hocket/ir"
+)
+
+// Estimate is what one strategy is predicted to take for a pair.
+type Estimate struct {
+	Strategy string  `json:"strategy"`
+	Time     float64 `json:"us,omitempty"`
+	// Refused says why the strategy cannot be used; empty where it can.
+	Refused string `json:"refused,omitempty"`
+
+	strategy lower.Strategy
+	spans    []sim.Span
+}
+
+// candidates are the strategies that auto compares, the plainest first.
+var candidates = []lower.Strategy{
+	{Kind: lower.Sequential},
+	{Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 4}, {Kind: lower.Chunked, Chunks: 8},
+	{Kind: lower.Exchange},
+}
+
+// predictor predicts pairs of a program with given dims on a machine.
+type predictor struct {
+	bound   *ir.Bound
+	machine *machine.Description
+}
+
+// estimates predicts a pair under every candidate.
+func (p *predictor) estimates(pair *lower.Pair) ([]Estimate, error) {
+	numbers, err := p.numbers(pair)
+	if err != nil {
+		return nil, err
+	}
+	var out []Estimate
+	for _, st := range candidates {
+		e, err := p.estimate(pair, numbers, st)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strategy) (Estimate, error) {
+	e := Estimate{Strategy: st.String(), strategy: st, Refused: pair.Refused[st.Kind]}
+	if e.Refused == "" {
+		e.Refused = p.unfit(pair, numbers, st)
+	}
+	if e.Refused != "" {
+		return e, nil
+	}
+	var got sim.Prediction
+	var err error
+	switch st.Kind {
+	case lower.Chunked:
+		got, err = sim.Chunked(numbers, st.Chunks, p.machine)
+	case lower.Exchange:
+		got, err = sim.Exchange(numbers, p.machine)
+	default:
+		got, err = sim.Sequential(numbers, p.machine)
+	}
+	e.Time, e.spans = got.Time, got.Spans
+	return e, err
+}
+
+// unfit says what keeps these dims from a strategy that fits the text: whole
+// rows are cut into one block for each rank.
+func (p *predictor) unfit(pair *lower.Pair, numbers sim.Pair, st lower.Strategy) string {
+	if st.Kind != lower.Exchange || pair.Comm != ir.OpAllReduce {
+		return ""
+	}
+	shape, err := p.bound.LocalShape(pair.To, p.bound.Env(0, nil))
+	if err != nil || shape[pair.Rows]%numbers.Ranks == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d rows do not divide over %d ranks", shape[pair.Rows], numbers.Ranks)
+}
+
+// saving is by how much an overlapped strategy must beat sequential to be
+// chosen: predictions are no better than that.
+const saving = 0.97
+
+// best returns the fastest estimate; sequential where nothing clearly beats it.
+func best(es []Estimate) Estimate {
+	top := es[0]
+	for _, e := range es[1:] {
+		if e.Refused == "" && e.Time < top.Time && e.Time < saving*es[0].Time {
+			top = e
+		}
+	}
+	return top
+}
+
+// numbers puts numbers to a pair's extents.
+func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
+	out := sim.Pair{Comm: pair.Comm, Ranks: 1}
+	for _, a := range pair.Axes {
+		n, ok := p.bound.AxisSize(a)
+		if !ok {
+			return out, fmt.Errorf("mesh axis %s has no size", a)
+		}
+		out.Ranks *= n
+	}
+	whole := pair.From
+	if pair.Comm == ir.OpAllGather {
+		whole = pair.To
+	}
+	var err error
+	if out.Whole, err = p.bytes(whole); err != nil {
+		return out, err
+	}
+	for i := range pair.Ops {
+		o, err := p.op(pair.Ops[i].Stmt, pair.Ops[i].In, pair.Ops[i].Out)
+		if err != nil {
+			return out, err
+		}
+		out.Ops = append(out.Ops, o)
+	}
+	return out, nil
+}
+
+// op describes what one rank computes of a statement on values.
+func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) {
+	o := sim.Op{Name: s.Op.String(), DType: out.DType}
+	for _, t := range append(in[:len(in):len(in)], out) {
+		n, err := p.bytes(t)
+		if err != nil {
+			return o, err
+		}
+		o.Bytes += n
+	}
+	if s.Op != ir.OpLinear && s.Op != ir.OpMatmul {
+		return o, nil
+	}
+	y, err := p.shape(out)
+	if err != nil {
+		return o, err
+	}
+	x, err := p.shape(in[0])
+	if err != nil {
+		return o, err
+	}
+	o.N, o.K, o.M = y[len(y)-1], x[len(x)-1], 1
+	if s.Word("ta", "") == "true" {
+		o.K = x[len(x)-2]
+	}
+	for _, n := range y[:len(y)-1] {
+		o.M *= n
+	}
+	return o, nil
+}
+
+func (p *predictor) shape(t *ir.Type) ([]int64, error) {
+	return p.bound.LocalShape(t, p.bound.Env(0, nil))
+}
+
+// bytes returns what one rank holds of a value of type t.
+func (p *predictor) bytes(t *ir.Type) (int64, error) {
+	shape, err := p.shape(t)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", t, err)
+	}
+	n := t.DType.Size()
+	for _, e := range shape {
+		n *= e
+	}
+	return n, nil
+}
+
+// key names a binding: function, ranks and dims.
+func key(b *ir.Bound) string {
+	var k strings.Builder
+	fmt.Fprintf(&k, "%s %d %v", b.Func.Name, b.Ranks, b.Dims) // maps print sorted
+	return k.String()
+}

@@ -1,0 +1,84 @@
+package machine
+
+import (
+	"math"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file answers how long one operation takes, alone.
+
+// at interpolates a table linearly; beyond its end the last slope goes on,
+// before its beginning the first time holds.
+func at(table []Point, size float64) float64 {
+	if size <= table[0][0] {
+		return table[0][1]
+	}
+	i := 1
+	for i < len(table)-1 && table[i][0] < size {
+		i++
+	}
+	a, b := table[i-1], table[i]
+	return a[1] + (size-a[0])*(b[1]-a[1])/(b[0]-a[0])
+}
+
+// CopyTime is the time to put that many bytes into a peer's memory.
+func (d *Description) CopyTime(bytes int64) float64 { return at(d.Copy, float64(bytes)) }
+
+// CollectiveTime is the time of a collective on which each rank receives moved
+// bytes. Those without a table of their own cost what an all_gather does.
+func (d *Description) CollectiveTime(op ir.Op, moved int64) float64 {
+	switch op {
+	case ir.OpBarrier:
+		return d.Barrier
+	case ir.OpAllReduce:
+		return at(d.AllReduce, float64(moved))
+	case ir.OpReduceScatter:
+		return at(d.ReduceScatter, float64(moved))
+	}
+	return at(d.AllGather, float64(moved))
+}
+
+// TouchTime is the time of an operation that reads and writes that many bytes
+// of the device's own memory.
+func (d *Description) TouchTime(bytes int64) float64 {
+	return d.Launch + float64(bytes)/d.Memory*1e-3
+}
+
+// ReduceTime is TouchTime of a sum over a dimension.
+func (d *Description) ReduceTime(bytes int64) float64 {
+	return d.Launch + float64(bytes)/d.Reduce*1e-3
+}
+
+// GEMMTime is the time of a product [m, k] · [k, n].
+func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
+	if m == 0 || n == 0 || k == 0 {
+		return d.Launch
+	}
+	flops := 2 * float64(m) * float64(n) * float64(k)
+	peak := d.GEMM.Peak[dtype.String()]
+	if peak == 0 {
+		peak = d.GEMM.Peak[d.GEMM.Of] * float64(2) / float64(dtype.Size())
+	}
+	slower := d.slowness(float64(m), float64(n), float64(k))
+	bytes := (m*k + k*n + m*n) * dtype.Size()
+	return max(d.Launch+flops/peak*1e-6*slower, d.TouchTime(bytes))
+}
+
+// slowness says how many times longer than at peak a product of this shape
+// takes, from the measured ones: the mean weighted by distance, where a factor
+// of two in one extent is a distance of 1.
+func (d *Description) slowness(m, n, k float64) float64 {
+	if len(d.GEMM.Measured) == 0 {
+		return 1
+	}
+	sum, weights := 0.0, 0.0
+	for _, p := range d.GEMM.Measured {
+		ideal := 2 * p[0] * p[1] * p[2] / d.GEMM.Peak[d.GEMM.Of] * 1e-6
+		a, b, c := math.Log2(m/p[0]), math.Log2(n/p[1]), math.Log2(k/p[2])
+		w := 1 / (a*a + b*b + c*c + 1e-3)
+		sum += w * max(1, (p[3]-d.Launch)/ideal)
+		weights += w
+	}
+	return sum / weights
+}

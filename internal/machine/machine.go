@@ -1,0 +1,153 @@
+// Package machine describes machines: how long a GEMM, a copy between two
+// devices or a collective takes, and how much they slow each other down. From
+// a description a schedule can be chosen and looked at without the machine.
+package machine
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Description is one kind of machine. All times are in microseconds; tables
+// are points [size in bytes, microseconds], by ascending size.
+type Description struct {
+	Name string `json:"name"`
+	// Source says where the numbers come from.
+	Source string `json:"source"`
+	// Launch is what an operation costs before it does anything.
+	Launch float64 `json:"launch_us"`
+	// Memory is the bandwidth of a device's own memory, in GB/s, as an
+	// elementwise operation sees it.
+	Memory float64 `json:"memory_gbps"`
+	// Reduce is the same of a sum over a dimension.
+	Reduce float64 `json:"reduce_gbps"`
+	// GEMM says how fast matrices are multiplied.
+	GEMM GEMM `json:"gemm"`
+	// Copy is the time to put that many bytes into a peer's memory.
+	Copy []Point `json:"copy"`
+	// Signal is the time from a signal to the end of the peer's wait, Barrier
+	// that of a barrier.
+	Signal  float64 `json:"signal_us"`
+	Barrier float64 `json:"barrier_us"`
+	// AllReduce, AllGather and ReduceScatter are the times of the collectives
+	// by the bytes that each rank receives at the least (plan.Coll.Moved).
+	AllReduce     []Point `json:"all_reduce"`
+	AllGather     []Point `json:"all_gather"`
+	ReduceScatter []Point `json:"reduce_scatter"`
+	// GEMMBesideCopy is how many times longer a GEMM takes while copies come
+	// in; GEMMBesideCollective while a collective runs, which slows the
+	// collective as much. At 2 there is nothing to be gained.
+	GEMMBesideCopy       float64 `json:"gemm_beside_copy"`
+	GEMMBesideCollective float64 `json:"gemm_beside_collective"`
+}
+
+// Point is [size in bytes, microseconds].
+type Point [2]float64
+
+// GEMM is a table of measured products.
+type GEMM struct {
+	// Peak is the best throughput in TFLOP/s, by dtype.
+	Peak map[string]float64 `json:"peak_tflops"`
+	// Measured are [m, n, k, microseconds] of products in Of.
+	Measured [][4]float64 `json:"measured"`
+	Of       string       `json:"of"`
+}
+
+//go:embed descriptions/*.json
+var shipped embed.FS
+
+// Names lists the machines whose descriptions are shipped.
+func Names() []string {
+	entries, err := shipped.ReadDir("descriptions")
+	if err != nil {
+		return nil // the directory is part of the binary
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".json"))
+	}
+	return names
+}
+
+// Load returns the description of that name, or reads the file NAME.json.
+func Load(name string) (*Description, error) {
+	if slices.Contains(Names(), name) {
+		data, err := shipped.ReadFile("descriptions/" + name + ".json")
+		if err != nil {
+			return nil, err
+		}
+		return Parse(name, data)
+	}
+	if !strings.HasSuffix(name, ".json") {
+		return nil, fmt.Errorf("there is no machine %q; there are %s, or a file NAME.json", name, strings.Join(Names(), ", "))
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(name, data)
+}
+
+// Parse reads a description; name stands for it in errors.
+func Parse(name string, data []byte) (*Description, error) {
+	d := &Description{}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(d); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return d, nil
+}
+
+// check refuses what predictions could not be made from.
+func (d *Description) check() error {
+	for what, v := range map[string]float64{"launch_us": d.Launch, "signal_us": d.Signal, "barrier_us": d.Barrier} {
+		if !(v >= 0) {
+			return fmt.Errorf("%s is %v; it must not be negative", what, v)
+		}
+	}
+	for what, v := range map[string]float64{"gemm_beside_copy": d.GEMMBesideCopy, "gemm_beside_collective": d.GEMMBesideCollective} {
+		if !(v >= 1) {
+			return fmt.Errorf("%s is %v; nothing gets faster beside another: at least 1", what, v)
+		}
+	}
+	for what, v := range map[string]float64{"memory_gbps": d.Memory, "reduce_gbps": d.Reduce} {
+		if !(v > 0) {
+			return fmt.Errorf("%s is %v; it must be positive", what, v)
+		}
+	}
+	if !(d.GEMM.Peak[d.GEMM.Of] > 0) {
+		return fmt.Errorf("gemm: peak_tflops has no positive entry for %q, the dtype measured", d.GEMM.Of)
+	}
+	for _, p := range d.GEMM.Measured {
+		if !(min(p[0], p[1], p[2], p[3]) > 0) {
+			return fmt.Errorf("gemm: measured %v is no [m, n, k, microseconds]", p)
+		}
+	}
+	for what, table := range map[string][]Point{"copy": d.Copy, "all_reduce": d.AllReduce, "all_gather": d.AllGather, "reduce_scatter": d.ReduceScatter} {
+		if err := checkTable(table); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return nil
+}
+
+func checkTable(table []Point) error {
+	if len(table) < 2 {
+		return fmt.Errorf("a table needs two points at least")
+	}
+	for i, p := range table {
+		if !(p[0] >= 0 && p[1] >= 0) || i > 0 && !(p[0] > table[i-1][0] && p[1] >= table[i-1][1]) {
+			return fmt.Errorf("point %v: sizes must ascend, and times must not fall", p)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package sim
+
+import (
+	"math"
+	"testing"
+
+	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/ir"
+)
+
+func h200(t *testing.T) *machine.Description {
+	t.Helper()
+	m, err := machine.Load("h200x4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// layer is a product m, n, k of bf16 over 4 ranks, of global extents: an
+// all_gather's weight is cut along n, a reduction's along k.
+func layer(comm ir.Op, m, n, k int64) Pair {
+	p := Pair{Comm: comm, Ranks: 4, Whole: 2 * m * k, Ops: []Op{{Name: "linear", M: m, N: n / 4, K: k, DType: ir.BF16}}}
+	if comm != ir.OpAllGather {
+		p.Whole, p.Ops[0].N, p.Ops[0].K = 2*m*n, n, k/4
+	}
+	return p
+}
+
+// TestAgainstMeasured holds the predictions to what was measured on 4 H200:
+// sequential, and the prototype that pushes directly between ranks.
+func TestAgainstMeasured(t *testing.T) {
+	m := h200(t)
+	const percent = 15
+	for _, c := range []struct {
+		comm      ir.Op
+		m, n, k   int64
+		seq, push float64
+	}{
+		{ir.OpAllGather, 8192, 28672, 8192, 1552, 1221},
+		{ir.OpAllGather, 8192, 8192, 28672, 2306, 1303},
+		{ir.OpAllGather, 32768, 8192, 16384, 5195, 2846},
+		{ir.OpAllGather, 8192, 49152, 12288, 3645, 3124},
+		{ir.OpAllGather, 2048, 28672, 8192, 446, 333},
+		{ir.OpAllGather, 2048, 8192, 28672, 604, 420},
+		{ir.OpReduceScatter, 8192, 28672, 8192, 2428, 1566},
+		{ir.OpReduceScatter, 8192, 8192, 28672, 1620, 1320},
+		{ir.OpReduceScatter, 32768, 8192, 16384, 4180, 3211},
+		{ir.OpReduceScatter, 2048, 28672, 8192, 636, 457},
+		{ir.OpReduceScatter, 2048, 8192, 28672, 411, 347},
+		{ir.OpAllReduce, 8192, 28672, 8192, 3313, 0},
+		{ir.OpAllReduce, 8192, 8192, 28672, 1888, 0},
+		{ir.OpAllReduce, 2048, 8192, 28672, 482, 0},
+	} {
+		p := layer(c.comm, c.m, c.n, c.k)
+		seq, err := Sequential(p, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		push, err := Exchange(p, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s %d,%d,%d: sequential %.0f (measured %.0f), exchange %.0f (%.0f)", c.comm, c.m, c.n, c.k, seq.Time, c.seq, push.Time, c.push)
+		if math.Abs(seq.Time-c.seq) > c.seq*percent/100 {
+			t.Errorf("%s %d,%d,%d: sequential %.0f µs, measured %.0f", c.comm, c.m, c.n, c.k, seq.Time, c.seq)
+		}
+		if c.push > 0 && math.Abs(push.Time-c.push) > c.push*percent/100 {
+			t.Errorf("%s %d,%d,%d: exchange %.0f µs, measured %.0f", c.comm, c.m, c.n, c.k, push.Time, c.push)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package sim
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// Timeline is the predicted run of a plan.
+type Timeline struct {
+	// Time is when the last rank is done, in microseconds.
+	Time float64 `json:"us"`
+	// Exposed is, for each rank, how long nothing was computed.
+	Exposed []float64 `json:"exposed_us"`
+	Spans   []Span    `json:"spans"`
+}
+
+// Plan predicts a plan's run: all ranks start at once, nothing is issued late.
+func Plan(p *plan.Plan, m *machine.Description) (*Timeline, error) {
+	b := &planGraph{graph: newGraph(), plan: p, m: m, records: map[int32]int{}, signals: map[counterAt][]int{}}
+	for i := range p.Cmds {
+		b.signal(&p.Cmds[i])
+	}
+	for i := range p.Cmds {
+		if err := b.cmd(&p.Cmds[i]); err != nil {
+			return nil, err
+		}
+	}
+	start, end, err := b.run(m)
+	if err != nil {
+		return nil, err
+	}
+	t := &Timeline{Spans: b.spans(start, end), Exposed: make([]float64, p.Ranks)}
+	for _, e := range end {
+		t.Time = max(t.Time, e)
+	}
+	busy := b.computing(start, end)
+	for r := range t.Exposed {
+		t.Exposed[r] = t.Time - busy[r]
+	}
+	return t, nil
+}
+
+// counterAt is one element of one rank's counter.
+type counterAt struct{ rank, counter, elem int32 }
+
+// planGraph builds the tasks of a plan.
+type planGraph struct {
+	*graph
+	plan    *plan.Plan
+	m       *machine.Description
+	records map[int32]int       // event → the task it captures, -1 for none
+	signals map[counterAt][]int // in order of issue; made ahead of their streams
+	sent    map[*plan.Cmd]int
+}
+
+// signal makes the arrival of a signal, which a wait may name before its
+// stream comes to it.
+func (b *planGraph) signal(c *plan.Cmd) {
+	if c.Kind != plan.Signal {
+		return
+	}
+	if b.sent == nil {
+		b.sent = map[*plan.Cmd]int{}
+	}
+	b.tasks = append(b.tasks, task{rank: int(c.Rank), work: b.m.Signal})
+	b.sent[c] = len(b.tasks) - 1
+	at := counterAt{c.Peer, c.Counter, c.Elem}
+	b.signals[at] = append(b.signals[at], len(b.tasks)-1)
+}
+
+func (b *planGraph) cmd(c *plan.Cmd) error {
+	rank, stream := int(c.Rank), int(c.Stream)
+	switch c.Kind {
+	case plan.Record:
+		b.records[c.Event] = -1
+		if t, ok := b.tail(rank, stream); ok {
+			b.records[c.Event] = t
+		}
+	case plan.WaitEvent:
+		if t, ok := b.records[c.Event]; ok && t >= 0 {
+			b.wait(rank, stream, t)
+		}
+	case plan.Signal:
+		t := b.add(task{rank: rank, stream: stream})
+		arrival := &b.tasks[b.sent[c]]
+		arrival.deps = append(arrival.deps, t)
+	case plan.WaitCounter:
+		raised := b.signals[counterAt{c.Rank, c.Counter, c.Elem}]
+		if int(c.Value) > len(raised) {
+			return fmt.Errorf("rank %d waits for signal %d of %d", c.Rank, c.Value, len(raised))
+		}
+		for _, s := range raised[:c.Value] {
+			b.wait(rank, stream, s)
+		}
+	case plan.Collective:
+		b.collective(c)
+	case plan.Group:
+		b.add(task{rank: rank, stream: stream, class: transfer, work: b.groupTime(c), span: b.named(c, "send/recv")})
+	case plan.Copy:
+		b.copy(c)
+	case plan.Compute:
+		b.add(task{rank: rank, stream: stream, class: compute, work: b.computeTime(c), span: b.named(c, c.Op.String())})
+	}
+	return nil
+}
+
+func (b *planGraph) named(c *plan.Cmd, name string) *Span {
+	return &Span{Name: name, Stream: b.plan.Streams[c.Stream].Name}
+}
+
+func (b *planGraph) collective(c *plan.Cmd) {
+	coll := &b.plan.Colls[c.Coll]
+	t := task{rank: int(c.Rank), stream: int(c.Stream), class: collective, group: int(c.Coll) + 1, span: b.named(c, coll.Op.String())}
+	if coll.Op == ir.OpBarrier {
+		t.class = instant
+	}
+	moved := int64(0)
+	for i := range coll.Parts {
+		moved = max(moved, coll.Moved(i))
+	}
+	t.work = b.m.CollectiveTime(coll.Op, moved)
+	b.add(t)
+}
+
+func (b *planGraph) copy(c *plan.Cmd) {
+	t := task{rank: int(c.Rank), stream: int(c.Stream), class: compute, work: b.m.TouchTime(2 * c.Ins[0].Bytes()), span: b.named(c, "copy")}
+	if c.Peer >= 0 && c.Peer != c.Rank {
+		t.class, t.work = transfer, b.m.CopyTime(c.Ins[0].Bytes())
+		t.span.Name = fmt.Sprintf("put %d→%d", c.Ins[0].Rank, c.Outs[0].Rank)
+	}
+	b.add(t)
+}
+
+// groupTime is the longest of a group's transfers, both directions at once.
+func (b *planGraph) groupTime(c *plan.Cmd) float64 {
+	send, recv := 0.0, 0.0
+	for _, p := range c.Group {
+		us := b.m.CopyTime(b.plan.Pairs[p.Pair].Src.Bytes())
+		if p.Send {
+			send += us
+		} else {
+			recv += us
+		}
+	}
+	return max(send, recv)
+}
+
+func (b *planGraph) computeTime(c *plan.Cmd) float64 {
+	bytes := int64(0)
+	for _, r := range append(c.Ins[:len(c.Ins):len(c.Ins)], c.Outs...) {
+		bytes += r.Bytes()
+	}
+	switch c.Op {
+	case ir.OpLinear, ir.OpMatmul:
+		out := c.Outs[0]
+		n := out.Shape[len(out.Shape)-1]
+		x := c.Ins[0].Shape
+		k := x[len(x)-1]
+		if c.Attr.TA {
+			k = x[len(x)-2]
+		}
+		m := int64(0)
+		if n > 0 {
+			m = out.Elements() / n
+		}
+		return b.m.GEMMTime(out.DType, m, n, k)
+	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
+		return b.m.ReduceTime(bytes)
+	}
+	return b.m.TouchTime(bytes)
+}
+
+// computing returns how long each rank computed, overlapping work once.
+func (g *graph) computing(start, end []float64) map[int]float64 {
+	busy, until := map[int]float64{}, map[int]float64{}
+	for _, i := range byStart(start) {
+		if t := &g.tasks[i]; t.class == compute {
+			from := max(start[i], until[t.rank])
+			busy[t.rank] += max(0, end[i]-from)
+			until[t.rank] = max(until[t.rank], end[i])
+		}
+	}
+	return busy
+}
