@@ -37,6 +37,9 @@ type Verdict struct {
 	Reason string
 	// Worst is the largest |got − want| over all elements with a finite bound.
 	Worst float64
+	// Unknown is the number of elements whose bound is +Inf, of Elements: of
+	// those nothing was found out.
+	Unknown, Elements int64
 }
 
 // Compare compares a result with what the evaluator says it is. Elements whose
@@ -55,14 +58,16 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 		v.Kind = Exact
 	}
 	a, b := fromTensor(got), fromTensor(w)
+	v.Elements = a.len()
 	for i := range a.len() {
+		if math.IsInf(want.Err[i], 1) {
+			v.Unknown++
+			continue
+		}
 		if a.same(b, i) {
 			continue
 		}
 		off, bound := distance(a, b, i), want.Err[i]
-		if math.IsInf(bound, 1) {
-			continue
-		}
 		if off <= bound {
 			v.Worst = max(v.Worst, off)
 			continue
@@ -114,6 +119,9 @@ func (v Verdict) String() string {
 	case Exact:
 		return "exact"
 	case Within:
+		if v.Unknown > 0 {
+			return fmt.Sprintf("within the bound (worst %g), but %d of %d elements have none", v.Worst, v.Unknown, v.Elements)
+		}
 		return fmt.Sprintf("within the bound (worst %g)", v.Worst)
 	}
 	if v.Count > 1 {

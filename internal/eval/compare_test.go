@@ -36,6 +36,9 @@ func TestCompare(t *testing.T) {
 		if v.Kind != c.kind || v.Count != c.count {
 			t.Errorf("%s: %v, %d differ", name, v, v.Count)
 		}
+		if none := strings.Contains(v.String(), "1 of 4 elements have none"); none != (name == "no bound") {
+			t.Errorf("%s: %v", name, v)
+		}
 		if v.Kind == Differs && !strings.Contains(v.String(), "is wanted") {
 			t.Errorf("%s: %v", name, v)
 		}

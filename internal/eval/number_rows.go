@@ -9,78 +9,107 @@ import (
 // The rules here are those of ops that normalise a row: softmax, which attention
 // has inside, and the norms.
 
-// weights are a softmax row: p are the weights in real arithmetic, and a machine
-// that computes in the accumulator finds p[j] within p[j]·rel[j].
-type weights struct{ p, rel []float64 }
+// weights are a softmax row: p are the weights of the row as it is known. For a
+// row within its bounds the weights in real arithmetic are within e of p and at
+// most most; a machine that computes in the accumulator finds those up to a
+// factor of 1 ± rel.
+type weights struct{ p, e, most, rel []float64 }
 
-// weigh is the softmax of x, known within ex. Errors of x count twice, in the
-// element and in the sum. A machine loses of each exponent in proportion to x
-// and to the maximum that it subtracts, which it may have scaled beforehand. ok
-// is false where nothing can be said.
+// weigh is the softmax of x, known within ex. ok is false where nothing can be
+// said.
 func weigh(dt ir.DType, x, ex []float64) (w weights, ok bool) {
-	u := stepUnit(dt.Accum())
+	n := len(x)
+	w = weights{make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)}
 	top, worst := math.Inf(-1), 0.0
 	for j, v := range x {
 		top, worst = max(top, v), max(worst, ex[j])
 	}
 	if math.IsInf(top, 0) || top != top {
-		return weights{make([]float64, len(x)), make([]float64, len(x))}, false
-	}
-	w = weights{make([]float64, len(x)), make([]float64, len(x))}
-	grow := math.Exp(2 * worst)
-	sum, lost := 0.0, 0.0
-	for j, v := range x {
-		if math.IsInf(v, -1) && ex[j] == 0 {
-			continue // hidden: no weight on any machine
-		}
-		w.p[j] = math.Exp(v - top)
-		w.rel[j] = math.Expm1(u*(math.Abs(v)+math.Abs(top)+2*worst) + steps(dt))
-		sum += w.p[j]
-		lost += w.p[j] * w.rel[j]
-	}
-	short := grow*lost/sum + gamma(int64(len(x)), u) + float64(len(x))*vanishing(dt)
-	if !(short < 0.5) {
 		return w, false
 	}
-	for j := range w.p {
-		w.p[j] /= sum
-		w.rel[j] = grow*(1+w.rel[j])*(1+2*u)/(1-short) - 1
+	w.spread(x, ex, top)
+	return w, w.lose(dt, x, top, worst)
+}
+
+// spread finds the weights and their range. A weight is largest where its own
+// element is largest and all others are least.
+func (w weights) spread(x, ex []float64, top float64) {
+	var sum, least, most float64
+	for j, v := range x {
+		w.p[j] = math.Exp(v - top)
+		sum += w.p[j]
+		least += w.p[j] * math.Exp(-ex[j])
+		most += w.p[j] * math.Exp(ex[j])
 	}
-	return w, true
+	for j, t := range w.p {
+		lo, hi := t*math.Exp(-ex[j]), t*math.Exp(ex[j])
+		up, down := 1.0, 0.0
+		if others := least - lo; others > 0 {
+			up = 1 / (1 + others/hi)
+		}
+		if others := most - hi; lo > 0 && others >= 0 && !math.IsInf(others, 1) {
+			down = 1 / (1 + others/lo)
+		}
+		w.p[j] = t / sum
+		w.e[j] = max(up-w.p[j], w.p[j]-down, 0) + stepUnit(ir.F64)*float64(len(x))*w.p[j]
+		w.most[j] = min(1, w.p[j]+w.e[j])
+	}
+}
+
+// lose finds what a machine loses: of each exponent in proportion to the element
+// and to the maximum that it subtracts, which it may have scaled beforehand,
+// and in the sum.
+func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
+	u := stepUnit(dt.Accum())
+	short := gamma(int64(len(x)), u) + float64(len(x))*vanishing(dt)
+	for j, v := range x {
+		if w.most[j] == 0 {
+			continue // hidden: no weight on any machine
+		}
+		w.rel[j] = math.Expm1(u*(math.Abs(v)+math.Abs(top)+2*worst) + steps(dt))
+		short += w.most[j] * w.rel[j]
+	}
+	for j := range w.rel {
+		w.rel[j] = (1+w.rel[j])*(1+2*u)/(1-short) - 1
+	}
+	return short < 0.5
 }
 
 // row is a row of numbers, each with its bound.
 type row struct{ x, e []float64 }
 
 // normalised is the rule of dividing a row by the root of its mean square and
-// eps, after taking its mean away if centred. Means are taken in one pass each.
-// ok is false where the root may be that of nothing.
-func normalised(dt ir.DType, in row, eps float64, centred bool) (z row, ok bool) {
-	n, u := float64(len(in.x)), stepUnit(dt.Accum())
+// eps, after taking its mean away if centred. No element of n is then more than
+// √n, on any machine, so that a result is bounded also where the row's own
+// errors are as large as the row.
+func normalised(dt ir.DType, in row, eps float64, centred bool) row {
+	count, u := int64(len(in.x)), stepUnit(dt.Accum())
+	n := float64(count)
 	if centred {
 		in = centre(dt, in)
 	}
-	squares := sumOf{acc: dt.Accum(), n: int64(len(in.x))}
+	squares := sumOf{acc: dt.Accum(), n: count}
 	for j, c := range in.x {
 		squares.y += c * c
 		squares.prop += productError(c, in.e[j], c, in.e[j])
 	}
 	squares.abs = squares.y
-	v := squares.y/n + eps
-	ev := squares.inRank()/n + 2*u*v + constantError(dt, eps)
-	z = row{make([]float64, len(in.x)), make([]float64, len(in.x))}
-	root := 1 / math.Sqrt(v)
+	v, lost := squares.y/n+eps, squares.inRank()
+	least := v - (lost/n + 2*u*v + constantError(dt, eps))
+	root, most := 1/math.Sqrt(v), 1/math.Sqrt(least)
+	limit := inf
+	if eps > vanishing(dt) && !math.IsInf(lost, 1) {
+		limit = math.Sqrt(n) * (1 + gamma(count, u) + steps(dt))
+	}
+	z := row{make([]float64, count), make([]float64, count)}
 	for j, c := range in.x {
-		z.x[j] = c * root
+		z.x[j], z.e[j] = c*root, inf
+		if least > 0 {
+			z.e[j] = productError(c, in.e[j], root, most-root+steps(dt)*most) + 2*u*math.Abs(z.x[j])
+		}
+		z.e[j] = min(z.e[j], math.Abs(z.x[j])+limit)
 	}
-	if !(v > ev) {
-		return z, false
-	}
-	most := 1 / math.Sqrt(v-ev)
-	for j, c := range in.x {
-		z.e[j] = productError(c, in.e[j], root, most-root+steps(dt)*most) + 2*u*math.Abs(z.x[j])
-	}
-	return z, true
+	return z
 }
 
 // centre takes a row's mean away.

@@ -79,17 +79,29 @@ func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
 	return s.y * h.scale, productError(s.abs, pre, h.scale, constantError(h.dt, h.scale)) + 2*u*(s.abs+pre)*math.Abs(h.scale)
 }
 
-// mixed is the sum of values by weights, which a machine may round to the
-// operands' type before.
+// mixed is the mean of values by weights, which a machine may round to the
+// operands' type before. Weights that are off move the mean by no more than to
+// the value that is farthest from it.
 func (h heads) mixed(w weights, v *array, at func(j int64) int64) (y, pre float64) {
-	mag := 0.0
 	for j, p := range w.p {
-		i := at(int64(j))
-		a := math.Abs(v.f[i])
-		rel := w.rel[j] + unit(h.dt)*(1+w.rel[j])
-		y += p * v.f[i]
-		mag += p * (1 + rel) * (a + v.e[i])
-		pre += p*rel*a + p*(1+rel)*v.e[i] + ulp(h.dt, 0)*(a+v.e[i])
+		y += p * v.f[at(int64(j))]
 	}
-	return y, pre + gamma(int64(len(w.p)), stepUnit(h.dt.Accum()))*mag + float64(len(w.p)+1)*vanishing(h.dt)
+	var moved, farthest, off, offMost, lost, lostMost, mag, tiny float64
+	for j, p := range w.most {
+		i := at(int64(j))
+		a, e := math.Abs(v.f[i])+v.e[i], v.e[i]
+		if p == 0 {
+			tiny += vanishing(h.dt) * a
+			continue
+		}
+		rel := w.rel[j] + unit(h.dt)*(1+w.rel[j])
+		far := math.Abs(v.f[i] - y)
+		moved, farthest = moved+w.e[j]*far, max(farthest, far)
+		off, offMost = off+p*e, max(offMost, e)
+		lost, lostMost = lost+p*rel*a, max(lostMost, rel*a)
+		mag = max(mag, a*(1+rel))
+		tiny += (ulp(h.dt, 0) + vanishing(h.dt)) * a
+	}
+	pre = min(moved, farthest) + min(off, offMost) + min(lost, lostMost)
+	return y, pre + gamma(int64(len(w.p))+2, stepUnit(h.dt.Accum()))*mag + tiny + vanishing(h.dt)
 }

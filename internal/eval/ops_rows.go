@@ -18,7 +18,7 @@ func softmax(axis int, a *array, dt ir.DType) (*array, error) {
 		for j := range k {
 			pre := inf
 			if ok {
-				pre = w.p[j]*w.rel[j] + 2*vanishing(dt)
+				pre = w.e[j] + w.most[j]*w.rel[j] + 2*vanishing(dt)
 			}
 			out.f[from+j], out.e[from+j] = finish(dt, w.p[j], pre)
 		}
@@ -59,7 +59,7 @@ func norm(centred bool, eps float64, ins []*array, dt ir.DType) (*array, error) 
 	u := stepUnit(dt.Accum())
 	out := newArray(dt, x.shape)
 	for from := int64(0); from < out.len(); from += k {
-		z, ok := normalised(dt, row{x.f[from : from+k], x.e[from : from+k]}, eps, centred)
+		z := normalised(dt, row{x.f[from : from+k], x.e[from : from+k]}, eps, centred)
 		for j := range k {
 			y := z.x[j] * w.f[j]
 			pre := productError(z.x[j], z.e[j], w.f[j], w.e[j]) + 2*u*abs(y)
@@ -67,9 +67,6 @@ func norm(centred bool, eps float64, ins []*array, dt ir.DType) (*array, error) 
 				b, eb := operand(ins, 2, j)
 				y += b
 				pre += eb + 2*u*(abs(y)+pre)
-			}
-			if !ok {
-				pre = inf
 			}
 			out.f[from+j], out.e[from+j] = finish(dt, y, pre)
 		}

@@ -244,6 +244,38 @@ func TestAttentionBound(t *testing.T) {
 	})
 }
 
+// TestRowsKnownBadly: however far off the inputs may be, weights stay between 0
+// and 1, a mean of values among the values, and a normalised row within √n.
+func TestRowsKnownBadly(t *testing.T) {
+	const n = 16
+	x, w := newArray(ir.BF16, []int64{1, 1, n}), newArray(ir.BF16, []int64{n})
+	for i := range x.f {
+		x.f[i], x.e[i], w.f[i] = float64(i-8), 50, 1
+	}
+	p, err := softmax(2, x, ir.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := norm(false, 1e-6, []*array{x, w}, ir.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newArray(ir.BF16, []int64{4, 1, n})
+	for i := range v.f {
+		v.f[i] = float64(i%n) - 8 + float64(i/n)/4
+	}
+	k := newArray(ir.BF16, []int64{4, 1, n})
+	y, err := attention(attrs{}, x, k, v, ir.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range x.len() {
+		if p.e[i] > 1.05 || z.e[i] > 10 || y.e[i] > 0.5 {
+			t.Errorf("element %d: softmax ±%v, norm ±%v, attention ±%v", i, p.e[i], z.e[i], y.e[i])
+		}
+	}
+}
+
 // TestRowsOfNothingKnown: where inputs may be anything, so may be results.
 func TestRowsOfNothingKnown(t *testing.T) {
 	for _, v := range []float64{math.NaN(), math.Inf(1)} {
