@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -431,12 +432,20 @@ func (b *Bound) LocalShape(t *Type, env Env) ([]int64, error) {
 			parts *= n
 		}
 		if parts > 1 && shape[i]%parts != 0 {
-			next := (shape[i]/parts + 1) * parts
-			return nil, fmt.Errorf("%s is not a multiple of %s=%d; next: %d", valued(d.Extent, shape[i]), sizeWords(d.Axes), parts, next)
+			return nil, errors.New(indivisible(d, shape[i], parts))
 		}
 		shape[i] /= max(parts, 1)
 	}
 	return shape, nil
+}
+
+// indivisible says that d's extent does not divide over parts ranks.
+func indivisible(d Dimension, extent, parts int64) string {
+	s := fmt.Sprintf("%s is not a multiple of %s=%d", valued(d.Extent, extent), sizeWords(d.Axes), parts)
+	if next := (extent/parts + 1) * parts; next > 0 { // fits 64 bits
+		s += fmt.Sprintf("; next: %d", next)
+	}
+	return s
 }
 
 func sizeWords(axes []string) string {
@@ -631,10 +640,18 @@ func appendDiag(ds Diagnostics, d *Diagnostic) Diagnostics {
 
 func (b *Bound) checkSignature(f *Func) Diagnostics {
 	var ds Diagnostics
+	said := map[string]*Diagnostic{} // one dim may be wrong in every type
 	check := func(t *Type) {
-		if _, err := b.LocalShape(t, b.Env(0, nil)); err != nil {
-			ds = append(ds, b.Info.Prog.bindError(t.Pos, "give dims that fit, or lay it out otherwise", "%v", err))
+		_, err := b.LocalShape(t, b.Env(0, nil))
+		if err == nil {
+			return
 		}
+		if d := said[err.Error()]; d != nil {
+			d.Notes = append(d.Notes, Note{t.Pos, "and here"})
+			return
+		}
+		d := b.Info.Prog.bindError(t.Pos, "give dims that fit, or lay it out otherwise", "%v", err)
+		ds, said[err.Error()] = append(ds, d), d
 	}
 	for _, p := range f.Params {
 		check(p.Type)

@@ -207,7 +207,7 @@ func (c *checker) defineParam(p *Param) *Sym {
 
 // checkSignatureType checks a parameter's or result's type.
 func (c *checker) checkSignatureType(t *Type) bool {
-	if !c.globalExtents(t) || !c.checkType(t) {
+	if !c.globalExtents(t) || !c.checkType(t) || !c.divides(t) {
 		return false
 	}
 	if len(t.Partial) > 0 {
@@ -216,6 +216,25 @@ func (c *checker) checkSignatureType(t *Type) bool {
 		return false
 	}
 	return true
+}
+
+// divides refuses dimensions that no binding makes divide over their axes; what
+// dims decide is left to Bind.
+func (c *checker) divides(t *Type) bool {
+	before := c.failed
+	for _, d := range t.Dims {
+		n := sizeOf(d.Axes)
+		if len(d.Axes) == 0 || c.norm.multiple(d.Extent, n) != no {
+			continue
+		}
+		message := "a dimension does not divide over " + sizeWords(d.Axes)
+		extent, known := c.norm.norm(d.Extent).constValue()
+		if parts, ok := c.norm.norm(n).constValue(); ok && known {
+			message = indivisible(d, extent, parts)
+		}
+		c.errorf("type", t.Pos, "%s", message).help(shardHelp)
+	}
+	return c.failed == before
 }
 
 // globalExtents demands extents that are the same on all ranks and known

@@ -226,6 +226,26 @@ func TestReductionBound(t *testing.T) {
 	}
 }
 
+// TestAverageOfIntegers: the sum is divided before it is stored, so that it may
+// be larger than the type holds.
+func TestAverageOfIntegers(t *testing.T) {
+	for _, c := range []struct{ a, b, sum, avg int64 }{
+		{math.MaxInt32, math.MaxInt32, -2, math.MaxInt32},
+		{math.MinInt32, math.MinInt32, 0, math.MinInt32},
+		{math.MaxInt32, 2, math.MinInt32 + 1, 1 << 30},
+		{-3, 0, -3, -1},
+	} {
+		x, y := newArray(ir.I32, []int64{1}), newArray(ir.I32, []int64{1})
+		x.n[0], y.n[0] = c.a, c.b
+		for red, want := range map[ir.Red]int64{ir.Sum: c.sum, ir.Avg: c.avg} {
+			got, err := reduceArrays(red, []*array{x, y}, false)
+			if err != nil || got.n[0] != want || got.e[0] != 0 {
+				t.Errorf("%v of %d and %d: %v, %v; want %d", red, c.a, c.b, got.n[0], err, want)
+			}
+		}
+	}
+}
+
 func simReduce(rng *rand.Rand, dt ir.DType, red ir.Red, all []*array, i int64, anyOrder bool) float64 {
 	order := rng.Perm(len(all))
 	y := 0.0

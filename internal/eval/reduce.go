@@ -85,12 +85,12 @@ func reduceInt(red ir.Red, all []*array, i int64) (int64, float64) {
 			y, e = y+a.n[i], e+a.e[i]
 		}
 	}
-	y, e = integer(all[0].dt, y, e)
-	if red == ir.Avg {
+	if red == ir.Avg { // divides what the accumulator holds, before it is stored
+		y, e = integer(ir.I64, y, e)
 		y /= int64(len(all))
 		if e != 0 {
 			e++
 		}
 	}
-	return y, e
+	return integer(all[0].dt, y, e)
 }

@@ -97,8 +97,8 @@ func TestRefusals(t *testing.T) {
 			"  %y: f32[t, n] partial(tp, sum) = linear %x, %w, %b\n  return %y\n}\n", "each rank would add the bias"},
 		{"no ranks", "dim D = 1\nmesh d[D] = {}\nmesh e[1] = {0}\nfunc f(%x: f32[n] @d) -> f32[n] @e { return %x }\n", "mesh d has no ranks"},
 		{"empty axis", "mesh tp[0]\nfunc f(%x: f32[5]) -> f32[5/tp] { return %x }\n", "mesh axis tp has size 0"},
-		{"result does not divide", "mesh tp[2]\nfunc f(%x: f32[5]) -> f32[5/tp] { return %x }\n", "5 does not divide into the 2 blocks"},
-		{"parameter does not divide", "mesh a[2] b[2]\nfunc f(%x: f32[2, 6/(a, b)]) -> f32[2, 6] { return %x }\n", "6 does not divide into the 4 blocks"},
+		{"result does not divide", "mesh tp[2]\nfunc f(%x: f32[5]) -> f32[5/tp] { return %x }\n", "5 is not a multiple of size(tp)=2; next: 6"},
+		{"parameter does not divide", "mesh a[2] b[2]\nfunc f(%x: f32[2, 6/(a, b)]) -> f32[2, 6] { return %x }\n", "6 is not a multiple of size(a)*size(b)=4; next: 8"},
 	} {
 		p, ds := ir.Parse("test.hkt", c.source)
 		if ds.HasErrors() {
