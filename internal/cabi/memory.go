@@ -1,25 +1,23 @@
 package cabi
 
 import (
-	"runtime"
 	"strings"
 	"unsafe"
 )
 
 // Block is zeroed Go memory that stays where it is until Free, for structures
 // that hold pointers and for what C reads again and again. It is aligned to 16
-// bytes.
+// bytes. It is on the heap, whose objects Go does not move; whoever passes an
+// address of it to C must keep the Block itself reachable.
 type Block struct {
 	words []uint64
 	skip  int // words before the first aligned one
 	size  int
-	pin   runtime.Pinner
 }
 
 // NewBlock makes a block of size bytes.
 func NewBlock(size int) *Block {
 	b := &Block{words: make([]uint64, (size+7)/8+2), size: size}
-	b.pin.Pin(&b.words[0])
 	if uintptr(unsafe.Pointer(&b.words[0]))&15 != 0 {
 		b.skip = 1
 	}
@@ -37,7 +35,7 @@ func (b *Block) Bytes() []byte {
 }
 
 // Free lets the memory go; nothing may use its addresses any more.
-func (b *Block) Free() { b.pin.Unpin() }
+func (b *Block) Free() { b.words, b.size = nil, 0 }
 
 // pointer turns an address that C gave into a pointer. It goes through memory
 // because vet takes a conversion for a mistake: in all other packages it is.

@@ -12,6 +12,9 @@ const cublasLibrary = "cuBLASLt"
 // CuBLASNotSupported is cuBLASLt's status for a product it has no algorithm for.
 const CuBLASNotSupported = 15
 
+// CuBLASInvalidValue is its status for what it does not understand.
+const CuBLASInvalidValue = 7
+
 // Handles of cuBLASLt.
 type (
 	LtHandle uintptr

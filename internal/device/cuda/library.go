@@ -1,61 +1,52 @@
 package cuda
 
 import (
+	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/ir"
 )
 
-// Library makes the kernels for elementwise operations, casts, fills,
-// reductions over axes and reductions of operands. The machine itself has
-// copies, products of matrices by cuBLASLt, and a plain kernel for those that
-// cuBLASLt does not take.
+// Library makes kernels: *kernels.Library does. Its Steps refuses operands that
+// do not fit each other.
 type Library interface {
-	// Steps returns what computes p on t, in order on one stream. It is given
-	// valid problems only: shapes and types fit, no result is empty, no operand
-	// overlaps the result unless it is the result, element for element, and then
-	// only where that is harmless. Its error wraps device.ErrUnsupported where
-	// the library does not have the operation. It is called from many
-	// goroutines.
-	Steps(t Target, p Problem) ([]Step, error)
+	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 }
 
-// Target is the device that kernels are for.
-type Target struct {
-	Arch string // for NVRTC's --gpu-architecture: "sm_90a"
-	SMs  int    // multiprocessors
-	// Scratch reserves device memory, aligned to 256 bytes, that stays until
-	// the launch is released. Launches of one kernel never overlap in time.
-	Scratch func(bytes int64) (nvlib.Ptr, error)
+// operand is r as kernels take it.
+func (r *ref) operand() kernels.Operand {
+	return kernels.Operand{Addr: r.addr, DType: r.dt, Shape: r.shape, Strides: r.strides}
 }
 
-// Problem is a device.Kernel whose operands have addresses.
-type Problem struct {
-	Op     ir.Op
-	Red    ir.Red // where set, the reduction of all Ins elementwise, in their order
-	Ins    []Operand
-	Out    Operand
-	Axes   []int // sum, max, min, mean
-	Value  float64
-	Int    int64
-	HasInt bool
+// problem is k as kernels take it.
+func (k *kernel) problem() kernels.Problem {
+	p := kernels.Problem{Op: k.Op, Red: k.Red, Out: k.out.operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
+		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows}
+	for i := range k.ins {
+		p.Ins = append(p.Ins, k.ins[i].operand())
+	}
+	return p
 }
 
-// Operand is a tensor in memory that the target reaches, perhaps a peer's.
-// Strides count elements; the address is that of the first element and is a
-// multiple of the element's size, no more.
-type Operand struct {
-	Addr           nvlib.Ptr
-	DType          ir.DType
-	Shape, Strides []int64
-}
+// defaultShared is the dynamic shared memory that a kernel may use unasked.
+const defaultShared = 48 << 10
 
-// Step is one kernel launch.
-type Step struct {
-	// Image is a cubin; Key names it: equal keys are equal images.
-	Image  []byte
-	Key    string
-	Symbol string
-	Shape  nvlib.Shape
-	// Params are the kernel's parameters in order, each as its bytes.
-	Params [][]byte
+// compile makes the launches of p. The context is current.
+func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
+	steps, err := s.w.m.opts.Kernels.Steps(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Scratch: scratch}, p)
+	if err != nil {
+		return nil, err
+	}
+	var launches []*nvlib.Launch
+	for _, st := range steps {
+		f, err := s.gpu.function(st.Key, st.Image, st.Symbol)
+		if err != nil {
+			return nil, err
+		}
+		if st.Shape.Shared > defaultShared {
+			if err := s.w.drv.AllowShared(f, int(st.Shape.Shared)); err != nil {
+				return nil, err
+			}
+		}
+		launches = append(launches, nvlib.NewLaunch(f, st.Shape, st.Params))
+	}
+	return launches, nil
 }

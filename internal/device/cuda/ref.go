@@ -166,7 +166,3 @@ func rowMajor(shape []int64) []int64 {
 	}
 	return strides
 }
-
-func (r *ref) operand() Operand {
-	return Operand{Addr: r.addr, DType: r.dt, Shape: r.shape, Strides: r.strides}
-}

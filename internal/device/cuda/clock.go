@@ -1,0 +1,109 @@
+package cuda
+
+import (
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// tick is a begin or end whose time is not known yet.
+type tick struct {
+	began bool
+	id    int64
+	ev    nvlib.Event
+}
+
+// base ties a device's clock to the world's: an event that was over at ns.
+type base struct {
+	ev nvlib.Event
+	ns int64
+}
+
+// baseLife is how long a base serves: what the driver tells of the time since
+// loses precision as it grows.
+const baseLife = 4 * time.Second
+
+func (w *world) Observe(o device.Observer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.look()
+	w.observer = o
+	for _, s := range w.sites {
+		s.base.ns = -int64(baseLife)
+		s.rebase()
+	}
+}
+
+// tick notes a begin or end, if someone wants to know. The context is current.
+func (s *stream) tick(began bool, id int64) error {
+	if s.dev.w.observer == nil {
+		return nil
+	}
+	ev, err := s.dev.site.newEvent(true)
+	if err != nil {
+		return err
+	}
+	s.dirty = true
+	s.ticks = append(s.ticks, tick{began, id, ev})
+	return s.dev.w.drv.Record(ev, s.h)
+}
+
+// rebase makes a new base where the old one is too old; the device is at rest.
+func (s *site) rebase() {
+	w := s.w
+	if w.observer == nil || w.cause != nil || time.Since(w.opened)-time.Duration(s.base.ns) < baseLife {
+		return
+	}
+	if err := w.drv.Bind(s.ctx); err != nil {
+		return // what comes next meets the same error
+	}
+	defer w.drv.Unbind()
+	ev, err := s.newEvent(true)
+	if err != nil {
+		return
+	}
+	if s.base.ev != 0 {
+		s.clocks = append(s.clocks, s.base.ev)
+	}
+	s.base.ev = ev
+	if w.drv.Record(ev, 0) == nil {
+		_ = w.drv.SyncStream(0)
+	}
+	s.base.ns = int64(time.Since(w.opened))
+}
+
+// tell tells the observer of all marks that devices have reached. The caller
+// holds mu.
+func (w *world) tell() {
+	for _, s := range w.streams {
+		n := 0
+		for n < len(s.ticks) && s.tellOne(s.ticks[n]) {
+			n++
+		}
+		s.ticks = append(s.ticks[:0], s.ticks[n:]...)
+	}
+}
+
+// tellOne reports whether the mark was reached.
+func (s *stream) tellOne(t tick) bool {
+	w, site := s.dev.w, s.dev.site
+	done, err := w.drv.EventDone(t.ev)
+	if err != nil || !done {
+		return false
+	}
+	ns := s.lastNs
+	if ms, err := w.drv.Elapsed(site.base.ev, t.ev); err == nil {
+		ns = max(ns, site.base.ns+int64(float64(ms)*1e6))
+	}
+	s.lastNs = ns
+	site.clocks = append(site.clocks, t.ev)
+	switch o := w.observer; {
+	case o == nil:
+	case t.began:
+		o.Began(s.dev.rank, s.name, t.id, ns)
+	default:
+		o.Ended(s.dev.rank, s.name, t.id, ns)
+	}
+	return true
+}

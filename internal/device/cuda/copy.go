@@ -1,0 +1,159 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// checkCopy checks that src can be copied to dst.
+func checkCopy(dst, src *ref) error {
+	if dst.dt != src.dt || !slices.Equal(dst.shape, src.shape) {
+		return fmt.Errorf("%s%v to %s%v", src.dt, src.shape, dst.dt, dst.shape)
+	}
+	if dst.doubles() {
+		return fmt.Errorf("the destination names some element twice")
+	}
+	if dims := pair(dst, src); len(dims) > maxDims {
+		return fmt.Errorf("%w: a copy of %d dimensions that do not merge; up to %d do", device.ErrUnsupported, len(dims), maxDims)
+	}
+	if dst.overlaps(src) && !dst.same(src) && dst.bytes() > maxStaged {
+		return fmt.Errorf("%w: a copy of %d bytes onto itself; copy to another buffer first", device.ErrUnsupported, dst.bytes())
+	}
+	return nil
+}
+
+// maxDims is the extents that do not merge which copies take.
+const maxDims = 8
+
+// maxStaged bounds copies that go through a buffer of their own.
+const maxStaged = 1 << 30
+
+// step2 is an extent with the strides of both sides, in elements.
+type step2 struct{ n, d, s int64 }
+
+// pair merges the dimensions of two views of one shape where both sides go on
+// without a gap; the innermost is last.
+func pair(dst, src *ref) []step2 {
+	var dims []step2
+	for i, e := range dst.shape {
+		if e == 1 {
+			continue
+		}
+		d := step2{e, dst.strides[i], src.strides[i]}
+		if k := len(dims) - 1; k >= 0 && dims[k].d == e*d.d && dims[k].s == e*d.s {
+			dims[k] = step2{dims[k].n * e, d.d, d.s}
+			continue
+		}
+		dims = append(dims, d)
+	}
+	if len(dims) == 0 {
+		dims = []step2{{1, 1, 1}}
+	}
+	return dims
+}
+
+// copy copies src to dst, both checked, in s's order, as if src were read
+// before dst is written. The context is current.
+func (s *stream) copy(dst, src *ref) error {
+	switch {
+	case dst.n == 0 || dst.same(src):
+		return nil
+	case dst.overlaps(src):
+		return s.copyThrough(dst, src)
+	}
+	return s.copyApart(dst, src)
+}
+
+// copyThrough copies views that share bytes by way of a scratch buffer, which
+// the stream's order keeps from being used twice at a time.
+func (s *stream) copyThrough(dst, src *ref) error {
+	if s.scratch == nil || s.scratch.bytes < src.bytes() {
+		// An older buffer may still be in use: it stays until the world ends.
+		m, err := s.dev.alloc(src.bytes(), device.Private)
+		if err != nil {
+			return err
+		}
+		s.scratch = m
+	}
+	tmp := src.at(s.scratch.addr)
+	if err := s.copyApart(&tmp, src); err != nil {
+		return err
+	}
+	return s.copyApart(dst, &tmp)
+}
+
+// wideRow is the least length in bytes of rows that the copy engines copy well.
+const wideRow = 512
+
+// copyApart copies views that share no bytes: by a copy engine what is dense or
+// rows of some length, else by a kernel.
+func (s *stream) copyApart(dst, src *ref) error {
+	drv, size := s.dev.w.drv, dst.dt.Size()
+	dims := pair(dst, src)
+	in := dims[len(dims)-1]
+	if in.d == 1 && in.s == 1 || in.n == 1 {
+		switch {
+		case len(dims) == 1:
+			return drv.Copy(dst.addr, src.addr, in.n*size, s.h, &s.args)
+		case len(dims) == 2 && rows(dims[0], in) && in.n*size >= wideRow && dims[0].d*size < 1<<31 && dims[0].s*size < 1<<31:
+			return drv.CopyRect(nvlib.Rect{
+				Dst: dst.addr, Src: src.addr, DstPitch: dims[0].d * size, SrcPitch: dims[0].s * size,
+				Width: in.n * size, Height: dims[0].n,
+			}, s.h)
+		}
+	}
+	return s.copyByKernel(dst, src, dims)
+}
+
+// rows reports whether out steps over whole rows of in, on both sides.
+func rows(out, in step2) bool { return out.d >= in.n && out.s >= in.n }
+
+// copyKey tells strided copies apart.
+type copyKey struct {
+	site     *site
+	dst, src nvlib.Ptr
+	size     int64 // of an element
+	dims     [maxDims]step2
+}
+
+// mostCopies bounds the strided copies that a world keeps ready.
+const mostCopies = 4096
+
+// copyByKernel copies element by element, by a launch that is kept for the next
+// time. The context is current.
+func (s *stream) copyByKernel(dst, src *ref, dims []step2) error {
+	w := s.dev.w
+	key := copyKey{site: s.dev.site, dst: dst.addr, src: src.addr, size: dst.dt.Size()}
+	copy(key.dims[:], dims)
+	launches, ok := w.copies[key]
+	if !ok {
+		var err error
+		if launches, err = s.dev.site.compile(copyProblem(dst, src, dims), nil); err != nil {
+			return err
+		}
+		if w.copies == nil || len(w.copies) >= mostCopies {
+			w.copies = map[copyKey][]*nvlib.Launch{}
+		}
+		w.copies[key] = launches
+	}
+	for _, l := range launches {
+		if err := w.drv.Launch(l, s.h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyProblem(dst, src *ref, dims []step2) kernels.Problem {
+	out, in := kernels.Operand{Addr: dst.addr, DType: dst.dt}, kernels.Operand{Addr: src.addr, DType: src.dt}
+	for _, d := range dims {
+		out.Shape, out.Strides = append(out.Shape, d.n), append(out.Strides, d.d)
+		in.Shape, in.Strides = append(in.Shape, d.n), append(in.Strides, d.s)
+	}
+	return kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{in}, Out: out}
+}

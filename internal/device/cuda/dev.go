@@ -1,0 +1,121 @@
+package cuda
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// dev is one rank's device.
+type dev struct {
+	w        *world
+	rank     int
+	site     *site
+	counters []*counters
+}
+
+func (d *dev) Rank() int { return d.rank }
+
+func (d *dev) errorf(format string, args ...any) error {
+	return fmt.Errorf("rank %d: %w", d.rank, fmt.Errorf(format, args...))
+}
+
+// bound runs f with the device's context current.
+func (d *dev) bound(f func() error) error {
+	if err := d.w.drv.Bind(d.site.ctx); err != nil {
+		return err
+	}
+	defer d.w.drv.Unbind()
+	return f()
+}
+
+func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if err := d.w.err(); err != nil {
+		return nil, err
+	}
+	if bytes < 0 || kind > device.Pinned {
+		return nil, d.errorf("cannot allocate %d bytes of memory kind %d", bytes, kind)
+	}
+	return d.alloc(bytes, kind)
+}
+
+// alloc is Alloc; the caller holds the world's mutex.
+func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
+	m := &memory{dev: d, kind: kind, bytes: bytes}
+	err := d.bound(func() (err error) {
+		m.addr, err = d.site.heaps[kind].take(bytes)
+		return err
+	})
+	if err != nil {
+		return nil, d.errorf("%w", err)
+	}
+	return m, nil
+}
+
+func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
+	w := d.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.err(); err != nil {
+		return nil, err
+	}
+	priority := 0
+	switch {
+	case opts.Priority > 0:
+		priority = d.site.most
+	case opts.Priority < 0:
+		priority = d.site.least
+	}
+	s := &stream{dev: d, name: opts.Name, index: len(w.streams)}
+	err := d.bound(func() (err error) {
+		s.h, err = w.drv.NewStream(priority)
+		return err
+	})
+	if err != nil {
+		return nil, d.errorf("stream %s: %w", opts.Name, err)
+	}
+	w.streams = append(w.streams, s)
+	return s, nil
+}
+
+func (d *dev) NewEvent() (device.Event, error) {
+	if err := d.w.check(); err != nil {
+		return nil, err
+	}
+	return &event{dev: d}, nil
+}
+
+func (d *dev) NewCounters(n int) (device.Counters, error) {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if err := d.w.err(); err != nil {
+		return nil, err
+	}
+	if n < 0 {
+		return nil, d.errorf("cannot make %d counters", n)
+	}
+	c := &counters{dev: d, elems: make([]counter, n)}
+	d.counters = append(d.counters, c)
+	return c, nil
+}
+
+// newEvent takes an event from the pool. The site's context is current.
+func (s *site) newEvent(timed bool) (nvlib.Event, error) {
+	pool := &s.events
+	if timed {
+		pool = &s.clocks
+	}
+	if n := len(*pool); n > 0 {
+		e := (*pool)[n-1]
+		*pool = (*pool)[:n-1]
+		return e, nil
+	}
+	e, err := s.w.drv.NewEvent(timed)
+	if err == nil {
+		s.made = append(s.made, e)
+	}
+	return e, err
+}

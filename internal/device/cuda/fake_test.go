@@ -1,0 +1,228 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// fakeGPU is a driver in Go that does at once whatever it is given. That is a
+// legal order because the machine never gives a device something to wait for
+// that was not given before: the fake refuses a wait for an event that was
+// never recorded, and it notes what is never given back.
+type fakeGPU struct {
+	*testing.T
+	mu      sync.Mutex
+	next    uintptr
+	blocks  map[uintptr]*cabi.Block // memory, by address
+	live    map[string]int          // what was made and not given back, by kind
+	events  map[uintptr]bool        // recorded
+	kernels map[uintptr]func(params uintptr)
+	named   map[string]func(params uintptr)
+	fail    map[string]uintptr // status of a call, by name
+	devices int
+}
+
+const fakeMemory = 1 << 40
+
+func newFake(t *testing.T, devices int) *fakeGPU {
+	f := &fakeGPU{T: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
+		events: map[uintptr]bool{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}}
+	t.Cleanup(func() {
+		for kind, n := range f.live {
+			if n != 0 {
+				t.Errorf("%d × %s were not given back", n, kind)
+			}
+		}
+	})
+	return f
+}
+
+func (f *fakeGPU) handle(kind string) uintptr {
+	f.next++
+	f.live[kind]++
+	return f.next
+}
+
+func (f *fakeGPU) memory(kind string, n uintptr) uintptr {
+	b := cabi.NewBlock(int(n) + 512)
+	at := (b.Addr(0) + 511) &^ 511
+	f.blocks[at] = b
+	f.live[kind]++
+	return at
+}
+
+func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
+	f.live[kind]--
+	if b := f.blocks[at]; b != nil {
+		b.Free()
+		delete(f.blocks, at)
+	}
+	return 0
+}
+
+// set stores through an out parameter.
+func set[T any](p uintptr, v T) uintptr { cabi.Store(p, v); return 0 }
+
+func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
+	zero := func([]uintptr) uintptr { return 0 }
+	gone := func(kind string) func(a []uintptr) uintptr {
+		return func([]uintptr) uintptr { f.live[kind]--; return 0 }
+	}
+	text := cabi.NewCStrings([]string{"CUDA_ERROR_FAKE"})
+	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
+	return map[string]func(a []uintptr) uintptr{
+		"cuInit": zero, "cuCtxSetCurrent": zero, "cuCtxSynchronize": zero, "cuCtxEnablePeerAccess": zero,
+		"cuDriverGetVersion":  func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
+		"cuDeviceGetCount":    func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
+		"cuDeviceGet":         func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },
+		"cuDeviceGetName":     func(a []uintptr) uintptr { copy(cabi.Bytes(a[0], 5), "fake\x00"); return 0 },
+		"cuDeviceGetPCIBusId": func(a []uintptr) uintptr { copy(cabi.Bytes(a[0], 5), "0:0\x00"); return 0 },
+		"cuDeviceTotalMem_v2": func(a []uintptr) uintptr { return set(a[0], uint64(fakeMemory)) },
+		"cuDeviceGetAttribute": func(a []uintptr) uintptr {
+			return set(a[0], map[uintptr]int32{75: 9}[a[1]]+map[bool]int32{true: 1}[a[1] != 75])
+		},
+		"cuDeviceCanAccessPeer":        func(a []uintptr) uintptr { return set(a[0], int32(1)) },
+		"cuDevicePrimaryCtxRetain":     func(a []uintptr) uintptr { return set(a[0], uintptr(7)) },
+		"cuDevicePrimaryCtxRelease_v2": zero, "cuDevicePrimaryCtxReset_v2": zero,
+		"cuCtxGetStreamPriorityRange":   func(a []uintptr) uintptr { set(a[0], int32(0)); return set(a[1], int32(-5)) },
+		"cuMemGetInfo_v2":               func(a []uintptr) uintptr { set(a[0], uint64(1)); return set(a[1], uint64(fakeMemory)) },
+		"cuMemGetAllocationGranularity": func(a []uintptr) uintptr { return set(a[0], uint64(2<<20)) },
+		"cuMemCreate": func(a []uintptr) uintptr {
+			if a[1] > 16<<30 {
+				return nvlib.CUDAOutOfMemory
+			}
+			return set(a[0], f.handle("memory"))
+		},
+		"cuMemRelease":        gone("memory"),
+		"cuMemAddressReserve": func(a []uintptr) uintptr { return set(a[0], f.memory("addresses", a[1])) },
+		"cuMemAddressFree":    func(a []uintptr) uintptr { return f.forget("addresses", a[0]) },
+		"cuMemMap":            func([]uintptr) uintptr { f.live["mappings"]++; return 0 },
+		"cuMemUnmap":          gone("mappings"),
+		"cuMemSetAccess":      zero,
+		"cuMemHostAlloc":      func(a []uintptr) uintptr { return set(a[0], f.memory("host memory", a[1])) },
+		"cuMemFreeHost":       func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemAlloc_v2":       func([]uintptr) uintptr { return 1 }, "cuMemFree_v2": func([]uintptr) uintptr { return 1 },
+		"cuMemcpyAsync": func(a []uintptr) uintptr {
+			copy(cabi.Bytes(a[0], int(a[2])), cabi.Bytes(a[1], int(a[2])))
+			return 0
+		},
+		"cuMemcpy2DAsync_v2": func(a []uintptr) uintptr {
+			r := cabi.Load[[16]uint64](a[0])
+			for y := range r[15] {
+				copy(cabi.Bytes(uintptr(r[11]+y*r[13]), int(r[14])), cabi.Bytes(uintptr(r[4]+y*r[6]), int(r[14])))
+			}
+			return 0
+		},
+		"cuMemsetD32Async": zero, "cuMemsetD8Async": zero,
+		"cuModuleLoadData": func(a []uintptr) uintptr { f.next++; return set(a[0], f.next) },
+		"cuModuleUnload":   zero,
+		"cuModuleGetFunction": func(a []uintptr) uintptr {
+			k := f.named[cabi.GoString(a[2])]
+			if k == nil {
+				return 500
+			}
+			f.next++
+			f.kernels[f.next] = k
+			return set(a[0], f.next)
+		},
+		"cuFuncSetAttribute":         zero,
+		"cuLaunchKernel":             func(a []uintptr) uintptr { f.kernels[a[0]](a[9]); return 0 },
+		"cuStreamCreateWithPriority": func(a []uintptr) uintptr { return set(a[0], f.handle("streams")) },
+		"cuStreamDestroy_v2":         gone("streams"),
+		"cuStreamQuery":              zero, "cuStreamSynchronize": zero,
+		"cuStreamWaitEvent": func(a []uintptr) uintptr {
+			if !f.events[a[1]] {
+				f.Error("a wait for an event that was never recorded")
+			}
+			return 0
+		},
+		"cuEventCreate":           func(a []uintptr) uintptr { return set(a[0], f.handle("events")) },
+		"cuEventDestroy_v2":       gone("events"),
+		"cuEventRecord":           func(a []uintptr) uintptr { f.events[a[0]] = true; return 0 },
+		"cuEventQuery":            zero,
+		"cuEventElapsedTime":      func(a []uintptr) uintptr { f.next++; return set(a[0], float32(f.next)) },
+		"cuStreamBeginCapture_v2": zero, "cuStreamEndCapture": zero, "cuGraphInstantiateWithFlags": zero, "cuGraphUpload": zero,
+		"cuGraphLaunch": zero, "cuGraphGetNodes": zero, "cuGraphDestroy": zero, "cuGraphExecDestroy": zero,
+		"cuGetErrorName": words, "cuGetErrorString": words,
+	}
+}
+
+// system is the fake's driver, with a cuBLASLt that takes nothing.
+func (f *fakeGPU) system() *system {
+	table := f.calls()
+	for name, do := range table {
+		table[name] = func(a []uintptr) uintptr {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if code := f.fail[name]; code != 0 {
+				return code
+			}
+			return do(a)
+		}
+	}
+	drv, err := nvlib.DriverOn(cabi.Fake("fake libcuda", table))
+	if err != nil {
+		f.Fatal(err)
+	}
+	sys, err := newSystem(drv, func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.T), nil })
+	if err != nil {
+		f.Fatal(err)
+	}
+	return sys
+}
+
+// fakeBLAS answers every question for an algorithm with none.
+func fakeBLAS(t *testing.T) *nvlib.CuBLASLt {
+	zero := func([]uintptr) uintptr { return 0 }
+	table := map[string]func([]uintptr) uintptr{}
+	for _, name := range []string{"cublasLtCreate", "cublasLtDestroy", "cublasLtGetVersion", "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy",
+		"cublasLtMatmulDescSetAttribute", "cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", "cublasLtMatrixLayoutSetAttribute",
+		"cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy", "cublasLtMatmulPreferenceSetAttribute",
+		"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"} {
+		table[name] = zero
+	}
+	lib, err := nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", table))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lib
+}
+
+// Steps is a Library whose kernels are Go functions: fill, add, sub, mul, neg
+// and reductions of f32, f64 and i32 in float64.
+func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
+	if _, err := kernels.Sources(p); err != nil {
+		return nil, err
+	}
+	run, err := goKernel(p)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next++
+	name := fmt.Sprint("go", f.next)
+	f.named[name] = func(uintptr) { run() }
+	return []kernels.Step{{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}}, nil
+}
+
+// addresses lists the addresses of an operand's elements in row-major order.
+func addresses(o kernels.Operand) []uintptr {
+	list := []uintptr{uintptr(o.Addr)}
+	for i, e := range o.Shape {
+		var next []uintptr
+		for _, a := range list {
+			for j := range e {
+				next = append(next, a+uintptr(j*o.Strides[i]*o.DType.Size()))
+			}
+		}
+		list = next
+	}
+	return slices.Clip(list)
+}

@@ -1,0 +1,180 @@
+package cuda
+
+import (
+	"math/bits"
+	"time"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+const (
+	// chunkBytes is the most that goes through one pinned buffer.
+	chunkBytes = 8 << 20
+	// leastChunk is the smallest pinned buffer.
+	leastChunk = 4 << 10
+	// stagingBytes is how much pinned memory a world takes before it rather
+	// waits for transfers that are under way.
+	stagingBytes = 512 << 20
+)
+
+// staging is pinned memory for transfers, in buffers of powers of two.
+type staging struct {
+	free  map[int64][]nvlib.Ptr // by size
+	total int64
+}
+
+// landing is a transfer under way through a pinned buffer. A download is copied
+// to dst when it is over.
+type landing struct {
+	mark *mark
+	buf  nvlib.Ptr
+	size int64 // of buf
+	dst  []byte
+}
+
+// buffer returns a pinned buffer of at least n bytes, and its size. It may wait
+// for transfers under way. The context is current.
+func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
+	w := s.dev.w
+	size := int64(leastChunk)
+	if n > leastChunk {
+		size = 1 << bits.Len64(uint64(n-1))
+	}
+	if w.staging.free == nil {
+		w.staging.free = map[int64][]nvlib.Ptr{}
+	}
+	for began := time.Now(); ; pause(time.Since(began)) {
+		if list := w.staging.free[size]; len(list) > 0 {
+			w.staging.free[size] = list[:len(list)-1]
+			return list[len(list)-1], size, nil
+		}
+		if w.staging.total+size <= stagingBytes || !w.inFlight(size) {
+			break
+		}
+		w.land()
+	}
+	buf, err := s.dev.site.heaps[2].take(size)
+	if err == nil {
+		w.staging.total += size
+	}
+	return buf, size, err
+}
+
+// inFlight reports whether a buffer of that size will come free.
+func (w *world) inFlight(size int64) bool {
+	for i := range w.landings {
+		if l := &w.landings[i]; l.size == size && !l.mark.stream.dev.site.broken {
+			return true
+		}
+	}
+	return false
+}
+
+// land finishes the transfers that are over. The caller holds mu.
+func (w *world) land() {
+	kept := w.landings[:0]
+	for _, l := range w.landings {
+		if !l.mark.over() {
+			kept = append(kept, l)
+			continue
+		}
+		if l.dst != nil {
+			copy(l.dst, cabi.Bytes(uintptr(l.buf), len(l.dst)))
+		}
+		w.staging.free[l.size] = append(w.staging.free[l.size], l.buf)
+		l.mark.release()
+	}
+	clear(w.landings[len(kept):])
+	w.landings = kept
+}
+
+// landed notes a transfer that was just issued.
+func (s *stream) landed(buf nvlib.Ptr, size int64, dst []byte) error {
+	s.worked()
+	m, err := s.here()
+	if err != nil {
+		return err
+	}
+	s.dev.w.landings = append(s.dev.w.landings, landing{m, buf, size, dst})
+	return nil
+}
+
+// upload copies dense host bytes to dst. The context is current.
+func (s *stream) upload(dst *ref, src []byte) error {
+	if dst.dense() {
+		return s.uploadDense(dst.addr, src)
+	}
+	n := int64(len(src))
+	if n == 0 {
+		return nil
+	}
+	buf, size, err := s.buffer(n)
+	if err != nil {
+		return err
+	}
+	copy(cabi.Bytes(uintptr(buf), len(src)), src)
+	from := dst.at(buf)
+	if err := s.copy(dst, &from); err != nil {
+		return err
+	}
+	return s.landed(buf, size, nil)
+}
+
+func (s *stream) uploadDense(at nvlib.Ptr, src []byte) error {
+	for len(src) > 0 {
+		n := min(int64(len(src)), chunkBytes)
+		buf, size, err := s.buffer(n)
+		if err != nil {
+			return err
+		}
+		copy(cabi.Bytes(uintptr(buf), int(n)), src[:n])
+		if err := s.dev.w.drv.Copy(at, buf, n, s.h, &s.args); err != nil {
+			return err
+		}
+		if err := s.landed(buf, size, nil); err != nil {
+			return err
+		}
+		at, src = at+nvlib.Ptr(n), src[n:]
+	}
+	return nil
+}
+
+// download copies src to dense host bytes, where they are after the next Sync.
+// The context is current.
+func (s *stream) download(dst []byte, src *ref) error {
+	if src.dense() {
+		return s.downloadDense(dst, src.addr)
+	}
+	n := int64(len(dst))
+	if n == 0 {
+		return nil
+	}
+	buf, size, err := s.buffer(n)
+	if err != nil {
+		return err
+	}
+	to := src.at(buf)
+	if err := s.copy(&to, src); err != nil {
+		return err
+	}
+	return s.landed(buf, size, dst)
+}
+
+func (s *stream) downloadDense(dst []byte, at nvlib.Ptr) error {
+	for len(dst) > 0 {
+		n := min(int64(len(dst)), chunkBytes)
+		buf, size, err := s.buffer(n)
+		if err != nil {
+			return err
+		}
+		if err := s.dev.w.drv.Copy(buf, at, n, s.h, &s.args); err != nil {
+			return err
+		}
+		if err := s.landed(buf, size, dst[:n]); err != nil {
+			return err
+		}
+		at, dst = at+nvlib.Ptr(n), dst[n:]
+	}
+	return nil
+}

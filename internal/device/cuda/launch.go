@@ -1,0 +1,189 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// launch is a prepared kernel: steps for one stream, in order.
+type launch struct {
+	dev      *dev
+	name     string
+	steps    []step
+	scratch  []*memory
+	released bool
+	// looked: a kernel of it reports faults; then where it was launched last.
+	looked bool
+	stream string
+	id     int64
+}
+
+// step is a part of a launch. run issues it; the context is current.
+type step interface {
+	run(s *stream) error
+	free()
+}
+
+func (l *launch) run(s *stream) error {
+	if l.looked {
+		l.stream, l.id = s.name, innermost(s.open)
+		s.dev.site.faults.armed = true
+	}
+	for _, st := range l.steps {
+		if err := st.run(s); err != nil {
+			return fmt.Errorf("%s: %w", l.name, err)
+		}
+	}
+	return nil
+}
+
+// Release lets the launch go; nothing issued may still use it.
+func (l *launch) Release() {
+	w := l.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.drop()
+}
+
+func (l *launch) drop() {
+	if l.released {
+		return
+	}
+	l.released = true
+	for _, st := range l.steps {
+		st.free()
+	}
+	if l.dev.w.cause == errClosed {
+		return
+	}
+	for _, m := range l.scratch {
+		m.freed = true
+		_ = l.dev.bound(func() error { return l.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+	}
+}
+
+func kernelName(k *device.Kernel) string {
+	switch {
+	case k.Red > ir.Avg:
+		return "unknown reduction"
+	case k.Red != ir.NoRed:
+		return "reduction " + k.Red.String()
+	}
+	return k.Op.String()
+}
+
+// Prepare compiles and loads what computes k, and picks algorithms.
+func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
+	w := d.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.err(); err != nil {
+		return nil, err
+	}
+	l := &launch{dev: d, name: kernelName(&dk)}
+	err := d.bound(func() error { return l.build(&kernel{Kernel: dk}) })
+	if err != nil {
+		l.drop()
+		return nil, d.errorf("%s: %w", l.name, err)
+	}
+	return l, nil
+}
+
+// build checks k and makes the steps. The context is current.
+func (l *launch) build(k *kernel) error {
+	if err := k.resolve(l.dev); err != nil {
+		return err
+	}
+	switch {
+	case k.Red != ir.NoRed:
+		return l.addLibrary(k)
+	case isCopy(k.Op):
+		return l.addCopy(k)
+	case k.Op == ir.OpLinear, k.Op == ir.OpMatmul:
+		return l.addProduct(k)
+	}
+	return l.addLibrary(k)
+}
+
+// isCopy reports whether op is only a copy: the views of values come as strided
+// operands.
+func isCopy(op ir.Op) bool {
+	return op == ir.OpCopy || op == ir.OpExpand || op.Info().Class == ir.ClassView
+}
+
+// stage has operands that overlap the result otherwise than by being it copied
+// to scratch memory first: so every kernel computes from what was there before.
+func (l *launch) stage(k *kernel) error {
+	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Red != ir.NoRed
+	for i := range k.ins {
+		in := &k.ins[i]
+		if in.n == 0 || !in.overlaps(&k.out) || aliasable && in.same(&k.out) {
+			continue
+		}
+		m, err := l.dev.alloc(in.bytes(), device.Private)
+		if err != nil {
+			return err
+		}
+		l.scratch = append(l.scratch, m)
+		safe := in.at(m.addr)
+		l.steps = append(l.steps, &copyStep{safe, *in})
+		k.ins[i] = safe
+	}
+	return nil
+}
+
+// copyStep is a copy.
+type copyStep struct{ dst, src ref }
+
+func (c *copyStep) run(s *stream) error { return s.copy(&c.dst, &c.src) }
+func (c *copyStep) free()               {}
+
+// addCopy lets a copy engine do it where that can, unless the two overlap.
+func (l *launch) addCopy(k *kernel) error {
+	if len(k.ins) != 1 || k.ins[0].overlaps(&k.out) || !slices.Equal(k.ins[0].shape, k.out.shape) || checkCopy(&k.out, &k.ins[0]) != nil {
+		return l.addLibrary(k)
+	}
+	l.steps = append(l.steps, &copyStep{k.out, k.ins[0]})
+	return nil
+}
+
+// kernelStep is a launch of a kernel.
+type kernelStep struct{ l *nvlib.Launch }
+
+func (k *kernelStep) run(s *stream) error { return s.dev.w.drv.Launch(k.l, s.h) }
+func (k *kernelStep) free()               { k.l.Free() }
+
+func (l *launch) addLibrary(k *kernel) error {
+	if err := l.stage(k); err != nil {
+		return err
+	}
+	p := k.problem()
+	if k.Op == ir.OpEmbedding && k.Red == ir.NoRed {
+		var err error
+		if p.Fault, p.Tag, err = l.dev.site.faults.reserve(l); err != nil {
+			return err
+		}
+	}
+	launches, err := l.dev.site.compile(p, l.reserve)
+	if err != nil {
+		return err
+	}
+	for _, n := range launches {
+		l.steps = append(l.steps, &kernelStep{n})
+	}
+	return nil
+}
+
+// reserve is kernels.Target.Scratch.
+func (l *launch) reserve(bytes int64) (nvlib.Ptr, error) {
+	m, err := l.dev.alloc(bytes, device.Private)
+	if err != nil {
+		return 0, err
+	}
+	l.scratch = append(l.scratch, m)
+	return m.addr, nil
+}

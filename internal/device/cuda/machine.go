@@ -1,0 +1,91 @@
+// Package cuda is the NVIDIA machine: one process drives all GPUs, a rank each,
+// through the driver API.
+//
+// # Order
+//
+// The machine never gives a device something to wait for that was not given to
+// a device before. A wait for an event or a counter whose record or signals
+// have not been issued yet holds its stream's later work back on the host,
+// until they are. So signals and counter waits become event records and event
+// waits, which the driver knows how to schedule; no kernel spins; streams that
+// share a hardware queue cannot lock each other; and when work is held back
+// that nothing can release, that is a deadlock, seen at once.
+//
+// # Host memory
+//
+// No device reads or writes Go memory: uploads and downloads go through pinned
+// buffers. A download arrives in the caller's bytes during Sync.
+//
+// # Faults
+//
+// An error of a device ends the world; Close then resets the contexts of the
+// devices that failed, and another world can be opened. Worlds that are open on
+// a device at the time of its reset end too.
+package cuda
+
+import (
+	"context"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// Options choose how the machine runs; the zero value is usable.
+type Options struct {
+	// Kernels makes the kernels; nil for those of package kernels, compiled by
+	// NVRTC, with the cache on disk.
+	Kernels Library
+	// RanksPerGPU lets that many ranks share a GPU: for tests of programs that
+	// need more ranks than there are GPUs. 0 means 1.
+	RanksPerGPU int
+}
+
+// New returns the machine of this process's GPUs. It fails where the driver or
+// a GPU is missing; the error says which, and what was searched for.
+func New(opts Options) (device.Machine, error) {
+	sys, err := theSystem()
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	return newMachine(sys, opts), nil
+}
+
+func newMachine(sys *system, opts Options) *machine {
+	opts.RanksPerGPU = max(opts.RanksPerGPU, 1)
+	if opts.Kernels == nil {
+		opts.Kernels = kernels.New(kernels.NVRTC(), kernels.OpenCache(nil))
+	}
+	return &machine{sys: sys, opts: opts}
+}
+
+type machine struct {
+	sys  *system
+	opts Options
+}
+
+func (m *machine) Name() string { return "cuda" }
+
+func (m *machine) Caps() device.Caps {
+	return device.Caps{
+		MaxRanks:   len(m.sys.gpus) * m.opts.RanksPerGPU,
+		DTypes:     ir.DTypes(),
+		Concurrent: true,
+		Deadlocks:  true,
+	}
+}
+
+func (m *machine) Open(ctx context.Context, ranks int) (device.World, error) {
+	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
+		return nil, fmt.Errorf("cuda: cannot open a world of %d ranks: 1 to %d are possible, one a GPU", ranks, most)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("cuda: open: %w", err)
+	}
+	w, err := newWorld(ctx, m, ranks)
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	return w, nil
+}

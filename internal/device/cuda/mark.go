@@ -1,0 +1,215 @@
+package cuda
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// mark is a place in a stream's order: all that was issued before it. Once the
+// place is reached in issuing, an event of the driver stands for it. The
+// world's mutex guards it.
+type mark struct {
+	stream *stream
+	issued bool // ev stands for it
+	done   bool // known to be over
+	pos    int64
+	ev     nvlib.Event
+	refs   int       // holders
+	held   []*stream // streams held back until it is issued
+}
+
+// text says where the mark is.
+func (m *mark) text() string {
+	return fmt.Sprintf("an event of rank %d, stream %s, that is not recorded yet", m.stream.dev.rank, m.stream.name)
+}
+
+// release gives up one hold; the last one returns the event to the pool.
+func (m *mark) release() {
+	m.refs--
+	if m.refs == 0 && m.issued {
+		site := m.stream.dev.site
+		site.events = append(site.events, m.ev)
+	}
+}
+
+// over reports whether all before the mark is done; a failed device says no.
+func (m *mark) over() bool {
+	if !m.done && m.issued {
+		done, err := m.stream.dev.w.drv.EventDone(m.ev)
+		m.done = done && err == nil
+	}
+	return m.done
+}
+
+// here returns a mark for all that was issued to s so far, held once for the
+// caller. The context is current.
+func (s *stream) here() (*mark, error) {
+	if s.mark != nil && s.mark.pos == s.pos {
+		s.mark.refs++
+		return s.mark, nil
+	}
+	m := &mark{stream: s}
+	if err := s.stamp(m); err != nil {
+		return nil, err
+	}
+	if s.mark != nil {
+		s.mark.release()
+	}
+	m.refs = 2 // the caller's and s's
+	s.mark = m
+	return m, nil
+}
+
+// stamp records an event for m. The context is current.
+func (s *stream) stamp(m *mark) error {
+	ev, err := s.dev.site.newEvent(false)
+	if err != nil {
+		return err
+	}
+	if err := s.dev.w.drv.Record(ev, s.h); err != nil {
+		return err
+	}
+	s.dirty = true
+	m.ev, m.pos, m.issued = ev, s.pos, true
+	return nil
+}
+
+// waitFor makes s's later work wait for m, which is issued. The context is
+// current.
+func (s *stream) waitFor(m *mark) error {
+	if m.stream == s || s.seenOf(m.stream) >= m.pos {
+		return nil
+	}
+	if err := s.dev.w.drv.WaitEvent(s.h, m.ev); err != nil {
+		return err
+	}
+	s.seen[m.stream.index] = m.pos
+	s.pos++
+	s.dirty = true
+	return nil
+}
+
+// seenOf returns up to which place of o's order s waits already.
+func (s *stream) seenOf(o *stream) int64 {
+	for len(s.seen) <= o.index {
+		s.seen = append(s.seen, -1)
+	}
+	return s.seen[o.index]
+}
+
+// event is a name for a mark. The world's mutex guards it.
+type event struct {
+	dev      *dev
+	latest   *mark
+	released bool
+}
+
+// Release lets the event go.
+func (e *event) Release() {
+	e.dev.w.mu.Lock()
+	defer e.dev.w.mu.Unlock()
+	if !e.released && e.latest != nil {
+		e.latest.release()
+	}
+	e.released, e.latest = true, nil
+}
+
+// set makes e stand for m, which it takes a hold of.
+func (e *event) set(m *mark) {
+	if e.latest != nil {
+		e.latest.release()
+	}
+	e.latest = m
+}
+
+// counters are only names for signals: what waits for a value waits for the
+// signals that, in the order of issue, reach it. The world's mutex guards them.
+type counters struct {
+	dev      *dev
+	elems    []counter
+	released bool
+}
+
+// counter is how far signals have been issued, and a log of those that may
+// still be under way.
+type counter struct {
+	total int64
+	base  int64 // signals up to this value are done
+	log   []raise
+	held  []*stream // streams held back until there are more signals
+}
+
+// raise is a signal: the value that the counter has after it.
+type raise struct {
+	value int64
+	mark  *mark
+}
+
+func (c *counters) Len() int { return len(c.elems) }
+
+// Release lets the counters go.
+func (c *counters) Release() {
+	c.dev.w.mu.Lock()
+	defer c.dev.w.mu.Unlock()
+	c.released = true
+}
+
+// settle forgets the logs: the devices are at rest.
+func (c *counters) settle() {
+	for i := range c.elems {
+		c.elems[i].forget(len(c.elems[i].log))
+	}
+}
+
+// forget drops the first n signals, which are done.
+func (c *counter) forget(n int) {
+	for _, r := range c.log[:n] {
+		c.base = r.value
+		r.mark.release()
+	}
+	c.log = append(c.log[:0], c.log[n:]...)
+}
+
+// longLog is the length from which a log is looked over for signals that are
+// done.
+const longLog = 64
+
+// raise logs a signal.
+func (c *counter) raise(by int64, m *mark) {
+	c.total += by
+	c.log = append(c.log, raise{c.total, m})
+	if len(c.log)%longLog == 0 {
+		n := 0
+		for n < len(c.log)-1 && c.log[n].mark.over() {
+			n++
+		}
+		c.forget(n)
+	}
+}
+
+// waitFor makes s wait until c is at least least, which enough issued signals
+// say it will be: all those up to the one that reaches it. The context is
+// current.
+func (c *counter) waitFor(s *stream, least int64) error {
+	if least <= c.base {
+		return nil
+	}
+	last := 0
+	for c.log[last].value < least {
+		last++
+	}
+	// From the last: a stream's earlier signals are then waited for already.
+	for i := last; i >= 0; i-- {
+		if err := s.waitFor(c.log[i].mark); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	_ device.Event    = (*event)(nil)
+	_ device.Counters = (*counters)(nil)
+)

@@ -1,0 +1,223 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// alignment is that of every allocation, in bytes.
+const alignment = 256
+
+// memory is a stretch of one device's memory, or of pinned host memory. The
+// world's mutex guards it.
+type memory struct {
+	dev   *dev
+	kind  device.MemKind
+	addr  nvlib.Ptr
+	bytes int64
+	freed bool
+}
+
+func (m *memory) Bytes() int64 { return m.bytes }
+
+func (m *memory) Free() error {
+	w := m.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause == errClosed {
+		return w.err()
+	}
+	if m.freed {
+		return m.dev.errorf("memory of %d bytes is freed twice", m.bytes)
+	}
+	m.freed = true
+	return m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+}
+
+// source gives regions of memory to a heap and takes them back.
+type source interface {
+	take(bytes int64) (*region, error)
+	give(*region) error
+}
+
+// region is memory that a heap divides.
+type region struct {
+	addr   nvlib.Ptr
+	bytes  int64
+	handle nvlib.MemHandle
+	free   []stretch // by address, never adjacent
+}
+
+// stretch is a free part of a region.
+type stretch struct {
+	addr  nvlib.Ptr
+	bytes int64
+}
+
+// heap divides regions of at least slab bytes, first fit. The world's mutex
+// guards it.
+type heap struct {
+	slab, grain int64 // grain divides sizes of regions
+	from        source
+	regions     []*region
+}
+
+const (
+	deviceSlab = 64 << 20
+	hostSlab   = 4 << 20
+	// mostBytes is more than any machine has: what lies beyond would overflow.
+	mostBytes = 1 << 50
+)
+
+func newHeap(slab, grain int64, from source) *heap {
+	return &heap{slab: slab, grain: max(grain, alignment), from: from}
+}
+
+func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
+
+// take returns the address of that many bytes.
+func (h *heap) take(bytes int64) (nvlib.Ptr, error) {
+	if bytes > mostBytes {
+		return 0, fmt.Errorf("out of memory: %d bytes asked for", bytes)
+	}
+	n := roundUp(max(bytes, 1), alignment)
+	for _, r := range h.regions {
+		if p, ok := r.cut(n); ok {
+			return p, nil
+		}
+	}
+	r, err := h.from.take(roundUp(max(n, h.slab), h.grain))
+	if outOfMemory(err) && n < h.slab {
+		r, err = h.from.take(roundUp(n, h.grain))
+	}
+	if err != nil {
+		return 0, err
+	}
+	r.free = []stretch{{r.addr, r.bytes}}
+	h.regions = append(h.regions, r)
+	p, _ := r.cut(n)
+	return p, nil
+}
+
+func outOfMemory(err error) bool { return nvlib.CUDACode(err) == nvlib.CUDAOutOfMemory }
+
+func (r *region) cut(n int64) (nvlib.Ptr, bool) {
+	for i, f := range r.free {
+		if f.bytes < n {
+			continue
+		}
+		if f.bytes == n {
+			r.free = slices.Delete(r.free, i, i+1)
+		} else {
+			r.free[i] = stretch{f.addr + nvlib.Ptr(n), f.bytes - n}
+		}
+		return f.addr, true
+	}
+	return 0, false
+}
+
+// give takes memory back. A region that is larger than a slab and empty goes
+// back where it came from.
+func (h *heap) give(p nvlib.Ptr, bytes int64) error {
+	i := slices.IndexFunc(h.regions, func(r *region) bool { return p >= r.addr && p < r.addr+nvlib.Ptr(r.bytes) })
+	if i < 0 {
+		return fmt.Errorf("memory at %#x is not this heap's", uint64(p))
+	}
+	r := h.regions[i]
+	r.join(stretch{p, roundUp(max(bytes, 1), alignment)})
+	if r.bytes > h.slab && len(r.free) == 1 && r.free[0].bytes == r.bytes {
+		h.regions = slices.Delete(h.regions, i, i+1)
+		return h.from.give(r)
+	}
+	return nil
+}
+
+// join adds a free stretch and merges it with its neighbours.
+func (r *region) join(s stretch) {
+	i, _ := slices.BinarySearchFunc(r.free, s.addr, func(f stretch, a nvlib.Ptr) int {
+		if f.addr < a {
+			return -1
+		}
+		return 1
+	})
+	r.free = slices.Insert(r.free, i, s)
+	if i+1 < len(r.free) && r.free[i].addr+nvlib.Ptr(r.free[i].bytes) == r.free[i+1].addr {
+		r.free[i].bytes += r.free[i+1].bytes
+		r.free = slices.Delete(r.free, i+1, i+2)
+	}
+	if i > 0 && r.free[i-1].addr+nvlib.Ptr(r.free[i-1].bytes) == r.free[i].addr {
+		r.free[i-1].bytes += r.free[i].bytes
+		r.free = slices.Delete(r.free, i, i+1)
+	}
+}
+
+// close gives all regions back.
+func (h *heap) close() error {
+	var errs []error
+	for _, r := range h.regions {
+		errs = append(errs, h.from.give(r))
+	}
+	h.regions = nil
+	return errors.Join(errs...)
+}
+
+// mapped is device memory under addresses that some devices may use.
+type mapped struct {
+	s    *site
+	devs []nvlib.Device
+}
+
+// errMemory says how much there is.
+func (s *site) errMemory(bytes int64, err error) error {
+	if !outOfMemory(err) {
+		return err
+	}
+	if free, total, ierr := s.w.drv.MemInfo(); ierr == nil {
+		return fmt.Errorf("out of memory: %d bytes asked for, %d of %d free on GPU %d: %w", bytes, free, total, s.gpu.dev, err)
+	}
+	return err
+}
+
+func (m mapped) take(bytes int64) (*region, error) {
+	d := m.s.w.drv
+	if bytes > m.s.gpu.total {
+		return nil, fmt.Errorf("out of memory: %d bytes asked for, GPU %d has %d", bytes, m.s.gpu.dev, m.s.gpu.total)
+	}
+	h, err := d.CreateMem(m.s.gpu.dev, bytes)
+	if err != nil {
+		return nil, m.s.errMemory(bytes, err)
+	}
+	r := &region{bytes: bytes, handle: h}
+	if r.addr, err = d.ReserveAddresses(bytes); err != nil {
+		return nil, errors.Join(err, d.ReleaseMem(h))
+	}
+	if err = d.Map(r.addr, bytes, h); err != nil {
+		return nil, errors.Join(err, d.FreeAddresses(r.addr, bytes), d.ReleaseMem(h))
+	}
+	if err = d.SetAccess(r.addr, bytes, m.devs); err != nil {
+		return nil, errors.Join(err, m.give(r))
+	}
+	return r, nil
+}
+
+func (m mapped) give(r *region) error {
+	d := m.s.w.drv
+	return errors.Join(d.Unmap(r.addr, r.bytes), d.FreeAddresses(r.addr, r.bytes), d.ReleaseMem(r.handle))
+}
+
+// pinned is host memory that all devices reach.
+type pinned struct{ s *site }
+
+func (p pinned) take(bytes int64) (*region, error) {
+	addr, err := p.s.w.drv.HostAlloc(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of pinned host memory: %w", bytes, err)
+	}
+	return &region{addr: addr, bytes: bytes}, nil
+}
+
+func (p pinned) give(r *region) error { return p.s.w.drv.HostFree(r.addr) }

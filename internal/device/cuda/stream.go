@@ -1,0 +1,325 @@
+package cuda
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// stream checks what it is given and issues it, or holds it back. The world's
+// mutex guards all but the names.
+type stream struct {
+	dev   *dev
+	name  string
+	index int // among the world's streams
+	h     nvlib.Stream
+
+	queue   []task // held back, in order
+	calling bool   // a host function runs, or will once earlier work is done
+	dirty   bool   // was given work since it was last seen idle
+	pos     int64  // counts what was issued
+	mark    *mark  // the latest, to be shared
+	seen    []int64
+	issued  []int64 // marks begun and not ended, as asked for
+	open    []int64 // the same, as issued
+	ticks   []tick  // begins and ends not told yet
+	lastNs  int64   // of the tick told last
+
+	workspace *memory // cuBLASLt's
+	scratch   *memory // for copies within a buffer
+	args      [4]uintptr
+}
+
+func (s *stream) Name() string { return s.name }
+
+func (s *stream) errorf(format string, args ...any) error {
+	return fmt.Errorf("rank %d, stream %s: %w", s.dev.rank, s.name, fmt.Errorf(format, args...))
+}
+
+// add issues t, or holds it back. The caller holds the world's mutex.
+func (s *stream) add(t task) error {
+	w := s.dev.w
+	if err := w.err(); err != nil {
+		return err
+	}
+	if len(s.queue) > 0 || !t.ready(s) {
+		if len(s.queue) == 0 {
+			t.hold(s)
+		}
+		s.queue = append(s.queue, t)
+		return nil
+	}
+	if err := s.dev.bound(func() error { return t.issue(s) }); err != nil {
+		return s.failed(err)
+	}
+	w.flushWoken()
+	return nil
+}
+
+// failed ends the world: a device that refuses valid work is in no known state.
+func (s *stream) failed(err error) error {
+	s.dev.w.fault(s, err)
+	return s.dev.w.err()
+}
+
+// flush issues what is no longer held back. The caller holds the world's mutex.
+func (s *stream) flush() {
+	if len(s.queue) == 0 || s.dev.w.cause != nil {
+		return
+	}
+	n := 0
+	err := s.dev.bound(func() error {
+		for n < len(s.queue) && s.queue[n].ready(s) {
+			t := s.queue[n]
+			n++
+			if err := t.issue(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		_ = s.failed(err)
+		return
+	}
+	clear(s.queue[:n])
+	if s.queue = s.queue[n:]; len(s.queue) == 0 {
+		s.queue = nil
+		return
+	}
+	s.queue[0].hold(s)
+}
+
+func (s *stream) Launch(l device.Launch) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	k, ok := l.(*launch)
+	if !ok || k == nil || k.dev != s.dev {
+		return s.errorf("a launch that was not prepared on this device")
+	}
+	if k.released {
+		return s.errorf("%s: its launch was released", k.name)
+	}
+	return s.add(task{kind: work, launch: k})
+}
+
+func (s *stream) Copy(dst, src device.View) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	d, err := s.dev.resolve(dst, true)
+	if err != nil {
+		return s.errorf("copy: destination: %w", err)
+	}
+	r, err := s.dev.resolve(src, true)
+	if err != nil {
+		return s.errorf("copy: source: %w", err)
+	}
+	if err := checkCopy(&d, &r); err != nil {
+		return s.errorf("copy: %w", err)
+	}
+	d.own()
+	r.own()
+	return s.add(task{kind: copying, dst: d, src: r})
+}
+
+func (s *stream) Upload(dst device.View, src []byte) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	d, err := s.host(dst, src)
+	if err != nil {
+		return s.errorf("upload: %w", err)
+	}
+	if d.doubles() {
+		return s.errorf("upload: the view names some element twice")
+	}
+	return s.add(task{kind: uploading, dst: d, host: src})
+}
+
+func (s *stream) Download(dst []byte, src device.View) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	r, err := s.host(src, dst)
+	if err != nil {
+		return s.errorf("download: %w", err)
+	}
+	return s.add(task{kind: downloading, src: r, host: dst})
+}
+
+// host checks a view of this device's memory against dense host bytes.
+func (s *stream) host(v device.View, b []byte) (ref, error) {
+	r, err := s.dev.resolve(v, false)
+	if err != nil {
+		return r, err
+	}
+	if want, _ := tensor.Bytes(v.DType, v.Shape); int64(len(b)) != want {
+		return r, fmt.Errorf("%d host bytes for %s%v, which has %d", len(b), v.DType, v.Shape, want)
+	}
+	r.own()
+	return r, nil
+}
+
+// Call runs f in stream order, in a goroutine, once the device has done what
+// came before; later work of s follows when f has returned. f may issue work on
+// other streams; it must return by itself, and must not call Sync or Close.
+func (s *stream) Call(f func()) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	return s.add(task{kind: calling, call: f})
+}
+
+func (s *stream) Record(e device.Event) error {
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ev, ok := e.(*event)
+	if !ok || ev == nil || ev.dev != s.dev {
+		return s.errorf("record: an event that is not this device's")
+	}
+	if ev.released {
+		return s.errorf("record: the event was released")
+	}
+	if err := w.err(); err != nil {
+		return err
+	}
+	if len(s.queue) > 0 || s.calling {
+		m := &mark{stream: s, refs: 2} // the event's and the task's
+		ev.set(m)
+		return s.add(task{kind: recording, mark: m})
+	}
+	return s.dev.boundOr(s, func() error {
+		m, err := s.here()
+		if err == nil {
+			ev.set(m)
+		}
+		return err
+	})
+}
+
+// boundOr runs f with the context current; its error ends the world.
+func (d *dev) boundOr(s *stream, f func() error) error {
+	if err := d.bound(f); err != nil {
+		return s.failed(err)
+	}
+	return nil
+}
+
+func (s *stream) Wait(e device.Event) error {
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ev, ok := e.(*event)
+	if !ok || ev == nil || ev.dev.w != w {
+		return s.errorf("wait: an event that is not this world's")
+	}
+	if err := w.err(); err != nil {
+		return err
+	}
+	if ev.released {
+		return s.errorf("wait: the event was released")
+	}
+	if ev.latest == nil {
+		return s.errorf("wait: the event was never recorded, so there is nothing to wait for")
+	}
+	ev.latest.refs++
+	return s.add(task{kind: waiting, mark: ev.latest})
+}
+
+func (s *stream) Signal(c device.Counters, elem int, by int64) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	cs, err := s.counters(c, elem)
+	if err != nil {
+		return s.errorf("signal: %w", err)
+	}
+	if by <= 0 {
+		return s.errorf("signal: counters are only raised, not changed by %d", by)
+	}
+	return s.add(task{kind: signalling, ctrs: cs, elem: elem, n: by})
+}
+
+func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	cs, err := s.counters(c, elem)
+	if err != nil {
+		return s.errorf("wait: %w", err)
+	}
+	if cs.dev != s.dev {
+		return s.errorf("wait: counters of rank %d; a device waits for its own", cs.dev.rank)
+	}
+	return s.add(task{kind: waitingCounter, ctrs: cs, elem: elem, n: least})
+}
+
+func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
+	cs, ok := c.(*counters)
+	if !ok || cs == nil || cs.dev.w != s.dev.w {
+		return nil, fmt.Errorf("counters that are not this world's")
+	}
+	if elem < 0 || elem >= len(cs.elems) {
+		return nil, fmt.Errorf("counter %d of %d", elem, len(cs.elems))
+	}
+	if cs.released {
+		return nil, fmt.Errorf("the counters were released")
+	}
+	return cs, nil
+}
+
+func (s *stream) Begin(id int64) error {
+	s.dev.w.mu.Lock()
+	defer s.dev.w.mu.Unlock()
+	if err := s.add(task{kind: beginning, n: id}); err != nil {
+		return err
+	}
+	s.issued = append(s.issued, id)
+	return nil
+}
+
+func (s *stream) End(id int64) error {
+	w := s.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.err(); err != nil {
+		return err
+	}
+	k := len(s.issued) - 1
+	if k < 0 || s.issued[k] != id {
+		return s.errorf("end of mark %d, which is not the innermost one begun", id)
+	}
+	if err := s.add(task{kind: ending, n: id}); err != nil {
+		return err
+	}
+	s.issued = s.issued[:k]
+	return nil
+}
+
+// headMark returns the innermost mark around the work that is held back first;
+// marks themselves are never held back first.
+func (s *stream) headMark() int64 { return innermost(s.open) }
+
+// within reports whether s is known to have begun a command and not to have
+// ended it.
+func (s *stream) within() bool { return len(s.ticks) > 0 && !s.ticks[0].began }
+
+// innermost returns the innermost mark around what s does, as far as the times
+// of its marks tell, else around what was issued last; -1 for none.
+func (s *stream) innermost() int64 {
+	if s.within() {
+		return s.ticks[0].id
+	}
+	return innermost(s.open)
+}
+
+func innermost(open []int64) int64 {
+	if len(open) == 0 {
+		return -1
+	}
+	return open[len(open)-1]
+}
+
+var (
+	_ device.Stream     = (*stream)(nil)
+	_ device.HostCaller = (*stream)(nil)
+	_ device.Observable = (*world)(nil)
+)

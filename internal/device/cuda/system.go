@@ -1,0 +1,204 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// system is what the process has of CUDA: the driver, its devices, and the
+// libraries that are loaded when first needed. Contexts, modules and handles
+// stay from world to world, because making them takes longer than most runs.
+type system struct {
+	drv  *nvlib.Driver
+	gpus []*gpu
+	blas func() (*nvlib.CuBLASLt, error)
+}
+
+// theSystem loads the driver once a process.
+var theSystem = sync.OnceValues(func() (*system, error) {
+	// Streams beyond the number of hardware queues share one, and then wait for
+	// each other without a reason. 32 is the most; the driver reads it once.
+	if _, set := cabi.Getenv(queuesVariable); !set && cabi.Callable {
+		if err := cabi.Setenv(queuesVariable, "32"); err != nil {
+			return nil, err
+		}
+	}
+	drv, err := nvlib.OpenDriver()
+	if err != nil {
+		return nil, explain(err)
+	}
+	return newSystem(drv, sync.OnceValues(nvlib.OpenCuBLASLt))
+})
+
+const queuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system, error) {
+	version, err := drv.Version()
+	if err != nil {
+		return nil, err
+	}
+	if version < oldestCUDA {
+		return nil, fmt.Errorf("the NVIDIA driver supports CUDA %d.%d; hocket needs a driver for CUDA %d.%d or newer (branch 525)",
+			version/1000, version%1000/10, oldestCUDA/1000, oldestCUDA%1000/10)
+	}
+	n, err := drv.DeviceCount()
+	if err != nil {
+		return nil, explain(err)
+	}
+	if n == 0 {
+		return nil, errNoDevice
+	}
+	s := &system{drv: drv, blas: blas}
+	for i := range n {
+		g, err := s.describe(i)
+		if err != nil {
+			return nil, err
+		}
+		s.gpus = append(s.gpus, g)
+	}
+	return s, nil
+}
+
+// oldestCUDA is the driver's least version, as cuDriverGetVersion tells it.
+const oldestCUDA = 12000
+
+var errNoDevice = errors.New("the NVIDIA driver finds no GPU; is one there, and does CUDA_VISIBLE_DEVICES hide it?")
+
+func explain(err error) error {
+	if nvlib.CUDACode(err) == nvlib.CUDANoDevice {
+		return fmt.Errorf("%w (%v)", errNoDevice, err)
+	}
+	return err
+}
+
+// gpu is a device of the process. mu guards what follows it.
+type gpu struct {
+	sys   *system
+	dev   nvlib.Device
+	name  string
+	pci   string
+	arch  string
+	sms   int
+	total int64 // bytes
+
+	mu      sync.Mutex
+	ctx     nvlib.Context
+	lt      nvlib.LtHandle
+	modules map[string]nvlib.Module
+	funcs   map[string]nvlib.Function
+}
+
+func (s *system) describe(ordinal int) (*gpu, error) {
+	g := &gpu{sys: s, modules: map[string]nvlib.Module{}, funcs: map[string]nvlib.Function{}}
+	var err error
+	if g.dev, err = s.drv.Device(ordinal); err != nil {
+		return nil, err
+	}
+	if g.name, err = s.drv.DeviceName(g.dev); err != nil {
+		return nil, err
+	}
+	if g.pci, err = s.drv.DevicePCI(g.dev); err != nil {
+		return nil, err
+	}
+	if g.total, err = s.drv.DeviceMemory(g.dev); err != nil {
+		return nil, err
+	}
+	var major, minor, vmm int
+	for a, v := range map[nvlib.Attribute]*int{
+		nvlib.MultiprocessorCount: &g.sms, nvlib.ComputeCapabilityMajor: &major, nvlib.ComputeCapabilityMinor: &minor,
+		nvlib.VirtualMemoryManagement: &vmm,
+	} {
+		if *v, err = s.drv.DeviceAttribute(g.dev, a); err != nil {
+			return nil, err
+		}
+	}
+	if vmm == 0 {
+		return nil, fmt.Errorf("GPU %d, %s, has no virtual memory management, which hocket needs", ordinal, g.name)
+	}
+	g.arch = arch(major, minor)
+	return g, nil
+}
+
+// arch names a compute capability for NVRTC, with the features that only that
+// architecture has.
+func arch(major, minor int) string {
+	s := fmt.Sprintf("sm_%d%d", major, minor)
+	if major >= 9 {
+		s += "a"
+	}
+	return s
+}
+
+// context returns the device's primary context, made at the first call.
+func (g *gpu) context() (nvlib.Context, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx != 0 {
+		return g.ctx, nil
+	}
+	c, err := g.sys.drv.RetainPrimary(g.dev)
+	if err != nil {
+		return 0, err
+	}
+	g.ctx = c
+	return c, nil
+}
+
+// function returns a kernel of an image, loaded at the first call. The context
+// is current.
+func (g *gpu) function(key string, image []byte, symbol string) (nvlib.Function, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	name := key + "\x00" + symbol
+	if f, ok := g.funcs[name]; ok {
+		return f, nil
+	}
+	m, ok := g.modules[key]
+	if !ok {
+		var err error
+		if m, err = g.sys.drv.LoadModule(image); err != nil {
+			return 0, fmt.Errorf("loading kernel %s: %w", symbol, err)
+		}
+		g.modules[key] = m
+	}
+	f, err := g.sys.drv.Function(m, symbol)
+	if err != nil {
+		return 0, fmt.Errorf("kernel %s: %w", symbol, err)
+	}
+	g.funcs[name] = f
+	return f, nil
+}
+
+// ltHandle returns cuBLASLt and its handle for the device. The context is
+// current.
+func (g *gpu) ltHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
+	lib, err := g.sys.blas()
+	if err != nil {
+		return nil, 0, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lt == 0 {
+		if g.lt, err = lib.Create(); err != nil {
+			return nil, 0, err
+		}
+	}
+	return lib, g.lt, nil
+}
+
+// reset ends the context after a fault: nothing in it works any more, in no
+// world of the process.
+func (g *gpu) reset() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx == 0 {
+		return nil
+	}
+	g.ctx, g.lt = 0, 0
+	g.modules, g.funcs = map[string]nvlib.Module{}, map[string]nvlib.Function{}
+	return errors.Join(g.sys.drv.ResetPrimary(g.dev), g.sys.drv.ReleasePrimary(g.dev))
+}

@@ -1,0 +1,220 @@
+package cuda
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+)
+
+type taskKind uint8
+
+const (
+	work taskKind = iota
+	copying
+	uploading
+	downloading
+	calling
+	recording
+	waiting
+	signalling
+	waitingCounter
+	beginning
+	ending
+)
+
+// task is one call of a stream.
+type task struct {
+	kind     taskKind
+	launch   *launch
+	dst, src ref
+	host     []byte
+	call     func()
+	mark     *mark
+	ctrs     *counters
+	elem     int
+	n        int64
+}
+
+// ready reports whether t can be issued now: whether what it waits for has
+// been issued.
+func (t *task) ready(s *stream) bool {
+	switch {
+	case s.calling:
+		return false
+	case t.kind == waiting:
+		return t.mark.issued
+	case t.kind == waitingCounter:
+		return t.ctrs.elems[t.elem].total >= t.n
+	}
+	return true
+}
+
+// hold sees to it that s is flushed when what t waits for is issued. It is
+// called for the first task that is held back.
+func (t *task) hold(s *stream) {
+	switch {
+	case s.calling:
+	case t.kind == waiting && !t.mark.issued:
+		t.mark.held = appendOnce(t.mark.held, s)
+	case t.kind == waitingCounter:
+		c := &t.ctrs.elems[t.elem]
+		c.held = appendOnce(c.held, s)
+	}
+}
+
+func appendOnce(list []*stream, s *stream) []*stream {
+	if slices.Contains(list, s) {
+		return list
+	}
+	return append(list, s)
+}
+
+// wake has streams that were held back flushed once the context in use is not
+// needed any more.
+func (w *world) wake(held *[]*stream) {
+	w.woken = append(w.woken, *held...)
+	*held = (*held)[:0]
+}
+
+// flushWoken flushes them, and those that this wakes in turn.
+func (w *world) flushWoken() {
+	for len(w.woken) > 0 {
+		s := w.woken[len(w.woken)-1]
+		w.woken = w.woken[:len(w.woken)-1]
+		s.flush()
+	}
+}
+
+// waitsFor says what holds t back.
+func (t *task) waitsFor() string {
+	switch t.kind {
+	case waiting:
+		return t.mark.text()
+	case waitingCounter:
+		return fmt.Sprintf("counter %d ≥ %d (now %d)", t.elem, t.n, t.ctrs.elems[t.elem].total)
+	}
+	return "a call of the host"
+}
+
+// issue gives t to the device. The context is current.
+func (t *task) issue(s *stream) error {
+	switch t.kind {
+	case work:
+		s.worked()
+		return t.launch.run(s)
+	case copying:
+		s.worked()
+		return s.copy(&t.dst, &t.src)
+	case uploading:
+		s.worked()
+		return s.upload(&t.dst, t.host)
+	case downloading:
+		s.worked()
+		return s.download(t.host, &t.src)
+	case calling:
+		return s.runCall(t.call)
+	case recording:
+		return t.record(s)
+	case waiting:
+		defer t.mark.release()
+		return s.waitFor(t.mark)
+	case signalling:
+		return t.signal(s)
+	case waitingCounter:
+		return t.ctrs.elems[t.elem].waitFor(s, t.n)
+	case beginning:
+		s.open = append(s.open, t.n)
+		return s.tick(true, t.n)
+	default:
+		s.open = s.open[:len(s.open)-1]
+		return s.tick(false, t.n)
+	}
+}
+
+// worked notes that s is given work.
+func (s *stream) worked() {
+	s.pos++
+	s.dirty = true
+}
+
+// record issues a mark that was asked for while s was held back.
+func (t *task) record(s *stream) error {
+	if err := s.stamp(t.mark); err != nil {
+		return err
+	}
+	s.dev.w.wake(&t.mark.held)
+	t.mark.release()
+	return nil
+}
+
+func (t *task) signal(s *stream) error {
+	m, err := s.here()
+	if err != nil {
+		return err
+	}
+	c := &t.ctrs.elems[t.elem]
+	c.raise(t.n, m)
+	s.dev.w.wake(&c.held)
+	return nil
+}
+
+// runCall runs f once the device has done what came before, and holds later
+// work back until it has returned.
+func (s *stream) runCall(f func()) error {
+	m, err := s.here()
+	if err != nil {
+		return err
+	}
+	w := s.dev.w
+	s.calling = true
+	w.calls++
+	go func() {
+		if s.await(m) {
+			err = guarded(f)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		m.release()
+		s.calling = false
+		w.calls--
+		if err != nil {
+			w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: innermost(s.open), Err: err})
+			return
+		}
+		s.flush()
+		w.flushWoken()
+	}()
+	return nil
+}
+
+// await waits until m is over; false if the world ends before.
+func (s *stream) await(m *mark) bool {
+	w, over := s.dev.w, false
+	for began := time.Now(); ; pause(time.Since(began)) {
+		w.mu.Lock()
+		ended := w.cause != nil
+		w.asking(func() { over = m.over() })
+		w.mu.Unlock()
+		if over || ended {
+			return over && !ended
+		}
+	}
+}
+
+// guarded runs f and returns what it panics with.
+func guarded(f func()) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case error:
+			err = fmt.Errorf("a call panicked: %w", p)
+		default:
+			err = fmt.Errorf("a call panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	f()
+	return nil
+}

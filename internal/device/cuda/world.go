@@ -1,0 +1,395 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// world is a set of devices. mu guards everything; driver calls that enqueue
+// work are made under it.
+type world struct {
+	m       *machine
+	drv     *nvlib.Driver
+	sites   []*site // GPUs in use, each once
+	devices []*dev
+	opened  time.Time
+	unwatch func() bool // stops watching the context of Open
+
+	mu       sync.Mutex
+	streams  []*stream
+	woken    []*stream // to be flushed
+	calls    int       // functions of HostCallers that run or are waited for
+	landings []landing
+	staging  staging
+	copies   map[copyKey][]*nvlib.Launch
+	observer device.Observer
+	cause    error // why the world has ended; nil while it lives
+	ended    atomic.Bool
+}
+
+// site is a GPU as a world uses it.
+type site struct {
+	w      *world
+	gpu    *gpu
+	ctx    nvlib.Context
+	broken bool // its context must be reset
+	heaps  [3]*heap
+	events []nvlib.Event // free, without a clock
+	clocks []nvlib.Event // free, with one
+	base   base
+	faults faults
+	least  int // stream priorities
+	most   int
+	made   []nvlib.Event // all events
+}
+
+func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
+	w := &world{m: m, drv: m.sys.drv, opened: time.Now()}
+	if err := w.open(ranks); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx) })
+	return w, nil
+}
+
+func (w *world) open(ranks int) error {
+	for _, g := range w.m.sys.gpus[:min(ranks, len(w.m.sys.gpus))] {
+		ctx, err := g.context()
+		if err != nil {
+			return fmt.Errorf("GPU %d, %s: %w", g.dev, g.name, err)
+		}
+		s := &site{w: w, gpu: g, ctx: ctx}
+		s.faults.s = s
+		w.sites = append(w.sites, s)
+	}
+	if err := w.checkPeers(); err != nil {
+		return err
+	}
+	for _, s := range w.sites {
+		if err := s.prepare(); err != nil {
+			return fmt.Errorf("GPU %d, %s: %w", s.gpu.dev, s.gpu.name, err)
+		}
+	}
+	for r := range ranks {
+		w.devices = append(w.devices, &dev{w: w, rank: r, site: w.sites[r%len(w.sites)]})
+	}
+	return nil
+}
+
+// checkPeers makes sure that all GPUs reach each other's memory.
+func (w *world) checkPeers() error {
+	for _, a := range w.sites {
+		for _, b := range w.sites {
+			if a == b {
+				continue
+			}
+			ok, err := w.drv.CanAccessPeer(a.gpu.dev, b.gpu.dev)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				return fmt.Errorf("%w: GPU %d cannot reach the memory of GPU %d (no NVLink, and PCIe peer access is off); use fewer ranks",
+					device.ErrUnsupported, a.gpu.dev, b.gpu.dev)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *site) prepare() error {
+	if err := s.w.drv.Bind(s.ctx); err != nil {
+		return err
+	}
+	defer s.w.drv.Unbind()
+	var err error
+	if s.least, s.most, err = s.w.drv.StreamPriorities(); err != nil {
+		return err
+	}
+	grain, err := s.w.drv.Granularity(s.gpu.dev)
+	if err != nil {
+		return err
+	}
+	s.heaps = [3]*heap{
+		device.Private: newHeap(deviceSlab, grain, mapped{s, []nvlib.Device{s.gpu.dev}}),
+		device.Shared:  newHeap(deviceSlab, grain, mapped{s, s.w.ordinals()}),
+		device.Pinned:  newHeap(hostSlab, 4096, pinned{s}),
+	}
+	return nil
+}
+
+func (w *world) ordinals() []nvlib.Device {
+	var list []nvlib.Device
+	for _, s := range w.sites {
+		list = append(list, s.gpu.dev)
+	}
+	return list
+}
+
+func (w *world) Ranks() int { return len(w.devices) }
+
+// Device returns nil for a rank outside [0, Ranks()).
+func (w *world) Device(rank int) device.Device {
+	if rank < 0 || rank >= len(w.devices) {
+		return nil
+	}
+	return w.devices[rank]
+}
+
+// Sync also ends the world with ctx: work in flight cannot be taken back, so a
+// cancelled Sync aborts.
+func (w *world) Sync(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { w.expire(ctx) })
+	defer stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	began := time.Now()
+	for w.cause == nil {
+		if w.calls == 0 {
+			if blocked := w.blocked(); len(blocked) > 0 {
+				w.end(&device.Deadlock{Blocked: blocked})
+				break
+			}
+		}
+		idle := w.look()
+		if idle && w.calls == 0 && w.cause == nil {
+			w.settle()
+			w.readFaults()
+			return w.err()
+		}
+		w.mu.Unlock()
+		pause(time.Since(began))
+		w.mu.Lock()
+	}
+	return w.err()
+}
+
+// look finds out what the devices have done since the last look, and whether
+// they have done all. The caller holds mu.
+func (w *world) look() (idle bool) {
+	w.asking(func() {
+		idle = w.poll()
+		w.land()
+		w.tell()
+	})
+	return idle
+}
+
+// asking runs f with some context current, which questions about streams and
+// events need; which one does not matter to them.
+func (w *world) asking(f func()) {
+	if err := w.drv.Bind(w.sites[0].ctx); err == nil {
+		defer w.drv.Unbind()
+	}
+	f()
+}
+
+// pause lets time pass: hardly any while a run may still be short.
+func pause(waited time.Duration) {
+	if waited < 100*time.Microsecond {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(min(waited/16, 500*time.Microsecond))
+}
+
+// poll reports whether the devices have done all they were given. It notes
+// errors. The caller holds mu.
+func (w *world) poll() bool {
+	for _, s := range w.streams {
+		if !s.dirty {
+			continue
+		}
+		idle, err := w.drv.StreamIdle(s.h)
+		if err != nil {
+			w.fault(s, err)
+			return false
+		}
+		if !idle {
+			return false
+		}
+		s.dirty = false
+	}
+	return true
+}
+
+// settle forgets what only unfinished work needs. The caller holds mu; the
+// devices are at rest.
+func (w *world) settle() {
+	for _, d := range w.devices {
+		for _, c := range d.counters {
+			c.settle()
+		}
+	}
+	for _, s := range w.sites {
+		s.rebase()
+	}
+}
+
+// fault ends the world because work on a device failed. s is the stream that
+// was asked or given work; the one to blame is, as far as can be told, one of
+// the device's that was within a command.
+func (w *world) fault(s *stream, err error) {
+	if w.cause != nil {
+		return
+	}
+	s.dev.site.broken = true
+	for _, other := range w.streams {
+		if other.dev.site == s.dev.site && other.within() {
+			s = other
+			break
+		}
+	}
+	w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.innermost(), Err: err})
+}
+
+func (w *world) Abort(cause error) {
+	if cause == nil {
+		cause = errors.New("Abort was called")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end(cause)
+}
+
+// end stops the world; only the first cause counts. What devices were given
+// already they finish by themselves. The caller holds mu.
+func (w *world) end(cause error) {
+	if w.cause != nil {
+		return
+	}
+	w.cause = cause
+	w.ended.Store(true)
+	for _, s := range w.streams {
+		s.queue = nil
+	}
+	for i := range w.landings {
+		w.landings[i].dst = nil // the caller's bytes are no longer ours
+	}
+}
+
+// expire ends the world because a context is done, and says what it was at.
+func (w *world) expire(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause != nil {
+		return
+	}
+	var at []string
+	w.asking(func() {
+		w.tell()
+		at = w.standing()
+	})
+	w.end(&expired{err: ctx.Err(), cause: context.Cause(ctx), at: at})
+}
+
+// err returns what calls on a world that has ended get. The caller holds mu.
+func (w *world) err() error {
+	if w.cause == nil {
+		return nil
+	}
+	return &abortedError{w.cause}
+}
+
+func (w *world) check() error {
+	if !w.ended.Load() {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err()
+}
+
+var errClosed = errors.New("the world is closed")
+
+// closePatience bounds how long Close waits for work in flight, none of which
+// waits for anything, before it takes the device for hung.
+const closePatience = 30 * time.Second
+
+// Close waits for what devices still run and frees everything.
+func (w *world) Close() error {
+	if w.unwatch != nil {
+		w.unwatch()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause == errClosed {
+		return w.err()
+	}
+	w.end(errClosed)
+	w.cause = errClosed
+	w.drain()
+	var errs []error
+	for _, s := range w.sites {
+		if !s.broken {
+			errs = append(errs, s.free())
+		}
+	}
+	for _, s := range w.sites {
+		if s.broken {
+			errs = append(errs, s.gpu.reset())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// drain waits until the devices rest and no host function runs. The caller
+// holds mu, which is free meanwhile.
+func (w *world) drain() {
+	began := time.Now()
+	for {
+		busy := w.calls > 0
+		for _, s := range w.streams {
+			if s.dev.site.broken || !s.dirty {
+				continue
+			}
+			var idle bool
+			var err error
+			w.asking(func() { idle, err = w.drv.StreamIdle(s.h) })
+			switch {
+			case err != nil, time.Since(began) > closePatience:
+				s.dev.site.broken = true
+			case idle:
+				s.dirty = false
+			default:
+				busy = true
+			}
+		}
+		if !busy {
+			return
+		}
+		w.mu.Unlock()
+		pause(time.Since(began))
+		w.mu.Lock()
+	}
+}
+
+// free gives back all that the world has of the GPU, which is at rest.
+func (s *site) free() error {
+	if err := s.w.drv.Bind(s.ctx); err != nil {
+		return err
+	}
+	defer s.w.drv.Unbind()
+	var errs []error
+	for _, st := range s.w.streams {
+		if st.dev.site == s {
+			errs = append(errs, s.w.drv.DestroyStream(st.h))
+		}
+	}
+	for _, e := range s.made {
+		errs = append(errs, s.w.drv.DestroyEvent(e))
+	}
+	for _, h := range s.heaps {
+		if h != nil {
+			errs = append(errs, h.close())
+		}
+	}
+	return errors.Join(errs...)
+}
