@@ -204,3 +204,53 @@ func bounded(t *testing.T, src string, args hocket.Args) {
 		}
 	}
 }
+
+// TestSlotsSummedAsTheyArrive is a reduce-scatter written by hand: each slot is
+// added in rank order once its peer has put it, in f32, and rounded at the end.
+func TestSlotsSummedAsTheyArrive(t *testing.T) {
+	const src = `mesh tp[4]
+
+// Sums what peers put into slots, as they arrive.
+func f(%x: bf16[16, 8/tp], %w: bf16[6, 8/tp]) -> bf16[16/tp, 6] {
+  %s = stream
+  %slots = alloc bf16[size(tp), 16/tp, 6] symmetric
+  %here = counter[size(tp)]
+  %acc = alloc f32[16/tp, 6] zero
+  %y = alloc bf16[16/tp, 6]
+  barrier over=tp
+  on %s { wait main }
+  for %i in 1..size(tp) {
+    let %d = (rank(tp) + %i) mod size(tp)
+    %rows = chunk %x, axis=0, %d of size(tp)
+    %part = linear %rows, %w
+    on %s {
+      wait main
+      %to = select %slots, axis=0, index=rank(tp)
+      put %part into %to at tp[%d]
+      signal %here[rank(tp)] at tp[%d]
+    }
+  }
+  %own = select %slots, axis=0, index=rank(tp)
+  %rows2 = chunk %x, axis=0, rank(tp) of size(tp)
+  linear %rows2, %w into %own
+  for %k in 0..size(tp) {
+    if %k != rank(tp) {
+      wait %here[%k] >= 1
+    }
+    reduce_slots %slots, axis=0, %k..%k + 1 into %acc, resume=true
+  }
+  cast %acc into %y
+  wait %s
+  return %y
+}
+`
+	testCase{src: src, runs: []map[string]tens{
+		{"x": ints(1, 9, 16, 8), "w": ints(2, 9, 6, 8)}, {"x": ints(3, 9, 16, 8), "w": ints(4, 9, 6, 8)},
+	}, want: func(in map[string]tens) tens {
+		out := linear(in["x"], in["w"], tens{})
+		for i := range out.v {
+			out.v[i] = tensor.Round(ir.BF16, out.v[i])
+		}
+		return out
+	}}.check(t)
+}

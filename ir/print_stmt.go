@@ -2,6 +2,7 @@ package ir
 
 import (
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -187,7 +188,7 @@ func appendAlloc(b []byte, s *Stmt) []byte {
 }
 
 // appendOperands prints what follows the operation's word: operands, into and
-// at, attributes. With a portion, attributes and that come before into.
+// at, attributes. Of chunk and slice, attributes and portion come before into.
 func appendOperands(b []byte, s *Stmt) []byte {
 	for i, a := range s.Args {
 		b = appendSep(b, i > 0)
@@ -195,8 +196,13 @@ func appendOperands(b []byte, s *Stmt) []byte {
 	}
 	listed := len(s.Args) > 0
 	switch s.Op {
-	case OpChunk, OpSlice, OpReduceSlots:
-		b = appendAttrs(b, s, listed)
+	case OpReduceSlots: // what stands behind axis= comes after into
+		n := 1 + slices.IndexFunc(s.Attrs, func(a Attr) bool { return a.Name == "axis" })
+		b = appendAttrs(b, s.Attrs[:n], listed)
+		b = appendPortion(b, s, listed || n > 0)
+		return appendAttrs(appendInto(b, s), s.Attrs[n:], true)
+	case OpChunk, OpSlice:
+		b = appendAttrs(b, s.Attrs, listed)
 		b = appendPortion(b, s, listed || len(s.Attrs) > 0)
 		return appendInto(b, s)
 	case OpWait:
@@ -211,7 +217,7 @@ func appendOperands(b []byte, s *Stmt) []byte {
 		b = appendInto(b, s)
 		b = appendPeer(b, s)
 	}
-	return appendAttrs(b, s, listed || s.Into != nil || s.Op == OpStream)
+	return appendAttrs(b, s.Attrs, listed || s.Into != nil || s.Op == OpStream)
 }
 
 // appendSep separates an operand from the one before, or from the operation.
@@ -222,10 +228,10 @@ func appendSep(b []byte, listed bool) []byte {
 	return append(b, ' ')
 }
 
-func appendAttrs(b []byte, s *Stmt, listed bool) []byte {
-	for i := range s.Attrs {
+func appendAttrs(b []byte, attrs []Attr, listed bool) []byte {
+	for i := range attrs {
 		b = appendSep(b, listed || i > 0)
-		b = appendAttr(b, &s.Attrs[i])
+		b = appendAttr(b, &attrs[i])
 	}
 	return b
 }
