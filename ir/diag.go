@@ -60,41 +60,16 @@ func (d *Diagnostic) where(p Pos) string {
 // message, source line, caret, notes and help.
 func (d *Diagnostic) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s%s: %s\n", d.where(d.Pos), d.Severity, d.Message)
+	fmt.Fprintf(&b, "%s%s: %s\n", d.where(d.Pos), d.Severity, printable(d.Message))
 	if d.Line != "" {
-		fmt.Fprintf(&b, "    %s\n    %s^\n", clip(d.Line), caretIndent(clip(d.Line), int(d.Pos.Col)))
+		line, indent := excerpt(d.Line, int(d.Pos.Col))
+		fmt.Fprintf(&b, "    %s\n    %s^\n", line, indent)
 	}
 	for _, n := range d.Notes {
-		fmt.Fprintf(&b, "%snote: %s\n", d.where(n.Pos), n.Message)
+		fmt.Fprintf(&b, "%snote: %s\n", d.where(n.Pos), printable(n.Message))
 	}
 	if d.Help != "" {
-		fmt.Fprintf(&b, "help: %s\n", d.Help)
-	}
-	return b.String()
-}
-
-const maxShownLine = 400
-
-func clip(line string) string {
-	if len(line) <= maxShownLine {
-		return line
-	}
-	return line[:maxShownLine] + "…"
-}
-
-// caretIndent returns white space as wide as the part of line before col:
-// tabs stay tabs, so that the caret stands right in any tab width.
-func caretIndent(line string, col int) string {
-	var b strings.Builder
-	for i, r := range line {
-		if i >= col-1 {
-			break
-		}
-		if r == '\t' {
-			b.WriteByte('\t')
-		} else {
-			b.WriteByte(' ')
-		}
+		fmt.Fprintf(&b, "help: %s\n", printable(d.Help))
 	}
 	return b.String()
 }

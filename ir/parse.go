@@ -60,9 +60,6 @@ func (p *parser) checkText(src string) bool {
 	default:
 		return true
 	}
-	for _, d := range p.diags { // the line is going to be shown
-		d.Line = strings.ToValidUTF8(strings.ReplaceAll(d.Line, "\x00", "␀"), "�")
-	}
 	return false
 }
 
