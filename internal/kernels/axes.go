@@ -227,36 +227,3 @@ func (f *folding) wide(c chains, in nvlib.Ptr, from string) bool {
 	}
 	return true
 }
-
-// slots is the sum of the operand along an axis, in order, which a result that
-// resumes goes on from.
-func slots(j *job) ([]launch, error) {
-	if err := j.count(1, 1); err != nil {
-		return nil, err
-	}
-	if err := j.alike(); err != nil {
-		return nil, err
-	}
-	d := 0
-	if len(j.Axes) > 0 {
-		d = j.Axes[0]
-	}
-	in := j.Ins[0]
-	if len(j.Axes) > 1 || d < 0 || d >= len(in.Shape) {
-		return nil, fmt.Errorf("axes %v of %v", j.Axes, in.Shape)
-	}
-	if in.Shape[d] == 0 && j.Resume {
-		return nil, nil
-	}
-	if in.Shape[d] == 0 {
-		return elementwise(&job{Problem: Problem{Op: ir.OpFill, Out: j.Out, HasInt: true}})
-	}
-	sum := &job{Problem: Problem{Op: ir.OpAllReduce, Red: ir.Sum, Out: j.Out}, scratch: j.scratch}
-	if j.Resume {
-		sum.Ins = append(sum.Ins, j.Out)
-	}
-	for i := range in.Shape[d] {
-		sum.Ins = append(sum.Ins, in.without(d, i))
-	}
-	return join(sum)
-}

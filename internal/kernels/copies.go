@@ -57,18 +57,12 @@ func (o Operand) isDense() bool {
 
 // concat copies the operands one after another.
 func concat(j *job) ([]launch, error) {
-	if len(j.Ins) == 0 || len(j.Axes) > 1 {
-		return nil, fmt.Errorf("%d operands along axes %v", len(j.Ins), j.Axes)
-	}
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
-	d := 0
-	if len(j.Axes) == 1 {
-		d = j.Axes[0]
-	}
-	if d < 0 || d >= len(j.Out.Shape) {
-		return nil, fmt.Errorf("axis %d of %v", d, j.Out.Shape)
+	d, err := j.oneAxis(len(j.Out.Shape))
+	if err != nil {
+		return nil, err
 	}
 	var all []launch
 	from := int64(0)

@@ -1,11 +1,11 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -70,68 +70,8 @@ func cast(j *job) ([]launch, error) {
 	if from == to {
 		return moved(j.Out, j.Ins[0])
 	}
-	m := mapping{label: "cast_" + from.String(), functor: "OpCast", to: ctype(to), from: ctype(from)}
+	m := mapping{label: "cast", functor: "OpCast", to: ctype(to), from: ctype(from)}
 	return m.launches(j.Out, j.Ins)
-}
-
-// join is the reduction of all operands elementwise.
-func join(j *job) ([]launch, error) {
-	const most = 64
-	if len(j.Ins) > most {
-		return nil, fmt.Errorf("%w: %d operands, at most %d", device.ErrUnsupported, len(j.Ins), most)
-	}
-	if err := j.count(1, most); err != nil {
-		return nil, err
-	}
-	if err := j.alike(); err != nil {
-		return nil, err
-	}
-	n := len(j.Ins)
-	functor := map[ir.Red]string{
-		ir.Sum: fmt.Sprintf("OpFold<FoldSum, %d>", n),
-		ir.Max: fmt.Sprintf("OpFold<FoldMax, %d>", n),
-		ir.Min: fmt.Sprintf("OpFold<FoldMin, %d>", n),
-		ir.Avg: fmt.Sprintf("OpAvg<%d>", n),
-	}[j.Red]
-	dt := ctype(j.Out.DType)
-	m := mapping{label: fmt.Sprintf("join_%s%d", j.Red, n), functor: functor, to: dt, from: dt}
-	l, err := m.launches(j.Out, j.Ins)
-	if !tooLong(err) {
-		return l, err
-	}
-	return j.joinDense(m)
-}
-
-// joinDense is for more strides than an argument holds: operands and result go
-// through dense memory.
-func (j *job) joinDense(m mapping) ([]launch, error) {
-	var all []launch
-	aside := func(o Operand) (Operand, error) {
-		at, err := j.scratch(o.elements() * o.DType.Size())
-		return o.dense(at), err
-	}
-	var ins []Operand
-	for _, in := range j.Ins {
-		tmp, err := aside(in)
-		if err != nil {
-			return nil, err
-		}
-		l, err := moved(tmp, in)
-		if err != nil {
-			return nil, err
-		}
-		ins, all = append(ins, tmp), append(all, l...)
-	}
-	out, err := aside(j.Out)
-	if err != nil {
-		return nil, err
-	}
-	joined, err := m.launches(out, ins)
-	if err != nil {
-		return nil, err
-	}
-	back, err := moved(j.Out, out)
-	return slices.Concat(all, joined, back), err
 }
 
 // mapping is an instance of the template map.
@@ -139,6 +79,7 @@ type mapping struct {
 	label    string // for the symbol
 	functor  string
 	to, from string // element types in sources
+	first    string // that of the first operand; empty: from
 	value    uint64
 }
 
@@ -191,22 +132,6 @@ func (m mapping) split(head []axis, tail axis, all []Operand) ([]launch, error) 
 	return []launch{first, second}, err
 }
 
-// argsMost is how many bytes of arguments every CUDA device takes.
-const argsMost = 4096
-
-type tooLongError struct{ bytes int }
-
-func (e tooLongError) Error() string {
-	return fmt.Sprintf("not supported by this machine: %d bytes of arguments", e.bytes)
-}
-
-func (e tooLongError) Unwrap() error { return device.ErrUnsupported }
-
-func tooLong(err error) bool {
-	_, is := err.(tooLongError)
-	return is
-}
-
 func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	axes, err := padded(axes, len(all))
 	if err != nil {
@@ -245,9 +170,9 @@ func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	}
 	c := code{
 		files:  []string{"map"},
-		symbol: symbol(m.label, m.to, fmt.Sprintf("r%dv%d%s", rank, v, index)),
+		symbol: symbol(m.label, m.first+m.from, m.to, fmt.Sprintf("r%dv%d%s", rank, v, index)),
 		args:   fmt.Sprintf("MapArgs<%d, %d>", n, rank),
-		body:   fmt.Sprintf("map<%s, %s, %s, %d, %d, %d, %s>", m.functor, m.to, m.from, n, rank, v, index),
+		body:   fmt.Sprintf("map<%s, %s, %s, %s, %d, %d, %d, %s>", m.functor, m.to, cmp.Or(m.first, m.from), m.from, n, rank, v, index),
 	}
 	return launch{code: c, blocks: blocksFor(total), args: args}, nil
 }

@@ -36,7 +36,7 @@ type Problem struct {
 	Red    ir.Red // where set, the reduction of all Ins elementwise, in their order
 	Ins    []Operand
 	Out    Operand
-	Axes   []int // sum, max, min, mean; softmax and concat: one axis
+	Axes   []int // sum, max, min, mean; concat, softmax and reduce_slots: one axis
 	Value  float64
 	Int    int64
 	HasInt bool
@@ -44,11 +44,8 @@ type Problem struct {
 	// Causal: a query sees no later keys. Value is then what scores are
 	// multiplied by; for norms it is eps.
 	Causal bool
-	// First, Of: embedding's table holds the rows from First on of Of; Of 0: it
-	// is the whole table.
-	First, Of int64
-	// Resume: reduce_slots goes on from what Out holds.
-	Resume bool
+	// First, Rows: embedding's table holds the rows from First on of Rows.
+	First, Rows int64
 	// Fault, where not 0, is the address of five words of 8 bytes, at first 0,
 	// where an embedding reports an id outside the table (see ReadFault); Tag
 	// is the caller's and comes with the report.

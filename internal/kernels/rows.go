@@ -20,14 +20,19 @@ func softmax(j *job) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
 	}
-	d := len(j.Out.Shape) - 1
-	if len(j.Axes) == 1 {
-		d = j.Axes[0]
-	}
-	if len(j.Axes) > 1 || d < 0 || d >= len(j.Out.Shape) {
-		return nil, fmt.Errorf("axes %v of %v", j.Axes, j.Out.Shape)
+	d, err := j.oneAxis(len(j.Out.Shape))
+	if err != nil {
+		return nil, err
 	}
 	return j.along(row{label: "softmax", body: "softmax<" + ctype(j.Out.DType) + ", %d>", axis: d})
+}
+
+// oneAxis returns the axis of an operation that has one.
+func (j *job) oneAxis(rank int) (int, error) {
+	if len(j.Axes) != 1 || j.Axes[0] < 0 || j.Axes[0] >= rank {
+		return 0, fmt.Errorf("axes %v of a tensor of rank %d", j.Axes, rank)
+	}
+	return j.Axes[0], nil
 }
 
 // norm is rms_norm of x and a weight, or layer_norm, which has a bias too.
@@ -116,6 +121,9 @@ func attention(j *job) ([]launch, error) {
 		!slices.Equal(q.Shape[:b], k.Shape[:b]) || q.Shape[b+2] != k.Shape[b+2] || k.Shape[b+1] == 0 || q.Shape[b+1]%k.Shape[b+1] != 0 {
 		return nil, fmt.Errorf("q%v, k%v and v%v into %v", q.Shape, k.Shape, v.Shape, out.Shape)
 	}
+	if j.Causal && q.Shape[b] > k.Shape[b] {
+		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
+	}
 	if out.elements() == 0 {
 		return nil, nil
 	}
@@ -170,12 +178,11 @@ func embedding(j *job) ([]launch, error) {
 		!slices.Equal(ids.Shape, out.Shape[:last]) || table.Shape[1] != out.Shape[last] {
 		return nil, fmt.Errorf("rows of %s%v by %s%v into %s%v", table.DType, table.Shape, ids.DType, ids.Shape, out.DType, out.Shape)
 	}
+	if j.First < 0 || j.First > j.Rows-table.Shape[0] {
+		return nil, fmt.Errorf("rows %d to %d of %d", j.First, j.First+table.Shape[0], j.Rows)
+	}
 	if out.elements() == 0 {
 		return nil, nil
-	}
-	of := j.Of
-	if of == 0 {
-		of = table.Shape[0]
 	}
 	lead, err := padded(shared(ids.Shape, out.Strides[:last], ids.Strides), 2)
 	if err != nil {
@@ -184,7 +191,7 @@ func embedding(j *job) ([]launch, error) {
 	var args words
 	args.addr(out.Addr, ids.Addr, table.Addr, j.Fault)
 	args.bits(j.Tag)
-	args.ints(out.Shape[last], table.Shape[0], j.First, of, out.Strides[last], table.Strides[0], table.Strides[1])
+	args.ints(out.Shape[last], table.Shape[0], j.First, j.Rows, out.Strides[last], table.Strides[0], table.Strides[1])
 	args.ints(extents(lead)...)
 	args.ints(column(lead, 0)...)
 	args.ints(column(lead, 1)...)

@@ -1,5 +1,6 @@
 // Elementwise operations on N operands of any strides, and reductions of N
-// operands elementwise.
+// operands elementwise. The first operand may have a type of its own, which is
+// computed in what the others are.
 
 template <int N, int R> struct MapArgs {
   u64 out, in[N ? N : 1];
@@ -61,7 +62,7 @@ template <class F, int N> struct OpFold : Finish {
   }
 };
 template <int N> struct OpAvg : Finish {
-  template <class A> DEV A of(const A* x, A c) { return OpFold<FoldSum, N>::of(x, c) / (A)N; }
+  template <class A> DEV A of(const A* x, A c) { return OpFold<FoldSum, N>::of(x, c) / c; }
 };
 
 // load reads V elements at p, stride apart: 1, or 0 for one element repeated.
@@ -73,7 +74,7 @@ template <class T, int V> DEV Pack<T, V> load(const T* p, i64 stride) {
   return x;
 }
 
-template <class F, class TO, class TI, int N, int R, int V, class I> DEV void map(const MapArgs<N, R>& a) {
+template <class F, class TO, class T0, class TI, int N, int R, int V, class I> DEV void map(const MapArgs<N, R>& a) {
   typedef typename Num<TI>::Acc A;
   const A c = Const<A>::of(a.value);
   const I step = (I)gridDim.x * blockDim.x, total = (I)a.total;
@@ -93,15 +94,17 @@ template <class F, class TO, class TI, int N, int R, int V, class I> DEV void ma
       for (int o = 0; o < N; o++) at[o] += k * a.si[o][d];
       at[N] += k * a.so[d];
     }
+    Pack<T0, V> first;
     Pack<TI, V> in[N ? N : 1];
+    if (N) first = load<T0, V>((const T0*)a.in[0] + at[0], a.si[0][R - 1]);
 #pragma unroll
-    for (int o = 0; o < N; o++) in[o] = load<TI, V>((const TI*)a.in[o] + at[o], a.si[o][R - 1]);
+    for (int o = 1; o < N; o++) in[o] = load<TI, V>((const TI*)a.in[o] + at[o], a.si[o][R - 1]);
     Pack<TO, V> out;
 #pragma unroll
     for (int v = 0; v < V; v++) {
       A x[N ? N : 1];
 #pragma unroll
-      for (int o = 0; o < N; o++) x[o] = Num<TI>::get(in[o].v[v]);
+      for (int o = 0; o < N; o++) x[o] = o ? Num<TI>::get(in[o].v[v]) : Num<T0>::get(first.v[v]);
       out.v[v] = F::template finish<TO>(F::of(x, c));
     }
     *(Pack<TO, V>*)((TO*)a.out + at[N]) = out;

@@ -1,0 +1,221 @@
+package kernels
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// bench runs problems on a CPU, from the very text that a GPU's compiler gets:
+// a C++ compiler and a few definitions make a program of all their kernels.
+type bench struct {
+	t        *testing.T
+	mem      []byte
+	launches []launch
+	checks   []func()
+}
+
+// memoryAt is where the program has the memory.
+const memoryAt = 0x200000000000
+
+func newBench(t *testing.T) *bench { return &bench{t: t} }
+
+// alloc reserves bytes, aligned to 256, that begin as a pattern that shows.
+func (b *bench) alloc(n int64) nvlib.Ptr {
+	at := nvlib.Ptr(memoryAt + len(b.mem))
+	for range (n + 255) / 256 * 128 {
+		b.mem = append(b.mem, 0xff, 0x7f)
+	}
+	return at
+}
+
+// add plans p, and checks it with f when everything has run.
+func (b *bench) add(what string, p Problem, f func()) {
+	b.t.Helper()
+	l, err := plan(&job{Problem: p, scratch: func(n int64) (nvlib.Ptr, error) { return b.alloc(n), nil }})
+	if err != nil {
+		b.t.Errorf("%s: %v", what, err)
+		return
+	}
+	b.launches = append(b.launches, l...)
+	b.checks = append(b.checks, f)
+}
+
+// run compiles, runs, and checks.
+func (b *bench) run() {
+	b.t.Helper()
+	text, index := b.program()
+	exe := b.compile(text)
+	var in bytes.Buffer
+	for _, v := range []uint64{memoryAt, uint64(len(b.mem))} {
+		_ = binary.Write(&in, binary.LittleEndian, v)
+	}
+	in.Write(b.mem)
+	_ = binary.Write(&in, binary.LittleEndian, uint64(len(b.launches)))
+	for _, l := range b.launches {
+		_ = binary.Write(&in, binary.LittleEndian, []uint64{index[l.code.symbol], uint64(l.blocks), uint64(len(l.args))})
+		_ = binary.Write(&in, binary.LittleEndian, []uint64(l.args))
+	}
+	cmd := exec.Command(exe)
+	cmd.Stdin = &in
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil || out.Len() != len(b.mem) {
+		b.t.Fatalf("the kernels failed: %v, %d of %d bytes\n%s", err, out.Len(), len(b.mem), errs.String())
+	}
+	b.mem = out.Bytes()
+	for _, f := range b.checks {
+		f()
+	}
+}
+
+// program is the text with all kernels, and their numbers by symbol.
+func (b *bench) program() (string, map[string]uint64) {
+	var s, table strings.Builder
+	index, files := map[string]uint64{}, map[string]bool{"prelude": true}
+	s.WriteString("#include \"emulate.h\"\n" + file("prelude"))
+	for _, l := range b.launches {
+		c := l.code
+		if _, done := index[c.symbol]; done {
+			continue
+		}
+		meets := false
+		for _, f := range c.files {
+			if !files[f] {
+				s.WriteString(file(f))
+			}
+			files[f] = true
+			meets = meets || strings.Contains(file(f), "__syncthreads")
+		}
+		s.WriteString(c.entry())
+		index[c.symbol] = uint64(len(index))
+		fmt.Fprintf(&table, "{[](const u64* w) { %s(*(const %s*)w); }, %v},\n", c.symbol, c.args, meets)
+	}
+	fmt.Fprintf(&s, "#include \"emulate_main.h\"\nEntry entries[] = {\n%s};\n", table.String())
+	return s.String(), index
+}
+
+func (b *bench) compile(text string) string {
+	b.t.Helper()
+	cxx, err := exec.LookPath("g++")
+	if err != nil {
+		b.t.Skip("no g++ to run kernels on the CPU with")
+	}
+	data, err := filepath.Abs("testdata")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	src, exe := filepath.Join(b.t.TempDir(), "kernels.cc"), filepath.Join(b.t.TempDir(), "kernels")
+	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	out, err := exec.Command(cxx, "-std=c++17", "-O0", "-Wno-unknown-pragmas", "-I", data, "-o", exe, src).CombinedOutput()
+	if err != nil {
+		b.t.Fatalf("%v\n%s", err, firstLines(string(out), 30))
+	}
+	return exe
+}
+
+func firstLines(s string, n int) string {
+	lines := strings.SplitAfterN(s, "\n", n+1)
+	return strings.Join(lines[:min(n, len(lines))], "")
+}
+
+// layout lays a shape out: strides and an offset, in elements.
+type layout struct {
+	name string
+	lay  func(shape []int64) (strides []int64, off int64)
+}
+
+var layouts = []layout{
+	{"dense", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }},
+	{"gaps", func(s []int64) ([]int64, int64) { return spaced(s, 3), 5 }},
+	{"wide gaps", func(s []int64) ([]int64, int64) { return spaced(s, 16-last(s)%8), 8 }},
+	{"reversed", func(s []int64) ([]int64, int64) {
+		back := slices.Clone(s)
+		slices.Reverse(back)
+		strides := rowMajor(back)
+		slices.Reverse(strides)
+		return strides, 1
+	}},
+}
+
+func last(s []int64) int64 {
+	if len(s) == 0 {
+		return 1
+	}
+	return s[len(s)-1]
+}
+
+// spaced returns strides with gap unused elements after each innermost row.
+func spaced(shape []int64, gap int64) []int64 {
+	strides, step := make([]int64, len(shape)), int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		strides[i] = step
+		step *= max(shape[i], 1)
+		if i == len(shape)-1 {
+			step += gap
+		}
+	}
+	return strides
+}
+
+// room makes an operand in memory of its own.
+func (b *bench) room(dt ir.DType, l layout, shape ...int64) Operand {
+	strides, off := l.lay(shape)
+	end := off + 1
+	for i, e := range shape {
+		end += max(e-1, 0) * strides[i]
+	}
+	at := b.alloc(end * dt.Size())
+	return Operand{Addr: at + nvlib.Ptr(off*dt.Size()), DType: dt, Shape: shape, Strides: strides}
+}
+
+// put makes an operand with contents.
+func (b *bench) put(dt ir.DType, l layout, vals []float64, shape ...int64) Operand {
+	o := b.room(dt, l, shape...)
+	enc := make([]byte, int64(len(vals))*dt.Size())
+	tensor.FromFloat64(enc, vals, dt)
+	for i, at := range places(o) {
+		copy(b.mem[at:], enc[int64(i)*dt.Size():][:dt.Size()])
+	}
+	return o
+}
+
+// places lists the indices in memory of o's elements, row-major.
+func places(o Operand) []int64 {
+	at := []int64{int64(o.Addr) - memoryAt}
+	for d, n := range o.Shape {
+		var next []int64
+		for _, a := range at {
+			for i := range n {
+				next = append(next, a+i*o.Strides[d]*o.DType.Size())
+			}
+		}
+		at = next
+	}
+	return at
+}
+
+// vals reads o's elements.
+func (b *bench) vals(o Operand) []float64 {
+	size := o.DType.Size()
+	at := places(o)
+	raw := make([]byte, 0, int64(len(at))*size)
+	for _, a := range at {
+		raw = append(raw, b.mem[a:a+size]...)
+	}
+	v := make([]float64, len(at))
+	tensor.ToFloat64(v, raw, o.DType)
+	return v
+}

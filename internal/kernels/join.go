@@ -1,0 +1,176 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// joining is the fold of operands elementwise, in their order. The first may be
+// of another type than the others; all accumulate alike.
+type joining struct {
+	j     *job
+	red   ir.Red
+	out   Operand
+	ins   []Operand
+	count int64 // operands in all, for avg
+}
+
+// join is the reduction of all operands elementwise.
+func join(j *job) ([]launch, error) {
+	if err := j.count(1, math.MaxInt32); err != nil {
+		return nil, err
+	}
+	if err := j.alike(); err != nil {
+		return nil, err
+	}
+	for i, in := range j.Ins {
+		if !slices.Equal(in.Shape, j.Out.Shape) {
+			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, j.Out.Shape)
+		}
+	}
+	return joining{j: j, red: j.Red, out: j.Out, ins: j.Ins, count: int64(len(j.Ins))}.launches()
+}
+
+// slots is the sum along an axis, begun from the second operand if there is one,
+// into the operand's type or its accumulator's.
+func slots(j *job) ([]launch, error) {
+	if err := j.count(1, 2); err != nil {
+		return nil, err
+	}
+	x := j.Ins[0]
+	if j.Out.DType != x.DType && j.Out.DType != x.DType.Accum() {
+		return nil, fmt.Errorf("slots of %s into %s", x.DType, j.Out.DType)
+	}
+	d, err := j.oneAxis(len(x.Shape))
+	if err != nil {
+		return nil, err
+	}
+	if shape := slices.Delete(slices.Clone(x.Shape), d, d+1); !slices.Equal(shape, j.Out.Shape) {
+		return nil, fmt.Errorf("slots%v along axis %d into %v", x.Shape, d, j.Out.Shape)
+	}
+	ins := slices.Clone(j.Ins[1:])
+	if len(ins) == 1 && (ins[0].DType != j.Out.DType || !slices.Equal(ins[0].Shape, j.Out.Shape)) {
+		return nil, fmt.Errorf("the sum goes on from %s%v into %s%v", ins[0].DType, ins[0].Shape, j.Out.DType, j.Out.Shape)
+	}
+	for i := range x.Shape[d] {
+		ins = append(ins, x.without(d, i))
+	}
+	if len(ins) == 0 {
+		return elementwise(&job{Problem: Problem{Op: ir.OpFill, Out: j.Out, HasInt: true}})
+	}
+	return joining{j: j, red: ir.Sum, out: j.Out, ins: ins}.launches()
+}
+
+// joinMost is how many operands one launch folds.
+const joinMost = 64
+
+// launches folds as many operands as one launch takes; what comes of it, in the
+// accumulator's type, is the first operand of the next.
+func (f joining) launches() ([]launch, error) {
+	if f.out.elements() == 0 {
+		return nil, nil
+	}
+	var all []launch
+	for len(f.ins) > joinMost {
+		acc := Operand{DType: f.out.DType.Accum(), Shape: f.out.Shape}
+		at, err := f.j.scratch(acc.elements() * acc.DType.Size())
+		if err != nil {
+			return nil, err
+		}
+		part := f
+		part.out, part.ins, part.count = acc.dense(at), f.ins[:joinMost], 0
+		l, err := part.fold()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l...)
+		f.ins = append([]Operand{part.out}, f.ins[joinMost:]...)
+	}
+	l, err := f.fold()
+	return append(all, l...), err
+}
+
+// fold is one launch, unless operands have more strides than an argument holds:
+// then operands and result go through dense memory.
+func (f joining) fold() ([]launch, error) {
+	l, err := f.mapping().launches(f.out, f.ins)
+	if !tooLong(err) {
+		return l, err
+	}
+	var before []launch
+	ins := make([]Operand, len(f.ins))
+	for i, in := range f.ins {
+		if ins[i], err = f.aside(in); err != nil {
+			return nil, err
+		}
+		l, err := moved(ins[i], in)
+		if err != nil {
+			return nil, err
+		}
+		before = append(before, l...)
+	}
+	out, err := f.aside(f.out)
+	if err != nil {
+		return nil, err
+	}
+	if l, err = f.mapping().launches(out, ins); err != nil {
+		return nil, err
+	}
+	after, err := moved(f.out, out)
+	return slices.Concat(before, l, after), err
+}
+
+// aside is a dense tensor like o.
+func (f joining) aside(o Operand) (Operand, error) {
+	at, err := f.j.scratch(o.elements() * o.DType.Size())
+	return o.dense(at), err
+}
+
+// mapping is the instance for the operands; only the last launch divides.
+func (f joining) mapping() mapping {
+	n := len(f.ins)
+	m := mapping{to: ctype(f.out.DType), from: ctype(f.ins[n-1].DType)}
+	if first := ctype(f.ins[0].DType); first != m.from {
+		m.first = first
+	}
+	red := f.red
+	if red == ir.Avg && f.count == 0 {
+		red = ir.Sum
+	}
+	m.label = fmt.Sprintf("join_%s%d", red, n)
+	switch red {
+	case ir.Max:
+		m.functor = fmt.Sprintf("OpFold<FoldMax, %d>", n)
+	case ir.Min:
+		m.functor = fmt.Sprintf("OpFold<FoldMin, %d>", n)
+	case ir.Avg:
+		m.functor = fmt.Sprintf("OpAvg<%d>", n)
+		if m.value = math.Float64bits(float64(f.count)); f.out.DType.IsInt() {
+			m.value = uint64(f.count)
+		}
+	default:
+		m.functor = fmt.Sprintf("OpFold<FoldSum, %d>", n)
+	}
+	return m
+}
+
+// argsMost is how many bytes of arguments every CUDA device takes.
+const argsMost = 4096
+
+// tooLongError says that operands have more strides than that.
+type tooLongError struct{ bytes int }
+
+func (e tooLongError) Error() string {
+	return fmt.Sprintf("%v: %d bytes of arguments, at most %d", device.ErrUnsupported, e.bytes, argsMost)
+}
+
+func (e tooLongError) Unwrap() error { return device.ErrUnsupported }
+
+func tooLong(err error) bool {
+	_, is := err.(tooLongError)
+	return is
+}

@@ -1,0 +1,380 @@
+package kernels
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+var someShapes = [][]int64{{}, {1}, {7}, {64}, {3, 16}, {5, 1, 3}, {0, 4}, {2, 3, 4, 8}, {4099}}
+
+func TestElementwise(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range ir.DTypes() {
+		for op, p := range pointwises {
+			if p.noInts && dt.IsInt() {
+				continue
+			}
+			for i, shape := range someShapes {
+				for j, l := range layouts {
+					if testing.Short() && (i+j)%4 != 0 {
+						continue
+					}
+					var ins []values
+					for k := range p.operands {
+						v := noise(dt, shape...)
+						if k == 1 {
+							slices.Reverse(v.vals)
+							for i, x := range v.vals {
+								if x == 0 {
+									v.vals[i] = 1
+								}
+							}
+						}
+						ins = append(ins, v)
+					}
+					slack := 0.0
+					if p.function {
+						slack = 1
+					}
+					r.compare(device.Kernel{Op: op, Value: -3, Int: -3, HasInt: true}, l, slack, dt, shape, ins...)
+				}
+			}
+		}
+	}
+	r.run()
+}
+
+var specials = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, -2.5, 255, 257, 258.5, 1e-3, -1e-8, 65504, 65519, 65520, 1e5, -1e20, 2147483647,
+	-2147483649, 3e9, 1 << 40, 16777217, 1 + 0x1p-8, 1 + 0x1p-8 + 0x1p-30, 1 + 0x1p-11, 1 + 0x1p-11 + 0x1p-40, 0x1p-24, 0x1p-25, 0x1p-25 + 0x1p-40,
+	0x1p-133, 0x1p-134, 3e38, 3.4e38, 1e39, 30, -30, -90, -100, math.Inf(1), math.Inf(-1), math.NaN(), 9e18, -9.3e18, 1e19}
+
+func TestCast(t *testing.T) {
+	r := newTrial(t)
+	for _, from := range ir.DTypes() {
+		in := list(from, specials...)
+		for _, to := range ir.DTypes() {
+			for _, l := range layouts[:2] {
+				r.compare(device.Kernel{Op: ir.OpCast}, l, 0, to, in.shape, in)
+			}
+		}
+		for _, op := range []ir.Op{ir.OpGelu, ir.OpSilu, ir.OpExp, ir.OpRsqrt, ir.OpRelu, ir.OpNeg} {
+			if !from.IsInt() {
+				finite := list(from, slices.DeleteFunc(slices.Clone(specials), func(v float64) bool { return op == ir.OpGelu && math.Abs(v) > 1e19 })...)
+				r.compare(device.Kernel{Op: op}, layouts[0], 0x1p-60, from, finite.shape, finite)
+			}
+		}
+	}
+	r.run()
+}
+
+// TestHalves converts every pattern of f16 and bf16 to f32 and back.
+func TestHalves(t *testing.T) {
+	b := newBench(t)
+	for _, dt := range []ir.DType{ir.F16, ir.BF16} {
+		const n = 1 << 16
+		in := b.room(dt, layouts[0], n)
+		for i := range n {
+			at := int64(in.Addr) - memoryAt + 2*int64(i)
+			b.mem[at], b.mem[at+1] = byte(i), byte(i>>8)
+		}
+		wide, back := b.room(ir.F32, layouts[0], n), b.room(dt, layouts[0], n)
+		b.add("widen "+dt.String(), Problem{Op: ir.OpCast, Ins: []Operand{in}, Out: wide}, func() {
+			same(t, "widened "+dt.String(), b.vals(wide), b.vals(in), 0)
+		})
+		b.add("narrow "+dt.String(), Problem{Op: ir.OpCast, Ins: []Operand{wide}, Out: back}, func() {
+			same(t, "narrowed "+dt.String(), b.vals(back), b.vals(in), 0)
+		})
+	}
+	b.run()
+}
+
+func TestCopies(t *testing.T) {
+	b := newBench(t)
+	for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I64} {
+		for _, shape := range [][]int64{{}, {5}, {100, 70}, {3, 40, 33}, {2, 17, 3, 65}, {0, 3}} {
+			for _, from := range layouts {
+				for _, to := range layouts {
+					v := noise(dt, shape...)
+					in, out := b.put(dt, from, v.vals, shape...), b.room(dt, to, shape...)
+					what := from.name + " to " + to.name
+					b.add(what, Problem{Op: ir.OpCopy, Ins: []Operand{in}, Out: out}, func() { same(t, what, b.vals(out), v.vals, 0) })
+				}
+			}
+		}
+	}
+	for _, from := range layouts {
+		for _, to := range layouts {
+			v := noise(ir.F32, 6, 4, 5)
+			in, out := b.put(ir.F32, from, v.vals, 6, 4, 5), b.room(ir.F32, to, 10, 12)
+			b.add("reshape", Problem{Op: ir.OpReshape, Ins: []Operand{in}, Out: out}, func() { same(t, "reshape", b.vals(out), v.vals, 0) })
+		}
+	}
+	wide := b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4, 5, 6, 7, 8}, 8)
+	wide.Shape, wide.Strides = []int64{3, 8, 4}, []int64{0, 1, 0}
+	out := b.room(ir.F32, layouts[0], 3, 8, 4)
+	b.add("broadcast", Problem{Op: ir.OpExpand, Ins: []Operand{wide}, Out: out}, func() {
+		var want []float64
+		for i := range 96 {
+			want = append(want, float64(i/4%8+1))
+		}
+		same(t, "broadcast", b.vals(out), want, 0)
+	})
+	b.run()
+}
+
+// TestRepeated multiplies a row to each row of a matrix, by wide accesses of which one
+// operand's are narrow.
+func TestRepeated(t *testing.T) {
+	b := newBench(t)
+	x, row, col := noise(ir.BF16, 6, 32), noise(ir.BF16, 32), noise(ir.BF16, 6)
+	in := b.put(ir.BF16, layouts[0], x.vals, 6, 32)
+	for i, o := range []Operand{b.put(ir.BF16, layouts[0], row.vals, 32), b.put(ir.BF16, layouts[0], col.vals, 6)} {
+		o.Shape, o.Strides = []int64{6, 32}, []int64{0, 1}
+		if i == 1 {
+			o.Strides = []int64{1, 0}
+		}
+		out := b.room(ir.BF16, layouts[0], 6, 32)
+		p := Problem{Op: ir.OpMul, Ins: []Operand{in, o}, Out: out}
+		l, err := plan(&job{Problem: p})
+		if err != nil || len(l) != 1 || l[0].args[4] != 6*32/8 {
+			t.Errorf("accesses are not of 16 bytes: %v, %v", l, err)
+		}
+		b.add("repeated", p, func() {
+			var want []float64
+			for k, v := range x.vals {
+				f := []float64{row.vals[k%32], col.vals[k/32]}[i]
+				want = append(want, float64(float32(v)*float32(f)))
+			}
+			same(t, "repeated", b.vals(out), want, 0x1p-8)
+		})
+	}
+	b.run()
+}
+
+func TestAxes(t *testing.T) {
+	cases := []struct {
+		shape []int64
+		axes  []int
+	}{
+		{[]int64{7}, []int{0}}, {[]int64{5000}, []int{0}}, {[]int64{6, 5}, []int{0}}, {[]int64{6, 5}, []int{1}}, {[]int64{6, 5}, []int{1, 0}},
+		{[]int64{3, 4, 5}, []int{1}}, {[]int64{3, 4, 5}, []int{0, 2}}, {[]int64{1, 1}, []int{1}}, {[]int64{2, 3}, nil}, {[]int64{0, 3}, []int{0}},
+		{[]int64{3, 0}, []int{0}}, {[]int64{1300, 4}, []int{0}}, {[]int64{9, 2, 70, 3}, []int{3, 1}}, {[]int64{3, 72}, []int{1}}, {[]int64{2, 4096}, []int{1}},
+		{[]int64{700, 300}, []int{0}}, {[]int64{2, 2051}, []int{1}}, {[]int64{1 << 19}, []int{0}}, {[]int64{3, 66}, []int{1}},
+	}
+	r := newTrial(t)
+	for _, dt := range ir.DTypes() {
+		for _, c := range cases {
+			if len(c.shape) == 1 && c.shape[0] > 1<<18 && dt != ir.F16 && dt != ir.I32 {
+				continue
+			}
+			in := noise(dt, c.shape...)
+			var shape []int64
+			terms := 1.0
+			for d, n := range c.shape {
+				if !slices.Contains(c.axes, d) {
+					shape = append(shape, n)
+				} else {
+					terms *= float64(n)
+				}
+			}
+			for i := range in.vals {
+				if dt == ir.F16 {
+					in.vals[i] /= 256 // so that long sums stay finite
+				}
+			}
+			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean} {
+				if op == ir.OpMean && dt.IsInt() {
+					continue
+				}
+				slack := 0.0
+				if op == ir.OpSum || op == ir.OpMean {
+					slack = 1 + terms*unit(dt.Accum())/max(unit(dt), 0x1p-60)
+				}
+				for _, l := range layouts {
+					if terms > 1<<18 && l.name != "dense" {
+						continue
+					}
+					r.compare(device.Kernel{Op: op, Axes: c.axes}, l, slack, dt, shape, in)
+				}
+			}
+		}
+	}
+	r.run()
+}
+
+func TestJoin(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range ir.DTypes() {
+		for _, n := range []int{1, 2, 3, 5, 8, 64, 70} {
+			if n > 8 && dt != ir.BF16 && dt != ir.I32 {
+				continue
+			}
+			for k, shape := range [][]int64{{64}, {3, 5}, {2, 3, 16}} {
+				var ins []values
+				for i := range n {
+					v := noise(dt, append([]int64{int64(i + 1)}, shape...)...)
+					v.shape, v.vals = shape, v.vals[:len(v.vals)/(i+1)]
+					ins = append(ins, v)
+				}
+				for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
+					r.compare(device.Kernel{Op: ir.OpAllReduce, Red: red}, layouts[(k+n)%len(layouts)], 0, dt, shape, ins...)
+				}
+			}
+		}
+	}
+	nan, inf := math.NaN(), math.Inf(1)
+	for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
+		r.compare(device.Kernel{Op: ir.OpAllReduce, Red: red}, layouts[0], 0, ir.F32, []int64{5}, list(ir.F32, nan, -1, inf, -inf, -0), list(ir.F32, 1, nan, 1, inf, 0))
+		r.compare(device.Kernel{Op: ir.OpAllReduce, Red: red}, layouts[0], 0, ir.I32, []int64{2}, list(ir.I32, 1<<31-1, -1<<31), list(ir.I32, 1<<31-1, -3))
+	}
+	r.run()
+}
+
+// TestJoinManyStrides has more strides than an argument holds.
+func TestJoinManyStrides(t *testing.T) {
+	r := newTrial(t)
+	shape := []int64{2, 3, 2, 2, 3, 2, 2, 2}
+	odd := layout{"all odd", func(shape []int64) ([]int64, int64) {
+		strides, step := make([]int64, len(shape)), int64(1)
+		for i := len(shape) - 1; i >= 0; i-- {
+			step++
+			strides[i] = step
+			step *= shape[i]
+		}
+		return strides, 0
+	}}
+	var ins []values
+	for range 60 {
+		ins = append(ins, noise(ir.F32, shape...))
+	}
+	r.compare(device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum}, odd, 0, ir.F32, shape, ins...)
+	if n := len(r.launches); n < 62 {
+		t.Errorf("%d launches: operands were not put aside", n)
+	}
+	r.run()
+}
+
+func TestSlots(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range ir.DTypes() {
+		for _, to := range []ir.DType{dt, dt.Accum()} {
+			for _, slots := range []int64{0, 1, 3, 66} {
+				for _, l := range layouts {
+					x, acc := noise(dt, 4, slots, 8), noise(to, 4, 8)
+					k := device.Kernel{Op: ir.OpReduceSlots, Axes: []int{1}}
+					r.compare(k, l, 0, to, acc.shape, x)
+					r.compare(k, l, 0, to, acc.shape, x, acc)
+				}
+			}
+		}
+	}
+	r.run()
+}
+
+func TestProducts(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range ir.DTypes() {
+		for i, c := range []struct {
+			lead []int64
+			k, n int64
+		}{{nil, 4, 3}, {[]int64{3}, 5, 2}, {[]int64{2, 3}, 17, 9}, {[]int64{65}, 33, 70}, {[]int64{3}, 0, 2}, {[]int64{0}, 4, 3}} {
+			x, w, bias := noise(dt, append(slices.Clone(c.lead), c.k)...), noise(dt, c.n, c.k), noise(dt, c.n)
+			shape := append(slices.Clone(c.lead), c.n)
+			l := layouts[i%len(layouts)]
+			slack := float64(c.k + 2)
+			r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w)
+			r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w, bias)
+		}
+		for i := range 4 {
+			ta, tb := i&1 != 0, i&2 != 0
+			a, b := []int64{2, 3, 9, 6}, []int64{2, 3, 6, 5}
+			if ta {
+				a[2], a[3] = a[3], a[2]
+			}
+			if tb {
+				b[2], b[3] = b[3], b[2]
+			}
+			for _, l := range layouts {
+				r.compare(device.Kernel{Op: ir.OpMatmul, TA: ta, TB: tb}, l, 8, dt, []int64{2, 3, 9, 5}, noise(dt, a...), noise(dt, b...))
+			}
+		}
+	}
+	r.run()
+}
+
+func TestRows(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range []ir.DType{ir.F32, ir.BF16, ir.F16, ir.F64} {
+		for _, shape := range [][]int64{{5}, {3, 300}, {2, 3, 17}, {4, 0}} {
+			x := noise(dt, shape...)
+			d := last(shape)
+			for _, l := range layouts {
+				for axis := range shape {
+					if shape[axis] > 0 {
+						r.compare(device.Kernel{Op: ir.OpSoftmax, Axes: []int{axis}}, l, 2, dt, shape, x)
+					}
+				}
+				r.compare(device.Kernel{Op: ir.OpRMSNorm, Value: 1e-6}, l, 4, dt, shape, x, noise(dt, d))
+				r.compare(device.Kernel{Op: ir.OpLayerNorm, Value: 1e-5}, l, 8, dt, shape, x, noise(dt, d), noise(dt, d))
+			}
+		}
+	}
+	r.run()
+}
+
+func TestAttention(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range []ir.DType{ir.F32, ir.BF16, ir.F64} {
+		for i, c := range []struct {
+			lead           []int64
+			tq, tk, hq, hv int64
+			dh             int64
+		}{{nil, 3, 5, 2, 1, 8}, {[]int64{2}, 4, 4, 4, 2, 5}, {[]int64{2, 1}, 1, 300, 1, 1, 16}, {nil, 2, 3, 1, 1, 300}} {
+			q := noise(dt, append(slices.Clone(c.lead), c.tq, c.hq, c.dh)...)
+			kv := append(slices.Clone(c.lead), c.tk, c.hv, c.dh)
+			k, v := noise(dt, kv...), noise(dt, kv...)
+			slices.Reverse(v.vals)
+			for _, causal := range []bool{false, true} {
+				kernel := device.Kernel{Op: ir.OpAttention, Value: 1 / math.Sqrt(float64(c.dh)), Causal: causal}
+				r.compare(kernel, layouts[i], 16, dt, q.shape, q, k, v)
+			}
+		}
+	}
+	r.run()
+}
+
+func TestEmbeddingAndConcat(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range []ir.DType{ir.F32, ir.BF16, ir.I64} {
+		for _, l := range layouts {
+			table := noise(dt, 5, 300)
+			for _, id := range []ir.DType{ir.I32, ir.I64} {
+				ids := values{id, []int64{2, 3}, []float64{4, 0, 9, 2, 11, 6}}
+				r.compare(device.Kernel{Op: ir.OpEmbedding, First: 2, Rows: 12}, l, 0, dt, []int64{2, 3, 300}, ids, table)
+			}
+			r.compare(device.Kernel{Op: ir.OpConcat, Axes: []int{1}}, l, 0, dt, []int64{4, 6, 3}, noise(dt, 4, 1, 3), noise(dt, 4, 0, 3), noise(dt, 4, 5, 3))
+		}
+	}
+	r.run()
+}
+
+func TestEmbeddingFault(t *testing.T) {
+	b := newBench(t)
+	ids := b.put(ir.I32, layouts[0], []float64{1, 7, -1}, 3)
+	table := b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4}, 2, 2)
+	out := b.room(ir.F32, layouts[0], 3, 2)
+	word := b.alloc(FaultBytes)
+	clear(b.mem[word-memoryAt:])
+	b.add("embedding", Problem{Op: ir.OpEmbedding, Ins: []Operand{ids, table}, Out: out, Rows: 2, Fault: word, Tag: 77}, func() {
+		same(t, "rows", b.vals(out), []float64{3, 4, 0, 0, 0, 0}, 0)
+		f, ok := ReadFault(b.mem[word-memoryAt:])
+		if want := (Fault{FaultRange, 77, [3]int64{7, 2, 1}}); !ok || f != want {
+			t.Errorf("fault %v, %v; want %v", f, ok, want)
+		}
+	})
+	b.run()
+}
