@@ -1,0 +1,175 @@
+package verify
+
+import (
+	"fmt"
+	"maps"
+
+	"hocket.example/hocket/ir"
+)
+
+// form is what an index expression is in terms of long loops: a sum of loop
+// variables and trip counts with constant factors, plus a constant, plus
+// perhaps something from a bounded set that repeats with the iterations.
+type form struct {
+	loops map[*ir.Stmt]int64 // long loops' variables
+	knobs map[string]int64   // trip counts
+	k     int64
+	small bool   // plus something bounded: a rank, a short loop's variable, … mod n
+	bad   string // cannot be said so, and why
+}
+
+func constant(k int64) form   { return form{k: k} }
+func spoiled(why string) form { return form{bad: why} }
+func (f form) plain() bool    { return len(f.loops) == 0 && len(f.knobs) == 0 && f.bad == "" }
+func (f form) exact() bool    { return f.plain() && !f.small }
+func (f form) knobOnly() bool {
+	return len(f.loops) == 0 && len(f.knobs) == 1 && f.bad == "" && !f.small
+}
+func (f form) oneLoop() bool   { return len(f.loops) == 1 && f.bad == "" && !f.small }
+func (f form) loopCoef() int64 { return only(f.loops) }
+func (f form) knobCoef() int64 { return only(f.knobs) }
+
+func only[K comparable](m map[K]int64) int64 {
+	for _, v := range m {
+		return v
+	}
+	return 0
+}
+
+// maxConst bounds the constants of forms, so that sums cannot overflow.
+const maxConst = 1 << 40
+
+func (f form) plus(g form, sign int64) form {
+	if f.bad != "" {
+		return f
+	}
+	if g.bad != "" {
+		return g
+	}
+	h := form{loops: sum(f.loops, g.loops, sign), knobs: sum(f.knobs, g.knobs, sign), k: f.k + sign*g.k, small: f.small || g.small}
+	if h.k > maxConst || h.k < -maxConst {
+		return spoiled("a number is too large")
+	}
+	return h
+}
+
+func sum[K comparable](a, b map[K]int64, sign int64) map[K]int64 {
+	out := maps.Clone(a)
+	for k, v := range b {
+		if out == nil {
+			out = map[K]int64{}
+		}
+		if out[k] += sign * v; out[k] == 0 {
+			delete(out, k)
+		}
+	}
+	return out
+}
+
+func (f form) times(c int64) form {
+	if f.bad != "" || c == 0 {
+		return form{bad: f.bad}
+	}
+	if c > 1<<20 || c < -1<<20 || f.k > maxConst>>20 || f.k < -maxConst>>20 {
+		return spoiled("a number is too large")
+	}
+	g := form{k: f.k * c, small: f.small, loops: maps.Clone(f.loops), knobs: maps.Clone(f.knobs)}
+	for k := range g.loops {
+		g.loops[k] *= c
+	}
+	for k := range g.knobs {
+		g.knobs[k] *= c
+	}
+	return g
+}
+
+// formOf returns the form of an expression, and notes the periods it repeats with.
+func (a *trips) formOf(e *ir.Expr) form {
+	switch e.Kind {
+	case ir.ExprInt:
+		return a.number(e.Val)
+	case ir.ExprName:
+		if a.knobDims[e.Name] {
+			return form{knobs: map[string]int64{e.Name: 1}}
+		}
+		return a.number(a.bound.Dims[e.Name])
+	case ir.ExprVar:
+		if f, ok := a.names[e.Name]; ok {
+			return f
+		}
+		return spoiled("%" + e.Name + " is not known")
+	case ir.ExprRank:
+		return form{small: true}
+	case ir.ExprSize:
+		n, _ := a.bound.AxisSize(e.Name)
+		return constant(n)
+	case ir.ExprExtent:
+		return spoiled("an extent")
+	}
+	x, y := a.formOf(e.Args[0]), a.formOf(e.Args[1])
+	switch e.Kind {
+	case ir.ExprAdd:
+		return x.plus(y, 1)
+	case ir.ExprSub:
+		return x.plus(y, -1)
+	case ir.ExprMul:
+		if x.exact() {
+			x, y = y, x
+		}
+		if y.exact() {
+			return x.times(y.k)
+		}
+	case ir.ExprMod:
+		if y.exact() && y.k > 0 && x.bad == "" && !x.exact() {
+			if !x.plain() {
+				a.period(y.k)
+			}
+			return form{small: true}
+		}
+	}
+	if x.exact() && y.exact() {
+		if v, err := (&ir.Expr{Kind: e.Kind, Args: []*ir.Expr{ir.Int(x.k), ir.Int(y.k)}}).Eval(a.bound.Env(0, nil)); err == nil {
+			return a.number(v)
+		}
+	}
+	if x.plain() && y.plain() {
+		return form{small: true}
+	}
+	return spoiled(fmt.Sprintf("%s is not affine in the loop", e))
+}
+
+func (a *trips) number(v int64) form {
+	if v > maxConst || v < -maxConst {
+		return spoiled("a number is too large")
+	}
+	return constant(v)
+}
+
+// period notes that something repeats every n iterations.
+func (a *trips) period(n int64) {
+	l := a.every / gcd(a.every, n) * n
+	if l > maxPeriod {
+		a.fail("the loop repeats itself only after more than %d iterations", maxPeriod)
+		return
+	}
+	a.every = l
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// near notes a constant distance between iterations, or from a loop's ends.
+func (a *trips) near(k int64) {
+	if k < 0 {
+		k = -k
+	}
+	if k > maxNear {
+		a.fail("iterations %d apart touch each other, more than %d", k, maxNear)
+		return
+	}
+	a.apart = max(a.apart, k)
+}

@@ -1,0 +1,346 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// This file proves loops of any length by loops of a few lengths.
+//
+// Take a program whose long loops use their variable only in ways that repeat
+// every L iterations (… mod n, the worker of a stream loop), that differ by a
+// constant (block i and block i+1, signal i and wait i-2), or near the loop's
+// ends (if %i == 0). Cut a block of L iterations out of an execution with N. A
+// path in the shorter execution is one in the longer: an edge over the cut
+// leads to an iteration that comes again L later on the same stream, and
+// streams are FIFOs. So two accesses in no order in the longer are in none in
+// the shorter, and they conflict there too, if the cut is not between two that
+// are a constant apart, nor near an end. Three blocks of L besides those leave
+// room for one that fits. So a race with N iterations is one with N-L, down to
+// a length of a few L: if those have none, no length has.
+//
+// Cycles: no edge leads to an earlier iteration (align checks that in the
+// plan), so a cycle stays in one iteration, and a shorter loop has it too.
+
+// Planning lowers, binds and plans a program.
+type Planning func(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error)
+
+// TripProof is what was found out about loops of any length.
+type TripProof struct {
+	Verdict Verdict
+	// Reason says why nothing was decided.
+	Reason string
+	// At says at which trip counts a fault shows: "C=7".
+	At string
+	// Result is the plan's, at those; nil unless Refuted by the checker.
+	Result *Result
+	// Planned is the program whose plan Result is of.
+	Planned *ir.Program
+	// Diagnostics are the planner's where it refused a length.
+	Diagnostics ir.Diagnostics
+	// Checked is the number of plans that were checked, Period the iterations
+	// after which the loops repeat themselves.
+	Checked int
+	Period  int64
+}
+
+// bounds of what is unrolled.
+const (
+	maxPeriod = 48
+	maxNear   = 24
+	maxCombos = 4096
+	longLoop  = 1000 // trips from which LongLoops does not unroll
+)
+
+// AllTrips proves a program for every value of the dims from a least one on (0
+// or 1: what a loop writes, a loop without iterations does not), whatever the
+// binding gives them: each must be the trip count of loops.
+func AllTrips(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planning) *TripProof {
+	a, err := newTrips(prog, b, plans)
+	if err != nil {
+		return unknown(err.Error())
+	}
+	for _, d := range dims {
+		if _, has := a.bound.Dims[d]; !has {
+			return unknown("there is no dim " + d)
+		}
+		a.knobDims[d] = true
+		a.knobs = append(a.knobs, &knob{dim: d, all: true, at: from})
+	}
+	return a.prove()
+}
+
+// LongLoops proves a program some of whose loops are too long to unroll, with
+// the trip counts that the binding gives.
+func LongLoops(prog *ir.Program, b ir.Binding, plans Planning) *TripProof {
+	a, err := newTrips(prog, b, plans)
+	if err != nil {
+		return unknown(err.Error())
+	}
+	a.findLong()
+	return a.prove()
+}
+
+func unknown(why string) *TripProof { return &TripProof{Reason: why} }
+
+// knob is a trip count that can be turned: a dim, or the literal bound of the
+// n-th loop.
+type knob struct {
+	dim  string
+	loop int
+	at   int64 // the value wanted
+	all  bool  // and every greater one
+}
+
+func (k *knob) name() string {
+	if k.dim != "" {
+		return k.dim
+	}
+	return "#" + strconv.Itoa(k.loop)
+}
+
+// trips analyses one function.
+type trips struct {
+	prog    *ir.Program
+	fn      *ir.Func
+	binding ir.Binding
+	bound   *ir.Bound
+	plans   Planning
+
+	knobs    []*knob
+	knobDims map[string]bool
+	literals map[*ir.Stmt]*knob
+
+	names  map[string]form
+	kinds  map[string]ir.Op
+	views  map[string]*viewOf
+	parts  map[partOf][]part
+	opaque map[string]bool
+	types  map[string]*ir.Type
+	scale  map[string]bool // dims to grow with the trips, so that no block is empty
+	long   map[ir.Pos]bool // the long loops
+
+	every  int64 // the period
+	apart  int64 // the largest constant distance
+	reason string
+}
+
+func newTrips(prog *ir.Program, b ir.Binding, plans Planning) (*trips, error) {
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	bound, ds := ir.Bind(info, b)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	a := &trips{
+		prog: prog, fn: bound.Func, binding: b, bound: bound, plans: plans, every: 1,
+		knobDims: map[string]bool{}, literals: map[*ir.Stmt]*knob{},
+		names: map[string]form{}, kinds: map[string]ir.Op{}, views: map[string]*viewOf{}, parts: map[partOf][]part{},
+		opaque: map[string]bool{}, types: map[string]*ir.Type{}, scale: map[string]bool{}, long: map[ir.Pos]bool{},
+	}
+	for _, p := range bound.Func.Params {
+		a.types[p.Name] = p.Type
+	}
+	return a, nil
+}
+
+// fail notes the first reason why nothing can be said.
+func (a *trips) fail(format string, args ...any) {
+	if a.reason == "" {
+		a.reason = fmt.Sprintf(format, args...)
+	}
+}
+
+// findLong makes knobs of the loops that are too long to unroll.
+func (a *trips) findLong() {
+	n := 0
+	a.fn.Body.Walk(func(s *ir.Stmt) {
+		if s.Op != ir.OpFor {
+			return
+		}
+		n++
+		trips, err := s.Exprs[1].Eval(a.bound.Env(0, nil))
+		if err != nil || trips < longLoop {
+			return // short, or the planner will say what is wrong
+		}
+		if s.Exprs[1].Kind == ir.ExprInt {
+			k := &knob{loop: n, at: trips}
+			a.knobs, a.literals[s] = append(a.knobs, k), k
+			return
+		}
+		s.Exprs[1].Walk(func(e *ir.Expr) {
+			if e.Kind == ir.ExprName && !a.knobDims[e.Name] {
+				a.knobDims[e.Name] = true
+				a.knobs = append(a.knobs, &knob{dim: e.Name, at: a.bound.Dims[e.Name]})
+			}
+		})
+	})
+	if len(a.knobs) == 0 {
+		a.fail("no loop of the program is too long to unroll")
+	}
+}
+
+// prove checks one plan for each combination of lengths.
+func (a *trips) prove() *TripProof {
+	if a.reason == "" {
+		a.block(a.fn.Body)
+		a.settle()
+	}
+	if a.reason != "" {
+		return unknown(a.reason)
+	}
+	base := 3*a.every + 4*a.apart + 2
+	out := &TripProof{Verdict: Proved, Period: a.every}
+	values := make([][]int64, len(a.knobs))
+	combos := 1
+	for i, k := range a.knobs {
+		switch {
+		case k.all:
+			for v := k.at; v < max(base, k.at)+a.every; v++ {
+				values[i] = append(values[i], v)
+			}
+		case k.at < base:
+			values[i] = []int64{k.at}
+		default:
+			values[i] = []int64{base + (k.at-base)%a.every}
+		}
+		if combos *= len(values[i]); combos > maxCombos {
+			return unknown("too many combinations of trip counts")
+		}
+	}
+	for n := range combos {
+		at := make([]int64, len(a.knobs))
+		for i := range at {
+			at[i] = values[i][n%len(values[i])]
+			n /= len(values[i])
+		}
+		if a.try(out, at, base); out.Verdict != Proved {
+			break
+		}
+	}
+	if out.Verdict == Proved && out.Checked == 0 {
+		return unknown("no length of the loops could be bound")
+	}
+	return out
+}
+
+// try checks the program with given trip counts.
+func (a *trips) try(out *TripProof, at []int64, base int64) {
+	prog, b, words := a.turned(at, true)
+	planned, p, err := a.plans(prog, b)
+	if err != nil {
+		a.refused(out, err, words)
+		return
+	}
+	out.Checked++
+	r := Plan(p, Options{FaultsOnly: true})
+	switch r.Verdict {
+	case Unknown:
+		*out = TripProof{Reason: r.Reason, Checked: out.Checked}
+		return
+	case Refuted:
+		a.confirm(out, at, r, planned, words)
+		return
+	}
+	if slices.Max(at) >= base {
+		if why := align(p, planned, a); why != "" {
+			*out = TripProof{Reason: why, Checked: out.Checked}
+		}
+	}
+}
+
+// refused judges a planner's refusal: lengths that do not bind are none of the
+// program's; anything else is its fault.
+func (a *trips) refused(out *TripProof, err error, words string) {
+	ds, ok := err.(ir.Diagnostics)
+	if !ok {
+		*out = TripProof{Reason: err.Error(), Checked: out.Checked}
+		return
+	}
+	for _, d := range ds {
+		switch d.Kind {
+		case "bind", "layout", "type":
+			if slices.ContainsFunc(a.knobs, func(k *knob) bool { return !k.all }) {
+				*out = TripProof{Reason: "with " + words + ": " + d.Message, Checked: out.Checked}
+			}
+			return
+		case "limit", "internal":
+			*out = TripProof{Reason: d.Message, Checked: out.Checked}
+			return
+		}
+	}
+	*out = TripProof{Verdict: Refuted, At: words, Diagnostics: ds, Checked: out.Checked}
+}
+
+// confirm makes sure that a fault is not one of grown dims only.
+func (a *trips) confirm(out *TripProof, at []int64, r *Result, planned *ir.Program, words string) {
+	if len(a.scale) > 0 {
+		prog, b, w := a.turned(at, false)
+		pl, p, err := a.plans(prog, b)
+		if err != nil {
+			*out = TripProof{Reason: "with " + words + " it is refuted, and with the given dims it could not be planned", Checked: out.Checked}
+			return
+		}
+		if r2 := Plan(p, Options{}); r2.Verdict == Refuted {
+			r, planned, words = r2, pl, w
+		} else {
+			*out = TripProof{Reason: "with " + words + " it is refuted; with the dims as given, blocks are empty and hide it", Checked: out.Checked}
+			return
+		}
+	}
+	*out = TripProof{Verdict: Refuted, At: words, Result: r, Planned: planned, Checked: out.Checked}
+}
+
+// turned returns the program and binding with the knobs at the given values;
+// grown: and the cut dims times those.
+func (a *trips) turned(at []int64, grown bool) (*ir.Program, ir.Binding, string) {
+	b := a.binding
+	b.Dims, b.Defines = map[string]int64{}, nil
+	for name, v := range a.bound.Dims {
+		if a.bound.Info.Dims[name] != nil {
+			b.Dims[name] = v
+		}
+	}
+	prog, words := a.prog, ""
+	literal := map[int]int64{}
+	factor := int64(1)
+	for i, k := range a.knobs {
+		if words != "" {
+			words += ", "
+		}
+		factor *= max(at[i], 1)
+		if k.dim != "" {
+			b.Dims[k.dim] = at[i]
+			words += fmt.Sprintf("%s=%d", k.dim, at[i])
+		} else {
+			literal[k.loop] = at[i]
+			words += fmt.Sprintf("%d trips of the loop", at[i])
+		}
+	}
+	if grown {
+		for d := range a.scale {
+			b.Dims[d] = max(b.Dims[d], 1) * factor
+		}
+	}
+	if len(literal) > 0 {
+		prog = a.prog.Clone()
+		n := 0
+		prog.Func(a.fn.Name).Body.Walk(func(s *ir.Stmt) {
+			if s.Op != ir.OpFor {
+				return
+			}
+			n++
+			if v, ok := literal[n]; ok {
+				s.Exprs[1] = ir.Int(v)
+			}
+		})
+	}
+	b.Func = a.fn.Name
+	return prog, b, words
+}

@@ -1,0 +1,315 @@
+package verify
+
+import (
+	"slices"
+	"strconv"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file reads the text of a function for trips: it finds out in which ways
+// long loops use their variables.
+
+// viewOf is where a name's memory lies in a buffer.
+type viewOf struct {
+	root   string
+	chain  map[int64]string // by axis: the cuts so far
+	cut    bool             // by a long loop's variable: what follows is within
+	opaque bool             // dimensions are not the root's any more
+}
+
+// partOf is a way to cut a buffer: along an axis, or "[]" into elements.
+type partOf struct{ root, along string }
+
+// part is one use of a cut: block f of count.
+type part struct {
+	count string
+	f     form
+}
+
+func (a *trips) block(b *ir.Block) {
+	if b == nil {
+		return
+	}
+	for _, s := range b.Stmts {
+		if a.reason != "" {
+			return
+		}
+		a.stmt(s)
+	}
+}
+
+func (a *trips) stmt(s *ir.Stmt) {
+	switch s.Op {
+	case ir.OpFor:
+		a.loop(s)
+		return
+	case ir.OpIf:
+		a.branch(s)
+	case ir.OpLet:
+		a.names[s.Results[0].Text] = a.formOf(s.Exprs[0])
+		return
+	case ir.OpCall:
+		a.fail("line %d: calls are not followed into long loops", s.Pos.Line)
+	case ir.OpStream, ir.OpEvent, ir.OpCounter, ir.OpAlloc:
+		a.declare(s)
+	case ir.OpChunk, ir.OpSelect, ir.OpSlice, ir.OpTranspose, ir.OpReshape:
+		a.view(s)
+	case ir.OpWait:
+		for _, e := range s.Exprs {
+			if f := a.formOf(e); f.bad != "" || len(f.knobs) > 0 || f.loopCoef() < 0 {
+				a.fail("line %d: the value waited for is not affine in the loop", s.Pos.Line)
+			}
+		}
+	}
+	a.places(s)
+	a.attrs(s)
+	a.block(s.Body)
+	a.block(s.Else)
+}
+
+// fixed demands that an expression does not depend on a long loop but by
+// repeating itself.
+func (a *trips) fixed(s *ir.Stmt, e *ir.Expr, what string) {
+	if e == nil {
+		return
+	}
+	if f := a.formOf(e); !f.plain() {
+		a.fail("line %d: %s %s does not repeat itself with the iterations", s.Pos.Line, what, e)
+	}
+}
+
+func (a *trips) loop(s *ir.Stmt) {
+	lo, hi := a.formOf(s.Exprs[0]), a.formOf(s.Exprs[1])
+	if k := a.literals[s]; k != nil {
+		hi = form{knobs: map[string]int64{k.name(): 1}}
+	}
+	name := s.Results[0].Text
+	switch {
+	case !lo.plain() || hi.bad != "" || len(hi.loops) > 0:
+		a.fail("line %d: the loop's bounds depend on a long loop", s.Pos.Line)
+	case len(hi.knobs) == 0:
+		a.names[name] = form{small: true}
+	case !hi.knobOnly() || hi.knobCoef() != 1 || lo.small:
+		a.fail("line %d: the trip count is not a dim plus a constant", s.Pos.Line)
+	default:
+		a.near(hi.k)
+		a.near(lo.k)
+		a.names[name] = form{loops: map[*ir.Stmt]int64{s: 1}}
+		a.long[s.Pos] = true
+	}
+	if s.Streams > 0 && len(hi.knobs) > 0 {
+		a.period(s.Streams)
+	}
+	a.block(s.Body)
+}
+
+// branch allows conditions that repeat themselves or hold near a loop's ends.
+func (a *trips) branch(s *ir.Stmt) {
+	f := a.formOf(s.Exprs[0]).plus(a.formOf(s.Exprs[1]), -1)
+	if f.plain() {
+		return
+	}
+	c, k := f.loopCoef(), f.knobCoef()
+	ok := f.bad == "" && !f.small && len(f.loops) <= 1 && len(f.knobs) <= 1
+	switch {
+	case ok && len(f.knobs) == 0 && (c == 1 || c == -1), ok && len(f.loops) == 0 && (k == 1 || k == -1), ok && c*k == -1:
+		a.near(f.k)
+	default:
+		a.fail("line %d: the condition neither repeats itself nor holds near an end of the loop", s.Pos.Line)
+	}
+}
+
+func (a *trips) declare(s *ir.Stmt) {
+	name := s.Results[0].Text
+	a.kinds[name] = s.Op
+	if s.Op == ir.OpAlloc {
+		a.types[name] = s.Type
+	}
+	if s.Count == nil {
+		return
+	}
+	f := a.formOf(s.Count)
+	if s.Op == ir.OpStream && !f.plain() {
+		a.fail("line %d: the number of streams grows with the loop", s.Pos.Line)
+	}
+	if f.bad != "" || len(f.loops) > 0 || len(f.knobs) > 0 && !f.knobOnly() {
+		a.fail("line %d: the number of elements is not a dim plus a constant", s.Pos.Line)
+	}
+}
+
+// places looks at the indices of operands, and at peers.
+func (a *trips) places(s *ir.Stmt) {
+	look := func(p *ir.Place) {
+		if p == nil || p.Index == nil {
+			return
+		}
+		if a.kinds[p.Name] == ir.OpStream {
+			a.fixed(s, p.Index, "the stream's index")
+			return
+		}
+		a.use(s, partOf{p.Name, "[]"}, part{"[]", a.formOf(p.Index)})
+	}
+	for i := range s.Args {
+		look(&s.Args[i])
+	}
+	look(s.Into)
+	if s.Peer != nil {
+		a.fixed(s, s.Peer.Index, "the peer")
+	}
+}
+
+func (a *trips) attrs(s *ir.Stmt) {
+	for i := range s.Attrs {
+		at := &s.Attrs[i]
+		switch at.Name {
+		case "value", "by", "ctas", "index": // numbers; select's index is a cut
+			continue
+		}
+		for _, e := range at.Exprs {
+			if f := a.formOf(e); len(f.loops) > 0 {
+				a.fail("line %d: %s= depends on a long loop", s.Pos.Line, at.Name)
+			}
+		}
+	}
+}
+
+// view notes how a view cuts its buffer.
+func (a *trips) view(s *ir.Stmt) {
+	base := a.viewOf(s.Args[0].Name)
+	v := &viewOf{root: base.root, chain: map[int64]string{}, cut: base.cut, opaque: base.opaque}
+	for k, c := range base.chain {
+		v.chain[k] = c
+	}
+	if len(s.Results) > 0 {
+		a.views[s.Results[0].Text] = v
+	}
+	if s.Op == ir.OpTranspose || s.Op == ir.OpReshape {
+		v.opaque = true
+		if !base.cut {
+			a.opaque[base.root] = true
+		}
+		return
+	}
+	axis := a.axis(s)
+	f, count := a.formOf(exprOf(s)), s.Op.String()
+	switch s.Op {
+	case ir.OpChunk:
+		count = "chunk of " + s.Exprs[1].String()
+		if c := a.formOf(s.Exprs[1]); c.bad != "" || len(c.loops) > 0 {
+			a.fail("line %d: the number of blocks depends on the loop", s.Pos.Line)
+		}
+	case ir.OpSelect:
+		v.opaque = true
+	case ir.OpSlice:
+		if g := a.formOf(s.Exprs[1]); !f.plain() || !g.plain() {
+			a.fail("line %d: a slice that moves with a long loop: write it as a chunk", s.Pos.Line)
+		}
+		f = form{small: true}
+	}
+	if base.cut {
+		return // within one iteration's part
+	}
+	if base.opaque {
+		a.opaque[base.root] = true
+		if !f.plain() {
+			a.fail("line %d: a block that moves with a long loop, of a view with other dimensions", s.Pos.Line)
+		}
+		return
+	}
+	whole := base.chain[axis] + "/" + count
+	v.chain[axis] = whole + " " + exprOf(s).String()
+	v.cut = len(f.loops) > 0
+	a.use(s, partOf{base.root, strconv.FormatInt(axis, 10)}, part{whole, f})
+	if v.cut {
+		a.grow(base.root, axis)
+	}
+}
+
+// exprOf returns the expression that picks a view's block.
+func exprOf(s *ir.Stmt) *ir.Expr {
+	if s.Op == ir.OpSelect {
+		return s.Attr("index").Exprs[0]
+	}
+	return s.Exprs[0]
+}
+
+func (a *trips) axis(s *ir.Stmt) int64 {
+	at := s.Attr("axis")
+	if at == nil || len(at.Exprs) == 0 {
+		return 0
+	}
+	f := a.formOf(at.Exprs[0])
+	if !f.exact() {
+		a.fail("line %d: the axis is no constant", s.Pos.Line)
+	}
+	return f.k
+}
+
+func (a *trips) viewOf(name string) *viewOf {
+	if v := a.views[name]; v != nil {
+		return v
+	}
+	return &viewOf{root: name}
+}
+
+// grow notes the dims that a cut axis' extent is made of, so that there are
+// rows for every block.
+func (a *trips) grow(root string, axis int64) {
+	t := a.types[root]
+	if t == nil || axis < 0 || int(axis) >= len(t.Dims) {
+		return
+	}
+	var names []string
+	t.Dims[axis].Extent.Walk(func(e *ir.Expr) {
+		if e.Kind == ir.ExprName && !a.knobDims[e.Name] {
+			names = append(names, e.Name)
+		}
+	})
+	if len(names) > 0 && !slices.ContainsFunc(names, func(n string) bool { return a.scale[n] }) {
+		a.scale[names[0]] = true
+	}
+}
+
+// use notes that a statement uses a part of a buffer or array.
+func (a *trips) use(s *ir.Stmt, at partOf, p part) {
+	switch {
+	case p.f.bad != "":
+		a.fail("line %d: %s", s.Pos.Line, p.f.bad)
+	case len(p.f.loops) > 0 && (!p.f.oneLoop() || p.f.loopCoef() != 1 || len(p.f.knobs) > 0):
+		a.fail("line %d: an index that is not the loop's variable plus a constant", s.Pos.Line)
+	case len(p.f.loops) == 0 && len(p.f.knobs) > 0 && (!p.f.knobOnly() || p.f.knobCoef() != 1):
+		a.fail("line %d: an index that is not the trip count plus a constant", s.Pos.Line)
+	}
+	a.parts[at] = append(a.parts[at], p)
+}
+
+// settle checks that parts that move with a loop meet no others of another cut.
+func (a *trips) settle() {
+	for at, ps := range a.parts {
+		moves := false
+		for _, p := range ps {
+			moves = moves || len(p.f.loops) > 0
+		}
+		if !moves {
+			for _, p := range ps {
+				if len(p.f.knobs) > 0 {
+					a.near(p.f.k)
+				}
+			}
+			continue
+		}
+		if a.opaque[at.root] && at.along != "[]" {
+			a.fail("%%%s is cut by a long loop and used with other dimensions too", at.root)
+		}
+		for _, p := range ps {
+			switch {
+			case p.count != ps[0].count:
+				a.fail("%%%s is cut in two ways, one of which moves with a long loop", at.root)
+			case p.f.small:
+				a.fail("%%%s is cut by a long loop and by something that repeats", at.root)
+			}
+			a.near(p.f.k)
+		}
+	}
+}
