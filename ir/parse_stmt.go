@@ -131,7 +131,7 @@ func (p *parser) operation(s *Stmt) {
 	case t.text == "else" || t.text == "dim" || t.text == "mesh":
 		p.failAt(t.pos, misplaced[t.text], "expected a statement, found %s", describe(t))
 	default:
-		p.failAt(t.pos, closestHelp(t.text, opNames), "unknown operation %s", describe(t))
+		p.failAt(t.pos, closestHelp(t.text, namesOfOps(len(s.Results) > 0)), "unknown operation %s", describe(t))
 	}
 	if p.bad || !p.resultsFit(s) {
 		return
@@ -161,13 +161,16 @@ var misplaced = map[string]string{
 	"mesh": "meshes are declared outside functions",
 }
 
-var opNames = func() []string {
+// namesOfOps lists the operations, or those that may define a name.
+func namesOfOps(define bool) []string {
 	var names []string
 	for _, op := range Ops() {
-		names = append(names, op.String())
+		if may, _ := resultRule(op); may || !define {
+			names = append(names, op.String())
+		}
 	}
 	return names
-}()
+}
 
 // resultList reads "%a, %b =" or "%a: type =".
 func (p *parser) resultList(s *Stmt) {

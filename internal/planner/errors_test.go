@@ -48,7 +48,7 @@ func TestRefusedPrograms(t *testing.T) {
 		{"send to a peer that receives later", 2, `
   %b = alloc f32[8, 4]
   send %x to tp[1 - rank(tp)]
-  recv %b from tp[1 - rank(tp)]`, "deadlock", []string{"1 transfers whose other side is not posted"}},
+  recv %b from tp[1 - rank(tp)]`, "deadlock", []string{"waits for a transfer whose other side is not posted", "belong in one group"}},
 		{"too few signals", 2, `
   %c = counter
   signal %c at tp[1 - rank(tp)]

@@ -265,7 +265,7 @@ const maxHeads = 8
 // deadlock describes the streams that stand still, nil when all are done.
 func (s *simulator) deadlock() error {
 	var d *ir.Diagnostic
-	blocked := 0
+	blocked, transfers := 0, 0
 	for st := range s.cmds {
 		cmd, run, ok := s.head(int32(st))
 		if !ok {
@@ -273,6 +273,9 @@ func (s *simulator) deadlock() error {
 		}
 		blocked++
 		c := &s.p.Cmds[cmd]
+		if c.Kind == plan.Group {
+			transfers++
+		}
 		line := fmt.Sprintf("%s: %s", s.w.where(c), s.waitsFor(c, run))
 		if run > 0 {
 			line += ", in the second of two consecutive runs"
@@ -288,6 +291,12 @@ func (s *simulator) deadlock() error {
 		return nil
 	}
 	d.Help = fmt.Sprintf("%d streams stand still, each waiting for what only another could do", blocked)
+	switch {
+	case blocked == 1:
+		d.Help = "nothing that still runs does what it waits for"
+	case transfers == blocked:
+		d.Help = "a send and a recv that face each other belong in one group { … }, which posts them together"
+	}
 	return d
 }
 
@@ -311,7 +320,10 @@ func (s *simulator) waitsFor(c *plan.Cmd, run int) string {
 		}
 		return fmt.Sprintf("waits in %s for ranks %v", coll.Op, missing)
 	case plan.Group:
-		return fmt.Sprintf("waits for %d transfers whose other side is not posted", s.groups[run][s.headOf(c)].open)
+		if open := s.groups[run][s.headOf(c)].open; open > 1 {
+			return fmt.Sprintf("waits for %d transfers whose other side is not posted", open)
+		}
+		return "waits for a transfer whose other side is not posted"
 	}
 	return "stands still"
 }
