@@ -184,7 +184,10 @@ func flipped(t tens) tens {
 // load imports a case and makes inputs that differ from run to run.
 func (c dumpCase) load(t *testing.T, runs int) (*hocket.Model, []hocket.Args, []tens) {
 	t.Helper()
-	src := resized(corpus(t, c.file), c.extents)
+	src := ""
+	if c.parsed == nil {
+		src = resized(corpus(t, c.file), c.extents)
+	}
 	if c.edit != nil {
 		src = c.edit(src)
 	}
@@ -246,21 +249,41 @@ func (c dumpCase) name() string {
 func TestDumpsRun(t *testing.T) {
 	for _, c := range dumpCases {
 		t.Run(c.name(), func(t *testing.T) {
-			model, batch, want := c.load(t, 2)
-			c.evaluate(t, model, batch[0], want[0])
-			if c.races {
-				return // on streams it is right by chance only
+			if c.races { // on streams it is right by chance only
+				model, batch, want := c.load(t, 1)
+				c.evaluate(t, model, batch[0], want[0])
+				return
 			}
-			reports, err := model.RunBatch(context.Background(), batch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, r := range reports {
-				if why := wrong(r, want[i]); why != "" {
-					t.Errorf("run %d: %s", i, why)
-				}
-			}
+			c.run(t, 2, 0)
 		})
+	}
+}
+
+// run evaluates the case and runs it back to back, on concurrent streams and
+// under schedules.
+func (c dumpCase) run(t *testing.T, runs, schedules int) {
+	t.Helper()
+	model, batch, want := c.load(t, runs)
+	c.evaluate(t, model, batch[0], want[0])
+	reports, err := model.RunBatch(context.Background(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range reports {
+		if why := wrong(r, want[i]); why != "" {
+			t.Errorf("run %d: %s", i, why)
+		}
+	}
+	err = model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1}, func(seed int64, reports []*hocket.Report) error {
+		for i, r := range reports {
+			if why := wrong(r, want[i]); why != "" {
+				return fmt.Errorf("schedule %d, run %d: %s", seed, i, why)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

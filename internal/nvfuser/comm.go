@@ -144,18 +144,10 @@ func (c *communication) allToAll() {
 		return
 	}
 	in, out := c.withUnit(c.in, from), c.withUnit(c.out, to)
-	// With both device axes present, the cut axis is the result's device axis
-	// and the joined one the operand's.
+	// With its device axis each has all axes: what is cut is the result's device
+	// axis, and what is joined the operand's.
 	c.collective(ir.OpAllToAll, in, out,
-		ir.ExprAttr("split", num(c.s.pos, int64(shifted(to, from)))), ir.ExprAttr("concat", num(c.s.pos, int64(from))))
-}
-
-// shifted is where local axis to is once a unit axis stands at from.
-func shifted(to, from int) int {
-	if to >= from {
-		return to + 1
-	}
-	return to
+		ir.ExprAttr("split", num(c.s.pos, int64(to))), ir.ExprAttr("concat", num(c.s.pos, int64(from))))
 }
 
 // rooted emits broadcast, reduce, gather or scatter.

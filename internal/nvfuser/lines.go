@@ -33,17 +33,19 @@ func (l *line) start() ir.Pos { return l.parts[0].pos }
 
 // joiner makes logical lines of physical ones. Brackets that are open at a
 // line's end join the next line to it, and so does what can only continue: a
-// line that begins with "=" or an operator, or, in a container whose
-// statements are indented, one that begins in the first column.
+// line that begins with "=" or an operator, or, in a container, one that is
+// indented less than its statements.
 type joiner struct {
 	lines []line
 	text  strings.Builder // of the line at hand, while parts is not empty
 	parts []part
 	indnt int
 	depth int
-	// indented: the container's statements are indented, so that what begins
-	// in the first column was broken off the line before.
-	indented, decided bool
+	// first is the indentation of the container's first statement, -1 before
+	// it: what is indented less was broken off the line before.
+	first int
+	// blank: the last physical line ended with one.
+	blank bool
 }
 
 const (
@@ -55,12 +57,14 @@ const (
 
 // splitLines returns the logical lines of src.
 func splitLines(src string) []line {
-	j := &joiner{}
+	j := &joiner{first: -1}
 	inside := false // a container's statements, where indentation counts
 	n := int32(0)
 	for raw := range strings.Lines(src) {
 		n++
-		raw = strings.TrimRight(raw, " \t\r\n")
+		raw = strings.TrimRight(raw, "\r\n")
+		ended := raw
+		raw = strings.TrimRight(raw, " \t")
 		trimmed := strings.TrimLeft(raw, " \t")
 		if trimmed == "" {
 			continue
@@ -74,11 +78,12 @@ func splitLines(src string) []line {
 		case j.continues(trimmed, indent, inside):
 			j.extend(trimmed, indent, pos)
 		default:
-			if inside && !j.decided {
-				j.decided, j.indented = true, indent > 0
+			if inside && j.first < 0 {
+				j.first = indent
 			}
 			j.begin(trimmed, indent, pos)
 		}
+		j.blank = len(ended) > len(raw)
 	}
 	j.end()
 	return j.lines
@@ -111,7 +116,7 @@ func (j *joiner) continues(s string, indent int, inside bool) bool {
 	case strings.HasPrefix(j.text.String(), headWord):
 		return !strings.HasSuffix(j.text.String(), ":")
 	}
-	return inside && j.indented && indent == 0
+	return inside && indent < j.first
 }
 
 func (j *joiner) begin(s string, indent int, pos ir.Pos) {
@@ -125,7 +130,7 @@ func (j *joiner) begin(s string, indent int, pos ir.Pos) {
 // extend joins s. What begins in the first column was broken off, maybe within
 // a word; what is indented was printed on a line of its own.
 func (j *joiner) extend(s string, indent int, pos ir.Pos) {
-	if indent > 0 {
+	if indent > 0 || j.blank {
 		j.text.WriteByte(' ')
 	}
 	j.parts = append(j.parts, part{j.text.Len(), pos})

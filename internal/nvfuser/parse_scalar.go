@@ -2,6 +2,7 @@ package nvfuser
 
 import (
 	"strconv"
+	"strings"
 
 	"hocket.example/hocket/ir"
 )
@@ -57,10 +58,39 @@ func (c *cursor) unary() *scalar {
 		if c.is("(") {
 			return c.call(name, pos)
 		}
+		if !isName(name) && name != deviceIndex {
+			c.failAt(pos, "\""+brief(name)+"\" is no index")
+		}
 		return &scalar{pos: pos, name: name}
 	}
 	c.expected("a number, a name or \"(\"")
 	return &scalar{pos: pos}
+}
+
+// isName reports whether s can name something in a program.
+func isName(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c == '.' || c == '?' || c >= 0x80 || i == 0 && isDigit(c) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isSymbol reports whether s is an extent's symbol: "i5".
+func isSymbol(s string) bool {
+	_, err := strconv.ParseUint(strings.TrimPrefix(s, "i"), 10, 63)
+	return err == nil && len(s) > 1 && s[0] == 'i' && isDigit(s[1])
+}
+
+// name takes a word that can name something in a program.
+func (c *cursor) name(what string) string {
+	pos := c.pos()
+	s := c.word(what)
+	if !isName(s) {
+		c.failAt(pos, "\""+brief(s)+"\" is no name")
+	}
+	return s
 }
 
 func (c *cursor) number(pos ir.Pos) *scalar {

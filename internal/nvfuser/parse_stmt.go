@@ -89,6 +89,9 @@ func (c *cursor) stream() streamName {
 func (c *cursor) streamBody() streamName {
 	n := streamName{pos: c.pos()}
 	if c.tok.kind == tokNumber && strings.HasPrefix(c.tok.text, "0x") {
+		if !isName(c.tok.text[1:]) {
+			c.expected("an address")
+		}
 		n.name = c.advance().text
 		return n
 	}
@@ -114,7 +117,7 @@ func (c *cursor) streamOperand(before string) streamName {
 
 // loop reads "FOR i in iS0{8}:" or "FOR i from 0 to 3:".
 func (c *cursor) loop(s *stmt) {
-	s.kind, s.id = stFor, c.word("a loop variable")
+	s.kind, s.id = stFor, c.name("a loop variable")
 	switch {
 	case c.got("in"):
 		a := c.axis()

@@ -200,7 +200,7 @@ func (r *reader) definitions(d *dump) {
 	for r.next < len(r.lines) && !isSection(r.lines[r.next].text) {
 		c := r.cursor(&r.lines[r.next])
 		r.next++
-		name := c.word("an index")
+		name := c.name("an index")
 		c.want("=")
 		s := c.scalar()
 		c.got(";")

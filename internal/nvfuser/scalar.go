@@ -11,9 +11,12 @@ import (
 
 const (
 	numberOfStreams = "numberOfStreams"
+	deviceIndex     = "deviceIdx.x"
 	// maxInline bounds an index definition that is written out where no let can
 	// stand: in a type of the signature.
 	maxInline = 200
+	// maxNodes bounds an index expression.
+	maxNodes = 500
 )
 
 // String returns the expression in one notation, for comparing.
@@ -83,7 +86,33 @@ func (t *translator) expr(s *scalar) *ir.Expr {
 	for i, a := range s.args {
 		args[i] = t.expr(a)
 	}
-	return t.apply(s, args)
+	e := t.apply(s, args)
+	if t.nodes(e) > maxNodes {
+		if !t.tooLarge {
+			t.errorf(s.pos, "this index expression is too large").Help = "comparisons and remainders in one another grow it: define an index for a part of it"
+		}
+		t.tooLarge = true
+		return num(s.pos, 0)
+	}
+	return e
+}
+
+// nodes counts the nodes of an expression as a tree. Comparisons and
+// remainders name their operands more than once, so that trees may be far
+// larger than what was read.
+func (t *translator) nodes(e *ir.Expr) int {
+	if len(e.Args) == 0 {
+		return 1
+	}
+	n, known := t.sizes[e]
+	if !known {
+		n = 1
+		for _, a := range e.Args {
+			n += t.nodes(a)
+		}
+		t.sizes[e] = n
+	}
+	return n
 }
 
 func (t *translator) apply(s *scalar, x []*ir.Expr) *ir.Expr {
@@ -173,7 +202,7 @@ func (t *translator) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr 
 // index, an extent's symbol.
 func (t *translator) name(s *scalar) *ir.Expr {
 	switch {
-	case s.name == "rank" || s.name == "deviceIdx.x":
+	case s.name == "rank" || s.name == deviceIndex:
 		return &ir.Expr{Kind: ir.ExprRank, Pos: s.pos, Name: ir.WorldAxis}
 	case s.name == numberOfStreams:
 		t.streamsDim = true
@@ -290,7 +319,7 @@ func (t *translator) rangeOf(s *scalar, budget *int) span {
 
 func (t *translator) rangeOfName(s *scalar, budget *int) span {
 	switch l := t.loop(s.name); {
-	case s.name == "rank" || s.name == "deviceIdx.x":
+	case s.name == "rank" || s.name == deviceIndex:
 		return span{0, t.world - 1, true, true}
 	case l != nil:
 		from, to := t.rangeOf(l.lo, budget), t.rangeOf(l.hi, budget)

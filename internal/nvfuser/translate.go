@@ -22,6 +22,8 @@ type translator struct {
 	missing  map[string]bool
 	defining map[string]bool
 	inlined  int
+	sizes    map[*ir.Expr]int // of expressions, in nodes
+	tooLarge bool             // said once
 	// symbols are the extents of inputs, which become dims.
 	symbols    map[string]*ir.Dim
 	symbolList []string
@@ -95,7 +97,7 @@ func (t *translator) loop(name string) *loop {
 
 func newTranslator(r *reader, d *dump, defines map[string]*scalar) *translator {
 	t := &translator{
-		r: r, d: d, prog: r.prog, defs: map[string]*scalar{}, missing: map[string]bool{}, defining: map[string]bool{},
+		r: r, d: d, prog: r.prog, defs: map[string]*scalar{}, missing: map[string]bool{}, defining: map[string]bool{}, sizes: map[*ir.Expr]int{},
 		symbols: map[string]*ir.Dim{}, teams: map[string]*team{}, serial: map[string]int{},
 		names: map[string]bool{}, captured: map[string]streamRef{}, declared: map[string]bool{}, limits: map[string]bool{},
 		changes: map[*stmt]bool{}, homes: map[string]*node{}, seen: map[string]*tensor{}, outputs: map[string]bool{},
@@ -146,7 +148,7 @@ func (t *translator) collectSymbols() {
 		for i := range x.axes {
 			a := &x.axes[i]
 			a.extent.names(func(s *scalar) {
-				if t.symbols[s.name] == nil && t.defs[s.name] == nil {
+				if isSymbol(s.name) && t.symbols[s.name] == nil && t.defs[s.name] == nil {
 					t.symbols[s.name] = &ir.Dim{Pos: s.pos, Name: s.name}
 					t.symbolList = append(t.symbolList, s.name)
 				}
@@ -652,7 +654,7 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 	dims := map[string]bool{numberOfStreams: true}
 	for _, x := range d.inputs {
 		for _, a := range x.axes {
-			a.extent.names(func(s *scalar) { dims[s.name] = true })
+			a.extent.names(func(s *scalar) { dims[s.name] = dims[s.name] || isSymbol(s.name) && d.defs[s.name] == nil })
 		}
 	}
 	for name, text := range defines {

@@ -1,0 +1,120 @@
+package hocket_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+)
+
+// inlineDump is a dump made here: every type of communication, over meshes that
+// are not 0, 1, 2, …
+type inlineDump struct {
+	name, src string
+	want      func(in map[string]tens) tens
+}
+
+// comm is a dump of one Communication; a and b are the printed axes of its
+// operand and result, with their meshes.
+func comm(fields, a, b string) string {
+	in, out := "T0_g_float["+a, "T1_g_float["+b
+	return fmt.Sprintf("%%HostIrContainer { (%s) -> (%s) :\n  Communication 3 (%s, input=%s, output=%s, backend=NCCL)\n  Wait(Communication 3)\n} // %%HostIrContainer\n",
+		in, out, fields, in, out)
+}
+
+func on(devices string) string { return "] (DeviceMesh{" + devices + "})" }
+
+// whole is T0 with one index of its first axis, or all of it.
+func whole(in map[string]tens) tens { return in["T0"] }
+
+func row(t tens, i int64) tens {
+	n := int64(len(t.v)) / t.shape[0]
+	return tens{t.shape[1:], t.v[i*n : (i+1)*n]}
+}
+
+var inlineDumps = []inlineDump{
+	{"allgather", comm("type=Allgather, team=(0 2 3)", "ideviceIdx.x0{3}, iS1{4}"+on("0 2 3"), "iS2{3}, iS3{4}"+on("0 2 3")), whole},
+	{"allgather along another axis", comm("type=Allgather, team=(0 1)", "iS0{3}, ideviceIdx.x1{2}, iS2{4}"+on("0 1"), "iS3{3}, iS4{2}, iS5{4}"+on("0 1")), whole},
+	{"allreduce", comm("type=Allreduce, team=(1 3)", "ideviceIdx.x0{2}, iS1{5}"+on("1 3"), "rS2{2}, iS3{5}"+on("1 3")), func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
+	{"reduce scatter", comm("type=ReduceScatter, team=(0 1 2)", "ideviceIdx.x0{3}, iS1{3}, iS2{2}"+on("0 1 2"), "rS3{3}, ideviceIdx.x4{3}, iS5{2}"+on("0 1 2")),
+		func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
+	{"broadcast", comm("type=Broadcast, team=(2 0 1), root=2", "iS0{4}"+on("2"), "iS1{4}"+on("0 1")), whole},
+	{"reduce", comm("type=Reduce, team=(0 1 2), root=1", "ideviceIdx.x0{3}, iS1{4}"+on("0 1 2"), "rS2{3}, iS3{4}"+on("1")), func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
+	{"gather", comm("type=Gather, team=(0 1), root=1", "ideviceIdx.x0{2}, iS1{4}"+on("0 1"), "iS2{2}, iS3{4}"+on("1")), whole},
+	{"gather by a root apart", comm("type=Gather, team=(1 2 0), root=0", "ideviceIdx.x0{2}, iS1{4}"+on("1 2"), "iS2{2}, iS3{4}"+on("0")), whole},
+	{"scatter", comm("type=Scatter, team=(0 1 2), root=0", "iS0{3}, iS1{4}"+on("0"), "ideviceIdx.x2{3}, iS3{4}"+on("0 1 2")), whole},
+	{"scatter by a root apart", comm("type=Scatter, team=(1 2 0), root=0", "iS0{2}, iS1{4}"+on("0"), "ideviceIdx.x2{2}, iS3{4}"+on("1 2")), whole},
+	{"sendrecv", comm("type=SendRecv, team=(2 5), root=5", "iS0{4}"+on("5"), "iS1{4}"+on("2")), whole},
+	{"sendrecv to itself", comm("type=SendRecv, team=(3), root=3", "iS0{4}"+on("3"), "iS1{4}"+on("3")), whole},
+	{"all to all", comm("type=AllToAll, team=(0 1 2)", "ideviceIdx.x0{3}, iS1{3}, iS2{2}"+on("0 1 2"), "iS3{3}, ideviceIdx.x4{3}, iS5{2}"+on("0 1 2")), whole},
+	{"all to all back", comm("type=AllToAll, team=(0 1 2)", "iS0{3}, ideviceIdx.x1{3}, iS2{2}"+on("0 1 2"), "ideviceIdx.x3{3}, iS4{3}, iS5{2}"+on("0 1 2")), whole},
+	{"a ring of sends", "%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2})) -> (T1_g_float[ideviceIdx.x2{3}, iS3{4}] (DeviceMesh{0 1 2})) :\n" +
+		"  ShareMemHandles(P2PCommunication 7 (type=send, buffer=T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 1 ) % 3 ), backend=CUDA), \n" +
+		"  P2PCommunication 7 (type=send, buffer=T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 1 ) % 3 ), backend=CUDA)\n" +
+		"  P2PCommunication 8 (type=recv, buffer=T1_g_float[ideviceIdx.x2{3}, iS3{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 2 ) % 3 ), backend=CUDA)\n" +
+		"  Wait Communication 8\n  Wait Communication 7\n} // %HostIrContainer\n",
+		func(in map[string]tens) tens {
+			out := newTens(3, 4)
+			each(out, func(ix []int64) float64 { return in["T0"].at((ix[0]+2)%3, ix[1]) })
+			return out
+		}},
+	{"in place", "%HostIrContainer { (T0_g_float[iS0{4}], T1_g_float[iS1{4}]) -> (T0_g_float[iS0{4}]) :\n  T0_g_float[iS0{4}] = T1_g_float[iS1{4}] + T1_g_float[iS1{4}]\n} // %HostIrContainer\n",
+		func(in map[string]tens) tens {
+			out := newTens(4)
+			each(out, func(ix []int64) float64 { return 2 * in["T1"].at(ix...) })
+			return out
+		}},
+	{"ragged chunks", "%HostIrContainer { (T0_g_float[iS0{7}, iS1{3}]) -> (T1_g_float[iS2{7}, iS3{3}]) :\n  FOR i9 from 0 to 3:\n" +
+		"    T2_l_float[istreamIdx4{3}, iS5{( ceilDiv(7, 3) )}, iS6{3}] = ShardByStream(T0_g_float[iS0{7}, iS1{3}], stream_index = i9)\n" +
+		"    T3_l_float[istreamIdx7{3}, iS8{( ceilDiv(7, 3) )}, iS9{3}] = ShardByStream(T1_g_float[iS2{7}, iS3{3}], stream_index = i9)\n" +
+		"    T3_l_float[istreamIdx7{3}, iS8{( ceilDiv(7, 3) )}, iS9{3}] = Set( T2_l_float[istreamIdx4{3}, iS5{( ceilDiv(7, 3) )}, iS6{3}] )\n} // %HostIrContainer\n", whole},
+	{"pointwise", "%HostIrContainer { (T0_g_float[iS0{3}, iS1{4}], T1_g_float[bS2{1}, iS3{4}]) -> (T5_g_float[iS8{3}, iS9{4}]) :\n" +
+		"  T2_g_float[iS4{3}, iS5{4}]\n     = T0_g_float[iS0{3}, iS1{4}]\n     * T1_g_float[bS2{1}, iS3{4}];\n" +
+		"  T3_g_float[iS6{3}, iS7{4}]\n     = T2_g_float[iS4{3}, iS5{4}]\n     - double(2);\n" +
+		"  T5_g_float[iS8{3}, iS9{4}]\n     = -T3_g_float[iS6{3}, iS7{4}];\n} // %HostIrContainer\n",
+		func(in map[string]tens) tens {
+			out := newTens(3, 4)
+			each(out, func(ix []int64) float64 { return 2 - in["T0"].at(ix...)*in["T1"].at(0, ix[1]) })
+			return out
+		}},
+	{"a matrix times a batch", "%HostIrContainer { (T0_g_float[iS0{2}, iS1{3}], T1_g_float[iS2{4}, iS3{3}, iS4{5}]) -> (T2_g_float[iS5{4}, iS6{2}, iS7{5}, rS8{3}]) :\n" +
+		"  T2_g_float[iS5{4}, iS6{2}, iS7{5}, rS8{3}]\n     = matmul(T0_g_float[iS0{2}, iS1{3}],\n              T1_g_float[iS2{4}, iS3{3}, iS4{5}])\n} // %HostIrContainer\n",
+		func(in map[string]tens) tens {
+			out := newTens(4, 2, 5)
+			each(out, func(ix []int64) float64 {
+				v := 0.0
+				for k := range int64(3) {
+					v += in["T0"].at(ix[1], k) * in["T1"].at(ix[0], k, ix[2])
+				}
+				return v
+			})
+			return out
+		}},
+	{"slices", "%HostIrContainer { (T0_g_float[iS0{5}, iS1{4}]) -> (T1_g_float[iS2{2}, iS3{3}]) :\n" +
+		"  T1_g_float[iS2{2}, iS3{3}]\n     = Set( T2_l_float[iS4{2}, iS5{3}] )\n} // %HostIrContainer\n",
+		func(in map[string]tens) tens {
+			out := newTens(2, 3)
+			each(out, func(ix []int64) float64 { return in["T0"].at(ix[0]+2, ix[1]+1) })
+			return out
+		}},
+}
+
+func init() {
+	last := &inlineDumps[len(inlineDumps)-1]
+	last.src = strings.Replace(last.src, "  T1_g", "  T2_l_float[iS4{2}, iS5{3}]\n     = slice( T0_g_float[iS0{5}, iS1{4}], { {2, 4, 1} {1, 4, 1} } )\n  T1_g", 1)
+}
+
+// TestCommunications runs dumps made here, under schedules too.
+func TestCommunications(t *testing.T) {
+	for _, c := range inlineDumps {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := hocket.Parse("d.txt", c.src)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, c.src)
+			}
+			d := dumpCase{file: c.name, parsed: p, want: c.want}
+			d.run(t, 2, 5)
+		})
+	}
+}
