@@ -289,3 +289,28 @@ func TestTeamByValue(t *testing.T) {
 		t.Errorf("arguments %v", a)
 	}
 }
+
+// TestLoad loads what is installed. Where REQUIRE_GPUS is set, all must be.
+func TestLoad(t *testing.T) {
+	need := os.Getenv("REQUIRE_GPUS") != ""
+	type library interface{ Loaded() Loaded }
+	open := map[string]func() (library, error){
+		"driver":   func() (library, error) { return OpenDriver() },
+		"nvrtc":    func() (library, error) { return OpenNVRTC() },
+		"cublasLt": func() (library, error) { return OpenCuBLASLt() },
+		"nccl":     func() (library, error) { return OpenNCCL(false) },
+		"nvml":     func() (library, error) { return OpenNVML() },
+	}
+	for name, f := range open {
+		t.Run(name, func(t *testing.T) {
+			switch l, err := f(); {
+			case err != nil && need:
+				t.Fatal(err)
+			case err != nil:
+				t.Skip(err)
+			default:
+				t.Logf("%+v", l.Loaded())
+			}
+		})
+	}
+}

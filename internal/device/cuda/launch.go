@@ -99,6 +99,8 @@ func (l *launch) build(k *kernel) error {
 		return err
 	}
 	switch {
+	case k.Red > ir.Avg:
+		return fmt.Errorf("there is no reduction %d", k.Red)
 	case k.Red != ir.NoRed:
 		return l.addLibrary(k)
 	case isCopy(k.Op):

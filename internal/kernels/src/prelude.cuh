@@ -21,7 +21,7 @@ template <class T, int V> struct alignas(sizeof(T) * V) Pack { T v[V]; };
 template <class To, class From> DEV To bitsAs(From x) {
   static_assert(sizeof(To) == sizeof(From), "bits are as many as they are");
   To y;
-  __builtin_memcpy(&y, &x, sizeof y);
+  memcpy(&y, &x, sizeof y);
   return y;
 }
 
