@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"pgregory.net/rapid"
@@ -110,7 +111,7 @@ func (w *writer) source() drawn {
 func (w *writer) op() {
 	x := w.source()
 	last := len(x.shape) - 1
-	switch w.pick("op", 8) {
+	switch w.pick("op", 17) {
 	case 0, 1, 2:
 		n := w.extent()
 		out := append(append([]int64(nil), x.shape[:last]...), n)
@@ -130,6 +131,16 @@ func (w *writer) op() {
 		w.emit(x.shape, "scale %%%s, by=-1", x.name)
 	case 6:
 		w.emit(x.shape, "add %%%s, %%%s", x.name, w.param(x.shape[w.pick("trailing", last+1):]))
+	case 7:
+		w.emit(x.shape, "div %%%s, %%%s", x.name, w.param(x.shape[w.pick("trailing", last+1):]))
+	case 8:
+		w.emit(x.shape, "silu %%%s", x.name)
+	case 9, 10:
+		w.rowOp(x)
+	case 11, 12:
+		w.shapeOp(x)
+	case 13:
+		w.attention(x)
 	default:
 		y := w.values[w.pick("other", len(w.values))]
 		if fmt.Sprint(y.shape) != fmt.Sprint(x.shape) {
@@ -137,6 +148,56 @@ func (w *writer) op() {
 		}
 		w.emit(x.shape, "sub %%%s, %%%s", x.name, y.name)
 	}
+}
+
+// rowOp adds an operation that needs all of a dimension.
+func (w *writer) rowOp(x drawn) {
+	last := len(x.shape) - 1
+	switch w.pick("row op", 3) {
+	case 0:
+		w.emit(x.shape, "softmax %%%s, axis=%d", x.name, w.pick("axis", last+1))
+	case 1:
+		w.emit(x.shape, "rms_norm %%%s, %%%s", x.name, w.param(x.shape[last:]))
+	default:
+		w.emit(x.shape, "layer_norm %%%s, %%%s, %%%s, eps=0.1", x.name, w.param(x.shape[last:]), w.param(x.shape[last:]))
+	}
+}
+
+// shapeOp adds an operation that gives its result more or fewer dimensions, or
+// longer ones. No value has fewer than two.
+func (w *writer) shapeOp(x drawn) {
+	d := w.pick("axis", len(x.shape))
+	out := slices.Clone(x.shape)
+	switch kind := w.pick("shape op", 3); {
+	case kind == 0 && len(x.shape) < 3:
+		out = slices.Insert(out, 0, w.extent())
+		w.emit(out, "broadcast %%%s, shape=(%s)", x.name, strings.Trim(strings.ReplaceAll(fmt.Sprint(out), " ", ", "), "[]"))
+	case kind == 1 && len(x.shape) > 2:
+		word := []string{"sum", "max", "min", "mean"}[w.pick("reduction", 4)]
+		w.emit(slices.Delete(out, d, d+1), "%s %%%s, axis=%d", word, x.name, d)
+	default:
+		out[d] *= 2
+		w.emit(out, "concat %%%s, %%%s, axis=%d", x.name, w.param(x.shape), d)
+	}
+}
+
+// attention adds one with x as its queries, where x has the dimensions.
+func (w *writer) attention(x drawn) {
+	if len(x.shape) < 3 {
+		return
+	}
+	kv := slices.Clone(x.shape)
+	kv[0] += w.ranks
+	if w.oneIn("one head", 3) {
+		kv[1] = 1
+	}
+	key := fmt.Sprintf("p%d", len(w.params))
+	if kv[1] == 1 { // no axis splits one head
+		w.params = append(w.params, fmt.Sprintf("%%%s: %s[%d, 1, %d]", key, w.dtype, kv[0], kv[2]))
+	} else {
+		key = w.param(kv)
+	}
+	w.emit(x.shape, "attention %%%s, %%%s, %%%[2]s, causal=%v", x.name, key, w.oneIn("causal", 2))
 }
 
 // drawProgram returns the text of a sharded program.

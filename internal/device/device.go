@@ -122,7 +122,7 @@ type Kernel struct {
 	Causal bool
 	// First and Rows: the table of an embedding is the rows from First on of one
 	// of Rows rows. Ids of rows that it lacks give zeros; ids outside 0..Rows
-	// are a Fault where the machine looks.
+	// are a Fault.
 	First, Rows int64
 	// Red, where set, makes this the reduction of all Ins elementwise into
 	// Outs[0], in the order of Ins, accumulating in the dtype's accumulator
