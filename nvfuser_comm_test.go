@@ -2,6 +2,7 @@ package hocket_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -117,4 +118,39 @@ func TestCommunications(t *testing.T) {
 			d.run(t, 2, 5)
 		})
 	}
+}
+
+// TestNvfuserPage runs the example of docs/nvfuser.md, and holds the page to
+// what import prints of it.
+func TestNvfuserPage(t *testing.T) {
+	page, err := os.ReadFile("docs/nvfuser.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```\n%Host")
+	src, _, found := strings.Cut("%Host"+rest, "```")
+	if !found {
+		t.Fatal("the page shows no dump")
+	}
+	p, err := hocket.Parse("host_ir.txt", src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "$ hocket import host_ir.txt\n" + p.String() + "```"; !strings.Contains(string(page), want) {
+		t.Errorf("the page shows something else than\n%s", p)
+	}
+	dumpCase{file: "host_ir.txt", parsed: p, want: func(in map[string]tens) tens {
+		x, w := in["T0"], in["T1"]
+		out := newTens(4, 6, 16)
+		each(out, func(ix []int64) float64 {
+			v := 0.0
+			for d := range int64(2) {
+				for k := range int64(8) {
+					v += x.at(ix[0], ix[1], d, k) * w.at(d, ix[2], k)
+				}
+			}
+			return v
+		})
+		return out
+	}}.run(t, 2, 10)
 }

@@ -24,6 +24,7 @@ func (t *translator) communicate(s *stmt) {
 		return
 	}
 	t.posted[s.id] = &posted{stream: t.current(s.pos), pos: s.pos}
+	t.collectives = append(t.collectives, t.posted[s.id])
 	switch s.op {
 	case "Allgather":
 		c.gather(ir.OpAllGather)
@@ -297,6 +298,18 @@ func (t *translator) waitComm(s *stmt) {
 	p.waited = true
 	if p.stream.key != t.current(s.pos).key {
 		t.waitFor(p.stream, s.pos)
+	}
+}
+
+// unwaited warns of collectives that nothing waits for: nvFuser runs them on a
+// stream of their own, where what comes next would not find their results.
+func (t *translator) unwaited() {
+	for _, p := range t.collectives {
+		if !p.waited {
+			d := t.errorf(p.pos, "no Wait follows this communication")
+			d.Severity = ir.Warning
+			d.Help = "here it runs on the current stream, in order; nvFuser runs it beside that, and what reads its result needs the Wait"
+		}
 	}
 }
 

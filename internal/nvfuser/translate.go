@@ -59,6 +59,8 @@ type translator struct {
 	memory   []*storage
 	locals   map[string]*ir.Stmt // inputs' local views
 	posted   map[string]*posted
+	// collectives are the Communications among them.
+	collectives []*posted
 }
 
 // loop is a loop around the statement being translated.
@@ -222,6 +224,7 @@ func (t *translator) bindInput(x *tensor) {
 // finish returns the results and declares what the body turned out to need.
 func (t *translator) finish(f *ir.Func) {
 	t.unused()
+	t.unwaited()
 	inout := map[string]bool{}
 	for _, m := range t.memory {
 		if m.input && m.written.Valid() {
@@ -636,8 +639,7 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	if t.elided(); len(r.ds) == 0 {
 		t.translate()
 	}
-	if r.ds.HasErrors() {
-		r.ds.Sort()
+	if r.ds.Sort(); r.ds.HasErrors() {
 		return nil, rest, r.ds
 	}
 	return r.prog, rest, r.ds
