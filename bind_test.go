@@ -92,9 +92,10 @@ func f(%x: f32[T/tp, K], %w: f32[N/tp, K]) -> f32[T, N/tp] {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dims := hocket.Binding{Dims: map[string]int64{"T": 4, "K": 3, "N": 2}}
 	for _, s := range hocket.Strategies() {
 		for _, pass := range hocket.Passes() {
-			l, err := p.Lower(hocket.LowerOptions{Strategy: s, StopAfter: pass})
+			l, err := p.Lower(hocket.LowerOptions{Strategy: s, StopAfter: pass, Binding: dims})
 			if err != nil || l.Stages[len(l.Stages)-1].Pass != pass {
 				t.Errorf("%s, %s: %v", s, pass, err)
 			}

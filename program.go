@@ -79,8 +79,14 @@ func (b Binding) ir() ir.Binding {
 // LowerOptions choose how far and how a program is lowered.
 type LowerOptions struct {
 	// Strategy is how communication is overlapped: "sequential" (the default),
-	// "chunked" or "chunked(8)", "exchange".
+	// "chunked" or "chunked(8)", "exchange", or "auto", which takes for each
+	// pair of communication and GEMM what is predicted to be fastest.
 	Strategy string
+	// Machine is what auto predicts for: "cpu" (the default), "h200x4" or a
+	// description's FILE.json.
+	Machine string
+	// Binding gives the dims that auto's choice depends on.
+	Binding Binding
 	// StopAfter names the last pass to run; empty for all.
 	StopAfter string
 }
@@ -103,15 +109,21 @@ type Lowered struct {
 // Lower turns a sharded program into an explicit one: every op works on what
 // its rank holds, every transfer is written out.
 func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, StopAfter: opts.StopAfter})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, StopAfter: opts.StopAfter})
 	if err != nil {
 		return nil, err
 	}
-	l := &Lowered{Program: &Program{info: u.Lowered.Info}}
-	for _, s := range u.Lowered.Stages {
+	res := u.Lowered
+	if opts.Strategy == compile.Auto {
+		if res, err = u.LoweredFor(opts.Binding.ir()); err != nil {
+			return nil, err
+		}
+	}
+	l := &Lowered{Program: &Program{info: res.Info}}
+	for _, s := range res.Stages {
 		l.Stages = append(l.Stages, Stage{Pass: s.Pass, Text: s.Text, Changed: s.Changed})
 	}
-	for _, e := range u.Lowered.Log {
+	for _, e := range res.Log {
 		l.Log = append(l.Log, e.String())
 	}
 	return l, nil

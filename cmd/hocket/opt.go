@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 type optFlags struct {
 	strategy, after, out string
+	explainFlags
 }
 
 func (a *app) optCommand() *cobra.Command {
@@ -26,7 +28,8 @@ func (a *app) optCommand() *cobra.Command {
 what the last pass left. What is printed is a program that hocket runs.`,
 		Example: `  hocket opt examples/mlp.hkt
   hocket opt examples/mlp.hkt --print-after shard
-  hocket opt examples/mlp.hkt -o lowered.hkt`,
+  hocket opt examples/mlp.hkt -o lowered.hkt
+  hocket opt examples/mlp.hkt --explain --machine h200x4 --dim T=8192 --dim H=8192 --dim F=28672`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
@@ -35,13 +38,14 @@ what the last pass left. What is printed is a program that hocket runs.`,
 	f := c.Flags()
 	f.StringVar(&o.after, "print-after", "", "print what `PASS` left, or all passes one after the other: "+strings.Join(append(hocket.Passes(), "all"), ", "))
 	f.StringVarP(&o.out, "output", "o", "", "write to `FILE` instead")
+	o.explainFlags.add(c)
 	_ = c.RegisterFlagCompletionFunc("print-after", cobra.FixedCompletions(append(hocket.Passes(), "all"), cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
 			return err
 		}
-		if err := o.check(); err != nil {
+		if err := cmp.Or(o.check(), o.explainFlags.check(c, o.strategy)); err != nil {
 			return err
 		}
 		p, err := a.parseProgram(c.Context(), args[0], &b)
@@ -52,10 +56,17 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		// them has to fit.
 		if sig, err := bind(p, b); err == nil {
 			a.out.note(sig)
-		} else if flags.set(c) {
+		} else if flags.set(c) || o.explain || o.strategy == "auto" {
 			return err
 		}
-		return a.opt(p, o)
+		opts := hocket.LowerOptions{Strategy: o.strategy, Machine: o.machine, Binding: b}
+		if o.explain {
+			if !c.Flags().Changed("strategy") {
+				opts.Strategy = "auto"
+			}
+			return a.explain(p, opts)
+		}
+		return a.opt(p, o, opts)
 	}
 	return c
 }
@@ -80,8 +91,7 @@ func (o *optFlags) check() error {
 	return checkStrategy(o.strategy)
 }
 
-func (a *app) opt(p *hocket.Program, o *optFlags) error {
-	opts := hocket.LowerOptions{Strategy: o.strategy}
+func (a *app) opt(p *hocket.Program, o *optFlags, opts hocket.LowerOptions) error {
 	if o.after != "all" {
 		opts.StopAfter = o.after
 	}

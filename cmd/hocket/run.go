@@ -319,10 +319,12 @@ func plural(n int, word string) string {
 }
 
 // dimsText lists the dims that the text declares, in its order.
-func (j *job) dimsText() string {
+func (j *job) dimsText() string { return dimsText(j.program, j.sig.Dims) }
+
+func dimsText(p *hocket.Program, dims map[string]int64) string {
 	var b strings.Builder
-	for _, d := range j.program.IR().Dims {
-		if v, ok := j.sig.Dims[d.Name]; ok {
+	for _, d := range p.IR().Dims {
+		if v, ok := dims[d.Name]; ok {
 			sep := " "
 			if b.Len() == 0 {
 				sep = ", "

@@ -25,6 +25,8 @@ type result struct {
 	Memory  *memory          `json:"memory,omitempty"`
 	Stages  []stage          `json:"stages,omitempty"` // opt
 	Doctor  *doctor          `json:"doctor,omitempty"`
+	// Explain is opt --explain's.
+	Explain *hocket.Explanation `json:"explain,omitempty"`
 	// Diagnostics hold every failure, those of hocket and its machine too.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }

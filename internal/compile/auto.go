@@ -17,6 +17,15 @@ type autoCache struct {
 	forms map[string]*lower.Result
 }
 
+// Machines lists the machines that Options.Machine names without a file.
+func Machines() []string { return machine.Names() }
+
+// CheckMachine reports an Options.Machine that cannot be used.
+func CheckMachine(name string) error {
+	_, err := machine.Load(name)
+	return err
+}
+
 // machine returns the description that predictions are made with.
 func (u *Unit) machine() (*machine.Description, error) {
 	if u.opts.Machine == "" {

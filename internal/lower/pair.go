@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -160,7 +161,23 @@ func (f *pairFinder) finish(r *region) {
 		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
 		r.Refused[Exchange] = "columns are scattered, and only rows can be computed one block at a time"
+	case r.comm.Op == ir.OpAllReduce:
+		if why := f.undivided(r); why != "" {
+			r.Refused[Exchange] = why
+		}
 	}
+}
+
+// undivided says that whole rows do not divide over the ranks, where the text
+// already shows it; elsewhere the dims will.
+func (f *pairFinder) undivided(r *region) string {
+	sizes := literalSizes(f.prog)
+	rows, err1 := r.To.LocalType().Dims[r.Rows].Extent.Eval(sizes)
+	ranks, err2 := sizeOf(r.Axes[0]).Eval(sizes)
+	if err1 != nil || err2 != nil || ranks == 0 || rows%ranks == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d rows do not divide over %d ranks", rows, ranks)
 }
 
 // hasGEMM reports whether there is anything to hide communication under.

@@ -54,6 +54,8 @@ type Entry struct {
 	// Value is the value that is resharded, From and To its types.
 	Value    string
 	From, To string
+	// Result is the value that a reshard (of shard) makes.
+	Result string
 	// Why is the reason (shard) or what was made of it (decompose).
 	Why string
 }
@@ -159,10 +161,11 @@ func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	return st.Text, nil
 }
 
-// note adds a line to the log.
-func (u *unit) note(f *ir.Func, pos ir.Pos, value string, from, to *ir.Type, why string) {
+// note adds a line to the log, which is valid until the next is added.
+func (u *unit) note(f *ir.Func, pos ir.Pos, value string, from, to *ir.Type, why string) *Entry {
 	u.log = append(u.log, Entry{
 		Pass: u.pass, Func: f.Name, Pos: pos, Value: value,
 		From: from.String(), To: to.String(), Why: why,
 	})
+	return &u.log[len(u.log)-1]
 }

@@ -58,7 +58,7 @@ func (s *sharder) stmt(st *ir.Stmt, made resharded) []*ir.Stmt {
 	}
 	name, want := st.Results[0].Text, st.Type
 	st.Results[0].Text, st.Type = s.names.fresh(name, "0"), natural.Clone()
-	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of "+st.Op.String())
+	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of "+st.Op.String()).Result = name
 	return append(out, reshard(st.Pos, name, want, st.Results[0].Text))
 }
 
@@ -95,7 +95,7 @@ func (s *sharder) operand(st *ir.Stmt, i int, want *ir.Type, made resharded) []*
 	if old {
 		return nil
 	}
-	s.note(s.fn, st.Pos, value, have, want, needed(st, i))
+	s.note(s.fn, st.Pos, value, have, want, needed(st, i)).Result = name
 	return []*ir.Stmt{reshard(st.Pos, name, want.Clone(), value)}
 }
 
@@ -120,7 +120,7 @@ func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, made resharded) []*ir.
 	bias := s.info.Operands[st][2].Type
 	before := s.linearOperands(st, made)
 	st.Results[0].Text, st.Type = s.names.fresh(name, "0"), natural.Clone()
-	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of linear; the bias is added behind it")
+	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of linear; the bias is added behind it").Result = sum.Args[0].Name
 	out := append(before, st, reshard(st.Pos, sum.Args[0].Name, want.Clone(), st.Results[0].Text))
 	if t := biasType(bias, want); !ir.SameLayout(bias, t) {
 		out = append(out, s.biasOperand(st, sum, bias, t, made)...)

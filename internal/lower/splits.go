@@ -6,14 +6,7 @@ import "hocket.example/hocket/ir"
 // divide over axes whose sizes are numbers too. A pass would only repeat the
 // mistake in more places, where it would look like the pass' own.
 func checkSplits(p *ir.Program) error {
-	sizes := literals{}
-	for _, m := range p.Meshes {
-		for _, ax := range m.Axes {
-			if n, err := ax.Size.Eval(sizes); err == nil {
-				sizes[ax.Name] = n
-			}
-		}
-	}
+	sizes := literalSizes(p)
 	var ds ir.Diagnostics
 	check := func(t *ir.Type) {
 		if t != nil {
@@ -30,6 +23,19 @@ func checkSplits(p *ir.Program) error {
 		f.Body.Walk(func(s *ir.Stmt) { check(s.Type) })
 	}
 	return ds.Err()
+}
+
+// literalSizes returns the mesh sizes that the text gives as numbers.
+func literalSizes(p *ir.Program) literals {
+	sizes := literals{}
+	for _, m := range p.Meshes {
+		for _, ax := range m.Axes {
+			if n, err := ax.Size.Eval(sizes); err == nil {
+				sizes[ax.Name] = n
+			}
+		}
+	}
+	return sizes
 }
 
 // literals is an ir.Env that knows only the mesh sizes the text gives as numbers.

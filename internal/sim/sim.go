@@ -40,7 +40,9 @@ type task struct {
 
 // Span is one bar of a timeline, in microseconds.
 type Span struct {
-	Name   string  `json:"name"`
+	Name string `json:"name"`
+	// Comm: it moves data between ranks, or waits for them.
+	Comm   bool    `json:"comm"`
 	Rank   int     `json:"rank"`
 	Stream string  `json:"stream"`
 	Start  float64 `json:"start_us"`
@@ -221,7 +223,7 @@ func (g *graph) spans(start, end []float64) []Span {
 	for i := range g.tasks {
 		if s := g.tasks[i].span; s != nil {
 			b := *s
-			b.Rank, b.Start, b.End = g.tasks[i].rank, start[i], end[i]
+			b.Rank, b.Comm, b.Start, b.End = g.tasks[i].rank, g.tasks[i].class != compute, start[i], end[i]
 			out = append(out, b)
 		}
 	}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+)
+
+// explainFlags are what opt --explain adds.
+type explainFlags struct {
+	explain bool
+	machine string
+}
+
+func (o *explainFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&o.explain, "explain", false, "say what was resharded and why, what each strategy is predicted to take, and which was chosen (auto, unless --strategy says otherwise)")
+	f.StringVar(&o.machine, "machine", "cpu", "the `MACHINE` that auto and --explain predict for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
+	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(hocket.Machines(), cobra.ShellCompDirectiveDefault))
+}
+
+// check refuses flags that do not go together.
+func (o *explainFlags) check(c *cobra.Command, strategy string) error {
+	set := c.Flags().Changed
+	switch {
+	case set("machine") && !o.explain && strategy != "auto":
+		return usagef("--machine changes nothing here").helping("it says what --explain and --strategy auto predict for")
+	case o.explain && (set("print-after") || set("output")):
+		return usagef("--explain prints no program").helping("leave --print-after and -o out, or --explain")
+	}
+	if err := hocket.CheckMachine(o.machine); err != nil {
+		return usagef("--machine: %w", err)
+	}
+	return nil
+}
+
+// explain prints what lowering does to a program.
+func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
+	e, err := p.Explain(opts)
+	if err != nil {
+		return ofHocket(err)
+	}
+	a.out.Machine, a.out.Explain = e.Machine, e
+	fmt.Fprintf(a.text, "%s on %d %s%s, predicted for %s (%s)\n", e.Func, e.Ranks, plural(e.Ranks, "rank"), dimsText(p, e.Dims), e.Machine, e.Source)
+	showExplanation(a.text, e, a.columns)
+	return nil
+}
+
+// showExplanation prints an explanation for people.
+func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
+	showReshards(w, e)
+	for i := range e.Pairs {
+		showPair(w, &e.Pairs[i])
+	}
+	for _, n := range e.Alone {
+		fmt.Fprintf(w, "\nline %d: %s\n", n.Line, n.Text)
+	}
+	if e.Time == 0 {
+		fmt.Fprintf(w, "\nNo time is predicted: it orders streams itself and has too many ranks to be planned here.\n")
+		return
+	}
+	fmt.Fprintf(w, "\npredicted    %s", microseconds(e.Time))
+	if e.Sequential > 0 && e.Sequential != e.Time {
+		fmt.Fprintf(w, ", sequential %s (%+.0f %%)", microseconds(e.Sequential), 100*(e.Time/e.Sequential-1))
+	}
+	fmt.Fprint(w, "\n\n")
+	_ = e.WriteTimeline(w, columns) // w remembers the error
+	if e.Cut {
+		fmt.Fprintln(w, "The timeline ends early: the rest is more of the same.")
+	}
+}
+
+func showReshards(w io.Writer, e *hocket.Explanation) {
+	if len(e.Reshards) == 0 {
+		fmt.Fprint(w, "\nNothing is resharded.\n")
+		return
+	}
+	fmt.Fprint(w, "\nResharded (bytes that each rank receives):\n")
+	for _, r := range e.Reshards {
+		fmt.Fprintf(w, "  line %d: %%%s: %s → %s\n", r.Line, r.Value, r.From, r.To)
+		fmt.Fprintf(w, "    for %s: %s, %s, %s\n", cmp.Or(r.Why, "the text says so"), r.How, hocket.Bytes(r.Bytes), microseconds(r.Time))
+	}
+}
+
+func showPair(w io.Writer, p *hocket.PairReport) {
+	fmt.Fprintf(w, "\nline %d: %%%s: %s, %s\n", p.Line, p.Value, p.Pair, hocket.Bytes(p.Bytes))
+	found := false
+	for _, s := range p.Strategies {
+		mark := "  "
+		if s.Strategy == p.Chosen {
+			mark, found = "→ ", true
+		}
+		text := microseconds(s.Time)
+		if s.Refused != "" {
+			text = "does not apply: " + s.Refused
+		}
+		fmt.Fprintf(w, "  %s%-12s %s\n", mark, s.Strategy, text)
+	}
+	if !found {
+		fmt.Fprintf(w, "  → %s\n", p.Chosen)
+	}
+	if p.Why != "" {
+		fmt.Fprintf(w, "    %s\n", p.Why)
+	}
+}
+
+// microseconds writes a predicted time in three digits or so.
+func microseconds(us float64) string {
+	switch {
+	case us >= 1e4:
+		return fmt.Sprintf("%.1f ms", us/1e3)
+	case us >= 100:
+		return fmt.Sprintf("%.0f µs", us)
+	}
+	return fmt.Sprintf("%.1f µs", us)
+}

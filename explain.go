@@ -1,0 +1,29 @@
+package hocket
+
+import "hocket.example/hocket/internal/compile"
+
+// Explanation says what lowering made of a function for given dims: every
+// change of layout with its reason and bytes, every pair of communication and
+// GEMM with its strategies and their predicted times, the predicted timeline.
+type Explanation = compile.Explanation
+
+// PairReport is one pair of an Explanation.
+type PairReport = compile.PairReport
+
+// Explain lowers p for opts.Binding and explains the result, with predictions
+// for opts.Machine. It plans nothing that grows with the number of ranks,
+// unless the program is explicit already.
+func (p *Program) Explain(opts LowerOptions) (*Explanation, error) {
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine})
+	if err != nil {
+		return nil, err
+	}
+	return u.Explain(opts.Binding.ir())
+}
+
+// Machines lists the machines that LowerOptions.Machine names without a file.
+func Machines() []string { return compile.Machines() }
+
+// CheckMachine reports a LowerOptions.Machine that there is not, or a file that
+// describes none.
+func CheckMachine(name string) error { return compile.CheckMachine(name) }

@@ -1,0 +1,261 @@
+package compile
+
+import (
+	"strings"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/planner"
+	"hocket.example/hocket/internal/sim"
+	"hocket.example/hocket/ir"
+)
+
+// Explanation says what lowering made of a function for given dims, and how
+// long that is predicted to take. Bytes are what one rank receives, times are
+// in microseconds.
+type Explanation struct {
+	Func  string           `json:"func"`
+	Ranks int              `json:"ranks"`
+	Dims  map[string]int64 `json:"dims,omitempty"`
+	// Machine is the description that predictions are made with, Source where
+	// its numbers come from.
+	Machine string `json:"machine"`
+	Source  string `json:"source"`
+
+	Reshards []Reshard    `json:"reshards"`
+	Pairs    []PairReport `json:"pairs"`
+	// Alone lists the collectives that are no part of a pair, and why.
+	Alone []LineNote `json:"alone,omitempty"`
+
+	// Time is the predicted time of a run, Sequential that without overlap.
+	Time       float64 `json:"us"`
+	Sequential float64 `json:"sequential_us"`
+	// Timeline is the predicted run of one rank, which stands for all where
+	// all do the same.
+	Timeline []sim.Span `json:"timeline"`
+	// Cut says that the timeline was too long and ends early.
+	Cut bool `json:"timeline_cut,omitempty"`
+}
+
+// Reshard is one change of layout.
+type Reshard struct {
+	Line  int32  `json:"line"`
+	Value string `json:"value"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+	// Why is what needed it, How what does it.
+	Why   string  `json:"why"`
+	How   string  `json:"how"`
+	Bytes int64   `json:"bytes"`
+	Time  float64 `json:"us"`
+}
+
+// PairReport is one pair of communication and GEMM.
+type PairReport struct {
+	Line   int32  `json:"line"`
+	Value  string `json:"value"`
+	Pair   string `json:"pair"`
+	Bytes  int64  `json:"bytes"`
+	Chosen string `json:"chosen"`
+	// Why says why not what was asked for; mostly empty.
+	Why        string     `json:"why,omitempty"`
+	Strategies []Estimate `json:"strategies"`
+}
+
+// LineNote is a remark on a line of the source.
+type LineNote struct {
+	Line int32  `json:"line"`
+	Text string `json:"text"`
+}
+
+// maxSimulated bounds the ranks of explicit programs, which are planned to be
+// predicted.
+const maxSimulated = 64
+
+// Explain explains the function that b binds.
+func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
+	bound, err := u.Bind(b)
+	if err != nil {
+		return nil, err
+	}
+	m, err := u.machine()
+	if err != nil {
+		return nil, err
+	}
+	res, err := u.LoweredFor(b)
+	if err != nil {
+		return nil, err
+	}
+	flat, err := lower.Run(u.Source.Prog, lower.Options{StopAfter: "decompose"})
+	if err != nil {
+		return nil, err
+	}
+	x := &explainer{predictor: &predictor{bound: bound, machine: m}, flat: flat, reached: reached(u.Source.Prog, bound.Func)}
+	e := &Explanation{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Machine: m.Name, Source: m.Source,
+		Reshards: []Reshard{}, Pairs: []PairReport{}, Timeline: []sim.Span{}}
+	if err := x.pairs(e, res); err != nil {
+		return nil, err
+	}
+	x.reshards(e)
+	return e, x.times(e, u, b)
+}
+
+// explainer collects an explanation.
+type explainer struct {
+	*predictor
+	flat    *lower.Result // decomposed, not overlapped
+	reached map[string]bool
+	// chosen is the estimate of each overlapped pair's strategy, by function
+	// and value; inside are the statements that belong to one.
+	chosen map[site]Estimate
+	inside map[site]bool
+}
+
+// site is a value of a function.
+type site struct{ fn, value string }
+
+// reached returns the names of the functions that f calls, itself included.
+func reached(p *ir.Program, f *ir.Func) map[string]bool {
+	out := map[string]bool{}
+	var visit func(f *ir.Func)
+	visit = func(f *ir.Func) {
+		if f == nil || out[f.Name] {
+			return
+		}
+		out[f.Name] = true
+		f.Body.Walk(func(s *ir.Stmt) {
+			if s.Op == ir.OpCall {
+				visit(p.Func(s.Callee.Text))
+			}
+		})
+	}
+	visit(f)
+	return out
+}
+
+// pairs reports the pairs and remembers which statements they replace.
+func (x *explainer) pairs(e *Explanation, res *lower.Result) error {
+	x.chosen, x.inside = map[site]Estimate{}, map[site]bool{}
+	for i := range res.Choices {
+		c := &res.Choices[i]
+		if !x.reached[c.Pair.Func] {
+			continue
+		}
+		numbers, err := x.numbers(&c.Pair)
+		if err != nil {
+			return err
+		}
+		r := PairReport{Line: c.Pair.Pos.Line, Value: c.Pair.Value, Pair: c.Pair.String(), Bytes: numbers.Moved(), Chosen: c.Strategy.String(), Why: c.Why}
+		if r.Strategies, err = x.estimates(&c.Pair); err != nil {
+			return err
+		}
+		e.Pairs = append(e.Pairs, r)
+		if c.Strategy.Kind == lower.Sequential {
+			continue
+		}
+		est, err := x.estimate(&c.Pair, numbers, c.Strategy)
+		if err != nil {
+			return err
+		}
+		x.chosen[site{c.Pair.Func, c.Pair.Value}] = est
+		for _, o := range c.Pair.Ops {
+			x.inside[site{c.Pair.Func, o.Stmt.Results[0].Text}] = true
+		}
+	}
+	for _, n := range res.Alone {
+		e.Alone = append(e.Alone, LineNote{n.Pos.Line, n.Message})
+	}
+	return nil
+}
+
+// reshards reports the changes of layout in the functions reached.
+func (x *explainer) reshards(e *Explanation) {
+	why := map[site]string{}
+	for _, l := range x.flat.Log {
+		switch {
+		case !x.reached[l.Func]:
+		case l.Pass == "shard":
+			why[site{l.Func, l.Result}] = l.Why
+		default:
+			r := Reshard{Line: l.Pos.Line, Value: l.Value, From: l.From, To: l.To, How: l.Why, Why: why[site{l.Func, l.Value}]}
+			r.Bytes, r.Time = x.reshardCost(l.Func, l.Value)
+			e.Reshards = append(e.Reshards, r)
+		}
+	}
+}
+
+// reshardCost sums what the statements that make a value, called name or
+// name.1 and so on, move and take.
+func (x *explainer) reshardCost(fn, name string) (bytes int64, us float64) {
+	x.flat.Program.Func(fn).Body.Walk(func(s *ir.Stmt) {
+		if len(s.Results) != 1 || s.Op.Info().Class != ir.ClassCollective {
+			return
+		}
+		if r := s.Results[0].Text; r != name && !strings.HasPrefix(r, name+".") {
+			return
+		}
+		if n, err := x.moved(s, x.flat.Info); err == nil {
+			bytes, us = bytes+n, us+x.machine.CollectiveTime(s.Op, n)
+		}
+	})
+	return bytes, us
+}
+
+// times predicts the run: of values statement by statement, of an explicit
+// program by its plan.
+func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
+	plain := &outline{explainer: x}
+	if plain.fn(x.flat.Program.Func(e.Func)); plain.explicit {
+		return x.simulate(e, u, b)
+	}
+	o := &outline{explainer: x, overlapped: true}
+	o.fn(x.flat.Program.Func(e.Func))
+	e.Sequential, e.Time, e.Timeline, e.Cut = plain.now, o.now, append(e.Timeline, o.spans...), o.cut
+	return nil
+}
+
+// simulate plans and simulates the lowered program, where it is small enough.
+func (x *explainer) simulate(e *Explanation, u *Unit, b ir.Binding) error {
+	if e.Ranks > maxSimulated {
+		return nil
+	}
+	p, err := u.Plan(b)
+	if err != nil {
+		return err
+	}
+	t, err := sim.Plan(p, x.machine)
+	if err != nil {
+		return err
+	}
+	e.Time, e.Sequential = t.Time, t.Time
+	for _, s := range t.Spans {
+		if s.Rank == 0 && len(e.Timeline) < maxSpans {
+			e.Timeline = append(e.Timeline, s)
+		}
+	}
+	if bound, err := u.Bind(b); err == nil && bound.Func.Refines.Text != "" {
+		e.Sequential = x.reference(u, b)
+	}
+	return nil
+}
+
+// reference returns the predicted time of the function that is refined.
+func (x *explainer) reference(u *Unit, b ir.Binding) float64 {
+	bound, err := u.Reference(b)
+	if err != nil {
+		return 0
+	}
+	ref := ir.Binding{Func: bound.Func.Name, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines}
+	low, ds := ir.Bind(x.flat.Info, ref)
+	if ds.HasErrors() {
+		return 0
+	}
+	p, ds := planner.Plan(low, planner.Options{})
+	if ds.HasErrors() {
+		return 0
+	}
+	t, err := sim.Plan(p, x.machine)
+	if err != nil {
+		return 0
+	}
+	return t.Time
+}

@@ -1,0 +1,170 @@
+package compile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/sim"
+	"hocket.example/hocket/ir"
+)
+
+// TestExplainedBytes: what the reshards are said to bring a rank is what the
+// collectives of the sequential plan bring it.
+func TestExplainedBytes(t *testing.T) {
+	for _, g := range [][2]int64{{1, 1}, {2, 2}, {1, 4}, {4, 2}} {
+		for name, body := range layers {
+			u, err := Build(check(t, fmt.Sprintf("mesh dp[%d] tp[%d]\nfunc f%s\n", g[0], g[1], body)), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := ir.Binding{Dims: map[string]int64{"T": 24, "K": 16, "N": 32}}
+			e, err := u.Explain(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := int64(0)
+			for _, r := range e.Reshards {
+				if got += r.Bytes; r.Why == "" || r.How == "" || r.Line == 0 {
+					t.Errorf("%s: a reshard without a reason: %+v", name, r)
+				}
+			}
+			p, err := u.Plan(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := movedTo(p, 0); got != want {
+				t.Errorf("%s on %v: %d bytes are explained, %d are moved", name, g, got, want)
+			}
+		}
+	}
+}
+
+func movedTo(p *plan.Plan, rank int32) int64 {
+	n := int64(0)
+	for i := range p.Cmds {
+		if c := &p.Cmds[i]; c.Kind == plan.Collective && c.Rank == rank {
+			n += p.Colls[c.Coll].Moved(int(c.Part))
+		}
+	}
+	return n
+}
+
+// TestExplainedTimes: an explanation's time is the simulated plan's, for every
+// strategy, and its timeline fills it.
+func TestExplainedTimes(t *testing.T) {
+	b := ir.Binding{Func: "mlp", Dims: map[string]int64{"T": 4096, "H": 4096, "F": 16384}}
+	for _, st := range []string{"sequential", "chunked(3)", "exchange", Auto} {
+		u, err := Build(check(t, tensorParallel), Options{Strategy: st, Machine: "h200x4"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := u.Explain(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := u.Plan(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := u.machine()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tl, err := sim.Plan(p, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(tl.Time-e.Time) > 0.05*e.Time {
+			t.Errorf("%s: explained %.0f µs, the plan takes %.0f", st, e.Time, tl.Time)
+		}
+		if last := e.Timeline[len(e.Timeline)-1]; math.Abs(last.End-e.Time) > 0.02*e.Time {
+			t.Errorf("%s: the timeline ends at %.0f of %.0f µs", st, last.End, e.Time)
+		}
+		if st == "sequential" != (e.Time == e.Sequential) {
+			t.Errorf("%s: %.0f µs, sequential %.0f", st, e.Time, e.Sequential)
+		}
+		var text bytes.Buffer
+		if err := e.WriteTimeline(&text, 80); err != nil || !strings.Contains(text.String(), "L linear") {
+			t.Errorf("%v: %s", err, &text)
+		}
+		if _, err := json.Marshal(e); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestExplainManyRanks: nothing of an explanation grows with the ranks.
+func TestExplainManyRanks(t *testing.T) {
+	u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: "h200x4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := u.Explain(ir.Binding{Func: "mlp", Ranks: 1024, Dims: map[string]int64{"T": 65536, "H": 8192, "F": 28672}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Ranks != 1024 || e.Time <= 0 || e.Time > e.Sequential || len(e.Pairs) != 2 || len(e.Pairs[0].Strategies) != len(candidates) {
+		t.Errorf("%+v", e)
+	}
+}
+
+// TestExplainCalls counts what is called as often as it is called.
+func TestExplainCalls(t *testing.T) {
+	source := tensorParallel + `func two(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T/tp, H] {
+  %y = call mlp %x, %w1, %w2
+  %z = call mlp %y, %w1, %w2
+  return %z
+}
+`
+	u, err := Build(check(t, source), Options{Strategy: "exchange", Machine: "h200x4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dims := map[string]int64{"T": 4096, "H": 4096, "F": 16384}
+	one, err := u.Explain(ir.Binding{Func: "mlp", Dims: dims})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := u.Explain(ir.Binding{Func: "two", Dims: dims})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(two.Time-2*one.Time) > 1 || math.Abs(two.Sequential-2*one.Sequential) > 1 || len(two.Pairs) != len(one.Pairs) {
+		t.Errorf("one layer %.0f of %.0f µs, two %.0f of %.0f", one.Time, one.Sequential, two.Time, two.Sequential)
+	}
+}
+
+// TestExplainExplicit predicts programs that order streams themselves by their plans.
+func TestExplainExplicit(t *testing.T) {
+	const source = `mesh tp[2]
+func f(%x: f32[1024, 1024], %w: f32[1024, 1024]) -> f32[1024, 1024] {
+  %y = linear %x, %w
+  return %y
+}
+func g(%x: f32[1024, 1024], %w: f32[1024, 1024]) -> f32[1024, 1024] refines f {
+  %y = alloc f32[1024, 1024]
+  for %i in 0..2 stream(2) {
+    %xi = chunk %x, axis=0, %i of 2
+    %yi = chunk %y, axis=0, %i of 2
+    linear %xi, %w into %yi
+  }
+  return %y
+}
+`
+	u, err := Build(check(t, source), Options{Machine: "h200x4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := u.Explain(ir.Binding{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Time <= 0 || e.Sequential <= 0 || e.Time == e.Sequential || len(e.Timeline) != 2 {
+		t.Errorf("%+v", e)
+	}
+}

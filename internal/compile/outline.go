@@ -1,0 +1,201 @@
+package compile
+
+import (
+	"hocket.example/hocket/internal/sim"
+	"hocket.example/hocket/ir"
+)
+
+// maxSpans bounds a timeline.
+const maxSpans = 4096
+
+// outline adds up what one rank does, statement by statement, for any number
+// of ranks: nothing is unrolled but loops and calls.
+type outline struct {
+	*explainer
+	// overlapped takes the chosen strategies' predictions for their pairs.
+	overlapped bool
+	now        float64
+	spans      []sim.Span
+	cut        bool
+	// explicit: the program orders streams itself, and order of text is not
+	// order of time.
+	explicit bool
+}
+
+func (o *outline) fn(f *ir.Func) {
+	if f != nil {
+		o.block(f.Name, f.Body)
+	}
+}
+
+func (o *outline) block(fn string, b *ir.Block) {
+	if b == nil {
+		return
+	}
+	for _, s := range b.Stmts {
+		o.stmt(fn, s)
+	}
+}
+
+func (o *outline) stmt(fn string, s *ir.Stmt) {
+	switch s.Op {
+	case ir.OpCall:
+		o.fn(o.flat.Program.Func(s.Callee.Text))
+	case ir.OpFor:
+		if s.Streams > 0 {
+			o.explicit = true
+			return
+		}
+		o.loop(fn, s)
+	case ir.OpIf:
+		o.branch(fn, s)
+	case ir.OpOn, ir.OpPut, ir.OpGet, ir.OpSignal, ir.OpWait, ir.OpRecord:
+		o.explicit = true
+	case ir.OpGroup:
+		o.block(fn, s.Body)
+	default:
+		o.op(fn, s)
+	}
+}
+
+// loop repeats the body as often as the bounds say; not at all where they
+// depend on what is not known here.
+func (o *outline) loop(fn string, s *ir.Stmt) {
+	env := o.bound.Env(0, nil)
+	lo, err1 := s.Exprs[0].Eval(env)
+	hi, err2 := s.Exprs[1].Eval(env)
+	if err1 != nil || err2 != nil {
+		o.explicit = true
+		return
+	}
+	for i := lo; i < hi && !o.explicit; i++ {
+		before := o.now
+		o.block(fn, s.Body)
+		if o.cut { // the rounds take alike
+			o.now += float64(hi-i-1) * (o.now - before)
+			return
+		}
+	}
+}
+
+// branch takes the one that rank 0 takes.
+func (o *outline) branch(fn string, s *ir.Stmt) {
+	env := o.bound.Env(0, nil)
+	a, err1 := s.Exprs[0].Eval(env)
+	b, err2 := s.Exprs[1].Eval(env)
+	switch {
+	case err1 != nil || err2 != nil:
+		o.explicit = true
+	case s.Cmp.Holds(a, b):
+		o.block(fn, s.Body)
+	default:
+		o.block(fn, s.Else)
+	}
+}
+
+// op adds one operation, or the pair whose collective it is.
+func (o *outline) op(fn string, s *ir.Stmt) {
+	if len(s.Results) == 1 && o.overlapped {
+		at := site{fn, s.Results[0].Text}
+		if o.inside[at] {
+			return
+		}
+		if e, ok := o.chosen[at]; ok {
+			o.add(e.spans, e.Time)
+			return
+		}
+	}
+	us := o.cost(s)
+	if us == 0 {
+		return
+	}
+	o.add([]sim.Span{{Name: s.Op.String(), Comm: communicates(s), Stream: "main", End: us}}, us)
+}
+
+// communicates reports whether s moves data between ranks, or waits for them.
+func communicates(s *ir.Stmt) bool {
+	c := s.Op.Info().Class
+	return c == ir.ClassCollective || c == ir.ClassTransfer || c == ir.ClassOrder
+}
+
+func (o *outline) add(spans []sim.Span, us float64) {
+	for _, s := range spans {
+		if len(o.spans) == maxSpans {
+			o.cut = true
+			break
+		}
+		s.Start, s.End = s.Start+o.now, s.End+o.now
+		o.spans = append(o.spans, s)
+	}
+	o.now += us
+}
+
+// cost is what a statement takes alone; 0 for what is no operation.
+func (x *explainer) cost(s *ir.Stmt) float64 {
+	info := x.flat.Info
+	switch s.Op.Info().Class {
+	case ir.ClassCollective:
+		n, err := x.moved(s, info)
+		if err != nil {
+			return x.machine.Launch
+		}
+		return x.machine.CollectiveTime(s.Op, n)
+	case ir.ClassTransfer:
+		n, err := x.bytes(info.Operands[s][0].Type)
+		if err != nil {
+			return x.machine.Launch
+		}
+		return x.machine.CopyTime(n)
+	case ir.ClassTensor:
+		return x.tensorCost(s, info)
+	}
+	if s.Op == ir.OpBarrier {
+		return x.machine.Barrier
+	}
+	return 0
+}
+
+func (x *explainer) tensorCost(s *ir.Stmt, info *ir.Info) float64 {
+	var in []*ir.Type
+	for _, a := range info.Operands[s] {
+		in = append(in, a.Type)
+	}
+	out := info.Into[s]
+	if out == nil {
+		out = info.Results[s][0]
+	}
+	op, err := x.op(s, in, out.Type)
+	if err != nil {
+		return x.machine.Launch
+	}
+	switch s.Op {
+	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
+		return x.machine.ReduceTime(op.Bytes)
+	}
+	return op.Time(x.machine)
+}
+
+// moved returns the bytes that a rank receives at the least in a collective.
+func (x *explainer) moved(s *ir.Stmt, info *ir.Info) (int64, error) {
+	n := int64(1)
+	for _, a := range s.Over() {
+		size, _ := x.bound.AxisSize(a)
+		n *= max(size, 1)
+	}
+	in, err := x.bytes(info.Operands[s][0].Type)
+	if err != nil {
+		return 0, err
+	}
+	switch s.Op {
+	case ir.OpAllReduce:
+		return 2 * in / n * (n - 1), nil
+	case ir.OpAllGather:
+		return in * (n - 1), nil
+	case ir.OpReduceScatter, ir.OpAllToAll:
+		return in / n * (n - 1), nil
+	}
+	if n == 1 {
+		return 0, nil
+	}
+	return in, nil
+}

@@ -1,0 +1,24 @@
+package compile
+
+import (
+	"io"
+	"strings"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// WriteTimeline draws the predicted run of one rank, width columns wide.
+func (e *Explanation) WriteTimeline(w io.Writer, width int) error {
+	t := &trace.Trace{Ranks: 1}
+	for i, s := range e.Timeline {
+		name, _, _ := strings.Cut(s.Name, " ")
+		class := trace.Compute
+		if s.Comm {
+			class = trace.Comm
+		}
+		t.Events = append(t.Events, trace.Event{Stream: s.Stream, ID: int64(i), Name: name, Detail: s.Name, Class: class,
+			Start: int64(s.Start * 1e3), End: int64(s.End * 1e3), Group: trace.NoGroup})
+	}
+	t.Sort()
+	return t.Timeline(w, width)
+}
