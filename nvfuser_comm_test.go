@@ -26,13 +26,8 @@ func comm(fields, a, b string) string {
 
 func on(devices string) string { return "] (DeviceMesh{" + devices + "})" }
 
-// whole is T0 with one index of its first axis, or all of it.
+// whole is all of T0.
 func whole(in map[string]tens) tens { return in["T0"] }
-
-func row(t tens, i int64) tens {
-	n := int64(len(t.v)) / t.shape[0]
-	return tens{t.shape[1:], t.v[i*n : (i+1)*n]}
-}
 
 var inlineDumps = []inlineDump{
 	{"allgather", comm("type=Allgather, team=(0 2 3)", "ideviceIdx.x0{3}, iS1{4}"+on("0 2 3"), "iS2{3}, iS3{4}"+on("0 2 3")), whole},

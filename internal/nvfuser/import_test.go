@@ -1,0 +1,427 @@
+package nvfuser
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/ir"
+)
+
+// program imports a dump and checks what comes of it.
+func program(t *testing.T, src string, defines ...string) *ir.Program {
+	t.Helper()
+	given := map[string]string{}
+	for _, d := range defines {
+		name, value, _ := strings.Cut(d, "=")
+		given[name] = value
+	}
+	p, rest, ds := Import("d.txt", src, given)
+	if len(ds) > 0 || len(rest) > 0 {
+		t.Fatalf("%s\nleft: %v\n%s", ds, rest, src)
+	}
+	if _, ds := ir.Check(p); len(ds) > 0 {
+		t.Fatalf("%s\n%s", ds, p)
+	}
+	return p
+}
+
+// refused demands that the first thing wrong with a dump is said like this.
+func refused(t *testing.T, src, place, want string) {
+	t.Helper()
+	p, _, ds := Import("d.txt", src, nil)
+	if len(ds) == 0 {
+		if _, ds = ir.Check(p); len(ds) == 0 {
+			t.Fatalf("%q is read:\n%s\n%s", want, src, p)
+		}
+	}
+	if got := ds[0].Error(); !strings.HasPrefix(got, "d.txt:"+place) || !strings.Contains(got, want) {
+		t.Errorf("want %s: %s\ngot:\n%s", place, want, ds)
+	}
+}
+
+// container wraps statements, whose tensors are without a mesh: T0 is read and
+// T1 written, both [i0, 4].
+func container(body string) string {
+	return "%HostIrContainer { (T0_g_float[iS0{i0}, iS1{4}]) -> (T1_g_float[iS2{i0}, iS3{4}]) :\n" + body + "} // %HostIrContainer\n"
+}
+
+const (
+	t0     = "T0_g_float[iS0{i0}, iS1{4}]"
+	t1     = "T1_g_float[iS2{i0}, iS3{4}]"
+	copyT1 = "  " + t1 + "\n     = Set( " + t0 + ", cache_op=Streaming )\n"
+)
+
+func contains(t *testing.T, p *ir.Program, parts ...string) {
+	t.Helper()
+	text := p.String()
+	for _, want := range parts {
+		if !strings.Contains(text, want) {
+			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+}
+
+// (a) A captured stream is known by name, and in early dumps the name is a
+// number: it is not the stream with that index.
+func TestCapturedStreamIsNoIndex(t *testing.T) {
+	p := program(t, container(`  GetCurrentStream into Stream 0
+  FOR i9 in iS0{i0}:
+    SetCurrentStream to Stream ( i9 % numberOfStreams )
+    Synchronize Stream 0
+    T2_l_float[iS4{4}] = HirAliasSelect( `+t0+`, axis = iS0{i0}, index = i9 )
+    T3_l_float[iS5{4}] = HirAliasSelect( `+t1+`, axis = iS2{i0}, index = i9 )
+    T3_l_float[iS5{4}] = Set( T2_l_float[iS4{4}] )
+    SetCurrentStream to Stream 0
+    Synchronize Stream ( i9 % numberOfStreams )
+`))
+	contains(t, p, "on %worker[%i9 mod numberOfStreams] {  // line 4\n      wait main", "\n    wait %worker[%i9 mod numberOfStreams]")
+	// Without a GetCurrentStream it is an index, and so is a number beside an address.
+	for _, capture := range []string{"", "  Stream 0x7f = GetCurrentStream()\n"} {
+		p = program(t, container(capture+"  SetCurrentStream to Stream 2\n"+copyT1))
+		contains(t, p, "%worker = stream[3]", "on %worker[2] {")
+	}
+}
+
+// Both generations print the same program.
+func TestGenerations(t *testing.T) {
+	old := container(`  GetCurrentStream into Stream 0
+  FOR i9 from 0 to 3:
+    SetCurrentStream to Stream i9
+    Synchronize Stream 0
+  SetCurrentStream to Stream 0
+` + copyT1 + `  FOR i9 from 0 to 3:
+    Synchronize Stream i9
+`)
+	replace := strings.NewReplacer("GetCurrentStream into Stream 0", "Stream 0x1f = GetCurrentStream()", "SetCurrentStream to Stream 0", "SetCurrentStream(Stream 0x1f)",
+		"SetCurrentStream to Stream i9", "SetCurrentStream(Stream i9)", "Synchronize Stream 0", "Synchronize(Stream 0x1f)", "Synchronize Stream i9", "Synchronize(Stream i9)")
+	a, b := program(t, old).String(), program(t, replace.Replace(old)).String()
+	if a != b {
+		t.Errorf("%s\n%s", a, b)
+	}
+	contains(t, program(t, old), "stream[3]", "wait %worker[%i9]")
+}
+
+// (b) ALLOCATE of a tensor that a select bound does nothing: writes reach what
+// was selected from.
+func TestAllocateOfBoundTensor(t *testing.T) {
+	p := program(t, container(`  FOR i9 in iS0{i0}:
+    T3_g_float[iS5{4}] = HirAliasSelect( `+t1+`, axis = iS2{i0}, index = i9 )
+    T3_g_float[iS5{4}] = ALLOCATE(buffer=T3_g_float[iS5{4}], mem_type=global, size=4, zero_init=true, resets_to_zero=false)
+    T2_l_float[iS4{4}] = select( `+t0+`, axis = iS0{i0}, index = i9 )
+    T3_g_float[iS5{4}] = Set( T2_l_float[iS4{4}] )
+`))
+	contains(t, p, "%T3 = select %T1, axis=0", "copy %T2 into %T3")
+	if n := strings.Count(p.String(), "alloc"); n != 1 {
+		t.Errorf("%d allocs, want that of the output only:\n%s", n, p)
+	}
+}
+
+// (c) numberOfStreams is a dim, 4 by default.
+func TestNumberOfStreams(t *testing.T) {
+	p := program(t, container("  SetCurrentStream to Stream ( 7 % numberOfStreams )\n"+copyT1))
+	contains(t, p, "dim numberOfStreams = 4", "stream[numberOfStreams]", "on %worker[7 mod numberOfStreams]")
+	_, rest, ds := Import("d.txt", p.Source, map[string]string{"numberOfStreams": "2"})
+	if rest["numberOfStreams"] != "2" || len(ds) > 0 {
+		t.Errorf("numberOfStreams is for who binds the program, not taken: %v %v", rest, ds)
+	}
+}
+
+// (d) rank and deviceIdx.x are the device.
+func TestRankAsValue(t *testing.T) {
+	for _, name := range []string{"rank", "deviceIdx.x"} {
+		p := program(t, container("  IF Manual ( "+name+" == 0 ):\n  "+strings.ReplaceAll(copyT1, "\n", "\n  ")+"\n  ELSE:\n  "+strings.ReplaceAll(copyT1, "\n", "\n  ")+"\n"))
+		contains(t, p, "if rank(world) == 0 {", "} else {")
+	}
+}
+
+// (e) Ranks outside a mesh skip its statements.
+func TestMeshesThatSkipRanks(t *testing.T) {
+	for mesh, test := range map[string]string{
+		"0 2 3": "if rank(world) != 1 {", "2": "if rank(world) == 2 {", "1 2 3": "if rank(world) != 0 {", "2 3": "if rank(world) >= 2 {",
+		"1 2 5 6": "if min(max(0, max(1 - rank(world), rank(world) - 2)), max(0, max(5 - rank(world), rank(world) - 6))) == 0 {",
+	} {
+		m := " (DeviceMesh{" + mesh + "})"
+		p := program(t, "%HostIrContainer { (T0_g_float[iS0{4}]"+m+") -> (T1_g_float[iS1{4}]"+m+") :\n  T1_g_float[iS1{4}]"+m+" = Set( T0_g_float[iS0{4}]"+m+" )\n}\n")
+		contains(t, p, test, "= {"+mesh+"}")
+	}
+	for _, ranks := range []rankSet{{0, 1}, {0, 1, 2}} { // a prefix is told by its last
+		s := (&translator{world: 9}).membership(ranks, ir.Pos{})
+		if s.Cmp != ir.LE || s.Exprs[1].Val != ranks[len(ranks)-1] {
+			t.Errorf("%v: %s", ranks, s)
+		}
+	}
+}
+
+// TestMembership compares the test with the set, for all sets of seven ranks.
+func TestMembership(t *testing.T) {
+	const world = 7
+	for bits := 1; bits < 1<<world; bits++ {
+		var set rankSet
+		for r := range int64(world) {
+			if bits>>r&1 == 1 {
+				set = append(set, r)
+			}
+		}
+		s := (&translator{world: world}).membership(set, ir.Pos{})
+		for r := range int64(world) {
+			left, err := s.Exprs[0].Eval(env{rank: r})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := s.Cmp.Holds(left, s.Exprs[1].Val), bits>>r&1 == 1; got != want {
+				t.Fatalf("%v: rank %d: %s says %v", set, r, s, got)
+			}
+		}
+	}
+}
+
+// env evaluates expressions on one rank, with i = 7, j = -7 as dims.
+type env struct{ rank int64 }
+
+func (e env) Dim(name string) (int64, bool) {
+	v, ok := map[string]int64{"i": 7, "j": -7, "k": 3}[name]
+	return v, ok
+}
+func (e env) Rank(string) (int64, bool)        { return e.rank, true }
+func (e env) Size(string) (int64, bool)        { return 0, false }
+func (e env) Var(string) (int64, bool)         { return 0, false }
+func (e env) Extent(string, int) (int64, bool) { return 0, false }
+
+// (f) where, fmax and their like, as in the extents of slices; % and / round
+// towards zero as in C.
+func TestIndexArithmetic(t *testing.T) {
+	for text, want := range map[string]int64{
+		"where(( i < 0 ), ( i + k ), i)": 7, "where(j < 0, j + k, j)": -4, "fmax(i, k)": 7, "fmin(i, k)": 3, "max(1, 2)": 2, "min(1, 2)": 1,
+		"( -( fmax(0, i) ) ) + k": -4, "abs(j)": 7, "ceilDiv(i, 3)": 3, "neg(k)": -3, "-k": -3,
+		"i / k": 2, "j / k": -2, "i % k": 1, "j % k": -1, "(j % k) + k": 2, "( 8 + j ) % k": 1,
+		"i == 7": 1, "i != 7": 0, "i < 7": 0, "i <= 7": 1, "i > 7": 0, "i >= 7": 1, "j < k": 1, "k < j": 0,
+		"i == 7 && k == 3": 1, "i == 7 && k": 1, "i != 7 || k != 3": 0, "!k": 0, "!(i == k)": 1, "1 + 2 * 3": 7, "10 - 2 - 3": 5, "7 % 4 * 2": 6,
+		"rank + 1": 3, "deviceIdx.x": 2,
+	} {
+		s, ds := parseDefine("x", text)
+		if len(ds) > 0 {
+			t.Errorf("%s: %s", text, ds)
+			continue
+		}
+		tr := newTranslator(&reader{prog: &ir.Program{}}, &dump{}, nil)
+		for _, name := range []string{"i", "j", "k"} {
+			tr.symbols[name] = &ir.Dim{}
+		}
+		delete(tr.symbols, "j") // its range is not known: it may be negative
+		tr.loops = []*loop{{name: "j", lo: &scalar{op: "neg", args: []*scalar{{val: 9}}}, hi: &scalar{val: 9}}}
+		tr.world = 4
+		e := asDims(tr.expr(s))
+		if got, err := e.Eval(env{rank: 2}); err != nil || got != want {
+			t.Errorf("%s is %d (%v), want %d: %s", text, got, err, want, e)
+		}
+	}
+}
+
+// asDims makes dims of loop variables, which env gives values.
+func asDims(e *ir.Expr) *ir.Expr {
+	out := *e
+	if e.Kind == ir.ExprVar {
+		out.Kind = ir.ExprName
+	}
+	out.Args = nil
+	for _, a := range e.Args {
+		out.Args = append(out.Args, asDims(a))
+	}
+	return &out
+}
+
+func TestWhereInExtents(t *testing.T) {
+	rows := "( fmax(0, ( where(( i0 < 3 ), ( i0 + 1 ), 3) )) )"
+	p := program(t, "%HostIrContainer { (T0_g_float[iS0{i0}], T2_g_float[iS4{"+rows+"}]) -> (T1_g_float[iS1{"+rows+"}]) :\n  T1_g_float[iS1{"+rows+"}] = Set( T2_g_float[iS4{"+rows+"}] )\n}\n")
+	for i0, want := range map[int64]int64{0: 1, 2: 3, 3: 3, 9: 3} {
+		got, err := p.Funcs[0].Results[0].Dims[0].Extent.Eval(oneDim(i0))
+		if err != nil || got != want {
+			t.Errorf("i0=%d: %d rows (%v), want %d", i0, got, err, want)
+		}
+	}
+}
+
+type oneDim int64
+
+func (e oneDim) Dim(string) (int64, bool)         { return int64(e), true }
+func (e oneDim) Rank(string) (int64, bool)        { return 0, false }
+func (e oneDim) Size(string) (int64, bool)        { return 0, false }
+func (e oneDim) Var(string) (int64, bool)         { return 0, false }
+func (e oneDim) Extent(string, int) (int64, bool) { return 0, false }
+
+// (g) No dtype is f32; broken lines are joined.
+func TestDTypes(t *testing.T) {
+	for printed, want := range map[string]string{"T0_g": "f32", "T0_l_float": "f32", "T0_g___bfloat": "bf16", "T0_s___half": "f16", "T0_g_double": "f64", "T0_g_int64_t": "i64", "T0_g_int": "i32"} {
+		other := "T1" + printed[2:]
+		p := program(t, "%HostIrContainer { ("+printed+"[ iS0{4} ]) -> ("+other+"[ iS1{4} ]) :\n  "+other+"[ iS1{4} ]\n     = Set( "+printed+"[ iS0{4} ] )\n}\n")
+		contains(t, p, "%T0: "+want+"[4]")
+	}
+	refused(t, "%HostIrContainer { (T0_g_bool[iS0{4}]) -> (T0_g_bool[iS0{4}]) :\n}\n", "1:", "elements of type bool")
+}
+
+// TestBrokenLines breaks a dump at every column of every line, as a terminal
+// does: the program stays the same.
+func TestBrokenLines(t *testing.T) {
+	src := container("  GetCurrentStream into Stream 0\n  T2_g_float[iS4{i0}, iS5{4}] = ALLOCATE(buffer=T2_g_float[iS4{i0}, iS5{4}], mem_type=global, size=( i0 * 4 ), zero_init=true, resets_to_zero=false)\n" +
+		"  T2_g_float[iS4{i0}, iS5{4}]\n     = Set( " + t0 + ", cache_op=Streaming )\n  " + t1 + "\n     = add( T2_g_float[iS4{i0}, iS5{4}],\n            " + t0 + " )\n")
+	want := program(t, src).String()
+	lines := strings.Split(src, "\n")
+	for i := 1; i < 6; i++ {
+		first := len(lines[i]) - len(strings.TrimLeft(lines[i], " ")) + 1
+		for at := first; at < len(lines[i]); at++ {
+			broken := strings.Join(lines[:i], "\n") + "\n" + lines[i][:at] + "\n" + lines[i][at:] + "\n" + strings.Join(lines[i+1:], "\n")
+			p, _, ds := Import("d.txt", broken, nil)
+			if len(ds) > 0 {
+				t.Errorf("broken before %q: %s", lines[i][at:], ds)
+				continue
+			}
+			if got := p.String(); withoutLines(got) != withoutLines(want) {
+				t.Errorf("broken before %q:\n%s", lines[i][at:], got)
+			}
+		}
+	}
+}
+
+// withoutLines cuts comments, whose line numbers breaking changes.
+func withoutLines(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		code, _, _ := strings.Cut(line, "//")
+		b.WriteString(strings.TrimRight(code, " \n") + "\n")
+	}
+	return b.String()
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ src, place, want string }{
+		{container(copyT1 + "  Frobnicate Stream 0\n"), "4:3:", `no statement begins with "Frobnicate"`},
+		{container(copyT1 + "  SetCurrentStream to Strem 0\n"), "4:23:", `"Stream" should stand here, not "Strem"`},
+		{container(copyT1 + "  T9_g_float[iS9{4}] = frob( " + t0 + " )\n"), "4:24:", "the operation frob is not known"},
+		{container(copyT1 + "  LaunchKernel(\n    Group ID: 0,\n  )\n"), "4:", "a kernel whose text is not in the dump"},
+		{container("  " + t1 + " = Set( T5_g_float[iS9{i0}, iS10{4}] )\n"), "2:", "T5 is read and never written"},
+		{container(""), "1:", "the output T1 is never written"},
+		{container("  " + t1 + " = ALLOCATE(buffer=" + t1 + ", mem_type=global, size=4)\n"), "1:", "the output T1 is never written"},
+		{container(copyT1 + "  T1_g_float[iS2{i0}, iS3{5}] = Set( " + t0 + " )\n"), "4:3:", "T1 has other axes here than elsewhere"},
+		{container("  T2_g_float[iS4{i0}, iS5{5}] = Set( " + t0 + " )\n" + copyT1), "2:", "does not fit f32[i0, 5]"},
+		{container(copyT1 + "  T2_g_float[iS4{3}, iS5{5}] = ALLOCATE(buffer=T2_g_float[iS4{3}, iS5{5}], mem_type=global, size=16)\n"), "4:", "has 16 elements, and its axes make 15"},
+		{container(copyT1 + "  FOR i0 from 0 to 3:\n    Synchronize Stream 1\n"), "4:", "the name of something else"},
+		{container("  FOR i9 from 0 to 3:\n    Synchronize Stream 1\n     Synchronize Stream 2\n" + copyT1), "4:6:", "this line is indented by 5"},
+		{container("  FOR i9 from 0 to 3:\n    " + t1 + " = Set( " + t0 + " )\n    SetCurrentStream to Stream i9\n"), "3:5:", "the current stream here depends on the iteration"},
+		{container("  FOR i9 from 0 to 3:\n    SetCurrentStream to Stream i9\n" + copyT1), "4:3:", "which stream is current here depends on the iteration"},
+		{container("  IF Manual ( rank == 0 ):\n    SetCurrentStream to Stream 1\n" + copyT1), "4:3:", "depends on the iteration"},
+		{container("  SetCurrentStream to Stream 0x7\n  Stream 0x7 = GetCurrentStream()\n" + copyT1), "2:", "captured by GetCurrentStream, but not before this"},
+		{container("  SetCurrentStream to Stream ( i0 * 2 )\n" + copyT1), "2:", "how many streams there are"},
+		{container("  Wait Communication 3\n" + copyT1), "2:3:", "waited for and was not posted"},
+		{container("  PostOnStream (HostUnit3, Inputs:{}, Outputs:{})\n" + copyT1), "2:", "HostUnit3 is not printed"},
+		{container(copyT1)[:60] + "\n", "1:", "should stand here"},
+		{strings.TrimSuffix(container(copyT1), "} // %HostIrContainer\n"), "2:", "the dump ends without"},
+		{container(copyT1) + container(copyT1), "5:1:", "a second dump begins here"},
+		{container(copyT1) + "Index definitions:\n  i9 = i8;\n  i9 = i7;\n", "7:", "defined twice"},
+		{container("  FOR i7 from 0 to i9:\n    Synchronize Stream 1\n"+copyT1) + "Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "is defined by itself"},
+		{"%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) -> (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) :\n}\n", "1:", "3 long and its mesh has 2 devices"},
+		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{{0 1}{2 3}})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:", "mesh of more than one dimension"},
+		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 0})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:", "listed twice"},
+	} {
+		refused(t, c.src, c.place, c.want)
+	}
+}
+
+// TestKernels computes with the operations of HostUnits.
+func TestKernels(t *testing.T) {
+	p := program(t, `%HostIrContainer { (T0_g_float[iS0{2}, iS1{3}, iS2{5}]) -> (T9_g_float[iS3{3}, iS4{2}]) :
+  PostOnStream (HostUnit1, Inputs:{T0_g_float[iS0{2}, iS1{3}, iS2{5}], }, Outputs:{T9_g_float[iS3{3}, iS4{2}], })
+
+HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{3}, iS2{5}], } -> Outputs={T4_g_float[iS13{3}, iS12{2}], }
+%kernel {
+T1_l_float[iS6{2}, iS7{3}, iS8{5}]
+   = T0_g_float[iS0{2}, iS1{3}, iS2{5}]
+   * double(0.5);
+T2_l_float[iS9{2}, iS10{3}, rS11{5}]
+   = reduction( T1_l_float[iS6{2}, iS7{3}, iS8{5}], op = add, initial value = float(0), allreduce = false )
+T3_l_float[iS14{2}, iS15{3}]
+   = relu(T2_l_float[iS9{2}, iS10{3}, rS11{5}]);
+T4_g_float[iS13{3}, iS12{2}]
+   = Set.Permute( T3_l_float[iS14{2}, iS15{3}], cache_op=Streaming )
+} // %kernel
+} // %HostIrContainer
+`)
+	contains(t, p, "scale %T0_l into %T1, by=0.5", "sum %T1 into %T2, axis=2", "relu %T2 into %T3", "transpose %T3, perm=(1, 0)", "into %T9")
+}
+
+// TestPermutations: the result's axes are numbered in the operand's order.
+func TestPermutations(t *testing.T) {
+	for printed, want := range map[string]string{
+		"iS10{2}, iS11{3}, iS12{5}": "", "iS12{5}, iS10{2}, iS11{3}": "perm=(2, 0, 1)", "iS11{3}, iS10{2}, iS12{5}": "perm=(1, 0, 2)",
+	} {
+		p := program(t, "%HostIrContainer { (T0_g[ iS0{2}, iS1{3}, iS2{5} ]) -> (T1_g[ "+printed+" ]) :\n  T1_g[ "+printed+" ]\n   = Set.Permute( T0_g[ iS0{2}, iS1{3}, iS2{5} ], cache_op=Streaming )\n}\n")
+		if text := p.String(); want == "" && strings.Contains(text, "transpose") || !strings.Contains(text, want) {
+			t.Errorf("%s: want %s\n%s", printed, want, text)
+		}
+	}
+	refused(t, "%HostIrContainer { (T0_g[ iS0{2}, iS1{3} ]) -> (T1_g[ iS3{2}, iS2{3} ]) :\n  T1_g[ iS3{2}, iS2{3} ] = Set.Permute( T0_g[ iS0{2}, iS1{3} ] )\n}\n", "2:3:", "in which order")
+}
+
+// TestForgottenLineEnd reads two statements on one line.
+func TestForgottenLineEnd(t *testing.T) {
+	m := " (DeviceMesh{0 1})"
+	p := program(t, "%HostIrContainer { (T0_g[ iS0{4} ]"+m+") -> (T1_g[ iS1{4} ]"+m+") :\n  Communication 3 (type=Allreduce, team=(0 1), Input=T0_g[ iS0{4} ]"+m+", Output=T1_g[ iS1{4} ]"+m+")    Wait Communication 3\n\n} // %HostIrContainer\n")
+	contains(t, p, "all_reduce %T0_l into %T1, over=d, op=sum  // line 2")
+}
+
+// TestUnwaited warns of a communication without Wait.
+func TestUnwaited(t *testing.T) {
+	m := " (DeviceMesh{0 1})"
+	p, _, ds := Import("d.txt", "%HostIrContainer { (T0_g[ iS0{4} ]"+m+") -> (T1_g[ iS1{4} ]"+m+") :\n  Communication 3 (type=Allreduce, team=(0 1), input=T0_g[ iS0{4} ]"+m+", output=T1_g[ iS1{4} ]"+m+")\n}\n", nil)
+	if p == nil || len(ds) != 1 || ds[0].Severity != ir.Warning || !strings.HasPrefix(ds[0].Error(), "d.txt:2:3: no Wait") {
+		t.Errorf("%v", ds)
+	}
+}
+
+// TestLongDumps: time and memory grow with the dump, not faster.
+func TestLongDumps(t *testing.T) {
+	lines := 100_000
+	if testing.Short() {
+		lines = 20_000
+	}
+	var many, deep, defs strings.Builder
+	for i := range lines / 2 {
+		fmt.Fprintf(&many, "  T%d_g_float[iS%d{4}] = Set( T%d_g_float[iS%d{4}] )\n", i+1, i+1, i, i)
+		fmt.Fprintf(&defs, "  i%d = i%d + 1;\n", 10+i, 11+i)
+	}
+	n := lines / 2
+	chain := fmt.Sprintf("%%HostIrContainer { (T0_g_float[iS0{4}]) -> (T%d_g_float[iS%d{4}]) :\n%s} // %%HostIrContainer\n", n, n, &many)
+	for i := range 99 {
+		fmt.Fprintf(&deep, "%sFOR i%d from 0 to 2:\n", strings.Repeat(" ", i+2), 100+i)
+	}
+	for i := range lines {
+		fmt.Fprintf(&deep, "%sSynchronize Stream %d\n", strings.Repeat(" ", 101), i%7)
+	}
+	for name, src := range map[string]string{
+		"a chain of copies": chain,
+		"one tensor again":  container(strings.Repeat(copyT1, lines/2)),
+		"a deep nest":       container(deep.String() + copyT1),
+		"definitions":       container(copyT1) + "Index definitions:\n" + defs.String(),
+		"an open bracket":   container("  T1_g_float[" + strings.Repeat("\n", lines)),
+		"brackets":          container("  SetCurrentStream to Stream " + strings.Repeat("(", lines) + "\n"),
+		"blanks":            "%HostIrContainer {" + strings.Repeat(" \n", lines),
+		"comparisons":       container("  SetCurrentStream to Stream " + strings.Repeat("( ", 90) + "rank" + strings.Repeat(" == 1 )", 90) + "\n" + copyT1),
+		"remainders":        container("  SetCurrentStream to Stream " + strings.Repeat("( 1 - ( ", 40) + "rank" + strings.Repeat(" % 3 ) )", 40) + "\n" + copyT1),
+		"wrong lines":       container(strings.Repeat("  what is this\n", lines)),
+	} {
+		start := time.Now()
+		_, _, ds := Import("d.txt", src, nil)
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("%s: %v", name, took)
+		} else {
+			t.Logf("%s: %v, %d findings", name, took.Round(time.Millisecond), len(ds))
+		}
+		if len(ds) > maxErrors {
+			t.Errorf("%s: %d findings", name, len(ds))
+		}
+	}
+	if _, _, ds := Import("d.txt", chain, nil); len(ds) > 0 {
+		t.Error(ds)
+	}
+}
