@@ -67,10 +67,12 @@ template <int N> struct OpAvg : Finish {
 
 // load reads V elements at p, stride apart: 1, or 0 for one element repeated.
 template <class T, int V> DEV Pack<T, V> load(const T* p, i64 stride) {
-  Pack<T, V> x;
-  if (V == 1 || stride) return *(const Pack<T, V>*)p;
+  Pack<T, V> x = {*p};
+  if constexpr (V > 1) {
+    if (stride) return *(const Pack<T, V>*)p;
 #pragma unroll
-  for (int v = 0; v < V; v++) x.v[v] = *p;
+    for (int v = 1; v < V; v++) x.v[v] = x.v[0];
+  }
   return x;
 }
 

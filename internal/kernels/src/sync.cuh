@@ -31,7 +31,7 @@ DEV void release64(u64* p, u64 v) {
 DEV u64 nanoseconds() {
 #ifdef __CUDA_ARCH__
   u64 t;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
   return t;
 #else
   return emulatedNanoseconds();

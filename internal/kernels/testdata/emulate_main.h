@@ -5,36 +5,48 @@ extern Entry entries[];
 static Run currentRun;
 static const u64* currentArgs;
 
+// A thread runs block after block; its stack stays.
 static void thread() {
-  currentRun(currentArgs);
-  ended[current] = true;
-  swapcontext(&contexts[current], &home);
+  for (;;) {
+    currentRun(currentArgs);
+    ended[current] = true;
+    __syncthreads();
+  }
+}
+
+static void start(int t) {
+  static ucontext_t context, back;
+  getcontext(&context);
+  context.uc_stack.ss_sp = malloc(1 << 16);
+  context.uc_stack.ss_size = 1 << 16;
+  makecontext(&context, thread, 0);
+  swapcontext(&back, &context);
+}
+
+static void resume(int t) {
+  static bool started[256];
+  current = t, threadIdx.x = t;
+  if (_setjmp(home)) return;
+  if (started[t]) _longjmp(places[t], 1);
+  started[t] = true;
+  start(t);
 }
 
 static void block(Entry e, const u64* args, unsigned b) {
-  static char* stacks = (char*)malloc(256 << 16);
   blockIdx.x = b;
   if (!e.meets) {
     for (int t = 0; t < 256; t++) threadIdx.x = t, e.run(args);
     return;
   }
   currentRun = e.run, currentArgs = args;
-  for (int t = 0; t < 256; t++) {
-    getcontext(&contexts[t]);
-    contexts[t].uc_stack.ss_sp = stacks + (t << 16);
-    contexts[t].uc_stack.ss_size = 1 << 16;
-    contexts[t].uc_link = 0;
-    ended[t] = false;
-    makecontext(&contexts[t], thread, 0);
-  }
+  for (int t = 0; t < 256; t++) ended[t] = false;
   for (bool some = true; some;) {
     some = false;
     for (int k = 0; k < 256; k++) {
       int t = b % 2 ? 255 - k : k;
       if (ended[t]) continue;
       some = true;
-      current = t, threadIdx.x = t;
-      swapcontext(&home, &contexts[t]);
+      resume(t);
     }
   }
 }

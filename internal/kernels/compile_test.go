@@ -1,0 +1,141 @@
+package kernels
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// everyCode lists an instance of every template for every type that it is for.
+func everyCode(t *testing.T) []code {
+	t.Helper()
+	var all []code
+	add := func(p Problem) {
+		l, err := plan(&job{Problem: p, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+		if err != nil {
+			t.Errorf("%s: %v", name(p), err)
+		}
+		for _, w := range l {
+			if !slices.ContainsFunc(all, func(c code) bool { return c.symbol == w.code.symbol }) {
+				all = append(all, w.code)
+			}
+		}
+	}
+	x := func(dt ir.DType, l layout, shape ...int64) Operand {
+		strides, off := l.lay(shape)
+		return Operand{Addr: nvlib.Ptr(1<<20 + off*dt.Size()), DType: dt, Shape: shape, Strides: strides}
+	}
+	for _, dt := range ir.DTypes() {
+		for _, l := range layouts[:2] {
+			for op, p := range pointwises {
+				if !p.noInts || !dt.IsInt() {
+					add(Problem{Op: op, HasInt: true, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, p.operands)})
+				}
+			}
+			for _, to := range ir.DTypes() {
+				add(Problem{Op: ir.OpCast, Out: x(to, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+			}
+			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin} {
+				add(Problem{Op: op, Axes: []int{1}, Out: x(dt, l, 4), Ins: []Operand{x(dt, l, 4, 8000)}})
+				add(Problem{Op: op, Axes: []int{0}, Out: x(dt, l, 800), Ins: []Operand{x(dt, l, 1000, 800)}})
+			}
+			for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
+				for _, n := range []int{2, 4, 64} {
+					add(Problem{Op: ir.OpAllReduce, Red: red, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, n)})
+				}
+			}
+			add(Problem{Op: ir.OpReduceSlots, Axes: []int{0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
+			add(Problem{Op: ir.OpLinear, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
+			add(Problem{Op: ir.OpEmbedding, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}, Rows: 6})
+		}
+		add(Problem{Op: ir.OpTranspose, Out: x(dt, layouts[0], 40, 70), Ins: []Operand{x(dt, layouts[3], 40, 70)}})
+		if dt.IsInt() {
+			continue
+		}
+		l := layouts[1]
+		add(Problem{Op: ir.OpSoftmax, Axes: []int{1}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+		add(Problem{Op: ir.OpRMSNorm, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(dt, l, 8)}})
+		add(Problem{Op: ir.OpLayerNorm, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(dt, l, 8), x(dt, l, 8)}})
+		add(Problem{Op: ir.OpAttention, Out: x(dt, l, 4, 2, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 2, 8)}, 3)})
+		add(Problem{Op: ir.OpAttention, Out: x(dt, l, 4, 2, 900), Ins: slices.Repeat([]Operand{x(dt, l, 4, 2, 900)}, 3)})
+	}
+	for _, f := range [][2]string{{"signal", "SignalArgs"}, {"wait", "WaitArgs"}, {"raiseAbort", "AbortArgs"}, {"poison", "PoisonArgs"}} {
+		all = append(all, orderly(f[0], f[1], 1, nil).code)
+	}
+	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })
+	return all
+}
+
+// together is one text of many kernels.
+func together(codes []code) string {
+	var s, entries strings.Builder
+	s.WriteString(file("prelude"))
+	done := map[string]bool{}
+	for _, c := range codes {
+		for _, f := range c.files {
+			if !done[f] {
+				done[f] = true
+				s.WriteString(file(f))
+			}
+		}
+		entries.WriteString(c.entry())
+	}
+	return s.String() + entries.String()
+}
+
+func TestFilesAreThere(t *testing.T) {
+	for _, c := range everyCode(t) {
+		if text := c.text(); strings.Contains(text, "#error") {
+			t.Errorf("%s: a file of %v is missing", c.symbol, c.files)
+		}
+	}
+}
+
+// TestClang checks the sources as CUDA, with a compiler that knows it but
+// without a toolkit.
+func TestClang(t *testing.T) {
+	clang, err := exec.LookPath("clang++")
+	if err != nil {
+		t.Skip("no clang++ to check CUDA sources with")
+	}
+	src := filepath.Join(t.TempDir(), "kernels.cu")
+	if err := os.WriteFile(src, []byte(together(everyCode(t))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range []string{"sm_70", "sm_80"} {
+		cmd := exec.Command(clang, "-x", "cuda", "--cuda-gpu-arch="+arch, "-nocudainc", "-nocudalib", "--cuda-device-only", "-fsyntax-only", "-std=c++17",
+			"-Wall", "-Werror", "-Wno-unknown-cuda-version", "-include", filepath.Join("testdata", "device.h"), src)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, firstLines(string(out), 40))
+		}
+	}
+}
+
+// TestNVRTC compiles the sources to machine code with NVIDIA's compiler, which
+// needs no GPU.
+func TestNVRTC(t *testing.T) {
+	n, err := nvlib.OpenNVRTC()
+	if err != nil {
+		t.Skipf("no NVRTC to compile with: %v", err)
+	}
+	codes := everyCode(t)
+	if testing.Short() {
+		codes = codes[:20]
+	}
+	for _, arch := range []string{"sm_90"} {
+		image, log, err := Using(n).Compile(together(codes), []string{"--gpu-architecture=" + arch, "--std=c++17"})
+		if err != nil {
+			t.Fatalf("%s: %s", arch, firstLines(err.Error(), 40))
+		}
+		t.Logf("%s: %d kernels, %d bytes", arch, len(codes), len(image))
+		if log != "" {
+			t.Errorf("%s: %s", arch, firstLines(log, 4000))
+		}
+	}
+}
