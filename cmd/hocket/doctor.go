@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/cuda"
 )
 
 // doctor is what hocket finds where it runs.
@@ -28,14 +30,32 @@ type machine struct {
 	Modes   []string `json:"modes,omitempty"`
 	Missing string   `json:"missing,omitempty"`
 	Help    string   `json:"help,omitempty"`
+	// CUDA is what there is of it, of the machine cuda.
+	CUDA *cuda.Report `json:"cuda,omitempty"`
 }
 
-// machines lists every machine that there is or will be.
-func machines() []machine {
-	return []machine{
-		{Name: "cpu", OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}},
-		{Name: "cuda", Missing: "not in this build", Help: "use -m cpu"},
+// machineNames are what -m takes.
+var machineNames = []string{"cpu", "cuda"}
+
+// machineNamed says whether a machine works here.
+func machineNamed(name string) machine {
+	if name == "cpu" {
+		return machine{Name: name, OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}}
 	}
+	found := cuda.Examine()
+	m := machine{Name: name, OK: found.Missing == "", Modes: []string{fmt.Sprintf("%d %s", len(found.GPUs), plural(len(found.GPUs), "GPU"))}, CUDA: &found}
+	if !m.OK {
+		m.Modes, m.Missing, m.Help = nil, found.Missing, "use -m cpu"
+	}
+	return m
+}
+
+func machines() []machine {
+	var list []machine
+	for _, name := range machineNames {
+		list = append(list, machineNamed(name))
+	}
+	return list
 }
 
 func examine() *doctor {
@@ -73,13 +93,14 @@ func (a *app) printDoctor(d *doctor) error {
 	for _, m := range d.Machines {
 		if !m.OK {
 			fmt.Fprintf(w, "%s\t%s; %s\n", m.Name, m.Missing, m.Help)
-			continue
+		} else {
+			fmt.Fprintf(w, "%s\tok: %s\n", m.Name, strings.Join(m.Modes, ", "))
 		}
-		fmt.Fprintf(w, "%s\tok:", m.Name)
-		for i, mode := range m.Modes {
-			fmt.Fprintf(w, "%s %s", [2]string{"", ","}[min(i, 1)], mode)
+		if m.CUDA != nil {
+			for _, line := range m.CUDA.Lines() {
+				fmt.Fprintf(w, "  %s\t%s\n", line[0], line[1])
+			}
 		}
-		fmt.Fprintln(w)
 	}
 	return w.Flush()
 }

@@ -56,6 +56,8 @@ const (
 	ltPrefSpace   = 1
 	ltPrefReduce  = 3
 	ltPrefAlignA  = 5
+
+	ltReduceCompute = 2 // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 )
 
 // Epilogues.
@@ -219,7 +221,9 @@ type Wish struct {
 	Workspace int64
 	// Align are the alignments in bytes of A, B, C and D.
 	Align [4]uint32
-	// NoSplit forbids to cut a sum into parts that are added later.
+	// NoSplit forbids to cut a sum into parts that are added later. Otherwise
+	// parts are added in the type that products accumulate in, never in that of
+	// the result, which would round more than once.
 	NoSplit bool
 }
 
@@ -259,11 +263,11 @@ func (c *CuBLASLt) prefer(p LtPref, w Wish) error {
 			return err
 		}
 	}
-	if !w.NoSplit {
-		return nil
+	schemes := uint32(ltReduceCompute)
+	if w.NoSplit {
+		schemes = 0
 	}
-	var none uint32
-	return c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), ltPrefReduce, uintptr(unsafe.Pointer(&none)), 4)
+	return c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), ltPrefReduce, uintptr(unsafe.Pointer(&schemes)), 4)
 }
 
 // Product is D = alpha·op(A)·op(B) + beta·C with C in D's place, ready to be

@@ -1,0 +1,47 @@
+// Package cuda switches the NVIDIA machine on: import it for its effect, and
+// hocket.Open takes the name "cuda".
+//
+//	import _ "hocket.example/hocket/cuda"
+//
+// Nothing is loaded before the machine is opened. Needed then are the NVIDIA
+// driver for CUDA 12 or newer, libnvrtc and libcublasLt; libnccl is used where
+// it is there. Each is looked for by its usual name, in the folders of the CUDA
+// toolkit and of Python's nvidia packages; HOCKET_LIBCUDA, HOCKET_LIBNVRTC,
+// HOCKET_LIBCUBLASLT, HOCKET_LIBNCCL and HOCKET_LIBNVML name files instead. On
+// systems other than Linux, and with the build tag nocuda, opening it is an
+// error and the binary is static.
+package cuda
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda"
+)
+
+// SharedVariable names the environment variable with the number of ranks that
+// may share a GPU, 1 by default: for trying programs with more ranks than there
+// are GPUs.
+const SharedVariable = "HOCKET_RANKS_PER_GPU"
+
+func init() { device.Register("cuda", open) }
+
+func open() (device.Machine, error) {
+	opts := cuda.Options{}
+	if v := os.Getenv(SharedVariable); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%s=%s is no number of ranks", SharedVariable, v)
+		}
+		opts.RanksPerGPU = n
+	}
+	return cuda.New(opts)
+}
+
+// Report is what there is of CUDA on this machine.
+type Report = cuda.Report
+
+// Examine looks for libraries and GPUs.
+func Examine() Report { return cuda.Examine() }

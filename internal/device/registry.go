@@ -1,0 +1,40 @@
+package device
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// makers are the machines that packages have registered, by name.
+var makers struct {
+	sync.Mutex
+	byName map[string]func() (Machine, error)
+}
+
+// Register makes a machine available to Named under a name; a later one of the
+// same name takes its place. It is for init functions of packages that are
+// imported for it.
+func Register(name string, open func() (Machine, error)) {
+	makers.Lock()
+	defer makers.Unlock()
+	if makers.byName == nil {
+		makers.byName = map[string]func() (Machine, error){}
+	}
+	makers.byName[name] = open
+}
+
+// Named makes the machine registered under name. Where there is none the error
+// wraps ErrUnsupported and lists those that there are.
+func Named(name string) (Machine, error) {
+	makers.Lock()
+	open := makers.byName[name]
+	names := slices.Sorted(maps.Keys(makers.byName))
+	makers.Unlock()
+	if open == nil {
+		return nil, fmt.Errorf("machine %q: %w; there is: %s", name, ErrUnsupported, strings.Join(append([]string{"cpu"}, names...), ", "))
+	}
+	return open()
+}

@@ -1,0 +1,22 @@
+package device
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestNamed(t *testing.T) {
+	_, err := Named("abacus")
+	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), `"abacus"`) || !strings.Contains(err.Error(), "cpu") {
+		t.Fatalf("got %v", err)
+	}
+	broken := errors.New("beads are missing")
+	Register("abacus", func() (Machine, error) { return nil, broken })
+	if _, err := Named("abacus"); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Named("loom"); err == nil || !strings.Contains(err.Error(), "abacus") {
+		t.Errorf("got %v", err)
+	}
+}
