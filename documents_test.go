@@ -174,7 +174,9 @@ func mutant(t *testing.T) string {
 	if err := os.WriteFile(filepath.Join(dir, "mutant.hkt"), wait.ReplaceAll(src, nil), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out := command(t, false, "run", "--compare", "--schedules", "20", filepath.Join(dir, "mutant.hkt"))
+	out := command(t, false, "check", filepath.Join(dir, "mutant.hkt")) +
+		"$ hocket run --no-prove --compare --schedules 20 mutant.hkt\n" +
+		command(t, false, "run", "--no-prove", "--compare", "--schedules", "20", filepath.Join(dir, "mutant.hkt"))
 	out = strings.ReplaceAll(out, dir+string(filepath.Separator), "")
-	return "$ sed '/wait main/d' examples/row_parallel_chunked.hkt > mutant.hkt\n$ hocket run --compare --schedules 20 mutant.hkt\n" + out
+	return "$ sed '/wait main/d' examples/row_parallel_chunked.hkt > mutant.hkt\n$ hocket check mutant.hkt\n" + out
 }

@@ -35,6 +35,10 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if err != nil {
 		return err
 	}
+	proof, err := m.provePlan(p)
+	if err != nil {
+		return err
+	}
 	for i := range opts.Schedules {
 		seed := opts.Seed + int64(i)
 		dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed})
@@ -51,6 +55,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 			if reports[k], err = newReport(p, r, nil); err != nil {
 				return errors.Join(err, prog.Close())
 			}
+			reports[k].Proof = proof
 		}
 		if err := prog.Close(); err != nil {
 			return err

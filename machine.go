@@ -59,6 +59,9 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 type LoadOptions struct {
 	// Strategy is how communication is overlapped: see LowerOptions.
 	Strategy string
+	// NoProve runs plans that were not proved. Otherwise each plan is checked
+	// before it is loaded (see Check), and one that is refuted is an error.
+	NoProve bool
 	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound.
 	Arena int64
 	// Logger gets progress at debug level; nil for none.

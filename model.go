@@ -38,6 +38,8 @@ type loaded struct {
 	dims map[string]int64
 	plan *plan.Plan
 	prog *exec.Program
+	// proof says what was proved of the plan.
+	proof string
 }
 
 // Port is a parameter or result of a model.
@@ -165,6 +167,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		if reports[i], err = newReport(l.plan, r, batch[i].Out); err != nil {
 			return nil, err
 		}
+		reports[i].Proof = l.proof
 	}
 	return reports, nil
 }
@@ -257,11 +260,15 @@ func (m *Model) load(ctx context.Context, b Binding) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
+	proof, err := m.provePlan(p)
+	if err != nil {
+		return nil, err
+	}
 	prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: true, MaxArena: m.opts.Arena})
 	if err != nil {
 		return nil, err
 	}
-	l := &loaded{dims: b.Dims, plan: p, prog: prog}
+	l := &loaded{dims: b.Dims, plan: p, prog: prog, proof: proof}
 	m.plans = append(m.plans, l)
 	return l, m.evict()
 }

@@ -204,7 +204,7 @@ func (c dumpCase) load(t *testing.T, runs int) (*hocket.Model, []hocket.Args, []
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	model, err := m.Load(p, hocket.Binding{Dims: c.dims}, hocket.LoadOptions{})
+	model, err := m.Load(p, hocket.Binding{Dims: c.dims}, hocket.LoadOptions{NoProve: c.races})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,6 @@
 package hocket
 
 import (
-	"errors"
-	"fmt"
-
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/ir"
 )
@@ -131,67 +128,4 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 
 func (p *Program) build(opts compile.Options) (*compile.Unit, error) {
 	return compile.Build(p.info, opts)
-}
-
-// VerdictKind says what Check found.
-type VerdictKind uint8
-
-// Verdicts.
-const (
-	// Unknown: nothing wrong was found, and nothing is proved.
-	Unknown VerdictKind = iota
-	// Refuted: the program is wrong; Verdict.Diagnostics shows where.
-	Refuted
-)
-
-// String returns "unknown" or "refuted".
-func (k VerdictKind) String() string { return [...]string{"unknown", "refuted"}[k] }
-
-// Verdict is what Check found out about a bound program.
-type Verdict struct {
-	Kind VerdictKind
-	// Reason says why nothing was proved.
-	Reason string
-	// Diagnostics are the findings; errors when Refuted.
-	Diagnostics Diagnostics
-	// Func, Ranks and Dims are what was checked.
-	Func  string
-	Ranks int
-	Dims  map[string]int64
-}
-
-// Check examines a bound program without running it: layouts, sizes, and, where
-// the program is small enough to unroll, that collectives match on all ranks
-// and that it does not deadlock. The error is non-nil when the check itself
-// could not be made; a wrong program is a verdict.
-func Check(p *Program, b Binding) (Verdict, error) {
-	u, err := p.build(compile.Options{})
-	if err != nil {
-		return refutedOr(err)
-	}
-	bound, err := u.Bind(b.ir())
-	if err != nil {
-		return refutedOr(err)
-	}
-	v := Verdict{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Diagnostics: p.warnings}
-	switch _, err := u.Plan(b.ir()); {
-	case err == nil:
-		v.Reason = "well-formed, collectives match, no deadlock when streams run independently; data races are not proved absent"
-	case compile.IsLimit(err):
-		v.Reason = fmt.Sprintf("well-formed; %v", err)
-	default:
-		refuted, err := refutedOr(err)
-		refuted.Func, refuted.Ranks, refuted.Dims = v.Func, v.Ranks, v.Dims
-		return refuted, err
-	}
-	return v, nil
-}
-
-// refutedOr makes a verdict of diagnostics and passes other errors on.
-func refutedOr(err error) (Verdict, error) {
-	var ds Diagnostics
-	if errors.As(err, &ds) {
-		return Verdict{Kind: Refuted, Diagnostics: ds}, nil
-	}
-	return Verdict{}, err
 }

@@ -24,6 +24,9 @@ type Report struct {
 	Ops    int   // tensor ops, collectives and transfers, all ranks together
 	Bytes  int64 // moved between ranks, all ranks together
 	Memory Memory
+	// Proof says what was proved of the plan before it ran: "proved", or
+	// "not proved: " and why.
+	Proof string
 	// Overlap has one entry for each statement that moves data between ranks.
 	Overlap []Overlap
 

@@ -10,22 +10,40 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// checkFlags are the flags of check beside those of every command on a PROGRAM.
+type checkFlags struct {
+	redundant, fix bool
+	strategy, out  string
+}
+
 func (a *app) checkCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check PROGRAM [flags]",
-		Short: "Say whether a program is right, without running it",
-		Long: `Checks structure, types, layouts, scopes and aliases; binds dims and ranks; and,
-where the program is small enough to unroll, that collectives and transfers
-match on all ranks and nothing deadlocks. This build cannot prove the absence of
-data races, so a program in which nothing wrong is found exits with 5.`,
+		Short: "Prove that a program is right, without running it",
+		Long: `Proves a program free of data races, reuse of memory in use, reads of what nobody
+wrote, mismatched collectives and transfers, and deadlocks, over runs back to
+back; or shows two ops that go wrong, why nothing orders them, and the smallest
+edge that would. Exit 0: proved. 1: refuted. 5: could not decide, and why.
+
+What a program computes is no part of the proof: see run --compare.`,
 		Example: `  hocket check examples/mlp.hkt
-  hocket check examples/mlp.hkt -n 8 --dim T=4096 --json`,
+  hocket check examples/mlp.hkt -n 8 --dim T=4096 --json
+  hocket check broken.hkt --fix -o repaired.hkt`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
+	o := &checkFlags{}
+	f := c.Flags()
+	addStrategy(c, &o.strategy)
+	f.BoolVar(&o.redundant, "redundant", false, "list the waits that others imply")
+	f.BoolVar(&o.fix, "fix", false, "write the program with what it lacks to standard output")
+	f.StringVarP(&o.out, "output", "o", "", "write what --fix repairs to `FILE` instead")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
+			return err
+		}
+		if err := o.check(); err != nil {
 			return err
 		}
 		p, err := a.parseProgram(c.Context(), args[0], &b)
@@ -33,9 +51,19 @@ data races, so a program in which nothing wrong is found exits with 5.`,
 			a.refuted(err)
 			return err
 		}
-		return a.check(p, b)
+		return a.check(p, b, o)
 	}
 	return c
+}
+
+func (o *checkFlags) check() error {
+	switch {
+	case o.out != "" && !o.fix:
+		return usagef("-o names where --fix writes, and --fix is not given")
+	case o.fix && o.strategy != "" && o.strategy != "sequential":
+		return usagef("--fix repairs the program as it stands: leave --strategy out")
+	}
+	return checkStrategy(o.strategy)
 }
 
 // refuted notes for JSON that err refutes the program, where it does.
@@ -46,7 +74,7 @@ func (a *app) refuted(err error) {
 	}
 }
 
-func (a *app) check(p *hocket.Program, b hocket.Binding) error {
+func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 	sig, err := bind(p, b)
 	if err != nil {
 		if classified(err) == exitProgram {
@@ -55,16 +83,62 @@ func (a *app) check(p *hocket.Program, b hocket.Binding) error {
 		return err
 	}
 	a.out.note(sig)
-	v, err := hocket.Check(p, b)
+	v, err := hocket.Check(p, b, hocket.CheckOptions{Redundant: o.redundant, Strategy: o.strategy})
 	if err != nil {
 		return ofHocket(err)
 	}
-	a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: "structural"}
+	a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: v.Proof}
+	if o.fix {
+		return a.fix(p, b, v, o)
+	}
+	return a.conclude(v)
+}
+
+// conclude prints a verdict; only a proof is no failure.
+func (a *app) conclude(v hocket.Verdict) error {
 	if v.Kind == hocket.Refuted {
 		return ofDiagnostics(v.Diagnostics)
 	}
-	fmt.Fprintf(a.text, "not proved: %s\n", v.Reason)
+	a.warnings = v.Diagnostics
+	fmt.Fprintln(a.text, v)
+	if v.Kind == hocket.Proved {
+		return nil
+	}
+	if !a.json {
+		a.showDiagnostics(a.warnings)
+	}
 	return &failure{code: exitUndecided, kind: "proof", severity: ir.Warning, said: true, err: fmt.Errorf("not proved: %s", v.Reason)}
+}
+
+// fix repairs a program that was refuted, and proves what comes out.
+func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *checkFlags) error {
+	text := p.String()
+	if v.Kind == hocket.Refuted {
+		fixed, err := hocket.Fix(p, b)
+		if err != nil {
+			return ofHocket(err)
+		}
+		if fixed == nil {
+			return ofDiagnostics(v.Diagnostics).helping("--fix found no wait or barrier that helps")
+		}
+		text, v = fixed.Program.String(), fixed.Verdict
+		for _, e := range fixed.Edits {
+			v.Diagnostics = append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "repaired: " + e})
+		}
+		a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: v.Proof}
+	}
+	switch {
+	case o.out != "":
+		if err := writeText(o.out, text); err != nil {
+			return err
+		}
+	case !a.json:
+		fmt.Fprint(a.text, text)
+		a.text = a.stderr // the verdict must not end up in the program
+	default:
+		a.out.Stages = append(a.out.Stages, stage{Pass: "fix", Changed: text != p.String(), Text: text})
+	}
+	return a.conclude(v)
 }
 
 func classified(err error) int {

@@ -28,7 +28,7 @@ func FuzzBinding(f *testing.F) {
 		ctx := context.Background()
 		code := a.finish(ctx, a.execute(ctx, []string{"check", "-", "--dim", dim, "--define", define, "-n", ranks}))
 		switch code {
-		case exitProgram, exitUsage, exitUndecided:
+		case exitDone, exitProgram, exitUsage, exitUndecided:
 		default:
 			t.Errorf("code %d: %s", code, errs)
 		}

@@ -20,6 +20,7 @@ type runFlags struct {
 	in        []string
 	strategy  string
 	compare   bool
+	noProve   bool
 	schedules int
 	seed      int64
 	repeat    int
@@ -87,6 +88,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` (see above); repeatable")
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with the function it refines, or else its reference")
+	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs")
@@ -233,7 +235,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena})
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve})
 	if err != nil {
 		return ofHocket(err)
 	}
@@ -275,6 +277,9 @@ func (j *job) print(rep *hocket.Report) error {
 	a, o := j.app, j.flags
 	a.out.report(rep, o.strategy)
 	fmt.Fprintf(a.text, "%s on %d %s%s, %s\n", rep.Func, rep.Ranks, plural(rep.Ranks, "rank"), j.dimsText(), o.machine)
+	if rep.Proof != "proved" {
+		fmt.Fprintln(a.text, rep.Proof)
+	}
 	if err := rep.WriteTable(a.text); err != nil {
 		return err
 	}

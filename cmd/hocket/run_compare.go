@@ -115,6 +115,9 @@ func sameRun(c *cobra.Command, program string, b *bindFlags, o *runFlags) []stri
 			words = append(words, "--"+name, quoted(f.Value.String()))
 		}
 	}
+	if o.noProve {
+		words = append(words, "--no-prove")
+	}
 	lists := []struct {
 		flag   string
 		values []string

@@ -32,8 +32,8 @@ type result struct {
 }
 
 type proof struct {
-	Verdict string `json:"verdict"` // "unknown", "refuted"
-	Kind    string `json:"kind"`    // "structural"
+	Verdict string `json:"verdict"` // "unknown", "refuted", "proved"
+	Kind    string `json:"kind"`    // "structural", "plan", "loops"
 }
 
 type comparison struct {

@@ -254,14 +254,10 @@ func (m *memory) atOnce(cmd int32) bool {
 		return !part.In.Present() || !part.Out.Present() || part.In.Buf == part.Out.Buf
 	case plan.Group:
 		return false
-	case plan.Compute:
-		if c.Op != ir.OpCopy && !c.Op.Info().Elementwise {
-			return false
-		}
 	}
 	for i := range c.Outs {
 		for j := range c.Ins {
-			if overlaps(m.ix.p, &c.Outs[i], &c.Ins[j]) && !samePlace(&c.Outs[i], &c.Ins[j]) {
+			if overlaps(m.ix.p, &c.Outs[i], &c.Ins[j]) && !(inPlace(c, j) && samePlace(&c.Outs[i], &c.Ins[j])) {
 				return false
 			}
 		}
@@ -272,6 +268,12 @@ func (m *memory) atOnce(cmd int32) bool {
 		}
 	}
 	return true
+}
+
+// inPlace reports whether each element of a command's result needs no other
+// element of its j-th operand: then it may be written over that.
+func inPlace(c *plan.Cmd, j int) bool {
+	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1
 }
 
 // overlaps reports whether two tensors may share bytes, by their ends alone.

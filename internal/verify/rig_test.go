@@ -34,17 +34,6 @@ func parse(t testing.TB, name, src string) *ir.Program {
 	return prog
 }
 
-// checked plans src and checks the plan.
-func checked(t testing.TB, src string, b ir.Binding, opts verify.Options) (*verify.Result, ir.Diagnostics) {
-	t.Helper()
-	prog, p, err := build(parse(t, "test.hkt", src), b)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	r := verify.Plan(p, opts)
-	return r, r.Diagnostics(prog)
-}
-
 // examples returns the shipped programs by file name.
 func examples(t testing.TB) map[string]*ir.Program {
 	t.Helper()

@@ -46,6 +46,8 @@ type TripProof struct {
 	// after which the loops repeat themselves.
 	Checked int
 	Period  int64
+	// SerialSafe: so are all the plans that were checked.
+	SerialSafe bool
 }
 
 // bounds of what is unrolled.
@@ -196,7 +198,7 @@ func (a *trips) prove() *TripProof {
 		return unknown(a.reason)
 	}
 	base := 3*a.every + 4*a.apart + 2
-	out := &TripProof{Verdict: Proved, Period: a.every}
+	out := &TripProof{Verdict: Proved, Period: a.every, SerialSafe: true}
 	values := make([][]int64, len(a.knobs))
 	combos := 1
 	for i, k := range a.knobs {
@@ -239,7 +241,8 @@ func (a *trips) try(out *TripProof, at []int64, base int64) {
 		return
 	}
 	out.Checked++
-	r := Plan(p, Options{FaultsOnly: true})
+	r := Plan(p, Options{})
+	out.SerialSafe = out.SerialSafe && r.SerialSafe
 	switch r.Verdict {
 	case Unknown:
 		*out = TripProof{Reason: r.Reason, Checked: out.Checked}

@@ -1,0 +1,281 @@
+package hocket
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/ir"
+)
+
+// VerdictKind says what Check found.
+type VerdictKind uint8
+
+// Verdicts.
+const (
+	// Unknown: nothing wrong was found, and nothing is proved.
+	Unknown VerdictKind = iota
+	// Refuted: the program is wrong; Verdict.Diagnostics shows where.
+	Refuted
+	// Proved: no run of the program, nor any two back to back, has a data race,
+	// uses memory that holds something else, waits for ever, or has ranks that
+	// do not match. What it computes is not part of that.
+	Proved
+)
+
+// String returns "unknown", "refuted" or "proved".
+func (k VerdictKind) String() string { return [...]string{"unknown", "refuted", "proved"}[k] }
+
+// Verdict is what Check found out about a bound program.
+type Verdict struct {
+	Kind VerdictKind
+	// Proof says by what: "structural" (before any planning), "plan" (every
+	// command of two runs, with the bytes it touches), "loops" (loops too long
+	// to unroll, by shorter ones that repeat the same).
+	Proof string
+	// Reason says why nothing was proved.
+	Reason string
+	// Diagnostics are the findings: errors when Refuted; warnings otherwise.
+	Diagnostics Diagnostics
+	// SerialSafe: it also ends where each rank's ops run one by one in issue
+	// order, so it depends on no streams that run side by side.
+	SerialSafe bool
+	// ForAll names the dims, trip counts of loops, for every value of which from
+	// 1 on the proof holds, not only for that in Dims.
+	ForAll []string
+	// Func, Ranks and Dims are what was checked; Commands how many commands of
+	// all ranks a run has.
+	Func     string
+	Ranks    int
+	Dims     map[string]int64
+	Commands int
+}
+
+// CheckOptions tune Check; the zero value is usable.
+type CheckOptions struct {
+	// Redundant lists the waits that others imply, as warnings.
+	Redundant bool
+	// Strategy checks what the program is lowered to by this one: see
+	// LowerOptions.
+	Strategy string
+}
+
+// Check proves a bound program, without running it, free of data races, reuse
+// of memory in use, reads of what nobody wrote, mismatched collectives and
+// transfers, and deadlocks, over two consecutive runs; or shows a
+// counterexample. The error is non-nil when the check itself could not be made;
+// a wrong program is a verdict.
+func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
+	var o CheckOptions
+	if len(opts) > 0 {
+		o = opts[0]
+	}
+	u, err := p.build(compile.Options{Strategy: o.Strategy})
+	if err != nil {
+		return refutedOr(err)
+	}
+	return (&prover{unit: u, strategy: o.Strategy}).check(p, b, o)
+}
+
+// prover checks what a unit plans.
+type prover struct {
+	unit     *compile.Unit
+	strategy string
+}
+
+func (pr *prover) check(p *Program, b Binding, o CheckOptions) (Verdict, error) {
+	bound, err := pr.unit.Bind(b.ir())
+	if err != nil {
+		return refutedOr(err)
+	}
+	v := Verdict{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Proof: "structural"}
+	plan, err := pr.unit.Plan(b.ir())
+	switch {
+	case err == nil:
+		err = pr.plan(&v, b, plan, o)
+	case compile.IsLimit(err):
+		err = pr.loops(&v, b, err)
+	default:
+		var refuted Verdict
+		if refuted, err = refutedOr(err); err == nil {
+			v.Kind, v.Diagnostics = Refuted, refuted.Diagnostics
+		}
+	}
+	if v.Kind != Refuted {
+		v.Diagnostics = append(v.Diagnostics, p.warnings...)
+	}
+	return v, err
+}
+
+// plan checks a plan, and whether what holds of it holds for other trip counts.
+func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) error {
+	lowered, err := pr.unit.LoweredFor(b.ir())
+	if err != nil {
+		return err
+	}
+	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant})
+	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe, len(p.Cmds)
+	v.Diagnostics = r.Diagnostics(pr.unit.Source.Prog)
+	if v.Kind != Proved || len(p.Cmds) > maxGeneral {
+		return nil
+	}
+	prog := lowered.Info.Prog
+	for _, d := range loopDims(prog.Func(v.Func)) {
+		if verify.AllTrips(prog, b.ir(), []string{d}, 1, pr.planning).Verdict == verify.Proved {
+			v.ForAll = append(v.ForAll, d)
+		}
+	}
+	return nil
+}
+
+// maxGeneral is the number of commands up to which a proof is tried to be made
+// one for all trip counts: that takes a dozen plans of about the same size.
+const maxGeneral = 5000
+
+// loopDims returns the dims that are the bound of a loop.
+func loopDims(f *ir.Func) []string {
+	var out []string
+	f.Body.Walk(func(s *ir.Stmt) {
+		if s.Op == ir.OpFor && s.Exprs[1].Kind == ir.ExprName && !slices.Contains(out, s.Exprs[1].Name) {
+			out = append(out, s.Exprs[1].Name)
+		}
+	})
+	return out
+}
+
+// loops checks a program that is too large to unroll; limit says so.
+func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
+	lowered, err := pr.unit.LoweredFor(b.ir())
+	if err != nil {
+		return err
+	}
+	t := verify.LongLoops(lowered.Info.Prog, b.ir(), pr.planning)
+	v.Kind = verdictKind(t.Verdict)
+	switch v.Kind {
+	case Proved:
+		v.Proof, v.SerialSafe = "loops", t.SerialSafe
+	case Refuted:
+		v.Proof, v.Diagnostics = "loops", t.Diagnostics
+		if t.Result != nil {
+			v.Diagnostics = t.Result.Diagnostics(t.Planned)
+		}
+		for _, d := range v.Diagnostics {
+			d.Notes = append(d.Notes, ir.Note{Message: "shown with " + t.At})
+		}
+	default:
+		v.Reason = fmt.Sprintf("%v; and %s", limit, t.Reason)
+	}
+	return nil
+}
+
+// planning plans a program that is explicit already.
+func (pr *prover) planning(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error) {
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		return nil, nil, ds
+	}
+	u, err := compile.Build(info, compile.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := u.Plan(b)
+	return u.Lowered.Info.Prog, p, err
+}
+
+func verdictKind(v verify.Verdict) VerdictKind {
+	return map[verify.Verdict]VerdictKind{verify.Unknown: Unknown, verify.Proved: Proved, verify.Refuted: Refuted}[v]
+}
+
+// String returns one line: what was found, by what, and for what.
+func (v Verdict) String() string {
+	var b strings.Builder
+	switch {
+	case v.Kind == Unknown:
+		return "not proved: " + v.Reason
+	case v.Kind == Refuted:
+		return "refuted"
+	case v.Proof == "loops":
+		b.WriteString("proved, by shorter loops that repeat the same")
+	default:
+		fmt.Fprintf(&b, "proved: %d commands on %s, two runs back to back", v.Commands, ranks(v.Ranks))
+	}
+	for _, d := range v.ForAll {
+		fmt.Fprintf(&b, "; for every %s >= 1", d)
+	}
+	if v.SerialSafe {
+		b.WriteString("; needs no streams that run side by side")
+	}
+	return b.String()
+}
+
+func ranks(n int) string {
+	if n == 1 {
+		return "1 rank"
+	}
+	return fmt.Sprintf("%d ranks", n)
+}
+
+// Fixed is a program that Fix repaired.
+type Fixed struct {
+	Program *Program
+	// Edits says what was written where, one line each.
+	Edits []string
+	// Verdict is that of the repaired program.
+	Verdict Verdict
+}
+
+// Fix inserts the smallest waits and barriers that let the program be proved.
+// It returns nil when the program is proved as it is, or when none of what it
+// tries helps.
+func Fix(p *Program, b Binding) (*Fixed, error) {
+	u, err := p.build(compile.Options{})
+	if err != nil {
+		return nil, err
+	}
+	pr := &prover{unit: u}
+	source, ds := ir.Parse(p.info.Prog.File, p.String()) // positions of the text that is printed
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	fixed := verify.Repair(source, b.Func, func(prog *ir.Program) (*ir.Program, *plan.Plan, error) {
+		return pr.planning(prog, b.ir())
+	})
+	if fixed == nil || len(fixed.Edits) == 0 {
+		return nil, nil
+	}
+	repaired, err := New(fixed.Program)
+	if err != nil {
+		return nil, err
+	}
+	v, err := Check(repaired, b)
+	return &Fixed{Program: repaired, Edits: fixed.Edits, Verdict: v}, err
+}
+
+// refutedOr makes a verdict of diagnostics and passes other errors on.
+func refutedOr(err error) (Verdict, error) {
+	var ds Diagnostics
+	if errors.As(err, &ds) {
+		return Verdict{Kind: Refuted, Proof: "structural", Diagnostics: ds}, nil
+	}
+	return Verdict{}, err
+}
+
+// provePlan proves a plan before it is loaded. Refuted, it is an error; what
+// could not be decided runs, and the report says so.
+func (m *Model) provePlan(p *plan.Plan) (string, error) {
+	if m.opts.NoProve {
+		return "not proved: it was not asked for", nil
+	}
+	r := verify.Plan(p, verify.Options{FaultsOnly: true})
+	switch r.Verdict {
+	case verify.Refuted:
+		return "", r.Diagnostics(m.unit.Source.Prog)
+	case verify.Proved:
+		return "proved", nil
+	}
+	return "not proved: " + r.Reason, nil
+}
