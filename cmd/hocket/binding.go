@@ -116,7 +116,8 @@ func bindsByItself(p *hocket.Program) bool {
 	return err == nil
 }
 
-// openDims lists dims of the bound function that nothing gives a value.
+// openDims lists dims of the bound function, and those it calls, that nothing
+// gives a value.
 func openDims(p *hocket.Program, b hocket.Binding) []string {
 	known := map[string]bool{}
 	for _, d := range p.IR().Dims {
@@ -138,9 +139,11 @@ func openDims(p *hocket.Program, b hocket.Binding) []string {
 			open[e.Name] = true
 		}
 	}
-	for _, param := range fn.Params {
-		for _, d := range param.Type.Dims {
-			d.Extent.Walk(look)
+	for _, fn := range called(p, fn) {
+		for _, param := range fn.Params {
+			for _, d := range param.Type.Dims {
+				d.Extent.Walk(look)
+			}
 		}
 	}
 	for _, m := range p.IR().Meshes {
@@ -149,6 +152,25 @@ func openDims(p *hocket.Program, b hocket.Binding) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(open))
+}
+
+// called lists fn and the functions that it calls, and those that they call.
+func called(p *hocket.Program, fn *ir.Func) []*ir.Func {
+	byName := map[string]*ir.Func{}
+	for _, f := range p.IR().Funcs {
+		byName[f.Name] = f
+	}
+	list := []*ir.Func{fn}
+	delete(byName, fn.Name)
+	for i := 0; i < len(list); i++ {
+		list[i].Body.Walk(func(s *ir.Stmt) {
+			if g := byName[s.Callee.Text]; s.Op == ir.OpCall && g != nil {
+				delete(byName, g.Name)
+				list = append(list, g)
+			}
+		})
+	}
+	return list
 }
 
 // funcOf returns the function that is bound, nil when there is none of its name.

@@ -106,7 +106,10 @@ func ofMachine(err error) error {
 		return ofDiagnostics(ds)
 	case errors.Is(err, hocket.ErrInput):
 		return &failure{code: exitUsage, kind: "input", err: err}
-	case errors.Is(err, hocket.ErrDiffers), errors.As(err, &mismatch):
+	case errors.As(err, &mismatch):
+		f := &failure{code: exitHocket, kind: "differs", err: err}
+		return f.helping("mostly the program lacks a wait; --schedules 20 tells it from a layout that was claimed wrongly")
+	case errors.Is(err, hocket.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}
 	case hocket.IsDeadlock(err):
 		return &failure{code: exitProgram, kind: "deadlock", err: err}

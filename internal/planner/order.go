@@ -162,7 +162,7 @@ func (u *unroller) peer(s *ir.Stmt) (int32, error) {
 	r, ok := u.w.b.Peer(s.Peer.Axis, v, u.rank)
 	if !ok {
 		size, _ := u.w.b.AxisSize(s.Peer.Axis)
-		return 0, u.errf("bind", s.Peer.Pos, "", "%s[%s=%d] names no rank: the axis has the coordinates 0..%d", s.Peer.Axis, s.Peer.Index, v, size)
+		return 0, u.errf("bind", s.Peer.Pos, "", "%s[%s=%d] names no rank: the axis has the coordinates 0 to %d", s.Peer.Axis, s.Peer.Index, v, size-1)
 	}
 	return int32(r), nil
 }
