@@ -15,7 +15,18 @@ type viewOf struct {
 	root   string
 	chain  map[int64]string // by axis: the cuts so far
 	cut    bool             // by a long loop's variable: what follows is within
+	gone   []int64          // axes of the root that were selected away, rising
 	opaque bool             // dimensions are not the root's any more
+}
+
+// axis returns the root's axis that is a view's axis d.
+func (v *viewOf) axis(d int64) int64 {
+	for _, g := range v.gone {
+		if g <= d {
+			d++
+		}
+	}
+	return d
 }
 
 // partOf is a way to cut a buffer: along an axis, or "[]" into elements.
@@ -53,7 +64,7 @@ func (a *trips) stmt(s *ir.Stmt) {
 		a.fail("line %d: calls are not followed into long loops", s.Pos.Line)
 	case ir.OpStream, ir.OpEvent, ir.OpCounter, ir.OpAlloc:
 		a.declare(s)
-	case ir.OpChunk, ir.OpSelect, ir.OpSlice, ir.OpTranspose, ir.OpReshape:
+	case ir.OpChunk, ir.OpSelect, ir.OpSlice, ir.OpTranspose, ir.OpReshape, ir.OpLocal, ir.OpClaim:
 		a.view(s)
 	case ir.OpWait:
 		for _, e := range s.Exprs {
@@ -177,21 +188,24 @@ func (a *trips) attrs(s *ir.Stmt) {
 // view notes how a view cuts its buffer.
 func (a *trips) view(s *ir.Stmt) {
 	base := a.viewOf(s.Args[0].Name)
-	v := &viewOf{root: base.root, chain: map[int64]string{}, cut: base.cut, opaque: base.opaque}
+	v := &viewOf{root: base.root, chain: map[int64]string{}, cut: base.cut, gone: base.gone, opaque: base.opaque}
 	for k, c := range base.chain {
 		v.chain[k] = c
 	}
 	if len(s.Results) > 0 {
 		a.views[s.Results[0].Text] = v
 	}
-	if s.Op == ir.OpTranspose || s.Op == ir.OpReshape {
+	switch s.Op {
+	case ir.OpLocal, ir.OpClaim:
+		return
+	case ir.OpTranspose, ir.OpReshape:
 		v.opaque = true
 		if !base.cut {
 			a.opaque[base.root] = true
 		}
 		return
 	}
-	axis := a.axis(s)
+	axis := base.axis(a.axis(s))
 	f, count := a.formOf(exprOf(s)), s.Op.String()
 	switch s.Op {
 	case ir.OpChunk:
@@ -200,7 +214,8 @@ func (a *trips) view(s *ir.Stmt) {
 			a.fail("line %d: the number of blocks depends on the loop", s.Pos.Line)
 		}
 	case ir.OpSelect:
-		v.opaque = true
+		v.gone = append(slices.Clone(base.gone), axis)
+		slices.Sort(v.gone)
 	case ir.OpSlice:
 		if g := a.formOf(s.Exprs[1]); !f.plain() || !g.plain() {
 			a.fail("line %d: a slice that moves with a long loop: write it as a chunk", s.Pos.Line)
