@@ -165,7 +165,10 @@ func plan(j *job) ([]launch, error) {
 }
 
 func name(p Problem) string {
-	if p.Red != ir.NoRed {
+	switch {
+	case p.Red > ir.Avg:
+		return "unknown reduction"
+	case p.Red != ir.NoRed:
 		return "reduction " + p.Red.String()
 	}
 	return p.Op.String()

@@ -1,0 +1,276 @@
+package kernels
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// fake is a compiler whose code is what it was given.
+type fake struct {
+	version string
+	calls   atomic.Int64
+	fail    error
+	empty   bool
+}
+
+func (f *fake) Version() string { return f.version }
+
+func (f *fake) Compile(source string, options []string) ([]byte, string, error) {
+	f.calls.Add(1)
+	if f.fail != nil {
+		return nil, "the log", f.fail
+	}
+	if f.empty {
+		return nil, "", nil
+	}
+	return []byte(f.version + strings.Join(options, " ") + source), "", nil
+}
+
+func addition(n int64) Problem {
+	x := Operand{Addr: 4096, DType: ir.F32, Shape: []int64{n}, Strides: []int64{1}}
+	return Problem{Op: ir.OpAdd, Ins: []Operand{x, x}, Out: x}
+}
+
+// addOnce makes the addition with a new library, as a new process would.
+func addOnce(t *testing.T, c Compiler, cache *Cache, arch string) []byte {
+	t.Helper()
+	s, err := New(c, cache).Steps(Target{Arch: arch}, addition(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s) != 1 || len(s[0].Image) == 0 || s[0].Symbol == "" || s[0].Shape.Block != [3]uint32{256, 1, 1} {
+		t.Fatalf("steps %+v", s)
+	}
+	return s[0].Image
+}
+
+func entries(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestCacheKeeps(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "not", "there")
+	c := &fake{version: "1"}
+	first := addOnce(t, c, CacheIn(dir, nil), "sm_90")
+	again := addOnce(t, c, CacheIn(dir, nil), "sm_90")
+	if c.calls.Load() != 1 || !bytes.Equal(first, again) {
+		t.Errorf("%d compilations; equal: %v", c.calls.Load(), bytes.Equal(first, again))
+	}
+	if n := len(entries(t, dir)); n != 1 {
+		t.Errorf("%d files for one kernel", n)
+	}
+	newer := &fake{version: "2"}
+	if b := addOnce(t, newer, CacheIn(dir, nil), "sm_90"); newer.calls.Load() != 1 || bytes.Equal(b, first) {
+		t.Error("another compiler's code was taken")
+	}
+	if b := addOnce(t, c, CacheIn(dir, nil), "sm_80"); c.calls.Load() != 2 || bytes.Equal(b, first) {
+		t.Error("another architecture's code was taken")
+	}
+}
+
+func TestCacheMistrusts(t *testing.T) {
+	damage := map[string]func(b []byte) []byte{
+		"empty":         func([]byte) []byte { return nil },
+		"cut in head":   func(b []byte) []byte { return b[:40] },
+		"cut in code":   func(b []byte) []byte { return b[:len(b)-1] },
+		"longer":        func(b []byte) []byte { return append(b, 0) },
+		"a bit in code": func(b []byte) []byte { b[len(b)-7] ^= 4; return b },
+		"a bit in hash": func(b []byte) []byte { b[headBytes-1] ^= 1; return b },
+		"length":        func(b []byte) []byte { b[len(magic)+64]++; return b },
+		"another key":   func(b []byte) []byte { b[len(magic)] ^= 1; return b },
+		"foreign":       func([]byte) []byte { return bytes.Repeat([]byte("ELF?"), 1000) },
+		"no code":       func(b []byte) []byte { return seal(string(b[len(magic):len(magic)+64]), nil) },
+	}
+	for what, f := range damage {
+		t.Run(what, func(t *testing.T) {
+			dir, c := t.TempDir(), &fake{version: "1"}
+			good := addOnce(t, c, CacheIn(dir, nil), "sm_90")
+			path := entries(t, dir)[0]
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, f(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the second time from a repaired entry
+				if got := addOnce(t, c, CacheIn(dir, nil), "sm_90"); !bytes.Equal(got, good) {
+					t.Fatalf("wrong code: %q", got)
+				}
+			}
+			if n := c.calls.Load(); n != 2 {
+				t.Errorf("%d compilations, want 2", n)
+			}
+		})
+	}
+}
+
+// TestCacheUnusable has a folder that cannot be: results are right, and one line
+// says so.
+func TestCacheUnusable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	blocked := filepath.Join(t.TempDir(), "blocked")
+	var log bytes.Buffer
+	cache, c := CacheIn(filepath.Join(file, "below"), slog.New(slog.NewTextHandler(&log, nil))), &fake{version: "1"}
+	l := New(c, cache)
+	for _, op := range []ir.Op{ir.OpAdd, ir.OpMul, ir.OpSub} {
+		p := addition(64)
+		p.Op = op
+		if _, err := l.Steps(Target{Arch: "sm_90"}, p); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), CacheVariable) {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+	// A folder in an entry's place: it can be neither read nor replaced.
+	log.Reset()
+	cache = CacheIn(blocked, slog.New(slog.NewTextHandler(&log, nil)))
+	key := keyOf("text", []string{"--gpu-architecture=sm_90", "--std=c++17"}, "1")
+	if err := os.MkdirAll(filepath.Join(cache.path(key), "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := newImages(c, cache).get("text", "sm_90"); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+	if n := len(entries(t, blocked)); n != 1 {
+		t.Errorf("%d files are left", n)
+	}
+}
+
+func TestCacheFolder(t *testing.T) {
+	t.Setenv(CacheVariable, "/some/where")
+	if d := OpenCache(nil).Dir(); d != "/some/where" {
+		t.Error(d)
+	}
+	t.Setenv(CacheVariable, "")
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	if d := OpenCache(nil).Dir(); filepath.Base(d) != "kernels" || filepath.Base(filepath.Dir(d)) != "hocket" {
+		t.Error(d)
+	}
+	if (*Cache)(nil).Dir() != "" {
+		t.Error("a cache that is none has a folder")
+	}
+}
+
+func TestNoCache(t *testing.T) {
+	c := &fake{version: "1"}
+	l := New(c, nil)
+	for range 3 {
+		if _, err := l.Steps(Target{Arch: "sm_90"}, addition(64)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Another extent is the same kernel, one that is no multiple of 16 bytes is not.
+	for _, n := range []int64{128, 63} {
+		if _, err := l.Steps(Target{Arch: "sm_90"}, addition(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.calls.Load(); n != 2 {
+		t.Errorf("%d compilations, want 2", n)
+	}
+}
+
+func TestCompilesOnce(t *testing.T) {
+	c, dir := &fake{version: "1"}, t.TempDir()
+	l := New(c, CacheIn(dir, nil))
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if _, err := l.Steps(Target{Arch: "sm_90"}, addition(64)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := c.calls.Load(); n != 1 {
+		t.Errorf("%d compilations", n)
+	}
+}
+
+// TestManyProcesses share a folder: every one finds whole entries only.
+func TestManyProcesses(t *testing.T) {
+	dir := t.TempDir()
+	want, _, err := (&fake{version: "1"}).Compile("text", []string{"--gpu-architecture=sm_90", "--std=c++17"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				b, _, err := newImages(&fake{version: "1"}, CacheIn(dir, nil)).get("text", "sm_90")
+				if err != nil || !bytes.Equal(b, want) {
+					t.Errorf("%q, %v", b, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(entries(t, dir)); n != 1 {
+		t.Errorf("%d files", n)
+	}
+}
+
+func TestCompilerFails(t *testing.T) {
+	cause := errors.New("line 3: no")
+	dir := t.TempDir()
+	for _, c := range []*fake{{version: "1", fail: cause}, {version: "1", empty: true}} {
+		_, err := New(c, CacheIn(dir, nil)).Steps(Target{Arch: "sm_90"}, addition(64))
+		if err == nil || !strings.HasPrefix(err.Error(), "add: ") || c.fail != nil && !errors.Is(err, cause) {
+			t.Error(err)
+		}
+	}
+	if n := len(entries(t, dir)); n != 0 {
+		t.Errorf("%d files of what did not compile", n)
+	}
+}
+
+func TestNVRTCMissing(t *testing.T) {
+	t.Setenv("HOCKET_LIBNVRTC", filepath.Join(t.TempDir(), "libnvrtc.so"))
+	c := NVRTC()
+	_, err := New(c, nil).Steps(Target{Arch: "sm_90"}, addition(64))
+	var missing *nvlib.LoadError
+	if !errors.As(err, &missing) || !strings.Contains(err.Error(), "HOCKET_LIBNVRTC") {
+		t.Errorf("%v", err)
+	}
+	if c.Version() != "none" {
+		t.Error(c.Version())
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	l := New(&fake{version: "1"}, nil)
+	p := addition(64)
+	for _, op := range []ir.Op{ir.OpWait, ir.OpReshard, ir.OpAllGather, ir.InvalidOp} {
+		p.Op = op
+		_, err := l.Steps(Target{Arch: "sm_90"}, p)
+		if !errors.Is(err, device.ErrUnsupported) || !strings.HasPrefix(err.Error(), op.String()+": ") {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package kernels
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+func op(dt ir.DType, shape ...int64) Operand {
+	return Operand{Addr: 1 << 16, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+}
+
+func TestRefused(t *testing.T) {
+	f, g := op(ir.F32, 2, 3), op(ir.F32, 3, 2)
+	ops := func(o ...Operand) []Operand { return o }
+	odd := f
+	odd.Addr++
+	negative := f
+	negative.Strides = []int64{-3, 1}
+	short := f
+	short.Strides = []int64{1}
+	bad := map[string]Problem{
+		"0 operands":         {Op: ir.OpNeg, Out: f},
+		"2 operands":         {Op: ir.OpNeg, Ins: ops(f, f), Out: f},
+		"operand 1 has":      {Op: ir.OpAdd, Ins: ops(f, g), Out: f},
+		"operand 0 is i32":   {Op: ir.OpNeg, Ins: ops(op(ir.I32, 2, 3)), Out: f},
+		"from f32[3 2]":      {Op: ir.OpCopy, Ins: ops(g), Out: f},
+		"from f32[7]":        {Op: ir.OpReshape, Ins: ops(op(ir.F32, 7)), Out: f},
+		"shape [7]":          {Op: ir.OpCast, Ins: ops(op(ir.I32, 7)), Out: f},
+		"axes [2]":           {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{2}},
+		"axes [-1]":          {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{-1}},
+		"axes [1 1]":         {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{1, 1}},
+		"without axes [0]":   {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{0}},
+		"no meaning for i64": {Op: ir.OpMean, Ins: ops(op(ir.I64, 2)), Out: op(ir.I64), Axes: []int{0}},
+		"meaning for i32":    {Op: ir.OpExp, Ins: ops(op(ir.I32, 2)), Out: op(ir.I32, 2)},
+		"w must be":          {Op: ir.OpLinear, Ins: ops(f, g), Out: f},
+		"not [2 2]":          {Op: ir.OpLinear, Ins: ops(f, f), Out: f},
+		"bias[3]":            {Op: ir.OpLinear, Ins: ops(f, f, op(ir.F32, 3)), Out: op(ir.F32, 2, 2)},
+		"ta=false":           {Op: ir.OpMatmul, Ins: ops(f, f), Out: f},
+		"ranks must":         {Op: ir.OpMatmul, Ins: ops(op(ir.F32, 1, 2, 3), g), Out: op(ir.F32, 1, 2, 2)},
+		"least 2":            {Op: ir.OpMatmul, Ins: ops(op(ir.F32, 3), op(ir.F32, 3)), Out: op(ir.F32)},
+		"0.5 is no i32":      {Op: ir.OpFill, Out: op(ir.I32, 2), Value: 0.5},
+		"NaN is no i64":      {Op: ir.OpFill, Out: op(ir.I64, 2), Value: math.NaN()},
+		"sum: 0 operands":    {Op: ir.OpAllReduce, Red: ir.Sum, Out: f},
+		"sum: operand 1 has": {Op: ir.OpAllReduce, Red: ir.Sum, Ins: ops(f, g), Out: f},
+		"reduction 77":       {Op: ir.OpAllReduce, Red: 77, Ins: ops(f), Out: f},
+		"not a multiple":     {Op: ir.OpNeg, Ins: ops(odd), Out: f},
+		"stride -3":          {Op: ir.OpNeg, Ins: ops(negative), Out: f},
+		"1 strides":          {Op: ir.OpNeg, Ins: ops(f), Out: short},
+		"dtype(0)":           {Op: ir.OpNeg, Ins: ops(Operand{}), Out: f},
+		"rank 2":             {Op: ir.OpSoftmax, Ins: ops(f), Out: f, Axes: []int{2}},
+		"for rows of":        {Op: ir.OpRMSNorm, Ins: ops(f, op(ir.F32, 2)), Out: f},
+		"fill 4 of 5":        {Op: ir.OpConcat, Ins: ops(f, f), Out: op(ir.F32, 5, 3), Axes: []int{0}},
+		"operand 0[3 2]":     {Op: ir.OpConcat, Ins: ops(g), Out: f, Axes: []int{0}},
+		"rows 3 to 7 of 6":   {Op: ir.OpEmbedding, Ins: ops(op(ir.I32, 2), op(ir.F32, 4, 3)), Out: f, First: 3, Rows: 6},
+		"by f32[2]":          {Op: ir.OpEmbedding, Ins: ops(op(ir.F32, 2), op(ir.F32, 4, 3)), Out: f, Rows: 6},
+		"see none of 2":      {Op: ir.OpAttention, Ins: ops(op(ir.F32, 3, 1, 2), op(ir.F32, 2, 1, 2), op(ir.F32, 2, 1, 2)), Out: op(ir.F32, 3, 1, 2), Causal: true},
+		"attention: q":       {Op: ir.OpAttention, Ins: ops(f, f, f), Out: f},
+		"f64 into f32":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F64, 4, 2, 3)), Out: f, Axes: []int{0}},
+		"goes on from":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F32, 4, 2, 3), g), Out: f, Axes: []int{0}},
+	}
+	l := New(&fake{version: "1"}, nil)
+	for want, p := range bad {
+		if _, err := l.Steps(Target{Arch: "sm_90"}, p); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// TestUnsupported is what is right and yet too much.
+func TestUnsupported(t *testing.T) {
+	wide := op(ir.F32, 2, 1, 1025)
+	nine := Operand{Addr: 1 << 16, DType: ir.F32}
+	for i := range 9 {
+		nine.Shape = append(nine.Shape, 2)
+		nine.Strides = append(nine.Strides, int64(math.Pow(3, float64(9-i))))
+	}
+	l := New(&fake{version: "1"}, nil)
+	for want, p := range map[string]Problem{
+		"1025 dimensions": {Op: ir.OpAttention, Ins: []Operand{wide, wide, wide}, Out: wide},
+		"9 dimensions":    {Op: ir.OpNeg, Ins: []Operand{nine}, Out: nine},
+	} {
+		_, err := l.Steps(Target{Arch: "sm_90"}, p)
+		if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// TestScratchFails passes on why there is no memory.
+func TestScratchFails(t *testing.T) {
+	full := errors.New("full")
+	l := New(&fake{version: "1"}, nil)
+	target := Target{Arch: "sm_90", Scratch: func(int64) (nvlib.Ptr, error) { return 0, full }}
+	for _, p := range []Problem{
+		{Op: ir.OpSum, Axes: []int{0}, Ins: []Operand{op(ir.F32, 4000, 3)}, Out: op(ir.F32, 3)},
+		{Op: ir.OpAllReduce, Red: ir.Sum, Ins: slices.Repeat([]Operand{op(ir.F32, 3)}, 65), Out: op(ir.F32, 3)},
+	} {
+		if _, err := l.Steps(target, p); !errors.Is(err, full) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOrderOfSums: the order of operations, and so the code and the extents that
+// it works with, follow from extents and strides, not from addresses.
+func TestOrderOfSums(t *testing.T) {
+	in, out := op(ir.BF16, 4, 8000), op(ir.BF16, 4)
+	shifted := in
+	shifted.Addr += 2
+	of := func(in Operand) launch {
+		l, err := plan(&job{Problem: Problem{Op: ir.OpSum, Axes: []int{1}, Ins: []Operand{in}, Out: out}})
+		if err != nil || len(l) != 1 {
+			t.Fatal(l, err)
+		}
+		return l[0]
+	}
+	a, b := of(in), of(shifted)
+	if a.code.body != strings.Replace(b.code.body, "false", "true", 1) || !slices.Equal(a.args[2:], b.args[2:]) {
+		t.Errorf("aligned %s %v, shifted %s %v", a.code.body, a.args, b.code.body, b.args)
+	}
+}
+
+// TestTail: an odd extent costs wide accesses only at its end.
+func TestTail(t *testing.T) {
+	x := op(ir.BF16, 10007)
+	l, err := plan(&job{Problem: Problem{Op: ir.OpNeg, Ins: []Operand{x}, Out: x}})
+	if err != nil || len(l) != 2 || !strings.Contains(l[0].code.symbol, "v8") || !strings.Contains(l[1].code.symbol, "v1") {
+		t.Errorf("%+v, %v", l, err)
+	}
+}
