@@ -1,5 +1,5 @@
 # Each target names a command; nothing here does work of its own.
-.PHONY: run test check bench fmt cover update
+.PHONY: run test check bench fmt cover update gpu-pack
 
 run: ; go run ./cmd/hocket run --compare examples/row_parallel.hkt
 test: ; go test ./...
@@ -8,3 +8,4 @@ bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir .
 fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt
 cover: ; go test -coverprofile cover.out ./... && go tool cover -func cover.out | tail -1
 update: ; go test ./... -update
+gpu-pack: ; bash .ci/gpu-pack

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/exec"
@@ -141,8 +142,13 @@ func saturate(x *tensor.Tensor, name string) {
 
 // try runs a plan once under one schedule and says what is wrong, or nil.
 func (e *example) try(p *plan.Plan, seed int64) error {
+	return e.tryOn(cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p)
+}
+
+// tryOn is try on any machine.
+func (e *example) tryOn(m device.Machine, p *plan.Plan) error {
 	ctx := context.Background()
-	prog, err := exec.Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{})
+	prog, err := exec.Load(ctx, m, p, exec.Options{})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/device/cuda"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -215,10 +217,20 @@ func randomSpec(rng *rand.Rand, n int) spec {
 	return s
 }
 
+// onCUDA has tests open their worlds on GPUs, which up to eight ranks share.
+var onCUDA = flag.Bool("cuda", false, "run on the CUDA machine")
+
 // world opens a world that ends with the test.
 func open(t testing.TB, mode cpu.Mode, seed int64, ranks int) device.World {
 	t.Helper()
-	w, err := cpu.New(cpu.Options{Mode: mode, Seed: seed}).Open(context.Background(), ranks)
+	m := cpu.New(cpu.Options{Mode: mode, Seed: seed})
+	if *onCUDA {
+		var err error
+		if m, err = cuda.New(cuda.Options{RanksPerGPU: 8}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := m.Open(context.Background(), ranks)
 	if err != nil {
 		t.Fatal(err)
 	}

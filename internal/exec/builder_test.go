@@ -2,12 +2,14 @@ package exec
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/device/cuda"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -192,9 +194,19 @@ func (b *builder) output() {
 	}
 }
 
+// onCUDA has tests load plans on GPUs, which up to eight ranks share.
+var onCUDA = flag.Bool("cuda", false, "run on the CUDA machine")
+
 func load(t testing.TB, mode cpu.Mode, seed int64, p *plan.Plan, opts Options) *Program {
 	t.Helper()
-	prog, err := Load(context.Background(), cpu.New(cpu.Options{Mode: mode, Seed: seed}), p, opts)
+	m := cpu.New(cpu.Options{Mode: mode, Seed: seed})
+	if *onCUDA {
+		var err error
+		if m, err = cuda.New(cuda.Options{RanksPerGPU: 8}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prog, err := Load(context.Background(), m, p, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

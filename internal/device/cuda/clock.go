@@ -9,9 +9,10 @@ import (
 
 // tick is a begin or end whose time is not known yet.
 type tick struct {
-	began bool
-	id    int64
-	ev    nvlib.Event
+	began  bool
+	id     int64
+	ev     nvlib.Event
+	shared bool // the next tick has the same event
 }
 
 // base ties a device's clock to the world's: an event that was over at ns.
@@ -40,12 +41,17 @@ func (s *stream) tick(began bool, id int64) error {
 	if s.dev.w.observer == nil {
 		return nil
 	}
+	if n := len(s.ticks); n > 0 && s.tickPos == s.pos { // an end and the next begin
+		s.ticks[n-1].shared = true
+		s.ticks = append(s.ticks, tick{began: began, id: id, ev: s.ticks[n-1].ev})
+		return nil
+	}
 	ev, err := s.dev.site.newEvent(true)
 	if err != nil {
 		return err
 	}
-	s.dirty = true
-	s.ticks = append(s.ticks, tick{began, id, ev})
+	s.dirty, s.tickPos = true, s.pos
+	s.ticks = append(s.ticks, tick{began: began, id: id, ev: ev})
 	return s.dev.w.drv.Record(ev, s.h)
 }
 
@@ -97,7 +103,9 @@ func (s *stream) tellOne(t tick) bool {
 		ns = max(ns, site.base.ns+int64(float64(ms)*1e6))
 	}
 	s.lastNs = ns
-	site.clocks = append(site.clocks, t.ev)
+	if !t.shared {
+		site.clocks = append(site.clocks, t.ev)
+	}
 	switch o := w.observer; {
 	case o == nil:
 	case t.began:

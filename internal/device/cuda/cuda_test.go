@@ -3,8 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -83,29 +81,24 @@ func TestFake(t *testing.T) {
 	}
 }
 
-// machineOr returns the machine of this host's GPUs, or skips the test; with
-// REQUIRE_GPUS=n in the environment, fewer than n GPUs are a failure.
-func machineOr(t *testing.T, opts Options) *machine {
+// real returns the machine of this host's GPUs, or skips the test.
+func real(t testing.TB, opts Options) *machine {
 	t.Helper()
 	m, err := New(opts)
-	need, _ := strconv.Atoi(os.Getenv("REQUIRE_GPUS"))
-	switch {
-	case err != nil && need > 0:
-		t.Fatal(err)
-	case err != nil:
-		t.Skip(err)
-	case len(m.(*machine).sys.gpus) < need:
-		t.Fatalf("REQUIRE_GPUS is %d, and there are %d", need, len(m.(*machine).sys.gpus))
+	have := 0
+	if err == nil {
+		have = len(m.(*machine).sys.gpus)
 	}
+	devicetest.NeedGPUs(t, have, 1, err)
 	return m.(*machine)
 }
 
 func TestDevice(t *testing.T) {
-	machineOr(t, Options{})
+	real(t, Options{})
 	for _, ranks := range []int{1, 4} {
 		t.Run(fmt.Sprint("ranks-per-gpu", ranks), func(t *testing.T) {
 			devicetest.Run(t, func(t *testing.T) device.Machine {
-				return machineOr(t, Options{RanksPerGPU: ranks})
+				return real(t, Options{RanksPerGPU: ranks})
 			})
 		})
 	}

@@ -25,6 +25,7 @@ type stream struct {
 	issued  []int64 // marks begun and not ended, as asked for
 	open    []int64 // the same, as issued
 	ticks   []tick  // begins and ends not told yet
+	tickPos int64   // of the latest of them
 	lastNs  int64   // of the tick told last
 
 	workspace *memory // cuBLASLt's

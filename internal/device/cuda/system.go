@@ -15,7 +15,9 @@ import (
 type system struct {
 	drv  *nvlib.Driver
 	gpus []*gpu
-	blas func() (*nvlib.CuBLASLt, error)
+	// tried are the pairs of devices between which a transfer worked.
+	tried sync.Map // of [2]nvlib.Device
+	blas  func() (*nvlib.CuBLASLt, error)
 }
 
 // theSystem loads the driver once a process.

@@ -78,6 +78,9 @@ func (w *world) open(ranks int) error {
 			return fmt.Errorf("GPU %d, %s: %w", s.gpu.dev, s.gpu.name, err)
 		}
 	}
+	if err := w.tryTransfers(); err != nil {
+		return err
+	}
 	for r := range ranks {
 		w.devices = append(w.devices, &dev{w: w, rank: r, site: w.sites[r%len(w.sites)]})
 	}
