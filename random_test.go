@@ -1,0 +1,110 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket"
+)
+
+// TestRandomHostPrograms writes host programs that are right and wants them
+// proved, and their results, run after run under many schedules, to be the
+// evaluator's.
+func TestRandomHostPrograms(t *testing.T) {
+	for seed := range uint64(tries(t)) {
+		src := randomExplicit(seed)
+		p, err := hocket.Parse("random.hkt", src)
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, src)
+		}
+		if v, err := hocket.Check(p, hocket.Binding{}); err != nil || v.Kind != hocket.Proved {
+			t.Fatalf("seed %d: %v, %v\n%s%s", seed, v.Kind, err, v.Diagnostics, src)
+		}
+		if err := rightUnderSchedules(p, seed); err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, src)
+		}
+	}
+}
+
+// TestRandomMutants breaks those programs. Whatever is still proved must still
+// be right, whatever is not must be refused in words; and both occur.
+func TestRandomMutants(t *testing.T) {
+	count := map[string]int{}
+	for seed := range uint64(3 * tries(t)) {
+		src := broken(randomExplicit(seed/3), rand.New(rand.NewPCG(seed, 3)))
+		p, err := hocket.Parse("random.hkt", src)
+		if err != nil {
+			count["no program"]++
+			continue
+		}
+		v, err := hocket.Check(p, hocket.Binding{})
+		switch {
+		case err != nil:
+			t.Fatalf("seed %d: %v\n%s", seed, err, src)
+		case v.Kind != hocket.Proved:
+			count[v.Kind.String()]++
+			if len(v.Diagnostics) == 0 {
+				t.Fatalf("seed %d: %v without a reason\n%s", seed, v.Kind, src)
+			}
+			continue
+		}
+		count["proved"]++
+		var mismatch *hocket.MismatchError // what a layout claims is not proved
+		if err := rightUnderSchedules(p, seed); err != nil && !errors.As(err, &mismatch) {
+			t.Fatalf("seed %d: %v\n%s", seed, err, src)
+		}
+	}
+	for _, kind := range []string{"no program", "refuted", "proved"} {
+		if count[kind] == 0 {
+			t.Errorf("no mutant is %s: %v", kind, count)
+		}
+	}
+}
+
+func tries(t *testing.T) int {
+	t.Helper()
+	if testing.Short() {
+		return 30
+	}
+	return 150
+}
+
+// rightUnderSchedules runs p three times back to back under several schedules
+// and compares every result with the reference.
+func rightUnderSchedules(p *hocket.Program, seed uint64) error {
+	ctx := context.Background()
+	m, err := hocket.Open(ctx, hocket.MachineOptions{})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		return err
+	}
+	var batch []hocket.Args
+	var refs []*hocket.Reference
+	for _, spec := range []string{"ints:1", "ints:2", "arange"} {
+		in, err := model.RandomInputs(spec)
+		if err != nil {
+			return err
+		}
+		batch = append(batch, hocket.Args{In: in})
+		ref, err := model.Reference(ctx, batch[len(refs)])
+		if err != nil {
+			return err
+		}
+		refs = append(refs, ref)
+	}
+	opts := hocket.ExploreOptions{Schedules: 4, Seed: int64(seed) * 4}
+	return model.Explore(ctx, batch, opts, func(_ int64, reports []*hocket.Report) error {
+		for i, rep := range reports {
+			if err := refs[i].Compare(rep).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
