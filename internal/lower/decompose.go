@@ -71,7 +71,7 @@ func (d *decomposer) reshard(s *ir.Stmt) ([]*ir.Stmt, error) {
 	w := &writer{names: d.names, pos: s.Pos, name: s.Results[0].Text, dst: s.Type}
 	var err error
 	if from, to := d.meshes.of(src), d.meshes.of(s.Type); from == to {
-		w.walk(s.Args[0].Name, plan(src, s.Type, from.axisNames()), from, true)
+		w.walk(s.Args[0].Name, from.plan(src, s.Type), from, true)
 	} else {
 		err = d.move(w, s, src, from, to)
 	}

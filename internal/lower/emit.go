@@ -48,6 +48,9 @@ func (w *writer) step(st step, name string, t *ir.Type, arg string, at *place) {
 	case stepCut:
 		w.cut(st, name, t, arg, at)
 		return
+	case stepPermute:
+		w.permute(st, name, t, arg)
+		return
 	case stepReduceScatter:
 		op, attrs = ir.OpReduceScatter, []ir.Attr{over, redAttr(st.red), exprAttr("axis", int64(st.dim))}
 	case stepExchange:

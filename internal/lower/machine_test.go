@@ -187,7 +187,7 @@ func (m *machine) compute(s *ir.Stmt, r int, x *array) *array {
 	switch s.Op {
 	case ir.OpCopy:
 		return &array{x.shape, slices.Clone(x.data)}
-	case ir.OpClaim:
+	case ir.OpClaim, ir.OpLocal:
 		return x
 	case ir.OpSum, ir.OpMax:
 		return reduceFirst(x, s.Op.String())
@@ -240,6 +240,11 @@ func (m *machine) collective(s *ir.Stmt, r int) *array {
 			parts[i] = parts[i].block(split, me, n)
 		}
 		return concat(parts, cat)
+	case ir.OpPermute:
+		if to := m.attr(s, "to", r); m.attr(s, "from", team[to]) != me {
+			panic(fmt.Sprintf("rank %d sends to %d, which does not receive from it", r, team[to]))
+		}
+		return parts[m.attr(s, "from", r)]
 	case ir.OpBroadcast:
 		return parts[m.attr(s, "root", r)]
 	}

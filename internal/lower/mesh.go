@@ -12,12 +12,12 @@ type meshes struct {
 	byAxis map[string]*place
 }
 
-// place is a mesh. Its ranks are known where the text lists them; the main
-// mesh is all ranks, however many there are.
+// place is a mesh. Its ranks are known where the text lists them, or, of the
+// main mesh, which is all ranks, where it gives small numbers for its sizes.
 type place struct {
 	main    bool
 	axes    []ir.MeshAxis
-	devices []int64 // none of the main mesh
+	devices []int64 // of the main mesh, none where they are not known
 	// sizes of the axes; nil where the text leaves one open.
 	sizes []int64
 }
@@ -30,12 +30,36 @@ func newMeshes(p *ir.Program) meshes {
 			pl.devices, pl.sizes = m.Devices, knownSizes(m)
 		} else {
 			pl.main, ms.main = true, pl
+			pl.devices, pl.sizes = allRanks(m)
 		}
 		for _, ax := range m.Axes {
 			ms.byAxis[ax.Name] = pl
 		}
 	}
 	return ms
+}
+
+// maxListed bounds the main meshes whose ranks are told apart in the text that
+// a reshard becomes.
+const maxListed = 16
+
+// allRanks returns the ranks of the main mesh and its sizes, where they are
+// few enough and the text gives them as numbers.
+func allRanks(m *ir.Mesh) (devices, sizes []int64) {
+	n := int64(1)
+	for _, ax := range m.Axes {
+		if ax.Size.Kind != ir.ExprInt || ax.Size.Val < 1 || ax.Size.Val > maxListed {
+			return nil, nil
+		}
+		sizes = append(sizes, ax.Size.Val)
+		if n *= ax.Size.Val; n > maxListed {
+			return nil, nil
+		}
+	}
+	for r := range n {
+		devices = append(devices, r)
+	}
+	return devices, sizes
 }
 
 // of returns the mesh of t's values: the named one, else the main mesh.

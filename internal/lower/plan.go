@@ -1,14 +1,18 @@
 package lower
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/ir"
 )
 
-// This file decides by which steps a value changes its layout on one mesh. It
-// knows nothing of statements. Blocks are contiguous and a dimension's axes are
-// major first, so an axis can only come and go at the minor end of a dimension.
+// This file decides by which steps a value changes its layout on one mesh: the
+// cheapest way through the layouts in between. It knows nothing of statements.
+// Blocks are contiguous and a dimension's axes are major first, so an axis can
+// only come and go at the minor end of a dimension.
 
 type stepKind uint8
 
@@ -18,63 +22,197 @@ const (
 	stepExchange                      // axes move from dim to dimension to
 	stepAllReduce                     // partial axes become whole
 	stepGather                        // axes disappear from dim
+	stepPermute                       // ranks trade blocks: axes trade places
 )
 
 // step changes a layout once.
 type step struct {
-	kind    stepKind
-	axes    []string // major first
-	dim, to int
-	red     ir.Red
-	after   *ir.Type
+	kind          stepKind
+	axes          []string // major first; of a permute, all that trade places
+	dim, to       int
+	red           ir.Red
+	before, after *ir.Type
 }
 
-// planner goes from cur to dst. A step is taken where it can be, in the order
-// of what makes the value smaller first, so that what moves later is less.
+// planner finds the cheapest steps from one layout to another. Costs are the
+// bytes that a rank receives at the most, counted in whole tensors.
 type planner struct {
-	cur, dst *ir.Type
+	src, dst *ir.Type
 	mesh     []string // the mesh's axes, major first
-	steps    []step
+	sizes    map[string]float64
+	exact    bool // all sizes are numbers in the text
+	permutes bool // ranks may trade blocks
 }
 
-// plan returns the steps from layout src to layout dst of one mesh; none where
-// they are the same. dst's partials must be among src's.
-//
-// It ends: cut, reduce-scatter and exchange put axes where they belong and
-// nothing moves them again, a gather removes one that stands where it does not
-// belong, and where none does, the next axis of any dimension is free or partial.
-func plan(src, dst *ir.Type, mesh []string) []step {
-	p := &planner{cur: src.Clone(), dst: dst, mesh: mesh}
-	for p.cut() || p.reduceScatter() || p.exchange() || p.allReduce() || p.gather() {
+// nominalSize stands for the size of an axis that the text leaves open: what
+// is chosen must not depend on bound dims (S20).
+const nominalSize = 4
+
+// plan returns the steps from layout src to layout dst of the mesh at; none
+// where they are the same. dst's partials must be among src's.
+func (at *place) plan(src, dst *ir.Type) []step {
+	p := &planner{src: src, dst: dst, mesh: at.axisNames(), sizes: map[string]float64{}, exact: true, permutes: at.main}
+	for _, ax := range at.axes {
+		p.sizes[ax.Name] = nominalSize
+		if n, err := ax.Size.Eval(literals{}); err == nil && n > 0 {
+			p.sizes[ax.Name] = float64(n)
+		} else {
+			p.exact = false
+		}
 	}
-	return p.steps
+	return p.search()
 }
 
-// settled returns how many axes of dimension i already are where dst has them.
-func (p *planner) settled(i int) int {
-	have, want := p.cur.Dims[i].Axes, p.dst.Dims[i].Axes
-	n := 0
-	for n < len(have) && n < len(want) && have[n] == want[n] {
-		n++
+// node is a layout on the way, and the way to it.
+type node struct {
+	t     *ir.Type
+	cost  float64
+	steps []step
+	done  bool
+}
+
+// search is Dijkstra's: it settles the cheapest layout that is not settled,
+// until that is dst. Of ways that cost the same, the one of fewest steps wins,
+// then the one found first.
+func (p *planner) search() []step {
+	nodes := map[string]*node{layoutKey(p.src): {t: p.src.Clone()}}
+	order := []*node{nodes[layoutKey(p.src)]}
+	for {
+		var n *node
+		for _, x := range order {
+			if !x.done && (n == nil || x.before(n)) {
+				n = x
+			}
+		}
+		if n == nil || ir.SameLayout(n.t, p.dst) {
+			break
+		}
+		n.done = true
+		for _, s := range p.moves(n.t) {
+			k := layoutKey(s.after)
+			s.before = n.t
+			next := &node{t: s.after, cost: n.cost + p.cost(&s), steps: append(slices.Clone(n.steps), s)}
+			switch old := nodes[k]; {
+			case old == nil:
+				nodes[k] = next
+				order = append(order, next)
+			case !old.done && next.before(old):
+				*old = *next
+			}
+		}
+	}
+	if n := nodes[layoutKey(p.dst)]; n != nil {
+		return n.steps
+	}
+	return nil // cannot be: gathering everything and cutting always leads there
+}
+
+func (n *node) before(m *node) bool {
+	const equal = 1e-9
+	switch d := n.cost - m.cost; {
+	case d < -equal:
+		return true
+	case d > equal:
+		return false
+	}
+	return len(n.steps) < len(m.steps)
+}
+
+// layoutKey makes a map key of a layout.
+func layoutKey(t *ir.Type) string {
+	var b strings.Builder
+	for _, d := range t.Dims {
+		fmt.Fprint(&b, d.Axes, ";")
+	}
+	owed := slices.Clone(t.Partial)
+	slices.SortFunc(owed, func(a, b ir.Partial) int { return cmp.Compare(a.Axis, b.Axis) })
+	fmt.Fprint(&b, owed)
+	return b.String()
+}
+
+// cost is what a rank receives at the most in a step, in whole tensors.
+func (p *planner) cost(s *step) float64 {
+	n := p.parts(s.axes)
+	switch s.kind {
+	case stepCut:
+		return 0
+	case stepReduceScatter, stepExchange:
+		return p.share(s.after, s.kind == stepReduceScatter, n)
+	case stepAllReduce:
+		return 2 * p.held(s.after) * (n - 1) / n
+	case stepGather:
+		return p.held(s.after) * (n - 1) / n
+	}
+	return p.held(s.after)
+}
+
+// share is the cost of a reduce_scatter, which brings a rank n-1 blocks, or of
+// an all_to_all, which brings it n-1 nths of one.
+func (p *planner) share(after *ir.Type, reduces bool, n float64) float64 {
+	if reduces {
+		return p.held(after) * (n - 1)
+	}
+	return p.held(after) * (n - 1) / n
+}
+
+// held is the part of the whole tensor that a rank holds.
+func (p *planner) held(t *ir.Type) float64 {
+	h := 1.0
+	for _, d := range t.Dims {
+		h /= p.parts(d.Axes)
+	}
+	return h
+}
+
+func (p *planner) parts(axes []string) float64 {
+	n := 1.0
+	for _, a := range axes {
+		n *= p.sizes[a]
 	}
 	return n
 }
 
-// missing returns the axes that dimension i can take on now; nil where others
-// must leave it first.
-func (p *planner) missing(i int) []string {
-	if n := p.settled(i); n == len(p.cur.Dims[i].Axes) {
-		return p.dst.Dims[i].Axes[n:]
+// moves returns the steps that can be taken from t, in the order of what makes
+// the value smaller first.
+func (p *planner) moves(t *ir.Type) []step {
+	var out []step
+	for i := range t.Dims {
+		out = append(out, p.cuts(t, i)...)
 	}
-	return nil
+	for i := range t.Dims {
+		out = append(out, p.scatters(t, i)...)
+	}
+	for i := range t.Dims {
+		out = append(out, p.exchanges(t, i)...)
+	}
+	out = append(out, p.reductions(t)...)
+	for i := range t.Dims {
+		out = append(out, p.gathers(t, i)...)
+	}
+	if p.permutes {
+		out = append(out, p.trades(t)...)
+	}
+	return out
 }
 
-// astray returns the axes of dimension i that must leave it.
-func (p *planner) astray(i int) []string { return p.cur.Dims[i].Axes[p.settled(i):] }
+// allowed reports whether dimension i surely divides over axes: where it is
+// split over them, or over more, at either end, and where the text says so in
+// numbers.
+func (p *planner) allowed(i int, axes []string) bool {
+	if subset(axes, p.src.Dims[i].Axes) || subset(axes, p.dst.Dims[i].Axes) {
+		return true
+	}
+	extent := p.src.Dims[i].Extent
+	return p.exact && extent.Kind == ir.ExprInt && extent.Val%int64(p.parts(axes)) == 0
+}
 
-// red returns the reduction cur still owes over axis.
-func (p *planner) red(axis string) ir.Red {
-	for _, q := range p.cur.Partial {
+func subset(a, b []string) bool {
+	return !slices.ContainsFunc(a, func(x string) bool { return !slices.Contains(b, x) })
+}
+
+// red returns the reduction t still owes over axis.
+func red(t *ir.Type, axis string) ir.Red {
+	for _, q := range t.Partial {
 		if q.Axis == axis {
 			return q.Red
 		}
@@ -87,143 +225,130 @@ func onDim(t *ir.Type, axis string) bool {
 	return slices.ContainsFunc(t.Dims, func(d ir.Dimension) bool { return slices.Contains(d.Axes, axis) })
 }
 
-// prefix returns the longest run of axes from the first on for which ok holds.
-func prefix(axes []string, ok func(string) bool) []string {
-	n := 0
-	for n < len(axes) && ok(axes[n]) {
-		n++
-	}
-	return axes[:n]
+// appended returns t with axes at the minor end of dimension i.
+func appended(t *ir.Type, i int, axes []string) *ir.Type {
+	u := t.Clone()
+	u.Dims[i].Axes = append(u.Dims[i].Axes, axes...)
+	return u
 }
 
-func (p *planner) cut() bool {
-	for i := range p.cur.Dims {
-		run := prefix(p.missing(i), func(a string) bool { return p.red(a) == ir.NoRed && !onDim(p.cur, a) })
-		if len(run) > 0 {
-			p.add(i, run)
-			p.push(step{kind: stepCut, dim: i, axes: run})
-			return true
+// cuts appends to dimension i any axes in any order that t is whole over.
+func (p *planner) cuts(t *ir.Type, i int) []step {
+	free := func(a string) bool { return red(t, a) == ir.NoRed && !onDim(t, a) }
+	var out []step
+	for _, axes := range p.arrangements(i, t, free) {
+		out = append(out, step{kind: stepCut, dim: i, axes: axes, after: appended(t, i, axes)})
+	}
+	return out
+}
+
+// scatters appends to dimension i partial axes of one reduction.
+func (p *planner) scatters(t *ir.Type, i int) []step {
+	var out []step
+	for _, r := range reds(t) {
+		for _, axes := range p.arrangements(i, t, func(a string) bool { return red(t, a) == r }) {
+			u := appended(t, i, axes)
+			u.Partial = slices.DeleteFunc(u.Partial, func(q ir.Partial) bool { return slices.Contains(axes, q.Axis) })
+			out = append(out, step{kind: stepReduceScatter, dim: i, axes: axes, red: r, after: u})
 		}
 	}
-	return false
+	return out
 }
 
-func (p *planner) reduceScatter() bool {
-	for i := range p.cur.Dims {
-		axes := p.missing(i)
-		if len(axes) == 0 || p.red(axes[0]) == ir.NoRed {
-			continue
+// reds returns the reductions that t owes, each once.
+func reds(t *ir.Type) []ir.Red {
+	var out []ir.Red
+	for _, q := range t.Partial {
+		if !slices.Contains(out, q.Red) {
+			out = append(out, q.Red)
 		}
-		red := p.red(axes[0])
-		run := prefix(axes, func(a string) bool { return p.red(a) == red })
-		p.add(i, run)
-		p.reduce(run)
-		p.push(step{kind: stepReduceScatter, dim: i, axes: run, red: red})
-		return true
 	}
-	return false
+	return out
 }
 
-func (p *planner) exchange() bool {
-	for i := range p.cur.Dims {
-		astray := p.astray(i)
-		for k := range astray {
-			run := slices.Clone(astray[k:])
-			for j := range p.cur.Dims {
-				want := p.missing(j)
-				if j == i || len(want) < len(run) || !slices.Equal(want[:len(run)], run) {
-					continue
-				}
-				p.drop(i, len(run))
-				p.add(j, run)
-				p.push(step{kind: stepExchange, dim: i, to: j, axes: run})
-				return true
+// arrangements returns the ordered choices of axes, longest first, for which
+// ok holds and that dimension i of t may also be split over.
+func (p *planner) arrangements(i int, t *ir.Type, ok func(string) bool) [][]string {
+	var out [][]string
+	var grow func(have []string)
+	grow = func(have []string) {
+		for _, a := range p.mesh {
+			next := append(slices.Clone(have), a)
+			if slices.Contains(have, a) || !ok(a) || !p.allowed(i, append(slices.Clone(t.Dims[i].Axes), next...)) {
+				continue
 			}
+			out = append(out, next)
+			grow(next)
 		}
 	}
-	return false
+	grow(nil)
+	slices.SortStableFunc(out, func(a, b []string) int { return cmp.Compare(len(b), len(a)) })
+	return out
 }
 
-// allReduce reduces what dst has whole, all axes of one reduction at once, so
-// that the sum is rounded once.
-func (p *planner) allReduce() bool {
-	red := ir.NoRed
-	var run []string
-	for _, a := range p.mesh {
-		r := p.red(a)
-		if r == ir.NoRed || onDim(p.dst, a) || slices.Contains(p.dst.Partial, ir.Partial{Axis: a, Red: r}) {
-			continue
-		}
-		if red == ir.NoRed {
-			red = r
-		}
-		if r == red {
-			run = append(run, a)
-		}
-	}
-	if len(run) == 0 {
-		return false
-	}
-	p.reduce(run)
-	p.push(step{kind: stepAllReduce, axes: run, red: red})
-	return true
-}
-
-// gather takes the minor-most axis off a dimension; those first that dst has
-// nowhere, because the others may find another way once these are gone.
-func (p *planner) gather() bool {
-	at := -1
-	for i := range p.cur.Dims {
-		astray := p.astray(i)
-		if len(astray) == 0 {
-			continue
-		}
-		if !onDim(p.dst, astray[len(astray)-1]) {
-			at = i
-			break
-		}
-		if at < 0 {
-			at = i
+// exchanges moves the minor axes of dimension i to the minor end of another.
+func (p *planner) exchanges(t *ir.Type, i int) []step {
+	var out []step
+	axes := t.Dims[i].Axes
+	for k := range axes {
+		run := slices.Clone(axes[k:])
+		for j := range t.Dims {
+			if j == i || !p.allowed(j, append(slices.Clone(t.Dims[j].Axes), run...)) {
+				continue
+			}
+			u := appended(t, j, run)
+			u.Dims[i].Axes = u.Dims[i].Axes[:k]
+			out = append(out, step{kind: stepExchange, dim: i, to: j, axes: run, after: u})
 		}
 	}
-	if at < 0 {
-		return false
+	return out
+}
+
+// reductions reduces the axes of one reduction, so that the sum is rounded
+// once: those that dst has whole, or all that dst does not owe.
+func (p *planner) reductions(t *ir.Type) []step {
+	var out []step
+	for _, r := range reds(t) {
+		owed := func(a string) bool {
+			return red(t, a) == r && !slices.Contains(p.dst.Partial, ir.Partial{Axis: a, Red: r})
+		}
+		all := filter(p.mesh, owed)
+		whole := filter(all, func(a string) bool { return !onDim(p.dst, a) })
+		runs := [][]string{whole, all}
+		if len(all) == len(whole) {
+			runs = runs[:1]
+		}
+		for _, run := range runs {
+			if len(run) == 0 {
+				continue
+			}
+			u := t.Clone()
+			u.Partial = slices.DeleteFunc(u.Partial, func(q ir.Partial) bool { return slices.Contains(run, q.Axis) })
+			out = append(out, step{kind: stepAllReduce, axes: run, red: r, after: u})
+		}
 	}
-	astray := p.astray(at)
-	axis := astray[len(astray)-1]
-	p.drop(at, 1)
-	p.pushGather(at, axis)
-	return true
+	return out
 }
 
-// pushGather joins neighbouring gathers of one dimension: the later axis is
-// the major one.
-func (p *planner) pushGather(dim int, axis string) {
-	if n := len(p.steps); n > 0 && p.steps[n-1].kind == stepGather && p.steps[n-1].dim == dim {
-		last := &p.steps[n-1]
-		last.axes = append([]string{axis}, last.axes...)
-		last.after = p.cur.Clone()
-		return
+// filter returns those of axes for which ok holds.
+func filter(axes []string, ok func(string) bool) []string {
+	var out []string
+	for _, a := range axes {
+		if ok(a) {
+			out = append(out, a)
+		}
 	}
-	p.push(step{kind: stepGather, dim: dim, axes: []string{axis}})
+	return out
 }
 
-func (p *planner) push(s step) {
-	s.after = p.cur.Clone()
-	p.steps = append(p.steps, s)
-}
-
-func (p *planner) add(dim int, axes []string) {
-	d := &p.cur.Dims[dim]
-	d.Axes = append(slices.Clone(d.Axes), axes...)
-}
-
-func (p *planner) drop(dim, n int) {
-	d := &p.cur.Dims[dim]
-	d.Axes = d.Axes[:len(d.Axes)-n]
-}
-
-// reduce drops the partials of axes.
-func (p *planner) reduce(axes []string) {
-	p.cur.Partial = slices.DeleteFunc(p.cur.Partial, func(q ir.Partial) bool { return slices.Contains(axes, q.Axis) })
+// gathers takes the minor axes off dimension i.
+func (p *planner) gathers(t *ir.Type, i int) []step {
+	var out []step
+	axes := t.Dims[i].Axes
+	for k := range axes {
+		u := t.Clone()
+		u.Dims[i].Axes = u.Dims[i].Axes[:k]
+		out = append(out, step{kind: stepGather, dim: i, axes: slices.Clone(axes[k:]), after: u})
+	}
+	return out
 }

@@ -13,14 +13,14 @@ import (
 // move writes the reshard s of a value of type src between two meshes.
 func (d *decomposer) move(w *writer, s *ir.Stmt, src *ir.Type, from, to *place) error {
 	have, want := meet(src, s.Type, from, to)
-	arg := w.walk(s.Args[0].Name, plan(src, have, from.axisNames()), from, false)
-	rest := plan(want, s.Type, to.axisNames())
+	arg := w.walk(s.Args[0].Name, from.plan(src, have), from, false)
+	rest := to.plan(want, s.Type)
 
 	buf := w.names.fresh(w.name, "b")
 	switch {
-	case to.main:
+	case to.main && (!to.known() || have.Whole() && want.Whole()):
 		buf = w.toAll(arg, buf, want.LocalType(), from)
-	case from.main:
+	case from.main && !from.known():
 		w.keep(arg, buf, want.LocalType(), to)
 	default:
 		w.pieces(arg, buf, have, want, from, to)
@@ -35,26 +35,23 @@ func (d *decomposer) move(w *writer, s *ir.Stmt, src *ir.Type, from, to *place) 
 
 // meet returns the layouts in which the value leaves one mesh and arrives on
 // the other. A dimension stays cut where both sides cut it into equally many
-// blocks; the outermost, whose parts are dense, also where a receiver's block
-// is made of several or the sender has it whole. Where the text leaves the
-// ranks open, the value travels whole.
+// blocks; the outermost, whose parts are dense, also where blocks of one side
+// are made of several of the other. Where the text leaves the ranks open, the
+// value travels whole.
 func meet(src, dst *ir.Type, from, to *place) (have, want *ir.Type) {
 	have, want = src.Clone(), dst.Clone()
 	have.Partial = nil
 	for i := range have.Dims {
 		a, b := &have.Dims[i], &want.Dims[i]
-		switch {
-		case !from.known() || !to.known() || !compatible(from.parts(a.Axes), to.parts(b.Axes), i):
+		if !from.known() || !to.known() || !compatible(from.parts(a.Axes), to.parts(b.Axes), i) {
 			a.Axes, b.Axes = nil, nil
-		case from.parts(a.Axes) < to.parts(b.Axes):
-			a.Axes = nil // axes of size 1: only a dimension without axes is cut in parts
 		}
 	}
 	return have, want
 }
 
 func compatible(p, q int64, dim int) bool {
-	return p == q || dim == 0 && (p == 1 || p%q == 0)
+	return p == q || dim == 0 && (p%q == 0 || q%p == 0)
 }
 
 // toAll gives the whole tensor arg, which all ranks of from hold, to every
@@ -79,7 +76,7 @@ func (w *writer) keep(arg, buf string, local *ir.Type, to *place) {
 }
 
 // piece is a block on its way: the index-th of count along the outermost
-// dimension of what the receiver gathers (join) or of what the sender has whole.
+// dimension of what the receiver gathers (join) or of what the sender has.
 type piece struct {
 	from, to     int64
 	index, count int64
@@ -99,13 +96,9 @@ func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
 	ranks := append(slices.Clone(from.devices), to.devices...)
 	slices.Sort(ranks)
 	local := want.LocalType()
-	part := have.Clone()
-	if len(part.Dims) > 0 {
-		part.Dims[0].Extent = local.Dims[0].Extent
-	}
 	w.out = append(w.out, alloc(w.pos, buf, local))
 	for _, r := range slices.Compact(ranks) {
-		c := &courier{writer: w, arg: arg, buf: buf, part: part}
+		c := &courier{writer: w, arg: arg, buf: buf}
 		if stmts := c.rankPieces(r, byRank[r]); len(stmts) > 0 {
 			w.out = append(w.out, onRank(w.pos, r, stmts...))
 		}
@@ -116,8 +109,8 @@ func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
 type courier struct {
 	*writer
 	arg, buf string
-	// part is the type of a part of arg, where the sender has it whole.
-	part                 *ir.Type
+	// local names the rank's own shard of arg, once it is needed.
+	local                string
 	views, posts, copies []*ir.Stmt
 }
 
@@ -137,13 +130,16 @@ func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
 	return slices.Concat(c.views, group(c.pos, c.posts), c.copies)
 }
 
-// source names what the sender gives of arg: all it holds, or a part, which is
-// a value because its index is the same on every rank.
+// source names what the sender gives of arg: all it holds, or a part of that.
 func (c *courier) source(p piece) string {
 	if p.count == 1 || p.join {
 		return c.arg
 	}
-	return c.view(p, c.arg, "s", c.part.Clone())
+	if c.local == "" {
+		c.local = c.names.fresh(c.name, "l")
+		c.views = append(c.views, result(c.pos, c.local, ir.OpLocal, nil, c.arg))
+	}
+	return c.view(p, c.local, "s")
 }
 
 // target names where the receiver wants it: buf or a part of it.
@@ -151,14 +147,12 @@ func (c *courier) target(p piece) string {
 	if p.count == 1 || !p.join {
 		return c.buf
 	}
-	return c.view(p, c.buf, "r", nil)
+	return c.view(p, c.buf, "r")
 }
 
-func (c *courier) view(p piece, whole, suffix string, t *ir.Type) string {
+func (c *courier) view(p piece, whole, suffix string) string {
 	name := c.names.fresh(c.name, suffix)
-	v := chunk(c.pos, name, whole, 0, ir.Int(p.index), ir.Int(p.count))
-	v.Type = t
-	c.views = append(c.views, v)
+	c.views = append(c.views, chunk(c.pos, name, whole, 0, ir.Int(p.index), ir.Int(p.count)))
 	return name
 }
 
@@ -193,9 +187,9 @@ func sources(have, want *ir.Type, from, to *place, i int) []piece {
 	}
 	p, q := from.parts(have.Dims[0].Axes), to.parts(want.Dims[0].Axes)
 	if p < q {
-		index := block[0]
-		block[0] = 0
-		return []piece{{block: block, index: index, count: q}}
+		index := block[0] % (q / p)
+		block[0] /= q / p
+		return []piece{{block: block, index: index, count: q / p}}
 	}
 	out := make([]piece, p/q)
 	for c := range out {

@@ -1,0 +1,152 @@
+package lower
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file lets ranks trade blocks: from one layout to another with as many
+// blocks in every dimension, over the same axes. Then each rank needs one
+// block, which one other rank has.
+
+// trades returns the permutes from t: the axes of one dimension in another
+// order, or all of dst's dimensions at once.
+func (p *planner) trades(t *ir.Type) []step {
+	var out []step
+	add := func(u *ir.Type) {
+		if axes := p.traded(t, u); len(axes) > 0 {
+			out = append(out, step{kind: stepPermute, axes: axes, after: u})
+		}
+	}
+	if u := p.arranged(t); u != nil {
+		add(u)
+	}
+	for i, d := range t.Dims {
+		for _, order := range permutations(d.Axes) {
+			u := t.Clone()
+			u.Dims[i].Axes = order
+			add(u)
+		}
+	}
+	return out
+}
+
+// arranged returns t with dst's dimensions where that holds as many blocks of
+// each over the same axes, which only numbers in the text can tell; else nil.
+func (p *planner) arranged(t *ir.Type) *ir.Type {
+	if !p.exact {
+		return nil
+	}
+	u := t.Clone()
+	for i := range u.Dims {
+		u.Dims[i].Axes = slices.Clone(p.dst.Dims[i].Axes)
+		if p.parts(u.Dims[i].Axes) != p.parts(t.Dims[i].Axes) {
+			return nil
+		}
+	}
+	if !subset(dimAxes(u), dimAxes(t)) || !subset(dimAxes(t), dimAxes(u)) {
+		return nil
+	}
+	return u
+}
+
+// dimAxes returns the axes that t's dimensions are split over.
+func dimAxes(t *ir.Type) []string {
+	var out []string
+	for _, d := range t.Dims {
+		out = append(out, d.Axes...)
+	}
+	return out
+}
+
+// traded returns the axes, in mesh order, whose place differs between t and u.
+func (p *planner) traded(t, u *ir.Type) []string {
+	var out []string
+	for _, a := range p.mesh {
+		for i := range t.Dims {
+			if slices.Index(t.Dims[i].Axes, a) != slices.Index(u.Dims[i].Axes, a) {
+				out = append(out, a)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// permutations returns the other orders of axes.
+func permutations(axes []string) [][]string {
+	var out [][]string
+	var grow func(have, rest []string)
+	grow = func(have, rest []string) {
+		if len(rest) == 0 && !slices.Equal(have, axes) {
+			out = append(out, slices.Clone(have))
+		}
+		for i, a := range rest {
+			grow(append(slices.Clone(have), a), append(slices.Clone(rest[:i]), rest[i+1:]...))
+		}
+	}
+	grow(nil, axes)
+	return out
+}
+
+// permute writes a step in which ranks trade blocks. from is the rank that
+// holds what this one needs, to the one that needs what this one holds.
+func (w *writer) permute(st step, name string, t *ir.Type, arg string) {
+	mine, got := w.names.fresh(w.name, "l"), w.names.fresh(w.name, "t")
+	attrs := []ir.Attr{overAttr(st.axes...),
+		{Name: "to", Kind: ir.AttrExpr, Exprs: []*ir.Expr{holder(st.axes, st.before, st.after)}},
+		{Name: "from", Kind: ir.AttrExpr, Exprs: []*ir.Expr{holder(st.axes, st.after, st.before)}}}
+	w.out = append(w.out,
+		result(w.pos, mine, ir.OpLocal, nil, arg),
+		result(w.pos, got, ir.OpPermute, attrs, mine),
+		value(w.pos, name, t, ir.OpClaim, nil, got))
+}
+
+// holder returns the index, in the team over axes, of the rank that holds in
+// layout there the block that this rank holds in layout here.
+func holder(axes []string, here, there *ir.Type) *ir.Expr {
+	coords := map[string]*ir.Expr{}
+	for i := range here.Dims {
+		if slices.Equal(there.Dims[i].Axes, axes) { // the team stands in the order of the blocks
+			return number(here.Dims[i].Axes, axes, rankOf)
+		}
+		block := number(here.Dims[i].Axes, axes, rankOf)
+		spread(block, there.Dims[i].Axes, axes, coords)
+	}
+	return number(axes, axes, func(a string) *ir.Expr { return coords[a] })
+}
+
+// number returns the mixed-radix number of the digits along those of axes that
+// are in team, major first.
+func number(axes, team []string, digit func(string) *ir.Expr) *ir.Expr {
+	n := ir.Int(0)
+	for _, a := range axes {
+		if slices.Contains(team, a) {
+			if n.IsInt(0) {
+				n = digit(a)
+			} else {
+				n = ir.Add(ir.Mul(n, sizeOf(a)), digit(a))
+			}
+		}
+	}
+	return n
+}
+
+// spread sets the digits of n along those of axes that are in team.
+func spread(n *ir.Expr, axes, team []string, digits map[string]*ir.Expr) {
+	var mine []string
+	for _, a := range axes {
+		if slices.Contains(team, a) {
+			mine = append(mine, a)
+		}
+	}
+	for i, a := range slices.Backward(mine) {
+		if i == 0 {
+			digits[a] = n
+			break
+		}
+		digits[a] = ir.Mod(n, sizeOf(a))
+		n = ir.FloorDiv(n, sizeOf(a))
+	}
+}
