@@ -49,6 +49,11 @@ var opPrograms = map[string]string{
   %r = rms_norm %a, %w
   %l = layer_norm %a, %w, %b, eps=0.01
   return %s, %l, %r, %t`,
+	"one matrix for a batch": `(%a: DT[3, 4/dp, 8/tp], %b: DT[8/tp, 4], %c: DT[2, 3, 8/tp, 4/dp], %d: DT[8/dp, 8/tp]) -> (DT[3, 4/dp, 4], DT[2, 3, 4/dp, 8/tp], DT[3, 8/tp, 4]) {
+  %x = matmul %a, %b
+  %y = matmul %c, %d, ta=true, tb=true
+  %t = matmul %a, %x, ta=true
+  return %x, %y, %t`,
 	"attention": `(%q: DT[2/dp, 4, 8/tp, 3], %k: DT[2, 6/dp, 4/tp, 3], %v: DT[2, 6, 4, 3], %one: DT[2, 6, 1, 3]) -> (DT[2/dp, 4, 8/tp, 3], DT[2/dp, 4, 8, 3], DT[2, 4, 8/tp, 3]) {
   %x = attention %q, %k, %v
   %y = attention %q, %k, %v, causal=true, scale=0.25
