@@ -76,6 +76,11 @@ func (m *memory) findings() []Finding {
 		}
 		out = append(out, m.tellBlank(b))
 	}
+	if len(out) == 0 { // else what is wrong byte by byte says more
+		for _, t := range m.turnOrder[:min(len(m.turnOrder), maxFindings)] {
+			out = append(out, m.tellTurn(t))
+		}
+	}
 	return out
 }
 

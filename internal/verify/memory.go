@@ -27,6 +27,10 @@ type memory struct {
 	order  []*race // in order of discovery
 	blanks map[blankKey]*blank
 	unread []*blank
+
+	lives     *lifetimes
+	turns     map[turnsKey]*turn
+	turnOrder []*turn
 }
 
 // access is one tensor of a command.
@@ -84,7 +88,7 @@ type blank struct {
 // newMemory finds the regions and atoms of all tensors.
 func newMemory(ix *index) (*memory, *Finding) {
 	p := ix.p
-	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks)}
+	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks), lives: newLifetimes(ix), turns: map[turnsKey]*turn{}}
 	ids := map[region]int32{}
 	total := 0
 	m.opens = make([]int32, len(p.Cmds)+1)
@@ -127,6 +131,9 @@ func (m *memory) touch(v *view, cmd int32, run int) int64 {
 	n := int64(0)
 	for k := m.opens[cmd]; k < m.opens[cmd+1]; k++ {
 		a := &m.access[k]
+		if other, at, clash := m.lives.use(v, me, int8(run), a.rank, a.buf); clash {
+			m.overlapLives(at, other, me, a.buf, a.rank)
+		}
 		cells := m.cells[a.rank]
 		if cells == nil {
 			cells = make([]cell, m.atoms)

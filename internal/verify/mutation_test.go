@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-var schedules = flag.Int("schedules", 20, "how many schedules each mutant that is proved is run under")
+var schedules = flag.Int("schedules", 10, "how many schedules each mutant that is proved is run under")
 
 // small overrides dims where an example is sized to be worth watching.
 var small = map[string]map[string]int64{
@@ -42,46 +42,36 @@ func TestMutationScore(t *testing.T) {
 		}
 		return scores[kind]
 	}
-	for name, prog := range examples(t) {
-		for _, f := range prog.Funcs {
-			b := ir.Binding{Func: f.Name, Dims: small[name]}
-			lowered, original, err := build(prog, b)
+	for _, l := range lowerings(t, small) {
+		want := results(t, l.original, 0)
+		judge := func(kind, what string, p *plan.Plan, err error) {
+			s := at(kind)
+			s.mutants++
 			if err != nil {
-				t.Fatalf("%s: %v", name, err)
+				s.refused++
+				return
 			}
-			want := results(t, original, 0)
-			judge := func(kind, what string, p *plan.Plan, err error) {
-				s := at(kind)
-				s.mutants++
-				switch {
-				case err != nil:
-					s.refused++
-					return
-				case p == nil:
-					t.Fatal("no plan")
-				}
-				r := verify.Plan(p, verify.Options{})
-				if r.Verdict == verify.Refuted {
-					s.refuted++
-					return
-				}
-				switch disagree := sameUnderAll(p, want); {
-				case disagree == "":
-					s.equivalent++
-				case strings.HasPrefix(disagree, "every"):
-					s.other++ // a wrong program, but the same wrong one always
-				default:
-					s.missed++
-					t.Errorf("%s: %s: %s is %v, and yet %s", name, f.Name, what, r.Verdict, disagree)
-				}
+			r := verify.Plan(p, verify.Options{FaultsOnly: true})
+			if r.Verdict == verify.Refuted {
+				s.refuted++
+				return
 			}
-			for _, m := range textMutants(lowered, f.Name) {
-				_, p, err := build(m.prog, b)
-				judge(m.kind, m.what, p, err)
+			switch disagree := sameUnderAll(p, want); {
+			case disagree == "":
+				s.equivalent++
+			case strings.HasPrefix(disagree, "every"):
+				s.other++ // a wrong program, but the same wrong one always
+			default:
+				s.missed++
+				t.Errorf("%s: %s is %v, and yet %s", l.name, what, r.Verdict, disagree)
 			}
-			for _, m := range planMutants(original) {
-				judge(m.kind, m.what, m.plan, nil)
-			}
+		}
+		for _, m := range textMutants(l.prog, l.fn) {
+			_, p, err := build(m.prog, l.binding)
+			judge(m.kind, m.what, p, err)
+		}
+		for _, m := range planMutants(l.original) {
+			judge(m.kind, m.what, m.plan, nil)
 		}
 	}
 	report(t, scores)

@@ -11,13 +11,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// build parses, lowers and plans; err is the first complaint of any of them.
+// build lowers and plans; err is the first complaint of any step.
 func build(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error) {
+	return buildBy(prog, b, "")
+}
+
+// buildBy lowers by a strategy and plans.
+func buildBy(prog *ir.Program, b ir.Binding, strategy string) (*ir.Program, *plan.Plan, error) {
 	info, ds := ir.Check(prog)
 	if ds.HasErrors() {
 		return nil, nil, ds
 	}
-	unit, err := compile.Build(info, compile.Options{})
+	unit, err := compile.Build(info, compile.Options{Strategy: strategy})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -52,21 +57,63 @@ func examples(t testing.TB) map[string]*ir.Program {
 	return out
 }
 
-func TestExamplesAreProved(t *testing.T) {
+// lowering is an explicit function and how it came to be.
+type lowering struct {
+	name     string // "mlp.hkt mlp chunked(3)"
+	prog     *ir.Program
+	fn       string
+	binding  ir.Binding
+	original *plan.Plan
+}
+
+// lowerings returns every function of every example, lowered by every strategy
+// that changes it.
+func lowerings(t testing.TB, dims map[string]map[string]int64) []lowering {
+	t.Helper()
+	var out []lowering
 	for name, prog := range examples(t) {
 		for _, f := range prog.Funcs {
-			lowered, p, err := build(prog, ir.Binding{Func: f.Name})
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-				continue
+			seen := map[string]bool{}
+			for _, strategy := range []string{"sequential", "chunked(3)", "exchange"} {
+				b := ir.Binding{Func: f.Name, Dims: dims[name]}
+				lowered, p, err := buildBy(prog, b, strategy)
+				if err != nil {
+					if strategy == "sequential" {
+						t.Fatalf("%s: %s: %v", name, f.Name, err)
+					}
+					continue // nothing in it that the strategy could overlap
+				}
+				text := lowered.Func(f.Name).Body.Stmts
+				key := ""
+				for _, s := range text {
+					key += s.String() + "\n"
+				}
+				if seen[key] {
+					continue
+				}
+				seen[key] = true
+				out = append(out, lowering{name + " " + f.Name + " " + strategy, lowered, f.Name, b, p})
 			}
-			r := verify.Plan(p, verify.Options{})
-			if r.Verdict != verify.Proved || !r.SerialSafe {
-				t.Errorf("%s: %s is %v (%s), serial-safe %v\n%s", name, f.Name, r.Verdict, r.Reason, r.SerialSafe, r.Diagnostics(lowered))
-			}
-			if r.Stats.Steps != int64(2*len(p.Cmds)) {
-				t.Errorf("%s: %d steps for %d commands", name, r.Stats.Steps, len(p.Cmds))
-			}
+		}
+	}
+	return out
+}
+
+func TestExamplesAreProved(t *testing.T) {
+	all := lowerings(t, nil)
+	if len(all) < 25 {
+		t.Errorf("only %d lowered programs", len(all))
+	}
+	for _, l := range all {
+		r := verify.Plan(l.original, verify.Options{Prog: l.prog, Redundant: true})
+		if r.Verdict != verify.Proved || !r.SerialSafe {
+			t.Errorf("%s is %v (%s), serial-safe %v\n%s", l.name, r.Verdict, r.Reason, r.SerialSafe, r.Diagnostics(l.prog))
+		}
+		for _, f := range r.Findings {
+			t.Errorf("%s: %s: %s", l.name, f.Kind, f.Message)
+		}
+		if r.Stats.Steps != int64(2*len(l.original.Cmds)) {
+			t.Errorf("%s: %d steps for %d commands", l.name, r.Stats.Steps, len(l.original.Cmds))
 		}
 	}
 }

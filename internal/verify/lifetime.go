@@ -1,0 +1,154 @@
+package verify
+
+import "hocket.example/hocket/internal/plan"
+
+// lifetimes checks that buffers take turns on the bytes they share: a buffer's
+// first use in a run knows all uses of those that had its bytes before, and
+// those are not used again in that run. Where accesses are compared byte by
+// byte a plan may pass whose buffers only ever touch different halves of shared
+// bytes; but then a buffer that is cleared when its life begins or ends would
+// destroy another.
+type lifetimes struct {
+	ix     *index
+	pieces [][]int32 // by buffer: its atoms
+	atoms  int
+	owner  [][]int32     // by rank and atom: buffer, -1 before any
+	uses   [][]bufferUse // by rank and buffer
+}
+
+// bufferUse is how far a rank's copy of a buffer has been used.
+type bufferUse struct {
+	last  []epoch // by stream, the last use
+	run   int8    // of the last use, -1 before any
+	ended int8    // the run in which another buffer took its bytes, -1 before any
+}
+
+func newLifetimes(ix *index) *lifetimes {
+	p := ix.p
+	l := &lifetimes{ix: ix, pieces: make([][]int32, len(p.Buffers)), owner: make([][]int32, p.Ranks), uses: make([][]bufferUse, p.Ranks)}
+	var regions []region
+	var of []int
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Bytes > 0 {
+			regions, of = append(regions, region{space: b.Space, off: b.Offset, run: b.Bytes}), append(of, i)
+		}
+	}
+	pieces, atoms := atomize(regions)
+	for k, i := range of {
+		l.pieces[i] = pieces[k]
+	}
+	l.atoms = atoms
+	return l
+}
+
+// use notes a use of rank's copy of buffer buf; it returns a use of another
+// buffer on the same bytes that the two do not take turns with.
+func (l *lifetimes) use(v *view, me epoch, run int8, rank, buf int32) (other int32, at epoch, clash bool) {
+	if l.uses[rank] == nil {
+		l.start(rank)
+	}
+	u := &l.uses[rank][buf]
+	other = -1
+	if u.run < run {
+		other, at = l.take(v, run, rank, buf)
+		u.run, u.last = run, u.last[:0]
+	} else if u.ended == run {
+		other, at = l.taker(rank, buf)
+	}
+	for i := range u.last {
+		if u.last[i].stream == me.stream {
+			u.last[i] = me
+			return other, at, other >= 0
+		}
+	}
+	u.last = append(u.last, me)
+	return other, at, other >= 0
+}
+
+func (l *lifetimes) start(rank int32) {
+	l.owner[rank] = make([]int32, l.atoms)
+	for i := range l.owner[rank] {
+		l.owner[rank][i] = -1
+	}
+	l.uses[rank] = make([]bufferUse, len(l.pieces))
+	for i := range l.uses[rank] {
+		l.uses[rank][i].run, l.uses[rank][i].ended = -1, -1
+	}
+}
+
+// take makes buf the owner of its bytes.
+func (l *lifetimes) take(v *view, run int8, rank, buf int32) (other int32, at epoch) {
+	other = -1
+	owner := l.owner[rank]
+	for _, atom := range l.pieces[buf] {
+		o := owner[atom]
+		owner[atom] = buf
+		if o < 0 || o == buf {
+			continue
+		}
+		u := &l.uses[rank][o]
+		if u.run == run {
+			u.ended = run
+		}
+		for _, e := range u.last {
+			if other < 0 && !v.knows(e) {
+				other, at = o, e
+			}
+		}
+	}
+	return other, at
+}
+
+// taker returns a buffer that took bytes of buf, and a use of it.
+func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
+	for _, atom := range l.pieces[buf] {
+		if o := l.owner[rank][atom]; o != buf && len(l.uses[rank][o].last) > 0 {
+			return o, l.uses[rank][o].last[0]
+		}
+	}
+	return -1, epoch{}
+}
+
+// turnsKey tells apart what is reported of lifetimes.
+type turnsKey struct{ siteA, siteB, bufSite int32 }
+
+// turn is two buffers that do not take turns.
+type turn struct {
+	a, b       epoch
+	bufA, bufB int32
+	rank       int32
+	count      int
+}
+
+// overlapLives notes that buffers a and b are in use at the same time.
+func (m *memory) overlapLives(a epoch, bufA int32, b epoch, bufB, rank int32) {
+	p := m.ix.p
+	k := turnsKey{m.siteOf(a), m.siteOf(b), p.Buffers[bufB].Site}
+	t := m.turns[k]
+	if t == nil {
+		if len(m.turns) >= maxKept {
+			return
+		}
+		t = &turn{a: a, b: b, bufA: bufA, bufB: bufB, rank: rank}
+		m.turns[k] = t
+		m.turnOrder = append(m.turnOrder, t)
+	}
+	t.count++
+}
+
+// tellTurn puts a turn into words.
+func (m *memory) tellTurn(t *turn) Finding {
+	a, b := m.ix.act(t.a), m.ix.act(t.b)
+	name := func(buf int32) string { return m.ix.p.Buffers[buf].Name }
+	a.What, b.What = "uses "+name(t.bufA), "uses "+name(t.bufB)
+	f := Finding{
+		Kind: KindReuse, Acts: []Act{a, b}, Count: t.count,
+		Message: subject(m.ix, a) + " (" + place(m.ix, a) + ") and " + subject(m.ix, b) + " (" + place(m.ix, b) + ") use " +
+			name(t.bufA) + " and " + name(t.bufB) + ", which share bytes, and neither buffer is done with before the other begins",
+		Help: "lay one of them out elsewhere: this is the planner's mistake, not the program's",
+	}
+	if m.ix.cmd(a).Kind != plan.Input {
+		f.Picture = picture(m.ix, a, b)
+	}
+	return f
+}
