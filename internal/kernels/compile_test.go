@@ -58,12 +58,17 @@ func everyCode(t *testing.T) []code {
 		if dt.IsInt() {
 			continue
 		}
-		l := layouts[1]
-		add(Problem{Op: ir.OpSoftmax, Axes: []int{1}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
-		add(Problem{Op: ir.OpRMSNorm, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(dt, l, 8)}})
-		add(Problem{Op: ir.OpLayerNorm, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(dt, l, 8), x(dt, l, 8)}})
-		add(Problem{Op: ir.OpAttention, Out: x(dt, l, 4, 2, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 2, 8)}, 3)})
-		add(Problem{Op: ir.OpAttention, Out: x(dt, l, 4, 2, 900), Ins: slices.Repeat([]Operand{x(dt, l, 4, 2, 900)}, 3)})
+		for _, l := range layouts[:2] {
+			for _, n := range []int64{8, 4096} {
+				add(Problem{Op: ir.OpSoftmax, Axes: []int{1}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
+				add(Problem{Op: ir.OpRMSNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})
+				add(Problem{Op: ir.OpLayerNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
+			}
+		}
+		for _, dh := range []int64{8, 900} {
+			q := x(dt, layouts[1], 4, 2, dh)
+			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
+		}
 	}
 	for _, f := range [][2]string{{"signal", "SignalArgs"}, {"wait", "WaitArgs"}, {"raiseAbort", "AbortArgs"}, {"poison", "PoisonArgs"}} {
 		all = append(all, orderly(f[0], f[1], 1, nil).code)

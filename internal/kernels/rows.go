@@ -10,7 +10,7 @@ import (
 
 // row is an operation along one axis of the operand, a block for each row.
 type row struct {
-	label, body  string // body lacks the number of axes: "softmax<f32, %d>"
+	label, body  string // body lacks axes, V and W: "softmax<f32, %d, %d, %d>"
 	axis         int
 	weight, bias Operand // may lack an address
 	eps          float64
@@ -24,7 +24,7 @@ func softmax(j *job) ([]launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return j.along(row{label: "softmax", body: "softmax<" + ctype(j.Out.DType) + ", %d>", axis: d})
+	return j.along(row{label: "softmax", body: "softmax<" + ctype(j.Out.DType) + ", %d, %d, %d>", axis: d})
 }
 
 // oneAxis returns the axis of an operation that has one.
@@ -52,7 +52,7 @@ func norm(j *job) ([]launch, error) {
 		}
 	}
 	r := row{label: j.Op.String(), axis: last, weight: j.Ins[1], eps: j.Value,
-		body: fmt.Sprintf("norm<%s, %%d, %t>", ctype(j.Out.DType), centred)}
+		body: fmt.Sprintf("norm<%s, %%d, %t, %%d, %%d>", ctype(j.Out.DType), centred)}
 	if centred {
 		r.bias = j.Ins[2]
 	}
@@ -86,13 +86,31 @@ func (j *job) along(r row) ([]launch, error) {
 	args.ints(extents(rows)...)
 	args.ints(column(rows, 0)...)
 	args.ints(column(rows, 1)...)
+	v, w := 16/out.DType.Size(), held(rows, out, in, d)
 	grid, err := exactGrid(out.elements() / out.Shape[d])
 	return []launch{{blocks: grid, args: args, code: code{
 		files:  []string{"map", "rows"},
-		symbol: symbol(r.label, ctype(out.DType), fmt.Sprintf("b%d", len(rows))),
+		symbol: symbol(r.label, ctype(out.DType), fmt.Sprintf("b%dw%d", len(rows), w)),
 		args:   fmt.Sprintf("RowArgs<%d>", len(rows)),
-		body:   fmt.Sprintf(r.body, len(rows)),
+		body:   fmt.Sprintf(r.body, len(rows), v, w),
 	}}}, err
+}
+
+// held is how many wide accesses bring a thread's part of a row along axis d into
+// registers; 0 where rows are too long or do not lie so.
+func held(rows []axis, out, in Operand, d int) int64 {
+	const most = 8
+	n, v := out.Shape[d], 16/out.DType.Size()
+	along := append(slices.Clone(rows), axis{n, []int64{out.Strides[d], in.Strides[d]}})
+	if out.Strides[d] != 1 || in.Strides[d] != 1 || n%v != 0 || !aligned(along, []Operand{out, in}, v) {
+		return 0
+	}
+	for w := int64(1); w <= most; w *= 2 {
+		if n <= threads*v*w {
+			return w
+		}
+	}
+	return 0
 }
 
 // step is the stride of a vector, 0 where there is none.

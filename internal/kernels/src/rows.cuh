@@ -35,40 +35,90 @@ template <class T, int B> DEV void rowOf(const RowArgs<B>& a, T** out, const T**
   }
 }
 
-template <class T, int B> DEV void softmax(const RowArgs<B>& a) {
+// Row is a thread's part of a row: packs of V elements, 256 packs apart, whichever
+// way they are read: W of them held in registers by wide accesses, or, with W 0,
+// read again each time, one element after another.
+template <class T, int V, int W> struct Row {
+  typedef typename Num<T>::Acc A;
+  const T* in;
+  i64 n, stride;
+  Pack<T, V> held[W ? W : 1];
+
+  __device__ __forceinline__ Row(const T* in, i64 n, i64 stride) : in(in), n(n), stride(stride) {
+#pragma unroll
+    for (int w = 0; w < W; w++) {
+      const i64 j = (threadIdx.x + 256 * w) * V;
+      if (j < n) held[w] = *(const Pack<T, V>*)(in + j);
+    }
+  }
+
+  // each calls f with each element.
+  template <class F> __device__ __forceinline__ void each(F f) const {
+    if constexpr (W > 0) {
+#pragma unroll
+      for (int w = 0; w < W; w++) {
+        if ((threadIdx.x + 256 * w) * V >= n) break;
+#pragma unroll
+        for (int v = 0; v < V; v++) f(Num<T>::get(held[w].v[v]));
+      }
+    } else {
+      for (i64 j = threadIdx.x * V; j < n; j += 256 * V)
+        for (i64 k = j; k < j + V && k < n; k++) f(Num<T>::get(in[k * stride]));
+    }
+  }
+
+  // map writes f of each element and its place.
+  template <class F> __device__ __forceinline__ void map(T* out, i64 step, F f) const {
+    if constexpr (W > 0) {
+#pragma unroll
+      for (int w = 0; w < W; w++) {
+        const i64 j = (threadIdx.x + 256 * w) * V;
+        if (j >= n) break;
+        Pack<T, V> y;
+#pragma unroll
+        for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(f(j + v, Num<T>::get(held[w].v[v])));
+        *(Pack<T, V>*)(out + j) = y;
+      }
+    } else {
+      for (i64 j = threadIdx.x * V; j < n; j += 256 * V)
+        for (i64 k = j; k < j + V && k < n; k++) out[k * step] = Num<T>::put(f(k, Num<T>::get(in[k * stride])));
+    }
+  }
+};
+
+template <class T, int B, int V, int W> DEV void softmax(const RowArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   T* out;
   const T* in;
   rowOf<T, B>(a, &out, &in);
+  const Row<T, V, W> row(in, a.n, a.si1);
   A top = Const<A>::of(0xfff0000000000000ULL);  // -infinity
-  for (i64 j = threadIdx.x; j < a.n; j += 256) top = most(top, Num<T>::get(in[j * a.si1]));
+  row.each([&](A x) { top = most(top, x); });
   top = fold256<FoldMax>(top);
   A sum = 0;
-  for (i64 j = threadIdx.x; j < a.n; j += 256) sum += expOf(Num<T>::get(in[j * a.si1]) - top);
+  row.each([&](A x) { sum += expOf(x - top); });
   sum = fold256<FoldSum>(sum);
-  for (i64 j = threadIdx.x; j < a.n; j += 256) out[j * a.so1] = Num<T>::put(expOf(Num<T>::get(in[j * a.si1]) - top) / sum);
+  row.map(out, a.so1, [&](i64, A x) { return expOf(x - top) / sum; });
 }
 
 // norm is layer_norm where CENTRED, else rms_norm.
-template <class T, int B, bool CENTRED> DEV void norm(const RowArgs<B>& a) {
+template <class T, int B, bool CENTRED, int V, int W> DEV void norm(const RowArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   T* out;
   const T* in;
   rowOf<T, B>(a, &out, &in);
+  const Row<T, V, W> row(in, a.n, a.si1);
   A mean = 0;
   if (CENTRED) {
-    for (i64 j = threadIdx.x; j < a.n; j += 256) mean += Num<T>::get(in[j * a.si1]);
+    row.each([&](A x) { mean += x; });
     mean = fold256<FoldSum>(mean) / (A)a.n;
   }
   A squares = 0;
-  for (i64 j = threadIdx.x; j < a.n; j += 256) {
-    const A x = Num<T>::get(in[j * a.si1]) - mean;
-    squares += x * x;
-  }
+  row.each([&](A x) { squares += (x - mean) * (x - mean); });
   const A root = (A)1 / sqrtOf(fold256<FoldSum>(squares) / (A)a.n + (A)a.eps);
-  for (i64 j = threadIdx.x; j < a.n; j += 256) {
-    A y = (Num<T>::get(in[j * a.si1]) - mean) * root * Num<T>::get(((const T*)a.weight)[j * a.sw]);
-    if (CENTRED) y += Num<T>::get(((const T*)a.bias)[j * a.sb]);
-    out[j * a.so1] = Num<T>::put(y);
-  }
+  const T *weight = (const T*)a.weight, *bias = (const T*)a.bias;
+  row.map(out, a.so1, [&](i64 j, A x) {
+    const A y = (x - mean) * root * Num<T>::get(weight[j * a.sw]);
+    return CENTRED ? y + Num<T>::get(bias[j * a.sb]) : y;
+  });
 }
