@@ -9,76 +9,21 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
-	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
-// goKernel computes a problem in float64.
-func goKernel(p kernels.Problem) (func(), error) {
-	var f func(x []float64) float64
-	switch {
-	case p.Red == ir.Sum || p.Red == ir.Avg:
-		f = func(x []float64) (s float64) {
-			for _, v := range x {
-				s += v
-			}
-			return s
-		}
-	case p.Red != ir.NoRed:
-		return nil, fmt.Errorf("%w: the fake adds only", device.ErrUnsupported)
-	case p.Op == ir.OpAdd:
-		f = func(x []float64) float64 { return x[0] + x[1] }
-	case p.Op == ir.OpSub:
-		f = func(x []float64) float64 { return x[0] - x[1] }
-	case p.Op == ir.OpScale:
-		f = func(x []float64) float64 { return x[0] * p.Value }
-	case p.Op == ir.OpNeg:
-		f = func(x []float64) float64 { return -x[0] }
-	case p.Op == ir.OpCopy:
-		f = func(x []float64) float64 { return x[0] }
-	case p.Op == ir.OpFill:
-		f = func([]float64) float64 { return p.Value }
-	default:
-		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p.Op)
-	}
-	if p.Red == ir.Avg {
-		sum := f
-		f = func(x []float64) float64 { return sum(x) / float64(len(x)) }
-	}
-	dt, size := p.Out.DType, int(p.Out.DType.Size())
-	out := addresses(p.Out)
-	var ins [][]uintptr
-	for i := range p.Ins {
-		ins = append(ins, addresses(p.Ins[i]))
-	}
-	return func() {
-		x, one := make([]float64, len(ins)), make([]float64, 1)
-		for i := range out {
-			for j := range ins {
-				tensor.ToFloat64(one, cabi.Bytes(ins[j][i], size), dt)
-				x[j] = one[0]
-			}
-			one[0] = f(x)
-			if dt == ir.I32 { // wraps
-				one[0] = float64(int32(int64(one[0])))
-			}
-			tensor.FromFloat64(cabi.Bytes(out[i], size), one, dt)
-		}
-	}, nil
-}
-
 // TestFake runs the suite on a driver in Go: host logic without a GPU.
 func TestFake(t *testing.T) {
-	for _, gpus := range []int{1, 4} {
-		t.Run(fmt.Sprint("gpus", gpus), func(t *testing.T) {
-			devicetest.Run(t, func(t *testing.T) device.Machine {
-				f := newFake(t, gpus)
-				return newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 4 / gpus})
-			})
-		})
+	open := func(gpus int) func(t *testing.T) device.Machine {
+		return func(t *testing.T) device.Machine {
+			f := newFake(t, gpus)
+			f.plain = true
+			return newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 4 / gpus})
+		}
 	}
+	t.Run("shared", func(t *testing.T) { devicetest.Run(t, open(1)) })
+	t.Run("apart", func(t *testing.T) { devicetest.RunOrders(t, open(4)) })
 }
 
 // real returns the machine of this host's GPUs, or skips the test.

@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
 )
 
 // fakeGPU is a driver in Go that does at once whatever it is given. That is a
@@ -26,6 +28,7 @@ type fakeGPU struct {
 	named   map[string]func(params uintptr)
 	fail    map[string]uintptr // status of a call, by name
 	devices int
+	plain   bool // has no kernels that take long in Go
 }
 
 const fakeMemory = 1 << 40
@@ -199,6 +202,9 @@ func fakeBLAS(t *testing.T) *nvlib.CuBLASLt {
 func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
 	if _, err := kernels.Sources(p); err != nil {
 		return nil, err
+	}
+	if f.plain && p.Red == ir.NoRed && (p.Op == ir.OpLinear || p.Op == ir.OpMatmul || p.Op == ir.OpSum) {
+		return nil, fmt.Errorf("%w: %s takes long", device.ErrUnsupported, p.Op)
 	}
 	run, err := goKernel(p)
 	if err != nil {

@@ -1,0 +1,192 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// goKernel computes a problem in float64: what the suite's tests of order, and
+// the examples, need.
+func goKernel(p kernels.Problem) (func(), error) {
+	switch {
+	case p.Red != ir.NoRed:
+	case p.Op == ir.OpLinear, p.Op == ir.OpMatmul:
+		return goProduct(p), nil
+	case p.Op == ir.OpSum:
+		return goSum(p), nil
+	}
+	f := pointwise(p)
+	if f == nil {
+		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p.Op)
+	}
+	out := addresses(p.Out)
+	var ins [][]uintptr
+	for i := range p.Ins {
+		ins = append(ins, addresses(p.Ins[i]))
+	}
+	return func() {
+		x := make([]float64, len(ins))
+		for i := range out {
+			for j := range ins {
+				x[j] = load(ins[j][i], p.Ins[j].DType)
+			}
+			v := f(x)
+			if p.Out.DType == ir.I32 && p.Op != ir.OpCast { // wraps; a cast saturates
+				v = float64(int32(int64(v)))
+			}
+			store(out[i], p.Out.DType, v)
+		}
+	}, nil
+}
+
+func pointwise(p kernels.Problem) func(x []float64) float64 {
+	fold := func(f func(a, b float64) float64) func(x []float64) float64 {
+		return func(x []float64) float64 {
+			v := x[0]
+			for _, y := range x[1:] {
+				v = f(v, y)
+			}
+			return v
+		}
+	}
+	add := fold(func(a, b float64) float64 { return a + b })
+	switch p.Red {
+	case ir.Sum:
+		return add
+	case ir.Avg:
+		return func(x []float64) float64 {
+			v := add(x) / float64(len(x))
+			if p.Out.DType.IsInt() {
+				v = math.Trunc(v)
+			}
+			return v
+		}
+	case ir.Max:
+		return fold(math.Max)
+	case ir.Min:
+		return fold(math.Min)
+	}
+	switch p.Op {
+	case ir.OpAdd:
+		return add
+	case ir.OpSub:
+		return fold(func(a, b float64) float64 { return a - b })
+	case ir.OpMul:
+		return fold(func(a, b float64) float64 { return a * b })
+	case ir.OpNeg:
+		return func(x []float64) float64 { return -x[0] }
+	case ir.OpScale:
+		return func(x []float64) float64 { return x[0] * p.Value }
+	case ir.OpRelu:
+		return func(x []float64) float64 { return math.Max(x[0], 0) }
+	case ir.OpGelu:
+		return func(x []float64) float64 { return x[0] / 2 * math.Erfc(-x[0]/math.Sqrt2) }
+	case ir.OpFill:
+		return func([]float64) float64 { return p.Value }
+	case ir.OpCopy, ir.OpExpand, ir.OpCast:
+		return func(x []float64) float64 { return x[0] }
+	}
+	return nil
+}
+
+func load(at uintptr, dt ir.DType) float64 {
+	one := make([]float64, 1)
+	tensor.ToFloat64(one, cabi.Bytes(at, int(dt.Size())), dt)
+	return one[0]
+}
+
+func store(at uintptr, dt ir.DType, v float64) {
+	tensor.FromFloat64(cabi.Bytes(at, int(dt.Size())), []float64{v}, dt)
+}
+
+// goProduct computes linear or matmul, term by term.
+func goProduct(p kernels.Problem) func() {
+	a, b, dt := p.Ins[0], p.Ins[1], p.Out.DType
+	last := len(a.Shape) - 1
+	at := func(o kernels.Operand, index ...int64) uintptr {
+		off := int64(0)
+		for i, x := range index {
+			off += x * o.Strides[i]
+		}
+		return uintptr(o.Addr) + uintptr(off*dt.Size())
+	}
+	return func() {
+		eachIndex(p.Out.Shape, func(i []int64) {
+			lead, m, n := i[:len(i)-1], int64(0), i[len(i)-1]
+			depth := a.Shape[last]
+			if p.Op == ir.OpMatmul {
+				lead, m = i[:len(i)-2], i[len(i)-2]
+				if p.TA {
+					depth = a.Shape[last-1]
+				}
+			}
+			sum := 0.0
+			for k := range depth {
+				ia, ib := append(slices.Clone(lead), k), []int64{n, k}
+				if p.Op == ir.OpMatmul {
+					ia, ib = append(slices.Clone(lead), m, k), append(slices.Clone(lead), k, n)
+					swap(ia, p.TA)
+					swap(ib, p.TB)
+				}
+				sum += load(at(a, ia...), dt) * load(at(b, ib...), dt)
+			}
+			if len(p.Ins) == 3 {
+				sum += load(at(p.Ins[2], n), dt)
+			}
+			store(at(p.Out, i...), dt, sum)
+		})
+	}
+}
+
+func swap(i []int64, turned bool) {
+	if n := len(i); turned {
+		i[n-1], i[n-2] = i[n-2], i[n-1]
+	}
+}
+
+func eachIndex(shape []int64, f func(i []int64)) {
+	total := int64(1)
+	for _, e := range shape {
+		total *= e
+	}
+	i := make([]int64, len(shape))
+	for at := range total {
+		for d := len(shape) - 1; d >= 0; d-- {
+			i[d] = at % shape[d]
+			at /= shape[d]
+		}
+		f(i)
+	}
+}
+
+// goSum adds up over axes.
+func goSum(p kernels.Problem) func() {
+	return func() {
+		in, at := addresses(p.Ins[0]), 0
+		sums := map[uintptr]float64{}
+		for _, a := range addresses(p.Out) {
+			sums[a] = 0
+		}
+		eachIndex(p.Ins[0].Shape, func(i []int64) {
+			off, kept := int64(0), 0
+			for d, x := range i {
+				if !slices.Contains(p.Axes, d) {
+					off += x * p.Out.Strides[kept]
+					kept++
+				}
+			}
+			sums[uintptr(p.Out.Addr)+uintptr(off*p.Out.DType.Size())] += load(in[at], p.Out.DType)
+			at++
+		})
+		for a, v := range sums {
+			store(a, p.Out.DType, v)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/eval"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// small overrides dims where an example is sized to be worth watching.
+var small = map[string]map[string]int64{
+	"row_parallel.hkt": {"T": 26, "K": 32, "N": 8},
+	"mlp.hkt":          {"T": 32, "H": 16, "F": 32},
+}
+
+// TestProgramsOnFake runs whole programs on the driver in Go: plans, collectives
+// and transfers on the host logic of this machine. What does not come out right
+// here cannot on a GPU.
+func TestProgramsOnFake(t *testing.T) {
+	list, err := filepath.Glob("../../../examples/*.hkt")
+	if err != nil || len(list) < 11 {
+		t.Fatalf("examples %v, %v", list, err)
+	}
+	for _, path := range list {
+		name := filepath.Base(path)
+		t.Run(name, func(t *testing.T) {
+			for _, gpus := range []int{1, 4} {
+				f := newFake(t, gpus)
+				runProgram(t, newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 8}), path, small[name])
+			}
+		})
+	}
+}
+
+func runProgram(t *testing.T, m *machine, path string, dims map[string]int64) {
+	t.Helper()
+	src, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, ds := ir.Parse(path, string(src))
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	unit, err := compile.Build(info, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	binding := ir.Binding{Dims: dims}
+	bound, err := unit.Reference(binding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := unit.Plan(binding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	loaded, err := exec.Load(ctx, m, p, exec.Options{Trace: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := loaded.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var ins []map[string]*tensor.Tensor
+	for seed := range uint64(3) {
+		ins = append(ins, inputs(t, bound, seed))
+	}
+	for range 2 {
+		got, err := loaded.RunBatch(ctx, ins)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, in := range ins {
+			want, err := eval.Run(ctx, bound, in, eval.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, o := range want.Outputs {
+				if v := eval.Compare(got[i].Outputs[p.Outputs[k].Name], o); v.Kind == eval.Differs {
+					t.Fatalf("run %d: %%%s: %s", i, o.Name, v)
+				}
+			}
+			if len(got[i].Trace.Events) == 0 {
+				t.Error("the trace is empty")
+			}
+		}
+	}
+}
+
+func inputs(t *testing.T, bound *ir.Bound, seed uint64) map[string]*tensor.Tensor {
+	t.Helper()
+	in := map[string]*tensor.Tensor{}
+	for _, p := range bound.Func.Params {
+		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := tensor.New(p.Type.DType, shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tensor.Fill(x, p.Name, tensor.Spec{Kind: tensor.SpecInts, Seed: seed}); err != nil {
+			t.Fatal(fmt.Errorf("%s: %w", p.Name, err))
+		}
+		in[p.Name] = x
+	}
+	return in
+}
