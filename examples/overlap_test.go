@@ -1,0 +1,88 @@
+package examples_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/ir"
+)
+
+// sharded lists the examples that are layers with shardings and nothing else,
+// and the strategies that their functions are lowered with.
+var sharded = map[string][]string{
+	"column_parallel.hkt":      {"chunked(3)", "exchange"},
+	"row_parallel_scatter.hkt": {"chunked(3)", "exchange"},
+	"mlp.hkt":                  {"chunked(3)", "exchange"},
+	"dp_tp_mlp.hkt":            {"chunked(3)", "exchange"},
+	"linear_rs_2d.hkt":         {"chunked(3)", "exchange"},
+	"tp_sp_linears.hkt":        {"chunked(3)", "exchange"},
+	"model_32.hkt":             {"chunked(2)", "exchange"},
+}
+
+// TestShardedExamplesOverlapped lowers each sharded example with each strategy
+// and runs it back to back under schedules.
+func TestShardedExamplesOverlapped(t *testing.T) {
+	for file, strategies := range sharded {
+		for _, s := range strategies {
+			t.Run(file+" "+s, func(t *testing.T) {
+				t.Parallel()
+				e := load(t, file)
+				p, err := e.overlapped(t, s).Plan(e.binding)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for seed := range int64(*schedules) {
+					if err := e.try(p, seed); err != nil {
+						t.Fatalf("schedule %d: %v", seed, err)
+					}
+					if file == "model_32.hkt" && seed == 3 {
+						break // 64 pairs a run
+					}
+				}
+			})
+		}
+	}
+}
+
+func (e *example) overlapped(t *testing.T, strategy string) *compile.Unit {
+	t.Helper()
+	info, ds := ir.Check(e.prog)
+	if ds.HasErrors() {
+		t.Fatal(ds.String())
+	}
+	unit, err := compile.Build(info, compile.Options{Strategy: strategy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unit
+}
+
+// TestSixPatterns: of the linears forward and backward, four are overlapped;
+// of the two weights' gradients it is said why not.
+func TestSixPatterns(t *testing.T) {
+	src, err := os.ReadFile("tp_sp_linears.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, ds := ir.Parse("tp_sp_linears.hkt", string(src))
+	if ds.HasErrors() {
+		t.Fatal(ds.String())
+	}
+	e := &example{name: "tp_sp_linears.hkt", prog: prog}
+	for _, s := range []string{"chunked(3)", "exchange"} {
+		u := e.overlapped(t, s)
+		var got []string
+		for _, c := range u.Lowered.Choices {
+			got = append(got, c.Pair.Func+" "+c.Strategy.String())
+		}
+		want := "linear1_forward S, linear1_input_grad S, linear2_forward S, linear2_input_grad S"
+		if text := strings.Join(got, ", "); text != strings.ReplaceAll(want, "S", s) {
+			t.Errorf("%s is used for: %s", s, text)
+		}
+		if n := len(u.Lowered.Alone); n != 2 {
+			t.Errorf("%d collectives are left alone, want the two of the weights' gradients", n)
+		}
+	}
+}
