@@ -21,7 +21,8 @@ var ErrClosed = errors.New("closed")
 // MachineOptions choose a machine. The zero value is the embedded CPU machine
 // with streams that run concurrently.
 type MachineOptions struct {
-	// Name is "cpu", the default.
+	// Name is "cpu", the default, or "cuda" where package
+	// hocket.example/hocket/cuda is imported.
 	Name string
 	// Scheduled makes the CPU machine run one op at a time in an order drawn
 	// from Seed, with poisoned memory and a caller that overwrites inputs as
@@ -43,16 +44,28 @@ type Machine struct {
 
 // Open opens a machine. It, and all it runs, ends when ctx does.
 func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
-	if opts.Name != "" && opts.Name != "cpu" {
-		return nil, fmt.Errorf("machine %q: %w; there is: cpu", opts.Name, ErrUnsupported)
+	dev, err := opts.device()
+	if err != nil {
+		return nil, err
 	}
-	mode := cpu.Concurrent
-	if opts.Scheduled {
-		mode = cpu.Scheduled
-	}
-	m := &Machine{dev: cpu.New(cpu.Options{Mode: mode, Seed: opts.Seed}), models: map[*Model]bool{}}
+	m := &Machine{dev: dev, models: map[*Model]bool{}}
 	m.ctx, m.end = context.WithCancel(ctx)
 	return m, nil
+}
+
+// device makes the machine that the options name.
+func (o MachineOptions) device() (device.Machine, error) {
+	if o.Name != "" && o.Name != "cpu" {
+		if o.Scheduled {
+			return nil, fmt.Errorf("machine %q runs no schedules: %w; cpu does", o.Name, ErrUnsupported)
+		}
+		return device.Named(o.Name)
+	}
+	mode := cpu.Concurrent
+	if o.Scheduled {
+		mode = cpu.Scheduled
+	}
+	return cpu.New(cpu.Options{Mode: mode, Seed: o.Seed}), nil
 }
 
 // LoadOptions tune loading; the zero value is usable.

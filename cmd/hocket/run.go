@@ -79,10 +79,7 @@ An input is one of
 }
 
 func (o *runFlags) add(c *cobra.Command) {
-	var names []string
-	for _, m := range machines() {
-		names = append(names, m.Name)
-	}
+	names := machineNames
 	f := c.Flags()
 	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(names, "|")+"`")
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` (see above); repeatable")
@@ -111,6 +108,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 	switch {
 	case set("schedules") && o.schedules < 1:
 		return usagef("--schedules is %d; at least 1", o.schedules)
+	case o.schedules > 0 && o.machine != "cpu":
+		return usagef("--schedules needs -m cpu: only that machine draws its order")
 	case o.repeat < 1:
 		return usagef("--repeat is %d; at least 1", o.repeat)
 	case o.seed < 0:
@@ -133,12 +132,10 @@ func (o *runFlags) check(c *cobra.Command) error {
 }
 
 func (o *runFlags) checkMachine() error {
-	all := machines()
-	i := slices.IndexFunc(all, func(m machine) bool { return m.Name == o.machine })
-	if i < 0 {
+	if !slices.Contains(machineNames, o.machine) {
 		return usagef("-m: there is no machine %q", o.machine).helping("see hocket doctor")
 	}
-	if m := all[i]; !m.OK {
+	if m := machineNamed(o.machine); !m.OK {
 		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("machine %s: %s", m.Name, m.Missing), help: m.Help + "; see hocket doctor"}
 	}
 	return nil
@@ -231,7 +228,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		return err
 	}
 	arena := j.flags.arena
-	if arena == 0 && free > 0 {
+	if arena == 0 && free > 0 && j.flags.machine == "cpu" { // else the device says itself what it has
 		arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
