@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 	"pgregory.net/rapid"
 )
@@ -144,6 +145,9 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 	if err != nil {
 		return err
 	}
+	if err := proved(p, res); err != nil {
+		return err
+	}
 	ctx := context.Background()
 	prog, err := exec.Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{})
 	if err != nil {
@@ -161,6 +165,16 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 				return fmt.Errorf("run %d: %%%s: %s", run, o.Name, v)
 			}
 		}
+	}
+	return nil
+}
+
+// proved demands a proof that two consecutive runs are free of races,
+// reuse and deadlocks (S13), and that no wait is implied by others.
+func proved(p *plan.Plan, res *lower.Result) error {
+	r := verify.Plan(p, verify.Options{Prog: res.Info.Prog, Redundant: true})
+	if ds := r.Diagnostics(res.Info.Prog); r.Verdict != verify.Proved || len(ds) > 0 {
+		return fmt.Errorf("%s: %s\n%s", r.Verdict, r.Reason, ds)
 	}
 	return nil
 }

@@ -9,6 +9,11 @@ import (
 
 // WriteTimeline draws the predicted run of one rank, width columns wide.
 func (e *Explanation) WriteTimeline(w io.Writer, width int) error {
+	return e.Trace().Timeline(w, width)
+}
+
+// Trace returns the predicted run of one rank as a trace.
+func (e *Explanation) Trace() *trace.Trace {
 	t := &trace.Trace{Ranks: 1}
 	for i, s := range e.Timeline {
 		name, _, _ := strings.Cut(s.Name, " ")
@@ -20,5 +25,5 @@ func (e *Explanation) WriteTimeline(w io.Writer, width int) error {
 			Start: int64(s.Start * 1e3), End: int64(s.End * 1e3), Group: trace.NoGroup})
 	}
 	t.Sort()
-	return t.Timeline(w, width)
+	return t
 }
