@@ -88,12 +88,21 @@ func (m *memory) findings() []Finding {
 // other.
 func together(fs []Finding, f Finding) []Finding {
 	for i := range fs {
-		if o := &fs[i]; o.Help == f.Help && o.Unsure == f.Unsure && len(o.Acts) > 1 && len(f.Acts) > 1 {
+		if o := &fs[i]; edgeOf(o.Help) == edgeOf(f.Help) && o.Unsure == f.Unsure && len(o.Acts) > 1 && len(f.Acts) > 1 {
 			o.Count += f.Count
 			return fs
 		}
 	}
 	return append(fs, f)
+}
+
+// edgeOf cuts from a help what does not matter for which edge it names: a fork
+// serves all that comes after it on its stream.
+func edgeOf(help string) string {
+	if edge, _, ok := strings.Cut(help, " before line"); ok && strings.HasPrefix(help, "fork it: ") {
+		return edge
+	}
+	return help
 }
 
 func (m *memory) siteOf(e epoch) int32 { return m.ix.p.Cmds[m.ix.act(e).Cmd].Site }

@@ -92,6 +92,7 @@ func newMemory(ix *index) (*memory, *Finding) {
 	ids := map[region]int32{}
 	total := 0
 	m.opens = make([]int32, len(p.Cmds)+1)
+	m.access = make([]access, 0, 2*len(p.Cmds))
 	for i := range p.Cmds {
 		refs(p, &p.Cmds[i], func(r *plan.Ref, write bool) {
 			g, ok := regionOf(p, r)

@@ -127,7 +127,7 @@ type edge struct {
 func atomize(regions []region) (pieces [][]int32, atoms int) {
 	pieces = make([][]int32, len(regions))
 	for _, space := range []plan.Space{plan.Arena, plan.Host} {
-		var edges []edge
+		edges := make([]edge, 0, 2*len(regions))
 		for i := range regions {
 			if g := &regions[i]; g.space == space {
 				g.runs(func(lo int64) {
