@@ -63,6 +63,33 @@ func TestRandomMutants(t *testing.T) {
 	}
 }
 
+// TestEmptyUsesNeedNoOrder: a stream that nobody joins may name a result as long
+// as it touches none of its bytes.
+func TestEmptyUsesNeedNoOrder(t *testing.T) {
+	p, err := hocket.Parse("empty.hkt", `func f(%x: f32[2]) -> f32[2] {
+  %s = stream
+  %y = alloc f32[2]
+  copy %x into %y
+  on %s {
+    wait main
+    %none = slice %y, axis=0, 1..1
+    fill into %none, value=7
+  }
+  return %y
+}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := hocket.Check(p, hocket.Binding{}); err != nil || v.Kind != hocket.Proved {
+		t.Fatalf("%v, %v: %v", v.Kind, err, v.Diagnostics)
+	}
+	for seed := range uint64(10) {
+		if err := rightUnderSchedules(p, seed); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func tries(t *testing.T) int {
 	t.Helper()
 	if testing.Short() {

@@ -52,6 +52,9 @@ func (p *Program) watchUses() error {
 	for c := range p.plan.Cmds {
 		seen := map[int32]bool{}
 		for _, r := range p.used(&p.plan.Cmds[c]) {
+			if r.Elements() == 0 {
+				continue // touches no byte, and so nothing orders it
+			}
 			s, err := a.spotOf(p, index, r)
 			if err != nil {
 				return err
