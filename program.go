@@ -1,7 +1,10 @@
 package hocket
 
 import (
+	"time"
+
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/ir"
 )
 
@@ -93,6 +96,8 @@ type Stage struct {
 	Pass    string
 	Text    string
 	Changed bool
+	// Duration is how long the pass took, its check included.
+	Duration time.Duration
 }
 
 // Lowered is an explicit program and how it came to be.
@@ -101,6 +106,8 @@ type Lowered struct {
 	Stages  []Stage
 	// Log says what was resharded, where and why, one line each.
 	Log []string
+
+	page report.Lowering
 }
 
 // Lower turns a sharded program into an explicit one: every op works on what
@@ -116,9 +123,9 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 			return nil, err
 		}
 	}
-	l := &Lowered{Program: &Program{info: res.Info}}
+	l := &Lowered{Program: &Program{info: res.Info}, page: report.Lowering{Source: p.IR(), Stages: res.Stages, Log: res.Log}}
 	for _, s := range res.Stages {
-		l.Stages = append(l.Stages, Stage{Pass: s.Pass, Text: s.Text, Changed: s.Changed})
+		l.Stages = append(l.Stages, Stage{Pass: s.Pass, Text: s.Text, Changed: s.Changed, Duration: s.Duration})
 	}
 	for _, e := range res.Log {
 		l.Log = append(l.Log, e.String())

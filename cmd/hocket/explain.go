@@ -20,7 +20,7 @@ type explainFlags struct {
 func (o *explainFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&o.explain, "explain", false, "say what was resharded and why, what each strategy is predicted to take, and which was chosen (auto, unless --strategy says otherwise)")
-	f.StringVar(&o.machine, "machine", "cpu", "the `MACHINE` that auto and --explain predict for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
+	f.StringVar(&o.machine, "machine", "cpu", "the `MACHINE` that auto, --explain and --html predict for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(hocket.Machines(), cobra.ShellCompDirectiveDefault))
 }
 
@@ -28,8 +28,8 @@ func (o *explainFlags) add(c *cobra.Command) {
 func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	set := c.Flags().Changed
 	switch {
-	case set("machine") && !o.explain && strategy != "auto":
-		return usagef("--machine changes nothing here").helping("it says what --explain and --strategy auto predict for")
+	case set("machine") && !o.explain && !set("html") && strategy != "auto":
+		return usagef("--machine changes nothing here").helping("it says what --explain, --html and --strategy auto predict for")
 	case o.explain && (set("print-after") || set("output")):
 		return usagef("--explain prints no program").helping("leave --print-after and -o out, or --explain")
 	}

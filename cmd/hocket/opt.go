@@ -18,6 +18,7 @@ import (
 type optFlags struct {
 	strategy, after, out string
 	explainFlags
+	htmlFlags
 }
 
 func (a *app) optCommand() *cobra.Command {
@@ -29,6 +30,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		Example: `  hocket opt examples/mlp.hkt
   hocket opt examples/mlp.hkt --print-after shard
   hocket opt examples/mlp.hkt -o lowered.hkt
+  hocket opt examples/mlp.hkt --strategy chunked --html mlp.html
   hocket opt examples/mlp.hkt --explain --machine h200x4 --dim T=8192 --dim H=8192 --dim F=28672`,
 		Args: onePROGRAM,
 	}
@@ -39,13 +41,14 @@ what the last pass left. What is printed is a program that hocket runs.`,
 	f.StringVar(&o.after, "print-after", "", "print what `PASS` left, or all passes one after the other: "+strings.Join(append(hocket.Passes(), "all"), ", "))
 	f.StringVarP(&o.out, "output", "o", "", "write to `FILE` instead")
 	o.explainFlags.add(c)
+	o.htmlFlags.add(c)
 	_ = c.RegisterFlagCompletionFunc("print-after", cobra.FixedCompletions(append(hocket.Passes(), "all"), cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
 			return err
 		}
-		if err := cmp.Or(o.check(), o.explainFlags.check(c, o.strategy)); err != nil {
+		if err := cmp.Or(o.check(), o.explainFlags.check(c, o.strategy), o.htmlFlags.check(c)); err != nil {
 			return err
 		}
 		p, err := a.parseProgram(c.Context(), args[0], &b)
@@ -60,11 +63,19 @@ what the last pass left. What is printed is a program that hocket runs.`,
 			return err
 		}
 		opts := hocket.LowerOptions{Strategy: o.strategy, Machine: o.machine, Binding: b}
-		if o.explain {
-			if !c.Flags().Changed("strategy") {
-				opts.Strategy = "auto"
+		if o.explain && !c.Flags().Changed("strategy") {
+			opts.Strategy = "auto"
+		}
+		if o.html != "" {
+			if err := a.page(p, o.html, opts); err != nil {
+				return err
 			}
+		}
+		switch {
+		case o.explain:
 			return a.explain(p, opts)
+		case o.alone() && !a.json:
+			return nil
 		}
 		return a.opt(p, o, opts)
 	}

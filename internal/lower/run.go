@@ -43,6 +43,9 @@ type Stage struct {
 	Duration time.Duration
 	// Changed says that the text differs from the one before the pass.
 	Changed bool
+	// Origins are the places in the source that the statements of Text come
+	// from, in the order of the text; a statement stands before its blocks.
+	Origins []ir.Pos
 }
 
 // Entry is one line of the log of reshards.
@@ -150,7 +153,7 @@ func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	}
 	r.Info, r.Log = info, append(r.Log, u.log...)
 	r.Choices, r.Alone = append(r.Choices, u.choices...), append(r.Alone, u.alone...)
-	st := Stage{Pass: p.Name, Text: u.prog.String(), Duration: time.Since(start)}
+	st := Stage{Pass: p.Name, Text: u.prog.String(), Duration: time.Since(start), Origins: origins(u.prog)}
 	st.Changed = st.Text != before
 	r.Stages = append(r.Stages, st)
 	if opts.CheckEach != nil {
@@ -159,6 +162,16 @@ func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 		}
 	}
 	return st.Text, nil
+}
+
+// origins returns the places of p's statements. Passes keep them and give those
+// that they add the place of what asked for them.
+func origins(p *ir.Program) []ir.Pos {
+	var list []ir.Pos
+	for _, f := range p.Funcs {
+		f.Body.Walk(func(s *ir.Stmt) { list = append(list, s.Pos) })
+	}
+	return list
 }
 
 // note adds a line to the log, which is valid until the next is added.

@@ -1,0 +1,85 @@
+package hocket
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/report"
+)
+
+// HTMLOptions say what a page shows beside the passes.
+type HTMLOptions struct {
+	// Explanation, where not nil, gives what was resharded and why, the
+	// strategies and the predicted timeline. It should come from Explain with
+	// the options of Lower.
+	Explanation *Explanation
+	// Unexplained says why there is no Explanation; may be empty.
+	Unexplained string
+}
+
+// WriteHTML writes a page that shows the source and what each pass left, side
+// by side: one file that needs no network. A value or line that is clicked is
+// followed through the passes. Without an explanation it has the log of
+// reshards at its side.
+func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
+	page := l.page
+	page.Unpredicted = opts.Unexplained
+	if opts.Explanation != nil {
+		page.Prediction, page.Unpredicted = prediction(opts.Explanation), ""
+	}
+	return page.WriteHTML(w)
+}
+
+// prediction words an explanation for a page.
+func prediction(e *Explanation) *report.Prediction {
+	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time, Sequential: e.Sequential, Cut: e.Cut}
+	if len(e.Timeline) > 0 {
+		p.Timeline = e.Trace()
+	}
+	for _, r := range e.Reshards {
+		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value, Title: r.From + " → " + r.To,
+			Detail: []string{"for " + cmp.Or(r.Why, "the text says so"), fmt.Sprintf("%s, %s, %s", r.How, Bytes(r.Bytes), report.Microseconds(r.Time))}})
+	}
+	for i := range e.Pairs {
+		p.Notes = append(p.Notes, pairNote(&e.Pairs[i]))
+	}
+	for _, n := range e.Alone {
+		p.Notes = append(p.Notes, report.Note{Kind: "Not overlapped", Line: n.Line, Title: n.Text})
+	}
+	return p
+}
+
+// pairNote is a pair with its strategies.
+func pairNote(r *PairReport) report.Note {
+	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value, Title: fmt.Sprintf("%s, %s", r.Pair, Bytes(r.Bytes))}
+	found := false
+	for _, s := range r.Strategies {
+		taken := s.Strategy == r.Chosen
+		found = found || taken
+		n.Choices = append(n.Choices, report.Choice{Name: s.Strategy, Time: s.Time, Taken: taken, Reason: s.Refused})
+	}
+	if !found {
+		n.Detail = append(n.Detail, "chosen: "+r.Chosen)
+	}
+	if r.Why != "" {
+		n.Detail = append(n.Detail, r.Why)
+	}
+	return n
+}
+
+// subject names the function, its ranks and dims.
+func subject(e *Explanation) string {
+	ranks := "ranks"
+	if e.Ranks == 1 {
+		ranks = "rank"
+	}
+	parts := []string{fmt.Sprintf("%s on %d %s", e.Func, e.Ranks, ranks)}
+	for _, d := range slices.Sorted(maps.Keys(e.Dims)) {
+		parts = append(parts, fmt.Sprintf("%s=%d", d, e.Dims[d]))
+	}
+	return strings.Join(parts, " ")
+}

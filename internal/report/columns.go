@@ -1,0 +1,168 @@
+package report
+
+import (
+	"html/template"
+	"strings"
+	"time"
+
+	"hocket.example/hocket/ir"
+)
+
+// column is one text of the page: the source, or what a pass left.
+type column struct {
+	Name string
+	// Pass says that a pass made it, in Duration.
+	Pass     bool
+	Duration time.Duration
+	Changed  bool
+	Parts    []part
+	// Lines counts its lines, Added those that the column before lacks, and
+	// Removed those of the column before that it lacks.
+	Lines, Added, Removed int
+}
+
+// part is a function, or the lines between functions, where Func is empty.
+type part struct {
+	Func  string
+	First int // number of its first line
+	Lines []line
+}
+
+// line is one line of a text.
+type line struct {
+	text string
+	HTML template.HTML
+	// Origin is the line of the source that it was made from; 0 for unknown.
+	Origin int32
+	// New says that the column before has no such line in this function.
+	New bool
+}
+
+// columns returns the source and the stages, in order.
+func columns(l *Lowering) []*column {
+	text := l.Source.Source
+	parsed := l.Source
+	if text == "" { // built, not parsed
+		text = l.Source.String()
+		parsed, _ = ir.Parse(l.Source.File, text)
+	}
+	src := newColumn("source", text, parsed, nil)
+	list := []*column{src}
+	for i := range l.Stages {
+		s := &l.Stages[i]
+		prog, _ := ir.Parse(s.Pass, s.Text)
+		c := newColumn(s.Pass, s.Text, prog, l.stageOrigins(s.Origins, prog))
+		c.Pass, c.Duration, c.Changed = true, s.Duration, s.Changed
+		if s.Changed {
+			c.compare(list[len(list)-1])
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// origins maps lines of a text to lines of the source.
+type origins map[int32]int32
+
+// stageOrigins pairs the statements of a stage's text with the places that they
+// come from. Functions come from the function of their name.
+func (l *Lowering) stageOrigins(places []ir.Pos, p *ir.Program) origins {
+	out := origins{}
+	var stmts []*ir.Stmt
+	for _, f := range p.Funcs {
+		if was := l.Source.Func(f.Name); was != nil {
+			out.add(f.Pos, was.Pos)
+		}
+		f.Body.Walk(func(s *ir.Stmt) { stmts = append(stmts, s) })
+	}
+	if len(stmts) != len(places) {
+		return out
+	}
+	for i, s := range stmts {
+		out.add(s.Pos, places[i])
+	}
+	return out
+}
+
+// add keeps the first statement of a line.
+func (o origins) add(at, from ir.Pos) {
+	if _, ok := o[at.Line]; !ok && at.Valid() && from.Valid() {
+		o[at.Line] = from.Line
+	}
+}
+
+// ownLines are the origins of the source itself.
+func ownLines(p *ir.Program) origins {
+	out := origins{}
+	for _, f := range p.Funcs {
+		out.add(f.Pos, f.Pos)
+		f.Body.Walk(func(s *ir.Stmt) { out.add(s.Pos, s.Pos) })
+	}
+	return out
+}
+
+// newColumn cuts a text into parts at its functions; from is nil for the source.
+func newColumn(name, text string, p *ir.Program, from origins) *column {
+	if from == nil {
+		from = ownLines(p)
+	}
+	text = strings.TrimSuffix(strings.ToValidUTF8(text, "\ufffd"), "\n")
+	texts := strings.Split(text, "\n")
+	starts := map[int]string{}
+	ends := map[int]bool{}
+	for _, f := range p.Funcs {
+		starts[int(f.Pos.Line)] = f.Name
+		if f.Body != nil {
+			ends[int(f.Body.End.Line)] = true
+		}
+	}
+	c := &column{Name: name, Lines: len(texts)}
+	for i, t := range texts {
+		n := i + 1
+		if f, ok := starts[n]; ok || i == 0 || ends[i] {
+			c.Parts = append(c.Parts, part{Func: f, First: n})
+		}
+		last := &c.Parts[len(c.Parts)-1]
+		last.Lines = append(last.Lines, line{text: t, HTML: highlight(t), Origin: from[int32(n)]})
+	}
+	return c
+}
+
+// written is a line's text where it stands: indentation aside, in its function.
+type written struct{ fn, text string }
+
+// compare marks the lines of c that before lacks, and counts both ways. Equal
+// lines are taken for the same wherever they stand: passes do not move what
+// they keep.
+func (c *column) compare(before *column) {
+	count := map[written]int{}
+	for k := range before.each() {
+		count[k]++
+	}
+	for k, l := range c.each() {
+		if count[k] > 0 {
+			count[k]--
+			continue
+		}
+		l.New = true
+		c.Added++
+	}
+	for _, n := range count {
+		c.Removed += n
+	}
+}
+
+// each calls yield for all lines that say something.
+func (c *column) each() func(yield func(written, *line) bool) {
+	return func(yield func(written, *line) bool) {
+		for i := range c.Parts {
+			p := &c.Parts[i]
+			for j := range p.Lines {
+				text := strings.TrimSpace(p.Lines[j].text)
+				if text != "" && !yield(written{p.Func, text}, &p.Lines[j]) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// drawing is a timeline as the template draws it: places across are percents
+// of the width, so that it fits any window.
+type drawing struct {
+	Lanes []*swimlane
+	Ticks []tick
+	Unit  string
+	Ops   []legend
+}
+
+// swimlane is one stream of one rank.
+type swimlane struct {
+	Name  string
+	Rank  int
+	Spans []span
+}
+
+// span is one event. Wide ones have room for their name.
+type span struct {
+	X, Width string
+	Class    trace.Class
+	Hue      int
+	Name     string
+	Hint     string
+	Wide     bool
+}
+
+type tick struct{ X, Text string }
+
+type legend struct {
+	Name  string
+	Class trace.Class
+	Hue   int
+	Total string
+}
+
+const (
+	// hues is how many shades of a class tell operations apart.
+	hues = 4
+	// wide is the share of the width, in percent, from which on a span has room
+	// for a name.
+	wide = 3.5
+	// thin is the least share of the width that is drawn.
+	thin = 0.05
+)
+
+// draw lays a trace out: a lane for each stream, main first.
+func draw(t *trace.Trace) *drawing {
+	lo, hi := t.Bounds()
+	whole := float64(max(hi-lo, 1))
+	d := &drawing{}
+	d.axis(whole)
+	ops := operations(t)
+	lanes := map[string]*swimlane{}
+	for i := range t.Events {
+		e := &t.Events[i]
+		key := fmt.Sprint(e.Rank, " ", e.Stream)
+		if lanes[key] == nil {
+			lanes[key] = &swimlane{Name: e.Stream, Rank: e.Rank}
+			d.Lanes = append(d.Lanes, lanes[key])
+		}
+		l := lanes[key]
+		l.Spans = append(l.Spans, newSpan(e, lo, whole, ops[e.Name].hue))
+	}
+	slices.SortStableFunc(d.Lanes, func(a, b *swimlane) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), mainFirst(a.Name, b.Name))
+	})
+	for name, o := range ops {
+		d.Ops = append(d.Ops, legend{Name: name, Class: o.class, Hue: o.hue, Total: Microseconds(float64(o.ns) / 1e3)})
+	}
+	slices.SortFunc(d.Ops, func(a, b legend) int {
+		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Name, b.Name))
+	})
+	return d
+}
+
+func mainFirst(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case a == "main":
+		return -1
+	case b == "main":
+		return 1
+	}
+	return cmp.Compare(a, b)
+}
+
+func newSpan(e *trace.Event, lo int64, whole float64, hue int) span {
+	at, width := 100*float64(e.Start-lo)/whole, max(100*float64(e.Duration())/whole, thin)
+	hint := fmt.Sprintf("%s: %s, from %s", cmp.Or(e.Detail, e.Name), Microseconds(float64(e.Duration())/1e3), Microseconds(float64(e.Start-lo)/1e3))
+	return span{X: fmt.Sprintf("%.3f", at), Width: fmt.Sprintf("%.3f", width), Class: e.Class, Hue: hue, Name: e.Name, Hint: hint, Wide: width >= wide}
+}
+
+// operation is what all events of a name have in common.
+type operation struct {
+	class trace.Class
+	hue   int
+	ns    int64
+}
+
+// operations gives the operations of each class different hues, in the order of
+// their names, so that a program looks the same on every machine.
+func operations(t *trace.Trace) map[string]*operation {
+	ops := map[string]*operation{}
+	var names []string
+	for i := range t.Events {
+		e := &t.Events[i]
+		if ops[e.Name] == nil {
+			ops[e.Name] = &operation{class: e.Class}
+			names = append(names, e.Name)
+		}
+		ops[e.Name].ns += e.Duration()
+	}
+	slices.Sort(names)
+	next := map[trace.Class]int{}
+	for _, n := range names {
+		o := ops[n]
+		o.hue = next[o.class] % hues
+		next[o.class]++
+	}
+	return ops
+}
+
+// axis makes ticks at 1, 2 or 5 times a power of ten units, ten or so of them.
+func (d *drawing) axis(ns float64) {
+	unit := 1e3
+	d.Unit = "µs"
+	if ns >= 1e7 {
+		unit, d.Unit = 1e6, "ms"
+	}
+	least := ns / unit / 10
+	base := math.Pow(10, math.Floor(math.Log10(least)))
+	step := 10 * base
+	for _, m := range []float64{1, 2, 5} {
+		if m*base >= least {
+			step = m * base
+			break
+		}
+	}
+	for i := 0; float64(i)*step*unit <= ns*0.97; i++ {
+		v := float64(i) * step
+		d.Ticks = append(d.Ticks, tick{X: fmt.Sprintf("%.3f", 100*v*unit/ns), Text: strconv.FormatFloat(v, 'g', 6, 64)})
+	}
+}
+
+// Height is that of the drawing in pixels.
+func (d *drawing) Height() int { return axisHeight + laneHeight*len(d.Lanes) }
+
+const axisHeight, laneHeight = 18, 24
+
+// Top is where lane i starts, in pixels.
+func (d *drawing) Top(i int) int { return axisHeight + laneHeight*i }

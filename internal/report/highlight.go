@@ -1,0 +1,123 @@
+package report
+
+import (
+	"html/template"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// highlight marks up one line of a program: values as var, operations and
+// words of the language as b, types as samp, comments as i. The elements carry
+// no attributes, which keeps pages of long programs small; the script reads a
+// value's name from its text.
+func highlight(s string) template.HTML {
+	var b strings.Builder
+	for s != "" {
+		n, tag := token(s)
+		text := template.HTMLEscapeString(s[:n])
+		if tag == "" {
+			b.WriteString(text)
+		} else {
+			b.WriteString("<" + tag + ">" + text + "</" + tag + ">")
+		}
+		s = s[n:]
+	}
+	return template.HTML(b.String())
+}
+
+// token returns the length of the token that s starts with, 1 at least, and the
+// element that shows it.
+func token(s string) (n int, tag string) {
+	switch {
+	case strings.HasPrefix(s, "//"):
+		return len(s), "i"
+	case s[0] == '%':
+		if n := valueLen(s); n > 1 {
+			return n, "var"
+		}
+		return 1, ""
+	case isWord(s[0]):
+		n := wordLen(s)
+		if t := typeLen(s, n); t > 0 {
+			return t, "samp"
+		}
+		if strings.HasPrefix(s[n:], "=") { // op=sum, axis=0
+			return n + 1 + wordLen(s[n+1:]), ""
+		}
+		if words[s[:n]] {
+			return n, "b"
+		}
+		return n, ""
+	}
+	n = 1 // up to what may start a token
+	for n < len(s) && !isWord(s[n]) && s[n] != '%' && s[n] != '/' {
+		n++
+	}
+	return n, ""
+}
+
+func isWord(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+func wordLen(s string) int {
+	n := 0
+	for n < len(s) && isWord(s[n]) {
+		n++
+	}
+	return n
+}
+
+// valueLen measures "%name"; a dot belongs to it when a word follows.
+func valueLen(s string) int {
+	n := 1 + wordLen(s[1:])
+	for n > 1 && n+1 < len(s) && s[n] == '.' && isWord(s[n+1]) {
+		n += 1 + wordLen(s[n+1:])
+	}
+	return n
+}
+
+// typeLen measures a type whose first word, of n bytes, is its dtype: up to the
+// bracket that closes it, and what it is partial over. 0 for no type.
+func typeLen(s string, n int) int {
+	if !dtypes[s[:n]] || n == len(s) || s[n] != '[' {
+		return 0
+	}
+	depth := 0
+	for i := n; i < len(s); i++ {
+		switch s[i] {
+		case '[':
+			depth++
+		case ']':
+			if depth--; depth == 0 {
+				return i + 1 + partialLen(s[i+1:])
+			}
+		case '%':
+			return 0
+		}
+	}
+	return 0
+}
+
+// partialLen measures " partial(tp, sum)".
+func partialLen(s string) int {
+	if !strings.HasPrefix(s, " partial(") {
+		return 0
+	}
+	return strings.IndexByte(s, ')') + 1
+}
+
+var words, dtypes = func() (words, types map[string]bool) {
+	words, types = map[string]bool{}, map[string]bool{}
+	for _, op := range ir.Ops() {
+		words[op.String()] = true
+	}
+	for _, w := range []string{"dim", "mesh", "func", "into", "in", "of", "at", "main", "else", "refines", "inout"} {
+		words[w] = true
+	}
+	for _, d := range ir.DTypes() {
+		types[d.String()] = true
+	}
+	return words, types
+}()
