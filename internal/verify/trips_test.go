@@ -39,6 +39,8 @@ func randomLoop(r *rand.Rand) string {
 	line("dim C = 4\ndim R = 2\nmesh tp[2]\nfunc f(%%x: f32[R]) -> f32[R] {")
 	line("  %%s = stream[%d]\n  %%e = event[%d]\n  %%c = counter", S, E)
 	line("  %%b = alloc[%d] f32[4]\n  %%y = alloc f32[R]\n  %%all = alloc f32[4] symmetric", K)
+	line("  %%z = alloc f32[C + 2, 4]\n  %%own = alloc[C + 2] f32[4]\n  %%done = event[C + 2]\n  fill into %%z, value=0")
+	line("  for %%k in 0..C + 2 { fill into %%own[%%k], value=0 }\n  for %%k in 0..C + 2 { record %%done[%%k] }")
 	line("  for %%k in 0..%d { fill into %%b[%%k], value=0 }\n  fill into %%y, value=0\n  fill into %%all, value=0", K)
 	line("  for %%k in 0..%d { record %%e[%%k] }", E)
 	if r.IntN(3) == 0 {
@@ -54,7 +56,15 @@ func randomLoop(r *rand.Rand) string {
 			line("      wait %%e[(%%i + %d) mod %d]", r.IntN(E), E)
 		}
 		for range 1 + r.IntN(2) {
-			switch r.IntN(8) {
+			switch r.IntN(12) {
+			case 8:
+				line("      %%z%d%d = select %%z, axis=0, index=%%i + %d\n      relu %%z%[1]d%[2]d into %%z%[1]d%[2]d", n, b.Len(), r.IntN(3))
+			case 9:
+				line("      relu %%own[%%i + %d] into %%own[%%i + %d]", r.IntN(3), r.IntN(3))
+			case 10:
+				line("      wait %%done[%%i + %d]", r.IntN(3))
+			case 11:
+				line("      record %%done[%%i + %d]", r.IntN(3))
 			case 0, 1:
 				line("      fill into %%b[(%%i + %d) mod %d], value=%%i", r.IntN(K), K)
 			case 2:
@@ -85,6 +95,10 @@ func randomLoop(r *rand.Rand) string {
 	}
 	line("  }")
 	if r.IntN(8) > 0 {
+		line("  for %%k in 0..%d { wait %%s[%%k] }", S)
+	}
+	if r.IntN(4) == 0 {
+		line("  for %%i in 0..C {\n    on %%s[%%i mod %d] {\n      wait %%done[%%i + %d]\n      relu %%own[%%i + 1] into %%own[%%i + 1]\n    }\n  }", S, r.IntN(3))
 		line("  for %%k in 0..%d { wait %%s[%%k] }", S)
 	}
 	line("  return %%y\n}")
