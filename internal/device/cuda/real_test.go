@@ -24,6 +24,7 @@ func TestRealFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var free int64
 	for round := range 3 {
 		w, err := m.Open(t.Context(), 1)
 		if err != nil {
@@ -59,6 +60,52 @@ func TestRealFault(t *testing.T) {
 		t.Log(err)
 		if err := w.Close(); err != nil {
 			t.Errorf("closing after a fault: %v", err)
+		}
+		if left := freeMemory(t, m); round == 0 {
+			free = left
+		} else if left < free-deviceSlab/2 {
+			t.Errorf("round %d: %d bytes of device memory were free, now %d are", round, free, left)
+		}
+	}
+}
+
+// freeMemory returns the free memory of the first GPU.
+func freeMemory(t *testing.T, m *machine) int64 {
+	t.Helper()
+	ctx, err := m.sys.gpus[0].context()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.sys.drv.Bind(ctx); err != nil {
+		t.Fatal(err)
+	}
+	defer m.sys.drv.Unbind()
+	free, _, err := m.sys.drv.MemInfo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return free
+}
+
+// TestNoGrowth opens and closes worlds that compute: device memory stays.
+func TestNoGrowth(t *testing.T) {
+	m := real(t, Options{})
+	var free int64
+	for round := range 6 {
+		w, err := m.Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := twice(t, w); got != 6 {
+			t.Fatalf("round %d: got %v", round, got)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if left := freeMemory(t, m); round == 0 {
+			free = left
+		} else if left < free {
+			t.Errorf("round %d: %d bytes of device memory were free, now %d are", round, free, left)
 		}
 	}
 }

@@ -337,7 +337,19 @@ func (w *world) Close() error {
 	}
 	for _, s := range w.sites {
 		if s.broken {
-			errs = append(errs, s.gpu.reset())
+			errs = append(errs, s.abandon())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// abandon ends the context of a GPU that failed, and with it streams, events
+// and pinned memory. Device memory that was mapped belongs to no context.
+func (s *site) abandon() error {
+	errs := []error{s.gpu.reset()}
+	for _, kind := range []device.MemKind{device.Private, device.Shared} {
+		if h := s.heaps[kind]; h != nil {
+			errs = append(errs, h.close())
 		}
 	}
 	return errors.Join(errs...)
