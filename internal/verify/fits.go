@@ -12,7 +12,7 @@ import (
 // do: element types, shapes as the op relates them, root, peers.
 func fits(c *plan.Coll) string {
 	n := int32(len(c.Parts))
-	if c.Op != ir.OpBarrier && c.Op.Info().Class != ir.ClassCollective {
+	if !isOp(c.Op) || c.Op != ir.OpBarrier && c.Op.Info().Class != ir.ClassCollective {
 		return "it is no collective"
 	}
 	rooted := c.Op == ir.OpBroadcast || c.Op == ir.OpReduce || c.Op == ir.OpGather || c.Op == ir.OpScatter
@@ -48,6 +48,9 @@ func fits(c *plan.Coll) string {
 	}
 	return ""
 }
+
+// isOp reports whether op is one of the language.
+func isOp(op ir.Op) bool { return op != ir.InvalidOp && op.String() != ir.InvalidOp.String() }
 
 // takesPart says whether member m reads an operand and writes a result.
 func takesPart(c *plan.Coll, m int32) (reads, writes bool) {

@@ -208,6 +208,9 @@ func (s *structure) commands() {
 		ix.pos[i] = int32(len(ix.streams[c.Stream]))
 		switch c.Kind {
 		case plan.Compute:
+			if !isOp(c.Op) {
+				s.fault(KindMatch, me, "command %d computes nothing that there is", i)
+			}
 			s.own(me, c.Ins, c.Rank)
 			s.own(me, c.Outs, c.Rank)
 		case plan.Copy:
@@ -270,6 +273,10 @@ func (s *structure) copy(me []int32, c *plan.Cmd) {
 // none.
 func (s *structure) events() {
 	p, ix := s.p, s.ix
+	if p.Events < 0 || p.Events > len(p.Cmds) {
+		s.fault(KindMatch, nil, "%d events for %d commands", p.Events, len(p.Cmds))
+		return
+	}
 	ix.records, ix.waits = make([]int32, p.Events), make([]int32, p.Events)
 	for e := range ix.records {
 		ix.records[e] = -1
