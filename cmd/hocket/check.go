@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -71,8 +72,14 @@ func (a *app) refuted(err error) {
 	var ds hocket.Diagnostics
 	if errors.As(err, &ds) {
 		a.out.Proof = &proof{Verdict: hocket.Refuted.String(), Kind: "structural"}
+		if slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return slices.Contains(ofPlans, d.Kind) }) {
+			a.out.Proof.Kind = "plan"
+		}
 	}
 }
+
+// ofPlans are the kinds of diagnostics that only a plan shows.
+var ofPlans = []string{"race", "reuse", "unwritten", "clobbered", "bounds", "issue"}
 
 func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 	sig, err := bind(p, b)

@@ -73,7 +73,11 @@ An input is one of
 			return err
 		}
 		j := &job{app: a, flags: o, again: sameRun(c, args[0], bindings, o), program: p, inputs: in}
-		return j.run(c.Context(), b)
+		err = j.run(c.Context(), b)
+		if err != nil && classified(err) == exitProgram {
+			a.refuted(err)
+		}
+		return err
 	}
 	return c
 }
@@ -339,6 +343,10 @@ func dimsText(p *hocket.Program, dims map[string]int64) string {
 
 // report tells JSON what a run took.
 func (r *result) report(rep *hocket.Report, strategy string) {
+	r.Proof = &proof{Verdict: hocket.Unknown.String(), Kind: "plan"}
+	if rep.Proof == hocket.Proved.String() {
+		r.Proof.Verdict = rep.Proof
+	}
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound}
 	for _, o := range rep.Overlap {
 		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes}
