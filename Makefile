@@ -1,10 +1,10 @@
 # Each target names a command; nothing here does work of its own.
 .PHONY: run test check bench fmt cover update gpu-pack
 
-run: ; go run ./cmd/hocket run --compare examples/row_parallel.hkt
+run: ; go run ./cmd/hocket run --compare --strategy chunked --dim T=1024 examples/mlp.hkt
 test: ; go test ./...
 check: ; bash .ci/run
-bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify
+bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify && go test -run '^$$' -bench Lower -benchtime 1x ./internal/lower
 fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt
 cover: ; go test -coverprofile cover.out ./... && go tool cover -func cover.out | tail -1
 update: ; go test ./... -update

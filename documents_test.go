@@ -24,7 +24,7 @@ var block = regexp.MustCompile("(?s)<!-- ([a-z]+):? ?(.*?) -->\n```\n(.*?)```\n"
 // print. Output with times in it is only rewritten, with -update: what can be
 // compared of it is that the command still succeeds.
 func TestDocuments(t *testing.T) {
-	for _, file := range []string{"README.md", "ARCHITECTURE.md"} {
+	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -68,6 +68,9 @@ func document(t *testing.T, kind, arg string) (text string, timed bool) {
 	case "stage":
 		pass, file, _ := strings.Cut(arg, " ")
 		return stage(t, pass, file), false
+	case "lowered":
+		strategy, file, _ := strings.Cut(arg, " ")
+		return lowered(t, strategy, file), false
 	case "plan":
 		return planText(t, strings.Fields(arg)), false
 	case "run":
@@ -82,6 +85,15 @@ func document(t *testing.T, kind, arg string) (text string, timed bool) {
 func stage(t *testing.T, pass, file string) string {
 	t.Helper()
 	l, err := parseFile(t, file).Lower(hocket.LowerOptions{StopAfter: pass})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Program.String()
+}
+
+func lowered(t *testing.T, strategy, file string) string {
+	t.Helper()
+	l, err := parseFile(t, file).Lower(hocket.LowerOptions{Strategy: strategy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,3 +27,9 @@ func Machines() []string { return compile.Machines() }
 // CheckMachine reports a LowerOptions.Machine that there is not, or a file that
 // describes none.
 func CheckMachine(name string) error { return compile.CheckMachine(name) }
+
+// Overlapped lists the pairs of communication and GEMM that the model's
+// strategy overlaps for the given dims, a line each.
+func (m *Model) Overlapped(dims map[string]int64) ([]string, error) {
+	return m.unit.Overlapped(m.merge(dims).ir())
+}

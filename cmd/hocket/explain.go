@@ -109,6 +109,18 @@ func showPair(w io.Writer, p *hocket.PairReport) {
 	}
 }
 
+// printOverlapped says which pairs the strategy overlaps.
+func (j *job) printOverlapped() error {
+	lines, err := j.model.Overlapped(nil)
+	if err != nil {
+		return ofHocket(err)
+	}
+	for _, l := range lines {
+		fmt.Fprintf(j.app.text, "overlapped   %s\n", l)
+	}
+	return nil
+}
+
 // microseconds writes a predicted time in three digits or so.
 func microseconds(us float64) string {
 	switch {

@@ -281,6 +281,9 @@ func (j *job) print(rep *hocket.Report) error {
 	if rep.Proof != "proved" {
 		fmt.Fprintln(a.text, rep.Proof)
 	}
+	if err := j.printOverlapped(); err != nil {
+		return err
+	}
 	if err := rep.WriteTable(a.text); err != nil {
 		return err
 	}

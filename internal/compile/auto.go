@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"fmt"
 	"sync"
 
 	"hocket.example/hocket/internal/lower"
@@ -71,4 +72,26 @@ func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
 		return lower.Strategy{}
 	}
 	return best(es).strategy
+}
+
+// Overlapped lists the pairs that are overlapped in the function bound by b
+// and in those that it calls, a line each: "line 8: all_gather + linear: exchange".
+func (u *Unit) Overlapped(b ir.Binding) ([]string, error) {
+	bound, err := u.Bind(b)
+	if err != nil {
+		return nil, err
+	}
+	res, err := u.LoweredFor(b)
+	if err != nil {
+		return nil, err
+	}
+	fns := reached(u.Source.Prog, bound.Func)
+	var out []string
+	for i := range res.Choices {
+		c := &res.Choices[i]
+		if fns[c.Pair.Func] && c.Strategy.Kind != lower.Sequential {
+			out = append(out, fmt.Sprintf("line %d: %s: %s", c.Pair.Pos.Line, &c.Pair, c.Strategy))
+		}
+	}
+	return out, nil
 }
