@@ -105,7 +105,8 @@ type Stats struct {
 // Options choose what is looked for beyond faults. The zero value looks for
 // faults, serial safety and lost overlap.
 type Options struct {
-	// Redundant lists the waits that others imply.
+	// Redundant lists the waits that others imply, and those without which the
+	// plan is proved as well.
 	Redundant bool
 	// FaultsOnly leaves the warnings out: what is wanted before a run.
 	FaultsOnly bool
@@ -149,7 +150,9 @@ func Plan(p *plan.Plan, opts Options) *Result {
 		warnings = append(warnings, watch.findings()...)
 	}
 	if len(faults) == 0 && redundant != nil {
-		warnings = append(warnings, redundant.findings()...)
+		implied := redundant.findings()
+		warnings = append(warnings, implied...)
+		warnings = append(warnings, unneeded(ix, implied)...)
 	}
 	faults = append(faults, warnings...)
 	return r.close(faults)
