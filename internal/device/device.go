@@ -206,8 +206,23 @@ type Poisoner interface {
 
 // Graph is a recorded sequence of work that replays as one launch.
 type Graph interface {
+	// Launch enqueues the graph behind all work issued so far, on any stream;
+	// work issued later, on any stream, comes behind it.
 	Launch(ctx context.Context) error
+	// Close gives it back; no launch of it may still run.
 	Close() error
+}
+
+// Capturer is a world that records graphs: one whose machine has Caps.Graphs.
+type Capturer interface {
+	// Capture calls issue, which gives work to the world's streams, and records
+	// that work instead of running it. Each launch raises counters as the work
+	// does; a wait that was satisfied before the recording is satisfied at each
+	// launch. The world must be at rest, nobody else may issue work meanwhile,
+	// and a wait for what is not issued within, uploads, downloads and host
+	// calls are errors, which may end the world. Marks of Begin and End are left
+	// out.
+	Capture(issue func() error) (Graph, error)
 }
 
 // Fault is a failure of work on a device.

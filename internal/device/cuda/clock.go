@@ -38,7 +38,7 @@ func (w *world) Observe(o device.Observer) {
 
 // tick notes a begin or end, if someone wants to know. The context is current.
 func (s *stream) tick(began bool, id int64) error {
-	if s.dev.w.observer == nil {
+	if s.dev.w.observer == nil || s.dev.w.capture != nil {
 		return nil
 	}
 	if n := len(s.ticks); n > 0 && s.tickPos == s.pos { // an end and the next begin

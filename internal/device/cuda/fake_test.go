@@ -23,19 +23,25 @@ type fakeGPU struct {
 	next    uintptr
 	blocks  map[uintptr]*cabi.Block // memory, by address
 	live    map[string]int          // what was made and not given back, by kind
-	events  map[uintptr]bool        // recorded
+	events  map[uintptr]int         // in which capture recorded; 1 for none, 0 for never
 	kernels map[uintptr]func(params uintptr)
 	named   map[string]func(params uintptr)
 	fail    map[string]uintptr // status of a call, by name
 	devices int
-	plain   bool // has no kernels that take long in Go
+	plain   bool     // has no kernels that take long in Go
+	record  []func() // of the capture under way
+	capture bool
+	now     int              // 1, or the number of the capture under way
+	last    int              // number of the last capture
+	joined  map[uintptr]bool // streams in it
+	graphs  map[uintptr][]func()
 }
 
 const fakeMemory = 1 << 40
 
 func newFake(t *testing.T, devices int) *fakeGPU {
 	f := &fakeGPU{T: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
-		events: map[uintptr]bool{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}}
+		graphs: map[uintptr][]func(){}, events: map[uintptr]int{}, now: 1, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}}
 	t.Cleanup(func() {
 		for kind, n := range f.live {
 			if n != 0 {
@@ -66,6 +72,19 @@ func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
 		b.Free()
 		delete(f.blocks, at)
 	}
+	return 0
+}
+
+// do does what a stream was given, or records it.
+func (f *fakeGPU) do(stream uintptr, work func()) uintptr {
+	if f.capture {
+		if !f.joined[stream] {
+			f.Error("work of a graph on a stream that did not join it")
+		}
+		f.record = append(f.record, work)
+		return 0
+	}
+	work()
 	return 0
 }
 
@@ -112,15 +131,16 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuMemFreeHost":       func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
 		"cuMemAlloc_v2":       func([]uintptr) uintptr { return 1 }, "cuMemFree_v2": func([]uintptr) uintptr { return 1 },
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
-			copy(cabi.Bytes(a[0], int(a[2])), cabi.Bytes(a[1], int(a[2])))
-			return 0
+			dst, src, n := a[0], a[1], int(a[2])
+			return f.do(a[3], func() { copy(cabi.Bytes(dst, n), cabi.Bytes(src, n)) })
 		},
 		"cuMemcpy2DAsync_v2": func(a []uintptr) uintptr {
 			r := cabi.Load[[16]uint64](a[0])
-			for y := range r[15] {
-				copy(cabi.Bytes(uintptr(r[11]+y*r[13]), int(r[14])), cabi.Bytes(uintptr(r[4]+y*r[6]), int(r[14])))
-			}
-			return 0
+			return f.do(a[1], func() {
+				for y := range r[15] {
+					copy(cabi.Bytes(uintptr(r[11]+y*r[13]), int(r[14])), cabi.Bytes(uintptr(r[4]+y*r[6]), int(r[14])))
+				}
+			})
 		},
 		"cuMemsetD32Async": zero, "cuMemsetD8Async": zero,
 		"cuModuleLoadData": func(a []uintptr) uintptr { f.next++; return set(a[0], f.next) },
@@ -134,25 +154,65 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			f.kernels[f.next] = k
 			return set(a[0], f.next)
 		},
-		"cuFuncSetAttribute":         zero,
-		"cuLaunchKernel":             func(a []uintptr) uintptr { f.kernels[a[0]](a[9]); return 0 },
+		"cuFuncSetAttribute": zero,
+		"cuLaunchKernel": func(a []uintptr) uintptr {
+			k, params := f.kernels[a[0]], a[9]
+			return f.do(a[8], func() { k(params) })
+		},
 		"cuStreamCreateWithPriority": func(a []uintptr) uintptr { return set(a[0], f.handle("streams")) },
 		"cuStreamDestroy_v2":         gone("streams"),
 		"cuStreamQuery":              zero, "cuStreamSynchronize": zero,
 		"cuStreamWaitEvent": func(a []uintptr) uintptr {
-			if !f.events[a[1]] {
-				f.Error("a wait for an event that was never recorded")
+			if f.events[a[1]] != f.now {
+				f.Errorf("a wait in %d for an event recorded in %d", f.now, f.events[a[1]])
+			}
+			if f.capture {
+				f.joined[a[0]] = true
 			}
 			return 0
 		},
-		"cuEventCreate":           func(a []uintptr) uintptr { return set(a[0], f.handle("events")) },
-		"cuEventDestroy_v2":       gone("events"),
-		"cuEventRecord":           func(a []uintptr) uintptr { f.events[a[0]] = true; return 0 },
-		"cuEventQuery":            zero,
-		"cuEventElapsedTime":      func(a []uintptr) uintptr { f.next++; return set(a[0], float32(f.next)) },
-		"cuStreamBeginCapture_v2": zero, "cuStreamEndCapture": zero, "cuGraphInstantiateWithFlags": zero, "cuGraphUpload": zero,
-		"cuGraphLaunch": zero, "cuGraphGetNodes": zero, "cuGraphDestroy": zero, "cuGraphExecDestroy": zero,
-		"cuGetErrorName": words, "cuGetErrorString": words,
+		"cuEventCreate":     func(a []uintptr) uintptr { return set(a[0], f.handle("events")) },
+		"cuEventDestroy_v2": gone("events"),
+		"cuEventRecord": func(a []uintptr) uintptr {
+			if f.capture && !f.joined[a[1]] {
+				f.Error("an event of a graph on a stream that did not join it")
+			}
+			f.events[a[0]] = f.now
+			return 0
+		},
+		"cuEventQuery": func(a []uintptr) uintptr {
+			if f.events[a[0]] != 1 {
+				f.Errorf("a question for an event recorded in %d", f.events[a[0]])
+			}
+			return 0
+		},
+		"cuEventElapsedTime": func(a []uintptr) uintptr { f.next++; return set(a[0], float32(f.next)) },
+		"cuStreamBeginCapture_v2": func(a []uintptr) uintptr {
+			f.last = max(f.last, 1) + 1
+			f.capture, f.record, f.now, f.joined = true, nil, f.last, map[uintptr]bool{a[0]: true}
+			return 0
+		},
+		"cuStreamEndCapture": func(a []uintptr) uintptr {
+			h := f.handle("graphs")
+			f.graphs[h], f.capture, f.now = f.record, false, 1
+			return set(a[1], h)
+		},
+		"cuGraphInstantiateWithFlags": func(a []uintptr) uintptr {
+			h := f.handle("ready graphs")
+			f.graphs[h] = f.graphs[a[1]]
+			return set(a[0], h)
+		},
+		"cuGraphUpload": zero,
+		"cuGraphLaunch": func(a []uintptr) uintptr {
+			for _, do := range f.graphs[a[0]] {
+				do()
+			}
+			return 0
+		},
+		"cuGraphGetNodes":    func(a []uintptr) uintptr { return set(a[2], uint64(len(f.graphs[a[0]]))) },
+		"cuGraphDestroy":     gone("graphs"),
+		"cuGraphExecDestroy": gone("ready graphs"),
+		"cuGetErrorName":     words, "cuGetErrorString": words,
 	}
 }
 

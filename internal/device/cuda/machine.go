@@ -71,6 +71,7 @@ func (m *machine) Caps() device.Caps {
 	return device.Caps{
 		MaxRanks:   len(m.sys.gpus) * m.opts.RanksPerGPU,
 		DTypes:     ir.DTypes(),
+		Graphs:     true,
 		Concurrent: true,
 		Deadlocks:  true,
 	}

@@ -17,6 +17,7 @@ type mark struct {
 	pos    int64
 	ev     nvlib.Event
 	refs   int       // holders
+	in     *capture  // the capture that it is part of; nil for none
 	held   []*stream // streams held back until it is issued
 }
 
@@ -36,7 +37,7 @@ func (m *mark) release() {
 
 // over reports whether all before the mark is done; a failed device says no.
 func (m *mark) over() bool {
-	if !m.done && m.issued {
+	if !m.done && m.issued && m.in == nil {
 		done, err := m.stream.dev.w.drv.EventDone(m.ev)
 		m.done = done && err == nil
 	}
@@ -46,7 +47,7 @@ func (m *mark) over() bool {
 // here returns a mark for all that was issued to s so far, held once for the
 // caller. The context is current.
 func (s *stream) here() (*mark, error) {
-	if s.mark != nil && s.mark.pos == s.pos {
+	if s.mark != nil && s.mark.pos == s.pos && s.mark.in == s.dev.w.capture {
 		s.mark.refs++
 		return s.mark, nil
 	}
@@ -72,14 +73,16 @@ func (s *stream) stamp(m *mark) error {
 		return err
 	}
 	s.dirty = true
-	m.ev, m.pos, m.issued = ev, s.pos, true
+	m.ev, m.pos, m.issued, m.in = ev, s.pos, true, s.dev.w.capture
 	return nil
 }
 
 // waitFor makes s's later work wait for m, which is issued. The context is
 // current.
 func (s *stream) waitFor(m *mark) error {
-	if m.stream == s || s.seenOf(m.stream) >= m.pos {
+	// What was before a capture is over, and what was in one is before all that
+	// came after its launch: in neither case is there anything to wait for.
+	if m.stream == s || s.seenOf(m.stream) >= m.pos || m.in != s.dev.w.capture {
 		return nil
 	}
 	if err := s.dev.w.drv.WaitEvent(s.h, m.ev); err != nil {

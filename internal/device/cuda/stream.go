@@ -28,6 +28,9 @@ type stream struct {
 	tickPos int64   // of the latest of them
 	lastNs  int64   // of the tick told last
 
+	forked *capture  // the capture that s is part of
+	behind *graphRun // the launch that s is behind
+
 	workspace *memory // cuBLASLt's
 	scratch   *memory // for copies within a buffer
 	args      [4]uintptr
@@ -45,6 +48,9 @@ func (s *stream) add(t task) error {
 	if err := w.err(); err != nil {
 		return err
 	}
+	if err := w.capture.refuses(&t); err != nil {
+		return s.errorf("%w", err)
+	}
 	if len(s.queue) > 0 || !t.ready(s) {
 		if len(s.queue) == 0 {
 			t.hold(s)
@@ -52,7 +58,7 @@ func (s *stream) add(t task) error {
 		s.queue = append(s.queue, t)
 		return nil
 	}
-	if err := s.dev.bound(func() error { return t.issue(s) }); err != nil {
+	if err := s.dev.bound(func() error { return t.give(s) }); err != nil {
 		return s.failed(err)
 	}
 	w.flushWoken()
@@ -75,7 +81,7 @@ func (s *stream) flush() {
 		for n < len(s.queue) && s.queue[n].ready(s) {
 			t := s.queue[n]
 			n++
-			if err := t.issue(s); err != nil {
+			if err := t.give(s); err != nil {
 				return err
 			}
 		}
@@ -190,6 +196,9 @@ func (s *stream) Record(e device.Event) error {
 		return s.add(task{kind: recording, mark: m})
 	}
 	return s.dev.boundOr(s, func() error {
+		if err := s.follow(); err != nil {
+			return err
+		}
 		m, err := s.here()
 		if err == nil {
 			ev.set(m)

@@ -99,7 +99,15 @@ func (t *task) waitsFor() string {
 	return "a call of the host"
 }
 
-// issue gives t to the device. The context is current.
+// give gives t to the device, behind the graph launched last. The context is
+// current.
+func (t *task) give(s *stream) error {
+	if err := s.follow(); err != nil {
+		return err
+	}
+	return t.issue(s)
+}
+
 func (t *task) issue(s *stream) error {
 	switch t.kind {
 	case work:

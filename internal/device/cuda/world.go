@@ -28,6 +28,9 @@ type world struct {
 	woken    []*stream // to be flushed
 	calls    int       // functions of HostCallers that run or are waited for
 	landings []landing
+	capture  *capture  // under way; nil for none
+	latest   *graphRun // that later work must come behind; nil for none
+	graphs   *stream   // on which graphs are launched
 	staging  staging
 	copies   map[copyKey][]*nvlib.Launch
 	observer device.Observer
@@ -226,6 +229,10 @@ func (w *world) poll() bool {
 // settle forgets what only unfinished work needs. The caller holds mu; the
 // devices are at rest.
 func (w *world) settle() {
+	if w.latest != nil {
+		w.latest.mark.release()
+		w.latest = nil
+	}
 	for _, d := range w.devices {
 		for _, c := range d.counters {
 			c.settle()

@@ -86,4 +86,6 @@ var orders = []test{
 	{"OpenContext", testOpenContext},
 	{"Fault", testFault},
 	{"Braid", testBraid},
+	{"Graph", testGraph},
+	{"BadGraphs", testBadGraphs},
 }

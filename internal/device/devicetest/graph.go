@@ -1,0 +1,107 @@
+package devicetest
+
+import (
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// capturer returns the open world as one that records graphs, or skips.
+func (r *rig) capturer() device.Capturer {
+	r.Helper()
+	if !r.m.Caps().Graphs {
+		r.Skip("this machine records no graphs")
+	}
+	c, ok := r.w.(device.Capturer)
+	if !ok {
+		r.Fatal("a machine that has graphs opens worlds that record none")
+	}
+	return c
+}
+
+// testGraph records a round in which ranks add to their values and pass them on
+// in a ring, by events, counters and copies, then replays it between rounds
+// issued as ever. All rounds must have happened, one after another.
+func testGraph(r *rig) {
+	ranks := r.some(4)
+	r.open(ranks)
+	c := r.capturer()
+	type site struct {
+		work, comm       device.Stream
+		val, slot        device.View
+		add, one         device.Launch
+		full, free       device.Counters
+		worked, received device.Event
+	}
+	sites := make([]site, ranks)
+	for rank := range sites {
+		s := &sites[rank]
+		*s = site{work: r.mainOf(rank), comm: r.stream(rank, "comm"), val: r.zeros(rank), slot: r.zeros(rank),
+			full: r.counters(rank, 1), free: r.counters(rank, 1), worked: r.event(rank), received: r.event(rank)}
+		var err error
+		ones := r.put(rank, given(ir.F32, []int64{width}, constant(width, 1)...))
+		s.one, err = r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{s.val, ones}, Outs: []device.View{s.val}})
+		r.must(err)
+		s.add, err = r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{s.val, s.slot}, Outs: []device.View{s.val}})
+		r.must(err)
+	}
+	r.sync()
+	// val becomes val + links + what the rank before then has.
+	round := func(n int64) error {
+		for rank := range sites {
+			me, next, before := &sites[rank], &sites[(rank+1)%ranks], &sites[(rank+ranks-1)%ranks]
+			for range links {
+				r.must(me.work.Launch(me.one))
+			}
+			r.must(me.work.Record(me.worked))
+			r.must(me.comm.Wait(me.worked))
+			r.must(me.comm.WaitCounter(me.free, 0, n))
+			r.must(me.comm.Copy(next.slot, me.val))
+			r.must(me.comm.Signal(next.full, 0, 1))
+			r.must(me.comm.Record(me.received))
+			r.must(me.work.Wait(me.received))
+			r.must(me.work.WaitCounter(me.full, 0, n+1))
+			r.must(me.work.Launch(me.add))
+			r.must(me.work.Signal(before.free, 0, 1))
+		}
+		return nil
+	}
+	r.must(round(0))
+	r.sync()
+	g, err := c.Capture(func() error { return round(1) })
+	r.must(err)
+	r.must(round(1))
+	for range 5 {
+		r.must(g.Launch(r.Context()))
+	}
+	r.must(round(7))
+	r.must(g.Launch(r.Context()))
+	want := 0.0
+	for range 9 {
+		want = 2 * (want + links)
+	}
+	for rank := range sites {
+		r.equal("after all rounds", r.contents(rank, sites[rank].val), constant(width, want))
+	}
+	r.must(g.Close())
+	r.refused("launch of a closed graph", g.Launch(r.Context()))
+	r.sync()
+}
+
+// testBadGraphs records what cannot be recorded.
+func testBadGraphs(r *rig) {
+	for name, issue := range map[string]func(s device.Stream, v device.View, c device.Counters) error{
+		"an upload": func(s device.Stream, v device.View, _ device.Counters) error {
+			return s.Upload(v, make([]byte, 4*width))
+		},
+		"a wait that nothing ends": func(s device.Stream, _ device.View, c device.Counters) error { return s.WaitCounter(c, 0, 1) },
+	} {
+		r.open(1)
+		c, s := r.capturer(), r.mainOf(0)
+		v, ctr := r.zeros(0), r.counters(0, 1)
+		r.sync()
+		_, err := c.Capture(func() error { return issue(s, v, ctr) })
+		r.refused("graph with "+name, err)
+		_ = r.w.Close()
+	}
+	r.again()
+}
