@@ -54,6 +54,8 @@ func everyCode(t *testing.T) []code {
 			add(Problem{Op: ir.OpLinear, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
 			add(Problem{Op: ir.OpEmbedding, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}, Rows: 6})
 		}
+		many := x(dt, layouts[0], 1<<36)
+		add(Problem{Op: ir.OpAdd, Out: many, Ins: []Operand{many, many}})
 		add(Problem{Op: ir.OpTranspose, Out: x(dt, layouts[0], 40, 70), Ins: []Operand{x(dt, layouts[3], 40, 70)}})
 		if dt.IsInt() {
 			continue

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
@@ -66,7 +68,9 @@ func (b *bench) run() {
 		_ = binary.Write(&in, binary.LittleEndian, []uint64{index[l.code.symbol], uint64(l.blocks), uint64(len(l.args))})
 		_ = binary.Write(&in, binary.LittleEndian, []uint64(l.args))
 	}
-	cmd := exec.Command(exe)
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
 	cmd.Stdin = &in
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
