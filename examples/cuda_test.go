@@ -5,6 +5,7 @@ import (
 
 	"hocket.example/hocket/internal/device/cuda"
 	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/exec"
 )
 
 // TestExamplesOnCUDA runs every example many times on GPUs, a rank each where
@@ -31,9 +32,11 @@ func TestExamplesOnCUDA(t *testing.T) {
 			if p.Ranks > gpus {
 				m = shared
 			}
-			for range 20 {
-				if err := e.tryOn(m, p); err != nil {
-					t.Fatal(err)
+			for range 3 {
+				for _, opts := range []exec.Options{{}, {Graph: true}, {Trace: true}} {
+					if err := e.tryOn(m, p, opts, 20); err != nil {
+						t.Fatalf("graph %v, trace %v: %v", opts.Graph, opts.Trace, err)
+					}
 				}
 			}
 		})

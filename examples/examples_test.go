@@ -167,21 +167,30 @@ func sparse(x *tensor.Tensor, name string) {
 
 // try runs a plan once under one schedule and says what is wrong, or nil.
 func (e *example) try(p *plan.Plan, seed int64) error {
-	return e.tryOn(cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p)
+	return e.tryOn(cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{}, 1)
 }
 
-// tryOn is try on any machine.
-func (e *example) tryOn(m device.Machine, p *plan.Plan) error {
+// tryOn runs a plan on any machine, all inputs back to back, that many times.
+func (e *example) tryOn(m device.Machine, p *plan.Plan, opts exec.Options, times int) error {
 	ctx := context.Background()
-	prog, err := exec.Load(ctx, m, p, exec.Options{})
+	prog, err := exec.Load(ctx, m, p, opts)
 	if err != nil {
 		return err
 	}
 	defer prog.Close()
-	results, err := prog.RunBatch(ctx, e.inputs)
-	if err != nil {
-		return err
+	for range times {
+		results, err := prog.RunBatch(ctx, e.inputs)
+		if err != nil {
+			return err
+		}
+		if err := e.compare(p, results); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+func (e *example) compare(p *plan.Plan, results []*exec.Result) error {
 	for run, r := range results {
 		for i, o := range e.want[run].Outputs {
 			if v := eval.Compare(r.Outputs[p.Outputs[i].Name], o); v.Kind != eval.Exact {

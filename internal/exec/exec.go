@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
@@ -39,6 +40,11 @@ type Options struct {
 	// MaxArena bounds the device memory that a rank may reserve, arena and
 	// staging of collectives together, in bytes; 0 for no bound.
 	MaxArena int64
+	// Graph has every run but the first replay a recording of it, where the
+	// machine records graphs and the plan's inputs come first and its outputs
+	// last: a launch instead of many calls. Traces then show inputs and outputs
+	// only.
+	Graph bool
 }
 
 // Result is what one run gave.
@@ -47,6 +53,8 @@ type Result struct {
 	Outputs map[string]*tensor.Tensor
 	// Trace of this run; nil unless asked for.
 	Trace *trace.Trace
+	// Issue is what the host took to issue the whole batch that the run is of.
+	Issue time.Duration
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -71,6 +79,7 @@ type Program struct {
 	adv      *adversary // nil unless the machine is virtual
 	progress *progress
 	recorder *trace.Recorder // nil unless Options.Trace
+	replay   *replay         // nil unless Options.Graph, and before the second batch
 
 	mu     sync.Mutex
 	run    int64 // runs issued so far
@@ -147,14 +156,23 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 		return nil, err
 	}
 	first := p.run
-	err := p.issue(len(batch))
+	err := p.record()
+	began := time.Now()
+	if err == nil {
+		err = p.issue(len(batch))
+	}
+	issued := time.Since(began)
 	if err == nil {
 		err = p.world.Sync(ctx)
 	}
 	if err != nil {
 		return nil, p.breakDown(err)
 	}
-	return p.collect(first, len(batch))
+	results, err := p.collect(first, len(batch))
+	for _, r := range results {
+		r.Issue = issued
+	}
+	return results, err
 }
 
 // Stats are the sizes of a loaded program.

@@ -14,6 +14,12 @@ func (p *Program) issue(k int) error {
 		run, f := p.run, p.frames[i]
 		p.run++
 		base := run * int64(len(p.cmds))
+		if p.replay != nil {
+			if err := p.replay.issue(p, base, run, f); err != nil {
+				return err
+			}
+			continue
+		}
 		p.adv.begin(f)
 		for c := range p.cmds {
 			if err := p.issueMarked(&p.cmds[c], base+int64(c), run, f); err != nil {

@@ -40,6 +40,21 @@ func BenchmarkIssue(b *testing.B) {
 	must(err)
 	c, err := d.NewCounters(1)
 	must(err)
+	const nodes = 1000
+	g, err := w.(device.Capturer).Capture(func() error {
+		for range nodes {
+			must(streams[0].Launch(l))
+		}
+		return nil
+	})
+	must(err)
+	b.Run(fmt.Sprintf("graph of %d", nodes), func(b *testing.B) {
+		for b.Loop() {
+			must(g.Launch(b.Context()))
+			must(w.Sync(b.Context()))
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*nodes), "ns/node")
+	})
 	raised := int64(0)
 	for name, issue := range map[string]func(){
 		"launch": func() { must(streams[0].Launch(l)) },

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -91,6 +92,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 		w.end(err)
 		return nil, errors.Join(err, g.drop())
 	}
+	w.recorded = append(w.recorded, g)
 	return g, nil
 }
 
@@ -252,12 +254,13 @@ func (g *graph) launch() error {
 func (g *graph) Close() error {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
+	g.w.recorded = slices.DeleteFunc(g.w.recorded, func(o *graph) bool { return o == g })
 	return g.drop()
 }
 
-// drop frees the graph; a closed or failed world has freed it, or cannot.
+// drop frees the graph, once.
 func (g *graph) drop() error {
-	if g.closed || g.exec == 0 || g.w.cause == errClosed {
+	if g.closed || g.exec == 0 || g.w.devices[0].site.broken {
 		return nil
 	}
 	g.closed = true

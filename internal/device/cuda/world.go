@@ -31,6 +31,7 @@ type world struct {
 	capture  *capture  // under way; nil for none
 	latest   *graphRun // that later work must come behind; nil for none
 	graphs   *stream   // on which graphs are launched
+	recorded []*graph  // and not closed
 	staging  staging
 	copies   map[copyKey][]*nvlib.Launch
 	observer device.Observer
@@ -337,6 +338,9 @@ func (w *world) Close() error {
 	w.cause = errClosed
 	w.drain()
 	var errs []error
+	for _, g := range w.recorded {
+		errs = append(errs, g.drop())
+	}
 	for _, s := range w.sites {
 		if !s.broken {
 			errs = append(errs, s.free())

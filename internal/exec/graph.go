@@ -1,0 +1,113 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// replay is a recorded run: what lies between the inputs and the outputs is a
+// graph. Inputs and outputs are issued as ever, since they go to other host
+// memory in every run.
+//
+// One graph serves all runs though waits for counters name the run's number:
+// launches follow each other, so that what a run waits for in the run before has
+// always happened, and within a run every wait is for something in it.
+type replay struct {
+	graph             device.Graph
+	inputs, afterward []int // commands, in order
+}
+
+// record makes the replay before the first run that can use it: the world is at
+// rest then, and a run has gone before.
+func (p *Program) record() error {
+	if !p.opts.Graph || p.replay != nil || p.run == 0 {
+		return nil
+	}
+	world, ok := p.world.(device.Capturer)
+	if !ok || !p.caps.Graphs {
+		return fmt.Errorf("running by graph: %w", device.ErrUnsupported)
+	}
+	r := &replay{}
+	body, err := r.cut(p.plan)
+	if err != nil {
+		return err
+	}
+	r.graph, err = world.Capture(func() error {
+		for _, c := range body {
+			if err := p.cmds[c].issue(p, p.run*int64(len(p.cmds))+int64(c), p.run, nil); err != nil {
+				return p.issueError(err, int64(c))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("recording the program as a graph: %w", err)
+	}
+	p.replay = r
+	p.log.Debug("program recorded as a graph", "func", p.plan.Func, "commands", len(body))
+	return nil
+}
+
+// cut sorts the commands into inputs, body and outputs, where they stand in that
+// order. Waits and records among the inputs belong to the body: they keep their
+// order to each other, and inputs wait for all of the launch before.
+func (r *replay) cut(pl *plan.Plan) (body []int, err error) {
+	for i := range pl.Cmds {
+		switch c := &pl.Cmds[i]; c.Kind {
+		case plan.Input:
+			if computes(pl, body) {
+				return nil, fmt.Errorf("running by graph: %w: input %%%s comes after other work", device.ErrUnsupported, pl.Inputs[c.IO].Name)
+			}
+			r.inputs = append(r.inputs, i)
+		case plan.Output:
+			r.afterward = append(r.afterward, i)
+		default:
+			if len(r.afterward) > 0 && !orders(c.Kind) {
+				return nil, fmt.Errorf("running by graph: %w: there is work after an output", device.ErrUnsupported)
+			}
+			body = append(body, i)
+		}
+	}
+	return body, nil
+}
+
+// orders reports whether a command only orders streams.
+func orders(k plan.Kind) bool {
+	switch k {
+	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:
+		return true
+	}
+	return false
+}
+
+func computes(pl *plan.Plan, cmds []int) bool {
+	for _, i := range cmds {
+		if !orders(pl.Cmds[i].Kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// issue enqueues one run.
+func (r *replay) issue(p *Program, base, run int64, f *frame) error {
+	if err := r.each(p, r.inputs, base, run, f); err != nil {
+		return err
+	}
+	if err := r.graph.Launch(context.Background()); err != nil {
+		return err
+	}
+	return r.each(p, r.afterward, base, run, f)
+}
+
+func (r *replay) each(p *Program, cmds []int, base, run int64, f *frame) error {
+	for _, c := range cmds {
+		if err := p.issueMarked(&p.cmds[c], base+int64(c), run, f); err != nil {
+			return p.issueError(err, base+int64(c))
+		}
+	}
+	return nil
+}
