@@ -20,8 +20,8 @@ func (b *bench) read(at nvlib.Ptr) int64 {
 	return int64(binary.LittleEndian.Uint64(b.mem[at-memoryAt:]))
 }
 
-// issue adds the launch that a method of Library made.
-func (b *bench) issue(make func(l *Library) (Step, error), c code, blocks uint32) {
+// enqueue adds the launch that a method of Library made.
+func (b *bench) enqueue(make func(l *Library) (Step, error), c code, blocks uint32) {
 	b.t.Helper()
 	s, err := make(New(&fake{version: "1"}, nil))
 	if err != nil {
@@ -45,12 +45,12 @@ func TestSignalAndWait(t *testing.T) {
 		f := b.alloc(FaultBytes)
 		clear(b.mem[f-memoryAt:][:FaultBytes])
 		faults = append(faults, f)
-		b.issue(func(l *Library) (Step, error) {
+		b.enqueue(func(l *Library) (Step, error) {
 			return l.Wait(Target{}, WaitFor{Counter: counter, Least: least, Abort: abort, Timeout: timeout, Fault: f, Tag: 9})
 		}, orderly("wait", "WaitArgs", 1, nil).code, 1)
 	}
 	waitFor(3, 0) // there already
-	b.issue(func(l *Library) (Step, error) { return l.Signal(Target{}, counter, 2) }, orderly("signal", "SignalArgs", 1, nil).code, 1)
+	b.enqueue(func(l *Library) (Step, error) { return l.Signal(Target{}, counter, 2) }, orderly("signal", "SignalArgs", 1, nil).code, 1)
 	waitFor(5, 0)
 	waitFor(6, 20*time.Microsecond) // never comes; sets the abort word
 	waitFor(7, 0)                   // ends by it
@@ -79,7 +79,7 @@ func TestSignalAndWait(t *testing.T) {
 func TestAbort(t *testing.T) {
 	b := newBench(t)
 	a, c, other := b.word(0), b.word(0), b.word(0)
-	b.issue(func(l *Library) (Step, error) { return l.Abort(Target{}, a, c) }, orderly("raiseAbort", "AbortArgs", 1, nil).code, 1)
+	b.enqueue(func(l *Library) (Step, error) { return l.Abort(Target{}, a, c) }, orderly("raiseAbort", "AbortArgs", 1, nil).code, 1)
 	b.run()
 	if b.read(a) == 0 || b.read(c) == 0 || b.read(other) != 0 {
 		t.Error(b.read(a), b.read(c), b.read(other))
@@ -99,7 +99,7 @@ func TestPoison(t *testing.T) {
 		p := b.alloc(size)
 		clear(b.mem[p-memoryAt:][:size])
 		at = append(at, p)
-		b.issue(func(l *Library) (Step, error) { return l.Poison(Target{}, p+nvlib.Ptr(s.off), s.n, 0x0807060504030201) },
+		b.enqueue(func(l *Library) (Step, error) { return l.Poison(Target{}, p+nvlib.Ptr(s.off), s.n, 0x0807060504030201) },
 			orderly("poison", "PoisonArgs", 1, nil).code, 1)
 	}
 	b.run()
