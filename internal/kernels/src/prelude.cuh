@@ -178,7 +178,7 @@ struct FoldSum { template <class A> DEV A of(A a, A b) { return add(a, b); } };
 struct FoldMax { template <class A> DEV A of(A a, A b) { return most(a, b); } };
 struct FoldMin { template <class A> DEV A of(A a, A b) { return least(a, b); } };
 
-// Real<A> takes a constant that came as 64 bits.
+// Const<A> takes a constant that came as 64 bits.
 template <class A> struct Const { DEV A of(u64 bits) { return (A)bitsAs<f64>(bits); } };
 template <> struct Const<i64> { DEV i64 of(u64 bits) { return (i64)bits; } };
 template <> struct Const<u16> { DEV u16 of(u64 bits) { return (u16)bits; } };
