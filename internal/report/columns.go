@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/ir"
 )
 
@@ -38,35 +39,59 @@ type line struct {
 	New bool
 }
 
-// columns returns the source and the stages, in order.
+// columns returns the source and the stages, in order. Where the source is no
+// program of the language, what was imported from it stands between them.
 func columns(l *Lowering) []*column {
-	text := l.Source.Source
-	parsed := l.Source
-	if text == "" { // built, not parsed
-		text = l.Source.String()
-		parsed, _ = ir.Parse(l.Source.File, text)
-	}
-	src := newColumn("source", text, parsed, nil)
-	list := []*column{src}
-	for i := range l.Stages {
-		s := &l.Stages[i]
-		prog, _ := ir.Parse(s.Pass, s.Text)
-		c := newColumn(s.Pass, s.Text, prog, l.stageOrigins(s.Origins, prog))
-		c.Pass, c.Duration, c.Changed = true, s.Duration, s.Changed
-		if s.Changed {
-			c.compare(list[len(list)-1])
+	canonical := l.canonical()
+	list := []*column{canonical}
+	if text := l.Source.Source; text != "" {
+		list[0] = newColumn("source", text, l.Source, ownLines(l.Source))
+		if _, ds := ir.Parse(l.Source.File, text); ds.HasErrors() {
+			canonical.Name = "import"
+			list = append(list, canonical)
 		}
+	}
+	before := canonical // not the source, which may be laid out in another way
+	for i := range l.Stages {
+		c := l.stage(&l.Stages[i])
+		if c.Changed {
+			c.compare(before)
+		}
+		before = c
 		list = append(list, c)
 	}
 	return list
 }
 
+// canonical is the source as passes print it. It has no origins where the
+// source was built and has no places.
+func (l *Lowering) canonical() *column {
+	text := l.Source.String()
+	p, _ := ir.Parse(l.Source.File, text)
+	var places []ir.Pos
+	for _, f := range l.Source.Funcs {
+		f.Body.Walk(func(s *ir.Stmt) { places = append(places, s.Pos) })
+	}
+	from := l.origins(places, p)
+	if l.Source.Source == "" {
+		from = ownLines(p)
+	}
+	return newColumn("source", text, p, from)
+}
+
+func (l *Lowering) stage(s *lower.Stage) *column {
+	p, _ := ir.Parse(s.Pass, s.Text)
+	c := newColumn(s.Pass, s.Text, p, l.origins(s.Origins, p))
+	c.Pass, c.Duration, c.Changed = true, s.Duration, s.Changed
+	return c
+}
+
 // origins maps lines of a text to lines of the source.
 type origins map[int32]int32
 
-// stageOrigins pairs the statements of a stage's text with the places that they
-// come from. Functions come from the function of their name.
-func (l *Lowering) stageOrigins(places []ir.Pos, p *ir.Program) origins {
+// origins pairs the statements of p with the places that they come from.
+// Functions come from the function of their name.
+func (l *Lowering) origins(places []ir.Pos, p *ir.Program) origins {
 	out := origins{}
 	var stmts []*ir.Stmt
 	for _, f := range p.Funcs {
@@ -101,11 +126,8 @@ func ownLines(p *ir.Program) origins {
 	return out
 }
 
-// newColumn cuts a text into parts at its functions; from is nil for the source.
+// newColumn cuts a text into parts at its functions.
 func newColumn(name, text string, p *ir.Program, from origins) *column {
-	if from == nil {
-		from = ownLines(p)
-	}
 	text = strings.TrimSuffix(strings.ToValidUTF8(text, "\ufffd"), "\n")
 	texts := strings.Split(text, "\n")
 	starts := map[int]string{}
@@ -152,14 +174,14 @@ func (c *column) compare(before *column) {
 	}
 }
 
-// each calls yield for all lines that say something.
+// each yields all lines that say something.
 func (c *column) each() func(yield func(written, *line) bool) {
 	return func(yield func(written, *line) bool) {
 		for i := range c.Parts {
 			p := &c.Parts[i]
 			for j := range p.Lines {
 				text := strings.TrimSpace(p.Lines[j].text)
-				if text != "" && !yield(written{p.Func, text}, &p.Lines[j]) {
+				if text != "" && text != "}" && !yield(written{p.Func, text}, &p.Lines[j]) {
 					return
 				}
 			}

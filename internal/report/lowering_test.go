@@ -1,0 +1,299 @@
+package report
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/ir"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+const mlp = `dim T = 16
+mesh tp[2]
+
+// Not laid out as the printer would.
+func mlp(%x: f32[T/tp,8], %w: f32[8/tp, 8]) -> f32[T, 8/tp] {
+  %h=linear %x, %w   // x is gathered
+  %y = relu %h
+  return %y
+}
+`
+
+// lowering lowers a program with passes that take a millisecond, two, three.
+func lowering(t testing.TB, file, src, strategy string) *Lowering {
+	t.Helper()
+	p, ds := ir.Parse(file, src)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	return ofProgram(t, p, strategy)
+}
+
+func ofProgram(t testing.TB, p *ir.Program, strategy string) *Lowering {
+	t.Helper()
+	s, err := lower.ParseStrategy(strategy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := lower.Run(p, lower.Options{Choose: func(*lower.Pair) lower.Strategy { return s }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range res.Stages {
+		res.Stages[i].Duration = time.Duration(i+1) * time.Millisecond
+	}
+	return &Lowering{Source: p, Stages: res.Stages, Log: res.Log}
+}
+
+func page(t testing.TB, l *Lowering) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := l.WriteHTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// predicted is a prediction with all that there can be.
+func predicted() *Prediction {
+	tr := &trace.Trace{Ranks: 1, Events: []trace.Event{
+		{Stream: "side", ID: 1, Name: "all_gather", Class: trace.Comm, Start: 1000, End: 41000, Group: trace.NoGroup},
+		{Stream: "main", ID: 0, Name: "barrier", Class: trace.Comm, Start: 0, End: 1000, Group: trace.NoGroup},
+		{Stream: "main", ID: 2, Name: "linear", Detail: "linear 0", Class: trace.Compute, Start: 41000, End: 100000, Group: trace.NoGroup},
+	}}
+	tr.Sort()
+	return &Prediction{Subject: "mlp on 2 ranks T=16", Machine: "cpu (guessed)", Time: 100, Sequential: 125, Timeline: tr, Cut: true,
+		Notes: []Note{
+			{Kind: "Reshards", Line: 6, Value: "x.g", Title: "f32[T/tp, 8] → f32[T, 8]", Detail: []string{"for operand 0 of linear"}},
+			{Kind: "Strategies", Line: 6, Value: "x.g", Title: "all_gather + linear", Choices: []Choice{
+				{Name: "sequential", Time: 125}, {Name: "chunked(2)", Time: 100, Taken: true}, {Name: "exchange", Time: 1e9, Reason: "rows do not divide"}}},
+			{Kind: "Not overlapped", Title: "without a line"},
+		}}
+}
+
+// fixed is a lowering that does not follow changes of the passes.
+func fixed(t *testing.T) *Lowering {
+	t.Helper()
+	p, ds := ir.Parse("mlp.hkt", mlp)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	head, _, _ := strings.Cut(p.String(), "  %h")
+	shard := head + "  %x.g: f32[T, 8] = reshard %x\n  %h = linear %x.g, %w  // x is gathered\n  %y = relu %h\n  return %y\n}\n"
+	gather := strings.Replace(shard, "reshard %x", "all_gather %x, over=tp, axis=0", 1)
+	from := []ir.Pos{{Line: 6, Col: 6}, {Line: 6, Col: 6}, {Line: 7, Col: 8}, {}}
+	return &Lowering{Source: p,
+		Stages: []lower.Stage{
+			{Pass: "shard", Text: shard, Changed: true, Origins: from, Duration: time.Millisecond},
+			{Pass: "decompose", Text: gather, Changed: true, Origins: from, Duration: 20 * time.Millisecond},
+			{Pass: "overlap", Text: gather, Origins: from, Duration: 1500 * time.Nanosecond},
+			{Pass: "lost", Text: gather, Changed: true, Origins: from[1:]}, // origins of another text are of no use
+		},
+		Log: []lower.Entry{
+			{Pass: "shard", Func: "mlp", Pos: ir.Pos{Line: 6, Col: 6}, Value: "x", From: "f32[T/tp, 8]", To: "f32[T, 8]", Result: "x.g", Why: "operand 0 of linear"},
+			{Pass: "decompose", Func: "mlp", Pos: ir.Pos{Line: 6, Col: 6}, Value: "x.g", From: "f32[T/tp, 8]", To: "f32[T, 8]", Why: "all_gather over tp"},
+		}}
+}
+
+// TestGolden holds what pages show to golden files.
+func TestGolden(t *testing.T) {
+	withPrediction, unbound, imported, built := fixed(t), fixed(t), fixed(t), fixed(t)
+	withPrediction.Prediction = predicted()
+	unbound.Unpredicted = "dim K has no value"
+	imported.Source.Source = "%HostIrContainer {\n  linear\n}\n"
+	built.Source.Source = ""
+	for name, l := range map[string]*Lowering{"predicted": withPrediction, "unpredicted": unbound, "imported": imported, "built": built} {
+		t.Run(name, func(t *testing.T) {
+			got := outline(t, page(t, l))
+			file := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("-want +got (go test ./internal/report -update):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTexts holds every column of every example to the text it shows.
+func TestTexts(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "*.hkt"))
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	strategies := []string{"sequential", "chunked(3)", "exchange"}
+	if testing.Short() {
+		strategies = strategies[2:]
+	}
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, strategy := range strategies {
+			l := lowering(t, filepath.Base(file), string(src), strategy)
+			cols := parse(t, page(t, l)).find("section.col")
+			if len(cols) != 1+len(l.Stages) {
+				t.Fatalf("%s: %d columns for %d stages", file, len(cols), len(l.Stages))
+			}
+			for i, col := range cols {
+				want := string(src)
+				if i > 0 {
+					want = l.Stages[i-1].Text
+				}
+				if diff := cmp.Diff(want, columnText(col)); diff != "" {
+					t.Errorf("%s, %s, column %d: %s", file, strategy, i, diff)
+				}
+				if i > 0 && col.has("folded") == l.Stages[i-1].Changed {
+					t.Errorf("%s, %s, column %d: folded or not, against Changed", file, strategy, i)
+				}
+			}
+		}
+	}
+}
+
+// TestOrigins wants every statement of every stage to come from a statement of
+// the source, and every statement of the source to lead somewhere.
+func TestOrigins(t *testing.T) {
+	l := lowering(t, "mlp.hkt", mlp, "exchange")
+	for i, c := range columns(l) {
+		seen := map[int32]bool{}
+		for k, line := range c.each() {
+			statement := k.fn != "" && !strings.HasPrefix(k.text, "//")
+			if statement && line.Origin == 0 {
+				t.Errorf("column %d: %q comes from nowhere", i, k.text)
+			}
+			seen[line.Origin] = true
+		}
+		for n := int32(5); n <= 8; n++ {
+			if !seen[n] {
+				t.Errorf("column %d: nothing comes from line %d", i, n)
+			}
+		}
+	}
+}
+
+// TestHostile puts markup wherever a program or its names let it, and wants
+// text of it.
+func TestHostile(t *testing.T) {
+	for _, evil := range []string{
+		`<script>alert(1)</script>`, `</script><script>alert(1)</script>`, `--><img src=x onerror=alert(1)>`,
+		`"><svg onload=alert(1)>`, `' onmouseover='alert(1)`, `</p></div></style>`, `<!--`, `&lt;b&gt; &amp;`, `{{.Script}}`, "javascript:alert(1)\u2028x", `]]>`, `%x<b>`,
+	} {
+		src := strings.Replace(mlp, "x is gathered", evil, 1) + "\n// " + evil + "\n"
+		l := lowering(t, evil+".hkt", src, "chunked(2)")
+		l.Prediction = predicted()
+		l.Prediction.Subject, l.Prediction.Machine = evil, evil
+		l.Prediction.Notes = append(l.Prediction.Notes, Note{Kind: evil, Line: 1, Value: evil, Title: evil, Detail: []string{evil},
+			Choices: []Choice{{Name: evil}, {Name: "no", Reason: evil}}})
+		for i := range l.Prediction.Timeline.Events {
+			e := &l.Prediction.Timeline.Events[i]
+			e.Name, e.Detail, e.Stream = evil, evil, evil
+		}
+		text := page(t, l)
+		root := parse(t, text)
+		if n := len(root.find("script")); n != 1 {
+			t.Errorf("%q: %d scripts", evil, n)
+		}
+		for _, e := range root.all(func(*node) bool { return true }) {
+			if e.name == "img" || e.name == "link" || e.name == "iframe" {
+				t.Errorf("%q: an element <%s>", evil, e.name)
+			}
+			for a := range e.attrs {
+				if strings.HasPrefix(a, "on") || a == "href" || a == "src" {
+					t.Errorf("%q: <%s> has an attribute %s", evil, e.name, a)
+				}
+			}
+		}
+		if got := columnText(root.find("section.col")[0]); got != src {
+			t.Errorf("%q: the source reads %s", evil, cmp.Diff(src, got))
+		}
+		if want := evil + ".hkt · hocket opt"; root.one(t, "head").one(t, "title").content() != want {
+			t.Errorf("the title is %q", root.one(t, "head").one(t, "title").content())
+		}
+	}
+}
+
+// TestSelfContained: nothing is fetched, and only this script may run.
+func TestSelfContained(t *testing.T) {
+	text := page(t, lowering(t, "mlp.hkt", mlp, "exchange"))
+	for _, s := range []string{"http://", "https://", "@import", "url(", "src=", "href="} {
+		if strings.Contains(text, s) {
+			t.Errorf("the page contains %q", s)
+		}
+	}
+	root := parse(t, text)
+	script := root.one(t, "script").content()
+	if script != asset("lowering.js") {
+		t.Error("the script is not the one that the policy allows")
+	}
+	for _, m := range root.find("meta") {
+		if m.attrs["http-equiv"] == "Content-Security-Policy" && m.attrs["content"] == policy(script) {
+			return
+		}
+	}
+	t.Error("no policy")
+}
+
+func TestDeterminism(t *testing.T) {
+	l := lowering(t, "mlp.hkt", mlp, "exchange")
+	l.Prediction = predicted()
+	first := page(t, l)
+	for range 20 {
+		if page(t, l) != first {
+			t.Fatal("two pages of one program differ")
+		}
+	}
+}
+
+// layers is a model of n layers, each written out.
+func layers(n int) string {
+	var b strings.Builder
+	b.WriteString("mesh tp[4]\nfunc model(%x0: bf16[64/tp, 32]")
+	for i := range n {
+		fmt.Fprintf(&b, ", %%u%d: bf16[128/tp, 32], %%d%d: bf16[32, 128/tp]", i, i)
+	}
+	b.WriteString(") -> bf16[64/tp, 32] {\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  %%h%d = linear %%x%d, %%u%d\n  %%g%d = gelu %%h%d\n  %%y%d: bf16[64/tp, 32] = linear %%g%d, %%d%d\n  %%x%d = add %%y%d, %%x%d\n", i, i, i, i, i, i, i, i, i+1, i, i)
+	}
+	fmt.Fprintf(&b, "  return %%x%d\n}\n", n)
+	return b.String()
+}
+
+// TestSize bounds the page of 32 layers that are written out.
+func TestSize(t *testing.T) {
+	l := lowering(t, "layers.hkt", layers(32), "exchange")
+	start := time.Now()
+	text := page(t, l)
+	lines := strings.Count(text, "<p")
+	t.Logf("%d lines, %d KiB, %v", lines, len(text)>>10, time.Since(start))
+	if len(text) > 1<<20 {
+		t.Errorf("%d bytes for %d lines", len(text), lines)
+	}
+}
+
+func BenchmarkPage(b *testing.B) {
+	l := lowering(b, "layers.hkt", layers(320), "exchange")
+	for b.Loop() {
+		page(b, l)
+	}
+}
