@@ -77,6 +77,9 @@ type LoadOptions struct {
 	NoProve bool
 	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound.
 	Arena int64
+	// Graph has every batch of runs but the first replay a recording of the
+	// program, on machines that record graphs: "cuda" does.
+	Graph bool
 	// Logger gets progress at debug level; nil for none.
 	Logger *slog.Logger
 }

@@ -21,6 +21,7 @@ type runFlags struct {
 	strategy  string
 	compare   bool
 	noProve   bool
+	graph     bool
 	schedules int
 	seed      int64
 	repeat    int
@@ -89,6 +90,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` (see above); repeatable")
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with the function it refines, or else its reference")
+	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
@@ -112,6 +114,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 	switch {
 	case set("schedules") && o.schedules < 1:
 		return usagef("--schedules is %d; at least 1", o.schedules)
+	case o.graph && o.machine == "cpu":
+		return usagef("--graph needs -m cuda: the CPU machine records no graphs")
 	case o.schedules > 0 && o.machine != "cpu":
 		return usagef("--schedules needs -m cpu: only that machine draws its order")
 	case o.repeat < 1:
@@ -236,7 +240,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve})
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Graph: j.flags.graph})
 	if err != nil {
 		return ofHocket(err)
 	}

@@ -79,7 +79,7 @@ type Program struct {
 	adv      *adversary // nil unless the machine is virtual
 	progress *progress
 	recorder *trace.Recorder // nil unless Options.Trace
-	replay   *replay         // nil unless Options.Graph, and before the second batch
+	replay   *replay         // nil unless Options.Graph
 
 	mu     sync.Mutex
 	run    int64 // runs issued so far
@@ -117,7 +117,7 @@ func (p *Program) load(ctx context.Context) error {
 	steps := []func() error{
 		p.makeStreams, p.makeEvents, p.makeCounters, p.reserveArenas,
 		p.designChannels, p.openChannels, p.openPairs, p.resolveCommands,
-		p.observe, p.watchUses,
+		p.observe, p.watchUses, p.planReplay,
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -16,27 +16,34 @@ import (
 // launches follow each other, so that what a run waits for in the run before has
 // always happened, and within a run every wait is for something in it.
 type replay struct {
-	graph             device.Graph
-	inputs, afterward []int // commands, in order
+	world                   device.Capturer
+	graph                   device.Graph // nil until it is recorded
+	inputs, body, afterward []int        // commands, in order
 }
 
-// record makes the replay before the first run that can use it: the world is at
-// rest then, and a run has gone before.
-func (p *Program) record() error {
-	if !p.opts.Graph || p.replay != nil || p.run == 0 {
+// planReplay looks whether the plan can be run by graph, if that is wanted.
+func (p *Program) planReplay() error {
+	if !p.opts.Graph {
 		return nil
 	}
 	world, ok := p.world.(device.Capturer)
 	if !ok || !p.caps.Graphs {
 		return fmt.Errorf("running by graph: %w", device.ErrUnsupported)
 	}
-	r := &replay{}
-	body, err := r.cut(p.plan)
-	if err != nil {
-		return err
+	p.replay = &replay{world: world}
+	return p.replay.cut(p.plan)
+}
+
+// record makes the graph before the first run that can use it: the world is at
+// rest then, and a run has gone before.
+func (p *Program) record() error {
+	r := p.replay
+	if r == nil || r.graph != nil || p.run == 0 {
+		return nil
 	}
-	r.graph, err = world.Capture(func() error {
-		for _, c := range body {
+	var err error
+	r.graph, err = r.world.Capture(func() error {
+		for _, c := range r.body {
 			if err := p.cmds[c].issue(p, p.run*int64(len(p.cmds))+int64(c), p.run, nil); err != nil {
 				return p.issueError(err, int64(c))
 			}
@@ -46,32 +53,31 @@ func (p *Program) record() error {
 	if err != nil {
 		return fmt.Errorf("recording the program as a graph: %w", err)
 	}
-	p.replay = r
-	p.log.Debug("program recorded as a graph", "func", p.plan.Func, "commands", len(body))
+	p.log.Debug("program recorded as a graph", "func", p.plan.Func, "commands", len(r.body))
 	return nil
 }
 
 // cut sorts the commands into inputs, body and outputs, where they stand in that
 // order. Waits and records among the inputs belong to the body: they keep their
 // order to each other, and inputs wait for all of the launch before.
-func (r *replay) cut(pl *plan.Plan) (body []int, err error) {
+func (r *replay) cut(pl *plan.Plan) error {
 	for i := range pl.Cmds {
 		switch c := &pl.Cmds[i]; c.Kind {
 		case plan.Input:
-			if computes(pl, body) {
-				return nil, fmt.Errorf("running by graph: %w: input %%%s comes after other work", device.ErrUnsupported, pl.Inputs[c.IO].Name)
+			if computes(pl, r.body) {
+				return fmt.Errorf("running by graph: %w: input %%%s comes after other work", device.ErrUnsupported, pl.Inputs[c.IO].Name)
 			}
 			r.inputs = append(r.inputs, i)
 		case plan.Output:
 			r.afterward = append(r.afterward, i)
 		default:
 			if len(r.afterward) > 0 && !orders(c.Kind) {
-				return nil, fmt.Errorf("running by graph: %w: there is work after an output", device.ErrUnsupported)
+				return fmt.Errorf("running by graph: %w: there is work after an output", device.ErrUnsupported)
 			}
-			body = append(body, i)
+			r.body = append(r.body, i)
 		}
 	}
-	return body, nil
+	return nil
 }
 
 // orders reports whether a command only orders streams.
@@ -91,6 +97,9 @@ func computes(pl *plan.Plan, cmds []int) bool {
 	}
 	return false
 }
+
+// ready reports whether runs are replayed already.
+func (r *replay) ready() bool { return r != nil && r.graph != nil }
 
 // issue enqueues one run.
 func (r *replay) issue(p *Program, base, run int64, f *frame) error {

@@ -14,7 +14,7 @@ func (p *Program) issue(k int) error {
 		run, f := p.run, p.frames[i]
 		p.run++
 		base := run * int64(len(p.cmds))
-		if p.replay != nil {
+		if p.replay.ready() {
 			if err := p.replay.issue(p, base, run, f); err != nil {
 				return err
 			}
