@@ -1,7 +1,6 @@
 package hocket
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -41,8 +40,12 @@ func prediction(e *Explanation) *report.Prediction {
 		p.Timeline = e.Trace()
 	}
 	for _, r := range e.Reshards {
+		why := "the text says so"
+		if r.Why != "" {
+			why = "for " + r.Why
+		}
 		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value, Title: r.From + " → " + r.To,
-			Detail: []string{"for " + cmp.Or(r.Why, "the text says so"), fmt.Sprintf("%s, %s, %s", r.How, Bytes(r.Bytes), report.Microseconds(r.Time))}})
+			Detail: []string{why, fmt.Sprintf("%s, %s, %s", r.How, Bytes(r.Bytes), report.Microseconds(r.Time))}})
 	}
 	for i := range e.Pairs {
 		p.Notes = append(p.Notes, pairNote(&e.Pairs[i]))

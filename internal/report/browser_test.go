@@ -164,10 +164,10 @@ click(value("shard", "%h"));
 col("shard").focus();
 const now = () => [...col("shard").querySelectorAll(".hit")].findIndex((e) => e.classList.contains("now"));
 for (const k of ["n", "n", "n", "p"]) { key(k); seen.push(now()); }
-key("w");
+key("w"); key("s");
 seen.push(document.body.className, location.hash);
 document.title = seen.join(" ");`)
-	want := "source+ shard+ decompose+ overlap- overlap+ decompose+ shard+ source+ source+ source- source+ true false 0 1 0 1 nowrap #value=mlp%3A%25h"
+	want := "source+ shard+ decompose+ overlap- overlap+ decompose+ shard+ source+ source+ source- source+ true false 0 1 0 1 nowrap alone #value=mlp%3A%25h"
 	if got := root.one(t, "head").one(t, "title").content(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -157,6 +157,7 @@
       case "n": step(col, 1); break;
       case "p": step(col, -1); break;
       case "w": document.body.classList.toggle("nowrap"); break;
+      case "s": document.body.classList.toggle("alone"); break;
       case "Escape": if (current) begin(current); break;
       default: return;
     }
