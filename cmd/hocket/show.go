@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/ir"
 )
 
@@ -27,6 +28,7 @@ type result struct {
 	Doctor  *doctor          `json:"doctor,omitempty"`
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
+	Bench   *bench.Report       `json:"bench,omitempty"`
 	// Diagnostics hold every failure, those of hocket and its machine too.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }

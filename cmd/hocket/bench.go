@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket/internal/bench"
+)
+
+// benchFlags are the flags of bench.
+type benchFlags struct {
+	machine    string
+	ranks      int
+	sizes      string
+	shapes     []string
+	strategies []string
+	rounds     int
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	names := strings.Join(bench.Names(), "|")
+	o := &benchFlags{}
+	c := &cobra.Command{
+		Use:   "bench " + names + " [flags]",
+		Short: "Measure this machine, and layers on it beside their bound",
+		Long: `Measures and prints a table: how it was measured, the bound, medians with their
+spread (the distance between the quartiles), and a verdict only where a paired
+difference is larger than that.
+
+  p2p       copies between all pairs of ranks, by size: put and get, one way and two
+  host      what one issued op, and one edge between devices, costs
+  ag-gemm   all-gather + GEMM under each strategy, beside the GEMM alone
+  gemm-rs   GEMM + reduce-scatter
+  gemm-ar   GEMM + all-reduce
+  memory    what plans reserve, beside what no plan can do without`,
+		Example: `  hocket bench p2p -m cuda --sizes 64K,1M,1G
+  hocket bench ag-gemm -m cuda --shape 8192x28672x8192 --strategy exchange --json`,
+		Args:      oneBench,
+		ValidArgs: bench.Names(),
+	}
+	f := c.Flags()
+	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(machineNames, "|")+"`")
+	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; as many as there are, at most 4")
+	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p: 1K,64K,1M")
+	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks: `MxNxK`; repeatable")
+	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
+	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
+	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		opts, err := o.options(c)
+		if err != nil {
+			return err
+		}
+		return a.bench(c.Context(), args[0], opts)
+	}
+	return c
+}
+
+func oneBench(c *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return usagef("it takes one benchmark: %s", strings.Join(bench.Names(), ", ")).helping("see hocket bench --help")
+}
+
+// options reads the flags.
+func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
+	set := c.Flags().Changed
+	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies}
+	if err := (&runFlags{machine: o.machine}).checkMachine(); err != nil {
+		return opts, err
+	}
+	switch {
+	case set("ranks") && o.ranks < 1:
+		return opts, usagef("-n is %d; at least 1 rank", o.ranks)
+	case o.rounds < 1:
+		return opts, usagef("--rounds is %d; at least 1", o.rounds)
+	}
+	if set("sizes") {
+		for _, s := range strings.Split(o.sizes, ",") {
+			n, err := parseBytes(strings.TrimSpace(s))
+			if err != nil {
+				return opts, usagef("--sizes: %w", err)
+			}
+			opts.Sizes = append(opts.Sizes, n)
+		}
+	}
+	for _, s := range o.strategies {
+		if err := checkStrategy(s); err != nil {
+			return opts, err
+		}
+	}
+	for _, s := range o.shapes {
+		shape, err := bench.ParseShape(s)
+		if err != nil {
+			return opts, usagef("--shape: %w", err)
+		}
+		opts.Shapes = append(opts.Shapes, shape)
+	}
+	return opts, nil
+}
+
+func (a *app) bench(ctx context.Context, name string, opts bench.Options) error {
+	rep, err := bench.Run(ctx, name, opts)
+	switch {
+	case errors.Is(err, bench.ErrUsage):
+		return usagef("%w", err).helping("see hocket bench --help")
+	case errors.Is(err, bench.ErrDiffers):
+		return &failure{code: exitHocket, kind: "differs", err: err}
+	case err != nil:
+		return ofMachine(err)
+	}
+	rep.Environment = environment(opts.Machine)
+	a.out.Machine, a.out.Ranks, a.out.Bench = rep.Machine, rep.Ranks, rep
+	return rep.WriteText(a.text)
+}
+
+// environment says what a machine consists of, a line each.
+func environment(name string) []string {
+	lines := []string{"hocket " + version()}
+	m := machineNamed(name)
+	if m.CUDA == nil {
+		return append(lines, fmt.Sprintf("%s/%s, %d CPUs, of which Go uses %d", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0)))
+	}
+	for _, l := range m.CUDA.Lines() {
+		lines = append(lines, l[0]+"  "+l[1])
+	}
+	return lines
+}

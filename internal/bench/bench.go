@@ -1,0 +1,165 @@
+// Package bench measures: copies between devices, what an issued op costs the
+// host, layers under each strategy beside their bound, planned memory beside
+// its bound. Every figure is a median with its spread, and nothing is called
+// faster than something else by less than the spread of paired differences.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+)
+
+// ErrUsage is wrapped by errors about what was asked for.
+var ErrUsage = errors.New("nothing to measure")
+
+// Options choose what is measured and where; the zero value is the embedded
+// machine with all defaults.
+type Options struct {
+	// Machine is "cpu", the default, or the name of one that is registered.
+	Machine string
+	// Ranks is the number of ranks; 0 for as many as the machine has, at most 4.
+	Ranks int
+	// Sizes are the bytes that p2p copies; nil for a list that suits the machine.
+	Sizes []int64
+	// Shapes are the products of layers; nil for a list that suits the machine.
+	Shapes []Shape
+	// Strategies are those of layers; nil for sequential, chunked(4), exchange.
+	// Sequential is always among them: the others are compared with it.
+	Strategies []string
+	// Rounds is how often everything is measured; 0 for 7.
+	Rounds int
+}
+
+// Report is what one benchmark found; only its own part is there.
+type Report struct {
+	Bench   string `json:"bench"`
+	Machine string `json:"machine"`
+	Ranks   int    `json:"ranks"`
+	// Environment says what the machine is, a line each; the caller knows it.
+	Environment []string `json:"environment,omitempty"`
+	// Method says how it was measured, a line each.
+	Method []string `json:"method"`
+
+	P2P    []Transfer  `json:"p2p,omitempty"`
+	Host   []HostCost  `json:"host,omitempty"`
+	Wire   *Figure     `json:"wire_gbps,omitempty"` // one copy between two ranks, for bounds
+	Layers []Layer     `json:"layers,omitempty"`
+	Memory []MemoryUse `json:"memory,omitempty"`
+}
+
+// job is one benchmark under way.
+type job struct {
+	Options
+	machine device.Machine
+	report  *Report
+}
+
+// bench is a row of the table of benchmarks.
+type bench struct {
+	name  string
+	sized bool // takes Sizes
+	layer bool // takes Shapes and Strategies
+	least int  // ranks
+	run   func(*job, context.Context) error
+}
+
+func benches() []bench {
+	return []bench{
+		{name: "p2p", sized: true, least: 2, run: (*job).transfers},
+		{name: "host", least: 1, run: (*job).hostCosts},
+		{name: "ag-gemm", layer: true, least: 2, run: layersOf(agGEMM)},
+		{name: "gemm-rs", layer: true, least: 2, run: layersOf(gemmRS)},
+		{name: "gemm-ar", layer: true, least: 2, run: layersOf(gemmAR)},
+		{name: "memory", least: 2, run: (*job).memory},
+	}
+}
+
+// Names lists the benchmarks.
+func Names() []string {
+	var names []string
+	for _, b := range benches() {
+		names = append(names, b.name)
+	}
+	return names
+}
+
+// Run runs the benchmark of that name.
+func Run(ctx context.Context, name string, opts Options) (*Report, error) {
+	all := benches()
+	i := slices.IndexFunc(all, func(b bench) bool { return b.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: there is no benchmark %q; there are %s", ErrUsage, name, strings.Join(Names(), ", "))
+	}
+	if err := opts.check(&all[i]); err != nil {
+		return nil, err
+	}
+	m, err := open(opts.Machine)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{Options: opts, machine: m}
+	if err := j.complete(&all[i]); err != nil {
+		return nil, err
+	}
+	j.report = &Report{Bench: name, Machine: m.Name(), Ranks: j.Ranks}
+	if err := all[i].run(j, ctx); err != nil {
+		return nil, fmt.Errorf("bench %s: %w", name, err)
+	}
+	return j.report, nil
+}
+
+// check refuses options that the benchmark does not take.
+func (o *Options) check(b *bench) error {
+	switch {
+	case o.Sizes != nil && !b.sized:
+		return fmt.Errorf("%w: %s takes no sizes", ErrUsage, b.name)
+	case (o.Shapes != nil || o.Strategies != nil) && !b.layer:
+		return fmt.Errorf("%w: %s takes no shapes and no strategies", ErrUsage, b.name)
+	case o.Rounds < 0:
+		return fmt.Errorf("%w: %d rounds", ErrUsage, o.Rounds)
+	}
+	for _, n := range o.Sizes {
+		if n < 4 || n%4 != 0 || n > 1<<34 {
+			return fmt.Errorf("%w: a size of %d bytes; sizes are multiples of 4, to 16 GiB", ErrUsage, n)
+		}
+	}
+	return nil
+}
+
+// complete fills in what was left to the machine.
+func (j *job) complete(b *bench) error {
+	most := j.machine.Caps().MaxRanks
+	if j.Ranks == 0 {
+		j.Ranks = min(most, 4)
+	}
+	if j.Ranks < b.least {
+		return fmt.Errorf("%w: %s needs %d ranks or more, not %d", ErrUsage, b.name, b.least, j.Ranks)
+	}
+	if j.Ranks > most {
+		return fmt.Errorf("%d ranks, and this machine has at most %d: %w", j.Ranks, most, device.ErrUnsupported)
+	}
+	if j.Rounds == 0 {
+		j.Rounds = 7
+	}
+	return nil
+}
+
+func open(name string) (device.Machine, error) {
+	if name == "" || name == "cpu" {
+		return cpu.New(cpu.Options{}), nil
+	}
+	return device.Named(name)
+}
+
+// embedded reports whether the machine is the CPU: then defaults are small.
+func (j *job) embedded() bool { return j.machine.Name() == "cpu" }
+
+func (j *job) method(format string, args ...any) {
+	j.report.Method = append(j.report.Method, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// marks collects when marks began and ended; it is a world's observer.
+type marks struct {
+	mu   sync.Mutex
+	next int64
+	at   map[int64][2]int64
+}
+
+func observe(w device.World) (*marks, error) {
+	o, ok := w.(device.Observable)
+	if !ok {
+		return nil, fmt.Errorf("a machine that tells no times: %w", device.ErrUnsupported)
+	}
+	m := &marks{at: map[int64][2]int64{}}
+	o.Observe(m)
+	return m, nil
+}
+
+// Began implements device.Observer.
+func (m *marks) Began(_ int, _ string, id int64, ns int64) { m.set(id, 0, ns) }
+
+// Ended implements device.Observer.
+func (m *marks) Ended(_ int, _ string, id int64, ns int64) { m.set(id, 1, ns) }
+
+func (m *marks) set(id int64, end int, ns int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	span := m.at[id]
+	span[end] = ns
+	m.at[id] = span
+}
+
+// around brackets what issue gives to s, and returns the bracket's number.
+func (m *marks) around(s device.Stream, issue func() error) (int64, error) {
+	m.next++
+	id := m.next
+	if err := s.Begin(id); err != nil {
+		return 0, err
+	}
+	if err := issue(); err != nil {
+		return 0, err
+	}
+	return id, s.End(id)
+}
+
+// take waits for the world and returns the microseconds within each bracket.
+func (m *marks) take(ctx context.Context, w device.World, ids ...int64) ([]float64, error) {
+	if err := w.Sync(ctx); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []float64
+	for _, id := range ids {
+		span := m.at[id]
+		out = append(out, float64(span[1]-span[0])/1e3)
+	}
+	clear(m.at)
+	return out, nil
+}

@@ -1,0 +1,59 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// build parses and plans the text of a program.
+func build(text, strategy string, ranks int) (*plan.Plan, error) {
+	prog, ds := ir.Parse("bench", text)
+	if err := ds.Err(); err != nil {
+		return nil, err
+	}
+	info, ds := ir.Check(prog)
+	if err := ds.Err(); err != nil {
+		return nil, err
+	}
+	u, err := compile.Build(info, compile.Options{Strategy: strategy})
+	if err != nil {
+		return nil, err
+	}
+	return u.Plan(ir.Binding{Ranks: ranks})
+}
+
+// load plans the text as it stands and loads it, to run eagerly or by graph.
+func load(ctx context.Context, m device.Machine, text string, ranks int, graph bool) (*plan.Plan, *exec.Program, error) {
+	p, err := build(text, "", ranks)
+	if err != nil {
+		return nil, nil, err
+	}
+	prog, err := exec.Load(ctx, m, p, exec.Options{Graph: graph})
+	return p, prog, err
+}
+
+// randomInputs makes a tensor for every parameter: uniform in [-1, 1).
+func randomInputs(p *plan.Plan) (map[string]*tensor.Tensor, error) {
+	out := map[string]*tensor.Tensor{}
+	for _, in := range p.Inputs {
+		if len(in.Parts) == 0 {
+			return nil, fmt.Errorf("%%%s is nowhere", in.Name)
+		}
+		t, err := tensor.New(in.Parts[0].Ref.DType, in.Shape)
+		if err != nil {
+			return nil, err
+		}
+		if err := tensor.Fill(t, in.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: 1}); err != nil {
+			return nil, err
+		}
+		out[in.Name] = t
+	}
+	return out, nil
+}

@@ -1,0 +1,153 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteText writes the report as tables, under what the machine is and how it
+// was measured.
+func (r *Report) WriteText(w io.Writer) error {
+	t := &table{w: w}
+	t.line("bench %s: %s, %d ranks", r.Bench, r.Machine, r.Ranks)
+	for _, l := range r.Environment {
+		t.line("  %s", l)
+	}
+	for _, l := range r.Method {
+		t.line("- %s", l)
+	}
+	if r.Wire != nil {
+		t.line("- one copy between two ranks: %s GB/s", r.Wire.text(1))
+	}
+	for i := range r.P2P {
+		t.transfer(&r.P2P[i])
+	}
+	t.hostCosts(r.Host)
+	for i := range r.Layers {
+		t.layer(&r.Layers[i])
+	}
+	t.memory(r.Memory)
+	return t.err
+}
+
+// text writes the median, and the spread behind ±.
+func (f Figure) text(digits int) string {
+	return fmt.Sprintf("%.*f ±%.*f", digits, f.Median, digits, f.Spread)
+}
+
+// table writes lines and remembers the first error.
+type table struct {
+	w   io.Writer
+	err error
+}
+
+func (t *table) line(format string, args ...any) {
+	if t.err == nil {
+		_, t.err = fmt.Fprintf(t.w, format+"\n", args...)
+	}
+}
+
+// rows writes rows in columns, numbers to the right.
+func (t *table) rows(rows [][]string) {
+	tw := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, r := range rows {
+		fmt.Fprintln(tw, strings.Join(r, "\t")+"\t")
+	}
+	if err := tw.Flush(); t.err == nil {
+		t.err = err
+	}
+}
+
+func (t *table) transfer(x *Transfer) {
+	t.line("\n%s, %s, %s: slowest pair %.1f GB/s (%.2f µs), fastest %.1f, spread of a pair at most %.1f",
+		bytesText(x.Bytes), x.Form, x.Issue, x.Slowest, x.Time, x.Fastest, x.Spread)
+	t.line("GB/s from row to column")
+	t.matrix(x.OneWay, func(s, d int) bool { return s != d })
+	if x.TwoWay != nil {
+		t.line("GB/s both ways at once")
+		t.matrix(x.TwoWay, func(s, d int) bool { return s < d })
+	}
+}
+
+// matrix writes the elements that there are; the others are dots.
+func (t *table) matrix(m [][]float64, there func(s, d int) bool) {
+	head := []string{""}
+	for d := range m {
+		head = append(head, fmt.Sprintf("rank %d", d))
+	}
+	rows := [][]string{head}
+	for s := range m {
+		row := []string{fmt.Sprintf("rank %d", s)}
+		for d, v := range m[s] {
+			cell := "."
+			if there(s, d) {
+				cell = fmt.Sprintf("%.2f", v)
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, row)
+	}
+	t.rows(rows)
+}
+
+func (t *table) hostCosts(costs []HostCost) {
+	if len(costs) == 0 {
+		return
+	}
+	rows := [][]string{{"", "issued", "ranks", "ops", "host ns/op", "total ns/op"}}
+	for _, c := range costs {
+		rows = append(rows, []string{c.Op, c.Issued, fmt.Sprint(c.Ranks), fmt.Sprint(c.Ops), c.Issue.text(0), c.Total.text(0)})
+	}
+	t.line("")
+	t.rows(rows)
+}
+
+func (t *table) layer(l *Layer) {
+	t.line("\nm %d, n %d, k %d: GEMM alone %s µs, wire %.1f, bound %.1f", l.M, l.N, l.K, l.GEMM.text(1), l.Wire, l.Bound)
+	rows := [][]string{{"", "µs", "× bound", "- sequential", ""}}
+	for _, s := range l.Strategies {
+		if s.Refused != "" {
+			continue
+		}
+		against := ""
+		if s.Against != nil {
+			against = s.Against.text(1)
+		}
+		rows = append(rows, []string{s.Strategy, s.Time.text(1), s.OverBound.text(3), against, s.Verdict})
+	}
+	t.rows(rows)
+	for _, s := range l.Strategies {
+		if s.Refused != "" {
+			first, _, _ := strings.Cut(s.Refused, "\n")
+			t.line("%s: %s", s.Strategy, first)
+		}
+	}
+}
+
+func (t *table) memory(uses []MemoryUse) {
+	if len(uses) == 0 {
+		return
+	}
+	rows := [][]string{{"", "parameters", "peak", "bound", "activations", "bound"}}
+	for _, m := range uses {
+		whole := func(n int64) string { return fmt.Sprintf("%.2f", float64(n-m.Inputs)/float64(m.Unit)) }
+		rows = append(rows, []string{m.Program, bytesText(m.Inputs), bytesText(m.Peak), bytesText(m.Bound), whole(m.Peak), whole(m.Bound)})
+	}
+	t.line("")
+	t.rows(rows)
+}
+
+// bytesText writes a size in the largest unit that leaves a number of 1 or more.
+func bytesText(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if v == float64(int64(v)) {
+		return fmt.Sprintf("%d %s", int64(v), units[i])
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}
