@@ -139,7 +139,11 @@ func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) 
 		}
 		o.Bytes += n
 	}
-	if s.Op != ir.OpLinear && s.Op != ir.OpMatmul {
+	switch s.Op {
+	case ir.OpLinear, ir.OpMatmul:
+	case ir.OpAttention:
+		return o, p.attention(&o, in)
+	default:
 		return o, nil
 	}
 	y, err := p.shape(out)
@@ -158,6 +162,25 @@ func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) 
 		o.M *= n
 	}
 	return o, nil
+}
+
+// attention counts an attention as one product of as many operations: of
+// queries with keys, and of scores with values.
+func (p *predictor) attention(o *sim.Op, in []*ir.Type) error {
+	q, err := p.shape(in[0])
+	if err != nil {
+		return err
+	}
+	k, err := p.shape(in[1])
+	if err != nil {
+		return err
+	}
+	n := len(q)
+	o.M, o.N, o.K = 1, 2*q[n-1], k[len(k)-3]
+	for _, e := range q[:n-1] {
+		o.M *= e
+	}
+	return nil
 }
 
 func (p *predictor) shape(t *ir.Type) ([]int64, error) {

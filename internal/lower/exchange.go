@@ -7,8 +7,41 @@ import "hocket.example/hocket/ir"
 // starts behind the own rank, so that no two ranks send to one at a time.
 //
 // A put must come after the peer's last use of those bytes, the run before
-// included (S13). Every region has buffers of its own, so one barrier before
-// the first of them keeps all puts of a run behind all of the run before.
+// included (S13). Every pair has buffers of its own, so it is enough that
+// between the two the peer has sent a signal: to this rank, which has waited
+// for it. Every exchange waits for signals from all ranks. So two pairs over an
+// axis serve each other, the one before in the same run or the one behind in
+// the run before; the second round of an all-reduce serves its first; and a
+// pair that has nobody needs a barrier.
+
+// exchanges are the exchanged pairs of a function over one axis.
+type exchanges struct {
+	// rounds is how often each rank waits for a signal from every other.
+	rounds  int
+	barrier *ir.Stmt
+}
+
+// enter counts the pair, with so many rounds of signals, and writes a barrier
+// if it is the first; which is taken out again if it turns out to be needless.
+func (e *emitter) enter(rounds int) {
+	x := e.exchanges[e.axis()]
+	if x == nil {
+		x = &exchanges{barrier: barrier(e.Pos, e.axis())}
+		e.exchanges[e.axis()] = x
+		e.add(x.barrier)
+	}
+	x.rounds += rounds
+}
+
+// needless reports whether s is a barrier in front of exchanges that do without.
+func (o *overlapper) needless(s *ir.Stmt) bool {
+	for _, x := range o.exchanges {
+		if x.barrier == s {
+			return x.rounds > 1
+		}
+	}
+	return false
+}
 
 func (e *emitter) axis() string                        { return e.Axes[0] }
 func (e *emitter) me() *ir.Expr                        { return rankOf(e.axis()) }
@@ -19,14 +52,6 @@ func (e *emitter) same(name string, _ *ir.Type) string { return name }
 func (e *emitter) after(i *ir.Expr) *ir.Expr { return ir.Mod(ir.Add(e.me(), i), e.ranks()) }
 func (e *emitter) before(i *ir.Expr) *ir.Expr {
 	return ir.Mod(ir.Sub(ir.Add(e.me(), e.ranks()), i), e.ranks())
-}
-
-// bar writes the barrier unless one stands before already.
-func (e *emitter) bar() {
-	if !e.barred[e.axis()] {
-		e.barred[e.axis()] = true
-		e.add(barrier(e.Pos, e.axis()))
-	}
 }
 
 // slots returns the type of one buffer for each rank's block t.
@@ -44,7 +69,7 @@ func (e *emitter) exchangeGather() {
 	e.add(declare(e.Pos, ir.OpStream, stream, nil), declare(e.Pos, ir.OpCounter, here, e.ranks()),
 		symmetric(e.Pos, all, e.slots(e.From)))
 	e.open(e.same)
-	e.bar()
+	e.enter(1)
 	to := e.named("to")
 	e.add(on(e.Pos, stream, waitMain(e.Pos),
 		selectFirst(e.Pos, to, all, e.me()),
@@ -90,7 +115,11 @@ func (e *emitter) exchangeReduce() {
 		e.add(symmetric(e.Pos, slots, e.slots(block)), alloc(e.Pos, buf, plain(e.To)))
 	}
 	e.open(e.same)
-	e.bar()
+	if e.Comm == ir.OpAllReduce {
+		e.enter(2)
+	} else {
+		e.enter(1)
+	}
 
 	i, d, to := e.named("i"), e.named("d"), e.named("to")
 	p := e.part(e.Rows, ir.Var(d), e.ranks())

@@ -24,7 +24,7 @@ func overlap(u *unit) error {
 		return nil
 	}
 	for _, f := range u.prog.Funcs {
-		o := &overlapper{unit: u, fn: f, names: namesOf(f), barred: map[string]bool{}}
+		o := &overlapper{unit: u, fn: f, names: namesOf(f), exchanges: map[string]*exchanges{}}
 		first := len(u.log)
 		o.block(f.Body, false)
 		slices.SortStableFunc(u.log[first:], func(a, b Entry) int { return comparePos(a.Pos, b.Pos) })
@@ -42,9 +42,8 @@ type overlapper struct {
 	*unit
 	fn    *ir.Func
 	names *names
-	// barred are the axes along which a barrier already keeps this function's
-	// puts behind the run before (S13).
-	barred map[string]bool
+	// exchanges counts the exchanged pairs of the function by mesh axis.
+	exchanges map[string]*exchanges
 }
 
 // block lowers the pairs of b and of the blocks in it whose current stream is
@@ -57,6 +56,9 @@ func (o *overlapper) block(b *ir.Block, nested bool) {
 	strategies := o.reductions(f)
 	w := &walker{overlapper: o, finder: f, strategies: strategies, todo: slices.Clone(b.Stmts), done: map[*ir.Stmt][]*ir.Stmt{}}
 	b.Stmts = w.walk()
+	if !nested {
+		b.Stmts = slices.DeleteFunc(b.Stmts, o.needless)
+	}
 }
 
 // reductions decides on the pairs that end in a reduction, and claims the

@@ -29,6 +29,13 @@ func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 			return unusable
 		}
 		return contractionRole(i, rows, dims)
+	case s.Op == ir.OpRMSNorm, s.Op == ir.OpLayerNorm: // over the last dimension, by weights of its own
+		return contractionRole(i, rows, dims)
+	case s.Op == ir.OpSoftmax:
+		if s.Attr("axis") != nil { // dimensions are counted otherwise where rows are split in blocks
+			return unusable
+		}
+		return contractionRole(i, rows, dims)
 	case !s.Op.Info().Elementwise:
 		return unusable
 	case dims == resultDims:
@@ -39,8 +46,8 @@ func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 	return unusable
 }
 
-// contractionRole is operandRole of a linear or matmul: rows of the first
-// operand are rows of the result, but for the contracted dimension.
+// contractionRole is operandRole of what works on the last dimension: rows of
+// the first operand are rows of the result, and the others are needed entire.
 func contractionRole(i, rows, dims int) role {
 	switch {
 	case i > 0:

@@ -167,6 +167,10 @@ func (b *planGraph) computeTime(c *plan.Cmd) float64 {
 			m = out.Elements() / n
 		}
 		return b.m.GEMMTime(out.DType, m, n, k)
+	case ir.OpAttention:
+		q, k := c.Ins[0].Shape, c.Ins[1].Shape
+		dh := q[len(q)-1]
+		return b.m.GEMMTime(c.Outs[0].DType, c.Outs[0].Elements()/max(dh, 1), 2*dh, k[len(k)-3])
 	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
 		return b.m.ReduceTime(bytes)
 	}
