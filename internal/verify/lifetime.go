@@ -18,9 +18,38 @@ type lifetimes struct {
 
 // bufferUse is how far a rank's copy of a buffer has been used.
 type bufferUse struct {
-	last  []epoch // by stream, the last use
+	last  epoch   // the last use of one stream
+	more  []epoch // of others
 	run   int8    // of the last use, -1 before any
 	ended int8    // the run in which another buffer took its bytes, -1 before any
+}
+
+// add notes a use; of each stream the last is kept.
+func (u *bufferUse) add(e epoch) {
+	if u.last.pos == 0 || u.last.stream == e.stream {
+		u.last = e
+		return
+	}
+	for i := range u.more {
+		if u.more[i].stream == e.stream {
+			u.more[i] = e
+			return
+		}
+	}
+	u.more = append(u.more, e)
+}
+
+// unknown returns a use that v does not know to be done.
+func (u *bufferUse) unknown(v *view) (epoch, bool) {
+	if u.last.pos != 0 && !v.knows(u.last) {
+		return u.last, true
+	}
+	for _, e := range u.more {
+		if !v.knows(e) {
+			return e, true
+		}
+	}
+	return epoch{}, false
 }
 
 func newLifetimes(ix *index) *lifetimes {
@@ -51,17 +80,11 @@ func (l *lifetimes) use(v *view, me epoch, run int8, rank, buf int32) (other int
 	other = -1
 	if u.run < run {
 		other, at = l.take(v, run, rank, buf)
-		u.run, u.last = run, u.last[:0]
+		u.run, u.last, u.more = run, epoch{}, u.more[:0]
 	} else if u.ended == run {
 		other, at = l.taker(rank, buf)
 	}
-	for i := range u.last {
-		if u.last[i].stream == me.stream {
-			u.last[i] = me
-			return other, at, other >= 0
-		}
-	}
-	u.last = append(u.last, me)
+	u.add(me)
 	return other, at, other >= 0
 }
 
@@ -90,10 +113,8 @@ func (l *lifetimes) take(v *view, run int8, rank, buf int32) (other int32, at ep
 		if u.run == run {
 			u.ended = run
 		}
-		for _, e := range u.last {
-			if other < 0 && !v.knows(e) {
-				other, at = o, e
-			}
+		if e, open := u.unknown(v); open && other < 0 {
+			other, at = o, e
 		}
 	}
 	return other, at
@@ -102,8 +123,8 @@ func (l *lifetimes) take(v *view, run int8, rank, buf int32) (other int32, at ep
 // taker returns a buffer that took bytes of buf, and a use of it.
 func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
 	for _, atom := range l.pieces[buf] {
-		if o := l.owner[rank][atom]; o != buf && len(l.uses[rank][o].last) > 0 {
-			return o, l.uses[rank][o].last[0]
+		if o := l.owner[rank][atom]; o != buf && l.uses[rank][o].last.pos > 0 {
+			return o, l.uses[rank][o].last
 		}
 	}
 	return -1, epoch{}

@@ -144,10 +144,10 @@ func atomize(regions []region) (pieces [][]int32, atoms int) {
 // sweep goes over the edges by address. The set of regions that cover a byte
 // decides its atom; sets are told apart by two independent hashes of 64 bits.
 func sweep(edges []edge, pieces [][]int32, atoms int) int {
-	known := map[[2]uint64]struct{}{}
-	depth := map[int32]int{} // of regions whose own runs overlap
+	known := make(map[[2]uint64]struct{}, len(edges)/2)
+	depth := make([]int32, len(pieces)) // of regions whose own runs overlap
+	at := make([]int32, len(pieces))    // place in active
 	var active []int32
-	at := map[int32]int{} // place in active
 	var hash [2]uint64
 	flip := func(r int32) {
 		hash[0] ^= mix(uint64(r)*2 + 1)
@@ -160,7 +160,7 @@ func sweep(edges []edge, pieces [][]int32, atoms int) int {
 			if edges[i].begin {
 				if depth[r]++; depth[r] == 1 {
 					flip(r)
-					at[r] = len(active)
+					at[r] = int32(len(active))
 					active = append(active, r)
 				}
 				continue
@@ -170,7 +170,6 @@ func sweep(edges []edge, pieces [][]int32, atoms int) int {
 				last := active[len(active)-1]
 				active[at[r]], at[last] = last, at[r]
 				active = active[:len(active)-1]
-				delete(at, r)
 			}
 		}
 		if _, seen := known[hash]; seen || len(active) == 0 {
