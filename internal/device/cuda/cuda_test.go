@@ -122,3 +122,35 @@ func TestNoDevice(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestPoison looks at every byte around odd stretches.
+func TestPoison(t *testing.T) {
+	f := newFake(t, 1)
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := w.Device(0).Alloc(21, device.Shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := cabi.Bytes(uintptr(mem.(*memory).addr), 24)
+	for lo := range int64(9) {
+		for n := range int64(24) {
+			clear(b)
+			mem.(device.Poisoner).Poison(lo, n)
+			for i := range int64(24) {
+				want := byte(0)
+				if i >= lo && i < min(lo+n, 21) {
+					want = []byte{0xff, 0x7f}[i%2]
+				}
+				if b[i] != want {
+					t.Fatalf("[%d, %d): byte %d is %#x", lo, lo+n, i, b[i])
+				}
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}

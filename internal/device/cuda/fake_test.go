@@ -142,7 +142,18 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 				}
 			})
 		},
-		"cuMemsetD32Async": zero, "cuMemsetD8Async": zero,
+		"cuMemsetD32Async": func(a []uintptr) uintptr {
+			for i := range a[2] {
+				cabi.Store(a[0]+4*i, uint32(a[1]))
+			}
+			return 0
+		},
+		"cuMemsetD8Async": func(a []uintptr) uintptr {
+			for i := range a[2] {
+				cabi.Store(a[0]+i, byte(a[1]))
+			}
+			return 0
+		},
 		"cuModuleLoadData": func(a []uintptr) uintptr { f.next++; return set(a[0], f.next) },
 		"cuModuleUnload":   zero,
 		"cuModuleGetFunction": func(a []uintptr) uintptr {

@@ -56,13 +56,19 @@ func pointwise(p kernels.Problem) func(x []float64) float64 {
 			return v
 		}
 	}
-	add := fold(func(a, b float64) float64 { return a + b })
+	round := func(v float64) float64 {
+		if p.Out.DType.Accum() == ir.F32 {
+			return float64(float32(v))
+		}
+		return v
+	}
+	add := fold(func(a, b float64) float64 { return round(a + b) })
 	switch p.Red {
 	case ir.Sum:
 		return add
 	case ir.Avg:
 		return func(x []float64) float64 {
-			v := add(x) / float64(len(x))
+			v := round(add(x) / float64(len(x)))
 			if p.Out.DType.IsInt() {
 				v = math.Trunc(v)
 			}
