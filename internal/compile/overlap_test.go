@@ -35,7 +35,12 @@ func TestOverlapMeansTheSame(t *testing.T) {
 	exact, all := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCase(t, drawProgram(t), ir.Binding{})
-		choose := func(*lower.Pair) lower.Strategy { return rapid.SampledFrom(strategies).Draw(t, "strategy") }
+		choose := func(*lower.Pair) lower.Strategy {
+			if rapid.Bool().Draw(t, "exchange") {
+				return lower.Strategy{Kind: lower.Exchange}
+			}
+			return rapid.SampledFrom(strategies).Draw(t, "strategy")
+		}
 		res := c.lower(t, choose)
 		for _, ch := range res.Choices {
 			used[ch.Strategy.Kind]++
@@ -178,6 +183,49 @@ func proved(p *plan.Plan, res *lower.Result) error {
 		return fmt.Errorf("%s: %s\n%s", r.Verdict, r.Reason, r.Diagnostics(res.Info.Prog).String())
 	}
 	return nil
+}
+
+// TestPairsInLoopsAndCalls: pairs in a loop are cut in chunks, those of called
+// functions also exchanged, and calls stand in loops, on streams, in branches.
+func TestPairsInLoopsAndCalls(t *testing.T) {
+	const source = `dim T = 10
+dim K = 6
+mesh tp[2]
+func sub(%x: f32[T/tp, K], %w: f32[K, K]) -> f32[T, K] {
+  %g: f32[T, K] = reshard %x
+  %y = linear %g, %w
+  return %y
+}
+func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {
+  for %i in 0..3 {
+    %g: f32[T, K] = reshard %x
+    %y = linear %g, %w
+    %yl = local %y
+    add %acc, %yl into %acc
+  }
+  for %j in 0..2 stream(2) {
+    %z = call sub %x, %w
+  }
+  if size(tp) == 2 {
+    %q = call sub %x, %w
+    %ql = local %q
+    add %acc, %ql into %acc
+  }
+}
+`
+	c := newCase(t, source, ir.Binding{})
+	for _, st := range strategies {
+		res := c.lower(t, always(st))
+		if n := len(res.Choices); n != 2 || res.Choices[0].Strategy != st {
+			t.Fatalf("%d pairs: %v", n, res.Log)
+		}
+		if in := res.Choices[1].Strategy; (in == st) == (st.Kind == lower.Exchange) {
+			t.Errorf("%s in a loop: %s", st, in)
+		}
+		for seed := range int64(10) {
+			c.run(t, res, seed)
+		}
+	}
 }
 
 // TestNoWaitIsImplied: of layers on four ranks, no synchronisation can be left

@@ -401,6 +401,30 @@ func f(%x: inout i32[4/tp], %y: i32[4/tp]) -> i32[4/tp] {
 	}
 }
 
+// TestCallsResultsStayThere: what a called function returns is no result of a
+// caller that returns nothing.
+func TestCallsResultsStayThere(t *testing.T) {
+	const src = `func twice(%x: i32[2]) -> i32[2] {
+  %y = add %x, %x
+  return %y
+}
+func f(%x: i32[2], %acc: inout i32[2]) {
+  %y = call twice %x
+  add %acc, %y into %acc
+}`
+	in := map[string]*tensor.Tensor{
+		"x":   tensorOf(t, ir.I32, []int64{2}, 1, 2),
+		"acc": tensorOf(t, ir.I32, []int64{2}, 10, 20)}
+	res, err := Run(context.Background(), bind(t, src, ir.Binding{}), in, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.Outputs) != 1 || res.Outputs[0].Name != "acc" {
+		t.Fatalf("outputs: %+v", res.Outputs)
+	}
+	demand(t, res, 12, 24)
+}
+
 func BenchmarkLinear(b *testing.B) {
 	const src = `func f(%x: bf16[256, 128], %w: bf16[512, 128]) -> bf16[256, 512] {
   %y = linear %x, %w
