@@ -15,8 +15,15 @@ import (
 	"hocket.example/hocket/internal/device/cpu"
 )
 
-// ErrUsage is wrapped by errors about what was asked for.
-var ErrUsage = errors.New("nothing to measure")
+// ErrUsage is what errors about what was asked for are, as errors.Is tells.
+var ErrUsage = errors.New("wrong options of a benchmark")
+
+type usageError string
+
+func (e usageError) Error() string      { return string(e) }
+func (usageError) Is(target error) bool { return target == ErrUsage }
+
+func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
 // Options choose what is measured and where; the zero value is the embedded
 // machine with all defaults.
@@ -94,7 +101,7 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	all := benches()
 	i := slices.IndexFunc(all, func(b bench) bool { return b.name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: there is no benchmark %q; there are %s", ErrUsage, name, strings.Join(Names(), ", "))
+		return nil, usagef("there is no benchmark %q; there are %s", name, strings.Join(Names(), ", "))
 	}
 	if err := opts.check(&all[i]); err != nil {
 		return nil, err
@@ -118,15 +125,15 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 func (o *Options) check(b *bench) error {
 	switch {
 	case o.Sizes != nil && !b.sized:
-		return fmt.Errorf("%w: %s takes no sizes", ErrUsage, b.name)
+		return usagef("%s takes no sizes", b.name)
 	case (o.Shapes != nil || o.Strategies != nil) && !b.layer:
-		return fmt.Errorf("%w: %s takes no shapes and no strategies", ErrUsage, b.name)
+		return usagef("%s takes no shapes and no strategies", b.name)
 	case o.Rounds < 0:
-		return fmt.Errorf("%w: %d rounds", ErrUsage, o.Rounds)
+		return usagef("%d rounds", o.Rounds)
 	}
 	for _, n := range o.Sizes {
 		if n < 4 || n%4 != 0 || n > 1<<34 {
-			return fmt.Errorf("%w: a size of %d bytes; sizes are multiples of 4, to 16 GiB", ErrUsage, n)
+			return usagef("a size of %d bytes; sizes are multiples of 4, to 16 GiB", n)
 		}
 	}
 	return nil
@@ -139,7 +146,7 @@ func (j *job) complete(b *bench) error {
 		j.Ranks = min(most, 4)
 	}
 	if j.Ranks < b.least {
-		return fmt.Errorf("%w: %s needs %d ranks or more, not %d", ErrUsage, b.name, b.least, j.Ranks)
+		return usagef("%s needs %d ranks or more, not %d", b.name, b.least, j.Ranks)
 	}
 	if j.Ranks > most {
 		return fmt.Errorf("%d ranks, and this machine has at most %d: %w", j.Ranks, most, device.ErrUnsupported)

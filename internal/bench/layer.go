@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
@@ -20,8 +21,11 @@ type Layer struct {
 	GEMM Figure `json:"gemm_us"`
 	// Wire is the time that what each rank receives takes at the rate of a copy;
 	// Bound the longer of both.
-	Wire       float64         `json:"wire_us"`
-	Bound      float64         `json:"bound_us"`
+	Wire  float64 `json:"wire_us"`
+	Bound float64 `json:"bound_us"`
+	// Checked is how many elements of each run's result were compared with what
+	// they should be.
+	Checked    int             `json:"checked"`
 	Strategies []StrategyTimes `json:"strategies"`
 }
 
@@ -33,15 +37,21 @@ type StrategyTimes struct {
 	Time    Figure `json:"us"`
 	// OverBound is the time over the bound of the same run.
 	OverBound Figure `json:"over_bound"`
+	// Graph and GraphOverBound are the same of the plan replayed as a graph, where
+	// the machine does that.
+	Graph          *Figure `json:"graph_us,omitempty"`
+	GraphOverBound *Figure `json:"graph_over_bound,omitempty"`
 	// Against is the paired difference to sequential, Verdict what it supports.
 	Against *Figure `json:"minus_sequential_us,omitempty"`
 	Verdict string  `json:"verdict,omitempty"`
-	// Checked is how many elements of results were recomputed.
-	Checked int `json:"checked"`
 }
 
-// layerRepeats is how many layers are chained in a run.
-const layerRepeats = 8
+// layerRepeats is how many layers are chained in a run, longRepeats how many in
+// the longer of two runs whose difference is taken.
+const (
+	layerRepeats = 6
+	longRepeats  = 18
+)
 
 func layersOf(k *layerKind) func(*job, context.Context) error {
 	return func(j *job, ctx context.Context) error { return j.layers(ctx, k) }
@@ -52,6 +62,11 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	if shapes == nil {
 		shapes = j.usualShapes(k)
 	}
+	for _, s := range shapes {
+		if err := s.fits(j.Ranks); err != nil {
+			return err
+		}
+	}
 	wire, err := j.wireRate(ctx, j.wireBytes())
 	if err != nil {
 		return err
@@ -59,7 +74,10 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
 	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, without host synchronisation; time from the first to the last mark of those commands, so without uploads; the slowest rank", layerRepeats, layerRepeats)
-	j.method("issued eagerly; strategies in turns in one process; median of %d rounds after one to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
+	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
+	if j.machine.Caps().Graphs {
+		j.method("graph: host time of a run with %d layers less that of one with %d, both replayed", longRepeats, layerRepeats)
+	}
 	for _, s := range shapes {
 		l, err := j.layer(ctx, k, s, wire.Median)
 		if err != nil {
@@ -106,9 +124,10 @@ type candidate struct {
 	refused  string
 	plan     *plan.Plan
 	prog     *exec.Program
+	replays  [2]*exec.Program // with layerRepeats and longRepeats; nil without graphs
 
-	gemm, time, over []float64
-	checked          int
+	gemm, time, over      []float64
+	graphTime, graphBound []float64
 }
 
 // layer measures one shape.
@@ -116,22 +135,13 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64) (l
 	var cands []*candidate
 	defer func() {
 		for _, c := range cands {
-			if c.prog != nil {
-				err = errors.Join(err, c.prog.Close())
-			}
+			err = errors.Join(err, c.close())
 		}
 	}()
 	for _, name := range j.strategies() {
-		c := &candidate{strategy: name, layerText: k.textOf(s, j.Ranks, layerRepeats)}
+		c := &candidate{strategy: name, layerText: k.textOf(s, j.Ranks, layerRepeats, layerRepeats)}
 		cands = append(cands, c)
-		if c.plan, err = build(c.text, name, j.Ranks); err != nil {
-			if name == "sequential" {
-				return nil, err
-			}
-			c.refused, err = err.Error(), nil
-			continue
-		}
-		if c.prog, err = exec.Load(ctx, j.machine, c.plan, exec.Options{Trace: true}); err != nil {
+		if err := j.load(ctx, c, k, s); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -140,19 +150,67 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64) (l
 		return nil, err
 	}
 	inputs["aw"] = inputs["a"] // the whole x is the shards' x
-	l = &Layer{Shape: s, Wire: k.wire(s, j.Ranks, rate)}
-	for round := range j.Rounds + 1 {
+	want := k.expected(s, inputs)
+	l = &Layer{Shape: s, Checked: len(want), Wire: k.wire(s, j.Ranks, rate)}
+	const warm = 2 // a graph is recorded before the second run
+	for round := range j.Rounds + warm {
 		for _, c := range cands {
 			if c.prog == nil {
 				continue
 			}
-			if err := c.round(ctx, k, l, inputs, round == 0); err != nil {
+			if err := c.round(ctx, l.Wire, inputs, want, round >= warm); err != nil {
 				return nil, fmt.Errorf("%s: %w", c.strategy, err)
 			}
 		}
 	}
 	l.summarize(cands)
 	return l, nil
+}
+
+// load loads the candidate's programs, or notes why there are none.
+func (j *job) load(ctx context.Context, c *candidate, k *layerKind, s Shape) error {
+	var err error
+	if c.plan, err = build(c.text, c.strategy, j.Ranks); err != nil {
+		if c.strategy == "sequential" {
+			return err
+		}
+		c.refused = err.Error()
+		return nil
+	}
+	if c.prog, err = exec.Load(ctx, j.machine, c.plan, exec.Options{Trace: true}); err != nil {
+		return err
+	}
+	if !j.machine.Caps().Graphs {
+		return nil
+	}
+	for i, repeats := range []int{layerRepeats, longRepeats} {
+		p, err := build(k.textOf(s, j.Ranks, longRepeats, repeats).text, c.strategy, j.Ranks)
+		if err != nil {
+			return err
+		}
+		if c.replays[i], err = exec.Load(ctx, j.machine, p, exec.Options{Graph: true}); err != nil {
+			return fmt.Errorf("by graph: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *candidate) close() error {
+	var errs []error
+	for _, p := range []*exec.Program{c.prog, c.replays[0], c.replays[1]} {
+		if p != nil {
+			errs = append(errs, p.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fits refuses shapes that cannot be sharded evenly.
+func (s Shape) fits(ranks int) error {
+	if n := int64(ranks); s.M%n != 0 || s.N%n != 0 || s.K%n != 0 {
+		return usagef("%s does not divide over %d ranks", s, ranks)
+	}
+	return nil
 }
 
 // wire returns the microseconds that what a rank receives takes at rate GB/s.
@@ -164,14 +222,18 @@ func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
 	return k.trips * float64(k.moves(s)*size) * float64(ranks-1) / float64(ranks) / rate / 1e3
 }
 
-// round runs the candidate once; the first run is checked and not counted.
-func (c *candidate) round(ctx context.Context, k *layerKind, l *Layer, inputs map[string]*tensor.Tensor, first bool) error {
+// round runs the candidate's programs once and compares what they give; rounds
+// to warm up do not count.
+func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*tensor.Tensor, want []element, counts bool) error {
+	replayed, err := c.replay(ctx, inputs, want)
+	if err != nil {
+		return fmt.Errorf("by graph: %w", err)
+	}
 	res, err := c.prog.Run(ctx, inputs)
 	if err != nil {
 		return err
 	}
-	if first {
-		c.checked, err = k.check(l.Shape, inputs, res.Outputs)
+	if err := compare(want, res.Outputs); err != nil || !counts {
 		return err
 	}
 	gemm, err := c.window(res.Trace, c.alone)
@@ -182,9 +244,32 @@ func (c *candidate) round(ctx context.Context, k *layerKind, l *Layer, inputs ma
 	if err != nil {
 		return err
 	}
-	c.gemm, c.time = append(c.gemm, gemm), append(c.time, layer)
-	c.over = append(c.over, layer/max(gemm, l.Wire))
+	bound := max(gemm, wire)
+	c.gemm, c.time, c.over = append(c.gemm, gemm), append(c.time, layer), append(c.over, layer/bound)
+	if c.replays[0] != nil {
+		c.graphTime, c.graphBound = append(c.graphTime, replayed), append(c.graphBound, replayed/bound)
+	}
 	return nil
+}
+
+// replay returns microseconds a layer as the difference of two runs.
+func (c *candidate) replay(ctx context.Context, inputs map[string]*tensor.Tensor, want []element) (float64, error) {
+	var took [2]time.Duration
+	for i, p := range c.replays {
+		if p == nil {
+			return 0, nil
+		}
+		begun := time.Now()
+		res, err := p.Run(ctx, inputs)
+		if err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(begun)
+		if err := compare(want, res.Outputs); err != nil {
+			return 0, err
+		}
+	}
+	return float64((took[1] - took[0]).Nanoseconds()) / 1e3 / (longRepeats - layerRepeats), nil
 }
 
 // window returns microseconds a repetition from the first beginning to the last
@@ -229,7 +314,11 @@ func (l *Layer) summarize(cands []*candidate) {
 	l.GEMM = figure(gemm)
 	l.Bound = max(l.GEMM.Median, l.Wire)
 	for i, c := range cands {
-		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.time), OverBound: figure(c.over), Checked: c.checked}
+		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.time), OverBound: figure(c.over)}
+		if c.replays[0] != nil {
+			took, over := figure(c.graphTime), figure(c.graphBound)
+			st.Graph, st.GraphOverBound = &took, &over
+		}
 		if i > 0 && c.refused == "" {
 			diff := figure(differences(c.time, cands[0].time))
 			st.Against, st.Verdict = &diff, verdict(diff)

@@ -12,63 +12,88 @@ import (
 // ErrDiffers is wrapped by an error about a layer whose result is wrong.
 var ErrDiffers = errors.New("the result differs from what was recomputed")
 
-// samples is how many elements of each sampled row or column are recomputed.
-const samples = 32
+// perSample is how many elements of each sampled row or column are recomputed.
+const perSample = 32
 
-// check recomputes elements of a run's results in f64, and returns how many.
-func (k *layerKind) check(s Shape, inputs, outputs map[string]*tensor.Tensor) (int, error) {
-	row, col := samplePlaces(s)
-	places := [2][2]int64{{row, -1}, {s.M - 1, -1}}
-	length := s.N
-	if k.axis == 1 {
-		places, length = [2][2]int64{{-1, col}, {-1, s.N - 1}}, s.M
-	}
-	checked := 0
-	for i, place := range places {
-		out := outputs[fmt.Sprintf("s%d", i)]
-		if out == nil || out.Len() != length {
-			return checked, fmt.Errorf("sample %d: %w: it is not there", i, ErrDiffers)
-		}
-		for n := range int64(samples) {
-			at := n * (length - 1) / (samples - 1)
-			r, c := place[0], place[1]
-			if r < 0 {
-				r = at
-			} else {
-				c = at
-			}
-			if err := checkElement(s, inputs, r, c, out.Float64(at)); err != nil {
-				return checked, err
-			}
-			checked++
-		}
-	}
-	return checked, nil
+// element is one element of y as it should be, give or take bound.
+type element struct {
+	sample      int   // which of the program's results holds it
+	at          int64 // index there
+	row, col    int64
+	want, bound float64
 }
 
-// checkElement compares y[row, col] with Σ x[row, ·]·w[col, ·]. The bound knows
-// that products are rounded to bf16 once per rank and once in the end, and
-// that an x or w may have been rounded the other way: some bf16 steps of the
-// size that a sum of random terms has.
-func checkElement(s Shape, inputs map[string]*tensor.Tensor, row, col int64, got float64) error {
-	want, squares := 0.0, 0.0
-	for k := range s.K {
-		term := operand(inputs["a"], inputs["b"], row, k) * operand(inputs["c"], inputs["d"], col, k)
-		want += term
+// expected recomputes elements of y in f64 from the factors of its operands.
+func (k *layerKind) expected(s Shape, inputs map[string]*tensor.Tensor) []element {
+	x, w := product(inputs["a"], inputs["b"]), product(inputs["c"], inputs["d"])
+	var out []element
+	for i, place := range k.places(s) {
+		length := s.N
+		if k.axis == 1 {
+			length = s.M
+		}
+		for n := range int64(perSample) {
+			e := element{sample: i, at: n * (length - 1) / (perSample - 1)}
+			e.row, e.col = place, e.at
+			if k.axis == 1 {
+				e.row, e.col = e.at, place
+			}
+			e.want, e.bound = dot(x.row(e.row), w.row(e.col))
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// dot returns Σ x·w and how far from it y may be. Products are rounded to bf16
+// once per rank and once in the end, and an operand may have been rounded the
+// other way: some bf16 steps of the size that a sum of random terms has.
+func dot(x, w []float64) (sum, bound float64) {
+	squares := 0.0
+	for i := range x {
+		term := x[i] * w[i]
+		sum += term
 		squares += term * term
 	}
 	const step = 1.0 / 128
-	if bound := 4 * step * (math.Abs(want) + math.Sqrt(squares)); !(math.Abs(got-want) <= bound) {
-		return fmt.Errorf("%w: y[%d, %d] is %g and should be %g, give or take %g", ErrDiffers, row, col, got, want, bound)
+	return sum, 4 * step * (math.Abs(sum) + math.Sqrt(squares))
+}
+
+// compare compares a run's results with what was expected.
+func compare(want []element, outputs map[string]*tensor.Tensor) error {
+	for _, e := range want {
+		out := outputs[sampleName(e.sample)]
+		if out == nil || e.at >= out.Len() {
+			return fmt.Errorf("%w: sample %d of it is not there", ErrDiffers, e.sample)
+		}
+		if got := out.Float64(e.at); !(math.Abs(got-e.want) <= e.bound) {
+			return fmt.Errorf("%w: y[%d, %d] is %g and should be %g, give or take %g", ErrDiffers, e.row, e.col, got, e.want, e.bound)
+		}
 	}
 	return nil
 }
 
-// operand returns element [i, j] of left·rightᵀ as the devices round it.
-func operand(left, right *tensor.Tensor, i, j int64) float64 {
-	sum := 0.0
-	for r := range int64(inner) {
-		sum += left.Float64(i*inner+r) * right.Float64(j*inner+r)
+// factors are the matrices that an operand is the product of.
+type factors struct{ left, right []float64 }
+
+func product(left, right *tensor.Tensor) factors { return factors{floats(left), floats(right)} }
+
+func floats(t *tensor.Tensor) []float64 {
+	out := make([]float64, t.Len())
+	tensor.ToFloat64(out, t.Data, t.DType)
+	return out
+}
+
+// row returns row i of left·rightᵀ as the devices round it.
+func (f factors) row(i int64) []float64 {
+	out := make([]float64, len(f.right)/inner)
+	l := f.left[i*inner : (i+1)*inner]
+	for j := range out {
+		sum := 0.0
+		for r, v := range f.right[j*inner : (j+1)*inner] {
+			sum += l[r] * v
+		}
+		out[j] = tensor.Round(ir.BF16, sum)
 	}
-	return tensor.Round(ir.BF16, sum)
+	return out
 }

@@ -21,7 +21,7 @@ func ParseShape(text string) (Shape, error) {
 	var rest string
 	n, _ := fmt.Sscanf(text+" .", "%dx%dx%d %s", &s.M, &s.N, &s.K, &rest)
 	if n != 4 || rest != "." || s.M < 1 || s.N < 1 || s.K < 1 || max(s.M, s.N, s.K) > 1<<24 {
-		return s, fmt.Errorf("%w: %q is no shape; write MxNxK: 8192x28672x8192", ErrUsage, text)
+		return s, usagef("%q is no shape; write MxNxK: 8192x28672x8192", text)
 	}
 	return s, nil
 }
@@ -58,81 +58,92 @@ const inner = 16
 
 // layerText is a program whose text repeats the layer. The operands are made on
 // the devices; then the GEMM runs alone, repeatedly, on all of them; then, after
-// a barrier, the layer as often. The lines of both are returned, numbered from 1.
+// a barrier, the layer.
 type layerText struct {
-	text   string
-	alone  [2]int32 // first and last line
-	layers [2]int32
+	text string
+	// The first and last line, from 1, of the GEMMs alone and of the layers.
+	alone, layers [2]int32
 }
 
-// textOf writes the program for repeats layers. Each has an x of its own, so
-// that nothing gathered serves two.
-func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
+// textOf writes the program for repeats layers and as many operands or more.
+// Each layer has an x of its own, so that nothing gathered serves two.
+func (k *layerKind) textOf(s Shape, ranks, operands, repeats int) layerText {
+	var b lineWriter
+	k.head(&b, s, ranks, operands)
 	var t layerText
-	var lines []string
-	add := func(format string, args ...any) int32 {
-		lines = append(lines, fmt.Sprintf(format, args...))
-		return int32(len(lines))
-	}
-	add("dim M = %d", s.M)
-	add("dim N = %d", s.N)
-	add("dim K = %d", s.K)
-	add("mesh tp[%d]", ranks)
-	first := func(typ string) string { // the type's extents but the last
-		dims := strings.TrimSuffix(strings.TrimPrefix(typ, "bf16["), "]")
-		return dims[:strings.Index(dims, ",")]
-	}
-	last := func(typ string) string {
-		dims := strings.TrimSuffix(strings.TrimPrefix(typ, "bf16["), "]")
-		return dims[strings.Index(dims, ",")+2:]
-	}
-	add("func bench(%%a: bf16[%s, %d], %%aw: bf16[M, %d], %%b: bf16[%s, %d], %%c: bf16[%s, %d], %%d: bf16[%s, %d]) -> (%s, %s) {",
-		first(k.x), inner, inner, last(k.x), inner, first(k.w), inner, last(k.w), inner, k.sample, k.sample)
-	add("  %%w: %s = linear %%c, %%d", k.w)
-	whole := "bf16[M, " + last(k.x) + "]"
-	add("  %%whole: %s = linear %%aw, %%b", whole)
-	for i := range repeats {
-		add("  %%x%d: %s = linear %%a, %%b", i, k.x)
-	}
 	product := k.y
 	if k.partial {
 		product = "bf16[M, N] partial(tp, sum)"
 	}
+	t.alone[0] = b.next()
+	for i := range layerRepeats {
+		b.add("  %%g%d: %s = linear %%whole, %%w", i, product)
+	}
+	t.alone[1] = b.next() - 1
+	b.add("  barrier over=tp")
+	t.layers[0] = b.next()
 	for i := range repeats {
-		t.alone[1] = add("  %%g%d: %s = linear %%whole, %%w", i, product)
+		k.layer(&b, i)
 	}
-	t.alone[0] = t.alone[1] - int32(repeats) + 1
-	add("  barrier over=tp")
-	for i := range repeats {
-		at := k.layer(i, add)
-		if i == 0 {
-			t.layers[0] = at[0]
-		}
-		t.layers[1] = at[1]
-	}
-	row, col := samplePlaces(s)
-	places := [2]int64{row, s.M - 1}
-	if k.axis == 1 {
-		places = [2]int64{col, s.N - 1}
-	}
+	t.layers[1] = b.next() - 1
 	for i, layer := range []int{0, repeats - 1} {
-		add("  %%s%d = slice %%y%d, axis=%d, %d..%d", i, layer, k.axis, places[i], places[i]+1)
+		place := k.places(s)[i]
+		b.add("  %%%s = slice %%y%d, axis=%d, %d..%d", sampleName(i), layer, k.axis, place, place+1)
 	}
-	add("  return %%s0, %%s1")
-	add("}")
-	t.text = strings.Join(lines, "\n") + "\n"
+	b.add("  return %%%s, %%%s", sampleName(0), sampleName(1))
+	b.add("}")
+	t.text = strings.Join(b, "\n") + "\n"
 	return t
 }
 
-// layer adds layer i and returns its first and last line.
-func (k *layerKind) layer(i int, add func(string, ...any) int32) [2]int32 {
-	if !k.partial {
-		at := add("  %%y%d = linear %%x%d, %%w", i, i)
-		return [2]int32{at, at}
+// head writes the signature and makes the operands.
+func (k *layerKind) head(b *lineWriter, s Shape, ranks, operands int) {
+	b.add("dim M = %d", s.M)
+	b.add("dim N = %d", s.N)
+	b.add("dim K = %d", s.K)
+	b.add("mesh tp[%d]", ranks)
+	b.add("func bench(%%a: bf16[%s, %d], %%aw: bf16[M, %d], %%b: bf16[%s, %d], %%c: bf16[%s, %d], %%d: bf16[%s, %d]) -> (%s, %s) {",
+		rows(k.x), inner, inner, cols(k.x), inner, rows(k.w), inner, cols(k.w), inner, k.sample, k.sample)
+	b.add("  %%w: %s = linear %%c, %%d", k.w)
+	b.add("  %%whole: bf16[M, %s] = linear %%aw, %%b", cols(k.x))
+	for i := range operands {
+		b.add("  %%x%d: %s = linear %%a, %%b", i, k.x)
 	}
-	from := add("  %%p%d = linear %%x%d, %%w", i, i)
-	return [2]int32{from, add("  %%y%d: %s = reshard %%p%d", i, k.y, i)}
 }
 
-// samplePlaces returns the row and column of the first sample.
-func samplePlaces(s Shape) (row, col int64) { return s.M / 3, s.N / 3 }
+// layer writes layer i.
+func (k *layerKind) layer(b *lineWriter, i int) {
+	if !k.partial {
+		b.add("  %%y%d = linear %%x%d, %%w", i, i)
+		return
+	}
+	b.add("  %%p%d = linear %%x%d, %%w", i, i)
+	b.add("  %%y%d: %s = reshard %%p%d", i, k.y, i)
+}
+
+// places returns the rows, or columns, of the first and the last layer's y that
+// the program returns.
+func (k *layerKind) places(s Shape) [2]int64 {
+	if k.axis == 1 {
+		return [2]int64{s.N / 3, s.N - 1}
+	}
+	return [2]int64{s.M / 3, s.M - 1}
+}
+
+func sampleName(i int) string { return fmt.Sprintf("s%d", i) }
+
+// lineWriter collects lines.
+type lineWriter []string
+
+func (b *lineWriter) add(format string, args ...any) { *b = append(*b, fmt.Sprintf(format, args...)) }
+
+// next returns the number, from 1, of the line added next.
+func (b *lineWriter) next() int32 { return int32(len(*b)) + 1 }
+
+// rows and cols return the extents of a matrix type, as they stand in the text.
+func rows(typ string) string { return extents(typ)[0] }
+func cols(typ string) string { return extents(typ)[1] }
+
+func extents(typ string) []string {
+	return strings.SplitN(strings.TrimSuffix(strings.TrimPrefix(typ, "bf16["), "]"), ", ", 2)
+}

@@ -39,11 +39,16 @@ func (m *marks) set(id int64, end int, ns int64) {
 	m.at[id] = span
 }
 
+// begin opens a bracket on s and returns its number.
+func (m *marks) begin(s device.Stream) (int64, error) {
+	m.next++
+	return m.next, s.Begin(m.next)
+}
+
 // around brackets what issue gives to s, and returns the bracket's number.
 func (m *marks) around(s device.Stream, issue func() error) (int64, error) {
-	m.next++
-	id := m.next
-	if err := s.Begin(id); err != nil {
+	id, err := m.begin(s)
+	if err != nil {
 		return 0, err
 	}
 	if err := issue(); err != nil {

@@ -22,7 +22,8 @@ type MemoryUse struct {
 // memory plans and runs nothing.
 func (j *job) memory(context.Context) error {
 	j.method("plans only, nothing runs; peak and bound with the parameters; activations = (peak - parameters) / bytes of one whole activation")
-	batch, width, layers := int64(4096), int64(8192), 32
+	n := int64(j.Ranks)
+	batch, width, layers := (4096+n-1)/n*n, (8192+n-1)/n*n, 32
 	programs := []struct {
 		name, text string
 		unit       int64

@@ -49,6 +49,7 @@ func (j *job) transfers(ctx context.Context) error {
 		return err
 	}
 	j.method("random data; at least %d chained copies between two marks on the stream that copies; one pair at a time; median of %d after one to warm up", leastChain, j.Rounds)
+	j.method("eager copies that are shorter than the host takes to issue one show what the host can issue")
 	j.method("two-way: both ranks of a pair copy at once, from a common start; bytes of both over the longer time")
 	if j.machine.Caps().Graphs {
 		j.method("graph: the chain captured, time of %d more launches within the same marks", moreLaunches)
@@ -280,13 +281,9 @@ func (l *link) twoWay(ctx context.Context, ways [2]way, n int64, rounds int) (fl
 		if err := start.meet(); err != nil {
 			return 0, err
 		}
-		var ids []int64
-		for _, w := range ways {
-			id, err := l.marks.around(l.stream(w), func() error { return l.copies(w, n, count) })
-			if err != nil {
-				return 0, err
-			}
-			ids = append(ids, id)
+		ids, err := l.crossing(ways, n, count)
+		if err != nil {
+			return 0, err
 		}
 		us, err := l.marks.take(ctx, l.world, ids...)
 		if err != nil {
@@ -297,6 +294,32 @@ func (l *link) twoWay(ctx context.Context, ways [2]way, n int64, rounds int) (fl
 		}
 	}
 	return figure(samples).Median, nil
+}
+
+// crossing issues count copies each way, in turns so that neither way is done
+// before the other has begun, and returns the brackets.
+func (l *link) crossing(ways [2]way, n int64, count int) ([]int64, error) {
+	var ids []int64
+	for _, w := range ways {
+		id, err := l.marks.begin(l.stream(w))
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	for range count {
+		for _, w := range ways {
+			if err := l.copies(w, n, 1); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i, w := range ways {
+		if err := l.stream(w).End(ids[i]); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
 }
 
 // meeting is where two streams wait for each other.

@@ -106,7 +106,7 @@ func (t *table) hostCosts(costs []HostCost) {
 
 func (t *table) layer(l *Layer) {
 	t.line("\nm %d, n %d, k %d: GEMM alone %s µs, wire %.1f, bound %.1f", l.M, l.N, l.K, l.GEMM.text(1), l.Wire, l.Bound)
-	rows := [][]string{{"", "µs", "× bound", "- sequential", ""}}
+	rows := [][]string{{"", "µs", "× bound", "graph µs", "× bound", "- sequential", ""}}
 	for _, s := range l.Strategies {
 		if s.Refused != "" {
 			continue
@@ -115,7 +115,11 @@ func (t *table) layer(l *Layer) {
 		if s.Against != nil {
 			against = s.Against.text(1)
 		}
-		rows = append(rows, []string{s.Strategy, s.Time.text(1), s.OverBound.text(3), against, s.Verdict})
+		graph, over := "", ""
+		if s.Graph != nil {
+			graph, over = s.Graph.text(1), s.GraphOverBound.text(3)
+		}
+		rows = append(rows, []string{s.Strategy, s.Time.text(1), s.OverBound.text(3), graph, over, against, s.Verdict})
 	}
 	t.rows(rows)
 	for _, s := range l.Strategies {
