@@ -70,3 +70,29 @@ func TestAgainstMeasured(t *testing.T) {
 		}
 	}
 }
+
+// TestChunksOfNCCL: chunked all-reduces by NCCL were measured to gain nothing,
+// since they need the multiprocessors that the GEMM needs; so it is predicted.
+func TestChunksOfNCCL(t *testing.T) {
+	m := h200(t)
+	for _, c := range []struct {
+		m, n, k int64
+		us      [3]float64 // 2, 4 and 8 chunks
+	}{
+		{8192, 28672, 8192, [3]float64{3389, 3459, 3537}},
+		{8192, 8192, 28672, [3]float64{1899, 1902, 2043}},
+		{2048, 8192, 28672, [3]float64{524, 562, 673}},
+	} {
+		p := layer(ir.OpAllReduce, c.m, c.n, c.k)
+		for i, chunks := range []int64{2, 4, 8} {
+			got, err := Chunked(p, chunks, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d,%d,%d in %d chunks: %.0f µs, measured %.0f", c.m, c.n, c.k, chunks, got.Time, c.us[i])
+			if math.Abs(got.Time-c.us[i]) > 0.1*c.us[i] {
+				t.Errorf("%d,%d,%d in %d chunks: %.0f µs, measured %.0f", c.m, c.n, c.k, chunks, got.Time, c.us[i])
+			}
+		}
+	}
+}
