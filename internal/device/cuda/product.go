@@ -207,6 +207,9 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 	if !ok || g.batch > 1<<30 {
 		return nil, nil
 	}
+	if !g.addsBiasOnce(lda, ldb, ldo) {
+		return nil, nil
+	}
 	lib, handle, err := d.site.gpu.ltHandle()
 	if err != nil {
 		return nil, err
@@ -221,6 +224,28 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 		return nil, notTaken(err)
 	}
 	return st, nil
+}
+
+// addsBiasOnce reports whether cuBLASLt adds g's bias before it rounds. Seen on
+// an H200 with 13.1: where extents, leading dimensions or addresses keep it from
+// 16-byte accesses it stores the product in the narrow type and adds the bias
+// in a pass of its own, which rounds twice (S11 allows once).
+func (g gemm) addsBiasOnce(ld ...int64) bool {
+	if g.bias == 0 || g.dt.Size() >= 4 {
+		return true
+	}
+	per := 16 / g.dt.Size()
+	for _, n := range append(ld, g.n, g.k) {
+		if n%per != 0 {
+			return false
+		}
+	}
+	for _, p := range []nvlib.Ptr{g.a, g.b, g.out, g.bias} {
+		if p%16 != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // notTaken turns cuBLASLt's saying that it does not take a product into nil.
