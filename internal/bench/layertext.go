@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -15,13 +16,23 @@ type Shape struct {
 // String returns "MxNxK".
 func (s Shape) String() string { return fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K) }
 
+// mostExtent bounds M, N and K: beyond it nothing fits a device.
+const mostExtent = 1 << 24
+
 // ParseShape reads "MxNxK".
 func ParseShape(text string) (Shape, error) {
 	var s Shape
-	var rest string
-	n, _ := fmt.Sscanf(text+" .", "%dx%dx%d %s", &s.M, &s.N, &s.K, &rest)
-	if n != 4 || rest != "." || s.M < 1 || s.N < 1 || s.K < 1 || max(s.M, s.N, s.K) > 1<<24 {
+	words := strings.Split(text, "x")
+	extents := []*int64{&s.M, &s.N, &s.K}
+	if len(words) != len(extents) {
 		return s, usagef("%q is no shape; write MxNxK: 8192x28672x8192", text)
+	}
+	for i, w := range words {
+		n, err := strconv.ParseInt(w, 10, 64)
+		if err != nil || n < 1 || n > mostExtent {
+			return s, usagef("%q is no shape: %q is no extent of 1 to %d; write MxNxK: 8192x28672x8192", text, w, mostExtent)
+		}
+		*extents[i] = n
 	}
 	return s, nil
 }

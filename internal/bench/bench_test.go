@@ -1,0 +1,212 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected shapes of reports")
+
+// tiny are options with which each benchmark ends soon.
+func tiny(name string) Options {
+	o := Options{Ranks: 2, Rounds: 2}
+	switch {
+	case name == "p2p":
+		o.Sizes = []int64{4, 1028}
+	case strings.Contains(name, "gemm"):
+		o.Shapes = []Shape{{M: 24, N: 20, K: 12}}
+	}
+	return o
+}
+
+// TestEveryBench holds the shape of every report to a golden file: the fields
+// that there are, and how long lists are, but no numbers.
+func TestEveryBench(t *testing.T) {
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			rep, err := Run(context.Background(), name, tiny(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text bytes.Buffer
+			if err := rep.WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(text.String(), "bench "+name+": cpu, 2 ranks\n") {
+				t.Errorf("the table begins\n%.80s", text.String())
+			}
+			data, err := json.Marshal(rep)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, shapeOf(t, data))
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".json.txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("the report has another shape (-update rewrites the file):\n%s", diff)
+	}
+}
+
+// shapeOf writes a line for each value of an object: its path and type. Words
+// stand as they are, but for those that depend on what was measured.
+func shapeOf(t *testing.T, data []byte) string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, e := range v {
+				walk(path+"."+k, e)
+			}
+		case []any:
+			for i, e := range v {
+				walk(fmt.Sprintf("%s[%d]", path, i), e)
+			}
+		case float64:
+			lines = append(lines, path+": number")
+		case string:
+			if strings.HasSuffix(path, ".verdict") || strings.Contains(path, ".method") {
+				v = "words"
+			}
+			lines = append(lines, path+": "+v)
+		default:
+			lines = append(lines, fmt.Sprintf("%s: %v", path, v))
+		}
+	}
+	walk("", v)
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func TestWrongOptions(t *testing.T) {
+	for _, c := range []struct {
+		bench string
+		opts  Options
+		want  string
+	}{
+		{"speed", Options{}, `there is no benchmark "speed"; there are p2p, host`},
+		{"host", Options{Sizes: []int64{4}}, "host takes no sizes"},
+		{"p2p", Options{Shapes: []Shape{{1, 1, 1}}}, "p2p takes no shapes"},
+		{"memory", Options{Strategies: []string{"exchange"}}, "memory takes no shapes and no strategies"},
+		{"p2p", Options{Sizes: []int64{1024, 6}}, "a size of 6 bytes"},
+		{"p2p", Options{Sizes: []int64{1 << 40}}, "to 16 GiB"},
+		{"p2p", Options{Ranks: 1}, "p2p needs 2 ranks or more, not 1"},
+		{"host", Options{Rounds: -1}, "-1 rounds"},
+		{"gemm-rs", Options{Ranks: 2, Shapes: []Shape{{4, 4, 7}}}, "4x4x7 does not divide over 2 ranks"},
+	} {
+		_, err := Run(context.Background(), c.bench, c.opts)
+		if !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %+v: got %v, want %q", c.bench, c.opts, err, c.want)
+		}
+	}
+	if _, err := Run(context.Background(), "host", Options{Machine: "abacus"}); !errors.Is(err, device.ErrUnsupported) {
+		t.Errorf("a machine that there is not: %v", err)
+	}
+	if _, err := Run(context.Background(), "host", Options{Ranks: 1 << 20}); !errors.Is(err, device.ErrUnsupported) {
+		t.Errorf("more ranks than there are: %v", err)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, name := range []string{"p2p", "host", "ag-gemm"} {
+		if _, err := Run(ctx, name, tiny(name)); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRefusedStrategy: what does not fit a shape is said, and the rest measured.
+func TestRefusedStrategy(t *testing.T) {
+	o := tiny("ag-gemm")
+	o.Strategies = []string{"sequential", "chunked(2)", "chunked(0)"}
+	rep, err := Run(context.Background(), "ag-gemm", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := rep.Layers[0].Strategies
+	if len(got) != 3 || got[0].Refused != "" || got[0].Against != nil || got[1].Refused != "" || got[1].Against == nil || got[2].Refused == "" {
+		t.Errorf("got %+v", got)
+	}
+	if got[2].Verdict != "" || got[2].Time.Median != 0 {
+		t.Errorf("a strategy that was refused has figures: %+v", got[2])
+	}
+}
+
+// replayer is the embedded machine with graphs that issue again what was issued.
+type replayer struct{ device.Machine }
+
+func (m replayer) Caps() device.Caps {
+	c := m.Machine.Caps()
+	c.Graphs = true
+	return c
+}
+
+func (m replayer) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.Machine.Open(ctx, ranks)
+	return replayWorld{w, w.(device.Observable)}, err
+}
+
+type replayWorld struct {
+	device.World
+	device.Observable
+}
+
+func (replayWorld) Capture(issue func() error) (device.Graph, error) { return replayGraph(issue), nil }
+
+type replayGraph func() error
+
+func (g replayGraph) Launch(context.Context) error { return g() }
+func (replayGraph) Close() error                   { return nil }
+
+func TestGraphs(t *testing.T) {
+	m := replayer{cpu.New(cpu.Options{})}
+	j := &job{Options: Options{Ranks: 2, Rounds: 2, Sizes: []int64{64}}, machine: m, report: &Report{}}
+	if err := j.transfers(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, x := range j.report.P2P {
+		got = append(got, fmt.Sprint(x.Form, " ", x.Issue, " ", x.TwoWay != nil))
+	}
+	if diff := cmp.Diff([]string{"put eager true", "put graph false", "get eager true", "get graph false"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := j.hostCost(context.Background(), kernelText(2, 0), kernelText(2, 10), 2, 20, true); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/ir"
+)
+
+func TestParseShape(t *testing.T) {
+	if s, err := ParseShape("8192x28672x1"); err != nil || s != (Shape{8192, 28672, 1}) || s.String() != "8192x28672x1" {
+		t.Errorf("got %v, %v", s, err)
+	}
+	for _, text := range []string{"", "1x2", "1x2x", "1x2x3x4", "1x2x3 ", "0x1x1", "-1x2x3", "1x2x99999999", "axbxc", "1 x2x3."} {
+		if s, err := ParseShape(text); !errors.Is(err, ErrUsage) {
+			t.Errorf("%q: got %v, %v", text, s, err)
+		}
+	}
+}
+
+// TestTextRepeats: the lines that are said to be the layers' are those that
+// bring the layers' products, as many as asked for.
+func TestTextRepeats(t *testing.T) {
+	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
+		for _, strategy := range []string{"sequential", "exchange"} {
+			lt := k.textOf(Shape{24, 12, 36}, 3, 9, 4)
+			p, err := build(lt.text, strategy, 3)
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", k.name, err, lt.text)
+			}
+			alone, layers := products(p, lt.alone), products(p, lt.layers)
+			want := 4 * 3
+			if strategy == "exchange" {
+				want *= 3 // a block for each rank
+			}
+			if alone != 3*layerRepeats || layers != want {
+				t.Errorf("%s, %s: %d products alone, %d in layers; want %d and %d", k.name, strategy, alone, layers, 3*layerRepeats, want)
+			}
+		}
+	}
+}
+
+// products counts the commands that multiply matrices and come from some lines.
+func products(p *plan.Plan, lines [2]int32) int {
+	n := 0
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if line := p.Sites[c.Site].Pos.Line; c.Kind == plan.Compute && c.Op == ir.OpLinear && line >= lines[0] && line <= lines[1] {
+			n++
+		}
+	}
+	return n
+}
+
+// TestWindow: the slowest rank counts, from the first to the last command of
+// the lines, whatever lies between.
+func TestWindow(t *testing.T) {
+	p := &plan.Plan{Ranks: 2, Sites: []plan.Site{{Pos: ir.Pos{Line: 3}}, {Pos: ir.Pos{Line: 5}}, {Pos: ir.Pos{Line: 6}}},
+		Cmds: []plan.Cmd{{Site: 0}, {Site: 1}, {Site: 2}, {Site: 1, Rank: 1}, {Site: 2, Rank: 1}}}
+	c := &candidate{plan: p}
+	tr := &trace.Trace{Ranks: 2, Events: []trace.Event{
+		{ID: 0, Start: 0, End: 1e6},
+		{ID: 2, Start: 15_000, End: 20_000}, {ID: 1, Start: 10_000, End: 12_000},
+		{ID: 3, Rank: 1, Start: 10_000, End: 30_000}, {ID: 4, Rank: 1, Start: 30_000, End: 34_000},
+	}}
+	if got, err := c.window(tr, [2]int32{5, 6}); err != nil || got != 24.0/layerRepeats {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if got, err := c.window(tr, [2]int32{6, 6}); err != nil || got != 5.0/layerRepeats {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if _, err := c.window(tr, [2]int32{9, 9}); err == nil {
+		t.Error("a window without commands has a length")
+	}
+	if _, err := c.window(nil, [2]int32{5, 6}); err == nil {
+		t.Error("a window of nothing has a length")
+	}
+}
+
+// run runs a layer once on the CPU.
+func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]element, map[string]*tensor.Tensor) {
+	t.Helper()
+	ctx := context.Background()
+	p, err := build(k.textOf(s, ranks, 2, 2).text, strategy, ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, err := exec.Load(ctx, cpu.New(cpu.Options{}), p, exec.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	in, err := randomInputs(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in["aw"] = in["a"]
+	res, err := prog.Run(ctx, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.expected(s, in), res.Outputs
+}
+
+// TestCompare: right results pass under every strategy; one that is off by what
+// a missing rank or a swapped element makes does not.
+func TestCompare(t *testing.T) {
+	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
+		for _, strategy := range []string{"sequential", "chunked(3)", "exchange"} {
+			want, out := run(t, k, Shape{36, 48, 60}, 3, strategy)
+			if len(want) != 2*perSample {
+				t.Fatalf("%d elements", len(want))
+			}
+			if err := compare(want, out); err != nil {
+				t.Errorf("%s, %s: %v", k.name, strategy, err)
+			}
+			y := out["s1"]
+			floats := floats(y)
+			for i := range floats {
+				floats[i] = -floats[i]
+			}
+			tensor.FromFloat64(y.Data, floats, y.DType)
+			if err := compare(want, out); !errors.Is(err, ErrDiffers) || !strings.Contains(err.Error(), "y[") {
+				t.Errorf("%s, %s: a wrong sign passes: %v", k.name, strategy, err)
+			}
+			floats[0] = math.NaN()
+			tensor.FromFloat64(y.Data, floats, y.DType)
+			if err := compare(want, out); !errors.Is(err, ErrDiffers) {
+				t.Errorf("a NaN passes: %v", err)
+			}
+			delete(out, "s1")
+			if err := compare(want, out); !errors.Is(err, ErrDiffers) {
+				t.Errorf("a missing result passes: %v", err)
+			}
+		}
+	}
+}
+
+// TestReplay takes the difference of runs of two lengths.
+func TestReplay(t *testing.T) {
+	ctx, s := context.Background(), Shape{24, 24, 24}
+	c := &candidate{}
+	defer func() {
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var in map[string]*tensor.Tensor
+	for i, repeats := range []int{layerRepeats, longRepeats} {
+		p, err := build(agGEMM.textOf(s, 2, longRepeats, repeats).text, "exchange", 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.replays[i], err = exec.Load(ctx, cpu.New(cpu.Options{}), p, exec.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if in, err = randomInputs(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in["aw"] = in["a"]
+	if _, err := c.replay(ctx, in, agGEMM.expected(s, in)); err != nil {
+		t.Error(err)
+	}
+	wrong := agGEMM.expected(s, in)
+	wrong[5].want += 3 * wrong[5].bound
+	if _, err := c.replay(ctx, in, wrong); !errors.Is(err, ErrDiffers) {
+		t.Errorf("a wrong result passes: %v", err)
+	}
+}
+
+func TestWire(t *testing.T) {
+	// 3/4 of 8192·8192 bf16 at 396 GB/s, once or, for an all-reduce, twice.
+	s := Shape{M: 8192, N: 28672, K: 8192}
+	if got := agGEMM.wire(s, 4, 396); math.Abs(got-254.2) > 0.1 {
+		t.Errorf("ag: %v", got)
+	}
+	if got := gemmAR.wire(s, 4, 396); math.Abs(got-1779.5) > 0.2 {
+		t.Errorf("ar: %v", got)
+	}
+	if got := gemmRS.wire(s, 4, 0); got != 0 {
+		t.Errorf("without a rate: %v", got)
+	}
+}
