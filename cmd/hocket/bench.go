@@ -20,6 +20,7 @@ type benchFlags struct {
 	shapes     []string
 	strategies []string
 	rounds     int
+	eager      bool
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -50,6 +51,7 @@ difference is larger than that.
 	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
+	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		opts, err := o.options(c)
@@ -71,7 +73,7 @@ func oneBench(c *cobra.Command, args []string) error {
 // options reads the flags.
 func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	set := c.Flags().Changed
-	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies}
+	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager}
 	if err := (&runFlags{machine: o.machine}).checkMachine(); err != nil {
 		return opts, err
 	}

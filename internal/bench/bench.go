@@ -41,6 +41,8 @@ type Options struct {
 	Strategies []string
 	// Rounds is how often everything is measured; 0 for 7.
 	Rounds int
+	// Eager leaves out what is measured by graph, where the machine has graphs.
+	Eager bool
 }
 
 // Report is what one benchmark found; only its own part is there.
@@ -163,6 +165,9 @@ func open(name string) (device.Machine, error) {
 	}
 	return device.Named(name)
 }
+
+// graphs reports whether to measure by graph too.
+func (j *job) graphs() bool { return j.machine.Caps().Graphs && !j.Eager }
 
 // embedded reports whether the machine is the CPU: then defaults are small.
 func (j *job) embedded() bool { return j.machine.Name() == "cpu" }

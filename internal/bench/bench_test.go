@@ -206,7 +206,56 @@ func TestGraphs(t *testing.T) {
 	if diff := cmp.Diff([]string{"put eager true", "put graph false", "get eager true", "get graph false"}, got); diff != "" {
 		t.Error(diff)
 	}
+	if err := j.hostCosts(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(j.report.Host); n != 6 || j.report.Host[1].Issued != "graph" || j.report.Host[1].Refused != "" {
+		t.Errorf("got %+v", j.report.Host)
+	}
 	if _, err := j.hostCost(context.Background(), kernelText(2, 0), kernelText(2, 10), 2, 20, true); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLayerLoadsByGraph: nothing in the programs of layers stands where a graph
+// cannot have it.
+func TestLayerLoadsByGraph(t *testing.T) {
+	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
+		for _, strategy := range []string{"sequential", "chunked(2)", "exchange"} {
+			j := &job{Options: Options{Ranks: 2}, machine: replayer{cpu.New(cpu.Options{})}}
+			c := &candidate{strategy: strategy}
+			if err := j.loadReplays(context.Background(), c, k, Shape{8, 8, 8}); err != nil {
+				t.Errorf("%s, %s: %v", k.name, strategy, err)
+			}
+			if err := c.close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// noRoom is a machine that promises graphs which it has none of.
+type noRoom struct{ device.Machine }
+
+func (m noRoom) Caps() device.Caps { return replayer(m).Caps() }
+
+// TestWithoutGraph: what fails by graph alone is said, and the rest measured.
+func TestWithoutGraph(t *testing.T) {
+	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}}, machine: noRoom{cpu.New(cpu.Options{})}, report: &Report{}}
+	if err := j.layers(context.Background(), agGEMM); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.hostCosts(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if st := j.report.Layers[0].Strategies[0]; st.Graph != nil || st.GraphRefused == "" || st.Time.Median == 0 {
+		t.Errorf("got %+v", st)
+	}
+	if c := j.report.Host[1]; c.Refused == "" || c.Issued != "graph" {
+		t.Errorf("got %+v", c)
+	}
+	var text strings.Builder
+	if err := j.report.WriteText(&text); err != nil || !strings.Contains(text.String(), "sequential by graph: ") || !strings.Contains(text.String(), "kernel on 1 ranks, graph: ") {
+		t.Errorf("%v\n%s", err, text.String())
 	}
 }

@@ -19,8 +19,10 @@ type HostCost struct {
 	Ops    int    `json:"ops"`   // over all ranks
 	// Issue is the host's time, Total the time until all is done, in
 	// nanoseconds an op.
-	Issue Figure `json:"issue_ns"`
-	Total Figure `json:"total_ns"`
+	// Refused says why there are none; empty where there are.
+	Refused string `json:"refused,omitempty"`
+	Issue   Figure `json:"issue_ns"`
+	Total   Figure `json:"total_ns"`
 }
 
 // hostOps is how many ops, or edges, are issued on a rank.
@@ -82,12 +84,15 @@ func (j *job) hostCosts(ctx context.Context) error {
 			break
 		}
 		for _, issued := range []string{"eager", "graph"} {
-			if issued == "graph" && !j.machine.Caps().Graphs {
+			if issued == "graph" && !j.graphs() {
 				continue
 			}
 			c, err := j.hostCost(ctx, k.text(k.ranks, 0), k.text(k.ranks, hostOps), k.ranks, k.ops, issued == "graph")
+			if err != nil && (issued == "eager" || ctx.Err() != nil) {
+				return fmt.Errorf("%s on %d ranks: %w", k.op, k.ranks, err)
+			}
 			if err != nil {
-				return fmt.Errorf("%s on %d ranks, %s: %w", k.op, k.ranks, issued, err)
+				c.Refused = err.Error()
 			}
 			c.Op, c.Ranks, c.Issued = k.op, k.ranks, issued
 			j.report.Host = append(j.report.Host, c)

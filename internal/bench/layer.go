@@ -41,6 +41,8 @@ type StrategyTimes struct {
 	// the machine does that.
 	Graph          *Figure `json:"graph_us,omitempty"`
 	GraphOverBound *Figure `json:"graph_over_bound,omitempty"`
+	// GraphRefused says why there are none where there should be.
+	GraphRefused string `json:"graph_refused,omitempty"`
 	// Against is the paired difference to sequential, Verdict what it supports.
 	Against *Figure `json:"minus_sequential_us,omitempty"`
 	Verdict string  `json:"verdict,omitempty"`
@@ -75,7 +77,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
 	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, without host synchronisation; time from the first to the last mark of those commands, so without uploads; the slowest rank", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
-	if j.machine.Caps().Graphs {
+	if j.graphs() {
 		j.method("graph: host time of a run with %d layers less that of one with %d, both replayed", longRepeats, layerRepeats)
 	}
 	for _, s := range shapes {
@@ -125,6 +127,7 @@ type candidate struct {
 	plan     *plan.Plan
 	prog     *exec.Program
 	replays  [2]*exec.Program // with layerRepeats and longRepeats; nil without graphs
+	noReplay string           // why there are none where there should be
 
 	gemm, time, over      []float64
 	graphTime, graphBound []float64
@@ -180,16 +183,37 @@ func (j *job) load(ctx context.Context, c *candidate, k *layerKind, s Shape) err
 	if c.prog, err = exec.Load(ctx, j.machine, c.plan, exec.Options{Trace: true}); err != nil {
 		return err
 	}
-	if !j.machine.Caps().Graphs {
-		return nil
+	if j.graphs() {
+		return c.giveUp(ctx, j.loadReplays(ctx, c, k, s))
 	}
+	return nil
+}
+
+// loadReplays loads the candidate's programs that run by graph.
+func (j *job) loadReplays(ctx context.Context, c *candidate, k *layerKind, s Shape) error {
 	for i, repeats := range []int{layerRepeats, longRepeats} {
 		p, err := build(k.textOf(s, j.Ranks, longRepeats, repeats).text, c.strategy, j.Ranks)
 		if err != nil {
 			return err
 		}
 		if c.replays[i], err = exec.Load(ctx, j.machine, p, exec.Options{Graph: true}); err != nil {
-			return fmt.Errorf("by graph: %w", err)
+			return err
+		}
+	}
+	return nil
+}
+
+// giveUp goes on without graphs where err says that they cannot be used; a wrong
+// result or the end of everything stays an error.
+func (c *candidate) giveUp(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || errors.Is(err, ErrDiffers) {
+		return err
+	}
+	c.noReplay = err.Error()
+	for i, p := range c.replays {
+		c.replays[i] = nil
+		if p != nil {
+			_ = p.Close() // what matters is why it failed
 		}
 	}
 	return nil
@@ -226,7 +250,7 @@ func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
 // to warm up do not count.
 func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*tensor.Tensor, want []element, counts bool) error {
 	replayed, err := c.replay(ctx, inputs, want)
-	if err != nil {
+	if err := c.giveUp(ctx, err); err != nil {
 		return fmt.Errorf("by graph: %w", err)
 	}
 	res, err := c.prog.Run(ctx, inputs)
@@ -314,7 +338,7 @@ func (l *Layer) summarize(cands []*candidate) {
 	l.GEMM = figure(gemm)
 	l.Bound = max(l.GEMM.Median, l.Wire)
 	for i, c := range cands {
-		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.time), OverBound: figure(c.over)}
+		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.time), OverBound: figure(c.over), GraphRefused: c.noReplay}
 		if c.replays[0] != nil {
 			took, over := figure(c.graphTime), figure(c.graphBound)
 			st.Graph, st.GraphOverBound = &took, &over

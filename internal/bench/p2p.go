@@ -51,7 +51,7 @@ func (j *job) transfers(ctx context.Context) error {
 	j.method("random data; at least %d chained copies between two marks on the stream that copies; one pair at a time; median of %d after one to warm up", leastChain, j.Rounds)
 	j.method("eager copies that are shorter than the host takes to issue one show what the host can issue")
 	j.method("two-way: both ranks of a pair copy at once, from a common start; bytes of both over the longer time")
-	if j.machine.Caps().Graphs {
+	if j.graphs() {
 		j.method("graph: the chain captured, time of %d more launches within the same marks", moreLaunches)
 	}
 	for _, n := range sizes {
@@ -186,7 +186,7 @@ func (j *job) transfer(ctx context.Context, l *link, n int64, get bool) error {
 	}
 	j.report.P2P = append(j.report.P2P, *eager)
 	capturer, ok := l.world.(device.Capturer)
-	if !ok || !j.machine.Caps().Graphs {
+	if !ok || !j.graphs() {
 		return nil
 	}
 	graph, err := j.matrix(n, get, "graph", func(w way) ([]float64, error) { return l.replayed(ctx, capturer, w, n, j.Rounds) })

@@ -98,10 +98,16 @@ func (t *table) hostCosts(costs []HostCost) {
 	}
 	rows := [][]string{{"", "issued", "ranks", "ops", "host ns/op", "total ns/op"}}
 	for _, c := range costs {
+		if c.Refused != "" {
+			continue
+		}
 		rows = append(rows, []string{c.Op, c.Issued, fmt.Sprint(c.Ranks), fmt.Sprint(c.Ops), c.Issue.text(0), c.Total.text(0)})
 	}
 	t.line("")
 	t.rows(rows)
+	for _, c := range costs {
+		t.refusal(fmt.Sprintf("%s on %d ranks, %s", c.Op, c.Ranks, c.Issued), c.Refused)
+	}
 }
 
 func (t *table) layer(l *Layer) {
@@ -123,10 +129,15 @@ func (t *table) layer(l *Layer) {
 	}
 	t.rows(rows)
 	for _, s := range l.Strategies {
-		if s.Refused != "" {
-			first, _, _ := strings.Cut(s.Refused, "\n")
-			t.line("%s: %s", s.Strategy, first)
-		}
+		t.refusal(s.Strategy, s.Refused)
+		t.refusal(s.Strategy+" by graph", s.GraphRefused)
+	}
+}
+
+// refusal says in a line why something was not measured, if it was not.
+func (t *table) refusal(what, why string) {
+	if first, _, _ := strings.Cut(why, "\n"); first != "" {
+		t.line("%s: %s", what, first)
 	}
 }
 
