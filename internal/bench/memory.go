@@ -11,15 +11,15 @@ type MemoryUse struct {
 	Program string `json:"program"`
 	// Inputs are the parameters, which live as long as the plan.
 	Inputs int64 `json:"inputs"`
-	// Peak is the arena; Bound the most that is live at once, which no layout
-	// can be smaller than.
+	// Peak is the arena; Bound the most that is live at once in issue order. A
+	// peak above it is the price of streams that may run at the same time.
 	Peak  int64 `json:"peak"`
 	Bound int64 `json:"bound"`
 	// Unit is the bytes of one activation, whole.
 	Unit int64 `json:"activation"`
 }
 
-// memory plans and runs nothing.
+// memory plans programs of full size, and runs nothing.
 func (j *job) memory(context.Context) error {
 	j.method("plans only, nothing runs; peak and bound with the parameters; activations = (peak - parameters) / bytes of one whole activation")
 	n := int64(j.Ranks)

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"text/tabwriter"
 )
@@ -21,9 +22,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.Wire != nil {
 		t.line("- one copy between two ranks: %s GB/s", r.Wire.text(1))
 	}
-	for i := range r.P2P {
-		t.transfer(&r.P2P[i])
-	}
+	t.transfers(r.P2P)
 	t.hostCosts(r.Host)
 	for i := range r.Layers {
 		t.layer(&r.Layers[i])
@@ -60,15 +59,43 @@ func (t *table) rows(rows [][]string) {
 	}
 }
 
-func (t *table) transfer(x *Transfer) {
-	t.line("\n%s, %s, %s: slowest pair %.1f GB/s (%.2f µs), fastest %.1f, spread of a pair at most %.1f",
-		bytesText(x.Bytes), x.Form, x.Issue, x.Slowest, x.Time, x.Fastest, x.Spread)
-	t.line("GB/s from row to column")
-	t.matrix(x.OneWay, func(s, d int) bool { return s != d })
-	if x.TwoWay != nil {
-		t.line("GB/s both ways at once")
-		t.matrix(x.TwoWay, func(s, d int) bool { return s < d })
+// transfers writes a line for each kind of copy, and then all pairs of each.
+func (t *table) transfers(list []Transfer) {
+	if len(list) == 0 {
+		return
 	}
+	rows := [][]string{{"", "form", "issued", "slowest pair GB/s", "µs", "fastest GB/s", "spread", "both ways GB/s"}}
+	for i := range list {
+		x := &list[i]
+		both := ""
+		if x.TwoWay != nil {
+			both = fmt.Sprintf("%.2f", slowest(x.TwoWay))
+		}
+		rows = append(rows, []string{bytesText(x.Bytes), x.Form, x.Issue, fmt.Sprintf("%.2f", x.Slowest), fmt.Sprintf("%.2f", x.Time),
+			fmt.Sprintf("%.2f", x.Fastest), fmt.Sprintf("%.2f", x.Spread), both})
+	}
+	t.line("")
+	t.rows(rows)
+	for i := range list {
+		x := &list[i]
+		t.line("\n%s, %s, %s: GB/s from row to column", bytesText(x.Bytes), x.Form, x.Issue)
+		t.matrix(x.OneWay, func(s, d int) bool { return s != d })
+		if x.TwoWay != nil {
+			t.line("both ways at once")
+			t.matrix(x.TwoWay, func(s, d int) bool { return s < d })
+		}
+	}
+}
+
+// slowest returns the least rate above the diagonal.
+func slowest(m [][]float64) float64 {
+	least := math.Inf(1)
+	for s := range m {
+		for d := s + 1; d < len(m); d++ {
+			least = min(least, m[s][d])
+		}
+	}
+	return least
 }
 
 // matrix writes the elements that there are; the others are dots.
