@@ -58,22 +58,27 @@ func (p *Program) record() error {
 }
 
 // cut sorts the commands into inputs, body and outputs, where they stand in that
-// order. Waits and records among the inputs belong to the body: they keep their
-// order to each other, and inputs wait for all of the launch before.
+// order on each rank: what other ranks do meanwhile does not touch a rank's
+// parameters, nor results that it has finished. Waits and records among the inputs
+// belong to the body: they keep their order to each other, and inputs wait for
+// all of the launch before.
 func (r *replay) cut(pl *plan.Plan) error {
+	worked, ended := make([]bool, pl.Ranks), make([]bool, pl.Ranks)
 	for i := range pl.Cmds {
 		switch c := &pl.Cmds[i]; c.Kind {
 		case plan.Input:
-			if computes(pl, r.body) {
-				return fmt.Errorf("running by graph: %w: input %%%s comes after other work", device.ErrUnsupported, pl.Inputs[c.IO].Name)
+			if worked[c.Rank] {
+				return fmt.Errorf("running by graph: %w: input %%%s comes after other work of rank %d", device.ErrUnsupported, pl.Inputs[c.IO].Name, c.Rank)
 			}
 			r.inputs = append(r.inputs, i)
 		case plan.Output:
+			ended[c.Rank] = true
 			r.afterward = append(r.afterward, i)
 		default:
-			if len(r.afterward) > 0 && !orders(c.Kind) {
-				return fmt.Errorf("running by graph: %w: there is work after an output", device.ErrUnsupported)
+			if ended[c.Rank] && !orders(c.Kind) {
+				return fmt.Errorf("running by graph: %w: rank %d has work after an output", device.ErrUnsupported, c.Rank)
 			}
+			worked[c.Rank] = worked[c.Rank] || !orders(c.Kind)
 			r.body = append(r.body, i)
 		}
 	}
@@ -85,15 +90,6 @@ func orders(k plan.Kind) bool {
 	switch k {
 	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:
 		return true
-	}
-	return false
-}
-
-func computes(pl *plan.Plan, cmds []int) bool {
-	for _, i := range cmds {
-		if !orders(pl.Cmds[i].Kind) {
-			return true
-		}
 	}
 	return false
 }

@@ -21,7 +21,7 @@ func TestGraphNeedsAMachine(t *testing.T) {
 
 func TestCut(t *testing.T) {
 	kinds := func(list ...plan.Kind) *plan.Plan {
-		p := &plan.Plan{Inputs: make([]plan.IO, 1), Outputs: make([]plan.IO, 1)}
+		p := &plan.Plan{Ranks: 2, Inputs: make([]plan.IO, 1), Outputs: make([]plan.IO, 1)}
 		for _, k := range list {
 			p.Cmds = append(p.Cmds, plan.Cmd{Kind: k})
 		}
@@ -31,6 +31,14 @@ func TestCut(t *testing.T) {
 	r := &replay{}
 	if err := r.cut(kinds(rec, in, wait, in, do, do, out, rec, out)); err != nil || len(r.inputs) != 2 || len(r.body) != 5 || len(r.afterward) != 2 {
 		t.Errorf("got %+v, %v", r, err)
+	}
+	// What another rank does between is no matter.
+	mixed := kinds(in, do, in, do, out, do, out)
+	for i, rank := range []int32{0, 0, 1, 1, 0, 1, 1} {
+		mixed.Cmds[i].Rank = rank
+	}
+	if err := (&replay{}).cut(mixed); err != nil {
+		t.Errorf("two ranks: %v", err)
 	}
 	for _, bad := range []*plan.Plan{kinds(in, do, in, out), kinds(in, do, out, do), kinds(do, out, do, out)} {
 		if err := (&replay{}).cut(bad); !errors.Is(err, device.ErrUnsupported) {
