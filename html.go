@@ -40,7 +40,7 @@ func prediction(e *Explanation) *report.Prediction {
 		p.Timeline = e.Trace()
 	}
 	for _, r := range e.Reshards {
-		why := "the text says so"
+		why := "as written"
 		if r.Why != "" {
 			why = "for " + r.Why
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -83,7 +82,11 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 	fmt.Fprint(w, "\nResharded (bytes that each rank receives):\n")
 	for _, r := range e.Reshards {
 		fmt.Fprintf(w, "  line %d: %%%s: %s → %s\n", r.Line, r.Value, r.From, r.To)
-		fmt.Fprintf(w, "    for %s: %s, %s, %s\n", cmp.Or(r.Why, "the text says so"), r.How, hocket.Bytes(r.Bytes), microseconds(r.Time))
+		why := "as written"
+		if r.Why != "" {
+			why = "for " + r.Why
+		}
+		fmt.Fprintf(w, "    %s: %s, %s, %s\n", why, r.How, hocket.Bytes(r.Bytes), microseconds(r.Time))
 	}
 }
 

@@ -224,5 +224,8 @@ func (f *pairFinder) dense(name string) bool {
 	if d == nil {
 		return slices.ContainsFunc(f.fn.Params, func(p *ir.Param) bool { return p.Name == name })
 	}
+	if d.Op == ir.OpReshape {
+		return f.dense(d.Args[0].Name)
+	}
 	return d.Op.Info().Class != ir.ClassView || d.Op == ir.OpClaim
 }

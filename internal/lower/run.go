@@ -111,9 +111,6 @@ func Run(p *ir.Program, opts Options) (*Result, error) {
 	if ds.HasErrors() {
 		return nil, ds
 	}
-	if err := checkSplits(prog); err != nil {
-		return nil, err
-	}
 	res := &Result{Program: prog, Info: info}
 	text := prog.String()
 	for i := range todo {
