@@ -1,5 +1,5 @@
-// Package examples_test runs every example: the certified exact result under
-// many schedules, and, with any one synchronisation taken out, a wrong one.
+// Package examples_test runs every example: the right result, certified exact
+// but where ops round, under many schedules, and, with any one synchronisation taken out, a wrong one.
 package examples_test
 
 import (
@@ -46,6 +46,10 @@ var adjusted = map[string]func(x *tensor.Tensor, name string){
 	"model_32.hkt": sparse,
 }
 
+// rounded lists the examples whose results no integers can make exact: norms
+// and attention divide. They must lie within the bound.
+var rounded = map[string]bool{"llama_layer.hkt": true}
+
 // example is one example's explicit function, bound, with the inputs and
 // expected results of several runs.
 type example struct {
@@ -67,6 +71,11 @@ func files(t *testing.T) []string {
 
 func load(t *testing.T, file string) *example {
 	t.Helper()
+	return loadWith(t, file, small[file])
+}
+
+func loadWith(t *testing.T, file string, dims map[string]int64) *example {
+	t.Helper()
 	src, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +84,7 @@ func load(t *testing.T, file string) *example {
 	if ds.HasErrors() {
 		t.Fatal(ds.String())
 	}
-	e := &example{name: file, prog: prog, binding: ir.Binding{Dims: small[file]}}
+	e := &example{name: file, prog: prog, binding: ir.Binding{Dims: dims}}
 	unit := e.unit(t, prog)
 	bound, err := unit.Reference(e.binding)
 	if err != nil {
@@ -88,8 +97,8 @@ func load(t *testing.T, file string) *example {
 			t.Fatal(err)
 		}
 		for _, o := range res.Outputs {
-			if !o.Exact {
-				t.Fatalf("%s: %%%s is not certified exact: an example's inputs must make it so", file, o.Name)
+			if o.Exact == rounded[file] {
+				t.Fatalf("%s: %%%s is certified exact: %v; inputs make it so, except in examples that round", file, o.Name, o.Exact)
 			}
 		}
 		e.inputs, e.want = append(e.inputs, in), append(e.want, res)
@@ -193,7 +202,7 @@ func (e *example) tryOn(m device.Machine, p *plan.Plan, opts exec.Options, times
 func (e *example) compare(p *plan.Plan, results []*exec.Result) error {
 	for run, r := range results {
 		for i, o := range e.want[run].Outputs {
-			if v := eval.Compare(r.Outputs[p.Outputs[i].Name], o); v.Kind != eval.Exact {
+			if v := eval.Compare(r.Outputs[p.Outputs[i].Name], o); v.Kind == eval.Differs || v.Kind != eval.Exact && !rounded[e.name] {
 				return fmt.Errorf("run %d: %%%s: %s", run, o.Name, v)
 			}
 		}

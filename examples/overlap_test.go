@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ var sharded = map[string][]string{
 	"dp_tp_mlp.hkt":            {"chunked(3)", "exchange"},
 	"linear_rs_2d.hkt":         {"chunked(3)", "exchange"},
 	"tp_sp_linears.hkt":        {"chunked(3)", "exchange"},
+	"llama_layer.hkt":          {"chunked(3)", "exchange", "auto"},
 	"model_32.hkt":             {"chunked(2)", "exchange"},
 }
 
@@ -83,6 +85,33 @@ func TestSixPatterns(t *testing.T) {
 		}
 		if n := len(u.Lowered.Alone); n != 2 {
 			t.Errorf("%d collectives are left alone, want the two of the weights' gradients", n)
+		}
+	}
+}
+
+// TestSymbolicRows runs one lowered text for many numbers of rows: what a
+// strategy writes does not depend on bound dims.
+func TestSymbolicRows(t *testing.T) {
+	for _, s := range []string{"sequential", "chunked(3)", "exchange"} {
+		for _, rows := range []int64{4, 8, 20, 36} {
+			t.Run(fmt.Sprintf("%s T=%d", s, rows), func(t *testing.T) {
+				t.Parallel()
+				e := loadWith(t, "llama_layer.hkt", map[string]int64{"T": rows})
+				u := e.overlapped(t, s)
+				res, err := u.LoweredFor(e.binding)
+				if err != nil || res != u.Lowered {
+					t.Fatalf("lowered once more for T=%d: %v", rows, err)
+				}
+				p, err := u.Plan(e.binding)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for seed := range int64(3) {
+					if err := e.try(p, seed); err != nil {
+						t.Fatalf("schedule %d: %v", seed, err)
+					}
+				}
+			})
 		}
 	}
 }

@@ -21,6 +21,10 @@ func goKernel(p kernels.Problem) (func(), error) {
 		return goProduct(p), nil
 	case p.Op == ir.OpSum:
 		return goSum(p), nil
+	case p.Op == ir.OpRMSNorm:
+		return goNorm(p), nil
+	case p.Op == ir.OpAttention:
+		return goAttention(p), nil
 	}
 	f := pointwise(p)
 	if f == nil {
@@ -94,6 +98,8 @@ func pointwise(p kernels.Problem) func(x []float64) float64 {
 		return func(x []float64) float64 { return math.Max(x[0], 0) }
 	case ir.OpGelu:
 		return func(x []float64) float64 { return x[0] / 2 * math.Erfc(-x[0]/math.Sqrt2) }
+	case ir.OpSilu:
+		return func(x []float64) float64 { return x[0] / (1 + math.Exp(-x[0])) }
 	case ir.OpFill:
 		return func([]float64) float64 { return p.Value }
 	case ir.OpCopy, ir.OpExpand, ir.OpCast:
@@ -116,13 +122,6 @@ func store(at uintptr, dt ir.DType, v float64) {
 func goProduct(p kernels.Problem) func() {
 	a, b, dt := p.Ins[0], p.Ins[1], p.Out.DType
 	last := len(a.Shape) - 1
-	at := func(o kernels.Operand, index ...int64) uintptr {
-		off := int64(0)
-		for i, x := range index {
-			off += x * o.Strides[i]
-		}
-		return uintptr(o.Addr) + uintptr(off*dt.Size())
-	}
 	return func() {
 		eachIndex(p.Out.Shape, func(i []int64) {
 			lead, m, n := i[:len(i)-1], int64(0), i[len(i)-1]
@@ -141,12 +140,12 @@ func goProduct(p kernels.Problem) func() {
 					swap(ia, p.TA)
 					swap(ib, p.TB)
 				}
-				sum += load(at(a, ia...), dt) * load(at(b, ib...), dt)
+				sum += load(elementOf(a, ia...), dt) * load(elementOf(b, ib...), dt)
 			}
 			if len(p.Ins) == 3 {
-				sum += load(at(p.Ins[2], n), dt)
+				sum += load(elementOf(p.Ins[2], n), dt)
 			}
-			store(at(p.Out, i...), dt, sum)
+			store(elementOf(p.Out, i...), dt, sum)
 		})
 	}
 }
