@@ -2,6 +2,7 @@ package compile
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ var strategies = []lower.Strategy{
 	{Kind: lower.Chunked, Chunks: 1}, {Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 3},
 	{Kind: lower.Chunked, Chunks: 5}, {Kind: lower.Chunked, Chunks: 8},
 }
+
+// init raises how many programs are drawn by default; a flag still overrides it.
+func init() { _ = flag.Set("rapid.checks", "500") }
 
 // TestOverlapMeansTheSame lowers random sharded programs with a random strategy
 // for each pair, runs them twice back to back under random schedules, and
