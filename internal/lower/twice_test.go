@@ -1,0 +1,56 @@
+package lower
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"hocket.example/hocket/ir"
+)
+
+// TestPassesTwice lowers every example with every strategy. What each pass
+// leaves must parse back as the same program and stay as it is when the pass,
+// with those before it, runs again: no pass is excepted.
+func TestPassesTwice(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*.hkt")
+	if err != nil || len(files) < 18 {
+		t.Fatalf("examples %v, %v", files, err)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, st := range []Strategy{{}, {Kind: Chunked, Chunks: 1}, {Kind: Chunked, Chunks: 3}, {Kind: Exchange}} {
+			choose := func(*Pair) Strategy { return st }
+			res, err := Run(parse(t, string(source)), Options{Choose: choose})
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			for _, stage := range res.Stages {
+				key := filepath.Base(file) + " " + st.String() + " " + stage.Pass
+				if diff := twice(t, key, stage, choose); diff != "" {
+					t.Errorf("%s: run twice it gives another text:\n%s", key, diff)
+				}
+			}
+		}
+	}
+}
+
+// twice returns how a stage's text changes when its pass runs again.
+func twice(t *testing.T, key string, stage Stage, choose func(*Pair) Strategy) string {
+	t.Helper()
+	back := parse(t, stage.Text)
+	if text := back.String(); text != stage.Text {
+		t.Errorf("%s does not print as it was read:\n%s", key, cmp.Diff(stage.Text, text))
+	}
+	if _, ds := ir.Check(back); ds.HasErrors() {
+		t.Errorf("%s: %s", key, ds)
+	}
+	again, err := Run(back, Options{Choose: choose, StopAfter: stage.Pass})
+	if err != nil {
+		t.Fatalf("%s, again: %v", key, err)
+	}
+	return cmp.Diff(stage.Text, again.Program.String())
+}
