@@ -121,9 +121,14 @@ type gemm struct {
 }
 
 // gemm returns p as a batch of matrices, if it is one: at most one batch axis,
-// at most one of rows, floats, and something to sum.
+// at most one of rows, floats, and something to sum. Two axes of rows, as a chunk
+// of every rank's rows has, are a batch whose products share their b.
 func (p *product) gemm() (gemm, bool) {
-	if p.dt.IsInt() || p.depth == 0 || p.batch > 1 || len(p.dims)-p.batch > 2 {
+	batch := p.batch
+	if batch == 0 && len(p.dims) == 3 {
+		batch = 1
+	}
+	if p.dt.IsInt() || p.depth == 0 || batch > 1 || len(p.dims)-batch > 2 {
 		return gemm{}, false
 	}
 	n := p.dims[len(p.dims)-1]
@@ -132,12 +137,12 @@ func (p *product) gemm() (gemm, bool) {
 	if p.bias != 0 && n.bias != 1 && n.n > 1 {
 		return gemm{}, false
 	}
-	if p.batch == 1 {
+	if batch == 1 {
 		d := p.dims[0]
 		g.batch, g.outStep, g.aStep, g.bSt = d.n, d.out, d.a, d.b
 	}
-	if len(p.dims)-p.batch == 2 {
-		d := p.dims[p.batch]
+	if len(p.dims)-batch == 2 {
+		d := p.dims[batch]
 		g.m, g.om, g.am = d.n, d.out, d.a
 	}
 	return g, g.n > 0
