@@ -87,7 +87,9 @@ func (d *decomposer) reshard(s *ir.Stmt) ([]*ir.Stmt, error) {
 func (d *decomposer) possible(s *ir.Stmt, src *ir.Type) error {
 	for _, pl := range []*place{d.meshes.of(src), d.meshes.of(s.Type)} {
 		if !pl.main && len(pl.devices) == 0 {
-			return ir.Diagnostics{d.prog.Diag("layout", s.Pos, "mesh %s has no ranks", pl.axes[0].Name)}
+			diag := d.prog.Diag("layout", s.Pos, "mesh %s has no ranks", pl.axes[0].Name)
+			diag.Help = "list its ranks where it is declared: mesh d[2] = {0 2}"
+			return ir.Diagnostics{diag}
 		}
 	}
 	same := d.meshes.of(src) == d.meshes.of(s.Type)
