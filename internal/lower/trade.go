@@ -60,18 +60,23 @@ func dimAxes(t *ir.Type) []string {
 	return out
 }
 
-// traded returns the axes, in mesh order, whose place differs between t and u.
+// traded returns the axes, in mesh order, on which it depends who holds what
+// in u that a rank holds in t: of each dimension those between the majors and
+// the minors that stay. One between two that trade places counts too, because
+// they may differ in size.
 func (p *planner) traded(t, u *ir.Type) []string {
-	var out []string
-	for _, a := range p.mesh {
-		for i := range t.Dims {
-			if slices.Index(t.Dims[i].Axes, a) != slices.Index(u.Dims[i].Axes, a) {
-				out = append(out, a)
-				break
-			}
+	var moved []string
+	for i := range t.Dims {
+		a, b := t.Dims[i].Axes, u.Dims[i].Axes
+		for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+			a, b = a[1:], b[1:]
 		}
+		for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+			a, b = a[:len(a)-1], b[:len(b)-1]
+		}
+		moved = append(append(moved, a...), b...)
 	}
-	return out
+	return filter(p.mesh, func(a string) bool { return slices.Contains(moved, a) })
 }
 
 // permutations returns the other orders of axes.
