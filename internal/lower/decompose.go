@@ -69,14 +69,10 @@ func (d *decomposer) reshard(s *ir.Stmt) ([]*ir.Stmt, error) {
 		return nil, err
 	}
 	w := &writer{names: d.names, pos: s.Pos, name: s.Results[0].Text, dst: s.Type}
-	var err error
-	if from, to := d.meshes.of(src), d.meshes.of(s.Type); from == to {
-		w.walk(s.Args[0].Name, from.plan(src, s.Type), from, true)
+	if from, to := d.meshes.of(src), d.meshes.of(s.Type); from != to {
+		w.move(s.Args[0].Name, src, from, to)
 	} else {
-		err = d.move(w, s, src, from, to)
-	}
-	if err != nil {
-		return nil, err
+		w.walk(s.Args[0].Name, from.plan(src, s.Type), from, true)
 	}
 	d.note(d.fn, s.Pos, s.Results[0].Text, src, s.Type, summary(w.out))
 	return w.out, nil

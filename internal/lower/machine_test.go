@@ -11,10 +11,10 @@ import (
 // stream, whole numbers. It shares no code with the passes and reads nothing
 // of Check's layouts: what a rank holds follows from the operations alone.
 
-// array is row-major local storage. Blocks of the outermost dimension alias.
+// array is row-major local storage: where each element is. Blocks alias.
 type array struct {
 	shape []int64
-	data  []int64
+	at    []*int64
 }
 
 const unwritten = -1 << 40
@@ -24,11 +24,34 @@ func newArray(shape []int64) *array {
 	for _, d := range shape {
 		n *= d
 	}
-	a := &array{slices.Clone(shape), make([]int64, n)}
-	for i := range a.data {
-		a.data[i] = unwritten
+	a := &array{shape: slices.Clone(shape)}
+	for range n {
+		v := int64(unwritten)
+		a.at = append(a.at, &v)
 	}
 	return a
+}
+
+func (a *array) values() []int64 {
+	out := make([]int64, len(a.at))
+	for i, p := range a.at {
+		out[i] = *p
+	}
+	return out
+}
+
+// clone returns new storage with a's values.
+func (a *array) clone() *array {
+	out := newArray(a.shape)
+	out.set(a)
+	return out
+}
+
+// set writes the values of b, which may be a's own.
+func (a *array) set(b *array) {
+	for i, v := range b.values() {
+		*a.at[i] = v
+	}
 }
 
 // runs returns how often blocks of dimension d repeat and how long one row is.
@@ -48,13 +71,10 @@ func (a *array) block(d int, index, count int64) *array {
 	shape := slices.Clone(a.shape)
 	shape[d] = rows
 	outer, inner := a.runs(d)
-	if d == 0 {
-		return &array{shape, a.data[index*rows*inner : (index+1)*rows*inner]}
-	}
 	out := &array{shape: shape}
 	for o := range outer {
 		from := (o*a.shape[d] + index*rows) * inner
-		out.data = append(out.data, a.data[from:from+rows*inner]...)
+		out.at = append(out.at, a.at[from:from+rows*inner]...)
 	}
 	return out
 }
@@ -66,20 +86,20 @@ func concat(parts []*array, d int) *array {
 	row := parts[0].shape[d] * inner
 	for o := range outer {
 		for _, p := range parts {
-			out.data = append(out.data, p.data[o*row:(o+1)*row]...)
+			out.at = append(out.at, p.at[o*row:(o+1)*row]...)
 		}
 	}
-	return out
+	return out.clone()
 }
 
 func reduceArrays(parts []*array, op string) *array {
-	out := &array{slices.Clone(parts[0].shape), slices.Clone(parts[0].data)}
+	out := parts[0].clone()
 	for _, p := range parts[1:] {
-		for i, v := range p.data {
+		for i, v := range p.values() {
 			if op == "max" {
-				out.data[i] = max(out.data[i], v)
+				*out.at[i] = max(*out.at[i], v)
 			} else {
-				out.data[i] += v
+				*out.at[i] += v
 			}
 		}
 	}
@@ -91,7 +111,7 @@ func reduceFirst(a *array, op string) *array {
 	var rows []*array
 	for i := range a.shape[0] {
 		r := a.block(0, i, a.shape[0])
-		rows = append(rows, &array{r.shape[1:], r.data})
+		rows = append(rows, &array{r.shape[1:], r.at})
 	}
 	return reduceArrays(rows, op)
 }
@@ -104,6 +124,7 @@ type machine struct {
 	held  []map[string]*array
 	// Posted transfers that wait for their other half.
 	sends, recvs map[pair][]*array
+	later        []func() // what ranks do behind a transfer
 	returned     string
 }
 
@@ -115,16 +136,21 @@ func newMachine(b *ir.Bound) *machine {
 	return m
 }
 
-// run executes a block on ranks; a fault panics with what went wrong.
+// run executes a block on ranks; a fault panics with what went wrong. What a
+// rank does alone, behind a transfer, comes when the other ranks have done
+// their part of it.
 func (m *machine) run(b *ir.Block, ranks []int) {
 	for _, s := range b.Stmts {
+		if s.Op != ir.OpIf {
+			m.catchUp()
+		}
 		switch s.Op {
-		case ir.OpGroup:
-			m.run(s.Body, ranks)
 		case ir.OpIf:
-			m.run(s.Body, slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
-				return !s.Cmp.Holds(m.eval(s.Exprs[0], r), m.eval(s.Exprs[1], r))
-			}))
+			for _, r := range ranks {
+				if s.Cmp.Holds(m.eval(s.Exprs[0], r), m.eval(s.Exprs[1], r)) {
+					m.alone(s.Body.Stmts, r)
+				}
+			}
 		case ir.OpReturn:
 			m.returned = s.Args[0].Name
 		default:
@@ -135,12 +161,51 @@ func (m *machine) run(b *ir.Block, ranks []int) {
 	}
 }
 
+func (m *machine) alone(stmts []*ir.Stmt, r int) {
+	for i, s := range stmts {
+		switch s.Op {
+		case ir.OpGroup:
+			for _, t := range s.Body.Stmts {
+				m.step(t, r)
+			}
+		default:
+			m.step(s, r)
+		}
+		if s.Op == ir.OpGroup || s.Op == ir.OpSend || s.Op == ir.OpRecv {
+			m.later = append(m.later, func() { m.alone(stmts[i+1:], r) })
+			return
+		}
+	}
+}
+
+func (m *machine) catchUp() {
+	for len(m.later) > 0 {
+		next := m.later
+		m.later = nil
+		for _, f := range next {
+			f()
+		}
+	}
+}
+
 func (m *machine) eval(e *ir.Expr, rank int) int64 {
-	v, err := e.Eval(m.bound.Env(rank, nil))
+	v, err := e.Eval(m.bound.Env(rank, extents{m.held[rank]}))
 	if err != nil {
 		panic(err)
 	}
 	return v
+}
+
+// extents gives the sizes of what a rank holds.
+type extents struct{ held map[string]*array }
+
+func (extents) Var(string) (int64, bool) { return 0, false }
+func (e extents) Extent(name string, axis int) (int64, bool) {
+	a := e.held[name]
+	if a == nil {
+		return 0, false
+	}
+	return a.shape[axis], true
 }
 
 func (m *machine) attr(s *ir.Stmt, name string, rank int) int64 {
@@ -177,7 +242,7 @@ func (m *machine) step(s *ir.Stmt, r int) {
 		if !slices.Equal(dst.shape, out.shape) {
 			panic(fmt.Sprintf("%s of %v into %v", s.Op, out.shape, dst.shape))
 		}
-		copy(dst.data, out.data)
+		dst.set(out)
 	default:
 		m.held[r][s.Results[0].Text] = out
 	}
@@ -186,7 +251,7 @@ func (m *machine) step(s *ir.Stmt, r int) {
 func (m *machine) compute(s *ir.Stmt, r int, x *array) *array {
 	switch s.Op {
 	case ir.OpCopy:
-		return &array{x.shape, slices.Clone(x.data)}
+		return x.clone()
 	case ir.OpClaim, ir.OpLocal:
 		return x
 	case ir.OpSum, ir.OpMax:
@@ -194,7 +259,7 @@ func (m *machine) compute(s *ir.Stmt, r int, x *array) *array {
 	case ir.OpChunk:
 		return x.block(int(m.attr(s, "axis", r)), m.eval(s.Exprs[0], r), m.eval(s.Exprs[1], r))
 	case ir.OpSend:
-		m.post(m.sends, pair{r, int(m.eval(s.Peer.Index, r))}, &array{x.shape, slices.Clone(x.data)})
+		m.post(m.sends, pair{r, int(m.eval(s.Peer.Index, r))}, x.clone())
 		return nil
 	case ir.OpRecv:
 		m.post(m.recvs, pair{int(m.eval(s.Peer.Index, r)), r}, x)
@@ -213,7 +278,7 @@ func (m *machine) post(queue map[pair][]*array, p pair, a *array) {
 	if !slices.Equal(from.shape, to.shape) {
 		panic(fmt.Sprintf("%v sends %v, and %v is received", p, from.shape, to.shape))
 	}
-	copy(to.data, from.data)
+	to.set(from)
 	m.sends[p], m.recvs[p] = m.sends[p][1:], m.recvs[p][1:]
 }
 
@@ -245,6 +310,18 @@ func (m *machine) collective(s *ir.Stmt, r int) *array {
 			panic(fmt.Sprintf("rank %d sends to %d, which does not receive from it", r, team[to]))
 		}
 		return parts[m.attr(s, "from", r)]
+	case ir.OpReduce:
+		if me != m.attr(s, "root", r) {
+			return nil
+		}
+		return reduceArrays(parts, s.Word("op", ""))
+	case ir.OpGather:
+		if me != m.attr(s, "root", r) {
+			return nil
+		}
+		return concat(parts, int(m.attr(s, "axis", r)))
+	case ir.OpScatter:
+		return parts[m.attr(s, "root", r)].block(int(m.attr(s, "axis", r)), me, n)
 	case ir.OpBroadcast:
 		return parts[m.attr(s, "root", r)]
 	}

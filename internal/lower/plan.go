@@ -42,6 +42,9 @@ type planner struct {
 	sizes    map[string]float64
 	exact    bool // all sizes are numbers in the text
 	permutes bool // ranks may trade blocks
+	// divisors surely divide the dimensions; nil where nothing more is known of
+	// them than src and dst say.
+	divisors []int64
 }
 
 // nominalSize stands for the size of an axis that the text leaves open: what
@@ -51,16 +54,22 @@ const nominalSize = 4
 // plan returns the steps from layout src to layout dst of the mesh at; none
 // where they are the same. dst's partials must be among src's.
 func (at *place) plan(src, dst *ir.Type) []step {
+	return at.planner(src, dst).search()
+}
+
+func (at *place) planner(src, dst *ir.Type) *planner {
 	p := &planner{src: src, dst: dst, mesh: at.axisNames(), sizes: map[string]float64{}, exact: true, permutes: at.main}
-	for _, ax := range at.axes {
+	for i, ax := range at.axes {
 		p.sizes[ax.Name] = nominalSize
-		if n, err := ax.Size.Eval(literals{}); err == nil && n > 0 {
+		if at.known() {
+			p.sizes[ax.Name] = float64(at.sizes[i])
+		} else if n, err := ax.Size.Eval(literals{}); err == nil && n > 0 {
 			p.sizes[ax.Name] = float64(n)
 		} else {
 			p.exact = false
 		}
 	}
-	return p.search()
+	return p
 }
 
 // node is a layout on the way, and the way to it.
@@ -71,12 +80,22 @@ type node struct {
 	done  bool
 }
 
-// search is Dijkstra's: it settles the cheapest layout that is not settled,
-// until that is dst. Of ways that cost the same, the one of fewest steps wins,
-// then the one found first.
+// search returns the cheapest steps to dst.
 func (p *planner) search() []step {
+	nodes := p.settle(func(t *ir.Type) bool { return ir.SameLayout(t, p.dst) })
+	if n := nodes[len(nodes)-1]; ir.SameLayout(n.t, p.dst) {
+		return n.steps
+	}
+	return nil // cannot be: gathering everything and cutting always leads there
+}
+
+// settle is Dijkstra's: it settles the cheapest layout that is not settled,
+// until that is the goal, and returns the settled ones, cheapest first. Of ways
+// that cost the same, the one of fewest steps wins, then the one found first.
+func (p *planner) settle(goal func(*ir.Type) bool) []*node {
 	nodes := map[string]*node{layoutKey(p.src): {t: p.src.Clone()}}
 	order := []*node{nodes[layoutKey(p.src)]}
+	var settled []*node
 	for {
 		var n *node
 		for _, x := range order {
@@ -84,10 +103,14 @@ func (p *planner) search() []step {
 				n = x
 			}
 		}
-		if n == nil || ir.SameLayout(n.t, p.dst) {
-			break
+		if n == nil {
+			return settled
 		}
 		n.done = true
+		settled = append(settled, n)
+		if goal(n.t) {
+			return settled
+		}
 		for _, s := range p.moves(n.t) {
 			k := layoutKey(s.after)
 			s.before = n.t
@@ -101,10 +124,6 @@ func (p *planner) search() []step {
 			}
 		}
 	}
-	if n := nodes[layoutKey(p.dst)]; n != nil {
-		return n.steps
-	}
-	return nil // cannot be: gathering everything and cutting always leads there
 }
 
 func (n *node) before(m *node) bool {
@@ -200,6 +219,9 @@ func (p *planner) moves(t *ir.Type) []step {
 // numbers.
 func (p *planner) allowed(i int, axes []string) bool {
 	if subset(axes, p.src.Dims[i].Axes) || subset(axes, p.dst.Dims[i].Axes) {
+		return true
+	}
+	if p.divisors != nil && p.divisors[i]%int64(p.parts(axes)) == 0 {
 		return true
 	}
 	extent := p.src.Dims[i].Extent

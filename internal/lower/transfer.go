@@ -2,210 +2,117 @@ package lower
 
 import (
 	"slices"
-	"strconv"
 
 	"hocket.example/hocket/ir"
 )
 
-// This file moves a value from one mesh to another: first to a layout that both
-// sides can cut alike, then block by block, then on to the layout asked for.
+// This file moves a value from one mesh to another. Where the text says which
+// ranks hold what, each fetches what it lacks (crossing.go, pieces.go).
+//
+// Where it leaves the main mesh's sizes open, it cannot name the ranks, and a
+// collective over all of them takes over. To or from one rank that is scatter,
+// gather or reduce, and moves no more than it must, where one dimension is split
+// over all axes or all axes are owed. What remains moves too much: a value
+// arrives whole on all ranks, which cut it; it becomes whole on all ranks, of
+// which those of the sub-mesh keep their blocks.
 
-// move writes the reshard s of a value of type src between two meshes.
-func (d *decomposer) move(w *writer, s *ir.Stmt, src *ir.Type, from, to *place) error {
-	have, want := meet(src, s.Type, from, to)
-	arg := w.walk(s.Args[0].Name, from.plan(src, have), from, false)
-	rest := to.plan(want, s.Type)
-
-	buf := w.names.fresh(w.name, "b")
-	switch {
-	case to.main && (!to.known() || have.Whole() && want.Whole()):
-		buf = w.toAll(arg, buf, want.LocalType(), from)
-	case from.main && !from.known():
-		w.keep(arg, buf, want.LocalType(), to)
-	default:
-		w.pieces(arg, buf, have, want, from, to)
-	}
+// move writes the reshard of arg, of type src, to the type w.dst on another mesh.
+func (w *writer) move(arg string, src *ir.Type, from, to *place) {
+	want, buf := w.arrive(arg, src, from, to)
+	rest := to.plan(want, w.dst)
 	name, t := w.next(len(rest) == 0, want)
 	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, buf))
 	if len(rest) > 0 {
 		w.walk(name, rest, to, true)
 	}
-	return nil
 }
 
-// meet returns the layouts in which the value leaves one mesh and arrives on
-// the other. A dimension stays cut where both sides cut it into equally many
-// blocks; the outermost, whose parts are dense, also where blocks of one side
-// are made of several of the other. Where the text leaves the ranks open, the
-// value travels whole.
-func meet(src, dst *ir.Type, from, to *place) (have, want *ir.Type) {
-	have, want = src.Clone(), dst.Clone()
-	have.Partial = nil
-	for i := range have.Dims {
-		a, b := &have.Dims[i], &want.Dims[i]
-		if !from.known() || !to.known() || !compatible(from.parts(a.Axes), to.parts(b.Axes), i) {
-			a.Axes, b.Axes = nil, nil
-		}
+// arrive brings the value to the ranks of to, and returns in which layout and
+// in which buffer they find it.
+func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
+	switch {
+	case from.main && len(to.devices) == 1 && owesAll(src, from):
+		return wholeOf(w.dst), w.reduceTo(to.devices[0], arg, src, from)
+	case to.main && (!to.known() || len(from.devices) == 1 && w.dst.Whole()):
+		return w.toAll(arg, src, from, to)
+	case from.main && !from.known():
+		return w.fromAll(arg, src, from, to)
 	}
-	return have, want
+	c := cross(src, w.dst, from, to)
+	arg = w.walk(arg, c.steps, from, false)
+	buf := w.names.fresh(w.name, "b")
+	w.pieces(arg, buf, c.have, c.want, from, to)
+	return c.want, buf
 }
 
-func compatible(p, q int64, dim int) bool {
-	return p == q || dim == 0 && (p%q == 0 || q%p == 0)
-}
-
-// toAll gives the whole tensor arg, which all ranks of from hold, to every
-// rank, and returns the buffer they find it in.
-func (w *writer) toAll(arg, buf string, local *ir.Type, from *place) string {
+// toAll brings the value to one rank of from, and from there to all: a block
+// to each where a dimension is split over all axes, else the whole tensor.
+func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	root := from.devices[0]
+	c := cross(src, wholeOf(w.dst), from, &place{devices: []int64{root}, sizes: []int64{}})
+	arg = w.walk(arg, c.steps, from, false)
+	buf := w.names.fresh(w.name, "b")
+	w.pieces(arg, buf, c.have, c.want, from, &place{devices: []int64{root}, sizes: []int64{}})
+
 	all := w.names.fresh(w.name, "a")
-	w.out = append(w.out,
-		alloc(w.pos, buf, local),
-		onRank(w.pos, root, into(w.pos, ir.OpCopy, arg, buf)),
-		alloc(w.pos, all, local.Clone()),
+	if d := splitOverAll(w.dst, to); d >= 0 {
+		want := inOrder(w.dst, d, to)
+		w.out = append(w.out, alloc(w.pos, all, want.LocalType()),
+			into(w.pos, ir.OpScatter, buf, all, overAttr(to.axisNames()...), exprAttr("root", root), exprAttr("axis", int64(d))))
+		return want, all
+	}
+	want := wholeOf(w.dst)
+	w.out = append(w.out, alloc(w.pos, all, want.LocalType()),
 		into(w.pos, ir.OpBroadcast, buf, all, overAttr(ir.WorldAxis), exprAttr("root", root)))
-	return all
+	return want, all
 }
 
-// keep copies the whole tensor arg, which every rank holds, on the ranks of to.
-func (w *writer) keep(arg, buf string, local *ir.Type, to *place) {
-	w.out = append(w.out, alloc(w.pos, buf, local))
+// fromAll brings the value from all ranks, which the text cannot name, to
+// those of to.
+func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
+	want := wholeOf(w.dst)
+	if d := splitOverAll(src, from); d >= 0 && len(to.devices) == 1 {
+		arg = w.walk(arg, from.plan(src, inOrder(src, d, from)), from, false)
+		buf := w.names.fresh(w.name, "b")
+		w.out = append(w.out, alloc(w.pos, buf, want.LocalType()),
+			into(w.pos, ir.OpGather, arg, buf, overAttr(from.axisNames()...), exprAttr("root", to.devices[0]), exprAttr("axis", int64(d))))
+		return want, buf
+	}
+	arg = w.walk(arg, from.plan(src, wholeOf(src)), from, false)
+	buf := w.names.fresh(w.name, "b")
+	w.out = append(w.out, alloc(w.pos, buf, want.LocalType()))
 	for _, r := range slices.Sorted(slices.Values(to.devices)) {
 		w.out = append(w.out, onRank(w.pos, r, into(w.pos, ir.OpCopy, arg, buf)))
 	}
+	return want, buf
 }
 
-// piece is a block on its way: the index-th of count along the outermost
-// dimension of what the receiver gathers (join) or of what the sender has.
-type piece struct {
-	from, to     int64
-	index, count int64
-	join         bool
-	block        []int64 // the sender's block, of each dimension
+// reduceTo reduces what all ranks owe into a buffer of rank root.
+func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) string {
+	buf := w.names.fresh(w.name, "b")
+	w.out = append(w.out, alloc(w.pos, buf, src.LocalType()),
+		into(w.pos, ir.OpReduce, arg, buf, overAttr(from.axisNames()...), redAttr(src.Partial[0].Red), exprAttr("root", root)))
+	return buf
 }
 
-// pieces moves arg block by block into buf on the ranks of to.
-func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
-	byRank := map[int64][]piece{}
-	for _, p := range route(have, want, from, to) {
-		byRank[p.to] = append(byRank[p.to], p)
-		if p.from != p.to {
-			byRank[p.from] = append(byRank[p.from], p)
-		}
-	}
-	ranks := append(slices.Clone(from.devices), to.devices...)
-	slices.Sort(ranks)
-	local := want.LocalType()
-	w.out = append(w.out, alloc(w.pos, buf, local))
-	for _, r := range slices.Compact(ranks) {
-		c := &courier{writer: w, arg: arg, buf: buf}
-		if stmts := c.rankPieces(r, byRank[r]); len(stmts) > 0 {
-			w.out = append(w.out, onRank(w.pos, r, stmts...))
-		}
-	}
+// owesAll reports whether t is partial over all axes, by one reduction.
+func owesAll(t *ir.Type, at *place) bool {
+	return len(at.axes) > 0 && len(t.Partial) == len(at.axes) && len(reds(t)) == 1
 }
 
-// courier writes what one rank does for a transfer.
-type courier struct {
-	*writer
-	arg, buf string
-	// local names the rank's own shard of arg, once it is needed.
-	local                string
-	views, posts, copies []*ir.Stmt
+// splitOverAll returns the dimension of t that is split over all axes, -1
+// where there is none.
+func splitOverAll(t *ir.Type, at *place) int {
+	if len(at.axes) == 0 {
+		return -1
+	}
+	return slices.IndexFunc(t.Dims, func(d ir.Dimension) bool { return len(d.Axes) == len(at.axes) })
 }
 
-// rankPieces returns what rank r does: its sends and receives in one group, so
-// that no order among the ranks can block them, and its copies.
-func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
-	for _, p := range pieces {
-		switch {
-		case p.from == r && p.to == r:
-			c.copies = append(c.copies, into(c.pos, ir.OpCopy, c.source(p), c.target(p)))
-		case p.from == r:
-			c.posts = append(c.posts, transferStmt(c.pos, ir.OpSend, c.source(p), p.to))
-		case p.to == r:
-			c.posts = append(c.posts, transferStmt(c.pos, ir.OpRecv, c.target(p), p.from))
-		}
-	}
-	return slices.Concat(c.views, group(c.pos, c.posts), c.copies)
-}
-
-// source names what the sender gives of arg: all it holds, or a part of that.
-func (c *courier) source(p piece) string {
-	if p.count == 1 || p.join {
-		return c.arg
-	}
-	if c.local == "" {
-		c.local = c.names.fresh(c.name, "l")
-		c.views = append(c.views, result(c.pos, c.local, ir.OpLocal, nil, c.arg))
-	}
-	return c.view(p, c.local, "s")
-}
-
-// target names where the receiver wants it: buf or a part of it.
-func (c *courier) target(p piece) string {
-	if p.count == 1 || !p.join {
-		return c.buf
-	}
-	return c.view(p, c.buf, "r")
-}
-
-func (c *courier) view(p piece, whole, suffix string) string {
-	name := c.names.fresh(c.name, suffix)
-	c.views = append(c.views, chunk(c.pos, name, whole, 0, ir.Int(p.index), ir.Int(p.count)))
-	return name
-}
-
-// route says which rank sends which block to whom. A rank that holds what it
-// needs keeps it; of several holders the receivers take turns.
-func route(have, want *ir.Type, from, to *place) []piece {
-	holders := map[string][]int64{} // by block
-	holds := map[int64]string{}     // the block of each sender
-	for i, r := range from.devices {
-		k := key(from.blocks(have, i))
-		holders[k], holds[r] = append(holders[k], r), k
-	}
-	var out []piece
-	for i, r := range to.devices {
-		for _, p := range sources(have, want, from, to, i) {
-			k := key(p.block)
-			p.from, p.to = holders[k][i%len(holders[k])], r
-			if h, ok := holds[r]; ok && h == k {
-				p.from = r
-			}
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// sources returns the pieces of which the i-th receiver's block is made.
-func sources(have, want *ir.Type, from, to *place, i int) []piece {
-	block := to.blocks(want, i)
-	if len(block) == 0 {
-		return []piece{{count: 1}}
-	}
-	p, q := from.parts(have.Dims[0].Axes), to.parts(want.Dims[0].Axes)
-	if p < q {
-		index := block[0] % (q / p)
-		block[0] /= q / p
-		return []piece{{block: block, index: index, count: q / p}}
-	}
-	out := make([]piece, p/q)
-	for c := range out {
-		b := slices.Clone(block)
-		b[0] = block[0]*(p/q) + int64(c)
-		out[c] = piece{block: b, index: int64(c), count: p / q, join: true}
-	}
-	return out
-}
-
-// key makes a map key of a block's coordinates.
-func key(block []int64) string {
-	var b []byte
-	for _, x := range block {
-		b = strconv.AppendInt(b, x, 10)
-		b = append(b, ' ')
-	}
-	return string(b)
+// inOrder returns t with dimension d split over the mesh's axes in the order of
+// its ranks.
+func inOrder(t *ir.Type, d int, at *place) *ir.Type {
+	u := t.Clone()
+	u.Dims[d].Axes = at.axisNames()
+	return u
 }

@@ -1,0 +1,115 @@
+package lower
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// pieces moves arg block by block into a new buffer buf on the ranks of to.
+func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
+	byRank := map[int64][]piece{}
+	for _, p := range route(have, want, from, to) {
+		byRank[p.to] = append(byRank[p.to], p)
+		if p.from != p.to {
+			byRank[p.from] = append(byRank[p.from], p)
+		}
+	}
+	ranks := append(slices.Clone(from.devices), to.devices...)
+	slices.Sort(ranks)
+	w.out = append(w.out, alloc(w.pos, buf, want.LocalType()))
+	for _, r := range slices.Compact(ranks) {
+		c := &courier{writer: w, arg: arg, buf: buf}
+		if stmts := c.rankPieces(r, byRank[r]); len(stmts) > 0 {
+			w.out = append(w.out, onRank(w.pos, r, stmts...))
+		}
+	}
+}
+
+// courier writes what one rank does for a transfer.
+type courier struct {
+	*writer
+	arg, buf string
+	// local names the rank's own shard of arg, once it is needed.
+	local                string
+	views, posts, copies []*ir.Stmt
+}
+
+// rankPieces returns what rank r does: its sends and receives in one group, so
+// that no order among the ranks can block them, and its copies.
+func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
+	for _, p := range pieces {
+		switch {
+		case p.from == r && p.to == r:
+			c.copies = append(c.copies, into(c.pos, ir.OpCopy, c.source(p), c.target(p)))
+		case p.from == r:
+			c.posts = append(c.posts, transferStmt(c.pos, ir.OpSend, c.packed(p), p.to))
+		case p.to == r:
+			c.posts = append(c.posts, transferStmt(c.pos, ir.OpRecv, c.landing(p), p.from))
+		}
+	}
+	return slices.Concat(c.views, group(c.pos, c.posts), c.copies)
+}
+
+// packed names the dense copy of what is sent, or that itself where it is dense.
+func (c *courier) packed(p piece) string {
+	source := c.source(p)
+	if dense(p.source) {
+		return source
+	}
+	name := c.names.fresh(c.name, "c")
+	c.views = append(c.views, result(c.pos, name, ir.OpCopy, nil, source))
+	return name
+}
+
+// landing names where a piece is received: its place in buf where that is
+// dense, else a buffer that is copied there.
+func (c *courier) landing(p piece) string {
+	target := c.target(p)
+	if dense(p.target) {
+		return target
+	}
+	name := c.names.fresh(c.name, "t")
+	t := &ir.Type{Pos: c.pos, DType: c.dst.DType}
+	for d := range p.target {
+		t.Dims = append(t.Dims, ir.Dimension{Extent: ir.Extent(target, int64(d))})
+	}
+	c.views = append(c.views, alloc(c.pos, name, t))
+	c.copies = append(c.copies, into(c.pos, ir.OpCopy, name, target))
+	return name
+}
+
+// source names what the sender gives of arg: all it holds, or a part of that.
+func (c *courier) source(p piece) string {
+	if all(p.source) {
+		return c.arg
+	}
+	if c.local == "" {
+		c.local = c.names.fresh(c.name, "l")
+		c.views = append(c.views, result(c.pos, c.local, ir.OpLocal, nil, c.arg))
+	}
+	return c.view(p.source, c.local, "s")
+}
+
+// target names where the receiver wants it: buf or a part of it.
+func (c *courier) target(p piece) string { return c.view(p.target, c.buf, "r") }
+
+// view names the part of whole that spans choose.
+func (c *courier) view(spans []span, whole, suffix string) string {
+	for d, s := range spans {
+		if s.count > 1 {
+			name := c.names.fresh(c.name, suffix)
+			c.views = append(c.views, chunk(c.pos, name, whole, d, ir.Int(s.index), ir.Int(s.count)))
+			whole = name
+		}
+	}
+	return whole
+}
+
+func all(spans []span) bool {
+	return !slices.ContainsFunc(spans, func(s span) bool { return s.count > 1 })
+}
+
+// dense reports whether a part of a dense block surely is dense: it is cut
+// along the outermost dimension only.
+func dense(spans []span) bool { return len(spans) == 0 || all(spans[1:]) }
