@@ -157,6 +157,7 @@ func TestClassify(t *testing.T) {
 		{errors.New("cobra"), exitUsage},
 		{ofMachine(fmt.Errorf("x: %w", hocket.ErrInput)), exitUsage},
 		{ofMachine(errors.New("no memory")), exitMachine},
+		{ofMachine(fmt.Errorf("x: %w", device.ErrDeviceLost)), exitMachine},
 		{ofMachine(wrong), exitProgram},
 		{ofMachine(fmt.Errorf("x: %w", hocket.ErrDiffers)), exitHocket},
 		{ofMachine(fmt.Errorf("x: %w", &hocket.MismatchError{})), exitHocket},

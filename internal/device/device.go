@@ -15,6 +15,11 @@ import (
 // wrap it name the feature and the way out.
 var ErrUnsupported = errors.New("not supported by this machine")
 
+// ErrDeviceLost says that a device failed in such a way that this process cannot
+// use it again; errors that wrap it name the device, the failure and the way
+// out. It is never ErrUnsupported.
+var ErrDeviceLost = errors.New("the device is lost to this process")
+
 // ErrAborted is wrapped by every error that a world returns after Abort.
 var ErrAborted = errors.New("aborted")
 
@@ -24,7 +29,8 @@ type Machine interface {
 	Name() string
 	Caps() Caps
 	// Open makes a world of ranks devices. The world's context ends when ctx
-	// does: then it aborts.
+	// does: then it aborts. A device that a fault has left beyond use in this
+	// process gives ErrDeviceLost.
 	Open(ctx context.Context, ranks int) (World, error)
 }
 
@@ -48,8 +54,9 @@ type World interface {
 	// Abort makes every wait, on streams and host, return ErrAborted soon.
 	// It is safe from any goroutine; only the first cause is kept.
 	Abort(cause error)
-	// Close aborts what still runs and frees everything. A closed world
-	// answers every call with an error.
+	// Close aborts what still runs and frees everything; what lay on a device
+	// that is lost goes when the process ends. A closed world answers every call
+	// with an error.
 	Close() error
 }
 

@@ -200,11 +200,6 @@ func (d *Driver) ReleasePrimary(dev Device) error {
 	return d.check(d.f.primaryCtxRelease, "cuDevicePrimaryCtxRelease", uintptr(dev))
 }
 
-// ResetPrimary ends the primary context with all it holds, whoever has shares.
-func (d *Driver) ResetPrimary(dev Device) error {
-	return d.check(d.f.primaryCtxReset, "cuDevicePrimaryCtxReset", uintptr(dev))
-}
-
 // Bind makes c current on a thread that the goroutine keeps until it calls
 // unbind. Calls that need a context stand between the two.
 func (d *Driver) Bind(c Context) error {

@@ -16,7 +16,6 @@ type driverFuncs struct {
 	deviceCanAccessPeer         cabi.Func
 	primaryCtxRetain            cabi.Func
 	primaryCtxRelease           cabi.Func
-	primaryCtxReset             cabi.Func
 	ctxSetCurrent               cabi.Func
 	ctxGetStreamPriorityRange   cabi.Func
 	ctxSynchronize              cabi.Func
@@ -80,7 +79,6 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 		"cuDeviceCanAccessPeer":         &f.deviceCanAccessPeer,
 		"cuDevicePrimaryCtxRetain":      &f.primaryCtxRetain,
 		"cuDevicePrimaryCtxRelease_v2":  &f.primaryCtxRelease,
-		"cuDevicePrimaryCtxReset_v2":    &f.primaryCtxReset,
 		"cuCtxSetCurrent":               &f.ctxSetCurrent,
 		"cuCtxGetStreamPriorityRange":   &f.ctxGetStreamPriorityRange,
 		"cuCtxSynchronize":              &f.ctxSynchronize,

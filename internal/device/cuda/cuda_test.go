@@ -10,7 +10,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/ir"
 )
 
 // TestFake runs the suite on a driver in Go: host logic without a GPU.
@@ -60,54 +59,6 @@ func TestOutOfMemory(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestDeviceFault has the device fail while work is under way: the world ends,
-// what it had is not given back piece by piece, and another one works.
-func TestDeviceFault(t *testing.T) {
-	f := newFake(t, 2)
-	m := newMachine(f.system(), Options{Kernels: f})
-	w, err := m.Open(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := w.Device(1).NewStream(device.StreamOptions{Name: "main"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mem, err := w.Device(1).Alloc(64, device.Shared)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
-	for _, err := range []error{s.Begin(5), s.Upload(v, make([]byte, 64))} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	f.mu.Lock()
-	f.fail["cuStreamQuery"] = 700
-	f.mu.Unlock()
-	err = w.Sync(t.Context())
-	var fault *device.Fault
-	if !errors.As(err, &fault) || fault.Rank != 1 || fault.Stream != "main" || fault.ID != 5 || nvlib.CUDACode(err) != 700 || !errors.Is(err, device.ErrAborted) {
-		t.Fatalf("got %v", err)
-	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
-	f.mu.Lock()
-	delete(f.fail, "cuStreamQuery")
-	for _, kind := range []string{"streams", "events", "host memory"} { // a reset context takes them with it
-		f.live[kind] = 0
-	}
-	f.mu.Unlock()
-	if w, err = m.Open(t.Context(), 2); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(w.Sync(t.Context()), w.Close()); err != nil {
 		t.Error(err)
 	}
 }

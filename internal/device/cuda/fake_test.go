@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -27,6 +28,9 @@ type fakeGPU struct {
 	kernels map[uintptr]func(params uintptr)
 	named   map[string]func(params uintptr)
 	fail    map[string]uintptr // status of a call, by name
+	fatal   map[string]uintptr // the same; from then on, of every call
+	dead    uintptr            // what every call returns; 0 for none
+	vain    []string           // the calls that got it
 	devices int
 	plain   bool     // has no kernels that take long in Go
 	record  []func() // of the capture under way
@@ -41,8 +45,11 @@ const fakeMemory = 1 << 40
 
 func newFake(t *testing.T, devices int) *fakeGPU {
 	f := &fakeGPU{T: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
-		graphs: map[uintptr][]func(){}, events: map[uintptr]int{}, now: 1, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}}
+		graphs: map[uintptr][]func(){}, events: map[uintptr]int{}, now: 1, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{}}
 	t.Cleanup(func() {
+		if f.dead != 0 {
+			return // nothing can be given back
+		}
 		for kind, n := range f.live {
 			if n != 0 {
 				t.Errorf("%d × %s were not given back", n, kind)
@@ -109,9 +116,9 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuDeviceGetAttribute": func(a []uintptr) uintptr {
 			return set(a[0], map[uintptr]int32{75: 9}[a[1]]+map[bool]int32{true: 1}[a[1] != 75])
 		},
-		"cuDeviceCanAccessPeer":        func(a []uintptr) uintptr { return set(a[0], int32(1)) },
-		"cuDevicePrimaryCtxRetain":     func(a []uintptr) uintptr { return set(a[0], uintptr(7)) },
-		"cuDevicePrimaryCtxRelease_v2": zero, "cuDevicePrimaryCtxReset_v2": zero,
+		"cuDeviceCanAccessPeer":         func(a []uintptr) uintptr { return set(a[0], int32(1)) },
+		"cuDevicePrimaryCtxRetain":      func(a []uintptr) uintptr { return set(a[0], uintptr(7)) },
+		"cuDevicePrimaryCtxRelease_v2":  zero,
 		"cuCtxGetStreamPriorityRange":   func(a []uintptr) uintptr { set(a[0], int32(0)); return set(a[1], int32(-5)) },
 		"cuMemGetInfo_v2":               func(a []uintptr) uintptr { set(a[0], uint64(1)); return set(a[1], uint64(fakeMemory)) },
 		"cuMemGetAllocationGranularity": func(a []uintptr) uintptr { return set(a[0], uint64(2<<20)) },
@@ -227,6 +234,24 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	}
 }
 
+// status does a call, unless it is to fail, or the devices are lost as real ones
+// are: then all calls fail but those that put errors into words.
+func (f *fakeGPU) status(name string, do func() uintptr) uintptr {
+	switch {
+	case strings.HasPrefix(name, "cuGetError"):
+		return do()
+	case f.dead != 0:
+		f.vain = append(f.vain, name)
+		return f.dead
+	case f.fatal[name] != 0:
+		f.dead = f.fatal[name]
+		return f.dead
+	case f.fail[name] != 0:
+		return f.fail[name]
+	}
+	return do()
+}
+
 // system is the fake's driver, with a cuBLASLt that takes nothing.
 func (f *fakeGPU) system() *system {
 	table := f.calls()
@@ -234,10 +259,7 @@ func (f *fakeGPU) system() *system {
 		table[name] = func(a []uintptr) uintptr {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if code := f.fail[name]; code != 0 {
-				return code
-			}
-			return do(a)
+			return f.status(name, func() uintptr { return do(a) })
 		}
 	}
 	drv, err := nvlib.DriverOn(cabi.Fake("fake libcuda", table))

@@ -260,11 +260,11 @@ func (g *graph) Close() error {
 
 // drop frees the graph, once.
 func (g *graph) drop() error {
-	if g.closed || g.exec == 0 || g.w.devices[0].site.broken {
+	if g.closed || g.exec == 0 || g.w.devices[0].site.lost() {
 		return nil
 	}
 	g.closed = true
-	return g.w.devices[0].bound(func() error { return g.w.drv.DestroyGraphExec(g.exec) })
+	return g.w.excuse(g.w.devices[0].bound(func() error { return g.w.drv.DestroyGraphExec(g.exec) }))
 }
 
 var _ device.Capturer = (*world)(nil)

@@ -64,7 +64,7 @@ func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
 // inFlight reports whether a buffer of that size will come free.
 func (w *world) inFlight(size int64) bool {
 	for i := range w.landings {
-		if l := &w.landings[i]; l.size == size && !l.mark.stream.dev.site.broken {
+		if l := &w.landings[i]; l.size == size && !l.mark.stream.dev.site.lost() {
 			return true
 		}
 	}

@@ -57,7 +57,7 @@ func (l *launch) drop() {
 	for _, st := range l.steps {
 		st.free()
 	}
-	if l.dev.w.cause == errClosed {
+	if l.dev.w.cause == errClosed || l.dev.site.lost() {
 		return
 	}
 	for _, m := range l.scratch {

@@ -18,9 +18,11 @@
 //
 // # Faults
 //
-// An error of a device ends the world; Close then resets the contexts of the
-// devices that failed, and another world can be opened. Worlds that are open on
-// a device at the time of its reset end too.
+// An error of a device ends the world. After an error of a call another world
+// can be opened. After one of work, an illegal address for example, the driver
+// answers everything about that device with the same error until the process
+// ends: the device is lost, worlds on it end, and Open fails with
+// device.ErrDeviceLost, naming the cause.
 package cuda
 
 import (

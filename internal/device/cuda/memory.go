@@ -35,7 +35,10 @@ func (m *memory) Free() error {
 		return m.dev.errorf("memory of %d bytes is freed twice", m.bytes)
 	}
 	m.freed = true
-	return m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+	if m.dev.site.lost() {
+		return nil
+	}
+	return w.excuse(m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) }))
 }
 
 // source gives regions of memory to a heap and takes them back.

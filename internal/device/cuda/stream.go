@@ -308,6 +308,21 @@ func (s *stream) End(id int64) error {
 // marks themselves are never held back first.
 func (s *stream) headMark() int64 { return innermost(s.open) }
 
+// where says which stream it is and what it does.
+func (s *stream) where() string {
+	return fmt.Sprintf("rank %d, stream %s%s", s.dev.rank, s.name, markText(s.innermost()))
+}
+
+// idle asks whether s has done all it was given: in its own context, since one
+// that is lost may answer for another.
+func (s *stream) idle() (idle bool, err error) {
+	err = s.dev.bound(func() (err error) {
+		idle, err = s.dev.w.drv.StreamIdle(s.h)
+		return err
+	})
+	return idle, err
+}
+
 // within reports whether s is known to have begun a command and not to have
 // ended it.
 func (s *stream) within() bool { return len(s.ticks) > 0 && !s.ticks[0].began }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/nvlib"
@@ -18,6 +20,9 @@ type system struct {
 	// tried are the pairs of devices between which a transfer worked.
 	tried sync.Map // of [2]nvlib.Device
 	blas  func() (*nvlib.CuBLASLt, error)
+	// patience bounds how long Close waits for work in flight, none of which
+	// waits for anything, before it takes the device for hung.
+	patience time.Duration
 }
 
 // theSystem loads the driver once a process.
@@ -54,7 +59,7 @@ func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system
 	if n == 0 {
 		return nil, errNoDevice
 	}
-	s := &system{drv: drv, blas: blas}
+	s := &system{drv: drv, blas: blas, patience: 30 * time.Second}
 	for i := range n {
 		g, err := s.describe(i)
 		if err != nil {
@@ -85,7 +90,8 @@ type gpu struct {
 	pci   string
 	arch  string
 	sms   int
-	total int64 // bytes
+	total int64                // bytes
+	lost  atomic.Pointer[loss] // nil while it can be used
 
 	mu      sync.Mutex
 	ctx     nvlib.Context
@@ -190,17 +196,4 @@ func (g *gpu) ltHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
 		}
 	}
 	return lib, g.lt, nil
-}
-
-// reset ends the context after a fault: nothing in it works any more, in no
-// world of the process.
-func (g *gpu) reset() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ctx == 0 {
-		return nil
-	}
-	g.ctx, g.lt = 0, 0
-	g.modules, g.funcs = map[string]nvlib.Module{}, map[string]nvlib.Function{}
-	return errors.Join(g.sys.drv.ResetPrimary(g.dev), g.sys.drv.ReleasePrimary(g.dev))
 }

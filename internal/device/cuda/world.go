@@ -44,7 +44,6 @@ type site struct {
 	w      *world
 	gpu    *gpu
 	ctx    nvlib.Context
-	broken bool // its context must be reset
 	heaps  [3]*heap
 	events []nvlib.Event // free, without a clock
 	clocks []nvlib.Event // free, with one
@@ -65,10 +64,16 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 }
 
 func (w *world) open(ranks int) error {
-	for _, g := range w.m.sys.gpus[:min(ranks, len(w.m.sys.gpus))] {
+	gpus := w.m.sys.gpus[:min(ranks, len(w.m.sys.gpus))]
+	for _, g := range gpus {
+		if l := g.lost.Load(); l != nil {
+			return l
+		}
+	}
+	for _, g := range gpus {
 		ctx, err := g.context()
 		if err != nil {
-			return fmt.Errorf("GPU %d, %s: %w", g.dev, g.name, err)
+			return g.unusable(err)
 		}
 		s := &site{w: w, gpu: g, ctx: ctx}
 		s.faults.s = s
@@ -79,7 +84,7 @@ func (w *world) open(ranks int) error {
 	}
 	for _, s := range w.sites {
 		if err := s.prepare(); err != nil {
-			return fmt.Errorf("GPU %d, %s: %w", s.gpu.dev, s.gpu.name, err)
+			return s.gpu.unusable(err)
 		}
 	}
 	if err := w.tryTransfers(); err != nil {
@@ -214,7 +219,7 @@ func (w *world) poll() bool {
 		if !s.dirty {
 			continue
 		}
-		idle, err := w.drv.StreamIdle(s.h)
+		idle, err := s.idle()
 		if err != nil {
 			w.fault(s, err)
 			return false
@@ -248,16 +253,13 @@ func (w *world) settle() {
 // was asked or given work; the one to blame is, as far as can be told, one of
 // the device's that was within a command.
 func (w *world) fault(s *stream, err error) {
-	if w.cause != nil {
-		return
-	}
-	s.dev.site.broken = true
 	for _, other := range w.streams {
 		if other.dev.site == s.dev.site && other.within() {
 			s = other
 			break
 		}
 	}
+	s.dev.site.gpu.lose(err, s.where())
 	w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.innermost(), Err: err})
 }
 
@@ -320,11 +322,8 @@ func (w *world) check() error {
 
 var errClosed = errors.New("the world is closed")
 
-// closePatience bounds how long Close waits for work in flight, none of which
-// waits for anything, before it takes the device for hung.
-const closePatience = 30 * time.Second
-
-// Close waits for what devices still run and frees everything.
+// Close waits for what devices still run and frees everything. What lies on a
+// GPU that is lost goes with the process: no call could give it back.
 func (w *world) Close() error {
 	if w.unwatch != nil {
 		w.unwatch()
@@ -336,31 +335,17 @@ func (w *world) Close() error {
 	}
 	w.end(errClosed)
 	w.cause = errClosed
-	w.drain()
-	var errs []error
+	errs := w.drain()
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
 	}
 	for _, s := range w.sites {
-		if !s.broken {
-			errs = append(errs, s.free())
+		if s.lost() {
+			continue
 		}
-	}
-	for _, s := range w.sites {
-		if s.broken {
-			errs = append(errs, s.abandon())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// abandon ends the context of a GPU that failed, and with it streams, events
-// and pinned memory. Device memory that was mapped belongs to no context.
-func (s *site) abandon() error {
-	errs := []error{s.gpu.reset()}
-	for _, kind := range []device.MemKind{device.Private, device.Shared} {
-		if h := s.heaps[kind]; h != nil {
-			errs = append(errs, h.close())
+		err := w.excuse(s.free())
+		if !s.gpu.lose(err, "when its world was closed") { // else Open tells
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
@@ -368,28 +353,31 @@ func (s *site) abandon() error {
 
 // drain waits until the devices rest and no host function runs. The caller
 // holds mu, which is free meanwhile.
-func (w *world) drain() {
+func (w *world) drain() (errs []error) {
 	began := time.Now()
 	for {
 		busy := w.calls > 0
 		for _, s := range w.streams {
-			if s.dev.site.broken || !s.dirty {
+			if s.dev.site.lost() || !s.dirty {
 				continue
 			}
-			var idle bool
-			var err error
-			w.asking(func() { idle, err = w.drv.StreamIdle(s.h) })
+			g, patience := s.dev.site.gpu, w.m.sys.patience
+			idle, err := s.idle()
 			switch {
-			case err != nil, time.Since(began) > closePatience:
-				s.dev.site.broken = true
+			case g.lose(err, s.where()):
+			case err != nil:
+				errs = append(errs, err)
+				s.dirty = false // it will not tell
 			case idle:
 				s.dirty = false
+			case time.Since(began) > patience:
+				errs = append(errs, g.hang(patience, s.where()))
 			default:
 				busy = true
 			}
 		}
 		if !busy {
-			return
+			return errs
 		}
 		w.mu.Unlock()
 		pause(time.Since(began))

@@ -1,0 +1,187 @@
+package cuda
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// faulty opens a world on a fake of two GPUs and has the last rank begin mark 5
+// and upload; refused is what the upload returned.
+func faulty(t *testing.T, f *fakeGPU, ranks int, before func()) (m *machine, w device.World, refused error) {
+	t.Helper()
+	m = newMachine(f.system(), Options{Kernels: f})
+	w, err := m.Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := w.Device(ranks - 1).NewStream(device.StreamOptions{Name: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := w.Device(ranks-1).Alloc(64, device.Shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Begin(5); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	before()
+	f.mu.Unlock()
+	return m, w, s.Upload(device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}, make([]byte, 64))
+}
+
+// isLost checks that err tells of a lost GPU, with all that there is to say.
+func isLost(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, device.ErrDeviceLost) || errors.Is(err, device.ErrUnsupported) || errors.As(err, new(*device.Fault)) {
+		t.Fatalf("got %v", err)
+	}
+	for _, word := range append(words, "start a new process", "is lost since ") {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q lacks %q", err, word)
+		}
+	}
+}
+
+// TestDeviceLost has work fail in every way that no process survives: the world
+// ends, closing it asks the driver for nothing, and no other one opens.
+func TestDeviceLost(t *testing.T) {
+	for code := range fatal {
+		f := newFake(t, 1)
+		m, w, err := faulty(t, f, 1, func() { f.fatal["cuStreamQuery"] = uintptr(code) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = w.Sync(t.Context())
+		var fault *device.Fault
+		if !errors.As(err, &fault) || fault.Rank != 0 || fault.Stream != "main" || fault.ID != 5 || nvlib.CUDACode(err) != code || !errors.Is(err, device.ErrAborted) {
+			t.Fatalf("%d: got %v", code, err)
+		}
+		f.vain = nil // of Sync, which met the failure
+		if err := w.Close(); err != nil || len(f.vain) > 0 {
+			t.Errorf("%d: closing: %v; calls in vain: %v", code, err, f.vain)
+		}
+		for range 2 {
+			_, err = m.Open(t.Context(), 1)
+			isLost(t, err, "GPU 0, fake", "rank 0, stream main, mark 5: CUDA: cuStreamQuery: ")
+			if nvlib.CUDACode(err) != code || len(f.vain) > 0 {
+				t.Errorf("%d: got %v; calls in vain: %v", code, err, f.vain)
+			}
+		}
+	}
+}
+
+// TestPeerLost: of two GPUs the second fails, and the fake's first with it.
+func TestPeerLost(t *testing.T) {
+	f := newFake(t, 2)
+	m, w, err := faulty(t, f, 2, func() { f.fatal["cuMemcpyAsync"] = 719 })
+	var fault *device.Fault
+	if !errors.As(err, &fault) || fault.Rank != 1 {
+		t.Fatalf("got %v", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = m.Open(t.Context(), 2)
+	isLost(t, err, "GPU 1, fake", "rank 1, stream main")
+	if m.sys.gpus[0].lost.Load() != nil {
+		t.Error("what the lost GPU's peer says of shared memory was taken for a fault of its own")
+	}
+	_, err = m.Open(t.Context(), 1)
+	isLost(t, err, "GPU 0, fake", "while a world was opened")
+}
+
+// TestLostUnseen has a GPU fail without a Sync, or with nothing in flight: what
+// meets it first notes it.
+func TestLostUnseen(t *testing.T) {
+	for _, call := range []string{"cuStreamQuery", "cuStreamDestroy_v2", "cuMemUnmap"} {
+		f := newFake(t, 1)
+		m, w, err := faulty(t, f, 1, func() { f.fatal[call] = 700 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Errorf("%s: %v", call, err)
+		}
+		_, err = m.Open(t.Context(), 1)
+		isLost(t, err, call[:8])
+	}
+	f := newFake(t, 1)
+	f.fatal["cuDevicePrimaryCtxRetain"] = 700
+	_, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	isLost(t, err, "GPU 0, fake")
+}
+
+// TestLostHandles gives back what lay on a lost GPU, in the open world and after.
+func TestLostHandles(t *testing.T) {
+	f := newFake(t, 1)
+	_, w, err := faulty(t, f, 1, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	big, err := w.Device(0).Alloc(3*deviceSlab, device.Private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := w.(device.Capturer).Capture(func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.fatal["cuStreamQuery"] = 700
+	w.(*world).streams[0].dirty = true
+	if err := w.Sync(t.Context()); nvlib.CUDACode(err) != 700 {
+		t.Fatalf("got %v", err)
+	}
+	f.vain = nil
+	if err := errors.Join(big.Free(), g.Close(), w.Close()); err != nil || len(f.vain) > 0 {
+		t.Errorf("got %v; calls in vain: %v", err, f.vain)
+	}
+}
+
+// TestDeviceFault has a call fail in ways that say nothing of the device: the
+// world ends, gives back all it had, and another one works.
+func TestDeviceFault(t *testing.T) {
+	for _, code := range []uintptr{1, 2, 400, 701, 713, 720, 801} {
+		f := newFake(t, 2)
+		m, w, err := faulty(t, f, 2, func() { f.fail["cuMemcpyAsync"] = code })
+		var fault *device.Fault
+		if !errors.As(err, &fault) || fault.Rank != 1 || fault.ID != 5 || !errors.Is(err, device.ErrAborted) || errors.Is(err, device.ErrDeviceLost) {
+			t.Fatalf("%d: got %v", code, err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if slices.ContainsFunc(m.sys.gpus, func(g *gpu) bool { return g.lost.Load() != nil }) {
+			t.Errorf("%d was taken for the end of a device", code)
+		}
+		delete(f.fail, "cuMemcpyAsync")
+		if w, err = m.Open(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Sync(t.Context()), w.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHang closes a world whose work does not end.
+func TestHang(t *testing.T) {
+	f := newFake(t, 1)
+	m, w, err := faulty(t, f, 1, func() { f.fail["cuStreamQuery"] = nvlib.CUDANotReady })
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.sys.patience = 5 * time.Millisecond
+	isLost(t, w.Close(), "rank 0, stream main, mark 5: work still ran 5ms after")
+	_, err = m.Open(t.Context(), 1)
+	isLost(t, err, "work still ran")
+	f.dead = 1 // its memory stays taken
+}
