@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -117,14 +118,14 @@ func (g *grid) layouts(partial bool) []gridLayout {
 	return out
 }
 
-func (l gridLayout) text(extents [2]int64) string {
+func (l gridLayout) text(prefix string, extents [2]int64) string {
 	var dims []string
 	for d, n := range extents {
 		s := fmt.Sprint(n)
 		if len(l.dims[d]) > 0 {
 			var names []string
 			for _, a := range l.dims[d] {
-				names = append(names, fmt.Sprintf("a%d", a))
+				names = append(names, fmt.Sprint(prefix, a))
 			}
 			s += "/(" + strings.Join(names, ", ") + ")"
 		}
@@ -180,7 +181,15 @@ func (w world) complete(n int64) world {
 
 func (w world) size() float64 { return float64(w.rows * w.cols) }
 
-func (w world) key() string { return fmt.Sprint(w.rows, w.held) }
+func (w world) key() string {
+	b := binary.AppendVarint(nil, w.rows)
+	for _, h := range w.held {
+		for _, x := range h {
+			b = binary.AppendVarint(b, x)
+		}
+	}
+	return string(b)
+}
 
 // block returns block i of n of x along dimension d; ok is false where n does not divide it.
 func (w world) block(x []int64, d int, i, n int64) (rows, cols int64, out []int64, ok bool) {
@@ -401,7 +410,7 @@ func (g *grid) check(t *testing.T, src, dst gridLayout, rows int64) {
 	want := g.cheapest(g.spread(src, extents), g.spread(dst, extents), owed)
 	got := g.lowered(t, src, dst, extents)
 	if got > want+1e-9 {
-		t.Errorf("%s owed over %v -> %s: %g elements to a rank, %g would do", src.text(extents), src.owed, dst.text(extents), got, want)
+		t.Errorf("%s owed over %v -> %s: %g elements to a rank, %g would do", src.text("a", extents), src.owed, dst.text("a", extents), got, want)
 	}
 }
 

@@ -16,6 +16,8 @@ type crossing struct {
 	have, want *ir.Type
 	// bytes a rank receives at the most and all receive, in whole tensors
 	most, total float64
+	// isWhole says that the value travels whole; what it costs is not counted.
+	isWhole bool
 }
 
 // maxPieces bounds what one reshard may become: a text with more transfers
@@ -44,7 +46,19 @@ func cross(src, dst *ir.Type, from, to *place) crossing {
 		}
 	}
 	have, want := wholeOf(src), wholeOf(dst)
-	return crossing{steps: from.plan(src, have), have: have, want: want}
+	return crossing{steps: from.plan(src, have), have: have, want: want, isWhole: true}
+}
+
+// fetches reports whether on a sub-mesh, whose ranks the text names, less
+// moves where each rank fetches what it lacks than by collectives: these bring
+// all ranks equally much, and cannot trade places there.
+func (at *place) fetches(src, dst *ir.Type) bool {
+	if at.main || !at.known() || len(dst.Partial) > 0 {
+		return false
+	}
+	c, n := cross(src, dst, at, at), at.planner(src, dst).search()
+	byCollectives := crossing{most: n.cost, total: n.cost * float64(len(at.devices))}
+	return !c.isWhole && c.before(&byCollectives)
 }
 
 // reductionsOf returns src itself, or, where that is partial, the layouts that
@@ -70,7 +84,7 @@ func (c *crossing) count(steps float64, from, to *place) {
 	for i, r := range to.devices {
 		n := missing(c.have, c.want, from, to, i)
 		c.total += n
-		if slices.Contains(from.devices, r) {
+		if from.index(r) >= 0 {
 			n += steps
 		}
 		c.most = max(c.most, n)

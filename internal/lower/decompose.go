@@ -69,7 +69,7 @@ func (d *decomposer) reshard(s *ir.Stmt) ([]*ir.Stmt, error) {
 		return nil, err
 	}
 	w := &writer{names: d.names, pos: s.Pos, name: s.Results[0].Text, dst: s.Type}
-	if from, to := d.meshes.of(src), d.meshes.of(s.Type); from != to {
+	if from, to := d.meshes.of(src), d.meshes.of(s.Type); from != to || from.fetches(src, s.Type) {
 		w.move(s.Args[0].Name, src, from, to)
 	} else {
 		w.walk(s.Args[0].Name, from.plan(src, s.Type), from, true)

@@ -126,10 +126,12 @@ type machine struct {
 	sends, recvs map[pair][]*array
 	later        []func() // what ranks do behind a transfer
 	returned     string
+	// received counts elements by rank. Collectives run as rings.
+	received map[int64]float64
 }
 
 func newMachine(b *ir.Bound) *machine {
-	m := &machine{bound: b, sends: map[pair][]*array{}, recvs: map[pair][]*array{}}
+	m := &machine{bound: b, sends: map[pair][]*array{}, recvs: map[pair][]*array{}, received: map[int64]float64{}}
 	for range b.Ranks {
 		m.held = append(m.held, map[string]*array{})
 	}
@@ -279,7 +281,36 @@ func (m *machine) post(queue map[pair][]*array, p pair, a *array) {
 		panic(fmt.Sprintf("%v sends %v, and %v is received", p, from.shape, to.shape))
 	}
 	to.set(from)
+	m.received[int64(p.to)] += float64(len(to.at))
 	m.sends[p], m.recvs[p] = m.sends[p][1:], m.recvs[p][1:]
+}
+
+// share returns how many elements place me of n receives in a collective, to
+// which each brings size.
+func (m *machine) share(s *ir.Stmt, r int, me, n int64, size float64) float64 {
+	others := float64(n-1) / float64(n)
+	switch s.Op {
+	case ir.OpAllReduce:
+		return 2 * size * others
+	case ir.OpReduceScatter, ir.OpAllToAll:
+		return size * others
+	case ir.OpAllGather:
+		return size * float64(n-1)
+	case ir.OpPermute:
+		if m.attr(s, "from", r) != me {
+			return size
+		}
+		return 0
+	}
+	switch root := m.attr(s, "root", r); {
+	case s.Op == ir.OpReduce && me != (root+1)%n, s.Op == ir.OpBroadcast && me != root:
+		return size
+	case s.Op == ir.OpScatter && me != root:
+		return size / float64(n)
+	case s.Op == ir.OpGather && me == root:
+		return size * float64(n-1)
+	}
+	return 0
 }
 
 func (m *machine) collective(s *ir.Stmt, r int) *array {
@@ -292,6 +323,7 @@ func (m *machine) collective(s *ir.Stmt, r int) *array {
 			panic(fmt.Sprintf("rank %d is missing from %s", p, s.Op))
 		}
 	}
+	m.received[int64(r)] += m.share(s, r, me, n, float64(len(parts[0].at)))
 	switch s.Op {
 	case ir.OpAllReduce:
 		return reduceArrays(parts, s.Word("op", ""))

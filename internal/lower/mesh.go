@@ -41,7 +41,7 @@ func newMeshes(p *ir.Program) meshes {
 
 // maxListed bounds the main meshes whose ranks are told apart in the text that
 // a reshard becomes.
-const maxListed = 16
+const maxListed = 1024
 
 // allRanks returns the ranks of the main mesh and its sizes, where they are
 // few enough and the text gives them as numbers.
@@ -127,6 +127,17 @@ func (pl *place) block(axes []string, i int) int64 {
 		b = b*pl.sizes[k] + int64(i)/stride%pl.sizes[k]
 	}
 	return b
+}
+
+// index returns which device of the mesh a rank is, -1 for none.
+func (pl *place) index(rank int64) int {
+	switch {
+	case !pl.main:
+		return slices.Index(pl.devices, rank)
+	case rank < int64(len(pl.devices)):
+		return int(rank)
+	}
+	return -1
 }
 
 // blocks returns the block that the i-th device holds of each dimension of t.

@@ -113,7 +113,7 @@ func countPieces(have, want *ir.Type, from, to *place) int {
 // does not hold.
 func missing(have, want *ir.Type, from, to *place, i int) float64 {
 	wanted, held := 1.0, 0.0
-	j := slices.Index(from.devices, to.devices[i])
+	j := from.index(to.devices[i])
 	if j >= 0 {
 		held = 1
 	}

@@ -54,7 +54,7 @@ const nominalSize = 4
 // plan returns the steps from layout src to layout dst of the mesh at; none
 // where they are the same. dst's partials must be among src's.
 func (at *place) plan(src, dst *ir.Type) []step {
-	return at.planner(src, dst).search()
+	return at.planner(src, dst).search().steps
 }
 
 func (at *place) planner(src, dst *ir.Type) *planner {
@@ -80,13 +80,13 @@ type node struct {
 	done  bool
 }
 
-// search returns the cheapest steps to dst.
-func (p *planner) search() []step {
+// search returns the cheapest way to dst.
+func (p *planner) search() *node {
 	nodes := p.settle(func(t *ir.Type) bool { return ir.SameLayout(t, p.dst) })
 	if n := nodes[len(nodes)-1]; ir.SameLayout(n.t, p.dst) {
-		return n.steps
+		return n
 	}
-	return nil // cannot be: gathering everything and cutting always leads there
+	return &node{} // cannot be: gathering everything and cutting always leads there
 }
 
 // settle is Dijkstra's: it settles the cheapest layout that is not settled,
