@@ -10,12 +10,13 @@ const runs = 2
 // checks.
 type index struct {
 	p       *plan.Plan
-	streams [][]int32 // by stream: its commands, in order
-	pos     []int32   // by command: its place in its stream, from 1
-	records []int32   // by event: the command that records it
-	waits   []int32   // by event: how many commands wait for it
-	elems   []elem    // of counters
-	elemOff []int32   // by counter: the first of its elems; rank·Len + element follow
+	streams [][]int32   // by stream: its commands, in order
+	pos     []int32     // by command: its place in its stream, from 1
+	kinds   []plan.Kind // by command: a byte each, for those who look for few of a million
+	records []int32     // by event: the command that records it
+	waits   []int32     // by event: how many commands wait for it
+	elems   []elem      // of counters
+	elemOff []int32     // by counter: the first of its elems; rank·Len + element follow
 }
 
 // elem is one rank's element of a counter.

@@ -55,8 +55,7 @@ func (u *bufferUse) unknown(v *view) (epoch, bool) {
 func newLifetimes(ix *index) *lifetimes {
 	p := ix.p
 	l := &lifetimes{ix: ix, pieces: make([][]int32, len(p.Buffers)), owner: make([][]int32, p.Ranks), uses: make([][]bufferUse, p.Ranks)}
-	var regions []region
-	var of []int
+	regions, of := make([]region, 0, len(p.Buffers)), make([]int, 0, len(p.Buffers))
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Bytes > 0 {
 			regions, of = append(regions, region{space: b.Space, off: b.Offset, run: b.Bytes}), append(of, i)

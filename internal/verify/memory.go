@@ -22,6 +22,7 @@ type memory struct {
 	access  []access
 	opens   []int32 // by command: the first of its accesses
 	cells   [][]cell
+	crowds  [][]epoch // further reads of the atoms that several streams read; the first is nobody's
 
 	races  map[raceKey]*race
 	order  []*race // in order of discovery
@@ -43,8 +44,8 @@ type access struct {
 type cell struct {
 	write epoch
 	read  epoch
-	more  []epoch // further reads since the write
-	owner int32   // buffer it was last written through, or one of these:
+	more  int32 // crowd of the further reads since the write, 0 for none yet
+	owner int32 // buffer it was last written through, or one of these:
 }
 
 const (
@@ -88,8 +89,9 @@ type blank struct {
 // newMemory finds the regions and atoms of all tensors.
 func newMemory(ix *index) (*memory, *Finding) {
 	p := ix.p
-	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks), lives: newLifetimes(ix), turns: map[turnsKey]*turn{}}
-	ids := map[region]int32{}
+	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks), lives: newLifetimes(ix), turns: map[turnsKey]*turn{}, crowds: make([][]epoch, 1)}
+	var set regionSet
+	var coarse []int32 // regions of too many runs
 	total := 0
 	m.opens = make([]int32, len(p.Cmds)+1)
 	m.access = make([]access, 0, 2*len(p.Cmds))
@@ -99,21 +101,21 @@ func newMemory(ix *index) (*memory, *Finding) {
 			if !ok {
 				return
 			}
-			id, known := ids[g]
+			id, known := set.id(&g)
 			if !known {
-				key := g
 				n := g.runCount()
 				if n > maxRuns || total+n > maxTotalRuns {
-					g, n = g.coarse(), 1
+					coarse, n = append(coarse, id), 1
 				}
 				total += n
-				id = int32(len(m.regions))
-				ids[key] = id
-				m.regions = append(m.regions, g)
 			}
 			m.access = append(m.access, access{id, r.Rank, r.Buf, write})
 		})
 		m.opens[i+1] = int32(len(m.access))
+	}
+	m.regions = set.regions
+	for _, id := range coarse {
+		m.regions[id] = m.regions[id].coarse()
 	}
 	m.pieces, m.atoms = atomize(m.regions)
 	if m.atoms > maxAtoms/p.Ranks {
@@ -166,18 +168,27 @@ func (m *memory) read(v *view, me epoch, cmd int32, run int, a *access, atom int
 	if c.read.pos == 0 || c.read == me || v.knows(c.read) {
 		c.read = me
 	} else {
-		c.more = append(c.more, c.read)
+		m.crowd(c)
 		c.read = me
 	}
-	if len(c.more) > 0 {
-		kept := c.more[:0]
-		for _, e := range c.more {
+	if more := m.crowds[c.more]; len(more) > 0 {
+		kept := more[:0]
+		for _, e := range more {
 			if !v.knows(e) {
 				kept = append(kept, e)
 			}
 		}
-		c.more = kept
+		m.crowds[c.more] = kept
 	}
+}
+
+// crowd moves a cell's read to its further reads.
+func (m *memory) crowd(c *cell) {
+	if c.more == 0 {
+		c.more = int32(len(m.crowds))
+		m.crowds = append(m.crowds, nil)
+	}
+	m.crowds[c.more] = append(m.crowds[c.more], c.read)
 }
 
 func (m *memory) write(v *view, me epoch, cmd int32, a *access, atom int32, c *cell) {
@@ -187,12 +198,15 @@ func (m *memory) write(v *view, me epoch, cmd int32, a *access, atom int32, c *c
 	if c.read.pos != 0 && !v.knows(c.read) {
 		m.conflict(v, c.read, false, me, a, atom, cmd)
 	}
-	for _, e := range c.more {
+	for _, e := range m.crowds[c.more] {
 		if !v.knows(e) {
 			m.conflict(v, e, false, me, a, atom, cmd)
 		}
 	}
-	c.write, c.read, c.more = me, epoch{}, nil
+	c.write, c.read = me, epoch{}
+	if c.more > 0 {
+		m.crowds[c.more] = m.crowds[c.more][:0]
+	}
 	switch {
 	case !m.regions[a.region].rough:
 		c.owner = a.buf

@@ -16,7 +16,7 @@ type overlapWatch struct {
 	ix     *index
 	mem    *memory
 	groups []iteration
-	opens  map[int32]int32 // by command: the group that it is the first of, on its stream
+	opens  []int32 // by command: 1 + the group that it is the first of, on its stream; or 0
 	loops  []watched
 }
 
@@ -24,6 +24,7 @@ type overlapWatch struct {
 type iteration struct {
 	loop  int32
 	prev  int32 // the iteration before, -1 for none
+	index int64 // the loop's variable
 	spans []span
 }
 
@@ -48,11 +49,10 @@ type loopKey struct {
 
 // newOverlapWatch groups the first rank's work by iterations.
 func newOverlapWatch(ix *index, mem *memory, prog *ir.Program) *overlapWatch {
-	w := &overlapWatch{ix: ix, mem: mem, opens: map[int32]int32{}}
+	w := &overlapWatch{ix: ix, mem: mem, opens: make([]int32, len(ix.p.Cmds))}
 	loopAt := enclosingLoops(prog)
 	last := map[loopKey]int32{}
 	ids := map[*ir.Stmt]int32{}
-	iter := map[int32]int64{} // by group: its index
 	for i := range ix.p.Cmds {
 		c := &ix.p.Cmds[i]
 		if c.Rank != 0 || len(c.Iter) == 0 || !works(c) {
@@ -65,9 +65,9 @@ func newOverlapWatch(ix *index, mem *memory, prog *ir.Program) *overlapWatch {
 		depth := len(c.Iter) - 1
 		k := loopKey{loop, prefixKey(c.Iter[:depth])}
 		g, seen := last[k]
-		if !seen || iter[g] != c.Iter[depth] {
+		if !seen || w.groups[g].index != c.Iter[depth] {
 			prev := int32(-1)
-			if seen && iter[g] == c.Iter[depth]-1 {
+			if seen && w.groups[g].index == c.Iter[depth]-1 {
 				prev = g
 			}
 			if _, known := ids[loop]; !known {
@@ -75,8 +75,8 @@ func newOverlapWatch(ix *index, mem *memory, prog *ir.Program) *overlapWatch {
 				w.loops = append(w.loops, watched{stmt: loop})
 			}
 			g = int32(len(w.groups))
-			w.groups = append(w.groups, iteration{loop: ids[loop], prev: prev})
-			last[k], iter[g] = g, c.Iter[depth]
+			w.groups = append(w.groups, iteration{loop: ids[loop], prev: prev, index: c.Iter[depth]})
+			last[k] = g
 		}
 		w.add(g, c.Stream, int32(i))
 	}
@@ -108,7 +108,7 @@ func (w *overlapWatch) add(g, stream, cmd int32) {
 		}
 	}
 	it.spans = append(it.spans, span{stream: stream, first: at, last: at, firstCmd: cmd})
-	w.opens[cmd] = g
+	w.opens[cmd] = g + 1
 }
 
 // enclosingLoops maps the position of each statement to its innermost loop.
@@ -139,8 +139,8 @@ func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 
 // start is told what a stream knows when a command starts in the first run.
 func (w *overlapWatch) start(v *view, cmd int32) {
-	g, ok := w.opens[cmd]
-	if !ok || w.groups[g].prev < 0 {
+	g := w.opens[cmd] - 1
+	if g < 0 || w.groups[g].prev < 0 {
 		return
 	}
 	it, prev := &w.groups[g], &w.groups[w.groups[g].prev]

@@ -125,7 +125,7 @@ type edge struct {
 // region covers wholly or not at all. Two regions overlap exactly where they
 // have an atom in common. It returns each region's atoms and their number.
 func atomize(regions []region) (pieces [][]int32, atoms int) {
-	pieces = make([][]int32, len(regions))
+	var covers []cover
 	for _, space := range []plan.Space{plan.Arena, plan.Host} {
 		edges := make([]edge, 0, 2*len(regions))
 		for i := range regions {
@@ -136,17 +136,37 @@ func atomize(regions []region) (pieces [][]int32, atoms int) {
 			}
 		}
 		slices.SortFunc(edges, func(a, b edge) int { return compare3(a.at, b.at) })
-		atoms = sweep(edges, pieces, atoms)
+		covers, atoms = sweep(edges, len(regions), covers, atoms)
 	}
-	return pieces, atoms
+	return byRegion(covers, len(regions)), atoms
+}
+
+// cover is a region and one of its atoms.
+type cover struct{ region, atom int32 }
+
+// byRegion sorts atoms by their regions, into slices of one array.
+func byRegion(covers []cover, regions int) [][]int32 {
+	counts := make([]int32, regions)
+	for _, c := range covers {
+		counts[c.region]++
+	}
+	all := make([]int32, len(covers))
+	pieces := make([][]int32, regions)
+	for i, n := range counts {
+		pieces[i], all = all[:0:n], all[n:]
+	}
+	for _, c := range covers {
+		pieces[c.region] = append(pieces[c.region], c.atom)
+	}
+	return pieces
 }
 
 // sweep goes over the edges by address. The set of regions that cover a byte
 // decides its atom; sets are told apart by two independent hashes of 64 bits.
-func sweep(edges []edge, pieces [][]int32, atoms int) int {
+func sweep(edges []edge, regions int, covers []cover, atoms int) ([]cover, int) {
 	known := make(map[[2]uint64]struct{}, len(edges)/2)
-	depth := make([]int32, len(pieces)) // of regions whose own runs overlap
-	at := make([]int32, len(pieces))    // place in active
+	depth := make([]int32, regions) // of regions whose own runs overlap
+	at := make([]int32, regions)    // place in active
 	var active []int32
 	var hash [2]uint64
 	flip := func(r int32) {
@@ -177,11 +197,11 @@ func sweep(edges []edge, pieces [][]int32, atoms int) int {
 		}
 		known[hash] = struct{}{}
 		for _, r := range active {
-			pieces[r] = append(pieces[r], int32(atoms))
+			covers = append(covers, cover{r, int32(atoms)})
 		}
 		atoms++
 	}
-	return atoms
+	return covers, atoms
 }
 
 // mix is the finalizer of splitmix64.

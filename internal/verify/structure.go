@@ -197,6 +197,7 @@ func (s *structure) commands() {
 	p, ix := s.p, s.ix
 	ix.streams = make([][]int32, len(p.Streams))
 	ix.pos = make([]int32, len(p.Cmds))
+	ix.kinds = make([]plan.Kind, len(p.Cmds))
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
 		me := []int32{int32(i)}
@@ -206,6 +207,7 @@ func (s *structure) commands() {
 		}
 		ix.streams[c.Stream] = append(ix.streams[c.Stream], int32(i))
 		ix.pos[i] = int32(len(ix.streams[c.Stream]))
+		ix.kinds[i] = c.Kind
 		switch c.Kind {
 		case plan.Compute:
 			if !isOp(c.Op) {
@@ -282,11 +284,11 @@ func (s *structure) events() {
 		ix.records[e] = -1
 	}
 	var early []int32
-	for i := range p.Cmds {
-		c := &p.Cmds[i]
-		if c.Kind != plan.Record && c.Kind != plan.WaitEvent {
+	for i, kind := range ix.kinds {
+		if kind != plan.Record && kind != plan.WaitEvent {
 			continue
 		}
+		c := &p.Cmds[i]
 		if !within(c.Event, p.Events) {
 			s.fault(KindMatch, []int32{int32(i)}, "there is no event %d", c.Event)
 			return
@@ -317,11 +319,11 @@ func (s *structure) events() {
 // signals counts the signals of each element and finds who raises it.
 func (s *structure) signals() {
 	p, ix := s.p, s.ix
-	for i := range p.Cmds {
-		c := &p.Cmds[i]
-		if c.Kind != plan.Signal && c.Kind != plan.WaitCounter {
+	for i, kind := range ix.kinds {
+		if kind != plan.Signal && kind != plan.WaitCounter {
 			continue
 		}
+		c := &p.Cmds[i]
 		if !within(c.Counter, len(p.Counters)) || !within(c.Elem, int(p.Counters[c.Counter].Len)) || c.Kind == plan.Signal && !within(c.Peer, p.Ranks) {
 			s.fault(KindMatch, []int32{int32(i)}, "there is no such element of a counter")
 			return
@@ -358,9 +360,9 @@ func (s *structure) signals() {
 func (s *structure) counterWaits() {
 	p, ix := s.p, s.ix
 	fired := make([]int32, len(ix.elems))
-	for i := range p.Cmds {
+	for i, kind := range ix.kinds {
 		c := &p.Cmds[i]
-		switch c.Kind {
+		switch kind {
 		case plan.Signal:
 			fired[ix.elem(c.Counter, c.Peer, c.Elem)]++
 		case plan.WaitCounter:
@@ -386,11 +388,11 @@ func (s *structure) collectives() {
 	for i := range p.Colls {
 		perChannel[p.Colls[i].Channel]++
 	}
-	for i := range p.Cmds {
-		c := &p.Cmds[i]
-		if c.Kind != plan.Collective {
+	for i, kind := range s.ix.kinds {
+		if kind != plan.Collective {
 			continue
 		}
+		c := &p.Cmds[i]
 		me := []int32{int32(i)}
 		if !within(c.Coll, len(p.Colls)) || !within(c.Part, len(p.Colls[c.Coll].Parts)) {
 			s.fault(KindMatch, me, "there is no such part of a collective")

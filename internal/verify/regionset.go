@@ -1,0 +1,53 @@
+package verify
+
+// regionSet numbers different regions in the order in which they come. It is a
+// hash table of numbers only: the regions lie once, one behind the other, which
+// for a million of them is what makes it fast.
+type regionSet struct {
+	regions []region
+	slots   []int32 // number + 1 of a region, 0 for none; a power of two of them
+}
+
+// id returns a region's number, and whether it had one before.
+func (s *regionSet) id(g *region) (id int32, known bool) {
+	if 2*len(s.regions) >= len(s.slots) {
+		s.grow()
+	}
+	at := s.slot(g)
+	if n := s.slots[at]; n > 0 {
+		return n - 1, true
+	}
+	s.regions = append(s.regions, *g)
+	s.slots[at] = int32(len(s.regions))
+	return s.slots[at] - 1, false
+}
+
+// slot returns the slot that holds a region, or that it belongs in.
+func (s *regionSet) slot(g *region) int {
+	mask := len(s.slots) - 1
+	at := int(g.hash()) & mask
+	for s.slots[at] > 0 && s.regions[s.slots[at]-1] != *g {
+		at = (at + 1) & mask
+	}
+	return at
+}
+
+func (s *regionSet) grow() {
+	n := max(64, 2*len(s.slots))
+	s.regions = append(make([]region, 0, n/2), s.regions...)
+	s.slots = make([]int32, n)
+	for i := range s.regions {
+		s.slots[s.slot(&s.regions[i])] = int32(i) + 1
+	}
+}
+
+func (g *region) hash() uint64 {
+	h := mix(uint64(g.off)<<1 | uint64(g.space))
+	h = mix(h ^ uint64(g.run))
+	for i, n := range g.n {
+		if n > 0 {
+			h = mix(h ^ uint64(n) ^ uint64(g.str[i])<<20)
+		}
+	}
+	return h
+}
