@@ -89,13 +89,17 @@ func (w *writer) param(shape []int64) string {
 
 // emit adds "%v = text", annotated with a random layout now and then.
 func (w *writer) emit(shape []int64, format string, args ...any) {
-	name := fmt.Sprintf("v%d", w.n)
-	w.n++
 	annotation := ""
 	if w.oneIn("annotated", 3) {
 		annotation = ": " + w.layout(shape)
 	}
-	w.body = append(w.body, fmt.Sprintf("  %%%s%s = %s", name, annotation, fmt.Sprintf(format, args...)))
+	w.define(shape, annotation, fmt.Sprintf(format, args...))
+}
+
+func (w *writer) define(shape []int64, annotation, text string) {
+	name := fmt.Sprintf("v%d", w.n)
+	w.n++
+	w.body = append(w.body, fmt.Sprintf("  %%%s%s = %s", name, annotation, text))
 	w.values = append(w.values, drawn{name, shape})
 }
 
@@ -111,7 +115,7 @@ func (w *writer) source() drawn {
 func (w *writer) op() {
 	x := w.source()
 	last := len(x.shape) - 1
-	switch w.pick("op", 17) {
+	switch w.pick("op", 18) {
 	case 0, 1, 2:
 		n := w.extent()
 		out := append(append([]int64(nil), x.shape[:last]...), n)
@@ -141,6 +145,8 @@ func (w *writer) op() {
 		w.shapeOp(x)
 	case 13:
 		w.attention(x)
+	case 14:
+		w.define(x.shape, ": "+w.layout(x.shape), "reshard %"+x.name)
 	default:
 		y := w.values[w.pick("other", len(w.values))]
 		if fmt.Sprint(y.shape) != fmt.Sprint(x.shape) {

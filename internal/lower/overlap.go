@@ -99,6 +99,9 @@ func (o *overlapper) decide(r *region) Strategy {
 	if c.Why != "" {
 		text += "; " + c.Why
 	}
+	if c.Strategy.Kind == Exchange {
+		text += "; its stream joins main, implied or not: a graph's streams must"
+	}
 	o.note(o.fn, r.Pos, r.Value, r.From, r.To, text)
 	return c.Strategy
 }

@@ -28,6 +28,12 @@ var passes = []Pass{
 		run:  shard,
 	},
 	{
+		Name:     "clean",
+		Doc:      "takes out reshards that change nothing",
+		Requires: []string{"shard"},
+		run:      clean,
+	},
+	{
 		Name:     "decompose",
 		Doc:      "replaces reshards by collectives, transfers and local cuts",
 		Requires: []string{"shard"},
@@ -47,6 +53,7 @@ type constraint struct{ before, after, reason string }
 // order holds what the table's row order must respect beyond Requires.
 var order = []constraint{
 	{"shard", "decompose", "only after shard is every change of layout a reshard of its own"},
+	{"clean", "decompose", "a reshard that changes nothing would become a copy, which may be the user's own"},
 	{"decompose", "overlap", "pairs are found by their collectives"},
 }
 

@@ -59,12 +59,12 @@ func TestOptions(t *testing.T) {
 	if err != nil || len(res.Stages) != 1 || !res.Stages[0].Changed || !strings.Contains(res.Stages[0].Text, "reshard") {
 		t.Errorf("StopAfter shard: %+v, %v", res, err)
 	}
-	if _, err := Run(p, Options{StopAfter: "sharp"}); err == nil || !strings.Contains(err.Error(), "shard, decompose") {
+	if _, err := Run(p, Options{StopAfter: "sharp"}); err == nil || !strings.Contains(err.Error(), "shard, clean, decompose") {
 		t.Errorf("unknown pass: %v", err)
 	}
 	var seen []string
 	if _, err := Run(p, Options{CheckEach: func(q *ir.Program) error { seen = append(seen, q.String()); return nil }}); err != nil ||
-		len(seen) != 3 || seen[0] == seen[1] || seen[1] != seen[2] {
+		len(seen) != 4 || seen[0] != seen[1] || seen[1] == seen[2] || seen[2] != seen[3] {
 		t.Errorf("CheckEach saw %q, %v", seen, err)
 	}
 	wrong := errors.New("wrong")

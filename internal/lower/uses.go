@@ -20,45 +20,52 @@ func usesIn(b *ir.Block) useIndex {
 
 // mentions calls see with every name that s, or a statement in its blocks, uses.
 func mentions(s *ir.Stmt, see func(string)) {
-	names := func(e *ir.Expr) {
-		e.Walk(func(x *ir.Expr) {
-			if x.Kind == ir.ExprExtent || x.Kind == ir.ExprVar {
-				see(x.Name)
-			}
-		})
-	}
-	place := func(p *ir.Place) {
-		if p != nil && !p.Main {
-			see(p.Name)
-			names(p.Index)
-		}
-	}
 	for i := range s.Args {
-		place(&s.Args[i])
-	}
-	place(s.Into)
-	for _, e := range s.Exprs {
-		names(e)
-	}
-	for _, a := range s.Attrs {
-		for _, e := range a.Exprs {
-			names(e)
+		if p := &s.Args[i]; !p.Main {
+			see(p.Name)
 		}
 	}
-	if s.Type != nil {
-		for _, d := range s.Type.Dims {
-			names(d.Extent)
+	if s.Into != nil {
+		see(s.Into.Name)
+	}
+	exprsOf(s, func(e *ir.Expr) {
+		if e.Kind == ir.ExprExtent || e.Kind == ir.ExprVar {
+			see(e.Name)
 		}
-	}
-	names(s.Count)
-	if s.Peer != nil {
-		names(s.Peer.Index)
-	}
+	})
 	for _, b := range []*ir.Block{s.Body, s.Else} {
 		if b != nil {
 			for _, inner := range b.Stmts {
 				mentions(inner, see)
 			}
 		}
+	}
+}
+
+// exprsOf calls see with every expression in s, parts included, its blocks aside.
+func exprsOf(s *ir.Stmt, see func(*ir.Expr)) {
+	walk := func(e *ir.Expr) { e.Walk(see) }
+	for i := range s.Args {
+		walk(s.Args[i].Index)
+	}
+	if s.Into != nil {
+		walk(s.Into.Index)
+	}
+	for _, e := range s.Exprs {
+		walk(e)
+	}
+	for _, a := range s.Attrs {
+		for _, e := range a.Exprs {
+			walk(e)
+		}
+	}
+	if s.Type != nil {
+		for _, d := range s.Type.Dims {
+			walk(d.Extent)
+		}
+	}
+	walk(s.Count)
+	if s.Peer != nil {
+		walk(s.Peer.Index)
 	}
 }

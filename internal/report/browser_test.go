@@ -84,17 +84,17 @@ func TestBrowserValue(t *testing.T) {
 	text := page(t, lowering(t, "mlp.hkt", mlp, "chunked(2)"))
 	root := visit(t, text, "value=%x.g")
 	hits := marked(root, "var", "hit")
-	if fmt.Sprint(hits) != "map[decompose:[%x.g %x.g] shard:[%x.g %x.g]]" {
+	if fmt.Sprint(hits) != "map[clean:[%x.g %x.g] decompose:[%x.g %x.g] shard:[%x.g %x.g]]" {
 		t.Errorf("hit %v", hits)
 	}
-	if defs := marked(root, "var", "def"); fmt.Sprint(defs) != "map[decompose:[%x.g] shard:[%x.g]]" {
+	if defs := marked(root, "var", "def"); fmt.Sprint(defs) != "map[clean:[%x.g] decompose:[%x.g] shard:[%x.g]]" {
 		t.Errorf("defined %v", defs)
 	}
 	kin := marked(root, "var", "kin")
 	if len(kin["source"]) != 2 || !slices.Contains(kin["overlap"], "%x.g.c.r") || slices.Contains(kin["overlap"], "%x.l") {
 		t.Errorf("related %v", kin)
 	}
-	if status := root.all(func(n *node) bool { return n.attrs["id"] == "selected" })[0].content(); !strings.HasPrefix(status, "%x.g in mlp: shard 2×, decompose 2×; related: ") {
+	if status := root.all(func(n *node) bool { return n.attrs["id"] == "selected" })[0].content(); !strings.HasPrefix(status, "%x.g in mlp: shard 2×, clean 2×, decompose 2×; related: ") {
 		t.Errorf("it says %q", status)
 	}
 }

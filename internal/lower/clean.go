@@ -1,0 +1,108 @@
+package lower
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// clean takes out reshards to the layout that a value has; they would become
+// copies. What nothing uses stays: programs are written to time it.
+func clean(u *unit) error {
+	for _, f := range u.prog.Funcs {
+		c := &cleaner{unit: u, aside: map[string]bool{}, was: map[string]string{}, dense: map[string]bool{}}
+		for _, p := range f.Params {
+			c.dense[p.Name] = true
+		}
+		c.look(f.Body, true)
+		c.block(f.Body)
+	}
+	return nil
+}
+
+// cleaner cleans one function.
+type cleaner struct {
+	*unit
+	// aside are values made or used on another stream than main, where another
+	// value would have to live longer, and those returned, whose name counts.
+	aside map[string]bool
+	// dense are the values that surely lie without gaps.
+	dense map[string]bool
+	// was names the value that stands for one whose reshard is gone.
+	was map[string]string
+}
+
+// look finds what is aside in b, whose current stream is main or another.
+func (c *cleaner) look(b *ir.Block, onMain bool) {
+	if b == nil {
+		return
+	}
+	for _, s := range b.Stmts {
+		if !onMain || s.Op == ir.OpReturn {
+			alone := *s
+			alone.Body, alone.Else = nil, nil
+			mentions(&alone, func(name string) { c.aside[name] = true })
+			for _, r := range s.Results {
+				c.aside[r.Text] = true
+			}
+		}
+		inside := onMain && s.Op != ir.OpOn && s.Streams == 0
+		c.look(s.Body, inside)
+		c.look(s.Else, inside)
+	}
+}
+
+// block takes the needless reshards out of b, and lets their users use what
+// was resharded.
+func (c *cleaner) block(b *ir.Block) {
+	if b == nil {
+		return
+	}
+	gone := map[*ir.Stmt]bool{}
+	for _, s := range b.Stmts {
+		c.redirect(s)
+		c.block(s.Body)
+		c.block(s.Else)
+		if !pure(s) {
+			continue
+		}
+		name := s.Results[0].Text
+		if gone[s] = c.needless(s); gone[s] {
+			c.was[name] = s.Args[0].Name
+		} else {
+			c.dense[name] = s.Op.Info().Class != ir.ClassView || s.Op == ir.OpReshape && c.dense[s.Args[0].Name]
+		}
+	}
+	takeOut(b, gone)
+}
+
+// needless reports whether s is a reshard whose users may as well use what it
+// reshards. One that closes gaps, as those of a transposed value, is needed.
+func (c *cleaner) needless(s *ir.Stmt) bool {
+	return s.Op == ir.OpReshard && !c.aside[s.Results[0].Text] && c.dense[s.Args[0].Name] &&
+		ir.SameLayout(c.info.Operands[s][0].Type, c.info.Results[s][0].Type)
+}
+
+// redirect lets s use the values that stand for those that are gone.
+func (c *cleaner) redirect(s *ir.Stmt) {
+	for i := range s.Args {
+		if to, ok := c.was[s.Args[i].Name]; ok {
+			s.Args[i].Name = to
+		}
+	}
+	exprsOf(s, func(e *ir.Expr) {
+		if to, ok := c.was[e.Name]; ok && e.Kind == ir.ExprExtent {
+			e.Name = to
+		}
+	})
+}
+
+// takeOut takes statements out of b. What stands above one moves to the next.
+func takeOut(b *ir.Block, gone map[*ir.Stmt]bool) {
+	for i, s := range b.Stmts[:max(len(b.Stmts)-1, 0)] {
+		if above, next := &s.Comments, &b.Stmts[i+1].Comments; gone[s] {
+			next.Lead, next.Blank = append(above.Lead, next.Lead...), next.Blank || above.Blank
+		}
+	}
+	b.Stmts = slices.DeleteFunc(b.Stmts, func(s *ir.Stmt) bool { return gone[s] })
+}
