@@ -21,7 +21,7 @@ func TestNoRankFetchesTooMuch(t *testing.T) {
 		rows     int64
 		long     bool
 	}{
-		{"2", "2:1 0", 1, false}, {"4", "1:2", 1, false}, {"4", "3:1 0 3", 1, false}, {"1:1", "4", 1, false},
+		{"2", "2:1 0", 1, false}, {"4", "1:2", 1, false}, {"4:3 0 2 1", "1:2", 1, false}, {"2 2:3 0 2 1", "1:2", 1, false}, {"3:3 0 2", "1:1", 2, false}, {"4", "3:1 0 3", 1, false}, {"1:1", "4", 1, false},
 		{"3", "2:0 2", 2, false}, {"2:2 1", "3", 2, false}, {"2 2", "2:1 3", 1, false}, {"3:0 1 2", "2 2", 1, false},
 		{"2:0 1", "2:2 3", 1, false}, {"3:0 2 1", "2:1 5", 2, false}, {"1:0", "3:0 1 2", 1, false}, {"5:0 1 2 3 4", "4:4 3 6 2", 1, false},
 		{"2 2:0 1 2 3", "2 2:2 5 1 0", 1, false}, {"4", "2 2:3 1 0 2", 1, false}, {"2 2:3 2 0 1", "same", 1, false},
@@ -45,7 +45,7 @@ type trip struct {
 	toRanks    []int64
 	rows       int64
 	sameMesh   bool
-	reduceOnto int64 // the rank of a sub-mesh of one that all can reduce to, or -1
+	reduceOnto int64 // of a mesh of one rank, where all can reduce to it; else -1
 	header     string
 }
 
@@ -74,7 +74,7 @@ func newTrip(t *testing.T, from, to string, rows int64) *trip {
 	if w.to, w.toRanks = w.from, w.fromRanks; !w.sameMesh {
 		w.to, w.toRanks = mesh("b", to)
 	}
-	if !strings.Contains(from, ":") && len(w.toRanks) == 1 {
+	if len(w.toRanks) == 1 && slices.Contains(w.fromRanks, w.toRanks[0]) {
 		w.reduceOnto = w.toRanks[0]
 	}
 	return w

@@ -15,6 +15,9 @@ import (
 // over all axes or all axes are owed. What remains moves too much: a value
 // arrives whole on all ranks, which cut it; it becomes whole on all ranks, of
 // which those of the sub-mesh keep their blocks.
+//
+// One rank that gets what all owe, and is one of them, gets it by reduce
+// anywhere: to reduce to blocks and fetch these would bring it more.
 
 // move writes the reshard of arg, of type src, to the type w.dst on another mesh.
 func (w *writer) move(arg string, src *ir.Type, from, to *place) {
@@ -31,7 +34,7 @@ func (w *writer) move(arg string, src *ir.Type, from, to *place) {
 // in which buffer they find it.
 func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	switch {
-	case from.main && len(to.devices) == 1 && owesAll(src, from):
+	case len(to.devices) == 1 && owesAll(src, from) && from.reaches(to.devices[0]):
 		return wholeOf(w.dst), w.reduceTo(to.devices[0], arg, src, from)
 	case to.main && (!to.known() || len(from.devices) == 1 && w.dst.Whole()):
 		return w.toAll(arg, src, from, to)
@@ -87,13 +90,27 @@ func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, s
 	return want, buf
 }
 
-// reduceTo reduces what all ranks owe into a buffer of rank root.
+// reduceTo reduces what all ranks of from owe into a buffer of rank root, which
+// is one of them. On a sub-mesh each joins for itself: elsewhere the value must
+// not be named.
 func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) string {
 	buf := w.names.fresh(w.name, "b")
-	w.out = append(w.out, alloc(w.pos, buf, src.LocalType()),
-		into(w.pos, ir.OpReduce, arg, buf, overAttr(from.axisNames()...), redAttr(src.Partial[0].Red), exprAttr("root", root)))
+	w.out = append(w.out, alloc(w.pos, buf, src.LocalType()))
+	reduce := func(place int64) *ir.Stmt {
+		return into(w.pos, ir.OpReduce, arg, buf, overAttr(from.axisNames()...), redAttr(src.Partial[0].Red), exprAttr("root", place))
+	}
+	if from.main {
+		w.out = append(w.out, reduce(root))
+		return buf
+	}
+	for _, r := range slices.Sorted(slices.Values(from.devices)) {
+		w.out = append(w.out, onRank(w.pos, r, reduce(int64(from.index(root)))))
+	}
 	return buf
 }
+
+// reaches reports whether rank surely is one of the mesh's.
+func (pl *place) reaches(rank int64) bool { return pl.main || pl.index(rank) >= 0 }
 
 // owesAll reports whether t is partial over all axes, by one reduction.
 func owesAll(t *ir.Type, at *place) bool {
