@@ -22,6 +22,8 @@ var schedules = flag.Int("schedules", 6, "how many schedules each mutant that is
 
 var every = flag.Bool("every-mutant", false, "try every mutant of every program, not some of each: takes long")
 
+var only = flag.String("mutants-of", "", "only programs with this in their name")
+
 // some picks a few of many, evenly.
 func some[T any](all []T) []T {
 	few := 24
@@ -60,7 +62,10 @@ func TestMutationScore(t *testing.T) {
 		}
 		return scores[kind]
 	}
-	for _, l := range lowerings(t, small) {
+	for _, l := range append(lowerings(t, small), rooted(t)...) {
+		if *only != "" && !strings.Contains(l.name, *only) {
+			continue
+		}
 		if len(l.original.Cmds) > 300 && !*every {
 			continue
 		}
@@ -251,6 +256,10 @@ func textMutants(prog *ir.Program, fn string) []textMutant {
 			s.Exprs[0] = ir.Mod(ir.Add(s.Exprs[0], ir.Int(1)), s.Exprs[1])
 			return true
 		})
+		for _, attr := range []string{"root", "to", "from"} {
+			try(i, attr+"= + 1", func(_ *ir.Program, s *ir.Stmt) bool { return nextMember(s, attr, false) })
+			try(i, attr+"= + 1 on one rank", func(_ *ir.Program, s *ir.Stmt) bool { return nextMember(s, attr, true) })
+		}
 		for _, side := range []string{"argument", "destination"} {
 			try(i, side+" index + 1", func(p *ir.Program, s *ir.Stmt) bool {
 				pl := s.Into
@@ -328,6 +337,9 @@ func planMutants(p *plan.Plan) []planMutant {
 		case plan.Collective:
 			if m := swapCollective(p, i); m != nil {
 				add("plan: swap collectives on a rank", what, m)
+			}
+			if c.Part == 0 {
+				otherMembers(p, c.Coll, add)
 			}
 			if p.Colls[c.Coll].Op == ir.OpBarrier && c.Part == 0 {
 				add("plan: delete a barrier", what, withoutColl(p, c.Coll))
