@@ -9,8 +9,9 @@ import (
 // This file moves a value from one mesh to another. Where the text says which
 // ranks hold what, each fetches what it lacks (crossing.go, pieces.go).
 //
-// Where it leaves the main mesh's sizes open, it cannot name the ranks, and a
-// collective over all of them takes over. To or from one rank that is scatter,
+// Where it leaves the main mesh's sizes open, or they are too large to spell out
+// (maxListed), it cannot name the ranks, and a collective over all of them takes
+// over: what is chosen must not depend on bound dims (S20). To or from one rank that is scatter,
 // gather or reduce, and moves no more than it must, where one dimension is split
 // over all axes or all axes are owed. What remains moves too much: a value
 // arrives whole on all ranks, which cut it; it becomes whole on all ranks, of
