@@ -15,6 +15,10 @@ import (
 // ErrUnsupported is wrapped by errors that say a machine cannot do something.
 var ErrUnsupported = device.ErrUnsupported
 
+// ErrDeviceLost is wrapped by errors that say a GPU's fault has ended this
+// process's use of it: start a new process.
+var ErrDeviceLost = device.ErrDeviceLost
+
 // ErrClosed is returned by a machine or model after Close.
 var ErrClosed = errors.New("closed")
 

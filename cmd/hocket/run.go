@@ -249,7 +249,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	}
 	err = ofMachine(j.model.Prepare(ctx, nil))
 	var f *failure
-	if errors.As(err, &f) && f.code == exitMachine && !errors.Is(err, hocket.ErrUnsupported) {
+	if errors.As(err, &f) && f.code == exitMachine && !errors.Is(err, hocket.ErrUnsupported) && !errors.Is(err, hocket.ErrDeviceLost) {
 		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(arena))
 	}
 	return err
