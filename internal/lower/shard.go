@@ -24,21 +24,26 @@ type sharder struct {
 	names *names
 }
 
-// resharded remembers which copies a block already made: value and type to
-// name. It ends with the block, because on another stream or in another branch
-// the copy need not be there yet.
-type resharded map[string]string
+// scope is what is known of a block.
+type scope struct {
+	// made are the reshards so far: value and type to name. They end with the
+	// block, because on another stream or in another branch the reshard need not
+	// have run yet.
+	made map[string]string
+	// users are the statements of the block that name a value.
+	users useIndex
+}
 
 func (s *sharder) block(b *ir.Block) {
 	if b == nil {
 		return
 	}
-	made := resharded{}
+	sc := &scope{made: map[string]string{}, users: usesIn(b)}
 	out := make([]*ir.Stmt, 0, len(b.Stmts))
 	for _, st := range b.Stmts {
 		s.block(st.Body)
 		s.block(st.Else)
-		rewritten := s.stmt(st, made)
+		rewritten := s.stmt(st, sc)
 		leadOf(st, rewritten[0])
 		out = append(out, rewritten...)
 	}
@@ -46,13 +51,17 @@ func (s *sharder) block(b *ir.Block) {
 }
 
 // stmt returns what stands in place of st.
-func (s *sharder) stmt(st *ir.Stmt, made resharded) []*ir.Stmt {
+func (s *sharder) stmt(st *ir.Stmt, sc *scope) []*ir.Stmt {
+	free := st.Type == nil
 	s.annotate(st)
 	natural := s.info.Natural[st]
 	if st.Op == ir.OpLinear && len(st.Args) == 3 && natural != nil && len(natural.Partial) > 0 {
-		return s.biasLast(st, natural, made)
+		if free {
+			s.aim(st, sc)
+		}
+		return s.biasLast(st, natural, sc)
 	}
-	out := append(s.operands(st, made), st)
+	out := append(s.operands(st, sc), st)
 	if natural == nil {
 		return out
 	}
@@ -71,25 +80,25 @@ func (s *sharder) annotate(st *ir.Stmt) {
 }
 
 // operands reshards those of st's operands that are needed otherwise.
-func (s *sharder) operands(st *ir.Stmt, made resharded) []*ir.Stmt {
+func (s *sharder) operands(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	var out []*ir.Stmt
 	for i, want := range s.info.Needs[st] {
 		if want != nil {
-			out = append(out, s.operand(st, i, want, made)...)
+			out = append(out, s.operand(st, i, want, sc)...)
 		}
 	}
 	return out
 }
 
 // operand lets st use its i-th operand in the layout of want.
-func (s *sharder) operand(st *ir.Stmt, i int, want *ir.Type, made resharded) []*ir.Stmt {
+func (s *sharder) operand(st *ir.Stmt, i int, want *ir.Type, sc *scope) []*ir.Stmt {
 	have, arg := s.info.Operands[st][i].Type, &st.Args[i]
 	key := arg.Name + ": " + want.String()
-	name, old := made[key]
+	name, old := sc.made[key]
 	value := arg.Name
 	if !old {
 		name = s.names.fresh(value, "g")
-		made[key] = name
+		sc.made[key] = name
 	}
 	arg.Name = name
 	if old {
@@ -112,28 +121,70 @@ func needed(st *ir.Stmt, i int) string {
 
 // biasLast rewrites a linear whose result is partial so that its bias is added
 // once, after the reduction (S10).
-func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, made resharded) []*ir.Stmt {
+func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, sc *scope) []*ir.Stmt {
 	name, want := st.Results[0].Text, st.Type
 	sum := &ir.Stmt{Op: ir.OpAdd, Pos: st.Pos, Results: []ir.Name{st.Results[0]}, Type: want}
 	sum.Args = places(st.Pos, []string{s.names.fresh(name, "1"), st.Args[2].Name})
 
 	bias := s.info.Operands[st][2].Type
-	before := s.linearOperands(st, made)
+	before := s.linearOperands(st, sc)
 	st.Results[0].Text, st.Type = s.names.fresh(name, "0"), natural.Clone()
 	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of linear; the bias is added behind it").Result = sum.Args[0].Name
 	out := append(before, st, reshard(st.Pos, sum.Args[0].Name, want.Clone(), st.Results[0].Text))
 	if t := biasType(bias, want); !ir.SameLayout(bias, t) {
-		out = append(out, s.biasOperand(st, sum, bias, t, made)...)
+		out = append(out, s.biasOperand(st, sum, bias, t, sc)...)
 	}
 	return append(out, sum)
 }
 
+// aim gives st's result, which must be reduced, the layout that all of its users
+// need it in, where they agree: it need not be whole first.
+func (s *sharder) aim(st *ir.Stmt, sc *scope) {
+	name := st.Results[0].Text
+	var want *ir.Type
+	for _, u := range sc.users[name] {
+		t := s.neededAs(u, name)
+		if t == nil || len(t.Partial) > 0 || t.Mesh != st.Type.Mesh || want != nil && !ir.SameLayout(t, want) {
+			return
+		}
+		want = t
+	}
+	if want == nil {
+		return
+	}
+	st.Type, s.info.Results[st][0].Type = want.Clone(), want.Clone()
+	for _, u := range sc.users[name] {
+		for i := range u.Args {
+			if u.Args[i].Name == name {
+				s.info.Needs[u][i] = nil
+			}
+		}
+	}
+}
+
+// neededAs returns the type that u needs its operands of that name resharded
+// to, or nil where that differs, or one of them is taken as it is.
+func (s *sharder) neededAs(u *ir.Stmt, name string) *ir.Type {
+	var want *ir.Type
+	needs := s.info.Needs[u]
+	for i := range u.Args {
+		if u.Args[i].Name != name {
+			continue
+		}
+		if needs == nil || needs[i] == nil || want != nil && !ir.SameLayout(needs[i], want) {
+			return nil
+		}
+		want = needs[i]
+	}
+	return want
+}
+
 // linearOperands reshards st's first two operands and drops the bias.
-func (s *sharder) linearOperands(st *ir.Stmt, made resharded) []*ir.Stmt {
+func (s *sharder) linearOperands(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	var out []*ir.Stmt
 	for i, want := range s.info.Needs[st] {
 		if want != nil && i < 2 {
-			out = append(out, s.operand(st, i, want, made)...)
+			out = append(out, s.operand(st, i, want, sc)...)
 		}
 	}
 	st.Args = st.Args[:2]
@@ -141,9 +192,9 @@ func (s *sharder) linearOperands(st *ir.Stmt, made resharded) []*ir.Stmt {
 }
 
 // biasOperand lets sum use its bias in the layout of want.
-func (s *sharder) biasOperand(st, sum *ir.Stmt, have, want *ir.Type, made resharded) []*ir.Stmt {
+func (s *sharder) biasOperand(st, sum *ir.Stmt, have, want *ir.Type, sc *scope) []*ir.Stmt {
 	s.info.Operands[sum] = []*ir.Sym{nil, {Kind: ir.SymValue, Type: have}}
-	return s.operand(sum, 1, want, made)
+	return s.operand(sum, 1, want, sc)
 }
 
 // biasType returns the bias' type laid out as the last dimension of y.
