@@ -47,7 +47,7 @@ func f(%x: f32[12, 4]) -> f32[12, 4] {
   wait %s
   return %z
 }`,
-	"reduce": `
+	"sum at a root": `
 mesh tp[3]
 func f(%x: f32[5, 4]) -> f32[5, 4] {
   %s = stream
