@@ -79,6 +79,9 @@ type Comparison struct {
 	Against string
 	// Detail tells of the first result that differs, or of the bound.
 	Detail string
+	// Unbounded names a result of which no element has an error bound: values
+	// grew until rounding may do anything, and within says nothing of it.
+	Unbounded string
 }
 
 // Compare compares a report's results with r.
@@ -96,6 +99,9 @@ func (r *Reference) Compare(rep *Report) Comparison {
 			return c
 		case eval.Within:
 			c.Verdict, c.Detail = "within", fmt.Sprintf("%%%s: %s", name, v)
+			if v.Unknown == v.Elements {
+				c.Unbounded = name
+			}
 		}
 	}
 	return c
@@ -111,10 +117,12 @@ func (c Comparison) Err() error {
 
 // String returns the comparison in a line.
 func (c Comparison) String() string {
-	switch c.Verdict {
-	case "exact":
+	switch {
+	case c.Unbounded != "":
+		return "not told apart from " + c.Against + ": no element of %" + c.Unbounded + " has an error bound; try smaller inputs or another dtype"
+	case c.Verdict == "exact":
 		return "equal to " + c.Against + ", exactly (certified)"
-	case "within":
+	case c.Verdict == "within":
 		return "equal to " + c.Against + " within the error bound: " + c.Detail
 	}
 	return "differs from " + c.Against + ": " + c.Detail
