@@ -195,11 +195,6 @@ func (d *Driver) RetainPrimary(dev Device) (Context, error) {
 	return c, err
 }
 
-// ReleasePrimary gives the share back; the last one ends the context.
-func (d *Driver) ReleasePrimary(dev Device) error {
-	return d.check(d.f.primaryCtxRelease, "cuDevicePrimaryCtxRelease", uintptr(dev))
-}
-
 // Bind makes c current on a thread that the goroutine keeps until it calls
 // unbind. Calls that need a context stand between the two.
 func (d *Driver) Bind(c Context) error {
@@ -224,13 +219,3 @@ func (d *Driver) StreamPriorities() (least, greatest int, err error) {
 
 // Synchronize waits for all work of the current context.
 func (d *Driver) Synchronize() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
-
-// EnablePeer lets the current context address the memory of peer's plain
-// allocations. That it can already is no error.
-func (d *Driver) EnablePeer(peer Context) error {
-	err := d.check(d.f.ctxEnablePeerAccess, "cuCtxEnablePeerAccess", uintptr(peer), 0)
-	if CUDACode(err) == CUDAPeerAlreadyEnabled {
-		return nil
-	}
-	return err
-}

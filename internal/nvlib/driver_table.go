@@ -15,11 +15,9 @@ type driverFuncs struct {
 	deviceGetAttribute          cabi.Func
 	deviceCanAccessPeer         cabi.Func
 	primaryCtxRetain            cabi.Func
-	primaryCtxRelease           cabi.Func
 	ctxSetCurrent               cabi.Func
 	ctxGetStreamPriorityRange   cabi.Func
 	ctxSynchronize              cabi.Func
-	ctxEnablePeerAccess         cabi.Func
 	memGetInfo                  cabi.Func
 	memGetAllocationGranularity cabi.Func
 	memCreate                   cabi.Func
@@ -78,11 +76,9 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 		"cuDeviceGetAttribute":          &f.deviceGetAttribute,
 		"cuDeviceCanAccessPeer":         &f.deviceCanAccessPeer,
 		"cuDevicePrimaryCtxRetain":      &f.primaryCtxRetain,
-		"cuDevicePrimaryCtxRelease_v2":  &f.primaryCtxRelease,
 		"cuCtxSetCurrent":               &f.ctxSetCurrent,
 		"cuCtxGetStreamPriorityRange":   &f.ctxGetStreamPriorityRange,
 		"cuCtxSynchronize":              &f.ctxSynchronize,
-		"cuCtxEnablePeerAccess":         &f.ctxEnablePeerAccess,
 		"cuMemGetInfo_v2":               &f.memGetInfo,
 		"cuMemGetAllocationGranularity": &f.memGetAllocationGranularity,
 		"cuMemCreate":                   &f.memCreate,

@@ -3,6 +3,8 @@ package cpu
 import (
 	"context"
 	"errors"
+
+	"hocket.example/hocket/internal/device"
 )
 
 var errSyncing = errors.New("Sync was called while Sync runs")
@@ -18,7 +20,7 @@ func (w *world) runScheduled(ctx context.Context) error {
 	pick := newPicker(w)
 	for w.cause == nil {
 		if err := ctx.Err(); err != nil {
-			w.end(&expired{err: err, cause: context.Cause(ctx), at: w.standing()})
+			w.end(&device.Expired{Err: err, Cause: context.Cause(ctx), At: w.standing()})
 			return nil
 		}
 		ready := w.ready()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,7 +130,7 @@ func (w *world) end(cause error) {
 func (w *world) expire(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.end(&expired{err: ctx.Err(), cause: context.Cause(ctx), at: w.standing()})
+	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: w.standing()})
 }
 
 // err returns what calls on a world that has ended get. The caller holds mu.
@@ -139,7 +138,7 @@ func (w *world) err() error {
 	if w.cause == nil {
 		return nil
 	}
-	return &abortedError{w.cause}
+	return &device.Aborted{Cause: w.cause}
 }
 
 func (w *world) check() error {
@@ -169,44 +168,10 @@ func (w *world) standing() []string {
 		where := fmt.Sprintf("rank %d, stream %s", s.dev.rank, s.name)
 		switch t, id := s.head(); {
 		case s.busy != "":
-			list = append(list, fmt.Sprintf("%s%s runs %s", where, markText(s.openMark()), s.busy))
+			list = append(list, fmt.Sprintf("%s%s runs %s", where, device.MarkText(s.openMark()), s.busy))
 		case t != nil && !t.ready():
-			list = append(list, fmt.Sprintf("%s%s waits for %s", where, markText(id), t.waitsFor()))
+			list = append(list, fmt.Sprintf("%s%s waits for %s", where, device.MarkText(id), t.waitsFor()))
 		}
 	}
 	return list
 }
-
-func markText(id int64) string {
-	if id < 0 {
-		return ""
-	}
-	return fmt.Sprintf(", mark %d", id)
-}
-
-// abortedError is what every call returns once the world has ended.
-type abortedError struct{ cause error }
-
-func (e *abortedError) Error() string        { return "aborted: " + e.cause.Error() }
-func (e *abortedError) Unwrap() error        { return e.cause }
-func (e *abortedError) Is(target error) bool { return target == device.ErrAborted }
-
-// expired is the end of a context while there was work.
-type expired struct {
-	err, cause error
-	at         []string
-}
-
-func (e *expired) Error() string {
-	s := e.err.Error()
-	if e.cause != nil && e.cause != e.err {
-		s += " (" + e.cause.Error() + ")"
-	}
-	const most = 8
-	if n := len(e.at); n > most {
-		return fmt.Sprintf("%s; %s; and %d more streams", s, strings.Join(e.at[:most], "; "), n-most)
-	}
-	return strings.Join(append([]string{s}, e.at...), "; ")
-}
-
-func (e *expired) Unwrap() []error { return []error{e.err, e.cause} }

@@ -106,7 +106,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	text := cabi.NewCStrings([]string{"CUDA_ERROR_FAKE"})
 	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
 	return map[string]func(a []uintptr) uintptr{
-		"cuInit": zero, "cuCtxSetCurrent": zero, "cuCtxSynchronize": zero, "cuCtxEnablePeerAccess": zero,
+		"cuInit": zero, "cuCtxSetCurrent": zero, "cuCtxSynchronize": zero,
 		"cuDriverGetVersion":  func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
 		"cuDeviceGetCount":    func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
 		"cuDeviceGet":         func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },

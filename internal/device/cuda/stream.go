@@ -310,7 +310,7 @@ func (s *stream) headMark() int64 { return innermost(s.open) }
 
 // where says which stream it is and what it does.
 func (s *stream) where() string {
-	return fmt.Sprintf("rank %d, stream %s%s", s.dev.rank, s.name, markText(s.innermost()))
+	return fmt.Sprintf("rank %d, stream %s%s", s.dev.rank, s.name, device.MarkText(s.innermost()))
 }
 
 // idle asks whether s has done all it was given: in its own context, since one

@@ -300,7 +300,7 @@ func (w *world) expire(ctx context.Context) {
 		w.tell()
 		at = w.standing()
 	})
-	w.end(&expired{err: ctx.Err(), cause: context.Cause(ctx), at: at})
+	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: at})
 }
 
 // err returns what calls on a world that has ended get. The caller holds mu.
@@ -308,7 +308,7 @@ func (w *world) err() error {
 	if w.cause == nil {
 		return nil
 	}
-	return &abortedError{w.cause}
+	return &device.Aborted{Cause: w.cause}
 }
 
 func (w *world) check() error {
