@@ -118,7 +118,6 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		},
 		"cuDeviceCanAccessPeer":         func(a []uintptr) uintptr { return set(a[0], int32(1)) },
 		"cuDevicePrimaryCtxRetain":      func(a []uintptr) uintptr { return set(a[0], uintptr(7)) },
-		"cuDevicePrimaryCtxRelease_v2":  zero,
 		"cuCtxGetStreamPriorityRange":   func(a []uintptr) uintptr { set(a[0], int32(0)); return set(a[1], int32(-5)) },
 		"cuMemGetInfo_v2":               func(a []uintptr) uintptr { set(a[0], uint64(1)); return set(a[1], uint64(fakeMemory)) },
 		"cuMemGetAllocationGranularity": func(a []uintptr) uintptr { return set(a[0], uint64(2<<20)) },
