@@ -1,0 +1,66 @@
+package device
+
+import "hocket.example/hocket/ir"
+
+// Collective is one collective: what all members of a team do together. Members
+// are named by their index in the team.
+type Collective struct {
+	Op    ir.Op  // a collective, or ir.OpBarrier
+	Red   ir.Red // all_reduce, reduce_scatter, reduce
+	Root  int    // broadcast, reduce, gather, scatter
+	Axis  int    // dimension joined or cut; all_to_all: joined
+	Split int    // all_to_all: dimension cut
+	Parts []Part // one for each member
+}
+
+// Part is what one member brings to a Collective. In and Out may be the same
+// memory or overlap in any way.
+type Part struct {
+	In, Out       View
+	Reads, Writes bool // In, Out is there
+	To, From      int  // permute: the members that get In and give Out; -1 for none
+}
+
+// Member is one place of a team: a rank and the stream its share runs on.
+type Member struct {
+	Rank   int
+	Stream Stream
+}
+
+// Teams is a world that runs whole collectives as launches of its own: kernels
+// that reach peers' memory, a vendor's library. Schedules of copies, signals
+// and reductions run on every world and need none of this.
+type Teams interface {
+	// TeamAlgorithms names what Team.Prepare takes, in a fixed order.
+	TeamAlgorithms() []string
+	// Identity says which machines may share measurements: GPU, architecture,
+	// links, driver, and a hash of the kernels' sources. One line.
+	Identity() string
+	// OpenTeam makes what members need to meet on one stream each: flags,
+	// staging. It costs little until Prepare asks for more.
+	OpenTeam(members []Member) (Team, error)
+}
+
+// Tuning picks an algorithm and how it is launched. Zeros let the machine pick.
+type Tuning struct {
+	Algo    string `json:"algorithm"`
+	Blocks  int    `json:"blocks,omitempty"`  // CTAs of a launch; copy engines use none
+	Threads int    `json:"threads,omitempty"` // of a CTA
+	Unroll  int    `json:"unroll,omitempty"`  // 16-byte packs that a thread has in flight
+}
+
+// Team runs collectives of its members, each on its own stream, as single
+// launches. All members must be given the launches of a team in one order. What
+// keeps calls apart lies on the devices, so that launches replay within graphs
+// and runs need no barrier between them.
+type Team interface {
+	// Supports returns nil, or why c cannot be run so.
+	Supports(t Tuning, c *Collective) error
+	// Prepare makes one launch for each member, nil for one that has nothing to
+	// do; member m's goes to its own stream only. Not while work is in flight.
+	Prepare(t Tuning, c *Collective) ([]Launch, error)
+	// Bytes returns the device memory that the team holds on each member.
+	Bytes() int64
+	// Close gives everything back; nothing issued may still run.
+	Close() error
+}
