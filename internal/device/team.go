@@ -11,6 +11,10 @@ type Collective struct {
 	Axis  int    // dimension joined or cut; all_to_all: joined
 	Split int    // all_to_all: dimension cut
 	Parts []Part // one for each member
+	// AnyOrder lets sums be added in any order. Otherwise it is that of the
+	// members, in the dtype's accumulator, rounded once (S11): Supports declines
+	// algorithms that keep to another.
+	AnyOrder bool
 }
 
 // Part is what one member brings to a Collective. In and Out may be the same
