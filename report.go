@@ -3,6 +3,8 @@ package hocket
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"hocket.example/hocket/internal/exec"
@@ -43,6 +45,9 @@ type Memory struct {
 type Overlap struct {
 	Op   string // "all_reduce"
 	Line int32  // in the lowered program
+	// Algorithm of a collective: "two-shot"; several, where sizes differ, are
+	// joined by "+". Empty for other ops.
+	Algorithm string
 	// Bytes moved, all ranks and instances together.
 	Bytes int64
 	// BusyNS is the time its instances took, ExposedNS the part of it in which
@@ -75,6 +80,7 @@ func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, 
 		rep.count(p, &p.Cmds[i])
 	}
 	rep.Overlap = overlap(p, r.Trace)
+	rep.nameAlgorithms(p, r.Algorithms)
 	return rep, nil
 }
 
@@ -142,6 +148,27 @@ func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
 	return out
 }
 
+// nameAlgorithms says of each statement that is a collective how it was run.
+func (r *Report) nameAlgorithms(p *plan.Plan, algorithms []string) {
+	line := map[int32]*Overlap{}
+	for i := range r.Overlap {
+		line[r.Overlap[i].Line] = &r.Overlap[i]
+	}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if c.Kind != plan.Collective {
+			continue
+		}
+		o := line[p.Sites[c.Site].Pos.Line]
+		if o == nil || o.Op != p.Sites[c.Site].Op.String() {
+			continue
+		}
+		if name := algorithms[c.Coll]; !slices.Contains(strings.Split(o.Algorithm, "+"), name) {
+			o.Algorithm = strings.TrimPrefix(o.Algorithm+"+"+name, "+")
+		}
+	}
+}
+
 // WriteTable writes a short table: ops, bytes moved, peak memory, exposed
 // communication.
 func (r *Report) WriteTable(w io.Writer) error {
@@ -155,7 +182,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once\n", Bytes(r.Memory.Peak), Bytes(r.Memory.Bound))
 	for _, o := range r.Overlap {
 		if o.BusyNS > 0 {
-			fmt.Fprintf(tw, "%s\t%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Op, Bytes(o.Bytes),
+			by := ""
+			if o.Algorithm != "" {
+				by = " by " + o.Algorithm
+			}
+			fmt.Fprintf(tw, "%s\t%s%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Op, Bytes(o.Bytes), by,
 				duration(o.BusyNS), duration(o.ExposedNS), 100*float64(o.BusyNS-o.ExposedNS)/float64(o.BusyNS))
 		}
 	}

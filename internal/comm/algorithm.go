@@ -1,16 +1,12 @@
 package comm
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
-// Algorithm is one way to run collectives. It has no state: everything it
-// knows of a channel it gets from a Build.
+// Algorithm is a schedule: one way to run collectives by copies, signals and
+// reductions, on any machine. It has no state: everything it knows of a channel
+// it gets from a Build.
 type Algorithm interface {
 	// Name is what algorithm= pins.
 	Name() string
@@ -23,41 +19,21 @@ type Algorithm interface {
 	Build(b *Build)
 }
 
-// algorithms lists all of them; the first supports every collective.
+// algorithms lists all schedules; the first supports every collective.
 var algorithms = []Algorithm{staged{}, twoShot{}}
 
-// twoShotFrom is the size in bytes from which an all_reduce moves less data in
-// two shots. A measured table per machine will take its place.
-const twoShotFrom = 64 << 10
-
-// Choose returns the algorithm for an instance: the pinned one, else by size.
-// The choice depends on the instance alone, so all ranks agree on it.
-func Choose(in *Instance, caps device.Caps) (Algorithm, error) {
-	if in.Algo != "" {
-		return pinned(in, caps)
-	}
-	if in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Bytes() >= twoShotFrom {
-		if a := (twoShot{}); a.Supports(in, caps) == nil {
-			return a, nil
+// schedule returns the schedule of that name, nil where there is none.
+func schedule(name string) Algorithm {
+	for _, a := range algorithms {
+		if a.Name() == name {
+			return a
 		}
 	}
-	return staged{}, nil
+	return nil
 }
 
-func pinned(in *Instance, caps device.Caps) (Algorithm, error) {
-	i := slices.IndexFunc(algorithms, func(a Algorithm) bool { return a.Name() == in.Algo })
-	if i < 0 {
-		return nil, fmt.Errorf("%s: there is no algorithm %q; there are %s", in.Op, in.Algo, strings.Join(Algorithms(), ", "))
-	}
-	a := algorithms[i]
-	if err := a.Supports(in, caps); err != nil {
-		return nil, fmt.Errorf("%s: algorithm %s: %w", in.Op, in.Algo, err)
-	}
-	return a, nil
-}
-
-// Algorithms returns the names that algorithm= takes.
-func Algorithms() []string {
+// Schedules returns the names of the schedules, which every machine has.
+func Schedules() []string {
 	names := make([]string, len(algorithms))
 	for i, a := range algorithms {
 		names[i] = a.Name()

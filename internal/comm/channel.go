@@ -10,18 +10,27 @@ import (
 // Channel runs the collectives that one team issues on one stream of each
 // member, in one order that is the same in every run.
 //
-// Each member owns a staging memory of two halves, used in turn, and 2·n
-// counters: element i counts what member i told it, element n+i how often
-// member i has read its staging. Counters are never reset. Each is raised by
-// the same number in every run, so the value to await in run k is a constant
-// plus k times that number, and runs may follow each other without a barrier.
+// Instances run by schedules share a staging memory on each member of two
+// halves, used in turn, and 2·n counters: element i counts what member i told
+// it, element n+i how often member i has read its staging. Counters are never
+// reset. Each is raised by the same number in every run, so the value to await
+// in run k is a constant plus k times that number, and runs may follow each
+// other without a barrier.
+//
+// Those run by launches of the machine's own go through one device.Team, opened
+// when the first of them is met, which sees to all that by itself. Both kinds
+// mix: streams keep them in order.
 type Channel struct {
-	world   device.World
-	members []Member
-	insts   []Instance
-	algos   []Algorithm
+	dispatch *Dispatch
+	world    device.World
+	members  []Member
+	insts    []Instance
+	choices  []*choice
+	team     device.Team // nil until it is needed
+	teamErr  error       // why there is none
 
 	halfBytes int64
+	half      int // that the next schedule uses
 	staging   []device.Memory
 	owner     map[device.Memory]int // of staging
 	counters  []device.Counters
@@ -51,38 +60,60 @@ func (e *InstanceError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *InstanceError) Unwrap() error { return e.Err }
 
-// Design checks the instances, in channel order, and chooses an algorithm for
-// each. It reserves nothing yet. Its errors are *InstanceError.
-func Design(w device.World, caps device.Caps, members []Member, insts []Instance) (*Channel, error) {
-	c := &Channel{world: w, members: members, insts: insts}
+// Design checks the instances, in channel order, and chooses how each is run.
+// It reserves nothing yet but what a team takes. Its errors are *InstanceError.
+func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) {
+	c := &Channel{dispatch: d, world: d.world, members: members, insts: insts}
 	for i := range insts {
-		if err := insts[i].check(len(members)); err != nil {
-			return nil, &InstanceError{i, err}
+		err := insts[i].check(len(members))
+		var x *choice
+		if err == nil {
+			x, err = d.choose(&insts[i], c.openTeam)
 		}
-		a, err := Choose(&insts[i], caps)
 		if err != nil {
-			return nil, &InstanceError{i, err}
+			return nil, errors.Join(&InstanceError{i, err}, c.Close())
 		}
-		c.algos = append(c.algos, a)
-		c.halfBytes = max(c.halfBytes, alignUp(a.Staging(&insts[i])))
+		c.choices = append(c.choices, x)
 	}
+	c.measure()
 	return c, nil
+}
+
+// measure says how large a half of the staging has to be.
+func (c *Channel) measure() {
+	c.halfBytes = 0
+	for i, x := range c.choices {
+		if x.schedule != nil {
+			c.halfBytes = max(c.halfBytes, alignUp(x.schedule.Staging(&c.insts[i])))
+		}
+	}
 }
 
 // alignUp rounds up to what device memory is aligned to.
 func alignUp(n int64) int64 { return (n + 255) &^ 255 }
 
-// StagingBytes returns the device memory that Open reserves on each member.
-func (c *Channel) StagingBytes() int64 { return 2 * c.halfBytes }
+// StagingBytes returns the device memory that the channel takes on each member:
+// all of it after Open, before at least what schedules need.
+func (c *Channel) StagingBytes() int64 {
+	n := 2 * c.halfBytes
+	if c.team != nil {
+		n += c.team.Bytes()
+	}
+	return n
+}
 
 // Algorithm returns the name of the algorithm chosen for instance i.
-func (c *Channel) Algorithm(i int) string { return c.algos[i].Name() }
+func (c *Channel) Algorithm(i int) string { return c.choices[i].Tuning.Algo }
 
-// Moved returns the bytes that member m gets from peers in instance i.
+// Choice returns how instance i is run and why.
+func (c *Channel) Choice(i int) Choice { return c.choices[i].Choice }
+
+// Moved returns the bytes that member m gets from peers in instance i. Of
+// launches of the machine's own it is what their kind of algorithm moves.
 func (c *Channel) Moved(i, m int) int64 { return c.moved[i][m] }
 
-// Open reserves staging and counters and builds all steps. On error it leaves
-// nothing behind.
+// Open reserves staging and counters, prepares launches and builds all steps.
+// On error it leaves nothing behind.
 func (c *Channel) Open() error {
 	if err := c.open(); err != nil {
 		return errors.Join(err, c.Close())
@@ -91,10 +122,34 @@ func (c *Channel) Open() error {
 }
 
 func (c *Channel) open() error {
+	scheduled := false
+	for i := range c.insts {
+		if err := c.prepare(i); err != nil {
+			return &InstanceError{i, err}
+		}
+		scheduled = scheduled || c.choices[i].schedule != nil
+	}
+	c.measure()
+	if scheduled {
+		if err := c.reserve(); err != nil {
+			return err
+		}
+	}
+	for i := range c.insts {
+		if err := c.build(i); err != nil {
+			return &InstanceError{i, err}
+		}
+	}
+	c.settle()
+	return nil
+}
+
+// reserve makes what schedules need on each member.
+func (c *Channel) reserve() error {
 	n := len(c.members)
 	c.owner = make(map[device.Memory]int, n)
 	for m := range c.members {
-		mem, err := c.device(m).Alloc(max(c.StagingBytes(), 256), device.Shared)
+		mem, err := c.device(m).Alloc(max(2*c.halfBytes, 256), device.Shared)
 		if err != nil {
 			return fmt.Errorf("staging memory of a collective channel: %w", err)
 		}
@@ -108,17 +163,22 @@ func (c *Channel) open() error {
 	}
 	c.told, c.acked, c.reclaimed = square(n, 0), square(n, 0), square(n, -1)
 	c.lastUse = make([][2][]int64, n)
-	for i := range c.insts {
-		b := newBuild(c, &c.insts[i], i%2)
-		c.algos[i].Build(b)
-		err := b.finish()
-		c.take(b)
-		if err != nil {
-			return &InstanceError{i, err}
-		}
-	}
-	c.settle()
 	return nil
+}
+
+// build makes the steps of instance i, none where launches run it.
+func (c *Channel) build(i int) error {
+	x, in := c.choices[i], &c.insts[i]
+	if x.schedule == nil {
+		c.plans, c.moved = append(c.plans, nil), append(c.moved, moved(x.Tuning.Algo, in))
+		return nil
+	}
+	b := newBuild(c, in, c.half)
+	c.half = 1 - c.half
+	x.schedule.Build(b)
+	err := b.finish()
+	c.take(b)
+	return err
 }
 
 func square(n int, v int64) [][]int64 {
@@ -192,6 +252,12 @@ func (c *Channel) settle() {
 // Each member's instances and runs must be issued in order.
 func (c *Channel) Issue(i, m int, run int64) error {
 	s := c.members[m].Stream
+	if l := c.choices[i].launches; l != nil {
+		if l[m] == nil {
+			return nil
+		}
+		return s.Launch(l[m])
+	}
 	steps := c.plans[i][m]
 	for k := range steps {
 		if err := steps[k].issue(s, run); err != nil {
@@ -228,6 +294,7 @@ func (c *Channel) Close() error {
 			}
 		}
 	}
+	errs = append(errs, c.closeTeam())
 	for _, ctr := range c.counters {
 		ctr.Release()
 	}

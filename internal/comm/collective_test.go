@@ -160,8 +160,8 @@ func TestRefusals(t *testing.T) {
 		change func(*Instance)
 		want   string
 	}{
-		"name":   {func(in *Instance) { in.Algo = "magic" }, `all_gather: there is no algorithm "magic"; there are staged, two-shot`},
-		"op":     {func(in *Instance) { in.Algo = "two-shot" }, "all_gather: algorithm two-shot: not supported by this machine: it runs all_reduce only"},
+		"name":   {func(in *Instance) { in.Pin.Algo = "magic" }, `all_gather: there is no algorithm "magic"; there are staged, two-shot`},
+		"op":     {func(in *Instance) { in.Pin.Algo = "two-shot" }, "all_gather: algorithm two-shot: not supported by this machine: it runs all_reduce only"},
 		"team":   {func(in *Instance) { in.Parts = in.Parts[:2] }, "all_gather: 2 parts for a team of 3"},
 		"axis":   {func(in *Instance) { in.Axis = 2 }, "all_gather: there is no dimension 2 in shape [2 3]"},
 		"shape":  {func(in *Instance) { in.Axis = 1 }, "all_gather: member 0 has an operand of shape [6 3], want [2 9]"},
@@ -177,12 +177,13 @@ func TestRefusals(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := base(3)
-			in := Instance{Op: ir.OpAllGather, Red: ir.Sum, Parts: append([]Part(nil), r.parts[0]...)}
+			in := spec{op: ir.OpAllGather, red: ir.Sum}.instance()
+			in.Parts = append([]Part(nil), r.parts[0]...)
 			for i := range in.Parts {
 				in.Parts[i].To, in.Parts[i].From = -1, -1
 			}
 			tc.change(&in)
-			_, err := Design(r.ch.world, device.Caps{}, r.ch.members, []Instance{in})
+			_, err := plain(r.ch.world).Design(r.ch.members, []Instance{in})
 			if err == nil || err.Error() != tc.want {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
@@ -262,13 +263,13 @@ func TestMutatedInstances(t *testing.T) {
 	for seed := range count {
 		rng := rand.New(rand.NewPCG(uint64(seed), 5))
 		s := randomSpec(rng, n)
-		in := Instance{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split, Algo: s.algo}
+		in := s.instance()
 		for me := range n {
 			var mem device.Memory
 			in.Parts = append(in.Parts, r.place(w.Device(me), s, me, &mem))
 		}
 		mutate(rng, &in)
-		c, err := Design(w, device.Caps{}, r.ch.members, []Instance{in})
+		c, err := plain(w).Design(r.ch.members, []Instance{in})
 		if err == nil {
 			if err = c.Open(); err == nil {
 				err = c.Close()

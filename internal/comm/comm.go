@@ -1,11 +1,12 @@
-// Package comm runs collectives and paired sends and receives as schedules
-// over device streams: copies, reduce launches, signals and counter waits.
+// Package comm runs collectives and paired sends and receives over device
+// streams: as schedules of copies, reduce launches, signals and counter waits,
+// or, where a machine has launches of its own for whole collectives, by those.
 //
 // A Channel is the sequence of collectives that one team issues on one stream
-// of each member. An Algorithm turns each of them into a list of steps per
-// member; everything is resolved when the channel is opened, so that issuing
-// is a walk over a slice. Nothing is decided at issue but how far the counters
-// have come, which follows from the number of the run.
+// of each member. A Dispatch chooses for each how it is run; everything is
+// resolved when the channel is opened, so that issuing is a walk over a slice.
+// Nothing is decided at issue but how far the counters have come, which follows
+// from the number of the run.
 package comm
 
 import (
@@ -13,30 +14,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Instance is one collective: what all members of a team do together. Members
-// are named by their index in the team.
-type Instance struct {
-	Op    ir.Op  // a collective, or ir.OpBarrier
-	Red   ir.Red // all_reduce, reduce_scatter, reduce
-	Root  int    // broadcast, reduce, gather, scatter
-	Axis  int    // dimension joined or cut; all_to_all: joined
-	Split int    // all_to_all: dimension cut
-	Algo  string // pins an algorithm by name; empty lets the dispatch choose
-	Parts []Part // one for each member
-}
-
-// Part is what one member brings to an Instance. In and Out may be the same
-// memory or overlap in any way.
-type Part struct {
-	In, Out       device.View
-	Reads, Writes bool // In, Out is there
-	To, From      int  // permute: the members that get In and give Out; -1 for none
-}
+// Part is what one member brings to an Instance.
+type Part = device.Part
 
 // Member is one place of a team: a rank and the stream its share runs on.
-type Member struct {
-	Rank   int
-	Stream device.Stream
+type Member = device.Member
+
+// Instance is one collective of a channel.
+type Instance struct {
+	device.Collective
+	// Pin is the algorithm to use, by name, and how it is launched; without a
+	// name the dispatch chooses.
+	Pin device.Tuning
+	// Shared says that peers can copy to and from all operands where they lie.
+	Shared bool
 }
 
 // dtype returns the element type of the operands; InvalidDType for a barrier.
@@ -58,6 +49,19 @@ func (in *Instance) Bytes() int64 {
 	for i := range in.Parts {
 		if p := &in.Parts[i]; p.Reads {
 			most = max(most, viewBytes(p.In))
+		}
+	}
+	return most
+}
+
+// Message returns the size by which collectives are known: that of the largest
+// operand of any member. For an all_gather it is the gathered tensor, for a
+// reduce_scatter the one scattered.
+func (in *Instance) Message() int64 {
+	most := in.Bytes()
+	for i := range in.Parts {
+		if p := &in.Parts[i]; p.Writes {
+			most = max(most, viewBytes(p.Out))
 		}
 	}
 	return most
@@ -88,4 +92,25 @@ func (in *Instance) gives(from int) bool {
 		}
 	}
 	return false
+}
+
+// least returns the bytes that member m must get from its peers, whatever the
+// algorithm.
+func (in *Instance) least(m int) int64 {
+	p, n := &in.Parts[m], int64(len(in.Parts))
+	switch op := in.Op; {
+	case op == ir.OpBarrier || n == 1:
+		return 0
+	case op == ir.OpAllReduce:
+		return 2 * viewBytes(p.In) * (n - 1) / n
+	case op == ir.OpReduceScatter:
+		return viewBytes(p.Out) * (n - 1)
+	case op == ir.OpAllGather, op == ir.OpAllToAll, op == ir.OpGather && m == in.Root:
+		return viewBytes(p.Out) * (n - 1) / n
+	case op == ir.OpReduce && m == in.Root, op == ir.OpPermute && p.From >= 0 && p.From != m:
+		return viewBytes(p.Out)
+	case (op == ir.OpBroadcast || op == ir.OpScatter) && m != in.Root:
+		return viewBytes(p.Out)
+	}
+	return 0
 }

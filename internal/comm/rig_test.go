@@ -273,7 +273,7 @@ func newRig(t testing.TB, w device.World, name string, team []int, specs []spec)
 	}
 	var insts []Instance
 	for _, s := range specs {
-		in := Instance{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split, Algo: s.algo}
+		in := s.instance()
 		mems := make([]device.Memory, s.n)
 		for me, rank := range team {
 			in.Parts = append(in.Parts, r.place(w.Device(rank), s, me, &mems[me]))
@@ -283,11 +283,20 @@ func newRig(t testing.TB, w device.World, name string, team []int, specs []spec)
 		r.mems = append(r.mems, mems)
 	}
 	var err error
-	r.ch, err = Design(w, device.Caps{}, members, insts)
+	r.ch, err = plain(w).Design(members, insts)
 	r.must(err)
 	r.must(r.ch.Open())
 	return r
 }
+
+// instance returns s as a channel takes it, without parts.
+func (s spec) instance() Instance {
+	return Instance{Pin: device.Tuning{Algo: s.algo},
+		Collective: device.Collective{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split}}
+}
+
+// plain is the dispatch without a table.
+func plain(w device.World) *Dispatch { return NewDispatch(w, device.Caps{}, nil, Policy{}) }
 
 func (r *rig) must(err error) {
 	r.t.Helper()

@@ -54,6 +54,7 @@ func (p *Program) describe(id int64) trace.Event {
 	case plan.Collective:
 		cmd := &p.cmds[i]
 		e.Group, e.Bytes = int(c.Coll), cmd.channel.Moved(cmd.seq, cmd.part)
+		e.Detail += ", by " + p.algorithms[c.Coll]
 	case plan.Group:
 		for _, t := range c.Group {
 			if !t.Send {

@@ -45,6 +45,11 @@ type Options struct {
 	// last: a launch instead of many calls. Traces then show inputs and outputs
 	// only.
 	Graph bool
+	// Algorithm names the algorithm of collectives to try first, for those that
+	// pin none; empty for what is known to be the fastest.
+	Algorithm string
+	// Fixed runs a collective in the same way whatever its size.
+	Fixed bool
 }
 
 // Result is what one run gave.
@@ -55,6 +60,9 @@ type Result struct {
 	Trace *trace.Trace
 	// Issue is what the host took to issue the whole batch that the run is of.
 	Issue time.Duration
+	// Algorithms are those of the collectives, by their index in the plan.
+	// Callers must not change it.
+	Algorithms []string
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -65,6 +73,9 @@ type Program struct {
 	log   *slog.Logger
 	caps  device.Caps
 	world device.World
+	// machine is its name, dispatch what chooses the algorithms of collectives.
+	machine  string
+	dispatch *comm.Dispatch
 
 	// inputs and outputs are the plan's, without absent blocks.
 	inputs, outputs []plan.IO
@@ -74,12 +85,14 @@ type Program struct {
 	counters [][]device.Counters // by plan counter, rank
 	memory   memory
 	channels []*comm.Channel
-	pairs    *comm.Pairs
-	cmds     []command
-	adv      *adversary // nil unless the machine is virtual
-	progress *progress
-	recorder *trace.Recorder // nil unless Options.Trace
-	replay   *replay         // nil unless Options.Graph
+	// algorithms of the plan's collectives.
+	algorithms []string
+	pairs      *comm.Pairs
+	cmds       []command
+	adv        *adversary // nil unless the machine is virtual
+	progress   *progress
+	recorder   *trace.Recorder // nil unless Options.Trace
+	replay     *replay         // nil unless Options.Graph
 
 	mu     sync.Mutex
 	run    int64 // runs issued so far
@@ -101,7 +114,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	prog := &Program{plan: p, opts: opts, log: opts.Logger, caps: m.Caps(), world: world,
+	prog := &Program{plan: p, opts: opts, log: opts.Logger, caps: m.Caps(), world: world, machine: m.Name(),
 		inputs: held(p.Inputs), outputs: held(p.Outputs)}
 	if prog.log == nil {
 		prog.log = slog.New(slog.DiscardHandler)
@@ -116,7 +129,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 func (p *Program) load(ctx context.Context) error {
 	steps := []func() error{
 		p.makeStreams, p.makeEvents, p.makeCounters, p.reserveArenas,
-		p.designChannels, p.openChannels, p.openPairs, p.resolveCommands,
+		p.findTable, p.designChannels, p.openChannels, p.openPairs, p.resolveCommands,
 		p.observe, p.watchUses, p.planReplay,
 	}
 	for _, step := range steps {
@@ -170,7 +183,7 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 	}
 	results, err := p.collect(first, len(batch))
 	for _, r := range results {
-		r.Issue = issued
+		r.Issue, r.Algorithms = issued, p.algorithms
 	}
 	return results, err
 }

@@ -146,19 +146,26 @@ func (p *Program) designChannels() error {
 		}
 		insts[c.Channel] = append(insts[c.Channel], in)
 	}
-	staging := make([]int64, p.plan.Ranks)
 	for i := range p.plan.Channels {
 		ch := &p.plan.Channels[i]
 		members := make([]comm.Member, len(ch.Team))
 		for m, r := range ch.Team {
 			members[m] = comm.Member{Rank: int(r), Stream: p.streams[ch.Streams[m]]}
 		}
-		c, err := comm.Design(p.world, p.caps, members, insts[i])
+		c, err := p.dispatch.Design(members, insts[i])
 		if err != nil {
 			return p.placeInstance(i, err)
 		}
 		p.channels = append(p.channels, c)
-		for _, r := range ch.Team {
+	}
+	return p.countStaging()
+}
+
+// countStaging learns what collectives take on the rank with the most.
+func (p *Program) countStaging() error {
+	staging := make([]int64, p.plan.Ranks)
+	for i, c := range p.channels {
+		for _, r := range p.plan.Channels[i].Team {
 			staging[r] += c.StagingBytes()
 		}
 	}
@@ -166,8 +173,25 @@ func (p *Program) designChannels() error {
 	return p.afford()
 }
 
+// findTable looks for what is known of collectives on this machine. Where the
+// order of work is drawn at random nothing is measured, nor looked up.
+func (p *Program) findTable() error {
+	policy := comm.Policy{Algorithm: p.opts.Algorithm, Fixed: p.opts.Fixed}
+	var found comm.Found
+	if !p.caps.Virtual {
+		found = comm.Find(p.machine, p.world)
+		p.log.Debug("table of collectives", "from", found.From, "hash", found.Table.Hash(), "ignored", found.Ignored)
+	}
+	p.dispatch = comm.NewDispatch(p.world, p.caps, found.Table, policy)
+	if policy.Algorithm != "" {
+		return p.dispatch.Check(policy.Algorithm)
+	}
+	return nil
+}
+
 func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
-	in := comm.Instance{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split), Algo: c.Algo}
+	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, Shared: true,
+		Collective: device.Collective{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split), AnyOrder: c.AnyOrd}}
 	for _, part := range c.Parts {
 		cp := comm.Part{To: int(part.To), From: int(part.From)}
 		for _, side := range []struct {
@@ -183,6 +207,7 @@ func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
 				return in, err
 			}
 			*side.view, *side.has = v, true
+			in.Shared = in.Shared && p.plan.Buffers[side.ref.Buf].Space == plan.Arena
 		}
 		in.Parts = append(in.Parts, cp)
 	}
@@ -195,7 +220,12 @@ func (p *Program) openChannels() error {
 			return p.placeInstance(i, err)
 		}
 	}
-	return nil
+	p.algorithms = make([]string, len(p.plan.Colls))
+	for i := range p.plan.Colls {
+		c := &p.plan.Colls[i]
+		p.algorithms[i] = p.channels[c.Channel].Algorithm(int(c.Seq))
+	}
+	return p.countStaging() // teams tell only now what they take
 }
 
 // placeInstance adds to an error about an instance of channel where in the

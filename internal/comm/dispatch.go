@@ -1,0 +1,170 @@
+package comm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Policy says how collectives that pin no algorithm are run; the zero value is
+// the fastest way known for each.
+type Policy struct {
+	// Algorithm names the one to try first.
+	Algorithm string
+	// Fixed runs a collective in the same way whatever its size.
+	Fixed bool
+}
+
+// Dispatch chooses how the collectives of one world are run. What it chooses
+// follows from the instance, the table and the policy alone, so all ranks agree.
+type Dispatch struct {
+	world  device.World
+	teams  device.Teams // nil where the world has none
+	caps   device.Caps
+	table  *Table // nil for none
+	policy Policy
+}
+
+// NewDispatch makes the dispatch of a world. The table may be nil, or be made
+// on another machine: what this one cannot do is passed over.
+func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch {
+	d := &Dispatch{world: w, caps: caps, table: t, policy: p}
+	d.teams, _ = w.(device.Teams)
+	return d
+}
+
+// Table returns what it looks things up in; nil for nothing.
+func (d *Dispatch) Table() *Table { return d.table }
+
+// Algorithms returns all names that algorithm= takes in this world.
+func (d *Dispatch) Algorithms() []string {
+	names := Schedules()
+	if d.teams != nil {
+		names = append(names, d.teams.TeamAlgorithms()...)
+	}
+	return names
+}
+
+// Check returns an error unless there is an algorithm of that name.
+func (d *Dispatch) Check(name string) error {
+	all := d.Algorithms()
+	if !slices.Contains(all, name) {
+		return fmt.Errorf("there is no algorithm %q; there are %s", name, strings.Join(all, ", "))
+	}
+	return nil
+}
+
+// Choice is how an instance is run and why.
+type Choice struct {
+	Tuning device.Tuning
+	// By is who chose: "pinned", "policy", "table", "default".
+	By string
+	// Declined lists what would have come first, and why it did not.
+	Declined []string
+}
+
+// choice is a Choice with what it takes to carry it out.
+type choice struct {
+	Choice
+	rest     []candidate // what comes next should it turn out not to work
+	schedule Algorithm   // nil: launches of the channel's team
+	launches []device.Launch
+}
+
+// candidate is a way that may be declined.
+type candidate struct {
+	tuning device.Tuning
+	by     string
+}
+
+// choose returns the first candidate that supports in. open opens the channel's
+// team.
+func (d *Dispatch) choose(in *Instance, open func() (device.Team, error)) (*choice, error) {
+	if in.Pin.Algo != "" {
+		if err := d.Check(in.Pin.Algo); err != nil {
+			return nil, fmt.Errorf("%s: %w", in.Op, err)
+		}
+	}
+	return d.first(in, d.candidates(in), nil, open)
+}
+
+func (d *Dispatch) first(in *Instance, list []candidate, declined []string, open func() (device.Team, error)) (*choice, error) {
+	for i, c := range list {
+		a, err := d.accept(in, c.tuning, open)
+		if err == nil {
+			return &choice{Choice: Choice{Tuning: c.tuning, By: c.by, Declined: declined}, schedule: a, rest: list[i+1:]}, nil
+		}
+		if in.Pin.Algo != "" {
+			return nil, fmt.Errorf("%s: algorithm %s: %w", in.Op, c.tuning.Algo, err)
+		}
+		declined = append(declined, fmt.Sprintf("%s: %v", c.tuning.Algo, err))
+	}
+	return nil, fmt.Errorf("%s: no algorithm takes it: %s", in.Op, strings.Join(declined, "; "))
+}
+
+// accept returns the schedule that t names, or nil for one of the machine's own;
+// an error where in cannot be run so.
+func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Team, error)) (Algorithm, error) {
+	if d.teams != nil && slices.Contains(d.teams.TeamAlgorithms(), t.Algo) {
+		team, err := open()
+		if err != nil {
+			return nil, err
+		}
+		return nil, team.Supports(t, &in.Collective)
+	}
+	a := schedule(t.Algo)
+	if a == nil {
+		return nil, fmt.Errorf("%w: it has none of that name", device.ErrUnsupported)
+	}
+	return a, a.Supports(in, d.caps)
+}
+
+// candidates lists the ways to run in, the best first, and last one that takes
+// everything.
+func (d *Dispatch) candidates(in *Instance) []candidate {
+	if in.Pin.Algo != "" {
+		return []candidate{{d.launched(in, in.Pin), "pinned"}}
+	}
+	var list []candidate
+	if name := d.policy.Algorithm; name != "" {
+		list = append(list, candidate{d.launched(in, device.Tuning{Algo: name}), "policy"})
+	}
+	if len(in.Parts) > 1 && in.Message() > 0 {
+		for _, t := range d.table.best(in, d.policy.Fixed) {
+			list = append(list, candidate{t, "table"})
+		}
+	}
+	if !d.policy.Fixed {
+		list = append(list, candidate{device.Tuning{Algo: usual(in)}, "default"})
+	}
+	return append(list, candidate{device.Tuning{Algo: staged{}.Name()}, "default"})
+}
+
+// launched completes a tuning that says only the name with how the table would
+// launch that algorithm.
+func (d *Dispatch) launched(in *Instance, t device.Tuning) device.Tuning {
+	if t != (device.Tuning{Algo: t.Algo}) {
+		return t
+	}
+	for _, b := range d.table.best(in, false) {
+		if b.Algo == t.Algo {
+			return b
+		}
+	}
+	return t
+}
+
+// twoShotFrom is the size in bytes from which an all_reduce of three or more
+// moves less data in two shots.
+const twoShotFrom = 64 << 10
+
+// usual names the schedule for machines that nobody has measured.
+func usual(in *Instance) string {
+	if in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Message() >= twoShotFrom {
+		return twoShot{}.Name()
+	}
+	return staged{}.Name()
+}

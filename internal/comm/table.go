@@ -1,0 +1,179 @@
+package comm
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Table says what is fastest on one machine, as measured. It is data: it prints
+// as JSON, and may be edited and shared.
+type Table struct {
+	Version int `json:"version"`
+	// Identity is the machine that it was measured on, Ranks how many ranks
+	// its world had.
+	Identity string `json:"identity"`
+	Ranks    int    `json:"ranks"`
+	// Made says by what.
+	Made    string  `json:"made"`
+	Entries []Entry `json:"entries"`
+}
+
+// TableVersion is that of tables that this program reads.
+const TableVersion = 1
+
+// Entry is a kind of collective.
+type Entry struct {
+	Op string `json:"op"`
+	// Reduction is "sum" (and avg), "minmax", or empty where nothing is reduced.
+	Reduction string `json:"reduction,omitempty"`
+	Elem      int64  `json:"element_bytes"`
+	Members   int    `json:"members"`
+	// Brackets by size, ascending. Nothing is interpolated between them.
+	Brackets []Bracket `json:"brackets"`
+	// Fixed is what suits all sizes best, among those that sum in order; nil
+	// where nothing takes all sizes.
+	Fixed *device.Tuning `json:"fixed,omitempty"`
+}
+
+// Bracket is a range of sizes: those above the bracket before, up to UpTo.
+type Bracket struct {
+	// UpTo is in bytes of the message; 0, of the last, for no end.
+	UpTo int64 `json:"up_to,omitempty"`
+	// Best lists what was measured, the best first.
+	Best []Timed `json:"best"`
+}
+
+// Timed is a tuning with the microseconds that it took at the size within the
+// bracket at which it was measured.
+type Timed struct {
+	device.Tuning
+	Micros float64 `json:"us,omitempty"`
+}
+
+// reductionOf is the key of an instance's reduction.
+func reductionOf(red ir.Red, op ir.Op) string {
+	switch op {
+	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce:
+	default:
+		return ""
+	}
+	if red == ir.Max || red == ir.Min {
+		return "minmax"
+	}
+	return "sum"
+}
+
+// best returns the tunings for in, the best first; nil for a nil table.
+func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
+	e := t.find(in)
+	if e == nil {
+		return nil
+	}
+	if fixed {
+		if e.Fixed == nil {
+			return nil
+		}
+		return []device.Tuning{*e.Fixed}
+	}
+	var list []device.Tuning
+	for _, b := range e.bracket(in.Message()).Best {
+		list = append(list, b.Tuning)
+	}
+	return list
+}
+
+// find returns the entry for in, or else the nearest of its op: first by the
+// number of members, then by reduction, then by element.
+func (t *Table) find(in *Instance) *Entry {
+	if t == nil {
+		return nil
+	}
+	var found *Entry
+	least := math.Inf(1)
+	op, red, elem := in.Op.String(), reductionOf(in.Red, in.Op), in.dtype().Size()
+	for i := range t.Entries {
+		e := &t.Entries[i]
+		if e.Op != op {
+			continue
+		}
+		away := 100 * math.Abs(math.Log2(float64(e.Members)/float64(len(in.Parts))))
+		if e.Reduction != red {
+			away += 10
+		}
+		if e.Elem != elem {
+			away += math.Abs(math.Log2(float64(e.Elem) / float64(max(elem, 1))))
+		}
+		if away < least {
+			found, least = e, away
+		}
+	}
+	return found
+}
+
+// bracket returns the one that a size falls in; a table that was checked has it.
+func (e *Entry) bracket(bytes int64) *Bracket {
+	i, _ := slices.BinarySearchFunc(e.Brackets, bytes, func(b Bracket, n int64) int {
+		if b.UpTo != 0 && b.UpTo < n {
+			return -1
+		}
+		return 1
+	})
+	return &e.Brackets[i]
+}
+
+// Hash is a number by which two tables can be told apart, whatever they say of
+// where they come from.
+func (t *Table) Hash() string {
+	if t == nil {
+		return ""
+	}
+	data, err := json.Marshal(t.Entries)
+	if err != nil { // numbers that are no JSON; a table that was checked has none
+		return "?"
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:6])
+}
+
+// Check returns what is wrong with a table.
+func (t *Table) Check() error {
+	if t.Version != TableVersion {
+		return fmt.Errorf("it has version %d; this hocket reads version %d", t.Version, TableVersion)
+	}
+	for i := range t.Entries {
+		if err := t.Entries[i].check(); err != nil {
+			return fmt.Errorf("entry %d, %s: %w", i, t.Entries[i].Op, err)
+		}
+	}
+	return nil
+}
+
+func (e *Entry) check() error {
+	switch {
+	case e.Members < 2 || e.Elem < 1:
+		return fmt.Errorf("%d members, elements of %d bytes", e.Members, e.Elem)
+	case len(e.Brackets) == 0:
+		return fmt.Errorf("it has no brackets")
+	}
+	last := int64(0)
+	for i, b := range e.Brackets {
+		end := i == len(e.Brackets)-1
+		if end != (b.UpTo == 0) || !end && b.UpTo <= last {
+			return fmt.Errorf("bracket %d ends at %d: ends must ascend, and the last has none", i, b.UpTo)
+		}
+		last = b.UpTo
+		for _, x := range b.Best {
+			if x.Algo == "" || x.Blocks < 0 || x.Threads < 0 || x.Unroll < 0 || !(x.Micros >= 0) {
+				return fmt.Errorf("bracket %d: %+v is no tuning", i, x)
+			}
+		}
+	}
+	return nil
+}

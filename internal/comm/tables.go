@@ -1,0 +1,162 @@
+package comm
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // shipped tables
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// cacheVariable names the environment variable that holds the folder of what
+// hocket keeps, as it does for compiled kernels.
+const cacheVariable = "HOCKET_CACHE"
+
+//go:embed tables/h200.json
+var h200 []byte
+
+// Shipped returns the table that is part of the program, measured on H200s.
+func Shipped() *Table {
+	t, err := ReadTable(h200)
+	if err != nil {
+		panic("the shipped table: " + err.Error()) // a test reads it
+	}
+	return t
+}
+
+// Identity says which machine a world is on: what its teams say, else the
+// machine's name and the processor.
+func Identity(machine string, w device.World) string {
+	if t, ok := w.(device.Teams); ok {
+		return t.Identity()
+	}
+	return fmt.Sprintf("%s, %s/%s, %d CPUs", machine, runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+}
+
+// ReadTable reads and checks a table.
+func ReadTable(data []byte) (*Table, error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	t := &Table{}
+	if err := d.Decode(t); err != nil {
+		return nil, fmt.Errorf("it is no table of collectives: %w", err)
+	}
+	return t, t.Check()
+}
+
+// Folder is where tuned tables are kept: under HOCKET_CACHE, or else in the
+// user's cache folder.
+func Folder() (string, error) {
+	if dir := os.Getenv(cacheVariable); dir != "" {
+		return filepath.Join(dir, "collectives"), nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("there is no folder for tuned tables: %w; name one in %s", err, cacheVariable)
+	}
+	return filepath.Join(dir, "hocket", "collectives"), nil
+}
+
+// Path is the file of the tuned table of a machine for worlds of ranks.
+func Path(identity string, ranks int) (string, error) {
+	dir, err := Folder()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(identity))
+	return filepath.Join(dir, fmt.Sprintf("%s-%d.json", hex.EncodeToString(sum[:8]), ranks)), nil
+}
+
+// Tuned reads the tuned table of a machine; fs.ErrNotExist where there is none.
+func Tuned(identity string, ranks int) (*Table, error) {
+	path, err := Path(identity, ranks)
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := ReadTable(data)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", path, err)
+	case t.Identity != identity || t.Ranks != ranks:
+		return nil, fmt.Errorf("%s: it was made on %s with %d ranks, and this is %s with %d", path, t.Identity, t.Ranks, identity, ranks)
+	}
+	return t, nil
+}
+
+// Save keeps a table as the tuned one of its machine and returns the file. The
+// file appears whole or not at all.
+func (t *Table) Save() (string, error) {
+	path, err := Path(t.Identity, t.Ranks)
+	if err != nil {
+		return "", err
+	}
+	return path, t.Write(path)
+}
+
+// Write writes the table to a file, which appears whole or not at all.
+func (t *Table) Write(path string) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(t, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// Found is a table and where it comes from.
+type Found struct {
+	Table *Table // nil for none
+	// From is a file, "shipped", or empty where there is no table.
+	From string
+	// Ignored says why there is no tuned table; empty where there is one.
+	Ignored string
+}
+
+// Find returns the tuned table of a world's machine, or else, where the world
+// has teams, the shipped one: whatever GPU it is, that is a better guess than
+// none. A tuned table that cannot be used is as good as none.
+func Find(machine string, w device.World) Found {
+	identity := Identity(machine, w)
+	t, err := Tuned(identity, w.Ranks())
+	if err == nil {
+		path, _ := Path(identity, w.Ranks())
+		return Found{Table: t, From: path}
+	}
+	f := Found{Ignored: err.Error()}
+	if errors.Is(err, fs.ErrNotExist) {
+		f.Ignored = "this machine has not been tuned; hocket tune does it"
+	}
+	if _, ok := w.(device.Teams); ok {
+		f.Table, f.From = Shipped(), "shipped"
+	}
+	return f
+}

@@ -1,0 +1,78 @@
+package comm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// openTeam returns the channel's team, opened at the first call. What goes
+// wrong then is as good an answer at each later one.
+func (c *Channel) openTeam() (device.Team, error) {
+	if c.team == nil && c.teamErr == nil {
+		c.team, c.teamErr = c.dispatch.teams.OpenTeam(c.members)
+	}
+	return c.team, c.teamErr
+}
+
+// prepare makes the launches of instance i, where launches run it. An algorithm
+// that turns out to be beyond the machine only now is passed over like one that
+// declines.
+func (c *Channel) prepare(i int) error {
+	in := &c.insts[i]
+	for c.choices[i].schedule == nil {
+		x := c.choices[i]
+		l, err := c.team.Prepare(x.Tuning, &in.Collective)
+		if err == nil && len(l) != len(c.members) {
+			err = fmt.Errorf("%d launches for a team of %d", len(l), len(c.members))
+		}
+		if err == nil {
+			x.launches = l
+			return nil
+		}
+		err = fmt.Errorf("%s: algorithm %s: %w", in.Op, x.Tuning.Algo, err)
+		if in.Pin.Algo != "" || !errors.Is(err, device.ErrUnsupported) {
+			return err
+		}
+		declined := append(x.Declined, err.Error())
+		if c.choices[i], err = c.dispatch.first(in, x.rest, declined, c.openTeam); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closeTeam releases launches and the team.
+func (c *Channel) closeTeam() error {
+	for _, x := range c.choices {
+		for _, l := range x.launches {
+			if l != nil {
+				l.Release()
+			}
+		}
+		x.launches = nil
+	}
+	if c.team == nil {
+		return nil
+	}
+	t := c.team
+	c.team, c.teamErr = nil, errors.New("the channel is closed")
+	return t.Close()
+}
+
+// moved returns the bytes that each member gets from peers in an algorithm of
+// the machine's own: the least possible, but for an all_reduce in one shot, in
+// which everybody gets everything.
+func moved(algo string, in *Instance) []int64 {
+	n := make([]int64, len(in.Parts))
+	for m := range n {
+		n[m] = in.least(m)
+		if in.Op == ir.OpAllReduce && strings.HasPrefix(algo, "one-shot") {
+			n[m] = viewBytes(in.Parts[m].In) * int64(len(n)-1)
+		}
+	}
+	return n
+}
