@@ -26,6 +26,15 @@ import (
 // are GPUs.
 const SharedVariable = "HOCKET_RANKS_PER_GPU"
 
+// ProductsVariable names the environment variable that, as "fixed", has cuBLASLt
+// compute each product by its first guess of an algorithm that does not split
+// sums, instead of the fastest of several that are timed; TF32Variable the one
+// that, as "1", has products of f32 multiply operands of 11 bits.
+const (
+	ProductsVariable = "HOCKET_PRODUCTS"
+	TF32Variable     = "HOCKET_TF32"
+)
+
 func init() { device.Register("cuda", open) }
 
 func open() (device.Machine, error) {
@@ -36,6 +45,20 @@ func open() (device.Machine, error) {
 			return nil, fmt.Errorf("%s=%s is no number of ranks", SharedVariable, v)
 		}
 		opts.RanksPerGPU = n
+	}
+	switch v := os.Getenv(ProductsVariable); v {
+	case "", "measured":
+	case "fixed":
+		opts.FixedProducts = true
+	default:
+		return nil, fmt.Errorf("%s=%s: it is measured or fixed", ProductsVariable, v)
+	}
+	switch v := os.Getenv(TF32Variable); v {
+	case "", "0":
+	case "1":
+		opts.TF32 = true
+	default:
+		return nil, fmt.Errorf("%s=%s: it is 0 or 1", TF32Variable, v)
 	}
 	return cuda.New(opts)
 }

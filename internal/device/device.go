@@ -131,6 +131,9 @@ type Kernel struct {
 	// of Rows rows. Ids of rows that it lacks give zeros; ids outside 0..Rows
 	// are a Fault.
 	First, Rows int64
+	// SMs, where not 0, is how many multiprocessors a product should count on: the
+	// others are busy with what runs beside it. A hint.
+	SMs int
 	// Red, where set, makes this the reduction of all Ins elementwise into
 	// Outs[0], in the order of Ins, accumulating in the dtype's accumulator
 	// (S11) and rounding once; avg divides by len(Ins) before rounding. Op is

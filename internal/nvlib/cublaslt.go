@@ -60,9 +60,10 @@ const (
 	ltReduceCompute = 2 // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 )
 
-// Epilogues.
+// Epilogues. Relu and bias combine by or.
 const (
 	LtEpilogueNone = 1
+	LtEpilogueRelu = 2
 	LtEpilogueBias = 4
 )
 
@@ -89,7 +90,7 @@ type cublasFuncs struct {
 	descCreate, descDestroy, descSet             cabi.Func
 	layoutCreate, layoutDestroy, layoutSet       cabi.Func
 	prefCreate, prefDestroy, prefSet             cabi.Func
-	heuristic, matmul                            cabi.Func
+	heuristic, algoCheck, matmul                 cabi.Func
 }
 
 func (f *cublasFuncs) table() map[string]*cabi.Func {
@@ -107,6 +108,7 @@ func (f *cublasFuncs) table() map[string]*cabi.Func {
 		"cublasLtMatmulPreferenceDestroy":      &f.prefDestroy,
 		"cublasLtMatmulPreferenceSetAttribute": &f.prefSet,
 		"cublasLtMatmulAlgoGetHeuristic":       &f.heuristic,
+		"cublasLtMatmulAlgoCheck":              &f.algoCheck,
 		"cublasLtMatmul":                       &f.matmul,
 	}
 }
@@ -144,6 +146,9 @@ func (c *CuBLASLt) Loaded() Loaded {
 	version := fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
 	return Loaded{Name: "libcublasLt", Path: c.lib.Path("cublasLtCreate"), Version: version}
 }
+
+// Version is the library's, as one number.
+func (c *CuBLASLt) Version() int64 { return int64(c.f.getVersion.Call()) }
 
 //go:uintptrescapes
 func (c *CuBLASLt) check(f cabi.Func, call string, args ...uintptr) error {
@@ -250,6 +255,15 @@ func (c *CuBLASLt) Heuristic(h LtHandle, d LtDesc, la, lb, lc, ld LtLayout, w Wi
 		}
 	}
 	return good, nil
+}
+
+// Check returns what an algorithm, perhaps one that was kept from before, needs
+// for a product; an error where it cannot compute it.
+func (c *CuBLASLt) Check(h LtHandle, d LtDesc, la, lb, lc, ld LtLayout, algo LtAlgo) (LtResult, error) {
+	var r LtResult
+	err := c.check(c.f.algoCheck, "cublasLtMatmulAlgoCheck", uintptr(h), uintptr(d), uintptr(la), uintptr(lb), uintptr(lc), uintptr(ld),
+		uintptr(unsafe.Pointer(&algo)), uintptr(unsafe.Pointer(&r)))
+	return r, err
 }
 
 func (c *CuBLASLt) prefer(p LtPref, w Wish) error {

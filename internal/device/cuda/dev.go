@@ -13,6 +13,9 @@ type dev struct {
 	rank     int
 	site     *site
 	counters []*counters
+
+	workspace *memory // cuBLASLt's, for the first stream that needs one
+	worked    bool    // one was taken
 }
 
 func (d *dev) Rank() int { return d.rank }

@@ -33,6 +33,7 @@ type fakeGPU struct {
 	vain    []string           // the calls that got it
 	devices int
 	plain   bool     // has no kernels that take long in Go
+	lt      *fakeLT  // its cuBLASLt; nil for one that takes nothing
 	record  []func() // of the capture under way
 	capture bool
 	now     int              // 1, or the number of the capture under way
@@ -254,6 +255,11 @@ func (f *fakeGPU) status(name string, do func() uintptr) uintptr {
 // system is the fake's driver, with a cuBLASLt that takes nothing.
 func (f *fakeGPU) system() *system {
 	table := f.calls()
+	blas := func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.T), nil }
+	if f.lt != nil {
+		f.lt.time(table)
+		blas = f.lt.open
+	}
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
 			f.mu.Lock()
@@ -265,7 +271,7 @@ func (f *fakeGPU) system() *system {
 	if err != nil {
 		f.Fatal(err)
 	}
-	sys, err := newSystem(drv, func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.T), nil })
+	sys, err := newSystem(drv, blas)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -279,7 +285,7 @@ func fakeBLAS(t *testing.T) *nvlib.CuBLASLt {
 	for _, name := range []string{"cublasLtCreate", "cublasLtDestroy", "cublasLtGetVersion", "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy",
 		"cublasLtMatmulDescSetAttribute", "cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", "cublasLtMatrixLayoutSetAttribute",
 		"cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy", "cublasLtMatmulPreferenceSetAttribute",
-		"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"} {
+		"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulAlgoCheck", "cublasLtMatmul"} {
 		table[name] = zero
 	}
 	lib, err := nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", table))

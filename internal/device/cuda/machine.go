@@ -42,6 +42,17 @@ type Options struct {
 	// RanksPerGPU lets that many ranks share a GPU: for tests of programs that
 	// need more ranks than there are GPUs. 0 means 1.
 	RanksPerGPU int
+	// FixedProducts takes cuBLASLt's first guess for each product, of the
+	// algorithms that do not split sums, instead of timing several. What is timed
+	// may come out otherwise on another machine or another day, and then sums are
+	// taken in another order, within the same error bound (S11).
+	FixedProducts bool
+	// TF32 has products of f32 multiply operands rounded to 11 bits, accumulating
+	// in f32: some eight times as fast, and outside the bound of S11.
+	TF32 bool
+	// Cache keeps choices of algorithms; nil for that of package kernels, or for
+	// none where Kernels is given.
+	Cache *kernels.Cache
 }
 
 // New returns the machine of this process's GPUs. It fails where the driver or
@@ -57,14 +68,18 @@ func New(opts Options) (device.Machine, error) {
 func newMachine(sys *system, opts Options) *machine {
 	opts.RanksPerGPU = max(opts.RanksPerGPU, 1)
 	if opts.Kernels == nil {
-		opts.Kernels = kernels.New(kernels.NVRTC(), kernels.OpenCache(nil))
+		if opts.Cache == nil {
+			opts.Cache = kernels.OpenCache(nil)
+		}
+		opts.Kernels = kernels.New(kernels.NVRTC(), opts.Cache)
 	}
-	return &machine{sys: sys, opts: opts}
+	return &machine{sys: sys, opts: opts, cache: opts.Cache}
 }
 
 type machine struct {
-	sys  *system
-	opts Options
+	sys   *system
+	opts  Options
+	cache *kernels.Cache // of choices
 }
 
 func (m *machine) Name() string { return "cuda" }

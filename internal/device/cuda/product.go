@@ -1,9 +1,6 @@
 package cuda
 
 import (
-	"math/bits"
-
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -40,6 +37,7 @@ func (l *launch) addProduct(k *kernel) error {
 	p := form(k)
 	p.merge()
 	if g, ok := p.gemm(); ok {
+		g.sms = k.SMs
 		st, err := l.dev.newGemm(g)
 		if err != nil {
 			return err
@@ -118,6 +116,8 @@ type gemm struct {
 	om, on              int64 // strides
 	am, ak, bk, bn      int64
 	outStep, aStep, bSt int64 // from one product to the next
+	sms                 int   // multiprocessors to plan for; 0 for all
+	relu                bool  // out is the larger of that and 0
 }
 
 // gemm returns p as a batch of matrices, if it is one: at most one batch axis,
@@ -176,180 +176,4 @@ func columns(rows, cols, rs, cs int64) (ld int64, transposed, ok bool) {
 		return rs, true, rs >= cols
 	}
 	return 0, false, false
-}
-
-// gemmStep is a product by cuBLASLt.
-type gemmStep struct {
-	lib     *nvlib.CuBLASLt
-	p       *nvlib.Product
-	desc    nvlib.LtDesc
-	layouts [3]nvlib.LtLayout
-	need    int64 // workspace, in bytes
-}
-
-// workspaceBytes is what algorithms may use, on each stream.
-const workspaceBytes = 32 << 20
-
-// newGemm prepares g; nil where cuBLASLt does not take it. The context is
-// current.
-func (d *dev) newGemm(g gemm) (*gemmStep, error) {
-	if g.on != 1 && g.n > 1 {
-		if g.bias != 0 {
-			return nil, nil
-		}
-		g = g.turned()
-	}
-	// cuBLASLt's matrices lie in columns: it computes outᵀ = bᵀ·aᵀ.
-	ldo, turned, ok := columns(g.n, g.m, g.on, g.om)
-	if !ok || turned {
-		return nil, nil
-	}
-	lda, ta, ok := columns(g.n, g.k, g.bn, g.bk)
-	if !ok {
-		return nil, nil
-	}
-	ldb, tb, ok := columns(g.k, g.m, g.ak, g.am)
-	if !ok || g.batch > 1<<30 {
-		return nil, nil
-	}
-	if !g.addsBiasOnce(lda, ldb, ldo) {
-		return nil, nil
-	}
-	lib, handle, err := d.site.gpu.ltHandle()
-	if err != nil {
-		return nil, err
-	}
-	st := &gemmStep{lib: lib}
-	err = st.describe(g, [3]int64{lda, ldb, ldo}, ta, tb)
-	if err == nil {
-		ok, err = st.choose(handle, g)
-	}
-	if err != nil || !ok {
-		st.free()
-		return nil, notTaken(err)
-	}
-	return st, nil
-}
-
-// addsBiasOnce reports whether cuBLASLt adds g's bias before it rounds. Seen on
-// an H200 with 13.1: where extents, leading dimensions or addresses keep it from
-// 16-byte accesses it stores the product in the narrow type and adds the bias
-// in a pass of its own, which rounds twice (S11 allows once).
-func (g gemm) addsBiasOnce(ld ...int64) bool {
-	if g.bias == 0 || g.dt.Size() >= 4 {
-		return true
-	}
-	per := 16 / g.dt.Size()
-	for _, n := range append(ld, g.n, g.k) {
-		if n%per != 0 {
-			return false
-		}
-	}
-	for _, p := range []nvlib.Ptr{g.a, g.b, g.out, g.bias} {
-		if p%16 != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// notTaken turns cuBLASLt's saying that it does not take a product into nil.
-func notTaken(err error) error {
-	switch nvlib.Code(err, "cuBLASLt") {
-	case nvlib.CuBLASNotSupported, nvlib.CuBLASInvalidValue:
-		return nil
-	}
-	return err
-}
-
-func ltTypes(dt ir.DType) (t nvlib.LtType, c nvlib.LtCompute, scale nvlib.LtType) {
-	switch dt {
-	case ir.F16:
-		return nvlib.LtF16, nvlib.LtCompute32F, nvlib.LtF32
-	case ir.BF16:
-		return nvlib.LtBF16, nvlib.LtCompute32F, nvlib.LtF32
-	case ir.F64:
-		return nvlib.LtF64, nvlib.LtCompute64F, nvlib.LtF64
-	}
-	return nvlib.LtF32, nvlib.LtCompute32F, nvlib.LtF32
-}
-
-func (st *gemmStep) describe(g gemm, ld [3]int64, ta, tb bool) error {
-	lib := st.lib
-	t, compute, scale := ltTypes(g.dt)
-	var err error
-	if st.desc, err = lib.NewDesc(compute, scale); err != nil {
-		return err
-	}
-	set := func(attr int, v int32) {
-		if err == nil {
-			err = lib.SetDesc32(st.desc, attr, v)
-		}
-	}
-	rows, cols := [3]int64{g.n, g.k, g.n}, [3]int64{g.k, g.m, g.m}
-	for i, turned := range []bool{ta, tb} {
-		if turned {
-			rows[i], cols[i] = cols[i], rows[i]
-			set(nvlib.LtDescTransA+i, 1)
-		}
-	}
-	if g.bias != 0 {
-		set(nvlib.LtDescEpilog, nvlib.LtEpilogueBias)
-		if err == nil {
-			err = lib.SetDesc64(st.desc, nvlib.LtDescBias, uint64(g.bias))
-		}
-	}
-	if err != nil {
-		return err
-	}
-	for i, shift := range []int64{g.bSt, g.aStep, g.outStep} {
-		if st.layouts[i], err = lib.NewLayout(t, rows[i], cols[i], ld[i], int32(g.batch), shift); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// choose takes the algorithm that cuBLASLt thinks fastest; false for none.
-func (st *gemmStep) choose(h nvlib.LtHandle, g gemm) (bool, error) {
-	la := st.layouts
-	wish := nvlib.Wish{Workspace: workspaceBytes, Align: [4]uint32{aligned(g.b), aligned(g.a), aligned(g.out), aligned(g.out)}}
-	found, err := st.lib.Heuristic(h, st.desc, la[0], la[1], la[2], la[2], wish, 1)
-	if err != nil || len(found) == 0 {
-		return false, err
-	}
-	st.need = int64(found[0].Workspace)
-	st.p = nvlib.NewProduct(h, st.desc, la[0], la[1], la[2], g.b, g.a, g.out, found[0].Algo, g.dt == ir.F64)
-	return true, nil
-}
-
-// aligned is the largest power of two, up to 256, that divides an address.
-func aligned(p nvlib.Ptr) uint32 { return 1 << min(bits.TrailingZeros64(uint64(p)), 8) }
-
-func (st *gemmStep) run(s *stream) error {
-	if st.need == 0 {
-		return st.lib.Multiply(st.p, 0, 0, s.h)
-	}
-	if s.workspace == nil {
-		m, err := s.dev.alloc(workspaceBytes, device.Private)
-		if err != nil {
-			return err
-		}
-		s.workspace = m
-	}
-	return st.lib.Multiply(st.p, s.workspace.addr, st.need, s.h)
-}
-
-func (st *gemmStep) free() {
-	if st.p != nil {
-		st.p.Free()
-	}
-	for _, l := range st.layouts {
-		if l != 0 {
-			_ = st.lib.FreeLayout(l) // it only frees memory: what could be done?
-		}
-	}
-	if st.desc != 0 {
-		_ = st.lib.FreeDesc(st.desc)
-	}
 }

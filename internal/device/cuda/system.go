@@ -20,6 +20,7 @@ type system struct {
 	// tried are the pairs of devices between which a transfer worked.
 	tried sync.Map // of [2]nvlib.Device
 	blas  func() (*nvlib.CuBLASLt, error)
+	picks picks
 	// patience bounds how long Close waits for work in flight, none of which
 	// waits for anything, before it takes the device for hung.
 	patience time.Duration
@@ -98,6 +99,7 @@ type gpu struct {
 	lt      nvlib.LtHandle
 	modules map[string]nvlib.Module
 	funcs   map[string]nvlib.Function
+	ran     map[string]bool // products that ran here, by key; picks.mu guards it
 }
 
 func (s *system) describe(ordinal int) (*gpu, error) {

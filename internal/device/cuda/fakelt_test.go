@@ -1,0 +1,81 @@
+package cuda
+
+import (
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// fakeLT is a cuBLASLt whose algorithms, numbered from 1, take the times that
+// they are given, on a clock that events tell, and compute nothing.
+type fakeLT struct {
+	t       *testing.T
+	costs   []float32 // milliseconds; negative: it does not run after all
+	need    uint64    // workspace
+	refuse  bool      // what is asked whether it computes a product
+	now     float32
+	asked   int // for algorithms
+	checked int
+	schemes []uint32  // of reduction that were allowed
+	runs    []fakeRun // in order
+	at      map[uintptr]float32
+}
+
+type fakeRun struct {
+	algo      int
+	out, work uintptr
+}
+
+// time has the driver's events tell the clock.
+func (l *fakeLT) time(table map[string]func([]uintptr) uintptr) {
+	record := table["cuEventRecord"]
+	l.at = map[uintptr]float32{}
+	table["cuEventRecord"] = func(a []uintptr) uintptr {
+		l.at[a[0]] = l.now
+		return record(a)
+	}
+	table["cuEventElapsedTime"] = func(a []uintptr) uintptr { return set(a[0], l.at[a[2]]-l.at[a[1]]) }
+}
+
+func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
+	handles := uintptr(0)
+	zero := func([]uintptr) uintptr { return 0 }
+	handle := func(a []uintptr) uintptr { handles++; return set(a[0], handles) }
+	return nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", map[string]func([]uintptr) uintptr{
+		"cublasLtCreate": handle, "cublasLtDestroy": zero, "cublasLtGetVersion": func([]uintptr) uintptr { return 130101 },
+		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": zero, "cublasLtMatmulDescSetAttribute": zero,
+		"cublasLtMatrixLayoutCreate": handle, "cublasLtMatrixLayoutDestroy": zero, "cublasLtMatrixLayoutSetAttribute": zero,
+		"cublasLtMatmulPreferenceCreate": handle, "cublasLtMatmulPreferenceDestroy": zero,
+		"cublasLtMatmulPreferenceSetAttribute": func(a []uintptr) uintptr {
+			if a[1] == 3 {
+				l.schemes = append(l.schemes, cabi.Load[uint32](a[2]))
+			}
+			return 0
+		},
+		"cublasLtMatmulAlgoGetHeuristic": func(a []uintptr) uintptr {
+			l.asked++
+			n := min(len(l.costs), int(a[7]))
+			for i := range n {
+				cabi.Store(a[8]+uintptr(96*i), nvlib.LtResult{Algo: nvlib.LtAlgo{uint64(i + 1)}, Workspace: l.need})
+			}
+			return set(a[9], int32(n))
+		},
+		"cublasLtMatmulAlgoCheck": func(a []uintptr) uintptr {
+			l.checked++
+			if l.refuse {
+				return nvlib.CuBLASNotSupported
+			}
+			return set(a[7], nvlib.LtResult{Algo: cabi.Load[nvlib.LtAlgo](a[6]), Workspace: l.need})
+		},
+		"cublasLtMatmul": func(a []uintptr) uintptr {
+			algo := int(cabi.Load[uint64](a[12]))
+			if l.costs[algo-1] < 0 {
+				return nvlib.CuBLASNotSupported
+			}
+			l.now += l.costs[algo-1]
+			l.runs = append(l.runs, fakeRun{algo, a[10], a[13]})
+			return 0
+		},
+	}))
+}

@@ -1,0 +1,227 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// cuBLASLt guesses which of its algorithms is fastest, and is often wrong by
+// some percent. So the best guesses are run on scratch memory and timed, once
+// for each product that is unlike those before; what was found is kept, in the
+// process and on disk.
+
+// pick is the algorithm for a product.
+type pick struct {
+	algo nvlib.LtAlgo
+	need int64 // workspace, in bytes
+}
+
+// picks are the process's. mu is held while one is looked for: two measurements
+// at a time would disturb each other.
+type picks struct {
+	mu   sync.Mutex
+	made map[string]*pick // by key; nil where no algorithm takes the product
+	// watch is told how candidates fared, where it is set: for tests.
+	watch func(key string, cands []candidate, best int)
+}
+
+const (
+	// mostCandidates is how many of cuBLASLt's guesses are tried.
+	mostCandidates = 12
+	// trialMs bounds the device time that a product's trial takes, more or less.
+	trialMs = 30
+	// trialRounds is how often each candidate is timed, at most, and chainMs how
+	// long a timing lasts at the least.
+	trialRounds = 5
+	chainMs     = 0.2
+	// worthwhile is what another algorithm must win over the first guess.
+	worthwhile = 0.99
+)
+
+// pick returns the algorithm for st, which has run on this GPU then; nil where
+// there is none. The context is current.
+func (s *site) pick(st *gemmStep) (*pick, error) {
+	all := &s.w.m.sys.picks
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	key := st.key(s)
+	p, known := all.made[key]
+	ran := s.gpu.ran[key]
+	if !known {
+		var err error
+		if p, ran, err = s.choose(st, key); err != nil {
+			return nil, err
+		}
+		if all.made == nil {
+			all.made = map[string]*pick{}
+		}
+		all.made[key] = p
+	}
+	if p == nil || ran {
+		s.noteRan(key)
+		return p, nil
+	}
+	// Its code is loaded to the device when it first runs: now.
+	if t, err := s.newTrial(st); err == nil {
+		err = t.try(candidate{pick: *p})
+		if err = t.close(err); err != nil {
+			return nil, err
+		}
+	}
+	s.noteRan(key)
+	return p, nil
+}
+
+func (s *site) noteRan(key string) {
+	if s.gpu.ran == nil {
+		s.gpu.ran = map[string]bool{}
+	}
+	s.gpu.ran[key] = true
+}
+
+// choose looks for an algorithm: among those kept, else among cuBLASLt's
+// guesses, by measurement where that is wanted and there is memory for it.
+func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
+	m := s.w.m
+	if b, ok := m.cache.LoadNote(key); ok && !m.opts.FixedProducts {
+		if p := st.kept(b); p != nil {
+			return p, false, nil
+		}
+	}
+	wish := nvlib.Wish{Workspace: workspaceBytes, Align: st.g.alignments(), NoSplit: m.opts.FixedProducts}
+	la, n := st.layouts, mostCandidates
+	if m.opts.FixedProducts {
+		n = 1
+	}
+	found, err := st.lib.Heuristic(st.h, st.desc, la[0], la[1], la[2], la[2], wish, n)
+	if err != nil || len(found) == 0 {
+		return nil, false, err
+	}
+	cands := make([]candidate, len(found))
+	for i, f := range found {
+		cands[i] = candidate{pick: pick{f.Algo, int64(f.Workspace)}}
+	}
+	if len(cands) == 1 {
+		return &cands[0].pick, false, nil
+	}
+	t, err := s.newTrial(st)
+	if err != nil { // no memory for it: the first guess will do
+		return &cands[0].pick, true, nil
+	}
+	best, err := t.fastest(cands)
+	if err = t.close(err); err != nil {
+		return nil, false, err
+	}
+	if watch := m.sys.picks.watch; watch != nil {
+		watch(key, cands, best)
+	}
+	m.cache.StoreNote(key, cands[best].bytes())
+	return &cands[best].pick, true, nil
+}
+
+// bytes is the pick as it is kept on disk.
+func (p *pick) bytes() []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(p.need))
+	for _, w := range p.algo {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+// kept returns the pick that b is, if cuBLASLt says that it computes st.
+func (st *gemmStep) kept(b []byte) *pick {
+	var p pick
+	if len(b) != 8*(1+len(p.algo)) {
+		return nil
+	}
+	for i := range p.algo {
+		p.algo[i] = binary.LittleEndian.Uint64(b[8*(1+i):])
+	}
+	la := st.layouts
+	r, err := st.lib.Check(st.h, st.desc, la[0], la[1], la[2], la[2], p.algo)
+	if err != nil || r.State != 0 || r.Workspace > workspaceBytes {
+		return nil
+	}
+	p.need = int64(r.Workspace)
+	return &p
+}
+
+// candidate is an algorithm under trial.
+type candidate struct {
+	pick
+	p      *nvlib.Product
+	ms     float32 // the shortest time yet; 0 for none
+	failed bool
+	out    bool // of the race
+	events [2]nvlib.Event
+}
+
+// fastest returns the index of the candidate to take. It fills in what they took.
+func (t *trial) fastest(cands []candidate) (int, error) {
+	if err := t.try(cands[0]); err != nil {
+		return 0, err
+	}
+	if err := t.round(cands[:1], 1); err != nil {
+		return 0, err
+	}
+	once := max(cands[0].ms, 1e-3)
+	if once > trialMs {
+		return 0, nil
+	}
+	cands = cands[:min(len(cands), max(3, int(trialMs/3/once)))]
+	for i := range cands[1:] {
+		// One that does not run after all is out of the race.
+		if err := t.try(cands[1+i]); err != nil {
+			if notTaken(err) != nil {
+				return 0, err
+			}
+			cands[1+i].out, cands[1+i].failed = true, true
+		}
+	}
+	chain := min(max(int(chainMs/once), 1), 20)
+	cands[0].ms = 0
+	used := float32(0)
+	for range trialRounds {
+		before := used
+		if err := t.round(cands, chain); err != nil {
+			return 0, err
+		}
+		least := cands[0].ms
+		for i := range cands {
+			if c := &cands[i]; !c.failed && c.ms > 0 {
+				least = min(least, c.ms)
+			}
+		}
+		for i := range cands {
+			c := &cands[i]
+			if !c.out {
+				used += c.ms * float32(chain)
+			}
+			c.out = c.out || i > 0 && c.ms > least*1.1
+		}
+		if used+(used-before) > trialMs {
+			break
+		}
+	}
+	best := 0
+	for i := range cands {
+		if c := &cands[i]; !c.failed && c.ms > 0 && c.ms < cands[best].ms {
+			best = i
+		}
+	}
+	if cands[best].ms > cands[0].ms*worthwhile {
+		best = 0
+	}
+	return best, nil
+}
+
+// String is for tests: what the candidate took.
+func (c candidate) String() string {
+	if c.failed {
+		return "failed"
+	}
+	return fmt.Sprintf("%.1fµs", c.ms*1e3)
+}

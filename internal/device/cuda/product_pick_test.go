@@ -1,0 +1,206 @@
+package cuda
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// product64 prepares y = x·wᵀ of 64 rows and returns what runs it.
+func product64(t *testing.T, w device.World, dt ir.DType) device.Launch {
+	t.Helper()
+	d := w.Device(0)
+	view := func(shape ...int64) device.View {
+		v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+		mem, err := d.Alloc(v.Elements()*dt.Size(), device.Shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.Mem = mem
+		return v
+	}
+	l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{view(64, 32), view(16, 32)}, Outs: []device.View{view(64, 16)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func openFake(t *testing.T, f *fakeGPU, opts Options) device.World {
+	t.Helper()
+	opts.Kernels = f
+	w, err := newMachine(f.system(), opts).Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// chosen is the algorithm that a launch runs.
+func chosen(t *testing.T, w device.World, f *fakeGPU, l device.Launch) int {
+	t.Helper()
+	s, err := w.Device(0).NewStream(device.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.lt.runs = nil
+	if err := s.Launch(l); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.lt.runs) != 1 {
+		t.Fatalf("a launch ran %d products", len(f.lt.runs))
+	}
+	return f.lt.runs[0].algo
+}
+
+func TestPick(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		costs []float32
+		want  int
+	}{
+		{"the fastest", []float32{3, 1, 2}, 2},
+		{"the first, of nearly equal ones", []float32{1, 0.995, 2}, 1},
+		{"one", []float32{1}, 1},
+		{"some do not run", []float32{3, -1, 2, -1}, 3},
+		{"short ones", []float32{0.003, 0.002, 0.0015}, 3},
+		{"long ones, of which three are tried", []float32{20, 30, 18, 1}, 3},
+		{"one that is too long to try others", []float32{40, 1}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake(t, 1)
+			f.lt = &fakeLT{t: t, costs: c.costs}
+			w := openFake(t, f, Options{})
+			l := product64(t, w, ir.BF16)
+			out := l.(*launch).steps[0].(*gemmStep).g.out
+			for _, r := range f.lt.runs {
+				if r.out == uintptr(out) {
+					t.Error("the trial wrote the program's own memory")
+				}
+			}
+			if spent := f.lt.now; spent > 7*max(trialMs, c.costs[0]) {
+				t.Errorf("the trial took %v ms", spent)
+			}
+			if got := chosen(t, w, f, l); got != c.want {
+				t.Errorf("took algorithm %d, not %d", got, c.want)
+			}
+			if second := product64(t, w, ir.BF16); chosen(t, w, f, second) != c.want || f.lt.asked != 1 {
+				t.Errorf("the same product again: asked %d times", f.lt.asked)
+			}
+			if product64(t, w, ir.F16); f.lt.asked != 2 {
+				t.Errorf("another product: asked %d times", f.lt.asked)
+			}
+		})
+	}
+}
+
+// TestPickKept has other processes find what one has measured.
+func TestPickKept(t *testing.T) {
+	dir := t.TempDir()
+	run := func(want, asked, checked int, opts Options, change func(*fakeLT)) {
+		t.Helper()
+		f := newFake(t, 1)
+		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+		if change != nil {
+			change(f.lt)
+		}
+		opts.Cache = kernels.CacheIn(dir, nil)
+		w := openFake(t, f, opts)
+		l := product64(t, w, ir.BF16)
+		if len(f.lt.runs) == 0 {
+			t.Error("the algorithm did not run when it was prepared")
+		}
+		if got := chosen(t, w, f, l); got != want || f.lt.asked != asked || f.lt.checked != checked {
+			t.Errorf("took algorithm %d, asked %d times, checked %d times; want %d, %d, %d", got, f.lt.asked, f.lt.checked, want, asked, checked)
+		}
+	}
+	run(2, 1, 0, Options{}, nil)
+	slower := func(l *fakeLT) { l.costs = []float32{1, 2, 3} }
+	run(2, 0, 1, Options{}, slower) // not measured again
+	run(1, 1, 0, Options{FixedProducts: true}, nil)
+	run(1, 1, 1, Options{}, func(l *fakeLT) { l.refuse = true; slower(l) })
+	run(1, 0, 1, Options{}, nil) // what the last one found
+	notes, err := filepath.Glob(filepath.Join(dir, "*.note"))
+	if err != nil || len(notes) != 1 {
+		t.Fatalf("kept %v, %v", notes, err)
+	}
+	b, err := os.ReadFile(notes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string][]byte{"empty": nil, "cut short": b[:len(b)-1], "changed": append(b[:len(b)-1:len(b)-1], b[len(b)-1]+1), "foreign": []byte("something else")} {
+		if err := os.WriteFile(notes[0], bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(name, func(t *testing.T) { run(2, 1, 0, Options{}, nil) })
+	}
+}
+
+func TestPickFixed(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	w := openFake(t, f, Options{FixedProducts: true})
+	if got := chosen(t, w, f, product64(t, w, ir.BF16)); got != 1 {
+		t.Errorf("took algorithm %d", got)
+	}
+	if len(f.lt.schemes) != 1 || f.lt.schemes[0] != 0 {
+		t.Errorf("sums may be split: %v", f.lt.schemes)
+	}
+}
+
+// TestPickWithoutMemory takes the first guess where there is no memory to try
+// others in.
+func TestPickWithoutMemory(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	w := openFake(t, f, Options{})
+	w.(*world).devices[0].site.heaps[device.Private] = newHeap(1, 1, none{})
+	if got := chosen(t, w, f, product64(t, w, ir.BF16)); got != 1 {
+		t.Errorf("took algorithm %d", got)
+	}
+}
+
+// none is a source of no memory.
+type none struct{}
+
+func (none) take(int64) (*region, error) { return nil, errNoDevice }
+func (none) give(*region) error          { return nil }
+
+// TestWorkspaces has products on two streams use two workspaces, the first of
+// which is there before anything runs.
+func TestWorkspaces(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
+	w := openFake(t, f, Options{})
+	l := product64(t, w, ir.BF16)
+	ready := w.(*world).devices[0].workspace
+	var used []uintptr
+	for range 2 {
+		s, err := w.Device(0).NewStream(device.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.lt.runs = nil
+		for range 2 {
+			if err := s.Launch(l); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if f.lt.runs[0].work != f.lt.runs[1].work {
+			t.Error("a stream has two workspaces")
+		}
+		used = append(used, f.lt.runs[0].work)
+	}
+	if ready == nil || used[0] != uintptr(ready.addr) || used[1] == used[0] || used[1] == 0 {
+		t.Errorf("workspaces %v, ready %v", used, ready)
+	}
+}

@@ -1,0 +1,190 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// trial runs a product on scratch memory and a stream of its own: operands of a
+// program may be in use, and may hold zeros, on which products are faster.
+type trial struct {
+	s           *site
+	st          *gemmStep
+	h           nvlib.Stream
+	at          nvlib.Ptr
+	bytes       int64
+	in, out, ws nvlib.Ptr // one input serves as both operands and the bias
+	events      []nvlib.Event
+	products    []*nvlib.Product
+}
+
+// newTrial reserves what a trial of st needs. The context is current.
+func (s *site) newTrial(st *gemmStep) (*trial, error) {
+	if s.w.capture != nil {
+		return nil, errors.New("nothing is timed while a graph is recorded")
+	}
+	in, out := st.g.spans()
+	t := &trial{s: s, st: st, bytes: in + out + workspaceBytes}
+	var err error
+	if t.at, err = s.heaps[device.Private].take(t.bytes); err != nil {
+		return nil, err
+	}
+	t.in, t.ws, t.out = t.at, t.at+nvlib.Ptr(in), t.at+nvlib.Ptr(in)+workspaceBytes
+	t.h, err = s.w.drv.NewStream(0)
+	if err == nil {
+		err = t.fill(in)
+	}
+	if err == nil {
+		err = st.setBias(t.in)
+	}
+	if err != nil {
+		return nil, t.close(err)
+	}
+	return t, nil
+}
+
+// spans returns the bytes from the first to the last element of the operand
+// that reaches furthest, and of the result.
+func (g *ltGemm) spans() (in, out int64) {
+	reach := func(step int64, dims ...int64) int64 { // extent, stride, …
+		last := (g.batch - 1) * step
+		for i := 0; i < len(dims); i += 2 {
+			last += (dims[i] - 1) * dims[i+1]
+		}
+		return roundUp((last+1)*g.dt.Size(), alignment)
+	}
+	a := reach(g.aStep, g.m, g.am, g.k, g.ak)
+	b := reach(g.bSt, g.n, g.bn, g.k, g.bk)
+	return max(a, b, roundUp(g.n*g.dt.Size(), alignment)), reach(g.outStep, g.m, g.om, g.n, g.on)
+}
+
+// fill writes normal numbers over the input: how they differ from bit to bit is
+// what products cost in power, and so in time.
+func (t *trial) fill(bytes int64) error { return t.s.noise(t.in, bytes, t.st.g.dt, t.h) }
+
+// noise fills memory with normal numbers and waits for it. The context is
+// current.
+func (s *site) noise(at nvlib.Ptr, bytes int64, dt ir.DType, h nvlib.Stream) error {
+	pattern := noiseOf(dt)
+	n := min(int64(len(pattern)), bytes)
+	drv, pinned := s.w.drv, s.heaps[device.Pinned]
+	buf, err := pinned.take(n)
+	if err != nil {
+		return err
+	}
+	copy(cabi.Bytes(uintptr(buf), int(n)), pattern)
+	var args [4]uintptr
+	err = drv.Copy(at, buf, n, h, &args)
+	for done := n; err == nil && done < bytes; done *= 2 {
+		err = drv.Copy(at+nvlib.Ptr(done), at, min(done, bytes-done), h, &args)
+	}
+	return errors.Join(err, drv.SyncStream(h), pinned.give(buf, n))
+}
+
+var noises sync.Map // by dtype
+
+// noiseOf returns normal numbers, so many that rows of usual lengths differ.
+func noiseOf(dt ir.DType) []byte {
+	if b, ok := noises.Load(dt); ok {
+		return b.([]byte)
+	}
+	const n = 65521
+	r := rand.New(rand.NewPCG(1, 2))
+	vals := make([]float64, n)
+	for i := range vals {
+		vals[i] = r.NormFloat64()
+	}
+	b := make([]byte, n*dt.Size())
+	tensor.FromFloat64(b, vals, dt)
+	noises.Store(dt, b)
+	return b
+}
+
+// try runs a candidate once and waits for it: its code is loaded then.
+func (t *trial) try(c candidate) error {
+	p := t.st.product(c.algo, t.in, t.in, t.out)
+	defer p.Free()
+	if err := t.st.lib.Multiply(p, t.ws, c.need, t.h); err != nil {
+		return err
+	}
+	return t.s.w.drv.SyncStream(t.h)
+}
+
+// round times each candidate that is in the race, chain runs of it in a row.
+func (t *trial) round(cands []candidate, chain int) error {
+	drv := t.s.w.drv
+	for i := range cands {
+		c := &cands[i]
+		if c.out {
+			continue
+		}
+		if c.p == nil {
+			if err := t.enter(c); err != nil {
+				return err
+			}
+		}
+		err := drv.Record(c.events[0], t.h)
+		for k := 0; k < chain && err == nil; k++ {
+			err = t.st.lib.Multiply(c.p, t.ws, c.need, t.h)
+		}
+		if err = errors.Join(err, drv.Record(c.events[1], t.h)); err != nil {
+			return err
+		}
+	}
+	if err := drv.SyncStream(t.h); err != nil {
+		return err
+	}
+	for i := range cands {
+		c := &cands[i]
+		if c.out {
+			continue
+		}
+		ms, err := drv.Elapsed(c.events[0], c.events[1])
+		if err != nil {
+			return fmt.Errorf("timing a product: %w", err)
+		}
+		if ms /= float32(chain); c.ms == 0 || ms < c.ms {
+			c.ms = ms
+		}
+	}
+	return nil
+}
+
+// enter gives a candidate what it is timed with.
+func (t *trial) enter(c *candidate) error {
+	c.p = t.st.product(c.algo, t.in, t.in, t.out)
+	for i := range c.events {
+		e, err := t.s.newEvent(true)
+		if err != nil {
+			return err
+		}
+		c.events[i] = e
+		t.events = append(t.events, e)
+	}
+	t.products = append(t.products, c.p)
+	return nil
+}
+
+// close gives everything back and returns err, or else what went wrong in doing
+// so. The product is as it was before.
+func (t *trial) close(err error) error {
+	drv := t.s.w.drv
+	errs := []error{err}
+	if t.h != 0 {
+		errs = append(errs, drv.SyncStream(t.h), drv.DestroyStream(t.h))
+	}
+	for _, p := range t.products {
+		p.Free()
+	}
+	t.s.clocks = append(t.s.clocks, t.events...)
+	errs = append(errs, t.st.setBias(t.st.g.bias), t.s.heaps[device.Private].give(t.at, t.bytes))
+	return errors.Join(errs...)
+}
