@@ -75,7 +75,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	}
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
-	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, without host synchronisation; time from the first to the last mark of those commands, so without uploads; the slowest rank", layerRepeats, layerRepeats)
+	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, without host synchronisation; time from the first to the last mark of those commands but waits, so without uploads; the slowest rank", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
 	if j.graphs() {
 		j.method("graph: host time of a run with %d layers less that of one with %d, both replayed", longRepeats, layerRepeats)
@@ -297,7 +297,9 @@ func (c *candidate) replay(ctx context.Context, inputs map[string]*tensor.Tensor
 }
 
 // window returns microseconds a repetition from the first beginning to the last
-// end of the commands that come from some lines, of the rank with the most.
+// end of the commands that come from some lines, of the rank with the most. A
+// wait begins nothing: that of a stream which has had no work yet begins with the
+// run, long before what it waits for.
 func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	if t == nil {
 		return 0, errors.New("the machine tells no times")
@@ -310,7 +312,7 @@ func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	for i := range t.Events {
 		e := &t.Events[i]
 		line := c.plan.Sites[c.plan.Cmds[e.ID].Site].Pos.Line
-		if line < lines[0] || line > lines[1] {
+		if line < lines[0] || line > lines[1] || e.Class == trace.Sync {
 			continue
 		}
 		s := &spans[e.Rank]

@@ -61,7 +61,7 @@ func products(p *plan.Plan, lines [2]int32) int {
 }
 
 // TestWindow: the slowest rank counts, from the first to the last command of
-// the lines, whatever lies between.
+// the lines, whatever lies between; a wait before them does not.
 func TestWindow(t *testing.T) {
 	p := &plan.Plan{Ranks: 2, Sites: []plan.Site{{Pos: ir.Pos{Line: 3}}, {Pos: ir.Pos{Line: 5}}, {Pos: ir.Pos{Line: 6}}},
 		Cmds: []plan.Cmd{{Site: 0}, {Site: 1}, {Site: 2}, {Site: 1, Rank: 1}, {Site: 2, Rank: 1}}}
@@ -70,6 +70,7 @@ func TestWindow(t *testing.T) {
 		{ID: 0, Start: 0, End: 1e6},
 		{ID: 2, Start: 15_000, End: 20_000}, {ID: 1, Start: 10_000, End: 12_000},
 		{ID: 3, Rank: 1, Start: 10_000, End: 30_000}, {ID: 4, Rank: 1, Start: 30_000, End: 34_000},
+		{ID: 1, Class: trace.Sync, Start: 0, End: 10_000}, // of a stream that waits from the start
 	}}
 	if got, err := c.window(tr, [2]int32{5, 6}); err != nil || got != 24.0/layerRepeats {
 		t.Errorf("got %v, %v", got, err)
