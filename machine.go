@@ -84,6 +84,11 @@ type LoadOptions struct {
 	// Graph has every batch of runs but the first replay a recording of the
 	// program, on machines that record graphs: "cuda" does.
 	Graph bool
+	// Trace times every command: reports then say how well communication was
+	// hidden and draw a timeline, and errors name the command that a GPU failed
+	// in, not only some around it. On a GPU that takes the host more time than
+	// the commands themselves.
+	Trace bool
 	// Logger gets progress at debug level; nil for none.
 	Logger *slog.Logger
 }

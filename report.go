@@ -29,7 +29,8 @@ type Report struct {
 	// Proof says what was proved of the plan before it ran: "proved", or
 	// "not proved: " and why.
 	Proof string
-	// Overlap has one entry for each statement that moves data between ranks.
+	// Overlap has one entry for each statement that moves data between ranks. Its
+	// times are there if LoadOptions.Trace was set.
 	Overlap []Overlap
 
 	trace *trace.Trace
@@ -148,6 +149,7 @@ func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
 	return out
 }
 
+<<<<<<< Updated upstream
 // nameAlgorithms says of each statement that is a collective how it was run.
 func (r *Report) nameAlgorithms(p *plan.Plan, algorithms []string) {
 	line := map[int32]*Overlap{}
@@ -171,6 +173,10 @@ func (r *Report) nameAlgorithms(p *plan.Plan, algorithms []string) {
 
 // WriteTable writes a short table: ops, bytes moved, peak memory, exposed
 // communication.
+=======
+// WriteTable writes a short table: ops, bytes moved, peak memory, and, where the
+// run was traced, exposed communication.
+>>>>>>> Stashed changes
 func (r *Report) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	ranks := "ranks"
@@ -194,7 +200,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 }
 
 // WriteTimeline draws a lane for each stream of each rank, width columns wide.
-// A run on a scheduled machine has no times and draws nothing.
+// A run that was not traced, or on a scheduled machine, has no times and draws
+// nothing.
 func (r *Report) WriteTimeline(w io.Writer, width int) error {
 	if r.trace == nil || r.trace.Virtual {
 		return nil
@@ -206,7 +213,7 @@ func (r *Report) WriteTimeline(w io.Writer, width int) error {
 // chrome://tracing open.
 func (r *Report) WriteTrace(w io.Writer) error {
 	if r.trace == nil {
-		return fmt.Errorf("the run was not traced")
+		return fmt.Errorf("the run was not traced: set LoadOptions.Trace")
 	}
 	return r.trace.WriteJSON(w)
 }

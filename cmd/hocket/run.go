@@ -240,7 +240,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Graph: j.flags.graph})
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Graph: j.flags.graph, Trace: true})
 	if err != nil {
 		return ofHocket(err)
 	}

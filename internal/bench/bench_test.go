@@ -17,6 +17,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected shapes of reports")
@@ -209,10 +210,10 @@ func TestGraphs(t *testing.T) {
 	if err := j.hostCosts(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(j.report.Host); n != 6 || j.report.Host[1].Issued != "graph" || j.report.Host[1].Refused != "" {
+	if n := len(j.report.Host); n != 9 || j.report.Host[1].Issued != "traced" || j.report.Host[2].Issued != "graph" || j.report.Host[2].Refused != "" {
 		t.Errorf("got %+v", j.report.Host)
 	}
-	if _, err := j.hostCost(context.Background(), kernelText(2, 0), kernelText(2, 10), 2, 20, true); err != nil {
+	if _, err := j.hostCost(context.Background(), kernelText(2, 0), kernelText(2, 10), 2, 20, exec.Options{Graph: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -251,7 +252,7 @@ func TestWithoutGraph(t *testing.T) {
 	if st := j.report.Layers[0].Strategies[0]; st.Graph != nil || st.GraphRefused == "" || st.Time.Median == 0 {
 		t.Errorf("got %+v", st)
 	}
-	if c := j.report.Host[1]; c.Refused == "" || c.Issued != "graph" {
+	if c := j.report.Host[2]; c.Refused == "" || c.Issued != "graph" {
 		t.Errorf("got %+v", c)
 	}
 	var text strings.Builder

@@ -13,7 +13,8 @@ import (
 // HostCost is what one more op of a kind costs.
 type HostCost struct {
 	Op string `json:"op"`
-	// Issued is "eager", or "graph" for replays of the recorded plan.
+	// Issued is "eager", "traced" for the same with every command timed, or
+	// "graph" for replays of the recorded plan.
 	Issued string `json:"issued"`
 	Ranks  int    `json:"ranks"` // of the world
 	Ops    int    `json:"ops"`   // over all ranks
@@ -83,12 +84,13 @@ func (j *job) hostCosts(ctx context.Context) error {
 		if i > 0 && j.Ranks < 2 {
 			break
 		}
-		for _, issued := range []string{"eager", "graph"} {
+		for _, issued := range []string{"eager", "traced", "graph"} {
 			if issued == "graph" && !j.graphs() {
 				continue
 			}
-			c, err := j.hostCost(ctx, k.text(k.ranks, 0), k.text(k.ranks, hostOps), k.ranks, k.ops, issued == "graph")
-			if err != nil && (issued == "eager" || ctx.Err() != nil) {
+			opts := exec.Options{Graph: issued == "graph", Trace: issued == "traced"}
+			c, err := j.hostCost(ctx, k.text(k.ranks, 0), k.text(k.ranks, hostOps), k.ranks, k.ops, opts)
+			if err != nil && (issued != "graph" || ctx.Err() != nil) {
 				return fmt.Errorf("%s on %d ranks: %w", k.op, k.ranks, err)
 			}
 			if err != nil {
@@ -102,11 +104,11 @@ func (j *job) hostCosts(ctx context.Context) error {
 }
 
 // hostCost times a program and another with ops more, in turns.
-func (j *job) hostCost(ctx context.Context, without, with string, ranks, ops int, graph bool) (c HostCost, err error) {
+func (j *job) hostCost(ctx context.Context, without, with string, ranks, ops int, opts exec.Options) (c HostCost, err error) {
 	var progs [2]*exec.Program
 	var inputs map[string]*tensor.Tensor
 	for i, text := range []string{without, with} {
-		p, prog, err := load(ctx, j.machine, text, ranks, graph)
+		p, prog, err := load(ctx, j.machine, text, ranks, opts)
 		if err != nil {
 			return c, err
 		}

@@ -29,13 +29,13 @@ func build(text, strategy string, ranks int) (*plan.Plan, error) {
 	return u.Plan(ir.Binding{Ranks: ranks})
 }
 
-// load plans the text as it stands and loads it, to run eagerly or by graph.
-func load(ctx context.Context, m device.Machine, text string, ranks int, graph bool) (*plan.Plan, *exec.Program, error) {
+// load plans the text as it stands and loads it.
+func load(ctx context.Context, m device.Machine, text string, ranks int, opts exec.Options) (*plan.Plan, *exec.Program, error) {
 	p, err := build(text, "", ranks)
 	if err != nil {
 		return nil, nil, err
 	}
-	prog, err := exec.Load(ctx, m, p, exec.Options{Graph: graph})
+	prog, err := exec.Load(ctx, m, p, opts)
 	return p, prog, err
 }
 

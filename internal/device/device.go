@@ -204,7 +204,8 @@ type Observer interface {
 
 // Observable is a world that reports Begin and End marks.
 type Observable interface {
-	// Observe sets who is told; nil stops. Not while work is in flight.
+	// Observe sets who is told; nil stops. Not while work is in flight. It may
+	// cost time; without it a world that fails may know less well where.
 	Observe(o Observer)
 }
 
@@ -240,6 +241,7 @@ type Fault struct {
 	Rank   int
 	Stream string
 	ID     int64 // the innermost Begin mark; -1 for none
+	Last   int64 // where greater than ID, the mark is one from ID to Last
 	Err    error
 }
 

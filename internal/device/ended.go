@@ -1,9 +1,6 @@
 package device
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Aborted is what every call of a world returns once the world has ended. It
 // wraps ErrAborted and the first cause.
@@ -23,7 +20,21 @@ type Expired struct {
 	// Err is the context's error, Cause its cause.
 	Err, Cause error
 	// At says of each stream with work what it does or waits for.
-	At []string
+	At []Standing
+}
+
+// Standing is what a stream with work did when its world ended.
+type Standing struct {
+	Rank   int
+	Stream string
+	ID     int64  // the innermost Begin mark; -1 for none
+	Last   int64  // where greater than ID, the mark is one from ID to Last
+	Does   string // "waits for counter 3 ≥ 2 (now 1)", "still runs"
+}
+
+// String names the rank, the stream and the mark.
+func (s Standing) String() string {
+	return fmt.Sprintf("rank %d, stream %s%s %s", s.Rank, s.Stream, MarkText(s.ID, s.Last), s.Does)
 }
 
 // Error names the context's error, its cause and up to eight streams.
@@ -33,19 +44,26 @@ func (e *Expired) Error() string {
 		s += " (" + e.Cause.Error() + ")"
 	}
 	const most = 8
-	if n := len(e.At); n > most {
-		return fmt.Sprintf("%s; %s; and %d more streams", s, strings.Join(e.At[:most], "; "), n-most)
+	for i, at := range e.At {
+		if i == most {
+			return fmt.Sprintf("%s; and %d more streams", s, len(e.At)-most)
+		}
+		s += "; " + at.String()
 	}
-	return strings.Join(append([]string{s}, e.At...), "; ")
+	return s
 }
 
 // Unwrap returns the context's error and its cause.
 func (e *Expired) Unwrap() []error { return []error{e.Err, e.Cause} }
 
-// MarkText names a Begin mark in a sentence about a stream; nothing for -1.
-func MarkText(id int64) string {
-	if id < 0 {
+// MarkText names a Begin mark, or those from id to last, in a sentence about a
+// stream; nothing for -1.
+func MarkText(id, last int64) string {
+	switch {
+	case id < 0:
 		return ""
+	case last > id:
+		return fmt.Sprintf(", marks %d to %d", id, last)
 	}
 	return fmt.Sprintf(", mark %d", id)
 }

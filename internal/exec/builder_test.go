@@ -233,4 +233,4 @@ func ints(t testing.TB, dt ir.DType, name string, seed uint64, shape ...int64) *
 
 var modes = map[string]cpu.Mode{"concurrent": cpu.Concurrent, "scheduled": cpu.Scheduled}
 
-var _ device.Observer = (*progress)(nil)
+var _ device.Observer = (*tracer)(nil)

@@ -29,19 +29,26 @@ func (p *Program) explain(err error) error {
 	var run *RunError
 	var fault *device.Fault
 	var dead *device.Deadlock
+	var expired *device.Expired
 	switch {
 	case errors.As(err, &run):
 		return err
 	case errors.As(err, &fault):
-		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream, p.where(fault.ID), fault.Err), Err: err}
+		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream, p.between(fault.ID, fault.Last), fault.Err), Err: err}
 	case errors.As(err, &dead):
 		return &RunError{Message: "deadlock: nothing can run any more" + p.listBlocked(dead.Blocked), Err: err}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &RunError{Message: "the time ran out" + p.listBlocked(p.progress.stuck()), Err: err}
-	case errors.Is(err, context.Canceled):
-		return &RunError{Message: "cancelled" + p.listBlocked(p.progress.stuck()), Err: err}
 	}
-	return &RunError{Message: err.Error(), Err: err}
+	message := err.Error()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		message = "the time ran out"
+	case errors.Is(err, context.Canceled):
+		message = "cancelled"
+	}
+	if errors.As(err, &expired) {
+		message += p.listStanding(expired.At)
+	}
+	return &RunError{Message: message, Err: err}
 }
 
 // issueError wraps what a stream refused; a world that has ended already knows
@@ -70,6 +77,30 @@ func (p *Program) listBlocked(blocked []device.Blocked) string {
 		}
 	}
 	return s.String()
+}
+
+func (p *Program) listStanding(at []device.Standing) string {
+	var s strings.Builder
+	for i, a := range at {
+		if i == mostListed {
+			fmt.Fprintf(&s, "; and %d more streams", len(at)-i)
+			break
+		}
+		fmt.Fprintf(&s, "; rank %d, stream %s: %s %s", a.Rank, a.Stream, p.between(a.ID, a.Last), a.Does)
+	}
+	return s.String()
+}
+
+// between names the statements behind marks, where the mark is one from id to
+// last if last is the greater.
+func (p *Program) between(id, last int64) string {
+	switch {
+	case id < 0 && p.replay.ready():
+		return "within the graph of the program (run without a graph, and with a trace, to see which command)"
+	case last <= id:
+		return p.where(id)
+	}
+	return fmt.Sprintf("from %s to %s (trace the run to see which)", p.where(id), p.where(last))
 }
 
 // where names the statement behind a mark: "put %x into … (file:12:5,

@@ -35,7 +35,9 @@ var ErrUnusable = errors.New("the program cannot run any more")
 type Options struct {
 	// Logger gets progress at debug level; nil for none.
 	Logger *slog.Logger
-	// Trace makes every Result carry a Trace, where the machine can tell times.
+	// Trace makes every Result carry a Trace, where the machine can tell times,
+	// and errors name the command that failed. On a GPU it takes the host more
+	// time than the commands themselves.
 	Trace bool
 	// MaxArena bounds the device memory that a rank may reserve, arena and
 	// staging of collectives together, in bytes; 0 for no bound.
@@ -85,6 +87,7 @@ type Program struct {
 	counters [][]device.Counters // by plan counter, rank
 	memory   memory
 	channels []*comm.Channel
+<<<<<<< Updated upstream
 	// algorithms of the plan's collectives.
 	algorithms []string
 	pairs      *comm.Pairs
@@ -93,6 +96,13 @@ type Program struct {
 	progress   *progress
 	recorder   *trace.Recorder // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph
+=======
+	pairs    *comm.Pairs
+	cmds     []command
+	adv      *adversary      // nil unless the machine is virtual
+	recorder *trace.Recorder // nil unless Options.Trace
+	replay   *replay         // nil unless Options.Graph
+>>>>>>> Stashed changes
 
 	mu     sync.Mutex
 	run    int64 // runs issued so far

@@ -317,7 +317,6 @@ type sleepy struct{ device.Machine }
 
 type sleepyWorld struct {
 	device.World
-	device.Observable
 	asleep bool
 }
 
@@ -326,7 +325,7 @@ func (m sleepy) Open(ctx context.Context, ranks int) (device.World, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sleepyWorld{World: w, Observable: w.(device.Observable)}, nil
+	return &sleepyWorld{World: w}, nil
 }
 
 func (w *sleepyWorld) Sync(ctx context.Context) error {
@@ -335,7 +334,7 @@ func (w *sleepyWorld) Sync(ctx context.Context) error {
 		return w.World.Sync(ctx)
 	}
 	<-ctx.Done()
-	return ctx.Err()
+	return &device.Expired{Err: ctx.Err(), At: []device.Standing{{Stream: "main", Does: "waits for counter 0 ≥ 1 (now 0)"}}}
 }
 
 // TestTimeout wants a run that takes too long to say what it waited for.
@@ -350,7 +349,7 @@ func TestTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	_, err = prog.Run(ctx, nil)
-	const want = "the time ran out; rank 0, stream main: wait %here[0] >= 1 (hand.hkt:1:3)"
+	const want = "the time ran out; rank 0, stream main: wait %here[0] >= 1 (hand.hkt:1:3) waits for counter 0 ≥ 1 (now 0)"
 	if !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -431,8 +430,12 @@ func TestExplain(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	for id, want := range map[int64]string{-1: "outside of any command"} {
-		if err := prog.explain(&device.Fault{ID: id, Err: cause}); !strings.Contains(err.Error(), want) {
+	for want, fault := range map[string]device.Fault{
+		"outside of any command": {ID: -1},
+		fmt.Sprintf("from %s to %s (trace the run to see which): illegal", prog.where(2), prog.where(linear)): {ID: 2, Last: linear},
+	} {
+		fault.Err = cause
+		if err := prog.explain(&fault); !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

@@ -3,7 +3,6 @@ package cpu
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -161,17 +160,20 @@ func (w *world) blocked() []device.Blocked {
 	return list
 }
 
-// standing says in words what each stream with work does. The caller holds mu.
-func (w *world) standing() []string {
-	var list []string
+// standing says what each stream with work does. The caller holds mu.
+func (w *world) standing() []device.Standing {
+	var list []device.Standing
 	for _, s := range w.streams {
-		where := fmt.Sprintf("rank %d, stream %s", s.dev.rank, s.name)
+		at := device.Standing{Rank: s.dev.rank, Stream: s.name}
 		switch t, id := s.head(); {
 		case s.busy != "":
-			list = append(list, fmt.Sprintf("%s%s runs %s", where, device.MarkText(s.openMark()), s.busy))
+			at.ID, at.Does = s.openMark(), "runs "+s.busy
 		case t != nil && !t.ready():
-			list = append(list, fmt.Sprintf("%s%s waits for %s", where, device.MarkText(id), t.waitsFor()))
+			at.ID, at.Does = id, "waits for "+t.waitsFor()
+		default:
+			continue
 		}
+		list = append(list, at)
 	}
 	return list
 }

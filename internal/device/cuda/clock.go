@@ -7,12 +7,14 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// tick is a begin or end whose time is not known yet.
+// tick is a begin or end that is not known to be reached yet.
 type tick struct {
 	began  bool
 	id     int64
+	before int64 // milestones: the mark begun last before
 	ev     nvlib.Event
 	shared bool // the next tick has the same event
+	clock  bool // ev tells the time; else it is a milestone
 }
 
 // base ties a device's clock to the world's: an event that was over at ns.
@@ -36,14 +38,18 @@ func (w *world) Observe(o device.Observer) {
 	}
 }
 
-// tick notes a begin or end, if someone wants to know. The context is current.
+// tick notes a begin or end, for the observer or else for errors. The context is
+// current.
 func (s *stream) tick(began bool, id int64) error {
-	if s.dev.w.observer == nil || s.dev.w.capture != nil {
+	switch w := s.dev.w; {
+	case w.capture != nil:
 		return nil
+	case w.observer == nil:
+		return s.milestone(began, id)
 	}
 	if n := len(s.ticks); n > 0 && s.tickPos == s.pos { // an end and the next begin
 		s.ticks[n-1].shared = true
-		s.ticks = append(s.ticks, tick{began: began, id: id, ev: s.ticks[n-1].ev})
+		s.ticks = append(s.ticks, tick{began: began, id: id, ev: s.ticks[n-1].ev, clock: true})
 		return nil
 	}
 	ev, err := s.dev.site.newEvent(true)
@@ -51,7 +57,35 @@ func (s *stream) tick(began bool, id int64) error {
 		return err
 	}
 	s.dirty, s.tickPos = true, s.pos
-	s.ticks = append(s.ticks, tick{began: began, id: id, ev: ev})
+	s.ticks = append(s.ticks, tick{began: began, id: id, ev: ev, clock: true})
+	return s.dev.w.drv.Record(ev, s.h)
+}
+
+// sparse is how many commands lie between two milestones: an event costs the
+// host a third of what a launch does.
+const sparse = 16
+
+// milestone notes each beginning where nobody observes, and for every sparse-th
+// an event, so that errors can say about where a stream was. The context is
+// current.
+func (s *stream) milestone(began bool, id int64) error {
+	if !began {
+		return nil
+	}
+	if s.begun == 0 {
+		s.passed = id
+	}
+	before := s.given
+	s.given = id
+	if s.begun++; s.begun%sparse != 0 {
+		return nil
+	}
+	ev, err := s.dev.site.newEvent(false)
+	if err != nil {
+		return err
+	}
+	s.dirty = true
+	s.ticks = append(s.ticks, tick{began: true, id: id, before: before, ev: ev})
 	return s.dev.w.drv.Record(ev, s.h)
 }
 
@@ -97,6 +131,10 @@ func (s *stream) tellOne(t tick) bool {
 	done, err := w.drv.EventDone(t.ev)
 	if err != nil || !done {
 		return false
+	}
+	if !t.clock {
+		site.events, s.passed = append(site.events, t.ev), t.id
+		return true
 	}
 	ns := s.lastNs
 	if ms, err := w.drv.Elapsed(site.base.ev, t.ev); err == nil {

@@ -24,9 +24,12 @@ func (d *dev) errorf(format string, args ...any) error {
 	return fmt.Errorf("rank %d: %w", d.rank, fmt.Errorf(format, args...))
 }
 
+// bind makes the device's context current until the driver's Unbind.
+func (d *dev) bind() error { return d.w.drv.Bind(d.site.ctx) }
+
 // bound runs f with the device's context current.
 func (d *dev) bound(f func() error) error {
-	if err := d.w.drv.Bind(d.site.ctx); err != nil {
+	if err := d.bind(); err != nil {
 		return err
 	}
 	defer d.w.drv.Unbind()

@@ -1,10 +1,6 @@
 package cuda
 
-import (
-	"fmt"
-
-	"hocket.example/hocket/internal/device"
-)
+import "hocket.example/hocket/internal/device"
 
 // blocked lists the streams whose work is held back. The caller holds mu.
 func (w *world) blocked() []device.Blocked {
@@ -17,21 +13,32 @@ func (w *world) blocked() []device.Blocked {
 	return list
 }
 
-// standing says in words what each stream with work does. The caller holds mu.
-func (w *world) standing() []string {
-	var list []string
+// standing says what each stream with work does. The caller holds mu.
+func (w *world) standing() []device.Standing {
+	var list []device.Standing
 	for _, s := range w.streams {
-		where := fmt.Sprintf("rank %d, stream %s", s.dev.rank, s.name)
+		at := device.Standing{Rank: s.dev.rank, Stream: s.name}
+		at.ID, at.Last = s.within()
 		switch {
 		case len(s.queue) > 0:
-			list = append(list, fmt.Sprintf("%s%s waits for %s", where, device.MarkText(s.headMark()), s.queue[0].waitsFor()))
+			at.ID, at.Last, at.Does = s.headMark(), 0, "waits for "+s.queue[0].waitsFor()
 		case s.calling:
-			list = append(list, where+device.MarkText(s.innermost())+" runs a call")
-		case s.dirty:
-			if idle, err := w.drv.StreamIdle(s.h); err == nil && !idle {
-				list = append(list, where+device.MarkText(s.innermost())+" still runs")
-			}
+			at.Does = "runs a call"
+		case s.unfinished():
+			at.Does = "still runs"
+		default:
+			continue
 		}
+		list = append(list, at)
 	}
 	return list
+}
+
+// unfinished reports whether the device is known to work for s.
+func (s *stream) unfinished() bool {
+	if !s.dirty {
+		return false
+	}
+	idle, err := s.dev.w.drv.StreamIdle(s.h)
+	return err == nil && !idle
 }

@@ -31,6 +31,8 @@ type fakeGPU struct {
 	fatal   map[string]uintptr // the same; from then on, of every call
 	dead    uintptr            // what every call returns; 0 for none
 	vain    []string           // the calls that got it
+	called  map[string]int     // how often, by name
+	late    map[string]int     // so many calls more fail with not ready, by name
 	devices int
 	plain   bool     // has no kernels that take long in Go
 	lt      *fakeLT  // its cuBLASLt; nil for one that takes nothing
@@ -46,7 +48,8 @@ const fakeMemory = 1 << 40
 
 func newFake(t *testing.T, devices int) *fakeGPU {
 	f := &fakeGPU{T: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
-		graphs: map[uintptr][]func(){}, events: map[uintptr]int{}, now: 1, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{}}
+		graphs: map[uintptr][]func(){}, events: map[uintptr]int{}, now: 1, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
+		called: map[string]int{}, late: map[string]int{}}
 	t.Cleanup(func() {
 		if f.dead != 0 {
 			return // nothing can be given back
@@ -237,9 +240,13 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 // status does a call, unless it is to fail, or the devices are lost as real ones
 // are: then all calls fail but those that put errors into words.
 func (f *fakeGPU) status(name string, do func() uintptr) uintptr {
+	f.called[name]++
 	switch {
 	case strings.HasPrefix(name, "cuGetError"):
 		return do()
+	case f.late[name] > 0:
+		f.late[name]--
+		return nvlib.CUDANotReady
 	case f.dead != 0:
 		f.vain = append(f.vain, name)
 		return f.dead

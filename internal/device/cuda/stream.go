@@ -24,9 +24,14 @@ type stream struct {
 	seen    []int64
 	issued  []int64 // marks begun and not ended, as asked for
 	open    []int64 // the same, as issued
-	ticks   []tick  // begins and ends not told yet
+	ticks   []tick  // begins and ends not known to be reached
 	tickPos int64   // of the latest of them
 	lastNs  int64   // of the tick told last
+
+	// Where nobody observes: the commands begun since s was last seen idle, the
+	// latest of them, and one that the device is known to have reached.
+	begun         int
+	given, passed int64
 
 	forked *capture  // the capture that s is part of
 	behind *graphRun // the launch that s is behind
@@ -58,7 +63,12 @@ func (s *stream) add(t task) error {
 		s.queue = append(s.queue, t)
 		return nil
 	}
-	if err := s.dev.bound(func() error { return t.give(s) }); err != nil {
+	if err := s.dev.bind(); err != nil {
+		return s.failed(err)
+	}
+	err := t.give(s)
+	w.drv.Unbind()
+	if err != nil {
 		return s.failed(err)
 	}
 	w.flushWoken()
@@ -310,7 +320,7 @@ func (s *stream) headMark() int64 { return innermost(s.open) }
 
 // where says which stream it is and what it does.
 func (s *stream) where() string {
-	return fmt.Sprintf("rank %d, stream %s%s", s.dev.rank, s.name, device.MarkText(s.innermost()))
+	return fmt.Sprintf("rank %d, stream %s%s", s.dev.rank, s.name, device.MarkText(s.within()))
 }
 
 // idle asks whether s has done all it was given: in its own context, since one
@@ -323,17 +333,23 @@ func (s *stream) idle() (idle bool, err error) {
 	return idle, err
 }
 
-// within reports whether s is known to have begun a command and not to have
+// inside reports whether s is known to have begun a command and not to have
 // ended it.
-func (s *stream) within() bool { return len(s.ticks) > 0 && !s.ticks[0].began }
+func (s *stream) inside() bool { return len(s.ticks) > 0 && !s.ticks[0].began }
 
-// innermost returns the innermost mark around what s does, as far as the times
-// of its marks tell, else around what was issued last; -1 for none.
-func (s *stream) innermost() int64 {
-	if s.within() {
-		return s.ticks[0].id
+// within returns the innermost mark around what s does, as far as its marks
+// tell, else around what was issued last; -1 for none. Where nobody observes it
+// is one from id to last.
+func (s *stream) within() (id, last int64) {
+	switch {
+	case s.inside():
+		return s.ticks[0].id, 0
+	case s.dev.w.observer != nil || s.begun == 0:
+		return innermost(s.open), 0
+	case len(s.ticks) > 0:
+		return s.passed, s.ticks[0].before
 	}
-	return innermost(s.open)
+	return s.passed, s.given
 }
 
 func innermost(open []int64) int64 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -227,10 +228,13 @@ func (w *world) poll() bool {
 		if !idle {
 			return false
 		}
-		s.dirty = false
+		s.rested()
 	}
 	return true
 }
+
+// rested notes that s has done all it was given.
+func (s *stream) rested() { s.dirty, s.begun = false, 0 }
 
 // settle forgets what only unfinished work needs. The caller holds mu; the
 // devices are at rest.
@@ -254,13 +258,30 @@ func (w *world) settle() {
 // the device's that was within a command.
 func (w *world) fault(s *stream, err error) {
 	for _, other := range w.streams {
-		if other.dev.site == s.dev.site && other.within() {
+		if other.dev.site == s.dev.site && other.inside() {
 			s = other
 			break
 		}
 	}
 	s.dev.site.gpu.lose(err, s.where())
-	w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.innermost(), Err: err})
+	f := &device.Fault{Rank: s.dev.rank, Stream: s.name, Err: err}
+	f.ID, f.Last = s.within()
+	if others := s.suspects(); len(others) > 0 && isFatal(err) {
+		f.Err = fmt.Errorf("%w; nobody observed the run, so it may as well be of %s", err, strings.Join(others, "; "))
+	}
+	w.end(f)
+}
+
+// suspects says where other streams of s's device were, any of which may be to
+// blame if nobody observed the marks.
+func (s *stream) suspects() []string {
+	var list []string
+	for _, o := range s.dev.w.streams {
+		if o != s && o.dev.site == s.dev.site && o.dirty && s.dev.w.observer == nil {
+			list = append(list, o.where())
+		}
+	}
+	return list
 }
 
 func (w *world) Abort(cause error) {
@@ -295,7 +316,7 @@ func (w *world) expire(ctx context.Context) {
 	if w.cause != nil {
 		return
 	}
-	var at []string
+	var at []device.Standing
 	w.asking(func() {
 		w.tell()
 		at = w.standing()

@@ -1,0 +1,171 @@
+package cuda
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// line is a world of one rank with a stream and a small kernel, for tests of
+// what issuing costs.
+type line struct {
+	*testing.T
+	f *fakeGPU
+	w device.World
+	s device.Stream
+	l device.Launch
+}
+
+func newLine(t *testing.T, f *fakeGPU) *line {
+	t.Helper()
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &line{T: t, f: f, w: w}
+	d := w.Device(0)
+	mem, err := d.Alloc(64, device.Shared)
+	r.must(err)
+	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
+	r.l, err = d.Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+	r.must(err)
+	r.s, err = d.NewStream(device.StreamOptions{Name: "main"})
+	r.must(err)
+	return r
+}
+
+func (r *line) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// run issues n marked launches.
+func (r *line) run(n int) {
+	for id := range int64(n) {
+		r.must(r.s.Begin(id))
+		r.must(r.s.Launch(r.l))
+		r.must(r.s.End(id))
+	}
+}
+
+// nobody observes without caring.
+type nobody struct{}
+
+func (nobody) Began(int, string, int64, int64) {}
+func (nobody) Ended(int, string, int64, int64) {}
+
+// TestCallsAnOp counts the driver's calls for an op: one to make the context
+// current, which is cheap, and the launch; only who observes pays for events.
+func TestCallsAnOp(t *testing.T) {
+	const n = 8 * sparse
+	for _, observed := range []bool{false, true} {
+		f := newFake(t, 1)
+		r := newLine(t, f)
+		events := 8
+		if observed {
+			r.w.(device.Observable).Observe(nobody{})
+			events = n + 1 // an end and the next begin share one
+		}
+		clear(f.called)
+		r.run(n)
+		if f.called["cuLaunchKernel"] != n || f.called["cuEventRecord"] != events {
+			t.Errorf("observed %v: %d launches, %d records, want %d and %d", observed, f.called["cuLaunchKernel"], f.called["cuEventRecord"], n, events)
+		}
+		r.must(r.w.Sync(t.Context()))
+		clear(f.called)
+		r.run(n)
+		delete(f.called, "cuCtxSetCurrent")
+		delete(f.called, "cuLaunchKernel")
+		if delete(f.called, "cuEventRecord"); len(f.called) > 0 {
+			t.Errorf("observed %v: once events are there issuing also calls %v", observed, f.called)
+		}
+		r.must(r.w.Sync(t.Context()))
+		r.must(r.w.Close())
+	}
+}
+
+// TestIssuedAtOnce: what another stream waits for is on the device when the wait
+// is issued, so nothing is held back and nobody has to be woken.
+func TestIssuedAtOnce(t *testing.T) {
+	f := newFake(t, 1)
+	r := newLine(t, f)
+	other, err := r.w.Device(0).NewStream(device.StreamOptions{Name: "side"})
+	r.must(err)
+	e, err := r.w.Device(0).NewEvent()
+	r.must(err)
+	c, err := r.w.Device(0).NewCounters(1)
+	r.must(err)
+	for i := range int64(100) {
+		r.must(r.s.Launch(r.l))
+		r.must(r.s.Record(e))
+		r.must(other.Wait(e))
+		r.must(other.Launch(r.l))
+		r.must(other.Signal(c, 0, 1))
+		r.must(r.s.WaitCounter(c, 0, i+1))
+		if b := r.w.(*world).blocked(); len(b) > 0 {
+			t.Fatalf("held back: %v", b)
+		}
+		if got := [...]int{f.called["cuEventRecord"], f.called["cuStreamWaitEvent"]}; got != [...]int{2 * int(i+1), 2 * int(i+1)} {
+			t.Fatalf("after %d rounds %v records and waits", i+1, got)
+		}
+	}
+	r.must(r.w.Sync(t.Context()))
+	r.must(r.w.Close())
+}
+
+// TestMilestones: without an observer a fault is said to be between two marks
+// that enclose it, and of which streams it may be.
+func TestMilestones(t *testing.T) {
+	f := newFake(t, 1)
+	r := newLine(t, f)
+	r.run(40)
+	f.late["cuEventQuery"] = 1 // the second milestone is not reached
+	w := r.w.(*world)
+	w.mu.Lock()
+	w.asking(w.tell)
+	id, last := w.streams[0].within()
+	w.mu.Unlock()
+	if id != 0 || last != 14 {
+		t.Errorf("no milestone is reached: marks %d to %d", id, last)
+	}
+	other, err := r.w.Device(0).NewStream(device.StreamOptions{Name: "side"})
+	r.must(err)
+	r.must(other.Begin(77))
+	r.must(other.Launch(r.l))
+	w.mu.Lock()
+	f.mu.Lock()
+	f.late["cuEventQuery"] = 0
+	f.mu.Unlock()
+	w.asking(w.tell)
+	w.mu.Unlock()
+	f.fatal["cuStreamQuery"] = 700
+	err = r.w.Sync(t.Context())
+	var fault *device.Fault
+	if !errors.As(err, &fault) || fault.Stream != "main" || fault.ID != 31 || fault.Last != 39 {
+		t.Fatalf("got %v, %+v", err, fault)
+	}
+	if !strings.Contains(err.Error(), "nobody observed the run, so it may as well be of rank 0, stream side, mark 77") {
+		t.Errorf("got %v", err)
+	}
+	r.must(r.w.Close())
+}
+
+// TestExpiredStands: a world that ends with its context says where streams were.
+func TestExpiredStands(t *testing.T) {
+	at := device.Standing{Rank: 1, Stream: "s", ID: 3, Last: 9, Does: "still runs"}
+	e := &device.Expired{Err: errors.New("late"), At: make([]device.Standing, 9)}
+	e.At[0] = at
+	if got := e.Error(); !strings.HasPrefix(got, "late; rank 1, stream s, marks 3 to 9 still runs; ") || !strings.HasSuffix(got, "; and 1 more streams") {
+		t.Error(got)
+	}
+	for text, m := range map[string][2]int64{"": {-1, 0}, ", mark 4": {4, 0}, ", marks 4 to 6": {4, 6}} {
+		if got := device.MarkText(m[0], m[1]); got != text {
+			t.Errorf("%v: %q", m, got)
+		}
+	}
+}
