@@ -149,7 +149,6 @@ func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
 	return out
 }
 
-<<<<<<< Updated upstream
 // nameAlgorithms says of each statement that is a collective how it was run.
 func (r *Report) nameAlgorithms(p *plan.Plan, algorithms []string) {
 	line := map[int32]*Overlap{}
@@ -171,12 +170,8 @@ func (r *Report) nameAlgorithms(p *plan.Plan, algorithms []string) {
 	}
 }
 
-// WriteTable writes a short table: ops, bytes moved, peak memory, exposed
-// communication.
-=======
 // WriteTable writes a short table: ops, bytes moved, peak memory, and, where the
 // run was traced, exposed communication.
->>>>>>> Stashed changes
 func (r *Report) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	ranks := "ranks"

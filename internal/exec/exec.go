@@ -87,22 +87,13 @@ type Program struct {
 	counters [][]device.Counters // by plan counter, rank
 	memory   memory
 	channels []*comm.Channel
-<<<<<<< Updated upstream
 	// algorithms of the plan's collectives.
 	algorithms []string
 	pairs      *comm.Pairs
 	cmds       []command
-	adv        *adversary // nil unless the machine is virtual
-	progress   *progress
+	adv        *adversary      // nil unless the machine is virtual
 	recorder   *trace.Recorder // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph
-=======
-	pairs    *comm.Pairs
-	cmds     []command
-	adv      *adversary      // nil unless the machine is virtual
-	recorder *trace.Recorder // nil unless Options.Trace
-	replay   *replay         // nil unless Options.Graph
->>>>>>> Stashed changes
 
 	mu     sync.Mutex
 	run    int64 // runs issued so far
