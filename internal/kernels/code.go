@@ -20,6 +20,8 @@ type code struct {
 	symbol string
 	args   string // the type of the argument: "MapArgs<2, 1>"
 	body   string // the function with its template arguments: "map<OpAdd, …>"
+	// threads is how many a block has at most; 0 for the usual.
+	threads int
 }
 
 // text is the complete source.
@@ -33,6 +35,9 @@ func (c code) text() string {
 }
 
 func (c code) entry() string {
+	if c.threads != 0 {
+		return fmt.Sprintf("\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.threads, c.symbol, c.args, c.body)
+	}
 	return fmt.Sprintf("\nKERNEL %s(const %s a) { %s(a); }\n", c.symbol, c.args, c.body)
 }
 

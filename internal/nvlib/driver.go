@@ -188,6 +188,20 @@ func (d *Driver) CanAccessPeer(dev, peer Device) (bool, error) {
 	return v != 0, err
 }
 
+// peerAtomics is CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED.
+const peerAtomics = 3
+
+// PeerAtomics reports whether dev does atomic operations on peer's memory: over
+// NVLink devices do.
+func (d *Driver) PeerAtomics(dev, peer Device) (bool, error) {
+	if !d.f.deviceGetP2PAttribute.Present() {
+		return false, nil
+	}
+	var v int32
+	err := d.check(d.f.deviceGetP2PAttribute, "cuDeviceGetP2PAttribute", uintptr(unsafe.Pointer(&v)), peerAtomics, uintptr(dev), uintptr(peer))
+	return v != 0, err
+}
+
 // RetainPrimary makes the device's primary context, or takes a share in it.
 func (d *Driver) RetainPrimary(dev Device) (Context, error) {
 	var c Context

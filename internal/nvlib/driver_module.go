@@ -43,6 +43,7 @@ func (d *Driver) AllowShared(f Function, bytes int) error {
 // Launch is a kernel with its arguments, ready to launch again and again.
 type Launch struct {
 	block *cabi.Block
+	early *cabi.Block // launch configuration; nil for an ordinary launch
 	args  [11]uintptr
 }
 
@@ -71,12 +72,46 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 	return l
 }
 
+// launchEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+const launchEarly = 6
+
+// NewEarlyLaunch makes a launch that may begin before the kernel before it on
+// its stream has ended, if that one lets it; it then has to wait for that end
+// itself. Where the driver cannot do so it is as any other.
+func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
+	l := NewLaunch(f, s, params)
+	if !d.f.launchKernelEx.Present() {
+		return l
+	}
+	// CUlaunchConfig, of 7 words of 4 bytes, the stream, the attributes and their
+	// number; then one CUlaunchAttribute: number, value.
+	l.early = cabi.NewBlock(64 + 72)
+	for i, v := range []uint32{s.Grid[0], s.Grid[1], s.Grid[2], s.Block[0], s.Block[1], s.Block[2], s.Shared} {
+		cabi.Store(l.early.Addr(4*i), v)
+	}
+	cabi.Store(l.early.Addr(40), uint64(l.early.Addr(64)))
+	cabi.Store(l.early.Addr(48), uint32(1))
+	cabi.Store(l.early.Addr(64), uint32(launchEarly))
+	cabi.Store(l.early.Addr(72), uint32(1))
+	l.args = [11]uintptr{l.early.Addr(0), uintptr(f), l.block.Addr(0), 0}
+	return l
+}
+
 // Free lets the launch's memory go.
-func (l *Launch) Free() { l.block.Free() }
+func (l *Launch) Free() {
+	l.block.Free()
+	if l.early != nil {
+		l.early.Free()
+	}
+}
 
 // Launch runs l in s's order; s is of the current context. One goroutine at a
 // time may launch l. It does not allocate.
 func (d *Driver) Launch(l *Launch, s Stream) error {
+	if l.early != nil {
+		cabi.Store(l.early.Addr(32), uint64(s))
+		return d.result("cuLaunchKernelEx", d.f.launchKernelEx.CallPinned(l.args[:4]))
+	}
 	l.args[8] = uintptr(s)
 	return d.result("cuLaunchKernel", d.f.launchKernel.CallPinned(l.args[:]))
 }

@@ -14,6 +14,7 @@ type driverFuncs struct {
 	deviceTotalMem              cabi.Func
 	deviceGetAttribute          cabi.Func
 	deviceCanAccessPeer         cabi.Func
+	deviceGetP2PAttribute       cabi.Func
 	primaryCtxRetain            cabi.Func
 	ctxSetCurrent               cabi.Func
 	ctxGetStreamPriorityRange   cabi.Func
@@ -40,6 +41,7 @@ type driverFuncs struct {
 	moduleGetFunction           cabi.Func
 	funcSetAttribute            cabi.Func
 	launchKernel                cabi.Func
+	launchKernelEx              cabi.Func
 	streamCreateWithPriority    cabi.Func
 	streamDestroy               cabi.Func
 	streamQuery                 cabi.Func
@@ -127,6 +129,8 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 // optional are functions that the machine can do without.
 func (f *driverFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
+		"cuDeviceGetP2PAttribute": &f.deviceGetP2PAttribute,
+		"cuLaunchKernelEx":        &f.launchKernelEx,
 		"cuStreamWriteValue64_v2": &f.streamWriteValue64,
 		"cuStreamWaitValue64_v2":  &f.streamWaitValue64,
 	}

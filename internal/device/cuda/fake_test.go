@@ -302,6 +302,11 @@ func fakeBLAS(t *testing.T) *nvlib.CuBLASLt {
 	return lib
 }
 
+// Meeting is refused: the fake does one thing at a time.
+func (f *fakeGPU) Meeting(kernels.Target, kernels.Meeting) (kernels.Step, error) {
+	return kernels.Step{}, fmt.Errorf("%w: the fake's kernels cannot wait for each other", device.ErrUnsupported)
+}
+
 // Steps is a Library whose kernels are Go functions: fill, add, sub, mul, neg
 // and reductions of f32, f64 and i32 in float64.
 func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, error) {

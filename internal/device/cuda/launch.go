@@ -20,6 +20,7 @@ type launch struct {
 	looked bool
 	stream string
 	id     int64
+	member *member // of the team whose launch it is; nil for none
 }
 
 // step is a part of a launch. run issues it; the context is current.
@@ -29,6 +30,9 @@ type step interface {
 }
 
 func (l *launch) run(s *stream) error {
+	if l.member != nil {
+		l.member.id = innermost(s.open)
+	}
 	if l.looked {
 		l.stream, l.id = s.name, innermost(s.open)
 		s.dev.site.faults.armed = true

@@ -9,6 +9,7 @@ import (
 // do not fit each other.
 type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
+	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
 }
 
 // operand is r as kernels take it.
@@ -37,16 +38,25 @@ func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)
 	}
 	var launches []*nvlib.Launch
 	for _, st := range steps {
-		f, err := s.gpu.function(st.Key, st.Image, st.Symbol)
+		l, err := s.load(st)
 		if err != nil {
 			return nil, err
 		}
-		if st.Shape.Shared > defaultShared {
-			if err := s.w.drv.AllowShared(f, int(st.Shape.Shared)); err != nil {
-				return nil, err
-			}
-		}
-		launches = append(launches, nvlib.NewLaunch(f, st.Shape, st.Params))
+		launches = append(launches, l)
 	}
 	return launches, nil
+}
+
+// load makes st ready to launch. The context is current.
+func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
+	f, err := s.gpu.function(st.Key, st.Image, st.Symbol)
+	if err != nil {
+		return nil, err
+	}
+	if st.Shape.Shared > defaultShared {
+		if err := s.w.drv.AllowShared(f, int(st.Shape.Shared)); err != nil {
+			return nil, err
+		}
+	}
+	return nvlib.NewLaunch(f, st.Shape, st.Params), nil
 }

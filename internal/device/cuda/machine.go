@@ -28,6 +28,7 @@ package cuda
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -53,6 +54,16 @@ type Options struct {
 	// Cache keeps choices of algorithms; nil for that of package kernels, or for
 	// none where Kernels is given.
 	Cache *kernels.Cache
+	// TeamTimeout is how long a kernel of a team waits for a peer before it gives
+	// up and the world ends; 0 means 30 seconds.
+	TeamTimeout time.Duration
+}
+
+func (o *Options) teamTimeout() time.Duration {
+	if o.TeamTimeout == 0 {
+		return teamTimeout
+	}
+	return o.TeamTimeout
 }
 
 // New returns the machine of this process's GPUs. It fails where the driver or

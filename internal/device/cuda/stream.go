@@ -119,6 +119,9 @@ func (s *stream) Launch(l device.Launch) error {
 	if k.released {
 		return s.errorf("%s: its launch was released", k.name)
 	}
+	if k.member != nil && k.member.stream != s {
+		return s.errorf("%s: a launch of member %d of a team, which is for stream %s", k.name, k.member.index, k.member.stream.name)
+	}
 	return s.add(task{kind: work, launch: k})
 }
 

@@ -34,6 +34,8 @@ type world struct {
 	graphs   *stream   // on which graphs are launched
 	recorded []*graph  // and not closed
 	staging  staging
+	teams    []*team
+	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
 	copies   map[copyKey][]*nvlib.Launch
 	observer device.Observer
 	cause    error // why the world has ended; nil while it lives
@@ -175,6 +177,7 @@ func (w *world) Sync(ctx context.Context) error {
 		if idle && w.calls == 0 && w.cause == nil {
 			w.settle()
 			w.readFaults()
+			w.readTeams()
 			return w.err()
 		}
 		w.mu.Unlock()
@@ -301,6 +304,7 @@ func (w *world) end(cause error) {
 	}
 	w.cause = cause
 	w.ended.Store(true)
+	w.endTeams()
 	for _, s := range w.streams {
 		s.queue = nil
 	}

@@ -1,0 +1,349 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Teams run a collective as one kernel on each member, which wait for each other
+// on the devices: unlike all else that this machine gives a device (see package
+// documentation). What keeps that from locking up: the launches of a team come in
+// one order on all members, one stream each; a kernel's blocks, and those of all
+// other teams' kernels that may run beside it, fit on the device at once (see
+// room); and every wait is bounded.
+
+// team is members that meet, each on one stream.
+type team struct {
+	w       *world
+	members []*member
+	regions map[string]*area // the largest of each name
+	memory  []*memory
+	bytes   int64 // of each member
+	named   int   // regions that control memory names
+	closed  bool
+}
+
+// member is one place of a team.
+type member struct {
+	team    *team
+	index   int
+	dev     *dev
+	stream  *stream
+	control nvlib.Ptr
+	record  nvlib.Ptr // in pinned memory
+	id      int64     // the mark within which a launch was given last
+}
+
+// teamAlgorithm runs collectives in one way. Its methods are called with the
+// world's mutex held.
+type teamAlgorithm interface {
+	// supports returns nil, or why it cannot do c. It must not depend on what the
+	// team holds.
+	supports(t *team, tune device.Tuning, c *collective) error
+	// prepare returns what each member launches; nothing for one that has nothing
+	// to do. supports(t, tune, c) is nil, and c is not empty.
+	prepare(t *team, tune device.Tuning, c *collective) ([][]step, error)
+}
+
+// namedAlgorithm is an algorithm in the list.
+type namedAlgorithm struct {
+	name string
+	teamAlgorithm
+}
+
+// teamAlgorithms lists them in the order in which TeamAlgorithms does.
+var teamAlgorithms = []namedAlgorithm{}
+
+func algorithmOf(name string) (teamAlgorithm, error) {
+	for _, a := range teamAlgorithms {
+		if a.name == name {
+			return a.teamAlgorithm, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: there is no algorithm %q", device.ErrUnsupported, name)
+}
+
+// teamTimeout is how long a kernel waits for a peer.
+const teamTimeout = 30 * time.Second
+
+func (w *world) TeamAlgorithms() []string {
+	var names []string
+	for _, a := range teamAlgorithms {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+// OpenTeam makes the members' control memory.
+func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.err(); err != nil {
+		return nil, err
+	}
+	t := &team{w: w, regions: map[string]*area{}}
+	if err := t.open(members); err != nil {
+		return nil, errors.Join(fmt.Errorf("a team: %w", err), t.free())
+	}
+	w.teams = append(w.teams, t)
+	return t, nil
+}
+
+func (t *team) open(members []device.Member) error {
+	if len(members) == 0 || len(members) > kernels.TeamMost {
+		return fmt.Errorf("%w: %d members; 1 to %d are possible", device.ErrUnsupported, len(members), kernels.TeamMost)
+	}
+	for i, m := range members {
+		s, ok := m.Stream.(*stream)
+		if !ok || s == nil || s.dev.w != t.w || s.dev.rank != m.Rank {
+			return fmt.Errorf("member %d: a stream that is not rank %d's", i, m.Rank)
+		}
+		for _, o := range t.members {
+			if o.dev == s.dev {
+				return fmt.Errorf("members %d and %d are both rank %d", o.index, i, m.Rank)
+			}
+		}
+		t.members = append(t.members, &member{team: t, index: i, dev: s.dev, stream: s, id: -1})
+	}
+	if err := t.w.openAbort(); err != nil {
+		return err
+	}
+	control, err := t.alloc(kernels.ControlBytes)
+	if err != nil {
+		return err
+	}
+	for i, m := range t.members {
+		m.control = control[i]
+		if err := m.set(m.control+kernels.ControlEpochs, kernels.FirstEpoch, kernels.BlocksMost); err != nil {
+			return err
+		}
+		if m.record, err = m.dev.site.heaps[device.Pinned].takeBound(m.dev.site, kernels.FaultBytes); err != nil {
+			return err
+		}
+		clear(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))
+	}
+	return nil
+}
+
+// alloc reserves shared memory, zeros, on every member.
+func (t *team) alloc(bytes int64) ([]nvlib.Ptr, error) {
+	var at []nvlib.Ptr
+	for _, m := range t.members {
+		mem, err := m.dev.alloc(bytes, device.Shared)
+		if err != nil {
+			return nil, err
+		}
+		t.memory = append(t.memory, mem)
+		at = append(at, mem.addr)
+		if err := m.set(mem.addr, 0, (bytes+3)/4); err != nil {
+			return nil, err
+		}
+	}
+	t.bytes += bytes
+	return at, nil
+}
+
+// set writes 32-bit words and waits until they are there.
+func (m *member) set(at nvlib.Ptr, v uint32, n int64) error {
+	drv := m.dev.w.drv
+	return m.dev.bound(func() error {
+		return errors.Join(drv.Fill32(at, v, n, 0), drv.SyncStream(0))
+	})
+}
+
+// area is memory on every member.
+type area struct {
+	at    []nvlib.Ptr // of each member
+	bytes int64       // of each
+}
+
+// reserve returns at least so many bytes on every member, at first zeros, the same
+// for the same name; more than before are another piece of memory.
+func (t *team) reserve(name string, bytes int64) (*area, error) {
+	if r := t.regions[name]; r != nil && r.bytes >= bytes {
+		return r, nil
+	}
+	n := int64(64 << 10)
+	for n < bytes {
+		n *= 2
+	}
+	at, err := t.alloc(n)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of %s on each member: %w", n, name, err)
+	}
+	t.regions[name] = &area{at, n}
+	return t.regions[name], nil
+}
+
+// halves returns two halves of at least so many bytes each, for flags among data:
+// kernels clear them where the numbers of launches wrap.
+func (t *team) halves(name string, half int64) (*area, error) {
+	before := t.regions[name]
+	r, err := t.reserve(name, 2*half)
+	if err != nil || r == before {
+		return r, err
+	}
+	if t.named == kernels.RegionsMost {
+		return nil, fmt.Errorf("the team has %d regions already", t.named)
+	}
+	for i, m := range t.members {
+		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)
+		for k, v := range []int64{int64(r.at[i]), r.bytes / 2} {
+			at := entry + nvlib.Ptr(8*k)
+			if err := errors.Join(m.set(at, uint32(v), 1), m.set(at+4, uint32(v>>32), 1)); err != nil {
+				return nil, err
+			}
+		}
+		if err := m.set(m.control+kernels.ControlRegions, uint32(t.named+1), 1); err != nil {
+			return nil, err
+		}
+	}
+	t.named++
+	return r, nil
+}
+
+// kernel returns the launch of k on the member, whose team it completes.
+func (m *member) kernel(k kernels.Meeting) (step, error) {
+	t, s := m.team, m.dev.site
+	k.Team = kernels.Team{Rank: m.index, Abort: t.w.abort, Record: m.record, Timeout: t.w.m.opts.teamTimeout().Nanoseconds()}
+	for _, o := range t.members {
+		k.Team.Control = append(k.Team.Control, o.control)
+	}
+	st, err := s.w.m.opts.Kernels.Meeting(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms}, k)
+	if err != nil {
+		return nil, err
+	}
+	var l *nvlib.Launch
+	err = m.dev.bound(func() (err error) {
+		l, err = s.load(st)
+		return err
+	})
+	return &kernelStep{l}, err
+}
+
+// teamThreads is how many threads of teams' kernels a multiprocessor holds for
+// certain: they have up to 128 of its 64 Ki registers each.
+const teamThreads = 512
+
+// room is how many blocks of that many threads a launch of the team may have, so
+// that they run at once, beside those of every other stream of the device that
+// teams use. Teams opened later are not known: open all before preparing.
+func (t *team) room(threads int) int {
+	least := kernels.BlocksMost
+	for _, m := range t.members {
+		streams := map[*stream]bool{}
+		for _, o := range t.w.teams {
+			for _, om := range o.members {
+				if om.dev.site == m.dev.site {
+					streams[om.stream] = true
+				}
+			}
+		}
+		for _, om := range t.members {
+			if om.dev.site == m.dev.site {
+				streams[om.stream] = true
+			}
+		}
+		least = min(least, m.dev.site.gpu.sms*(teamThreads/threads)/len(streams))
+	}
+	return least
+}
+
+func (t *team) Bytes() int64 {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	return t.bytes
+}
+
+func (t *team) Supports(tune device.Tuning, c *device.Collective) error {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	_, _, err := t.check(tune, c)
+	return err
+}
+
+// check resolves c and returns the algorithm that tune names, or why that cannot
+// do it.
+func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *collective, error) {
+	if err := t.w.err(); err != nil {
+		return nil, nil, err
+	}
+	if t.closed {
+		return nil, nil, errors.New("the team is closed")
+	}
+	a, err := algorithmOf(tune.Algo)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := t.resolve(c)
+	if err == nil {
+		err = a.supports(t, tune, r)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s by %s: %w", c.Op, tune.Algo, err)
+	}
+	return a, r, nil
+}
+
+func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	a, r, err := t.check(tune, c)
+	if err != nil {
+		return nil, err
+	}
+	launches := make([]device.Launch, len(t.members))
+	if r.empty() {
+		return launches, nil
+	}
+	steps, err := a.prepare(t, tune, r)
+	if err != nil {
+		return nil, fmt.Errorf("%s by %s: %w", c.Op, tune.Algo, err)
+	}
+	for i, m := range t.members {
+		if len(steps[i]) > 0 {
+			launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s by %s", c.Op, tune.Algo), steps: steps[i], member: m, id: -1}
+		}
+	}
+	return launches, nil
+}
+
+func (t *team) Close() error {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	if t.closed || t.w.cause == errClosed {
+		return t.w.err()
+	}
+	for i, o := range t.w.teams {
+		if o == t {
+			t.w.teams = append(t.w.teams[:i:i], t.w.teams[i+1:]...)
+			break
+		}
+	}
+	return t.free()
+}
+
+func (t *team) free() error {
+	t.closed = true
+	var errs []error
+	for _, mem := range t.memory {
+		if site := mem.dev.site; !mem.freed && !site.lost() {
+			mem.freed = true
+			errs = append(errs, mem.dev.bound(func() error { return site.heaps[mem.kind].give(mem.addr, mem.bytes) }))
+		}
+	}
+	for _, m := range t.members {
+		if m.record != 0 && !m.dev.site.lost() {
+			errs = append(errs, m.dev.bound(func() error { return m.dev.site.heaps[device.Pinned].give(m.record, kernels.FaultBytes) }))
+		}
+	}
+	return t.w.excuse(errors.Join(errs...))
+}
+
+var _ device.Teams = (*world)(nil)

@@ -1,0 +1,82 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+)
+
+// openAbort makes the word that ends the waits of teams' kernels.
+func (w *world) openAbort() error {
+	if w.abort != 0 {
+		return nil
+	}
+	at, err := w.sites[0].heaps[device.Pinned].takeBound(w.sites[0], 8)
+	if err != nil {
+		return err
+	}
+	cabi.Store(uintptr(at), uint64(0))
+	w.abort = at
+	return nil
+}
+
+// endTeams has kernels that wait for peers stop. The caller holds mu.
+func (w *world) endTeams() {
+	if w.abort != 0 {
+		cabi.Store(uintptr(w.abort), uint64(1))
+	}
+}
+
+// readTeams ends the world if a kernel of a team gave up. The caller holds mu.
+func (w *world) readTeams() {
+	for _, t := range w.teams {
+		for _, m := range t.members {
+			told, ok := kernels.ReadFault(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))
+			if ok && w.cause == nil {
+				w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: m.explain(told)})
+			}
+		}
+	}
+}
+
+// errLate is wrapped by the error of a member that waited in vain.
+var errLate = errors.New("gave up waiting for a member of the team")
+
+// explain says who has not begun the launch that m gave up in.
+func (m *member) explain(told kernels.Fault) error {
+	epoch := uint32(told.Words[0])
+	waited := time.Duration(told.Words[2]).Round(time.Millisecond)
+	var late []string
+	for _, o := range m.team.members {
+		if begun, err := o.begun(); err == nil && int32(begun-epoch) < 0 {
+			late = append(late, fmt.Sprintf("member %d (rank %d)", o.index, o.dev.rank))
+		}
+	}
+	if len(late) == 0 { // all came, one of them too late
+		p := m.team.members[told.Words[1]]
+		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
+	}
+	return fmt.Errorf("%w: after %v %s had not begun launch %d; is each launch of a team issued on all members?",
+		errLate, waited, strings.Join(late, ", "), epoch-kernels.FirstEpoch)
+}
+
+// begun reads the number of the launch that the member began last.
+func (m *member) begun() (uint32, error) {
+	s, at := m.dev.site, m.control+kernels.ControlBegun
+	var v uint32
+	buf, err := s.heaps[device.Pinned].takeBound(s, 4)
+	if err != nil {
+		return 0, err
+	}
+	err = m.dev.bound(func() error {
+		var args [4]uintptr
+		return errors.Join(s.w.drv.Copy(buf, at, 4, 0, &args), s.w.drv.SyncStream(0))
+	})
+	v = cabi.Load[uint32](uintptr(buf))
+	return v, errors.Join(err, s.heaps[device.Pinned].give(buf, 4))
+}
