@@ -62,7 +62,49 @@ func axesOf(j *job) ([]launch, error) {
 			f.first, f.divide = math.Float64bits(math.NaN()), 0 // 0/0
 		}
 	}
+	if slots := f.apart(); slots != nil {
+		return joining{j: j, red: redOf(j.Op), out: j.Out, ins: slots, count: f.count}.launches()
+	}
 	return f.passes(j.Ins[0].Addr, ctype(f.dt))
+}
+
+// apartMost is how many elements of a result are folded as operands of their own.
+const apartMost = 16
+
+// apart returns the operand cut along the axes reduced, where few elements far
+// apart make a result: as operands of an elementwise fold they are read by wide
+// accesses, as slots of a reduce-scatter are. Nil where that is not so.
+func (f *folding) apart() []Operand {
+	if len(f.gone) != 1 || f.gone[0].s[0] <= 1 || f.count < 2 || f.count > apartMost {
+		return nil
+	}
+	in := f.j.Ins[0]
+	one := Operand{DType: in.DType, Shape: f.j.Out.Shape}
+	for d := range in.Shape {
+		if !slices.Contains(f.j.Axes, d) {
+			one.Strides = append(one.Strides, in.Strides[d])
+		}
+	}
+	var slots []Operand
+	for i := range f.count {
+		slot := one
+		slot.Addr = in.Addr + nvlib.Ptr(i*f.gone[0].s[0]*in.DType.Size())
+		slots = append(slots, slot)
+	}
+	return slots
+}
+
+// redOf is the reduction of operands that an op over an axis is.
+func redOf(op ir.Op) ir.Red {
+	switch op {
+	case ir.OpMax:
+		return ir.Max
+	case ir.OpMin:
+		return ir.Min
+	case ir.OpMean:
+		return ir.Avg
+	}
+	return ir.Sum
 }
 
 // newFolding checks shapes.

@@ -1,0 +1,350 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// The products of layers split over four and over two ranks: m, n, k of one rank.
+var layerProducts = [][3]int64{
+	{8192, 7168, 8192}, {8192, 2048, 28672}, {8192, 8192, 7168}, {2048, 7168, 8192}, {2048, 2048, 28672}, {2048, 8192, 7168}, {512, 8192, 7168}, {8192, 2560, 8192},
+	{8192, 14336, 8192}, {8192, 8192, 14336}, {4096, 8192, 14336}, {2048, 14336, 8192}, {2048, 8192, 14336}, {1024, 8192, 14336}, {8192, 4096, 28672},
+}
+
+// timer times launches on one GPU by events.
+type timer struct {
+	*testing.B
+	d *dev
+	w *world
+}
+
+func newTimer(b *testing.B) *timer {
+	b.Helper()
+	m, err := New(Options{})
+	if err != nil {
+		b.Skip(err)
+	}
+	w, err := m.Open(b.Context(), 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = w.Close() })
+	return &timer{b, w.Device(0).(*dev), w.(*world)}
+}
+
+func (t *timer) must(err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// view is a dense tensor of normal numbers in memory of its own.
+func (t *timer) view(dt ir.DType, shape ...int64) device.View {
+	t.Helper()
+	v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	mem, err := t.d.alloc(v.Elements()*dt.Size(), device.Private)
+	t.must(err)
+	t.must(t.d.bound(func() error { return t.d.site.noise(mem.addr, mem.bytes, dt, 0) }))
+	v.Mem = mem
+	return v
+}
+
+func (t *timer) prepare(k device.Kernel) device.Launch {
+	t.Helper()
+	l, err := t.d.Prepare(k)
+	t.must(err)
+	return l
+}
+
+func (t *timer) stream(priority int) *stream {
+	t.Helper()
+	s, err := t.d.NewStream(device.StreamOptions{Priority: priority})
+	t.must(err)
+	return s.(*stream)
+}
+
+// compare times what the functions issue to s, in turns, and returns medians in
+// microseconds.
+func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
+	t.Helper()
+	took := make([][]float64, len(issue))
+	for round := range rounds + 1 {
+		for i, f := range issue {
+			var events [2]nvlib.Event
+			t.must(t.d.bound(func() (err error) {
+				for j := range events {
+					if events[j], err = t.d.site.newEvent(true); err != nil {
+						return err
+					}
+				}
+				return t.w.drv.Record(events[0], s.h)
+			}))
+			f()
+			t.must(t.d.bound(func() error { return t.w.drv.Record(events[1], s.h) }))
+			t.must(t.w.Sync(t.Context()))
+			var ms float32
+			t.must(t.d.bound(func() (err error) { ms, err = t.w.drv.Elapsed(events[0], events[1]); return err }))
+			t.d.site.clocks = append(t.d.site.clocks, events[:]...)
+			if round > 0 {
+				took[i] = append(took[i], float64(ms)*1e3)
+			}
+		}
+	}
+	medians := make([]float64, len(issue))
+	for i, l := range took {
+		slices.Sort(l)
+		medians[i] = l[len(l)/2]
+	}
+	return medians
+}
+
+// BenchmarkPicks times the algorithm that was picked for products beside
+// cuBLASLt's first guess, and says how all candidates fared and what picking
+// took. What is kept on disk is not asked.
+func BenchmarkPicks(b *testing.B) {
+	t := newTimer(b)
+	t.w.m.cache = nil
+	var trial string
+	var first, best pick
+	t.w.m.sys.picks.watch = func(_ string, cands []candidate, i int) {
+		var all []string
+		for _, c := range cands {
+			all = append(all, c.String())
+		}
+		all[i] = "[" + all[i] + "]"
+		first, best, trial = cands[0].pick, cands[i].pick, strings.Join(all, " ")
+	}
+	defer func() { t.w.m.sys.picks.watch = nil }()
+	s := t.stream(0)
+	for _, shape := range layerProducts {
+		m, n, k := shape[0], shape[1], shape[2]
+		x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
+		began := time.Now()
+		trial = "kept"
+		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		prepared := time.Since(began)
+		st := l.(*launch).steps[0].(*gemmStep)
+		if trial != "kept" {
+			other := *st
+			other.need = first.need
+			t.must(t.d.bound(func() error { other.p = st.product(first.algo, st.g.b, st.g.a, st.g.out); return nil }))
+			run := func(g *gemmStep) func() {
+				return func() {
+					t.must(t.d.bound(func() error {
+						for range 6 {
+							if err := g.run(s); err != nil {
+								return err
+							}
+						}
+						s.worked()
+						return nil
+					}))
+				}
+			}
+			us := t.compare(s, 9, run(&other), run(st))
+			flops := 2 * float64(m) * float64(n) * float64(k)
+			fmt.Printf("pick %dx%dx%d: first %.1f µs (%.0f TFLOP/s), pick %.1f µs (%.0f TFLOP/s), %+.1f%%; trial %s; workspace %d; prepared in %v\n",
+				m, n, k, us[0]/6, flops/us[0]*6/1e6, us[1]/6, flops/us[1]*6/1e6, 100*(us[1]/us[0]-1), trial, best.need, prepared.Round(time.Millisecond))
+			other.p.Free()
+		}
+		l.Release()
+		for _, v := range []device.View{x, w, y} {
+			t.must(v.Mem.Free())
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkProductBeside times products that count on fewer multiprocessors,
+// alone and with a sum of slots beside them on a stream of high priority.
+func BenchmarkProductBeside(b *testing.B) {
+	t := newTimer(b)
+	s, side := t.stream(0), t.stream(1)
+	const m, n, k = 2048, 8192, 7168
+	x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
+	slots, sum := t.view(ir.BF16, 4, m, n), t.view(ir.BF16, m, n)
+	fold := t.prepare(device.Kernel{Op: ir.OpSum, Ins: []device.View{slots}, Outs: []device.View{sum}, Axes: []int{0}})
+	for _, sms := range []int{0, 128, 124, 116, 100} {
+		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}, SMs: sms})
+		chain := func(beside bool) func() {
+			return func() {
+				if beside {
+					e := &event{dev: t.d}
+					t.must(s.Record(e))
+					t.must(side.Wait(e))
+				}
+				for range 6 {
+					t.must(s.Launch(l))
+					if beside {
+						t.must(side.Launch(fold))
+					}
+				}
+				if beside {
+					e := &event{dev: t.d}
+					t.must(side.Record(e))
+					t.must(s.Wait(e))
+				}
+			}
+		}
+		after := func() {
+			for range 6 {
+				t.must(s.Launch(l))
+				t.must(s.Launch(fold))
+			}
+		}
+		us := t.compare(s, 9, chain(false), chain(true), after)
+		fmt.Printf("beside: product %dx%dx%d for %d SMs: alone %.1f µs, with a sum beside it %.1f, with the sum after it %.1f\n", m, n, k, sms, us[0]/6, us[1]/6, us[2]/6)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkMemoryBound times kernels that only move bytes.
+func BenchmarkMemoryBound(b *testing.B) {
+	t := newTimer(b)
+	s := t.stream(0)
+	const rows, cols = 2048, 8192
+	big := t.view(ir.BF16, 4, 4*rows, cols)
+	part := func(slots int64, rows int64) device.View {
+		v := big
+		v.Shape, v.Strides = []int64{slots, rows, cols}, []int64{rows * cols, cols, 1}
+		return v
+	}
+	flat := func(i, rows int64) device.View {
+		v := big
+		v.Off, v.Shape, v.Strides = 2*i*rows*cols, []int64{rows, cols}, []int64{cols, 1}
+		return v
+	}
+	out := t.view(ir.BF16, 4*rows, cols)
+	into := func(rows int64) []device.View {
+		v := out
+		v.Shape = []int64{rows, cols}
+		return []device.View{v}
+	}
+	type work struct {
+		what  string
+		bytes int64
+		k     device.Kernel
+	}
+	var all []work
+	for _, r := range []int64{512, rows, 2 * rows} {
+		one := 2 * r * cols
+		for _, slots := range []int64{2, 4} {
+			var ins []device.View
+			for i := range slots {
+				ins = append(ins, flat(i, r))
+			}
+			all = append(all,
+				work{fmt.Sprintf("sum of %d slots of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpSum, Ins: []device.View{part(slots, r)}, Outs: into(r), Axes: []int{0}}},
+				work{fmt.Sprintf("reduce_slots of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpReduceSlots, Ins: []device.View{part(slots, r)}, Outs: into(r), Axes: []int{0}}},
+				work{fmt.Sprintf("reduction of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Ins: ins, Outs: into(r)}})
+		}
+		all = append(all,
+			work{fmt.Sprintf("gelu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpGelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
+			work{fmt.Sprintf("relu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
+			work{fmt.Sprintf("add of %d rows", r), 3 * one, device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0, r), flat(1, r)}, Outs: into(r)}},
+			work{fmt.Sprintf("copy of %d rows", r), 2 * one, device.Kernel{Op: ir.OpCopy, Ins: []device.View{flat(0, r)}, Outs: into(r)}})
+	}
+	for _, w := range all {
+		l, err := t.d.Prepare(w.k)
+		if err != nil {
+			fmt.Println("memory:", w.what, err)
+			continue
+		}
+		us := t.compare(s, 9, func() {
+			for range 8 {
+				t.must(s.Launch(l))
+			}
+		})
+		fmt.Printf("memory: %s: %.1f µs, %.0f GB/s\n", w.what, us[0]/8, float64(w.bytes)/us[0]*8/1e3)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// TestReluEpilogue holds cuBLASLt's relu to the language's, which is what decides
+// whether a product and a relu may become one: bits, not a number among them.
+func TestReluEpilogue(t *testing.T) {
+	m := real(t, Options{})
+	world, err := m.Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer world.Close()
+	d := world.Device(0).(*dev)
+	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
+		const rows, n, k = 256, 256, 128
+		var addrs [3]nvlib.Ptr
+		for i, elems := range []int64{rows * k, n * k, rows * n} {
+			mem, err := d.alloc(elems*dt.Size(), device.Private)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addrs[i] = mem.addr
+		}
+		x := make([]float64, rows*k)
+		for i := range x {
+			x[i] = math.Sin(float64(i))
+		}
+		x[5*k+3], x[7*k+2], x[9*k] = math.NaN(), math.Inf(1), math.Inf(-1)
+		results := map[bool][]float64{}
+		for _, relu := range []bool{false, true} {
+			g := gemm{dt: dt, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: rows, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k, relu: relu}
+			err := d.bound(func() error {
+				if err := d.site.noise(addrs[1], n*k*dt.Size(), dt, 0); err != nil {
+					return err
+				}
+				return d.site.put(addrs[0], dt, x)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			st, err := prepareGemm(d, g)
+			if err != nil || st == nil {
+				t.Fatal(st, err)
+			}
+			s, err := d.NewStream(device.StreamOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out []float64
+			err = d.bound(func() error {
+				if err := st.run(s.(*stream)); err != nil {
+					return err
+				}
+				if err := m.sys.drv.SyncStream(s.(*stream).h); err != nil {
+					return err
+				}
+				var err error
+				out, err = d.site.fetch(addrs[2], dt, rows*n)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			results[relu] = out
+			st.free()
+		}
+		nans, lost, wrong := 0, 0, 0
+		for i, v := range results[false] {
+			got := results[true][i]
+			switch want := math.Max(v, 0); {
+			case math.IsNaN(v):
+				nans++
+				if !math.IsNaN(got) {
+					lost++
+				}
+			case got != want:
+				wrong++
+			}
+		}
+		t.Logf("%s: %d elements, %d NaN of which the epilogue loses %d, %d others differ", dt, len(results[false]), nans, lost, wrong)
+	}
+}
