@@ -1,0 +1,281 @@
+package kernels
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// MoveFlagBytes is the size of a half of a Move's flags: see flagKinds.
+const MoveFlagBytes = 4 * 3 * TeamMost * BlocksMost
+
+// MoveKind is a way to give blocks to members.
+type MoveKind uint8
+
+// Ways.
+const (
+	// MoveLL sends packs of 8 bytes, each with flags, into slots; whoever gets
+	// them puts them in place.
+	MoveLL MoveKind = iota
+	// MovePush stores into the other members' memory.
+	MovePush
+	// ReduceLL is MoveLL with a reduction where blocks arrive.
+	ReduceLL
+	// ReducePull loads from the other members' memory and reduces.
+	ReducePull
+)
+
+// Move is one member's share of a collective in which members give blocks to
+// each other: blocks of one shape, each any rows of bytes. All members' shares
+// have the same kind, threads, run and extents.
+type Move struct {
+	Kind        MoveKind
+	Members, Me int
+	// To and From are the members that this one gives to and gets from, a bit
+	// each, without itself; Own, where it also gives to itself. A ReducePull
+	// with Own reduces all members' blocks, with no regard to From.
+	To, From uint64
+	Own      bool
+	// Src is where the block for each member lies here, or, of ReducePull, the
+	// block of each member there. Dst is where the block from each member goes
+	// here, or, of MovePush, the block for each member there. Reductions go to
+	// Dst[Me].
+	Src, Dst [TeamMost]nvlib.Ptr
+	// A block is Extents of rows of Run bytes, the inner extent first; strides
+	// are in bytes.
+	Run                    int64
+	Extents                []int64 // up to 3
+	SrcStrides, DstStrides [TeamMost][3]int64
+
+	DType ir.DType // reductions
+	Red   ir.Red
+
+	// Slots and Flags are where each member has two halves, SlotHalf bytes (at
+	// least SlotBytes, unless nothing goes through slots) and MoveFlagBytes.
+	Slots, Flags [TeamMost]nvlib.Ptr
+	SlotHalf     int64
+
+	Blocks, Threads, Unroll int
+}
+
+// Meeting returns the launch that does m, but for its Team.
+func (m *Move) Meeting() (Meeting, error) {
+	if err := m.check(); err != nil {
+		return Meeting{}, err
+	}
+	name, body, err := m.instance()
+	return Meeting{File: "collective_move", Args: "MoveArgs", Symbol: symbol(name), Body: body, Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}, err
+}
+
+// SlotBytes is the size of a half of the slots that m goes through.
+func (m *Move) SlotBytes() int64 {
+	if m.Kind != MoveLL && m.Kind != ReduceLL {
+		return 0
+	}
+	return int64(m.Members) * (m.Run + 7) / 8 * m.rows() * 16
+}
+
+func (m *Move) rows() int64 {
+	n := int64(1)
+	for _, e := range m.Extents {
+		n *= e
+	}
+	return n
+}
+
+// check refuses what kernels cannot do.
+func (m *Move) check() error {
+	switch {
+	case m.Members < 2 || m.Members > TeamMost || m.Me < 0 || m.Me >= m.Members:
+		return fmt.Errorf("%w: member %d of %d; kernels do 2 to %d", device.ErrUnsupported, m.Me, m.Members, TeamMost)
+	case len(m.Extents) > 3:
+		return fmt.Errorf("%w: rows within %d extents, up to 3 do", device.ErrUnsupported, len(m.Extents))
+	case m.Run < 1 || m.rows() < 1 || (m.Run+30)/8*m.rows() >= 1<<31:
+		return fmt.Errorf("%w: %d rows of %d bytes", device.ErrUnsupported, m.rows(), m.Run)
+	case m.Blocks < 1 || m.Blocks > BlocksMost || m.Threads < 32 || m.Threads > meetingThreads || m.Threads%32 != 0:
+		return fmt.Errorf("%w: %d blocks of %d threads", device.ErrUnsupported, m.Blocks, m.Threads)
+	case m.Unroll < 1 || m.Unroll > 8:
+		return fmt.Errorf("%w: %d loads in flight", device.ErrUnsupported, m.Unroll)
+	case (m.Kind == ReduceLL || m.Kind == ReducePull) && m.DType.Size() > m.Run:
+		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
+	}
+	return nil
+}
+
+// instance names the kernel: it follows from what all members share, from how
+// addresses are aligned, and from which members get the same.
+func (m *Move) instance() (name, body string, err error) {
+	w, d := m.Members, len(m.Extents)
+	red, label := "", ""
+	if m.Kind == ReduceLL || m.Kind == ReducePull {
+		if red, label, err = m.reduction(); err != nil {
+			return "", "", err
+		}
+	}
+	switch m.Kind {
+	case MoveLL, ReduceLL:
+		vs, vd := m.align(m.sources(), 8), m.align(m.targets(), 8)
+		if m.Kind == MoveLL {
+			return fmt.Sprintf("move_ll_%d_%d_%d_%d", w, d, vs, vd), fmt.Sprintf("moveLL<%d, %d, %d, %d>", w, d, vs, vd), nil
+		}
+		return fmt.Sprintf("reduce_ll_%s_%d_%d_%d_%d", label, w, d, vs, vd), fmt.Sprintf("reduceLL<%s, %d, %d, %d, %d>", red, w, d, vs, vd), nil
+	case MovePush:
+		full, same, vs := m.full(m.targets()), m.same(), m.apart()
+		return fmt.Sprintf("move_push_%d_%d_%d_%t_%t_%d", w, d, vs, full, same, m.Unroll),
+			fmt.Sprintf("movePush<%d, %d, %d, %t, %t, %d>", w, d, vs, full, same, m.Unroll), nil
+	}
+	if err := m.level(); err != nil {
+		return "", "", err
+	}
+	full, vd := m.full(m.sources()), m.apart()
+	return fmt.Sprintf("reduce_pull_%s_%d_%d_%d_%t_%d", label, w, d, vd, full, m.Unroll),
+		fmt.Sprintf("reducePull<%s, %d, %d, %d, %t, %d>", red, w, d, vd, full, m.Unroll), nil
+}
+
+// reduction is the first template arguments of reductions, and a name for them.
+func (m *Move) reduction() (args, label string, err error) {
+	fold := map[ir.Red]string{ir.Sum: "FoldSum", ir.Avg: "FoldSum", ir.Max: "FoldMax", ir.Min: "FoldMin"}[m.Red]
+	if fold == "" || m.DType.Size() == 0 {
+		return "", "", fmt.Errorf("%w: a reduction %d of %s", device.ErrUnsupported, m.Red, m.DType)
+	}
+	return fmt.Sprintf("%s, %s, %t", ctype(m.DType), fold, m.Red == ir.Avg), m.DType.String() + "_" + m.Red.String(), nil
+}
+
+// side is a block at one end: its first byte, and strides.
+type side struct {
+	at      nvlib.Ptr
+	strides [3]int64
+}
+
+// sources and targets are the blocks that m reads and writes.
+func (m *Move) sources() []side { return m.sides(&m.Src, &m.SrcStrides, m.reads()) }
+func (m *Move) targets() []side { return m.sides(&m.Dst, &m.DstStrides, m.writes()) }
+
+func (m *Move) own() uint64 {
+	if m.Own {
+		return 1 << m.Me
+	}
+	return 0
+}
+
+func (m *Move) reads() uint64 {
+	if m.Kind == ReducePull && m.Own {
+		return 1<<m.Members - 1
+	}
+	return m.To | m.own()
+}
+
+func (m *Move) writes() uint64 {
+	switch m.Kind {
+	case MoveLL:
+		return m.From | m.own()
+	case MovePush:
+		return m.To | m.own()
+	}
+	return m.own()
+}
+
+func (m *Move) sides(at *[TeamMost]nvlib.Ptr, strides *[TeamMost][3]int64, set uint64) []side {
+	var list []side
+	for p := range m.Members {
+		if set>>p&1 != 0 {
+			list = append(list, side{at[p], strides[p]})
+		}
+	}
+	return list
+}
+
+// align is the greatest power of two, up to most, that divides all rows' addresses.
+func (m *Move) align(sides []side, most int64) int64 {
+	for _, s := range sides {
+		most = common(most, int64(s.at))
+		for k := range m.Extents {
+			most = common(most, s.strides[k])
+		}
+	}
+	return most
+}
+
+// common is the greatest power of two that divides v and most, itself one.
+func common(most, v int64) int64 {
+	for v&(most-1) != 0 {
+		most /= 2
+	}
+	return most
+}
+
+// full reports whether all rows of these blocks begin and end at multiples of 16.
+func (m *Move) full(sides []side) bool { return m.Run%16 == 0 && m.align(sides, 16) == 16 }
+
+// apart is the greatest power of two, up to 16, that divides the distance of
+// every row's source from its destination.
+func (m *Move) apart() int64 {
+	most := int64(16)
+	src, dst := m.sources(), m.targets()
+	for i, s := range src {
+		d := dst[0:]
+		if len(dst) == len(src) {
+			d = dst[i : i+1]
+		}
+		for _, t := range d {
+			most = common(most, int64(s.at)-int64(t.at))
+			for k := range m.Extents {
+				most = common(most, s.strides[k]-t.strides[k])
+			}
+		}
+	}
+	return most
+}
+
+// same reports whether all that m gives is one block, and lies alike wherever
+// it goes.
+func (m *Move) same() bool {
+	src, dst := m.sources(), m.targets()
+	for i := range src {
+		if src[i] != src[0] || dst[i].strides != dst[0].strides || (dst[i].at-dst[0].at)%16 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// level refuses sources whose rows do not lie alike to multiples of 16.
+func (m *Move) level() error {
+	src := m.sources()
+	for _, s := range src {
+		off := (s.at - src[0].at) % 16
+		for k := range m.Extents {
+			off |= nvlib.Ptr(s.strides[k]-src[0].strides[k]) % 16
+		}
+		if off != 0 {
+			return fmt.Errorf("%w: members' blocks begin at different distances from multiples of 16", device.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// words is what follows Team in MoveArgs.
+func (m *Move) words() words {
+	var w words
+	w.bits(m.To)
+	w.bits(m.From)
+	w.bits(m.own() >> m.Me)
+	w.addr(m.Slots[:]...)
+	w.ints(m.SlotHalf)
+	w.addr(m.Flags[:]...)
+	w.addr(m.Src[:]...)
+	w.addr(m.Dst[:]...)
+	w.ints(m.Run)
+	extents := [3]int64{1, 1, 1}
+	copy(extents[:], m.Extents)
+	w.ints(extents[:]...)
+	for p := range TeamMost {
+		w.ints(m.SrcStrides[p][:]...)
+	}
+	for p := range TeamMost {
+		w.ints(m.DstStrides[p][:]...)
+	}
+	return w
+}

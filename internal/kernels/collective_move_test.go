@@ -1,0 +1,549 @@
+package kernels
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// floor is memory on which the members of a team call each other.
+type moveFloor struct {
+	t       *testing.T
+	rng     *rand.Rand
+	n       int
+	mem     []byte
+	control []nvlib.Ptr
+	flags   [TeamMost]nvlib.Ptr
+	slots   [TeamMost]nvlib.Ptr
+	abort   nvlib.Ptr
+	record  []nvlib.Ptr
+	timeout time.Duration
+	members [][]*Move // launches of each member
+	checks  []func()
+}
+
+func newMoveFloor(t *testing.T, rng *rand.Rand, n int) *moveFloor {
+	f := &moveFloor{t: t, rng: rng, n: n, timeout: time.Hour}
+	f.members = make([][]*Move, n)
+	for p := range n {
+		f.control = append(f.control, f.zeros(ControlBytes))
+		f.flags[p] = f.zeros(2 * MoveFlagBytes)
+		f.slots[p] = f.zeros(2 * moveSlots)
+		f.record = append(f.record, f.zeros(FaultBytes))
+		regions := f.at(f.control[p])[ControlRegions:]
+		binary.LittleEndian.PutUint32(regions, 2)
+		for i, r := range [][2]uint64{{uint64(f.flags[p]), MoveFlagBytes}, {uint64(f.slots[p]), moveSlots}} {
+			binary.LittleEndian.PutUint64(regions[4+16*i:], r[0])
+			binary.LittleEndian.PutUint64(regions[12+16*i:], r[1])
+		}
+	}
+	f.abort = f.zeros(8)
+	f.number(FirstEpoch)
+	return f
+}
+
+// moveSlots is the size of half of the slots in these tests.
+const moveSlots = 256 << 10
+
+func (f *moveFloor) zeros(bytes int64) nvlib.Ptr {
+	at := nvlib.Ptr(memoryAt + len(f.mem))
+	f.mem = append(f.mem, make([]byte, (bytes+255)/256*256)...)
+	return at
+}
+
+func (f *moveFloor) at(p nvlib.Ptr) []byte { return f.mem[p-memoryAt:] }
+
+// number sets the numbers of the calls that were before.
+func (f *moveFloor) number(last uint32) {
+	for p := range f.n {
+		for b := range BlocksMost {
+			binary.LittleEndian.PutUint32(f.at(f.control[p])[ControlEpochs+4*b:], last)
+		}
+	}
+}
+
+// shape of the blocks of a call, and how rows lie.
+type moveShape struct {
+	kind    MoveKind
+	run     int64
+	extents []int64
+	unit    int64 // all addresses and strides are multiples of it
+	same    bool
+	dt      ir.DType
+	red     ir.Red
+	blocks  int
+	threads int
+	unroll  int
+}
+
+// place reserves a block somewhere, with bytes around it that stay.
+func (f *moveFloor) place(s moveShape, off int64) (nvlib.Ptr, [3]int64) {
+	var strides [3]int64
+	span := s.run
+	for k, e := range s.extents {
+		strides[k] = (span+s.unit-1)/s.unit*s.unit + s.unit*f.rng.Int64N(3)
+		span = strides[k] * e
+	}
+	at := f.zeros(span + 64)
+	for i := range span + 64 {
+		f.at(at)[i] = 0xa5
+	}
+	return at + nvlib.Ptr(16+off), strides
+}
+
+// rows lists where the rows of a block begin.
+func (s moveShape) rows(at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
+	list := []nvlib.Ptr{at}
+	for k, e := range s.extents {
+		var next []nvlib.Ptr
+		for i := range e {
+			for _, r := range list {
+				next = append(next, r+nvlib.Ptr(i*strides[k]))
+			}
+		}
+		list = next
+	}
+	return list
+}
+
+// call adds a call in which i gives to p where gives[i] has bit p.
+func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
+	moves := make([]*Move, f.n)
+	for i := range moves {
+		moves[i] = &Move{Kind: s.kind, Members: f.n, Me: i, Run: s.run, Extents: s.extents, DType: s.dt, Red: s.red,
+			Flags: f.flags, Slots: f.slots, SlotHalf: moveSlots, Blocks: s.blocks, Threads: s.threads, Unroll: s.unroll}
+		f.members[i] = append(f.members[i], moves[i])
+	}
+	reduces := s.kind == ReduceLL || s.kind == ReducePull
+	offs := s.unit * f.rng.Int64N(16/s.unit)
+	var ins, outs [TeamMost][TeamMost]side
+	for i, set := range gives {
+		for p := range f.n {
+			if set>>p&1 == 0 {
+				continue
+			}
+			off := offs
+			if s.kind == MoveLL || s.kind == ReduceLL {
+				off = s.unit * f.rng.Int64N(16/s.unit)
+			}
+			if first := firstOf(set); s.same && p > first {
+				ins[i][p] = ins[i][first]
+			} else {
+				at, strides := f.place(s, off)
+				if s.kind == ReducePull && i > 0 {
+					strides = ins[0][p].strides
+					at, _ = f.placeAs(s, strides, off)
+				}
+				ins[i][p] = side{at, strides}
+				f.fill(s, at, strides)
+			}
+			if !reduces {
+				at, strides := f.place(s, off)
+				if s.same && p > firstOf(set) {
+					strides = outs[i][firstOf(set)].strides
+					at, _ = f.placeAs(s, strides, off)
+				}
+				outs[i][p] = side{at, strides}
+			}
+		}
+	}
+	if reduces {
+		for p := range f.n {
+			at, strides := f.place(s, s.unit*f.rng.Int64N(16/s.unit))
+			outs[p][p] = side{at, strides}
+		}
+	}
+	for i, m := range moves {
+		m.To, m.Own = gives[i]&^(1<<i), gives[i]>>i&1 != 0
+		for p := range f.n {
+			if gives[p]>>i&1 != 0 && p != i {
+				m.From |= 1 << p
+			}
+			in, out := ins[i][p], outs[i][p]
+			if s.kind == MoveLL {
+				out = outs[p][i]
+			}
+			if s.kind == ReducePull {
+				in = ins[p][i]
+			}
+			m.Src[p], m.SrcStrides[p], m.Dst[p], m.DstStrides[p] = in.at, in.strides, out.at, out.strides
+		}
+	}
+	f.checks = append(f.checks, func() {
+		f.t.Helper()
+		for p := range f.n {
+			if reduces && gives[p]>>p&1 != 0 {
+				f.reduced(fmt.Sprintf("%s, member %d", what, p), s, ins, outs[p][p], p)
+			}
+			for i := range f.n {
+				if !reduces && gives[i]>>p&1 != 0 {
+					f.moved(fmt.Sprintf("%s, %d to %d", what, i, p), s, ins[i][p], outs[i][p])
+				}
+			}
+		}
+	})
+}
+
+func firstOf(set uint64) int {
+	for p := range TeamMost {
+		if set>>p&1 != 0 {
+			return p
+		}
+	}
+	return -1
+}
+
+func (f *moveFloor) placeAs(s moveShape, strides [3]int64, off int64) (nvlib.Ptr, int64) {
+	span := s.run
+	for k, e := range s.extents {
+		span = strides[k] * e
+	}
+	at := f.zeros(span + 64)
+	for i := range span + 64 {
+		f.at(at)[i] = 0xa5
+	}
+	return at + nvlib.Ptr(16+off), span
+}
+
+// fill fills the rows with bytes, or with small integers of the type.
+func (f *moveFloor) fill(s moveShape, at nvlib.Ptr, strides [3]int64) {
+	for _, r := range s.rows(at, strides) {
+		b := f.at(r)[:s.run]
+		if s.dt == ir.InvalidDType {
+			for i := range b {
+				b[i] = byte(f.rng.Uint32())
+			}
+			continue
+		}
+		size := s.dt.Size()
+		for i := range s.run / size {
+			tensor.FromFloat64(b[i*size:], []float64{float64(f.rng.IntN(17) - 8)}, s.dt)
+		}
+	}
+}
+
+func (f *moveFloor) moved(what string, s moveShape, in, out side) {
+	f.t.Helper()
+	src, dst := s.rows(in.at, in.strides), s.rows(out.at, out.strides)
+	covered := map[nvlib.Ptr]bool{}
+	for k := range src {
+		if got, want := f.at(dst[k])[:s.run], f.at(src[k])[:s.run]; !bytes.Equal(got, want) {
+			f.t.Fatalf("%s, row %d: %x, want %x", what, k, got, want)
+		}
+		for i := range s.run {
+			covered[dst[k]+nvlib.Ptr(i)] = true
+		}
+	}
+	f.around(what, out.at, covered)
+}
+
+// around looks at the bytes beside the rows.
+func (f *moveFloor) around(what string, at nvlib.Ptr, covered map[nvlib.Ptr]bool) {
+	f.t.Helper()
+	for a := at - 8; a < at; a++ {
+		if f.at(a)[0] != 0xa5 {
+			f.t.Fatalf("%s: a byte before was written", what)
+		}
+	}
+	last := at
+	for a := range covered {
+		last = max(last, a)
+	}
+	for a := at; a < last+8; a++ {
+		if !covered[a] && f.at(a)[0] != 0xa5 {
+			f.t.Fatalf("%s: byte %d, which is between rows, was written", what, a-at)
+		}
+	}
+}
+
+func (f *moveFloor) reduced(what string, s moveShape, ins [TeamMost][TeamMost]side, out side, p int) {
+	f.t.Helper()
+	size := s.dt.Size()
+	covered := map[nvlib.Ptr]bool{}
+	for k, r := range s.rows(out.at, out.strides) {
+		for i := range s.run / size {
+			var sum float64
+			for q := range f.n {
+				in := s.rows(ins[q][p].at, ins[q][p].strides)[k]
+				var x [1]float64
+				tensor.ToFloat64(x[:], f.at(in)[i*size:][:size], s.dt)
+				v := x[0]
+				switch {
+				case q == 0:
+					sum = v
+				case s.red == ir.Max:
+					sum = max(sum, v)
+				case s.red == ir.Min:
+					sum = min(sum, v)
+				default:
+					sum += v
+				}
+			}
+			if s.red == ir.Avg {
+				sum /= float64(f.n)
+			}
+			want := make([]byte, 8)
+			tensor.FromFloat64(want, []float64{sum}, s.dt)
+			if got := f.at(r)[i*size:][:size]; !bytes.Equal(got, want[:size]) {
+				f.t.Fatalf("%s, row %d, element %d: %x, want %x", what, k, i, got, want[:size])
+			}
+		}
+		for i := range s.run {
+			covered[r+nvlib.Ptr(i)] = true
+		}
+	}
+	f.around(what, out.at, covered)
+}
+
+// run runs all, and checks.
+func (f *moveFloor) run(seed uint64) {
+	f.t.Helper()
+	if told, ok := f.told(seed); ok {
+		f.t.Fatal(told)
+	}
+	for _, check := range f.checks {
+		check()
+	}
+}
+
+// told compiles and runs all, and returns the fault that was reported.
+func (f *moveFloor) told(seed uint64) (Fault, bool) {
+	f.t.Helper()
+	index, entries, table := map[string]uint64{}, strings.Builder{}, strings.Builder{}
+	var in bytes.Buffer
+	put := func(v ...uint64) { _ = binary.Write(&in, binary.LittleEndian, v) }
+	put(memoryAt, uint64(len(f.mem)))
+	in.Write(f.mem)
+	put(seed, uint64(f.n))
+	for i, list := range f.members {
+		put(uint64(len(list)))
+		for _, m := range list {
+			if m.SlotBytes() > moveSlots {
+				f.t.Fatalf("%d bytes of slots", m.SlotBytes())
+			}
+			k, err := m.Meeting()
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			k.Team = Team{Rank: i, Control: f.control, Abort: f.abort, Record: f.record[i], Timeout: f.timeout.Nanoseconds()}
+			l := k.launch()
+			if _, ok := index[k.Symbol]; !ok {
+				index[k.Symbol] = uint64(len(index))
+				entries.WriteString(l.code.entry())
+				fmt.Fprintf(&table, "[](const u64* w) { %s(*(const MoveArgs*)w); },\n", k.Symbol)
+			}
+			put(index[k.Symbol], uint64(m.Blocks), uint64(m.Threads), uint64(len(l.args)))
+			put(l.args...)
+		}
+	}
+	text := "#include \"emulate_team.h\"\n" + file("prelude") + file("sync") + file("collective") + file("collective_move") + entries.String() +
+		"\nRun entries[] = {\n" + table.String() + "};\n#include \"emulate_team_main.h\"\n"
+	exe := compileCPU(f.t, text)
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Stdin = &in
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil || out.Len() != len(f.mem) {
+		f.t.Fatalf("the kernels failed: %v, %d of %d bytes\n%s", err, out.Len(), len(f.mem), errs.String())
+	}
+	f.mem = out.Bytes()
+	for _, r := range f.record {
+		if told, ok := ReadFault(f.at(r)); ok {
+			return told, ok
+		}
+	}
+	return Fault{}, false
+}
+
+func compileCPU(t *testing.T, text string) string {
+	t.Helper()
+	cxx, err := exec.LookPath("g++")
+	if err != nil {
+		t.Skip("no g++ to run kernels on the CPU with")
+	}
+	data, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	src, exe := filepath.Join(dir, "team.cpp"), filepath.Join(dir, "team")
+	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(cxx, "-std=c++17", "-O1", "-Wall", "-Wno-unused-function", "-Wno-unknown-pragmas", "-I", data, "-o", exe, src).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, firstLines(string(out), 40))
+	}
+	return exe
+}
+
+// randomGives draws who gives to whom: all to all, one to all, all to one, or
+// any pairs.
+func randomGives(rng *rand.Rand, n int) []uint64 {
+	gives := make([]uint64, n)
+	root := rng.IntN(n)
+	switch how := rng.IntN(4); how {
+	case 0:
+		for i := range gives {
+			gives[i] = 1<<n - 1
+		}
+	case 1:
+		gives[root] = 1<<n - 1
+	case 2:
+		for i := range gives {
+			gives[i] = 1 << root
+		}
+	default:
+		for i := range gives {
+			gives[i] = rng.Uint64N(1 << n)
+		}
+	}
+	return gives
+}
+
+func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
+	s := moveShape{kind: kind, unit: int64(1) << rng.IntN(5), blocks: 1 + rng.IntN(3), threads: 32, unroll: 1 << rng.IntN(3), same: rng.IntN(2) == 0}
+	s.run = 1 + rng.Int64N(200)
+	for range rng.IntN(4) {
+		s.extents = append(s.extents, 1+rng.Int64N(3))
+	}
+	if rng.IntN(2) == 0 {
+		s.run = (s.run + 15) / 16 * 16
+	}
+	if kind == ReduceLL || kind == ReducePull {
+		types := []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.F64, ir.I64}
+		s.dt, s.red, s.same = types[rng.IntN(len(types))], []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg}[rng.IntN(4)], false
+		if s.dt.IsInt() && s.red == ir.Avg {
+			s.red = ir.Sum
+		}
+		s.unit = max(s.unit, s.dt.Size())
+		s.run = (s.run + s.dt.Size() - 1) / s.dt.Size() * s.dt.Size()
+	}
+	return s
+}
+
+// TestMoves has members of teams call each other many times in all ways, their
+// threads in any order, with call numbers from the start and across the end.
+func TestMoves(t *testing.T) {
+	rounds := 6
+	if testing.Short() {
+		rounds = 2
+	}
+	for round := range rounds {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(round), 7))
+			n := 2 + round%4
+			f := newMoveFloor(t, rng, n)
+			if round%2 == 1 {
+				f.number(1<<32 - 1 - uint32(rng.IntN(4)))
+			}
+			for c := range 24 {
+				kind := MoveKind(rng.IntN(4))
+				s := randomShape(rng, kind)
+				gives := randomGives(rng, n)
+				if kind == ReduceLL || kind == ReducePull {
+					for i := range gives {
+						gives[i] = 1<<n - 1
+						if c%3 == 0 {
+							gives[i] = 1 << (c % n)
+						}
+					}
+				}
+				f.call(fmt.Sprintf("call %d, %+v, %b", c, s, gives), s, gives)
+			}
+			f.run(uint64(round)*77 + 1)
+		})
+	}
+}
+
+// TestMoveAbsent leaves one member out: the others give up, and say who it was.
+func TestMoveAbsent(t *testing.T) {
+	for kind := range ReducePull + 1 {
+		rng := rand.New(rand.NewPCG(uint64(kind), 9))
+		f := newMoveFloor(t, rng, 3)
+		s := moveShape{kind: kind, run: 32, unit: 16, blocks: 2, threads: 32, unroll: 1}
+		if kind == ReduceLL || kind == ReducePull {
+			s.dt, s.red = ir.F32, ir.Sum
+		}
+		f.call("absent", s, []uint64{7, 7, 7})
+		f.members[1] = nil
+		f.timeout = 3 * time.Microsecond
+		told, ok := f.told(1)
+		if !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 {
+			t.Errorf("kind %d: told %v, %v", kind, told, ok)
+		}
+	}
+}
+
+// TestMoveClang checks the sources as CUDA.
+func TestMoveClang(t *testing.T) {
+	clang, err := exec.LookPath("clang++")
+	if err != nil {
+		t.Skip("no clang++ to check CUDA sources with")
+	}
+	src := filepath.Join(t.TempDir(), "move.cu")
+	if err := os.WriteFile(src, []byte(everyMove(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(clang, "-x", "cuda", "--cuda-gpu-arch=sm_80", "-nocudainc", "-nocudalib", "--cuda-device-only", "-fsyntax-only", "-std=c++17",
+		"-Wall", "-Werror", "-Wno-unused-function", "-Wno-unknown-cuda-version", "-include", filepath.Join("testdata", "device.h"), src)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, firstLines(string(out), 40))
+	}
+}
+
+// TestMoveNVRTC compiles them to machine code.
+func TestMoveNVRTC(t *testing.T) {
+	n, err := nvlib.OpenNVRTC()
+	if err != nil {
+		t.Skipf("no NVRTC to compile with: %v", err)
+	}
+	image, log, err := Using(n).Compile(everyMove(t), []string{"--gpu-architecture=sm_90a", "--std=c++17"})
+	if err != nil {
+		t.Fatal(firstLines(err.Error(), 40))
+	}
+	t.Logf("%d bytes\n%s", len(image), log)
+}
+
+// everyMove is a text with instances of all ways.
+func everyMove(t *testing.T) string {
+	t.Helper()
+	var entries strings.Builder
+	seen := map[string]bool{}
+	for kind := range ReducePull + 1 {
+		for _, n := range []int{2, 3, 4, 8} {
+			for _, unit := range []nvlib.Ptr{16, 8, 2} {
+				m := &Move{Kind: kind, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10 * int64(unit), DType: ir.BF16, Red: ir.Sum,
+					Blocks: 8, Threads: 512, Unroll: 4, Extents: []int64{2, 3, 4}[:int(unit)%3]}
+				for p := range n {
+					m.Src[p], m.Dst[p] = 1<<20, nvlib.Ptr(p+1)<<21+unit
+					for k := range 3 {
+						m.SrcStrides[p][k], m.DstStrides[p][k] = int64(unit)<<12, int64(unit)<<13
+					}
+				}
+				k, err := m.Meeting()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !seen[k.Symbol] {
+					seen[k.Symbol] = true
+					entries.WriteString(k.launch().code.entry())
+				}
+			}
+		}
+	}
+	return file("prelude") + file("sync") + file("collective") + file("collective_move") + entries.String()
+}

@@ -1,0 +1,387 @@
+// Collectives whose members give each other blocks, and those that reduce such
+// blocks where they arrive.
+
+struct MoveArgs {
+  Team team;
+  u64 to, from, own;           // to, from: members, a bit each, not this one; own: 1 where it also gives to itself
+  u64 slots[teamMost];         // of each member: two halves, for packs with their flags
+  u64 slotHalf;                // bytes
+  u64 flags[teamMost];         // of each member: two halves
+  u64 src[teamMost];           // where what goes to each member begins; pulls: what comes from it
+  u64 dst[teamMost];           // where it goes: pushes in the member's memory, else in this one's
+  i64 run;                     // bytes that lie together everywhere
+  i64 n[3];                    // extents around them, the inner first
+  i64 ss[teamMost][3], sd[teamMost][3];  // strides of src and dst in bytes
+};
+
+// Kinds of flags: a block has entered a launch, is done with it, and a member
+// has entered one in which it gives nothing. Waited for by equality: no member
+// is two launches ahead, and neighbours use other halves.
+enum { flagEntered, flagDone, flagIdle, flagKinds };
+
+DEV u64 flagOf(const MoveArgs& a, u32 at, u32 kind, u32 by, u32 block, u32 e) {
+  return a.flags[at] + 4 * ((((u64)(e & 1) * flagKinds + kind) * teamMost + by) * blocksMost + block);
+}
+
+DEV bool awaitFlag(const MoveArgs& a, Patience& w, u32 kind, u32 by, u32 block, u32 e) {
+  const u64 at = flagOf(a, (u32)a.team.rank, kind, by, block, e);
+  while (acquire32(at) != e)
+    if (waited(w, a.team, by, e)) return false;
+  return true;
+}
+
+// Off is how far a row is from the first, on both sides.
+struct Off { i64 s, d; };
+
+template <int D> DEV Off rowAt(const MoveArgs& a, u32 src, u32 dst, u32 row) {
+  Off o = {0, 0};
+#pragma unroll
+  for (int k = 0; k < D; k++) {
+    u32 x = row;
+    if (k < D - 1) {
+      const u32 n = (u32)a.n[k];
+      row /= n;
+      x -= row * n;
+    }
+    o.s += x * a.ss[src][k];
+    o.d += x * a.sd[dst][k];
+  }
+  return o;
+}
+
+template <int D> DEV u32 rowsOf(const MoveArgs& a) {
+  u32 n = 1;
+#pragma unroll
+  for (int k = 0; k < D; k++) n *= (u32)a.n[k];
+  return n;
+}
+
+// load and store of N bytes at addresses that are multiples of V; the last ones
+// of a row are fewer.
+template <int V> struct Word;
+template <> struct Word<1> { typedef u8 T; };
+template <> struct Word<2> { typedef u16 T; };
+template <> struct Word<4> { typedef u32 T; };
+template <> struct Word<8> { typedef u64 T; };
+template <> struct Word<16> { typedef Pack<u64, 2> T; };
+
+template <int N, int V> DEV void loadBytes(typename Word<N>::T& to, u64 at, i64 count) {
+  typedef typename Word<V>::T W;
+  if (count >= N) {
+#pragma unroll
+    for (int k = 0; k < N / V; k++) ((W*)&to)[k] = ((const W*)at)[k];
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    if (k < count) ((u8*)&to)[k] = ((const u8*)at)[k];
+}
+
+template <int N, int V> DEV void storeBytes(u64 at, const typename Word<N>::T& from, i64 count) {
+  typedef typename Word<V>::T W;
+  if (count >= N) {
+#pragma unroll
+    for (int k = 0; k < N / V; k++) ((W*)at)[k] = ((const W*)&from)[k];
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    if (k < count) ((u8*)at)[k] = ((const u8*)&from)[k];
+}
+
+DEV u32 packsOf(const MoveArgs& a) { return (u32)((a.run + 7) / 8); }
+
+template <int W> DEV u64 slotOf(const MoveArgs& a, u32 at, u32 from, u32 e, u32 total, u32 pack) {
+  return a.slots[at] + (e & 1) * a.slotHalf + ((u64)from * total + pack) * 16;
+}
+
+// Members that give nothing in a launch say that they have entered it.
+template <int W> DEV void sayIdle(const MoveArgs& a, u32 e) {
+  const u32 p = threadIdx.x;
+  if (blockIdx.x == 0 && p < W && p != a.team.rank && !(a.to >> p & 1)) release32(flagOf(a, p, flagIdle, (u32)a.team.rank, 0, e), e);
+}
+
+template <int W> DEV void awaitIdle(const MoveArgs& a, Patience& w, u32 e) {
+  const u32 p = threadIdx.x;
+  if (blockIdx.x == 0 && p < W && p != a.team.rank && !(a.from >> p & 1)) awaitFlag(a, w, flagIdle, p, 0, e);
+}
+
+// sendLL sends each member its packs of 8 bytes, each half with the number of
+// the launch beside it. VS is what source addresses are multiples of.
+template <int W, int D, int VS> DEV void sendLL(const MoveArgs& a, u32 per, u32 total, u32 e) {
+  for (u32 u = blockIdx.x * blockDim.x + threadIdx.x; u < total; u += gridDim.x * blockDim.x) {
+    const u32 row = D ? u / per : 0, col = u - row * per;
+    const i64 left = a.run - (i64)col * 8;
+#pragma unroll
+    for (int q = 1; q < W; q++) {
+      const u32 p = ((u32)a.team.rank + q) % W;
+      if (!(a.to >> p & 1)) continue;
+      u64 v = 0;
+      loadBytes<8, VS>(v, a.src[p] + rowAt<D>(a, p, p, row).s + (u64)col * 8, left);
+      push(slotOf<W>(a, p, (u32)a.team.rank, e, total, u), Line{(u32)v, e, (u32)(v >> 32), e});
+    }
+  }
+}
+
+// receiveLL waits for pack u + k·step of every member, for k < U.
+template <int W, int U> DEV bool receiveLL(const MoveArgs& a, Patience& w, u32 e, u32 total, u32 u, u32 step, u64 (&v)[U][W]) {
+  for (;;) {
+    u32 absent = W;
+#pragma unroll
+    for (int k = 0; k < U; k++) {
+      const u32 i = u + k * step;
+#pragma unroll
+      for (int q = 0; q < W; q++) {
+        if (q == a.team.rank || !(a.from >> q & 1) || i >= total) continue;
+        const Line x = look(slotOf<W>(a, (u32)a.team.rank, q, e, total, i));
+        v[k][q] = (u64)x.z << 32 | x.x;
+        if (x.y != e || x.w != e) absent = q;
+      }
+    }
+    if (absent == W) return true;
+    if (waited(w, a.team, absent, e)) return false;
+  }
+}
+
+// As many loads as hide their latency: U packs of all members.
+template <int W> struct Deep { enum { U = W == 2 ? 4 : W <= 4 ? 2 : 1 }; };
+
+// moveLL moves blocks through slots: nobody waits for leave to send.
+template <int W, int D, int VS, int VD> DEV void moveLL(const MoveArgs& a) {
+  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
+  Patience w = {0, 0};
+  sayIdle<W>(a, e);
+  sendLL<W, D, VS>(a, per, total, e);
+  if (a.own)
+    for (u32 u = first; u < total; u += step) {
+      const u32 row = D ? u / per : 0, col = u - row * per;
+      const Off o = rowAt<D>(a, me, me, row);
+      u64 v;
+      loadBytes<8, VS>(v, a.src[me] + o.s + (u64)col * 8, a.run - (i64)col * 8);
+      storeBytes<8, VD>(a.dst[me] + o.d + (u64)col * 8, v, a.run - (i64)col * 8);
+    }
+  enum { U = Deep<W>::U };
+  if (a.from)
+    for (u32 u = first; u < total; u += U * step) {
+      u64 v[U][W];
+      if (!receiveLL<W, U>(a, w, e, total, u, step, v)) break;
+#pragma unroll
+      for (int k = 0; k < U; k++) {
+        const u32 i = u + k * step;
+        if (i >= total) break;
+        const u32 row = D ? i / per : 0, col = i - row * per;
+#pragma unroll
+        for (int q = 0; q < W; q++)
+          if (q != me && a.from >> q & 1)
+            storeBytes<8, VD>(a.dst[q] + rowAt<D>(a, q, q, row).d + (u64)col * 8, v[k][q], a.run - (i64)col * 8);
+      }
+    }
+  awaitIdle<W>(a, w, e);
+  end(a.team, e);
+}
+
+// fold reduces B bytes of each member, in the members' order, rounding once.
+template <class T, class F, bool Avg, int W, int B> DEV void fold(typename Word<B>::T& to, const typename Word<B>::T (&x)[W]) {
+  typedef typename Num<T>::Acc A;
+#pragma unroll
+  for (int k = 0; k < B / (int)sizeof(T); k++) {
+    A sum = Num<T>::get(((const T*)&x[0])[k]);
+#pragma unroll
+    for (int q = 1; q < W; q++) sum = F::of(sum, Num<T>::get(((const T*)&x[q])[k]));
+    if (Avg) sum = sum / (A)W;
+    ((T*)&to)[k] = Num<T>::put(sum);
+  }
+}
+
+// reduceLL is moveLL, and reduces what arrives.
+template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void reduceLL(const MoveArgs& a) {
+  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
+  Patience w = {0, 0};
+  sayIdle<W>(a, e);
+  sendLL<W, D, VS>(a, per, total, e);
+  enum { U = Deep<W>::U };
+  if (a.own)
+    for (u32 u = first; u < total; u += U * step) {
+      u64 v[U][W], mine[U];
+#pragma unroll
+      for (int k = 0; k < U; k++) {
+        const u32 i = u + k * step, row = D ? i / per : 0, col = i - row * per;
+        mine[k] = 0;
+        if (i < total) loadBytes<8, VS>(mine[k], a.src[me] + rowAt<D>(a, me, me, row).s + (u64)col * 8, a.run - (i64)col * 8);
+      }
+      if (!receiveLL<W, U>(a, w, e, total, u, step, v)) break;
+#pragma unroll
+      for (int k = 0; k < U; k++) {
+        const u32 i = u + k * step;
+        if (i >= total) break;
+        const u32 row = D ? i / per : 0, col = i - row * per;
+#pragma unroll
+        for (int q = 0; q < W; q++)
+          if (q == me) v[k][q] = mine[k];
+        u64 sum;
+        fold<T, F, Avg, W, 8>(sum, v[k]);
+        storeBytes<8, VD>(a.dst[me] + rowAt<D>(a, me, me, row).d + (u64)col * 8, sum, a.run - (i64)col * 8);
+      }
+    }
+  awaitIdle<W>(a, w, e);
+  end(a.team, e);
+}
+
+// meetBlocks has all members' blocks of one number raise a flag and wait for the
+// others'; what a block's threads wrote before is then visible to those who
+// waited. False for all threads of the block if somebody did not come.
+template <int W> DEV bool meetBlocks(const MoveArgs& a, Patience& w, u32 kind, u32 e) {
+  bool here = true;
+  const u32 p = threadIdx.x;
+  if (p < W && p != a.team.rank) {
+    release32(flagOf(a, p, kind, (u32)a.team.rank, blockIdx.x, e), e);
+    here = awaitFlag(a, w, kind, p, blockIdx.x, e);
+  }
+  return __syncthreads_and(here);
+}
+
+// Cell is 16 bytes as they lie on the far side of a link: those of a row that
+// fall there.
+struct Cell { u32 row; i64 at; i64 count; };  // at: from the row's begin; of the first byte
+
+// cellAt returns cell i; Full: rows begin and end between cells.
+template <bool Full> DEV Cell cellAt(u32 i, u32 perRow, i64 run, u32 row, u64 begin) {
+  Cell c = {row, (i64)(i - row * perRow) * 16, 16};
+  if (Full) return c;
+  const i64 before = (i64)(begin & 15);
+  i64 lo = c.at - before, hi = lo + 16;
+  if (lo < 0) lo = 0;
+  if (hi > run) hi = run;
+  c.at = lo, c.count = hi - lo;
+  return c;
+}
+
+template <bool Full> DEV u32 cellsOf(const MoveArgs& a) { return (u32)(Full ? a.run / 16 : (a.run + 30) / 16); }
+
+template <bool Full, int D, int VS, int U, class Put> DEV void pushAll(u32 total, u32 per, i64 run, u64 src, u64 dst, const Put& put) {
+  const u32 step = gridDim.x * blockDim.x;
+  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += U * step) {
+    Pack<u64, 2> v[U];
+    i64 at[U];
+#pragma unroll
+    for (int k = 0; k < U; k++) {
+      const u32 j = i + k * step;
+      at[k] = -1;
+      if (j >= total) continue;
+      const u32 row = D ? j / per : 0;
+      const Off o = put.off(row);
+      const Cell c = cellAt<Full>(j, per, run, row, dst + o.d);
+      if (Full || c.count == 16) {
+        at[k] = o.d + c.at;
+        loadBytes<16, VS>(v[k], src + o.s + c.at, 16);
+      } else {
+        for (i64 b = 0; b < c.count; b++) put.byte(o.d + c.at + b, *(const u8*)(src + o.s + c.at + b));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < U; k++)
+      if (at[k] >= 0) put.pack(at[k], v[k]);
+  }
+}
+
+// ToOne and ToAll are where cells go: one member, or all of a set, where all lie
+// alike.
+template <int D> struct ToOne {
+  const MoveArgs& a;
+  u32 p;
+  __device__ __forceinline__ Off off(u32 row) const { return rowAt<D>(a, p, p, row); }
+  __device__ __forceinline__ void byte(i64 at, u8 v) const { *(u8*)(a.dst[p] + at) = v; }
+  __device__ __forceinline__ void pack(i64 at, const Pack<u64, 2>& v) const { *(Pack<u64, 2>*)(a.dst[p] + at) = v; }
+};
+template <int W, int D> struct ToAll {
+  const MoveArgs& a;
+  u32 first, set;
+  __device__ __forceinline__ Off off(u32 row) const { return rowAt<D>(a, first, first, row); }
+  __device__ __forceinline__ void byte(i64 at, u8 v) const {
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      const u32 p = ((u32)a.team.rank + q) % W;
+      if (set >> p & 1) *(u8*)(a.dst[p] + at) = v;
+    }
+  }
+  __device__ __forceinline__ void pack(i64 at, const Pack<u64, 2>& v) const {
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      const u32 p = ((u32)a.team.rank + q) % W;
+      if (set >> p & 1) *(Pack<u64, 2>*)(a.dst[p] + at) = v;
+    }
+  }
+};
+
+// movePush stores blocks where they belong in other members' memory. VS is what
+// the distance of a source from its destination is a multiple of. Same: what
+// goes to all is one, and lies alike everywhere.
+template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(const MoveArgs& a) {
+  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1);
+  Patience w = {0, 0};
+  if (meetBlocks<W>(a, w, flagEntered, e)) {
+    const u32 set = (u32)a.to | (a.own ? 1u << me : 0);
+    if (Same && set) {
+      u32 first = 0;
+      while (!(set >> first & 1)) first++;
+      const ToAll<W, D> put = {a, first, set};
+      pushAll<Full, D, VS, U>(total, per, a.run, a.src[first], a.dst[first], put);
+    } else if (!Same) {
+#pragma unroll 1
+      for (int q = 1; q <= W; q++) {
+        const u32 p = (me + q) % W;
+        if (!(set >> p & 1)) continue;
+        const ToOne<D> put = {a, p};
+        pushAll<Full, D, VS, U>(total, per, a.run, a.src[p], a.dst[p], put);
+      }
+    }
+    __syncthreads();
+    meetBlocks<W>(a, w, flagDone, e);
+  }
+  end(a.team, e);
+}
+
+// reducePull loads every member's block from its memory and reduces. All blocks
+// begin at equal distances from multiples of 16. VD is what the distance of the
+// destination from that is a multiple of.
+template <class T, class F, bool Avg, int W, int D, int VD, bool Full, int U> DEV void reducePull(const MoveArgs& a) {
+  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;
+  Patience w = {0, 0};
+  if (meetBlocks<W>(a, w, flagEntered, e)) {
+    if (a.own)
+      for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += U * step) {
+        Pack<u64, 2> v[U][W];
+        Cell c[U];
+        Off o[U];
+#pragma unroll
+        for (int k = 0; k < U; k++) {
+          const u32 j = i + k * step;
+          c[k].count = 0;
+          if (j >= total) continue;
+          const u32 row = D ? j / per : 0;
+          o[k] = rowAt<D>(a, me, me, row);
+          c[k] = cellAt<Full>(j, per, a.run, row, a.src[me] + o[k].s);
+#pragma unroll
+          for (int q = 0; q < W; q++) {
+            const u64 at = a.src[q] + rowAt<D>(a, q, q, row).s + c[k].at;
+            if (!Full) v[k][q] = {};
+            loadBytes<16, 16>(v[k][q], at, c[k].count);
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < U; k++) {
+          if (c[k].count <= 0) continue;
+          Pack<u64, 2> sum;
+          fold<T, F, Avg, W, 16>(sum, v[k]);
+          storeBytes<16, VD>(a.dst[me] + o[k].d + c[k].at, sum, c[k].count);
+        }
+      }
+    __syncthreads();
+    meetBlocks<W>(a, w, flagDone, e);
+  }
+  end(a.team, e);
+}
