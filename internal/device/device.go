@@ -41,6 +41,7 @@ type Caps struct {
 	Graphs     bool // CaptureGraph works
 	Virtual    bool // scheduled: time stands still, order is drawn at random
 	Concurrent bool // streams run at the same time
+	Chains     bool // Prepare takes kernels with Links
 	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
 }
 
@@ -131,6 +132,10 @@ type Kernel struct {
 	// of Rows rows. Ids of rows that it lacks give zeros; ids outside 0..Rows
 	// are a Fault.
 	First, Rows int64
+	// Links, where set, make this a chain of elementwise operations; see Link. Ins
+	// have the result's shape, and Op is the last link's. For machines with
+	// Caps.Chains, which may still decline some with ErrUnsupported.
+	Links []Link
 	// SMs, where not 0, is how many multiprocessors a product should count on: the
 	// others are busy with what runs beside it. A hint.
 	SMs int
@@ -139,6 +144,19 @@ type Kernel struct {
 	// (S11) and rounding once; avg divides by len(Ins) before rounding. Op is
 	// then OpAllReduce by convention.
 	Red ir.Red
+}
+
+// Link is one operation of a chain, elementwise or a copy. Its result is rounded
+// to DType, as if it had been stored, so that a chain computes the bits that its
+// links would one after another.
+type Link struct {
+	Op ir.Op
+	// Args are its operands: i is Ins[i], ^i the result of link i, an earlier one.
+	Args   []int
+	DType  ir.DType // of the result
+	Value  float64  // as in Kernel
+	Int    int64
+	HasInt bool
 }
 
 // Launch is a prepared kernel.

@@ -48,6 +48,9 @@ func (p *Program) describe(id int64) trace.Event {
 	i := id % n
 	c := &p.plan.Cmds[i]
 	e := trace.Event{Run: id / n, ID: i, Name: p.name(c), Detail: p.where(i), Group: trace.NoGroup, Class: class(c)}
+	if f := p.chains[int(i)]; f != nil {
+		e.Name = f.name()
+	}
 	switch c.Kind {
 	case plan.Copy:
 		e.Bytes = c.Outs[0].Bytes()

@@ -52,6 +52,9 @@ type Options struct {
 	Algorithm string
 	// Fixed runs a collective in the same way whatever its size.
 	Fixed bool
+	// NoChains runs each elementwise command by itself, where the machine could
+	// run several as one kernel. The bits are the same.
+	NoChains bool
 }
 
 // Result is what one run gave.
@@ -91,6 +94,7 @@ type Program struct {
 	algorithms []string
 	pairs      *comm.Pairs
 	cmds       []command
+	chains     map[int]*fusion // by command
 	adv        *adversary      // nil unless the machine is virtual
 	recorder   *trace.Recorder // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph

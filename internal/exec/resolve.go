@@ -282,7 +282,14 @@ type command struct {
 func (p *Program) resolveCommands() error {
 	p.cmds = make([]command, len(p.plan.Cmds))
 	blocks := blockIndex{in: indexBlocks(p.inputs), out: indexBlocks(p.outputs)}
+	var err error
+	if p.chains, err = p.fuse(); err != nil {
+		return err
+	}
 	for i := range p.plan.Cmds {
+		if p.chains[i] != nil {
+			continue
+		}
 		if err := p.resolve(&p.plan.Cmds[i], &p.cmds[i], blocks); err != nil {
 			return fmt.Errorf("%s: %w", p.where(int64(i)), err)
 		}

@@ -17,6 +17,7 @@ var sources embed.FS
 // code is an instance of the templates of a file.
 type code struct {
 	files  []string // without prelude, in order
+	own    string   // what is written for this instance alone, after the files
 	symbol string
 	args   string // the type of the argument: "MapArgs<2, 1>"
 	body   string // the function with its template arguments: "map<OpAdd, …>"
@@ -38,7 +39,7 @@ func (c code) entry() string {
 	if c.threads != 0 {
 		return fmt.Sprintf("\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.threads, c.symbol, c.args, c.body)
 	}
-	return fmt.Sprintf("\nKERNEL %s(const %s a) { %s(a); }\n", c.symbol, c.args, c.body)
+	return fmt.Sprintf("%s\nKERNEL %s(const %s a) { %s(a); }\n", c.own, c.symbol, c.args, c.body)
 }
 
 // file is an embedded source. That every name is there is the tests' business.

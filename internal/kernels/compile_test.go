@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -61,6 +62,9 @@ func everyCode(t *testing.T) []code {
 			continue
 		}
 		for _, l := range layouts[:2] {
+			add(Problem{Op: ir.OpMul, Out: x(ir.BF16, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(ir.BF16, l, 4, 8)}, Links: []device.Link{
+				{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpScale, Args: []int{^0}, DType: dt, Value: 2},
+				{Op: ir.OpCast, Args: []int{^1}, DType: ir.BF16}, {Op: ir.OpMul, Args: []int{^2, 1}, DType: ir.BF16}}})
 			for _, n := range []int64{8, 4096} {
 				add(Problem{Op: ir.OpSoftmax, Axes: []int{1}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
 				add(Problem{Op: ir.OpRMSNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})

@@ -107,29 +107,42 @@ const headLeast = 1 << 12
 
 // over maps operands, the result first, over axes.
 func (m mapping) over(axes []axis, all []Operand) ([]launch, error) {
-	v := width(axes, all)
-	if len(axes) == 1 && v == 1 && axes[0].n >= headLeast {
-		n := axes[0].n / 16 * 16
-		head := []axis{{n, axes[0].s}}
-		if width(head, all) > 1 {
-			return m.split(head, axis{axes[0].n - n, axes[0].s}, all)
-		}
-	}
-	l, err := m.launch(axes, all, v)
-	return []launch{l}, err
+	return headAndTail(axes, all, m.launch)
 }
 
-func (m mapping) split(head []axis, tail axis, all []Operand) ([]launch, error) {
-	first, err := m.launch(head, all, width(head, all))
+// headAndTail makes one launch over axes, by the widest accesses that fit; of one
+// long dimension what wide accesses do not fit becomes a second launch.
+func headAndTail(axes []axis, all []Operand, one func(axes []axis, all []Operand, v int64) (launch, error)) ([]launch, error) {
+	v := width(axes, all)
+	n := axes[0].n / 16 * 16
+	head := []axis{{n, axes[0].s}}
+	if len(axes) > 1 || v > 1 || axes[0].n < headLeast || width(head, all) == 1 {
+		l, err := one(axes, all, v)
+		return []launch{l}, err
+	}
+	first, err := one(head, all, width(head, all))
+	tail := axis{axes[0].n - n, axes[0].s}
 	if err != nil || tail.n == 0 {
 		return []launch{first}, err
 	}
 	rest := slices.Clone(all)
 	for o := range rest {
-		rest[o].Addr += nvlib.Ptr(head[0].n * tail.s[o] * rest[o].DType.Size())
+		rest[o].Addr += nvlib.Ptr(n * tail.s[o] * rest[o].DType.Size())
 	}
-	second, err := m.launch([]axis{tail}, rest, 1)
+	second, err := one([]axis{tail}, rest, 1)
 	return []launch{first, second}, err
+}
+
+// pieces has the last axis count pieces of v elements, and returns how many there
+// are in all.
+func pieces(axes []axis, v int64) ([]axis, int64) {
+	axes = slices.Clone(axes)
+	axes[len(axes)-1].n /= v
+	total := int64(1)
+	for _, a := range axes {
+		total *= a.n
+	}
+	return axes, total
 }
 
 func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
@@ -138,16 +151,8 @@ func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 		return launch{}, err
 	}
 	n, rank := len(all)-1, len(axes)
-	axes = slices.Clone(axes)
-	axes[rank-1].n /= v
-	total := int64(1)
-	for _, a := range axes {
-		total *= a.n
-	}
-	index := "u32"
-	if total > 1<<31-1 {
-		index = "u64"
-	}
+	axes, total := pieces(axes, v)
+	index := indexType(total)
 	var args words
 	for _, o := range all {
 		args.addr(o.Addr)
@@ -175,6 +180,14 @@ func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 		body:   fmt.Sprintf("map<%s, %s, %s, %s, %d, %d, %d, %s>", m.functor, m.to, cmp.Or(m.first, m.from), m.from, n, rank, v, index),
 	}
 	return launch{code: c, blocks: blocksFor(total), args: args}, nil
+}
+
+// indexType is the type that counts pieces.
+func indexType(total int64) string {
+	if total > 1<<31-1 {
+		return "u64"
+	}
+	return "u32"
 }
 
 // symbol joins the parts of a kernel's name, as profilers show it.

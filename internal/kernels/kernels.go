@@ -33,7 +33,8 @@ type Target struct {
 // Problem is a device.Kernel whose operands have addresses.
 type Problem struct {
 	Op     ir.Op
-	Red    ir.Red // where set, the reduction of all Ins elementwise, in their order
+	Red    ir.Red        // where set, the reduction of all Ins elementwise, in their order
+	Links  []device.Link // where set, a chain of elementwise operations
 	Ins    []Operand
 	Out    Operand
 	Axes   []int // sum, max, min, mean; concat, softmax and reduce_slots: one axis
@@ -155,8 +156,11 @@ func plan(j *job) ([]launch, error) {
 		return nil, err
 	}
 	do := planners[j.Op]
-	if j.Red != ir.NoRed {
+	switch {
+	case j.Red != ir.NoRed:
 		do = join
+	case len(j.Links) > 0:
+		do = chain
 	}
 	if do == nil {
 		return nil, fmt.Errorf("%w: there is no such GPU kernel", device.ErrUnsupported)
@@ -170,6 +174,8 @@ func name(p Problem) string {
 		return "unknown reduction"
 	case p.Red != ir.NoRed:
 		return "reduction " + p.Red.String()
+	case len(p.Links) > 0:
+		return ChainName(p.Links)
 	}
 	return p.Op.String()
 }

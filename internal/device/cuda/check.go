@@ -19,6 +19,7 @@ type kernel struct {
 // caller may change before the launch runs is copied.
 func (k *kernel) resolve(d *dev) error {
 	k.Axes = slices.Clone(k.Axes)
+	k.Links = slices.Clone(k.Links)
 	if len(k.Outs) != 1 {
 		return fmt.Errorf("%d results, 1 is needed", len(k.Outs))
 	}

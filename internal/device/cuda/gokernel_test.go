@@ -17,6 +17,8 @@ import (
 func goKernel(p kernels.Problem) (func(), error) {
 	switch {
 	case p.Red != ir.NoRed:
+	case len(p.Links) > 0:
+		return goChain(p)
 	case p.Op == ir.OpLinear, p.Op == ir.OpMatmul:
 		return goProduct(p), nil
 	case p.Op == ir.OpSum:
@@ -194,4 +196,38 @@ func goSum(p kernels.Problem) func() {
 			store(a, p.Out.DType, v)
 		}
 	}
+}
+
+// goChain computes links one after another, rounding after each.
+func goChain(p kernels.Problem) (func(), error) {
+	out := addresses(p.Out)
+	var ins [][]uintptr
+	for i := range p.Ins {
+		ins = append(ins, addresses(p.Ins[i]))
+	}
+	var fs []func([]float64) float64
+	for _, l := range p.Links {
+		f := pointwise(kernels.Problem{Op: l.Op, Value: l.Value, Out: kernels.Operand{DType: l.DType}})
+		if f == nil {
+			return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, l.Op)
+		}
+		fs = append(fs, f)
+	}
+	return func() {
+		for i := range out {
+			results := make([]float64, len(p.Links))
+			for k, l := range p.Links {
+				var x []float64
+				for _, a := range l.Args {
+					if a < 0 {
+						x = append(x, results[^a])
+					} else {
+						x = append(x, load(ins[a][i], p.Ins[a].DType))
+					}
+				}
+				results[k] = tensor.Round(l.DType, fs[k](x))
+			}
+			store(out[i], p.Out.DType, results[len(results)-1])
+		}
+	}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -76,6 +77,8 @@ func kernelName(k *device.Kernel) string {
 		return "unknown reduction"
 	case k.Red != ir.NoRed:
 		return "reduction " + k.Red.String()
+	case len(k.Links) > 0:
+		return kernels.ChainName(k.Links)
 	}
 	return k.Op.String()
 }
@@ -107,6 +110,8 @@ func (l *launch) build(k *kernel) error {
 		return fmt.Errorf("there is no reduction %d", k.Red)
 	case k.Red != ir.NoRed:
 		return l.addLibrary(k)
+	case len(k.Links) > 0:
+		return l.addChain(k)
 	case isCopy(k.Op):
 		return l.addCopy(k)
 	case k.Op == ir.OpLinear, k.Op == ir.OpMatmul:
@@ -124,7 +129,7 @@ func isCopy(op ir.Op) bool {
 // stage has operands that overlap the result otherwise than by being it copied
 // to scratch memory first: so every kernel computes from what was there before.
 func (l *launch) stage(k *kernel) error {
-	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Red != ir.NoRed
+	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Red != ir.NoRed || len(k.Links) > 0
 	for i := range k.ins {
 		in := &k.ins[i]
 		if in.n == 0 || !in.overlaps(&k.out) || aliasable && in.same(&k.out) {
@@ -155,6 +160,17 @@ func (l *launch) addCopy(k *kernel) error {
 	}
 	l.steps = append(l.steps, &copyStep{k.out, k.ins[0]})
 	return nil
+}
+
+// addChain declines a chain whose result overlaps an operand that it does not
+// replace: links would read what others have written.
+func (l *launch) addChain(k *kernel) error {
+	for i := range k.ins {
+		if in := &k.ins[i]; in.n > 0 && in.overlaps(&k.out) && !in.same(&k.out) {
+			return fmt.Errorf("%w: operand %d overlaps the result", device.ErrUnsupported, i)
+		}
+	}
+	return l.addLibrary(k)
 }
 
 // kernelStep is a launch of a kernel.

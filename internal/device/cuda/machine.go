@@ -100,6 +100,7 @@ func (m *machine) Caps() device.Caps {
 		MaxRanks:   len(m.sys.gpus) * m.opts.RanksPerGPU,
 		DTypes:     ir.DTypes(),
 		Graphs:     true,
+		Chains:     true,
 		Concurrent: true,
 		Deadlocks:  true,
 	}

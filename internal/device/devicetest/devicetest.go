@@ -61,6 +61,7 @@ var contents = []test{
 	{"Matmul", testMatmul},
 	{"Reductions", testReductions},
 	{"InPlace", testInPlace},
+	{"Chains", testChains},
 	{"NotNumbers", testNotNumbers},
 	{"IntegersWrap", testIntegersWrap},
 	{"BadKernels", testBadKernels},

@@ -40,7 +40,7 @@ template <class M> struct OpExp : Finish { template <class A> DEV A of(const A* 
 template <class M> struct OpRsqrt : Finish { template <class A> DEV A of(const A* x, A) { return (A)((M)1 / sqrtOf((M)x[0])); } };
 // x/2·erfc(-x/√2), which unlike 1+erf keeps the digits of the lower tail.
 template <class M> struct OpGelu : Finish {
-  template <class A> DEV A of(const A* x, A) { M v = (M)x[0]; return (A)(v / 2 * erfcOf(v * (M)-0.70710678118654752440)); }
+  template <class A> DEV A of(const A* x, A) { M v = (M)x[0]; return (A)mul(v / 2, erfcOf(v * (M)-0.70710678118654752440)); }
 };
 // The exponential of what is not positive does not overflow.
 template <class M> struct OpSilu : Finish {
@@ -76,26 +76,31 @@ template <class T, int V> DEV Pack<T, V> load(const T* p, i64 stride) {
   return x;
 }
 
+// place adds to at where piece i of V elements begins in each of N operands and
+// in the result, which is last.
+template <int N, int R, int V, class I> DEV void place(I i, const i64* n, const i64 (*si)[R], const i64* so, i64* at) {
+#pragma unroll
+  for (int d = R - 1; d >= 0; d--) {
+    I x = i;
+    if (d > 0) {
+      const I e = (I)n[d];
+      i = i / e;
+      x -= i * e;
+    }
+    const i64 k = d == R - 1 ? (i64)x * V : (i64)x;
+#pragma unroll
+    for (int o = 0; o < N; o++) at[o] += k * si[o][d];
+    at[N] += k * so[d];
+  }
+}
+
 template <class F, class TO, class T0, class TI, int N, int R, int V, class I> DEV void map(const MapArgs<N, R>& a) {
   typedef typename Num<TI>::Acc A;
   const A c = Const<A>::of(a.value);
   const I step = (I)gridDim.x * blockDim.x, total = (I)a.total;
   for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
     i64 at[N + 1] = {0};
-    I rest = i;
-#pragma unroll
-    for (int d = R - 1; d >= 0; d--) {
-      I x = rest;
-      if (d > 0) {
-        const I e = (I)a.n[d];
-        rest = rest / e;
-        x -= rest * e;
-      }
-      const i64 k = d == R - 1 ? (i64)x * V : (i64)x;
-#pragma unroll
-      for (int o = 0; o < N; o++) at[o] += k * a.si[o][d];
-      at[N] += k * a.so[d];
-    }
+    place<N, R, V>(i, a.n, a.si, a.so, at);
     Pack<T0, V> first;
     Pack<TI, V> in[N ? N : 1];
     if (N) first = load<T0, V>((const T0*)a.in[0] + at[0], a.si[0][R - 1]);

@@ -13,6 +13,7 @@ __device__ void __nanosleep(unsigned);
 __device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
 extern "C" {
 __device__ void* memcpy(void*, const void*, decltype(sizeof 0));
+__device__ float __fmul_rn(float, float); __device__ double __dmul_rn(double, double);
 __device__ double rint(double); __device__ double exp(double); __device__ double erfc(double); __device__ double sqrt(double);
 __device__ float expf(float); __device__ float erfcf(float); __device__ float sqrtf(float);
 }

@@ -1,0 +1,131 @@
+package devicetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// testChains runs random chains as one kernel and link by link: all bits must be
+// equal.
+func testChains(r *rig) {
+	if !r.m.Caps().Chains {
+		r.Skip("the machine takes no chains")
+	}
+	r.open(1)
+	rng := seeded("chains")
+	for n := range 24 {
+		shape := [][]int64{{7}, {64}, {3, 16}, {2, 3, 40}, {4099}, {70001}}[rng.IntN(6)]
+		var ins []device.View
+		for i := range 1 + rng.IntN(3) {
+			dt := r.dtypes()[rng.IntN(len(r.dtypes()))]
+			if rng.IntN(2) == 0 {
+				dt = ir.BF16
+			}
+			v := r.put(0, random(rng, dt, shape...), layouts[rng.IntN(2)])
+			if i > 0 && len(shape) > 1 && rng.IntN(3) == 0 { // one row for all
+				v.Strides = slices.Clone(v.Strides)
+				v.Strides[0] = 0
+			}
+			ins = append(ins, v)
+		}
+		r.fused(fmt.Sprintf("chain %d of %v", n, shape), ins, drawLinks(rng, ins), layouts[rng.IntN(2)])
+	}
+	r.sub("in place", testChainInPlace)
+}
+
+// drawLinks draws up to five links, mostly of what came last.
+func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
+	ops := []pointwise{{op: ir.OpCast, args: 1}, {op: ir.OpCast, args: 1}, {op: ir.OpAdd, args: 2}, {op: ir.OpSub, args: 2}, {op: ir.OpMul, args: 2},
+		{op: ir.OpNeg, args: 1}, {op: ir.OpScale, args: 1}, {op: ir.OpRelu, args: 1}, {op: ir.OpGelu, args: 1}, {op: ir.OpSilu, args: 1}}
+	var types []ir.DType
+	var args []int
+	for i, v := range ins {
+		types, args = append(types, v.DType), append(args, i)
+	}
+	var links []device.Link
+	for want := 2 + rng.IntN(4); len(links) < want; {
+		op, a := ops[rng.IntN(len(ops))], len(args)-1
+		if rng.IntN(3) == 0 {
+			a = rng.IntN(len(args))
+		}
+		l := device.Link{Op: op.op, Args: []int{args[a]}, DType: types[a], Value: -1.5}
+		switch {
+		case l.DType.IsInt() && (op.op == ir.OpGelu || op.op == ir.OpSilu):
+			continue
+		case l.DType.IsInt():
+			l.Value, l.Int, l.HasInt = -3, -3, true
+		}
+		if op.op == ir.OpCast {
+			l.DType = []ir.DType{ir.F32, ir.BF16, ir.F16, ir.I32}[rng.IntN(4)]
+		}
+		for op.args == 2 && len(l.Args) < 2 {
+			if b := rng.IntN(len(args)); types[b] == l.DType {
+				l.Args = append(l.Args, args[b])
+			}
+		}
+		types, args = append(types, l.DType), append(args, ^len(links))
+		links = append(links, l)
+	}
+	return links
+}
+
+// fused compares one kernel of links with a kernel for each.
+func (r *rig) fused(what string, ins []device.View, links []device.Link, l layout) {
+	r.Helper()
+	shape := ins[0].Shape
+	var results []device.View
+	for _, link := range links {
+		v := r.empty(0, link.DType, shape...)
+		k := device.Kernel{Op: link.Op, Outs: []device.View{v}, Value: link.Value, Int: link.Int, HasInt: link.HasInt}
+		for _, a := range link.Args {
+			if a < 0 {
+				k.Ins = append(k.Ins, results[^a])
+			} else {
+				k.Ins = append(k.Ins, ins[a])
+			}
+		}
+		r.launch(r.mainOf(0), 0, k)
+		results = append(results, v)
+	}
+	last := links[len(links)-1]
+	out := r.room(0, device.Shared, l, last.DType, shape)
+	r.launch(r.mainOf(0), 0, device.Kernel{Op: last.Op, Links: links, Ins: ins, Outs: []device.View{out}})
+	want := r.contents(0, results[len(results)-1])
+	r.equal(fmt.Sprintf("%s: %v", what, links), r.contents(0, out), want)
+}
+
+// testChainInPlace has results take an operand's place: element for element that
+// works, else a machine declines.
+func testChainInPlace(r *rig) {
+	rng := seeded("in place")
+	x, y := random(rng, ir.BF16, 5000), random(rng, ir.BF16, 5000)
+	links := []device.Link{{Op: ir.OpNeg, Args: []int{0}, DType: ir.BF16}, {Op: ir.OpAdd, Args: []int{^0, 1}, DType: ir.BF16}}
+	want := make([]float64, len(x.vals))
+	for i := range want {
+		want[i] = y.vals[i] - x.vals[i]
+	}
+	for i := range 2 {
+		ins := []device.View{r.put(0, x), r.put(0, y)}
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAdd, Links: links, Ins: ins, Outs: []device.View{ins[i]}})
+		r.near(fmt.Sprintf("in place of operand %d", i), r.contents(0, ins[i]), want, answer{vals: want}.bound(ir.BF16))
+	}
+	ins := []device.View{r.put(0, x), r.put(0, y)}
+	shifted := ins[0]
+	shifted.Off, shifted.Shape = 2, []int64{4999}
+	for i := range ins {
+		ins[i].Shape = shifted.Shape
+	}
+	k := device.Kernel{Op: ir.OpAdd, Links: links, Ins: ins, Outs: []device.View{shifted}}
+	l, err := r.w.Device(0).Prepare(k)
+	if errors.Is(err, device.ErrUnsupported) {
+		return
+	}
+	r.must(err)
+	r.must(r.mainOf(0).Launch(l))
+	r.near("in place, one element on", r.contents(0, shifted), want[:4999], answer{vals: want[:4999]}.bound(ir.BF16))
+}

@@ -1,0 +1,327 @@
+package exec
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// A machine that takes chains: it runs the links one after another on the CPU
+// machine, each into memory of its own. It declines some as a machine may.
+type (
+	chainMachine struct {
+		device.Machine
+		declines bool
+		chains   *int
+	}
+	chainWorld struct {
+		device.World
+		m chainMachine
+	}
+	chainDevice struct {
+		device.Device
+		m chainMachine
+	}
+	chainStream struct{ device.Stream }
+	chainLaunch []device.Launch
+)
+
+func newChainMachine(declines bool) chainMachine {
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int)}
+}
+
+func (m chainMachine) Caps() device.Caps {
+	c := m.Machine.Caps()
+	c.Chains = true
+	return c
+}
+
+func (m chainMachine) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.Machine.Open(ctx, ranks)
+	return chainWorld{w, m}, err
+}
+
+func (w chainWorld) Device(r int) device.Device { return chainDevice{w.World.Device(r), w.m} }
+
+func (d chainDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
+	s, err := d.Device.NewStream(o)
+	return chainStream{s}, err
+}
+
+func (s chainStream) Launch(l device.Launch) error {
+	for _, one := range l.(chainLaunch) {
+		if err := s.Stream.Launch(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l chainLaunch) Release() {
+	for _, one := range l {
+		one.Release()
+	}
+}
+
+func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
+	if len(k.Links) == 0 {
+		l, err := d.Device.Prepare(k)
+		return chainLaunch{l}, err
+	}
+	if d.m.declines {
+		return nil, fmt.Errorf("no chains today: %w", device.ErrUnsupported)
+	}
+	*d.m.chains++
+	var all chainLaunch
+	var results []device.View
+	for i, l := range k.Links {
+		v := k.Outs[0]
+		if i < len(k.Links)-1 {
+			mem, err := d.Alloc(k.Outs[0].Elements()*l.DType.Size(), device.Private)
+			if err != nil {
+				return nil, err
+			}
+			v = device.View{Mem: mem, DType: l.DType, Shape: v.Shape, Strides: tensor.Strides(v.Shape)}
+		}
+		one := device.Kernel{Op: l.Op, Outs: []device.View{v}, Value: l.Value, Int: l.Int, HasInt: l.HasInt}
+		for _, a := range l.Args {
+			if a < 0 {
+				one.Ins = append(one.Ins, results[^a])
+			} else {
+				one.Ins = append(one.Ins, k.Ins[a])
+			}
+		}
+		launch, err := d.Device.Prepare(one)
+		if err != nil {
+			return nil, err
+		}
+		results, all = append(results, v), append(all, launch)
+	}
+	return all, nil
+}
+
+// pointwisePlan is a rank's elementwise commands on x and y, by whom they are read
+// drawn at random.
+func pointwisePlan(rng *rand.Rand) *plan.Plan {
+	b := newBuilder(1, ir.BF16)
+	shape := []int64{4, 6}
+	x, y := b.input("x", false, shape...), b.input("y", false, shape...)
+	all := []plan.Ref{b.ref(0, x, shape...), b.ref(0, y, shape...)}
+	one := []ir.Op{ir.OpNeg, ir.OpRelu, ir.OpGelu}
+	two := []ir.Op{ir.OpAdd, ir.OpSub, ir.OpMul}
+	stream := "main"
+	for i := range 3 + rng.IntN(12) {
+		switch rng.IntN(8) {
+		case 0: // another stream goes on, with all that there is
+			other := map[string]string{"main": "side", "side": "main"}[stream]
+			b.after(0, other, stream)
+			stream = other
+		case 1: // somebody else looks
+			b.after(0, "third", stream)
+		}
+		last := all[len(all)-1-rng.IntN(min(2, len(all)))]
+		var out plan.Ref
+		switch n := rng.IntN(8); {
+		case n == 0 && len(all) > 2:
+			out = last // in place
+		case n == 1:
+			out = b.ref(0, b.result(fmt.Sprint("r", i), false, shape...), shape...)
+		default:
+			out = b.ref(0, b.buffer(fmt.Sprintf("%%t%d", i), plan.RoleValue, shape...), shape...)
+		}
+		if rng.IntN(2) == 0 {
+			b.compute(0, stream, one[rng.IntN(len(one))], out, last)
+		} else {
+			b.compute(0, stream, two[rng.IntN(len(two))], out, last, all[rng.IntN(len(all))])
+		}
+		all = append(all, out)
+	}
+	final := b.result("out", false, shape...)
+	b.compute(0, stream, ir.OpNeg, b.ref(0, final, shape...), all[len(all)-1])
+	if stream != "main" {
+		b.after(0, "main", stream)
+	}
+	b.after(0, "main", "third")
+	b.output()
+	return b.p
+}
+
+// TestChainsSameBits runs random plans with and without chains.
+func TestChainsSameBits(t *testing.T) {
+	chains := 0
+	for seed := range uint64(300) {
+		p := pointwisePlan(rand.New(rand.NewPCG(seed, 3)))
+		in := map[string]*tensor.Tensor{}
+		for i, name := range []string{"x", "y"} {
+			x, err := tensor.New(ir.BF16, []int64{4, 6})
+			if err == nil {
+				err = tensor.Fill(x, name, tensor.Spec{Kind: tensor.SpecRand, Seed: seed + uint64(i)})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			in[name] = x
+		}
+		var outs []map[string]*tensor.Tensor
+		taking, declining := newChainMachine(false), newChainMachine(true)
+		for _, m := range []device.Machine{cpu.New(cpu.Options{}), taking, declining} {
+			prog, err := Load(t.Context(), m, p, Options{})
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			rs, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in, in})
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			outs = append(outs, rs[1].Outputs)
+			if err := prog.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, want := range outs[0] {
+			for _, got := range outs[1:] {
+				if !bytes.Equal(got[name].Data, want.Data) {
+					t.Fatalf("seed %d: %s differs with chains\n%s", seed, name, p)
+				}
+			}
+		}
+		chains += *taking.chains
+	}
+	if chains < 100 {
+		t.Errorf("only %d chains in all plans", chains)
+	}
+}
+
+// TestChainsFound says which commands become one.
+func TestChainsFound(t *testing.T) {
+	shape := []int64{4, 6}
+	type rig struct {
+		*builder
+		x, y, out plan.Ref
+	}
+	value := func(r rig, name string) plan.Ref {
+		return r.ref(0, r.buffer(name, plan.RoleValue, shape...), shape...)
+	}
+	for name, c := range map[string]struct {
+		emit func(r rig)
+		want []int // lengths of chains
+	}{
+		"gated": {func(r rig) {
+			g := value(r, "%g")
+			r.compute(0, "main", ir.OpSilu, g, r.x)
+			r.compute(0, "main", ir.OpMul, r.out, g, r.y)
+		}, []int{2}},
+		"a tree": {func(r rig) {
+			a, b, c := value(r, "%a"), value(r, "%b"), value(r, "%c")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpRelu, b, r.y)
+			r.compute(0, "main", ir.OpAdd, c, a, b)
+			r.compute(0, "main", ir.OpMul, r.out, c, a)
+		}, []int{4}},
+		"read again later": {func(r rig) {
+			a, b := value(r, "%a"), value(r, "%b")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpRelu, b, a)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpAdd, r.out, a, b)
+		}, nil},
+		"something between": {func(r rig) {
+			a := value(r, "%a")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpRelu, r.out, a)
+		}, nil},
+		"on two streams": {func(r rig) {
+			a := value(r, "%a")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.after(0, "side", "main")
+			r.compute(0, "side", ir.OpRelu, r.out, a)
+			r.after(0, "main", "side")
+		}, nil},
+		"a part": {func(r rig) {
+			a := value(r, "%a")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpRelu, rows(r.out, 0, 2), rows(a, 0, 2))
+			r.compute(0, "main", ir.OpRelu, rows(r.out, 2, 4), rows(a, 2, 4))
+		}, nil},
+		"an input": {func(r rig) {
+			r.compute(0, "main", ir.OpNeg, r.y, r.x)
+			r.compute(0, "main", ir.OpRelu, r.out, r.y)
+		}, nil},
+		"in place": {func(r rig) {
+			a := value(r, "%a")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpRelu, a, a)
+			r.compute(0, "main", ir.OpNeg, r.out, a)
+		}, nil},
+		"two chains": {func(r rig) {
+			a, b, c := value(r, "%a"), value(r, "%b"), value(r, "%c")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpRelu, b, a)
+			r.compute(0, "main", ir.OpNeg, c, b)
+			r.compute(0, "main", ir.OpMul, r.out, b, c)
+		}, []int{4}},
+		"the end of a chain is read on": {func(r rig) {
+			a, b := value(r, "%a"), value(r, "%b")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpRelu, b, a)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpMul, r.out, b, b)
+		}, []int{2}},
+		"many operands": {func(r rig) {
+			sum := r.x
+			for i := range 10 {
+				next := value(r, fmt.Sprintf("%%s%d", i))
+				r.compute(0, "main", ir.OpAdd, next, sum, value(r, fmt.Sprintf("%%v%d", i)))
+				sum = next
+			}
+			r.compute(0, "main", ir.OpNeg, r.out, sum)
+		}, []int{7, 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBuilder(1, ir.F32)
+			x, y := b.input("x", false, shape...), b.input("y", false, shape...)
+			out := b.result("out", false, shape...)
+			r := rig{b, b.ref(0, x, shape...), b.ref(0, y, shape...), b.ref(0, out, shape...)}
+			c.emit(r)
+			b.output()
+			prog, err := Load(t.Context(), newChainMachine(false), b.p, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer prog.Close()
+			var got []int
+			seen := map[*fusion]bool{}
+			for i := range b.p.Cmds {
+				if f := prog.chains[i]; f != nil && !seen[f] {
+					seen[f] = true
+					got = append(got, len(f.members))
+					last := f.members[len(f.members)-1]
+					if e := prog.describe(int64(last)); e.Name != f.name() {
+						t.Errorf("the trace calls it %q, not %q", e.Name, f.name())
+					}
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("chains of %v commands, want %v", got, c.want)
+			}
+			none, err := Load(t.Context(), newChainMachine(false), b.p, Options{NoChains: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer none.Close()
+			if len(none.chains) != 0 {
+				t.Error("chains though there were to be none")
+			}
+		})
+	}
+}

@@ -1,0 +1,195 @@
+package kernels
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// A chain is one kernel, written for its links: operands are read once, and what
+// one link hands to the next stays in registers, rounded as if it had been
+// stored.
+
+// ChainName lists the links' operations in their order: "silu+mul".
+func ChainName(links []device.Link) string {
+	names := make([]string, len(links))
+	for i, l := range links {
+		names[i] = l.Op.String()
+	}
+	return strings.Join(names, "+")
+}
+
+// chaining is a chain under work.
+type chaining struct {
+	*job
+	types  []ir.DType // of links
+	values []uint64   // constants
+	text   strings.Builder
+}
+
+func chain(j *job) ([]launch, error) {
+	c := &chaining{job: j}
+	for i, in := range j.Ins {
+		if !slices.Equal(in.Shape, j.Out.Shape) {
+			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, j.Out.Shape)
+		}
+	}
+	if len(j.Ins) == 0 {
+		return nil, fmt.Errorf("a chain without operands")
+	}
+	for i := range j.Links {
+		if err := c.link(i, &j.Links[i]); err != nil {
+			return nil, fmt.Errorf("link %d, %s: %w", i, j.Links[i].Op, err)
+		}
+	}
+	if last := c.types[len(c.types)-1]; last != j.Out.DType {
+		return nil, fmt.Errorf("the chain gives %s, the result is %s", last, j.Out.DType)
+	}
+	if j.Out.elements() == 0 {
+		return nil, nil
+	}
+	return c.launches()
+}
+
+// link writes what computes link i.
+func (c *chaining) link(i int, l *device.Link) error {
+	var args []string
+	from := l.DType
+	for k, a := range l.Args {
+		name, dt, err := c.operand(i, a)
+		if err != nil {
+			return err
+		}
+		if k > 0 && dt != from {
+			return fmt.Errorf("operands of %s and %s", from, dt)
+		}
+		from = dt
+		args = append(args, fmt.Sprintf("Num<%s>::get(%s)", ctype(dt), name))
+	}
+	functor, value, err := c.functor(l, from)
+	if err != nil {
+		return err
+	}
+	to := ctype(l.DType)
+	fmt.Fprintf(&c.text, "      %s r%d;\n      {\n        typedef Num<%s>::Acc A;\n        const A x[] = {%s};\n        r%d = %s::finish<%s>(%s::of(x, %s));\n      }\n",
+		to, i, ctype(from), strings.Join(args, ", "), i, functor, to, functor, value)
+	c.types = append(c.types, l.DType)
+	return nil
+}
+
+// operand is the name and type of an operand of link i.
+func (c *chaining) operand(i, arg int) (string, ir.DType, error) {
+	switch {
+	case arg >= 0 && arg < len(c.Ins):
+		return fmt.Sprintf("p%d.v[v]", arg), c.Ins[arg].DType, nil
+	case arg < 0 && ^arg < i:
+		return fmt.Sprintf("r%d", ^arg), c.types[^arg], nil
+	}
+	return "", 0, fmt.Errorf("there is no operand %d", arg)
+}
+
+// functor is the link's operation in the sources, and its constant.
+func (c *chaining) functor(l *device.Link, from ir.DType) (name, value string, err error) {
+	p, ok := pointwises[l.Op]
+	switch {
+	case l.Op == ir.OpCast:
+		p = pointwise{functor: "OpCast", operands: 1}
+		if from == l.DType {
+			p.functor = "OpSame"
+		}
+	case l.Op == ir.OpCopy:
+		p = pointwise{functor: "OpSame", operands: 1}
+	case !ok || p.operands == 0:
+		return "", "", fmt.Errorf("%w: it cannot stand in a chain", device.ErrUnsupported)
+	}
+	if len(l.Args) != p.operands {
+		return "", "", fmt.Errorf("%d operands, %d are needed", len(l.Args), p.operands)
+	}
+	if from != l.DType && l.Op != ir.OpCast {
+		return "", "", fmt.Errorf("operands of %s, a result of %s", from, l.DType)
+	}
+	if p.noInts && l.DType.IsInt() {
+		return "", "", fmt.Errorf("it has no meaning for %s", l.DType)
+	}
+	if name = p.functor; p.function {
+		name = fmt.Sprintf("%s<%s>", name, fnType(l.DType))
+	}
+	if !p.constant {
+		return name, "A()", nil
+	}
+	one := job{Problem: Problem{Out: Operand{DType: l.DType}, Value: l.Value, Int: l.Int, HasInt: l.HasInt}}
+	bits, err := one.constant()
+	c.values = append(c.values, bits)
+	return name, fmt.Sprintf("Const<A>::of(c[%d])", len(c.values)-1), err
+}
+
+// launches cuts off an odd end of one dimension, as mappings do.
+func (c *chaining) launches() ([]launch, error) {
+	all := append([]Operand{c.Out}, c.Ins...)
+	strides := make([][]int64, len(all))
+	for i, o := range all {
+		strides[i] = o.Strides
+	}
+	axes := shared(c.Out.Shape, strides...)
+	if len(axes) == 0 { // one element
+		axes = []axis{{1, slices.Repeat([]int64{1}, len(all))}}
+	}
+	return headAndTail(axes, all, c.launch)
+}
+
+func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
+	axes, err := padded(axes, len(all))
+	if err != nil {
+		return launch{}, err
+	}
+	n, rank, consts := len(all)-1, len(axes), max(len(c.values), 1)
+	axes, total := pieces(axes, v)
+	var args words
+	for _, o := range all {
+		args.addr(o.Addr)
+	}
+	for i := range consts {
+		if i < len(c.values) {
+			args.bits(c.values[i])
+		} else {
+			args.bits(0)
+		}
+	}
+	args.ints(total)
+	args.ints(extents(axes)...)
+	for o := range all {
+		args.ints(column(axes, o)...)
+	}
+	if len(args)*8 > argsMost {
+		return launch{}, tooLongError{len(args) * 8}
+	}
+	links := c.links()
+	label, hash := strings.ReplaceAll(ChainName(c.Links), "+", "_"), fnv.New32a()
+	hash.Write([]byte(links)) // never fails
+	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s", hash.Sum32(), rank, v, indexType(total)))
+	return launch{blocks: blocksFor(total), args: args, code: code{
+		files:  []string{"map", "chain"},
+		own:    fmt.Sprintf("\nstruct Of_%s {\n%s};\n", name, links),
+		symbol: name,
+		args:   fmt.Sprintf("ChainArgs<%d, %d, %d>", n, consts, rank),
+		body:   fmt.Sprintf("chain<Of_%s, %d, %d, %d, %d, %s>", name, n, consts, rank, v, indexType(total)),
+	}}, nil
+}
+
+// links is the function that computes one piece.
+func (c *chaining) links() string {
+	var s strings.Builder
+	s.WriteString("  template <int V> DEV void links(u64 out, const u64* in, const u64* c, const i64* at, const i64* stride) {\n")
+	for i, in := range c.Ins {
+		t := ctype(in.DType)
+		fmt.Fprintf(&s, "    const Pack<%s, V> p%d = load<%s, V>((const %s*)in[%d] + at[%d], stride[%d]);\n", t, i, t, t, i, i, i)
+	}
+	to := ctype(c.Out.DType)
+	fmt.Fprintf(&s, "    Pack<%s, V> y;\n#pragma unroll\n    for (int v = 0; v < V; v++) {\n%s      y.v[v] = r%d;\n    }\n", to, c.text.String(), len(c.Links)-1)
+	fmt.Fprintf(&s, "    *(Pack<%s, V>*)((%s*)out + at[%d]) = y;\n  }\n", to, to, len(c.Ins))
+	return s.String()
+}

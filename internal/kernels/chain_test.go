@@ -1,0 +1,170 @@
+package kernels
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// randomChain draws links over operands of some types.
+func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
+	ops := []ir.Op{ir.OpCast, ir.OpCopy, ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpDiv, ir.OpNeg, ir.OpScale, ir.OpRelu, ir.OpGelu, ir.OpSilu, ir.OpExp, ir.OpRsqrt}
+	types := slices.Clone(ins)
+	args := make([]int, len(ins))
+	for i := range args {
+		args[i] = i
+	}
+	var links []device.Link
+	for len(links) < length {
+		l := device.Link{Op: ops[rng.IntN(len(ops))], Value: -1.5}
+		a := rng.IntN(len(args))
+		if len(links) > 0 && rng.IntN(4) > 0 {
+			a = len(args) - 1 // mostly what came last
+		}
+		l.Args, l.DType = []int{args[a]}, types[a]
+		if p := pointwises[l.Op]; p.noInts && l.DType.IsInt() {
+			continue
+		} else if p.operands == 2 {
+			var alike []int
+			for i, dt := range types {
+				if dt == l.DType {
+					alike = append(alike, args[i])
+				}
+			}
+			l.Args = append(l.Args, alike[rng.IntN(len(alike))])
+		}
+		if l.Op == ir.OpCast {
+			l.DType = ir.DTypes()[rng.IntN(len(ir.DTypes()))]
+		}
+		if l.DType.IsInt() {
+			l.Int, l.HasInt = -3, true
+		}
+		types, args = append(types, l.DType), append(args, ^len(links))
+		links = append(links, l)
+	}
+	return links
+}
+
+// TestChains computes random chains in one pass and link by link: all bits must
+// be equal.
+func TestChains(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 15))
+	b := newBench(t)
+	cases := 120
+	if testing.Short() {
+		cases = 30
+	}
+	wide := 0
+	for n := range cases {
+		shape := someShapes[rng.IntN(len(someShapes))]
+		var ins []Operand
+		var types []ir.DType
+		for range 1 + rng.IntN(3) {
+			dt := ir.DTypes()[rng.IntN(len(ir.DTypes()))]
+			if rng.IntN(2) == 0 {
+				dt = ir.BF16
+			}
+			v := noise(dt, shape...)
+			if rng.IntN(2) == 0 {
+				slices.Reverse(v.vals)
+			}
+			o := b.put(dt, layouts[rng.IntN(len(layouts))], v.vals, shape...)
+			if len(shape) > 1 && rng.IntN(4) == 0 { // one row for all
+				o.Strides = slices.Clone(o.Strides)
+				o.Strides[0] = 0
+			}
+			ins, types = append(ins, o), append(types, dt)
+		}
+		links := randomChain(rng, types, 1+rng.IntN(6))
+		at := func(arg int, results []Operand) Operand {
+			if arg < 0 {
+				return results[^arg]
+			}
+			return ins[arg]
+		}
+		var results []Operand
+		for _, l := range links {
+			p := Problem{Op: l.Op, Out: b.room(l.DType, layouts[0], shape...), Value: l.Value, Int: l.Int, HasInt: l.HasInt}
+			for _, a := range l.Args {
+				p.Ins = append(p.Ins, at(a, results))
+			}
+			results = append(results, p.Out)
+			b.add("link", p, func() {})
+		}
+		last := results[len(results)-1]
+		out := b.room(last.DType, layouts[rng.IntN(2)], shape...)
+		p := Problem{Op: links[len(links)-1].Op, Links: links, Ins: ins, Out: out}
+		what := fmt.Sprintf("chain %d, %s of %v", n, ChainName(links), shape)
+		b.add(what, p, func() {
+			size := last.DType.Size()
+			from, to := places(last), places(out)
+			for i := range from {
+				want, got := b.mem[from[i]:from[i]+size], b.mem[to[i]:to[i]+size]
+				if !bytes.Equal(want, got) {
+					t.Fatalf("%s: element %d is %x in one pass, %x link by link", what, i, got, want)
+				}
+			}
+		})
+		if code := b.launches[len(b.launches)-1].code; strings.Contains(code.symbol, "v8") {
+			wide++
+		}
+	}
+	if wide == 0 {
+		t.Error("no chain moves 16 bytes at a time")
+	}
+	b.run()
+}
+
+// TestChainInPlace has the result take an operand's place.
+func TestChainInPlace(t *testing.T) {
+	b := newBench(t)
+	v := noise(ir.BF16, 5000)
+	x := b.put(ir.BF16, layouts[0], v.vals, 5000)
+	links := []device.Link{{Op: ir.OpNeg, Args: []int{0}, DType: ir.BF16}, {Op: ir.OpSub, Args: []int{0, ^0}, DType: ir.BF16}}
+	b.add("in place", Problem{Op: ir.OpSub, Links: links, Ins: []Operand{x}, Out: x}, func() {
+		want := make([]float64, len(v.vals))
+		for i, a := range v.vals {
+			want[i] = 2 * a
+		}
+		same(t, "x - -x in place", b.vals(x), want, 0)
+	})
+	b.run()
+}
+
+func TestChainRefused(t *testing.T) {
+	x, i := op(ir.F32, 4, 8), op(ir.I32, 4, 8)
+	link := func(op ir.Op, dt ir.DType, args ...int) device.Link {
+		return device.Link{Op: op, DType: dt, Args: args}
+	}
+	for want, p := range map[string]Problem{
+		"no operand 1":          {Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}},
+		"no operand -1":         {Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}},
+		"1 operands, 2":         {Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}},
+		"cannot stand":          {Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}},
+		"a result of bf16":      {Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}},
+		"the result is f32":     {Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}},
+		"no meaning for i32":    {Links: []device.Link{link(ir.OpExp, ir.I32, 1)}, Ins: []Operand{x, i}},
+		"operands of f32 and i": {Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}, Ins: []Operand{x, i}},
+		"has shape [4]":         {Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}, Ins: []Operand{op(ir.F32, 4)}},
+	} {
+		if p.Ins == nil {
+			p.Ins = []Operand{x}
+		}
+		p.Out = x
+		l := New(&fake{version: "1"}, nil)
+		_, err := l.Steps(Target{Arch: "sm_90"}, p)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+		if unsupported := want == "cannot stand"; errors.Is(err, device.ErrUnsupported) != unsupported {
+			t.Errorf("%q: unsupported is %v", want, !unsupported)
+		}
+	}
+}
