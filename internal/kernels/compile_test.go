@@ -76,9 +76,7 @@ func everyCode(t *testing.T) []code {
 			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
 		}
 	}
-	for _, f := range [][2]string{{"signal", "SignalArgs"}, {"wait", "WaitArgs"}, {"raiseAbort", "AbortArgs"}, {"poison", "PoisonArgs"}} {
-		all = append(all, orderly(f[0], f[1], 1, nil).code)
-	}
+	all = append(all, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
 	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })
 	return all
 }

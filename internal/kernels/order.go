@@ -8,20 +8,16 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Signal returns the step that adds by to the 64-bit counter at the address, a
-// peer's perhaps: whoever sees the new value sees all earlier writes of the
-// stream too.
-func (l *Library) Signal(t Target, counter nvlib.Ptr, by int64) (Step, error) {
-	var args words
-	args.addr(counter)
-	args.ints(by)
-	return l.step(t.Arch, orderly("signal", "SignalArgs", 1, args))
-}
-
-// WaitFor is a bounded wait on the device.
-type WaitFor struct {
-	Counter nvlib.Ptr // of the device itself
-	Least   int64
+// Join raises flags, peers' perhaps, and then waits for one of the device's own:
+// words of 8 bytes, at first 0, that count what was raised and not taken yet.
+// Whoever sees a flag raised sees all earlier writes of the stream too.
+type Join struct {
+	// List is the address, in memory of the device, of a number of flags, at most
+	// JoinMost, and their addresses; 0: none. It is read at each launch.
+	List nvlib.Ptr
+	// Count is taken from Flag once it is there; 0: nothing is waited for.
+	Flag  nvlib.Ptr
+	Count int64
 	// Abort is a word of 8 bytes that ends the wait when it is not 0, in memory
 	// that the host or a peer writes; 0: none.
 	Abort nvlib.Ptr
@@ -34,37 +30,32 @@ type WaitFor struct {
 	Tag   uint64
 }
 
-// Wait returns the step that keeps a stream waiting until the counter is at
-// least that, or the wait has to end.
-func (l *Library) Wait(t Target, w WaitFor) (Step, error) {
-	if w.Timeout < 0 {
-		return Step{}, fmt.Errorf("a timeout of %v", w.Timeout)
+// JoinMost is how many flags a Join raises.
+const JoinMost = 31
+
+// Join returns the step that does j: one warp of few registers, which finds room
+// beside a product of matrices.
+func (l *Library) Join(t Target, j Join) (Step, error) {
+	if j.Timeout < 0 || j.Count < 0 {
+		return Step{}, fmt.Errorf("taking %d from a flag with a timeout of %v", j.Count, j.Timeout)
 	}
 	var args words
-	args.addr(w.Counter)
-	args.ints(w.Least)
-	args.addr(w.Abort)
-	args.ints(w.Timeout.Nanoseconds())
-	args.addr(w.Fault)
-	args.bits(w.Tag)
-	return l.step(t.Arch, orderly("wait", "WaitArgs", 1, args))
+	args.addr(j.List, j.Flag)
+	args.ints(j.Count)
+	args.addr(j.Abort)
+	args.ints(j.Timeout.Nanoseconds())
+	args.addr(j.Fault)
+	args.bits(j.Tag)
+	w := flagJoin(args)
+	s, err := l.step(t.Arch, w)
+	s.Shape.Block[0] = uint32(w.code.threads)
+	return s, err
 }
 
-// abortMost is how many abort words one step sets.
-const abortMost = 64
-
-// Abort returns the step that sets abort words, at most 64. It waits for nothing.
-func (l *Library) Abort(t Target, abortWords ...nvlib.Ptr) (Step, error) {
-	if len(abortWords) > abortMost {
-		return Step{}, fmt.Errorf("%d abort words, at most %d", len(abortWords), abortMost)
-	}
-	var args words
-	args.ints(int64(len(abortWords)))
-	args.addr(abortWords...)
-	for len(args) < 1+abortMost {
-		args.addr(0)
-	}
-	return l.step(t.Arch, orderly("raiseAbort", "AbortArgs", 1, args))
+func flagJoin(w words) launch {
+	l := orderly("join", "JoinArgs", 1, w)
+	l.code.threads = JoinMost + 1
+	return l
 }
 
 // Poison returns the step that overwrites bytes at an address with 8 bytes of
@@ -134,7 +125,7 @@ func (f Fault) String() string {
 		if f.Kind == FaultAborted {
 			how = "was told to stop waiting"
 		}
-		return fmt.Sprintf("%s for counter ≥ %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]), f.Words[1])
+		return fmt.Sprintf("%s for a flag of %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]), f.Words[1])
 	case FaultRange:
 		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the table", f.Words[0], f.Words[2], f.Words[1])
 	}

@@ -37,55 +37,52 @@ func (b *bench) enqueue(make func(l *Library) (Step, error), c code, blocks uint
 	b.launches = append(b.launches, w)
 }
 
-func TestSignalAndWait(t *testing.T) {
+func TestFlagJoin(t *testing.T) {
 	b := newBench(t)
-	counter, abort := b.word(3), b.word(0)
+	flag, other, abort := b.word(1), b.word(0), b.word(0)
+	list := b.alloc(24)
+	for i, v := range []uint64{2, uint64(flag), uint64(other)} {
+		binary.LittleEndian.PutUint64(b.mem[int(list-memoryAt)+8*i:], v)
+	}
 	var faults []nvlib.Ptr
-	waitFor := func(least int64, timeout time.Duration) {
+	join := func(list nvlib.Ptr, count int64, timeout time.Duration) {
 		f := b.alloc(FaultBytes)
 		clear(b.mem[f-memoryAt:][:FaultBytes])
 		faults = append(faults, f)
 		b.enqueue(func(l *Library) (Step, error) {
-			return l.Wait(Target{}, WaitFor{Counter: counter, Least: least, Abort: abort, Timeout: timeout, Fault: f, Tag: 9})
-		}, orderly("wait", "WaitArgs", 1, nil).code, 1)
+			return l.Join(Target{}, Join{List: list, Flag: flag, Count: count, Abort: abort, Timeout: timeout, Fault: f, Tag: 9})
+		}, flagJoin(nil).code, 1)
 	}
-	waitFor(3, 0) // there already
-	b.enqueue(func(l *Library) (Step, error) { return l.Signal(Target{}, counter, 2) }, orderly("signal", "SignalArgs", 1, nil).code, 1)
-	waitFor(5, 0)
-	waitFor(6, 20*time.Microsecond) // never comes; sets the abort word
-	waitFor(7, 0)                   // ends by it
-	waitFor(5, 0)                   // needs not wait, so is not aborted
+	join(0, 1, 0)                   // there already: 1 is taken
+	join(list, 0, 0)                // raises both, takes nothing
+	join(list, 2, 0)                // again, and takes 2
+	join(list, 0, 0)                // flag is 1
+	join(0, 3, 20*time.Microsecond) // never comes; sets the abort word
+	join(0, 2, 0)                   // ends by it
+	join(0, 1, 0)                   // needs not wait, so is not aborted
 	b.run()
-	if v := b.read(counter); v != 5 {
-		t.Errorf("counter %d, want 5", v)
+	if v, o := b.read(flag), b.read(other); v != 0 || o != 3 {
+		t.Errorf("flags %d and %d, want 0 and 3", v, o)
 	}
 	if b.read(abort) == 0 {
 		t.Error("running out of time did not set the abort word")
 	}
-	for i, kind := range []FaultKind{NoFault, NoFault, FaultTimeout, FaultAborted, NoFault} {
+	for i, kind := range []FaultKind{NoFault, NoFault, NoFault, NoFault, FaultTimeout, FaultAborted, NoFault} {
 		f, ok := ReadFault(b.mem[faults[i]-memoryAt:])
 		if ok != (kind != NoFault) || f.Kind != kind {
-			t.Errorf("wait %d: %v, %v", i, f, ok)
+			t.Errorf("join %d: %v, %v", i, f, ok)
 		}
-		if ok && (f.Tag != 9 || f.Words[1] != 5 || f.Words[0] != int64(4+i)) {
-			t.Errorf("wait %d reports %+v", i, f)
+		if ok && (f.Tag != 9 || f.Words[1] != 1 || f.Words[0] != int64(7-i)) {
+			t.Errorf("join %d reports %+v", i, f)
 		}
 	}
-	if f, _ := ReadFault(b.mem[faults[2]-memoryAt:]); f.Words[2] <= 20_000 || !strings.Contains(f.String(), "counter ≥ 6") {
+	if f, _ := ReadFault(b.mem[faults[4]-memoryAt:]); f.Words[2] <= 20_000 || !strings.Contains(f.String(), "for a flag of 3") {
 		t.Errorf("the wait that ran out of time reports %v", f)
 	}
-}
-
-func TestAbort(t *testing.T) {
-	b := newBench(t)
-	a, c, other := b.word(0), b.word(0), b.word(0)
-	b.enqueue(func(l *Library) (Step, error) { return l.Abort(Target{}, a, c) }, orderly("raiseAbort", "AbortArgs", 1, nil).code, 1)
-	b.run()
-	if b.read(a) == 0 || b.read(c) == 0 || b.read(other) != 0 {
-		t.Error(b.read(a), b.read(c), b.read(other))
-	}
-	if _, err := New(&fake{}, nil).Abort(Target{}, make([]nvlib.Ptr, abortMost+1)...); err == nil {
-		t.Error("too many words were taken")
+	for _, j := range []Join{{Count: -1}, {Timeout: -1}} {
+		if _, err := New(&fake{}, nil).Join(Target{}, j); err == nil {
+			t.Errorf("%+v was taken", j)
+		}
 	}
 }
 

@@ -55,9 +55,17 @@ func BenchmarkIssue(b *testing.B) {
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*nodes), "ns/node")
 	})
+	mark := int64(0)
+	marked := func() {
+		mark++
+		must(streams[0].Begin(mark))
+		must(streams[0].Launch(l))
+		must(streams[0].End(mark))
+	}
 	raised := int64(0)
 	for name, issue := range map[string]func(){
 		"launch": func() { must(streams[0].Launch(l)) },
+		"marked": marked,
 		"copy":   func() { must(streams[0].Copy(u, v)) },
 		"edge": func() {
 			raised++
@@ -66,18 +74,93 @@ func BenchmarkIssue(b *testing.B) {
 			must(streams[1].WaitCounter(c, 0, raised))
 		},
 	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
+		b.Run(name, func(b *testing.B) { repeat(b, w, issue) })
+	}
+	w.(device.Observable).Observe(nobody{})
+	b.Run("observed", func(b *testing.B) { repeat(b, w, marked) })
+}
+
+// repeat times issue alone: the device catches up outside the time.
+func repeat(b *testing.B, w device.World, issue func()) {
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		issue()
+		if i++; i%1000 == 0 {
+			b.StopTimer()
+			if err := w.Sync(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	}
+	if err := w.Sync(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkDriver times the driver's calls that issuing is made of, by
+// themselves.
+func BenchmarkDriver(b *testing.B) {
+	m := real(b, Options{})
+	opened, err := m.Open(b.Context(), 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer opened.Close()
+	w := opened.(*world)
+	drv, site := w.drv, w.sites[0]
+	must := func(err error) {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	s, err := w.Device(0).NewStream(device.StreamOptions{Name: "main"})
+	must(err)
+	other, err := w.Device(0).NewStream(device.StreamOptions{Name: "side"})
+	must(err)
+	mem, err := w.Device(0).Alloc(4096, device.Shared)
+	must(err)
+	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{256}, Strides: []int64{1}}
+	prepared, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+	must(err)
+	k := prepared.(*launch).steps[0].(*kernelStep).l
+	h, o := s.(*stream).h, other.(*stream).h
+	must(drv.Bind(site.ctx))
+	defer drv.Unbind()
+	plain, err := site.newEvent(false)
+	must(err)
+	timed, err := site.newEvent(true)
+	must(err)
+	must(drv.Record(timed, h))
+	must(drv.Record(plain, h))
+	for _, call := range []struct {
+		name string
+		do   func()
+	}{
+		{"bind", func() { must(drv.Bind(site.ctx)); drv.Unbind() }},
+		{"launch", func() { must(drv.Launch(k, h)) }},
+		{"record", func() { must(drv.Record(plain, h)) }},
+		{"record timed", func() { must(drv.Record(timed, h)) }},
+		{"wait", func() { must(drv.WaitEvent(o, plain)) }},
+		{"event query", func() { _, err := drv.EventDone(plain); must(err) }},
+		{"stream query", func() { _, err := drv.StreamIdle(h); must(err) }},
+		{"elapsed", func() { _, err := drv.Elapsed(timed, timed); must(err) }},
+	} {
+		must(drv.SyncStream(h))
+		must(drv.SyncStream(o))
+		b.Run(call.name, func(b *testing.B) {
 			i := 0
 			for b.Loop() {
-				issue()
-				if i++; i%1000 == 0 {
+				call.do()
+				if i++; i%500 == 0 {
 					b.StopTimer()
-					must(w.Sync(b.Context()))
+					must(drv.SyncStream(h))
+					must(drv.SyncStream(o))
 					b.StartTimer()
 				}
 			}
-			must(w.Sync(b.Context()))
+			must(drv.SyncStream(h))
 		})
 	}
 }

@@ -1,5 +1,5 @@
-// Order between devices: counters that peers raise, waits that end, and words
-// that say what went wrong.
+// Order between devices: words that peers raise, waits that end, and words that
+// say what went wrong.
 
 DEV void raise64(u64* p, u64 by) {
 #ifdef __CUDA_ARCH__
@@ -54,47 +54,37 @@ DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
   release64(&f->kind, kind | faultReady);
 }
 
-struct SignalArgs { u64 counter, by; };
-
-DEV void signal(const SignalArgs& a) {
-  if (threadIdx.x == 0) raise64((u64*)a.counter, a.by);
-}
-
-struct WaitArgs {
-  u64 counter, least;            // until the counter is at least that
-  u64 abort;                     // or this word is not 0
+struct JoinArgs {
+  u64 list;                      // of a number, at most 31, and so many flags to raise; 0: none
+  u64 flag, count;               // then takes count from this flag once it is there; 0: nothing
+  u64 abort;                     // or until this word is not 0
   u64 timeout;                   // or so many nanoseconds are over, 0: never
   u64 fault, tag;
 };
 
-// A wait that runs out of time sets the abort word, so that nobody waits for
-// what will not come.
-DEV void wait(const WaitArgs& a) {
-  if (threadIdx.x != 0) return;
+// A flag counts what was raised and not taken yet, so replays need no numbers: a
+// wait takes exactly what its launch is owed. Whoever takes sees all that came
+// before the raises. A wait that runs out of time sets the abort word, so that
+// nobody waits for what will not come.
+DEV void join(const JoinArgs& a) {
+  const u64* list = (const u64*)a.list;
+  if (list && threadIdx.x < list[0]) raise64((u64*)list[1 + threadIdx.x], 1);
+  if (!a.count || threadIdx.x != 0) return;
   const u64 began = nanoseconds();
-  for (u32 nap = 0;; nap = nap < 256 ? nap + 8 : nap) {
-    const u64 now = acquire64((const u64*)a.counter);
-    if ((i64)now >= (i64)a.least) return;
+  u64 now;
+  for (u32 polls = 1; (i64)(now = acquire64((const u64*)a.flag)) < (i64)a.count; polls++) {
+    if (polls % 64) continue; // the abort word lies in host memory, far away
     if (a.abort && acquire64((const u64*)a.abort)) {
-      fault(a.fault, faultAborted, a.tag, a.least, now, nanoseconds() - began);
+      fault(a.fault, faultAborted, a.tag, a.count, now, nanoseconds() - began);
       return;
     }
     if (a.timeout && nanoseconds() - began > a.timeout) {
-      fault(a.fault, faultTimeout, a.tag, a.least, now, nanoseconds() - began);
+      fault(a.fault, faultTimeout, a.tag, a.count, now, nanoseconds() - began);
       if (a.abort) release64((u64*)a.abort, 1);
       return;
     }
-#ifdef __CUDA_ARCH__
-    __nanosleep(nap);
-#endif
   }
-}
-
-struct AbortArgs { u64 count, word[64]; };
-
-// Sets the abort words of many devices; it waits for nothing.
-DEV void raiseAbort(const AbortArgs& a) {
-  if (threadIdx.x < a.count) release64((u64*)a.word[threadIdx.x], 1);
+  raise64((u64*)a.flag, 0 - a.count);
 }
 
 struct PoisonArgs { u64 at, bytes, pattern; };
