@@ -35,6 +35,26 @@ func (d *Driver) Function(m Module, name string) (Function, error) {
 	return f, err
 }
 
+// LoadFunction brings f's code to the device now, which the driver otherwise does
+// at the first launch; a driver before CUDA 12.4 cannot be asked to.
+func (d *Driver) LoadFunction(f Function) error {
+	if !d.f.funcLoad.Present() {
+		return nil
+	}
+	return d.check(d.f.funcLoad, "cuFuncLoad", uintptr(f))
+}
+
+// FunctionLoaded reports whether f's code is on the device; ok is false where the
+// driver does not tell.
+func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
+	if !d.f.funcIsLoaded.Present() {
+		return false, false, nil
+	}
+	var state int32
+	err = d.check(d.f.funcIsLoaded, "cuFuncIsLoaded", uintptr(unsafe.Pointer(&state)), uintptr(f))
+	return state == 1, true, err
+}
+
 // AllowShared lets launches of f use that many bytes of dynamic shared memory.
 func (d *Driver) AllowShared(f Function, bytes int) error {
 	return d.check(d.f.funcSetAttribute, "cuFuncSetAttribute", uintptr(f), funcMaxDynamicShared, uintptr(bytes))

@@ -64,6 +64,8 @@ type driverFuncs struct {
 	getErrorString              cabi.Func
 	streamWriteValue64          cabi.Func
 	streamWaitValue64           cabi.Func
+	funcIsLoaded                cabi.Func
+	funcLoad                    cabi.Func
 }
 
 func (f *driverFuncs) table() map[string]*cabi.Func {
@@ -133,5 +135,7 @@ func (f *driverFuncs) optional() map[string]*cabi.Func {
 		"cuLaunchKernelEx":        &f.launchKernelEx,
 		"cuStreamWriteValue64_v2": &f.streamWriteValue64,
 		"cuStreamWaitValue64_v2":  &f.streamWaitValue64,
+		"cuFuncIsLoaded":          &f.funcIsLoaded,
+		"cuFuncLoad":              &f.funcLoad,
 	}
 }

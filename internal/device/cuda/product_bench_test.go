@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -265,6 +266,50 @@ func BenchmarkMemoryBound(b *testing.B) {
 			}
 		})
 		fmt.Printf("memory: %s: %.1f µs, %.0f GB/s\n", w.what, us[0]/8, float64(w.bytes)/us[0]*8/1e3)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkChains times chains beside their links one by one.
+func BenchmarkChains(b *testing.B) {
+	t := newTimer(b)
+	s := t.stream(0)
+	for _, shape := range [][]int64{{8192, 7168}, {2048, 7168}, {256, 7168}} {
+		x, y, z := t.view(ir.BF16, shape...), t.view(ir.BF16, shape...), t.view(ir.BF16, shape...)
+		tmp, tmp2, out := t.view(ir.BF16, shape...), t.view(ir.BF16, shape...), t.view(ir.BF16, shape...)
+		link := func(op ir.Op, args ...int) device.Link { return device.Link{Op: op, Args: args, DType: ir.BF16} }
+		for _, c := range []struct {
+			links []device.Link
+			apart []device.Kernel
+		}{
+			{[]device.Link{link(ir.OpSilu, 0), link(ir.OpMul, ^0, 1)}, []device.Kernel{
+				{Op: ir.OpSilu, Ins: []device.View{x}, Outs: []device.View{tmp}},
+				{Op: ir.OpMul, Ins: []device.View{tmp, y}, Outs: []device.View{out}}}},
+			{[]device.Link{link(ir.OpGelu, 0), link(ir.OpMul, ^0, 1), link(ir.OpAdd, ^1, 2)}, []device.Kernel{
+				{Op: ir.OpGelu, Ins: []device.View{x}, Outs: []device.View{tmp}},
+				{Op: ir.OpMul, Ins: []device.View{tmp, y}, Outs: []device.View{tmp2}},
+				{Op: ir.OpAdd, Ins: []device.View{tmp2, z}, Outs: []device.View{out}}}},
+		} {
+			ins := []device.View{x, y, z}[:len(c.links)]
+			one := t.prepare(device.Kernel{Op: c.links[len(c.links)-1].Op, Links: c.links, Ins: ins, Outs: []device.View{out}})
+			var each []device.Launch
+			for _, k := range c.apart {
+				each = append(each, t.prepare(k))
+			}
+			us := t.compare(s, 9, func() {
+				for range 8 {
+					for _, l := range each {
+						t.must(s.Launch(l))
+					}
+				}
+			}, func() {
+				for range 8 {
+					t.must(s.Launch(one))
+				}
+			})
+			bytes := float64(len(ins)+1) * 2 * float64(shape[0]*shape[1])
+			fmt.Printf("chain: %s of bf16%v: %.1f µs one by one, %.1f µs as one (%.0f GB/s)\n", kernels.ChainName(c.links), shape, us[0]/8, us[1]/8, bytes/us[1]*8/1e3)
+		}
 	}
 	b.ReportMetric(0, "ns/op")
 }

@@ -179,6 +179,9 @@ func (g *gpu) function(key string, image []byte, symbol string) (nvlib.Function,
 	if err != nil {
 		return 0, fmt.Errorf("kernel %s: %w", symbol, err)
 	}
+	if err := g.sys.drv.LoadFunction(f); err != nil {
+		return 0, fmt.Errorf("bringing kernel %s to GPU %d: %w", symbol, g.dev, err)
+	}
 	g.funcs[name] = f
 	return f, nil
 }

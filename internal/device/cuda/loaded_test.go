@@ -1,0 +1,47 @@
+package cuda
+
+import (
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// TestKernelsAreLoaded: nothing is left for the first launch to bring to the
+// device, which then would stop what runs there.
+func TestKernelsAreLoaded(t *testing.T) {
+	m := real(t, Options{})
+	w, err := m.Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	mem, err := w.Device(0).Alloc(1<<16, device.Private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{64, 32}, Strides: []int64{32, 1}}
+	u := v
+	u.Off = 1 << 15
+	for _, op := range []ir.Op{ir.OpNeg, ir.OpSoftmax} {
+		if _, err := w.Device(0).Prepare(device.Kernel{Op: op, Axes: []int{1}, Ins: []device.View{v}, Outs: []device.View{u}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := w.Device(0).(*dev)
+	if err := d.bound(func() error {
+		for name, f := range d.site.gpu.funcs {
+			switch loaded, ok, err := m.sys.drv.FunctionLoaded(f); {
+			case err != nil:
+				return err
+			case !ok:
+				t.Skip("this driver does not tell whether a kernel is loaded")
+			case !loaded:
+				t.Errorf("kernel %s is not on the device", name)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
