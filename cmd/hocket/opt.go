@@ -90,7 +90,7 @@ func addStrategy(c *cobra.Command, to *string) {
 
 func checkStrategy(s string) error {
 	if err := hocket.CheckStrategy(s); err != nil {
-		return usagef("--strategy: %w", err).helping("one of: %s; chunked may carry a number of chunks: chunked(8)", strings.Join(hocket.Strategies(), ", "))
+		return usagef("--strategy: %w", err).helping("one of: %s; chunked may carry a number of chunks, exchange one of parts of each block: chunked(8), exchange(2)", strings.Join(hocket.Strategies(), ", "))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/lower"
@@ -157,7 +158,7 @@ func (x *explainer) pairs(e *Explanation, res *lower.Result) error {
 			return err
 		}
 		x.chosen[site{c.Pair.Func, c.Pair.Value}] = est
-		for _, o := range c.Pair.Ops {
+		for _, o := range slices.Concat(c.Pair.Ops, c.Pair.Post) {
 			x.inside[site{c.Pair.Func, o.Stmt.Results[0].Text}] = true
 		}
 	}

@@ -25,7 +25,7 @@ type Estimate struct {
 var candidates = []lower.Strategy{
 	{Kind: lower.Sequential},
 	{Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 4}, {Kind: lower.Chunked, Chunks: 8},
-	{Kind: lower.Exchange},
+	{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2},
 }
 
 // predictor predicts pairs of a program with given dims on a machine.
@@ -65,7 +65,7 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 	case lower.Chunked:
 		got, err = sim.Chunked(numbers, st.Chunks, p.machine)
 	case lower.Exchange:
-		got, err = sim.Exchange(numbers, p.machine)
+		got, err = sim.Exchange(numbers, max(st.Chunks, 1), p.machine)
 	default:
 		got, err = sim.Sequential(numbers, p.machine)
 	}
@@ -119,12 +119,22 @@ func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
 	if out.Whole, err = p.bytes(whole); err != nil {
 		return out, err
 	}
-	for i := range pair.Ops {
-		o, err := p.op(pair.Ops[i].Stmt, pair.Ops[i].In, pair.Ops[i].Out)
+	if out.Ops, err = p.ops(pair.Ops); err != nil {
+		return out, err
+	}
+	out.Post, err = p.ops(pair.Post)
+	return out, err
+}
+
+// ops describes what one rank computes of a pair's operations.
+func (p *predictor) ops(ops []lower.PairOp) ([]sim.Op, error) {
+	var out []sim.Op
+	for i := range ops {
+		o, err := p.op(ops[i].Stmt, ops[i].In, ops[i].Out)
 		if err != nil {
-			return out, err
+			return nil, err
 		}
-		out.Ops = append(out.Ops, o)
+		out = append(out, o)
 	}
 	return out, nil
 }

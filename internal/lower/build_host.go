@@ -27,9 +27,9 @@ func loop(pos ir.Pos, name string, lo, hi *ir.Expr, stmts ...*ir.Stmt) *ir.Stmt 
 		Body: &ir.Block{Stmts: stmts, End: pos}}
 }
 
-// unlessRank returns "if index != rank(axis) { stmts }".
-func unlessRank(pos ir.Pos, index *ir.Expr, axis string, stmts ...*ir.Stmt) *ir.Stmt {
-	return &ir.Stmt{Op: ir.OpIf, Pos: pos, Cmp: ir.NE, Exprs: []*ir.Expr{index, rankOf(axis)}, Body: &ir.Block{Stmts: stmts, End: pos}}
+// unless returns "if a != b { stmts }".
+func unless(pos ir.Pos, a, b *ir.Expr, stmts ...*ir.Stmt) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpIf, Pos: pos, Cmp: ir.NE, Exprs: []*ir.Expr{a, b}, Body: &ir.Block{Stmts: stmts, End: pos}}
 }
 
 // waitMain returns "wait main".
@@ -42,27 +42,28 @@ func waitStream(pos ir.Pos, stream string) *ir.Stmt {
 	return &ir.Stmt{Op: ir.OpWait, Pos: pos, Args: places(pos, []string{stream})}
 }
 
-// waitOnce returns "wait %counter[index] >= 1".
-func waitOnce(pos ir.Pos, counter string, index *ir.Expr) *ir.Stmt {
-	return &ir.Stmt{Op: ir.OpWait, Pos: pos, Args: []ir.Place{{Pos: pos, Name: counter, Index: index}}, Exprs: []*ir.Expr{ir.Int(1)}}
+// waitFor returns "wait %counter[index] >= count".
+func waitFor(pos ir.Pos, counter string, index, count *ir.Expr) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpWait, Pos: pos, Args: []ir.Place{{Pos: pos, Name: counter, Index: index}}, Exprs: []*ir.Expr{count}}
 }
 
-// put returns "put %arg into %dst at axis[peer]".
-func put(pos ir.Pos, arg, dst, axis string, peer *ir.Expr) *ir.Stmt {
+// put returns "put %arg into %dst at peer".
+func put(pos ir.Pos, arg, dst string, peer *ir.Peer) *ir.Stmt {
 	s := into(pos, ir.OpPut, arg, dst)
-	s.Peer = &ir.Peer{Pos: pos, Axis: axis, Index: peer}
+	s.Peer = peer
 	return s
 }
 
-// signal returns "signal %counter[index] at axis[peer]".
-func signal(pos ir.Pos, counter string, index *ir.Expr, axis string, peer *ir.Expr) *ir.Stmt {
-	return &ir.Stmt{Op: ir.OpSignal, Pos: pos, Args: []ir.Place{{Pos: pos, Name: counter, Index: index}},
-		Peer: &ir.Peer{Pos: pos, Axis: axis, Index: peer}}
+// signal returns "signal %counter[index] at peer".
+func signal(pos ir.Pos, counter string, index *ir.Expr, peer *ir.Peer) *ir.Stmt {
+	return &ir.Stmt{Op: ir.OpSignal, Pos: pos, Args: []ir.Place{{Pos: pos, Name: counter, Index: index}}, Peer: peer}
 }
 
-// barrier returns "barrier over=axis".
-func barrier(pos ir.Pos, axis string) *ir.Stmt {
-	return &ir.Stmt{Op: ir.OpBarrier, Pos: pos, Attrs: []ir.Attr{overAttr(axis)}}
+// sumSlots returns "reduce_slots %slots, axis=0, 0..count into %dst".
+func sumSlots(pos ir.Pos, slots string, count *ir.Expr, dst string) *ir.Stmt {
+	s := into(pos, ir.OpReduceSlots, slots, dst, exprAttr("axis", 0))
+	s.Exprs = []*ir.Expr{ir.Int(0), count}
+	return s
 }
 
 // reshape returns "%name = reshape %arg, shape=(extents)".

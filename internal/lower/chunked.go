@@ -32,7 +32,7 @@ func (e *emitter) chunkedGather(count *ir.Expr) {
 	e.open(e.byBlocks)
 
 	index := e.named("i")
-	p := e.part(e.axisOfPieces(), ir.Var(index), count)
+	p := e.part(e.axisOfPieces(), ir.Var(index), count, nil)
 	p.put(e.gatherChunk(p, shard, stream)...)
 	p.put(waitStream(e.Pos, stream))
 	p.keepGathered()
@@ -77,24 +77,27 @@ func (p *part) keepGathered() {
 	if whole == "" {
 		return
 	}
-	place := p.names.fresh(p.Value, "w")
-	p.put(chunk(p.Pos, place, whole, p.axis, p.index, p.count), into(p.Pos, ir.OpCopy, p.at[p.Value], place))
+	p.put(into(p.Pos, ir.OpCopy, p.at[p.Value], p.piece(p.Value, "w", whole)))
 }
 
-// chunkedReduce computes chunk by chunk and reduces each as it is made.
+// chunkedReduce computes chunk by chunk and reduces each as it is made. What is
+// computed of the result follows on the stream of the collectives.
 func (e *emitter) chunkedReduce(count *ir.Expr) {
-	stream, buf := e.named("s"), e.named("b")
-	e.add(declare(e.Pos, ir.OpStream, stream, nil), alloc(e.Pos, buf, plain(e.To)))
+	last := e.final()
+	stream, buf := e.named("s"), e.names.fresh(last.Results[0].Text, "b")
+	e.add(declare(e.Pos, ir.OpStream, stream, nil), alloc(e.Pos, buf, plain(e.finder.typeOf(last))))
 	e.open(e.byBlocks)
 
 	index := e.named("i")
-	p := e.part(e.axisOfPieces(), ir.Var(index), count)
+	p := e.part(e.axisOfPieces(), ir.Var(index), count, nil)
 	dst := e.names.fresh(buf, "i")
 	p.put(chunk(e.Pos, dst, buf, e.Rows, p.index, p.count))
 	product := e.product(p, dst)
-	p.put(on(e.Pos, stream, append([]*ir.Stmt{waitMain(e.Pos)}, e.reduceInto(product, dst)...)...))
-	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream))
-	e.add(value(e.Pos, e.Value, e.To.Clone(), ir.OpClaim, nil, buf))
+	comm := e.part(e.Rows, p.index, p.count, nil)
+	comm.put(waitMain(e.Pos))
+	comm.reduceInto(product, dst)
+	p.put(on(e.Pos, stream, comm.stmts...))
+	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream), e.claim(last, buf))
 }
 
 // product computes this piece of what is reduced, and returns its name.
@@ -112,14 +115,20 @@ func (e *emitter) product(p *part, dst string) string {
 	return product
 }
 
-// reduceInto reduces %product into %dst, by way of a dense buffer where the
-// rows of an inner dimension are none.
-func (e *emitter) reduceInto(product, dst string) []*ir.Stmt {
-	if e.Rows == 0 {
-		return []*ir.Stmt{e.collective(product, dst)}
+// reduceInto reduces %product into %dst, or, where more is computed, leaves that
+// there. The rows of an inner dimension are not dense, and reduced elsewhere.
+func (p *part) reduceInto(product, dst string) {
+	if p.Rows == 0 && len(p.post) == 0 {
+		p.put(p.collective(product, dst))
+		return
 	}
-	dense := e.named("d")
-	s := e.collective(product, "")
+	dense := p.named("d")
+	s := p.collective(product, "")
 	s.Into, s.Results = nil, []ir.Name{{Pos: s.Pos, Text: dense}}
-	return []*ir.Stmt{s, into(e.Pos, ir.OpCopy, dense, dst)}
+	p.put(s)
+	if len(p.post) == 0 {
+		p.put(into(p.Pos, ir.OpCopy, dense, dst))
+		return
+	}
+	p.follow(dense, dst)
 }

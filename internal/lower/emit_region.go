@@ -17,6 +17,8 @@ type emitter struct {
 	whole map[string]string
 	// claims give the results their names back.
 	claims []*ir.Stmt
+	// rest is whole for what is computed of a reduction's result.
+	rest map[string]string
 	// told: the operations' comments have been written once.
 	told bool
 }
@@ -31,6 +33,20 @@ func (e *emitter) local(value string) string {
 	name := e.names.fresh(value, "l")
 	e.add(result(e.Pos, name, ir.OpLocal, nil, value))
 	return name
+}
+
+// final returns what makes a reduction's result: the collective, or the last
+// operation that is computed with it.
+func (e *emitter) final() *ir.Stmt {
+	if n := len(e.post); n > 0 {
+		return e.post[n-1]
+	}
+	return e.comm
+}
+
+// claim gives a result its name back.
+func (e *emitter) claim(s *ir.Stmt, buf string) *ir.Stmt {
+	return value(s.Pos, s.Results[0].Text, e.finder.typeOf(s).Clone(), ir.OpClaim, nil, buf)
 }
 
 // results returns the region's values that are used outside of it, in order.
@@ -48,17 +64,8 @@ func (e *emitter) results() []*ir.Stmt {
 // and the buffers of a gather's results. view makes of each what pieces are
 // chunks of.
 func (e *emitter) open(view func(name string, t *ir.Type) string) {
-	e.whole = map[string]string{}
-	for _, s := range e.body {
-		byRow, _, _ := e.finder.operandsOf(s, e.Rows)
-		for i := range s.Args {
-			name := s.Args[i].Name
-			if d := e.finder.def[name]; !slices.Contains(byRow, name) || e.whole[name] != "" || d != nil && e.in[d] {
-				continue
-			}
-			e.whole[name] = view(e.local(name), e.info.Operands[s][i].Type)
-		}
-	}
+	e.whole = e.operands(e.body, view)
+	e.rest = e.operands(e.post, e.same)
 	if !e.gathers() {
 		return
 	}
@@ -67,9 +74,28 @@ func (e *emitter) open(view func(name string, t *ir.Type) string) {
 		buf := e.names.fresh(s.Results[0].Text, "b")
 		e.add(alloc(e.Pos, buf, plain(t)))
 		e.whole[s.Results[0].Text] = view(buf, t)
-		e.claims = append(e.claims, value(s.Pos, s.Results[0].Text, t.Clone(), ir.OpClaim, nil, buf))
+		e.claims = append(e.claims, e.claim(s, buf))
 	}
 }
+
+// operands makes the local tensors that the statements need by rows from
+// outside of the region.
+func (e *emitter) operands(stmts []*ir.Stmt, view func(name string, t *ir.Type) string) map[string]string {
+	out := map[string]string{}
+	for _, s := range stmts {
+		byRow, _, _ := e.finder.operandsOf(s, e.Rows)
+		for i := range s.Args {
+			name := s.Args[i].Name
+			if d := e.finder.def[name]; !slices.Contains(byRow, name) || out[name] != "" || d != nil && e.in[d] {
+				continue
+			}
+			out[name] = view(e.local(name), e.info.Operands[s][i].Type)
+		}
+	}
+	return out
+}
+
+func (e *emitter) same(name string, _ *ir.Type) string { return name }
 
 // byBlocks returns a view of name, a local tensor of a value of type t, with
 // the rows' dimension split in two: the block and the row within it.
@@ -99,61 +125,99 @@ func (e *emitter) blockShape(t *ir.Type, rows *ir.Expr) []*ir.Expr {
 // part is one round's share of the region: where its operands and results are.
 type part struct {
 	*emitter
-	// axis of the whole tensors, index and count of the pieces.
+	// axis of the whole tensors, index and count of the pieces; without them a
+	// piece is all.
 	axis         int
 	index, count *ir.Expr
-	at           map[string]string // value → this piece of it
-	stmts        []*ir.Stmt
+	// sub, where set, is the part of a piece that it is about.
+	sub   *sub
+	at    map[string]string // value → this piece of it
+	stmts []*ir.Stmt
 }
 
-func (e *emitter) part(axis int, index, count *ir.Expr) *part {
-	return &part{emitter: e, axis: axis, index: index, count: count, at: map[string]string{}}
+func (e *emitter) part(axis int, index, count *ir.Expr, s *sub) *part {
+	return &part{emitter: e, axis: axis, index: index, count: count, sub: s, at: map[string]string{}}
 }
+
+// sub is part index of count of every piece.
+type sub struct{ index, count *ir.Expr }
 
 func (p *part) put(stmts ...*ir.Stmt) { p.stmts = append(p.stmts, stmts...) }
 
 // of returns this piece of a value: what was computed or gathered before, or
-// a chunk of the whole; of a value needed entire, the value.
-func (p *part) of(value string) string {
+// a piece of what whole has for it; of a value needed entire, the value.
+func (p *part) of(value string, whole map[string]string) string {
 	if name, ok := p.at[value]; ok {
 		return name
 	}
-	whole, ok := p.whole[value]
+	name, ok := whole[value]
 	if !ok {
 		return value
 	}
-	name := p.names.fresh(value, "i")
-	p.put(chunk(p.Pos, name, whole, p.axis, p.index, p.count))
+	name = p.piece(value, "i", name)
 	p.at[value] = name
 	return name
+}
+
+// piece returns this piece of the local tensor whole, named after value.
+func (p *part) piece(value, suffix, whole string) string {
+	cut := func(index, count *ir.Expr) {
+		name := p.names.fresh(value, suffix)
+		p.put(chunk(p.Pos, name, whole, p.axis, index, count))
+		whole = name
+	}
+	if p.index != nil {
+		cut(p.index, p.count)
+	}
+	if p.sub != nil {
+		cut(p.sub.index, p.sub.count)
+	}
+	return whole
 }
 
 // body writes the region's operations on this piece. The last one's result
 // goes to last where that is not empty.
 func (p *part) body(last string) {
-	for i, s := range p.region.body {
-		c := s.Clone()
-		if p.told {
-			c.Comments = ir.Comments{}
-		}
-		for k := range c.Args {
-			c.Args[k].Name = p.of(c.Args[k].Name)
-		}
-		p.target(c, s.Results[0].Text, i == len(p.region.body)-1, last)
-		p.put(c)
-	}
+	p.run(p.region.body, p.whole, last, p.told)
 	p.told = true
 }
 
-// target says where c leaves its result: in a piece of a whole, in last, or in
+// follow writes what is computed of the reduction's result, of which %sum is
+// this piece, and leaves it in last.
+func (p *part) follow(sum, last string) {
+	p.at[p.Value] = sum
+	p.run(p.post, p.rest, last, false)
+}
+
+// run writes operations on this piece; told says that their comments stand
+// elsewhere already.
+func (p *part) run(stmts []*ir.Stmt, whole map[string]string, last string, told bool) {
+	for i, s := range stmts {
+		c := s.Clone()
+		if told {
+			c.Comments = ir.Comments{}
+		}
+		for k := range c.Args {
+			c.Args[k].Name = p.of(c.Args[k].Name, whole)
+		}
+		if i == len(stmts)-1 {
+			p.target(c, s.Results[0].Text, whole, last)
+		} else {
+			p.target(c, s.Results[0].Text, whole, "")
+		}
+		p.put(c)
+	}
+}
+
+// target says where c leaves its result: in last, in a piece of a whole, or in
 // a buffer of its own.
-func (p *part) target(c *ir.Stmt, value string, isLast bool, last string) {
+func (p *part) target(c *ir.Stmt, value string, whole map[string]string, last string) {
 	c.Type, c.Results = nil, nil
 	switch {
-	case isLast && last != "":
+	case last != "":
 		c.Into = &ir.Place{Pos: c.Pos, Name: last}
-	case p.whole[value] != "":
-		c.Into = &ir.Place{Pos: c.Pos, Name: p.of(value)}
+	case whole[value] != "":
+		c.Into = &ir.Place{Pos: c.Pos, Name: p.of(value, whole)}
 	default:
 		name := p.names.fresh(value, "i")
 		c.Results = []ir.Name{{Pos: c.Pos, Text: name}}

@@ -1,57 +1,121 @@
 package lower
 
-import "hocket.example/hocket/ir"
+import (
+	"slices"
 
-// This file writes the strategy exchange: each rank puts blocks straight into
-// its peers' buffers and signals them. The peers are visited in an order that
-// starts behind the own rank, so that no two ranks send to one at a time.
+	"hocket.example/hocket/ir"
+)
+
+// This file has what both directions of the strategy exchange share: each rank
+// puts blocks straight into its peers' buffers and signals them. The peers are
+// visited in an order that starts behind the own rank, so that no two ranks
+// send to one at a time.
 //
 // A put must come after the peer's last use of those bytes, the run before
 // included (S13). Every pair has buffers of its own, so it is enough that
 // between the two the peer has sent a signal: to this rank, which has waited
-// for it. Every exchange waits for signals from all ranks. So two pairs over an
-// axis serve each other, the one before in the same run or the one behind in
-// the run before; the second round of an all-reduce serves its first; and a
-// pair that has nobody needs a barrier.
+// for it. Every exchange waits for signals from all ranks. So two pairs of a
+// function serve each other, the one before in the same run or the one behind
+// in the run before; the second round of an all-reduce serves its first. A pair
+// that has nobody gets credits: each rank tells its peers, once its main has
+// come here, that they may write.
 
-// exchanges are the exchanged pairs of a function over one axis.
-type exchanges struct {
-	// rounds is how often each rank waits for a signal from every other.
-	rounds  int
-	barrier *ir.Stmt
+// exchanged is a pair that was lowered with exchange.
+type exchanged struct {
+	axes []string
+	// rounds is how often each rank waits in it for a signal from every other.
+	rounds int
+	// sure: it runs whenever its function does.
+	sure bool
+	// credits are the statements that it can do without where others serve it.
+	credits []*ir.Stmt
 }
 
-// enter counts the pair, with so many rounds of signals, and writes a barrier
-// if it is the first; which is taken out again if it turns out to be needless.
-func (e *emitter) enter(rounds int) {
-	x := e.exchanges[e.axis()]
-	if x == nil {
-		x = &exchanges{barrier: barrier(e.Pos, e.axis())}
-		e.exchanges[e.axis()] = x
-		e.add(x.barrier)
-	}
-	x.rounds += rounds
+// served reports whether other exchanges keep the puts of x behind the peers'
+// last use, whatever runs how often.
+func (x *exchanged) served(all []*exchanged) bool {
+	return x.rounds > 1 || slices.ContainsFunc(all, func(y *exchanged) bool {
+		return y != x && y.sure && !slices.ContainsFunc(x.axes, func(a string) bool { return !slices.Contains(y.axes, a) })
+	})
 }
 
-// needless reports whether s is a barrier in front of exchanges that do without.
-func (o *overlapper) needless(s *ir.Stmt) bool {
-	for _, x := range o.exchanges {
-		if x.barrier == s {
-			return x.rounds > 1
+// takeCredits takes the credits that nobody needs out of b and its blocks.
+func takeCredits(b *ir.Block, all []*exchanged) {
+	gone := map[*ir.Stmt]bool{}
+	for _, x := range all {
+		if x.served(all) {
+			for _, s := range x.credits {
+				gone[s] = true
+			}
 		}
 	}
-	return false
+	if len(gone) > 0 {
+		takeOutDeep(b, gone)
+	}
 }
 
-func (e *emitter) axis() string                        { return e.Axes[0] }
-func (e *emitter) me() *ir.Expr                        { return rankOf(e.axis()) }
-func (e *emitter) ranks() *ir.Expr                     { return sizeOf(e.axis()) }
-func (e *emitter) same(name string, _ *ir.Type) string { return name }
+func takeOutDeep(b *ir.Block, gone map[*ir.Stmt]bool) {
+	if b == nil {
+		return
+	}
+	b.Stmts = slices.DeleteFunc(b.Stmts, func(s *ir.Stmt) bool { return gone[s] })
+	for _, s := range b.Stmts {
+		takeOutDeep(s.Body, gone)
+		takeOutDeep(s.Else, gone)
+	}
+}
+
+// enter writes the pair's credits and remembers it. Puts go on %stream.
+func (e *emitter) enter(stream string, rounds int) {
+	x := &exchanged{axes: e.Axes, rounds: rounds, sure: e.finder.when == always}
+	e.exchanges = append(e.exchanges, x)
+	if x.served(e.exchanges) {
+		return
+	}
+	free, f := e.named("free"), e.named("f")
+	x.credits = []*ir.Stmt{
+		declare(e.Pos, ir.OpCounter, free, e.ranks()),
+		loop(e.Pos, f, ir.Int(0), e.ranks(), e.unlessMe(ir.Var(f), signal(e.Pos, free, e.me(), e.peer(ir.Var(f))))),
+		on(e.Pos, stream, e.awaitPeers(free, ir.Int(1))),
+	}
+	e.add(x.credits...)
+}
+
+// The ranks that a collective is over are a team, numbered like its blocks: the
+// first axis is major.
+
+func (e *emitter) me() *ir.Expr    { return number(e.Axes, e.Axes, rankOf) }
+func (e *emitter) ranks() *ir.Expr { return sizeOfAxes(e.Axes) }
+
+// peer addresses the rank that has that number in the team: along its axis, or
+// among all ranks where there are several.
+func (e *emitter) peer(index *ir.Expr) *ir.Peer {
+	if len(e.Axes) == 1 {
+		return &ir.Peer{Pos: e.Pos, Axis: e.Axes[0], Index: index}
+	}
+	coords := map[string]*ir.Expr{}
+	spread(index, e.Axes, e.Axes, coords)
+	world := index
+	if !slices.Equal(e.mesh, e.Axes) {
+		world = number(e.mesh, e.mesh, func(a string) *ir.Expr {
+			if c := coords[a]; c != nil {
+				return c
+			}
+			return rankOf(a)
+		})
+	}
+	return &ir.Peer{Pos: e.Pos, Axis: ir.WorldAxis, Index: world}
+}
 
 // after returns the rank i places after mine, before that i places before it.
 func (e *emitter) after(i *ir.Expr) *ir.Expr { return ir.Mod(ir.Add(e.me(), i), e.ranks()) }
 func (e *emitter) before(i *ir.Expr) *ir.Expr {
 	return ir.Mod(ir.Sub(ir.Add(e.me(), e.ranks()), i), e.ranks())
+}
+
+// unlessMe returns "if index != my number { stmts }".
+func (e *emitter) unlessMe(index *ir.Expr, stmts ...*ir.Stmt) *ir.Stmt {
+	return unless(e.Pos, index, e.me(), stmts...)
 }
 
 // slots returns the type of one buffer for each rank's block t.
@@ -61,107 +125,37 @@ func (e *emitter) slots(t *ir.Type) *ir.Type {
 	return u
 }
 
-// exchangeGather pushes the own shard to every peer, computes with it, and then
-// with the peers' in the order in which they come.
-func (e *emitter) exchangeGather() {
-	shard := e.local(e.comm.Args[0].Name)
-	stream, here, all := e.named("s"), e.named("here"), e.named("all")
-	e.add(declare(e.Pos, ir.OpStream, stream, nil), declare(e.Pos, ir.OpCounter, here, e.ranks()),
-		symmetric(e.Pos, all, e.slots(e.From)))
-	e.open(e.same)
-	e.enter(1)
-	to := e.named("to")
-	e.add(on(e.Pos, stream, waitMain(e.Pos),
-		selectFirst(e.Pos, to, all, e.me()),
-		e.push(shard, to, here)))
-
-	own := e.part(e.Rows, e.me(), e.ranks())
-	own.at[e.Value] = shard
-	own.keepGathered()
-	own.body("")
-	e.add(own.stmts...)
-
-	i, j, block := e.named("i"), e.named("j"), e.named("c")
-	p := e.part(e.Rows, ir.Var(j), e.ranks())
-	p.put(let(e.Pos, j, e.after(ir.Var(i))), selectFirst(e.Pos, block, all, ir.Var(j)), waitOnce(e.Pos, here, ir.Var(j)))
-	p.at[e.Value] = block
-	p.keepGathered()
-	p.body("")
-	e.add(loop(e.Pos, i, ir.Int(1), e.ranks(), p.stmts...), waitStream(e.Pos, stream))
-	e.add(e.claims...)
-}
-
 // push puts %block into every peer's %to, the rank before this one first: it
 // needs the block next. %here tells them.
 func (e *emitter) push(block, to, here string) *ir.Stmt {
 	i, d := e.named("i"), e.named("d")
 	return loop(e.Pos, i, ir.Int(1), e.ranks(),
 		let(e.Pos, d, e.before(ir.Var(i))),
-		put(e.Pos, block, to, e.axis(), ir.Var(d)),
-		signal(e.Pos, here, e.me(), e.axis(), ir.Var(d)))
+		put(e.Pos, block, to, e.peer(ir.Var(d))),
+		signal(e.Pos, here, e.me(), e.peer(ir.Var(d))))
 }
 
-// exchangeReduce computes the peers' blocks first and pushes each to its owner
-// while the next is computed; the own block comes last. The owner sums what
-// came, in the order of ranks. For an all-reduce it then pushes the sum to all.
-func (e *emitter) exchangeReduce() {
-	stream, here, slots, buf := e.named("s"), e.named("here"), e.named("slots"), e.named("b")
-	e.add(declare(e.Pos, ir.OpStream, stream, nil), declare(e.Pos, ir.OpCounter, here, e.ranks()))
-	block := e.To
-	if e.Comm == ir.OpAllReduce {
-		block = e.shareOf(e.To)
-		e.add(symmetric(e.Pos, slots, e.slots(block)), symmetric(e.Pos, buf, plain(e.To)))
-	} else {
-		e.add(symmetric(e.Pos, slots, e.slots(block)), alloc(e.Pos, buf, plain(e.To)))
-	}
-	e.open(e.same)
-	if e.Comm == ir.OpAllReduce {
-		e.enter(2)
-	} else {
-		e.enter(1)
-	}
-
-	i, d, to := e.named("i"), e.named("d"), e.named("to")
-	p := e.part(e.Rows, ir.Var(d), e.ranks())
-	p.put(let(e.Pos, d, e.after(ir.Var(i))))
-	p.body("")
-	p.put(on(e.Pos, stream, waitMain(e.Pos), selectFirst(e.Pos, to, slots, e.me()),
-		put(e.Pos, p.at[e.comm.Args[0].Name], to, e.axis(), ir.Var(d)),
-		signal(e.Pos, here, e.me(), e.axis(), ir.Var(d))))
-	e.add(loop(e.Pos, i, ir.Int(1), e.ranks(), p.stmts...))
-
-	mine := e.named("own")
-	own := e.part(e.Rows, e.me(), e.ranks())
-	own.put(selectFirst(e.Pos, mine, slots, e.me()))
-	own.body(mine)
-	e.add(own.stmts...)
-	e.add(e.awaitPeers(here))
-	sum := []ir.Attr{{Name: "axis", Kind: ir.AttrExprs, Exprs: []*ir.Expr{ir.Int(0)}}}
-	if e.Comm == ir.OpAllReduce {
-		share := e.named("share")
-		e.add(chunk(e.Pos, share, buf, e.Rows, e.me(), e.ranks()), into(e.Pos, ir.OpSum, slots, share, sum...))
-		e.shareWithAll(share, stream)
-	} else {
-		e.add(into(e.Pos, ir.OpSum, slots, buf, sum...))
-	}
-	e.add(waitStream(e.Pos, stream), value(e.Pos, e.Value, e.To.Clone(), ir.OpClaim, nil, buf))
-}
-
-// shareWithAll pushes this rank's share of the sum to its place in all others'.
-func (e *emitter) shareWithAll(share, stream string) {
-	done := e.named("done")
-	e.add(declare(e.Pos, ir.OpCounter, done, e.ranks()),
-		on(e.Pos, stream, waitMain(e.Pos), e.push(share, share, done)),
-		e.awaitPeers(done))
-}
-
-// awaitPeers waits until every peer has raised its element of %counter.
-func (e *emitter) awaitPeers(counter string) *ir.Stmt {
+// awaitPeers waits until every peer has raised its element of %counter to count.
+func (e *emitter) awaitPeers(counter string, count *ir.Expr) *ir.Stmt {
 	k := e.named("k")
-	return loop(e.Pos, k, ir.Int(0), e.ranks(), unlessRank(e.Pos, ir.Var(k), e.axis(), waitOnce(e.Pos, counter, ir.Var(k))))
+	return loop(e.Pos, k, ir.Int(0), e.ranks(), e.unlessMe(ir.Var(k), waitFor(e.Pos, counter, ir.Var(k), count)))
 }
 
-// shareOf returns the type of one rank's share of rows of an all-reduced value.
-func (e *emitter) shareOf(t *ir.Type) *ir.Type {
-	return withRows(t, e.Rows, ir.FloorDiv(t.LocalType().Dims[e.Rows].Extent, e.ranks()))
+// byParts writes the rounds of an exchange: one of whole blocks, or a loop over
+// so many parts of each. Each round's signals are counted on.
+func (e *emitter) byParts(parts int64, round func(sub *sub) []*ir.Stmt) {
+	if parts <= 1 {
+		e.add(round(nil)...)
+		return
+	}
+	p := e.named("p")
+	e.add(loop(e.Pos, p, ir.Int(0), ir.Int(parts), round(&sub{ir.Var(p), ir.Int(parts)})...))
+}
+
+// raised is how often a peer has raised a counter that it raises once a round.
+func (s *sub) raised() *ir.Expr {
+	if s == nil {
+		return ir.Int(1)
+	}
+	return ir.Add(s.index, ir.Int(1))
 }

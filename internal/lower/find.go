@@ -14,8 +14,12 @@ import (
 // maxSpan bounds how far apart the statements of a region may stand.
 const maxSpan = 4096
 
-func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, nested bool) *pairFinder {
-	f := &pairFinder{unit: u, fn: fn, users: usesIn(b), stmts: b.Stmts, nested: nested,
+// maxFollow bounds how far behind a reduction stands what is computed with it:
+// everything else in between comes first then.
+const maxFollow = 64
+
+func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, at when) *pairFinder {
+	f := &pairFinder{unit: u, fn: fn, users: usesIn(b), stmts: b.Stmts, when: at,
 		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}, shared: map[*ir.Stmt]*region{}}
 	for i, s := range b.Stmts {
 		f.at[s] = i
@@ -33,6 +37,7 @@ func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 		r := f.newRegion(s)
 		r.cut(rows)
 		if why = f.backward(r); why == "" {
+			f.follow(r)
 			f.finish(r)
 			return r, ""
 		}
@@ -71,6 +76,30 @@ func (f *pairFinder) backward(r *region) string {
 	}
 	slices.Reverse(r.body)
 	return f.whyNot(r, append(slices.Collect(maps.Keys(needed)), slices.Collect(maps.Keys(given))...))
+}
+
+// follow adds to r what can be computed of its result by rows, with nothing but
+// the next of them using what one makes: a bias, a residual, an activation. So
+// nothing else can depend on any of it, and it can run piece by piece.
+func (f *pairFinder) follow(r *region) {
+	for s := r.comm; ; {
+		users := f.users[s.Results[0].Text]
+		if len(users) != 1 {
+			return
+		}
+		next := users[0]
+		for i := f.at[s] + 1; i <= f.at[next]; i++ {
+			if i-f.at[r.comm] > maxFollow || !pure(f.stmts[i]) {
+				return
+			}
+		}
+		byRow, whole, ok := f.operandsOf(next, r.Rows)
+		if !ok || isGEMM(next) || f.owned[next] != nil || !slices.Contains(byRow, s.Results[0].Text) || slices.Contains(whole, s.Results[0].Text) {
+			return
+		}
+		r.post, r.in[next], r.last = append(r.post, next), true, next
+		s = next
+	}
 }
 
 // whyNot says what keeps a region with its outside operands from being a pair.

@@ -23,10 +23,12 @@ func overlap(u *unit) error {
 	if u.choose == nil {
 		return nil
 	}
+	mesh := newMeshes(u.prog).main.axisNames()
 	for _, f := range u.prog.Funcs {
-		o := &overlapper{unit: u, fn: f, names: namesOf(f), exchanges: map[string]*exchanges{}}
+		o := &overlapper{unit: u, fn: f, names: namesOf(f), mesh: mesh, differs: differing(f)}
 		first := len(u.log)
-		o.block(f.Body, false)
+		o.block(f.Body, always)
+		takeCredits(f.Body, o.exchanges)
 		slices.SortStableFunc(u.log[first:], func(a, b Entry) int { return comparePos(a.Pos, b.Pos) })
 	}
 	slices.SortStableFunc(u.choices, func(a, b Choice) int { return comparePos(a.Pair.Pos, b.Pair.Pos) })
@@ -42,23 +44,56 @@ type overlapper struct {
 	*unit
 	fn    *ir.Func
 	names *names
-	// exchanges counts the exchanged pairs of the function by mesh axis.
-	exchanges map[string]*exchanges
+	mesh  []string // the main mesh's axes
+	// differs holds the lets whose values differ between ranks.
+	differs map[string]bool
+	// exchanges lists the exchanged pairs of the function.
+	exchanges []*exchanged
+}
+
+// when says how surely a block runs when its function does.
+type when uint8
+
+const (
+	always when = iota
+	// sometimes: in a loop, which may be empty, or a branch that all ranks take
+	// alike.
+	sometimes
+	// someRanks: in a branch that not all ranks take.
+	someRanks
+)
+
+// differing returns the lets of f whose values may differ between ranks.
+func differing(f *ir.Func) map[string]bool {
+	out := map[string]bool{}
+	f.Body.Walk(func(s *ir.Stmt) {
+		if s.Op == ir.OpLet && s.Exprs[0].RankDependent(func(name string) bool { return out[name] }) {
+			out[s.Results[0].Text] = true
+		}
+	})
+	return out
+}
+
+// branches says when the blocks of a loop or branch run that itself runs at.
+func (o *overlapper) branches(s *ir.Stmt, at when) when {
+	if s.Op == ir.OpIf && slices.ContainsFunc(s.Exprs, func(e *ir.Expr) bool {
+		return e.RankDependent(func(name string) bool { return o.differs[name] })
+	}) {
+		return someRanks
+	}
+	return max(at, sometimes)
 }
 
 // block lowers the pairs of b and of the blocks in it whose current stream is
 // main: elsewhere "wait main" would wait for somebody else.
-func (o *overlapper) block(b *ir.Block, nested bool) {
+func (o *overlapper) block(b *ir.Block, at when) {
 	if b == nil {
 		return
 	}
-	f := newPairFinder(o.unit, o.fn, b, nested)
+	f := newPairFinder(o.unit, o.fn, b, at)
 	strategies := o.reductions(f)
 	w := &walker{overlapper: o, finder: f, strategies: strategies, todo: slices.Clone(b.Stmts), done: map[*ir.Stmt][]*ir.Stmt{}}
 	b.Stmts = w.walk()
-	if !nested {
-		b.Stmts = slices.DeleteFunc(b.Stmts, o.needless)
-	}
 }
 
 // reductions decides on the pairs that end in a reduction, and claims the
@@ -74,13 +109,12 @@ func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 			o.leave(f, s, why)
 			continue
 		}
-		into := f.owned
-		if st := o.decide(r); st.Kind == Sequential {
-			into = f.shared
-		} else {
+		into, mine := f.shared, append(slices.Clone(r.body), s)
+		if st := o.decide(r); st.Kind != Sequential {
 			out[r] = st
+			into, mine = f.owned, append(mine, r.post...)
 		}
-		for _, x := range append(slices.Clone(r.body), s) {
+		for _, x := range mine {
 			into[x] = r
 		}
 	}
@@ -136,8 +170,9 @@ func (w *walker) walk() []*ir.Stmt {
 			continue
 		}
 		if (s.Op == ir.OpFor && s.Streams == 0) || s.Op == ir.OpIf {
-			w.block(s.Body, true)
-			w.block(s.Else, true)
+			at := w.branches(s, w.finder.when)
+			w.block(s.Body, at)
+			w.block(s.Else, at)
 		}
 		out = append(out, s)
 		i++
@@ -188,7 +223,7 @@ func (w *walker) replace(i int, r *region, st Strategy) int {
 			break
 		}
 	}
-	for _, s := range append(slices.Clone(r.body), r.comm) {
+	for _, s := range slices.Concat(r.body, []*ir.Stmt{r.comm}, r.post) {
 		delete(w.finder.owned, s)
 	}
 	w.done[r.comm] = w.lower(r, st)
@@ -213,9 +248,9 @@ func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
 	case st.Kind == Chunked:
 		e.chunkedReduce(ir.Int(st.Chunks))
 	case r.gathers():
-		e.exchangeGather()
+		e.exchangeGather(st.Chunks)
 	default:
-		e.exchangeReduce()
+		e.exchangeReduce(st.Chunks)
 	}
 	first := r.comm
 	if !r.gathers() {

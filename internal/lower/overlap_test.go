@@ -25,7 +25,7 @@ func TestGoldenOverlap(t *testing.T) {
 			}
 			source, _, _ := strings.Cut(string(data), section)
 			got := strings.TrimRight(source, "\n") + "\n"
-			for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}} {
+			for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2}} {
 				res := overlapped(t, source, st)
 				got += section[1:] + st.String() + "\n" + res.Program.String()
 				for _, e := range res.Log {
@@ -75,7 +75,7 @@ func overlapped(t testing.TB, source string, st Strategy) *Result {
 func TestParseStrategy(t *testing.T) {
 	for text, want := range map[string]Strategy{
 		"": {}, "sequential": {}, "chunked": {Chunked, DefaultChunks}, "chunked(1)": {Chunked, 1},
-		"chunked(1024)": {Chunked, 1024}, "exchange": {Exchange, 0},
+		"chunked(1024)": {Chunked, 1024}, "exchange": {Exchange, 0}, "exchange(1)": {Exchange, 0}, "exchange(2)": {Exchange, 2},
 	} {
 		got, err := ParseStrategy(text)
 		if err != nil || got != want {
@@ -85,7 +85,7 @@ func TestParseStrategy(t *testing.T) {
 			t.Errorf("%v prints as %q, which reads as %v, %v", got, got, again, err)
 		}
 	}
-	for _, text := range []string{"chunk", "chunked(", "chunked()", "chunked(0)", "chunked(-1)", "chunked(1025)", "chunked(x)", "chunked)", "Exchange", "auto?"} {
+	for _, text := range []string{"chunk", "chunked(", "chunked()", "chunked(0)", "chunked(-1)", "chunked(1025)", "chunked(x)", "chunked)", "Exchange", "auto?", "exchange(0)", "exchange()", "sequential(2)", "(2)"} {
 		if s, err := ParseStrategy(text); err == nil {
 			t.Errorf("%q reads as %v", text, s)
 		}
@@ -99,8 +99,8 @@ func TestLeftSequential(t *testing.T) {
 		{"no GEMM", "(%x: f32[t/tp, k]) -> f32[t, k] {\n  %y = relu %x\n  return %y\n}", "goes into no linear"},
 		{"contracted", "(%x: f32[t/dp, k/tp], %w: f32[n, k]) -> f32[t/dp, n] {\n  %y = linear %x, %w\n  return %y\n}",
 			"exchange does not apply: the gathered dimension is contracted"},
-		{"two axes", "(%x: f32[t/(dp, tp), k], %w: f32[n, k]) -> f32[t, n] {\n  %g: f32[t, k] = reshard %x\n  %y = linear %g, %w\n  return %y\n}",
-			"exchange does not apply: ranks are addressed along one mesh axis"},
+		{"some ranks", "(%x: f32[t/tp, k], %w: f32[n, k], %z: inout f32[t, n]) {\n  let %r = rank(dp)\n  if %r == 0 {\n    %g: f32[t, k] = reshard %x\n    %y = linear %g, %w\n    %l = local %y\n    add %z, %l into %z\n  }\n}",
+			"exchange does not apply: it stands in a branch that not all ranks take"},
 		{"columns", "(%x: f32[t, k/tp], %w: f32[n, k/tp]) -> f32[t, n/tp] {\n  %y = linear %x, %w\n  return %y\n}",
 			"exchange does not apply: columns are scattered"},
 		{"a weight is gathered", "(%x: f32[t, k], %w: f32[n/tp, k]) -> f32[t, n] {\n  %v: f32[n, k] = reshard %w\n  %y = linear %x, %v\n  return %y\n}",

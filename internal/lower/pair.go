@@ -24,8 +24,9 @@ type Pair struct {
 	From, To *ir.Type
 	// Rows is the dimension of the operations' results that is cut.
 	Rows int
-	// Ops are the operations that run piece by piece, GEMMs among them.
-	Ops []PairOp
+	// Ops are the operations that run piece by piece, GEMMs among them; Post
+	// those that run piece by piece behind a reduction.
+	Ops, Post []PairOp
 	// Refused says, for each kind of strategy that cannot be used, why.
 	Refused map[StrategyKind]string
 }
@@ -79,7 +80,10 @@ type region struct {
 	comm *ir.Stmt
 	// body holds the operations, in text order, the collective not among them.
 	body []*ir.Stmt
-	in   map[*ir.Stmt]bool // body and comm
+	// post holds what is computed of a reduction's result, each operation of the
+	// one before, and nothing else uses what these make but the last.
+	post []*ir.Stmt
+	in   map[*ir.Stmt]bool // body, comm and post
 	// Where the collective gathers or scatters the dimension Rows, blocked is
 	// set: each rank has a block of its rows, and a piece is the same rows of
 	// every block.
@@ -101,7 +105,7 @@ type pairFinder struct {
 	// owned are the statements of reductions' regions that will be replaced,
 	// shared those of reductions that are left sequential.
 	owned, shared map[*ir.Stmt]*region
-	nested        bool // inside a loop or branch
+	when          when // the block runs
 }
 
 // overMain reports whether s is a collective on values of the main mesh that a
@@ -144,19 +148,11 @@ func (f *pairFinder) newRegion(s *ir.Stmt) *region {
 
 // finish fills in what the chooser sees.
 func (f *pairFinder) finish(r *region) {
-	for _, s := range r.body {
-		op := PairOp{Stmt: s, Out: f.typeOf(s)}
-		for _, x := range f.info.Operands[s] {
-			op.In = append(op.In, x.Type)
-		}
-		r.Ops = append(r.Ops, op)
-	}
+	r.Ops, r.Post = f.pairOps(r.body), f.pairOps(r.post)
 	r.Refused = map[StrategyKind]string{}
 	switch {
-	case len(r.Axes) != 1:
-		r.Refused[Exchange] = "ranks are addressed along one mesh axis, and it is over " + strings.Join(r.Axes, ", ")
-	case f.nested:
-		r.Refused[Exchange] = "it stands in a loop or branch, where signals cannot be counted"
+	case f.when == someRanks:
+		r.Refused[Exchange] = "it stands in a branch that not all ranks take, and buffers that peers write are all ranks'"
 	case r.comm.Op == ir.OpAllGather && !r.blocked:
 		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
@@ -168,12 +164,24 @@ func (f *pairFinder) finish(r *region) {
 	}
 }
 
+func (f *pairFinder) pairOps(stmts []*ir.Stmt) []PairOp {
+	var out []PairOp
+	for _, s := range stmts {
+		op := PairOp{Stmt: s, Out: f.typeOf(s)}
+		for _, x := range f.info.Operands[s] {
+			op.In = append(op.In, x.Type)
+		}
+		out = append(out, op)
+	}
+	return out
+}
+
 // undivided says that whole rows do not divide over the ranks, where the text
 // already shows it; elsewhere the dims will.
 func (f *pairFinder) undivided(r *region) string {
 	sizes := literalSizes(f.prog)
 	rows, err1 := r.To.LocalType().Dims[r.Rows].Extent.Eval(sizes)
-	ranks, err2 := sizeOf(r.Axes[0]).Eval(sizes)
+	ranks, err2 := sizeOfAxes(r.Axes).Eval(sizes)
 	if err1 != nil || err2 != nil || ranks == 0 || rows%ranks == 0 {
 		return ""
 	}

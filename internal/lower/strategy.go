@@ -17,7 +17,8 @@ const (
 	// stream of its own while another chunk is computed.
 	Chunked
 	// Exchange sends blocks directly between ranks, in rank-rotated order: a
-	// rank computes its own block first (all_gather) or last (reductions).
+	// rank computes its own block first (all_gather) or last (reductions). With
+	// several parts it does so with one part of every block after the other.
 	Exchange
 )
 
@@ -27,8 +28,9 @@ const DefaultChunks = 4
 // maxChunks bounds the number of chunks, which are unrolled.
 const maxChunks = 1024
 
-// Strategy is a kind and, for Chunked, the number of chunks, which need not
-// divide the rows nor have anything to do with the number of ranks.
+// Strategy is a kind and a number: of Chunked's chunks, or of the parts that
+// Exchange cuts each block into, where 0 means one. It need not divide the rows
+// nor have anything to do with the number of ranks.
 type Strategy struct {
 	Kind   StrategyKind
 	Chunks int64
@@ -36,7 +38,7 @@ type Strategy struct {
 
 // String returns the strategy as ParseStrategy reads it: "chunked(4)".
 func (s Strategy) String() string {
-	if s.Kind == Chunked {
+	if s.Kind == Chunked || s.Kind == Exchange && s.Chunks > 1 {
 		return fmt.Sprintf("%s(%d)", s.Kind, s.Chunks)
 	}
 	return s.Kind.String()
@@ -45,7 +47,8 @@ func (s Strategy) String() string {
 // String returns the kind's word.
 func (k StrategyKind) String() string { return [...]string{"sequential", "chunked", "exchange"}[k] }
 
-// ParseStrategy reads "sequential", "chunked", "chunked(8)" or "exchange".
+// ParseStrategy reads "sequential", "chunked", "chunked(8)", "exchange" or
+// "exchange(2)".
 func ParseStrategy(text string) (Strategy, error) {
 	switch text {
 	case "", "sequential":
@@ -55,13 +58,18 @@ func ParseStrategy(text string) (Strategy, error) {
 	case "exchange":
 		return Strategy{Kind: Exchange}, nil
 	}
-	digits, ok := strings.CutPrefix(text, "chunked(")
-	if digits, ok2 := strings.CutSuffix(digits, ")"); ok && ok2 {
-		n, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || n < 1 || n > maxChunks {
-			return Strategy{}, fmt.Errorf("chunked takes a number of chunks from 1 to %d, and %q is none", maxChunks, digits)
-		}
-		return Strategy{Kind: Chunked, Chunks: n}, nil
+	word, digits, _ := strings.Cut(text, "(")
+	digits, ok := strings.CutSuffix(digits, ")")
+	kind := map[string]StrategyKind{"chunked": Chunked, "exchange": Exchange}[word]
+	if !ok || kind == Sequential {
+		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, exchange(N) and auto", text)
 	}
-	return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange and auto", text)
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 1 || n > maxChunks {
+		return Strategy{}, fmt.Errorf("%s takes a number from 1 to %d, and %q is none", word, maxChunks, digits)
+	}
+	if kind == Exchange && n == 1 {
+		n = 0
+	}
+	return Strategy{Kind: kind, Chunks: n}, nil
 }

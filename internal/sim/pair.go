@@ -25,7 +25,9 @@ type Pair struct {
 	// Whole is the bytes of what is gathered or reduced, as one rank holds it:
 	// an all_gather's result, a reduction's operand.
 	Whole int64
-	Ops   []Op
+	// Ops are computed with what is gathered, or make what is reduced; Post is
+	// computed of a reduction's result.
+	Ops, Post []Op
 }
 
 // Moved returns the bytes that each rank receives at the least.
@@ -44,9 +46,10 @@ func (p *Pair) Moved() int64 {
 const (
 	onMain = iota
 	onSide
+	onSums
 )
 
-var streamNames = [...]string{"main", "side"}
+var streamNames = [...]string{"main", "side", "sums"}
 
 // Prediction is what a strategy is expected to take, and its timeline on any rank.
 type Prediction struct {
@@ -70,6 +73,7 @@ func Sequential(p Pair, m *machine.Description) (Prediction, error) {
 	} else {
 		g.ops(1, "")
 		g.comm(onMain, 1, "")
+		g.post(onMain, 1, "")
 	}
 	return g.predict()
 }
@@ -85,68 +89,101 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 		} else {
 			g.wait(0, onSide, g.ops(chunks, label))
 			g.comm(onSide, chunks, label)
+			g.post(onSide, chunks, label)
 		}
 	}
 	g.join()
 	return g.predict()
 }
 
-// Exchange predicts the pair with blocks put directly to the peers.
-func Exchange(p Pair, m *machine.Description) (Prediction, error) {
+// Exchange predicts the pair with blocks put directly to the peers, each cut
+// into so many parts. It counts credits, as if no other pair served this one:
+// to those who put they are a barrier.
+func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
-	g.add(task{stream: onMain, work: m.Barrier, span: &Span{Name: "barrier", Stream: streamNames[onMain]}})
+	g.tasks = append(g.tasks, task{work: m.Barrier})
+	g.wait(0, onSide, len(g.tasks)-1)
 	if p.Comm == ir.OpAllGather {
-		g.exchangeGather()
+		g.exchangeGather(parts)
 	} else {
-		g.exchangeReduce()
+		for part := range parts {
+			g.exchangeReduce(part, parts)
+		}
 	}
 	g.join()
 	return g.predict()
 }
 
-func (g *pairGraph) exchangeGather() {
-	if t, ok := g.tail(0, onMain); ok {
-		g.wait(0, onSide, t)
+// partLabel names part of parts in a timeline.
+func partLabel(part, parts int64) string {
+	if parts == 1 {
+		return ""
 	}
-	var arrivals []int
-	for i := int64(1); i < g.Ranks; i++ {
-		arrivals = append(arrivals, g.push(i))
+	return fmt.Sprintf(" part %d", part)
+}
+
+func (g *pairGraph) exchangeGather(parts int64) {
+	arrivals := make([][]int, parts)
+	for part := range parts {
+		for i := int64(1); i < g.Ranks; i++ {
+			arrivals[part] = append(arrivals[part], g.push(onSide, i, parts))
+		}
 	}
-	g.ops(g.Ranks, " own")
-	for i, a := range arrivals {
-		g.wait(0, onMain, a)
-		g.ops(g.Ranks, fmt.Sprintf(" block +%d", i+1))
+	for part := range parts {
+		label := partLabel(part, parts)
+		g.ops(g.Ranks*parts, " own"+label)
+		for i, a := range arrivals[part] {
+			g.wait(0, onMain, a)
+			g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i+1, label))
+		}
 	}
 }
 
-func (g *pairGraph) exchangeReduce() {
-	var last int
+// exchangeReduce adds one part. With several, sums have a stream of their own.
+func (g *pairGraph) exchangeReduce(part, parts int64) {
+	label := partLabel(part, parts)
+	var come []int
 	for i := int64(1); i < g.Ranks; i++ {
-		g.wait(0, onSide, g.ops(g.Ranks, fmt.Sprintf(" block +%d", i)))
-		last = g.push(i)
+		g.wait(0, onSide, g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i, label)))
+		come = append(come, g.push(onSide, i, parts))
 	}
-	g.ops(g.Ranks, " own")
-	if g.Ranks > 1 {
-		g.wait(0, onMain, last)
+	own := g.ops(g.Ranks*parts, " own"+label)
+	sums, pushes := onMain, onSide
+	if parts > 1 {
+		sums, pushes = onSums, onSums
+		g.wait(0, sums, own)
 	}
-	sum := g.kernel("sum", g.m.ReduceTime(g.Whole+g.Whole/g.Ranks))
+	g.waitAll(sums, come)
+	sum := g.kernel(sums, "sum"+label, g.m.ReduceTime((g.Whole+g.Whole/g.Ranks)/parts))
 	if g.Comm != ir.OpAllReduce {
+		g.post(sums, parts, label)
 		return
 	}
-	g.wait(0, onSide, sum)
-	for i := int64(1); i < g.Ranks; i++ {
-		last = g.push(i)
+	if n := g.post(sums, g.Ranks*parts, label); n >= 0 {
+		sum = n
 	}
-	if g.Ranks > 1 {
-		g.wait(0, onMain, last)
+	g.wait(0, pushes, sum)
+	var shared []int
+	for i := int64(1); i < g.Ranks; i++ {
+		shared = append(shared, g.push(pushes, i, parts))
+	}
+	if part == parts-1 {
+		g.waitAll(onMain, shared)
 	}
 }
 
-// push puts a block to the i-th peer. It returns the arrival of the same
-// push of the peer that sends here in this step.
-func (g *pairGraph) push(i int64) int {
-	put := g.add(task{stream: onSide, class: transfer, work: g.m.CopyTime(g.Whole / g.Ranks),
-		span: &Span{Name: fmt.Sprintf("put %+d", i), Stream: streamNames[onSide]}})
+// waitAll makes a stream wait for tasks.
+func (g *pairGraph) waitAll(stream int, tasks []int) {
+	for _, t := range tasks {
+		g.wait(0, stream, t)
+	}
+}
+
+// push puts a part of a block to the i-th peer. It returns the arrival of the
+// same push of the peer that sends here in this step.
+func (g *pairGraph) push(stream int, i, parts int64) int {
+	put := g.add(task{stream: stream, class: transfer, work: g.m.CopyTime(g.Whole / g.Ranks / parts),
+		span: &Span{Name: fmt.Sprintf("put %+d", i), Stream: streamNames[stream]}})
 	g.tasks = append(g.tasks, task{work: g.m.Signal, deps: []int{put}})
 	return len(g.tasks) - 1
 }
@@ -159,17 +196,26 @@ func (g *pairGraph) comm(stream int, parts int64, label string) int {
 
 // ops adds one of so many parts of the operations, and returns the last.
 func (g *pairGraph) ops(parts int64, label string) int {
-	last := 0
-	for i := range g.Ops {
-		o := g.Ops[i]
+	return g.kernels(onMain, g.Ops, parts, label)
+}
+
+// post adds one of so many parts of what follows a reduction, and returns the
+// last, or -1 where nothing does.
+func (g *pairGraph) post(stream int, parts int64, label string) int {
+	return g.kernels(stream, g.Post, parts, label)
+}
+
+func (g *pairGraph) kernels(stream int, ops []Op, parts int64, label string) int {
+	last := -1
+	for _, o := range ops {
 		o.M, o.Bytes = (o.M+parts-1)/parts, o.Bytes/parts
-		last = g.kernel(o.Name+label, o.Time(g.m))
+		last = g.kernel(stream, o.Name+label, o.Time(g.m))
 	}
 	return last
 }
 
-func (g *pairGraph) kernel(name string, us float64) int {
-	return g.add(task{stream: onMain, class: compute, work: us, span: &Span{Name: name, Stream: streamNames[onMain]}})
+func (g *pairGraph) kernel(stream int, name string, us float64) int {
+	return g.add(task{stream: stream, class: compute, work: us, span: &Span{Name: name, Stream: streamNames[stream]}})
 }
 
 // Time is how long the operation takes alone.
@@ -180,10 +226,12 @@ func (o *Op) Time(m *machine.Description) float64 {
 	return m.TouchTime(o.Bytes)
 }
 
-// join makes main wait for the side stream.
+// join makes main wait for the other streams.
 func (g *pairGraph) join() {
-	if t, ok := g.tail(0, onSide); ok {
-		g.wait(0, onMain, t)
+	for _, stream := range []int{onSide, onSums} {
+		if t, ok := g.tail(0, stream); ok {
+			g.wait(0, onMain, t)
+		}
 	}
 	g.add(task{stream: onMain})
 }

@@ -181,11 +181,11 @@ func (r *runner) step() int {
 
 // rates returns how fast each running task goes, against alone.
 func (r *runner) rates() []float64 {
-	busy := map[int][4]bool{}
+	busy := map[int]load{}
 	for _, i := range r.running {
 		t := &r.tasks[i]
 		b := busy[t.rank]
-		b[t.class] = true
+		b[t.class]++
 		busy[t.rank] = b
 	}
 	out := make([]float64, len(r.running))
@@ -207,14 +207,23 @@ func (r *runner) rates() []float64 {
 	return out
 }
 
-func (r *runner) slowdown(c class, busy [4]bool) float64 {
-	switch {
-	case c == compute && busy[collective], c == collective && busy[compute]:
-		return r.machine.GEMMBesideCollective
-	case c == compute && busy[transfer]:
-		return r.machine.GEMMBesideCopy
+// load counts what runs on one rank, by class.
+type load [4]int
+
+// slowdown says how many times longer a task takes beside the others of its
+// rank: those of its class share what they need.
+func (r *runner) slowdown(c class, beside load) float64 {
+	if c == instant {
+		return 1
 	}
-	return 1
+	slow := float64(beside[c])
+	switch {
+	case c == compute && beside[collective] > 0, c == collective && beside[compute] > 0:
+		slow *= r.machine.GEMMBesideCollective
+	case c == compute && beside[transfer] > 0:
+		slow *= r.machine.GEMMBesideCopy
+	}
+	return slow
 }
 
 // spans returns the timeline of tasks that have a name.

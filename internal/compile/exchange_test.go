@@ -1,0 +1,143 @@
+package compile
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// exchanges are the forms of exchange that the tests use.
+var exchanges = []lower.Strategy{{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3}}
+
+// TestExchangeAnywhere exchanges pairs where no other pair may serve them: in
+// loops that run never, once and often, in branches that all ranks
+// take, beside such loops, and over teams of several axes. Each is proved for
+// two runs back to back and run under schedules.
+func TestExchangeAnywhere(t *testing.T) {
+	const head = "dim T = 24\ndim K = 6\nmesh dp[2] ep[1] tp[3]\n"
+	const gather = "    %g: f32[T, K] = reshard %x\n    %y = linear %g, %w\n"
+	const accumulate = "    %yl = local %y\n    add %acc, %yl into %acc\n"
+	const reduce = "    %p = linear %x, %w\n    %y: f32[T/tp, K] = add %p, %r\n"
+	loops := func(params, body string, n int) string {
+		return fmt.Sprintf("%sfunc f(%s, %%acc: inout f32[T, K]) {\n  for %%i in 0..%d {\n%s%s  }\n}\n", head, params, n, body, accumulate)
+	}
+	sources := map[string]string{
+		"beside a loop": head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n" +
+			strings.ReplaceAll(gather+accumulate, "%g", "%g0") + "  for %i in 0..0 {\n" + strings.NewReplacer("%g", "%g1", "%yl", "%yl1", "%y ", "%y1 ", "local %y", "local %y1").Replace(gather+accumulate) + "  }\n}\n",
+		"in a branch": head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n  if T == 24 {\n" + gather + accumulate + "  }\n}\n",
+		"in a branch of a loop": head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n  for %i in 0..3 {\n  if %i != 1 {\n" +
+			gather + accumulate + "  }\n  }\n}\n",
+		"two axes":                head + "func f(%x: f32[T/(dp, tp), K], %w: f32[K, K]) -> f32[T, K] {\n" + gather + "  return %y\n}\n",
+		"two axes, the other way": head + "func f(%x: f32[T/(tp, dp), K], %w: f32[K, K]) -> f32[T, K] {\n" + gather + "  return %y\n}\n",
+		"two of three axes, inside": "mesh a[2] b[2] c[2]\nfunc f(%x: f32[2, 8/(a, c), 4/b], %w: f32[4, 4/b]) -> f32[2, 8, 4] {\n" +
+			"  %g: f32[2, 8, 4/b] = reshard %x\n  %y = linear %g, %w\n  return %y\n}\n",
+		"scattered over two axes": head + "func f(%x: f32[T, K/(dp, tp)], %w: f32[K, K/(dp, tp)], %r: f32[T/(dp, tp), K]) -> f32[T/(dp, tp), K] {\n" +
+			"  %y: f32[T/(dp, tp), K] = linear %x, %w\n  %z = add %y, %r\n  return %z\n}\n",
+		"reduced over two axes": head + "func f(%x: f32[T, K/(dp, tp)], %w: f32[K, K/(dp, tp)], %r: f32[T, K]) -> f32[T, K] {\n" +
+			"  %y: f32[T, K] = linear %x, %w\n  %z = add %y, %r\n  return %z\n}\n",
+		"scattered in a loop": head + "func f(%x: f32[T, K/tp], %w: f32[K, K/tp], %r: f32[T/tp, K], %acc: inout f32[T/tp, K]) {\n  for %i in 0..3 {\n" +
+			strings.Replace(reduce, "%p =", "%p: f32[T/tp, K] =", 1) + accumulate + "  }\n}\n",
+		"reduced in a loop": head + "func f(%x: f32[T, K/tp], %w: f32[K, K/tp], %acc: inout f32[T, K]) {\n  for %i in 0..3 {\n" +
+			"    %y: f32[T, K] = linear %x, %w\n" + accumulate + "  }\n}\n",
+	}
+	for _, n := range []int{0, 1, 2, 5} {
+		sources[fmt.Sprintf("in a loop of %d", n)] = loops("%x: f32[T/tp, K], %w: f32[K, K]", gather, n)
+	}
+	for name, source := range sources {
+		c := newCase(t, source, ir.Binding{})
+		for _, st := range exchanges {
+			res := c.lower(t, always(st))
+			if len(res.Choices) == 0 {
+				t.Fatalf("%s: no pair: %v", name, res.Log)
+			}
+			for _, ch := range res.Choices {
+				if ch.Strategy != st {
+					t.Errorf("%s, %s: %s", name, st, ch.Why)
+				}
+			}
+			for seed := range int64(4) {
+				c.run(t, res, seed)
+			}
+		}
+	}
+}
+
+// TestGatherBuffersTakeTurns: however many layers follow one another, called or
+// written out or in a loop, each kind of buffer that peers put into takes two
+// places in turn, and no layer more memory than the first ones.
+func TestGatherBuffersTakeTurns(t *testing.T) {
+	for _, st := range exchanges {
+		for form, source := range map[string]func(int64) string{"called": calledLayers, "in a loop": loopedLayers} {
+			var before int64
+			for _, n := range []int64{4, 8, 32} {
+				u, err := Build(check(t, source(n)), Options{Strategy: st.String()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := u.Plan(ir.Binding{Dims: map[string]int64{"T": 48, "H": 256, "F": 32}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := proved(p, u.Lowered); err != nil {
+					t.Fatalf("%s, %s: %v", st, form, err)
+				}
+				most := 2 * max(st.Chunks, 1)
+				if got := places(p, ".all"); got > most {
+					t.Errorf("%s, %d layers %s: gathers use %d places, want %d at the most", st, n, form, got, most)
+				}
+				own := p.ArenaBytes - p.Memory.Inputs
+				if before > 0 && own > before {
+					t.Errorf("%s, %d layers %s: %d bytes, fewer layers take %d", st, n, form, own, before)
+				}
+				before = own
+			}
+		}
+	}
+}
+
+func calledLayers(n int64) string {
+	var b strings.Builder
+	b.WriteString(`mesh tp[4]
+func layer(%x: bf16[T/tp, H], %up: bf16[F/tp, H], %down: bf16[H, F/tp]) -> bf16[T/tp, H] {
+  %h = linear %x, %up
+  %y: bf16[T/tp, H] = linear %h, %down
+  return %y
+}
+func model(%x0: bf16[T/tp, H], %up: bf16[F/tp, H], %down: bf16[H, F/tp]) -> bf16[T/tp, H] {
+`)
+	for i := range n {
+		fmt.Fprintf(&b, "  %%x%d = call layer %%x%d, %%up, %%down\n", i+1, i)
+	}
+	fmt.Fprintf(&b, "  return %%x%d\n}\n", n)
+	return b.String()
+}
+
+func loopedLayers(n int64) string {
+	return fmt.Sprintf(`mesh tp[4]
+dim F = 1
+func model(%%x: bf16[T/tp, H], %%w: bf16[H, H], %%acc: inout bf16[T, H]) {
+  for %%i in 0..%d {
+    %%g: bf16[T, H] = reshard %%x
+    %%y = linear %%g, %%w
+    %%yl = local %%y
+    add %%acc, %%yl into %%acc
+  }
+}
+`, n)
+}
+
+// places counts the offsets of the buffers whose name has that suffix.
+func places(p *plan.Plan, suffix string) int64 {
+	at := map[int64]bool{}
+	for i := range p.Buffers {
+		name, _, _ := strings.Cut(p.Buffers[i].Name, "@")
+		if strings.HasSuffix(name, suffix) {
+			at[p.Buffers[i].Offset] = true
+		}
+	}
+	return int64(len(at))
+}

@@ -1,0 +1,118 @@
+package lower
+
+import "hocket.example/hocket/ir"
+
+// exchangeReduce computes the peers' blocks first and pushes each to its owner
+// while the next is computed; the own block comes last. The owner sums what
+// came, in the order of ranks, and computes of the sum what follows. For an
+// all-reduce it then pushes the result to all. With several parts this is done
+// for one part while the next is computed and comes in.
+func (e *emitter) exchangeReduce(parts int64) {
+	last := e.final()
+	r := &reduceRound{emitter: e, stream: e.named("s"), here: e.named("here"), buf: e.names.fresh(last.Results[0].Text, "b")}
+	e.add(declare(e.Pos, ir.OpStream, r.stream, nil))
+	if parts > 1 {
+		r.sums = e.named("r")
+		e.add(declare(e.Pos, ir.OpStream, r.sums, nil))
+	}
+	e.add(declare(e.Pos, ir.OpCounter, r.here, e.ranks()))
+	buf, rounds := alloc(e.Pos, r.buf, plain(e.finder.typeOf(last))), 1
+	if e.Comm == ir.OpAllReduce {
+		r.done = e.named("done")
+		e.add(declare(e.Pos, ir.OpCounter, r.done, e.ranks()))
+		buf.Flags, rounds = ir.Symmetric, 2
+	}
+	e.add(buf)
+	e.open(e.same)
+	e.enter(r.stream, rounds)
+	e.byParts(parts, r.round)
+	if r.done != "" {
+		e.add(e.awaitPeers(r.done, ir.Int(max(parts, 1))))
+	}
+	if r.sums != "" {
+		e.add(waitStream(e.Pos, r.sums))
+	}
+	e.add(waitStream(e.Pos, r.stream), e.claim(last, r.buf))
+}
+
+// reduceRound writes the rounds of one reduction. Blocks are pushed on stream,
+// sums made on main, or on a stream of their own. %here counts the blocks that
+// came, %done the results of an all-reduce.
+type reduceRound struct {
+	*emitter
+	stream, sums, here, done, buf string
+	stmts                         []*ir.Stmt
+}
+
+func (r *reduceRound) put(stmts ...*ir.Stmt) { r.stmts = append(r.stmts, stmts...) }
+
+func (r *reduceRound) round(s *sub) []*ir.Stmt {
+	target, block := r.target(s)
+	slots, i, d, to := r.named("slots"), r.named("i"), r.named("d"), r.named("to")
+	r.put(symmetric(r.Pos, slots, r.slots(block)))
+	p := r.part(r.Rows, ir.Var(d), r.ranks(), s)
+	p.put(let(r.Pos, d, r.after(ir.Var(i))))
+	p.body("")
+	p.put(on(r.Pos, r.stream, waitMain(r.Pos), selectFirst(r.Pos, to, slots, r.me()),
+		put(r.Pos, p.at[r.comm.Args[0].Name], to, r.peer(ir.Var(d))),
+		signal(r.Pos, r.here, r.me(), r.peer(ir.Var(d)))))
+	r.put(loop(r.Pos, i, ir.Int(1), r.ranks(), p.stmts...))
+
+	mine := r.named("own")
+	own := r.part(r.Rows, r.me(), r.ranks(), s)
+	own.put(selectFirst(r.Pos, mine, slots, r.me()))
+	own.body(mine)
+	r.put(own.stmts...)
+	r.finish(r.sum(s, slots, block, target), target)
+	return r.stmts
+}
+
+// target names where the result of this rank's block goes, or of a part of it,
+// and returns what one slot holds.
+func (r *reduceRound) target(s *sub) (string, *ir.Type) {
+	name, block := r.buf, plain(r.To)
+	if r.Comm == ir.OpAllReduce {
+		name, block = r.named("share"), withRows(r.To, r.Rows, ir.FloorDiv(r.To.LocalType().Dims[r.Rows].Extent, r.ranks()))
+		r.put(chunk(r.Pos, name, r.buf, r.Rows, r.me(), r.ranks()))
+	}
+	if s != nil {
+		whole := name
+		name = r.names.fresh(r.buf, "i")
+		r.put(chunk(r.Pos, name, whole, r.Rows, s.index, s.count))
+		block = withRows(r.To, r.Rows, ir.Extent(name, int64(r.Rows)))
+	}
+	return name, block
+}
+
+// sum writes what makes %target of the slots, once all have come.
+func (r *reduceRound) sum(s *sub, slots string, block *ir.Type, target string) []*ir.Stmt {
+	come := r.awaitPeers(r.here, s.raised())
+	if len(r.post) == 0 {
+		return []*ir.Stmt{come, sumSlots(r.Pos, slots, r.ranks(), target)}
+	}
+	p := r.part(r.Rows, nil, nil, s)
+	if r.Comm == ir.OpAllReduce {
+		p.index, p.count = r.me(), r.ranks()
+	}
+	sum := r.named("sum")
+	p.put(come, alloc(r.Pos, sum, block), sumSlots(r.Pos, slots, r.ranks(), sum))
+	p.follow(sum, target)
+	return p.stmts
+}
+
+// finish puts the sum on the stream of sums, where there is one, and pushes an
+// all-reduce's result to the peers.
+func (r *reduceRound) finish(sum []*ir.Stmt, target string) {
+	var push []*ir.Stmt
+	if r.done != "" {
+		push = append(push, r.push(target, target, r.done))
+	}
+	switch {
+	case r.sums != "":
+		r.put(on(r.Pos, r.sums, append(append([]*ir.Stmt{waitMain(r.Pos)}, sum...), push...)...))
+	case push != nil:
+		r.put(append(sum, on(r.Pos, r.stream, append([]*ir.Stmt{waitMain(r.Pos)}, push...)...))...)
+	default:
+		r.put(sum...)
+	}
+}
