@@ -42,7 +42,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	for i := range opts.Schedules {
 		seed := opts.Seed + int64(i)
 		dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed})
-		prog, err := exec.Load(ctx, dev, p, exec.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena})
+		prog, err := exec.Load(ctx, dev, p, exec.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
 		if err != nil {
 			return err
 		}

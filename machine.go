@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec"
 )
 
 // ErrUnsupported is wrapped by errors that say a machine cannot do something.
@@ -18,6 +19,10 @@ var ErrUnsupported = device.ErrUnsupported
 // ErrDeviceLost is wrapped by errors that say a GPU's fault has ended this
 // process's use of it: start a new process.
 var ErrDeviceLost = device.ErrDeviceLost
+
+// UnknownAlgorithm is the error about a LoadOptions.Algorithm that the machine
+// does not have.
+type UnknownAlgorithm = exec.UnknownAlgorithm
 
 // ErrClosed is returned by a machine or model after Close.
 var ErrClosed = errors.New("closed")
@@ -89,6 +94,12 @@ type LoadOptions struct {
 	// in, not only some around it. On a GPU that takes the host more time than
 	// the commands themselves.
 	Trace bool
+	// Algorithm names the algorithm of collectives to try first, where the text
+	// pins none; empty for the fastest as measured on this machine.
+	Algorithm string
+	// FixedAlgorithms runs a collective in the same way whatever its size, so that
+	// its bits cannot change with a batch.
+	FixedAlgorithms bool
 	// Logger gets progress at debug level; nil for none.
 	Logger *slog.Logger
 }

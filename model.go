@@ -264,7 +264,8 @@ func (m *Model) load(ctx context.Context, b Binding) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph})
+	prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
+		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/ir"
 )
 
 // benchFlags are the flags of bench.
@@ -21,6 +22,11 @@ type benchFlags struct {
 	strategies []string
 	rounds     int
 	eager      bool
+	algorithms []string
+	dtype      string
+	cold       bool
+	peers      string
+	format     string
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -38,8 +44,14 @@ difference is larger than that.
   ag-gemm   all-gather + GEMM under each strategy, beside the GEMM alone
   gemm-rs   GEMM + reduce-scatter
   gemm-ar   GEMM + all-reduce
-  memory    what plans reserve, beside what no plan can do without`,
+  memory    what plans reserve, beside what no plan can do without
+
+  allreduce, allgather, reducescatter, alltoall, broadcast
+            by the algorithm that is chosen, and NCCL's, by size of the message
+            (the largest operand of a rank): by graph and eager, beside the time
+            that its bytes take at the rate of a copy; results are checked`,
 		Example: `  hocket bench p2p -m cuda --sizes 64K,1M,1G
+  hocket bench allreduce -m cuda --sizes rows --algorithm all
   hocket bench ag-gemm -m cuda --shape 8192x28672x8192 --strategy exchange --json`,
 		Args:      oneBench,
 		ValidArgs: bench.Names(),
@@ -47,9 +59,14 @@ difference is larger than that.
 	f := c.Flags()
 	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(machineNames, "|")+"`")
 	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; as many as there are, at most 4")
-	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p: 1K,64K,1M")
+	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
 	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
+	f.StringArrayVar(&o.algorithms, "algorithm", nil, "an `ALGORITHM` of a collective beside the chosen one, or all; repeatable")
+	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
+	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
+	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by bench/peers: `FILE`")
+	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
 	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
@@ -58,7 +75,7 @@ difference is larger than that.
 		if err != nil {
 			return err
 		}
-		return a.bench(c.Context(), args[0], opts)
+		return a.bench(c.Context(), args[0], opts, o.format)
 	}
 	return c
 }
@@ -73,7 +90,7 @@ func oneBench(c *cobra.Command, args []string) error {
 // options reads the flags.
 func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	set := c.Flags().Changed
-	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager}
+	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager, Algorithms: o.algorithms, Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
 	if err := (&runFlags{machine: o.machine}).checkMachine(); err != nil {
 		return opts, err
 	}
@@ -83,7 +100,19 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	case o.rounds < 1:
 		return opts, usagef("--rounds is %d; at least 1", o.rounds)
 	}
-	if set("sizes") {
+	if o.format != "" && o.format != "vllm" {
+		return opts, usagef("--format: there is no form %q; there is vllm", o.format)
+	}
+	if o.dtype != "" {
+		if opts.DType = dtypeNamed(o.dtype); opts.DType == ir.InvalidDType {
+			return opts, usagef("--dtype: there is no type %q", o.dtype)
+		}
+	}
+	var err error
+	if opts.Peers, err = readPeers(o.peers); err != nil {
+		return opts, err
+	}
+	if set("sizes") && o.sizes != "rows" {
 		for _, s := range strings.Split(o.sizes, ",") {
 			n, err := parseBytes(strings.TrimSpace(s))
 			if err != nil {
@@ -107,7 +136,7 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	return opts, nil
 }
 
-func (a *app) bench(ctx context.Context, name string, opts bench.Options) error {
+func (a *app) bench(ctx context.Context, name string, opts bench.Options, format string) error {
 	rep, err := bench.Run(ctx, name, opts)
 	switch {
 	case errors.Is(err, bench.ErrUsage):
@@ -119,7 +148,20 @@ func (a *app) bench(ctx context.Context, name string, opts bench.Options) error 
 	}
 	rep.Environment = environment(opts.Machine)
 	a.out.Machine, a.out.Ranks, a.out.Bench = rep.Machine, rep.Ranks, rep
+	if format == "vllm" {
+		return rep.WriteVLLM(a.text)
+	}
 	return rep.WriteText(a.text)
+}
+
+// dtypeNamed returns the element type of that name, invalid where there is none.
+func dtypeNamed(name string) ir.DType {
+	for _, d := range ir.DTypes() {
+		if d.String() == name {
+			return d
+		}
+	}
+	return ir.InvalidDType
 }
 
 // environment says what a machine consists of, a line each.

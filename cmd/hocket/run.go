@@ -29,6 +29,8 @@ type runFlags struct {
 	budget    string
 	save      string
 	trace     string
+	algorithm string
+	fixed     bool
 
 	arena int64 // budget, read
 }
@@ -91,6 +93,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with the function it refines, or else its reference")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
+	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
+	f.BoolVar(&o.fixed, "fixed", false, "run a collective by one algorithm, whatever its size")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
@@ -240,14 +244,20 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Graph: j.flags.graph, Trace: true})
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Graph: j.flags.graph, Trace: true,
+		Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed})
 	if err != nil {
 		return ofHocket(err)
 	}
 	if j.flags.schedules > 0 {
 		return nil // every schedule loads anew, on a machine of its own
 	}
-	err = ofMachine(j.model.Prepare(ctx, nil))
+	err = j.model.Prepare(ctx, nil)
+	var unknown *hocket.UnknownAlgorithm
+	if errors.As(err, &unknown) {
+		return usagef("--algorithm: %w", unknown)
+	}
+	err = ofMachine(err)
 	var f *failure
 	if errors.As(err, &f) && f.code == exitMachine && !errors.Is(err, hocket.ErrUnsupported) && !errors.Is(err, hocket.ErrDeviceLost) {
 		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(arena))

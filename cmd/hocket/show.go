@@ -29,6 +29,7 @@ type result struct {
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`
+	Tune    *bench.Tuned        `json:"tune,omitempty"`
 	// Diagnostics hold every failure, those of hocket and its machine too.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }

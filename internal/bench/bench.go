@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/ir"
 )
 
 // ErrUsage is what errors about what was asked for are, as errors.Is tells.
@@ -32,7 +33,7 @@ type Options struct {
 	Machine string
 	// Ranks is the number of ranks; 0 for as many as the machine has, at most 4.
 	Ranks int
-	// Sizes are the bytes that p2p copies; nil for a list that suits the machine.
+	// Sizes are the bytes that p2p copies, and of collectives' messages; nil for a list that suits the machine.
 	Sizes []int64
 	// Shapes are the products of layers; nil for a list that suits the machine.
 	Shapes []Shape
@@ -41,6 +42,18 @@ type Options struct {
 	Strategies []string
 	// Rounds is how often everything is measured; 0 for 7.
 	Rounds int
+	// Algorithms of collectives to measure; nil for the one that is chosen and
+	// NCCL's where there are any, "all" for all.
+	Algorithms []string
+	// DType of collectives; bf16 where it is not set.
+	DType ir.DType
+	// Rows asks for sizes of whole rows (see RowSizes), also by default, and for
+	// a type of 2 bytes: what WriteVLLM can write.
+	Rows bool
+	// Cold has collectives work on operands that no cache holds.
+	Cold bool
+	// Peers are what others measured, to be put beside collectives.
+	Peers []Peer
 	// Eager leaves out what is measured by graph, where the machine has graphs.
 	Eager bool
 }
@@ -54,6 +67,11 @@ type Report struct {
 	Environment []string `json:"environment,omitempty"`
 	// Method says how it was measured, a line each.
 	Method []string `json:"method"`
+
+	// Table is what collectives were chosen by.
+	Table *TableUse `json:"table,omitempty"`
+
+	Collectives []Collective `json:"collectives,omitempty"`
 
 	P2P    []Transfer  `json:"p2p,omitempty"`
 	Host   []HostCost  `json:"host,omitempty"`
@@ -73,6 +91,7 @@ type job struct {
 type bench struct {
 	name  string
 	sized bool // takes Sizes
+	comm  bool // takes Algorithms, DType, Cold and Peers
 	layer bool // takes Shapes and Strategies
 	least int  // ranks
 	run   func(*job, context.Context) error
@@ -85,6 +104,11 @@ func benches() []bench {
 		{name: "ag-gemm", layer: true, least: 2, run: layersOf(agGEMM)},
 		{name: "gemm-rs", layer: true, least: 2, run: layersOf(gemmRS)},
 		{name: "gemm-ar", layer: true, least: 2, run: layersOf(gemmAR)},
+		{name: "allreduce", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllReduce)},
+		{name: "allgather", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllGather)},
+		{name: "reducescatter", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpReduceScatter)},
+		{name: "alltoall", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllToAll)},
+		{name: "broadcast", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpBroadcast)},
 		{name: "memory", least: 2, run: (*job).memory},
 	}
 }
@@ -130,10 +154,17 @@ func (o *Options) check(b *bench) error {
 		return usagef("%s takes no sizes", b.name)
 	case (o.Shapes != nil || o.Strategies != nil) && !b.layer:
 		return usagef("%s takes no shapes and no strategies", b.name)
+	case (o.Algorithms != nil || o.DType != ir.InvalidDType || o.Cold || o.Rows || o.Peers != nil) && !b.comm:
+		return usagef("%s takes no algorithms, no type, no rows, no cold operands and no peers", b.name)
+	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:
+		return usagef("rows are of bf16 or f16, not %s", o.DType)
 	case o.Rounds < 0:
 		return usagef("%d rounds", o.Rounds)
 	}
 	for _, n := range o.Sizes {
+		if o.Rows && n%rowBytes != 0 {
+			return usagef("%s are no whole rows of 8192 elements of 2 bytes", bytesText(n))
+		}
 		if n < 4 || n%4 != 0 || n > 1<<34 {
 			return usagef("a size of %d bytes; sizes are multiples of 4, to 16 GiB", n)
 		}

@@ -22,6 +22,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.Wire != nil {
 		t.line("- one copy between two ranks: %s GB/s", r.Wire.text(1))
 	}
+	if r.Table != nil {
+		t.line("- table: %s; * is what it chooses", r.Table.text())
+	}
+	t.collectives(r.Collectives)
 	t.transfers(r.P2P)
 	t.hostCosts(r.Host)
 	for i := range r.Layers {

@@ -31,6 +31,12 @@ var ErrInput = errors.New("wrong inputs")
 // or after Close. Load the plan again to go on.
 var ErrUnusable = errors.New("the program cannot run any more")
 
+// UnknownAlgorithm says that Options.Algorithm names none, and which there are.
+type UnknownAlgorithm struct{ Err error }
+
+// Error lists the names.
+func (e *UnknownAlgorithm) Error() string { return e.Err.Error() }
+
 // Options choose how a plan is loaded; the zero value is usable.
 type Options struct {
 	// Logger gets progress at debug level; nil for none.

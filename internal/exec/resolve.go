@@ -184,7 +184,9 @@ func (p *Program) findTable() error {
 	}
 	p.dispatch = comm.NewDispatch(p.world, p.caps, found.Table, policy)
 	if policy.Algorithm != "" {
-		return p.dispatch.Check(policy.Algorithm)
+		if err := p.dispatch.Check(policy.Algorithm); err != nil {
+			return &UnknownAlgorithm{err}
+		}
 	}
 	return nil
 }

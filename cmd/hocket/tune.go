@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket/internal/bench"
+)
+
+// tuneFlags are the flags of tune.
+type tuneFlags struct {
+	machine string
+	ranks   int
+	full    bool
+	again   bool
+	show    bool
+	out     string
+	export  string
+	peers   string
+}
+
+func (a *app) tuneCommand() *cobra.Command {
+	o := &tuneFlags{}
+	c := &cobra.Command{
+		Use:   "tune [flags]",
+		Short: "Measure which algorithm is fastest for which collective here",
+		Long: `Measures every collective by every algorithm of this machine, NCCL's among them,
+and keeps the table of the fastest. Programs run with -m on as many ranks are
+then run by it. It is kept under HOCKET_CACHE, or else in your cache folder; a
+machine with a table is not measured again.
+
+A wrong result keeps an algorithm out of the table, whatever its time.`,
+		Example: `  hocket tune -m cuda
+  hocket tune -m cuda --full --again
+  hocket tune -m cuda --show --export vllm`,
+		Args: nothing,
+	}
+	f := c.Flags()
+	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to tune: `"+strings.Join(machineNames, "|")+"`")
+	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; all there are, at most 8 (cpu: 4)")
+	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, smaller teams: minutes, not seconds")
+	f.BoolVar(&o.again, "again", false, "measure though there is a table")
+	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
+	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
+	f.StringVar(&o.export, "export", "", "print the sizes up to which kernels beat NCCL, for: `vllm`")
+	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by bench/peers: `FILE`")
+	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := o.check(c); err != nil {
+			return err
+		}
+		return a.tune(c.Context(), o)
+	}
+	return c
+}
+
+func (o *tuneFlags) check(c *cobra.Command) error {
+	switch {
+	case c.Flags().Changed("ranks") && o.ranks < 1:
+		return usagef("-n is %d; at least 1 rank", o.ranks)
+	case o.export != "" && o.export != "vllm":
+		return usagef("--export: there is no form %q; there is vllm", o.export)
+	case o.peers != "" && o.export == "":
+		return usagef("--peers is for --export")
+	case o.show && (o.again || o.full || o.out != ""):
+		return usagef("--show measures nothing and excludes --again, --full and -o")
+	}
+	return (&runFlags{machine: o.machine}).checkMachine()
+}
+
+func (a *app) tune(ctx context.Context, o *tuneFlags) error {
+	peers, err := readPeers(o.peers)
+	if err != nil {
+		return err
+	}
+	u, err := a.tuned(ctx, o)
+	switch {
+	case errors.Is(err, bench.ErrUsage):
+		return usagef("%w", err).helping("see hocket tune --help")
+	case err != nil:
+		return ofMachine(err)
+	}
+	a.out.Machine, a.out.Ranks, a.out.Tune = o.machine, u.Table.Ranks, u
+	if o.export == "" {
+		return u.WriteText(a.text)
+	}
+	if err := u.WriteVLLM(a.text, peers); err != nil {
+		return usagef("%w", err)
+	}
+	return nil
+}
+
+// tuned returns the table that there is, or measures one and keeps it.
+func (a *app) tuned(ctx context.Context, o *tuneFlags) (*bench.Tuned, error) {
+	found, ranks, err := bench.TableOf(ctx, o.machine, o.ranks)
+	if err != nil {
+		return nil, err
+	}
+	made := "hocket tune " + version()
+	if o.full {
+		made = "hocket tune --full " + version()
+	}
+	kept := found.Table != nil && found.Ignored == "" && (!o.full || strings.Contains(found.Table.Made, "--full"))
+	switch {
+	case o.show && found.Table == nil:
+		return nil, &failure{code: exitMachine, kind: "table", err: fmt.Errorf("there is no table: %s", found.Ignored)}
+	case o.show || kept && !o.again && o.out == "":
+		u := bench.TunedFrom(found)
+		if found.Ignored != "" {
+			u.Notes = append(u.Notes, found.Ignored)
+		}
+		return u, nil
+	}
+	opts := bench.TuneOptions{Machine: o.machine, Ranks: ranks, Full: o.full, Made: made}
+	if f, ok := a.stderr.(*os.File); ok && isTerminal(f) {
+		opts.Progress = func(s string) { fmt.Fprintf(f, "\r\x1b[K%s", s) }
+		defer fmt.Fprint(f, "\r\x1b[K")
+	}
+	u, err := bench.Tune(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return u, u.Save(o.out)
+}
+
+// readPeers reads figures of peers; none without a file.
+func readPeers(name string) ([]bench.Peer, error) {
+	if name == "" {
+		return nil, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, usagef("--peers: %w", err)
+	}
+	defer f.Close()
+	peers, err := bench.ReadPeers(f)
+	if err != nil {
+		return nil, usagef("--peers %s: %w", name, err)
+	}
+	return peers, nil
+}

@@ -1,0 +1,267 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Collective is one size of a collective, by one or more algorithms.
+type Collective struct {
+	Op    string `json:"op"`
+	DType string `json:"dtype"`
+	// Bytes of the message: of the largest operand of a member.
+	Bytes int64 `json:"bytes"`
+	// Bound is the time that the bytes which a rank must send or receive take at
+	// the rate of one copy between two ranks.
+	Bound float64 `json:"bound_us"`
+	// Ways are those measured; the chosen one is the first.
+	Ways []Way `json:"ways"`
+	// Peers are the microseconds of others, by name.
+	Peers map[string]float64 `json:"peers_us,omitempty"`
+}
+
+// Way is an algorithm with what was measured of it. Times are microseconds a
+// call on the slowest rank.
+type Way struct {
+	Algorithm string        `json:"algorithm"`
+	Tuning    device.Tuning `json:"tuning"`
+	// By says who chose it: "table", "default", or "asked" where it was measured
+	// because it was asked for.
+	By       string   `json:"by"`
+	Declined []string `json:"declined,omitempty"`
+	// Graph is the time within a graph, Eager that of calls issued one by one;
+	// nil where it was not measured.
+	Graph *Figure `json:"graph_us,omitempty"`
+	Eager *Figure `json:"eager_us,omitempty"`
+	// Wrong is how many of the elements looked at (Checked) were wrong.
+	Wrong   int64 `json:"wrong"`
+	Checked int64 `json:"checked"`
+	// Refused says why nothing was measured; empty where something was.
+	Refused string `json:"refused,omitempty"`
+}
+
+// Best is the time by graph, or else eager; 0 where nothing was measured.
+func (w *Way) Best() float64 {
+	switch {
+	case w.Graph != nil:
+		return w.Graph.Median
+	case w.Eager != nil:
+		return w.Eager.Median
+	}
+	return 0
+}
+
+// TableUse is the table that algorithms were chosen by.
+type TableUse struct {
+	From    string `json:"from"` // a file, "shipped", or empty for none
+	Hash    string `json:"hash,omitempty"`
+	Ignored string `json:"ignored,omitempty"`
+}
+
+// text says it in a line.
+func (t *TableUse) text() string {
+	from := t.From
+	if from == "" {
+		from = "none"
+	} else {
+		from += ", hash " + t.Hash
+	}
+	if t.Ignored != "" {
+		from += " (" + t.Ignored + ")"
+	}
+	return from
+}
+
+// RowSizes are the messages of 1, 4, 8 … 4096 rows of 8192 elements of 2 bytes:
+// what decoding and prefilling with a hidden size of 8192 reduces.
+func RowSizes() []int64 {
+	var sizes []int64
+	for _, rows := range []int64{1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 3062, 4096} {
+		sizes = append(sizes, rows*rowBytes)
+	}
+	return sizes
+}
+
+const rowBytes = 8192 * 2
+
+func collectiveOf(op ir.Op) func(*job, context.Context) error {
+	return func(j *job, ctx context.Context) error { return j.collectives(ctx, op) }
+}
+
+// calls lists what is measured: sizes rounded down to what divides over ranks.
+func (j *job) calls(op ir.Op) ([]call, error) {
+	sizes := j.Sizes
+	if sizes == nil && j.Rows {
+		sizes = RowSizes()
+	}
+	if sizes == nil {
+		for n := int64(1 << 10); n <= j.largest(); n *= 4 {
+			sizes = append(sizes, n)
+		}
+	}
+	var list []call
+	for _, n := range sizes {
+		c := newCall(op, n, j.Ranks, j.DType)
+		if c.bytes == 0 {
+			return nil, usagef("%d bytes are less than an element of each of %d ranks", n, j.Ranks)
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+func (j *job) largest() int64 {
+	if j.embedded() {
+		return 4 << 20
+	}
+	return 256 << 20
+}
+
+func (j *job) collectives(ctx context.Context, op ir.Op) error {
+	if j.DType == ir.InvalidDType {
+		j.DType = ir.BF16
+	}
+	calls, err := j.calls(op)
+	if err != nil {
+		return err
+	}
+	wire, err := j.wireRate(ctx, j.wireBytes())
+	if err != nil {
+		return err
+	}
+	j.report.Wire = &wire
+	a, err := openArena(ctx, j.machine, j.Ranks, calls, j.DType, j.Cold)
+	if err != nil {
+		return err
+	}
+	found := comm.Find(j.machine.Name(), a.world)
+	a.dispatch = comm.NewDispatch(a.world, j.machine.Caps(), found.Table, comm.Policy{})
+	j.report.Table = &TableUse{From: found.From, Hash: found.Table.Hash(), Ignored: found.Ignored}
+	for _, name := range j.Algorithms {
+		if err := a.dispatch.Check(name); name != "all" && err != nil {
+			return a.close(usagef("%v", err))
+		}
+	}
+	j.collectiveMethod(calls)
+	for _, c := range calls {
+		if err := j.collective(ctx, a, c); err != nil {
+			return a.close(err)
+		}
+	}
+	return a.close(nil)
+}
+
+func (j *job) collectiveMethod(calls []call) {
+	where := "the same operands in every call, so hot in the cache"
+	if j.Cold {
+		where = "operands in turn, together more than the cache holds"
+	}
+	j.method("%s, small integers at random, out of place; %s", j.DType, where)
+	if j.graphs() {
+		j.method("graph: a chain of calls in one graph less a shorter one (at large sizes %d and %d, at small %d and %d), over their difference in calls; slowest rank",
+			chainsOf(1<<30).long, chainsOf(1<<30).short, chainsOf(1).long, chainsOf(1).short)
+	}
+	j.method("eager: a chain of %d to %d calls issued one by one by one host thread for all ranks; slowest rank", chainsOf(1<<30).eager, chainsOf(1).eager)
+	j.method("algorithms in turns; median of %d rounds after one to warm up; spread between the quartiles", j.Rounds)
+	j.method("bound: the bytes that a rank must send or receive, at the rate of one large copy; wrong: elements that differ from the exact result, of results eager and by graph into poisoned memory; large ones in windows")
+	if names := j.Algorithms; len(names) > 0 {
+		j.method("algorithms asked for: %s", strings.Join(names, ", "))
+	}
+}
+
+// collective measures one size.
+func (j *job) collective(ctx context.Context, a *arena, c call) error {
+	row := Collective{Op: c.op.String(), DType: j.DType.String(), Bytes: c.bytes, Bound: wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3, Peers: peersOf(j.Peers, c, j.Ranks)}
+	list, refused, err := j.entrants(a, c)
+	if err != nil {
+		return err
+	}
+	if err := j.measure(ctx, a, list); err != nil {
+		return err
+	}
+	for _, e := range list {
+		row.Ways = append(row.Ways, e.way)
+		if err := e.leave(); err != nil {
+			return err
+		}
+	}
+	row.Ways = append(row.Ways, refused...)
+	j.report.Collectives = append(j.report.Collectives, row)
+	return nil
+}
+
+// measure checks and times entrants.
+func (j *job) measure(ctx context.Context, a *arena, list []*entrant) error {
+	for _, e := range list {
+		if err := j.admit(ctx, a, e); err != nil {
+			return fmt.Errorf("%s of %s by %s: %w", e.call.op, bytesText(e.call.bytes), e.way.Algorithm, err)
+		}
+	}
+	return a.race(ctx, list, j.Rounds, true)
+}
+
+// admit has the entrant's results checked, eager and by graph.
+func (j *job) admit(ctx context.Context, a *arena, e *entrant) error {
+	var err error
+	if e.way.Wrong, e.way.Checked, err = a.check(ctx, e, func() error { return a.run(e, e.slots) }); err != nil || !j.graphs() {
+		return err
+	}
+	if err := a.capture(e); err != nil {
+		return err
+	}
+	wrong, looked, err := a.check(ctx, e, func() error { return a.replay(ctx, e, e.short, e.chains.short) })
+	e.way.Wrong, e.way.Checked = e.way.Wrong+wrong, e.way.Checked+looked
+	return err
+}
+
+// entrants opens the chosen way to run a call and those asked for, and says of
+// the others why not.
+func (j *job) entrants(a *arena, c call) (list []*entrant, refused []Way, err error) {
+	chosen, err := a.enter(c, a.dispatch, device.Tuning{}, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	list = append(list, chosen)
+	names := j.Algorithms
+	switch {
+	case slices.Contains(names, "all"):
+		names = a.dispatch.Algorithms()
+	case names == nil:
+		names = named(a.dispatch, "nccl")
+	}
+	for _, name := range names {
+		if name == chosen.way.Algorithm {
+			continue
+		}
+		e, err := a.enter(c, a.dispatch, device.Tuning{Algo: name}, true)
+		if errors.Is(err, device.ErrUnsupported) {
+			refused = append(refused, Way{Algorithm: name, By: "asked", Refused: err.Error()})
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		e.way.By = "asked"
+		list = append(list, e)
+	}
+	return list, refused, nil
+}
+
+// wireBytesOf is what the busiest rank of a call sends or receives at the least.
+func wireBytesOf(c call, ranks int) float64 {
+	s, n := float64(c.bytes), float64(ranks)
+	switch c.op {
+	case ir.OpAllReduce:
+		return 2 * s * (n - 1) / n
+	case ir.OpBroadcast:
+		return s
+	}
+	return s * (n - 1) / n
+}

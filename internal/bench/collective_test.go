@@ -1,0 +1,297 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/ir"
+)
+
+// TestCollectivesAreRight wants every way of every op checked and right, hot and
+// cold, with counts that do not divide.
+func TestCollectivesAreRight(t *testing.T) {
+	for _, b := range benches() {
+		if !b.comm {
+			continue
+		}
+		for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I32} {
+			o := Options{Ranks: 3, Rounds: 1, Algorithms: []string{"all"}, DType: dt, Sizes: []int64{12, 4000, 300_004}, Cold: dt == ir.F32}
+			if o.Cold {
+				o.Sizes = o.Sizes[:2]
+			}
+			rep, err := Run(context.Background(), b.name, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rep.Collectives {
+				for k, w := range row.Ways {
+					if (w.By == "asked") != (k > 0) {
+						t.Errorf("way %d of %s is by %q", k, b.name, w.By)
+					}
+					if w.Refused != "" {
+						continue
+					}
+					if w.Wrong != 0 || w.Checked == 0 || w.Best() <= 0 {
+						t.Errorf("%s %s of %d bytes by %s: %d wrong of %d, %v µs", b.name, dt, row.Bytes, w.Algorithm, w.Wrong, w.Checked, w.Best())
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestCheckSees wants each kind of misplaced or stale element to be counted.
+func TestCheckSees(t *testing.T) {
+	ctx := context.Background()
+	c := call{ir.OpAllGather, 64}
+	a, err := openArena(ctx, cpu.New(cpu.Options{}), 2, []call{c}, ir.F32, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close(nil)
+	e, err := a.enter(c, a.dispatch, device.Tuning{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.leave()
+	for name, tc := range map[string]struct {
+		run  func() error
+		want int64
+	}{
+		"right": {func() error { return a.run(e, 1) }, 0},
+		"none":  {func() error { return nil }, 32},
+		"one": {func() error {
+			if err := a.run(e, 1); err != nil {
+				return err
+			}
+			return a.members[1].Stream.Upload(vector(a.out[1], 8, ir.F32, 1), []byte{1, 2, 3, 4})
+		}, 1},
+	} {
+		wrong, looked, err := a.check(ctx, e, tc.run)
+		if err != nil || wrong != tc.want || looked != 32 {
+			t.Errorf("%s: %d wrong of %d, %v; want %d of 32", name, wrong, looked, err, tc.want)
+		}
+	}
+}
+
+// someReport is a report with known figures.
+func someReport() *Report {
+	f := func(v float64) *Figure { return &Figure{Median: v, Spread: 0.1} }
+	way := func(name, by string, us float64) Way {
+		return Way{Algorithm: name, Tuning: device.Tuning{Algo: name, Blocks: 24, Threads: 512}, By: by, Graph: f(us), Eager: f(us + 3), Checked: 10}
+	}
+	return &Report{Bench: "allreduce", Machine: "cuda", Ranks: 4, Method: []string{"by hand"}, Wire: f(396), Table: &TableUse{From: "shipped", Hash: "0123456789ab"},
+		Collectives: []Collective{
+			{Op: "all_reduce", DType: "bf16", Bytes: 32 * rowBytes, Bound: 2, Ways: []Way{way("pull-push", "table", 8.2), way("nccl", "asked", 14.4), {Algorithm: "magic", Refused: "no wand"}},
+				Peers: map[string]float64{"torch two-shot": 9.84}},
+			{Op: "all_reduce", DType: "bf16", Bytes: 64 * rowBytes, Bound: 4, Ways: []Way{way("pull-push", "table", 20), way("nccl", "asked", 18.1)}},
+		}}
+}
+
+const wantVLLM = `
+==================================================================================================================================
+Device Communicator Benchmark Results
+World Size: 4, Data Type: torch.bfloat16, Hidden Size: 8192
+==================================================================================================================================
+Tensor Shape        Tensor Size    hocket              pynccl              torch two-shot      Best (Speedup vs PyNccl)      
+-----------------------------------------------------------------------------------------------------------------------------
+(32, 8192)          0.50 MB        0.008               0.014               0.010               hocket (1.76x)                
+(64, 8192)          1.00 MB        0.020               0.018               N/A                 pynccl (1.00x)                
+==================================================================================================================================
+All times are in milliseconds (ms) per allreduce operation
+Speedup column shows: fastest_algorithm (speedup_vs_pynccl)
+`
+
+func TestWriteVLLM(t *testing.T) {
+	var b bytes.Buffer
+	if err := someReport().WriteVLLM(&b); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantVLLM, b.String()); diff != "" {
+		t.Error(diff)
+	}
+	if err := (&Report{}).WriteVLLM(&b); !errors.Is(err, ErrUsage) {
+		t.Errorf("a report without collectives: %v", err)
+	}
+}
+
+func TestCollectiveText(t *testing.T) {
+	var b bytes.Buffer
+	if err := someReport().WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"- table: shipped, hash 0123456789ab; * is what it chooses\n",
+		"  512 KiB  pull-push 24×512 *   8.20 ±0.10  11.20 ±0.10  63.9       2.0     4.10       1.76      0            9.84\n",
+		"nccl 24×512  14.40 ±0.10  17.40 ±0.10  36.4       2.0     7.20                 0                \n",
+		"chosen against the best of the others: geometric mean 1.04×, faster at 1 of 2 sizes\n",
+		"512 KiB by magic: no wand\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestReadPeers(t *testing.T) {
+	peers, err := ReadPeers(strings.NewReader(`W1122 torchrun says hello
+{"op": "all_reduce", "name": "nccl", "ranks": 2, "bytes": 1024, "issued": "graph", "us": 7.5}
+{"op": "all_reduce", "name": "nccl", "ranks": 2, "bytes": 1024, "issued": "eager", "us": 20}
+
+{"op": "all_reduce", "name": "torch two-shot", "ranks": 4, "bytes": 1024, "issued": "graph", "us": 9}
+`))
+	if err != nil || len(peers) != 3 {
+		t.Fatalf("%v, %v", peers, err)
+	}
+	got := peersOf(peers, call{ir.OpAllReduce, 1024}, 2)
+	if diff := cmp.Diff(map[string]float64{"nccl": 7.5, "nccl, eager": 20}, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, bad := range []string{"", "no figures\n", "{\n", `{"op": "all_reduce", "name": "x", "ranks": 2}`, `{"op": "all_reduce", "ranks": 2, "us": 1}`} {
+		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// TestTune wants a table that says something of every op, that worlds find
+// afterwards, and that is passed over with a reason once it is broken or foreign.
+func TestTune(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	ctx := context.Background()
+	if f, _, err := TableOf(ctx, "cpu", 2); err != nil || f.Table != nil || !strings.Contains(f.Ignored, "has not been tuned") {
+		t.Fatalf("before: %+v, %v", f, err)
+	}
+	u, err := Tune(ctx, TuneOptions{Ranks: 2, Made: "a test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(u.Table.Entries) != len(tunedOps) || !u.Fresh || len(u.Notes) > 0 {
+		t.Errorf("%d entries, notes %q", len(u.Table.Entries), u.Notes)
+	}
+	for _, e := range u.Table.Entries {
+		for _, b := range e.Brackets {
+			if len(b.Best) == 0 || b.Best[0].Micros <= 0 {
+				t.Errorf("%s up to %d: %+v", e.Op, b.UpTo, b.Best)
+			}
+		}
+	}
+	if err := u.Save(""); err != nil {
+		t.Fatal(err)
+	}
+	f, _, err := TableOf(ctx, "cpu", 2)
+	if err != nil || f.From != u.File || f.Table.Hash() != u.Hash || f.Ignored != "" {
+		t.Fatalf("after: %+v, %v", f, err)
+	}
+	rep, err := Run(ctx, "allreduce", Options{Ranks: 2, Rounds: 1, Sizes: []int64{1024}})
+	if err != nil || rep.Table.Hash != u.Hash || rep.Collectives[0].Ways[0].By != "table" {
+		t.Errorf("a bench uses %+v, %v", rep.Table, err)
+	}
+	if f, _, _ := TableOf(ctx, "cpu", 3); f.Table != nil {
+		t.Error("a table for 2 ranks serves 3")
+	}
+	data, err := os.ReadFile(u.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, text, want string }{
+		{"cut short", string(data[:len(data)/2]), "no table of collectives"},
+		{"another version", strings.Replace(string(data), `"version": 1`, `"version": 99`, 1), "version 99"},
+		{"foreign", strings.Replace(string(data), `"identity": "`, `"identity": "abacus `, 1), "made on abacus"},
+		{"an end that is not", strings.Replace(string(data), `"up_to"`, `"upto"`, 1), "unknown field"},
+	} {
+		if err := os.WriteFile(u.File, []byte(tc.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, _, err := TableOf(ctx, "cpu", 2)
+		if err != nil || f.Table != nil || !strings.Contains(f.Ignored, tc.want) || !strings.Contains(f.Ignored, filepath.Base(u.File)) {
+			t.Errorf("%s: %+v, %v", tc.name, f, err)
+		}
+	}
+}
+
+// TestRanked wants the fewest blocks among those alike, and each algorithm once.
+func TestRanked(t *testing.T) {
+	at := func(name string, blocks int, us float64) timed {
+		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: blocks}, Micros: us}, true}
+	}
+	got := ranked([]timed{at("a", 64, 10), at("b", 0, 30), at("a", 16, 10.1), at("a", 8, 10.5), at("copy", 0, 20), at("b", 0, 12)})
+	want := []string{"a 16", "b 0", "copy 0"}
+	if len(got) != len(want) {
+		t.Fatalf("%+v", got)
+	}
+	if got[0].Blocks != 16 || got[1].Algo != "b" || got[1].Micros != 12 || got[2].Algo != "copy" {
+		t.Errorf("%+v, want %v", got, want)
+	}
+	if ranked(nil) != nil {
+		t.Error("nothing has a rank")
+	}
+}
+
+// TestEntryOf wants brackets that meet halfway, one in each that sums in order,
+// and as fixed what all sizes share.
+func TestEntryOf(t *testing.T) {
+	way := func(name string, us float64, ordered bool) timed {
+		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: 8}, Micros: us}, ordered}
+	}
+	e := entryOf(ir.OpAllReduce, 4, []measured{
+		{call{ir.OpAllReduce, 1 << 10}, []timed{way("ll", 2, true), way("push", 5, true)}},
+		{call{ir.OpAllReduce, 1 << 14}, []timed{way("nccl", 3, false), way("x", 4, false), way("y", 5, false), way("z", 6, false), way("push", 7, true)}},
+		{call{ir.OpAllReduce, 1 << 20}, []timed{way("push", 30, true), way("ll", 60, true)}},
+	})
+	tab := &comm.Table{Version: comm.TableVersion, Entries: []comm.Entry{e}}
+	if err := tab.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if e.Brackets[0].UpTo != 1<<12 || e.Brackets[1].UpTo != 1<<17 || e.Brackets[2].UpTo != 0 {
+		t.Errorf("brackets end at %d, %d, %d", e.Brackets[0].UpTo, e.Brackets[1].UpTo, e.Brackets[2].UpTo)
+	}
+	if b := e.Brackets[1].Best; len(b) != 4 || b[0].Algo != "nccl" || b[3].Algo != "push" {
+		t.Errorf("the middle bracket lists %+v", b)
+	}
+	if e.Fixed == nil || e.Fixed.Algo != "push" || e.Fixed.Blocks != 0 {
+		t.Errorf("fixed is %+v", e.Fixed)
+	}
+}
+
+func TestExportVLLM(t *testing.T) {
+	br := func(upTo int64, name string) comm.Bracket {
+		return comm.Bracket{UpTo: upTo, Best: []comm.Timed{{Tuning: device.Tuning{Algo: name}}}}
+	}
+	u := &Tuned{Table: &comm.Table{Identity: "NVIDIA H200 sm_90a, 4 GPUs", Entries: []comm.Entry{
+		{Op: "all_reduce", Members: 4, Brackets: []comm.Bracket{br(1<<20, "ll"), br(3<<19, "push"), br(0, "nccl")}},
+		{Op: "all_reduce", Members: 2, Brackets: []comm.Bracket{br(1<<20, "ll"), br(0, "push")}},
+	}}}
+	peers := []Peer{
+		{Op: "all_reduce", Name: "nccl", Ranks: 4, Bytes: 1 << 20, Issued: "graph", Micros: 18},
+		{Op: "all_reduce", Name: "torch two-shot", Ranks: 4, Bytes: 1 << 20, Issued: "graph", Micros: 13},
+		{Op: "all_reduce", Name: "nccl", Ranks: 4, Bytes: 2 << 20, Issued: "graph", Micros: 18},
+		{Op: "all_reduce", Name: "torch two-shot", Ranks: 4, Bytes: 2 << 20, Issued: "graph", Micros: 19},
+	}
+	var b bytes.Buffer
+	if err := u.WriteVLLM(&b, peers); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"CUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        2: 256 * MiB,  # 256 MiB\n        4: 1572864,  # 1.5 MiB\n    },\n}\n",
+		"SYMM_MEM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 1 * MiB,  # 1 MiB\n    },\n}\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	u.Table.Identity = "cpu"
+	if err := u.WriteVLLM(&b, nil); !errors.Is(err, ErrUsage) {
+		t.Errorf("a table of CPUs: %v", err)
+	}
+}

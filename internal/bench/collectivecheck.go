@@ -1,0 +1,148 @@
+package bench
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// wholeCheck is the number of elements of a result that are all looked at; of
+// larger ones windows of checkWindow elements are.
+const (
+	wholeCheck   = 1 << 16
+	checkWindow  = 2048
+	checkWindows = 16
+)
+
+// check runs the call once into memory full of garbage and returns how many of
+// the elements looked at are wrong, on all ranks together.
+func (a *arena) check(ctx context.Context, e *entrant, run func() error) (wrong, looked int64, err error) {
+	for m := range a.members {
+		if err := a.spoil(m, e); err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := run(); err != nil {
+		return 0, 0, err
+	}
+	for s := range e.slots {
+		in := a.instance(e.call, s, device.Tuning{}, false)
+		for m := range a.members {
+			w, n, err := a.checkMember(ctx, &in.Collective, m)
+			if err != nil {
+				return 0, 0, err
+			}
+			wrong, looked = wrong+w, looked+n
+		}
+	}
+	return wrong, looked, nil
+}
+
+// spoil fills a member's outputs with NaNs or large integers.
+func (a *arena) spoil(m int, e *entrant) error {
+	block := make([]byte, min(1<<16, a.out[m].Bytes()))
+	for i := range block {
+		block[i] = [2]byte{0xff, 0x7f}[i&1]
+	}
+	used := min(int64(e.slots)*alignUp(e.call.bytes), a.out[m].Bytes())
+	s := a.members[m].Stream
+	n := min(int64(len(block)), used)
+	if err := s.Upload(words(a.out[m], 0, n), block[:n]); err != nil {
+		return err
+	}
+	for n < used {
+		more := min(n, used-n)
+		if err := s.Copy(words(a.out[m], n, more), words(a.out[m], 0, more)); err != nil {
+			return err
+		}
+		n += more
+	}
+	return nil
+}
+
+// checkMember compares a member's result with what it should be, in parts.
+func (a *arena) checkMember(ctx context.Context, c *device.Collective, m int) (wrong, looked int64, err error) {
+	out := c.Parts[m].Out
+	n := out.Elements()
+	var parts [][2]int64
+	if n <= wholeCheck {
+		parts = [][2]int64{{0, n}}
+	} else {
+		parts = windows(n, int64(len(a.members)))
+	}
+	var got []*tensor.Tensor
+	for _, p := range parts {
+		t, err := tensor.New(a.dt, []int64{p[1] - p[0]})
+		if err != nil {
+			return 0, 0, err
+		}
+		v := vector(out.Mem, out.Off+p[0]*a.dt.Size(), a.dt, p[1]-p[0])
+		if err := a.members[m].Stream.Download(t.Data, v); err != nil {
+			return 0, 0, err
+		}
+		got = append(got, t)
+	}
+	if err := a.world.Sync(ctx); err != nil {
+		return 0, 0, err
+	}
+	for i, p := range parts {
+		for k := p[0]; k < p[1]; k++ {
+			if got[i].Float64(k-p[0]) != a.want(c, m, k) {
+				wrong++
+			}
+		}
+		looked += p[1] - p[0]
+	}
+	return wrong, looked, nil
+}
+
+// windows returns parts of n elements: the ends, both sides of the borders of
+// shards, and some at random.
+func windows(n, shards int64) [][2]int64 {
+	rng := rand.New(rand.NewPCG(uint64(n), 4))
+	at := []int64{0, n - checkWindow}
+	for s := int64(1); s < shards; s++ {
+		at = append(at, s*n/shards-checkWindow/2)
+	}
+	for range checkWindows {
+		at = append(at, rng.Int64N(n-checkWindow+1))
+	}
+	var list [][2]int64
+	for _, lo := range at {
+		list = append(list, [2]int64{lo, lo + checkWindow})
+	}
+	return list
+}
+
+// want returns element i of member m's result.
+func (a *arena) want(c *device.Collective, m int, i int64) float64 {
+	n := int64(len(a.members))
+	// in is element k of a member's operand.
+	in := func(r int, k int64) float64 {
+		v := c.Parts[r].In
+		return a.value(r, v.Off/a.dt.Size()+k)
+	}
+	sum := func(k int64) (s float64) {
+		for r := range a.members {
+			s += in(r, k)
+		}
+		return s
+	}
+	part := c.Parts[m].Out.Elements()
+	switch c.Op {
+	case ir.OpAllReduce:
+		return sum(i)
+	case ir.OpReduceScatter:
+		return sum(int64(m)*part + i)
+	case ir.OpAllGather:
+		shard := part / n
+		return in(int(i/shard), i%shard)
+	case ir.OpAllToAll:
+		block := part / n
+		return in(int(i/block), int64(m)*block+i%block)
+	}
+	return in(c.Root, i)
+}

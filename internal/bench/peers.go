@@ -1,0 +1,85 @@
+package bench
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Peer is one figure of somebody else's program: what scripts in bench/peers
+// print, a line of JSON each.
+type Peer struct {
+	Op     string  `json:"op"`   // "all_reduce", or a layer: "ag-gemm"
+	Name   string  `json:"name"` // "nccl", "torch two-shot"
+	Ranks  int     `json:"ranks"`
+	Bytes  int64   `json:"bytes,omitempty"` // of the message
+	Shape  string  `json:"shape,omitempty"` // of layers: MxNxK
+	DType  string  `json:"dtype,omitempty"`
+	Issued string  `json:"issued"` // "graph" or "eager"
+	Micros float64 `json:"us"`
+}
+
+// ReadPeers reads lines of JSON; lines that do not begin with { are skipped,
+// since programs under a launcher print more than they mean to.
+func ReadPeers(r io.Reader) ([]Peer, error) {
+	var list []Peer
+	in := bufio.NewScanner(r)
+	for n := 1; in.Scan(); n++ {
+		line := strings.TrimSpace(in.Text())
+		if !strings.HasPrefix(line, "{") {
+			continue
+		}
+		var p Peer
+		if err := json.Unmarshal([]byte(line), &p); err != nil {
+			return nil, usagef("line %d is no figure of a peer: %v", n, err)
+		}
+		if p.Op == "" || p.Name == "" || p.Ranks < 1 || !(p.Micros > 0) {
+			return nil, usagef("line %d is no figure of a peer: it needs op, name, ranks and us", n)
+		}
+		list = append(list, p)
+	}
+	if err := in.Err(); err != nil {
+		return nil, fmt.Errorf("figures of peers: %w", err)
+	}
+	if len(list) == 0 {
+		return nil, usagef("there are no figures of peers in it")
+	}
+	return list, nil
+}
+
+// peersOf returns the figures for a call, by name; those of eager calls have
+// that added.
+func peersOf(list []Peer, c call, ranks int) map[string]float64 {
+	var out map[string]float64
+	for _, p := range list {
+		if p.Op != c.op.String() || p.Ranks != ranks || p.Bytes != c.bytes {
+			continue
+		}
+		name := p.Name
+		if p.Issued == "eager" {
+			name += ", eager"
+		}
+		if out == nil {
+			out = map[string]float64{}
+		}
+		out[name] = p.Micros
+	}
+	return out
+}
+
+// peerNames lists the names in any of the rows, sorted.
+func peerNames(rows []Collective) []string {
+	var names []string
+	for _, r := range rows {
+		for n := range r.Peers {
+			if !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,460 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// TuneOptions choose what is tuned; the zero value is the embedded machine,
+// quickly.
+type TuneOptions struct {
+	Machine string
+	Ranks   int // 0 for as many as the machine has, at most 8
+	// Full tries more sizes, and how each algorithm is launched, and smaller
+	// teams of the same world. Otherwise it ends within seconds.
+	Full bool
+	// Made goes into the table: by what it was made.
+	Made string
+	// Progress gets a line now and then; nil for none.
+	Progress func(string)
+}
+
+// Tuned is a table with what it rests on.
+type Tuned struct {
+	Table *comm.Table `json:"table"`
+	Hash  string      `json:"hash"`
+	// File is where the table lies; empty where it was not written.
+	File string `json:"file,omitempty"`
+	// Fresh says that it was measured now.
+	Fresh bool    `json:"fresh"`
+	Took  float64 `json:"took_s,omitempty"`
+	// Notes are what went wrong and was passed over.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Tune measures the collectives of a machine by all its algorithms and returns
+// the table of the fastest.
+func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
+	begun := time.Now()
+	m, err := open(o.Machine)
+	if err != nil {
+		return nil, err
+	}
+	if o.Ranks, err = tuneRanks(m, o.Ranks); err != nil {
+		return nil, err
+	}
+	u := &tuner{TuneOptions: o, machine: m, wrong: map[wrongWay]bool{}}
+	calls := u.calls(o.Ranks)
+	a, err := openArena(ctx, m, o.Ranks, calls, ir.BF16, false)
+	if err != nil {
+		return nil, err
+	}
+	_, u.own = a.world.(device.Teams)
+	out := &Tuned{Fresh: true, Table: &comm.Table{Version: comm.TableVersion, Identity: comm.Identity(m.Name(), a.world), Ranks: o.Ranks, Made: o.Made}}
+	for _, members := range u.teams() {
+		if err := u.tuneTeam(ctx, a.team(members), out.Table); err != nil {
+			return nil, a.close(err)
+		}
+	}
+	if err := a.close(nil); err != nil {
+		return nil, err
+	}
+	out.Hash, out.Notes, out.Took = out.Table.Hash(), u.notes, time.Since(begun).Seconds()
+	return out, out.Table.Check()
+}
+
+// TableOf returns the table that a machine's worlds of so many ranks use, and
+// where it comes from.
+func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, int, error) {
+	m, err := open(machine)
+	if err != nil {
+		return comm.Found{}, 0, err
+	}
+	if ranks, err = tuneRanks(m, ranks); err != nil {
+		return comm.Found{}, 0, err
+	}
+	w, err := m.Open(ctx, ranks)
+	if err != nil {
+		return comm.Found{}, 0, err
+	}
+	return comm.Find(m.Name(), w), ranks, w.Close()
+}
+
+func tuneRanks(m device.Machine, ranks int) (int, error) {
+	most := m.Caps().MaxRanks
+	if ranks == 0 {
+		ranks = min(most, 8)
+		if m.Name() == "cpu" {
+			ranks = 4
+		}
+	}
+	switch {
+	case ranks < 2:
+		return 0, usagef("collectives need 2 ranks or more, not %d", ranks)
+	case ranks > most:
+		return 0, fmt.Errorf("%d ranks, and this machine has at most %d: %w", ranks, most, device.ErrUnsupported)
+	}
+	return ranks, nil
+}
+
+// tuner is a tuning under way.
+type tuner struct {
+	TuneOptions
+	machine device.Machine
+	own     bool // the world has launches of its own
+	notes   []string
+	wrong   map[wrongWay]bool
+}
+
+// wrongWay is an algorithm that gave a wrong result of a call.
+type wrongWay struct {
+	call
+	name string
+}
+
+func (u *tuner) note(format string, args ...any) {
+	if s := fmt.Sprintf(format, args...); !slices.Contains(u.notes, s) {
+		u.notes = append(u.notes, s)
+	}
+}
+
+// tunedOps are the collectives that are measured; others use the entry of none.
+var tunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}
+
+// teams lists the numbers of members that are tuned.
+func (u *tuner) teams() []int {
+	list := []int{u.Ranks}
+	if u.Full {
+		for k := u.Ranks / 2; k > 1; k /= 2 {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
+// team returns the arena as the first ranks of it see it.
+func (a *arena) team(members int) *arena {
+	b := *a
+	b.members = a.members[:members]
+	return &b
+}
+
+// calls lists what is measured for teams of so many.
+func (u *tuner) calls(members int) []call {
+	var list []call
+	for _, op := range tunedOps {
+		for _, n := range u.sizes(op) {
+			list = append(list, newCall(op, n, members, ir.BF16))
+		}
+	}
+	return list
+}
+
+func (u *tuner) sizes(op ir.Op) []int64 {
+	const kb, mb = 1 << 10, 1 << 20
+	embedded := u.machine.Name() == "cpu"
+	switch {
+	case u.Full:
+		var list []int64
+		last := int64(256 * mb)
+		if embedded {
+			last = 4 * mb
+		}
+		for n := int64(kb); n <= last; n *= 2 {
+			list = append(list, n)
+		}
+		return list
+	case embedded:
+		return []int64{4 * kb, 64 * kb, mb}
+	case op == ir.OpAllReduce:
+		return []int64{8 * kb, 64 * kb, 256 * kb, mb, 4 * mb, 16 * mb, 64 * mb}
+	}
+	return []int64{16 * kb, 256 * kb, 4 * mb, 64 * mb}
+}
+
+// rounds that count.
+const tuneRounds = 5
+
+func (u *tuner) tuneTeam(ctx context.Context, a *arena, t *comm.Table) error {
+	byOp := map[ir.Op][]measured{}
+	for _, c := range u.calls(len(a.members)) {
+		if u.Progress != nil {
+			u.Progress(fmt.Sprintf("%s of %s on %d ranks", c.op, bytesText(c.bytes), len(a.members)))
+		}
+		m, err := u.tuneCall(ctx, a, c)
+		if err != nil {
+			return err
+		}
+		if len(m.best) > 0 {
+			byOp[c.op] = append(byOp[c.op], m)
+		}
+	}
+	for _, op := range tunedOps {
+		if list := byOp[op]; len(list) > 0 {
+			t.Entries = append(t.Entries, entryOf(op, len(a.members), list))
+		}
+	}
+	return nil
+}
+
+// measured is a call with what was fastest.
+type measured struct {
+	call call
+	best []timed
+}
+
+// timed is a tuning's time; ordered says that it is allowed where sums have to
+// be in order.
+type timed struct {
+	comm.Timed
+	ordered bool
+}
+
+// tuneCall measures a call by all algorithms once, those that come near the
+// fastest several times, and of these, where it is to be full, all launches.
+func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error) {
+	m := measured{call: c}
+	first, err := u.try(ctx, a, c, u.names(a), 1, false)
+	if err == nil && len(first) == 0 {
+		first, err = u.try(ctx, a, c, namesOnly(comm.Schedules()), 1, false)
+	}
+	if err != nil {
+		return m, err
+	}
+	near := within(first, 1.5)
+	if u.Full && u.own {
+		tried, err := u.try(ctx, a, c, launches(near), 1, false)
+		if err != nil {
+			return m, err
+		}
+		near = within(append(near, tried...), 1.15)
+	}
+	if len(near) > 12 {
+		near = near[:12]
+	}
+	var again []device.Tuning
+	for _, x := range near {
+		again = append(again, x.Tuning)
+	}
+	if m.best, err = u.try(ctx, a, c, again, tuneRounds, true); err != nil {
+		return m, err
+	}
+	for _, x := range first {
+		if !u.wrong[wrongWay{c, x.Algo}] {
+			m.best = append(m.best, x)
+		}
+	}
+	m.best = ranked(m.best)
+	return m, nil
+}
+
+// names lists the algorithms to try first. Where a machine has its own, schedules
+// are worth the time only where there is much of it.
+func (u *tuner) names(a *arena) []device.Tuning {
+	all := a.dispatch.Algorithms()
+	if u.own && !u.Full {
+		all = slices.DeleteFunc(all, func(n string) bool { return slices.Contains(comm.Schedules(), n) })
+	}
+	return namesOnly(all)
+}
+
+func namesOnly(names []string) []device.Tuning {
+	var list []device.Tuning
+	for _, n := range names {
+		list = append(list, device.Tuning{Algo: n})
+	}
+	return list
+}
+
+// within returns those that take at most so many times as long as the fastest,
+// the fastest first.
+func within(list []timed, times float64) []timed {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, byTime)
+	for i := range list {
+		if list[i].Micros > times*list[0].Micros {
+			return list[:i]
+		}
+	}
+	return list
+}
+
+func byTime(a, b timed) int {
+	switch {
+	case a.Micros < b.Micros:
+		return -1
+	case a.Micros > b.Micros:
+		return 1
+	}
+	return 0
+}
+
+// launches lists grids to try for each algorithm of the machine's own.
+func launches(near []timed) []device.Tuning {
+	var list []device.Tuning
+	for _, x := range near {
+		if x.Blocks != 0 || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
+			continue
+		}
+		for _, blocks := range []int{4, 8, 16, 24, 32, 48, 64, 96, 128} {
+			for _, threads := range []int{256, 512} {
+				list = append(list, device.Tuning{Algo: x.Algo, Blocks: blocks, Threads: threads})
+			}
+		}
+	}
+	return list
+}
+
+// try measures tunings in turns. Those that decline are left out; so are, where
+// they are checked, those with wrong results, which is noted.
+func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning, rounds int, check bool) ([]timed, error) {
+	var entrants []*entrant
+	leave := func() error {
+		var errs []error
+		for _, e := range entrants {
+			errs = append(errs, e.leave())
+		}
+		return errors.Join(errs...)
+	}
+	var ordered []bool
+	for _, t := range list {
+		e, err := a.enter(c, a.dispatch, t, false)
+		inOrder := err == nil
+		if errors.Is(err, device.ErrUnsupported) {
+			e, err = a.enter(c, a.dispatch, t, true)
+		}
+		if errors.Is(err, device.ErrUnsupported) {
+			continue
+		}
+		if err != nil {
+			if a.ended(ctx) {
+				return nil, err
+			}
+			u.note("%s of %s by %s: %v", c.op, bytesText(c.bytes), t.Algo, err)
+			continue
+		}
+		if check {
+			wrong, _, err := a.check(ctx, e, func() error { return a.run(e, 1) })
+			if err != nil {
+				return nil, err
+			}
+			if wrong > 0 {
+				u.wrong[wrongWay{c, t.Algo}] = true
+				u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), wrong)
+				if err := e.leave(); err != nil {
+					return nil, err
+				}
+				continue
+			}
+		}
+		if err := a.capture(e); err != nil {
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
+		}
+		entrants, ordered = append(entrants, e), append(ordered, inOrder)
+	}
+	if err := a.race(ctx, entrants, rounds, false); err != nil {
+		return nil, err
+	}
+	var out []timed
+	for i, e := range entrants {
+		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(e.way.Best(), 0.01)}, ordered[i]})
+	}
+	return out, leave()
+}
+
+// ended reports whether the world can do no more.
+func (a *arena) ended(ctx context.Context) bool { return a.world.Sync(ctx) != nil }
+
+// alike is how much slower than the fastest a tuning may be and win by taking
+// fewer multiprocessors.
+const alike = 1.02
+
+// ranked orders what was measured: first, of those alike, the one with the
+// fewest blocks; then what comes first of each other algorithm.
+func ranked(list []timed) []timed {
+	if len(list) == 0 {
+		return nil
+	}
+	list = within(list, math.Inf(1))
+	first := 0
+	for i, x := range list {
+		if x.Micros <= alike*list[0].Micros && blocks(x.Tuning) < blocks(list[first].Tuning) {
+			first = i
+		}
+	}
+	out := []timed{list[first]}
+	for _, x := range list {
+		if !slices.ContainsFunc(out, func(o timed) bool { return o.Algo == x.Algo }) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// blocks is how many blocks a tuning is known to take.
+func blocks(t device.Tuning) int {
+	switch {
+	case t.Blocks > 0:
+		return t.Blocks
+	case strings.HasPrefix(t.Algo, "copy"):
+		return 0
+	}
+	return math.MaxInt
+}
+
+// kept is how many algorithms a bracket lists, one that sums in order among
+// them.
+const kept = 4
+
+// entryOf makes the entry of an op from what was measured at ascending sizes. A
+// bracket reaches halfway, in ratio, to the next size.
+func entryOf(op ir.Op, members int, list []measured) comm.Entry {
+	e := comm.Entry{Op: op.String(), Elem: 2, Members: members, Fixed: fixedOf(list)}
+	if op == ir.OpAllReduce || op == ir.OpReduceScatter {
+		e.Reduction = "sum"
+	}
+	for i, m := range list {
+		var b comm.Bracket
+		inOrder := false
+		for _, x := range m.best {
+			if len(b.Best) < kept-1 || len(b.Best) < kept && (inOrder || x.ordered) {
+				b.Best = append(b.Best, comm.Timed{Tuning: x.Tuning, Micros: math.Round(x.Micros*100) / 100})
+				inOrder = inOrder || x.ordered
+			}
+		}
+		if i < len(list)-1 {
+			b.UpTo = int64(math.Sqrt(float64(m.call.bytes) * float64(list[i+1].call.bytes)))
+		}
+		e.Brackets = append(e.Brackets, b)
+	}
+	return e
+}
+
+// fixedOf returns the algorithm that takes all sizes in order and is, in the
+// geometric mean, the least slower than the best.
+func fixedOf(list []measured) *device.Tuning {
+	var found *device.Tuning
+	least := math.Inf(1)
+	for _, x := range list[0].best {
+		sum, all := 0.0, true
+		for _, m := range list {
+			i := slices.IndexFunc(m.best, func(o timed) bool { return o.Algo == x.Algo && o.ordered })
+			if all = all && i >= 0; all {
+				sum += math.Log(m.best[i].Micros / m.best[0].Micros)
+			}
+		}
+		if all && sum < least {
+			found, least = &device.Tuning{Algo: x.Algo}, sum
+		}
+	}
+	return found
+}
