@@ -13,13 +13,15 @@ import (
 // sharded lists the examples that are layers with shardings and nothing else,
 // and the strategies that their functions are lowered with.
 var sharded = map[string][]string{
-	"column_parallel.hkt":      {"chunked(3)", "exchange"},
-	"row_parallel_scatter.hkt": {"chunked(3)", "exchange"},
-	"mlp.hkt":                  {"chunked(3)", "exchange"},
-	"dp_tp_mlp.hkt":            {"chunked(3)", "exchange"},
-	"linear_rs_2d.hkt":         {"chunked(3)", "exchange"},
-	"tp_sp_linears.hkt":        {"chunked(3)", "exchange"},
-	"llama_layer.hkt":          {"chunked(3)", "exchange", "auto"},
+	"ag_linear_two_axes.hkt":   {"chunked(3)", "exchange", "exchange(2)"},
+	"column_parallel.hkt":      {"chunked(3)", "exchange", "exchange(2)"},
+	"row_parallel_scatter.hkt": {"chunked(3)", "exchange", "exchange(2)"},
+	"symbolic_rows.hkt":        {"chunked(3)"},
+	"mlp.hkt":                  {"chunked(3)", "exchange", "exchange(2)"},
+	"dp_tp_mlp.hkt":            {"chunked(3)", "exchange", "exchange(2)"},
+	"linear_rs_2d.hkt":         {"chunked(3)", "exchange", "exchange(2)"},
+	"tp_sp_linears.hkt":        {"chunked(3)", "exchange", "exchange(2)"},
+	"llama_layer.hkt":          {"chunked(3)", "exchange", "exchange(3)", "auto"},
 	"model_32.hkt":             {"chunked(2)", "exchange"},
 }
 
@@ -96,22 +98,46 @@ func TestSymbolicRows(t *testing.T) {
 		for _, rows := range []int64{4, 8, 20, 36} {
 			t.Run(fmt.Sprintf("%s T=%d", s, rows), func(t *testing.T) {
 				t.Parallel()
-				e := loadWith(t, "llama_layer.hkt", map[string]int64{"T": rows})
-				u := e.overlapped(t, s)
-				res, err := u.LoweredFor(e.binding)
-				if err != nil || res != u.Lowered {
-					t.Fatalf("lowered once more for T=%d: %v", rows, err)
-				}
-				p, err := u.Plan(e.binding)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for seed := range int64(3) {
-					if err := e.try(p, seed); err != nil {
-						t.Fatalf("schedule %d: %v", seed, err)
-					}
-				}
+				oneTextFor(t, "llama_layer.hkt", s, map[string]int64{"T": rows})
 			})
+		}
+	}
+}
+
+// TestAnyRowsOnAnyRanks is the same with numbers of rows that nothing divides,
+// and with numbers of ranks.
+func TestAnyRowsOnAnyRanks(t *testing.T) {
+	for _, s := range []string{"sequential", "chunked(3)", "exchange", "exchange(2)"} {
+		for ranks := int64(1); ranks <= 8; ranks++ {
+			for _, rows := range []int64{0, 1, 2, 13, 5 * ranks} {
+				if strings.HasPrefix(s, "exchange") && rows%ranks != 0 {
+					continue // every rank sums its share of the rows
+				}
+				t.Run(fmt.Sprintf("%s T=%d P=%d", s, rows, ranks), func(t *testing.T) {
+					oneTextFor(t, "symbolic_rows.hkt", s, map[string]int64{"T": rows, "P": ranks})
+				})
+			}
+		}
+	}
+}
+
+// oneTextFor runs the text that a strategy makes of an example, which does not
+// depend on the dims, with these.
+func oneTextFor(t *testing.T, file, strategy string, dims map[string]int64) {
+	t.Helper()
+	e := loadWith(t, file, dims)
+	u := e.overlapped(t, strategy)
+	res, err := u.LoweredFor(e.binding)
+	if err != nil || res != u.Lowered {
+		t.Fatalf("lowered once more for %v: %v", dims, err)
+	}
+	p, err := u.Plan(e.binding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range int64(3) {
+		if err := e.try(p, seed); err != nil {
+			t.Fatalf("schedule %d: %v", seed, err)
 		}
 	}
 }
