@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -282,6 +283,7 @@ func (f *fakeGPU) system() *system {
 	if err != nil {
 		f.Fatal(err)
 	}
+	sys.nccl = func() (*nvlib.NCCL, error) { return nil, errors.New("the fake has no NCCL") }
 	return sys
 }
 

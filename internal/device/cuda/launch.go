@@ -21,7 +21,8 @@ type launch struct {
 	looked bool
 	stream string
 	id     int64
-	member *member // of the team whose launch it is; nil for none
+	member *member   // of the team whose launch it is; nil for none
+	meets  *attendee // of a meeting on the host; nil for none
 }
 
 // step is a part of a launch. run issues it; the context is current.

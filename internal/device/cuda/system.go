@@ -20,6 +20,8 @@ type system struct {
 	// tried are the pairs of devices between which a transfer worked.
 	tried sync.Map // of [2]nvlib.Device
 	blas  func() (*nvlib.CuBLASLt, error)
+	nccl  func() (*nvlib.NCCL, error)
+	pool  ncclPool
 	picks picks
 	// patience bounds how long Close waits for work in flight, none of which
 	// waits for anything, before it takes the device for hung.
@@ -60,7 +62,7 @@ func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system
 	if n == 0 {
 		return nil, errNoDevice
 	}
-	s := &system{drv: drv, blas: blas, patience: 30 * time.Second}
+	s := &system{drv: drv, blas: blas, nccl: sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(false) }), patience: 30 * time.Second}
 	for i := range n {
 		g, err := s.describe(i)
 		if err != nil {

@@ -48,6 +48,8 @@ func (t *task) ready(s *stream) bool {
 		return t.mark.issued
 	case t.kind == waitingCounter:
 		return t.ctrs.elems[t.elem].total >= t.n
+	case t.kind == work && t.launch.meets != nil:
+		return t.launch.meets.ready()
 	}
 	return true
 }
@@ -62,6 +64,8 @@ func (t *task) hold(s *stream) {
 	case t.kind == waitingCounter:
 		c := &t.ctrs.elems[t.elem]
 		c.held = appendOnce(c.held, s)
+	case t.kind == work && t.launch.meets != nil:
+		t.launch.meets.waiting = true
 	}
 }
 
@@ -95,6 +99,8 @@ func (t *task) waitsFor() string {
 		return t.mark.text()
 	case waitingCounter:
 		return fmt.Sprintf("counter %d ≥ %d (now %d)", t.elem, t.n, t.ctrs.elems[t.elem].total)
+	case work:
+		return t.launch.meets.text()
 	}
 	return "a call of the host"
 }

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
@@ -27,6 +28,7 @@ type team struct {
 	bytes   int64 // of each member
 	named   int   // regions that control memory names
 	closed  bool
+	nccl    *communicators // nil until they are needed
 }
 
 // member is one place of a team.
@@ -58,7 +60,7 @@ type namedAlgorithm struct {
 }
 
 // teamAlgorithms lists them in the order in which TeamAlgorithms does.
-var teamAlgorithms = []namedAlgorithm{}
+var teamAlgorithms = slices.Concat(moveAlgorithms, []namedAlgorithm{{ncclName, ncclAlgorithm{}}})
 
 func algorithmOf(name string) (teamAlgorithm, error) {
 	for _, a := range teamAlgorithms {
@@ -308,7 +310,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 	}
 	for i, m := range t.members {
 		if len(steps[i]) > 0 {
-			launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s by %s", c.Op, tune.Algo), steps: steps[i], member: m, id: -1}
+			launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s by %s", c.Op, tune.Algo), steps: steps[i], member: m, meets: meetingOf(steps[i]), id: -1}
 		}
 	}
 	return launches, nil
@@ -331,6 +333,7 @@ func (t *team) Close() error {
 
 func (t *team) free() error {
 	t.closed = true
+	t.leaveNCCL(t.w.cause == nil)
 	var errs []error
 	for _, mem := range t.memory {
 		if site := mem.dev.site; !mem.freed && !site.lost() {

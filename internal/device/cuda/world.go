@@ -178,7 +178,11 @@ func (w *world) Sync(ctx context.Context) error {
 			w.settle()
 			w.readFaults()
 			w.readTeams()
+			w.readNCCL()
 			return w.err()
+		}
+		if time.Since(began) > ncclPatience {
+			w.readNCCL()
 		}
 		w.mu.Unlock()
 		pause(time.Since(began))
@@ -361,6 +365,7 @@ func (w *world) Close() error {
 	w.end(errClosed)
 	w.cause = errClosed
 	errs := w.drain()
+	w.closeNCCL(errs)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
 	}
@@ -397,6 +402,9 @@ func (w *world) drain() (errs []error) {
 				s.dirty = false
 			case time.Since(began) > patience:
 				errs = append(errs, g.hang(patience, s.where()))
+			case time.Since(began) > ncclPatience:
+				w.abortNCCL()
+				busy = true
 			default:
 				busy = true
 			}

@@ -1,0 +1,495 @@
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// teamCase is a collective of a team, from which operands, inputs and wanted
+// results are made.
+type teamCase struct {
+	op          ir.Op
+	red         ir.Red
+	dt          ir.DType
+	shape       []int64 // of a member's smaller operand
+	axis, split int
+	root, shift int
+	off         int64 // elements before operands
+	inPlace     bool  // the smaller operand is the member's block of the larger
+	algo        string
+}
+
+func (c teamCase) String() string {
+	return fmt.Sprintf("%s %s %s %v axis %d split %d root %d shift %d off %d in place %t by %s",
+		c.op, c.red, c.dt, c.shape, c.axis, c.split, c.root, c.shift, c.off, c.inPlace, c.algo)
+}
+
+func (c teamCase) larger(axis, n int) []int64 {
+	l := slices.Clone(c.shape)
+	l[axis] *= int64(n)
+	return l
+}
+
+// shapes returns those of member me's operands; nil for none.
+func (c teamCase) shapes(me, n int) (in, out []int64) {
+	in, out = c.shape, c.shape
+	switch c.op {
+	case ir.OpAllGather:
+		out = c.larger(c.axis, n)
+	case ir.OpReduceScatter:
+		in = c.larger(c.axis, n)
+	case ir.OpAllToAll:
+		in, out = c.larger(c.split, n), c.larger(c.axis, n)
+	case ir.OpBroadcast:
+		if me != c.root {
+			in = nil
+		}
+	case ir.OpReduce:
+		if me != c.root {
+			out = nil
+		}
+	case ir.OpGather:
+		if out = nil; me == c.root {
+			out = c.larger(c.axis, n)
+		}
+	case ir.OpScatter:
+		if in = nil; me == c.root {
+			in = c.larger(c.axis, n)
+		}
+	}
+	return in, out
+}
+
+// again reports whether a collective in place gives the same when it runs again.
+func (c teamCase) again() bool {
+	return c.op == ir.OpAllGather || c.op == ir.OpGather || c.op == ir.OpScatter || c.op == ir.OpBroadcast
+}
+
+// want computes member me's result in float64, which holds all that is used here.
+func (c teamCase) want(ins []*tensor.Tensor, me, n int) *tensor.Tensor {
+	_, shape := c.shapes(me, n)
+	if shape == nil {
+		return nil
+	}
+	out, err := tensor.New(c.dt, shape)
+	if err != nil {
+		panic(err)
+	}
+	block := func(t *tensor.Tensor, axis, i int) *tensor.Tensor {
+		lo, ext := make([]int64, len(t.Shape)), slices.Clone(t.Shape)
+		ext[axis] /= int64(n)
+		lo[axis] = int64(i) * ext[axis]
+		b, err := tensor.Slice(t, lo, ext)
+		if err != nil {
+			panic(err)
+		}
+		return b
+	}
+	paste := func(b *tensor.Tensor, axis, i int) {
+		lo := make([]int64, len(shape))
+		lo[axis] = int64(i) * b.Shape[axis]
+		if err := tensor.Paste(out, b, lo); err != nil {
+			panic(err)
+		}
+	}
+	switch c.op {
+	case ir.OpAllGather, ir.OpGather:
+		for i := range n {
+			paste(ins[i], c.axis, i)
+		}
+	case ir.OpAllToAll:
+		for i := range n {
+			paste(block(ins[i], c.split, me), c.axis, i)
+		}
+	case ir.OpBroadcast:
+		copy(out.Data, ins[c.root].Data)
+	case ir.OpScatter:
+		copy(out.Data, block(ins[c.root], c.axis, me).Data)
+	case ir.OpPermute:
+		copy(out.Data, ins[(me+n-c.shift)%n].Data)
+	default:
+		sum := make([]float64, int64(len(out.Data))/c.dt.Size())
+		x := make([]float64, len(sum))
+		for i := range n {
+			part := ins[i]
+			if c.op == ir.OpReduceScatter {
+				part = block(part, c.axis, me)
+			}
+			tensor.ToFloat64(x, part.Data, c.dt)
+			for k, v := range x {
+				switch {
+				case i == 0:
+					sum[k] = v
+				case c.red == ir.Max:
+					sum[k] = max(sum[k], v)
+				case c.red == ir.Min:
+					sum[k] = min(sum[k], v)
+				default:
+					sum[k] += v
+				}
+			}
+		}
+		if c.red == ir.Avg {
+			for k := range sum {
+				sum[k] /= float64(n)
+			}
+		}
+		tensor.FromFloat64(out.Data, sum, c.dt)
+	}
+	return out
+}
+
+// teamRig is a team on a world, with cases whose operands are on its devices.
+type teamRig struct {
+	t       *testing.T
+	w       device.World
+	members []device.Member
+	team    device.Team
+	rng     *rand.Rand
+	cases   []*rigCase
+}
+
+type rigCase struct {
+	teamCase
+	parts    []device.Part
+	launches []device.Launch
+	ins      []*tensor.Tensor
+	got      [][]byte
+}
+
+func newTeamRig(t *testing.T, w device.World, name string, ranks []int) *teamRig {
+	r := &teamRig{t: t, w: w, rng: rand.New(rand.NewPCG(uint64(len(ranks)), 3))}
+	for _, rank := range ranks {
+		s, err := w.Device(rank).NewStream(device.StreamOptions{Name: name})
+		r.must(err)
+		r.members = append(r.members, device.Member{Rank: rank, Stream: s})
+	}
+	var err error
+	r.team, err = w.(device.Teams).OpenTeam(r.members)
+	r.must(err)
+	return r
+}
+
+func (r *teamRig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// view reserves a dense tensor somewhere in memory of its own.
+func (r *teamRig) view(rank int, dt ir.DType, shape []int64, off int64) device.View {
+	r.t.Helper()
+	n := int64(1)
+	for _, e := range shape {
+		n *= e
+	}
+	mem, err := r.w.Device(rank).Alloc((n+off+64)*dt.Size(), device.Shared)
+	r.must(err)
+	return device.View{Mem: mem, Off: off * dt.Size(), DType: dt, Shape: shape, Strides: rowMajor(shape)}
+}
+
+func cut(v device.View, axis, i int, shape []int64) device.View {
+	v.Off += int64(i) * shape[axis] * v.Strides[axis] * v.DType.Size()
+	v.Shape = shape
+	return v
+}
+
+// add prepares a case; false where the algorithm declines it.
+func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
+	r.t.Helper()
+	n := len(r.members)
+	rc := &rigCase{teamCase: c, got: make([][]byte, n)}
+	col := &device.Collective{Op: c.op, Red: c.red, Root: c.root, Axis: c.axis, Split: c.split, AnyOrder: true}
+	for me, m := range r.members {
+		in, out := c.shapes(me, n)
+		p := device.Part{Reads: in != nil, Writes: out != nil, To: -1, From: -1}
+		if c.op == ir.OpPermute {
+			p.To, p.From = (me+c.shift)%n, (me+n-c.shift)%n
+		}
+		if p.Writes {
+			p.Out = r.view(m.Rank, c.dt, out, c.off)
+		}
+		if p.Reads {
+			p.In = r.view(m.Rank, c.dt, in, c.off)
+		}
+		if c.inPlace && p.Reads && p.Writes {
+			switch c.op {
+			case ir.OpAllGather, ir.OpGather:
+				p.In = cut(p.Out, c.axis, me, c.shape)
+			case ir.OpReduceScatter, ir.OpScatter:
+				p.Out = cut(p.In, c.axis, me, c.shape)
+			default:
+				p.In.Mem, p.In.Off = p.Out.Mem, p.Out.Off
+			}
+		}
+		rc.parts = append(rc.parts, p)
+	}
+	col.Parts = rc.parts
+	tune.Algo = c.algo
+	if err := r.team.Supports(tune, col); err != nil {
+		return false
+	}
+	var err error
+	if rc.launches, err = r.team.Prepare(tune, col); err != nil {
+		r.t.Fatalf("%v: %v", c, err)
+	}
+	r.cases = append(r.cases, rc)
+	return true
+}
+
+// upload gives all cases new inputs, and poisons results.
+func (r *teamRig) upload() {
+	r.t.Helper()
+	for _, c := range r.cases {
+		c.ins = make([]*tensor.Tensor, len(r.members))
+		for i, m := range r.members {
+			p := &c.parts[i]
+			if p.Writes {
+				poison := bytes.Repeat([]byte{0xff, 0x7f}, int(p.Out.Elements()*c.dt.Size()+1)/2)
+				r.must(m.Stream.Upload(p.Out, poison[:p.Out.Elements()*c.dt.Size()]))
+			}
+			if !p.Reads {
+				continue
+			}
+			in, err := tensor.New(c.dt, p.In.Shape)
+			r.must(err)
+			x := make([]float64, int64(len(in.Data))/c.dt.Size())
+			for k := range x {
+				x[k] = float64(r.rng.IntN(17) - 8)
+			}
+			tensor.FromFloat64(in.Data, x, c.dt)
+			c.ins[i] = in
+			r.must(m.Stream.Upload(p.In, in.Data))
+		}
+	}
+}
+
+// issue gives all members all launches, in an order of ranks that changes.
+func (r *teamRig) issue() error {
+	for k, c := range r.cases {
+		for d := range r.members {
+			i := (d + k) % len(r.members)
+			if l := c.launches[i]; l != nil {
+				if err := r.members[i].Stream.Launch(l); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (r *teamRig) download() {
+	r.t.Helper()
+	for _, c := range r.cases {
+		for i, m := range r.members {
+			if p := &c.parts[i]; p.Writes {
+				c.got[i] = make([]byte, p.Out.Elements()*c.dt.Size())
+				r.must(m.Stream.Download(c.got[i], p.Out))
+			}
+		}
+	}
+}
+
+func (r *teamRig) check(how string) {
+	r.t.Helper()
+	for _, c := range r.cases {
+		for i := range r.members {
+			if !c.parts[i].Writes {
+				continue
+			}
+			if want := c.want(c.ins, i, len(r.members)); !bytes.Equal(c.got[i], want.Data) {
+				k := 0
+				for c.got[i][k] == want.Data[k] {
+					k++
+				}
+				r.t.Errorf("%s, %v, member %d: byte %d of %d is %#x, want %#x", how, c.teamCase, i, k, len(want.Data), c.got[i][k], want.Data[k])
+			}
+		}
+	}
+}
+
+// run runs all cases call by call, and as a graph, several times each.
+func (r *teamRig) run(times int) {
+	r.t.Helper()
+	for k := range times {
+		r.upload()
+		r.must(r.issue())
+		r.download()
+		r.must(r.w.Sync(r.t.Context()))
+		r.check(fmt.Sprint("call by call, run ", k))
+	}
+	g, err := r.w.(device.Capturer).Capture(r.issue)
+	r.must(err)
+	for k := range times {
+		r.upload()
+		r.must(g.Launch(r.t.Context()))
+		r.download()
+		r.must(r.w.Sync(r.t.Context()))
+		r.check(fmt.Sprint("graph, run ", k))
+	}
+	// Launches of one graph follow each other, and mix with calls.
+	r.upload()
+	r.must(g.Launch(r.t.Context()))
+	r.must(g.Launch(r.t.Context()))
+	r.must(r.issue())
+	r.must(g.Launch(r.t.Context()))
+	r.download()
+	r.must(r.w.Sync(r.t.Context()))
+	all := r.cases
+	r.cases = slices.DeleteFunc(slices.Clone(all), func(c *rigCase) bool { return c.inPlace && !c.again() })
+	r.check("graphs and calls")
+	r.cases = all
+	r.must(g.Close())
+}
+
+func (r *teamRig) close() {
+	for _, c := range r.cases {
+		for _, l := range c.launches {
+			if l != nil {
+				l.Release()
+			}
+		}
+	}
+	r.must(r.team.Close())
+}
+
+// moveOps are the collectives other than all_reduce.
+var moveOps = []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute}
+
+// moveCases are cases of an op by an algorithm.
+func moveCases(op ir.Op, algo string, n int) []teamCase {
+	var list []teamCase
+	types := ir.DTypes()
+	for k, shape := range [][]int64{{1}, {7}, {8191}, {4096}, {1 << 17}, {3, 5}, {2, 3, 4}, {64, 256}, {30, 1002}} {
+		for axis := range shape {
+			dt := types[(k+axis+int(op))%len(types)]
+			if k >= 7 {
+				dt = ir.BF16
+			}
+			c := teamCase{op: op, red: ir.Sum, dt: dt, shape: shape, axis: axis, split: (axis + k) % len(shape), root: k % n, shift: 1 + k%max(n-1, 1), algo: algo}
+			if !dt.IsInt() || k%2 == 0 {
+				c.red = []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg}[k%4]
+			}
+			if dt.IsInt() && c.red == ir.Avg {
+				c.red = ir.Sum
+			}
+			list = append(list, c)
+			c.inPlace, c.off = true, int64(k%3)
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// TestTeamMoves runs every op by every algorithm that takes it, on the GPUs'
+// ranks and on teams of some of them.
+func TestTeamMoves(t *testing.T) {
+	for _, per := range []int{1, 2} {
+		m := real(t, Options{RanksPerGPU: per})
+		gpus := len(m.sys.gpus)
+		if gpus < 2 {
+			devicetest.NeedGPUs(t, gpus, 2, nil)
+		}
+		ranks := gpus * per
+		teams := [][]int{nil, {1, 0}}
+		if ranks > 2 {
+			teams = append(teams, []int{2, 0, 3})
+		}
+		for r := range ranks {
+			teams[0] = append(teams[0], r)
+		}
+		for _, team := range teams {
+			for _, algo := range moveAlgorithmNames() {
+				t.Run(fmt.Sprintf("%d a GPU/%v/%s", per, team, algo), func(t *testing.T) {
+					w, err := m.Open(t.Context(), ranks)
+					if err != nil {
+						t.Fatal(err)
+					}
+					r := newTeamRig(t, w, "team", team)
+					took := 0
+					for k, op := range append(moveOps, ir.OpAllReduce) {
+						for j, c := range moveCases(op, algo, len(team)) {
+							if per > 1 && (j+k)%3 != 0 {
+								continue // instances take their time to compile
+							}
+							if r.add(c, device.Tuning{}) {
+								took++
+							}
+						}
+					}
+					t.Logf("%d cases", took)
+					if took == 0 && !(algo == ncclName && per > 1) {
+						t.Error("no case was taken")
+					}
+					if took > 0 {
+						r.run(2)
+					}
+					r.close()
+					r.must(w.Close())
+				})
+			}
+		}
+	}
+}
+
+func moveAlgorithmNames() []string {
+	names := []string{ncclName}
+	for _, a := range moveAlgorithms {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+// TestTeamMix has three channels of one team, by all algorithms, work at once.
+func TestTeamMix(t *testing.T) {
+	m := real(t, Options{})
+	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	w, err := m.Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rigs []*teamRig
+	for k := range 3 {
+		r := newTeamRig(t, w, fmt.Sprint("channel", k), []int{k % 2, 1 - k%2})
+		rigs = append(rigs, r)
+	}
+	for k, r := range rigs {
+		for i := range 24 {
+			algo := moveAlgorithmNames()[(i+k)%4]
+			op := moveOps[(i*5+k)%len(moveOps)]
+			r.add(teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{int64(1000 + 3000*i), 8}, root: i % 2, shift: 1, algo: algo}, device.Tuning{})
+		}
+	}
+	for range 20 {
+		for _, r := range rigs {
+			r.upload()
+		}
+		for range 3 {
+			for _, r := range rigs {
+				r.must(r.issue())
+			}
+		}
+		for _, r := range rigs {
+			r.download()
+		}
+		if err := w.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rigs {
+			r.check("three channels")
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

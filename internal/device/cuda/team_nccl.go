@@ -1,0 +1,351 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// ncclAlgorithm runs collectives by NVIDIA's library. It adds in an order of its
+// own: where that can change bits it is only for those who allow any order.
+type ncclAlgorithm struct{}
+
+const ncclName = "nccl"
+
+var ncclTypes = map[ir.DType]nvlib.NCCLType{
+	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
+}
+
+var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
+
+func (ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
+	if _, err := t.w.m.sys.nccl(); err != nil {
+		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
+	}
+	sites := map[*site]int{}
+	for _, m := range t.members {
+		if o, shared := sites[m.dev.site]; shared {
+			return fmt.Errorf("%w: members %d and %d share GPU %d; NCCL wants one for each", device.ErrUnsupported, o, m.index, m.dev.site.gpu.dev)
+		}
+		sites[m.dev.site] = m.index
+	}
+	if len(sites) < 2 {
+		return fmt.Errorf("%w: a team of one", device.ErrUnsupported)
+	}
+	if reduces(c.Op) {
+		if err := ncclExact(c, len(t.members)); err != nil {
+			return err
+		}
+	}
+	_, err := ncclPlan(t, c)
+	return err
+}
+
+func reduces(op ir.Op) bool {
+	return op == ir.OpAllReduce || op == ir.OpReduceScatter || op == ir.OpReduce
+}
+
+// ncclExact refuses reductions whose bits might be others than S11 has.
+func ncclExact(c *collective, n int) error {
+	dt := dtypeOf(c)
+	switch {
+	case c.Red == ir.Avg && dt.IsInt():
+		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
+	case c.Red == ir.Avg && n&(n-1) != 0:
+		return fmt.Errorf("%w: NCCL divides by %d before it adds", device.ErrUnsupported, n)
+	case c.AnyOrder || dt.IsInt() || c.Red == ir.Sum && n == 2:
+		return nil
+	case c.Red == ir.Sum:
+		return fmt.Errorf("%w: NCCL adds in an order of its own, rounding each time; order=any allows that", device.ErrUnsupported)
+	}
+	return fmt.Errorf("%w: NCCL's %s treats NaNs, zeros and tiny numbers in its own way; order=any allows that", device.ErrUnsupported, c.Red)
+}
+
+// ncclShare is one member's part of a call: dense operands in units of count
+// elements, with copies around it where views are not dense.
+type ncclShare struct {
+	in, out       *ref // as NCCL sees them: n blocks one behind the other, or one; nil for none
+	pack, unpack  bool // by way of dense memory
+	staged        bool // likewise, because the result lies over the input
+	sendTo, recvs []bool
+}
+
+// ncclWork is a collective as NCCL takes it.
+type ncclWork struct {
+	op     ir.Op
+	shares []ncclShare
+	count  int64 // elements of a block
+	dt     ir.DType
+	red    ir.Red
+	root   int
+	gives  func(i, p int) bool
+}
+
+// ncclPlan says what each member's operands are to NCCL.
+func ncclPlan(t *team, c *collective) (*ncclWork, error) {
+	n := len(t.members)
+	w := &ncclWork{op: c.Op, dt: dtypeOf(c), red: c.Red, root: c.Root, shares: make([]ncclShare, n)}
+	if c.Op == ir.OpAllReduce {
+		w.gives = func(int, int) bool { return true }
+	} else {
+		f, err := t.flow(c)
+		if err != nil {
+			return nil, err
+		}
+		w.gives = f.gives
+	}
+	for i := range w.shares {
+		s, p := &w.shares[i], &c.parts[i]
+		if p.reads {
+			v := cutView(p.in, inAxis(c), n)
+			s.in, s.pack = &v, !v.dense()
+			w.count = v.n
+			if inAxis(c) >= 0 {
+				w.count /= int64(n)
+			}
+		}
+		if p.writes {
+			v := cutView(p.out, outAxis(c), n)
+			s.out, s.unpack = &v, !v.dense()
+		}
+		if s.in != nil && s.out != nil && !s.pack && !s.unpack && s.in.overlaps(s.out) {
+			s.staged = !inPlace(c.Op, s, i, w.count*w.dt.Size())
+		}
+		for _, v := range []*ref{s.in, s.out} {
+			if v == nil {
+				continue
+			}
+			d := v.at(v.addr)
+			if err := checkCopy(v, &d); err != nil && !v.overlaps(&d) {
+				return nil, err
+			}
+		}
+	}
+	return w, nil
+}
+
+// inAxis is the dimension along which inputs are cut into blocks, outAxis that
+// along which results are joined from them; -1 for none.
+func inAxis(c *collective) int {
+	switch c.Op {
+	case ir.OpReduceScatter, ir.OpScatter:
+		return c.Axis
+	case ir.OpAllToAll:
+		return c.Split
+	}
+	return -1
+}
+
+func outAxis(c *collective) int {
+	switch c.Op {
+	case ir.OpAllGather, ir.OpGather, ir.OpAllToAll:
+		return c.Axis
+	}
+	return -1
+}
+
+// cutView is r as n blocks along axis, one behind the other.
+func cutView(r ref, axis, n int) ref {
+	if axis < 0 {
+		return r
+	}
+	b := r.block(axis, 0, n)
+	v := r
+	v.shape = append([]int64{int64(n)}, b.shape...)
+	v.strides = append([]int64{b.shape[axis] * r.strides[axis]}, r.strides...)
+	return v
+}
+
+// inPlace reports whether NCCL takes operands that lie over each other so.
+func inPlace(op ir.Op, s *ncclShare, i int, block int64) bool {
+	switch op {
+	case ir.OpAllReduce, ir.OpReduce, ir.OpBroadcast:
+		return s.in.addr == s.out.addr
+	case ir.OpAllGather:
+		return s.in.addr == s.out.addr+nvlib.Ptr(int64(i)*block)
+	case ir.OpReduceScatter:
+		return s.out.addr == s.in.addr+nvlib.Ptr(int64(i)*block)
+	}
+	return false
+}
+
+func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]step, error) {
+	w, err := ncclPlan(t, c)
+	if err != nil {
+		return nil, err
+	}
+	if t.nccl == nil {
+		if t.nccl, err = t.w.m.sys.communicators(t); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.nccl.exercise(t, w); err != nil {
+		return nil, err
+	}
+	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
+	calls := make([]ncclCall, len(t.members))
+	steps := make([][]step, len(t.members))
+	for i, mem := range t.members {
+		if !w.takesPart(i) {
+			continue
+		}
+		at := &attendee{meeting: m, stream: mem.stream}
+		if calls[i], err = w.around(t, i, at); err != nil {
+			return nil, err
+		}
+		m.members = append(m.members, at)
+		steps[i] = []step{at}
+	}
+	group := t.nccl
+	m.call = func() error {
+		return group.issue(w, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, steps[i] != nil })
+	}
+	return steps, nil
+}
+
+// takesPart reports whether member i has anything to do.
+func (w *ncclWork) takesPart(i int) bool { return w.shares[i].in != nil || w.shares[i].out != nil }
+
+// ncclCall is where a member's dense operands are.
+type ncclCall struct{ in, out nvlib.Ptr }
+
+// around adds the copies that member i needs and returns what NCCL gets.
+func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
+	s := &w.shares[i]
+	var call ncclCall
+	if s.in != nil {
+		call.in = s.in.addr
+		if s.pack || s.staged {
+			mem, err := t.reserve("inputs for NCCL", s.in.bytes())
+			if err != nil {
+				return call, err
+			}
+			call.in = mem.at[i]
+			at.before = append(at.before, &copyStep{s.in.at(call.in), *s.in})
+		}
+	}
+	if s.out != nil {
+		call.out = s.out.addr
+		if s.unpack {
+			mem, err := t.reserve("results of NCCL", s.out.bytes())
+			if err != nil {
+				return call, err
+			}
+			call.out = mem.at[i]
+			at.after = append(at.after, &copyStep{*s.out, s.out.at(call.out)})
+		}
+	}
+	return call, nil
+}
+
+// issue gives NCCL all members' shares as one group.
+func (g *communicators) issue(w *ncclWork, member func(i int) (ncclCall, nvlib.Stream, bool)) error {
+	g.used = true
+	err := g.lib.GroupStart()
+	if err != nil {
+		return err
+	}
+	for i := range g.comms {
+		if call, s, ok := member(i); ok && err == nil {
+			err = g.share(w, i, call, s)
+		}
+	}
+	return errors.Join(err, g.lib.GroupEnd())
+}
+
+// share is member i's calls.
+func (g *communicators) share(w *ncclWork, i int, call ncclCall, s nvlib.Stream) error {
+	lib, c := g.lib, g.comms[i]
+	dt, red := ncclTypes[w.dt], ncclReds[w.red]
+	bytes := w.count * w.dt.Size()
+	switch w.op {
+	case ir.OpAllReduce:
+		return lib.AllReduce(call.in, call.out, w.count, dt, red, c, s)
+	case ir.OpReduceScatter:
+		return lib.ReduceScatter(call.in, call.out, w.count, dt, red, c, s)
+	case ir.OpReduce:
+		return lib.Reduce(call.in, call.out, w.count, dt, red, w.root, c, s)
+	case ir.OpAllGather:
+		return lib.AllGather(call.in, call.out, bytes, nvlib.NCCLInt8, c, s)
+	case ir.OpBroadcast:
+		if call.out == 0 { // the root's result is its input
+			call.out = call.in
+		}
+		return lib.Broadcast(call.in, call.out, bytes, nvlib.NCCLInt8, w.root, c, s)
+	}
+	block := func(base nvlib.Ptr, cut bool, k int) nvlib.Ptr {
+		if cut {
+			base += nvlib.Ptr(int64(k) * bytes)
+		}
+		return base
+	}
+	cutIn, cutOut := w.op == ir.OpAllToAll || w.op == ir.OpScatter, w.op == ir.OpAllToAll || w.op == ir.OpGather
+	for p := range g.comms {
+		if w.gives(i, p) {
+			if err := lib.Send(block(call.in, cutIn, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
+				return err
+			}
+		}
+		if w.gives(p, i) {
+			if err := lib.Recv(block(call.out, cutOut, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// trialMost bounds the memory of an exercise: beyond, NCCL does what it does at
+// this size.
+const trialMost = 64 << 20
+
+// exercise runs the call once on memory of its own, so that NCCL makes its
+// connections and loads its kernels now.
+func (g *communicators) exercise(t *team, w *ncclWork) error {
+	trial := *w
+	n := int64(len(g.comms))
+	if most := trialMost / w.dt.Size() / n; trial.count > most {
+		trial.count = most
+	}
+	key := fmt.Sprint(w.op, w.red, w.dt, w.root, bits.Len64(uint64(trial.count)))
+	if g.exercised[key] {
+		return nil
+	}
+	bytes := trial.count * w.dt.Size() * n
+	calls := make([]ncclCall, n)
+	var mems []*memory
+	defer func() {
+		for _, m := range mems {
+			m.freed = true
+			_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+		}
+	}()
+	for i, m := range t.members {
+		mem, err := m.dev.alloc(2*bytes, device.Private)
+		if err != nil {
+			return err
+		}
+		mems = append(mems, mem)
+		if err := m.set(mem.addr, 0, 2*bytes/4); err != nil {
+			return err
+		}
+		calls[i] = ncclCall{mem.addr, mem.addr + nvlib.Ptr(bytes)}
+	}
+	issue := func() error {
+		return g.issue(&trial, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, w.takesPart(i) })
+	}
+	if err := t.members[0].dev.bound(issue); err != nil {
+		return fmt.Errorf("a trial run: %w", err)
+	}
+	for _, m := range t.members {
+		if err := m.dev.bound(func() error { return t.w.drv.SyncStream(m.stream.h) }); err != nil {
+			return fmt.Errorf("a trial run: %w", err)
+		}
+	}
+	g.exercised[key] = true
+	return nil
+}

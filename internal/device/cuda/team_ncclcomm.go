@@ -1,0 +1,150 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// communicators are NCCL's for one team: one for each member. Making them takes
+// long and they hold device memory, so that they are kept from team to team and
+// from world to world, as contexts are.
+type communicators struct {
+	lib       *nvlib.NCCL
+	key       string // the devices, in order
+	comms     []nvlib.Comm
+	exercised map[string]bool
+	used      bool // since their errors were asked for last
+	broken    bool // never to be used again
+}
+
+// ncclPool is what no team uses.
+type ncclPool struct {
+	mu   sync.Mutex
+	idle map[string][]*communicators
+}
+
+// communicators returns some for the team's devices, new ones where none are left.
+func (s *system) communicators(t *team) (*communicators, error) {
+	lib, err := s.nccl()
+	if err != nil {
+		return nil, err
+	}
+	var devs []nvlib.Device
+	for _, m := range t.members {
+		devs = append(devs, m.dev.site.gpu.dev)
+	}
+	key := fmt.Sprint(devs)
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if list := s.pool.idle[key]; len(list) > 0 {
+		s.pool.idle[key] = list[:len(list)-1]
+		return list[len(list)-1], nil
+	}
+	g := &communicators{lib: lib, key: key, exercised: map[string]bool{}}
+	err = t.members[0].dev.bound(func() (err error) {
+		g.comms, err = lib.InitAll(devs)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("NCCL's communicators for GPUs %v: %w", devs, err)
+	}
+	return g, nil
+}
+
+// keep takes communicators back that nothing uses any more.
+func (s *system) keep(g *communicators) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.pool.idle == nil {
+		s.pool.idle = map[string][]*communicators{}
+	}
+	s.pool.idle[g.key] = append(s.pool.idle[g.key], g)
+}
+
+// leaveNCCL gives up the team's communicators: for the next team, unless they
+// failed.
+func (t *team) leaveNCCL(sound bool) {
+	g := t.nccl
+	t.nccl = nil
+	switch {
+	case g == nil:
+	case sound && !g.broken:
+		t.w.m.sys.keep(g)
+	default:
+		g.abort()
+	}
+}
+
+// abortPatience bounds how long an abort is waited for: it may wait itself for
+// kernels that nothing ends.
+const abortPatience = 5 * time.Second
+
+// abort ends what runs, unfinished. Every communicator is told from a thread of
+// its own, since one's end may wait for another's; it stays with the process
+// where that takes too long.
+func (g *communicators) abort() {
+	if g.broken {
+		return
+	}
+	g.broken = true
+	done := make(chan struct{}, len(g.comms))
+	for _, c := range g.comms {
+		go func() {
+			_ = g.lib.Abort(c) // there is nobody left to care
+			done <- struct{}{}
+		}()
+	}
+	late := time.After(abortPatience)
+	for range g.comms {
+		select {
+		case <-done:
+		case <-late:
+			return
+		}
+	}
+}
+
+// readNCCL ends the world if work given to NCCL failed. The caller holds mu.
+func (w *world) readNCCL() {
+	for _, t := range w.teams {
+		g := t.nccl
+		if g == nil || !g.used || g.broken {
+			continue
+		}
+		for i, c := range g.comms {
+			if err := g.lib.AsyncError(c); err != nil && w.cause == nil {
+				m := t.members[i]
+				w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: err})
+			}
+		}
+	}
+}
+
+// ncclPatience is how long a world that is being closed waits for its work before
+// it ends NCCL's.
+const ncclPatience = 2 * time.Second
+
+// abortNCCL ends what NCCL runs. The caller holds mu.
+func (w *world) abortNCCL() {
+	for _, t := range w.teams {
+		if t.nccl != nil {
+			t.nccl.abort()
+		}
+	}
+}
+
+// closeNCCL gives up all communicators once the devices are at rest.
+func (w *world) closeNCCL(errs []error) {
+	sound := errors.Join(errs...) == nil
+	for _, s := range w.sites {
+		sound = sound && !s.lost()
+	}
+	for _, t := range w.teams {
+		t.leaveNCCL(sound)
+	}
+}
