@@ -72,6 +72,8 @@ type Report struct {
 	Table *TableUse `json:"table,omitempty"`
 
 	Collectives []Collective `json:"collectives,omitempty"`
+	// Peers are what others measured of layers.
+	Peers []Peer `json:"peers,omitempty"`
 
 	P2P    []Transfer  `json:"p2p,omitempty"`
 	Host   []HostCost  `json:"host,omitempty"`
@@ -91,8 +93,8 @@ type job struct {
 type bench struct {
 	name  string
 	sized bool // takes Sizes
-	comm  bool // takes Algorithms, DType, Cold and Peers
-	layer bool // takes Shapes and Strategies
+	comm  bool // takes Algorithms, DType, Rows, Cold and Peers
+	layer bool // takes Shapes, Strategies and Peers
 	least int  // ranks
 	run   func(*job, context.Context) error
 }
@@ -141,6 +143,9 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 		return nil, err
 	}
 	j.report = &Report{Bench: name, Machine: m.Name(), Ranks: j.Ranks}
+	if all[i].layer {
+		j.report.Peers = layerPeers(opts.Peers, name, j.Ranks)
+	}
 	if err := all[i].run(j, ctx); err != nil {
 		return nil, fmt.Errorf("bench %s: %w", name, err)
 	}
@@ -154,8 +159,10 @@ func (o *Options) check(b *bench) error {
 		return usagef("%s takes no sizes", b.name)
 	case (o.Shapes != nil || o.Strategies != nil) && !b.layer:
 		return usagef("%s takes no shapes and no strategies", b.name)
-	case (o.Algorithms != nil || o.DType != ir.InvalidDType || o.Cold || o.Rows || o.Peers != nil) && !b.comm:
-		return usagef("%s takes no algorithms, no type, no rows, no cold operands and no peers", b.name)
+	case (o.Algorithms != nil || o.DType != ir.InvalidDType || o.Cold || o.Rows) && !b.comm:
+		return usagef("%s takes no algorithms, no type, no rows and no cold operands", b.name)
+	case o.Peers != nil && !b.comm && !b.layer:
+		return usagef("%s takes no peers", b.name)
 	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:
 		return usagef("rows are of bf16 or f16, not %s", o.DType)
 	case o.Rounds < 0:

@@ -295,3 +295,20 @@ func TestExportVLLM(t *testing.T) {
 		t.Errorf("a table of CPUs: %v", err)
 	}
 }
+
+// TestLayerPeers wants figures of peers under the layers of their shape.
+func TestLayerPeers(t *testing.T) {
+	o := tiny("ag-gemm")
+	o.Peers = []Peer{{Op: "ag-gemm", Name: "torch fused", Ranks: 2, Shape: "24x20x12", Micros: 1.25}, {Op: "gemm-rs", Name: "other", Ranks: 2, Shape: "24x20x12", Micros: 2}}
+	rep, err := Run(context.Background(), "ag-gemm", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := rep.WriteText(&b); err != nil || !strings.Contains(b.String(), "\npeers, µs: torch fused 1.2\n") || strings.Contains(b.String(), "other") {
+		t.Errorf("%v\n%s", err, b.String())
+	}
+	if _, err := Run(context.Background(), "host", Options{Peers: o.Peers}); !errors.Is(err, ErrUsage) {
+		t.Errorf("host takes peers: %v", err)
+	}
+}

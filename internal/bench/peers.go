@@ -70,6 +70,24 @@ func peersOf(list []Peer, c call, ranks int) map[string]float64 {
 	return out
 }
 
+// layerPeers returns the figures of a kind of layer.
+func layerPeers(list []Peer, op string, ranks int) []Peer {
+	return slices.DeleteFunc(slices.Clone(list), func(p Peer) bool { return p.Op != op || p.Ranks != ranks })
+}
+
+// peers writes the figures for a layer in a line.
+func (t *table) peers(list []Peer, s Shape) {
+	var parts []string
+	for _, p := range list {
+		if p.Shape == s.String() {
+			parts = append(parts, fmt.Sprintf("%s %.1f", p.Name, p.Micros))
+		}
+	}
+	if len(parts) > 0 {
+		t.line("peers, µs: %s", strings.Join(parts, "; "))
+	}
+}
+
 // peerNames lists the names in any of the rows, sorted.
 func peerNames(rows []Collective) []string {
 	var names []string

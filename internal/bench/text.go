@@ -30,6 +30,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	t.hostCosts(r.Host)
 	for i := range r.Layers {
 		t.layer(&r.Layers[i])
+		t.peers(r.Peers, r.Layers[i].Shape)
 	}
 	t.memory(r.Memory)
 	return t.err
