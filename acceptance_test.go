@@ -2,12 +2,15 @@ package hocket_test
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"strings"
 	"testing"
 
 	"hocket.example/hocket"
+	_ "hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
@@ -133,6 +136,10 @@ func (c testCase) check(t *testing.T) *plan.Plan {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, c.src)
 	}
+	if *onCUDA {
+		c.checkOnCUDA(t, p)
+		return planOf(t, c.src, c.b)
+	}
 	ctx := context.Background()
 	m, err := hocket.Open(ctx, hocket.MachineOptions{})
 	if err != nil {
@@ -161,6 +168,40 @@ func (c testCase) check(t *testing.T) *plan.Plan {
 		t.Fatal(err)
 	}
 	return planOf(t, c.src, c.b)
+}
+
+// onCUDA has the cases run on GPUs, which HOCKET_RANKS_PER_GPU ranks share.
+var onCUDA = flag.Bool("cuda", false, "run the acceptance cases on GPUs")
+
+// checkOnCUDA runs the case call by call and by graph.
+func (c testCase) checkOnCUDA(t *testing.T, p *hocket.Program) {
+	t.Helper()
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "cuda"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, graph := range []bool{false, true} {
+		model, err := m.Load(p, c.b, hocket.LoadOptions{Graph: graph})
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch := c.batch(t, model)
+		for range 2 {
+			reports, err := model.RunBatch(t.Context(), batch)
+			if graph && errors.Is(err, hocket.ErrUnsupported) {
+				t.Log(err)
+				break
+			}
+			if err != nil {
+				t.Fatalf("graph %v: %v", graph, err)
+			}
+			c.compare(t, fmt.Sprintf("graph %v", graph), reports)
+		}
+		if err := model.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (c testCase) batch(t *testing.T, model *hocket.Model) []hocket.Args {
