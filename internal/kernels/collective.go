@@ -24,7 +24,7 @@ const (
 	TeamMost   = 8   // members
 	BlocksMost = 256 // blocks of a launch
 	// RegionsMost is how many regions a member's control memory can name.
-	RegionsMost = 16
+	RegionsMost = 48
 )
 
 // Layout of control memory, which begins as zeros but for the epochs.

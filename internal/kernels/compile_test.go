@@ -77,7 +77,27 @@ func everyCode(t *testing.T) []code {
 		}
 	}
 	all = append(all, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
+	all = append(all, everyReduction()...)
 	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })
+	return all
+}
+
+// everyReduction lists an instance of every kind of all-reduce, of every type,
+// and for every number of members.
+func everyReduction() (all []code) {
+	for k, kind := range reduceKinds {
+		for i, dt := range ir.DTypes() {
+			n := 2 + (i+k)%(TeamMost-1)
+			r := AllReduce{Kind: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
+			for off := range 2 {
+				r.In[0] = nvlib.Ptr(16 + int64(off)*dt.Size())
+				c := r.Meeting(0).launch().code
+				if !slices.ContainsFunc(all, func(o code) bool { return o.symbol == c.symbol }) {
+					all = append(all, c)
+				}
+			}
+		}
+	}
 	return all
 }
 

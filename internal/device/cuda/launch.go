@@ -33,7 +33,7 @@ type step interface {
 
 func (l *launch) run(s *stream) error {
 	if l.member != nil {
-		l.member.id = innermost(s.open)
+		l.member.id, l.member.doing = innermost(s.open), l.name
 	}
 	if l.looked {
 		l.stream, l.id = s.name, innermost(s.open)

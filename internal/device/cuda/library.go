@@ -38,7 +38,7 @@ func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)
 	}
 	var launches []*nvlib.Launch
 	for _, st := range steps {
-		l, err := s.load(st)
+		l, err := s.load(st, nvlib.NewLaunch)
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +48,7 @@ func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)
 }
 
 // load makes st ready to launch. The context is current.
-func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
+func (s *site) load(st kernels.Step, launch func(nvlib.Function, nvlib.Shape, [][]byte) *nvlib.Launch) (*nvlib.Launch, error) {
 	f, err := s.gpu.function(st.Key, st.Image, st.Symbol)
 	if err != nil {
 		return nil, err
@@ -58,5 +58,5 @@ func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
 			return nil, err
 		}
 	}
-	return nvlib.NewLaunch(f, st.Shape, st.Params), nil
+	return launch(f, st.Shape, st.Params), nil
 }

@@ -57,6 +57,8 @@ type Options struct {
 	// TeamTimeout is how long a kernel of a team waits for a peer before it gives
 	// up and the world ends; 0 means 30 seconds.
 	TeamTimeout time.Duration
+
+	teamsLate bool // teams' kernels begin when the one before has ended
 }
 
 func (o *Options) teamTimeout() time.Duration {

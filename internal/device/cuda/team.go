@@ -40,6 +40,7 @@ type member struct {
 	control nvlib.Ptr
 	record  nvlib.Ptr // in pinned memory
 	id      int64     // the mark within which a launch was given last
+	doing   string    // that launch
 }
 
 // teamAlgorithm runs collectives in one way. Its methods are called with the
@@ -60,7 +61,7 @@ type namedAlgorithm struct {
 }
 
 // teamAlgorithms lists them in the order in which TeamAlgorithms does.
-var teamAlgorithms = slices.Concat(moveAlgorithms, []namedAlgorithm{{ncclName, ncclAlgorithm{}}})
+var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, []namedAlgorithm{{ncclName, ncclAlgorithm{}}})
 
 func algorithmOf(name string) (teamAlgorithm, error) {
 	for _, a := range teamAlgorithms {
@@ -221,9 +222,13 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	if err != nil {
 		return nil, err
 	}
+	launch := nvlib.NewLaunch
+	if t.alone() && !t.w.m.opts.teamsLate {
+		launch = t.w.drv.NewEarlyLaunch
+	}
 	var l *nvlib.Launch
 	err = m.dev.bound(func() (err error) {
-		l, err = s.load(st)
+		l, err = s.load(st, launch)
 		return err
 	})
 	return &kernelStep{l}, err
@@ -239,22 +244,34 @@ const teamThreads = 512
 func (t *team) room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {
-		streams := map[*stream]bool{}
-		for _, o := range t.w.teams {
-			for _, om := range o.members {
-				if om.dev.site == m.dev.site {
-					streams[om.stream] = true
-				}
-			}
-		}
-		for _, om := range t.members {
-			if om.dev.site == m.dev.site {
-				streams[om.stream] = true
-			}
-		}
-		least = min(least, m.dev.site.gpu.sms*(teamThreads/threads)/len(streams))
+		least = min(least, m.dev.site.gpu.sms*(teamThreads/threads)/t.w.teamStreams(m.dev.site))
 	}
 	return least
+}
+
+// teamStreams counts the streams of a device that teams use.
+func (w *world) teamStreams(s *site) int {
+	streams := map[*stream]bool{}
+	for _, t := range w.teams {
+		for _, m := range t.members {
+			if m.dev.site == s {
+				streams[m.stream] = true
+			}
+		}
+	}
+	return len(streams)
+}
+
+// alone reports whether no other stream of the members' devices is used by
+// teams. Only then may a launch begin early: blocks that wait for the launch
+// before theirs would take the room of others.
+func (t *team) alone() bool {
+	for _, m := range t.members {
+		if t.w.teamStreams(m.dev.site) > 1 {
+			return false
+		}
+	}
+	return true
 }
 
 func (t *team) Bytes() int64 {

@@ -61,8 +61,8 @@ func (m *member) explain(told kernels.Fault) error {
 		p := m.team.members[told.Words[1]]
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
 	}
-	return fmt.Errorf("%w: after %v %s had not begun launch %d; is each launch of a team issued on all members?",
-		errLate, waited, strings.Join(late, ", "), epoch-kernels.FirstEpoch)
+	return fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d; is each launch of a team issued on all members?",
+		m.doing, errLate, waited, strings.Join(late, ", "), epoch-kernels.FirstEpoch)
 }
 
 // begun reads the number of the launch that the member began last.

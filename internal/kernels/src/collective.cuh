@@ -12,7 +12,7 @@
 // done with epoch e: memory in two halves, used by turns, needs no other
 // handshake, however launches lay it out. Kernels whose data does not bring that
 // about have to (see meetAll).
-enum { teamMost = 8, blocksMost = 256, regionsMost = 16 };
+enum { teamMost = 8, blocksMost = 256, regionsMost = 48 };
 
 struct Region { u64 at, half; };  // two halves of so many bytes
 
@@ -97,14 +97,17 @@ DEV void clearHalves(const Team& t, u32 parity) {
   __syncthreads();
 }
 
-// begin returns the epoch of this launch. Every block must then push something
-// to every peer.
-DEV u32 begin(const Team& t) {
+// lastEpoch and begin return the epochs of the last launch and of this one: two
+// steps, so that loads of the input can be under way in between. Every block
+// must then push something to every peer.
+DEV u32 lastEpoch(const Team& t) {
   follow();
-  Control* c = controlOf(t);
-  u32 e = *(volatile u32*)&c->epoch[blockIdx.x] + 1;
-  if (e == 0) e = 2;
-  if (blockIdx.x == 0 && threadIdx.x == 0) *(volatile u32*)&c->begun = e;
+  return *(volatile u32*)&controlOf(t)->epoch[blockIdx.x];
+}
+
+DEV u32 begin(const Team& t, u32 last) {
+  const u32 e = last == 0xffffffff ? 2 : last + 1;
+  if (blockIdx.x == 0 && threadIdx.x == 0) *(volatile u32*)&controlOf(t)->begun = e;
   if (e == 2 || e == 0xffffffff) clearHalves(t, (e + 1) & 1);
   return e;
 }
@@ -142,11 +145,145 @@ DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
   return true;
 }
 
-// waited counts a look that saw nothing; true: there is nothing to wait for any
-// more.
+// waited counts a look that saw nothing; true: what was waited for does not come.
+// The launch then goes on with whatever is there, since the world has ended; its
+// later waits look at the word at once.
 DEV bool waited(Patience& p, const Team& t, u32 peer, u32 e) {
 #ifndef __CUDA_ARCH__
   emulatedYield();
 #endif
-  return (++p.looks & 511) == 0 && giveUp(p, t, peer, e);
+  if ((++p.looks & 511) != 0 || !giveUp(p, t, peer, e)) return false;
+  p.looks--;
+  return true;
+}
+
+DEV bool allOfWarp(bool x) { return __all_sync(0xffffffff, x); }
+
+// waitFlag waits until the word is e, and sees what was written before it was.
+DEV void waitFlag(Patience& p, const Team& t, u64 at, u32 peer, u32 e) {
+  while (acquire32(at) != e)
+    if (waited(p, t, peer, e)) return;
+}
+
+// Elements move in packs of 16 bytes, pack i being elements i·V to i·V + V; the
+// last one may be cut short. A: the array begins at a multiple of 16 bytes.
+template <class T, bool A> DEV Line loadPack(u64 at, i64 i, i64 count) {
+  constexpr int V = 16 / sizeof(T);
+  const T* p = (const T*)at + i * V;
+  if (A && (i + 1) * V <= count) return *(const Line*)p;
+  Pack<T, V> x;
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    x.v[v] = T{};
+    if (i * V + v < count) x.v[v] = p[v];
+  }
+  return bitsAs<Line>(x);
+}
+
+template <class T, bool A> DEV void storePack(u64 at, i64 i, i64 count, Line y) {
+  constexpr int V = 16 / sizeof(T);
+  T* p = (T*)at + i * V;
+  if (A && (i + 1) * V <= count) {
+    *(Line*)p = y;
+    return;
+  }
+  const Pack<T, V> x = bitsAs<Pack<T, V>>(y);
+#pragma unroll
+  for (int v = 0; v < V; v++)
+    if (i * V + v < count) p[v] = x.v[v];
+}
+
+// A sheet is R lines of each of the 32 threads of a warp: 4·R stretches of 128
+// bytes, each written as one, whose last 4 bytes are the epoch. NVLink and the
+// devices' memory keep such a stretch together when one instruction of a warp
+// writes it and another reads it: whoever sees the epoch sees the other 124
+// bytes. The last thread of each 8 puts what the epochs displace into its last
+// row, so that a sheet carries 32·R - 4 packs.
+template <int R> struct Sheet {
+  static const int packs = 32 * R - 4, bytes = 512 * R;
+  Line row[R];
+};
+
+DEV u32 laneOf() { return threadIdx.x % 32; }
+DEV bool sealing() { return threadIdx.x % 8 == 7; }
+
+// packIn returns which pack of a sheet is in the thread's row; only the thread
+// that seals has none in the last.
+template <int R> DEV u32 packIn(int row) {
+  const u32 l = laneOf();
+  return row < R - 1 ? row * 32 + l : row * 32 + l / 8 * 7 + l % 8;
+}
+
+template <class T, bool A, int R> DEV Sheet<R> loadSheet(u64 at, i64 first, i64 count) {
+  Sheet<R> s;
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+    s.row[i] = Line{0, 0, 0, 0};
+    if (i < R - 1 || !sealing()) s.row[i] = loadPack<T, A>(at, first + packIn<R>(i), count);
+  }
+  return s;
+}
+
+template <class T, bool A, int R> DEV void storeSheet(u64 at, i64 first, i64 count, const Sheet<R>& s) {
+#pragma unroll
+  for (int i = 0; i < R; i++)
+    if (i < R - 1 || !sealing()) storePack<T, A>(at, first + packIn<R>(i), count, s.row[i]);
+}
+
+template <int R> DEV void seal(Sheet<R>& s, u32 e) {
+  if (!sealing()) return;
+  Line& last = s.row[R - 1];
+  last = Line{0, 0, 0, e};
+  if (R > 1) last.x = s.row[0].w, s.row[0].w = e;
+  if (R > 2) last.y = s.row[R > 2 ? 1 : 0].w, s.row[R > 2 ? 1 : 0].w = e;
+  if (R > 3) last.z = s.row[R > 3 ? 2 : 0].w, s.row[R > 3 ? 2 : 0].w = e;
+}
+
+template <int R> DEV void unseal(Sheet<R>& s) {
+  if (!sealing()) return;
+  const Line& last = s.row[R - 1];
+  if (R > 1) s.row[0].w = last.x;
+  if (R > 2) s.row[R > 2 ? 1 : 0].w = last.y;
+  if (R > 3) s.row[R > 3 ? 2 : 0].w = last.z;
+}
+
+// inTurn has some threads of a warp do what follows before others do: a CPU that
+// emulates them has no instructions of 32 threads.
+DEV void inTurn(bool now) {
+#ifndef __CUDA_ARCH__
+  if (now) __syncwarp();
+#endif
+}
+
+template <int R> DEV void pushSheet(u64 at, const Sheet<R>& s) {
+  inTurn(sealing());
+#pragma unroll
+  for (int i = 0; i < R; i++) push(at + i * 512 + laneOf() * 16, s.row[i]);
+  inTurn(!sealing());
+}
+
+template <int R> DEV Sheet<R> lookSheet(u64 at) {
+  Sheet<R> s;
+  inTurn(!sealing());
+#pragma unroll
+  for (int i = 0; i < R; i++) s.row[i] = look(at + i * 512 + laneOf() * 16);
+  inTurn(sealing());
+  return s;
+}
+
+// sealed reports, to the whole warp alike, whether all lines have the epoch.
+template <int R> DEV bool sealed(const Sheet<R>& s, u32 e) {
+  bool there = true;
+#pragma unroll
+  for (int i = 0; i < R; i++) there = there && s.row[i].w == e;
+  return allOfWarp(there || !sealing());
+}
+
+// awaitSheet goes on looking at a sheet until it is sealed, and opens it.
+template <int R> DEV void awaitSheet(Patience& p, const Team& t, u64 at, Sheet<R>& s, u32 peer, u32 e) {
+  while (!sealed(s, e)) {
+    if (waited(p, t, peer, e)) break;
+    s = lookSheet<R>(at);
+  }
+  unseal(s);
 }

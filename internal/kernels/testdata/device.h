@@ -9,6 +9,8 @@ struct Index { unsigned x, y, z; };
 extern const __device__ Index threadIdx, blockIdx, blockDim, gridDim;
 __device__ void __syncthreads();
 __device__ int __syncthreads_and(int);
+__device__ void __syncwarp();
+__device__ int __all_sync(unsigned, int);
 __device__ void __nanosleep(unsigned);
 __device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
 extern "C" {

@@ -1,0 +1,333 @@
+package cuda
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// reduceSweep names the file that TestSweepAllReduce writes; without it the
+// test is skipped. reduceSweepWorlds lists "ranks" or "ranks:late" to measure.
+const (
+	reduceSweep = "HOCKET_SWEEP"
+	reduceSweepWorlds     = "HOCKET_SWEEP_WORLDS"
+	reduceSweepBytes    = "HOCKET_SWEEP_BYTES"
+	reduceSweepSeconds  = "HOCKET_SWEEP_SECONDS"
+	reduceSweepTunings  = "HOCKET_SWEEP_TUNINGS" // algo:blocks:threads:unroll,...; else a list by size
+)
+
+// reduceSwept is one measurement.
+type reduceSwept struct {
+	Op     string  `json:"op"`
+	Ranks  int     `json:"ranks"`
+	Late   bool    `json:"late,omitempty"`
+	Bytes  int64   `json:"bytes"`
+	Algo   string  `json:"algo"`
+	Blocks int     `json:"blocks"`
+	Thread int     `json:"threads"`
+	Unroll int     `json:"unroll"`
+	Us     float64 `json:"us"`
+}
+
+// TestSweepAllReduce times all-reduces of bf16 on all GPUs, one after another in
+// a graph, for many sizes and tunings, checks each, and writes them as JSON.
+func TestSweepAllReduce(t *testing.T) {
+	path := os.Getenv(reduceSweep)
+	if path == "" {
+		t.Skip(reduceSweep + " names no file")
+	}
+	worlds := os.Getenv(reduceSweepWorlds)
+	if worlds == "" {
+		worlds = "2,2:late,4"
+	}
+	seconds, _ := strconv.Atoi(os.Getenv(reduceSweepSeconds))
+	if seconds == 0 {
+		seconds = 60
+	}
+	var all []reduceSwept
+	for _, name := range strings.Split(worlds, ",") {
+		count, late := strings.CutSuffix(name, ":late")
+		ranks, _ := strconv.Atoi(count)
+		s := newReduceSweep(t, ranks, late, time.Now().Add(time.Duration(seconds)*time.Second/time.Duration(strings.Count(worlds, ",")+1)))
+		s.run()
+		all = append(all, s.all...)
+		text, err := json.Marshal(all)
+		if err == nil {
+			err = os.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// reduceSweeper is a world with a team and operands for all sizes.
+type reduceSweeper struct {
+	*testing.T
+	w        *world
+	ranks    int
+	late     bool
+	team     device.Team
+	streams  []device.Stream
+	in, out  []device.Memory
+	want     []byte
+	deadline time.Time
+	all      []reduceSwept
+}
+
+const reduceSweepMost = 64 << 20
+
+func newReduceSweep(t *testing.T, ranks int, late bool, deadline time.Time) *reduceSweeper {
+	m := real(t, Options{RanksPerGPU: max(1, (ranks+1)/2), TeamTimeout: 2 * time.Second, teamsLate: late})
+	w, err := m.Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks, late: late, deadline: deadline}
+	t.Cleanup(func() { s.must(w.Close()) })
+	t.Log(s.w.Identity())
+	n := reduceSweepMost / 2
+	sum := make([]float64, n)
+	rng := rand.New(rand.NewPCG(1, 2))
+	var members []device.Member
+	for r := range ranks {
+		st, err := w.Device(r).NewStream(device.StreamOptions{Name: "main"})
+		s.must(err)
+		vals := make([]float64, n)
+		for i := range vals {
+			vals[i] = float64(rng.IntN(33) - 16)
+			sum[i] += vals[i]
+		}
+		in, err := w.Device(r).Alloc(reduceSweepMost, device.Shared)
+		s.must(err)
+		out, err := w.Device(r).Alloc(reduceSweepMost, device.Shared)
+		s.must(err)
+		enc := make([]byte, reduceSweepMost)
+		tensor.FromFloat64(enc, vals, ir.BF16)
+		s.must(st.Upload(s.view(in, reduceSweepMost), enc))
+		s.in, s.out, s.streams = append(s.in, in), append(s.out, out), append(s.streams, st)
+		members = append(members, device.Member{Rank: r, Stream: st})
+	}
+	s.must(w.Sync(t.Context()))
+	s.want = make([]byte, reduceSweepMost)
+	tensor.FromFloat64(s.want, sum, ir.BF16)
+	s.team, err = s.w.OpenTeam(members)
+	s.must(err)
+	return s
+}
+
+func (s *reduceSweeper) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *reduceSweeper) view(m device.Memory, bytes int64) device.View {
+	return device.View{Mem: m, DType: ir.BF16, Shape: []int64{bytes / 2}, Strides: []int64{1}}
+}
+
+func (s *reduceSweeper) run() {
+	rows := []int64{1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 3062, 4096}
+	sizes := make([]int64, 0, len(rows))
+	for _, r := range rows {
+		sizes = append(sizes, r*16384)
+	}
+	if list := os.Getenv(reduceSweepBytes); list != "" {
+		sizes = sizes[:0]
+		for _, f := range strings.Split(list, ",") {
+			n, _ := strconv.ParseInt(f, 10, 64)
+			sizes = append(sizes, n)
+		}
+	}
+	for _, bytes := range sizes {
+		best := map[string]reduceSwept{}
+		for _, tune := range s.tunings(bytes) {
+			if time.Now().After(s.deadline) {
+				s.Logf("TP=%d: out of time at %d bytes", s.ranks, bytes)
+				return
+			}
+			us, err := s.time(tune, bytes)
+			if err != nil {
+				s.Errorf("%v, %d bytes: %v", tune, bytes, err)
+				return
+			}
+			r := reduceSwept{"all_reduce", s.ranks, s.late, bytes, tune.Algo, tune.Blocks, tune.Threads, tune.Unroll, us}
+			s.all = append(s.all, r)
+			if b, ok := best[tune.Algo]; !ok || us < b.Us {
+				best[tune.Algo] = r
+			}
+		}
+		line := fmt.Sprintf("TP=%d late=%v %8.3f MB", s.ranks, s.late, float64(bytes)/(1<<20))
+		for _, a := range teamAlgorithms {
+			if b, ok := best[a.name]; ok {
+				line += fmt.Sprintf("  %s %.2f (%dx%d/%d)", a.name, b.Us, b.Blocks, b.Thread, b.Unroll)
+			}
+		}
+		fmt.Println(line)
+	}
+}
+
+// tunings lists what is worth a try.
+func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
+	if text := os.Getenv(reduceSweepTunings); text != "" {
+		for _, f := range strings.Split(text, ",") {
+			var t device.Tuning
+			part := strings.Split(f, ":")
+			t.Algo = part[0]
+			t.Blocks, _ = strconv.Atoi(part[1])
+			t.Threads, _ = strconv.Atoi(part[2])
+			t.Unroll, _ = strconv.Atoi(part[3])
+			list = append(list, t)
+		}
+		return list
+	}
+	add := func(algo string, blocks, threads, unrolls []int) {
+		for _, b := range blocks {
+			for _, t := range threads {
+				for _, u := range unrolls {
+					if room := s.team.(*team).room(t); b <= room || b == blocks[0] {
+						list = append(list, device.Tuning{Algo: algo, Blocks: b, Threads: t, Unroll: u})
+					}
+				}
+			}
+		}
+	}
+	few := s.late
+	switch {
+	case bytes <= 64<<10:
+		add("ll", []int{4, 8, 16, 32, 64}, []int{128, 256, 512}, []int{1, 2})
+		add("ll128", []int{4, 8, 16, 32, 64}, []int{128, 256, 512}, []int{1, 2})
+		if s.ranks > 2 {
+			add("ll2", []int{8, 16, 32}, []int{256, 512}, []int{1})
+			add("ll128x2", []int{8, 16, 32}, []int{256, 512}, []int{1, 2})
+		}
+	case bytes <= 1<<20:
+		if bytes <= 256<<10 {
+			add("ll", []int{32, 64, 128}, []int{256, 512}, []int{1, 2})
+		}
+		add("ll128", []int{16, 32, 64, 96, 132}, []int{128, 256, 512}, []int{1, 2, 4})
+		if s.ranks > 2 {
+			add("ll2", []int{16, 32}, []int{256, 512}, []int{1})
+			add("ll128x2", []int{16, 32, 64}, []int{256, 512}, []int{1, 2, 4})
+		}
+		if bytes >= 512<<10 && !few {
+			for _, a := range []string{"push", "pushwarp", "pull"} {
+				add(a, []int{32, 64, 132}, []int{256, 512}, []int{1, 2})
+			}
+		}
+	default:
+		add("ll128", []int{64, 96, 132}, []int{256, 512}, []int{2, 4})
+		if s.ranks > 2 {
+			add("ll128x2", []int{33, 66}, []int{256, 512}, []int{2, 4})
+		}
+		if few {
+			return list
+		}
+		for _, a := range []string{"push", "pushwarp", "pull"} {
+			add(a, []int{32, 64, 132}, []int{256, 512}, []int{1, 2, 4})
+		}
+		add("push", []int{132}, []int{512}, []int{8})
+		add("pushwarp", []int{132}, []int{512}, []int{8})
+	}
+	return list
+}
+
+// time returns the microseconds of one all-reduce of many in a graph.
+func (s *reduceSweeper) time(tune device.Tuning, bytes int64) (float64, error) {
+	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
+	for r := range s.ranks {
+		c.Parts = append(c.Parts, device.Part{In: s.view(s.in[r], bytes), Out: s.view(s.out[r], bytes), Reads: true, Writes: true})
+		s.out[r].(device.Poisoner).Poison(0, bytes)
+	}
+	launches, err := s.team.Prepare(tune, c)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		for _, l := range launches {
+			l.Release()
+		}
+	}()
+	many := int(min(max(1000/(3+float64(bytes)/3e5), 6), 150))
+	g, err := s.w.Capture(func() error {
+		for range many {
+			for r, l := range launches {
+				if err := s.streams[r].Launch(l); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	run := func(times int) (time.Duration, error) {
+		began := time.Now()
+		for range times {
+			if err := g.Launch(s.Context()); err != nil {
+				return 0, err
+			}
+		}
+		err := s.w.devices[0].bound(func() error { return s.w.drv.SyncStream(s.w.graphs.h) })
+		took := time.Since(began)
+		if err == nil {
+			err = s.w.Sync(s.Context())
+		}
+		return took, err
+	}
+	var us []float64
+	for i := range 6 {
+		one, err := run(1)
+		if err != nil {
+			return 0, err
+		}
+		more, err := run(4)
+		if err != nil {
+			return 0, err
+		}
+		if i > 0 {
+			us = append(us, float64((more-one).Nanoseconds())/1e3/float64(3*many))
+		}
+	}
+	slices.Sort(us)
+	if err := s.check(bytes); err != nil {
+		return 0, err
+	}
+	return us[len(us)/2], g.Close()
+}
+
+// check compares the ends and a stretch in the middle of every result.
+func (s *reduceSweeper) check(bytes int64) error {
+	n := min(bytes, 64<<10)
+	for _, off := range []int64{0, (bytes - n) / 2 &^ 1, bytes - n} {
+		for r, m := range s.out {
+			got := make([]byte, n)
+			v := s.view(m, n)
+			v.Off = off
+			if err := s.streams[r].Download(got, v); err != nil {
+				return err
+			}
+			if err := s.w.Sync(s.Context()); err != nil {
+				return err
+			}
+			for i := range got {
+				if got[i] != s.want[off+int64(i)] {
+					return fmt.Errorf("rank %d: byte %d is %#x, not %#x", r, off+int64(i), got[i], s.want[off+int64(i)])
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,534 @@
+package devicetest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// RunTeams runs the suite of device.Teams on machines that open returns. Those
+// that hasty returns give up waiting for a member after some tenths of a second.
+// Machines without teams are skipped.
+func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
+	run(t, open, []test{
+		{"AllReduce", testTeamAllReduce},
+		{"InTurn", testTeamInTurn},
+		{"Graph", testTeamGraph},
+		{"AtOnce", testTeamsAtOnce},
+		{"SameBits", testTeamSameBits},
+		{"BadTeams", testBadTeams},
+	})
+	run(t, hasty, []test{{"Late", testTeamLate}})
+}
+
+// teams returns the open world as one that has teams, or skips.
+func (r *rig) teams() device.Teams {
+	r.Helper()
+	w, ok := r.w.(device.Teams)
+	if !ok {
+		r.Skip("this machine has no teams")
+	}
+	if len(w.TeamAlgorithms()) == 0 {
+		r.Skip("this machine's teams have no algorithms")
+	}
+	return w
+}
+
+// team opens a team of ranks, on their main streams.
+func (r *rig) team(ranks ...int) device.Team {
+	r.Helper()
+	var members []device.Member
+	for _, rank := range ranks {
+		members = append(members, device.Member{Rank: rank, Stream: r.mainOf(rank)})
+	}
+	t, err := r.teams().OpenTeam(members)
+	if errors.Is(err, device.ErrUnsupported) {
+		r.Skip(err)
+	}
+	r.must(err)
+	return t
+}
+
+// reduction is an all-reduce under test.
+type reduction struct {
+	dt    ir.DType
+	red   ir.Red
+	count int64
+	in    []device.View // of each member
+	out   []device.View
+	edges []device.View // around out
+	ins   []host
+}
+
+const edge = 64 // bytes before and behind a result that must stay
+
+// draw makes the operands of an all-reduce; each member's begin at off elements
+// beyond a multiple of 256 bytes.
+func (r *rig) draw(rng *rand.Rand, ranks []int, dt ir.DType, red ir.Red, count int64, offs []int64, inPlace bool) *reduction {
+	r.Helper()
+	x := &reduction{dt: dt, red: red, count: count}
+	lay := func(off int64) layout {
+		return layout{"", func(shape []int64) ([]int64, int64) { return rowMajor(shape, 0), off }}
+	}
+	for i, rank := range ranks {
+		off := 256/dt.Size() + offs[i]
+		in := r.room(rank, device.Shared, lay(off), dt, []int64{count + 256})
+		in.Shape = []int64{count}
+		out := in
+		if !inPlace {
+			out = r.room(rank, device.Shared, lay(off+offs[(i+1)%len(offs)]), dt, []int64{count + 256})
+			out.Shape = []int64{count}
+		}
+		whole := device.View{Mem: out.Mem, Off: out.Off - edge, DType: ir.I32, Shape: []int64{edge / 4}, Strides: []int64{1}}
+		whole.Off &^= 3
+		x.in, x.out, x.edges = append(x.in, in), append(x.out, out), append(x.edges, whole)
+	}
+	x.refill(r, rng, ranks)
+	return x
+}
+
+// refill gives the operands new values, and the results and what is around them
+// others that show.
+func (x *reduction) refill(r *rig, rng *rand.Rand, ranks []int) {
+	r.Helper()
+	x.ins = nil
+	for i, rank := range ranks {
+		if p, ok := x.out[i].Mem.(device.Poisoner); ok {
+			p.Poison(0, x.out[i].Mem.Bytes())
+		}
+		h := random(rng, x.dt, x.count)
+		x.ins = append(x.ins, h)
+		r.must(r.mainOf(rank).Upload(x.in[i], h.bytes()))
+	}
+}
+
+// collective is what a team is asked for.
+func (x *reduction) collective() *device.Collective {
+	c := &device.Collective{Op: ir.OpAllReduce, Red: x.red}
+	for i := range x.in {
+		c.Parts = append(c.Parts, device.Part{In: x.in[i], Out: x.out[i], Reads: true, Writes: true, To: -1, From: -1})
+	}
+	return c
+}
+
+// want is the reduction in the order of the members, in the accumulator, rounded
+// once.
+func (x *reduction) want() []float64 {
+	want := make([]float64, x.count)
+	for i := range want {
+		v := x.ins[0].vals[i]
+		for _, h := range x.ins[1:] {
+			switch x.red {
+			case ir.Max:
+				v = max(v, h.vals[i])
+			case ir.Min:
+				v = min(v, h.vals[i])
+			default:
+				v = accumulated(x.dt, v+h.vals[i])
+			}
+		}
+		if x.red == ir.Avg {
+			v = accumulated(x.dt, v/float64(len(x.ins)))
+		}
+		want[i] = tensor.Round(x.dt, v)
+	}
+	return want
+}
+
+// accumulated rounds to dt's accumulator.
+func accumulated(dt ir.DType, v float64) float64 {
+	switch dt.Accum() {
+	case ir.F32:
+		return float64(float32(v))
+	case ir.I64:
+		return math.Trunc(v)
+	}
+	return v
+}
+
+// check compares all results, bit for bit, and what lies before and behind.
+func (x *reduction) check(r *rig, what string, ranks []int) {
+	r.Helper()
+	want := x.want()
+	var got, around []read
+	for i, rank := range ranks {
+		got = append(got, r.get(r.mainOf(rank), x.out[i]))
+		behind := x.edges[i]
+		behind.Off = (x.out[i].Off + x.count*x.dt.Size() + 3) &^ 3
+		around = append(around, r.get(r.mainOf(rank), x.edges[i]), r.get(r.mainOf(rank), behind))
+	}
+	r.sync()
+	for i := range ranks {
+		r.equal(fmt.Sprintf("%s: member %d", what, i), got[i].vals(), want)
+	}
+	for i, a := range around {
+		if _, ok := x.out[i/2].Mem.(device.Poisoner); !ok {
+			continue
+		}
+		if slices.ContainsFunc(a.b, func(b byte) bool { return b != a.b[0] && b != a.b[1] }) {
+			r.Errorf("%s: member %d: bytes around the result were overwritten", what, i/2)
+		}
+	}
+}
+
+// run launches x by t.
+func (x *reduction) run(r *rig, t device.Team, tune device.Tuning, ranks []int) []device.Launch {
+	r.Helper()
+	launches, err := t.Prepare(tune, x.collective())
+	r.must(err)
+	for i, l := range launches {
+		if l != nil {
+			r.must(r.mainOf(ranks[i]).Launch(l))
+		}
+	}
+	return launches
+}
+
+// release lets the launches and the operands go.
+func (x *reduction) release(r *rig, launches []device.Launch) {
+	r.Helper()
+	for i, l := range launches {
+		if l != nil {
+			l.Release()
+		}
+		r.must(x.in[i].Mem.Free())
+		if x.out[i].Mem != x.in[i].Mem {
+			r.must(x.out[i].Mem.Free())
+		}
+	}
+}
+
+// supported reports whether t does x by tune; that it need not does not fail.
+func (x *reduction) supported(r *rig, t device.Team, tune device.Tuning) bool {
+	r.Helper()
+	err := t.Supports(tune, x.collective())
+	if err != nil && !errors.Is(err, device.ErrUnsupported) {
+		r.Errorf("%s of %d × %s by %s: %v", x.red, x.count, x.dt, tune.Algo, err)
+	}
+	return err == nil
+}
+
+var teamTypes = []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.I64, ir.F64}
+
+// testTeamAllReduce draws reductions for every algorithm: types, sizes, tunings,
+// operands at any element, sub-teams.
+func testTeamAllReduce(r *rig) {
+	most := r.some(4)
+	r.open(most)
+	names := r.teams().TeamAlgorithms()
+	counts := []int64{0, 1, 2, 7, 8, 9, 63, 64, 65, 479, 480, 481, 1023, 4097, 30000, 65536, 100003, 500000}
+	for members := 2; members <= most; members++ {
+		ranks := make([]int, members)
+		for i := range ranks {
+			ranks[i] = (i*(most-1) + members) % most // any order
+		}
+		slices.Sort(ranks)
+		if ranks = slices.Compact(ranks); len(ranks) < 2 {
+			continue
+		}
+		t := r.team(ranks...)
+		for _, name := range names {
+			rng, done := seeded(name, members), 0
+			for k := range 24 {
+				dt, red := teamTypes[k%len(teamTypes)], ir.Sum+ir.Red(rng.IntN(4))
+				offs := make([]int64, len(ranks))
+				if k%3 == 0 {
+					for i := range offs {
+						offs[i] = rng.Int64N(5)
+					}
+				}
+				x := r.draw(rng, ranks, dt, red, counts[rng.IntN(len(counts))], offs, k%2 == 0)
+				tune := device.Tuning{Algo: name, Blocks: []int{0, 1, 3, 16}[rng.IntN(4)], Threads: []int{0, 64, 256}[rng.IntN(3)], Unroll: []int{0, 1, 2, 4}[rng.IntN(4)]}
+				if !x.supported(r, t, tune) {
+					x.release(r, make([]device.Launch, len(ranks)))
+					continue
+				}
+				done++
+				launches := x.run(r, t, tune, ranks)
+				what := fmt.Sprintf("%+v, %s of %d × %s on %v, offsets %v", tune, red, x.count, dt, ranks, offs)
+				for range 3 {
+					x.check(r, what, ranks)
+					x.refill(r, rng, ranks)
+					for i, l := range launches {
+						if l != nil {
+							r.must(r.mainOf(ranks[i]).Launch(l))
+						}
+					}
+				}
+				x.check(r, what, ranks)
+				x.release(r, launches)
+				if r.Failed() {
+					return
+				}
+			}
+			r.Logf("%d members: %s: %d reductions", len(ranks), name, done)
+		}
+		r.must(t.Close())
+	}
+}
+
+// testTeamInTurn launches by many algorithms behind each other, with no sync in
+// between, each on the result of the one before: x becomes x plus the sum of all
+// members' x, in integers, where no error is ever lost.
+func testTeamInTurn(r *rig) {
+	ranks := r.ranks(r.some(4))
+	r.open(len(ranks))
+	t := r.team(ranks...)
+	rng := seeded("in turn")
+	const count, rounds = 20011, 400
+	var launches [][]device.Launch
+	var names []string
+	vals := make([][]int32, len(ranks))
+	var in, out []device.View
+	for i, rank := range ranks {
+		h := random(rng, ir.I32, count)
+		in, out = append(in, r.put(rank, h)), append(out, r.empty(rank, ir.I32, count))
+		vals[i] = make([]int32, count)
+		for k, v := range h.vals {
+			vals[i][k] = int32(v)
+		}
+	}
+	x := &reduction{dt: ir.I32, red: ir.Sum, count: count, in: in, out: out}
+	for _, name := range r.teams().TeamAlgorithms() {
+		for _, blocks := range []int{2, 0} {
+			if tune := (device.Tuning{Algo: name, Blocks: blocks}); x.supported(r, t, tune) {
+				l, err := t.Prepare(tune, x.collective())
+				r.must(err)
+				launches, names = append(launches, l), append(names, name)
+			}
+		}
+	}
+	var adds []device.Launch
+	for i, rank := range ranks {
+		l, err := r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{in[i], out[i]}, Outs: []device.View{in[i]}})
+		r.must(err)
+		adds = append(adds, l)
+	}
+	for round := range rounds {
+		pick := launches[rng.IntN(len(launches))]
+		for _, i := range rng.Perm(len(ranks)) {
+			r.must(r.mainOf(ranks[i]).Launch(pick[i]))
+			r.must(r.mainOf(ranks[i]).Launch(adds[i]))
+		}
+		for k := range count {
+			var sum int32
+			for i := range vals {
+				sum += vals[i][k]
+			}
+			for i := range vals {
+				vals[i][k] += sum
+			}
+		}
+		if round%100 == 0 {
+			r.sync()
+		}
+	}
+	for i, rank := range ranks {
+		got := r.contents(rank, in[i])
+		for k := range got {
+			if int32(got[k]) != vals[i][k] {
+				r.Fatalf("member %d, element %d: got %v, want %v; by %s", i, k, int32(got[k]), vals[i][k], strings.Join(names, ", "))
+			}
+		}
+	}
+}
+
+func (r *rig) ranks(n int) []int {
+	if n < 2 {
+		r.Skip("a team needs two ranks")
+	}
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// testTeamGraph replays a graph of several launches of every algorithm, each
+// time on other operands, between launches outside of it.
+func testTeamGraph(r *rig) {
+	ranks := r.ranks(r.some(4))
+	r.open(len(ranks))
+	c := r.capturer()
+	t := r.team(ranks...)
+	rng := seeded("graph")
+	for _, name := range r.teams().TeamAlgorithms() {
+		x := r.draw(rng, ranks, ir.BF16, ir.Sum, 12345, make([]int64, len(ranks)), false)
+		tune := device.Tuning{Algo: name}
+		if !x.supported(r, t, tune) {
+			continue
+		}
+		launches := x.run(r, t, tune, ranks)
+		x.check(r, name, ranks)
+		g, err := c.Capture(func() error {
+			for range 5 {
+				for i, l := range launches {
+					r.must(r.mainOf(ranks[i]).Launch(l))
+				}
+			}
+			return nil
+		})
+		r.must(err)
+		for round := range 6 {
+			x.refill(r, rng, ranks)
+			r.sync()
+			r.must(g.Launch(r.Context()))
+			r.must(g.Launch(r.Context()))
+			x.check(r, fmt.Sprintf("%s, replay %d", name, round), ranks)
+			if round%2 == 0 {
+				for i, l := range launches {
+					r.must(r.mainOf(ranks[i]).Launch(l))
+				}
+			}
+		}
+		r.must(g.Close())
+	}
+}
+
+// testTeamsAtOnce has two teams of the same ranks on streams of their own run
+// beside each other, given their work in opposite orders.
+func testTeamsAtOnce(r *rig) {
+	ranks := r.ranks(2)
+	r.open(2)
+	a := r.team(ranks...)
+	others := map[int]device.Stream{}
+	var members []device.Member
+	for _, rank := range ranks {
+		others[rank] = r.stream(rank, "other")
+		members = append(members, device.Member{Rank: rank, Stream: others[rank]})
+	}
+	b, err := r.teams().OpenTeam(members)
+	r.must(err)
+	rng := seeded("at once")
+	for _, name := range r.teams().TeamAlgorithms() {
+		x := r.draw(rng, ranks, ir.F32, ir.Sum, 1<<20, []int64{0, 0}, false)
+		y := r.draw(rng, ranks, ir.F32, ir.Sum, 1<<20, []int64{0, 0}, false)
+		tune := device.Tuning{Algo: name}
+		if !x.supported(r, a, tune) {
+			continue
+		}
+		r.sync()
+		lx, err := a.Prepare(tune, x.collective())
+		r.must(err)
+		ly, err := b.Prepare(tune, y.collective())
+		r.must(err)
+		for range 20 {
+			r.must(r.mainOf(0).Launch(lx[0]))
+			r.must(others[0].Launch(ly[0]))
+			r.must(others[1].Launch(ly[1]))
+			r.must(r.mainOf(1).Launch(lx[1]))
+		}
+		r.sync()
+		x.check(r, name+", first team", ranks)
+		y.check(r, name+", second team", ranks)
+	}
+}
+
+// testTeamSameBits compares the results of all algorithms and grids for floats
+// whose sums depend on their order.
+func testTeamSameBits(r *rig) {
+	ranks := r.ranks(r.some(4))
+	r.open(len(ranks))
+	t := r.team(ranks...)
+	for _, dt := range []ir.DType{ir.BF16, ir.F32} {
+		rng := seeded("bits", dt)
+		x := r.draw(rng, ranks, dt, ir.Sum, 50021, make([]int64, len(ranks)), false)
+		for i := range x.ins {
+			for k := range x.ins[i].vals {
+				x.ins[i].vals[k] = tensor.Round(dt, rng.NormFloat64()*math.Ldexp(1, rng.IntN(24)))
+			}
+			r.must(r.mainOf(ranks[i]).Upload(x.in[i], x.ins[i].bytes()))
+		}
+		for _, name := range r.teams().TeamAlgorithms() {
+			for _, blocks := range []int{1, 7, 0} {
+				if tune := (device.Tuning{Algo: name, Blocks: blocks}); x.supported(r, t, tune) {
+					x.run(r, t, tune, ranks)
+					x.check(r, fmt.Sprintf("%s of %s, %d blocks", name, dt, blocks), ranks)
+				}
+			}
+		}
+	}
+}
+
+// testBadTeams looks at what is refused.
+func testBadTeams(r *rig) {
+	ranks := r.ranks(2)
+	r.open(2)
+	w := r.teams()
+	t := r.team(ranks...)
+	_, err := w.OpenTeam([]device.Member{{Rank: 0, Stream: r.mainOf(1)}})
+	r.refused("another rank's stream", err)
+	_, err = w.OpenTeam([]device.Member{{Rank: 0, Stream: r.mainOf(0)}, {Rank: 0, Stream: r.stream(0, "more")}})
+	r.refused("a rank twice", err)
+	x := r.draw(seeded("bad"), ranks, ir.F32, ir.Sum, 100, []int64{0, 0}, false)
+	r.refused("an unknown algorithm", t.Supports(device.Tuning{Algo: "none of these"}, x.collective()))
+	for _, name := range w.TeamAlgorithms() {
+		tune := device.Tuning{Algo: name}
+		if !x.supported(r, t, tune) {
+			continue
+		}
+		c := x.collective()
+		c.Parts = c.Parts[:1]
+		r.refused(name+": one part for two members", t.Supports(tune, c))
+		c = x.collective()
+		c.Parts[0].In.Shape = []int64{99}
+		r.refused(name+": other sizes on other members", t.Supports(tune, c))
+		c = x.collective()
+		c.Parts[0].In = c.Parts[1].In
+		r.refused(name+": another rank's memory", t.Supports(tune, c))
+		l, err := t.Prepare(tune, x.collective())
+		r.must(err)
+		r.refused(name+": a member's launch on another's stream", r.mainOf(1).Launch(l[0]))
+		r.refused(name+": a member's launch on another stream of its rank", r.stream(0, "side").Launch(l[0]))
+	}
+	if t.Bytes() <= 0 {
+		r.Errorf("a team holds %d bytes", t.Bytes())
+	}
+	r.sync()
+	r.must(t.Close())
+	r.refused("a closed team", t.Supports(device.Tuning{Algo: w.TeamAlgorithms()[0]}, x.collective()))
+}
+
+// testTeamLate leaves one member's launch out: the world ends with a fault that
+// names the member, and another one can be opened, in which all is well.
+func testTeamLate(r *rig) {
+	ranks := r.ranks(r.some(3))
+	r.open(len(ranks))
+	names := r.teams().TeamAlgorithms()
+	for k, name := range names {
+		t := r.team(ranks...)
+		x := r.draw(seeded(name), ranks, ir.F32, ir.Sum, 5000, make([]int64, len(ranks)), false)
+		if !x.supported(r, t, device.Tuning{Algo: name}) {
+			continue
+		}
+		launches := x.run(r, t, device.Tuning{Algo: name}, ranks)
+		r.sync()
+		x.check(r, name, ranks)
+		late := k % len(ranks)
+		for i, l := range launches {
+			if i != late {
+				r.must(r.mainOf(ranks[i]).Launch(l))
+			}
+		}
+		err := r.syncs()
+		var fault *device.Fault
+		want := fmt.Sprintf("member %d (rank %d)", late, ranks[late])
+		switch {
+		case !errors.As(err, &fault):
+			r.Fatalf("%s: got %v, want a fault", name, err)
+		case fault.Rank == ranks[late] || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name):
+			r.Errorf("%s: got %v, which does not name %s", name, err, want)
+		}
+		r.Log(err)
+		r.must(r.w.Close())
+		r.open(len(ranks))
+	}
+}

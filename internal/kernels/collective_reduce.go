@@ -1,0 +1,79 @@
+package kernels
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// AllReduceKind is an algorithm of src/collective_reduce.cuh for all-reduce.
+type AllReduceKind string
+
+// Algorithms of AllReduce.
+const (
+	AllReduceLL       AllReduceKind = "LL"       // one shot, 8 bytes of data in each 16
+	AllReduceLL2      AllReduceKind = "LL2"      // two shots of the same
+	AllReduceLL128    AllReduceKind = "LL128"    // one shot in sheets, an epoch in each 128 bytes
+	AllReduceLL128x2  AllReduceKind = "LL128x2"  // two shots in sheets
+	AllReducePush     AllReduceKind = "Push"     // two shots through staging, chunks of a block
+	AllReducePushWarp AllReduceKind = "PushWarp" // the same, chunks of a warp
+	AllReducePull     AllReduceKind = "Pull"     // reads from peers, writes to peers
+)
+
+// reduceForms are the functions, and what their last template argument says:
+// whether arrays begin at multiples of 16 bytes, or another thing.
+var reduceForms = map[AllReduceKind]struct{ function, last string }{
+	AllReduceLL:       {"reduceLL", ""},
+	AllReduceLL2:      {"reduceLL2", ""},
+	AllReduceLL128:    {"reduceLL128", ""},
+	AllReduceLL128x2:  {"reduceLL128x2", ""},
+	AllReducePush:     {"reducePush", "false"},
+	AllReducePushWarp: {"reducePush", "true"},
+	AllReducePull:     {"reducePull", "true"},
+}
+
+// AllReduce is one member's launch of an all-reduce: ReduceArgs of
+// src/collective_reduce.cuh.
+type AllReduce struct {
+	Kind            AllReduceKind
+	DType           ir.DType
+	Red             ir.Red
+	Unroll          int
+	Blocks, Threads int
+	In, Out         []nvlib.Ptr // of each member, dense
+	Data            []nvlib.Ptr // of each member, for what is pushed
+	Half            int64       // bytes of a half of Data
+	Flags           []nvlib.Ptr // of each member
+	FlagHalf        int64
+	Count           int64 // elements
+	Share           int64 // halves, sheets or packs that a member adds up
+	Slots           int64 // flags for each pair of members
+}
+
+// SheetPacks is how many packs of 16 bytes a sheet of so many rows carries, in
+// 512 bytes a row.
+func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
+
+// Meeting returns the launch on a member.
+func (r AllReduce) Meeting(rank int) Meeting {
+	form, members := reduceForms[r.Kind], len(r.In)
+	last := form.last
+	if last == "" {
+		last = fmt.Sprint((uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0)
+	}
+	red := map[ir.Red]string{ir.Sum: "RedSum", ir.Max: "RedMax", ir.Min: "RedMin", ir.Avg: "RedAvg"}[r.Red]
+	var w words
+	w.addrs(r.In)
+	w.addrs(r.Out)
+	w.addrs(r.Data)
+	w.ints(r.Half)
+	w.addrs(r.Flags)
+	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
+	return Meeting{
+		File: "collective_reduce", Args: "ReduceArgs",
+		Body:   fmt.Sprintf("%s<%s, %s, %d, %d, %s>", form.function, red, ctype(r.DType), members, r.Unroll, last),
+		Symbol: symbol("all_reduce", string(r.Kind), r.Red.String(), r.DType.String(), fmt.Sprint(members), fmt.Sprint(r.Unroll), last),
+		Words:  w, Blocks: r.Blocks, Threads: r.Threads,
+	}
+}

@@ -1,0 +1,364 @@
+// All-reduce, in the order of the members, rounded once: the same bits on every
+// member, by every algorithm.
+
+struct ReduceArgs {
+  Team team;
+  u64 in[teamMost], out[teamMost];  // of each member; its own alone where flags lie among the data
+  u64 data[teamMost], half;         // of each member: two halves that data is pushed to, or staging
+  u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
+  i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
+};
+
+struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
+struct RedMax : FoldMax { template <class A> DEV A done(A a, int) { return a; } };
+struct RedMin : FoldMin { template <class A> DEV A done(A a, int) { return a; } };
+struct RedAvg : FoldSum { template <class A> DEV A done(A a, int n) { return a / (A)n; } };
+
+// fold adds up what the members have, each as bits of some elements.
+template <class F, class T, int W, class L> DEV L fold(const L* x) {
+  constexpr int V = sizeof(L) / sizeof(T);
+  Pack<T, V> y;
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    typename Num<T>::Acc a = Num<T>::get(bitsAs<Pack<T, V>>(x[0]).v[v]);
+#pragma unroll
+    for (int q = 1; q < W; q++) a = F::of(a, Num<T>::get(bitsAs<Pack<T, V>>(x[q]).v[v]));
+    y.v[v] = Num<T>::put(F::done(a, W));
+  }
+  return bitsAs<L>(y);
+}
+
+template <class F, class T, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R>* x) {
+  Sheet<R> y;
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+    Line row[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) row[q] = x[q].row[i];
+    y.row[i] = fold<F, T, W>(row);
+  }
+  return y;
+}
+
+// Half is what a line carries beside two epochs.
+struct alignas(8) Half { u32 lo, hi; };
+
+template <class T, bool A> DEV Half loadHalf(u64 at, i64 i, i64 count) {
+  constexpr int V = 8 / sizeof(T);
+  const T* p = (const T*)at + i * V;
+  if (A && (i + 1) * V <= count) return *(const Half*)p;
+  Pack<T, V> x;
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    x.v[v] = T{};
+    if (i * V + v < count) x.v[v] = p[v];
+  }
+  return bitsAs<Half>(x);
+}
+
+template <class T, bool A> DEV void storeHalf(u64 at, i64 i, i64 count, Half y) {
+  constexpr int V = 8 / sizeof(T);
+  T* p = (T*)at + i * V;
+  if (A && (i + 1) * V <= count) {
+    *(Half*)p = y;
+    return;
+  }
+  const Pack<T, V> x = bitsAs<Pack<T, V>>(y);
+#pragma unroll
+  for (int v = 0; v < V; v++)
+    if (i * V + v < count) p[v] = x.v[v];
+}
+
+DEV void awaitHalf(Patience& p, const Team& t, u64 at, Line& l, u32 peer, u32 e) {
+  while (l.y != e || l.w != e) {
+    if (waited(p, t, peer, e)) break;
+    l = look(at);
+  }
+}
+
+// One shot, an epoch in each half of a line: everybody pushes all to all, and
+// adds up all. U halves of a thread are under way at once.
+template <class F, class T, int W, int U, bool A> DEV void reduceLL(const ReduceArgs& a) {
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, last = lastEpoch(t);
+  const i64 step = (i64)gridDim.x * blockDim.x, units = a.share;
+  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  Half v[U];
+#pragma unroll
+  for (int u = 0; u < U; u++) v[u] = loadHalf<T, A>(a.in[r], i + u * step, a.count);
+  const u32 e = begin(t, last);
+  const u64 half = (e & 1) * a.half;
+  Patience p = {0, 0};
+  while (i < units) {
+#pragma unroll
+    for (int k = 1; k < W; k++) {
+      const u32 q = (r + k) % W;
+#pragma unroll
+      for (int u = 0; u < U; u++)
+        if (i + u * step < units) push(a.data[q] + half + (r * units + i + u * step) * 16, Line{v[u].lo, e, v[u].hi, e});
+    }
+    Line g[U][W];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+      for (int q = 0; q < W; q++)
+        if (q != r && i + u * step < units) g[u][q] = look(a.data[r] + half + (q * units + i + u * step) * 16);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      if (i + u * step >= units) continue;
+      Half x[W];
+#pragma unroll
+      for (int q = 0; q < W; q++) {
+        x[q] = v[u];
+        if (q == r) continue;
+        awaitHalf(p, t, a.data[r] + half + (q * units + i + u * step) * 16, g[u][q], q, e);
+        x[q] = Half{g[u][q].x, g[u][q].z};
+      }
+      storeHalf<T, A>(a.out[r], i + u * step, a.count, fold<F, T, W>(x));
+    }
+    i += U * step;
+    if (i < units)
+#pragma unroll
+      for (int u = 0; u < U; u++) v[u] = loadHalf<T, A>(a.in[r], i + u * step, a.count);
+  }
+  end(t, e);
+}
+
+// Two shots of the same lines: each member adds up its share and pushes the
+// result to all. What is pushed second lies behind what is pushed first.
+template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const ReduceArgs& a) {
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, last = lastEpoch(t);
+  const i64 step = (i64)gridDim.x * blockDim.x, share = a.share;
+  const u32 e = begin(t, last);
+  const u64 first = (e & 1) * a.half, second = first + W * share * 16;
+  Patience p = {0, 0};
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < share; i += step) {
+    Half v[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) v[q] = loadHalf<T, A>(a.in[r], q * share + i, a.count);
+#pragma unroll
+    for (int k = 0; k < W; k++)
+      if (k != r) push(a.data[k] + first + (r * share + i) * 16, Line{v[k].lo, e, v[k].hi, e});
+    Line g[W];
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) g[q] = look(a.data[r] + first + (q * share + i) * 16);
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      if (q == r) continue;
+      awaitHalf(p, t, a.data[r] + first + (q * share + i) * 16, g[q], q, e);
+      v[q] = Half{g[q].x, g[q].z};
+    }
+    const Half y = fold<F, T, W>(v);
+#pragma unroll
+    for (int k = 1; k < W; k++) push(a.data[(r + k) % W] + second + (r * share + i) * 16, Line{y.lo, e, y.hi, e});
+    storeHalf<T, A>(a.out[r], r * share + i, a.count, y);
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) g[q] = look(a.data[r] + second + (q * share + i) * 16);
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      if (q == r) continue;
+      awaitHalf(p, t, a.data[r] + second + (q * share + i) * 16, g[q], q, e);
+      storeHalf<T, A>(a.out[r], q * share + i, a.count, Half{g[q].x, g[q].z});
+    }
+  }
+  end(t, e);
+}
+
+DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
+DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
+
+// One shot in sheets: an epoch in each 128 bytes.
+template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const ReduceArgs& a) {
+  typedef Sheet<R> S;
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, last = lastEpoch(t);
+  const i64 sheets = a.share;
+  i64 i = warpOf();
+  S x[W];
+  S own = loadSheet<T, A, R>(a.in[r], i * S::packs, a.count);
+  const u32 e = begin(t, last);
+  const u64 half = (e & 1) * a.half;
+  Patience p = {0, 0};
+  while (i < sheets) {
+    S out = own;
+    seal(out, e);
+#pragma unroll
+    for (int k = 1; k < W; k++) pushSheet<R>(a.data[(r + k) % W] + half + (r * sheets + i) * S::bytes, out);
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      x[q] = own;
+      if (q != r) x[q] = lookSheet<R>(a.data[r] + half + (q * sheets + i) * S::bytes);
+    }
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) awaitSheet(p, t, a.data[r] + half + (q * sheets + i) * S::bytes, x[q], q, e);
+    storeSheet<T, A, R>(a.out[r], i * S::packs, a.count, foldSheets<F, T, W, R>(x));
+    i += warpsOf();
+    if (i < sheets) own = loadSheet<T, A, R>(a.in[r], i * S::packs, a.count);
+  }
+  end(t, e);
+}
+
+// Two shots in sheets.
+template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const ReduceArgs& a) {
+  typedef Sheet<R> S;
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, last = lastEpoch(t);
+  const i64 share = a.share;
+  const u32 e = begin(t, last);
+  const u64 first = (e & 1) * a.half, second = first + W * share * S::bytes;
+  Patience p = {0, 0};
+  for (i64 i = warpOf(); i < share; i += warpsOf()) {
+    S x[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) x[q] = loadSheet<T, A, R>(a.in[r], (q * share + i) * S::packs, a.count);
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      if (q == r) continue;
+      seal(x[q], e);
+      pushSheet<R>(a.data[q] + first + (r * share + i) * S::bytes, x[q]);
+    }
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) x[q] = lookSheet<R>(a.data[r] + first + (q * share + i) * S::bytes);
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) awaitSheet(p, t, a.data[r] + first + (q * share + i) * S::bytes, x[q], q, e);
+    S y = foldSheets<F, T, W, R>(x);
+    storeSheet<T, A, R>(a.out[r], (r * share + i) * S::packs, a.count, y);
+    seal(y, e);
+#pragma unroll
+    for (int k = 1; k < W; k++) pushSheet<R>(a.data[(r + k) % W] + second + (r * share + i) * S::bytes, y);
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) x[q] = lookSheet<R>(a.data[r] + second + (q * share + i) * S::bytes);
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      if (q == r) continue;
+      awaitSheet(p, t, a.data[r] + second + (q * share + i) * S::bytes, x[q], q, e);
+      storeSheet<T, A, R>(a.out[r], (q * share + i) * S::packs, a.count, x[q]);
+    }
+  }
+  end(t, e);
+}
+
+// flagAt is where member q tells member of something.
+DEV u64 flagAt(const ReduceArgs& a, u32 member, u32 q, i64 slot, u32 e) {
+  return a.flags[member] + (e & 1) * a.flagHalf + (q * a.slots + slot) * 4;
+}
+
+// meet has each block wait for the blocks of the same number of all members;
+// what they wrote before is then seen by all of the block.
+template <int W> DEV void meet(Patience& p, const ReduceArgs& a, i64 slot, u32 e) {
+  const u32 r = (u32)a.team.rank, q = threadIdx.x;
+  __syncthreads();
+  if (q < W && q != r) {
+    release32(flagAt(a, q, r, slot + blockIdx.x, e), e);
+    waitFlag(p, a.team, flagAt(a, r, q, slot + blockIdx.x, e), q, e);
+  }
+  __syncthreads();
+}
+
+// foldInto adds up pack i of the member's share, given what the others have of
+// it, and writes it to all.
+template <class F, class T, int W> DEV void foldInto(const ReduceArgs& a, i64 i, const Line* x) {
+  const Line y = fold<F, T, W>(x);
+#pragma unroll
+  for (int k = 0; k < W; k++) storePack<T, true>(a.out[((u32)a.team.rank + k) % W], i, a.count, y);
+}
+
+// Group is threads that work on one chunk: a warp, or a block.
+template <bool Warps> struct Group {
+  DEV u32 size() { return Warps ? 32 : blockDim.x; }
+  DEV u32 lane() { return threadIdx.x % size(); }
+  DEV i64 number() { return Warps ? warpOf() : blockIdx.x; }
+  DEV i64 many() { return Warps ? warpsOf() : gridDim.x; }
+  DEV void sync() {
+    if (Warps) __syncwarp();
+    else __syncthreads();
+  }
+};
+
+// Two shots through staging memory, in chunks of U packs a thread: while the
+// peers' part of a chunk is under way the next one is pushed. Results go straight
+// to where they belong.
+template <class F, class T, int W, int U, bool Warps> DEV void reducePush(const ReduceArgs& a) {
+  typedef Group<Warps> G;
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = G::lane(), size = G::size();
+  constexpr int V = 16 / sizeof(T), ahead = 1;
+  const i64 total = (a.count + V - 1) / V, share = a.share, chunk = (i64)size * U;
+  const i64 chunks = (share + chunk - 1) / chunk;
+  Patience p = {0, 0};
+  for (i64 c = G::number(), back = c - ahead * G::many(); back < chunks; c += G::many(), back += G::many()) {
+    if (c < chunks) {
+#pragma unroll
+      for (int k = 1; k < W; k++) {
+        const u32 q = (r + k) % W;
+        Line v[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+          const i64 i = c * chunk + u * size + lane;
+          if (i < share && q * share + i < total) v[u] = loadPack<T, true>(a.in[r], q * share + i, a.count);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+          const i64 i = c * chunk + u * size + lane;
+          if (i < share && q * share + i < total) *(Line*)(a.data[q] + (r * share + i) * 16) = v[u];
+        }
+      }
+      G::sync();
+      if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
+    }
+    if (back < 0) continue;
+    if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
+    G::sync();
+    constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
+#pragma unroll
+    for (int u0 = 0; u0 < U; u0 += together) {
+      Line x[together][W];
+#pragma unroll
+      for (int u = 0; u < together; u++) {
+        const i64 i = back * chunk + (u0 + u) * size + lane;
+        if (u0 + u < U && i < share && r * share + i < total)
+#pragma unroll
+          for (int q = 0; q < W; q++)
+            x[u][q] = q == r ? loadPack<T, true>(a.in[r], r * share + i, a.count) : look(a.data[r] + (q * share + i) * 16);
+      }
+#pragma unroll
+      for (int u = 0; u < together; u++) {
+        const i64 i = back * chunk + (u0 + u) * size + lane;
+        if (u0 + u < U && i < share && r * share + i < total) foldInto<F, T, W>(a, r * share + i, x[u]);
+      }
+    }
+  }
+  meet<W>(p, a, a.slots - blocksMost, e);
+  end(t, e);
+}
+
+// Each member reads its share from all, and writes the sum to all.
+template <class F, class T, int W, int U, bool> DEV void reducePull(const ReduceArgs& a) {
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t));
+  constexpr int V = 16 / sizeof(T);
+  const i64 total = (a.count + V - 1) / V, lo = r * a.share, hi = lo + a.share < total ? lo + a.share : total;
+  const i64 step = (i64)gridDim.x * blockDim.x;
+  Patience p = {0, 0};
+  meet<W>(p, a, 0, e);
+  for (i64 i = lo + (i64)blockIdx.x * blockDim.x + threadIdx.x; i < hi; i += U * step) {
+    Line x[U][W];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+      for (int q = 0; q < W; q++)
+        if (i + u * step < hi) x[u][q] = loadPack<T, true>(a.in[q], i + u * step, a.count);
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (i + u * step < hi) foldInto<F, T, W>(a, i + u * step, x[u]);
+  }
+  meet<W>(p, a, blocksMost, e);
+  end(t, e);
+}

@@ -1,0 +1,27 @@
+// Runs kernels of teams on a CPU: the threads of all members' blocks are contexts
+// that switch where they wait or meet, in an order drawn from a seed.
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#define __device__
+#define __global__
+#define __shared__ static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+struct Index { unsigned x; };
+static Index threadIdx, blockIdx, blockDim, gridDim;
+static void emulatedYield();
+static void __syncthreads();
+static void __syncwarp();
+static int __all_sync(unsigned, int x);
+static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {
+  unsigned long long old = *p;
+  if (old == want) *p = v;
+  return old;
+}
+static unsigned long long emulatedClock;
+static unsigned long long emulatedNanoseconds() { return emulatedClock += 1000; }

@@ -1,0 +1,139 @@
+typedef void (*Run)(const u64*);
+struct Entry { Run run; bool meets; };
+extern Entry entries[];
+
+// Meeting is where the threads of a block, or of a warp, wait for each other.
+struct Meeting { unsigned live, here, turn; int all, result; };
+
+struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
+
+// Stream runs launches one after another.
+struct Stream {
+  std::vector<Launch> launches;
+  std::vector<Meeting> meetings;
+  size_t next, first, live;  // next launch; its threads are those from first on, live of which have not ended
+};
+
+struct Thread {
+  ucontext_t context;
+  const Launch* launch;
+  unsigned block, thread;
+  Meeting *ofBlock, *ofWarp;
+  Stream* stream;
+  bool ended;
+};
+
+static std::vector<Thread> threads;
+static unsigned current;
+static ucontext_t home;
+static unsigned long long seed;
+
+static unsigned draw(unsigned n) {
+  seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+  return (unsigned)(seed >> 33) % n;
+}
+
+static void emulatedYield() { swapcontext(&threads[current].context, &home); }
+
+static int meet(Meeting* m, int x) {
+  if (m->here == 0) m->all = 1;
+  m->all = m->all && x;
+  const unsigned turn = m->turn;
+  if (++m->here == m->live) {
+    m->here = 0, m->turn++, m->result = m->all;
+    return m->result;
+  }
+  while (m->turn == turn) emulatedYield();
+  return m->result;
+}
+static void __syncthreads() { meet(threads[current].ofBlock, 1); }
+static void __syncwarp() { meet(threads[current].ofWarp, 1); }
+static int __all_sync(unsigned, int x) { return meet(threads[current].ofWarp, x); }
+
+static void body() {
+  Thread& t = threads[current];
+  alignas(16) u64 args[512];
+  memcpy(args, t.launch->args.data(), t.launch->args.size() * 8);
+  t.launch->run(args);
+  t.ended = true;
+  emulatedYield();
+}
+
+static std::vector<unsigned> left;
+static char* stacks;
+enum { stackBytes = 1 << 16 };
+
+// start makes the threads of the stream's next launch.
+static void start(Stream& s) {
+  if (s.next == s.launches.size()) return;
+  const Launch& l = s.launches[s.next++];
+  size_t at = s.first, used = 0;
+  s.live = l.blocks * l.threads;
+  s.meetings.assign(2 * s.live, Meeting());
+  for (unsigned b = 0; b < l.blocks; b++) {
+    Meeting* ofBlock = &s.meetings[used++];
+    ofBlock->live = l.threads;
+    for (unsigned t = 0; t < l.threads; t++, at++) {
+      if (t % 32 == 0) s.meetings[used++].live = l.threads - t < 32 ? l.threads - t : 32;
+      Thread& x = threads[at];
+      x.launch = &l, x.block = b, x.thread = t, x.ofBlock = ofBlock, x.ofWarp = &s.meetings[used - 1], x.stream = &s, x.ended = false;
+      getcontext(&x.context);
+      x.context.uc_stack.ss_sp = stacks + at * stackBytes;
+      x.context.uc_stack.ss_size = stackBytes;
+      makecontext(&x.context, body, 0);
+      left.push_back(at);
+    }
+  }
+}
+
+static void runAll(std::vector<Stream>& streams) {
+  size_t n = 0;
+  for (Stream& s : streams) {
+    s.first = n;
+    size_t most = 0;
+    for (const Launch& l : s.launches) most = l.blocks * l.threads > most ? l.blocks * l.threads : most;
+    n += most;
+  }
+  stacks = (char*)mmap(0, n * stackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  threads.resize(n);
+  for (Stream& s : streams) start(s);
+  while (!left.empty()) {
+    const unsigned k = draw(left.size());
+    current = left[k];
+    Thread& x = threads[current];
+    threadIdx.x = x.thread, blockIdx.x = x.block, blockDim.x = x.launch->threads, gridDim.x = x.launch->blocks;
+    swapcontext(&home, &x.context);
+    if (!x.ended) continue;
+    left[k] = left.back(), left.pop_back();
+    if (--x.stream->live == 0) start(*x.stream);
+  }
+}
+
+static u64 word() {
+  u64 v;
+  if (fread(&v, 8, 1, stdin) != 1) exit(3);
+  return v;
+}
+
+// Input: address and bytes of memory, its contents, a seed, the number of streams,
+// and for each its number of launches, and for each of these the entry, blocks,
+// threads, number of argument words, words. Output: memory.
+int main() {
+  u64 base = word(), bytes = word();
+  char* mem = (char*)mmap((void*)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if (mem != (char*)base || fread(mem, 1, bytes, stdin) != bytes) return 4;
+  seed = word();
+  std::vector<Stream> streams(word());
+  for (Stream& s : streams) {
+    s.next = 0;
+    s.launches.resize(word());
+    for (Launch& l : s.launches) {
+      l.run = entries[word()].run;
+      l.blocks = (unsigned)word(), l.threads = (unsigned)word();
+      l.args.resize(word());
+      for (u64& v : l.args) v = word();
+    }
+  }
+  runAll(streams);
+  return fwrite(mem, 1, bytes, stdout) == bytes ? 0 : 5;
+}
