@@ -19,6 +19,8 @@ type emitter struct {
 	claims []*ir.Stmt
 	// rest is whole for what is computed of a reduction's result.
 	rest map[string]string
+	// myNumber names this rank's number in the team, once it is needed.
+	myNumber string
 	// told: the operations' comments have been written once.
 	told bool
 }

@@ -84,8 +84,20 @@ func (e *emitter) enter(stream string, rounds int) {
 // The ranks that a collective is over are a team, numbered like its blocks: the
 // first axis is major.
 
-func (e *emitter) me() *ir.Expr    { return number(e.Axes, e.Axes, rankOf) }
 func (e *emitter) ranks() *ir.Expr { return sizeOfAxes(e.Axes) }
+
+// me returns this rank's number, which has a name where it is no coordinate.
+func (e *emitter) me() *ir.Expr {
+	n := number(e.Axes, e.Axes, rankOf)
+	if len(e.Axes) == 1 {
+		return n
+	}
+	if e.myNumber == "" {
+		e.myNumber = e.named("me")
+		e.add(let(e.Pos, e.myNumber, n))
+	}
+	return ir.Var(e.myNumber)
+}
 
 // peer addresses the rank that has that number in the team: along its axis, or
 // among all ranks where there are several.

@@ -44,7 +44,8 @@ func (o *PairOp) GEMM() bool { return isGEMM(o.Stmt) }
 // Applies reports whether the pair can be lowered with s.
 func (p *Pair) Applies(s Strategy) bool { return p.Refused[s.Kind] == "" }
 
-// String names the pair's parts in the order they run: "all_gather + linear ×2".
+// String names the pair's parts in the order they run: "all_gather + linear ×2",
+// "linear + all_reduce + add".
 func (p *Pair) String() string {
 	var stmts []*ir.Stmt
 	for _, o := range p.Ops {
@@ -56,7 +57,15 @@ func (p *Pair) String() string {
 	if p.Comm == ir.OpAllGather {
 		return p.Comm.String() + " + " + gemms
 	}
-	return gemms + " + " + p.Comm.String()
+	text := gemms + " + " + p.Comm.String()
+	if len(p.Post) == 0 {
+		return text
+	}
+	stmts = nil
+	for _, o := range p.Post {
+		stmts = append(stmts, o.Stmt)
+	}
+	return text + " + " + counted(stmts)
 }
 
 // counted names statements: "linear ×2, matmul".
