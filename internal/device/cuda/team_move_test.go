@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
@@ -395,7 +396,7 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 // ranks and on teams of some of them.
 func TestTeamMoves(t *testing.T) {
 	for _, per := range []int{1, 2} {
-		m := real(t, Options{RanksPerGPU: per})
+		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 4 * time.Second})
 		gpus := len(m.sys.gpus)
 		if gpus < 2 {
 			devicetest.NeedGPUs(t, gpus, 2, nil)
@@ -452,7 +453,7 @@ func moveAlgorithmNames() []string {
 
 // TestTeamMix has three channels of one team, by all algorithms, work at once.
 func TestTeamMix(t *testing.T) {
-	m := real(t, Options{})
+	m := real(t, Options{TeamTimeout: 4 * time.Second})
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {

@@ -148,7 +148,7 @@ template <int W> struct Deep { enum { U = W == 2 ? 4 : W <= 4 ? 2 : 1 }; };
 
 // moveLL moves blocks through slots: nobody waits for leave to send.
 template <int W, int D, int VS, int VD> DEV void moveLL(const MoveArgs& a) {
-  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
   Patience w = {0, 0};
   sayIdle<W>(a, e);
@@ -196,7 +196,7 @@ template <class T, class F, bool Avg, int W, int B> DEV void fold(typename Word<
 
 // reduceLL is moveLL, and reduces what arrives.
 template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void reduceLL(const MoveArgs& a) {
-  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
   Patience w = {0, 0};
   sayIdle<W>(a, e);
@@ -319,7 +319,7 @@ template <int W, int D> struct ToAll {
 // the distance of a source from its destination is a multiple of. Same: what
 // goes to all is one, and lies alike everywhere.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(const MoveArgs& a) {
-  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1);
   Patience w = {0, 0};
   if (meetBlocks<W>(a, w, flagEntered, e)) {
@@ -348,7 +348,7 @@ template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(c
 // begin at equal distances from multiples of 16. VD is what the distance of the
 // destination from that is a multiple of.
 template <class T, class F, bool Avg, int W, int D, int VD, bool Full, int U> DEV void reducePull(const MoveArgs& a) {
-  const u32 e = begin(a.team), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;
   Patience w = {0, 0};
   if (meetBlocks<W>(a, w, flagEntered, e)) {

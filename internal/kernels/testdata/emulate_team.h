@@ -23,6 +23,8 @@ static Thread* now;
 
 static void giveWay() { swapcontext(&now->context, &scheduler); }
 static void emulatedYield() { giveWay(); }
+static int __all_sync(unsigned, int);
+static void __syncwarp();
 static int __syncthreads_and(int yes) {
   Block* b = now->block;
   const unsigned round = b->round;

@@ -1,0 +1,225 @@
+package cuda
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// sweepVariable names the file that TestTeamSweep writes; without it nothing is
+// measured.
+const sweepVariable = "HOCKET_TEAM_SWEEP"
+
+// swept is one measurement: microseconds of one collective among many in a graph,
+// of all members together. Bytes are those of the largest operand.
+type swept struct {
+	Op      string  `json:"op"`
+	Ranks   int     `json:"ranks"`
+	Bytes   int64   `json:"bytes"`
+	Algo    string  `json:"algo"`
+	Blocks  int     `json:"blocks,omitempty"`
+	Threads int     `json:"threads,omitempty"`
+	Unroll  int     `json:"unroll,omitempty"`
+	Micros  float64 `json:"us"`
+}
+
+// graphTimer times launches on the GPUs by events around graphs.
+type graphTimer struct {
+	t    *testing.T
+	w    *world
+	from nvlib.Event
+	to   nvlib.Event
+}
+
+func newGraphTimer(t *testing.T, w *world) *graphTimer {
+	t.Helper()
+	tm := &graphTimer{t: t, w: w}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.devices[0].bound(func() (err error) {
+		if tm.from, err = w.devices[0].site.newEvent(true); err == nil {
+			tm.to, err = w.devices[0].site.newEvent(true)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tm
+}
+
+func (tm *graphTimer) record(e nvlib.Event) {
+	tm.t.Helper()
+	tm.w.mu.Lock()
+	defer tm.w.mu.Unlock()
+	if err := tm.w.devices[0].bound(func() error { return tm.w.drv.Record(e, tm.w.graphs.h) }); err != nil {
+		tm.t.Fatal(err)
+	}
+}
+
+// micros is the least time of a launch in a graph of many, of several rounds.
+func (tm *graphTimer) micros(r *teamRig, c *rigCase, nodes int) float64 {
+	tm.t.Helper()
+	g, err := tm.w.Capture(func() error {
+		for range nodes {
+			for i, l := range c.launches {
+				if l == nil {
+					continue
+				}
+				if err := r.members[i].Stream.Launch(l); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	r.must(err)
+	var times []float64
+	for round := range 4 {
+		tm.record(tm.from)
+		r.must(g.Launch(tm.t.Context()))
+		tm.record(tm.to)
+		r.must(tm.w.Sync(tm.t.Context()))
+		ms, err := tm.w.drv.Elapsed(tm.from, tm.to)
+		r.must(err)
+		if round > 0 {
+			times = append(times, float64(ms)*1000/float64(nodes))
+		}
+	}
+	r.must(g.Close())
+	return slices.Min(times)
+}
+
+// sweepTunings are the ways to launch an algorithm at a size.
+func sweepTunings(algo string, bytes int64) []device.Tuning {
+	grid := func(blocks, threads, unroll []int) (list []device.Tuning) {
+		for _, b := range blocks {
+			for _, th := range threads {
+				for _, u := range unroll {
+					list = append(list, device.Tuning{Blocks: b, Threads: th, Unroll: u})
+				}
+			}
+		}
+		return list
+	}
+	switch {
+	case algo == ncclName:
+		return []device.Tuning{{}}
+	case algo == "move-ll" && bytes > 2<<20, algo != "move-ll" && bytes < 32<<10:
+		return nil
+	case algo == "move-ll":
+		return grid([]int{2, 8, 16, 32, 64, 128}, []int{256, 512}, []int{1})
+	case bytes <= 1<<20:
+		return grid([]int{8, 16, 32, 64, 128}, []int{512}, []int{1, 2, 4})
+	}
+	return grid([]int{8, 16, 32, 64, 128}, []int{512}, []int{2, 4, 8})
+}
+
+// TestTeamSweep measures the collectives of all GPUs by every algorithm, at every
+// size, in many ways to launch it.
+func TestTeamSweep(t *testing.T) {
+	file := os.Getenv(sweepVariable)
+	if file == "" {
+		t.Skipf("%s names no file to write", sweepVariable)
+	}
+	m := real(t, Options{TeamTimeout: 4 * time.Second})
+	n := len(m.sys.gpus)
+	devicetest.NeedGPUs(t, n, 2, nil)
+	dw, err := m.Open(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := dw.(*world)
+	r := newTeamRig(t, w, "sweep", upTo(n))
+	g, err := w.Capture(func() error { return nil }) // makes the stream for graphs
+	r.must(err)
+	r.must(g.Close())
+	tm := newGraphTimer(t, w)
+	var all []swept
+	for _, op := range []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpAllReduce} {
+		for _, bytes := range []int64{1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20} {
+			all = append(all, tm.size(r, op, bytes)...)
+		}
+	}
+	r.close()
+	r.must(w.Close())
+	b, err := json.MarshalIndent(all, "", " ")
+	r.must(err)
+	r.must(os.WriteFile(file, b, 0o666))
+}
+
+func upTo(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
+}
+
+// size measures one size, and prints a line.
+func (tm *graphTimer) size(r *teamRig, op ir.Op, bytes int64) (all []swept) {
+	tm.t.Helper()
+	n := len(r.members)
+	elems := bytes / 2
+	switch op {
+	case ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll:
+		elems /= int64(n)
+	}
+	nodes := 400
+	switch {
+	case bytes > 8<<20:
+		nodes = 10
+	case bytes > 256<<10:
+		nodes = 80
+	}
+	line := fmt.Sprintf("%-14s %9d", op, bytes)
+	for _, algo := range moveAlgorithmNames() {
+		var best *swept
+		for _, tune := range sweepTunings(algo, bytes) {
+			if !r.add(teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{elems}, algo: algo}, tune) {
+				continue
+			}
+			c := r.cases[len(r.cases)-1]
+			s := swept{op.String(), n, bytes, algo, tune.Blocks, tune.Threads, tune.Unroll, tm.micros(r, c, nodes)}
+			all = append(all, s)
+			if best == nil || s.Micros < best.Micros {
+				best = &s
+			}
+			r.drop()
+		}
+		if best != nil {
+			line += fmt.Sprintf("  %s %8.2f", algo, best.Micros)
+			if best.Blocks > 0 {
+				line += fmt.Sprintf(" (%dx%d/%d)", best.Blocks, best.Threads, best.Unroll)
+			}
+		}
+	}
+	fmt.Println(line)
+	return all
+}
+
+// drop gives the last case's launches and memory back.
+func (r *teamRig) drop() {
+	r.t.Helper()
+	c := r.cases[len(r.cases)-1]
+	r.cases = r.cases[:len(r.cases)-1]
+	for _, l := range c.launches {
+		if l != nil {
+			l.Release()
+		}
+	}
+	for _, p := range c.parts {
+		for _, v := range []device.View{p.In, p.Out} {
+			if v.Mem != nil {
+				r.must(v.Mem.Free())
+			}
+		}
+	}
+}
