@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -98,25 +99,36 @@ func predicted(t *testing.T, p Pair, strategy string, m *machine.Description) fl
 	return got.Time
 }
 
+// clear is the part of a time below which predictions are not told apart.
+const clear = 0.97
+
+// near is how far off a predicted part of sequential's time may be, of exchange.
+const near = 0.12
+
 // TestRankedAsMeasured compares the order of strategies that is predicted with
-// the recorded tables of hocket's own layers. What is predicted to be fastest
-// must have been, and nothing that lost to sequential may be predicted to win.
+// the recorded tables of hocket's own layers. What is clearly predicted to be
+// fastest must have been, and nothing that lost to sequential may clearly be
+// predicted to win. Rank, not time, is what auto needs.
 func TestRankedAsMeasured(t *testing.T) {
 	m := h200(t)
 	for _, c := range []struct {
-		file string
-		comm ir.Op
+		file  string
+		ranks int64
+		comm  ir.Op
 		// broken names what was measured with a fault that is repaired since.
 		broken string
 	}{
-		{"h200x4-ag-gemm-4ea3074.txt", ir.OpAllGather, ""},
-		{"h200x4-gemm-rs-35949f4.txt", ir.OpReduceScatter, ""},
-		{"h200x4-gemm-rs-4ea3074.txt", ir.OpReduceScatter, "chunked(4)"},
-		{"h200x4-gemm-ar-4ea3074.txt", ir.OpAllReduce, ""},
+		{"h200x4-ag-gemm-4ea3074.txt", 4, ir.OpAllGather, ""},
+		{"h200x4-gemm-rs-35949f4.txt", 4, ir.OpReduceScatter, ""},
+		{"h200x4-gemm-rs-4ea3074.txt", 4, ir.OpReduceScatter, "chunked(4)"},
+		{"h200x4-gemm-ar-4ea3074.txt", 4, ir.OpAllReduce, ""},
+		{"h200x2-ag-gemm-3e10eae.txt", 2, ir.OpAllGather, ""},
+		{"h200x2-gemm-rs-3e10eae.txt", 2, ir.OpReduceScatter, ""},
+		{"h200x2-gemm-ar-3e10eae.txt", 2, ir.OpAllReduce, ""},
 	} {
 		for _, l := range readMeasured(t, c.file) {
 			delete(l.times, c.broken)
-			p := layer(c.comm, l.m, l.n, l.k)
+			p := layerOn(c.ranks, c.comm, l.m, l.n, l.k)
 			if len(l.times) < 2 {
 				t.Fatalf("%s: %v", c.file, l)
 			}
@@ -124,16 +136,20 @@ func TestRankedAsMeasured(t *testing.T) {
 			seq := predicted(t, p, best, m)
 			for s := range l.times {
 				us := predicted(t, p, s, m)
-				t.Logf("%s %d,%d,%d: %s: %.0f µs, %.2f of sequential; measured %.2f", c.comm, l.m, l.n, l.k, s, us, us/seq, l.times[s].median/l.times["sequential"].median)
-				if us < seq && l.times["sequential"].below(l.times[s]) {
+				ratio, seen := us/seq, l.times[s].median/l.times["sequential"].median
+				if strings.HasPrefix(s, "exchange") && math.Abs(ratio-seen) > near {
+					t.Errorf("%s %d,%d,%d: %s: predicted %.2f of sequential, measured %.2f", c.comm, l.m, l.n, l.k, s, ratio, seen)
+				}
+				t.Logf("%s %d,%d,%d: %s: %.0f µs, %.2f of sequential; measured %.2f", c.comm, l.m, l.n, l.k, s, us, ratio, seen)
+				if us < clear*seq && l.times["sequential"].below(l.times[s]) {
 					t.Errorf("%s %d,%d,%d: %s is predicted to beat sequential, and was measured to lose", c.comm, l.m, l.n, l.k, s)
 				}
-				if us < predicted(t, p, best, m) {
+				if us < clear*seq && us < predicted(t, p, best, m) {
 					best = s
 				}
 			}
 			for s, r := range l.times {
-				if r.below(l.times[best]) {
+				if r.below(l.times[best]) && r.median < clear*l.times[best].median {
 					t.Errorf("%s %d,%d,%d: %s is predicted to be fastest, and %s was", c.comm, l.m, l.n, l.k, best, s)
 				}
 			}
