@@ -18,8 +18,9 @@ type communicators struct {
 	key       string // the devices, in order
 	comms     []nvlib.Comm
 	exercised map[string]bool
-	used      bool // since their errors were asked for last
-	broken    bool // never to be used again
+	used      bool // was given work
+	failed    bool // not to be used again
+	ended     bool // aborted
 }
 
 // ncclPool is what no team uses.
@@ -73,7 +74,7 @@ func (t *team) leaveNCCL(sound bool) {
 	t.nccl = nil
 	switch {
 	case g == nil:
-	case sound && !g.broken:
+	case sound && !g.failed && !g.ended:
 		t.w.m.sys.keep(g)
 	default:
 		g.abort()
@@ -88,10 +89,10 @@ const abortPatience = 5 * time.Second
 // its own, since one's end may wait for another's; it stays with the process
 // where that takes too long.
 func (g *communicators) abort() {
-	if g.broken {
+	if g.ended {
 		return
 	}
-	g.broken = true
+	g.ended = true
 	done := make(chan struct{}, len(g.comms))
 	for _, c := range g.comms {
 		go func() {
@@ -113,11 +114,12 @@ func (g *communicators) abort() {
 func (w *world) readNCCL() {
 	for _, t := range w.teams {
 		g := t.nccl
-		if g == nil || !g.used || g.broken {
+		if g == nil || !g.used || g.ended {
 			continue
 		}
 		for i, c := range g.comms {
 			if err := g.lib.AsyncError(c); err != nil && w.cause == nil {
+				g.failed = true
 				m := t.members[i]
 				w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: err})
 			}
