@@ -41,7 +41,7 @@ type Caps struct {
 	Graphs     bool // CaptureGraph works
 	Virtual    bool // scheduled: time stands still, order is drawn at random
 	Concurrent bool // streams run at the same time
-	Chains     bool // Prepare takes kernels with Links
+	Chains     bool // Prepare takes kernels with Links, and products with Relu
 	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
 }
 
@@ -136,6 +136,10 @@ type Kernel struct {
 	// have the result's shape, and Op is the last link's. For machines with
 	// Caps.Chains, which may still decline some with ErrUnsupported.
 	Links []Link
+	// Relu has linear and matmul give the larger of the result and 0: the bits of a
+	// relu of what they would have stored. For machines with Caps.Chains, which may
+	// decline some with ErrUnsupported.
+	Relu bool
 	// SMs, where not 0, is how many multiprocessors a product should count on: the
 	// others are busy with what runs beside it. A hint.
 	SMs int

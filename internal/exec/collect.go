@@ -49,7 +49,7 @@ func (p *Program) describe(id int64) trace.Event {
 	c := &p.plan.Cmds[i]
 	e := trace.Event{Run: id / n, ID: i, Name: p.name(c), Detail: p.where(i), Group: trace.NoGroup, Class: class(c)}
 	if f := p.chains[int(i)]; f != nil {
-		e.Name = f.name()
+		e.Name = f.name
 	}
 	switch c.Kind {
 	case plan.Copy:

@@ -25,20 +25,11 @@ const (
 	operandsMost = 8
 )
 
-// fusion is a chain: commands of one stream, in order. The last one is launched
+// fusion is commands of one stream, in order, of which the last one is launched
 // for all.
 type fusion struct {
 	members []int
-	kernel  device.Kernel
-}
-
-// name lists the operations of a chain: "silu+mul".
-func (f *fusion) name() string {
-	var names []string
-	for _, l := range f.kernel.Links {
-		names = append(names, l.Op.String())
-	}
-	return strings.Join(names, "+")
+	name    string // of all of them: "silu+mul"
 }
 
 // fuse prepares the plan's chains, where the machine takes such kernels, and
@@ -76,7 +67,45 @@ func (p *Program) fuse() (map[int]*fusion, error) {
 			run = run[n:]
 		}
 	}
-	return fused, nil
+	return fused, finder.products(fused)
+}
+
+// products adds to fused the products whose result only a relu reads, which
+// follows: machines apply it before they round, which gives the same bits.
+func (f *chainFinder) products(fused map[int]*fusion) error {
+	p, before := f.p, map[int32]int{} // by stream: the command before
+	for i := range p.plan.Cmds {
+		c := &p.plan.Cmds[i]
+		last, ok := before[c.Stream]
+		before[c.Stream] = i
+		if !ok || fused[i] != nil || c.Kind != plan.Compute || c.Op != ir.OpRelu || c.Outs[0].Elements() == 0 {
+			continue
+		}
+		b := &p.plan.Cmds[last]
+		if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul {
+			continue
+		}
+		at := place{b.Outs[0].Rank, b.Outs[0].Buf}
+		if !sameRef(c.Ins[0], b.Outs[0]) || !f.private(at) || f.uses[at] != 2 {
+			continue
+		}
+		k, err := p.kernel(b)
+		if err != nil {
+			return err
+		}
+		k.Relu = true
+		if k.Outs, err = p.views(c.Outs); err != nil {
+			return err
+		}
+		one, err := p.launchFor([]int{last, i}, k)
+		if err != nil {
+			return err
+		}
+		if one != nil {
+			fused[last], fused[i] = one, one
+		}
+	}
+	return nil
 }
 
 // chainFinder looks for chains.
@@ -186,8 +215,7 @@ func sameRef(a, b plan.Ref) bool {
 
 // prepareChain makes one kernel of commands; nil where the machine declines it.
 func (p *Program) prepareChain(members []int) (*fusion, error) {
-	f := &fusion{members: members}
-	k := &f.kernel
+	var k device.Kernel
 	made := map[place]int{} // by which link
 	var refs []plan.Ref
 	for i, m := range members {
@@ -208,8 +236,7 @@ func (p *Program) prepareChain(members []int) (*fusion, error) {
 		made[place{c.Outs[0].Rank, c.Outs[0].Buf}] = i
 		k.Links = append(k.Links, link)
 	}
-	last := members[len(members)-1]
-	c := &p.plan.Cmds[last]
+	c := &p.plan.Cmds[members[len(members)-1]]
 	k.Op = c.Op
 	var err error
 	if k.Ins, err = p.views(refs); err != nil {
@@ -218,16 +245,26 @@ func (p *Program) prepareChain(members []int) (*fusion, error) {
 	if k.Outs, err = p.views(c.Outs); err != nil {
 		return nil, err
 	}
-	l, err := p.world.Device(int(c.Rank)).Prepare(*k)
+	return p.launchFor(members, k)
+}
+
+// launchFor has the last of the members launch k, and the others nothing; nil
+// where the machine declines k.
+func (p *Program) launchFor(members []int, k device.Kernel) (*fusion, error) {
+	last := members[len(members)-1]
+	c := &p.plan.Cmds[last]
+	l, err := p.world.Device(int(c.Rank)).Prepare(k)
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", p.where(int64(last)), err)
 	}
+	var names []string
 	for _, m := range members {
 		p.cmds[m] = command{kind: plan.Compute, stream: p.streams[c.Stream]}
+		names = append(names, p.plan.Cmds[m].Op.String())
 	}
 	p.cmds[last].launch, p.cmds[last].marked = l, true
-	return f, nil
+	return &fusion{members, strings.Join(names, "+")}, nil
 }

@@ -73,12 +73,21 @@ func (l chainLaunch) Release() {
 }
 
 func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
-	if len(k.Links) == 0 {
+	if len(k.Links) == 0 && !k.Relu {
 		l, err := d.Device.Prepare(k)
 		return chainLaunch{l}, err
 	}
 	if d.m.declines {
 		return nil, fmt.Errorf("no chains today: %w", device.ErrUnsupported)
+	}
+	if k.Relu {
+		k.Relu = false
+		first, err := d.Device.Prepare(k)
+		if err != nil {
+			return nil, err
+		}
+		second, err := d.Device.Prepare(device.Kernel{Op: ir.OpRelu, Ins: k.Outs, Outs: k.Outs})
+		return chainLaunch{first, second}, err
 	}
 	*d.m.chains++
 	var all chainLaunch
@@ -277,6 +286,29 @@ func TestChainsFound(t *testing.T) {
 			r.after(0, "side", "main")
 			r.compute(0, "main", ir.OpMul, r.out, b, b)
 		}, []int{2}},
+		"a product and a relu": {func(r rig) {
+			a, w := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
+			r.compute(0, "main", ir.OpLinear, a, r.x, w)
+			r.compute(0, "main", ir.OpRelu, r.out, a)
+		}, []int{2}},
+		"a product and two relus": {func(r rig) {
+			a, w := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
+			r.compute(0, "main", ir.OpLinear, a, r.x, w)
+			r.compute(0, "main", ir.OpRelu, r.out, a)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpRelu, r.out, a)
+		}, nil},
+		"a product and a chain": {func(r rig) {
+			a, b, w := value(r, "%a"), value(r, "%b"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
+			r.compute(0, "main", ir.OpLinear, a, r.x, w)
+			r.compute(0, "main", ir.OpRelu, b, a)
+			r.compute(0, "main", ir.OpMul, r.out, b, r.y)
+		}, []int{2}},
+		"a product and a gelu": {func(r rig) {
+			a, w := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
+			r.compute(0, "main", ir.OpLinear, a, r.x, w)
+			r.compute(0, "main", ir.OpGelu, r.out, a)
+		}, nil},
 		"many operands": {func(r rig) {
 			sum := r.x
 			for i := range 10 {
@@ -306,8 +338,8 @@ func TestChainsFound(t *testing.T) {
 					seen[f] = true
 					got = append(got, len(f.members))
 					last := f.members[len(f.members)-1]
-					if e := prog.describe(int64(last)); e.Name != f.name() {
-						t.Errorf("the trace calls it %q, not %q", e.Name, f.name())
+					if e := prog.describe(int64(last)); e.Name != f.name {
+						t.Errorf("the trace calls it %q, not %q", e.Name, f.name)
 					}
 				}
 			}

@@ -342,21 +342,30 @@ func (p *Program) prepare(c *plan.Cmd) (device.Launch, error) {
 	if !slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 }) {
 		return nil, nil
 	}
-	ins, err := p.views(c.Ins)
+	k, err := p.kernel(c)
 	if err != nil {
 		return nil, err
 	}
+	return p.world.Device(int(c.Rank)).Prepare(k)
+}
+
+// kernel is what a compute command computes.
+func (p *Program) kernel(c *plan.Cmd) (device.Kernel, error) {
+	ins, err := p.views(c.Ins)
+	if err != nil {
+		return device.Kernel{}, err
+	}
 	outs, err := p.views(c.Outs)
 	if err != nil {
-		return nil, err
+		return device.Kernel{}, err
 	}
 	if c.Op == ir.OpMatmul {
 		ins[1] = repeated(ins[1], ins[0].Shape)
 	}
 	a := &c.Attr
-	return p.world.Device(int(c.Rank)).Prepare(device.Kernel{Op: c.Op, Ins: ins, Outs: outs,
+	return device.Kernel{Op: c.Op, Ins: ins, Outs: outs,
 		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB,
-		Causal: a.Causal, First: a.First, Rows: a.Rows, Red: ir.NoRed})
+		Causal: a.Causal, First: a.First, Rows: a.Rows, Red: ir.NoRed}, nil
 }
 
 // repeated is a matmul's second operand where the first is a batch of shape

@@ -62,7 +62,6 @@ const (
 
 // Epilogues. Relu and bias combine by or.
 const (
-	LtEpilogueNone = 1
 	LtEpilogueRelu = 2
 	LtEpilogueBias = 4
 )

@@ -163,15 +163,24 @@ func (l *launch) addCopy(k *kernel) error {
 	return nil
 }
 
-// addChain declines a chain whose result overlaps an operand that it does not
-// replace: links would read what others have written.
 func (l *launch) addChain(k *kernel) error {
+	if err := k.apart(); err != nil {
+		return err
+	}
+	return l.addLibrary(k)
+}
+
+// apart declines several operations as one where the result overlaps an operand
+// that it does not replace, element for element: some threads would read what
+// others have written, and copying the operand first costs what it saves.
+func (k *kernel) apart() error {
 	for i := range k.ins {
-		if in := &k.ins[i]; in.n > 0 && in.overlaps(&k.out) && !in.same(&k.out) {
+		in := &k.ins[i]
+		if in.n > 0 && in.overlaps(&k.out) && (k.Relu || !in.same(&k.out)) {
 			return fmt.Errorf("%w: operand %d overlaps the result", device.ErrUnsupported, i)
 		}
 	}
-	return l.addLibrary(k)
+	return nil
 }
 
 // kernelStep is a launch of a kernel.

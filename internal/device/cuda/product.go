@@ -1,6 +1,9 @@
 package cuda
 
 import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -31,13 +34,18 @@ func (l *launch) addProduct(k *kernel) error {
 	if k.out.n == 0 {
 		return nil
 	}
+	if k.Relu {
+		if err := k.apart(); err != nil {
+			return err
+		}
+	}
 	if err := l.stage(k); err != nil {
 		return err
 	}
 	p := form(k)
 	p.merge()
 	if g, ok := p.gemm(); ok {
-		g.sms = k.SMs
+		g.sms, g.relu = k.SMs, k.Relu
 		st, err := l.dev.newGemm(g)
 		if err != nil {
 			return err
@@ -46,6 +54,9 @@ func (l *launch) addProduct(k *kernel) error {
 			l.steps = append(l.steps, st)
 			return nil
 		}
+	}
+	if k.Relu {
+		return fmt.Errorf("%w: a relu behind a product that cuBLASLt does not take", device.ErrUnsupported)
 	}
 	return l.addLibrary(k)
 }

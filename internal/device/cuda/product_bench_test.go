@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -312,84 +311,4 @@ func BenchmarkChains(b *testing.B) {
 		}
 	}
 	b.ReportMetric(0, "ns/op")
-}
-
-// TestReluEpilogue holds cuBLASLt's relu to the language's, which is what decides
-// whether a product and a relu may become one: bits, not a number among them.
-func TestReluEpilogue(t *testing.T) {
-	m := real(t, Options{})
-	world, err := m.Open(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer world.Close()
-	d := world.Device(0).(*dev)
-	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
-		const rows, n, k = 256, 256, 128
-		var addrs [3]nvlib.Ptr
-		for i, elems := range []int64{rows * k, n * k, rows * n} {
-			mem, err := d.alloc(elems*dt.Size(), device.Private)
-			if err != nil {
-				t.Fatal(err)
-			}
-			addrs[i] = mem.addr
-		}
-		x := make([]float64, rows*k)
-		for i := range x {
-			x[i] = math.Sin(float64(i))
-		}
-		x[5*k+3], x[7*k+2], x[9*k] = math.NaN(), math.Inf(1), math.Inf(-1)
-		results := map[bool][]float64{}
-		for _, relu := range []bool{false, true} {
-			g := gemm{dt: dt, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: rows, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k, relu: relu}
-			err := d.bound(func() error {
-				if err := d.site.noise(addrs[1], n*k*dt.Size(), dt, 0); err != nil {
-					return err
-				}
-				return d.site.put(addrs[0], dt, x)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			st, err := prepareGemm(d, g)
-			if err != nil || st == nil {
-				t.Fatal(st, err)
-			}
-			s, err := d.NewStream(device.StreamOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var out []float64
-			err = d.bound(func() error {
-				if err := st.run(s.(*stream)); err != nil {
-					return err
-				}
-				if err := m.sys.drv.SyncStream(s.(*stream).h); err != nil {
-					return err
-				}
-				var err error
-				out, err = d.site.fetch(addrs[2], dt, rows*n)
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			results[relu] = out
-			st.free()
-		}
-		nans, lost, wrong := 0, 0, 0
-		for i, v := range results[false] {
-			got := results[true][i]
-			switch want := math.Max(v, 0); {
-			case math.IsNaN(v):
-				nans++
-				if !math.IsNaN(got) {
-					lost++
-				}
-			case got != want:
-				wrong++
-			}
-		}
-		t.Logf("%s: %d elements, %d NaN of which the epilogue loses %d, %d others differ", dt, len(results[false]), nans, lost, wrong)
-	}
 }

@@ -143,8 +143,8 @@ func (st *gemmStep) describe() error {
 			set(nvlib.LtDescTransA+i, 1)
 		}
 	}
-	if e := g.epilogue(); e != nvlib.LtEpilogueNone {
-		set(nvlib.LtDescEpilog, e)
+	if g.bias != 0 { // a relu comes later: see withRelu
+		set(nvlib.LtDescEpilog, nvlib.LtEpilogueBias)
 	}
 	if g.sms > 0 {
 		set(nvlib.LtDescSMs, int32(g.sms))
@@ -163,16 +163,12 @@ func (st *gemmStep) describe() error {
 	return nil
 }
 
+// epilogue is that of a product that ends in a relu.
 func (g *ltGemm) epilogue() int32 {
-	switch {
-	case g.relu && g.bias != 0:
+	if g.bias != 0 {
 		return nvlib.LtEpilogueRelu | nvlib.LtEpilogueBias
-	case g.relu:
-		return nvlib.LtEpilogueRelu
-	case g.bias != 0:
-		return nvlib.LtEpilogueBias
 	}
-	return nvlib.LtEpilogueNone
+	return nvlib.LtEpilogueRelu
 }
 
 // setBias says where the bias is, if there is one.
@@ -246,9 +242,9 @@ func (st *gemmStep) free() {
 // choices.
 func (st *gemmStep) key(s *site) string {
 	g, o := &st.g, &s.w.m.opts
-	return fmt.Sprintf("product 1; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v epilogue %d aligned %d; measured=%v workspace %d",
+	return fmt.Sprintf("product 1; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
 		s.gpu.name, s.gpu.arch, s.gpu.sms, g.sms, st.lib.Version(), g.dt, g.tf32, g.m, g.n, g.k, g.batch, g.ld, g.bSt, g.aStep, g.outStep,
-		g.ta, g.tb, g.epilogue(), g.alignments(), !o.FixedProducts, workspaceBytes)
+		g.ta, g.tb, g.bias != 0, g.alignments(), !o.FixedProducts, workspaceBytes)
 }
 
 func (g *ltGemm) alignments() [4]uint32 {

@@ -36,7 +36,10 @@ const (
 	// trialRounds is how often each candidate is timed, at most, and chainMs how
 	// long a timing lasts at the least.
 	trialRounds = 5
-	chainMs     = 0.2
+	chainMs     = 1
+	// leastWork is how many multiplications make a product worth a trial; less
+	// takes about a microsecond, whatever the algorithm.
+	leastWork = 1 << 27
 	// worthwhile is what another algorithm must win over the first guess.
 	worthwhile = 0.99
 )
@@ -49,8 +52,8 @@ func (s *site) pick(st *gemmStep) (*pick, error) {
 	defer all.mu.Unlock()
 	key := st.key(s)
 	p, known := all.made[key]
-	ran := s.gpu.ran[key]
 	if !known {
+		var ran bool
 		var err error
 		if p, ran, err = s.choose(st, key); err != nil {
 			return nil, err
@@ -59,27 +62,51 @@ func (s *site) pick(st *gemmStep) (*pick, error) {
 			all.made = map[string]*pick{}
 		}
 		all.made[key] = p
+		s.gpu.noteRan(key, ran)
 	}
-	if p == nil || ran {
-		s.noteRan(key)
-		return p, nil
+	if p == nil || !st.g.relu {
+		return p, s.exercise(st, p, key)
 	}
-	// Its code is loaded to the device when it first runs: now.
-	if t, err := s.newTrial(st); err == nil {
-		err = t.try(candidate{pick: *p})
-		if err = t.close(err); err != nil {
-			return nil, err
-		}
-	}
-	s.noteRan(key)
-	return p, nil
+	return s.withRelu(st, *p, key)
 }
 
-func (s *site) noteRan(key string) {
-	if s.gpu.ran == nil {
-		s.gpu.ran = map[string]bool{}
+// withRelu has st end in a relu, by the algorithm that it has without one: sums
+// are taken in the same order then, and the relu changes no more than it says.
+// Nil where that algorithm cannot.
+func (s *site) withRelu(st *gemmStep, p pick, key string) (*pick, error) {
+	if err := st.lib.SetDesc32(st.desc, nvlib.LtDescEpilog, st.g.epilogue()); err != nil {
+		return nil, err
 	}
-	s.gpu.ran[key] = true
+	la := st.layouts
+	r, err := st.lib.Check(st.h, st.desc, la[0], la[1], la[2], la[2], p.algo)
+	if err != nil || r.State != 0 || r.Workspace > workspaceBytes {
+		return nil, notTaken(err)
+	}
+	p.need = max(p.need, int64(r.Workspace))
+	return &p, s.exercise(st, &p, key+" relu")
+}
+
+// exercise runs a pick once on each GPU, if it has not run there: its code is
+// brought to the device when it first runs.
+func (s *site) exercise(st *gemmStep, p *pick, key string) error {
+	if p == nil || s.gpu.ran[key] {
+		return nil
+	}
+	t, err := s.newTrial(st)
+	if err == nil {
+		err = t.close(t.try(candidate{pick: *p}))
+	} else {
+		err = nil // no memory for it: then at the first launch
+	}
+	s.gpu.noteRan(key, true)
+	return err
+}
+
+func (g *gpu) noteRan(key string, ran bool) {
+	if g.ran == nil {
+		g.ran = map[string]bool{}
+	}
+	g.ran[key] = ran
 }
 
 // choose looks for an algorithm: among those kept, else among cuBLASLt's
@@ -93,7 +120,7 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	}
 	wish := nvlib.Wish{Workspace: workspaceBytes, Align: st.g.alignments(), NoSplit: m.opts.FixedProducts}
 	la, n := st.layouts, mostCandidates
-	if m.opts.FixedProducts {
+	if g := &st.g; m.opts.FixedProducts || float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
 		n = 1
 	}
 	found, err := st.lib.Heuristic(st.h, st.desc, la[0], la[1], la[2], la[2], wish, n)

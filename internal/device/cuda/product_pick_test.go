@@ -10,8 +10,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// product64 prepares y = x·wᵀ of 64 rows and returns what runs it.
-func product64(t *testing.T, w device.World, dt ir.DType) device.Launch {
+// product512 prepares y = x·wᵀ, 512 each way, and returns what runs it.
+func product512(t *testing.T, w device.World, dt ir.DType) device.Launch {
+	t.Helper()
+	return productOf(t, w, dt, 512)
+}
+
+func productOf(t *testing.T, w device.World, dt ir.DType, n int64) device.Launch {
 	t.Helper()
 	d := w.Device(0)
 	view := func(shape ...int64) device.View {
@@ -23,7 +28,7 @@ func product64(t *testing.T, w device.World, dt ir.DType) device.Launch {
 		v.Mem = mem
 		return v
 	}
-	l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{view(64, 32), view(16, 32)}, Outs: []device.View{view(64, 16)}})
+	l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{view(n, n), view(n, n)}, Outs: []device.View{view(n, n)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +85,7 @@ func TestPick(t *testing.T) {
 			f := newFake(t, 1)
 			f.lt = &fakeLT{t: t, costs: c.costs}
 			w := openFake(t, f, Options{})
-			l := product64(t, w, ir.BF16)
+			l := product512(t, w, ir.BF16)
 			out := l.(*launch).steps[0].(*gemmStep).g.out
 			for _, r := range f.lt.runs {
 				if r.out == uintptr(out) {
@@ -93,10 +98,10 @@ func TestPick(t *testing.T) {
 			if got := chosen(t, w, f, l); got != c.want {
 				t.Errorf("took algorithm %d, not %d", got, c.want)
 			}
-			if second := product64(t, w, ir.BF16); chosen(t, w, f, second) != c.want || f.lt.asked != 1 {
+			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.want || f.lt.asked != 1 {
 				t.Errorf("the same product again: asked %d times", f.lt.asked)
 			}
-			if product64(t, w, ir.F16); f.lt.asked != 2 {
+			if product512(t, w, ir.F16); f.lt.asked != 2 {
 				t.Errorf("another product: asked %d times", f.lt.asked)
 			}
 		})
@@ -115,7 +120,7 @@ func TestPickKept(t *testing.T) {
 		}
 		opts.Cache = kernels.CacheIn(dir, nil)
 		w := openFake(t, f, opts)
-		l := product64(t, w, ir.BF16)
+		l := product512(t, w, ir.BF16)
 		if len(f.lt.runs) == 0 {
 			t.Error("the algorithm did not run when it was prepared")
 		}
@@ -149,11 +154,25 @@ func TestPickFixed(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{FixedProducts: true})
-	if got := chosen(t, w, f, product64(t, w, ir.BF16)); got != 1 {
+	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
 		t.Errorf("took algorithm %d", got)
 	}
 	if len(f.lt.schemes) != 1 || f.lt.schemes[0] != 0 {
 		t.Errorf("sums may be split: %v", f.lt.schemes)
+	}
+}
+
+// TestPickSmall does not time what takes no time.
+func TestPickSmall(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	w := openFake(t, f, Options{})
+	l := productOf(t, w, ir.BF16, 256)
+	if len(f.lt.runs) != 1 {
+		t.Errorf("%d runs before the first launch", len(f.lt.runs))
+	}
+	if got := chosen(t, w, f, l); got != 1 {
+		t.Errorf("took algorithm %d", got)
 	}
 }
 
@@ -164,7 +183,7 @@ func TestPickWithoutMemory(t *testing.T) {
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	w.(*world).devices[0].site.heaps[device.Private] = newHeap(1, 1, none{})
-	if got := chosen(t, w, f, product64(t, w, ir.BF16)); got != 1 {
+	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
 		t.Errorf("took algorithm %d", got)
 	}
 }
@@ -181,7 +200,7 @@ func TestWorkspaces(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
 	w := openFake(t, f, Options{})
-	l := product64(t, w, ir.BF16)
+	l := product512(t, w, ir.BF16)
 	ready := w.(*world).devices[0].workspace
 	var used []uintptr
 	for range 2 {
@@ -202,5 +221,34 @@ func TestWorkspaces(t *testing.T) {
 	}
 	if ready == nil || used[0] != uintptr(ready.addr) || used[1] == used[0] || used[1] == 0 {
 		t.Errorf("workspaces %v, ready %v", used, ready)
+	}
+}
+
+// TestPickRelu: a product that ends in a relu runs by the algorithm that it has
+// without one, or not at all.
+func TestPickRelu(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	w := openFake(t, f, Options{})
+	k := w.Device(0).(*dev)
+	prepare := func() (*gemmStep, error) {
+		const n = 512
+		return prepareGemm(k, gemm{dt: ir.BF16, out: 1 << 20, a: 2 << 20, b: 3 << 20, batch: 1, m: n, n: n, k: n, om: n, on: 1, am: n, ak: 1, bk: 1, bn: n, relu: true})
+	}
+	st, err := prepare()
+	if err != nil || st == nil {
+		t.Fatal(st, err)
+	}
+	if last := f.lt.runs[len(f.lt.runs)-1]; last.algo != 2 || f.lt.asked != 1 || f.lt.checked != 1 {
+		t.Errorf("ran algorithm %d last, asked %d times, checked %d times", last.algo, f.lt.asked, f.lt.checked)
+	}
+	st.free()
+	runs := len(f.lt.runs)
+	f.lt.refuse = true
+	if st, err := prepare(); err != nil || st != nil {
+		t.Errorf("a relu that the algorithm has not: %v, %v", st, err)
+	}
+	if len(f.lt.runs) != runs {
+		t.Error("it ran again")
 	}
 }

@@ -2,6 +2,8 @@ package cuda
 
 import (
 	"errors"
+	"math"
+	"testing"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -50,4 +52,86 @@ func prepareGemm(d *dev, g gemm) (st *gemmStep, err error) {
 		return err
 	})
 	return st, err
+}
+
+// TestReluEpilogue holds cuBLASLt's relu to the language's, of numbers and of what
+// is none: it stands for a relu of its own.
+func TestReluEpilogue(t *testing.T) {
+	m := real(t, Options{})
+	world, err := m.Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer world.Close()
+	d := world.Device(0).(*dev)
+	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
+		const rows, n, k = 256, 256, 128
+		var addrs [3]nvlib.Ptr
+		for i, elems := range []int64{rows * k, n * k, rows * n} {
+			mem, err := d.alloc(elems*dt.Size(), device.Private)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addrs[i] = mem.addr
+		}
+		x := make([]float64, rows*k)
+		for i := range x {
+			x[i] = math.Sin(float64(i))
+		}
+		x[5*k+3], x[7*k+2], x[9*k] = math.NaN(), math.Inf(1), math.Inf(-1)
+		results := map[bool][]float64{}
+		for _, relu := range []bool{false, true} {
+			g := gemm{dt: dt, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: rows, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k, relu: relu}
+			err := d.bound(func() error {
+				if err := d.site.noise(addrs[1], n*k*dt.Size(), dt, 0); err != nil {
+					return err
+				}
+				return d.site.put(addrs[0], dt, x)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			st, err := prepareGemm(d, g)
+			if err != nil || st == nil {
+				t.Fatal(st, err)
+			}
+			s, err := d.NewStream(device.StreamOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out []float64
+			err = d.bound(func() error {
+				if err := st.run(s.(*stream)); err != nil {
+					return err
+				}
+				if err := m.sys.drv.SyncStream(s.(*stream).h); err != nil {
+					return err
+				}
+				var err error
+				out, err = d.site.fetch(addrs[2], dt, rows*n)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			results[relu] = out
+			st.free()
+		}
+		nans := 0
+		for i, v := range results[false] {
+			got := results[true][i]
+			switch {
+			case math.IsNaN(v):
+				nans++
+				if !math.IsNaN(got) {
+					t.Fatalf("%s: element %d is %v, not NaN", dt, i, got)
+				}
+			case got != math.Max(v, 0) || got == 0 && math.Signbit(got):
+				t.Fatalf("%s: element %d is %v, relu of %v", dt, i, got, v)
+			}
+		}
+		if nans == 0 {
+			t.Errorf("%s: no NaN among the results", dt)
+		}
+	}
 }

@@ -16,14 +16,15 @@ import (
 // trial runs a product on scratch memory and a stream of its own: operands of a
 // program may be in use, and may hold zeros, on which products are faster.
 type trial struct {
-	s           *site
-	st          *gemmStep
-	h           nvlib.Stream
-	at          nvlib.Ptr
-	bytes       int64
-	in, out, ws nvlib.Ptr // one input serves as both operands and the bias
-	events      []nvlib.Event
-	products    []*nvlib.Product
+	s        *site
+	st       *gemmStep
+	h        nvlib.Stream
+	at       nvlib.Ptr
+	bytes    int64
+	a, b     nvlib.Ptr // b serves as the bias too
+	out, ws  nvlib.Ptr
+	events   []nvlib.Event
+	products []*nvlib.Product
 }
 
 // newTrial reserves what a trial of st needs. The context is current.
@@ -31,19 +32,21 @@ func (s *site) newTrial(st *gemmStep) (*trial, error) {
 	if s.w.capture != nil {
 		return nil, errors.New("nothing is timed while a graph is recorded")
 	}
-	in, out := st.g.spans()
-	t := &trial{s: s, st: st, bytes: in + out + workspaceBytes}
+	a, b, out := st.g.spans()
+	t := &trial{s: s, st: st, bytes: a + b + out + workspaceBytes}
 	var err error
 	if t.at, err = s.heaps[device.Private].take(t.bytes); err != nil {
 		return nil, err
 	}
-	t.in, t.ws, t.out = t.at, t.at+nvlib.Ptr(in), t.at+nvlib.Ptr(in)+workspaceBytes
+	t.a, t.b = t.at, t.at+nvlib.Ptr(a)
+	t.out = t.b + nvlib.Ptr(b)
+	t.ws = t.out + nvlib.Ptr(out)
 	t.h, err = s.w.drv.NewStream(0)
 	if err == nil {
-		err = t.fill(in)
+		err = s.noise(t.at, a+b, st.g.dt, t.h)
 	}
 	if err == nil {
-		err = st.setBias(t.in)
+		err = st.setBias(t.b)
 	}
 	if err != nil {
 		return nil, t.close(err)
@@ -51,9 +54,9 @@ func (s *site) newTrial(st *gemmStep) (*trial, error) {
 	return t, nil
 }
 
-// spans returns the bytes from the first to the last element of the operand
-// that reaches furthest, and of the result.
-func (g *ltGemm) spans() (in, out int64) {
+// spans returns the bytes from the first to the last element of each operand, of
+// b no less than of the bias, and of the result.
+func (g *ltGemm) spans() (a, b, out int64) {
 	reach := func(step int64, dims ...int64) int64 { // extent, stride, …
 		last := (g.batch - 1) * step
 		for i := 0; i < len(dims); i += 2 {
@@ -61,16 +64,12 @@ func (g *ltGemm) spans() (in, out int64) {
 		}
 		return roundUp((last+1)*g.dt.Size(), alignment)
 	}
-	a := reach(g.aStep, g.m, g.am, g.k, g.ak)
-	b := reach(g.bSt, g.n, g.bn, g.k, g.bk)
-	return max(a, b, roundUp(g.n*g.dt.Size(), alignment)), reach(g.outStep, g.m, g.om, g.n, g.on)
+	bias := roundUp(g.n*g.dt.Size(), alignment)
+	return reach(g.aStep, g.m, g.am, g.k, g.ak), max(bias, reach(g.bSt, g.n, g.bn, g.k, g.bk)), reach(g.outStep, g.m, g.om, g.n, g.on)
 }
 
-// fill writes normal numbers over the input: how they differ from bit to bit is
-// what products cost in power, and so in time.
-func (t *trial) fill(bytes int64) error { return t.s.noise(t.in, bytes, t.st.g.dt, t.h) }
-
-// noise fills memory with normal numbers and waits for it. The context is
+// noise fills memory with normal numbers, and waits for it: how operands differ
+// from bit to bit is what products cost in power, and so in time. The context is
 // current.
 func (s *site) noise(at nvlib.Ptr, bytes int64, dt ir.DType, h nvlib.Stream) error {
 	pattern := noiseOf(dt)
@@ -110,7 +109,7 @@ func noiseOf(dt ir.DType) []byte {
 
 // try runs a candidate once and waits for it: its code is loaded then.
 func (t *trial) try(c candidate) error {
-	p := t.st.product(c.algo, t.in, t.in, t.out)
+	p := t.st.product(c.algo, t.b, t.a, t.out)
 	defer p.Free()
 	if err := t.st.lib.Multiply(p, t.ws, c.need, t.h); err != nil {
 		return err
@@ -160,7 +159,7 @@ func (t *trial) round(cands []candidate, chain int) error {
 
 // enter gives a candidate what it is timed with.
 func (t *trial) enter(c *candidate) error {
-	c.p = t.st.product(c.algo, t.in, t.in, t.out)
+	c.p = t.st.product(c.algo, t.b, t.a, t.out)
 	for i := range c.events {
 		e, err := t.s.newEvent(true)
 		if err != nil {

@@ -19,11 +19,11 @@ import (
 // reduceSweep names the file that TestSweepAllReduce writes; without it the
 // test is skipped. reduceSweepWorlds lists "ranks" or "ranks:late" to measure.
 const (
-	reduceSweep = "HOCKET_SWEEP"
-	reduceSweepWorlds     = "HOCKET_SWEEP_WORLDS"
-	reduceSweepBytes    = "HOCKET_SWEEP_BYTES"
-	reduceSweepSeconds  = "HOCKET_SWEEP_SECONDS"
-	reduceSweepTunings  = "HOCKET_SWEEP_TUNINGS" // algo:blocks:threads:unroll,...; else a list by size
+	reduceSweep        = "HOCKET_SWEEP"
+	reduceSweepWorlds  = "HOCKET_SWEEP_WORLDS"
+	reduceSweepBytes   = "HOCKET_SWEEP_BYTES"
+	reduceSweepSeconds = "HOCKET_SWEEP_SECONDS"
+	reduceSweepTunings = "HOCKET_SWEEP_TUNINGS" // algo:blocks:threads:unroll,...; else a list by size
 )
 
 // reduceSwept is one measurement.

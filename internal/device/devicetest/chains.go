@@ -36,6 +36,36 @@ func testChains(r *rig) {
 		r.fused(fmt.Sprintf("chain %d of %v", n, shape), ins, drawLinks(rng, ins), layouts[rng.IntN(2)])
 	}
 	r.sub("in place", testChainInPlace)
+	r.sub("product and relu", testProductRelu)
+}
+
+// testProductRelu compares products that end in a relu with the two apart. A
+// machine may decline each.
+func testProductRelu(r *rig) {
+	rng := seeded("relu")
+	for _, dt := range []ir.DType{ir.F32, ir.BF16, ir.F16} {
+		for _, bias := range []bool{false, true} {
+			ins := []device.View{r.put(0, random(rng, dt, 48, 64)), r.put(0, random(rng, dt, 32, 64))}
+			if bias {
+				ins = append(ins, r.put(0, random(rng, dt, 32)))
+			}
+			apart, one := r.empty(0, dt, 48, 32), r.empty(0, dt, 48, 32)
+			l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: ins, Outs: []device.View{one}, Relu: true})
+			if errors.Is(err, device.ErrUnsupported) {
+				r.Logf("%s, bias %v: %v", dt, bias, err)
+				continue
+			}
+			r.must(err)
+			r.must(r.mainOf(0).Launch(l))
+			r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpLinear, Ins: ins, Outs: []device.View{apart}})
+			r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpRelu, Ins: []device.View{apart}, Outs: []device.View{apart}})
+			got, want := r.contents(0, one), r.contents(0, apart)
+			r.equal(fmt.Sprintf("linear and relu of %s, bias %v", dt, bias), got, want)
+			if !slices.Contains(got, 0) || slices.Max(got) == 0 {
+				r.Errorf("%s: nothing was cut off, or all", dt)
+			}
+		}
+	}
 }
 
 // drawLinks draws up to five links, mostly of what came last.
