@@ -76,12 +76,12 @@ type Meeting struct {
 
 func (m Meeting) launch() launch {
 	return launch{blocks: uint32(m.Blocks), args: append(m.Team.words(), m.Words...), code: code{
-		files: []string{"sync", "collective", m.File}, symbol: m.Symbol, args: m.Args, body: m.Body, threads: meetingThreads,
+		files: []string{"sync", "collective", m.File}, symbol: m.Symbol, args: m.Args, body: m.Body, threads: max(meetingThreads, m.Threads),
 	}}
 }
 
-// meetingThreads is the largest block of a Meeting: what registers are shared
-// out for.
+// meetingThreads is what the registers of a Meeting are shared out for, unless it
+// has larger blocks.
 const meetingThreads = 512
 
 // Meeting returns the launch of m on one member.

@@ -12,25 +12,29 @@ type AllReduceKind string
 
 // Algorithms of AllReduce.
 const (
-	AllReduceLL       AllReduceKind = "LL"       // one shot, 8 bytes of data in each 16
-	AllReduceLL2      AllReduceKind = "LL2"      // two shots of the same
-	AllReduceLL128    AllReduceKind = "LL128"    // one shot in sheets, an epoch in each 128 bytes
-	AllReduceLL128x2  AllReduceKind = "LL128x2"  // two shots in sheets
-	AllReducePush     AllReduceKind = "Push"     // two shots through staging, chunks of a block
-	AllReducePushWarp AllReduceKind = "PushWarp" // the same, chunks of a warp
-	AllReducePull     AllReduceKind = "Pull"     // reads from peers, writes to peers
+	AllReduceLL        AllReduceKind = "LL"        // one shot, 8 bytes of data in each 16
+	AllReduceLL2       AllReduceKind = "LL2"       // two shots of the same
+	AllReduceLL128     AllReduceKind = "LL128"     // one shot in sheets, an epoch in each 128 bytes
+	AllReduceLL128x2   AllReduceKind = "LL128x2"   // two shots in sheets
+	AllReducePush      AllReduceKind = "Push"      // two shots through staging, chunks of a block
+	AllReducePushWarp  AllReduceKind = "PushWarp"  // the same, chunks of a warp
+	AllReduceStage     AllReduceKind = "Stage"     // one shot through staging, chunks of a block
+	AllReduceStageWarp AllReduceKind = "StageWarp" // the same, chunks of a warp
+	AllReducePull      AllReduceKind = "Pull"      // reads from peers, writes to peers
 )
 
 // reduceForms are the functions, and what their last template argument says:
 // whether arrays begin at multiples of 16 bytes, or another thing.
 var reduceForms = map[AllReduceKind]struct{ function, last string }{
-	AllReduceLL:       {"reduceLL", ""},
-	AllReduceLL2:      {"reduceLL2", ""},
-	AllReduceLL128:    {"reduceLL128", ""},
-	AllReduceLL128x2:  {"reduceLL128x2", ""},
-	AllReducePush:     {"reducePush", "false"},
-	AllReducePushWarp: {"reducePush", "true"},
-	AllReducePull:     {"reducePull", "true"},
+	AllReduceLL:        {"reduceLL", ""},
+	AllReduceLL2:       {"reduceLL2", ""},
+	AllReduceLL128:     {"reduceLL128", ""},
+	AllReduceLL128x2:   {"reduceLL128x2", ""},
+	AllReducePush:      {"reducePush", "false"},
+	AllReducePushWarp:  {"reducePush", "true"},
+	AllReduceStage:     {"reduceStage", "false"},
+	AllReduceStageWarp: {"reduceStage", "true"},
+	AllReducePull:      {"reducePull", "true"},
 }
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of

@@ -177,13 +177,18 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		r.Share = ceil(ceil(ceil(bytes, 16), SheetPacks(c.unroll)), members)
 		half = 2 * members * r.Share * rows
 		r.Blocks = int(min(int64(r.Blocks), r.Share))
-	case AllReducePush, AllReducePushWarp:
-		r.Share = ceil(ceil(bytes, 16), members)
+	case AllReducePush, AllReducePushWarp, AllReduceStage, AllReduceStageWarp:
+		r.Share = ceil(bytes, 16)
+		if c.kind == AllReducePush || c.kind == AllReducePushWarp {
+			r.Share = ceil(r.Share, members)
+		}
 		group := int64(c.threads)
-		if c.kind == AllReducePushWarp {
+		if c.kind == AllReducePushWarp || c.kind == AllReduceStageWarp {
 			group = 32
 		}
-		r.Slots = ceil(r.Share, group*int64(c.unroll)) + BlocksMost
+		chunks := ceil(r.Share, group*int64(c.unroll))
+		r.Blocks = int(min(int64(r.Blocks), chunks))
+		r.Slots = chunks + BlocksMost
 		half = members * r.Share * 16
 	default:
 		r.Share = ceil(ceil(bytes, 16), members)
@@ -275,7 +280,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	return tensor.Round(dt, v)
 }
 
-var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePushWarp, AllReducePull}
+var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePushWarp, AllReduceStage, AllReduceStageWarp, AllReducePull}
 
 // TestAllReduce runs mixed sequences of all-reduces on 2 to 5 members, through
 // the same memory, in drawn orders.
@@ -296,7 +301,8 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	var cases []reduceCase
 	var halves = map[string]int64{}
 	var flagHalf int64
-	place := map[AllReduceKind]string{AllReduceLL: "ll", AllReduceLL2: "ll", AllReduceLL128: "ll128", AllReduceLL128x2: "ll128", AllReducePush: "staging", AllReducePushWarp: "staging"}
+	place := map[AllReduceKind]string{AllReduceLL: "ll", AllReduceLL2: "ll", AllReduceLL128: "ll128", AllReduceLL128x2: "ll128", AllReducePush: "staging", AllReducePushWarp: "staging",
+		AllReduceStage: "staged", AllReduceStageWarp: "staged"}
 	for _, kind := range reduceKinds {
 		for range 3 {
 			c := reduceCase{kind: kind, dt: []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], red: ir.Sum + ir.Red(rng.IntN(4)),
@@ -304,7 +310,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 			if rng.IntN(4) == 0 {
 				c.count = int64(1 + rng.IntN(9))
 			}
-			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull
+			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && place[kind] != "staged" && kind != AllReducePull
 			c.inPlace = rng.IntN(2) == 0
 			cases = append(cases, c)
 			r, half := c.size(int64(members))
@@ -323,6 +329,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	}
 	for range members {
 		data["staging"] = append(data["staging"], b.alloc(halves["staging"]))
+		data["staged"] = append(data["staged"], b.alloc(2*roundTo(halves["staged"], 16)))
 	}
 	flags := b.halves(roundTo(flagHalf, 16), stale)
 	var checks []func(int)

@@ -238,13 +238,17 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 // certain: they have up to 128 of its 64 Ki registers each.
 const teamThreads = 512
 
+// threadsMost is how many threads a block may have; one of more than teamThreads
+// has the multiprocessor for itself.
+const threadsMost = 1024
+
 // room is how many blocks of that many threads a launch of the team may have, so
 // that they run at once, beside those of every other stream of the device that
 // teams use. Teams opened later are not known: open all before preparing.
 func (t *team) room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {
-		least = min(least, m.dev.site.gpu.sms*(teamThreads/threads)/t.w.teamStreams(m.dev.site))
+		least = min(least, m.dev.site.gpu.sms*max(1, teamThreads/threads)/t.w.teamStreams(m.dev.site))
 	}
 	return least
 }

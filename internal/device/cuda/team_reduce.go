@@ -14,9 +14,11 @@ var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "ll2", kind: kernels.AllReduceLL2, unrolls: []int{1}, most: 16 << 20, shots: 2},
 	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20},
 	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2},
-	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true},
-	{name: "pushwarp", kind: kernels.AllReducePushWarp, unrolls: []int{1, 2, 4, 8}, direct: true},
-	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true},
+	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true, aligned: true},
+	{name: "pushwarp", kind: kernels.AllReducePushWarp, unrolls: []int{1, 2, 4, 8}, direct: true, aligned: true},
+	{name: "stage", kind: kernels.AllReduceStage, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
+	{name: "stagewarp", kind: kernels.AllReduceStageWarp, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
+	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true, aligned: true},
 })
 
 func named(list []reduceAlgorithm) (all []namedAlgorithm) {
@@ -34,6 +36,7 @@ type reduceAlgorithm struct {
 	most    int64 // bytes, which it keeps in memory several times; 0 for any
 	shots   int64 // 2: members add up a share each
 	direct  bool  // reads or writes peers' operands
+	aligned bool  // operands begin at multiples of 16 bytes
 }
 
 func (a reduceAlgorithm) sheets() bool {
@@ -53,8 +56,8 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 	if tune.Unroll != 0 && !slices.Contains(a.unrolls, tune.Unroll) {
 		return fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, tune.Unroll, a.unrolls)
 	}
-	if tune.Threads != 0 && (tune.Threads%32 != 0 || tune.Threads < 32 || tune.Threads > teamThreads) {
-		return fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, tune.Threads, teamThreads)
+	if tune.Threads != 0 && (tune.Threads%32 != 0 || tune.Threads < 32 || tune.Threads > threadsMost) {
+		return fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, tune.Threads, threadsMost)
 	}
 	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
@@ -83,7 +86,7 @@ func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 		if a.direct && (p.in.mem.kind != device.Shared || p.out.mem.kind != device.Shared) {
 			return fmt.Errorf("%w: member %d: memory that peers do not reach", device.ErrUnsupported, i)
 		}
-		if a.direct && (p.in.addr|p.out.addr)%16 != 0 {
+		if a.aligned && (p.in.addr|p.out.addr)%16 != 0 {
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
 		}
 	}
@@ -191,27 +194,36 @@ func (a reduceAlgorithm) inSheets(t *team, tune device.Tuning, r *kernels.AllRed
 
 // flagged is for data that has no flags within.
 func (a reduceAlgorithm) flagged(t *team, tune device.Tuning, r *kernels.AllReduce) error {
-	members := int64(len(t.members))
-	packs := ceil(r.Count*r.DType.Size(), 16)
-	r.Share = ceil(ceil(packs, members), 8) * 8
-	group := int64(r.Threads)
-	if a.kind == kernels.AllReducePushWarp {
+	members, group := int64(len(t.members)), int64(r.Threads)
+	if a.kind == kernels.AllReducePushWarp || a.kind == kernels.AllReduceStageWarp {
 		group = 32
 	}
-	chunks := ceil(r.Share, group*int64(r.Unroll))
-	if a.kind == kernels.AllReducePull {
-		r.Blocks = t.grid(tune, r.Threads, ceil(r.Share, group))
-		r.Slots = 2 * kernels.BlocksMost
-	} else {
-		r.Blocks = t.grid(tune, r.Threads, ceil(chunks*group, int64(r.Threads)))
-		r.Slots = chunks + kernels.BlocksMost
-		area, err := t.reserve("staging", members*r.Share*16)
-		if err != nil {
-			return err
-		}
-		r.Data = area.at
+	r.Share = ceil(r.Count*r.DType.Size(), 16)
+	one := a.kind == kernels.AllReduceStage || a.kind == kernels.AllReduceStageWarp
+	if !one {
+		r.Share = ceil(ceil(r.Share, members), 8) * 8
 	}
-	area, err := t.halves("flags", members*r.Slots*4)
+	chunks := ceil(r.Share, group*int64(r.Unroll))
+	r.Slots = chunks + kernels.BlocksMost
+	r.Blocks = t.grid(tune, r.Threads, ceil(chunks*group, int64(r.Threads)))
+	var area *area
+	var err error
+	switch {
+	case a.kind == kernels.AllReducePull:
+		r.Slots = 2 * kernels.BlocksMost
+	case one: // not the memory of the others, which a launch leaves free at its end
+		if area, err = t.reserve("staged", 2*members*r.Share*16); err == nil {
+			r.Data, r.Half = area.at, area.bytes/2
+		}
+	default:
+		if area, err = t.reserve("staging", members*r.Share*16); err == nil {
+			r.Data = area.at
+		}
+	}
+	if err != nil {
+		return err
+	}
+	area, err = t.halves("flags", members*r.Slots*4)
 	if err != nil {
 		return err
 	}

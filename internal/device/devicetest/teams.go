@@ -224,7 +224,7 @@ func testTeamAllReduce(r *rig) {
 	most := r.some(4)
 	r.open(most)
 	names := r.teams().TeamAlgorithms()
-	counts := []int64{0, 1, 2, 7, 8, 9, 63, 64, 65, 479, 480, 481, 1023, 4097, 30000, 65536, 100003, 500000}
+	counts := []int64{0, 1, 2, 7, 8, 9, 63, 64, 65, 479, 480, 481, 1023, 4097, 30000, 65536, 100003}
 	for members := 2; members <= most; members++ {
 		ranks := make([]int, members)
 		for i := range ranks {
@@ -237,7 +237,7 @@ func testTeamAllReduce(r *rig) {
 		t := r.team(ranks...)
 		for _, name := range names {
 			rng, done := seeded(name, members), 0
-			for k := range 24 {
+			for k := range 18 {
 				dt, red := teamTypes[k%len(teamTypes)], ir.Sum+ir.Red(rng.IntN(4))
 				offs := make([]int64, len(ranks))
 				if k%3 == 0 {
@@ -254,7 +254,7 @@ func testTeamAllReduce(r *rig) {
 				done++
 				launches := x.run(r, t, tune, ranks)
 				what := fmt.Sprintf("%+v, %s of %d × %s on %v, offsets %v", tune, red, x.count, dt, ranks, offs)
-				for range 3 {
+				for range 2 {
 					x.check(r, what, ranks)
 					x.refill(r, rng, ranks)
 					for i, l := range launches {

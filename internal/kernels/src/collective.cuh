@@ -165,12 +165,31 @@ DEV void waitFlag(Patience& p, const Team& t, u64 at, u32 peer, u32 e) {
     if (waited(p, t, peer, e)) return;
 }
 
+// Whole lines of global memory, in the device's usual order.
+DEV Line loadLine(u64 at) {
+#ifdef __CUDA_ARCH__
+  Line v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+  return v;
+#else
+  return *(const Line*)at;
+#endif
+}
+
+DEV void storeLine(u64 at, Line v) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#else
+  *(Line*)at = v;
+#endif
+}
+
 // Elements move in packs of 16 bytes, pack i being elements i·V to i·V + V; the
 // last one may be cut short. A: the array begins at a multiple of 16 bytes.
 template <class T, bool A> DEV Line loadPack(u64 at, i64 i, i64 count) {
   constexpr int V = 16 / sizeof(T);
   const T* p = (const T*)at + i * V;
-  if (A && (i + 1) * V <= count) return *(const Line*)p;
+  if (A && (i + 1) * V <= count) return loadLine((u64)p);
   Pack<T, V> x;
 #pragma unroll
   for (int v = 0; v < V; v++) {
@@ -184,7 +203,7 @@ template <class T, bool A> DEV void storePack(u64 at, i64 i, i64 count, Line y) 
   constexpr int V = 16 / sizeof(T);
   T* p = (T*)at + i * V;
   if (A && (i + 1) * V <= count) {
-    *(Line*)p = y;
+    storeLine((u64)p, y);
     return;
   }
   const Pack<T, V> x = bitsAs<Pack<T, V>>(y);

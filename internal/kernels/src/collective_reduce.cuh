@@ -170,34 +170,43 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
 DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
 DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
 
-// One shot in sheets: an epoch in each 128 bytes.
+// pushToAll pushes a sheet to the same place at all peers.
+template <int W, int R> DEV void pushToAll(const ReduceArgs& a, u64 off, Sheet<R> s, u32 e) {
+  seal(s, e);
+#pragma unroll
+  for (int k = 1; k < W; k++) pushSheet<R>(a.data[((u32)a.team.rank + k) % W] + off, s);
+}
+
+// One shot in sheets: an epoch in each 128 bytes. A warp pushes a sheet before it
+// waits for the one before.
 template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const ReduceArgs& a) {
   typedef Sheet<R> S;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
   const i64 sheets = a.share;
   i64 i = warpOf();
-  S x[W];
   S own = loadSheet<T, A, R>(a.in[r], i * S::packs, a.count);
   const u32 e = begin(t, last);
   const u64 half = (e & 1) * a.half;
   Patience p = {0, 0};
+  if (i < sheets) pushToAll<W, R>(a, half + (r * sheets + i) * S::bytes, own, e);
   while (i < sheets) {
-    S out = own;
-    seal(out, e);
-#pragma unroll
-    for (int k = 1; k < W; k++) pushSheet<R>(a.data[(r + k) % W] + half + (r * sheets + i) * S::bytes, out);
+    S x[W];
 #pragma unroll
     for (int q = 0; q < W; q++) {
       x[q] = own;
       if (q != r) x[q] = lookSheet<R>(a.data[r] + half + (q * sheets + i) * S::bytes);
     }
+    const i64 next = i + warpsOf();
+    if (next < sheets) {
+      own = loadSheet<T, A, R>(a.in[r], next * S::packs, a.count);
+      pushToAll<W, R>(a, half + (r * sheets + next) * S::bytes, own, e);
+    }
 #pragma unroll
     for (int q = 0; q < W; q++)
       if (q != r) awaitSheet(p, t, a.data[r] + half + (q * sheets + i) * S::bytes, x[q], q, e);
     storeSheet<T, A, R>(a.out[r], i * S::packs, a.count, foldSheets<F, T, W, R>(x));
-    i += warpsOf();
-    if (i < sheets) own = loadSheet<T, A, R>(a.in[r], i * S::packs, a.count);
+    i = next;
   }
   end(t, e);
 }
@@ -307,7 +316,7 @@ template <class F, class T, int W, int U, bool Warps> DEV void reducePush(const 
 #pragma unroll
         for (int u = 0; u < U; u++) {
           const i64 i = c * chunk + u * size + lane;
-          if (i < share && q * share + i < total) *(Line*)(a.data[q] + (r * share + i) * 16) = v[u];
+          if (i < share && q * share + i < total) storeLine(a.data[q] + (r * share + i) * 16, v[u]);
         }
       }
       G::sync();
@@ -336,6 +345,53 @@ template <class F, class T, int W, int U, bool Warps> DEV void reducePush(const 
     }
   }
   meet<W>(p, a, a.slots - blocksMost, e);
+  end(t, e);
+}
+
+// One shot through staging memory of two halves: everybody pushes all to all in
+// chunks of U packs a thread, and adds up all.
+template <class F, class T, int W, int U, bool Warps> DEV void reduceStage(const ReduceArgs& a) {
+  typedef Group<Warps> G;
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = G::lane(), size = G::size();
+  const i64 total = a.share, chunk = (i64)size * U, chunks = (total + chunk - 1) / chunk, many = G::many();
+  const u64 half = (e & 1) * a.half;
+  Patience p = {0, 0};
+  for (i64 c = G::number(), back = c - many; back < chunks; c += many, back += many) {
+    if (c < chunks) {
+      Line v[U];
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        const i64 i = c * chunk + u * size + lane;
+        if (i < total) v[u] = loadPack<T, true>(a.in[r], i, a.count);
+      }
+#pragma unroll
+      for (int k = 1; k < W; k++)
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+          const i64 i = c * chunk + u * size + lane;
+          if (i < total) storeLine(a.data[(r + k) % W] + half + (r * total + i) * 16, v[u]);
+        }
+      G::sync();
+      if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
+    }
+    if (back < 0) continue;
+    if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
+    G::sync();
+    Line x[U][W];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const i64 i = back * chunk + u * size + lane;
+#pragma unroll
+      for (int q = 0; q < W; q++)
+        if (i < total) x[u][q] = q == r ? loadPack<T, true>(a.in[r], i, a.count) : look(a.data[r] + half + (q * total + i) * 16);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const i64 i = back * chunk + u * size + lane;
+      if (i < total) storePack<T, true>(a.out[r], i, a.count, fold<F, T, W>(x[u]));
+    }
+  }
   end(t, e);
 }
 
