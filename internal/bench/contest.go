@@ -145,7 +145,7 @@ func (a *arena) slots(c call) int {
 func (a *arena) instance(c call, slot int, pin device.Tuning, anyOrder bool) comm.Instance {
 	n := int64(len(a.members))
 	whole := c.bytes / a.dt.Size()
-	in := comm.Instance{Pin: pin, Shared: true, Collective: device.Collective{Op: c.op, AnyOrder: anyOrder}}
+	in := comm.Instance{Pin: pin, Shared: true, Collective: device.Collective{Op: c.op, AnyOrder: anyOrder, Together: true}}
 	lenIn, lenOut := whole, whole
 	switch c.op {
 	case ir.OpAllReduce:

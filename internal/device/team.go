@@ -1,6 +1,10 @@
 package device
 
-import "hocket.example/hocket/ir"
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+)
 
 // Collective is one collective: what all members of a team do together. Members
 // are named by their index in the team.
@@ -15,6 +19,22 @@ type Collective struct {
 	// members, in the dtype's accumulator, rounded once (S11): Supports declines
 	// algorithms that keep to another.
 	AnyOrder bool
+	// Together says that all members come to it with nothing between that would
+	// wait for one of them to be through: then they may also wait for each other
+	// where S5 has them wait along the flow of data only.
+	Together bool
+}
+
+// Meets returns nil if members may wait until all have begun, or why they may
+// not: what meets declines then.
+func (c *Collective) Meets() error {
+	switch c.Op {
+	case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute:
+		if !c.Together {
+			return fmt.Errorf("%w: its members would wait for each other, and here work between one's share and another's could wait for the first", ErrUnsupported)
+		}
+	}
+	return nil
 }
 
 // Part is what one member brings to a Collective. In and Out may be the same

@@ -87,6 +87,8 @@ type Program struct {
 	// machine is its name, dispatch what chooses the algorithms of collectives.
 	machine  string
 	dispatch *comm.Dispatch
+	// together tells whether the members of all collectives may wait for each other.
+	together bool
 
 	// inputs and outputs are the plan's, without absent blocks.
 	inputs, outputs []plan.IO

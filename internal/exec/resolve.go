@@ -138,6 +138,7 @@ func (p *Program) views(refs []plan.Ref) ([]device.View, error) {
 // designChannels resolves the collectives and learns what they need.
 func (p *Program) designChannels() error {
 	insts := make([][]comm.Instance, len(p.plan.Channels))
+	p.together = meets(p.plan)
 	for i := range p.plan.Colls {
 		c := &p.plan.Colls[i]
 		in, err := p.instance(c)
@@ -193,7 +194,7 @@ func (p *Program) findTable() error {
 
 func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
 	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, Shared: true,
-		Collective: device.Collective{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split), AnyOrder: c.AnyOrd}}
+		Collective: device.Collective{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split), AnyOrder: c.AnyOrd, Together: p.together}}
 	for _, part := range c.Parts {
 		cp := comm.Part{To: int(part.To), From: int(part.From)}
 		for _, side := range []struct {

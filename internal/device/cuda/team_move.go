@@ -33,6 +33,9 @@ type flow struct {
 }
 
 func (t *team) flow(c *collective) (*flow, error) {
+	if err := c.Meets(); err != nil {
+		return nil, err
+	}
 	n := len(t.members)
 	in := func(i, _ int) ref { return c.parts[i].in }
 	out := func(p, _ int) ref { return c.parts[p].out }

@@ -209,7 +209,7 @@ func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
 	r.t.Helper()
 	n := len(r.members)
 	rc := &rigCase{teamCase: c, got: make([][]byte, n)}
-	col := &device.Collective{Op: c.op, Red: c.red, Root: c.root, Axis: c.axis, Split: c.split, AnyOrder: true}
+	col := &device.Collective{Op: c.op, Red: c.red, Root: c.root, Axis: c.axis, Split: c.split, AnyOrder: true, Together: true}
 	for me, m := range r.members {
 		in, out := c.shapes(me, n)
 		p := device.Part{Reads: in != nil, Writes: out != nil, To: -1, From: -1}

@@ -1,0 +1,134 @@
+package exec
+
+import (
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// meets reports whether the plan runs to its end also if the members of every
+// collective wait for each other, which S5 has only those do in which everybody
+// reads everybody. Nothing that a command does keeps another from going on, so
+// that one order of execution tells for all.
+func meets(p *plan.Plan) bool {
+	for i := range p.Colls {
+		switch p.Colls[i].Op {
+		case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute:
+			return newRehearsal(p).ends()
+		}
+	}
+	return true
+}
+
+// rehearsal runs a plan without its work.
+type rehearsal struct {
+	p       *plan.Plan
+	streams [][]int32 // commands left of each stream
+	record  map[int32]int32
+	done    map[int32]bool // records
+	count   map[counterKey]int64
+	begun   []int          // members of each collective
+	posted  map[int32]int  // sides of each pair
+	arrived map[int32]bool // commands that count in begun and posted
+	waiting map[any][]int32
+	ready   []int32 // streams to look at
+}
+
+type counterKey struct{ rank, counter, elem int32 }
+
+// What streams wait for, besides a counterKey.
+type (
+	recordKey int32
+	collKey   int32
+	pairKey   int32
+)
+
+func newRehearsal(p *plan.Plan) *rehearsal {
+	r := &rehearsal{p: p, streams: make([][]int32, len(p.Streams)), record: map[int32]int32{}, done: map[int32]bool{},
+		count: map[counterKey]int64{}, begun: make([]int, len(p.Colls)), posted: map[int32]int{}, arrived: map[int32]bool{}, waiting: map[any][]int32{}}
+	latest := map[int32]int32{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		r.streams[c.Stream] = append(r.streams[c.Stream], int32(i))
+		switch c.Kind {
+		case plan.Record:
+			latest[c.Event] = int32(i)
+		case plan.WaitEvent:
+			r.record[int32(i)] = latest[c.Event]
+		}
+	}
+	for s := range r.streams {
+		r.ready = append(r.ready, int32(s))
+	}
+	return r
+}
+
+func (r *rehearsal) ends() bool {
+	for len(r.ready) > 0 {
+		s := r.ready[len(r.ready)-1]
+		r.ready = r.ready[:len(r.ready)-1]
+		for len(r.streams[s]) > 0 {
+			on := r.step(r.streams[s][0])
+			if on != nil {
+				r.waiting[on] = append(r.waiting[on], s)
+				break
+			}
+			r.streams[s] = r.streams[s][1:]
+		}
+	}
+	for _, left := range r.streams {
+		if len(left) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// step does a command, or returns what it waits for.
+func (r *rehearsal) step(i int32) any {
+	c := &r.p.Cmds[i]
+	switch c.Kind {
+	case plan.Record:
+		r.done[i] = true
+		r.wake(recordKey(i))
+	case plan.WaitEvent:
+		if at := r.record[i]; !r.done[at] {
+			return recordKey(at)
+		}
+	case plan.Signal:
+		k := counterKey{c.Peer, c.Counter, c.Elem}
+		r.count[k]++
+		r.wake(k)
+	case plan.WaitCounter:
+		if k := (counterKey{c.Rank, c.Counter, c.Elem}); r.count[k] < c.Value {
+			return k
+		}
+	case plan.Collective:
+		if !r.arrived[i] {
+			r.arrived[i] = true
+			r.begun[c.Coll]++
+			r.wake(collKey(c.Coll))
+		}
+		if r.begun[c.Coll] < len(r.p.Colls[c.Coll].Parts) {
+			return collKey(c.Coll)
+		}
+	case plan.Group:
+		if !r.arrived[i] {
+			r.arrived[i] = true
+			for _, t := range c.Group {
+				r.posted[t.Pair]++
+				r.wake(pairKey(t.Pair))
+			}
+		}
+		for _, t := range c.Group {
+			if r.posted[t.Pair] < 2 {
+				return pairKey(t.Pair)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *rehearsal) wake(k any) {
+	r.ready = append(r.ready, r.waiting[k]...)
+	delete(r.waiting, k)
+}
