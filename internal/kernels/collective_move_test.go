@@ -2,8 +2,6 @@ package kernels
 
 import (
 	"bytes"
-	"context"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,61 +16,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// floor is memory on which the members of a team call each other.
+// moveFloor is a team whose members call each other.
 type moveFloor struct {
-	t       *testing.T
-	rng     *rand.Rand
-	n       int
-	mem     []byte
-	control []nvlib.Ptr
-	flags   [TeamMost]nvlib.Ptr
-	slots   [TeamMost]nvlib.Ptr
-	abort   nvlib.Ptr
-	record  []nvlib.Ptr
-	timeout time.Duration
-	members [][]*Move // launches of each member
-	checks  []func()
-}
-
-func newMoveFloor(t *testing.T, rng *rand.Rand, n int) *moveFloor {
-	f := &moveFloor{t: t, rng: rng, n: n, timeout: time.Hour}
-	f.members = make([][]*Move, n)
-	for p := range n {
-		f.control = append(f.control, f.zeros(ControlBytes))
-		f.flags[p] = f.zeros(2 * MoveFlagBytes)
-		f.slots[p] = f.zeros(2 * moveSlots)
-		f.record = append(f.record, f.zeros(FaultBytes))
-		regions := f.at(f.control[p])[ControlRegions:]
-		binary.LittleEndian.PutUint32(regions, 2)
-		for i, r := range [][2]uint64{{uint64(f.flags[p]), MoveFlagBytes}, {uint64(f.slots[p]), moveSlots}} {
-			binary.LittleEndian.PutUint64(regions[4+16*i:], r[0])
-			binary.LittleEndian.PutUint64(regions[12+16*i:], r[1])
-		}
-	}
-	f.abort = f.zeros(8)
-	f.number(FirstEpoch)
-	return f
+	*teamBench
+	t      *testing.T
+	rng    *rand.Rand
+	n      int
+	flags  [TeamMost]nvlib.Ptr
+	slots  [TeamMost]nvlib.Ptr
+	moves  [][]*Move // of each member
+	checks []func()
 }
 
 // moveSlots is the size of half of the slots in these tests.
-const moveSlots = 256 << 10
+const moveSlots = 64 << 10
 
-func (f *moveFloor) zeros(bytes int64) nvlib.Ptr {
-	at := nvlib.Ptr(memoryAt + len(f.mem))
-	f.mem = append(f.mem, make([]byte, (bytes+255)/256*256)...)
-	return at
+func newMoveFloor(t *testing.T, rng *rand.Rand, n int, epoch uint32) *moveFloor {
+	f := &moveFloor{teamBench: newTeamBench(t, n, epoch), t: t, rng: rng, n: n, moves: make([][]*Move, n)}
+	copy(f.flags[:], f.halves(MoveFlagBytes, 0))
+	copy(f.slots[:], f.halves(moveSlots, 0))
+	return f
 }
 
 func (f *moveFloor) at(p nvlib.Ptr) []byte { return f.mem[p-memoryAt:] }
-
-// number sets the numbers of the calls that were before.
-func (f *moveFloor) number(last uint32) {
-	for p := range f.n {
-		for b := range BlocksMost {
-			binary.LittleEndian.PutUint32(f.at(f.control[p])[ControlEpochs+4*b:], last)
-		}
-	}
-}
 
 // shape of the blocks of a call, and how rows lie.
 type moveShape struct {
@@ -124,7 +90,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	for i := range moves {
 		moves[i] = &Move{Kind: s.kind, Members: f.n, Me: i, Run: s.run, Extents: s.extents, DType: s.dt, Red: s.red,
 			Flags: f.flags, Slots: f.slots, SlotHalf: moveSlots, Blocks: s.blocks, Threads: s.threads, Unroll: s.unroll}
-		f.members[i] = append(f.members[i], moves[i])
+		f.moves[i] = append(f.moves[i], moves[i])
 	}
 	reduces := s.kind == ReduceLL || s.kind == ReducePull
 	offs := s.unit * f.rng.Int64N(16/s.unit)
@@ -307,28 +273,10 @@ func (f *moveFloor) reduced(what string, s moveShape, ins [TeamMost][TeamMost]si
 	f.around(what, out.at, covered)
 }
 
-// run runs all, and checks.
-func (f *moveFloor) run(seed uint64) {
+// finish runs all, and checks.
+func (f *moveFloor) finish(seeds int) {
 	f.t.Helper()
-	if told, ok := f.told(seed); ok {
-		f.t.Fatal(told)
-	}
-	for _, check := range f.checks {
-		check()
-	}
-}
-
-// told compiles and runs all, and returns the fault that was reported.
-func (f *moveFloor) told(seed uint64) (Fault, bool) {
-	f.t.Helper()
-	index, entries, table := map[string]uint64{}, strings.Builder{}, strings.Builder{}
-	var in bytes.Buffer
-	put := func(v ...uint64) { _ = binary.Write(&in, binary.LittleEndian, v) }
-	put(memoryAt, uint64(len(f.mem)))
-	in.Write(f.mem)
-	put(seed, uint64(f.n))
-	for i, list := range f.members {
-		put(uint64(len(list)))
+	for i, list := range f.moves {
 		for _, m := range list {
 			if m.SlotBytes() > moveSlots {
 				f.t.Fatalf("%d bytes of slots", m.SlotBytes())
@@ -337,57 +285,25 @@ func (f *moveFloor) told(seed uint64) (Fault, bool) {
 			if err != nil {
 				f.t.Fatal(err)
 			}
-			k.Team = Team{Rank: i, Control: f.control, Abort: f.abort, Record: f.record[i], Timeout: f.timeout.Nanoseconds()}
-			l := k.launch()
-			if _, ok := index[k.Symbol]; !ok {
-				index[k.Symbol] = uint64(len(index))
-				entries.WriteString(l.code.entry())
-				fmt.Fprintf(&table, "[](const u64* w) { %s(*(const MoveArgs*)w); },\n", k.Symbol)
-			}
-			put(index[k.Symbol], uint64(m.Blocks), uint64(m.Threads), uint64(len(l.args)))
-			put(l.args...)
+			f.launch(i, k)
 		}
 	}
-	text := "#include \"emulate_team.h\"\n" + file("prelude") + file("sync") + file("collective") + file("collective_move") + entries.String() +
-		"\nRun entries[] = {\n" + table.String() + "};\n#include \"emulate_team_main.h\"\n"
-	exe := compileCPU(f.t, text)
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, exe)
-	cmd.Stdin = &in
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil || out.Len() != len(f.mem) {
-		f.t.Fatalf("the kernels failed: %v, %d of %d bytes\n%s", err, out.Len(), len(f.mem), errs.String())
-	}
-	f.mem = out.Bytes()
+	f.runTeam(seeds, func(int) {
+		f.t.Helper()
+		for _, check := range f.checks {
+			check()
+		}
+	})
+}
+
+// told returns the fault that was reported first.
+func (f *moveFloor) told() (Fault, bool) {
 	for _, r := range f.record {
 		if told, ok := ReadFault(f.at(r)); ok {
 			return told, ok
 		}
 	}
 	return Fault{}, false
-}
-
-func compileCPU(t *testing.T, text string) string {
-	t.Helper()
-	cxx, err := exec.LookPath("g++")
-	if err != nil {
-		t.Skip("no g++ to run kernels on the CPU with")
-	}
-	data, err := filepath.Abs("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	src, exe := filepath.Join(dir, "team.cpp"), filepath.Join(dir, "team")
-	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command(cxx, "-std=c++17", "-O1", "-Wall", "-Wno-unused-function", "-Wno-unknown-pragmas", "-I", data, "-o", exe, src).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, firstLines(string(out), 40))
-	}
-	return exe
 }
 
 // randomGives draws who gives to whom: all to all, one to all, all to one, or
@@ -446,10 +362,16 @@ func TestMoves(t *testing.T) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(round), 7))
 			n := 2 + round%4
-			f := newMoveFloor(t, rng, n)
+			epoch := uint32(FirstEpoch)
 			if round%2 == 1 {
-				f.number(1<<32 - 1 - uint32(rng.IntN(4)))
+				epoch = 1<<32 - 1 - uint32(rng.IntN(4))
 			}
+			f := newMoveFloor(t, rng, n, epoch)
+			f.checks = append(f.checks, func() {
+				if told, ok := f.told(); ok {
+					t.Fatal(told)
+				}
+			})
 			for c := range 24 {
 				kind := MoveKind(rng.IntN(4))
 				s := randomShape(rng, kind)
@@ -464,7 +386,7 @@ func TestMoves(t *testing.T) {
 				}
 				f.call(fmt.Sprintf("call %d, %+v, %b", c, s, gives), s, gives)
 			}
-			f.run(uint64(round)*77 + 1)
+			f.finish(3)
 		})
 	}
 }
@@ -473,16 +395,16 @@ func TestMoves(t *testing.T) {
 func TestMoveAbsent(t *testing.T) {
 	for kind := range ReducePull + 1 {
 		rng := rand.New(rand.NewPCG(uint64(kind), 9))
-		f := newMoveFloor(t, rng, 3)
+		f := newMoveFloor(t, rng, 3, FirstEpoch)
 		s := moveShape{kind: kind, run: 32, unit: 16, blocks: 2, threads: 32, unroll: 1}
 		if kind == ReduceLL || kind == ReducePull {
 			s.dt, s.red = ir.F32, ir.Sum
 		}
 		f.call("absent", s, []uint64{7, 7, 7})
-		f.members[1] = nil
+		f.moves[1], f.checks = nil, nil
 		f.timeout = 3 * time.Microsecond
-		told, ok := f.told(1)
-		if !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 {
+		f.finish(1)
+		if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 {
 			t.Errorf("kind %d: told %v, %v", kind, told, ok)
 		}
 	}

@@ -16,6 +16,7 @@ struct Index { unsigned x; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 static void emulatedYield();
 static void __syncthreads();
+static int __syncthreads_and(int x);
 static void __syncwarp();
 static int __all_sync(unsigned, int x);
 static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {

@@ -47,6 +47,7 @@ static int meet(Meeting* m, int x) {
   return m->result;
 }
 static void __syncthreads() { meet(threads[current].ofBlock, 1); }
+static int __syncthreads_and(int x) { return meet(threads[current].ofBlock, x != 0); }
 static void __syncwarp() { meet(threads[current].ofWarp, 1); }
 static int __all_sync(unsigned, int x) { return meet(threads[current].ofWarp, x); }
 
