@@ -30,25 +30,53 @@ struct OpRelu : Finish { template <class A> DEV A of(const A* x, A) { return mos
 
 DEV f32 expOf(f32 x) { return expf(x); }
 DEV f64 expOf(f64 x) { return exp(x); }
-DEV f32 erfcOf(f32 x) { return erfcf(x); }
-DEV f64 erfcOf(f64 x) { return erfc(x); }
 DEV f32 sqrtOf(f32 x) { return sqrtf(x); }
 DEV f64 sqrtOf(f64 x) { return sqrt(x); }
 
 // Functions of one operand, computed in M.
 template <class M> struct OpExp : Finish { template <class A> DEV A of(const A* x, A) { return (A)expOf((M)x[0]); } };
 template <class M> struct OpRsqrt : Finish { template <class A> DEV A of(const A* x, A) { return (A)((M)1 / sqrtOf((M)x[0])); } };
-// x/2·erfc(-x/√2), which unlike 1+erf keeps the digits of the lower tail.
+// quotient is a/b where b is of a usual size: in f32 within two units of the last
+// place, without the cases that a division takes apart.
+DEV f64 quotient(f64 a, f64 b) { return a / b; }
+DEV f32 quotient(f32 a, f32 b) {
+#if defined(__CUDA_ARCH__)
+  return __fdividef(a, b);
+#else
+  return a / b;
+#endif
+}
+
+// upper is the normal distribution beyond s ≥ 0. In f32 it is t·2^(P(t) - s²·log2(e)/2)
+// with t = 1/(1 + 0.22·s), and P interpolated at Chebyshev's nodes for s up to
+// 14: within 6·2^-24, and where it is small within some 2^-19 of itself. Hence
+// no branch, and a third of erfcf's instructions.
+DEV f64 upper(f64 s) { return erfc(s * 0.70710678118654752440) / 2; }
+DEV f32 upper(f32 s) {
+  const f32 t = quotient(1.f, 1.f + 0.22f * s);
+  f32 p = 0.629859585f;
+  p = p * t - 2.44240648f;
+  p = p * t + 3.34551883f;
+  p = p * t - 2.29685056f;
+  p = p * t + 1.42525975f;
+  p = p * t + 0.36793776f;
+  p = p * t + 1.48330272f;
+  p = p * t - 3.51262083f;
+  return t * exp2f(p - s * (s * 0.721347520f));
+}
+
+// x·Φ(x), by the tail that is not the larger part, which keeps its digits.
 template <class M> struct OpGelu : Finish {
-  template <class A> DEV A of(const A* x, A) { M v = (M)x[0]; return (A)mul(v / 2, erfcOf(v * (M)-0.70710678118654752440)); }
+  template <class A> DEV A of(const A* x, A) {
+    const M v = (M)x[0], q = upper(v < 0 ? -v : v);
+    return (A)mul(v, v > 0 ? 1 - q : q);
+  }
 };
 // The exponential of what is not positive does not overflow.
 template <class M> struct OpSilu : Finish {
   template <class A> DEV A of(const A* x, A) {
-    M v = (M)x[0];
-    if (v > 0) return (A)(v / (1 + expOf(-v)));
-    M e = expOf(v);
-    return (A)(v * e / (1 + e));
+    const M v = (M)x[0], e = expOf(v > 0 ? -v : v);
+    return (A)quotient(v > 0 ? v : v * e, 1 + e);
   }
 };
 
