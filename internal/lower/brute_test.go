@@ -2,6 +2,7 @@ package lower
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,8 @@ import (
 // axes, lowers the change from one to the other and looks at what each rank
 // then holds, element by element.
 func TestReshardsMoveTheRightElements(t *testing.T) {
-	for _, kind := range []string{"one mesh", "main to sub", "sub to main", "sub to sub", "one sub-mesh"} {
+	for _, kind := range []string{"one mesh", "main to sub", "sub to main", "sub to sub", "one sub-mesh",
+		"one mesh, sizes open", "main to sub, sizes open", "sub to main, sizes open"} {
 		t.Run(kind, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) { drawCase(t, kind).check(t) })
 		})
@@ -119,6 +121,7 @@ func drawCase(t *rapid.T, kind string) testCase {
 		return m
 	}
 	c := testCase{ranks: rapid.IntRange(1, 7).Draw(t, "ranks")}
+	kind, open := strings.CutSuffix(kind, ", sizes open")
 	switch kind {
 	case "one mesh":
 		from = sub("m", 0)
@@ -158,9 +161,30 @@ func drawCase(t *rapid.T, kind string) testCase {
 		extents, have = append([]int64{from.parts(owed)}, extents...), append([][]string{owed}, have...)
 		body = "  %y = " + c.red + " %x, axis=0\n  return %y\n"
 	}
+	if open {
+		text = openSizes(text)
+	}
 	c.source = fmt.Sprintf("%sfunc f(%%x: %s) -> %s {\n%s}\n", text, from.typ(extents, have),
 		to.typ(extents[len(extents)-dims:], want), body)
 	return c
+}
+
+var meshSize = regexp.MustCompile(`\[(\d+)\]`)
+
+// openSizes makes the main mesh's sizes dims.
+func openSizes(text string) string {
+	dims, out := "", ""
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "{") {
+			line = meshSize.ReplaceAllStringFunc(line, func(s string) string {
+				name := fmt.Sprint("S", strings.Count(dims, "dim"))
+				dims += fmt.Sprintf("dim %s = %s\n", name, strings.Trim(s, "[]"))
+				return "[" + name + "]"
+			})
+		}
+		out += line
+	}
+	return dims + out
 }
 
 func lcm(a, b int64) int64 {

@@ -6,8 +6,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pieces moves arg block by block into a new buffer buf on the ranks of to.
+// pieces moves the value arg block by block into a new buffer buf on the ranks
+// of to.
 func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
+	w.deliver(courier{writer: w, arg: arg, buf: buf}, have, want, from, to)
+}
+
+// piecesOf is pieces of a buffer.
+func (w *writer) piecesOf(arg, buf string, have, want *ir.Type, from, to *place) {
+	w.deliver(courier{writer: w, arg: arg, buf: buf, local: arg}, have, want, from, to)
+}
+
+func (w *writer) deliver(c courier, have, want *ir.Type, from, to *place) {
 	byRank := map[int64][]piece{}
 	for _, p := range route(have, want, from, to) {
 		byRank[p.to] = append(byRank[p.to], p)
@@ -17,9 +27,9 @@ func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
 	}
 	ranks := append(slices.Clone(from.devices), to.devices...)
 	slices.Sort(ranks)
-	w.out = append(w.out, alloc(w.pos, buf, want.LocalType()))
+	w.out = append(w.out, alloc(w.pos, c.buf, want.LocalType()))
 	for _, r := range slices.Compact(ranks) {
-		c := &courier{writer: w, arg: arg, buf: buf}
+		c := c
 		if stmts := c.rankPieces(r, byRank[r]); len(stmts) > 0 {
 			w.out = append(w.out, onRank(w.pos, r, stmts...))
 		}

@@ -260,12 +260,21 @@ func TestOneRankAndAllMoveNoMore(t *testing.T) {
 		want              traffic // of 24 elements, z is rank 1 of 4
 	}{
 		{"scatter", "i64[6, 4] @z -> i64[6, 4/(a, b)]", " return %x ", traffic{6, 18}},
-		{"scatter, then trade", "i64[4, 6] @z -> i64[4/(b, a), 6]", " return %x ", traffic{12, 30}},
+		{"scatter in another order", "i64[4, 6] @z -> i64[4/(b, a), 6]", " return %x ", traffic{6, 18}},
+		{"scatter by two dimensions", "i64[6, 4] @z -> i64[6/a, 4/b]", " return %x ", traffic{6, 18}},
+		{"scatter crosswise", "i64[6, 4] @z -> i64[6/b, 4/a]", " return %x ", traffic{6, 18}},
+		{"scatter, and share", "i64[6, 4] @z -> i64[6/a, 4]", " return %x ", traffic{12, 36}},
+		{"scatter columns, and share", "i64[6, 4] @z -> i64[6, 4/b]", " return %x ", traffic{12, 36}},
 		{"gather", "i64[6, 4/(a, b)] -> i64[6, 4] @z", " return %x ", traffic{18, 18}},
+		{"gather two dimensions", "i64[6/a, 4/b] -> i64[6, 4] @z", " return %x ", traffic{18, 18}},
+		{"gather from those beside it", "i64[6, 4/a] -> i64[6, 4] @z", " return %x ", traffic{12, 12}},
+		{"gather, and give a block on", "i64[6/b, 4/a] -> i64[6/d, 4] @d", " return %x ", traffic{18, 30}},
+		{"reduce, then gather", "i64[2/a, 6, 4/b] -> i64[6, 4] @z", owed, traffic{24, 60}},
 		{"keep", "i64[6, 4] -> i64[6, 4] @z", " return %x ", traffic{0, 0}},
 		{"broadcast", "i64[6, 4] @z -> i64[6, 4]", " return %x ", traffic{24, 72}},
 		{"reduce", "i64[4/(a, b), 6, 4] -> i64[6, 4] @z", owed, traffic{24, 72}},
 		{"two ranks hold it", "i64[6/d, 4] @d -> i64[6, 4/(a, b)]", " return %x ", traffic{12, 30}},
+		{"two ranks hold it, blocks are shared", "i64[6/d, 4] @d -> i64[6/a, 4]", " return %x ", traffic{12, 48}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in, out, _ := strings.Cut(c.types, "->")
@@ -297,13 +306,14 @@ func TestManyRanks(t *testing.T) {
 	for _, c := range []struct {
 		ranks, sub int
 		types      string
-		pieces     bool // each rank fetches what it lacks
+		pieces     bool // ranks send and receive
 	}{
 		{64, 8, "i64[64/m, 64] -> i64[64, 64/s] @s", true},
 		{1024, 8, "i64[1024/s, 4] @s -> i64[1024/m, 4]", true},
 		{1024, 8, "i64[1024/m, 64] -> i64[1024, 64] @s", false},
-		{1024, 512, "i64[1024/m, 1024] -> i64[1024, 1024/s] @s", false},
-		{2048, 8, "i64[2048/m, 64] -> i64[2048/s, 64] @s", false},
+		{1024, 512, "i64[1024/m, 1024] -> i64[1024, 1024/s] @s", true},
+		{2048, 8, "i64[2048/m, 64] -> i64[2048/s, 64] @s", true},
+		{2048, 8, "i64[2048/s, 64] @s -> i64[2048/m, 64]", true},
 	} {
 		in, out, _ := strings.Cut(c.types, "->")
 		res := lowerText(t, fmt.Sprintf("mesh m[%d]\nmesh s[%d] = {%s}\nfunc f(%%x: %s) ->%s { return %%x }\n", c.ranks, c.sub, list(c.sub), in, out))

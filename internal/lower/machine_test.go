@@ -79,6 +79,33 @@ func (a *array) block(d int, index, count int64) *array {
 	return out
 }
 
+// transpose returns a view whose dimension i is a's dimension perm[i].
+func (a *array) transpose(perm []*ir.Expr) *array {
+	out := &array{}
+	for _, p := range perm {
+		out.shape = append(out.shape, a.shape[p.Val])
+	}
+	index := make([]int64, len(perm))
+	for range a.at {
+		at := make([]int64, len(perm))
+		for i, p := range perm {
+			at[p.Val] = index[i]
+		}
+		flat := int64(0)
+		for d, n := range a.shape {
+			flat = flat*n + at[d]
+		}
+		out.at = append(out.at, a.at[flat])
+		for i := len(index) - 1; i >= 0; i-- {
+			if index[i]++; index[i] < out.shape[i] {
+				break
+			}
+			index[i] = 0
+		}
+	}
+	return out
+}
+
 func concat(parts []*array, d int) *array {
 	out := &array{shape: slices.Clone(parts[0].shape)}
 	out.shape[d] *= int64(len(parts))
@@ -170,6 +197,10 @@ func (m *machine) alone(stmts []*ir.Stmt, r int) {
 			for _, t := range s.Body.Stmts {
 				m.step(t, r)
 			}
+		case ir.OpIf:
+			if s.Cmp.Holds(m.eval(s.Exprs[0], r), m.eval(s.Exprs[1], r)) {
+				m.alone(s.Body.Stmts, r)
+			}
 		default:
 			m.step(s, r)
 		}
@@ -258,6 +289,14 @@ func (m *machine) compute(s *ir.Stmt, r int, x *array) *array {
 		return x
 	case ir.OpSum, ir.OpMax:
 		return reduceFirst(x, s.Op.String())
+	case ir.OpReshape:
+		var shape []int64
+		for _, e := range s.Attr("shape").Exprs {
+			shape = append(shape, m.eval(e, r))
+		}
+		return &array{shape, x.at}
+	case ir.OpTranspose:
+		return x.transpose(s.Attr("perm").Exprs)
 	case ir.OpChunk:
 		return x.block(int(m.attr(s, "axis", r)), m.eval(s.Exprs[0], r), m.eval(s.Exprs[1], r))
 	case ir.OpSend:

@@ -10,12 +10,11 @@ import (
 // ranks hold what, each fetches what it lacks (crossing.go, pieces.go).
 //
 // Where it leaves the main mesh's sizes open, or they are too large to spell out
-// (maxListed), it cannot name the ranks, and a collective over all of them takes
-// over: what is chosen must not depend on bound dims (S20). To or from one rank that is scatter,
-// gather or reduce, and moves no more than it must, where one dimension is split
-// over all axes or all axes are owed. What remains moves too much: a value
-// arrives whole on all ranks, which cut it; it becomes whole on all ranks, of
-// which those of the sub-mesh keep their blocks.
+// (maxListed), it cannot name the ranks, and collectives take over: what is
+// chosen must not depend on bound dims (S20). One rank of the other mesh has, or
+// gets, the whole value, and gives each rank its block, or is given it (pack.go).
+// Where there are several, they move it among each other: what is left to gain
+// is that one of them need not have all of it.
 //
 // One rank that gets what all owe, and is one of them, gets it by reduce
 // anywhere: to reduce to blocks and fetch these would bring it more.
@@ -43,52 +42,64 @@ func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, st
 		return w.fromAll(arg, src, from, to)
 	}
 	c := cross(src, w.dst, from, to)
+	switch {
+	case c.isWhole && to.main:
+		return w.toAll(arg, src, from, to)
+	case c.isWhole && from.main:
+		return w.fromAll(arg, src, from, to)
+	}
 	arg = w.walk(arg, c.steps, from, false)
 	buf := w.names.fresh(w.name, "b")
 	w.pieces(arg, buf, c.have, c.want, from, to)
 	return c.want, buf
 }
 
-// toAll brings the value to one rank of from, and from there to all: a block
-// to each where a dimension is split over all axes, else the whole tensor.
+// alone is the place of one rank.
+func alone(rank int64) *place { return &place{devices: []int64{rank}, sizes: []int64{}} }
+
+// toAll brings the value to one rank of from, and from there each rank of the
+// main mesh its block.
 func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	root := from.devices[0]
-	c := cross(src, wholeOf(w.dst), from, &place{devices: []int64{root}, sizes: []int64{}})
+	c := cross(src, wholeOf(w.dst), from, alone(root))
 	arg = w.walk(arg, c.steps, from, false)
 	buf := w.names.fresh(w.name, "b")
-	w.pieces(arg, buf, c.have, c.want, from, &place{devices: []int64{root}, sizes: []int64{}})
-
-	all := w.names.fresh(w.name, "a")
-	if d := splitOverAll(w.dst, to); d >= 0 {
-		want := inOrder(w.dst, d, to)
-		w.out = append(w.out, alloc(w.pos, all, want.LocalType()),
-			into(w.pos, ir.OpScatter, buf, all, overAttr(to.axisNames()...), exprAttr("root", root), exprAttr("axis", int64(d))))
-		return want, all
-	}
-	want := wholeOf(w.dst)
-	w.out = append(w.out, alloc(w.pos, all, want.LocalType()),
-		into(w.pos, ir.OpBroadcast, buf, all, overAttr(ir.WorldAxis), exprAttr("root", root)))
-	return want, all
+	w.pieces(arg, buf, c.have, c.want, from, alone(root))
+	want := w.dst.Clone()
+	want.Partial = nil
+	return want, w.scatterFrom(root, buf, want, to)
 }
 
-// fromAll brings the value from all ranks, which the text cannot name, to
-// those of to.
+// fromAll brings the value from all ranks, which the text cannot name, to those
+// of to: to one of them, which gives the others their blocks. Where several want
+// it whole, it becomes so on all ranks: one would have to send it to each.
 func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
-	want := wholeOf(w.dst)
-	if d := splitOverAll(src, from); d >= 0 && len(to.devices) == 1 {
-		arg = w.walk(arg, from.plan(src, inOrder(src, d, from)), from, false)
-		buf := w.names.fresh(w.name, "b")
-		w.out = append(w.out, alloc(w.pos, buf, want.LocalType()),
-			into(w.pos, ir.OpGather, arg, buf, overAttr(from.axisNames()...), exprAttr("root", to.devices[0]), exprAttr("axis", int64(d))))
-		return want, buf
+	done := src.Clone()
+	done.Partial = nil
+	whole, root := wholeOf(w.dst), to.devices[0]
+	split, _ := from.splitAxes(done)
+	single := len(to.devices) == 1
+	if len(split) == 0 || !single && (w.dst.Whole() || !to.known()) {
+		return whole, w.keepOn(to.devices, w.walk(arg, from.plan(src, wholeOf(src)), from, false), whole)
 	}
-	arg = w.walk(arg, from.plan(src, wholeOf(src)), from, false)
+	buf := w.gatherTo(root, w.walk(arg, from.plan(src, done), from, false), done, from)
+	if single {
+		return whole, buf
+	}
+	want, shares := w.dst.Clone(), w.names.fresh(w.name, "b")
+	want.Partial = nil
+	w.piecesOf(buf, shares, whole, want, alone(root), to)
+	return want, shares
+}
+
+// keepOn copies %arg, which is whole on all ranks, into a buffer of some.
+func (w *writer) keepOn(ranks []int64, arg string, whole *ir.Type) string {
 	buf := w.names.fresh(w.name, "b")
-	w.out = append(w.out, alloc(w.pos, buf, want.LocalType()))
-	for _, r := range slices.Sorted(slices.Values(to.devices)) {
+	w.out = append(w.out, alloc(w.pos, buf, whole.LocalType()))
+	for _, r := range slices.Sorted(slices.Values(ranks)) {
 		w.out = append(w.out, onRank(w.pos, r, into(w.pos, ir.OpCopy, arg, buf)))
 	}
-	return want, buf
+	return buf
 }
 
 // reduceTo reduces what all ranks of from owe into a buffer of rank root, which
@@ -116,21 +127,4 @@ func (pl *place) reaches(rank int64) bool { return pl.main || pl.index(rank) >= 
 // owesAll reports whether t is partial over all axes, by one reduction.
 func owesAll(t *ir.Type, at *place) bool {
 	return len(at.axes) > 0 && len(t.Partial) == len(at.axes) && len(reds(t)) == 1
-}
-
-// splitOverAll returns the dimension of t that is split over all axes, -1
-// where there is none.
-func splitOverAll(t *ir.Type, at *place) int {
-	if len(at.axes) == 0 {
-		return -1
-	}
-	return slices.IndexFunc(t.Dims, func(d ir.Dimension) bool { return len(d.Axes) == len(at.axes) })
-}
-
-// inOrder returns t with dimension d split over the mesh's axes in the order of
-// its ranks.
-func inOrder(t *ir.Type, d int, at *place) *ir.Type {
-	u := t.Clone()
-	u.Dims[d].Axes = at.axisNames()
-	return u
 }

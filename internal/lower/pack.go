@@ -1,0 +1,166 @@
+package lower
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file lets one rank of a mesh whose size the text leaves open give every
+// other its block, or get it. The ranks that together hold the value once, and
+// the one among them, are a team over the axes that the value is split over:
+// there scatter and gather move just the blocks. Those of several dimensions
+// are packed one behind the other for it.
+
+// splitAxes returns the axes that t's dimensions are split over, in mesh order,
+// and the others.
+func (pl *place) splitAxes(t *ir.Type) (split, rest []string) {
+	used := dimAxes(t)
+	for _, a := range pl.axisNames() {
+		if slices.Contains(used, a) {
+			split = append(split, a)
+		} else {
+			rest = append(rest, a)
+		}
+	}
+	return split, rest
+}
+
+// coord returns the coordinate of a rank of the main mesh along an axis.
+func (pl *place) coord(axis string, rank int64) *ir.Expr {
+	if rank == 0 {
+		return ir.Int(0)
+	}
+	k := pl.axis(axis)
+	e := ir.Int(rank)
+	if behind := pl.axisNames()[k+1:]; len(behind) > 0 {
+		e = ir.FloorDiv(e, sizeOfAxes(behind))
+	}
+	if k > 0 {
+		e = ir.Mod(e, sizeOf(axis))
+	}
+	return e
+}
+
+// numberOf returns a rank's number in its team over axes.
+func (pl *place) numberOf(axes []string, rank int64) *ir.Expr {
+	if slices.Equal(axes, pl.axisNames()) {
+		return ir.Int(rank)
+	}
+	return number(axes, axes, func(a string) *ir.Expr { return pl.coord(a, rank) })
+}
+
+// beside returns stmts for the ranks that have the same coordinates as rank
+// along axes.
+func (w *writer) beside(rank int64, axes []string, at *place, stmts ...*ir.Stmt) []*ir.Stmt {
+	for _, a := range slices.Backward(axes) {
+		stmts = []*ir.Stmt{{Op: ir.OpIf, Pos: w.pos, Cmp: ir.EQ, Exprs: []*ir.Expr{rankOf(a), at.coord(a, rank)},
+			Body: &ir.Block{Stmts: stmts, End: w.pos}}}
+	}
+	return stmts
+}
+
+// blocks is a rank's whole tensor as a collective takes it: block by block
+// along a dimension.
+type blocks struct {
+	name string
+	axis int
+	// views make name of the whole tensor, or the other way round: on one rank,
+	// by a copy.
+	views []*ir.Stmt
+}
+
+// blocksOf returns the blocks of %whole, a tensor of t's extents of which each
+// rank of the team over split has one. Where they lie one behind the other along
+// a dimension, that is %whole itself; else a packed copy, from it or to it.
+func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) blocks {
+	for d := range t.Dims {
+		if slices.Equal(t.Dims[d].Axes, split) {
+			return blocks{name: whole, axis: d}
+		}
+	}
+	packed, local := w.names.fresh(w.name, "p"), t.LocalType()
+	w.out = append(w.out, alloc(w.pos, packed, withRows(local, 0, ir.Mul(sizeOfAxes(split), local.Dims[0].Extent))))
+
+	// Both are views of the axes' coordinates and the indices inside a block.
+	var inWhole, inPacked []*ir.Expr
+	var inside []int64 // where the indices inside a block are in the whole
+	axisAt := make([]int64, len(split))
+	for _, a := range split {
+		inPacked = append(inPacked, sizeOf(a))
+	}
+	for d := range t.Dims {
+		for _, a := range t.Dims[d].Axes {
+			axisAt[slices.Index(split, a)] = int64(len(inWhole))
+			inWhole = append(inWhole, sizeOf(a))
+		}
+		inside = append(inside, int64(len(inWhole)))
+		inWhole = append(inWhole, local.Dims[d].Extent)
+		inPacked = append(inPacked, local.Dims[d].Extent)
+	}
+	cut, ordered, target := w.names.fresh(w.name, "v"), w.names.fresh(w.name, "v"), w.names.fresh(w.name, "v")
+	var perm []*ir.Expr
+	for _, i := range append(axisAt, inside...) {
+		perm = append(perm, ir.Int(i))
+	}
+	b := blocks{name: packed}
+	b.views = []*ir.Stmt{
+		reshape(w.pos, cut, whole, inWhole),
+		result(w.pos, ordered, ir.OpTranspose, []ir.Attr{{Name: "perm", Kind: ir.AttrExprs, Exprs: perm, Paren: true}}, cut),
+		reshape(w.pos, target, packed, inPacked),
+	}
+	if pack {
+		b.views = append(b.views, into(w.pos, ir.OpCopy, ordered, target))
+	} else {
+		b.views = append(b.views, into(w.pos, ir.OpCopy, target, ordered))
+	}
+	return b
+}
+
+// scatterFrom gives each rank of at its block of %whole, which rank root holds,
+// and returns the buffer where they find it: those beside root along the other
+// axes get it first, and share it along these.
+func (w *writer) scatterFrom(root int64, whole string, want *ir.Type, at *place) string {
+	split, rest := at.splitAxes(want)
+	if len(split) == 0 {
+		return w.broadcastFrom(whole, want, []string{ir.WorldAxis}, ir.Int(root))
+	}
+	b := w.blocksOf(whole, want, split, true)
+	if len(b.views) > 0 {
+		w.out = append(w.out, onRank(w.pos, root, b.views...))
+	}
+	mine := w.names.fresh(w.name, "a")
+	w.out = append(w.out, alloc(w.pos, mine, want.LocalType()))
+	w.out = append(w.out, w.beside(root, rest, at, into(w.pos, ir.OpScatter, b.name, mine,
+		overAttr(split...), rootAttr(at.numberOf(split, root)), exprAttr("axis", int64(b.axis))))...)
+	if len(rest) == 0 {
+		return mine
+	}
+	return w.broadcastFrom(mine, want, rest, at.numberOf(rest, root))
+}
+
+func (w *writer) broadcastFrom(buf string, t *ir.Type, over []string, root *ir.Expr) string {
+	all := w.names.fresh(w.name, "a")
+	w.out = append(w.out, alloc(w.pos, all, t.LocalType()), into(w.pos, ir.OpBroadcast, buf, all, overAttr(over...), rootAttr(root)))
+	return all
+}
+
+// gatherTo brings %arg, a value of type t that is split and owes nothing, into
+// a buffer of rank root: those beside it along the axes that t is not split over give it
+// their blocks.
+func (w *writer) gatherTo(root int64, arg string, t *ir.Type, at *place) string {
+	split, rest := at.splitAxes(t)
+	buf := w.names.fresh(w.name, "b")
+	w.out = append(w.out, alloc(w.pos, buf, wholeOf(t).LocalType()))
+	b := w.blocksOf(buf, t, split, false)
+	w.out = append(w.out, w.beside(root, rest, at, into(w.pos, ir.OpGather, arg, b.name,
+		overAttr(split...), rootAttr(at.numberOf(split, root)), exprAttr("axis", int64(b.axis))))...)
+	if len(b.views) > 0 {
+		w.out = append(w.out, onRank(w.pos, root, b.views...))
+	}
+	return buf
+}
+
+func rootAttr(e *ir.Expr) ir.Attr {
+	return ir.Attr{Name: "root", Kind: ir.AttrExpr, Exprs: []*ir.Expr{e}}
+}
