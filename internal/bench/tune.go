@@ -174,7 +174,7 @@ func (u *tuner) sizes(op ir.Op) []int64 {
 		}
 		return list
 	case embedded:
-		return []int64{4 * kb, 64 * kb, mb}
+		return []int64{4 * kb, 64 * kb, mb / 2}
 	case op == ir.OpAllReduce:
 		return []int64{8 * kb, 64 * kb, 256 * kb, mb, 4 * mb, 16 * mb, 64 * mb}
 	}

@@ -19,8 +19,19 @@ type Algorithm interface {
 	Build(b *Build)
 }
 
+// pusher is a schedule whose members write to each other's slots.
+type pusher interface {
+	// Slot returns the bytes that a member pushes to another at the most.
+	Slot(in *Instance) int64
+}
+
+// splitter is a schedule that runs an instance as several, one after the other.
+type splitter interface {
+	Split(in *Instance) []Instance
+}
+
 // algorithms lists all schedules; the first supports every collective.
-var algorithms = []Algorithm{staged{}, twoShot{}}
+var algorithms = []Algorithm{staged{}, twoShot{}, oneShotPush{}, twoShotPush{}, direct{}, directTwoShot{}, chunked{}}
 
 // schedule returns the schedule of that name, nil where there is none.
 func schedule(name string) Algorithm {

@@ -33,9 +33,9 @@ type step struct {
 // Build collects the steps of one instance for all members. Members run
 // their own steps in the order they are added, each on its own stream.
 //
-// Build itself sees to the reuse of staging: it finds out from the copies and
-// reduces who reads whose staging, lets each reader acknowledge at its end,
-// and lets a member await the acknowledgements before it writes that half
+// Build itself sees to the reuse of staging and slots: it finds out from the
+// copies and reduces who reads what of whom, lets each reader acknowledge at its
+// end, and lets a member await the acknowledgements before it writes that half
 // again. Algorithms only move data and tell of it.
 type Build struct {
 	ch   *Channel
@@ -50,8 +50,10 @@ type Build struct {
 type memberLog struct {
 	steps         []step
 	reads         []bool // staging of these peers
+	takes         []bool // slots of these peers
 	told, awaited []int  // to, from each peer
 	wrote         bool   // own staging
+	pushed        []bool // to these peers
 	moved         int64  // bytes that came from peers
 }
 
@@ -59,7 +61,7 @@ func newBuild(ch *Channel, in *Instance, half int) *Build {
 	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts))}
 	for i := range b.log {
 		n := len(in.Parts)
-		b.log[i] = memberLog{reads: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}
+		b.log[i] = memberLog{reads: make([]bool, n), takes: make([]bool, n), pushed: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}
 	}
 	return b
 }
@@ -77,14 +79,26 @@ func (b *Build) Staging(m int, off int64, shape []int64) device.View {
 	return packed(b.ch.staging[m], half+off, b.dt, shape)
 }
 
-// Copy makes member me copy src, its own or a peer's staging, to dst. A copy
-// of a view onto itself, or of nothing, is left out.
+// Slot returns a dense view of what member from pushes to member at: shape
+// elements of the instance's type, off bytes from the start of the slot.
+func (b *Build) Slot(at, from int, off int64, shape []int64) device.View {
+	n := int64(b.half)*int64(b.Size()) + int64(from)
+	return packed(b.ch.slots[at], n*b.ch.slotBytes+off, b.dt, shape)
+}
+
+// Copy makes member me copy src to dst: its own operands and staging, a peer's
+// staging as src, its slot at a peer as dst, and where operands are shared a
+// peer's operand as either. A copy of a view onto itself, or of nothing, is left
+// out.
 func (b *Build) Copy(me int, dst, src device.View) {
 	if src.Elements() == 0 || same(dst, src) {
 		return
 	}
 	b.claim(me, dst)
 	b.reads(me, src)
+	if p, ok := b.memberOf(dst); ok && p != me {
+		b.log[p].moved += viewBytes(src)
+	}
 	b.add(me, step{kind: stepCopy, dst: dst, src: src})
 }
 
@@ -174,29 +188,53 @@ func (b *Build) fail(err error) {
 	}
 }
 
-// claim lets member me await, before its first write to its staging, all who
-// read what is there.
+// claim lets member me await, before its first write to its staging or to its
+// slot at a peer, all who read what is there.
 func (b *Build) claim(me int, dst device.View) {
-	if dst.Mem != b.ch.staging[me] || b.log[me].wrote {
-		return
-	}
-	b.log[me].wrote = true
-	for r := range b.others(me) {
-		least := b.ch.readUpTo(me, b.half, r)
-		if least <= b.ch.reclaimed[me][r] {
-			continue // awaited earlier in this run
+	p, ok := b.ch.owner[dst.Mem]
+	switch log := &b.log[me]; {
+	case !ok:
+	case p != me && !log.pushed[p]:
+		log.pushed[p] = true
+		b.reclaim(b.ch.pushed, me, p)
+	case p == me && !log.wrote:
+		log.wrote = true
+		for r := range b.others(me) {
+			b.reclaim(b.ch.staged, me, r)
 		}
-		b.ch.reclaimed[me][r] = least
-		b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: b.Size() + r, least: least})
 	}
 }
 
-// reads notes that member me reads src, if that is a peer's staging.
-func (b *Build) reads(me int, src device.View) {
-	if p, ok := b.ch.owner[src.Mem]; ok && p != me {
-		b.log[me].reads[p] = true
-		b.log[me].moved += viewBytes(src)
+func (b *Build) reclaim(l *ledger, me, reader int) {
+	if least, must := l.least(me, b.half, reader); must {
+		b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: l.base + reader, least: least})
 	}
+}
+
+// reads notes that member me reads src, if that is a peer's, or what a peer
+// pushed to it.
+func (b *Build) reads(me int, src device.View) {
+	p, ok := b.memberOf(src)
+	switch {
+	case ok && p != me:
+		b.log[me].reads[p] = b.log[me].reads[p] || src.Mem == b.ch.staging[p]
+		b.log[me].moved += viewBytes(src)
+	case ok && b.ch.slots != nil && src.Mem == b.ch.slots[me]:
+		b.log[me].takes[src.Off/b.ch.slotBytes%int64(b.Size())] = true
+	}
+}
+
+// memberOf returns whose memory a view is in.
+func (b *Build) memberOf(v device.View) (int, bool) {
+	if p, ok := b.ch.owner[v.Mem]; ok {
+		return p, true
+	}
+	for m := range b.in.Parts {
+		if p := &b.in.Parts[m]; p.Reads && p.In.Mem == v.Mem || p.Writes && p.Out.Mem == v.Mem {
+			return m, true
+		}
+	}
+	return 0, false
 }
 
 // finish acknowledges what was read and hands the steps to the channel.
@@ -204,23 +242,33 @@ func (b *Build) finish() error {
 	if b.err != nil {
 		return b.err
 	}
-	n := b.Size()
-	for me := range n {
+	for me := range b.Size() {
+		log := &b.log[me]
 		for p := range b.others(me) {
-			if b.log[me].told[p] != b.log[p].awaited[me] {
-				return fmt.Errorf("%s: member %d tells %d %d times, which awaits it %d times", b.in.Op, me, p, b.log[me].told[p], b.log[p].awaited[me])
+			if log.told[p] != b.log[p].awaited[me] {
+				return fmt.Errorf("%s: member %d tells %d %d times, which awaits it %d times", b.in.Op, me, p, log.told[p], b.log[p].awaited[me])
 			}
-			b.ch.told[me][p] += int64(b.log[me].told[p])
-			if b.log[me].reads[p] {
-				b.ch.acked[me][p]++
-				b.add(me, step{kind: stepTell, counters: b.ch.counters[p], elem: n + me})
-			}
+			b.ch.told[me][p] += int64(log.told[p])
+			b.acknowledge(b.ch.staged, me, p, log.reads[p])
+			b.acknowledge(b.ch.pushed, me, p, log.takes[p])
 		}
 	}
-	for me := range n {
-		if b.log[me].wrote {
-			b.ch.noteUse(me, b.half)
+	for me := range b.Size() {
+		for r := range b.others(me) {
+			if b.log[me].wrote {
+				b.ch.staged.use(me, b.half, r)
+			}
+			if b.log[me].pushed[r] {
+				b.ch.pushed.use(me, b.half, r)
+			}
 		}
 	}
 	return nil
+}
+
+func (b *Build) acknowledge(l *ledger, me, writer int, read bool) {
+	if read {
+		l.acked[me][writer]++
+		b.add(me, step{kind: stepTell, counters: b.ch.counters[writer], elem: l.base + me})
+	}
 }

@@ -10,12 +10,14 @@ import (
 // Channel runs the collectives that one team issues on one stream of each
 // member, in one order that is the same in every run.
 //
-// Instances run by schedules share a staging memory on each member of two
-// halves, used in turn, and 2·n counters: element i counts what member i told
-// it, element n+i how often member i has read its staging. Counters are never
-// reset. Each is raised by the same number in every run, so the value to await
-// in run k is a constant plus k times that number, and runs may follow each
-// other without a barrier.
+// Instances run by schedules share two memories on each member, of two halves
+// each that are used in turn: staging, which its member writes and peers read,
+// and slots, one for each peer, which that peer writes and the member reads. And
+// they share 3·n counters: element i counts what member i told it, element n+i
+// how often member i has read its staging, element 2n+i how often member i has
+// read what it pushed to it. Counters are never reset. Each is raised by the same
+// number in every run, so the value to await in run k is a constant plus k times
+// that number, and runs may follow each other without a barrier.
 //
 // Those run by launches of the machine's own go through one device.Team, opened
 // when the first of them is met, which sees to all that by itself. Both kinds
@@ -29,24 +31,59 @@ type Channel struct {
 	team     device.Team // nil until it is needed
 	teamErr  error       // why there is none
 
-	halfBytes int64
-	half      int // that the next schedule uses
+	halfBytes int64 // of staging
+	slotBytes int64 // of one slot of a half
+	half      int   // that the next schedule uses
 	staging   []device.Memory
-	owner     map[device.Memory]int // of staging
+	slots     []device.Memory       // nil without pushes
+	owner     map[device.Memory]int // of staging and slots
 	counters  []device.Counters
 	// plans[i][m] are the steps of member m in instance i; moved likewise the
 	// bytes that come from peers.
 	plans [][][]step
 	moved [][]int64
 
-	// While building, for each ordered pair of members, how often in this run:
-	told  [][]int64 // the first told the second
-	acked [][]int64 // the first acknowledged the second's staging
-	// reclaimed[m][r] is the most acknowledgements of r that m has awaited.
-	reclaimed [][]int64
-	// lastUse[m][half][r] is what acked[r][m] was after m's last use of half.
+	// While building: how often in this run the first member told the second.
+	told [][]int64
+	// Who has read what was written to staging and to slots.
+	staged, pushed *ledger
+}
+
+// ledger counts, while building, the acknowledgements by which writers know that
+// readers are done with a memory.
+type ledger struct {
+	base int // the counters' first element
+	// acked[r][w] is how often in this run reader r acknowledged writer w.
+	acked [][]int64
+	// awaited[w][r] is the most acknowledgements of r that w has awaited.
+	awaited [][]int64
+	// lastUse[w][half][r] is what acked[r][w] was after w's last use of half.
 	lastUse [][2][]int64
 }
+
+func newLedger(base, n int) *ledger {
+	l := &ledger{base: base, acked: square(n, 0), awaited: square(n, -1), lastUse: make([][2][]int64, n)}
+	for w := range l.lastUse {
+		l.lastUse[w] = [2][]int64{make([]int64, n), make([]int64, n)}
+	}
+	return l
+}
+
+// least returns how many acknowledgements of reader r, by this run's count,
+// writer w has to await before it writes half: those up to its last use. Before
+// the first use in a run that is all of the run before, which this run's count
+// calls zero. False when it has awaited as many.
+func (l *ledger) least(w, half, r int) (int64, bool) {
+	n := l.lastUse[w][half][r]
+	if n <= l.awaited[w][r] {
+		return 0, false
+	}
+	l.awaited[w][r] = n
+	return n, true
+}
+
+// use notes that w used half for r, which acknowledges that as its latest.
+func (l *ledger) use(w, half, r int) { l.lastUse[w][half][r] = l.acked[r][w] }
 
 // InstanceError says which instance of a channel cannot be run.
 type InstanceError struct {
@@ -79,14 +116,28 @@ func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) 
 	return c, nil
 }
 
-// measure says how large a half of the staging has to be.
+// measure says how large halves of staging and slots have to be.
 func (c *Channel) measure() {
-	c.halfBytes = 0
+	c.halfBytes, c.slotBytes = 0, 0
 	for i, x := range c.choices {
-		if x.schedule != nil {
-			c.halfBytes = max(c.halfBytes, alignUp(x.schedule.Staging(&c.insts[i])))
+		if x.schedule == nil {
+			continue
+		}
+		for _, in := range pieces(x.schedule, &c.insts[i]) {
+			c.halfBytes = max(c.halfBytes, alignUp(x.schedule.Staging(&in)))
+			if p, ok := x.schedule.(pusher); ok {
+				c.slotBytes = max(c.slotBytes, alignUp(p.Slot(&in)), 256)
+			}
 		}
 	}
+}
+
+// pieces cuts an instance as its schedule wants it.
+func pieces(a Algorithm, in *Instance) []Instance {
+	if s, ok := a.(splitter); ok {
+		return s.Split(in)
+	}
+	return []Instance{*in}
 }
 
 // alignUp rounds up to what device memory is aligned to.
@@ -95,7 +146,7 @@ func alignUp(n int64) int64 { return (n + 255) &^ 255 }
 // StagingBytes returns the device memory that the channel takes on each member:
 // all of it after Open, before at least what schedules need.
 func (c *Channel) StagingBytes() int64 {
-	n := 2 * c.halfBytes
+	n := 2*c.halfBytes + 2*c.slotBytes*int64(len(c.members))
 	if c.team != nil {
 		n += c.team.Bytes()
 	}
@@ -155,14 +206,20 @@ func (c *Channel) reserve() error {
 		}
 		c.staging = append(c.staging, mem)
 		c.owner[mem] = m
-		ctr, err := c.device(m).NewCounters(2 * n)
+		if c.slotBytes > 0 {
+			if mem, err = c.device(m).Alloc(2*c.slotBytes*int64(n), device.Shared); err != nil {
+				return fmt.Errorf("slots of a collective channel: %w", err)
+			}
+			c.slots = append(c.slots, mem)
+			c.owner[mem] = m
+		}
+		ctr, err := c.device(m).NewCounters(3 * n)
 		if err != nil {
 			return fmt.Errorf("counters of a collective channel: %w", err)
 		}
 		c.counters = append(c.counters, ctr)
 	}
-	c.told, c.acked, c.reclaimed = square(n, 0), square(n, 0), square(n, -1)
-	c.lastUse = make([][2][]int64, n)
+	c.told, c.staged, c.pushed = square(n, 0), newLedger(n, n), newLedger(2*n, n)
 	return nil
 }
 
@@ -173,12 +230,22 @@ func (c *Channel) build(i int) error {
 		c.plans, c.moved = append(c.plans, nil), append(c.moved, moved(x.Tuning.Algo, in))
 		return nil
 	}
-	b := newBuild(c, in, c.half)
-	c.half = 1 - c.half
-	x.schedule.Build(b)
-	err := b.finish()
-	c.take(b)
-	return err
+	steps, got := make([][]step, len(c.members)), make([]int64, len(c.members))
+	c.plans, c.moved = append(c.plans, steps), append(c.moved, got)
+	for _, piece := range pieces(x.schedule, in) {
+		b := newBuild(c, &piece, c.half)
+		c.half = 1 - c.half
+		x.schedule.Build(b)
+		err := b.finish()
+		for m := range b.log { // also after an error, for launches to be released
+			steps[m] = append(steps[m], b.log[m].steps...)
+			got[m] += b.log[m].moved
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func square(n int, v int64) [][]int64 {
@@ -194,35 +261,6 @@ func square(n int, v int64) [][]int64 {
 
 func (c *Channel) device(m int) device.Device { return c.world.Device(c.members[m].Rank) }
 
-// take keeps what an instance was built to.
-func (c *Channel) take(b *Build) {
-	steps, moved := make([][]step, len(b.log)), make([]int64, len(b.log))
-	for m := range b.log {
-		steps[m], moved[m] = b.log[m].steps, b.log[m].moved
-	}
-	c.plans, c.moved = append(c.plans, steps), append(c.moved, moved)
-}
-
-// readUpTo returns how many acknowledgements of reader r member m awaits, by
-// this run's count, before it writes half: those up to its last use. Before
-// the first use in a run that is all of the run before, which this run's count
-// calls zero.
-func (c *Channel) readUpTo(m, half, r int) int64 {
-	if last := c.lastUse[m][half]; last != nil {
-		return last[r]
-	}
-	return 0
-}
-
-// noteUse records who has acknowledged what after member m used half.
-func (c *Channel) noteUse(m, half int) {
-	last := make([]int64, len(c.members))
-	for r := range last {
-		last[r] = c.acked[r][m]
-	}
-	c.lastUse[m][half] = last
-}
-
 // settle gives every await its raise per run, which is known only now, and
 // drops those that wait for nothing in any run.
 func (c *Channel) settle() {
@@ -232,11 +270,7 @@ func (c *Channel) settle() {
 			kept := steps[:0]
 			for _, s := range steps {
 				if s.kind == stepAwait {
-					if s.elem < n {
-						s.perRun = c.told[s.elem][m]
-					} else {
-						s.perRun = c.acked[s.elem-n][m]
-					}
+					s.perRun = [][][]int64{c.told, c.staged.acked, c.pushed.acked}[s.elem/n][s.elem%n][m]
 					if s.perRun == 0 && s.least <= 0 {
 						continue
 					}
@@ -298,9 +332,9 @@ func (c *Channel) Close() error {
 	for _, ctr := range c.counters {
 		ctr.Release()
 	}
-	for _, mem := range c.staging {
+	for _, mem := range append(c.staging, c.slots...) {
 		errs = append(errs, mem.Free())
 	}
-	c.plans, c.counters, c.staging = nil, nil, nil
+	c.plans, c.counters, c.staging, c.slots = nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -2,8 +2,10 @@ package comm
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
@@ -40,6 +42,53 @@ func TestEveryCollective(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEverySchedule runs chains of one schedule, on all that it takes, over runs
+// without a barrier, under many orders: what a member writes for the next
+// collective must not meet what others still read of this one.
+func TestEverySchedule(t *testing.T) {
+	seeds := int64(150)
+	if testing.Short() {
+		seeds = 30
+	}
+	for _, name := range Schedules() {
+		t.Run(name, func(t *testing.T) {
+			ran := ranBy[name]
+			for seed := range seeds {
+				rng := rand.New(rand.NewPCG(uint64(seed), 11))
+				n := 2 + rng.IntN(3)
+				specs := randomSpecs(rng, n, 3)
+				for i := range specs {
+					s := &specs[i]
+					s.algo, s.shared = name, true
+					if s.op != ir.OpAllReduce && rng.IntN(2) == 0 {
+						s.op = ir.OpAllReduce
+					}
+					s.shape[0] = max(s.shape[0], 7)
+				}
+				w := open(t, cpu.Scheduled, seed, n)
+				r := newRig(t, w, "s", teamOf(n), specs)
+				for run := range int64(3) {
+					for i := range specs {
+						r.issue(i, run)
+					}
+				}
+				sync(t, w)
+				r.check()
+			}
+			if got := ranBy[name] - ran; got < int(seeds)/2 {
+				t.Errorf("%d instances ran by it", got)
+			}
+		})
+	}
+}
+
+// TestMain makes pieces so small that there are several.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	chunkBytes = 64
+	os.Exit(m.Run())
 }
 
 func teamOf(n int) []int {
@@ -89,6 +138,11 @@ func TestRandomSequences(t *testing.T) {
 			}
 		})
 	}
+	for _, name := range Schedules() {
+		if ranBy[name] < seeds/16 {
+			t.Errorf("%d instances ran by %s: the test hardly reaches it", ranBy[name], name)
+		}
+	}
 }
 
 func randomSpecs(rng *rand.Rand, n, count int) []spec {
@@ -99,16 +153,16 @@ func randomSpecs(rng *rand.Rand, n, count int) []spec {
 	return specs
 }
 
-// TestTwoShotBits wants the bits of staged from two-shot, for values whose sum
-// depends on the order.
-func TestTwoShotBits(t *testing.T) {
+// TestSameBits wants the bits of staged from every schedule of an all_reduce, for
+// values whose sum depends on the order.
+func TestSameBits(t *testing.T) {
 	for _, dt := range ir.DTypes() {
 		for n := 1; n <= 8; n++ {
-			for _, count := range []int64{0, 1, int64(n) - 1, int64(n), 13, 4099} {
+			for _, count := range []int64{0, 1, int64(n) - 1, int64(n), 13, 517} {
 				var rigs []*rig
 				w := open(t, cpu.Concurrent, 0, n)
-				for _, algo := range []string{"staged", "two-shot"} {
-					s := spec{op: ir.OpAllReduce, red: ir.Avg, dt: dt, n: n, shape: []int64{count}, algo: algo}
+				for _, algo := range Schedules() {
+					s := spec{op: ir.OpAllReduce, red: ir.Avg, dt: dt, n: n, shape: []int64{count}, algo: algo, shared: true}
 					r := newRig(t, w, algo, teamOf(n), []spec{s})
 					if got := r.ch.Algorithm(0); got != algo {
 						t.Fatalf("pinned %s, got %s", algo, got)
@@ -117,19 +171,21 @@ func TestTwoShotBits(t *testing.T) {
 					rigs = append(rigs, r)
 				}
 				sync(t, w)
-				rigs[0].check()
-				rigs[1].check()
+				for _, r := range rigs {
+					r.check()
+				}
 			}
 		}
 	}
 }
 
-// TestMoved wants two-shot to move less, and both to move what they should.
+// TestMoved wants each schedule to move what it should.
 func TestMoved(t *testing.T) {
 	const n, count = 4, 1000
 	w := open(t, cpu.Concurrent, 0, n)
-	for algo, want := range map[string]int64{"staged": (n - 1) * count * 4, "two-shot": 2 * (n - 1) * count / n * 4} {
-		s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{count}, algo: algo}
+	one, two := int64((n-1)*count*4), int64(2*(n-1)*count/n*4)
+	for algo, want := range map[string]int64{"staged": one, "one-shot-push": one, "direct": one, "two-shot": two, "two-shot-push": two, "direct-two-shot": two, "chunked": two} {
+		s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{count}, algo: algo, shared: true}
 		r := newRig(t, w, algo, teamOf(n), []spec{s})
 		for m := range n {
 			if got := r.ch.Moved(0, m); got != want {
@@ -160,7 +216,7 @@ func TestRefusals(t *testing.T) {
 		change func(*Instance)
 		want   string
 	}{
-		"name":   {func(in *Instance) { in.Pin.Algo = "magic" }, `all_gather: there is no algorithm "magic"; there are staged, two-shot`},
+		"name":   {func(in *Instance) { in.Pin.Algo = "magic" }, `all_gather: there is no algorithm "magic"; there are staged, two-shot, one-shot-push, two-shot-push, direct, direct-two-shot, chunked`},
 		"op":     {func(in *Instance) { in.Pin.Algo = "two-shot" }, "all_gather: algorithm two-shot: not supported by this machine: it runs all_reduce only"},
 		"team":   {func(in *Instance) { in.Parts = in.Parts[:2] }, "all_gather: 2 parts for a team of 3"},
 		"axis":   {func(in *Instance) { in.Axis = 2 }, "all_gather: there is no dimension 2 in shape [2 3]"},

@@ -29,6 +29,7 @@ type spec struct {
 	hole        bool
 	overlap     overlap
 	algo        string
+	shared      bool // operands lie where peers reach them
 }
 
 // overlap says how a member's operands lie to each other.
@@ -43,8 +44,8 @@ const (
 )
 
 func (s spec) String() string {
-	return fmt.Sprintf("%s/%s/%s/n%d%v axis%d split%d root%d shift%d hole%v overlap%d %s",
-		s.op, s.red, s.dt, s.n, s.shape, s.axis, s.split, s.root, s.shift, s.hole, s.overlap, s.algo)
+	return fmt.Sprintf("%s/%s/%s/n%d%v axis%d split%d root%d shift%d hole%v overlap%d shared%v %s",
+		s.op, s.red, s.dt, s.n, s.shape, s.axis, s.split, s.root, s.shift, s.hole, s.overlap, s.shared, s.algo)
 }
 
 // larger returns shape with n blocks along axis.
@@ -211,9 +212,10 @@ func randomSpec(rng *rand.Rand, n int) spec {
 		s.shape = append(s.shape, []int64{0, 1, 2, 3, 5, 7}[rng.IntN(6)])
 	}
 	s.axis, s.split = rng.IntN(len(s.shape)), rng.IntN(len(s.shape))
-	if s.op == ir.OpAllReduce && rng.IntN(2) == 0 {
-		s.algo = "two-shot"
+	if rng.IntN(4) > 0 {
+		s.algo = Schedules()[rng.IntN(len(algorithms))]
 	}
+	s.shared = rng.IntN(3) > 0
 	return s
 }
 
@@ -278,6 +280,10 @@ func newRig(t testing.TB, w device.World, name string, team []int, specs []spec)
 		for me, rank := range team {
 			in.Parts = append(in.Parts, r.place(w.Device(rank), s, me, &mems[me]))
 		}
+		if a := schedule(in.Pin.Algo); a != nil && a.Supports(&in, device.Caps{}) != nil {
+			in.Pin.Algo = ""
+		}
+		ranBy[in.Pin.Algo]++
 		insts = append(insts, in)
 		r.parts = append(r.parts, in.Parts)
 		r.mems = append(r.mems, mems)
@@ -291,7 +297,7 @@ func newRig(t testing.TB, w device.World, name string, team []int, specs []spec)
 
 // instance returns s as a channel takes it, without parts.
 func (s spec) instance() Instance {
-	return Instance{Pin: device.Tuning{Algo: s.algo},
+	return Instance{Pin: device.Tuning{Algo: s.algo}, Shared: s.shared,
 		Collective: device.Collective{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split}}
 }
 
@@ -305,8 +311,11 @@ func (r *rig) must(err error) {
 	}
 }
 
-// place lays a member's operands out in private memory: a peer that reached
-// for them would fail.
+// ranBy counts, over all tests, the instances that pin each algorithm.
+var ranBy = map[string]int{}
+
+// place lays a member's operands out in private memory, where a peer that
+// reached for them would fail, unless they are to be shared.
 func (r *rig) place(d device.Device, s spec, me int, mem *device.Memory) Part {
 	in, out := s.shapes(me)
 	p := Part{Reads: in != nil, Writes: out != nil}
@@ -322,7 +331,11 @@ func (r *rig) place(d device.Device, s spec, me int, mem *device.Memory) Part {
 	case shifted:
 		offOut = s.dt.Size()
 	}
-	m, err := d.Alloc(nIn+nOut+256, device.Private)
+	kind := device.Private
+	if s.shared {
+		kind = device.Shared
+	}
+	m, err := d.Alloc(nIn+nOut+256, kind)
 	r.must(err)
 	*mem = m
 	if p.Reads {

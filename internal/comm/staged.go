@@ -46,7 +46,12 @@ func (s staged) Build(b *Build) {
 				b.Await(me, from)
 			}
 		}
-		s.take(b, me)
+		b.take(me, func(from int) device.View {
+			if _, cut := b.in.cutAxis(); cut {
+				return stagedBlock(b, from, me)
+			}
+			return b.Staging(from, 0, b.in.Parts[from].In.Shape)
+		})
 	}
 }
 
@@ -86,28 +91,4 @@ func stagedBlock(b *Build, from, i int) device.View {
 	axis, _ := b.in.cutAxis()
 	v := block(b.in.Parts[from].In, axis, i, b.Size())
 	return b.Staging(from, int64(i)*viewBytes(v), v.Shape)
-}
-
-// take moves what member me gets into its output.
-func (staged) take(b *Build, me int) {
-	p := &b.in.Parts[me]
-	whole := func(from int) device.View { return b.Staging(from, 0, b.in.Parts[from].In.Shape) }
-	mine := func(from int) device.View { return stagedBlock(b, from, me) }
-	gets := b.in.source(me, me) // for the ops whose result only the root has
-	switch op := b.in.Op; {
-	case op == ir.OpAllReduce, op == ir.OpReduce && gets:
-		b.Reduce(me, p.Out, b.each(whole))
-	case op == ir.OpReduceScatter:
-		b.Reduce(me, p.Out, b.each(mine))
-	case op == ir.OpAllGather, op == ir.OpGather && gets:
-		b.join(me, whole)
-	case op == ir.OpAllToAll:
-		b.join(me, mine)
-	case op == ir.OpBroadcast && p.Writes:
-		b.Copy(me, p.Out, whole(b.in.Root))
-	case op == ir.OpScatter:
-		b.Copy(me, p.Out, mine(b.in.Root))
-	case op == ir.OpPermute && p.From >= 0:
-		b.Copy(me, p.Out, whole(p.From))
-	}
 }

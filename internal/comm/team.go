@@ -3,7 +3,7 @@ package comm
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
@@ -63,14 +63,17 @@ func (c *Channel) closeTeam() error {
 	return t.Close()
 }
 
+// oneShots are the machine's own algorithms in which everybody gets everything
+// of an all_reduce, flags not counted.
+var oneShots = []string{"ll", "ll128"}
+
 // moved returns the bytes that each member gets from peers in an algorithm of
-// the machine's own: the least possible, but for an all_reduce in one shot, in
-// which everybody gets everything.
+// the machine's own: the least possible, but for an all_reduce in one shot.
 func moved(algo string, in *Instance) []int64 {
 	n := make([]int64, len(in.Parts))
 	for m := range n {
 		n[m] = in.least(m)
-		if in.Op == ir.OpAllReduce && strings.HasPrefix(algo, "one-shot") {
+		if in.Op == ir.OpAllReduce && slices.Contains(oneShots, algo) {
 			n[m] = viewBytes(in.Parts[m].In) * int64(len(n)-1)
 		}
 	}

@@ -23,7 +23,7 @@ type teamWorld struct {
 }
 
 func (*teamWorld) TeamAlgorithms() []string {
-	return []string{"one-shot-any", "even", "late", "broken", "short"}
+	return []string{"ll", "even", "late", "broken", "short"}
 }
 func (*teamWorld) Identity() string { return "abacus, 2 beads" }
 
@@ -167,7 +167,7 @@ func TestTeamsRandom(t *testing.T) {
 				w := teams(t, mode, seed, n)
 				specs := randomSpecs(rng, n, 1+rng.IntN(5))
 				for i := range specs {
-					specs[i].algo = []string{"", "one-shot-any", "staged"}[rng.IntN(3)]
+					specs[i].algo = []string{"", "ll", "staged"}[rng.IntN(3)]
 				}
 				r := newRig(t, w, "a", teamOf(n), specs)
 				for run := range int64(3) {
@@ -202,10 +202,10 @@ func TestTeamOpenedLazily(t *testing.T) {
 	staging := r.ch.StagingBytes()
 	in := s.instance()
 	in.Parts = r.parts[0]
-	ch, err := NewDispatch(w, device.Caps{}, tableFor(ir.OpAllReduce, 3, "one-shot-any"), Policy{}).Design(r.ch.members, []Instance{in, in})
+	ch, err := NewDispatch(w, device.Caps{}, tableFor(ir.OpAllReduce, 3, "ll"), Policy{}).Design(r.ch.members, []Instance{in, in})
 	r.must(err)
 	r.must(ch.Open())
-	if got := ch.Choice(1); w.opened != 1 || got.Tuning != (device.Tuning{Algo: "one-shot-any", Blocks: 8}) || got.By != "table" {
+	if got := ch.Choice(1); w.opened != 1 || got.Tuning != (device.Tuning{Algo: "ll", Blocks: 8}) || got.By != "table" {
 		t.Errorf("%d teams, choice %+v", w.opened, got)
 	}
 	if got := ch.StagingBytes(); got != 2000 || staging == 0 {
@@ -232,9 +232,9 @@ func TestDeclined(t *testing.T) {
 		list       []string
 		want, says string
 	}{
-		{[]string{"even", "one-shot-any"}, "one-shot-any", "even: not supported by this machine: it takes even counts"},
-		{[]string{"foreign", "one-shot-any"}, "one-shot-any", "foreign: not supported by this machine: it has none of that name"},
-		{[]string{"late", "even", "one-shot-any"}, "one-shot-any", "algorithm late: not supported by this machine: no compiler"},
+		{[]string{"even", "ll"}, "ll", "even: not supported by this machine: it takes even counts"},
+		{[]string{"foreign", "ll"}, "ll", "foreign: not supported by this machine: it has none of that name"},
+		{[]string{"late", "even", "ll"}, "ll", "algorithm late: not supported by this machine: no compiler"},
 		{[]string{"late"}, "staged", "no compiler"},
 		{[]string{"even"}, "staged", "it takes even counts"},
 	} {
@@ -262,13 +262,13 @@ func TestTeamFailures(t *testing.T) {
 		refuse     error
 		want       string
 	}{
-		{pin: "magic", want: `all_reduce: there is no algorithm "magic"; there are staged, two-shot, one-shot-any, even, late, broken, short`},
+		{pin: "magic", want: `all_reduce: there is no algorithm "magic"; there are staged, two-shot, one-shot-push, two-shot-push, direct, direct-two-shot, chunked, ll, even, late, broken, short`},
 		{pin: "even", want: "all_reduce: algorithm even: not supported by this machine: it takes even counts"},
 		{pin: "late", want: "all_reduce: algorithm late: not supported by this machine: no compiler"},
 		{pin: "short", want: "all_reduce: algorithm short: 0 launches for a team of 2"},
 		{table: "broken", want: "all_reduce: algorithm broken: a bead is missing"},
-		{pin: "one-shot-any", refuse: errBroken, want: "all_reduce: algorithm one-shot-any: a bead is missing"},
-		{table: "one-shot-any", refuse: errBroken}, // a schedule does it
+		{pin: "ll", refuse: errBroken, want: "all_reduce: algorithm ll: a bead is missing"},
+		{table: "ll", refuse: errBroken}, // a schedule does it
 	} {
 		w := teams(t, cpu.Concurrent, 0, 2)
 		r := newRig(t, w, "s", teamOf(2), []spec{s})
@@ -276,7 +276,7 @@ func TestTeamFailures(t *testing.T) {
 		good, in := s.instance(), s.instance()
 		good.Parts, in.Parts = r.parts[0], r.parts[0]
 		if tc.refuse == nil {
-			good.Pin.Algo = "one-shot-any"
+			good.Pin.Algo = "ll"
 		}
 		in.Pin.Algo = tc.pin
 		ch, err := NewDispatch(w, device.Caps{}, tableFor(ir.OpAllReduce, 2, tc.table), Policy{}).Design(r.ch.members, []Instance{good, in})

@@ -52,3 +52,26 @@ func same(a, b device.View) bool {
 	return a.Mem == b.Mem && a.Off == b.Off && a.DType == b.DType &&
 		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Strides, b.Strides)
 }
+
+// meet reports whether the ranges of bytes that two views span meet.
+func meet(a, b device.View) bool {
+	aLo, aHi := span(a)
+	bLo, bHi := span(b)
+	return a.Mem == b.Mem && aLo < bHi && bLo < aHi
+}
+
+// span returns the range of bytes from a view's first to its last element.
+func span(v device.View) (lo, hi int64) {
+	lo, hi = v.Off, v.Off+v.DType.Size()
+	for i, e := range v.Shape {
+		switch d := (e - 1) * v.Strides[i] * v.DType.Size(); {
+		case e == 0:
+			return v.Off, v.Off
+		case d < 0:
+			lo += d
+		default:
+			hi += d
+		}
+	}
+	return lo, hi
+}

@@ -1,0 +1,111 @@
+package comm
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// direct runs collectives whose starts all precede their ends (S5) between
+// operands where they lie, without staging. What only
+// moves is pushed: a reader says that its output may be written, the source
+// copies into it and says that it has. What is reduced is pulled: a source says
+// that its input may be read, the reader reduces from there and says that it has.
+//
+// So a member's output is written from its start on, and its input read until its
+// end: neither before it has come to this point of its stream, nor after it has
+// left it, and runs may follow each other.
+type direct struct{}
+
+func (direct) Name() string { return "direct" }
+
+func (direct) Supports(in *Instance, _ device.Caps) error {
+	switch in.Op {
+	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll:
+	default: // a root would wait for its readers, which may wait for it elsewhere
+		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter, all_gather and all_to_all", device.ErrUnsupported)
+	}
+	if err := in.shared(); err != nil {
+		return err
+	}
+	return in.aside(len(in.Parts) == 1)
+}
+
+// shared refuses operands that peers cannot reach.
+func (in *Instance) shared() error {
+	if len(in.Parts) > 1 && !in.Shared {
+		return fmt.Errorf("%w: peers cannot reach all operands", device.ErrUnsupported)
+	}
+	return nil
+}
+
+func (direct) Staging(*Instance) int64 { return 0 }
+
+func (d direct) Build(b *Build) {
+	for me := range b.in.Parts {
+		if b.in.Op == ir.OpAllReduce || b.in.Op == ir.OpReduceScatter {
+			d.pull(b, me)
+		} else {
+			d.push(b, me)
+		}
+	}
+}
+
+func (direct) pull(b *Build, me int) {
+	b.meet(me) // all inputs are there
+	b.take(me, func(from int) device.View { return b.in.given(from, me) })
+	b.meet(me) // all have read them
+}
+
+func (direct) push(b *Build, me int) {
+	for from := range b.others(me) {
+		b.Tell(me, from) // my output is free
+	}
+	b.Copy(me, b.in.placed(me, me), b.in.given(me, me))
+	for to := range b.others(me) {
+		b.Await(me, to)
+		b.Copy(me, b.in.placed(to, me), b.in.given(me, to))
+		b.Tell(me, to) // it is written
+	}
+	for from := range b.others(me) {
+		b.Await(me, from)
+	}
+}
+
+// placed returns where in member to's output lies what it gets of member from.
+func (in *Instance) placed(to, from int) device.View {
+	return block(in.Parts[to].Out, in.Axis, from, len(in.Parts))
+}
+
+// directTwoShot is an all_reduce in two shots between operands where they lie:
+// each member reduces its chunk from everybody's input into its own output and
+// copies it from there into everybody else's. Nobody else reads that chunk, so it
+// may lie where the input lay.
+type directTwoShot struct{}
+
+func (directTwoShot) Name() string { return "direct-two-shot" }
+
+func (directTwoShot) Supports(in *Instance, _ device.Caps) error {
+	if err := in.flatAllReduce(); err != nil {
+		return err
+	}
+	if err := in.shared(); err != nil {
+		return err
+	}
+	return in.aside(true)
+}
+
+func (directTwoShot) Staging(*Instance) int64 { return 0 }
+
+func (directTwoShot) Build(b *Build) {
+	for me := range b.in.Parts {
+		b.meet(me)
+		sum := b.in.chunk(b.in.Parts[me].Out, me)
+		b.Reduce(me, sum, b.each(func(i int) device.View { return b.in.chunk(b.in.Parts[i].In, me) }))
+		for to := range b.others(me) {
+			b.Copy(me, b.in.chunk(b.in.Parts[to].Out, me), sum)
+		}
+		b.meet(me)
+	}
+}

@@ -1,0 +1,204 @@
+package comm
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/ir"
+)
+
+// TestShipped wants the table within the program to be whole, and to say
+// something of each size of an all_reduce.
+func TestShipped(t *testing.T) {
+	tab := Shipped()
+	if err := tab.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{2, 3, 4, 8} {
+		for _, count := range []int64{1, 1 << 10, 1 << 16, 1 << 20, 1 << 27} {
+			in := &Instance{Collective: device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}}
+			for range n {
+				v := device.View{DType: ir.BF16, Shape: []int64{count}, Strides: []int64{1}}
+				in.Parts = append(in.Parts, Part{In: v, Out: v, Reads: true, Writes: true})
+			}
+			if len(tab.best(in, false)) == 0 {
+				t.Errorf("nothing for %d elements on %d ranks", count, n)
+			}
+		}
+	}
+}
+
+func row(upTo int64, names ...string) Bracket {
+	b := Bracket{UpTo: upTo}
+	for _, n := range names {
+		b.Best = append(b.Best, Timed{Tuning: device.Tuning{Algo: n}})
+	}
+	return b
+}
+
+// TestLookup wants the nearest entry, and the bracket that ends at a size or
+// behind it.
+func TestLookup(t *testing.T) {
+	tab := &Table{Version: TableVersion, Entries: []Entry{
+		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{row(0, "pair")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 4, Brackets: []Bracket{row(16, "a"), row(64, "b"), row(0, "c")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: 4, Brackets: []Bracket{row(0, "wide")}},
+		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []Bracket{row(0, "extremes")}},
+	}}
+	if err := tab.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		op    ir.Op
+		red   ir.Red
+		dt    ir.DType
+		n     int
+		count int64
+		want  string
+	}{
+		{ir.OpAllReduce, ir.Sum, ir.BF16, 4, 8, "a"},
+		{ir.OpAllReduce, ir.Sum, ir.BF16, 4, 9, "b"},
+		{ir.OpAllReduce, ir.Avg, ir.F16, 4, 32, "b"},
+		{ir.OpAllReduce, ir.Sum, ir.BF16, 4, 33, "c"},
+		{ir.OpAllReduce, ir.Sum, ir.F32, 4, 1, "wide"},
+		{ir.OpAllReduce, ir.Sum, ir.F64, 4, 1, "wide"},
+		{ir.OpAllReduce, ir.Max, ir.BF16, 4, 1, "extremes"},
+		{ir.OpAllReduce, ir.Sum, ir.BF16, 2, 99, "pair"},
+		{ir.OpAllReduce, ir.Sum, ir.BF16, 8, 1, "a"},
+		{ir.OpAllReduce, ir.Sum, ir.BF16, 3, 1, "a"},
+		{ir.OpReduceScatter, ir.Sum, ir.BF16, 4, 1, ""},
+	} {
+		in := &Instance{Collective: device.Collective{Op: tc.op, Red: tc.red}}
+		v := device.View{DType: tc.dt, Shape: []int64{tc.count}, Strides: []int64{1}}
+		for range tc.n {
+			in.Parts = append(in.Parts, Part{In: v, Out: v, Reads: true, Writes: true})
+		}
+		got := ""
+		if list := tab.best(in, false); len(list) > 0 {
+			got = list[0].Algo
+		}
+		if got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+	if (*Table)(nil).best(&Instance{}, false) != nil || (*Table)(nil).Hash() != "" {
+		t.Error("no table says something")
+	}
+}
+
+// TestPolicy wants a run's own wishes before the table, the text's before both,
+// and one way for all sizes where that is asked for.
+func TestPolicy(t *testing.T) {
+	w := teams(t, cpu.Concurrent, 0, 4)
+	small := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 4, shape: []int64{2}}
+	large := small
+	large.shape = []int64{1 << 16}
+	r := newRig(t, w, "s", teamOf(4), []spec{small, large})
+	tab := &Table{Version: TableVersion, Entries: []Entry{{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: 4, Fixed: &device.Tuning{Algo: "staged"},
+		Brackets: []Bracket{{UpTo: 100, Best: []Timed{{Tuning: device.Tuning{Algo: "ll", Blocks: 3}}}}, row(0, "two-shot", "ll")}}}}
+	for _, tc := range []struct {
+		policy       Policy
+		pin          string
+		small, large device.Tuning
+		by           string
+	}{
+		{Policy{}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "two-shot"}, "table"},
+		{Policy{Fixed: true}, "", device.Tuning{Algo: "staged"}, device.Tuning{Algo: "staged"}, "table"},
+		{Policy{Algorithm: "ll"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"}, "policy"},
+		{Policy{Algorithm: "direct"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "two-shot"}, "table"}, // operands are private
+		{Policy{Algorithm: "ll", Fixed: true}, "two-shot-push", device.Tuning{Algo: "two-shot-push"}, device.Tuning{Algo: "two-shot-push"}, "pinned"},
+		{Policy{}, "ll", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"}, "pinned"},
+	} {
+		a, b := small.instance(), large.instance()
+		a.Parts, b.Parts, a.Pin.Algo, b.Pin.Algo = r.parts[0], r.parts[1], tc.pin, tc.pin
+		ch, err := NewDispatch(w, device.Caps{}, tab, tc.policy).Design(r.ch.members, []Instance{a, b})
+		r.must(err)
+		if x, y := ch.Choice(0), ch.Choice(1); x.Tuning != tc.small || y.Tuning != tc.large || x.By != tc.by {
+			t.Errorf("%+v pinned %q: %+v and %+v, want %+v and %+v by %s", tc.policy, tc.pin, x, y, tc.small, tc.large, tc.by)
+		}
+		r.must(ch.Close())
+	}
+	if err := NewDispatch(w, device.Caps{}, nil, Policy{}).Check("abacus"); err == nil || !strings.Contains(err.Error(), "staged") || !strings.Contains(err.Error(), "late") {
+		t.Errorf("%v: want schedules and the machine's own listed", err)
+	}
+}
+
+// TestTableCheck wants tables refused whose lookups could fail.
+func TestTableCheck(t *testing.T) {
+	good := func() *Table {
+		return &Table{Version: TableVersion, Entries: []Entry{{Op: "all_reduce", Elem: 2, Members: 2, Brackets: []Bracket{row(16, "a"), row(0, "b")}}}}
+	}
+	if err := good().Check(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Table){
+		"version":     func(x *Table) { x.Version++ },
+		"one member":  func(x *Table) { x.Entries[0].Members = 1 },
+		"no element":  func(x *Table) { x.Entries[0].Elem = 0 },
+		"no brackets": func(x *Table) { x.Entries[0].Brackets = nil },
+		"no end":      func(x *Table) { x.Entries[0].Brackets[1].UpTo = 99 },
+		"early end":   func(x *Table) { x.Entries[0].Brackets[0].UpTo = 0 },
+		"descending": func(x *Table) {
+			x.Entries[0].Brackets = []Bracket{row(16, "a"), row(8, "b"), row(0, "c")}
+		},
+		"no name":  func(x *Table) { x.Entries[0].Brackets[0].Best[0].Algo = "" },
+		"blocks":   func(x *Table) { x.Entries[0].Brackets[0].Best[0].Blocks = -1 },
+		"no time":  func(x *Table) { x.Entries[0].Brackets[0].Best[0].Micros = math.NaN() },
+		"negative": func(x *Table) { x.Entries[0].Brackets[0].UpTo = -4 },
+	} {
+		x := good()
+		change(x)
+		if x.Check() == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if err := x.Write(filepath.Join(t.TempDir(), "x")); err == nil {
+			t.Errorf("%s: it is written", name)
+		}
+	}
+	a, b := good(), good()
+	b.Made, b.Identity = "elsewhere", "another"
+	if a.Hash() != b.Hash() {
+		t.Error("the hash depends on where a table comes from")
+	}
+	b.Entries[0].Brackets[0].Best[0].Blocks = 7
+	if a.Hash() == b.Hash() {
+		t.Error("two tables have one hash")
+	}
+}
+
+// TestFind wants a tuned table before the shipped one, the shipped one only where
+// worlds have teams, and of what is broken the reason.
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(cacheVariable, dir)
+	w := teams(t, cpu.Concurrent, 0, 2)
+	if f := Find("cpu", w.World); f.Table != nil || !strings.Contains(f.Ignored, "hocket tune") {
+		t.Errorf("a CPU has %+v", f)
+	}
+	if f := Find("abacus", w); f.From != "shipped" || f.Ignored == "" {
+		t.Errorf("an untuned machine with teams has %+v", f)
+	}
+	tab := tableFor(ir.OpAllReduce, 2, "ll")
+	tab.Identity, tab.Ranks = w.Identity(), 2
+	path, err := tab.Save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := Find("abacus", w); f.From != path || f.Table.Hash() != tab.Hash() || f.Ignored != "" {
+		t.Errorf("a tuned machine has %+v", f)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "collectives", "new-*")); len(left) > 0 {
+		t.Errorf("files left behind: %v", left)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if f := Find("abacus", w); f.From != "shipped" || !strings.Contains(f.Ignored, path) {
+		t.Errorf("with a broken table: %+v", f)
+	}
+}
