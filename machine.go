@@ -98,7 +98,8 @@ type LoadOptions struct {
 	// pins none; empty for the fastest as measured on this machine.
 	Algorithm string
 	// FixedAlgorithms runs a collective in the same way whatever its size, so that
-	// its bits cannot change with a batch.
+	// its bits cannot change with a batch, and products by algorithms that are not
+	// picked by measurement, which may differ between machines.
 	FixedAlgorithms bool
 	// Logger gets progress at debug level; nil for none.
 	Logger *slog.Logger

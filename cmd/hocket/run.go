@@ -94,7 +94,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.compare, "compare", false, "compare with the function it refines, or else its reference")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
-	f.BoolVar(&o.fixed, "fixed", false, "run a collective by one algorithm, whatever its size")
+	f.BoolVar(&o.fixed, "fixed", false, "run a collective by one algorithm, whatever its size, and products by none that was picked by measurement")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")

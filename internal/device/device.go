@@ -140,6 +140,9 @@ type Kernel struct {
 	// relu of what they would have stored. For machines with Caps.Chains, which may
 	// decline some with ErrUnsupported.
 	Relu bool
+	// Fixed takes algorithms by what is computed alone, not by what was measured,
+	// and none that splits sums.
+	Fixed bool
 	// SMs, where not 0, is how many multiprocessors a product should count on: the
 	// others are busy with what runs beside it. A hint.
 	SMs int

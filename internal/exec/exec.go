@@ -56,7 +56,8 @@ type Options struct {
 	// Algorithm names the algorithm of collectives to try first, for those that
 	// pin none; empty for what is known to be the fastest.
 	Algorithm string
-	// Fixed runs a collective in the same way whatever its size.
+	// Fixed runs a collective in the same way whatever its size, and products by
+	// algorithms that are not picked by measurement.
 	Fixed bool
 	// NoChains runs each elementwise command by itself, where the machine could
 	// run several as one kernel. The bits are the same.

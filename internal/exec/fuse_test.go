@@ -22,6 +22,7 @@ type (
 		device.Machine
 		declines bool
 		chains   *int
+		fixed    *int // kernels that are to be
 	}
 	chainWorld struct {
 		device.World
@@ -36,7 +37,7 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int)}
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int)}
 }
 
 func (m chainMachine) Caps() device.Caps {
@@ -73,6 +74,9 @@ func (l chainLaunch) Release() {
 }
 
 func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
+	if k.Fixed {
+		*d.m.fixed++
+	}
 	if len(k.Links) == 0 && !k.Relu {
 		l, err := d.Device.Prepare(k)
 		return chainLaunch{l}, err
@@ -355,5 +359,27 @@ func TestChainsFound(t *testing.T) {
 				t.Error("chains though there were to be none")
 			}
 		})
+	}
+}
+
+// TestFixed has kernels told that no algorithm is to be measured.
+func TestFixed(t *testing.T) {
+	b := newBuilder(1, ir.F32)
+	x, w := b.input("x", false, 4, 6), b.input("w", false, 3, 6)
+	out := b.result("out", false, 4, 3)
+	b.compute(0, "main", ir.OpLinear, b.ref(0, out, 4, 3), b.ref(0, x, 4, 6), b.ref(0, w, 3, 6))
+	b.output()
+	for _, fixed := range []bool{false, true} {
+		m := newChainMachine(false)
+		prog, err := Load(t.Context(), m, b.p, Options{Fixed: fixed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := map[bool]int{true: 1}[fixed]; *m.fixed != want {
+			t.Errorf("%d fixed kernels, want %d", *m.fixed, want)
+		}
+		if err := prog.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

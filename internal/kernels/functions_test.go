@@ -13,7 +13,9 @@ import (
 func TestHalfFunctions(t *testing.T) {
 	b := newBench(t)
 	exact := map[ir.Op]func(x float64) (y, lost float64){
-		ir.OpGelu: func(x float64) (float64, float64) { return x / 2 * math.Erfc(-x/math.Sqrt2), 16 * 0x1p-24 * math.Abs(x) },
+		ir.OpGelu: func(x float64) (float64, float64) {
+			return x / 2 * math.Erfc(-x/math.Sqrt2), 16 * 0x1p-24 * math.Abs(x)
+		},
 		ir.OpSilu: func(x float64) (float64, float64) {
 			y := x / (1 + math.Exp(-x))
 			return y, 8*0x1p-23*math.Abs(y) + 4*math.Abs(x)*0x1p-126

@@ -45,7 +45,7 @@ func (l *launch) addProduct(k *kernel) error {
 	p := form(k)
 	p.merge()
 	if g, ok := p.gemm(); ok {
-		g.sms, g.relu = k.SMs, k.Relu
+		g.sms, g.relu, g.fixed = k.SMs, k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts
 		st, err := l.dev.newGemm(g)
 		if err != nil {
 			return err
@@ -129,6 +129,7 @@ type gemm struct {
 	outStep, aStep, bSt int64 // from one product to the next
 	sms                 int   // multiprocessors to plan for; 0 for all
 	relu                bool  // out is the larger of that and 0
+	fixed               bool  // not by measurement
 }
 
 // gemm returns p as a batch of matrices, if it is one: at most one batch axis,

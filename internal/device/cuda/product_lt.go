@@ -241,10 +241,10 @@ func (st *gemmStep) free() {
 // key says all that the choice of an algorithm depends on: equal keys, equal
 // choices.
 func (st *gemmStep) key(s *site) string {
-	g, o := &st.g, &s.w.m.opts
+	g := &st.g
 	return fmt.Sprintf("product 1; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
 		s.gpu.name, s.gpu.arch, s.gpu.sms, g.sms, st.lib.Version(), g.dt, g.tf32, g.m, g.n, g.k, g.batch, g.ld, g.bSt, g.aStep, g.outStep,
-		g.ta, g.tb, g.bias != 0, g.alignments(), !o.FixedProducts, workspaceBytes)
+		g.ta, g.tb, g.bias != 0, g.alignments(), !g.fixed, workspaceBytes)
 }
 
 func (g *ltGemm) alignments() [4]uint32 {

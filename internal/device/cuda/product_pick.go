@@ -112,15 +112,15 @@ func (g *gpu) noteRan(key string, ran bool) {
 // choose looks for an algorithm: among those kept, else among cuBLASLt's
 // guesses, by measurement where that is wanted and there is memory for it.
 func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
-	m := s.w.m
-	if b, ok := m.cache.LoadNote(key); ok && !m.opts.FixedProducts {
+	m, g := s.w.m, &st.g
+	if b, ok := m.cache.LoadNote(key); ok && !g.fixed {
 		if p := st.kept(b); p != nil {
 			return p, false, nil
 		}
 	}
-	wish := nvlib.Wish{Workspace: workspaceBytes, Align: st.g.alignments(), NoSplit: m.opts.FixedProducts}
+	wish := nvlib.Wish{Workspace: workspaceBytes, Align: g.alignments(), NoSplit: g.fixed}
 	la, n := st.layouts, mostCandidates
-	if g := &st.g; m.opts.FixedProducts || float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
+	if g.fixed || float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
 		n = 1
 	}
 	found, err := st.lib.Heuristic(st.h, st.desc, la[0], la[1], la[2], la[2], wish, n)

@@ -18,6 +18,11 @@ func product512(t *testing.T, w device.World, dt ir.DType) device.Launch {
 
 func productOf(t *testing.T, w device.World, dt ir.DType, n int64) device.Launch {
 	t.Helper()
+	return productBy(t, w, dt, n, false)
+}
+
+func productBy(t *testing.T, w device.World, dt ir.DType, n int64, fixed bool) device.Launch {
+	t.Helper()
 	d := w.Device(0)
 	view := func(shape ...int64) device.View {
 		v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
@@ -28,7 +33,7 @@ func productOf(t *testing.T, w device.World, dt ir.DType, n int64) device.Launch
 		v.Mem = mem
 		return v
 	}
-	l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{view(n, n), view(n, n)}, Outs: []device.View{view(n, n)}})
+	l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{view(n, n), view(n, n)}, Outs: []device.View{view(n, n)}, Fixed: fixed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,14 +156,19 @@ func TestPickKept(t *testing.T) {
 }
 
 func TestPickFixed(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
-	w := openFake(t, f, Options{FixedProducts: true})
-	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
-		t.Errorf("took algorithm %d", got)
-	}
-	if len(f.lt.schemes) != 1 || f.lt.schemes[0] != 0 {
-		t.Errorf("sums may be split: %v", f.lt.schemes)
+	for name, all := range map[string]bool{"all": true, "one": false} {
+		f := newFake(t, 1)
+		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+		w := openFake(t, f, Options{FixedProducts: all})
+		if got := chosen(t, w, f, productBy(t, w, ir.BF16, 512, !all)); got != 1 {
+			t.Errorf("%s: took algorithm %d", name, got)
+		}
+		if len(f.lt.schemes) != 1 || f.lt.schemes[0] != 0 {
+			t.Errorf("%s: sums may be split: %v", name, f.lt.schemes)
+		}
+		if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != map[bool]int{true: 1, false: 2}[all] {
+			t.Errorf("%s: another product took algorithm %d", name, got)
+		}
 	}
 }
 
