@@ -3,6 +3,7 @@ package examples_test
 import (
 	"testing"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
@@ -11,16 +12,7 @@ import (
 // TestExamplesOnCUDA runs every example many times on GPUs, a rank each where
 // there are enough, else several on one.
 func TestExamplesOnCUDA(t *testing.T) {
-	one, err := cuda.New(cuda.Options{})
-	gpus := 0
-	if err == nil {
-		gpus = one.Caps().MaxRanks
-	}
-	devicetest.NeedGPUs(t, gpus, 1, err)
-	shared, err := cuda.New(cuda.Options{RanksPerGPU: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := gpus(t)
 	for _, file := range files(t) {
 		t.Run(file, func(t *testing.T) {
 			e := load(t, file)
@@ -28,10 +20,7 @@ func TestExamplesOnCUDA(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := one
-			if p.Ranks > gpus {
-				m = shared
-			}
+			m := machine(p.Ranks)
 			for range 3 {
 				for _, opts := range []exec.Options{{}, {Graph: true}, {Trace: true}} {
 					if err := e.tryOn(m, p, opts, 20); err != nil {
@@ -40,5 +29,48 @@ func TestExamplesOnCUDA(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestStrategiesOnCUDA runs the sharded examples on GPUs under their strategies.
+func TestStrategiesOnCUDA(t *testing.T) {
+	machine := gpus(t)
+	for file, strategies := range sharded {
+		for _, s := range strategies {
+			t.Run(file+" "+s, func(t *testing.T) {
+				e := load(t, file)
+				p, err := e.overlapped(t, s).Plan(e.binding)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, opts := range []exec.Options{{}, {Graph: true}} {
+					if err := e.tryOn(machine(p.Ranks), p, opts, 10); err != nil {
+						t.Fatalf("graph %v: %v", opts.Graph, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// gpus returns the machine for so many ranks: a GPU each where there are
+// enough. It skips the test where there is none.
+func gpus(t *testing.T) func(ranks int) device.Machine {
+	t.Helper()
+	one, err := cuda.New(cuda.Options{})
+	count := 0
+	if err == nil {
+		count = one.Caps().MaxRanks
+	}
+	devicetest.NeedGPUs(t, count, 1, err)
+	shared, err := cuda.New(cuda.Options{RanksPerGPU: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(ranks int) device.Machine {
+		if ranks > count {
+			return shared
+		}
+		return one
 	}
 }
