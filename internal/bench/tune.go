@@ -223,16 +223,16 @@ type timed struct {
 // fastest several times, and of these, where it is to be full, all launches.
 func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error) {
 	m := measured{call: c}
-	first, err := u.try(ctx, a, c, u.names(a), 1, false)
+	first, err := u.tryEach(ctx, a, c, u.names(a, c))
 	if err == nil && len(first) == 0 {
-		first, err = u.try(ctx, a, c, namesOnly(comm.Schedules()), 1, false)
+		first, err = u.tryEach(ctx, a, c, namesOnly(comm.Schedules()))
 	}
 	if err != nil {
 		return m, err
 	}
 	near := within(first, 1.5)
 	if u.Full && u.own {
-		tried, err := u.try(ctx, a, c, launches(near), 1, false)
+		tried, err := u.tryEach(ctx, a, c, launches(near))
 		if err != nil {
 			return m, err
 		}
@@ -257,14 +257,24 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 	return m, nil
 }
 
-// names lists the algorithms to try first. Where a machine has its own, schedules
-// are worth the time only where there is much of it.
-func (u *tuner) names(a *arena) []device.Tuning {
+// names lists what to try first: all algorithms as the machine launches them by
+// itself, and what is shipped for GPUs. Where a machine has its own, schedules are
+// worth the time only where there is much of it.
+func (u *tuner) names(a *arena, c call) []device.Tuning {
 	all := a.dispatch.Algorithms()
 	if u.own && !u.Full {
 		all = slices.DeleteFunc(all, func(n string) bool { return slices.Contains(comm.Schedules(), n) })
 	}
-	return namesOnly(all)
+	list := namesOnly(all)
+	if u.own {
+		in := a.instance(c, 0, device.Tuning{}, true)
+		for _, t := range comm.Shipped().Best(&in) {
+			if !slices.Contains(list, t) {
+				list = append(list, t)
+			}
+		}
+	}
+	return list
 }
 
 func namesOnly(names []string) []device.Tuning {
@@ -302,16 +312,32 @@ func byTime(a, b timed) int {
 func launches(near []timed) []device.Tuning {
 	var list []device.Tuning
 	for _, x := range near {
-		if x.Blocks != 0 || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
+		if slices.ContainsFunc(list, func(t device.Tuning) bool { return t.Algo == x.Algo }) || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
 			continue
 		}
 		for _, blocks := range []int{4, 8, 16, 24, 32, 48, 64, 96, 128} {
 			for _, threads := range []int{256, 512} {
-				list = append(list, device.Tuning{Algo: x.Algo, Blocks: blocks, Threads: threads})
+				for _, unroll := range []int{1, 2, 4, 8} {
+					list = append(list, device.Tuning{Algo: x.Algo, Blocks: blocks, Threads: threads, Unroll: unroll})
+				}
 			}
 		}
 	}
 	return list
+}
+
+// tryEach measures tunings once, one after the other, so that they need not all
+// have their memory at a time.
+func (u *tuner) tryEach(ctx context.Context, a *arena, c call, list []device.Tuning) ([]timed, error) {
+	var out []timed
+	for i := range list {
+		x, err := u.try(ctx, a, c, list[i:i+1], 1, false)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, x...)
+	}
+	return out, nil
 }
 
 // try measures tunings in turns. Those that decline are left out; so are, where

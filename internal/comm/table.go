@@ -89,6 +89,9 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	return list
 }
 
+// Best returns the tunings that the table has for in, the best first.
+func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }
+
 // find returns the entry for in, or else the nearest of its op: first by the
 // number of members, then by reduction, then by element.
 func (t *Table) find(in *Instance) *Entry {
