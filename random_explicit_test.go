@@ -154,7 +154,7 @@ func (w *explicitWriter) parts(bufs ...*writerBuf) []any {
 // step writes one operation, or nothing where the buffers drawn do not allow it.
 func (w *explicitWriter) step() {
 	x, y, z := w.any(), w.any(), w.writable()
-	kind := w.IntN(9)
+	kind := w.IntN(10)
 	if kind > 2 && (x == z || y == z) {
 		return
 	}
@@ -187,7 +187,39 @@ func (w *explicitWriter) step() {
 		}
 	case 8:
 		w.on(both, into, func() { w.loop(x, y, z) })
+	case 9:
+		w.on(one, into, func() { w.uneven(x, z) })
 	}
+}
+
+// uneven writes an uneven collective whose counts fit, in the text or in memory.
+func (w *explicitWriter) uneven(x, z *writerBuf) {
+	op, most := "all_gatherv", w.rows/w.ranks
+	switch w.IntN(3) {
+	case 1:
+		op = "all_to_allv"
+	case 2:
+		op = "reduce_scatterv"
+	}
+	var counts []string
+	for range w.ranks {
+		counts = append(counts, fmt.Sprint(w.Int64N(most+1)))
+	}
+	attrs := ", over=tp"
+	if op == "reduce_scatterv" {
+		attrs += ", op=sum"
+	}
+	if w.IntN(2) == 0 {
+		w.line("%s %s into %s%s, counts=(%s)", op, x.name, z.name, attrs, strings.Join(counts, ", "))
+		return
+	}
+	n := w.name()
+	w.line("%s = alloc i32[%d]", n, w.ranks)
+	for i, c := range counts {
+		v := w.name()
+		w.line("%s = slice %s, axis=0, %d..%d\nfill into %[1]s, value=%[5]s", v, n, i, i+1, c)
+	}
+	w.line("%s %s, %s into %s%s", op, x.name, n, z.name, attrs)
 }
 
 // put writes a put that the peer knows to be safe and then to be done.

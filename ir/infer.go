@@ -42,6 +42,7 @@ var inferOf = [numOps]func(*inference) *Type{
 	OpAllReduce: inferAllReduce, OpAllGather: inferAllGather, OpReduceScatter: inferReduceScatter,
 	OpAllToAll: inferAllToAll, OpBroadcast: inferRooted, OpReduce: inferRooted,
 	OpGather: inferRooted, OpScatter: inferRooted, OpPermute: inferRooted,
+	OpAllGatherV: inferUneven, OpReduceScatterV: inferUneven, OpAllToAllV: inferUneven,
 }
 
 // checkTensorOp checks tensor ops, views and collectives and defines their result.

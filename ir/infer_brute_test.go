@@ -844,7 +844,7 @@ func TestInferredLayoutsHold(t *testing.T) {
 		case OpReduceSlots: // it writes a buffer
 		case OpFill, OpReshard, OpClaim: // their result is what is annotated
 		case OpLocal: // its result is the shard itself
-		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute: // never on values
+		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute, OpAllGatherV, OpReduceScatterV, OpAllToAllV: // never on values
 		default:
 			if generators[op] == nil {
 				t.Errorf("%s is not judged", op)

@@ -61,6 +61,9 @@ const (
 	OpGather
 	OpScatter
 	OpPermute
+	OpAllGatherV // uneven: counts= or an operand says how many rows
+	OpReduceScatterV
+	OpAllToAllV
 
 	// Transfers between two ranks.
 	OpPut
@@ -147,6 +150,8 @@ var (
 	attrAxes = AttrSpec{Name: "axis", Kind: AttrExprs, Required: true, Doc: "the dimension or dimensions reduced, from 0"}
 	attrCat  = AttrSpec{Name: "axis", Kind: AttrExpr, Doc: "the dimension concatenated or split, 0 by default"}
 
+	attrCounts = AttrSpec{Name: "counts", Kind: AttrExprs, Doc: "how many rows, a number for each rank of the team; or i32 in device memory, as the second operand"}
+
 	// Hints never change a result (order=any excepted, which must be asked for).
 	attrAlgorithm = AttrSpec{Name: "algorithm", Kind: AttrWord, Doc: "pins the collective's algorithm"}
 	attrOrder     = AttrSpec{Name: "order", Kind: AttrWord, Words: []string{"rank", "any"}, Doc: "order of the reduction: rank (the default) gives the same bits everywhere"}
@@ -168,6 +173,13 @@ func collective(doc, name string, attrs ...AttrSpec) OpInfo {
 	attrs = append([]AttrSpec{attrOver}, attrs...)
 	return OpInfo{Name: name, Class: ClassCollective, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Doc: doc,
 		Attrs: append(attrs, attrAlgorithm, attrCTAs)}
+}
+
+// uneven is a collective whose blocks differ in size along axis=.
+func uneven(doc, name string, attrs ...AttrSpec) OpInfo {
+	info := collective(doc, name, append(attrs, attrCounts)...)
+	info.MaxArgs = 2
+	return info
 }
 
 func elementwise(name string, args int, doc string, attrs ...AttrSpec) OpInfo {
@@ -267,6 +279,9 @@ var opTable = [numOps]OpInfo{
 	OpPermute: collective("each rank's tensor goes to rank to, and it gets that of rank from", "permute",
 		AttrSpec{Name: "to", Kind: AttrExpr, Required: true, Doc: "team index of the rank that gets mine"},
 		AttrSpec{Name: "from", Kind: AttrExpr, Required: true, Doc: "team index of the rank whose tensor I get"}),
+	OpAllGatherV:     uneven("every rank gets the first counts[i] rows along axis of each rank i's tensor, one behind the other, then zeros", "all_gatherv", attrCat),
+	OpReduceScatterV: uneven("rank i gets the counts[i] rows along axis of the reduction behind those of the ranks before it, then zeros", "reduce_scatterv", attrRed, attrCat, attrOrder),
+	OpAllToAllV:      uneven("my rows along axis go to the ranks in their order, counts[i] to rank i; I get what comes in the order of ranks, then zeros", "all_to_allv", attrCat),
 
 	OpPut: {Name: "put", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust, Attrs: []AttrSpec{attrEngine, attrCTAs},
 		Doc: "writes a tensor into the peer's copy of a symmetric buffer"},
@@ -313,6 +328,11 @@ func (op Op) String() string {
 		return "invalid"
 	}
 	return opTable[op].Name
+}
+
+// Uneven reports whether op is a collective with counts.
+func (op Op) Uneven() bool {
+	return op == OpAllGatherV || op == OpReduceScatterV || op == OpAllToAllV
 }
 
 // Ops lists all operations in table order.

@@ -21,6 +21,7 @@ func (in *Instance) check(n int) error {
 		ir.OpAllReduce: in.checkAllReduce, ir.OpAllGather: in.checkGather, ir.OpGather: in.checkGather,
 		ir.OpReduceScatter: in.checkScatter, ir.OpScatter: in.checkScatter, ir.OpAllToAll: in.checkAllToAll,
 		ir.OpBroadcast: in.checkBroadcast, ir.OpReduce: in.checkReduce, ir.OpPermute: in.checkPermute,
+		ir.OpAllGatherV: in.checkUneven, ir.OpReduceScatterV: in.checkUneven, ir.OpAllToAllV: in.checkUneven,
 	}
 	f := checks[in.Op]
 	if f == nil {

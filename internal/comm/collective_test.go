@@ -27,7 +27,8 @@ func TestEveryCollective(t *testing.T) {
 					for d, dt := range ir.DTypes() {
 						shape := shapes[(d+n+int(op))%len(shapes)]
 						specs = append(specs, spec{op: op, red: ir.Sum + ir.Red((d+n)%4), dt: dt, n: n, shape: shape,
-							axis: (d + n) % len(shape), split: d % len(shape), root: (d + 1) % n, shift: d % n, overlap: overlap((d + n) % 4)})
+							axis: (d + n) % len(shape), split: d % len(shape), root: (d + 1) % n, shift: d % n, overlap: overlap((d + n) % 4),
+							unevenSpec: unevenSpec{counted: (d+n)%2 == 0, room: int64(d + n + int(op)%3), seed: uint64(d)}})
 					}
 				}
 				w := open(t, mode, int64(n), n)

@@ -111,6 +111,8 @@ func (in *Instance) least(m int) int64 {
 		return viewBytes(p.Out)
 	case (op == ir.OpBroadcast || op == ir.OpScatter) && m != in.Root:
 		return viewBytes(p.Out)
+	case op.Uneven():
+		return in.leastRows(m)
 	}
 	return 0
 }

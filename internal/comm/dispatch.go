@@ -109,6 +109,9 @@ func (d *Dispatch) first(in *Instance, list []candidate, declined []string, open
 // an error where in cannot be run so.
 func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Team, error)) (Algorithm, error) {
 	if d.teams != nil && slices.Contains(d.teams.TeamAlgorithms(), t.Algo) {
+		if in.Op.Uneven() {
+			return nil, fmt.Errorf("%w: blocks of different sizes", device.ErrUnsupported)
+		}
 		team, err := open()
 		if err != nil {
 			return nil, err

@@ -26,6 +26,9 @@ func (oneShotPush) Supports(in *Instance, _ device.Caps) error {
 	if in.Op == ir.OpBarrier {
 		return fmt.Errorf("%w: a barrier moves nothing", device.ErrUnsupported)
 	}
+	if in.Op.Uneven() {
+		return fmt.Errorf("%w: blocks of different sizes", device.ErrUnsupported)
+	}
 	return in.aside(true)
 }
 

@@ -30,6 +30,7 @@ type spec struct {
 	overlap     overlap
 	algo        string
 	shared      bool // operands lie where peers reach them
+	unevenSpec
 }
 
 // overlap says how a member's operands lie to each other.
@@ -44,8 +45,8 @@ const (
 )
 
 func (s spec) String() string {
-	return fmt.Sprintf("%s/%s/%s/n%d%v axis%d split%d root%d shift%d hole%v overlap%d shared%v %s",
-		s.op, s.red, s.dt, s.n, s.shape, s.axis, s.split, s.root, s.shift, s.hole, s.overlap, s.shared, s.algo)
+	return fmt.Sprintf("%s/%s/%s/n%d%v axis%d split%d root%d shift%d hole%v overlap%d shared%v %s counted%v room%d",
+		s.op, s.red, s.dt, s.n, s.shape, s.axis, s.split, s.root, s.shift, s.hole, s.overlap, s.shared, s.algo, s.counted, s.room)
 }
 
 // larger returns shape with n blocks along axis.
@@ -66,6 +67,8 @@ func (s spec) shapes(me int) (in, out []int64) {
 		return larger(s.shape, s.axis, s.n), s.shape
 	case ir.OpAllToAll:
 		return larger(s.shape, s.split, s.n), larger(s.shape, s.axis, s.n)
+	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+		return s.shape, s.roomy()
 	case ir.OpBroadcast:
 		if me == s.root {
 			in = s.shape
@@ -132,6 +135,8 @@ func (s spec) want(ins []*tensor.Tensor) []*tensor.Tensor {
 			joinInto(out, ins, s.axis)
 		case ir.OpAllToAll:
 			joinInto(out, blocksOf(ins, s.split, me, s.shape), s.axis)
+		case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+			s.rowsInto(out, ins, me)
 		case ir.OpBroadcast:
 			copy(out.Data, ins[s.root].Data)
 		case ir.OpScatter:
@@ -202,7 +207,8 @@ func reduceVals[A int64 | float32 | float64](red ir.Red, ins []*tensor.Tensor, a
 }
 
 var collectives = []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast,
-	ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute, ir.OpBarrier}
+	ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute, ir.OpBarrier,
+	ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV}
 
 // randomSpec draws a collective of a team of n.
 func randomSpec(rng *rand.Rand, n int) spec {
@@ -216,6 +222,7 @@ func randomSpec(rng *rand.Rand, n int) spec {
 		s.algo = Schedules()[rng.IntN(len(algorithms))]
 	}
 	s.shared = rng.IntN(3) > 0
+	s.unevenSpec = unevenSpec{counted: rng.IntN(2) == 0, room: rng.Int64N(12), seed: rng.Uint64()}
 	return s
 }
 
@@ -352,6 +359,9 @@ func (r *rig) place(d device.Device, s spec, me int, mem *device.Memory) Part {
 			p.Out = block(p.In, 0, me, s.n)
 		}
 	}
+	if s.op.Uneven() {
+		r.placeCounts(d, s, me, &p)
+	}
 	return p
 }
 
@@ -371,6 +381,7 @@ func plainBytes(dt ir.DType, shape []int64) int64 {
 func (r *rig) issue(i int, run int64) {
 	r.t.Helper()
 	s := r.specs[i]
+	s.run = run
 	j := &job{s: s, run: run, ins: make([]*tensor.Tensor, s.n), got: make([]*tensor.Tensor, s.n)}
 	r.jobs = append(r.jobs, j)
 	for me, st := range r.streams {
@@ -378,6 +389,9 @@ func (r *rig) issue(i int, run int64) {
 		if p.Reads {
 			j.ins[me] = r.input(s, fmt.Sprint(i, " ", me, " ", run))
 			r.must(st.Upload(p.In, j.ins[me].Data))
+		}
+		if p.Counted {
+			r.uploadCounts(st, s, me, p)
 		}
 		r.must(r.ch.Issue(i, me, run))
 		if p.Writes {

@@ -30,6 +30,9 @@ func (staged) Staging(in *Instance) int64 {
 	if in.Op == ir.OpBarrier {
 		return 0
 	}
+	if in.counted() {
+		return in.countsAt() + int64(len(in.Parts))*ir.I32.Size()
+	}
 	return in.Bytes()
 }
 
@@ -45,6 +48,10 @@ func (s staged) Build(b *Build) {
 			if b.in.source(me, from) {
 				b.Await(me, from)
 			}
+		}
+		if b.in.Op.Uneven() {
+			b.takeRows(me)
+			continue
 		}
 		b.take(me, func(from int) device.View {
 			if _, cut := b.in.cutAxis(); cut {
@@ -65,6 +72,9 @@ func (staged) post(b *Build, me int) {
 	axis, cut := b.in.cutAxis()
 	if !cut {
 		b.Copy(me, b.Staging(me, 0, in.Shape), in)
+		if b.in.counted() {
+			b.Copy(me, stagedCounts(b, me), b.in.Parts[me].Counts)
+		}
 		return
 	}
 	n := b.Size()

@@ -168,6 +168,9 @@ func TestTeamsRandom(t *testing.T) {
 				specs := randomSpecs(rng, n, 1+rng.IntN(5))
 				for i := range specs {
 					specs[i].algo = []string{"", "ll", "staged"}[rng.IntN(3)]
+					if specs[i].op.Uneven() && specs[i].algo != "" {
+						specs[i].algo = "staged"
+					}
 				}
 				r := newRig(t, w, "a", teamOf(n), specs)
 				for run := range int64(3) {

@@ -189,9 +189,9 @@ func (x *explainer) moved(s *ir.Stmt, info *ir.Info) (int64, error) {
 	switch s.Op {
 	case ir.OpAllReduce:
 		return 2 * in / n * (n - 1), nil
-	case ir.OpAllGather:
+	case ir.OpAllGather, ir.OpAllGatherV:
 		return in * (n - 1), nil
-	case ir.OpReduceScatter, ir.OpAllToAll:
+	case ir.OpReduceScatter, ir.OpAllToAll, ir.OpReduceScatterV, ir.OpAllToAllV: // of uneven ones what may come, evenly
 		return in / n * (n - 1), nil
 	}
 	if n == 1 {

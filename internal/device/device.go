@@ -112,7 +112,7 @@ func (v View) Elements() int64 {
 }
 
 // Kernel describes a computation on one device: Op of Ins into Outs. Ins may
-// be peers' memory where Op is a Reduce.
+// be peers' memory where Reaches says so.
 type Kernel struct {
 	Op   ir.Op
 	Ins  []View
@@ -151,6 +151,12 @@ type Kernel struct {
 	// (S11) and rounding once; avg divides by len(Ins) before rounding. Op is
 	// then OpAllReduce by convention.
 	Red ir.Red
+	// Member, of an uneven collective, whose Ins are all members' operands and
+	// then all members' counts, i32, dense like Outs[0]: this gives that member
+	// its result along Axes[0]. Red is reduce_scatterv's. Counts that do not fit
+	// (see Share) are a Fault; then the result is undefined, and nothing else is
+	// written.
+	Member int
 }
 
 // Link is one operation of a chain, elementwise or a copy. Its result is rounded
@@ -165,6 +171,12 @@ type Link struct {
 	Int    int64
 	HasInt bool
 }
+
+// Joins reports whether k is the reduction of its operands elementwise.
+func (k *Kernel) Joins() bool { return k.Red != ir.NoRed && !k.Op.Uneven() }
+
+// Reaches reports whether operands may be peers' memory.
+func (k *Kernel) Reaches() bool { return k.Red != ir.NoRed || k.Op.Uneven() }
 
 // Launch is a prepared kernel.
 type Launch interface{ Release() }

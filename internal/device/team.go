@@ -10,7 +10,7 @@ import (
 // are named by their index in the team.
 type Collective struct {
 	Op    ir.Op  // a collective, or ir.OpBarrier
-	Red   ir.Red // all_reduce, reduce_scatter, reduce
+	Red   ir.Red // all_reduce, reduce_scatter, reduce_scatterv, reduce
 	Root  int    // broadcast, reduce, gather, scatter
 	Axis  int    // dimension joined or cut; all_to_all: joined
 	Split int    // all_to_all: dimension cut
@@ -43,6 +43,13 @@ type Part struct {
 	In, Out       View
 	Reads, Writes bool // In, Out is there
 	To, From      int  // permute: the members that get In and give Out; -1 for none
+	// An uneven collective has counts of rows along Axis, one for each member:
+	// Rows, or where Counted, Counts, i32 in memory that are looked at when the
+	// collective runs. Out is then as large as it may become; what the counts
+	// leave of it becomes zeros.
+	Rows    []int64
+	Counts  View
+	Counted bool
 }
 
 // Member is one place of a team: a rank and the stream its share runs on.

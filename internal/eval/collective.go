@@ -45,6 +45,8 @@ type member struct {
 	arrived  bool
 	in       *array // nil where the rank contributes nothing
 	to, from int64
+	counts   *array // of an uneven collective, once arrived
+	tally    func() (*array, error)
 }
 
 // collective issues this rank's part of a collective on local memory, or of a
@@ -83,7 +85,15 @@ func (r *rank) collective(s *ir.Stmt) error {
 	if err != nil {
 		return err
 	}
-	r.issue(s, func() error { return c.run(r.m, me, in, out) }, in, out)
+	uses := []view{in, out}
+	if s.Op.Uneven() {
+		var counts []view
+		if part.tally, counts, err = r.counts(s); err != nil {
+			return err
+		}
+		uses = append(uses, counts...)
+	}
+	r.issue(s, func() error { return c.run(r.m, me, in, out) }, uses...)
 	return nil
 }
 
@@ -162,6 +172,13 @@ func (c *meeting) run(m *machine, me int, in, out view) error {
 			}
 			p.in = a
 		}
+		if p.tally != nil {
+			a, err := p.tally()
+			if err != nil {
+				return err
+			}
+			p.counts = a
+		}
 		p.arrived = true
 	}
 	if err := c.agree(m, me); err != nil {
@@ -176,7 +193,7 @@ func (c *meeting) run(m *machine, me int, in, out view) error {
 	if err := out.st.open(); err != nil { // before memory is taken for the result
 		return err
 	}
-	a, err := c.result(me)
+	a, err := c.result(me, out.shape)
 	if err != nil {
 		return err
 	}
@@ -243,8 +260,8 @@ func (c *meeting) waits(me int) error {
 	return nil
 }
 
-// result is what member me gets.
-func (c *meeting) result(me int) (*array, error) {
+// result is what member me gets in a destination of that shape.
+func (c *meeting) result(me int, shape []int64) (*array, error) {
 	k, n := c.members[me].kind, int64(len(c.team))
 	switch k.op {
 	case ir.OpAllReduce, ir.OpReduce:
@@ -265,6 +282,8 @@ func (c *meeting) result(me int) (*array, error) {
 		return c.exchange(k, me)
 	case ir.OpPermute:
 		return c.permuted(me)
+	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+		return c.uneven(me, shape[k.axis])
 	}
 	return nil, fmt.Errorf("the evaluator has no rule for %v", k.op)
 }

@@ -100,10 +100,9 @@ func (p *Program) used(c *plan.Cmd) []plan.Ref {
 		refs = append(append(refs, c.Ins...), c.Outs...)
 	case plan.Collective:
 		part := &p.plan.Colls[c.Coll].Parts[c.Part]
-		for _, r := range []plan.Ref{part.In, part.Out} {
-			if r.Present() {
-				refs = append(refs, r)
-			}
+		refs = append(refs, part.Reads()...)
+		if part.Out.Present() {
+			refs = append(refs, part.Out)
 		}
 	case plan.Group:
 		for _, t := range c.Group {

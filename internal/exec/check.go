@@ -162,17 +162,27 @@ func (c *checker) colls() error {
 		}
 		c.inChannel[coll.Channel]++
 		for m, part := range coll.Parts {
-			for _, r := range []plan.Ref{part.In, part.Out} {
-				if !r.Present() {
-					continue
-				}
-				if err := c.ref(r); err != nil {
+			for _, refs := range [][]plan.Ref{{part.In, part.Out}, part.Counts} {
+				if err := c.part(refs, ch.Team[m]); err != nil {
 					return fmt.Errorf("collective %d: %w", i, err)
 				}
-				if r.Rank != ch.Team[m] {
-					return fmt.Errorf("collective %d: the part of rank %d names memory of rank %d", i, ch.Team[m], r.Rank)
-				}
 			}
+		}
+	}
+	return nil
+}
+
+// part checks the tensors that rank brings to a collective.
+func (c *checker) part(refs []plan.Ref, rank int32) error {
+	for _, r := range refs {
+		if !r.Present() {
+			continue
+		}
+		if err := c.ref(r); err != nil {
+			return err
+		}
+		if r.Rank != rank {
+			return fmt.Errorf("the part of rank %d names memory of rank %d", rank, r.Rank)
 		}
 	}
 	return nil

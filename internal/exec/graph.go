@@ -44,7 +44,9 @@ func (p *Program) record() error {
 	var err error
 	r.graph, err = r.world.Capture(func() error {
 		for _, c := range r.body {
-			if err := p.cmds[c].issue(p, p.run*int64(len(p.cmds))+int64(c), p.run, nil); err != nil {
+			// Marked, so that faults of later launches have a place; of which run
+			// they are is not known.
+			if err := p.issueMarked(&p.cmds[c], int64(c), p.run, nil); err != nil {
 				return p.issueError(err, int64(c))
 			}
 		}

@@ -196,7 +196,7 @@ func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
 	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, Shared: true,
 		Collective: device.Collective{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split), AnyOrder: c.AnyOrd, Together: p.together}}
 	for _, part := range c.Parts {
-		cp := comm.Part{To: int(part.To), From: int(part.From)}
+		cp := comm.Part{To: int(part.To), From: int(part.From), Rows: part.Rows}
 		for _, side := range []struct {
 			ref  plan.Ref
 			view *device.View
@@ -211,6 +211,13 @@ func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
 			}
 			*side.view, *side.has = v, true
 			in.Shared = in.Shared && p.plan.Buffers[side.ref.Buf].Space == plan.Arena
+		}
+		for _, r := range part.Counts {
+			v, err := p.view(r)
+			if err != nil {
+				return in, err
+			}
+			cp.Counts, cp.Counted = v, true
 		}
 		in.Parts = append(in.Parts, cp)
 	}

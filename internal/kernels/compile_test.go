@@ -33,6 +33,18 @@ func everyCode(t *testing.T) []code {
 		return Operand{Addr: nvlib.Ptr(1<<20 + off*dt.Size()), DType: dt, Shape: shape, Strides: strides}
 	}
 	for _, dt := range ir.DTypes() {
+		for _, inner := range []int64{1, 2, 3, 8} {
+			ins := slices.Repeat([]Operand{x(dt, layouts[0], 4, inner)}, 2)
+			ins = append(ins, slices.Repeat([]Operand{x(ir.I32, layouts[0], 2)}, 2)...)
+			for _, room := range []int64{6, 1 << 30} {
+				for _, op := range []ir.Op{ir.OpAllGatherV, ir.OpAllToAllV} {
+					add(Problem{Op: op, Axes: []int{0}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+				}
+				for red := ir.Sum; red <= ir.Avg; red++ {
+					add(Problem{Op: ir.OpReduceScatterV, Red: red, Axes: []int{0}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+				}
+			}
+		}
 		for _, l := range layouts[:2] {
 			for op, p := range pointwises {
 				if !p.noInts || !dt.IsInt() {

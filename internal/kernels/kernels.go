@@ -47,9 +47,12 @@ type Problem struct {
 	Causal bool
 	// First, Rows: embedding's table holds the rows from First on of Rows.
 	First, Rows int64
+	// Member, of an uneven collective, is whose result this is.
+	Member int
 	// Fault, where not 0, is the address of five words of 8 bytes, at first 0,
-	// where an embedding reports an id outside the table (see ReadFault); Tag
-	// is the caller's and comes with the report.
+	// where an embedding reports an id outside the table, and an uneven
+	// collective counts that do not fit (see ReadFault); Tag is the caller's and
+	// comes with the report.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -149,6 +152,7 @@ var planners = map[ir.Op]func(*job) ([]launch, error){
 	ir.OpSum: axesOf, ir.OpMax: axesOf, ir.OpMin: axesOf, ir.OpMean: axesOf, ir.OpReduceSlots: slots,
 	ir.OpLinear: linear, ir.OpMatmul: matmul,
 	ir.OpSoftmax: softmax, ir.OpRMSNorm: norm, ir.OpLayerNorm: norm, ir.OpAttention: attention, ir.OpEmbedding: embedding,
+	ir.OpAllGatherV: uneven, ir.OpReduceScatterV: uneven, ir.OpAllToAllV: uneven,
 }
 
 func plan(j *job) ([]launch, error) {
@@ -157,7 +161,7 @@ func plan(j *job) ([]launch, error) {
 	}
 	do := planners[j.Op]
 	switch {
-	case j.Red != ir.NoRed:
+	case j.Red != ir.NoRed && !j.Op.Uneven():
 		do = join
 	case len(j.Links) > 0:
 		do = chain
@@ -172,7 +176,7 @@ func name(p Problem) string {
 	switch {
 	case p.Red > ir.Avg:
 		return "unknown reduction"
-	case p.Red != ir.NoRed:
+	case p.Red != ir.NoRed && !p.Op.Uneven():
 		return "reduction " + p.Red.String()
 	case len(p.Links) > 0:
 		return ChainName(p.Links)

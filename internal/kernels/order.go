@@ -82,7 +82,8 @@ type Fault struct {
 	Tag  uint64
 	// Timeout and aborted wait: what was waited for, the counter then, and
 	// nanoseconds waited. Range: the id, the number of rows, and which of the
-	// ids it was.
+	// ids it was. Counts: which member's and which of them, above 32 bits; the
+	// number; and what it has to do with, with the reason above 60 bits.
 	Words [3]int64
 }
 
@@ -95,6 +96,7 @@ const (
 	FaultTimeout FaultKind = 2
 	FaultAborted FaultKind = 4
 	FaultRange   FaultKind = 6
+	FaultCounts  FaultKind = 8
 )
 
 // FaultBytes is the size of a fault's five words.
@@ -129,5 +131,23 @@ func (f Fault) String() string {
 	case FaultRange:
 		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the table", f.Words[0], f.Words[2], f.Words[1])
 	}
+	if f.Kind == FaultCounts {
+		return f.counts()
+	}
 	return fmt.Sprintf("fault %d", f.Kind)
+}
+
+// counts says what is wrong with the counts of an uneven collective.
+func (f Fault) counts() string {
+	member, index, number := f.Words[0]>>32, f.Words[0]&0xffffffff, f.Words[1]
+	limit := f.Words[2] & (1<<60 - 1)
+	switch f.Words[2] >> 60 {
+	case 1:
+		return fmt.Sprintf("counts[%d] of member %d of the team is %d, with operands of %d rows", index, member, number, limit)
+	case 2:
+		return fmt.Sprintf("counts[%d] of member %d of the team is %d, and another member's is not: they must be the same", index, member, number)
+	case 3:
+		return fmt.Sprintf("the counts of member %d of the team take %d rows from an operand of %d", member, number, limit)
+	}
+	return fmt.Sprintf("member %d of the team gets %d rows, and its result has room for %d", member, number, limit)
 }

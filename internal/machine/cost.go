@@ -33,7 +33,7 @@ func (d *Description) CollectiveTime(op ir.Op, moved int64) float64 {
 		return d.Barrier
 	case ir.OpAllReduce:
 		return at(d.AllReduce, float64(moved))
-	case ir.OpReduceScatter:
+	case ir.OpReduceScatter, ir.OpReduceScatterV:
 		return at(d.ReduceScatter, float64(moved))
 	}
 	return at(d.AllGather, float64(moved))

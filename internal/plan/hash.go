@@ -16,7 +16,7 @@ import (
 func (p *Plan) Hash() [32]byte {
 	sum := sha256.New()
 	e := &encoder{w: bufio.NewWriterSize(sum, 1<<16)}
-	e.text("hocket plan 1")
+	e.text("hocket plan 2")
 	e.plan(p)
 	e.w.Flush() // a hash never fails to write
 	return [32]byte(sum.Sum(nil))
@@ -103,6 +103,8 @@ func (e *encoder) coll(c *Coll) {
 		e.ref(&p.Out)
 		e.int(int64(p.To))
 		e.int(int64(p.From))
+		e.ints(p.Rows)
+		each(e, p.Counts, e.ref)
 	})
 }
 

@@ -110,6 +110,20 @@ type CollPart struct {
 	In, Out Ref
 	To      int32 // permute: team index that gets In; -1 for none
 	From    int32 // permute: team index that Out comes from; -1 for none
+	// An uneven collective has counts of rows along Axis, one for each member:
+	// known when planned, in Rows; or in device memory, where Counts is one
+	// i32 tensor that is read when the collective runs. Then no count need fit
+	// before it is looked at.
+	Rows   []int64
+	Counts []Ref
+}
+
+// Reads lists what the member reads.
+func (p *CollPart) Reads() []Ref {
+	if p.In.Present() {
+		return append([]Ref{p.In}, p.Counts...)
+	}
+	return p.Counts
 }
 
 // Pair is one matched send and recv.
@@ -312,7 +326,8 @@ type Memory struct {
 }
 
 // Moved returns the bytes that member i's part of a collective brings it from
-// other ranks, at the least: what any algorithm must move.
+// other ranks, at the least: what any algorithm must move. Of counts in device
+// memory nothing is known but the capacity, which is then taken as full.
 func (c *Coll) Moved(i int) int64 {
 	if c.Op == ir.OpBarrier {
 		return 0
@@ -328,6 +343,8 @@ func (c *Coll) Moved(i int) int64 {
 		return p.Out.Bytes() * (n - 1) / n
 	case ir.OpReduceScatter:
 		return p.Out.Bytes() * (n - 1)
+	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+		return c.movedRows(i)
 	case ir.OpReduce:
 		if int32(i) == c.Root {
 			return p.Out.Bytes()
@@ -348,4 +365,31 @@ func (c *Coll) Moved(i int) int64 {
 		return 0
 	}
 	return p.Out.Bytes()
+}
+
+// movedRows is Moved of an uneven collective.
+func (c *Coll) movedRows(i int) int64 {
+	p, n := &c.Parts[i], int64(len(c.Parts))
+	all, shape := p.Out.Bytes(), p.Out.Shape
+	if len(p.Counts) > 0 || all == 0 {
+		if c.Op == ir.OpReduceScatterV {
+			return all * (n - 1)
+		}
+		return all * (n - 1) / n
+	}
+	row := all / shape[c.Axis]
+	if c.Op == ir.OpReduceScatterV {
+		return row * p.Rows[i] * (n - 1)
+	}
+	rows := int64(0)
+	for k := range c.Parts {
+		switch {
+		case k == i:
+		case c.Op == ir.OpAllGatherV:
+			rows += p.Rows[k]
+		default:
+			rows += c.Parts[k].Rows[i]
+		}
+	}
+	return row * rows
 }

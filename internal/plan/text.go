@@ -163,7 +163,7 @@ func (pr *printer) collective(c *Cmd) string {
 	switch coll.Op {
 	case ir.OpAllToAll:
 		fmt.Fprintf(&b, " split=%d concat=%d", coll.Split, coll.Axis)
-	case ir.OpAllGather, ir.OpReduceScatter:
+	case ir.OpAllGather, ir.OpReduceScatter, ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
 		fmt.Fprintf(&b, " axis=%d", coll.Axis)
 	case ir.OpBroadcast, ir.OpReduce:
 		fmt.Fprintf(&b, " root=%d", coll.Root)
@@ -172,6 +172,9 @@ func (pr *printer) collective(c *Cmd) string {
 	case ir.OpPermute:
 		fmt.Fprintf(&b, " to=%d from=%d", part.To, part.From)
 	}
+	if part.Rows != nil {
+		fmt.Fprintf(&b, " counts=%v", part.Rows)
+	}
 	if coll.AnyOrd {
 		b.WriteString(" order=any")
 	}
@@ -179,7 +182,7 @@ func (pr *printer) collective(c *Cmd) string {
 		b.WriteString(" algorithm=" + coll.Algo)
 	}
 	if part.In.Present() {
-		b.WriteString(pr.ref(c.Rank, part.In))
+		b.WriteString(pr.refs(c.Rank, part.Reads()))
 	}
 	if part.Out.Present() {
 		b.WriteString(" ->" + pr.ref(c.Rank, part.Out))

@@ -83,7 +83,8 @@ func (u *unroller) join(s *ir.Stmt, t *team, member int, coll plan.Coll, part pl
 
 // collective issues this rank's part: its operand and result as far as the op
 // reads or writes them here.
-func (u *unroller) collective(s *ir.Stmt, in plan.Ref) error {
+func (u *unroller) collective(s *ir.Stmt, ins []plan.Ref) error {
+	in := ins[0]
 	t, member, ok := u.team(s)
 	if !ok {
 		return u.errf("bind", s.Pos, "put it under an if that chooses the ranks of that mesh", "this rank is not in the mesh that %s is over", s.Op)
@@ -91,6 +92,11 @@ func (u *unroller) collective(s *ir.Stmt, in plan.Ref) error {
 	coll, part, err := u.collAttrs(s, in, len(t.ranks), member)
 	if err != nil {
 		return err
+	}
+	if s.Op.Uneven() {
+		if err := u.counts(s, ins, &part); err != nil {
+			return err
+		}
 	}
 	out, err := u.result(s)
 	if err != nil {

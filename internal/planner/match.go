@@ -121,7 +121,7 @@ func differs(a, b *issue) string {
 	case x.Algo != y.Algo:
 		return "algorithm= differs"
 	}
-	return ""
+	return countsDiffer(a, b)
 }
 
 // partsFit checks the members' tensors against each other: dtypes, and shapes
@@ -176,6 +176,11 @@ func partsFit(c *plan.Coll) (int, string) {
 		}
 		want[c.Split] /= p
 		want[c.Axis] *= p
+	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+		if m, why := countsFit(c, in, out); why != "" {
+			return m, why
+		}
+		want[c.Axis] = out[c.Axis]
 	}
 	if !slices.Equal(want, out) {
 		return 0, fmt.Sprintf("an operand of shape %v leaves %v, not %v", in, want, out)

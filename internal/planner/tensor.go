@@ -30,7 +30,7 @@ func (u *unroller) tensorStmt(s *ir.Stmt) error {
 	case ir.ClassView:
 		return u.view(s, ins[0])
 	case ir.ClassCollective:
-		return u.collective(s, ins[0])
+		return u.collective(s, ins)
 	}
 	return u.compute(s, ins)
 }

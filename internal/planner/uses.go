@@ -53,6 +53,9 @@ func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref)) {
 		part := &p.Colls[c.Coll].Parts[c.Part]
 		visit(&part.In)
 		visit(&part.Out)
+		for i := range part.Counts {
+			visit(&part.Counts[i])
+		}
 	case plan.Group:
 		for _, e := range c.Group {
 			if e.Send {

@@ -142,11 +142,10 @@ func refsOf(p *plan.Plan, c *plan.Cmd) []plan.Ref {
 	case plan.Compute, plan.Copy:
 		return append(append([]plan.Ref(nil), c.Ins...), c.Outs...)
 	case plan.Collective:
-		var out []plan.Ref
-		for _, r := range []plan.Ref{p.Colls[c.Coll].Parts[c.Part].In, p.Colls[c.Coll].Parts[c.Part].Out} {
-			if r.Present() {
-				out = append(out, r)
-			}
+		part := &p.Colls[c.Coll].Parts[c.Part]
+		out := part.Reads()
+		if part.Out.Present() {
+			out = append(out[:len(out):len(out)], part.Out)
 		}
 		return out
 	}

@@ -42,7 +42,10 @@ func fits(c *plan.Coll) string {
 	if in.DType != out.DType {
 		return fmt.Sprintf("operands are %s, results %s", in.DType, out.DType)
 	}
-	want, ok := resultShape(c, in.Shape)
+	if why := countsFit(c, in.Shape, out.Shape); why != "" {
+		return why
+	}
+	want, ok := resultShape(c, in.Shape, out.Shape)
 	if !ok || !slices.Equal(want, out.Shape) {
 		return fmt.Sprintf("operands of shape %v do not give results of shape %v", in.Shape, out.Shape)
 	}
@@ -94,8 +97,9 @@ func alike(first **plan.Ref, r *plan.Ref) string {
 	return ""
 }
 
-// resultShape returns what an operand of each member's shape gives each.
-func resultShape(c *plan.Coll, in []int64) ([]int64, bool) {
+// resultShape returns what an operand of each member's shape gives each, in a
+// result of shape out where that has a capacity.
+func resultShape(c *plan.Coll, in, out []int64) ([]int64, bool) {
 	n := int64(len(c.Parts))
 	want := slices.Clone(in)
 	grow := func(axis int32) bool {
@@ -119,6 +123,8 @@ func resultShape(c *plan.Coll, in []int64) ([]int64, bool) {
 		return want, cut(c.Axis)
 	case ir.OpAllToAll:
 		return want, cut(c.Split) && grow(c.Axis)
+	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+		want[c.Axis] = out[c.Axis]
 	}
 	return want, true
 }

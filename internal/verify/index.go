@@ -63,6 +63,9 @@ func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
 	case plan.Collective:
 		part := &p.Colls[c.Coll].Parts[c.Part]
 		visit(&part.In, false)
+		for i := range part.Counts {
+			visit(&part.Counts[i], false)
+		}
 		visit(&part.Out, true)
 	case plan.Group:
 		for _, e := range c.Group {

@@ -273,7 +273,12 @@ func (m *memory) atOnce(cmd int32) bool {
 		return true
 	case plan.Collective:
 		part := &m.ix.p.Colls[c.Coll].Parts[c.Part]
-		return !part.In.Present() || !part.Out.Present() || part.In.Buf == part.Out.Buf
+		for _, r := range part.Reads() {
+			if part.Out.Present() && r.Buf != part.Out.Buf && overlaps(m.ix.p, &part.Out, &r) {
+				return false
+			}
+		}
+		return true
 	case plan.Group:
 		return false
 	}

@@ -120,6 +120,9 @@ func (s *structure) tables() {
 		for m := range c.Parts {
 			s.ref(nil, &c.Parts[m].In, team[m], "")
 			s.ref(nil, &c.Parts[m].Out, team[m], "")
+			for i := range c.Parts[m].Counts {
+				s.ref(nil, &c.Parts[m].Counts[i], team[m], "")
+			}
 		}
 	}
 	for i := range s.p.Pairs {

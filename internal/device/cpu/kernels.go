@@ -53,6 +53,10 @@ var makers = map[ir.Op]func(k *kernel) (loops, error){
 	ir.OpReduceSlots: makeSlots,
 	ir.OpCast:        makeCast,
 
+	ir.OpAllGatherV:     makeUneven,
+	ir.OpReduceScatterV: makeUneven,
+	ir.OpAllToAllV:      makeUneven,
+
 	// The views of values come as strided operands: only a copy is left to do.
 	ir.OpCopy:      makeCopy,
 	ir.OpChunk:     makeCopy,
@@ -68,7 +72,7 @@ func kernelName(k device.Kernel) string {
 	switch {
 	case k.Red > ir.Avg:
 		return "unknown reduction"
-	case k.Red != ir.NoRed:
+	case k.Joins():
 		return "reduction " + k.Red.String()
 	}
 	return k.Op.String()
@@ -78,7 +82,7 @@ func kernelName(k device.Kernel) string {
 func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	k := &kernel{Kernel: dk, w: d.w}
 	maker := makers[dk.Op]
-	if dk.Red != ir.NoRed {
+	if dk.Joins() {
 		maker = makeReduction
 	}
 	if maker == nil {
@@ -94,7 +98,7 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	return k.runner(do), nil
 }
 
-// operands resolves the views. Only a reduction may read peers' memory. What
+// operands resolves the views. Only some kernels may read peers' memory. What
 // the caller may change before the launch runs is copied.
 func (k *kernel) operands(d *dev) error {
 	k.Axes = slices.Clone(k.Axes)
@@ -110,7 +114,7 @@ func (k *kernel) operands(d *dev) error {
 	}
 	k.ins = make([]ref, len(k.Ins))
 	for i, v := range k.Ins {
-		if k.ins[i], err = d.resolve(v, k.Red != ir.NoRed); err != nil {
+		if k.ins[i], err = d.resolve(v, k.Reaches()); err != nil {
 			return fmt.Errorf("operand %d: %w", i, err)
 		}
 		k.ins[i].own()
@@ -155,7 +159,7 @@ func (k *kernel) run(do loops) error {
 
 // aliasable reports whether operand i may be the result.
 func (k *kernel) aliasable(i int) bool {
-	return k.Op.Info().Elementwise || k.Red != ir.NoRed || k.Op == ir.OpReduceSlots && i == 1
+	return k.Op.Info().Elementwise || k.Joins() || k.Op == ir.OpReduceSlots && i == 1
 }
 
 // count checks the number of operands.

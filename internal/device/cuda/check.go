@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
 // kernel is a device.Kernel with its operands resolved.
@@ -15,7 +14,7 @@ type kernel struct {
 	out ref
 }
 
-// resolve resolves the views. Only a reduction may read peers' memory. What the
+// resolve resolves the views. Only some kernels may read peers' memory. What the
 // caller may change before the launch runs is copied.
 func (k *kernel) resolve(d *dev) error {
 	k.Axes = slices.Clone(k.Axes)
@@ -33,7 +32,7 @@ func (k *kernel) resolve(d *dev) error {
 	k.out.own()
 	k.ins = make([]ref, len(k.Ins))
 	for i, v := range k.Ins {
-		if k.ins[i], err = d.resolve(v, k.Red != ir.NoRed); err != nil {
+		if k.ins[i], err = d.resolve(v, k.Reaches()); err != nil {
 			return fmt.Errorf("operand %d: %w", i, err)
 		}
 		k.ins[i].own()

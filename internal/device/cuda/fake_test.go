@@ -315,7 +315,7 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	if _, err := kernels.Sources(p); err != nil {
 		return nil, err
 	}
-	if f.plain && p.Red == ir.NoRed && (p.Op == ir.OpLinear || p.Op == ir.OpMatmul || p.Op == ir.OpSum) {
+	if f.plain && p.Red == ir.NoRed && (p.Op == ir.OpLinear || p.Op == ir.OpMatmul || p.Op == ir.OpSum || p.Op == ir.OpMax || p.Op == ir.OpConcat) {
 		return nil, fmt.Errorf("%w: %s takes long", device.ErrUnsupported, p.Op)
 	}
 	run, err := goKernel(p)

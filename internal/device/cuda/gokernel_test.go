@@ -16,17 +16,23 @@ import (
 // the examples, need.
 func goKernel(p kernels.Problem) (func(), error) {
 	switch {
+	case p.Op.Uneven():
+		return goUneven(p), nil
 	case p.Red != ir.NoRed:
 	case len(p.Links) > 0:
 		return goChain(p)
 	case p.Op == ir.OpLinear, p.Op == ir.OpMatmul:
 		return goProduct(p), nil
-	case p.Op == ir.OpSum:
-		return goSum(p), nil
+	case p.Op == ir.OpSum, p.Op == ir.OpMax:
+		return goAxes(p), nil
+	case p.Op == ir.OpConcat:
+		return goConcat(p), nil
 	case p.Op == ir.OpRMSNorm:
 		return goNorm(p), nil
 	case p.Op == ir.OpAttention:
 		return goAttention(p), nil
+	case p.Op == ir.OpEmbedding:
+		return goEmbedding(p), nil
 	}
 	f := pointwise(p)
 	if f == nil {
@@ -173,13 +179,17 @@ func eachIndex(shape []int64, f func(i []int64)) {
 	}
 }
 
-// goSum adds up over axes.
-func goSum(p kernels.Problem) func() {
+// goAxes is the sum or maximum over axes.
+func goAxes(p kernels.Problem) func() {
+	first, fold := 0.0, func(a, b float64) float64 { return a + b }
+	if p.Op == ir.OpMax {
+		first, fold = math.Inf(-1), math.Max
+	}
 	return func() {
 		in, at := addresses(p.Ins[0]), 0
 		sums := map[uintptr]float64{}
 		for _, a := range addresses(p.Out) {
-			sums[a] = 0
+			sums[a] = first
 		}
 		eachIndex(p.Ins[0].Shape, func(i []int64) {
 			off, kept := int64(0), 0
@@ -189,7 +199,8 @@ func goSum(p kernels.Problem) func() {
 					kept++
 				}
 			}
-			sums[uintptr(p.Out.Addr)+uintptr(off*p.Out.DType.Size())] += load(in[at], p.Out.DType)
+			a := uintptr(p.Out.Addr) + uintptr(off*p.Out.DType.Size())
+			sums[a] = fold(sums[a], load(in[at], p.Out.DType))
 			at++
 		})
 		for a, v := range sums {

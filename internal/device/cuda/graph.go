@@ -40,6 +40,7 @@ type graph struct {
 	exec   nvlib.GraphExec
 	nodes  int
 	raises map[*counter]int64
+	faults []*faults // that its kernels may report to
 	closed bool
 }
 
@@ -147,6 +148,11 @@ func (w *world) endCapture() (*graph, error) {
 			ctr.total, ctr.base = before, before // nothing ran
 		}
 	}
+	for _, s := range w.sites {
+		if s.faults.armed {
+			g.faults = append(g.faults, &s.faults)
+		}
+	}
 	var joins []error
 	for _, s := range c.joined {
 		joins = append(joins, s.dev.bound(func() error {
@@ -237,6 +243,9 @@ func (w *world) behind(s *stream) error {
 func (g *graph) launch() error {
 	w := g.w
 	w.graphs.worked()
+	for _, f := range g.faults {
+		f.armed = true
+	}
 	if err := w.drv.LaunchGraph(g.exec, w.graphs.h); err != nil {
 		return err
 	}

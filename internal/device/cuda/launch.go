@@ -76,7 +76,7 @@ func kernelName(k *device.Kernel) string {
 	switch {
 	case k.Red > ir.Avg:
 		return "unknown reduction"
-	case k.Red != ir.NoRed:
+	case k.Joins():
 		return "reduction " + k.Red.String()
 	case len(k.Links) > 0:
 		return kernels.ChainName(k.Links)
@@ -130,7 +130,7 @@ func isCopy(op ir.Op) bool {
 // stage has operands that overlap the result otherwise than by being it copied
 // to scratch memory first: so every kernel computes from what was there before.
 func (l *launch) stage(k *kernel) error {
-	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Red != ir.NoRed || len(k.Links) > 0
+	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Joins() || len(k.Links) > 0
 	for i := range k.ins {
 		in := &k.ins[i]
 		if in.n == 0 || !in.overlaps(&k.out) || aliasable && in.same(&k.out) {
@@ -194,7 +194,7 @@ func (l *launch) addLibrary(k *kernel) error {
 		return err
 	}
 	p := k.problem()
-	if k.Op == ir.OpEmbedding && k.Red == ir.NoRed {
+	if k.Op == ir.OpEmbedding && k.Red == ir.NoRed || k.Op.Uneven() {
 		var err error
 		if p.Fault, p.Tag, err = l.dev.site.faults.reserve(l); err != nil {
 			return err

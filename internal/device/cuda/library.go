@@ -20,7 +20,7 @@ func (r *ref) operand() kernels.Operand {
 // problem is k as kernels take it.
 func (k *kernel) problem() kernels.Problem {
 	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
-		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows}
+		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Member: k.Member}
 	for i := range k.ins {
 		p.Ins = append(p.Ins, k.ins[i].operand())
 	}

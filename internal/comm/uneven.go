@@ -1,0 +1,170 @@
+package comm
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Uneven collectives run by the staged schedule alone. Members post all of their
+// operands; with counts that are known each then copies or reduces the rows that
+// are its own, with counts in memory, which are posted too, one kernel does that
+// from what the counts say at that time. Either way the rest becomes zeros.
+
+// counted reports whether counts are in memory.
+func (in *Instance) counted() bool { return in.Op.Uneven() && in.Parts[0].Counted }
+
+// countsAt is where staging holds the counts.
+func (in *Instance) countsAt() int64 { return alignUp(in.Bytes()) }
+
+// stagedCounts is where member m posts its counts.
+func stagedCounts(b *Build, m int) device.View {
+	v := b.Staging(m, b.in.countsAt(), nil)
+	return packed(v.Mem, v.Off, ir.I32, []int64{int64(b.Size())})
+}
+
+// takeRows gives member me the rows that are its own.
+func (b *Build) takeRows(me int) {
+	p, axis := &b.in.Parts[me], b.in.Axis
+	whole := b.each(func(from int) device.View { return b.Staging(from, 0, p.In.Shape) })
+	if p.Counted {
+		b.takeCounted(me, whole)
+		return
+	}
+	shares, err := b.in.shares(me)
+	if err != nil {
+		b.fail(err)
+		return
+	}
+	at := int64(0)
+	if b.in.Op == ir.OpReduceScatterV {
+		at = shares[me].Count
+		b.Reduce(me, rows(p.Out, axis, 0, at), b.each(func(from int) device.View { return rows(whole[from], axis, shares[from].Lo, at) }))
+	} else {
+		for from, s := range shares {
+			b.Copy(me, rows(p.Out, axis, at, s.Count), rows(whole[from], axis, s.Lo, s.Count))
+			at += s.Count
+		}
+	}
+	b.run(me, device.Kernel{Op: ir.OpFill, HasInt: true, Outs: []device.View{rows(p.Out, axis, at, p.Out.Shape[axis]-at)}})
+}
+
+// takeCounted leaves it to a kernel.
+func (b *Build) takeCounted(me int, whole []device.View) {
+	out := b.in.Parts[me].Out
+	for p := range b.others(me) {
+		b.log[me].reads[p] = true
+	}
+	b.log[me].moved += b.in.least(me)
+	counts := b.each(func(from int) device.View { return stagedCounts(b, from) })
+	k := device.Kernel{Op: b.in.Op, Axes: []int{b.in.Axis}, Member: me, Ins: append(whole, counts...), Outs: []device.View{out}}
+	if k.Op == ir.OpReduceScatterV {
+		k.Red = b.in.Red
+	}
+	b.run(me, k)
+}
+
+// run makes member me launch a kernel, unless it has nothing to write.
+func (b *Build) run(me int, k device.Kernel) {
+	if k.Outs[0].Elements() == 0 || b.err != nil {
+		return
+	}
+	l, err := b.ch.device(me).Prepare(k)
+	if err != nil {
+		b.fail(fmt.Errorf("preparing a kernel of %s: %w", b.in.Op, err))
+		return
+	}
+	b.add(me, step{kind: stepReduce, launch: l})
+}
+
+// rows is n rows of v along axis, from lo on.
+func rows(v device.View, axis int, lo, n int64) device.View {
+	v.Shape = slices.Clone(v.Shape)
+	v.Shape[axis] = n
+	if n > 0 {
+		v.Off += lo * v.Strides[axis] * v.DType.Size()
+	}
+	return v
+}
+
+// shares returns what member me takes by counts that are known.
+func (in *Instance) shares(me int) ([]device.Rows, error) {
+	counts := make([][]int64, len(in.Parts))
+	for i := range counts {
+		counts[i] = in.Parts[i].Rows
+	}
+	p := &in.Parts[me]
+	return device.Share(in.Op, counts, me, p.In.Shape[in.Axis], p.Out.Shape[in.Axis])
+}
+
+// leastRows is least of an uneven collective.
+func (in *Instance) leastRows(m int) int64 {
+	out, n := in.Parts[m].Out, int64(len(in.Parts))
+	if in.counted() && in.Op == ir.OpReduceScatterV {
+		return viewBytes(out) * (n - 1)
+	}
+	if in.counted() {
+		return viewBytes(out) * (n - 1) / n
+	}
+	shares, _ := in.shares(m)
+	bytes := int64(0)
+	for from, s := range shares {
+		if from != m {
+			bytes += viewBytes(rows(out, in.Axis, 0, s.Count))
+		}
+	}
+	return bytes
+}
+
+func (in *Instance) checkUneven(n int) error {
+	first := &in.Parts[0]
+	if in.Op == ir.OpReduceScatterV {
+		if err := in.checkRed(); err != nil {
+			return err
+		}
+	}
+	if in.Axis < 0 || in.Axis >= len(first.In.Shape) {
+		return fmt.Errorf("there is no dimension %d in shape %v", in.Axis, first.In.Shape)
+	}
+	for i := range in.Parts {
+		p := &in.Parts[i]
+		if err := sameShape(p.In.Shape, first.In.Shape, i); err != nil {
+			return err
+		}
+		want := slices.Clone(first.In.Shape)
+		if len(p.Out.Shape) == len(want) {
+			want[in.Axis] = p.Out.Shape[in.Axis]
+		}
+		if err := sameShape(p.Out.Shape, want, i); err != nil {
+			return err
+		}
+		if err := in.checkCounts(i, n); err != nil {
+			return fmt.Errorf("member %d: %w", i, err)
+		}
+	}
+	if in.counted() {
+		return nil
+	}
+	for i := range in.Parts {
+		if _, err := in.shares(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCounts checks that member i has counts, where the first has them.
+func (in *Instance) checkCounts(i, n int) error {
+	p := &in.Parts[i]
+	switch {
+	case p.Counted != in.Parts[0].Counted:
+		return fmt.Errorf("its counts are not where those of member 0 are")
+	case p.Counted && (p.Counts.DType != ir.I32 || !wellFormed(p.Counts) || !slices.Equal(p.Counts.Shape, []int64{int64(n)})):
+		return fmt.Errorf("its counts are %s%v, not i32[%d]", p.Counts.DType, p.Counts.Shape, n)
+	case !p.Counted && len(p.Rows) != n:
+		return fmt.Errorf("%d counts for a team of %d", len(p.Rows), n)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// Rows is a stretch of rows of an operand: Count of them from Lo on.
+type Rows struct{ Lo, Count int64 }
+
+// Share returns which rows of each member's operand member me takes in an uneven
+// collective, counts[i] being member i's, held the rows that each operand has
+// and room those of me's result. all_gatherv and all_to_allv put them one behind
+// the other, reduce_scatterv reduces them. The error names the member whose
+// counts do not fit: what is within range is never left.
+func Share(op ir.Op, counts [][]int64, me int, held, room int64) ([]Rows, error) {
+	shares, gets := make([]Rows, len(counts)), int64(0)
+	for i, c := range counts {
+		if op != ir.OpAllToAllV && !slices.Equal(c, counts[me]) {
+			return nil, fmt.Errorf("the counts of member %d of the team are %v, those of member %d %v: they must be the same", i, c, me, counts[me])
+		}
+		gives, before := int64(0), int64(0)
+		for j, n := range c {
+			if n < 0 || n > max(held, room) {
+				return nil, fmt.Errorf("counts[%d] of member %d of the team is %d, with operands of %d rows and a result of %d", j, i, n, held, room)
+			}
+			if j == me {
+				before = gives
+			}
+			gives += n
+		}
+		if op == ir.OpAllGatherV {
+			gives = c[i]
+			shares[i] = Rows{0, c[i]}
+		} else {
+			shares[i] = Rows{before, c[me]}
+		}
+		if gives > held {
+			return nil, fmt.Errorf("the counts %v of member %d of the team take %d rows from an operand of %d", c, i, gives, held)
+		}
+		if gets += shares[i].Count; op == ir.OpReduceScatterV {
+			gets = c[me]
+		}
+	}
+	if gets > room {
+		return nil, fmt.Errorf("member %d of the team gets %d rows, and its result has room for %d", me, gets, room)
+	}
+	return shares, nil
+}

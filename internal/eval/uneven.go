@@ -1,0 +1,138 @@
+package eval
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// Uneven collectives: along one axis each rank has a count for each member of
+// the team. all_gatherv and reduce_scatterv want the same counts on all ranks;
+// those of an all_to_allv say what a rank sends. A result is as large as its
+// destination, its capacity; what the counts leave of it is zeros.
+
+// counts resolves the counts of s: those of the text now, those in memory when
+// the operation runs. memory is empty in the first case.
+func (r *rank) counts(s *ir.Stmt) (read func() (*array, error), memory []view, err error) {
+	if len(s.Args) == 2 {
+		v, err := r.tensor(&s.Args[1])
+		return v.read, []view{v}, err
+	}
+	listed := newArray(ir.I64, []int64{int64(len(s.Attr("counts").Exprs))})
+	for i, e := range s.Attr("counts").Exprs {
+		if listed.n[i], err = r.eval(e); err != nil {
+			return nil, nil, err
+		}
+	}
+	return func() (*array, error) { return listed, nil }, nil, nil
+}
+
+// uneven is what member me of an uneven collective gets, with room for capacity
+// rows along the axis.
+func (c *meeting) uneven(me int, capacity int64) (*array, error) {
+	k := c.members[me].kind
+	if err := c.countsFit(k, me, capacity); err != nil {
+		return nil, err
+	}
+	parts, err := c.unevenParts(k, me)
+	if err != nil {
+		return nil, err
+	}
+	shape := slices.Clone(c.members[me].in.shape)
+	shape[k.axis] = capacity
+	out := newArray(parts[0].dt, shape)
+	if parts[0].mag != nil {
+		out.mag = make([]float64, out.len())
+	}
+	at := int64(0)
+	for _, p := range parts {
+		n := p.shape[k.axis]
+		out.put(dense(shape).rows(k.axis, at, at+n), p)
+		at += n
+	}
+	if !c.countsCertain() {
+		for i := range out.e {
+			out.e[i] = inf
+		}
+	}
+	return out, nil
+}
+
+// unevenParts are the rows that member me gets, in the order of ranks.
+func (c *meeting) unevenParts(k kindOf, me int) ([]*array, error) {
+	var parts []*array
+	for i, p := range c.members {
+		rows := p.counts.n
+		lo, n := before(rows, me), rows[me]
+		if k.op == ir.OpAllGatherV {
+			lo, n = 0, rows[i]
+		}
+		parts = append(parts, p.in.view(dense(p.in.shape).rows(k.axis, lo, lo+n)))
+	}
+	if k.op != ir.OpReduceScatterV {
+		return parts, nil
+	}
+	sum, err := reduceArrays(k.red, parts, k.anyOrder)
+	return []*array{sum}, err
+}
+
+// before is the sum of the counts of the members before me.
+func before(counts []int64, me int) int64 {
+	sum := int64(0)
+	for _, n := range counts[:me] {
+		sum += n
+	}
+	return sum
+}
+
+// countsCertain reports whether all members' counts are certified exact.
+func (c *meeting) countsCertain() bool {
+	for _, p := range c.members {
+		if slices.ContainsFunc(p.counts.e, func(e float64) bool { return e != 0 }) {
+			return false
+		}
+	}
+	return true
+}
+
+// countsFit demands that no count be negative, that operands hold what is to be
+// taken from them, destinations what comes, and that ranks agree where they
+// must.
+func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
+	gets := int64(0)
+	for i, p := range c.members {
+		rows, held := p.counts.n, p.in.shape[k.axis]
+		for j, n := range rows {
+			if n < 0 || n > 1<<40 {
+				return c.misfit(i, "counts[%d] is %d", j, n)
+			}
+		}
+		if k.op != ir.OpAllToAllV && !slices.Equal(rows, c.members[me].counts.n) {
+			return c.misfit(i, "the counts are %v, and those of rank %d are %v; they must be the same", rows, c.team[me], c.members[me].counts.n)
+		}
+		switch sum := before(rows, len(rows)); {
+		case k.op == ir.OpAllGatherV && rows[i] > held:
+			return c.misfit(i, "its count is %d, and its operand has %d rows", rows[i], held)
+		case k.op != ir.OpAllGatherV && sum > held:
+			return c.misfit(i, "the counts %v come to %d rows, and its operand has %d", rows, sum, held)
+		}
+		switch k.op {
+		case ir.OpAllGatherV:
+			gets += rows[i]
+		case ir.OpAllToAllV:
+			gets += rows[me]
+		default:
+			gets = rows[me]
+		}
+	}
+	if gets > capacity {
+		return c.misfit(me, "it gets %d rows, and its destination has room for %d", gets, capacity)
+	}
+	return nil
+}
+
+func (c *meeting) misfit(member int, format string, args ...any) error {
+	return &finding{kind: "range", message: fmt.Sprintf("rank %d of %v: ", c.team[member], c.members[member].kind.op) + fmt.Sprintf(format, args...),
+		help: "counts are rows along axis=, one for each rank of the team"}
+}

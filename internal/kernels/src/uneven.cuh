@@ -1,0 +1,116 @@
+// Uneven collectives: what one member gets of all members' rows, by counts that
+// are read here. Operands are [outer, held, inner], the result [outer, room, inner];
+// rows of it that nobody gives are zeros.
+
+enum { unevenMost = 64 };        // members
+enum { allGather, reduceScatter, allToAll };
+
+struct UnevenArgs {
+  u64 out, fault, tag;
+  i64 n, me;                     // members
+  i64 outer, held, room, inner;
+  u64 in[unevenMost], counts[unevenMost];
+};
+
+// Shares is what the member gets: rows of member j from lo[j] on, which end at row
+// end[j] of the result. Those of a reduction all end at the same.
+struct Shares {
+  i64 lo[unevenMost], end[unevenMost], rows;
+  u64 bad, about, number;        // what is wrong: 0 nothing; with member and index, and a number
+};
+enum { countOutside = 1, countsDiffer, takesTooMany, getsTooMany };
+
+// shareOf reads member j's counts, end[j] being their number at first. It returns
+// what is wrong with them.
+template <int KIND> DEV u64 shareOf(const UnevenArgs& a, Shares& s, int j, u64& about, u64& number) {
+  const i32* c = (const i32*)a.counts[j];
+  const i32* mine = (const i32*)a.counts[a.me];
+  const i64 most = a.held > a.room ? a.held : a.room;
+  i64 gives = 0, before = 0;
+  for (int k = 0; k < a.n; k++) {
+    const i64 v = c[k];
+    about = (u64)j << 32 | (u64)k;
+    number = (u64)v;
+    if (KIND != allToAll && v != mine[k]) return countsDiffer;
+    if (v < 0 || v > most) return countOutside;
+    if (k == a.me) before = gives;
+    gives += v;
+  }
+  s.lo[j] = KIND == allGather ? 0 : before;
+  s.end[j] = c[KIND == allGather ? j : (int)a.me];
+  number = (u64)(KIND == allGather ? s.end[j] : gives);
+  return (i64)number > a.held ? takesTooMany : 0;
+}
+
+// share fills s, the same in every block; where counts do not fit, rows is 0, and
+// the first block says why.
+template <int KIND> DEV void share(const UnevenArgs& a, Shares& s) {
+  __shared__ u64 bad[unevenMost], about[unevenMost], number[unevenMost];
+  const int t = (int)threadIdx.x;
+  if (t < a.n) bad[t] = shareOf<KIND>(a, s, t, about[t], number[t]);
+  __syncthreads();
+  if (t == 0) {
+    s.bad = 0;
+    s.rows = 0;
+    for (int j = 0; j < a.n && !s.bad; j++) {
+      if (bad[j]) s.bad = bad[j], s.about = about[j], s.number = number[j];
+      s.rows = s.end[j] = KIND == reduceScatter ? s.end[j] : s.end[j] + s.rows;
+    }
+    if (!s.bad && s.rows > a.room) s.bad = getsTooMany, s.about = (u64)a.me << 32, s.number = (u64)s.rows;
+    if (s.bad) s.rows = 0;
+    if (s.bad && blockIdx.x == 0) fault(a.fault, faultCounts, a.tag, s.about, s.number, s.bad << 60 | (u64)(s.bad == getsTooMany ? a.room : a.held));
+  }
+  __syncthreads();
+}
+
+// unevenCopy moves rows in pieces of type W, inner of which make a row.
+template <int KIND, class W, class I> DEV void unevenCopy(const UnevenArgs& a) {
+  __shared__ Shares s;
+  share<KIND>(a, s);
+  const I total = (I)(a.outer * a.room * a.inner), inner = (I)a.inner, room = (I)a.room, step = (I)gridDim.x * blockDim.x;
+  const int flight = 4;          // pieces on the way from a peer
+  for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < total; k += flight * step) {
+    W v[flight];
+#pragma unroll
+    for (int f = 0; f < flight; f++) {
+      v[f] = W();
+      const I at = k + f * step, row = at / inner, o = row / room;
+      const i64 r = (i64)(row - o * room);
+      if (at >= total || r >= s.rows) continue;
+      int j = 0;
+      while (r >= s.end[j]) j++;
+      const i64 from = s.lo[j] + r - (j ? s.end[j - 1] : 0);
+      v[f] = ((const W*)a.in[j])[((i64)o * a.held + from) * a.inner + (i64)(at - row * inner)];
+    }
+#pragma unroll
+    for (int f = 0; f < flight; f++)
+      if (k + f * step < total) ((W*)a.out)[k + f * step] = v[f];
+  }
+}
+
+// unevenReduce folds rows of V elements at a time, in the order of members; AVG
+// divides by their number.
+template <class T, class F, bool AVG, int V, class I> DEV void unevenReduce(const UnevenArgs& a) {
+  typedef typename Num<T>::Acc A;
+  typedef Pack<T, V> P;
+  __shared__ Shares s;
+  share<reduceScatter>(a, s);
+  const I total = (I)(a.outer * a.room * a.inner), inner = (I)a.inner, room = (I)a.room, step = (I)gridDim.x * blockDim.x;
+  for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < total; k += step) {
+    const I row = k / inner, o = row / room;
+    const i64 r = (i64)(row - o * room);
+    A acc[V] = {};
+    if (r < s.rows) {
+      const i64 from = ((i64)o * a.held + s.lo[0] + r) * a.inner + (i64)(k - row * inner);
+      for (int j = 0; j < a.n; j++) {
+        const P x = ((const P*)a.in[j])[from];
+#pragma unroll
+        for (int v = 0; v < V; v++) acc[v] = j ? F::of(acc[v], Num<T>::get(x.v[v])) : Num<T>::get(x.v[v]);
+      }
+    }
+    P out;
+#pragma unroll
+    for (int v = 0; v < V; v++) out.v[v] = Num<T>::put(AVG ? acc[v] / (A)a.n : acc[v]);
+    ((P*)a.out)[k] = out;
+  }
+}

@@ -1,0 +1,138 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+const (
+	// unevenMost is how many members an uneven collective may have.
+	unevenMost = 64
+	// unevenFlight is how many pieces a thread has on their way.
+	unevenFlight = 4
+	// unevenBlocks fill a large GPU once: each block reads all counts, which are
+	// far away.
+	unevenBlocks = 1024
+)
+
+// uneven gives a member of an uneven collective its result: from all members'
+// operands, then all members' counts, dense all of them.
+func uneven(j *job) ([]launch, error) {
+	n := len(j.Ins) / 2
+	if err := j.checkUneven(n); err != nil {
+		return nil, err
+	}
+	if j.Out.elements() == 0 {
+		return nil, nil
+	}
+	axis, shape := j.Axes[0], j.Out.Shape
+	inner, all := Operand{Shape: shape[axis+1:]}.elements(), append(slices.Clone(j.Ins[:n]), j.Out)
+	var args words
+	args.addr(j.Out.Addr, j.Fault)
+	args.bits(j.Tag)
+	args.ints(int64(n), int64(j.Member), Operand{Shape: shape[:axis]}.elements(), j.Ins[0].Shape[axis], shape[axis])
+	c := code{files: []string{"sync", "uneven"}, args: "UnevenArgs"}
+	var pieces int64 // of a row
+	if j.Op == ir.OpReduceScatterV {
+		pieces = c.reduces(j, inner, all)
+	} else {
+		pieces = c.moves(j, inner*j.Out.DType.Size(), all)
+	}
+	args.ints(pieces)
+	for _, list := range [][]Operand{j.Ins[:n], j.Ins[n:]} {
+		for _, o := range list {
+			args.addr(o.Addr)
+		}
+		args.addr(make([]nvlib.Ptr, unevenMost-n)...)
+	}
+	return []launch{{blocks: min(blocksFor(ceil(j.Out.elements()/inner*pieces, unevenFlight)), unevenBlocks), args: args, code: c}}, nil
+}
+
+// moves makes c a copy of rows in pieces as wide as addresses allow, and returns
+// how many make a row.
+func (c *code) moves(j *job, row int64, all []Operand) int64 {
+	size := int64(16)
+	for size > j.Out.DType.Size() && !multiples(size, row, all) {
+		size /= 2
+	}
+	piece := fmt.Sprint("u", 8*size)
+	if size == 16 {
+		piece = "Pack<u64, 2>"
+	}
+	kind := map[ir.Op]string{ir.OpAllGatherV: "allGather", ir.OpAllToAllV: "allToAll"}[j.Op]
+	index := j.indexType()
+	c.symbol = symbol(j.Op.String(), fmt.Sprint("b", size), index)
+	c.body = fmt.Sprintf("unevenCopy<%s, %s, %s>", kind, piece, index)
+	return row / size
+}
+
+// reduces makes c a reduction of rows, a pack of elements at a time.
+func (c *code) reduces(j *job, row int64, all []Operand) int64 {
+	dt := j.Out.DType
+	v := 16 / dt.Size()
+	for v > 1 && !multiples(v*dt.Size(), row*dt.Size(), all) {
+		v /= 2
+	}
+	fold := map[ir.Red]string{ir.Max: "FoldMax", ir.Min: "FoldMin"}[j.Red]
+	if fold == "" {
+		fold = "FoldSum"
+	}
+	index := j.indexType()
+	c.symbol = symbol(j.Op.String(), j.Red.String(), ctype(dt), fmt.Sprint("v", v), index)
+	c.body = fmt.Sprintf("unevenReduce<%s, %s, %t, %d, %s>", ctype(dt), fold, j.Red == ir.Avg, v, index)
+	return row / v
+}
+
+// multiples reports whether rows and addresses are multiples of size.
+func multiples(size, row int64, all []Operand) bool {
+	return row%size == 0 && !slices.ContainsFunc(all, func(o Operand) bool { return int64(o.Addr)%size != 0 })
+}
+
+// indexType is 32 bits wide where no index, nor what a step beyond the last one
+// gives, is larger.
+func (j *job) indexType() string {
+	if j.Out.elements() < 1<<29 {
+		return "u32"
+	}
+	return "u64"
+}
+
+func (j *job) checkUneven(n int) error {
+	if n == 0 || len(j.Ins) != 2*n || j.Member < 0 || j.Member >= n {
+		return fmt.Errorf("%d operands for member %d: those of all, and their counts, are needed", len(j.Ins), j.Member)
+	}
+	if n > unevenMost {
+		return fmt.Errorf("%w: %d members, at most %d", device.ErrUnsupported, n, unevenMost)
+	}
+	axis, err := j.oneAxis(len(j.Out.Shape))
+	if err != nil {
+		return err
+	}
+	if sums := j.Op == ir.OpReduceScatterV; sums != (j.Red != ir.NoRed) {
+		return fmt.Errorf("the reduction %s", j.Red)
+	}
+	for i, in := range j.Ins[:n] {
+		want := slices.Clone(j.Out.Shape)
+		if len(in.Shape) == len(want) {
+			want[axis] = j.Ins[0].Shape[axis]
+		}
+		if in.DType != j.Out.DType || !slices.Equal(in.Shape, want) {
+			return fmt.Errorf("operand %d is %s%v, the result %s%v", i, in.DType, in.Shape, j.Out.DType, j.Out.Shape)
+		}
+	}
+	for i, c := range j.Ins[n:] {
+		if c.DType != ir.I32 || !slices.Equal(c.Shape, []int64{int64(n)}) {
+			return fmt.Errorf("the counts of member %d are %s%v, not i32[%d]", i, c.DType, c.Shape, n)
+		}
+	}
+	for _, o := range append(slices.Clone(j.Ins), j.Out) {
+		if !o.isDense() {
+			return fmt.Errorf("%w: an uneven collective of tensors with gaps", device.ErrUnsupported)
+		}
+	}
+	return nil
+}

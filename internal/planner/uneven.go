@@ -1,0 +1,95 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// counts resolves the counts of an uneven collective: those of the text to
+// numbers, those in memory, the second operand, to their place.
+func (u *unroller) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) error {
+	if len(ins) == 2 {
+		part.Counts = ins[1:]
+		return u.wantDense(s, &s.Args[1], ins[1])
+	}
+	a := s.Attr("counts")
+	part.Rows = make([]int64, len(a.Exprs))
+	for i, e := range a.Exprs {
+		n, err := u.eval(s, e)
+		switch {
+		case err != nil:
+			return err
+		case n < 0 || n > maxRows:
+			return u.errf("bind", e.Pos, "", "counts[%d] is %d", i, n)
+		}
+		part.Rows[i] = n
+	}
+	return nil
+}
+
+// maxRows keeps sums of counts from overflowing; no tensor has so many.
+const maxRows = 1 << 40
+
+// countsDiffer says in what two members' counts disagree that must be alike.
+func countsDiffer(a, b *issue) string {
+	switch x, y := &a.part, &b.part; {
+	case !a.coll.Op.Uneven():
+	case len(x.Counts) != len(y.Counts):
+		return "the counts of one stand in the text, those of the other in memory"
+	case a.coll.Op != ir.OpAllToAllV && !slices.Equal(x.Rows, y.Rows):
+		return fmt.Sprintf("counts=%v and counts=%v", y.Rows, x.Rows)
+	}
+	return ""
+}
+
+// countsFit checks counts that the text gives: operands hold what is to be taken
+// from them, destinations what comes. It returns the first member where that is
+// not so, and why. Both shapes have the axis.
+func countsFit(c *plan.Coll, in, out []int64) (int, string) {
+	if c.Parts[0].Rows == nil {
+		return 0, ""
+	}
+	for m, part := range c.Parts {
+		takes := total(part.Rows)
+		if c.Op == ir.OpAllGatherV {
+			takes = part.Rows[m]
+		}
+		if takes > in[c.Axis] {
+			return m, fmt.Sprintf("counts=%v take %d rows from an operand of %d", part.Rows, takes, in[c.Axis])
+		}
+	}
+	for m := range c.Parts {
+		if gets := comes(c, m); gets > out[c.Axis] {
+			return m, fmt.Sprintf("%d rows come, and the result has room for %d", gets, out[c.Axis])
+		}
+	}
+	return 0, ""
+}
+
+// comes is how many rows member m gets.
+func comes(c *plan.Coll, m int) int64 {
+	rows := c.Parts[m].Rows
+	switch c.Op {
+	case ir.OpAllGatherV:
+		return total(rows)
+	case ir.OpReduceScatterV:
+		return rows[m]
+	}
+	gets := int64(0)
+	for _, p := range c.Parts {
+		gets += p.Rows[m]
+	}
+	return gets
+}
+
+func total(counts []int64) int64 {
+	sum := int64(0)
+	for _, n := range counts {
+		sum += n
+	}
+	return sum
+}

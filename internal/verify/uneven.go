@@ -1,0 +1,85 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// countsFit says what is wrong with the counts of an uneven collective, or with
+// their being there at all, "" if nothing is. Members' operands are in[axis]
+// rows, their results out[axis]. Of counts in device memory only the place is
+// known; what reads and writes them is checked as if they took all there is.
+func countsFit(c *plan.Coll, in, out []int64) string {
+	if !c.Op.Uneven() {
+		for m := range c.Parts {
+			if p := &c.Parts[m]; len(p.Rows) > 0 || len(p.Counts) > 0 {
+				return fmt.Sprintf("member %d has counts, which %s does not take", m, c.Op)
+			}
+		}
+		return ""
+	}
+	if !within(c.Axis, min(len(in), len(out))) {
+		return fmt.Sprintf("there is no dimension %d", c.Axis)
+	}
+	held, room := in[c.Axis], out[c.Axis]
+	gets := make([]int64, len(c.Parts))
+	for m := range c.Parts {
+		p := &c.Parts[m]
+		if why := countsPlaced(c, p); why != "" {
+			return fmt.Sprintf("member %d %s", m, why)
+		}
+		if len(p.Counts) > 0 {
+			continue
+		}
+		gives := int64(0)
+		for k, n := range p.Rows {
+			if n < 0 || n > held && n > room {
+				return fmt.Sprintf("member %d's counts are %v, with operands of %d rows and results of %d", m, p.Rows, held, room)
+			}
+			gives += n
+			switch c.Op {
+			case ir.OpAllToAllV:
+				gets[k] += n
+			case ir.OpAllGatherV:
+				gets[m] += n
+			}
+		}
+		switch c.Op {
+		case ir.OpAllGatherV:
+			gives = p.Rows[m]
+		case ir.OpReduceScatterV:
+			gets[m] = p.Rows[m]
+		}
+		if gives > held {
+			return fmt.Sprintf("member %d gives %d rows of an operand of %d", m, gives, held)
+		}
+	}
+	for m, n := range gets {
+		if n > room {
+			return fmt.Sprintf("member %d gets %d rows, and its result has %d", m, n, room)
+		}
+	}
+	return ""
+}
+
+// countsPlaced checks that there is a count for each member, in one place for
+// all, and the same where all must have the same.
+func countsPlaced(c *plan.Coll, p *plan.CollPart) string {
+	n, first := len(c.Parts), &c.Parts[0]
+	switch {
+	case len(p.Counts) != len(first.Counts) || len(p.Counts) > 1:
+		return "has its counts elsewhere than the others, or in two places"
+	case len(p.Counts) == 1:
+		if r := &p.Counts[0]; len(p.Rows) > 0 || !r.Present() || r.DType != ir.I32 || !slices.Equal(r.Shape, []int64{int64(n)}) {
+			return fmt.Sprintf("has counts that are not i32[%d]", n)
+		}
+	case len(p.Rows) != n:
+		return fmt.Sprintf("has %d counts for %d members", len(p.Rows), n)
+	case c.Op != ir.OpAllToAllV && !slices.Equal(p.Rows, first.Rows):
+		return fmt.Sprintf("has counts %v, and member 0 %v", p.Rows, first.Rows)
+	}
+	return ""
+}
