@@ -391,6 +391,18 @@ func TestMoves(t *testing.T) {
 	}
 }
 
+// TestMovesOneWay has one member give again and again to others that give
+// nothing: it may not run further ahead than halves allow.
+func TestMovesOneWay(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	f := newMoveFloor(t, rng, 3, FirstEpoch)
+	for c := range 10 {
+		s := moveShape{kind: MoveLL, run: 64, unit: 16, blocks: 1, threads: 32, unroll: 1}
+		f.call(fmt.Sprint("call ", c), s, []uint64{0, 7, 0})
+	}
+	f.finish(20)
+}
+
 // TestMoveAbsent leaves one member out: the others give up, and say who it was.
 func TestMoveAbsent(t *testing.T) {
 	for kind := range ReducePull + 1 {
