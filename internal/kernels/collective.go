@@ -69,14 +69,20 @@ type Meeting struct {
 	// with template arguments, Args the type of its argument: a structure of
 	// 8-byte words that begins with a Team. Symbol names the instance.
 	File, Body, Args, Symbol string
+	Upon                     string // the source that File builds upon; empty for none
 	Team                     Team
 	Words                    []uint64 // what follows Team
 	Blocks, Threads          int
+	Shared                   int // bytes of dynamic shared memory
 }
 
 func (m Meeting) launch() launch {
+	files := []string{"sync", "collective", m.File}
+	if m.Upon != "" {
+		files = []string{"sync", "collective", m.Upon, m.File}
+	}
 	return launch{blocks: uint32(m.Blocks), args: append(m.Team.words(), m.Words...), code: code{
-		files: []string{"sync", "collective", m.File}, symbol: m.Symbol, args: m.Args, body: m.Body, threads: max(meetingThreads, m.Threads),
+		files: files, symbol: m.Symbol, args: m.Args, body: m.Body, threads: max(meetingThreads, m.Threads),
 	}}
 }
 
@@ -88,7 +94,7 @@ const meetingThreads = 512
 func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 	w := m.launch()
 	s, err := l.step(t.Arch, w)
-	s.Shape.Block[0] = uint32(m.Threads)
+	s.Shape.Block[0], s.Shape.Shared = uint32(m.Threads), uint32(m.Shared)
 	return s, err
 }
 

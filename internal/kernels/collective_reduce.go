@@ -20,6 +20,7 @@ const (
 	AllReducePushWarp  AllReduceKind = "PushWarp"  // the same, chunks of a warp
 	AllReduceStage     AllReduceKind = "Stage"     // one shot through staging, chunks of a block
 	AllReduceStageWarp AllReduceKind = "StageWarp" // the same, chunks of a warp
+	AllReduceBulk      AllReduceKind = "Bulk"      // one shot by bulk copies through shared memory
 	AllReducePull      AllReduceKind = "Pull"      // reads from peers, writes to peers
 )
 
@@ -34,6 +35,7 @@ var reduceForms = map[AllReduceKind]struct{ function, last string }{
 	AllReducePushWarp:  {"reducePush", "true"},
 	AllReduceStage:     {"reduceStage", "false"},
 	AllReduceStageWarp: {"reduceStage", "true"},
+	AllReduceBulk:      {"reduceBulk", "true"},
 	AllReducePull:      {"reducePull", "true"},
 }
 
@@ -53,6 +55,30 @@ type AllReduce struct {
 	Count           int64 // elements
 	Share           int64 // halves, sheets or packs that a member adds up
 	Slots           int64 // flags for each pair of members
+	Stages          int64 // logarithm of the chunks that shared memory holds for each group
+}
+
+// A group of AllReduceBulk's threads, those of them that add up, and what of
+// shared memory all groups have.
+const (
+	BulkThreads = 128
+	BulkAdders  = 96
+	bulkShared  = 208 << 10
+)
+
+// BulkStages returns the logarithm of the chunks of so many packs a thread that
+// shared memory holds for each group of a block; false: too few.
+func BulkStages(threads, unroll int) (int64, bool) {
+	log := int64(5)
+	for log > 0 && bulkBytes(threads, unroll, log) > bulkShared {
+		log--
+	}
+	return log, log >= 3
+}
+
+// bulkBytes is the shared memory of a block.
+func bulkBytes(threads, unroll int, log int64) int {
+	return threads / BulkThreads << log * 16 * (1 + BulkAdders*unroll)
 }
 
 // SheetPacks is how many packs of 16 bytes a sheet of so many rows carries, in
@@ -73,11 +99,15 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	w.addrs(r.Data)
 	w.ints(r.Half)
 	w.addrs(r.Flags)
-	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
-	return Meeting{
+	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots, r.Stages)
+	m := Meeting{
 		File: "collective_reduce", Args: "ReduceArgs",
 		Body:   fmt.Sprintf("%s<%s, %s, %d, %d, %s>", form.function, red, ctype(r.DType), members, r.Unroll, last),
 		Symbol: symbol("all_reduce", string(r.Kind), r.Red.String(), r.DType.String(), fmt.Sprint(members), fmt.Sprint(r.Unroll), last),
 		Words:  w, Blocks: r.Blocks, Threads: r.Threads,
 	}
+	if r.Kind == AllReduceBulk {
+		m.Upon, m.File, m.Shared = m.File, "collective_bulk", bulkBytes(r.Threads, r.Unroll, r.Stages)
+	}
+	return m
 }

@@ -177,6 +177,12 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		r.Share = ceil(ceil(ceil(bytes, 16), SheetPacks(c.unroll)), members)
 		half = 2 * members * r.Share * rows
 		r.Blocks = int(min(int64(r.Blocks), r.Share))
+	case AllReduceBulk:
+		r.Share = ceil(bytes, 16)
+		chunks := ceil(r.Share, BulkAdders*int64(c.unroll))
+		r.Blocks = int(min(int64(r.Blocks), ceil(chunks*BulkThreads, int64(c.threads))))
+		r.Slots, r.Stages = chunks+BlocksMost, 3
+		half = members * r.Share * 16
 	case AllReducePush, AllReducePushWarp, AllReduceStage, AllReduceStageWarp:
 		r.Share = ceil(bytes, 16)
 		if c.kind == AllReducePush || c.kind == AllReducePushWarp {
@@ -280,7 +286,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	return tensor.Round(dt, v)
 }
 
-var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePushWarp, AllReduceStage, AllReduceStageWarp, AllReducePull}
+var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePushWarp, AllReduceStage, AllReduceStageWarp, AllReduceBulk, AllReducePull}
 
 // TestAllReduce runs mixed sequences of all-reduces on 2 to 5 members, through
 // the same memory, in drawn orders.
@@ -302,7 +308,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	var halves = map[string]int64{}
 	var flagHalf int64
 	place := map[AllReduceKind]string{AllReduceLL: "ll", AllReduceLL2: "ll", AllReduceLL128: "ll128", AllReduceLL128x2: "ll128", AllReducePush: "staging", AllReducePushWarp: "staging",
-		AllReduceStage: "staged", AllReduceStageWarp: "staged"}
+		AllReduceStage: "staged", AllReduceStageWarp: "staged", AllReduceBulk: "staged"}
 	for _, kind := range reduceKinds {
 		for range 3 {
 			c := reduceCase{kind: kind, dt: []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], red: ir.Sum + ir.Red(rng.IntN(4)),
@@ -312,6 +318,9 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 			}
 			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && place[kind] != "staged" && kind != AllReducePull
 			c.inPlace = rng.IntN(2) == 0
+			if kind == AllReduceBulk {
+				c.threads, c.count = BulkThreads, c.count*20
+			}
 			cases = append(cases, c)
 			r, half := c.size(int64(members))
 			halves[place[kind]] = max(halves[place[kind]], half)
@@ -356,6 +365,9 @@ func TestLate(t *testing.T) {
 		b := newTeamBench(t, 3, FirstEpoch)
 		b.timeout = 20 * time.Microsecond
 		c := reduceCase{kind: kind, dt: ir.F32, red: ir.Sum, unroll: 1, count: 500, blocks: 2, threads: 64}
+		if kind == AllReduceBulk {
+			c.threads = BulkThreads
+		}
 		r, half := c.size(3)
 		data, flags := b.halves(roundTo(max(half, 16), 16), 0), b.halves(roundTo(max(12*r.Slots, 16), 16), 0)
 		b.addReduce(c, rand.New(rand.NewPCG(1, 2)), data, flags, roundTo(max(half, 16), 16), roundTo(max(12*r.Slots, 16), 16))

@@ -1,8 +1,10 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -18,6 +20,7 @@ var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "pushwarp", kind: kernels.AllReducePushWarp, unrolls: []int{1, 2, 4, 8}, direct: true, aligned: true},
 	{name: "stage", kind: kernels.AllReduceStage, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
 	{name: "stagewarp", kind: kernels.AllReduceStageWarp, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
+	{name: "bulk", kind: kernels.AllReduceBulk, unrolls: []int{4, 1, 2, 8}, most: 128 << 20, aligned: true},
 	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true, aligned: true},
 })
 
@@ -62,6 +65,11 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
 	}
+	if a.kind == kernels.AllReduceBulk {
+		if err := a.supportsBulk(t, tune); err != nil {
+			return err
+		}
+	}
 	return a.supportsParts(t, c)
 }
 
@@ -96,6 +104,31 @@ func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 	return nil
 }
 
+// supportsBulk asks for a device with bulk copies, and for room for them.
+func (a reduceAlgorithm) supportsBulk(t *team, tune device.Tuning) error {
+	for _, m := range t.members {
+		if g := m.dev.site.gpu; !strings.HasPrefix(g.arch, "sm_9") && !strings.HasPrefix(g.arch, "sm_1") {
+			return fmt.Errorf("%w: GPU %d, %s, has no bulk copies", device.ErrUnsupported, g.dev, g.arch)
+		}
+	}
+	threads, unroll := cmp.Or(tune.Threads, a.threads()), cmp.Or(tune.Unroll, a.unrolls[0])
+	if threads%kernels.BulkThreads != 0 || threads > teamThreads {
+		return fmt.Errorf("%w: %d threads; they are multiples of %d up to %d", device.ErrUnsupported, threads, kernels.BulkThreads, teamThreads)
+	}
+	if _, ok := kernels.BulkStages(threads, unroll); !ok {
+		return fmt.Errorf("%w: %d threads with unroll %d take more shared memory than there is", device.ErrUnsupported, threads, unroll)
+	}
+	return nil
+}
+
+// threads is how many a block has where nobody says.
+func (a reduceAlgorithm) threads() int {
+	if a.kind == kernels.AllReduceBulk {
+		return 256
+	}
+	return teamThreads
+}
+
 // keepsStretches returns nil where the members' links are known to deliver 128
 // bytes that one warp writes as one: NVLink, and a device's own memory. Over a
 // bus the last bytes may come first.
@@ -117,7 +150,7 @@ func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([]
 		r.In, r.Out = append(r.In, c.parts[i].in.addr), append(r.Out, c.parts[i].out.addr)
 	}
 	if r.Threads == 0 {
-		r.Threads = teamThreads
+		r.Threads = a.threads()
 	}
 	if r.Unroll == 0 {
 		r.Unroll = a.unrolls[0]
@@ -199,13 +232,18 @@ func (a reduceAlgorithm) flagged(t *team, tune device.Tuning, r *kernels.AllRedu
 		group = 32
 	}
 	r.Share = ceil(r.Count*r.DType.Size(), 16)
-	one := a.kind == kernels.AllReduceStage || a.kind == kernels.AllReduceStageWarp
+	one := a.kind == kernels.AllReduceStage || a.kind == kernels.AllReduceStageWarp || a.kind == kernels.AllReduceBulk
 	if !one {
 		r.Share = ceil(ceil(r.Share, members), 8) * 8
 	}
 	chunks := ceil(r.Share, group*int64(r.Unroll))
-	r.Slots = chunks + kernels.BlocksMost
 	r.Blocks = t.grid(tune, r.Threads, ceil(chunks*group, int64(r.Threads)))
+	if a.kind == kernels.AllReduceBulk { // a block takes all of the shared memory
+		chunks = ceil(r.Share, kernels.BulkAdders*int64(r.Unroll))
+		r.Blocks = t.grid(tune, teamThreads, ceil(chunks*kernels.BulkThreads, int64(r.Threads)))
+		r.Stages, _ = kernels.BulkStages(r.Threads, r.Unroll)
+	}
+	r.Slots = chunks + kernels.BlocksMost
 	var area *area
 	var err error
 	switch {

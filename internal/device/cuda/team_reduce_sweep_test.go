@@ -227,19 +227,20 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 			}
 		}
 	default:
-		add("ll128", []int{64, 96, 132}, []int{512, 1024}, []int{2, 4})
+		add("ll128", []int{64, 132}, []int{512, 1024}, []int{2, 4})
 		if s.ranks > 2 {
 			add("ll128x2", []int{33, 66}, []int{256, 512}, []int{2, 4})
 		}
 		if few {
 			return list
 		}
-		for _, a := range []string{"stage", "stagewarp", "push", "pushwarp", "pull"} {
-			add(a, []int{64, 132}, []int{512, 1024}, []int{2, 4})
-		}
 		for _, a := range []string{"stage", "stagewarp", "push", "pushwarp"} {
-			add(a, []int{132}, []int{512}, []int{8})
+			add(a, []int{132}, []int{512, 1024}, []int{2, 4, 8})
 		}
+		add("pull", []int{64, 132}, []int{512, 1024}, []int{2, 4})
+		add("bulk", []int{32, 64, 132}, []int{128, 256}, []int{4, 8})
+		add("bulk", []int{32, 64, 132}, []int{512}, []int{2, 4})
+		add("bulk", []int{8, 16}, []int{256, 512}, []int{4})
 	}
 	return list
 }

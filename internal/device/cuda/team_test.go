@@ -1,12 +1,15 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/ir"
 )
 
 func TestTeams(t *testing.T) {
@@ -21,4 +24,130 @@ func TestTeams(t *testing.T) {
 			devicetest.RunTeams(t, open(10*time.Second), open(200*time.Millisecond))
 		})
 	}
+}
+
+// TestTeamChain runs very many all-reduces behind each other in graphs, each on
+// what the one before made: x becomes x plus the sum of all members' x, in
+// integers, where no error is ever lost. For flags among the data this is the
+// test that what a flag vouches for is there.
+func TestTeamChain(t *testing.T) {
+	for _, per := range []int{1, 2} {
+		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
+		devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+		w, err := m.Open(t.Context(), 2*per)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			tune   device.Tuning
+			count  int64
+			rounds int
+		}{
+			{device.Tuning{Algo: "ll128", Blocks: 16, Unroll: 1}, 4096, 1000000},
+			{device.Tuning{Algo: "ll", Blocks: 16}, 4096, 100000},
+			{device.Tuning{Algo: "ll128", Unroll: 1}, 65536, 20000},
+			{device.Tuning{Algo: "ll128", Unroll: 2}, 300001, 20000},
+			{device.Tuning{Algo: "ll128", Unroll: 4}, 1 << 20, 5000},
+			{device.Tuning{Algo: "ll128x2", Unroll: 2}, 300001, 10000},
+			{device.Tuning{Algo: "ll2"}, 100001, 10000},
+			{device.Tuning{Algo: "push", Unroll: 2}, 300001, 10000},
+			{device.Tuning{Algo: "pushwarp", Unroll: 2}, 300001, 10000},
+			{device.Tuning{Algo: "stage", Unroll: 2}, 300001, 10000},
+			{device.Tuning{Algo: "stagewarp", Unroll: 2}, 300001, 10000},
+			{device.Tuning{Algo: "pull", Unroll: 2}, 300001, 10000},
+		} {
+			if per > 1 {
+				c.rounds /= 20
+			}
+			t.Run(fmt.Sprintf("%d members/%s %d/%d", 2*per, c.tune.Algo, c.tune.Unroll, c.count), func(t *testing.T) {
+				testChain(t, w.(*world), c.tune, c.count, c.rounds)
+			})
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func testChain(t *testing.T, w *world, tune device.Tuning, count int64, rounds int) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ranks, rng := w.Ranks(), rand.New(rand.NewPCG(uint64(count), 7))
+	var members []device.Member
+	var adds []device.Launch
+	begin, sum := make([][]int32, ranks), make([]int32, count)
+	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
+	for r := range ranks {
+		d := w.Device(r)
+		s, err := d.NewStream(device.StreamOptions{Name: "chain"})
+		must(err)
+		view := func() device.View {
+			m, err := d.Alloc(4*count, device.Shared)
+			must(err)
+			t.Cleanup(func() { _ = m.Free() })
+			return device.View{Mem: m, DType: ir.I32, Shape: []int64{count}, Strides: []int64{1}}
+		}
+		x, y := view(), view()
+		raw := make([]byte, 4*count)
+		begin[r] = make([]int32, count)
+		for i := range begin[r] {
+			v := rng.Uint32()
+			begin[r][i] = int32(v)
+			sum[i] += int32(v)
+			binary.LittleEndian.PutUint32(raw[4*i:], v)
+		}
+		must(s.Upload(x, raw))
+		add, err := d.Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{x, y}, Outs: []device.View{x}})
+		must(err)
+		adds, members = append(adds, add), append(members, device.Member{Rank: r, Stream: s})
+		c.Parts = append(c.Parts, device.Part{In: x, Out: y, Reads: true, Writes: true})
+	}
+	must(w.Sync(t.Context()))
+	team, err := w.OpenTeam(members)
+	must(err)
+	launches, err := team.Prepare(tune, c)
+	must(err)
+	const many = 100
+	g, err := w.Capture(func() error {
+		for range many {
+			for r, m := range members {
+				must(m.Stream.Launch(launches[r]))
+				must(m.Stream.Launch(adds[r]))
+			}
+		}
+		return nil
+	})
+	must(err)
+	began := time.Now()
+	for range rounds / many {
+		must(g.Launch(t.Context()))
+	}
+	must(w.Sync(t.Context()))
+	t.Logf("%v a round", time.Since(began)/time.Duration(rounds/many*many))
+	// The sum grows by the factor members+1 each round; x by the sums so far.
+	factor, grown := int32(1), int32(0)
+	for range rounds / many * many {
+		grown += factor
+		factor *= int32(ranks + 1)
+	}
+	for r, m := range members {
+		raw := make([]byte, 4*count)
+		must(m.Stream.Download(raw, c.Parts[r].In))
+		must(w.Sync(t.Context()))
+		for i := range sum {
+			if got, want := int32(binary.LittleEndian.Uint32(raw[4*i:])), begin[r][i]+sum[i]*grown; got != want {
+				t.Fatalf("member %d, element %d: got %d, want %d", r, i, got, want)
+			}
+		}
+	}
+	must(g.Close())
+	for r := range ranks {
+		launches[r].Release()
+		adds[r].Release()
+	}
+	must(team.Close())
 }

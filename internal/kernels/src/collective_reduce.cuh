@@ -7,6 +7,7 @@ struct ReduceArgs {
   u64 data[teamMost], half;         // of each member: two halves that data is pushed to, or staging
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
+  i64 stages;                       // chunks that shared memory holds
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -211,45 +212,67 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const Red
   end(t, e);
 }
 
-// Two shots in sheets.
+// spread pushes each peer's part of sheet i to it; x[r] stays.
+template <int W, int R> DEV void spread(const ReduceArgs& a, u64 off, i64 i, Sheet<R>* x, u32 e) {
+  const u32 r = (u32)a.team.rank;
+#pragma unroll
+  for (int q = 0; q < W; q++) {
+    if (q == r) continue;
+    seal(x[q], e);
+    pushSheet<R>(a.data[q] + off + (r * a.share + i) * Sheet<R>::bytes, x[q]);
+  }
+}
+
+// Two shots in sheets: sheet i of each share. The next ones are pushed before the
+// results of these are waited for.
 template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const ReduceArgs& a) {
   typedef Sheet<R> S;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
   const i64 share = a.share;
+  i64 i = warpOf();
+  S x[W], own;
+#pragma unroll
+  for (int q = 0; q < W; q++) x[q] = loadSheet<T, A, R>(a.in[r], (q * share + i) * S::packs, a.count);
   const u32 e = begin(t, last);
   const u64 first = (e & 1) * a.half, second = first + W * share * S::bytes;
   Patience p = {0, 0};
-  for (i64 i = warpOf(); i < share; i += warpsOf()) {
-    S x[W];
-#pragma unroll
-    for (int q = 0; q < W; q++) x[q] = loadSheet<T, A, R>(a.in[r], (q * share + i) * S::packs, a.count);
-#pragma unroll
-    for (int q = 0; q < W; q++) {
-      if (q == r) continue;
-      seal(x[q], e);
-      pushSheet<R>(a.data[q] + first + (r * share + i) * S::bytes, x[q]);
-    }
+  if (i < share) spread<W, R>(a, first, i, x, e);
+  while (i < share) {
+    own = x[0];
 #pragma unroll
     for (int q = 0; q < W; q++)
+      if (q == r) own = x[q];
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      x[q] = own;
       if (q != r) x[q] = lookSheet<R>(a.data[r] + first + (q * share + i) * S::bytes);
+    }
 #pragma unroll
     for (int q = 0; q < W; q++)
       if (q != r) awaitSheet(p, t, a.data[r] + first + (q * share + i) * S::bytes, x[q], q, e);
     S y = foldSheets<F, T, W, R>(x);
     storeSheet<T, A, R>(a.out[r], (r * share + i) * S::packs, a.count, y);
-    seal(y, e);
+    pushToAll<W, R>(a, second + (r * share + i) * S::bytes, y, e);
+    const i64 next = i + warpsOf();
+    if (next < share) {
 #pragma unroll
-    for (int k = 1; k < W; k++) pushSheet<R>(a.data[(r + k) % W] + second + (r * share + i) * S::bytes, y);
+      for (int q = 0; q < W; q++) x[q] = loadSheet<T, A, R>(a.in[r], (q * share + next) * S::packs, a.count);
+      spread<W, R>(a, first, next, x, e);
+    }
+    constexpr bool atOnce = W * R <= 8;  // as registers allow
+    S got[W];
 #pragma unroll
     for (int q = 0; q < W; q++)
-      if (q != r) x[q] = lookSheet<R>(a.data[r] + second + (q * share + i) * S::bytes);
+      if (q != r && atOnce) got[q] = lookSheet<R>(a.data[r] + second + (q * share + i) * S::bytes);
 #pragma unroll
     for (int q = 0; q < W; q++) {
       if (q == r) continue;
-      awaitSheet(p, t, a.data[r] + second + (q * share + i) * S::bytes, x[q], q, e);
-      storeSheet<T, A, R>(a.out[r], (q * share + i) * S::packs, a.count, x[q]);
+      if (!atOnce) got[q] = lookSheet<R>(a.data[r] + second + (q * share + i) * S::bytes);
+      awaitSheet(p, t, a.data[r] + second + (q * share + i) * S::bytes, got[q], q, e);
+      storeSheet<T, A, R>(a.out[r], (q * share + i) * S::packs, a.count, got[q]);
     }
+    i = next;
   }
   end(t, e);
 }

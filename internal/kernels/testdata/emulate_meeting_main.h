@@ -3,7 +3,7 @@ struct Entry { Run run; bool meets; };
 extern Entry entries[];
 
 // Meeting is where the threads of a block, or of a warp, wait for each other.
-struct Meeting { unsigned live, here, turn; int all, result; };
+struct Meeting { unsigned live, here, turn; int all, result; std::vector<u64> room; };
 
 struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
 
@@ -50,6 +50,13 @@ static void __syncthreads() { meet(threads[current].ofBlock, 1); }
 static int __syncthreads_and(int x) { return meet(threads[current].ofBlock, x != 0); }
 static void __syncwarp() { meet(threads[current].ofWarp, 1); }
 static int __all_sync(unsigned, int x) { return meet(threads[current].ofWarp, x); }
+
+// Shared memory of the block; what it holds at first shows.
+static void* emulatedRoom() {
+  Meeting* m = threads[current].ofBlock;
+  if (m->room.empty()) m->room.assign(32 << 10, 0x7fff7fff7fff7fff);
+  return m->room.data();
+}
 
 static void body() {
   Thread& t = threads[current];
