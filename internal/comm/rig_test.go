@@ -377,7 +377,8 @@ func plainBytes(dt ir.DType, shape []int64) int64 {
 }
 
 // issue enqueues instance i of run for all members: upload, collective, read
-// back, and on a scheduled machine the operands are overwritten at once.
+// back. On a scheduled machine results are overwritten right before, and all
+// operands right after.
 func (r *rig) issue(i int, run int64) {
 	r.t.Helper()
 	s := r.specs[i]
@@ -392,6 +393,9 @@ func (r *rig) issue(i int, run int64) {
 		}
 		if p.Counted {
 			r.uploadCounts(st, s, me, p)
+		}
+		if c, ok := st.(device.HostCaller); ok && p.Writes && (!p.Reads || !meet(p.In, p.Out)) {
+			r.must(c.Call(func() { p.Out.Mem.(device.Poisoner).Poison(p.Out.Off, viewBytes(p.Out)) }))
 		}
 		r.must(r.ch.Issue(i, me, run))
 		if p.Writes {
