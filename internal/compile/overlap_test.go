@@ -379,3 +379,25 @@ func TestStrategyErrors(t *testing.T) {
 		t.Errorf("a pass before overlap: %v", err)
 	}
 }
+
+// TestReshardsInLoops changes layouts of values from outside a loop in it.
+func TestReshardsInLoops(t *testing.T) {
+	const source = `mesh a[2] b[2]
+func f(%x: f32[4, 8], %y: f32[4/(a, b), 8], %acc: inout f32[4/(b, a), 8]) {
+  for %i in 0..3 {
+    %cut: f32[4/(b, a), 8] = reshard %x
+    %traded: f32[4/(b, a), 8] = reshard %y
+    %turned: f32[4, 8/(a, b)] = reshard %y
+    %back: f32[4/(b, a), 8] = reshard %turned
+    %sum = add %cut, %traded
+    %all = add %sum, %back
+    %l = local %all
+    add %acc, %l into %acc
+  }
+}
+`
+	c := newCase(t, source, ir.Binding{})
+	for seed := range int64(5) {
+		c.run(t, c.lower(t, nil), seed)
+	}
+}

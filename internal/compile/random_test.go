@@ -2,7 +2,9 @@ package compile
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"pgregory.net/rapid"
@@ -226,7 +228,43 @@ func drawProgram(t *rapid.T) string {
 	for _, r := range results {
 		types, names = append(types, w.layout(r.shape)), append(names, "%"+r.name)
 	}
-	fmt.Fprintf(&w.text, "\nfunc f(%s) -> (%s) {\n%s\n  return %s\n}\n", strings.Join(w.params, ", "), strings.Join(types, ", "),
-		strings.Join(w.body, "\n"), strings.Join(names, ", "))
+	body := w.repeated(strings.Join(w.body, "\n") + "\n")
+	head := fmt.Sprintf("(%s) -> (%s) {\n", strings.Join(w.params, ", "), strings.Join(types, ", "))
+	end := fmt.Sprintf("  return %s\n}\n", strings.Join(names, ", "))
+	if !w.oneIn("called", 6) {
+		fmt.Fprintf(&w.text, "\nfunc f%s%s%s", head, body, end)
+		return w.text.String()
+	}
+	fmt.Fprintf(&w.text, "\nfunc layer%s%s%s\nfunc f%s%s", head, body, end, head, w.calls(len(names)))
 	return w.text.String()
+}
+
+var madeName = regexp.MustCompile(`%v(\d+)`)
+
+// repeated puts a copy of the body into a loop or branch in front of it or
+// behind it, now and then: nobody uses it, and it is computed all the same.
+func (w *writer) repeated(body string) string {
+	if !w.oneIn("repeated", 5) {
+		return body
+	}
+	block := []string{"for %i in 0..0", "for %i in 0..1", "for %i in 0..2", "if size(tp) >= 2"}[w.pick("block", 4)]
+	again := "  " + block + " {\n" + madeName.ReplaceAllString(body, "%again$1") + "  }\n"
+	if w.oneIn("in front", 2) {
+		return again + body
+	}
+	return body + again
+}
+
+// calls writes two calls of layer and returns what the second one does.
+func (w *writer) calls(results int) string {
+	var args, first, second []string
+	for _, p := range w.params {
+		name, _, _ := strings.Cut(p, ":")
+		args = append(args, name)
+	}
+	for i := range results {
+		first, second = append(first, "%first"+strconv.Itoa(i)), append(second, "%second"+strconv.Itoa(i))
+	}
+	call := " = call layer " + strings.Join(args, ", ") + "\n"
+	return "  " + strings.Join(first, ", ") + call + "  " + strings.Join(second, ", ") + call + "  return " + strings.Join(second, ", ") + "\n}\n"
 }
