@@ -30,7 +30,11 @@ const SharedVariable = "HOCKET_RANKS_PER_GPU"
 // compute each product by its first guess of an algorithm that does not split
 // sums, instead of the fastest of several that are timed; TF32Variable the one
 // that, as "1", has products of f32 multiply operands of 11 bits.
+//
+// GraphsVariable names the one that has programs replayed as "one" graph over all
+// GPUs or as a graph for "each", instead of the faster.
 const (
+	GraphsVariable   = "HOCKET_GRAPHS"
 	ProductsVariable = "HOCKET_PRODUCTS"
 	TF32Variable     = "HOCKET_TF32"
 )
@@ -52,6 +56,13 @@ func open() (device.Machine, error) {
 		opts.FixedProducts = true
 	default:
 		return nil, fmt.Errorf("%s=%s: it is measured or fixed", ProductsVariable, v)
+	}
+	switch v := os.Getenv(GraphsVariable); v {
+	case "", "measured":
+	case "one", "each":
+		opts.Graphs = v
+	default:
+		return nil, fmt.Errorf("%s=%s: it is measured, one or each", GraphsVariable, v)
 	}
 	switch v := os.Getenv(TF32Variable); v {
 	case "", "0":

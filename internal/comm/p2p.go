@@ -46,6 +46,11 @@ func OpenPairs(w device.World, pairs []Pair) (*Pairs, error) {
 		if err := pr.match(); err != nil {
 			return nil, err
 		}
+		if d, ok := w.Device(pr.DstRank).(device.CopyPreparer); ok && pr.Src.Elements() > 0 {
+			if err := d.PrepareCopy(pr.Dst, pr.Src); err != nil {
+				return nil, err
+			}
+		}
 		p.pairs[i] = pr
 		p.ready[i] = need[pr.DstRank]
 		need[pr.DstRank]++

@@ -76,6 +76,13 @@ type Device interface {
 	Prepare(k Kernel) (Launch, error)
 }
 
+// CopyPreparer is a device some of whose copies are kernels.
+type CopyPreparer interface {
+	// PrepareCopy makes ready what Copy of the same views will need on a stream of
+	// the device, so that issuing it compiles nothing.
+	PrepareCopy(dst, src View) error
+}
+
 // MemKind is a kind of memory.
 type MemKind uint8
 
@@ -261,16 +268,32 @@ type Graph interface {
 	Close() error
 }
 
+// Choices is a graph that can be launched in more ways than one, with the same
+// results: which is the fastest only measuring can tell.
+type Choices interface {
+	// Choices names the ways; the first is taken until Choose says otherwise.
+	Choices() []string
+	Choose(i int)
+}
+
 // Capturer is a world that records graphs: one whose machine has Caps.Graphs.
 type Capturer interface {
-	// Capture calls issue, which gives work to the world's streams, and records
-	// that work instead of running it. Each launch raises counters as the work
+	// Capture calls issue, once or more often, which gives work to the world's
+	// streams, the same each time, and records that work instead of running it. Each launch raises counters as the work
 	// does; a wait that was satisfied before the recording is satisfied at each
 	// launch. The world must be at rest, nobody else may issue work meanwhile,
 	// and a wait for what is not issued within, uploads, downloads and host
 	// calls are errors, which may end the world. Marks of Begin and End are left
 	// out.
 	Capture(issue func() error) (Graph, error)
+}
+
+// Batcher is a world whose work may wait on devices for work issued later.
+type Batcher interface {
+	// Batch calls issue, which gives work to the world's streams, the whole of it:
+	// until it returns no world of the machine does what could keep the work that
+	// was issued first from ending.
+	Batch(issue func() error) error
 }
 
 // Fault is a failure of work on a device.

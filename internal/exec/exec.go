@@ -183,10 +183,10 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 		return nil, err
 	}
 	first := p.run
-	err := p.record()
+	err := p.record(ctx)
 	began := time.Now()
 	if err == nil {
-		err = p.issue(len(batch))
+		err = p.issueWhole(len(batch))
 	}
 	issued := time.Since(began)
 	if err == nil {

@@ -3,6 +3,8 @@ package exec
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
@@ -18,6 +20,7 @@ import (
 type replay struct {
 	world                   device.Capturer
 	graph                   device.Graph // nil until it is recorded
+	form                    string       // how it is launched, where there are several ways
 	inputs, body, afterward []int        // commands, in order
 }
 
@@ -36,7 +39,7 @@ func (p *Program) planReplay() error {
 
 // record makes the graph before the first run that can use it: the world is at
 // rest then, and a run has gone before.
-func (p *Program) record() error {
+func (p *Program) record(ctx context.Context) error {
 	r := p.replay
 	if r == nil || r.graph != nil || p.run == 0 {
 		return nil
@@ -56,7 +59,60 @@ func (p *Program) record() error {
 		return fmt.Errorf("recording the program as a graph: %w", err)
 	}
 	p.log.Debug("program recorded as a graph", "func", p.plan.Func, "commands", len(r.body))
+	if ways, ok := r.graph.(device.Choices); ok {
+		return r.choose(ctx, p, ways)
+	}
 	return nil
+}
+
+// trialRounds is how often each way to launch a graph is measured, the first time
+// to warm up.
+const trialRounds = 4
+
+// choose takes the fastest way to launch the graph. Each is measured by whole
+// runs but for their outputs, in turns, with the inputs of the run to come.
+func (r *replay) choose(ctx context.Context, p *Program, ways device.Choices) error {
+	names := ways.Choices()
+	r.form = names[0]
+	if len(names) < 2 {
+		return nil
+	}
+	least := make([]time.Duration, len(names))
+	for round := range trialRounds {
+		for i := range names {
+			ways.Choose(i)
+			took, err := r.time(ctx, p)
+			if err != nil {
+				return fmt.Errorf("trying the program as a graph in the form %q: %w", names[i], err)
+			}
+			if round == 1 || round > 1 && took < least[i] {
+				least[i] = took
+			}
+		}
+	}
+	best := slices.Index(least, slices.Min(least))
+	ways.Choose(best)
+	r.form = names[best]
+	p.log.Debug("form of the graph chosen", "func", p.plan.Func, "form", r.form, "of", names, "took", least)
+	return nil
+}
+
+// time runs the graph once, from launch to end.
+func (r *replay) time(ctx context.Context, p *Program) (time.Duration, error) {
+	run := p.run
+	p.run++
+	if err := r.each(p, r.inputs, run*int64(len(p.cmds)), run, p.frames[0]); err != nil {
+		return 0, err
+	}
+	if err := p.world.Sync(ctx); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := r.graph.Launch(ctx); err != nil {
+		return 0, err
+	}
+	err := p.world.Sync(ctx)
+	return time.Since(began), err
 }
 
 // cut sorts the commands into inputs, body and outputs, where they stand in that

@@ -7,6 +7,14 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
+// issueWhole is issue, with nothing between that a machine must keep out.
+func (p *Program) issueWhole(k int) error {
+	if w, ok := p.world.(device.Batcher); ok {
+		return w.Batch(func() error { return p.issue(k) })
+	}
+	return p.issue(k)
+}
+
 // issue enqueues k runs, one after the other. A command's mark is its index in
 // the plan plus the run's number times their count.
 func (p *Program) issue(k int) error {

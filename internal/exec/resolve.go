@@ -317,6 +317,9 @@ func (p *Program) resolve(c *plan.Cmd, out *command, blocks blockIndex) error {
 		var vs []device.View
 		if vs, err = p.views([]plan.Ref{c.Outs[0], c.Ins[0]}); err == nil {
 			out.dst, out.src = vs[0], vs[1]
+			if d, ok := p.world.Device(int(c.Rank)).(device.CopyPreparer); ok {
+				err = d.PrepareCopy(out.dst, out.src)
+			}
 		}
 	case plan.Collective:
 		coll := &p.plan.Colls[c.Coll]

@@ -55,6 +55,11 @@ func BenchmarkIssue(b *testing.B) {
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*nodes), "ns/node")
 	})
+	many := make([]device.Launch, nodes)
+	for i := range many {
+		many[i], err = d.Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{u}})
+		must(err)
+	}
 	mark := int64(0)
 	marked := func() {
 		mark++
@@ -66,7 +71,13 @@ func BenchmarkIssue(b *testing.B) {
 	for name, issue := range map[string]func(){
 		"launch": func() { must(streams[0].Launch(l)) },
 		"marked": marked,
-		"copy":   func() { must(streams[0].Copy(u, v)) },
+		"many": func() {
+			mark++
+			must(streams[0].Begin(mark))
+			must(streams[0].Launch(many[mark%nodes]))
+			must(streams[0].End(mark))
+		},
+		"copy": func() { must(streams[0].Copy(u, v)) },
 		"edge": func() {
 			raised++
 			must(streams[0].Launch(l))

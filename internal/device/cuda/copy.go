@@ -96,18 +96,28 @@ func (s *stream) copyApart(dst, src *ref) error {
 	drv, size := s.dev.w.drv, dst.dt.Size()
 	dims := pair(dst, src)
 	in := dims[len(dims)-1]
-	if in.d == 1 && in.s == 1 || in.n == 1 {
-		switch {
-		case len(dims) == 1:
-			return drv.Copy(dst.addr, src.addr, in.n*size, s.h, &s.args)
-		case len(dims) == 2 && rows(dims[0], in) && in.n*size >= wideRow && dims[0].d*size < 1<<31 && dims[0].s*size < 1<<31:
-			return drv.CopyRect(nvlib.Rect{
-				Dst: dst.addr, Src: src.addr, DstPitch: dims[0].d * size, SrcPitch: dims[0].s * size,
-				Width: in.n * size, Height: dims[0].n,
-			}, s.h)
-		}
+	switch {
+	case !engineCopies(dst, dims):
+		return s.copyByKernel(dst, src, dims)
+	case len(dims) == 1:
+		return drv.Copy(dst.addr, src.addr, in.n*size, s.h, &s.args)
 	}
-	return s.copyByKernel(dst, src, dims)
+	return drv.CopyRect(nvlib.Rect{
+		Dst: dst.addr, Src: src.addr, DstPitch: dims[0].d * size, SrcPitch: dims[0].s * size,
+		Width: in.n * size, Height: dims[0].n,
+	}, s.h)
+}
+
+// engineCopies reports whether a copy engine does a copy to dst well.
+func engineCopies(dst *ref, dims []step2) bool {
+	in, size := dims[len(dims)-1], dst.dt.Size()
+	switch {
+	case in.n != 1 && (in.d != 1 || in.s != 1), len(dims) > 2:
+		return false
+	case len(dims) == 1:
+		return true
+	}
+	return rows(dims[0], in) && in.n*size >= wideRow && dims[0].d*size < 1<<31 && dims[0].s*size < 1<<31
 }
 
 // rows reports whether out steps over whole rows of in, on both sides.
@@ -128,18 +138,14 @@ const mostCopies = 4096
 // time. The context is current.
 func (s *stream) copyByKernel(dst, src *ref, dims []step2) error {
 	w := s.dev.w
-	key := copyKey{site: s.dev.site, dst: dst.addr, src: src.addr, size: dst.dt.Size()}
-	copy(key.dims[:], dims)
+	key := s.dev.site.keyOf(dst, src, dims)
 	launches, ok := w.copies[key]
 	if !ok {
 		var err error
 		if launches, err = s.dev.site.compile(copyProblem(dst, src, dims), nil); err != nil {
 			return err
 		}
-		if w.copies == nil || len(w.copies) >= mostCopies {
-			w.copies = map[copyKey][]*nvlib.Launch{}
-		}
-		w.copies[key] = launches
+		w.keep(key, launches)
 	}
 	for _, l := range launches {
 		if err := w.drv.Launch(l, s.h); err != nil {
@@ -148,6 +154,49 @@ func (s *stream) copyByKernel(dst, src *ref, dims []step2) error {
 	}
 	return nil
 }
+
+func (s *site) keyOf(dst, src *ref, dims []step2) copyKey {
+	key := copyKey{site: s, dst: dst.addr, src: src.addr, size: dst.dt.Size()}
+	copy(key.dims[:], dims)
+	return key
+}
+
+func (w *world) keep(key copyKey, launches []*nvlib.Launch) {
+	if w.copies == nil || len(w.copies) >= mostCopies {
+		w.copies = map[copyKey][]*nvlib.Launch{}
+	}
+	w.copies[key] = launches
+}
+
+// PrepareCopy compiles what a copy needs that no copy engine does.
+func (d *dev) PrepareCopy(dst, src device.View) error {
+	w := d.w
+	defer w.alone()()
+	t, err := d.resolve(dst, true)
+	if err != nil {
+		return d.errorf("copy: destination: %w", err)
+	}
+	r, err := d.resolve(src, true)
+	if err != nil {
+		return d.errorf("copy: source: %w", err)
+	}
+	if err := checkCopy(&t, &r); err != nil {
+		return d.errorf("copy: %w", err)
+	}
+	dims := pair(&t, &r)
+	if _, ready := w.copies[d.site.keyOf(&t, &r, dims)]; ready || t.n == 0 || t.overlaps(&r) || engineCopies(&t, dims) {
+		return nil
+	}
+	return d.bound(func() error {
+		launches, err := d.site.compileAside(copyProblem(&t, &r, dims), nil)
+		if err == nil {
+			w.keep(d.site.keyOf(&t, &r, dims), launches)
+		}
+		return err
+	})
+}
+
+var _ device.CopyPreparer = (*dev)(nil)
 
 func copyProblem(dst, src *ref, dims []step2) kernels.Problem {
 	out, in := kernels.Operand{Addr: dst.addr, DType: dst.dt}, kernels.Operand{Addr: src.addr, DType: src.dt}

@@ -14,15 +14,16 @@ import (
 
 // TestFake runs the suite on a driver in Go: host logic without a GPU.
 func TestFake(t *testing.T) {
-	open := func(gpus int) func(t *testing.T) device.Machine {
+	open := func(gpus int, graphs string) func(t *testing.T) device.Machine {
 		return func(t *testing.T) device.Machine {
 			f := newFake(t, gpus)
 			f.plain = true
-			return newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 4 / gpus})
+			return newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 4 / gpus, Graphs: graphs})
 		}
 	}
-	t.Run("shared", func(t *testing.T) { devicetest.Run(t, open(1)) })
-	t.Run("apart", func(t *testing.T) { devicetest.RunOrders(t, open(4)) })
+	t.Run("shared", func(t *testing.T) { devicetest.Run(t, open(1, "")) })
+	t.Run("apart", func(t *testing.T) { devicetest.RunOrders(t, open(4, formOne)) })
+	t.Run("graph for each", func(t *testing.T) { devicetest.RunOrders(t, open(2, formEach)) })
 }
 
 // real returns the machine of this host's GPUs, or skips the test.
@@ -46,6 +47,13 @@ func TestDevice(t *testing.T) {
 			})
 		})
 	}
+	t.Run("graph for each", func(t *testing.T) {
+		devicetest.RunOrders(t, func(t *testing.T) device.Machine {
+			m := real(t, Options{RanksPerGPU: 2, Graphs: formEach})
+			devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+			return m
+		})
+	})
 }
 
 func TestOutOfMemory(t *testing.T) {

@@ -27,6 +27,16 @@ func (d *dev) errorf(format string, args ...any) error {
 // bind makes the device's context current until the driver's Unbind.
 func (d *dev) bind() error { return d.w.drv.Bind(d.site.ctx) }
 
+// rebind makes the device's context current again for who had bound it and then
+// called for another device.
+func (d *dev) rebind() error {
+	err := d.bind()
+	if err == nil {
+		d.w.drv.Unbind()
+	}
+	return err
+}
+
 // bound runs f with the device's context current.
 func (d *dev) bound(f func() error) error {
 	if err := d.bind(); err != nil {
@@ -37,8 +47,7 @@ func (d *dev) bound(f func() error) error {
 }
 
 func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	d.w.mu.Lock()
-	defer d.w.mu.Unlock()
+	defer d.w.alone()()
 	if err := d.w.err(); err != nil {
 		return nil, err
 	}
@@ -63,8 +72,7 @@ func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 
 func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	w := d.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.alone()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -75,13 +83,20 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	case opts.Priority < 0:
 		priority = d.site.least
 	}
-	s := &stream{dev: d, name: opts.Name, index: len(w.streams)}
+	return d.newStream(opts.Name, priority)
+}
+
+// newStream makes a stream of a driver's priority. The caller holds the world's
+// mutex.
+func (d *dev) newStream(name string, priority int) (*stream, error) {
+	w := d.w
+	s := &stream{dev: d, name: name, index: len(w.streams)}
 	err := d.bound(func() (err error) {
 		s.h, err = w.drv.NewStream(priority)
 		return err
 	})
 	if err != nil {
-		return nil, d.errorf("stream %s: %w", opts.Name, err)
+		return nil, d.errorf("stream %s: %w", name, err)
 	}
 	w.streams = append(w.streams, s)
 	return s, nil

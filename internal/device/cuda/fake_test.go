@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ import (
 // that was not given before: the fake refuses a wait for an event that was
 // never recorded, and it notes what is never given back.
 type fakeGPU struct {
-	*testing.T
+	testing.TB
 	mu      sync.Mutex
 	next    uintptr
 	blocks  map[uintptr]*cabi.Block // memory, by address
@@ -35,21 +36,43 @@ type fakeGPU struct {
 	called  map[string]int     // how often, by name
 	late    map[string]int     // so many calls more fail with not ready, by name
 	devices int
-	plain   bool     // has no kernels that take long in Go
-	lt      *fakeLT  // its cuBLASLt; nil for one that takes nothing
-	record  []func() // of the capture under way
-	capture bool
-	now     int              // 1, or the number of the capture under way
-	last    int              // number of the last capture
-	joined  map[uintptr]bool // streams in it
-	graphs  map[uintptr][]func()
+	plain   bool                     // has no kernels that take long in Go
+	lt      *fakeLT                  // its cuBLASLt; nil for one that takes nothing
+	last    int                      // number of the last capture, from 2
+	begun   map[uintptr]*fakeCapture // captures under way, by origin
+	member  map[uintptr]*fakeCapture // streams in them
+	graphs  map[uintptr][]fakeWork
+	running [][]fakeWork          // graphs launched, what is left of them
+	joins   map[string]*fakeJoin  // kernels that are joins, by name
+	joinOf  map[uintptr]*fakeJoin // by function
+	hasty   bool                  // kernels run out of time at once
+	mute    bool                  // and raise nothing
+}
+
+// fakeCapture is a capture under way.
+type fakeCapture struct {
+	id   int
+	work []fakeWork
+}
+
+// fakeJoin is a kernel in two steps: it raises, and then takes when it can.
+type fakeJoin struct {
+	raise func()
+	ready func() bool
+}
+
+// fakeWork is a node of a graph; ready is nil for those that wait for nothing.
+type fakeWork struct {
+	ready func() bool
+	do    func()
 }
 
 const fakeMemory = 1 << 40
 
-func newFake(t *testing.T, devices int) *fakeGPU {
-	f := &fakeGPU{T: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
-		graphs: map[uintptr][]func(){}, events: map[uintptr]int{}, now: 1, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
+func newFake(t testing.TB, devices int) *fakeGPU {
+	f := &fakeGPU{TB: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
+		graphs: map[uintptr][]fakeWork{}, begun: map[uintptr]*fakeCapture{}, member: map[uintptr]*fakeCapture{},
+		joins: map[string]*fakeJoin{}, joinOf: map[uintptr]*fakeJoin{}, events: map[uintptr]int{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
 		called: map[string]int{}, late: map[string]int{}}
 	t.Cleanup(func() {
 		if f.dead != 0 {
@@ -88,15 +111,49 @@ func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
 }
 
 // do does what a stream was given, or records it.
-func (f *fakeGPU) do(stream uintptr, work func()) uintptr {
-	if f.capture {
-		if !f.joined[stream] {
-			f.Error("work of a graph on a stream that did not join it")
-		}
-		f.record = append(f.record, work)
+func (f *fakeGPU) do(stream uintptr, work func()) uintptr { return f.await(stream, nil, work) }
+
+// await is do for work that waits until ready.
+func (f *fakeGPU) await(stream uintptr, ready func() bool, work func()) uintptr {
+	if c := f.in(stream); c != nil {
+		c.work = append(c.work, fakeWork{ready, work})
 		return 0
 	}
+	if len(f.running) > 0 || ready != nil && !ready() {
+		f.Error("work beside graphs that wait, or that waits by itself")
+	}
 	work()
+	return 0
+}
+
+// in returns the capture that the stream is in; nil while there are none.
+func (f *fakeGPU) in(stream uintptr) *fakeCapture {
+	c := f.member[stream]
+	if c == nil && len(f.begun) > 0 {
+		f.Error("work beside a capture, on a stream that did not join it")
+	}
+	return c
+}
+
+// advance runs what graphs can of those that were launched, one after another.
+func (f *fakeGPU) advance() {
+	for went := true; went; {
+		went = false
+		for i := range f.running {
+			for g := &f.running[i]; len(*g) > 0 && ((*g)[0].ready == nil || (*g)[0].ready()); *g = (*g)[1:] {
+				(*g)[0].do()
+				went = true
+			}
+		}
+	}
+	f.running = slices.DeleteFunc(f.running, func(g []fakeWork) bool { return len(g) == 0 })
+}
+
+// resting answers whether all is done.
+func (f *fakeGPU) resting() uintptr {
+	if f.advance(); len(f.running) > 0 {
+		return nvlib.CUDANotReady
+	}
 	return 0
 }
 
@@ -173,50 +230,68 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 				return 500
 			}
 			f.next++
-			f.kernels[f.next] = k
+			f.kernels[f.next], f.joinOf[f.next] = k, f.joins[cabi.GoString(a[2])]
 			return set(a[0], f.next)
 		},
 		"cuFuncSetAttribute": zero,
 		"cuLaunchKernel": func(a []uintptr) uintptr {
 			k, params := f.kernels[a[0]], a[9]
-			return f.do(a[8], func() { k(params) })
+			var ready func() bool
+			if j := f.joinOf[a[0]]; j != nil {
+				f.do(a[8], j.raise)
+				ready = j.ready
+			}
+			return f.await(a[8], ready, func() { k(params) })
 		},
 		"cuStreamCreateWithPriority": func(a []uintptr) uintptr { return set(a[0], f.handle("streams")) },
 		"cuStreamDestroy_v2":         gone("streams"),
-		"cuStreamQuery":              zero, "cuStreamSynchronize": zero,
+		"cuStreamQuery":              func([]uintptr) uintptr { return f.resting() }, "cuStreamSynchronize": zero,
 		"cuStreamWaitEvent": func(a []uintptr) uintptr {
-			if f.events[a[1]] != f.now {
-				f.Errorf("a wait in %d for an event recorded in %d", f.now, f.events[a[1]])
+			c := f.member[a[0]]
+			if c == nil && len(f.begun) > 0 { // it joins
+				for _, other := range f.begun {
+					if other.id == f.events[a[1]] {
+						c = other
+						f.member[a[0]] = c
+					}
+				}
 			}
-			if f.capture {
-				f.joined[a[0]] = true
+			now := 1
+			if c != nil {
+				now = c.id
+			}
+			if f.events[a[1]] != now {
+				f.Errorf("a wait in %d for an event recorded in %d", now, f.events[a[1]])
 			}
 			return 0
 		},
 		"cuEventCreate":     func(a []uintptr) uintptr { return set(a[0], f.handle("events")) },
 		"cuEventDestroy_v2": gone("events"),
 		"cuEventRecord": func(a []uintptr) uintptr {
-			if f.capture && !f.joined[a[1]] {
-				f.Error("an event of a graph on a stream that did not join it")
+			f.events[a[0]] = 1
+			if c := f.in(a[1]); c != nil {
+				f.events[a[0]] = c.id
 			}
-			f.events[a[0]] = f.now
 			return 0
 		},
 		"cuEventQuery": func(a []uintptr) uintptr {
 			if f.events[a[0]] != 1 {
 				f.Errorf("a question for an event recorded in %d", f.events[a[0]])
 			}
-			return 0
+			return f.resting()
 		},
 		"cuEventElapsedTime": func(a []uintptr) uintptr { f.next++; return set(a[0], float32(f.next)) },
 		"cuStreamBeginCapture_v2": func(a []uintptr) uintptr {
 			f.last = max(f.last, 1) + 1
-			f.capture, f.record, f.now, f.joined = true, nil, f.last, map[uintptr]bool{a[0]: true}
+			f.begun[a[0]] = &fakeCapture{id: f.last}
+			f.member[a[0]] = f.begun[a[0]]
 			return 0
 		},
 		"cuStreamEndCapture": func(a []uintptr) uintptr {
-			h := f.handle("graphs")
-			f.graphs[h], f.capture, f.now = f.record, false, 1
+			h, c := f.handle("graphs"), f.begun[a[0]]
+			f.graphs[h] = c.work
+			delete(f.begun, a[0])
+			maps.DeleteFunc(f.member, func(_ uintptr, o *fakeCapture) bool { return o == c })
 			return set(a[1], h)
 		},
 		"cuGraphInstantiateWithFlags": func(a []uintptr) uintptr {
@@ -226,9 +301,8 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		},
 		"cuGraphUpload": zero,
 		"cuGraphLaunch": func(a []uintptr) uintptr {
-			for _, do := range f.graphs[a[0]] {
-				do()
-			}
+			f.running = append(f.running, slices.Clone(f.graphs[a[0]]))
+			f.advance()
 			return 0
 		},
 		"cuGraphGetNodes":    func(a []uintptr) uintptr { return set(a[2], uint64(len(f.graphs[a[0]]))) },
@@ -263,7 +337,7 @@ func (f *fakeGPU) status(name string, do func() uintptr) uintptr {
 // system is the fake's driver, with a cuBLASLt that takes nothing.
 func (f *fakeGPU) system() *system {
 	table := f.calls()
-	blas := func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.T), nil }
+	blas := func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.TB), nil }
 	if f.lt != nil {
 		f.lt.time(table)
 		blas = f.lt.open
@@ -288,7 +362,7 @@ func (f *fakeGPU) system() *system {
 }
 
 // fakeBLAS answers every question for an algorithm with none.
-func fakeBLAS(t *testing.T) *nvlib.CuBLASLt {
+func fakeBLAS(t testing.TB) *nvlib.CuBLASLt {
 	zero := func([]uintptr) uintptr { return 0 }
 	table := map[string]func([]uintptr) uintptr{}
 	for _, name := range []string{"cublasLtCreate", "cublasLtDestroy", "cublasLtGetVersion", "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy",
@@ -328,6 +402,43 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	name := fmt.Sprint("go", f.next)
 	f.named[name] = func(uintptr) { run() }
 	return []kernels.Step{{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}}, nil
+}
+
+// Join is a Library's: flags are words that Go changes.
+func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next++
+	name := fmt.Sprint("join", f.next)
+	there := func() bool { return cabi.Load[int64](uintptr(j.Flag)) >= j.Count }
+	aborted := func() bool { return j.Abort != 0 && cabi.Load[uint64](uintptr(j.Abort)) != 0 }
+	f.joins[name] = &fakeJoin{
+		raise: func() {
+			if j.List == 0 || f.mute {
+				return
+			}
+			for i := range cabi.Load[uint64](uintptr(j.List)) {
+				at := cabi.Load[uintptr](uintptr(j.List) + 8*uintptr(i+1))
+				cabi.Store(at, cabi.Load[int64](at)+1)
+			}
+		},
+		ready: func() bool { return j.Count == 0 || there() || aborted() || f.hasty },
+	}
+	f.named[name] = func(uintptr) {
+		switch {
+		case j.Count == 0:
+		case there():
+			cabi.Store(uintptr(j.Flag), cabi.Load[int64](uintptr(j.Flag))-j.Count)
+		case cabi.Load[uint64](uintptr(j.Fault)) == 0:
+			kind := kernels.FaultTimeout
+			if aborted() {
+				kind = kernels.FaultAborted
+			}
+			cabi.Store(uintptr(j.Abort), uint64(1))
+			cabi.Store(uintptr(j.Fault), [5]uint64{uint64(kind) | 1, j.Tag, uint64(j.Count), 0, 7})
+		}
+	}
+	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
 }
 
 // addresses lists the addresses of an operand's elements in row-major order.

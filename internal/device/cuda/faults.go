@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -21,53 +22,71 @@ type faults struct {
 // reserve gives a launch an address to report to, and its tag. The context is
 // current.
 func (f *faults) reserve(l *launch) (nvlib.Ptr, uint64, error) {
-	if f.at == 0 {
-		at, err := f.s.heaps[device.Private].take(kernels.FaultBytes)
-		if err != nil {
-			return 0, 0, err
-		}
-		drv := f.s.w.drv
-		if err := errors.Join(drv.Fill8(at, 0, kernels.FaultBytes, 0), drv.SyncStream(0)); err != nil {
-			return 0, 0, err
-		}
-		f.at = at
+	if err := f.open(); err != nil {
+		return 0, 0, err
 	}
 	l.looked = true
 	f.launches = append(f.launches, l)
 	return f.at, uint64(len(f.launches) - 1), nil
 }
 
+// open makes room for a report. The context is current.
+func (f *faults) open() error {
+	if f.at != 0 {
+		return nil
+	}
+	at, err := f.s.heaps[device.Private].take(kernels.FaultBytes)
+	if err != nil {
+		return err
+	}
+	f.at = at
+	drv := f.s.w.drv
+	return errors.Join(drv.Fill8(at, 0, kernels.FaultBytes, 0), drv.SyncStream(0))
+}
+
 // readFaults ends the world if some kernel reported something. The devices are
 // at rest. The caller holds mu.
 func (w *world) readFaults() {
+	var first, told error
 	for _, s := range w.sites {
 		if f := &s.faults; f.armed {
 			f.armed = false
-			if err := f.read(); err != nil && w.cause == nil {
-				w.end(err)
+			kind, err := f.read()
+			switch {
+			case err == nil:
+			case kind == kernels.FaultAborted: // by another's, which says more
+				told = err
+			case first == nil:
+				first = err
 			}
 		}
 	}
+	if first == nil {
+		first = told
+	}
+	if first != nil && w.cause == nil {
+		w.end(first)
+	}
 }
 
-func (f *faults) read() error {
+func (f *faults) read() (kernels.FaultKind, error) {
 	w := f.s.w
 	if err := w.drv.Bind(f.s.ctx); err != nil {
-		return err
+		return 0, err
 	}
 	defer w.drv.Unbind()
 	buf, err := f.s.heaps[device.Pinned].take(kernels.FaultBytes)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var args [4]uintptr
 	if err := errors.Join(w.drv.Copy(buf, f.at, kernels.FaultBytes, 0, &args), w.drv.SyncStream(0)); err != nil {
-		return err
+		return 0, err
 	}
 	told, ok := kernels.ReadFault(cabi.Bytes(uintptr(buf), kernels.FaultBytes))
 	if err := f.s.heaps[device.Pinned].give(buf, kernels.FaultBytes); err != nil || !ok {
-		return err
+		return 0, err
 	}
 	l := f.launches[told.Tag]
-	return &device.Fault{Rank: l.dev.rank, Stream: l.stream, ID: l.id, Err: errors.New(told.String())}
+	return told.Kind, &device.Fault{Rank: l.dev.rank, Stream: l.stream, ID: l.id, Err: fmt.Errorf("%s: %s", l.name, told)}
 }

@@ -49,9 +49,7 @@ func (l *launch) run(s *stream) error {
 
 // Release lets the launch go; nothing issued may still use it.
 func (l *launch) Release() {
-	w := l.dev.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer l.dev.w.alone()()
 	l.drop()
 }
 
@@ -87,8 +85,7 @@ func kernelName(k *device.Kernel) string {
 // Prepare compiles and loads what computes k, and picks algorithms.
 func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 	w := d.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.alone()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -142,13 +139,35 @@ func (l *launch) stage(k *kernel) error {
 		}
 		l.scratch = append(l.scratch, m)
 		safe := in.at(m.addr)
-		l.steps = append(l.steps, &copyStep{safe, *in})
+		steps, err := l.dev.copySteps(safe, *in)
+		if err != nil {
+			return err
+		}
+		l.steps = append(l.steps, steps...)
 		k.ins[i] = safe
 	}
 	return nil
 }
 
-// copyStep is a copy.
+// copySteps copy src to dst, which share no bytes; both are checked. The caller
+// holds the world by alone, and the context is current.
+func (d *dev) copySteps(dst, src ref) ([]step, error) {
+	if dst.n == 0 {
+		return nil, nil
+	}
+	dims := pair(&dst, &src)
+	if engineCopies(&dst, dims) {
+		return []step{&copyStep{dst, src}}, nil
+	}
+	launches, err := d.site.compileAside(copyProblem(&dst, &src, dims), nil)
+	var steps []step
+	for _, n := range launches {
+		steps = append(steps, &kernelStep{n})
+	}
+	return steps, err
+}
+
+// copyStep is a copy by an engine.
 type copyStep struct{ dst, src ref }
 
 func (c *copyStep) run(s *stream) error { return s.copy(&c.dst, &c.src) }
@@ -159,8 +178,9 @@ func (l *launch) addCopy(k *kernel) error {
 	if len(k.ins) != 1 || k.ins[0].overlaps(&k.out) || !slices.Equal(k.ins[0].shape, k.out.shape) || checkCopy(&k.out, &k.ins[0]) != nil {
 		return l.addLibrary(k)
 	}
-	l.steps = append(l.steps, &copyStep{k.out, k.ins[0]})
-	return nil
+	steps, err := l.dev.copySteps(k.out, k.ins[0])
+	l.steps = append(l.steps, steps...)
+	return err
 }
 
 func (l *launch) addChain(k *kernel) error {
@@ -200,7 +220,7 @@ func (l *launch) addLibrary(k *kernel) error {
 			return err
 		}
 	}
-	launches, err := l.dev.site.compile(p, l.reserve)
+	launches, err := l.dev.site.compileAside(p, l.reserve)
 	if err != nil {
 		return err
 	}

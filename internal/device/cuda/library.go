@@ -10,6 +10,7 @@ import (
 type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
+	Join(t kernels.Target, j kernels.Join) (kernels.Step, error)
 }
 
 // operand is r as kernels take it.
@@ -30,12 +31,37 @@ func (k *kernel) problem() kernels.Problem {
 // defaultShared is the dynamic shared memory that a kernel may use unasked.
 const defaultShared = 48 << 10
 
-// compile makes the launches of p. The context is current.
-func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
-	steps, err := s.w.m.opts.Kernels.Steps(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Scratch: scratch}, p)
+// compileAside is compile for who holds the world by alone: others go on while
+// the compiler works.
+func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
+	var steps []kernels.Step
+	err := s.w.aside(func() (err error) {
+		steps, err = s.steps(p, func(bytes int64) (nvlib.Ptr, error) {
+			defer s.w.alone()()
+			return scratch(bytes)
+		})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	return s.loadAll(steps)
+}
+
+// compile makes the launches of p. The context is current.
+func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
+	steps, err := s.steps(p, scratch)
+	if err != nil {
+		return nil, err
+	}
+	return s.loadAll(steps)
+}
+
+func (s *site) steps(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]kernels.Step, error) {
+	return s.w.m.opts.Kernels.Steps(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Scratch: scratch}, p)
+}
+
+func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {
 	var launches []*nvlib.Launch
 	for _, st := range steps {
 		l, err := s.load(st, nvlib.NewLaunch)

@@ -54,8 +54,13 @@ type Options struct {
 	// Cache keeps choices of algorithms; nil for that of package kernels, or for
 	// none where Kernels is given.
 	Cache *kernels.Cache
+	// Graphs is the form of recorded graphs: "one" over all GPUs, "each" for a
+	// graph for each GPU, joined by flags; empty for both, so that who launches
+	// them can choose by measurement.
+	Graphs string
 	// TeamTimeout is how long a kernel of a team waits for a peer before it gives
-	// up and the world ends; 0 means 30 seconds.
+	// up and the world ends, and part of a graph for another GPU's; 0 means 30
+	// seconds.
 	TeamTimeout time.Duration
 
 	teamsLate bool // teams' kernels begin when the one before has ended

@@ -35,11 +35,19 @@ func (m *mark) release() {
 	}
 }
 
+// known reports whether all before the mark is known to be done.
+func (m *mark) known() bool {
+	return m.done || m.issued && m.in == nil && m.pos <= m.stream.reached
+}
+
 // over reports whether all before the mark is done; a failed device says no.
 func (m *mark) over() bool {
-	if !m.done && m.issued && m.in == nil {
-		done, err := m.stream.dev.w.drv.EventDone(m.ev)
-		m.done = done && err == nil
+	if m.known() || !m.issued || m.in != nil {
+		return m.known()
+	}
+	if done, err := m.stream.dev.w.drv.EventDone(m.ev); done && err == nil {
+		m.done = true
+		m.stream.reached = max(m.stream.reached, m.pos)
 	}
 	return m.done
 }
@@ -85,7 +93,11 @@ func (s *stream) waitFor(m *mark) error {
 	if m.stream == s || s.seenOf(m.stream) >= m.pos || m.in != s.dev.w.capture {
 		return nil
 	}
-	if err := s.dev.w.drv.WaitEvent(s.h, m.ev); err != nil {
+	if c := m.in; c != nil && c.of(s.dev.site) != c.of(m.stream.dev.site) {
+		if err := c.flags.waitAcross(s, m); err != nil {
+			return err
+		}
+	} else if err := s.dev.w.drv.WaitEvent(s.h, m.ev); err != nil {
 		return err
 	}
 	s.seen[m.stream.index] = m.pos
@@ -183,13 +195,18 @@ const longLog = 64
 func (c *counter) raise(by int64, m *mark) {
 	c.total += by
 	c.log = append(c.log, raise{c.total, m})
-	if len(c.log)%longLog == 0 {
-		n := 0
-		for n < len(c.log)-1 && c.log[n].mark.over() {
+	if len(c.log)%longLog != 0 {
+		return
+	}
+	// One question, since asking takes the host as long as issuing: mostly it is
+	// one stream that signals, whose earlier signals are then done too.
+	n := 0
+	if c.log[len(c.log)/2].mark.over() {
+		for n < len(c.log)-1 && c.log[n].mark.known() {
 			n++
 		}
-		c.forget(n)
 	}
+	c.forget(n)
 }
 
 // waitFor makes s wait until c is at least least, which enough issued signals

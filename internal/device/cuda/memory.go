@@ -26,8 +26,7 @@ func (m *memory) Bytes() int64 { return m.bytes }
 
 func (m *memory) Free() error {
 	w := m.dev.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.alone()()
 	if w.cause == errClosed {
 		return w.err()
 	}

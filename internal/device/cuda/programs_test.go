@@ -31,13 +31,18 @@ func TestProgramsOnFake(t *testing.T) {
 	for _, path := range list {
 		name := filepath.Base(path)
 		t.Run(name, func(t *testing.T) {
-			for _, gpus := range []int{4, 1} {
-				if gpus == 1 && testing.Short() {
+			for _, c := range []struct {
+				gpus   int
+				graphs string
+			}{{4, formEach}, {4, ""}, {1, ""}} {
+				if c.gpus == 1 && testing.Short() {
 					continue
 				}
-				f := newFake(t, gpus)
-				m := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 8})
-				runProgram(t, m, path, small[name], false)
+				f := newFake(t, c.gpus)
+				m := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 8, Graphs: c.graphs})
+				if c.graphs != formEach {
+					runProgram(t, m, path, small[name], false)
+				}
 				runProgram(t, m, path, small[name], true)
 				if len(f.graphs) == 0 {
 					t.Error("no graph was made")
@@ -88,10 +93,17 @@ func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, gr
 	for seed := range uint64(2) {
 		ins = append(ins, inputs(t, bound, seed))
 	}
+	fake := m.opts.Kernels.(*fakeGPU)
+	fake.mu.Lock()
+	clear(fake.called)
+	fake.mu.Unlock()
 	for range 2 {
 		got, err := loaded.RunBatch(ctx, ins)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if n := fake.called["cuModuleLoadData"]; n > 0 && !graph { // a graph has kernels of its own
+			t.Errorf("%d modules were loaded by a run", n)
 		}
 		for i, in := range ins {
 			want, err := eval.Run(ctx, bound, in, eval.Options{})

@@ -21,6 +21,7 @@ type stream struct {
 	dirty   bool   // was given work since it was last seen idle
 	pos     int64  // counts what was issued
 	mark    *mark  // the latest, to be shared
+	reached int64  // up to where all is known to be done
 	seen    []int64
 	issued  []int64 // marks begun and not ended, as asked for
 	open    []int64 // the same, as issued
@@ -34,6 +35,7 @@ type stream struct {
 	given, passed int64
 
 	forked *capture  // the capture that s is part of
+	side   *stream   // raises flags for s within graphs; nil until there are any
 	behind *graphRun // the launch that s is behind
 
 	workspace *memory // cuBLASLt's

@@ -22,6 +22,7 @@ type system struct {
 	blas  func() (*nvlib.CuBLASLt, error)
 	nccl  func() (*nvlib.NCCL, error)
 	pool  ncclPool
+	gate  gate
 	picks picks
 	// patience bounds how long Close waits for work in flight, none of which
 	// waits for anything, before it takes the device for hung.

@@ -85,8 +85,7 @@ func (w *world) TeamAlgorithms() []string {
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.alone()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -218,7 +217,11 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	for _, o := range t.members {
 		k.Team.Control = append(k.Team.Control, o.control)
 	}
-	st, err := s.w.m.opts.Kernels.Meeting(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms}, k)
+	var st kernels.Step
+	err := s.w.aside(func() (err error) {
+		st, err = s.w.m.opts.Kernels.Meeting(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms}, k)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -232,6 +235,15 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 		return err
 	})
 	return &kernelStep{l}, err
+}
+
+// copySteps is a device's, with its context current.
+func (m *member) copySteps(dst, src ref) (steps []step, err error) {
+	err = m.dev.bound(func() error {
+		steps, err = m.dev.copySteps(dst, src)
+		return err
+	})
+	return steps, err
 }
 
 // teamThreads is how many threads of teams' kernels a multiprocessor holds for
@@ -315,8 +327,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *
 }
 
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
+	defer t.w.alone()()
 	a, r, err := t.check(tune, c)
 	if err != nil {
 		return nil, err
@@ -338,8 +349,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 }
 
 func (t *team) Close() error {
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
+	defer t.w.alone()()
 	if t.closed || t.w.cause == errClosed {
 		return t.w.err()
 	}

@@ -47,6 +47,9 @@ func (a *attendee) run(s *stream) error {
 	}
 	m := a.meeting
 	w := s.dev.w
+	if err := w.capture.bind(m.what); err != nil {
+		return err
+	}
 	for _, o := range m.members {
 		o.waiting = false
 		if o == a {

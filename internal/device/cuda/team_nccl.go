@@ -225,7 +225,11 @@ func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
 				return call, err
 			}
 			call.in = mem.at[i]
-			at.before = append(at.before, &copyStep{s.in.at(call.in), *s.in})
+			steps, err := t.members[i].copySteps(s.in.at(call.in), *s.in)
+			if err != nil {
+				return call, err
+			}
+			at.before = append(at.before, steps...)
 		}
 	}
 	if s.out != nil {
@@ -236,7 +240,11 @@ func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
 				return call, err
 			}
 			call.out = mem.at[i]
-			at.after = append(at.after, &copyStep{*s.out, s.out.at(call.out)})
+			steps, err := t.members[i].copySteps(*s.out, s.out.at(call.out))
+			if err != nil {
+				return call, err
+			}
+			at.after = append(at.after, steps...)
 		}
 	}
 	return call, nil

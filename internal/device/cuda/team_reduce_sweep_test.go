@@ -282,7 +282,7 @@ func (s *reduceSweeper) time(tune device.Tuning, bytes int64) (float64, error) {
 				return 0, err
 			}
 		}
-		err := s.w.devices[0].bound(func() error { return s.w.drv.SyncStream(s.w.graphs.h) })
+		err := s.w.devices[0].bound(func() error { return s.w.drv.SyncStream(s.w.sites[0].origin.h) })
 		took := time.Since(began)
 		if err == nil {
 			err = s.w.Sync(s.Context())

@@ -60,7 +60,7 @@ func (tm *graphTimer) record(e nvlib.Event) {
 	tm.t.Helper()
 	tm.w.mu.Lock()
 	defer tm.w.mu.Unlock()
-	if err := tm.w.devices[0].bound(func() error { return tm.w.drv.Record(e, tm.w.graphs.h) }); err != nil {
+	if err := tm.w.devices[0].bound(func() error { return tm.w.drv.Record(e, tm.w.sites[0].origin.h) }); err != nil {
 		tm.t.Fatal(err)
 	}
 }

@@ -24,14 +24,16 @@ type world struct {
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
 
+	issuing atomic.Int32 // batches under way
+
 	mu       sync.Mutex
+	gated    bool // whoever holds mu has the gate alone
 	streams  []*stream
 	woken    []*stream // to be flushed
 	calls    int       // functions of HostCallers that run or are waited for
 	landings []landing
 	capture  *capture  // under way; nil for none
 	latest   *graphRun // that later work must come behind; nil for none
-	graphs   *stream   // on which graphs are launched
 	recorded []*graph  // and not closed
 	staging  staging
 	teams    []*team
@@ -55,11 +57,15 @@ type site struct {
 	least  int // stream priorities
 	most   int
 	made   []nvlib.Event // all events
+	origin *stream       // that graphs are recorded from and launched on; nil until there are any
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	w := &world{m: m, drv: m.sys.drv, opened: time.Now()}
-	if err := w.open(ranks); err != nil {
+	m.sys.gate.mu.Lock()
+	err := w.open(ranks)
+	m.sys.gate.mu.Unlock()
+	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx) })
@@ -246,10 +252,7 @@ func (s *stream) rested() { s.dirty, s.begun = false, 0 }
 // settle forgets what only unfinished work needs. The caller holds mu; the
 // devices are at rest.
 func (w *world) settle() {
-	if w.latest != nil {
-		w.latest.mark.release()
-		w.latest = nil
-	}
+	w.forgetLatest()
 	for _, d := range w.devices {
 		for _, c := range d.counters {
 			c.settle()
@@ -357,15 +360,12 @@ func (w *world) Close() error {
 	if w.unwatch != nil {
 		w.unwatch()
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.cause == errClosed {
-		return w.err()
+	errs, closed := w.finish()
+	if closed {
+		return errors.Join(errs...)
 	}
-	w.end(errClosed)
-	w.cause = errClosed
-	errs := w.drain()
 	w.closeNCCL(errs)
+	defer w.alone()()
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
 	}
@@ -379,6 +379,19 @@ func (w *world) Close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// finish ends the world for good and waits for what devices still run, unless
+// that was done before.
+func (w *world) finish() (errs []error, before bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause == errClosed {
+		return []error{w.err()}, true
+	}
+	w.end(errClosed)
+	w.cause = errClosed
+	return w.drain(), false
 }
 
 // drain waits until the devices rest and no host function runs. The caller

@@ -1,0 +1,62 @@
+package cuda
+
+import "sync"
+
+// gate keeps two things apart, over all worlds of the process, that together
+// could stand still: issuing work whose kernels wait on devices for kernels
+// issued later, and calls of the driver that may wait until a device rests while
+// they keep others from issuing: for memory, code, graphs. Issuing shares the
+// gate, such calls have it alone. Work that was issued whole ends by itself, so
+// nobody need wait for it.
+type gate struct{ mu sync.RWMutex }
+
+// Batch calls issue, which gives work to the world's streams, with nothing
+// between the commands that could keep those issued first from ending.
+func (w *world) Batch(issue func() error) error {
+	w.m.sys.gate.mu.RLock()
+	w.issuing.Add(1)
+	defer func() {
+		w.issuing.Add(-1)
+		w.m.sys.gate.mu.RUnlock()
+	}()
+	return issue()
+}
+
+// alone locks the world for calls of the driver that need the gate. The function
+// it returns unlocks both. Within a batch the gate is passed already.
+func (w *world) alone() (unlock func()) {
+	gated := w.issuing.Load() == 0
+	if gated {
+		w.m.sys.gate.mu.Lock()
+	}
+	w.mu.Lock()
+	w.gated = gated
+	return w.together
+}
+
+func (w *world) together() {
+	gated := w.gated
+	w.gated = false
+	w.mu.Unlock()
+	if gated {
+		w.m.sys.gate.mu.Unlock()
+	}
+}
+
+// aside runs f, which calls neither the driver nor the world but by its own
+// locking, while others go on: compiling takes long. The caller holds the world
+// by alone, and does again.
+func (w *world) aside(f func() error) error {
+	gated := w.gated
+	w.together()
+	err := f()
+	if gated {
+		w.m.sys.gate.mu.Lock()
+	}
+	w.mu.Lock()
+	w.gated = gated
+	if err == nil {
+		err = w.err()
+	}
+	return err
+}

@@ -1,0 +1,107 @@
+package cuda
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// slowly is a library that compiles only when it is told to.
+type slowly struct {
+	*fakeGPU
+	asked, goOn chan bool
+}
+
+func (l *slowly) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
+	if p.Op == ir.OpSub {
+		l.asked <- true
+		<-l.goOn
+	}
+	return l.fakeGPU.Steps(t, p)
+}
+
+// TestCompileAside: while a kernel compiles, its world and others take work; and
+// a world that ends meanwhile does not get the kernel.
+func TestCompileAside(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		lib := &slowly{newFake(t, 1), make(chan bool), make(chan bool)}
+		w, err := newMachine(lib.system(), Options{Kernels: lib}).Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := w.Device(0)
+		mem, err := d.Alloc(64, device.Shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
+		made := make(chan error)
+		go func() {
+			_, err := d.Prepare(device.Kernel{Op: ir.OpSub, Ins: []device.View{v, v}, Outs: []device.View{v}})
+			made <- err
+		}()
+		<-lib.asked
+		s, err := d.NewStream(device.StreamOptions{Name: "main"})
+		if err == nil {
+			err = errors.Join(s.Upload(v, make([]byte, 64)), w.Sync(t.Context()))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ended {
+			w.Abort(errors.New("enough"))
+		}
+		lib.goOn <- true
+		if err := <-made; (err != nil) != ended || ended && !errors.Is(err, device.ErrAborted) {
+			t.Errorf("ended %v: got %v", ended, err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestGate: what could make devices rest waits for batches to be issued whole, of
+// any world, and they for it; within a batch it need not.
+func TestGate(t *testing.T) {
+	f := newFake(t, 1)
+	m := newMachine(f.system(), Options{Kernels: f})
+	open := func() device.World {
+		w, err := m.Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	a, b := open(), open()
+	inside, leave, alloc := make(chan bool), make(chan bool), make(chan error, 1)
+	batch := make(chan error, 1)
+	go func() {
+		batch <- a.(device.Batcher).Batch(func() error {
+			if _, err := a.Device(0).Alloc(64, device.Private); err != nil {
+				return err
+			}
+			inside <- true
+			<-leave
+			return nil
+		})
+	}()
+	<-inside
+	go func() {
+		_, err := b.Device(0).Alloc(64, device.Private)
+		alloc <- err
+	}()
+	select {
+	case err := <-alloc:
+		t.Errorf("memory was taken amid another world's batch (%v)", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	leave <- true
+	if err := errors.Join(<-batch, <-alloc, a.Close(), b.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,188 @@
+package cuda
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// exchanged is a world of two fake GPUs in which each rank negates a number and
+// sends it to the other, which adds it to its own: work for a graph.
+type exchanged struct {
+	*testing.T
+	f        *fakeGPU
+	w        device.World
+	s        [2]device.Stream
+	own, got [2]device.View
+	neg, add [2]device.Launch
+	c        [2]device.Counters
+	told     int64 // signals that each counter got before
+}
+
+func newExchanged(t *testing.T, opts Options) *exchanged {
+	t.Helper()
+	f := newFake(t, 2)
+	opts.Kernels = f
+	w, err := newMachine(f.system(), opts).Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &exchanged{T: t, f: f, w: w}
+	for r := range 2 {
+		d := w.Device(r)
+		var views [2]device.View
+		for i := range views {
+			mem, err := d.Alloc(256, device.Shared)
+			x.must(err)
+			views[i] = device.View{Mem: mem, DType: ir.F32, Shape: []int64{4}, Strides: []int64{1}}
+		}
+		x.own[r], x.got[r] = views[0], views[1]
+		x.s[r], err = d.NewStream(device.StreamOptions{Name: "main"})
+		x.must(err)
+		x.c[r], err = d.NewCounters(1)
+		x.must(err)
+		x.neg[r], err = d.Prepare(device.Kernel{Op: ir.OpNeg, Ins: views[:1], Outs: views[:1]})
+		x.must(err)
+		x.add[r], err = d.Prepare(device.Kernel{Op: ir.OpAdd, Ins: views[:], Outs: views[:1]})
+		x.must(err)
+	}
+	return x
+}
+
+func (x *exchanged) must(err error) {
+	x.Helper()
+	if err != nil {
+		x.Fatal(err)
+	}
+}
+
+// issue gives the work to the streams: a signal once numbers are sent, and one
+// once they are used.
+func (x *exchanged) issue() error {
+	var errs []error
+	for r := range 2 {
+		errs = append(errs, x.s[r].Begin(int64(10+r)), x.s[r].Launch(x.neg[r]), x.s[r].Copy(x.got[1-r], x.own[r]),
+			x.s[r].Signal(x.c[1-r], 0, 1), x.s[r].End(int64(10+r)))
+	}
+	for r := range 2 {
+		errs = append(errs, x.s[r].Begin(int64(20+r)), x.s[r].WaitCounter(x.c[r], 0, x.told+1), x.s[r].Launch(x.add[r]),
+			x.s[r].Signal(x.c[1-r], 0, 1), x.s[r].End(int64(20+r)))
+	}
+	for r := range 2 {
+		errs = append(errs, x.s[r].WaitCounter(x.c[r], 0, x.told+2))
+	}
+	return errors.Join(errs...)
+}
+
+// TestGraphForms replays the same work in both forms, and counts what each
+// launch costs the host.
+func TestGraphForms(t *testing.T) {
+	x := newExchanged(t, Options{})
+	captured, err := x.w.(device.Capturer).Capture(x.issue)
+	x.must(err)
+	g := captured.(device.Choices)
+	if got := strings.Join(g.Choices(), " "); got != "one each" {
+		t.Fatalf("forms %s", got)
+	}
+	for run := range 6 {
+		g.Choose(run % 2)
+		in := [2]float32{float32(run + 1), 10}
+		for r := range 2 {
+			x.must(x.s[r].Upload(x.own[r], floats(in[r])))
+		}
+		clear(x.f.called)
+		x.must(captured.Launch(t.Context()))
+		if n := x.f.called["cuGraphLaunch"]; n != 1+run%2 {
+			t.Errorf("run %d: %d graphs were launched", run, n)
+		}
+		if n := x.f.called["cuStreamWaitEvent"]; run > 1 && n > 3 {
+			t.Errorf("run %d: %d waits at a launch", run, n)
+		}
+		var out [2][]byte
+		for r := range 2 {
+			out[r] = make([]byte, 16)
+			x.must(x.s[r].Download(out[r], x.own[r]))
+		}
+		x.must(x.w.Sync(t.Context()))
+		for r := range 2 {
+			if want := string(floats(-in[0] - in[1])); string(out[r]) != want {
+				t.Fatalf("run %d, rank %d: got %v, want %v", run, r, out[r], []byte(want))
+			}
+		}
+	}
+	x.told += 12
+	x.must(x.issue()) // eagerly: counters have gone on
+	x.must(x.w.Sync(t.Context()))
+	x.must(captured.Close())
+	x.must(captured.Close())
+	x.must(x.w.Close())
+}
+
+func floats(v float32) []byte {
+	b := make([]byte, 16)
+	for i := range 4 {
+		copy(b[4*i:], f32bytes(v))
+	}
+	return b
+}
+
+// TestFlagTimeout: a part of a graph that waits in vain gives up, and the world
+// ends with the rank and the mark of what waited.
+func TestFlagTimeout(t *testing.T) {
+	x := newExchanged(t, Options{Graphs: formEach, TeamTimeout: time.Second})
+	g, err := x.w.(device.Capturer).Capture(x.issue)
+	x.must(err)
+	x.f.hasty, x.f.mute = true, true
+	x.must(g.Launch(t.Context()))
+	err = x.w.Sync(t.Context())
+	var fault *device.Fault
+	if !errors.As(err, &fault) || fault.Stream != "graphs" && fault.ID < 20 || !strings.Contains(err.Error(), "gave up waiting for a flag of 1") {
+		t.Fatalf("got %v", err)
+	}
+	x.must(x.w.Close())
+}
+
+// TestFlagAbort: the end of a world ends the waits within its graphs.
+func TestFlagAbort(t *testing.T) {
+	x := newExchanged(t, Options{Graphs: formEach})
+	g, err := x.w.(device.Capturer).Capture(x.issue)
+	x.must(err)
+	x.f.mute = true
+	x.must(g.Launch(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var late *device.Expired
+	if err := x.w.Sync(ctx); !errors.As(err, &late) || len(late.At) == 0 {
+		t.Fatalf("got %v", err)
+	}
+	x.must(x.w.Close())
+}
+
+// TestGraphRefused: a form that cannot be recorded is an error that leaves nothing
+// behind.
+func TestGraphRefused(t *testing.T) {
+	for _, call := range []string{"cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphLaunch"} {
+		x := newExchanged(t, Options{Graphs: formEach})
+		x.f.fail[call] = 1
+		g, err := x.w.(device.Capturer).Capture(x.issue)
+		if err == nil {
+			err = g.Launch(t.Context())
+		}
+		if err == nil || !strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")) {
+			t.Errorf("%s: got %v", call, err)
+		}
+		delete(x.f.fail, call)
+		x.must(x.w.Close())
+	}
+}
+
+func f32bytes(v float32) []byte {
+	return binary.LittleEndian.AppendUint32(nil, math.Float32bits(v))
+}

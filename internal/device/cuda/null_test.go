@@ -1,0 +1,100 @@
+package cuda
+
+import (
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// nullDriver is a fake whose calls for issuing do nothing, at no cost: what is
+// measured on it is the machine itself.
+func nullDriver(tb testing.TB, f *fakeGPU) *system {
+	tb.Helper()
+	table := f.calls()
+	for _, name := range []string{"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery", "cuCtxSetCurrent"} {
+		table[name] = func([]uintptr) uintptr { return 0 }
+	}
+	drv, err := nvlib.DriverOn(cabi.Fake("null libcuda", table))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	sys, err := newSystem(drv, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return sys
+}
+
+// nullLine is a world on nothing, with launches enough that none is in a cache
+// when its turn comes.
+func nullLine(tb testing.TB) (w device.World, issue map[string]func(i int)) {
+	tb.Helper()
+	f := newFake(tb, 2)
+	w, err := newMachine(nullDriver(tb, f), Options{Kernels: f}).Open(tb.Context(), 2)
+	must := func(err error) {
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	must(err)
+	var s [2]device.Stream
+	var c [2]device.Counters
+	for r := range s {
+		s[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "main"})
+		must(err)
+		c[r], err = w.Device(r).NewCounters(1)
+		must(err)
+	}
+	mem, err := w.Device(0).Alloc(64, device.Shared)
+	must(err)
+	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
+	launches := make([]device.Launch, 1000)
+	for i := range launches {
+		launches[i], err = w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+		must(err)
+	}
+	return w, map[string]func(i int){
+		"kernel": func(i int) {
+			must(s[0].Begin(int64(i)))
+			must(s[0].Launch(launches[i%len(launches)]))
+			must(s[0].End(int64(i)))
+		},
+		"edge": func(i int) {
+			from, to := i%2, 1-i%2
+			must(s[from].Begin(int64(2 * i)))
+			must(s[from].Signal(c[to], 0, 1))
+			must(s[from].End(int64(2 * i)))
+			must(s[to].Begin(int64(2*i + 1)))
+			must(s[to].WaitCounter(c[to], 0, int64(i/2+1)))
+			must(s[to].End(int64(2*i + 1)))
+		},
+	}
+}
+
+// BenchmarkMachine times what the machine adds to the driver's calls.
+func BenchmarkMachine(b *testing.B) {
+	for _, name := range []string{"kernel", "edge"} {
+		b.Run(name, func(b *testing.B) {
+			w, issue := nullLine(b)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				issue[name](i)
+				if i%1000 == 999 {
+					b.StopTimer()
+					if err := w.Sync(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+					b.StartTimer()
+				}
+			}
+			b.StopTimer()
+			if err := w.Close(); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,290 @@
+package hocket_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	_ "hocket.example/hocket/cuda"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+var (
+	soakTime    = flag.Duration("soak", time.Second, "how long TestSoak runs")
+	soakMachine = flag.String("soak.machine", "cpu", "where TestSoak runs: cpu or cuda")
+)
+
+// soakPrograms are small programs that move data in every way there is, each with
+// a dim that may be any multiple of step.
+var soakPrograms = []struct {
+	file, dim string
+	step      int64
+	dims      map[string]int64
+}{
+	{"mlp", "T", 8, map[string]int64{"H": 32, "F": 64}},
+	{"row_parallel", "T", 24, map[string]int64{"K": 32, "N": 16}},
+	{"linear_rs_push", "T", 16, nil},
+	{"ag_linear_exchange", "T", 16, nil},
+	{"layers_all_reduce", "B", 8, nil},
+}
+
+// soak is one machine under many runs.
+type soak struct {
+	*testing.T
+	m     *hocket.Machine
+	graph bool
+	ctx   context.Context
+
+	mu    sync.Mutex
+	wants map[string][]byte // results by program, strategy, dims and seed
+	runs  int
+	loads int
+}
+
+// TestSoak runs small programs for a time: one is replayed without end while
+// others come, are run for some values of T, by graph and call by call, and go.
+// Every result must have the bits that its first run had, the first be right, and
+// nothing grow: memory of devices or host, goroutines, threads.
+func TestSoak(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), *soakTime+2*time.Minute)
+	defer cancel()
+	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: *soakMachine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	s := &soak{T: t, m: m, graph: *soakMachine != "cpu", ctx: ctx, wants: map[string][]byte{}}
+	end := time.Now().Add(*soakTime)
+	warm := time.Now().Add(*soakTime / 3)
+	stop, steady := make(chan bool), make(chan error, 1)
+	go func() { steady <- s.replay(stop) }()
+	var before usage
+	warmRuns := 0
+	for round := 0; time.Now().Before(end); round++ {
+		if err := s.visit(round); err != nil {
+			t.Error(err)
+			break
+		}
+		if before.at.IsZero() && time.Now().After(warm) && round >= 2*len(soakPrograms) {
+			before, warmRuns = measure(t), s.count()
+			t.Logf("warm after %d runs: %v", warmRuns, before)
+		}
+	}
+	close(stop)
+	if err := <-steady; err != nil {
+		t.Error(err)
+	}
+	after := measure(t)
+	t.Logf("%d runs, %d loads: %v", s.count(), s.loads, after)
+	switch {
+	case before.at.IsZero():
+		t.Log("too short a time to tell whether something grows")
+	case after.device < before.device-(1<<20):
+		t.Errorf("%d bytes of device memory were not given back over %d runs", before.device-after.device, s.count()-warmRuns)
+	case after.resident > before.resident+before.resident/10+(32<<20):
+		t.Errorf("the process grew from %d to %d bytes", before.resident, after.resident)
+	case after.goroutines > before.goroutines, after.threads > before.threads+8:
+		t.Errorf("from %v to %v", before, after)
+	}
+	if s.count() < 10 {
+		t.Errorf("only %d runs", s.count())
+	}
+}
+
+func (s *soak) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs
+}
+
+// load loads program k in one of its ways, which way tells.
+func (s *soak) load(k, way int) (*hocket.Model, string, error) {
+	p := soakPrograms[k]
+	src, err := os.ReadFile("examples/" + p.file + ".hkt")
+	if err != nil {
+		return nil, "", err
+	}
+	prog, err := hocket.Parse(p.file, string(src))
+	if err != nil {
+		return nil, "", err
+	}
+	opts := hocket.LoadOptions{Graph: s.graph && way%2 == 1, NoProve: true, Trace: way%5 == 4}
+	if p.file == "mlp" { // the others say themselves what overlaps
+		opts.Strategy = []string{"sequential", "chunked(2)", "exchange"}[way%3]
+	}
+	m, err := s.m.Load(prog, hocket.Binding{Dims: p.dims}, opts)
+	return m, fmt.Sprint(p.file, " ", opts.Strategy), err
+}
+
+// run runs a model once for a T and a seed, and holds it to what came first.
+func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int) error {
+	ports, err := m.Inputs(dims)
+	if err != nil {
+		return err
+	}
+	args := hocket.Args{In: map[string]*hocket.Tensor{}}
+	for i, p := range ports {
+		x, err := hocket.NewTensor(p.DType, p.Shape...)
+		if err != nil {
+			return err
+		}
+		v := x.Floats()
+		for j := range v {
+			v[j] = float64((j*7+i*5+seed*3+j/11)%3 - 1)
+		}
+		if args.In[p.Name], err = hocket.FromFloats(p.DType, v, p.Shape...); err != nil {
+			return err
+		}
+	}
+	rep, err := m.Run(s.ctx, args)
+	if err != nil {
+		return fmt.Errorf("%s, %v: %w", name, dims, err)
+	}
+	var got []byte
+	for _, o := range rep.OutNames {
+		got = append(got, rep.Out[o].Data...)
+	}
+	key := fmt.Sprint(name, dims, seed)
+	s.mu.Lock()
+	want := s.wants[key]
+	s.wants[key] = got
+	s.runs++
+	s.mu.Unlock()
+	if want == nil {
+		ref, err := m.Reference(s.ctx, args)
+		if err != nil {
+			return err
+		}
+		if err := ref.Compare(rep).Err(); err != nil {
+			return fmt.Errorf("%s, %v: %w", name, dims, err)
+		}
+		return nil
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("%s, %v, seed %d: other bits than before", name, dims, seed)
+	}
+	return nil
+}
+
+// replay runs one program until told to stop.
+func (s *soak) replay(stop chan bool) (err error) {
+	m, name, err := s.load(0, 5) // by graph where there are graphs, in exchange
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		if err := s.run(m, name, map[string]int64{soakPrograms[0].dim: 32}, i%2); err != nil {
+			return fmt.Errorf("run %d of the steady program: %w", i, err)
+		}
+	}
+}
+
+// visit loads a program, runs it for values of T that are new to it, and unloads
+// it.
+func (s *soak) visit(round int) (err error) {
+	k := round % len(soakPrograms)
+	m, name, err := s.load(k, round/len(soakPrograms))
+	if err != nil {
+		return err
+	}
+	s.loads++
+	defer func() { err = errors.Join(err, m.Close()) }()
+	for i := range int64(3) {
+		p := &soakPrograms[k]
+		dims := map[string]int64{p.dim: p.step * (1 + (int64(round)+i)%4)}
+		for rep := range 4 {
+			if err := s.run(m, name, dims, rep%2); err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+		}
+	}
+	return nil
+}
+
+// usage is what the process holds.
+type usage struct {
+	at         time.Time
+	device     int64 // bytes free on all devices
+	resident   int64
+	goroutines int
+	threads    int
+}
+
+func (u usage) String() string {
+	return fmt.Sprintf("%d MiB free on devices, %d MiB resident, %d goroutines, %d threads", u.device>>20, u.resident>>20, u.goroutines, u.threads)
+}
+
+func measure(t *testing.T) usage {
+	t.Helper()
+	runtime.GC()
+	debug.FreeOSMemory()
+	u := usage{at: time.Now(), goroutines: runtime.NumGoroutine(), device: freeOnDevices(t)}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("the system does not tell what a process holds")
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+		switch name {
+		case "VmRSS":
+			u.resident = n << 10
+		case "Threads":
+			u.threads = int(n)
+		}
+	}
+	return u
+}
+
+func freeOnDevices(t *testing.T) int64 {
+	t.Helper()
+	if *soakMachine == "cpu" {
+		return 0
+	}
+	drv, err := nvlib.OpenDriver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := drv.DeviceCount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := int64(0)
+	for i := range n {
+		d, err := drv.Device(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := drv.RetainPrimary(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := drv.Bind(c); err != nil {
+			t.Fatal(err)
+		}
+		free, _, err := drv.MemInfo()
+		drv.Unbind()
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += free
+	}
+	return total
+}
