@@ -10,8 +10,8 @@ import (
 // direct runs collectives whose starts all precede their ends (S5) between
 // operands where they lie, without staging. What only
 // moves is pushed: a reader says that its output may be written, the source
-// copies into it and says that it has. What is reduced is pulled: a source says
-// that its input may be read, the reader reduces from there and says that it has.
+// copies into it and says that it has. What is reduced, or uneven, is pulled: a source
+// says that its input may be read, the reader reduces from there and says that it has.
 //
 // So a member's output is written from its start on, and its input read until its
 // end: neither before it has come to this point of its stream, nor after it has
@@ -23,8 +23,9 @@ func (direct) Name() string { return "direct" }
 func (direct) Supports(in *Instance, _ device.Caps) error {
 	switch in.Op {
 	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll:
+	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
 	default: // a root would wait for its readers, which may wait for it elsewhere
-		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter, all_gather and all_to_all", device.ErrUnsupported)
+		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter, all_gather, all_to_all and their uneven forms", device.ErrUnsupported)
 	}
 	if err := in.shared(); err != nil {
 		return err
@@ -44,7 +45,7 @@ func (direct) Staging(*Instance) int64 { return 0 }
 
 func (d direct) Build(b *Build) {
 	for me := range b.in.Parts {
-		if b.in.Op == ir.OpAllReduce || b.in.Op == ir.OpReduceScatter {
+		if b.in.Op == ir.OpAllReduce || b.in.Op == ir.OpReduceScatter || b.in.Op.Uneven() {
 			d.pull(b, me)
 		} else {
 			d.push(b, me)
@@ -54,7 +55,12 @@ func (d direct) Build(b *Build) {
 
 func (direct) pull(b *Build, me int) {
 	b.meet(me) // all inputs are there
-	b.take(me, func(from int) device.View { return b.in.given(from, me) })
+	if b.in.Op.Uneven() {
+		b.takeRows(me, b.each(func(from int) device.View { return b.in.Parts[from].In }),
+			b.each(func(from int) device.View { return b.in.Parts[from].Counts }))
+	} else {
+		b.take(me, func(from int) device.View { return b.in.given(from, me) })
+	}
 	b.meet(me) // all have read them
 }
 

@@ -169,5 +169,8 @@ func usual(in *Instance) string {
 	if in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Message() >= twoShotFrom {
 		return twoShot{}.Name()
 	}
+	if in.Op.Uneven() {
+		return direct{}.Name()
+	}
 	return staged{}.Name()
 }

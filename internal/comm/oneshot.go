@@ -98,6 +98,9 @@ func (b *Build) take(me int, from func(int) device.View) {
 func (in *Instance) aside(inPlace bool) error {
 	for m := range in.Parts {
 		p := &in.Parts[m]
+		if p.Counted && meet(p.Counts, p.Out) {
+			return fmt.Errorf("%w: the result of member %d lies over its counts", device.ErrUnsupported, m)
+		}
 		if !p.Reads || !p.Writes || !meet(p.In, p.Out) || inPlace && same(p.In, p.Out) {
 			continue
 		}

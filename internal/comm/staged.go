@@ -50,7 +50,8 @@ func (s staged) Build(b *Build) {
 			}
 		}
 		if b.in.Op.Uneven() {
-			b.takeRows(me)
+			b.takeRows(me, b.each(func(from int) device.View { return b.Staging(from, 0, b.in.Parts[from].In.Shape) }),
+				b.each(func(from int) device.View { return stagedCounts(b, from) }))
 			continue
 		}
 		b.take(me, func(from int) device.View {

@@ -8,10 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Uneven collectives run by the staged schedule alone. Members post all of their
-// operands; with counts that are known each then copies or reduces the rows that
-// are its own, with counts in memory, which are posted too, one kernel does that
-// from what the counts say at that time. Either way the rest becomes zeros.
+// Uneven collectives run by direct and staged: each member pulls the rows that are
+// its own from its peers' operands, where they lie or where they were posted. With
+// counts that are known that is copies or a reduction; with counts in memory, which
+// lie or are posted beside, one kernel that does what they say at that time. Either
+// way the rest becomes zeros.
 
 // counted reports whether counts are in memory.
 func (in *Instance) counted() bool { return in.Op.Uneven() && in.Parts[0].Counted }
@@ -25,12 +26,12 @@ func stagedCounts(b *Build, m int) device.View {
 	return packed(v.Mem, v.Off, ir.I32, []int64{int64(b.Size())})
 }
 
-// takeRows gives member me the rows that are its own.
-func (b *Build) takeRows(me int) {
+// takeRows gives member me the rows that are its own, from all members' operands
+// and, where they are in memory, counts.
+func (b *Build) takeRows(me int, whole, counts []device.View) {
 	p, axis := &b.in.Parts[me], b.in.Axis
-	whole := b.each(func(from int) device.View { return b.Staging(from, 0, p.In.Shape) })
 	if p.Counted {
-		b.takeCounted(me, whole)
+		b.takeCounted(me, whole, counts)
 		return
 	}
 	shares, err := b.in.shares(me)
@@ -52,13 +53,12 @@ func (b *Build) takeRows(me int) {
 }
 
 // takeCounted leaves it to a kernel.
-func (b *Build) takeCounted(me int, whole []device.View) {
+func (b *Build) takeCounted(me int, whole, counts []device.View) {
 	out := b.in.Parts[me].Out
 	for p := range b.others(me) {
-		b.log[me].reads[p] = true
+		b.log[me].reads[p] = counts[p].Mem == b.ch.staging[p]
 	}
 	b.log[me].moved += b.in.least(me)
-	counts := b.each(func(from int) device.View { return stagedCounts(b, from) })
 	k := device.Kernel{Op: b.in.Op, Axes: []int{b.in.Axis}, Member: me, Ins: append(whole, counts...), Outs: []device.View{out}}
 	if k.Op == ir.OpReduceScatterV {
 		k.Red = b.in.Red

@@ -97,7 +97,11 @@ func (r *rig) placeCounts(d device.Device, s spec, me int, p *Part) {
 		p.Rows = s.counts()[me]
 		return
 	}
-	m, err := d.Alloc(4*int64(s.n), device.Private)
+	kind := device.Private
+	if s.shared {
+		kind = device.Shared
+	}
+	m, err := d.Alloc(4*int64(s.n), kind)
 	r.must(err)
 	p.Counts, p.Counted = packed(m, 0, ir.I32, []int64{int64(s.n)}), true
 }

@@ -218,6 +218,7 @@ func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
 				return in, err
 			}
 			cp.Counts, cp.Counted = v, true
+			in.Shared = in.Shared && p.plan.Buffers[r.Buf].Space == plan.Arena
 		}
 		in.Parts = append(in.Parts, cp)
 	}
