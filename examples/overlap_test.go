@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 )
 
@@ -25,17 +26,22 @@ var sharded = map[string][]string{
 	"model_32.hkt":             {"chunked(2)", "exchange"},
 }
 
-// TestShardedExamplesOverlapped lowers each sharded example with each strategy
-// and runs it back to back under schedules.
+// TestShardedExamplesOverlapped lowers each sharded example with each strategy,
+// proves it for two runs back to back (S13), and runs it so under schedules.
 func TestShardedExamplesOverlapped(t *testing.T) {
 	for file, strategies := range sharded {
 		for _, s := range strategies {
 			t.Run(file+" "+s, func(t *testing.T) {
 				t.Parallel()
 				e := load(t, file)
-				p, err := e.overlapped(t, s).Plan(e.binding)
+				u := e.overlapped(t, s)
+				p, err := u.Plan(e.binding)
 				if err != nil {
 					t.Fatal(err)
+				}
+				prog := u.Lowered.Info.Prog
+				if r := verify.Plan(p, verify.Options{Prog: prog}); r.Verdict != verify.Proved {
+					t.Fatalf("%s: %s\n%s", r.Verdict, r.Reason, r.Diagnostics(prog))
 				}
 				for seed := range int64(*schedules) {
 					if err := e.try(p, seed); err != nil {
