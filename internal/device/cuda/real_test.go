@@ -202,3 +202,61 @@ func twice(t *testing.T, w device.World) float32 {
 	bits := uint32(b[4]) | uint32(b[5])<<8 | uint32(b[6])<<16 | uint32(b[7])<<24
 	return math.Float32frombits(bits)
 }
+
+// TestRealOutOfMemory takes memory until a device has no more: the error says how
+// much there is, what was taken can be given back, and the world goes on.
+func TestRealOutOfMemory(t *testing.T) {
+	m := real(t, Options{})
+	g := m.sys.gpus[0]
+	free := func() int64 {
+		t.Helper()
+		c, err := g.context()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.sys.drv.Bind(c); err != nil {
+			t.Fatal(err)
+		}
+		defer m.sys.drv.Unbind()
+		n, _, err := m.sys.drv.MemInfo()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	_ = free() // makes the context, which takes memory for good
+	before := free()
+	w, err := m.Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []device.MemKind{device.Private, device.Shared} {
+		var taken []device.Memory
+		for err == nil && len(taken) < 10 {
+			var mem device.Memory
+			if mem, err = w.Device(0).Alloc(g.total/5, kind); err == nil {
+				taken = append(taken, mem)
+			}
+		}
+		if len(taken) == 10 || !outOfMemory(err) || !strings.Contains(err.Error(), "free on GPU 0") {
+			t.Fatalf("after %d pieces of %d bytes: %v", len(taken), g.total/5, err)
+		}
+		t.Log(err)
+		err = nil
+		for _, mem := range taken {
+			err = errors.Join(err, mem.Free())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := twice(t, w); got != 6 {
+		t.Errorf("the world computes %v, want 6", got)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := free(); after < before-(256<<20) { // code that was loaded stays
+		t.Errorf("%d bytes were free before, %d are after", before, after)
+	}
+}
