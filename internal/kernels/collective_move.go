@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -25,7 +26,18 @@ const (
 	ReduceLL
 	// ReducePull loads from the other members' memory and reduces.
 	ReducePull
+	// MoveSheets is MoveLL with flags in each 128 bytes, for blocks that lie
+	// together; devices have to keep such stretches together.
+	MoveSheets
+	// ReduceSheets is MoveSheets with a reduction where blocks arrive.
+	ReduceSheets
+	moveKinds
 )
+
+// reduces reports whether blocks are reduced where they arrive.
+func (k MoveKind) reduces() bool { return k == ReduceLL || k == ReducePull || k == ReduceSheets }
+
+func (k MoveKind) sheets() bool { return k == MoveSheets || k == ReduceSheets }
 
 // Move is one member's share of a collective in which members give blocks to
 // each other: blocks of one shape, each any rows of bytes. All members' shares
@@ -71,7 +83,12 @@ func (m *Move) Meeting() (Meeting, error) {
 
 // SlotBytes is the size of a half of the slots that m goes through.
 func (m *Move) SlotBytes() int64 {
-	if m.Kind != MoveLL && m.Kind != ReduceLL {
+	switch {
+	case m.Kind.sheets():
+		r := int64(m.Unroll)
+		packs := 32*r - 4
+		return int64(m.Members) * ((m.Run + 16*packs - 1) / (16 * packs)) * 512 * r
+	case m.Kind != MoveLL && m.Kind != ReduceLL:
 		return 0
 	}
 	return int64(m.Members) * (m.Run + 7) / 8 * m.rows() * 16
@@ -98,8 +115,12 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: %d blocks of %d threads", device.ErrUnsupported, m.Blocks, m.Threads)
 	case m.Unroll < 1 || m.Unroll > 8:
 		return fmt.Errorf("%w: %d loads in flight", device.ErrUnsupported, m.Unroll)
-	case (m.Kind == ReduceLL || m.Kind == ReducePull) && m.DType.Size() > m.Run:
+	case m.Kind.reduces() && m.DType.Size() > m.Run:
 		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
+	case m.Kind.sheets() && len(m.Extents) > 0:
+		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
+	case m.Kind.sheets() && m.Unroll > 4:
+		return fmt.Errorf("%w: sheets of %d rows; up to 4 do", device.ErrUnsupported, m.Unroll)
 	}
 	return nil
 }
@@ -109,7 +130,7 @@ func (m *Move) check() error {
 func (m *Move) instance() (name, body string, err error) {
 	w, d := m.Members, len(m.Extents)
 	red, label := "", ""
-	if m.Kind == ReduceLL || m.Kind == ReducePull {
+	if m.Kind.reduces() {
 		if red, label, err = m.reduction(); err != nil {
 			return "", "", err
 		}
@@ -121,6 +142,14 @@ func (m *Move) instance() (name, body string, err error) {
 			return fmt.Sprintf("move_ll_%d_%d_%d_%d", w, d, vs, vd), fmt.Sprintf("moveLL<%d, %d, %d, %d>", w, d, vs, vd), nil
 		}
 		return fmt.Sprintf("reduce_ll_%s_%d_%d_%d_%d", label, w, d, vs, vd), fmt.Sprintf("reduceLL<%s, %d, %d, %d, %d>", red, w, d, vs, vd), nil
+	case MoveSheets:
+		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.one()
+		return fmt.Sprintf("move_sheets_%s_%d_%d_%t_%t_%t", t, w, m.Unroll, as, ad, same),
+			fmt.Sprintf("moveSheets<%s, %d, %d, %t, %t, %t>", t, w, m.Unroll, as, ad, same), nil
+	case ReduceSheets:
+		as, ad := m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
+		return fmt.Sprintf("reduce_sheets_%s_%d_%d_%t_%t", label, w, m.Unroll, as, ad),
+			fmt.Sprintf("reduceSheets<%s, %d, %d, %t, %t>", red, w, m.Unroll, as, ad), nil
 	case MovePush:
 		full, same, vs := m.full(m.targets()), m.same(), m.apart()
 		return fmt.Sprintf("move_push_%d_%d_%d_%t_%t_%d", w, d, vs, full, same, m.Unroll),
@@ -132,6 +161,12 @@ func (m *Move) instance() (name, body string, err error) {
 	full, vd := m.full(m.sources()), m.apart()
 	return fmt.Sprintf("reduce_pull_%s_%d_%d_%d_%t_%d", label, w, d, vd, full, m.Unroll),
 		fmt.Sprintf("reducePull<%s, %d, %d, %d, %t, %d>", red, w, d, vd, full, m.Unroll), nil
+}
+
+// unit is the widest type in which blocks can be counted and addressed.
+func (m *Move) unit() string {
+	n := common(m.align(m.sources(), 8), m.Run)
+	return fmt.Sprint("u", 8*m.align(m.targets(), n))
 }
 
 // reduction is the first template arguments of reductions, and a name for them.
@@ -169,7 +204,7 @@ func (m *Move) reads() uint64 {
 
 func (m *Move) writes() uint64 {
 	switch m.Kind {
-	case MoveLL:
+	case MoveLL, MoveSheets:
 		return m.From | m.own()
 	case MovePush:
 		return m.To | m.own()
@@ -229,16 +264,21 @@ func (m *Move) apart() int64 {
 	return most
 }
 
-// same reports whether all that m gives is one block, and lies alike wherever
-// it goes.
+// one reports whether all that m gives is one block.
+func (m *Move) one() bool {
+	src := m.sources()
+	return !slices.ContainsFunc(src, func(s side) bool { return s != src[0] })
+}
+
+// same is one, and that the block lies alike wherever it goes.
 func (m *Move) same() bool {
-	src, dst := m.sources(), m.targets()
-	for i := range src {
-		if src[i] != src[0] || dst[i].strides != dst[0].strides || (dst[i].at-dst[0].at)%16 != 0 {
+	dst := m.targets()
+	for i := range dst {
+		if dst[i].strides != dst[0].strides || (dst[i].at-dst[0].at)%16 != 0 {
 			return false
 		}
 	}
-	return true
+	return m.one()
 }
 
 // level refuses sources whose rows do not lie alike to multiples of 16.

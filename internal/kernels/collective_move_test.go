@@ -92,7 +92,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 			Flags: f.flags, Slots: f.slots, SlotHalf: moveSlots, Blocks: s.blocks, Threads: s.threads, Unroll: s.unroll}
 		f.moves[i] = append(f.moves[i], moves[i])
 	}
-	reduces := s.kind == ReduceLL || s.kind == ReducePull
+	reduces := s.kind.reduces()
 	offs := s.unit * f.rng.Int64N(16/s.unit)
 	var ins, outs [TeamMost][TeamMost]side
 	for i, set := range gives {
@@ -101,7 +101,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				continue
 			}
 			off := offs
-			if s.kind == MoveLL || s.kind == ReduceLL {
+			if s.kind != MovePush && s.kind != ReducePull {
 				off = s.unit * f.rng.Int64N(16/s.unit)
 			}
 			if first := firstOf(set); s.same && p > first {
@@ -138,7 +138,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				m.From |= 1 << p
 			}
 			in, out := ins[i][p], outs[i][p]
-			if s.kind == MoveLL {
+			if s.kind == MoveLL || s.kind == MoveSheets {
 				out = outs[p][i]
 			}
 			if s.kind == ReducePull {
@@ -336,10 +336,13 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	for range rng.IntN(4) {
 		s.extents = append(s.extents, 1+rng.Int64N(3))
 	}
+	if kind.sheets() {
+		s.extents, s.threads, s.run = nil, 32+32*rng.IntN(2), 1+rng.Int64N(3000)
+	}
 	if rng.IntN(2) == 0 {
 		s.run = (s.run + 15) / 16 * 16
 	}
-	if kind == ReduceLL || kind == ReducePull {
+	if kind.reduces() {
 		types := []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.F64, ir.I64}
 		s.dt, s.red, s.same = types[rng.IntN(len(types))], []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg}[rng.IntN(4)], false
 		if s.dt.IsInt() && s.red == ir.Avg {
@@ -373,10 +376,10 @@ func TestMoves(t *testing.T) {
 				}
 			})
 			for c := range 24 {
-				kind := MoveKind(rng.IntN(4))
+				kind := MoveKind(rng.IntN(int(moveKinds)))
 				s := randomShape(rng, kind)
 				gives := randomGives(rng, n)
-				if kind == ReduceLL || kind == ReducePull {
+				if kind.reduces() {
 					for i := range gives {
 						gives[i] = 1<<n - 1
 						if c%3 == 0 {
@@ -405,11 +408,11 @@ func TestMovesOneWay(t *testing.T) {
 
 // TestMoveAbsent leaves one member out: the others give up, and say who it was.
 func TestMoveAbsent(t *testing.T) {
-	for kind := range ReducePull + 1 {
+	for kind := range moveKinds {
 		rng := rand.New(rand.NewPCG(uint64(kind), 9))
 		f := newMoveFloor(t, rng, 3, FirstEpoch)
 		s := moveShape{kind: kind, run: 32, unit: 16, blocks: 2, threads: 32, unroll: 1}
-		if kind == ReduceLL || kind == ReducePull {
+		if kind.reduces() {
 			s.dt, s.red = ir.F32, ir.Sum
 		}
 		f.call("absent", s, []uint64{7, 7, 7})
@@ -457,11 +460,14 @@ func everyMove(t *testing.T) string {
 	t.Helper()
 	var entries strings.Builder
 	seen := map[string]bool{}
-	for kind := range ReducePull + 1 {
+	for kind := range moveKinds {
 		for _, n := range []int{2, 3, 4, 8} {
 			for _, unit := range []nvlib.Ptr{16, 8, 2} {
 				m := &Move{Kind: kind, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10 * int64(unit), DType: ir.BF16, Red: ir.Sum,
 					Blocks: 8, Threads: 512, Unroll: 4, Extents: []int64{2, 3, 4}[:int(unit)%3]}
+				if kind.sheets() {
+					m.Extents = nil
+				}
 				for p := range n {
 					m.Src[p], m.Dst[p] = 1<<20, nvlib.Ptr(p+1)<<21+unit
 					for k := range 3 {

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -19,6 +20,7 @@ const noMove = kernels.MoveKind(0xff)
 var moveAlgorithms = []namedAlgorithm{
 	{"move-ll", moveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
 	{"move-push", moveAlgorithm{kernels.MovePush, noMove}},
+	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
 	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
 }
 
@@ -170,6 +172,9 @@ func (a moveAlgorithm) supports(t *team, tune device.Tuning, c *collective) erro
 	return nil
 }
 
+// mostInSheets bounds the bytes of a block for which slots are kept.
+const mostInSheets = 8 << 20
+
 // movePlan is the members' shares, and which inputs are copied first because the
 // result overlaps them.
 type movePlan struct {
@@ -199,6 +204,9 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	if len(views) == 0 {
 		return nil, fmt.Errorf("%w: nobody gives anything", device.ErrUnsupported)
 	}
+	if err := alike(views); err != nil {
+		return nil, err
+	}
 	for i := range c.parts {
 		if p.staged[i] = overlapping(c, f, i); p.staged[i] {
 			p.stage = max(p.stage, c.parts[i].in.bytes())
@@ -207,7 +215,15 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 		}
 	}
 	r := rowsOf(views)
-	blocks, threads, unroll := launchOf(tune, kind, r)
+	if sheets := kind == kernels.MoveSheets || kind == kernels.ReduceSheets; sheets {
+		if err := t.keepsStretches(); err != nil {
+			return nil, err
+		}
+		if r.run > mostInSheets {
+			return nil, fmt.Errorf("%w: blocks of %d bytes through slots; up to %d", device.ErrUnsupported, r.run, mostInSheets)
+		}
+	}
+	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
 	for i := range p.moves {
 		m := &p.moves[i]
 		*m = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: views[0].dt, Red: c.Red,
@@ -215,6 +231,16 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	}
 	f.fill(p, r)
 	return p, nil
+}
+
+// alike wants blocks of one shape.
+func alike(views []ref) error {
+	for i := range views {
+		if !slices.Equal(views[i].shape, views[0].shape) {
+			return fmt.Errorf("blocks of shapes %v and %v", views[0].shape, views[i].shape)
+		}
+	}
+	return nil
 }
 
 // cutLike is the first block of a whole input.
@@ -301,32 +327,45 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 	})
 }
 
-// launchOf completes a tuning. Small blocks get as many threads as packs, large
-// ones enough loads in flight to fill a link.
-func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows) (blocks, threads, unroll int) {
+// launchOf completes a tuning, by what was fastest on two H200: threads enough for
+// every pack where flags travel with the data; where blocks have to meet, few of
+// them until a link needs more.
+func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members int) (blocks, threads, unroll int) {
 	bytes := r.run
 	for _, e := range r.extents {
 		bytes *= e
 	}
-	blocks, threads, unroll = tune.Blocks, tune.Threads, tune.Unroll
-	through := kind == kernels.MoveLL || kind == kernels.ReduceLL
-	if threads == 0 {
-		threads = 512
-		if through && bytes < 256<<10 {
-			threads = 256
+	switch kind {
+	case kernels.MoveLL, kernels.ReduceLL:
+		threads, unroll = 256, 1
+		if bytes >= 512<<10 {
+			threads = 512
+		}
+		blocks = within(bytes, int64(8*threads), 32, 128)
+	case kernels.MoveSheets, kernels.ReduceSheets:
+		threads, unroll = 512, 2
+		switch {
+		case members > 4:
+			unroll = 1
+		case members == 2 && bytes >= 2<<20:
+			unroll = 4
+		}
+		blocks = within(bytes, int64(512*unroll*threads/32), 1, 132)
+	default:
+		blocks, threads, unroll = 16, 512, 2
+		switch {
+		case bytes >= 4<<20:
+			blocks, unroll = 128, 8
+		case kind == kernels.ReducePull && bytes >= 128<<10:
+			blocks = 32
 		}
 	}
-	if unroll == 0 {
-		unroll = 4
-	}
-	if blocks == 0 {
-		per, most := int64(threads*8), int64(64)
-		if !through {
-			per = int64(threads * 16 * unroll)
-		}
-		blocks = int(min(max((bytes+per-1)/per, 1), most))
-	}
-	return blocks, threads, unroll
+	return cmp.Or(tune.Blocks, blocks), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
+}
+
+// within is bytes in parts of each, at least and at most so many.
+func within(bytes, each, least, most int64) int {
+	return int(min(max((bytes+each-1)/each, least), most))
 }
 
 func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {

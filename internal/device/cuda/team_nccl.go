@@ -88,6 +88,9 @@ type ncclWork struct {
 // ncclPlan says what each member's operands are to NCCL.
 func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 	n := len(t.members)
+	if err := sameShapes(t, c); err != nil {
+		return nil, err
+	}
 	w := &ncclWork{op: c.Op, dt: dtypeOf(c), red: c.Red, root: c.Root, shares: make([]ncclShare, n)}
 	if c.Op == ir.OpAllReduce {
 		w.gives = func(int, int) bool { return true }
@@ -126,6 +129,23 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 		}
 	}
 	return w, nil
+}
+
+// sameShapes wants members' blocks to be of one shape.
+func sameShapes(t *team, c *collective) error {
+	var views []ref
+	if c.Op == ir.OpAllReduce {
+		for i := range c.parts {
+			views = append(views, c.parts[i].in, c.parts[i].out)
+		}
+		return alike(views)
+	}
+	f, err := t.flow(c)
+	if err != nil {
+		return err
+	}
+	f.pairs(func(i, p int) { views = append(views, f.in(i, p), f.out(p, i)) })
+	return alike(views)
 }
 
 // inAxis is the dimension along which inputs are cut into blocks, outAxis that

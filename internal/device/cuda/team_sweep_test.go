@@ -110,17 +110,20 @@ func sweepTunings(algo string, bytes int64) []device.Tuning {
 		}
 		return list
 	}
+	small := bytes <= 64<<10
 	switch {
 	case algo == ncclName:
 		return []device.Tuning{{}}
-	case algo == "move-ll" && bytes > 2<<20, algo != "move-ll" && bytes < 32<<10:
+	case algo == "move-ll" && bytes > 1<<20, algo == "move-ll128" && (small || bytes > 16<<20), (algo == "move-push" || algo == "move-pull") && small:
 		return nil
 	case algo == "move-ll":
-		return grid([]int{2, 8, 16, 32, 64, 128}, []int{256, 512}, []int{1})
-	case bytes <= 1<<20:
-		return grid([]int{8, 16, 32, 64, 128}, []int{512}, []int{1, 2, 4})
+		return grid([]int{32, 64, 128}, []int{256, 512}, []int{1})
+	case algo == "move-ll128":
+		return grid([]int{32, 64, 132}, []int{256, 512}, []int{1, 2, 4})
+	case bytes <= 4<<20:
+		return grid([]int{16, 32}, []int{512}, []int{2, 4})
 	}
-	return grid([]int{8, 16, 32, 64, 128}, []int{512}, []int{2, 4, 8})
+	return append(grid([]int{16, 64, 128}, []int{512}, []int{4, 8}), device.Tuning{Blocks: 32, Threads: 512, Unroll: 2})
 }
 
 // TestTeamSweep measures the collectives of all GPUs by every algorithm, at every
@@ -145,7 +148,7 @@ func TestTeamSweep(t *testing.T) {
 	tm := newGraphTimer(t, w)
 	var all []swept
 	for _, op := range []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpAllReduce} {
-		for _, bytes := range []int64{1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20} {
+		for _, bytes := range []int64{1 << 10, 8 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20} {
 			all = append(all, tm.size(r, op, bytes)...)
 		}
 	}

@@ -229,6 +229,117 @@ template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void red
   end(a.team, e);
 }
 
+DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
+DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
+
+// Sheets of blocks that lie together: elements of type T, addresses that begin at
+// multiples of 16 bytes where AS and AD say so.
+template <class T, int R> DEV i64 sheetsOf(const MoveArgs& a) {
+  const i64 bytes = (i64)Sheet<R>::packs * 16;
+  return (a.run + bytes - 1) / bytes;
+}
+
+template <int R> DEV u64 sheetAt(const MoveArgs& a, u32 at, u32 from, u32 e, i64 sheets, i64 i) {
+  return a.slots[at] + (e & 1) * a.slotHalf + ((u64)from * sheets + i) * Sheet<R>::bytes;
+}
+
+// giveSheet pushes sheet i of each member's block to it, and, where Keep, stores
+// that of this member's own. Same: all are one.
+template <class T, int W, int R, bool AS, bool AD, bool Same, bool Keep> DEV void giveSheet(const MoveArgs& a, i64 i, i64 sheets, u32 e) {
+  const u32 me = (u32)a.team.rank, set = (u32)a.to | (a.own ? 1u << me : 0);
+  const i64 first = i * Sheet<R>::packs, count = a.run / (i64)sizeof(T);
+  if (!set) return;
+  Sheet<R> s;
+  if (Same) {
+    u32 any = 0;
+    while (!(set >> any & 1)) any++;
+    s = loadSheet<T, AS, R>(a.src[any], first, count);
+  }
+  if (Keep && a.own) {
+    if (!Same) s = loadSheet<T, AS, R>(a.src[me], first, count);
+    storeSheet<T, AD, R>(a.dst[me], first, count, s);
+  }
+  if (Same) seal(s, e);
+#pragma unroll
+  for (int k = 1; k < W; k++) {
+    const u32 q = (me + k) % W;
+    if (!(a.to >> q & 1)) continue;
+    if (!Same) {
+      s = loadSheet<T, AS, R>(a.src[q], first, count);
+      seal(s, e);
+    }
+    pushSheet<R>(sheetAt<R>(a, q, me, e, sheets, i), s);
+  }
+}
+
+// moveSheets moves blocks through slots, an epoch in each 128 bytes. A warp
+// pushes a sheet before it waits for the one before.
+template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheets(const MoveArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
+  const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
+  Patience w = {0, 0};
+  sayIdle<W>(a, e);
+  i64 i = warpOf();
+  if (i < sheets) giveSheet<T, W, R, AS, AD, Same, true>(a, i, sheets, e);
+  while (i < sheets) {
+    Sheet<R> x[W];
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != me && a.from >> q & 1) x[q] = lookSheet<R>(sheetAt<R>(a, me, q, e, sheets, i));
+    const i64 next = i + warpsOf();
+    if (next < sheets) giveSheet<T, W, R, AS, AD, Same, true>(a, next, sheets, e);
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      if (q == me || !(a.from >> q & 1)) continue;
+      awaitSheet(w, a.team, sheetAt<R>(a, me, q, e, sheets, i), x[q], q, e);
+      storeSheet<T, AD, R>(a.dst[q], i * Sheet<R>::packs, count, x[q]);
+    }
+    i = next;
+  }
+  awaitIdle<W>(a, w, e);
+  end(a.team, e);
+}
+
+// reduceSheets likewise, and reduces what arrives.
+template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSheets(const MoveArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
+  const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
+  Patience w = {0, 0};
+  sayIdle<W>(a, e);
+  i64 i = warpOf();
+  if (i < sheets) giveSheet<T, W, R, AS, AD, false, false>(a, i, sheets, e);
+  while (i < sheets) {
+    Sheet<R> x[W];
+    const i64 first = i * Sheet<R>::packs;
+    if (a.own)
+#pragma unroll
+      for (int q = 0; q < W; q++) {
+        if (q == me) x[q] = loadSheet<T, AS, R>(a.src[q], first, count);
+        else x[q] = lookSheet<R>(sheetAt<R>(a, me, q, e, sheets, i));
+      }
+    const i64 next = i + warpsOf();
+    if (next < sheets) giveSheet<T, W, R, AS, AD, false, false>(a, next, sheets, e);
+    if (a.own) {
+#pragma unroll
+      for (int q = 0; q < W; q++)
+        if (q != me) awaitSheet(w, a.team, sheetAt<R>(a, me, q, e, sheets, i), x[q], q, e);
+      Sheet<R> y;
+#pragma unroll
+      for (int k = 0; k < R; k++) {
+        Pack<u64, 2> in[W], out;
+#pragma unroll
+        for (int q = 0; q < W; q++) in[q] = bitsAs<Pack<u64, 2>>(x[q].row[k]);
+        fold<T, F, Avg, W, 16>(out, in);
+        y.row[k] = bitsAs<Line>(out);
+      }
+      storeSheet<T, AD, R>(a.dst[me], first, count, y);
+    }
+    i = next;
+  }
+  awaitIdle<W>(a, w, e);
+  end(a.team, e);
+}
+
 // meetBlocks has all members' blocks of one number raise a flag and wait for the
 // others'; what a block's threads wrote before is then visible to those who
 // waited. False for all threads of the block if somebody did not come.
@@ -260,30 +371,28 @@ template <bool Full> DEV Cell cellAt(u32 i, u32 perRow, i64 run, u32 row, u64 be
 
 template <bool Full> DEV u32 cellsOf(const MoveArgs& a) { return (u32)(Full ? a.run / 16 : (a.run + 30) / 16); }
 
-template <bool Full, int D, int VS, int U, class Put> DEV void pushAll(u32 total, u32 per, i64 run, u64 src, u64 dst, const Put& put) {
-  const u32 step = gridDim.x * blockDim.x;
-  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += U * step) {
-    Pack<u64, 2> v[U];
-    i64 at[U];
+// pushCells stores U cells of a block, from i on, at the members of put.
+template <bool Full, int VS, int U, class Put> DEV void pushCells(u32 i, u32 step, u32 total, u32 per, i64 run, u64 src, u64 dst, const Put& put) {
+  Pack<u64, 2> v[U];
+  i64 at[U];
 #pragma unroll
-    for (int k = 0; k < U; k++) {
-      const u32 j = i + k * step;
-      at[k] = -1;
-      if (j >= total) continue;
-      const u32 row = D ? j / per : 0;
-      const Off o = put.off(row);
-      const Cell c = cellAt<Full>(j, per, run, row, dst + o.d);
-      if (Full || c.count == 16) {
-        at[k] = o.d + c.at;
-        loadBytes<16, VS>(v[k], src + o.s + c.at, 16);
-      } else {
-        for (i64 b = 0; b < c.count; b++) put.byte(o.d + c.at + b, *(const u8*)(src + o.s + c.at + b));
-      }
+  for (int k = 0; k < U; k++) {
+    const u32 j = i + k * step;
+    at[k] = -1;
+    if (j >= total) continue;
+    const u32 row = put.row(j, per);
+    const Off o = put.off(row);
+    const Cell c = cellAt<Full>(j, per, run, row, dst + o.d);
+    if (Full || c.count == 16) {
+      at[k] = o.d + c.at;
+      loadBytes<16, VS>(v[k], src + o.s + c.at, 16);
+    } else {
+      for (i64 b = 0; b < c.count; b++) put.byte(o.d + c.at + b, *(const u8*)(src + o.s + c.at + b));
     }
-#pragma unroll
-    for (int k = 0; k < U; k++)
-      if (at[k] >= 0) put.pack(at[k], v[k]);
   }
+#pragma unroll
+  for (int k = 0; k < U; k++)
+    if (at[k] >= 0) put.pack(at[k], v[k]);
 }
 
 // ToOne and ToAll are where cells go: one member, or all of a set, where all lie
@@ -291,6 +400,7 @@ template <bool Full, int D, int VS, int U, class Put> DEV void pushAll(u32 total
 template <int D> struct ToOne {
   const MoveArgs& a;
   u32 p;
+  __device__ __forceinline__ u32 row(u32 i, u32 per) const { return D ? i / per : 0; }
   __device__ __forceinline__ Off off(u32 row) const { return rowAt<D>(a, p, p, row); }
   __device__ __forceinline__ void byte(i64 at, u8 v) const { *(u8*)(a.dst[p] + at) = v; }
   __device__ __forceinline__ void pack(i64 at, const Pack<u64, 2>& v) const { *(Pack<u64, 2>*)(a.dst[p] + at) = v; }
@@ -298,6 +408,7 @@ template <int D> struct ToOne {
 template <int W, int D> struct ToAll {
   const MoveArgs& a;
   u32 first, set;
+  __device__ __forceinline__ u32 row(u32 i, u32 per) const { return D ? i / per : 0; }
   __device__ __forceinline__ Off off(u32 row) const { return rowAt<D>(a, first, first, row); }
   __device__ __forceinline__ void byte(i64 at, u8 v) const {
 #pragma unroll
@@ -315,29 +426,31 @@ template <int W, int D> struct ToAll {
   }
 };
 
-// movePush stores blocks where they belong in other members' memory. VS is what
-// the distance of a source from its destination is a multiple of. Same: what
-// goes to all is one, and lies alike everywhere.
+// movePush stores blocks where they belong in other members' memory, some cells
+// of each in turn, its own among them. VS is what the distance of a source from
+// its destination is a multiple of. Same: what goes to all is one, and lies alike
+// everywhere.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
-  const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1);
+  const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;
   Patience w = {0, 0};
   if (meetBlocks<W>(a, w, flagEntered, e)) {
     const u32 set = (u32)a.to | (a.own ? 1u << me : 0);
-    if (Same && set) {
-      u32 first = 0;
-      while (!(set >> first & 1)) first++;
-      const ToAll<W, D> put = {a, first, set};
-      pushAll<Full, D, VS, U>(total, per, a.run, a.src[first], a.dst[first], put);
-    } else if (!Same) {
+    u32 first = 0;
+    while (set && !(set >> first & 1)) first++;
+    const ToAll<W, D> all = {a, first, set};
+    if (set)
+      for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += U * step) {
+        if (Same) {
+          pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[first], a.dst[first], all);
+          continue;
+        }
 #pragma unroll 1
-      for (int q = 1; q <= W; q++) {
-        const u32 p = (me + q) % W;
-        if (!(set >> p & 1)) continue;
-        const ToOne<D> put = {a, p};
-        pushAll<Full, D, VS, U>(total, per, a.run, a.src[p], a.dst[p], put);
+        for (int q = 1; q <= W; q++) {
+          const ToOne<D> one = {a, (me + q) % W};
+          if (set >> one.p & 1) pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[one.p], a.dst[one.p], one);
+        }
       }
-    }
     __syncthreads();
     meetBlocks<W>(a, w, flagDone, e);
   }
