@@ -141,3 +141,32 @@ func places(p *plan.Plan, suffix string) int64 {
 	}
 	return int64(len(at))
 }
+
+// TestWhatFollowsASum takes along what is computed of a reduction's result: in
+// other types, by rows of an inner dimension, up to what is used twice.
+func TestWhatFollowsASum(t *testing.T) {
+	for name, c := range map[string]struct{ source, pair string }{
+		"cast": {"mesh tp[2]\nfunc f(%x: bf16[4, 6/tp], %w: bf16[4, 6/tp], %r: f32[4, 4]) -> f32[4, 4] {\n" +
+			"  %y = linear %x, %w\n  %z: f32[4, 4] = cast %y\n  %a = add %r, %z\n  return %a\n}\n", "linear + all_reduce + cast, add"},
+		"inner rows": {"mesh tp[2]\nfunc f(%x: bf16[3, 4, 6/tp], %w: bf16[4, 6/tp], %r: f32[3, 4/tp, 4], %n: f32[4]) -> f32[3, 4/tp, 4] {\n" +
+			"  %y: bf16[3, 4/tp, 4] = linear %x, %w\n  %z: f32[3, 4/tp, 4] = cast %y\n  %a = add %z, %r\n  %b = rms_norm %a, %n\n  return %b\n}\n",
+			"linear + reduce_scatter + cast, add, rms_norm"},
+		"used twice": {"mesh tp[2]\nfunc f(%x: f32[4, 6/tp], %w: f32[4, 6/tp], %r: f32[4, 4], %n: f32[4]) -> (f32[4, 4], f32[4, 4]) {\n" +
+			"  %y = linear %x, %w\n  %a = add %y, %r\n  %b = rms_norm %a, %n\n  return %b, %a\n}\n", "linear + all_reduce + add"},
+		"not by rows": {"mesh tp[2]\nfunc f(%x: f32[4, 6/tp], %w: f32[4, 6/tp]) -> f32[4, 4] {\n" +
+			"  %y = linear %x, %w\n  %a = softmax %y, axis=0\n  return %a\n}\n", "linear + all_reduce"},
+		"made in between": {"mesh tp[2]\nfunc f(%x: f32[4, 6/tp], %w: f32[4, 6/tp], %r: f32[4, 4]) -> f32[4, 4] {\n" +
+			"  %p: f32[4, 4] partial(tp, sum) = linear %x, %w\n  %y: f32[4, 4] = reshard %p\n  %s = relu %r\n  %a = add %y, %s\n  return %a\n}\n", "linear + all_reduce + add"},
+	} {
+		tc := newCase(t, c.source, ir.Binding{})
+		for _, st := range strategies {
+			res := tc.lower(t, always(st))
+			if len(res.Choices) != 1 || res.Choices[0].Strategy != st || res.Choices[0].Pair.String() != c.pair {
+				t.Errorf("%s, %s: %v", name, st, res.Log)
+			}
+			for seed := range int64(4) {
+				tc.run(t, res, seed)
+			}
+		}
+	}
+}
