@@ -24,13 +24,17 @@ func (direct) Supports(in *Instance, _ device.Caps) error {
 	switch in.Op {
 	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll:
 	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
-	default: // a root would wait for its readers, which may wait for it elsewhere
-		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter, all_gather, all_to_all and their uneven forms", device.ErrUnsupported)
+	case ir.OpBroadcast: // the root waits for its readers
+		if err := in.Meets(); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter, all_gather, all_to_all, their uneven forms, and broadcast", device.ErrUnsupported)
 	}
 	if err := in.shared(); err != nil {
 		return err
 	}
-	return in.aside(len(in.Parts) == 1)
+	return in.aside(len(in.Parts) == 1 || in.Op == ir.OpBroadcast)
 }
 
 // shared refuses operands that peers cannot reach.
@@ -65,22 +69,34 @@ func (direct) pull(b *Build, me int) {
 }
 
 func (direct) push(b *Build, me int) {
+	gets := func(to, from int) bool { return b.in.source(to, from) && b.in.Parts[to].Writes }
 	for from := range b.others(me) {
-		b.Tell(me, from) // my output is free
+		if gets(me, from) {
+			b.Tell(me, from) // my output is free
+		}
 	}
-	b.Copy(me, b.in.placed(me, me), b.in.given(me, me))
+	if gets(me, me) {
+		b.Copy(me, b.in.placed(me, me), b.in.given(me, me))
+	}
 	for to := range b.others(me) {
-		b.Await(me, to)
-		b.Copy(me, b.in.placed(to, me), b.in.given(me, to))
-		b.Tell(me, to) // it is written
+		if gets(to, me) {
+			b.Await(me, to)
+			b.Copy(me, b.in.placed(to, me), b.in.given(me, to))
+			b.Tell(me, to) // it is written
+		}
 	}
 	for from := range b.others(me) {
-		b.Await(me, from)
+		if gets(me, from) {
+			b.Await(me, from)
+		}
 	}
 }
 
 // placed returns where in member to's output lies what it gets of member from.
 func (in *Instance) placed(to, from int) device.View {
+	if in.Op == ir.OpBroadcast {
+		return in.Parts[to].Out
+	}
 	return block(in.Parts[to].Out, in.Axis, from, len(in.Parts))
 }
 

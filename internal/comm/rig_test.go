@@ -305,7 +305,7 @@ func newRig(t testing.TB, w device.World, name string, team []int, specs []spec)
 // instance returns s as a channel takes it, without parts.
 func (s spec) instance() Instance {
 	return Instance{Pin: device.Tuning{Algo: s.algo}, Shared: s.shared,
-		Collective: device.Collective{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split}}
+		Collective: device.Collective{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split, Together: s.shared}}
 }
 
 // plain is the dispatch without a table.
