@@ -164,18 +164,53 @@ func BenchmarkPicks(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkProductData times a product of normal numbers, of products of random
+// matrices of rank 16, and of zeros: what data cost in power, they cost in time.
+func BenchmarkProductData(b *testing.B) {
+	t := newTimer(b)
+	s := t.stream(0)
+	const m, n, k, inner = 8192, 7168, 8192, 16
+	x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
+	product := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+	left, right := t.view(ir.BF16, m, inner), t.view(ir.BF16, k, inner)
+	var fills, zeros []device.Launch
+	for _, v := range []device.View{x, w} {
+		l := left
+		l.Shape = []int64{v.Shape[0], inner}
+		fills = append(fills, t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{l, right}, Outs: []device.View{v}}))
+		zeros = append(zeros, t.prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{v}}))
+	}
+	run := func() {
+		for range 12 {
+			t.must(s.Launch(product))
+		}
+	}
+	for _, data := range []struct {
+		what  string
+		fills []device.Launch
+	}{{"normal numbers", nil}, {"products of rank 16", fills}, {"zeros", zeros}} {
+		for _, l := range data.fills {
+			t.must(s.Launch(l))
+		}
+		us := t.compare(s, 9, run)
+		fmt.Printf("data: product %dx%dx%d of %s: %.1f µs\n", m, n, k, data.what, us[0]/12)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
 // BenchmarkProductBeside times products that count on fewer multiprocessors,
 // alone and with a sum of slots beside them on a stream of high priority.
 func BenchmarkProductBeside(b *testing.B) {
 	t := newTimer(b)
-	s, side := t.stream(0), t.stream(1)
+	s, side, high := t.stream(0), t.stream(0), t.stream(1)
 	const m, n, k = 2048, 8192, 7168
 	x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
 	slots, sum := t.view(ir.BF16, 4, m, n), t.view(ir.BF16, m, n)
 	fold := t.prepare(device.Kernel{Op: ir.OpSum, Ins: []device.View{slots}, Outs: []device.View{sum}, Axes: []int{0}})
 	for _, sms := range []int{0, 128, 124, 116, 100} {
 		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}, SMs: sms})
-		chain := func(beside bool) func() {
+		chain := func(side *stream) func() {
+			beside := side != nil
 			return func() {
 				if beside {
 					e := &event{dev: t.d}
@@ -201,8 +236,9 @@ func BenchmarkProductBeside(b *testing.B) {
 				t.must(s.Launch(fold))
 			}
 		}
-		us := t.compare(s, 9, chain(false), chain(true), after)
-		fmt.Printf("beside: product %dx%dx%d for %d SMs: alone %.1f µs, with a sum beside it %.1f, with the sum after it %.1f\n", m, n, k, sms, us[0]/6, us[1]/6, us[2]/6)
+		us := t.compare(s, 9, chain(nil), chain(side), chain(high), after)
+		fmt.Printf("beside: product %dx%dx%d for %d SMs: alone %.1f µs, with a sum beside it %.1f, of high priority %.1f, with the sum after it %.1f\n",
+			m, n, k, sms, us[0]/6, us[1]/6, us[2]/6, us[3]/6)
 	}
 	b.ReportMetric(0, "ns/op")
 }

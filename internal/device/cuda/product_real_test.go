@@ -135,3 +135,71 @@ func TestReluEpilogue(t *testing.T) {
 		}
 	}
 }
+
+// TestTF32 sees that products of f32 round operands only where that was asked for.
+func TestTF32(t *testing.T) {
+	for _, tf32 := range []bool{false, true} {
+		m := real(t, Options{TF32: tf32})
+		world, err := m.Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := world.Device(0).(*dev)
+		const n = 512
+		var addrs [3]nvlib.Ptr
+		for i := range addrs {
+			mem, err := d.alloc(n*n*4, device.Private)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addrs[i] = mem.addr
+		}
+		x := make([]float64, n*n)
+		for i := range x {
+			x[i] = tensor.Round(ir.F32, math.Sin(float64(i)))
+		}
+		if err := d.bound(func() error {
+			return errors.Join(d.site.put(addrs[0], ir.F32, x), d.site.put(addrs[1], ir.F32, x))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		g := gemm{dt: ir.F32, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: n, n: n, k: n, om: n, on: 1, am: n, ak: 1, bk: 1, bn: n}
+		st, err := prepareGemm(d, g)
+		if err != nil || st == nil {
+			t.Fatal(st, err)
+		}
+		s, err := d.NewStream(device.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []float64
+		if err := d.bound(func() error {
+			err := errors.Join(st.run(s.(*stream)), m.sys.drv.SyncStream(s.(*stream).h))
+			if err == nil {
+				out, err = d.site.fetch(addrs[2], ir.F32, n*n)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		st.free()
+		worst := 0.0
+		for i := range n {
+			for j := range n {
+				want, size := 0.0, 0.0
+				for k := range n {
+					want += x[i*n+k] * x[j*n+k]
+					size += math.Abs(x[i*n+k] * x[j*n+k])
+				}
+				worst = max(worst, math.Abs(out[i*n+j]-want)/size)
+			}
+		}
+		t.Logf("tf32 %v: off by up to %.2g of the sum of magnitudes", tf32, worst)
+		if !tf32 && !(worst < 0x1p-18) || tf32 && !(worst > 0x1p-18 && worst < 0x1p-9) {
+			t.Errorf("tf32 %v: off by %g", tf32, worst)
+		}
+		if err := world.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
