@@ -41,6 +41,8 @@ type StrategyTimes struct {
 	// the machine does that.
 	Graph          *Figure `json:"graph_us,omitempty"`
 	GraphOverBound *Figure `json:"graph_over_bound,omitempty"`
+	// GraphForm is the form of the graph, where the machine has several.
+	GraphForm string `json:"graph_form,omitempty"`
 	// GraphRefused says why there are none where there should be.
 	GraphRefused string `json:"graph_refused,omitempty"`
 	// Against is the paired difference to sequential, Verdict what it supports.
@@ -343,7 +345,7 @@ func (l *Layer) summarize(cands []*candidate) {
 		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.time), OverBound: figure(c.over), GraphRefused: c.noReplay}
 		if c.replays[0] != nil {
 			took, over := figure(c.graphTime), figure(c.graphBound)
-			st.Graph, st.GraphOverBound = &took, &over
+			st.Graph, st.GraphOverBound, st.GraphForm = &took, &over, c.replays[1].Stats().Graph
 		}
 		if i > 0 && c.refused == "" {
 			diff := figure(differences(c.time, cands[0].time))

@@ -155,7 +155,7 @@ func (t *table) layer(l *Layer) {
 		}
 		graph, over := "", ""
 		if s.Graph != nil {
-			graph, over = s.Graph.text(1), s.GraphOverBound.text(3)
+			graph, over = strings.TrimSpace(s.Graph.text(1)+" "+s.GraphForm), s.GraphOverBound.text(3)
 		}
 		rows = append(rows, []string{s.Strategy, s.Time.text(1), s.OverBound.text(3), graph, over, against, s.Verdict})
 	}

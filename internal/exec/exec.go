@@ -202,16 +202,23 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 	return results, err
 }
 
-// Stats are the sizes of a loaded program.
+// Stats are the sizes of a loaded program, and how it is replayed.
 type Stats struct {
 	Commands int   // in the world list
 	Arena    int64 // bytes on each rank, as planned
 	Staging  int64 // bytes that collectives reserve on the rank with the most
+	// Graph is the form that the machine's graph of the program was found fastest
+	// in; empty where there is no graph, or only one form.
+	Graph string
 }
 
 // Stats returns the sizes of the program.
 func (p *Program) Stats() Stats {
-	return Stats{Commands: len(p.plan.Cmds), Arena: p.plan.ArenaBytes, Staging: p.memory.staging}
+	s := Stats{Commands: len(p.plan.Cmds), Arena: p.plan.ArenaBytes, Staging: p.memory.staging}
+	if p.replay != nil {
+		s.Graph = p.replay.form
+	}
+	return s
 }
 
 // Close aborts what runs and frees everything.

@@ -73,7 +73,6 @@ const trialRounds = 4
 // runs but for their outputs, in turns, with the inputs of the run to come.
 func (r *replay) choose(ctx context.Context, p *Program, ways device.Choices) error {
 	names := ways.Choices()
-	r.form = names[0]
 	if len(names) < 2 {
 		return nil
 	}

@@ -128,19 +128,26 @@ func (w *world) tell() {
 // tellOne reports whether the mark was reached.
 func (s *stream) tellOne(t tick) bool {
 	w, site := s.dev.w, s.dev.site
-	done, err := w.drv.EventDone(t.ev)
-	if err != nil || !done {
-		return false
+	again := s.lastEv == t.ev // told of already: an end and the next begin
+	if s.dirty && !again {
+		if done, err := w.drv.EventDone(t.ev); err != nil || !done {
+			return false
+		}
 	}
 	if !t.clock {
 		site.events, s.passed = append(site.events, t.ev), t.id
 		return true
 	}
 	ns := s.lastNs
-	if ms, err := w.drv.Elapsed(site.base.ev, t.ev); err == nil {
-		ns = max(ns, site.base.ns+int64(float64(ms)*1e6))
+	if !again {
+		if ms, err := w.drv.Elapsed(site.base.ev, t.ev); err == nil {
+			ns = max(ns, site.base.ns+int64(float64(ms)*1e6))
+		}
 	}
-	s.lastNs = ns
+	s.lastNs, s.lastEv = ns, 0
+	if t.shared {
+		s.lastEv = t.ev
+	}
 	if !t.shared {
 		site.clocks = append(site.clocks, t.ev)
 	}

@@ -76,7 +76,13 @@ func TestCallsAnOp(t *testing.T) {
 		if f.called["cuLaunchKernel"] != n || f.called["cuEventRecord"] != events {
 			t.Errorf("observed %v: %d launches, %d records, want %d and %d", observed, f.called["cuLaunchKernel"], f.called["cuEventRecord"], n, events)
 		}
+		clear(f.called)
 		r.must(r.w.Sync(t.Context()))
+		// The stream is idle, so its events need no questions; who observes has
+		// each event's time asked for once.
+		if q, e := f.called["cuEventQuery"], f.called["cuEventElapsedTime"]; q != 0 || observed && e != n+1 || !observed && e != 0 {
+			t.Errorf("observed %v: %d questions, %d times asked for", observed, q, e)
+		}
 		clear(f.called)
 		r.run(n)
 		delete(f.called, "cuCtxSetCurrent")

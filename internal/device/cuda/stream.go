@@ -23,11 +23,12 @@ type stream struct {
 	mark    *mark  // the latest, to be shared
 	reached int64  // up to where all is known to be done
 	seen    []int64
-	issued  []int64 // marks begun and not ended, as asked for
-	open    []int64 // the same, as issued
-	ticks   []tick  // begins and ends not known to be reached
-	tickPos int64   // of the latest of them
-	lastNs  int64   // of the tick told last
+	issued  []int64     // marks begun and not ended, as asked for
+	open    []int64     // the same, as issued
+	ticks   []tick      // begins and ends not known to be reached
+	tickPos int64       // of the latest of them
+	lastNs  int64       // of the tick told last
+	lastEv  nvlib.Event // of that, if the next tick has it too
 
 	// Where nobody observes: the commands begun since s was last seen idle, the
 	// latest of them, and one that the device is known to have reached.

@@ -1,0 +1,108 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+)
+
+// waysMachine is a CPU that replays by issuing again, in one of several ways that
+// take their time.
+type waysMachine struct {
+	device.Machine
+	slow map[string]time.Duration
+	runs *[]string // the way of each launch
+	prog *Program  // whose run is under way
+}
+
+type waysWorld struct {
+	device.World
+	m *waysMachine
+}
+
+type waysGraph struct {
+	m     *waysMachine
+	names []string
+	use   int
+	issue func() error
+}
+
+func (m *waysMachine) Caps() device.Caps {
+	c := m.Machine.Caps()
+	c.Graphs = true
+	return c
+}
+
+func (m *waysMachine) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.Machine.Open(ctx, ranks)
+	return &waysWorld{w, m}, err
+}
+
+func (w *waysWorld) Capture(issue func() error) (device.Graph, error) {
+	return &waysGraph{m: w.m, names: []string{"slow", "quick", "middling"}, issue: issue}, nil
+}
+
+func (g *waysGraph) Choices() []string { return g.names }
+func (g *waysGraph) Choose(i int)      { g.use = i }
+func (g *waysGraph) Close() error      { return nil }
+func (g *waysGraph) Launch(context.Context) error {
+	name := g.names[g.use]
+	*g.m.runs = append(*g.m.runs, name)
+	time.Sleep(g.m.slow[name])
+	if g.m.slow[name] < 0 {
+		return errors.New("this way is closed")
+	}
+	g.m.prog.run-- // issuing asks for the number of the run, which has been counted
+	defer func() { g.m.prog.run++ }()
+	return g.issue()
+}
+
+// TestChoosesTheFastest: of several ways to launch a graph the fastest is found
+// before the second run, with that run's inputs, and kept; a way that fails is an
+// error that names it.
+func TestChoosesTheFastest(t *testing.T) {
+	var runs []string
+	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}, &runs, nil}
+	pr := programs["chunked"]
+	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	m.prog = prog
+	in := pr.inputs(t, 2, 1)
+	first, err := prog.Run(t.Context(), in)
+	if err != nil || len(runs) > 0 || prog.Stats().Graph != "" {
+		t.Fatalf("the first run is no replay: %v, %v", runs, err)
+	}
+	for range 2 {
+		got, err := prog.Run(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range first.Outputs {
+			if string(got.Outputs[name].Data) != string(want.Data) {
+				t.Errorf("%s has other bits by graph", name)
+			}
+		}
+	}
+	if n := len(runs); n != 3*trialRounds+2 || runs[n-1] != "quick" || runs[n-2] != "quick" || prog.Stats().Graph != "quick" {
+		t.Errorf("launched %v, in the end %q", runs, prog.Stats().Graph)
+	}
+	m.slow["middling"] = -1
+	broken, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.prog = broken
+	if _, err = broken.Run(t.Context(), in); err == nil {
+		_, err = broken.Run(t.Context(), in)
+	}
+	if err == nil || err.Error() != `trying the program as a graph in the form "middling": this way is closed` {
+		t.Errorf("got %v", err)
+	}
+}
