@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"io/fs"
+	"slices"
 
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -69,7 +70,7 @@ type Meeting struct {
 	// with template arguments, Args the type of its argument: a structure of
 	// 8-byte words that begins with a Team. Symbol names the instance.
 	File, Body, Args, Symbol string
-	Upon                     string // the source that File builds upon; empty for none
+	Upon                     []string // the sources that File builds upon
 	Team                     Team
 	Words                    []uint64 // what follows Team
 	Blocks, Threads          int
@@ -77,10 +78,7 @@ type Meeting struct {
 }
 
 func (m Meeting) launch() launch {
-	files := []string{"sync", "collective", m.File}
-	if m.Upon != "" {
-		files = []string{"sync", "collective", m.Upon, m.File}
-	}
+	files := slices.Concat([]string{"sync", "collective"}, m.Upon, []string{m.File})
 	return launch{blocks: uint32(m.Blocks), args: append(m.Team.words(), m.Words...), code: code{
 		files: files, symbol: m.Symbol, args: m.Args, body: m.Body, threads: max(meetingThreads, m.Threads),
 	}}

@@ -31,7 +31,17 @@ const (
 	MoveSheets
 	// ReduceSheets is MoveSheets with a reduction where blocks arrive.
 	ReduceSheets
+	// MoveBulk is MovePush by bulk copies, for blocks that lie together at
+	// multiples of 16 bytes.
+	MoveBulk
 	moveKinds
+)
+
+// bulkChunk is the bytes of a bulk copy for each of Move.Unroll, bulkRoom those of
+// shared memory that chunks take.
+const (
+	bulkChunk = 4 << 10
+	bulkRoom  = 192 << 10
 )
 
 // reduces reports whether blocks are reduced where they arrive.
@@ -78,7 +88,12 @@ func (m *Move) Meeting() (Meeting, error) {
 		return Meeting{}, err
 	}
 	name, body, err := m.instance()
-	return Meeting{File: "collective_move", Args: "MoveArgs", Symbol: symbol(name), Body: body, Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}, err
+	k := Meeting{File: "collective_move", Args: "MoveArgs", Symbol: symbol(name), Body: body, Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}
+	if m.Kind == MoveBulk {
+		chunk, stages := m.bulk()
+		k.Upon, k.File, k.Shared = []string{k.File, "bulk"}, "collective_move_bulk", int(chunk*stages+8*(stages+1))
+	}
+	return k, err
 }
 
 // SlotBytes is the size of a half of the slots that m goes through.
@@ -119,6 +134,8 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
 	case m.Kind.sheets() && len(m.Extents) > 0:
 		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
+	case m.Kind == MoveBulk && (len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources())):
+		return fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
 	case m.Kind.sheets() && m.Unroll > 4:
 		return fmt.Errorf("%w: sheets of %d rows; up to 4 do", device.ErrUnsupported, m.Unroll)
 	}
@@ -142,6 +159,8 @@ func (m *Move) instance() (name, body string, err error) {
 			return fmt.Sprintf("move_ll_%d_%d_%d_%d", w, d, vs, vd), fmt.Sprintf("moveLL<%d, %d, %d, %d>", w, d, vs, vd), nil
 		}
 		return fmt.Sprintf("reduce_ll_%s_%d_%d_%d_%d", label, w, d, vs, vd), fmt.Sprintf("reduceLL<%s, %d, %d, %d, %d>", red, w, d, vs, vd), nil
+	case MoveBulk:
+		return fmt.Sprintf("move_bulk_%d_%t", w, m.same()), fmt.Sprintf("moveBulk<%d, %t>", w, m.same()), nil
 	case MoveSheets:
 		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.one()
 		return fmt.Sprintf("move_sheets_%s_%d_%d_%t_%t_%t", t, w, m.Unroll, as, ad, same),
@@ -167,6 +186,12 @@ func (m *Move) instance() (name, body string, err error) {
 func (m *Move) unit() string {
 	n := common(m.align(m.sources(), 8), m.Run)
 	return fmt.Sprint("u", 8*m.align(m.targets(), n))
+}
+
+// bulk returns the bytes of a bulk copy, and how many chunks are in shared memory.
+func (m *Move) bulk() (chunk, stages int64) {
+	chunk = bulkChunk * int64(m.Unroll)
+	return chunk, bulkRoom / chunk
 }
 
 // reduction is the first template arguments of reductions, and a name for them.
@@ -206,7 +231,7 @@ func (m *Move) writes() uint64 {
 	switch m.Kind {
 	case MoveLL, MoveSheets:
 		return m.From | m.own()
-	case MovePush:
+	case MovePush, MoveBulk:
 		return m.To | m.own()
 	}
 	return m.own()
@@ -317,5 +342,7 @@ func (m *Move) words() words {
 	for p := range TeamMost {
 		w.ints(m.DstStrides[p][:]...)
 	}
+	chunk, stages := m.bulk()
+	w.ints(chunk, stages)
 	return w
 }

@@ -101,7 +101,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				continue
 			}
 			off := offs
-			if s.kind != MovePush && s.kind != ReducePull {
+			if s.kind != MovePush && s.kind != MoveBulk && s.kind != ReducePull {
 				off = s.unit * f.rng.Int64N(16/s.unit)
 			}
 			if first := firstOf(set); s.same && p > first {
@@ -342,6 +342,9 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	if rng.IntN(2) == 0 {
 		s.run = (s.run + 15) / 16 * 16
 	}
+	if kind == MoveBulk {
+		s.extents, s.unit, s.run = nil, 16, 16*(1+rng.Int64N(800))
+	}
 	if kind.reduces() {
 		types := []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.F64, ir.I64}
 		s.dt, s.red, s.same = types[rng.IntN(len(types))], []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg}[rng.IntN(4)], false
@@ -406,6 +409,17 @@ func TestMovesOneWay(t *testing.T) {
 	f.finish(20)
 }
 
+// TestMoveRing moves more chunks than shared memory holds.
+func TestMoveRing(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 5))
+	f := newMoveFloor(t, rng, 2, FirstEpoch)
+	for c, same := range []bool{true, false} {
+		s := moveShape{kind: MoveBulk, run: 16 * 14001, unit: 16, blocks: 1, threads: 32, unroll: 1, same: same}
+		f.call(fmt.Sprint("call ", c), s, []uint64{3, 3})
+	}
+	f.finish(2)
+}
+
 // TestMoveAbsent leaves one member out: the others give up, and say who it was.
 func TestMoveAbsent(t *testing.T) {
 	for kind := range moveKinds {
@@ -465,7 +479,10 @@ func everyMove(t *testing.T) string {
 			for _, unit := range []nvlib.Ptr{16, 8, 2} {
 				m := &Move{Kind: kind, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10 * int64(unit), DType: ir.BF16, Red: ir.Sum,
 					Blocks: 8, Threads: 512, Unroll: 4, Extents: []int64{2, 3, 4}[:int(unit)%3]}
-				if kind.sheets() {
+				if kind == MoveBulk && unit != 16 {
+					continue
+				}
+				if kind.sheets() || kind == MoveBulk {
 					m.Extents = nil
 				}
 				for p := range n {
@@ -485,5 +502,5 @@ func everyMove(t *testing.T) string {
 			}
 		}
 	}
-	return file("prelude") + file("sync") + file("collective") + file("collective_move") + entries.String()
+	return file("prelude") + file("sync") + file("collective") + file("collective_move") + file("bulk") + file("collective_move_bulk") + entries.String()
 }

@@ -107,7 +107,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 		Words:  w, Blocks: r.Blocks, Threads: r.Threads,
 	}
 	if r.Kind == AllReduceBulk {
-		m.Upon, m.File, m.Shared = m.File, "collective_bulk", bulkBytes(r.Threads, r.Unroll, r.Stages)
+		m.Upon, m.File, m.Shared = []string{m.File, "bulk"}, "collective_bulk", bulkBytes(r.Threads, r.Unroll, r.Stages)
 	}
 	return m
 }

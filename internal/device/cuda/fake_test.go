@@ -179,6 +179,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			return set(a[0], map[uintptr]int32{75: 9}[a[1]]+map[bool]int32{true: 1}[a[1] != 75])
 		},
 		"cuDeviceCanAccessPeer":         func(a []uintptr) uintptr { return set(a[0], int32(1)) },
+		"cuDeviceGetP2PAttribute":       func(a []uintptr) uintptr { return set(a[0], int32(1)) },
 		"cuDevicePrimaryCtxRetain":      func(a []uintptr) uintptr { return set(a[0], uintptr(7)) },
 		"cuCtxGetStreamPriorityRange":   func(a []uintptr) uintptr { set(a[0], int32(0)); return set(a[1], int32(-5)) },
 		"cuMemGetInfo_v2":               func(a []uintptr) uintptr { set(a[0], uint64(1)); return set(a[1], uint64(fakeMemory)) },

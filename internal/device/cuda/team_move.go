@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -21,6 +22,7 @@ var moveAlgorithms = []namedAlgorithm{
 	{"move-ll", moveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
 	{"move-push", moveAlgorithm{kernels.MovePush, noMove}},
 	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
+	{"move-bulk", moveAlgorithm{kernels.MoveBulk, noMove}},
 	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
 }
 
@@ -175,6 +177,16 @@ func (a moveAlgorithm) supports(t *team, tune device.Tuning, c *collective) erro
 // mostInSheets bounds the bytes of a block for which slots are kept.
 const mostInSheets = 8 << 20
 
+// bulks returns nil where the members' devices have bulk copies.
+func (t *team) bulks() error {
+	for _, m := range t.members {
+		if g := m.dev.site.gpu; !strings.HasPrefix(g.arch, "sm_9") && !strings.HasPrefix(g.arch, "sm_1") {
+			return fmt.Errorf("%w: GPU %d, %s, has no bulk copies", device.ErrUnsupported, g.dev, g.arch)
+		}
+	}
+	return nil
+}
+
 // movePlan is the members' shares, and which inputs are copied first because the
 // result overlaps them.
 type movePlan struct {
@@ -221,6 +233,11 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 		}
 		if r.run > mostInSheets {
 			return nil, fmt.Errorf("%w: blocks of %d bytes through slots; up to %d", device.ErrUnsupported, r.run, mostInSheets)
+		}
+	}
+	if kind == kernels.MoveBulk {
+		if err := t.bulks(); err != nil {
+			return nil, err
 		}
 	}
 	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
@@ -270,7 +287,7 @@ func (p *movePlan) reach(t *team, c *collective, f *flow, kind kernels.MoveKind)
 		if kind == kernels.ReducePull {
 			far = f.in(i, q)
 		}
-		direct := kind == kernels.MovePush || kind == kernels.ReducePull
+		direct := kind == kernels.MovePush || kind == kernels.MoveBulk || kind == kernels.ReducePull
 		if direct && far.mem.kind == device.Private && t.members[i].dev.site != t.members[q].dev.site {
 			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.mem.dev.rank)
 		}
@@ -317,9 +334,9 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 			giver.Src[q], giver.SrcStrides[q] = in.addr, r.strides(&in)
 		}
 		switch kind {
-		case kernels.MovePush:
+		case kernels.MovePush, kernels.MoveBulk:
 			giver.Dst[q], giver.DstStrides[q] = out.addr, r.strides(&out)
-		case kernels.MoveLL:
+		case kernels.MoveLL, kernels.MoveSheets:
 			taker.Dst[i], taker.DstStrides[i] = out.addr, r.strides(&out)
 		default:
 			taker.Dst[q], taker.DstStrides[q] = out.addr, r.strides(&out)
@@ -351,6 +368,8 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 			unroll = 4
 		}
 		blocks = within(bytes, int64(512*unroll*threads/32), 1, 132)
+	case kernels.MoveBulk:
+		blocks, threads, unroll = 32, 32, 2
 	default:
 		blocks, threads, unroll = 16, 512, 2
 		switch {
@@ -369,20 +388,9 @@ func within(bytes, each, least, most int64) int {
 }
 
 func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	p, err := a.plan(t, tune, c)
+	p, steps, err := a.shares(t, tune, c)
 	if err != nil {
 		return nil, err
-	}
-	steps := make([][]step, len(t.members))
-	if p.stage > 0 {
-		if err := p.stageInputs(t, c, steps); err != nil {
-			return nil, err
-		}
-		again, err := a.plan(t, tune, c) // from where inputs are now
-		if err != nil {
-			return nil, err
-		}
-		p.moves = again.moves
 	}
 	flags, err := t.halves("flags of moves", kernels.MoveFlagBytes)
 	if err != nil {
@@ -411,6 +419,20 @@ func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 		steps[i] = append(steps[i], st)
 	}
 	return steps, nil
+}
+
+// shares is plan, with copies of inputs where results lie over them.
+func (a moveAlgorithm) shares(t *team, tune device.Tuning, c *collective) (*movePlan, [][]step, error) {
+	steps := make([][]step, len(t.members))
+	p, err := a.plan(t, tune, c)
+	if err != nil || p.stage == 0 {
+		return p, steps, err
+	}
+	if err := p.stageInputs(t, c, steps); err != nil {
+		return nil, nil, err
+	}
+	p, err = a.plan(t, tune, c) // from where inputs are now
+	return p, steps, err
 }
 
 // stageInputs has inputs that results overlap copied to the team's memory, and c

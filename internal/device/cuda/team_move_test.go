@@ -204,12 +204,11 @@ func cut(v device.View, axis, i int, shape []int64) device.View {
 	return v
 }
 
-// add prepares a case; false where the algorithm declines it.
-func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
+// place makes a case's operands.
+func (r *teamRig) place(c teamCase) {
 	r.t.Helper()
 	n := len(r.members)
-	rc := &rigCase{teamCase: c, got: make([][]byte, n)}
-	col := &device.Collective{Op: c.op, Red: c.red, Root: c.root, Axis: c.axis, Split: c.split, AnyOrder: true, Together: true}
+	rc := &rigCase{teamCase: c, got: make([][]byte, n), launches: make([]device.Launch, n)}
 	for me, m := range r.members {
 		in, out := c.shapes(me, n)
 		p := device.Part{Reads: in != nil, Writes: out != nil, To: -1, From: -1}
@@ -234,16 +233,27 @@ func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
 		}
 		rc.parts = append(rc.parts, p)
 	}
-	col.Parts = rc.parts
+	r.cases = append(r.cases, rc)
+}
+
+func (c *rigCase) collective() *device.Collective {
+	return &device.Collective{Op: c.op, Red: c.red, Root: c.root, Axis: c.axis, Split: c.split, Parts: c.parts, AnyOrder: true, Together: true}
+}
+
+// add prepares a case; false where the algorithm declines it.
+func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
+	r.t.Helper()
+	r.place(c)
+	rc := r.cases[len(r.cases)-1]
 	tune.Algo = c.algo
-	if err := r.team.Supports(tune, col); err != nil {
+	if err := r.team.Supports(tune, rc.collective()); err != nil {
+		r.drop()
 		return false
 	}
 	var err error
-	if rc.launches, err = r.team.Prepare(tune, col); err != nil {
+	if rc.launches, err = r.team.Prepare(tune, rc.collective()); err != nil {
 		r.t.Fatalf("%v: %v", c, err)
 	}
-	r.cases = append(r.cases, rc)
 	return true
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -106,10 +105,8 @@ func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 
 // supportsBulk asks for a device with bulk copies, and for room for them.
 func (a reduceAlgorithm) supportsBulk(t *team, tune device.Tuning) error {
-	for _, m := range t.members {
-		if g := m.dev.site.gpu; !strings.HasPrefix(g.arch, "sm_9") && !strings.HasPrefix(g.arch, "sm_1") {
-			return fmt.Errorf("%w: GPU %d, %s, has no bulk copies", device.ErrUnsupported, g.dev, g.arch)
-		}
+	if err := t.bulks(); err != nil {
+		return err
 	}
 	threads, unroll := cmp.Or(tune.Threads, a.threads()), cmp.Or(tune.Unroll, a.unrolls[0])
 	if threads%kernels.BulkThreads != 0 || threads > teamThreads {

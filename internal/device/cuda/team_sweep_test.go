@@ -120,6 +120,10 @@ func sweepTunings(algo string, bytes int64) []device.Tuning {
 		return grid([]int{32, 64, 128}, []int{256, 512}, []int{1})
 	case algo == "move-ll128":
 		return grid([]int{32, 64, 132}, []int{256, 512}, []int{1, 2, 4})
+	case algo == "move-bulk" && bytes < 2<<20:
+		return nil
+	case algo == "move-bulk":
+		return grid([]int{8, 16, 32, 64, 128}, []int{32}, []int{1, 2, 4})
 	case bytes <= 4<<20:
 		return grid([]int{16, 32}, []int{512}, []int{2, 4})
 	}
@@ -219,10 +223,11 @@ func (r *teamRig) drop() {
 		}
 	}
 	for _, p := range c.parts {
-		for _, v := range []device.View{p.In, p.Out} {
-			if v.Mem != nil {
-				r.must(v.Mem.Free())
-			}
+		if p.Reads {
+			r.must(p.In.Mem.Free())
+		}
+		if p.Writes && (!p.Reads || p.Out.Mem != p.In.Mem) {
+			r.must(p.Out.Mem.Free())
 		}
 	}
 }

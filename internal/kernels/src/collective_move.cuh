@@ -12,6 +12,7 @@ struct MoveArgs {
   i64 run;                     // bytes that lie together everywhere
   i64 n[3];                    // extents around them, the inner first
   i64 ss[teamMost][3], sd[teamMost][3];  // strides of src and dst in bytes
+  i64 chunk, stages;           // bytes of a bulk copy; chunks that shared memory holds
 };
 
 // Kinds of flags: a block has entered a launch, is done with it, and a member

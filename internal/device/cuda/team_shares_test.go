@@ -1,0 +1,166 @@
+package cuda
+
+import (
+	"fmt"
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// moved is what kernels would do with members' shares, on the fake's memory: all
+// sources are read before anything is written.
+func moved(t *testing.T, moves []kernels.Move) {
+	t.Helper()
+	type write struct {
+		at   nvlib.Ptr
+		data []byte
+	}
+	var writes []write
+	n := len(moves)
+	for p := range moves {
+		m := &moves[p]
+		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind == kernels.ReducePull {
+			if !m.Own {
+				continue
+			}
+			for k, at := range rowsAt(m, m.Dst[p], m.DstStrides[p]) {
+				count := m.Run / m.DType.Size()
+				sum, x := make([]float64, count), make([]float64, count)
+				for q := range n {
+					from, strides := moves[q].Src[p], moves[q].SrcStrides[p]
+					if m.Kind == kernels.ReducePull {
+						from, strides = m.Src[q], m.SrcStrides[q]
+					}
+					tensor.ToFloat64(x, cabi.Bytes(uintptr(rowsAt(m, from, strides)[k]), int(m.Run)), m.DType)
+					for i, v := range x {
+						switch {
+						case q == 0:
+							sum[i] = v
+						case m.Red == ir.Max:
+							sum[i] = max(sum[i], v)
+						case m.Red == ir.Min:
+							sum[i] = min(sum[i], v)
+						default:
+							sum[i] += v
+						}
+					}
+				}
+				if m.Red == ir.Avg {
+					for i := range sum {
+						sum[i] /= float64(n)
+					}
+				}
+				data := make([]byte, m.Run)
+				tensor.FromFloat64(data, sum, m.DType)
+				writes = append(writes, write{at, data})
+			}
+			continue
+		}
+		for q := range n {
+			gives := m.To>>q&1 != 0 || q == p && m.Own
+			if takes := moves[q].From>>p&1 != 0 || q == p && m.Own; gives != takes {
+				t.Fatalf("%d gives to %d: %t, which takes it: %t", p, q, gives, takes)
+			}
+			if !gives {
+				continue
+			}
+			to, strides := m.Dst[q], m.DstStrides[q]
+			if m.Kind == kernels.MoveLL || m.Kind == kernels.MoveSheets {
+				to, strides = moves[q].Dst[p], moves[q].DstStrides[p]
+			}
+			src, dst := rowsAt(m, m.Src[q], m.SrcStrides[q]), rowsAt(m, to, strides)
+			for k := range src {
+				writes = append(writes, write{dst[k], append([]byte(nil), cabi.Bytes(uintptr(src[k]), int(m.Run))...)})
+			}
+		}
+	}
+	for _, w := range writes {
+		copy(cabi.Bytes(uintptr(w.at), len(w.data)), w.data)
+	}
+}
+
+func rowsAt(m *kernels.Move, at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
+	list := []nvlib.Ptr{at}
+	for k, e := range m.Extents {
+		var next []nvlib.Ptr
+		for i := range e {
+			for _, r := range list {
+				next = append(next, r+nvlib.Ptr(i*strides[k]))
+			}
+		}
+		list = next
+	}
+	return list
+}
+
+// TestMoveShares plans every op for every kernel, on fakes, and has Go do what
+// the members' shares say.
+func TestMoveShares(t *testing.T) {
+	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
+		for _, named := range moveAlgorithms {
+			t.Run(fmt.Sprint(team, named.name), func(t *testing.T) {
+				f := newFake(t, 4)
+				w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 4)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a := named.teamAlgorithm.(moveAlgorithm)
+				r := newTeamRig(t, w, "team", team)
+				took := 0
+				for _, op := range moveOps {
+					for _, c := range moveCases(op, named.name, len(team)) {
+						r.place(c)
+						if r.shares(a, r.cases[len(r.cases)-1]) {
+							took++
+						} else {
+							r.drop()
+						}
+					}
+				}
+				if took == 0 {
+					t.Error("no case was taken")
+				}
+				r.check("planned")
+				r.close()
+				r.must(w.Close())
+			})
+		}
+	}
+}
+
+// shares runs a case by its members' shares; false where the kernel declines it.
+func (r *teamRig) shares(a moveAlgorithm, c *rigCase) bool {
+	r.t.Helper()
+	tm := r.team.(*team)
+	all := r.cases
+	r.cases = []*rigCase{c}
+	defer func() { r.cases = all }()
+	r.upload()
+	r.must(r.w.Sync(r.t.Context()))
+	tm.w.mu.Lock()
+	col, err := tm.resolve(c.collective())
+	r.must(err)
+	taken := col.empty() || a.supports(tm, device.Tuning{}, col) == nil
+	if taken && !col.empty() {
+		p, steps, err := a.shares(tm, device.Tuning{}, col)
+		r.must(err)
+		for i, list := range steps {
+			for _, st := range list {
+				s := tm.members[i].stream
+				r.must(s.dev.bound(func() error { return st.run(s) }))
+			}
+		}
+		moved(r.t, p.moves)
+	}
+	tm.w.mu.Unlock()
+	if taken {
+		r.download()
+		r.must(r.w.Sync(r.t.Context()))
+	}
+	return taken
+}
