@@ -7,9 +7,14 @@
 // a device before. A wait for an event or a counter whose record or signals
 // have not been issued yet holds its stream's later work back on the host,
 // until they are. So signals and counter waits become event records and event
-// waits, which the driver knows how to schedule; no kernel spins; streams that
-// share a hardware queue cannot lock each other; and when work is held back
-// that nothing can release, that is a deadlock, seen at once.
+// waits, which the driver knows how to schedule; streams that share a hardware
+// queue cannot lock each other; and when work is held back that nothing can
+// release, that is a deadlock, seen at once.
+//
+// Two things do wait on devices: kernels of teams, for each other (see team.go),
+// and graphs of one GPU each, for flags that the others raise (see join.go). These
+// waits are bounded, and end when the world does; and what they wait for is issued
+// whole before anything else may keep the driver from it (see gate.go).
 //
 // # Host memory
 //
