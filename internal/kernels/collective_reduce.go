@@ -21,6 +21,7 @@ const (
 	AllReduceStage     AllReduceKind = "Stage"     // one shot through staging, chunks of a block
 	AllReduceStageWarp AllReduceKind = "StageWarp" // the same, chunks of a warp
 	AllReduceBulk      AllReduceKind = "Bulk"      // one shot by bulk copies through shared memory
+	AllReduceMixed     AllReduceKind = "Mixed"     // Push, with the end of the data in sheets
 	AllReducePull      AllReduceKind = "Pull"      // reads from peers, writes to peers
 )
 
@@ -36,6 +37,7 @@ var reduceForms = map[AllReduceKind]struct{ function, last string }{
 	AllReduceStage:     {"reduceStage", "false"},
 	AllReduceStageWarp: {"reduceStage", "true"},
 	AllReduceBulk:      {"reduceBulk", "true"},
+	AllReduceMixed:     {"reduceMixed", "true"},
 	AllReducePull:      {"reducePull", "true"},
 }
 
@@ -52,10 +54,13 @@ type AllReduce struct {
 	Half            int64       // bytes of a half of Data
 	Flags           []nvlib.Ptr // of each member
 	FlagHalf        int64
-	Count           int64 // elements
-	Share           int64 // halves, sheets or packs that a member adds up
-	Slots           int64 // flags for each pair of members
-	Stages          int64 // logarithm of the chunks that shared memory holds for each group
+	Count           int64       // elements
+	Share           int64       // halves, sheets or packs that a member adds up
+	Slots           int64       // flags for each pair of members
+	Stages          int64       // logarithm of the chunks that shared memory holds for each group
+	Sheets          []nvlib.Ptr // of each member, for the end of the data
+	SheetHalf       int64
+	Rest            int64 // packs before that end
 }
 
 // A group of AllReduceBulk's threads, those of them that add up, and what of
@@ -85,6 +90,22 @@ func bulkBytes(threads, unroll int, log int64) int {
 // 512 bytes a row.
 func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
 
+// MixedRows is how many rows the sheets of AllReduceMixed have.
+const MixedRows = 2
+
+// mixedRest is how much AllReduceMixed leaves to sheets: what links carry while
+// two flags are under way.
+const mixedRest = 2 << 20 / 16
+
+// Mix divides packs of 16 bytes between the shares of an AllReduceMixed, of whole
+// cache lines, and at most two sheets for each warp; false: there are too few.
+func (r *AllReduce) Mix(packs, members int64) (sheets int64, ok bool) {
+	rest := min(mixedRest, int64(r.Blocks*r.Threads/32)*2*SheetPacks(MixedRows))
+	r.Share = ceil(packs-rest, 8*members) * 8
+	r.Rest = r.Share * members
+	return ceil(packs-r.Rest, SheetPacks(MixedRows)), r.Rest <= packs && int64(r.Blocks*r.Threads*r.Unroll) <= r.Share
+}
+
 // Meeting returns the launch on a member.
 func (r AllReduce) Meeting(rank int) Meeting {
 	form, members := reduceForms[r.Kind], len(r.In)
@@ -100,6 +121,8 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	w.ints(r.Half)
 	w.addrs(r.Flags)
 	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots, r.Stages)
+	w.addrs(r.Sheets)
+	w.ints(r.SheetHalf, r.Rest)
 	m := Meeting{
 		File: "collective_reduce", Args: "ReduceArgs",
 		Body:   fmt.Sprintf("%s<%s, %s, %d, %d, %s>", form.function, red, ctype(r.DType), members, r.Unroll, last),

@@ -20,6 +20,7 @@ var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "stage", kind: kernels.AllReduceStage, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
 	{name: "stagewarp", kind: kernels.AllReduceStageWarp, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
 	{name: "bulk", kind: kernels.AllReduceBulk, unrolls: []int{4, 1, 2, 8}, most: 128 << 20, aligned: true},
+	{name: "mixed", kind: kernels.AllReduceMixed, unrolls: []int{2, 1, 4, 8}, direct: true, aligned: true},
 	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true, aligned: true},
 })
 
@@ -42,7 +43,7 @@ type reduceAlgorithm struct {
 }
 
 func (a reduceAlgorithm) sheets() bool {
-	return a.kind == kernels.AllReduceLL128 || a.kind == kernels.AllReduceLL128x2
+	return a.kind == kernels.AllReduceLL128 || a.kind == kernels.AllReduceLL128x2 || a.kind == kernels.AllReduceMixed
 }
 
 func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
@@ -69,10 +70,10 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 			return err
 		}
 	}
-	return a.supportsParts(t, c)
+	return a.supportsParts(t, tune, c)
 }
 
-func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
+func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collective) error {
 	for i := range c.parts {
 		p := &c.parts[i]
 		if !p.reads || !p.writes {
@@ -97,10 +98,28 @@ func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
 		}
 	}
+	if a.kind == kernels.AllReduceMixed {
+		r := a.request(t, tune, c)
+		if _, ok := r.Mix(ceil(c.parts[0].in.bytes(), 16), int64(len(t.members))); !ok {
+			return fmt.Errorf("%w: %d bytes are too few for %d blocks of %d threads", device.ErrUnsupported, c.parts[0].in.bytes(), r.Blocks, r.Threads)
+		}
+	}
 	if a.sheets() {
 		return t.keepsStretches()
 	}
 	return nil
+}
+
+// request is the launch as far as it follows from what was asked for; Blocks is
+// the largest grid.
+func (a reduceAlgorithm) request(t *team, tune device.Tuning, c *collective) *kernels.AllReduce {
+	r := &kernels.AllReduce{Kind: a.kind, DType: c.parts[0].in.dt, Red: c.Red, Count: c.parts[0].in.n,
+		Threads: cmp.Or(tune.Threads, a.threads()), Unroll: cmp.Or(tune.Unroll, a.unrolls[0])}
+	for i := range c.parts {
+		r.In, r.Out = append(r.In, c.parts[i].in.addr), append(r.Out, c.parts[i].out.addr)
+	}
+	r.Blocks = t.grid(tune, r.Threads, kernels.BlocksMost)
+	return r
 }
 
 // supportsBulk asks for a device with bulk copies, and for room for them.
@@ -142,24 +161,17 @@ func (t *team) keepsStretches() error {
 
 // prepare resolves the grid and reserves memory for what is pushed.
 func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	r := kernels.AllReduce{Kind: a.kind, DType: c.parts[0].in.dt, Red: c.Red, Count: c.parts[0].in.n, Threads: tune.Threads, Unroll: tune.Unroll}
-	for i := range c.parts {
-		r.In, r.Out = append(r.In, c.parts[i].in.addr), append(r.Out, c.parts[i].out.addr)
-	}
-	if r.Threads == 0 {
-		r.Threads = a.threads()
-	}
-	if r.Unroll == 0 {
-		r.Unroll = a.unrolls[0]
-	}
+	r := a.request(t, tune, c)
 	var err error
 	switch a.kind {
 	case kernels.AllReduceLL, kernels.AllReduceLL2:
-		err = a.halves(t, tune, &r)
+		err = a.halves(t, tune, r)
 	case kernels.AllReduceLL128, kernels.AllReduceLL128x2:
-		err = a.inSheets(t, tune, &r)
+		err = a.inSheets(t, tune, r)
+	case kernels.AllReduceMixed:
+		err = a.mixed(t, r)
 	default:
-		err = a.flagged(t, tune, &r)
+		err = a.flagged(t, tune, r)
 	}
 	if err != nil {
 		return nil, err
@@ -263,5 +275,29 @@ func (a reduceAlgorithm) flagged(t *team, tune device.Tuning, r *kernels.AllRedu
 		return err
 	}
 	r.Flags, r.FlagHalf = area.at, area.bytes/2
+	return nil
+}
+
+// mixed is for data of which the end is in sheets.
+func (a reduceAlgorithm) mixed(t *team, r *kernels.AllReduce) error {
+	members := int64(len(t.members))
+	sheets, _ := r.Mix(ceil(r.Count*r.DType.Size(), 16), members)
+	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
+	r.Slots = chunks + kernels.BlocksMost
+	staging, err := t.reserve("staging", members*r.Share*16)
+	if err != nil {
+		return err
+	}
+	r.Data = staging.at
+	flags, err := t.halves("flags", members*r.Slots*4)
+	if err != nil {
+		return err
+	}
+	r.Flags, r.FlagHalf = flags.at, flags.bytes/2
+	rest, err := t.halves("ll128", members*sheets*512*kernels.MixedRows)
+	if err != nil {
+		return err
+	}
+	r.Sheets, r.SheetHalf = rest.at, rest.bytes/2
 	return nil
 }

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -88,7 +89,7 @@ type reduceSweeper struct {
 const reduceSweepMost = 64 << 20
 
 func newReduceSweep(t *testing.T, ranks int, late bool, deadline time.Time) *reduceSweeper {
-	m := real(t, Options{RanksPerGPU: max(1, (ranks+1)/2), TeamTimeout: 2 * time.Second, teamsLate: late})
+	m := real(t, Options{RanksPerGPU: max(1, (ranks+1)/2), TeamTimeout: 2 * time.Second, Graphs: formOne, teamsLate: late})
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +159,9 @@ func (s *reduceSweeper) run() {
 				return
 			}
 			us, err := s.time(tune, bytes)
+			if errors.Is(err, device.ErrUnsupported) {
+				continue
+			}
 			if err != nil {
 				s.Errorf("%v, %d bytes: %v", tune, bytes, err)
 				return
@@ -216,31 +220,24 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 		if bytes <= 256<<10 {
 			add("ll", []int{32, 64, 128}, []int{256, 512}, []int{1, 2})
 		}
-		add("ll128", []int{16, 32, 64, 96, 132}, []int{128, 256, 512}, []int{1, 2, 4})
+		add("ll128", []int{64, 96, 132}, []int{256, 512, 1024}, []int{1, 2})
 		if s.ranks > 2 {
 			add("ll2", []int{16, 32}, []int{256, 512}, []int{1})
 			add("ll128x2", []int{16, 32, 64}, []int{256, 512}, []int{1, 2, 4})
 		}
-		if bytes >= 512<<10 && !few {
-			for _, a := range []string{"push", "pushwarp", "pull"} {
-				add(a, []int{32, 64, 132}, []int{256, 512}, []int{1, 2})
-			}
-		}
 	default:
-		add("ll128", []int{64, 132}, []int{512, 1024}, []int{2, 4})
+		add("ll128", []int{132}, []int{512, 1024}, []int{2, 4})
 		if s.ranks > 2 {
 			add("ll128x2", []int{33, 66}, []int{256, 512}, []int{2, 4})
 		}
 		if few {
 			return list
 		}
-		for _, a := range []string{"stage", "stagewarp", "push", "pushwarp"} {
-			add(a, []int{132}, []int{512, 1024}, []int{2, 4, 8})
-		}
-		add("pull", []int{64, 132}, []int{512, 1024}, []int{2, 4})
 		add("bulk", []int{32, 64, 132}, []int{128, 256}, []int{4, 8})
 		add("bulk", []int{32, 64, 132}, []int{512}, []int{2, 4})
 		add("bulk", []int{8, 16}, []int{256, 512}, []int{4})
+		add("mixed", []int{64, 132}, []int{512, 1024}, []int{1, 2, 4})
+		add("push", []int{132}, []int{1024}, []int{1, 2, 4, 8})
 	}
 	return list
 }

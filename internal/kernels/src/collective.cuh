@@ -298,10 +298,11 @@ template <int R> DEV bool sealed(const Sheet<R>& s, u32 e) {
   return allOfWarp(there || !sealing());
 }
 
-// awaitSheet goes on looking at a sheet until it is sealed, and opens it.
+// awaitSheet goes on looking at a sheet until it is sealed, and opens it. The warp
+// gives up as one.
 template <int R> DEV void awaitSheet(Patience& p, const Team& t, u64 at, Sheet<R>& s, u32 peer, u32 e) {
   while (!sealed(s, e)) {
-    if (waited(p, t, peer, e)) break;
+    if (!allOfWarp(!waited(p, t, peer, e))) break;
     s = lookSheet<R>(at);
   }
   unseal(s);

@@ -8,6 +8,8 @@ struct ReduceArgs {
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
   i64 stages;                       // chunks that shared memory holds
+  u64 sheets[teamMost], sheetHalf;  // of each member: where the end of the data is pushed in sheets
+  i64 rest;                         // the pack that this end begins with
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -314,6 +316,51 @@ template <bool Warps> struct Group {
   }
 };
 
+// pushChunk pushes the parts of the peers' shares that chunk c is to their staging
+// memory, U packs a thread.
+template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, u32 size, u32 lane, i64 total) {
+  const u32 r = (u32)a.team.rank;
+#pragma unroll
+  for (int k = 1; k < W; k++) {
+    const u32 q = (r + k) % W;
+    Line v[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const i64 i = (c * U + u) * size + lane;
+      if (i < a.share && q * a.share + i < total) v[u] = loadPack<T, true>(a.in[r], q * a.share + i, a.count);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const i64 i = (c * U + u) * size + lane;
+      if (i < a.share && q * a.share + i < total) storeLine(a.data[q] + (r * a.share + i) * 16, v[u]);
+    }
+  }
+}
+
+// foldChunk adds up chunk c of the member's share, as many packs at once as
+// registers allow.
+template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a, i64 c, u32 size, u32 lane, i64 total) {
+  const u32 r = (u32)a.team.rank;
+  constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
+#pragma unroll
+  for (int u0 = 0; u0 < U; u0 += together) {
+    Line x[together][W];
+#pragma unroll
+    for (int u = 0; u < together; u++) {
+      const i64 i = (c * U + u0 + u) * size + lane;
+      if (u0 + u < U && i < a.share && r * a.share + i < total)
+#pragma unroll
+        for (int q = 0; q < W; q++)
+          x[u][q] = q == r ? loadPack<T, true>(a.in[r], r * a.share + i, a.count) : look(a.data[r] + (q * a.share + i) * 16);
+    }
+#pragma unroll
+    for (int u = 0; u < together; u++) {
+      const i64 i = (c * U + u0 + u) * size + lane;
+      if (u0 + u < U && i < a.share && r * a.share + i < total) foldInto<F, T, W>(a, r * a.share + i, x[u]);
+    }
+  }
+}
+
 // Two shots through staging memory, in chunks of U packs a thread: while the
 // peers' part of a chunk is under way the next one is pushed. Results go straight
 // to where they belong.
@@ -321,53 +368,76 @@ template <class F, class T, int W, int U, bool Warps> DEV void reducePush(const 
   typedef Group<Warps> G;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = G::lane(), size = G::size();
-  constexpr int V = 16 / sizeof(T), ahead = 1;
-  const i64 total = (a.count + V - 1) / V, share = a.share, chunk = (i64)size * U;
-  const i64 chunks = (share + chunk - 1) / chunk;
+  constexpr int V = 16 / sizeof(T);
+  const i64 total = (a.count + V - 1) / V, chunks = (a.share + size * U - 1) / (size * U);
   Patience p = {0, 0};
-  for (i64 c = G::number(), back = c - ahead * G::many(); back < chunks; c += G::many(), back += G::many()) {
+  for (i64 c = G::number(), back = c - G::many(); back < chunks; c += G::many(), back += G::many()) {
     if (c < chunks) {
-#pragma unroll
-      for (int k = 1; k < W; k++) {
-        const u32 q = (r + k) % W;
-        Line v[U];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-          const i64 i = c * chunk + u * size + lane;
-          if (i < share && q * share + i < total) v[u] = loadPack<T, true>(a.in[r], q * share + i, a.count);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-          const i64 i = c * chunk + u * size + lane;
-          if (i < share && q * share + i < total) storeLine(a.data[q] + (r * share + i) * 16, v[u]);
-        }
-      }
+      pushChunk<T, W, U>(a, c, size, lane, total);
       G::sync();
       if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
     }
     if (back < 0) continue;
     if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
     G::sync();
-    constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
-#pragma unroll
-    for (int u0 = 0; u0 < U; u0 += together) {
-      Line x[together][W];
-#pragma unroll
-      for (int u = 0; u < together; u++) {
-        const i64 i = back * chunk + (u0 + u) * size + lane;
-        if (u0 + u < U && i < share && r * share + i < total)
-#pragma unroll
-          for (int q = 0; q < W; q++)
-            x[u][q] = q == r ? loadPack<T, true>(a.in[r], r * share + i, a.count) : look(a.data[r] + (q * share + i) * 16);
-      }
-#pragma unroll
-      for (int u = 0; u < together; u++) {
-        const i64 i = back * chunk + (u0 + u) * size + lane;
-        if (u0 + u < U && i < share && r * share + i < total) foldInto<F, T, W>(a, r * share + i, x[u]);
-      }
-    }
+    foldChunk<F, T, W, U>(a, back, size, lane, total);
   }
   meet<W>(p, a, a.slots - blocksMost, e);
+  end(t, e);
+}
+
+// The same for most of the data. What is left is pushed in sheets, at most two for
+// each warp, while the last flags are under way: so links do not wait for them.
+template <class F, class T, int W, int U, bool> DEV void reduceMixed(const ReduceArgs& a) {
+  typedef Sheet<2> S;
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = threadIdx.x, size = blockDim.x;
+  constexpr int V = 16 / sizeof(T);
+  const i64 total = W * a.share, chunks = (a.share + size * U - 1) / (size * U), many = gridDim.x;
+  const i64 sheets = ((a.count + V - 1) / V - a.rest + S::packs - 1) / S::packs, early = (sheets + 1) / 2;
+  const i64 sooner = warpOf() < early ? warpOf() : sheets, later = sooner + early;
+  const u64 half = (e & 1) * a.sheetHalf;
+  const auto pushRest = [&](i64 i) {
+    if (i >= sheets) return;
+    S s = loadSheet<T, true, 2>(a.in[r], a.rest + i * S::packs, a.count);
+    seal(s, e);
+#pragma unroll
+    for (int k = 1; k < W; k++) pushSheet<2>(a.sheets[(r + k) % W] + half + (r * sheets + i) * S::bytes, s);
+  };
+  Patience p = {0, 0};
+  const auto foldRest = [&](i64 i) {
+    if (i >= sheets) return;
+    S x[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      if (q == r) x[q] = loadSheet<T, true, 2>(a.in[r], a.rest + i * S::packs, a.count);
+      else x[q] = lookSheet<2>(a.sheets[r] + half + (q * sheets + i) * S::bytes);
+    }
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) awaitSheet(p, t, a.sheets[r] + half + (q * sheets + i) * S::bytes, x[q], q, e);
+    storeSheet<T, true, 2>(a.out[r], a.rest + i * S::packs, a.count, foldSheets<F, T, W, 2>(x));
+  };
+  for (i64 c = blockIdx.x, back = c - many; back < chunks; c += many, back += many) {
+    if (c < chunks) {
+      pushChunk<T, W, U>(a, c, size, lane, total);
+      __syncthreads();
+      if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
+      if (c + many >= chunks) pushRest(sooner);
+    }
+    if (back < 0) continue;
+    if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
+    __syncthreads();
+    foldChunk<F, T, W, U>(a, back, size, lane, total);
+  }
+  __syncthreads();
+  const i64 done = a.slots - blocksMost + blockIdx.x;
+  if (lane < W && lane != r) release32(flagAt(a, lane, r, done, e), e);
+  __syncwarp();
+  pushRest(later);
+  foldRest(sooner);
+  foldRest(later);
+  if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, done, e), lane, e);
   end(t, e);
 }
 
