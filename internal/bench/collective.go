@@ -213,7 +213,7 @@ func (j *job) admit(ctx context.Context, a *arena, e *entrant) error {
 	if e.way.Wrong, e.way.Checked, err = a.check(ctx, e, func() error { return a.run(e, e.slots) }); err != nil || !j.graphs() {
 		return err
 	}
-	if err := a.capture(e); err != nil {
+	if err := a.capture(ctx, e); err != nil {
 		return err
 	}
 	wrong, looked, err := a.check(ctx, e, func() error { return a.replay(ctx, e, e.short, e.chains.short) })

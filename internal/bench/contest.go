@@ -253,8 +253,8 @@ func (a *arena) run(e *entrant, count int) error {
 	return err
 }
 
-// capture records the entrant's chains.
-func (a *arena) capture(e *entrant) error {
+// capture records the entrant's chains, each while the world is at rest.
+func (a *arena) capture(ctx context.Context, e *entrant) error {
 	c, ok := a.world.(device.Capturer)
 	if !ok {
 		return nil
@@ -263,6 +263,9 @@ func (a *arena) capture(e *entrant) error {
 		g *device.Graph
 		n int
 	}{{&e.short, e.chains.short}, {&e.long, e.chains.long}} {
+		if err := a.world.Sync(ctx); err != nil {
+			return err
+		}
 		g, err := c.Capture(func() error { return e.issue(len(a.members), x.n) })
 		if err != nil {
 			return err

@@ -52,7 +52,7 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	if o.Ranks, err = tuneRanks(m, o.Ranks); err != nil {
 		return nil, err
 	}
-	u := &tuner{TuneOptions: o, machine: m, wrong: map[wrongWay]bool{}}
+	u := &tuner{TuneOptions: o, machine: m}
 	calls := u.calls(o.Ranks)
 	a, err := openArena(ctx, m, o.Ranks, calls, ir.BF16, false)
 	if err != nil {
@@ -112,13 +112,6 @@ type tuner struct {
 	machine device.Machine
 	own     bool // the world has launches of its own
 	notes   []string
-	wrong   map[wrongWay]bool
-}
-
-// wrongWay is an algorithm that gave a wrong result of a call.
-type wrongWay struct {
-	call
-	name string
 }
 
 func (u *tuner) note(format string, args ...any) {
@@ -245,15 +238,10 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 	for _, x := range near {
 		again = append(again, x.Tuning)
 	}
-	if m.best, err = u.try(ctx, a, c, again, tuneRounds, true); err != nil {
+	if m.best, err = u.try(ctx, a, c, again, tuneRounds); err != nil {
 		return m, err
 	}
-	for _, x := range first {
-		if !u.wrong[wrongWay{c, x.Algo}] {
-			m.best = append(m.best, x)
-		}
-	}
-	m.best = ranked(m.best)
+	m.best = ranked(append(m.best, first...))
 	return m, nil
 }
 
@@ -331,7 +319,7 @@ func launches(near []timed) []device.Tuning {
 func (u *tuner) tryEach(ctx context.Context, a *arena, c call, list []device.Tuning) ([]timed, error) {
 	var out []timed
 	for i := range list {
-		x, err := u.try(ctx, a, c, list[i:i+1], 1, false)
+		x, err := u.try(ctx, a, c, list[i:i+1], 1)
 		if err != nil {
 			return nil, err
 		}
@@ -340,9 +328,9 @@ func (u *tuner) tryEach(ctx context.Context, a *arena, c call, list []device.Tun
 	return out, nil
 }
 
-// try measures tunings in turns. Those that decline are left out; so are, where
-// they are checked, those with wrong results, which is noted.
-func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning, rounds int, check bool) ([]timed, error) {
+// try measures tunings in turns. Those that decline are left out; so are those
+// with wrong results, which is noted.
+func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning, rounds int) ([]timed, error) {
 	var entrants []*entrant
 	leave := func() error {
 		var errs []error
@@ -368,21 +356,18 @@ func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning,
 			u.note("%s of %s by %s: %v", c.op, bytesText(c.bytes), t.Algo, err)
 			continue
 		}
-		if check {
-			wrong, _, err := a.check(ctx, e, func() error { return a.run(e, 1) })
-			if err != nil {
+		wrong, _, err := a.check(ctx, e, func() error { return a.run(e, 1) })
+		if err != nil {
+			return nil, err
+		}
+		if wrong > 0 {
+			u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), wrong)
+			if err := e.leave(); err != nil {
 				return nil, err
 			}
-			if wrong > 0 {
-				u.wrong[wrongWay{c, t.Algo}] = true
-				u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), wrong)
-				if err := e.leave(); err != nil {
-					return nil, err
-				}
-				continue
-			}
+			continue
 		}
-		if err := a.capture(e); err != nil {
+		if err := a.capture(ctx, e); err != nil {
 			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
 		}
 		entrants, ordered = append(entrants, e), append(ordered, inOrder)

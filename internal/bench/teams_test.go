@@ -1,0 +1,195 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+)
+
+// abacus is the CPU machine, by the name of which sizes stay small, with graphs and with launches of its own for whole
+// collectives, each carried out by a schedule: "quick" as it is, "slow" after a
+// pause, "nccl" only where order does not matter, "wrong" with one element
+// changed.
+type abacus struct{ device.Machine }
+
+func (a abacus) Caps() device.Caps {
+	c := a.Machine.Caps()
+	c.Graphs = true
+	return c
+}
+
+func (a abacus) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := a.Machine.Open(ctx, ranks)
+	if err != nil {
+		return nil, err
+	}
+	return &beads{World: w}, nil
+}
+
+type beads struct{ device.World }
+
+func (w *beads) Observe(o device.Observer)     { w.World.(device.Observable).Observe(o) }
+func (w *beads) Device(rank int) device.Device { return rod{w.World.Device(rank)} }
+func (w *beads) TeamAlgorithms() []string      { return []string{"quick", "slow", "nccl", "wrong"} }
+func (w *beads) Identity() string              { return "abacus sm_123" }
+
+// Capture makes a graph that issues its work again at each launch.
+func (w *beads) Capture(issue func() error) (device.Graph, error) { return again(issue), nil }
+
+type again func() error
+
+func (g again) Launch(context.Context) error { return g() }
+func (again) Close() error                   { return nil }
+
+type rod struct{ device.Device }
+
+func (d rod) NewStream(o device.StreamOptions) (device.Stream, error) {
+	s, err := d.Device.NewStream(o)
+	return wire{s, s.(device.HostCaller)}, err
+}
+
+type wire struct {
+	device.Stream
+	device.HostCaller
+}
+
+func (s wire) Launch(l device.Launch) error {
+	b, ok := l.(*bead)
+	if !ok {
+		return s.Stream.Launch(l)
+	}
+	b.run++
+	if err := b.ch.Issue(0, b.member, b.run-1); err != nil {
+		return err
+	}
+	switch b.algo {
+	case "slow":
+		return s.Call(func() { time.Sleep(100 * time.Microsecond) })
+	case "wrong":
+		first := b.out
+		first.Shape = []int64{1}
+		return s.Copy(first, vector(b.out.Mem, b.out.Off+first.DType.Size(), first.DType, 1))
+	}
+	return nil
+}
+
+type bead struct {
+	ch     *comm.Channel
+	member int
+	run    int64
+	algo   string
+	out    device.View
+}
+
+func (*bead) Release() {}
+
+func (w *beads) OpenTeam(members []device.Member) (device.Team, error) {
+	t := &beadTeam{w: w}
+	for _, m := range members {
+		t.members = append(t.members, device.Member{Rank: m.Rank, Stream: m.Stream.(wire).Stream})
+	}
+	return t, nil
+}
+
+type beadTeam struct {
+	w        *beads
+	members  []device.Member
+	channels []*comm.Channel
+}
+
+func (t *beadTeam) Supports(u device.Tuning, c *device.Collective) error {
+	if u.Algo == "nccl" && !c.AnyOrder {
+		return fmt.Errorf("%w: it adds in an order of its own", device.ErrUnsupported)
+	}
+	return nil
+}
+
+func (t *beadTeam) Prepare(u device.Tuning, c *device.Collective) ([]device.Launch, error) {
+	d := comm.NewDispatch(t.w.World, device.Caps{}, nil, comm.Policy{})
+	ch, err := d.Design(t.members, []comm.Instance{{Collective: *c, Pin: device.Tuning{Algo: "staged"}}})
+	if err == nil {
+		err = ch.Open()
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.channels = append(t.channels, ch)
+	var ls []device.Launch
+	for m := range t.members {
+		ls = append(ls, &bead{ch: ch, member: m, algo: u.Algo, out: c.Parts[m].Out})
+	}
+	return ls, nil
+}
+
+func (*beadTeam) Bytes() int64 { return 0 }
+
+func (t *beadTeam) Close() error {
+	var errs []error
+	for _, ch := range t.channels {
+		errs = append(errs, ch.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func init() {
+	device.Register("abacus-with-teams", func() (device.Machine, error) { return abacus{cpu.New(cpu.Options{})}, nil })
+}
+
+// TestTuneTeams wants a machine's own launches tuned and chosen, by graph, those
+// with wrong results left out and said to be, and one that sums in order listed
+// where NCCL is the fastest.
+func TestTuneTeams(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	u, err := Tune(context.Background(), TuneOptions{Machine: "abacus-with-teams", Ranks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(u.Table.Entries) != len(tunedOps) || u.Table.Identity != "abacus sm_123" {
+		t.Fatalf("%+v", u.Table)
+	}
+	for _, e := range u.Table.Entries {
+		for _, b := range e.Brackets {
+			var names []string
+			for _, x := range b.Best {
+				names = append(names, x.Algo)
+			}
+			if slices.Contains(names, "wrong") || !slices.Contains(names, "quick") || !slices.Contains([]string{"quick", "nccl"}, names[0]) {
+				t.Errorf("%s up to %d: %v", e.Op, b.UpTo, names)
+			}
+		}
+		if e.Fixed == nil || e.Fixed.Algo == "nccl" {
+			t.Errorf("%s: fixed is %+v", e.Op, e.Fixed)
+		}
+	}
+	if !strings.Contains(strings.Join(u.Notes, "\n"), "by wrong: ") {
+		t.Errorf("notes %q do not tell of what is wrong", u.Notes)
+	}
+	if err := u.Save(""); err != nil {
+		t.Fatal(err)
+	}
+	rep, err := Run(context.Background(), "allreduce", Options{Machine: "abacus-with-teams", Ranks: 2, Rounds: 1, Sizes: []int64{4096}, Algorithms: []string{"all"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range rep.Collectives[0].Ways {
+		if w.Graph == nil || w.Eager == nil || (w.Wrong > 0) != (w.Algorithm == "wrong") {
+			t.Errorf("%+v", w)
+		}
+		if w.By == "table" && w.Algorithm != "quick" {
+			t.Errorf("the sum in order is by %s", w.Algorithm)
+		}
+	}
+	var text bytes.Buffer
+	if err := rep.WriteText(&text); err != nil || !strings.Contains(text.String(), "chosen against the best of the others") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+}
