@@ -404,7 +404,11 @@ func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 	}
 	for i, m := range t.members {
 		move := &p.moves[i]
-		move.Blocks = min(move.Blocks, t.room(move.Threads))
+		room := t.room(move.Threads)
+		if move.Kind == kernels.MoveBulk { // a block of it has a multiprocessor's shared memory
+			room = t.room(teamThreads)
+		}
+		move.Blocks = min(move.Blocks, room)
 		move.SlotHalf = slots.bytes / 2
 		copy(move.Slots[:], slots.at)
 		copy(move.Flags[:], flags.at)
