@@ -27,6 +27,8 @@ type benchFlags struct {
 	cold       bool
 	peers      string
 	format     string
+	ctas, sms  []int
+	beside     []string
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -44,6 +46,8 @@ difference is larger than that.
   ag-gemm   all-gather + GEMM under each strategy, beside the GEMM alone
   gemm-rs   GEMM + reduce-scatter
   gemm-ar   GEMM + all-reduce
+  beside    collectives beside GEMMs: what each costs the other, by the blocks of
+            the one and the multiprocessors of the other
   memory    what plans reserve, beside what no plan can do without
 
   allreduce, allgather, reducescatter, alltoall, broadcast
@@ -60,12 +64,15 @@ difference is larger than that.
 	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(machineNames, "|")+"`")
 	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; as many as there are, at most 4")
 	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
-	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks: `MxNxK`; repeatable")
+	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks, or each rank's, of beside: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
 	f.StringArrayVar(&o.algorithms, "algorithm", nil, "an `ALGORITHM` of a collective beside the chosen one, or all; repeatable")
 	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by bench/peers: `FILE`")
+	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives beside a GEMM: `N`,…; 0 for copy engines, -1 for any")
+	f.StringArrayVar(&o.beside, "collective", nil, "a `COLLECTIVE` beside a GEMM, as all_reduce; repeatable (default all)")
+	f.IntSliceVar(&o.sms, "sms", nil, "multiprocessors that a GEMM counts on: `N`,…; 0 for all")
 	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
 	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
@@ -90,7 +97,7 @@ func oneBench(c *cobra.Command, args []string) error {
 // options reads the flags.
 func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	set := c.Flags().Changed
-	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager, Algorithms: o.algorithms, Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
+	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager, Algorithms: o.algorithms, CTAs: o.ctas, SMs: o.sms, Beside: o.beside, Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
 	if err := (&runFlags{machine: o.machine}).checkMachine(); err != nil {
 		return opts, err
 	}

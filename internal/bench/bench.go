@@ -54,6 +54,13 @@ type Options struct {
 	Cold bool
 	// Peers are what others measured, to be put beside collectives.
 	Peers []Peer
+	// CTAs are the numbers of blocks that collectives beside products have: 0 for
+	// copy engines only, -1 for any. SMs are the numbers of multiprocessors that
+	// products count on, 0 for all. nil for lists that suit the machine.
+	CTAs, SMs []int
+	// Beside are the collectives measured beside products: "all_reduce"; nil for
+	// all of besideOps.
+	Beside []string
 	// Eager leaves out what is measured by graph, where the machine has graphs.
 	Eager bool
 }
@@ -80,6 +87,7 @@ type Report struct {
 	Wire   *Figure     `json:"wire_gbps,omitempty"` // one copy between two ranks, for bounds
 	Layers []Layer     `json:"layers,omitempty"`
 	Memory []MemoryUse `json:"memory,omitempty"`
+	Beside *Beside     `json:"beside,omitempty"`
 }
 
 // job is one benchmark under way.
@@ -95,6 +103,7 @@ type bench struct {
 	sized bool // takes Sizes
 	comm  bool // takes Algorithms, DType, Rows, Cold and Peers
 	layer bool // takes Shapes, Strategies and Peers
+	both  bool // takes Shapes, CTAs and SMs
 	least int  // ranks
 	run   func(*job, context.Context) error
 }
@@ -111,6 +120,7 @@ func benches() []bench {
 		{name: "reducescatter", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpReduceScatter)},
 		{name: "alltoall", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllToAll)},
 		{name: "broadcast", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpBroadcast)},
+		{name: "beside", sized: true, both: true, least: 2, run: (*job).besides},
 		{name: "memory", least: 2, run: (*job).memory},
 	}
 }
@@ -157,10 +167,18 @@ func (o *Options) check(b *bench) error {
 	switch {
 	case o.Sizes != nil && !b.sized:
 		return usagef("%s takes no sizes", b.name)
-	case (o.Shapes != nil || o.Strategies != nil) && !b.layer:
+	case (o.Shapes != nil || o.Strategies != nil) && !b.layer && !b.both:
 		return usagef("%s takes no shapes and no strategies", b.name)
+	case o.Strategies != nil && !b.layer:
+		return usagef("%s takes no strategies", b.name)
+	case (o.CTAs != nil || o.SMs != nil || o.Beside != nil) && !b.both:
+		return usagef("%s takes no numbers of CTAs and SMs and no collectives", b.name)
 	case (o.Algorithms != nil || o.DType != ir.InvalidDType || o.Cold || o.Rows) && !b.comm:
 		return usagef("%s takes no algorithms, no type, no rows and no cold operands", b.name)
+	case slices.ContainsFunc(o.CTAs, func(n int) bool { return n < -1 }):
+		return usagef("%d CTAs; 0 for copy engines, -1 for any number", slices.Min(o.CTAs))
+	case slices.ContainsFunc(o.SMs, func(n int) bool { return n < 0 }):
+		return usagef("%d SMs; 0 for all", slices.Min(o.SMs))
 	case o.Peers != nil && !b.comm && !b.layer:
 		return usagef("%s takes no peers", b.name)
 	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:

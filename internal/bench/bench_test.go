@@ -31,6 +31,8 @@ func tiny(name string) Options {
 		o.Sizes = []int64{4, 1028}
 	case isCollective(name):
 		o.Sizes, o.Algorithms = []int64{4, 1028}, []string{"all"}
+	case name == "beside":
+		o.Sizes, o.Shapes = []int64{4096}, []Shape{{M: 24, N: 20, K: 12}}
 	case strings.Contains(name, "gemm"):
 		o.Shapes = []Shape{{M: 24, N: 20, K: 12}}
 	}
@@ -118,7 +120,7 @@ func shapeOf(t *testing.T, data []byte) string {
 		case float64:
 			lines = append(lines, path+": number")
 		case string:
-			if strings.HasSuffix(path, ".verdict") || strings.HasSuffix(path, ".refused") || strings.Contains(path, ".method") {
+			if strings.HasSuffix(path, ".verdict") || strings.HasSuffix(path, ".refused") || strings.Contains(path, ".method") || strings.HasPrefix(path, ".beside") && strings.HasSuffix(path, ".algorithm") {
 				v = "words"
 			}
 			lines = append(lines, path+": "+v)
@@ -151,6 +153,12 @@ func TestWrongOptions(t *testing.T) {
 		{"allgather", Options{Ranks: 4, Sizes: []int64{4}}, "4 bytes are less than an element of each of 4 ranks"},
 		{"allreduce", Options{Rows: true, Sizes: []int64{1024}}, "1 KiB are no whole rows"},
 		{"allreduce", Options{Rows: true, DType: ir.F32}, "rows are of bf16 or f16, not f32"},
+		{"beside", Options{Strategies: []string{"exchange"}}, "beside takes no strategies"},
+		{"beside", Options{Shapes: []Shape{{1, 1, 1}, {2, 2, 2}}}, "beside takes one shape"},
+		{"beside", Options{Beside: []string{"permute"}}, `there is no collective "permute" to measure; there are all_gather, `},
+		{"beside", Options{CTAs: []int{-2}}, "-2 CTAs"},
+		{"beside", Options{SMs: []int{-1}}, "-1 SMs"},
+		{"allreduce", Options{CTAs: []int{8}}, "allreduce takes no numbers of CTAs and SMs"},
 		{"gemm-rs", Options{Ranks: 2, Shapes: []Shape{{4, 4, 7}}}, "4x4x7 does not divide over 2 ranks"},
 	} {
 		_, err := Run(context.Background(), c.bench, c.opts)

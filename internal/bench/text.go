@@ -32,6 +32,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		t.layer(&r.Layers[i])
 		t.peers(r.Peers, r.Layers[i].Shape)
 	}
+	t.beside(r.Beside)
 	t.memory(r.Memory)
 	return t.err
 }
