@@ -274,6 +274,8 @@ type Choices interface {
 	// Choices names the ways; the first is taken until Choose says otherwise.
 	Choices() []string
 	Choose(i int)
+	// Keep chooses for good and gives the other ways back; no launch may run.
+	Keep(i int) error
 }
 
 // Capturer is a world that records graphs: one whose machine has Caps.Graphs.
@@ -294,6 +296,13 @@ type Batcher interface {
 	// until it returns no world of the machine does what could keep the work that
 	// was issued first from ending.
 	Batch(issue func() error) error
+}
+
+// Stager is a world whose transfers go through buffers.
+type Stager interface {
+	// Stage makes buffers ahead of uploads and downloads of so many bytes each,
+	// that many times all of them: then issuing those takes no memory.
+	Stage(transfers []int64, times int) error
 }
 
 // Fault is a failure of work on a device.

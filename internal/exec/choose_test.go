@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,6 +49,7 @@ func (w *waysWorld) Capture(issue func() error) (device.Graph, error) {
 
 func (g *waysGraph) Choices() []string { return g.names }
 func (g *waysGraph) Choose(i int)      { g.use = i }
+func (g *waysGraph) Keep(i int) error  { g.names, g.use = g.names[i:i+1], 0; return nil }
 func (g *waysGraph) Close() error      { return nil }
 func (g *waysGraph) Launch(context.Context) error {
 	name := g.names[g.use]
@@ -93,7 +95,19 @@ func TestChoosesTheFastest(t *testing.T) {
 	if n := len(runs); n != 3*trialRounds+2 || runs[n-1] != "quick" || runs[n-2] != "quick" || prog.Stats().Graph != "quick" {
 		t.Errorf("launched %v, in the end %q", runs, prog.Stats().Graph)
 	}
-	m.slow["middling"] = -1
+	runs, m.slow["slow"] = nil, longRun
+	long, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer long.Close()
+	for m.prog = long; err == nil && len(runs) < 3; {
+		_, err = long.Run(t.Context(), in)
+	}
+	if err != nil || long.Stats().Graph != "slow" || slices.Contains(runs, "quick") {
+		t.Errorf("a long run was tried in every form: %v, %v", runs, err)
+	}
+	m.slow["slow"], m.slow["middling"] = 0, -1
 	broken, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
 	if err != nil {
 		t.Fatal(err)

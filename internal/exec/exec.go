@@ -111,6 +111,7 @@ type Program struct {
 	mu     sync.Mutex
 	run    int64 // runs issued so far
 	frames []*frame
+	staged int // runs that the world has buffers for
 	broken error
 }
 
@@ -183,7 +184,10 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 		return nil, err
 	}
 	first := p.run
-	err := p.record(ctx)
+	err := p.stage(len(batch))
+	if err == nil {
+		err = p.record(ctx)
+	}
 	began := time.Now()
 	if err == nil {
 		err = p.issueWhole(len(batch))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -82,6 +83,24 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor) error {
 		}
 	}
 	return nil
+}
+
+// stage has the world ready for the transfers of k runs, if it was not yet.
+func (p *Program) stage(k int) error {
+	w, ok := p.world.(device.Stager)
+	if !ok || k <= p.staged {
+		return nil
+	}
+	p.staged = k
+	var sizes []int64
+	for _, ios := range [][]plan.IO{p.inputs, p.outputs} {
+		for i := range ios {
+			for k := range ios[i].Parts {
+				sizes = append(sizes, ios[i].Parts[k].Ref.Bytes())
+			}
+		}
+	}
+	return w.Stage(sizes, k)
 }
 
 // keptFrames bounds the frames that outlive a batch.

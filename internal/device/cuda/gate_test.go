@@ -105,3 +105,43 @@ func TestGate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStage: what was staged for needs no more memory when it is issued.
+func TestStage(t *testing.T) {
+	f := newFake(t, 1)
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const long = chunkBytes + 4
+	if err := w.(device.Stager).Stage([]int64{40, 40, 0, long}, 2); err != nil {
+		t.Fatal(err)
+	}
+	d := w.Device(0)
+	mem, err := d.Alloc(long, device.Private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.NewStream(device.StreamOptions{Name: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(f.called)
+	for _, n := range []int64{40, long, 40, 40, long, 40} {
+		v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{n / 4}, Strides: []int64{1}}
+		if n == 40 {
+			err = s.Upload(v, make([]byte, n))
+		} else {
+			err = s.Download(make([]byte, n), v)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.called["cuMemHostAlloc"]; n > 0 {
+		t.Errorf("memory was taken %d times", n)
+	}
+	if err := errors.Join(w.Sync(t.Context()), w.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -404,6 +404,19 @@ func (g *graph) Choose(i int) {
 	g.use = i
 }
 
+// Keep chooses a form and frees the others.
+func (g *graph) Keep(i int) error {
+	defer g.w.alone()()
+	var errs []error
+	for k, f := range g.forms {
+		if k != i {
+			errs = append(errs, g.w.dropForm(f))
+		}
+	}
+	g.forms, g.use = g.forms[i:i+1:i+1], 0
+	return errors.Join(errs...)
+}
+
 // Launch runs the graph behind all that was issued.
 func (g *graph) Launch(ctx context.Context) error {
 	w := g.w
@@ -523,16 +536,21 @@ func (g *graph) drop() error {
 	g.closed = true
 	var errs []error
 	for _, f := range g.forms {
-		for i := range f.sections {
-			r := &f.sections[i]
-			if r.exec == 0 || r.origin.dev.site.lost() {
-				continue
-			}
-			errs = append(errs, g.w.excuse(r.origin.dev.bound(func() error { return g.w.drv.DestroyGraphExec(r.exec) })))
-		}
-		errs = append(errs, f.flags.free())
+		errs = append(errs, g.w.dropForm(f))
 	}
 	return errors.Join(errs...)
+}
+
+func (w *world) dropForm(f *form) error {
+	var errs []error
+	for i := range f.sections {
+		r := &f.sections[i]
+		if r.exec == 0 || r.origin.dev.site.lost() {
+			continue
+		}
+		errs = append(errs, w.excuse(r.origin.dev.bound(func() error { return w.drv.DestroyGraphExec(r.exec) })))
+	}
+	return errors.Join(append(errs, f.flags.free())...)
 }
 
 var (

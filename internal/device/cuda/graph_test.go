@@ -117,7 +117,13 @@ func TestGraphForms(t *testing.T) {
 			}
 		}
 	}
-	x.told += 12
+	x.must(g.Keep(1))
+	if got := strings.Join(g.Choices(), " "); got != "each" || x.f.live["ready graphs"] != 2 {
+		t.Errorf("forms %s, %d graphs are left", got, x.f.live["ready graphs"])
+	}
+	x.must(captured.Launch(t.Context()))
+	x.must(x.w.Sync(t.Context()))
+	x.told += 14
 	x.must(x.issue()) // eagerly: counters have gone on
 	x.must(x.w.Sync(t.Context()))
 	x.must(captured.Close())

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -37,10 +38,7 @@ type landing struct {
 // for transfers under way. The context is current.
 func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
 	w := s.dev.w
-	size := int64(leastChunk)
-	if n > leastChunk {
-		size = 1 << bits.Len64(uint64(n-1))
-	}
+	size := bufferSize(n)
 	if w.staging.free == nil {
 		w.staging.free = map[int64][]nvlib.Ptr{}
 	}
@@ -54,12 +52,59 @@ func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
 		}
 		w.land()
 	}
-	buf, err := s.dev.site.heaps[2].take(size)
+	buf, err := w.grow(s.dev.site, size)
+	return buf, size, err
+}
+
+// bufferSize is the size of the buffer for n bytes.
+func bufferSize(n int64) int64 {
+	if n <= leastChunk {
+		return leastChunk
+	}
+	return 1 << bits.Len64(uint64(n-1))
+}
+
+// grow takes another buffer. The context is current.
+func (w *world) grow(s *site, size int64) (nvlib.Ptr, error) {
+	buf, err := s.heaps[device.Pinned].take(size)
 	if err == nil {
 		w.staging.total += size
 	}
-	return buf, size, err
+	return buf, err
 }
+
+// Stage makes buffers for transfers of so many bytes each, all under way at once
+// that many times, as far as that much is staged at all.
+func (w *world) Stage(transfers []int64, times int) error {
+	defer w.alone()()
+	if err := w.err(); err != nil {
+		return err
+	}
+	need := map[int64]int{}
+	for _, n := range transfers {
+		for ; n > 0; n -= chunkBytes {
+			need[bufferSize(min(n, chunkBytes))] += times
+		}
+	}
+	if w.staging.free == nil {
+		w.staging.free = map[int64][]nvlib.Ptr{}
+	}
+	d := w.devices[0]
+	return d.bound(func() error {
+		for size, n := range need {
+			for len(w.staging.free[size]) < n && w.staging.total+size <= stagingBytes {
+				buf, err := w.grow(d.site, size)
+				if err != nil {
+					return err
+				}
+				w.staging.free[size] = append(w.staging.free[size], buf)
+			}
+		}
+		return nil
+	})
+}
+
+var _ device.Stager = (*world)(nil)
 
 // inFlight reports whether a buffer of that size will come free.
 func (w *world) inFlight(size int64) bool {
