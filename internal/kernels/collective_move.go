@@ -34,6 +34,10 @@ const (
 	// MoveBulk is MovePush by bulk copies, for blocks that lie together at
 	// multiples of 16 bytes.
 	MoveBulk
+	// MoveSpread has the block of member Root reach all others in sheets, each of
+	// which passes a part on: Src[Root] to Dst[Me] of every member. To, From and
+	// Own mean nothing but that Root with Own keeps it, too.
+	MoveSpread
 	moveKinds
 )
 
@@ -47,7 +51,7 @@ const (
 // reduces reports whether blocks are reduced where they arrive.
 func (k MoveKind) reduces() bool { return k == ReduceLL || k == ReducePull || k == ReduceSheets }
 
-func (k MoveKind) sheets() bool { return k == MoveSheets || k == ReduceSheets }
+func (k MoveKind) sheets() bool { return k == MoveSheets || k == ReduceSheets || k == MoveSpread }
 
 // Move is one member's share of a collective in which members give blocks to
 // each other: blocks of one shape, each any rows of bytes. All members' shares
@@ -70,6 +74,8 @@ type Move struct {
 	Run                    int64
 	Extents                []int64 // up to 3
 	SrcStrides, DstStrides [TeamMost][3]int64
+
+	Root int // MoveSpread
 
 	DType ir.DType // reductions
 	Red   ir.Red
@@ -132,6 +138,8 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: %d loads in flight", device.ErrUnsupported, m.Unroll)
 	case m.Kind.reduces() && m.DType.Size() > m.Run:
 		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
+	case m.Kind == MoveSpread && (m.Root < 0 || m.Root >= m.Members):
+		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
 	case m.Kind.sheets() && len(m.Extents) > 0:
 		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
 	case m.Kind == MoveBulk && (len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources())):
@@ -165,6 +173,9 @@ func (m *Move) instance() (name, body string, err error) {
 		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.one()
 		return fmt.Sprintf("move_sheets_%s_%d_%d_%t_%t_%t", t, w, m.Unroll, as, ad, same),
 			fmt.Sprintf("moveSheets<%s, %d, %d, %t, %t, %t>", t, w, m.Unroll, as, ad, same), nil
+	case MoveSpread:
+		t, as, ad := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
+		return fmt.Sprintf("spread_sheets_%s_%d_%d_%t_%t", t, w, m.Unroll, as, ad), fmt.Sprintf("spreadSheets<%s, %d, %d, %t, %t>", t, w, m.Unroll, as, ad), nil
 	case ReduceSheets:
 		as, ad := m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
 		return fmt.Sprintf("reduce_sheets_%s_%d_%d_%t_%t", label, w, m.Unroll, as, ad),
@@ -221,8 +232,13 @@ func (m *Move) own() uint64 {
 }
 
 func (m *Move) reads() uint64 {
-	if m.Kind == ReducePull && m.Own {
+	switch {
+	case m.Kind == ReducePull && m.Own:
 		return 1<<m.Members - 1
+	case m.Kind == MoveSpread && m.Me == m.Root:
+		return 1 << m.Root
+	case m.Kind == MoveSpread:
+		return 0
 	}
 	return m.To | m.own()
 }
@@ -233,6 +249,10 @@ func (m *Move) writes() uint64 {
 		return m.From | m.own()
 	case MovePush, MoveBulk:
 		return m.To | m.own()
+	case MoveSpread:
+		if m.Me != m.Root {
+			return 1 << m.Me
+		}
 	}
 	return m.own()
 }
@@ -343,6 +363,6 @@ func (m *Move) words() words {
 		w.ints(m.DstStrides[p][:]...)
 	}
 	chunk, stages := m.bulk()
-	w.ints(chunk, stages)
+	w.ints(chunk, stages, int64(m.Root))
 	return w
 }

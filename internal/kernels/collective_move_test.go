@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,11 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 			}
 			m.Src[p], m.SrcStrides[p], m.Dst[p], m.DstStrides[p] = in.at, in.strides, out.at, out.strides
 		}
+		if s.kind == MoveSpread {
+			root := rootOf(gives)
+			m.Root, m.Own, m.To, m.From = root, gives[root]>>root&1 != 0, 0, 0
+			m.Src[root], m.Dst[i] = ins[root][firstOf(gives[root])].at, outs[root][i].at
+		}
 	}
 	f.checks = append(f.checks, func() {
 		f.t.Helper()
@@ -160,6 +166,11 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 			}
 		}
 	})
+}
+
+// rootOf is the member that gives.
+func rootOf(gives []uint64) int {
+	return slices.IndexFunc(gives, func(set uint64) bool { return set != 0 })
 }
 
 func firstOf(set uint64) int {
@@ -390,6 +401,11 @@ func TestMoves(t *testing.T) {
 						}
 					}
 				}
+				if kind == MoveSpread {
+					clear(gives)
+					gives[c%n] = 1<<n - 1 - uint64(c%3/2<<(c%n))
+					s.same = true
+				}
 				f.call(fmt.Sprintf("call %d, %+v, %b", c, s, gives), s, gives)
 			}
 			f.finish(3)
@@ -429,7 +445,11 @@ func TestMoveAbsent(t *testing.T) {
 		if kind.reduces() {
 			s.dt, s.red = ir.F32, ir.Sum
 		}
-		f.call("absent", s, []uint64{7, 7, 7})
+		gives := []uint64{7, 7, 7}
+		if kind == MoveSpread {
+			gives[1], gives[2], s.same = 0, 0, true
+		}
+		f.call("absent", s, gives)
 		f.moves[1], f.checks = nil, nil
 		f.timeout = 3 * time.Microsecond
 		f.finish(1)

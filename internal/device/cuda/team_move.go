@@ -23,6 +23,7 @@ var moveAlgorithms = []namedAlgorithm{
 	{"move-push", moveAlgorithm{kernels.MovePush, noMove}},
 	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
 	{"move-bulk", moveAlgorithm{kernels.MoveBulk, noMove}},
+	{"move-spread", moveAlgorithm{kernels.MoveSpread, noMove}},
 	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
 }
 
@@ -204,6 +205,16 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	if err != nil {
 		return nil, err
 	}
+	if kind == kernels.MoveSpread {
+		if c.Op != ir.OpBroadcast || f.n < 3 {
+			return nil, fmt.Errorf("%w: it is for a broadcast to two others or more", device.ErrUnsupported)
+		}
+		for p := range c.parts {
+			if p != c.Root && !c.parts[p].writes {
+				return nil, fmt.Errorf("%w: member %d gets nothing", device.ErrUnsupported, p)
+			}
+		}
+	}
 	if f.reduces && c.Red == ir.Avg && dtypeOf(c).IsInt() {
 		return nil, fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
 	}
@@ -227,11 +238,11 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 		}
 	}
 	r := rowsOf(views)
-	if sheets := kind == kernels.MoveSheets || kind == kernels.ReduceSheets; sheets {
+	if kind == kernels.MoveSheets || kind == kernels.ReduceSheets || kind == kernels.MoveSpread {
 		if err := t.keepsStretches(); err != nil {
 			return nil, err
 		}
-		if r.run > mostInSheets {
+		if r.run > mostInSheets && kind != kernels.MoveSpread {
 			return nil, fmt.Errorf("%w: blocks of %d bytes through slots; up to %d", device.ErrUnsupported, r.run, mostInSheets)
 		}
 	}
@@ -244,9 +255,13 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	for i := range p.moves {
 		m := &p.moves[i]
 		*m = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: views[0].dt, Red: c.Red,
-			Blocks: blocks, Threads: threads, Unroll: unroll}
+			Blocks: blocks, Threads: threads, Unroll: unroll, Root: c.Root}
 	}
-	f.fill(p, r)
+	if kind == kernels.MoveSpread {
+		p.spread(c)
+	} else {
+		f.fill(p, r)
+	}
 	return p, nil
 }
 
@@ -344,6 +359,33 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 	})
 }
 
+// spread sets from where to where each member's part of a broadcast goes.
+func (p *movePlan) spread(c *collective) {
+	p.moves[c.Root].Src[c.Root] = c.parts[c.Root].in.addr
+	for i := range c.parts {
+		if q := &c.parts[i]; q.writes {
+			p.moves[i].Dst[i] = q.out.addr
+			p.moves[i].Own = i == c.Root && !q.in.same(&q.out)
+		}
+	}
+}
+
+// parts are the launches that do m: what passes slots in turns, if it is long.
+func parts(m *kernels.Move) []kernels.Move {
+	if m.Kind != kernels.MoveSpread {
+		return []kernels.Move{*m}
+	}
+	var list []kernels.Move
+	for off := int64(0); off < m.Run; off += mostInSheets {
+		x := *m
+		x.Run = min(m.Run-off, mostInSheets)
+		x.Src[m.Root] += nvlib.Ptr(off)
+		x.Dst[m.Me] += nvlib.Ptr(off)
+		list = append(list, x)
+	}
+	return list
+}
+
 // launchOf completes a tuning, by what was fastest on two H200: threads enough for
 // every pack where flags travel with the data; where blocks have to meet, few of
 // them until a link needs more.
@@ -359,7 +401,7 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 			threads = 512
 		}
 		blocks = within(bytes, int64(8*threads), 32, 128)
-	case kernels.MoveSheets, kernels.ReduceSheets:
+	case kernels.MoveSheets, kernels.ReduceSheets, kernels.MoveSpread:
 		threads, unroll = 512, 2
 		switch {
 		case members > 4:
@@ -396,33 +438,40 @@ func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 	if err != nil {
 		return nil, err
 	}
-	slots := &area{at: make([]nvlib.Ptr, len(t.members))}
-	if need := p.moves[0].SlotBytes(); need > 0 {
-		if slots, err = t.halves("slots of moves", need); err != nil {
-			return nil, err
-		}
-	}
 	for i, m := range t.members {
-		move := &p.moves[i]
-		room := t.room(move.Threads)
-		if move.Kind == kernels.MoveBulk { // a block of it has a multiprocessor's shared memory
-			room = t.room(teamThreads)
+		for _, move := range parts(&p.moves[i]) {
+			st, err := m.move(&move, flags)
+			if err != nil {
+				return nil, err
+			}
+			steps[i] = append(steps[i], st)
 		}
-		move.Blocks = min(move.Blocks, room)
-		move.SlotHalf = slots.bytes / 2
-		copy(move.Slots[:], slots.at)
-		copy(move.Flags[:], flags.at)
-		k, err := move.Meeting()
-		if err != nil {
-			return nil, err
-		}
-		st, err := m.kernel(k)
-		if err != nil {
-			return nil, err
-		}
-		steps[i] = append(steps[i], st)
 	}
 	return steps, nil
+}
+
+// move returns the launch of a share of the member.
+func (m *member) move(move *kernels.Move, flags *area) (step, error) {
+	t := m.team
+	room := t.room(move.Threads)
+	if move.Kind == kernels.MoveBulk { // a block of it has a multiprocessor's shared memory
+		room = t.room(teamThreads)
+	}
+	move.Blocks = min(move.Blocks, room)
+	copy(move.Flags[:], flags.at)
+	if need := move.SlotBytes(); need > 0 {
+		slots, err := t.halves("slots of moves", need)
+		if err != nil {
+			return nil, err
+		}
+		move.SlotHalf = slots.bytes / 2
+		copy(move.Slots[:], slots.at)
+	}
+	k, err := move.Meeting()
+	if err != nil {
+		return nil, err
+	}
+	return m.kernel(k)
 }
 
 // shares is plan, with copies of inputs where results lie over them.

@@ -13,6 +13,7 @@ struct MoveArgs {
   i64 n[3];                    // extents around them, the inner first
   i64 ss[teamMost][3], sd[teamMost][3];  // strides of src and dst in bytes
   i64 chunk, stages;           // bytes of a bulk copy; chunks that shared memory holds
+  u64 root;                    // spreads: whose block it is
 };
 
 // Kinds of flags: a block has entered a launch, is done with it, and a member
@@ -301,7 +302,39 @@ template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheet
   end(a.team, e);
 }
 
-// reduceSheets likewise, and reduces what arrives.
+// spreadSheets has one member's block reach all others, in sheets: sheet i goes to
+// one of them, which passes it on to the rest, so that no link carries it twice.
+// Src[root] and Dst[me] are where it comes from and goes to.
+template <class T, int W, int R, bool AS, bool AD> DEV void spreadSheets(const MoveArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
+  const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
+  Patience w = {0, 0};
+  if (blockIdx.x == 0 && threadIdx.x < W && threadIdx.x != me) release32(flagOf(a, threadIdx.x, flagIdle, me, 0, e), e);
+  for (i64 i = warpOf(); i < sheets; i += warpsOf()) {
+    const u32 relay = (root + 1 + (u32)(i % (W - 1))) % W, from = me == relay ? root : relay;
+    const i64 first = i * Sheet<R>::packs;
+    Sheet<R> s;
+    if (me == root) {
+      s = loadSheet<T, AS, R>(a.src[me], first, count);
+    } else {
+      const u64 at = sheetAt<R>(a, me, from, e, sheets, i);
+      s = lookSheet<R>(at);
+      awaitSheet(w, a.team, at, s, from, e);
+    }
+    if (me != root || a.own) storeSheet<T, AD, R>(a.dst[me], first, count, s);
+    if (me != root && me != relay) continue;
+    seal(s, e);
+#pragma unroll
+    for (int k = 1; k < W; k++) {
+      const u32 q = (me + k) % W;
+      if (me == root ? q == relay : q != root) pushSheet<R>(sheetAt<R>(a, q, me, e, sheets, i), s);
+    }
+  }
+  if (blockIdx.x == 0 && threadIdx.x < W && threadIdx.x != me) awaitFlag(a, w, flagIdle, threadIdx.x, 0, e);
+  end(a.team, e);
+}
+
+// reduceSheets is moveSheets, and reduces what arrives.
 template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSheets(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
