@@ -40,6 +40,8 @@ type Way struct {
 	// nil where it was not measured.
 	Graph *Figure `json:"graph_us,omitempty"`
 	Eager *Figure `json:"eager_us,omitempty"`
+	// Form is the way in which its graphs are launched, where there are several.
+	Form string `json:"form,omitempty"`
 	// Wrong is how many of the elements looked at (Checked) were wrong.
 	Wrong   int64 `json:"wrong"`
 	Checked int64 `json:"checked"`
@@ -218,7 +220,10 @@ func (j *job) admit(ctx context.Context, a *arena, e *entrant) error {
 	}
 	wrong, looked, err := a.check(ctx, e, func() error { return a.replay(ctx, e, e.short, e.chains.short) })
 	e.way.Wrong, e.way.Checked = e.way.Wrong+wrong, e.way.Checked+looked
-	return err
+	if err != nil {
+		return err
+	}
+	return a.choose(ctx, e)
 }
 
 // entrants opens the chosen way to run a call and those asked for, and says of
