@@ -95,3 +95,16 @@ type Team interface {
 	// Close gives everything back; nothing issued may still run.
 	Close() error
 }
+
+// NormPart is what one member brings to a normalised sum: In is added up over all
+// members, Residual added to that, which goes to Sum; Out gets its rows' rms_norm
+// with Weight. Residual and Weight are the same on all members. Sum may be
+// Residual, and Out may be In.
+type NormPart struct{ In, Residual, Weight, Sum, Out View }
+
+// Normalizer is a Team that does so in one launch on each member, with the bits
+// of all_reduce, add and rms_norm one after another.
+type Normalizer interface {
+	SupportsNorm(eps float64, parts []NormPart) error
+	PrepareNorm(eps float64, parts []NormPart) ([]Launch, error)
+}

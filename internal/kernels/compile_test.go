@@ -110,6 +110,9 @@ func everyReduction() (all []code) {
 			}
 		}
 	}
+	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
+		all = append(all, ReduceNorm{DType: dt, Members: 2 + i, Packs: 300 << i}.Meeting().launch().code)
+	}
 	return all
 }
 

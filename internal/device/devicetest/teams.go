@@ -24,6 +24,7 @@ func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 		{"Graph", testTeamGraph},
 		{"AtOnce", testTeamsAtOnce},
 		{"SameBits", testTeamSameBits},
+		{"Norm", testTeamNorm},
 		{"BadTeams", testBadTeams},
 	})
 	run(t, hasty, []test{{"Late", testTeamLate}})
@@ -454,6 +455,58 @@ func testTeamSameBits(r *rig) {
 					x.check(r, fmt.Sprintf("%s of %s, %d blocks", name, dt, blocks), ranks)
 				}
 			}
+		}
+	}
+}
+
+// testTeamNorm compares a normalised sum with its three steps, bit for bit, in
+// place too.
+func testTeamNorm(r *rig) {
+	ranks := r.ranks(r.some(4))
+	r.open(len(ranks))
+	t := r.team(ranks...)
+	n, ok := t.(device.Normalizer)
+	if !ok {
+		r.Skip("this machine's teams do not normalise")
+	}
+	for _, c := range []struct {
+		dt    ir.DType
+		rows  int64
+		width int64
+	}{{ir.BF16, 1, 8}, {ir.BF16, 3, 8192}, {ir.BF16, 200, 4096}, {ir.F16, 17, 1032}, {ir.F32, 9, 2052}, {ir.BF16, 0, 16}} {
+		what := fmt.Sprintf("%s[%d %d]", c.dt, c.rows, c.width)
+		rng := seeded("norm", what)
+		residual, weight := random(rng, c.dt, c.rows, c.width), random(rng, c.dt, c.width)
+		x := &reduction{dt: c.dt, red: ir.Sum, count: c.rows * c.width}
+		var parts []device.NormPart
+		for _, rank := range ranks {
+			h := random(rng, c.dt, c.rows, c.width)
+			p := device.NormPart{In: r.put(rank, h), Residual: r.put(rank, residual), Weight: r.put(rank, weight)}
+			p.Sum, p.Out = p.Residual, p.In
+			if c.rows%2 == 1 {
+				p.Sum, p.Out = r.empty(rank, c.dt, c.rows, c.width), r.empty(rank, c.dt, c.rows, c.width)
+			}
+			parts = append(parts, p)
+			x.in, x.out = append(x.in, r.put(rank, h)), append(x.out, r.empty(rank, c.dt, c.rows, c.width))
+		}
+		launches, err := n.PrepareNorm(1e-5, parts)
+		r.must(err)
+		var wants [][2][]float64
+		x.run(r, t, device.Tuning{Algo: r.teams().TeamAlgorithms()[0]}, ranks)
+		for i, rank := range ranks {
+			s, res, w := r.mainOf(rank), r.put(rank, residual), r.empty(rank, c.dt, c.rows, c.width)
+			r.launch(s, rank, device.Kernel{Op: ir.OpAdd, Ins: []device.View{x.out[i], res}, Outs: []device.View{res}})
+			r.launch(s, rank, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{res, parts[i].Weight}, Outs: []device.View{w}, Value: 1e-5})
+			wants = append(wants, [2][]float64{r.contents(rank, res), r.contents(rank, w)})
+		}
+		for i, rank := range ranks {
+			if launches[i] != nil {
+				r.must(r.mainOf(rank).Launch(launches[i]))
+			}
+		}
+		for i, rank := range ranks {
+			r.equal(fmt.Sprintf("%s: member %d: sum", what, i), r.contents(rank, parts[i].Sum), wants[i][0])
+			r.equal(fmt.Sprintf("%s: member %d: normalised", what, i), r.contents(rank, parts[i].Out), wants[i][1])
 		}
 	}
 }

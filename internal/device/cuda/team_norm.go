@@ -1,0 +1,109 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// normed is a device.NormPart whose views are resolved.
+type normed struct{ in, residual, weight, sum, out ref }
+
+func (n *normed) list() []*ref { return []*ref{&n.in, &n.residual, &n.weight, &n.sum, &n.out} }
+
+func (t *team) SupportsNorm(eps float64, parts []device.NormPart) error {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	_, err := t.norms(eps, parts)
+	return err
+}
+
+// norms resolves parts and checks that they fit each other and the kernel.
+func (t *team) norms(eps float64, parts []device.NormPart) ([]normed, error) {
+	if err := t.w.err(); err != nil {
+		return nil, err
+	}
+	if t.closed || len(parts) != len(t.members) || len(parts) < 2 {
+		return nil, fmt.Errorf("a normalised sum: %d parts for a team of %d members (closed: %v)", len(parts), len(t.members), t.closed)
+	}
+	all := make([]normed, len(parts))
+	for i, p := range parts {
+		n := &all[i]
+		for k, v := range []device.View{p.In, p.Residual, p.Weight, p.Sum, p.Out} {
+			r, err := t.members[i].dev.resolve(v, false)
+			if err != nil {
+				return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
+			}
+			r.own()
+			*n.list()[k] = r
+		}
+		if err := n.check(&all[0]); err != nil {
+			return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
+		}
+	}
+	return all, nil
+}
+
+// check compares with the first member's.
+func (n *normed) check(first *normed) error {
+	last := len(n.in.shape) - 1
+	if last < 0 || n.in.dt.IsInt() || !slices.Equal(n.weight.shape, n.in.shape[last:]) {
+		return fmt.Errorf("%s%v with weights %v", n.in.dt, n.in.shape, n.weight.shape)
+	}
+	for k, r := range n.list() {
+		if r.dt != first.in.dt || r != &n.weight && !slices.Equal(r.shape, first.in.shape) {
+			return fmt.Errorf("operand %d is %s%v where member 0 adds up %s%v", k, r.dt, r.shape, first.in.dt, first.in.shape)
+		}
+		if !r.dense() || r.addr%16 != 0 {
+			return fmt.Errorf("%w: operand %d has gaps, or does not begin at a multiple of 16 bytes", device.ErrUnsupported, k)
+		}
+	}
+	if packs := n.packs(); n.in.shape[last]*n.in.dt.Size() != packs*16 || packs > kernels.NormPacks {
+		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.in.shape[last], n.in.dt, 16*kernels.NormPacks)
+	}
+	for _, w := range []*ref{&n.sum, &n.out} {
+		for _, r := range n.list() {
+			itself := w == &n.sum && r == &n.residual || w == &n.out && r == &n.in
+			if r != w && r.overlaps(w) && (!itself || !r.same(w)) {
+				return fmt.Errorf("%w: a result overlaps another operand", device.ErrUnsupported)
+			}
+		}
+	}
+	return nil
+}
+
+// packs is how many packs of 16 bytes a row has.
+func (n *normed) packs() int64 { return n.weight.bytes() / 16 }
+
+func (t *team) PrepareNorm(eps float64, parts []device.NormPart) ([]device.Launch, error) {
+	defer t.w.alone()()
+	all, err := t.norms(eps, parts)
+	if err != nil {
+		return nil, err
+	}
+	launches := make([]device.Launch, len(all))
+	if all[0].in.n == 0 {
+		return launches, nil
+	}
+	rows := all[0].in.n / all[0].weight.n
+	area, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range t.members {
+		n := &all[i]
+		st, err := m.kernel(kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Eps: eps,
+			Blocks: int(min(rows, int64(t.room(kernels.NormThreads)))), In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr,
+			Sum: n.sum.addr, Out: n.out.addr, Data: area.at, Half: area.bytes / 2}.Meeting())
+		if err != nil {
+			return nil, fmt.Errorf("a normalised sum: %w", err)
+		}
+		launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm), steps: []step{st}, member: m, id: -1}
+	}
+	return launches, nil
+}
+
+var _ device.Normalizer = (*team)(nil)

@@ -1,0 +1,84 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestReduceNorm compares with the three steps in float32, in the kernel's order.
+func TestReduceNorm(t *testing.T) {
+	for _, c := range []struct {
+		dt      ir.DType
+		members int
+		rows, n int64
+	}{{ir.BF16, 2, 3, 24}, {ir.F32, 3, 2, 1100}, {ir.F16, 2, 5, 2056}} {
+		t.Run(fmt.Sprintf("%s %d %dx%d", c.dt, c.members, c.rows, c.n), func(t *testing.T) {
+			b := newTeamBench(t, c.members, FirstEpoch)
+			rng := rand.New(rand.NewPCG(uint64(c.n), 3))
+			draw := func(n int64) []float64 {
+				v := make([]float64, n)
+				for i := range v {
+					v[i] = tensor.Round(c.dt, rng.NormFloat64())
+				}
+				return v
+			}
+			packs := c.n * c.dt.Size() / 16
+			half := int64(c.members) * c.rows * packs * NormLine
+			data := b.halves(half, 0)
+			weight, residual := draw(c.n), draw(c.rows*c.n)
+			var ins [][]float64
+			var sums, outs []Operand
+			for m := range c.members {
+				ins = append(ins, draw(c.rows*c.n))
+				in, res := b.put(c.dt, layouts[0], ins[m], c.rows, c.n), b.put(c.dt, layouts[0], residual, c.rows, c.n)
+				sums, outs = append(sums, b.room(c.dt, layouts[0], c.rows, c.n)), append(outs, b.room(c.dt, layouts[0], c.rows, c.n))
+				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Blocks: 2, In: in.Addr, Residual: res.Addr,
+					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half}.Meeting())
+			}
+			b.runTeam(2, func(seed int) {
+				for m := range c.members {
+					checkNorm(t, c.dt, c.n, ins, residual, weight, b.vals(sums[m]), b.vals(outs[m]))
+				}
+			})
+		})
+	}
+}
+
+func checkNorm(t *testing.T, dt ir.DType, n int64, ins [][]float64, residual, weight, sum, out []float64) {
+	t.Helper()
+	x := make([]float64, len(ins))
+	for i := range sum {
+		for m := range x {
+			x[m] = ins[m][i]
+		}
+		s := tensor.Round(dt, float64(float32(folded(dt, ir.Sum, x))+float32(residual[i])))
+		if sum[i] != s {
+			t.Fatalf("sum %d: got %v, want %v", i, sum[i], s)
+		}
+	}
+	v := int(16 / dt.Size())
+	for row := 0; row < len(sum); row += int(n) {
+		var all [NormThreads]float32
+		for k := range int(n) {
+			z := float32(sum[row+k])
+			all[k/v%NormThreads] += z * z
+		}
+		for half := NormThreads / 2; half > 0; half /= 2 {
+			for k := range half {
+				all[k] += all[k+half]
+			}
+		}
+		root := 1 / float32(math.Sqrt(float64(all[0]/float32(n)+float32(1e-5))))
+		for k := range int(n) {
+			want := tensor.Round(dt, float64(float32(sum[row+k])*root*float32(weight[k])))
+			if out[row+k] != want {
+				t.Fatalf("row %d, element %d: got %v, want %v", row/int(n), k, out[row+k], want)
+			}
+		}
+	}
+}
