@@ -172,7 +172,7 @@ func TestTune(t *testing.T) {
 	if f, _, err := TableOf(ctx, "cpu", 2); err != nil || f.Table != nil || !strings.Contains(f.Ignored, "has not been tuned") {
 		t.Fatalf("before: %+v, %v", f, err)
 	}
-	u, err := Tune(ctx, TuneOptions{Ranks: 2, Made: "a test"})
+	u, err := Tune(ctx, TuneOptions{Ranks: 2, Made: "a test", Sizes: []int64{4096, 65536}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -302,10 +302,8 @@ func (a *arena) choose(ctx context.Context, e *entrant) error {
 			}
 		}
 	}
-	short.Choose(best)
-	long.Choose(best)
 	e.way.Form = names[best]
-	return nil
+	return errors.Join(short.Keep(best), long.Keep(best))
 }
 
 // replay launches one of the entrant's graphs of count calls, and brings every

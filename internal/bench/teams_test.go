@@ -73,7 +73,7 @@ func (s wire) Launch(l device.Launch) error {
 	}
 	switch b.algo {
 	case "slow":
-		return s.Call(func() { time.Sleep(100 * time.Microsecond) })
+		return s.Call(func() { time.Sleep(2 * time.Millisecond) })
 	case "wrong":
 		first := b.out
 		first.Shape = []int64{1}
@@ -149,7 +149,7 @@ func init() {
 // where NCCL is the fastest.
 func TestTuneTeams(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
-	u, err := Tune(context.Background(), TuneOptions{Machine: "abacus-with-teams", Ranks: 2})
+	u, err := Tune(context.Background(), TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Sizes: []int64{4096, 16384}})
 	if err != nil {
 		t.Fatal(err)
 	}

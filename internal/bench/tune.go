@@ -22,6 +22,8 @@ type TuneOptions struct {
 	// Full tries more sizes, and how each algorithm is launched, and smaller
 	// teams of the same world. Otherwise it ends within seconds.
 	Full bool
+	// Sizes of messages in bytes; nil for a list that suits the machine.
+	Sizes []int64
 	// Made goes into the table: by what it was made.
 	Made string
 	// Progress gets a line now and then; nil for none.
@@ -156,6 +158,8 @@ func (u *tuner) sizes(op ir.Op) []int64 {
 	const kb, mb = 1 << 10, 1 << 20
 	embedded := u.machine.Name() == "cpu"
 	switch {
+	case u.Sizes != nil:
+		return u.Sizes
 	case u.Full:
 		var list []int64
 		last := int64(256 * mb)
@@ -303,8 +307,8 @@ func launches(near []timed) []device.Tuning {
 		if slices.ContainsFunc(list, func(t device.Tuning) bool { return t.Algo == x.Algo }) || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
 			continue
 		}
-		for _, blocks := range []int{4, 8, 16, 24, 32, 48, 64, 96, 128} {
-			for _, threads := range []int{256, 512} {
+		for _, blocks := range []int{4, 8, 16, 32, 64, 96, 132} {
+			for _, threads := range []int{256, 512, 1024} {
 				for _, unroll := range []int{1, 2, 4, 8} {
 					list = append(list, device.Tuning{Algo: x.Algo, Blocks: blocks, Threads: threads, Unroll: unroll})
 				}
