@@ -59,25 +59,6 @@ func TestRunsNameEveryElement(t *testing.T) {
 	})
 }
 
-// TestDoublesIsSafe checks that no view that writes an element twice gets by.
-func TestDoublesIsSafe(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		shape := rapid.SliceOfN(rapid.Int64Range(1, 4), 0, 4).Draw(t, "shape")
-		strides := rapid.SliceOfN(rapid.Int64Range(0, 20), len(shape), len(shape)).Draw(t, "strides")
-		r := ref{dims: collapse(shape, strides), n: 1}
-		for _, e := range shape {
-			r.n *= e
-		}
-		seen := map[int64]bool{}
-		for i := range r.n {
-			seen[index(shape, strides, i)] = true
-		}
-		if int64(len(seen)) < r.n && !r.doubles() {
-			t.Fatalf("%v with strides %v", shape, strides)
-		}
-	})
-}
-
 func TestPoisonIsNotANumberAnywhere(t *testing.T) {
 	d := &dev{w: newWorld(t.Context(), New(Options{Mode: Scheduled}).(*machine), 1)}
 	m := newMemory(d, 33, device.Private)

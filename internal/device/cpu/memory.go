@@ -2,12 +2,10 @@ package cpu
 
 import (
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/tensor"
 )
 
 // alignment is that of every allocation, in bytes.
@@ -96,45 +94,15 @@ func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 
 // view checks that v lies in m.
 func (m *memory) view(v device.View) (ref, error) {
-	bytes, err := tensor.Bytes(v.DType, v.Shape)
+	n, err := v.Within(m.Bytes())
 	if err != nil {
 		return ref{}, err
 	}
-	if len(v.Strides) != len(v.Shape) {
-		return ref{}, fmt.Errorf("a view of %d extents with %d strides", len(v.Shape), len(v.Strides))
-	}
-	size := v.DType.Size()
-	if v.Off < 0 || v.Off > m.Bytes() || v.Off%size != 0 {
-		return ref{}, fmt.Errorf("a view of %s at byte %d of %d: the offset must lie inside and be a multiple of %d", v.DType, v.Off, m.Bytes(), size)
-	}
-	r := ref{mem: m, off: v.Off, dt: v.DType, n: bytes / size, dims: collapse(v.Shape, v.Strides), shape: v.Shape, strides: v.Strides}
-	if r.n == 0 {
-		r.dims = []dim{{0, 1}}
-		return r, nil
-	}
-	last, ok := lastElement(v.Shape, v.Strides)
-	if !ok || last >= (m.Bytes()-v.Off)/size {
-		return ref{}, fmt.Errorf("a view of %s%v with strides %v at byte %d leaves its memory of %d bytes", v.DType, v.Shape, v.Strides, v.Off, m.Bytes())
+	r := ref{mem: m, off: v.Off, dt: v.DType, n: n, dims: []dim{{0, 1}}, shape: v.Shape, strides: v.Strides}
+	if n > 0 {
+		r.dims = collapse(v.Shape, v.Strides)
 	}
 	return r, nil
-}
-
-// lastElement returns the distance, in elements, from the first to the last
-// element of a view that is not empty; false for negative strides and overflow.
-func lastElement(shape, strides []int64) (int64, bool) {
-	var last uint64
-	for i, e := range shape {
-		if strides[i] < 0 {
-			return 0, false
-		}
-		hi, lo := bits.Mul64(uint64(e-1), uint64(strides[i]))
-		sum, carry := bits.Add64(last, lo, 0)
-		if hi != 0 || carry != 0 || int64(sum) < 0 {
-			return 0, false
-		}
-		last = sum
-	}
-	return int64(last), true
 }
 
 // as views bytes as elements; b must be aligned for them and hold whole ones.

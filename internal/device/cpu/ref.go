@@ -1,9 +1,9 @@
 package cpu
 
 import (
-	"cmp"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
@@ -109,23 +109,5 @@ func (r ref) same(o ref) bool {
 	return r.mem == o.mem && r.off == o.off && r.dt == o.dt && slices.Equal(r.dims, o.dims)
 }
 
-// doubles reports whether some element is written twice: a stride of 0, or
-// axes that reach into each other.
-func (r ref) doubles() bool {
-	if r.n == 0 {
-		return false
-	}
-	dims := slices.Clone(r.dims)
-	slices.SortFunc(dims, func(a, b dim) int { return cmp.Compare(a.stride, b.stride) })
-	reach := int64(0)
-	for _, d := range dims {
-		if d.n == 1 {
-			continue
-		}
-		if d.stride <= reach {
-			return true
-		}
-		reach += (d.n - 1) * d.stride
-	}
-	return false
-}
+// doubles reports whether some element is named twice.
+func (r ref) doubles() bool { return r.n > 0 && device.NamesTwice(r.shape, r.strides) }

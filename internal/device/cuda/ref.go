@@ -1,14 +1,11 @@
 package cuda
 
 import (
-	"cmp"
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
@@ -42,44 +39,8 @@ func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 
 // view checks that v lies in m.
 func (m *memory) view(v device.View) (ref, error) {
-	bytes, err := tensor.Bytes(v.DType, v.Shape)
-	if err != nil {
-		return ref{}, err
-	}
-	if len(v.Strides) != len(v.Shape) {
-		return ref{}, fmt.Errorf("a view of %d extents with %d strides", len(v.Shape), len(v.Strides))
-	}
-	size := v.DType.Size()
-	if v.Off < 0 || v.Off > m.bytes || v.Off%size != 0 {
-		return ref{}, fmt.Errorf("a view of %s at byte %d of %d: the offset must lie inside and be a multiple of %d", v.DType, v.Off, m.bytes, size)
-	}
-	r := ref{mem: m, addr: m.addr + nvlib.Ptr(v.Off), dt: v.DType, n: bytes / size, shape: v.Shape, strides: v.Strides}
-	if r.n == 0 {
-		return r, nil
-	}
-	last, ok := lastElement(v.Shape, v.Strides)
-	if !ok || last >= (m.bytes-v.Off)/size {
-		return ref{}, fmt.Errorf("a view of %s%v with strides %v at byte %d leaves its memory of %d bytes", v.DType, v.Shape, v.Strides, v.Off, m.bytes)
-	}
-	return r, nil
-}
-
-// lastElement returns the distance, in elements, from the first to the last
-// element of a view that is not empty; false for negative strides and overflow.
-func lastElement(shape, strides []int64) (int64, bool) {
-	var last uint64
-	for i, e := range shape {
-		if strides[i] < 0 {
-			return 0, false
-		}
-		hi, lo := bits.Mul64(uint64(e-1), uint64(strides[i]))
-		sum, carry := bits.Add64(last, lo, 0)
-		if hi != 0 || carry != 0 || int64(sum) < 0 {
-			return 0, false
-		}
-		last = sum
-	}
-	return int64(last), true
+	n, err := v.Within(m.bytes)
+	return ref{mem: m, addr: m.addr + nvlib.Ptr(v.Off), dt: v.DType, n: n, shape: v.Shape, strides: v.Strides}, err
 }
 
 // own makes r independent of the caller's slices.
@@ -93,7 +54,7 @@ func (r *ref) end() nvlib.Ptr {
 	if r.n == 0 {
 		return r.addr
 	}
-	last, _ := lastElement(r.shape, r.strides)
+	last, _ := device.LastElement(r.shape, r.strides)
 	return r.addr + nvlib.Ptr((last+1)*r.dt.Size())
 }
 
@@ -114,29 +75,8 @@ func (r *ref) same(o *ref) bool {
 	return true
 }
 
-// doubles reports whether some element is named twice: a stride of 0, or axes
-// that reach into each other.
-func (r *ref) doubles() bool {
-	if r.n == 0 {
-		return false
-	}
-	type dim struct{ n, stride int64 }
-	var dims []dim
-	for i, e := range r.shape {
-		if e > 1 {
-			dims = append(dims, dim{e, r.strides[i]})
-		}
-	}
-	slices.SortFunc(dims, func(a, b dim) int { return cmp.Compare(a.stride, b.stride) })
-	reach := int64(0)
-	for _, d := range dims {
-		if d.stride <= reach {
-			return true
-		}
-		reach += (d.n - 1) * d.stride
-	}
-	return false
-}
+// doubles reports whether some element is named twice.
+func (r *ref) doubles() bool { return r.n > 0 && device.NamesTwice(r.shape, r.strides) }
 
 // dense reports whether elements lie in row-major order without gaps.
 func (r *ref) dense() bool {

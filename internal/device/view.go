@@ -1,0 +1,73 @@
+package device
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"hocket.example/hocket/internal/tensor"
+)
+
+// Within checks that v lies in a memory of so many bytes, and returns how many
+// elements it has.
+func (v View) Within(bytes int64) (elements int64, err error) {
+	whole, err := tensor.Bytes(v.DType, v.Shape)
+	if err != nil {
+		return 0, err
+	}
+	if len(v.Strides) != len(v.Shape) {
+		return 0, fmt.Errorf("a view of %d extents with %d strides", len(v.Shape), len(v.Strides))
+	}
+	size := v.DType.Size()
+	if v.Off < 0 || v.Off > bytes || v.Off%size != 0 {
+		return 0, fmt.Errorf("a view of %s at byte %d of %d: the offset must lie inside and be a multiple of %d", v.DType, v.Off, bytes, size)
+	}
+	if whole == 0 {
+		return 0, nil
+	}
+	last, ok := LastElement(v.Shape, v.Strides)
+	if !ok || last >= (bytes-v.Off)/size {
+		return 0, fmt.Errorf("a view of %s%v with strides %v at byte %d leaves its memory of %d bytes", v.DType, v.Shape, v.Strides, v.Off, bytes)
+	}
+	return whole / size, nil
+}
+
+// LastElement returns the distance, in elements, from the first to the last
+// element of a view that is not empty; false for negative strides and overflow.
+func LastElement(shape, strides []int64) (int64, bool) {
+	var last uint64
+	for i, e := range shape {
+		if strides[i] < 0 {
+			return 0, false
+		}
+		hi, lo := bits.Mul64(uint64(e-1), uint64(strides[i]))
+		sum, carry := bits.Add64(last, lo, 0)
+		if hi != 0 || carry != 0 || int64(sum) < 0 {
+			return 0, false
+		}
+		last = sum
+	}
+	return int64(last), true
+}
+
+// NamesTwice reports whether a view that is not empty names some element twice: by
+// a stride of 0, or by axes that reach into each other.
+func NamesTwice(shape, strides []int64) bool {
+	type dim struct{ n, stride int64 }
+	var dims []dim
+	for i, e := range shape {
+		if e > 1 {
+			dims = append(dims, dim{e, strides[i]})
+		}
+	}
+	slices.SortFunc(dims, func(a, b dim) int { return cmp.Compare(a.stride, b.stride) })
+	reach := int64(0)
+	for _, d := range dims {
+		if d.stride <= reach {
+			return true
+		}
+		reach += (d.n - 1) * d.stride
+	}
+	return false
+}
