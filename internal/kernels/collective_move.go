@@ -38,6 +38,9 @@ const (
 	// which passes a part on: Src[Root] to Dst[Me] of every member. To, From and
 	// Own mean nothing but that Root with Own keeps it, too.
 	MoveSpread
+	// ReduceSpread reduces all members' blocks, Src[Me], in sheets, each of which
+	// one member adds up for Root, where the result goes to Dst[Root].
+	ReduceSpread
 	moveKinds
 )
 
@@ -49,9 +52,14 @@ const (
 )
 
 // reduces reports whether blocks are reduced where they arrive.
-func (k MoveKind) reduces() bool { return k == ReduceLL || k == ReducePull || k == ReduceSheets }
+func (k MoveKind) reduces() bool {
+	return k == ReduceLL || k == ReducePull || k == ReduceSheets || k == ReduceSpread
+}
 
-func (k MoveKind) sheets() bool { return k == MoveSheets || k == ReduceSheets || k == MoveSpread }
+func (k MoveKind) sheets() bool { return k == MoveSheets || k == ReduceSheets || k.spreads() }
+
+// spreads reports whether members pass on what others give.
+func (k MoveKind) spreads() bool { return k == MoveSpread || k == ReduceSpread }
 
 // Move is one member's share of a collective in which members give blocks to
 // each other: blocks of one shape, each any rows of bytes. All members' shares
@@ -75,7 +83,7 @@ type Move struct {
 	Extents                []int64 // up to 3
 	SrcStrides, DstStrides [TeamMost][3]int64
 
-	Root int // MoveSpread
+	Root int // MoveSpread, ReduceSpread
 
 	DType ir.DType // reductions
 	Red   ir.Red
@@ -138,7 +146,7 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: %d loads in flight", device.ErrUnsupported, m.Unroll)
 	case m.Kind.reduces() && m.DType.Size() > m.Run:
 		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
-	case m.Kind == MoveSpread && (m.Root < 0 || m.Root >= m.Members):
+	case m.Kind.spreads() && (m.Root < 0 || m.Root >= m.Members):
 		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
 	case m.Kind.sheets() && len(m.Extents) > 0:
 		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
@@ -176,10 +184,10 @@ func (m *Move) instance() (name, body string, err error) {
 	case MoveSpread:
 		t, as, ad := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
 		return fmt.Sprintf("spread_sheets_%s_%d_%d_%t_%t", t, w, m.Unroll, as, ad), fmt.Sprintf("spreadSheets<%s, %d, %d, %t, %t>", t, w, m.Unroll, as, ad), nil
-	case ReduceSheets:
+	case ReduceSheets, ReduceSpread:
 		as, ad := m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
-		return fmt.Sprintf("reduce_sheets_%s_%d_%d_%t_%t", label, w, m.Unroll, as, ad),
-			fmt.Sprintf("reduceSheets<%s, %d, %d, %t, %t>", red, w, m.Unroll, as, ad), nil
+		f := map[MoveKind]string{ReduceSheets: "reduceSheets", ReduceSpread: "reduceSpread"}[m.Kind]
+		return fmt.Sprintf("%s_%s_%d_%d_%t_%t", f, label, w, m.Unroll, as, ad), fmt.Sprintf("%s<%s, %d, %d, %t, %t>", f, red, w, m.Unroll, as, ad), nil
 	case MovePush:
 		full, same, vs := m.full(m.targets()), m.same(), m.apart()
 		return fmt.Sprintf("move_push_%d_%d_%d_%t_%t_%d", w, d, vs, full, same, m.Unroll),
@@ -239,6 +247,8 @@ func (m *Move) reads() uint64 {
 		return 1 << m.Root
 	case m.Kind == MoveSpread:
 		return 0
+	case m.Kind == ReduceSpread:
+		return 1 << m.Me
 	}
 	return m.To | m.own()
 }

@@ -23,7 +23,7 @@ var moveAlgorithms = []namedAlgorithm{
 	{"move-push", moveAlgorithm{kernels.MovePush, noMove}},
 	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
 	{"move-bulk", moveAlgorithm{kernels.MoveBulk, noMove}},
-	{"move-spread", moveAlgorithm{kernels.MoveSpread, noMove}},
+	{"move-spread", moveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
 	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
 }
 
@@ -205,14 +205,9 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	if err != nil {
 		return nil, err
 	}
-	if kind == kernels.MoveSpread {
-		if c.Op != ir.OpBroadcast || f.n < 3 {
-			return nil, fmt.Errorf("%w: it is for a broadcast to two others or more", device.ErrUnsupported)
-		}
-		for p := range c.parts {
-			if p != c.Root && !c.parts[p].writes {
-				return nil, fmt.Errorf("%w: member %d gets nothing", device.ErrUnsupported, p)
-			}
+	if kind == kernels.MoveSpread || kind == kernels.ReduceSpread {
+		if err := spreadable(c); err != nil {
+			return nil, err
 		}
 	}
 	if f.reduces && c.Red == ir.Avg && dtypeOf(c).IsInt() {
@@ -238,11 +233,12 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 		}
 	}
 	r := rowsOf(views)
-	if kind == kernels.MoveSheets || kind == kernels.ReduceSheets || kind == kernels.MoveSpread {
+	spreads := kind == kernels.MoveSpread || kind == kernels.ReduceSpread
+	if kind == kernels.MoveSheets || kind == kernels.ReduceSheets || spreads {
 		if err := t.keepsStretches(); err != nil {
 			return nil, err
 		}
-		if r.run > mostInSheets && kind != kernels.MoveSpread {
+		if r.run > mostInSheets && !spreads {
 			return nil, fmt.Errorf("%w: blocks of %d bytes through slots; up to %d", device.ErrUnsupported, r.run, mostInSheets)
 		}
 	}
@@ -257,7 +253,7 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 		*m = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: views[0].dt, Red: c.Red,
 			Blocks: blocks, Threads: threads, Unroll: unroll, Root: c.Root}
 	}
-	if kind == kernels.MoveSpread {
+	if spreads {
 		p.spread(c)
 	} else {
 		f.fill(p, r)
@@ -359,27 +355,44 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 	})
 }
 
-// spread sets from where to where each member's part of a broadcast goes.
-func (p *movePlan) spread(c *collective) {
-	p.moves[c.Root].Src[c.Root] = c.parts[c.Root].in.addr
-	for i := range c.parts {
-		if q := &c.parts[i]; q.writes {
-			p.moves[i].Dst[i] = q.out.addr
-			p.moves[i].Own = i == c.Root && !q.in.same(&q.out)
+// spreadable wants a root and two others or more.
+func spreadable(c *collective) error {
+	if c.Op != ir.OpBroadcast && c.Op != ir.OpReduce || len(c.parts) < 3 {
+		return fmt.Errorf("%w: it is for a broadcast to two others or more, or a reduce from them", device.ErrUnsupported)
+	}
+	for p := range c.parts {
+		if c.Op == ir.OpBroadcast && p != c.Root && !c.parts[p].writes {
+			return fmt.Errorf("%w: member %d gets nothing", device.ErrUnsupported, p)
 		}
+	}
+	return nil
+}
+
+// spread sets where the root's block comes from and goes to, or the members' and
+// the root's result.
+func (p *movePlan) spread(c *collective) {
+	for i := range c.parts {
+		q, m := &c.parts[i], &p.moves[i]
+		if q.reads {
+			m.Src[i] = q.in.addr
+		}
+		if q.writes {
+			m.Dst[i] = q.out.addr
+		}
+		m.Own = i == c.Root && q.writes && (c.Op == ir.OpReduce || !q.in.same(&q.out))
 	}
 }
 
 // parts are the launches that do m: what passes slots in turns, if it is long.
 func parts(m *kernels.Move) []kernels.Move {
-	if m.Kind != kernels.MoveSpread {
+	if m.Kind != kernels.MoveSpread && m.Kind != kernels.ReduceSpread {
 		return []kernels.Move{*m}
 	}
 	var list []kernels.Move
 	for off := int64(0); off < m.Run; off += mostInSheets {
 		x := *m
 		x.Run = min(m.Run-off, mostInSheets)
-		x.Src[m.Root] += nvlib.Ptr(off)
+		x.Src[m.Me] += nvlib.Ptr(off)
 		x.Dst[m.Me] += nvlib.Ptr(off)
 		list = append(list, x)
 	}
@@ -401,7 +414,7 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 			threads = 512
 		}
 		blocks = within(bytes, int64(8*threads), 32, 128)
-	case kernels.MoveSheets, kernels.ReduceSheets, kernels.MoveSpread:
+	case kernels.MoveSheets, kernels.ReduceSheets, kernels.MoveSpread, kernels.ReduceSpread:
 		threads, unroll = 512, 2
 		switch {
 		case members > 4:

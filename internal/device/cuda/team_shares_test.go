@@ -33,7 +33,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 			}
 			continue
 		}
-		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind == kernels.ReducePull {
+		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind == kernels.ReducePull || m.Kind == kernels.ReduceSpread {
 			if !m.Own {
 				continue
 			}
@@ -42,6 +42,9 @@ func moved(t *testing.T, moves []kernels.Move) {
 				sum, x := make([]float64, count), make([]float64, count)
 				for q := range n {
 					from, strides := moves[q].Src[p], moves[q].SrcStrides[p]
+					if m.Kind == kernels.ReduceSpread {
+						from = moves[q].Src[q]
+					}
 					if m.Kind == kernels.ReducePull {
 						from, strides = m.Src[q], m.SrcStrides[q]
 					}

@@ -334,6 +334,56 @@ template <class T, int W, int R, bool AS, bool AD> DEV void spreadSheets(const M
   end(a.team, e);
 }
 
+// foldSheets reduces a sheet of each member.
+template <class T, class F, bool Avg, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R> (&x)[W]) {
+  Sheet<R> y;
+#pragma unroll
+  for (int k = 0; k < R; k++) {
+    Pack<u64, 2> in[W], out;
+#pragma unroll
+    for (int q = 0; q < W; q++) in[q] = bitsAs<Pack<u64, 2>>(x[q].row[k]);
+    fold<T, F, Avg, W, 16>(out, in);
+    y.row[k] = bitsAs<Line>(out);
+  }
+  return y;
+}
+
+// reduceSpread is spreadSheets the other way: every member gives sheet i to one of
+// them, which reduces it and gives the result to the root. Src[me] and Dst[root].
+template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSpread(const MoveArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
+  const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
+  Patience w = {0, 0};
+  if (blockIdx.x == 0 && threadIdx.x < W && threadIdx.x != me) release32(flagOf(a, threadIdx.x, flagIdle, me, 0, e), e);
+  for (i64 i = warpOf(); i < sheets; i += warpsOf()) {
+    const u32 relay = (root + 1 + (u32)(i % (W - 1))) % W;
+    Sheet<R> s = loadSheet<T, AS, R>(a.src[me], i * Sheet<R>::packs, count);
+    u32 to = relay;
+    if (me == relay) {
+      Sheet<R> x[W];
+#pragma unroll
+      for (int q = 0; q < W; q++) x[q] = q == me ? s : lookSheet<R>(sheetAt<R>(a, me, q, e, sheets, i));
+#pragma unroll
+      for (int q = 0; q < W; q++)
+        if (q != me) awaitSheet(w, a.team, sheetAt<R>(a, me, q, e, sheets, i), x[q], q, e);
+      s = foldSheets<T, F, Avg, W, R>(x);
+      to = root;
+    }
+    seal(s, e);
+    pushSheet<R>(sheetAt<R>(a, to, me, e, sheets, i), s);
+  }
+  if (me == root)
+    for (i64 i = warpOf(); i < sheets; i += warpsOf()) {
+      const u32 relay = (root + 1 + (u32)(i % (W - 1))) % W;
+      const u64 at = sheetAt<R>(a, me, relay, e, sheets, i);
+      Sheet<R> s = lookSheet<R>(at);
+      awaitSheet(w, a.team, at, s, relay, e);
+      storeSheet<T, AD, R>(a.dst[me], i * Sheet<R>::packs, count, s);
+    }
+  if (blockIdx.x == 0 && threadIdx.x < W && threadIdx.x != me) awaitFlag(a, w, flagIdle, threadIdx.x, 0, e);
+  end(a.team, e);
+}
+
 // reduceSheets is moveSheets, and reduces what arrives.
 template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSheets(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
@@ -357,16 +407,7 @@ template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void r
 #pragma unroll
       for (int q = 0; q < W; q++)
         if (q != me) awaitSheet(w, a.team, sheetAt<R>(a, me, q, e, sheets, i), x[q], q, e);
-      Sheet<R> y;
-#pragma unroll
-      for (int k = 0; k < R; k++) {
-        Pack<u64, 2> in[W], out;
-#pragma unroll
-        for (int q = 0; q < W; q++) in[q] = bitsAs<Pack<u64, 2>>(x[q].row[k]);
-        fold<T, F, Avg, W, 16>(out, in);
-        y.row[k] = bitsAs<Line>(out);
-      }
-      storeSheet<T, AD, R>(a.dst[me], first, count, y);
+      storeSheet<T, AD, R>(a.dst[me], first, count, foldSheets<T, F, Avg, W, R>(x));
     }
     i = next;
   }
