@@ -1,0 +1,720 @@
+package cuda
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestDraws draws collectives at random and wants every byte of all operands, and
+// of what lies around them, to be what it should be: ops, types, reductions,
+// sizes, starts at any element, in place, teams and streams, by graph and call by
+// call, every algorithm and the dispatcher's own choice, members that come late,
+// and numbers of launches that wrap. Sums are of small integers, exact in any
+// order; what only moves are random bits.
+//
+// Kernels take longer to compile than to run: each world draws some kinds first
+// (op, type, algorithm, unroll, alignment), and then what differs at run time.
+
+var (
+	drawsFlag = flag.Int("draws", 0, "collectives that TestDraws draws in all; 0 for some")
+	drawSeed  = flag.Uint64("draws.seed", 1, "what TestDraws draws from")
+)
+
+func TestDraws(t *testing.T) {
+	t.Run("cpu", func(t *testing.T) {
+		for _, mode := range []cpu.Mode{cpu.Concurrent, cpu.Scheduled} {
+			draw(t, cpu.New(cpu.Options{Mode: mode, Seed: int64(*drawSeed)}), 4, 400, drawLimits{kinds: 200, batch: 80, longest: 1 << 13})
+		}
+	})
+	t.Run("gpus", func(t *testing.T) {
+		devicetest.NeedGPUs(t, len(real(t, Options{}).sys.gpus), 2, nil)
+		n := 400
+		if *drawsFlag > 0 {
+			n = *drawsFlag
+		}
+		limits := drawLimits{kinds: min(max(n/50, 30), 90), batch: 250, longest: 1 << 20, late: true}
+		for _, per := range []int{1, 2} {
+			m := real(t, Options{RanksPerGPU: per, TeamTimeout: 8 * time.Second})
+			draw(t, m, per*min(len(m.sys.gpus), 4), n/2, limits)
+		}
+	})
+}
+
+// drawLimits bound what is drawn: how many kinds, how many collectives between
+// two syncs, elements of the largest operand, and whether members come late.
+type drawLimits struct {
+	kinds, batch int
+	longest      int64
+	late         bool
+}
+
+// drawKind is what a kernel is compiled for.
+type drawKind struct {
+	lane    int
+	op      ir.Op
+	red     ir.Red
+	dt      ir.DType
+	tune    device.Tuning // no algorithm: what the dispatcher chooses
+	align   int64         // elements that starts are multiples of
+	inPlace bool
+}
+
+func (k drawKind) String() string {
+	return fmt.Sprintf("%s %s %s %+v, starts at multiples of %d, in place %t", k.op, k.red, k.dt, k.tune, k.align, k.inPlace)
+}
+
+// drawn is a collective with its operands.
+type drawn struct {
+	drawKind
+	inst  comm.Instance
+	count int64   // elements of a member's smaller operand
+	from  []int64 // where in the pattern each member's input begins, in elements
+	phase int     // 0 and 2: call by call, 1: by graph
+}
+
+func (d *drawn) String() string {
+	var at []string
+	for m := range d.inst.Parts {
+		p := &d.inst.Parts[m]
+		at = append(at, fmt.Sprintf("%d to %d", p.In.Off, p.Out.Off))
+	}
+	return fmt.Sprintf("%v, %d elements, %+v, root %d, phase %d, bytes %s", d.drawKind, d.count, d.inst.Pin, d.inst.Root, d.phase, strings.Join(at, ", "))
+}
+
+// drawLane is a team on one stream of each member.
+type drawLane struct {
+	members []device.Member
+	probe   device.Team // says what is supported; nil where the world has no teams
+	list    []*drawn    // of this batch, in the order of issue
+	ch      *comm.Channel
+}
+
+// drawRig is a world with memory for the operands of a batch.
+type drawRig struct {
+	*testing.T
+	w        device.World
+	dispatch *comm.Dispatch
+	limits   drawLimits
+	rng      *rand.Rand
+	lanes    []*drawLane
+	kinds    []drawKind
+	main     []device.Stream
+	arena    []device.Memory
+	used     []int64  // bytes of each rank's arena
+	image    [][]byte // what is in each arena, as far as used
+	ints     []int8   // the pattern
+	encoded  map[ir.DType][]byte
+	bits     []byte // the pattern of what moves
+	done     map[string]int
+}
+
+const (
+	drawArena  = 48 << 20
+	drawCanary = 64 // bytes between operands
+	drawValues = 8  // inputs are from -drawValues to drawValues
+)
+
+func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) {
+	began := time.Now()
+	w, err := m.Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &drawRig{T: t, w: w, limits: limits, rng: rand.New(rand.NewPCG(*drawSeed, uint64(ranks))), encoded: map[ir.DType][]byte{}, done: map[string]int{}}
+	r.dispatch = comm.NewDispatch(w, m.Caps(), comm.Find(m.Name(), w).Table, comm.Policy{})
+	r.open(ranks)
+	r.probe(true)
+	r.drawKinds()
+	r.probe(false)
+	ready := time.Since(began)
+	for k := 0; n > 0 && !t.Failed(); k++ {
+		r.batch(k, min(n, limits.batch), m.Caps().Graphs)
+		n -= limits.batch
+	}
+	r.must(w.Close())
+	var names []string
+	for name, k := range r.done {
+		names = append(names, fmt.Sprintf("%s %d", name, k))
+	}
+	slices.Sort(names)
+	t.Logf("%s, %d ranks, %d kinds: %s; %v to draw kinds, %v in all", m.Name(), ranks, len(r.kinds), strings.Join(names, ", "), ready.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+}
+
+func (r *drawRig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *drawRig) sync() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+	defer cancel()
+	r.must(r.w.Sync(ctx))
+}
+
+// open makes the arenas, patterns and lanes: all ranks twice, and some.
+func (r *drawRig) open(ranks int) {
+	all := make([]int, ranks)
+	for i := range all {
+		all[i] = i
+		d := r.w.Device(i)
+		s, err := d.NewStream(device.StreamOptions{Name: "main"})
+		r.must(err)
+		mem, err := d.Alloc(drawArena, device.Shared)
+		r.must(err)
+		r.main, r.arena, r.image = append(r.main, s), append(r.arena, mem), append(r.image, make([]byte, drawArena))
+	}
+	r.used = make([]int64, ranks)
+	teams := [][]int{all, all, {1, 0}}
+	if ranks > 2 {
+		teams = append(teams, []int{2, 0, 3})
+	}
+	for k, team := range teams {
+		l := &drawLane{}
+		for _, rank := range team {
+			s, err := r.w.Device(rank).NewStream(device.StreamOptions{Name: fmt.Sprint("lane ", k)})
+			r.must(err)
+			l.members = append(l.members, device.Member{Rank: rank, Stream: s})
+		}
+		r.lanes = append(r.lanes, l)
+	}
+	r.ints = make([]int8, 2*r.limits.longest)
+	for i := range r.ints {
+		r.ints[i] = int8(r.rng.IntN(2*drawValues+1) - drawValues)
+	}
+	r.bits = make([]byte, 8*len(r.ints))
+	for i := 0; i < len(r.bits); i += 8 {
+		binary.LittleEndian.PutUint64(r.bits[i:], r.rng.Uint64())
+	}
+	// NaNs with payloads, infinities and -0 of every type, and what flags could be
+	// taken for.
+	special := []uint64{0xfffafffafffafffa, ^uint64(0), 0, 1 << 63, 0x8000000080000000, 0x8000800080008000, 0x7f8000007f800000, 0x7f807f80ff80ff80,
+		0x7c007c00fc00fc00, 0x7ff0000000000000, 0x7fc000017f800001, 0x7fff7f81ffc1ff81, 0x0000000200000002, 0x0002000200020002, 0x0001000100010001}
+	for range len(r.bits) / 64 {
+		binary.LittleEndian.PutUint64(r.bits[8*r.rng.IntN(len(r.bits)/8):], special[r.rng.IntN(len(special))])
+	}
+}
+
+// pattern returns the inputs of a type, as they lie in memory.
+func (r *drawRig) pattern(k *drawKind) []byte {
+	if !reducing(k.op) {
+		return r.bits
+	}
+	if b, ok := r.encoded[k.dt]; ok {
+		return b
+	}
+	vals := make([]float64, len(r.ints))
+	for i, v := range r.ints {
+		vals[i] = float64(v)
+	}
+	b := make([]byte, int64(len(vals))*k.dt.Size())
+	tensor.FromFloat64(b, vals, k.dt)
+	r.encoded[k.dt] = b
+	return b
+}
+
+func reducing(op ir.Op) bool {
+	return op == ir.OpAllReduce || op == ir.OpReduceScatter || op == ir.OpReduce
+}
+
+var drawOps = []ir.Op{ir.OpAllReduce, ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute}
+
+// probe opens teams to ask, or closes them: only a team alone on its devices has
+// launches begin early.
+func (r *drawRig) probe(open bool) {
+	w, ok := r.w.(device.Teams)
+	if !ok {
+		return
+	}
+	for _, l := range r.lanes {
+		if open {
+			var err error
+			l.probe, err = w.OpenTeam(l.members)
+			r.must(err)
+		} else {
+			r.must(l.probe.Close())
+			l.probe = nil
+		}
+	}
+}
+
+// own reports whether an algorithm is one of the machine's own.
+func own(algo string) bool { return algo != "" && !slices.Contains(comm.Schedules(), algo) }
+
+// drawKinds draws kinds that are supported.
+func (r *drawRig) drawKinds() {
+	names := append(r.dispatch.Algorithms(), "")
+	for len(r.kinds) < r.limits.kinds {
+		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))], dt: ir.DTypes()[r.rng.IntN(len(ir.DTypes()))],
+			align: []int64{1, 1, 2, 4, 8, 16}[r.rng.IntN(6)], inPlace: r.rng.IntN(3) == 0}
+		if reducing(k.op) {
+			k.red = ir.Sum + ir.Red(r.rng.IntN(4))
+		}
+		k.tune.Algo = names[r.rng.IntN(len(names))]
+		switch {
+		case k.tune.Algo == ncclName && k.red == ir.Avg:
+			continue // rounded otherwise
+		case own(k.tune.Algo) && k.tune.Algo != ncclName:
+			k.tune.Unroll = []int{0, 0, 1, 2, 4, 8}[r.rng.IntN(6)]
+		}
+		clear(r.used)
+		if d := r.place(k, 1000); d != nil && r.supports(d) {
+			r.kinds = append(r.kinds, k)
+		}
+	}
+}
+
+// supports reports whether d can run as it is pinned.
+func (r *drawRig) supports(d *drawn) bool {
+	r.Helper()
+	l := r.lanes[d.lane]
+	var err error
+	if own(d.inst.Pin.Algo) {
+		err = l.probe.Supports(d.inst.Pin, &d.inst.Collective)
+	} else {
+		var ch *comm.Channel
+		if ch, err = r.dispatch.Design(l.members, []comm.Instance{d.inst}); err == nil {
+			err = ch.Close()
+		}
+	}
+	if err != nil && !errors.Is(err, device.ErrUnsupported) {
+		r.Errorf("%v: %v", d, err)
+	}
+	return err == nil
+}
+
+// lengths returns the elements of the operands of member me of n; -1 for none.
+func (d *drawn) lengths(me, n int) (in, out int64) {
+	c, all := d.count, d.count*int64(n)
+	root := me == d.inst.Root
+	switch d.op {
+	case ir.OpAllGather:
+		return c, all
+	case ir.OpReduceScatter:
+		return all, c
+	case ir.OpAllToAll:
+		return all, all
+	case ir.OpBroadcast:
+		if !root {
+			return -1, c
+		}
+	case ir.OpReduce:
+		if !root {
+			return c, -1
+		}
+	case ir.OpGather:
+		if !root {
+			return c, -1
+		}
+		return c, all
+	case ir.OpScatter:
+		if !root {
+			return -1, c
+		}
+		return all, c
+	}
+	return c, c
+}
+
+// place draws what differs at run time and finds room for the operands; nil
+// where there is none left.
+func (r *drawRig) place(k drawKind, count int64) *drawn {
+	members := r.lanes[k.lane].members
+	n := len(members)
+	d := &drawn{drawKind: k, count: min(count, r.limits.longest/int64(n))}
+	c := &d.inst.Collective
+	*c = device.Collective{Op: k.op, Red: k.red, Root: r.rng.IntN(n), AnyOrder: true, Together: true}
+	d.inst.Shared, d.inst.Pin = true, k.tune
+	shift := r.rng.IntN(n)
+	for me, m := range members {
+		in, out := d.lengths(me, n)
+		p := comm.Part{To: -1, From: -1, Reads: in >= 0, Writes: out >= 0}
+		if k.op == ir.OpPermute {
+			p.To, p.From = (me+shift)%n, (me+n-shift)%n
+		}
+		ok := true
+		if p.Reads {
+			p.In, ok = r.room(m.Rank, &k, in)
+		}
+		if together := p.Reads && p.Writes && k.inPlace; together && in >= out {
+			p.Out = block(p.In, out, int64(me), in > out)
+		} else if p.Writes && ok {
+			p.Out, ok = r.room(m.Rank, &k, out)
+			if together {
+				p.In = block(p.Out, in, int64(me), true)
+			}
+		}
+		if !ok {
+			return nil
+		}
+		d.from = append(d.from, r.rng.Int64N(int64(len(r.ints))-max(in, 0)))
+		c.Parts = append(c.Parts, p)
+	}
+	return d
+}
+
+// block returns n elements of a view: the i-th so many of it, or the first.
+func block(v device.View, n, i int64, cut bool) device.View {
+	if cut {
+		v.Off += i * n * v.DType.Size()
+	}
+	v.Shape = []int64{n}
+	return v
+}
+
+// room finds room in a rank's arena.
+func (r *drawRig) room(rank int, k *drawKind, n int64) (device.View, bool) {
+	size := k.dt.Size()
+	at := (r.used[rank]+drawCanary+255)&^255 + k.align*r.rng.Int64N(9)*size
+	end := at + n*size + drawCanary
+	if end > drawArena {
+		return device.View{}, false
+	}
+	r.used[rank] = end
+	return device.View{Mem: r.arena[rank], Off: at, DType: k.dt, Shape: []int64{n}, Strides: []int64{1}}, true
+}
+
+// size draws a number of elements: none, one, borders of what kernels take at a
+// time, any, and now and then very many.
+func (r *drawRig) size() int64 {
+	borders := []int64{2, 3, 7, 8, 9, 15, 17, 63, 64, 65, 255, 257, 479, 480, 481, 511, 513, 1023, 1024, 1025, 2047, 4095, 4097, 8191, 8192, 8193, 30720, 65537}
+	n := int64(math.Exp(r.rng.Float64() * math.Log(1<<14)))
+	switch k := r.rng.IntN(64); {
+	case k < 4:
+		n = 0
+	case k < 8:
+		n = 1
+	case k < 24:
+		n = borders[r.rng.IntN(len(borders))]
+	case k == 63:
+		n = 1 + r.rng.Int64N(r.limits.longest)
+	}
+	return min(n, r.limits.longest)
+}
+
+// fill draws a batch. Communicators of NCCL take long to open: few batches have
+// them. In some batches one lane has its devices for itself.
+func (r *drawRig) fill(k, n int) {
+	r.probe(true)
+	defer r.probe(false)
+	clear(r.used)
+	for _, l := range r.lanes {
+		l.list = nil
+	}
+	only := -1
+	if k%3 == 2 {
+		only = r.rng.IntN(len(r.lanes))
+	}
+	for tries := 0; n > 0 && tries < 1000; tries++ {
+		kind := r.kinds[r.rng.IntN(len(r.kinds))]
+		if only >= 0 && kind.lane != only || kind.tune.Algo == ncclName && k%8 != 1 {
+			continue
+		}
+		before := slices.Clone(r.used)
+		d := r.place(kind, r.size())
+		if d == nil {
+			break
+		}
+		if own(kind.tune.Algo) && kind.tune.Algo != ncclName {
+			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
+			if !r.supports(d) {
+				d.inst.Pin = kind.tune
+			}
+		}
+		if !r.supports(d) { // too large, or empty
+			copy(r.used, before)
+			continue
+		}
+		l := r.lanes[kind.lane]
+		l.list = append(l.list, d)
+		tries = 0
+		n--
+	}
+}
+
+// batch runs n collectives.
+func (r *drawRig) batch(k, n int, graphs bool) {
+	r.fill(k, n)
+	var lanes []*drawLane
+	for _, l := range r.lanes {
+		if len(l.list) > 0 {
+			lanes = append(lanes, l)
+		}
+	}
+	for _, l := range lanes {
+		var insts []comm.Instance
+		for _, d := range l.list {
+			d.phase = r.rng.IntN(3)
+		}
+		slices.SortStableFunc(l.list, func(a, b *drawn) int { return a.phase - b.phase })
+		for _, d := range l.list {
+			insts = append(insts, d.inst)
+		}
+		var err error
+		l.ch, err = r.dispatch.Design(l.members, insts)
+		r.must(err)
+	}
+	for _, l := range lanes {
+		r.must(l.ch.Open())
+		for i := range l.list {
+			r.done[l.ch.Choice(i).Tuning.Algo]++
+		}
+	}
+	r.nearWrap()
+	r.upload(lanes)
+	late := -1
+	if r.limits.late {
+		late = k % r.w.Ranks()
+	}
+	for phase := range 3 {
+		issue := func(only func(rank int) bool) error { return r.issue(lanes, phase, only) }
+		if phase == 1 && graphs {
+			r.sync()
+			g, err := r.w.(device.Capturer).Capture(func() error { return issue(func(int) bool { return true }) })
+			r.must(err)
+			r.must(g.Launch(r.Context()))
+			defer func() { r.must(g.Close()) }()
+			continue
+		}
+		r.must(issue(func(rank int) bool { return rank != late }))
+		if late >= 0 {
+			time.Sleep([]time.Duration{time.Millisecond, 50 * time.Millisecond}[k/r.w.Ranks()%2])
+			r.must(issue(func(rank int) bool { return rank == late }))
+		}
+	}
+	r.compare(lanes)
+	for _, l := range lanes {
+		r.must(l.ch.Close())
+	}
+}
+
+// nearWrap has half of the teams begin where numbers of launches are about to
+// wrap.
+func (r *drawRig) nearWrap() {
+	w, ok := r.w.(*world)
+	if !ok {
+		return
+	}
+	for _, t := range w.teams {
+		if r.rng.IntN(2) == 0 {
+			continue
+		}
+		epoch := math.MaxUint32 - uint32(r.rng.IntN(40))
+		for _, m := range t.members {
+			r.must(m.set(m.control+kernels.ControlEpochs, epoch, kernels.BlocksMost))
+			r.must(m.set(m.control+kernels.ControlBegun, epoch, 1))
+		}
+	}
+}
+
+// issue gives the members' shares of a phase to the ranks in question, the lanes'
+// mixed.
+func (r *drawRig) issue(lanes []*drawLane, phase int, wanted func(rank int) bool) error {
+	at := make([]int, len(lanes))
+	for left := len(lanes); left > 0; {
+		k := r.rng.IntN(len(lanes))
+		if at[k] < 0 {
+			continue
+		}
+		l, i := lanes[k], at[k]
+		if at[k]++; i == len(l.list) {
+			at[k] = -1
+			left--
+			continue
+		}
+		if l.list[i].phase != phase {
+			continue
+		}
+		for d := range l.members {
+			m := (d + i) % len(l.members)
+			if !wanted(l.members[m].Rank) {
+				continue
+			}
+			if err := l.ch.Issue(i, m, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// upload fills the arenas: inputs, and canaries all around.
+func (r *drawRig) upload(lanes []*drawLane) {
+	r.Helper()
+	for rank, used := range r.used {
+		r.used[rank] = (used + 7) &^ 7
+		b := r.image[rank][:r.used[rank]]
+		for i := range b {
+			b[i] = 0xc5
+		}
+	}
+	for _, l := range lanes {
+		for _, d := range l.list {
+			pattern, size := r.pattern(&d.drawKind), d.dt.Size()
+			for m := range d.inst.Parts {
+				if p := &d.inst.Parts[m]; p.Reads {
+					copy(r.image[l.members[m].Rank][p.In.Off:], pattern[d.from[m]*size:(d.from[m]+p.In.Shape[0])*size])
+				}
+			}
+		}
+	}
+	for rank, s := range r.main {
+		if r.used[rank] > 0 {
+			r.must(s.Upload(r.usedOf(rank), r.image[rank][:r.used[rank]]))
+		}
+	}
+	r.sync()
+}
+
+func (r *drawRig) usedOf(rank int) device.View {
+	return device.View{Mem: r.arena[rank], DType: ir.I32, Shape: []int64{r.used[rank] / 4}, Strides: []int64{1}}
+}
+
+// compare wants the arenas to hold what they should, to the byte.
+func (r *drawRig) compare(lanes []*drawLane) {
+	r.Helper()
+	r.sync()
+	got := make([][]byte, len(r.main))
+	for rank, s := range r.main {
+		got[rank] = make([]byte, r.used[rank])
+		if r.used[rank] > 0 {
+			r.must(s.Download(got[rank], r.usedOf(rank)))
+		}
+	}
+	for _, l := range lanes {
+		for _, d := range l.list {
+			for m, mem := range l.members {
+				if p := &d.inst.Parts[m]; p.Writes {
+					r.expect(d, m, r.image[mem.Rank][p.Out.Off:][:p.Out.Shape[0]*d.dt.Size()])
+				}
+			}
+		}
+	}
+	r.sync()
+	for rank := range got {
+		want := r.image[rank][:r.used[rank]]
+		for k, from := 0, 0; k < 3 && !bytes.Equal(got[rank][from:], want[from:]); k++ {
+			for got[rank][from] == want[from] {
+				from++
+			}
+			r.Errorf("rank %d, byte %d is %#x, want %#x; %s", rank, from, got[rank][from], want[from], r.near(lanes, rank, int64(from)))
+			from = min(from+4096, len(want))
+		}
+	}
+}
+
+// near says what lies at a byte of a rank's arena, or last before it.
+func (r *drawRig) near(lanes []*drawLane, rank int, at int64) string {
+	last, text := int64(-1), "before all operands"
+	for _, l := range lanes {
+		for i, d := range l.list {
+			for m := range d.inst.Parts {
+				if l.members[m].Rank != rank {
+					continue
+				}
+				p := &d.inst.Parts[m]
+				for _, side := range []struct {
+					name  string
+					there bool
+					v     device.View
+				}{{"operand", p.Reads, p.In}, {"result", p.Writes, p.Out}} {
+					if off := at - side.v.Off; side.there && off >= 0 && side.v.Off >= last {
+						last, text = side.v.Off, fmt.Sprintf("byte %d from where the %s of member %d begins, of %d bytes; %v by %+v", off, side.name, m, side.v.Shape[0]*d.dt.Size(), d, l.ch.Choice(i))
+					}
+				}
+			}
+		}
+	}
+	return text
+}
+
+// expect writes member me's result.
+func (r *drawRig) expect(d *drawn, me int, out []byte) {
+	n, size := len(d.inst.Parts), d.dt.Size()
+	pattern := r.pattern(&d.drawKind)
+	part := func(i int, first, count int64) []byte {
+		return pattern[(d.from[i]+first)*size : (d.from[i]+first+count)*size]
+	}
+	c := d.count
+	switch d.op {
+	case ir.OpAllGather, ir.OpGather:
+		for i := range n {
+			copy(out[int64(i)*c*size:], part(i, 0, c))
+		}
+	case ir.OpAllToAll:
+		for i := range n {
+			copy(out[int64(i)*c*size:], part(i, int64(me)*c, c))
+		}
+	case ir.OpBroadcast:
+		copy(out, part(d.inst.Root, 0, c))
+	case ir.OpScatter:
+		copy(out, part(d.inst.Root, int64(me)*c, c))
+	case ir.OpPermute:
+		copy(out, part(d.inst.Parts[me].From, 0, c))
+	default:
+		first := int64(0)
+		if d.op == ir.OpReduceScatter {
+			first = int64(me) * c
+		}
+		table, least := reducedValues(d.dt, d.red, n)
+		for k := range c {
+			v := int(r.ints[d.from[0]+first+k])
+			for i := 1; i < n; i++ {
+				switch x := int(r.ints[d.from[i]+first+k]); d.red {
+				case ir.Max:
+					v = max(v, x)
+				case ir.Min:
+					v = min(v, x)
+				default:
+					v += x
+				}
+			}
+			copy(out[k*size:(k+1)*size], table[int64(v-least)*size:])
+		}
+	}
+}
+
+// reducedValues returns what integers from least on are as results, as they lie
+// in memory.
+func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
+	var vals []float64
+	for v := -n * drawValues; v <= n*drawValues; v++ {
+		x := float64(v)
+		if red == ir.Avg {
+			x /= float64(n)
+			switch dt.Accum() {
+			case ir.F32:
+				x = float64(float32(x))
+			case ir.I64:
+				x = math.Trunc(x)
+			}
+			if x == 0 {
+				x = 0 // not -0
+			}
+		}
+		vals = append(vals, tensor.Round(dt, x))
+	}
+	table = make([]byte, int64(len(vals))*dt.Size())
+	tensor.FromFloat64(table, vals, dt)
+	return table, -n * drawValues
+}
