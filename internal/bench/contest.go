@@ -206,6 +206,12 @@ func chainsOf(bytes int64) chains {
 // ErrUnsupported may have ended the world.
 func (a *arena) enter(c call, d *comm.Dispatch, pin device.Tuning, anyOrder bool) (*entrant, error) {
 	e := &entrant{call: c, slots: a.slots(c), chains: chainsOf(c.bytes)}
+	if slices.Contains(comm.Schedules(), pin.Algo) { // many commands each
+		e.chains = chains{e.slots, 3 * e.slots, 2 * e.slots}
+		if e.slots == 1 {
+			e.chains = chains{2, 6, 10}
+		}
+	}
 	var insts []comm.Instance
 	for s := range e.slots {
 		insts = append(insts, a.instance(c, s, pin, anyOrder))
@@ -264,6 +270,9 @@ func (a *arena) capture(ctx context.Context, e *entrant) error {
 		g *device.Graph
 		n int
 	}{{&e.short, e.chains.short}, {&e.long, e.chains.long}} {
+		if x.n == 0 {
+			continue
+		}
 		if err := a.world.Sync(ctx); err != nil {
 			return err
 		}

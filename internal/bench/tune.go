@@ -112,7 +112,8 @@ func tuneRanks(m device.Machine, ranks int) (int, error) {
 type tuner struct {
 	TuneOptions
 	machine device.Machine
-	own     bool // the world has launches of its own
+	own     bool        // the world has launches of its own
+	asked   device.Team // nil until something is asked
 	notes   []string
 }
 
@@ -173,15 +174,21 @@ func (u *tuner) sizes(op ir.Op) []int64 {
 	case embedded:
 		return []int64{4 * kb, 64 * kb, mb / 2}
 	case op == ir.OpAllReduce:
-		return []int64{8 * kb, 64 * kb, 256 * kb, mb, 4 * mb, 16 * mb, 64 * mb}
+		return []int64{16 * kb, 128 * kb, 512 * kb, 2 * mb, 8 * mb, 64 * mb}
 	}
-	return []int64{16 * kb, 256 * kb, 4 * mb, 64 * mb}
+	return []int64{32 * kb, mb, 32 * mb}
 }
 
 // rounds that count.
 const tuneRounds = 5
 
-func (u *tuner) tuneTeam(ctx context.Context, a *arena, t *comm.Table) error {
+func (u *tuner) tuneTeam(ctx context.Context, a *arena, t *comm.Table) (err error) {
+	defer func() {
+		if u.asked != nil {
+			err = errors.Join(err, u.asked.Close())
+			u.asked = nil
+		}
+	}()
 	byOp := map[ir.Op][]measured{}
 	for _, c := range u.calls(len(a.members)) {
 		if u.Progress != nil {
@@ -216,33 +223,39 @@ type timed struct {
 	ordered bool
 }
 
+// finalists is how many tunings are measured more than once.
+func (u *tuner) finalists() int {
+	if u.Full {
+		return 10
+	}
+	return 4
+}
+
 // tuneCall measures a call by all algorithms once, those that come near the
 // fastest several times, and of these, where it is to be full, all launches.
 func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error) {
 	m := measured{call: c}
-	first, err := u.tryEach(ctx, a, c, u.names(a, c))
+	first, err := u.glance(ctx, a, c, u.names(a, c))
 	if err == nil && len(first) == 0 {
-		first, err = u.tryEach(ctx, a, c, namesOnly(comm.Schedules()))
+		first, err = u.glance(ctx, a, c, namesOnly(comm.Schedules()))
 	}
 	if err != nil {
 		return m, err
 	}
-	near := within(first, 1.5)
+	near := within(first, 1.4)
 	if u.Full && u.own {
-		tried, err := u.tryEach(ctx, a, c, launches(near))
+		tried, err := u.glance(ctx, a, c, launches(near))
 		if err != nil {
 			return m, err
 		}
 		near = within(append(near, tried...), 1.15)
 	}
-	if len(near) > 12 {
-		near = near[:12]
-	}
+	near = near[:min(len(near), u.finalists())]
 	var again []device.Tuning
 	for _, x := range near {
 		again = append(again, x.Tuning)
 	}
-	if m.best, err = u.try(ctx, a, c, again, tuneRounds); err != nil {
+	if m.best, err = u.try(ctx, a, c, again); err != nil {
 		return m, err
 	}
 	m.best = ranked(append(m.best, first...))
@@ -318,72 +331,128 @@ func launches(near []timed) []device.Tuning {
 	return list
 }
 
-// tryEach measures tunings once, one after the other, so that they need not all
+// glance measures tunings roughly, one after the other, so that they need not all
 // have their memory at a time.
-func (u *tuner) tryEach(ctx context.Context, a *arena, c call, list []device.Tuning) ([]timed, error) {
+func (u *tuner) glance(ctx context.Context, a *arena, c call, list []device.Tuning) ([]timed, error) {
 	var out []timed
-	for i := range list {
-		x, err := u.try(ctx, a, c, list[i:i+1], 1)
+	for _, t := range list {
+		e, ordered, err := u.admit(ctx, a, c, t)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, x...)
+		if e == nil {
+			continue
+		}
+		us, err := a.roughly(ctx, e)
+		if err = errors.Join(err, e.leave()); err != nil {
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
+		}
+		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(us, 0.01)}, ordered})
 	}
 	return out, nil
 }
 
-// try measures tunings in turns. Those that decline are left out; so are those
-// with wrong results, which is noted.
-func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning, rounds int) ([]timed, error) {
-	var entrants []*entrant
-	leave := func() error {
-		var errs []error
-		for _, e := range entrants {
-			errs = append(errs, e.leave())
-		}
-		return errors.Join(errs...)
+// roughly returns microseconds a call of one short chain, launch and all.
+func (a *arena) roughly(ctx context.Context, e *entrant) (float64, error) {
+	e.chains = chains{long: 20, eager: 10}
+	if e.call.bytes >= 16<<20 {
+		e.chains.long = 5
 	}
-	var ordered []bool
+	if err := a.capture(ctx, e); err != nil {
+		return 0, err
+	}
+	if e.long == nil {
+		return a.timeEager(ctx, e)
+	}
+	n := e.chains.long
+	if err := a.replay(ctx, e, e.long, n); err != nil {
+		return 0, err
+	}
+	ids, err := a.window(func() error { return a.replay(ctx, e, e.long, n) })
+	if err != nil {
+		return 0, err
+	}
+	us, err := a.marks.take(ctx, a.world, ids...)
+	if err != nil {
+		return 0, err
+	}
+	return slices.Max(us) / float64(n), nil
+}
+
+// try measures tunings in turns.
+func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning) (out []timed, err error) {
+	var entrants []*entrant
+	var inOrder []bool
+	defer func() {
+		for _, e := range entrants {
+			err = errors.Join(err, e.leave())
+		}
+	}()
 	for _, t := range list {
-		e, err := a.enter(c, a.dispatch, t, false)
-		inOrder := err == nil
-		if errors.Is(err, device.ErrUnsupported) {
-			e, err = a.enter(c, a.dispatch, t, true)
-		}
-		if errors.Is(err, device.ErrUnsupported) {
-			continue
+		e, ordered, err := u.admit(ctx, a, c, t)
+		if err == nil && e != nil {
+			entrants, inOrder = append(entrants, e), append(inOrder, ordered)
+			err = a.capture(ctx, e)
 		}
 		if err != nil {
-			if a.ended(ctx) {
-				return nil, err
-			}
-			u.note("%s of %s by %s: %v", c.op, bytesText(c.bytes), t.Algo, err)
-			continue
-		}
-		wrong, _, err := a.check(ctx, e, func() error { return a.run(e, 1) })
-		if err != nil {
-			return nil, err
-		}
-		if wrong > 0 {
-			u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), wrong)
-			if err := e.leave(); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if err := a.capture(ctx, e); err != nil {
 			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
 		}
-		entrants, ordered = append(entrants, e), append(ordered, inOrder)
 	}
-	if err := a.race(ctx, entrants, rounds, false); err != nil {
+	if err := a.race(ctx, entrants, tuneRounds, false); err != nil {
 		return nil, err
 	}
-	var out []timed
 	for i, e := range entrants {
-		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(e.way.Best(), 0.01)}, ordered[i]})
+		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(e.way.Best(), 0.01)}, inOrder[i]})
 	}
-	return out, leave()
+	return out, nil
+}
+
+// admit opens a channel for a tuning, and says whether it is allowed where sums
+// have to be in order. It returns none for one that declines, and for one that
+// fails or whose result is wrong, which is noted.
+func (u *tuner) admit(ctx context.Context, a *arena, c call, t device.Tuning) (*entrant, bool, error) {
+	if !u.possible(a, c, t) {
+		return nil, false, nil
+	}
+	e, err := a.enter(c, a.dispatch, t, false)
+	ordered := err == nil
+	if errors.Is(err, device.ErrUnsupported) {
+		e, err = a.enter(c, a.dispatch, t, true)
+	}
+	switch {
+	case errors.Is(err, device.ErrUnsupported):
+		return nil, false, nil
+	case err != nil && a.ended(ctx):
+		return nil, false, err
+	case err != nil:
+		u.note("%s of %s by %s: %v", c.op, bytesText(c.bytes), tuningText(t), err)
+		return nil, false, nil
+	}
+	wrong, _, err := a.check(ctx, e, func() error { return a.run(e, 1) })
+	if err != nil {
+		return nil, false, errors.Join(err, e.leave())
+	}
+	if wrong > 0 {
+		u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), wrong)
+		return nil, false, e.leave()
+	}
+	return e, ordered, nil
+}
+
+// possible asks one team of the arena, kept for such questions, whether a launch
+// of the machine's own takes the call in any order: cheaper than a channel.
+func (u *tuner) possible(a *arena, c call, t device.Tuning) bool {
+	teams, ok := a.world.(device.Teams)
+	if !ok || !slices.Contains(teams.TeamAlgorithms(), t.Algo) {
+		return true
+	}
+	if u.asked == nil {
+		if u.asked, _ = teams.OpenTeam(a.members); u.asked == nil {
+			return true // the channel says why there is none
+		}
+	}
+	in := a.instance(c, 0, t, true)
+	return u.asked.Supports(t, &in.Collective) == nil
 }
 
 // ended reports whether the world can do no more.
