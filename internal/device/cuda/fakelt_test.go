@@ -12,6 +12,7 @@ import (
 type fakeLT struct {
 	t       *testing.T
 	costs   []float32 // milliseconds; negative: it does not run after all
+	cold    int       // runs of the first one that take twice as long
 	need    uint64    // workspace
 	refuse  bool      // what is asked whether it computes a product
 	now     float32
@@ -74,6 +75,10 @@ func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
 				return nvlib.CuBLASNotSupported
 			}
 			l.now += l.costs[algo-1]
+			if algo == 1 && l.cold > 0 {
+				l.cold--
+				l.now += l.costs[0]
+			}
 			l.runs = append(l.runs, fakeRun{algo, a[10], a[13]})
 			return 0
 		},

@@ -164,36 +164,47 @@ func BenchmarkPicks(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkProductData times a product of normal numbers, of products of random
-// matrices of rank 16, and of zeros: what data cost in power, they cost in time.
+// BenchmarkProductData times a product in turns on normal numbers, on products of
+// random matrices of some rank, and on zeros: what data cost in power, they cost
+// in time. And with the weight stored the other way.
 func BenchmarkProductData(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)
-	const m, n, k, inner = 8192, 7168, 8192, 16
-	x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
-	product := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
-	left, right := t.view(ir.BF16, m, inner), t.view(ir.BF16, k, inner)
-	var fills, zeros []device.Launch
-	for _, v := range []device.View{x, w} {
-		l := left
-		l.Shape = []int64{v.Shape[0], inner}
-		fills = append(fills, t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{l, right}, Outs: []device.View{v}}))
-		zeros = append(zeros, t.prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{v}}))
+	const m, n, k = 8192, 8192, 14336
+	y := t.view(ir.BF16, m, n)
+	var what []string
+	var runs []func()
+	add := func(name string, k device.Kernel) {
+		l := t.prepare(k)
+		what = append(what, name)
+		runs = append(runs, func() {
+			for range 6 {
+				t.must(s.Launch(l))
+			}
+		})
 	}
-	run := func() {
-		for range 12 {
-			t.must(s.Launch(product))
+	for _, rank := range []int64{-1, 0, 16, 128} {
+		x, w := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k)
+		name := "normal numbers"
+		for _, v := range []device.View{x, w} {
+			switch {
+			case rank < 0:
+				name = "zeros"
+				t.must(s.Launch(t.prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{v}})))
+			case rank > 0:
+				name = fmt.Sprintf("products of rank %d", rank)
+				left, right := t.view(ir.BF16, v.Shape[0], rank), t.view(ir.BF16, k, rank)
+				t.must(s.Launch(t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{left, right}, Outs: []device.View{v}})))
+			}
+		}
+		add(name, device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		if rank == 0 {
+			w.Shape, w.Strides = []int64{k, n}, []int64{n, 1}
+			add("normal numbers, weight [K, N]", device.Kernel{Op: ir.OpMatmul, Ins: []device.View{x, w}, Outs: []device.View{y}})
 		}
 	}
-	for _, data := range []struct {
-		what  string
-		fills []device.Launch
-	}{{"normal numbers", nil}, {"products of rank 16", fills}, {"zeros", zeros}} {
-		for _, l := range data.fills {
-			t.must(s.Launch(l))
-		}
-		us := t.compare(s, 9, run)
-		fmt.Printf("data: product %dx%dx%d of %s: %.1f µs\n", m, n, k, data.what, us[0]/12)
+	for i, us := range t.compare(s, 9, runs...) {
+		fmt.Printf("data: product %dx%dx%d of %s: %.1f µs\n", m, n, k, what[i], us/6)
 	}
 	b.ReportMetric(0, "ns/op")
 }

@@ -242,7 +242,7 @@ func (st *gemmStep) free() {
 // choices.
 func (st *gemmStep) key(s *site) string {
 	g := &st.g
-	return fmt.Sprintf("product 1; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
+	return fmt.Sprintf("product 2; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
 		s.gpu.name, s.gpu.arch, s.gpu.sms, g.sms, st.lib.Version(), g.dt, g.tf32, g.m, g.n, g.k, g.batch, g.ld, g.bSt, g.aStep, g.outStep,
 		g.ta, g.tb, g.bias != 0, g.alignments(), !g.fixed, workspaceBytes)
 }

@@ -3,6 +3,7 @@ package cuda
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 
 	"hocket.example/hocket/internal/nvlib"
@@ -31,7 +32,8 @@ type picks struct {
 const (
 	// mostCandidates is how many of cuBLASLt's guesses are tried.
 	mostCandidates = 12
-	// trialMs bounds the device time that a product's trial takes, more or less.
+	// trialMs bounds the device time that a product's race takes, and the duel
+	// after it, more or less.
 	trialMs = 30
 	// trialRounds is how often each candidate is timed, at most, and chainMs how
 	// long a timing lasts at the least.
@@ -181,8 +183,7 @@ type candidate struct {
 	pick
 	p      *nvlib.Product
 	ms     float32 // the shortest time yet; 0 for none
-	failed bool
-	out    bool // of the race
+	out    bool    // of the race
 	events [2]nvlib.Event
 }
 
@@ -191,13 +192,14 @@ func (t *trial) fastest(cands []candidate) (int, error) {
 	if err := t.try(cands[0]); err != nil {
 		return 0, err
 	}
-	if err := t.round(cands[:1], 1); err != nil {
+	if err := t.round(cands[:1], 0, 1); err != nil {
 		return 0, err
 	}
 	once := max(cands[0].ms, 1e-3)
 	if once > trialMs {
 		return 0, nil
 	}
+	cands[0].ms = 0
 	cands = cands[:min(len(cands), max(3, int(trialMs/3/once)))]
 	for i := range cands[1:] {
 		// One that does not run after all is out of the race.
@@ -205,50 +207,76 @@ func (t *trial) fastest(cands []candidate) (int, error) {
 			if notTaken(err) != nil {
 				return 0, err
 			}
-			cands[1+i].out, cands[1+i].failed = true, true
+			cands[1+i].out = true
 		}
 	}
 	chain := min(max(int(chainMs/once), 1), 20)
-	cands[0].ms = 0
+	best, err := t.race(cands, chain)
+	if err != nil || best == 0 {
+		return 0, err
+	}
+	rounds := max(1, min(trialRounds, int(trialMs/2/once/float32(chain))))
+	ratio, err := t.duel(&cands[0], &cands[best], rounds, chain)
+	if ratio > worthwhile {
+		best = 0
+	}
+	return best, err
+}
+
+// race times the candidates in rounds, and lets those go that are far behind. It
+// returns the fastest.
+func (t *trial) race(cands []candidate, chain int) (best int, err error) {
 	used := float32(0)
-	for range trialRounds {
-		before := used
-		if err := t.round(cands, chain); err != nil {
+	for round := range trialRounds {
+		if err := t.round(cands, round*3, chain); err != nil {
 			return 0, err
 		}
-		least := cands[0].ms
 		for i := range cands {
-			if c := &cands[i]; !c.failed && c.ms > 0 {
-				least = min(least, c.ms)
+			if c := &cands[i]; c.ms > 0 && c.ms < cands[best].ms {
+				best = i
 			}
 		}
+		before := used
 		for i := range cands {
 			c := &cands[i]
 			if !c.out {
 				used += c.ms * float32(chain)
 			}
-			c.out = c.out || i > 0 && c.ms > least*1.1
+			c.out = c.out || i > 0 && c.ms > cands[best].ms*1.1
 		}
 		if used+(used-before) > trialMs {
 			break
 		}
 	}
-	best := 0
-	for i := range cands {
-		if c := &cands[i]; !c.failed && c.ms > 0 && c.ms < cands[best].ms {
-			best = i
-		}
-	}
-	if cands[best].ms > cands[0].ms*worthwhile {
-		best = 0
-	}
 	return best, nil
+}
+
+// duel returns what b takes of what a takes, the median of pairs in turns: races
+// favour whom the device's clocks favoured.
+func (t *trial) duel(a, b *candidate, rounds, chain int) (float32, error) {
+	var ratios []float32
+	for i := range rounds {
+		pair := []*candidate{a, b}
+		if i%2 == 1 {
+			slices.Reverse(pair)
+		}
+		ms, err := t.times(pair, chain)
+		if err != nil {
+			return 1, err
+		}
+		if i%2 == 1 {
+			slices.Reverse(ms)
+		}
+		ratios = append(ratios, ms[1]/ms[0])
+	}
+	slices.Sort(ratios)
+	return ratios[len(ratios)/2], nil
 }
 
 // String is for tests: what the candidate took.
 func (c candidate) String() string {
-	if c.failed {
-		return "failed"
+	if c.ms == 0 {
+		return "-"
 	}
 	return fmt.Sprintf("%.1fµs", c.ms*1e3)
 }

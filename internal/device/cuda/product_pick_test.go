@@ -97,7 +97,7 @@ func TestPick(t *testing.T) {
 					t.Error("the trial wrote the program's own memory")
 				}
 			}
-			if spent := f.lt.now; spent > 7*max(trialMs, c.costs[0]) {
+			if spent := f.lt.now; spent > 8*max(trialMs, c.costs[0]) {
 				t.Errorf("the trial took %v ms", spent)
 			}
 			if got := chosen(t, w, f, l); got != c.want {
@@ -110,6 +110,17 @@ func TestPick(t *testing.T) {
 				t.Errorf("another product: asked %d times", f.lt.asked)
 			}
 		})
+	}
+}
+
+// TestPickDuel: an algorithm that wins the race because the first was timed in a
+// bad moment loses when the two are timed in turns.
+func TestPickDuel(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{1, 1.2}, cold: 2 + trialRounds}
+	w := openFake(t, f, Options{})
+	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 || f.lt.cold != 0 {
+		t.Errorf("took algorithm %d, %d runs left", got, f.lt.cold)
 	}
 }
 

@@ -117,17 +117,31 @@ func (t *trial) try(c candidate) error {
 	return t.s.w.drv.SyncStream(t.h)
 }
 
-// round times each candidate that is in the race, chain runs of it in a row.
-func (t *trial) round(cands []candidate, chain int) error {
-	drv := t.s.w.drv
+// round times each candidate that is in the race, beginning with the from-th.
+func (t *trial) round(cands []candidate, from, chain int) error {
+	var racing []*candidate
 	for i := range cands {
-		c := &cands[i]
-		if c.out {
-			continue
+		if c := &cands[(from+i)%len(cands)]; !c.out {
+			racing = append(racing, c)
 		}
+	}
+	took, err := t.times(racing, chain)
+	for i, ms := range took {
+		if c := racing[i]; c.ms == 0 || ms < c.ms {
+			c.ms = ms
+		}
+	}
+	return err
+}
+
+// times returns the milliseconds that each candidate takes, of chain runs in a
+// row, one candidate after the other.
+func (t *trial) times(cands []*candidate, chain int) ([]float32, error) {
+	drv := t.s.w.drv
+	for _, c := range cands {
 		if c.p == nil {
 			if err := t.enter(c); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		err := drv.Record(c.events[0], t.h)
@@ -135,26 +149,21 @@ func (t *trial) round(cands []candidate, chain int) error {
 			err = t.st.lib.Multiply(c.p, t.ws, c.need, t.h)
 		}
 		if err = errors.Join(err, drv.Record(c.events[1], t.h)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := drv.SyncStream(t.h); err != nil {
-		return err
+		return nil, err
 	}
-	for i := range cands {
-		c := &cands[i]
-		if c.out {
-			continue
-		}
+	took := make([]float32, len(cands))
+	for i, c := range cands {
 		ms, err := drv.Elapsed(c.events[0], c.events[1])
 		if err != nil {
-			return fmt.Errorf("timing a product: %w", err)
+			return nil, fmt.Errorf("timing a product: %w", err)
 		}
-		if ms /= float32(chain); c.ms == 0 || ms < c.ms {
-			c.ms = ms
-		}
+		took[i] = ms / float32(chain)
 	}
-	return nil
+	return took, nil
 }
 
 // enter gives a candidate what it is timed with.
