@@ -92,18 +92,30 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 // Best returns the tunings that the table has for in, the best first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }
 
-// find returns the entry for in, or else the nearest of its op: first by the
-// number of members, then by reduction, then by element.
+// kin are ops that move data alike: one without an entry takes that of its kin.
+var kin = map[ir.Op]ir.Op{ir.OpGather: ir.OpAllGather, ir.OpScatter: ir.OpAllToAll, ir.OpPermute: ir.OpBroadcast, ir.OpReduce: ir.OpReduceScatter}
+
+// find returns the entry for in, or else the nearest of its op, or of its kin.
 func (t *Table) find(in *Instance) *Entry {
 	if t == nil {
 		return nil
 	}
+	e := t.nearest(in.Op, in)
+	if other, ok := kin[in.Op]; ok && e == nil {
+		e = t.nearest(other, in)
+	}
+	return e
+}
+
+// nearest returns the entry of an op that is the nearest to in: first by the
+// number of members, then by reduction, then by element.
+func (t *Table) nearest(op ir.Op, in *Instance) *Entry {
 	var found *Entry
 	least := math.Inf(1)
-	op, red, elem := in.Op.String(), reductionOf(in.Red, in.Op), in.dtype().Size()
+	red, elem := reductionOf(in.Red, in.Op), in.dtype().Size()
 	for i := range t.Entries {
 		e := &t.Entries[i]
-		if e.Op != op {
+		if e.Op != op.String() {
 			continue
 		}
 		away := 100 * math.Abs(math.Log2(float64(e.Members)/float64(len(in.Parts))))

@@ -48,6 +48,7 @@ func TestLookup(t *testing.T) {
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{row(0, "pair")}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 4, Brackets: []Bracket{row(16, "a"), row(64, "b"), row(0, "c")}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: 4, Brackets: []Bracket{row(0, "wide")}},
+		{Op: "all_gather", Elem: 2, Members: 2, Brackets: []Bracket{row(0, "together")}},
 		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []Bracket{row(0, "extremes")}},
 	}}
 	if err := tab.Check(); err != nil {
@@ -72,6 +73,9 @@ func TestLookup(t *testing.T) {
 		{ir.OpAllReduce, ir.Sum, ir.BF16, 8, 1, "a"},
 		{ir.OpAllReduce, ir.Sum, ir.BF16, 3, 1, "a"},
 		{ir.OpReduceScatter, ir.Sum, ir.BF16, 4, 1, ""},
+		{ir.OpAllGather, ir.NoRed, ir.BF16, 4, 1, "together"},
+		{ir.OpGather, ir.NoRed, ir.BF16, 4, 1, "together"},
+		{ir.OpScatter, ir.NoRed, ir.BF16, 4, 1, ""},
 	} {
 		in := &Instance{Collective: device.Collective{Op: tc.op, Red: tc.red}}
 		v := device.View{DType: tc.dt, Shape: []int64{tc.count}, Strides: []int64{1}}
