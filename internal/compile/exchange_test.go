@@ -71,7 +71,7 @@ func TestExchangeAnywhere(t *testing.T) {
 // places in turn, and no layer more memory than the first ones.
 func TestGatherBuffersTakeTurns(t *testing.T) {
 	for _, st := range exchanges {
-		for form, source := range map[string]func(int64) string{"called": calledLayers, "in a loop": loopedLayers} {
+		for form, source := range map[string]func(int64) string{"called": calledLayers, "written out": writtenLayers, "reduced for all": reducedLayers, "in a loop": loopedLayers} {
 			var before int64
 			for _, n := range []int64{4, 8, 32} {
 				u, err := Build(check(t, source(n)), Options{Strategy: st.String()})
@@ -111,6 +111,26 @@ func model(%x0: bf16[T/tp, H], %up: bf16[F/tp, H], %down: bf16[H, F/tp]) -> bf16
 `)
 	for i := range n {
 		fmt.Fprintf(&b, "  %%x%d = call layer %%x%d, %%up, %%down\n", i+1, i)
+	}
+	fmt.Fprintf(&b, "  return %%x%d\n}\n", n)
+	return b.String()
+}
+
+func writtenLayers(n int64) string {
+	var b strings.Builder
+	b.WriteString("mesh tp[4]\nfunc model(%x0: bf16[T/tp, H], %up: bf16[F/tp, H], %down: bf16[H, F/tp]) -> bf16[T/tp, H] {\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  %%h%d = linear %%x%d, %%up\n  %%x%d: bf16[T/tp, H] = linear %%h%d, %%down\n", i, i, i+1, i)
+	}
+	fmt.Fprintf(&b, "  return %%x%d\n}\n", n)
+	return b.String()
+}
+
+func reducedLayers(n int64) string {
+	var b strings.Builder
+	b.WriteString("mesh tp[4]\nfunc model(%x0: bf16[T, H], %up: bf16[F/tp, H], %down: bf16[H, F/tp]) -> bf16[T, H] {\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  %%h%d = linear %%x%d, %%up\n  %%y%d: bf16[T, H] = linear %%h%d, %%down\n  %%x%d = add %%y%d, %%x%d\n", i, i, i, i, i+1, i, i)
 	}
 	fmt.Fprintf(&b, "  return %%x%d\n}\n", n)
 	return b.String()

@@ -74,15 +74,13 @@ func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, str
 // of to: to one of them, which gives the others their blocks. Where several want
 // it whole, it becomes so on all ranks: one would have to send it to each.
 func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
-	done := src.Clone()
-	done.Partial = nil
 	whole, root := wholeOf(w.dst), to.devices[0]
-	split, _ := from.splitAxes(done)
 	single := len(to.devices) == 1
-	if len(split) == 0 || !single && (w.dst.Whole() || !to.known()) {
+	held := len(dimAxes(src)) == 0 && len(src.Partial) == 0
+	if held || !single && (w.dst.Whole() || !to.known()) {
 		return whole, w.keepOn(to.devices, w.walk(arg, from.plan(src, wholeOf(src)), from, false), whole)
 	}
-	buf := w.gatherTo(root, w.walk(arg, from.plan(src, done), from, false), done, from)
+	buf := w.collect(root, arg, src, from)
 	if single {
 		return whole, buf
 	}
@@ -90,6 +88,41 @@ func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, s
 	want.Partial = nil
 	w.piecesOf(buf, shares, whole, want, alone(root), to)
 	return want, shares
+}
+
+// collect brings %arg into a buffer of rank root: what is owed is reduced to the
+// ranks beside it, which then give it their blocks.
+func (w *writer) collect(root int64, arg string, src *ir.Type, from *place) string {
+	split := len(dimAxes(src)) > 0
+	switch len(reds(src)) {
+	case 0:
+	case 1:
+		if arg = w.reduceBeside(root, arg, src, from); !split {
+			return arg
+		}
+	default: // one after the other
+		done := src.Clone()
+		done.Partial = nil
+		if arg = w.walk(arg, from.plan(src, done), from, false); !split {
+			return w.keepOn([]int64{root}, arg, done)
+		}
+	}
+	return w.gatherTo(root, arg, src, from)
+}
+
+// reduceBeside reduces what src owes into a buffer of the ranks that have
+// root's coordinates along the axes that it is owed over.
+func (w *writer) reduceBeside(root int64, arg string, src *ir.Type, from *place) string {
+	var axes []string
+	for _, a := range from.axisNames() {
+		if slices.ContainsFunc(src.Partial, func(q ir.Partial) bool { return q.Axis == a }) {
+			axes = append(axes, a)
+		}
+	}
+	buf := w.names.fresh(w.name, "b")
+	w.out = append(w.out, alloc(w.pos, buf, plain(src).LocalType()), into(w.pos, ir.OpReduce, arg, buf,
+		overAttr(axes...), redAttr(src.Partial[0].Red), rootAttr(from.numberOf(axes, root))))
+	return buf
 }
 
 // keepOn copies %arg, which is whole on all ranks, into a buffer of some.
