@@ -64,8 +64,10 @@ var (
 )
 
 // inner is the rank of the matrices that a layer's operands are made from: x is
-// a·bᵀ and w is c·dᵀ, rounded. What the caller uploads is small, then.
-const inner = 16
+// a·bᵀ and w is c·dᵀ, rounded. What the caller uploads is small, then, and elements
+// are close to normal numbers, as those that peers are timed with: data cost power,
+// and so time.
+const inner = 128
 
 // layerText is a program whose text repeats the layer. The operands are made on
 // the devices; then the GEMM runs alone, repeatedly, on all of them; then, after
