@@ -390,9 +390,17 @@ func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning)
 	}()
 	for _, t := range list {
 		e, ordered, err := u.admit(ctx, a, c, t)
-		if err == nil && e != nil {
+		if e == nil && err == nil {
+			continue
+		}
+		wrong := false
+		if err == nil {
+			wrong, err = u.recordedWrong(ctx, a, e)
+		}
+		if wrong {
+			err = e.leave()
+		} else if e != nil {
 			entrants, inOrder = append(entrants, e), append(inOrder, ordered)
-			err = a.capture(ctx, e)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
@@ -405,6 +413,23 @@ func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning)
 		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(e.way.Best(), 0.01)}, inOrder[i]})
 	}
 	return out, nil
+}
+
+// recordedWrong records the entrant's graphs, and reports whether their results
+// are wrong, which is noted.
+func (u *tuner) recordedWrong(ctx context.Context, a *arena, e *entrant) (bool, error) {
+	if err := a.capture(ctx, e); err != nil || e.short == nil {
+		return false, err
+	}
+	wrong, _, err := a.check(ctx, e, func() error { return a.replay(ctx, e, e.short, e.chains.short) })
+	if wrong > 0 {
+		u.wrong(e.call, e.way.Tuning, wrong)
+	}
+	return wrong > 0, err
+}
+
+func (u *tuner) wrong(c call, t device.Tuning, elements int64) {
+	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), elements)
 }
 
 // admit opens a channel for a tuning, and says whether it is allowed where sums
@@ -433,7 +458,7 @@ func (u *tuner) admit(ctx context.Context, a *arena, c call, t device.Tuning) (*
 		return nil, false, errors.Join(err, e.leave())
 	}
 	if wrong > 0 {
-		u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), wrong)
+		u.wrong(c, t, wrong)
 		return nil, false, e.leave()
 	}
 	return e, ordered, nil
