@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -259,4 +260,59 @@ func TestRealOutOfMemory(t *testing.T) {
 	if after := free(); after < before-(256<<20) { // code that was loaded stays
 		t.Errorf("%d bytes were free before, %d are after", before, after)
 	}
+}
+
+// TestRealFlagTimeout has a part of a graph wait longer than it may for another
+// GPU's: the run ends with the rank that waited, no GPU is lost, and the next
+// world works.
+func TestRealFlagTimeout(t *testing.T) {
+	m := real(t, Options{Graphs: formEach, TeamTimeout: time.Millisecond})
+	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	w, err := m.Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var s [2]device.Stream
+	for r := range s {
+		s[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "main"})
+		must(err)
+	}
+	c, err := w.Device(1).NewCounters(1)
+	must(err)
+	const side = 8192
+	mem, err := w.Device(0).Alloc(2*side*side*2, device.Shared)
+	must(err)
+	x := device.View{Mem: mem, DType: ir.BF16, Shape: []int64{side, side}, Strides: []int64{side, 1}}
+	y := x
+	y.Off = 2 * side * side
+	product, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, x}, Outs: []device.View{y}})
+	must(err)
+	g, err := w.(device.Capturer).Capture(func() error {
+		var errs []error
+		for range 20 { // some 25 ms
+			errs = append(errs, s[0].Launch(product))
+		}
+		return errors.Join(append(errs, s[0].Signal(c, 0, 1), s[1].Begin(33), s[1].WaitCounter(c, 0, 1), s[1].End(33))...)
+	})
+	must(err)
+	must(g.Launch(t.Context()))
+	err = w.Sync(t.Context())
+	var fault *device.Fault
+	if !errors.As(err, &fault) || fault.Rank != 1 || !strings.Contains(err.Error(), "gave up waiting for a flag") {
+		t.Fatalf("got %v", err)
+	}
+	t.Log(err)
+	must(w.Close())
+	w, err = real(t, Options{}).Open(t.Context(), 2)
+	must(err)
+	if got := twice(t, w); got != 6 {
+		t.Errorf("the next world computes %v, want 6", got)
+	}
+	must(w.Close())
 }
