@@ -21,6 +21,16 @@ type autoCache struct {
 // Machines lists the machines that Options.Machine names without a file.
 func Machines() []string { return machine.Names() }
 
+// MachineFor returns the description that auto predicts with for what runs on
+// the named device machine. Of GPUs one kind is described so far; the others
+// have more in common with it than with the CPU machine.
+func MachineFor(device string) string {
+	if device == "cuda" {
+		return "h200x4"
+	}
+	return "cpu"
+}
+
 // CheckMachine reports an Options.Machine that cannot be used.
 func CheckMachine(name string) error {
 	_, err := machine.Load(name)

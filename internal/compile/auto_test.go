@@ -110,6 +110,16 @@ func TestPlansTakeWhatPairsDo(t *testing.T) {
 	}
 }
 
+// TestMachineFor: what runs on GPUs is not predicted by a CPU's numbers.
+func TestMachineFor(t *testing.T) {
+	for device, want := range map[string]string{"cpu": "cpu", "cuda": "h200x4", "": "cpu"} {
+		got := MachineFor(device)
+		if got != want || CheckMachine(got) != nil {
+			t.Errorf("%q: %s, want %s", device, got, want)
+		}
+	}
+}
+
 func TestAutoRunsRight(t *testing.T) {
 	c := newCase(t, tensorParallel, ir.Binding{Func: "mlp", Dims: map[string]int64{"T": 12, "H": 4, "F": 8}})
 	for _, m := range []string{"cpu", "h200x4"} {
