@@ -53,6 +53,9 @@ func TestEverySchedule(t *testing.T) {
 	if testing.Short() {
 		seeds = 30
 	}
+	if *onCUDA { // worlds take longer, and draw no order
+		seeds = 8
+	}
 	for _, name := range Schedules() {
 		t.Run(name, func(t *testing.T) {
 			ran := ranBy[name]

@@ -155,7 +155,7 @@ func tableFor(op ir.Op, members int, names ...string) *Table {
 // several runs without a barrier, under many orders of execution.
 func TestTeamsRandom(t *testing.T) {
 	seeds := 60
-	if testing.Short() {
+	if testing.Short() || *onCUDA {
 		seeds = 12
 	}
 	launched := 0
