@@ -63,28 +63,32 @@ template <int KIND> DEV void share(const UnevenArgs& a, Shares& s) {
   __syncthreads();
 }
 
-// unevenCopy moves rows in pieces of type W, inner of which make a row.
+// unevenPiece is piece k of the result: of the row that is there, or zero.
+template <class W, class I> DEV W unevenPiece(const UnevenArgs& a, const Shares& s, I k, I total) {
+  const I inner = (I)a.inner, room = (I)a.room, row = k / inner, o = row / room;
+  const i64 r = (i64)(row - o * room);
+  if (k >= total || r >= s.rows) return W();
+  int j = 0;
+  while (r >= s.end[j]) j++;
+  const i64 from = s.lo[j] + r - (j ? s.end[j - 1] : 0);
+  return ((const W*)a.in[j])[((i64)o * a.held + from) * a.inner + (i64)(k - row * inner)];
+}
+
+// unevenCopy moves rows in pieces of type W, inner of which make a row. A thread
+// has four of them on their way from peers at a time.
 template <int KIND, class W, class I> DEV void unevenCopy(const UnevenArgs& a) {
   __shared__ Shares s;
   share<KIND>(a, s);
-  const I total = (I)(a.outer * a.room * a.inner), inner = (I)a.inner, room = (I)a.room, step = (I)gridDim.x * blockDim.x;
-  const int flight = 4;          // pieces on the way from a peer
-  for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < total; k += flight * step) {
-    W v[flight];
-#pragma unroll
-    for (int f = 0; f < flight; f++) {
-      v[f] = W();
-      const I at = k + f * step, row = at / inner, o = row / room;
-      const i64 r = (i64)(row - o * room);
-      if (at >= total || r >= s.rows) continue;
-      int j = 0;
-      while (r >= s.end[j]) j++;
-      const i64 from = s.lo[j] + r - (j ? s.end[j - 1] : 0);
-      v[f] = ((const W*)a.in[j])[((i64)o * a.held + from) * a.inner + (i64)(at - row * inner)];
-    }
-#pragma unroll
-    for (int f = 0; f < flight; f++)
-      if (k + f * step < total) ((W*)a.out)[k + f * step] = v[f];
+  const I total = (I)(a.outer * a.room * a.inner), step = (I)gridDim.x * blockDim.x;
+  W* out = (W*)a.out;
+  for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < total; k += 4 * step) {
+    const I k1 = k + step, k2 = k1 + step, k3 = k2 + step;
+    const W v0 = unevenPiece<W>(a, s, k, total), v1 = unevenPiece<W>(a, s, k1, total);
+    const W v2 = unevenPiece<W>(a, s, k2, total), v3 = unevenPiece<W>(a, s, k3, total);
+    out[k] = v0;
+    if (k1 < total) out[k1] = v1;
+    if (k2 < total) out[k2] = v2;
+    if (k3 < total) out[k3] = v3;
   }
 }
 
