@@ -175,7 +175,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64) (l
 // load loads the candidate's programs, or notes why there are none.
 func (j *job) load(ctx context.Context, c *candidate, k *layerKind, s Shape) error {
 	var err error
-	if c.plan, err = build(c.text, c.strategy, j.Ranks); err != nil {
+	if c.plan, err = buildFor(j.machine.Name(), c.text, c.strategy, j.Ranks); err != nil {
 		if c.strategy == "sequential" {
 			return err
 		}
@@ -194,7 +194,7 @@ func (j *job) load(ctx context.Context, c *candidate, k *layerKind, s Shape) err
 // loadReplays loads the candidate's programs that run by graph.
 func (j *job) loadReplays(ctx context.Context, c *candidate, k *layerKind, s Shape) error {
 	for i, repeats := range []int{layerRepeats, longRepeats} {
-		p, err := build(k.textOf(s, j.Ranks, longRepeats, repeats).text, c.strategy, j.Ranks)
+		p, err := buildFor(j.machine.Name(), k.textOf(s, j.Ranks, longRepeats, repeats).text, c.strategy, j.Ranks)
 		if err != nil {
 			return err
 		}

@@ -12,8 +12,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// build parses and plans the text of a program.
+// build parses and plans the text of a program for the CPU machine.
 func build(text, strategy string, ranks int) (*plan.Plan, error) {
+	return buildFor("cpu", text, strategy, ranks)
+}
+
+// buildFor is build for what runs on the named machine, which matters to the
+// strategy auto.
+func buildFor(machine, text, strategy string, ranks int) (*plan.Plan, error) {
 	prog, ds := ir.Parse("bench", text)
 	if err := ds.Err(); err != nil {
 		return nil, err
@@ -22,7 +28,7 @@ func build(text, strategy string, ranks int) (*plan.Plan, error) {
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
-	u, err := compile.Build(info, compile.Options{Strategy: strategy})
+	u, err := compile.Build(info, compile.Options{Strategy: strategy, Machine: compile.MachineFor(machine)})
 	if err != nil {
 		return nil, err
 	}
