@@ -23,6 +23,7 @@ import (
 var (
 	soakTime    = flag.Duration("soak", time.Second, "how long TestSoak runs")
 	soakMachine = flag.String("soak.machine", "cpu", "where TestSoak runs: cpu or cuda")
+	soakRanks   = flag.Int("soak.ranks", 4, "on how many ranks")
 )
 
 // soakPrograms are small programs that move data in every way there is, each with
@@ -53,7 +54,8 @@ type soak struct {
 }
 
 // TestSoak runs small programs for a time: one is replayed without end while
-// others come, are run for some values of T, by graph and call by call, and go.
+// others come, are run for some extents, by graph and call by call, with
+// collectives by schedules, kernels or NCCL, and go.
 // Every result must have the bits that its first run had, the first be right, and
 // nothing grow: memory of devices or host, goroutines, threads.
 func TestSoak(t *testing.T) {
@@ -115,16 +117,20 @@ func (s *soak) load(k, way int) (*hocket.Model, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	prog, err := hocket.Parse(p.file, string(src))
+	text := strings.NewReplacer("mesh tp[4]", fmt.Sprintf("mesh tp[%d]", *soakRanks), "dim P = 4", fmt.Sprintf("dim P = %d", *soakRanks))
+	prog, err := hocket.Parse(p.file, text.Replace(string(src)))
 	if err != nil {
 		return nil, "", err
 	}
 	opts := hocket.LoadOptions{Graph: s.graph && way%2 == 1, NoProve: true, Trace: way%5 == 4}
+	if s.graph {
+		opts.Algorithm = []string{"", "staged", "nccl", "direct"}[way/2%4]
+	}
 	if p.file == "mlp" { // the others say themselves what overlaps
 		opts.Strategy = []string{"sequential", "chunked(2)", "exchange"}[way%3]
 	}
 	m, err := s.m.Load(prog, hocket.Binding{Dims: p.dims}, opts)
-	return m, fmt.Sprint(p.file, " ", opts.Strategy), err
+	return m, fmt.Sprint(p.file, " ", opts.Strategy, " ", opts.Algorithm), err
 }
 
 // run runs a model once for a T and a seed, and holds it to what came first.
