@@ -166,7 +166,7 @@ func BenchmarkPicks(b *testing.B) {
 
 // BenchmarkProductData times a product in turns on normal numbers, on products of
 // random matrices of some rank, and on zeros: what data cost in power, they cost
-// in time. And with the weight stored the other way.
+// in time.
 func BenchmarkProductData(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)
@@ -198,13 +198,33 @@ func BenchmarkProductData(b *testing.B) {
 			}
 		}
 		add(name, device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
-		if rank == 0 {
-			w.Shape, w.Strides = []int64{k, n}, []int64{n, 1}
-			add("normal numbers, weight [K, N]", device.Kernel{Op: ir.OpMatmul, Ins: []device.View{x, w}, Outs: []device.View{y}})
-		}
 	}
 	for i, us := range t.compare(s, 9, runs...) {
 		fmt.Printf("data: product %dx%dx%d of %s: %.1f µs\n", m, n, k, what[i], us/6)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkWeightLayout times products in turns with the weight as linear takes it,
+// [N, K], and as [K, N].
+func BenchmarkWeightLayout(b *testing.B) {
+	t := newTimer(b)
+	s := t.stream(0)
+	for _, shape := range [][3]int64{{8192, 4096, 28672}, {8192, 8192, 14336}, {8192, 7168, 8192}} {
+		m, n, k := shape[0], shape[1], shape[2]
+		x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
+		linear := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		w.Shape, w.Strides = []int64{k, n}, []int64{n, 1}
+		matmul := t.prepare(device.Kernel{Op: ir.OpMatmul, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		chain := func(l device.Launch) func() {
+			return func() {
+				for range 6 {
+					t.must(s.Launch(l))
+				}
+			}
+		}
+		us := t.compare(s, 7, chain(linear), chain(matmul))
+		fmt.Printf("layout: product %dx%dx%d: weight [N, K] %.1f µs, [K, N] %.1f µs\n", m, n, k, us[0]/6, us[1]/6)
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -270,7 +290,7 @@ func BenchmarkMemoryBound(b *testing.B) {
 		v.Off, v.Shape, v.Strides = 2*i*rows*cols, []int64{rows, cols}, []int64{cols, 1}
 		return v
 	}
-	out := t.view(ir.BF16, 4*rows, cols)
+	out, row := t.view(ir.BF16, 4*rows, cols), t.view(ir.BF16, cols)
 	into := func(rows int64) []device.View {
 		v := out
 		v.Shape = []int64{rows, cols}
@@ -295,6 +315,8 @@ func BenchmarkMemoryBound(b *testing.B) {
 				work{fmt.Sprintf("reduction of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Ins: ins, Outs: into(r)}})
 		}
 		all = append(all,
+			work{fmt.Sprintf("rms_norm of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{flat(0, r), row}, Outs: into(r), Value: 1e-5}},
+			work{fmt.Sprintf("softmax of %d rows", r), 2 * one, device.Kernel{Op: ir.OpSoftmax, Ins: []device.View{flat(0, r)}, Outs: into(r), Axes: []int{1}}},
 			work{fmt.Sprintf("gelu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpGelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
 			work{fmt.Sprintf("relu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
 			work{fmt.Sprintf("add of %d rows", r), 3 * one, device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0, r), flat(1, r)}, Outs: into(r)}},

@@ -122,6 +122,9 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	}
 	wish := nvlib.Wish{Workspace: workspaceBytes, Align: g.alignments(), NoSplit: g.fixed}
 	la, n := st.layouts, mostCandidates
+	if g.bias != 0 {
+		n = 1 // others may add it after rounding: only first guesses were tested
+	}
 	if g.fixed || float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
 		n = 1
 	}

@@ -203,3 +203,104 @@ func TestTF32(t *testing.T) {
 		}
 	}
 }
+
+// TestBiasOnce has every algorithm that cuBLASLt offers for a product with a bias
+// compute one whose sums f32 holds exactly: what is rounded before the bias is
+// added shows.
+func TestBiasOnce(t *testing.T) {
+	m := real(t, Options{})
+	world, err := m.Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer world.Close()
+	d := world.Device(0).(*dev)
+	const rows, n, k = 512, 768, 512
+	for _, dt := range []ir.DType{ir.BF16, ir.F16} {
+		var addrs [4]nvlib.Ptr
+		for i, elems := range []int64{rows * k, n * k, rows * n, n} {
+			mem, err := d.alloc(elems*dt.Size(), device.Private)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addrs[i] = mem.addr
+		}
+		values := func(count, salt int, step float64) []float64 {
+			v := make([]float64, count)
+			for i := range v {
+				h := uint64(i*7+salt) * 0x9e3779b97f4a7c15 >> 40
+				v[i] = []float64{-1, 1}[h&1] * (1 + step*float64(h>>1&1))
+			}
+			return v
+		}
+		x, w := values(rows*k, 1, 0x1p-7), values(n*k, 2, 0x1p-7)
+		bias := make([]float64, n)
+		for i := range bias {
+			bias[i] = tensor.Round(dt, float64(i%97)-48+float64(i%5)/8)
+		}
+		var found []nvlib.LtResult
+		var st *gemmStep
+		if err := d.bound(func() (err error) {
+			err = errors.Join(d.site.put(addrs[0], dt, x), d.site.put(addrs[1], dt, w), d.site.put(addrs[3], dt, bias))
+			if err != nil {
+				return err
+			}
+			l, ok := gemm{dt: dt, out: addrs[2], a: addrs[0], b: addrs[1], bias: addrs[3], batch: 1, m: rows, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k}.lt()
+			if !ok {
+				t.Fatal("cuBLASLt does not take it")
+			}
+			lib, h, err := d.site.gpu.ltHandle()
+			if err != nil {
+				return err
+			}
+			st = &gemmStep{lib: lib, h: h, g: l}
+			if err = st.describe(); err != nil {
+				return err
+			}
+			la := st.layouts
+			found, err = lib.Heuristic(h, st.desc, la[0], la[1], la[2], la[2], nvlib.Wish{Workspace: workspaceBytes, Align: l.alignments()}, 2*mostCandidates)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		ws, err := d.alloc(workspaceBytes, device.Private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twice := 0
+		for c, f := range found {
+			var out []float64
+			if err := d.bound(func() (err error) {
+				p := st.product(f.Algo, st.g.b, st.g.a, st.g.out)
+				defer p.Free()
+				if err = st.lib.Multiply(p, ws.addr, int64(f.Workspace), 0); err == nil {
+					out, err = d.site.fetch(addrs[2], dt, rows*n)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			wrong := 0
+			for i := range rows {
+				for j := range n {
+					sum := bias[j]
+					for l := range k {
+						sum += x[i*k+l] * w[j*k+l]
+					}
+					if out[i*n+j] != tensor.Round(dt, sum) {
+						wrong++
+					}
+				}
+			}
+			if wrong > 0 {
+				twice++
+				t.Logf("%s: algorithm %d rounds twice: %d of %d elements differ", dt, c, wrong, rows*n)
+				if c == 0 {
+					t.Errorf("%s: the first guess rounds twice", dt)
+				}
+			}
+		}
+		t.Logf("%s: %d of %d algorithms round twice", dt, twice, len(found))
+		st.free()
+	}
+}

@@ -1,0 +1,65 @@
+package kernels
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestNotes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	c := CacheIn(dir, nil)
+	if _, ok := c.LoadNote("a"); ok {
+		t.Error("a note that nobody made")
+	}
+	c.StoreNote("a", []byte("one"))
+	c.StoreNote("b", []byte("two"))
+	c.StoreNote("a", []byte("three"))
+	other := CacheIn(dir, nil) // as another process
+	for key, want := range map[string]string{"a": "three", "b": "two"} {
+		if b, ok := other.LoadNote(key); !ok || string(b) != want {
+			t.Errorf("%s: %q, %v", key, b, ok)
+		}
+	}
+	if _, ok := c.load(keyOf("a", nil, "note")); ok {
+		t.Error("a note is taken for a kernel")
+	}
+	var none *Cache
+	none.StoreNote("a", []byte("one"))
+	if _, ok := none.LoadNote("a"); ok {
+		t.Error("no cache has a note")
+	}
+	// Another's note under this name.
+	from, err := os.ReadFile(c.notePath(keyOf("b", nil, "note")))
+	if err == nil {
+		err = os.WriteFile(c.notePath(keyOf("a", nil, "note")), from, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, ok := c.LoadNote("a"); ok {
+		t.Errorf("another's note: %q", b)
+	}
+}
+
+// TestNotesUnusable: where nothing can be written, somebody is told once, and
+// nothing else happens.
+func TestNotesUnusable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	c := CacheIn(filepath.Join(file, "cache"), slog.New(slog.NewTextHandler(&said, nil)))
+	c.StoreNote("a", []byte("one"))
+	c.StoreNote("b", []byte("one"))
+	if _, ok := c.LoadNote("a"); ok {
+		t.Error("a note from nowhere")
+	}
+	if strings.Count(said.String(), "\n") != 1 {
+		t.Errorf("said %q", said.String())
+	}
+}
