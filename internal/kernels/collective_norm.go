@@ -43,7 +43,7 @@ func (r ReduceNorm) Meeting() Meeting {
 	w.ints(r.Half, int64(r.Rows), r.Packs)
 	w.float(r.Eps)
 	return Meeting{
-		Upon: []string{"collective_reduce", "bulk"}, File: "collective_norm", Args: "NormArgs",
+		Upon: []string{"collective_reduce"}, File: "collective_norm", Args: "NormArgs",
 		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d>", ctype(r.DType), r.Members, each),
 		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each)),
 		Words:  w, Blocks: r.Blocks, Threads: NormThreads, Shared: NormThreads * 8,

@@ -28,8 +28,6 @@ type teamBench struct {
 	timeout         time.Duration
 	streams         [][]Meeting
 	regions         int
-	sheets          []nvlib.Ptr // for AllReduceMixed
-	sheetHalf       int64
 }
 
 func newTeamBench(t *testing.T, members int, epoch uint32) *teamBench {
@@ -179,28 +177,10 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		r.Share = ceil(ceil(ceil(bytes, 16), SheetPacks(c.unroll)), members)
 		half = 2 * members * r.Share * rows
 		r.Blocks = int(min(int64(r.Blocks), r.Share))
-	case AllReduceMixed:
-		if _, ok := r.Mix(ceil(bytes, 16), members); !ok {
-			panic(c)
-		}
-		r.Slots = ceil(r.Share, int64(c.threads*c.unroll)) + BlocksMost
-		half = members * r.Share * 16
-	case AllReduceBulk:
-		r.Share = ceil(bytes, 16)
-		chunks := ceil(r.Share, BulkAdders*int64(c.unroll))
-		r.Blocks = int(min(int64(r.Blocks), ceil(chunks*BulkThreads, int64(c.threads))))
-		r.Slots, r.Stages = chunks+BlocksMost, 3
-		half = members * r.Share * 16
-	case AllReducePush, AllReducePushWarp, AllReduceStage, AllReduceStageWarp:
-		r.Share = ceil(bytes, 16)
-		if c.kind == AllReducePush || c.kind == AllReducePushWarp {
-			r.Share = ceil(r.Share, members)
-		}
-		group := int64(c.threads)
-		if c.kind == AllReducePushWarp || c.kind == AllReduceStageWarp {
-			group = 32
-		}
-		chunks := ceil(r.Share, group*int64(c.unroll))
+	case AllReducePush:
+		r.Group = min(c.threads, 32*c.unroll)
+		r.Share = ceil(ceil(bytes, 16), members)
+		chunks := ceil(r.Share, int64(r.Group*c.unroll))
 		r.Blocks = int(min(int64(r.Blocks), chunks))
 		r.Slots = chunks + BlocksMost
 		half = members * r.Share * 16
@@ -218,7 +198,7 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.Ptr, half, flagHalf int64) func(seed int) {
 	members := len(b.streams)
 	r, _ := c.size(int64(members))
-	r.Data, r.Half, r.Flags, r.FlagHalf, r.Sheets, r.SheetHalf = data, half, flags, flagHalf, b.sheets, b.sheetHalf
+	r.Data, r.Half, r.Flags, r.FlagHalf = data, half, flags, flagHalf
 	off := int64(0)
 	if c.odd {
 		off = 1
@@ -294,7 +274,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	return tensor.Round(dt, v)
 }
 
-var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePushWarp, AllReduceStage, AllReduceStageWarp, AllReduceBulk, AllReduceMixed, AllReducePull}
+var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull}
 
 // TestAllReduce runs mixed sequences of all-reduces on 2 to 5 members, through
 // the same memory, in drawn orders.
@@ -315,8 +295,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	var cases []reduceCase
 	var halves = map[string]int64{}
 	var flagHalf int64
-	place := map[AllReduceKind]string{AllReduceLL: "ll", AllReduceLL2: "ll", AllReduceLL128: "ll128", AllReduceLL128x2: "ll128", AllReducePush: "staging", AllReducePushWarp: "staging",
-		AllReduceStage: "staged", AllReduceStageWarp: "staged", AllReduceBulk: "staged", AllReduceMixed: "staging"}
+	place := map[AllReduceKind]string{AllReduceLL: "ll", AllReduceLL2: "ll", AllReduceLL128: "ll128", AllReduceLL128x2: "ll128", AllReducePush: "staging"}
 	for _, kind := range reduceKinds {
 		for range 3 {
 			c := reduceCase{kind: kind, dt: []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], red: ir.Sum + ir.Red(rng.IntN(4)),
@@ -324,18 +303,11 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 			if rng.IntN(4) == 0 {
 				c.count = int64(1 + rng.IntN(9))
 			}
-			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && place[kind] != "staged" && kind != AllReducePull
+			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull
 			c.inPlace = rng.IntN(2) == 0
-			if kind == AllReduceBulk {
-				c.threads, c.count = BulkThreads, c.count*20
-			}
-			if kind == AllReduceMixed { // few blocks, so that sheets do not hold it all
-				c.blocks, c.threads, c.count = 1, 32, c.count+2000*int64(members)
-			}
 			cases = append(cases, c)
 			r, half := c.size(int64(members))
 			halves[place[kind]] = max(halves[place[kind]], half)
-			halves["ll128"] = max(halves["ll128"], int64(members)*2*512*MixedRows)
 			flagHalf = max(flagHalf, int64(members)*r.Slots*4)
 		}
 	}
@@ -350,7 +322,6 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	}
 	for range members {
 		data["staging"] = append(data["staging"], b.alloc(halves["staging"]))
-		data["staged"] = append(data["staged"], b.alloc(2*roundTo(halves["staged"], 16)))
 	}
 	flags := b.halves(roundTo(flagHalf, 16), stale)
 	var checks []func(int)
@@ -359,7 +330,6 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 		if name == "" {
 			name = "staging"
 		}
-		b.sheets, b.sheetHalf = data["ll128"], roundTo(halves["ll128"], 16)
 		checks = append(checks, b.addReduce(c, rng, data[name], flags, roundTo(halves[name], 16), roundTo(flagHalf, 16)))
 	}
 	b.runTeam(2, func(seed int) {
@@ -378,13 +348,6 @@ func TestLate(t *testing.T) {
 		b := newTeamBench(t, 3, FirstEpoch)
 		b.timeout = 3 * time.Microsecond
 		c := reduceCase{kind: kind, dt: ir.F32, red: ir.Sum, unroll: 1, count: 500, blocks: 2, threads: 64}
-		if kind == AllReduceBulk {
-			c.threads = BulkThreads
-		}
-		if kind == AllReduceMixed {
-			c.blocks, c.threads, c.count = 1, 32, 6000
-		}
-		b.sheets, b.sheetHalf = b.halves(3*2*512*MixedRows, 0), 3*2*512*MixedRows
 		r, half := c.size(3)
 		data, flags := b.halves(roundTo(max(half, 16), 16), 0), b.halves(roundTo(max(12*r.Slots, 16), 16), 0)
 		b.addReduce(c, rand.New(rand.NewPCG(1, 2)), data, flags, roundTo(max(half, 16), 16), roundTo(max(12*r.Slots, 16), 16))

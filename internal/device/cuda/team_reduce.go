@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,15 +12,10 @@ import (
 var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "ll", kind: kernels.AllReduceLL, unrolls: []int{1, 2, 4}, most: 4 << 20},
 	{name: "ll2", kind: kernels.AllReduceLL2, unrolls: []int{1}, most: 16 << 20, shots: 2},
-	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20},
-	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2},
-	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true, aligned: true},
-	{name: "pushwarp", kind: kernels.AllReducePushWarp, unrolls: []int{1, 2, 4, 8}, direct: true, aligned: true},
-	{name: "stage", kind: kernels.AllReduceStage, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
-	{name: "stagewarp", kind: kernels.AllReduceStageWarp, unrolls: []int{1, 2, 4, 8}, most: 128 << 20, aligned: true},
-	{name: "bulk", kind: kernels.AllReduceBulk, unrolls: []int{4, 1, 2, 8}, most: 128 << 20, aligned: true},
-	{name: "mixed", kind: kernels.AllReduceMixed, unrolls: []int{2, 1, 4, 8}, direct: true, aligned: true},
-	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true, aligned: true},
+	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20, sheets: true},
+	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, sheets: true},
+	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true},
+	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true},
 })
 
 func named(list []reduceAlgorithm) (all []namedAlgorithm) {
@@ -38,12 +32,8 @@ type reduceAlgorithm struct {
 	unrolls []int
 	most    int64 // bytes, which it keeps in memory several times; 0 for any
 	shots   int64 // 2: members add up a share each
-	direct  bool  // reads or writes peers' operands
-	aligned bool  // operands begin at multiples of 16 bytes
-}
-
-func (a reduceAlgorithm) sheets() bool {
-	return a.kind == kernels.AllReduceLL128 || a.kind == kernels.AllReduceLL128x2 || a.kind == kernels.AllReduceMixed
+	direct  bool  // reads or writes peers' operands, in packs of 16 bytes
+	sheets  bool  // flags are in every 128 bytes
 }
 
 func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
@@ -65,15 +55,10 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
 	}
-	if a.kind == kernels.AllReduceBulk {
-		if err := a.supportsBulk(t, tune); err != nil {
-			return err
-		}
-	}
-	return a.supportsParts(t, tune, c)
+	return a.supportsParts(t, c)
 }
 
-func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collective) error {
+func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 	for i := range c.parts {
 		p := &c.parts[i]
 		if !p.reads || !p.writes {
@@ -94,55 +79,44 @@ func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collectiv
 		if a.direct && (p.in.mem.kind != device.Shared || p.out.mem.kind != device.Shared) {
 			return fmt.Errorf("%w: member %d: memory that peers do not reach", device.ErrUnsupported, i)
 		}
-		if a.aligned && (p.in.addr|p.out.addr)%16 != 0 {
+		if a.direct && (p.in.addr|p.out.addr)%16 != 0 {
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
 		}
 	}
-	if a.kind == kernels.AllReduceMixed {
-		r := a.request(t, tune, c)
-		if _, ok := r.Mix(ceil(c.parts[0].in.bytes(), 16), int64(len(t.members))); !ok {
-			return fmt.Errorf("%w: %d bytes are too few for %d blocks of %d threads", device.ErrUnsupported, c.parts[0].in.bytes(), r.Blocks, r.Threads)
-		}
-	}
-	if a.sheets() {
+	if a.sheets {
 		return t.keepsStretches()
 	}
 	return nil
 }
 
-// request is the launch as far as it follows from what was asked for; Blocks is
-// the largest grid.
-func (a reduceAlgorithm) request(t *team, tune device.Tuning, c *collective) *kernels.AllReduce {
-	r := &kernels.AllReduce{Kind: a.kind, DType: c.parts[0].in.dt, Red: c.Red, Count: c.parts[0].in.n,
-		Threads: cmp.Or(tune.Threads, a.threads()), Unroll: cmp.Or(tune.Unroll, a.unrolls[0])}
+// request is the launch as far as it follows from what was asked for.
+func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.AllReduce {
+	first := &c.parts[0].in
+	r := &kernels.AllReduce{Kind: a.kind, DType: first.dt, Red: c.Red, Count: first.n, Threads: tune.Threads, Unroll: tune.Unroll}
+	if r.Threads == 0 {
+		r.Threads = teamThreads
+		if a.kind == kernels.AllReducePush {
+			r.Threads = threadsMost
+		}
+	}
+	if r.Unroll == 0 {
+		r.Unroll = a.unroll(first.bytes())
+	}
 	for i := range c.parts {
 		r.In, r.Out = append(r.In, c.parts[i].in.addr), append(r.Out, c.parts[i].out.addr)
 	}
-	r.Blocks = t.grid(tune, r.Threads, kernels.BlocksMost)
 	return r
 }
 
-// supportsBulk asks for a device with bulk copies, and for room for them.
-func (a reduceAlgorithm) supportsBulk(t *team, tune device.Tuning) error {
-	if err := t.bulks(); err != nil {
-		return err
+// unroll is what served each size best on H200s.
+func (a reduceAlgorithm) unroll(bytes int64) int {
+	switch {
+	case a.sheets && bytes > 8<<20:
+		return 4
+	case a.sheets && bytes > 1<<20, a.direct:
+		return 2
 	}
-	threads, unroll := cmp.Or(tune.Threads, a.threads()), cmp.Or(tune.Unroll, a.unrolls[0])
-	if threads%kernels.BulkThreads != 0 || threads > teamThreads {
-		return fmt.Errorf("%w: %d threads; they are multiples of %d up to %d", device.ErrUnsupported, threads, kernels.BulkThreads, teamThreads)
-	}
-	if _, ok := kernels.BulkStages(threads, unroll); !ok {
-		return fmt.Errorf("%w: %d threads with unroll %d take more shared memory than there is", device.ErrUnsupported, threads, unroll)
-	}
-	return nil
-}
-
-// threads is how many a block has where nobody says.
-func (a reduceAlgorithm) threads() int {
-	if a.kind == kernels.AllReduceBulk {
-		return 256
-	}
-	return teamThreads
+	return 1
 }
 
 // keepsStretches returns nil where the members' links are known to deliver 128
@@ -161,17 +135,17 @@ func (t *team) keepsStretches() error {
 
 // prepare resolves the grid and reserves memory for what is pushed.
 func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	r := a.request(t, tune, c)
+	r := a.request(tune, c)
 	var err error
 	switch a.kind {
 	case kernels.AllReduceLL, kernels.AllReduceLL2:
 		err = a.halves(t, tune, r)
 	case kernels.AllReduceLL128, kernels.AllReduceLL128x2:
 		err = a.inSheets(t, tune, r)
-	case kernels.AllReduceMixed:
-		err = a.mixed(t, r)
+	case kernels.AllReducePush:
+		err = t.staged(tune, r)
 	default:
-		err = a.flagged(t, tune, r)
+		err = t.pulled(tune, r)
 	}
 	if err != nil {
 		return nil, err
@@ -234,70 +208,44 @@ func (a reduceAlgorithm) inSheets(t *team, tune device.Tuning, r *kernels.AllRed
 	return t.pushed(r, "ll128", times*r.Share*512*int64(r.Unroll))
 }
 
-// flagged is for data that has no flags within.
-func (a reduceAlgorithm) flagged(t *team, tune device.Tuning, r *kernels.AllReduce) error {
-	members, group := int64(len(t.members)), int64(r.Threads)
-	if a.kind == kernels.AllReducePushWarp || a.kind == kernels.AllReduceStageWarp {
-		group = 32
-	}
-	r.Share = ceil(r.Count*r.DType.Size(), 16)
-	one := a.kind == kernels.AllReduceStage || a.kind == kernels.AllReduceStageWarp || a.kind == kernels.AllReduceBulk
-	if !one {
-		r.Share = ceil(ceil(r.Share, members), 8) * 8
-	}
-	chunks := ceil(r.Share, group*int64(r.Unroll))
-	r.Blocks = t.grid(tune, r.Threads, ceil(chunks*group, int64(r.Threads)))
-	if a.kind == kernels.AllReduceBulk { // a block takes all of the shared memory
-		chunks = ceil(r.Share, kernels.BulkAdders*int64(r.Unroll))
-		r.Blocks = t.grid(tune, teamThreads, ceil(chunks*kernels.BulkThreads, int64(r.Threads)))
-		r.Stages, _ = kernels.BulkStages(r.Threads, r.Unroll)
-	}
-	r.Slots = chunks + kernels.BlocksMost
-	var area *area
-	var err error
-	switch {
-	case a.kind == kernels.AllReducePull:
-		r.Slots = 2 * kernels.BlocksMost
-	case one: // not the memory of the others, which a launch leaves free at its end
-		if area, err = t.reserve("staged", 2*members*r.Share*16); err == nil {
-			r.Data, r.Half = area.at, area.bytes/2
-		}
-	default:
-		if area, err = t.reserve("staging", members*r.Share*16); err == nil {
-			r.Data = area.at
-		}
-	}
-	if err != nil {
-		return err
-	}
-	area, err = t.halves("flags", members*r.Slots*4)
-	if err != nil {
-		return err
-	}
-	r.Flags, r.FlagHalf = area.at, area.bytes/2
-	return nil
+// pushGroup is how many threads work on a chunk by themselves.
+const pushGroup = 256
+
+// shareOut gives each member as many packs of 16 bytes, in whole cache lines.
+func shareOut(r *kernels.AllReduce, members int64) {
+	r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), members), 8) * 8
 }
 
-// mixed is for data of which the end is in sheets.
-func (a reduceAlgorithm) mixed(t *team, r *kernels.AllReduce) error {
-	members := int64(len(t.members))
-	sheets, _ := r.Mix(ceil(r.Count*r.DType.Size(), 16), members)
-	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
-	r.Slots = chunks + kernels.BlocksMost
-	staging, err := t.reserve("staging", members*r.Share*16)
+// staged is for chunks that go through staging memory.
+func (t *team) staged(tune device.Tuning, r *kernels.AllReduce) error {
+	for r.Group = pushGroup; r.Threads%r.Group != 0; {
+		r.Group /= 2
+	}
+	members, group := int64(len(t.members)), int64(r.Group)
+	shareOut(r, members)
+	chunks := ceil(r.Share, group*int64(r.Unroll))
+	r.Blocks = t.grid(tune, r.Threads, ceil(chunks*group, int64(r.Threads)))
+	area, err := t.reserve("staging", members*r.Share*16)
 	if err != nil {
 		return err
 	}
-	r.Data = staging.at
-	flags, err := t.halves("flags", members*r.Slots*4)
+	r.Data = area.at
+	return t.flagged(r, chunks+kernels.BlocksMost)
+}
+
+// pulled is for what members read from each other.
+func (t *team) pulled(tune device.Tuning, r *kernels.AllReduce) error {
+	shareOut(r, int64(len(t.members)))
+	r.Blocks = t.grid(tune, r.Threads, ceil(r.Share, int64(r.Threads)))
+	return t.flagged(r, 2*kernels.BlocksMost)
+}
+
+// flagged reserves so many flags for each pair of members.
+func (t *team) flagged(r *kernels.AllReduce, slots int64) error {
+	area, err := t.halves("flags", int64(len(t.members))*slots*4)
 	if err != nil {
 		return err
 	}
-	r.Flags, r.FlagHalf = flags.at, flags.bytes/2
-	rest, err := t.halves("ll128", members*sheets*512*kernels.MixedRows)
-	if err != nil {
-		return err
-	}
-	r.Sheets, r.SheetHalf = rest.at, rest.bytes/2
+	r.Flags, r.FlagHalf, r.Slots = area.at, area.bytes/2, slots
 	return nil
 }

@@ -233,11 +233,8 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 		if few {
 			return list
 		}
-		add("bulk", []int{32, 64, 132}, []int{128, 256}, []int{4, 8})
-		add("bulk", []int{32, 64, 132}, []int{512}, []int{2, 4})
-		add("bulk", []int{8, 16}, []int{256, 512}, []int{4})
-		add("mixed", []int{64, 132}, []int{512, 1024}, []int{1, 2, 4})
-		add("push", []int{132}, []int{1024}, []int{1, 2, 4, 8})
+		add("push", []int{132}, []int{512, 1024}, []int{1, 2, 4})
+		add("pull", []int{132}, []int{512, 1024}, []int{2, 4})
 	}
 	return list
 }

@@ -51,9 +51,6 @@ func TestTeamChain(t *testing.T) {
 			{device.Tuning{Algo: "ll128x2", Unroll: 2}, 300001, 10000},
 			{device.Tuning{Algo: "ll2"}, 100001, 10000},
 			{device.Tuning{Algo: "push", Unroll: 2}, 300001, 10000},
-			{device.Tuning{Algo: "pushwarp", Unroll: 2}, 300001, 10000},
-			{device.Tuning{Algo: "stage", Unroll: 2}, 300001, 10000},
-			{device.Tuning{Algo: "stagewarp", Unroll: 2}, 300001, 10000},
 			{device.Tuning{Algo: "pull", Unroll: 2}, 300001, 10000},
 		} {
 			if per > 1 {

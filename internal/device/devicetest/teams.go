@@ -238,7 +238,7 @@ func testTeamAllReduce(r *rig) {
 		t := r.team(ranks...)
 		for _, name := range names {
 			rng, done := seeded(name, members), 0
-			for k := range 18 {
+			for k := range 10 - 2*members {
 				dt, red := teamTypes[k%len(teamTypes)], ir.Sum+ir.Red(rng.IntN(4))
 				offs := make([]int64, len(ranks))
 				if k%3 == 0 {

@@ -28,14 +28,6 @@ DEV void gatesOpened() {
   __syncthreads();
 }
 
-DEV void arrive(Gate* g, u32 many) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sharedAddress(g)) : "memory");
-#else
-  if (++g->here == many) g->here = 0, g->turn++;
-#endif
-}
-
 DEV void passGate(Gate* g, u32 turn) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   u32 open = 0;
@@ -86,14 +78,5 @@ template <int N> DEV void bulkWait() {
 template <int N> DEV void bulkRead() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
-#endif
-}
-
-DEV Line* meetingRoom() {
-#ifdef __CUDA_ARCH__
-  extern __shared__ Line meetingShared[];
-  return meetingShared;
-#else
-  return (Line*)emulatedRoom();
 #endif
 }

@@ -184,6 +184,16 @@ DEV void storeLine(u64 at, Line v) {
 #endif
 }
 
+// meetingRoom is the dynamic shared memory of a block.
+DEV Line* meetingRoom() {
+#ifdef __CUDA_ARCH__
+  extern __shared__ Line meetingShared[];
+  return meetingShared;
+#else
+  return (Line*)emulatedRoom();
+#endif
+}
+
 // Elements move in packs of 16 bytes, pack i being elements i·V to i·V + V; the
 // last one may be cut short. A: the array begins at a multiple of 16 bytes.
 template <class T, bool A> DEV Line loadPack(u64 at, i64 i, i64 count) {

@@ -7,9 +7,6 @@ struct ReduceArgs {
   u64 data[teamMost], half;         // of each member: two halves that data is pushed to, or staging
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
-  i64 stages;                       // chunks that shared memory holds
-  u64 sheets[teamMost], sheetHalf;  // of each member: where the end of the data is pushed in sheets
-  i64 rest;                         // the pack that this end begins with
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -304,21 +301,24 @@ template <class F, class T, int W> DEV void foldInto(const ReduceArgs& a, i64 i,
   for (int k = 0; k < W; k++) storePack<T, true>(a.out[((u32)a.team.rank + k) % W], i, a.count, y);
 }
 
-// Group is threads that work on one chunk: a warp, or a block.
-template <bool Warps> struct Group {
-  DEV u32 size() { return Warps ? 32 : blockDim.x; }
-  DEV u32 lane() { return threadIdx.x % size(); }
-  DEV i64 number() { return Warps ? warpOf() : blockIdx.x; }
-  DEV i64 many() { return Warps ? warpsOf() : gridDim.x; }
+// Group is S threads of a block that work on a chunk by themselves, so that while
+// one group waits for a flag to leave another has the link.
+template <int S> struct Group {
+  DEV u32 lane() { return threadIdx.x % S; }
+  DEV i64 number() { return (i64)(threadIdx.x / S) * gridDim.x + blockIdx.x; }
+  DEV i64 many() { return (i64)(blockDim.x / S) * gridDim.x; }
   DEV void sync() {
-    if (Warps) __syncwarp();
-    else __syncthreads();
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / S), "n"(S) : "memory");
+#else
+    emulatedGroupSync(S);
+#endif
   }
 };
 
 // pushChunk pushes the parts of the peers' shares that chunk c is to their staging
 // memory, U packs a thread.
-template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, u32 size, u32 lane, i64 total) {
+template <class T, int W, int U, int S> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
 #pragma unroll
   for (int k = 1; k < W; k++) {
@@ -326,12 +326,12 @@ template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, 
     Line v[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
-      const i64 i = (c * U + u) * size + lane;
+      const i64 i = (c * U + u) * S + Group<S>::lane();
       if (i < a.share && q * a.share + i < total) v[u] = loadPack<T, true>(a.in[r], q * a.share + i, a.count);
     }
 #pragma unroll
     for (int u = 0; u < U; u++) {
-      const i64 i = (c * U + u) * size + lane;
+      const i64 i = (c * U + u) * S + Group<S>::lane();
       if (i < a.share && q * a.share + i < total) storeLine(a.data[q] + (r * a.share + i) * 16, v[u]);
     }
   }
@@ -339,7 +339,7 @@ template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, 
 
 // foldChunk adds up chunk c of the member's share, as many packs at once as
 // registers allow.
-template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a, i64 c, u32 size, u32 lane, i64 total) {
+template <class F, class T, int W, int U, int S> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
   constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
 #pragma unroll
@@ -347,7 +347,7 @@ template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a
     Line x[together][W];
 #pragma unroll
     for (int u = 0; u < together; u++) {
-      const i64 i = (c * U + u0 + u) * size + lane;
+      const i64 i = (c * U + u0 + u) * S + Group<S>::lane();
       if (u0 + u < U && i < a.share && r * a.share + i < total)
 #pragma unroll
         for (int q = 0; q < W; q++)
@@ -355,141 +355,39 @@ template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a
     }
 #pragma unroll
     for (int u = 0; u < together; u++) {
-      const i64 i = (c * U + u0 + u) * size + lane;
+      const i64 i = (c * U + u0 + u) * S + Group<S>::lane();
       if (u0 + u < U && i < a.share && r * a.share + i < total) foldInto<F, T, W>(a, r * a.share + i, x[u]);
     }
   }
 }
 
-// Two shots through staging memory, in chunks of U packs a thread: while the
-// peers' part of a chunk is under way the next one is pushed. Results go straight
-// to where they belong.
-template <class F, class T, int W, int U, bool Warps> DEV void reducePush(const ReduceArgs& a) {
-  typedef Group<Warps> G;
+// Two shots through staging memory, in chunks of U packs for each of a group's S
+// threads: while the peers' part of a chunk is under way the next one is pushed.
+// Results go straight to where they belong.
+template <class F, class T, int W, int U, int S> DEV void reducePush(const ReduceArgs& a) {
+  typedef Group<S> G;
   const Team& t = a.team;
-  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = G::lane(), size = G::size();
+  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = G::lane();
   constexpr int V = 16 / sizeof(T);
-  const i64 total = (a.count + V - 1) / V, chunks = (a.share + size * U - 1) / (size * U);
+  const i64 total = (a.count + V - 1) / V, chunks = (a.share + S * U - 1) / (S * U);
   Patience p = {0, 0};
   for (i64 c = G::number(), back = c - G::many(); back < chunks; c += G::many(), back += G::many()) {
     if (c < chunks) {
-      pushChunk<T, W, U>(a, c, size, lane, total);
+      pushChunk<T, W, U, S>(a, c, total);
       G::sync();
       if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
     }
     if (back < 0) continue;
     if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
     G::sync();
-    foldChunk<F, T, W, U>(a, back, size, lane, total);
+    foldChunk<F, T, W, U, S>(a, back, total);
   }
   meet<W>(p, a, a.slots - blocksMost, e);
   end(t, e);
 }
 
-// The same for most of the data. What is left is pushed in sheets, at most two for
-// each warp, while the last flags are under way: so links do not wait for them.
-template <class F, class T, int W, int U, bool> DEV void reduceMixed(const ReduceArgs& a) {
-  typedef Sheet<2> S;
-  const Team& t = a.team;
-  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = threadIdx.x, size = blockDim.x;
-  constexpr int V = 16 / sizeof(T);
-  const i64 total = W * a.share, chunks = (a.share + size * U - 1) / (size * U), many = gridDim.x;
-  const i64 sheets = ((a.count + V - 1) / V - a.rest + S::packs - 1) / S::packs, early = (sheets + 1) / 2;
-  const i64 sooner = warpOf() < early ? warpOf() : sheets, later = sooner + early;
-  const u64 half = (e & 1) * a.sheetHalf;
-  const auto pushRest = [&](i64 i) {
-    if (i >= sheets) return;
-    S s = loadSheet<T, true, 2>(a.in[r], a.rest + i * S::packs, a.count);
-    seal(s, e);
-#pragma unroll
-    for (int k = 1; k < W; k++) pushSheet<2>(a.sheets[(r + k) % W] + half + (r * sheets + i) * S::bytes, s);
-  };
-  Patience p = {0, 0};
-  const auto foldRest = [&](i64 i) {
-    if (i >= sheets) return;
-    S x[W];
-#pragma unroll
-    for (int q = 0; q < W; q++) {
-      if (q == r) x[q] = loadSheet<T, true, 2>(a.in[r], a.rest + i * S::packs, a.count);
-      else x[q] = lookSheet<2>(a.sheets[r] + half + (q * sheets + i) * S::bytes);
-    }
-#pragma unroll
-    for (int q = 0; q < W; q++)
-      if (q != r) awaitSheet(p, t, a.sheets[r] + half + (q * sheets + i) * S::bytes, x[q], q, e);
-    storeSheet<T, true, 2>(a.out[r], a.rest + i * S::packs, a.count, foldSheets<F, T, W, 2>(x));
-  };
-  for (i64 c = blockIdx.x, back = c - many; back < chunks; c += many, back += many) {
-    if (c < chunks) {
-      pushChunk<T, W, U>(a, c, size, lane, total);
-      __syncthreads();
-      if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
-      if (c + many >= chunks) pushRest(sooner);
-    }
-    if (back < 0) continue;
-    if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
-    __syncthreads();
-    foldChunk<F, T, W, U>(a, back, size, lane, total);
-  }
-  __syncthreads();
-  const i64 done = a.slots - blocksMost + blockIdx.x;
-  if (lane < W && lane != r) release32(flagAt(a, lane, r, done, e), e);
-  __syncwarp();
-  pushRest(later);
-  foldRest(sooner);
-  foldRest(later);
-  if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, done, e), lane, e);
-  end(t, e);
-}
-
-// One shot through staging memory of two halves: everybody pushes all to all in
-// chunks of U packs a thread, and adds up all.
-template <class F, class T, int W, int U, bool Warps> DEV void reduceStage(const ReduceArgs& a) {
-  typedef Group<Warps> G;
-  const Team& t = a.team;
-  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = G::lane(), size = G::size();
-  const i64 total = a.share, chunk = (i64)size * U, chunks = (total + chunk - 1) / chunk, many = G::many();
-  const u64 half = (e & 1) * a.half;
-  Patience p = {0, 0};
-  for (i64 c = G::number(), back = c - many; back < chunks; c += many, back += many) {
-    if (c < chunks) {
-      Line v[U];
-#pragma unroll
-      for (int u = 0; u < U; u++) {
-        const i64 i = c * chunk + u * size + lane;
-        if (i < total) v[u] = loadPack<T, true>(a.in[r], i, a.count);
-      }
-#pragma unroll
-      for (int k = 1; k < W; k++)
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-          const i64 i = c * chunk + u * size + lane;
-          if (i < total) storeLine(a.data[(r + k) % W] + half + (r * total + i) * 16, v[u]);
-        }
-      G::sync();
-      if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
-    }
-    if (back < 0) continue;
-    if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
-    G::sync();
-    Line x[U][W];
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-      const i64 i = back * chunk + u * size + lane;
-#pragma unroll
-      for (int q = 0; q < W; q++)
-        if (i < total) x[u][q] = q == r ? loadPack<T, true>(a.in[r], i, a.count) : look(a.data[r] + half + (q * total + i) * 16);
-    }
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-      const i64 i = back * chunk + u * size + lane;
-      if (i < total) storePack<T, true>(a.out[r], i, a.count, fold<F, T, W>(x[u]));
-    }
-  }
-  end(t, e);
-}
-
 // Each member reads its share from all, and writes the sum to all.
-template <class F, class T, int W, int U, bool> DEV void reducePull(const ReduceArgs& a) {
+template <class F, class T, int W, int U> DEV void reducePull(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t));
   constexpr int V = 16 / sizeof(T);
