@@ -107,7 +107,8 @@ func TestPipelines(t *testing.T) {
 	runPipelines(t, cpu.New(cpu.Options{}), map[string]int64{"S": 8, "R": 8, "K": 64, "N": 16})
 }
 
-// TestPipelinesCUDA runs them at full size on two GPUs.
+// TestPipelinesCUDA runs them at full size on two GPUs, in half a minute; in short
+// tests at a sixteenth of it.
 func TestPipelinesCUDA(t *testing.T) {
 	m, err := cuda.New(cuda.Options{})
 	gpus := 0
@@ -122,7 +123,11 @@ func TestPipelinesCUDA(t *testing.T) {
 	if free := hostMemory(); free < need {
 		t.Skipf("needs %s of host memory, %s are free", tensor.Size(need), tensor.Size(free))
 	}
-	runPipelines(t, m, map[string]int64{"S": 8, "R": 4096, "K": 32768, "N": 1024})
+	dims := map[string]int64{"S": 8, "R": 4096, "K": 32768, "N": 1024}
+	if testing.Short() {
+		dims["R"], dims["K"] = 1024, 8192
+	}
+	runPipelines(t, m, dims)
 }
 
 // hostMemory is what the system says that a process can have, in bytes.
