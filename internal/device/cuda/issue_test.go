@@ -124,6 +124,33 @@ func TestIssuedAtOnce(t *testing.T) {
 	r.must(r.w.Close())
 }
 
+// TestLandingAsksNothing: once a stream is known to rest, its transfers need no
+// questions of their own.
+func TestLandingAsksNothing(t *testing.T) {
+	f := newFake(t, 1)
+	r := newLine(t, f)
+	mem, err := r.w.Device(0).Alloc(64, device.Shared)
+	r.must(err)
+	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{4}, Strides: []int64{1}}
+	r.must(r.s.Upload(v, floats(3)))
+	var got [5][]byte
+	for i := range got {
+		got[i] = make([]byte, 16)
+		r.must(r.s.Download(got[i], v))
+	}
+	clear(f.called)
+	r.must(r.w.Sync(t.Context()))
+	if n := f.called["cuEventQuery"]; n > 0 {
+		t.Errorf("%d questions", n)
+	}
+	for i := range got {
+		if string(got[i]) != string(floats(3)) {
+			t.Errorf("download %d is %v", i, got[i])
+		}
+	}
+	r.must(r.w.Close())
+}
+
 // TestMilestones: without an observer a fault is said to be between two marks
 // that enclose it, and of which streams it may be.
 func TestMilestones(t *testing.T) {

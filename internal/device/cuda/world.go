@@ -247,7 +247,7 @@ func (w *world) poll() bool {
 }
 
 // rested notes that s has done all it was given.
-func (s *stream) rested() { s.dirty, s.begun = false, 0 }
+func (s *stream) rested() { s.dirty, s.begun, s.reached = false, 0, s.pos }
 
 // settle forgets what only unfinished work needs. The caller holds mu; the
 // devices are at rest.
