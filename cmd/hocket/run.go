@@ -366,7 +366,7 @@ func (r *result) report(rep *hocket.Report, strategy string) {
 	}
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound}
 	for _, o := range rep.Overlap {
-		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes}
+		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes, Algorithm: o.Algorithm}
 		if o.BusyNS > 0 {
 			us := float64(o.ExposedNS) / 1e3
 			x.ExposedUS = &us

@@ -48,6 +48,8 @@ type overlap struct {
 	Op       string `json:"op"`
 	Strategy string `json:"strategy"`
 	Bytes    int64  `json:"bytes"`
+	// Algorithm of a collective.
+	Algorithm string `json:"algorithm,omitempty"`
 	// ExposedUS is left out where the machine cannot tell times.
 	ExposedUS *float64 `json:"exposed_us,omitempty"`
 }

@@ -26,6 +26,9 @@ type Instance struct {
 	// Pin is the algorithm to use, by name, and how it is launched; without a
 	// name the dispatch chooses.
 	Pin device.Tuning
+	// CTAs bounds the blocks that launches of the machine's own take; 0 for no
+	// bound.
+	CTAs int
 	// Shared says that peers can copy to and from all operands where they lie.
 	Shared bool
 }

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -129,21 +130,48 @@ func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Tea
 // everything.
 func (d *Dispatch) candidates(in *Instance) []candidate {
 	if in.Pin.Algo != "" {
-		return []candidate{{d.launched(in, in.Pin), "pinned"}}
+		return []candidate{{in.capped(d.launched(in, in.Pin)), "pinned"}}
 	}
 	var list []candidate
 	if name := d.policy.Algorithm; name != "" {
-		list = append(list, candidate{d.launched(in, device.Tuning{Algo: name}), "policy"})
+		list = append(list, candidate{in.capped(d.launched(in, device.Tuning{Algo: name})), "policy"})
 	}
 	if len(in.Parts) > 1 && in.Message() > 0 {
-		for _, t := range d.table.best(in, d.policy.Fixed) {
-			list = append(list, candidate{t, "table"})
+		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
+			list = append(list, candidate{in.capped(t), "table"})
 		}
 	}
 	if !d.policy.Fixed {
 		list = append(list, candidate{device.Tuning{Algo: usual(in)}, "default"})
 	}
 	return append(list, candidate{device.Tuning{Algo: staged{}.Name()}, "default"})
+}
+
+// modestFirst puts tunings that keep to the bound on blocks by themselves before
+// those that have to be launched otherwise than they were measured.
+func (in *Instance) modestFirst(list []device.Tuning) []device.Tuning {
+	if in.CTAs == 0 {
+		return list
+	}
+	slices.SortStableFunc(list, func(a, b device.Tuning) int {
+		return cmp.Compare(btoi(a != in.capped(a)), btoi(b != in.capped(b)))
+	})
+	return list
+}
+
+// capped is t with no more blocks than in may take.
+func (in *Instance) capped(t device.Tuning) device.Tuning {
+	if in.CTAs > 0 && schedule(t.Algo) == nil && (t.Blocks == 0 || t.Blocks > in.CTAs) {
+		t.Blocks = in.CTAs
+	}
+	return t
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // launched completes a tuning that says only the name with how the table would

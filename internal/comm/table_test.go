@@ -127,6 +127,19 @@ func TestPolicy(t *testing.T) {
 		}
 		r.must(ch.Close())
 	}
+	a := small.instance()
+	a.Parts, a.CTAs = r.parts[0], 2
+	few := tableFor(ir.OpAllReduce, 4, "ll", "even")
+	few.Entries[0].Brackets[0].Best[1].Blocks = 1
+	for algo, want := range map[string]device.Tuning{"": {Algo: "even", Blocks: 1}, "ll": {Algo: "ll", Blocks: 2}, "staged": {Algo: "staged"}} {
+		a.Pin.Algo = algo
+		ch, err := NewDispatch(w, device.Caps{}, few, Policy{}).Design(r.ch.members, []Instance{a})
+		r.must(err)
+		if got := ch.Choice(0).Tuning; got != want {
+			t.Errorf("pinned %q with at most 2 blocks: %+v, want %+v", algo, got, want)
+		}
+		r.must(ch.Close())
+	}
 	if err := NewDispatch(w, device.Caps{}, nil, Policy{}).Check("abacus"); err == nil || !strings.Contains(err.Error(), "staged") || !strings.Contains(err.Error(), "late") {
 		t.Errorf("%v: want schedules and the machine's own listed", err)
 	}

@@ -193,7 +193,7 @@ func (p *Program) findTable() error {
 }
 
 func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
-	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, Shared: true,
+	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, CTAs: int(c.CTAs), Shared: true,
 		Collective: device.Collective{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split), AnyOrder: c.AnyOrd, Together: p.together}}
 	for _, part := range c.Parts {
 		cp := comm.Part{To: int(part.To), From: int(part.From), Rows: part.Rows}

@@ -93,7 +93,7 @@ func (e *encoder) plan(p *Plan) {
 }
 
 func (e *encoder) coll(c *Coll) {
-	for _, v := range []int32{int32(c.Op), c.Channel, c.Seq, int32(c.Red), c.Root, c.Axis, c.Split} {
+	for _, v := range []int32{int32(c.Op), c.Channel, c.Seq, int32(c.Red), c.Root, c.Axis, c.Split, c.CTAs} {
 		e.int(int64(v))
 	}
 	e.bools(c.AnyOrd)

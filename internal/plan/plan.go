@@ -100,6 +100,7 @@ type Coll struct {
 	Split   int32 // all_to_all: the axis cut
 	AnyOrd  bool  // order=any was asked for
 	Algo    string
+	CTAs    int32 // blocks it may take on a GPU; 0 for any number
 	// Parts[i] is what Team[i] does.
 	Parts []CollPart
 }

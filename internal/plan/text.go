@@ -181,6 +181,9 @@ func (pr *printer) collective(c *Cmd) string {
 	if coll.Algo != "" {
 		b.WriteString(" algorithm=" + coll.Algo)
 	}
+	if coll.CTAs > 0 {
+		fmt.Fprintf(&b, " ctas=%d", coll.CTAs)
+	}
 	if part.In.Present() {
 		b.WriteString(pr.refs(c.Rank, part.Reads()))
 	}

@@ -125,6 +125,12 @@ func TestRefusedPrograms(t *testing.T) {
 		{"root", 2, `
   %b = alloc f32[8, 4]
   broadcast %x into %b, over=tp, root=2`, "bind", []string{"root=2"}},
+		{"no blocks", 2, `
+  %b = alloc f32[8, 4]
+  broadcast %x into %b, over=tp, root=0, ctas=0`, "bind", []string{"ctas=0", "from 1 to 65536"}},
+		{"blocks that differ", 2, `
+  %b = alloc f32[8, 4]
+  broadcast %x into %b, over=tp, root=0, ctas=rank(tp) + 1`, "match", []string{"ctas=2 and ctas=1"}},
 		{"not dense", 2, `
   %b = alloc f32[8, 2]
   %v = slice %x, axis=1, 1..3
@@ -209,5 +215,17 @@ func TestErrorsOfDifferentStreamsNameThem(t *testing.T) {
   if rank(tp) == 0 { barrier over=tp }`), ir.Binding{}, "match")
 	if !strings.Contains(ds.String(), "rank") {
 		t.Error(ds)
+	}
+}
+
+func TestBlocksOfCollectives(t *testing.T) {
+	p, _ := mustPlan(t, body(2, "  %b = alloc f32[8, 4]\n  broadcast %x into %b, over=tp, root=0, algorithm=direct, ctas=2 * size(tp)"), ir.Binding{})
+	if p.Colls[0].CTAs != 4 || !strings.Contains(p.String(), " algorithm=direct ctas=4 ") {
+		t.Errorf("ctas is %d in\n%s", p.Colls[0].CTAs, p)
+	}
+	other := p.Hash()
+	p.Colls[0].CTAs = 5
+	if p.Hash() == other {
+		t.Error("plans with other ctas have one hash")
 	}
 }

@@ -120,6 +120,8 @@ func differs(a, b *issue) string {
 		return "order= differs"
 	case x.Algo != y.Algo:
 		return "algorithm= differs"
+	case x.CTAs != y.CTAs:
+		return fmt.Sprintf("ctas=%d and ctas=%d", y.CTAs, x.CTAs)
 	}
 	return countsDiffer(a, b)
 }
