@@ -47,6 +47,7 @@ var contents = []test{
 	{"BadViews", testBadViews},
 	{"Elementwise", testElementwise},
 	{"Functions", testFunctions},
+	{"Halves", testHalves},
 	{"Expand", testExpand},
 	{"Cast", testCast},
 	{"Axes", testAxes},

@@ -47,6 +47,17 @@ DEV f32 quotient(f32 a, f32 b) {
 #endif
 }
 
+// exp2Of is 2^x; what is below the least normal number is 0.
+DEV f32 exp2Of(f32 x) {
+#if defined(__CUDA_ARCH__)
+  f32 y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+
 // upper is the normal distribution beyond s ≥ 0. In f32 it is t·2^(P(t) - s²·log2(e)/2)
 // with t = 1/(1 + 0.22·s), and P interpolated at Chebyshev's nodes for s up to
 // 14: within 6·2^-24, and where it is small within some 2^-19 of itself. Hence
@@ -62,7 +73,7 @@ DEV f32 upper(f32 s) {
   p = p * t + 0.36793776f;
   p = p * t + 1.48330272f;
   p = p * t - 3.51262083f;
-  return t * exp2f(p - s * (s * 0.721347520f));
+  return t * exp2Of(p - s * (s * 0.721347520f));
 }
 
 // x·Φ(x), by the tail that is not the larger part, which keeps its digits.
