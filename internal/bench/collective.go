@@ -40,6 +40,9 @@ type Way struct {
 	// nil where it was not measured.
 	Graph *Figure `json:"graph_us,omitempty"`
 	Eager *Figure `json:"eager_us,omitempty"`
+	// Skew is how much longer a call takes the slowest rank than the fastest,
+	// eagerly.
+	Skew float64 `json:"skew_us"`
 	// Form is the way in which its graphs are launched, where there are several.
 	Form string `json:"form,omitempty"`
 	// Wrong is how many of the elements looked at (Checked) were wrong.

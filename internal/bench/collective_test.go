@@ -132,8 +132,8 @@ func TestCollectiveText(t *testing.T) {
 	}
 	for _, want := range []string{
 		"- table: shipped, hash 0123456789ab; * is what it chooses\n",
-		"  512 KiB  pull-push 24×512 *   8.20 ±0.10  11.20 ±0.10  63.9       2.0     4.10       1.76      0            9.84\n",
-		"nccl 24×512  14.40 ±0.10  17.40 ±0.10  36.4       2.0     7.20                 0                \n",
+		"  512 KiB  pull-push 24×512 *   8.20 ±0.10  11.20 ±0.10  0.00  63.9       2.0     4.10       1.76      0            9.84\n",
+		"nccl 24×512  14.40 ±0.10  17.40 ±0.10  0.00  36.4       2.0     7.20                 0                \n",
 		"chosen against the best of the others: geometric mean 1.04×, faster at 1 of 2 sizes\n",
 		"512 KiB by magic: no wand\n",
 	} {

@@ -17,7 +17,7 @@ func (t *table) collectives(rows []Collective) {
 		return
 	}
 	peers := peerNames(rows)
-	head := []string{"", "algorithm", "graph µs", "eager µs", "GB/s", "bound µs", "× bound", "NCCL/this", "wrong"}
+	head := []string{"", "algorithm", "graph µs", "eager µs", "skew", "GB/s", "bound µs", "× bound", "NCCL/this", "wrong"}
 	lines := [][]string{append(head, peers...)}
 	for i := range rows {
 		r := &rows[i]
@@ -47,7 +47,7 @@ func (r *Collective) line(k int, peers []string) []string {
 	if n := r.nccl(); n > 0 && !strings.HasPrefix(w.Algorithm, "nccl") {
 		against = fmt.Sprintf("%.2f", n/w.Best())
 	}
-	cells := []string{size, name, figureText(w.Graph), figureText(w.Eager), fmt.Sprintf("%.1f", gbps(r.Bytes, w.Best())),
+	cells := []string{size, name, figureText(w.Graph), figureText(w.Eager), fmt.Sprintf("%.2f", w.Skew), fmt.Sprintf("%.1f", gbps(r.Bytes, w.Best())),
 		fmt.Sprintf("%.1f", r.Bound), fmt.Sprintf("%.2f", w.Best()/r.Bound), against, fmt.Sprint(w.Wrong)}
 	for _, p := range peers {
 		cell := ""

@@ -182,9 +182,9 @@ type entrant struct {
 	ch    *comm.Channel
 	done  int64 // calls run so far
 	// short and long are chains of calls as graphs; nil where there are none.
-	short, long     device.Graph
-	chains          chains
-	byGraph, byCall []float64
+	short, long            device.Graph
+	chains                 chains
+	byGraph, byCall, skews []float64
 }
 
 // chains are lengths of chains of calls.
@@ -366,6 +366,7 @@ func (a *arena) timeEager(ctx context.Context, e *entrant) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
+	e.skews = append(e.skews, (slices.Max(us)-slices.Min(us))/float64(e.chains.eager))
 	return slices.Max(us) / float64(e.chains.eager), nil
 }
 
@@ -424,7 +425,7 @@ func (a *arena) race(ctx context.Context, list []*entrant, rounds int, eager boo
 				return fmt.Errorf("%s of %s by %s: %w", e.call.op, bytesText(e.call.bytes), e.way.Algorithm, err)
 			}
 			if round == 0 {
-				e.byGraph, e.byCall = e.byGraph[:0], e.byCall[:0]
+				e.byGraph, e.byCall, e.skews = e.byGraph[:0], e.byCall[:0], e.skews[:0]
 			}
 		}
 	}
@@ -436,6 +437,7 @@ func (a *arena) race(ctx context.Context, list []*entrant, rounds int, eager boo
 		if len(e.byCall) > 0 {
 			f := figure(e.byCall)
 			e.way.Eager = &f
+			e.way.Skew = figure(e.skews).Median
 		}
 	}
 	return nil
