@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -237,15 +236,7 @@ func TestNoWaitIsImplied(t *testing.T) {
 		c := &testCase{info: check(t, "mesh dp[1] tp[4]\nfunc f"+body+"\n"), binding: ir.Binding{Dims: map[string]int64{"T": 24, "K": 8, "N": 8}}}
 		for _, st := range strategies {
 			res := c.lower(t, always(st))
-			p, err := c.plan(res)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := verify.Plan(p, verify.Options{Prog: res.Info.Prog, Redundant: true})
-			ds := slices.DeleteFunc(r.Diagnostics(res.Info.Prog), func(d *ir.Diagnostic) bool {
-				return st.Kind == lower.Exchange && strings.Contains(d.Message, "without wait %") && strings.HasSuffix(d.Message, ".s")
-			})
-			if len(ds) > 0 {
+			if ds := needless(t, c, res, st); len(ds) > 0 {
 				t.Errorf("%s, %s: %s\n%s", name, st, ds.String(), res.Program)
 			}
 		}

@@ -16,17 +16,17 @@ import (
 // between the two the peer has sent a signal: to this rank, which has waited
 // for it. Every exchange waits for signals from all ranks. So two pairs of a
 // function serve each other, the one before in the same run or the one behind
-// in the run before; the second round of an all-reduce serves its first. A pair
-// that has nobody gets credits: each rank tells its peers, once its main has
+// in the run before; the second round of an all-reduce serves its first, and
+// one iteration of a loop the next. A pair that has nobody gets credits: each rank tells its peers, once its main has
 // come here, that they may write.
 
 // exchanged is a pair that was lowered with exchange.
 type exchanged struct {
 	axes []string
-	// rounds is how often each rank waits in it for a signal from every other.
+	// rounds is how often each rank waits in it for a signal from every other,
+	// each time that it runs.
 	rounds int
-	// sure: it runs whenever its function does.
-	sure bool
+	when   when
 	// credits are the statements that it can do without where others serve it.
 	credits []*ir.Stmt
 }
@@ -34,8 +34,8 @@ type exchanged struct {
 // served reports whether other exchanges keep the puts of x behind the peers'
 // last use, whatever runs how often.
 func (x *exchanged) served(all []*exchanged) bool {
-	return x.rounds > 1 || slices.ContainsFunc(all, func(y *exchanged) bool {
-		return y != x && y.sure && !slices.ContainsFunc(x.axes, func(a string) bool { return !slices.Contains(y.axes, a) })
+	return x.rounds > 1 || x.when.times > 1 || slices.ContainsFunc(all, func(y *exchanged) bool {
+		return y != x && y.when.times > 0 && !slices.ContainsFunc(x.axes, func(a string) bool { return !slices.Contains(y.axes, a) })
 	})
 }
 
@@ -67,7 +67,7 @@ func takeOutDeep(b *ir.Block, gone map[*ir.Stmt]bool) {
 
 // enter writes the pair's credits and remembers it. Puts go on %stream.
 func (e *emitter) enter(stream string, rounds int) {
-	x := &exchanged{axes: e.Axes, rounds: rounds, sure: e.finder.when == always}
+	x := &exchanged{axes: e.Axes, rounds: rounds, when: e.finder.when}
 	e.exchanges = append(e.exchanges, x)
 	if x.served(e.exchanges) {
 		return

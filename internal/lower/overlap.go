@@ -137,7 +137,7 @@ func (w *walker) walk() []*ir.Stmt {
 			continue
 		}
 		if (s.Op == ir.OpFor && s.Streams == 0) || s.Op == ir.OpIf {
-			at := w.branches(s, w.finder.when)
+			at := w.inside(s, w.finder.when)
 			w.block(s.Body, at)
 			w.block(s.Else, at)
 		}

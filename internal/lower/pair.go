@@ -160,7 +160,7 @@ func (f *pairFinder) finish(r *region) {
 	r.Ops, r.Post = f.pairOps(r.body), f.pairOps(r.post)
 	r.Refused = map[StrategyKind]string{}
 	switch {
-	case f.when == someRanks:
+	case f.when.someRanks:
 		r.Refused[Exchange] = "it stands in a branch that not all ranks take, and buffers that peers write are all ranks'"
 	case r.comm.Op == ir.OpAllGather && !r.blocked:
 		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"

@@ -6,17 +6,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// when says how surely a block runs when its function does.
-type when uint8
+// when says how often a block runs when its function does.
+type when struct {
+	// times it runs at the least, and no more than twice matters: 0 in a loop
+	// that may be empty, or a branch.
+	times int
+	// someRanks: it stands in a branch that not all ranks take.
+	someRanks bool
+}
 
-const (
-	always when = iota
-	// sometimes: in a loop, which may be empty, or a branch that all ranks take
-	// alike.
-	sometimes
-	// someRanks: in a branch that not all ranks take.
-	someRanks
-)
+var always = when{times: 1}
 
 // differing returns the lets of f whose values may differ between ranks.
 func differing(f *ir.Func) map[string]bool {
@@ -29,12 +28,19 @@ func differing(f *ir.Func) map[string]bool {
 	return out
 }
 
-// branches says when the blocks of a loop or branch run that itself runs at.
-func (o *overlapper) branches(s *ir.Stmt, at when) when {
-	if s.Op == ir.OpIf && slices.ContainsFunc(s.Exprs, func(e *ir.Expr) bool {
-		return e.RankDependent(func(name string) bool { return o.differs[name] })
-	}) {
-		return someRanks
+// inside says when the blocks of a loop or branch run that itself runs at.
+func (o *overlapper) inside(s *ir.Stmt, at when) when {
+	if s.Op == ir.OpFor {
+		if lo, hi := s.Exprs[0], s.Exprs[1]; lo.Kind == ir.ExprInt && hi.Kind == ir.ExprInt {
+			at.times *= int(min(max(hi.Val-lo.Val, 0), 2))
+		} else {
+			at.times = 0
+		}
+		return at
 	}
-	return max(at, sometimes)
+	at.times = 0
+	at.someRanks = at.someRanks || slices.ContainsFunc(s.Exprs, func(e *ir.Expr) bool {
+		return e.RankDependent(func(name string) bool { return o.differs[name] })
+	})
+	return at
 }
