@@ -65,7 +65,7 @@ func (c *Channel) closeTeam() error {
 
 // oneShots are the machine's own algorithms in which everybody gets everything
 // of an all_reduce, flags not counted.
-var oneShots = []string{"ll", "ll128", "stage", "stagewarp", "bulk"}
+var oneShots = []string{"ll", "ll128"}
 
 // moved returns the bytes that each member gets from peers in an algorithm of
 // the machine's own: the least possible, but for an all_reduce in one shot.
