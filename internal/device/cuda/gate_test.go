@@ -1,12 +1,15 @@
 package cuda
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -143,5 +146,50 @@ func TestStage(t *testing.T) {
 	}
 	if err := errors.Join(w.Sync(t.Context()), w.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNoBuffers: who waits for a buffer of transfers that fail is told so, and of
+// transfers that do not end when a context ends.
+func TestNoBuffers(t *testing.T) {
+	for status, want := range map[uintptr]string{700: "CUDA_ERROR_FAKE", nvlib.CUDANotReady: "context deadline exceeded"} {
+		f := newFake(t, 1)
+		m := newMachine(f.system(), Options{Kernels: f})
+		m.sys.patience = 5 * time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		w, err := m.Open(ctx, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.(*world).staging.bound = 2 * leastChunk
+		d := w.Device(0)
+		mem, err := d.Alloc(64, device.Private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := d.NewStream(device.StreamOptions{Name: "main"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
+		f.mu.Lock()
+		f.fail["cuEventQuery"], f.fail["cuStreamQuery"] = nvlib.CUDANotReady, status
+		f.mu.Unlock()
+		for range 3 {
+			if err == nil {
+				err = s.Upload(v, make([]byte, 64))
+			}
+		}
+		if !errors.Is(err, device.ErrAborted) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "stream main") {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		f.mu.Lock()
+		clear(f.fail)
+		f.mu.Unlock()
+		_ = w.Close()
+		f.mu.Lock()
+		f.dead = 1 // a lost device gives nothing back
+		f.mu.Unlock()
 	}
 }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"math/bits"
 	"time"
 
@@ -23,7 +24,10 @@ const (
 type staging struct {
 	free  map[int64][]nvlib.Ptr // by size
 	total int64
+	bound int64 // on total; 0 for stagingBytes
 }
+
+func (s *staging) most() int64 { return cmp.Or(s.bound, stagingBytes) }
 
 // landing is a transfer under way through a pinned buffer. A download is copied
 // to dst when it is over.
@@ -42,18 +46,38 @@ func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
 	if w.staging.free == nil {
 		w.staging.free = map[int64][]nvlib.Ptr{}
 	}
-	for began := time.Now(); ; pause(time.Since(began)) {
+	for began := time.Now(); ; {
 		if list := w.staging.free[size]; len(list) > 0 {
 			w.staging.free[size] = list[:len(list)-1]
 			return list[len(list)-1], size, nil
 		}
-		if w.staging.total+size <= stagingBytes || !w.inFlight(size) {
+		if w.staging.total+size <= w.staging.most() || !w.inFlight(size) {
 			break
 		}
-		w.land()
+		if err := w.arrive(began); err != nil {
+			return 0, 0, err
+		}
 	}
 	buf, err := w.grow(s.dev.site, size)
 	return buf, size, err
+}
+
+// arrive finishes what transfers it can, in the wait for a buffer of theirs. The
+// caller holds mu, which is free for a while, so that a context can end the world.
+func (w *world) arrive(began time.Time) error {
+	before := len(w.landings)
+	w.land()
+	if len(w.landings) < before {
+		return nil
+	}
+	// A transfer that failed is not over, and would never be.
+	if _, err := w.drv.StreamIdle(w.landings[0].mark.stream.h); err != nil {
+		return err
+	}
+	w.mu.Unlock()
+	pause(time.Since(began))
+	w.mu.Lock()
+	return w.err()
 }
 
 // bufferSize is the size of the buffer for n bytes.
@@ -92,7 +116,7 @@ func (w *world) Stage(transfers []int64, times int) error {
 	d := w.devices[0]
 	return d.bound(func() error {
 		for size, n := range need {
-			for len(w.staging.free[size]) < n && w.staging.total+size <= stagingBytes {
+			for len(w.staging.free[size]) < n && w.staging.total+size <= w.staging.most() {
 				buf, err := w.grow(d.site, size)
 				if err != nil {
 					return err

@@ -16,19 +16,20 @@ type stream struct {
 	index int // among the world's streams
 	h     nvlib.Stream
 
-	queue   []task // held back, in order
-	calling bool   // a host function runs, or will once earlier work is done
-	dirty   bool   // was given work since it was last seen idle
-	pos     int64  // counts what was issued
-	mark    *mark  // the latest, to be shared
-	reached int64  // up to where all is known to be done
-	seen    []int64
-	issued  []int64     // marks begun and not ended, as asked for
-	open    []int64     // the same, as issued
-	ticks   []tick      // begins and ends not known to be reached
-	tickPos int64       // of the latest of them
-	lastNs  int64       // of the tick told last
-	lastEv  nvlib.Event // of that, if the next tick has it too
+	queue    []task // held back, in order
+	calling  bool   // a host function runs, or will once earlier work is done
+	flushing bool   // what was held back is being issued
+	dirty    bool   // was given work since it was last seen idle
+	pos      int64  // counts what was issued
+	mark     *mark  // the latest, to be shared
+	reached  int64  // up to where all is known to be done
+	seen     []int64
+	issued   []int64     // marks begun and not ended, as asked for
+	open     []int64     // the same, as issued
+	ticks    []tick      // begins and ends not known to be reached
+	tickPos  int64       // of the latest of them
+	lastNs   int64       // of the tick told last
+	lastEv   nvlib.Event // of that, if the next tick has it too
 
 	// Where nobody observes: the commands begun since s was last seen idle, the
 	// latest of them, and one that the device is known to have reached.
@@ -86,9 +87,11 @@ func (s *stream) failed(err error) error {
 
 // flush issues what is no longer held back. The caller holds the world's mutex.
 func (s *stream) flush() {
-	if len(s.queue) == 0 || s.dev.w.cause != nil {
+	if len(s.queue) == 0 || s.flushing || s.dev.w.cause != nil {
 		return
 	}
+	s.flushing = true // who waits for a buffer lets go of the world
+	defer func() { s.flushing = false }()
 	n := 0
 	err := s.dev.bound(func() error {
 		for n < len(s.queue) && s.queue[n].ready(s) {
