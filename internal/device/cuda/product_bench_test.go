@@ -26,13 +26,19 @@ type timer struct {
 	w *world
 }
 
-func newTimer(b *testing.B) *timer {
+func newTimer(b *testing.B) *timer { return newTimerOf(b, 1) }
+
+// newTimerOf times on the first of some GPUs.
+func newTimerOf(b *testing.B, gpus int) *timer {
 	b.Helper()
 	m, err := New(Options{})
 	if err != nil {
 		b.Skip(err)
 	}
-	w, err := m.Open(b.Context(), 1)
+	if have := m.Caps().MaxRanks; have < gpus {
+		b.Skipf("needs %d GPUs, there are %d", gpus, have)
+	}
+	w, err := m.Open(b.Context(), gpus)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -225,6 +231,50 @@ func BenchmarkWeightLayout(b *testing.B) {
 		}
 		us := t.compare(s, 7, chain(linear), chain(matmul))
 		fmt.Printf("layout: product %dx%dx%d: weight [N, K] %.1f µs, [K, N] %.1f µs\n", m, n, k, us[0]/6, us[1]/6)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkProductToPeer times products that write into a peer's memory, beside
+// those that write at home, with and without a copy engine that brings the one
+// before to the peer.
+func BenchmarkProductToPeer(b *testing.B) {
+	t := newTimerOf(b, 2)
+	s, side := t.stream(0), t.stream(0)
+	for _, shape := range [][3]int64{{4096, 8192, 14336}, {2048, 8192, 7168}} {
+		m, n, k := shape[0], shape[1], shape[2]
+		x, w, home := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
+		there, err := t.w.Device(1).Alloc(m*n*2, device.Shared)
+		t.must(err)
+		at := func(v device.View) nvlib.Ptr { return v.Mem.(*memory).addr }
+		g := gemm{dt: ir.BF16, out: at(home), a: at(x), b: at(w), batch: 1, m: m, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k}
+		local, err := prepareGemm(t.d, g)
+		t.must(err)
+		g.out = there.(*memory).addr
+		remote, err := prepareGemm(t.d, g)
+		t.must(err)
+		far := home
+		far.Mem = there
+		run := func(st *gemmStep, put bool) func() {
+			return func() {
+				for range 6 {
+					t.must(t.d.bound(func() error { s.worked(); return st.run(s) }))
+					if put {
+						e := &event{dev: t.d}
+						t.must(s.Record(e))
+						t.must(side.Wait(e))
+						t.must(side.Copy(far, home))
+					}
+				}
+				if put {
+					e := &event{dev: t.d}
+					t.must(side.Record(e))
+					t.must(s.Wait(e))
+				}
+			}
+		}
+		us := t.compare(s, 7, run(local, false), run(local, true), run(remote, false))
+		fmt.Printf("peer: product %dx%dx%d: at home %.1f µs, with a put of the one before %.1f, into the peer's memory %.1f\n", m, n, k, us[0]/6, us[1]/6, us[2]/6)
 	}
 	b.ReportMetric(0, "ns/op")
 }
