@@ -41,20 +41,21 @@ const (
 	// ReduceSpread reduces all members' blocks, Src[Me], in sheets, each of which
 	// one member adds up for Root, where the result goes to Dst[Root].
 	ReduceSpread
+	// ReduceBulk is ReducePull by bulk copies, for the like.
+	ReduceBulk
 	moveKinds
 )
 
-// bulkChunk is the bytes of a bulk copy for each of Move.Unroll, bulkRoom those of
-// shared memory that chunks take.
-const (
-	bulkChunk = 4 << 10
-	bulkRoom  = 192 << 10
-)
+// moveShared is the shared memory of kernels with bulk copies: chunks of 4 KiB,
+// Move.Unroll times, or of half that for each member in a reduction, and gates.
+const moveShared = 192<<10 + 2<<10
 
 // reduces reports whether blocks are reduced where they arrive.
 func (k MoveKind) reduces() bool {
-	return k == ReduceLL || k == ReducePull || k == ReduceSheets || k == ReduceSpread
+	return k == ReduceLL || k == ReducePull || k == ReduceSheets || k == ReduceSpread || k == ReduceBulk
 }
+
+func (k MoveKind) bulk() bool { return k == MoveBulk || k == ReduceBulk }
 
 func (k MoveKind) sheets() bool { return k == MoveSheets || k == ReduceSheets || k.spreads() }
 
@@ -103,9 +104,8 @@ func (m *Move) Meeting() (Meeting, error) {
 	}
 	name, body, err := m.instance()
 	k := Meeting{File: "collective_move", Args: "MoveArgs", Symbol: symbol(name), Body: body, Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}
-	if m.Kind == MoveBulk {
-		chunk, stages := m.bulk()
-		k.Upon, k.File, k.Shared = []string{k.File, "bulk"}, "collective_move_bulk", int(chunk*stages+8*(stages+1))
+	if m.Kind.bulk() {
+		k.Upon, k.File, k.Shared = []string{k.File, "bulk"}, "collective_move_bulk", moveShared
 	}
 	return k, err
 }
@@ -150,7 +150,9 @@ func (m *Move) check() error {
 		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
 	case m.Kind.sheets() && len(m.Extents) > 0:
 		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
-	case m.Kind == MoveBulk && (len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources())):
+	case m.Kind.bulk() && (m.Unroll&(m.Unroll-1) != 0 || m.Kind == ReduceBulk && (m.Threads < 64 || m.Unroll > 4)):
+		return fmt.Errorf("%w: %d threads, chunks of %d", device.ErrUnsupported, m.Threads, m.Unroll)
+	case m.Kind.bulk() && (len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources())):
 		return fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
 	case m.Kind.sheets() && m.Unroll > 4:
 		return fmt.Errorf("%w: sheets of %d rows; up to 4 do", device.ErrUnsupported, m.Unroll)
@@ -176,7 +178,9 @@ func (m *Move) instance() (name, body string, err error) {
 		}
 		return fmt.Sprintf("reduce_ll_%s_%d_%d_%d_%d", label, w, d, vs, vd), fmt.Sprintf("reduceLL<%s, %d, %d, %d, %d>", red, w, d, vs, vd), nil
 	case MoveBulk:
-		return fmt.Sprintf("move_bulk_%d_%t", w, m.same()), fmt.Sprintf("moveBulk<%d, %t>", w, m.same()), nil
+		return fmt.Sprintf("move_bulk_%d_%t_%d", w, m.same(), m.Unroll), fmt.Sprintf("moveBulk<%d, %t, %d>", w, m.same(), m.Unroll), nil
+	case ReduceBulk:
+		return fmt.Sprintf("reduce_bulk_%s_%d_%d", label, w, m.Unroll), fmt.Sprintf("reduceBulk<%s, %d, %d>", red, w, m.Unroll), nil
 	case MoveSheets:
 		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.one()
 		return fmt.Sprintf("move_sheets_%s_%d_%d_%t_%t_%t", t, w, m.Unroll, as, ad, same),
@@ -207,12 +211,6 @@ func (m *Move) unit() string {
 	return fmt.Sprint("u", 8*m.align(m.targets(), n))
 }
 
-// bulk returns the bytes of a bulk copy, and how many chunks are in shared memory.
-func (m *Move) bulk() (chunk, stages int64) {
-	chunk = bulkChunk * int64(m.Unroll)
-	return chunk, bulkRoom / chunk
-}
-
 // reduction is the first template arguments of reductions, and a name for them.
 func (m *Move) reduction() (args, label string, err error) {
 	fold := map[ir.Red]string{ir.Sum: "FoldSum", ir.Avg: "FoldSum", ir.Max: "FoldMax", ir.Min: "FoldMin"}[m.Red]
@@ -241,7 +239,7 @@ func (m *Move) own() uint64 {
 
 func (m *Move) reads() uint64 {
 	switch {
-	case m.Kind == ReducePull && m.Own:
+	case (m.Kind == ReducePull || m.Kind == ReduceBulk) && m.Own:
 		return 1<<m.Members - 1
 	case m.Kind == MoveSpread && m.Me == m.Root:
 		return 1 << m.Root
@@ -372,7 +370,6 @@ func (m *Move) words() words {
 	for p := range TeamMost {
 		w.ints(m.DstStrides[p][:]...)
 	}
-	chunk, stages := m.bulk()
-	w.ints(chunk, stages, int64(m.Root))
+	w.ints(int64(m.Root))
 	return w
 }

@@ -102,14 +102,14 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				continue
 			}
 			off := offs
-			if s.kind != MovePush && s.kind != MoveBulk && s.kind != ReducePull {
+			if s.kind != MovePush && s.kind != MoveBulk && s.kind != ReducePull && s.kind != ReduceBulk {
 				off = s.unit * f.rng.Int64N(16/s.unit)
 			}
 			if first := firstOf(set); s.same && p > first {
 				ins[i][p] = ins[i][first]
 			} else {
 				at, strides := f.place(s, off)
-				if s.kind == ReducePull && i > 0 {
+				if (s.kind == ReducePull || s.kind == ReduceBulk) && i > 0 {
 					strides = ins[0][p].strides
 					at, _ = f.placeAs(s, strides, off)
 				}
@@ -142,7 +142,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 			if s.kind == MoveLL || s.kind == MoveSheets {
 				out = outs[p][i]
 			}
-			if s.kind == ReducePull {
+			if s.kind == ReducePull || s.kind == ReduceBulk {
 				in = ins[p][i]
 			}
 			m.Src[p], m.SrcStrides[p], m.Dst[p], m.DstStrides[p] = in.at, in.strides, out.at, out.strides
@@ -357,8 +357,8 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	if rng.IntN(2) == 0 {
 		s.run = (s.run + 15) / 16 * 16
 	}
-	if kind == MoveBulk {
-		s.extents, s.unit, s.run = nil, 16, 16*(1+rng.Int64N(800))
+	if kind.bulk() {
+		s.extents, s.unit, s.run, s.threads = nil, 16, 16*(1+rng.Int64N(800)), 64
 	}
 	if kind.reduces() {
 		types := []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.F64, ir.I64}
@@ -433,8 +433,11 @@ func TestMovesOneWay(t *testing.T) {
 func TestMoveRing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 5))
 	f := newMoveFloor(t, rng, 2, FirstEpoch)
-	for c, same := range []bool{true, false} {
-		s := moveShape{kind: MoveBulk, run: 16 * 14001, unit: 16, blocks: 1, threads: 32, unroll: 1, same: same}
+	for c, same := range []bool{true, false, false} {
+		s := moveShape{kind: MoveBulk, run: 16 * 14001, unit: 16, blocks: 1, threads: 64, unroll: 1, same: same}
+		if c == 2 {
+			s.kind, s.dt, s.red = ReduceBulk, ir.BF16, ir.Sum
+		}
 		f.call(fmt.Sprint("call ", c), s, []uint64{3, 3})
 	}
 	f.finish(2)
@@ -443,9 +446,12 @@ func TestMoveRing(t *testing.T) {
 // TestMoveAbsent leaves one member out: the others give up, and say who it was.
 func TestMoveAbsent(t *testing.T) {
 	for kind := range moveKinds {
+		if testing.Short() && kind%3 != 0 {
+			continue
+		}
 		rng := rand.New(rand.NewPCG(uint64(kind), 9))
 		f := newMoveFloor(t, rng, 3, FirstEpoch)
-		s := moveShape{kind: kind, run: 32, unit: 16, blocks: 2, threads: 32, unroll: 1}
+		s := moveShape{kind: kind, run: 32, unit: 16, blocks: 2, threads: 64, unroll: 1}
 		if kind.reduces() {
 			s.dt, s.red = ir.F32, ir.Sum
 		}
@@ -506,10 +512,10 @@ func everyMove(t *testing.T) string {
 			for _, unit := range []nvlib.Ptr{16, 8, 2} {
 				m := &Move{Kind: kind, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10 * int64(unit), DType: ir.BF16, Red: ir.Sum,
 					Blocks: 8, Threads: 512, Unroll: 4, Extents: []int64{2, 3, 4}[:int(unit)%3]}
-				if kind == MoveBulk && unit != 16 {
+				if kind.bulk() && unit != 16 {
 					continue
 				}
-				if kind.sheets() || kind == MoveBulk {
+				if kind.sheets() || kind.bulk() {
 					m.Extents = nil
 				}
 				for p := range n {

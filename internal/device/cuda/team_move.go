@@ -22,7 +22,7 @@ var moveAlgorithms = []namedAlgorithm{
 	{"move-ll", moveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
 	{"move-push", moveAlgorithm{kernels.MovePush, noMove}},
 	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
-	{"move-bulk", moveAlgorithm{kernels.MoveBulk, noMove}},
+	{"move-bulk", moveAlgorithm{kernels.MoveBulk, kernels.ReduceBulk}},
 	{"move-spread", moveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
 	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
 }
@@ -242,7 +242,7 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 			return nil, fmt.Errorf("%w: blocks of %d bytes through slots; up to %d", device.ErrUnsupported, r.run, mostInSheets)
 		}
 	}
-	if kind == kernels.MoveBulk {
+	if kind == kernels.MoveBulk || kind == kernels.ReduceBulk {
 		if err := t.bulks(); err != nil {
 			return nil, err
 		}
@@ -295,10 +295,11 @@ func dtypeOf(c *collective) ir.DType {
 func (p *movePlan) reach(t *team, c *collective, f *flow, kind kernels.MoveKind) (err error) {
 	f.pairs(func(i, q int) {
 		far := f.out(q, i)
-		if kind == kernels.ReducePull {
+		pulls := kind == kernels.ReducePull || kind == kernels.ReduceBulk
+		if pulls {
 			far = f.in(i, q)
 		}
-		direct := kind == kernels.MovePush || kind == kernels.MoveBulk || kind == kernels.ReducePull
+		direct := pulls || kind == kernels.MovePush || kind == kernels.MoveBulk
 		if direct && far.mem.kind == device.Private && t.members[i].dev.site != t.members[q].dev.site {
 			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.mem.dev.rank)
 		}
@@ -339,7 +340,7 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 		case f.reduces || !in.same(&out):
 			giver.Own = true
 		}
-		if kind == kernels.ReducePull {
+		if kind == kernels.ReducePull || kind == kernels.ReduceBulk {
 			taker.Src[i], taker.SrcStrides[i] = in.addr, r.strides(&in)
 		} else {
 			giver.Src[q], giver.SrcStrides[q] = in.addr, r.strides(&in)
@@ -415,16 +416,20 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 		}
 		blocks = within(bytes, int64(8*threads), 32, 128)
 	case kernels.MoveSheets, kernels.ReduceSheets, kernels.MoveSpread, kernels.ReduceSpread:
-		threads, unroll = 512, 2
+		threads, unroll = 512, 1
 		switch {
-		case members > 4:
-			unroll = 1
+		case bytes < 256<<10:
+			threads = 256
 		case members == 2 && bytes >= 2<<20:
 			unroll = 4
+		case members <= 4 && bytes >= 1<<20:
+			unroll = 2
 		}
-		blocks = within(bytes, int64(512*unroll*threads/32), 1, 132)
+		blocks = within(bytes, 512, 1, 132)
 	case kernels.MoveBulk:
-		blocks, threads, unroll = 32, 32, 2
+		blocks, threads, unroll = 16, 32, 2
+	case kernels.ReduceBulk:
+		blocks, threads, unroll = 16, 288, 2
 	default:
 		blocks, threads, unroll = 16, 512, 2
 		switch {
@@ -467,7 +472,7 @@ func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 func (m *member) move(move *kernels.Move, flags *area) (step, error) {
 	t := m.team
 	room := t.room(move.Threads)
-	if move.Kind == kernels.MoveBulk { // a block of it has a multiprocessor's shared memory
+	if move.Kind == kernels.MoveBulk || move.Kind == kernels.ReduceBulk { // a block of it has a multiprocessor's shared memory
 		room = t.room(teamThreads)
 	}
 	move.Blocks = min(move.Blocks, room)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,9 @@ import (
 // sweepVariable names the file that TestTeamSweep writes; without it nothing is
 // measured.
 const sweepVariable = "HOCKET_TEAM_SWEEP"
+
+// sizesVariable lists sizes in bytes.
+const sizesVariable = "HOCKET_TEAM_SIZES"
 
 // swept is one measurement: microseconds of one collective among many in a graph,
 // of all members together. Bytes are those of the largest operand.
@@ -99,7 +104,7 @@ func (tm *graphTimer) micros(r *teamRig, c *rigCase, nodes int) float64 {
 }
 
 // sweepTunings are the ways to launch an algorithm at a size.
-func sweepTunings(algo string, bytes int64) []device.Tuning {
+func sweepTunings(op ir.Op, algo string, bytes int64) []device.Tuning {
 	grid := func(blocks, threads, unroll []int) (list []device.Tuning) {
 		for _, b := range blocks {
 			for _, th := range threads {
@@ -110,24 +115,24 @@ func sweepTunings(algo string, bytes int64) []device.Tuning {
 		}
 		return list
 	}
-	small := bytes <= 64<<10
+	small, large := bytes <= 64<<10, bytes > 4<<20
 	switch {
 	case algo == ncclName:
 		return []device.Tuning{{}}
-	case algo == "move-ll" && bytes > 1<<20, algo == "move-ll128" && (small || bytes > 16<<20), (algo == "move-push" || algo == "move-pull") && small:
+	case algo == "move-ll" && bytes > 1<<20, algo == "move-ll128" && bytes > 16<<20, (algo == "move-push" || algo == "move-pull") && small, algo == "move-bulk" && !large:
 		return nil
 	case algo == "move-ll":
 		return grid([]int{32, 64, 128}, []int{256, 512}, []int{1})
 	case algo == "move-ll128":
-		return grid([]int{32, 64, 132}, []int{256, 512}, []int{1, 2, 4})
-	case algo == "move-bulk" && bytes < 2<<20:
-		return nil
+		return grid([]int{64, 132}, []int{256, 512}, []int{1, 2, 4})
+	case algo == "move-bulk" && reduces(op):
+		return grid([]int{4, 8, 16, 32}, []int{288}, []int{1, 2, 4})
 	case algo == "move-bulk":
-		return grid([]int{8, 16, 32, 64, 128}, []int{32}, []int{1, 2, 4})
-	case bytes <= 4<<20:
-		return grid([]int{16, 32}, []int{512}, []int{2, 4})
+		return grid([]int{4, 8, 16, 32}, []int{32}, []int{1, 2, 4})
+	case !large:
+		return grid([]int{8, 16, 32}, []int{512}, []int{2, 4})
 	}
-	return append(grid([]int{16, 64, 128}, []int{512}, []int{4, 8}), device.Tuning{Blocks: 32, Threads: 512, Unroll: 2})
+	return grid([]int{8, 16, 32, 64, 128}, []int{512}, []int{2, 4, 8})
 }
 
 // TestTeamSweep measures the collectives of all GPUs by every algorithm, at every
@@ -152,7 +157,7 @@ func TestTeamSweep(t *testing.T) {
 	tm := newGraphTimer(t, w)
 	var all []swept
 	for _, op := range []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpAllReduce} {
-		for _, bytes := range []int64{1 << 10, 8 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20} {
+		for _, bytes := range sweepSizes(t) {
 			all = append(all, tm.size(r, op, bytes)...)
 		}
 	}
@@ -161,6 +166,23 @@ func TestTeamSweep(t *testing.T) {
 	b, err := json.MarshalIndent(all, "", " ")
 	r.must(err)
 	r.must(os.WriteFile(file, b, 0o666))
+}
+
+// sweepSizes are those that sizesVariable lists, else all.
+func sweepSizes(t *testing.T) (list []int64) {
+	for _, s := range strings.Fields(os.Getenv(sizesVariable)) {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, n)
+	}
+	if list == nil {
+		for n := int64(1 << 10); n <= 256<<20; n *= 2 {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 func upTo(n int) (list []int) {
@@ -189,7 +211,7 @@ func (tm *graphTimer) size(r *teamRig, op ir.Op, bytes int64) (all []swept) {
 	line := fmt.Sprintf("%-14s %9d", op, bytes)
 	for _, algo := range moveAlgorithmNames() {
 		var best *swept
-		for _, tune := range sweepTunings(algo, bytes) {
+		for _, tune := range sweepTunings(op, algo, bytes) {
 			if !r.add(teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{elems}, algo: algo}, tune) {
 				continue
 			}

@@ -28,6 +28,14 @@ DEV void gatesOpened() {
   __syncthreads();
 }
 
+DEV void arrive(Gate* g, u32 many) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sharedAddress(g)) : "memory");
+#elif !defined(__CUDA_ARCH__)
+  if (++g->here == many) g->here = 0, g->turn++;
+#endif
+}
+
 DEV void passGate(Gate* g, u32 turn) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   u32 open = 0;
@@ -39,9 +47,9 @@ DEV void passGate(Gate* g, u32 turn) {
 #endif
 }
 
-// bulkLoad copies to shared memory; the gate, of one arrival, opens when all is
-// there.
-DEV void bulkLoad(Line* to, u64 from, u32 bytes, Gate* g) {
+// bulkLoad copies to shared memory; the gate, of so many arrivals as there are
+// loads for it, opens when all is there.
+DEV void bulkLoad(Line* to, u64 from, u32 bytes, Gate* g, u32 many = 1) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sharedAddress(g)), "r"(bytes) : "memory");
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(sharedAddress(to)), "l"(from), "r"(bytes),
@@ -49,7 +57,7 @@ DEV void bulkLoad(Line* to, u64 from, u32 bytes, Gate* g) {
                : "memory");
 #elif !defined(__CUDA_ARCH__)
   memcpy(to, (const void*)from, bytes);
-  g->turn++;
+  arrive(g, many);
 #endif
 }
 

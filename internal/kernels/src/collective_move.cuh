@@ -12,7 +12,6 @@ struct MoveArgs {
   i64 run;                     // bytes that lie together everywhere
   i64 n[3];                    // extents around them, the inner first
   i64 ss[teamMost][3], sd[teamMost][3];  // strides of src and dst in bytes
-  i64 chunk, stages;           // bytes of a bulk copy; chunks that shared memory holds
   u64 root;                    // spreads: whose block it is
 };
 
