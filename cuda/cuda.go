@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda"
@@ -32,9 +33,12 @@ const SharedVariable = "HOCKET_RANKS_PER_GPU"
 // that, as "1", has products of f32 multiply operands of 11 bits.
 //
 // GraphsVariable names the one that has programs replayed as "one" graph over all
-// GPUs or as a graph for "each", instead of the faster.
+// GPUs or as a graph for "each", instead of the faster. TimeoutVariable names the
+// one with how long a GPU waits for another within a collective before the run ends
+// with an error, "30s" by default.
 const (
 	GraphsVariable   = "HOCKET_GRAPHS"
+	TimeoutVariable  = "HOCKET_TEAM_TIMEOUT"
 	ProductsVariable = "HOCKET_PRODUCTS"
 	TF32Variable     = "HOCKET_TF32"
 )
@@ -63,6 +67,13 @@ func open() (device.Machine, error) {
 		opts.Graphs = v
 	default:
 		return nil, fmt.Errorf("%s=%s: it is measured, one or each", GraphsVariable, v)
+	}
+	if v := os.Getenv(TimeoutVariable); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 {
+			return nil, fmt.Errorf("%s=%s is no time like 30s", TimeoutVariable, v)
+		}
+		opts.TeamTimeout = d
 	}
 	switch v := os.Getenv(TF32Variable); v {
 	case "", "0":
