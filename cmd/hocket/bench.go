@@ -66,7 +66,7 @@ difference is larger than that.
 	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
 	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks, or each rank's, of beside: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
-	f.StringArrayVar(&o.algorithms, "algorithm", nil, "an `ALGORITHM` of a collective beside the chosen one, or all; repeatable")
+	f.StringArrayVar(&o.algorithms, "algorithm", nil, "an `ALGORITHM` of a collective beside the chosen one, or all; of beside: one to try; repeatable")
 	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by bench/peers: `FILE`")

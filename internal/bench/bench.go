@@ -43,7 +43,8 @@ type Options struct {
 	// Rounds is how often everything is measured; 0 for 7.
 	Rounds int
 	// Algorithms of collectives to measure; nil for the one that is chosen and
-	// NCCL's where there are any, "all" for all.
+	// NCCL's where there are any, "all" for all. Beside products: those with blocks
+	// that are tried, nil for all.
 	Algorithms []string
 	// DType of collectives; bf16 where it is not set.
 	DType ir.DType
@@ -173,7 +174,7 @@ func (o *Options) check(b *bench) error {
 		return usagef("%s takes no strategies", b.name)
 	case (o.CTAs != nil || o.SMs != nil || o.Beside != nil) && !b.both:
 		return usagef("%s takes no numbers of CTAs and SMs and no collectives", b.name)
-	case (o.Algorithms != nil || o.DType != ir.InvalidDType || o.Cold || o.Rows) && !b.comm:
+	case (o.Algorithms != nil && !b.both || o.DType != ir.InvalidDType || o.Cold || o.Rows) && !b.comm:
 		return usagef("%s takes no algorithms, no type, no rows and no cold operands", b.name)
 	case slices.ContainsFunc(o.CTAs, func(n int) bool { return n < -1 }):
 		return usagef("%d CTAs; 0 for copy engines, -1 for any number", slices.Min(o.CTAs))

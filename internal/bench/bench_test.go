@@ -156,6 +156,7 @@ func TestWrongOptions(t *testing.T) {
 		{"beside", Options{Strategies: []string{"exchange"}}, "beside takes no strategies"},
 		{"beside", Options{Shapes: []Shape{{1, 1, 1}, {2, 2, 2}}}, "beside takes one shape"},
 		{"beside", Options{Beside: []string{"permute"}}, `there is no collective "permute" to measure; there are all_gather, `},
+		{"beside", Options{Algorithms: []string{"magic"}}, `there is no algorithm "magic"; there are staged, `},
 		{"beside", Options{CTAs: []int{-2}}, "-2 CTAs"},
 		{"beside", Options{SMs: []int{-1}}, "-1 SMs"},
 		{"allreduce", Options{CTAs: []int{8}}, "allreduce takes no numbers of CTAs and SMs"},

@@ -148,6 +148,11 @@ func (j *job) besides(ctx context.Context) error {
 	if found.Table != nil {
 		j.report.Table.Hash = found.Table.Hash()
 	}
+	for _, name := range j.Algorithms {
+		if err := b.dispatch.Check(name); err != nil {
+			return b.arena.close(usagef("%v", err))
+		}
+	}
 	j.report.Beside = &Beside{Shape: b.shape}
 	b.describe()
 	return b.arena.close(b.all(ctx, calls))
@@ -585,11 +590,11 @@ func (b *besides) fastest(ctx context.Context, c call, ctas int, best *float64) 
 	least := 0.0
 	for _, t := range b.candidates(c, ctas) {
 		e, err := b.enter(c, b.dispatch, t, t.Algo != "")
-		if errors.Is(err, device.ErrUnsupported) {
-			continue
+		if err != nil && !errors.Is(err, device.ErrUnsupported) && b.ended(ctx) {
+			return nil, fmt.Errorf("%s: %w", tuningText(t), err)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", tuningText(t), err)
+			continue
 		}
 		us, err := b.tried(ctx, e)
 		if err != nil {
@@ -629,7 +634,7 @@ func (b *besides) tried(ctx context.Context, e *entrant) (float64, error) {
 // candidates lists the tunings of so many blocks.
 func (b *besides) candidates(c call, ctas int) []device.Tuning {
 	own := slices.DeleteFunc(b.dispatch.Algorithms(), func(n string) bool {
-		return slices.Contains(comm.Schedules(), n) || strings.HasPrefix(n, "nccl")
+		return slices.Contains(comm.Schedules(), n) || strings.HasPrefix(n, "nccl") || b.Algorithms != nil && !slices.Contains(b.Algorithms, n)
 	})
 	switch {
 	case ctas < 0:
@@ -642,7 +647,7 @@ func (b *besides) candidates(c call, ctas int) []device.Tuning {
 	var list []device.Tuning
 	for _, n := range own {
 		for _, threads := range []int{512, 1024} {
-			for _, unroll := range []int{0, 8} {
+			for _, unroll := range []int{0, 1, 2, 8} {
 				list = append(list, device.Tuning{Algo: n, Blocks: ctas, Threads: threads, Unroll: unroll})
 			}
 		}

@@ -34,8 +34,10 @@ import (
 // (op, type, algorithm, unroll, alignment), and then what differs at run time.
 
 var (
-	drawsFlag = flag.Int("draws", 0, "collectives that TestDraws draws in all; 0 for some")
+	drawsFlag = flag.Int("draws", 0, "collectives that TestDraws draws in all on GPUs; 0 for some")
 	drawSeed  = flag.Uint64("draws.seed", 1, "what TestDraws draws from")
+	drawAlgo  = flag.String("draws.algorithm", "", "the one that TestDraws draws; empty for all")
+	drawTime  = flag.Duration("draws.time", time.Hour, "TestDraws begins no more batches of a world after this time")
 )
 
 func TestDraws(t *testing.T) {
@@ -44,13 +46,17 @@ func TestDraws(t *testing.T) {
 			draw(t, cpu.New(cpu.Options{Mode: mode, Seed: int64(*drawSeed)}), 4, 400, drawLimits{kinds: 200, batch: 80, longest: 1 << 13})
 		}
 	})
+	t.Run("fake", func(t *testing.T) { // schedules, and graphs of them
+		f := newFake(t, 2)
+		draw(t, newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2}), 4, 200, drawLimits{kinds: 100, batch: 40, longest: 1 << 9, plain: true})
+	})
 	t.Run("gpus", func(t *testing.T) {
 		devicetest.NeedGPUs(t, len(real(t, Options{}).sys.gpus), 2, nil)
 		n := 400
 		if *drawsFlag > 0 {
 			n = *drawsFlag
 		}
-		limits := drawLimits{kinds: min(max(n/50, 30), 90), batch: 250, longest: 1 << 20, late: true}
+		limits := drawLimits{kinds: min(max(n/50, 30), 60), batch: 250, longest: 1 << 20, late: true}
 		for _, per := range []int{1, 2} {
 			m := real(t, Options{RanksPerGPU: per, TeamTimeout: 8 * time.Second})
 			draw(t, m, per*min(len(m.sys.gpus), 4), n/2, limits)
@@ -64,6 +70,7 @@ type drawLimits struct {
 	kinds, batch int
 	longest      int64
 	late         bool
+	plain        bool // no algorithms of the machine's own
 }
 
 // drawKind is what a kernel is compiled for.
@@ -145,17 +152,19 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) {
 	r.drawKinds()
 	r.probe(false)
 	ready := time.Since(began)
-	for k := 0; n > 0 && !t.Failed(); k++ {
+	for k := 0; n > 0 && !t.Failed() && time.Since(began) < *drawTime; k++ {
 		r.batch(k, min(n, limits.batch), m.Caps().Graphs)
 		n -= limits.batch
 	}
 	r.must(w.Close())
 	var names []string
+	sum := 0
 	for name, k := range r.done {
 		names = append(names, fmt.Sprintf("%s %d", name, k))
+		sum += k
 	}
 	slices.Sort(names)
-	t.Logf("%s, %d ranks, %d kinds: %s; %v to draw kinds, %v in all", m.Name(), ranks, len(r.kinds), strings.Join(names, ", "), ready.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v in all", m.Name(), ranks, sum, len(r.kinds), strings.Join(names, ", "), ready.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
 func (r *drawRig) must(err error) {
@@ -264,6 +273,12 @@ func own(algo string) bool { return algo != "" && !slices.Contains(comm.Schedule
 // drawKinds draws kinds that are supported.
 func (r *drawRig) drawKinds() {
 	names := append(r.dispatch.Algorithms(), "")
+	switch {
+	case r.limits.plain:
+		names = comm.Schedules()
+	case *drawAlgo != "" && slices.Contains(names, *drawAlgo):
+		names = []string{*drawAlgo}
+	}
 	for len(r.kinds) < r.limits.kinds {
 		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))], dt: ir.DTypes()[r.rng.IntN(len(ir.DTypes()))],
 			align: []int64{1, 1, 2, 4, 8, 16}[r.rng.IntN(6)], inPlace: r.rng.IntN(3) == 0}
@@ -427,7 +442,7 @@ func (r *drawRig) fill(k, n int) {
 	}
 	for tries := 0; n > 0 && tries < 1000; tries++ {
 		kind := r.kinds[r.rng.IntN(len(r.kinds))]
-		if only >= 0 && kind.lane != only || kind.tune.Algo == ncclName && k%8 != 1 {
+		if only >= 0 && kind.lane != only || kind.tune.Algo == ncclName && k%16 != 1 {
 			continue
 		}
 		before := slices.Clone(r.used)
@@ -462,20 +477,14 @@ func (r *drawRig) batch(k, n int, graphs bool) {
 		}
 	}
 	for _, l := range lanes {
-		var insts []comm.Instance
 		for _, d := range l.list {
 			d.phase = r.rng.IntN(3)
 		}
 		slices.SortStableFunc(l.list, func(a, b *drawn) int { return a.phase - b.phase })
-		for _, d := range l.list {
-			insts = append(insts, d.inst)
-		}
-		var err error
-		l.ch, err = r.dispatch.Design(l.members, insts)
-		r.must(err)
+		r.design(l)
 	}
 	for _, l := range lanes {
-		r.must(l.ch.Open())
+		r.openLane(l)
 		for i := range l.list {
 			r.done[l.ch.Choice(i).Tuning.Algo]++
 		}
@@ -506,6 +515,37 @@ func (r *drawRig) batch(k, n int, graphs bool) {
 	for _, l := range lanes {
 		r.must(l.ch.Close())
 	}
+}
+
+func (r *drawRig) design(l *drawLane) {
+	r.Helper()
+	var insts []comm.Instance
+	for _, d := range l.list {
+		insts = append(insts, d.inst)
+	}
+	var err error
+	l.ch, err = r.dispatch.Design(l.members, insts)
+	r.must(err)
+}
+
+// openLane opens the lane's channel. What was supported and cannot be prepared is
+// an error; the others go on without it.
+func (r *drawRig) openLane(l *drawLane) {
+	r.Helper()
+	for range 20 {
+		err := l.ch.Open()
+		if err == nil {
+			return
+		}
+		var bad *comm.InstanceError
+		if !errors.As(err, &bad) {
+			r.Fatal(err)
+		}
+		r.Errorf("%v: %v", l.list[bad.Index], err)
+		l.list = slices.Delete(l.list, bad.Index, bad.Index+1)
+		r.design(l)
+	}
+	r.Fatal("too many of these")
 }
 
 // nearWrap has half of the teams begin where numbers of launches are about to
