@@ -15,7 +15,8 @@ import (
 type Policy struct {
 	// Algorithm names the one to try first.
 	Algorithm string
-	// Fixed runs a collective in the same way whatever its size.
+	// Fixed runs a collective in the same way whatever its size, or in one that
+	// gives the same bits where that one cannot.
 	Fixed bool
 }
 

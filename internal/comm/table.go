@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
@@ -70,21 +71,21 @@ func reductionOf(red ir.Red, op ir.Op) string {
 	return "sum"
 }
 
-// best returns the tunings for in, the best first; nil for a nil table.
+// best returns the tunings for in, the best first; nil for a nil table. If fixed
+// the entry's own comes first, then those that give the same bits: all but NCCL's.
 func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	e := t.find(in)
 	if e == nil {
 		return nil
 	}
-	if fixed {
-		if e.Fixed == nil {
-			return nil
-		}
-		return []device.Tuning{*e.Fixed}
-	}
 	var list []device.Tuning
+	if fixed && e.Fixed != nil {
+		list = append(list, *e.Fixed)
+	}
 	for _, b := range e.bracket(in.Message()).Best {
-		list = append(list, b.Tuning)
+		if !fixed || !strings.HasPrefix(b.Algo, "nccl") {
+			list = append(list, b.Tuning)
+		}
 	}
 	return list
 }

@@ -113,6 +113,7 @@ func TestPolicy(t *testing.T) {
 	}{
 		{Policy{}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "two-shot"}, "table"},
 		{Policy{Fixed: true}, "", device.Tuning{Algo: "staged"}, device.Tuning{Algo: "staged"}, "table"},
+		{Policy{Fixed: true, Algorithm: "two-shot-push"}, "", device.Tuning{Algo: "two-shot-push"}, device.Tuning{Algo: "two-shot-push"}, "policy"},
 		{Policy{Algorithm: "ll"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"}, "policy"},
 		{Policy{Algorithm: "direct"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "two-shot"}, "table"}, // operands are private
 		{Policy{Algorithm: "ll", Fixed: true}, "two-shot-push", device.Tuning{Algo: "two-shot-push"}, device.Tuning{Algo: "two-shot-push"}, "pinned"},
@@ -127,6 +128,16 @@ func TestPolicy(t *testing.T) {
 		}
 		r.must(ch.Close())
 	}
+	declining := &Table{Version: TableVersion, Entries: []Entry{{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: 4, Fixed: &device.Tuning{Algo: "direct"},
+		Brackets: []Bracket{row(0, "nccl", "ll")}}}}
+	fixed := small.instance()
+	fixed.Parts = r.parts[0]
+	ch, err := NewDispatch(w, device.Caps{}, declining, Policy{Fixed: true}).Design(r.ch.members, []Instance{fixed})
+	r.must(err)
+	if got := ch.Choice(0); got.Tuning.Algo != "ll" || len(got.Declined) != 1 {
+		t.Errorf("where the fixed one declines: %+v", got)
+	}
+	r.must(ch.Close())
 	a := small.instance()
 	a.Parts, a.CTAs = r.parts[0], 2
 	few := tableFor(ir.OpAllReduce, 4, "ll", "even")
