@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -27,6 +28,7 @@ func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 		{"Norm", testTeamNorm},
 		{"BadTeams", testBadTeams},
 	})
+	run(t, open, []test{{"Aborted", testTeamAborted}})
 	run(t, hasty, []test{{"Late", testTeamLate}})
 }
 
@@ -318,6 +320,9 @@ func testTeamInTurn(r *rig) {
 		for _, i := range rng.Perm(len(ranks)) {
 			r.must(r.mainOf(ranks[i]).Launch(pick[i]))
 			r.must(r.mainOf(ranks[i]).Launch(adds[i]))
+			if round%40 == 0 {
+				time.Sleep(time.Millisecond) // the next member is late
+			}
 		}
 		for k := range count {
 			var sum int32
@@ -548,6 +553,34 @@ func testBadTeams(r *rig) {
 	r.sync()
 	r.must(t.Close())
 	r.refused("a closed team", t.Supports(device.Tuning{Algo: w.TeamAlgorithms()[0]}, x.collective()))
+}
+
+// testTeamAborted aborts a world in which members wait for one that does not come:
+// they stop, long before they would by themselves, and another world is well.
+func testTeamAborted(r *rig) {
+	ranks := r.ranks(2)
+	r.open(2)
+	for _, name := range r.teams().TeamAlgorithms() {
+		t := r.team(ranks...)
+		x := r.draw(seeded(name), ranks, ir.F32, ir.Sum, 5000, make([]int64, len(ranks)), false)
+		if !x.supported(r, t, device.Tuning{Algo: name}) {
+			continue
+		}
+		launches := x.run(r, t, device.Tuning{Algo: name}, ranks)
+		x.check(r, name, ranks)
+		r.must(r.mainOf(0).Launch(launches[0]))
+		time.Sleep(5 * time.Millisecond)
+		began := time.Now()
+		r.w.Abort(errors.New("enough"))
+		if err := r.syncs(); !errors.Is(err, device.ErrAborted) {
+			r.Errorf("%s: after an abort: %v", name, err)
+		}
+		r.must(r.w.Close())
+		if took := time.Since(began); took > 3*time.Second {
+			r.Errorf("%s: a wait ended %v after the abort", name, took)
+		}
+		r.open(2)
+	}
 }
 
 // testTeamLate leaves one member's launch out: the world ends with a fault that

@@ -1,0 +1,192 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// meetings is a Library that only notes what would be launched.
+type meetings struct {
+	*fakeGPU
+	got []kernels.Meeting
+}
+
+func (l *meetings) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
+	l.got = append(l.got, m)
+	l.named["meeting"] = func(uintptr) {}
+	return kernels.Step{Image: []byte{1}, Key: "meeting", Symbol: "meeting", Shape: nvlib.Shape{Grid: [3]uint32{uint32(m.Blocks), 1, 1}, Block: [3]uint32{uint32(m.Threads), 1, 1}}}, nil
+}
+
+// noted opens a world of ranks on GPUs of 132 multiprocessors, and a team of all.
+func noted(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
+	t.Helper()
+	l := &meetings{fakeGPU: newFake(t, gpus)}
+	sys := l.system()
+	for _, g := range sys.gpus {
+		g.sms = 132
+	}
+	opened, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := opened.(*world)
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, w, teamOf(t, w, "main")
+}
+
+// teamOf opens a team of all ranks on streams of their own.
+func teamOf(t *testing.T, w *world, name string) *team {
+	t.Helper()
+	var members []device.Member
+	for r := range w.Ranks() {
+		s, err := w.Device(r).NewStream(device.StreamOptions{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		members = append(members, device.Member{Rank: r, Stream: s})
+	}
+	tm, err := w.OpenTeam(members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tm.(*team)
+}
+
+// summed is an all_reduce of count bf16 on each member, from off and to another.
+func summed(t *testing.T, w *world, count, in, out int64) *device.Collective {
+	t.Helper()
+	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
+	for r := range w.Ranks() {
+		view := func(off int64) device.View {
+			m, err := w.Device(r).Alloc(off+2*count, device.Shared)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return device.View{Mem: m, Off: off, DType: ir.BF16, Shape: []int64{count}, Strides: []int64{1}}
+		}
+		c.Parts = append(c.Parts, device.Part{In: view(in), Out: view(out), Reads: true, Writes: true})
+	}
+	return c
+}
+
+// TestReduceGrids looks at grids: equal on all members, no more blocks than run
+// at once, none without work.
+func TestReduceGrids(t *testing.T) {
+	l, w, tm := noted(t, 2, 4) // two ranks a GPU: half of it each
+	for _, c := range []struct {
+		algo            string
+		count           int64
+		blocks, threads int
+		want            int
+	}{
+		{"ll", 1, 0, 512, 1}, {"ll", 4096, 0, 256, 4}, {"ll", 1 << 20, 0, 512, 66}, {"ll", 1 << 20, 0, 256, 132}, {"ll", 1 << 20, 8, 512, 8},
+		{"ll128", 1, 0, 512, 1}, {"ll128", 1000, 0, 512, 5}, {"ll128", 1 << 24, 0, 1024, 66}, {"ll128x2", 1000, 0, 512, 2},
+		{"push", 1 << 24, 0, 1024, 66}, {"push", 1 << 24, 200, 1024, 66}, {"pull", 1 << 24, 0, 512, 66},
+	} {
+		what := fmt.Sprintf("%+v", c)
+		l.got = nil
+		launches, err := tm.Prepare(device.Tuning{Algo: c.algo, Blocks: c.blocks, Threads: c.threads}, summed(t, w, c.count, 0, 0))
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		for i, m := range l.got {
+			if m.Blocks != c.want || m.Threads != c.threads {
+				t.Errorf("%s: member %d: %d blocks of %d", what, i, m.Blocks, m.Threads)
+			}
+			if len(m.Words) != len(l.got[0].Words) || m.Team.Rank != i || !slices.Equal(m.Team.Control, l.got[0].Team.Control) {
+				t.Errorf("%s: member %d meets others", what, i)
+			}
+		}
+		for _, x := range launches {
+			x.Release()
+		}
+	}
+	teamOf(t, w, "side")
+	if got := tm.room(512); got != 33 {
+		t.Errorf("beside another team there is room for %d blocks", got)
+	}
+	if tm.alone() {
+		t.Error("a team beside another is alone")
+	}
+}
+
+// TestReduceSupports looks at what is declined, and that the reason says so.
+func TestReduceSupports(t *testing.T) {
+	_, w, tm := noted(t, 2, 2)
+	ask := func(tune device.Tuning, c *device.Collective, want string) {
+		t.Helper()
+		err := tm.Supports(tune, c)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%+v: got %v, want %q", tune, err, want)
+		}
+	}
+	whole, odd := summed(t, w, 1000, 0, 0), summed(t, w, 1000, 2, 4)
+	for _, a := range reduceAlgorithms {
+		ask(device.Tuning{Algo: a.name}, whole, "")
+		ask(device.Tuning{Algo: a.name, Threads: 33}, whole, "33 threads")
+		ask(device.Tuning{Algo: a.name, Blocks: 300}, whole, "300 blocks")
+		ask(device.Tuning{Algo: a.name, Unroll: 3}, whole, "unroll 3")
+		if a.teamAlgorithm.(reduceAlgorithm).direct {
+			ask(device.Tuning{Algo: a.name}, odd, "multiple of 16 bytes")
+		} else {
+			ask(device.Tuning{Algo: a.name}, odd, "")
+		}
+		gaps := summed(t, w, 1000, 0, 0)
+		gaps.Parts[1].In.Shape, gaps.Parts[1].In.Strides = []int64{500}, []int64{2}
+		gaps.Parts[0].In.Shape = []int64{500}
+		for i := range gaps.Parts {
+			gaps.Parts[i].Out.Shape = []int64{500}
+		}
+		ask(device.Tuning{Algo: a.name}, gaps, "gaps")
+		shifted := summed(t, w, 1000, 0, 0)
+		shifted.Parts[1].Out = shifted.Parts[1].In
+		shifted.Parts[1].In.Shape, shifted.Parts[1].Out.Shape = []int64{900}, []int64{900}
+		shifted.Parts[0].In.Shape, shifted.Parts[0].Out.Shape = []int64{900}, []int64{900}
+		shifted.Parts[1].Out.Off = 32
+		ask(device.Tuning{Algo: a.name}, shifted, "overlaps")
+	}
+	ask(device.Tuning{Algo: "ll"}, summed(t, w, 4<<20, 0, 0), "at most 4194304")
+}
+
+// TestSheetsNeedNVLink has devices without atomic operations on peers' memory.
+func TestSheetsNeedNVLink(t *testing.T) {
+	_, w, tm := noted(t, 2, 2)
+	c := summed(t, w, 1000, 0, 0)
+	if w.linkOf(w.sites[0], w.sites[1]) != 'n' {
+		t.Fatal("the fake's devices are not linked")
+	}
+	linked := w.drv
+	w.drv = withoutAtomics(t)
+	defer func() { w.drv = linked }()
+	for name, ok := range map[string]bool{"ll": true, "ll128": false, "ll128x2": false, "push": true} {
+		if err := tm.Supports(device.Tuning{Algo: name}, c); (err == nil) != ok || err != nil && !errors.Is(err, device.ErrUnsupported) {
+			t.Errorf("%s over a bus: %v", name, err)
+		}
+	}
+}
+
+// withoutAtomics is a driver that lacks the question for them.
+func withoutAtomics(t *testing.T) *nvlib.Driver {
+	t.Helper()
+	table := newFake(t, 2).calls()
+	delete(table, "cuDeviceGetP2PAttribute")
+	drv, err := nvlib.DriverOn(cabi.Fake("old libcuda", table))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return drv
+}
