@@ -68,10 +68,9 @@ func ncclExact(c *collective, n int) error {
 // ncclShare is one member's part of a call: dense operands in units of count
 // elements, with copies around it where views are not dense.
 type ncclShare struct {
-	in, out       *ref // as NCCL sees them: n blocks one behind the other, or one; nil for none
-	pack, unpack  bool // by way of dense memory
-	staged        bool // likewise, because the result lies over the input
-	sendTo, recvs []bool
+	in, out      *ref // as NCCL sees them: n blocks one behind the other, or one; nil for none
+	pack, unpack bool // by way of dense memory
+	staged       bool // likewise, because the result lies over the input
 }
 
 // ncclWork is a collective as NCCL takes it.
