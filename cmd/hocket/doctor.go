@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/cuda"
+	"hocket.example/hocket/internal/bench"
 )
 
 // doctor is what hocket finds where it runs.
@@ -21,6 +22,8 @@ type doctor struct {
 	Threads  int       `json:"gomaxprocs"`
 	Memory   int64     `json:"memory_available,omitempty"` // bytes
 	Machines []machine `json:"machines"`
+	// Tuned are the tables of hocket tune.
+	Tuned []bench.KeptTable `json:"tuned,omitempty"`
 }
 
 // machine says whether -m NAME works here, and if not what is missing.
@@ -62,7 +65,7 @@ func examine() *doctor {
 	return &doctor{
 		Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0),
-		Memory: availableMemory(), Machines: machines(),
+		Memory: availableMemory(), Machines: machines(), Tuned: bench.KeptTables(),
 	}
 }
 
@@ -101,6 +104,9 @@ func (a *app) printDoctor(d *doctor) error {
 				fmt.Fprintf(w, "  %s\t%s\n", line[0], line[1])
 			}
 		}
+	}
+	for _, k := range d.Tuned {
+		fmt.Fprintf(w, "tuned\t%s\n", k)
 	}
 	return w.Flush()
 }

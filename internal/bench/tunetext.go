@@ -174,3 +174,33 @@ func peersBeatNCCL(peers []Peer, prefix string) map[int]int64 {
 	}
 	return out
 }
+
+// KeptTable is a tuned table as doctor tells of it.
+type KeptTable struct {
+	File    string `json:"file"`
+	Machine string `json:"machine,omitempty"`
+	Ranks   int    `json:"ranks,omitempty"`
+	Hash    string `json:"hash,omitempty"`
+	Broken  string `json:"broken,omitempty"` // why it is not used
+}
+
+// KeptTables lists the tuned tables that are kept.
+func KeptTables() []KeptTable {
+	var list []KeptTable
+	for _, f := range comm.Kept() {
+		k := KeptTable{File: f.From, Broken: f.Ignored}
+		if f.Table != nil {
+			k.Machine, k.Ranks, k.Hash = f.Table.Identity, f.Table.Ranks, f.Table.Hash()
+		}
+		list = append(list, k)
+	}
+	return list
+}
+
+// String says it in a line.
+func (k KeptTable) String() string {
+	if k.Broken != "" {
+		return fmt.Sprintf("%s is not used: %s", k.File, k.Broken)
+	}
+	return fmt.Sprintf("%s, %d ranks: %s", k.Machine, k.Ranks, k.File)
+}

@@ -223,10 +223,16 @@ func TestFind(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, "collectives", "new-*")); len(left) > 0 {
 		t.Errorf("files left behind: %v", left)
 	}
+	if kept := Kept(); len(kept) != 1 || kept[0].From != path || kept[0].Table.Identity != w.Identity() || kept[0].Ignored != "" {
+		t.Errorf("kept are %+v", kept)
+	}
 	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if f := Find("abacus", w); f.From != "shipped" || !strings.Contains(f.Ignored, path) {
 		t.Errorf("with a broken table: %+v", f)
+	}
+	if kept := Kept(); len(kept) != 1 || kept[0].Table != nil || kept[0].Ignored == "" {
+		t.Errorf("kept are %+v", kept)
 	}
 }

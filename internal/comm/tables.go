@@ -160,3 +160,26 @@ func Find(machine string, w device.World) Found {
 	}
 	return f
 }
+
+// Kept lists the tuned tables that are kept for all machines, by file; of one that
+// cannot be read why.
+func Kept() []Found {
+	dir, err := Folder()
+	if err != nil {
+		return nil
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json")) // fails for bad patterns only
+	var list []Found
+	for _, file := range files {
+		f := Found{From: file}
+		data, err := os.ReadFile(file)
+		if err == nil {
+			f.Table, err = ReadTable(data)
+		}
+		if err != nil {
+			f.Table, f.Ignored = nil, err.Error()
+		}
+		list = append(list, f)
+	}
+	return list
+}
