@@ -62,9 +62,10 @@ func (d *Driver) AllowShared(f Function, bytes int) error {
 
 // Launch is a kernel with its arguments, ready to launch again and again.
 type Launch struct {
-	block *cabi.Block
-	early *cabi.Block // launch configuration; nil for an ordinary launch
-	args  [11]uintptr
+	block  *cabi.Block
+	early  *cabi.Block // launch configuration; nil for an ordinary launch
+	args   [11]uintptr
+	blocks int
 }
 
 // Shape is how many threads run a kernel.
@@ -80,7 +81,7 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 	for _, p := range params {
 		size += (len(p) + 15) &^ 15
 	}
-	l := &Launch{block: cabi.NewBlock(size + 16)}
+	l := &Launch{block: cabi.NewBlock(size + 16), blocks: int(s.Grid[0]) * int(s.Grid[1]) * int(s.Grid[2])}
 	at := (8*(len(params)+1) + 15) &^ 15
 	for i, p := range params {
 		cabi.Store(l.block.Addr(8*i), l.block.Addr(at))
@@ -116,6 +117,9 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	l.args = [11]uintptr{l.early.Addr(0), uintptr(f), l.block.Addr(0), 0}
 	return l
 }
+
+// Blocks is how many blocks the launch has.
+func (l *Launch) Blocks() int { return l.blocks }
 
 // Free lets the launch's memory go.
 func (l *Launch) Free() {

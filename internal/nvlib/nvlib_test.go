@@ -144,6 +144,9 @@ func TestLaunchArguments(t *testing.T) {
 			t.Errorf("parameter %d at %#x is %v", i, at, cabi.Bytes(at, len(p)))
 		}
 	}
+	if l.Blocks() != 24 {
+		t.Errorf("%d blocks", l.Blocks())
+	}
 	if allocs := testing.AllocsPerRun(100, func() { _ = d.Launch(l, 55) }); allocs > 3 { // the recorder's own
 		t.Errorf("%v allocations a launch", allocs)
 	}

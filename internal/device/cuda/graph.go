@@ -32,6 +32,7 @@ type capture struct {
 	totals   map[*counter]int64 // before
 	flags    *flags             // between sections; nil for one section
 	bound    bool               // a call for several GPUs keeps them in one section
+	teams    map[*stream]int    // the most blocks that a kernel of a team has, by stream
 }
 
 // section is what is recorded from one origin.
@@ -197,16 +198,61 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 		return false, w.sites[0].origin.failed(err)
 	}
 	issued := w.unlocked(issue)
-	bound = w.capture.bound
+	c := w.capture
 	f, err := g.endCapture(name)
 	g.forms = append(g.forms, f)
 	switch {
 	case issued != nil:
-		return bound, issued
+		return c.bound, issued
 	case err == nil && len(w.blocked()) > 0:
 		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.blocked()})
+	case err == nil && c.crowded():
+		if len(g.forms) == 1 {
+			return c.bound, fmt.Errorf("%w: a graph for each GPU, with kernels that wait for those of other GPUs beside flags, which then may find no room on a device; record one graph over all",
+				device.ErrUnsupported)
+		}
+		g.forms = g.forms[:len(g.forms)-1]
+		err = w.dropForm(f)
 	}
-	return bound, err
+	return c.bound, err
+}
+
+// roomForFlags is how many multiprocessors of a device kernels of teams must leave
+// to flags.
+const roomForFlags = 4
+
+// crowded reports whether flags may find no multiprocessor with room for their
+// kernels: those of teams may take all of a device, and wait there for kernels that
+// wait for a flag. Edges of one graph need no room.
+func (c *capture) crowded() bool {
+	if c.flags == nil || len(c.flags.raises) == 0 {
+		return false
+	}
+	blocks := map[*site]int{}
+	for s, n := range c.teams {
+		blocks[s.dev.site] += n
+	}
+	for s, n := range blocks {
+		if n > s.gpu.sms-roomForFlags {
+			return true
+		}
+	}
+	return false
+}
+
+// meets notes that a kernel of a team is launched.
+func (c *capture) meets(l *launch, s *stream) {
+	if c == nil {
+		return
+	}
+	if c.teams == nil {
+		c.teams = map[*stream]int{}
+	}
+	for _, st := range l.steps {
+		if k, ok := st.(*kernelStep); ok {
+			c.teams[s] = max(c.teams[s], k.l.Blocks())
+		}
+	}
 }
 
 // unlocked runs f without the world's mutex, and has it again however f ends. The

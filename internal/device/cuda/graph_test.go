@@ -139,6 +139,42 @@ func floats(v float32) []byte {
 	return b
 }
 
+// TestCrowdedGraph: where kernels of teams may take all of a device there are no
+// flags beside them; without flags, or with room, there is a graph for each GPU.
+func TestCrowdedGraph(t *testing.T) {
+	for _, sms := range []int{1, 50, 100} {
+		flagged := sms == 1
+		x := newExchanged(t, Options{})
+		for _, s := range x.w.(*world).sites {
+			s.gpu.sms = sms
+		}
+		issue := x.issue
+		if sms == 50 {
+			x.w.(*world).sites[0].gpu.sms = 1
+			issue = func() error { return errors.Join(x.s[0].Launch(x.neg[0]), x.s[1].Launch(x.neg[1])) }
+		}
+		x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}
+		g, err := x.w.(device.Capturer).Capture(issue)
+		x.must(err)
+		want := "one each"
+		if flagged {
+			want = "one"
+		}
+		if got := strings.Join(g.(device.Choices).Choices(), " "); got != want {
+			t.Errorf("flags %v: forms %s", flagged, got)
+		}
+		x.must(g.Launch(t.Context()))
+		x.must(x.w.Sync(t.Context()))
+		x.must(x.w.Close())
+	}
+	x := newExchanged(t, Options{Graphs: formEach})
+	x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}
+	if _, err := x.w.(device.Capturer).Capture(x.issue); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "one graph over all") {
+		t.Errorf("got %v", err)
+	}
+	x.must(x.w.Close())
+}
+
 // TestFlagTimeout: a part of a graph that waits in vain gives up, and the world
 // ends with the rank and the mark of what waited.
 func TestFlagTimeout(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 // A wait never keeps what it waits for from running as long as the branches of a
 // graph run side by side: in the order of issue every raise comes before its
 // wait. The driver gives branches queues of their own as far as there are any
-// (see queuesVariable).
+// (see queuesVariable), and as kernels of teams leave a multiprocessor free (see
+// crowded).
 type flags struct {
 	w        *world
 	sections []*section

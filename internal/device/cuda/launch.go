@@ -34,6 +34,7 @@ type step interface {
 func (l *launch) run(s *stream) error {
 	if l.member != nil {
 		l.member.id, l.member.doing = innermost(s.open), l.name
+		s.dev.w.capture.meets(l, s)
 	}
 	if l.looked {
 		l.stream, l.id = s.name, innermost(s.open)
