@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,8 @@ func (u *tuner) note(format string, args ...any) {
 	}
 }
 
-// tunedOps are the collectives that are measured; others use the entry of none.
+// tunedOps are the collectives that are measured; others take the entries of
+// their kin.
 var tunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}
 
 // teams lists the numbers of members that are tuned.
@@ -231,8 +233,8 @@ func (u *tuner) finalists() int {
 	return 4
 }
 
-// tuneCall measures a call by all algorithms once, those that come near the
-// fastest several times, and of these, where it is to be full, all launches.
+// tuneCall measures a call by all algorithms roughly, where it is to be full also
+// by grids of those that come near the fastest, and the best of all in turns.
 func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error) {
 	m := measured{call: c}
 	first, err := u.glance(ctx, a, c, u.names(a, c))
@@ -294,23 +296,13 @@ func namesOnly(names []string) []device.Tuning {
 // the fastest first.
 func within(list []timed, times float64) []timed {
 	list = slices.Clone(list)
-	slices.SortStableFunc(list, byTime)
+	slices.SortStableFunc(list, func(a, b timed) int { return cmp.Compare(a.Micros, b.Micros) })
 	for i := range list {
 		if list[i].Micros > times*list[0].Micros {
 			return list[:i]
 		}
 	}
 	return list
-}
-
-func byTime(a, b timed) int {
-	switch {
-	case a.Micros < b.Micros:
-		return -1
-	case a.Micros > b.Micros:
-		return 1
-	}
-	return 0
 }
 
 // launches lists grids to try for each algorithm of the machine's own.
