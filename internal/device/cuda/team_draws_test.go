@@ -758,3 +758,57 @@ func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 	tensor.FromFloat64(table, vals, dt)
 	return table, -n * drawValues
 }
+
+// TestTeamMoveAbsent leaves a member out of a collective by each algorithm that
+// moves or reduces blocks: the world ends in time with an error that names the
+// member, and the next one, of the same process, works.
+func TestTeamMoveAbsent(t *testing.T) {
+	const timeout = 300 * time.Millisecond
+	m := real(t, Options{TeamTimeout: timeout})
+	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	for k, name := range moveAlgorithmNames() {
+		if name == ncclName {
+			continue
+		}
+		w, err := m.Open(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &drawRig{T: t, w: w, limits: drawLimits{longest: 1 << 14}, rng: rand.New(rand.NewPCG(uint64(k), 1)), encoded: map[ir.DType][]byte{}, done: map[string]int{}}
+		r.dispatch = comm.NewDispatch(w, m.Caps(), nil, comm.Policy{})
+		r.open(2)
+		r.probe(true)
+		var ds []*drawn
+		for _, op := range drawOps[1:] {
+			kind := drawKind{op: op, dt: ir.BF16, align: 8, tune: device.Tuning{Algo: name}}
+			if reducing(op) {
+				kind.red = ir.Sum
+			}
+			if d := r.place(kind, 5000); r.supports(d) {
+				ds = append(ds, d)
+			}
+		}
+		r.probe(false)
+		if len(ds) == 0 {
+			t.Errorf("%s takes nothing", name)
+			continue
+		}
+		l := r.lanes[0]
+		l.list = []*drawn{ds[k%len(ds)]}
+		r.design(l)
+		r.openLane(l)
+		r.upload([]*drawLane{l})
+		r.must(r.issue([]*drawLane{l}, 0, func(int) bool { return true }))
+		r.compare([]*drawLane{l})
+		absent := k % 2
+		began := time.Now()
+		r.must(l.ch.Issue(0, 1-absent, 1))
+		err = w.Sync(t.Context())
+		var fault *device.Fault
+		if took := time.Since(began); !errors.As(err, &fault) || fault.Rank != 1-absent || !strings.Contains(err.Error(), fmt.Sprintf("member %d (rank %d)", absent, absent)) || took > timeout+time.Second {
+			t.Errorf("%s by %s: after %v: %v", l.list[0].op, name, took, err)
+		}
+		t.Logf("%s: %v", l.list[0].op, err)
+		r.must(w.Close())
+	}
+}
