@@ -43,6 +43,9 @@ const (
 	ReduceSpread
 	// ReduceBulk is ReducePull by bulk copies, for the like.
 	ReduceBulk
+	// MoveMeet moves nothing: it ends when all members have begun it, and what
+	// their streams did before is done for all.
+	MoveMeet
 	moveKinds
 )
 
@@ -57,7 +60,9 @@ func (k MoveKind) reduces() bool {
 
 func (k MoveKind) bulk() bool { return k == MoveBulk || k == ReduceBulk }
 
-func (k MoveKind) sheets() bool { return k == MoveSheets || k == ReduceSheets || k.spreads() }
+// Sheets reports whether blocks go through slots in sheets. What lies in slots is
+// of one form only: data of the one would look like flags of the other.
+func (k MoveKind) Sheets() bool { return k == MoveSheets || k == ReduceSheets || k.spreads() }
 
 // spreads reports whether members pass on what others give.
 func (k MoveKind) spreads() bool { return k == MoveSpread || k == ReduceSpread }
@@ -113,7 +118,7 @@ func (m *Move) Meeting() (Meeting, error) {
 // SlotBytes is the size of a half of the slots that m goes through.
 func (m *Move) SlotBytes() int64 {
 	switch {
-	case m.Kind.sheets():
+	case m.Kind.Sheets():
 		r := int64(m.Unroll)
 		packs := 32*r - 4
 		return int64(m.Members) * ((m.Run + 16*packs - 1) / (16 * packs)) * 512 * r
@@ -148,13 +153,13 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
 	case m.Kind.spreads() && (m.Root < 0 || m.Root >= m.Members):
 		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
-	case m.Kind.sheets() && len(m.Extents) > 0:
+	case m.Kind.Sheets() && len(m.Extents) > 0:
 		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
 	case m.Kind.bulk() && (m.Unroll&(m.Unroll-1) != 0 || m.Kind == ReduceBulk && (m.Threads < 64 || m.Unroll > 4)):
 		return fmt.Errorf("%w: %d threads, chunks of %d", device.ErrUnsupported, m.Threads, m.Unroll)
 	case m.Kind.bulk() && (len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources())):
 		return fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
-	case m.Kind.sheets() && m.Unroll > 4:
+	case m.Kind.Sheets() && m.Unroll > 4:
 		return fmt.Errorf("%w: sheets of %d rows; up to 4 do", device.ErrUnsupported, m.Unroll)
 	}
 	return nil
@@ -177,6 +182,8 @@ func (m *Move) instance() (name, body string, err error) {
 			return fmt.Sprintf("move_ll_%d_%d_%d_%d", w, d, vs, vd), fmt.Sprintf("moveLL<%d, %d, %d, %d>", w, d, vs, vd), nil
 		}
 		return fmt.Sprintf("reduce_ll_%s_%d_%d_%d_%d", label, w, d, vs, vd), fmt.Sprintf("reduceLL<%s, %d, %d, %d, %d>", red, w, d, vs, vd), nil
+	case MoveMeet:
+		return fmt.Sprintf("move_meet_%d", w), fmt.Sprintf("moveMeet<%d>", w), nil
 	case MoveBulk:
 		return fmt.Sprintf("move_bulk_%d_%t_%d", w, m.same(), m.Unroll), fmt.Sprintf("moveBulk<%d, %t, %d>", w, m.same(), m.Unroll), nil
 	case ReduceBulk:

@@ -24,7 +24,8 @@ type moveFloor struct {
 	rng    *rand.Rand
 	n      int
 	flags  [TeamMost]nvlib.Ptr
-	slots  [TeamMost]nvlib.Ptr
+	packs  [TeamMost]nvlib.Ptr
+	sheets [TeamMost]nvlib.Ptr
 	moves  [][]*Move // of each member
 	checks []func()
 }
@@ -35,7 +36,8 @@ const moveSlots = 64 << 10
 func newMoveFloor(t *testing.T, rng *rand.Rand, n int, epoch uint32) *moveFloor {
 	f := &moveFloor{teamBench: newTeamBench(t, n, epoch), t: t, rng: rng, n: n, moves: make([][]*Move, n)}
 	copy(f.flags[:], f.halves(MoveFlagBytes, 0))
-	copy(f.slots[:], f.halves(moveSlots, 0))
+	copy(f.packs[:], f.halves(moveSlots, 0))
+	copy(f.sheets[:], f.halves(moveSlots, 0))
 	return f
 }
 
@@ -90,7 +92,10 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	moves := make([]*Move, f.n)
 	for i := range moves {
 		moves[i] = &Move{Kind: s.kind, Members: f.n, Me: i, Run: s.run, Extents: s.extents, DType: s.dt, Red: s.red,
-			Flags: f.flags, Slots: f.slots, SlotHalf: moveSlots, Blocks: s.blocks, Threads: s.threads, Unroll: s.unroll}
+			Flags: f.flags, Slots: f.packs, SlotHalf: moveSlots, Blocks: s.blocks, Threads: s.threads, Unroll: s.unroll}
+		if s.kind.Sheets() {
+			moves[i].Slots = f.sheets
+		}
 		f.moves[i] = append(f.moves[i], moves[i])
 	}
 	reduces := s.kind.reduces()
@@ -351,7 +356,7 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	for range rng.IntN(4) {
 		s.extents = append(s.extents, 1+rng.Int64N(3))
 	}
-	if kind.sheets() {
+	if kind.Sheets() {
 		s.extents, s.threads, s.run = nil, 32+32*rng.IntN(2), 1+rng.Int64N(3000)
 	}
 	if rng.IntN(2) == 0 {
@@ -404,6 +409,9 @@ func TestMoves(t *testing.T) {
 							gives[i] = 1 << (c % n)
 						}
 					}
+				}
+				if kind == MoveMeet {
+					clear(gives)
 				}
 				if kind == MoveSpread {
 					clear(gives)
@@ -515,7 +523,7 @@ func everyMove(t *testing.T) string {
 				if kind.bulk() && unit != 16 {
 					continue
 				}
-				if kind.sheets() || kind.bulk() {
+				if kind.Sheets() || kind.bulk() {
 					m.Extents = nil
 				}
 				for p := range n {

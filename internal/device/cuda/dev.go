@@ -13,6 +13,7 @@ type dev struct {
 	rank     int
 	site     *site
 	counters []*counters
+	side     *stream // see beside; nil until it is needed
 
 	workspace *memory // cuBLASLt's, for the first stream that needs one
 	worked    bool    // one was taken

@@ -379,8 +379,17 @@ func fakeBLAS(t testing.TB) *nvlib.CuBLASLt {
 	return lib
 }
 
-// Meeting is refused: the fake does one thing at a time.
-func (f *fakeGPU) Meeting(kernels.Target, kernels.Meeting) (kernels.Step, error) {
+// Meeting is refused: the fake does one thing at a time. Where members only meet
+// that is as good.
+func (f *fakeGPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
+	if strings.HasPrefix(m.Body, "moveMeet<") {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.next++
+		name := fmt.Sprint("meet", f.next)
+		f.named[name] = func(uintptr) {}
+		return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}}}, nil
+	}
 	return kernels.Step{}, fmt.Errorf("%w: the fake's kernels cannot wait for each other", device.ErrUnsupported)
 }
 

@@ -61,7 +61,7 @@ type namedAlgorithm struct {
 }
 
 // teamAlgorithms lists them in the order in which TeamAlgorithms does.
-var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, []namedAlgorithm{{ncclName, ncclAlgorithm{}}})
+var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, copyAlgorithms, []namedAlgorithm{{ncclName, ncclAlgorithm{}}})
 
 func algorithmOf(name string) (teamAlgorithm, error) {
 	for _, a := range teamAlgorithms {

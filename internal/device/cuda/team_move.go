@@ -478,7 +478,11 @@ func (m *member) move(move *kernels.Move, flags *area) (step, error) {
 	move.Blocks = min(move.Blocks, room)
 	copy(move.Flags[:], flags.at)
 	if need := move.SlotBytes(); need > 0 {
-		slots, err := t.halves("slots of moves", need)
+		name := "packs of moves"
+		if move.Kind.Sheets() { // whose data would look like the flags of packs
+			name = "sheets of moves"
+		}
+		slots, err := t.halves(name, need)
 		if err != nil {
 			return nil, err
 		}

@@ -458,7 +458,7 @@ func TestTeamMoves(t *testing.T) {
 
 func moveAlgorithmNames() []string {
 	names := []string{ncclName}
-	for _, a := range moveAlgorithms {
+	for _, a := range slices.Concat(moveAlgorithms, copyAlgorithms) {
 		names = append(names, a.name)
 	}
 	return names

@@ -117,8 +117,10 @@ func sweepTunings(op ir.Op, algo string, bytes int64) []device.Tuning {
 	}
 	small, large := bytes <= 64<<10, bytes > 4<<20
 	switch {
-	case algo == ncclName:
+	case algo == ncclName, algo == "move-copy" && large:
 		return []device.Tuning{{}}
+	case algo == "move-copy":
+		return nil
 	case algo == "move-ll" && bytes > 1<<20, algo == "move-ll128" && bytes > 16<<20, (algo == "move-push" || algo == "move-pull") && small, algo == "move-bulk" && !large:
 		return nil
 	case algo == "move-ll":

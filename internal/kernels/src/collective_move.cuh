@@ -427,6 +427,13 @@ template <int W> DEV bool meetBlocks(const MoveArgs& a, Patience& w, u32 kind, u
   return __syncthreads_and(here);
 }
 
+template <int W> DEV void moveMeet(const MoveArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team));
+  Patience w = {0, 0};
+  meetBlocks<W>(a, w, flagDone, e);
+  end(a.team, e);
+}
+
 // Cell is 16 bytes as they lie on the far side of a link: those of a row that
 // fall there.
 struct Cell { u32 row; i64 at; i64 count; };  // at: from the row's begin; of the first byte
