@@ -119,8 +119,8 @@ DEV void end(const Team& t, u32 e) {
   for (u32 i = blockIdx.x + threadIdx.x * gridDim.x; i < blocksMost; i += gridDim.x * blockDim.x) c->epoch[i] = e;
 }
 
-// Patience bounds a wait: now and then it looks at the clock and at the word
-// that ends all waits.
+// Patience bounds the waits of a thread in a launch: now and then it looks at the
+// clock and at the word that ends all waits.
 struct Patience {
   u32 looks;
   u64 began;
