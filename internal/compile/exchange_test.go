@@ -46,6 +46,10 @@ func TestExchangeAnywhere(t *testing.T) {
 		"reduced in a loop": head + "func f(%x: f32[T, K/tp], %w: f32[K, K/tp], %acc: inout f32[T, K]) {\n  for %i in 0..3 {\n" +
 			"    %y: f32[T, K] = linear %x, %w\n" + accumulate + "  }\n}\n",
 	}
+	for layout, local := range map[string]string{"T/tp, K": "rows", "T, K/tp": "columns"} {
+		sources["a gradient's "+local] = head + "func f(%dy: f32[K/tp, T], %x: f32[K/tp, K], %r: f32[" + layout + "]) -> f32[" + layout + "] {\n" +
+			"  %dw: f32[" + layout + "] = matmul %dy, %x, ta=true\n  %s = add %r, %dw\n  return %s\n}\n"
+	}
 	for _, n := range []int{0, 1, 2, 5} {
 		sources[fmt.Sprintf("in a loop of %d", n)] = loop(fmt.Sprint(n))
 		sources[fmt.Sprintf("in a loop of as many as a dim says, %d", n)] = fmt.Sprintf("dim C = %d\n", n) + loop("C")

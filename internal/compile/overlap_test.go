@@ -291,6 +291,11 @@ var layers = map[string]string{
   %y: bf16[T/tp, N] = linear %x, %w, %b
   return %y
 }`,
+	"columns scattered": `(%x: bf16[T, K/tp], %w: bf16[N, K/tp], %r: bf16[T, N/tp]) -> bf16[T, N/tp] {
+  %y: bf16[T, N/tp] = linear %x, %w
+  %z = add %y, %r
+  return %z
+}`,
 	"data and tensor parallel": `(%x: bf16[T/(dp, tp), K], %w: bf16[N/tp, K], %v: bf16[K, N/tp]) -> bf16[T/(dp, tp), K] {
   %h = linear %x, %w
   %g = relu %h
@@ -346,15 +351,15 @@ var layers = map[string]string{
 // TestStrategyErrors: a strategy that there is not, or that nothing can use.
 func TestStrategyErrors(t *testing.T) {
 	const noPair = "mesh tp[2]\nfunc f(%x: f32[4/tp]) -> f32[4] {\n  return %x\n}\n"
-	const columns = "mesh tp[2]\nfunc f(%x: f32[2, 4/tp], %w: f32[4, 4/tp]) -> f32[2, 4/tp] {\n  %y = linear %x, %w\n  return %y\n}\n"
+	const contracted = "mesh tp[2]\nfunc f(%x: f32[2, 4/tp], %w: f32[4, 4]) -> f32[2, 4] {\n  %y = linear %x, %w\n  return %y\n}\n"
 	const local = "func f(%x: f32[4]) -> f32[4] {\n  %y = relu %x\n  return %y\n}\n"
 	for _, c := range []struct{ source, strategy, want string }{
 		{noPair, "fast", "there is no strategy \"fast\""},
 		{noPair, "chunked(0)", "chunked takes a number from 1 to"},
 		{noPair, "exchange", "test.hkt:3:3: error: strategy exchange applies to nothing"},
 		{noPair, "exchange", "what it gathers goes into no linear"},
-		{columns, "exchange", "exchange does not apply: columns are scattered"},
-		{columns, "exchange", "help: use sequential"},
+		{contracted, "exchange", "exchange does not apply: the gathered dimension is contracted"},
+		{contracted, "exchange", "help: use sequential"},
 		{local, "chunked", "it has no all_gather"},
 	} {
 		_, err := Build(check(t, c.source), Options{Strategy: c.strategy})

@@ -50,6 +50,8 @@ type kinds map[lower.StrategyKind]bool
 var (
 	both        = kinds{lower.Chunked: true, lower.Exchange: true}
 	chunkedOnly = kinds{lower.Chunked: true}
+	// of what lies across the operands' rows
+	exchangeOnly = kinds{lower.Exchange: true}
 )
 
 var patterns = []struct {
@@ -77,6 +79,16 @@ var patterns = []struct {
 		"  %y: bf16[3, 5 * D/d, 7] = linear %x, %w, %b\n  return %y\n}", both},
 	{"P16", dataAndTensor, "func f(%x: bf16[7 * D/dp, 5, 3], %w1: bf16[8/tp, 3], %w2: bf16[3, 8/tp]) -> bf16[7 * D/dp, 5, 3] {\n" +
 		"  %h = linear %x, %w1\n  %g = relu %h\n  %y = linear %g, %w2\n  return %y\n}", both},
-	{"columns of a sum", oneAxis, "func f(%x: bf16[5, 2 * D/d], %w: bf16[2 * D, 2 * D/d]) -> bf16[5, 2 * D/d] {\n  %y = linear %x, %w\n  return %y\n}", chunkedOnly},
+	{"columns of a sum", oneAxis, "func f(%x: bf16[5, 2 * D/d], %w: bf16[2 * D, 2 * D/d]) -> bf16[5, 2 * D/d] {\n  %y = linear %x, %w\n  return %y\n}", both},
+	{"columns of a matmul", oneAxis, "func f(%x: bf16[5, 2 * D/d], %w: bf16[2 * D/d, 2 * D], %r: bf16[5, 2 * D/d]) -> bf16[5, 2 * D/d] {\n" +
+		"  %y: bf16[5, 2 * D/d] = matmul %x, %w\n  %z = add %y, %r\n  return %z\n}", both},
+	{"columns of a matmul of the transposed", oneAxis, "func f(%x: bf16[2 * D/d, 5], %w: bf16[2 * D, 2 * D/d]) -> bf16[5, 2 * D/d] {\n" +
+		"  %y = matmul %x, %w, ta=true, tb=true\n  return %y\n}", exchangeOnly},
+	{"a weight's gradient, rows scattered", oneAxis, "func f(%dy: bf16[2 * D/d, 2 * D], %x: bf16[2 * D/d, 5]) -> bf16[2 * D/d, 5] {\n" +
+		"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
+	{"a weight's gradient, columns scattered", oneAxis, "func f(%dy: bf16[2 * D/d, 5], %x: bf16[2 * D/d, 2 * D]) -> bf16[5, 2 * D/d] {\n" +
+		"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
+	{"a weight's gradient for all", oneAxis, "func f(%dy: bf16[2 * D/d, 2 * D], %x: bf16[2 * D/d, 5]) -> bf16[2 * D, 5] {\n" +
+		"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
 	{"a gather along the contraction", oneAxis, "func f(%x: bf16[5, 2 * D/d], %w: bf16[3, 2 * D]) -> bf16[5, 3] {\n  %y = linear %x, %w\n  return %y\n}", chunkedOnly},
 }

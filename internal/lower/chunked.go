@@ -77,7 +77,7 @@ func (p *part) keepGathered() {
 	if whole == "" {
 		return
 	}
-	p.put(into(p.Pos, ir.OpCopy, p.at[p.Value], p.piece(p.Value, "w", whole)))
+	p.put(into(p.Pos, ir.OpCopy, p.at[p.Value], p.piece(p.Value, "w", whole, p.axis)))
 }
 
 // chunkedReduce computes chunk by chunk and reduces each as it is made. What is

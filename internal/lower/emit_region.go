@@ -85,7 +85,7 @@ func (e *emitter) open(view func(name string, t *ir.Type) string) {
 func (e *emitter) operands(stmts []*ir.Stmt, view func(name string, t *ir.Type) string) map[string]string {
 	out := map[string]string{}
 	for _, s := range stmts {
-		byRow, _, _ := e.finder.operandsOf(s, e.Rows)
+		byRow, _, _ := e.finder.operandsOf(s, e.Rows, e.across)
 		for i := range s.Args {
 			name := s.Args[i].Name
 			if d := e.finder.def[name]; !slices.Contains(byRow, name) || out[name] != "" || d != nil && e.in[d] {
@@ -134,11 +134,18 @@ type part struct {
 	// sub, where set, is the part of a piece that it is about.
 	sub   *sub
 	at    map[string]string // value → this piece of it
+	cut   map[cutting]string
 	stmts []*ir.Stmt
 }
 
+// cutting is a value cut along one of its dimensions.
+type cutting struct {
+	value string
+	axis  int
+}
+
 func (e *emitter) part(axis int, index, count *ir.Expr, s *sub) *part {
-	return &part{emitter: e, axis: axis, index: index, count: count, sub: s, at: map[string]string{}}
+	return &part{emitter: e, axis: axis, index: index, count: count, sub: s, at: map[string]string{}, cut: map[cutting]string{}}
 }
 
 // sub is part index of count of every piece.
@@ -147,25 +154,42 @@ type sub struct{ index, count *ir.Expr }
 func (p *part) put(stmts ...*ir.Stmt) { p.stmts = append(p.stmts, stmts...) }
 
 // of returns this piece of a value: what was computed or gathered before, or
-// a piece of what whole has for it; of a value needed entire, the value.
-func (p *part) of(value string, whole map[string]string) string {
+// a piece along axis of what whole has for it; of a value needed entire, the
+// value.
+func (p *part) of(value string, axis int, whole map[string]string) string {
 	if name, ok := p.at[value]; ok {
 		return name
 	}
-	name, ok := whole[value]
+	tensor, ok := whole[value]
 	if !ok {
 		return value
 	}
-	name = p.piece(value, "i", name)
-	p.at[value] = name
-	return name
+	key := cutting{value, axis}
+	if p.cut[key] == "" {
+		p.cut[key] = p.piece(value, "i", tensor, axis)
+	}
+	return p.cut[key]
 }
 
-// piece returns this piece of the local tensor whole, named after value.
-func (p *part) piece(value, suffix, whole string) string {
+// operand returns this piece of the i-th operand of s.
+func (p *part) operand(s *ir.Stmt, i int, whole map[string]string) string {
+	axis := p.axis
+	if p.across {
+		role := entire
+		axis, role = acrossAxis(s, i, p.Rows, len(p.info.Operands[s][i].Type.Dims), len(p.finder.typeOf(s).Dims))
+		if role == entire {
+			return s.Args[i].Name
+		}
+	}
+	return p.of(s.Args[i].Name, axis, whole)
+}
+
+// piece returns this piece of the local tensor whole along axis, named after
+// value.
+func (p *part) piece(value, suffix, whole string, axis int) string {
 	cut := func(index, count *ir.Expr) {
 		name := p.names.fresh(value, suffix)
-		p.put(chunk(p.Pos, name, whole, p.axis, index, count))
+		p.put(chunk(p.Pos, name, whole, axis, index, count))
 		whole = name
 	}
 	if p.index != nil {
@@ -200,7 +224,7 @@ func (p *part) run(stmts []*ir.Stmt, whole map[string]string, last string, told 
 			c.Comments = ir.Comments{}
 		}
 		for k := range c.Args {
-			c.Args[k].Name = p.of(c.Args[k].Name, whole)
+			c.Args[k].Name = p.operand(s, k, whole)
 		}
 		if i == len(stmts)-1 {
 			p.target(c, s.Results[0].Text, whole, last)
@@ -219,7 +243,7 @@ func (p *part) target(c *ir.Stmt, value string, whole map[string]string, last st
 	case last != "":
 		c.Into = &ir.Place{Pos: c.Pos, Name: last}
 	case whole[value] != "":
-		c.Into = &ir.Place{Pos: c.Pos, Name: p.of(value, whole)}
+		c.Into = &ir.Place{Pos: c.Pos, Name: p.of(value, p.axis, whole)}
 	default:
 		name := p.names.fresh(value, "i")
 		c.Results = []ir.Name{{Pos: c.Pos, Text: name}}

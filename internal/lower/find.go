@@ -39,10 +39,32 @@ func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 		if why = f.backward(r); why == "" {
 			f.follow(r)
 			f.finish(r)
+			if x := f.across(s); x != nil && r.comm.Op == ir.OpReduceScatter && !r.blocked {
+				r.other = x
+				delete(r.Refused, Exchange)
+			}
 			return r, ""
 		}
 	}
+	if x := f.across(s); x != nil {
+		x.Refused[Chunked] = "what is reduced lies across the operands' rows, and chunks are of rows"
+		return x, ""
+	}
 	return nil, why
+}
+
+// across returns the region that ends in the reduction s and whose pieces lie
+// across its operands' rows; nil where there is none.
+func (f *pairFinder) across(s *ir.Stmt) *region {
+	r := f.newRegion(s)
+	r.across = true
+	r.cut(r.Axis)
+	if f.backward(r) != "" {
+		return nil
+	}
+	f.follow(r)
+	f.finish(r)
+	return r
 }
 
 // backward adds to r what makes its collective's operand, back to the GEMMs.
@@ -58,7 +80,7 @@ func (f *pairFinder) backward(r *region) string {
 			continue
 		}
 		delete(needed, name)
-		byRow, _, ok := f.operandsOf(s, r.Rows)
+		byRow, _, ok := f.operandsOf(s, r.Rows, r.across)
 		switch {
 		case !ok:
 			return notByRows(s, r.Rows)
@@ -93,7 +115,7 @@ func (f *pairFinder) follow(r *region) {
 				return
 			}
 		}
-		byRow, whole, ok := f.operandsOf(next, r.Rows)
+		byRow, whole, ok := f.operandsOf(next, r.Rows, r.across)
 		if !ok || isGEMM(next) || f.owned[next] != nil || !slices.Contains(byRow, s.Results[0].Text) || slices.Contains(whole, s.Results[0].Text) {
 			return
 		}
@@ -112,7 +134,7 @@ func (f *pairFinder) whyNot(r *region, given []string) string {
 		return "what it reduces comes from no linear or matmul next to it"
 	}
 	for _, x := range given {
-		if !f.dense(x) {
+		if !r.across && !f.dense(x) {
 			return "%" + x + " is a view, whose rows may not lie one behind the other"
 		}
 	}
@@ -185,7 +207,7 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 
 // absorbs reports whether s can join a region that has the values inside.
 func (f *pairFinder) absorbs(s *ir.Stmt, rows int, inside, late map[string]bool) bool {
-	byRow, whole, ok := f.operandsOf(s, rows)
+	byRow, whole, ok := f.operandsOf(s, rows, false)
 	if !ok || slices.ContainsFunc(whole, func(n string) bool { return inside[n] || late[n] }) {
 		return false
 	}

@@ -78,6 +78,11 @@ func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 		}
 		into, mine := f.shared, append(slices.Clone(r.body), s)
 		if st := o.decide(r); st.Kind != Sequential {
+			if st.Kind == Exchange && r.other != nil {
+				r = r.other
+				mine = append(slices.Clone(r.body), s)
+				o.choices[len(o.choices)-1].Pair = r.Pair
+			}
 			out[r] = st
 			into, mine = f.owned, append(mine, r.post...)
 		}

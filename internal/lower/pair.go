@@ -97,6 +97,10 @@ type region struct {
 	// set: each rank has a block of its rows, and a piece is the same rows of
 	// every block.
 	blocked bool
+	// Where across is set, pieces lie across the operands' rows (acrossAxis).
+	across bool
+	// other is the same pair with such pieces, which only exchange can use.
+	other *region
 	// last is the last statement of the block that the region reaches.
 	last *ir.Stmt
 }
@@ -165,7 +169,7 @@ func (f *pairFinder) finish(r *region) {
 	case r.comm.Op == ir.OpAllGather && !r.blocked:
 		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
-		r.Refused[Exchange] = "columns are scattered, and only rows can be computed one block at a time"
+		r.Refused[Exchange] = "what is scattered cannot be computed one block at a time"
 	case r.comm.Op == ir.OpAllReduce:
 		if why := f.undivided(r); why != "" {
 			r.Refused[Exchange] = why
@@ -216,13 +220,17 @@ func (r *region) cut(rows int) {
 // operandsOf splits what s needs into the operands of which it needs the same
 // rows and those it needs entire. ok is false where s cannot be computed by
 // rows of dimension rows.
-func (f *pairFinder) operandsOf(s *ir.Stmt, rows int) (byRow, whole []string, ok bool) {
+func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole []string, ok bool) {
 	if !pure(s) || s.Op.Info().Class != ir.ClassTensor || !f.isValue(s) {
 		return nil, nil, false
 	}
 	dims := len(f.typeOf(s).Dims)
 	for i, x := range f.info.Operands[s] {
-		switch operandRole(s, i, rows, len(x.Type.Dims), dims) {
+		role := operandRole(s, i, rows, len(x.Type.Dims), dims)
+		if across {
+			_, role = acrossAxis(s, i, rows, len(x.Type.Dims), dims)
+		}
+		switch role {
 		case unusable:
 			return nil, nil, false
 		case entire:

@@ -58,6 +58,40 @@ func contractionRole(i, rows, dims int) role {
 	return unusable
 }
 
+// acrossAxis returns the dimension of s's i-th operand of which a block makes
+// the same block of dimension rows of the result, where that lies across the
+// operands' rows: columns of a product, which are rows or columns of its second
+// operand, or rows of one whose first operand is stored transposed.
+func acrossAxis(s *ir.Stmt, i, rows, dims, resultDims int) (axis int, r role) {
+	switch {
+	case s.Op.Info().Elementwise && dims == resultDims:
+		return rows, byRows
+	case !isGEMM(s):
+		return 0, unusable
+	case rows == resultDims-1:
+		return secondAxis(s, i, dims)
+	case s.Word("ta", "false") == "true" && resultDims == 2:
+		if i == 0 {
+			return 1, byRows
+		}
+		return 0, entire
+	}
+	return 0, unusable
+}
+
+// secondAxis is acrossAxis of the columns of a product.
+func secondAxis(s *ir.Stmt, i, dims int) (axis int, r role) {
+	switch {
+	case i == 0:
+		return 0, entire
+	case i > 1 || dims != 2:
+		return 0, unusable
+	case s.Op == ir.OpLinear, s.Word("tb", "false") == "true":
+		return 0, byRows
+	}
+	return 1, byRows
+}
+
 // pure reports whether s only makes a value, or a local tensor, from others:
 // then it may trade places with statements that do not use it.
 func pure(s *ir.Stmt) bool {
