@@ -23,12 +23,15 @@ func (l *slowly) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, err
 	if p.Op == ir.OpSub {
 		l.asked <- true
 		<-l.goOn
+		if _, err := t.Scratch(64); err != nil {
+			return nil, err
+		}
 	}
 	return l.fakeGPU.Steps(t, p)
 }
 
 // TestCompileAside: while a kernel compiles, its world and others take work; and
-// a world that ends meanwhile does not get the kernel.
+// one that is closed meanwhile gets neither the kernel nor memory for it.
 func TestCompileAside(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		lib := &slowly{newFake(t, 1), make(chan bool), make(chan bool)}
@@ -56,14 +59,18 @@ func TestCompileAside(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ended {
-			w.Abort(errors.New("enough"))
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 		lib.goOn <- true
 		if err := <-made; (err != nil) != ended || ended && !errors.Is(err, device.ErrAborted) {
 			t.Errorf("ended %v: got %v", ended, err)
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
+		if !ended {
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

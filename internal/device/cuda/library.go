@@ -38,6 +38,9 @@ func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, e
 	err := s.w.aside(func() (err error) {
 		steps, err = s.steps(p, func(bytes int64) (nvlib.Ptr, error) {
 			defer s.w.alone()()
+			if err := s.w.err(); err != nil {
+				return 0, err // its heaps may be closed
+			}
 			return scratch(bytes)
 		})
 		return err
