@@ -287,7 +287,7 @@ func (b *besides) product(r int) error {
 		if len(b.products[sms]) > r {
 			continue
 		}
-		l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: views[:2], Outs: views[2:], SMs: sms})
+		l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: views[:2], Outs: views[2:], SMs: sms % 1000, Fixed: sms >= 1000})
 		if err != nil {
 			return err
 		}
@@ -642,11 +642,11 @@ func (b *besides) candidates(c call, ctas int) []device.Tuning {
 	case ctas == 0 && (c.op == ir.OpReduceScatter || c.op == ir.OpAllReduce):
 		return nil // something has to add up
 	case ctas == 0:
-		return namesOnly([]string{"direct", "one-shot-push"})
+		return namesOnly(append(named(b.dispatch, "move-copy"), "direct", "one-shot-push"))
 	}
 	var list []device.Tuning
 	for _, n := range own {
-		for _, threads := range []int{512, 1024} {
+		for _, threads := range []int{0, 512, 1024} {
 			for _, unroll := range []int{0, 1, 2, 8} {
 				list = append(list, device.Tuning{Algo: n, Blocks: ctas, Threads: threads, Unroll: unroll})
 			}
