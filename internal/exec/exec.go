@@ -183,11 +183,11 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 	if err := p.fillFrames(batch); err != nil {
 		return nil, err
 	}
-	first := p.run
 	err := p.stage(len(batch))
 	if err == nil {
 		err = p.record(ctx)
 	}
+	first := p.run // trials of graphs are runs too
 	began := time.Now()
 	if err == nil {
 		err = p.issueWhole(len(batch))

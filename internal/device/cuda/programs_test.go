@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -115,11 +116,27 @@ func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, gr
 					t.Fatalf("run %d: %%%s: %s", i, o.Name, v)
 				}
 			}
-			if len(got[i].Trace.Events) == 0 {
-				t.Error("the trace is empty")
+			outputs := 0
+			for _, e := range got[i].Trace.Events {
+				if e.Name == "output" {
+					outputs++
+				}
+			}
+			if want := countOutputs(p); outputs != want {
+				t.Errorf("run %d: %d outputs in its trace, want %d", i, outputs, want)
 			}
 		}
 	}
+}
+
+func countOutputs(p *plan.Plan) int {
+	n := 0
+	for i := range p.Cmds {
+		if p.Cmds[i].Kind == plan.Output {
+			n++
+		}
+	}
+	return n
 }
 
 func inputs(t *testing.T, bound *ir.Bound, seed uint64) map[string]*tensor.Tensor {
