@@ -412,20 +412,21 @@ func (b *besides) rate(c call, us float64) float64 {
 	return wireBytesOf(c, b.Ranks) / max(us, 0.001) / 1e3
 }
 
-// together issues products, and among them calls, so many for each.
+// together issues products, and calls, so many for each. The first call precedes
+// them; the others come last, so that the host keeps no product waiting.
 func (b *besides) together(e *entrant, sms int, calls float64) (main, side [][]int64, err error) {
 	main, side = make([][]int64, b.Ranks), make([][]int64, b.Ranks)
 	if err := b.exchange(e, side); err != nil {
 		return nil, nil, err
 	}
-	for i := range gemms {
+	for range gemms {
 		if err := b.multiply(sms, main); err != nil {
 			return nil, nil, err
 		}
-		for len(side[0]) < int(calls*float64(i+1))+2 {
-			if err := b.exchange(e, side); err != nil {
-				return nil, nil, err
-			}
+	}
+	for range int(calls*gemms) + 2 {
+		if err := b.exchange(e, side); err != nil {
+			return nil, nil, err
 		}
 	}
 	return main, side, nil
