@@ -69,7 +69,7 @@ func edges(%%x: f32[64]) -> f32[64] {
 
 func (j *job) hostCosts(ctx context.Context) error {
 	j.method("a plan with %d ops on each rank against the same without, in turns, through the loop that all programs are issued by; paired differences, median of %d after two to warm up", hostOps, j.Rounds)
-	j.method("an edge is a signal and the wait for it on another rank, each waiting for the one before; kernels are elementwise sums of 64 numbers")
+	j.method("an edge is a signal and the wait for it on another rank, each waiting for the one before; kernels are elementwise sums of 64 numbers; traced is eager with every command timed")
 	kinds := []struct {
 		op    string
 		ranks int // of the world
