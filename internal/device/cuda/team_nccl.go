@@ -106,7 +106,7 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 			v := cutView(p.in, inAxis(c), n)
 			s.in, s.pack = &v, !v.dense()
 			w.count = v.n
-			if inAxis(c) >= 0 {
+			if inAxis(c) != whole {
 				w.count /= int64(n)
 			}
 		}
@@ -147,8 +147,11 @@ func sameShapes(t *team, c *collective) error {
 	return alike(views)
 }
 
+// whole stands for the dimension of what is not cut.
+const whole = -1 << 31
+
 // inAxis is the dimension along which inputs are cut into blocks, outAxis that
-// along which results are joined from them; -1 for none.
+// along which results are joined from them.
 func inAxis(c *collective) int {
 	switch c.Op {
 	case ir.OpReduceScatter, ir.OpScatter:
@@ -156,7 +159,7 @@ func inAxis(c *collective) int {
 	case ir.OpAllToAll:
 		return c.Split
 	}
-	return -1
+	return whole
 }
 
 func outAxis(c *collective) int {
@@ -164,12 +167,12 @@ func outAxis(c *collective) int {
 	case ir.OpAllGather, ir.OpGather, ir.OpAllToAll:
 		return c.Axis
 	}
-	return -1
+	return whole
 }
 
 // cutView is r as n blocks along axis, one behind the other.
 func cutView(r ref, axis, n int) ref {
-	if axis < 0 {
+	if axis == whole {
 		return r
 	}
 	b := r.block(axis, 0, n)

@@ -1,0 +1,170 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// flow is a collective as blocks that members give to each other. in(i, p) is the
+// block that i has for p, out(p, i) where it goes, or, in a reduction, where the
+// result does.
+type flow struct {
+	n       int
+	gives   func(i, p int) bool
+	in, out func(at, peer int) ref
+	reduces bool
+}
+
+func (t *team) flow(c *collective) (*flow, error) {
+	n := len(t.members)
+	if err := c.Meets(); err != nil {
+		return nil, err
+	}
+	if err := c.cuts(n); err != nil {
+		return nil, err
+	}
+	in := func(i, _ int) ref { return c.parts[i].in }
+	out := func(p, _ int) ref { return c.parts[p].out }
+	inCut := func(axis int) func(i, p int) ref {
+		return func(i, p int) ref { return c.parts[i].in.block(axis, p, n) }
+	}
+	outJoin := func(p, i int) ref { return c.parts[p].out.block(c.Axis, i, n) }
+	all := func(int, int) bool { return true }
+	fromRoot := func(i, p int) bool { return i == c.Root && c.parts[p].writes }
+	toRoot := func(_, p int) bool { return p == c.Root }
+	switch c.Op {
+	case ir.OpAllGather:
+		return &flow{n, all, in, outJoin, false}, nil
+	case ir.OpGather:
+		return &flow{n, toRoot, in, outJoin, false}, nil
+	case ir.OpAllToAll:
+		return &flow{n, all, inCut(c.Split), outJoin, false}, nil
+	case ir.OpScatter:
+		return &flow{n, fromRoot, inCut(c.Axis), out, false}, nil
+	case ir.OpBroadcast:
+		return &flow{n, fromRoot, in, out, false}, nil
+	case ir.OpPermute:
+		to := func(i, p int) bool { return c.Parts[i].To == p }
+		return &flow{n, to, in, out, false}, nil
+	case ir.OpReduceScatter:
+		return &flow{n, all, inCut(c.Axis), out, true}, nil
+	case ir.OpReduce:
+		return &flow{n, toRoot, in, out, true}, nil
+	}
+	return nil, fmt.Errorf("%w: it does not move blocks", device.ErrUnsupported)
+}
+
+// cuts checks the root, and that operands can be cut into n blocks.
+func (c *collective) cuts(n int) error {
+	if c.Root < 0 || c.Root >= n {
+		return fmt.Errorf("root %d of %d members", c.Root, n)
+	}
+	for i := range c.parts {
+		for _, s := range []struct {
+			there bool
+			v     *ref
+			axis  int
+		}{{c.parts[i].reads, &c.parts[i].in, inAxis(c)}, {c.parts[i].writes, &c.parts[i].out, outAxis(c)}} {
+			if s.there && s.axis != whole && (s.axis < 0 || s.axis >= len(s.v.shape) || s.v.shape[s.axis]%int64(n) != 0) {
+				return fmt.Errorf("member %d: dimension %d of %v is not cut into %d", i, s.axis, s.v.shape, n)
+			}
+		}
+	}
+	return nil
+}
+
+// block returns the i-th of n equal blocks along axis.
+func (r ref) block(axis, i, n int) ref {
+	if n == 0 || r.n == 0 {
+		return r
+	}
+	each := r.shape[axis] / int64(n)
+	r.shape = slices.Clone(r.shape)
+	r.shape[axis] = each
+	r.addr += nvlib.Ptr(int64(i) * each * r.strides[axis] * r.dt.Size())
+	r.n /= int64(n)
+	return r
+}
+
+// pairs calls f for all blocks that are given.
+func (f *flow) pairs(do func(i, p int)) {
+	for i := range f.n {
+		for p := range f.n {
+			if f.gives(i, p) {
+				do(i, p)
+			}
+		}
+	}
+}
+
+// blockRows merges the dimensions of views of one shape where all of them go on
+// without a gap. What lies together is run bytes; extents are around it, the
+// inner first, each with the strides of all views in bytes.
+type blockRows struct {
+	run     int64
+	extents []int64
+	dims    []int // the dimension that an extent steps along
+}
+
+func rowsOf(views []ref) blockRows {
+	v := &views[0]
+	var r blockRows
+	var dims []int  // the innermost of those merged, outer first
+	var ext []int64 // and their extents
+	for d, e := range v.shape {
+		if e == 1 {
+			continue
+		}
+		k := len(dims) - 1
+		joins := k >= 0
+		for i := range views {
+			joins = joins && views[i].strides[dims[k]] == e*views[i].strides[d]
+		}
+		if joins {
+			dims[k], ext[k] = d, ext[k]*e
+		} else {
+			dims, ext = append(dims, d), append(ext, e)
+		}
+	}
+	r.run = v.dt.Size()
+	last := len(dims) - 1
+	if last >= 0 && !slices.ContainsFunc(views, func(o ref) bool { return o.strides[dims[last]] != 1 }) {
+		r.run *= ext[last]
+		dims, ext = dims[:last], ext[:last]
+	}
+	slices.Reverse(dims)
+	slices.Reverse(ext)
+	r.dims, r.extents = dims, ext
+	return r
+}
+
+// bytes is the size of a block.
+func (r blockRows) bytes() int64 {
+	n := r.run
+	for _, e := range r.extents {
+		n *= e
+	}
+	return n
+}
+
+// strides are a view's along the extents.
+func (r blockRows) strides(v *ref) (s [3]int64) {
+	for k, d := range r.dims {
+		s[k] = v.strides[d] * v.dt.Size()
+	}
+	return s
+}
+
+// alike wants blocks of one shape.
+func alike(views []ref) error {
+	for i := range views {
+		if !slices.Equal(views[i].shape, views[0].shape) {
+			return fmt.Errorf("blocks of shapes %v and %v", views[0].shape, views[i].shape)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// movePlan is the members' shares, and which inputs are copied first because the
+// result overlaps them.
+type movePlan struct {
+	moves  []kernels.Move
+	staged []bool
+	stage  int64 // bytes
+}
+
+func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
+	f, err := t.flow(c)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := a.kind(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.movable(c, f, kind); err != nil {
+		return nil, err
+	}
+	p := &movePlan{moves: make([]kernels.Move, f.n), staged: make([]bool, f.n)}
+	r, err := p.rows(c, f)
+	if err != nil {
+		return nil, err
+	}
+	if most := mostInSlots(kind); r.bytes() > most {
+		return nil, fmt.Errorf("%w: blocks of %d bytes; up to %d pass its slots", device.ErrUnsupported, r.bytes(), most)
+	}
+	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
+	for i := range p.moves {
+		p.moves[i] = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: dtypeOf(c), Red: c.Red,
+			Blocks: blocks, Threads: threads, Unroll: unroll, Root: c.Root}
+	}
+	if spreads(kind) {
+		p.spread(c)
+	} else {
+		f.fill(p, r)
+	}
+	return p, nil
+}
+
+func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == kernels.ReduceSpread }
+
+// pulls and pushes report whether members reach into others' operands, and results.
+func pulls(k kernels.MoveKind) bool { return k == kernels.ReducePull || k == kernels.ReduceBulk }
+
+func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush || k == kernels.MoveBulk }
+
+// bulks reports whether a kernel is of bulk copies, and takes the shared memory of
+// a multiprocessor for a block.
+func bulks(k kernels.MoveKind) bool { return k == kernels.MoveBulk || k == kernels.ReduceBulk }
+
+// movable refuses what the kernel is not for, or the devices are not.
+func (t *team) movable(c *collective, f *flow, kind kernels.MoveKind) error {
+	if f.reduces && c.Red == ir.Avg && dtypeOf(c).IsInt() {
+		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
+	}
+	if spreads(kind) {
+		if err := spreadable(c); err != nil {
+			return err
+		}
+	}
+	if kind.Sheets() {
+		if err := t.keepsStretches(); err != nil {
+			return err
+		}
+	}
+	if bulks(kind) {
+		if err := t.copiesInBulk(); err != nil {
+			return err
+		}
+	}
+	return t.reach(f, kind)
+}
+
+// rows returns how the blocks lie, those too of inputs that are copied first.
+func (p *movePlan) rows(c *collective, f *flow) (blockRows, error) {
+	var views []ref
+	f.pairs(func(i, q int) { views = append(views, f.in(i, q), f.out(q, i)) })
+	if len(views) == 0 {
+		return blockRows{}, fmt.Errorf("%w: nobody gives anything", device.ErrUnsupported)
+	}
+	if err := alike(views); err != nil {
+		return blockRows{}, err
+	}
+	for i := range c.parts {
+		if p.staged[i] = overlapping(c, f, i); p.staged[i] {
+			p.stage = max(p.stage, c.parts[i].in.bytes())
+			part := c.parts[i].in.at(c.parts[i].in.addr) // dense, wherever it will be
+			views = append(views, cutLike(c, part, f.n))
+		}
+	}
+	r := rowsOf(views)
+	if len(r.extents) > mostExtents {
+		return r, fmt.Errorf("%w: rows of %d bytes within %v", device.ErrUnsupported, r.run, r.extents)
+	}
+	return r, nil
+}
+
+// mostInSheets bounds the bytes of a block for which slots are kept.
+const mostInSheets = 8 << 20
+
+// mostInSlots is the largest block of a kernel in bytes. Packs take twice as much
+// of a link as stores, and lose long before theirs.
+func mostInSlots(k kernels.MoveKind) int64 {
+	switch {
+	case k == kernels.MoveLL, k == kernels.ReduceLL:
+		return 2 << 20
+	case k.Sheets() && !spreads(k):
+		return mostInSheets
+	}
+	return 1 << 62
+}
+
+// mostExtents is how many extents kernels have around rows.
+const mostExtents = 3
+
+// cutLike is the first block of a whole input.
+func cutLike(c *collective, in ref, n int) ref {
+	if axis := inAxis(c); axis != whole {
+		return in.block(axis, 0, n)
+	}
+	return in
+}
+
+func dtypeOf(c *collective) ir.DType {
+	for i := range c.parts {
+		if c.parts[i].reads {
+			return c.parts[i].in.dt
+		}
+	}
+	return c.parts[0].out.dt
+}
+
+// reach refuses what kernels would have to reach and cannot.
+func (t *team) reach(f *flow, kind kernels.MoveKind) (err error) {
+	if !pulls(kind) && !pushes(kind) {
+		return nil
+	}
+	f.pairs(func(i, q int) {
+		far := f.out(q, i)
+		if pulls(kind) {
+			far = f.in(i, q)
+		}
+		if far.mem != nil && far.mem.kind == device.Private && t.members[i].dev.site != t.members[q].dev.site {
+			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.mem.dev.rank)
+		}
+	})
+	return err
+}
+
+// overlapping reports whether member i's result lies over its input in such a way
+// that the input has to be copied first.
+func overlapping(c *collective, f *flow, i int) bool {
+	p := &c.parts[i]
+	if !p.reads || !p.writes || !p.in.overlaps(&p.out) {
+		return false
+	}
+	switch c.Op {
+	case ir.OpAllGather, ir.OpGather:
+		mine := f.out(i, i)
+		return !p.in.same(&mine)
+	case ir.OpReduceScatter, ir.OpScatter:
+		mine := f.in(i, i)
+		return !p.out.same(&mine)
+	case ir.OpBroadcast, ir.OpReduce:
+		return !p.in.same(&p.out)
+	}
+	return true
+}
+
+// copiesInBulk returns nil where the members' devices have bulk copies.
+func (t *team) copiesInBulk() error {
+	for _, m := range t.members {
+		if g := m.dev.site.gpu; !strings.HasPrefix(g.arch, "sm_9") && !strings.HasPrefix(g.arch, "sm_1") {
+			return fmt.Errorf("%w: GPU %d, %s, has no bulk copies", device.ErrUnsupported, g.dev, g.arch)
+		}
+	}
+	return nil
+}
+
+// fill sets what goes where.
+func (f *flow) fill(p *movePlan, r blockRows) {
+	f.pairs(func(i, q int) {
+		in, out := f.in(i, q), f.out(q, i)
+		giver, taker := &p.moves[i], &p.moves[q]
+		kind := giver.Kind
+		switch {
+		case i != q:
+			giver.To |= 1 << q
+			taker.From |= 1 << i
+		case f.reduces || !in.same(&out):
+			giver.Own = true
+		}
+		if pulls(kind) {
+			taker.Src[i], taker.SrcStrides[i] = in.addr, r.strides(&in)
+		} else {
+			giver.Src[q], giver.SrcStrides[q] = in.addr, r.strides(&in)
+		}
+		switch {
+		case pushes(kind):
+			giver.Dst[q], giver.DstStrides[q] = out.addr, r.strides(&out)
+		case !f.reduces:
+			taker.Dst[i], taker.DstStrides[i] = out.addr, r.strides(&out)
+		default:
+			taker.Dst[q], taker.DstStrides[q] = out.addr, r.strides(&out)
+		}
+	})
+}
+
+// spreadable wants a root and two others or more.
+func spreadable(c *collective) error {
+	if c.Op != ir.OpBroadcast && c.Op != ir.OpReduce || len(c.parts) < 3 {
+		return fmt.Errorf("%w: it is for a broadcast to two others or more, or a reduce from them", device.ErrUnsupported)
+	}
+	for p := range c.parts {
+		if c.Op == ir.OpBroadcast && p != c.Root && !c.parts[p].writes {
+			return fmt.Errorf("%w: member %d gets nothing", device.ErrUnsupported, p)
+		}
+	}
+	return nil
+}
+
+// spread sets where the root's block comes from and goes to, or the members' and
+// the root's result.
+func (p *movePlan) spread(c *collective) {
+	for i := range c.parts {
+		q, m := &c.parts[i], &p.moves[i]
+		if q.reads {
+			m.Src[i] = q.in.addr
+		}
+		if q.writes {
+			m.Dst[i] = q.out.addr
+		}
+		m.Own = i == c.Root && q.writes && (c.Op == ir.OpReduce || !q.in.same(&q.out))
+	}
+}
+
+// parts are the launches that do m: what passes slots in turns, if it is long.
+func parts(m *kernels.Move) []kernels.Move {
+	if !spreads(m.Kind) {
+		return []kernels.Move{*m}
+	}
+	var list []kernels.Move
+	for off := int64(0); off < m.Run; off += mostInSheets {
+		x := *m
+		x.Run = min(m.Run-off, mostInSheets)
+		x.Src[m.Me] += nvlib.Ptr(off)
+		x.Dst[m.Me] += nvlib.Ptr(off)
+		list = append(list, x)
+	}
+	return list
+}
+
+// shares is plan, with copies of inputs where results lie over them.
+func (a moveAlgorithm) shares(t *team, tune device.Tuning, c *collective) (*movePlan, [][]step, error) {
+	steps := make([][]step, len(t.members))
+	p, err := a.plan(t, tune, c)
+	if err != nil || p.stage == 0 {
+		return p, steps, err
+	}
+	if err := p.stageInputs(t, c, steps); err != nil {
+		return nil, nil, err
+	}
+	p, err = a.plan(t, tune, c) // from where inputs are now
+	return p, steps, err
+}
+
+// stageInputs has inputs that results overlap copied to the team's memory, and c
+// read them there.
+func (p *movePlan) stageInputs(t *team, c *collective, steps [][]step) error {
+	mem, err := t.reserve("copies of inputs", p.stage)
+	if err != nil {
+		return err
+	}
+	for i := range c.parts {
+		if !p.staged[i] {
+			continue
+		}
+		in := c.parts[i].in
+		safe := in.at(mem.at[i])
+		safe.mem = &memory{dev: in.mem.dev, kind: device.Shared, addr: mem.at[i], bytes: mem.bytes}
+		steps[i] = append(steps[i], &copyStep{safe, in})
+		c.parts[i].in = safe
+	}
+	return nil
+}
