@@ -9,6 +9,20 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
+// MayUse returns why a rank may not use a view of owner's memory of that kind, nil
+// if it may. Peers' memory must be shared, and is allowed only where peers is set.
+func MayUse(rank, owner int, kind MemKind, peers bool) error {
+	switch {
+	case rank == owner:
+		return nil
+	case !peers:
+		return fmt.Errorf("a view of rank %d's memory", owner)
+	case kind == Private:
+		return fmt.Errorf("a view of private memory of rank %d; allocate it as shared", owner)
+	}
+	return nil
+}
+
 // Within checks that v lies in a memory of so many bytes, and returns how many
 // elements it has.
 func (v View) Within(bytes int64) (elements int64, err error) {

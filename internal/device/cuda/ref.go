@@ -28,11 +28,8 @@ func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 	if m.freed {
 		return ref{}, fmt.Errorf("a view of memory that was freed")
 	}
-	if m.dev != d && !peers {
-		return ref{}, fmt.Errorf("a view of rank %d's memory", m.dev.rank)
-	}
-	if m.dev != d && m.kind == device.Private {
-		return ref{}, fmt.Errorf("a view of private memory of rank %d; allocate it as shared", m.dev.rank)
+	if err := device.MayUse(d.rank, m.dev.rank, m.kind, peers); err != nil {
+		return ref{}, err
 	}
 	return m.view(v)
 }
