@@ -266,7 +266,7 @@ func TestRealOutOfMemory(t *testing.T) {
 // GPU's: the run ends with the rank that waited, no GPU is lost, and the next
 // world works.
 func TestRealFlagTimeout(t *testing.T) {
-	m := real(t, Options{Graphs: formEach, TeamTimeout: time.Millisecond})
+	m := real(t, Options{Graphs: formEach, TeamTimeout: 20 * time.Millisecond})
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {
@@ -295,7 +295,7 @@ func TestRealFlagTimeout(t *testing.T) {
 	must(err)
 	g, err := w.(device.Capturer).Capture(func() error {
 		var errs []error
-		for range 20 { // some 25 ms
+		for range 100 { // some 140 ms
 			errs = append(errs, s[0].Launch(product))
 		}
 		return errors.Join(append(errs, s[0].Signal(c, 0, 1), s[1].Begin(33), s[1].WaitCounter(c, 0, 1), s[1].End(33))...)
