@@ -228,7 +228,7 @@ func testTeamAllReduce(r *rig) {
 	r.open(most)
 	names := r.teams().TeamAlgorithms()
 	counts := []int64{0, 1, 2, 7, 8, 9, 63, 64, 65, 479, 480, 481, 1023, 4097, 30000, 65536, 100003}
-	for members := 2; members <= most; members++ {
+	for members := max(2, most-1); members <= most; members++ {
 		ranks := make([]int, members)
 		for i := range ranks {
 			ranks[i] = (i*(most-1) + members) % most // any order
@@ -240,7 +240,7 @@ func testTeamAllReduce(r *rig) {
 		t := r.team(ranks...)
 		for _, name := range names {
 			rng, done := seeded(name, members), 0
-			for k := range 10 - 2*members {
+			for k := range 6 {
 				dt, red := teamTypes[k%len(teamTypes)], ir.Sum+ir.Red(rng.IntN(4))
 				offs := make([]int64, len(ranks))
 				if k%3 == 0 {
