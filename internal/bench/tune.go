@@ -506,7 +506,7 @@ func blocks(t device.Tuning) int {
 	switch {
 	case t.Blocks > 0:
 		return t.Blocks
-	case strings.HasPrefix(t.Algo, "copy"):
+	case t.Algo == "move-copy": // by copy engines
 		return 0
 	}
 	return math.MaxInt
