@@ -1,9 +1,7 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
-	"math/bits"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -43,6 +41,11 @@ func (ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
 	}
 	_, err := ncclPlan(t, c)
 	return err
+}
+
+// pairwise reports whether an op is sends and receives to NCCL.
+func pairwise(op ir.Op) bool {
+	return op == ir.OpAllToAll || op == ir.OpGather || op == ir.OpScatter || op == ir.OpPermute
 }
 
 func reduces(op ir.Op) bool {
@@ -102,6 +105,9 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 	}
 	for i := range w.shares {
 		s, p := &w.shares[i], &c.parts[i]
+		if !p.reads && !p.writes && !pairwise(c.Op) {
+			return nil, fmt.Errorf("%w: member %d takes no part, and NCCL's %s wants all", device.ErrUnsupported, i, c.Op)
+		}
 		if p.reads {
 			v := cutView(p.in, inAxis(c), n)
 			s.in, s.pack = &v, !v.dense()
@@ -193,189 +199,4 @@ func inPlace(op ir.Op, s *ncclShare, i int, block int64) bool {
 		return s.out.addr == s.in.addr+nvlib.Ptr(int64(i)*block)
 	}
 	return false
-}
-
-func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]step, error) {
-	w, err := ncclPlan(t, c)
-	if err != nil {
-		return nil, err
-	}
-	if t.nccl == nil {
-		if t.nccl, err = t.w.m.sys.communicators(t); err != nil {
-			return nil, err
-		}
-	}
-	if err := t.nccl.exercise(t, w); err != nil {
-		return nil, err
-	}
-	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
-	calls := make([]ncclCall, len(t.members))
-	steps := make([][]step, len(t.members))
-	for i, mem := range t.members {
-		if !w.takesPart(i) {
-			continue
-		}
-		at := &attendee{meeting: m, stream: mem.stream}
-		if calls[i], err = w.around(t, i, at); err != nil {
-			return nil, err
-		}
-		m.members = append(m.members, at)
-		steps[i] = []step{at}
-	}
-	group := t.nccl
-	m.call = func() error {
-		return group.issue(w, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, steps[i] != nil })
-	}
-	return steps, nil
-}
-
-// takesPart reports whether member i has anything to do.
-func (w *ncclWork) takesPart(i int) bool { return w.shares[i].in != nil || w.shares[i].out != nil }
-
-// ncclCall is where a member's dense operands are.
-type ncclCall struct{ in, out nvlib.Ptr }
-
-// around adds the copies that member i needs and returns what NCCL gets.
-func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
-	s := &w.shares[i]
-	var call ncclCall
-	if s.in != nil {
-		call.in = s.in.addr
-		if s.pack || s.staged {
-			mem, err := t.reserve("inputs for NCCL", s.in.bytes())
-			if err != nil {
-				return call, err
-			}
-			call.in = mem.at[i]
-			steps, err := t.members[i].copySteps(s.in.at(call.in), *s.in)
-			if err != nil {
-				return call, err
-			}
-			at.before = append(at.before, steps...)
-		}
-	}
-	if s.out != nil {
-		call.out = s.out.addr
-		if s.unpack {
-			mem, err := t.reserve("results of NCCL", s.out.bytes())
-			if err != nil {
-				return call, err
-			}
-			call.out = mem.at[i]
-			steps, err := t.members[i].copySteps(*s.out, s.out.at(call.out))
-			if err != nil {
-				return call, err
-			}
-			at.after = append(at.after, steps...)
-		}
-	}
-	return call, nil
-}
-
-// issue gives NCCL all members' shares as one group.
-func (g *communicators) issue(w *ncclWork, member func(i int) (ncclCall, nvlib.Stream, bool)) error {
-	g.used = true
-	err := g.lib.GroupStart()
-	if err != nil {
-		return err
-	}
-	for i := range g.comms {
-		if call, s, ok := member(i); ok && err == nil {
-			err = g.share(w, i, call, s)
-		}
-	}
-	return errors.Join(err, g.lib.GroupEnd())
-}
-
-// share is member i's calls.
-func (g *communicators) share(w *ncclWork, i int, call ncclCall, s nvlib.Stream) error {
-	lib, c := g.lib, g.comms[i]
-	dt, red := ncclTypes[w.dt], ncclReds[w.red]
-	bytes := w.count * w.dt.Size()
-	switch w.op {
-	case ir.OpAllReduce:
-		return lib.AllReduce(call.in, call.out, w.count, dt, red, c, s)
-	case ir.OpReduceScatter:
-		return lib.ReduceScatter(call.in, call.out, w.count, dt, red, c, s)
-	case ir.OpReduce:
-		return lib.Reduce(call.in, call.out, w.count, dt, red, w.root, c, s)
-	case ir.OpAllGather:
-		return lib.AllGather(call.in, call.out, bytes, nvlib.NCCLInt8, c, s)
-	case ir.OpBroadcast:
-		if call.out == 0 { // the root's result is its input
-			call.out = call.in
-		}
-		return lib.Broadcast(call.in, call.out, bytes, nvlib.NCCLInt8, w.root, c, s)
-	}
-	block := func(base nvlib.Ptr, cut bool, k int) nvlib.Ptr {
-		if cut {
-			base += nvlib.Ptr(int64(k) * bytes)
-		}
-		return base
-	}
-	cutIn, cutOut := w.op == ir.OpAllToAll || w.op == ir.OpScatter, w.op == ir.OpAllToAll || w.op == ir.OpGather
-	for p := range g.comms {
-		if w.gives(i, p) {
-			if err := lib.Send(block(call.in, cutIn, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
-				return err
-			}
-		}
-		if w.gives(p, i) {
-			if err := lib.Recv(block(call.out, cutOut, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// trialMost bounds the memory of an exercise: beyond, NCCL does what it does at
-// this size.
-const trialMost = 64 << 20
-
-// exercise runs the call once on memory of its own, so that NCCL makes its
-// connections and loads its kernels now.
-func (g *communicators) exercise(t *team, w *ncclWork) error {
-	trial := *w
-	n := int64(len(g.comms))
-	if most := trialMost / w.dt.Size() / n; trial.count > most {
-		trial.count = most
-	}
-	key := fmt.Sprint(w.op, w.red, w.dt, w.root, bits.Len64(uint64(trial.count)))
-	if g.exercised[key] {
-		return nil
-	}
-	bytes := trial.count * w.dt.Size() * n
-	calls := make([]ncclCall, n)
-	var mems []*memory
-	defer func() {
-		for _, m := range mems {
-			m.freed = true
-			_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
-		}
-	}()
-	for i, m := range t.members {
-		mem, err := m.dev.alloc(2*bytes, device.Private)
-		if err != nil {
-			return err
-		}
-		mems = append(mems, mem)
-		if err := m.set(mem.addr, 0, 2*bytes/4); err != nil {
-			return err
-		}
-		calls[i] = ncclCall{mem.addr, mem.addr + nvlib.Ptr(bytes)}
-	}
-	issue := func() error {
-		return g.issue(&trial, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, w.takesPart(i) })
-	}
-	if err := t.members[0].dev.bound(issue); err != nil {
-		return fmt.Errorf("a trial run: %w", err)
-	}
-	for _, m := range t.members {
-		if err := m.dev.bound(func() error { return t.w.drv.SyncStream(m.stream.h) }); err != nil {
-			return fmt.Errorf("a trial run: %w", err)
-		}
-	}
-	g.exercised[key] = true
-	return nil
 }
