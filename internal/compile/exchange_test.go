@@ -217,3 +217,33 @@ func TestWhatFollowsASum(t *testing.T) {
 		}
 	}
 }
+
+// TestPairsThatMeet: two gathers, or a gather and a reduction, whose results
+// meet in one operation, which only one of them can take along.
+func TestPairsThatMeet(t *testing.T) {
+	const head = "mesh tp[2]\nfunc f(%x: f32[4/tp, 4], %u: f32[6/tp, 4], %v: f32[6/tp, 4], %d: f32[4, 6/tp]) -> "
+	for name, source := range map[string]string{
+		"two gathers": head + "f32[4, 6/tp] {\n  %a = linear %x, %u\n  %y = relu %x\n  %b = linear %y, %v\n  %c = sub %b, %a\n  return %c\n}\n",
+		"two gathers, and once more": head + "f32[4, 6/tp] {\n  %a = linear %x, %u\n  %y = relu %x\n  %b = linear %y, %v\n  %c = sub %b, %a\n" +
+			"  %e = relu %a\n  %g = add %e, %b\n  %h = mul %g, %c\n  return %h\n}\n",
+		"three gathers": head + "f32[4, 6/tp] {\n  %a = linear %x, %u\n  %y = relu %x\n  %b = linear %y, %v\n  %z = scale %x, by=2\n  %e = linear %z, %u\n" +
+			"  %c = sub %b, %a\n  %g = add %c, %e\n  return %g\n}\n",
+		"a reduction between": head + "f32[4/tp, 4] {\n  %a = linear %x, %u\n  %r: f32[4/tp, 4] = linear %a, %d\n  %y = relu %x\n  %b = linear %y, %v\n" +
+			"  %c = sub %b, %a\n  %s: f32[4/tp, 4] = linear %c, %d\n  %t = add %s, %r\n  return %t\n}\n",
+	} {
+		c := newCase(t, source, ir.Binding{})
+		kinds := []lower.Strategy{{}, {Kind: lower.Chunked, Chunks: 3}, {Kind: lower.Exchange}}
+		for i := range 81 { // every choice for up to four pairs
+			n, at := i, 0
+			res := c.lower(t, func(*lower.Pair) lower.Strategy {
+				st := kinds[n%3]
+				n, at = n/3, at+1
+				return st
+			})
+			if at < 2 {
+				t.Fatalf("%s: %d pairs", name, at)
+			}
+			c.run(t, res, int64(i))
+		}
+	}
+}

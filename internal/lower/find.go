@@ -20,7 +20,8 @@ const maxFollow = 64
 
 func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, at when) *pairFinder {
 	f := &pairFinder{unit: u, fn: fn, users: usesIn(b), stmts: b.Stmts, when: at,
-		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}, shared: map[*ir.Stmt]*region{}}
+		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}, shared: map[*ir.Stmt]*region{},
+		taken: map[*ir.Stmt]*region{}, pending: map[string]*ir.Stmt{}}
 	for i, s := range b.Stmts {
 		f.at[s] = i
 		for _, r := range s.Results {
@@ -28,6 +29,22 @@ func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, at when) *pairFinder {
 		}
 	}
 	return f
+}
+
+// take notes that r has been replaced, and will be emitted where its collective
+// stands.
+func (f *pairFinder) take(r *region) {
+	for s := range r.in {
+		f.taken[s] = r
+		f.pending[s.Results[0].Text] = r.comm
+	}
+}
+
+// emitted notes that the region of the collective comm has its place.
+func (f *pairFinder) emitted(comm *ir.Stmt) {
+	for s := range f.taken[comm].in {
+		delete(f.pending, s.Results[0].Text)
+	}
 }
 
 // producers returns the region that ends in the reduction s, or why there is none.
@@ -200,7 +217,7 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 			continue
 		}
 		depends := false
-		mentions(s, func(n string) { depends = depends || inside[n] || late[n] })
+		mentions(s, func(n string) { depends = depends || inside[n] || late[n] || f.pending[n] != nil })
 		late[name] = depends
 	}
 }
@@ -208,13 +225,14 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 // absorbs reports whether s can join a region that has the values inside.
 func (f *pairFinder) absorbs(s *ir.Stmt, rows int, inside, late map[string]bool) bool {
 	byRow, whole, ok := f.operandsOf(s, rows, false)
-	if !ok || slices.ContainsFunc(whole, func(n string) bool { return inside[n] || late[n] }) {
+	notYet := func(n string) bool { return late[n] || f.pending[n] != nil }
+	if !ok || f.taken[s] != nil || slices.ContainsFunc(whole, func(n string) bool { return inside[n] || notYet(n) }) {
 		return false
 	}
 	some := false
 	for _, n := range byRow {
 		some = some || inside[n]
-		if late[n] || !inside[n] && !f.dense(n) {
+		if notYet(n) || !inside[n] && !f.dense(n) {
 			return false
 		}
 	}

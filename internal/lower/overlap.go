@@ -133,6 +133,7 @@ func (w *walker) walk() []*ir.Stmt {
 	for i := 0; i < len(w.todo); {
 		s := w.todo[i]
 		if stmts := w.done[s]; stmts != nil {
+			w.finder.emitted(s)
 			out = append(out, stmts...)
 			i++
 			continue
@@ -165,10 +166,11 @@ func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
 		w.leave(w.finder, s, why)
 		return nil, Strategy{}
 	}
-	if st := w.decide(r); st.Kind != Sequential {
-		return r, st
+	st := w.decide(r)
+	if st.Kind == Sequential {
+		return nil, Strategy{}
 	}
-	return nil, Strategy{}
+	return r, st
 }
 
 // replace puts what lowers r, whose first statement is todo[i], behind those
@@ -185,8 +187,10 @@ func (w *walker) replace(i int, r *region, st Strategy) int {
 			ours[s.Results[0].Text] = true
 		case w.needs(s, ours):
 			after = append(after, s)
-			for _, x := range s.Results {
-				ours[x.Text] = true
+			for _, x := range slices.Concat(w.done[s], []*ir.Stmt{s}) {
+				for _, y := range x.Results {
+					ours[y.Text] = true
+				}
 			}
 		default:
 			before = append(before, s)
@@ -198,6 +202,7 @@ func (w *walker) replace(i int, r *region, st Strategy) int {
 	for _, s := range slices.Concat(r.body, []*ir.Stmt{r.comm}, r.post) {
 		delete(w.finder.owned, s)
 	}
+	w.finder.take(r)
 	w.done[r.comm] = w.lower(r, st)
 	seq := slices.Concat(before, []*ir.Stmt{r.comm}, after)
 	from := end + 1 - len(seq)
@@ -205,9 +210,12 @@ func (w *walker) replace(i int, r *region, st Strategy) int {
 	return from
 }
 
+// needs reports whether s, or what stands in its place, uses one of the values.
 func (w *walker) needs(s *ir.Stmt, values map[string]bool) bool {
 	found := false
-	mentions(s, func(n string) { found = found || values[n] })
+	for _, x := range slices.Concat(w.done[s], []*ir.Stmt{s}) {
+		mentions(x, func(n string) { found = found || values[n] })
+	}
 	return found
 }
 

@@ -118,7 +118,12 @@ type pairFinder struct {
 	// owned are the statements of reductions' regions that will be replaced,
 	// shared those of reductions that are left sequential.
 	owned, shared map[*ir.Stmt]*region
-	when          when // the block runs
+	// taken are the statements of regions that have been replaced, and pending the
+	// values that these make, until the walk has come to where they stand: a
+	// region that is emitted before has to do without.
+	taken   map[*ir.Stmt]*region
+	pending map[string]*ir.Stmt // with the collective of their region
+	when    when                // the block runs
 }
 
 // overMain reports whether s is a collective on values of the main mesh that a
