@@ -217,7 +217,7 @@ func drawProgram(t *rapid.T) string {
 		shape = append([]int64{w.extent()}, shape...)
 	}
 	w.values = []drawn{{w.param(shape), shape}}
-	for range rapid.IntRange(1, 4).Draw(t, "ops") {
+	for range rapid.IntRange(1, 6).Draw(t, "ops") {
 		w.op()
 	}
 	results := w.values[len(w.values)-1:]
