@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
@@ -244,7 +245,8 @@ func TestRefusals(t *testing.T) {
 			}
 			tc.change(&in)
 			_, err := plain(r.ch.world).Design(r.ch.members, []Instance{in})
-			if err == nil || err.Error() != tc.want {
+			// A machine with teams lists more algorithms.
+			if err == nil || err.Error() != tc.want && !(*onCUDA && name == "name" && strings.HasPrefix(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
 		})
