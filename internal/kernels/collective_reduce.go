@@ -28,7 +28,6 @@ type AllReduce struct {
 	Red             ir.Red
 	Unroll          int
 	Blocks, Threads int
-	Group           int         // AllReducePush: threads that have a chunk
 	In, Out         []nvlib.Ptr // of each member, dense
 	Data            []nvlib.Ptr // of each member, for what is pushed
 	Half            int64       // bytes of a half of Data
@@ -49,10 +48,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
 	switch r.Kind {
-	case AllReducePush:
-		form += fmt.Sprintf(", %d", r.Group)
-		label += fmt.Sprintf("_%d", r.Group)
-	case AllReducePull:
+	case AllReducePush, AllReducePull:
 	default: // whether whole packs can be read and written
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
 		form += fmt.Sprintf(", %t", aligned)

@@ -178,9 +178,8 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		half = 2 * members * r.Share * rows
 		r.Blocks = int(min(int64(r.Blocks), r.Share))
 	case AllReducePush:
-		r.Group = min(c.threads, 32*c.unroll)
 		r.Share = ceil(ceil(bytes, 16), members)
-		chunks := ceil(r.Share, int64(r.Group*c.unroll))
+		chunks := ceil(r.Share, int64(c.threads*c.unroll))
 		r.Blocks = int(min(int64(r.Blocks), chunks))
 		r.Slots = chunks + BlocksMost
 		half = members * r.Share * 16

@@ -208,9 +208,6 @@ func (a reduceAlgorithm) inSheets(t *team, tune device.Tuning, r *kernels.AllRed
 	return t.pushed(r, "ll128", times*r.Share*512*int64(r.Unroll))
 }
 
-// pushGroup is how many threads work on a chunk by themselves.
-const pushGroup = 256
-
 // shareOut gives each member as many packs of 16 bytes, in whole cache lines.
 func shareOut(r *kernels.AllReduce, members int64) {
 	r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), members), 8) * 8
@@ -218,13 +215,10 @@ func shareOut(r *kernels.AllReduce, members int64) {
 
 // staged is for chunks that go through staging memory.
 func (t *team) staged(tune device.Tuning, r *kernels.AllReduce) error {
-	for r.Group = pushGroup; r.Threads%r.Group != 0; {
-		r.Group /= 2
-	}
-	members, group := int64(len(t.members)), int64(r.Group)
+	members := int64(len(t.members))
 	shareOut(r, members)
-	chunks := ceil(r.Share, group*int64(r.Unroll))
-	r.Blocks = t.grid(tune, r.Threads, ceil(chunks*group, int64(r.Threads)))
+	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
+	r.Blocks = t.grid(tune, r.Threads, chunks)
 	area, err := t.reserve("staging", members*r.Share*16)
 	if err != nil {
 		return err

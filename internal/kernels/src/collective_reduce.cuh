@@ -301,24 +301,9 @@ template <class F, class T, int W> DEV void foldInto(const ReduceArgs& a, i64 i,
   for (int k = 0; k < W; k++) storePack<T, true>(a.out[((u32)a.team.rank + k) % W], i, a.count, y);
 }
 
-// Group is S threads of a block that work on a chunk by themselves, so that while
-// one group waits for a flag to leave another has the link.
-template <int S> struct Group {
-  DEV u32 lane() { return threadIdx.x % S; }
-  DEV i64 number() { return (i64)(threadIdx.x / S) * gridDim.x + blockIdx.x; }
-  DEV i64 many() { return (i64)(blockDim.x / S) * gridDim.x; }
-  DEV void sync() {
-#ifdef __CUDA_ARCH__
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / S), "n"(S) : "memory");
-#else
-    emulatedGroupSync(S);
-#endif
-  }
-};
-
 // pushChunk pushes the parts of the peers' shares that chunk c is to their staging
 // memory, U packs a thread.
-template <class T, int W, int U, int S> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
+template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
 #pragma unroll
   for (int k = 1; k < W; k++) {
@@ -326,12 +311,12 @@ template <class T, int W, int U, int S> DEV void pushChunk(const ReduceArgs& a, 
     Line v[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
-      const i64 i = (c * U + u) * S + Group<S>::lane();
+      const i64 i = (c * U + u) * blockDim.x + threadIdx.x;
       if (i < a.share && q * a.share + i < total) v[u] = loadPack<T, true>(a.in[r], q * a.share + i, a.count);
     }
 #pragma unroll
     for (int u = 0; u < U; u++) {
-      const i64 i = (c * U + u) * S + Group<S>::lane();
+      const i64 i = (c * U + u) * blockDim.x + threadIdx.x;
       if (i < a.share && q * a.share + i < total) storeLine(a.data[q] + (r * a.share + i) * 16, v[u]);
     }
   }
@@ -339,7 +324,7 @@ template <class T, int W, int U, int S> DEV void pushChunk(const ReduceArgs& a, 
 
 // foldChunk adds up chunk c of the member's share, as many packs at once as
 // registers allow.
-template <class F, class T, int W, int U, int S> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
+template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
   constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
 #pragma unroll
@@ -347,7 +332,7 @@ template <class F, class T, int W, int U, int S> DEV void foldChunk(const Reduce
     Line x[together][W];
 #pragma unroll
     for (int u = 0; u < together; u++) {
-      const i64 i = (c * U + u0 + u) * S + Group<S>::lane();
+      const i64 i = (c * U + u0 + u) * blockDim.x + threadIdx.x;
       if (u0 + u < U && i < a.share && r * a.share + i < total)
 #pragma unroll
         for (int q = 0; q < W; q++)
@@ -355,32 +340,31 @@ template <class F, class T, int W, int U, int S> DEV void foldChunk(const Reduce
     }
 #pragma unroll
     for (int u = 0; u < together; u++) {
-      const i64 i = (c * U + u0 + u) * S + Group<S>::lane();
+      const i64 i = (c * U + u0 + u) * blockDim.x + threadIdx.x;
       if (u0 + u < U && i < a.share && r * a.share + i < total) foldInto<F, T, W>(a, r * a.share + i, x[u]);
     }
   }
 }
 
-// Two shots through staging memory, in chunks of U packs for each of a group's S
-// threads: while the peers' part of a chunk is under way the next one is pushed.
+// Two shots through staging memory, in chunks of U packs for each thread of a
+// block: while the peers' part of a chunk is under way the next one is pushed.
 // Results go straight to where they belong.
-template <class F, class T, int W, int U, int S> DEV void reducePush(const ReduceArgs& a) {
-  typedef Group<S> G;
+template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& a) {
   const Team& t = a.team;
-  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), lane = G::lane();
+  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), q = threadIdx.x;
   constexpr int V = 16 / sizeof(T);
-  const i64 total = (a.count + V - 1) / V, chunks = (a.share + S * U - 1) / (S * U);
+  const i64 total = (a.count + V - 1) / V, chunk = (i64)blockDim.x * U, chunks = (a.share + chunk - 1) / chunk;
   Patience p = {0, 0};
-  for (i64 c = G::number(), back = c - G::many(); back < chunks; c += G::many(), back += G::many()) {
+  for (i64 c = blockIdx.x, back = c - gridDim.x; back < chunks; c += gridDim.x, back += gridDim.x) {
     if (c < chunks) {
-      pushChunk<T, W, U, S>(a, c, total);
-      G::sync();
-      if (lane < W && lane != r) release32(flagAt(a, lane, r, c, e), e);
+      pushChunk<T, W, U>(a, c, total);
+      __syncthreads();
+      if (q < W && q != r) release32(flagAt(a, q, r, c, e), e);
     }
     if (back < 0) continue;
-    if (lane < W && lane != r) waitFlag(p, t, flagAt(a, r, lane, back, e), lane, e);
-    G::sync();
-    foldChunk<F, T, W, U, S>(a, back, total);
+    if (q < W && q != r) waitFlag(p, t, flagAt(a, r, q, back, e), q, e);
+    __syncthreads();
+    foldChunk<F, T, W, U>(a, back, total);
   }
   meet<W>(p, a, a.slots - blocksMost, e);
   end(t, e);

@@ -19,7 +19,6 @@ static void* emulatedRoom();
 static void __syncthreads();
 static int __syncthreads_and(int x);
 static void __syncwarp();
-static void emulatedGroupSync(unsigned threads);
 static int __all_sync(unsigned, int x);
 static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {
   unsigned long long old = *p;

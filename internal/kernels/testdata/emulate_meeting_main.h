@@ -3,7 +3,7 @@ struct Entry { Run run; bool meets; };
 extern Entry entries[];
 
 // Meeting is where the threads of a block, or of a warp, wait for each other.
-struct Meeting { unsigned live, here, turn; int all, result; std::vector<u64> room; std::vector<Meeting> groups; };
+struct Meeting { unsigned live, here, turn; int all, result; std::vector<u64> room; };
 
 struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
 
@@ -48,13 +48,6 @@ static int meet(Meeting* m, int x) {
 }
 static void __syncthreads() { meet(threads[current].ofBlock, 1); }
 static int __syncthreads_and(int x) { return meet(threads[current].ofBlock, x != 0); }
-// The threads of a block that have a barrier of their own.
-static void emulatedGroupSync(unsigned size) {
-  Thread& t = threads[current];
-  Meeting* m = &t.ofBlock->groups[t.thread / size];
-  m->live = size;
-  meet(m, 1);
-}
 static void __syncwarp() { meet(threads[current].ofWarp, 1); }
 static int __all_sync(unsigned, int x) { return meet(threads[current].ofWarp, x); }
 
@@ -88,7 +81,6 @@ static void start(Stream& s) {
   for (unsigned b = 0; b < l.blocks; b++) {
     Meeting* ofBlock = &s.meetings[used++];
     ofBlock->live = l.threads;
-    ofBlock->groups.resize(l.threads / 32 + 1);
     for (unsigned t = 0; t < l.threads; t++, at++) {
       if (t % 32 == 0) s.meetings[used++].live = l.threads - t < 32 ? l.threads - t : 32;
       Thread& x = threads[at];
