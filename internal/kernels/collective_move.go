@@ -9,8 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MoveFlagBytes is the size of a half of a Move's flags: see flagKinds.
-const MoveFlagBytes = 4 * 3 * TeamMost * BlocksMost
+// MoveFlagBytes is the size of a half of a Move's flags, a power of two: see
+// flagRoom.
+const MoveFlagBytes = 4 * 4 * TeamMost * BlocksMost
 
 // MoveKind is a way to give blocks to members.
 type MoveKind uint8

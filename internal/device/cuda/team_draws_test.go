@@ -812,3 +812,29 @@ func TestTeamMoveAbsent(t *testing.T) {
 		r.must(w.Close())
 	}
 }
+
+// TestFlagHalves wants the halves of moves' flags to be where kernels take them to
+// be: one is cleared, where the numbers of launches wrap, while the other is in
+// use.
+func TestFlagHalves(t *testing.T) {
+	f := newFake(t, 1)
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := w.Device(0).NewStream(device.StreamOptions{Name: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.(device.Teams).OpenTeam([]device.Member{{Rank: 0, Stream: s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := c.(*team).halves("flags of moves", kernels.MoveFlagBytes)
+	if err != nil || a.bytes != 2*kernels.MoveFlagBytes {
+		t.Errorf("%+v, %v: kernels take halves to be %d bytes", a, err, kernels.MoveFlagBytes)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -17,11 +17,12 @@ struct MoveArgs {
 
 // Kinds of flags: a block has entered a launch, is done with it, and a member
 // has entered one in which it gives nothing. Waited for by equality: no member
-// is two launches ahead, and neighbours use other halves.
-enum { flagEntered, flagDone, flagIdle, flagKinds };
+// is two launches ahead, and neighbours use other halves. A half has room for
+// four kinds: the host's halves are powers of two, and are cleared as such.
+enum { flagEntered, flagDone, flagIdle, flagRoom = 4 };
 
 DEV u64 flagOf(const MoveArgs& a, u32 at, u32 kind, u32 by, u32 block, u32 e) {
-  return a.flags[at] + 4 * ((((u64)(e & 1) * flagKinds + kind) * teamMost + by) * blocksMost + block);
+  return a.flags[at] + 4 * ((((u64)(e & 1) * flagRoom + kind) * teamMost + by) * blocksMost + block);
 }
 
 DEV bool awaitFlag(const MoveArgs& a, Patience& w, u32 kind, u32 by, u32 block, u32 e) {
