@@ -184,7 +184,8 @@ func (t *team) reserve(name string, bytes int64) (*area, error) {
 }
 
 // halves returns two halves of at least so many bytes each, for flags among data:
-// kernels clear them where the numbers of launches wrap.
+// kernels clear them where the numbers of launches wrap. A half is half of what
+// is returned, which may be more than was asked for.
 func (t *team) halves(name string, half int64) (*area, error) {
 	before := t.regions[name]
 	r, err := t.reserve(name, 2*half)

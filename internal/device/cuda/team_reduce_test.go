@@ -162,6 +162,18 @@ func TestReduceSupports(t *testing.T) {
 	ask(device.Tuning{Algo: "ll"}, summed(t, w, 4<<20, 0, 0), "at most 4194304")
 }
 
+// TestFlagsFillHalves wants the halves that kernels clear where numbers wrap to be
+// those that they use.
+func TestFlagsFillHalves(t *testing.T) {
+	_, w, tm := noted(t, 2, 2)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	area, err := tm.halves("flags of moves", kernels.MoveFlagBytes)
+	if err != nil || area.bytes != 2*kernels.MoveFlagBytes {
+		t.Errorf("%d bytes for two halves of %d (%v)", area.bytes, kernels.MoveFlagBytes, err)
+	}
+}
+
 // TestSheetsNeedNVLink has devices without atomic operations on peers' memory.
 func TestSheetsNeedNVLink(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)

@@ -84,7 +84,8 @@ DEV Control* controlOf(const Team& t) { return (Control*)t.control[t.rank]; }
 // Where numbers wrap, flags of the same number may be left from 2^32 launches
 // ago. So at the end of the numbers each half is cleared while nobody can write
 // to it: the other members are in this epoch or the one before, which use the
-// other half or are over. Every block clears all, so that none goes on before.
+// other half or are over, until block 0, which clears, has told them that it is in
+// this one.
 DEV void clearHalves(const Team& t, u32 parity) {
   const Control* c = controlOf(t);
   for (u32 r = 0; r < c->regions; r++) {
@@ -98,8 +99,8 @@ DEV void clearHalves(const Team& t, u32 parity) {
 }
 
 // lastEpoch and begin return the epochs of the last launch and of this one: two
-// steps, so that loads of the input can be under way in between. Every block
-// must then push something to every peer.
+// steps, so that loads of the input can be under way in between. Block 0 must then
+// push something to every peer, without which no peer's launch ends.
 DEV u32 lastEpoch(const Team& t) {
   follow();
   return *(volatile u32*)&controlOf(t)->epoch[blockIdx.x];
@@ -107,8 +108,10 @@ DEV u32 lastEpoch(const Team& t) {
 
 DEV u32 begin(const Team& t, u32 last) {
   const u32 e = last == 0xffffffff ? 2 : last + 1;
-  if (blockIdx.x == 0 && threadIdx.x == 0) *(volatile u32*)&controlOf(t)->begun = e;
-  if (e == 2 || e == 0xffffffff) clearHalves(t, (e + 1) & 1);
+  if (blockIdx.x == 0) {
+    if (threadIdx.x == 0) *(volatile u32*)&controlOf(t)->begun = e;
+    if (e == 2 || e == 0xffffffff) clearHalves(t, (e + 1) & 1);
+  }
   return e;
 }
 
