@@ -9,6 +9,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// normMost is up to how many bytes of a member one launch was measured faster than
+// three: a block for a row is then not too few.
+const normMost = 64 << 10
+
 // normed is a device.NormPart whose views are resolved.
 type normed struct{ in, residual, weight, sum, out ref }
 
@@ -60,6 +64,9 @@ func (n *normed) check(first *normed) error {
 		if !r.dense() || r.addr%16 != 0 {
 			return fmt.Errorf("%w: operand %d has gaps, or does not begin at a multiple of 16 bytes", device.ErrUnsupported, k)
 		}
+	}
+	if n.in.bytes() > normMost {
+		return fmt.Errorf("%w: %d bytes; above %d three launches are faster", device.ErrUnsupported, n.in.bytes(), normMost)
 	}
 	if packs := n.packs(); n.in.shape[last]*n.in.dt.Size() != packs*16 || packs > kernels.NormPacks {
 		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.in.shape[last], n.in.dt, 16*kernels.NormPacks)

@@ -478,7 +478,7 @@ func testTeamNorm(r *rig) {
 		dt    ir.DType
 		rows  int64
 		width int64
-	}{{ir.BF16, 1, 8}, {ir.BF16, 3, 8192}, {ir.BF16, 200, 4096}, {ir.F16, 17, 1032}, {ir.F32, 9, 2052}, {ir.BF16, 0, 16}} {
+	}{{ir.BF16, 1, 8}, {ir.BF16, 3, 8192}, {ir.BF16, 8, 4096}, {ir.BF16, 30, 16}, {ir.F16, 17, 1032}, {ir.F32, 9, 2052}, {ir.BF16, 0, 16}} {
 		what := fmt.Sprintf("%s[%d %d]", c.dt, c.rows, c.width)
 		rng := seeded("norm", what)
 		residual, weight := random(rng, c.dt, c.rows, c.width), random(rng, c.dt, c.width)
@@ -495,6 +495,10 @@ func testTeamNorm(r *rig) {
 			x.in, x.out = append(x.in, r.put(rank, h)), append(x.out, r.empty(rank, c.dt, c.rows, c.width))
 		}
 		launches, err := n.PrepareNorm(1e-5, parts)
+		if errors.Is(err, device.ErrUnsupported) {
+			r.Log(err)
+			continue
+		}
 		r.must(err)
 		var wants [][2][]float64
 		x.run(r, t, device.Tuning{Algo: r.teams().TeamAlgorithms()[0]}, ranks)
