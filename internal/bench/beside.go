@@ -161,7 +161,7 @@ func (j *job) besides(ctx context.Context) error {
 func (b *besides) describe() {
 	b.method("a product of bf16, normal numbers, one behind the other on every rank's main stream; collectives on a stream of higher priority, one behind the other, issued eagerly, each when the one before has ended")
 	b.method("slow-down: time a product among those that ran wholly while collectives did, slowest rank, over that of a product alone on all multiprocessors in the same round; GB/s: bytes that a rank must send or receive over the time of a collective among those that ran wholly while products did, slowest rank")
-	b.method("of each number of blocks (CTAs) the way that is fastest alone; 0: copy engines only; any: as it is chosen, or NCCL's, whichever is faster; everything in turns, median of %d rounds", b.Rounds)
+	b.method("of each number of blocks (CTAs) the way that is fastest alone; 0: copy engines, each way; any: as it is chosen, or NCCL's, whichever is faster; everything in turns, median of %d rounds", b.Rounds)
 }
 
 // besideOps are the collectives measured, what only moves first.
@@ -486,7 +486,7 @@ func cover(list, others [][2]int64) float64 {
 // rival is a way with what was measured of it.
 type rival struct {
 	*entrant
-	ctas  int
+	row   int // among the ways of the collective
 	alone []float64
 	// By multiprocessors.
 	slow, rates, covered map[int][]float64
@@ -497,17 +497,20 @@ func (b *besides) collective(ctx context.Context, c call) (*BesideCollective, er
 	row := &BesideCollective{Op: c.op.String(), Bytes: c.bytes}
 	var list []*rival
 	for _, n := range b.ctas() {
-		w := BesideWay{CTAs: n}
-		r, err := b.fastest(ctx, c, n, &row.Best)
-		if err != nil {
-			return nil, err
+		for _, tunings := range b.contests(c, n) {
+			w := BesideWay{CTAs: n}
+			r, err := b.fastest(ctx, c, tunings, &row.Best)
+			if err != nil {
+				return nil, err
+			}
+			if r == nil {
+				w.Refused = "no algorithm takes it so"
+			} else {
+				r.row = len(row.Ways)
+				w.Tuning, list = r.way.Tuning, append(list, r)
+			}
+			row.Ways = append(row.Ways, w)
 		}
-		if r == nil {
-			w.Refused = "no algorithm takes it so"
-		} else {
-			w.Tuning, list = r.way.Tuning, append(list, r)
-		}
-		row.Ways = append(row.Ways, w)
 	}
 	for range b.Rounds {
 		if err := b.turn(ctx, list); err != nil {
@@ -515,11 +518,11 @@ func (b *besides) collective(ctx context.Context, c call) (*BesideCollective, er
 		}
 	}
 	for _, r := range list {
-		i := slices.IndexFunc(row.Ways, func(w BesideWay) bool { return w.CTAs == r.ctas })
-		if err := b.conclude(ctx, r, &row.Ways[i]); err != nil {
+		w := &row.Ways[r.row]
+		if err := b.conclude(ctx, r, w); err != nil {
 			return nil, err
 		}
-		row.Best = max(row.Best, row.Ways[i].Alone.Median)
+		row.Best = max(row.Best, w.Alone.Median)
 		if err := r.leave(); err != nil {
 			return nil, err
 		}
@@ -584,12 +587,12 @@ func (b *besides) ctas() []int {
 	return []int{0, 4, 8, 16, 32, -1}
 }
 
-// fastest returns the way with so many blocks that is fastest alone, nil where
-// none takes the call, and raises best to its rate.
-func (b *besides) fastest(ctx context.Context, c call, ctas int, best *float64) (*rival, error) {
+// fastest returns the tuning that is fastest alone, nil where none takes the call,
+// and raises best to its rate.
+func (b *besides) fastest(ctx context.Context, c call, list []device.Tuning, best *float64) (*rival, error) {
 	var found *entrant
 	least := 0.0
-	for _, t := range b.candidates(c, ctas) {
+	for _, t := range list {
 		e, err := b.enter(c, b.dispatch, t, t.Algo != "")
 		if err != nil && !errors.Is(err, device.ErrUnsupported) && b.ended(ctx) {
 			return nil, fmt.Errorf("%s: %w", tuningText(t), err)
@@ -614,7 +617,7 @@ func (b *besides) fastest(ctx context.Context, c call, ctas int, best *float64) 
 		return nil, nil
 	}
 	*best = max(*best, b.rate(c, least))
-	return &rival{entrant: found, ctas: ctas, slow: map[int][]float64{}, rates: map[int][]float64{}, covered: map[int][]float64{}}, nil
+	return &rival{entrant: found, slow: map[int][]float64{}, rates: map[int][]float64{}, covered: map[int][]float64{}}, nil
 }
 
 // tried returns microseconds of a call alone, the better of two tries; 0 where
@@ -632,18 +635,31 @@ func (b *besides) tried(ctx context.Context, e *entrant) (float64, error) {
 	return min(one, two), err
 }
 
+// contests lists the tunings of so many blocks, of each list of which the one
+// that is fastest alone is measured. Copy engines are measured each way: between
+// kernels of one block in which members meet, which wait for a multiprocessor, and
+// between events.
+func (b *besides) contests(c call, ctas int) [][]device.Tuning {
+	if ctas != 0 {
+		return [][]device.Tuning{b.candidates(ctas)}
+	}
+	if c.op == ir.OpReduceScatter || c.op == ir.OpAllReduce {
+		return [][]device.Tuning{nil} // something has to add up
+	}
+	lists := [][]device.Tuning{namesOnly([]string{"direct"})}
+	for _, t := range namesOnly(named(b.dispatch, "move-copy")) {
+		lists = append(lists, []device.Tuning{t})
+	}
+	return lists
+}
+
 // candidates lists the tunings of so many blocks.
-func (b *besides) candidates(c call, ctas int) []device.Tuning {
+func (b *besides) candidates(ctas int) []device.Tuning {
 	own := slices.DeleteFunc(b.dispatch.Algorithms(), func(n string) bool {
 		return slices.Contains(comm.Schedules(), n) || strings.HasPrefix(n, "nccl") || b.Algorithms != nil && !slices.Contains(b.Algorithms, n)
 	})
-	switch {
-	case ctas < 0:
+	if ctas < 0 {
 		return append([]device.Tuning{{}}, namesOnly(append(own, named(b.dispatch, "nccl")...))...)
-	case ctas == 0 && (c.op == ir.OpReduceScatter || c.op == ir.OpAllReduce):
-		return nil // something has to add up
-	case ctas == 0:
-		return namesOnly(append(named(b.dispatch, "move-copy"), "direct", "one-shot-push"))
 	}
 	var list []device.Tuning
 	for _, n := range own {

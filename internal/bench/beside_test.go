@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,7 +38,7 @@ func TestBesideTeams(t *testing.T) {
 				t.Errorf("%s: %+v", c.Op, w)
 				continue
 			}
-			if want := []int{0, 4, 0}[k]; w.Tuning.Blocks != want || w.Tuning.Algo == "wrong" || w.CTAs == 0 && !slices.Contains([]string{"direct", "one-shot-push"}, w.Tuning.Algo) {
+			if want := []int{0, 4, 0}[k]; w.Tuning.Blocks != want || w.Tuning.Algo == "wrong" || w.CTAs == 0 && w.Tuning.Algo != "direct" {
 				t.Errorf("%s with %d blocks by %+v", c.Op, w.CTAs, w.Tuning)
 			}
 			for _, p := range w.Pairs {
