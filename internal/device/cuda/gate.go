@@ -11,8 +11,18 @@ import "sync"
 type gate struct{ mu sync.RWMutex }
 
 // Batch calls issue, which gives work to the world's streams, with nothing
-// between the commands that could keep those issued first from ending.
+// between the commands that could keep those issued first from ending. A world
+// with teams has to itself what other worlds' teams would need (see floor), until
+// it rests.
 func (w *world) Batch(issue func() error) error {
+	if f := &w.m.sys.floor; w.gathers() {
+		if !f.enter(w) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.err()
+		}
+		defer f.leave()
+	}
 	w.m.sys.gate.mu.RLock()
 	w.issuing.Add(1)
 	defer func() {

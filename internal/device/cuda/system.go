@@ -23,6 +23,7 @@ type system struct {
 	nccl  func() (*nvlib.NCCL, error)
 	pool  ncclPool
 	gate  gate
+	floor floor
 	picks picks
 	// patience bounds how long Close waits for work in flight, none of which
 	// waits for anything, before it takes the device for hung.

@@ -255,15 +255,37 @@ const teamThreads = 512
 // has the multiprocessor for itself.
 const threadsMost = 1024
 
+// roomForOthers is how many multiprocessors of a device kernels of teams leave to
+// other kernels where the device has streams without teams, however long they wait:
+// a peer may be kept from coming by a kernel here that would else find no room.
+const roomForOthers = roomForFlags
+
 // room is how many blocks of that many threads a launch of the team may have, so
 // that they run at once, beside those of every other stream of the device that
-// teams use. Teams opened later are not known: open all before preparing.
+// teams use, and kernels of streams that no team uses have room too. Teams and
+// streams made later are not known: make all before preparing.
 func (t *team) room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {
-		least = min(least, m.dev.site.gpu.sms*max(1, teamThreads/threads)/t.w.teamStreams(m.dev.site))
+		s := m.dev.site
+		sms := s.gpu.sms
+		if t.w.beside(s) {
+			sms = max(1, sms-roomForOthers)
+		}
+		least = min(least, sms*max(1, teamThreads/threads)/t.w.teamStreams(s))
 	}
-	return least
+	return max(1, least)
+}
+
+// beside reports whether a device has streams that no team uses.
+func (w *world) beside(s *site) bool {
+	n := 0
+	for _, st := range w.streams {
+		if st.dev.site == s && st != s.origin {
+			n++
+		}
+	}
+	return n > w.teamStreams(s)
 }
 
 // teamStreams counts the streams of a device that teams use.
@@ -279,12 +301,12 @@ func (w *world) teamStreams(s *site) int {
 	return len(streams)
 }
 
-// alone reports whether no other stream of the members' devices is used by
-// teams. Only then may a launch begin early: blocks that wait for the launch
-// before theirs would take the room of others.
+// alone reports whether the members' devices have no other streams. Only then may
+// a launch begin early: blocks that wait for the launch before theirs would take
+// the room of others.
 func (t *team) alone() bool {
 	for _, m := range t.members {
-		if t.w.teamStreams(m.dev.site) > 1 {
+		if s := m.dev.site; t.w.teamStreams(s) > 1 || t.w.beside(s) {
 			return false
 		}
 	}

@@ -364,6 +364,7 @@ func (w *world) Close() error {
 	if closed {
 		return errors.Join(errs...)
 	}
+	w.m.sys.floor.forget(w)
 	w.closeNCCL(errs)
 	defer w.alone()()
 	for _, g := range w.recorded {

@@ -1,0 +1,97 @@
+package cuda
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// TestFloor: batches of worlds with teams take turns, each until its devices rest;
+// a world without teams goes beside them, and one that ends makes way.
+func TestFloor(t *testing.T) {
+	f := newFake(t, 1)
+	m := newMachine(f.system(), Options{Kernels: f})
+	open := func(teams bool) *world {
+		w, err := m.Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = w.Close() })
+		if teams {
+			teamOf(t, w.(*world), "main")
+		}
+		return w.(*world)
+	}
+	// begin has w in a batch that lasts until leave is closed; begun says when.
+	begin := func(w *world) (begun, leave chan bool, done chan error) {
+		begun, leave, done = make(chan bool), make(chan bool), make(chan error, 1)
+		go func() {
+			done <- w.Batch(func() error {
+				close(begun)
+				<-leave
+				return nil
+			})
+		}()
+		return begun, leave, done
+	}
+	within := func(ch chan bool, d time.Duration) bool {
+		select {
+		case <-ch:
+			return true
+		case <-time.After(d):
+			return false
+		}
+	}
+	const soon, long = 30 * time.Millisecond, 20 * time.Second
+
+	a, b, plain := open(true), open(true), open(false)
+	inA, leaveA, doneA := begin(a)
+	if !within(inA, long) {
+		t.Fatal("the first world never began")
+	}
+	inB, leaveB, doneB := begin(b)
+	if within(inB, soon) {
+		t.Error("two worlds with teams issue at once")
+	}
+	inPlain, leavePlain, donePlain := begin(plain)
+	if !within(inPlain, long) {
+		t.Error("a world without teams waits for one with them")
+	}
+	close(leavePlain)
+	close(leaveA)
+	if !within(inB, long) {
+		t.Fatal("the second world never began, though the first rests")
+	}
+
+	inAgain, leaveAgain, doneAgain := begin(a)
+	if within(inAgain, soon) {
+		t.Error("the first world issues beside the second")
+	}
+	cause := errors.New("enough")
+	a.Abort(cause)
+	if err := <-doneAgain; !errors.Is(err, cause) {
+		t.Errorf("a world that ended while it waited: %v", err)
+	}
+	close(leaveAgain)
+	close(leaveB)
+	if err := errors.Join(<-doneA, <-doneB, <-donePlain); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRoomForOthers: where a device has streams without teams, kernels of teams
+// leave room for theirs, and do not begin early.
+func TestRoomForOthers(t *testing.T) {
+	_, w, tm := noted(t, 2, 2)
+	if all := w.sites[0].gpu.sms; tm.room(512) != all || !tm.alone() {
+		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.room(512), all, tm.alone())
+	}
+	if _, err := w.Device(1).NewStream(device.StreamOptions{Name: "side"}); err != nil {
+		t.Fatal(err)
+	}
+	if want := w.sites[0].gpu.sms - roomForOthers; tm.room(512) != want || tm.alone() {
+		t.Errorf("beside a stream it has room for %d blocks, want %d, alone %v", tm.room(512), want, tm.alone())
+	}
+}
