@@ -218,8 +218,8 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 }
 
 // roomForFlags is how many multiprocessors of a device kernels of teams must leave
-// to flags.
-const roomForFlags = 4
+// to flags, beyond what they leave to all others anyway: flags are in a hurry.
+const roomForFlags = 2 * roomForOthers
 
 // crowded reports whether flags may find no multiprocessor with room for their
 // kernels: those of teams may take all of a device, and wait there for kernels that

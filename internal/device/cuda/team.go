@@ -258,7 +258,7 @@ const threadsMost = 1024
 // roomForOthers is how many multiprocessors of a device kernels of teams leave to
 // other kernels where the device has streams without teams, however long they wait:
 // a peer may be kept from coming by a kernel here that would else find no room.
-const roomForOthers = roomForFlags
+const roomForOthers = 4
 
 // room is how many blocks of that many threads a launch of the team may have, so
 // that they run at once, beside those of every other stream of the device that
