@@ -32,9 +32,6 @@ const (
 	MoveSheets
 	// ReduceSheets is MoveSheets with a reduction where blocks arrive.
 	ReduceSheets
-	// MoveBulk is MovePush by bulk copies, for blocks that lie together at
-	// multiples of 16 bytes.
-	MoveBulk
 	// MoveSpread has the block of member Root reach all others in sheets, each of
 	// which passes a part on: Src[Root] to Dst[Me] of every member. To, From and
 	// Own mean nothing but that Root with Own keeps it, too.
@@ -42,24 +39,16 @@ const (
 	// ReduceSpread reduces all members' blocks, Src[Me], in sheets, each of which
 	// one member adds up for Root, where the result goes to Dst[Root].
 	ReduceSpread
-	// ReduceBulk is ReducePull by bulk copies, for the like.
-	ReduceBulk
 	// MoveMeet moves nothing: it ends when all members have begun it, and what
 	// their streams did before is done for all.
 	MoveMeet
 	moveKinds
 )
 
-// moveShared is the shared memory of kernels with bulk copies: chunks of 4 KiB,
-// Move.Unroll times, or of half that for each member in a reduction, and gates.
-const moveShared = 192<<10 + 2<<10
-
 // reduces reports whether blocks are reduced where they arrive.
 func (k MoveKind) reduces() bool {
-	return k == ReduceLL || k == ReducePull || k == ReduceSheets || k == ReduceSpread || k == ReduceBulk
+	return k == ReduceLL || k == ReducePull || k == ReduceSheets || k == ReduceSpread
 }
-
-func (k MoveKind) bulk() bool { return k == MoveBulk || k == ReduceBulk }
 
 // Sheets reports whether blocks go through slots in sheets. What lies in slots is
 // of one form only: data of the one would look like flags of the other.
@@ -110,9 +99,6 @@ func (m *Move) Meeting() (Meeting, error) {
 	}
 	name, body, err := m.instance()
 	k := Meeting{File: "collective_move", Args: "MoveArgs", Symbol: symbol(name), Body: body, Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}
-	if m.Kind.bulk() {
-		k.Upon, k.File, k.Shared = []string{k.File, "bulk"}, "collective_move_bulk", moveShared
-	}
 	return k, err
 }
 
@@ -156,10 +142,6 @@ func (m *Move) check() error {
 		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
 	case m.Kind.Sheets() && len(m.Extents) > 0:
 		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
-	case m.Kind.bulk() && (m.Unroll&(m.Unroll-1) != 0 || m.Kind == ReduceBulk && (m.Threads < 64 || m.Unroll > 4)):
-		return fmt.Errorf("%w: %d threads, chunks of %d", device.ErrUnsupported, m.Threads, m.Unroll)
-	case m.Kind.bulk() && (len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources())):
-		return fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
 	case m.Kind.Sheets() && m.Unroll > 4:
 		return fmt.Errorf("%w: sheets of %d rows; up to 4 do", device.ErrUnsupported, m.Unroll)
 	}
@@ -185,10 +167,6 @@ func (m *Move) instance() (name, body string, err error) {
 		return fmt.Sprintf("reduce_ll_%s_%d_%d_%d_%d", label, w, d, vs, vd), fmt.Sprintf("reduceLL<%s, %d, %d, %d, %d>", red, w, d, vs, vd), nil
 	case MoveMeet:
 		return fmt.Sprintf("move_meet_%d", w), fmt.Sprintf("moveMeet<%d>", w), nil
-	case MoveBulk:
-		return fmt.Sprintf("move_bulk_%d_%t_%d", w, m.same(), m.Unroll), fmt.Sprintf("moveBulk<%d, %t, %d>", w, m.same(), m.Unroll), nil
-	case ReduceBulk:
-		return fmt.Sprintf("reduce_bulk_%s_%d_%d", label, w, m.Unroll), fmt.Sprintf("reduceBulk<%s, %d, %d>", red, w, m.Unroll), nil
 	case MoveSheets:
 		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.one()
 		return fmt.Sprintf("move_sheets_%s_%d_%d_%t_%t_%t", t, w, m.Unroll, as, ad, same),
@@ -247,7 +225,7 @@ func (m *Move) own() uint64 {
 
 func (m *Move) reads() uint64 {
 	switch {
-	case (m.Kind == ReducePull || m.Kind == ReduceBulk) && m.Own:
+	case m.Kind == ReducePull && m.Own:
 		return 1<<m.Members - 1
 	case m.Kind == MoveSpread && m.Me == m.Root:
 		return 1 << m.Root
@@ -263,7 +241,7 @@ func (m *Move) writes() uint64 {
 	switch m.Kind {
 	case MoveLL, MoveSheets:
 		return m.From | m.own()
-	case MovePush, MoveBulk:
+	case MovePush:
 		return m.To | m.own()
 	case MoveSpread:
 		if m.Me != m.Root {

@@ -107,14 +107,14 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				continue
 			}
 			off := offs
-			if s.kind != MovePush && s.kind != MoveBulk && s.kind != ReducePull && s.kind != ReduceBulk {
+			if s.kind != MovePush && s.kind != ReducePull {
 				off = s.unit * f.rng.Int64N(16/s.unit)
 			}
 			if first := firstOf(set); s.same && p > first {
 				ins[i][p] = ins[i][first]
 			} else {
 				at, strides := f.place(s, off)
-				if (s.kind == ReducePull || s.kind == ReduceBulk) && i > 0 {
+				if s.kind == ReducePull && i > 0 {
 					strides = ins[0][p].strides
 					at, _ = f.placeAs(s, strides, off)
 				}
@@ -147,7 +147,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 			if s.kind == MoveLL || s.kind == MoveSheets {
 				out = outs[p][i]
 			}
-			if s.kind == ReducePull || s.kind == ReduceBulk {
+			if s.kind == ReducePull {
 				in = ins[p][i]
 			}
 			m.Src[p], m.SrcStrides[p], m.Dst[p], m.DstStrides[p] = in.at, in.strides, out.at, out.strides
@@ -362,9 +362,6 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	if rng.IntN(2) == 0 {
 		s.run = (s.run + 15) / 16 * 16
 	}
-	if kind.bulk() {
-		s.extents, s.unit, s.run, s.threads = nil, 16, 16*(1+rng.Int64N(800)), 64
-	}
 	if kind.reduces() {
 		types := []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.F64, ir.I64}
 		s.dt, s.red, s.same = types[rng.IntN(len(types))], []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg}[rng.IntN(4)], false
@@ -437,20 +434,6 @@ func TestMovesOneWay(t *testing.T) {
 	f.finish(20)
 }
 
-// TestMoveRing moves more chunks than shared memory holds.
-func TestMoveRing(t *testing.T) {
-	rng := rand.New(rand.NewPCG(6, 5))
-	f := newMoveFloor(t, rng, 2, FirstEpoch)
-	for c, same := range []bool{true, false, false} {
-		s := moveShape{kind: MoveBulk, run: 16 * 14001, unit: 16, blocks: 1, threads: 64, unroll: 1, same: same}
-		if c == 2 {
-			s.kind, s.dt, s.red = ReduceBulk, ir.BF16, ir.Sum
-		}
-		f.call(fmt.Sprint("call ", c), s, []uint64{3, 3})
-	}
-	f.finish(2)
-}
-
 // TestMoveAbsent leaves one member out: the others give up, and say who it was.
 func TestMoveAbsent(t *testing.T) {
 	for kind := range moveKinds {
@@ -520,10 +503,7 @@ func everyMove(t *testing.T) string {
 			for _, unit := range []nvlib.Ptr{16, 8, 2} {
 				m := &Move{Kind: kind, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10 * int64(unit), DType: ir.BF16, Red: ir.Sum,
 					Blocks: 8, Threads: 512, Unroll: 4, Extents: []int64{2, 3, 4}[:int(unit)%3]}
-				if kind.bulk() && unit != 16 {
-					continue
-				}
-				if kind.Sheets() || kind.bulk() {
+				if kind.Sheets() {
 					m.Extents = nil
 				}
 				for p := range n {
@@ -543,5 +523,5 @@ func everyMove(t *testing.T) string {
 			}
 		}
 	}
-	return file("prelude") + file("sync") + file("collective") + file("collective_move") + file("bulk") + file("collective_move_bulk") + entries.String()
+	return file("prelude") + file("sync") + file("collective") + file("collective_move") + entries.String()
 }

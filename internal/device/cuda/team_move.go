@@ -18,7 +18,6 @@ var moveAlgorithms = []namedAlgorithm{
 	{"move-ll", moveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
 	{"move-push", moveAlgorithm{kernels.MovePush, noMove}},
 	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
-	{"move-bulk", moveAlgorithm{kernels.MoveBulk, kernels.ReduceBulk}},
 	{"move-spread", moveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
 	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
 }
@@ -75,10 +74,6 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 			unroll = 2
 		}
 		blocks = within(bytes, 512, 1, 132)
-	case kernels.MoveBulk:
-		blocks, threads, unroll = 16, 32, 2
-	case kernels.ReduceBulk:
-		blocks, threads, unroll = 16, 288, 2
 	default:
 		blocks, threads, unroll = 16, 512, 2
 		switch {
@@ -120,11 +115,7 @@ func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 // move returns the launch of a share of the member.
 func (m *member) move(move *kernels.Move, flags *area) (step, error) {
 	t := m.team
-	room := t.room(move.Threads)
-	if bulks(move.Kind) { // a block of it has a multiprocessor's shared memory
-		room = t.room(teamThreads)
-	}
-	move.Blocks = min(move.Blocks, room)
+	move.Blocks = min(move.Blocks, t.room(move.Threads))
 	copy(move.Flags[:], flags.at)
 	if need := move.SlotBytes(); need > 0 {
 		name := "packs of moves"

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -54,13 +53,9 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == kernels.ReduceSpread }
 
 // pulls and pushes report whether members reach into others' operands, and results.
-func pulls(k kernels.MoveKind) bool { return k == kernels.ReducePull || k == kernels.ReduceBulk }
+func pulls(k kernels.MoveKind) bool { return k == kernels.ReducePull }
 
-func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush || k == kernels.MoveBulk }
-
-// bulks reports whether a kernel is of bulk copies, and takes the shared memory of
-// a multiprocessor for a block.
-func bulks(k kernels.MoveKind) bool { return k == kernels.MoveBulk || k == kernels.ReduceBulk }
+func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush }
 
 // movable refuses what the kernel is not for, or the devices are not.
 func (t *team) movable(c *collective, f *flow, kind kernels.MoveKind) error {
@@ -74,11 +69,6 @@ func (t *team) movable(c *collective, f *flow, kind kernels.MoveKind) error {
 	}
 	if kind.Sheets() {
 		if err := t.keepsStretches(); err != nil {
-			return err
-		}
-	}
-	if bulks(kind) {
-		if err := t.copiesInBulk(); err != nil {
 			return err
 		}
 	}
@@ -179,16 +169,6 @@ func overlapping(c *collective, f *flow, i int) bool {
 		return !p.in.same(&p.out)
 	}
 	return true
-}
-
-// copiesInBulk returns nil where the members' devices have bulk copies.
-func (t *team) copiesInBulk() error {
-	for _, m := range t.members {
-		if g := m.dev.site.gpu; !strings.HasPrefix(g.arch, "sm_9") && !strings.HasPrefix(g.arch, "sm_1") {
-			return fmt.Errorf("%w: GPU %d, %s, has no bulk copies", device.ErrUnsupported, g.dev, g.arch)
-		}
-	}
-	return nil
 }
 
 // fill sets what goes where.

@@ -33,7 +33,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 			}
 			continue
 		}
-		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind == kernels.ReducePull || m.Kind == kernels.ReduceSpread || m.Kind == kernels.ReduceBulk {
+		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind == kernels.ReducePull || m.Kind == kernels.ReduceSpread {
 			if !m.Own {
 				continue
 			}
@@ -45,7 +45,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 					if m.Kind == kernels.ReduceSpread {
 						from = moves[q].Src[q]
 					}
-					if m.Kind == kernels.ReducePull || m.Kind == kernels.ReduceBulk {
+					if m.Kind == kernels.ReducePull {
 						from, strides = m.Src[q], m.SrcStrides[q]
 					}
 					tensor.ToFloat64(x, cabi.Bytes(uintptr(rowsAt(m, from, strides)[k]), int(m.Run)), m.DType)

@@ -121,16 +121,12 @@ func sweepTunings(op ir.Op, algo string, bytes int64) []device.Tuning {
 		return []device.Tuning{{}}
 	case algo == "move-copy":
 		return nil
-	case algo == "move-ll" && bytes > 1<<20, algo == "move-ll128" && bytes > 16<<20, (algo == "move-push" || algo == "move-pull") && small, algo == "move-bulk" && !large:
+	case algo == "move-ll" && bytes > 1<<20, algo == "move-ll128" && bytes > 16<<20, (algo == "move-push" || algo == "move-pull") && small:
 		return nil
 	case algo == "move-ll":
 		return grid([]int{32, 64, 128}, []int{256, 512}, []int{1})
 	case algo == "move-ll128":
 		return grid([]int{64, 132}, []int{256, 512}, []int{1, 2, 4})
-	case algo == "move-bulk" && reduces(op):
-		return grid([]int{4, 8, 16, 32}, []int{288}, []int{1, 2, 4})
-	case algo == "move-bulk":
-		return grid([]int{4, 8, 16, 32}, []int{32}, []int{1, 2, 4})
 	case !large:
 		return grid([]int{8, 16, 32}, []int{512}, []int{2, 4})
 	}
