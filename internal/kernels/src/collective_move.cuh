@@ -45,15 +45,6 @@ template <int W> DEV bool meetBlocks(const MoveArgs& a, Patience& w, u32 kind, u
   return __syncthreads_and(here);
 }
 
-// beginMove begins a launch. Where numbers wrap, blocks that have nothing to move
-// clear halves as well: nobody goes on before all have.
-template <int W> DEV u32 beginMove(const MoveArgs& a) {
-  const u32 e = begin(a.team, lastEpoch(a.team));
-  Patience w = {0, 0};
-  if (e == 2 || e == 0xffffffff) meetBlocks<W>(a, w, flagEntered, e);
-  return e;
-}
-
 // Off is how far a row is from the first, on both sides.
 struct Off { i64 s, d; };
 
@@ -172,7 +163,7 @@ template <int W> struct Deep { enum { U = W == 2 ? 4 : W <= 4 ? 2 : 1 }; };
 
 // moveLL moves blocks through slots: nobody waits for leave to send.
 template <int W, int D, int VS, int VD> DEV void moveLL(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
   Patience w = {0, 0};
   sayIdle<W>(a, e);
@@ -220,7 +211,7 @@ template <class T, class F, bool Avg, int W, int B> DEV void fold(typename Word<
 
 // reduceLL is moveLL, and reduces what arrives.
 template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void reduceLL(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
   Patience w = {0, 0};
   sayIdle<W>(a, e);
@@ -299,7 +290,7 @@ template <class T, int W, int R, bool AS, bool AD, bool Same, bool Keep> DEV voi
 // moveSheets moves blocks through slots, an epoch in each 128 bytes. A warp
 // pushes a sheet before it waits for the one before.
 template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheets(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
   Patience w = {0, 0};
   sayIdle<W>(a, e);
@@ -328,7 +319,7 @@ template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheet
 // one of them, which passes it on to the rest, so that no link carries it twice.
 // Src[root] and Dst[me] are where it comes from and goes to.
 template <class T, int W, int R, bool AS, bool AD> DEV void spreadSheets(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank, root = (u32)a.root;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
   Patience w = {0, 0};
   if (blockIdx.x == 0 && threadIdx.x < W && threadIdx.x != me) release32(flagOf(a, threadIdx.x, flagIdle, me, 0, e), e);
@@ -373,7 +364,7 @@ template <class T, class F, bool Avg, int W, int R> DEV Sheet<R> foldSheets(cons
 // reduceSpread is spreadSheets the other way: every member gives sheet i to one of
 // them, which reduces it and gives the result to the root. Src[me] and Dst[root].
 template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSpread(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank, root = (u32)a.root;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
   Patience w = {0, 0};
   if (blockIdx.x == 0 && threadIdx.x < W && threadIdx.x != me) release32(flagOf(a, threadIdx.x, flagIdle, me, 0, e), e);
@@ -408,7 +399,7 @@ template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void r
 
 // reduceSheets is moveSheets, and reduces what arrives.
 template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSheets(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
   Patience w = {0, 0};
   sayIdle<W>(a, e);
@@ -438,7 +429,7 @@ template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void r
 }
 
 template <int W> DEV void moveMeet(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a);
+  const u32 e = begin(a.team, lastEpoch(a.team));
   Patience w = {0, 0};
   meetBlocks<W>(a, w, flagDone, e);
   end(a.team, e);
@@ -522,7 +513,7 @@ template <int W, int D> struct ToAll {
 // its destination is a multiple of. Same: what goes to all is one, and lies alike
 // everywhere.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;
   Patience w = {0, 0};
   if (meetBlocks<W>(a, w, flagEntered, e)) {
@@ -552,7 +543,7 @@ template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(c
 // begin at equal distances from multiples of 16. VD is what the distance of the
 // destination from that is a multiple of.
 template <class T, class F, bool Avg, int W, int D, int VD, bool Full, int U> DEV void reducePull(const MoveArgs& a) {
-  const u32 e = beginMove<W>(a), me = (u32)a.team.rank;
+  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;
   Patience w = {0, 0};
   if (meetBlocks<W>(a, w, flagEntered, e)) {
