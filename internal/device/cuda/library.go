@@ -82,10 +82,8 @@ func (s *site) load(st kernels.Step, launch func(nvlib.Function, nvlib.Shape, []
 	if err != nil {
 		return nil, err
 	}
-	if st.Shape.Shared > defaultShared {
-		if err := s.w.drv.AllowShared(f, int(st.Shape.Shared)); err != nil {
-			return nil, err
-		}
+	if err := s.gpu.allowShared(f, st.Shape.Shared); err != nil {
+		return nil, err
 	}
 	return launch(f, st.Shape, st.Params), nil
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -43,5 +44,24 @@ func TestKernelsAreLoaded(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSharedMemory: of launches of one kernel, the one that wants the most shared
+// memory says how much is allowed, in whatever order they are made.
+func TestSharedMemory(t *testing.T) {
+	f := newFake(t, 1)
+	g := f.system().gpus[0]
+	for _, c := range []struct {
+		kernel nvlib.Function
+		bytes  uint32
+		calls  int // of the driver, so far
+	}{{1, defaultShared, 0}, {1, 96 << 10, 1}, {1, 64 << 10, 1}, {1, 128 << 10, 2}, {2, 64 << 10, 3}, {2, 64 << 10, 3}} {
+		if err := g.allowShared(c.kernel, c.bytes); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.called["cuFuncSetAttribute"]; got != c.calls {
+			t.Errorf("after %d bytes for kernel %d: %d calls, want %d", c.bytes, c.kernel, got, c.calls)
+		}
 	}
 }

@@ -103,11 +103,12 @@ type gpu struct {
 	lt      nvlib.LtHandle
 	modules map[string]nvlib.Module
 	funcs   map[string]nvlib.Function
-	ran     map[string]bool // products that ran here, by key; picks.mu guards it
+	shared  map[nvlib.Function]uint32 // dynamic shared memory that launches may use
+	ran     map[string]bool           // products that ran here, by key; picks.mu guards it
 }
 
 func (s *system) describe(ordinal int) (*gpu, error) {
-	g := &gpu{sys: s, modules: map[string]nvlib.Module{}, funcs: map[string]nvlib.Function{}}
+	g := &gpu{sys: s, modules: map[string]nvlib.Module{}, funcs: map[string]nvlib.Function{}, shared: map[nvlib.Function]uint32{}}
 	var err error
 	if g.dev, err = s.drv.Device(ordinal); err != nil {
 		return nil, err
@@ -188,6 +189,21 @@ func (g *gpu) function(key string, image []byte, symbol string) (nvlib.Function,
 	}
 	g.funcs[name] = f
 	return f, nil
+}
+
+// allowShared lets launches of f use that much dynamic shared memory, and never
+// less than others of f were promised. The context is current.
+func (g *gpu) allowShared(f nvlib.Function, bytes uint32) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if bytes <= max(defaultShared, g.shared[f]) {
+		return nil
+	}
+	if err := g.sys.drv.AllowShared(f, int(bytes)); err != nil {
+		return err
+	}
+	g.shared[f] = bytes
+	return nil
 }
 
 // ltHandle returns cuBLASLt and its handle for the device. The context is
