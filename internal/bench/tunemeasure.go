@@ -1,0 +1,308 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// rounds that count.
+const tuneRounds = 5
+
+func (u *tuner) tuneTeam(ctx context.Context, a *arena, t *comm.Table) (err error) {
+	defer func() {
+		if u.asked != nil {
+			err = errors.Join(err, u.asked.Close())
+			u.asked = nil
+		}
+	}()
+	byOp := map[ir.Op][]measured{}
+	for _, c := range u.calls(len(a.members)) {
+		if u.Progress != nil {
+			u.Progress(fmt.Sprintf("%s of %s on %d ranks", c.op, bytesText(c.bytes), len(a.members)))
+		}
+		m, err := u.tuneCall(ctx, a, c)
+		if err != nil {
+			return err
+		}
+		if len(m.best) > 0 {
+			byOp[c.op] = append(byOp[c.op], m)
+		}
+	}
+	for _, op := range tunedOps {
+		if list := byOp[op]; len(list) > 0 {
+			t.Entries = append(t.Entries, entryOf(op, len(a.members), list))
+		}
+	}
+	return nil
+}
+
+// measured is a call with what was fastest.
+type measured struct {
+	call call
+	best []timed
+}
+
+// timed is a tuning's time; ordered says that it is allowed where sums have to
+// be in order.
+type timed struct {
+	comm.Timed
+	ordered bool
+}
+
+// finalists is how many tunings are measured more than once.
+func (u *tuner) finalists() int {
+	if u.Full {
+		return 10
+	}
+	return 4
+}
+
+// tuneCall measures a call by all algorithms roughly, where it is to be full also
+// by grids of those that come near the fastest, and the best of all in turns.
+func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error) {
+	m := measured{call: c}
+	first, err := u.glance(ctx, a, c, u.names(a, c))
+	if err == nil && len(first) == 0 {
+		first, err = u.glance(ctx, a, c, namesOnly(comm.Schedules()))
+	}
+	if err != nil {
+		return m, err
+	}
+	near := within(first, 1.4)
+	if u.Full && u.own {
+		tried, err := u.glance(ctx, a, c, launches(near))
+		if err != nil {
+			return m, err
+		}
+		near = within(append(near, tried...), 1.15)
+	}
+	near = near[:min(len(near), u.finalists())]
+	var again []device.Tuning
+	for _, x := range near {
+		again = append(again, x.Tuning)
+	}
+	if m.best, err = u.try(ctx, a, c, again); err != nil {
+		return m, err
+	}
+	m.best = ranked(append(m.best, first...))
+	return m, nil
+}
+
+// names lists what to try first: all algorithms as the machine launches them by
+// itself, and what is shipped for GPUs. Where a machine has its own, schedules are
+// worth the time only where there is much of it.
+func (u *tuner) names(a *arena, c call) []device.Tuning {
+	all := a.dispatch.Algorithms()
+	if u.own && !u.Full {
+		all = slices.DeleteFunc(all, func(n string) bool { return slices.Contains(comm.Schedules(), n) })
+	}
+	list := namesOnly(all)
+	if u.own {
+		in := a.instance(c, 0, device.Tuning{}, true)
+		for _, t := range comm.Shipped().Best(&in) {
+			if !slices.Contains(list, t) {
+				list = append(list, t)
+			}
+		}
+	}
+	return list
+}
+
+func namesOnly(names []string) []device.Tuning {
+	var list []device.Tuning
+	for _, n := range names {
+		list = append(list, device.Tuning{Algo: n})
+	}
+	return list
+}
+
+// within returns those that take at most so many times as long as the fastest,
+// the fastest first.
+func within(list []timed, times float64) []timed {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b timed) int { return cmp.Compare(a.Micros, b.Micros) })
+	for i := range list {
+		if list[i].Micros > times*list[0].Micros {
+			return list[:i]
+		}
+	}
+	return list
+}
+
+// launches lists grids to try for each algorithm of the machine's own.
+func launches(near []timed) []device.Tuning {
+	var list []device.Tuning
+	for _, x := range near {
+		if slices.ContainsFunc(list, func(t device.Tuning) bool { return t.Algo == x.Algo }) || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
+			continue
+		}
+		for _, blocks := range []int{4, 8, 16, 32, 64, 96, 132} {
+			for _, threads := range []int{256, 512, 1024} {
+				for _, unroll := range []int{1, 2, 4, 8} {
+					list = append(list, device.Tuning{Algo: x.Algo, Blocks: blocks, Threads: threads, Unroll: unroll})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// glance measures tunings roughly, one after the other, so that they need not all
+// have their memory at a time.
+func (u *tuner) glance(ctx context.Context, a *arena, c call, list []device.Tuning) ([]timed, error) {
+	var out []timed
+	for _, t := range list {
+		e, ordered, err := u.admit(ctx, a, c, t)
+		if err != nil {
+			return nil, err
+		}
+		if e == nil {
+			continue
+		}
+		us, err := a.roughly(ctx, e)
+		if err = errors.Join(err, e.leave()); err != nil {
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
+		}
+		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(us, 0.01)}, ordered})
+	}
+	return out, nil
+}
+
+// roughly returns microseconds a call of one short chain, launch and all.
+func (a *arena) roughly(ctx context.Context, e *entrant) (float64, error) {
+	e.chains = chains{long: 20, eager: 10}
+	if e.call.bytes >= 16<<20 {
+		e.chains.long = 5
+	}
+	if err := a.capture(ctx, e); err != nil {
+		return 0, err
+	}
+	if e.long == nil {
+		return a.timeEager(ctx, e)
+	}
+	n := e.chains.long
+	if err := a.replay(ctx, e, e.long, n); err != nil {
+		return 0, err
+	}
+	ids, err := a.window(func() error { return a.replay(ctx, e, e.long, n) })
+	if err != nil {
+		return 0, err
+	}
+	us, err := a.marks.take(ctx, a.world, ids...)
+	if err != nil {
+		return 0, err
+	}
+	return slices.Max(us) / float64(n), nil
+}
+
+// try measures tunings in turns.
+func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning) (out []timed, err error) {
+	var entrants []*entrant
+	var inOrder []bool
+	defer func() {
+		for _, e := range entrants {
+			err = errors.Join(err, e.leave())
+		}
+	}()
+	for _, t := range list {
+		e, ordered, err := u.admit(ctx, a, c, t)
+		if e == nil && err == nil {
+			continue
+		}
+		wrong := false
+		if err == nil {
+			wrong, err = u.recordedWrong(ctx, a, e)
+		}
+		if wrong {
+			err = e.leave()
+		} else if e != nil {
+			entrants, inOrder = append(entrants, e), append(inOrder, ordered)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
+		}
+	}
+	if err := a.race(ctx, entrants, tuneRounds, false); err != nil {
+		return nil, err
+	}
+	for i, e := range entrants {
+		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(e.way.Best(), 0.01)}, inOrder[i]})
+	}
+	return out, nil
+}
+
+// recordedWrong records the entrant's graphs, and reports whether their results
+// are wrong, which is noted.
+func (u *tuner) recordedWrong(ctx context.Context, a *arena, e *entrant) (bool, error) {
+	if err := a.capture(ctx, e); err != nil || e.short == nil {
+		return false, err
+	}
+	wrong, _, err := a.check(ctx, e, func() error { return a.replay(ctx, e, e.short, e.chains.short) })
+	if wrong > 0 {
+		u.wrong(e.call, e.way.Tuning, wrong)
+	}
+	return wrong > 0, err
+}
+
+func (u *tuner) wrong(c call, t device.Tuning, elements int64) {
+	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), elements)
+}
+
+// admit opens a channel for a tuning, and says whether it is allowed where sums
+// have to be in order. It returns none for one that declines, and for one that
+// fails or whose result is wrong, which is noted.
+func (u *tuner) admit(ctx context.Context, a *arena, c call, t device.Tuning) (*entrant, bool, error) {
+	if !u.possible(a, c, t) {
+		return nil, false, nil
+	}
+	e, err := a.enter(c, a.dispatch, t, false)
+	ordered := err == nil
+	if errors.Is(err, device.ErrUnsupported) {
+		e, err = a.enter(c, a.dispatch, t, true)
+	}
+	switch {
+	case errors.Is(err, device.ErrUnsupported):
+		return nil, false, nil
+	case err != nil && a.ended(ctx):
+		return nil, false, err
+	case err != nil:
+		u.note("%s of %s by %s: %v", c.op, bytesText(c.bytes), tuningText(t), err)
+		return nil, false, nil
+	}
+	wrong, _, err := a.check(ctx, e, func() error { return a.run(e, 1) })
+	if err != nil {
+		return nil, false, errors.Join(err, e.leave())
+	}
+	if wrong > 0 {
+		u.wrong(c, t, wrong)
+		return nil, false, e.leave()
+	}
+	return e, ordered, nil
+}
+
+// possible asks one team of the arena, kept for such questions, whether a launch
+// of the machine's own takes the call in any order: cheaper than a channel.
+func (u *tuner) possible(a *arena, c call, t device.Tuning) bool {
+	teams, ok := a.world.(device.Teams)
+	if !ok || !slices.Contains(teams.TeamAlgorithms(), t.Algo) {
+		return true
+	}
+	if u.asked == nil {
+		if u.asked, _ = teams.OpenTeam(a.members); u.asked == nil {
+			return true // the channel says why there is none
+		}
+	}
+	in := a.instance(c, 0, t, true)
+	return u.asked.Supports(t, &in.Collective) == nil
+}
+
+// ended reports whether the world can do no more.
+func (a *arena) ended(ctx context.Context) bool { return a.world.Sync(ctx) != nil }

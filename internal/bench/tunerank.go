@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// alike is how much slower than the fastest a tuning may be and win by taking
+// fewer multiprocessors.
+const alike = 1.02
+
+// ranked orders what was measured: first, of those alike, the one with the
+// fewest blocks; then what comes first of each other algorithm.
+func ranked(list []timed) []timed {
+	if len(list) == 0 {
+		return nil
+	}
+	list = within(list, math.Inf(1))
+	first := 0
+	for i, x := range list {
+		if x.Micros <= alike*list[0].Micros && blocks(x.Tuning) < blocks(list[first].Tuning) {
+			first = i
+		}
+	}
+	out := []timed{list[first]}
+	for _, x := range list {
+		if !slices.ContainsFunc(out, func(o timed) bool { return o.Algo == x.Algo }) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// blocks is how many blocks a tuning is known to take.
+func blocks(t device.Tuning) int {
+	switch {
+	case t.Blocks > 0:
+		return t.Blocks
+	case t.Algo == "move-copy": // by copy engines
+		return 0
+	}
+	return math.MaxInt
+}
+
+// kept is how many algorithms a bracket lists, one that sums in order among
+// them.
+const kept = 4
+
+// entryOf makes the entry of an op from what was measured at ascending sizes. A
+// bracket reaches halfway, in ratio, to the next size.
+func entryOf(op ir.Op, members int, list []measured) comm.Entry {
+	e := comm.Entry{Op: op.String(), Elem: 2, Members: members, Fixed: fixedOf(list)}
+	if op == ir.OpAllReduce || op == ir.OpReduceScatter {
+		e.Reduction = "sum"
+	}
+	for i, m := range list {
+		var b comm.Bracket
+		inOrder := false
+		for _, x := range m.best {
+			if len(b.Best) < kept-1 || len(b.Best) < kept && (inOrder || x.ordered) {
+				b.Best = append(b.Best, comm.Timed{Tuning: x.Tuning, Micros: math.Round(x.Micros*100) / 100})
+				inOrder = inOrder || x.ordered
+			}
+		}
+		if i < len(list)-1 {
+			b.UpTo = int64(math.Sqrt(float64(m.call.bytes) * float64(list[i+1].call.bytes)))
+		}
+		e.Brackets = append(e.Brackets, b)
+	}
+	return e
+}
+
+// fixedOf returns the algorithm that takes all sizes in order and is, in the
+// geometric mean, the least slower than the best.
+func fixedOf(list []measured) *device.Tuning {
+	var found *device.Tuning
+	least := math.Inf(1)
+	for _, x := range list[0].best {
+		sum, all := 0.0, true
+		for _, m := range list {
+			i := slices.IndexFunc(m.best, func(o timed) bool { return o.Algo == x.Algo && o.ordered })
+			if all = all && i >= 0; all {
+				sum += math.Log(m.best[i].Micros / m.best[0].Micros)
+			}
+		}
+		if all && sum < least {
+			found, least = &device.Tuning{Algo: x.Algo}, sum
+		}
+	}
+	return found
+}

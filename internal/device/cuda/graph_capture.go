@@ -1,0 +1,294 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Capture records what issue gives to streams, once for each form.
+func (w *world) Capture(issue func() error) (device.Graph, error) {
+	defer w.alone()()
+	if err := w.err(); err != nil {
+		return nil, err
+	}
+	if w.capture != nil {
+		return nil, errors.New("a graph within a graph")
+	}
+	if !w.look() || w.calls > 0 || len(w.blocked()) > 0 {
+		return nil, errors.New("a graph can be recorded only while the world is at rest; call Sync first")
+	}
+	w.settle()
+	g := &graph{w: w, raises: map[*counter]int64{}}
+	for _, name := range w.formsWanted() {
+		bound, err := g.record(name, issue)
+		if err != nil {
+			// Streams hold parts of what was not recorded: nothing fits any more.
+			w.end(err)
+			return nil, errors.Join(err, g.drop())
+		}
+		if bound {
+			break
+		}
+	}
+	w.recorded = append(w.recorded, g)
+	return g, nil
+}
+
+// formsWanted lists the forms that graphs are recorded in.
+func (w *world) formsWanted() []string {
+	switch {
+	case len(w.sites) == 1:
+		return []string{formOne}
+	case w.m.opts.Graphs != "":
+		return []string{w.m.opts.Graphs}
+	}
+	return []string{formOne, formEach}
+}
+
+// record records one form more, and reports whether there can be no other. The
+// caller holds mu, which is free while issue runs.
+func (g *graph) record(name string, issue func() error) (bound bool, err error) {
+	w := g.w
+	if err := w.beginCapture(name); err != nil {
+		return false, w.sites[0].origin.failed(err)
+	}
+	issued := w.unlocked(issue)
+	c := w.capture
+	f, err := g.endCapture(name)
+	g.forms = append(g.forms, f)
+	switch {
+	case issued != nil:
+		return c.bound, issued
+	case err == nil && len(w.blocked()) > 0:
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.blocked()})
+	case err == nil && c.crowded():
+		if len(g.forms) == 1 {
+			return c.bound, fmt.Errorf("%w: a graph for each GPU, with kernels that wait for those of other GPUs beside flags, which then may find no room on a device; record one graph over all",
+				device.ErrUnsupported)
+		}
+		g.forms = g.forms[:len(g.forms)-1]
+		err = w.dropForm(f)
+	}
+	return c.bound, err
+}
+
+// roomForFlags is how many multiprocessors of a device kernels of teams must leave
+// to flags, beyond what they leave to all others anyway: flags are in a hurry.
+const roomForFlags = 2 * roomForOthers
+
+// crowded reports whether flags may find no multiprocessor with room for their
+// kernels: those of teams may take all of a device, and wait there for kernels that
+// wait for a flag. Edges of one graph need no room.
+func (c *capture) crowded() bool {
+	if c.flags == nil || len(c.flags.raises) == 0 {
+		return false
+	}
+	blocks := map[*site]int{}
+	for s, n := range c.teams {
+		blocks[s.dev.site] += n
+	}
+	for s, n := range blocks {
+		if n > s.gpu.sms-roomForFlags {
+			return true
+		}
+	}
+	return false
+}
+
+// meets notes that a kernel of a team is launched.
+func (c *capture) meets(l *launch, s *stream) {
+	if c == nil {
+		return
+	}
+	if c.teams == nil {
+		c.teams = map[*stream]int{}
+	}
+	for _, st := range l.steps {
+		if k, ok := st.(*kernelStep); ok {
+			c.teams[s] = max(c.teams[s], k.l.Blocks())
+		}
+	}
+}
+
+// unlocked runs f without the world's mutex, and has it again however f ends. The
+// gate, which the caller has, f has too.
+func (w *world) unlocked(f func() error) error {
+	gated := w.gated
+	w.gated = false
+	w.issuing.Add(1)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.issuing.Add(-1)
+		w.gated = gated
+	}()
+	return f()
+}
+
+// openOrigin makes the stream of a GPU that graphs are recorded from and
+// launched on.
+func (s *site) openOrigin() error {
+	if s.origin != nil {
+		return nil
+	}
+	for _, d := range s.w.devices {
+		if d.site == s {
+			var err error
+			s.origin, err = d.newStream("graphs", 0)
+			return err
+		}
+	}
+	return nil // no rank is here
+}
+
+// beginCapture begins on the origins.
+func (w *world) beginCapture(name string) error {
+	c := &capture{totals: map[*counter]int64{}}
+	sites := w.sites
+	if name == formOne {
+		sites = w.sites[:1]
+	}
+	for _, s := range sites {
+		if err := s.openOrigin(); err != nil {
+			return err
+		}
+		c.sections = append(c.sections, &section{origin: s.origin})
+	}
+	if len(c.sections) > 1 {
+		var err error
+		if c.flags, err = w.newFlags(c.sections); err != nil {
+			return errors.Join(err, c.flags.free())
+		}
+	}
+	for _, d := range w.devices {
+		for _, cs := range d.counters {
+			for i := range cs.elems {
+				c.totals[&cs.elems[i]] = cs.elems[i].total
+			}
+		}
+	}
+	w.capture = c
+	for i, p := range c.sections {
+		if err := p.beginOn(c); err != nil {
+			c.sections = c.sections[:i]
+			_, errs := c.end()
+			w.capture = nil
+			return errors.Join(err, errs, c.flags.free())
+		}
+	}
+	return nil
+}
+
+func (p *section) beginOn(c *capture) error {
+	drv, site := p.origin.dev.w.drv, p.origin.dev.site
+	return p.origin.dev.bound(func() error {
+		var err error
+		if p.begin, err = site.newEvent(false); err != nil {
+			return err
+		}
+		if err := drv.BeginCapture(p.origin.h); err != nil {
+			return err
+		}
+		if c.flags != nil {
+			if err := c.flags.meet(p, c.flags.entries); err != nil {
+				return err
+			}
+		}
+		return drv.Record(p.begin, p.origin.h)
+	})
+}
+
+// endCapture joins all streams, ends the capture and makes the graphs ready.
+func (g *graph) endCapture(name string) (*form, error) {
+	w := g.w
+	c := w.capture
+	for ctr, before := range c.totals {
+		if by := ctr.total - before; by > 0 {
+			g.raises[ctr] = by
+			ctr.forget(len(ctr.log))
+			ctr.total, ctr.base = before, before // nothing ran
+		}
+	}
+	for _, s := range w.sites {
+		if s.faults.armed && !slices.Contains(g.faults, &s.faults) {
+			g.faults = append(g.faults, &s.faults)
+		}
+	}
+	f := &form{name: name, flags: c.flags}
+	raws, err := c.end()
+	w.capture = nil
+	if err == nil && f.flags != nil {
+		err = f.flags.fill()
+	}
+	for i, p := range c.sections {
+		err = errors.Join(err, p.origin.dev.bound(func() error {
+			r := ready{origin: p.origin}
+			defer func() { f.sections = append(f.sections, r) }()
+			if err != nil || raws[i] == 0 {
+				return w.destroy(raws[i])
+			}
+			return errors.Join(r.make(raws[i]), w.destroy(raws[i]))
+		}))
+	}
+	return f, err
+}
+
+func (w *world) destroy(g nvlib.Graph) error {
+	if g == 0 {
+		return nil
+	}
+	return w.drv.DestroyGraph(g)
+}
+
+// end joins all streams to their origins and ends all captures.
+func (c *capture) end() (raws []nvlib.Graph, err error) {
+	raws = make([]nvlib.Graph, len(c.sections))
+	for i, p := range c.sections {
+		joined := p.joinAll()
+		if c.flags != nil && joined == nil {
+			joined = p.origin.dev.bound(func() error { return c.flags.meet(p, c.flags.exits) })
+		}
+		err = errors.Join(err, joined, p.origin.dev.bound(func() (err error) {
+			raws[i], err = p.origin.dev.w.drv.EndCapture(p.origin.h)
+			return err
+		}))
+		site := p.origin.dev.site
+		site.events = append(site.events, p.begin)
+		for _, s := range p.joined {
+			s.dirty = false // it was given nothing to run
+		}
+	}
+	return raws, err
+}
+
+func (p *section) joinAll() error {
+	var errs []error
+	for _, s := range p.joined {
+		errs = append(errs, s.dev.bound(func() error {
+			m, err := s.here()
+			if err != nil {
+				return err
+			}
+			defer m.release()
+			return s.dev.w.drv.WaitEvent(p.origin.h, m.ev)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// make makes the section ready to launch. The context is current.
+func (r *ready) make(raw nvlib.Graph) (err error) {
+	drv := r.origin.dev.w.drv
+	if r.nodes, err = drv.GraphNodes(raw); err != nil {
+		return err
+	}
+	if r.exec, err = drv.Instantiate(raw); err != nil {
+		return err
+	}
+	r.origin.worked()
+	return drv.UploadGraph(r.exec, r.origin.h)
+}

@@ -1,0 +1,180 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// Choices names the forms that the graph was recorded in.
+func (g *graph) Choices() []string {
+	var names []string
+	for _, f := range g.forms {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// Choose has later launches use the form of that index.
+func (g *graph) Choose(i int) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	g.use = i
+}
+
+// Keep chooses a form and frees the others.
+func (g *graph) Keep(i int) error {
+	defer g.w.alone()()
+	var errs []error
+	for k, f := range g.forms {
+		if k != i {
+			errs = append(errs, g.w.dropForm(f))
+		}
+	}
+	g.forms, g.use = g.forms[i:i+1:i+1], 0
+	return errors.Join(errs...)
+}
+
+// Launch runs the graph behind all that was issued.
+func (g *graph) Launch(ctx context.Context) error {
+	w := g.w
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if w.issuing.Load() == 0 {
+		return w.Batch(func() error { return g.enqueue() })
+	}
+	return g.enqueue()
+}
+
+// enqueue is Launch within a batch: the graph's sections wait for each other.
+func (g *graph) enqueue() error {
+	w := g.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.err(); err != nil {
+		return err
+	}
+	if g.closed || w.capture != nil {
+		return errors.New("a graph that was closed, or that is within another, cannot be launched")
+	}
+	if b := w.blocked(); len(b) > 0 || w.calls > 0 {
+		return fmt.Errorf("a graph is launched while work is held back: %w", &device.Deadlock{Blocked: b})
+	}
+	f := g.forms[g.use]
+	for _, s := range w.streams {
+		if err := f.behind(s); err != nil {
+			return s.failed(err)
+		}
+	}
+	for _, armed := range g.faults {
+		armed.armed = true
+	}
+	if err := f.launch(w); err != nil {
+		return f.sections[0].origin.failed(err)
+	}
+	for c, by := range g.raises {
+		c.forget(len(c.log))
+		c.total += by
+		c.base = c.total
+	}
+	return nil
+}
+
+// behind has the origin of s's GPU wait for all that s was given. What other GPUs
+// were given the sections see to when they meet at their beginnings.
+func (f *form) behind(s *stream) error {
+	origin := f.originOf(s.dev.site)
+	if s == origin || !s.dirty {
+		return nil
+	}
+	var m *mark
+	err := s.dev.bound(func() (err error) {
+		if err = s.follow(); err == nil {
+			m, err = s.here()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer m.release()
+	return origin.dev.bound(func() error { return origin.waitFor(m) })
+}
+
+// launch launches the sections, and marks their ends for what comes later. They
+// begin all or, when a call fails and the world ends, wait in vain until its end
+// tells them to stop.
+func (f *form) launch(w *world) error {
+	next := &graphRun{}
+	for i := range f.sections {
+		r := &f.sections[i]
+		err := r.origin.dev.bound(func() error {
+			if err := r.origin.follow(); err != nil {
+				return err
+			}
+			r.origin.worked()
+			return w.drv.LaunchGraph(r.exec, r.origin.h)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for i := range f.sections {
+		o := f.sections[i].origin
+		if err := o.dev.bound(func() error {
+			m, err := o.here()
+			if err == nil {
+				next.ends = append(next.ends, m)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if f.flags != nil {
+		f.flags.launched()
+	}
+	w.forgetLatest()
+	w.latest = next
+	return nil
+}
+
+func (g *graph) Close() error {
+	defer g.w.alone()()
+	g.w.recorded = slices.DeleteFunc(g.w.recorded, func(o *graph) bool { return o == g })
+	return g.drop()
+}
+
+// drop frees the graph, once.
+func (g *graph) drop() error {
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	var errs []error
+	for _, f := range g.forms {
+		errs = append(errs, g.w.dropForm(f))
+	}
+	return errors.Join(errs...)
+}
+
+func (w *world) dropForm(f *form) error {
+	var errs []error
+	for i := range f.sections {
+		r := &f.sections[i]
+		if r.exec == 0 || r.origin.dev.site.lost() {
+			continue
+		}
+		errs = append(errs, w.excuse(r.origin.dev.bound(func() error { return w.drv.DestroyGraphExec(r.exec) })))
+	}
+	return errors.Join(append(errs, f.flags.free())...)
+}
+
+var (
+	_ device.Capturer = (*world)(nil)
+	_ device.Choices  = (*graph)(nil)
+)
