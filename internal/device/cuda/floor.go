@@ -17,7 +17,8 @@ type floor struct {
 }
 
 // enter waits until w has the floor; it returns false if w ends before. Each entry
-// wants a call of leave.
+// wants a call of leave. Whoever waits must have neither the gate nor a world's
+// mutex: the world that has the floor may want them before it is done.
 func (f *floor) enter(w *world) bool {
 	for began := time.Now(); !w.ended.Load(); pause(time.Since(began)) {
 		if f.try(w) {

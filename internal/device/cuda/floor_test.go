@@ -95,3 +95,58 @@ func TestRoomForOthers(t *testing.T) {
 		t.Errorf("beside a stream it has room for %d blocks, want %d, alone %v", tm.room(512), want, tm.alone())
 	}
 }
+
+// TestFloorThenGate: a world that comes to the floor while another prepares what
+// runs a call of NCCL waits for it, and it for nobody.
+func TestFloorThenGate(t *testing.T) {
+	f := newFake(t, 1)
+	m := newMachine(f.system(), Options{Kernels: f})
+	var worlds []*world
+	for range 2 {
+		w, err := m.Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = w.Close() })
+		teamOf(t, w.(*world), "main")
+		worlds = append(worlds, w.(*world))
+	}
+	a, b := worlds[0], worlds[1]
+	sum := summed(t, b, 8, 0, 0)
+	locked, leave := make(chan bool), make(chan bool)
+	go func() {
+		defer b.alone()() // as one that prepares has it
+		close(locked)
+		<-leave
+	}()
+	<-locked
+	batch := make(chan error, 1)
+	go func() { batch <- a.Batch(func() error { return nil }) }()
+	has := func() bool {
+		f := &m.sys.floor
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.world == a
+	}
+	for !has() {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case err := <-batch:
+		t.Errorf("a batch while another world has the gate: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	team := make(chan error, 1)
+	go func() {
+		_, err := b.teams[0].Prepare(device.Tuning{Algo: ncclName}, sum)
+		team <- err
+	}()
+	close(leave)
+	for _, done := range []chan error{batch, team} {
+		select {
+		case <-done: // NCCL is not there: that Prepare says so is enough
+		case <-time.After(20 * time.Second):
+			t.Fatal("worlds wait for each other")
+		}
+	}
+}

@@ -350,6 +350,9 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *
 }
 
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
+	if f := &t.w.m.sys.floor; tune.Algo == ncclName && f.enter(t.w) {
+		defer f.leave() // it runs the call once; the floor comes before the gate
+	}
 	defer t.w.alone()()
 	a, r, err := t.check(tune, c)
 	if err != nil {
