@@ -197,26 +197,39 @@ DEV Line* meetingRoom() {
 #endif
 }
 
-// Elements move in packs of 16 bytes, pack i being elements i·V to i·V + V; the
-// last one may be cut short. A: the array begins at a multiple of 16 bytes.
-template <class T, bool A> DEV Line loadPack(u64 at, i64 i, i64 count) {
-  constexpr int V = 16 / sizeof(T);
+// Half is what a line carries beside two epochs.
+struct alignas(8) Half { u32 lo, hi; };
+
+DEV void loadWhole(u64 at, Line& x) { x = loadLine(at); }
+DEV void loadWhole(u64 at, Half& x) { x = *(const Half*)at; }
+DEV void storeWhole(u64 at, Line x) { storeLine(at, x); }
+DEV void storeWhole(u64 at, Half x) { *(Half*)at = x; }
+
+// Elements move in packs, lines or halves of them: pack i is elements i·V to
+// i·V + V; the last one may be cut short. A: the array begins at a multiple of a
+// pack's size.
+template <class R, class T, bool A> DEV R loadCut(u64 at, i64 i, i64 count) {
+  constexpr int V = sizeof(R) / sizeof(T);
   const T* p = (const T*)at + i * V;
-  if (A && (i + 1) * V <= count) return loadLine((u64)p);
+  if (A && (i + 1) * V <= count) {
+    R whole;
+    loadWhole((u64)p, whole);
+    return whole;
+  }
   Pack<T, V> x;
 #pragma unroll
   for (int v = 0; v < V; v++) {
     x.v[v] = T{};
     if (i * V + v < count) x.v[v] = p[v];
   }
-  return bitsAs<Line>(x);
+  return bitsAs<R>(x);
 }
 
-template <class T, bool A> DEV void storePack(u64 at, i64 i, i64 count, Line y) {
-  constexpr int V = 16 / sizeof(T);
+template <class R, class T, bool A> DEV void storeCut(u64 at, i64 i, i64 count, R y) {
+  constexpr int V = sizeof(R) / sizeof(T);
   T* p = (T*)at + i * V;
   if (A && (i + 1) * V <= count) {
-    storeLine((u64)p, y);
+    storeWhole((u64)p, y);
     return;
   }
   const Pack<T, V> x = bitsAs<Pack<T, V>>(y);
@@ -251,7 +264,7 @@ template <class T, bool A, int R> DEV Sheet<R> loadSheet(u64 at, i64 first, i64 
 #pragma unroll
   for (int i = 0; i < R; i++) {
     s.row[i] = Line{0, 0, 0, 0};
-    if (i < R - 1 || !sealing()) s.row[i] = loadPack<T, A>(at, first + packIn<R>(i), count);
+    if (i < R - 1 || !sealing()) s.row[i] = loadCut<Line, T, A>(at, first + packIn<R>(i), count);
   }
   return s;
 }
@@ -259,7 +272,7 @@ template <class T, bool A, int R> DEV Sheet<R> loadSheet(u64 at, i64 first, i64 
 template <class T, bool A, int R> DEV void storeSheet(u64 at, i64 first, i64 count, const Sheet<R>& s) {
 #pragma unroll
   for (int i = 0; i < R; i++)
-    if (i < R - 1 || !sealing()) storePack<T, A>(at, first + packIn<R>(i), count, s.row[i]);
+    if (i < R - 1 || !sealing()) storeCut<Line, T, A>(at, first + packIn<R>(i), count, s.row[i]);
 }
 
 template <int R> DEV void seal(Sheet<R>& s, u32 e) {

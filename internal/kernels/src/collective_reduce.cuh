@@ -40,35 +40,6 @@ template <class F, class T, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R>
   return y;
 }
 
-// Half is what a line carries beside two epochs.
-struct alignas(8) Half { u32 lo, hi; };
-
-template <class T, bool A> DEV Half loadHalf(u64 at, i64 i, i64 count) {
-  constexpr int V = 8 / sizeof(T);
-  const T* p = (const T*)at + i * V;
-  if (A && (i + 1) * V <= count) return *(const Half*)p;
-  Pack<T, V> x;
-#pragma unroll
-  for (int v = 0; v < V; v++) {
-    x.v[v] = T{};
-    if (i * V + v < count) x.v[v] = p[v];
-  }
-  return bitsAs<Half>(x);
-}
-
-template <class T, bool A> DEV void storeHalf(u64 at, i64 i, i64 count, Half y) {
-  constexpr int V = 8 / sizeof(T);
-  T* p = (T*)at + i * V;
-  if (A && (i + 1) * V <= count) {
-    *(Half*)p = y;
-    return;
-  }
-  const Pack<T, V> x = bitsAs<Pack<T, V>>(y);
-#pragma unroll
-  for (int v = 0; v < V; v++)
-    if (i * V + v < count) p[v] = x.v[v];
-}
-
 DEV void awaitHalf(Patience& p, const Team& t, u64 at, Line& l, u32 peer, u32 e) {
   while (l.y != e || l.w != e) {
     if (waited(p, t, peer, e)) break;
@@ -85,7 +56,7 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL(const Reduce
   i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   Half v[U];
 #pragma unroll
-  for (int u = 0; u < U; u++) v[u] = loadHalf<T, A>(a.in[r], i + u * step, a.count);
+  for (int u = 0; u < U; u++) v[u] = loadCut<Half, T, A>(a.in[r], i + u * step, a.count);
   const u32 e = begin(t, last);
   const u64 half = (e & 1) * a.half;
   Patience p = {0, 0};
@@ -114,12 +85,12 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL(const Reduce
         awaitHalf(p, t, a.data[r] + half + (q * units + i + u * step) * 16, g[u][q], q, e);
         x[q] = Half{g[u][q].x, g[u][q].z};
       }
-      storeHalf<T, A>(a.out[r], i + u * step, a.count, fold<F, T, W>(x));
+      storeCut<Half, T, A>(a.out[r], i + u * step, a.count, fold<F, T, W>(x));
     }
     i += U * step;
     if (i < units)
 #pragma unroll
-      for (int u = 0; u < U; u++) v[u] = loadHalf<T, A>(a.in[r], i + u * step, a.count);
+      for (int u = 0; u < U; u++) v[u] = loadCut<Half, T, A>(a.in[r], i + u * step, a.count);
   }
   end(t, e);
 }
@@ -136,7 +107,7 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < share; i += step) {
     Half v[W];
 #pragma unroll
-    for (int q = 0; q < W; q++) v[q] = loadHalf<T, A>(a.in[r], q * share + i, a.count);
+    for (int q = 0; q < W; q++) v[q] = loadCut<Half, T, A>(a.in[r], q * share + i, a.count);
 #pragma unroll
     for (int k = 0; k < W; k++)
       if (k != r) push(a.data[k] + first + (r * share + i) * 16, Line{v[k].lo, e, v[k].hi, e});
@@ -153,7 +124,7 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
     const Half y = fold<F, T, W>(v);
 #pragma unroll
     for (int k = 1; k < W; k++) push(a.data[(r + k) % W] + second + (r * share + i) * 16, Line{y.lo, e, y.hi, e});
-    storeHalf<T, A>(a.out[r], r * share + i, a.count, y);
+    storeCut<Half, T, A>(a.out[r], r * share + i, a.count, y);
 #pragma unroll
     for (int q = 0; q < W; q++)
       if (q != r) g[q] = look(a.data[r] + second + (q * share + i) * 16);
@@ -161,7 +132,7 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
     for (int q = 0; q < W; q++) {
       if (q == r) continue;
       awaitHalf(p, t, a.data[r] + second + (q * share + i) * 16, g[q], q, e);
-      storeHalf<T, A>(a.out[r], q * share + i, a.count, Half{g[q].x, g[q].z});
+      storeCut<Half, T, A>(a.out[r], q * share + i, a.count, Half{g[q].x, g[q].z});
     }
   }
   end(t, e);
@@ -298,7 +269,7 @@ template <int W> DEV void meet(Patience& p, const ReduceArgs& a, i64 slot, u32 e
 template <class F, class T, int W> DEV void foldInto(const ReduceArgs& a, i64 i, const Line* x) {
   const Line y = fold<F, T, W>(x);
 #pragma unroll
-  for (int k = 0; k < W; k++) storePack<T, true>(a.out[((u32)a.team.rank + k) % W], i, a.count, y);
+  for (int k = 0; k < W; k++) storeCut<Line, T, true>(a.out[((u32)a.team.rank + k) % W], i, a.count, y);
 }
 
 // pushChunk pushes the parts of the peers' shares that chunk c is to their staging
@@ -312,7 +283,7 @@ template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, 
 #pragma unroll
     for (int u = 0; u < U; u++) {
       const i64 i = (c * U + u) * blockDim.x + threadIdx.x;
-      if (i < a.share && q * a.share + i < total) v[u] = loadPack<T, true>(a.in[r], q * a.share + i, a.count);
+      if (i < a.share && q * a.share + i < total) v[u] = loadCut<Line, T, true>(a.in[r], q * a.share + i, a.count);
     }
 #pragma unroll
     for (int u = 0; u < U; u++) {
@@ -336,7 +307,7 @@ template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a
       if (u0 + u < U && i < a.share && r * a.share + i < total)
 #pragma unroll
         for (int q = 0; q < W; q++)
-          x[u][q] = q == r ? loadPack<T, true>(a.in[r], r * a.share + i, a.count) : look(a.data[r] + (q * a.share + i) * 16);
+          x[u][q] = q == r ? loadCut<Line, T, true>(a.in[r], r * a.share + i, a.count) : look(a.data[r] + (q * a.share + i) * 16);
     }
 #pragma unroll
     for (int u = 0; u < together; u++) {
@@ -385,7 +356,7 @@ template <class F, class T, int W, int U> DEV void reducePull(const ReduceArgs& 
     for (int u = 0; u < U; u++)
 #pragma unroll
       for (int q = 0; q < W; q++)
-        if (i + u * step < hi) x[u][q] = loadPack<T, true>(a.in[q], i + u * step, a.count);
+        if (i + u * step < hi) x[u][q] = loadCut<Line, T, true>(a.in[q], i + u * step, a.count);
 #pragma unroll
     for (int u = 0; u < U; u++)
       if (i + u * step < hi) foldInto<F, T, W>(a, i + u * step, x[u]);
