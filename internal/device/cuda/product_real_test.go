@@ -91,31 +91,7 @@ func TestReluEpilogue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			st, err := prepareGemm(d, g)
-			if err != nil || st == nil {
-				t.Fatal(st, err)
-			}
-			s, err := d.NewStream(device.StreamOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var out []float64
-			err = d.bound(func() error {
-				if err := st.run(s.(*stream)); err != nil {
-					return err
-				}
-				if err := m.sys.drv.SyncStream(s.(*stream).h); err != nil {
-					return err
-				}
-				var err error
-				out, err = d.site.fetch(addrs[2], dt, rows*n)
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			results[relu] = out
-			st.free()
+			results[relu] = multiplied(t, d, g, rows*n)
 		}
 		nans := 0
 		for i, v := range results[false] {
@@ -164,25 +140,7 @@ func TestTF32(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := gemm{dt: ir.F32, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: n, n: n, k: n, om: n, on: 1, am: n, ak: 1, bk: 1, bn: n}
-		st, err := prepareGemm(d, g)
-		if err != nil || st == nil {
-			t.Fatal(st, err)
-		}
-		s, err := d.NewStream(device.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out []float64
-		if err := d.bound(func() error {
-			err := errors.Join(st.run(s.(*stream)), m.sys.drv.SyncStream(s.(*stream).h))
-			if err == nil {
-				out, err = d.site.fetch(addrs[2], ir.F32, n*n)
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		st.free()
+		out := multiplied(t, d, g, n*n)
 		worst := 0.0
 		for i := range n {
 			for j := range n {
@@ -305,4 +263,30 @@ func TestBiasOnce(t *testing.T) {
 		t.Logf("%s: %d of %d algorithms round twice", dt, twice, len(found))
 		st.free()
 	}
+}
+
+// multiplied prepares g, runs it on a stream of its own and returns the elements of
+// the result.
+func multiplied(t *testing.T, d *dev, g gemm, elements int64) []float64 {
+	t.Helper()
+	st, err := prepareGemm(d, g)
+	if err != nil || st == nil {
+		t.Fatal(st, err)
+	}
+	defer st.free()
+	s, err := d.NewStream(device.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []float64
+	if err := d.bound(func() error {
+		err := errors.Join(st.run(s.(*stream)), d.w.drv.SyncStream(s.(*stream).h))
+		if err == nil {
+			out, err = d.site.fetch(g.out, g.dt, elements)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

@@ -117,35 +117,46 @@ func (c teamCase) want(ins []*tensor.Tensor, me, n int) *tensor.Tensor {
 	case ir.OpPermute:
 		copy(out.Data, ins[(me+n-c.shift)%n].Data)
 	default:
-		sum := make([]float64, int64(len(out.Data))/c.dt.Size())
-		x := make([]float64, len(sum))
+		var parts [][]byte
 		for i := range n {
 			part := ins[i]
 			if c.op == ir.OpReduceScatter {
 				part = block(part, c.axis, me)
 			}
-			tensor.ToFloat64(x, part.Data, c.dt)
-			for k, v := range x {
-				switch {
-				case i == 0:
-					sum[k] = v
-				case c.red == ir.Max:
-					sum[k] = max(sum[k], v)
-				case c.red == ir.Min:
-					sum[k] = min(sum[k], v)
-				default:
-					sum[k] += v
-				}
-			}
+			parts = append(parts, part.Data)
 		}
-		if c.red == ir.Avg {
-			for k := range sum {
-				sum[k] /= float64(n)
-			}
-		}
-		tensor.FromFloat64(out.Data, sum, c.dt)
+		copy(out.Data, reduced(c.red, c.dt, parts))
 	}
 	return out
+}
+
+// reduced reduces what members bring, in their order, and rounds once.
+func reduced(red ir.Red, dt ir.DType, parts [][]byte) []byte {
+	sum := make([]float64, int64(len(parts[0]))/dt.Size())
+	x := make([]float64, len(sum))
+	for q, part := range parts {
+		tensor.ToFloat64(x, part, dt)
+		for i, v := range x {
+			switch {
+			case q == 0:
+				sum[i] = v
+			case red == ir.Max:
+				sum[i] = max(sum[i], v)
+			case red == ir.Min:
+				sum[i] = min(sum[i], v)
+			default:
+				sum[i] += v
+			}
+		}
+	}
+	if red == ir.Avg {
+		for i := range sum {
+			sum[i] /= float64(len(parts))
+		}
+	}
+	data := make([]byte, len(parts[0]))
+	tensor.FromFloat64(data, sum, dt)
+	return data
 }
 
 // teamRig is a team on a world, with cases whose operands are on its devices.

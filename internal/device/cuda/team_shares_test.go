@@ -8,8 +8,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/internal/tensor"
-	"hocket.example/hocket/ir"
 )
 
 // moved is what kernels would do with members' shares, on the fake's memory: all
@@ -38,8 +36,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 				continue
 			}
 			for k, at := range rowsAt(m, m.Dst[p], m.DstStrides[p]) {
-				count := m.Run / m.DType.Size()
-				sum, x := make([]float64, count), make([]float64, count)
+				var parts [][]byte
 				for q := range n {
 					from, strides := moves[q].Src[p], moves[q].SrcStrides[p]
 					if m.Kind == kernels.ReduceSpread {
@@ -48,28 +45,9 @@ func moved(t *testing.T, moves []kernels.Move) {
 					if m.Kind == kernels.ReducePull {
 						from, strides = m.Src[q], m.SrcStrides[q]
 					}
-					tensor.ToFloat64(x, cabi.Bytes(uintptr(rowsAt(m, from, strides)[k]), int(m.Run)), m.DType)
-					for i, v := range x {
-						switch {
-						case q == 0:
-							sum[i] = v
-						case m.Red == ir.Max:
-							sum[i] = max(sum[i], v)
-						case m.Red == ir.Min:
-							sum[i] = min(sum[i], v)
-						default:
-							sum[i] += v
-						}
-					}
+					parts = append(parts, cabi.Bytes(uintptr(rowsAt(m, from, strides)[k]), int(m.Run)))
 				}
-				if m.Red == ir.Avg {
-					for i := range sum {
-						sum[i] /= float64(n)
-					}
-				}
-				data := make([]byte, m.Run)
-				tensor.FromFloat64(data, sum, m.DType)
-				writes = append(writes, write{at, data})
+				writes = append(writes, write{at, reduced(m.Red, m.DType, parts)})
 			}
 			continue
 		}
