@@ -85,3 +85,42 @@ func NamesTwice(shape, strides []int64) bool {
 	}
 	return false
 }
+
+// Holds returns why so many dense host bytes are not the elements of v, nil if
+// they may be.
+func (v View) Holds(bytes int) error {
+	if want, _ := tensor.Bytes(v.DType, v.Shape); int64(bytes) != want {
+		return fmt.Errorf("%d host bytes for %s%v, which has %d", bytes, v.DType, v.Shape, want)
+	}
+	return nil
+}
+
+// Resolve checks a kernel's views by resolve, which says how its machine reaches
+// what a view names, and is told whether that may be a peer's. What the caller may
+// change before the kernel runs is copied first.
+func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out R, ins []R, err error) {
+	k.Axes, k.Links = slices.Clone(k.Axes), slices.Clone(k.Links)
+	if len(k.Outs) != 1 {
+		return out, nil, fmt.Errorf("%d results, 1 is needed", len(k.Outs))
+	}
+	v := k.Outs[0].own()
+	if out, err = resolve(v, false); err != nil {
+		return out, nil, fmt.Errorf("result: %w", err)
+	}
+	if v.Elements() > 0 && NamesTwice(v.Shape, v.Strides) {
+		return out, nil, fmt.Errorf("result: the view names some element twice")
+	}
+	ins = make([]R, len(k.Ins))
+	for i, v := range k.Ins {
+		if ins[i], err = resolve(v.own(), k.Reaches()); err != nil {
+			return out, nil, fmt.Errorf("operand %d: %w", i, err)
+		}
+	}
+	return out, ins, nil
+}
+
+// own makes v independent of the caller's slices.
+func (v View) own() View {
+	v.Shape, v.Strides = slices.Clone(v.Shape), slices.Clone(v.Strides)
+	return v
+}

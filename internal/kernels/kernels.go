@@ -234,6 +234,15 @@ func (o Operand) elements() int64 {
 	return n
 }
 
+// shapes returns the shapes of the operands.
+func (j *job) shapes() [][]int64 {
+	list := make([][]int64, len(j.Ins))
+	for i := range j.Ins {
+		list[i] = j.Ins[i].Shape
+	}
+	return list
+}
+
 // count checks the number of operands.
 func (j *job) count(least, most int) error {
 	if n := len(j.Ins); n < least || n > most {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -15,7 +16,7 @@ type product struct {
 }
 
 func linear(j *job) ([]launch, error) {
-	if err := j.count(2, 3); err != nil {
+	if err := device.CheckLinear(j.Out.Shape, j.shapes()); err != nil {
 		return nil, err
 	}
 	if err := j.alike(); err != nil {
@@ -23,18 +24,9 @@ func linear(j *job) ([]launch, error) {
 	}
 	x, w := j.Ins[0], j.Ins[1]
 	last := len(x.Shape) - 1
-	if last < 0 || len(w.Shape) != 2 || x.Shape[last] != w.Shape[1] {
-		return nil, fmt.Errorf("x%v · w%vᵀ: w must be [N, K] and x […, K]", x.Shape, w.Shape)
-	}
-	if want := append(slices.Clone(x.Shape[:last]), w.Shape[0]); !slices.Equal(want, j.Out.Shape) {
-		return nil, fmt.Errorf("the result has shape %v, not %v", j.Out.Shape, want)
-	}
 	p := product{out: j.Out, a: x, b: w}
 	if len(j.Ins) == 3 {
 		p.bias = &j.Ins[2]
-		if !slices.Equal(p.bias.Shape, w.Shape[:1]) {
-			return nil, fmt.Errorf("bias%v for w%v", p.bias.Shape, w.Shape)
-		}
 	}
 	// The leading axes are rows as far as they merge, the others go matrix by
 	// matrix, with the same w.
@@ -58,27 +50,18 @@ func (o Operand) framed(lead []axis, rows axis, which, last int) Operand {
 }
 
 func matmul(j *job) ([]launch, error) {
-	if err := j.count(2, 2); err != nil {
+	if err := device.CheckMatmul(j.Out.Shape, j.shapes(), j.TA, j.TB); err != nil {
 		return nil, err
 	}
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
-	a, b, r := j.Ins[0], j.Ins[1], len(j.Out.Shape)
-	if r < 2 || len(a.Shape) != r || len(b.Shape) != r {
-		return nil, fmt.Errorf("%v · %v into %v: the ranks must be equal and at least 2", a.Shape, b.Shape, j.Out.Shape)
-	}
+	a, b := j.Ins[0], j.Ins[1]
 	if j.TA {
 		a = a.swapped()
 	}
 	if !j.TB {
 		b = b.swapped()
-	}
-	lead := j.Out.Shape[:r-2]
-	fits := slices.Equal(a.Shape[:r-2], lead) && slices.Equal(b.Shape[:r-2], lead) &&
-		a.Shape[r-2] == j.Out.Shape[r-2] && b.Shape[r-2] == j.Out.Shape[r-1] && a.Shape[r-1] == b.Shape[r-1]
-	if !fits {
-		return nil, fmt.Errorf("%v · %v into %v (ta=%v, tb=%v)", j.Ins[0].Shape, j.Ins[1].Shape, j.Out.Shape, j.TA, j.TB)
 	}
 	return product{out: j.Out, a: a, b: b}.launches()
 }

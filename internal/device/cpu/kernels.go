@@ -88,7 +88,8 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	if maker == nil {
 		return nil, fmt.Errorf("%w: the CPU machine has no such kernel", device.ErrUnsupported)
 	}
-	if err := k.operands(d); err != nil {
+	var err error
+	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil {
 		return nil, err
 	}
 	do, err := maker(k)
@@ -96,31 +97,6 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 		return nil, err
 	}
 	return k.runner(do), nil
-}
-
-// operands resolves the views. Only some kernels may read peers' memory. What
-// the caller may change before the launch runs is copied.
-func (k *kernel) operands(d *dev) error {
-	k.Axes = slices.Clone(k.Axes)
-	if len(k.Outs) != 1 {
-		return fmt.Errorf("%d results, 1 is needed", len(k.Outs))
-	}
-	var err error
-	if k.out, err = d.resolve(k.Outs[0], false); err != nil {
-		return fmt.Errorf("result: %w", err)
-	}
-	if k.out.doubles() {
-		return fmt.Errorf("result: %w", errDoubles)
-	}
-	k.ins = make([]ref, len(k.Ins))
-	for i, v := range k.Ins {
-		if k.ins[i], err = d.resolve(v, k.Reaches()); err != nil {
-			return fmt.Errorf("operand %d: %w", i, err)
-		}
-		k.ins[i].own()
-	}
-	k.out.own()
-	return nil
 }
 
 // runner stages operands that overlap the result otherwise than by being it:
@@ -168,6 +144,15 @@ func (k *kernel) count(least, most int) error {
 		return fmt.Errorf("%d operands, %d to %d are needed", n, least, most)
 	}
 	return nil
+}
+
+// shapes returns the shapes of the operands.
+func (k *kernel) shapes() [][]int64 {
+	list := make([][]int64, len(k.ins))
+	for i, in := range k.ins {
+		list[i] = in.shape
+	}
+	return list
 }
 
 // alike checks that all operands have the result's element type, and shape if asked.

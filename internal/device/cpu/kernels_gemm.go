@@ -1,12 +1,11 @@
 package cpu
 
 import (
-	"fmt"
-	"slices"
-
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas32"
 	"gonum.org/v1/gonum/blas/blas64"
+
+	"hocket.example/hocket/internal/device"
 )
 
 // Contractions compute every result as one dot product of two packed rows, with
@@ -34,25 +33,15 @@ type gemm struct {
 }
 
 func makeLinear(k *kernel) (loops, error) {
-	if err := k.count(2, 3); err != nil {
+	if err := device.CheckLinear(k.out.shape, k.shapes()); err != nil {
 		return nil, err
 	}
 	if err := k.alike(false); err != nil {
 		return nil, err
 	}
 	x, w := k.ins[0].shape, k.ins[1].shape
-	if len(x) < 1 || len(w) != 2 || x[len(x)-1] != w[1] {
-		return nil, fmt.Errorf("x%v · w%vᵀ: w must be [N, K] and x […, K]", x, w)
-	}
-	lead := x[:len(x)-1]
-	if want := append(slices.Clone(lead), w[0]); !slices.Equal(want, k.out.shape) {
-		return nil, fmt.Errorf("the result has shape %v, not %v", k.out.shape, want)
-	}
-	if len(k.ins) == 3 && !slices.Equal(k.ins[2].shape, w[:1]) {
-		return nil, fmt.Errorf("bias%v for w%v", k.ins[2].shape, w)
-	}
 	g := gemm{m: 1, n: w[0], d: w[1]}
-	for _, e := range lead {
+	for _, e := range x[:len(x)-1] {
 		g.m *= e
 	}
 	return gemmLoops(k, func(k *kernel, each func(gemm)) {
@@ -66,25 +55,17 @@ func makeLinear(k *kernel) (loops, error) {
 }
 
 func makeMatmul(k *kernel) (loops, error) {
-	if err := k.count(2, 2); err != nil {
+	if err := device.CheckMatmul(k.out.shape, k.shapes(), k.TA, k.TB); err != nil {
 		return nil, err
 	}
 	if err := k.alike(false); err != nil {
 		return nil, err
 	}
-	a, b, out := k.ins[0].shape, k.ins[1].shape, k.out.shape
+	a, out := k.ins[0].shape, k.out.shape
 	r := len(out)
-	if r < 2 || len(a) != r || len(b) != r {
-		return nil, fmt.Errorf("%v · %v into %v: the ranks must be equal and at least 2", a, b, out)
-	}
 	g := gemm{m: out[r-2], n: out[r-1], d: a[r-1]}
 	if k.TA {
 		g.d = a[r-2]
-	}
-	lead := out[: r-2 : r-2]
-	wantA, wantB := matrix(lead, g.m, g.d, k.TA), matrix(lead, g.d, g.n, k.TB)
-	if !slices.Equal(a, wantA) || !slices.Equal(b, wantB) {
-		return nil, fmt.Errorf("%v · %v into %v (ta=%v, tb=%v)", a, b, out, k.TA, k.TB)
 	}
 	return gemmLoops(k, func(k *kernel, each func(gemm)) {
 		a, b := k.ins[0], k.ins[1]
@@ -100,14 +81,6 @@ func makeMatmul(k *kernel) (loops, error) {
 			each(g)
 		})
 	}), nil
-}
-
-// matrix is the shape of a batch of m×n matrices, as stored.
-func matrix(lead []int64, m, n int64, transposed bool) []int64 {
-	if transposed {
-		m, n = n, m
-	}
-	return append(slices.Clone(lead), m, n)
 }
 
 func (r ref) transposed() ref {

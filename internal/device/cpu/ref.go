@@ -69,9 +69,6 @@ func (r ref) reshaped(shape, strides []int64) ref {
 	return r
 }
 
-// own makes r independent of the caller's slices.
-func (r *ref) own() { r.shape, r.strides = slices.Clone(r.shape), slices.Clone(r.strides) }
-
 // dense reports whether elements lie in row-major order without gaps.
 func (r ref) dense() bool { return len(r.dims) == 1 && (r.dims[0].stride == 1 || r.dims[0].n == 1) }
 

@@ -15,10 +15,10 @@ func (s *stream) step() {
 	case work:
 		s.work(t)
 	case begin:
-		s.open = append(s.open, t.n)
+		s.open.Begin(t.n)
 		s.observe(t, device.Observer.Began)
 	case end:
-		s.open = s.open[:len(s.open)-1]
+		s.open.End()
 		s.observe(t, device.Observer.Ended)
 	default:
 		t.settle()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/tensor"
 )
 
 // stream checks what it is given and queues it. The world's mutex guards all
@@ -15,11 +14,11 @@ type stream struct {
 	main bool // the caller's stream, for the scheduler's strategies
 
 	queue   queue
-	running bool    // has a goroutine (concurrent)
-	parked  bool    // its head waits and will be woken (concurrent)
-	busy    string  // the work that runs now; "" for none
-	issued  []int64 // marks begun and not ended, as issued
-	open    []int64 // the same, as run
+	running bool         // has a goroutine (concurrent)
+	parked  bool         // its head waits and will be woken (concurrent)
+	busy    string       // the work that runs now; "" for none
+	issued  device.Marks // begun and not ended, as issued
+	open    device.Marks // the same, as run
 }
 
 func (s *stream) Name() string { return s.name }
@@ -97,10 +96,7 @@ func (s *stream) host(v device.View, b []byte) (ref, error) {
 	if err != nil {
 		return r, err
 	}
-	if want, _ := tensor.Bytes(v.DType, v.Shape); int64(len(b)) != want {
-		return r, fmt.Errorf("%d host bytes for %s%v, which has %d", len(b), v.DType, v.Shape, want)
-	}
-	return r, nil
+	return r, v.Holds(len(b))
 }
 
 // Call runs f in stream order, outside any lock. f may issue work; it must
@@ -194,7 +190,7 @@ func (s *stream) Begin(id int64) error {
 	if err := s.addLocked(task{kind: begin, n: id}); err != nil {
 		return err
 	}
-	s.issued = append(s.issued, id)
+	s.issued.Begin(id)
 	return nil
 }
 
@@ -205,14 +201,13 @@ func (s *stream) End(id int64) error {
 	if err := w.err(); err != nil {
 		return err
 	}
-	k := len(s.issued) - 1
-	if k < 0 || s.issued[k] != id {
-		return s.errorf("end of mark %d, which is not the innermost one begun", id)
+	if err := s.issued.Ends(id); err != nil {
+		return s.errorf("%w", err)
 	}
 	if err := s.addLocked(task{kind: end, n: id}); err != nil {
 		return err
 	}
-	s.issued = s.issued[:k]
+	s.issued.End()
 	return nil
 }
 
@@ -227,21 +222,14 @@ func (s *stream) head() (*task, int64) {
 		case end:
 			open = open[:len(open)-1]
 		default:
-			return t, innermost(open)
+			return t, open.Innermost()
 		}
 	}
-	return nil, innermost(open)
+	return nil, open.Innermost()
 }
 
 // openMark returns the innermost mark around the work that runs, -1 for none.
-func (s *stream) openMark() int64 { return innermost(s.open) }
-
-func innermost(open []int64) int64 {
-	if len(open) == 0 {
-		return -1
-	}
-	return open[len(open)-1]
-}
+func (s *stream) openMark() int64 { return s.open.Innermost() }
 
 var (
 	_ device.Stream     = (*stream)(nil)

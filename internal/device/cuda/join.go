@@ -142,7 +142,7 @@ func (f *flags) issue(s *stream, j kernels.Join) error {
 // await is the half of a join that waits for flag, in s's order.
 func (f *flags) await(s *stream, what string, flag nvlib.Ptr, count int64) (kernels.Join, error) {
 	j := kernels.Join{Flag: flag, Count: count, Abort: f.w.abort, Timeout: f.w.m.opts.teamTimeout()}
-	l := &launch{dev: s.dev, name: what, stream: s.name, id: innermost(s.open)}
+	l := &launch{dev: s.dev, name: what, stream: s.name, id: s.open.Innermost()}
 	var err error
 	j.Fault, j.Tag, err = s.dev.site.faults.reserve(l)
 	return j, err

@@ -33,11 +33,11 @@ type step interface {
 
 func (l *launch) run(s *stream) error {
 	if l.member != nil {
-		l.member.id, l.member.doing = innermost(s.open), l.name
+		l.member.id, l.member.doing = s.open.Innermost(), l.name
 		s.dev.w.capture.meets(l, s)
 	}
 	if l.looked {
-		l.stream, l.id = s.name, innermost(s.open)
+		l.stream, l.id = s.name, s.open.Innermost()
 		s.dev.site.faults.armed = true
 	}
 	for _, st := range l.steps {
@@ -101,7 +101,8 @@ func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 
 // build checks k and makes the steps. The context is current.
 func (l *launch) build(k *kernel) error {
-	if err := k.resolve(l.dev); err != nil {
+	var err error
+	if k.out, k.ins, err = device.Resolve(&k.Kernel, l.dev.resolve); err != nil {
 		return err
 	}
 	switch {

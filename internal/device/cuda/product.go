@@ -24,11 +24,7 @@ type axis struct{ n, out, a, b, bias int64 }
 // addProduct computes linear and matmul: by cuBLASLt what it takes, else by a
 // plain kernel.
 func (l *launch) addProduct(k *kernel) error {
-	check, form := checkLinear, (*kernel).linear
-	if k.Op == ir.OpMatmul {
-		check, form = checkMatmul, (*kernel).matmul
-	}
-	if err := check(k); err != nil {
+	if err := k.checkProduct(); err != nil {
 		return err
 	}
 	if k.out.n == 0 {
@@ -42,7 +38,7 @@ func (l *launch) addProduct(k *kernel) error {
 	if err := l.stage(k); err != nil {
 		return err
 	}
-	p := form(k)
+	p := k.product()
 	p.merge()
 	if g, ok := p.gemm(); ok {
 		g.sms, g.relu, g.fixed = k.SMs, k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts
@@ -59,6 +55,13 @@ func (l *launch) addProduct(k *kernel) error {
 		return fmt.Errorf("%w: a relu behind a product that cuBLASLt does not take", device.ErrUnsupported)
 	}
 	return l.addLibrary(k)
+}
+
+func (k *kernel) product() product {
+	if k.Op == ir.OpMatmul {
+		return k.matmul()
+	}
+	return k.linear()
 }
 
 func (k *kernel) linear() product {

@@ -5,7 +5,6 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/internal/tensor"
 )
 
 // stream checks what it is given and issues it, or holds it back. The world's
@@ -24,12 +23,12 @@ type stream struct {
 	mark     *mark  // the latest, to be shared
 	reached  int64  // up to where all is known to be done
 	seen     []int64
-	issued   []int64     // marks begun and not ended, as asked for
-	open     []int64     // the same, as issued
-	ticks    []tick      // begins and ends not known to be reached
-	tickPos  int64       // of the latest of them
-	lastNs   int64       // of the tick told last
-	lastEv   nvlib.Event // of that, if the next tick has it too
+	issued   device.Marks // begun and not ended, as asked for
+	open     device.Marks // the same, as issued
+	ticks    []tick       // begins and ends not known to be reached
+	tickPos  int64        // of the latest of them
+	lastNs   int64        // of the tick told last
+	lastEv   nvlib.Event  // of that, if the next tick has it too
 
 	// Where nobody observes: the commands begun since s was last seen idle, the
 	// latest of them, and one that the device is known to have reached.
@@ -179,11 +178,8 @@ func (s *stream) host(v device.View, b []byte) (ref, error) {
 	if err != nil {
 		return r, err
 	}
-	if want, _ := tensor.Bytes(v.DType, v.Shape); int64(len(b)) != want {
-		return r, fmt.Errorf("%d host bytes for %s%v, which has %d", len(b), v.DType, v.Shape, want)
-	}
 	r.own()
-	return r, nil
+	return r, v.Holds(len(b))
 }
 
 // Call runs f in stream order, in a goroutine, once the device has done what
@@ -301,7 +297,7 @@ func (s *stream) Begin(id int64) error {
 	if err := s.add(task{kind: beginning, n: id}); err != nil {
 		return err
 	}
-	s.issued = append(s.issued, id)
+	s.issued.Begin(id)
 	return nil
 }
 
@@ -312,20 +308,19 @@ func (s *stream) End(id int64) error {
 	if err := w.err(); err != nil {
 		return err
 	}
-	k := len(s.issued) - 1
-	if k < 0 || s.issued[k] != id {
-		return s.errorf("end of mark %d, which is not the innermost one begun", id)
+	if err := s.issued.Ends(id); err != nil {
+		return s.errorf("%w", err)
 	}
 	if err := s.add(task{kind: ending, n: id}); err != nil {
 		return err
 	}
-	s.issued = s.issued[:k]
+	s.issued.End()
 	return nil
 }
 
 // headMark returns the innermost mark around the work that is held back first;
 // marks themselves are never held back first.
-func (s *stream) headMark() int64 { return innermost(s.open) }
+func (s *stream) headMark() int64 { return s.open.Innermost() }
 
 // where says which stream it is and what it does.
 func (s *stream) where() string {
@@ -354,18 +349,11 @@ func (s *stream) within() (id, last int64) {
 	case s.inside():
 		return s.ticks[0].id, 0
 	case s.dev.w.observer != nil || s.begun == 0:
-		return innermost(s.open), 0
+		return s.open.Innermost(), 0
 	case len(s.ticks) > 0:
 		return s.passed, s.ticks[0].before
 	}
 	return s.passed, s.given
-}
-
-func innermost(open []int64) int64 {
-	if len(open) == 0 {
-		return -1
-	}
-	return open[len(open)-1]
 }
 
 var (

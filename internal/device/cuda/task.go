@@ -140,10 +140,10 @@ func (t *task) issue(s *stream) error {
 	case waitingCounter:
 		return t.ctrs.elems[t.elem].waitFor(s, t.n)
 	case beginning:
-		s.open = append(s.open, t.n)
+		s.open.Begin(t.n)
 		return s.tick(true, t.n)
 	default:
-		s.open = s.open[:len(s.open)-1]
+		s.open.End()
 		return s.tick(false, t.n)
 	}
 }
@@ -195,7 +195,7 @@ func (s *stream) runCall(f func()) error {
 		s.calling = false
 		w.calls--
 		if err != nil {
-			w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: innermost(s.open), Err: err})
+			w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.open.Innermost(), Err: err})
 			return
 		}
 		s.flush()
