@@ -120,6 +120,24 @@ func TestWriteVLLM(t *testing.T) {
 	if diff := cmp.Diff(wantVLLM, b.String()); diff != "" {
 		t.Error(diff)
 	}
+	// vLLM's own figures of NCCL keep their name, eager ones are not of that table,
+	// and without NCCL there is no speedup.
+	b.Reset()
+	r := someReport()
+	r.Collectives[0].Peers = map[string]float64{"pynccl": 15, "torch two-shot, eager": 1}
+	r.Collectives[1].Ways = r.Collectives[1].Ways[:1]
+	if err := r.WriteVLLM(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Tensor Shape        Tensor Size    hocket              nccl                pynccl              Best (Speedup vs PyNccl)      \n",
+		"(32, 8192)          0.50 MB        0.008               0.014               0.015               hocket (1.83x)                \n",
+		"(64, 8192)          1.00 MB        0.020               N/A                 N/A                 hocket (N/A)                  \n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
 	if err := (&Report{}).WriteVLLM(&b); !errors.Is(err, ErrUsage) {
 		t.Errorf("a report without collectives: %v", err)
 	}
@@ -272,30 +290,90 @@ func TestExportVLLM(t *testing.T) {
 		return comm.Bracket{UpTo: upTo, Best: []comm.Timed{{Tuning: device.Tuning{Algo: name}}}}
 	}
 	u := &Tuned{Table: &comm.Table{Identity: "NVIDIA H200 sm_90a, 4 GPUs", Entries: []comm.Entry{
-		{Op: "all_reduce", Members: 4, Brackets: []comm.Bracket{br(1<<20, "ll"), br(3<<19, "push"), br(0, "nccl")}},
-		{Op: "all_reduce", Members: 2, Brackets: []comm.Bracket{br(1<<20, "ll"), br(0, "push")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 4, Brackets: []comm.Bracket{br(1<<20, "ll"), br(3<<19, "push"), br(0, "nccl")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: 4, Brackets: []comm.Bracket{br(0, "push")}},
+		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []comm.Bracket{br(0, "push")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []comm.Bracket{br(1<<20, "ll"), br(0, "push")}},
 	}}}
-	peers := []Peer{
-		{Op: "all_reduce", Name: "nccl", Ranks: 4, Bytes: 1 << 20, Issued: "graph", Micros: 18},
-		{Op: "all_reduce", Name: "torch two-shot", Ranks: 4, Bytes: 1 << 20, Issued: "graph", Micros: 13},
-		{Op: "all_reduce", Name: "nccl", Ranks: 4, Bytes: 2 << 20, Issued: "graph", Micros: 18},
-		{Op: "all_reduce", Name: "torch two-shot", Ranks: 4, Bytes: 2 << 20, Issued: "graph", Micros: 19},
+	at := func(name string, bytes int64, us float64) Peer {
+		return Peer{Op: "all_reduce", Name: name, Ranks: 4, Bytes: bytes, Issued: "graph", Micros: us}
 	}
-	var b bytes.Buffer
-	if err := u.WriteVLLM(&b, peers); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"CUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        2: 256 * MiB,  # 256 MiB\n        4: 1572864,  # 1.5 MiB\n    },\n}\n",
-		"SYMM_MEM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 1 * MiB,  # 1 MiB\n    },\n}\n",
+	ours := []Peer{at("nccl", 1<<20, 18), at("torch two-shot", 1<<20, 13), at("nccl", 4<<20, 18), at("torch two-shot", 4<<20, 19)}
+	theirs := []Peer{at("pynccl", 1<<20, 18), at("pynccl-symm", 1<<20, 12), at("ca_1stage", 1<<20, 13), at("ca_2stage", 1<<20, 11), at("symm_mem_two_shot", 1<<20, 9), at("torch two-shot", 1<<20, 99)}
+	for _, c := range []struct {
+		peers      []Peer
+		want, lack []string
+	}{
+		{ours, []string{
+			"NOT vLLM's",
+			"\nCUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        2: 256 * MiB,  # 256 MiB\n        4: 1536 * KiB,  # 1.5 MiB\n    },\n}\n",
+			"\nSYMM_MEM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 2 * MiB,  # 2 MiB\n    },\n}\n",
+		}, nil},
+		{theirs, []string{
+			"\nCUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 1048592,  # 1.0 MiB\n    },\n}\n",
+			"as vLLM uses it.\nSYMM_MEM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 1048592,",
+		}, []string{"NOT vLLM's"}},
+		{nil, []string{"NOT vLLM's"}, []string{"SYMM_MEM"}},
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
+		var b bytes.Buffer
+		if err := u.WriteVLLM(&b, c.peers); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("no %q in\n%s", want, b.String())
+			}
+		}
+		for _, lack := range c.lack {
+			if strings.Contains(b.String(), lack) {
+				t.Errorf("%q in\n%s", lack, b.String())
+			}
 		}
 	}
 	u.Table.Identity = "cpu"
-	if err := u.WriteVLLM(&b, nil); !errors.Is(err, ErrUsage) {
+	if err := u.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, ErrUsage) {
 		t.Errorf("a table of CPUs: %v", err)
+	}
+}
+
+// TestLimitOf wants the border between the last size won and the next one lost,
+// whatever was lost below, and one that < lets the last size won through.
+func TestLimitOf(t *testing.T) {
+	nccl := map[int64]float64{1 << 10: 5, 1 << 20: 5, 1 << 22: 5, 1 << 24: 5}
+	for _, c := range []struct {
+		times map[int64]float64
+		want  int64
+	}{
+		{map[int64]float64{1 << 10: 6, 1 << 20: 4, 1 << 22: 6, 1 << 24: 7}, 1 << 21},
+		{map[int64]float64{1 << 10: 4, 1 << 20: 4, 1 << 22: 4, 1 << 24: 4}, 1<<24 + 16},
+		{map[int64]float64{1 << 10: 5, 1 << 20: 6}, 0},
+		{map[int64]float64{1 << 12: 1}, 0}, // where NCCL has no figure
+	} {
+		if got := limitOf(c.times, nccl); got != c.want {
+			t.Errorf("%v: %d, want %d", c.times, got, c.want)
+		}
+	}
+}
+
+// TestReadVLLM reads a file of vLLM's benchmark as figures of peers.
+func TestReadVLLM(t *testing.T) {
+	got, err := ReadPeers(strings.NewReader(`{"world_size": 4, "dtype": "torch.bfloat16", "hidden_size": 8192, "num_warmup": 5,
+  "results": {"64": {"timings": {"pynccl": 0.0181, "ca_1stage": 0.0125}, "speedup_info": "ca_1stage (1.45x)"}, "32": {"timings": {"pynccl": 0.0144}}}}`))
+	at := func(name string, rows int64, us float64) Peer {
+		return Peer{Op: "all_reduce", Name: name, Ranks: 4, Bytes: rows * rowBytes, DType: "bf16", Issued: "graph", Micros: us}
+	}
+	want := []Peer{at("pynccl", 32, 14.4), at("ca_1stage", 64, 12.5), at("pynccl", 64, 18.1)}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	for _, bad := range []string{
+		`{"world_size": 4, "dtype": "torch.float8", "hidden_size": 8192, "results": {}}`,
+		`{"dtype": "torch.bfloat16", "hidden_size": 8192, "results": {}}`,
+		`{"world_size": 4, "dtype": "torch.bfloat16", "hidden_size": 8192, "results": {"x": {"timings": {"pynccl": 1}}}}`,
+	} {
+		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "vLLM") {
+			t.Errorf("%s: %v", bad, err)
+		}
 	}
 }
 

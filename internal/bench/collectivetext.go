@@ -2,11 +2,8 @@ package bench
 
 import (
 	"fmt"
-	"io"
 	"math"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"hocket.example/hocket/internal/device"
 )
@@ -75,7 +72,7 @@ func (r *Collective) nccl() float64 {
 func (r *Collective) bestPeer() float64 {
 	best := r.nccl()
 	for name, us := range r.Peers {
-		if !strings.HasSuffix(name, ", eager") && (best == 0 || us < best) {
+		if !strings.HasSuffix(name, eagerSuffix) && (best == 0 || us < best) {
 			best = us
 		}
 	}
@@ -131,89 +128,4 @@ func tuningText(t device.Tuning) string {
 		s += fmt.Sprintf(" u%d", t.Unroll)
 	}
 	return s
-}
-
-// WriteVLLM writes collectives as vLLM's benchmark_device_communicators.py
-// prints them: milliseconds a call by graph, a line for each number of rows of
-// 8192 elements, the speedup over NCCL. It is for reports of Options.Rows.
-func (r *Report) WriteVLLM(w io.Writer) error {
-	rows := r.Collectives
-	if len(rows) == 0 {
-		return usagef("the form of vLLM is for collectives")
-	}
-	var names []string
-	for _, c := range rows {
-		for _, x := range c.Ways {
-			if n := vllmName(&x); x.Refused == "" && !slices.Contains(names, n) {
-				names = append(names, n)
-			}
-		}
-		for n := range c.Peers {
-			if !slices.Contains(names, n) {
-				names = append(names, n)
-			}
-		}
-	}
-	slices.Sort(names)
-	t := &table{w: w}
-	rule := strings.Repeat("=", 130)
-	dtype := map[string]string{"bf16": "torch.bfloat16", "f16": "torch.float16"}[rows[0].DType]
-	t.line("\n%s\nDevice Communicator Benchmark Results\nWorld Size: %d, Data Type: %s, Hidden Size: 8192\n%s", rule, r.Ranks, dtype, rule)
-	head := pad("Tensor Shape", 20) + pad("Tensor Size", 15)
-	for _, n := range names {
-		head += pad(n, 20)
-	}
-	head += pad("Best (Speedup vs PyNccl)", 30)
-	t.line("%s\n%s", head, strings.Repeat("-", utf8.RuneCountInString(head)))
-	for i := range rows {
-		t.line("%s", rows[i].vllm(names))
-	}
-	t.line("%s\nAll times are in milliseconds (ms) per %s operation\nSpeedup column shows: fastest_algorithm (speedup_vs_pynccl)", rule, strings.ReplaceAll(rows[0].Op, "_", ""))
-	return t.err
-}
-
-// vllmName is a way's column: NCCL has the name that it has there, and what
-// hocket chooses is hocket.
-func vllmName(w *Way) string {
-	switch {
-	case w.By != "asked":
-		return "hocket"
-	case w.Algorithm == "nccl":
-		return "pynccl"
-	}
-	return w.Algorithm
-}
-
-func (c *Collective) vllm(names []string) string {
-	times := map[string]float64{}
-	for name, us := range c.Peers {
-		times[name] = us
-	}
-	for i := range c.Ways {
-		if w := &c.Ways[i]; w.Refused == "" {
-			times[vllmName(w)] = w.Best()
-		}
-	}
-	line := pad(fmt.Sprintf("(%d, 8192)", (c.Bytes+rowBytes/2)/rowBytes), 20) + pad(fmt.Sprintf("%.2f MB", float64(c.Bytes)/(1<<20)), 15)
-	best := ""
-	for _, n := range names {
-		us, ok := times[n]
-		if !ok || us <= 0 {
-			line += pad("N/A", 20)
-			continue
-		}
-		line += pad(fmt.Sprintf("%.3f", us/1e3), 20)
-		if best == "" || us < times[best] {
-			best = n
-		}
-	}
-	if nccl := times["pynccl"]; nccl > 0 && best != "" {
-		best += fmt.Sprintf(" (%.2fx)", nccl/times[best])
-	}
-	return line + pad(best, 30)
-}
-
-// pad fills s with spaces to a width.
-func pad(s string, width int) string {
-	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }

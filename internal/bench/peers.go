@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,10 +24,18 @@ type Peer struct {
 }
 
 // ReadPeers reads lines of JSON; lines that do not begin with { are skipped,
-// since programs under a launcher print more than they mean to.
+// since programs under a launcher print more than they mean to. It also reads
+// what vLLM's benchmark_device_communicators.py writes by --output-json.
 func ReadPeers(r io.Reader) ([]Peer, error) {
-	var list []Peer
-	in := bufio.NewScanner(r)
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("figures of peers: %w", err)
+	}
+	list, err := readVLLM(data)
+	if err != nil || list != nil {
+		return list, err
+	}
+	in := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; in.Scan(); n++ {
 		line := strings.TrimSpace(in.Text())
 		if !strings.HasPrefix(line, "{") {
@@ -50,6 +59,9 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 	return list, nil
 }
 
+// eagerSuffix is added to the names of eager figures.
+const eagerSuffix = ", eager"
+
 // peersOf returns the figures for a call, by name; those of eager calls have
 // that added.
 func peersOf(list []Peer, c call, ranks int) map[string]float64 {
@@ -60,7 +72,7 @@ func peersOf(list []Peer, c call, ranks int) map[string]float64 {
 		}
 		name := p.Name
 		if p.Issued == "eager" {
-			name += ", eager"
+			name += eagerSuffix
 		}
 		if out == nil {
 			out = map[string]float64{}
