@@ -8,13 +8,14 @@ import (
 )
 
 // fakeLT is a cuBLASLt whose algorithms, numbered from 1, take the times that
-// they are given, on a clock that events tell, and compute nothing.
+// they are given, on a clock that events tell, and compute a number only.
 type fakeLT struct {
 	t       *testing.T
 	costs   []float32 // milliseconds; negative: it does not run after all
 	cold    int       // runs of the first one that take twice as long
 	need    uint64    // workspace
 	refuse  bool      // what is asked whether it computes a product
+	late    int       // the algorithm whose results differ from the others'; 0 for none
 	now     float32
 	asked   int // for algorithms
 	checked int
@@ -80,6 +81,10 @@ func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
 				l.now += l.costs[0]
 			}
 			l.runs = append(l.runs, fakeRun{algo, a[10], a[13]})
+			cabi.Store(a[10], uint64(0))
+			if algo == l.late {
+				cabi.Store(a[10], uint64(1))
+			}
 			return 0
 		},
 	}))

@@ -59,7 +59,7 @@ func (t *timer) view(dt ir.DType, shape ...int64) device.View {
 	v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
 	mem, err := t.d.alloc(v.Elements()*dt.Size(), device.Private)
 	t.must(err)
-	t.must(t.d.bound(func() error { return t.d.site.noise(mem.addr, mem.bytes, dt, 0) }))
+	t.must(t.d.bound(func() error { return t.d.site.fill(mem.addr, mem.bytes, noiseOf(dt), 0) }))
 	v.Mem = mem
 	return v
 }
@@ -116,8 +116,12 @@ func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 // BenchmarkPicks times the algorithm that was picked for products beside
 // cuBLASLt's first guess, and says how all candidates fared and what picking
 // took. What is kept on disk is not asked.
-func BenchmarkPicks(b *testing.B) {
-	t := newTimer(b)
+func BenchmarkPicks(b *testing.B) { newTimer(b).picks(false) }
+
+// BenchmarkBiasedPicks does so for products with a bias.
+func BenchmarkBiasedPicks(b *testing.B) { newTimer(b).picks(true) }
+
+func (t *timer) picks(biased bool) {
 	t.w.m.cache = nil
 	var trial string
 	var first, best pick
@@ -134,9 +138,13 @@ func BenchmarkPicks(b *testing.B) {
 	for _, shape := range layerProducts {
 		m, n, k := shape[0], shape[1], shape[2]
 		x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
+		ins := []device.View{x, w}
+		if biased {
+			ins = append(ins, t.view(ir.BF16, n))
+		}
 		began := time.Now()
 		trial = "kept"
-		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: ins, Outs: []device.View{y}})
 		prepared := time.Since(began)
 		st := l.(*launch).steps[0].(*gemmStep)
 		if trial != "kept" {
@@ -163,11 +171,11 @@ func BenchmarkPicks(b *testing.B) {
 			other.p.Free()
 		}
 		l.Release()
-		for _, v := range []device.View{x, w, y} {
+		for _, v := range append(ins, y) {
 			t.must(v.Mem.Free())
 		}
 	}
-	b.ReportMetric(0, "ns/op")
+	t.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkProductData times a product in turns on normal numbers, on products of

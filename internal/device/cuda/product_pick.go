@@ -122,9 +122,6 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	}
 	wish := nvlib.Wish{Workspace: workspaceBytes, Align: g.alignments(), NoSplit: g.fixed}
 	la, n := st.layouts, mostCandidates
-	if g.bias != 0 {
-		n = 1 // others may add it after rounding: only first guesses were tested
-	}
 	if g.fixed || float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
 		n = 1
 	}
@@ -204,14 +201,8 @@ func (t *trial) fastest(cands []candidate) (int, error) {
 	}
 	cands[0].ms = 0
 	cands = cands[:min(len(cands), max(3, int(trialMs/3/once)))]
-	for i := range cands[1:] {
-		// One that does not run after all is out of the race.
-		if err := t.try(cands[1+i]); err != nil {
-			if notTaken(err) != nil {
-				return 0, err
-			}
-			cands[1+i].out = true
-		}
+	if err := t.admit(cands); err != nil {
+		return 0, err
 	}
 	chain := min(max(int(chainMs/once), 1), 20)
 	best, err := t.race(cands, chain)

@@ -23,6 +23,12 @@ func productOf(t *testing.T, w device.World, dt ir.DType, n int64) device.Launch
 
 func productBy(t *testing.T, w device.World, dt ir.DType, n int64, fixed bool) device.Launch {
 	t.Helper()
+	return linearOf(t, w, device.Kernel{Fixed: fixed}, dt, []int64{n, n}, []int64{n, n})
+}
+
+// linearOf prepares a product of operands of the shapes.
+func linearOf(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shapes ...[]int64) device.Launch {
+	t.Helper()
 	d := w.Device(0)
 	view := func(shape ...int64) device.View {
 		v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
@@ -33,7 +39,12 @@ func productBy(t *testing.T, w device.World, dt ir.DType, n int64, fixed bool) d
 		v.Mem = mem
 		return v
 	}
-	l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{view(n, n), view(n, n)}, Outs: []device.View{view(n, n)}, Fixed: fixed})
+	k.Op = ir.OpLinear
+	for _, shape := range shapes {
+		k.Ins = append(k.Ins, view(shape...))
+	}
+	k.Outs = []device.View{view(shapes[0][0], shapes[1][0])}
+	l, err := d.Prepare(k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +119,32 @@ func TestPick(t *testing.T) {
 			}
 			if product512(t, w, ir.F16); f.lt.asked != 2 {
 				t.Errorf("another product: asked %d times", f.lt.asked)
+			}
+		})
+	}
+}
+
+// TestPickBias: the fastest algorithm for a product with a bias is taken, but not
+// one that computes other bits than the first guess does.
+func TestPickBias(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		dt   ir.DType
+		late int
+		want int
+	}{
+		{"all add it in time", ir.BF16, 0, 2},
+		{"the fastest adds it late", ir.BF16, 2, 3},
+		{"the first alone differs", ir.F16, 1, 1},
+		{"f32, which is not rounded again", ir.F32, 2, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake(t, 1)
+			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, late: c.late}
+			w := openFake(t, f, Options{})
+			l := linearOf(t, w, device.Kernel{}, c.dt, []int64{512, 512}, []int64{512, 512}, []int64{512})
+			if got := chosen(t, w, f, l); got != c.want {
+				t.Errorf("took algorithm %d, not %d", got, c.want)
 			}
 		})
 	}

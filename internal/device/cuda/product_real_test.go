@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 
 	"hocket.example/hocket/internal/cabi"
@@ -83,7 +84,7 @@ func TestReluEpilogue(t *testing.T) {
 		for _, relu := range []bool{false, true} {
 			g := gemm{dt: dt, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: rows, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k, relu: relu}
 			err := d.bound(func() error {
-				if err := d.site.noise(addrs[1], n*k*dt.Size(), dt, 0); err != nil {
+				if err := d.site.fill(addrs[1], n*k*dt.Size(), noiseOf(dt), 0); err != nil {
 					return err
 				}
 				return d.site.put(addrs[0], dt, x)
@@ -262,6 +263,9 @@ func TestBiasOnce(t *testing.T) {
 		}
 		t.Logf("%s: %d of %d algorithms round twice", dt, twice, len(found))
 		st.free()
+		if !slices.Equal(multiplied(t, d, st.g.gemm, rows*n), want) {
+			t.Errorf("%s: what was picked rounds twice", dt)
+		}
 	}
 }
 

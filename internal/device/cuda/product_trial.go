@@ -43,7 +43,7 @@ func (s *site) newTrial(st *gemmStep) (*trial, error) {
 	t.ws = t.out + nvlib.Ptr(out)
 	t.h, err = s.w.drv.NewStream(0)
 	if err == nil {
-		err = s.noise(t.at, a+b, st.g.dt, t.h)
+		err = t.operands(noiseOf(st.g.dt))
 	}
 	if err == nil {
 		err = st.setBias(t.b)
@@ -52,6 +52,11 @@ func (s *site) newTrial(st *gemmStep) (*trial, error) {
 		return nil, t.close(err)
 	}
 	return t, nil
+}
+
+// operands fills them with a pattern.
+func (t *trial) operands(pattern []byte) error {
+	return t.s.fill(t.at, int64(t.out-t.at), pattern, t.h)
 }
 
 // spans returns the bytes from the first to the last element of each operand, of
@@ -68,11 +73,8 @@ func (g *ltGemm) spans() (a, b, out int64) {
 	return reach(g.aStep, g.m, g.am, g.k, g.ak), max(bias, reach(g.bSt, g.n, g.bn, g.k, g.bk)), reach(g.outStep, g.m, g.om, g.n, g.on)
 }
 
-// noise fills memory with normal numbers, and waits for it: how operands differ
-// from bit to bit is what products cost in power, and so in time. The context is
-// current.
-func (s *site) noise(at nvlib.Ptr, bytes int64, dt ir.DType, h nvlib.Stream) error {
-	pattern := noiseOf(dt)
+// fill has memory repeat a pattern, and waits for it. The context is current.
+func (s *site) fill(at nvlib.Ptr, bytes int64, pattern []byte, h nvlib.Stream) error {
 	n := min(int64(len(pattern)), bytes)
 	drv, pinned := s.w.drv, s.heaps[device.Pinned]
 	buf, err := pinned.take(n)
@@ -88,22 +90,31 @@ func (s *site) noise(at nvlib.Ptr, bytes int64, dt ir.DType, h nvlib.Stream) err
 	return errors.Join(err, drv.SyncStream(h), pinned.give(buf, n))
 }
 
+// patternLength is how many numbers operands repeat: so many, and a prime, that
+// rows of usual lengths differ.
+const patternLength = 65521
+
 var noises sync.Map // by dtype
 
-// noiseOf returns normal numbers, so many that rows of usual lengths differ.
+// noiseOf returns normal numbers: how operands differ from bit to bit is what
+// products cost in power, and so in time.
 func noiseOf(dt ir.DType) []byte {
 	if b, ok := noises.Load(dt); ok {
 		return b.([]byte)
 	}
-	const n = 65521
 	r := rand.New(rand.NewPCG(1, 2))
-	vals := make([]float64, n)
-	for i := range vals {
-		vals[i] = r.NormFloat64()
-	}
-	b := make([]byte, n*dt.Size())
-	tensor.FromFloat64(b, vals, dt)
+	b := patternOf(dt, r.NormFloat64)
 	noises.Store(dt, b)
+	return b
+}
+
+func patternOf(dt ir.DType, next func() float64) []byte {
+	vals := make([]float64, patternLength)
+	for i := range vals {
+		vals[i] = next()
+	}
+	b := make([]byte, patternLength*dt.Size())
+	tensor.FromFloat64(b, vals, dt)
 	return b
 }
 
