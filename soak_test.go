@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,26 +27,54 @@ var (
 	soakRanks   = flag.Int("soak.ranks", 4, "on how many ranks")
 )
 
-// soakPrograms are small programs that move data in every way there is, each with
-// a dim that may be any multiple of step.
-var soakPrograms = []struct {
+// soakProgram is a small program with a dim that may be any multiple of step.
+type soakProgram struct {
 	file, dim string
 	step      int64
 	dims      map[string]int64
-}{
-	{"mlp", "T", 8, map[string]int64{"H": 32, "F": 64}},
-	{"row_parallel", "T", 24, map[string]int64{"K": 32, "N": 16}},
-	{"linear_rs_push", "T", 16, nil},
-	{"ag_linear_exchange", "T", 16, nil},
-	{"layers_all_reduce", "B", 8, nil},
+	free      bool   // a strategy says what overlaps, not the text
+	ranks     int    // that it needs; 0 for any number
+	text      string // where it is no example
 }
+
+// soakPrograms move data in every way there is: by collectives, puts and gets, with
+// sizes that stand in the text and that devices compute, between chains and products.
+var soakPrograms = []soakProgram{
+	{file: "mlp", dim: "T", step: 8, dims: map[string]int64{"H": 32, "F": 64}, free: true},
+	{file: "row_parallel", dim: "T", step: 24, dims: map[string]int64{"K": 32, "N": 16}},
+	{file: "linear_rs_push", dim: "T", step: 16},
+	{file: "uneven", dim: "H", step: 4, text: soakUneven},
+	{file: "ag_linear_exchange", dim: "T", step: 16},
+	{file: "layers_all_reduce", dim: "B", step: 8},
+	{file: "llama_layer", dim: "T", step: 8, free: true},
+	{file: "moe", dim: "T", step: 8, ranks: 4},
+}
+
+// soakUneven sends none or one row to each rank and has it back, as its input says.
+const soakUneven = `dim H = 4
+mesh tp[4]
+func uneven(%x: f32[4 * 4/tp, H], %c: i32[4 * 4/tp]) -> f32[4 * 4/tp, H] {
+  %r = relu %c
+  %n = local %r
+  %there = alloc f32[4, H] zero
+  all_to_allv %x, %n into %there, over=tp
+  %m = all_to_all %n, over=tp
+  %y = alloc f32[4 * 4/tp, H] zero
+  all_to_allv %there, %m into %y, over=tp
+  return %y
+}
+`
+
+// soakTold is how often TestSoak says how far it is.
+const soakTold = 30 * time.Second
 
 // soak is one machine under many runs.
 type soak struct {
 	*testing.T
-	m     *hocket.Machine
-	graph bool
-	ctx   context.Context
+	m        *hocket.Machine
+	graph    bool
+	ctx      context.Context
+	programs []soakProgram
 
 	mu    sync.Mutex
 	wants map[string][]byte // results by program, strategy, dims and seed
@@ -67,8 +96,9 @@ func TestSoak(t *testing.T) {
 	}
 	defer m.Close()
 	s := &soak{T: t, m: m, graph: *soakMachine != "cpu", ctx: ctx, wants: map[string][]byte{}}
-	end := time.Now().Add(*soakTime)
-	warm := time.Now().Add(*soakTime / 3)
+	s.programs = slices.DeleteFunc(slices.Clone(soakPrograms), func(p soakProgram) bool { return p.ranks != 0 && p.ranks != *soakRanks })
+	began := time.Now()
+	end, warm, tell := began.Add(*soakTime), began.Add(*soakTime/3), began.Add(soakTold)
 	stop, steady := make(chan bool), make(chan error, 1)
 	go func() { steady <- s.replay(stop) }()
 	var before usage
@@ -78,9 +108,13 @@ func TestSoak(t *testing.T) {
 			t.Error(err)
 			break
 		}
-		if before.at.IsZero() && time.Now().After(warm) && round >= 2*len(soakPrograms) {
+		if before.at.IsZero() && time.Now().After(warm) && round >= 2*len(s.programs) {
 			before, warmRuns = measure(t), s.count()
 			t.Logf("warm after %d runs: %v", warmRuns, before)
+		}
+		if time.Now().After(tell) {
+			tell = tell.Add(soakTold)
+			t.Logf("%v: %d runs, %d loads: %v", time.Since(began).Round(time.Second), s.count(), s.loads, measure(t))
 		}
 	}
 	close(stop)
@@ -110,24 +144,33 @@ func (s *soak) count() int {
 	return s.runs
 }
 
+// parse reads the program, for as many ranks as there are.
+func (p *soakProgram) parse() (*hocket.Program, error) {
+	text := p.text
+	if text == "" {
+		src, err := os.ReadFile("examples/" + p.file + ".hkt")
+		if err != nil {
+			return nil, err
+		}
+		text = string(src)
+	}
+	n := strconv.Itoa(*soakRanks)
+	return hocket.Parse(p.file, strings.NewReplacer("mesh tp[4]", "mesh tp["+n+"]", "dim P = 4", "dim P = "+n, "[4 * 4/", "["+n+" * "+n+"/", "f32[4, H]", "f32["+n+", H]").Replace(text))
+}
+
 // load loads program k in one of its ways, which way tells.
 func (s *soak) load(k, way int) (*hocket.Model, string, error) {
-	p := soakPrograms[k]
-	src, err := os.ReadFile("examples/" + p.file + ".hkt")
-	if err != nil {
-		return nil, "", err
-	}
-	text := strings.NewReplacer("mesh tp[4]", fmt.Sprintf("mesh tp[%d]", *soakRanks), "dim P = 4", fmt.Sprintf("dim P = %d", *soakRanks))
-	prog, err := hocket.Parse(p.file, text.Replace(string(src)))
+	p := s.programs[k]
+	prog, err := p.parse()
 	if err != nil {
 		return nil, "", err
 	}
 	opts := hocket.LoadOptions{Graph: s.graph && way%2 == 1, NoProve: true, Trace: way%5 == 4}
 	if s.graph {
-		opts.Algorithm = []string{"", "staged", "nccl", "direct"}[way/2%4]
+		opts.Algorithm = []string{"", "staged", "nccl", "direct", "push"}[way/2%5]
 	}
-	if p.file == "mlp" { // the others say themselves what overlaps
-		opts.Strategy = []string{"sequential", "chunked(2)", "exchange"}[way%3]
+	if p.free {
+		opts.Strategy = []string{"sequential", "chunked(2)", "exchange", "exchange(2)"}[way%4]
 	}
 	m, err := s.m.Load(prog, hocket.Binding{Dims: p.dims}, opts)
 	return m, fmt.Sprint(p.file, " ", opts.Strategy, " ", opts.Algorithm), err
@@ -147,7 +190,7 @@ func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int
 		}
 		v := x.Floats()
 		for j := range v {
-			v[j] = float64((j*7+i*5+seed*3+j/11)%3 - 1)
+			v[j] = float64((j*7+i*5+seed*4+j/11)%3 - 1)
 		}
 		if args.In[p.Name], err = hocket.FromFloats(p.DType, v, p.Shape...); err != nil {
 			return err
@@ -196,7 +239,7 @@ func (s *soak) replay(stop chan bool) (err error) {
 			return nil
 		default:
 		}
-		if err := s.run(m, name, map[string]int64{soakPrograms[0].dim: 32}, i%2); err != nil {
+		if err := s.run(m, name, map[string]int64{s.programs[0].dim: 32}, i%2); err != nil {
 			return fmt.Errorf("run %d of the steady program: %w", i, err)
 		}
 	}
@@ -205,15 +248,15 @@ func (s *soak) replay(stop chan bool) (err error) {
 // visit loads a program, runs it for values of T that are new to it, and unloads
 // it.
 func (s *soak) visit(round int) (err error) {
-	k := round % len(soakPrograms)
-	m, name, err := s.load(k, round/len(soakPrograms))
+	k := round % len(s.programs)
+	m, name, err := s.load(k, round/len(s.programs))
 	if err != nil {
 		return err
 	}
 	s.loads++
 	defer func() { err = errors.Join(err, m.Close()) }()
 	for i := range int64(3) {
-		p := &soakPrograms[k]
+		p := &s.programs[k]
 		dims := map[string]int64{p.dim: p.step * (1 + (int64(round)+i)%4)}
 		for rep := range 4 {
 			if err := s.run(m, name, dims, rep%2); err != nil {
