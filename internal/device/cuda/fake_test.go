@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -160,6 +161,15 @@ func (f *fakeGPU) resting() uintptr {
 // set stores through an out parameter.
 func set[T any](p uintptr, v T) uintptr { cabi.Store(p, v); return 0 }
 
+// fill repeats a pattern over n bytes.
+func fill(at, n uintptr, pattern []byte) uintptr {
+	b := cabi.Bytes(at, int(n))
+	for done := copy(b, pattern); done < len(b); done *= 2 {
+		copy(b[done:], b[:done])
+	}
+	return 0
+}
+
 func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	zero := func([]uintptr) uintptr { return 0 }
 	gone := func(kind string) func(a []uintptr) uintptr {
@@ -212,16 +222,10 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			})
 		},
 		"cuMemsetD32Async": func(a []uintptr) uintptr {
-			for i := range a[2] {
-				cabi.Store(a[0]+4*i, uint32(a[1]))
-			}
-			return 0
+			return fill(a[0], 4*a[2], binary.LittleEndian.AppendUint32(nil, uint32(a[1])))
 		},
 		"cuMemsetD8Async": func(a []uintptr) uintptr {
-			for i := range a[2] {
-				cabi.Store(a[0]+i, byte(a[1]))
-			}
-			return 0
+			return fill(a[0], a[2], []byte{byte(a[1])})
 		},
 		"cuModuleLoadData": func(a []uintptr) uintptr { f.next++; return set(a[0], f.next) },
 		"cuModuleUnload":   zero,
@@ -449,19 +453,4 @@ func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 		}
 	}
 	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
-}
-
-// addresses lists the addresses of an operand's elements in row-major order.
-func addresses(o kernels.Operand) []uintptr {
-	list := []uintptr{uintptr(o.Addr)}
-	for i, e := range o.Shape {
-		var next []uintptr
-		for _, a := range list {
-			for j := range e {
-				next = append(next, a+uintptr(j*o.Strides[i]*o.DType.Size()))
-			}
-		}
-		list = next
-	}
-	return slices.Clip(list)
 }

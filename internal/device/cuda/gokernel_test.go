@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/tensor"
@@ -38,23 +37,20 @@ func goKernel(p kernels.Problem) (func(), error) {
 	if f == nil {
 		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p.Op)
 	}
-	out := addresses(p.Out)
-	var ins [][]uintptr
-	for i := range p.Ins {
-		ins = append(ins, addresses(p.Ins[i]))
-	}
 	return func() {
+		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
 		x := make([]float64, len(ins))
-		for i := range out {
+		for i := range out.x {
 			for j := range ins {
-				x[j] = load(ins[j][i], p.Ins[j].DType)
+				x[j] = ins[j].x[i]
 			}
 			v := f(x)
 			if p.Out.DType == ir.I32 && p.Op != ir.OpCast { // wraps; a cast saturates
 				v = float64(int32(int64(v)))
 			}
-			store(out[i], p.Out.DType, v)
+			out.x[i] = v
 		}
+		out.write(p.Out)
 	}, nil
 }
 
@@ -116,66 +112,39 @@ func pointwise(p kernels.Problem) func(x []float64) float64 {
 	return nil
 }
 
-func load(at uintptr, dt ir.DType) float64 {
-	one := make([]float64, 1)
-	tensor.ToFloat64(one, cabi.Bytes(at, int(dt.Size())), dt)
-	return one[0]
-}
-
-func store(at uintptr, dt ir.DType, v float64) {
-	tensor.FromFloat64(cabi.Bytes(at, int(dt.Size())), []float64{v}, dt)
-}
-
 // goProduct computes linear or matmul, term by term.
 func goProduct(p kernels.Problem) func() {
-	a, b, dt := p.Ins[0], p.Ins[1], p.Out.DType
-	last := len(a.Shape) - 1
 	return func() {
-		eachIndex(p.Out.Shape, func(i []int64) {
-			lead, m, n := i[:len(i)-1], int64(0), i[len(i)-1]
-			depth := a.Shape[last]
-			if p.Op == ir.OpMatmul {
-				lead, m = i[:len(i)-2], i[len(i)-2]
-				if p.TA {
-					depth = a.Shape[last-1]
-				}
+		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
+		a, b, last := ins[0].x, ins[1].x, len(out.shape)-1
+		// A linear is one product of matrices, whose b is stored [N, K].
+		n, k := out.shape[last], p.Ins[0].Shape[len(p.Ins[0].Shape)-1]
+		m, ta, tb := int64(len(out.x))/max(n, 1), false, true
+		if p.Op == ir.OpMatmul {
+			m, ta, tb = out.shape[last-1], p.TA, p.TB
+			if ta {
+				k = p.Ins[0].Shape[last-1]
 			}
-			sum := 0.0
-			for k := range depth {
-				ia, ib := append(slices.Clone(lead), k), []int64{n, k}
-				if p.Op == ir.OpMatmul {
-					ia, ib = append(slices.Clone(lead), m, k), append(slices.Clone(lead), k, n)
-					swap(ia, p.TA)
-					swap(ib, p.TB)
-				}
-				sum += load(elementOf(a, ia...), dt) * load(elementOf(b, ib...), dt)
-			}
-			if len(p.Ins) == 3 {
-				sum += load(elementOf(p.Ins[2], n), dt)
-			}
-			store(elementOf(p.Out, i...), dt, sum)
-		})
-	}
-}
-
-func swap(i []int64, turned bool) {
-	if n := len(i); turned {
-		i[n-1], i[n-2] = i[n-2], i[n-1]
-	}
-}
-
-func eachIndex(shape []int64, f func(i []int64)) {
-	total := int64(1)
-	for _, e := range shape {
-		total *= e
-	}
-	i := make([]int64, len(shape))
-	for at := range total {
-		for d := len(shape) - 1; d >= 0; d-- {
-			i[d] = at % shape[d]
-			at /= shape[d]
 		}
-		f(i)
+		at := func(x []float64, t, i, j, rows, cols int64, turned bool) float64 {
+			if turned {
+				return x[t*rows*cols+j*rows+i]
+			}
+			return x[t*rows*cols+i*cols+j]
+		}
+		for i := range out.x {
+			row, col := int64(i)/n, int64(i)%n
+			t, row := row/m, row%m
+			sum := 0.0
+			for d := range k {
+				sum += at(a, t, row, d, m, k, ta) * at(b, t, d, col, k, n, tb)
+			}
+			if len(ins) == 3 {
+				sum += ins[2].x[col]
+			}
+			out.x[i] = sum
+		}
+		out.write(p.Out)
 	}
 }
 
@@ -186,36 +155,28 @@ func goAxes(p kernels.Problem) func() {
 		first, fold = math.Inf(-1), math.Max
 	}
 	return func() {
-		in, at := addresses(p.Ins[0]), 0
-		sums := map[uintptr]float64{}
-		for _, a := range addresses(p.Out) {
-			sums[a] = first
+		in, out := read(p.Ins[0]), newArray(p.Out.Shape)
+		for i := range out.x {
+			out.x[i] = first
 		}
-		eachIndex(p.Ins[0].Shape, func(i []int64) {
-			off, kept := int64(0), 0
+		at := 0
+		eachIndex(in.shape, func(i []int64) {
+			var kept []int64
 			for d, x := range i {
 				if !slices.Contains(p.Axes, d) {
-					off += x * p.Out.Strides[kept]
-					kept++
+					kept = append(kept, x)
 				}
 			}
-			a := uintptr(p.Out.Addr) + uintptr(off*p.Out.DType.Size())
-			sums[a] = fold(sums[a], load(in[at], p.Out.DType))
+			sum := out.at(kept...)
+			*sum = fold(*sum, in.x[at])
 			at++
 		})
-		for a, v := range sums {
-			store(a, p.Out.DType, v)
-		}
+		out.write(p.Out)
 	}
 }
 
 // goChain computes links one after another, rounding after each.
 func goChain(p kernels.Problem) (func(), error) {
-	out := addresses(p.Out)
-	var ins [][]uintptr
-	for i := range p.Ins {
-		ins = append(ins, addresses(p.Ins[i]))
-	}
 	var fs []func([]float64) float64
 	for _, l := range p.Links {
 		f := pointwise(kernels.Problem{Op: l.Op, Value: l.Value, Out: kernels.Operand{DType: l.DType}})
@@ -225,20 +186,22 @@ func goChain(p kernels.Problem) (func(), error) {
 		fs = append(fs, f)
 	}
 	return func() {
-		for i := range out {
-			results := make([]float64, len(p.Links))
+		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
+		results, x := make([]float64, len(p.Links)), make([]float64, 0, 8)
+		for i := range out.x {
 			for k, l := range p.Links {
-				var x []float64
+				x = x[:0]
 				for _, a := range l.Args {
 					if a < 0 {
 						x = append(x, results[^a])
 					} else {
-						x = append(x, load(ins[a][i], p.Ins[a].DType))
+						x = append(x, ins[a].x[i])
 					}
 				}
 				results[k] = tensor.Round(l.DType, fs[k](x))
 			}
-			store(out[i], p.Out.DType, results[len(results)-1])
+			out.x[i] = results[len(results)-1]
 		}
+		out.write(p.Out)
 	}, nil
 }

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -15,10 +16,11 @@ func goUneven(p kernels.Problem) func() {
 	n, axis := len(p.Ins)/2, p.Axes[0]
 	fold := pointwise(kernels.Problem{Op: ir.OpAllReduce, Red: p.Red, Out: p.Out})
 	return func() {
+		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
 		counts := make([][]int64, n)
-		for i, c := range p.Ins[n:] {
-			for j := range int64(n) {
-				counts[i] = append(counts[i], int64(load(elementOf(c, j), ir.I32)))
+		for i, c := range ins[n:] {
+			for _, v := range c.x {
+				counts[i] = append(counts[i], int64(v))
 			}
 		}
 		shares, err := device.Share(p.Op, counts, p.Member, p.Ins[0].Shape[axis], p.Out.Shape[axis])
@@ -28,15 +30,15 @@ func goUneven(p kernels.Problem) func() {
 		}
 		eachIndex(p.Out.Shape, func(i []int64) {
 			row, v := i[axis], 0.0
-			at := func(in kernels.Operand, row int64) float64 {
-				from := append([]int64{}, i...)
+			at := func(in array, row int64) float64 {
+				from := slices.Clone(i)
 				from[axis] = row
-				return load(elementOf(in, from...), in.DType)
+				return *in.at(from...)
 			}
 			if p.Op == ir.OpReduceScatterV && row < shares[0].Count {
 				x := make([]float64, n)
 				for j, s := range shares {
-					x[j] = at(p.Ins[j], s.Lo+row)
+					x[j] = at(ins[j], s.Lo+row)
 				}
 				v = fold(x)
 			}
@@ -45,46 +47,48 @@ func goUneven(p kernels.Problem) func() {
 					break
 				}
 				if row >= 0 && row < s.Count {
-					v = at(p.Ins[j], s.Lo+row)
+					v = at(ins[j], s.Lo+row)
 				}
 				row -= s.Count
 			}
-			store(elementOf(p.Out, i...), p.Out.DType, v)
+			*out.at(i...) = v
 		})
+		out.write(p.Out)
 	}
 }
 
 // goEmbedding looks up rows of a table.
 func goEmbedding(p kernels.Problem) func() {
-	ids, table := p.Ins[0], p.Ins[1]
 	last := len(p.Out.Shape) - 1
 	return func() {
+		ids, table, out := read(p.Ins[0]), read(p.Ins[1]), newArray(p.Out.Shape)
 		eachIndex(p.Out.Shape, func(i []int64) {
-			id, v := int64(load(elementOf(ids, i[:last]...), ids.DType)), 0.0
+			id, v := int64(*ids.at(i[:last]...)), 0.0
 			switch row := id - p.First; {
 			case id < 0 || id >= p.Rows:
 				report(p, 6, uint64(id))
-			case row >= 0 && row < table.Shape[0]:
-				v = load(elementOf(table, row, i[last]), table.DType)
+			case row >= 0 && row < table.shape[0]:
+				v = *table.at(row, i[last])
 			}
-			store(elementOf(p.Out, i...), p.Out.DType, v)
+			*out.at(i...) = v
 		})
+		out.write(p.Out)
 	}
 }
 
 // goConcat puts operands one after another.
 func goConcat(p kernels.Problem) func() {
 	return func() {
-		at := int64(0)
-		for _, in := range p.Ins {
-			eachIndex(in.Shape, func(i []int64) {
-				v := load(elementOf(in, i...), in.DType)
-				to := append([]int64{}, i...)
+		at, out := int64(0), newArray(p.Out.Shape)
+		for _, in := range readAll(p.Ins) {
+			eachIndex(in.shape, func(i []int64) {
+				to := slices.Clone(i)
 				to[p.Axes[0]] += at
-				store(elementOf(p.Out, to...), p.Out.DType, v)
+				*out.at(to...) = *in.at(i...)
 			})
-			at += in.Shape[p.Axes[0]]
+			at += in.shape[p.Axes[0]]
 		}
+		out.write(p.Out)
 	}
 }
 
