@@ -120,12 +120,8 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 		return opts, err
 	}
 	if set("sizes") && o.sizes != "rows" {
-		for _, s := range strings.Split(o.sizes, ",") {
-			n, err := parseBytes(strings.TrimSpace(s))
-			if err != nil {
-				return opts, usagef("--sizes: %w", err)
-			}
-			opts.Sizes = append(opts.Sizes, n)
+		if opts.Sizes, err = sizesOf(o.sizes); err != nil {
+			return opts, err
 		}
 	}
 	for _, s := range o.strategies {
@@ -159,6 +155,19 @@ func (a *app) bench(ctx context.Context, name string, opts bench.Options, format
 		return rep.WriteVLLM(a.text)
 	}
 	return rep.WriteText(a.text)
+}
+
+// sizesOf reads numbers of bytes with commas between.
+func sizesOf(list string) ([]int64, error) {
+	var sizes []int64
+	for _, s := range strings.Split(list, ",") {
+		n, err := parseBytes(strings.TrimSpace(s))
+		if err != nil {
+			return nil, usagef("--sizes: %w", err)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
 }
 
 // dtypeNamed returns the element type of that name, invalid where there is none.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +45,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "tensors": tensors, "npy": npy, "hex": hexFile, "cut": cut, "nest": nest, "show": show, "oneobject": oneObject,
+			"exits": exits, "tensors": tensors, "npy": npy, "hex": hexFile, "cut": cut, "edit": edit, "nest": nest, "show": show, "oneobject": oneObject,
 		},
 	})
 }
@@ -129,6 +130,25 @@ func cut(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	ts.Check(err)
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
+}
+
+// edit PATTERN REGEXP TEXT replaces what matches in the files whose names match.
+func edit(ts *testscript.TestScript, _ bool, args []string) {
+	files, err := filepath.Glob(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if len(files) == 0 {
+		ts.Fatalf("no file %s", args[0])
+	}
+	re, err := regexp.Compile(args[1])
+	ts.Check(err)
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		ts.Check(err)
+		if !re.Match(b) {
+			ts.Fatalf("%s has nothing like %s", name, args[1])
+		}
+		ts.Check(os.WriteFile(name, re.ReplaceAll(b, []byte(args[2])), 0o666))
+	}
 }
 
 // nest FILE N TEXT writes TEXT N times.

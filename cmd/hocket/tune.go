@@ -16,6 +16,8 @@ import (
 type tuneFlags struct {
 	machine string
 	ranks   int
+	ops     []string
+	sizes   string
 	full    bool
 	again   bool
 	show    bool
@@ -31,20 +33,24 @@ func (a *app) tuneCommand() *cobra.Command {
 		Short: "Measure which algorithm is fastest for which collective here",
 		Long: `Measures every collective by every algorithm of this machine, NCCL's among them,
 and keeps the table of the fastest. Programs run with -m on as many ranks are
-then run by it. It is kept under HOCKET_CACHE, or else in your cache folder; a
-machine with a table is not measured again.
+then run by it. It is kept under HOCKET_CACHE, or else in your cache folder, from
+collective to collective: one that is interrupted goes on where it was, and what
+the table has is not measured again.
 
 A wrong result keeps an algorithm out of the table, whatever its time.`,
 		Example: `  hocket tune -m cuda
-  hocket tune -m cuda --full --again
+  hocket tune -m cuda --full
+  hocket tune -m cuda --full --again --op all_reduce
   hocket tune -m cuda --show --export vllm`,
 		Args: nothing,
 	}
 	f := c.Flags()
 	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to tune: `"+strings.Join(machineNames, "|")+"`")
 	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; all there are, at most 8 (cpu: 4)")
-	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, smaller teams: minutes, not seconds")
-	f.BoolVar(&o.again, "again", false, "measure though there is a table")
+	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, f32 and maxima, smaller teams: minutes, not seconds")
+	f.BoolVar(&o.again, "again", false, "measure what was measured before, too")
+	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")
+	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`: 1K,64K,1M")
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes up to which kernels beat NCCL, for: `vllm`")
@@ -54,7 +60,11 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 		if err := o.check(c); err != nil {
 			return err
 		}
-		return a.tune(c.Context(), o)
+		opts, err := o.options(c)
+		if err != nil {
+			return err
+		}
+		return a.tune(c.Context(), o, opts)
 	}
 	return c
 }
@@ -67,18 +77,38 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 		return usagef("--export: there is no form %q; there is vllm", o.export)
 	case o.peers != "" && o.export == "":
 		return usagef("--peers is for --export")
-	case o.show && (o.again || o.full || o.out != ""):
-		return usagef("--show measures nothing and excludes --again, --full and -o")
+	case o.show && (o.again || o.full || o.out != "" || o.ops != nil || o.sizes != ""):
+		return usagef("--show measures nothing and excludes --again, --full, --op, --sizes and -o")
 	}
 	return (&runFlags{machine: o.machine}).checkMachine()
 }
 
-func (a *app) tune(ctx context.Context, o *tuneFlags) error {
+// options are what is to be tuned, but for what there is already.
+func (o *tuneFlags) options(c *cobra.Command) (bench.TuneOptions, error) {
+	opts := bench.TuneOptions{Machine: o.machine, Full: o.full, Again: o.again || o.out != "", Made: "hocket tune " + version(), File: o.out}
+	if o.full {
+		opts.Made = "hocket tune --full " + version()
+	}
+	for _, name := range o.ops {
+		op, ok := bench.OpNamed(name)
+		if !ok {
+			return opts, usagef("--op: there is no collective %q that is tuned; there are %s", name, bench.OpNames())
+		}
+		opts.Ops = append(opts.Ops, op)
+	}
+	var err error
+	if c.Flags().Changed("sizes") {
+		opts.Sizes, err = sizesOf(o.sizes)
+	}
+	return opts, err
+}
+
+func (a *app) tune(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) error {
 	peers, err := readPeers(o.peers)
 	if err != nil {
 		return err
 	}
-	u, err := a.tuned(ctx, o)
+	u, err := a.tuned(ctx, o, opts)
 	switch {
 	case errors.Is(err, bench.ErrUsage):
 		return usagef("%w", err).helping("see hocket tune --help")
@@ -95,37 +125,29 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	return nil
 }
 
-// tuned returns the table that there is, or measures one and keeps it.
-func (a *app) tuned(ctx context.Context, o *tuneFlags) (*bench.Tuned, error) {
+// tuned returns the table that there is, or measures what it lacks and keeps it.
+func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (*bench.Tuned, error) {
 	found, ranks, err := bench.TableOf(ctx, o.machine, o.ranks)
 	if err != nil {
 		return nil, err
 	}
-	made := "hocket tune " + version()
-	if o.full {
-		made = "hocket tune --full " + version()
-	}
-	kept := found.Table != nil && found.Ignored == "" && (!o.full || strings.Contains(found.Table.Made, "--full"))
-	switch {
-	case o.show && found.Table == nil:
-		return nil, &failure{code: exitMachine, kind: "table", err: fmt.Errorf("there is no table: %s", found.Ignored)}
-	case o.show || kept && !o.again && o.out == "":
-		u := bench.TunedFrom(found)
-		if found.Ignored != "" {
-			u.Notes = append(u.Notes, found.Ignored)
+	if o.show {
+		if found.Table == nil {
+			return nil, (&failure{code: exitMachine, kind: "table", err: fmt.Errorf("there is no table: %s", found.Ignored)}).helping("hocket tune measures one")
 		}
-		return u, nil
+		return bench.TunedFrom(found), nil
 	}
-	opts := bench.TuneOptions{Machine: o.machine, Ranks: ranks, Full: o.full, Made: made}
+	opts.Base, opts.Ranks = found, ranks
+	if o.out == "" {
+		if opts.File, err = bench.TableFile(found, ranks); err != nil {
+			return nil, err
+		}
+	}
 	if f, ok := a.stderr.(*os.File); ok && isTerminal(f) {
 		opts.Progress = func(s string) { fmt.Fprintf(f, "\r\x1b[K%s", s) }
 		defer fmt.Fprint(f, "\r\x1b[K")
 	}
-	u, err := bench.Tune(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	return u, u.Save(o.out)
+	return bench.Tune(ctx, opts)
 }
 
 // readPeers reads figures of peers; none without a file.

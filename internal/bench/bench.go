@@ -140,6 +140,9 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	all := benches()
 	i := slices.IndexFunc(all, func(b bench) bool { return b.name == name })
 	if i < 0 {
+		if op, ok := OpNamed(name); ok {
+			return nil, usagef("there is no benchmark %q; %s's is %s", name, op, strings.ReplaceAll(op.String(), "_", ""))
+		}
 		return nil, usagef("there is no benchmark %q; there are %s", name, strings.Join(Names(), ", "))
 	}
 	if err := opts.check(&all[i]); err != nil {
@@ -168,14 +171,22 @@ func (o *Options) check(b *bench) error {
 	switch {
 	case o.Sizes != nil && !b.sized:
 		return usagef("%s takes no sizes", b.name)
-	case (o.Shapes != nil || o.Strategies != nil) && !b.layer && !b.both:
-		return usagef("%s takes no shapes and no strategies", b.name)
+	case o.Shapes != nil && !b.layer && !b.both:
+		return usagef("%s takes no shapes", b.name)
 	case o.Strategies != nil && !b.layer:
 		return usagef("%s takes no strategies", b.name)
-	case (o.CTAs != nil || o.SMs != nil || o.Beside != nil) && !b.both:
-		return usagef("%s takes no numbers of CTAs and SMs and no collectives", b.name)
-	case (o.Algorithms != nil && !b.both || o.DType != ir.InvalidDType || o.Cold || o.Rows) && !b.comm:
-		return usagef("%s takes no algorithms, no type, no rows and no cold operands", b.name)
+	case (o.CTAs != nil || o.SMs != nil) && !b.both:
+		return usagef("%s takes no numbers of CTAs and SMs", b.name)
+	case o.Beside != nil && !b.both:
+		return usagef("%s takes no collectives", b.name)
+	case o.Algorithms != nil && !b.comm && !b.both:
+		return usagef("%s takes no algorithms", b.name)
+	case o.DType != ir.InvalidDType && !b.comm:
+		return usagef("%s takes no element type", b.name)
+	case o.Cold && !b.comm:
+		return usagef("%s takes no cold operands", b.name)
+	case o.Rows && !b.comm:
+		return usagef("%s has no rows, and no form of vLLM", b.name)
 	case slices.ContainsFunc(o.CTAs, func(n int) bool { return n < -1 }):
 		return usagef("%d CTAs; 0 for copy engines, -1 for any number", slices.Min(o.CTAs))
 	case slices.ContainsFunc(o.SMs, func(n int) bool { return n < 0 }):
@@ -191,9 +202,17 @@ func (o *Options) check(b *bench) error {
 		if o.Rows && n%rowBytes != 0 {
 			return usagef("%s are no whole rows of 8192 elements of 2 bytes", bytesText(n))
 		}
-		if n < 4 || n%4 != 0 || n > 1<<34 {
-			return usagef("a size of %d bytes; sizes are multiples of 4, to 16 GiB", n)
+		if err := checkSize(n); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// checkSize refuses a size in bytes that nothing is measured at.
+func checkSize(n int64) error {
+	if n < 4 || n%4 != 0 || n > 1<<34 {
+		return usagef("a size of %d: sizes are multiples of 4 bytes, from 4 to 16G", n)
 	}
 	return nil
 }
@@ -208,12 +227,21 @@ func (j *job) complete(b *bench) error {
 		return usagef("%s needs %d ranks or more, not %d", b.name, b.least, j.Ranks)
 	}
 	if j.Ranks > most {
-		return fmt.Errorf("%d ranks, and this machine has at most %d: %w", j.Ranks, most, device.ErrUnsupported)
+		return errTooMany(j.machine, j.Ranks)
 	}
 	if j.Rounds == 0 {
 		j.Rounds = 7
 	}
 	return nil
+}
+
+// errTooMany refuses more ranks than a machine has.
+func errTooMany(m device.Machine, ranks int) error {
+	most := m.Caps().MaxRanks
+	if m.Name() == "cpu" {
+		return fmt.Errorf("%d ranks, and machine cpu has at most %d: %w", ranks, most, device.ErrUnsupported)
+	}
+	return fmt.Errorf("%d ranks, and machine %s has %d: one for each GPU, or as many times that as HOCKET_RANKS_PER_GPU says: %w", ranks, m.Name(), most, device.ErrUnsupported)
 }
 
 func open(name string) (device.Machine, error) {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +68,7 @@ func (w *Way) Best() float64 {
 type TableUse struct {
 	From    string `json:"from"` // a file, "shipped", or empty for none
 	Hash    string `json:"hash,omitempty"`
-	Ignored string `json:"ignored,omitempty"`
+	Ignored string `json:"ignored,omitempty"` // why it is not a tuned one, or what of it is passed over
 }
 
 // text says it in a line.
@@ -148,7 +149,7 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 	}
 	found := comm.Find(j.machine.Name(), a.world)
 	a.dispatch = comm.NewDispatch(a.world, j.machine.Caps(), found.Table, comm.Policy{})
-	j.report.Table = &TableUse{From: found.From, Hash: found.Table.Hash(), Ignored: found.Ignored}
+	j.report.Table = &TableUse{From: found.From, Hash: found.Table.Hash(), Ignored: cmp.Or(found.Ignored, unknownText(found.Unknown))}
 	for _, name := range j.Algorithms {
 		if err := a.dispatch.Check(name); name != "all" && err != nil {
 			return a.close(usagef("%v", err))

@@ -125,18 +125,23 @@ func (a *arena) want(c *device.Collective, m int, i int64) float64 {
 		v := c.Parts[r].In
 		return a.value(r, v.Off/a.dt.Size()+k)
 	}
-	sum := func(k int64) (s float64) {
-		for r := range a.members {
-			s += in(r, k)
+	reduced := func(k int64) float64 {
+		all := in(0, k)
+		for r := 1; r < len(a.members); r++ {
+			if c.Red == ir.Max {
+				all = max(all, in(r, k))
+			} else {
+				all += in(r, k)
+			}
 		}
-		return s
+		return all
 	}
 	part := c.Parts[m].Out.Elements()
 	switch c.Op {
 	case ir.OpAllReduce:
-		return sum(i)
+		return reduced(i)
 	case ir.OpReduceScatter:
-		return sum(int64(m)*part + i)
+		return reduced(int64(m)*part + i)
 	case ir.OpAllGather:
 		shard := part / n
 		return in(int(i/shard), i%shard)

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,7 @@ func openArena(ctx context.Context, m device.Machine, ranks int, calls []call, d
 
 func (a *arena) close(err error) error { return errors.Join(err, a.world.Close()) }
 
-// fill makes streams and operands, inputs of small integers at random.
+// fill makes streams and operands.
 func (a *arena) fill(ctx context.Context, bytes int64) error {
 	var err error
 	if a.marks, err = observe(a.world); err != nil {
@@ -80,12 +81,28 @@ func (a *arena) fill(ctx context.Context, bytes int64) error {
 			}
 			*x.list = append(*x.list, mem)
 		}
-		p, err := a.randomPattern(r, bytes)
+	}
+	return a.pour(ctx, a.dt)
+}
+
+// dress has the inputs be of another type.
+func (a *arena) dress(ctx context.Context, dt ir.DType) error {
+	if a.dt == dt {
+		return nil
+	}
+	return a.pour(ctx, dt)
+}
+
+// pour fills the inputs with small integers of a type.
+func (a *arena) pour(ctx context.Context, dt ir.DType) error {
+	a.dt, a.pattern = dt, nil
+	for r, m := range a.members {
+		p, err := a.randomPattern(r, a.in[r].Bytes())
 		if err != nil {
 			return err
 		}
 		a.pattern = append(a.pattern, p)
-		if err := spread(s, a.in[r], p.Data); err != nil {
+		if err := spread(m.Stream, a.in[r], p.Data); err != nil {
 			return err
 		}
 	}
@@ -115,6 +132,7 @@ func (a *arena) value(rank int, i int64) float64 {
 // call is a collective to be measured: an op and the bytes of its message.
 type call struct {
 	op    ir.Op
+	red   ir.Red // of ops that reduce; sum where it is not set
 	bytes int64
 }
 
@@ -125,7 +143,7 @@ func newCall(op ir.Op, bytes int64, members int, dt ir.DType) call {
 	if op != ir.OpAllReduce && op != ir.OpBroadcast {
 		unit *= int64(members)
 	}
-	return call{op, bytes / unit * unit}
+	return call{op: op, bytes: bytes / unit * unit}
 }
 
 // slots returns how many operands are used in turn: 1, or of a cold call as
@@ -150,9 +168,9 @@ func (a *arena) instance(c call, slot int, pin device.Tuning, anyOrder bool) com
 	lenIn, lenOut := whole, whole
 	switch c.op {
 	case ir.OpAllReduce:
-		in.Red = ir.Sum
+		in.Red = cmp.Or(c.red, ir.Sum)
 	case ir.OpReduceScatter:
-		in.Red, lenOut = ir.Sum, whole/n
+		in.Red, lenOut = cmp.Or(c.red, ir.Sum), whole/n
 	case ir.OpAllGather:
 		lenIn = whole / n
 	}

@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/ir"
 )
 
 // abacus is the CPU machine, by the name of which sizes stay small, with graphs and with launches of its own for whole
@@ -73,7 +76,7 @@ func (s wire) Launch(l device.Launch) error {
 	}
 	switch b.algo {
 	case "slow":
-		return s.Call(func() { time.Sleep(2 * time.Millisecond) })
+		return s.Call(func() { time.Sleep(500 * time.Microsecond) })
 	case "wrong":
 		first := b.out
 		first.Shape = []int64{1}
@@ -149,11 +152,15 @@ func init() {
 // where NCCL is the fastest.
 func TestTuneTeams(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
-	u, err := Tune(context.Background(), TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Sizes: []int64{4096, 16384}})
+	file, err := TableFile(foundFor(t, "abacus-with-teams"), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(u.Table.Entries) != len(tunedOps) || u.Table.Identity != "abacus sm_123" {
+	u, err := Tune(context.Background(), TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Sizes: []int64{4096, 16384}, File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(u.Table.Entries) != len(TunedOps) || u.Table.Identity != "abacus sm_123" {
 		t.Fatalf("%+v", u.Table)
 	}
 	for _, e := range u.Table.Entries {
@@ -173,9 +180,6 @@ func TestTuneTeams(t *testing.T) {
 	if !strings.Contains(strings.Join(u.Notes, "\n"), "by wrong: ") {
 		t.Errorf("notes %q do not tell of what is wrong", u.Notes)
 	}
-	if err := u.Save(""); err != nil {
-		t.Fatal(err)
-	}
 	rep, err := Run(context.Background(), "allreduce", Options{Machine: "abacus-with-teams", Ranks: 2, Rounds: 1, Sizes: []int64{4096}, Algorithms: []string{"all"}})
 	if err != nil {
 		t.Fatal(err)
@@ -191,5 +195,86 @@ func TestTuneTeams(t *testing.T) {
 	var text bytes.Buffer
 	if err := rep.WriteText(&text); err != nil || !strings.Contains(text.String(), "chosen against the best of the others") {
 		t.Errorf("%v\n%s", err, text.String())
+	}
+}
+
+// TestTuneGoesOn wants only what a table lacks measured: nothing of one that has
+// all, one entry of one that lacks it, all once more where that is asked for, and
+// what is shipped where nothing was measured.
+func TestTuneGoesOn(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	ctx := context.Background()
+	tune := func(o TuneOptions) *Tuned {
+		t.Helper()
+		o.Machine, o.Ranks, o.Base = "abacus-with-teams", 2, foundFor(t, "abacus-with-teams")
+		var err error
+		if o.File, err = TableFile(o.Base, 2); err != nil {
+			t.Fatal(err)
+		}
+		u, err := Tune(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	here := func(u *Tuned) (names []string) {
+		for _, e := range u.Table.Entries {
+			if !e.Shipped {
+				names = append(names, fmt.Sprintf("%s %s %d", e.Op, e.Reduction, e.Elem))
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	first := tune(TuneOptions{Ops: []ir.Op{ir.OpBroadcast}})
+	if got := here(first); !slices.Equal(got, []string{"broadcast  2"}) || len(first.Table.Entries) < 6 {
+		t.Errorf("measured %q of %d entries", got, len(first.Table.Entries))
+	}
+	var text bytes.Buffer
+	if err := first.WriteText(&text); err != nil || !strings.Contains(text.String(), "; as shipped, not measured here") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+	second := tune(TuneOptions{})
+	if got := here(second); len(got) != len(TunedOps) || len(second.Table.Entries) != len(TunedOps) || second.Table.Hash() == first.Hash {
+		t.Errorf("measured %q", got)
+	}
+	key := kind{op: ir.OpBroadcast, dt: ir.BF16, members: 2}.entry()
+	if diff := cmp.Diff(first.Table.Entry(key), second.Table.Entry(key)); diff != "" {
+		t.Errorf("measured again: %s", diff)
+	}
+	if u := tune(TuneOptions{}); u.Fresh || u.Hash != second.Hash {
+		t.Errorf("measured what there was: %+v", here(u))
+	}
+	if u := tune(TuneOptions{Ops: []ir.Op{ir.OpBroadcast}, Again: true}); !u.Fresh {
+		t.Error("not measured again")
+	}
+}
+
+// TestTuneFull wants maxima and types of 4 bytes among what is tuned fully, and
+// entries measured at sizes of one's own not taken for that.
+func TestTuneFull(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	o := TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Full: true, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather}, Sizes: []int64{4096}}
+	u, err := Tune(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range u.Table.Entries {
+		got = append(got, fmt.Sprintf("%s %s %d %t", e.Op, e.Reduction, e.Elem, e.Full))
+		for _, b := range e.Brackets {
+			if len(b.Best) == 0 || slices.ContainsFunc(b.Best, func(x comm.Timed) bool { return x.Algo == "wrong" }) {
+				t.Errorf("%s %s: %+v", e.Op, e.Reduction, b.Best)
+			}
+		}
+	}
+	if want := []string{"all_reduce sum 2 false", "all_gather  2 false", "all_reduce minmax 2 false", "all_reduce sum 4 false"}; !slices.Equal(got, want) {
+		t.Errorf("entries %q, want %q", got, want)
+	}
+	if _, err := Tune(context.Background(), TuneOptions{Ranks: 2, Sizes: []int64{3}}); !errors.Is(err, ErrUsage) {
+		t.Errorf("3 bytes: %v", err)
+	}
+	if _, err := Tune(context.Background(), TuneOptions{Ranks: 2, File: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "is a folder") {
+		t.Errorf("a folder as file: %v", err)
 	}
 }

@@ -2,8 +2,10 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"hocket.example/hocket/internal/comm"
@@ -16,15 +18,25 @@ import (
 type TuneOptions struct {
 	Machine string
 	Ranks   int // 0 for as many as the machine has, at most 8
-	// Full tries more sizes, and how each algorithm is launched, and smaller
-	// teams of the same world. Otherwise it ends within seconds.
+	// Full tries more sizes, and how each algorithm is launched, types of 4 bytes,
+	// maxima, and smaller teams of the same world. Otherwise it ends within seconds.
 	Full bool
+	// Ops are what is tuned; nil for all of TunedOps.
+	Ops []ir.Op
 	// Sizes of messages in bytes; nil for a list that suits the machine.
 	Sizes []int64
+	// Base is the table that there is. Its entries stay where nothing is measured;
+	// those that were measured on this machine, and as fully as is asked for, are
+	// not measured anew, unless Again is set or Sizes are given.
+	Base  comm.Found
+	Again bool
 	// Made goes into the table: by what it was made.
 	Made string
 	// Progress gets a line now and then; nil for none.
 	Progress func(string)
+	// File is where the table is written, whenever an entry of it is done: what was
+	// measured is not lost with what was not. Empty for nowhere.
+	File string
 }
 
 // Tuned is a table with what it rests on.
@@ -33,7 +45,7 @@ type Tuned struct {
 	Hash  string      `json:"hash"`
 	// File is where the table lies; empty where it was not written.
 	File string `json:"file,omitempty"`
-	// Fresh says that it was measured now.
+	// Fresh says that something of it was measured now.
 	Fresh bool    `json:"fresh"`
 	Took  float64 `json:"took_s,omitempty"`
 	// Notes are what went wrong and was passed over.
@@ -51,24 +63,42 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	if o.Ranks, err = tuneRanks(m, o.Ranks); err != nil {
 		return nil, err
 	}
+	for _, n := range o.Sizes {
+		if err := checkSize(n); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(o.Sizes) // brackets ascend
+	o.Sizes = slices.Compact(o.Sizes)
+	if o.File != "" {
+		if err := comm.Writable(o.File); err != nil { // before minutes of measuring
+			return nil, fmt.Errorf("the table cannot be kept: %w", err)
+		}
+	}
 	u := &tuner{TuneOptions: o, machine: m}
-	calls := u.calls(o.Ranks)
-	a, err := openArena(ctx, m, o.Ranks, calls, ir.BF16, false)
+	todo := u.kinds()
+	if len(todo) == 0 {
+		return TunedFrom(o.Base), nil
+	}
+	a, err := openArena(ctx, m, o.Ranks, u.largest(), ir.BF16, false)
 	if err != nil {
 		return nil, err
 	}
 	_, u.own = a.world.(device.Teams)
-	out := &Tuned{Fresh: true, Table: &comm.Table{Version: comm.TableVersion, Identity: comm.Identity(m.Name(), a.world), Ranks: o.Ranks, Made: o.Made}}
-	for _, members := range u.teams() {
-		if err := u.tuneTeam(ctx, a.team(members), out.Table); err != nil {
-			return nil, a.close(err)
+	t := &comm.Table{Version: comm.TableVersion, Identity: comm.Identity(m.Name(), a.world), Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
+	for _, k := range todo {
+		if err := u.tuneKind(ctx, a, k, t); err != nil {
+			return nil, a.close(errors.Join(err, u.forget()))
 		}
 	}
-	if err := a.close(nil); err != nil {
+	if err := a.close(u.forget()); err != nil {
 		return nil, err
 	}
-	out.Hash, out.Notes, out.Took = out.Table.Hash(), u.notes, time.Since(begun).Seconds()
-	return out, out.Table.Check()
+	if err := u.settle(t); err != nil {
+		return nil, err
+	}
+	out := &Tuned{Table: t, File: o.File, Hash: t.Hash(), Fresh: true, Took: time.Since(begun).Seconds(), Notes: u.notes}
+	return out, t.Check()
 }
 
 // TableOf returns the table that a machine's worlds of so many ranks use, and
@@ -88,6 +118,30 @@ func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, int, e
 	return comm.Find(m.Name(), w), ranks, w.Close()
 }
 
+// OpNamed returns the collective of that name among those that are tuned: as in
+// programs, or as a benchmark's.
+func OpNamed(name string) (ir.Op, bool) {
+	for _, op := range TunedOps {
+		if s := op.String(); name == s || name == strings.ReplaceAll(s, "_", "") {
+			return op, true
+		}
+	}
+	return 0, false
+}
+
+// OpNames lists what OpNamed takes.
+func OpNames() string {
+	var names []string
+	for _, op := range TunedOps {
+		names = append(names, op.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// TableFile is where worlds of the machine that f was found for look for their
+// tuned table.
+func TableFile(f comm.Found, ranks int) (string, error) { return comm.Path(f.Identity, ranks) }
+
 func tuneRanks(m device.Machine, ranks int) (int, error) {
 	most := m.Caps().MaxRanks
 	if ranks == 0 {
@@ -100,7 +154,7 @@ func tuneRanks(m device.Machine, ranks int) (int, error) {
 	case ranks < 2:
 		return 0, usagef("collectives need 2 ranks or more, not %d", ranks)
 	case ranks > most:
-		return 0, fmt.Errorf("%d ranks, and this machine has at most %d: %w", ranks, most, device.ErrUnsupported)
+		return 0, errTooMany(m, ranks)
 	}
 	return ranks, nil
 }
@@ -111,6 +165,7 @@ type tuner struct {
 	machine device.Machine
 	own     bool        // the world has launches of its own
 	asked   device.Team // nil until something is asked
+	askedOf int         // members of it
 	notes   []string
 }
 
@@ -120,9 +175,93 @@ func (u *tuner) note(format string, args ...any) {
 	}
 }
 
-// tunedOps are the collectives that are measured; others take the entries of
+// TunedOps are the collectives that are measured; others take the entries of
 // their kin.
-var tunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}
+var TunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}
+
+// kind is what one entry of a table is measured for.
+type kind struct {
+	op      ir.Op
+	red     ir.Red
+	dt      ir.DType
+	members int
+}
+
+// entry is the kind's, empty.
+func (k kind) entry() comm.Entry {
+	return comm.Entry{Op: k.op.String(), Reduction: comm.ReductionOf(k.red, k.op), Elem: k.dt.Size(), Members: k.members}
+}
+
+// kinds lists what is to be measured. What only moves is the same to a kernel
+// whatever its type. Those of one type are together.
+func (u *tuner) kinds() []kind {
+	forms := []kind{{red: ir.Sum, dt: ir.BF16}}
+	if u.Full {
+		forms = append(forms, kind{red: ir.Max, dt: ir.BF16}, kind{red: ir.Sum, dt: ir.F32})
+	}
+	ops := u.Ops
+	if ops == nil {
+		ops = TunedOps
+	}
+	var list []kind
+	for _, members := range u.teams() {
+		for _, form := range forms {
+			for _, op := range ops {
+				k := kind{op, form.red, form.dt, members}
+				switch reduces := op == ir.OpAllReduce || op == ir.OpReduceScatter; {
+				case !reduces && form != forms[0]:
+					continue
+				case !reduces:
+					k.red = ir.NoRed
+				}
+				if !u.known(k) {
+					list = append(list, k)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// known reports whether the kind was measured already.
+func (u *tuner) known(k kind) bool {
+	b := u.Base
+	if u.Again || u.Sizes != nil || b.Table == nil || b.Shipped() {
+		return false
+	}
+	e := b.Table.Entry(k.entry())
+	return e != nil && !e.Shipped && (e.Full || !u.Full)
+}
+
+// inherited are the entries of the table that there is.
+func (u *tuner) inherited() []comm.Entry {
+	if u.Base.Table == nil {
+		return nil
+	}
+	list := slices.Clone(u.Base.Table.Entries)
+	for i := range list {
+		list[i].Shipped = list[i].Shipped || u.Base.Shipped()
+	}
+	return list
+}
+
+// settle takes out what is shipped for other GPUs once all has been measured: what
+// is near is a better guess then.
+func (u *tuner) settle(t *comm.Table) error {
+	if u.Ops != nil || strings.HasPrefix(t.Identity, comm.Shipped().Identity) {
+		return nil
+	}
+	t.Entries = slices.DeleteFunc(t.Entries, func(e comm.Entry) bool { return e.Shipped })
+	return u.keep(t)
+}
+
+// keep writes the table where it belongs.
+func (u *tuner) keep(t *comm.Table) error {
+	if u.File == "" {
+		return nil
+	}
+	return t.Write(u.File)
+}
 
 // teams lists the numbers of members that are tuned.
 func (u *tuner) teams() []int {
@@ -142,15 +281,24 @@ func (a *arena) team(members int) *arena {
 	return &b
 }
 
-// calls lists what is measured for teams of so many.
-func (u *tuner) calls(members int) []call {
+// calls lists what is measured of a kind.
+func (u *tuner) calls(k kind) []call {
 	var list []call
-	for _, op := range tunedOps {
-		for _, n := range u.sizes(op) {
-			list = append(list, newCall(op, n, members, ir.BF16))
-		}
+	for _, n := range u.sizes(k.op) {
+		c := newCall(k.op, n, k.members, k.dt)
+		c.red = k.red
+		list = append(list, c)
 	}
 	return list
+}
+
+// largest is a call as large as any that is measured.
+func (u *tuner) largest() []call {
+	most := int64(0)
+	for _, op := range TunedOps {
+		most = max(most, slices.Max(u.sizes(op)))
+	}
+	return []call{{bytes: most}}
 }
 
 func (u *tuner) sizes(op ir.Op) []int64 {

@@ -10,38 +10,52 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
 // rounds that count.
 const tuneRounds = 5
 
-func (u *tuner) tuneTeam(ctx context.Context, a *arena, t *comm.Table) (err error) {
-	defer func() {
-		if u.asked != nil {
-			err = errors.Join(err, u.asked.Close())
-			u.asked = nil
+// tuneKind measures a kind and puts its entry into the table.
+func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Table) error {
+	if err := whole.dress(ctx, k.dt); err != nil {
+		return err
+	}
+	if u.askedOf != k.members {
+		if err := u.forget(); err != nil {
+			return err
 		}
-	}()
-	byOp := map[ir.Op][]measured{}
-	for _, c := range u.calls(len(a.members)) {
+		u.askedOf = k.members
+	}
+	a := whole.team(k.members)
+	var list []measured
+	for _, c := range u.calls(k) {
 		if u.Progress != nil {
-			u.Progress(fmt.Sprintf("%s of %s on %d ranks", c.op, bytesText(c.bytes), len(a.members)))
+			u.Progress(fmt.Sprintf("%s of %s, %s, on %d ranks", c.op, bytesText(c.bytes), k.dt, k.members))
 		}
 		m, err := u.tuneCall(ctx, a, c)
 		if err != nil {
 			return err
 		}
 		if len(m.best) > 0 {
-			byOp[c.op] = append(byOp[c.op], m)
+			list = append(list, m)
 		}
 	}
-	for _, op := range tunedOps {
-		if list := byOp[op]; len(list) > 0 {
-			t.Entries = append(t.Entries, entryOf(op, len(a.members), list))
-		}
+	if len(list) == 0 {
+		return nil
 	}
-	return nil
+	e := entryOf(k, list)
+	e.Full = u.Full && u.Sizes == nil
+	t.Put(e)
+	return u.keep(t)
+}
+
+// forget closes the team that questions are asked of.
+func (u *tuner) forget() error {
+	t := u.asked
+	if u.asked = nil; t == nil {
+		return nil
+	}
+	return t.Close()
 }
 
 // measured is a call with what was fastest.

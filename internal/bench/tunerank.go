@@ -6,7 +6,6 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
 // alike is how much slower than the fastest a tuning may be and win by taking
@@ -50,13 +49,11 @@ func blocks(t device.Tuning) int {
 // them.
 const kept = 4
 
-// entryOf makes the entry of an op from what was measured at ascending sizes. A
+// entryOf makes the entry of a kind from what was measured at ascending sizes. A
 // bracket reaches halfway, in ratio, to the next size.
-func entryOf(op ir.Op, members int, list []measured) comm.Entry {
-	e := comm.Entry{Op: op.String(), Elem: 2, Members: members, Fixed: fixedOf(list)}
-	if op == ir.OpAllReduce || op == ir.OpReduceScatter {
-		e.Reduction = "sum"
-	}
+func entryOf(k kind, list []measured) comm.Entry {
+	e := k.entry()
+	e.Fixed = fixedOf(list)
 	for i, m := range list {
 		var b comm.Bracket
 		inOrder := false

@@ -10,18 +10,22 @@ import (
 
 // TunedFrom is a table that there was, and the file it lies in.
 func TunedFrom(f comm.Found) *Tuned {
-	return &Tuned{Table: f.Table, Hash: f.Table.Hash(), File: f.From}
+	u := &Tuned{Table: f.Table, Hash: f.Table.Hash(), File: f.From}
+	if f.Ignored != "" {
+		u.Notes = append(u.Notes, f.Ignored)
+	}
+	if s := unknownText(f.Unknown); s != "" {
+		u.Notes = append(u.Notes, s)
+	}
+	return u
 }
 
-// Save keeps the table where worlds of its machine look for it, or in path
-// where that is not empty.
-func (u *Tuned) Save(path string) (err error) {
-	if path != "" {
-		u.File = path
-		return u.Table.Write(path)
+// unknownText says that a table names what there is not; empty where it does not.
+func unknownText(names []string) string {
+	if len(names) == 0 {
+		return ""
 	}
-	u.File, err = u.Table.Save()
-	return err
+	return "the table has algorithms that this machine has not, and that are passed over: " + strings.Join(names, ", ")
 }
 
 // WriteText writes the table: for each collective the brackets of sizes, with
@@ -49,7 +53,15 @@ func (t *table) entry(e *comm.Entry) {
 	if e.Fixed != nil {
 		fixed = "; fixed: " + tuningText(*e.Fixed)
 	}
-	t.line("\n%s, %d members, elements of %d bytes%s", e.Op, e.Members, e.Elem, fixed)
+	what := ""
+	if e.Reduction != "" {
+		what = e.Reduction + " of "
+	}
+	from := ""
+	if e.Shipped {
+		from = "; as shipped, not measured here"
+	}
+	t.line("\n%s, %d members, %selements of %d bytes%s%s", e.Op, e.Members, what, e.Elem, fixed, from)
 	rows := [][]string{{"to", "algorithm", "µs", "then"}}
 	for _, b := range e.Brackets {
 		to := "∞"

@@ -36,6 +36,11 @@ type Entry struct {
 	Reduction string `json:"reduction,omitempty"`
 	Elem      int64  `json:"element_bytes"`
 	Members   int    `json:"members"`
+	// Full says that it was measured at every power of two and by grids of each
+	// kernel; Shipped, that it is the shipped table's, and was not measured on the
+	// machine whose table this is.
+	Full    bool `json:"full,omitempty"`
+	Shipped bool `json:"shipped,omitempty"`
 	// Brackets by size, ascending. Nothing is interpolated between them.
 	Brackets []Bracket `json:"brackets"`
 	// Fixed is what suits all sizes best, among those that sum in order; nil
@@ -58,8 +63,8 @@ type Timed struct {
 	Micros float64 `json:"us,omitempty"`
 }
 
-// reductionOf is the key of an instance's reduction.
-func reductionOf(red ir.Red, op ir.Op) string {
+// ReductionOf is the key of an op's reduction.
+func ReductionOf(red ir.Red, op ir.Op) string {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce:
 	default:
@@ -93,6 +98,25 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 // Best returns the tunings that the table has for in, the best first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }
 
+// Entry returns the entry with the key that e has; nil where there is none.
+func (t *Table) Entry(e Entry) *Entry {
+	for i := range t.Entries {
+		if x := &t.Entries[i]; x.Op == e.Op && x.Reduction == e.Reduction && x.Elem == e.Elem && x.Members == e.Members {
+			return x
+		}
+	}
+	return nil
+}
+
+// Put adds an entry, in the place of that with the same key if there is one.
+func (t *Table) Put(e Entry) {
+	if old := t.Entry(e); old != nil {
+		*old = e
+		return
+	}
+	t.Entries = append(t.Entries, e)
+}
+
 // kin are ops that move data alike: one without an entry takes that of its kin.
 var kin = map[ir.Op]ir.Op{ir.OpGather: ir.OpAllGather, ir.OpScatter: ir.OpAllToAll, ir.OpPermute: ir.OpBroadcast, ir.OpReduce: ir.OpReduceScatter}
 
@@ -113,7 +137,7 @@ func (t *Table) find(in *Instance) *Entry {
 func (t *Table) nearest(op ir.Op, in *Instance) *Entry {
 	var found *Entry
 	least := math.Inf(1)
-	red, elem := reductionOf(in.Red, in.Op), in.dtype().Size()
+	red, elem := ReductionOf(in.Red, in.Op), in.dtype().Size()
 	for i := range t.Entries {
 		e := &t.Entries[i]
 		if e.Op != op.String() {

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -213,7 +214,10 @@ func TestFind(t *testing.T) {
 	}
 	tab := tableFor(ir.OpAllReduce, 2, "ll")
 	tab.Identity, tab.Ranks = w.Identity(), 2
-	path, err := tab.Save()
+	path, err := Path(tab.Identity, tab.Ranks)
+	if err == nil {
+		err = errors.Join(Writable(path), tab.Write(path))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -97,16 +98,6 @@ func Tuned(identity string, ranks int) (*Table, error) {
 	return t, nil
 }
 
-// Save keeps a table as the tuned one of its machine and returns the file. The
-// file appears whole or not at all.
-func (t *Table) Save() (string, error) {
-	path, err := Path(t.Identity, t.Ranks)
-	if err != nil {
-		return "", err
-	}
-	return path, t.Write(path)
-}
-
 // Write writes the table to a file, which appears whole or not at all.
 func (t *Table) Write(path string) error {
 	if err := t.Check(); err != nil {
@@ -117,7 +108,7 @@ func (t *Table) Write(path string) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
+		return fmt.Errorf("no folder for the table: %w", err)
 	}
 	return tensor.WriteFile(path, func(w io.Writer) error {
 		_, err := w.Write(append(data, '\n'))
@@ -125,14 +116,41 @@ func (t *Table) Write(path string) error {
 	})
 }
 
+// Writable reports whether a table can be written to a file: nil, or why not.
+func Writable(path string) error {
+	if s, err := os.Stat(path); err == nil && s.IsDir() {
+		return fmt.Errorf("%s is a folder", path)
+	}
+	dir := filepath.Dir(path)
+	err := os.MkdirAll(dir, 0o755)
+	if err != nil {
+		return fmt.Errorf("no folder for it: %w", err)
+	}
+	f, err := os.CreateTemp(dir, ".tmp-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 // Found is a table and where it comes from.
 type Found struct {
-	Table *Table // nil for none
-	// From is a file, "shipped", or empty where there is no table.
+	Identity string // of the machine that it was looked for
+	Table    *Table // nil for none
+	// From is a file, "shipped" (see Shipped), or empty where there is no table.
 	From string
 	// Ignored says why there is no tuned table; empty where there is one.
 	Ignored string
+	// Unknown are algorithms in the table that the machine does not have: they are
+	// passed over.
+	Unknown []string
 }
+
+// shippedFrom is the place of the shipped table.
+const shippedFrom = "shipped"
+
+// Shipped reports whether the table is the shipped one.
+func (f *Found) Shipped() bool { return f.From == shippedFrom }
 
 // Find returns the tuned table of a world's machine, or else, where the world
 // has teams, the shipped one: whatever GPU it is, that is a better guess than
@@ -142,16 +160,32 @@ func Find(machine string, w device.World) Found {
 	t, err := Tuned(identity, w.Ranks())
 	if err == nil {
 		path, _ := Path(identity, w.Ranks())
-		return Found{Table: t, From: path}
+		return Found{Identity: identity, Table: t, From: path, Unknown: t.unknown(w)}
 	}
-	f := Found{Ignored: err.Error()}
+	f := Found{Identity: identity, Ignored: err.Error()}
 	if errors.Is(err, fs.ErrNotExist) {
 		f.Ignored = "this machine has not been tuned; hocket tune does it"
 	}
 	if _, ok := w.(device.Teams); ok {
-		f.Table, f.From = Shipped(), "shipped"
+		f.Table, f.From = Shipped(), shippedFrom
 	}
 	return f
+}
+
+// unknown lists the algorithms of the table that a world does not have.
+func (t *Table) unknown(w device.World) []string {
+	d := NewDispatch(w, device.Caps{}, nil, Policy{})
+	var list []string
+	for i := range t.Entries {
+		for _, b := range t.Entries[i].Brackets {
+			for _, x := range b.Best {
+				if d.Check(x.Algo) != nil && !slices.Contains(list, x.Algo) {
+					list = append(list, x.Algo)
+				}
+			}
+		}
+	}
+	return list
 }
 
 // Kept lists the tuned tables that are kept for all machines, by file; of one that

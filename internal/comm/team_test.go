@@ -147,7 +147,7 @@ func tableFor(op ir.Op, members int, names ...string) *Table {
 	for _, n := range names {
 		best = append(best, Timed{Tuning: device.Tuning{Algo: n, Blocks: 8}})
 	}
-	e := Entry{Op: op.String(), Reduction: reductionOf(ir.Sum, op), Elem: 4, Members: members, Brackets: []Bracket{{Best: best}}}
+	e := Entry{Op: op.String(), Reduction: ReductionOf(ir.Sum, op), Elem: 4, Members: members, Brackets: []Bracket{{Best: best}}}
 	return &Table{Version: TableVersion, Entries: []Entry{e}}
 }
 
