@@ -3,6 +3,7 @@ package kernels
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -22,12 +24,16 @@ type fake struct {
 	calls   atomic.Int64
 	fail    error
 	empty   bool
+	during  func()
 }
 
 func (f *fake) Version() string { return f.version }
 
 func (f *fake) Compile(source string, options []string) ([]byte, string, error) {
 	f.calls.Add(1)
+	if f.during != nil {
+		f.during()
+	}
 	if f.fail != nil {
 		return nil, "the log", f.fail
 	}
@@ -145,11 +151,11 @@ func TestCacheUnusable(t *testing.T) {
 	// A folder in an entry's place: it can be neither read nor replaced.
 	log.Reset()
 	cache = CacheIn(blocked, slog.New(slog.NewTextHandler(&log, nil)))
-	key := keyOf("text", []string{"--gpu-architecture=sm_90", "--std=c++17"}, "1")
+	key := keyOf(plain.text(), []string{"--gpu-architecture=sm_90", "--std=c++17"}, "1")
 	if err := os.MkdirAll(filepath.Join(cache.path(key), "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := newImages(c, cache).get("text", "sm_90"); err != nil {
+	if _, _, err := newImages(c, cache).get(plain, "sm_90"); err != nil {
 		t.Error(err)
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 {
@@ -212,10 +218,72 @@ func TestCompilesOnce(t *testing.T) {
 	}
 }
 
+// plain is code that needs no files.
+var plain = code{symbol: "k", args: "Args", body: "f"}
+
+// TestAhead wants what is compiled ahead compiled once, whoever is first, its
+// error told to who wants it, and no more at once than there are places.
+func TestAhead(t *testing.T) {
+	var busy, most atomic.Int64
+	c := &fake{version: "1", during: func() {
+		n := busy.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(time.Millisecond)
+		busy.Add(-1)
+	}}
+	m := newImages(c, CacheIn(t.TempDir(), nil))
+	var codes []code
+	for i := range 40 {
+		x := plain
+		x.symbol = fmt.Sprint("k", i)
+		codes = append(codes, x)
+		m.ahead(x, "sm_90")
+		m.ahead(x, "sm_90")
+	}
+	for _, x := range codes {
+		b, key, err := m.get(x, "sm_90")
+		if err != nil || key == "" || !strings.Contains(string(b), x.symbol+"(") {
+			t.Errorf("%s: %d bytes, key %q, %v", x.symbol, len(b), key, err)
+		}
+	}
+	if n := c.calls.Load(); n != 40 {
+		t.Errorf("%d compilations", n)
+	}
+	if n := most.Load(); n > int64(compilesAhead())+1 {
+		t.Errorf("%d at once", n)
+	}
+	cause := errors.New("line 3: no")
+	m = newImages(&fake{version: "1", fail: cause}, nil)
+	m.ahead(plain, "sm_90")
+	if _, _, err := m.get(plain, "sm_90"); !errors.Is(err, cause) {
+		t.Error(err)
+	}
+}
+
+// TestLibraryAhead wants nothing left to compile of what was begun ahead.
+func TestLibraryAhead(t *testing.T) {
+	c := &fake{version: "1"}
+	l, target := New(c, nil), Target{Arch: "sm_90"}
+	two := Meeting{File: "collective_reduce", Args: "ReduceArgs", Body: "reducePull<RedSum, f32, 2, 2>", Symbol: "k", Team: Team{Control: []nvlib.Ptr{1, 2}}, Blocks: 1, Threads: 32}
+	l.Ahead(target, addition(64))
+	l.MeetingAhead(target, two)
+	if _, err := l.Steps(target, addition(128)); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Meeting(target, two); err != nil {
+		t.Error(err)
+	}
+	l.Ahead(target, Problem{Op: ir.OpWait}) // what cannot be is for Steps to say
+	if n := c.calls.Load(); n != 2 {
+		t.Errorf("%d compilations", n)
+	}
+}
+
 // TestManyProcesses share a folder: every one finds whole entries only.
 func TestManyProcesses(t *testing.T) {
 	dir := t.TempDir()
-	want, _, err := (&fake{version: "1"}).Compile("text", []string{"--gpu-architecture=sm_90", "--std=c++17"})
+	want, _, err := (&fake{version: "1"}).Compile(plain.text(), []string{"--gpu-architecture=sm_90", "--std=c++17"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +291,7 @@ func TestManyProcesses(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 20 {
-				b, _, err := newImages(&fake{version: "1"}, CacheIn(dir, nil)).get("text", "sm_90")
+				b, _, err := newImages(&fake{version: "1"}, CacheIn(dir, nil)).get(plain, "sm_90")
 				if err != nil || !bytes.Equal(b, want) {
 					t.Errorf("%q, %v", b, err)
 				}

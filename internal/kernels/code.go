@@ -25,6 +25,11 @@ type code struct {
 	threads int
 }
 
+// id tells instances apart: what text depends on, but for the files' contents.
+func (c code) id() string {
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads)
+}
+
 // text is the complete source.
 func (c code) text() string {
 	var b strings.Builder

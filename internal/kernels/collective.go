@@ -96,6 +96,10 @@ func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 	return s, err
 }
 
+// MeetingAhead begins to compile what Meeting(t, m) will need, and returns at
+// once. Errors are for Meeting to tell.
+func (l *Library) MeetingAhead(t Target, m Meeting) { l.images.ahead(m.launch().code, t.Arch) }
+
 // SourcesHash identifies the sources of all kernels.
 func SourcesHash() string {
 	h := sha256.New()

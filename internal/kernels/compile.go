@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"hocket.example/hocket/internal/nvlib"
@@ -53,37 +54,72 @@ func (c *nvrtc) Compile(source string, options []string) ([]byte, string, error)
 type images struct {
 	compiler Compiler
 	cache    *Cache
+	busy     chan struct{} // a place for each compilation ahead of need
 	mu       sync.Mutex
-	made     map[string]*image
+	made     map[wanted]*image
 }
+
+// wanted is machine code by what it is of: the source is put together only where
+// it is not there yet.
+type wanted struct{ code, arch string }
 
 // image is made once; whoever asks meanwhile waits.
 type image struct {
 	once sync.Once
+	key  string
 	b    []byte
 	err  error
 }
 
 func newImages(c Compiler, cache *Cache) *images {
-	return &images{compiler: c, cache: cache, made: map[string]*image{}}
+	return &images{compiler: c, cache: cache, busy: make(chan struct{}, compilesAhead()), made: map[wanted]*image{}}
 }
 
-// get returns the machine code of source for arch, and its key.
-func (m *images) get(source, arch string) ([]byte, string, error) {
-	options := []string{"--gpu-architecture=" + arch, "--std=c++17"}
-	key := keyOf(source, options, m.compiler.Version())
+// compilesAhead is how many compilations run at once ahead of need: as there are
+// CPUs, but for one that goes on with what needs none.
+func compilesAhead() int { return min(max(runtime.GOMAXPROCS(0)-1, 1), 16) }
+
+// of returns the image of c for arch, and whether nobody asked for it before.
+func (m *images) of(c code, arch string) (i *image, fresh bool) {
+	w := wanted{c.id(), arch}
 	m.mu.Lock()
-	i := m.made[key]
-	if i == nil {
-		i = &image{}
-		m.made[key] = i
+	defer m.mu.Unlock()
+	if i = m.made[w]; i == nil {
+		i, fresh = &image{}, true
+		m.made[w] = i
 	}
-	m.mu.Unlock()
-	i.once.Do(func() { i.b, i.err = m.make(key, source, options) })
-	return i.b, key, i.err
+	return i, fresh
 }
 
-func (m *images) make(key, source string, options []string) ([]byte, error) {
+// get returns the machine code of c for arch, and its key.
+func (m *images) get(c code, arch string) ([]byte, string, error) {
+	i, _ := m.of(c, arch)
+	i.once.Do(func() { m.make(i, c, arch) })
+	return i.b, i.key, i.err
+}
+
+// ahead begins to make the machine code of c for arch, and returns at once. Who
+// gets it meanwhile waits no longer than without: what has not begun is begun
+// there.
+func (m *images) ahead(c code, arch string) {
+	i, fresh := m.of(c, arch)
+	if !fresh {
+		return
+	}
+	go func() {
+		m.busy <- struct{}{}
+		defer func() { <-m.busy }()
+		i.once.Do(func() { m.make(i, c, arch) })
+	}()
+}
+
+func (m *images) make(i *image, c code, arch string) {
+	source, options := c.text(), []string{"--gpu-architecture=" + arch, "--std=c++17"}
+	i.key = keyOf(source, options, m.compiler.Version())
+	i.b, i.err = m.load(i.key, source, options)
+}
+
+func (m *images) load(key, source string, options []string) ([]byte, error) {
 	if b, ok := m.cache.load(key); ok {
 		return b, nil
 	}

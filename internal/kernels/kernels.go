@@ -106,10 +106,24 @@ func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 	return steps, nil
 }
 
+// Ahead begins to compile what Steps(t, p) will need, and returns at once. Errors
+// are for Steps to tell.
+func (l *Library) Ahead(t Target, p Problem) {
+	launches, _ := drafted(p)
+	for _, w := range launches {
+		l.images.ahead(w.code, t.Arch)
+	}
+}
+
+// drafted are the launches for p, with scratch memory that is none.
+func drafted(p Problem) ([]launch, error) {
+	return plan(&job{Problem: p, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+}
+
 // Sources lists the source texts that p needs, complete and in the order of the
 // steps: for reading and for compiling elsewhere.
 func Sources(p Problem) ([]string, error) {
-	launches, err := plan(&job{Problem: p, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+	launches, err := drafted(p)
 	var texts []string
 	for _, w := range launches {
 		texts = append(texts, w.code.text())
@@ -118,7 +132,7 @@ func Sources(p Problem) ([]string, error) {
 }
 
 func (l *Library) step(arch string, w launch) (Step, error) {
-	image, key, err := l.images.get(w.code.text(), arch)
+	image, key, err := l.images.get(w.code, arch)
 	if err != nil {
 		return Step{}, err
 	}
