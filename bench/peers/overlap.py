@@ -1,14 +1,18 @@
 """A collective with the GEMM next to it: torch's fused ops, and NCCL before or behind the GEMM.
 
     torchrun --nproc_per_node=2 overlap.py [--shapes 8192x28672x8192,2048x8192x28672] [--rounds 7]
+    torchrun --nproc_per_node=2 overlap.py --turns FOLDER & hocket bench ag-gemm -m cuda -n 2 --turns FOLDER
 
-Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds, of a chain of six calls without
-synchronisation between them, as `hocket bench ag-gemm` chains layers. Shapes are MxNxK over all ranks.
+Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds in turns. A round is what one of
+`hocket bench ag-gemm` is: the GEMM alone six times, a barrier, six calls, without synchronisation between them; so all are
+timed on a GPU that is as warm. With --turns it times what hocket asks for, when it asks, and prints nothing.
+Shapes are MxNxK over all ranks.
 """
 import argparse
 import json
 import os
 import statistics
+import time
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast, here or below
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
@@ -18,63 +22,53 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
 
 SHAPES = "8192x28672x8192,8192x8192x28672,2048x28672x8192,2048x8192x28672,8192x10240x8192"
+OPS = "ag-gemm", "gemm-rs", "gemm-ar"
 CHAIN = 6
+INNER = 128  # operands are products of matrices of that rank, as hocket's
+PATIENCE = 120  # seconds for a question
 
 
 class Bench:
-    def __init__(self, rounds):
-        self.rank, self.ranks, self.rounds = dist.get_rank(), dist.get_world_size(), rounds
+    def __init__(self):
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.dev = torch.device("cuda", self.rank)
         self.group = dist.group.WORLD.group_name
+        self.flag = torch.zeros(1, device=self.dev)
+        self.ready = None  # the layer that is set up
 
-    def time(self, call):
-        for _ in range(3):
-            call()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        samples = []
-        for _ in range(self.rounds):
-            torch.cuda.synchronize()
-            dist.barrier()
-            torch.cuda._sleep(2_000_000)  # the host gets ahead of the device
-            begin.record()
-            for _ in range(CHAIN):
-                call()
-            end.record()
-            torch.cuda.synchronize()
-            samples.append(begin.elapsed_time(end) * 1e3 / CHAIN)
-        worst = torch.tensor([statistics.median(samples)], device=self.dev)
-        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        return worst.item()
-
-    def report(self, op, name, shape, call):
-        try:
-            us = self.time(call)
-        except Exception as e:
-            if self.rank == 0:
-                print(f"{op} by {name}, {shape}: {str(e).splitlines()[0][:150]}", flush=True)
-            return
+    def say(self, line):
         if self.rank == 0:
-            print(json.dumps(dict(op=op, name=name, ranks=self.ranks, shape=shape, dtype="bf16", issued="eager", us=round(us, 2))), flush=True)
+            print(line, flush=True)
 
-    def random(self, *shape, make=torch.empty):
-        return make(*shape, dtype=torch.bfloat16, device=self.dev).normal_()
+    def random(self, rows, cols, make=torch.empty):
+        def uniform(*shape):
+            return torch.rand(*shape, device=self.dev).mul_(2).sub_(1).bfloat16()
 
-    def gathered(self, shape, m, n, k):
+        out = make(rows, cols, dtype=torch.bfloat16, device=self.dev)
+        return torch.mm(uniform(rows, INNER), uniform(INNER, cols), out=out)
+
+    def calls(self, op, shape):
+        """The GEMM alone, and what is timed beside it, by name."""
+        m, n, k = (int(e) for e in shape.split("x"))
+        return self.gathered(m, n, k) if op == "ag-gemm" else self.reduced(op, m, n, k)
+
+    def gathered(self, m, n, k):
         """Rows of x are spread over ranks and gathered, columns of the result stay where they are."""
         x = self.random(m // self.ranks, k, make=symm.empty)
         symm.rendezvous(x, self.group)
         w, whole = self.random(k, n // self.ranks), self.random(m, k)
-        y = torch.empty(m, n // self.ranks, dtype=torch.bfloat16, device=self.dev)
+        y, all_x = torch.empty(m, n // self.ranks, dtype=torch.bfloat16, device=self.dev), torch.empty_like(whole)
 
         def sequential():
-            dist.all_gather_into_tensor(whole, x)
-            torch.mm(whole, w, out=y)
+            dist.all_gather_into_tensor(all_x, x)
+            torch.mm(all_x, w, out=y)
 
-        self.report("ag-gemm", "GEMM alone", shape, lambda: torch.mm(whole, w, out=y))
-        self.report("ag-gemm", "nccl, then GEMM", shape, sequential)
-        self.report("ag-gemm", "torch fused", shape, lambda: torch.ops.symm_mem.fused_all_gather_matmul(x, [w], 0, self.group))
+        return lambda: torch.mm(whole, w, out=y), {
+            "nccl, then GEMM": sequential,
+            "torch fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(x, [w], 0, self.group),
+        }
 
-    def reduced(self, shape, m, n, k):
+    def reduced(self, op, m, n, k):
         """The contraction is spread over ranks; its partial results are reduced, to rows or on all."""
         x, w = self.random(m, k // self.ranks), self.random(k // self.ranks, n)
         y = torch.empty(m, n, dtype=torch.bfloat16, device=self.dev)
@@ -88,29 +82,117 @@ class Bench:
             torch.mm(x, w, out=y)
             dist.all_reduce(y)
 
-        self.report("gemm-rs", "GEMM alone", shape, lambda: torch.mm(x, w, out=y))
-        self.report("gemm-rs", "GEMM, then nccl", shape, scattered)
-        self.report("gemm-rs", "torch fused", shape, lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, self.group))
-        self.report("gemm-ar", "GEMM, then nccl", shape, everywhere)
+        alone = lambda: torch.mm(x, w, out=y)
+        if op == "gemm-ar":
+            return alone, {"GEMM, then nccl": everywhere}
+        return alone, {
+            "GEMM, then nccl": scattered,
+            "torch fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, self.group),
+        }
+
+    def set_up(self, op, shape):
+        """Makes operands and warms up; what fails is left out."""
+        if self.ready == (op, shape):
+            return
+        self.alone = self.others = None
+        torch.cuda.empty_cache()
+        self.alone, self.others = self.calls(op, shape)
+        for name in list(self.others):
+            try:
+                for _ in range(3):
+                    self.alone()
+                    self.others[name]()
+                torch.cuda.synchronize()
+            except Exception as e:
+                self.say(f"{op} by {name}, {shape}: {str(e).splitlines()[0][:150]}")
+                del self.others[name]
+        self.ready = op, shape
+
+    def once(self, call):
+        """Microseconds of the GEMM alone and of the call."""
+        at = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda._sleep(2_000_000)  # the host gets ahead of the device
+        at[0].record()
+        for _ in range(CHAIN):
+            self.alone()
+        at[1].record()
+        dist.all_reduce(self.flag)
+        at[2].record()
+        for _ in range(CHAIN):
+            call()
+        at[3].record()
+        torch.cuda.synchronize()
+        worst = torch.tensor([at[0].elapsed_time(at[1]), at[2].elapsed_time(at[3])], device=self.dev)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        return [ms * 1e3 / CHAIN for ms in worst.tolist()]
+
+    def round(self, op, shape):
+        """One sample of each, by name."""
+        self.set_up(op, shape)
+        out = {"GEMM alone": []}
+        for name, call in self.others.items():
+            alone, took = self.once(call)
+            out["GEMM alone"].append(alone)
+            out[name] = [took]
+        return out
+
+    def lines(self, op, shape, times):
+        figure = lambda name, us: dict(op=op, name=name, ranks=self.ranks, shape=shape, dtype="bf16", issued="eager", us=round(us, 2))
+        return [json.dumps(figure(name, statistics.median(us))) for name, us in times.items() if us]
+
+    def all(self, shapes, rounds):
+        for shape in shapes:
+            for op in OPS:
+                times = {}
+                for _ in range(rounds):
+                    for name, us in self.round(op, shape).items():
+                        times.setdefault(name, []).extend(us)
+                for line in self.lines(op, shape, times):
+                    self.say(line)
+
+    def answer(self, folder):
+        """Times what N.ask says, for N from 1, until it says "end"; N.answer gets the lines."""
+        n = 1
+        while (asked := question(os.path.join(folder, f"{n}.ask"))) != ["end"]:
+            lines = self.lines(*asked, self.round(*asked))
+            if self.rank == 0:
+                at = os.path.join(folder, str(n))
+                with open(at + ".lines", "w") as f:
+                    f.write("\n".join(lines) + "\n")
+                os.rename(at + ".lines", at + ".answer")
+            n += 1
+
+
+def question(path):
+    late = time.monotonic() + PATIENCE
+    while not os.path.exists(path):
+        if time.monotonic() > late:
+            return ["end"]
+        time.sleep(0.001)
+    with open(path) as f:
+        return f.read().split()
 
 
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--shapes", default=SHAPES)
     args.add_argument("--rounds", type=int, default=7)
+    args.add_argument("--turns", default="")
     args = args.parse_args()
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    bench = Bench(args.rounds)
+    bench = Bench()
     try:
         symm.enable_symm_mem_for_group(bench.group)  # older torch wants it, newer does it by itself
     except Exception:
         pass
-    for shape in args.shapes.split(","):
-        m, n, k = (int(e) for e in shape.split("x"))
-        bench.gathered(shape, m, n, k)
-        bench.reduced(shape, m, n, k)
+    if args.turns:
+        bench.answer(args.turns)
+    else:
+        bench.all(args.shapes.split(","), args.rounds)
     dist.destroy_process_group()
 
 

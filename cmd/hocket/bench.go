@@ -26,6 +26,7 @@ type benchFlags struct {
 	dtype      string
 	cold       bool
 	peers      string
+	turns      string
 	format     string
 	ctas, sms  []int
 	beside     []string
@@ -70,6 +71,7 @@ difference is larger than that.
 	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by bench/peers: `FILE`")
+	f.StringVar(&o.turns, "turns", "", "time layers in turns with bench/peers/overlap.py, which answers in a `FOLDER`")
 	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives beside a GEMM: `N`,…; 0 for copy engines, -1 for any")
 	f.StringArrayVar(&o.beside, "collective", nil, "a `COLLECTIVE` beside a GEMM, as all_reduce; repeatable (default all)")
 	f.IntSliceVar(&o.sms, "sms", nil, "multiprocessors that a GEMM counts on: `N`,…; 0 for all")
@@ -97,7 +99,7 @@ func oneBench(c *cobra.Command, args []string) error {
 // options reads the flags.
 func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	set := c.Flags().Changed
-	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager, Algorithms: o.algorithms, CTAs: o.ctas, SMs: o.sms, Beside: o.beside, Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
+	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager, Turns: o.turns, Algorithms: o.algorithms, CTAs: o.ctas, SMs: o.sms, Beside: o.beside, Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
 	if err := (&runFlags{machine: o.machine}).checkMachine(); err != nil {
 		return opts, err
 	}

@@ -53,8 +53,11 @@ type Options struct {
 	Rows bool
 	// Cold has collectives work on operands that no cache holds.
 	Cold bool
-	// Peers are what others measured, to be put beside collectives.
+	// Peers are what others measured, to be put beside ours.
 	Peers []Peer
+	// Turns is a folder in which a program of peers answers, so that layers are
+	// timed in turns with it; see turns. Empty for none.
+	Turns string
 	// CTAs are the numbers of blocks that collectives beside products have: 0 for
 	// copy engines only, -1 for any. SMs are the numbers of multiprocessors that
 	// products count on, 0 for all. nil for lists that suit the machine.
@@ -191,6 +194,8 @@ func (o *Options) check(b *bench) error {
 		return usagef("%d CTAs; 0 for copy engines, -1 for any number", slices.Min(o.CTAs))
 	case slices.ContainsFunc(o.SMs, func(n int) bool { return n < 0 }):
 		return usagef("%d SMs; 0 for all", slices.Min(o.SMs))
+	case o.Turns != "" && !b.layer:
+		return usagef("%s takes no turns with peers", b.name)
 	case o.Peers != nil && !b.comm && !b.layer:
 		return usagef("%s takes no peers", b.name)
 	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:

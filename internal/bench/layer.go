@@ -61,7 +61,7 @@ func layersOf(k *layerKind) func(*job, context.Context) error {
 	return func(j *job, ctx context.Context) error { return j.layers(ctx, k) }
 }
 
-func (j *job) layers(ctx context.Context, k *layerKind) error {
+func (j *job) layers(ctx context.Context, k *layerKind) (err error) {
 	shapes := j.Shapes
 	if shapes == nil {
 		shapes = j.usualShapes(k)
@@ -82,12 +82,18 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	if j.graphs() {
 		j.method("graph: host time of a run with %d layers less that of one with %d, both replayed", longRepeats, layerRepeats)
 	}
+	peers := &turns{dir: j.Turns}
+	if peers.dir != "" {
+		j.method("peers in the same rounds, while this rests: the GEMM alone %d times, a barrier, the layer %d times", layerRepeats, layerRepeats)
+		defer func() { err = errors.Join(err, peers.end()) }()
+	}
 	for _, s := range shapes {
-		l, err := j.layer(ctx, k, s, wire.Median)
+		l, err := j.layer(ctx, k, s, wire.Median, peers)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s, err)
 		}
 		j.report.Layers = append(j.report.Layers, *l)
+		j.report.Peers = append(j.report.Peers, peers.take(k.name, s, j.Ranks)...)
 	}
 	return nil
 }
@@ -136,7 +142,7 @@ type candidate struct {
 }
 
 // layer measures one shape.
-func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64) (l *Layer, err error) {
+func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, peers *turns) (l *Layer, err error) {
 	var cands []*candidate
 	defer func() {
 		for _, c := range cands {
@@ -166,6 +172,9 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64) (l
 			if err := c.round(ctx, l.Wire, inputs, want, round >= warm); err != nil {
 				return nil, fmt.Errorf("%s: %w", c.strategy, err)
 			}
+		}
+		if err := peers.ask(ctx, k.name, s, round >= warm); err != nil {
+			return nil, err
 		}
 	}
 	l.summarize(cands)

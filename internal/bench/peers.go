@@ -21,6 +21,8 @@ type Peer struct {
 	DType  string  `json:"dtype,omitempty"`
 	Issued string  `json:"issued"` // "graph" or "eager"
 	Micros float64 `json:"us"`
+	// Spread is that of figures taken in turns with ours; 0 where nobody says.
+	Spread float64 `json:"spread_us,omitempty"`
 }
 
 // ReadPeers reads lines of JSON; lines that do not begin with { are skipped,
@@ -91,9 +93,14 @@ func layerPeers(list []Peer, op string, ranks int) []Peer {
 func (t *table) peers(list []Peer, s Shape) {
 	var parts []string
 	for _, p := range list {
-		if p.Shape == s.String() {
-			parts = append(parts, fmt.Sprintf("%s %.1f", p.Name, p.Micros))
+		if p.Shape != s.String() {
+			continue
 		}
+		text := fmt.Sprintf("%s %.1f", p.Name, p.Micros)
+		if p.Spread > 0 {
+			text += fmt.Sprintf(" ±%.1f", p.Spread)
+		}
+		parts = append(parts, text)
 	}
 	if len(parts) > 0 {
 		t.line("peers, µs: %s", strings.Join(parts, "; "))

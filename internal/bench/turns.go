@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// turns has a program beside this one time the same layers, each round once, while
+// this one rests: power and temperature are alike for both, then. They talk by files
+// in a folder: N.ask says "ag-gemm 8192x8192x28672", N.answer holds lines of JSON, as
+// ReadPeers reads them, N from 1; "end" is the last thing asked. Each file is renamed
+// into place.
+type turns struct {
+	dir   string
+	asked int
+	times map[string][]float64 // of the layer under way, by name
+	names []string             // in the order of the first answer
+}
+
+// peerPatience is how long an answer may take: the first waits for the program to start.
+const peerPatience = 2 * time.Minute
+
+// ask has the layer timed once more; the answer counts unless this is to warm up.
+func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error {
+	if t.dir == "" {
+		return nil
+	}
+	answer, err := t.send(op + " " + s.String())
+	if err != nil {
+		return err
+	}
+	peers, err := awaitPeers(ctx, answer)
+	if err != nil || !counts {
+		return err
+	}
+	for _, p := range peers {
+		if !slices.Contains(t.names, p.Name) {
+			t.names = append(t.names, p.Name)
+		}
+		if t.times == nil {
+			t.times = map[string][]float64{}
+		}
+		t.times[p.Name] = append(t.times[p.Name], p.Micros)
+	}
+	return nil
+}
+
+// send writes a question, and returns where the answer will be.
+func (t *turns) send(text string) (answer string, err error) {
+	t.asked++
+	at := filepath.Join(t.dir, fmt.Sprint(t.asked))
+	if err := os.WriteFile(at+".new", []byte(text+"\n"), 0o644); err != nil {
+		return "", usagef("--turns: %v", err)
+	}
+	return at + ".answer", os.Rename(at+".new", at+".ask")
+}
+
+// end says that nothing more is asked.
+func (t *turns) end() error {
+	if t.dir == "" {
+		return nil
+	}
+	_, err := t.send("end")
+	return err
+}
+
+// take returns what was timed of a layer since the last call.
+func (t *turns) take(op string, s Shape, ranks int) []Peer {
+	var out []Peer
+	for _, name := range t.names {
+		f := figure(t.times[name])
+		out = append(out, Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: "bf16", Issued: "eager", Micros: f.Median, Spread: f.Spread})
+	}
+	t.times, t.names = nil, nil
+	return out
+}
+
+// awaitPeers reads an answer once it is there.
+func awaitPeers(ctx context.Context, path string) ([]Peer, error) {
+	late := time.After(peerPatience)
+	for {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			return ReadPeers(strings.NewReader(string(b)))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-late:
+			return nil, usagef("--turns: no %s within %v; does the peers' program run, with the same folder?", path, peerPatience)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

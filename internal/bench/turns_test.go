@@ -1,0 +1,98 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// answering plays the peers' program in a folder until the end is asked for, and
+// returns what it was asked. Each answer is one slower than the one before.
+func answering(t *testing.T, dir, answer string) func() []string {
+	t.Helper()
+	var asked []string
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		for n := 1; ; n++ {
+			at := filepath.Join(dir, fmt.Sprint(n))
+			var q []byte
+			for q == nil && t.Context().Err() == nil {
+				q, _ = os.ReadFile(at + ".ask")
+				time.Sleep(time.Millisecond)
+			}
+			asked = append(asked, strings.TrimSpace(string(q)))
+			if q == nil || asked[n-1] == "end" {
+				return
+			}
+			_ = os.WriteFile(at+".lines", []byte(strings.ReplaceAll(answer, "US", fmt.Sprint(100+n))), 0o600)
+			_ = os.Rename(at+".lines", at+".answer")
+		}
+	}()
+	return func() []string { <-done; return asked }
+}
+
+func TestTurns(t *testing.T) {
+	dir := t.TempDir()
+	opts := tiny("gemm-rs")
+	opts.Rounds, opts.Turns = 3, dir
+	opts.Shapes = append(opts.Shapes, Shape{M: 8, N: 4, K: 4})
+	asked := answering(t, dir, `{"op": "gemm-rs", "name": "fused", "ranks": 2, "us": US}`+"\n"+`{"op": "gemm-rs", "name": "GEMM alone", "ranks": 2, "us": 7}`)
+	rep, err := Run(t.Context(), "gemm-rs", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Concat(slices.Repeat([]string{"gemm-rs 24x20x12"}, 5), slices.Repeat([]string{"gemm-rs 8x4x4"}, 5), []string{"end"})
+	if got := asked(); !slices.Equal(got, want) {
+		t.Errorf("asked %v", got)
+	}
+	// Of five answers to each shape the first two were to warm up.
+	peer := func(name, shape string, us, spread float64) Peer {
+		return Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: "eager", Micros: us, Spread: spread}
+	}
+	peers := []Peer{peer("fused", "24x20x12", 104, 1), peer("GEMM alone", "24x20x12", 7, 0), peer("fused", "8x4x4", 109, 1), peer("GEMM alone", "8x4x4", 7, 0)}
+	if !slices.Equal(rep.Peers, peers) {
+		t.Errorf("got %v", rep.Peers)
+	}
+	var text bytes.Buffer
+	if err := rep.WriteText(&text); err != nil || !strings.Contains(text.String(), "peers, µs: fused 104.0 ±1.0; GEMM alone 7.0\n") {
+		t.Errorf("%v\n%s", err, &text)
+	}
+}
+
+func TestTurnsRefuse(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for name, c := range map[string]struct {
+		ctx    context.Context
+		dir    string
+		answer string
+		want   error
+	}{
+		"no folder":    {t.Context(), filepath.Join(t.TempDir(), "nowhere"), "", ErrUsage},
+		"no figures":   {t.Context(), t.TempDir(), "hello", ErrUsage},
+		"ends in time": {ended, t.TempDir(), "", context.Canceled},
+	} {
+		if c.answer != "" {
+			if err := os.WriteFile(filepath.Join(c.dir, "1.answer"), []byte(c.answer), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		turns := &turns{dir: c.dir}
+		if err := turns.ask(c.ctx, "ag-gemm", Shape{1, 1, 1}, true); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	opts := tiny("p2p")
+	opts.Turns = t.TempDir()
+	if _, err := Run(t.Context(), "p2p", opts); !errors.Is(err, ErrUsage) {
+		t.Errorf("p2p in turns: %v", err)
+	}
+}
