@@ -20,8 +20,8 @@ func TestCopies(t *testing.T) {
 		r := newTeamRig(t, w, "team", team)
 		for _, op := range moveOps {
 			took := 0
-			for _, c := range moveCases(op, "move-copy", len(team)) {
-				if !large(c.shape) && r.add(c, device.Tuning{}) {
+			for _, c := range goCases(op, "move-copy", len(team)) {
+				if r.add(c, device.Tuning{}) {
 					took++
 				}
 			}

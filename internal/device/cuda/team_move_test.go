@@ -390,9 +390,22 @@ var moveOps = []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBr
 
 // moveCases are cases of an op by an algorithm.
 func moveCases(op ir.Op, algo string, n int) []teamCase {
+	list := casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {4096}, {1 << 17}, {3, 5}, {2, 3, 4}, {64, 256}, {30, 1002}})
+	if algo == "move-spread" { // more than one launch
+		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{mostInSheets/2 + 5001}, root: n - 1, algo: algo})
+	}
+	return list
+}
+
+// goCases are the same with no tensor so large that it takes Go long.
+func goCases(op ir.Op, algo string, n int) []teamCase {
+	return casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {512}, {4096}, {3, 5}, {2, 3, 4}, {16, 128}, {6, 502}})
+}
+
+func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 	var list []teamCase
 	types := ir.DTypes()
-	for k, shape := range [][]int64{{1}, {7}, {8191}, {4096}, {1 << 17}, {3, 5}, {2, 3, 4}, {64, 256}, {30, 1002}} {
+	for k, shape := range shapes {
 		for axis := range shape {
 			dt := types[(k+axis+int(op))%len(types)]
 			if k >= 7 {
@@ -409,9 +422,6 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 			c.inPlace, c.off = true, int64(k%3)
 			list = append(list, c)
 		}
-	}
-	if algo == "move-spread" { // more than one launch
-		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{mostInSheets/2 + 5001}, root: n - 1, algo: algo})
 	}
 	return list
 }

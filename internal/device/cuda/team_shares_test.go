@@ -92,10 +92,11 @@ func rowsAt(m *kernels.Move, at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 // the members' shares say.
 func TestMoveShares(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
+		f := newFake(t, 4)
+		m := newMachine(f.system(), Options{Kernels: f})
 		for _, named := range moveAlgorithms {
 			t.Run(fmt.Sprint(team, named.name), func(t *testing.T) {
-				f := newFake(t, 4)
-				w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 4)
+				w, err := m.Open(t.Context(), 4)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -103,10 +104,7 @@ func TestMoveShares(t *testing.T) {
 				r := newTeamRig(t, w, "team", team)
 				took := 0
 				for _, op := range moveOps {
-					for _, c := range moveCases(op, named.name, len(team)) {
-						if large(c.shape) {
-							continue
-						}
+					for _, c := range goCases(op, named.name, len(team)) {
 						r.place(c)
 						if r.shares(a, r.cases[len(r.cases)-1]) {
 							took++
@@ -124,15 +122,6 @@ func TestMoveShares(t *testing.T) {
 			})
 		}
 	}
-}
-
-// large reports whether a tensor takes Go long.
-func large(shape []int64) bool {
-	n := int64(1)
-	for _, e := range shape {
-		n *= e
-	}
-	return n > 20000
 }
 
 // shares runs a case by its members' shares; false where the kernel declines it.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -32,6 +33,16 @@ func (w *world) tryTransfers() error {
 // trialBytes is the size of a trial.
 const trialBytes = 1 << 20
 
+// trialPattern is what is sent, from the first 256 bytes on: from where depends on
+// the receiver.
+var trialPattern = sync.OnceValue(func() []byte {
+	b := make([]byte, 256+trialBytes)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+})
+
 // tryTransfer pushes a pattern to the other GPU and reads it back there.
 func (s *site) tryTransfer(to *site) error {
 	host, err := s.heaps[device.Pinned].takeBound(s, 2*trialBytes)
@@ -47,9 +58,7 @@ func (s *site) tryTransfer(to *site) error {
 		return err
 	}
 	sent, got := cabi.Bytes(uintptr(host), trialBytes), cabi.Bytes(uintptr(host)+trialBytes, trialBytes)
-	for i := range sent {
-		sent[i] = byte(i*7 + i>>8 + int(to.gpu.dev))
-	}
+	copy(sent, trialPattern()[int(to.gpu.dev)&0xff:])
 	err = errors.Join(s.move([2]nvlib.Ptr{here, host}, [2]nvlib.Ptr{there, here}), to.move([2]nvlib.Ptr{host + trialBytes, there}))
 	if err == nil && !bytes.Equal(sent, got) {
 		err = errors.New("other bytes arrived than were sent")
