@@ -163,6 +163,20 @@ func (c *Channel) Choice(i int) Choice { return c.choices[i].Choice }
 // launches of the machine's own it is what their kind of algorithm moves.
 func (c *Channel) Moved(i, m int) int64 { return c.moved[i][m] }
 
+// Foresee has the machine begin with what Open will wait for, where it can: a
+// program with several channels compiles for all of them at once.
+func (c *Channel) Foresee() {
+	t, ok := c.team.(device.ForesightedTeam)
+	if !ok {
+		return
+	}
+	for i, x := range c.choices {
+		if x.schedule == nil {
+			t.PrepareAhead(x.Tuning, &c.insts[i].Collective)
+		}
+	}
+}
+
 // Open reserves staging and counters, prepares launches and builds all steps.
 // On error it leaves nothing behind.
 func (c *Channel) Open() error {

@@ -76,6 +76,14 @@ type Device interface {
 	Prepare(k Kernel) (Launch, error)
 }
 
+// Foresighted is a Device, or below a Team, that can begin what Prepare would wait
+// for: compiling.
+type Foresighted interface {
+	// PrepareAhead begins what Prepare of the same kernel will need, and returns at
+	// once. Whether it helps, and what is wrong, Prepare shows.
+	PrepareAhead(k Kernel)
+}
+
 // CopyPreparer is a device some of whose copies are kernels.
 type CopyPreparer interface {
 	// PrepareCopy makes ready what Copy of the same views will need on a stream of

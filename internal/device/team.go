@@ -96,6 +96,12 @@ type Team interface {
 	Close() error
 }
 
+// ForesightedTeam is a Team that can begin what Prepare would wait for.
+type ForesightedTeam interface {
+	// PrepareAhead begins what Prepare of the same will need, and returns at once.
+	PrepareAhead(t Tuning, c *Collective)
+}
+
 // NormPart is what one member brings to a normalised sum: In is added up over all
 // members, Residual added to that, which goes to Sum; Out gets its rows' rms_norm
 // with Weight. Residual and Weight are the same on all members. Sum may be

@@ -45,6 +45,7 @@ func (p *Program) fuse() (map[int]*fusion, error) {
 			finder.uses[place{r.Rank, r.Buf}]++
 		}
 	}
+	finder.foreseeChains()
 	fused := map[int]*fusion{}
 	for _, run := range finder.runs() {
 		for len(run) > 1 {
@@ -215,7 +216,15 @@ func sameRef(a, b plan.Ref) bool {
 
 // prepareChain makes one kernel of commands; nil where the machine declines it.
 func (p *Program) prepareChain(members []int) (*fusion, error) {
-	var k device.Kernel
+	k, err := p.chainKernel(members)
+	if err != nil {
+		return nil, err
+	}
+	return p.launchFor(members, k)
+}
+
+// chainKernel is what commands that follow each other compute together.
+func (p *Program) chainKernel(members []int) (k device.Kernel, err error) {
 	made := map[place]int{} // by which link
 	var refs []plan.Ref
 	for i, m := range members {
@@ -238,14 +247,11 @@ func (p *Program) prepareChain(members []int) (*fusion, error) {
 	}
 	c := &p.plan.Cmds[members[len(members)-1]]
 	k.Op = c.Op
-	var err error
 	if k.Ins, err = p.views(refs); err != nil {
-		return nil, err
+		return k, err
 	}
-	if k.Outs, err = p.views(c.Outs); err != nil {
-		return nil, err
-	}
-	return p.launchFor(members, k)
+	k.Outs, err = p.views(c.Outs)
+	return k, err
 }
 
 // launchFor has the last of the members launch k, and the others nothing; nil

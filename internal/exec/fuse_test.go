@@ -23,6 +23,8 @@ type (
 		declines bool
 		chains   *int
 		fixed    *int // kernels that are to be
+		foreseen map[string]bool
+		surprise *int // kernels that were not foreseen
 	}
 	chainWorld struct {
 		device.World
@@ -37,7 +39,7 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int)}
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), map[string]bool{}, new(int)}
 }
 
 func (m chainMachine) Caps() device.Caps {
@@ -73,7 +75,12 @@ func (l chainLaunch) Release() {
 	}
 }
 
+func (d chainDevice) PrepareAhead(k device.Kernel) { d.m.foreseen[fmt.Sprint(k)] = true }
+
 func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
+	if !d.m.foreseen[fmt.Sprint(k)] && !k.Relu {
+		*d.m.surprise++
+	}
 	if k.Fixed {
 		*d.m.fixed++
 	}
@@ -206,6 +213,9 @@ func TestChainsSameBits(t *testing.T) {
 					t.Fatalf("seed %d: %s differs with chains\n%s", seed, name, p)
 				}
 			}
+		}
+		if n := *taking.surprise; n > 0 {
+			t.Errorf("seed %d: %d kernels were not foreseen", seed, n)
 		}
 		chains += *taking.chains
 	}

@@ -226,6 +226,9 @@ func (p *Program) instance(c *plan.Coll) (comm.Instance, error) {
 }
 
 func (p *Program) openChannels() error {
+	for _, c := range p.channels {
+		c.Foresee()
+	}
 	for i, c := range p.channels {
 		if err := c.Open(); err != nil {
 			return p.placeInstance(i, err)
@@ -297,6 +300,7 @@ func (p *Program) resolveCommands() error {
 	if p.chains, err = p.fuse(); err != nil {
 		return err
 	}
+	p.foreseeCommands()
 	for i := range p.plan.Cmds {
 		if p.chains[i] != nil {
 			continue
@@ -351,7 +355,7 @@ func (p *Program) resolve(c *plan.Cmd, out *command, blocks blockIndex) error {
 
 // prepare makes a compute command's kernel ready; nil when all it writes is empty.
 func (p *Program) prepare(c *plan.Cmd) (device.Launch, error) {
-	if !slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 }) {
+	if !writes(c) {
 		return nil, nil
 	}
 	k, err := p.kernel(c)
@@ -359,6 +363,11 @@ func (p *Program) prepare(c *plan.Cmd) (device.Launch, error) {
 		return nil, err
 	}
 	return p.world.Device(int(c.Rank)).Prepare(k)
+}
+
+// writes reports whether a command has a result that is not empty.
+func writes(c *plan.Cmd) bool {
+	return slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 })
 }
 
 // kernel is what a compute command computes.

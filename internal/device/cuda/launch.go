@@ -177,12 +177,17 @@ func (c *copyStep) free()               {}
 
 // addCopy lets a copy engine do it where that can, unless the two overlap.
 func (l *launch) addCopy(k *kernel) error {
-	if len(k.ins) != 1 || k.ins[0].overlaps(&k.out) || !slices.Equal(k.ins[0].shape, k.out.shape) || checkCopy(&k.out, &k.ins[0]) != nil {
+	if !k.copies() {
 		return l.addLibrary(k)
 	}
 	steps, err := l.dev.copySteps(k.out, k.ins[0])
 	l.steps = append(l.steps, steps...)
 	return err
+}
+
+// copies reports whether k is a copy between views of one shape that lie apart.
+func (k *kernel) copies() bool {
+	return len(k.ins) == 1 && !k.ins[0].overlaps(&k.out) && slices.Equal(k.ins[0].shape, k.out.shape) && checkCopy(&k.out, &k.ins[0]) == nil
 }
 
 func (l *launch) addChain(k *kernel) error {

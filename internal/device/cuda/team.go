@@ -28,6 +28,7 @@ type team struct {
 	bytes   int64 // of each member
 	named   int   // regions that control memory names
 	closed  bool
+	draft   *draft         // while launches are only foreseen
 	nccl    *communicators // nil until they are needed
 }
 
@@ -168,6 +169,9 @@ type area struct {
 // reserve returns at least so many bytes on every member, at first zeros, the same
 // for the same name; more than before are another piece of memory.
 func (t *team) reserve(name string, bytes int64) (*area, error) {
+	if t.draft != nil {
+		return t.draft.area(len(t.members), bytes), nil
+	}
 	if r := t.regions[name]; r != nil && r.bytes >= bytes {
 		return r, nil
 	}
@@ -189,7 +193,7 @@ func (t *team) reserve(name string, bytes int64) (*area, error) {
 func (t *team) halves(name string, half int64) (*area, error) {
 	before := t.regions[name]
 	r, err := t.reserve(name, 2*half)
-	if err != nil || r == before {
+	if err != nil || r == before || t.draft != nil {
 		return r, err
 	}
 	if t.named == kernels.RegionsMost {
@@ -218,9 +222,13 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	for _, o := range t.members {
 		k.Team.Control = append(k.Team.Control, o.control)
 	}
+	if t.draft != nil {
+		t.draft.lib.MeetingAhead(s.target(), k)
+		return nil, nil
+	}
 	var st kernels.Step
 	err := s.w.aside(func() (err error) {
-		st, err = s.w.m.opts.Kernels.Meeting(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms}, k)
+		st, err = s.w.m.opts.Kernels.Meeting(s.target(), k)
 		return err
 	})
 	if err != nil {

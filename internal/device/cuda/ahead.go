@@ -1,0 +1,78 @@
+package cuda
+
+import (
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// foresighted is a Library that compiles ahead: *kernels.Library is one.
+type foresighted interface {
+	Ahead(t kernels.Target, p kernels.Problem)
+	MeetingAhead(t kernels.Target, m kernels.Meeting)
+}
+
+func (s *site) target() kernels.Target { return kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms} }
+
+// PrepareAhead has the compiler begin with the kernels for k. Products are not
+// foreseen: they are mostly a library's.
+func (d *dev) PrepareAhead(dk device.Kernel) {
+	lib, ok := d.w.m.opts.Kernels.(foresighted)
+	if !ok || dk.Op == ir.OpLinear || dk.Op == ir.OpMatmul {
+		return
+	}
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if d.w.err() != nil {
+		return
+	}
+	k := &kernel{Kernel: dk}
+	var err error
+	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil {
+		return
+	}
+	switch {
+	case k.Red != ir.NoRed || len(k.Links) > 0 || !isCopy(k.Op) || !k.copies():
+		lib.Ahead(d.site.target(), k.problem())
+	default:
+		if dims := pair(&k.out, &k.ins[0]); k.out.n > 0 && !engineCopies(&k.out, dims) {
+			lib.Ahead(d.site.target(), copyProblem(&k.out, &k.ins[0], dims))
+		}
+	}
+}
+
+// draft is a launch of a team under way that only shows which kernels it needs:
+// nothing is reserved, and nothing loaded.
+type draft struct{ lib foresighted }
+
+// area is memory that is none, aligned as what is reserved.
+func (d *draft) area(members int, bytes int64) *area {
+	return &area{at: make([]nvlib.Ptr, members), bytes: bytes}
+}
+
+// PrepareAhead has the compiler begin with the kernels that Prepare will load.
+func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
+	lib, ok := t.w.m.opts.Kernels.(foresighted)
+	if !ok {
+		return
+	}
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	a, r, err := t.check(tune, c)
+	if err != nil || r.empty() {
+		return
+	}
+	switch a.(type) {
+	case reduceAlgorithm, moveAlgorithm:
+		t.draft = &draft{lib}
+		defer func() { t.draft = nil }()
+		_, _ = a.prepare(t, tune, r) // Prepare tells of errors
+	}
+}
+
+var (
+	_ foresighted            = (*kernels.Library)(nil)
+	_ device.Foresighted     = (*dev)(nil)
+	_ device.ForesightedTeam = (*team)(nil)
+)

@@ -1,0 +1,165 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// seers is a Library that notes what it is asked for ahead, and in earnest.
+type seers struct {
+	meetings
+	early, late map[string]bool
+}
+
+func name(m kernels.Meeting) string {
+	return m.File + " " + m.Symbol + " " + m.Body + fmt.Sprint(m.Threads)
+}
+
+func (l *seers) Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error) {
+	l.late[name(m)] = true
+	return l.meetings.Meeting(t, m)
+}
+
+func (l *seers) MeetingAhead(_ kernels.Target, m kernels.Meeting) { l.early[name(m)] = true }
+
+func (l *seers) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
+	l.note(l.late, p)
+	return l.meetings.Steps(t, p)
+}
+
+func (l *seers) Ahead(_ kernels.Target, p kernels.Problem) { l.note(l.early, p) }
+
+func (l *seers) note(to map[string]bool, p kernels.Problem) {
+	texts, _ := kernels.Sources(p)
+	for _, s := range texts {
+		to[s] = true
+	}
+}
+
+func (l *seers) forget() { l.early, l.late = map[string]bool{}, map[string]bool{} }
+
+func seen(t *testing.T, gpus, ranks int) (*seers, *world) {
+	t.Helper()
+	l := &seers{meetings: meetings{fakeGPU: newFake(t, gpus)}}
+	l.forget()
+	w, err := newMachine(l.system(), Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, w.(*world)
+}
+
+// TestTeamAhead wants of every launch of a team exactly the kernels foreseen that
+// it then needs, and nothing reserved, loaded or noted by that.
+func TestTeamAhead(t *testing.T) {
+	for _, ranks := range [][]int{{0, 1}, {2, 0, 3}} {
+		l, w := seen(t, 2, 4)
+		r := newTeamRig(t, w, "main", ranks)
+		team := r.team.(*team)
+		took := map[string]int{}
+		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms) {
+			for _, op := range append([]ir.Op{ir.OpAllReduce}, moveOps...) {
+				for _, c := range moveCases(op, a.name, len(ranks)) {
+					r.place(c)
+					col := r.cases[len(r.cases)-1].collective()
+					l.forget()
+					before := team.Bytes()
+					team.PrepareAhead(device.Tuning{Algo: a.name}, col)
+					if team.Bytes() != before || len(l.late) > 0 || team.draft != nil {
+						t.Errorf("%v: %d bytes were reserved and %d kernels made ahead", c, team.Bytes()-before, len(l.late))
+					}
+					early := l.early
+					l.forget()
+					r.drop()
+					if !r.add(c, device.Tuning{}) {
+						if len(early) > 0 {
+							t.Errorf("%v: %v for what is declined", c, early)
+						}
+						continue
+					}
+					for k := range l.late {
+						if !early[k] {
+							t.Errorf("%v: %s was not foreseen", c, k)
+						}
+					}
+					if len(early) != len(l.late) {
+						t.Errorf("%v: %d kernels foreseen, %d needed", c, len(early), len(l.late))
+					}
+					took[a.name] += len(early)
+					r.drop()
+				}
+			}
+		}
+		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms) {
+			if took[a.name] == 0 && (a.name != "move-spread" || len(ranks) > 2) {
+				t.Errorf("no kernel of %s was needed", a.name)
+			}
+		}
+		team.PrepareAhead(device.Tuning{Algo: "magic"}, &device.Collective{})
+		r.close()
+	}
+}
+
+// TestDeviceAhead wants the kernels of operations foreseen: copies that no engine
+// does among them, and nothing for products.
+func TestDeviceAhead(t *testing.T) {
+	l, w := seen(t, 1, 1)
+	d := w.Device(0)
+	mem, err := d.Alloc(1<<16, device.Private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(off int64, shape, strides []int64) device.View {
+		return device.View{Mem: mem, Off: off, DType: ir.F32, Shape: shape, Strides: strides}
+	}
+	flat := func(off int64) device.View { return at(off, []int64{64}, []int64{1}) }
+	square := func(off, s0, s1 int64) device.View { return at(off, []int64{32, 32}, []int64{s0, s1}) }
+	for what, tc := range map[string]struct {
+		k    device.Kernel
+		want int
+	}{
+		"add":       {device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
+		"reduction": {device.Kernel{Op: ir.OpCopy, Red: ir.Sum, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
+		"copy":      {device.Kernel{Op: ir.OpCopy, Ins: []device.View{flat(0)}, Outs: []device.View{flat(2048)}}, 0},
+		"transpose": {device.Kernel{Op: ir.OpCopy, Ins: []device.View{square(0, 1, 32)}, Outs: []device.View{square(8192, 32, 1)}}, 1},
+		"linear":    {device.Kernel{Op: ir.OpLinear, Ins: []device.View{square(0, 32, 1), square(8192, 32, 1)}, Outs: []device.View{square(16384, 32, 1)}}, 0},
+		"broken":    {device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(1 << 20)}, Outs: []device.View{flat(0)}}, 0},
+	} {
+		l.forget()
+		d.(*dev).PrepareAhead(tc.k)
+		early := l.early
+		if len(early) != tc.want {
+			t.Errorf("%s: %d kernels foreseen, want %d", what, len(early), tc.want)
+		}
+		if tc.want == 0 {
+			continue
+		}
+		p, err := d.Prepare(tc.k)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		for k := range l.late {
+			if !early[k] {
+				t.Errorf("%s: not foreseen: %s", what, k[len(k)-200:])
+			}
+		}
+		p.Release()
+	}
+	w.end(fmt.Errorf("over"))
+	l.forget()
+	d.(*dev).PrepareAhead(device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}})
+	if len(l.early) > 0 {
+		t.Error("a world that has ended foresees")
+	}
+}

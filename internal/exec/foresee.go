@@ -1,0 +1,56 @@
+package exec
+
+import (
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// Where kernels are compiled, a program's are begun before the first is prepared,
+// which would wait for one after the other.
+
+// foresights reports whether the machine takes hints.
+func (p *Program) foresights() bool {
+	_, ok := p.world.Device(0).(device.Foresighted)
+	return ok
+}
+
+// foresee has rank's device begin with k.
+func (p *Program) foresee(rank int32, k device.Kernel) {
+	if d, ok := p.world.Device(int(rank)).(device.Foresighted); ok {
+		d.PrepareAhead(k)
+	}
+}
+
+// foreseeChains takes it that the machine takes every chain.
+func (f *chainFinder) foreseeChains() {
+	if !f.p.foresights() {
+		return
+	}
+	for _, run := range f.runs() {
+		for len(run) > 1 {
+			n := f.longest(run)
+			if n > 1 {
+				if k, err := f.p.chainKernel(run[:n]); err == nil {
+					f.p.foresee(f.p.plan.Cmds[run[0]].Rank, k)
+				}
+			}
+			run = run[n:]
+		}
+	}
+}
+
+// foreseeCommands is for those that are in no chain.
+func (p *Program) foreseeCommands() {
+	if !p.foresights() {
+		return
+	}
+	for i := range p.plan.Cmds {
+		c := &p.plan.Cmds[i]
+		if c.Kind != plan.Compute || p.chains[i] != nil || !writes(c) {
+			continue
+		}
+		if k, err := p.kernel(c); err == nil {
+			p.foresee(c.Rank, k)
+		}
+	}
+}
