@@ -86,6 +86,7 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	}
 	_, u.own = a.world.(device.Teams)
 	t := &comm.Table{Version: comm.TableVersion, Identity: comm.Identity(m.Name(), a.world), Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
+	u.foresee(a, todo)
 	for _, k := range todo {
 		if err := u.tuneKind(ctx, a, k, t); err != nil {
 			return nil, a.close(errors.Join(err, u.forget()))

@@ -49,6 +49,42 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 	return u.keep(t)
 }
 
+// foresee has the machine compile what kinds need while others are measured: that
+// takes longer than measuring. It is for those of the first number of members.
+func (u *tuner) foresee(whole *arena, kinds []kind) {
+	u.askedOf = kinds[0].members
+	for _, k := range kinds {
+		if k.members != u.askedOf {
+			continue
+		}
+		a := whole.team(k.members)
+		a.dt = k.dt
+		for _, c := range u.calls(k) {
+			u.foreseeCall(a, c, u.names(a, c))
+		}
+	}
+}
+
+func (u *tuner) foreseeCall(a *arena, c call, list []device.Tuning) {
+	t, ok := u.ask(a).(device.ForesightedTeam)
+	if !ok {
+		return
+	}
+	for _, tune := range list {
+		in := a.instance(c, 0, tune, true)
+		t.PrepareAhead(tune, &in.Collective)
+	}
+}
+
+// ask returns a team of the arena that is kept for questions; nil where there is
+// none.
+func (u *tuner) ask(a *arena) device.Team {
+	if teams, ok := a.world.(device.Teams); ok && u.asked == nil {
+		u.asked, _ = teams.OpenTeam(a.members) // the channel says why there is none
+	}
+	return u.asked
+}
+
 // forget closes the team that questions are asked of.
 func (u *tuner) forget() error {
 	t := u.asked
@@ -172,6 +208,7 @@ func launches(near []timed) []device.Tuning {
 // glance measures tunings roughly, one after the other, so that they need not all
 // have their memory at a time.
 func (u *tuner) glance(ctx context.Context, a *arena, c call, list []device.Tuning) ([]timed, error) {
+	u.foreseeCall(a, c, list)
 	var out []timed
 	for _, t := range list {
 		e, ordered, err := u.admit(ctx, a, c, t)
@@ -309,13 +346,12 @@ func (u *tuner) possible(a *arena, c call, t device.Tuning) bool {
 	if !ok || !slices.Contains(teams.TeamAlgorithms(), t.Algo) {
 		return true
 	}
-	if u.asked == nil {
-		if u.asked, _ = teams.OpenTeam(a.members); u.asked == nil {
-			return true // the channel says why there is none
-		}
+	asked := u.ask(a)
+	if asked == nil {
+		return true
 	}
 	in := a.instance(c, 0, t, true)
-	return u.asked.Supports(t, &in.Collective) == nil
+	return asked.Supports(t, &in.Collective) == nil
 }
 
 // ended reports whether the world can do no more.
