@@ -29,6 +29,9 @@ type Report struct {
 	// Proof says what was proved of the plan before it ran: "proved", or
 	// "not proved: " and why.
 	Proof string
+	// Detours says which devices do not reach each other's memory, and why: what they
+	// exchange went through host memory. Empty where all do.
+	Detours []string
 	// Overlap has one entry for each statement that moves data between ranks. Its
 	// times are there if LoadOptions.Trace was set.
 	Overlap []Overlap
@@ -60,7 +63,7 @@ type Overlap struct {
 func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, error) {
 	rep := &Report{
 		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
-		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound}, trace: r.Trace,
+		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound}, Detours: r.Detours, trace: r.Trace,
 	}
 	for _, d := range p.Dims {
 		rep.Dims[d.Name] = d.Value
@@ -181,6 +184,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(tw, "ops\t%d on %d %s\n", r.Ops, r.Ranks, ranks)
 	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", Bytes(r.Bytes))
 	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once\n", Bytes(r.Memory.Peak), Bytes(r.Memory.Bound))
+	for _, d := range r.Detours {
+		fmt.Fprintf(tw, "through the host\t%s\n", d)
+	}
 	for _, o := range r.Overlap {
 		if o.BusyNS > 0 {
 			by := ""

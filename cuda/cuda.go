@@ -36,7 +36,12 @@ const SharedVariable = "HOCKET_RANKS_PER_GPU"
 // GPUs or as a graph for "each", instead of the faster. TimeoutVariable names the
 // one with how long a GPU waits for another within a collective before the run ends
 // with an error, "30s" by default.
+//
+// P2PVariable names the one that keeps GPUs from using each other's memory: "off" all
+// of them, "0-1,0-2" those pairs. What they exchange then goes through host memory, as
+// it does where the driver gives no access or a real transfer fails.
 const (
+	P2PVariable      = cuda.P2PVariable
 	GraphsVariable   = "HOCKET_GRAPHS"
 	TimeoutVariable  = "HOCKET_TEAM_TIMEOUT"
 	ProductsVariable = "HOCKET_PRODUCTS"
@@ -88,5 +93,6 @@ func open() (device.Machine, error) {
 // Report is what there is of CUDA on this machine.
 type Report = cuda.Report
 
-// Examine looks for libraries and GPUs.
-func Examine() Report { return cuda.Examine() }
+// Examine looks for libraries and GPUs. Where try is set it has every two GPUs make a
+// real transfer, and tells which cannot; else only what is known of them.
+func Examine(try bool) Report { return cuda.Examine(try) }

@@ -185,7 +185,7 @@ func dtypeNamed(name string) ir.DType {
 // environment says what a machine consists of, a line each.
 func environment(name string) []string {
 	lines := []string{"hocket " + version()}
-	m := machineNamed(name)
+	m := machineNamed(name, false)
 	if m.CUDA == nil {
 		return append(lines, fmt.Sprintf("%s/%s, %d CPUs, of which Go uses %d", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0)))
 	}

@@ -40,12 +40,13 @@ type machine struct {
 // machineNames are what -m takes.
 var machineNames = []string{"cpu", "cuda"}
 
-// machineNamed says whether a machine works here.
-func machineNamed(name string) machine {
+// machineNamed says whether a machine works here; try has its GPUs try to reach each
+// other.
+func machineNamed(name string, try bool) machine {
 	if name == "cpu" {
 		return machine{Name: name, OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}}
 	}
-	found := cuda.Examine()
+	found := cuda.Examine(try)
 	m := machine{Name: name, OK: found.Missing == "", Modes: []string{fmt.Sprintf("%d %s", len(found.GPUs), plural(len(found.GPUs), "GPU"))}, CUDA: &found}
 	if !m.OK {
 		m.Modes, m.Missing, m.Help = nil, found.Missing, "use -m cpu"
@@ -56,7 +57,7 @@ func machineNamed(name string) machine {
 func machines() []machine {
 	var list []machine
 	for _, name := range machineNames {
-		list = append(list, machineNamed(name))
+		list = append(list, machineNamed(name, true))
 	}
 	return list
 }

@@ -147,7 +147,7 @@ func (o *runFlags) checkMachine() error {
 	if !slices.Contains(machineNames, o.machine) {
 		return usagef("-m: there is no machine %q", o.machine).helping("see hocket doctor")
 	}
-	if m := machineNamed(o.machine); !m.OK {
+	if m := machineNamed(o.machine, false); !m.OK {
 		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("machine %s: %s", m.Name, m.Missing), help: m.Help + "; see hocket doctor"}
 	}
 	return nil
@@ -365,6 +365,7 @@ func (r *result) report(rep *hocket.Report, strategy string) {
 		r.Proof.Verdict = rep.Proof
 	}
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound}
+	r.Detours = rep.Detours
 	for _, o := range rep.Overlap {
 		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes, Algorithm: o.Algorithm}
 		if o.BusyNS > 0 {

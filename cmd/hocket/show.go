@@ -24,8 +24,10 @@ type result struct {
 	Compare *comparison      `json:"compare,omitempty"`
 	Overlap []overlap        `json:"overlap,omitempty"`
 	Memory  *memory          `json:"memory,omitempty"`
-	Stages  []stage          `json:"stages,omitempty"` // opt
-	Doctor  *doctor          `json:"doctor,omitempty"`
+	// Detours says which devices exchange data through the host, and why.
+	Detours []string `json:"detours,omitempty"`
+	Stages  []stage  `json:"stages,omitempty"` // opt
+	Doctor  *doctor  `json:"doctor,omitempty"`
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`

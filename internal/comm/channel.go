@@ -101,7 +101,9 @@ func (e *InstanceError) Unwrap() error { return e.Err }
 // It reserves nothing yet but what a team takes. Its errors are *InstanceError.
 func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) {
 	c := &Channel{dispatch: d, world: d.world, members: members, insts: insts}
+	apart := d.apart(members)
 	for i := range insts {
+		insts[i].apart = apart
 		err := insts[i].check(len(members))
 		var x *choice
 		if err == nil {

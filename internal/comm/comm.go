@@ -31,6 +31,8 @@ type Instance struct {
 	CTAs int
 	// Shared says that peers can copy to and from all operands where they lie.
 	Shared bool
+	// apart says that some members are (see device.Partial). Design finds out.
+	apart bool
 }
 
 // dtype returns the element type of the operands; InvalidDType for a barrier.

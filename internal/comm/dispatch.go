@@ -193,12 +193,33 @@ func (d *Dispatch) launched(in *Instance, t device.Tuning) device.Tuning {
 // moves less data in two shots.
 const twoShotFrom = 64 << 10
 
-// usual names the schedule for machines that nobody has measured.
-func usual(in *Instance) string {
-	if in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Message() >= twoShotFrom {
-		return twoShot{}.Name()
+// apart reports whether two members are.
+func (d *Dispatch) apart(members []Member) bool {
+	p, ok := d.world.(device.Partial)
+	for i := range members {
+		for k := range i {
+			if ok && p.Apart(members[k].Rank, members[i].Rank) != nil {
+				return true
+			}
+		}
 	}
-	if in.Op.Uneven() {
+	return false
+}
+
+// usual names the schedule for machines that nobody has measured. Where members are
+// apart it is one that pushes: others reduce from peers' memory, which every launch
+// then needs room for on its own device.
+func usual(in *Instance) string {
+	large := in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Message() >= twoShotFrom
+	switch {
+	case in.apart && large:
+		return twoShotPush{}.Name()
+	case in.apart && !in.Op.Uneven() && in.Op != ir.OpBarrier:
+		return oneShotPush{}.Name()
+	case in.apart:
+	case large:
+		return twoShot{}.Name()
+	case in.Op.Uneven():
 		return direct{}.Name()
 	}
 	return staged{}.Name()

@@ -302,3 +302,47 @@ func TestTeamFailures(t *testing.T) {
 		}
 	}
 }
+
+// apartWorld is a world of which rank 0 and rank 2 are apart.
+type apartWorld struct{ device.World }
+
+func (apartWorld) Apart(rank, peer int) error {
+	if rank+peer == 2 && rank != peer {
+		return fmt.Errorf("%w: a wall", device.ErrUnsupported)
+	}
+	return nil
+}
+
+func (apartWorld) Detours() []string { return []string{"a wall"} }
+
+// TestApart wants pushes where members are apart and nothing is known of them, and
+// what is usual elsewhere, or where what is usual cannot be pushed.
+func TestApart(t *testing.T) {
+	w := apartWorld{open(t, cpu.Concurrent, 0, 3)}
+	for _, tc := range []struct {
+		ranks []int
+		op    ir.Op
+		elems int64
+		want  string
+	}{
+		{[]int{0, 1}, ir.OpAllReduce, 6, "staged"},
+		{[]int{0, 2}, ir.OpAllReduce, 6, "one-shot-push"},
+		{[]int{2, 1, 0}, ir.OpAllReduce, 6, "one-shot-push"},
+		{[]int{2, 1, 0}, ir.OpAllReduce, twoShotFrom, "two-shot-push"},
+		{[]int{1, 2}, ir.OpAllGather, 6, "staged"},
+		{[]int{0, 2}, ir.OpAllGather, 6, "one-shot-push"},
+		{[]int{0, 2}, ir.OpBarrier, 0, "staged"},
+	} {
+		s := spec{op: tc.op, red: ir.Sum, dt: ir.F32, n: len(tc.ranks), shape: []int64{tc.elems}}
+		r := newRig(t, w, "s", tc.ranks, []spec{s})
+		if got := r.ch.Choice(0); got.Tuning.Algo != tc.want || got.By != "default" {
+			t.Errorf("%s over %v: %+v, want %s", tc.op, tc.ranks, got, tc.want)
+		}
+		for run := range int64(3) {
+			r.issue(0, run)
+		}
+		sync(t, w)
+		r.check()
+		r.must(r.ch.Close())
+	}
+}

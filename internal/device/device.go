@@ -45,7 +45,8 @@ type Caps struct {
 	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
 }
 
-// World is a set of devices that reach each other's memory and counters.
+// World is a set of devices that reach each other's counters and, by copies and
+// kernels that say so, each other's shared memory.
 type World interface {
 	Ranks() int
 	Device(rank int) Device
@@ -59,6 +60,17 @@ type World interface {
 	// that is lost goes when the process ends. A closed world answers every call
 	// with an error.
 	Close() error
+}
+
+// Partial is a world whose devices may be apart: then copies between them, and what
+// kernels read of each other, go by a detour that takes longer. What needs more than
+// that declines.
+type Partial interface {
+	// Apart returns why a rank and a peer are apart, nil where they are not.
+	Apart(rank, peer int) error
+	// Detours says which devices are apart and why, a line for each reason; nothing
+	// where none are.
+	Detours() []string
 }
 
 // Device is one rank's device.

@@ -75,6 +75,9 @@ type Result struct {
 	// Algorithms are those of the collectives, by their index in the plan.
 	// Callers must not change it.
 	Algorithms []string
+	// Detours says which devices are apart and why (see device.Partial); empty where
+	// none are.
+	Detours []string
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -201,9 +204,16 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 	}
 	results, err := p.collect(first, len(batch))
 	for _, r := range results {
-		r.Issue, r.Algorithms = issued, p.algorithms
+		r.Issue, r.Algorithms, r.Detours = issued, p.algorithms, p.detours()
 	}
 	return results, err
+}
+
+func (p *Program) detours() []string {
+	if w, ok := p.world.(device.Partial); ok {
+		return w.Detours()
+	}
+	return nil
 }
 
 // Stats are the sizes of a loaded program, and how it is replayed.

@@ -80,7 +80,7 @@ func (s *stream) copyThrough(dst, src *ref) error {
 		}
 		s.scratch = m
 	}
-	tmp := src.at(s.scratch.addr)
+	tmp := src.in(s.scratch)
 	if err := s.copyApart(&tmp, src); err != nil {
 		return err
 	}
@@ -93,6 +93,9 @@ const wideRow = 512
 // copyApart copies views that share no bytes: by a copy engine what is dense or
 // rows of some length, else by a kernel.
 func (s *stream) copyApart(dst, src *ref) error {
+	if site := s.dev.site; !site.reaches(dst) || !site.reaches(src) {
+		return s.copyAround(dst, src)
+	}
 	drv, size := s.dev.w.drv, dst.dt.Size()
 	dims := pair(dst, src)
 	in := dims[len(dims)-1]
@@ -183,14 +186,27 @@ func (d *dev) PrepareCopy(dst, src device.View) error {
 	if err := checkCopy(&t, &r); err != nil {
 		return d.errorf("copy: %w", err)
 	}
-	dims := pair(&t, &r)
-	if _, ready := w.copies[d.site.keyOf(&t, &r, dims)]; ready || t.n == 0 || t.overlaps(&r) || engineCopies(&t, dims) {
+	if t.n == 0 || t.overlaps(&r) {
+		return nil
+	}
+	return d.prepareCopy(&t, &r)
+}
+
+// prepareCopy is PrepareCopy for views that share no bytes. The caller holds the world
+// by alone.
+func (d *dev) prepareCopy(dst, src *ref) error {
+	if !d.site.reaches(dst) || !d.site.reaches(src) {
+		return d.prepareAround(dst, src)
+	}
+	dims := pair(dst, src)
+	key := d.site.keyOf(dst, src, dims)
+	if _, ready := d.w.copies[key]; ready || engineCopies(dst, dims) {
 		return nil
 	}
 	return d.bound(func() error {
-		launches, err := d.site.compileAside(copyProblem(&t, &r, dims), nil)
+		launches, err := d.site.compileAside(copyProblem(dst, src, dims), nil)
 		if err == nil {
-			w.keep(d.site.keyOf(&t, &r, dims), launches)
+			d.w.keep(key, launches)
 		}
 		return err
 	})

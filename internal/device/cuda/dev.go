@@ -84,7 +84,14 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	case opts.Priority < 0:
 		priority = d.site.least
 	}
-	return d.newStream(opts.Name, priority)
+	s, err := d.newStream(opts.Name, priority)
+	if err == nil {
+		err = s.openDetour()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // newStream makes a stream of a driver's priority. The caller holds the world's

@@ -11,6 +11,9 @@ type Report struct {
 	// Libraries are those that were looked for.
 	Libraries []Found `json:"libraries"`
 	GPUs      []GPU   `json:"gpus,omitempty"`
+	// Detours says which GPUs do not reach each other's memory, and why: what they
+	// exchange goes through host memory.
+	Detours []string `json:"detours,omitempty"`
 	// Missing is why the machine cannot be used; empty where it can.
 	Missing string `json:"missing,omitempty"`
 }
@@ -31,12 +34,14 @@ type GPU struct {
 	Memory  int64  `json:"memory"` // bytes
 	NVLinks int    `json:"nvlinks"`
 	// Peers says of every GPU, by number, how its memory is reached: "nvlink",
-	// "pcie", "none", or "self".
+	// "pcie", "host" for copies through that, or "self".
 	Peers []string `json:"peers"`
 }
 
-// Examine looks for libraries and devices.
-func Examine() Report {
+// Examine looks for libraries and devices. Where try is set it has every two GPUs
+// make a real transfer, which takes a context on each; else it tells of the
+// transfers that were made before.
+func Examine(try bool) Report {
 	var r Report
 	sys, err := theSystem()
 	if err != nil {
@@ -59,16 +64,27 @@ func Examine() Report {
 		nvml = nil
 	}
 	if sys != nil {
+		if try {
+			r.note(sys.tryAll())
+		}
+		r.Detours = detours(sys.gpus, sys.apartNow)
 		for _, g := range sys.gpus {
 			r.GPUs = append(r.GPUs, sys.describeGPU(g, nvml))
 		}
 	}
 	for _, l := range r.Libraries {
-		if r.Missing == "" && l.Missing != "" && (l.Name == "libnvrtc" || l.Name == "libcublasLt") {
-			r.Missing = l.Missing
+		if l.Name == "libnvrtc" || l.Name == "libcublasLt" {
+			r.note(l.Missing)
 		}
 	}
 	return r
+}
+
+// note keeps the first reason why the machine cannot be used.
+func (r *Report) note(missing string) {
+	if r.Missing == "" {
+		r.Missing = missing
+	}
 }
 
 func (r *Report) add(name string, lib interface{ Loaded() nvlib.Loaded }, err error) {
@@ -99,8 +115,8 @@ func (s *system) wayTo(g, peer *gpu, nvml *nvlib.NVML, here nvlib.NVMLDevice) st
 	if g == peer {
 		return "self"
 	}
-	if ok, err := s.drv.CanAccessPeer(g.dev, peer.dev); err != nil || !ok {
-		return "none"
+	if s.apartNow(g, peer) != nil {
+		return "host"
 	}
 	if nvml != nil {
 		if there, err := nvml.DeviceAt(peer.pci); err == nil {
@@ -121,11 +137,18 @@ func (r Report) Lines() [][2]string {
 			what += fmt.Sprintf(", %d NVLinks up", g.NVLinks)
 		}
 		for j, way := range g.Peers {
-			if way != "self" {
+			switch way {
+			case "self":
+			case "host":
+				what += fmt.Sprintf("; GPU %d through the host", j)
+			default:
 				what += fmt.Sprintf("; GPU %d by %s", j, way)
 			}
 		}
 		lines = append(lines, [2]string{fmt.Sprint("gpu ", i), what})
+	}
+	for _, d := range r.Detours {
+		lines = append(lines, [2]string{"through the host", d})
 	}
 	for _, l := range r.Libraries {
 		what := "missing: " + l.Missing

@@ -48,6 +48,7 @@ type fakeGPU struct {
 	joinOf  map[uintptr]*fakeJoin // by function
 	hasty   bool                  // kernels run out of time at once
 	mute    bool                  // and raise nothing
+	reach   fakeReach
 }
 
 // fakeCapture is a capture under way.
@@ -74,7 +75,7 @@ func newFake(t testing.TB, devices int) *fakeGPU {
 	f := &fakeGPU{TB: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
 		graphs: map[uintptr][]fakeWork{}, begun: map[uintptr]*fakeCapture{}, member: map[uintptr]*fakeCapture{},
 		joins: map[string]*fakeJoin{}, joinOf: map[uintptr]*fakeJoin{}, events: map[uintptr]int{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
-		called: map[string]int{}, late: map[string]int{}}
+		called: map[string]int{}, late: map[string]int{}, reach: newFakeReach()}
 	t.Cleanup(func() {
 		if f.dead != 0 {
 			return // nothing can be given back
@@ -210,7 +211,8 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	text := cabi.NewCStrings([]string{"CUDA_ERROR_FAKE"})
 	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
 	return map[string]func(a []uintptr) uintptr{
-		"cuInit": zero, "cuCtxSetCurrent": zero, "cuCtxSynchronize": zero,
+		"cuInit": zero, "cuCtxSynchronize": zero,
+		"cuCtxSetCurrent":     func(a []uintptr) uintptr { f.reach.current = int32(a[0]) - fakeContext; return 0 },
 		"cuDriverGetVersion":  func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
 		"cuDeviceGetCount":    func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
 		"cuDeviceGet":         func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },
@@ -220,9 +222,14 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuDeviceGetAttribute": func(a []uintptr) uintptr {
 			return set(a[0], map[uintptr]int32{75: 9}[a[1]]+map[bool]int32{true: 1}[a[1] != 75])
 		},
-		"cuDeviceCanAccessPeer":         func(a []uintptr) uintptr { return set(a[0], int32(1)) },
+		"cuDeviceCanAccessPeer": func(a []uintptr) uintptr {
+			if f.reach.apart(int32(a[1]), int32(a[2])) {
+				return set(a[0], int32(0))
+			}
+			return set(a[0], int32(1))
+		},
 		"cuDeviceGetP2PAttribute":       func(a []uintptr) uintptr { return set(a[0], int32(1)) },
-		"cuDevicePrimaryCtxRetain":      func(a []uintptr) uintptr { return set(a[0], uintptr(7)) },
+		"cuDevicePrimaryCtxRetain":      func(a []uintptr) uintptr { return set(a[0], uintptr(fakeContext+int32(a[1]))) },
 		"cuCtxGetStreamPriorityRange":   func(a []uintptr) uintptr { set(a[0], int32(0)); return set(a[1], int32(-5)) },
 		"cuMemGetInfo_v2":               func(a []uintptr) uintptr { set(a[0], uint64(1)); return set(a[1], uint64(fakeMemory)) },
 		"cuMemGetAllocationGranularity": func(a []uintptr) uintptr { return set(a[0], uint64(2<<20)) },
@@ -230,26 +237,38 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			if a[1] > 16<<30 {
 				return nvlib.CUDAOutOfMemory
 			}
-			return set(a[0], f.handle("memory"))
+			h := f.handle("memory")
+			f.reach.created[h] = cabi.Load[[4]int32](a[2])[3]
+			return set(a[0], h)
 		},
 		"cuMemRelease":        gone("memory"),
 		"cuMemAddressReserve": func(a []uintptr) uintptr { return set(a[0], f.memory("addresses", a[1])) },
 		"cuMemAddressFree":    func(a []uintptr) uintptr { return f.forget("addresses", a[0]) },
-		"cuMemMap":            func([]uintptr) uintptr { f.live["mappings"]++; return 0 },
-		"cuMemUnmap":          gone("mappings"),
-		"cuMemSetAccess":      zero,
-		"cuMemHostAlloc":      func(a []uintptr) uintptr { return set(a[0], f.memory("host memory", a[1])) },
-		"cuMemFreeHost":       func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
-		"cuMemAlloc_v2":       func([]uintptr) uintptr { return 1 }, "cuMemFree_v2": func([]uintptr) uintptr { return 1 },
+		"cuMemMap": func(a []uintptr) uintptr {
+			f.live["mappings"]++
+			f.reach.ranges[a[0]] = &fakeRange{a[1], f.reach.created[a[3]], map[int32]bool{}}
+			return 0
+		},
+		"cuMemUnmap": func(a []uintptr) uintptr {
+			f.live["mappings"]--
+			delete(f.reach.ranges, a[0])
+			return 0
+		},
+		"cuMemSetAccess": f.grant,
+		"cuMemHostAlloc": func(a []uintptr) uintptr { return set(a[0], f.memory("host memory", a[1])) },
+		"cuMemFreeHost":  func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemAlloc_v2":  func([]uintptr) uintptr { return 1 }, "cuMemFree_v2": func([]uintptr) uintptr { return 1 },
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
-			return f.do(a[3], func() { copy(cabi.Bytes(dst, n), cabi.Bytes(src, n)) })
+			f.check(a[3], dst, src)
+			return f.do(a[3], func() { f.copied(dst, src, n) })
 		},
 		"cuMemcpy2DAsync_v2": func(a []uintptr) uintptr {
 			r := cabi.Load[[16]uint64](a[0])
+			f.check(a[1], uintptr(r[11]), uintptr(r[4]))
 			return f.do(a[1], func() {
 				for y := range r[15] {
-					copy(cabi.Bytes(uintptr(r[11]+y*r[13]), int(r[14])), cabi.Bytes(uintptr(r[4]+y*r[6]), int(r[14])))
+					f.copied(uintptr(r[11]+y*r[13]), uintptr(r[4]+y*r[6]), int(r[14]))
 				}
 			})
 		},
@@ -268,11 +287,13 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			}
 			f.next++
 			f.kernels[f.next], f.joinOf[f.next] = k, f.joins[cabi.GoString(a[2])]
+			f.reach.usedBy[f.next] = f.reach.uses[cabi.GoString(a[2])]
 			return set(a[0], f.next)
 		},
 		"cuFuncSetAttribute": zero,
 		"cuLaunchKernel": func(a []uintptr) uintptr {
 			k, params := f.kernels[a[0]], a[9]
+			f.check(a[8], f.reach.usedBy[a[0]]...)
 			var ready func() bool
 			if j := f.joinOf[a[0]]; j != nil {
 				f.do(a[8], j.raise)
@@ -280,9 +301,13 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			}
 			return f.await(a[8], ready, func() { k(params) })
 		},
-		"cuStreamCreateWithPriority": func(a []uintptr) uintptr { return set(a[0], f.handle("streams")) },
-		"cuStreamDestroy_v2":         gone("streams"),
-		"cuStreamQuery":              func([]uintptr) uintptr { return f.resting() }, "cuStreamSynchronize": zero,
+		"cuStreamCreateWithPriority": func(a []uintptr) uintptr {
+			h := f.handle("streams")
+			f.reach.streams[h] = f.reach.current
+			return set(a[0], h)
+		},
+		"cuStreamDestroy_v2": gone("streams"),
+		"cuStreamQuery":      func([]uintptr) uintptr { return f.resting() }, "cuStreamSynchronize": zero,
 		"cuStreamWaitEvent": func(a []uintptr) uintptr {
 			c := f.member[a[0]]
 			if c == nil && len(f.begun) > 0 { // it joins
@@ -447,6 +472,7 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	f.next++
 	name := fmt.Sprint("go", f.next)
 	f.named[name] = func(uintptr) { run() }
+	f.operands(name, p)
 	return []kernels.Step{{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}}, nil
 }
 

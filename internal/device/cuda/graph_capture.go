@@ -38,13 +38,16 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	return g, nil
 }
 
-// formsWanted lists the forms that graphs are recorded in.
+// formsWanted lists the forms that graphs are recorded in. Flags want GPUs that reach
+// each other.
 func (w *world) formsWanted() []string {
 	switch {
 	case len(w.sites) == 1:
 		return []string{formOne}
 	case w.m.opts.Graphs != "":
 		return []string{w.m.opts.Graphs}
+	case !w.whole():
+		return []string{formOne}
 	}
 	return []string{formOne, formEach}
 }

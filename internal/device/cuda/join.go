@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -65,6 +66,10 @@ func (w *world) newFlags(sections []*section) (*flags, error) {
 	f := &flags{w: w, sections: sections, raises: map[*mark]*list{}}
 	if len(sections) > kernels.JoinMost {
 		return f, fmt.Errorf("%w: a graph for each of %d GPUs; at most %d", device.ErrUnsupported, len(sections), kernels.JoinMost)
+	}
+	if !w.whole() {
+		return f, fmt.Errorf("%w: a graph for each GPU, which flags join, on GPUs that are apart: %s; record one graph over all",
+			device.ErrUnsupported, strings.Join(w.Detours(), "; "))
 	}
 	if err := w.openAbort(); err != nil {
 		return f, err

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -127,12 +128,14 @@ func isCopy(op ir.Op) bool {
 }
 
 // stage has operands that overlap the result otherwise than by being it copied
-// to scratch memory first: so every kernel computes from what was there before.
+// to scratch memory first: so every kernel computes from what was there before. So
+// are those in memory of GPUs that are apart.
 func (l *launch) stage(k *kernel) error {
 	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Joins() || len(k.Links) > 0
 	for i := range k.ins {
 		in := &k.ins[i]
-		if in.n == 0 || !in.overlaps(&k.out) || aliasable && in.same(&k.out) {
+		far := !l.dev.site.reaches(in)
+		if in.n == 0 || !far && (!in.overlaps(&k.out) || aliasable && in.same(&k.out)) {
 			continue
 		}
 		m, err := l.dev.alloc(in.bytes(), device.Private)
@@ -140,7 +143,7 @@ func (l *launch) stage(k *kernel) error {
 			return err
 		}
 		l.scratch = append(l.scratch, m)
-		safe := in.at(m.addr)
+		safe := in.in(m)
 		steps, err := l.dev.copySteps(safe, *in)
 		if err != nil {
 			return err
@@ -156,6 +159,9 @@ func (l *launch) stage(k *kernel) error {
 func (d *dev) copySteps(dst, src ref) ([]step, error) {
 	if dst.n == 0 {
 		return nil, nil
+	}
+	if !d.site.reaches(&dst) || !d.site.reaches(&src) {
+		return []step{&copyStep{dst, src}}, errors.Join(d.prepareAround(&dst, &src), d.rebind())
 	}
 	dims := pair(&dst, &src)
 	if engineCopies(&dst, dims) {

@@ -105,6 +105,15 @@ func (h *heap) take(bytes int64) (nvlib.Ptr, error) {
 	return p, nil
 }
 
+// takeBound is take with the site's context current.
+func (h *heap) takeBound(s *site, bytes int64) (p nvlib.Ptr, err error) {
+	if err := s.w.drv.Bind(s.ctx); err != nil {
+		return 0, err
+	}
+	defer s.w.drv.Unbind()
+	return h.take(bytes)
+}
+
 func outOfMemory(err error) bool { return nvlib.CUDACode(err) == nvlib.CUDAOutOfMemory }
 
 func (r *region) cut(n int64) (nvlib.Ptr, bool) {
@@ -167,31 +176,31 @@ func (h *heap) close() error {
 	return errors.Join(errs...)
 }
 
-// mapped is device memory under addresses that some devices may use.
+// mapped is a GPU's memory under addresses that some devices may use.
 type mapped struct {
-	s    *site
+	g    *gpu
 	devs []nvlib.Device
 }
 
 // errMemory says how much there is.
-func (s *site) errMemory(bytes int64, err error) error {
+func (g *gpu) errMemory(bytes int64, err error) error {
 	if !outOfMemory(err) {
 		return err
 	}
-	if free, total, ierr := s.w.drv.MemInfo(); ierr == nil {
-		return fmt.Errorf("out of memory: %d bytes asked for, %d of %d free on GPU %d: %w", bytes, free, total, s.gpu.dev, err)
+	if free, total, ierr := g.sys.drv.MemInfo(); ierr == nil {
+		return fmt.Errorf("out of memory: %d bytes asked for, %d of %d free on GPU %d: %w", bytes, free, total, g.dev, err)
 	}
 	return err
 }
 
 func (m mapped) take(bytes int64) (*region, error) {
-	d := m.s.w.drv
-	if bytes > m.s.gpu.total {
-		return nil, fmt.Errorf("out of memory: %d bytes asked for, GPU %d has %d", bytes, m.s.gpu.dev, m.s.gpu.total)
+	d := m.g.sys.drv
+	if bytes > m.g.total {
+		return nil, fmt.Errorf("out of memory: %d bytes asked for, GPU %d has %d", bytes, m.g.dev, m.g.total)
 	}
-	h, err := d.CreateMem(m.s.gpu.dev, bytes)
+	h, err := d.CreateMem(m.g.dev, bytes)
 	if err != nil {
-		return nil, m.s.errMemory(bytes, err)
+		return nil, m.g.errMemory(bytes, err)
 	}
 	r := &region{bytes: bytes, handle: h}
 	if r.addr, err = d.ReserveAddresses(bytes); err != nil {
@@ -207,19 +216,19 @@ func (m mapped) take(bytes int64) (*region, error) {
 }
 
 func (m mapped) give(r *region) error {
-	d := m.s.w.drv
+	d := m.g.sys.drv
 	return errors.Join(d.Unmap(r.addr, r.bytes), d.FreeAddresses(r.addr, r.bytes), d.ReleaseMem(r.handle))
 }
 
 // pinned is host memory that all devices reach.
-type pinned struct{ s *site }
+type pinned struct{ drv *nvlib.Driver }
 
 func (p pinned) take(bytes int64) (*region, error) {
-	addr, err := p.s.w.drv.HostAlloc(bytes)
+	addr, err := p.drv.HostAlloc(bytes)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of pinned host memory: %w", bytes, err)
 	}
 	return &region{addr: addr, bytes: bytes}, nil
 }
 
-func (p pinned) give(r *region) error { return p.s.w.drv.HostFree(r.addr) }
+func (p pinned) give(r *region) error { return p.drv.HostFree(r.addr) }

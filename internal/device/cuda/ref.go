@@ -11,7 +11,7 @@ import (
 
 // ref is a checked view.
 type ref struct {
-	mem            *memory
+	mem            *memory   // nil for the host's, and a team's of its own
 	addr           nvlib.Ptr // of element 0
 	dt             ir.DType
 	n              int64 // elements
@@ -87,9 +87,17 @@ func (r *ref) dense() bool {
 	return true
 }
 
+// in is r's elements at the start of m, dense.
+func (r *ref) in(m *memory) ref {
+	d := r.at(m.addr)
+	d.mem = m
+	return d
+}
+
 // at is r's elements at another address, dense.
 func (r *ref) at(addr nvlib.Ptr) ref {
 	d := *r
+	d.mem = nil
 	d.addr, d.strides = addr, rowMajor(r.shape)
 	return d
 }

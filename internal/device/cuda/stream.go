@@ -39,6 +39,7 @@ type stream struct {
 	side   *stream   // raises flags for s within graphs; nil until there are any
 	behind *graphRun // the launch that s is behind
 
+	detour    *detour // to GPUs that are apart from s's; nil where none are
 	workspace *memory // cuBLASLt's
 	scratch   *memory // for copies within a buffer
 	args      [4]uintptr

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,10 +16,9 @@ import (
 // libraries that are loaded when first needed. Contexts, modules and handles
 // stay from world to world, because making them takes longer than most runs.
 type system struct {
-	drv  *nvlib.Driver
-	gpus []*gpu
-	// tried are the pairs of devices between which a transfer worked.
-	tried sync.Map // of [2]nvlib.Device
+	drv   *nvlib.Driver
+	gpus  []*gpu
+	reach *reach
 	blas  func() (*nvlib.CuBLASLt, error)
 	nccl  func() (*nvlib.NCCL, error)
 	pool  ncclPool
@@ -64,7 +64,11 @@ func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system
 	if n == 0 {
 		return nil, errNoDevice
 	}
-	s := &system{drv: drv, blas: blas, nccl: sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(false) }), patience: 30 * time.Second}
+	reach, err := newReach(os.Getenv(P2PVariable))
+	if err != nil {
+		return nil, err
+	}
+	s := &system{drv: drv, reach: reach, blas: blas, nccl: sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(false) }), patience: 30 * time.Second}
 	for i := range n {
 		g, err := s.describe(i)
 		if err != nil {

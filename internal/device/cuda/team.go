@@ -348,6 +348,9 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *
 		return nil, nil, err
 	}
 	r, err := t.resolve(c)
+	if err == nil && tune.Algo != ncclName {
+		err = t.apart()
+	}
 	if err == nil {
 		err = a.supports(t, tune, r)
 	}

@@ -24,10 +24,13 @@ func (w *world) Identity() string {
 }
 
 // linkOf tells how a reaches b's memory: s, the same device; n, NVLink; p, a bus
-// without atomic operations on peers' memory.
+// without atomic operations on peers' memory; h, by way of the host.
 func (w *world) linkOf(a, b *site) byte {
 	if a == b {
 		return 's'
+	}
+	if a.beyond[b] != nil {
+		return 'h'
 	}
 	if ok, err := w.drv.PeerAtomics(a.gpu.dev, b.gpu.dev); err == nil && ok {
 		return 'n'

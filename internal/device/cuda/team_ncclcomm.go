@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -27,7 +28,30 @@ type communicators struct {
 type ncclPool struct {
 	mu   sync.Mutex
 	idle map[string][]*communicators
+	told bool // NCCL has read whether it may use peers' memory
+	may  bool // it may
 }
+
+// tellNCCL has NCCL stay off peers' memory where some of it is not what the driver
+// says; it reads that once, for all GPUs. The pool is locked.
+func (s *system) tellNCCL(t *team) error {
+	deceit := s.reach.deceives()
+	switch {
+	case s.pool.told && s.pool.may && deceit && t.apart() != nil:
+		return fmt.Errorf("%w: NCCL uses peers' memory since before it turned out that some of it cannot be used; in a new process %s=off prevents it", device.ErrUnsupported, P2PVariable)
+	case s.pool.told:
+		return nil
+	case deceit && cabi.Callable:
+		if err := cabi.Setenv(ncclPeersVariable, "1"); err != nil {
+			return err
+		}
+	}
+	s.pool.told, s.pool.may = true, !deceit
+	return nil
+}
+
+// ncclPeersVariable keeps NCCL off peers' memory where it is 1.
+const ncclPeersVariable = "NCCL_P2P_DISABLE"
 
 // communicators returns some for the team's devices, new ones where none are left.
 func (s *system) communicators(t *team) (*communicators, error) {
@@ -46,11 +70,17 @@ func (s *system) communicators(t *team) (*communicators, error) {
 		s.pool.idle[key] = list[:len(list)-1]
 		return list[len(list)-1], nil
 	}
+	if err := s.tellNCCL(t); err != nil {
+		return nil, err
+	}
 	g := &communicators{lib: lib, key: key, exercised: map[string]bool{}}
 	err = t.members[0].dev.bound(func() (err error) {
 		g.comms, err = lib.InitAll(devs)
 		return err
 	})
+	if apart := t.apart(); err != nil && apart != nil {
+		return nil, fmt.Errorf("%w; NCCL's communicators for GPUs %v: %w", apart, devs, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("NCCL's communicators for GPUs %v: %w", devs, err)
 	}

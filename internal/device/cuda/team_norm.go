@@ -33,6 +33,9 @@ func (t *team) norms(eps float64, parts []device.NormPart) ([]normed, error) {
 	if t.closed || len(parts) != len(t.members) || len(parts) < 2 {
 		return nil, fmt.Errorf("a normalised sum: %d parts for a team of %d members (closed: %v)", len(parts), len(t.members), t.closed)
 	}
+	if err := t.apart(); err != nil {
+		return nil, fmt.Errorf("a normalised sum: %w", err)
+	}
 	all := make([]normed, len(parts))
 	for i, p := range parts {
 		n := &all[i]

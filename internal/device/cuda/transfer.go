@@ -5,30 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"hocket.example/hocket/internal/cabi"
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
-
-// tryTransfers moves some bytes between every two GPUs, once a process: that
-// devices say they reach each other does not make it so (virtual machines and
-// PCIe switches can lose or mangle such transfers without an error).
-func (w *world) tryTransfers() error {
-	for _, from := range w.sites {
-		for _, to := range w.sites {
-			pair := [2]nvlib.Device{from.gpu.dev, to.gpu.dev}
-			if _, done := w.m.sys.tried.Load(pair); from == to || done {
-				continue
-			}
-			if err := from.tryTransfer(to); err != nil {
-				return fmt.Errorf("a transfer from GPU %d to GPU %d: %w; use fewer ranks, or choose GPUs by CUDA_VISIBLE_DEVICES", pair[0], pair[1], err)
-			}
-			w.m.sys.tried.Store(pair, true)
-		}
-	}
-	return nil
-}
 
 // trialBytes is the size of a trial.
 const trialBytes = 1 << 20
@@ -43,52 +24,127 @@ var trialPattern = sync.OnceValue(func() []byte {
 	return b
 })
 
-// tryTransfer pushes a pattern to the other GPU and reads it back there.
-func (s *site) tryTransfer(to *site) error {
-	host, err := s.heaps[device.Pinned].takeBound(s, 2*trialBytes)
-	if err != nil {
-		return err
-	}
-	here, err := s.heaps[device.Shared].takeBound(s, trialBytes)
-	if err != nil {
-		return err
-	}
-	there, err := to.heaps[device.Shared].takeBound(to, trialBytes)
-	if err != nil {
-		return err
-	}
-	sent, got := cabi.Bytes(uintptr(host), trialBytes), cabi.Bytes(uintptr(host)+trialBytes, trialBytes)
-	copy(sent, trialPattern()[int(to.gpu.dev)&0xff:])
-	err = errors.Join(s.move([2]nvlib.Ptr{here, host}, [2]nvlib.Ptr{there, here}), to.move([2]nvlib.Ptr{host + trialBytes, there}))
-	if err == nil && !bytes.Equal(sent, got) {
-		err = errors.New("other bytes arrived than were sent")
-	}
-	return errors.Join(err, s.heaps[device.Pinned].give(host, 2*trialBytes),
-		s.heaps[device.Shared].give(here, trialBytes), to.heaps[device.Shared].give(there, trialBytes))
+// passage is memory to move a pattern through: three pieces of the host's, two of the
+// GPU that transfers, and one of the other's.
+type passage struct {
+	sys       *system
+	from, to  *gpu
+	host      nvlib.Ptr
+	near, far *region
+	giveBack  []func() error
 }
 
-// takeBound is take with the site's context current.
-func (h *heap) takeBound(s *site, bytes int64) (p nvlib.Ptr, err error) {
-	if err := s.w.drv.Bind(s.ctx); err != nil {
-		return 0, err
+// tryTransfer has from push a pattern into memory of to, which reads it there, and
+// pull it back. It returns what is wrong with the way between them; err is that
+// there is no trial, or a GPU that it left unusable.
+func (s *system) tryTransfer(from, to *gpu) (why, err error) {
+	t := &passage{sys: s, from: from, to: to}
+	if err = errors.Join(to.bound(func() error { return nil }), from.bound(t.take)); err == nil {
+		why = t.run()
 	}
-	defer s.w.drv.Unbind()
-	return h.take(bytes)
+	for _, g := range []*gpu{from, to} {
+		g.lose(errors.Join(why, err), fmt.Sprintf("in a transfer from GPU %d to GPU %d", from.dev, to.dev))
+		if l := g.lost.Load(); l != nil {
+			return nil, l
+		}
+	}
+	for i := len(t.giveBack) - 1; i >= 0; i-- {
+		err = errors.Join(err, from.bound(t.giveBack[i]))
+	}
+	return why, err
 }
 
-// move copies from the second of each pair to the first, one after another, and
-// waits.
-func (s *site) move(pairs ...[2]nvlib.Ptr) error {
-	drv := s.w.drv
-	if err := drv.Bind(s.ctx); err != nil {
+// bound runs f with the GPU's context current.
+func (g *gpu) bound(f func() error) error {
+	ctx, err := g.context()
+	if err != nil {
 		return err
 	}
-	defer drv.Unbind()
+	if err := g.sys.drv.Bind(ctx); err != nil {
+		return err
+	}
+	defer g.sys.drv.Unbind()
+	return f()
+}
+
+// run grants access to the other's memory, and moves the pattern.
+func (t *passage) run() error {
+	if err := t.sys.drv.SetAccess(t.far.addr, t.far.bytes, []nvlib.Device{t.to.dev, t.from.dev}); err != nil {
+		return err
+	}
+	sent, pushed, pulled := t.host, t.host+trialBytes, t.host+2*trialBytes
+	out, back := t.near.addr, t.near.addr+trialBytes
+	pattern := cabi.Bytes(uintptr(sent), trialBytes)
+	copy(pattern, trialPattern()[int(t.to.dev)&0xff:])
+	clear(cabi.Bytes(uintptr(pushed), 2*trialBytes))
+	for _, m := range []struct {
+		g     *gpu
+		pairs [][2]nvlib.Ptr // copied from the second to the first
+	}{
+		{t.from, [][2]nvlib.Ptr{{out, sent}, {t.far.addr, out}}},
+		{t.to, [][2]nvlib.Ptr{{pushed, t.far.addr}}},
+		{t.from, [][2]nvlib.Ptr{{back, t.far.addr}, {pulled, back}}},
+	} {
+		if err := m.g.bound(func() error { return m.g.move(m.pairs) }); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pushed), trialBytes)):
+		return errors.New("other bytes arrived than were sent")
+	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pulled), trialBytes)):
+		return errors.New("other bytes came back than were sent")
+	}
+	return nil
+}
+
+// take makes the memory. The context of from is current.
+func (t *passage) take() (err error) {
+	drv := t.sys.drv
+	if t.host, err = drv.HostAlloc(3 * trialBytes); err != nil {
+		return err
+	}
+	t.giveBack = append(t.giveBack, func() error { return drv.HostFree(t.host) })
+	for _, m := range []struct {
+		mapped
+		bytes int64
+		at    **region
+	}{
+		{mapped{t.from, []nvlib.Device{t.from.dev}}, 2 * trialBytes, &t.near},
+		{mapped{t.to, []nvlib.Device{t.to.dev}}, trialBytes, &t.far},
+	} {
+		grain, err := drv.Granularity(m.g.dev)
+		if err != nil {
+			return err
+		}
+		r, err := m.take(roundUp(m.bytes, max(grain, 1)))
+		if err != nil {
+			return err
+		}
+		*m.at = r
+		t.giveBack = append(t.giveBack, func() error { return m.give(r) })
+	}
+	return nil
+}
+
+// move makes copies of a trial, one after another, and waits for them, but not for
+// ever: a GPU whose copies do not end is lost. The context is current.
+func (g *gpu) move(pairs [][2]nvlib.Ptr) error {
+	drv := g.sys.drv
 	var args [4]uintptr
 	for _, p := range pairs {
 		if err := drv.Copy(p[0], p[1], trialBytes, 0, &args); err != nil {
 			return err
 		}
 	}
-	return drv.SyncStream(0)
+	for began := time.Now(); ; pause(time.Since(began)) {
+		idle, err := drv.StreamIdle(0)
+		if idle || err != nil {
+			return err
+		}
+		if time.Since(began) > g.sys.patience {
+			g.lost.CompareAndSwap(nil, &loss{g, time.Now(), "in a transfer to or from another", fmt.Errorf("it has not ended after %v", g.sys.patience)})
+			return g.lost.Load()
+		}
+	}
 }

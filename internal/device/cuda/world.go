@@ -49,6 +49,7 @@ type site struct {
 	w      *world
 	gpu    *gpu
 	ctx    nvlib.Context
+	beyond map[*site]error // those that are apart from it, and why; nil for none
 	heaps  [3]*heap
 	events []nvlib.Event // free, without a clock
 	clocks []nvlib.Event // free, with one
@@ -88,7 +89,7 @@ func (w *world) open(ranks int) error {
 		s.faults.s = s
 		w.sites = append(w.sites, s)
 	}
-	if err := w.checkPeers(); err != nil {
+	if err := w.findReach(); err != nil {
 		return err
 	}
 	for _, s := range w.sites {
@@ -96,31 +97,8 @@ func (w *world) open(ranks int) error {
 			return s.gpu.unusable(err)
 		}
 	}
-	if err := w.tryTransfers(); err != nil {
-		return err
-	}
 	for r := range ranks {
 		w.devices = append(w.devices, &dev{w: w, rank: r, site: w.sites[r%len(w.sites)]})
-	}
-	return nil
-}
-
-// checkPeers makes sure that all GPUs reach each other's memory.
-func (w *world) checkPeers() error {
-	for _, a := range w.sites {
-		for _, b := range w.sites {
-			if a == b {
-				continue
-			}
-			ok, err := w.drv.CanAccessPeer(a.gpu.dev, b.gpu.dev)
-			if err != nil {
-				return err
-			}
-			if !ok {
-				return fmt.Errorf("%w: GPU %d cannot reach the memory of GPU %d (no NVLink, and PCIe peer access is off); use fewer ranks",
-					device.ErrUnsupported, a.gpu.dev, b.gpu.dev)
-			}
-		}
 	}
 	return nil
 }
@@ -139,19 +117,11 @@ func (s *site) prepare() error {
 		return err
 	}
 	s.heaps = [3]*heap{
-		device.Private: newHeap(deviceSlab, grain, mapped{s, []nvlib.Device{s.gpu.dev}}),
-		device.Shared:  newHeap(deviceSlab, grain, mapped{s, s.w.ordinals()}),
-		device.Pinned:  newHeap(hostSlab, 4096, pinned{s}),
+		device.Private: newHeap(deviceSlab, grain, mapped{s.gpu, []nvlib.Device{s.gpu.dev}}),
+		device.Shared:  newHeap(deviceSlab, grain, mapped{s.gpu, s.reachable()}),
+		device.Pinned:  newHeap(hostSlab, 4096, pinned{s.w.drv}),
 	}
 	return nil
-}
-
-func (w *world) ordinals() []nvlib.Device {
-	var list []nvlib.Device
-	for _, s := range w.sites {
-		list = append(list, s.gpu.dev)
-	}
-	return list
 }
 
 func (w *world) Ranks() int { return len(w.devices) }

@@ -1,0 +1,177 @@
+package cuda
+
+import (
+	"errors"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// A copy between GPUs that are apart goes through host memory: one's copy engine
+// writes pinned memory that the other's reads, in pieces, each on its way in while
+// the one before is on its way out. Work on the far GPU goes to a stream there that
+// is only for this, behind what the stream was given so far; later work of the
+// stream comes behind it. That is streams, events and copies as elsewhere, so that
+// graphs record it. Kernels get what they read of peers copied to their own GPU
+// first.
+
+// detourPiece is the most bytes that go through the host at once.
+const detourPiece = 1 << 20
+
+// detour is what a stream needs for such copies. Nothing of it can be made while
+// work is issued (see gate), so every stream has one where GPUs are apart.
+type detour struct {
+	buffer nvlib.Ptr // pinned, for two pieces
+	far    map[*site]*stream
+}
+
+// openDetour makes s's, where its GPU is apart from others. The caller holds the
+// world by alone.
+func (s *stream) openDetour() error {
+	here := s.dev.site
+	if len(here.beyond) == 0 {
+		return nil
+	}
+	t := &detour{far: map[*site]*stream{}}
+	err := s.dev.bound(func() (err error) {
+		t.buffer, err = here.heaps[device.Pinned].take(2 * detourPiece)
+		return err
+	})
+	if err != nil {
+		return s.errorf("host memory for copies to other GPUs: %w", err)
+	}
+	for there := range here.beyond {
+		i := slices.IndexFunc(s.dev.w.devices, func(d *dev) bool { return d.site == there })
+		if t.far[there], err = s.dev.w.devices[i].newStream(s.name+", far", 0); err != nil {
+			return err
+		}
+	}
+	s.detour = t
+	return nil
+}
+
+// near returns the stream that copies to or from r for s.
+func (s *stream) near(r *ref) *stream {
+	if s.dev.site.reaches(r) {
+		return s
+	}
+	return s.detour.far[r.mem.dev.site]
+}
+
+// copyAround copies src to dst, which s does not both reach. The context is current,
+// and is again.
+func (s *stream) copyAround(dst, src *ref) error {
+	from, to := s.near(src), s.near(dst)
+	end, err := s.here()
+	if err != nil {
+		return err
+	}
+	if from.dev.site.reaches(dst) {
+		end, err = from.copyBehind(end, dst, src)
+	} else {
+		end, err = s.copyInPieces(end, from, to, dst, src)
+	}
+	if err = errors.Join(err, s.dev.rebind()); err != nil {
+		return err
+	}
+	defer end.release()
+	return s.waitFor(end)
+}
+
+// copyInPieces has from copy src to s's buffer behind begun, and to copy it from
+// there to dst. It lets go of begun and returns the end.
+func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *ref) (*mark, error) {
+	free := [2]*mark{begun}
+	at, i := s.detour.buffer, 0
+	err := pieces(dst, src, func(d, p *ref) error {
+		half := p.at(at + nvlib.Ptr(i*detourPiece))
+		there, err := from.copyBehind(free[i], &half, p)
+		if err == nil {
+			free[i], err = to.copyBehind(there, d, &half)
+		}
+		i = 1 - i
+		return err
+	})
+	last, before := free[1-i], free[i]
+	if before != nil && err == nil {
+		before.release()
+	}
+	return last, err
+}
+
+// copyBehind copies src to dst, which s reaches, behind a mark, nil for none. It
+// lets go of the mark and returns one for what s was given so far.
+func (s *stream) copyBehind(m *mark, dst, src *ref) (end *mark, err error) {
+	err = s.dev.bound(func() error {
+		if err := s.follow(); err != nil {
+			return err
+		}
+		if m != nil {
+			defer m.release()
+			if err := s.waitFor(m); err != nil {
+				return err
+			}
+		}
+		if err := s.copyApart(dst, src); err != nil {
+			return err
+		}
+		s.worked()
+		end, err = s.here()
+		return err
+	})
+	return end, err
+}
+
+// pieces calls f for parts of a copy, of at most detourPiece bytes each.
+func pieces(dst, src *ref, f func(dst, src *ref) error) error {
+	if dst.bytes() <= detourPiece {
+		return f(dst, src)
+	}
+	d, r := *dst, *src
+	d.shape, d.strides, r.strides = nil, nil, nil
+	for _, p := range pair(dst, src) { // merged, and without extents of 1
+		d.shape, d.strides, r.strides = append(d.shape, p.n), append(d.strides, p.d), append(r.strides, p.s)
+	}
+	r.shape = d.shape
+	rows := max(1, detourPiece/(d.bytes()/d.shape[0]))
+	for lo := int64(0); lo < d.shape[0]; lo += rows {
+		n := min(rows, d.shape[0]-lo)
+		to, from := d.rows(lo, n), r.rows(lo, n)
+		if err := pieces(&to, &from, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rows is n of r's rows from lo on.
+func (r *ref) rows(lo, n int64) ref {
+	v := *r
+	v.addr += nvlib.Ptr(lo * r.strides[0] * r.dt.Size())
+	v.n = r.n / r.shape[0] * n
+	v.shape = slices.Clone(r.shape)
+	v.shape[0] = n
+	return v
+}
+
+// prepareAround is PrepareCopy for what copyAround does. The address in host memory
+// is not known yet, but no code depends on it.
+func (d *dev) prepareAround(dst, src *ref) error {
+	from, to := d.near(src), d.near(dst)
+	if from.site.reaches(dst) {
+		return from.prepareCopy(dst, src)
+	}
+	return pieces(dst, src, func(t, r *ref) error {
+		half := r.at(detourPiece)
+		return errors.Join(from.prepareCopy(&half, r), to.prepareCopy(t, &half))
+	})
+}
+
+// near is d, or whose memory r is where d does not reach it.
+func (d *dev) near(r *ref) *dev {
+	if d.site.reaches(r) {
+		return d
+	}
+	return r.mem.dev
+}

@@ -1,0 +1,346 @@
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/ir"
+)
+
+// all has every two devices apart, some only those.
+func all(a, b int32) bool { return a != b }
+
+func some(pairs ...[2]int32) func(a, b int32) bool {
+	return func(a, b int32) bool { return slices.Contains(pairs, [2]int32{min(a, b), max(a, b)}) }
+}
+
+// TestFakeApart runs the suite on GPUs that do not reach each other. The fake refuses
+// what uses memory that it has no access to.
+func TestFakeApart(t *testing.T) {
+	for name, apart := range map[string]func(a, b int32) bool{"all": all, "some": some([2]int32{0, 1}, [2]int32{0, 3})} {
+		t.Run(name, func(t *testing.T) {
+			devicetest.Run(t, func(t *testing.T) device.Machine {
+				f := newFake(t, 4)
+				f.plain, f.reach.apart = true, apart
+				return newMachine(f.system(), Options{Kernels: f})
+			})
+		})
+	}
+}
+
+// TestReach wants GPUs to be apart for every reason there is, the others not, and the
+// reason told.
+func TestReach(t *testing.T) {
+	for name, tc := range map[string]struct {
+		setting string
+		prepare func(f *fakeGPU)
+		says    string // of GPUs 0 and 2; empty for nothing
+	}{
+		"none":             {"", func(*fakeGPU) {}, ""},
+		"on":               {"on", func(*fakeGPU) {}, ""},
+		"the driver's":     {"", func(f *fakeGPU) { f.reach.apart = some([2]int32{0, 2}) }, "GPUs 0-2: the driver gives no peer access"},
+		"one way only":     {"", func(f *fakeGPU) { f.reach.apart = func(a, b int32) bool { return a == 2 && b == 0 } }, "GPUs 0-2: the driver gives no peer access"},
+		"the user's pair":  {"1-3,2-0", func(*fakeGPU) {}, "GPUs 0-2: HOCKET_P2P=1-3,2-0 keeps them apart"},
+		"the user's":       {"off", func(*fakeGPU) {}, "GPUs 0-1 0-2 1-2: HOCKET_P2P=off keeps them apart"},
+		"mangled pushes":   {"", func(f *fakeGPU) { f.reach.mangles = func(a, b int32) bool { return a == 0 && b == 2 } }, "GPUs 0-2: a transfer from GPU 0 to GPU 2: other bytes arrived"},
+		"mangled pulls":    {"", func(f *fakeGPU) { f.reach.mangles = func(a, b int32) bool { return a == 2 && b == 0 } }, "GPUs 0-2: a transfer from GPU 0 to GPU 2: other bytes came back"},
+		"mangled on a bus": {"", func(f *fakeGPU) { f.reach.mangles = some([2]int32{0, 2}) }, "look at the IOMMU, and at ACS"},
+		"no mapping":       {"", func(f *fakeGPU) { f.reach.refuses = some([2]int32{0, 2}) }, "GPUs 0-2: a transfer from GPU 0 to GPU 2: CUDA: cuMemSetAccess"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t, 3)
+			tc.prepare(f)
+			sys := f.system()
+			var err error
+			if sys.reach, err = newReach(tc.setting); err != nil {
+				t.Fatal(err)
+			}
+			m := newMachine(sys, Options{Kernels: f})
+			for range 2 { // the second finds what the first found out
+				w, err := m.Open(t.Context(), 3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := strings.Join(w.(*world).Detours(), "\n")
+				if (got == "") != (tc.says == "") || !strings.Contains(got, tc.says) {
+					t.Errorf("got %q, want %q", got, tc.says)
+				}
+				if err := w.(*world).Apart(2, 0); (err == nil) != (tc.says == "") || err != nil && !errors.Is(err, device.ErrUnsupported) {
+					t.Errorf("ranks 2 and 0: %v", err)
+				}
+				if err := w.(*world).Apart(0, 1); err != nil && tc.setting != "off" {
+					t.Errorf("ranks 0 and 1: %v", err)
+				}
+				if got := twice(t, w); got != 6 {
+					t.Errorf("it computes %v, want 6", got)
+				}
+				if err := w.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestBadSetting wants an error that says what there is.
+func TestBadSetting(t *testing.T) {
+	for _, v := range []string{"no", "0", "0-", "0-0", "-1-2", "0-1,", "0-1-2"} {
+		if _, err := newReach(v); err == nil || !strings.Contains(err.Error(), "HOCKET_P2P="+v+": it is on, off") {
+			t.Errorf("%s: %v", v, err)
+		}
+	}
+}
+
+// TestTrialFails wants an error where a trial leaves a GPU unusable, naming the pair
+// and the way out, soon and nothing allocated.
+func TestTrialFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fail func(f *fakeGPU)
+		says []string
+		lost bool
+	}{
+		"address": {func(f *fakeGPU) { f.fatal["cuMemcpyAsync"] = 700 }, []string{"a transfer from GPU 0 to GPU 1: GPU 0, fake, is lost", "HOCKET_P2P=0-1 keeps"}, true},
+		"hang":    {func(f *fakeGPU) { f.late["cuStreamQuery"] = 1 << 30 }, []string{"a transfer from GPU 0 to GPU 1: ", "it has not ended after 30ms", "HOCKET_P2P=0-1 keeps"}, true},
+		"memory":  {func(f *fakeGPU) { f.fail["cuMemHostAlloc"] = 2 }, []string{"a transfer from GPU 0 to GPU 1: CUDA: cuMemHostAlloc"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t, 2)
+			sys := f.system()
+			sys.patience = 30 * time.Millisecond
+			tc.fail(f)
+			_, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 2)
+			if err == nil || errors.Is(err, device.ErrDeviceLost) != tc.lost {
+				t.Fatalf("got %v", err)
+			}
+			for _, s := range tc.says {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("got %v, want %q", err, s)
+				}
+			}
+			if name == "hang" {
+				f.dead = 1 // what hangs is not given back
+			}
+		})
+	}
+}
+
+// TestApartGraphs wants graphs of GPUs that are apart to be one over all, and flags
+// refused.
+func TestApartGraphs(t *testing.T) {
+	f := newFake(t, 2)
+	f.reach.apart = all
+	sys := f.system()
+	for graphs, want := range map[string]string{"": "one", formOne: "one", formEach: "GPUs 0-1: the driver gives no peer access"} {
+		w, err := newMachine(sys, Options{Kernels: f, Graphs: graphs}).Open(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := w.(device.Capturer).Capture(func() error { return nil })
+		switch {
+		case graphs == formEach:
+			if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		case err != nil:
+			t.Fatal(err)
+		case !slices.Equal(g.(device.Choices).Choices(), []string{want}):
+			t.Errorf("%q: forms %v", graphs, g.(device.Choices).Choices())
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestApartTeams wants kernels of a team only where its members reach each other.
+func TestApartTeams(t *testing.T) {
+	f := newFake(t, 3)
+	f.reach.apart = some([2]int32{0, 1})
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []device.Part
+	var members []device.Member
+	for r := range 3 {
+		s, err := w.Device(r).NewStream(device.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem, err := w.Device(r).Alloc(1<<16, device.Shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		members = append(members, device.Member{Rank: r, Stream: s})
+		parts = append(parts, device.Part{Reads: true, Writes: true, In: words(mem, 0, 256), Out: words(mem, 4096, 512)})
+	}
+	for _, pair := range [][2]int{{0, 1}, {0, 2}, {1, 2}} {
+		team, err := w.(*world).OpenTeam([]device.Member{members[pair[0]], members[pair[1]]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &device.Collective{Op: ir.OpAllGather, Parts: []device.Part{parts[pair[0]], parts[pair[1]]}}
+		_, err = team.Prepare(device.Tuning{Algo: "move-copy"}, c)
+		if pair == [2]int{0, 1} {
+			if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "GPU 0 and GPU 1 do not reach each other's memory (the driver") {
+				t.Errorf("got %v", err)
+			}
+		} else if err != nil {
+			t.Errorf("%v: %v", pair, err)
+		}
+		if err := team.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if id := w.(*world).Identity(); !strings.Contains(id, "links shn/hsn/nns") {
+		t.Errorf("identity %s", id)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// words views count words of mem from a byte on.
+func words(mem device.Memory, off, count int64) device.View {
+	return device.View{Mem: mem, Off: off, DType: ir.I32, Shape: []int64{count}, Strides: []int64{1}}
+}
+
+// TestDetours copies between three GPUs of which the last is apart from the others, by
+// streams of each, views of all kinds, in one piece and in many, call by call and by
+// graph: every byte of the destination has to be right, those between its elements too.
+func TestDetours(t *testing.T) {
+	f := newFake(t, 3)
+	f.reach.apart = some([2]int32{0, 2}, [2]int32{1, 2})
+	testDetours(t, newMachine(f.system(), Options{Kernels: f}), 3)
+}
+
+// TestRealDetours does so on GPUs that are kept apart.
+func TestRealDetours(t *testing.T) {
+	m := real(t, Options{})
+	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	r := m.sys.reach
+	defer func() { m.sys.reach = r }()
+	var err error
+	if m.sys.reach, err = newReach("off"); err != nil {
+		t.Fatal(err)
+	}
+	testDetours(t, m, len(m.sys.gpus))
+}
+
+func testDetours(t *testing.T, m *machine, ranks int) {
+	const most = 3 * detourPiece
+	w, err := m.Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rng := rand.New(rand.NewPCG(3, 9))
+	var streams []device.Stream
+	var mems []device.Memory
+	for r := range ranks {
+		s, err := w.Device(r).NewStream(device.StreamOptions{Name: "s"})
+		must(err)
+		mem, err := w.Device(r).Alloc(most, device.Shared)
+		must(err)
+		streams, mems = append(streams, s), append(mems, mem)
+	}
+	host := func() []byte {
+		b := make([]byte, most)
+		for i := 0; i < len(b); i += 8 {
+			v := rng.Uint64()
+			for k := range 8 {
+				b[i+k] = byte(v >> (8 * k))
+			}
+		}
+		return b
+	}
+	whole := func(r int) device.View {
+		return device.View{Mem: mems[r], DType: ir.I32, Shape: []int64{most / 4}, Strides: []int64{1}}
+	}
+	views := []struct {
+		name     string
+		dt       ir.DType
+		off      int64
+		shape    []int64
+		dst, src []int64
+	}{
+		{"one element", ir.I32, 4, []int64{1, 1}, []int64{7, 1}, []int64{1, 1}},
+		{"a piece", ir.BF16, 0, []int64{detourPiece / 2}, []int64{1}, []int64{1}},
+		{"a piece and more", ir.BF16, 6, []int64{detourPiece/2 + 1}, []int64{1}, []int64{1}},
+		{"pieces", ir.BF16, 2, []int64{5, detourPiece/4 - 1}, []int64{detourPiece/4 - 1, 1}, []int64{detourPiece/4 - 1, 1}},
+		{"rows", ir.F32, 256, []int64{700, 300}, []int64{1024, 1}, []int64{512, 1}},
+		{"long rows", ir.F32, 0, []int64{2, detourPiece / 3}, []int64{detourPiece / 3, 1}, []int64{detourPiece/3 + 5, 1}},
+		{"columns", ir.I32, 8, []int64{60, 50}, []int64{1, 60}, []int64{64, 1}},
+		{"blocks", ir.I32, 0, []int64{5, 400, 200}, []int64{90000, 200, 1}, []int64{200, 1500, 1}},
+	}
+	before, from := host(), host()
+	for _, v := range views {
+		for dst := range ranks {
+			for src := range ranks {
+				for by := range ranks {
+					if dst == src {
+						continue
+					}
+					before := slices.Clone(before)
+					must(streams[dst].Upload(whole(dst), before))
+					must(streams[src].Upload(whole(src), from))
+					must(w.Sync(t.Context()))
+					d := device.View{Mem: mems[dst], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.dst}
+					s := device.View{Mem: mems[src], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.src}
+					must(w.Device(by).(device.CopyPreparer).PrepareCopy(d, s))
+					issue := func() error { return streams[by].Copy(d, s) }
+					if (dst+src+by)%2 == 0 {
+						g, err := w.(device.Capturer).Capture(issue)
+						must(err)
+						issue = func() error { return errors.Join(g.Launch(t.Context()), w.Sync(t.Context()), g.Close()) }
+					}
+					must(issue())
+					must(w.Sync(t.Context()))
+					got := make([]byte, most)
+					must(streams[dst].Download(got, whole(dst)))
+					must(w.Sync(t.Context()))
+					size := int(v.dt.Size())
+					each(v.shape, v.dst, v.src, func(to, at int64) {
+						to, at = v.off+to*int64(size), v.off+at*int64(size)
+						copy(before[to:], from[at:at+int64(size)])
+					})
+					if !bytes.Equal(got, before) {
+						at := 0
+						for got[at] == before[at] {
+							at++
+						}
+						t.Errorf("%s from rank %d to rank %d by rank %d: byte %d is %#x, want %#x", v.name, src, dst, by, at, got[at], before[at])
+					}
+				}
+			}
+		}
+	}
+}
+
+// each calls f for each element, with its places in two views.
+func each(shape, a, b []int64, f func(a, b int64)) {
+	if len(shape) == 0 {
+		f(0, 0)
+		return
+	}
+	for i := range shape[0] {
+		each(shape[1:], a[1:], b[1:], func(x, y int64) { f(x+i*a[0], y+i*b[0]) })
+	}
+}
