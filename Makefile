@@ -7,5 +7,5 @@ check: ; bash .ci/run
 bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify && go test -run '^$$' -bench Lower -benchtime 1x ./internal/lower
 fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt
 cover: ; go test -coverprofile cover.out ./... && go tool cover -func cover.out | tail -1
-update: ; go test ./... -update
+update: ; go test $$(git grep -l hocket/internal/golden '*_test.go' | xargs -n1 dirname | sort -u | sed 's,^,./,') -update
 gpu-pack: ; bash .ci/gpu-pack

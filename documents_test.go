@@ -2,7 +2,6 @@ package hocket_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,9 +12,8 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the real output in README.md and ARCHITECTURE.md")
 
 // block is a marker comment with the fenced block behind it.
 var block = regexp.MustCompile("(?s)<!-- ([a-z]+):? ?(.*?) -->\n```\n(.*?)```\n")
@@ -35,10 +33,10 @@ func TestDocuments(t *testing.T) {
 				n++
 				m := block.FindStringSubmatch(s)
 				got, timed := document(t, m[1], m[2])
-				if got != m[3] && !timed && !*update {
+				if got != m[3] && !timed && !golden.Update() {
 					t.Errorf("<!-- %s: %s -->: the document shows\n%s\nbut it is\n%s(go test . -run Documents -update)", m[1], m[2], m[3], got)
 				}
-				if timed && !*update {
+				if timed && !golden.Update() {
 					got = m[3]
 				}
 				return strings.Replace(s, "```\n"+m[3]+"```\n", "```\n"+got+"```\n", 1)
@@ -46,7 +44,7 @@ func TestDocuments(t *testing.T) {
 			if n == 0 {
 				t.Fatal("no blocks of real output")
 			}
-			if *update && out != string(text) {
+			if golden.Update() && out != string(text) {
 				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -158,7 +156,7 @@ func planText(t *testing.T, words []string) string {
 // must succeed. Without -update nothing is shown of it, so it is not run.
 func command(t *testing.T, ok bool, args ...string) string {
 	t.Helper()
-	if !*update {
+	if !golden.Update() {
 		return ""
 	}
 	out, err := exec.Command("go", append([]string{"run", "./cmd/hocket"}, args...)...).CombinedOutput()
@@ -171,7 +169,7 @@ func command(t *testing.T, ok bool, args ...string) string {
 // mutant removes the wait that keeps workers behind the caller's upload.
 func mutant(t *testing.T) string {
 	t.Helper()
-	if !*update {
+	if !golden.Update() {
 		return ""
 	}
 	src, err := os.ReadFile("examples/row_parallel_chunked.hkt")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,11 +16,10 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
 
 func TestMain(m *testing.M) {
 	version = func() string { return "test" }
@@ -37,7 +35,7 @@ func TestScripts(t *testing.T) {
 	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
-		UpdateScripts:       *update,
+		UpdateScripts:       golden.Update(),
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"hocket.example/hocket/internal/golden"
 )
 
 var (
@@ -47,7 +49,7 @@ func TestProofPage(t *testing.T) {
 	if got == string(text) {
 		return
 	}
-	if !*update {
+	if !golden.Update() {
 		t.Errorf("docs/proof.md shows other output than the commands give (-update rewrites it)")
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,10 +17,9 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected shapes of reports")
 
 // tiny are options with which each benchmark ends soon.
 func tiny(name string) Options {
@@ -75,25 +73,8 @@ func TestEveryBench(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name, shapeOf(t, data))
+			golden.File(t, filepath.Join("testdata", name+".json.txt"), shapeOf(t, data))
 		})
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".json.txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("the report has another shape (-update rewrites the file):\n%s", diff)
 	}
 }
 

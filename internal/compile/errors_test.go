@@ -2,49 +2,24 @@ package compile
 
 import (
 	"errors"
-	"flag"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 // TestGoldenErrors builds and plans each program of testdata/errors, with the
 // options of its first lines, and compares what is wrong with it.
 func TestGoldenErrors(t *testing.T) {
-	files, err := filepath.Glob("testdata/errors/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			source, _, _ := strings.Cut(string(data), "---- ")
-			err = buildAndPlan(source)
-			if err == nil {
-				t.Fatal("nothing is wrong with it")
-			}
-			got := source + "---- errors\n" + worded(t, err)
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(data), got); diff != "" {
-				t.Errorf("-file +got:\n%s", diff)
-			}
-		})
-	}
+	golden.Each(t, "testdata/errors/*.txt", "---- ", func(t *testing.T, _, source string) string {
+		err := buildAndPlan(source)
+		if err == nil {
+			t.Fatal("nothing is wrong with it")
+		}
+		return "---- errors\n" + worded(t, err)
+	})
 }
 
 // worded prints an error, and demands that each diagnostic have a position and

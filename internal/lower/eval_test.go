@@ -28,11 +28,11 @@ func TestLoweredMeansTheSame(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"submesh", "main_submesh"} {
-		compareFuncs(t, golden(t, file), [2]int64{4, 1}, 3)
+		compareFuncs(t, goldenSource(t, file), [2]int64{4, 1}, 3)
 	}
 }
 
-func golden(t *testing.T, name string) string {
+func goldenSource(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/" + name + ".txt")
 	if err != nil {
@@ -47,7 +47,7 @@ var axisSize = regexp.MustCompile(`\b(dp|tp)\[\d+\]`)
 // openMesh gives a golden file's main mesh sizes A and B that a test may bind.
 func openMesh(t *testing.T, name string) string {
 	t.Helper()
-	source := axisSize.ReplaceAllStringFunc(golden(t, name), func(s string) string {
+	source := axisSize.ReplaceAllStringFunc(goldenSource(t, name), func(s string) string {
 		return map[string]string{"dp": "dp[A]", "tp": "tp[B]"}[s[:2]]
 	})
 	return "dim A\ndim B\n" + source

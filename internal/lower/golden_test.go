@@ -1,47 +1,24 @@
 package lower
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 const section = "\n---- "
 
 // TestGolden runs the passes on the first section of each file of testdata and
 // compares every stage and the log with the others.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			source, _, _ := strings.Cut(string(data), section)
-			res := lowerText(t, source)
-			got := strings.TrimRight(source, "\n") + "\n" + stages(res)
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(data), got); diff != "" {
-				t.Errorf("-file +got:\n%s", diff)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.txt", section, func(t *testing.T, _, source string) string {
+		return "\n" + stages(lowerText(t, source))
+	})
 }
 
 func stages(res *Result) string {

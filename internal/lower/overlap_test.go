@@ -1,50 +1,30 @@
 package lower
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
 )
 
 // TestGoldenOverlap lowers the first section of each file of testdata/overlap
 // under each strategy and compares program and log with the other sections.
 func TestGoldenOverlap(t *testing.T) {
-	files, err := filepath.Glob("testdata/overlap/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			source, _, _ := strings.Cut(string(data), section)
-			got := strings.TrimRight(source, "\n") + "\n"
-			for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2}} {
-				res := overlapped(t, source, st)
-				got += section[1:] + st.String() + "\n" + res.Program.String()
-				for _, e := range res.Log {
-					if e.Pass == "overlap" {
-						got += "// " + e.String() + "\n"
-					}
+	golden.Each(t, "testdata/overlap/*.txt", section, func(t *testing.T, _, source string) string {
+		got := "\n"
+		for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2}} {
+			res := overlapped(t, source, st)
+			got += section[1:] + st.String() + "\n" + res.Program.String()
+			for _, e := range res.Log {
+				if e.Pass == "overlap" {
+					got += "// " + e.String() + "\n"
 				}
 			}
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(data), got); diff != "" {
-				t.Errorf("-file +got:\n%s", diff)
-			}
-		})
-	}
+		}
+		return got
+	})
 }
 
 // overlapped lowers a program with one strategy and checks what must hold of

@@ -1,18 +1,14 @@
 package planner
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
 
 	"hocket.example/hocket/internal/plan"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // try plans src; the error is the first that any stage reports.
 func try(src string, bind ir.Binding) (*plan.Plan, *Stats, ir.Diagnostics) {
@@ -112,26 +108,6 @@ func checkWorldList(t testing.TB, p *plan.Plan) {
 	}
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) != got {
-		t.Errorf("%s differs (-update rewrites it):\n%s", path, got)
-	}
-}
-
 const rowParallel = `
 dim T = 24
 dim K = 64
@@ -201,8 +177,8 @@ func ag_linear_exchange(%x: bf16[T/tp, K], %w: bf16[N/tp, K]) -> bf16[T, N/tp] {
 `
 
 func TestGoldenPlans(t *testing.T) {
-	golden(t, "row_parallel.plan", mustPlanText(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": 3}}))
-	golden(t, "exchange.plan", mustPlanText(t, exchangeSource, ir.Binding{Ranks: 2}))
+	golden.File(t, "testdata/row_parallel.plan", mustPlanText(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": 3}}))
+	golden.File(t, "testdata/exchange.plan", mustPlanText(t, exchangeSource, ir.Binding{Ranks: 2}))
 }
 
 func mustPlanText(t *testing.T, src string, bind ir.Binding) string {

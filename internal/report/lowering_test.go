@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,12 +11,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 const mlp = `dim T = 16
 mesh tp[2]
@@ -116,19 +114,7 @@ func TestGolden(t *testing.T) {
 	for name, l := range map[string]*Lowering{"predicted": withPrediction, "unpredicted": unbound, "imported": imported, "built": built} {
 		t.Run(name, func(t *testing.T) {
 			got := outline(t, page(t, l))
-			file := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("-want +got (go test ./internal/report -update):\n%s", diff)
-			}
+			golden.File(t, filepath.Join("testdata", name+".txt"), got)
 		})
 	}
 }
