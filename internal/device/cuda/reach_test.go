@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/ir"
@@ -342,5 +343,76 @@ func each(shape, a, b []int64, f func(a, b int64)) {
 	}
 	for i := range shape[0] {
 		each(shape[1:], a[1:], b[1:], func(x, y int64) { f(x+i*a[0], y+i*b[0]) })
+	}
+}
+
+// TestApartNCCL wants NCCL on GPUs that are apart, and told to keep off peers' memory
+// where the driver's word for it is not good; where it was told otherwise before, it
+// is declined.
+func TestApartNCCL(t *testing.T) {
+	before, set := cabi.Getenv(ncclPeersVariable)
+	if !set {
+		before = "0"
+	}
+	tell := func(v string) {
+		if err := cabi.Setenv(ncclPeersVariable, v); err != nil && cabi.Callable {
+			t.Fatal(err)
+		}
+	}
+	defer tell(before)
+	for _, tc := range []struct {
+		setting string
+		mangled bool // GPUs 0 and 1, which a world opens after one of GPU 0 and 2
+		says    string
+		may     bool
+	}{
+		{setting: "", may: true},
+		{setting: "0-1"},
+		{mangled: true, may: true, says: "since before it turned out"},
+	} {
+		tell("0")
+		f := newFake(t, 3)
+		x := &fakeNCCL{f: f}
+		sys := f.system()
+		sys.nccl = x.open
+		var err error
+		if sys.reach, err = newReach(tc.setting); err != nil {
+			t.Fatal(err)
+		}
+		m := newMachine(sys, Options{Kernels: f})
+		open := func(ranks int) (*teamRig, device.World) {
+			w, err := m.Open(t.Context(), ranks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return newTeamRig(t, w, "nccl", []int{0, ranks - 1}), w
+		}
+		c := teamCase{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, shape: []int64{40}, algo: ncclName}
+		first := func() {
+			r, w := open(3)
+			if !r.add(c, device.Tuning{}) {
+				t.Fatal("GPUs 0 and 2: declined")
+			}
+			r.run(1)
+			r.close()
+			r.must(w.Close())
+		}
+		first()
+		if v, _ := cabi.Getenv(ncclPeersVariable); sys.pool.may != tc.may || cabi.Callable && (v == "0") != tc.may {
+			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.pool.may, ncclPeersVariable, v)
+		}
+		if tc.mangled { // as a trial would have found, had it been later
+			sys.reach.why[couple{0, 1}] = errors.New("other bytes arrived")
+			sys.reach.deceit = true
+		}
+		r, w := open(2)
+		r.place(c)
+		_, err = r.team.Prepare(device.Tuning{Algo: ncclName}, r.cases[0].collective())
+		if (err == nil) != (tc.says == "") || err != nil && (!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("%+v: got %v", tc, err)
+		}
+		r.close()
+		r.must(w.Close())
+		first() // as before
 	}
 }
