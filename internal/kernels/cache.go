@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"hocket.example/hocket/internal/tensor"
 )
 
 // Cache keeps machine code on disk, a file for each key. An entry that is cut
@@ -57,13 +59,19 @@ const magic = "hocket kernel 1\n"
 
 const headBytes = len(magic) + 64 + 8 + sha256.Size
 
-func (c *Cache) path(key string) string { return filepath.Join(c.dir, key+".cubin") }
+// What an entry is shows in the ending of its file.
+const (
+	codeEnding = ".cubin"
+	noteEnding = ".note"
+)
 
-func (c *Cache) load(key string) ([]byte, bool) {
+func (c *Cache) path(key, ending string) string { return filepath.Join(c.dir, key+ending) }
+
+func (c *Cache) load(key, ending string) ([]byte, bool) {
 	if c == nil {
 		return nil, false
 	}
-	b, err := os.ReadFile(c.path(key))
+	b, err := os.ReadFile(c.path(key, ending))
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			c.warn(err)
@@ -73,33 +81,17 @@ func (c *Cache) load(key string) ([]byte, bool) {
 	return unseal(b, key)
 }
 
-func (c *Cache) store(key string, image []byte) {
+func (c *Cache) store(key, ending string, b []byte) {
 	if c == nil {
 		return
 	}
-	if err := c.write(c.path(key), seal(key, image)); err != nil {
+	err := os.MkdirAll(c.dir, 0o755)
+	if err == nil {
+		err = tensor.WriteUnsynced(c.path(key, ending), seal(key, b))
+	}
+	if err != nil {
 		c.warn(err)
 	}
-}
-
-// write makes the file appear whole or not at all.
-func (c *Cache) write(path string, b []byte) error {
-	if err := os.MkdirAll(c.dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(c.dir, "new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }
 
 func (c *Cache) warn(err error) {

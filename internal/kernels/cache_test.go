@@ -152,7 +152,7 @@ func TestCacheUnusable(t *testing.T) {
 	log.Reset()
 	cache = CacheIn(blocked, slog.New(slog.NewTextHandler(&log, nil)))
 	key := keyOf(plain.text(), []string{"--gpu-architecture=sm_90", "--std=c++17"}, "1")
-	if err := os.MkdirAll(filepath.Join(cache.path(key), "x"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(cache.path(key, codeEnding), "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := newImages(c, cache).get(plain, "sm_90"); err != nil {

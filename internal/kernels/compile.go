@@ -120,7 +120,7 @@ func (m *images) make(i *image, c code, arch string) {
 }
 
 func (m *images) load(key, source string, options []string) ([]byte, error) {
-	if b, ok := m.cache.load(key); ok {
+	if b, ok := m.cache.load(key, codeEnding); ok {
 		return b, nil
 	}
 	b, _, err := m.compiler.Compile(source, options)
@@ -130,7 +130,7 @@ func (m *images) load(key, source string, options []string) ([]byte, error) {
 	if len(b) == 0 {
 		return nil, fmt.Errorf("the compiler %s gave no machine code", m.compiler.Version())
 	}
-	m.cache.store(key, b)
+	m.cache.store(key, codeEnding, b)
 	return b, nil
 }
 

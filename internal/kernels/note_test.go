@@ -24,7 +24,7 @@ func TestNotes(t *testing.T) {
 			t.Errorf("%s: %q, %v", key, b, ok)
 		}
 	}
-	if _, ok := c.load(keyOf("a", nil, "note")); ok {
+	if _, ok := c.load(keyOf("a", nil, "note"), codeEnding); ok {
 		t.Error("a note is taken for a kernel")
 	}
 	var none *Cache
@@ -33,9 +33,9 @@ func TestNotes(t *testing.T) {
 		t.Error("no cache has a note")
 	}
 	// Another's note under this name.
-	from, err := os.ReadFile(c.notePath(keyOf("b", nil, "note")))
+	from, err := os.ReadFile(c.path(keyOf("b", nil, "note"), noteEnding))
 	if err == nil {
-		err = os.WriteFile(c.notePath(keyOf("a", nil, "note")), from, 0o600)
+		err = os.WriteFile(c.path(keyOf("a", nil, "note"), noteEnding), from, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -14,12 +14,24 @@ import (
 // beside path, which replaces path once it is on disk. The file gets the
 // permissions that os.Create would give. Errors name path.
 func WriteFile(path string, write func(io.Writer) error) error {
+	return replace(path, write, (*os.File).Sync)
+}
+
+// WriteUnsynced is WriteFile that does not wait for the disk: should the machine
+// go down the file may be cut short. It is for what is checked when it is read,
+// and can be made again.
+func WriteUnsynced(path string, b []byte) error {
+	write := func(w io.Writer) error { _, err := w.Write(b); return err }
+	return replace(path, write, func(*os.File) error { return nil })
+}
+
+func replace(path string, write func(io.Writer) error, sync func(*os.File) error) error {
 	tmp := path + ".tmp-" + strconv.FormatUint(rand.Uint64(), 36)
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	err = writeAndClose(f, write)
+	err = writeAndClose(f, write, sync)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
@@ -30,14 +42,14 @@ func WriteFile(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-func writeAndClose(f *os.File, write func(io.Writer) error) error {
+func writeAndClose(f *os.File, write func(io.Writer) error, sync func(*os.File) error) error {
 	w := bufio.NewWriterSize(f, 1<<16)
 	err := write(w)
 	if err == nil {
 		err = w.Flush()
 	}
 	if err == nil {
-		err = f.Sync()
+		err = sync(f)
 	}
 	if e := f.Close(); err == nil {
 		err = e

@@ -309,6 +309,12 @@ func TestWriteFile(t *testing.T) {
 	if got, _ := os.ReadFile(path); string(got) != "third" {
 		t.Errorf("the file holds %q", got)
 	}
+	if err := WriteUnsynced(path, []byte("fourth")); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "fourth" {
+		t.Errorf("the file holds %q", got)
+	}
 	if files, _ := os.ReadDir(dir); len(files) != 1 {
 		t.Errorf("%d files are left", len(files))
 	}
