@@ -239,9 +239,9 @@ func TestLayerLoadsByGraph(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
 		for _, strategy := range []string{"sequential", "chunked(2)", "exchange"} {
 			j := &job{Options: Options{Ranks: 2}, machine: replayer{cpu.New(cpu.Options{})}}
-			c := &candidate{strategy: strategy}
-			if err := j.loadReplays(context.Background(), c, k, Shape{8, 8, 8}); err != nil {
-				t.Errorf("%s, %s: %v", k.name, strategy, err)
+			c := &candidate{strategy: strategy, layerText: k.textOf(Shape{8, 8, 8}, 2, layerRepeats)}
+			if err := j.load(context.Background(), c); err != nil || c.noReplay != "" {
+				t.Errorf("%s, %s: %v %s", k.name, strategy, err, c.noReplay)
 			}
 			if err := c.close(); err != nil {
 				t.Error(err)

@@ -50,12 +50,13 @@ type StrategyTimes struct {
 	Verdict string  `json:"verdict,omitempty"`
 }
 
-// layerRepeats is how many layers are chained in a run, longRepeats how many in
-// the longer of two runs whose difference is taken.
-const (
-	layerRepeats = 6
-	longRepeats  = 18
-)
+// layerRepeats is how many layers are chained in a run.
+const layerRepeats = 6
+
+// resting is what GPUs are given before each run: a run begins at full clocks then,
+// and the next finds them as this one did. Without it a run begins at the power
+// limit that the ones before have brought about, and times spread ten times as far.
+const resting = 100 * time.Millisecond
 
 func layersOf(k *layerKind) func(*job, context.Context) error {
 	return func(j *job, ctx context.Context) error { return j.layers(ctx, k) }
@@ -79,8 +80,11 @@ func (j *job) layers(ctx context.Context, k *layerKind) (err error) {
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
 	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, without host synchronisation; time from the first to the last mark of those commands but waits, so without uploads; the slowest rank", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
+	if !j.embedded() {
+		j.method("%v of rest before each run: a burst of some 10 ms from full clocks, not what the power limit leaves in the long run", resting)
+	}
 	if j.graphs() {
-		j.method("graph: host time of a run with %d layers less that of one with %d, both replayed", longRepeats, layerRepeats)
+		j.method("graph: the same run replayed, timed by the same marks, which are nodes of the graph")
 	}
 	peers := &turns{dir: j.Turns}
 	if peers.dir != "" {
@@ -133,11 +137,12 @@ type candidate struct {
 	strategy string
 	refused  string
 	plan     *plan.Plan
+	rest     time.Duration // before each run
 	prog     *exec.Program
-	replays  [2]*exec.Program // with layerRepeats and longRepeats; nil without graphs
-	noReplay string           // why there are none where there should be
+	replayed *exec.Program // by graph; nil without graphs
+	noReplay string        // why it is nil where it should not be
 
-	gemm, time, over      []float64
+	gemm, eager, over     []float64
 	graphTime, graphBound []float64
 }
 
@@ -150,9 +155,12 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 		}
 	}()
 	for _, name := range j.strategies() {
-		c := &candidate{strategy: name, layerText: k.textOf(s, j.Ranks, layerRepeats, layerRepeats)}
+		c := &candidate{strategy: name, layerText: k.textOf(s, j.Ranks, layerRepeats)}
+		if !j.embedded() {
+			c.rest = resting
+		}
 		cands = append(cands, c)
-		if err := j.load(ctx, c, k, s); err != nil {
+		if err := j.load(ctx, c); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -182,7 +190,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 }
 
 // load loads the candidate's programs, or notes why there are none.
-func (j *job) load(ctx context.Context, c *candidate, k *layerKind, s Shape) error {
+func (j *job) load(ctx context.Context, c *candidate) error {
 	var err error
 	if c.plan, err = buildFor(j.machine.Name(), c.text, c.strategy, j.Ranks); err != nil {
 		if c.strategy == "sequential" {
@@ -195,21 +203,8 @@ func (j *job) load(ctx context.Context, c *candidate, k *layerKind, s Shape) err
 		return err
 	}
 	if j.graphs() {
-		return c.giveUp(ctx, j.loadReplays(ctx, c, k, s))
-	}
-	return nil
-}
-
-// loadReplays loads the candidate's programs that run by graph.
-func (j *job) loadReplays(ctx context.Context, c *candidate, k *layerKind, s Shape) error {
-	for i, repeats := range []int{layerRepeats, longRepeats} {
-		p, err := buildFor(j.machine.Name(), k.textOf(s, j.Ranks, longRepeats, repeats).text, c.strategy, j.Ranks)
-		if err != nil {
-			return err
-		}
-		if c.replays[i], err = exec.Load(ctx, j.machine, p, exec.Options{Graph: true}); err != nil {
-			return err
-		}
+		c.replayed, err = exec.Load(ctx, j.machine, c.plan, exec.Options{Trace: true, Graph: true})
+		return c.giveUp(ctx, err)
 	}
 	return nil
 }
@@ -221,18 +216,16 @@ func (c *candidate) giveUp(ctx context.Context, err error) error {
 		return err
 	}
 	c.noReplay = err.Error()
-	for i, p := range c.replays {
-		c.replays[i] = nil
-		if p != nil {
-			_ = p.Close() // what matters is why it failed
-		}
+	if p := c.replayed; p != nil {
+		c.replayed = nil
+		_ = p.Close() // what matters is why it failed
 	}
 	return nil
 }
 
 func (c *candidate) close() error {
 	var errs []error
-	for _, p := range []*exec.Program{c.prog, c.replays[0], c.replays[1]} {
+	for _, p := range []*exec.Program{c.prog, c.replayed} {
 		if p != nil {
 			errs = append(errs, p.Close())
 		}
@@ -260,51 +253,38 @@ func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
 // round runs the candidate's programs once and compares what they give; rounds
 // to warm up do not count.
 func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*tensor.Tensor, want []element, counts bool) error {
-	replayed, err := c.replay(ctx, inputs, want)
-	if err := c.giveUp(ctx, err); err != nil {
-		return fmt.Errorf("by graph: %w", err)
+	if c.replayed != nil {
+		gemm, layer, err := c.time(ctx, c.replayed, inputs, want, counts)
+		if err := c.giveUp(ctx, err); err != nil {
+			return fmt.Errorf("by graph: %w", err)
+		}
+		if counts && err == nil {
+			c.graphTime, c.graphBound = append(c.graphTime, layer), append(c.graphBound, layer/max(gemm, wire))
+		}
 	}
-	res, err := c.prog.Run(ctx, inputs)
-	if err != nil {
+	gemm, layer, err := c.time(ctx, c.prog, inputs, want, counts)
+	if err != nil || !counts {
 		return err
 	}
-	if err := compare(want, res.Outputs); err != nil || !counts {
-		return err
-	}
-	gemm, err := c.window(res.Trace, c.alone)
-	if err != nil {
-		return err
-	}
-	layer, err := c.window(res.Trace, c.layers)
-	if err != nil {
-		return err
-	}
-	bound := max(gemm, wire)
-	c.gemm, c.time, c.over = append(c.gemm, gemm), append(c.time, layer), append(c.over, layer/bound)
-	if c.replays[0] != nil {
-		c.graphTime, c.graphBound = append(c.graphTime, replayed), append(c.graphBound, replayed/bound)
-	}
+	c.gemm, c.eager, c.over = append(c.gemm, gemm), append(c.eager, layer), append(c.over, layer/max(gemm, wire))
 	return nil
 }
 
-// replay returns microseconds a layer as the difference of two runs.
-func (c *candidate) replay(ctx context.Context, inputs map[string]*tensor.Tensor, want []element) (float64, error) {
-	var took [2]time.Duration
-	for i, p := range c.replays {
-		if p == nil {
-			return 0, nil
-		}
-		begun := time.Now()
-		res, err := p.Run(ctx, inputs)
-		if err != nil {
-			return 0, err
-		}
-		took[i] = time.Since(begun)
-		if err := compare(want, res.Outputs); err != nil {
-			return 0, err
-		}
+// time returns microseconds of the GEMM alone and of a layer, of a run of p; zeros
+// where it does not count.
+func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string]*tensor.Tensor, want []element, counts bool) (gemm, layer float64, err error) {
+	time.Sleep(c.rest)
+	res, err := p.Run(ctx, inputs)
+	if err == nil {
+		err = compare(want, res.Outputs)
 	}
-	return float64((took[1] - took[0]).Nanoseconds()) / 1e3 / (longRepeats - layerRepeats), nil
+	if err != nil || !counts {
+		return 0, 0, err
+	}
+	if gemm, err = c.window(res.Trace, c.alone); err == nil {
+		layer, err = c.window(res.Trace, c.layers)
+	}
+	return gemm, layer, err
 }
 
 // window returns microseconds a repetition from the first beginning to the last
@@ -351,13 +331,13 @@ func (l *Layer) summarize(cands []*candidate) {
 	l.GEMM = figure(gemm)
 	l.Bound = max(l.GEMM.Median, l.Wire)
 	for i, c := range cands {
-		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.time), OverBound: figure(c.over), GraphRefused: c.noReplay}
-		if c.replays[0] != nil {
+		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.eager), OverBound: figure(c.over), GraphRefused: c.noReplay}
+		if c.replayed != nil {
 			took, over := figure(c.graphTime), figure(c.graphBound)
-			st.Graph, st.GraphOverBound, st.GraphForm = &took, &over, c.replays[1].Stats().Graph
+			st.Graph, st.GraphOverBound, st.GraphForm = &took, &over, c.replayed.Stats().Graph
 		}
 		if i > 0 && c.refused == "" {
-			diff := figure(differences(c.time, cands[0].time))
+			diff := figure(differences(c.eager, cands[0].eager))
 			st.Against, st.Verdict = &diff, verdict(diff)
 		}
 		l.Strategies = append(l.Strategies, st)

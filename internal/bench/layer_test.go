@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func TestParseShape(t *testing.T) {
 func TestTextRepeats(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
 		for _, strategy := range []string{"sequential", "exchange"} {
-			lt := k.textOf(Shape{24, 12, 36}, 3, 9, 4)
+			lt := k.textOf(Shape{24, 12, 36}, 3, 4)
 			p, err := build(lt.text, strategy, 3)
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", k.name, err, lt.text)
@@ -90,7 +91,7 @@ func TestWindow(t *testing.T) {
 func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]element, map[string]*tensor.Tensor) {
 	t.Helper()
 	ctx := context.Background()
-	p, err := build(k.textOf(s, ranks, 2, 2).text, strategy, ranks)
+	p, err := build(k.textOf(s, ranks, 2).text, strategy, ranks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,36 +146,48 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestReplay takes the difference of runs of two lengths.
-func TestReplay(t *testing.T) {
-	ctx, s := context.Background(), Shape{24, 24, 24}
-	c := &candidate{}
+// TestRound: runs are timed by their marks, and what they give is compared. Here the
+// one that is replayed on GPUs runs as the other does.
+func TestRound(t *testing.T) {
+	s, k := Shape{24, 24, 24}, agGEMM
+	j := &job{Options: Options{Ranks: 2}, machine: cpu.New(cpu.Options{})}
+	c := &candidate{strategy: "exchange", layerText: k.textOf(s, 2, layerRepeats)}
+	err := j.load(t.Context(), c)
+	if err == nil {
+		c.replayed, err = exec.Load(t.Context(), j.machine, c.plan, exec.Options{Trace: true})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() {
 		if err := c.close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	var in map[string]*tensor.Tensor
-	for i, repeats := range []int{layerRepeats, longRepeats} {
-		p, err := build(agGEMM.textOf(s, 2, longRepeats, repeats).text, "exchange", 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.replays[i], err = exec.Load(ctx, cpu.New(cpu.Options{}), p, exec.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		if in, err = randomInputs(p); err != nil {
-			t.Fatal(err)
-		}
+	in, err := randomInputs(c.plan)
+	if err != nil {
+		t.Fatal(err)
 	}
 	in["aw"] = in["a"]
-	if _, err := c.replay(ctx, in, agGEMM.expected(s, in)); err != nil {
-		t.Error(err)
+	want := k.expected(s, in)
+	for round := range 4 {
+		if err := c.round(t.Context(), 0, in, want, round > 1); err != nil {
+			t.Fatal(err)
+		}
 	}
-	wrong := agGEMM.expected(s, in)
-	wrong[5].want += 3 * wrong[5].bound
-	if _, err := c.replay(ctx, in, wrong); !errors.Is(err, ErrDiffers) {
-		t.Errorf("a wrong result passes: %v", err)
+	for name, list := range map[string][]float64{"GEMM alone": c.gemm, "eager": c.eager, "over": c.over, "graph": c.graphTime, "graph over": c.graphBound} {
+		if len(list) != 2 || !(slices.Min(list) > 0) {
+			t.Errorf("%s: %v", name, list)
+		}
+	}
+	if c.noReplay != "" {
+		t.Fatal(c.noReplay)
+	}
+	want[5].want += 3 * want[5].bound
+	for _, p := range []*exec.Program{c.prog, c.replayed} {
+		if _, _, err := c.time(t.Context(), p, in, want, true); !errors.Is(err, ErrDiffers) {
+			t.Errorf("a wrong result passes: %v", err)
+		}
 	}
 }
 

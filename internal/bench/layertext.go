@@ -78,11 +78,10 @@ type layerText struct {
 	alone, layers [2]int32
 }
 
-// textOf writes the program for repeats layers and as many operands or more.
-// Each layer has an x of its own, so that nothing gathered serves two.
-func (k *layerKind) textOf(s Shape, ranks, operands, repeats int) layerText {
+// textOf writes the program for repeats layers. Each layer has an x of its own, so that nothing gathered serves two.
+func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
-	k.head(&b, s, ranks, operands)
+	k.head(&b, s, ranks, repeats)
 	var t layerText
 	product := k.y
 	if k.partial {

@@ -21,7 +21,7 @@ func (p *Program) collect(first int64, k int) ([]*Result, error) {
 		}
 		results[i] = &Result{Outputs: outs}
 	}
-	if p.recorder != nil {
+	if p.tracer != nil {
 		p.addTraces(results, first)
 	}
 	return results, nil
@@ -31,7 +31,7 @@ func (p *Program) addTraces(results []*Result, first int64) {
 	for _, r := range results {
 		r.Trace = &trace.Trace{Ranks: p.plan.Ranks, Virtual: p.caps.Virtual}
 	}
-	for _, e := range p.recorder.Drain(p.describe) {
+	for _, e := range p.tracer.recorder.Drain(p.describe) {
 		if i := e.Run - first; i >= 0 && i < int64(len(results)) {
 			t := results[i].Trace
 			t.Events = append(t.Events, e)

@@ -50,8 +50,9 @@ type Options struct {
 	MaxArena int64
 	// Graph has every run but the first replay a recording of it, where the
 	// machine records graphs and the plan's inputs come first and its outputs
-	// last: a launch instead of many calls. Traces then show inputs and outputs
-	// only.
+	// last: a launch instead of many calls. A trace of a batch then shows, but for
+	// inputs and outputs, its last run only, and takes the device some time for each
+	// command.
 	Graph bool
 	// Algorithm names the algorithm of collectives to try first, for those that
 	// pin none; empty for what is known to be the fastest.
@@ -108,7 +109,7 @@ type Program struct {
 	cmds       []command
 	chains     map[int]*fusion // by command
 	adv        *adversary      // nil unless the machine is virtual
-	recorder   *trace.Recorder // nil unless Options.Trace
+	tracer     *tracer         // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph
 
 	mu     sync.Mutex

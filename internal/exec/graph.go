@@ -116,7 +116,7 @@ func (r *replay) time(ctx context.Context, p *Program) (time.Duration, error) {
 		return 0, err
 	}
 	began := time.Now()
-	if err := r.graph.Launch(ctx); err != nil {
+	if err := r.launch(ctx, p, run); err != nil {
 		return 0, err
 	}
 	err := p.world.Sync(ctx)
@@ -168,10 +168,18 @@ func (r *replay) issue(p *Program, base, run int64, f *frame) error {
 	if err := r.each(p, r.inputs, base, run, f); err != nil {
 		return err
 	}
-	if err := r.graph.Launch(context.Background()); err != nil {
+	if err := r.launch(context.Background(), p, run); err != nil {
 		return err
 	}
 	return r.each(p, r.afterward, base, run, f)
+}
+
+// launch launches the graph for a run.
+func (r *replay) launch(ctx context.Context, p *Program, run int64) error {
+	if p.tracer != nil {
+		p.tracer.replayed.Store(run * int64(len(p.cmds)))
+	}
+	return r.graph.Launch(ctx)
 }
 
 func (r *replay) each(p *Program, cmds []int, base, run int64, f *frame) error {

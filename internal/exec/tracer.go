@@ -1,6 +1,8 @@
 package exec
 
 import (
+	"sync/atomic"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/trace"
 )
@@ -10,6 +12,10 @@ import (
 type tracer struct {
 	streams  map[streamKey]bool
 	recorder *trace.Recorder
+	// A graph's marks have the numbers of run 0, of cmds commands; replayed is what
+	// the marks of the run launched last have more.
+	cmds     int64
+	replayed atomic.Int64
 }
 
 type streamKey struct {
@@ -23,11 +29,11 @@ func (p *Program) observe() error {
 	if !ok || !p.opts.Trace {
 		return nil
 	}
-	t := &tracer{map[streamKey]bool{}, trace.NewRecorder()}
+	t := &tracer{streams: map[streamKey]bool{}, recorder: trace.NewRecorder(), cmds: int64(len(p.cmds))}
 	for i, s := range p.streams {
 		t.streams[streamKey{int(p.plan.Streams[i].Rank), s.Name()}] = true
 	}
-	p.recorder = t.recorder
+	p.tracer = t
 	w.Observe(t)
 	return nil
 }
@@ -35,13 +41,21 @@ func (p *Program) observe() error {
 // Began implements device.Observer.
 func (t *tracer) Began(rank int, stream string, id int64, ns int64) {
 	if t.streams[streamKey{rank, stream}] {
-		t.recorder.Began(rank, stream, id, ns)
+		t.recorder.Began(rank, stream, t.ofRun(id), ns)
 	}
 }
 
 // Ended implements device.Observer.
 func (t *tracer) Ended(rank int, stream string, id int64, ns int64) {
 	if t.streams[streamKey{rank, stream}] {
-		t.recorder.Ended(rank, stream, id, ns)
+		t.recorder.Ended(rank, stream, t.ofRun(id), ns)
 	}
+}
+
+// ofRun is the number of a mark with its run in it.
+func (t *tracer) ofRun(id int64) int64 {
+	if id < t.cmds {
+		return id + t.replayed.Load()
+	}
+	return id
 }

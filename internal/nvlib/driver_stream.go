@@ -66,6 +66,13 @@ func (d *Driver) Record(e Event, s Stream) error {
 	return d.check(d.f.eventRecord, "cuEventRecord", uintptr(e), uintptr(s))
 }
 
+// RecordNode has s, which is captured, record e each time that the graph runs, for
+// those outside of it to look at.
+func (d *Driver) RecordNode(e Event, s Stream) error {
+	const external = 1
+	return d.check(d.f.eventRecordWithFlags, "cuEventRecordWithFlags", uintptr(e), uintptr(s), external)
+}
+
 // WaitEvent makes later work of s wait for what e stands for now.
 func (d *Driver) WaitEvent(s Stream, e Event) error {
 	return d.check(d.f.streamWaitEvent, "cuStreamWaitEvent", uintptr(s), uintptr(e), 0)

@@ -52,6 +52,7 @@ type driverFuncs struct {
 	eventCreate                 cabi.Func
 	eventDestroy                cabi.Func
 	eventRecord                 cabi.Func
+	eventRecordWithFlags        cabi.Func
 	eventQuery                  cabi.Func
 	eventElapsedTime            cabi.Func
 	graphInstantiate            cabi.Func
@@ -115,6 +116,7 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 		"cuEventCreate":                 &f.eventCreate,
 		"cuEventDestroy_v2":             &f.eventDestroy,
 		"cuEventRecord":                 &f.eventRecord,
+		"cuEventRecordWithFlags":        &f.eventRecordWithFlags,
 		"cuEventQuery":                  &f.eventQuery,
 		"cuEventElapsedTime":            &f.eventElapsedTime,
 		"cuGraphInstantiateWithFlags":   &f.graphInstantiate,

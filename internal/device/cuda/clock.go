@@ -43,7 +43,7 @@ func (w *world) Observe(o device.Observer) {
 func (s *stream) tick(began bool, id int64) error {
 	switch w := s.dev.w; {
 	case w.capture != nil:
-		return nil
+		return s.tickInGraph(began, id)
 	case w.observer == nil:
 		return s.milestone(began, id)
 	}

@@ -336,6 +336,13 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			}
 			return 0
 		},
+		"cuEventRecordWithFlags": func(a []uintptr) uintptr { // by a graph
+			if f.in(a[1]) == nil || a[2] != 1 {
+				f.Errorf("an event is recorded with flags %d, in a capture: %v", a[2], f.in(a[1]) != nil)
+			}
+			f.events[a[0]] = 1
+			return 0
+		},
 		"cuEventQuery": func(a []uintptr) uintptr {
 			if f.events[a[0]] != 1 {
 				f.Errorf("a question for an event recorded in %d", f.events[a[0]])

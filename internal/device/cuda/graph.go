@@ -30,6 +30,8 @@ type capture struct {
 	flags    *flags             // between sections; nil for one section
 	bound    bool               // a call for several GPUs keeps them in one section
 	teams    map[*stream]int    // the most blocks that a kernel of a team has, by stream
+	marks    []graphMark
+	latest   map[*stream]*graphMark
 }
 
 // section is what is recorded from one origin.
@@ -109,6 +111,7 @@ type form struct {
 	name     string
 	sections []ready
 	flags    *flags
+	marks    []graphMark
 }
 
 // ready is a section that can be launched.

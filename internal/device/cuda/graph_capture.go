@@ -221,7 +221,7 @@ func (g *graph) endCapture(name string) (*form, error) {
 			g.faults = append(g.faults, &s.faults)
 		}
 	}
-	f := &form{name: name, flags: c.flags}
+	f := &form{name: name, flags: c.flags, marks: c.marks}
 	raws, err := c.end()
 	w.capture = nil
 	if err == nil && f.flags != nil {

@@ -139,7 +139,7 @@ func (f *form) launch(w *world) error {
 		f.flags.launched()
 	}
 	w.forgetLatest()
-	w.latest = next
+	w.latest, w.marked = next, f
 	return nil
 }
 
@@ -163,6 +163,7 @@ func (g *graph) drop() error {
 }
 
 func (w *world) dropForm(f *form) error {
+	w.forgetMarks(f)
 	var errs []error
 	for i := range f.sections {
 		r := &f.sections[i]

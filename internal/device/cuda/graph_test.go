@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +173,66 @@ func TestCrowdedGraph(t *testing.T) {
 	x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}
 	if _, err := x.w.(device.Capturer).Capture(x.issue); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "one graph over all") {
 		t.Errorf("got %v", err)
+	}
+	x.must(x.w.Close())
+}
+
+// told lists marks as an observer is told of them.
+type told struct{ list []string }
+
+func (o *told) Began(rank int, stream string, id, ns int64) {
+	o.list = append(o.list, fmt.Sprintf("%d %s begins %d", rank, stream, id))
+}
+
+func (o *told) Ended(rank int, stream string, id, ns int64) {
+	o.list = append(o.list, fmt.Sprintf("%d %s ends %d", rank, stream, id))
+}
+
+// TestGraphMarks: where someone observes, marks within a graph are told of after
+// each launch, in the form that was launched; of launches in a row the last. Its
+// events are given back.
+func TestGraphMarks(t *testing.T) {
+	x := newExchanged(t, Options{})
+	var o told
+	x.w.(device.Observable).Observe(&o)
+	g, err := x.w.(device.Capturer).Capture(x.issue)
+	x.must(err)
+	var want []string
+	for i, rank := range []int{0, 1, 0, 1} { // in the order of issue
+		id := 10*(1+i/2) + rank
+		want = append(want, fmt.Sprintf("%d main begins %d", rank, id), fmt.Sprintf("%d main ends %d", rank, id))
+	}
+	events := 0
+	for run := range 4 {
+		g.(device.Choices).Choose(run % 2)
+		o.list = nil
+		for range 1 + run/2 {
+			x.must(g.Launch(t.Context()))
+		}
+		if len(o.list) > 0 {
+			t.Errorf("run %d: told before its end: %v", run, o.list)
+		}
+		x.must(x.w.Sync(t.Context()))
+		if !slices.Equal(o.list, want) {
+			t.Errorf("run %d: told %v, want %v", run, o.list, want)
+		}
+		if n := x.f.live["events"]; run == 1 { // each form has run
+			events = n
+		} else if run > 1 && n > events {
+			t.Errorf("run %d: %d events where there were %d", run, n, events)
+		}
+	}
+	o.list = nil
+	x.must(x.w.Sync(t.Context()))
+	x.must(g.Launch(t.Context()))
+	x.must(g.Close())
+	x.must(x.w.Sync(t.Context()))
+	if len(o.list) > 0 {
+		t.Errorf("told of no launch, or of a graph that is gone: %v", o.list)
+	}
+	sites := x.w.(*world).sites
+	if free := len(sites[0].clocks) + len(sites[1].clocks); free < 12 {
+		t.Errorf("%d events with a clock are free", free)
 	}
 	x.must(x.w.Close())
 }

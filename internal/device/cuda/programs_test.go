@@ -109,11 +109,18 @@ func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, gr
 	fake.mu.Lock()
 	clear(fake.called)
 	fake.mu.Unlock()
-	for range 2 {
+	events := 0 // of a run call by call, which comes first
+	for batch := range 2 {
 		got, err := loaded.RunBatch(ctx, ins)
 		if err != nil {
 			t.Fatal(err)
 		}
+		// Of the runs of a graph the last is told of.
+		n := len(got[1].Trace.Events)
+		if batch > 0 && n != events {
+			t.Errorf("%d commands in the trace of a run, where there were %d", n, events)
+		}
+		events = n
 		if n := fake.called["cuModuleLoadData"]; n > 0 && !graph && got[0].Detours == nil { // a graph has kernels of its own, and the fake's kernels for copies through the host have addresses
 			t.Errorf("%d modules were loaded by a run", n)
 		}

@@ -34,6 +34,7 @@ type world struct {
 	landings []landing
 	capture  *capture  // under way; nil for none
 	latest   *graphRun // that later work must come behind; nil for none
+	marked   *form     // launched last, and not told of yet; nil for none
 	recorded []*graph  // and not closed
 	staging  staging
 	teams    []*team
@@ -121,6 +122,7 @@ func (s *site) prepare() error {
 		device.Shared:  newHeap(deviceSlab, grain, mapped{s.gpu, s.reachable()}),
 		device.Pinned:  newHeap(hostSlab, 4096, pinned{s.w.drv}),
 	}
+	s.heaps[device.Shared].leaving = s.w.leaving
 	return nil
 }
 
@@ -223,6 +225,7 @@ func (s *stream) rested() { s.dirty, s.begun, s.reached = false, 0, s.pos }
 // devices are at rest.
 func (w *world) settle() {
 	w.forgetLatest()
+	w.tellReplay()
 	for _, d := range w.devices {
 		for _, c := range d.counters {
 			c.settle()
