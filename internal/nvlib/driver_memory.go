@@ -11,6 +11,7 @@ const (
 	memGranularityMin  = 0
 	memHostPortable    = 1
 	memHostDeviceMap   = 2
+	memHandlePosixFD   = 1
 	memoryTypeUnified  = 4
 )
 
@@ -49,9 +50,14 @@ func (d *Driver) Granularity(dev Device) (int64, error) {
 	return int64(n), err
 }
 
-// CreateMem takes memory of a device, without an address.
-func (d *Driver) CreateMem(dev Device, bytes int64) (MemHandle, error) {
+// CreateMem takes memory of a device, without an address. Exportable memory can
+// be handed on as a file descriptor: libraries that take every rank for a process
+// of its own do so.
+func (d *Driver) CreateMem(dev Device, bytes int64, exportable bool) (MemHandle, error) {
 	prop := onDevice(dev)
+	if exportable {
+		prop.handles = memHandlePosixFD
+	}
 	var h MemHandle
 	err := d.check(d.f.memCreate, "cuMemCreate", uintptr(unsafe.Pointer(&h)), uintptr(bytes), uintptr(unsafe.Pointer(&prop)), 0)
 	return h, err

@@ -73,7 +73,7 @@ func TestDriverErrors(t *testing.T) {
 		"cuStreamQuery":    func([]uintptr) uintptr { return CUDANotReady },
 		"cuEventQuery":     func([]uintptr) uintptr { return 700 },
 	})
-	_, err := d.CreateMem(0, 1<<20)
+	_, err := d.CreateMem(0, 1<<20, true)
 	if CUDACode(err) != CUDAOutOfMemory || !strings.Contains(err.Error(), "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY, out of memory (2)") {
 		t.Errorf("got %v", err)
 	}

@@ -51,6 +51,7 @@ type region struct {
 	addr   nvlib.Ptr
 	bytes  int64
 	handle nvlib.MemHandle
+	shown  bool      // other processes, and NCCL, can be given it
 	free   []stretch // by address, never adjacent
 }
 
@@ -66,6 +67,8 @@ type heap struct {
 	slab, grain int64 // grain divides sizes of regions
 	from        source
 	regions     []*region
+	// leaving is called before a region goes back; nil for nothing.
+	leaving func(*region)
 }
 
 const (
@@ -131,6 +134,15 @@ func (r *region) cut(n int64) (nvlib.Ptr, bool) {
 	return 0, false
 }
 
+// regionOf returns the region that an address lies in; nil for another's.
+func (h *heap) regionOf(p nvlib.Ptr) *region {
+	i := slices.IndexFunc(h.regions, func(r *region) bool { return p >= r.addr && p < r.addr+nvlib.Ptr(r.bytes) })
+	if i < 0 {
+		return nil
+	}
+	return h.regions[i]
+}
+
 // give takes memory back. A region that is larger than a slab and empty goes
 // back where it came from.
 func (h *heap) give(p nvlib.Ptr, bytes int64) error {
@@ -142,6 +154,9 @@ func (h *heap) give(p nvlib.Ptr, bytes int64) error {
 	r.join(stretch{p, roundUp(max(bytes, 1), alignment)})
 	if r.bytes > h.slab && len(r.free) == 1 && r.free[0].bytes == r.bytes {
 		h.regions = slices.Delete(h.regions, i, i+1)
+		if h.leaving != nil {
+			h.leaving(r)
+		}
 		return h.from.give(r)
 	}
 	return nil
@@ -198,11 +213,16 @@ func (m mapped) take(bytes int64) (*region, error) {
 	if bytes > m.g.total {
 		return nil, fmt.Errorf("out of memory: %d bytes asked for, GPU %d has %d", bytes, m.g.dev, m.g.total)
 	}
-	h, err := d.CreateMem(m.g.dev, bytes)
+	shown := len(m.devs) > 1
+	h, err := d.CreateMem(m.g.dev, bytes, shown)
+	if shown && err != nil && !outOfMemory(err) { // a driver that cannot
+		shown = false
+		h, err = d.CreateMem(m.g.dev, bytes, shown)
+	}
 	if err != nil {
 		return nil, m.g.errMemory(bytes, err)
 	}
-	r := &region{bytes: bytes, handle: h}
+	r := &region{bytes: bytes, handle: h, shown: shown}
 	if r.addr, err = d.ReserveAddresses(bytes); err != nil {
 		return nil, errors.Join(err, d.ReleaseMem(h))
 	}

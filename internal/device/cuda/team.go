@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
@@ -62,7 +63,7 @@ type namedAlgorithm struct {
 }
 
 // teamAlgorithms lists them in the order in which TeamAlgorithms does.
-var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, copyAlgorithms, []namedAlgorithm{{ncclName, ncclAlgorithm{}}})
+var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, copyAlgorithms, ncclAlgorithms)
 
 func algorithmOf(name string) (teamAlgorithm, error) {
 	for _, a := range teamAlgorithms {
@@ -361,7 +362,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *
 }
 
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	if f := &t.w.m.sys.floor; tune.Algo == ncclName && f.enter(t.w) {
+	if f := &t.w.m.sys.floor; strings.HasPrefix(tune.Algo, ncclName) && f.enter(t.w) {
 		defer f.leave() // it runs the call once; the floor comes before the gate
 	}
 	defer t.w.alone()()

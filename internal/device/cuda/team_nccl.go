@@ -10,9 +10,13 @@ import (
 
 // ncclAlgorithm runs collectives by NVIDIA's library. It adds in an order of its
 // own: where that can change bits it is only for those who allow any order.
-type ncclAlgorithm struct{}
+type ncclAlgorithm struct {
+	windows bool // NCCL is given the operands' memory
+}
 
 const ncclName = "nccl"
+
+var ncclAlgorithms = []namedAlgorithm{{ncclName, ncclAlgorithm{}}, {ncclWindowName, ncclAlgorithm{windows: true}}}
 
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
@@ -20,7 +24,7 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
-func (ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
+func (a ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
 	if _, err := t.w.m.sys.nccl(); err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
 	}
@@ -39,7 +43,10 @@ func (ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
 			return err
 		}
 	}
-	_, err := ncclPlan(t, c)
+	w, err := ncclPlan(t, c)
+	if err == nil && a.windows {
+		err = t.windowed(c, w)
+	}
 	return err
 }
 

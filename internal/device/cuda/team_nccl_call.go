@@ -20,10 +20,16 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 			return nil, err
 		}
 	}
-	if err := t.nccl.exercise(t, w); err != nil {
+	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
+	if a.windows {
+		m.what = fmt.Sprintf("%s by %s", c.Op, ncclWindowName)
+		if err := errors.Join(t.nccl.window(t, w.in), t.nccl.window(t, w.out)); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.nccl.exercise(t, w, a.windows); err != nil {
 		return nil, err
 	}
-	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
 	calls := make([]ncclCall, len(t.members))
 	steps := make([][]step, len(t.members))
 	for i, mem := range t.members {
@@ -150,13 +156,13 @@ const trialMost = 64 << 20
 
 // exercise runs the call once on memory of its own, so that NCCL makes its
 // connections and loads its kernels now.
-func (g *communicators) exercise(t *team, w *ncclWork) error {
+func (g *communicators) exercise(t *team, w *ncclWork, windows bool) error {
 	trial := *w
 	n := int64(len(g.comms))
 	if most := trialMost / w.dt.Size() / n; trial.count > most {
 		trial.count = most
 	}
-	key := fmt.Sprint(w.op, w.red, w.dt, w.root, bits.Len64(uint64(trial.count)))
+	key := fmt.Sprint(w.op, w.red, w.dt, w.root, windows, bits.Len64(uint64(trial.count)))
 	if g.exercised[key] {
 		return nil
 	}
@@ -170,7 +176,11 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 		}
 	}()
 	for i, m := range t.members {
-		mem, err := m.dev.alloc(2*bytes, device.Private)
+		kind := device.Private
+		if windows {
+			kind = device.Shared
+		}
+		mem, err := m.dev.alloc(2*bytes, kind)
 		if err != nil {
 			return err
 		}
@@ -179,6 +189,12 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 			return err
 		}
 		calls[i] = ncclCall{mem.addr, mem.addr + nvlib.Ptr(bytes)}
+	}
+	if windows {
+		err := g.window(t, func(i int) *ref { return &ref{addr: calls[i].in} })
+		if err != nil {
+			return err
+		}
 	}
 	issue := func() error {
 		return g.issue(&trial, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, w.takesPart(i) })

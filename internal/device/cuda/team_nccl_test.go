@@ -22,6 +22,7 @@ type fakeNCCL struct {
 	calls   []fakeCall
 	aborted []uintptr
 	async   int32 // what ncclCommGetAsyncError tells
+	windows fakeWindows
 }
 
 type fakeCall struct {
@@ -63,7 +64,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	table["ncclGroupEnd"] = func([]uintptr) uintptr {
 		x.depth--
 		x.end()
-		return 0
+		return x.endWindows()
 	}
 	add := func(c fakeCall) uintptr {
 		if x.depth != 1 {
@@ -93,6 +94,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	table["ncclRecv"] = func(a []uintptr) uintptr {
 		return add(fakeCall{"recv", 0, a[0], a[1], nvlib.NCCLType(a[2]), 0, int(a[3]), a[4], a[5]})
 	}
+	x.windowCalls(table)
 	return nvlib.NCCLOn(cabi.Fake("fake libnccl", table))
 }
 

@@ -19,6 +19,7 @@ type communicators struct {
 	key       string // the devices, in order
 	comms     []nvlib.Comm
 	exercised map[string]bool
+	windows   []*window
 	used      bool // was given work
 	failed    bool // not to be used again
 	ended     bool // aborted
@@ -105,6 +106,7 @@ func (t *team) leaveNCCL(sound bool) {
 	switch {
 	case g == nil:
 	case sound && !g.failed && !g.ended:
+		g.dropWindows(0)
 		t.w.m.sys.keep(g)
 	default:
 		g.abort()
