@@ -319,3 +319,29 @@ func TestLoad(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusal wants NVML's reason of the way that does not work, and none elsewhere.
+func TestRefusal(t *testing.T) {
+	ways := map[[3]uintptr]int32{{1, 2, 1}: 3, {1, 3, 0}: 4, {1, 4, 1}: 6}
+	zero := func([]uintptr) uintptr { return 0 }
+	n, err := NVMLOn(cabi.Fake("fake libnvidia-ml", map[string]func([]uintptr) uintptr{
+		"nvmlInit_v2": zero, "nvmlShutdown": zero, "nvmlErrorString": zero, "nvmlSystemGetDriverVersion": zero, "nvmlDeviceGetNvLinkState": zero,
+		"nvmlDeviceGetHandleByPciBusId_v2": func(a []uintptr) uintptr {
+			id := cabi.GoString(a[0])
+			cabi.Store(a[1], uintptr(id[0]-'0'))
+			return uintptr(len(id) - 1) // an error for longer ones
+		},
+		"nvmlDeviceGetP2PStatus": func(a []uintptr) uintptr {
+			cabi.Store(a[3], ways[[3]uintptr{a[0], a[1], a[2]}])
+			return 0
+		},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for peer, want := range map[string]string{"2": "they are under different I/O hubs", "3": "a registry key of the driver turns it off", "4": "", "5": "", "unknown": ""} {
+		if got := n.Refusal("1", peer); got != want {
+			t.Errorf("device %s: %q, want %q", peer, got, want)
+		}
+	}
+}

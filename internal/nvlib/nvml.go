@@ -128,3 +128,30 @@ func (n *NVML) Peers(a, b NVMLDevice, way PeerPath) (bool, error) {
 	err := n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
 	return err == nil && status == 0, err
 }
+
+// refusals are what nvmlGpuP2PStatus_t says of ways that do not work.
+var refusals = map[int32]string{
+	1: "the chipset does not support it", 2: "a GPU does not support it", 3: "they are under different I/O hubs",
+	4: "a registry key of the driver turns it off", 5: "not supported",
+}
+
+// Refusal says why the devices with two PCI bus ids do not read and write each
+// other's memory; empty where NVML knows no reason.
+func (n *NVML) Refusal(pci, peer string) string {
+	a, err := n.DeviceAt(pci)
+	if err != nil {
+		return ""
+	}
+	b, err := n.DeviceAt(peer)
+	if err != nil {
+		return ""
+	}
+	for _, way := range []PeerPath{PeerRead, PeerWrite} {
+		var status int32
+		err := n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
+		if why := refusals[status]; err == nil && why != "" {
+			return why
+		}
+	}
+	return ""
+}

@@ -49,6 +49,7 @@ type fakeGPU struct {
 	hasty   bool                  // kernels run out of time at once
 	mute    bool                  // and raise nothing
 	reach   fakeReach
+	order   *fakeOrder // of copies; nil where nobody asks
 }
 
 // fakeCapture is a capture under way.
@@ -261,6 +262,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
 			f.check(a[3], dst, src)
+			f.inOrder(a[3], dst, src, a[2])
 			return f.do(a[3], func() { f.copied(dst, src, n) })
 		},
 		"cuMemcpy2DAsync_v2": func(a []uintptr) uintptr {
@@ -309,6 +311,9 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuStreamDestroy_v2": gone("streams"),
 		"cuStreamQuery":      func([]uintptr) uintptr { return f.resting() }, "cuStreamSynchronize": zero,
 		"cuStreamWaitEvent": func(a []uintptr) uintptr {
+			if f.order != nil {
+				f.order.wait(a[0], a[1])
+			}
 			c := f.member[a[0]]
 			if c == nil && len(f.begun) > 0 { // it joins
 				for _, other := range f.begun {
@@ -331,6 +336,9 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuEventDestroy_v2": gone("events"),
 		"cuEventRecord": func(a []uintptr) uintptr {
 			f.events[a[0]] = 1
+			if f.order != nil {
+				f.order.record(a[0], a[1])
+			}
 			if c := f.in(a[1]); c != nil {
 				f.events[a[0]] = c.id
 			}

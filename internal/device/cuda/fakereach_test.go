@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"maps"
 	"slices"
 
 	"hocket.example/hocket/internal/cabi"
@@ -88,5 +89,59 @@ func (f *fakeGPU) operands(name string, p kernels.Problem) {
 		if o.Addr != 0 && !slices.Contains(o.Shape, 0) {
 			f.reach.uses[name] = append(f.reach.uses[name], uintptr(o.Addr))
 		}
+	}
+}
+
+// fakeOrder finds copies that touch the same bytes, one of them to write, with
+// nothing that says which comes first: neither a stream's order nor a wait for an
+// event. It has a clock for each stream: how much it knows to be done of each.
+type fakeOrder struct {
+	clocks, events map[uintptr]map[uintptr]int
+	log            []fakeTouch
+}
+
+type fakeTouch struct {
+	lo, hi, stream uintptr
+	tick           int
+	write          bool
+}
+
+func newFakeOrder() *fakeOrder {
+	return &fakeOrder{clocks: map[uintptr]map[uintptr]int{}, events: map[uintptr]map[uintptr]int{}}
+}
+
+func (o *fakeOrder) clock(stream uintptr) map[uintptr]int {
+	if o.clocks[stream] == nil {
+		o.clocks[stream] = map[uintptr]int{}
+	}
+	return o.clocks[stream]
+}
+
+// touch notes that a stream reads or writes n bytes, and reports whether that comes
+// in an order with all others.
+func (o *fakeOrder) touch(stream, at, n uintptr, write bool) bool {
+	c := o.clock(stream)
+	c[stream]++
+	now := fakeTouch{at, at + n, stream, c[stream], write}
+	ordered := !slices.ContainsFunc(o.log, func(t fakeTouch) bool {
+		return t.lo < now.hi && now.lo < t.hi && (t.write || write) && c[t.stream] < t.tick
+	})
+	o.log = append(o.log, now)
+	return ordered
+}
+
+func (o *fakeOrder) record(event, stream uintptr) { o.events[event] = maps.Clone(o.clock(stream)) }
+
+func (o *fakeOrder) wait(stream, event uintptr) {
+	c := o.clock(stream)
+	for s, tick := range o.events[event] {
+		c[s] = max(c[s], tick)
+	}
+}
+
+// inOrder complains of a copy that comes in no order with one before.
+func (f *fakeGPU) inOrder(stream, dst, src, n uintptr) {
+	if o := f.order; o != nil && !(o.touch(stream, src, n, false) && o.touch(stream, dst, n, true)) {
+		f.Errorf("a copy of %d bytes comes in no order with another of the same memory", n)
 	}
 }

@@ -81,10 +81,24 @@ func (s *system) told(a, b *gpu) error {
 		if ok, err := s.drv.CanAccessPeer(w[0].dev, w[1].dev); err != nil {
 			return err
 		} else if !ok {
-			return errNoPeer
+			return noPeer(a, b)
 		}
 	}
 	return nil
+}
+
+// noPeer is why the driver gives no access, with what NVML knows of it.
+func noPeer(a, b *gpu) error {
+	const what = "the driver gives no peer access: no NVLink between them, and PCIe peer access is off"
+	nvml, err := nvlib.OpenNVML()
+	if err != nil {
+		return errors.New(what)
+	}
+	defer nvml.Close()
+	if why := nvml.Refusal(a.pci, b.pci); why != "" {
+		return fmt.Errorf("%s (NVML: %s)", what, why)
+	}
+	return errors.New(what)
 }
 
 // ask is apart for GPUs not asked about.
@@ -104,8 +118,6 @@ func (s *system) ask(a, b *gpu) (why, err error) {
 	}
 	return nil, nil
 }
-
-var errNoPeer = errors.New("the driver gives no peer access: no NVLink between them, and PCIe peer access is off")
 
 // tryAll asks about every two GPUs; it says what left one unusable.
 func (s *system) tryAll() string {

@@ -219,7 +219,11 @@ func words(mem device.Memory, off, count int64) device.View {
 func TestDetours(t *testing.T) {
 	f := newFake(t, 3)
 	f.reach.apart = some([2]int32{0, 2}, [2]int32{1, 2})
-	testDetours(t, newMachine(f.system(), Options{Kernels: f}), 3)
+	m := newMachine(f.system(), Options{Kernels: f})
+	testDetours(t, m, 3)
+	f.reach.apart = all
+	m.sys.reach, _ = newReach("")
+	testChains(t, m, func() { f.order = newFakeOrder() })
 }
 
 // TestRealDetours does so on GPUs that are kept apart.
@@ -233,6 +237,64 @@ func TestRealDetours(t *testing.T) {
 		t.Fatal(err)
 	}
 	testDetours(t, m, len(m.sys.gpus))
+	testChains(t, m, func() {})
+}
+
+// testChains hands bytes on and on between two GPUs by one stream, with nothing that
+// waits for it but the download at the end: what does not wait for the copy before, or
+// for its piece of host memory, hands on something else. It calls begin while nothing
+// runs.
+func testChains(t *testing.T, m *machine, begin func()) {
+	const count = 9 * detourPiece / 4
+	places := []int{1, 1, 0, 0, 1, 0, 0, 1} // ranks
+	w, err := m.Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var streams [2]device.Stream
+	at := make([]device.View, len(places))
+	for r := range streams {
+		streams[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "s"})
+		must(err)
+	}
+	for i := range at {
+		mem, err := w.Device(places[i]).Alloc(4*count, device.Shared)
+		must(err)
+		at[i] = words(mem, 0, count)
+	}
+	sent, got := make([]byte, 4*count), make([]byte, 4*count)
+	for round := range 8 {
+		begin()
+		for i := range sent {
+			sent[i] = byte(i*(2*round+1) + i>>7)
+		}
+		for i := range at {
+			at[i].Mem.(device.Poisoner).Poison(0, 4*count)
+		}
+		by := streams[round%2]
+		e, err := w.Device(round % 2).NewEvent()
+		must(err)
+		begun, err := w.Device(1).NewEvent()
+		must(err)
+		must(errors.Join(streams[1].Upload(at[0], sent), streams[1].Record(begun), by.Wait(begun)))
+		for i := range len(places) - 1 {
+			must(by.Copy(at[i+1], at[i]))
+		}
+		must(errors.Join(by.Record(e), streams[1].Wait(e), streams[1].Download(got, at[len(at)-1])))
+		must(w.Sync(t.Context()))
+		if !bytes.Equal(got, sent) {
+			t.Errorf("round %d: other bytes came out of a chain", round)
+		}
+		e.Release()
+		begun.Release()
+	}
+	must(w.Close())
 }
 
 func testDetours(t *testing.T, m *machine, ranks int) {
