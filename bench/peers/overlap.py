@@ -5,8 +5,8 @@
 
 Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds in turns. A round is what one of
 `hocket bench ag-gemm` is: the GEMM alone six times, a barrier, six calls, without synchronisation between them; so all are
-timed on a GPU that is as warm. With --turns it times what hocket asks for, when it asks, and prints nothing.
-Shapes are MxNxK over all ranks.
+timed on a GPU that is as warm. With --turns it times what hocket asks for, when it asks, prints nothing, and ends where
+nothing has been asked for two minutes. Shapes are MxNxK over all ranks.
 """
 import argparse
 import json
@@ -25,6 +25,7 @@ SHAPES = "8192x28672x8192,8192x8192x28672,2048x28672x8192,2048x8192x28672,8192x1
 OPS = "ag-gemm", "gemm-rs", "gemm-ar"
 CHAIN = 6
 INNER = 128  # operands are products of matrices of that rank, as hocket's
+RESTING = 0.1  # seconds before each round, as hocket's
 PATIENCE = 120  # seconds for a question
 
 
@@ -113,6 +114,7 @@ class Bench:
         at = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         torch.cuda.synchronize()
         dist.barrier()
+        time.sleep(RESTING)
         torch.cuda._sleep(2_000_000)  # the host gets ahead of the device
         at[0].record()
         for _ in range(CHAIN):
@@ -153,26 +155,28 @@ class Bench:
                     self.say(line)
 
     def answer(self, folder):
-        """Times what N.ask says, for N from 1, until it says "end"; N.answer gets the lines."""
-        n = 1
-        while (asked := question(os.path.join(folder, f"{n}.ask"))) != ["end"]:
+        """Times what T.ask says; T.answer gets the lines."""
+        for at in questions(folder):
+            with open(at + ".ask") as f:
+                asked = f.read().split()
             lines = self.lines(*asked, self.round(*asked))
             if self.rank == 0:
-                at = os.path.join(folder, str(n))
                 with open(at + ".lines", "w") as f:
                     f.write("\n".join(lines) + "\n")
                 os.rename(at + ".lines", at + ".answer")
-            n += 1
 
 
-def question(path):
-    late = time.monotonic() + PATIENCE
-    while not os.path.exists(path):
-        if time.monotonic() > late:
-            return ["end"]
-        time.sleep(0.001)
-    with open(path) as f:
-        return f.read().split()
+def questions(folder):
+    """Paths of questions, without the ending, in their order: each rank sees the same."""
+    last, late = "", time.monotonic() + PATIENCE
+    while time.monotonic() < late:
+        new = sorted(name for name in os.listdir(folder) if name.endswith(".ask") and name > last)
+        if not new:
+            time.sleep(0.001)
+            continue
+        last = new[0]
+        yield os.path.join(folder, last.removesuffix(".ask"))
+        late = time.monotonic() + PATIENCE
 
 
 def main():

@@ -62,7 +62,7 @@ func layersOf(k *layerKind) func(*job, context.Context) error {
 	return func(j *job, ctx context.Context) error { return j.layers(ctx, k) }
 }
 
-func (j *job) layers(ctx context.Context, k *layerKind) (err error) {
+func (j *job) layers(ctx context.Context, k *layerKind) error {
 	shapes := j.Shapes
 	if shapes == nil {
 		shapes = j.usualShapes(k)
@@ -89,7 +89,6 @@ func (j *job) layers(ctx context.Context, k *layerKind) (err error) {
 	peers := &turns{dir: j.Turns}
 	if peers.dir != "" {
 		j.method("peers in the same rounds, while this rests: the GEMM alone %d times, a barrier, the layer %d times", layerRepeats, layerRepeats)
-		defer func() { err = errors.Join(err, peers.end()) }()
 	}
 	for _, s := range shapes {
 		l, err := j.layer(ctx, k, s, wire.Median, peers)

@@ -14,12 +14,10 @@ import (
 
 // turns has a program beside this one time the same layers, each round once, while
 // this one rests: power and temperature are alike for both, then. They talk by files
-// in a folder: N.ask says "ag-gemm 8192x8192x28672", N.answer holds lines of JSON, as
-// ReadPeers reads them, N from 1; "end" is the last thing asked. Each file is renamed
-// into place.
+// in a folder: T.ask says "ag-gemm 8192x8192x28672", T.answer holds lines of JSON, as
+// ReadPeers reads them. T grows. Each file is renamed into place.
 type turns struct {
 	dir   string
-	asked int
 	times map[string][]float64 // of the layer under way, by name
 	names []string             // in the order of the first answer
 }
@@ -54,21 +52,11 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 
 // send writes a question, and returns where the answer will be.
 func (t *turns) send(text string) (answer string, err error) {
-	t.asked++
-	at := filepath.Join(t.dir, fmt.Sprint(t.asked))
+	at := filepath.Join(t.dir, fmt.Sprintf("%020d", time.Now().UnixNano()))
 	if err := os.WriteFile(at+".new", []byte(text+"\n"), 0o644); err != nil {
 		return "", usagef("--turns: %v", err)
 	}
 	return at + ".answer", os.Rename(at+".new", at+".ask")
-}
-
-// end says that nothing more is asked.
-func (t *turns) end() error {
-	if t.dir == "" {
-		return nil
-	}
-	_, err := t.send("end")
-	return err
 }
 
 // take returns what was timed of a layer since the last call.
