@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
@@ -362,7 +361,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *
 }
 
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	if f := &t.w.m.sys.floor; strings.HasPrefix(tune.Algo, ncclName) && f.enter(t.w) {
+	if f := &t.w.m.sys.floor; byNCCL(tune.Algo) && f.enter(t.w) {
 		defer f.leave() // it runs the call once; the floor comes before the gate
 	}
 	defer t.w.alone()()

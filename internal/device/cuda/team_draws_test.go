@@ -287,9 +287,9 @@ func (r *drawRig) drawKinds() {
 		}
 		k.tune.Algo = names[r.rng.IntN(len(names))]
 		switch {
-		case k.tune.Algo == ncclName && k.red == ir.Avg:
+		case byNCCL(k.tune.Algo) && k.red == ir.Avg:
 			continue // rounded otherwise
-		case own(k.tune.Algo) && k.tune.Algo != ncclName:
+		case own(k.tune.Algo) && !byNCCL(k.tune.Algo):
 			k.tune.Unroll = []int{0, 0, 1, 2, 4, 8}[r.rng.IntN(6)]
 		}
 		clear(r.used)
@@ -442,7 +442,7 @@ func (r *drawRig) fill(k, n int) {
 	}
 	for tries := 0; n > 0 && tries < 1000; tries++ {
 		kind := r.kinds[r.rng.IntN(len(r.kinds))]
-		if only >= 0 && kind.lane != only || kind.tune.Algo == ncclName && k%16 != 1 {
+		if only >= 0 && kind.lane != only || byNCCL(kind.tune.Algo) && k%16 != 1 {
 			continue
 		}
 		before := slices.Clone(r.used)
@@ -450,7 +450,7 @@ func (r *drawRig) fill(k, n int) {
 		if d == nil {
 			break
 		}
-		if own(kind.tune.Algo) && kind.tune.Algo != ncclName {
+		if own(kind.tune.Algo) && !byNCCL(kind.tune.Algo) {
 			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
 			if !r.supports(d) {
 				d.inst.Pin = kind.tune
@@ -767,7 +767,7 @@ func TestTeamMoveAbsent(t *testing.T) {
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2})
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
 	for k, name := range moveAlgorithmNames() {
-		if name == ncclName {
+		if byNCCL(name) {
 			continue
 		}
 		n := 2

@@ -16,6 +16,9 @@ type ncclAlgorithm struct {
 
 const ncclName = "nccl"
 
+// byNCCL reports whether an algorithm of that name is NCCL's.
+func byNCCL(name string) bool { return name == ncclName || name == ncclWindowName }
+
 var ncclAlgorithms = []namedAlgorithm{{ncclName, ncclAlgorithm{}}, {ncclWindowName, ncclAlgorithm{windows: true}}}
 
 var ncclTypes = map[ir.DType]nvlib.NCCLType{

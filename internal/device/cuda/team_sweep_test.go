@@ -117,7 +117,7 @@ func sweepTunings(op ir.Op, algo string, bytes int64) []device.Tuning {
 	}
 	small, large := bytes <= 64<<10, bytes > 4<<20
 	switch {
-	case algo == ncclName, algo == "move-copy" && large:
+	case byNCCL(algo), algo == "move-copy" && large:
 		return []device.Tuning{{}}
 	case algo == "move-copy":
 		return nil
