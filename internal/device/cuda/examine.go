@@ -64,13 +64,7 @@ func Examine(try bool) Report {
 		nvml = nil
 	}
 	if sys != nil {
-		if try {
-			r.note(sys.tryAll())
-		}
-		r.Detours = detours(sys.gpus, sys.apartNow)
-		for _, g := range sys.gpus {
-			r.GPUs = append(r.GPUs, sys.describeGPU(g, nvml))
-		}
+		r.gpus(sys, nvml, try)
 	}
 	for _, l := range r.Libraries {
 		if l.Name == "libnvrtc" || l.Name == "libcublasLt" {
@@ -78,6 +72,17 @@ func Examine(try bool) Report {
 		}
 	}
 	return r
+}
+
+// gpus adds a system's; nvml may be nil.
+func (r *Report) gpus(s *system, nvml *nvlib.NVML, try bool) {
+	if try {
+		r.note(s.tryAll())
+	}
+	r.Detours = detours(s.gpus, s.apartNow)
+	for _, g := range s.gpus {
+		r.GPUs = append(r.GPUs, s.describeGPU(g, nvml))
+	}
 }
 
 // note keeps the first reason why the machine cannot be used.

@@ -21,6 +21,9 @@
 // No device reads or writes Go memory: uploads and downloads go through pinned
 // buffers. A download arrives in the caller's bytes during Sync.
 //
+// GPUs that cannot use each other's memory (see reach.go) copy through such buffers
+// too (see detour.go).
+//
 // # Faults
 //
 // An error of a device ends the world. After an error of a call another world

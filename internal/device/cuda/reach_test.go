@@ -3,6 +3,7 @@ package cuda
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -476,5 +477,40 @@ func TestApartNCCL(t *testing.T) {
 		r.close()
 		r.must(w.Close())
 		first() // as before
+	}
+}
+
+// TestReportedReach wants a report to tell which GPUs are apart: by the driver's word
+// at once, by a transfer once one was tried.
+func TestReportedReach(t *testing.T) {
+	f := newFake(t, 3)
+	f.reach.apart, f.reach.mangles = some([2]int32{0, 1}), some([2]int32{1, 2})
+	sys := f.system()
+	text := func(try bool) string {
+		var r Report
+		r.gpus(sys, nil, try)
+		if r.Missing != "" {
+			t.Error(r.Missing)
+		}
+		return fmt.Sprint(r.Lines())
+	}
+	for _, want := range []string{"[gpu 1 fake, sm_91a, 1024 GiB, 0:0; GPU 0 through the host; GPU 2 by pcie]", "[through the host GPUs 0-1: the driver"} {
+		if got := text(false); !strings.Contains(got, want) || strings.Contains(got, "GPUs 1-2") {
+			t.Errorf("before a transfer: %s, want %s", got, want)
+		}
+	}
+	for _, try := range []bool{true, false} {
+		got := text(try)
+		for _, want := range []string{"GPU 0 through the host; GPU 2 through the host", "[through the host GPUs 0-1: the driver", "[through the host GPUs 1-2: a transfer from GPU 1"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("after one: %s, want %s", got, want)
+			}
+		}
+	}
+	f.fatal["cuCtxSetCurrent"] = 719
+	sys.reach.why = map[couple]error{}
+	var r Report
+	if r.gpus(sys, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
+		t.Errorf("a lost GPU: %q", r.Missing)
 	}
 }
