@@ -154,12 +154,17 @@ func (h *heap) give(p nvlib.Ptr, bytes int64) error {
 	r.join(stretch{p, roundUp(max(bytes, 1), alignment)})
 	if r.bytes > h.slab && len(r.free) == 1 && r.free[0].bytes == r.bytes {
 		h.regions = slices.Delete(h.regions, i, i+1)
-		if h.leaving != nil {
-			h.leaving(r)
-		}
-		return h.from.give(r)
+		return h.leave(r)
 	}
 	return nil
+}
+
+// leave gives a region back.
+func (h *heap) leave(r *region) error {
+	if h.leaving != nil {
+		h.leaving(r)
+	}
+	return h.from.give(r)
 }
 
 // join adds a free stretch and merges it with its neighbours.
@@ -185,7 +190,7 @@ func (r *region) join(s stretch) {
 func (h *heap) close() error {
 	var errs []error
 	for _, r := range h.regions {
-		errs = append(errs, h.from.give(r))
+		errs = append(errs, h.leave(r))
 	}
 	h.regions = nil
 	return errors.Join(errs...)

@@ -28,8 +28,8 @@ type team struct {
 	bytes   int64 // of each member
 	named   int   // regions that control memory names
 	closed  bool
-	draft   *draft         // while launches are only foreseen
-	nccl    *communicators // nil until they are needed
+	draft   *draft           // while launches are only foreseen
+	nccl    []*communicators // as they are needed
 }
 
 // member is one place of a team.

@@ -15,19 +15,18 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 	if err != nil {
 		return nil, err
 	}
-	if t.nccl == nil {
-		if t.nccl, err = t.w.m.sys.communicators(t); err != nil {
-			return nil, err
-		}
+	group, err := t.communicators(a.windows)
+	if err != nil {
+		return nil, err
 	}
 	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
 	if a.windows {
 		m.what = fmt.Sprintf("%s by %s", c.Op, ncclWindowName)
-		if err := errors.Join(t.nccl.window(t, w.in), t.nccl.window(t, w.out)); err != nil {
+		if err := errors.Join(group.window(t, w.in), group.window(t, w.out)); err != nil {
 			return nil, err
 		}
 	}
-	if err := t.nccl.exercise(t, w, a.windows); err != nil {
+	if err := group.exercise(t, w); err != nil {
 		return nil, err
 	}
 	calls := make([]ncclCall, len(t.members))
@@ -43,7 +42,6 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 		m.members = append(m.members, at)
 		steps[i] = []step{at}
 	}
-	group := t.nccl
 	m.call = func() error {
 		return group.issue(w, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, steps[i] != nil })
 	}
@@ -156,13 +154,13 @@ const trialMost = 64 << 20
 
 // exercise runs the call once on memory of its own, so that NCCL makes its
 // connections and loads its kernels now.
-func (g *communicators) exercise(t *team, w *ncclWork, windows bool) error {
+func (g *communicators) exercise(t *team, w *ncclWork) error {
 	trial := *w
 	n := int64(len(g.comms))
 	if most := trialMost / w.dt.Size() / n; trial.count > most {
 		trial.count = most
 	}
-	key := fmt.Sprint(w.op, w.red, w.dt, w.root, windows, bits.Len64(uint64(trial.count)))
+	key := fmt.Sprint(w.op, w.red, w.dt, w.root, bits.Len64(uint64(trial.count)))
 	if g.exercised[key] {
 		return nil
 	}
@@ -177,7 +175,7 @@ func (g *communicators) exercise(t *team, w *ncclWork, windows bool) error {
 	}()
 	for i, m := range t.members {
 		kind := device.Private
-		if windows {
+		if g.windowed {
 			kind = device.Shared
 		}
 		mem, err := m.dev.alloc(2*bytes, kind)
@@ -190,7 +188,7 @@ func (g *communicators) exercise(t *team, w *ncclWork, windows bool) error {
 		}
 		calls[i] = ncclCall{mem.addr, mem.addr + nvlib.Ptr(bytes)}
 	}
-	if windows {
+	if g.windowed {
 		err := g.window(t, func(i int) *ref { return &ref{addr: calls[i].in} })
 		if err != nil {
 			return err

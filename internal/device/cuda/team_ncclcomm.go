@@ -13,10 +13,12 @@ import (
 
 // communicators are NCCL's for one team: one for each member. Making them takes
 // long and they hold device memory, so that they are kept from team to team and
-// from world to world, as contexts are.
+// from world to world, as contexts are. Those with windows are others than those
+// without: NCCL uses a window wherever it has one.
 type communicators struct {
 	lib       *nvlib.NCCL
-	key       string // the devices, in order
+	key       string // the devices, in order, and whether windowed
+	windowed  bool
 	comms     []nvlib.Comm
 	exercised map[string]bool
 	windows   []*window
@@ -54,8 +56,22 @@ func (s *system) tellNCCL(t *team) error {
 // ncclPeersVariable keeps NCCL off peers' memory where it is 1.
 const ncclPeersVariable = "NCCL_P2P_DISABLE"
 
+// communicators returns the team's, as they are made first.
+func (t *team) communicators(windowed bool) (*communicators, error) {
+	for _, g := range t.nccl {
+		if g.windowed == windowed {
+			return g, nil
+		}
+	}
+	g, err := t.w.m.sys.communicators(t, windowed)
+	if err == nil {
+		t.nccl = append(t.nccl, g)
+	}
+	return g, err
+}
+
 // communicators returns some for the team's devices, new ones where none are left.
-func (s *system) communicators(t *team) (*communicators, error) {
+func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
 	lib, err := s.nccl()
 	if err != nil {
 		return nil, err
@@ -64,7 +80,7 @@ func (s *system) communicators(t *team) (*communicators, error) {
 	for _, m := range t.members {
 		devs = append(devs, m.dev.site.gpu.dev)
 	}
-	key := fmt.Sprint(devs)
+	key := fmt.Sprint(devs, windowed)
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
 	if list := s.pool.idle[key]; len(list) > 0 {
@@ -74,7 +90,7 @@ func (s *system) communicators(t *team) (*communicators, error) {
 	if err := s.tellNCCL(t); err != nil {
 		return nil, err
 	}
-	g := &communicators{lib: lib, key: key, exercised: map[string]bool{}}
+	g := &communicators{lib: lib, key: key, windowed: windowed, exercised: map[string]bool{}}
 	err = t.members[0].dev.bound(func() (err error) {
 		g.comms, err = lib.InitAll(devs)
 		return err
@@ -101,16 +117,14 @@ func (s *system) keep(g *communicators) {
 // leaveNCCL gives up the team's communicators: for the next team, unless they
 // failed.
 func (t *team) leaveNCCL(sound bool) {
-	g := t.nccl
-	t.nccl = nil
-	switch {
-	case g == nil:
-	case sound && !g.failed && !g.ended:
-		g.dropWindows(0)
-		t.w.m.sys.keep(g)
-	default:
-		g.abort()
+	for _, g := range t.nccl {
+		if sound && !g.failed && !g.ended {
+			t.w.m.sys.keep(g)
+		} else {
+			g.abort()
+		}
 	}
+	t.nccl = nil
 }
 
 // abortPatience bounds how long an abort is waited for: it may wait itself for
@@ -124,7 +138,7 @@ func (g *communicators) abort() {
 	if g.ended {
 		return
 	}
-	g.ended = true
+	g.ended, g.windows = true, nil
 	done := make(chan struct{}, len(g.comms))
 	for _, c := range g.comms {
 		go func() {
@@ -145,16 +159,21 @@ func (g *communicators) abort() {
 // readNCCL ends the world if work given to NCCL failed. The caller holds mu.
 func (w *world) readNCCL() {
 	for _, t := range w.teams {
-		g := t.nccl
-		if g == nil || !g.used || g.ended {
-			continue
+		for _, g := range t.nccl {
+			w.readCommunicators(t, g)
 		}
-		for i, c := range g.comms {
-			if err := g.lib.AsyncError(c); err != nil && w.cause == nil {
-				g.failed = true
-				m := t.members[i]
-				w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: err})
-			}
+	}
+}
+
+func (w *world) readCommunicators(t *team, g *communicators) {
+	if !g.used || g.ended {
+		return
+	}
+	for i, c := range g.comms {
+		if err := g.lib.AsyncError(c); err != nil && w.cause == nil {
+			g.failed = true
+			m := t.members[i]
+			w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: err})
 		}
 	}
 }
@@ -166,8 +185,8 @@ const ncclPatience = 2 * time.Second
 // abortNCCL ends what NCCL runs. The caller holds mu.
 func (w *world) abortNCCL() {
 	for _, t := range w.teams {
-		if t.nccl != nil {
-			t.nccl.abort()
+		for _, g := range t.nccl {
+			g.abort()
 		}
 	}
 }

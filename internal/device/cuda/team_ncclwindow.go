@@ -169,11 +169,11 @@ func (g *communicators) register(t *team, w *window) error {
 	return err
 }
 
-// dropWindows takes the windows back that begin at an address of a member's, or
-// all of them: 0. Their memory is about to go, or to be another team's.
-func (g *communicators) dropWindows(at nvlib.Ptr) {
+// dropWindow takes back the window of the region that begins at an address of a
+// member's: its memory is about to go.
+func (g *communicators) dropWindow(at nvlib.Ptr) {
 	g.windows = slices.DeleteFunc(g.windows, func(w *window) bool {
-		if at != 0 && !slices.Contains(w.at, at) {
+		if !slices.Contains(w.at, at) {
 			return false
 		}
 		for i, c := range g.comms {
@@ -187,8 +187,16 @@ func (g *communicators) dropWindows(at nvlib.Ptr) {
 // leaving is called when a region of shared memory goes.
 func (w *world) leaving(r *region) {
 	for _, t := range w.teams {
-		if t.nccl != nil && !t.nccl.failed && !t.nccl.ended {
-			t.nccl.dropWindows(r.addr)
+		for _, g := range t.nccl {
+			g.dropWindow(r.addr)
+		}
+	}
+	pool := &w.m.sys.pool
+	pool.mu.Lock()
+	defer pool.mu.Unlock()
+	for _, list := range pool.idle {
+		for _, g := range list {
+			g.dropWindow(r.addr)
 		}
 	}
 }

@@ -106,14 +106,17 @@ func TestNCCLWindows(t *testing.T) {
 			}
 			r.run(2)
 			r.close()
-			if len(x.windows.made) != 0 {
-				t.Errorf("%d windows are left", len(x.windows.made))
+			if len(x.windows.made) != len(team) {
+				t.Errorf("%d windows are left of a team whose memory is still there", len(x.windows.made))
 			}
 		}
 		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
-		if len(x.teams) != 1 || x.windows.groups != 2 {
+		if len(x.windows.made) != 0 {
+			t.Errorf("%d windows are left of a world that is closed", len(x.windows.made))
+		}
+		if len(x.teams) != 1 || x.windows.groups != 1 {
 			t.Errorf("%d teams, %d groups of windows", len(x.teams), x.windows.groups)
 		}
 	}
@@ -154,6 +157,32 @@ func TestNCCLWindowsGo(t *testing.T) {
 	}
 	for _, l := range launches {
 		l.Release()
+	}
+	r.must(r.team.Close())
+	r.must(w.Close())
+}
+
+// TestNCCLWithAndWithout wants NCCL's two algorithms apart: what is not to use
+// windows has communicators that know none.
+func TestNCCLWithAndWithout(t *testing.T) {
+	x, w := ncclWorld(t, 2, 2)
+	r := newTeamRig(t, w, "main", []int{0, 1})
+	c := windowed(r, 64, ir.F32)
+	for _, name := range []string{ncclWindowName, ncclName, ncclWindowName} {
+		if _, err := r.team.Prepare(device.Tuning{Algo: name}, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(x.teams) != 2 {
+		t.Errorf("%d teams of communicators", len(x.teams))
+	}
+	with := map[int]bool{}
+	for _, m := range x.windows.made {
+		team, _ := x.rank(m.comm)
+		with[team] = true
+	}
+	if len(with) != 1 {
+		t.Errorf("windows in %d teams of communicators", len(with))
 	}
 	r.must(r.team.Close())
 	r.must(w.Close())
