@@ -25,6 +25,7 @@ const P2PVariable = "HOCKET_P2P"
 type reach struct {
 	setting string // what the user said
 	denied  map[couple]bool
+	nvml    func() (*nvlib.NVML, error)
 	mu      sync.Mutex
 	why     map[couple]error // of those asked about: nil, or why they are apart
 	deceit  bool             // some are apart that the driver says are not
@@ -37,7 +38,7 @@ func coupleOf(a, b *gpu) couple { return couple{min(a.dev, b.dev), max(a.dev, b.
 
 // newReach reads the user's setting.
 func newReach(setting string) (*reach, error) {
-	r := &reach{setting: setting, denied: map[couple]bool{}, why: map[couple]error{}}
+	r := &reach{setting: setting, denied: map[couple]bool{}, nvml: sync.OnceValues(nvlib.OpenNVML), why: map[couple]error{}}
 	if setting == "" || setting == "on" || setting == "off" {
 		r.deceit = setting == "off"
 		return r, nil
@@ -81,20 +82,19 @@ func (s *system) told(a, b *gpu) error {
 		if ok, err := s.drv.CanAccessPeer(w[0].dev, w[1].dev); err != nil {
 			return err
 		} else if !ok {
-			return noPeer(a, b)
+			return s.reach.noPeer(a, b)
 		}
 	}
 	return nil
 }
 
 // noPeer is why the driver gives no access, with what NVML knows of it.
-func noPeer(a, b *gpu) error {
+func (r *reach) noPeer(a, b *gpu) error {
 	const what = "the driver gives no peer access: no NVLink between them, and PCIe peer access is off"
-	nvml, err := nvlib.OpenNVML()
+	nvml, err := r.nvml()
 	if err != nil {
 		return errors.New(what)
 	}
-	defer nvml.Close()
 	if why := nvml.Refusal(a.pci, b.pci); why != "" {
 		return fmt.Errorf("%s (NVML: %s)", what, why)
 	}

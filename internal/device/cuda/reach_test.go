@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/ir"
@@ -200,6 +201,27 @@ func TestApartTeams(t *testing.T) {
 		if err := team.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+	in := comm.Instance{Shared: true, Collective: device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}}
+	for _, p := range parts[:2] {
+		p.Out = words(p.Out.Mem, 4096, 256)
+		in.Parts = append(in.Parts, p)
+	}
+	ch, err := comm.NewDispatch(w, device.Caps{}, comm.Shipped(), comm.Policy{}).Design(members[:2], []comm.Instance{in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := ch.Choice(0)
+	if x.Tuning.Algo != "one-shot-push" || x.By != "default" || len(x.Declined) == 0 {
+		t.Errorf("%+v", x)
+	}
+	for _, why := range x.Declined {
+		if !strings.HasPrefix(why, "nccl: ") && !strings.Contains(why, "GPU 0 and GPU 1 do not reach each other's memory (the driver gives no peer access") {
+			t.Errorf("declined: %s", why)
+		}
+	}
+	if err := ch.Close(); err != nil {
+		t.Error(err)
 	}
 	if id := w.(*world).Identity(); !strings.Contains(id, "links shn/hsn/nns") {
 		t.Errorf("identity %s", id)

@@ -1,0 +1,24 @@
+package hocket
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestReportDetours wants the table to say what went through the host, and why.
+func TestReportDetours(t *testing.T) {
+	for _, list := range [][]string{nil, {"GPUs 0-1: the driver gives no peer access", "GPUs 0-2: a setting"}} {
+		var b strings.Builder
+		if err := (&Report{Ranks: 3, Detours: list}).WriteTable(&b); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(b.String(), "through the host  GPUs 0-"); got != len(list) {
+			t.Errorf("%d lines for %d reasons:\n%s", got, len(list), &b)
+		}
+		for _, why := range list {
+			if !strings.Contains(b.String(), why) {
+				t.Errorf("%q is not in\n%s", why, &b)
+			}
+		}
+	}
+}
