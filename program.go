@@ -27,12 +27,7 @@ func Parse(name, src string) (*Program, error) {
 		p, _, err := Import(name, src, nil)
 		return p, err
 	}
-	prog, ds := ir.Parse(name, src)
-	if ds.HasErrors() {
-		return nil, ds
-	}
-	info, more := ir.Check(prog)
-	ds = append(ds, more...)
+	info, ds := ir.Read(name, src)
 	if ds.HasErrors() {
 		return nil, ds
 	}

@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// maxDiagnostics bounds what Check reports of one program.
-const maxDiagnostics = 50
-
 // Check resolves every name, infers every type and layout, and reports what is
 // wrong with the program's structure, types, layouts, scopes and aliases. The
 // Info is complete only when no error is reported.
-func Check(p *Program) (*Info, Diagnostics) {
+func Check(p *Program) (*Info, Diagnostics) { return checkBeside(p, &lost{}) }
+
+// checkBeside is Check of what stands beside what was lost.
+func checkBeside(p *Program, lost *lost) (*Info, Diagnostics) {
 	c := &checker{
-		p: p,
+		p:    p,
+		lost: lost,
 		in: &Info{
 			Prog:           p,
 			Dims:           map[string]*Dim{},
@@ -26,19 +27,28 @@ func Check(p *Program) (*Info, Diagnostics) {
 			Constraints:    map[*Stmt][]Constraint{},
 			SigConstraints: map[*Func][]Constraint{},
 		},
-		axes:    map[string]*Mesh{},
-		sizes:   map[string]poly{},
-		badSize: map[string]bool{},
-		funcs:   map[string]*Func{},
-		unknown: map[string]bool{},
-
+		axes:       map[string]*Mesh{},
+		sizes:      map[string]poly{},
+		badSize:    map[string]bool{},
+		funcs:      map[string]*Func{},
 		chainKnown: map[*Func]bool{},
 		inCycle:    map[*Func]bool{},
 	}
 	c.norm.resolve = c.meaning
+	if lost.all {
+		return c.in, nil
+	}
+	for _, f := range p.Funcs {
+		if !lost.heads[f.Name] {
+			c.list = append(c.list, f)
+		} else {
+			c.lostDims = append(c.lostDims, lost.words(f, p.Source)...)
+		}
+	}
+	c.forgive(nil)
 	if c.checkHeads(); c.failed == 0 {
 		c.checkDecls()
-		for _, f := range p.Funcs {
+		for _, f := range c.list {
 			c.checkFunc(f)
 		}
 		c.checkCalls()
@@ -48,12 +58,16 @@ func Check(p *Program) (*Info, Diagnostics) {
 }
 
 type checker struct {
-	p     *Program
-	in    *Info
-	ds    Diagnostics
-	norm  normalizer
-	axes  map[string]*Mesh
-	funcs map[string]*Func
+	p    *Program
+	lost *lost
+	list []*Func // the program's, but those whose heads were lost
+	// lostDims are words of those heads, which may declare dims.
+	lostDims []string
+	in       *Info
+	ds       Diagnostics
+	norm     normalizer
+	axes     map[string]*Mesh
+	funcs    map[string]*Func
 	// sizes are the sizes of mesh axes; badSize names those reported as wrong.
 	sizes   map[string]poly
 	badSize map[string]bool
@@ -65,7 +79,7 @@ type checker struct {
 	// State of the function being checked.
 	fn    *Func
 	scope scope
-	// unknown holds undefined names that were reported.
+	// unknown holds undefined names that were reported, or will not be.
 	unknown map[string]bool
 	// wanted maps a name that the function returns to the signature's type.
 	wanted map[string]*Type
@@ -105,7 +119,7 @@ func (c *checker) checkDecls() {
 		}
 		c.in.Dims[d.Name] = d
 	}
-	for _, f := range c.p.Funcs {
+	for _, f := range c.list {
 		if old := c.funcs[f.Name]; old != nil {
 			c.errorf("scope", f.Pos, "function %s is declared twice", f.Name).at(old.Pos, "first here").help("choose another name")
 			continue
@@ -176,8 +190,9 @@ func (c *checker) declareByUse(f *Func) {
 
 func (c *checker) checkFunc(f *Func) {
 	c.fn, c.scope = f, scope{names: map[string]*Sym{}}
-	c.unknown, c.wanted, c.ended = map[string]bool{}, map[string]*Type{}, ended{}
+	c.wanted, c.ended = map[string]*Type{}, ended{}
 	c.blocks, c.rankIf, c.loops, c.lateIf, c.inGroup, c.returned = 0, 0, 0, 0, false, false
+	c.forgive(f)
 	before := c.failed
 	for _, p := range f.Params {
 		c.in.Params[f] = append(c.in.Params[f], c.defineParam(p))
@@ -188,7 +203,7 @@ func (c *checker) checkFunc(f *Func) {
 	c.findWanted(f)
 	c.checkRefines(f)
 	c.checkBlock(f.Body)
-	if !c.returned && len(f.Results) > 0 && c.failed == before {
+	if !c.returned && len(f.Results) > 0 && c.failed == before && len(c.lost.lines[f]) == 0 {
 		c.errorf("structure", f.Body.End, "%s ends without return", f.Name).
 			at(f.Pos, "it has %s", plural(len(f.Results), "result")).help("end it with return %y")
 	}
@@ -271,6 +286,9 @@ func (c *checker) checkRefines(f *Func) {
 		return
 	}
 	g := c.funcs[f.Refines.Text]
+	if c.lost.heads[f.Refines.Text] {
+		return
+	}
 	if g == nil {
 		c.errorf("scope", f.Refines.Pos, "there is no function %s to refine", f.Refines.Text).
 			help(didYouMean(f.Refines.Text, c.funcNames()))
@@ -372,7 +390,7 @@ func (c *checker) checkCalls() {
 		})
 		state[f] = black
 	}
-	for _, f := range c.p.Funcs {
+	for _, f := range c.list {
 		if state[f] == white {
 			visit(f, 0)
 		}

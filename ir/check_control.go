@@ -83,6 +83,10 @@ func (c *checker) checkIf(s *Stmt) {
 func (c *checker) checkCall(s *Stmt) {
 	syms, ok := c.tensors(s)
 	f := c.funcs[s.Callee.Text]
+	if f == nil && c.lost.heads[s.Callee.Text] {
+		c.defineBad(s)
+		return
+	}
 	if f == nil {
 		c.errorf("scope", s.Callee.Pos, "there is no function %s", s.Callee.Text).help(didYouMean(s.Callee.Text, c.funcNames()))
 		c.defineBad(s)

@@ -13,7 +13,7 @@ func (c *checker) checkHeads() {
 			c.wholeExpr(ax.Pos, ax.Size)
 		}
 	}
-	for _, f := range c.p.Funcs {
+	for _, f := range c.list {
 		if f.Body == nil {
 			c.errorf("structure", f.Pos, "function %s has no body", f.Name)
 		}

@@ -12,8 +12,9 @@ const (
 	// maxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
 	// that everything that walks a program may recurse.
 	maxNesting = 1000
-	// maxDiags ends a run: more errors than this help nobody.
-	maxDiags = 50
+	// maxDiagnostics bounds what is reported of one program: more errors than this
+	// help nobody.
+	maxDiagnostics = 50
 )
 
 // Parse reads a program. file names it in diagnostics. The program is never
@@ -21,14 +22,24 @@ const (
 // comments are kept in it. Diagnostics are of kind "parse" and sorted by
 // position, at most one a statement.
 func Parse(file, src string) (*Program, Diagnostics) {
-	p := &parser{prog: &Program{File: file, Source: src}}
-	if p.checkText(src) {
-		p.lexer = newLexer(src)
+	p := newParser(file, src)
+	p.read()
+	return p.prog, p.diags
+}
+
+func newParser(file, src string) *parser {
+	return &parser{prog: &Program{File: file, Source: src}}
+}
+
+// read reads the whole text.
+func (p *parser) read() {
+	if p.checkText(p.prog.Source) {
+		p.lexer = newLexer(p.prog.Source)
 		p.tok = p.lexer.next()
 		p.file()
 	}
+	p.lost.all = p.lost.all || p.stopped
 	p.diags.Sort()
-	return p.prog, p.diags
 }
 
 // parser holds one token of lookahead. A function that meets an error reports
@@ -46,6 +57,9 @@ type parser struct {
 	nest    int   // open parentheses and signs in the expression at hand
 	lastErr int32 // line of the last error
 	ended   Pos   // closing brace of the function before
+	fn      *Func // that is read
+	named   bool  // what stands before "=" in the statement at hand was read
+	lost    lost
 }
 
 // checkText refuses what is no text at all.
@@ -60,6 +74,7 @@ func (p *parser) checkText(src string) bool {
 	default:
 		return true
 	}
+	p.lost.all = true
 	return false
 }
 
@@ -165,10 +180,13 @@ func (p *parser) decl() {
 	c := p.lead()
 	c.Blank = c.Blank && len(p.prog.Order) > 0
 	pos := p.tok.pos
+	known := false // the rest can be read without what was lost
 	switch {
 	case p.gotWord("dim"):
 		d := p.dim(pos)
-		if d.Comments = c; p.endLine(&d.Comments, nil, nil) {
+		d.Comments = c
+		known = d.Name != ""
+		if p.endLine(&d.Comments, nil, nil) || known {
 			p.prog.Dims = append(p.prog.Dims, d)
 			p.prog.Order = append(p.prog.Order, d)
 		}
@@ -180,6 +198,7 @@ func (p *parser) decl() {
 		}
 	case p.gotWord("func"):
 		f := &Func{Pos: pos, Comments: c}
+		known = true
 		p.function(f)
 		p.prog.Funcs = append(p.prog.Funcs, f)
 		p.prog.Order = append(p.prog.Order, f)
@@ -189,6 +208,7 @@ func (p *parser) decl() {
 		p.expected(declWords)
 	}
 	if p.bad {
+		p.lost.all = p.lost.all || !known
 		p.skipToDecl()
 	}
 }
@@ -298,8 +318,12 @@ func (p *parser) function(f *Func) {
 		for !p.is(tokLBrace) && !p.is(tokEOF) && !p.atDecl() {
 			p.advance()
 		}
+		p.lost.dropHead(f.Name)
+		p.lost.dropLines(f, true, f.Pos.Line, p.tok.pos.Line)
 	}
+	p.fn = f
 	f.Body = p.block(&f.Comments)
+	p.lost.all = p.lost.all || !f.Body.End.Valid()
 	if f.Body.End.Valid() {
 		p.bad, p.ended = false, f.Body.End
 		p.endLine(&f.Comments, f.Body, f.Body)

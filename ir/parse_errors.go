@@ -30,7 +30,7 @@ func (p *parser) errorAt(pos Pos, help, format string, args ...any) {
 	d.Help = help
 	p.diags = append(p.diags, d)
 	p.lastErr = pos.Line
-	if len(p.diags) == maxDiags {
+	if len(p.diags) == maxDiagnostics {
 		p.stop()
 	}
 }

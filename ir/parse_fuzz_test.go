@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzParse: no text makes the parser panic; what parses is printed as the
+// FuzzParse: no text makes the parser panic, nor checking what could be read of
+// one; what parses is printed as the
 // same program with all its comments, and fmt changes nothing the second time.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/parse/*.txt")
@@ -26,7 +27,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(exchangeText)
 	f.Fuzz(func(t *testing.T, src string) {
 		p, ds := Parse("fuzz", src)
-		if p == nil || len(ds) > maxDiags {
+		if p == nil || len(ds) > maxDiagnostics {
 			t.Fatalf("%d errors", len(ds))
 		}
 		_ = p.String()
@@ -34,6 +35,9 @@ func FuzzParse(f *testing.F) {
 			_ = d.String()
 		}
 		if len(ds) > 0 {
+			if _, all := Read("fuzz", src); len(all) < len(ds) || len(all) > maxDiagnostics {
+				t.Fatalf("%d errors in the text, %d in all", len(ds), len(all))
+			}
 			return
 		}
 		checkRoundTrip(t, "fuzz", src)

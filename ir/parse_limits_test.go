@@ -76,8 +76,8 @@ func TestNestingWithinTheLimit(t *testing.T) {
 
 func TestErrorsAreCapped(t *testing.T) {
 	_, ds := Parse("many", inBody(strings.Repeat("  oops %x\n", 1000)))
-	if len(ds) != maxDiags {
-		t.Errorf("got %d errors, want %d", len(ds), maxDiags)
+	if len(ds) != maxDiagnostics {
+		t.Errorf("got %d errors, want %d", len(ds), maxDiagnostics)
 	}
 }
 

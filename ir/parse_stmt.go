@@ -56,14 +56,17 @@ func (p *parser) braceOnNextLine() {
 
 // stmt reads one statement with the end of its line, and adds it to b.
 func (p *parser) stmt(b *Block) {
-	s := &Stmt{Comments: p.lead()}
+	s, first := &Stmt{Comments: p.lead()}, p.tok.pos.Line
 	s.Comments.Blank = s.Comments.Blank && len(b.Stmts) > 0
 	p.operation(s)
 	if !p.bad {
 		p.endStmt(s)
 	}
 	if p.bad {
+		may, _ := resultRule(s.Op)
+		named := p.named || s.Op != InvalidOp && (!may || s.Into != nil)
 		p.skipStmt()
+		p.lost.dropLines(p.fn, named, first, p.tok.pos.Line-1)
 		return
 	}
 	b.Stmts = append(b.Stmts, s)
@@ -110,8 +113,10 @@ func (p *parser) skipStmt() {
 
 // operation reads a statement up to its end.
 func (p *parser) operation(s *Stmt) {
+	p.named = false
 	if p.is(tokVar) {
 		p.resultList(s)
+		p.named = !p.bad
 	}
 	t := p.tok
 	if s.Pos = t.pos; !p.is(tokIdent) {

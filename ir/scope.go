@@ -52,7 +52,7 @@ func (c *checker) lookup(name string, pos Pos) *Sym {
 	if s := c.scope.names[name]; s != nil {
 		return s
 	}
-	if c.unknown[name] {
+	if c.unknown[name] || c.lost.names[c.fn] {
 		c.failed++
 		return nil
 	}

@@ -20,11 +20,7 @@ func build(text, strategy string, ranks int) (*plan.Plan, error) {
 // buildFor is build for what runs on the named machine, which matters to the
 // strategy auto.
 func buildFor(machine, text, strategy string, ranks int) (*plan.Plan, error) {
-	prog, ds := ir.Parse("bench", text)
-	if err := ds.Err(); err != nil {
-		return nil, err
-	}
-	info, ds := ir.Check(prog)
+	info, ds := ir.Read("bench", text)
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
