@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -267,6 +268,46 @@ func TestRanked(t *testing.T) {
 	}
 	if ranked(nil) != nil {
 		t.Error("nothing has a rank")
+	}
+}
+
+// TestDescend wants the best launch of each algorithm found without all being
+// tried, one that is refused passed over, and those of others left as they are.
+func TestDescend(t *testing.T) {
+	cost := func(u device.Tuning) float64 {
+		away := func(v, best int) float64 { return math.Abs(math.Log2(float64(max(v, 1)) / float64(best))) }
+		return 2 + away(u.Blocks, 32) + away(u.Unroll, 2) + away(u.Threads, 256)
+	}
+	tried := map[device.Tuning]bool{}
+	all, err := descend([]timed{
+		{comm.Timed{Tuning: device.Tuning{Algo: "push"}, Micros: cost(device.Tuning{})}, true},
+		{comm.Timed{Tuning: device.Tuning{Algo: "nccl"}, Micros: 5}, false},
+		{comm.Timed{Tuning: device.Tuning{Algo: "push", Blocks: 132}, Micros: 30}, true},
+		{comm.Timed{Tuning: device.Tuning{Algo: "staged"}, Micros: 9}, true},
+	}, func(list []device.Tuning) (got []timed, err error) {
+		for _, u := range list {
+			if tried[u] {
+				t.Errorf("%+v twice", u)
+			}
+			tried[u] = true
+			if u.Unroll != 8 {
+				got = append(got, timed{comm.Timed{Tuning: u, Micros: cost(u)}, true})
+			}
+		}
+		return got, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if best := within(all, 1)[0]; best.Tuning != (device.Tuning{Algo: "push", Blocks: 32, Threads: 256, Unroll: 2}) || best.Micros != 2 {
+		t.Errorf("found %+v", best)
+	}
+	if len(tried) > 21 || len(all) != 4+len(tried)-1 {
+		t.Errorf("%d launches were tried, %d are in the result", len(tried), len(all))
+	}
+	bad := errors.New("no more")
+	if _, err := descend(all, func([]device.Tuning) ([]timed, error) { return nil, bad }); err != bad {
+		t.Error(err)
 	}
 }
 

@@ -76,7 +76,10 @@ func (s wire) Launch(l device.Launch) error {
 	}
 	switch b.algo {
 	case "slow":
-		return s.Call(func() { time.Sleep(500 * time.Microsecond) })
+		return s.Call(func() {
+			for began := time.Now(); time.Since(began) < 100*time.Microsecond; { // sleeping is for a millisecond or more
+			}
+		})
 	case "wrong":
 		first := b.out
 		first.Shape = []int64{1}

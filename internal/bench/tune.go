@@ -285,7 +285,7 @@ func (a *arena) team(members int) *arena {
 // calls lists what is measured of a kind.
 func (u *tuner) calls(k kind) []call {
 	var list []call
-	for _, n := range u.sizes(k.op) {
+	for _, n := range u.sizes(k) {
 		c := newCall(k.op, n, k.members, k.dt)
 		c.red = k.red
 		list = append(list, c)
@@ -297,12 +297,14 @@ func (u *tuner) calls(k kind) []call {
 func (u *tuner) largest() []call {
 	most := int64(0)
 	for _, op := range TunedOps {
-		most = max(most, slices.Max(u.sizes(op)))
+		most = max(most, slices.Max(u.sizes(kind{op: op, dt: ir.BF16})))
 	}
 	return []call{{bytes: most}}
 }
 
-func (u *tuner) sizes(op ir.Op) []int64 {
+// sizes lists the messages of a kind, in bytes: where all are, sums of bf16 and
+// what only moves by powers of two, other reductions by powers of four.
+func (u *tuner) sizes(k kind) []int64 {
 	const kb, mb = 1 << 10, 1 << 20
 	embedded := u.machine.Name() == "cpu"
 	switch {
@@ -314,13 +316,17 @@ func (u *tuner) sizes(op ir.Op) []int64 {
 		if embedded {
 			last = 4 * mb
 		}
-		for n := int64(kb); n <= last; n *= 2 {
+		step := int64(2)
+		if k.dt != ir.BF16 || k.red > ir.Sum {
+			step = 4
+		}
+		for n := int64(kb); n <= last; n *= step {
 			list = append(list, n)
 		}
 		return list
 	case embedded:
 		return []int64{4 * kb, 64 * kb, mb / 2}
-	case op == ir.OpAllReduce:
+	case k.op == ir.OpAllReduce:
 		return []int64{16 * kb, 128 * kb, 512 * kb, 2 * mb, 8 * mb, 64 * mb}
 	}
 	return []int64{32 * kb, mb, 32 * mb}

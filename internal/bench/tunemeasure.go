@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -128,11 +129,11 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 	}
 	near := within(first, 1.4)
 	if u.Full && u.own {
-		tried, err := u.glance(ctx, a, c, launches(near))
+		near, err = descend(near, func(list []device.Tuning) ([]timed, error) { return u.glance(ctx, a, c, list) })
 		if err != nil {
 			return m, err
 		}
-		near = within(append(near, tried...), 1.15)
+		near = within(near, 1.15)
 	}
 	near = near[:min(len(near), u.finalists())]
 	var again []device.Tuning
@@ -187,22 +188,49 @@ func within(list []timed, times float64) []timed {
 	return list
 }
 
-// launches lists grids to try for each algorithm of the machine's own.
-func launches(near []timed) []device.Tuning {
-	var list []device.Tuning
-	for _, x := range near {
-		if slices.ContainsFunc(list, func(t device.Tuning) bool { return t.Algo == x.Algo }) || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
+// axis is a way in which launches differ.
+type axis struct {
+	values []int
+	of     func(t *device.Tuning) *int
+}
+
+// launchAxes are walked one after the other, each over all its values with the
+// best of the others: blocks once more at the end, when the rest is known.
+var launchAxes = func() []axis {
+	blocks := axis{[]int{4, 8, 16, 32, 64, 96, 132}, func(t *device.Tuning) *int { return &t.Blocks }}
+	unroll := axis{[]int{1, 2, 4, 8}, func(t *device.Tuning) *int { return &t.Unroll }}
+	threads := axis{[]int{256, 512, 1024}, func(t *device.Tuning) *int { return &t.Threads }}
+	return []axis{blocks, unroll, threads, blocks}
+}()
+
+// descend looks for the best launch of each of the machine's own algorithms that
+// is near, from where it is best so far, and returns all that was measured.
+func descend(near []timed, measure func([]device.Tuning) ([]timed, error)) ([]timed, error) {
+	all := slices.Clone(near)
+	for i, x := range near {
+		first := slices.IndexFunc(near, func(o timed) bool { return o.Algo == x.Algo })
+		if first < i || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
 			continue
 		}
-		for _, blocks := range []int{4, 8, 16, 32, 64, 96, 132} {
-			for _, threads := range []int{256, 512, 1024} {
-				for _, unroll := range []int{1, 2, 4, 8} {
-					list = append(list, device.Tuning{Algo: x.Algo, Blocks: blocks, Threads: threads, Unroll: unroll})
+		best := x
+		for _, ax := range launchAxes {
+			var list []device.Tuning
+			for _, v := range ax.values {
+				t := best.Tuning
+				*ax.of(&t) = v
+				if !slices.ContainsFunc(all, func(o timed) bool { return o.Tuning == t }) {
+					list = append(list, t)
 				}
 			}
+			got, err := measure(list)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, got...)
+			best = within(append(got, best), math.Inf(1))[0]
 		}
 	}
-	return list
+	return all, nil
 }
 
 // glance measures tunings roughly, one after the other, so that they need not all
