@@ -4,8 +4,8 @@
     torchrun --nproc_per_node=2 overlap.py --turns FOLDER & hocket bench ag-gemm -m cuda -n 2 --turns FOLDER
 
 Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds in turns. A round is what one of
-`hocket bench ag-gemm` is: the GEMM alone six times, a barrier, six calls, without synchronisation between them; so all are
-timed on a GPU that is as warm. With --turns it times what hocket asks for, when it asks, prints nothing, and ends where
+`hocket bench ag-gemm` is: rest, the GEMM alone six times, a barrier, six calls, a barrier, the GEMM alone six times, without
+synchronisation between them; so all are timed on a GPU that is as warm. With --turns it times what hocket asks for, when it asks, prints nothing, and ends where
 nothing has been asked for two minutes. Shapes are MxNxK over all ranks.
 """
 import argparse
@@ -111,24 +111,24 @@ class Bench:
 
     def once(self, call):
         """Microseconds of the GEMM alone and of the call."""
-        at = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        at = [torch.cuda.Event(enable_timing=True) for _ in range(6)]
         torch.cuda.synchronize()
         dist.barrier()
         time.sleep(RESTING)
         torch.cuda._sleep(2_000_000)  # the host gets ahead of the device
-        at[0].record()
-        for _ in range(CHAIN):
-            self.alone()
-        at[1].record()
-        dist.all_reduce(self.flag)
-        at[2].record()
-        for _ in range(CHAIN):
-            call()
-        at[3].record()
+        for part, what in enumerate((self.alone, call, self.alone)):
+            if part > 0:
+                dist.all_reduce(self.flag)
+            at[2 * part].record()
+            for _ in range(CHAIN):
+                what()
+            at[2 * part + 1].record()
         torch.cuda.synchronize()
-        worst = torch.tensor([at[0].elapsed_time(at[1]), at[2].elapsed_time(at[3])], device=self.dev)
+        took = [at[2 * part].elapsed_time(at[2 * part + 1]) * 1e3 / CHAIN for part in range(3)]
+        worst = torch.tensor(took, device=self.dev, dtype=torch.float64)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        return [ms * 1e3 / CHAIN for ms in worst.tolist()]
+        before, layer, behind = worst.tolist()
+        return (before + behind) / 2, layer
 
     def round(self, op, shape):
         """One sample of each, by name."""

@@ -17,7 +17,7 @@ import (
 // layer, the slowest rank's.
 type Layer struct {
 	Shape
-	// GEMM is the product alone, on all ranks at once.
+	// GEMM is the product alone, on all ranks at once, before and behind the layers.
 	GEMM Figure `json:"gemm_us"`
 	// Wire is the time that what each rank receives takes at the rate of a copy;
 	// Bound the longer of both.
@@ -78,7 +78,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	}
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
-	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, without host synchronisation; time from the first to the last mark of those commands but waits, so without uploads; the slowest rank", layerRepeats, layerRepeats)
+	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, a barrier, the GEMM alone again, without host synchronisation; time from the first to the last mark of those commands but waits, so without uploads; the slowest rank; of the GEMM alone the mean of before and behind", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
 	if !j.embedded() {
 		j.method("%v of rest before each run: a burst of some 10 ms from full clocks, not what the power limit leaves in the long run", resting)
@@ -88,7 +88,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	}
 	peers := &turns{dir: j.Turns}
 	if peers.dir != "" {
-		j.method("peers in the same rounds, while this rests: the GEMM alone %d times, a barrier, the layer %d times", layerRepeats, layerRepeats)
+		j.method("peers in the same rounds, while this rests, in runs of the same parts")
 	}
 	for _, s := range shapes {
 		l, err := j.layer(ctx, k, s, wire.Median, peers)
@@ -280,10 +280,10 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	if err != nil || !counts {
 		return 0, 0, err
 	}
-	if gemm, err = c.window(res.Trace, c.alone); err == nil {
-		layer, err = c.window(res.Trace, c.layers)
-	}
-	return gemm, layer, err
+	before, err1 := c.window(res.Trace, c.before)
+	behind, err2 := c.window(res.Trace, c.behind)
+	layer, err = c.window(res.Trace, c.layers)
+	return (before + behind) / 2, layer, errors.Join(err, err1, err2)
 }
 
 // window returns microseconds a repetition from the first beginning to the last

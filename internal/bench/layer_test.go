@@ -37,13 +37,13 @@ func TestTextRepeats(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", k.name, err, lt.text)
 			}
-			alone, layers := products(p, lt.alone), products(p, lt.layers)
+			alone, behind, layers := products(p, lt.before), products(p, lt.behind), products(p, lt.layers)
 			want := 4 * 3
 			if strategy == "exchange" {
 				want *= 3 // a block for each rank
 			}
-			if alone != 3*layerRepeats || layers != want {
-				t.Errorf("%s, %s: %d products alone, %d in layers; want %d and %d", k.name, strategy, alone, layers, 3*layerRepeats, want)
+			if alone != 3*layerRepeats || behind != alone || layers != want {
+				t.Errorf("%s, %s: %d and %d products alone, %d in layers; want %d and %d", k.name, strategy, alone, behind, layers, 3*layerRepeats, want)
 			}
 		}
 	}

@@ -71,11 +71,14 @@ const inner = 128
 
 // layerText is a program whose text repeats the layer. The operands are made on
 // the devices; then the GEMM runs alone, repeatedly, on all of them; then, after
-// a barrier, the layer.
+// a barrier, the layer; then, after another, the GEMM alone again: a GPU slows down
+// while it works, and what is compared with the layer is the mean of before and
+// behind.
 type layerText struct {
 	text string
-	// The first and last line, from 1, of the GEMMs alone and of the layers.
-	alone, layers [2]int32
+	// The first and last line, from 1, of the GEMMs alone, before and behind, and of
+	// the layers.
+	before, behind, layers [2]int32
 }
 
 // textOf writes the program for repeats layers. Each layer has an x of its own, so that nothing gathered serves two.
@@ -83,21 +86,15 @@ func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
 	k.head(&b, s, ranks, repeats)
 	var t layerText
-	product := k.y
-	if k.partial {
-		product = "bf16[M, N] partial(tp, sum)"
-	}
-	t.alone[0] = b.next()
-	for i := range layerRepeats {
-		b.add("  %%g%d: %s = linear %%whole, %%w", i, product)
-	}
-	t.alone[1] = b.next() - 1
+	t.before = k.alone(&b, "g")
 	b.add("  barrier over=tp")
 	t.layers[0] = b.next()
 	for i := range repeats {
 		k.layer(&b, i)
 	}
 	t.layers[1] = b.next() - 1
+	b.add("  barrier over=tp")
+	t.behind = k.alone(&b, "h")
 	for i, layer := range []int{0, repeats - 1} {
 		place := k.places(s)[i]
 		b.add("  %%%s = slice %%y%d, axis=%d, %d..%d", sampleName(i), layer, k.axis, place, place+1)
@@ -106,6 +103,20 @@ func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	b.add("}")
 	t.text = strings.Join(b, "\n") + "\n"
 	return t
+}
+
+// alone writes the GEMMs alone, and returns their first and last line.
+func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
+	product := k.y
+	if k.partial {
+		product = "bf16[M, N] partial(tp, sum)"
+	}
+	lines[0] = b.next()
+	for i := range layerRepeats {
+		b.add("  %%%s%d: %s = linear %%whole, %%w", name, i, product)
+	}
+	lines[1] = b.next() - 1
+	return lines
 }
 
 // head writes the signature and makes the operands.
