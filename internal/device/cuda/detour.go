@@ -16,8 +16,8 @@ import (
 // graphs record it. Kernels get what they read of peers copied to their own GPU
 // first.
 
-// detourPiece is the most bytes that go through the host at once.
-const detourPiece = 1 << 20
+// detourPiece is the most bytes that go through the host at once; tests make it small.
+var detourPiece int64 = 1 << 20
 
 // detour is what a stream needs for such copies. Nothing of it can be made while
 // work is issued (see gate), so every stream has one where GPUs are apart.
@@ -85,7 +85,7 @@ func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *ref) (*ma
 	free := [2]*mark{begun}
 	at, i := s.detour.buffer, 0
 	err := pieces(dst, src, func(d, p *ref) error {
-		half := p.at(at + nvlib.Ptr(i*detourPiece))
+		half := p.at(at + nvlib.Ptr(i)*nvlib.Ptr(detourPiece))
 		there, err := from.copyBehind(free[i], &half, p)
 		if err == nil {
 			free[i], err = to.copyBehind(there, d, &half)
@@ -163,7 +163,7 @@ func (d *dev) prepareAround(dst, src *ref) error {
 		return from.prepareCopy(dst, src)
 	}
 	return pieces(dst, src, func(t, r *ref) error {
-		half := r.at(detourPiece)
+		half := r.at(nvlib.Ptr(detourPiece))
 		return errors.Join(from.prepareCopy(&half, r), to.prepareCopy(t, &half))
 	})
 }

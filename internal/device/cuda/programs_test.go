@@ -41,7 +41,7 @@ func TestProgramsOnFake(t *testing.T) {
 				{gpus: 4, graphs: formEach}, {gpus: 4}, {gpus: 1},
 				{gpus: 2, apart: all}, {gpus: 4, apart: some([2]int32{0, 1}, [2]int32{2, 3}), calls: true},
 			} {
-				if c.gpus == 1 && testing.Short() {
+				if (c.gpus == 1 || c.calls) && testing.Short() {
 					continue
 				}
 				f := newFake(t, c.gpus)
