@@ -93,7 +93,7 @@ type LoadOptions struct {
 	// Trace times every command: reports then say how well communication was
 	// hidden and draw a timeline, and errors name the command that a GPU failed
 	// in, not only some around it. On a GPU that takes the host more time than
-	// the commands themselves.
+	// the commands themselves. Of a batch that is replayed the last run is timed.
 	Trace bool
 	// Algorithm names the algorithm of collectives to try first, where the text
 	// pins none; empty for the fastest as measured on this machine.
