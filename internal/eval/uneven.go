@@ -98,24 +98,25 @@ func (c *meeting) countsCertain() bool {
 
 // countsFit demands that no count be negative, that operands hold what is to be
 // taken from them, destinations what comes, and that ranks agree where they
-// must.
+// must. The words are those of a run.
 func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
 	gets := int64(0)
 	for i, p := range c.members {
 		rows, held := p.counts.n, p.in.shape[k.axis]
+		if k.op != ir.OpAllToAllV && !slices.Equal(rows, c.members[me].counts.n) {
+			return c.misfit(i, "the counts of member %d of the team are %v, those of member %d %v: they must be the same", i, rows, me, c.members[me].counts.n)
+		}
 		for j, n := range rows {
-			if n < 0 || n > 1<<40 {
-				return c.misfit(i, "counts[%d] is %d", j, n)
+			if n < 0 || n > max(held, capacity) {
+				return c.misfit(i, "counts[%d] of member %d of the team is %d, with operands of %d rows and a result of %d", j, i, n, held, capacity)
 			}
 		}
-		if k.op != ir.OpAllToAllV && !slices.Equal(rows, c.members[me].counts.n) {
-			return c.misfit(i, "the counts are %v, and those of rank %d are %v; they must be the same", rows, c.team[me], c.members[me].counts.n)
+		gives := before(rows, len(rows))
+		if k.op == ir.OpAllGatherV {
+			gives = rows[i]
 		}
-		switch sum := before(rows, len(rows)); {
-		case k.op == ir.OpAllGatherV && rows[i] > held:
-			return c.misfit(i, "its count is %d, and its operand has %d rows", rows[i], held)
-		case k.op != ir.OpAllGatherV && sum > held:
-			return c.misfit(i, "the counts %v come to %d rows, and its operand has %d", rows, sum, held)
+		if gives > held {
+			return c.misfit(i, "the counts %v of member %d of the team take %d rows from an operand of %d", rows, i, gives, held)
 		}
 		switch k.op {
 		case ir.OpAllGatherV:
@@ -127,7 +128,7 @@ func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
 		}
 	}
 	if gets > capacity {
-		return c.misfit(me, "it gets %d rows, and its destination has room for %d", gets, capacity)
+		return c.misfit(me, "member %d of the team gets %d rows, and its result has room for %d", me, gets, capacity)
 	}
 	return nil
 }

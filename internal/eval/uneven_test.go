@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -50,30 +51,42 @@ func TestUneven(t *testing.T) {
 	}
 }
 
-// TestUnevenRefused: counts that do not fit are errors with a place, that name
-// rank and count.
+// TestUnevenRefused: counts that do not fit are errors with a place, which name
+// the rank and say what a run would.
 func TestUnevenRefused(t *testing.T) {
 	x := tensorOf(t, ir.F32, []int64{6, 2}, make([]float64, 12)...)
 	for _, c := range []struct {
 		stmt string
 		n    []float64
+		me   int
 		want string
 	}{
-		{"all_to_allv %x, %n into %b, over=tp", []float64{1, 1, 0, -2}, "rank 1 of all_to_allv: counts[1] is -2"},
-		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 1, 0, 0}, "rank 0 of all_to_allv: the counts [3 1] come to 4 rows, and its operand has 3"},
-		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 0, 3, 0}, "rank 0 of all_to_allv: it gets 6 rows, and its destination has room for 5"},
-		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 4, 1, 4}, "rank 1 of all_gatherv: its count is 4, and its operand has 3 rows"},
-		{"all_gatherv %x, %n into %b, over=tp", []float64{3, 3, 3, 3}, "it gets 6 rows"},
-		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 2, 1, 1}, "they must be the same"},
-		{"reduce_scatterv %x, %n into %b, over=tp, op=sum", []float64{2, 2, 2, 2}, "the counts [2 2] come to 4 rows"},
-		{"reduce_scatterv %x, %n into %b, over=tp, op=min", []float64{1, 2, 2, 1}, "they must be the same"},
-		{"all_to_allv %x into %b, over=tp, counts=(1, 0 - rank(tp))", nil, "rank 1 of all_to_allv: counts[1] is -1"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{1, 1, 0, -2}, 0, "rank 1 of all_to_allv: counts[1] of member 1 of the team is -2"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 1, 0, 0}, 0, "rank 0 of all_to_allv: the counts [3 1] of member 0 of the team take 4 rows"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 0, 3, 0}, 0, "rank 0 of all_to_allv: member 0 of the team gets 6 rows"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{9, 0, 0, 0}, 0, "rank 0 of all_to_allv: counts[0] of member 0 of the team is 9"},
+		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 4, 1, 4}, 0, "rank 1 of all_gatherv: the counts [1 4] of member 1 of the team take 4 rows"},
+		{"all_gatherv %x, %n into %b, over=tp", []float64{3, 3, 3, 3}, 1, "rank 1 of all_gatherv: member 1 of the team gets 6 rows"},
+		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 2, 1, 1}, 1, "they must be the same"},
+		{"reduce_scatterv %x, %n into %b, over=tp, op=sum", []float64{2, 2, 2, 2}, 0, "the counts [2 2] of member 0 of the team take 4 rows"},
+		{"reduce_scatterv %x, %n into %b, over=tp, op=min", []float64{1, 2, 2, 1}, 1, "they must be the same"},
+		{"all_to_allv %x into %b, over=tp, counts=(1, 0 - rank(tp))", nil, 0, "rank 1 of all_to_allv: counts[1] of member 1 of the team is -1"},
 	} {
 		n := tensorOf(t, ir.I32, []int64{4}, append(c.n, 0, 0, 0, 0)[:4]...)
 		_, err := unevenly(t, c.stmt, x, n)
 		var d *ir.Diagnostic
 		if !errors.As(err, &d) || d.Kind != "range" || d.Pos.Line != 4 || !strings.Contains(d.Message, c.want) {
 			t.Errorf("%s of %v: %v, want %q", c.stmt, c.n, err, c.want)
+			continue
+		}
+		if c.n == nil {
+			continue
+		}
+		word, _, _ := strings.Cut(c.stmt, " ")
+		op, _ := ir.ParseOp(word)
+		counts := [][]int64{{int64(c.n[0]), int64(c.n[1])}, {int64(c.n[2]), int64(c.n[3])}}
+		if _, err := device.Share(op, counts, c.me, 3, 5); err == nil || !strings.HasSuffix(d.Message, err.Error()) {
+			t.Errorf("%s of %v: %q, and a run says %v", c.stmt, c.n, d.Message, err)
 		}
 	}
 }
