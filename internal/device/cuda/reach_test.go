@@ -251,7 +251,7 @@ func TestDetours(t *testing.T) {
 	testDetours(t, m, 3)
 	f.reach.apart = all
 	m.sys.reach, _ = newReach("")
-	testChains(t, m, func() { f.order = newFakeOrder() })
+	testOnAndOn(t, m, func() { f.order = newFakeOrder() })
 }
 
 // TestRealDetours does so on GPUs that are kept apart.
@@ -265,16 +265,22 @@ func TestRealDetours(t *testing.T) {
 		t.Fatal(err)
 	}
 	testDetours(t, m, len(m.sys.gpus))
-	testChains(t, m, func() {})
+	testOnAndOn(t, m, func() {})
 }
 
-// testChains hands bytes on and on between two GPUs by one stream, with nothing that
+// testOnAndOn hands bytes on and on between two GPUs by one stream, with nothing that
 // waits for it but the download at the end: what does not wait for the copy before, or
 // for its piece of host memory, hands on something else. It calls begin while nothing
 // runs.
-func testChains(t *testing.T, m *machine, begin func()) {
+func testOnAndOn(t *testing.T, m *machine, begin func()) {
+	for _, places := range [][]int{{1, 1, 0, 0, 1}, {1, 0, 0, 1, 1}} {
+		testHandedOn(t, m, places, begin)
+	}
+}
+
+// testHandedOn is testOnAndOn through memory of those ranks, the first and the last 1.
+func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 	count := 9 * detourPiece / 4
-	places := []int{1, 1, 0, 0, 1, 0, 0, 1} // ranks
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
