@@ -60,8 +60,9 @@ type CheckOptions struct {
 	// Redundant lists the waits that others imply, as warnings.
 	Redundant bool
 	// Strategy checks what the program is lowered to by this one: see
-	// LowerOptions.
+	// LowerOptions, whose Machine this is too.
 	Strategy string
+	Machine  string
 }
 
 // Check proves a bound program, without running it, free of data races, reuse
@@ -74,7 +75,7 @@ func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	if len(opts) > 0 {
 		o = opts[0]
 	}
-	u, err := p.build(compile.Options{Strategy: o.Strategy})
+	u, err := p.build(compile.Options{Strategy: o.Strategy, Machine: o.Machine})
 	if err != nil {
 		return refutedOr(err)
 	}

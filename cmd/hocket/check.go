@@ -13,8 +13,8 @@ import (
 
 // checkFlags are the flags of check beside those of every command on a PROGRAM.
 type checkFlags struct {
-	redundant, fix bool
-	strategy, out  string
+	redundant, fix         bool
+	strategy, machine, out string
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -29,6 +29,7 @@ edge that would. Exit 0: proved. 1: refuted. 5: could not decide, and why.
 What a program computes is no part of the proof: see run --compare.`,
 		Example: `  hocket check examples/mlp.hkt
   hocket check examples/mlp.hkt -n 8 --dim T=4096 --json
+  hocket check examples/mlp.hkt --strategy auto --machine h200x4
   hocket check broken.hkt --fix -o repaired.hkt`,
 		Args: onePROGRAM,
 	}
@@ -36,6 +37,7 @@ What a program computes is no part of the proof: see run --compare.`,
 	o := &checkFlags{}
 	f := c.Flags()
 	addStrategy(c, &o.strategy)
+	addPredicted(c, &o.machine, "auto predicts")
 	f.BoolVar(&o.redundant, "redundant", false, "list the waits that others imply")
 	f.BoolVar(&o.fix, "fix", false, "write the program with what it lacks to standard output")
 	f.StringVarP(&o.out, "output", "o", "", "write what --fix repairs to `FILE` instead")
@@ -44,7 +46,7 @@ What a program computes is no part of the proof: see run --compare.`,
 		if err != nil {
 			return err
 		}
-		if err := o.check(); err != nil {
+		if err := o.check(c); err != nil {
 			return err
 		}
 		p, err := a.parseProgram(c.Context(), args[0], &b)
@@ -57,12 +59,17 @@ What a program computes is no part of the proof: see run --compare.`,
 	return c
 }
 
-func (o *checkFlags) check() error {
+func (o *checkFlags) check(c *cobra.Command) error {
 	switch {
+	case c.Flags().Changed("machine") && o.strategy != "auto":
+		return usagef("--machine changes nothing here").helping("it says what --strategy auto predicts for")
 	case o.out != "" && !o.fix:
 		return usagef("-o names where --fix writes, and --fix is not given")
 	case o.fix && o.strategy != "" && o.strategy != "sequential":
 		return usagef("--fix repairs the program as it stands: leave --strategy out")
+	}
+	if err := checkPredicted(o.machine); err != nil {
+		return err
 	}
 	return checkStrategy(o.strategy)
 }
@@ -90,7 +97,7 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 		return err
 	}
 	a.out.note(sig)
-	v, err := hocket.Check(p, b, hocket.CheckOptions{Redundant: o.redundant, Strategy: o.strategy})
+	v, err := hocket.Check(p, b, hocket.CheckOptions{Redundant: o.redundant, Strategy: o.strategy, Machine: o.machine})
 	if err != nil {
 		return ofHocket(err)
 	}

@@ -19,8 +19,20 @@ type explainFlags struct {
 func (o *explainFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&o.explain, "explain", false, "say what was resharded and why, what each strategy is predicted to take, and which was chosen (auto, unless --strategy says otherwise)")
-	f.StringVar(&o.machine, "machine", "cpu", "the `MACHINE` that auto, --explain and --html predict for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
+	addPredicted(c, &o.machine, "auto, --explain and --html predict")
+}
+
+// addPredicted adds the machine that what predicts for.
+func addPredicted(c *cobra.Command, to *string, what string) {
+	c.Flags().StringVar(to, "machine", "cpu", "the `MACHINE` that "+what+" for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(hocket.Machines(), cobra.ShellCompDirectiveDefault))
+}
+
+func checkPredicted(name string) error {
+	if err := hocket.CheckMachine(name); err != nil {
+		return usagef("--machine: %w", err)
+	}
+	return nil
 }
 
 // check refuses flags that do not go together.
@@ -32,10 +44,7 @@ func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	case o.explain && (set("print-after") || set("output")):
 		return usagef("--explain prints no program").helping("leave --print-after and -o out, or --explain")
 	}
-	if err := hocket.CheckMachine(o.machine); err != nil {
-		return usagef("--machine: %w", err)
-	}
-	return nil
+	return checkPredicted(o.machine)
 }
 
 // explain prints what lowering does to a program.
