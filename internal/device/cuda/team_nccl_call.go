@@ -22,8 +22,10 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
 	if a.windows {
 		m.what = fmt.Sprintf("%s by %s", c.Op, ncclWindowName)
-		if err := errors.Join(group.window(t, w.in), group.window(t, w.out)); err != nil {
-			return nil, err
+		for _, operand := range []func(i int) *ref{w.in, w.out} {
+			if err := group.window(t, operand); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := group.exercise(t, w); err != nil {
