@@ -133,6 +133,18 @@ type Block struct {
 	TailBlank bool
 }
 
+// Walk calls f for every statement of b and of the blocks in it, in text order.
+func (b *Block) Walk(f func(*Stmt)) {
+	if b == nil {
+		return
+	}
+	for _, s := range b.Stmts {
+		f(s)
+		s.Body.Walk(f)
+		s.Else.Walk(f)
+	}
+}
+
 // Stmt is one statement. Op decides which fields are used:
 //
 //	tensor, view, collective  Results[0] [Type] = Op Args Exprs Attrs, or Op Args Into Attrs

@@ -1,0 +1,261 @@
+package ir
+
+import (
+	"fmt"
+	"strings"
+)
+
+// reached returns f and every function it calls, in order of first call.
+func (p *Program) reached(f *Func) []*Func {
+	byName := make(map[string]*Func, len(p.Funcs))
+	for _, g := range p.Funcs {
+		byName[g.Name] = g
+	}
+	list := []*Func{f}
+	seen := map[*Func]bool{f: true}
+	for i := 0; i < len(list); i++ {
+		list[i].Body.Walk(func(s *Stmt) {
+			if g := byName[s.Callee.Text]; s.Op == OpCall && g != nil && !seen[g] {
+				seen[g] = true
+				list = append(list, g)
+			}
+		})
+	}
+	return list
+}
+
+// needDims reports all dims without a value that the meshes, the function and
+// what it calls use.
+func (b *Bound) needDims(Binding) *Diagnostic {
+	p := b.Info.Prog
+	var missing []*Expr
+	seen := map[string]bool{}
+	look := func(e *Expr) {
+		if e.Kind != ExprName || seen[e.Name] {
+			return
+		}
+		seen[e.Name] = true
+		if _, has := b.Dims[e.Name]; !has && b.defines[e.Name] == nil {
+			missing = append(missing, e)
+		}
+	}
+	for _, m := range p.Meshes {
+		for _, ax := range m.Axes {
+			ax.Size.Walk(look)
+		}
+	}
+	for _, f := range p.reached(b.Func) {
+		f.walkExprs(func(e *Expr) { e.Walk(look) })
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	names, flags := make([]string, len(missing)), make([]string, len(missing))
+	for i, e := range missing {
+		names[i], flags[i] = e.Name, "--dim "+e.Name+"=64"
+	}
+	return p.bindError(missing[0].Pos, "give "+strings.Join(flags, " ")+", or defaults: dim "+names[0]+" = 64",
+		"no value for %s", strings.Join(names, ", "))
+}
+
+// walkExprs calls see for every expression of the signature and body, nil included.
+func (f *Func) walkExprs(see func(*Expr)) {
+	types := func(t *Type) {
+		if t != nil {
+			for _, d := range t.Dims {
+				see(d.Extent)
+			}
+		}
+	}
+	for _, p := range f.Params {
+		types(p.Type)
+	}
+	for _, t := range f.Results {
+		types(t)
+	}
+	f.Body.Walk(func(s *Stmt) {
+		types(s.Type)
+		for _, e := range s.Exprs {
+			see(e)
+		}
+		for _, a := range s.Attrs {
+			for _, e := range a.Exprs {
+				see(e)
+			}
+		}
+		for _, p := range s.Args {
+			see(p.Index)
+		}
+		if s.Into != nil {
+			see(s.Into.Index)
+		}
+		if s.Peer != nil {
+			see(s.Peer.Index)
+		}
+		see(s.Count)
+	})
+}
+
+// boundCheck checks the signatures of the bound function and all it calls, and
+// in their bodies every early constraint of blocks that run.
+type boundCheck struct {
+	*Bound
+	funcs map[string]*Func
+	seen  map[*Func]bool
+	ds    Diagnostics
+}
+
+func (b *Bound) checkFuncs() Diagnostics {
+	c := &boundCheck{Bound: b, funcs: map[string]*Func{}, seen: map[*Func]bool{}}
+	for _, f := range b.Info.Prog.Funcs {
+		c.funcs[f.Name] = f
+	}
+	c.checkFunc(b.Func)
+	c.ds.Sort()
+	return c.ds
+}
+
+func (b *boundCheck) checkFunc(f *Func) {
+	if f == nil || b.seen[f] {
+		return
+	}
+	b.seen[f] = true
+	b.ds = append(b.ds, b.checkSignature(f)...)
+	b.checkBlock(f.Body)
+}
+
+func (b *boundCheck) checkBlock(blk *Block) {
+	if blk == nil {
+		return
+	}
+	for _, s := range blk.Stmts {
+		for i := range b.Info.Constraints[s] {
+			if c := &b.Info.Constraints[s][i]; !c.late && len(b.ds) < maxDiagnostics {
+				b.ds = appendDiag(b.ds, b.check(c, b.Env(0, nil)))
+			}
+		}
+		if s.Op == OpCall {
+			b.checkFunc(b.funcs[s.Callee.Text])
+		}
+		then, other := b.runs(s)
+		if then {
+			b.checkBlock(s.Body)
+		}
+		if other {
+			b.checkBlock(s.Else)
+		}
+	}
+}
+
+// runs reports which blocks of s may run, as far as dims decide it.
+func (b *Bound) runs(s *Stmt) (then, other bool) {
+	if s.Op != OpIf && s.Op != OpFor || !static(s.Exprs[0]) || !static(s.Exprs[1]) {
+		return true, true
+	}
+	x, err1 := s.Exprs[0].Eval(b.Env(0, nil))
+	y, err2 := s.Exprs[1].Eval(b.Env(0, nil))
+	switch {
+	case err1 != nil || err2 != nil:
+		return true, true
+	case s.Op == OpFor:
+		return x < y, false
+	}
+	holds := s.Cmp.Holds(x, y)
+	return holds, !holds
+}
+
+func appendDiag(ds Diagnostics, d *Diagnostic) Diagnostics {
+	if d != nil {
+		return append(ds, d)
+	}
+	return ds
+}
+
+func (b *Bound) checkSignature(f *Func) Diagnostics {
+	var ds Diagnostics
+	said := map[string]*Diagnostic{} // one dim may be wrong in every type
+	check := func(t *Type) {
+		_, err := b.LocalShape(t, b.Env(0, nil))
+		if err == nil {
+			return
+		}
+		if d := said[err.Error()]; d != nil {
+			d.Notes = append(d.Notes, Note{t.Pos, "and here"})
+			return
+		}
+		d := b.Info.Prog.bindError(t.Pos, "give dims that fit, or lay it out otherwise", "%v", err)
+		ds, said[err.Error()] = append(ds, d), d
+	}
+	for _, p := range f.Params {
+		check(p.Type)
+	}
+	for _, t := range f.Results {
+		check(t)
+	}
+	for i := range b.Info.SigConstraints[f] {
+		ds = appendDiag(ds, b.check(&b.Info.SigConstraints[f][i], b.Env(0, nil)))
+	}
+	return ds
+}
+
+// static reports whether e needs no loop variables, lets, ranks or local extents.
+func static(e *Expr) bool {
+	ok := true
+	e.Walk(func(e *Expr) {
+		switch e.Kind {
+		case ExprVar, ExprRank, ExprExtent:
+			ok = false
+		}
+	})
+	return ok
+}
+
+// CheckStmt checks the constraints of one instance of s that depend on loop
+// variables or ranks.
+func (b *Bound) CheckStmt(s *Stmt, env Env) *Diagnostic {
+	for i := range b.Info.Constraints[s] {
+		c := &b.Info.Constraints[s][i]
+		if !c.late {
+			continue
+		}
+		if d := b.check(c, env); d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+func (b *Bound) check(c *Constraint, env Env) *Diagnostic {
+	p := b.Info.Prog
+	x, err := c.A.Eval(env)
+	if err != nil {
+		return p.Diag("bind", c.Pos, "%s: %v", c.Message, err)
+	}
+	y, err := c.B.Eval(env)
+	if err != nil {
+		return p.Diag("bind", c.Pos, "%s: %v", c.Message, err)
+	}
+	ok := true
+	switch c.Rel {
+	case CheckEqual:
+		ok = x == y
+	case CheckMultiple:
+		ok = y != 0 && x%y == 0
+	case CheckAtMost:
+		ok = x <= y
+	case CheckLess:
+		ok = x < y
+	}
+	if ok {
+		return nil
+	}
+	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.broken(c.A, valued(c.A, x), valued(c.B, y)))
+}
+
+// valued prints "T=64", or just the number for a constant.
+func valued(e *Expr, v int64) string {
+	if e.Kind == ExprInt {
+		return fmt.Sprint(v)
+	}
+	return fmt.Sprintf("%s=%d", brief(e), v)
+}

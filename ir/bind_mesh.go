@@ -1,0 +1,214 @@
+package ir
+
+import (
+	"fmt"
+	"slices"
+)
+
+// boundMesh is a mesh with sizes: rank devices[i] has the coordinates of i.
+type boundMesh struct {
+	names   []string
+	sizes   []int64
+	devices []int
+	indexOf map[int]int // device → i
+}
+
+// bindMeshes evaluates axis sizes and device lists.
+func (b *Bound) bindMeshes(bind Binding) *Diagnostic {
+	p := b.Info.Prog
+	world := 0
+	for _, m := range p.Meshes {
+		bm, d := b.bindMesh(m)
+		if d != nil {
+			return d
+		}
+		for _, dev := range bm.devices {
+			world = max(world, dev+1)
+		}
+		b.meshes = append(b.meshes, bm)
+		for _, n := range bm.names {
+			b.axes[n] = bm
+		}
+	}
+	if len(p.Meshes) == 0 {
+		world = max(bind.Ranks, 1)
+	}
+	if main := p.mainMesh(); main != nil {
+		bm := b.axes[main.Axes[0].Name]
+		for i, m := range b.meshes {
+			for _, dev := range m.devices {
+				if dev >= len(bm.devices) {
+					return p.bindError(p.Meshes[i].Pos, "ranks count from 0", "a sub-mesh names rank %d, and the main mesh has %d ranks", dev, len(bm.devices))
+				}
+			}
+		}
+		world = len(bm.devices)
+	}
+	if bind.Ranks != 0 && bind.Ranks != world {
+		return p.bindError(Pos{}, fmt.Sprintf("run it with -n %d, or make the mesh's size a dim", world),
+			"%d ranks asked for, and the program's mesh has %d", bind.Ranks, world)
+	}
+	b.Ranks = world
+	all := &boundMesh{names: []string{WorldAxis}, sizes: []int64{int64(world)}}
+	for r := range world {
+		all.devices = append(all.devices, r)
+	}
+	b.axes[WorldAxis] = all.index()
+	return nil
+}
+
+func (b *Bound) bindMesh(m *Mesh) (*boundMesh, *Diagnostic) {
+	p := b.Info.Prog
+	bm := &boundMesh{}
+	total := int64(1)
+	for _, ax := range m.Axes {
+		n, err := ax.Size.Eval(b.Env(0, nil))
+		switch {
+		case err != nil:
+			return nil, p.bindError(ax.Pos, "give it with --dim or -n", "the size of mesh axis %s: %v", ax.Name, err)
+		case n < 1 || n > MaxRanks || total*n > MaxRanks:
+			return nil, p.bindError(ax.Pos, "give its dims other values", "mesh axis %s has size %d; a mesh has between 1 and %d ranks", ax.Name, n, MaxRanks)
+		}
+		total *= n
+		bm.names = append(bm.names, ax.Name)
+		bm.sizes = append(bm.sizes, n)
+	}
+	if !m.HasDevices {
+		for r := range int(total) {
+			bm.devices = append(bm.devices, r)
+		}
+		return bm.index(), nil
+	}
+	if int64(len(m.Devices)) != total {
+		return nil, p.bindError(m.Pos, "list one rank for each place, last axis fastest", "the mesh has %d places and lists %d ranks", total, len(m.Devices))
+	}
+	seen := map[int64]bool{}
+	for _, d := range m.Devices {
+		if d < 0 || d >= MaxRanks || seen[d] {
+			return nil, p.bindError(m.Pos, "ranks count from 0, and each can be listed once", "rank %d is listed twice or out of range", d)
+		}
+		seen[d] = true
+		bm.devices = append(bm.devices, int(d))
+	}
+	return bm.index(), nil
+}
+
+func (m *boundMesh) index() *boundMesh {
+	m.indexOf = make(map[int]int, len(m.devices))
+	for i, d := range m.devices {
+		m.indexOf[d] = i
+	}
+	return m
+}
+
+// axis returns the position of the named axis.
+func (m *boundMesh) axis(name string) int { return slices.Index(m.names, name) }
+
+// coord returns the coordinate of the i-th place along axis a.
+func (m *boundMesh) coord(i, a int) int64 {
+	for k := len(m.sizes) - 1; k > a; k-- {
+		i /= int(m.sizes[k])
+	}
+	return int64(i) % m.sizes[a]
+}
+
+// stride returns how far apart neighbours along axis a are.
+func (m *boundMesh) stride(a int) int {
+	s := int64(1)
+	for _, n := range m.sizes[a+1:] {
+		s *= n
+	}
+	return int(s)
+}
+
+// AxisSize returns the number of ranks along axis.
+func (b *Bound) AxisSize(axis string) (int64, bool) {
+	m := b.axes[axis]
+	if m == nil {
+		return 0, false
+	}
+	return m.sizes[m.axis(axis)], true
+}
+
+// Coord returns rank's coordinate along axis; false when the rank is not in
+// the axis' mesh.
+func (b *Bound) Coord(axis string, rank int) (int64, bool) {
+	m := b.axes[axis]
+	if m == nil {
+		return 0, false
+	}
+	i, ok := m.indexOf[rank]
+	if !ok {
+		return 0, false
+	}
+	return m.coord(i, m.axis(axis)), true
+}
+
+// Peer returns the rank at coordinate index along axis with rank's other
+// coordinates; false when rank is not in the mesh or index is out of range.
+func (b *Bound) Peer(axis string, index int64, rank int) (int, bool) {
+	m := b.axes[axis]
+	if m == nil {
+		return 0, false
+	}
+	i, ok := m.indexOf[rank]
+	a := m.axis(axis)
+	if !ok || index < 0 || index >= m.sizes[a] {
+		return 0, false
+	}
+	return m.devices[i+int(index-m.coord(i, a))*m.stride(a)], true
+}
+
+// Team returns the ranks that share rank's coordinates on all other axes, in
+// order of the given axes, first one major; nil when rank is not in the mesh.
+func (b *Bound) Team(axes []string, rank int) []int {
+	team := []int{rank}
+	for _, ax := range axes {
+		n, ok := b.AxisSize(ax)
+		if !ok {
+			return nil
+		}
+		var next []int
+		for _, r := range team {
+			for c := range n {
+				p, ok := b.Peer(ax, c, r)
+				if !ok {
+					return nil
+				}
+				next = append(next, p)
+			}
+		}
+		team = next
+	}
+	return team
+}
+
+// Devices returns the ranks a value of type t lives on, in mesh order.
+func (b *Bound) Devices(t *Type) []int {
+	if m := b.meshOf(t); m != nil {
+		return m.devices
+	}
+	return nil
+}
+
+// Holds reports whether rank holds a part of a value of type t.
+func (b *Bound) Holds(t *Type, rank int) bool {
+	m := b.meshOf(t)
+	if m == nil {
+		return false
+	}
+	_, ok := m.indexOf[rank]
+	return ok
+}
+
+// meshOf returns the mesh a type's values are placed on: the named one, else
+// the main mesh, else all ranks.
+func (b *Bound) meshOf(t *Type) *boundMesh {
+	if t.Mesh != "" {
+		return b.axes[t.Mesh]
+	}
+	if m := b.Info.Prog.mainMesh(); m != nil {
+		return b.axes[m.Axes[0].Name]
+	}
+	return b.axes[WorldAxis]
+}

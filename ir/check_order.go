@@ -1,0 +1,97 @@
+package ir
+
+// checkTransfer checks put, get, send, recv and group.
+func (c *checker) checkTransfer(s *Stmt) {
+	if s.Op == OpGroup {
+		outer := c.inGroup
+		if outer {
+			c.errorf("structure", s.Pos, "groups do not nest").help("everything in the outer group is posted together already")
+		}
+		c.inGroup = true
+		c.checkBlock(s.Body)
+		c.inGroup = outer
+		return
+	}
+	syms, ok := c.tensors(s)
+	ok = c.onDevice(s, syms) && ok
+	switch s.Op {
+	case OpPut, OpGet:
+		dst := c.destination(s)
+		if !ok || dst == nil {
+			return
+		}
+		c.sameLocal(s, syms[0], dst)
+		remote, pos := dst, s.Into.Pos
+		if s.Op == OpGet {
+			remote, pos = syms[0], s.Args[0].Pos
+		}
+		if !remote.symmetric() {
+			c.errorf("type", pos, "%s reaches the peer's copy of a symmetric buffer, and %%%s is none", s.Op, remote.Root().Name).
+				at(remote.Root().Pos, "defined here").help("alloc it with the word symmetric behind its type")
+		}
+	case OpRecv:
+		if ok {
+			c.writable(syms[0], s.Args[0].Pos)
+		}
+	}
+}
+
+// onDevice refuses host buffers where peers or a team would have to reach them.
+func (c *checker) onDevice(s *Stmt, syms []*Sym) bool {
+	before := c.failed
+	for i, sym := range syms {
+		if sym != nil && sym.flags()&Host != 0 {
+			c.errorf("type", s.Args[i].Pos, "%s works on device memory, and %%%s is a host buffer", s.Op, sym.Root().Name).
+				at(sym.Root().Pos, "defined here").help("copy it to a buffer of the device first")
+		}
+	}
+	return c.failed == before
+}
+
+// flags returns the flags of the alloc that made s's memory.
+func (s *Sym) flags() AllocFlags {
+	if d := s.Root().Def; d != nil && d.Op == OpAlloc {
+		return d.Flags
+	}
+	return 0
+}
+
+// symmetric reports whether s is, or is a view of, a symmetric buffer.
+func (s *Sym) symmetric() bool { return s.flags()&Symmetric != 0 }
+
+// sameLocal demands equal dtype and local shape of a transfer's two ends.
+func (c *checker) sameLocal(s *Stmt, from, to *Sym) {
+	// Of a partial value it is the rank's contribution that moves.
+	c.assignable(s, c.localType(from), c.localType(to), s.Into.Pos)
+}
+
+// checkOrder checks wait, record, signal and barrier.
+func (c *checker) checkOrder(s *Stmt) {
+	switch s.Op {
+	case OpBarrier:
+		return
+	case OpSignal:
+		c.in.Operands[s] = []*Sym{c.kinded(s, &s.Args[0], SymCounter)}
+		return
+	case OpRecord:
+		c.in.Operands[s] = []*Sym{c.kinded(s, &s.Args[0], SymEvent)}
+		return
+	}
+	p := &s.Args[0]
+	if p.Main {
+		c.in.Operands[s] = []*Sym{nil}
+		if len(s.Exprs) > 0 {
+			c.errorf("structure", s.Pos, "only a counter is waited for with >=, and main is a stream").help("wait main")
+		}
+		return
+	}
+	sym := c.kinded(s, p, SymStream, SymEvent, SymCounter)
+	c.in.Operands[s] = []*Sym{sym}
+	switch {
+	case sym == nil:
+	case sym.Kind == SymCounter && len(s.Exprs) == 0:
+		c.errorf("structure", s.Pos, "waiting for the counter %%%s needs a least value", p.Name).help("wait " + p.String() + " >= 1")
+	case sym.Kind != SymCounter && len(s.Exprs) > 0:
+		c.errorf("structure", s.Pos, "only a counter is waited for with >=, and %%%s is %s", p.Name, sym.Kind).help("wait " + p.String())
+	}
+}

@@ -1,0 +1,138 @@
+package ir
+
+import (
+	"slices"
+	"strings"
+)
+
+// inRange refuses an index that is surely not in 0..count. What is not decided
+// here shows when indices are known, by running into the range itself.
+func (c *checker) inRange(e, count *Expr, what string) bool {
+	if c.norm.atMost(Int(0), e) != no && c.norm.atMost(count, e) != yes {
+		return true
+	}
+	c.errorf("type", e.Pos, "%s %s is not in 0..%s", what, brief(e), brief(count)).help("indices count from 0")
+	return false
+}
+
+// place resolves an operand and checks its index. It returns nil after an error.
+func (c *checker) place(st *Stmt, p *Place) *Sym {
+	s := c.lookup(p.Name, p.Pos)
+	if s == nil {
+		return nil
+	}
+	if p.Index != nil && (!c.wholeExpr(p.Pos, p.Index) || !c.checkExpr(p.Index)) {
+		return nil
+	}
+	switch {
+	case s.Count == nil && p.Index != nil:
+		c.errorf("type", p.Pos, "%%%s is no array", p.Name).help("only what is declared as kind[N] is indexed; a part of a tensor is a chunk, slice or select")
+		return nil
+	case s.Count != nil && p.Index == nil:
+		c.errorf("type", p.Pos, "%%%s is an array", p.Name).help("name an element: %" + p.Name + "[0]")
+		return nil
+	}
+	if pos, freed := c.ended.freed(s); freed {
+		if st.Op == OpFree {
+			c.errorf("lifetime", p.Pos, "%%%s is freed twice", p.Name).at(pos, "first here").help("leave one out")
+		} else {
+			c.errorf("lifetime", p.Pos, "%%%s is used after it was freed", p.Name).at(pos, "freed here").
+				help("move the free behind the last use")
+		}
+		return nil
+	}
+	return s
+}
+
+// kinded resolves an operand that must be of one of the given kinds.
+func (c *checker) kinded(s *Stmt, p *Place, kinds ...SymKind) *Sym {
+	words := make([]string, len(kinds))
+	for i, k := range kinds {
+		words[i] = k.String()
+	}
+	want := strings.Join(words, " or ")
+	if p.Main {
+		c.errorf("type", p.Pos, "%s takes %s, and main is a stream", s.Op, want).help(s.Op.String() + ": " + s.Op.Info().Doc)
+		return nil
+	}
+	sym := c.place(s, p)
+	if sym == nil {
+		return nil
+	}
+	if !slices.Contains(kinds, sym.Kind) {
+		c.errorf("type", p.Pos, "%s takes %s, and %%%s is %s", s.Op, want, p.Name, sym.Kind).
+			at(sym.Pos, "defined here").help(s.Op.String() + ": " + s.Op.Info().Doc)
+		return nil
+	}
+	return sym
+}
+
+// tensors resolves all operands as tensors; false after an error, or where an
+// operand's own error was reported before.
+func (c *checker) tensors(s *Stmt) ([]*Sym, bool) {
+	ok := true
+	syms := make([]*Sym, len(s.Args))
+	for i := range s.Args {
+		syms[i] = c.kinded(s, &s.Args[i], SymValue, SymBuffer)
+		ok = ok && syms[i] != nil && syms[i].Type != nil
+	}
+	c.in.Operands[s] = syms
+	return syms, ok
+}
+
+// destination resolves into and checks that it may be written.
+func (c *checker) destination(s *Stmt) *Sym {
+	d := c.kinded(s, s.Into, SymBuffer, SymValue)
+	if d == nil || d.Type == nil || !c.writable(d, s.Into.Pos) {
+		return nil
+	}
+	c.in.Into[s] = d
+	return d
+}
+
+// writable reports writes to what is read-only.
+func (c *checker) writable(d *Sym, pos Pos) bool {
+	root := d.Root()
+	claim, claimed := c.ended.claimed(d)
+	switch {
+	case root.Kind == SymValue && root.Param != nil:
+		c.errorf("alias", pos, "the parameter %%%s is read-only", root.Name).at(root.Pos, "declared here").
+			help("declare it inout, or write to a buffer: %b = alloc …")
+	case root.Kind == SymValue:
+		c.errorf("alias", pos, "%%%s is a value and cannot be written", root.Name).at(root.Pos, "defined here").
+			help("values are immutable; write to a buffer: %b = alloc …")
+	case claimed:
+		c.errorf("alias", pos, "%%%s was claimed as a value and cannot be written any more", root.Name).at(claim, "claimed here").
+			help("write before the claim, or to another buffer")
+	default:
+		return true
+	}
+	return false
+}
+
+// require demands a relation: decided here, or kept for bind or unrolling.
+// message says what is wrong if it does not hold.
+func (c *checker) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, help string) bool {
+	var t tri
+	switch rel {
+	case CheckEqual:
+		t = c.norm.equal(a, b)
+	case CheckMultiple:
+		t = c.norm.multiple(a, b)
+	case CheckAtMost:
+		t = c.norm.atMost(a, b)
+	case CheckLess:
+		t = c.norm.atMost(Bin(ExprAdd, a, Int(1)), b)
+	}
+	switch t {
+	case yes:
+		return true
+	case no:
+		c.errorf("type", pos, "%s: %s", message, rel.broken(a, brief(a), brief(b))).help(help)
+		return false
+	}
+	k := Constraint{Pos: pos, Rel: rel, A: a, B: b, Message: message, Help: help}
+	k.late = c.lateIf > 0 || !static(a) || !static(b)
+	c.in.Constraints[s] = append(c.in.Constraints[s], k)
+	return true
+}
