@@ -1,0 +1,79 @@
+package nvfuser
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+)
+
+// Import reads a dump. defines give indices that the dump uses and does not
+// define, in the dump's notation: "i84": "(rank+streamIdx)%8"; those that name
+// nothing in the dump come back, for they may be dims of the program. With
+// errors the program is nil.
+func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
+	r := &reader{prog: &ir.Program{File: file, Source: src}}
+	d := r.read()
+	if len(r.ds) > 0 {
+		r.ds.Sort()
+		return nil, defines, r.ds
+	}
+	given, rest, ds := d.takeDefines(file, defines)
+	if len(ds) > 0 {
+		return nil, rest, ds
+	}
+	t := newTranslator(r, d, given)
+	if t.elided(); len(r.ds) == 0 {
+		t.translate()
+	}
+	if r.ds.Sort(); r.ds.HasErrors() {
+		return nil, rest, r.ds
+	}
+	return r.prog, rest, r.ds
+}
+
+// takeDefines parses the definitions of names that the dump uses as indices.
+func (d *dump) takeDefines(file string, defines map[string]string) (given map[string]*scalar, rest map[string]string, ds ir.Diagnostics) {
+	given, rest = map[string]*scalar{}, map[string]string{}
+	if len(defines) == 0 {
+		return given, rest, nil
+	}
+	used := map[string]bool{}
+	d.everyScalar(func(s *scalar) { used[s.name] = true })
+	dims := map[string]bool{numberOfStreams: true}
+	for _, x := range d.inputs {
+		for _, a := range x.axes {
+			a.extent.names(func(s *scalar) { dims[s.name] = dims[s.name] || isSymbol(s.name) && d.defs[s.name] == nil })
+		}
+	}
+	for name, text := range defines {
+		if !used[name] || dims[name] {
+			rest[name] = text
+			continue
+		}
+		s, errs := parseDefine(fmt.Sprintf("--define %s", name), text)
+		ds = append(ds, errs...)
+		given[name] = s
+	}
+	return given, rest, ds
+}
+
+// everyScalar calls see for every name that stands in an expression.
+func (d *dump) everyScalar(see func(*scalar)) {
+	d.everyStmt(func(s *stmt) {
+		s.index.names(see)
+		s.hi.names(see)
+		s.stream.index.names(see)
+		for _, r := range s.ranges {
+			r.lo.names(see)
+			r.hi.names(see)
+		}
+		for _, x := range s.tensors() {
+			for _, a := range x.axes {
+				a.extent.names(see)
+			}
+		}
+	})
+	for _, s := range d.defs {
+		s.names(see)
+	}
+}

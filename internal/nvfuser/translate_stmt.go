@@ -1,0 +1,323 @@
+package nvfuser
+
+import "hocket.example/hocket/ir"
+
+// statements translates a list of statements into the block at hand.
+func (t *translator) statements(list []*stmt) {
+	for i := 0; i < len(list) && !t.r.full(); i++ {
+		switch s := list[i]; s.kind {
+		case stStartGroup:
+			i = t.coalesced(list, i)
+		case stP2P:
+			i = t.consecutive(list, i)
+		case stEndGroup:
+			t.errorf(s.pos, "EndCoalescing without StartCoalescing")
+		default:
+			t.statement(s)
+		}
+	}
+}
+
+func (t *translator) statement(s *stmt) {
+	switch s.kind {
+	case stGetStream:
+		t.captured[s.stream.name] = t.current(s.pos)
+	case stSetStream:
+		t.cur = t.resolve(s.stream)
+	case stSync:
+		t.waitFor(t.resolve(s.stream), s.pos)
+	case stFor:
+		t.forLoop(s)
+	case stIf:
+		t.conditional(s)
+	case stAllocate:
+		t.allocateStmt(s)
+	case stDeallocate:
+		// A buffer ends with its block; freeing it earlier would only save memory.
+	case stAlias, stShard, stSlice:
+		t.alias(s)
+	case stCompute:
+		t.computeStmt(s)
+	case stComm:
+		t.communicate(s)
+	case stWait:
+		t.waitComm(s)
+	case stShareHandles:
+		// Handles are exchanged when a plan is made.
+	case stPost:
+		t.postUnit(s)
+	}
+}
+
+// waitFor makes the current stream wait for another.
+func (t *translator) waitFor(other streamRef, pos ir.Pos) {
+	if other.key == unknownKey || other.key == t.current(pos).key {
+		return
+	}
+	other.place.Pos = pos
+	t.emit(&ir.Stmt{Op: ir.OpWait, Pos: pos, Args: []ir.Place{other.place}}, nil)
+}
+
+func (t *translator) forLoop(s *stmt) {
+	if t.loop(s.id) != nil || t.symbols[s.id] != nil || t.defs[s.id] != nil {
+		t.errorf(s.pos, "the loop variable %s is the name of something else already", brief(s.id))
+		return
+	}
+	l := &loop{name: s.id, lo: s.index, hi: s.hi, fromTo: s.fromTo, depth: t.blk.depth + 1}
+	after := t.enterLoop(s)
+	loopStmt := &ir.Stmt{Op: ir.OpFor, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: s.id}}, Exprs: []*ir.Expr{t.expr(s.index), t.expr(s.hi)}, Body: &ir.Block{}}
+	t.open(loopStmt, !t.changesStreams(s), func(*ir.Block) {
+		t.blk.names[s.id] = true
+		t.loops = append(t.loops, l)
+		t.statements(s.body)
+		t.loops = t.loops[:len(t.loops)-1]
+	})
+	t.cur = after
+}
+
+func (t *translator) conditional(s *stmt) {
+	left, right, cmp := s.index, &scalar{pos: s.pos}, ir.NE
+	if c, ok := comparisons[s.index.op]; ok {
+		left, right, cmp = s.index.args[0], s.index.args[1], c
+	}
+	out := &ir.Stmt{Op: ir.OpIf, Pos: s.pos, Exprs: []*ir.Expr{t.expr(left), t.expr(right)}, Cmp: cmp, Body: &ir.Block{}}
+	if len(s.alt) > 0 {
+		out.Else = &ir.Block{}
+	}
+	before, captured := t.cur, t.captured
+	var ends []streamRef
+	t.open(out, !t.changesStreams(s), func(body *ir.Block) {
+		t.cur, t.captured = before, cloneRefs(captured)
+		if body == out.Body {
+			t.statements(s.body)
+		} else {
+			t.statements(s.alt)
+		}
+		ends = append(ends, t.cur)
+	})
+	if out.Else == nil {
+		ends = append(ends, before)
+	}
+	t.cur, t.captured = ends[0], captured
+	if ends[0].key != ends[1].key {
+		t.cur = streamRef{key: unknownKey, why: s.pos}
+	}
+}
+
+func cloneRefs(m map[string]streamRef) map[string]streamRef {
+	out := make(map[string]streamRef, len(m))
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+func (t *translator) allocateStmt(s *stmt) {
+	if !t.consistent(s.out) {
+		return
+	}
+	t.checkSize(s)
+	if t.lookup(s.out.id) != nil {
+		return // bound already, by a select for example: then ALLOCATE does nothing
+	}
+	b := t.allocate(s.out)
+	if s.zero {
+		b.mem.written = s.pos
+		t.emit(&ir.Stmt{Op: ir.OpFill, Pos: s.pos, Into: ptr(b.at(s.out.pos)), Attrs: []ir.Attr{ir.NumberAttr("value", 0)}}, s.out.mesh.ranks())
+	}
+}
+
+func ptr(p ir.Place) *ir.Place { return &p }
+
+// checkSize compares an ALLOCATE's size with its axes, where both are numbers.
+func (t *translator) checkSize(s *stmt) {
+	if s.size == nil || !s.size.isInt() {
+		return
+	}
+	n := int64(1)
+	for _, a := range s.out.axes {
+		if a.reduced() {
+			continue
+		}
+		if !a.extent.isInt() || a.extent.val <= 0 || n > (1<<62)/a.extent.val {
+			return
+		}
+		n *= a.extent.val
+	}
+	if n != s.size.val {
+		t.errorf(s.pos, "ALLOCATE says that %s has %d elements, and its axes make %d", s.out.id, s.size.val, n).Help = "the dump contradicts itself"
+	}
+}
+
+// alias translates select, ShardByStream and slice: the result names part of
+// the operand's memory.
+func (t *translator) alias(s *stmt) {
+	if !t.consistent(s.out) {
+		return
+	}
+	in := t.naming(s.in[0].t)
+	if in == nil {
+		return
+	}
+	var v *binding
+	switch s.kind {
+	case stAlias:
+		v = t.selection(s, in)
+	case stShard:
+		v = t.shardByStream(s, in)
+	default:
+		v = t.slice(s, in)
+	}
+	if v == nil {
+		return
+	}
+	v.t = s.out
+	v.axes = localAxes(s.out, s.kind == stShard)
+	if len(v.axes) != len(v.shape) {
+		t.errorf(s.pos, "%s has %d axes on each device, and what it names of %s has %d", s.out.id, len(v.axes), s.in[0].t.id, len(v.shape)).Help = "the dump contradicts itself"
+		return
+	}
+	t.bind(t.blk, s.out.id, v)
+}
+
+func (t *translator) selection(s *stmt, in *binding) *binding {
+	for i, a := range in.axes {
+		if a.num == s.axis {
+			return t.selected(in, i, t.expr(s.index), t.fresh(s.out.id), s.pos)
+		}
+	}
+	for _, a := range s.in[0].t.axes {
+		if a.num == s.axis && (a.device() || a.reduced()) {
+			// A device holds one index of a device axis, which its buffer lacks.
+			t.expr(s.index)
+			v := *in
+			return &v
+		}
+	}
+	t.errorf(s.pos, "%s has no axis number %d to select from", s.in[0].t.id, s.axis)
+	return nil
+}
+
+// shardByStream names one stream's part. Where the operand is printed with the
+// stream's axis that is one index of it, else a chunk of the axis that the
+// result is split along.
+func (t *translator) shardByStream(s *stmt, in *binding) *binding {
+	count := (*scalar)(nil)
+	for _, a := range s.out.axes {
+		if a.stream() && !a.reduced() {
+			count = a.extent
+		}
+	}
+	if count == nil {
+		t.errorf(s.pos, "%s has no stream axis", s.out.id)
+		return nil
+	}
+	for i, a := range in.axes {
+		if a.stream() && a.extent.String() == count.String() {
+			return t.selected(in, i, t.expr(s.index), t.fresh(s.out.id), s.pos)
+		}
+	}
+	out := localAxes(s.out, true)
+	for i, a := range in.axes {
+		if i >= len(out) || out[i].extent.String() == a.extent.String() {
+			continue
+		}
+		v := &binding{name: t.fresh(s.out.id), mem: in.mem, value: in.value}
+		v.shape = append(v.shape, in.shape...)
+		v.shape[i] = ir.Extent(v.name, int64(i))
+		t.define(t.blk, &ir.Stmt{Op: ir.OpChunk, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: v.name}}, Args: []ir.Place{in.at(s.pos)},
+			Exprs: []*ir.Expr{t.expr(s.index), t.expr(count)}, Attrs: []ir.Attr{ir.ExprAttr("axis", num(s.pos, int64(i)))}})
+		return v
+	}
+	t.errorf(s.pos, "along which axis %s is split over streams cannot be told", s.in[0].t.id)
+	return nil
+}
+
+// slice names rows lo..hi of each axis.
+func (t *translator) slice(s *stmt, in *binding) *binding {
+	var axes []axis // printed axes that ranges count
+	for _, a := range s.in[0].t.axes {
+		if !a.reduced() {
+			axes = append(axes, a)
+		}
+	}
+	if len(axes) != len(s.ranges) {
+		t.errorf(s.pos, "slice has %d ranges, and %s has %d axes", len(s.ranges), s.in[0].t.id, len(axes))
+		return nil
+	}
+	v := *in
+	v.shape = append([]*ir.Expr(nil), in.shape...)
+	at := 0
+	for i, x := range s.ranges {
+		if !x.step.isInt() || x.step.val != 1 {
+			t.errorf(x.step.pos, "only slices with step 1 can be read")
+			return nil
+		}
+		if axes[i].device() {
+			continue
+		}
+		if !x.lo.isInt() || x.lo.val != 0 || x.hi.String() != axes[i].extent.String() {
+			lo, hi := t.expr(x.lo), t.expr(x.hi)
+			name := t.fresh(s.out.id)
+			t.define(t.blk, &ir.Stmt{Op: ir.OpSlice, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: name}}, Args: []ir.Place{v.at(s.pos)},
+				Exprs: []*ir.Expr{lo, hi}, Attrs: []ir.Attr{ir.ExprAttr("axis", num(s.pos, int64(at)))}})
+			v.name, v.shape[at] = name, bin(ir.ExprSub, hi, lo)
+		}
+		at++
+	}
+	return &v
+}
+
+// postUnit runs a HostUnit's kernel on the current stream.
+func (t *translator) postUnit(s *stmt) {
+	u := t.d.units[s.id]
+	switch {
+	case u == nil:
+		t.errorf(s.pos, "%s is not printed in this dump", brief(s.id)).Help = "copy the dump with its HostUnits, which stand behind the statements"
+		return
+	case len(u.inputs) != len(s.ins) || len(u.outputs) != len(s.outs):
+		t.errorf(s.pos, "%s takes %d tensors and gives %d, not %d and %d", s.id, len(u.inputs), len(u.outputs), len(s.ins), len(s.outs))
+		return
+	}
+	state := &unitState{binds: map[string]*binding{}, seen: map[string]*tensor{}}
+	for i, x := range s.ins {
+		t.pass(state, u.inputs[i], t.reading(x))
+	}
+	for i, x := range s.outs {
+		t.pass(state, u.outputs[i], t.writing(x))
+	}
+	t.unit = state
+	for _, x := range u.body {
+		t.statement(x)
+	}
+	t.unit = nil
+}
+
+// elided reports HostUnits whose text was left out.
+func (t *translator) elided() {
+	said := map[string]bool{}
+	t.d.everyStmt(func(s *stmt) {
+		u := t.d.units[s.id]
+		if s.kind != stPost || u == nil || !u.elided || said[s.id] {
+			return
+		}
+		said[s.id] = true
+		d := t.errorf(u.pos, "what %s computes is not known: its text was left out as \"[...]\"", s.id)
+		d.Notes = append(d.Notes, ir.Note{Pos: s.pos, Message: "it is posted here"})
+		d.Help = "print the dump with NVFUSER_DUMP=host_ir and copy all of it: the %kernel of a HostUnit says what it computes"
+	})
+}
+
+// pass makes a unit's tensor stand for one of the container's.
+func (t *translator) pass(u *unitState, inner *tensor, outer *binding) {
+	if outer == nil {
+		return
+	}
+	b := *outer
+	b.axes = localAxes(inner, false)
+	if len(b.axes) != len(b.shape) {
+		t.errorf(inner.pos, "this tensor has %d axes on each device, and the one passed for it has %d", len(b.axes), len(b.shape))
+		return
+	}
+	u.binds[inner.id] = &b
+}
