@@ -229,7 +229,7 @@ func TestTuneGoesOn(t *testing.T) {
 		slices.Sort(names)
 		return names
 	}
-	first := tune(TuneOptions{Ops: []ir.Op{ir.OpBroadcast}})
+	first := tune(TuneOptions{Ops: []ir.Op{ir.OpBroadcast}, Sizes: []int64{1024}})
 	if got := here(first); !slices.Equal(got, []string{"broadcast  2"}) || len(first.Table.Entries) < 6 {
 		t.Errorf("measured %q of %d entries", got, len(first.Table.Entries))
 	}
@@ -249,8 +249,15 @@ func TestTuneGoesOn(t *testing.T) {
 	if u := tune(TuneOptions{Ops: two}); u.Fresh || u.Hash != second.Hash {
 		t.Errorf("measured what there was: %+v", here(u))
 	}
-	if u := tune(TuneOptions{Ops: []ir.Op{ir.OpBroadcast}, Again: true}); !u.Fresh {
-		t.Error("not measured again")
+	base := foundFor(t, "abacus-with-teams")
+	for _, c := range []struct {
+		o    TuneOptions
+		want bool
+	}{{TuneOptions{}, true}, {TuneOptions{Again: true}, false}, {TuneOptions{Sizes: []int64{4}}, false}, {TuneOptions{Full: true}, false}} {
+		c.o.Base = base
+		if got := (&tuner{TuneOptions: c.o}).known(kind{op: ir.OpBroadcast, dt: ir.BF16, members: 2}); got != c.want {
+			t.Errorf("%+v: known %v", c.o, got)
+		}
 	}
 	// What is shipped for other GPUs goes when all has been measured, and not before.
 	table := second.Table
