@@ -201,11 +201,13 @@ func TestTune(t *testing.T) {
 	if f, _, err := TableOf(ctx, "cpu", 2); err != nil || f.Table != nil || !strings.Contains(f.Ignored, "has not been tuned") {
 		t.Fatalf("before: %+v, %v", f, err)
 	}
+	var said []string
 	file, err := TableFile(foundFor(t, "cpu"), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := Tune(ctx, TuneOptions{Ranks: 2, Made: "a test", Sizes: []int64{65536, 4096}, File: file})
+	u, err := Tune(ctx, TuneOptions{Ranks: 2, Made: "a test", Sizes: []int64{65536, 4096}, File: file,
+		Progress: func(s string) { said = append(said, s) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,6 +220,9 @@ func TestTune(t *testing.T) {
 				t.Errorf("%s up to %d: %+v", e.Op, b.UpTo, b.Best)
 			}
 		}
+	}
+	if len(said) != 10 || said[0] != "1 of 10: all_reduce of 4 KiB, bf16, on 2 ranks" || said[9] != "10 of 10: broadcast of 64 KiB, bf16, on 2 ranks" {
+		t.Errorf("said %q", said)
 	}
 	f, _, err := TableOf(ctx, "cpu", 2)
 	if err != nil || f.From != u.File || f.Table.Hash() != u.Hash || f.Ignored != "" {

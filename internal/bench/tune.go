@@ -86,6 +86,9 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	}
 	_, u.own = a.world.(device.Teams)
 	t := &comm.Table{Version: comm.TableVersion, Identity: comm.Identity(m.Name(), a.world), Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
+	for _, k := range todo {
+		u.total += len(u.calls(k))
+	}
 	u.foresee(a, todo)
 	for _, k := range todo {
 		if err := u.tuneKind(ctx, a, k, t); err != nil {
@@ -167,6 +170,8 @@ type tuner struct {
 	own     bool        // the world has launches of its own
 	asked   device.Team // nil until something is asked
 	askedOf int         // members of it
+	total   int         // calls to be measured
+	begun   int
 	notes   []string
 }
 

@@ -30,8 +30,9 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 	a := whole.team(k.members)
 	var list []measured
 	for _, c := range u.calls(k) {
+		u.begun++
 		if u.Progress != nil {
-			u.Progress(fmt.Sprintf("%s of %s, %s, on %d ranks", c.op, bytesText(c.bytes), k.dt, k.members))
+			u.Progress(fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", u.begun, u.total, c.op, bytesText(c.bytes), k.dt, k.members))
 		}
 		m, err := u.tuneCall(ctx, a, c)
 		if err != nil {
