@@ -344,13 +344,15 @@ func TestEntryOf(t *testing.T) {
 
 func TestExportVLLM(t *testing.T) {
 	br := func(upTo int64, name string) comm.Bracket {
-		return comm.Bracket{UpTo: upTo, Best: []comm.Timed{{Tuning: device.Tuning{Algo: name}}}}
+		return comm.Bracket{UpTo: upTo, Best: []comm.Timed{{Tuning: device.Tuning{Algo: name}, Micros: 3}}}
 	}
+	guess := comm.Bracket{Best: []comm.Timed{{Tuning: device.Tuning{Algo: "push"}}}}
 	u := &Tuned{Table: &comm.Table{Identity: "NVIDIA H200 sm_90a, 4 GPUs", Entries: []comm.Entry{
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 4, Brackets: []comm.Bracket{br(1<<20, "ll"), br(3<<19, "push"), br(0, "nccl")}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: 4, Brackets: []comm.Bracket{br(0, "push")}},
 		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []comm.Bracket{br(0, "push")}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []comm.Bracket{br(1<<20, "ll"), br(0, "push")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 8, Brackets: []comm.Bracket{br(1<<19, "ll"), guess}},
 	}}}
 	at := func(name string, bytes int64, us float64) Peer {
 		return Peer{Op: "all_reduce", Name: name, Ranks: 4, Bytes: bytes, Issued: "graph", Micros: us}
@@ -363,7 +365,7 @@ func TestExportVLLM(t *testing.T) {
 	}{
 		{ours, []string{
 			"NOT vLLM's",
-			"\nCUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        2: 256 * MiB,  # 256 MiB\n        4: 1536 * KiB,  # 1.5 MiB\n    },\n}\n",
+			"\nCUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        2: 64 * MiB,  # 64 MiB\n        4: 1536 * KiB,  # 1.5 MiB\n        8: 512 * KiB,  # 512 KiB\n    },\n}\n",
 			"\nSYMM_MEM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 2 * MiB,  # 2 MiB\n    },\n}\n",
 		}, nil},
 		{theirs, []string{

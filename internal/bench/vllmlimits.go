@@ -65,9 +65,12 @@ func pythonBytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// beatsNCCL returns, by number of members, the end of the last bracket before
-// NCCL is the fastest; the largest size measured has no end and counts as 256 MiB.
-// Of several entries of one number of members that of bf16 counts.
+// endless is what a bracket without an end counts as: vLLM's own largest limit.
+const endless = 64 << 20
+
+// beatsNCCL returns, by number of members, the end of the last bracket before one
+// that was not measured, or in which NCCL is the fastest. Of several entries of one
+// number of members that of bf16 counts.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}
 	for _, e := range u.Table.Entries {
@@ -75,13 +78,10 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 			continue
 		}
 		for _, b := range e.Brackets {
-			if len(b.Best) == 0 || strings.HasPrefix(b.Best[0].Algo, "nccl") {
+			if len(b.Best) == 0 || b.Best[0].Micros == 0 || strings.HasPrefix(b.Best[0].Algo, "nccl") {
 				break
 			}
-			out[e.Members] = b.UpTo
-			if b.UpTo == 0 {
-				out[e.Members] = 256 << 20
-			}
+			out[e.Members] = max(out[e.Members], cmp.Or(b.UpTo, endless))
 		}
 	}
 	return out
