@@ -305,8 +305,9 @@ type Capturer interface {
 	// does; a wait that was satisfied before the recording is satisfied at each
 	// launch. The world must be at rest, nobody else may issue work meanwhile,
 	// and a wait for what is not issued within, uploads, downloads and host
-	// calls are errors, which may end the world. Marks of Begin and End are left
-	// out.
+	// calls are errors, which may end the world. Of marks of Begin and End an
+	// observer is told once a launch has ended; of launches with no Sync between,
+	// those of the last.
 	Capture(issue func() error) (Graph, error)
 }
 

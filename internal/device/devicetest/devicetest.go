@@ -92,5 +92,6 @@ var orders = []test{
 	{"Fault", testFault},
 	{"Braid", testBraid},
 	{"Graph", testGraph},
+	{"GraphObserved", testGraphObserved},
 	{"BadGraphs", testBadGraphs},
 }

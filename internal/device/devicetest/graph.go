@@ -87,6 +87,80 @@ func testGraph(r *rig) {
 	r.sync()
 }
 
+// testGraphObserved launches a graph with marks on two streams of each rank, in each
+// form. An observer is told of each launch, of several at a time of the last.
+func testGraphObserved(r *rig) {
+	ranks := r.some(2)
+	r.open(ranks)
+	c := r.capturer()
+	w, ok := r.w.(device.Observable)
+	if !ok {
+		r.Skip("this world tells no times")
+	}
+	o := &tape{}
+	w.Observe(o)
+	type site struct {
+		streams [2]device.Stream
+		vals    [2]device.View
+		before  device.Event
+	}
+	sites := make([]site, ranks)
+	for rank := range sites {
+		sites[rank] = site{[2]device.Stream{r.mainOf(rank), r.stream(rank, "side")}, [2]device.View{r.zeros(rank), r.zeros(rank)}, r.event(rank)}
+	}
+	r.sync()
+	g, err := c.Capture(func() error {
+		for rank := range sites {
+			at := &sites[rank]
+			for i, s := range at.streams { // the second behind the first
+				if i == 1 {
+					r.must(s.Wait(at.before))
+				}
+				r.must(s.Begin(7))
+				r.chain(s, rank, at.vals[i])
+				r.must(s.Begin(8))
+				r.chain(s, rank, at.vals[i])
+				r.must(s.End(8))
+				r.must(s.End(7))
+				r.must(s.Begin(9))
+				r.must(s.End(9))
+				if i == 0 {
+					r.must(s.Record(at.before))
+				}
+			}
+		}
+		return nil
+	})
+	r.must(err)
+	forms := []string{""}
+	ways, several := g.(device.Choices)
+	if several {
+		forms = ways.Choices()
+	}
+	last := make([]int64, ranks)
+	for launch := range 3 * len(forms) {
+		if several {
+			ways.Choose(launch % len(forms))
+		}
+		o.marks = map[string][]note{}
+		for range 1 + launch/(2*len(forms)) {
+			r.must(g.Launch(r.Context()))
+		}
+		r.sync()
+		for rank := range ranks {
+			main, side := o.marks[string(rune('0'+rank))+"/main"], o.marks[string(rune('0'+rank))+"/side"]
+			r.checkNotes(main)
+			r.checkNotes(side)
+			if main[0].ns <= last[rank] || side[0].ns < main[len(main)-1].ns {
+				r.Errorf("launch %d, form %q: main %v, and behind it side %v, after %d", launch, forms[launch%len(forms)], main, side, last[rank])
+			}
+			last[rank] = side[len(side)-1].ns
+		}
+	}
+	w.Observe(nil)
+	r.must(g.Close())
+}
+
 // testBadGraphs records what cannot be recorded.
 func testBadGraphs(r *rig) {
 	for name, issue := range map[string]func(s device.Stream, v device.View, c device.Counters) error{
