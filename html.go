@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/report"
+	"hocket.example/hocket/internal/trace"
 )
 
 // HTMLOptions say what a page shows beside the passes.
@@ -45,7 +46,7 @@ func prediction(e *Explanation) *report.Prediction {
 			why = "for " + r.Why
 		}
 		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value, Title: r.From + " → " + r.To,
-			Detail: []string{why, fmt.Sprintf("%s, %s, %s", r.How, Bytes(r.Bytes), report.Microseconds(r.Time))}})
+			Detail: []string{why, fmt.Sprintf("%s, %s, %s", r.How, Bytes(r.Bytes), trace.Microseconds(r.Time))}})
 	}
 	for i := range e.Pairs {
 		p.Notes = append(p.Notes, pairNote(&e.Pairs[i]))

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/trace"
 )
 
 // explainFlags are what opt --explain adds.
@@ -72,9 +73,9 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 		fmt.Fprintf(w, "\nNo time is predicted: it orders streams itself and has too many ranks to be planned here.\n")
 		return
 	}
-	fmt.Fprintf(w, "\npredicted    %s", microseconds(e.Time))
+	fmt.Fprintf(w, "\npredicted    %s", trace.Microseconds(e.Time))
 	if e.Sequential > 0 && e.Sequential != e.Time {
-		fmt.Fprintf(w, ", sequential %s (%+.0f %%)", microseconds(e.Sequential), 100*(e.Time/e.Sequential-1))
+		fmt.Fprintf(w, ", sequential %s (%+.0f %%)", trace.Microseconds(e.Sequential), 100*(e.Time/e.Sequential-1))
 	}
 	fmt.Fprint(w, "\n\n")
 	_ = e.WriteTimeline(w, columns) // w remembers the error
@@ -95,7 +96,7 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 		if r.Why != "" {
 			why = "for " + r.Why
 		}
-		fmt.Fprintf(w, "    %s: %s, %s, %s\n", why, r.How, hocket.Bytes(r.Bytes), microseconds(r.Time))
+		fmt.Fprintf(w, "    %s: %s, %s, %s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time))
 	}
 }
 
@@ -107,7 +108,7 @@ func showPair(w io.Writer, p *hocket.PairReport) {
 		if s.Strategy == p.Chosen {
 			mark, found = "→ ", true
 		}
-		text := microseconds(s.Time)
+		text := trace.Microseconds(s.Time)
 		if s.Refused != "" {
 			text = "does not apply: " + s.Refused
 		}
@@ -131,15 +132,4 @@ func (j *job) printOverlapped() error {
 		fmt.Fprintf(j.app.text, "overlapped   %s\n", l)
 	}
 	return nil
-}
-
-// microseconds writes a predicted time in three digits or so.
-func microseconds(us float64) string {
-	switch {
-	case us >= 1e4:
-		return fmt.Sprintf("%.1f ms", us/1e3)
-	case us >= 100:
-		return fmt.Sprintf("%.0f µs", us)
-	}
-	return fmt.Sprintf("%.1f µs", us)
 }

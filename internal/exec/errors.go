@@ -61,32 +61,35 @@ func (p *Program) issueError(err error, id int64) error {
 	return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, p.plan.Streams[c.Stream].Name, p.where(id), err), Err: err}
 }
 
-// mostListed is how many blocked streams an error shows.
+// mostListed is how many streams an error shows.
 const mostListed = 8
 
 func (p *Program) listBlocked(blocked []device.Blocked) string {
-	var s strings.Builder
-	for i, b := range blocked {
-		if i == mostListed {
-			fmt.Fprintf(&s, "; and %d more streams", len(blocked)-i)
-			break
-		}
-		fmt.Fprintf(&s, "; rank %d, stream %s: %s", b.Rank, b.Stream, p.where(b.ID))
+	return listStreams(len(blocked), func(i int) string {
+		b := &blocked[i]
+		text := fmt.Sprintf("rank %d, stream %s: %s", b.Rank, b.Stream, p.where(b.ID))
 		if b.On != "" {
-			fmt.Fprintf(&s, " waits for %s", b.On)
+			text += " waits for " + b.On
 		}
-	}
-	return s.String()
+		return text
+	})
 }
 
 func (p *Program) listStanding(at []device.Standing) string {
+	return listStreams(len(at), func(i int) string {
+		a := &at[i]
+		return fmt.Sprintf("rank %d, stream %s: %s %s", a.Rank, a.Stream, p.between(a.ID, a.Last), a.Does)
+	})
+}
+
+// listStreams lists what is to be said of n streams.
+func listStreams(n int, text func(i int) string) string {
 	var s strings.Builder
-	for i, a := range at {
-		if i == mostListed {
-			fmt.Fprintf(&s, "; and %d more streams", len(at)-i)
-			break
-		}
-		fmt.Fprintf(&s, "; rank %d, stream %s: %s %s", a.Rank, a.Stream, p.between(a.ID, a.Last), a.Does)
+	for i := range min(n, mostListed) {
+		s.WriteString("; " + text(i))
+	}
+	if n > mostListed {
+		fmt.Fprintf(&s, "; and %d more streams", n-mostListed)
 	}
 	return s.String()
 }

@@ -74,10 +74,10 @@ func draw(t *trace.Trace) *drawing {
 		l.Spans = append(l.Spans, newSpan(e, lo, whole, ops[e.Name].hue))
 	}
 	slices.SortStableFunc(d.Lanes, func(a, b *swimlane) int {
-		return cmp.Or(cmp.Compare(a.Rank, b.Rank), mainFirst(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), trace.CompareStreams(a.Name, b.Name))
 	})
 	for name, o := range ops {
-		d.Ops = append(d.Ops, legend{Name: name, Class: o.class, Hue: o.hue, Total: Microseconds(float64(o.ns) / 1e3)})
+		d.Ops = append(d.Ops, legend{Name: name, Class: o.class, Hue: o.hue, Total: trace.Microseconds(float64(o.ns) / 1e3)})
 	}
 	slices.SortFunc(d.Ops, func(a, b legend) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Name, b.Name))
@@ -85,21 +85,9 @@ func draw(t *trace.Trace) *drawing {
 	return d
 }
 
-func mainFirst(a, b string) int {
-	switch {
-	case a == b:
-		return 0
-	case a == "main":
-		return -1
-	case b == "main":
-		return 1
-	}
-	return cmp.Compare(a, b)
-}
-
 func newSpan(e *trace.Event, lo int64, whole float64, hue int) span {
 	at, width := 100*float64(e.Start-lo)/whole, max(100*float64(e.Duration())/whole, thin)
-	hint := fmt.Sprintf("%s: %s, from %s", cmp.Or(e.Detail, e.Name), Microseconds(float64(e.Duration())/1e3), Microseconds(float64(e.Start-lo)/1e3))
+	hint := fmt.Sprintf("%s: %s, from %s", cmp.Or(e.Detail, e.Name), trace.Microseconds(float64(e.Duration())/1e3), trace.Microseconds(float64(e.Start-lo)/1e3))
 	return span{X: fmt.Sprintf("%.3f", at), Width: fmt.Sprintf("%.3f", width), Class: e.Class, Hue: hue, Name: e.Name, Hint: hint, Wide: width >= wide}
 }
 

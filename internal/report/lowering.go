@@ -68,7 +68,7 @@ type Choice struct {
 var files embed.FS
 
 var layout = template.Must(template.New("").Funcs(template.FuncMap{
-	"duration": duration, "us": Microseconds, "share": share, "maximum": func(a, b float64) float64 { return max(a, b) },
+	"duration": duration, "us": trace.Microseconds, "share": share, "maximum": func(a, b float64) float64 { return max(a, b) },
 }).ParseFS(files, "page/*.html"))
 
 // asset returns an embedded file.

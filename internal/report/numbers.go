@@ -3,20 +3,11 @@ package report
 import (
 	"fmt"
 	"time"
+
+	"hocket.example/hocket/internal/trace"
 )
 
-// Microseconds writes a time in three digits or so.
-func Microseconds(us float64) string {
-	switch {
-	case us >= 1e4:
-		return fmt.Sprintf("%.1f ms", us/1e3)
-	case us >= 100:
-		return fmt.Sprintf("%.0f µs", us)
-	}
-	return fmt.Sprintf("%.1f µs", us)
-}
-
-func duration(d time.Duration) string { return Microseconds(float64(d.Nanoseconds()) / 1e3) }
+func duration(d time.Duration) string { return trace.Microseconds(float64(d.Nanoseconds()) / 1e3) }
 
 // share returns part of whole in percent, for widths.
 func share(part, whole float64) string {

@@ -66,14 +66,14 @@ type Trace struct {
 func (t *Trace) Sort() {
 	slices.SortStableFunc(t.Events, func(a, b Event) int {
 		return cmp.Or(
-			cmp.Compare(a.Rank, b.Rank), compareStreams(a.Stream, b.Stream),
+			cmp.Compare(a.Rank, b.Rank), CompareStreams(a.Stream, b.Stream),
 			cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End),
 			cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// compareStreams puts main first and numbers in the order of their values.
-func compareStreams(a, b string) int {
+// CompareStreams puts main first and numbers in the order of their values.
+func CompareStreams(a, b string) int {
 	switch {
 	case a == b:
 		return 0

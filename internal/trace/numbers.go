@@ -1,0 +1,14 @@
+package trace
+
+import "fmt"
+
+// Microseconds writes a time in three digits or so.
+func Microseconds(us float64) string {
+	switch {
+	case us >= 1e4:
+		return fmt.Sprintf("%.1f ms", us/1e3)
+	case us >= 100:
+		return fmt.Sprintf("%.0f µs", us)
+	}
+	return fmt.Sprintf("%.1f µs", us)
+}
