@@ -84,13 +84,13 @@ what the last pass left. What is printed is a program that hocket runs.`,
 
 func addStrategy(c *cobra.Command, to *string) {
 	names := hocket.Strategies()
-	c.Flags().StringVar(to, "strategy", names[0], "how communication is overlapped: `"+strings.Join(names, "|")+"`")
+	c.Flags().StringVar(to, "strategy", names[0], "the `STRATEGY` by which communication is overlapped: "+strings.Join(names, ", ")+"; 'chunked(8)' or 'exchange(2)' for a number of chunks or parts")
 	_ = c.RegisterFlagCompletionFunc("strategy", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func checkStrategy(s string) error {
 	if err := hocket.CheckStrategy(s); err != nil {
-		return usagef("--strategy: %w", err).helping("one of: %s; chunked may carry a number of chunks, exchange one of parts of each block: chunked(8), exchange(2)", strings.Join(hocket.Strategies(), ", "))
+		return usagef("--strategy: %w", err).helping("one of: %s; chunked may carry a number of chunks, exchange one of parts of each block: 'chunked(8)', 'exchange(2)'", strings.Join(hocket.Strategies(), ", "))
 	}
 	return nil
 }
