@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -28,16 +30,21 @@ func (a *arena) check(ctx context.Context, e *entrant, run func() error) (wrong,
 	if err := run(); err != nil {
 		return 0, 0, err
 	}
+	var list []*glimpse
 	for s := range e.slots {
 		in := a.instance(e.call, s, device.Tuning{}, false)
 		for m := range a.members {
-			w, n, err := a.checkMember(ctx, &in.Collective, m)
+			got, err := a.look(&in.Collective, m)
 			if err != nil {
 				return 0, 0, err
 			}
-			wrong, looked = wrong+w, looked+n
+			list = append(list, got...)
 		}
 	}
+	if err := a.world.Sync(ctx); err != nil {
+		return 0, 0, err
+	}
+	wrong, looked = a.compare(list)
 	return wrong, looked, nil
 }
 
@@ -63,40 +70,62 @@ func (a *arena) spoil(m int, e *entrant) error {
 	return nil
 }
 
-// checkMember compares a member's result with what it should be, in parts.
-func (a *arena) checkMember(ctx context.Context, c *device.Collective, m int) (wrong, looked int64, err error) {
+// glimpse is a stretch of a member's result, from element lo on.
+type glimpse struct {
+	c   *device.Collective
+	m   int
+	lo  int64
+	got *tensor.Tensor
+}
+
+// glimpseMost is how many elements one glimpse has: they are compared side by side.
+const glimpseMost = 8192
+
+// look has the parts of a member's result that are looked at copied to the host,
+// where they are after the next Sync.
+func (a *arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 	out := c.Parts[m].Out
 	n := out.Elements()
 	var parts [][2]int64
 	if n <= wholeCheck {
-		parts = [][2]int64{{0, n}}
+		for lo := int64(0); lo < n; lo += glimpseMost {
+			parts = append(parts, [2]int64{lo, min(lo+glimpseMost, n)})
+		}
 	} else {
 		parts = windows(n, int64(len(a.members)))
 	}
-	var got []*tensor.Tensor
+	var list []*glimpse
 	for _, p := range parts {
 		t, err := tensor.New(a.dt, []int64{p[1] - p[0]})
 		if err != nil {
-			return 0, 0, err
+			return nil, err
 		}
 		v := vector(out.Mem, out.Off+p[0]*a.dt.Size(), a.dt, p[1]-p[0])
 		if err := a.members[m].Stream.Download(t.Data, v); err != nil {
-			return 0, 0, err
+			return nil, err
 		}
-		got = append(got, t)
+		list = append(list, &glimpse{c, m, p[0], t})
 	}
-	if err := a.world.Sync(ctx); err != nil {
-		return 0, 0, err
-	}
-	for i, p := range parts {
-		for k := p[0]; k < p[1]; k++ {
-			if got[i].Float64(k-p[0]) != a.want(c, m, k) {
-				wrong++
+	return list, nil
+}
+
+// compare counts the elements that are not what they should be.
+func (a *arena) compare(list []*glimpse) (wrong, looked int64) {
+	var bad atomic.Int64
+	var all sync.WaitGroup
+	for _, g := range list {
+		n := int64(g.got.Len())
+		looked += n
+		all.Go(func() {
+			for i := range n {
+				if g.got.Float64(i) != a.want(g.c, g.m, g.lo+i) {
+					bad.Add(1)
+				}
 			}
-		}
-		looked += p[1] - p[0]
+		})
 	}
-	return wrong, looked, nil
+	all.Wait()
+	return bad.Load(), looked
 }
 
 // windows returns parts of n elements: the ends, both sides of the borders of

@@ -13,8 +13,12 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// rounds that count.
-const tuneRounds = 5
+// Rounds that count; few of large calls, whose times differ by less than 1 % from
+// round to round.
+const (
+	tuneRounds = 5
+	fewRounds  = 2
+)
 
 // tuneKind measures a kind and puts its entry into the table.
 func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Table) error {
@@ -130,6 +134,7 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 	}
 	near := within(first, 1.4)
 	if u.Full && u.own {
+		u.foreseeCall(a, c, instances(near))
 		near, err = descend(near, func(list []device.Tuning) ([]timed, error) { return u.glance(ctx, a, c, list) })
 		if err != nil {
 			return m, err
@@ -156,6 +161,11 @@ func (u *tuner) names(a *arena, c call) []device.Tuning {
 	if u.own && !u.Full {
 		all = slices.DeleteFunc(all, func(n string) bool { return slices.Contains(comm.Schedules(), n) })
 	}
+	// NCCL first: the first call makes its communicators, which takes as long as
+	// the first kernels take to be compiled.
+	slices.SortStableFunc(all, func(a, b string) int {
+		return cmp.Compare(btoi(!strings.HasPrefix(a, "nccl")), btoi(!strings.HasPrefix(b, "nccl")))
+	})
 	list := namesOnly(all)
 	if u.own {
 		in := a.instance(c, 0, device.Tuning{}, true)
@@ -166,6 +176,13 @@ func (u *tuner) names(a *arena, c call) []device.Tuning {
 		}
 	}
 	return list
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func namesOnly(names []string) []device.Tuning {
@@ -203,6 +220,23 @@ var launchAxes = func() []axis {
 	threads := axis{[]int{256, 512, 1024}, func(t *device.Tuning) *int { return &t.Threads }}
 	return []axis{blocks, unroll, threads, blocks}
 }()
+
+// instances lists launches of the algorithms that are near which between them need
+// every kernel that any launch of those does.
+func instances(near []timed) []device.Tuning {
+	var list []device.Tuning
+	for _, x := range near {
+		for _, unroll := range []int{1, 2, 4, 8} {
+			for _, threads := range []int{512, 1024} { // the registers of larger blocks are shared out otherwise
+				t := device.Tuning{Algo: x.Algo, Unroll: unroll, Threads: threads}
+				if !slices.Contains(list, t) {
+					list = append(list, t)
+				}
+			}
+		}
+	}
+	return list
+}
 
 // descend looks for the best launch of each of the machine's own algorithms that
 // is near, from where it is best so far, and returns all that was measured.
@@ -310,7 +344,11 @@ func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning)
 			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
 		}
 	}
-	if err := a.race(ctx, entrants, tuneRounds, false); err != nil {
+	rounds := tuneRounds
+	if c.bytes >= 16<<20 && !u.Full {
+		rounds = fewRounds
+	}
+	if err := a.race(ctx, entrants, rounds, false); err != nil {
 		return nil, err
 	}
 	for i, e := range entrants {
