@@ -262,7 +262,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
 			f.check(a[3], dst, src)
-			f.inOrder(a[3], dst, src, a[2])
+			f.inOrder(a[3], fakeTouch{lo: src, hi: src + a[2]}, fakeTouch{lo: dst, hi: dst + a[2], write: true})
 			return f.do(a[3], func() { f.copied(dst, src, n) })
 		},
 		"cuMemcpy2DAsync_v2": func(a []uintptr) uintptr {
@@ -295,7 +295,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuFuncSetAttribute": zero,
 		"cuLaunchKernel": func(a []uintptr) uintptr {
 			k, params := f.kernels[a[0]], a[9]
-			f.check(a[8], f.reach.usedBy[a[0]]...)
+			f.launched(a[8], f.reach.usedBy[a[0]])
 			var ready func() bool
 			if j := f.joinOf[a[0]]; j != nil {
 				f.do(a[8], j.raise)

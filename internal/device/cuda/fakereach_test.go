@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 )
 
@@ -18,8 +19,8 @@ type fakeReach struct {
 	ranges  map[uintptr]*fakeRange    // mapped memory, by address
 	current int32                     // whose context is
 	streams map[uintptr]int32
-	uses    map[string][]uintptr  // operands of kernels, by name
-	usedBy  map[uintptr][]uintptr // by function
+	uses    map[string][]fakeTouch  // operands of kernels, by name
+	usedBy  map[uintptr][]fakeTouch // by function
 }
 
 // fakeRange is mapped memory of a device.
@@ -32,7 +33,7 @@ type fakeRange struct {
 func newFakeReach() fakeReach {
 	never := func(a, b int32) bool { return false }
 	return fakeReach{apart: never, refuses: never, mangles: never, created: map[uintptr]int32{}, ranges: map[uintptr]*fakeRange{},
-		streams: map[uintptr]int32{}, uses: map[string][]uintptr{}, usedBy: map[uintptr][]uintptr{}}
+		streams: map[uintptr]int32{}, uses: map[string][]fakeTouch{}, usedBy: map[uintptr][]fakeTouch{}}
 }
 
 // fakeContext is the context of device 0; those of others follow.
@@ -85,14 +86,24 @@ func (f *fakeGPU) grant(a []uintptr) uintptr {
 
 // operands notes which memory a kernel uses.
 func (f *fakeGPU) operands(name string, p kernels.Problem) {
-	for _, o := range append(slices.Clone(p.Ins), p.Out) {
+	for i, o := range append(slices.Clone(p.Ins), p.Out) {
 		if o.Addr != 0 && !slices.Contains(o.Shape, 0) {
-			f.reach.uses[name] = append(f.reach.uses[name], uintptr(o.Addr))
+			last, _ := device.LastElement(o.Shape, o.Strides)
+			f.reach.uses[name] = append(f.reach.uses[name], fakeTouch{
+				lo: uintptr(o.Addr), hi: uintptr(o.Addr) + uintptr((last+1)*o.DType.Size()), write: i == len(p.Ins)})
 		}
 	}
 }
 
-// fakeOrder finds copies that touch the same bytes, one of them to write, with
+// launched checks what a kernel uses.
+func (f *fakeGPU) launched(stream uintptr, uses []fakeTouch) {
+	for _, u := range uses {
+		f.check(stream, u.lo)
+		f.inOrder(stream, u)
+	}
+}
+
+// fakeOrder finds copies and kernels that touch the same bytes, one of them to write, with
 // nothing that says which comes first: neither a stream's order nor a wait for an
 // event. It has a clock for each stream: how much it knows to be done of each.
 type fakeOrder struct {
@@ -117,14 +128,14 @@ func (o *fakeOrder) clock(stream uintptr) map[uintptr]int {
 	return o.clocks[stream]
 }
 
-// touch notes that a stream reads or writes n bytes, and reports whether that comes
-// in an order with all others.
-func (o *fakeOrder) touch(stream, at, n uintptr, write bool) bool {
+// touch notes that a stream reads or writes bytes, and reports whether that comes in
+// an order with all others.
+func (o *fakeOrder) touch(stream uintptr, now fakeTouch) bool {
 	c := o.clock(stream)
 	c[stream]++
-	now := fakeTouch{at, at + n, stream, c[stream], write}
+	now.stream, now.tick = stream, c[stream]
 	ordered := !slices.ContainsFunc(o.log, func(t fakeTouch) bool {
-		return t.lo < now.hi && now.lo < t.hi && (t.write || write) && c[t.stream] < t.tick
+		return t.lo < now.hi && now.lo < t.hi && (t.write || now.write) && c[t.stream] < t.tick
 	})
 	o.log = append(o.log, now)
 	return ordered
@@ -139,9 +150,11 @@ func (o *fakeOrder) wait(stream, event uintptr) {
 	}
 }
 
-// inOrder complains of a copy that comes in no order with one before.
-func (f *fakeGPU) inOrder(stream, dst, src, n uintptr) {
-	if o := f.order; o != nil && !(o.touch(stream, src, n, false) && o.touch(stream, dst, n, true)) {
-		f.Errorf("a copy of %d bytes comes in no order with another of the same memory", n)
+// inOrder complains of what comes in no order with something before.
+func (f *fakeGPU) inOrder(stream uintptr, touches ...fakeTouch) {
+	for _, t := range touches {
+		if f.order != nil && !f.order.touch(stream, t) {
+			f.Errorf("%d bytes are used (write: %v) in no order with another use", t.hi-t.lo, t.write)
+		}
 	}
 }

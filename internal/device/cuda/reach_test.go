@@ -254,6 +254,46 @@ func TestDetours(t *testing.T) {
 	testOnAndOn(t, m, func() { f.order = newFakeOrder() })
 }
 
+// TestStagedOperands reduces what a peer that is apart holds, and reads the result on
+// that peer as soon as an event says that it is there.
+func TestStagedOperands(t *testing.T) {
+	f := newFake(t, 2)
+	f.reach.apart = all
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var streams [2]device.Stream
+	var at [2][2]device.View
+	for r := range streams {
+		streams[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "s"})
+		must(err)
+		mem, err := w.Device(r).Alloc(8192, device.Shared)
+		must(err)
+		at[r] = [2]device.View{words(mem, 0, 1000), words(mem, 4096, 1000)}
+	}
+	own, out, far, back := at[0][0], at[0][1], at[1][0], at[1][1]
+	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Ins: []device.View{own, far}, Outs: []device.View{out}})
+	must(err)
+	sent, got := bytes.Repeat([]byte{3, 0, 0, 0}, 1000), make([]byte, 4000)
+	must(errors.Join(streams[0].Upload(own, sent), streams[1].Upload(far, sent), w.Sync(t.Context())))
+	f.order = newFakeOrder()
+	done, err := w.Device(0).NewEvent()
+	must(err)
+	must(errors.Join(streams[0].Launch(l), streams[0].Record(done), streams[1].Wait(done), streams[1].Copy(back, out), streams[1].Download(got, back)))
+	must(w.Sync(t.Context()))
+	if want := bytes.Repeat([]byte{6, 0, 0, 0}, 1000); !bytes.Equal(got, want) {
+		t.Errorf("got %v", got[:8])
+	}
+	must(w.Close())
+}
+
 // TestRealDetours does so on GPUs that are kept apart.
 func TestRealDetours(t *testing.T) {
 	m := real(t, Options{})
