@@ -121,23 +121,14 @@ func (e *example) unit(t *testing.T, prog *ir.Program) *compile.Unit {
 
 func (e *example) fill(t *testing.T, bound *ir.Bound, seed uint64) map[string]*tensor.Tensor {
 	t.Helper()
-	in := map[string]*tensor.Tensor{}
-	for _, p := range bound.Func.Params {
-		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
-		if err != nil {
-			t.Fatal(err)
+	in, err := eval.Inputs(bound, tensor.Spec{Seed: seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if adjust := adjusted[e.name]; adjust != nil {
+		for name, x := range in {
+			adjust(x, name)
 		}
-		x, err := tensor.New(p.Type.DType, shape)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tensor.Fill(x, p.Name, tensor.Spec{Seed: seed}); err != nil {
-			t.Fatal(err)
-		}
-		if adjust := adjusted[e.name]; adjust != nil {
-			adjust(x, p.Name)
-		}
-		in[p.Name] = x
 	}
 	return in
 }

@@ -113,20 +113,9 @@ func check(t fatal, source string) *ir.Info {
 
 func inputs(t fatal, bound *ir.Bound, seed uint64) map[string]*tensor.Tensor {
 	t.Helper()
-	in := map[string]*tensor.Tensor{}
-	for _, p := range bound.Func.Params {
-		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		x, err := tensor.New(p.Type.DType, shape)
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		if err := tensor.Fill(x, p.Name, tensor.Spec{Seed: seed}); err != nil {
-			t.Fatalf("%v", err)
-		}
-		in[p.Name] = x
+	in, err := eval.Inputs(bound, tensor.Spec{Seed: seed})
+	if err != nil {
+		t.Fatalf("%v", err)
 	}
 	return in
 }

@@ -34,20 +34,9 @@ func inputsFor(t testing.TB, b *ir.Bound, spec string) map[string]*tensor.Tensor
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := map[string]*tensor.Tensor{}
-	for _, p := range b.Func.Params {
-		shape, err := b.GlobalShape(p.Type, b.Env(0, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		x, err := tensor.New(p.Type.DType, shape)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tensor.Fill(x, p.Name, sp); err != nil {
-			t.Fatal(err)
-		}
-		in[p.Name] = x
+	in, err := Inputs(b, sp)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return in
 }

@@ -98,20 +98,9 @@ func evaluate(t *testing.T, p *ir.Program, name string, grid [2]int64, rows int6
 	if ds.HasErrors() {
 		t.Fatalf("%s on %v: %v", name, grid, ds)
 	}
-	in := map[string]*tensor.Tensor{}
-	for _, q := range bound.Func.Params {
-		shape, err := bound.GlobalShape(q.Type, bound.Env(0, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		x, err := tensor.New(q.Type.DType, shape)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tensor.Fill(x, q.Name, tensor.Spec{Kind: tensor.SpecInts, Seed: 7}); err != nil {
-			t.Fatal(err)
-		}
-		in[q.Name] = x
+	in, err := eval.Inputs(bound, tensor.Spec{Seed: 7})
+	if err != nil {
+		t.Fatal(err)
 	}
 	out, err := eval.Run(context.Background(), bound, in, eval.Options{})
 	if err != nil {

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -103,7 +102,11 @@ func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, gr
 	}()
 	var ins []map[string]*tensor.Tensor
 	for seed := range uint64(2) {
-		ins = append(ins, inputs(t, bound, seed))
+		in, err := eval.Inputs(bound, tensor.Spec{Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ins = append(ins, in)
 	}
 	fake := m.opts.Kernels.(*fakeGPU)
 	fake.mu.Lock()
@@ -155,24 +158,4 @@ func countOutputs(p *plan.Plan) int {
 		}
 	}
 	return n
-}
-
-func inputs(t *testing.T, bound *ir.Bound, seed uint64) map[string]*tensor.Tensor {
-	t.Helper()
-	in := map[string]*tensor.Tensor{}
-	for _, p := range bound.Func.Params {
-		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		x, err := tensor.New(p.Type.DType, shape)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tensor.Fill(x, p.Name, tensor.Spec{Kind: tensor.SpecInts, Seed: seed}); err != nil {
-			t.Fatal(fmt.Errorf("%s: %w", p.Name, err))
-		}
-		in[p.Name] = x
-	}
-	return in
 }
