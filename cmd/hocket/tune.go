@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -127,6 +128,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) er
 
 // tuned returns the table that there is, or measures what it lacks and keeps it.
 func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (*bench.Tuned, error) {
+	begun := time.Now()
 	found, ranks, err := bench.TableOf(ctx, o.machine, o.ranks)
 	if err != nil {
 		return nil, err
@@ -147,7 +149,14 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (
 		opts.Progress = func(s string) { fmt.Fprintf(f, "\r\x1b[K%s", s) }
 		defer fmt.Fprint(f, "\r\x1b[K")
 	}
-	return bench.Tune(ctx, opts)
+	u, err := bench.Tune(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	if u.Fresh {
+		u.Took = time.Since(begun).Seconds() // to open the GPUs, too
+	}
+	return u, nil
 }
 
 // readPeers reads figures of peers; none without a file.
