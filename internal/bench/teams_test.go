@@ -290,6 +290,13 @@ func TestTuneFull(t *testing.T) {
 	if want := []string{"all_reduce sum 2 false", "all_gather  2 false", "all_reduce minmax 2 false", "all_reduce sum 4 false"}; !slices.Equal(got, want) {
 		t.Errorf("entries %q, want %q", got, want)
 	}
+	// Three ranks of two bytes each: of what is cut, 4 bytes are none, and 8 are 6.
+	if u, err = Tune(context.Background(), TuneOptions{Machine: "abacus-with-teams", Ranks: 3, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllToAll}, Sizes: []int64{4, 8}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := []int{len(u.Table.Entries[0].Brackets), len(u.Table.Entries[1].Brackets)}; n[0] != 2 || n[1] != 1 {
+		t.Errorf("%d brackets", n)
+	}
 	if _, err := Tune(context.Background(), TuneOptions{Ranks: 2, Sizes: []int64{3}}); !errors.Is(err, ErrUsage) {
 		t.Errorf("3 bytes: %v", err)
 	}

@@ -287,13 +287,16 @@ func (a *arena) team(members int) *arena {
 	return &b
 }
 
-// calls lists what is measured of a kind.
+// calls lists what is measured of a kind, by size. Sizes that are the same once
+// they divide over the members are one; what is too small is none.
 func (u *tuner) calls(k kind) []call {
 	var list []call
 	for _, n := range u.sizes(k) {
 		c := newCall(k.op, n, k.members, k.dt)
 		c.red = k.red
-		list = append(list, c)
+		if c.bytes > 0 && (len(list) == 0 || c != list[len(list)-1]) {
+			list = append(list, c)
+		}
 	}
 	return list
 }

@@ -157,16 +157,12 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 // itself, and what is shipped for GPUs. Where a machine has its own, schedules are
 // worth the time only where there is much of it.
 func (u *tuner) names(a *arena, c call) []device.Tuning {
-	all := a.dispatch.Algorithms()
-	if u.own && !u.Full {
-		all = slices.DeleteFunc(all, func(n string) bool { return slices.Contains(comm.Schedules(), n) })
-	}
+	others := slices.DeleteFunc(a.dispatch.Algorithms(), func(n string) bool {
+		return strings.HasPrefix(n, "nccl") || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
+	})
 	// NCCL first: the first call makes its communicators, which takes as long as
 	// the first kernels take to be compiled.
-	slices.SortStableFunc(all, func(a, b string) int {
-		return cmp.Compare(btoi(!strings.HasPrefix(a, "nccl")), btoi(!strings.HasPrefix(b, "nccl")))
-	})
-	list := namesOnly(all)
+	list := namesOnly(append(named(a.dispatch, "nccl"), others...))
 	if u.own {
 		in := a.instance(c, 0, device.Tuning{}, true)
 		for _, t := range comm.Shipped().Best(&in) {
@@ -176,13 +172,6 @@ func (u *tuner) names(a *arena, c call) []device.Tuning {
 		}
 	}
 	return list
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func namesOnly(names []string) []device.Tuning {
