@@ -26,9 +26,11 @@ func (f *chainFinder) foreseeChains() {
 	if !f.p.foresights() {
 		return
 	}
+	looked := 0
 	for _, run := range f.runs() {
-		for len(run) > 1 {
+		for len(run) > 1 && looked < foreseenMost {
 			n := f.longest(run)
+			looked += n
 			if n > 1 {
 				if k, err := f.p.chainKernel(run[:n]); err == nil {
 					f.p.foresee(f.p.plan.Cmds[run[0]].Rank, k)
@@ -39,12 +41,16 @@ func (f *chainFinder) foreseeChains() {
 	}
 }
 
+// foreseenMost bounds how many commands are looked at: loops are unrolled, and what
+// comes late mostly came before.
+const foreseenMost = 4096
+
 // foreseeCommands is for those that are in no chain.
 func (p *Program) foreseeCommands() {
 	if !p.foresights() {
 		return
 	}
-	for i := range p.plan.Cmds {
+	for i := range min(len(p.plan.Cmds), foreseenMost) {
 		c := &p.plan.Cmds[i]
 		if c.Kind != plan.Compute || p.chains[i] != nil || !writes(c) {
 			continue
