@@ -70,7 +70,7 @@ difference is larger than that.
 	f.StringArrayVar(&o.algorithms, "algorithm", nil, "an `ALGORITHM` of a collective beside the chosen one, or all; of beside: one to try; repeatable")
 	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
-	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by bench/peers: `FILE`")
+	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by bench/peers or vLLM's benchmark: `FILE`")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with bench/peers/overlap.py, which answers in a `FOLDER`")
 	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives beside a GEMM: `N`,…; 0 for copy engines, -1 for any")
 	f.StringArrayVar(&o.beside, "collective", nil, "a `COLLECTIVE` beside a GEMM, as all_reduce; repeatable (default all)")
