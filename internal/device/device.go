@@ -1,6 +1,7 @@
 // Package device declares what hocket needs of a machine: devices with
 // ordered streams, events between streams, counters that peers raise, memory
-// that peers can address, and a few launches. It holds no machine.
+// that peers can address, and a few launches. It holds no machine, only what
+// every machine checks alike.
 package device
 
 import (
