@@ -49,6 +49,7 @@ func (p *parser) read() {
 type parser struct {
 	lexer
 	tok     token
+	before  int32 // line of the token before
 	prog    *Program
 	diags   Diagnostics
 	bad     bool  // the statement or declaration at hand has an error; its others stay unsaid
@@ -99,7 +100,7 @@ func posOf(src string, off int) Pos {
 
 // advance goes to the next token.
 func (p *parser) advance() {
-	if !p.stopped {
+	if p.before = p.tok.pos.Line; !p.stopped {
 		p.tok = p.lexer.next()
 	}
 }

@@ -26,7 +26,7 @@ func exprWord(w string) bool {
 // expr reads an index expression.
 func (p *parser) expr() *Expr {
 	e, _ := p.sum()
-	if p.is(tokVar) && !p.bad {
+	if p.is(tokVar) && !p.bad && p.tok.pos.Line == p.before {
 		p.failAt(p.tok.pos, fmt.Sprintf("the remainder is written mod: … mod %%%s", clipWord(p.tok.text)),
 			"expected an operator, found %s", describe(p.tok))
 	}
