@@ -260,12 +260,12 @@ func TestRanked(t *testing.T) {
 	at := func(name string, blocks int, us float64) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: blocks}, Micros: us}, true}
 	}
-	got := ranked([]timed{at("a", 64, 10), at("b", 0, 30), at("a", 16, 10.1), at("a", 8, 10.5), at("c", 0, 20), at("b", 0, 12)})
-	want := []string{"a 16", "b 0", "c 0"}
+	got := ranked([]timed{at("a", 64, 10), at("b", 0, 30), at("a", 16, 10.1), at("a", 8, 10.5), at("c", 0, 20), at("b", 0, 12), at("b", 8, 12.1)})
+	want := []string{"a 16", "b 8", "c 0"}
 	if len(got) != len(want) {
 		t.Fatalf("%+v", got)
 	}
-	if got[0].Blocks != 16 || got[1].Algo != "b" || got[1].Micros != 12 || got[2].Algo != "c" {
+	if got[0].Blocks != 16 || got[1].Algo != "b" || got[1].Blocks != 8 || got[2].Algo != "c" {
 		t.Errorf("%+v, want %v", got, want)
 	}
 	if got := ranked([]timed{at("a", 4, 10), at("move-copy", 0, 10.1), at("b", 0, 10)}); got[0].Algo != "move-copy" {

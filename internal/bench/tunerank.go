@@ -12,26 +12,32 @@ import (
 // fewer multiprocessors.
 const alike = 1.02
 
-// ranked orders what was measured: first, of those alike, the one with the
-// fewest blocks; then what comes first of each other algorithm.
+// ranked orders what was measured: first the most modest of all, then that of
+// each other algorithm.
 func ranked(list []timed) []timed {
 	if len(list) == 0 {
 		return nil
 	}
 	list = within(list, math.Inf(1))
-	first := 0
-	for i, x := range list {
-		if x.Micros <= alike*list[0].Micros && blocks(x.Tuning) < blocks(list[first].Tuning) {
-			first = i
-		}
-	}
-	out := []timed{list[first]}
+	out := []timed{modest(list)}
 	for _, x := range list {
 		if !slices.ContainsFunc(out, func(o timed) bool { return o.Algo == x.Algo }) {
-			out = append(out, x)
+			out = append(out, modest(slices.DeleteFunc(slices.Clone(list), func(o timed) bool { return o.Algo != x.Algo })))
 		}
 	}
 	return out
+}
+
+// modest is, of those as fast as the first, the fastest, the one with the fewest
+// blocks.
+func modest(list []timed) timed {
+	best := list[0]
+	for _, x := range list {
+		if x.Micros <= alike*list[0].Micros && blocks(x.Tuning) < blocks(best.Tuning) {
+			best = x
+		}
+	}
+	return best
 }
 
 // blocks is how many blocks a tuning is known to take.

@@ -3,6 +3,7 @@ package comm
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -149,13 +150,14 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 }
 
 // modestFirst puts tunings that keep to the bound on blocks by themselves before
-// those that have to be launched otherwise than they were measured.
+// those that have to be launched otherwise than they were measured, and of these
+// first those that lose the fewest blocks.
 func (in *Instance) modestFirst(list []device.Tuning) []device.Tuning {
 	if in.CTAs == 0 {
 		return list
 	}
 	slices.SortStableFunc(list, func(a, b device.Tuning) int {
-		return cmp.Compare(btoi(a != in.capped(a)), btoi(b != in.capped(b)))
+		return cmp.Compare(in.excess(a), in.excess(b))
 	})
 	return list
 }
@@ -168,11 +170,16 @@ func (in *Instance) capped(t device.Tuning) device.Tuning {
 	return t
 }
 
-func btoi(b bool) int {
-	if b {
-		return 1
+// excess is how many blocks more than in may take t is known to have; of one that
+// says no number they are the most.
+func (in *Instance) excess(t device.Tuning) int {
+	switch {
+	case t == in.capped(t):
+		return 0
+	case t.Blocks == 0:
+		return math.MaxInt
 	}
-	return 0
+	return t.Blocks - in.CTAs
 }
 
 // launched completes a tuning that says only the name with how the table would

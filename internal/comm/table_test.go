@@ -34,6 +34,28 @@ func TestShipped(t *testing.T) {
 	}
 }
 
+// TestShippedFew wants large sums to be by the kernels that few blocks are enough
+// for, where only those are allowed, and by others where all are.
+func TestShippedFew(t *testing.T) {
+	for _, tc := range []struct {
+		op   ir.Op
+		n    int
+		want string
+	}{{ir.OpAllReduce, 2, "few"}, {ir.OpAllReduce, 4, "few"}, {ir.OpAllReduce, 8, "few"}, {ir.OpReduceScatter, 2, "move-few"}, {ir.OpReduce, 2, "move-few"}} {
+		in := &Instance{Collective: device.Collective{Op: tc.op, Red: ir.Sum}}
+		for range tc.n {
+			v := device.View{DType: ir.BF16, Shape: []int64{32 << 20}, Strides: []int64{1}}
+			in.Parts = append(in.Parts, Part{In: v, Out: v, Reads: true, Writes: true})
+		}
+		for ctas, few := range map[int]bool{0: false, 4: true, 8: true} {
+			in.CTAs = ctas
+			if got := in.modestFirst(Shipped().best(in, false))[0]; (got.Algo == tc.want) != few {
+				t.Errorf("%s of %d with at most %d blocks: %+v", tc.op, tc.n, ctas, got)
+			}
+		}
+	}
+}
+
 func row(upTo int64, names ...string) Bracket {
 	b := Bracket{UpTo: upTo}
 	for _, n := range names {
@@ -142,13 +164,23 @@ func TestPolicy(t *testing.T) {
 	a := small.instance()
 	a.Parts, a.CTAs = r.parts[0], 2
 	few := tableFor(ir.OpAllReduce, 4, "ll", "even")
-	few.Entries[0].Brackets[0].Best[1].Blocks = 1
-	for algo, want := range map[string]device.Tuning{"": {Algo: "even", Blocks: 1}, "ll": {Algo: "ll", Blocks: 2}, "staged": {Algo: "staged"}} {
-		a.Pin.Algo = algo
+	best := few.Entries[0].Brackets[0].Best
+	for _, tc := range []struct {
+		pin      string
+		ll, even int // blocks in the table
+		want     device.Tuning
+	}{
+		{"", 0, 1, device.Tuning{Algo: "even", Blocks: 1}},
+		{"", 9, 3, device.Tuning{Algo: "even", Blocks: 2}},
+		{"", 9, 0, device.Tuning{Algo: "ll", Blocks: 2}},
+		{"ll", 0, 1, device.Tuning{Algo: "ll", Blocks: 2}},
+		{"staged", 0, 1, device.Tuning{Algo: "staged"}},
+	} {
+		best[0].Blocks, best[1].Blocks, a.Pin.Algo = tc.ll, tc.even, tc.pin
 		ch, err := NewDispatch(w, device.Caps{}, few, Policy{}).Design(r.ch.members, []Instance{a})
 		r.must(err)
-		if got := ch.Choice(0).Tuning; got != want {
-			t.Errorf("pinned %q with at most 2 blocks: %+v, want %+v", algo, got, want)
+		if got := ch.Choice(0).Tuning; got != tc.want {
+			t.Errorf("%+v with at most 2 blocks: %+v", tc, got)
 		}
 		r.must(ch.Close())
 	}

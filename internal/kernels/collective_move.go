@@ -39,6 +39,9 @@ const (
 	// ReduceSpread reduces all members' blocks, Src[Me], in sheets, each of which
 	// one member adds up for Root, where the result goes to Dst[Root].
 	ReduceSpread
+	// ReduceFew is ReducePull by few multiprocessors, for blocks that lie together at
+	// multiples of 16 bytes.
+	ReduceFew
 	// MoveMeet moves nothing: it ends when all members have begun it, and what
 	// their streams did before is done for all.
 	MoveMeet
@@ -47,12 +50,23 @@ const (
 
 // reduces reports whether blocks are reduced where they arrive.
 func (k MoveKind) reduces() bool {
-	return k == ReduceLL || k == ReducePull || k == ReduceSheets || k == ReduceSpread
+	return k == ReduceLL || k == ReduceSheets || k == ReduceSpread || k.Pulls()
 }
 
 // Sheets reports whether blocks go through slots in sheets. What lies in slots is
 // of one form only: data of the one would look like flags of the other.
 func (k MoveKind) Sheets() bool { return k == MoveSheets || k == ReduceSheets || k.spreads() }
+
+// Pulls reports whether members load what others give.
+func (k MoveKind) Pulls() bool { return k == ReducePull || k == ReduceFew }
+
+// threads is how many a block may have.
+func (k MoveKind) threads() int {
+	if k == ReduceFew {
+		return 2 * meetingThreads
+	}
+	return meetingThreads
+}
 
 // spreads reports whether members pass on what others give.
 func (k MoveKind) spreads() bool { return k == MoveSpread || k == ReduceSpread }
@@ -64,11 +78,11 @@ type Move struct {
 	Kind        MoveKind
 	Members, Me int
 	// To and From are the members that this one gives to and gets from, a bit
-	// each, without itself; Own, where it also gives to itself. A ReducePull
-	// with Own reduces all members' blocks, with no regard to From.
+	// each, without itself; Own, where it also gives to itself. One that pulls,
+	// with Own, reduces all members' blocks, with no regard to From.
 	To, From uint64
 	Own      bool
-	// Src is where the block for each member lies here, or, of ReducePull, the
+	// Src is where the block for each member lies here, or, of those that pull, the
 	// block of each member there. Dst is where the block from each member goes
 	// here, or, of MovePush, the block for each member there. Reductions go to
 	// Dst[Me].
@@ -96,6 +110,9 @@ type Move struct {
 func (m *Move) Meeting() (Meeting, error) {
 	if err := m.check(); err != nil {
 		return Meeting{}, err
+	}
+	if m.Kind == ReduceFew {
+		return m.few()
 	}
 	name, body, err := m.instance()
 	k := Meeting{File: "collective_move", Args: "MoveArgs", Symbol: symbol(name), Body: body, Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}
@@ -132,7 +149,7 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: rows within %d extents, up to 3 do", device.ErrUnsupported, len(m.Extents))
 	case m.Run < 1 || m.rows() < 1 || (m.Run+30)/8*m.rows() >= 1<<31:
 		return fmt.Errorf("%w: %d rows of %d bytes", device.ErrUnsupported, m.rows(), m.Run)
-	case m.Blocks < 1 || m.Blocks > BlocksMost || m.Threads < 32 || m.Threads > meetingThreads || m.Threads%32 != 0:
+	case m.Blocks < 1 || m.Blocks > BlocksMost || m.Threads < 32 || m.Threads > m.Kind.threads() || m.Threads%32 != 0:
 		return fmt.Errorf("%w: %d blocks of %d threads", device.ErrUnsupported, m.Blocks, m.Threads)
 	case m.Unroll < 1 || m.Unroll > 8:
 		return fmt.Errorf("%w: %d loads in flight", device.ErrUnsupported, m.Unroll)
@@ -225,7 +242,7 @@ func (m *Move) own() uint64 {
 
 func (m *Move) reads() uint64 {
 	switch {
-	case m.Kind == ReducePull && m.Own:
+	case m.Kind.Pulls() && m.Own:
 		return 1<<m.Members - 1
 	case m.Kind == MoveSpread && m.Me == m.Root:
 		return 1 << m.Root

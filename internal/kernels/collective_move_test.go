@@ -107,14 +107,14 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				continue
 			}
 			off := offs
-			if s.kind != MovePush && s.kind != ReducePull {
+			if s.kind != MovePush && !s.kind.Pulls() {
 				off = s.unit * f.rng.Int64N(16/s.unit)
 			}
 			if first := firstOf(set); s.same && p > first {
 				ins[i][p] = ins[i][first]
 			} else {
 				at, strides := f.place(s, off)
-				if s.kind == ReducePull && i > 0 {
+				if s.kind.Pulls() && i > 0 {
 					strides = ins[0][p].strides
 					at, _ = f.placeAs(s, strides, off)
 				}
@@ -147,7 +147,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 			if s.kind == MoveLL || s.kind == MoveSheets {
 				out = outs[p][i]
 			}
-			if s.kind == ReducePull {
+			if s.kind.Pulls() {
 				in = ins[p][i]
 			}
 			m.Src[p], m.SrcStrides[p], m.Dst[p], m.DstStrides[p] = in.at, in.strides, out.at, out.strides
@@ -362,6 +362,9 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	if rng.IntN(2) == 0 {
 		s.run = (s.run + 15) / 16 * 16
 	}
+	if kind == ReduceFew {
+		s.extents, s.unit, s.run, s.threads = nil, 16, 16*(1+rng.Int64N(800)), 64+32*rng.IntN(2)
+	}
 	if kind.reduces() {
 		types := []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.F64, ir.I64}
 		s.dt, s.red, s.same = types[rng.IntN(len(types))], []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg}[rng.IntN(4)], false
@@ -503,8 +506,14 @@ func everyMove(t *testing.T) string {
 			for _, unit := range []nvlib.Ptr{16, 8, 2} {
 				m := &Move{Kind: kind, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10 * int64(unit), DType: ir.BF16, Red: ir.Sum,
 					Blocks: 8, Threads: 512, Unroll: 4, Extents: []int64{2, 3, 4}[:int(unit)%3]}
+				if kind == ReduceFew && unit != 16 {
+					continue
+				}
 				if kind.Sheets() {
 					m.Extents = nil
+				}
+				if kind == ReduceFew {
+					m.Extents, m.Threads = nil, 64
 				}
 				for p := range n {
 					m.Src[p], m.Dst[p] = 1<<20, nvlib.Ptr(p+1)<<21+unit
@@ -523,5 +532,5 @@ func everyMove(t *testing.T) string {
 			}
 		}
 	}
-	return file("prelude") + file("sync") + file("collective") + file("collective_move") + entries.String()
+	return file("prelude") + file("sync") + file("collective") + file("collective_move") + file("collective_reduce") + file("collective_few") + entries.String()
 }

@@ -18,6 +18,8 @@ const (
 	AllReduceLL128x2 AllReduceKind = "LL128x2" // two shots in sheets
 	AllReducePush    AllReduceKind = "Push"    // two shots through staging, flags for chunks
 	AllReducePull    AllReduceKind = "Pull"    // reads from peers, writes to peers
+	AllReduceFew     AllReduceKind = "Few"     // the same by few multiprocessors
+	ReduceShare      AllReduceKind = "Share"   // the first half of it: In is what there is for this member, who alone gets the sum
 )
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of
@@ -44,7 +46,9 @@ func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
 
 // Meeting returns the launch on a member.
 func (r AllReduce) Meeting(rank int) Meeting {
-	red := map[ir.Red]string{ir.Sum: "RedSum", ir.Max: "RedMax", ir.Min: "RedMin", ir.Avg: "RedAvg"}[r.Red]
+	if r.Kind == AllReduceFew || r.Kind == ReduceShare {
+		return r.few(r.Kind == AllReduceFew)
+	}
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
 	switch r.Kind {
@@ -54,6 +58,20 @@ func (r AllReduce) Meeting(rank int) Meeting {
 		form += fmt.Sprintf(", %t", aligned)
 		label += fmt.Sprintf("_%t", aligned)
 	}
+	return Meeting{
+		File: "collective_reduce", Args: "ReduceArgs",
+		Body:   fmt.Sprintf("reduce%s<%s, %s>", r.Kind, r.red(), form),
+		Symbol: symbol("all_reduce", string(r.Kind), r.Red.String(), label),
+		Words:  r.words(), Blocks: r.Blocks, Threads: r.Threads,
+	}
+}
+
+func (r AllReduce) red() string {
+	return map[ir.Red]string{ir.Sum: "RedSum", ir.Max: "RedMax", ir.Min: "RedMin", ir.Avg: "RedAvg"}[r.Red]
+}
+
+// words is what follows Team in ReduceArgs.
+func (r AllReduce) words() words {
 	var w words
 	w.addrs(r.In)
 	w.addrs(r.Out)
@@ -61,10 +79,5 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	w.ints(r.Half)
 	w.addrs(r.Flags)
 	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
-	return Meeting{
-		File: "collective_reduce", Args: "ReduceArgs",
-		Body:   fmt.Sprintf("reduce%s<%s, %s>", r.Kind, red, form),
-		Symbol: symbol("all_reduce", string(r.Kind), r.Red.String(), label),
-		Words:  w, Blocks: r.Blocks, Threads: r.Threads,
-	}
+	return w
 }

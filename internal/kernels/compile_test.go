@@ -100,7 +100,7 @@ func everyReduction() (all []code) {
 	for k, kind := range reduceKinds {
 		for i, dt := range ir.DTypes() {
 			n := 2 + (i+k)%(TeamMost-1)
-			r := AllReduce{Kind: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
+			r := AllReduce{Kind: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), Threads: 64, In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
 			for off := range 2 {
 				r.In[0] = nvlib.Ptr(16 + int64(off)*dt.Size())
 				c := r.Meeting(0).launch().code

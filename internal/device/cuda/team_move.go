@@ -20,6 +20,7 @@ var moveAlgorithms = []namedAlgorithm{
 	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
 	{"move-spread", moveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
 	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
+	{"move-few", moveAlgorithm{noMove, kernels.ReduceFew}},
 }
 
 func (a moveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
@@ -74,6 +75,8 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 			unroll = 2
 		}
 		blocks = within(bytes, 512, 1, 132)
+	case kernels.ReduceFew:
+		return fewLaunch(tune, members)
 	default:
 		blocks, threads, unroll = 16, 512, 2
 		switch {
@@ -115,7 +118,11 @@ func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 // move returns the launch of a share of the member.
 func (m *member) move(move *kernels.Move, flags *area) (step, error) {
 	t := m.team
-	move.Blocks = min(move.Blocks, t.room(move.Threads))
+	room := t.room(move.Threads)
+	if move.Kind == kernels.ReduceFew {
+		room = t.fewRoom(move.Threads)
+	}
+	move.Blocks = min(move.Blocks, room)
 	copy(move.Flags[:], flags.at)
 	if need := move.SlotBytes(); need > 0 {
 		name := "packs of moves"

@@ -52,9 +52,7 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 
 func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == kernels.ReduceSpread }
 
-// pulls and pushes report whether members reach into others' operands, and results.
-func pulls(k kernels.MoveKind) bool { return k == kernels.ReducePull }
-
+// pushes reports whether members reach into others' results.
 func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush }
 
 // movable refuses what the kernel is not for, or the devices are not.
@@ -136,12 +134,12 @@ func dtypeOf(c *collective) ir.DType {
 
 // reach refuses what kernels would have to reach and cannot.
 func (t *team) reach(f *flow, kind kernels.MoveKind) (err error) {
-	if !pulls(kind) && !pushes(kind) {
+	if !kind.Pulls() && !pushes(kind) {
 		return nil
 	}
 	f.pairs(func(i, q int) {
 		far := f.out(q, i)
-		if pulls(kind) {
+		if kind.Pulls() {
 			far = f.in(i, q)
 		}
 		if far.mem != nil && far.mem.kind == device.Private && t.members[i].dev.site != t.members[q].dev.site {
@@ -184,7 +182,7 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 		case f.reduces || !in.same(&out):
 			giver.Own = true
 		}
-		if pulls(kind) {
+		if kind.Pulls() {
 			taker.Src[i], taker.SrcStrides[i] = in.addr, r.strides(&in)
 		} else {
 			giver.Src[q], giver.SrcStrides[q] = in.addr, r.strides(&in)

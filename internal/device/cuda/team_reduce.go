@@ -16,6 +16,7 @@ var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, sheets: true},
 	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true},
 	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true},
+	{name: "few", kind: kernels.AllReduceFew, unrolls: []int{1, 2, 4}, direct: true},
 })
 
 func named(list []reduceAlgorithm) (all []namedAlgorithm) {
@@ -54,6 +55,11 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 	}
 	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
+	}
+	if a.kind == kernels.AllReduceFew {
+		if err := t.fewFits(tune); err != nil {
+			return err
+		}
 	}
 	return a.supportsParts(t, c)
 }
@@ -144,6 +150,8 @@ func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([]
 		err = a.inSheets(t, tune, r)
 	case kernels.AllReducePush:
 		err = t.staged(tune, r)
+	case kernels.AllReduceFew:
+		err = t.few(tune, r)
 	default:
 		err = t.pulled(tune, r)
 	}

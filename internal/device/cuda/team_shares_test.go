@@ -31,7 +31,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 			}
 			continue
 		}
-		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind == kernels.ReducePull || m.Kind == kernels.ReduceSpread {
+		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind.Pulls() || m.Kind == kernels.ReduceSpread {
 			if !m.Own {
 				continue
 			}
@@ -42,7 +42,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 					if m.Kind == kernels.ReduceSpread {
 						from = moves[q].Src[q]
 					}
-					if m.Kind == kernels.ReducePull {
+					if m.Kind.Pulls() {
 						from, strides = m.Src[q], m.SrcStrides[q]
 					}
 					parts = append(parts, cabi.Bytes(uintptr(rowsAt(m, from, strides)[k]), int(m.Run)))

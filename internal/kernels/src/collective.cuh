@@ -249,6 +249,10 @@ template <int R> struct Sheet {
   Line row[R];
 };
 
+// Warps of a launch count block by block: those of one block are far apart.
+DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
+DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
+
 DEV u32 laneOf() { return threadIdx.x % 32; }
 DEV bool sealing() { return threadIdx.x % 8 == 7; }
 

@@ -244,9 +244,6 @@ template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void red
   end(a.team, e);
 }
 
-DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
-DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
-
 // Sheets of blocks that lie together: elements of type T, addresses that begin at
 // multiples of 16 bytes where AS and AD say so.
 template <class T, int R> DEV i64 sheetsOf(const MoveArgs& a) {

@@ -138,9 +138,6 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
   end(t, e);
 }
 
-DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
-DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
-
 // pushToAll pushes a sheet to the same place at all peers.
 template <int W, int R> DEV void pushToAll(const ReduceArgs& a, u64 off, Sheet<R> s, u32 e) {
   seal(s, e);

@@ -1,0 +1,45 @@
+package kernels
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// FewStages is how many stages a block's shared memory, of up to 227 KiB, has room
+// for in reduceFew of src/collective_few.cuh: packs of 16 bytes of each member,
+// unroll for each thread. It takes 2 or more.
+func FewStages(members, threads, unroll int) int {
+	return min(8, 208<<10/fewStage(members, threads, unroll))
+}
+
+func fewStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
+
+// few is the launch of r by reduceFew; all: of one result that all get, else of one
+// that this member alone gets.
+func (r AllReduce) few(all bool) Meeting {
+	stages := FewStages(len(r.In), r.Threads, r.Unroll)
+	form := fmt.Sprintf("%d, %d, %d, %t", len(r.In), r.Unroll, stages, all)
+	return Meeting{
+		File: "collective_few", Upon: []string{"collective_reduce"}, Args: "ReduceArgs",
+		Body:   fmt.Sprintf("reduceFew<%s, %s, %s>", r.red(), ctype(r.DType), form),
+		Symbol: symbol("reduce_few", r.Red.String(), fmt.Sprintf("%s_%d_%d_%d_%t", r.DType, len(r.In), r.Unroll, stages, all)),
+		Words:  r.words(), Blocks: r.Blocks, Threads: r.Threads, Shared: stages * fewStage(len(r.In), r.Threads, r.Unroll),
+	}
+}
+
+// few is the launch of a ReduceFew: the flags of moves are enough for its own.
+func (m *Move) few() (Meeting, error) {
+	if len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources()) {
+		return Meeting{}, fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
+	}
+	if FewStages(m.Members, m.Threads, m.Unroll) < 2 {
+		return Meeting{}, fmt.Errorf("%w: %d threads with unroll %d for %d members take more shared memory than there is", device.ErrUnsupported, m.Threads, m.Unroll, m.Members)
+	}
+	r := AllReduce{DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads, In: m.Src[:m.Members], Out: m.Dst[:m.Members],
+		Flags: m.Flags[:m.Members], FlagHalf: MoveFlagBytes, Slots: 2 * BlocksMost}
+	if m.Own {
+		r.Count, r.Share = m.Run/m.DType.Size(), m.Run/16
+	}
+	return r.few(false), nil
+}
