@@ -11,6 +11,7 @@ func TestNamed(t *testing.T) {
 	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), `"abacus"`) || !strings.Contains(err.Error(), "cpu") {
 		t.Fatalf("got %v", err)
 	}
+	t.Cleanup(func() { delete(makers.byName, "abacus") })
 	broken := errors.New("beads are missing")
 	Register("abacus", func() (Machine, error) { return nil, broken })
 	if _, err := Named("abacus"); !errors.Is(err, broken) {
