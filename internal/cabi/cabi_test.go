@@ -3,6 +3,7 @@ package cabi
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -102,13 +103,14 @@ func TestCallWritesBack(t *testing.T) {
 
 func TestEnvironment(t *testing.T) {
 	libcOrSkip(t)
-	if _, ok := Getenv("HOCKET_CABI_TEST"); ok {
+	name := fmt.Sprint("HOCKET_CABI_TEST_", rand.Uint64()) // C's environment outlives the test
+	if _, ok := Getenv(name); ok {
 		t.Fatal("the variable is there already")
 	}
-	if err := Setenv("HOCKET_CABI_TEST", "a value"); err != nil {
+	if err := Setenv(name, "a value"); err != nil {
 		t.Fatal(err)
 	}
-	if v, ok := Getenv("HOCKET_CABI_TEST"); !ok || v != "a value" {
+	if v, ok := Getenv(name); !ok || v != "a value" {
 		t.Errorf("got %q, %v", v, ok)
 	}
 }
