@@ -130,6 +130,7 @@ func TestRankedAsMeasured(t *testing.T) {
 		{"h200x2-gemm-ar-3e10eae.txt", 2, ir.OpAllReduce, ""},
 		{"h200x2-ag-gemm-cfd6890.txt", 2, ir.OpAllGather, ""},
 		{"h200x2-gemm-rs-cfd6890.txt", 2, ir.OpReduceScatter, ""},
+		{"h200x2-gemm-rs-e818025.txt", 2, ir.OpReduceScatter, ""},
 		{"h200x2-gemm-ar-cfd6890.txt", 2, ir.OpAllReduce, ""},
 	} {
 		for _, l := range readMeasured(t, c.file) {
