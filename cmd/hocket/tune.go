@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/bench"
 )
 
@@ -126,9 +127,14 @@ func (a *app) tune(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) er
 	return nil
 }
 
+// tuneStreams is how many streams a rank has in a tuning at the most: that of
+// collectives, one that graphs are launched on, one for copies beside, NCCL's.
+const tuneStreams = 8
+
 // tuned returns the table that there is, or measures what it lacks and keeps it.
 func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (*bench.Tuned, error) {
 	begun := time.Now()
+	cuda.ExpectStreams(tuneStreams)
 	found, ranks, err := bench.TableOf(ctx, o.machine, o.ranks)
 	if err != nil {
 		return nil, err
