@@ -19,11 +19,11 @@ func fewStage(members, threads, unroll int) int { return 16 * members * threads 
 // that this member alone gets.
 func (r AllReduce) few(all bool) Meeting {
 	stages := FewStages(len(r.In), r.Threads, r.Unroll)
-	form := fmt.Sprintf("%d, %d, %d, %t", len(r.In), r.Unroll, stages, all)
+	form := fmt.Sprintf("%d, %d, %d, %d, %t", len(r.In), r.Unroll, stages, r.Threads, all)
 	return Meeting{
 		File: "collective_few", Upon: []string{"collective_reduce"}, Args: "ReduceArgs",
 		Body:   fmt.Sprintf("reduceFew<%s, %s, %s>", r.red(), ctype(r.DType), form),
-		Symbol: symbol("reduce_few", r.Red.String(), fmt.Sprintf("%s_%d_%d_%d_%t", r.DType, len(r.In), r.Unroll, stages, all)),
+		Symbol: symbol("reduce_few", r.Red.String(), fmt.Sprintf("%s_%d_%d_%d_%d_%t", r.DType, len(r.In), r.Unroll, stages, r.Threads, all)),
 		Words:  r.words(), Blocks: r.Blocks, Threads: r.Threads, Shared: stages * fewStage(len(r.In), r.Threads, r.Unroll),
 	}
 }

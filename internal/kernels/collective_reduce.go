@@ -19,7 +19,6 @@ const (
 	AllReducePush    AllReduceKind = "Push"    // two shots through staging, flags for chunks
 	AllReducePull    AllReduceKind = "Pull"    // reads from peers, writes to peers
 	AllReduceFew     AllReduceKind = "Few"     // the same by few multiprocessors
-	ReduceShare      AllReduceKind = "Share"   // the first half of it: In is what there is for this member, who alone gets the sum
 )
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of
@@ -46,8 +45,8 @@ func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
 
 // Meeting returns the launch on a member.
 func (r AllReduce) Meeting(rank int) Meeting {
-	if r.Kind == AllReduceFew || r.Kind == ReduceShare {
-		return r.few(r.Kind == AllReduceFew)
+	if r.Kind == AllReduceFew {
+		return r.few(true)
 	}
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)

@@ -1,12 +1,15 @@
 package cuda
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
-	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -66,37 +69,6 @@ func TestFewGrids(t *testing.T) {
 	}
 }
 
-// TestFewShares wants each element to be added up by one member, which gives it to
-// all others.
-func TestFewShares(t *testing.T) {
-	for _, members := range []int{2, 3, 8} {
-		for _, count := range []int64{1, 63, 64, 65, 1000, 4099} {
-			r := &kernels.AllReduce{DType: ir.BF16, Count: count}
-			for q := range members {
-				r.In, r.Out = append(r.In, nvlib.Ptr(q+1)<<30), append(r.Out, nvlib.Ptr(q+1)<<32)
-			}
-			shareOut(r, int64(members))
-			next := int64(0)
-			for me := range members {
-				own, gather := shareOf(r, me)
-				if from := int64(own.In[0]-r.In[0]) / 2; from != next || own.Count*2 != gather.Run || own.Count*2 > r.Share*16 {
-					t.Fatalf("%d of %d members adds up %d of %d from %d, after %d, and gives %d bytes", me, members, own.Count, count, from, next, gather.Run)
-				}
-				for q := range members {
-					at := nvlib.Ptr(2 * next)
-					if own.In[q] != r.In[q]+at || gather.Src[q] != r.Out[me]+at || gather.Dst[q] != r.Out[q]+at || gather.To>>q&1 != 0 != (q != me && own.Count > 0) {
-						t.Fatalf("%d of %d members: %+v, %+v", me, members, own, gather)
-					}
-				}
-				next += own.Count
-			}
-			if next != count {
-				t.Errorf("%d members add up %d of %d", members, next, count)
-			}
-		}
-	}
-}
-
 // TestFewDeclines looks at what is declined, and that the reason says so.
 func TestFewDeclines(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
@@ -117,4 +89,57 @@ func TestFewDeclines(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", what, err, tc.want)
 		}
 	}
+}
+
+// TestFewBits has sums of bits at random, NaNs and infinities and what is nearly
+// nothing among them, be the same by few blocks as by others.
+func TestFewBits(t *testing.T) {
+	m := real(t, Options{TeamTimeout: 4 * time.Second})
+	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	w, err := m.Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newTeamRig(t, w, "few", upTo(2))
+	rng := rand.New(rand.NewPCG(1, 2))
+	bits := make([]byte, 1<<20)
+	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
+		for range 4 {
+			var got [2][]byte
+			var ins [2][]byte
+			for i := range ins {
+				for k := range bits {
+					bits[k] = byte(rng.Uint32())
+				}
+				ins[i] = bytes.Clone(bits)
+			}
+			for k, algo := range []string{"few", "pull"} {
+				c := teamCase{op: ir.OpAllReduce, red: ir.Sum, dt: dt, shape: []int64{int64(len(bits)) / dt.Size()}, algo: algo}
+				if !r.add(c, device.Tuning{}) {
+					t.Fatalf("%s of %s is declined", algo, dt)
+				}
+				rc := r.cases[len(r.cases)-1]
+				for i, member := range r.members {
+					r.must(member.Stream.Upload(rc.parts[i].In, ins[i]))
+				}
+				for i, l := range rc.launches {
+					r.must(r.members[i].Stream.Launch(l))
+				}
+				got[k] = make([]byte, len(bits))
+				r.must(r.members[k].Stream.Download(got[k], rc.parts[k].Out))
+				r.must(r.w.Sync(t.Context()))
+				r.drop()
+			}
+			if !bytes.Equal(got[0], got[1]) {
+				for i := range got[0] {
+					if got[0][i] != got[1][i] {
+						at := i &^ int(dt.Size()-1)
+						t.Fatalf("%s: % x and % x are % x, and were % x", dt, ins[0][at:at+int(dt.Size())], ins[1][at:at+int(dt.Size())], got[0][at:at+int(dt.Size())], got[1][at:at+int(dt.Size())])
+					}
+				}
+			}
+		}
+	}
+	r.close()
+	r.must(w.Close())
 }

@@ -29,32 +29,66 @@ template <int N> DEV void awaitFetch() {
 #endif
 }
 
-// reduceFew adds up a share of all members' operands. All: the member's share of
-// one result, that all get; else the operands begin with what is for this member,
-// who alone gets it.
-template <class F, class T, int W, int U, int S, bool All> DEV void reduceFew(const ReduceArgs& a) {
-  constexpr int V = 16 / sizeof(T);
+// foldLine is fold. The sum of two members' numbers of 16 bits has an instruction
+// that rounds once, where fold adds in f32 first: that is the same, since either f32
+// holds the sum, or the smaller number does not reach the larger one's next place.
+template <class F, class T, int W> struct FoldLine { DEV Line of(const Line* x) { return fold<F, T, W>(x); } };
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+DEV u32 addPair(u32 a, u32 b, bf16) {
+  u32 y;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+
+DEV u32 addPair(u32 a, u32 b, f16) {
+  u32 y;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+
+template <class T> struct AddPairs {
+  DEV Line of(const Line* x) {
+    return Line{addPair(x[0].x, x[1].x, T{}), addPair(x[0].y, x[1].y, T{}), addPair(x[0].z, x[1].z, T{}), addPair(x[0].w, x[1].w, T{})};
+  }
+};
+template <> struct FoldLine<RedSum, bf16, 2> : AddPairs<bf16> {};
+template <> struct FoldLine<RedSum, f16, 2> : AddPairs<f16> {};
+#endif
+
+// reduceFew adds up a share of all members' operands, in chunks of U packs for each
+// of N threads. All: the member's share of one result, that all get; else the
+// operands begin with what is for this member, who alone gets it. What is left
+// behind whole chunks is too little to be worth more than a plain loop.
+template <class F, class T, int W, int U, int S, int N, bool All> DEV void reduceFew(const ReduceArgs& a) {
+  constexpr int V = 16 / sizeof(T), to = All ? W : 1;
+  constexpr i64 chunk = (i64)U * N;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t));
-  const i64 whole = a.count / V, first = All ? r * a.share : 0, last = first + a.share, end16 = (last < whole ? last : whole) * 16;
-  const i64 step = (i64)gridDim.x * blockDim.x * 16;
+  const i64 whole = a.count / V, total = (a.count + V - 1) / V, first = All ? r * a.share : 0, last = first + a.share;
+  const i64 packs = (last < whole ? last : whole) - first, chunks = packs > 0 ? packs / chunk : 0;
+  const u32 n = blockIdx.x < chunks ? (u32)((chunks - blockIdx.x + gridDim.x - 1) / gridDim.x) : 0;
+  const i64 stride = (i64)gridDim.x * chunk * 16;
   Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
-  const auto fetch = [&](int s, i64 at) {  // from at bytes on
+  i64 in = (first + (i64)blockIdx.x * chunk + threadIdx.x) * 16, out = in;
+  const auto fetch = [&](int s) {
 #pragma unroll
-    for (int u = 0; u < U; u++)
+    for (int q = 0; q < W; q++)
 #pragma unroll
-      for (int q = 0; q < W; q++)
-        if (at + u * step < end16) fetchLine(mine + ((s * U + u) * W + q) * 32, a.in[q] + at + u * step);
-    endFetch();
+      for (int u = 0; u < U; u++) fetchLine(mine + ((s * U + u) * W + q) * 32, a.in[q] + in + u * N * 16);
+    in += stride;
   };
   Patience p = {0, 0};
   meet<W>(p, a, 0, e);
-  i64 at = first * 16 + ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 16;
 #pragma unroll
-  for (int s = 0; s < S; s++) fetch(s, at + s * U * step);
-  while (at < end16) {
+  for (int s = 0; s < S; s++) {
+    if (s < n) fetch(s);
+    endFetch();
+  }
+  for (u32 k = 0; k < n; k += S) {
 #pragma unroll
-    for (int s = 0; s < S; s++, at += U * step) {
+    for (int s = 0; s < S; s++) {
+      if (k + s >= n) break;
       awaitFetch<S - 1>();
       Line sum[U];
 #pragma unroll
@@ -62,24 +96,27 @@ template <class F, class T, int W, int U, int S, bool All> DEV void reduceFew(co
         Line x[W];
 #pragma unroll
         for (int q = 0; q < W; q++) x[q] = mine[((s * U + u) * W + q) * 32];
-        sum[u] = fold<F, T, W>(x);
+        sum[u] = FoldLine<F, T, W>::of(x);
       }
-      fetch(s, at + S * U * step);
+      if (k + s + S < n) fetch(s);
+      endFetch();
 #pragma unroll
-      for (int k = 0; k < (All ? W : 1); k++)
+      for (int d = 0; d < to; d++)
 #pragma unroll
-        for (int u = 0; u < U; u++)
-          if (at + u * step < end16) storeLine(a.out[(r + k) % W] + at + u * step, sum[u]);
+        for (int u = 0; u < U; u++) storeLine(a.out[(r + d) % W] + out + u * N * 16, sum[u]);
+      out += stride;
     }
   }
-  if (first <= whole && whole < last && whole * V < a.count && blockIdx.x == 0 && threadIdx.x == 0) {  // the last pack is cut short
-    Line x[W];
+  const i64 rest = last < total ? last : total;
+  if (blockIdx.x == chunks % gridDim.x)
+    for (i64 i = first + chunks * chunk + threadIdx.x; i < rest; i += N) {
+      Line x[W];
 #pragma unroll
-    for (int q = 0; q < W; q++) x[q] = loadCut<Line, T, true>(a.in[q], whole, a.count);
-    const Line y = fold<F, T, W>(x);
+      for (int q = 0; q < W; q++) x[q] = loadCut<Line, T, true>(a.in[q], i, a.count);
+      const Line y = fold<F, T, W>(x);
 #pragma unroll
-    for (int k = 0; k < (All ? W : 1); k++) storeCut<Line, T, true>(a.out[(r + k) % W], whole, a.count, y);
-  }
+      for (int d = 0; d < to; d++) storeCut<Line, T, true>(a.out[(r + d) % W], i, a.count, y);
+    }
   meet<W>(p, a, blocksMost, e);
   end(t, e);
 }
