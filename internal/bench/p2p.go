@@ -116,7 +116,28 @@ func (l *link) fill(ctx context.Context, bytes int64) error {
 			return err
 		}
 	}
+	if err := l.prepare(bytes); err != nil {
+		return err
+	}
 	return l.world.Sync(ctx)
+}
+
+// prepare makes ready what copies need between all pairs.
+func (l *link) prepare(bytes int64) error {
+	for s := range l.src {
+		for d := range l.dst {
+			for _, r := range []int{s, d} {
+				p, ok := l.world.Device(r).(device.CopyPreparer)
+				if !ok || s == d {
+					continue
+				}
+				if err := p.PrepareCopy(words(l.dst[d], 0, bytes&^3), words(l.src[s], 0, bytes&^3)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // spread fills mem with repetitions of block, by doubling.

@@ -21,9 +21,11 @@ import (
 var detourPiece int64 = 2 << 20
 
 // detour is what a stream needs for such copies. Nothing of it can be made while
-// work is issued (see gate), so every stream has one where GPUs are apart.
+// work is issued (see gate), so every stream has one where GPUs are apart, with room
+// for what was prepared on its device, and little where nothing was.
 type detour struct {
 	buffer nvlib.Ptr // pinned, for two pieces
+	piece  int64     // bytes
 	far    map[*site]*stream
 }
 
@@ -34,21 +36,51 @@ func (s *stream) openDetour() error {
 	if len(here.beyond) == 0 {
 		return nil
 	}
-	t := &detour{far: map[*site]*stream{}}
-	err := s.dev.bound(func() (err error) {
-		t.buffer, err = here.heaps[device.Pinned].take(2 * detourPiece)
+	s.detour = &detour{far: map[*site]*stream{}}
+	if err := s.widenDetour(max(s.dev.piece, detourPiece/32)); err != nil {
+		return err
+	}
+	for there := range here.beyond {
+		i := slices.IndexFunc(s.dev.w.devices, func(d *dev) bool { return d.site == there })
+		far, err := s.dev.w.devices[i].newStream(s.name+", far", 0)
+		if err != nil {
+			return err
+		}
+		s.detour.far[there] = far
+	}
+	return nil
+}
+
+// widenDetour makes room for pieces of so many bytes. The buffer before stays until
+// the world ends: work under way may use it, and graphs.
+func (s *stream) widenDetour(piece int64) error {
+	t := s.detour
+	if t == nil || piece <= t.piece {
+		return nil
+	}
+	err := s.dev.bound(func() error {
+		buffer, err := s.dev.site.heaps[device.Pinned].take(2 * piece)
+		if err == nil {
+			t.buffer, t.piece = buffer, piece
+		}
 		return err
 	})
 	if err != nil {
 		return s.errorf("host memory for copies to other GPUs: %w", err)
 	}
-	for there := range here.beyond {
-		i := slices.IndexFunc(s.dev.w.devices, func(d *dev) bool { return d.site == there })
-		if t.far[there], err = s.dev.w.devices[i].newStream(s.name+", far", 0); err != nil {
-			return err
+	return nil
+}
+
+// widenDetours makes room on all of d's streams for a copy of so many bytes.
+func (d *dev) widenDetours(bytes int64) error {
+	d.piece = max(d.piece, min(bufferSize(bytes), detourPiece))
+	for _, s := range d.w.streams {
+		if s.dev == d {
+			if err := s.widenDetour(d.piece); err != nil {
+				return err
+			}
 		}
 	}
-	s.detour = t
 	return nil
 }
 
@@ -86,9 +118,9 @@ func (s *stream) copyAround(dst, src *ref) error {
 // there to dst. It lets go of begun and returns the end.
 func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *ref) (*mark, error) {
 	free := [2]*mark{begun}
-	at, i := s.detour.buffer, 0
-	err := pieces(dst, src, func(d, p *ref) error {
-		half := p.at(at + nvlib.Ptr(i)*nvlib.Ptr(detourPiece))
+	t, i := s.detour, 0
+	err := pieces(dst, src, t.piece, func(d, p *ref) error {
+		half := p.at(t.buffer + nvlib.Ptr(i)*nvlib.Ptr(t.piece))
 		there, err := from.copyBehind(free[i], &half, p)
 		if err == nil {
 			free[i], err = to.copyBehind(there, d, &half)
@@ -126,9 +158,9 @@ func (s *stream) copyBehind(m *mark, dst, src *ref) (end *mark, err error) {
 	return end, err
 }
 
-// pieces calls f for parts of a copy, of at most detourPiece bytes each.
-func pieces(dst, src *ref, f func(dst, src *ref) error) error {
-	if dst.bytes() <= detourPiece {
+// pieces calls f for parts of a copy, of at most so many bytes each.
+func pieces(dst, src *ref, most int64, f func(dst, src *ref) error) error {
+	if dst.bytes() <= most {
 		return f(dst, src)
 	}
 	d, r := *dst, *src
@@ -137,11 +169,11 @@ func pieces(dst, src *ref, f func(dst, src *ref) error) error {
 		d.shape, d.strides, r.strides = append(d.shape, p.n), append(d.strides, p.d), append(r.strides, p.s)
 	}
 	r.shape = d.shape
-	rows := max(1, detourPiece/(d.bytes()/d.shape[0]))
+	rows := max(1, most/(d.bytes()/d.shape[0]))
 	for lo := int64(0); lo < d.shape[0]; lo += rows {
 		n := min(rows, d.shape[0]-lo)
 		to, from := d.rows(lo, n), r.rows(lo, n)
-		if err := pieces(&to, &from, f); err != nil {
+		if err := pieces(&to, &from, most, f); err != nil {
 			return err
 		}
 	}
@@ -165,8 +197,11 @@ func (d *dev) prepareAround(dst, src *ref) error {
 	if from.site.reaches(dst) {
 		return from.prepareCopy(dst, src)
 	}
-	return pieces(dst, src, func(t, r *ref) error {
-		half := r.at(nvlib.Ptr(detourPiece))
+	if err := d.widenDetours(dst.bytes()); err != nil {
+		return err
+	}
+	return pieces(dst, src, detourPiece, func(t, r *ref) error {
+		half := r.at(alignment)
 		return errors.Join(from.prepareCopy(&half, r), to.prepareCopy(t, &half))
 	})
 }

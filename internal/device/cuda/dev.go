@@ -14,6 +14,7 @@ type dev struct {
 	site     *site
 	counters []*counters
 	side     *stream // see beside; nil until it is needed
+	piece    int64   // of copies prepared that take a detour, in bytes; 0 for none
 
 	workspace *memory // cuBLASLt's, for the first stream that needs one
 	worked    bool    // one was taken

@@ -442,7 +442,9 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 					must(w.Sync(t.Context()))
 					d := device.View{Mem: mems[dst], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.dst}
 					s := device.View{Mem: mems[src], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.src}
-					must(w.Device(by).(device.CopyPreparer).PrepareCopy(d, s))
+					if (dst+src)%2 == 0 { // else there may be room for small pieces only
+						must(w.Device(by).(device.CopyPreparer).PrepareCopy(d, s))
+					}
 					issue := func() error { return streams[by].Copy(d, s) }
 					if (dst+src+by)%2 == 0 {
 						g, err := w.(device.Capturer).Capture(issue)
