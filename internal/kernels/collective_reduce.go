@@ -19,6 +19,7 @@ const (
 	AllReducePush    AllReduceKind = "Push"    // two shots through staging, flags for chunks
 	AllReducePull    AllReduceKind = "Pull"    // reads from peers, writes to peers
 	AllReduceFew     AllReduceKind = "Few"     // the same by few multiprocessors
+	AllReduceHost    AllReduceKind = "Host"    // of two members: Push, and packs by way of host memory
 )
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of
@@ -37,7 +38,22 @@ type AllReduce struct {
 	Count           int64 // elements
 	Share           int64 // halves, sheets or packs that a member adds up
 	Slots           int64 // flags for each pair of members
+
+	// Of Host: packs from Split on go through host memory, written by the first
+	// Writers blocks and read by the Readers after them; their chunks' flags are the
+	// last of Slots before those in which all meet.
+	Host                    []nvlib.Ptr // of each member
+	Split, Writers, Readers int64
 }
+
+// HostChunks is how many chunks so many packs by way of host memory are.
+func HostChunks(packs int64, threads int) int64 {
+	chunk := hostRows * int64(threads)
+	return (packs + chunk - 1) / chunk
+}
+
+// hostRows is that of src/collective_reduce.cuh.
+const hostRows = 2
 
 // SheetPacks is how many packs of 16 bytes a sheet of so many rows carries, in
 // 512 bytes a row.
@@ -51,7 +67,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
 	switch r.Kind {
-	case AllReducePush, AllReducePull:
+	case AllReducePush, AllReducePull, AllReduceHost:
 	default: // whether whole packs can be read and written
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
 		form += fmt.Sprintf(", %t", aligned)
@@ -78,5 +94,7 @@ func (r AllReduce) words() words {
 	w.ints(r.Half)
 	w.addrs(r.Flags)
 	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
+	w.addrs(r.Host)
+	w.ints(r.Split, r.Writers, r.Readers)
 	return w
 }

@@ -110,6 +110,11 @@ func everyReduction() (all []code) {
 			}
 		}
 	}
+	two := make([]nvlib.Ptr, 2)
+	for i, dt := range ir.DTypes() {
+		r := AllReduce{Kind: AllReduceHost, DType: dt, Red: ir.Sum + ir.Red(i%4), Unroll: 1 << (i % 3), In: two, Out: two}
+		all = append(all, r.Meeting(0).launch().code)
+	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
 		all = append(all, ReduceNorm{DType: dt, Members: 2 + i, Packs: 300 << i}.Meeting().launch().code)
 	}

@@ -13,8 +13,8 @@ type dev struct {
 	rank     int
 	site     *site
 	counters []*counters
-	side     *stream // see beside; nil until it is needed
-	piece    int64   // of copies prepared that take a detour, in bytes; 0 for none
+	piece    int64     // of copies prepared that take a detour, in bytes; 0 for none
+	sides    []*stream // see beside; those that no member of a team has
 
 	workspace *memory // cuBLASLt's, for the first stream that needs one
 	worked    bool    // one was taken

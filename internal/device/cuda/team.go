@@ -40,6 +40,7 @@ type member struct {
 	stream  *stream
 	control nvlib.Ptr
 	record  nvlib.Ptr // in pinned memory
+	sides   []*stream // see beside
 	id      int64     // the mark within which a launch was given last
 	doing   string    // that launch
 }
@@ -410,6 +411,8 @@ func (t *team) free() error {
 		}
 	}
 	for _, m := range t.members {
+		m.dev.sides = append(m.dev.sides, m.sides...)
+		m.sides = nil
 		if m.record != 0 && !m.dev.site.lost() {
 			errs = append(errs, m.dev.bound(func() error { return m.dev.site.heaps[device.Pinned].give(m.record, kernels.FaultBytes) }))
 		}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -14,7 +15,7 @@ import (
 // the fastest way; what it keeps is copied beside that.
 type copyAlgorithm struct{}
 
-var copyAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}}
+var copyAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-mixed", mixedAlgorithm{}}}
 
 func (a copyAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
 	if c.empty() {
@@ -24,15 +25,20 @@ func (a copyAlgorithm) supports(t *team, tune device.Tuning, c *collective) erro
 	return err
 }
 
-// plan is that of stores, but nothing may have to be copied first, and rows have
-// to be such as copy engines take.
 func (copyAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
-	p, err := moveAlgorithm{kernels.MovePush, noMove}.plan(t, device.Tuning{}, c)
+	if tune.Blocks|tune.Threads|tune.Unroll != 0 {
+		return nil, fmt.Errorf("%w: copy engines are not tuned", device.ErrUnsupported)
+	}
+	return enginePlan(t, tune, c)
+}
+
+// enginePlan is that of stores, but nothing may have to be copied first, and rows
+// have to be such as copy engines take.
+func enginePlan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
+	p, err := moveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case tune.Blocks|tune.Threads|tune.Unroll != 0:
-		return nil, fmt.Errorf("%w: copy engines are not tuned", device.ErrUnsupported)
 	case p.stage > 0:
 		return nil, fmt.Errorf("%w: a result lies over an operand", device.ErrUnsupported)
 	case len(p.moves) < 2 || len(p.moves) > kernels.TeamMost:
@@ -57,6 +63,12 @@ func (a copyAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 	if err != nil {
 		return nil, err
 	}
+	return t.betweenMeetings(func(i int, m *member, _ *area) (step, error) { return m.pushes(&p.moves[i], nil) })
+}
+
+// betweenMeetings returns steps of all members, each between two kernels in which
+// they meet.
+func (t *team) betweenMeetings(between func(i int, m *member, flags *area) (step, error)) ([][]step, error) {
 	flags, err := t.halves("flags of moves", kernels.MoveFlagBytes)
 	if err != nil {
 		return nil, err
@@ -70,26 +82,35 @@ func (a copyAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 				return nil, err
 			}
 		}
-		push, err := m.pushes(&p.moves[i])
+		st, err := between(i, m, flags)
 		if err != nil {
 			return nil, err
 		}
-		steps[i] = []step{around[0], push, around[1]}
+		steps[i] = []step{around[0], st, around[1]}
 	}
 	return steps, nil
 }
 
-// pushStep is a member's copies: far to others, near to itself.
+// pushStep is what a member does on its own stream, and copies beside that.
 type pushStep struct {
-	dev        *dev
-	far, near  []nvlib.Rect
-	side       *stream // for what is near; nil where there is nothing beside it
-	fork, join nvlib.Event
+	dev    *dev
+	kernel step          // nil for none
+	own    []nvlib.Rect  // copies on its own stream
+	beside []*besideStep // copies on others
+	fork   nvlib.Event
 }
 
-// pushes makes the copies of a share.
-func (m *member) pushes(share *kernels.Move) (*pushStep, error) {
-	p := &pushStep{dev: m.dev}
+// besideStep is copies on a stream of their own.
+type besideStep struct {
+	list []nvlib.Rect
+	side *stream
+	join nvlib.Event
+}
+
+// pushes makes the copies of a share. Those to others are on the member's own
+// stream, if no kernel is; what it keeps is copied beside.
+func (m *member) pushes(share *kernels.Move, kernel step) (*pushStep, error) {
+	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {
 		q := (share.Me + k) % share.Members // not everybody at the same member first
 		r := nvlib.Rect{Dst: share.Dst[q], Src: share.Src[q], Width: share.Run, Height: 1}
@@ -98,63 +119,94 @@ func (m *member) pushes(share *kernels.Move) (*pushStep, error) {
 		}
 		switch {
 		case q == share.Me && share.Own:
-			p.near = append(p.near, r)
+			near = append(near, r)
 		case share.To>>q&1 != 0:
-			p.far = append(p.far, r)
+			far = append(far, r)
 		}
 	}
-	if len(p.near) == 0 || len(p.far) == 0 {
-		return p, nil
+	lists := [][]nvlib.Rect{far, near}
+	lists = slices.DeleteFunc(lists, func(l []nvlib.Rect) bool { return len(l) == 0 })
+	if kernel == nil && len(lists) > 0 {
+		return m.withCopies(nil, lists[0], lists[1:]...)
 	}
-	err := m.dev.bound(func() (err error) {
-		if p.side, err = m.dev.beside(); err != nil {
-			return err
+	return m.withCopies(kernel, nil, lists...)
+}
+
+// withCopies makes a step of a kernel, nil for none, then copies on the member's
+// own stream, and beside both a stream for each of the lists.
+func (m *member) withCopies(kernel step, own []nvlib.Rect, lists ...[]nvlib.Rect) (*pushStep, error) {
+	p := &pushStep{dev: m.dev, kernel: kernel, own: own}
+	return p, m.dev.bound(func() (err error) {
+		for k, list := range lists {
+			b := &besideStep{list: list}
+			if b.side, err = m.beside(k); err != nil {
+				return err
+			}
+			if b.join, err = m.dev.site.newEvent(false); err != nil {
+				return err
+			}
+			p.beside = append(p.beside, b)
 		}
-		if p.fork, err = m.dev.site.newEvent(false); err == nil {
-			p.join, err = m.dev.site.newEvent(false)
+		if len(lists) > 0 {
+			p.fork, err = m.dev.site.newEvent(false)
 		}
 		return err
 	})
-	return p, err
 }
 
-// beside returns a stream of the device for work that its other streams wait for
-// as soon as they have given it. The context is current.
-func (d *dev) beside() (*stream, error) {
-	if d.side != nil {
-		return d.side, nil
+// beside returns one of the member's streams for work that its own waits for as soon
+// as it has given it. Teams have none in common: copies of one that wait for its
+// peers would hold up those that the peers of another wait for. The context is current.
+func (m *member) beside(k int) (*stream, error) {
+	d := m.dev
+	for len(m.sides) <= k {
+		if n := len(d.sides) - 1; n >= 0 {
+			m.sides, d.sides = append(m.sides, d.sides[n]), d.sides[:n]
+			continue
+		}
+		s := &stream{dev: d, name: fmt.Sprint("beside ", len(m.sides)), index: len(d.w.streams)}
+		var err error
+		if s.h, err = d.w.drv.NewStream(0); err != nil {
+			return nil, err
+		}
+		d.w.streams = append(d.w.streams, s)
+		m.sides = append(m.sides, s)
 	}
-	s := &stream{dev: d, name: "beside", index: len(d.w.streams)}
-	var err error
-	if s.h, err = d.w.drv.NewStream(0); err != nil {
-		return nil, err
-	}
-	d.w.streams = append(d.w.streams, s)
-	d.side = s
-	return s, nil
+	return m.sides[k], nil
 }
 
 func (p *pushStep) run(s *stream) error {
-	if p.side == nil {
-		return p.copies(s, append(p.far, p.near...))
-	}
 	drv := p.dev.w.drv
-	if err := drv.Record(p.fork, s.h); err != nil {
+	if len(p.beside) > 0 {
+		if err := drv.Record(p.fork, s.h); err != nil {
+			return err
+		}
+	}
+	for _, b := range p.beside {
+		if err := drv.WaitEvent(b.side.h, p.fork); err != nil {
+			return err
+		}
+		if err := p.copies(b.side, b.list); err != nil {
+			return err
+		}
+		if err := drv.Record(b.join, b.side.h); err != nil {
+			return err
+		}
+	}
+	if p.kernel != nil {
+		if err := p.kernel.run(s); err != nil {
+			return err
+		}
+	}
+	if err := p.copies(s, p.own); err != nil {
 		return err
 	}
-	if err := drv.WaitEvent(p.side.h, p.fork); err != nil {
-		return err
+	for _, b := range p.beside {
+		if err := drv.WaitEvent(s.h, b.join); err != nil {
+			return err
+		}
 	}
-	if err := p.copies(p.side, p.near); err != nil {
-		return err
-	}
-	if err := drv.Record(p.join, p.side.h); err != nil {
-		return err
-	}
-	if err := p.copies(s, p.far); err != nil {
-		return err
-	}
-	return drv.WaitEvent(s.h, p.join)
+	return nil
 }
 
 func (p *pushStep) copies(s *stream, list []nvlib.Rect) error {
@@ -173,8 +225,16 @@ func (p *pushStep) copies(s *stream, list []nvlib.Rect) error {
 }
 
 func (p *pushStep) free() {
-	if p.side != nil && p.dev.w.cause != errClosed {
-		p.dev.site.events = append(p.dev.site.events, p.fork, p.join)
-		p.side = nil
+	if p.kernel != nil {
+		p.kernel.free()
 	}
+	if len(p.beside) == 0 || p.dev.w.cause == errClosed {
+		return
+	}
+	events := []nvlib.Event{p.fork}
+	for _, b := range p.beside {
+		events = append(events, b.join)
+	}
+	p.dev.site.events = append(p.dev.site.events, events...)
+	p.beside = nil
 }

@@ -17,6 +17,7 @@ var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true},
 	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true},
 	{name: "few", kind: kernels.AllReduceFew, unrolls: []int{1, 2, 4}, direct: true},
+	{name: "push-host", kind: kernels.AllReduceHost, unrolls: []int{1, 2, 4}, direct: true},
 })
 
 func named(list []reduceAlgorithm) (all []namedAlgorithm) {
@@ -89,8 +90,11 @@ func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
 		}
 	}
-	if a.sheets {
+	switch {
+	case a.sheets:
 		return t.keepsStretches()
+	case a.kind == kernels.AllReduceHost:
+		return t.detours(c)
 	}
 	return nil
 }
@@ -101,7 +105,7 @@ func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.All
 	r := &kernels.AllReduce{Kind: a.kind, DType: first.dt, Red: c.Red, Count: first.n, Threads: tune.Threads, Unroll: tune.Unroll}
 	if r.Threads == 0 {
 		r.Threads = teamThreads
-		if a.kind == kernels.AllReducePush {
+		if a.kind == kernels.AllReducePush || a.kind == kernels.AllReduceHost {
 			r.Threads = threadsMost
 		}
 	}
@@ -117,7 +121,7 @@ func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.All
 // unroll is what served each size best on H200s.
 func (a reduceAlgorithm) unroll(bytes int64) int {
 	switch {
-	case a.sheets && bytes > 8<<20:
+	case a.sheets && bytes > 8<<20, a.kind == kernels.AllReduceHost:
 		return 4
 	case a.sheets && bytes > 1<<20, a.direct:
 		return 2
@@ -152,6 +156,8 @@ func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([]
 		err = t.staged(tune, r)
 	case kernels.AllReduceFew:
 		err = t.few(tune, r)
+	case kernels.AllReduceHost:
+		err = t.byHost(tune, r)
 	default:
 		err = t.pulled(tune, r)
 	}

@@ -505,35 +505,48 @@ template <int W, int D> struct ToAll {
   }
 };
 
-// movePush stores blocks where they belong in other members' memory, some cells
+// storeBlocks stores blocks where they belong in other members' memory, some cells
 // of each in turn, its own among them. VS is what the distance of a source from
 // its destination is a multiple of. Same: what goes to all is one, and lies alike
 // everywhere.
-template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(const MoveArgs& a) {
-  const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
+template <int W, int D, int VS, bool Full, bool Same, int U> DEV void storeBlocks(const MoveArgs& a) {
+  const u32 me = (u32)a.team.rank, set = (u32)a.to | (a.own ? 1u << me : 0);
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;
+  u32 first = 0;
+  while (set && !(set >> first & 1)) first++;
+  const ToAll<W, D> all = {a, first, set};
+  if (!set) return;
+  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += U * step) {
+    if (Same) {
+      pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[first], a.dst[first], all);
+      continue;
+    }
+#pragma unroll 1
+    for (int q = 1; q <= W; q++) {
+      const ToOne<D> one = {a, (me + q) % W};
+      if (set >> one.p & 1) pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[one.p], a.dst[one.p], one);
+    }
+  }
+}
+
+// movePush stores blocks once all members are there, and ends when all have
+// stored theirs.
+template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(const MoveArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team));
   Patience w = {0, 0};
   if (meetBlocks<W>(a, w, flagEntered, e)) {
-    const u32 set = (u32)a.to | (a.own ? 1u << me : 0);
-    u32 first = 0;
-    while (set && !(set >> first & 1)) first++;
-    const ToAll<W, D> all = {a, first, set};
-    if (set)
-      for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += U * step) {
-        if (Same) {
-          pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[first], a.dst[first], all);
-          continue;
-        }
-#pragma unroll 1
-        for (int q = 1; q <= W; q++) {
-          const ToOne<D> one = {a, (me + q) % W};
-          if (set >> one.p & 1) pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[one.p], a.dst[one.p], one);
-        }
-      }
+    storeBlocks<W, D, VS, Full, Same, U>(a);
     __syncthreads();
     meetBlocks<W>(a, w, flagDone, e);
   }
   end(a.team, e);
+}
+
+// moveStore is no meeting, and has no number: it stands between two launches of
+// moveMeet.
+template <int W, int D, int VS, bool Full, bool Same, int U> DEV void moveStore(const MoveArgs& a) {
+  follow();
+  storeBlocks<W, D, VS, Full, Same, U>(a);
 }
 
 // reducePull loads every member's block from its memory and reduces. All blocks

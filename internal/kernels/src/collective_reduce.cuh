@@ -7,6 +7,8 @@ struct ReduceArgs {
   u64 data[teamMost], half;         // of each member: two halves that data is pushed to, or staging
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
+  u64 host[teamMost];               // of each member: host memory, for packs from split on
+  i64 split, writers, readers;      // blocks that write there, and that read what the peer wrote
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -314,16 +316,12 @@ template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a
   }
 }
 
-// Two shots through staging memory, in chunks of U packs for each thread of a
-// block: while the peers' part of a chunk is under way the next one is pushed.
-// Results go straight to where they belong.
-template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& a) {
+// pushChunks is the two shots of the packs before total, by blocks first and up.
+template <class F, class T, int W, int U> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, u32 e) {
   const Team& t = a.team;
-  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), q = threadIdx.x;
-  constexpr int V = 16 / sizeof(T);
-  const i64 total = (a.count + V - 1) / V, chunk = (i64)blockDim.x * U, chunks = (a.share + chunk - 1) / chunk;
-  Patience p = {0, 0};
-  for (i64 c = blockIdx.x, back = c - gridDim.x; back < chunks; c += gridDim.x, back += gridDim.x) {
+  const u32 r = (u32)t.rank, q = threadIdx.x;
+  const i64 chunk = (i64)blockDim.x * U, chunks = (a.share + chunk - 1) / chunk, step = gridDim.x - first;
+  for (i64 c = blockIdx.x - first, back = c - step; back < chunks; c += step, back += step) {
     if (c < chunks) {
       pushChunk<T, W, U>(a, c, total);
       __syncthreads();
@@ -334,8 +332,83 @@ template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& 
     __syncthreads();
     foldChunk<F, T, W, U>(a, back, total);
   }
+}
+
+// Two shots through staging memory, in chunks of U packs for each thread of a
+// block: while the peers' part of a chunk is under way the next one is pushed.
+// Results go straight to where they belong.
+template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team));
+  constexpr int V = 16 / sizeof(T);
+  Patience p = {0, 0};
+  pushChunks<F, T, W, U>(p, a, (a.count + V - 1) / V, 0, e);
   meet<W>(p, a, a.slots - blocksMost, e);
-  end(t, e);
+  end(a.team, e);
+}
+
+// hostRows is how many packs a thread has under way by host memory.
+enum { hostRows = 2 };
+
+// writeHost writes chunks of what lies behind split to host memory, a flag behind
+// each. Flags of these chunks come before those in which all meet.
+template <class T> DEV void writeHost(const ReduceArgs& a, i64 total, u32 e) {
+  const u32 r = (u32)a.team.rank, peer = 1 - r;
+  const i64 chunk = (i64)blockDim.x * hostRows, chunks = (total - a.split + chunk - 1) / chunk;
+  for (i64 c = blockIdx.x; c < chunks; c += a.writers) {
+    Line v[hostRows];
+#pragma unroll
+    for (int u = 0; u < hostRows; u++) {
+      const i64 i = a.split + c * chunk + u * blockDim.x + threadIdx.x;
+      if (i < total) v[u] = loadCut<Line, T, true>(a.in[r], i, a.count);
+    }
+#pragma unroll
+    for (int u = 0; u < hostRows; u++) {
+      const i64 i = c * chunk + u * blockDim.x + threadIdx.x;
+      if (a.split + i < total) storeLine(a.host[r] + i * 16, v[u]);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) release32(flagAt(a, peer, r, a.slots - blocksMost - chunks + c, e), e);
+  }
+}
+
+// readHost adds up what the peer has written there.
+template <class F, class T> DEV void readHost(Patience& p, const ReduceArgs& a, i64 total, u32 e) {
+  const u32 r = (u32)a.team.rank, peer = 1 - r;
+  const i64 chunk = (i64)blockDim.x * hostRows, chunks = (total - a.split + chunk - 1) / chunk;
+  for (i64 c = blockIdx.x - a.writers; c < chunks; c += a.readers) {
+    if (threadIdx.x == 0) waitFlag(p, a.team, flagAt(a, r, peer, a.slots - blocksMost - chunks + c, e), peer, e);
+    __syncthreads();
+    Line x[hostRows][2];
+#pragma unroll
+    for (int u = 0; u < hostRows; u++) {
+      const i64 i = c * chunk + u * blockDim.x + threadIdx.x;
+      if (a.split + i < total) {
+        x[u][1] = loadLine(a.host[peer] + i * 16);
+        x[u][0] = loadCut<Line, T, true>(a.in[r], a.split + i, a.count);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < hostRows; u++) {
+      const i64 i = a.split + c * chunk + u * blockDim.x + threadIdx.x;
+      const Line ordered[2] = {r == 0 ? x[u][0] : x[u][1], r == 0 ? x[u][1] : x[u][0]};
+      if (i < total) storeCut<Line, T, true>(a.out[r], i, a.count, fold<F, T, 2>(ordered));
+    }
+  }
+}
+
+// reducePush of the packs before split by two members, while the rest goes by way
+// of host memory: one shot, over a bus that is no part of the link.
+template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& a) {
+  static_assert(W == 2, "one shot sends no more than two do between two members only");
+  const u32 e = begin(a.team, lastEpoch(a.team));
+  constexpr int V = 16 / sizeof(T);
+  const i64 total = (a.count + V - 1) / V, aside = a.writers + a.readers;
+  Patience p = {0, 0};
+  if (blockIdx.x < a.writers) writeHost<T>(a, total, e);
+  else if (blockIdx.x < aside) readHost<F, T>(p, a, total, e);
+  else pushChunks<F, T, W, U>(p, a, a.split, (u32)aside, e);
+  meet<W>(p, a, a.slots - blocksMost, e);
+  end(a.team, e);
 }
 
 // Each member reads its share from all, and writes the sum to all.

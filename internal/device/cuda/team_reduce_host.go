@@ -1,0 +1,98 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// hostPart is what of an all_reduce goes by way of host memory, in thousandths of
+// its bytes, and how many blocks write there and read from there.
+type hostPart struct{ permille, writers, readers int64 }
+
+// byHostMemory is what was fastest on two H200, whose buses carry 50 GB/s one way and
+// 39 both ways at once.
+var byHostMemory = hostPart{80, 8, 16}
+
+// hostGrain is what the packs before that are a multiple of.
+const hostGrain = 16
+
+// hostSplit is the first pack of 16 bytes that goes by way of host memory; 0 where
+// there is none worth it.
+func hostSplit(bytes int64) int64 {
+	packs := ceil(bytes, 16)
+	split := packs * (1000 - byHostMemory.permille) / 1000 / hostGrain * hostGrain
+	if split == packs {
+		return 0
+	}
+	return split
+}
+
+// detours reports whether a part of c can go by way of host memory: between two
+// members only, where one shot sends no more than two; and not where a block
+// would write over what another has still to send.
+func (t *team) detours(c *collective) error {
+	switch bytes := c.parts[0].in.bytes(); {
+	case len(t.members) != 2:
+		return fmt.Errorf("%w: it is for two members", device.ErrUnsupported)
+	case hostSplit(bytes) == 0:
+		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, bytes)
+	}
+	for i := range c.parts {
+		if p := &c.parts[i]; p.in.addr == p.out.addr {
+			return fmt.Errorf("%w: member %d: the result lies over the operand", device.ErrUnsupported, i)
+		}
+	}
+	return nil
+}
+
+// byHost is staged for the packs before the split, with host memory and blocks for
+// the rest.
+func (t *team) byHost(tune device.Tuning, r *kernels.AllReduce) error {
+	bytes, members := r.Count*r.DType.Size(), int64(len(t.members))
+	r.Split, r.Writers, r.Readers = hostSplit(bytes), byHostMemory.writers, byHostMemory.readers
+	r.Share = ceil(ceil(r.Split, members), 8) * 8
+	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
+	behind := ceil(bytes, 16) - r.Split
+	byHost := kernels.HostChunks(behind, r.Threads)
+	aside := r.Writers + r.Readers
+	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
+		r.Kind = kernels.AllReducePush
+		return t.staged(tune, r)
+	}
+	r.Blocks = t.grid(tune, r.Threads, chunks+aside)
+	area, err := t.reserve("staging", members*r.Share*16)
+	if err != nil {
+		return err
+	}
+	r.Data = area.at
+	if r.Host, err = t.hostMemory(behind * 16); err != nil {
+		return err
+	}
+	return t.flagged(r, chunks+byHost+kernels.BlocksMost)
+}
+
+// hostMemory reserves pinned memory for each member.
+func (t *team) hostMemory(bytes int64) ([]nvlib.Ptr, error) {
+	const name = "host memory"
+	if t.draft != nil {
+		return t.draft.area(len(t.members), bytes).at, nil
+	}
+	if r := t.regions[name]; r != nil && r.bytes >= bytes {
+		return r.at, nil
+	}
+	a := &area{bytes: max(1<<20, roundUp(bytes, 1<<20))}
+	for _, m := range t.members {
+		mem, err := m.dev.alloc(a.bytes, device.Pinned)
+		if err != nil {
+			return nil, fmt.Errorf("%d bytes of host memory for each member: %w", a.bytes, err)
+		}
+		t.memory = append(t.memory, mem)
+		a.at = append(a.at, mem.addr)
+	}
+	t.regions[name] = a
+	return a.at, nil
+}

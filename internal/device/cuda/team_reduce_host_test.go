@@ -1,0 +1,74 @@
+package cuda
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// TestHostDeclines lists all-reduces of which nothing goes by way of host memory.
+func TestHostDeclines(t *testing.T) {
+	f := newFake(t, 3)
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, x := range map[string]struct {
+		team  []int
+		shape []int64
+		over  bool
+		want  string
+	}{
+		"fine":     {[]int{0, 1}, []int64{4096}, false, ""},
+		"three":    {[]int{0, 1, 2}, []int64{4096}, false, "for two members"},
+		"small":    {[]int{0, 1}, []int64{64}, false, "not worth cutting"},
+		"in place": {[]int{0, 1}, []int64{4096}, true, "lies over the operand"},
+	} {
+		r := newTeamRig(t, w, what, x.team)
+		r.place(teamCase{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, shape: x.shape, inPlace: x.over})
+		err := r.team.Supports(device.Tuning{Algo: "push-host"}, r.cases[0].collective())
+		if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: got %v, want %q", what, err, x.want)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSweepHost measures how much of an all-reduce should go by way of host
+// memory, and by how many blocks. It needs reduceSweep as TestSweepAllReduce does.
+func TestSweepHost(t *testing.T) {
+	if os.Getenv(reduceSweep) == "" {
+		t.Skip(reduceSweep + " is not set")
+	}
+	s := newReduceSweep(t, 2, false, time.Now())
+	before := byHostMemory
+	defer func() { byHostMemory = before }()
+	one := func(mib int64, what string, tune device.Tuning) {
+		us, err := s.time(tune, mib<<20)
+		fmt.Printf("all_reduce %2d MiB %-9s %s %dx%d/%d: %.2f %v\n", mib, tune.Algo, what, tune.Blocks, tune.Threads, tune.Unroll, us, err)
+	}
+	for _, mib := range []int64{64, 16, 32, 8} {
+		for range 2 {
+			for _, b := range []int{112, 132} {
+				for _, u := range []int{2, 4} {
+					one(mib, "", device.Tuning{Algo: "push", Blocks: b, Threads: 1024, Unroll: u})
+				}
+			}
+		}
+		for _, permille := range []int64{40, 55, 70, 80, 90, 100} {
+			for _, blocks := range [][2]int64{{2, 4}, {4, 8}, {8, 12}, {8, 16}} {
+				for _, u := range []int{2, 4} {
+					byHostMemory = hostPart{permille, blocks[0], blocks[1]}
+					one(mib, fmt.Sprintf("%d ‰ by %d and %d", permille, blocks[0], blocks[1]), device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024, Unroll: u})
+				}
+			}
+		}
+	}
+}

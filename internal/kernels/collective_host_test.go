@@ -1,0 +1,82 @@
+package kernels
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestAllReduceHost has two members send a part by way of memory that is neither's,
+// again and again through the same.
+func TestAllReduceHost(t *testing.T) {
+	for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
+		b := newTeamBench(t, 2, epoch)
+		rng := rand.New(rand.NewPCG(4, uint64(epoch)))
+		const bytes, slots = 3000 * 8, 200 + BlocksMost
+		stale := uint32(0)
+		if epoch != FirstEpoch {
+			stale = 3
+		}
+		shared := AllReduce{Kind: AllReduceHost, FlagHalf: roundTo(2*slots*4, 16)}
+		shared.Flags = b.halves(shared.FlagHalf, stale)
+		for range 2 {
+			shared.Data, shared.Host = append(shared.Data, b.alloc(2*bytes)), append(shared.Host, b.alloc(bytes+16))
+		}
+		var checks []func(int)
+		for range 8 {
+			r := shared
+			r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
+			r.Unroll, r.Threads, r.Count = 1<<rng.IntN(3), 32*(1+rng.IntN(2)), 600+rng.Int64N(2400)
+			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
+			r.Blocks = int(r.Writers+r.Readers) + 1 + rng.IntN(3)
+			packs := ceil(r.Count*r.DType.Size(), 16)
+			r.Split = packs * (20 + rng.Int64N(60)) / 100 / 16 * 16
+			r.Share = ceil(ceil(r.Split, 2), 8) * 8
+			r.Slots = ceil(r.Share, int64(r.Threads*r.Unroll)) + HostChunks(packs-r.Split, r.Threads) + BlocksMost
+			checks = append(checks, b.addHost(r, rng))
+		}
+		b.runTeam(3, func(seed int) {
+			for _, check := range checks {
+				check(seed)
+			}
+			for m := range 2 {
+				if f, told := ReadFault(b.mem[int64(b.record[m])-memoryAt:]); told {
+					t.Fatalf("seed %d: %+v", seed, f)
+				}
+			}
+		})
+	}
+}
+
+// addHost launches r on both members, and returns what checks the results.
+func (b *teamBench) addHost(r AllReduce, rng *rand.Rand) func(seed int) {
+	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
+	var ins [2][]float64
+	var outs []Operand
+	r.In, r.Out = []nvlib.Ptr{}, []nvlib.Ptr{}
+	for m := range ins {
+		for range r.Count {
+			ins[m] = append(ins[m], tensor.Round(r.DType, float64(rng.IntN(33)-16)))
+		}
+		in, out := b.put(r.DType, lay, ins[m], r.Count), b.room(r.DType, lay, r.Count)
+		outs = append(outs, out)
+		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
+	}
+	for m := range ins {
+		b.launch(m, r.Meeting(m))
+	}
+	return func(seed int) {
+		for m, o := range outs {
+			for i, got := range b.vals(o) {
+				if want := folded(r.DType, r.Red, []float64{ins[0][i], ins[1][i]}); math.Float64bits(got) != math.Float64bits(want) {
+					b.t.Fatalf("seed %d, %s %s, split %d, %d writers and %d readers of %d blocks, member %d, element %d of %d: got %v, want %v",
+						seed, r.DType, r.Red, r.Split, r.Writers, r.Readers, r.Blocks, m, i, r.Count, got, want)
+				}
+			}
+		}
+	}
+}
