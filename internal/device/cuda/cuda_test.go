@@ -51,6 +51,9 @@ func TestDevice(t *testing.T) {
 		devicetest.RunOrders(t, func(t *testing.T) device.Machine {
 			m := real(t, Options{RanksPerGPU: 2, Graphs: formEach})
 			devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+			if why := m.sys.apartNow(m.sys.gpus[0], m.sys.gpus[1]); why != nil {
+				t.Skip("flags need GPUs that reach each other: ", why)
+			}
 			return m
 		})
 	})
