@@ -29,33 +29,6 @@ template <int N> DEV void awaitFetch() {
 #endif
 }
 
-// foldLine is fold. The sum of two members' numbers of 16 bits has an instruction
-// that rounds once, where fold adds in f32 first: that is the same, since either f32
-// holds the sum, or the smaller number does not reach the larger one's next place.
-template <class F, class T, int W> struct FoldLine { DEV Line of(const Line* x) { return fold<F, T, W>(x); } };
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-DEV u32 addPair(u32 a, u32 b, bf16) {
-  u32 y;
-  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
-
-DEV u32 addPair(u32 a, u32 b, f16) {
-  u32 y;
-  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
-
-template <class T> struct AddPairs {
-  DEV Line of(const Line* x) {
-    return Line{addPair(x[0].x, x[1].x, T{}), addPair(x[0].y, x[1].y, T{}), addPair(x[0].z, x[1].z, T{}), addPair(x[0].w, x[1].w, T{})};
-  }
-};
-template <> struct FoldLine<RedSum, bf16, 2> : AddPairs<bf16> {};
-template <> struct FoldLine<RedSum, f16, 2> : AddPairs<f16> {};
-#endif
-
 // reduceFew adds up a share of all members' operands, in chunks of U packs for each
 // of N threads. All: the member's share of one result, that all get; else the
 // operands begin with what is for this member, who alone gets it. What is left
@@ -96,7 +69,7 @@ template <class F, class T, int W, int U, int S, int N, bool All> DEV void reduc
         Line x[W];
 #pragma unroll
         for (int q = 0; q < W; q++) x[q] = mine[((s * U + u) * W + q) * 32];
-        sum[u] = FoldLine<F, T, W>::of(x);
+        sum[u] = fold<F, T, W>(x);
       }
       if (k + s + S < n) fetch(s);
       endFetch();
