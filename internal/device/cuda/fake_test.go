@@ -309,7 +309,13 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			return set(a[0], h)
 		},
 		"cuStreamDestroy_v2": gone("streams"),
-		"cuStreamQuery":      func([]uintptr) uintptr { return f.resting() }, "cuStreamSynchronize": zero,
+		"cuStreamQuery": func(a []uintptr) uintptr {
+			if f.in(a[0]) != nil {
+				return 900 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+			}
+			return f.resting()
+		},
+		"cuStreamSynchronize": zero,
 		"cuStreamWaitEvent": func(a []uintptr) uintptr {
 			if f.order != nil {
 				f.order.wait(a[0], a[1])

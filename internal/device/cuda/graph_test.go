@@ -177,6 +177,27 @@ func TestCrowdedGraph(t *testing.T) {
 	x.must(x.w.Close())
 }
 
+// TestGraphAsked: another world, which waits for its turn on the devices, may ask
+// whether this one rests while it records. It does not, and goes on.
+func TestGraphAsked(t *testing.T) {
+	x := newExchanged(t, Options{})
+	asked := 0
+	g, err := x.w.(device.Capturer).Capture(func() error {
+		err := x.issue()
+		if asked++; x.w.(*world).rests() {
+			t.Error("a world rests while it records")
+		}
+		return err
+	})
+	x.must(err)
+	x.must(g.Launch(t.Context()))
+	x.must(x.w.Sync(t.Context()))
+	if !x.w.(*world).rests() || asked == 0 {
+		t.Errorf("asked %d times while it recorded; at rest afterwards: %v", asked, x.w.(*world).rests())
+	}
+	x.must(x.w.Close())
+}
+
 // told lists marks as an observer is told of them.
 type told struct{ list []string }
 

@@ -201,6 +201,9 @@ func pause(waited time.Duration) {
 // poll reports whether the devices have done all they were given. It notes
 // errors. The caller holds mu.
 func (w *world) poll() bool {
+	if w.capture != nil {
+		return false // the driver refuses questions for streams that record; others wait for the end
+	}
 	for _, s := range w.streams {
 		if !s.dirty {
 			continue
