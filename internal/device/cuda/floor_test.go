@@ -88,6 +88,14 @@ func TestRoomForOthers(t *testing.T) {
 	if all := w.sites[0].gpu.sms; tm.room(512) != all || !tm.alone() {
 		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.room(512), all, tm.alone())
 	}
+	for _, m := range tm.members {
+		if err := m.dev.bound(func() error { _, err := m.beside(0); return err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := w.sites[0].gpu.sms; tm.room(512) != all || !tm.alone() {
+		t.Errorf("with copy engines beside it has room for %d blocks on %d multiprocessors, alone %v", tm.room(512), all, tm.alone())
+	}
 	if _, err := w.Device(1).NewStream(device.StreamOptions{Name: "side"}); err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,7 @@ type stream struct {
 
 	forked *capture  // the capture that s is part of
 	side   *stream   // raises flags for s within graphs; nil until there are any
+	engine bool      // carries only copies of a team's member, by copy engines
 	behind *graphRun // the launch that s is behind
 
 	detour    *detour // to GPUs that are apart from s's; nil where none are

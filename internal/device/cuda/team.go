@@ -286,11 +286,13 @@ func (t *team) room(threads int) int {
 	return max(1, least)
 }
 
-// beside reports whether a device has streams that no team uses.
+// beside reports whether a device has streams that no team uses, and whose kernels
+// want room. Copies of a team's member want none of others: should the driver make
+// kernels of them, they have that of the member's own, which wait for them.
 func (w *world) beside(s *site) bool {
 	n := 0
 	for _, st := range w.streams {
-		if st.dev.site == s && st != s.origin {
+		if st.dev.site == s && st != s.origin && !st.engine {
 			n++
 		}
 	}

@@ -164,7 +164,7 @@ func (m *member) beside(k int) (*stream, error) {
 			m.sides, d.sides = append(m.sides, d.sides[n]), d.sides[:n]
 			continue
 		}
-		s := &stream{dev: d, name: fmt.Sprint("beside ", len(m.sides)), index: len(d.w.streams)}
+		s := &stream{dev: d, name: fmt.Sprint("beside ", len(m.sides)), index: len(d.w.streams), engine: true}
 		var err error
 		if s.h, err = d.w.drv.NewStream(0); err != nil {
 			return nil, err
