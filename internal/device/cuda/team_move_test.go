@@ -254,18 +254,38 @@ func (c *rigCase) collective() *device.Collective {
 // add prepares a case; false where the algorithm declines it.
 func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
 	r.t.Helper()
+	if !r.take(c, tune) {
+		return false
+	}
+	r.prepare(r.cases[len(r.cases)-1:], tune)
+	return true
+}
+
+// take is add but for the preparing: its kernels are begun to be compiled.
+func (r *teamRig) take(c teamCase, tune device.Tuning) bool {
 	r.place(c)
-	rc := r.cases[len(r.cases)-1]
+	x := r.cases[len(r.cases)-1].collective()
 	tune.Algo = c.algo
-	if err := r.team.Supports(tune, rc.collective()); err != nil {
+	if err := r.team.Supports(tune, x); err != nil {
 		r.drop()
 		return false
 	}
-	var err error
-	if rc.launches, err = r.team.Prepare(tune, rc.collective()); err != nil {
-		r.t.Fatalf("%v: %v", c, err)
+	if ahead, ok := r.team.(device.ForesightedTeam); ok {
+		ahead.PrepareAhead(tune, x)
 	}
 	return true
+}
+
+// prepare prepares cases that were taken with tune.
+func (r *teamRig) prepare(cases []*rigCase, tune device.Tuning) {
+	r.t.Helper()
+	for _, c := range cases {
+		var err error
+		tune.Algo = c.algo
+		if c.launches, err = r.team.Prepare(tune, c.collective()); err != nil {
+			r.t.Fatalf("%v: %v", c.teamCase, err)
+		}
+	}
 }
 
 // upload gives all cases new inputs, and poisons results.
@@ -457,11 +477,12 @@ func TestTeamMoves(t *testing.T) {
 							if per > 1 && (j+k)%3 != 0 {
 								continue // instances take their time to compile
 							}
-							if r.add(c, device.Tuning{}) {
+							if r.take(c, device.Tuning{}) {
 								took++
 							}
 						}
 					}
+					r.prepare(r.cases, device.Tuning{})
 					t.Logf("%d cases", took)
 					if took == 0 && !(byNCCL(algo) && per > 1) && !(algo == "move-spread" && len(team) < 3) {
 						t.Error("no case was taken")
