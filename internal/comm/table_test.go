@@ -234,6 +234,32 @@ func TestTableCheck(t *testing.T) {
 
 // TestFind wants a tuned table before the shipped one, the shipped one only where
 // worlds have teams, and of what is broken the reason.
+// TestShippedFor: on other GPUs than those measured nothing is taken to go well by way of
+// host memory, and every bracket still has something.
+func TestShippedFor(t *testing.T) {
+	byHost := func(table *Table) (n int) {
+		for _, e := range table.Entries {
+			for _, b := range e.Brackets {
+				if len(b.Best) == 0 {
+					t.Errorf("%v, up to %d: nothing", e.Op, b.UpTo)
+				}
+				for _, x := range b.Best {
+					if x.Algo == "push-host" {
+						n++
+					}
+				}
+			}
+		}
+		return n
+	}
+	if there, elsewhere := byHost(shippedFor("NVIDIA H200 sm_90a, 2 GPUs")), byHost(shippedFor("NVIDIA L40S sm_89, 2 GPUs")); there == 0 || elsewhere > 0 {
+		t.Errorf("push-host is in %d brackets for an H200, in %d for another", there, elsewhere)
+	}
+	if err := shippedFor("NVIDIA L40S sm_89, 2 GPUs").Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(cacheVariable, dir)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -31,6 +32,22 @@ func Shipped() *Table {
 	t, err := ReadTable(h200)
 	if err != nil {
 		panic("the shipped table: " + err.Error()) // a test reads it
+	}
+	return t
+}
+
+// shippedFor returns the shipped table for a machine. What goes by way of host memory
+// is as fast as the box that a GPU is in, so on other GPUs that is no guess to make.
+func shippedFor(identity string) *Table {
+	t := Shipped()
+	if strings.Contains(identity, "H200") {
+		return t
+	}
+	for i := range t.Entries {
+		for j := range t.Entries[i].Brackets {
+			b := &t.Entries[i].Brackets[j]
+			b.Best = slices.DeleteFunc(b.Best, func(x Timed) bool { return x.Algo == "push-host" })
+		}
 	}
 	return t
 }
@@ -167,7 +184,7 @@ func Find(machine string, w device.World) Found {
 		f.Ignored = "this machine has not been tuned; hocket tune does it"
 	}
 	if _, ok := w.(device.Teams); ok {
-		f.Table, f.From = Shipped(), shippedFrom
+		f.Table, f.From = shippedFor(identity), shippedFrom
 	}
 	return f
 }
