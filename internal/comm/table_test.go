@@ -232,8 +232,6 @@ func TestTableCheck(t *testing.T) {
 	}
 }
 
-// TestFind wants a tuned table before the shipped one, the shipped one only where
-// worlds have teams, and of what is broken the reason.
 // TestShippedFor: on other GPUs than those measured nothing is taken to go well by way of
 // host memory, and every bracket still has something.
 func TestShippedFor(t *testing.T) {
@@ -260,6 +258,8 @@ func TestShippedFor(t *testing.T) {
 	}
 }
 
+// TestFind wants a tuned table before the shipped one, the shipped one only where
+// worlds have teams, and of what is broken the reason.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(cacheVariable, dir)
