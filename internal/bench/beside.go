@@ -46,6 +46,9 @@ type BesideWay struct {
 	Checked int64 `json:"checked"`
 	// Refused says why nothing was measured; empty where something was.
 	Refused string `json:"refused,omitempty"`
+	// Dropped are tunings that were left out because they failed or gave wrong
+	// results, and how.
+	Dropped []string `json:"dropped,omitempty"`
 }
 
 // BesidePair is a way beside the product that counts on so many

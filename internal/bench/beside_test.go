@@ -41,6 +41,14 @@ func TestBesideTeams(t *testing.T) {
 			if want := []int{0, 4, 0}[k]; w.Tuning.Blocks != want || w.Tuning.Algo == "wrong" || w.CTAs == 0 && w.Tuning.Algo != "direct" {
 				t.Errorf("%s with %d blocks by %+v", c.Op, w.CTAs, w.Tuning)
 			}
+			if n := len(w.Dropped); n == 0 && w.CTAs == 4 || n > 0 && w.CTAs == 0 {
+				t.Errorf("%s with %d blocks leaves out %q", c.Op, w.CTAs, w.Dropped)
+			}
+			for _, d := range w.Dropped {
+				if name, _, _ := strings.Cut(d, " "); strings.Trim(name, ":") != "wrong" || !strings.HasSuffix(d, " elements of its result are wrong") {
+					t.Errorf("%s with %d blocks leaves out %q", c.Op, w.CTAs, d)
+				}
+			}
 			for _, p := range w.Pairs {
 				if p.Slowdown.Median <= 0 || p.Rate.Median <= 0 || p.Covered < 0 || p.Covered > 1 {
 					t.Errorf("%s: %+v", c.Op, p)
@@ -106,7 +114,7 @@ func TestBesideText(t *testing.T) {
 		Collectives: []BesideCollective{{Op: "all_reduce", Bytes: 64 << 20, Best: 360, Ways: []BesideWay{
 			{CTAs: 8, Tuning: device.Tuning{Algo: "push", Blocks: 8, Threads: 512}, Alone: f(330), OfBest: 330.0 / 360,
 				Pairs: []BesidePair{{0, f(1.2), f(300), 1}, {124, f(1.07), f(320), 0.95}}},
-			{CTAs: 16, Refused: "no algorithm takes it so"},
+			{CTAs: 16, Refused: "no algorithm takes it so", Dropped: []string{"pull 16×512: 3 elements of its result are wrong"}},
 		}}}}}
 	var b bytes.Buffer
 	if err := rep.WriteText(&b); err != nil {
@@ -116,6 +124,7 @@ func TestBesideText(t *testing.T) {
 		"  124  1240.0 ±0.0  1.033 ±0.010",
 		"     8  push 8×512  330.0 ±0.0     0.92  1.200 at 300.0  1.070 at 320.0 (95 %) best      0",
 		"16 CTAs: no algorithm takes it so",
+		"16 CTAs: left out 1, the first: pull 16×512: 3 elements of its result are wrong",
 		"GEMM at most 1.08× as long: yes: 1.070× with 8 CTAs beside a GEMM for 124 SMs, at 320.0 GB/s",
 		"90 % of the best rate with at most 8 CTAs: yes: 330.0 of 360.0 GB/s with push 8×512",
 	} {

@@ -28,7 +28,7 @@ func (b *besides) collective(ctx context.Context, c call) (*BesideCollective, er
 	for _, n := range b.ctas() {
 		for _, tunings := range b.contests(c, n) {
 			w := BesideWay{CTAs: n}
-			r, err := b.fastest(ctx, c, tunings, &row.Best)
+			r, err := b.fastest(ctx, c, tunings, &row.Best, &w)
 			if err != nil {
 				return nil, err
 			}
@@ -117,8 +117,8 @@ func (b *besides) ctas() []int {
 }
 
 // fastest returns the tuning that is fastest alone, nil where none takes the call,
-// and raises best to its rate.
-func (b *besides) fastest(ctx context.Context, c call, list []device.Tuning, best *float64) (*rival, error) {
+// raises best to its rate, and notes in w what was left out though it takes the call.
+func (b *besides) fastest(ctx context.Context, c call, list []device.Tuning, best *float64, w *BesideWay) (*rival, error) {
 	var found *entrant
 	least := 0.0
 	for _, t := range list {
@@ -127,11 +127,17 @@ func (b *besides) fastest(ctx context.Context, c call, list []device.Tuning, bes
 			return nil, fmt.Errorf("%s: %w", tuningText(t), err)
 		}
 		if err != nil {
+			if !errors.Is(err, device.ErrUnsupported) {
+				w.Dropped = append(w.Dropped, fmt.Sprintf("%s: %v", tuningText(t), err))
+			}
 			continue
 		}
-		us, err := b.tried(ctx, e)
+		us, wrong, err := b.tried(ctx, e)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", tuningText(e.way.Tuning), err)
+		}
+		if wrong > 0 {
+			w.Dropped = append(w.Dropped, fmt.Sprintf("%s: %d elements of its result are wrong", tuningText(e.way.Tuning), wrong))
 		}
 		if us > 0 && (found == nil || us < least) {
 			found, e, least = e, found, us
@@ -149,19 +155,19 @@ func (b *besides) fastest(ctx context.Context, c call, list []device.Tuning, bes
 	return &rival{entrant: found, slow: map[int][]float64{}, rates: map[int][]float64{}, covered: map[int][]float64{}}, nil
 }
 
-// tried returns microseconds of a call alone, the better of two tries; 0 where
-// its results are wrong.
-func (b *besides) tried(ctx context.Context, e *entrant) (float64, error) {
-	wrong, _, err := b.check(ctx, e, func() error { return b.run(e, 1) })
+// tried returns microseconds of a call alone, the better of two tries; 0, and how
+// many elements are wrong, where any are.
+func (b *besides) tried(ctx context.Context, e *entrant) (us float64, wrong int64, err error) {
+	wrong, _, err = b.check(ctx, e, func() error { return b.run(e, 1) })
 	if err != nil || wrong > 0 {
-		return 0, err
+		return 0, wrong, err
 	}
 	one, err := b.timeCall(ctx, e, 3)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	two, err := b.timeCall(ctx, e, 3)
-	return min(one, two), err
+	return min(one, two), 0, err
 }
 
 // contests lists the tunings of so many blocks, of each list of which the one

@@ -47,6 +47,9 @@ func (t *table) besideCollective(c *BesideCollective) {
 	t.rows(rows)
 	for _, w := range c.Ways {
 		t.refusal(ctasText(w.CTAs)+" CTAs", w.Refused)
+		if n := len(w.Dropped); n > 0 {
+			t.refusal(fmt.Sprintf("%s CTAs: left out %d, the first", ctasText(w.CTAs), n), w.Dropped[0])
+		}
 	}
 	if pair == nil {
 		return
