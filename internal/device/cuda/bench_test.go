@@ -20,11 +20,7 @@ func BenchmarkIssue(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer w.Close()
-	must := func(err error) {
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
+	must := mustOf(b)
 	d := w.Device(0)
 	var streams [2]device.Stream
 	for i := range streams {
@@ -121,11 +117,7 @@ func BenchmarkDriver(b *testing.B) {
 	defer opened.Close()
 	w := opened.(*world)
 	drv, site := w.drv, w.sites[0]
-	must := func(err error) {
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
+	must := mustOf(b)
 	s, err := w.Device(0).NewStream(device.StreamOptions{Name: "main"})
 	must(err)
 	other, err := w.Device(0).NewStream(device.StreamOptions{Name: "side"})

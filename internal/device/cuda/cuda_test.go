@@ -116,3 +116,27 @@ func TestPoison(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// mustOf returns what ends a test at an error.
+func mustOf(t testing.TB) func(error) {
+	return func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// streamed opens a world with a stream of that name on every rank.
+func streamed(t testing.TB, m device.Machine, ranks int, name string) (device.World, []device.Stream) {
+	t.Helper()
+	must := mustOf(t)
+	w, err := m.Open(t.Context(), ranks)
+	must(err)
+	streams := make([]device.Stream, ranks)
+	for r := range streams {
+		streams[r], err = w.Device(r).NewStream(device.StreamOptions{Name: name})
+		must(err)
+	}
+	return w, streams
+}

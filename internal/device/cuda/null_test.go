@@ -33,18 +33,11 @@ func nullDriver(tb testing.TB, f *fakeGPU) *system {
 func nullLine(tb testing.TB) (w device.World, issue map[string]func(i int)) {
 	tb.Helper()
 	f := newFake(tb, 2)
-	w, err := newMachine(nullDriver(tb, f), Options{Kernels: f}).Open(tb.Context(), 2)
-	must := func(err error) {
-		if err != nil {
-			tb.Fatal(err)
-		}
-	}
-	must(err)
-	var s [2]device.Stream
+	must := mustOf(tb)
+	w, s := streamed(tb, newMachine(nullDriver(tb, f), Options{Kernels: f}), 2, "main")
+	var err error
 	var c [2]device.Counters
 	for r := range s {
-		s[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "main"})
-		must(err)
 		c[r], err = w.Device(r).NewCounters(1)
 		must(err)
 	}

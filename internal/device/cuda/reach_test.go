@@ -259,21 +259,10 @@ func TestDetours(t *testing.T) {
 func TestStagedOperands(t *testing.T) {
 	f := newFake(t, 2)
 	f.reach.apart = all
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var streams [2]device.Stream
+	must := mustOf(t)
+	w, streams := streamed(t, newMachine(f.system(), Options{Kernels: f}), 2, "s")
 	var at [2][2]device.View
 	for r := range streams {
-		streams[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "s"})
-		must(err)
 		mem, err := w.Device(r).Alloc(8192, device.Shared)
 		must(err)
 		at[r] = [2]device.View{words(mem, 0, 1000), words(mem, 4096, 1000)}
@@ -321,22 +310,9 @@ func testOnAndOn(t *testing.T, m *machine, begin func()) {
 // testHandedOn is testOnAndOn through memory of those ranks, the first and the last 1.
 func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 	count := 9 * detourPiece / 4
-	w, err := m.Open(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var streams [2]device.Stream
+	must := mustOf(t)
+	w, streams := streamed(t, m, 2, "s")
 	at := make([]device.View, len(places))
-	for r := range streams {
-		streams[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "s"})
-		must(err)
-	}
 	for i := range at {
 		mem, err := w.Device(places[i]).Alloc(4*count, device.Shared)
 		must(err)
@@ -373,30 +349,19 @@ func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 
 func testDetours(t *testing.T, m *machine, ranks int) {
 	most := 3 * detourPiece
-	w, err := m.Open(t.Context(), ranks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must := mustOf(t)
+	w, streams := streamed(t, m, ranks, "s")
 	defer func() {
 		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	rng := rand.New(rand.NewPCG(3, 9))
-	var streams []device.Stream
 	var mems []device.Memory
 	for r := range ranks {
-		s, err := w.Device(r).NewStream(device.StreamOptions{Name: "s"})
-		must(err)
 		mem, err := w.Device(r).Alloc(most, device.Shared)
 		must(err)
-		streams, mems = append(streams, s), append(mems, mem)
+		mems = append(mems, mem)
 	}
 	host := func() []byte {
 		b := make([]byte, most)

@@ -169,12 +169,7 @@ func TestNoGrowth(t *testing.T) {
 // twice computes (1 + 1)·(1 + 1 + 1) by a sum and a product of matrices.
 func twice(t *testing.T, w device.World) float32 {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	must := mustOf(t)
 	d := w.Device(0)
 	s, err := d.NewStream(device.StreamOptions{Name: "main"})
 	must(err)
@@ -268,21 +263,8 @@ func TestRealOutOfMemory(t *testing.T) {
 func TestRealFlagTimeout(t *testing.T) {
 	m := real(t, Options{Graphs: formEach, TeamTimeout: 20 * time.Millisecond})
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-	w, err := m.Open(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var s [2]device.Stream
-	for r := range s {
-		s[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "main"})
-		must(err)
-	}
+	must := mustOf(t)
+	w, s := streamed(t, m, 2, "main")
 	c, err := w.Device(1).NewCounters(1)
 	must(err)
 	const side = 8192

@@ -830,15 +830,7 @@ func TestFlagHalves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := w.Device(0).NewStream(device.StreamOptions{Name: "main"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := w.(device.Teams).OpenTeam([]device.Member{{Rank: 0, Stream: s}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := c.(*team).halves("flags of moves", kernels.MoveFlagBytes)
+	a, err := teamOf(t, w.(*world), "main").halves("flags of moves", kernels.MoveFlagBytes)
 	if err != nil || a.bytes != 2*kernels.MoveFlagBytes {
 		t.Errorf("%+v, %v: kernels take halves to be %d bytes", a, err, kernels.MoveFlagBytes)
 	}

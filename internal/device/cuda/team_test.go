@@ -83,12 +83,7 @@ type chain struct {
 
 func testChain(t *testing.T, w *world, ch chain) {
 	count, rounds := ch.count, ch.rounds
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	must := mustOf(t)
 	ranks, rng := w.Ranks(), rand.New(rand.NewPCG(uint64(count), 7))
 	var members []device.Member
 	var adds []device.Launch
