@@ -124,39 +124,39 @@ func (m *member) pushes(share *kernels.Move, kernel step) (*pushStep, error) {
 			far = append(far, r)
 		}
 	}
-	lists := [][]nvlib.Rect{far, near}
-	lists = slices.DeleteFunc(lists, func(l []nvlib.Rect) bool { return len(l) == 0 })
+	lists := slices.DeleteFunc([][]nvlib.Rect{far, near}, func(l []nvlib.Rect) bool { return len(l) == 0 })
+	p := &pushStep{dev: m.dev, kernel: kernel}
 	if kernel == nil && len(lists) > 0 {
-		return m.withCopies(nil, lists[0], lists[1:]...)
+		p.own, lists = lists[0], lists[1:]
 	}
-	return m.withCopies(kernel, nil, lists...)
+	for k, list := range lists {
+		side, err := m.beside(k)
+		if err != nil {
+			return nil, err
+		}
+		p.beside = append(p.beside, &besideStep{list: list, side: side})
+	}
+	return p, p.takeEvents()
 }
 
-// withCopies makes a step of a kernel, nil for none, then copies on the member's
-// own stream, and beside both a stream for each of the lists.
-func (m *member) withCopies(kernel step, own []nvlib.Rect, lists ...[]nvlib.Rect) (*pushStep, error) {
-	p := &pushStep{dev: m.dev, kernel: kernel, own: own}
-	return p, m.dev.bound(func() (err error) {
-		for k, list := range lists {
-			b := &besideStep{list: list}
-			if b.side, err = m.beside(k); err != nil {
+func (p *pushStep) takeEvents() error {
+	if len(p.beside) == 0 {
+		return nil
+	}
+	return p.dev.bound(func() (err error) {
+		for _, b := range p.beside {
+			if b.join, err = p.dev.site.newEvent(false); err != nil {
 				return err
 			}
-			if b.join, err = m.dev.site.newEvent(false); err != nil {
-				return err
-			}
-			p.beside = append(p.beside, b)
 		}
-		if len(lists) > 0 {
-			p.fork, err = m.dev.site.newEvent(false)
-		}
+		p.fork, err = p.dev.site.newEvent(false)
 		return err
 	})
 }
 
 // beside returns one of the member's streams for work that its own waits for as soon
 // as it has given it. Teams have none in common: copies of one that wait for its
-// peers would hold up those that the peers of another wait for. The context is current.
+// peers would hold up those that the peers of another wait for.
 func (m *member) beside(k int) (*stream, error) {
 	d := m.dev
 	for len(m.sides) <= k {
@@ -164,12 +164,11 @@ func (m *member) beside(k int) (*stream, error) {
 			m.sides, d.sides = append(m.sides, d.sides[n]), d.sides[:n]
 			continue
 		}
-		s := &stream{dev: d, name: fmt.Sprint("beside ", len(m.sides)), index: len(d.w.streams), engine: true}
-		var err error
-		if s.h, err = d.w.drv.NewStream(0); err != nil {
+		s, err := d.newStream(fmt.Sprint("beside ", len(m.sides)), 0)
+		if err != nil {
 			return nil, err
 		}
-		d.w.streams = append(d.w.streams, s)
+		s.engine = true
 		m.sides = append(m.sides, s)
 	}
 	return m.sides[k], nil
