@@ -166,12 +166,12 @@ func (s *soak) load(k, way int) (*hocket.Model, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	opts := hocket.LoadOptions{Graph: s.graph && way%2 == 1, NoProve: true, Trace: way%5 == 4}
+	opts := hocket.LoadOptions{Graph: s.graph && way%2 == 1, NoProve: true, Trace: way%7 == 6}
 	if s.graph {
 		opts.Algorithm = []string{"", "staged", "nccl", "direct", "push"}[way/2%5]
 	}
 	if p.free {
-		opts.Strategy = []string{"sequential", "chunked(2)", "exchange", "exchange(2)"}[way%4]
+		opts.Strategy = []string{"sequential", "chunked(2)", "exchange", "exchange(2)"}[way/2%4]
 	}
 	m, err := s.m.Load(prog, hocket.Binding{Dims: p.dims}, opts)
 	return m, fmt.Sprint(p.file, " ", opts.Strategy, " ", opts.Algorithm), err
