@@ -52,7 +52,7 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, f32 and maxima, smaller teams: minutes, not seconds")
 	f.BoolVar(&o.again, "again", false, "measure what was measured before, too")
 	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")
-	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`: 1K,64K,1M")
+	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`, for -o: 1K,64K,1M")
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
@@ -81,6 +81,8 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 		return usagef("--peers is for --export")
 	case o.show && (o.again || o.full || o.out != "" || o.ops != nil || o.sizes != ""):
 		return usagef("--show measures nothing and excludes --again, --full, --op, --sizes and -o")
+	case o.sizes != "" && o.out == "":
+		return usagef("--sizes: a table of some sizes is not kept for programs; write it to a file by -o")
 	}
 	return (&runFlags{machine: o.machine}).checkMachine()
 }

@@ -98,9 +98,6 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	if err := a.close(u.forget()); err != nil {
 		return nil, err
 	}
-	if err := u.settle(t); err != nil {
-		return nil, err
-	}
 	out := &Tuned{Table: t, File: o.File, Hash: t.Hash(), Fresh: true, Took: time.Since(begun).Seconds(), Notes: u.notes}
 	return out, t.Check()
 }
@@ -251,14 +248,19 @@ func (u *tuner) inherited() []comm.Entry {
 	return list
 }
 
-// settle takes out what is shipped for other GPUs once all has been measured: what
-// is near is a better guess then.
-func (u *tuner) settle(t *comm.Table) error {
-	if u.Ops != nil || strings.HasPrefix(t.Identity, comm.Shipped().Identity) {
-		return nil
+// settle takes out what is shipped for other GPUs once every collective has been
+// measured, whenever that was: what is near is a better guess then.
+func (u *tuner) settle(t *comm.Table) {
+	if comm.Shipped().Of(t.Identity) {
+		return
+	}
+	for _, op := range TunedOps {
+		k := kind{op: op, red: ir.Sum, dt: ir.BF16, members: u.Ranks}
+		if e := t.Entry(k.entry()); e == nil || e.Shipped {
+			return
+		}
 	}
 	t.Entries = slices.DeleteFunc(t.Entries, func(e comm.Entry) bool { return e.Shipped })
-	return u.keep(t)
 }
 
 // keep writes the table where it belongs.

@@ -52,6 +52,7 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 	e := entryOf(k, list)
 	e.Full = u.Full && u.Sizes == nil
 	t.Put(e)
+	u.settle(t)
 	return u.keep(t)
 }
 

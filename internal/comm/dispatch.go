@@ -203,9 +203,12 @@ const twoShotFrom = 64 << 10
 // apart reports whether two members are.
 func (d *Dispatch) apart(members []Member) bool {
 	p, ok := d.world.(device.Partial)
+	if !ok {
+		return false
+	}
 	for i := range members {
 		for k := range i {
-			if ok && p.Apart(members[k].Rank, members[i].Rank) != nil {
+			if p.Apart(members[k].Rank, members[i].Rank) != nil {
 				return true
 			}
 		}

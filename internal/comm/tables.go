@@ -36,17 +36,24 @@ func Shipped() *Table {
 	return t
 }
 
+// byHost names the algorithm that sends by way of host memory.
+const byHost = "push-host"
+
+// Of reports whether the shipped table was measured on GPUs like a machine's: its
+// identity is how theirs begin.
+func (t *Table) Of(identity string) bool { return strings.HasPrefix(identity, t.Identity) }
+
 // shippedFor returns the shipped table for a machine. What goes by way of host memory
 // is as fast as the box that a GPU is in, so on other GPUs that is no guess to make.
 func shippedFor(identity string) *Table {
 	t := Shipped()
-	if strings.Contains(identity, "H200") {
+	if t.Of(identity) {
 		return t
 	}
 	for i := range t.Entries {
 		for j := range t.Entries[i].Brackets {
 			b := &t.Entries[i].Brackets[j]
-			b.Best = slices.DeleteFunc(b.Best, func(x Timed) bool { return x.Algo == "push-host" })
+			b.Best = slices.DeleteFunc(b.Best, func(x Timed) bool { return x.Algo == byHost })
 		}
 	}
 	return t
@@ -133,7 +140,8 @@ func (t *Table) Write(path string) error {
 	})
 }
 
-// Writable reports whether a table can be written to a file: nil, or why not.
+// Writable reports whether a table can be written to a file, whose folder it makes:
+// nil, or why not.
 func Writable(path string) error {
 	if s, err := os.Stat(path); err == nil && s.IsDir() {
 		return fmt.Errorf("%s is a folder", path)
@@ -191,14 +199,20 @@ func Find(machine string, w device.World) Found {
 
 // unknown lists the algorithms of the table that a world does not have.
 func (t *Table) unknown(w device.World) []string {
-	d := NewDispatch(w, device.Caps{}, nil, Policy{})
+	all := NewDispatch(w, device.Caps{}, nil, Policy{}).Algorithms()
 	var list []string
+	note := func(name string) {
+		if !slices.Contains(all, name) && !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
 	for i := range t.Entries {
+		if f := t.Entries[i].Fixed; f != nil {
+			note(f.Algo)
+		}
 		for _, b := range t.Entries[i].Brackets {
 			for _, x := range b.Best {
-				if d.Check(x.Algo) != nil && !slices.Contains(list, x.Algo) {
-					list = append(list, x.Algo)
-				}
+				note(x.Algo)
 			}
 		}
 	}
