@@ -48,12 +48,13 @@ func (f *floor) leave() {
 	f.mu.Unlock()
 }
 
-// forget takes the floor from a world that is closed.
+// forget takes the floor from a world that is closed. While batches of it are under
+// way it has the floor: they have still to leave.
 func (f *floor) forget(w *world) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.world == w {
-		f.world, f.under = nil, 0
+	if f.world == w && f.under == 0 {
+		f.world = nil
 	}
 }
 

@@ -81,6 +81,28 @@ func TestFloor(t *testing.T) {
 	}
 }
 
+// TestFloorForgotten closes a world while a batch of it is under way: the batch keeps
+// the floor until it leaves, and leaves nobody else's.
+func TestFloorForgotten(t *testing.T) {
+	var f floor
+	a, b, c := &world{}, &world{}, &world{}
+	if !f.try(a) {
+		t.Fatal("nobody has the floor, and it is not to be had")
+	}
+	a.ended.Store(true)
+	f.forget(a)
+	if f.try(b) {
+		t.Error("a second world has the floor beside a batch under way")
+	}
+	f.leave()
+	if !f.try(b) {
+		t.Error("the floor of a world that ended is not to be had")
+	}
+	if f.try(c) {
+		t.Error("a third world has the floor beside a batch under way")
+	}
+}
+
 // TestRoomForOthers: where a device has streams without teams, kernels of teams
 // leave room for theirs, and do not begin early.
 func TestRoomForOthers(t *testing.T) {
