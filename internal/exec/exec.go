@@ -204,8 +204,9 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 		return nil, p.breakDown(err)
 	}
 	results, err := p.collect(first, len(batch))
+	detours := p.detours()
 	for _, r := range results {
-		r.Issue, r.Algorithms, r.Detours = issued, p.algorithms, p.detours()
+		r.Issue, r.Algorithms, r.Detours = issued, p.algorithms, detours
 	}
 	return results, err
 }

@@ -21,13 +21,13 @@ func (p *Program) foresee(rank int32, k device.Kernel) {
 	}
 }
 
-// foreseeChains takes it that the machine takes every chain.
-func (f *chainFinder) foreseeChains() {
+// foreseeChains takes it that the machine takes every chain of the runs.
+func (f *chainFinder) foreseeChains(runs [][]int) {
 	if !f.p.foresights() {
 		return
 	}
 	looked := 0
-	for _, run := range f.runs() {
+	for _, run := range runs {
 		for len(run) > 1 && looked < foreseenMost {
 			n := f.longest(run)
 			looked += n

@@ -45,9 +45,10 @@ func (p *Program) fuse() (map[int]*fusion, error) {
 			finder.uses[place{r.Rank, r.Buf}]++
 		}
 	}
-	finder.foreseeChains()
+	runs := finder.runs()
+	finder.foreseeChains(runs)
 	fused := map[int]*fusion{}
-	for _, run := range finder.runs() {
+	for _, run := range runs {
 		for len(run) > 1 {
 			n := finder.longest(run)
 			if n < 2 {

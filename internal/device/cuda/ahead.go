@@ -54,7 +54,7 @@ func (d *draft) area(members int, bytes int64) *area {
 // PrepareAhead has the compiler begin with the kernels that Prepare will load.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	lib, ok := t.w.m.opts.Kernels.(foresighted)
-	if !ok {
+	if !ok || byNCCL(tune.Algo) {
 		return
 	}
 	t.w.mu.Lock()
@@ -63,12 +63,9 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if err != nil || r.empty() {
 		return
 	}
-	switch a.(type) {
-	case reduceAlgorithm, moveAlgorithm:
-		t.draft = &draft{lib}
-		defer func() { t.draft = nil }()
-		_, _ = a.prepare(t, tune, r) // Prepare tells of errors
-	}
+	t.draft = &draft{lib}
+	defer func() { t.draft = nil }()
+	_, _ = a.prepare(t, tune, r) // Prepare tells of errors
 }
 
 var (

@@ -40,7 +40,10 @@ func (s *stream) openDetour() error {
 	if err := s.widenDetour(max(s.dev.piece, detourPiece/32)); err != nil {
 		return err
 	}
-	for there := range here.beyond {
+	for _, there := range s.dev.w.sites {
+		if here.beyond[there] == nil {
+			continue
+		}
 		i := slices.IndexFunc(s.dev.w.devices, func(d *dev) bool { return d.site == there })
 		far, err := s.dev.w.devices[i].newStream(s.name+", far", 0)
 		if err != nil {
@@ -58,16 +61,11 @@ func (s *stream) widenDetour(piece int64) error {
 	if t == nil || piece <= t.piece {
 		return nil
 	}
-	err := s.dev.bound(func() error {
-		buffer, err := s.dev.site.heaps[device.Pinned].take(2 * piece)
-		if err == nil {
-			t.buffer, t.piece = buffer, piece
-		}
-		return err
-	})
+	buffer, err := s.dev.site.heaps[device.Pinned].takeBound(s.dev.site, 2*piece)
 	if err != nil {
 		return s.errorf("host memory for copies to other GPUs: %w", err)
 	}
+	t.buffer, t.piece = buffer, piece
 	return nil
 }
 

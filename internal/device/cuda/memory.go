@@ -146,14 +146,13 @@ func (h *heap) regionOf(p nvlib.Ptr) *region {
 // give takes memory back. A region that is larger than a slab and empty goes
 // back where it came from.
 func (h *heap) give(p nvlib.Ptr, bytes int64) error {
-	i := slices.IndexFunc(h.regions, func(r *region) bool { return p >= r.addr && p < r.addr+nvlib.Ptr(r.bytes) })
-	if i < 0 {
+	r := h.regionOf(p)
+	if r == nil {
 		return fmt.Errorf("memory at %#x is not this heap's", uint64(p))
 	}
-	r := h.regions[i]
 	r.join(stretch{p, roundUp(max(bytes, 1), alignment)})
 	if r.bytes > h.slab && len(r.free) == 1 && r.free[0].bytes == r.bytes {
-		h.regions = slices.Delete(h.regions, i, i+1)
+		h.regions = slices.DeleteFunc(h.regions, func(o *region) bool { return o == r })
 		return h.leave(r)
 	}
 	return nil

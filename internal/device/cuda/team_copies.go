@@ -41,7 +41,7 @@ func enginePlan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
 		return nil, err
 	case p.stage > 0:
 		return nil, fmt.Errorf("%w: a result lies over an operand", device.ErrUnsupported)
-	case len(p.moves) < 2 || len(p.moves) > kernels.TeamMost:
+	case len(p.moves) < 2:
 		return nil, fmt.Errorf("%w: %d members", device.ErrUnsupported, len(p.moves))
 	}
 	for i := range p.moves {
@@ -126,6 +126,9 @@ func (m *member) pushes(share *kernels.Move, kernel step) (*pushStep, error) {
 	}
 	lists := slices.DeleteFunc([][]nvlib.Rect{far, near}, func(l []nvlib.Rect) bool { return len(l) == 0 })
 	p := &pushStep{dev: m.dev, kernel: kernel}
+	if m.team.draft != nil {
+		return p, nil
+	}
 	if kernel == nil && len(lists) > 0 {
 		p.own, lists = lists[0], lists[1:]
 	}

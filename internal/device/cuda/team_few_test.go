@@ -57,6 +57,9 @@ func TestFewGrids(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if len(l.got) != len(tm.members) {
+				t.Errorf("%s, %d blocks: %d kernels for %d members", c.algo, blocks, len(l.got), len(tm.members))
+			}
 			for i, m := range l.got {
 				if m.Blocks != want || m.Threads != 64 || m.Shared < 64*4*16 {
 					t.Errorf("%s, %d blocks: member %d: %d blocks of %d with %d bytes", c.algo, blocks, i, m.Blocks, m.Threads, m.Shared)
@@ -125,9 +128,15 @@ func TestFewBits(t *testing.T) {
 				for i, l := range rc.launches {
 					r.must(r.members[i].Stream.Launch(l))
 				}
-				got[k] = make([]byte, len(bits))
-				r.must(r.members[k].Stream.Download(got[k], rc.parts[k].Out))
+				both := [2][]byte{make([]byte, len(bits)), make([]byte, len(bits))}
+				for i, member := range r.members {
+					r.must(member.Stream.Download(both[i], rc.parts[i].Out))
+				}
 				r.must(r.w.Sync(t.Context()))
+				if !bytes.Equal(both[0], both[1]) {
+					t.Errorf("%s: %s gives members other bits", dt, algo)
+				}
+				got[k] = both[0]
 				r.drop()
 			}
 			if !bytes.Equal(got[0], got[1]) {

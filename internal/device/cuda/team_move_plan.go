@@ -268,8 +268,7 @@ func (p *movePlan) stageInputs(t *team, c *collective, steps [][]step) error {
 			continue
 		}
 		in := c.parts[i].in
-		safe := in.at(mem.at[i])
-		safe.mem = &memory{dev: in.mem.dev, kind: device.Shared, addr: mem.at[i], bytes: mem.bytes}
+		safe := in.in(&memory{dev: in.mem.dev, kind: device.Shared, addr: mem.at[i], bytes: mem.bytes})
 		steps[i] = append(steps[i], &copyStep{safe, in})
 		c.parts[i].in = safe
 	}

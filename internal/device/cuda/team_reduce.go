@@ -94,7 +94,7 @@ func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 	case a.sheets:
 		return t.keepsStretches()
 	case a.kind == kernels.AllReduceHost:
-		return t.detours(c)
+		return t.hostable(c)
 	}
 	return nil
 }

@@ -31,10 +31,10 @@ func hostSplit(bytes int64) int64 {
 	return split
 }
 
-// detours reports whether a part of c can go by way of host memory: between two
+// hostable returns nil, or why no part of c can go by way of host memory: between two
 // members only, where one shot sends no more than two; and not where a block
 // would write over what another has still to send.
-func (t *team) detours(c *collective) error {
+func (t *team) hostable(c *collective) error {
 	switch bytes := c.parts[0].in.bytes(); {
 	case len(t.members) != 2:
 		return fmt.Errorf("%w: it is for two members", device.ErrUnsupported)
@@ -52,17 +52,17 @@ func (t *team) detours(c *collective) error {
 // byHost is staged for the packs before the split, with host memory and blocks for
 // the rest.
 func (t *team) byHost(tune device.Tuning, r *kernels.AllReduce) error {
+	aside := byHostMemory.writers + byHostMemory.readers
+	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
+		r.Kind = kernels.AllReducePush
+		return t.staged(tune, r)
+	}
 	bytes, members := r.Count*r.DType.Size(), int64(len(t.members))
 	r.Split, r.Writers, r.Readers = hostSplit(bytes), byHostMemory.writers, byHostMemory.readers
 	r.Share = ceil(ceil(r.Split, members), 8) * 8
 	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
 	behind := ceil(bytes, 16) - r.Split
 	byHost := kernels.HostChunks(behind, r.Threads)
-	aside := r.Writers + r.Readers
-	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
-		r.Kind = kernels.AllReducePush
-		return t.staged(tune, r)
-	}
 	r.Blocks = t.grid(tune, r.Threads, chunks+aside)
 	area, err := t.reserve("staging", members*r.Share*16)
 	if err != nil {
@@ -84,7 +84,7 @@ func (t *team) hostMemory(bytes int64) ([]nvlib.Ptr, error) {
 	if r := t.regions[name]; r != nil && r.bytes >= bytes {
 		return r.at, nil
 	}
-	a := &area{bytes: max(1<<20, roundUp(bytes, 1<<20))}
+	a := &area{bytes: roundUp(bytes, 1<<20)}
 	for _, m := range t.members {
 		mem, err := m.dev.alloc(a.bytes, device.Pinned)
 		if err != nil {
