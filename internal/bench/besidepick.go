@@ -32,11 +32,14 @@ func (b *besides) collective(ctx context.Context, c call) (*BesideCollective, er
 			if err != nil {
 				return nil, err
 			}
-			if r == nil {
-				w.Refused = "no algorithm takes it so"
-			} else {
+			switch {
+			case r != nil:
 				r.row = len(row.Ways)
 				w.Tuning, list = r.way.Tuning, append(list, r)
+			case len(w.Dropped) > 0:
+				w.Refused = "all that take it so fail or are wrong"
+			default:
+				w.Refused = "no algorithm takes it so"
 			}
 			row.Ways = append(row.Ways, w)
 		}
@@ -182,8 +185,8 @@ func (b *besides) contests(c call, ctas int) [][]device.Tuning {
 		return [][]device.Tuning{nil} // something has to add up
 	}
 	lists := [][]device.Tuning{namesOnly([]string{"direct"})}
-	for _, t := range namesOnly(named(b.dispatch, "move-copy")) {
-		lists = append(lists, []device.Tuning{t})
+	if copies := []string{"move-copy"}; slices.Contains(b.dispatch.Algorithms(), copies[0]) {
+		lists = append(lists, namesOnly(copies))
 	}
 	return lists
 }

@@ -48,10 +48,7 @@ func (j *job) besides(ctx context.Context) error {
 	}
 	found := comm.Find(j.machine.Name(), b.world)
 	b.dispatch = comm.NewDispatch(b.world, j.machine.Caps(), found.Table, comm.Policy{})
-	j.report.Table = &TableUse{From: found.From, Ignored: found.Ignored}
-	if found.Table != nil {
-		j.report.Table.Hash = found.Table.Hash()
-	}
+	j.report.Table = tableUse(found)
 	for _, name := range j.Algorithms {
 		if err := b.dispatch.Check(name); err != nil {
 			return b.arena.close(usagef("%v", err))
@@ -191,7 +188,7 @@ func (b *besides) product(r int) error {
 		if len(b.products[sms]) > r {
 			continue
 		}
-		l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: views[:2], Outs: views[2:], SMs: sms % 1000, Fixed: sms >= 1000})
+		l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: views[:2], Outs: views[2:], SMs: sms})
 		if err != nil {
 			return err
 		}

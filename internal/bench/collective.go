@@ -72,6 +72,10 @@ type TableUse struct {
 }
 
 // text says it in a line.
+func tableUse(f comm.Found) *TableUse {
+	return &TableUse{From: f.From, Hash: f.Table.Hash(), Ignored: cmp.Or(f.Ignored, unknownText(f.Unknown))}
+}
+
 func (t *TableUse) text() string {
 	from := t.From
 	if from == "" {
@@ -149,7 +153,7 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 	}
 	found := comm.Find(j.machine.Name(), a.world)
 	a.dispatch = comm.NewDispatch(a.world, j.machine.Caps(), found.Table, comm.Policy{})
-	j.report.Table = &TableUse{From: found.From, Hash: found.Table.Hash(), Ignored: cmp.Or(found.Ignored, unknownText(found.Unknown))}
+	j.report.Table = tableUse(found)
 	for _, name := range j.Algorithms {
 		if err := a.dispatch.Check(name); name != "all" && err != nil {
 			return a.close(usagef("%v", err))

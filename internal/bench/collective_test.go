@@ -389,6 +389,10 @@ func TestExportVLLM(t *testing.T) {
 			}
 		}
 	}
+	shipped := TunedFrom(comm.Found{Table: comm.Shipped(), From: "shipped"})
+	if err := shipped.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "run hocket tune") {
+		t.Errorf("a table that was measured elsewhere: %v", err)
+	}
 	u.Table.Identity = "cpu"
 	if err := u.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, ErrUsage) {
 		t.Errorf("a table of CPUs: %v", err)

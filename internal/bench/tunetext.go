@@ -11,6 +11,9 @@ import (
 // TunedFrom is a table that there was, and the file it lies in.
 func TunedFrom(f comm.Found) *Tuned {
 	u := &Tuned{Table: f.Table, Hash: f.Table.Hash(), File: f.From}
+	for i := range f.Table.Entries {
+		f.Table.Entries[i].Shipped = f.Table.Entries[i].Shipped || f.Shipped()
+	}
 	if f.Ignored != "" {
 		u.Notes = append(u.Notes, f.Ignored)
 	}

@@ -35,6 +35,9 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 		return err
 	}
 	peers, err := awaitPeers(ctx, answer)
+	// Whoever uses the folder next is asked nothing that was answered.
+	_ = os.Remove(strings.TrimSuffix(answer, ".answer") + ".ask")
+	_ = os.Remove(answer)
 	if err != nil || !counts {
 		return err
 	}
@@ -56,7 +59,10 @@ func (t *turns) send(text string) (answer string, err error) {
 	if err := os.WriteFile(at+".new", []byte(text+"\n"), 0o644); err != nil {
 		return "", usagef("--turns: %v", err)
 	}
-	return at + ".answer", os.Rename(at+".new", at+".ask")
+	if err := os.Rename(at+".new", at+".ask"); err != nil {
+		return "", usagef("--turns: %v", err)
+	}
+	return at + ".answer", nil
 }
 
 // take returns what was timed of a layer since the last call.

@@ -20,16 +20,19 @@ func (u *Tuned) WriteVLLM(w io.Writer, peers []Peer) error {
 	if arch == nil {
 		return usagef("--export vllm is for tables of GPUs, and this is of %s", u.Table.Identity)
 	}
+	vllm, what := peersBeatNCCL(peers, "ca"), "vLLM's kernels. vLLM bounds them by CustomAllreduce's max_size, too: 8 MiB unless it is given"
+	if len(vllm) == 0 {
+		vllm, what = u.beatsNCCL(), "hocket's kernels, NOT vLLM's: those may stop earlier. Measure them by vLLM's\n# benchmark_device_communicators.py --output-json FILE, and give that by --peers FILE"
+	}
+	if len(vllm) == 0 && len(peers) == 0 {
+		return usagef("--export vllm: no kernel was measured here to beat NCCL in an all_reduce of 2-byte elements; run hocket tune, or give figures by --peers")
+	}
 	t := &table{w: w}
 	t.line("# all_reduce below so many bytes, by number of ranks: where a kernel beat NCCL on")
 	t.line("# %s.", u.Table.Identity)
 	t.line("# Rows for vllm/distributed/device_communicators/all_reduce_utils.py, in place of those")
 	t.line("# with the same keys; leave the others there.")
 	t.line("KiB = 1024\nMiB = 1024 * 1024")
-	vllm, what := peersBeatNCCL(peers, "ca"), "vLLM's kernels. vLLM bounds them by CustomAllreduce's max_size, too: 8 MiB unless it is given"
-	if len(vllm) == 0 {
-		vllm, what = u.beatsNCCL(), "hocket's kernels, NOT vLLM's: those may stop earlier. Measure them by vLLM's\n# benchmark_device_communicators.py --output-json FILE, and give that by --peers FILE"
-	}
 	t.limits("CUSTOM_ALL_REDUCE_MAX_SIZES", what, arch, vllm)
 	torch, what := peersBeatNCCL(peers, "symm_mem"), "torch's symmetric memory, as vLLM uses it"
 	if len(torch) == 0 {
@@ -70,11 +73,12 @@ const endless = 64 << 20
 
 // beatsNCCL returns, by number of members, the end of the last bracket before one
 // that was not measured, or in which NCCL is the fastest. Of several entries of one
-// number of members that of bf16 counts.
+// number of members that of bf16 counts, and of shipped ones none: this machine did
+// not measure them.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}
 	for _, e := range u.Table.Entries {
-		if e.Op != "all_reduce" || e.Reduction == "minmax" || e.Elem != 2 {
+		if e.Shipped || e.Op != "all_reduce" || e.Reduction == "minmax" || e.Elem != 2 {
 			continue
 		}
 		for _, b := range e.Brackets {
