@@ -74,8 +74,8 @@ const (
 )
 
 // BestPair returns the pair with the largest rate of those that slow the product
-// down bearably though collectives run for most of its time, or else the one that slows it down least, and whether it is
-// bearable; nil where nothing was measured.
+// down bearably though collectives run for most of its time, or else the one that
+// slows it down least, and whether it is bearable; nil where nothing was measured.
 func (c *BesideCollective) BestPair() (w *BesideWay, p *BesidePair, ok bool) {
 	for i := range c.Ways {
 		for k := range c.Ways[i].Pairs {

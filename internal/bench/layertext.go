@@ -81,7 +81,8 @@ type layerText struct {
 	before, behind, layers [2]int32
 }
 
-// textOf writes the program for repeats layers. Each layer has an x of its own, so that nothing gathered serves two.
+// textOf writes the program for repeats layers. Each layer has an x of its own, so
+// that nothing gathered serves two.
 func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
 	k.head(&b, s, ranks, repeats)

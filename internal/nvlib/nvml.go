@@ -124,12 +124,17 @@ const (
 
 // Peers reports whether the way between two devices works.
 func (n *NVML) Peers(a, b NVMLDevice, way PeerPath) (bool, error) {
-	var status int32
-	err := n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
+	status, err := n.p2pStatus(a, b, way)
 	return err == nil && status == 0, err
 }
 
-// refusals are what nvmlGpuP2PStatus_t says of ways that do not work.
+// p2pStatus is an nvmlGpuP2PStatus_t: 0 where the way works.
+func (n *NVML) p2pStatus(a, b NVMLDevice, way PeerPath) (status int32, err error) {
+	err = n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
+	return status, err
+}
+
+// refusals are what p2pStatus says of ways that do not work.
 var refusals = map[int32]string{
 	1: "the chipset does not support it", 2: "a GPU does not support it", 3: "they are under different I/O hubs",
 	4: "a registry key of the driver turns it off", 5: "not supported",
@@ -147,8 +152,7 @@ func (n *NVML) Refusal(pci, peer string) string {
 		return ""
 	}
 	for _, way := range []PeerPath{PeerRead, PeerWrite} {
-		var status int32
-		err := n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
+		status, err := n.p2pStatus(a, b, way)
 		if why := refusals[status]; err == nil && why != "" {
 			return why
 		}

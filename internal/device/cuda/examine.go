@@ -56,11 +56,9 @@ func Examine(try bool) Report {
 	r.add("libcublasLt", blas, err)
 	nccl, err := nvlib.OpenNCCL(false)
 	r.add("libnccl", nccl, err)
-	nvml, err := nvlib.OpenNVML()
+	nvml, err := openNVML(sys)
 	r.add("libnvidia-ml", nvml, err)
-	if err == nil {
-		defer nvml.Close()
-	} else {
+	if err != nil {
 		nvml = nil
 	}
 	if sys != nil {
@@ -72,6 +70,14 @@ func Examine(try bool) Report {
 		}
 	}
 	return r
+}
+
+// openNVML returns the process's, where there are GPUs.
+func openNVML(sys *system) (*nvlib.NVML, error) {
+	if sys != nil {
+		return sys.reach.nvml()
+	}
+	return nvlib.OpenNVML()
 }
 
 // gpus adds a system's; nvml may be nil.
