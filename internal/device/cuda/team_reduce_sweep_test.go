@@ -89,7 +89,9 @@ type reduceSweeper struct {
 const reduceSweepMost = 64 << 20
 
 func newReduceSweep(t *testing.T, ranks int, late bool, deadline time.Time) *reduceSweeper {
-	m := real(t, Options{RanksPerGPU: max(1, (ranks+1)/2), TeamTimeout: 2 * time.Second, Graphs: formOne, teamsLate: late})
+	m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne, teamsLate: late})
+	gpus := len(m.sys.gpus)
+	m.opts.RanksPerGPU = (ranks + gpus - 1) / gpus
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)
@@ -223,12 +225,16 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 		add("ll128", []int{64, 96, 132}, []int{256, 512, 1024}, []int{1, 2})
 		if s.ranks > 2 {
 			add("ll2", []int{16, 32}, []int{256, 512}, []int{1})
-			add("ll128x2", []int{16, 32, 64}, []int{256, 512}, []int{1, 2, 4})
+			add("ll128x2", []int{16, 32, 64, 128}, []int{256, 512}, []int{1, 2, 4})
+			add("push", []int{32, 64}, []int{256, 512}, []int{1, 2})
+			add("pull", []int{32, 64}, []int{256, 512}, []int{1, 2})
 		}
 	default:
 		add("ll128", []int{132}, []int{512, 1024}, []int{2, 4})
 		if s.ranks > 2 {
-			add("ll128x2", []int{33, 66}, []int{256, 512}, []int{2, 4})
+			add("ll128x2", []int{33, 66, 132}, []int{256, 512}, []int{2, 4})
+			add("push", []int{64, 96}, []int{512}, []int{1, 2})
+			add("pull", []int{64, 96}, []int{512}, []int{1, 2})
 		}
 		if few {
 			return list
