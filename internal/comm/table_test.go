@@ -15,21 +15,26 @@ import (
 )
 
 // TestShipped wants the table within the program to be whole, and to say
-// something of each size of an all_reduce.
+// something of each size of each collective that is tuned.
 func TestShipped(t *testing.T) {
 	tab := Shipped()
 	if err := tab.Check(); err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []int{2, 3, 4, 8} {
-		for _, count := range []int64{1, 1 << 10, 1 << 16, 1 << 20, 1 << 27} {
-			in := &Instance{Collective: device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}}
-			for range n {
-				v := device.View{DType: ir.BF16, Shape: []int64{count}, Strides: []int64{1}}
-				in.Parts = append(in.Parts, Part{In: v, Out: v, Reads: true, Writes: true})
-			}
-			if len(tab.best(in, false)) == 0 {
-				t.Errorf("nothing for %d elements on %d ranks", count, n)
+	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast} {
+		for _, n := range []int{2, 3, 4, 8} {
+			for _, count := range []int64{1, 1 << 10, 1 << 16, 1 << 20, 1 << 27} {
+				in := &Instance{Collective: device.Collective{Op: op, Red: ir.Sum}}
+				for range n {
+					v := device.View{DType: ir.BF16, Shape: []int64{count}, Strides: []int64{1}}
+					in.Parts = append(in.Parts, Part{In: v, Out: v, Reads: true, Writes: true})
+				}
+				if e := tab.find(in); e == nil || n != 3 && e.Members != min(n, 4) {
+					t.Fatalf("%s of %d is by %+v", op, n, e)
+				}
+				if len(tab.best(in, false)) == 0 {
+					t.Errorf("%s: nothing for %d elements on %d ranks", op, count, n)
+				}
 			}
 		}
 	}
@@ -42,7 +47,7 @@ func TestShippedFew(t *testing.T) {
 		op   ir.Op
 		n    int
 		want string
-	}{{ir.OpAllReduce, 2, "few"}, {ir.OpAllReduce, 4, "few"}, {ir.OpAllReduce, 8, "few"}, {ir.OpReduceScatter, 2, "move-few"}, {ir.OpReduce, 2, "move-few"}} {
+	}{{ir.OpAllReduce, 2, "few"}, {ir.OpAllReduce, 4, "few"}, {ir.OpAllReduce, 8, "few"}, {ir.OpReduceScatter, 2, "move-few"}, {ir.OpReduceScatter, 4, "move-few"}, {ir.OpReduce, 2, "move-few"}} {
 		in := &Instance{Collective: device.Collective{Op: tc.op, Red: ir.Sum}}
 		for range tc.n {
 			v := device.View{DType: ir.BF16, Shape: []int64{32 << 20}, Strides: []int64{1}}
