@@ -83,7 +83,7 @@ type Report struct {
 	Table *TableUse `json:"table,omitempty"`
 
 	Collectives []Collective `json:"collectives,omitempty"`
-	// Peers are what others measured of layers.
+	// Peers are what others measured of layers, or of ops that a host issues.
 	Peers []Peer `json:"peers,omitempty"`
 
 	P2P    []Transfer  `json:"p2p,omitempty"`
@@ -108,6 +108,7 @@ type bench struct {
 	comm  bool // takes Algorithms, DType, Rows, Cold and Peers
 	layer bool // takes Shapes, Strategies and Peers
 	both  bool // takes Shapes, CTAs and SMs
+	host  bool // takes Peers
 	least int  // ranks
 	run   func(*job, context.Context) error
 }
@@ -115,7 +116,7 @@ type bench struct {
 func benches() []bench {
 	return []bench{
 		{name: "p2p", sized: true, least: 2, run: (*job).transfers},
-		{name: "host", least: 1, run: (*job).hostCosts},
+		{name: "host", least: 1, host: true, run: (*job).hostCosts},
 		{name: "ag-gemm", layer: true, least: 2, run: layersOf(agGEMM)},
 		{name: "gemm-rs", layer: true, least: 2, run: layersOf(gemmRS)},
 		{name: "gemm-ar", layer: true, least: 2, run: layersOf(gemmAR)},
@@ -160,8 +161,11 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 		return nil, err
 	}
 	j.report = &Report{Bench: name, Machine: m.Name(), Ranks: j.Ranks}
-	if all[i].layer {
+	switch {
+	case all[i].layer:
 		j.report.Peers = layerPeers(opts.Peers, name, j.Ranks)
+	case all[i].host:
+		j.report.Peers = hostPeers(opts.Peers, j.Ranks)
 	}
 	if err := all[i].run(j, ctx); err != nil {
 		return nil, fmt.Errorf("bench %s: %w", name, err)
@@ -196,7 +200,7 @@ func (o *Options) check(b *bench) error {
 		return usagef("%d SMs; 0 for all", slices.Min(o.SMs))
 	case o.Turns != "" && !b.layer:
 		return usagef("%s takes no turns with peers", b.name)
-	case o.Peers != nil && !b.comm && !b.layer:
+	case o.Peers != nil && !b.comm && !b.layer && !b.host:
 		return usagef("%s takes no peers", b.name)
 	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:
 		return usagef("rows are of bf16 or f16, not %s", o.DType)

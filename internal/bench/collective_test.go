@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -452,7 +453,35 @@ func TestLayerPeers(t *testing.T) {
 	if err := rep.WriteText(&b); err != nil || !strings.Contains(b.String(), "\npeers, µs: torch fused 1.2\n") || strings.Contains(b.String(), "other") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
-	if _, err := Run(context.Background(), "host", Options{Peers: o.Peers}); !errors.Is(err, ErrUsage) {
-		t.Errorf("host takes peers: %v", err)
+	if _, err := Run(context.Background(), "p2p", Options{Peers: o.Peers}); !errors.Is(err, ErrUsage) {
+		t.Errorf("p2p takes peers: %v", err)
+	}
+}
+
+// What others take to issue an op stands beside what is measured here.
+func TestHostPeers(t *testing.T) {
+	peers, err := ReadPeers(strings.NewReader(`{"op": "kernel", "name": "torch", "ranks": 1, "issued": "eager", "us": 5.25, "host_us": 5.1}
+{"op": "kernel", "name": "torch", "ranks": 64, "issued": "eager", "us": 7}
+{"op": "ag-gemm", "name": "torch fused", "ranks": 1, "shape": "1x1x1", "us": 9}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep, err := Run(context.Background(), "host", Options{Ranks: 2, Rounds: 1, Peers: peers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := rep.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for line := range strings.Lines(b.String()) {
+		if strings.Contains(line, " by ") {
+			rows = append(rows, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	if want := []string{"kernel by torch eager 1 5100 5250"}; !slices.Equal(rows, want) {
+		t.Errorf("%q, not %q in\n%s", rows, want, b.String())
 	}
 }

@@ -26,6 +26,9 @@ type HostCost struct {
 	Total   Figure `json:"total_ns"`
 }
 
+// kernelOp and edgeOp are what host measures.
+const kernelOp, edgeOp = "kernel", "edge"
+
 // hostOps is how many ops, or edges, are issued on a rank.
 const hostOps = 1000
 
@@ -76,9 +79,9 @@ func (j *job) hostCosts(ctx context.Context) error {
 		ops   int // over all ranks
 		text  func(ranks, count int) string
 	}{
-		{"kernel", 1, hostOps, kernelText},
-		{"kernel", j.Ranks, hostOps * j.Ranks, kernelText},
-		{"edge", j.Ranks, hostOps, edgeText},
+		{kernelOp, 1, hostOps, kernelText},
+		{kernelOp, j.Ranks, hostOps * j.Ranks, kernelText},
+		{edgeOp, j.Ranks, hostOps, edgeText},
 	}
 	for i, k := range kinds {
 		if i > 0 && j.Ranks < 2 {

@@ -13,7 +13,7 @@ import (
 // Peer is one figure of somebody else's program: what scripts in bench/peers
 // print, a line of JSON each.
 type Peer struct {
-	Op     string  `json:"op"`   // "all_reduce", or a layer: "ag-gemm"
+	Op     string  `json:"op"`   // "all_reduce", a layer: "ag-gemm", or an op of host: "kernel"
 	Name   string  `json:"name"` // "nccl", "torch two-shot"
 	Ranks  int     `json:"ranks"`
 	Bytes  int64   `json:"bytes,omitempty"` // of the message
@@ -21,6 +21,9 @@ type Peer struct {
 	DType  string  `json:"dtype,omitempty"`
 	Issued string  `json:"issued"` // "graph" or "eager"
 	Micros float64 `json:"us"`
+	// HostMicros is the part of Micros that the host takes to issue an op; 0 where
+	// nobody says.
+	HostMicros float64 `json:"host_us,omitempty"`
 	// Spread is that of figures taken in turns with ours; 0 where nobody says.
 	Spread float64 `json:"spread_us,omitempty"`
 }
@@ -87,6 +90,11 @@ func peersOf(list []Peer, c call, ranks int) map[string]float64 {
 // layerPeers returns the figures of a kind of layer.
 func layerPeers(list []Peer, op string, ranks int) []Peer {
 	return slices.DeleteFunc(slices.Clone(list), func(p Peer) bool { return p.Op != op || p.Ranks != ranks })
+}
+
+// hostPeers returns the figures of ops that a host issues, on up to as many ranks.
+func hostPeers(list []Peer, ranks int) []Peer {
+	return slices.DeleteFunc(slices.Clone(list), func(p Peer) bool { return p.Op != kernelOp || p.Ranks > ranks })
 }
 
 // peers writes the figures for a layer in a line.

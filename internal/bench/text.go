@@ -27,7 +27,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	t.collectives(r.Collectives)
 	t.transfers(r.P2P)
-	t.hostCosts(r.Host)
+	t.hostCosts(r.Host, r.Peers)
 	for i := range r.Layers {
 		t.layer(&r.Layers[i])
 		t.peers(r.Peers, r.Layers[i].Shape)
@@ -125,7 +125,7 @@ func (t *table) matrix(m [][]float64, there func(s, d int) bool) {
 	t.rows(rows)
 }
 
-func (t *table) hostCosts(costs []HostCost) {
+func (t *table) hostCosts(costs []HostCost, peers []Peer) {
 	if len(costs) == 0 {
 		return
 	}
@@ -135,6 +135,13 @@ func (t *table) hostCosts(costs []HostCost) {
 			continue
 		}
 		rows = append(rows, []string{c.Op, c.Issued, fmt.Sprint(c.Ranks), fmt.Sprint(c.Ops), c.Issue.text(0), c.Total.text(0)})
+	}
+	for _, p := range peers {
+		host := ""
+		if p.HostMicros > 0 {
+			host = fmt.Sprintf("%.0f", 1e3*p.HostMicros)
+		}
+		rows = append(rows, []string{p.Op + " by " + p.Name, p.Issued, fmt.Sprint(p.Ranks), "", host, fmt.Sprintf("%.0f", 1e3*p.Micros)})
 	}
 	t.line("")
 	t.rows(rows)
