@@ -78,13 +78,13 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	}
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
-	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, a barrier, the GEMM alone again, without host synchronisation; time from the first to the last mark of those commands but waits, so without uploads; the slowest rank; of the GEMM alone the mean of before and behind", layerRepeats, layerRepeats)
+	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, a barrier, the GEMM alone again, without host synchronisation; time from the beginning of the first of those commands but waits to the end of the last, which alone are marked: so without uploads; the slowest rank; of the GEMM alone the mean of before and behind", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
 	if !j.embedded() {
 		j.method("%v of rest before each run: a burst of some 10 ms from full clocks, not what the power limit leaves in the long run", resting)
 	}
 	if j.graphs() {
-		j.method("graph: the same run replayed, timed by the same marks, which are nodes of the graph")
+		j.method("graph: the same run replayed, timed by the same marks, which are nodes of the graph, two on a stream in each part")
 	}
 	peers := &turns{dir: j.Turns}
 	if peers.dir != "" {
@@ -198,11 +198,13 @@ func (j *job) load(ctx context.Context, c *candidate) error {
 		c.refused = err.Error()
 		return nil
 	}
-	if c.prog, err = exec.Load(ctx, j.machine, c.plan, exec.Options{Trace: true}); err != nil {
+	opts := exec.Options{Trace: true, Ends: c.part}
+	if c.prog, err = exec.Load(ctx, j.machine, c.plan, opts); err != nil {
 		return err
 	}
 	if j.graphs() {
-		c.replayed, err = exec.Load(ctx, j.machine, c.plan, exec.Options{Trace: true, Graph: true})
+		opts.Graph = true
+		c.replayed, err = exec.Load(ctx, j.machine, c.plan, opts)
 		return c.giveUp(ctx, err)
 	}
 	return nil
@@ -286,10 +288,21 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	return (before + behind) / 2, layer, errors.Join(err, err1, err2)
 }
 
-// window returns microseconds a repetition from the first beginning to the last
-// end of the commands that come from some lines, of the rank with the most. A
-// wait begins nothing: that of a stream which has had no work yet begins with the
+// part tells which of the parts that are timed a command is in: exec.Options.Ends.
+// A wait begins nothing: that of a stream which has had no work yet begins with the
 // run, long before what it waits for.
+func (c *candidate) part(cmd int) int {
+	switch x := &c.plan.Cmds[cmd]; x.Kind {
+	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:
+		return -1
+	default:
+		line := c.plan.Sites[x.Site].Pos.Line
+		return slices.IndexFunc([][2]int32{c.before, c.layers, c.behind}, func(l [2]int32) bool { return l[0] <= line && line <= l[1] })
+	}
+}
+
+// window returns microseconds a repetition from the first beginning to the last
+// end of the commands that come from some lines, of the rank with the most.
 func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	if t == nil {
 		return 0, errors.New("the machine tells no times")

@@ -45,6 +45,11 @@ type Options struct {
 	// and errors name the command that failed. On a GPU it takes the host more
 	// time than the commands themselves.
 	Trace bool
+	// Ends keeps Trace to the first and the last command that each stream has of a
+	// part of the plan, and leaves what lies between as it runs untraced: marks take
+	// a device some microseconds each, and the host. It tells the number of the part
+	// that a command is in, negative for none. nil marks every command.
+	Ends func(cmd int) int
 	// MaxArena bounds the device memory that a rank may reserve, arena and
 	// staging of collectives together, in bytes; 0 for no bound.
 	MaxArena int64

@@ -411,6 +411,50 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestTraceOfEnds wants of each stream the first and the last command of each part,
+// and nothing of what is in none.
+func TestTraceOfEnds(t *testing.T) {
+	const ranks = 3
+	p := exchange(ranks, "")
+	part := func(c int) int {
+		switch p.Cmds[c].Kind {
+		case plan.Copy:
+			return 0
+		case plan.Compute:
+			return 1
+		}
+		return -1
+	}
+	want := map[int64]bool{}
+	for s := range p.Streams {
+		for n := range 2 {
+			var of []int
+			for c := range p.Cmds {
+				if int(p.Cmds[c].Stream) == s && part(c) == n {
+					of = append(of, c)
+				}
+			}
+			if len(of) > 0 {
+				want[int64(of[0])], want[int64(of[len(of)-1])] = true, true
+			}
+		}
+	}
+	prog := load(t, cpu.Concurrent, 0, p, Options{Trace: true, Ends: part})
+	for range 2 {
+		res, err := prog.Run(context.Background(), exchangeInputs(t, ranks, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[int64]bool{}
+		for _, e := range res.Trace.Events {
+			got[e.ID] = true
+		}
+		if !maps.Equal(got, want) || len(got) != 4*ranks {
+			t.Errorf("events of commands %v, want %v: two puts and two additions of each rank", got, want)
+		}
+	}
+}
+
 // TestExplain wants a machine's fault in the program's words.
 func TestExplain(t *testing.T) {
 	p := chunked(3, "")

@@ -34,8 +34,39 @@ func (p *Program) observe() error {
 		t.streams[streamKey{int(p.plan.Streams[i].Rank), s.Name()}] = true
 	}
 	p.tracer = t
+	p.keepEnds()
 	w.Observe(t)
 	return nil
+}
+
+// keepEnds takes the marks off all commands but the first and the last of each
+// part on each stream, where Options.Ends tells parts.
+func (p *Program) keepEnds() {
+	if p.opts.Ends == nil {
+		return
+	}
+	type place struct {
+		stream int32
+		part   int
+	}
+	ends := map[place][2]int{}
+	for i := range p.cmds {
+		if c := &p.cmds[i]; c.marked {
+			c.marked = false
+			at := place{p.plan.Cmds[i].Stream, p.opts.Ends(i)}
+			e, begun := ends[at]
+			if !begun {
+				e[0] = i
+			}
+			e[1] = i
+			ends[at] = e
+		}
+	}
+	for at, e := range ends {
+		if at.part >= 0 {
+			p.cmds[e[0]].marked, p.cmds[e[1]].marked = true, true
+		}
+	}
 }
 
 // Began implements device.Observer.
