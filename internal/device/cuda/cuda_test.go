@@ -42,7 +42,7 @@ func TestDevice(t *testing.T) {
 	real(t, Options{})
 	for _, ranks := range []int{1, 4} {
 		t.Run(fmt.Sprint("ranks-per-gpu", ranks), func(t *testing.T) {
-			devicetest.Run(t, func(t *testing.T) device.Machine {
+			devicetest.RunBeside(t, func(t *testing.T) device.Machine {
 				return real(t, Options{RanksPerGPU: ranks})
 			})
 		})

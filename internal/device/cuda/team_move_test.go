@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -167,6 +170,8 @@ type teamRig struct {
 	team    device.Team
 	rng     *rand.Rand
 	cases   []*rigCase
+
+	poisoned []byte
 }
 
 type rigCase struct {
@@ -291,28 +296,70 @@ func (r *teamRig) prepare(cases []*rigCase, tune device.Tuning) {
 // upload gives all cases new inputs, and poisons results.
 func (r *teamRig) upload() {
 	r.t.Helper()
+	seed := r.rng.Uint64()
+	inParallel(len(r.cases), func(k int) { r.cases[k].draw(rand.New(rand.NewPCG(seed, uint64(k)))) })
 	for _, c := range r.cases {
-		c.ins = make([]*tensor.Tensor, len(r.members))
 		for i, m := range r.members {
-			p := &c.parts[i]
-			if p.Writes {
-				poison := bytes.Repeat([]byte{0xff, 0x7f}, int(p.Out.Elements()*c.dt.Size()+1)/2)
-				r.must(m.Stream.Upload(p.Out, poison[:p.Out.Elements()*c.dt.Size()]))
+			if p := &c.parts[i]; p.Writes {
+				r.must(m.Stream.Upload(p.Out, r.poison(p.Out.Elements()*c.dt.Size())))
 			}
-			if !p.Reads {
-				continue
+			if c.ins[i] != nil {
+				r.must(m.Stream.Upload(c.parts[i].In, c.ins[i].Data))
 			}
-			in, err := tensor.New(c.dt, p.In.Shape)
-			r.must(err)
-			x := make([]float64, int64(len(in.Data))/c.dt.Size())
-			for k := range x {
-				x[k] = float64(r.rng.IntN(17) - 8)
-			}
-			tensor.FromFloat64(in.Data, x, c.dt)
-			c.ins[i] = in
-			r.must(m.Stream.Upload(p.In, in.Data))
 		}
 	}
+}
+
+// draw makes new inputs.
+func (c *rigCase) draw(rng *rand.Rand) {
+	c.ins = make([]*tensor.Tensor, len(c.parts))
+	for i := range c.parts {
+		if p := &c.parts[i]; p.Reads {
+			c.ins[i] = &tensor.Tensor{DType: c.dt, Shape: p.In.Shape, Data: make([]byte, p.In.Elements()*c.dt.Size())}
+			drawElements(c.ins[i].Data, c.dt, rng)
+		}
+	}
+}
+
+// drawElements draws elements from -8 to 7, sixteen of each number of rng.
+func drawElements(data []byte, dt ir.DType, rng *rand.Rand) {
+	values := make([]float64, 16)
+	for k := range values {
+		values[k] = float64(k - 8)
+	}
+	size := int(dt.Size())
+	table := make([]byte, 16*size)
+	tensor.FromFloat64(table, values, dt)
+	for len(data) > 0 {
+		bits := rng.Uint64()
+		for range min(16, len(data)/size) {
+			at := int(bits%16) * size
+			copy(data, table[at:at+size])
+			data, bits = data[size:], bits/16
+		}
+	}
+}
+
+// poison returns so many bytes that are no number; all of them are the same memory.
+func (r *teamRig) poison(n int64) []byte {
+	if int64(len(r.poisoned)) < n {
+		r.poisoned = bytes.Repeat([]byte{0xff, 0x7f}, int(n+1)/2)
+	}
+	return r.poisoned[:n]
+}
+
+// inParallel calls f with 0 to n-1, on all processors.
+func inParallel(n int, f func(i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // issue gives all members all launches, in an order of ranks that changes.
@@ -344,20 +391,20 @@ func (r *teamRig) download() {
 
 func (r *teamRig) check(how string) {
 	r.t.Helper()
-	for _, c := range r.cases {
-		for i := range r.members {
-			if !c.parts[i].Writes {
-				continue
-			}
-			if want := c.want(c.ins, i, len(r.members)); !bytes.Equal(c.got[i], want.Data) {
-				k := 0
-				for c.got[i][k] == want.Data[k] {
-					k++
-				}
-				r.t.Errorf("%s, %v, member %d: byte %d of %d is %#x, want %#x", how, c.teamCase, i, k, len(want.Data), c.got[i][k], want.Data[k])
-			}
+	n := len(r.members)
+	inParallel(n*len(r.cases), func(k int) {
+		c, i := r.cases[k/n], k%n
+		if !c.parts[i].Writes {
+			return
 		}
-	}
+		if want := c.want(c.ins, i, n); !bytes.Equal(c.got[i], want.Data) {
+			k := 0
+			for c.got[i][k] == want.Data[k] {
+				k++
+			}
+			r.t.Errorf("%s, %v, member %d: byte %d of %d is %#x, want %#x", how, c.teamCase, i, k, len(want.Data), c.got[i][k], want.Data[k])
+		}
+	})
 }
 
 // run runs all cases call by call, and as a graph, several times each.
@@ -456,12 +503,14 @@ func TestTeamMoves(t *testing.T) {
 			devicetest.NeedGPUs(t, gpus, 2, nil)
 		}
 		ranks := gpus * per
-		teams := [][]int{nil, {1, 0}}
-		if ranks > 2 {
-			teams = append(teams, []int{2, 0, 3})
-		}
-		for r := range ranks {
-			teams[0] = append(teams[0], r)
+		teams := [][]int{upTo(ranks)}
+		switch {
+		case per > 1:
+			teams = append(teams, []int{gpus, 0, 1}) // the first two share a GPU
+		case ranks > 2:
+			teams = append(teams, []int{1, 0}, []int{2, 0, 3})
+		default:
+			teams = append(teams, []int{1, 0})
 		}
 		for _, team := range teams {
 			for _, algo := range moveAlgorithmNames() {

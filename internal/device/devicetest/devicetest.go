@@ -20,6 +20,18 @@ func Run(t *testing.T, open func(t *testing.T) device.Machine) {
 	run(t, open, orders)
 }
 
+// RunBeside is Run with the tests of memory and kernels side by side, each in
+// worlds of its own: for machines that take long to make kernels.
+func RunBeside(t *testing.T, open func(t *testing.T) device.Machine) {
+	run(t, open, orders)
+	for _, test := range contents {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(&rig{T: t, m: open(t), beside: true})
+		})
+	}
+}
+
 // RunOrders runs the part of the suite whose outcome may depend on the order in
 // which streams go on: for machines that draw it at random, once more a seed.
 func RunOrders(t *testing.T, open func(t *testing.T) device.Machine) { run(t, open, orders) }

@@ -66,14 +66,28 @@ func (r *rig) check(what string, k device.Kernel, l layout, want answer, dt ir.D
 	r.must(out.Mem.Free())
 }
 
-// each runs f for every dtype and layout as a subtest a dtype, in one world.
+// each runs f for every dtype and layout as a subtest a dtype.
 func (r *rig) each(f func(r *rig, dt ir.DType, l layout)) {
-	r.open(1)
+	r.types(1, func(r *rig, dt ir.DType) {
+		for _, l := range layouts {
+			f(r, dt, l)
+		}
+	})
+}
+
+// types runs f for every dtype as a subtest in one world of ranks, or at once in a
+// world each.
+func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
+	if !r.beside {
+		r.open(ranks)
+	}
 	for _, dt := range r.dtypes() {
 		r.sub(dt.String(), func(r *rig) {
-			for _, l := range layouts {
-				f(r, dt, l)
+			if r.beside {
+				r.Parallel()
+				r.open(ranks)
 			}
+			f(r, dt)
 		})
 	}
 }
@@ -405,8 +419,7 @@ func pick(transposed bool, i, j, m, n int64) int64 {
 
 func testReductions(r *rig) {
 	ranks := r.some(3)
-	r.open(ranks)
-	for _, dt := range r.dtypes() {
+	r.types(ranks, func(r *rig, dt ir.DType) {
 		for _, shape := range [][]int64{{0}, {1}, {3, 5}, {40001}} {
 			for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
 				for n := 1; n <= 5; n++ {
@@ -417,7 +430,7 @@ func testReductions(r *rig) {
 				}
 			}
 		}
-	}
+	})
 }
 
 // reduce joins n operands that lie on different ranks; the result is in the

@@ -23,6 +23,8 @@ type rig struct {
 	m    device.Machine
 	w    device.World
 	main map[int]device.Stream
+	// beside says that other tests run at the same time.
+	beside bool
 }
 
 // open opens a world of ranks, or skips where there are not as many.
@@ -58,7 +60,7 @@ func (r *rig) refused(what string, err error) {
 // sub runs a subtest in the same world.
 func (r *rig) sub(name string, f func(*rig)) {
 	r.Run(name, func(t *testing.T) {
-		f(&rig{T: t, m: r.m, w: r.w, main: r.main})
+		f(&rig{T: t, m: r.m, w: r.w, main: r.main, beside: r.beside})
 	})
 }
 
