@@ -113,6 +113,7 @@ func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) 
 			return nil, errors.Join(&InstanceError{i, err}, c.Close())
 		}
 		c.choices = append(c.choices, x)
+		c.normalise(i)
 	}
 	c.measure()
 	return c, nil
@@ -173,7 +174,10 @@ func (c *Channel) Foresee() {
 		return
 	}
 	for i, x := range c.choices {
-		if x.schedule == nil {
+		switch {
+		case x.normed:
+			c.team.(device.Normalizer).PrepareNormAhead(c.insts[i].Norm)
+		case x.schedule == nil:
 			t.PrepareAhead(x.Tuning, &c.insts[i].Collective)
 		}
 	}

@@ -31,6 +31,10 @@ type Instance struct {
 	CTAs int
 	// Shared says that peers can copy to and from all operands where they lie.
 	Shared bool
+	// Norm is this all_reduce with the add and the rms_norm that follow it next to it
+	// on every member's stream, where nobody else needs the sum: its launches may do
+	// those too, which Channel.Normed tells. Nil where there is no such thing.
+	Norm *device.Norm
 	// apart says that some members are (see device.Partial). Design finds out.
 	apart bool
 }

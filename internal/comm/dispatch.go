@@ -75,6 +75,7 @@ type choice struct {
 	rest     []candidate // what comes next should it turn out not to work
 	schedule Algorithm   // nil: launches of the channel's team
 	launches []device.Launch
+	normed   bool // launches do what follows too
 }
 
 // candidate is a way that may be declined.

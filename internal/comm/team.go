@@ -23,6 +23,9 @@ func (c *Channel) openTeam() (device.Team, error) {
 // declines.
 func (c *Channel) prepare(i int) error {
 	in := &c.insts[i]
+	if done, err := c.prepareNorm(i); done || err != nil {
+		return err
+	}
 	for c.choices[i].schedule == nil {
 		x := c.choices[i]
 		l, err := c.team.Prepare(x.Tuning, &in.Collective)
@@ -65,7 +68,7 @@ func (c *Channel) closeTeam() error {
 
 // oneShots are the machine's own algorithms in which everybody gets everything
 // of an all_reduce, flags not counted.
-var oneShots = []string{"ll", "ll128"}
+var oneShots = []string{"ll", "ll128", normAlgorithm}
 
 // moved returns the bytes that each member gets from peers in an algorithm of
 // the machine's own: the least possible, but for an all_reduce in one shot.

@@ -103,14 +103,26 @@ type ForesightedTeam interface {
 }
 
 // NormPart is what one member brings to a normalised sum: In is added up over all
-// members, Residual added to that, which goes to Sum; Out gets its rows' rms_norm
-// with Weight. Residual and Weight are the same on all members. Sum may be
-// Residual, and Out may be In.
+// members, the member's own Residual added to that, which goes to Sum; Out gets its
+// rows' rms_norm with Weight. Sum and Out may each be In or Residual; no other
+// overlap is taken. Residual and Weight may be read before the other members have
+// come.
 type NormPart struct{ In, Residual, Weight, Sum, Out View }
+
+// Norm is an all_reduce of sums and what follows it on every member, where nobody
+// else needs the plain sum, which is then written nowhere.
+type Norm struct {
+	Eps   float64
+	Parts []NormPart // one for each member
+}
 
 // Normalizer is a Team that does so in one launch on each member, with the bits
 // of all_reduce, add and rms_norm one after another.
 type Normalizer interface {
-	SupportsNorm(eps float64, parts []NormPart) error
-	PrepareNorm(eps float64, parts []NormPart) ([]Launch, error)
+	// SupportsNorm returns nil, or why n cannot be run so, or is not faster so.
+	SupportsNorm(n *Norm) error
+	// PrepareNorm is Prepare for n.
+	PrepareNorm(n *Norm) ([]Launch, error)
+	// PrepareNormAhead begins what PrepareNorm will need, and returns at once.
+	PrepareNormAhead(n *Norm)
 }

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"hocket.example/hocket/internal/device"
@@ -94,30 +95,35 @@ func (a *adversary) spotOf(p *Program, index map[place]int32, r plan.Ref) (int32
 
 // used lists the tensors that a command reads or writes.
 func (p *Program) used(c *plan.Cmd) []plan.Ref {
-	var refs []plan.Ref
+	reads, writes := p.accessed(c)
+	return slices.Concat(reads, writes)
+}
+
+// accessed lists what a command reads and what it writes.
+func (p *Program) accessed(c *plan.Cmd) (reads, writes []plan.Ref) {
 	switch c.Kind {
 	case plan.Compute, plan.Copy:
-		refs = append(append(refs, c.Ins...), c.Outs...)
+		return c.Ins, c.Outs
 	case plan.Collective:
 		part := &p.plan.Colls[c.Coll].Parts[c.Part]
-		refs = append(refs, part.Reads()...)
 		if part.Out.Present() {
-			refs = append(refs, part.Out)
+			writes = []plan.Ref{part.Out}
 		}
+		return part.Reads(), writes
 	case plan.Group:
 		for _, t := range c.Group {
 			if t.Send {
-				refs = append(refs, p.plan.Pairs[t.Pair].Src)
+				reads = append(reads, p.plan.Pairs[t.Pair].Src)
 			} else {
-				refs = append(refs, p.plan.Pairs[t.Pair].Dst)
+				writes = append(writes, p.plan.Pairs[t.Pair].Dst)
 			}
 		}
 	case plan.Input:
-		refs = append(refs, partOf(&p.inputs[c.IO], c.Rank).Ref)
+		writes = []plan.Ref{partOf(&p.inputs[c.IO], c.Rank).Ref}
 	case plan.Output:
-		refs = append(refs, partOf(&p.outputs[c.IO], c.Rank).Ref)
+		reads = []plan.Ref{partOf(&p.outputs[c.IO], c.Rank).Ref}
 	}
-	return refs
+	return reads, writes
 }
 
 // watchExits finds each rank's last command on main and what it gives back.

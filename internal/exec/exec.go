@@ -65,8 +65,8 @@ type Options struct {
 	// Fixed runs a collective in the same way whatever its size, and products by
 	// algorithms that are not picked by measurement.
 	Fixed bool
-	// NoChains runs each elementwise command by itself, where the machine could
-	// run several as one kernel. The bits are the same.
+	// NoChains runs each command by itself, where the machine could run several as
+	// one kernel. The bits are the same.
 	NoChains bool
 }
 
@@ -113,6 +113,7 @@ type Program struct {
 	pairs      *comm.Pairs
 	cmds       []command
 	chains     map[int]*fusion // by command
+	tails      map[int32]*tail // by collective
 	adv        *adversary      // nil unless the machine is virtual
 	tracer     *tracer         // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph

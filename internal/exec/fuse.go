@@ -88,7 +88,7 @@ func (f *chainFinder) products(fused map[int]*fusion) error {
 			continue
 		}
 		at := place{b.Outs[0].Rank, b.Outs[0].Buf}
-		if !sameRef(c.Ins[0], b.Outs[0]) || !f.private(at) || f.uses[at] != 2 {
+		if !sameRef(c.Ins[0], b.Outs[0]) || !p.private(at) || f.uses[at] != 2 {
 			continue
 		}
 		k, err := p.kernel(b)
@@ -191,7 +191,7 @@ func (f *chainFinder) closed(members []int) bool {
 			break
 		}
 		at := place{c.Outs[0].Rank, c.Outs[0].Buf}
-		if within[at] > 0 || !f.private(at) {
+		if within[at] > 0 || !f.p.private(at) {
 			return false
 		}
 		made[at] = c.Outs[0]
@@ -206,8 +206,8 @@ func (f *chainFinder) closed(members []int) bool {
 }
 
 // private reports whether only the plan's own commands see a tensor.
-func (f *chainFinder) private(at place) bool {
-	b := &f.p.plan.Buffers[at.buf]
+func (p *Program) private(at place) bool {
+	b := &p.plan.Buffers[at.buf]
 	return b.Space == plan.Arena && (b.Role == plan.RoleValue || b.Role == plan.RoleAlloc)
 }
 

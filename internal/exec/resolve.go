@@ -139,11 +139,17 @@ func (p *Program) views(refs []plan.Ref) ([]device.View, error) {
 func (p *Program) designChannels() error {
 	insts := make([][]comm.Instance, len(p.plan.Channels))
 	p.together = meets(p.plan)
+	if err := p.findTails(); err != nil {
+		return err
+	}
 	for i := range p.plan.Colls {
 		c := &p.plan.Colls[i]
 		in, err := p.instance(c)
 		if err != nil {
 			return err
+		}
+		if t := p.tails[int32(i)]; t != nil {
+			in.Norm = &t.norm
 		}
 		insts[c.Channel] = append(insts[c.Channel], in)
 	}
@@ -300,9 +306,10 @@ func (p *Program) resolveCommands() error {
 	if p.chains, err = p.fuse(); err != nil {
 		return err
 	}
+	p.joinTails()
 	p.foreseeCommands()
 	for i := range p.plan.Cmds {
-		if p.chains[i] != nil {
+		if p.chains[i] != nil && p.plan.Cmds[i].Kind != plan.Collective {
 			continue
 		}
 		if err := p.resolve(&p.plan.Cmds[i], &p.cmds[i], blocks); err != nil {

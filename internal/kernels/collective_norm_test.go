@@ -16,8 +16,9 @@ func TestReduceNorm(t *testing.T) {
 		dt      ir.DType
 		members int
 		rows, n int64
-	}{{ir.BF16, 2, 3, 24}, {ir.F32, 3, 2, 1100}, {ir.F16, 2, 5, 2056}} {
-		t.Run(fmt.Sprintf("%s %d %dx%d", c.dt, c.members, c.rows, c.n), func(t *testing.T) {
+		in      string // whose memory results are in
+	}{{ir.BF16, 2, 3, 24, ""}, {ir.F32, 3, 2, 1100, "residual, in"}, {ir.F16, 2, 5, 2056, "in, residual"}} {
+		t.Run(fmt.Sprintf("%s %d %dx%d %s", c.dt, c.members, c.rows, c.n, c.in), func(t *testing.T) {
 			b := newTeamBench(t, c.members, FirstEpoch)
 			rng := rand.New(rand.NewPCG(uint64(c.n), 3))
 			draw := func(n int64) []float64 {
@@ -36,7 +37,14 @@ func TestReduceNorm(t *testing.T) {
 			for m := range c.members {
 				ins = append(ins, draw(c.rows*c.n))
 				in, res := b.put(c.dt, layouts[0], ins[m], c.rows, c.n), b.put(c.dt, layouts[0], residual, c.rows, c.n)
-				sums, outs = append(sums, b.room(c.dt, layouts[0], c.rows, c.n)), append(outs, b.room(c.dt, layouts[0], c.rows, c.n))
+				sum, out := b.room(c.dt, layouts[0], c.rows, c.n), b.room(c.dt, layouts[0], c.rows, c.n)
+				switch c.in {
+				case "residual, in":
+					sum, out = res, in
+				case "in, residual":
+					sum, out = in, res
+				}
+				sums, outs = append(sums, sum), append(outs, out)
 				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Blocks: 2, In: in.Addr, Residual: res.Addr,
 					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half}.Meeting())
 			}

@@ -53,8 +53,7 @@ func (d *draft) area(members int, bytes int64) *area {
 
 // PrepareAhead has the compiler begin with the kernels that Prepare will load.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
-	lib, ok := t.w.m.opts.Kernels.(foresighted)
-	if !ok || byNCCL(tune.Algo) {
+	if byNCCL(tune.Algo) {
 		return
 	}
 	t.w.mu.Lock()
@@ -63,9 +62,20 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if err != nil || r.empty() {
 		return
 	}
+	t.foresee(func() {
+		_, _ = a.prepare(t, tune, r) // Prepare tells of errors
+	})
+}
+
+// foresee runs prepare, which is to show which kernels it needs and no more.
+func (t *team) foresee(prepare func()) {
+	lib, ok := t.w.m.opts.Kernels.(foresighted)
+	if !ok {
+		return
+	}
 	t.draft = &draft{lib}
 	defer func() { t.draft = nil }()
-	_, _ = a.prepare(t, tune, r) // Prepare tells of errors
+	prepare()
 }
 
 var (

@@ -18,15 +18,15 @@ type normed struct{ in, residual, weight, sum, out ref }
 
 func (n *normed) list() []*ref { return []*ref{&n.in, &n.residual, &n.weight, &n.sum, &n.out} }
 
-func (t *team) SupportsNorm(eps float64, parts []device.NormPart) error {
+func (t *team) SupportsNorm(n *device.Norm) error {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
-	_, err := t.norms(eps, parts)
+	_, err := t.norms(n.Parts)
 	return err
 }
 
 // norms resolves parts and checks that they fit each other and the kernel.
-func (t *team) norms(eps float64, parts []device.NormPart) ([]normed, error) {
+func (t *team) norms(parts []device.NormPart) ([]normed, error) {
 	if err := t.w.err(); err != nil {
 		return nil, err
 	}
@@ -74,11 +74,12 @@ func (n *normed) check(first *normed) error {
 	if packs := n.packs(); n.in.shape[last]*n.in.dt.Size() != packs*16 || packs > kernels.NormPacks {
 		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.in.shape[last], n.in.dt, 16*kernels.NormPacks)
 	}
+	// A thread has read its elements of a row before it writes there, and no other
+	// thread reads them: results may lie where operands do.
 	for _, w := range []*ref{&n.sum, &n.out} {
 		for _, r := range n.list() {
-			itself := w == &n.sum && r == &n.residual || w == &n.out && r == &n.in
-			if r != w && r.overlaps(w) && (!itself || !r.same(w)) {
-				return fmt.Errorf("%w: a result overlaps another operand", device.ErrUnsupported)
+			if itself := (r == &n.in || r == &n.residual) && r.same(w); r != w && r.overlaps(w) && !itself {
+				return fmt.Errorf("%w: a result overlaps an operand, or the other result, otherwise than by being an operand", device.ErrUnsupported)
 			}
 		}
 	}
@@ -88,9 +89,9 @@ func (n *normed) check(first *normed) error {
 // packs is how many packs of 16 bytes a row has.
 func (n *normed) packs() int64 { return n.weight.bytes() / 16 }
 
-func (t *team) PrepareNorm(eps float64, parts []device.NormPart) ([]device.Launch, error) {
+func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	defer t.w.alone()()
-	all, err := t.norms(eps, parts)
+	all, err := t.norms(n.Parts)
 	if err != nil {
 		return nil, err
 	}
@@ -98,22 +99,47 @@ func (t *team) PrepareNorm(eps float64, parts []device.NormPart) ([]device.Launc
 	if all[0].in.n == 0 {
 		return launches, nil
 	}
+	steps, err := t.normSteps(n.Eps, all)
+	if err != nil {
+		return nil, fmt.Errorf("a normalised sum: %w", err)
+	}
+	for i, m := range t.members {
+		launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm), steps: []step{steps[i]}, member: m, id: -1}
+	}
+	return launches, nil
+}
+
+// PrepareNormAhead has the compiler begin with the kernel.
+func (t *team) PrepareNormAhead(n *device.Norm) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	all, err := t.norms(n.Parts)
+	if err != nil || all[0].in.n == 0 {
+		return
+	}
+	t.foresee(func() {
+		_, _ = t.normSteps(n.Eps, all) // PrepareNorm tells of errors
+	})
+}
+
+// normSteps returns what each member launches.
+func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
 	rows := all[0].in.n / all[0].weight.n
 	area, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
 	if err != nil {
 		return nil, err
 	}
+	steps := make([]step, len(all))
 	for i, m := range t.members {
 		n := &all[i]
-		st, err := m.kernel(kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Eps: eps,
+		steps[i], err = m.kernel(kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Eps: eps,
 			Blocks: int(min(rows, int64(t.room(kernels.NormThreads)))), In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr,
 			Sum: n.sum.addr, Out: n.out.addr, Data: area.at, Half: area.bytes / 2}.Meeting())
 		if err != nil {
-			return nil, fmt.Errorf("a normalised sum: %w", err)
+			return nil, err
 		}
-		launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm), steps: []step{st}, member: m, id: -1}
 	}
-	return launches, nil
+	return steps, nil
 }
 
 var _ device.Normalizer = (*team)(nil)

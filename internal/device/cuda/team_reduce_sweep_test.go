@@ -349,7 +349,7 @@ func TestSweepNorm(t *testing.T) {
 				steps[1+k] = append(steps[1+k], l)
 			}
 		}
-		one, err := s.team.(device.Normalizer).PrepareNorm(1e-5, parts)
+		one, err := s.team.(device.Normalizer).PrepareNorm(&device.Norm{Eps: 1e-5, Parts: parts})
 		s.must(err)
 		steps[0], err = s.team.Prepare(device.Tuning{Algo: "ll128", Blocks: 64, Threads: 256}, c)
 		s.must(err)

@@ -1,0 +1,183 @@
+package cuda
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/ir"
+)
+
+// normParts are operands of a member each, in memory of their own.
+func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.NormPart {
+	t.Helper()
+	var parts []device.NormPart
+	for r := range w.Ranks() {
+		view := func(shape ...int64) device.View {
+			n := int64(1)
+			for _, e := range shape {
+				n *= e
+			}
+			mem, err := w.Device(r).Alloc(max(2*n*dt.Size(), 64), device.Shared)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return device.View{Mem: mem, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+		}
+		parts = append(parts, device.NormPart{In: view(rows, width), Residual: view(rows, width), Weight: view(width), Sum: view(rows, width), Out: view(rows, width)})
+	}
+	return parts
+}
+
+// TestNormDeclines lists what is declined, and what is an error.
+func TestNormDeclines(t *testing.T) {
+	_, w, team := noted(t, 2, 2)
+	for what, c := range map[string]struct {
+		rows, width int64
+		dt          ir.DType
+		change      func(p []device.NormPart) []device.NormPart
+		unsupported bool
+		want        string
+	}{
+		"fine":           {rows: 4, width: 8192, dt: ir.BF16},
+		"empty":          {rows: 0, width: 16, dt: ir.BF16},
+		"in place":       {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
+		"large":          {rows: 5, width: 8192, dt: ir.BF16, unsupported: true, want: "three launches are faster"},
+		"wide":           {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, want: "rows of 16392 × bf16"},
+		"odd rows":       {rows: 2, width: 12, dt: ir.BF16, unsupported: true, want: "they are multiples of 16 bytes"},
+		"unaligned":      {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
+		"gaps":           {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 4 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},
+		"partly":         {rows: 4, width: 16, dt: ir.BF16, unsupported: true, want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
+		"one result":     {rows: 4, width: 16, dt: ir.BF16, unsupported: true, want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].Out; return p }},
+		"over weights":   {rows: 1, width: 16, dt: ir.BF16, unsupported: true, want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Mem = p[1].Weight.Mem; return p }},
+		"integers":       {rows: 1, width: 16, dt: ir.I32, want: "i32[1 16] with weights [16]"},
+		"other weights":  {rows: 1, width: 16, dt: ir.BF16, want: "with weights [8]", change: func(p []device.NormPart) []device.NormPart { p[1].Weight.Shape = []int64{8}; return p }},
+		"other shapes":   {rows: 2, width: 16, dt: ir.BF16, want: "where member 0 adds up", change: func(p []device.NormPart) []device.NormPart { p[1].In.Shape = []int64{1, 16}; return p }},
+		"other types":    {rows: 2, width: 16, dt: ir.BF16, want: "operand 1 is f16", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.DType = ir.F16; return p }},
+		"a part missing": {rows: 2, width: 16, dt: ir.BF16, want: "1 parts for a team of 2", change: func(p []device.NormPart) []device.NormPart { return p[:1] }},
+		"elsewhere":      {rows: 2, width: 16, dt: ir.BF16, want: "member 1", change: func(p []device.NormPart) []device.NormPart { p[1].In.Mem = nil; return p }},
+	} {
+		parts := normParts(t, w, c.dt, c.rows, c.width)
+		if c.change != nil {
+			parts = c.change(parts)
+		}
+		n := &device.Norm{Eps: 1e-5, Parts: parts}
+		err := team.SupportsNorm(n)
+		_, err2 := team.PrepareNorm(n)
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || errors.Is(err, device.ErrUnsupported) != c.unsupported || err2 == nil || err2.Error() != err.Error()) || err == nil && err2 != nil {
+			t.Errorf("%s: got %v and %v, want %q", what, err, err2, c.want)
+		}
+	}
+	n := &device.Norm{Parts: normParts(t, w, ir.BF16, 2, 16)}
+	if err := team.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := team.SupportsNorm(n); err == nil {
+		t.Error("a closed team takes a sum")
+	}
+}
+
+// TestNormLaunch looks at what is launched: a block a row, on each member.
+func TestNormLaunch(t *testing.T) {
+	l, w, team := noted(t, 4, 4)
+	l.got = nil
+	ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 3, 8192)})
+	if err != nil || len(ls) != 4 || len(l.got) != 4 {
+		t.Fatalf("%d launches, %d kernels, %v", len(ls), len(l.got), err)
+	}
+	for i, m := range l.got {
+		if m.Body != "reduceNorm<bf16, 4, 4>" || m.Blocks != 3 || m.Team.Rank != i || ls[i] == nil {
+			t.Errorf("member %d: %+v", i, m)
+		}
+	}
+	ls, err = team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 0, 8192)})
+	if err != nil || len(ls) != 4 || ls[0] != nil || len(l.got) != 4 {
+		t.Errorf("of nothing: %v, %v, %d kernels", ls, err, len(l.got))
+	}
+}
+
+// TestNormAhead wants the kernel foreseen that is needed, and nothing reserved.
+func TestNormAhead(t *testing.T) {
+	l, w := seen(t, 2, 2)
+	team := teamOf(t, w, "main")
+	for _, c := range []struct{ rows, want int64 }{{2, 1}, {0, 0}, {8, 0}} {
+		n := &device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, c.rows, 8192)}
+		l.forget()
+		before := team.Bytes()
+		team.PrepareNormAhead(n)
+		if len(l.early) != int(c.want) || len(l.late) > 0 || team.Bytes() != before || team.draft != nil {
+			t.Errorf("%d rows: %v foreseen, %v made, %d bytes", c.rows, l.early, l.late, team.Bytes()-before)
+		}
+		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows < 8) {
+			t.Errorf("%d rows: %v", c.rows, err)
+		}
+		for k := range l.late {
+			if !l.early[k] {
+				t.Errorf("%d rows: %s was not foreseen", c.rows, k)
+			}
+		}
+	}
+}
+
+// TestNormInPrograms loads the layers of examples/decode.hkt: each of their sums
+// is one launch with what follows it, up to the size at which that is slower.
+func TestNormInPrograms(t *testing.T) {
+	const file = "../../../examples/decode.hkt"
+	src, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, ds := ir.Parse(file, string(src))
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	unit, err := compile.Build(info, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		dims map[string]int64
+		opts exec.Options
+		want int
+	}{
+		{nil, exec.Options{}, 4},
+		{map[string]int64{"T": 1}, exec.Options{}, 4},
+		{map[string]int64{"T": 4, "H": 4096}, exec.Options{}, 4}, // 64 KiB
+		{map[string]int64{"T": 5, "H": 4096}, exec.Options{}, 0},
+		{map[string]int64{"H": 18}, exec.Options{}, 0}, // rows of 72 bytes
+		{map[string]int64{"T": 0}, exec.Options{}, 0},
+		{nil, exec.Options{Algorithm: "ll"}, 0},
+		{nil, exec.Options{Fixed: true}, 0},
+	} {
+		t.Setenv("HOCKET_CACHE", t.TempDir())
+		l := &meetings{fakeGPU: newFake(t, 4)}
+		p, err := unit.Plan(ir.Binding{Dims: c.dims})
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := exec.Load(t.Context(), newMachine(l.system(), Options{Kernels: l}), p, c.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, m := range l.got {
+			if strings.HasPrefix(m.Body, "reduceNorm<") {
+				n++
+			}
+		}
+		if n != p.Ranks*c.want {
+			t.Errorf("%v, %+v: %d launches of sums with what follows on %d ranks, want %d on each", c.dims, c.opts, n, p.Ranks, c.want)
+		}
+		if err := loaded.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,626 @@
+package exec
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// A CPU whose teams have launches that normalise sums. Such a launch takes its
+// residual and weights before it meets the others, and writes no plain sum.
+type (
+	normMachine struct {
+		device.Machine
+		declines map[string]error // by "supports", "prepares"
+	}
+	normWorld struct {
+		device.World
+		m normMachine
+	}
+	normDevice struct{ device.Device }
+	normStream struct{ device.Stream }
+	normTeam   struct {
+		w       *normWorld
+		members []device.Member
+	}
+	// normLaunch is a member's share of a sum, and what is done behind it.
+	normLaunch struct {
+		sum    *comm.Channel
+		member int
+		run    int64
+		before []([2]device.View) // copies
+		after  []device.Launch
+	}
+)
+
+func (m normMachine) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.Machine.Open(ctx, ranks)
+	return &normWorld{w, m}, err
+}
+
+func (w *normWorld) Device(r int) device.Device                      { return normDevice{w.World.Device(r)} }
+func (w *normWorld) Observe(o device.Observer)                       { w.World.(device.Observable).Observe(o) }
+func (*normWorld) TeamAlgorithms() []string                          { return []string{"ll", "nccl"} }
+func (*normWorld) Identity() string                                  { return "abacus" }
+func (t *normTeam) Bytes() int64                                     { return 0 }
+func (t *normTeam) Close() error                                     { return nil }
+func (t *normTeam) PrepareNormAhead(*device.Norm)                    {}
+func (t *normTeam) SupportsNorm(*device.Norm) error                  { return t.w.m.declines["supports"] }
+func (l *normLaunch) Release()                                       {}
+func (t *normTeam) Supports(device.Tuning, *device.Collective) error { return nil }
+
+func (w *normWorld) OpenTeam(members []device.Member) (device.Team, error) {
+	t := &normTeam{w: w}
+	for _, m := range members {
+		t.members = append(t.members, device.Member{Rank: m.Rank, Stream: m.Stream.(normStream).Stream})
+	}
+	return t, nil
+}
+
+func (d normDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
+	s, err := d.Device.NewStream(o)
+	return normStream{s}, err
+}
+
+func (s normStream) Launch(l device.Launch) error {
+	n, ok := l.(*normLaunch)
+	if !ok {
+		return s.Stream.Launch(l)
+	}
+	for _, c := range n.before {
+		if err := s.Copy(c[0], c[1]); err != nil {
+			return err
+		}
+	}
+	n.run++
+	if err := n.sum.Issue(0, n.member, n.run-1); err != nil {
+		return err
+	}
+	for _, one := range n.after {
+		if err := s.Stream.Launch(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *normTeam) Prepare(_ device.Tuning, c *device.Collective) ([]device.Launch, error) {
+	ch, err := comm.NewDispatch(t.w.World, t.w.m.Caps(), nil, comm.Policy{}).Design(t.members, []comm.Instance{{Collective: *c}})
+	if err == nil {
+		err = ch.Open()
+	}
+	var all []device.Launch
+	for i := range t.members {
+		all = append(all, &normLaunch{sum: ch, member: i})
+	}
+	return all, err
+}
+
+func (t *normTeam) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
+	if err := t.w.m.declines["prepares"]; err != nil {
+		return nil, err
+	}
+	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
+	var early [][]device.View // residual, weight, plain sum
+	for i, p := range n.Parts {
+		var own []device.View
+		for _, v := range []device.View{p.Residual, p.Weight, p.In} {
+			mem, err := t.w.World.Device(t.members[i].Rank).Alloc(v.Elements()*v.DType.Size(), device.Shared)
+			if err != nil {
+				return nil, err
+			}
+			own = append(own, device.View{Mem: mem, DType: v.DType, Shape: v.Shape, Strides: tensor.Strides(v.Shape)})
+		}
+		early = append(early, own)
+		c.Parts = append(c.Parts, device.Part{In: p.In, Out: own[2], Reads: true, Writes: true})
+	}
+	all, err := t.Prepare(device.Tuning{}, c)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range n.Parts {
+		l, own := all[i].(*normLaunch), early[i]
+		l.before = [][2]device.View{{own[0], p.Residual}, {own[1], p.Weight}}
+		for _, k := range []device.Kernel{
+			{Op: ir.OpAdd, Ins: []device.View{own[2], own[0]}, Outs: []device.View{p.Sum}},
+			{Op: ir.OpRMSNorm, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}, Value: n.Eps},
+		} {
+			one, err := t.w.World.Device(t.members[i].Rank).Prepare(k)
+			if err != nil {
+				return nil, err
+			}
+			l.after = append(l.after, one)
+		}
+	}
+	return all, nil
+}
+
+// normTable has collectives of the machine run by its launches.
+func normTable(t *testing.T, ranks int, algorithm string) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	path, err := comm.Path("abacus", ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := &comm.Table{Version: comm.TableVersion, Identity: "abacus", Ranks: ranks, Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: ranks,
+		Brackets: []comm.Bracket{{Best: []comm.Timed{{Tuning: device.Tuning{Algo: algorithm}}}}}}}}
+	if err := table.Write(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// normRig is a plan of two ranks whose blocks end in a sum, an add and a norm.
+type normRig struct {
+	*builder
+	x, h, w, part, sum, total, out int32 // buffers
+	channel                        int32
+	eps                            func(rank int) float64
+}
+
+var normShape = []int64{3, 8}
+
+func newNormRig() *normRig {
+	r := &normRig{builder: newBuilder(2, ir.F32), eps: func(int) float64 { return 1e-5 }}
+	r.x, r.w = r.input("x", false, normShape...), r.input("w", false, 8)
+	r.h = r.input("h", true, 6, 8)
+	r.part, r.sum = r.buffer("%part", plan.RoleValue, normShape...), r.buffer("%sum", plan.RoleValue, normShape...)
+	r.total, r.out = r.result("total", true, 6, 8), r.result("out", true, 6, 8)
+	r.channel = r.builder.channel("main")
+	for i := range 2 {
+		r.compute(i, "main", ir.OpNeg, r.at(i, r.part), r.at(i, r.h))
+	}
+	return r
+}
+
+func (r *normRig) at(rank int, buf int32) plan.Ref { return r.ref(rank, buf, normShape...) }
+
+// reduce adds up.
+func (r *normRig) reduce(in, out int32) {
+	r.collective("main", r.channel, ir.OpAllReduce, func(rank int) plan.CollPart {
+		return plan.CollPart{In: r.at(rank, in), Out: r.at(rank, out)}
+	})
+}
+
+// norm normalises, with weights of its own.
+func (r *normRig) norm(rank int, out, in int32) {
+	r.compute(rank, "main", ir.OpRMSNorm, r.at(rank, out), r.at(rank, in), r.ref(rank, r.w, 8))
+	r.p.Cmds[len(r.p.Cmds)-1].Attr.Value = r.eps(rank)
+}
+
+func (r *normRig) add(rank int, out, a, b int32) {
+	r.compute(rank, "main", ir.OpAdd, r.at(rank, out), r.at(rank, a), r.at(rank, b))
+}
+
+// end is the usual one.
+func (r *normRig) end() {
+	r.reduce(r.part, r.sum)
+	for i := range 2 {
+		r.add(i, r.total, r.sum, r.x)
+		r.norm(i, r.out, r.total)
+	}
+}
+
+func (r *normRig) last() *plan.Coll { return &r.p.Colls[len(r.p.Colls)-1] }
+
+// elsewhere has each rank's buffer written by its peer, which ends before the
+// peer's share of what comes next does.
+func (r *normRig) elsewhere(buf int32, shape ...int64) int32 {
+	got := r.buffer("%got", plan.RoleAlloc, shape...)
+	for i := range 2 {
+		r.compute(i, "main", ir.OpNeg, r.ref(i, got, shape...), r.ref(i, buf, shape...))
+	}
+	r.barrier(r.channel)
+	for i := range 2 {
+		r.put(i, "main", r.ref(1-i, got, shape...), r.ref(i, buf, shape...))
+	}
+	return got
+}
+
+func (r *normRig) inputs(t *testing.T, seed uint64) map[string]*tensor.Tensor {
+	return map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", seed, normShape...), "w": ints(t, ir.F32, "w", seed+1, 8), "h": ints(t, ir.F32, "h", seed+2, 6, 8)}
+}
+
+// runNorms runs a plan twice, back to back, several times, and returns what the
+// last gave.
+func runNorms(t *testing.T, m device.Machine, r *normRig, o Options) (*Result, *Program) {
+	t.Helper()
+	prog, err := Load(t.Context(), m, r.p, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { prog.Close() })
+	var last *Result
+	for seed := range uint64(3) {
+		rs, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{r.inputs(t, 10*seed), r.inputs(t, 10*seed+5)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = rs[1]
+	}
+	return last, prog
+}
+
+func joinedSums(p *Program) (n int) {
+	for _, a := range p.algorithms {
+		if a == "ll-norm" {
+			n++
+		}
+	}
+	return n
+}
+
+// TestNorms says which sums take an add and a norm along, and wants the bits that
+// they have by themselves.
+func TestNorms(t *testing.T) {
+	for name, c := range map[string]struct {
+		emit func(r *normRig)
+		want int
+	}{
+		"usual": {(*normRig).end, 1},
+		"the residual first": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.add(i, r.total, r.x, r.sum)
+				r.norm(i, r.out, r.total)
+			}
+		}, 1},
+		"in place": {func(r *normRig) {
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, r.at(i, r.total), r.at(i, r.x))
+			}
+			r.reduce(r.part, r.part)
+			for i := range 2 {
+				r.add(i, r.total, r.part, r.total)
+				r.norm(i, r.part, r.total)
+				r.compute(i, "main", ir.OpNeg, r.at(i, r.out), r.at(i, r.part))
+			}
+		}, 1},
+		"into the sum": {func(r *normRig) {
+			r.reduce(r.part, r.total)
+			for i := range 2 {
+				r.add(i, r.total, r.total, r.x)
+				r.norm(i, r.out, r.total)
+			}
+		}, 1},
+		"a loop": {func(r *normRig) {
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, r.at(i, r.total), r.at(i, r.x))
+				r.compute(i, "main", ir.OpNeg, r.at(i, r.out), r.at(i, r.h))
+			}
+			for range 5 {
+				for i := range 2 {
+					r.compute(i, "main", ir.OpNeg, r.at(i, r.part), r.at(i, r.out))
+				}
+				r.reduce(r.part, r.sum)
+				for i := range 2 {
+					r.add(i, r.total, r.sum, r.total)
+					r.norm(i, r.out, r.total)
+				}
+			}
+		}, 5},
+		"the next round looks back": {func(r *normRig) {
+			r.end()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpMul, r.at(i, r.part), r.at(i, r.sum), r.at(i, r.out))
+			}
+			r.end()
+		}, 1}, // the second
+		"read later": {func(r *normRig) {
+			r.end()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, r.sum))
+			}
+		}, 0},
+		"a part is read later": {func(r *normRig) {
+			r.end()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, rows(r.at(i, r.out), 1, 2), rows(r.at(i, r.sum), 2, 3))
+			}
+		}, 0},
+		"a part is written, another read": {func(r *normRig) {
+			r.end()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, rows(r.at(i, r.sum), 0, 2), rows(r.at(i, r.x), 0, 2))
+				r.compute(i, "main", ir.OpNeg, rows(r.at(i, r.out), 1, 2), rows(r.at(i, r.sum), 2, 3))
+			}
+		}, 0},
+		"read by another stream": {func(r *normRig) {
+			r.end()
+			for i := range 2 {
+				r.after(i, "side", "main")
+				r.compute(i, "side", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, r.sum))
+				r.after(i, "main", "side")
+			}
+		}, 0},
+		"read by a peer": {func(r *normRig) {
+			r.end()
+			r.barrier(r.channel)
+			for i := range 2 {
+				r.put(i, "main", r.at(i, r.out), r.at(1-i, r.sum))
+			}
+			r.barrier(r.channel)
+		}, 0},
+		"reduced again": {func(r *normRig) {
+			r.end()
+			r.reduce(r.sum, r.out)
+		}, 0},
+		"a result": {func(r *normRig) {
+			sum := r.result("sum", true, 6, 8)
+			r.reduce(r.part, sum)
+			for i := range 2 {
+				r.add(i, r.total, sum, r.x)
+				r.norm(i, r.out, r.total)
+			}
+		}, 0},
+		"the residual comes from a peer": {func(r *normRig) {
+			got := r.elsewhere(r.x, normShape...)
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.add(i, r.total, r.sum, got)
+				r.norm(i, r.out, r.total)
+			}
+			r.barrier(r.channel)
+		}, 0},
+		"weights come from a peer": {func(r *normRig) {
+			r.w = r.elsewhere(r.w, 8)
+			r.end()
+			r.barrier(r.channel)
+		}, 0},
+		"something before the add": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.after(i, "side", "main")
+				r.add(i, r.total, r.sum, r.x)
+				r.norm(i, r.out, r.total)
+			}
+		}, 0},
+		"something before the norm": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.add(i, r.total, r.sum, r.x)
+				r.after(i, "side", "main")
+				r.norm(i, r.out, r.total)
+			}
+		}, 0},
+		"an add of another kind on one rank": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			r.add(0, r.total, r.sum, r.x)
+			r.norm(0, r.out, r.total)
+			r.add(1, r.total, r.x, r.x)
+			r.add(1, r.total, r.sum, r.x)
+			r.norm(1, r.out, r.total)
+		}, 0},
+		"read on one rank": {func(r *normRig) {
+			r.end()
+			unseen := r.buffer("%unseen", plan.RoleValue, normShape...)
+			r.compute(1, "main", ir.OpNeg, r.at(1, unseen), r.at(1, r.sum))
+		}, 0},
+		"other eps": {func(r *normRig) {
+			r.eps = func(rank int) float64 { return float64(1 + rank) }
+			r.end()
+		}, 0},
+		"maxima":    {func(r *normRig) { r.end(); r.last().Red = ir.Max }, 0},
+		"average":   {func(r *normRig) { r.end(); r.last().Red = ir.Avg }, 0},
+		"pinned":    {func(r *normRig) { r.end(); r.last().Algo = "ll" }, 0},
+		"bounded":   {func(r *normRig) { r.end(); r.last().CTAs = 4 }, 0},
+		"any order": {func(r *normRig) { r.end(); r.last().AnyOrd = true }, 1},
+		"a difference": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.compute(i, "main", ir.OpSub, r.at(i, r.total), r.at(i, r.sum), r.at(i, r.x))
+				r.norm(i, r.out, r.total)
+			}
+		}, 0},
+		"twice the sum": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.add(i, r.total, r.sum, r.sum)
+				r.norm(i, r.out, r.total)
+			}
+		}, 0},
+		"the plain sum is normalised": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.add(i, r.total, r.sum, r.x)
+				r.norm(i, r.out, r.sum)
+			}
+		}, 0},
+		"something else is added": {func(r *normRig) {
+			r.reduce(r.part, r.sum)
+			for i := range 2 {
+				r.add(i, r.total, r.x, r.part)
+				r.norm(i, r.out, r.total)
+			}
+		}, 0},
+		"on other streams": {func(r *normRig) {
+			for i := range 2 {
+				r.after(i, "side", "main")
+			}
+			side := r.builder.channel("side")
+			r.collective("side", side, ir.OpAllReduce, func(rank int) plan.CollPart {
+				return plan.CollPart{In: r.at(rank, r.part), Out: r.at(rank, r.sum)}
+			})
+			for i := range 2 {
+				r.after(i, "main", "side")
+				r.add(i, r.total, r.sum, r.x)
+				r.norm(i, r.out, r.total)
+			}
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			normTable(t, 2, "ll")
+			r := newNormRig()
+			c.emit(r)
+			r.output()
+			m := normMachine{Machine: cpu.New(cpu.Options{})}
+			got, prog := runNorms(t, m, r, Options{Trace: true})
+			if n := joinedSums(prog); n != c.want {
+				t.Errorf("%d sums took what follows along, want %d", n, c.want)
+			}
+			names := map[string]int{}
+			for _, e := range got.Trace.Events {
+				names[e.Name]++
+			}
+			if names["all_reduce+add+rms_norm"] != 2*c.want {
+				t.Errorf("the trace has %v", names)
+			}
+			want, alone := runNorms(t, m, r, Options{NoChains: true})
+			if n := joinedSums(alone); n != 0 {
+				t.Errorf("%d sums took something along though they were not to", n)
+			}
+			for k, o := range want.Outputs {
+				if !bytes.Equal(got.Outputs[k].Data, o.Data) {
+					t.Errorf("%s: %v, not %v", k, floats(got.Outputs[k]), floats(o))
+				}
+			}
+		})
+	}
+}
+
+// TestNormsAsked has what a user asks for, what is known to be faster and what the
+// team says come before.
+func TestNormsAsked(t *testing.T) {
+	r := newNormRig()
+	r.end()
+	r.output()
+	for name, c := range map[string]struct {
+		table    string
+		opts     Options
+		declines string
+		want     int
+	}{
+		"nothing":           {table: "ll", want: 1},
+		"an algorithm":      {table: "ll", opts: Options{Algorithm: "ll"}},
+		"a schedule":        {table: "ll", opts: Options{Algorithm: "staged"}},
+		"one for all sizes": {table: "ll", opts: Options{Fixed: true}},
+		"each by itself":    {table: "ll", opts: Options{NoChains: true}},
+		"NCCL is faster":    {table: "nccl"},
+		"staged is faster":  {table: "staged"},
+		"the team declines": {table: "ll", declines: "supports"},
+		"it does so late":   {table: "ll", declines: "prepares"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			normTable(t, 2, c.table)
+			m := normMachine{cpu.New(cpu.Options{}), map[string]error{c.declines: fmt.Errorf("%w: not today", device.ErrUnsupported)}}
+			got, prog := runNorms(t, m, r, c.opts)
+			if n := joinedSums(prog); n != c.want {
+				t.Errorf("%d sums took what follows along, want %d", n, c.want)
+			}
+			want, _ := runNorms(t, cpu.New(cpu.Options{}), r, Options{})
+			for k, o := range want.Outputs {
+				if !bytes.Equal(got.Outputs[k].Data, o.Data) {
+					t.Errorf("%s: %v, not %v", k, floats(got.Outputs[k]), floats(o))
+				}
+			}
+		})
+	}
+}
+
+// randomNorms is a plan of sums, adds and norms of buffers drawn at random, with
+// other work between, on streams and ranks that wait for each other.
+func randomNorms(rng *rand.Rand) *normRig {
+	r := newNormRig()
+	pool := []int32{r.part, r.sum, r.total, r.out}
+	for i := range 3 {
+		pool = append(pool, r.buffer(fmt.Sprintf("%%b%d", i), plan.RoleValue, normShape...))
+	}
+	for i := range 2 {
+		for k, b := range pool[1:] {
+			r.compute(i, "main", ir.OpSub, r.at(i, b), r.at(i, []int32{r.x, r.h}[k%2]), r.at(i, r.part))
+		}
+	}
+	pick := func() int32 { return pool[rng.IntN(len(pool))] }
+	another := func(than int32) int32 {
+		for {
+			if b := pick(); b != than {
+				return b
+			}
+		}
+	}
+	for range 2 + rng.IntN(8) {
+		switch rng.IntN(8) {
+		case 0: // a peer writes what the next sum meets
+			to := pick()
+			from, in, out := another(to), another(to), another(to)
+			total := another(out)
+			normed := another(total)
+			r.barrier(r.channel)
+			for i := range 2 {
+				r.put(i, "main", r.at(1-i, to), r.at(i, from))
+			}
+			r.reduce(in, out)
+			for i := range 2 {
+				r.add(i, total, out, to)
+				r.norm(i, normed, total)
+			}
+		case 1: // another stream works
+			a, b := pick(), pick()
+			for i := range 2 {
+				r.after(i, "side", "main")
+				r.compute(i, "side", ir.OpNeg, r.at(i, a), r.at(i, b))
+				r.after(i, "main", "side")
+			}
+		case 2, 3:
+			a, b, c := pick(), pick(), pick()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpSub, r.at(i, a), r.at(i, b), r.at(i, c))
+			}
+		default:
+			in, out, residual, total := pick(), pick(), pick(), pick()
+			normed := another(total)
+			r.reduce(in, out)
+			for i := range 2 {
+				if rng.IntN(2) == 0 {
+					r.add(i, total, out, residual)
+				} else {
+					r.add(i, total, residual, out)
+				}
+				r.norm(i, normed, total)
+			}
+		}
+	}
+	for k, b := range pool {
+		final := r.result(fmt.Sprint("r", k), true, 6, 8)
+		for i := range 2 {
+			r.compute(i, "main", ir.OpNeg, r.at(i, final), r.at(i, b))
+		}
+	}
+	r.output()
+	return r
+}
+
+// TestNormsRandom runs plans drawn at random with and without.
+func TestNormsRandom(t *testing.T) {
+	normTable(t, 2, "ll")
+	joined, sums := 0, 0
+	for seed := range uint64(150) {
+		r := randomNorms(rand.New(rand.NewPCG(seed, 7)))
+		m := normMachine{Machine: cpu.New(cpu.Options{})}
+		got, prog := runNorms(t, m, r, Options{})
+		want, _ := runNorms(t, m, r, Options{NoChains: true})
+		for k, o := range want.Outputs {
+			if !bytes.Equal(got.Outputs[k].Data, o.Data) {
+				t.Fatalf("seed %d: %s: %v, not %v\n%s", seed, k, floats(got.Outputs[k]), floats(o), r.p)
+			}
+		}
+		joined += joinedSums(prog)
+		for i := range r.p.Colls {
+			if r.p.Colls[i].Op == ir.OpAllReduce {
+				sums++
+			}
+		}
+	}
+	t.Logf("%d of %d sums took an add and a norm along", joined, sums)
+	if joined < 50 || joined > sums-50 {
+		t.Errorf("%d of %d sums took an add and a norm along", joined, sums)
+	}
+}
