@@ -43,7 +43,8 @@ const (
 	// multiples of 16 bytes.
 	ReduceFew
 	// MoveMeet moves nothing: it ends when all members have begun it, and what
-	// their streams did before is done for all.
+	// their streams did before is done for all. Words at Slots[Me], SlotHalf bytes, are
+	// zeros then.
 	MoveMeet
 	// MoveStore is MovePush without waiting for anybody: for between two launches
 	// of MoveMeet.
