@@ -14,8 +14,9 @@ type ReduceNorm struct {
 	DType            ir.DType
 	Members, Rows    int
 	Packs            int64 // of 16 bytes, of a row; at most NormPacks
+	Split            int   // blocks of a row, of at most NormThreads packs each where it is more than one
+	Blocks           int   // a multiple of Split
 	Eps              float64
-	Blocks           int
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr
 	Data             []nvlib.Ptr // of each member: two halves
@@ -40,12 +41,13 @@ func (r ReduceNorm) Meeting() Meeting {
 	var w words
 	w.addr(r.In, r.Residual, r.Weight, r.Sum, r.Out)
 	w.addrs(r.Data)
-	w.ints(r.Half, int64(r.Rows), r.Packs)
+	w.ints(r.Half, int64(r.Rows), r.Packs, int64(r.Split), ceil(r.Packs, int64(r.Split)))
 	w.float(r.Eps)
+	split := fmt.Sprint(r.Split > 1)
 	return Meeting{
 		Upon: []string{"collective_reduce"}, File: "collective_norm", Args: "NormArgs",
-		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d>", ctype(r.DType), r.Members, each),
-		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each)),
+		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d, %s>", ctype(r.DType), r.Members, each, split),
+		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each), split),
 		Words:  w, Blocks: r.Blocks, Threads: NormThreads, Shared: NormThreads * 8,
 	}
 }

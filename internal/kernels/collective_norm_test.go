@@ -16,9 +16,13 @@ func TestReduceNorm(t *testing.T) {
 		dt      ir.DType
 		members int
 		rows, n int64
+		split   int
 		in      string // whose memory results are in
-	}{{ir.BF16, 2, 3, 24, ""}, {ir.F32, 3, 2, 1100, "residual, in"}, {ir.F16, 2, 5, 2056, "in, residual"}} {
-		t.Run(fmt.Sprintf("%s %d %dx%d %s", c.dt, c.members, c.rows, c.n, c.in), func(t *testing.T) {
+	}{
+		{ir.BF16, 2, 3, 24, 1, ""}, {ir.F32, 3, 2, 1100, 1, "residual, in"}, {ir.F16, 2, 5, 2056, 1, "in, residual"},
+		{ir.BF16, 4, 3, 24, 2, ""}, {ir.F32, 2, 3, 1100, 3, "in, residual"}, {ir.BF16, 2, 2, 4104, 4, "residual, in"},
+	} {
+		t.Run(fmt.Sprintf("%s %d %dx%d by %d %s", c.dt, c.members, c.rows, c.n, c.split, c.in), func(t *testing.T) {
 			b := newTeamBench(t, c.members, FirstEpoch)
 			rng := rand.New(rand.NewPCG(uint64(c.n), 3))
 			draw := func(n int64) []float64 {
@@ -45,7 +49,7 @@ func TestReduceNorm(t *testing.T) {
 					sum, out = in, res
 				}
 				sums, outs = append(sums, sum), append(outs, out)
-				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Blocks: 2, In: in.Addr, Residual: res.Addr,
+				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Split: c.split, Blocks: 2 * c.split, In: in.Addr, Residual: res.Addr,
 					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half}.Meeting())
 			}
 			b.runTeam(2, func(seed int) {

@@ -116,7 +116,9 @@ func everyReduction() (all []code) {
 		all = append(all, r.Meeting(0).launch().code)
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
-		all = append(all, ReduceNorm{DType: dt, Members: 2 + i, Packs: 300 << i}.Meeting().launch().code)
+		for _, split := range []int{1, 8} {
+			all = append(all, ReduceNorm{DType: dt, Members: 2 + i, Packs: 200 << i, Split: split}.Meeting().launch().code)
+		}
 	}
 	return all
 }

@@ -21,8 +21,17 @@ func (n *normed) list() []*ref { return []*ref{&n.in, &n.residual, &n.weight, &n
 func (t *team) SupportsNorm(n *device.Norm) error {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
-	_, err := t.norms(n.Parts)
+	_, err := t.worthwhile(n)
 	return err
+}
+
+// worthwhile resolves parts that are faster as one launch.
+func (t *team) worthwhile(n *device.Norm) ([]normed, error) {
+	all, err := t.norms(n.Parts)
+	if err == nil && all[0].in.bytes() > normMost {
+		err = fmt.Errorf("a normalised sum: %w: %d bytes; above %d three launches are faster", device.ErrUnsupported, all[0].in.bytes(), normMost)
+	}
+	return all, err
 }
 
 // norms resolves parts and checks that they fit each other and the kernel.
@@ -68,9 +77,6 @@ func (n *normed) check(first *normed) error {
 			return fmt.Errorf("%w: operand %d has gaps, or does not begin at a multiple of 16 bytes", device.ErrUnsupported, k)
 		}
 	}
-	if n.in.bytes() > normMost {
-		return fmt.Errorf("%w: %d bytes; above %d three launches are faster", device.ErrUnsupported, n.in.bytes(), normMost)
-	}
 	if packs := n.packs(); n.in.shape[last]*n.in.dt.Size() != packs*16 || packs > kernels.NormPacks {
 		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.in.shape[last], n.in.dt, 16*kernels.NormPacks)
 	}
@@ -86,12 +92,14 @@ func (n *normed) check(first *normed) error {
 	return nil
 }
 
+func (n *normed) rows() int64 { return n.in.n / n.weight.n }
+
 // packs is how many packs of 16 bytes a row has.
 func (n *normed) packs() int64 { return n.weight.bytes() / 16 }
 
 func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	defer t.w.alone()()
-	all, err := t.norms(n.Parts)
+	all, err := t.worthwhile(n)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +107,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	if all[0].in.n == 0 {
 		return launches, nil
 	}
-	steps, err := t.normSteps(n.Eps, all)
+	steps, err := t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs(), normEach))
 	if err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
@@ -113,28 +121,43 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 func (t *team) PrepareNormAhead(n *device.Norm) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
-	all, err := t.norms(n.Parts)
+	all, err := t.worthwhile(n)
 	if err != nil || all[0].in.n == 0 {
 		return
 	}
 	t.foresee(func() {
-		_, _ = t.normSteps(n.Eps, all) // PrepareNorm tells of errors
+		_, _ = t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs(), normEach)) // PrepareNorm tells of errors
 	})
 }
 
-// normSteps returns what each member launches.
-func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
-	rows := all[0].in.n / all[0].weight.n
+// normEach is how many packs of a row a block should have.
+const normEach = 128
+
+// normSplit returns how many blocks a row is split over, where each should have so
+// many packs and all run at once.
+func (t *team) normSplit(rows, packs, each int64) int64 {
+	for ; each <= kernels.NormThreads; each *= 2 {
+		if split := ceil(packs, each); split*rows <= int64(t.room(kernels.NormThreads)) {
+			return split
+		}
+	}
+	return 1
+}
+
+// normSteps returns what each member launches, where a row is split over so many
+// blocks.
+func (t *team) normSteps(eps float64, all []normed, split int64) ([]step, error) {
+	rows := all[0].rows()
 	area, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
 	if err != nil {
 		return nil, err
 	}
+	blocks := min(rows, max(1, int64(t.room(kernels.NormThreads))/split)) * split
 	steps := make([]step, len(all))
 	for i, m := range t.members {
 		n := &all[i]
-		steps[i], err = m.kernel(kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Eps: eps,
-			Blocks: int(min(rows, int64(t.room(kernels.NormThreads)))), In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr,
-			Sum: n.sum.addr, Out: n.out.addr, Data: area.at, Half: area.bytes / 2}.Meeting())
+		steps[i], err = m.kernel(kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Split: int(split), Blocks: int(blocks),
+			Eps: eps, In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr, Sum: n.sum.addr, Out: n.out.addr, Data: area.at, Half: area.bytes / 2}.Meeting())
 		if err != nil {
 			return nil, err
 		}

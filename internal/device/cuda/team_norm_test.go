@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
 
@@ -81,7 +82,7 @@ func TestNormDeclines(t *testing.T) {
 	}
 }
 
-// TestNormLaunch looks at what is launched: a block a row, on each member.
+// TestNormLaunch looks at what is launched: eight blocks a row, on each member.
 func TestNormLaunch(t *testing.T) {
 	l, w, team := noted(t, 4, 4)
 	l.got = nil
@@ -90,7 +91,7 @@ func TestNormLaunch(t *testing.T) {
 		t.Fatalf("%d launches, %d kernels, %v", len(ls), len(l.got), err)
 	}
 	for i, m := range l.got {
-		if m.Body != "reduceNorm<bf16, 4, 4>" || m.Blocks != 3 || m.Team.Rank != i || ls[i] == nil {
+		if m.Body != "reduceNorm<bf16, 4, 4, true>" || m.Blocks != 3*8 || m.Team.Rank != i || ls[i] == nil {
 			t.Errorf("member %d: %+v", i, m)
 		}
 	}
@@ -123,46 +124,35 @@ func TestNormAhead(t *testing.T) {
 	}
 }
 
-// TestNormInPrograms loads the layers of examples/decode.hkt: each of their sums
-// is one launch with what follows it, up to the size at which that is slower.
+// TestNormInPrograms loads programs: each of their sums is one launch with what
+// follows it, up to the size at which that is slower.
 func TestNormInPrograms(t *testing.T) {
-	const file = "../../../examples/decode.hkt"
-	src, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	prog, ds := ir.Parse(file, string(src))
-	if ds.HasErrors() {
-		t.Fatal(ds)
-	}
-	info, ds := ir.Check(prog)
-	if ds.HasErrors() {
-		t.Fatal(ds)
-	}
-	unit, err := compile.Build(info, compile.Options{})
+	decode, err := os.ReadFile("../../../examples/decode.hkt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
+		text string
 		dims map[string]int64
 		opts exec.Options
 		want int
 	}{
-		{nil, exec.Options{}, 4},
-		{map[string]int64{"T": 1}, exec.Options{}, 4},
-		{map[string]int64{"T": 4, "H": 4096}, exec.Options{}, 4}, // 64 KiB
-		{map[string]int64{"T": 5, "H": 4096}, exec.Options{}, 0},
-		{map[string]int64{"H": 18}, exec.Options{}, 0}, // rows of 72 bytes
-		{map[string]int64{"T": 0}, exec.Options{}, 0},
-		{nil, exec.Options{Algorithm: "ll"}, 0},
-		{nil, exec.Options{Fixed: true}, 0},
+		{string(decode), nil, exec.Options{}, 4},
+		{string(decode), map[string]int64{"T": 1}, exec.Options{}, 4},
+		{string(decode), map[string]int64{"T": 4, "H": 4096}, exec.Options{}, 4}, // 64 KiB
+		{string(decode), map[string]int64{"T": 5, "H": 4096}, exec.Options{}, 0},
+		{string(decode), map[string]int64{"H": 18}, exec.Options{}, 0}, // rows of 72 bytes
+		{string(decode), map[string]int64{"T": 0}, exec.Options{}, 0},
+		{string(decode), nil, exec.Options{Algorithm: "ll"}, 0},
+		{string(decode), nil, exec.Options{Fixed: true}, 0},
+		{tails, nil, exec.Options{}, 32},
+		{strings.Replace(tails, "all_reduce %part", "all_reduce %a", 1), map[string]int64{"P": 4, "T": 4}, exec.Options{}, 32},
+		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, algorithm=ll", 1), nil, exec.Options{}, 0},
+		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, ctas=8", 1), nil, exec.Options{}, 0},
 	} {
 		t.Setenv("HOCKET_CACHE", t.TempDir())
 		l := &meetings{fakeGPU: newFake(t, 4)}
-		p, err := unit.Plan(ir.Binding{Dims: c.dims})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := planOf(t, c.text, c.dims)
 		loaded, err := exec.Load(t.Context(), newMachine(l.system(), Options{Kernels: l}), p, c.opts)
 		if err != nil {
 			t.Fatal(err)
@@ -174,10 +164,31 @@ func TestNormInPrograms(t *testing.T) {
 			}
 		}
 		if n != p.Ranks*c.want {
-			t.Errorf("%v, %+v: %d launches of sums with what follows on %d ranks, want %d on each", c.dims, c.opts, n, p.Ranks, c.want)
+			t.Errorf("%s, %v, %+v: %d launches of sums with what follows on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.want)
 		}
 		if err := loaded.Close(); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+func planOf(t *testing.T, text string, dims map[string]int64) *plan.Plan {
+	t.Helper()
+	prog, ds := ir.Parse("test.hkt", text)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	unit, err := compile.Build(info, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := unit.Plan(ir.Binding{Dims: dims})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

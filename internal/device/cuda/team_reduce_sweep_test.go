@@ -321,56 +321,6 @@ func (s *reduceSweeper) chain(many int, round func() error) (float64, error) {
 	return us[len(us)/2], g.Close()
 }
 
-// TestSweepNorm times all_reduce, add and rms_norm of rows of 8192 bf16 as one
-// launch and as three.
-func TestSweepNorm(t *testing.T) {
-	if os.Getenv(reduceSweep) == "" {
-		t.Skip(reduceSweep + " is not set")
-	}
-	s := newReduceSweep(t, 2, false, time.Now())
-	const width = 8192
-	for _, rows := range []int64{1, 4, 16, 64, 128} {
-		var parts []device.NormPart
-		var steps [3][]device.Launch
-		c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
-		for r := range 2 {
-			at := func(m device.Memory, k int64) device.View {
-				return device.View{Mem: m, Off: k * 4 << 20, DType: ir.BF16, Shape: []int64{rows, width}, Strides: []int64{width, 1}}
-			}
-			p := device.NormPart{In: at(s.in[r], 0), Residual: at(s.in[r], 1), Weight: at(s.in[r], 2), Sum: at(s.out[r], 0), Out: at(s.out[r], 1)}
-			p.Weight.Shape, p.Weight.Strides = []int64{width}, []int64{1}
-			parts = append(parts, p)
-			sum := at(s.out[r], 2)
-			c.Parts = append(c.Parts, device.Part{In: p.In, Out: sum, Reads: true, Writes: true})
-			for k, kernel := range []device.Kernel{{Op: ir.OpAdd, Ins: []device.View{sum, p.Residual}, Outs: []device.View{p.Sum}},
-				{Op: ir.OpRMSNorm, Ins: []device.View{p.Sum, p.Weight}, Outs: []device.View{p.Out}, Value: 1e-5}} {
-				l, err := s.w.Device(r).Prepare(kernel)
-				s.must(err)
-				steps[1+k] = append(steps[1+k], l)
-			}
-		}
-		one, err := s.team.(device.Normalizer).PrepareNorm(&device.Norm{Eps: 1e-5, Parts: parts})
-		s.must(err)
-		steps[0], err = s.team.Prepare(device.Tuning{Algo: "ll128", Blocks: 64, Threads: 256}, c)
-		s.must(err)
-		issue := func(lists ...[]device.Launch) func() error {
-			return func() error {
-				for _, list := range lists {
-					for r, l := range list {
-						s.must(s.streams[r].Launch(l))
-					}
-				}
-				return nil
-			}
-		}
-		fused, err := s.chain(100, issue(one))
-		s.must(err)
-		apart, err := s.chain(100, issue(steps[:]...))
-		s.must(err)
-		fmt.Printf("all_reduce, add, rms_norm of %d x %d bf16, 2 ranks: %.2f µs in one launch, %.2f in three\n", rows, width, fused, apart)
-	}
-}
-
 // check compares the ends and a stretch in the middle of every result.
 func (s *reduceSweeper) check(bytes int64) error {
 	n := min(bytes, 64<<10)

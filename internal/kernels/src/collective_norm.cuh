@@ -1,39 +1,69 @@
 // All-reduce of rows, a residual added, rms_norm: one launch where a layer of a
-// model split over devices ends. A block of 256 threads has a row, as norm of
-// rows.cuh has, and adds in the same order: the bits are those of three steps.
+// model split over devices ends. 256 threads add a row's squares up, as norm of
+// rows.cuh has them do, in the same order: the bits are those of three steps.
 
 struct NormArgs {
   Team team;
   u64 in, residual, weight, sum, out;  // the member's own; sum gets what is normalised
   u64 data[teamMost], half;            // of each member: two halves of lines
   i64 rows, packs;                     // packs of a row
+  i64 split, each;                     // blocks of a row, and packs of a block: each · split >= packs
   f64 eps;
 };
 
 DEV f32 rootOf(f32 x) { return sqrtf(x); }
 DEV f64 rootOf(f64 x) { return sqrt(x); }
 
-// rowSum gives every thread the sum of all threads' values.
+// rowSum gives every thread the sum of all threads' values: of halves, halves of
+// that, and so on. Each warp finds it for itself.
 template <class A> DEV A rowSum(A v) {
   A* all = (A*)meetingRoom();
   __syncthreads();
   all[threadIdx.x] = v;
-  for (int half = 128; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) all[threadIdx.x] = add(all[threadIdx.x], all[threadIdx.x + half]);
-  }
   __syncthreads();
-  return all[0];
+  A x[8];
+#pragma unroll
+  for (int k = 0; k < 8; k++) x[k] = all[threadIdx.x % 32 + 32 * k];
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2)
+#pragma unroll
+    for (int k = 0; k < half; k++) x[k] = add(x[k], x[k + half]);
+#pragma unroll
+  for (int half = 16; half > 0; half /= 2) x[0] = add(x[0], __shfl_down_sync(0xffffffff, x[0], half));
+  return __shfl_sync(0xffffffff, x[0], 0);
 }
 
 // A pack goes as two lines, each with an epoch behind every 4 bytes.
+struct PackLines { Line lo, hi; };
+
 DEV void pushPack(u64 at, Line v, u32 e) {
   push(at, Line{v.x, e, v.y, e});
   push(at + 16, Line{v.z, e, v.w, e});
 }
 
-template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
-  constexpr int V = 16 / sizeof(T);
+DEV PackLines lookPack(u64 at) { return PackLines{look(at), look(at + 16)}; }
+
+DEV Line awaitPack(Patience& p, const Team& t, u64 at, PackLines l, u32 from, u32 e) {
+  awaitHalf(p, t, at, l.lo, from, e);
+  awaitHalf(p, t, at + 16, l.hi, from, e);
+  return Line{l.lo.x, l.lo.z, l.hi.x, l.hi.z};
+}
+
+template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    const typename Num<T>::Acc z = Num<T>::get(x.v[v]);
+    sum += z * z;
+  }
+  return sum;
+}
+
+// A thread has up to P packs of a row, 256 apart. Where a row is SPLIT, a block adds
+// up no more than 256 of them, and hands these to the row's other blocks, by the
+// slots of the member itself, to which no peer pushes; each block then has the whole
+// row's squares. The blocks of a row are in one wave of the grid.
+template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs& a) {
+  constexpr int V = 16 / sizeof(T), Q = SPLIT ? 1 : P;
   typedef typename Num<T>::Acc A;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -41,60 +71,67 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   const u32 e = begin(t, last);
   const u64 half = (e & 1) * a.half;
   Patience p = {0, 0};
-  for (i64 row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    Line own[P], residual[P];
+  for (i64 unit = blockIdx.x; unit < a.rows * a.split; unit += gridDim.x) {
+    const i64 row = unit / a.split, from = unit % a.split * a.each;
+    const i64 count = packs - from < a.each ? packs - from : a.each;
+    Line own[Q], residual[Q], weight[Q];
 #pragma unroll
-    for (int w = 0; w < P; w++) {
-      const i64 j = threadIdx.x + 256 * w, i = row * packs + j;
-      if (j < packs) own[w] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16);
+    for (int w = 0; w < Q; w++) {
+      const i64 j = threadIdx.x + 256 * w, i = row * packs + from + j;
+      if (j < count) own[w] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + (from + j) * 16);
     }
 #pragma unroll
     for (int k = 1; k < W; k++)
 #pragma unroll
-      for (int w = 0; w < P; w++) {
+      for (int w = 0; w < Q; w++) {
         const i64 j = threadIdx.x + 256 * w;
-        if (j < packs) pushPack(a.data[(r + k) % W] + half + (r * total + row * packs + j) * 32, own[w], e);
+        if (j < count) pushPack(a.data[(r + k) % W] + half + (r * total + row * packs + from + j) * 32, own[w], e);
       }
-    Pack<T, V> held[P];
+    Pack<T, V> held[Q];
     A squares = 0;
 #pragma unroll
-    for (int w = 0; w < P; w++) {
-      const i64 j = threadIdx.x + 256 * w, i = row * packs + j;
-      if (j >= packs) break;
-      Line x[W], lo[W], hi[W];
+    for (int w = 0; w < Q; w++) {
+      const i64 j = threadIdx.x + 256 * w, i = row * packs + from + j;
+      if (j >= count) break;
+      PackLines l[W];
+      Line x[W];
+#pragma unroll
+      for (int q = 0; q < W; q++)
+        if (q != r) l[q] = lookPack(a.data[r] + half + (q * total + i) * 32);
 #pragma unroll
       for (int q = 0; q < W; q++) {
-        const u64 at = a.data[r] + half + (q * total + i) * 32;
-        if (q != r) lo[q] = look(at), hi[q] = look(at + 16);
-      }
-#pragma unroll
-      for (int q = 0; q < W; q++) {
-        const u64 at = a.data[r] + half + (q * total + i) * 32;
         x[q] = own[w];
-        if (q == r) continue;
-        awaitHalf(p, t, at, lo[q], q, e);
-        awaitHalf(p, t, at + 16, hi[q], q, e);
-        x[q] = Line{lo[q].x, lo[q].z, hi[q].x, hi[q].z};
+        if (q != r) x[q] = awaitPack(p, t, a.data[r] + half + (q * total + i) * 32, l[q], q, e);
       }
       const Pack<T, V> s = bitsAs<Pack<T, V>>(fold<RedSum, T, W>(x)), y = bitsAs<Pack<T, V>>(residual[w]);
 #pragma unroll
-      for (int v = 0; v < V; v++) {
-        held[w].v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
-        const A z = Num<T>::get(held[w].v[v]);
-        squares += z * z;
-      }
+      for (int v = 0; v < V; v++) held[w].v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
+      if (SPLIT) pushPack(a.data[r] + half + (r * total + i) * 32, bitsAs<Line>(held[w]), e);
+      else squares = addSquares<T, V>(squares, held[w]);
       storeLine(a.sum + i * 16, bitsAs<Line>(held[w]));
+    }
+    if (SPLIT) {
+      const u64 at = a.data[r] + half + (r * total + row * packs) * 32;
+      PackLines l[P];
+#pragma unroll
+      for (int w = 0; w < P; w++)
+        if (threadIdx.x + 256 * w < packs) l[w] = lookPack(at + (threadIdx.x + 256 * w) * 32);
+#pragma unroll
+      for (int w = 0; w < P; w++) {
+        const i64 j = threadIdx.x + 256 * w;
+        if (j < packs) squares = addSquares<T, V>(squares, bitsAs<Pack<T, V>>(awaitPack(p, t, at + j * 32, l[w], r, e)));
+      }
     }
     const A root = (A)1 / rootOf(rowSum(squares) / (A)(packs * V) + (A)a.eps);
 #pragma unroll
-    for (int w = 0; w < P; w++) {
-      const i64 j = threadIdx.x + 256 * w;
-      if (j >= packs) break;
-      const Pack<T, V> weight = bitsAs<Pack<T, V>>(loadLine(a.weight + j * 16));
+    for (int w = 0; w < Q; w++) {
+      const i64 j = threadIdx.x + 256 * w, i = row * packs + from + j;
+      if (j >= count) break;
+      const Pack<T, V> scale = bitsAs<Pack<T, V>>(weight[w]);
       Pack<T, V> y;
 #pragma unroll
-      for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(held[w].v[v]) * root * Num<T>::get(weight.v[v]));
-      storeLine(a.out + (row * packs + j) * 16, bitsAs<Line>(y));
+      for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(held[w].v[v]) * root * Num<T>::get(scale.v[v]));
+      storeLine(a.out + i * 16, bitsAs<Line>(y));
     }
   }
   end(t, e);

@@ -11,6 +11,8 @@ __device__ void __syncthreads();
 __device__ int __syncthreads_and(int);
 __device__ void __syncwarp();
 __device__ int __all_sync(unsigned, int);
+template <class A> __device__ A __shfl_sync(unsigned, A, int);
+template <class A> __device__ A __shfl_down_sync(unsigned, A, unsigned);
 __device__ void __nanosleep(unsigned);
 __device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
 extern "C" {

@@ -20,6 +20,8 @@ static void __syncthreads();
 static int __syncthreads_and(int x);
 static void __syncwarp();
 static int __all_sync(unsigned, int x);
+template <class A> static A __shfl_sync(unsigned, A v, int from);
+template <class A> static A __shfl_down_sync(unsigned, A v, unsigned by);
 static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {
   unsigned long long old = *p;
   if (old == want) *p = v;

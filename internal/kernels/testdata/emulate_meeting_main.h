@@ -49,6 +49,17 @@ static int meet(Meeting* m, int x) {
 static void __syncthreads() { meet(threads[current].ofBlock, 1); }
 static int __syncthreads_and(int x) { return meet(threads[current].ofBlock, x != 0); }
 static void __syncwarp() { meet(threads[current].ofWarp, 1); }
+template <class A> static A shuffled(A v, unsigned from) {
+  Meeting* m = threads[current].ofWarp;
+  m->room.resize(32);
+  memcpy(&m->room[threadIdx.x % 32], &v, sizeof v);
+  meet(m, 1);
+  if (from < 32) memcpy(&v, &m->room[from], sizeof v);
+  meet(m, 1);
+  return v;
+}
+template <class A> static A __shfl_sync(unsigned, A v, int from) { return shuffled(v, from); }
+template <class A> static A __shfl_down_sync(unsigned, A v, unsigned by) { return shuffled(v, threadIdx.x % 32 + by); }
 static int __all_sync(unsigned, int x) { return meet(threads[current].ofWarp, x); }
 
 // Shared memory of the block; what it holds at first shows.

@@ -1,0 +1,358 @@
+package cuda
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// tails are what N layers split over tensors end in, one after the other: sums of
+// what ranks have each for themselves, a residual, a norm.
+const tails = `dim P = 2
+dim T = 1
+dim H = 8192
+dim N = 32
+mesh tp[P]
+func tails(%h: bf16[P * T/tp, H], %x: bf16[T, H], %w: bf16[H]) -> (bf16[T, H], bf16[T, H]) {
+  %hl = local %h
+  %part = alloc bf16[T, H]
+  %sum = alloc bf16[T, H]
+  %r = alloc bf16[T, H]
+  %a = alloc bf16[T, H]
+  copy %x into %r
+  copy %hl into %a
+  for %i in 0..N {
+    // mul %a, %hl into %part
+    all_reduce %part into %sum, over=tp, op=sum
+    add %r, %sum into %r
+    rms_norm %r, %w into %a
+  }
+  return %r, %a
+}
+`
+
+// tailsPlan is a plan of tails, without products between them if bare, and a random
+// input.
+func tailsPlan(t *testing.T, bare bool, dims map[string]int64) (*plan.Plan, map[string]*tensor.Tensor) {
+	t.Helper()
+	text := strings.Replace(tails, "// mul", "mul", 1)
+	if bare {
+		text = strings.Replace(tails, "all_reduce %part", "all_reduce %a", 1)
+	}
+	p := planOf(t, text, dims)
+	in := map[string]*tensor.Tensor{}
+	for i := range p.Inputs {
+		x, err := tensor.New(p.Inputs[i].DType, p.Inputs[i].Shape)
+		if err == nil {
+			err = tensor.Fill(x, p.Inputs[i].Name, tensor.Spec{Kind: tensor.SpecRand, Seed: 5})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		in[p.Inputs[i].Name] = x
+	}
+	return p, in
+}
+
+// loadTails returns a program and what one run of it gives.
+func loadTails(t *testing.T, m *machine, p *plan.Plan, in map[string]*tensor.Tensor, o exec.Options) (*exec.Program, *exec.Result) {
+	t.Helper()
+	prog, err := exec.Load(t.Context(), m, p, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rs []*exec.Result
+	for range 2 { // the second is by graph where there is one
+		if rs, err = prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in, in}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return prog, rs[1]
+}
+
+func sameBits(t *testing.T, what string, got, want *exec.Result) {
+	t.Helper()
+	for _, k := range slices.Sorted(maps.Keys(want.Outputs)) {
+		if !bytes.Equal(got.Outputs[k].Data, want.Outputs[k].Data) {
+			t.Errorf("%s: %s differs", what, k)
+		}
+	}
+}
+
+func joined(r *exec.Result) (n int) {
+	for _, a := range r.Algorithms {
+		if a == "ll-norm" {
+			n++
+		}
+	}
+	return n
+}
+
+// TestRealTails wants the same bits of layers' ends as one launch and as three, by
+// graph, call by call and traced.
+func TestRealTails(t *testing.T) {
+	m := real(t, Options{})
+	ranks := min(len(m.sys.gpus), 4)
+	if ranks == 1 {
+		ranks = 2
+		m = real(t, Options{RanksPerGPU: 2})
+	}
+	launches := 0
+	for _, c := range []struct {
+		rows int64
+		bare bool
+		want int
+	}{{1, false, 6}, {3, true, 6}, {4, false, 6}, {5, false, 0}} {
+		p, in := tailsPlan(t, c.bare, map[string]int64{"P": int64(ranks), "T": c.rows, "N": 6})
+		apart, three := loadTails(t, m, p, in, exec.Options{NoChains: true})
+		if joined(three) != 0 {
+			t.Errorf("%d rows: %d sums took something along", c.rows, joined(three))
+		}
+		for _, o := range []struct {
+			name string
+			exec.Options
+			want int
+		}{{"eager", exec.Options{}, c.want}, {"graph", exec.Options{Graph: true}, c.want}, {"traced", exec.Options{Trace: true}, c.want}, {"asked for", exec.Options{Algorithm: three.Algorithms[0]}, 0}} {
+			prog, one := loadTails(t, m, p, in, o.Options)
+			if joined(one) != o.want {
+				t.Errorf("%d rows, %s: %d sums took add and norm along, want %d: %v", c.rows, o.name, joined(one), o.want, one.Algorithms)
+			}
+			sameBits(t, fmt.Sprintf("%d rows, %s", c.rows, o.name), one, three)
+			launches += ranks * joined(one)
+			if err := prog.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := apart.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("%d ranks: %d launches of a sum, an add and a norm", ranks, launches)
+}
+
+// sweepNormSeconds bounds the sweeps below.
+const sweepNormSeconds = "HOCKET_SWEEP_SECONDS"
+
+// sweepRanks lists how many ranks to sweep with, and until when.
+func sweepRanks(t *testing.T) ([]int, time.Time) {
+	if os.Getenv(reduceSweep) == "" {
+		t.Skip(reduceSweep + " is not set")
+	}
+	var ranks []int
+	for _, s := range strings.Split(cmp.Or(os.Getenv(reduceSweepWorlds), "2"), ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks = append(ranks, n)
+	}
+	seconds, err := strconv.Atoi(cmp.Or(os.Getenv(sweepNormSeconds), "20"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ranks, time.Now().Add(time.Duration(seconds) * time.Second)
+}
+
+// TestSweepTails times the ends of layers by graph: what one more takes, in a chain,
+// as one launch and as three.
+func TestSweepTails(t *testing.T) {
+	worlds, until := sweepRanks(t)
+	for _, ranks := range worlds {
+		m := real(t, Options{})
+		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
+		for _, rows := range []int64{1, 4, 16, 64} {
+			var line strings.Builder
+			for _, apart := range []bool{false, true} {
+				one := func(layers int64) (*exec.Program, *exec.Result, map[string]*tensor.Tensor) {
+					p, in := tailsPlan(t, true, map[string]int64{"P": int64(ranks), "T": rows, "N": layers})
+					prog, r := loadTails(t, m, p, in, exec.Options{Graph: true, NoChains: apart})
+					return prog, r, in
+				}
+				short, _, in := one(32)
+				long, r, _ := one(32 * 9)
+				var us []float64
+				for range 7 {
+					took := func(prog *exec.Program) float64 {
+						began := time.Now()
+						if _, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in}); err != nil {
+							t.Fatal(err)
+						}
+						return float64(time.Since(began).Nanoseconds()) / 1e3
+					}
+					us = append(us, took(long)-took(short))
+				}
+				slices.Sort(us)
+				fmt.Fprintf(&line, "  %7.2f µs by %s (%.2f to %.2f)", us[3]/8, r.Algorithms[0], us[1]/8, us[5]/8)
+				for _, p := range []*exec.Program{short, long} {
+					if err := p.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			fmt.Printf("32 layers' ends of %2d x 8192 bf16, %d ranks:%s\n", rows, ranks, line.String())
+			if time.Now().After(until) {
+				fmt.Println("out of time")
+				return
+			}
+		}
+	}
+}
+
+// TestSweepNorm times sums with add and norm as one launch, rows split over more or
+// fewer blocks, and as three, in graphs, and compares the bits.
+func TestSweepNorm(t *testing.T) {
+	worlds, until := sweepRanks(t)
+	for _, ranks := range worlds {
+		m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne})
+		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
+		w, err := m.Open(t.Context(), ranks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
+		n := newNormSweep(s)
+		fmt.Printf("%d ranks; µs as three launches, then as one whose blocks have %v packs of a row\n", ranks, normSweepEach)
+		for _, c := range [][2]int64{{1, 8192}, {4, 8192}, {8, 4096}, {2, 8192}, {1, 4096}, {8, 8192}, {16, 8192}, {16, 4096}, {1, 16384}, {4, 16384}, {32, 2048}, {1, 2048}, {64, 8192}} {
+			n.time(c[0], c[1])
+			if time.Now().After(until) {
+				fmt.Println("out of time")
+				break
+			}
+		}
+		s.must(w.Close())
+	}
+}
+
+var normSweepEach = []int64{2048, 256, 128, 64, 32}
+
+// normSweep is a team with operands of up to 1 MiB.
+type normSweep struct {
+	*reduceSweeper
+	members []device.Member
+	mem     []device.Memory
+	own     *team
+}
+
+func newNormSweep(s *reduceSweeper) *normSweep {
+	n := &normSweep{reduceSweeper: s}
+	for r := range s.ranks {
+		st, err := s.w.Device(r).NewStream(device.StreamOptions{Name: "main"})
+		s.must(err)
+		s.streams = append(s.streams, st)
+		n.members = append(n.members, device.Member{Rank: r, Stream: st})
+		mem, err := s.w.Device(r).Alloc(8<<20, device.Shared)
+		s.must(err)
+		n.mem = append(n.mem, mem)
+		x, err := tensor.New(ir.BF16, []int64{4 << 20})
+		s.must(err)
+		s.must(tensor.Fill(x, "x", tensor.Spec{Kind: tensor.SpecRand, Seed: uint64(r)}))
+		s.must(st.Upload(device.View{Mem: mem, DType: ir.BF16, Shape: x.Shape, Strides: []int64{1}}, x.Data))
+	}
+	s.must(s.w.Sync(s.Context()))
+	var err error
+	s.team, err = s.w.OpenTeam(n.members)
+	s.must(err)
+	n.own = s.team.(*team)
+	return n
+}
+
+// at is a tensor in the k-th of eight places.
+func (n *normSweep) at(rank int, k int64, shape ...int64) device.View {
+	return device.View{Mem: n.mem[rank], Off: k << 20, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
+}
+
+// time measures one size.
+func (n *normSweep) time(rows, width int64) {
+	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
+	norm := &device.Norm{Eps: 1e-5}
+	var add, normed []device.Launch
+	for r := range n.ranks {
+		at := func(k int64) device.View { return n.at(r, k, rows, width) }
+		part := device.NormPart{In: at(0), Residual: at(1), Weight: n.at(r, 2, width), Sum: at(3), Out: at(4)}
+		norm.Parts = append(norm.Parts, part)
+		c.Parts = append(c.Parts, device.Part{In: part.In, Out: at(5), Reads: true, Writes: true})
+		one, err := n.w.Device(r).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{part.Residual, at(5)}, Outs: []device.View{at(6)}})
+		n.must(err)
+		other, err := n.w.Device(r).Prepare(device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{at(6), part.Weight}, Outs: []device.View{at(7)}, Value: norm.Eps})
+		n.must(err)
+		add, normed = append(add, one), append(normed, other)
+	}
+	sum, by := n.fastest(c)
+	three := n.chained(sum, add, normed)
+	all, err := n.own.norms(norm.Parts)
+	n.must(err)
+	var line strings.Builder
+	for _, each := range normSweepEach {
+		us := 0.0
+		if packs := all[0].packs(); each < packs && ceil(packs, each)*rows <= int64(n.own.room(256)) || each == normSweepEach[0] {
+			steps, err := n.own.normSteps(norm.Eps, all, max(1, ceil(packs, each)))
+			n.must(err)
+			var one []device.Launch
+			for r, m := range n.own.members {
+				one = append(one, &launch{dev: m.dev, name: "norm", steps: []step{steps[r]}, member: m, id: -1})
+			}
+			us = n.chained(one)
+			n.compare(rows * width)
+		}
+		fmt.Fprintf(&line, " %6.2f", us)
+	}
+	fmt.Printf("%3d x %5d  %6.1f KiB  three %6.2f (%s)  one%s\n", rows, width, float64(2*rows*width)/1024, three, by, line.String())
+}
+
+// fastest makes the launches of the sum alone by what the table has first.
+func (n *normSweep) fastest(c *device.Collective) ([]device.Launch, string) {
+	table := comm.Shipped()
+	for _, tune := range table.Best(&comm.Instance{Collective: *c}) {
+		if n.team.Supports(tune, c) == nil && !byNCCL(tune.Algo) {
+			l, err := n.team.Prepare(tune, c)
+			n.must(err)
+			return l, tune.Algo
+		}
+	}
+	n.Fatal("no algorithm takes it")
+	return nil, ""
+}
+
+// chained times launches of all members, one after another.
+func (n *normSweep) chained(lists ...[]device.Launch) float64 {
+	us, err := n.chain(100, func() error {
+		for _, list := range lists {
+			for r, l := range list {
+				n.must(n.streams[r].Launch(l))
+			}
+		}
+		return nil
+	})
+	n.must(err)
+	return us
+}
+
+// compare wants what one launch gave to be what three gave.
+func (n *normSweep) compare(count int64) {
+	for r := range n.ranks {
+		for _, k := range []int64{3, 4} {
+			got, want := make([]byte, 2*count), make([]byte, 2*count)
+			n.must(n.streams[r].Download(got, n.at(r, k, count)))
+			n.must(n.streams[r].Download(want, n.at(r, k+3, count)))
+			n.must(n.w.Sync(n.Context()))
+			if !bytes.Equal(got, want) {
+				n.Errorf("rank %d: result %d differs", r, k)
+			}
+		}
+	}
+}
