@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,28 +65,66 @@ func uneven(%x: f32[4 * 4/tp, H], %c: i32[4 * 4/tp]) -> f32[4 * 4/tp, H] {
 }
 `
 
-// soakTold is how often TestSoak says how far it is.
-const soakTold = 30 * time.Second
-
 // soak is one machine under many runs.
 type soak struct {
 	*testing.T
-	m        *hocket.Machine
-	graph    bool
-	ctx      context.Context
-	programs []soakProgram
+	m     *hocket.Machine
+	ctx   context.Context
+	ways  []soakWay
+	first *soakProgram // runs without end
+
+	still sync.Mutex // held while the steady program runs, and while nothing may
 
 	mu    sync.Mutex
-	wants map[string][]byte // results by program, strategy, dims and seed
+	wants map[string][]byte // results by program, strategy, algorithm, dims and seed
 	runs  int
 	loads int
 }
+
+// soakWay is a program with one of the ways in which it runs.
+type soakWay struct {
+	*soakProgram
+	strategy, algorithm string
+	graph               bool
+}
+
+func (w soakWay) String() string { return fmt.Sprint(w.file, " ", w.strategy, " ", w.algorithm) }
+
+// soakWays lists all ways of all programs, each followed by others of another.
+func soakWays(own bool) []soakWay {
+	algorithms, graphs := []string{""}, []bool{false}
+	if own {
+		algorithms, graphs = []string{"", "staged", "nccl", "direct", "push"}, []bool{true, false}
+	}
+	var list []soakWay
+	for i, strategy := range []string{"sequential", "chunked(2)", "exchange", "exchange(2)"} {
+		for k := range algorithms {
+			for _, graph := range graphs {
+				for j := range soakPrograms {
+					w := soakWay{&soakPrograms[j], strategy, algorithms[(k+j)%len(algorithms)], graph}
+					if !w.free {
+						w.strategy = ""
+					}
+					if (w.free || i == 0) && (w.ranks == 0 || w.ranks == *soakRanks) {
+						list = append(list, w)
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+// soakPeriod is how many passes through all ways differ: every other way is traced,
+// in the next pass the others.
+const soakPeriod = 2
 
 // TestSoak runs small programs for a time: one is replayed without end while
 // others come, are run for some extents, by graph and call by call, with
 // collectives by schedules, kernels or NCCL, and go.
 // Every result must have the bits that its first run had, the first be right, and
-// nothing grow: memory of devices or host, goroutines, threads.
+// once every program has run in every way nothing grow: memory of devices or host,
+// goroutines, threads.
 func TestSoak(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), *soakTime+2*time.Minute)
 	defer cancel()
@@ -96,46 +133,89 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	s := &soak{T: t, m: m, graph: *soakMachine != "cpu", ctx: ctx, wants: map[string][]byte{}}
-	s.programs = slices.DeleteFunc(slices.Clone(soakPrograms), func(p soakProgram) bool { return p.ranks != 0 && p.ranks != *soakRanks })
+	s := &soak{T: t, m: m, ctx: ctx, ways: soakWays(*soakMachine != "cpu"), first: &soakPrograms[0], wants: map[string][]byte{}}
 	began := time.Now()
-	end, warm, tell := began.Add(*soakTime), began.Add(*soakTime/3), began.Add(soakTold)
 	stop, steady := make(chan bool), make(chan error, 1)
 	go func() { steady <- s.replay(stop) }()
-	var before usage
-	warmRuns := 0
-	for round := 0; time.Now().Before(end); round++ {
-		if err := s.visit(round); err != nil {
-			t.Error(err)
-			break
+	var passes []usage // after each whole one, with the steady program loaded
+	for pass := 0; err == nil && time.Since(began) < *soakTime; pass++ {
+		for i := 0; err == nil && i < len(s.ways) && time.Since(began) < *soakTime; i++ {
+			if err = s.visit(i, (i+pass)%soakPeriod == 0); err == nil && i == len(s.ways)-1 {
+				s.still.Lock()
+				passes = append(passes, measure(t))
+				s.still.Unlock()
+				t.Logf("%v: %d passes of %d ways, %d runs: %v", time.Since(began).Round(time.Second), pass+1, len(s.ways), s.count(), passes[pass])
+			}
 		}
-		if before.at.IsZero() && time.Now().After(warm) && round >= 2*len(s.programs) {
-			before, warmRuns = measure(t), s.count()
-			t.Logf("warm after %d runs: %v", warmRuns, before)
-		}
-		if time.Now().After(tell) {
-			tell = tell.Add(soakTold)
-			t.Logf("%v: %d runs, %d loads: %v", time.Since(began).Round(time.Second), s.count(), s.loads, measure(t))
-		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 	close(stop)
 	if err := <-steady; err != nil {
 		t.Error(err)
 	}
 	after := measure(t)
-	t.Logf("%d runs, %d loads: %v", s.count(), s.loads, after)
-	switch {
-	case before.at.IsZero():
-		t.Log("too short a time to tell whether something grows")
-	case after.device > before.device+(2<<20):
-		t.Errorf("%d bytes of device memory were not given back over %d runs", after.device-before.device, s.count()-warmRuns)
-	case after.resident > before.resident+before.resident/10+(32<<20):
-		t.Errorf("the process grew from %d to %d bytes", before.resident, after.resident)
-	case after.goroutines > before.goroutines, after.threads > before.threads+8:
-		t.Errorf("from %v to %v", before, after)
+	t.Logf("%v: %d runs, %d loads: %v", time.Since(began).Round(time.Second), s.count(), s.loads, after)
+	if len(passes) <= soakPeriod {
+		t.Logf("too short a time to tell whether something grows: that takes %d passes", soakPeriod+1)
+	} else {
+		if err := grown(passes[soakPeriod-1:], *soakRanks); err != nil {
+			t.Error(err)
+		}
 	}
 	if s.count() < 10 {
 		t.Errorf("only %d runs", s.count())
+	}
+}
+
+// soakSlack is by how much the driver's own memory of a device may differ from pass
+// to pass: it takes 2 MiB at a time.
+const soakSlack = 4 << 20
+
+// grown returns what grew from the first of some passes to the last.
+func grown(passes []usage, ranks int) error {
+	before, after := passes[0], passes[len(passes)-1]
+	switch more := after.device - before.device; {
+	case more > int64(ranks)*soakSlack:
+		return fmt.Errorf("%d bytes of device memory were not given back in %d passes", more, len(passes)-1)
+	case after.resident > before.resident+before.resident/10+(32<<20):
+		return fmt.Errorf("the process grew from %d to %d bytes in %d passes", before.resident, after.resident, len(passes)-1)
+	case after.goroutines > before.goroutines, after.threads > before.threads+8:
+		return fmt.Errorf("in %d passes from %v to %v", len(passes)-1, before, after)
+	}
+	return nil
+}
+
+// TestGrown: what grows in every pass shows, whatever it is, and what differs a
+// little does not.
+func TestGrown(t *testing.T) {
+	const mib = 1 << 20
+	first := usage{device: 9000 * mib, resident: 2000 * mib, goroutines: 3, threads: 78}
+	for what, tc := range map[string]struct {
+		each usage
+		says string // empty for nothing
+	}{
+		"nothing":                   {usage{}, ""},
+		"the driver":                {usage{device: 2 * mib, resident: 5 * mib, threads: 1}, ""},
+		"2 KiB a load on each of 4": {usage{device: 4 * 140 * 3 * 2048}, "12 passes"},
+		"an arena each pass":        {usage{device: 64 * mib}, "bytes of device memory"},
+		"host memory":               {usage{resident: 20 * mib}, "the process grew"},
+		"a goroutine":               {usage{goroutines: 1}, "15 goroutines"},
+		"a thread for each":         {usage{threads: 1}, "90 threads"},
+	} {
+		passes := []usage{first}
+		last := 12
+		if tc.says == "" {
+			last = 3
+		}
+		for range last {
+			u := passes[len(passes)-1]
+			passes = append(passes, usage{u.device + tc.each.device, u.resident + tc.each.resident, u.goroutines + tc.each.goroutines, u.threads + tc.each.threads})
+		}
+		if err := grown(passes, 4); (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: got %v, want %q", what, err, tc.says)
+		}
 	}
 }
 
@@ -159,22 +239,14 @@ func (p *soakProgram) parse() (*hocket.Program, error) {
 	return hocket.Parse(p.file, strings.NewReplacer("mesh tp[4]", "mesh tp["+n+"]", "dim P = 4", "dim P = "+n, "[4 * 4/", "["+n+" * "+n+"/", "f32[4, H]", "f32["+n+", H]").Replace(text))
 }
 
-// load loads program k in one of its ways, which way tells.
-func (s *soak) load(k, way int) (*hocket.Model, string, error) {
-	p := s.programs[k]
-	prog, err := p.parse()
+// load loads a program in a way.
+func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
+	prog, err := w.parse()
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	opts := hocket.LoadOptions{Graph: s.graph && way%2 == 1, NoProve: true, Trace: way%7 == 6}
-	if s.graph {
-		opts.Algorithm = []string{"", "staged", "nccl", "direct", "push"}[way/2%5]
-	}
-	if p.free {
-		opts.Strategy = []string{"sequential", "chunked(2)", "exchange", "exchange(2)"}[way/2%4]
-	}
-	m, err := s.m.Load(prog, hocket.Binding{Dims: p.dims}, opts)
-	return m, fmt.Sprint(p.file, " ", opts.Strategy, " ", opts.Algorithm), err
+	opts := hocket.LoadOptions{Strategy: w.strategy, Algorithm: w.algorithm, Graph: w.graph, NoProve: true, Trace: trace}
+	return s.m.Load(prog, hocket.Binding{Dims: w.dims}, opts)
 }
 
 // run runs a model once for a T and a seed, and holds it to what came first.
@@ -229,7 +301,8 @@ func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int
 
 // replay runs one program until told to stop.
 func (s *soak) replay(stop chan bool) (err error) {
-	m, name, err := s.load(0, 5) // by graph where there are graphs, in exchange
+	w := soakWay{s.first, "exchange", "", *soakMachine != "cpu"}
+	m, err := s.load(w, false)
 	if err != nil {
 		return err
 	}
@@ -240,28 +313,30 @@ func (s *soak) replay(stop chan bool) (err error) {
 			return nil
 		default:
 		}
-		if err := s.run(m, name, map[string]int64{s.programs[0].dim: 32}, i%2); err != nil {
+		s.still.Lock()
+		err := s.run(m, w.String(), map[string]int64{w.dim: 4 * w.step}, i%2)
+		s.still.Unlock()
+		if err != nil {
 			return fmt.Errorf("run %d of the steady program: %w", i, err)
 		}
 	}
 }
 
-// visit loads a program, runs it for values of T that are new to it, and unloads
-// it.
-func (s *soak) visit(round int) (err error) {
-	k := round % len(s.programs)
-	m, name, err := s.load(k, round/len(s.programs))
+// visit loads a program in way i, runs it for values of T that are new to it, and
+// unloads it.
+func (s *soak) visit(i int, trace bool) (err error) {
+	w := s.ways[i]
+	m, err := s.load(w, trace)
 	if err != nil {
 		return err
 	}
 	s.loads++
 	defer func() { err = errors.Join(err, m.Close()) }()
-	for i := range int64(3) {
-		p := &s.programs[k]
-		dims := map[string]int64{p.dim: p.step * (1 + (int64(round)+i)%4)}
+	for k := range 3 {
+		dims := map[string]int64{w.dim: w.step * int64(1+(i+k)%4)}
 		for rep := range 4 {
-			if err := s.run(m, name, dims, rep%2); err != nil {
-				return fmt.Errorf("round %d: %w", round, err)
+			if err := s.run(m, w.String(), dims, rep%2); err != nil {
+				return fmt.Errorf("load %d: %w", s.loads, err)
 			}
 		}
 	}
@@ -270,7 +345,6 @@ func (s *soak) visit(round int) (err error) {
 
 // usage is what the process holds.
 type usage struct {
-	at         time.Time
 	device     int64 // bytes on all devices
 	resident   int64
 	goroutines int
@@ -285,7 +359,7 @@ func measure(t *testing.T) usage {
 	t.Helper()
 	runtime.GC()
 	debug.FreeOSMemory()
-	u := usage{at: time.Now(), goroutines: runtime.NumGoroutine(), device: heldOnDevices(t)}
+	u := usage{goroutines: runtime.NumGoroutine(), device: heldOnDevices(t)}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Skip("the system does not tell what a process holds")

@@ -59,13 +59,18 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	return d.alloc(bytes, kind)
 }
 
-// alloc is Alloc; the caller holds the world's mutex.
+// alloc is Alloc; the caller holds the world's mutex. Where memory is short, what
+// NCCL keeps of it for later goes first.
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
-	err := d.bound(func() (err error) {
+	take := func() (err error) {
 		m.addr, err = d.site.heaps[kind].take(bytes)
 		return err
-	})
+	}
+	err := d.bound(take)
+	if outOfMemory(err) && d.w.trimNCCL(0) {
+		err = d.bound(take)
+	}
 	if err != nil {
 		return nil, d.errorf("%w", err)
 	}

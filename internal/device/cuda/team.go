@@ -407,7 +407,9 @@ func (t *team) Close() error {
 			break
 		}
 	}
-	return t.free()
+	err := t.free()
+	t.w.trimNCCL(idleMost)
+	return err
 }
 
 func (t *team) free() error {

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,8 @@ type fakeNCCL struct {
 	depth   int
 	calls   []fakeCall
 	aborted []uintptr
-	async   int32 // what ncclCommGetAsyncError tells
+	left    []uintptr // destroyed
+	async   int32     // what ncclCommGetAsyncError tells
 	windows fakeWindows
 }
 
@@ -36,7 +38,7 @@ type fakeCall struct {
 
 // open returns it as a library.
 func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
-	names := []string{"ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRank", "ncclCommDestroy"}
+	names := []string{"ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRank"}
 	table := map[string]func([]uintptr) uintptr{}
 	for _, n := range names {
 		table[n] = func([]uintptr) uintptr { return 0 }
@@ -57,6 +59,12 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 		x.f.mu.Lock()
 		defer x.f.mu.Unlock()
 		x.aborted = append(x.aborted, a[0])
+		return 0
+	}
+	table["ncclCommDestroy"] = func(a []uintptr) uintptr {
+		x.f.mu.Lock()
+		defer x.f.mu.Unlock()
+		x.left = append(x.left, a[0])
 		return 0
 	}
 	table["ncclCommGetAsyncError"] = func(a []uintptr) uintptr { return set(a[1], x.async) }
@@ -278,6 +286,65 @@ func TestNCCL(t *testing.T) {
 			t.Errorf("%d teams of communicators, %d aborted", len(x.teams), len(x.aborted))
 		}
 	}
+}
+
+// TestNCCLIdle has more teams by NCCL at once than communicators are kept for: those
+// that were idle longest go, all members' and no others, later teams have those that
+// were kept, and where memory is short none is kept.
+func TestNCCLIdle(t *testing.T) {
+	x, w := ncclWorld(t, 2, 2)
+	gather := teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{4}, algo: ncclName}
+	gone := func(what string, teams, upTo int) {
+		t.Helper()
+		left := slices.Sorted(slices.Values(x.left))
+		if want := slices.Concat(x.teams[:upTo]...); len(x.teams) != teams || !slices.Equal(left, want) || len(x.aborted) > 0 {
+			t.Fatalf("%s: %d teams, %v were destroyed and %v aborted; want %d and %v", what, len(x.teams), left, x.aborted, teams, want)
+		}
+	}
+	open := func(n int) (rigs []*teamRig) {
+		for range n {
+			r := newTeamRig(t, w, "nccl", []int{0, 1})
+			r.add(gather, device.Tuning{})
+			r.run(1)
+			rigs = append(rigs, r)
+		}
+		return rigs
+	}
+	for _, r := range open(idleMost + 2) {
+		r.close()
+	}
+	gone("closed", idleMost+2, 2)
+	rigs := open(idleMost)
+	gone("again", idleMost+2, 2)
+	rigs[0].close()
+	d := w.Device(0).(*dev)
+	d.site.heaps[device.Private].from = short{d.site.heaps[device.Private].from, func() bool { return len(x.left) == 6 }}
+	if _, err := d.Alloc(1<<30, device.Private); err != nil {
+		t.Fatal(err)
+	}
+	if left := x.left[4:]; len(left) != 2 {
+		t.Errorf("where memory was short %v were destroyed", left)
+	}
+	for _, r := range rigs[1:] {
+		r.close()
+	}
+	rigs[0].must(w.Close())
+	if len(x.left) != 6 || len(x.aborted) > 0 {
+		t.Errorf("in the end %v were destroyed, %v aborted", x.left, x.aborted)
+	}
+}
+
+// short is a source that has no memory until enough says so.
+type short struct {
+	source
+	enough func() bool
+}
+
+func (s short) take(bytes int64) (*region, error) {
+	if !s.enough() {
+		return nil, &nvlib.Error{Library: "CUDA", Call: "cuMemCreate", Code: nvlib.CUDAOutOfMemory, Text: "none is left"}
+	}
+	return s.source.take(bytes)
 }
 
 // TestNCCLAbsent has a member never come: a deadlock, which says so.

@@ -194,9 +194,7 @@ func (w *world) leaving(r *region) {
 	pool := &w.m.sys.pool
 	pool.mu.Lock()
 	defer pool.mu.Unlock()
-	for _, list := range pool.idle {
-		for _, g := range list {
-			g.dropWindow(r.addr)
-		}
+	for _, g := range pool.idle {
+		g.dropWindow(r.addr)
 	}
 }

@@ -343,6 +343,7 @@ func (w *world) Close() error {
 	w.m.sys.floor.forget(w)
 	w.closeNCCL(errs)
 	defer w.alone()()
+	w.trimNCCL(idleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
 	}
