@@ -43,8 +43,7 @@ const (
 	// multiples of 16 bytes.
 	ReduceFew
 	// MoveMeet moves nothing: it ends when all members have begun it, and what
-	// their streams did before is done for all. Words at Slots[Me], SlotHalf bytes, are
-	// zeros then.
+	// their streams did before is done for all.
 	MoveMeet
 	// MoveStore is MovePush without waiting for anybody: for between two launches
 	// of MoveMeet.

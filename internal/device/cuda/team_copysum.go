@@ -10,57 +10,41 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// copySum has copy engines carry what a reduce_scatter or an all_reduce sends. Each
-// member pushes its parts of the others' blocks into their staging memory, in
-// pieces, and a kernel of few blocks adds up pieces as they come. For all, the
-// sums go to all members the same way, the first while the last parts still come.
-// Engines carry more of a link than loads and stores do, and take no
-// multiprocessors.
+// copySum has copy engines carry what a reduce_scatter or an all_reduce sends, but
+// for a part that a kernel stores, as mixedAlgorithm. Each member pushes its parts
+// of the others' blocks into their staging memory, and a kernel adds up blocks while
+// the last of them still comes. For all, the sums then go to all members as in an
+// all_gather.
 type copySum struct{ all bool }
 
 // sumPlan is the members' shares of sums.
 type sumPlan struct {
-	shares []kernels.Pieces // without addresses in staging
+	shares []kernels.Copied // without addresses in staging
 	in     [][]nvlib.Ptr    // in[i][q]: what i has of q's block
 	out    [][]nvlib.Ptr    // out[i][q]: where i wants the sum of q's block; of others nothing if only q does
-	room   int64            // bytes of staging for each member
+	room   int64            // bytes of staging for each block
+	stored bool             // a part of blocks by kernels
 }
 
-// pieceLeast is up to how many bytes of a block are not worth a copy of their own.
-const pieceLeast = 64 << 10
+// copySumLeast is up to how many bytes of a block are not worth a copy.
+const copySumLeast = 4 << 10
 
-// pieceParts is in how many parts blocks of so many bytes are cut, and how long each
-// is, in hundredths of the one before: the link idles before the first sum can go
-// out, and behind the last piece.
-func pieceParts(bytes int64, all bool) (n int, ratio int64) {
-	n, ratio = 3, 50
-	if all {
-		ratio = 70
-	}
-	for n > 1 && bytes/int64(n) < pieceLeast {
-		n--
-	}
-	return n, ratio
-}
+// storeBlocks is how many blocks store the part that engines do not carry.
+const storeBlocks = 64
 
-// pieceEnds cuts cells in n parts, whole cache lines each.
-func pieceEnds(cells int64, n int, ratio int64) []int64 {
-	const line = 8
-	total, w := int64(0), int64(1<<20)
-	weights := make([]int64, n)
-	for k := range weights {
-		weights[k] = w
-		total += w
-		w = max(w*ratio/100, 1)
+// sumLaunch completes a tuning: a kernel that keeps up with what comes.
+func sumLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
+	blocks, threads, unroll = cmp.Or(tune.Blocks, 64), teamThreads, 1
+	if blocks < 64 {
+		threads = threadsMost
 	}
-	ends := make([]int64, n)
-	sum := int64(0)
-	for k, w := range weights {
-		sum += w
-		ends[k] = cells * sum / total / line * line
+	switch {
+	case members == 2:
+		unroll = 4
+	case members <= 4:
+		unroll = 2
 	}
-	ends[n-1] = cells
-	return ends
+	return blocks, cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
 func (a copySum) supports(t *team, tune device.Tuning, c *collective) error {
@@ -73,27 +57,12 @@ func (a copySum) supports(t *team, tune device.Tuning, c *collective) error {
 	}
 	for i := range p.shares {
 		s := p.shares[i]
-		for q := range s.Members {
-			s.Src[q] = s.Src[i]
-		}
 		s.Blocks = min(s.Blocks, kernels.BlocksMost)
-		if _, err := s.Sum(0, 1); err != nil {
+		if _, err := s.Sum(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// sumLaunch completes a tuning.
-func sumLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
-	threads, unroll = cmp.Or(tune.Threads, threadsMost), 1
-	switch {
-	case members == 2:
-		unroll = 4
-	case members <= 4:
-		unroll = 2
-	}
-	return cmp.Or(tune.Blocks, 32), threads, cmp.Or(tune.Unroll, unroll)
 }
 
 func (a copySum) plan(t *team, tune device.Tuning, c *collective) (*sumPlan, error) {
@@ -105,19 +74,23 @@ func (a copySum) plan(t *team, tune device.Tuning, c *collective) (*sumPlan, err
 		return nil, fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
 	}
 	blocks, threads, unroll := sumLaunch(tune, n)
-	p := &sumPlan{shares: make([]kernels.Pieces, n), in: make([][]nvlib.Ptr, n), out: make([][]nvlib.Ptr, n)}
+	p := &sumPlan{shares: make([]kernels.Copied, n), in: make([][]nvlib.Ptr, n), out: make([][]nvlib.Ptr, n), stored: tune.Blocks == 0}
 	for i := range p.shares {
-		p.shares[i] = kernels.Pieces{Members: n, Me: i, DType: dtypeOf(c), Red: c.Red, Blocks: blocks, Threads: threads, Unroll: unroll}
+		p.shares[i] = kernels.Copied{Members: n, Me: i, DType: dtypeOf(c), Red: c.Red, Blocks: blocks, Threads: threads, Unroll: unroll}
 		p.in[i], p.out[i] = make([]nvlib.Ptr, n), make([]nvlib.Ptr, n)
 	}
-	err := a.scatter(t, c, p)
+	place := a.scatter
 	if a.all {
-		err = a.spread(t, c, p)
+		place = a.spread
 	}
-	if err != nil {
+	if err := place(t, c, p); err != nil {
 		return nil, err
 	}
-	return p, p.cut(a.all)
+	if longest := p.shares[0].Run; longest < copySumLeast {
+		return nil, fmt.Errorf("%w: blocks of %d bytes are not worth a copy", device.ErrUnsupported, longest)
+	}
+	p.cut()
+	return p, nil
 }
 
 // scatter is for a reduce_scatter.
@@ -169,34 +142,45 @@ func (a copySum) spread(t *team, c *collective, p *sumPlan) error {
 	return nil
 }
 
-// cut cuts all blocks in as many pieces.
-func (p *sumPlan) cut(all bool) error {
-	longest := p.shares[0].Run
-	n, ratio := pieceParts(longest, all)
-	if longest < pieceLeast/16 {
-		return fmt.Errorf("%w: blocks of %d bytes are not worth a copy", device.ErrUnsupported, longest)
-	}
+// cut says what engines carry of each block, and which are watched: where all of
+// them lie in whole packs of 16 bytes.
+func (p *sumPlan) cut() {
+	whole := true
 	for i := range p.shares {
 		s := &p.shares[i]
 		s.Src[i], s.Dst = p.in[i][i], p.out[i][i]
-		s.Ends = pieceEnds(s.Cells(), n, ratio)
+		for q := range p.shares {
+			whole = whole && s.Full() && s.Run == p.shares[0].Run && (p.in[i][q]|p.out[i][q])%16 == 0
+		}
 	}
-	p.room = roundUp(longest+16, 256)
-	return nil
+	p.stored = p.stored && whole
+	for i := range p.shares {
+		s := &p.shares[i]
+		s.Watched, s.Engines = whole, s.Cells()
+		for q := range p.shares {
+			if q != i {
+				s.Src[q] = s.Src[i] // as far from multiples of 16, wherever it will be
+			}
+		}
+		if p.stored {
+			s.Engines -= s.Run * (100 - enginePercent) / 100 / mixedGrain * mixedGrain / 16
+		}
+	}
+	p.room = roundUp(p.shares[0].Run+16, 256)
 }
 
-// prepare reserves staging memory and words that say what is there.
+// prepare reserves staging memory, and words that say what is there.
 func (a copySum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
 	p, err := a.plan(t, tune, c)
 	if err != nil {
 		return nil, err
 	}
 	n := len(t.members)
-	staging, err := t.reserve("pieces", int64(n)*p.room)
+	staging, watched, err := t.stagingOf(p)
 	if err != nil {
 		return nil, err
 	}
-	words, err := t.reserve("words of pieces", kernels.PieceFlagBytes)
+	words, err := t.halves("words of copies", kernels.CopiedFlagBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -206,105 +190,146 @@ func (a copySum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, 
 	}
 	for i := range p.shares {
 		s := &p.shares[i]
+		s.FlagHalf = words.bytes / 2
 		copy(s.Flags[:], words.at)
 		for q := range n {
-			if q != i { // as far from multiples of 16 as its own
-				s.Src[q] = staging.at[i] + nvlib.Ptr(int64(q)*p.room) + p.in[i][i]&15
+			switch {
+			case q == i:
+			case s.Watched && q == (i+1)%n:
+				s.Src[q] = watched.at[i]
+			default:
+				s.Src[q] = staging.at[i] + nvlib.Ptr(int64(q)*p.room) + s.Src[i]&15
 			}
 		}
 	}
 	steps := make([][]step, n)
 	for i, m := range t.members {
-		if steps[i], err = m.sums(p, i, a.all, flags, words); err != nil {
+		if steps[i], err = m.sums(p, a.all, flags); err != nil {
 			return nil, err
 		}
 	}
 	return steps, nil
 }
 
-// sumStep is what a member does between two meetings, or behind one.
+// stagingOf reserves room for all blocks of a member, and for one that is watched.
+func (t *team) stagingOf(p *sumPlan) (staging, watched *area, err error) {
+	if staging, err = t.reserve("copied blocks", int64(len(t.members))*p.room); err != nil || !p.shares[0].Watched {
+		return staging, nil, err
+	}
+	const name = "watched blocks"
+	before := t.regions[name]
+	if watched, err = t.reserve(name, p.room); err != nil || watched == before || t.draft != nil {
+		return staging, watched, err
+	}
+	for i, m := range t.members {
+		if err := m.set(watched.at[i], kernels.Unwritten, watched.bytes/4); err != nil {
+			delete(t.regions, name)
+			return nil, nil, err
+		}
+	}
+	return staging, watched, nil
+}
+
+// sumStep is what a member does behind a meeting until it has the sum of its blocks.
 type sumStep struct {
 	dev     *dev
-	pieces  []*sumPiece
+	parts   []nvlib.Rect // to those who add up
+	told    []step       // behind each of them
+	stored  []step       // the parts that engines do not carry, and telling of them
+	sum     step
 	engines *stream // that gives copy engines their work
 	behind  *stream // that tells of copies
 	events  []nvlib.Event
 }
 
-// sumPiece is the work of a member for one piece.
-type sumPiece struct {
-	parts []nvlib.Rect // to those who add up
-	raise step         // behind that
-	sum   step         // of what others gave; nil where a kernel of a piece before does it
-	sums  []nvlib.Rect // to those who want them
-}
-
-// sums makes member i's steps.
-func (m *member) sums(p *sumPlan, i int, all bool, flags, words *area) ([]step, error) {
+// sums makes a member's steps.
+func (m *member) sums(p *sumPlan, all bool, flags *area) ([]step, error) {
+	i, n := m.index, len(p.shares)
 	share := &p.shares[i]
 	share.Blocks = min(share.Blocks, max(1, m.team.room(share.Threads)-1)) // kernels that tell of copies want room
-	meet := kernels.Move{Kind: kernels.MoveMeet, Members: share.Members, Me: i, Run: 1, Blocks: 1, Threads: 32, Unroll: 1}
-	copy(meet.Slots[:], words.at)
-	meet.SlotHalf = kernels.PieceFlagBytes
+	meet := kernels.Move{Kind: kernels.MoveMeet, Members: n, Me: i, Run: 1, Blocks: 1, Threads: 32, Unroll: 1}
 	before, err := m.move(&meet, flags)
 	if err != nil {
 		return nil, err
 	}
-	st := &sumStep{dev: m.dev}
-	for k := range share.Ends {
-		piece, err := m.piece(p, k, all)
-		if err != nil {
-			return nil, err
-		}
-		st.pieces = append(st.pieces, piece)
+	st, err := m.sumStep(p, flags)
+	if err != nil || !all {
+		return []step{before, st}, err
 	}
-	if err := st.open(m); err != nil {
+	given, err := m.gives(p, flags)
+	if err != nil {
 		return nil, err
 	}
-	if !all {
-		return []step{before, st}, nil
-	}
-	meet.SlotHalf = 0
 	after, err := m.move(&meet, flags)
-	return []step{before, st, after}, err
+	return []step{before, st, given, after}, err
 }
 
-// piece makes the work for piece k.
-func (m *member) piece(p *sumPlan, k int, all bool) (*sumPiece, error) {
-	i := m.index
+func (m *member) sumStep(p *sumPlan, flags *area) (*sumStep, error) {
+	i, n := m.index, len(p.shares)
 	mine := &p.shares[i]
-	x := &sumPiece{}
-	var err error
-	if x.raise, err = m.kernelBehind(mine.Raise(k, 1)); err != nil {
-		return nil, err
-	}
-	if n := len(mine.Ends); all || k == 0 {
-		if all {
-			n = 1
-		}
-		sum, err := mine.Sum(k, n)
+	st := &sumStep{dev: m.dev}
+	store := kernels.Move{Kind: kernels.MoveStore, Members: n, Me: i, Blocks: storeBlocks, Threads: teamThreads, Unroll: 8}
+	for d := 1; d < n; d++ {
+		q := (i + d) % n // not everybody at the same member first
+		theirs := &p.shares[q]
+		cut := theirs.EngineBytes()
+		raise, err := m.kernelBehind(mine.Raise(kernels.CopiedByEngine, 1<<q))
 		if err != nil {
 			return nil, err
 		}
-		if x.sum, err = m.kernel(sum); err != nil {
+		st.parts = append(st.parts, nvlib.Rect{Dst: theirs.Src[i], Src: p.in[i][q], Width: cut, Height: 1})
+		st.told = append(st.told, raise)
+		store.To |= 1 << q
+		store.Src[q], store.Dst[q], store.Run = p.in[i][q]+nvlib.Ptr(cut), theirs.Src[i]+nvlib.Ptr(cut), theirs.Run-cut
+	}
+	if mine.Engines < mine.Cells() {
+		kernel, err := m.move(&store, flags)
+		if err != nil {
 			return nil, err
 		}
-	}
-	for d := 1; d < mine.Members; d++ {
-		q := (i + d) % mine.Members // not everybody at the same member first
-		theirs := &p.shares[q]
-		if lo, hi := theirs.Bytes(k); hi > lo {
-			x.parts = append(x.parts, nvlib.Rect{Dst: theirs.Src[i] + nvlib.Ptr(lo), Src: p.in[i][q] + nvlib.Ptr(lo), Width: hi - lo, Height: 1})
+		raise, err := m.kernelBehind(mine.Raise(kernels.CopiedByKernel, store.To))
+		if err != nil {
+			return nil, err
 		}
-		if lo, hi := mine.Bytes(k); all && hi > lo {
-			x.sums = append(x.sums, nvlib.Rect{Dst: p.out[q][i] + nvlib.Ptr(lo), Src: mine.Dst + nvlib.Ptr(lo), Width: hi - lo, Height: 1})
-		}
+		st.stored = []step{kernel, raise}
 	}
-	return x, nil
+	sum, err := mine.Sum()
+	if err != nil {
+		return nil, err
+	}
+	if st.sum, err = m.kernel(sum); err != nil {
+		return nil, err
+	}
+	return st, st.open(m)
 }
 
-// open takes streams and events: one for where the copies begin, two for each piece,
-// and two for their end.
+// gives has what a member added up reach all others, as mixedAlgorithm does.
+func (m *member) gives(p *sumPlan, flags *area) (step, error) {
+	i, n := m.index, len(p.shares)
+	mine := &p.shares[i]
+	share := kernels.Move{Kind: kernels.MovePush, Members: n, Me: i, Run: mine.Run, Blocks: storeBlocks, Threads: teamThreads, Unroll: 8}
+	for q := range n {
+		if q != i && mine.Run > 0 {
+			share.To |= 1 << q
+			share.Src[q], share.Dst[q] = mine.Dst, p.out[q][i]
+		}
+	}
+	if mine.Engines == mine.Cells() {
+		return m.pushes(&share, nil)
+	}
+	stores, engines, err := parted(&share)
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := m.move(stores, flags)
+	if err != nil {
+		return nil, err
+	}
+	return m.pushes(engines, kernel)
+}
+
+// open takes streams and events: for where copies begin, behind each, and for where
+// all has come together.
 func (st *sumStep) open(m *member) (err error) {
 	if m.team.draft != nil {
 		return nil
@@ -316,7 +341,7 @@ func (st *sumStep) open(m *member) (err error) {
 		return err
 	}
 	return st.dev.bound(func() error {
-		for range 2*len(st.pieces) + 3 {
+		for range len(st.parts) + 4 {
 			e, err := st.dev.site.newEvent(false)
 			if err != nil {
 				return err
@@ -341,32 +366,29 @@ func (st *sumStep) run(s *stream) error {
 	if err := order(s, st.engines); err != nil {
 		return err
 	}
-	for _, x := range st.pieces {
-		if err := st.copies(x.parts); err != nil {
+	if err := order(s, st.behind); err != nil {
+		return err
+	}
+	for _, k := range st.stored {
+		if err := k.run(st.behind); err != nil {
 			return err
+		}
+	}
+	for k, r := range st.parts {
+		if r.Width > 0 {
+			if err := drv.Copy(r.Dst, r.Src, r.Width, st.engines.h, &st.engines.args); err != nil {
+				return err
+			}
 		}
 		if err := order(st.engines, st.behind); err != nil {
 			return err
 		}
-		if err := x.raise.run(st.behind); err != nil {
+		if err := st.told[k].run(st.behind); err != nil {
 			return err
 		}
 	}
-	for _, x := range st.pieces {
-		if x.sum != nil {
-			if err := x.sum.run(s); err != nil {
-				return err
-			}
-		}
-		if len(x.sums) == 0 {
-			continue
-		}
-		if err := order(s, st.engines); err != nil {
-			return err
-		}
-		if err := st.copies(x.sums); err != nil {
-			return err
-		}
+	if err := st.sum.run(s); err != nil {
+		return err
 	}
 	if err := order(st.engines, s); err != nil {
 		return err
@@ -374,21 +396,9 @@ func (st *sumStep) run(s *stream) error {
 	return order(st.behind, s)
 }
 
-func (st *sumStep) copies(list []nvlib.Rect) error {
-	for _, r := range list {
-		if err := st.dev.w.drv.Copy(r.Dst, r.Src, r.Width, st.engines.h, &st.engines.args); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (st *sumStep) free() {
-	for _, x := range st.pieces {
-		x.raise.free()
-		if x.sum != nil {
-			x.sum.free()
-		}
+	for _, k := range append(append([]step{st.sum}, st.told...), st.stored...) {
+		k.free()
 	}
 	if st.dev.w.cause == errClosed {
 		return

@@ -8,32 +8,9 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
-
-// TestPieceEnds wants pieces that cover all cells once, each no longer than the one
-// before by more than a line.
-func TestPieceEnds(t *testing.T) {
-	for _, all := range []bool{false, true} {
-		for _, bytes := range []int64{pieceLeast / 16, pieceLeast - 3, 3*pieceLeast + 5, 16 << 20, 1<<30 + 17} {
-			n, ratio := pieceParts(bytes, all)
-			cells := (bytes + 15) / 16
-			ends := pieceEnds(cells, n, ratio)
-			before, last := cells+8, int64(0)
-			for _, e := range ends {
-				if e-last > before+8 || e < last {
-					t.Errorf("%d cells: %v", cells, ends)
-				}
-				before, last = e-last, e
-			}
-			if last != cells || len(ends) > kernels.PiecesMost {
-				t.Errorf("%d cells in %d pieces: %v", cells, n, ends)
-			}
-		}
-	}
-}
 
 // TestCopySums has Go do what members' shares of sums say, on fakes: the copies, and
 // what kernels would add up.
@@ -83,20 +60,9 @@ func (r *teamRig) summed(a copySum, c *rigCase) bool {
 	if taken {
 		steps, err := a.prepare(tm, device.Tuning{}, col)
 		r.must(err)
-		var sums []*sumStep
-		for i, list := range steps {
-			want := 2
-			if a.all {
-				want = 3
-			}
-			if len(list) != want {
-				r.t.Fatalf("%v, member %d: %d steps", c.teamCase, i, len(list))
-			}
-			sums = append(sums, list[1].(*sumStep))
-		}
 		p, err := a.plan(tm, device.Tuning{}, col)
 		r.must(err)
-		r.copySums(p, sums)
+		r.copySums(p, steps)
 		for _, list := range steps {
 			for _, st := range list {
 				st.free()
@@ -111,70 +77,99 @@ func (r *teamRig) summed(a copySum, c *rigCase) bool {
 	return taken
 }
 
-// copySums does piece after piece of all members, and each copy twice: staging
-// memory of one block is no other's.
-func (r *teamRig) copySums(p *sumPlan, sums []*sumStep) {
-	staging := r.team.(*team).regions["pieces"]
-	copied := func(list []nvlib.Rect) {
-		for _, c := range list {
-			copy(cabi.Bytes(uintptr(c.Dst), int(c.Width)), cabi.Bytes(uintptr(c.Src), int(c.Width)))
+// copySums does the copies of all members twice, since staging memory of one block is
+// no other's, adds up, and gives the sums.
+func (r *teamRig) copySums(p *sumPlan, steps [][]step) {
+	tm := r.team.(*team)
+	staging, n := tm.regions["copied blocks"], len(steps)
+	at := func(i, q int) nvlib.Ptr {
+		switch {
+		case q == i:
+			return p.in[i][i]
+		case p.shares[i].Watched && q == (i+1)%n:
+			return tm.regions["watched blocks"].at[i]
 		}
+		return staging.at[i] + nvlib.Ptr(int64(q)*p.room) + p.in[i][i]&15
 	}
-	for k := range sums[0].pieces {
-		for range 2 {
-			for _, s := range sums {
-				copied(s.pieces[k].parts)
-			}
-		}
+	moved := func(dst, src nvlib.Ptr, n int64) {
+		copy(cabi.Bytes(uintptr(dst), int(n)), cabi.Bytes(uintptr(src), int(n)))
 	}
-	for k := range sums[0].pieces {
-		for i := range sums {
-			m := &p.shares[i]
-			lo, hi := m.Bytes(k)
-			if lo == hi {
-				continue
+	for range 2 {
+		for i, list := range steps {
+			for _, c := range list[1].(*sumStep).parts {
+				moved(c.Dst, c.Src, c.Width)
 			}
-			var parts [][]byte
-			for q := range sums {
-				at := m.Src[i]
-				if q != i {
-					at = staging.at[i] + nvlib.Ptr(int64(q)*p.room) + m.Src[i]&15
+			for q := range n { // what kernels store
+				if cut := p.shares[q].EngineBytes(); q != i {
+					moved(at(q, i)+nvlib.Ptr(cut), p.in[i][q]+nvlib.Ptr(cut), p.shares[q].Run-cut)
 				}
-				parts = append(parts, slices.Clone(cabi.Bytes(uintptr(at)+uintptr(lo), int(hi-lo))))
 			}
-			copy(cabi.Bytes(uintptr(m.Dst)+uintptr(lo), int(hi-lo)), reduced(m.Red, m.DType, parts))
 		}
-		for _, s := range sums {
-			copied(s.pieces[k].sums)
+	}
+	for i := range steps {
+		m := &p.shares[i]
+		if m.Run == 0 {
+			continue
+		}
+		var parts [][]byte
+		for q := range n {
+			parts = append(parts, slices.Clone(cabi.Bytes(uintptr(at(i, q)), int(m.Run))))
+		}
+		copy(cabi.Bytes(uintptr(m.Dst), int(m.Run)), reduced(m.Red, m.DType, parts))
+	}
+	for i, list := range steps {
+		if len(list) < 3 {
+			continue
+		}
+		given := list[2].(*pushStep)
+		copies := slices.Clone(given.own)
+		for _, b := range given.beside {
+			copies = append(copies, b.list...)
+		}
+		for _, c := range copies {
+			moved(c.Dst, c.Src, c.Width)
+		}
+		if given.kernel != nil {
+			for q := range n {
+				moved(p.out[q][i], p.shares[i].Dst, p.shares[i].Run-copies[0].Width)
+			}
 		}
 	}
 }
 
-// TestCopySumOrder wants the words of pieces raised behind their copies and before
-// those of the next, and sums pushed in the same order.
-func TestCopySumOrder(t *testing.T) {
-	l, w, tm := noted(t, 2, 2)
-	launches, err := tm.Prepare(device.Tuning{Algo: "copy-sum", Blocks: 8}, summed(t, w, 1<<20, 0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var bodies []string
-	for _, m := range l.got[:len(l.got)/2] {
-		bodies = append(bodies, fmt.Sprintf("%s %d", m.Body[:strings.Index(m.Body, "<")], m.Blocks))
-	}
-	want := []string{"moveMeet 1", "raisePieces 1", "sumPieces 8", "raisePieces 1", "sumPieces 8", "raisePieces 1", "sumPieces 8", "moveMeet 1"}
-	if !slices.Equal(bodies, want) {
-		t.Errorf("kernels of a member: %q, want %q", bodies, want)
-	}
-	for range 2 { // events can be used again
-		for i, x := range launches {
-			if err := tm.members[i].stream.Launch(x); err != nil {
-				t.Error(err)
+// TestCopySumKernels wants a member's kernels in their order: the words of copies
+// behind them, and as many blocks as were asked for.
+func TestCopySumKernels(t *testing.T) {
+	for _, c := range []struct {
+		tune device.Tuning
+		want []string
+	}{
+		{device.Tuning{Algo: "copy-sum", Blocks: 8}, []string{"moveMeet 1", "raiseCopied 1", "sumCopied 8", "moveMeet 1"}},
+		{device.Tuning{Algo: "copy-sum"}, []string{"moveMeet 1", "raiseCopied 1", "moveStore 64", "raiseCopied 1", "sumCopied 64", "moveStore 64", "moveMeet 1"}},
+		{device.Tuning{Algo: "copy-sum", Blocks: 200}, []string{"moveMeet 1", "raiseCopied 1", "sumCopied 131", "moveMeet 1"}},
+	} {
+		l, w, tm := noted(t, 2, 2)
+		launches, err := tm.Prepare(c.tune, summed(t, w, 1<<20, 0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var bodies []string
+		for _, m := range l.got[:len(l.got)/2] {
+			bodies = append(bodies, fmt.Sprintf("%s %d", m.Body[:strings.Index(m.Body, "<")], m.Blocks))
+		}
+		if !slices.Equal(bodies, c.want) {
+			t.Errorf("%+v: kernels of a member: %q, want %q", c.tune, bodies, c.want)
+		}
+		for range 2 { // events can be used again
+			for i, x := range launches {
+				if err := tm.members[i].stream.Launch(x); err != nil {
+					t.Error(err)
+				}
 			}
 		}
-	}
-	for _, x := range launches {
-		x.Release()
+		for _, x := range launches {
+			x.Release()
+		}
 	}
 }
 

@@ -425,12 +425,9 @@ template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void r
   end(a.team, e);
 }
 
-// moveMeet clears words that peers write to after it: so they cannot do so before.
 template <int W> DEV void moveMeet(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   Patience w = {0, 0};
-  for (u64 i = threadIdx.x * 4; i < a.slotHalf; i += blockDim.x * 4) *(volatile u32*)(a.slots[a.team.rank] + i) = 0;
-  __syncthreads();
   meetBlocks<W>(a, w, flagDone, e);
   end(a.team, e);
 }
