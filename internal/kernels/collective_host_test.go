@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -37,7 +38,7 @@ func TestAllReduceHost(t *testing.T) {
 			r.Split = packs * (20 + rng.Int64N(60)) / 100 / 16 * 16
 			r.Share = ceil(ceil(r.Split, 2), 8) * 8
 			r.Slots = ceil(r.Share, int64(r.Threads*r.Unroll)) + HostChunks(packs-r.Split, r.Threads) + BlocksMost
-			checks = append(checks, b.addHost(r, rng))
+			checks = append(checks, b.addHost(r, rng, false))
 		}
 		b.runTeam(3, func(seed int) {
 			for _, check := range checks {
@@ -52,17 +53,73 @@ func TestAllReduceHost(t *testing.T) {
 	}
 }
 
-// addHost launches r on both members, and returns what checks the results.
-func (b *teamBench) addHost(r AllReduce, rng *rand.Rand) func(seed int) {
+// TestAllReduceResults has members give each other some results by way of memory that
+// is nobody's, again and again through the same.
+func TestAllReduceResults(t *testing.T) {
+	for _, members := range []int{3, 4, TeamMost} {
+		for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
+			t.Run(fmt.Sprintf("members=%d,epoch=%#x", members, epoch), func(t *testing.T) {
+				t.Parallel()
+				testAllReduceResults(t, members, epoch)
+			})
+		}
+	}
+}
+
+func testAllReduceResults(t *testing.T, members int, epoch uint32) {
+	b := newTeamBench(t, members, epoch)
+	rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+	const bytes, slots = 3000 * 8, 200 + BlocksMost
+	stale := uint32(0)
+	if epoch != FirstEpoch {
+		stale = 3
+	}
+	shared := AllReduce{Kind: AllReduceResults, FlagHalf: roundTo(int64(members)*slots*4, 16)}
+	shared.Flags = b.halves(shared.FlagHalf, stale)
+	for range members {
+		shared.Data, shared.Host = append(shared.Data, b.alloc(2*bytes)), append(shared.Host, b.alloc(bytes))
+	}
+	var checks []func(int)
+	for range 6 {
+		r := shared
+		r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
+		r.Unroll, r.Threads, r.Count = 1<<rng.IntN(3), 32*(1+rng.IntN(2)), 600+rng.Int64N(2400)
+		r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
+		r.Blocks = int(r.Writers+r.Readers) + 1 + rng.IntN(3)
+		r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), int64(members)), 8) * 8
+		chunk := int64(r.Threads * r.Unroll)
+		chunks := ceil(r.Share, chunk)
+		behind := rng.Int64N(chunks + 1)
+		r.Split, r.Slots = behind*chunk, chunks+behind+BlocksMost
+		checks = append(checks, b.addHost(r, rng, rng.IntN(2) == 0))
+	}
+	b.runTeam(3, func(seed int) {
+		for _, check := range checks {
+			check(seed)
+		}
+		for m := range members {
+			if f, told := ReadFault(b.mem[int64(b.record[m])-memoryAt:]); told {
+				t.Fatalf("seed %d: %+v", seed, f)
+			}
+		}
+	})
+}
+
+// addHost launches r on all members, and returns what checks the results.
+func (b *teamBench) addHost(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
-	var ins [2][]float64
+	ins := make([][]float64, len(b.streams))
 	var outs []Operand
 	r.In, r.Out = []nvlib.Ptr{}, []nvlib.Ptr{}
 	for m := range ins {
 		for range r.Count {
 			ins[m] = append(ins[m], tensor.Round(r.DType, float64(rng.IntN(33)-16)))
 		}
-		in, out := b.put(r.DType, lay, ins[m], r.Count), b.room(r.DType, lay, r.Count)
+		in := b.put(r.DType, lay, ins[m], r.Count)
+		out := in
+		if !inPlace {
+			out = b.room(r.DType, lay, r.Count)
+		}
 		outs = append(outs, out)
 		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
 	}
@@ -70,11 +127,15 @@ func (b *teamBench) addHost(r AllReduce, rng *rand.Rand) func(seed int) {
 		b.launch(m, r.Meeting(m))
 	}
 	return func(seed int) {
+		x := make([]float64, len(ins))
 		for m, o := range outs {
 			for i, got := range b.vals(o) {
-				if want := folded(r.DType, r.Red, []float64{ins[0][i], ins[1][i]}); math.Float64bits(got) != math.Float64bits(want) {
-					b.t.Fatalf("seed %d, %s %s, split %d, %d writers and %d readers of %d blocks, member %d, element %d of %d: got %v, want %v",
-						seed, r.DType, r.Red, r.Split, r.Writers, r.Readers, r.Blocks, m, i, r.Count, got, want)
+				for k := range ins {
+					x[k] = ins[k][i]
+				}
+				if want := folded(r.DType, r.Red, x); math.Float64bits(got) != math.Float64bits(want) {
+					b.t.Fatalf("seed %d, %s %s, in place %v, split %d, %d writers and %d readers of %d blocks, member %d of %d, element %d of %d: got %v, want %v",
+						seed, r.DType, r.Red, inPlace, r.Split, r.Writers, r.Readers, r.Blocks, m, len(ins), i, r.Count, got, want)
 				}
 			}
 		}

@@ -20,6 +20,7 @@ const (
 	AllReducePull    AllReduceKind = "Pull"    // reads from peers, writes to peers
 	AllReduceFew     AllReduceKind = "Few"     // the same by few multiprocessors
 	AllReduceHost    AllReduceKind = "Host"    // of two members: Push, and packs by way of host memory
+	AllReduceResults AllReduceKind = "Results" // Push, and some results by way of host memory
 )
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of
@@ -39,9 +40,10 @@ type AllReduce struct {
 	Share           int64 // halves, sheets or packs that a member adds up
 	Slots           int64 // flags for each pair of members
 
-	// Of Host: packs from Split on go through host memory, written by the first
-	// Writers blocks and read by the Readers after them; their chunks' flags are the
-	// last of Slots before those in which all meet.
+	// Of Host: packs from Split on go through host memory. Of Results: of each share
+	// the results of its packs before Split, in whole chunks of Threads·Unroll. They
+	// are written by the first Writers blocks and read by the Readers after them;
+	// their chunks' flags are the last of Slots before those in which all meet.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 }
@@ -67,7 +69,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
 	switch r.Kind {
-	case AllReducePush, AllReducePull, AllReduceHost:
+	case AllReducePush, AllReducePull, AllReduceHost, AllReduceResults:
 	default: // whether whole packs can be read and written
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
 		form += fmt.Sprintf(", %t", aligned)

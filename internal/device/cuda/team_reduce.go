@@ -62,10 +62,10 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 			return err
 		}
 	}
-	return a.supportsParts(t, c)
+	return a.supportsParts(t, tune, c)
 }
 
-func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
+func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collective) error {
 	for i := range c.parts {
 		p := &c.parts[i]
 		if !p.reads || !p.writes {
@@ -94,7 +94,7 @@ func (a reduceAlgorithm) supportsParts(t *team, c *collective) error {
 	case a.sheets:
 		return t.keepsStretches()
 	case a.kind == kernels.AllReduceHost:
-		return t.hostable(c)
+		return t.hostable(a.request(tune, c), c)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.All
 		}
 	}
 	if r.Unroll == 0 {
-		r.Unroll = a.unroll(first.bytes())
+		r.Unroll = a.unroll(first.bytes(), len(c.parts))
 	}
 	for i := range c.parts {
 		r.In, r.Out = append(r.In, c.parts[i].in.addr), append(r.Out, c.parts[i].out.addr)
@@ -119,8 +119,10 @@ func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.All
 }
 
 // unroll is what served each size best on H200s.
-func (a reduceAlgorithm) unroll(bytes int64) int {
+func (a reduceAlgorithm) unroll(bytes int64, members int) int {
 	switch {
+	case a.kind == kernels.AllReduceHost && members > 2:
+		return 1
 	case a.sheets && bytes > 8<<20, a.kind == kernels.AllReduceHost:
 		return 4
 	case a.sheets && bytes > 1<<20, a.direct:

@@ -31,15 +31,27 @@ func hostSplit(bytes int64) int64 {
 	return split
 }
 
-// hostable returns nil, or why no part of c can go by way of host memory: between two
-// members only, where one shot sends no more than two; and not where a block
-// would write over what another has still to send.
-func (t *team) hostable(c *collective) error {
-	switch bytes := c.parts[0].in.bytes(); {
-	case len(t.members) != 2:
-		return fmt.Errorf("%w: it is for two members", device.ErrUnsupported)
-	case hostSplit(bytes) == 0:
+// resultsByHost is hostPart of results, for more than two members: what was fastest
+// on four H200. Each reads three times as much as it writes.
+var resultsByHost = hostPart{180, 8, 16}
+
+// hostResults is how many of a share's packs, in whole chunks, that is.
+func hostResults(r *kernels.AllReduce) int64 {
+	shareOut(r, int64(len(r.In)))
+	chunk := int64(r.Threads * r.Unroll)
+	return r.Share * resultsByHost.permille / 1000 / chunk * chunk
+}
+
+// hostable returns nil, or why no part of r can go by way of host memory. Between two
+// members, where one shot sends no more than two, operands do: not where a block
+// would write over what another has still to send. Between more their results do.
+func (t *team) hostable(r *kernels.AllReduce, c *collective) error {
+	bytes := c.parts[0].in.bytes()
+	if len(t.members) > 2 && hostResults(r) == 0 || len(t.members) == 2 && hostSplit(bytes) == 0 {
 		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, bytes)
+	}
+	if len(t.members) > 2 {
+		return nil
 	}
 	for i := range c.parts {
 		if p := &c.parts[i]; p.in.addr == p.out.addr {
@@ -49,30 +61,42 @@ func (t *team) hostable(c *collective) error {
 	return nil
 }
 
-// byHost is staged for the packs before the split, with host memory and blocks for
-// the rest.
+// byHost is staged, with host memory and blocks for what goes by way of it.
 func (t *team) byHost(tune device.Tuning, r *kernels.AllReduce) error {
-	aside := byHostMemory.writers + byHostMemory.readers
+	part := byHostMemory
+	if len(t.members) > 2 {
+		part = resultsByHost
+	}
+	aside := part.writers + part.readers
 	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
 		r.Kind = kernels.AllReducePush
 		return t.staged(tune, r)
 	}
-	bytes, members := r.Count*r.DType.Size(), int64(len(t.members))
-	r.Split, r.Writers, r.Readers = hostSplit(bytes), byHostMemory.writers, byHostMemory.readers
-	r.Share = ceil(ceil(r.Split, members), 8) * 8
-	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
-	behind := ceil(bytes, 16) - r.Split
-	byHost := kernels.HostChunks(behind, r.Threads)
+	r.Writers, r.Readers = part.writers, part.readers
+	chunk, members := int64(r.Threads*r.Unroll), int64(len(t.members))
+	var aboard, told int64 // packs by way of host memory, and the flags for them
+	if members == 2 {
+		bytes := r.Count * r.DType.Size()
+		r.Split = hostSplit(bytes)
+		r.Share = ceil(ceil(r.Split, members), 8) * 8
+		aboard = ceil(bytes, 16) - r.Split
+		told = kernels.HostChunks(aboard, r.Threads)
+	} else {
+		r.Kind = kernels.AllReduceResults
+		r.Split = hostResults(r)
+		aboard, told = r.Split, r.Split/chunk
+	}
+	chunks := ceil(r.Share, chunk)
 	r.Blocks = t.grid(tune, r.Threads, chunks+aside)
 	area, err := t.reserve("staging", members*r.Share*16)
 	if err != nil {
 		return err
 	}
 	r.Data = area.at
-	if r.Host, err = t.hostMemory(behind * 16); err != nil {
+	if r.Host, err = t.hostMemory(aboard * 16); err != nil {
 		return err
 	}
-	return t.flagged(r, chunks+byHost+kernels.BlocksMost)
+	return t.flagged(r, chunks+told+kernels.BlocksMost)
 }
 
 // hostMemory reserves pinned memory for each member.

@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +26,10 @@ func TestHostDeclines(t *testing.T) {
 		want  string
 	}{
 		"fine":     {[]int{0, 1}, []int64{4096}, false, ""},
-		"three":    {[]int{0, 1, 2}, []int64{4096}, false, "for two members"},
 		"small":    {[]int{0, 1}, []int64{64}, false, "not worth cutting"},
 		"in place": {[]int{0, 1}, []int64{4096}, true, "lies over the operand"},
+		"three":    {[]int{0, 1, 2}, []int64{4 << 20}, true, ""},
+		"less":     {[]int{0, 1, 2}, []int64{64 << 10}, false, "not worth cutting"},
 	} {
 		r := newTeamRig(t, w, what, x.team)
 		r.place(teamCase{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, shape: x.shape, inPlace: x.over})
@@ -42,30 +44,43 @@ func TestHostDeclines(t *testing.T) {
 }
 
 // TestSweepHost measures how much of an all-reduce should go by way of host
-// memory, and by how many blocks. It needs reduceSweep as TestSweepAllReduce does.
+// memory, and by how many blocks, on as many ranks as reduceSweepWorlds says. It
+// needs reduceSweep as TestSweepAllReduce does.
 func TestSweepHost(t *testing.T) {
 	if os.Getenv(reduceSweep) == "" {
 		t.Skip(reduceSweep + " is not set")
 	}
-	s := newReduceSweep(t, 2, false, time.Now())
-	before := byHostMemory
-	defer func() { byHostMemory = before }()
-	one := func(mib int64, what string, tune device.Tuning) {
-		us, err := s.time(tune, mib<<20)
-		fmt.Printf("all_reduce %2d MiB %-9s %s %dx%d/%d: %.2f %v\n", mib, tune.Algo, what, tune.Blocks, tune.Threads, tune.Unroll, us, err)
+	number := func(name string, otherwise int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return otherwise
 	}
-	for _, mib := range []int64{64, 16, 32, 8} {
-		for range 2 {
-			for _, b := range []int{112, 132} {
-				for _, u := range []int{2, 4} {
-					one(mib, "", device.Tuning{Algo: "push", Blocks: b, Threads: 1024, Unroll: u})
-				}
+	ranks := number(reduceSweepWorlds, 2)
+	s := newReduceSweep(t, ranks, false, time.Now())
+	part, shares, grids := &byHostMemory, []int64{40, 55, 70, 80, 90, 100}, [][2]int64{{2, 4}, {4, 8}, {8, 12}, {8, 16}}
+	if ranks > 2 {
+		part, shares, grids = &resultsByHost, []int64{100, 130, 160, 190, 220}, [][2]int64{{8, 16}, {12, 24}, {16, 16}, {16, 32}, {24, 24}}
+	}
+	until := time.Now().Add(time.Duration(number(reduceSweepSeconds, 60)) * time.Second)
+	defer func(before hostPart) { *part = before }(*part)
+	one := func(mib int64, what string, tune device.Tuning) {
+		if time.Now().After(until) {
+			return
+		}
+		us, err := s.time(tune, mib<<20)
+		fmt.Printf("all_reduce of %d, %2d MiB %-9s %s %dx%d/%d: %.2f %v\n", ranks, mib, tune.Algo, what, tune.Blocks, tune.Threads, tune.Unroll, us, err)
+	}
+	for _, mib := range []int64{64, 32, 16} {
+		for _, b := range []int{112, 132} {
+			for _, u := range []int{1, 2, 4} {
+				one(mib, "", device.Tuning{Algo: "push", Blocks: b, Threads: 1024, Unroll: u})
 			}
 		}
-		for _, permille := range []int64{40, 55, 70, 80, 90, 100} {
-			for _, blocks := range [][2]int64{{2, 4}, {4, 8}, {8, 12}, {8, 16}} {
-				for _, u := range []int{2, 4} {
-					byHostMemory = hostPart{permille, blocks[0], blocks[1]}
+		for _, permille := range shares {
+			for _, blocks := range grids {
+				for _, u := range []int{1, 2, 4} {
+					*part = hostPart{permille, blocks[0], blocks[1]}
 					one(mib, fmt.Sprintf("%d ‰ by %d and %d", permille, blocks[0], blocks[1]), device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024, Unroll: u})
 				}
 			}

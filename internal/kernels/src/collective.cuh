@@ -253,6 +253,13 @@ template <int R> struct Sheet {
 DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
 DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
 
+// turnOf is with which member a warp begins that stores to all: so at any time a
+// multiprocessor stores to all of them, and each hears from all multiprocessors.
+DEV u32 turnOf(const Team& t) { return (u32)t.rank + threadIdx.x / 32 + blockIdx.x; }
+
+// peerOf is the peer that the warp visits k-th.
+template <int W> DEV u32 peerOf(const Team& t, int k) { return ((u32)t.rank + 1 + (threadIdx.x / 32 + blockIdx.x + k) % (W - 1)) % W; }
+
 DEV u32 laneOf() { return threadIdx.x % 32; }
 DEV bool sealing() { return threadIdx.x % 8 == 7; }
 

@@ -273,8 +273,8 @@ template <class T, int W, int R, bool AS, bool AD, bool Same, bool Keep> DEV voi
   }
   if (Same) seal(s, e);
 #pragma unroll
-  for (int k = 1; k < W; k++) {
-    const u32 q = (me + k) % W;
+  for (int k = 0; k < W - 1; k++) {
+    const u32 q = peerOf<W>(a.team, k);
     if (!(a.to >> q & 1)) continue;
     if (!Same) {
       s = loadSheet<T, AS, R>(a.src[q], first, count);
@@ -469,9 +469,14 @@ template <bool Full, int VS, int U, class Put> DEV void pushCells(u32 i, u32 ste
       for (i64 b = 0; b < c.count; b++) put.byte(o.d + c.at + b, *(const u8*)(src + o.s + c.at + b));
     }
   }
+  put.packs(at, v);
+}
+
+// storePacks stores those packs that are somewhere.
+template <int U> DEV void storePacks(u64 to, const i64 (&at)[U], const Pack<u64, 2> (&v)[U]) {
 #pragma unroll
   for (int k = 0; k < U; k++)
-    if (at[k] >= 0) put.pack(at[k], v[k]);
+    if (at[k] >= 0) *(Pack<u64, 2>*)(to + at[k]) = v[k];
 }
 
 // ToOne and ToAll are where cells go: one member, or all of a set, where all lie
@@ -482,25 +487,25 @@ template <int D> struct ToOne {
   __device__ __forceinline__ u32 row(u32 i, u32 per) const { return D ? i / per : 0; }
   __device__ __forceinline__ Off off(u32 row) const { return rowAt<D>(a, p, p, row); }
   __device__ __forceinline__ void byte(i64 at, u8 v) const { *(u8*)(a.dst[p] + at) = v; }
-  __device__ __forceinline__ void pack(i64 at, const Pack<u64, 2>& v) const { *(Pack<u64, 2>*)(a.dst[p] + at) = v; }
+  template <int U> __device__ __forceinline__ void packs(const i64 (&at)[U], const Pack<u64, 2> (&v)[U]) const { storePacks(a.dst[p], at, v); }
 };
 template <int W, int D> struct ToAll {
   const MoveArgs& a;
-  u32 first, set;
+  u32 first, set, turn;
   __device__ __forceinline__ u32 row(u32 i, u32 per) const { return D ? i / per : 0; }
   __device__ __forceinline__ Off off(u32 row) const { return rowAt<D>(a, first, first, row); }
   __device__ __forceinline__ void byte(i64 at, u8 v) const {
 #pragma unroll
     for (int q = 0; q < W; q++) {
-      const u32 p = ((u32)a.team.rank + q) % W;
+      const u32 p = (turn + q) % W;
       if (set >> p & 1) *(u8*)(a.dst[p] + at) = v;
     }
   }
-  __device__ __forceinline__ void pack(i64 at, const Pack<u64, 2>& v) const {
+  template <int U> __device__ __forceinline__ void packs(const i64 (&at)[U], const Pack<u64, 2> (&v)[U]) const {
 #pragma unroll
     for (int q = 0; q < W; q++) {
-      const u32 p = ((u32)a.team.rank + q) % W;
-      if (set >> p & 1) *(Pack<u64, 2>*)(a.dst[p] + at) = v;
+      const u32 p = (turn + q) % W;
+      if (set >> p & 1) storePacks(a.dst[p], at, v);
     }
   }
 };
@@ -510,11 +515,11 @@ template <int W, int D> struct ToAll {
 // its destination is a multiple of. Same: what goes to all is one, and lies alike
 // everywhere.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void storeBlocks(const MoveArgs& a) {
-  const u32 me = (u32)a.team.rank, set = (u32)a.to | (a.own ? 1u << me : 0);
+  const u32 set = (u32)a.to | (a.own ? 1u << (u32)a.team.rank : 0), turn = turnOf(a.team);
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;
   u32 first = 0;
   while (set && !(set >> first & 1)) first++;
-  const ToAll<W, D> all = {a, first, set};
+  const ToAll<W, D> all = {a, first, set, turn};
   if (!set) return;
   for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += U * step) {
     if (Same) {
@@ -522,8 +527,8 @@ template <int W, int D, int VS, bool Full, bool Same, int U> DEV void storeBlock
       continue;
     }
 #pragma unroll 1
-    for (int q = 1; q <= W; q++) {
-      const ToOne<D> one = {a, (me + q) % W};
+    for (int q = 0; q < W; q++) {
+      const ToOne<D> one = {a, (turn + q) % W};
       if (set >> one.p & 1) pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[one.p], a.dst[one.p], one);
     }
   }

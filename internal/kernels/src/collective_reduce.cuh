@@ -7,8 +7,8 @@ struct ReduceArgs {
   u64 data[teamMost], half;         // of each member: two halves that data is pushed to, or staging
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
-  u64 host[teamMost];               // of each member: host memory, for packs from split on
-  i64 split, writers, readers;      // blocks that write there, and that read what the peer wrote
+  u64 host[teamMost];               // of each member: host memory, for what lies behind split or its results before it
+  i64 split, writers, readers;      // packs; blocks that write there, and that read what peers wrote
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -144,7 +144,7 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
 template <int W, int R> DEV void pushToAll(const ReduceArgs& a, u64 off, Sheet<R> s, u32 e) {
   seal(s, e);
 #pragma unroll
-  for (int k = 1; k < W; k++) pushSheet<R>(a.data[((u32)a.team.rank + k) % W] + off, s);
+  for (int k = 0; k < W - 1; k++) pushSheet<R>(a.data[peerOf<W>(a.team, k)] + off, s);
 }
 
 // One shot in sheets: an epoch in each 128 bytes. A warp pushes a sheet before it
@@ -181,16 +181,30 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const Red
   end(t, e);
 }
 
-// spread pushes each peer's part of sheet i to it; x[r] stays.
-template <int W, int R> DEV void spread(const ReduceArgs& a, u64 off, i64 i, Sheet<R>* x, u32 e) {
-  const u32 r = (u32)a.team.rank;
+// Spread pushes sheet i of each peer's part to it, as the warp visits them, and
+// returns its own. Loads come first, whatever epoch it is.
+template <class T, bool A, int W, int R> struct Spread {
+  Sheet<R> x[W];
+  __device__ __forceinline__ void load(const ReduceArgs& a, i64 i) {
 #pragma unroll
-  for (int q = 0; q < W; q++) {
-    if (q == r) continue;
-    seal(x[q], e);
-    pushSheet<R>(a.data[q] + off + (r * a.share + i) * Sheet<R>::bytes, x[q]);
+    for (int k = 0; k < W; k++) x[k] = loadSheet<T, A, R>(a.in[a.team.rank], ((turnOf(a.team) + k) % W * a.share + i) * Sheet<R>::packs, a.count);
   }
-}
+  __device__ __forceinline__ Sheet<R> push(const ReduceArgs& a, u64 off, i64 i, u32 e) {
+    const u32 r = (u32)a.team.rank;
+    Sheet<R> own = x[0];
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+      const u32 q = (turnOf(a.team) + k) % W;
+      if (q == r) {
+        own = x[k];
+        continue;
+      }
+      seal(x[k], e);
+      pushSheet<R>(a.data[q] + off + (r * a.share + i) * Sheet<R>::bytes, x[k]);
+    }
+    return own;
+  }
+};
 
 // Two shots in sheets: sheet i of each share. The next ones are pushed before the
 // results of these are waited for.
@@ -200,18 +214,15 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
   const u32 r = (u32)t.rank, last = lastEpoch(t);
   const i64 share = a.share;
   i64 i = warpOf();
-  S x[W], own;
-#pragma unroll
-  for (int q = 0; q < W; q++) x[q] = loadSheet<T, A, R>(a.in[r], (q * share + i) * S::packs, a.count);
+  Spread<T, A, W, R> given;
+  given.load(a, i);
   const u32 e = begin(t, last);
   const u64 first = (e & 1) * a.half, second = first + W * share * S::bytes;
   Patience p = {0, 0};
-  if (i < share) spread<W, R>(a, first, i, x, e);
+  S own;
+  if (i < share) own = given.push(a, first, i, e);
   while (i < share) {
-    own = x[0];
-#pragma unroll
-    for (int q = 0; q < W; q++)
-      if (q == r) own = x[q];
+    S x[W];
 #pragma unroll
     for (int q = 0; q < W; q++) {
       x[q] = own;
@@ -225,9 +236,8 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
     pushToAll<W, R>(a, second + (r * share + i) * S::bytes, y, e);
     const i64 next = i + warpsOf();
     if (next < share) {
-#pragma unroll
-      for (int q = 0; q < W; q++) x[q] = loadSheet<T, A, R>(a.in[r], (q * share + next) * S::packs, a.count);
-      spread<W, R>(a, first, next, x, e);
+      given.load(a, next);
+      own = given.push(a, first, next, e);
     }
     constexpr bool atOnce = W * R <= 8;  // as registers allow
     S got[W];
@@ -263,21 +273,31 @@ template <int W> DEV void meet(Patience& p, const ReduceArgs& a, i64 slot, u32 e
   __syncthreads();
 }
 
-// foldInto adds up pack i of the member's share, given what the others have of
-// it, and writes it to all.
-template <class F, class T, int W> DEV void foldInto(const ReduceArgs& a, i64 i, const Line* x) {
-  const Line y = fold<F, T, W>(x);
+// IntoAll writes pack i, added up, to all members.
+struct IntoAll {
+  template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
+    const u32 turn = turnOf(a.team);
 #pragma unroll
-  for (int k = 0; k < W; k++) storeCut<Line, T, true>(a.out[((u32)a.team.rank + k) % W], i, a.count, y);
-}
+    for (int k = 0; k < W; k++) storeCut<Line, T, true>(a.out[(turn + k) % W], i, a.count, y);
+  }
+};
+
+// IntoHost writes it to this member, and to host memory for the others.
+struct IntoHost {
+  template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
+    const u32 r = (u32)a.team.rank;
+    storeLine(a.host[r] + (i - r * a.share) * 16, y);
+    storeCut<Line, T, true>(a.out[r], i, a.count, y);
+  }
+};
 
 // pushChunk pushes the parts of the peers' shares that chunk c is to their staging
 // memory, U packs a thread.
 template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
 #pragma unroll
-  for (int k = 1; k < W; k++) {
-    const u32 q = (r + k) % W;
+  for (int k = 0; k < W - 1; k++) {
+    const u32 q = peerOf<W>(a.team, k);
     Line v[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
@@ -294,7 +314,7 @@ template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, 
 
 // foldChunk adds up chunk c of the member's share, as many packs at once as
 // registers allow.
-template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
+template <class F, class T, int W, int U, class Into> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
   constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
 #pragma unroll
@@ -311,26 +331,37 @@ template <class F, class T, int W, int U> DEV void foldChunk(const ReduceArgs& a
 #pragma unroll
     for (int u = 0; u < together; u++) {
       const i64 i = (c * U + u0 + u) * blockDim.x + threadIdx.x;
-      if (u0 + u < U && i < a.share && r * a.share + i < total) foldInto<F, T, W>(a, r * a.share + i, x[u]);
+      if (u0 + u < U && i < a.share && r * a.share + i < total) Into::template put<T, W>(a, r * a.share + i, fold<F, T, W>(x[u]));
     }
   }
 }
 
-// pushChunks is the two shots of the packs before total, by blocks first and up.
-template <class F, class T, int W, int U> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, u32 e) {
-  const Team& t = a.team;
-  const u32 r = (u32)t.rank, q = threadIdx.x;
+// awaitChunk waits until all peers have pushed their parts of chunk c.
+template <int W> DEV void awaitChunk(Patience& p, const ReduceArgs& a, i64 c, u32 e) {
+  const u32 r = (u32)a.team.rank, q = threadIdx.x;
+  if (q < W && q != r) waitFlag(p, a.team, flagAt(a, r, q, c, e), q, e);
+  __syncthreads();
+}
+
+// tellAll raises a flag at all peers, for what the block's threads wrote before.
+template <int W> DEV void tellAll(const ReduceArgs& a, i64 slot, u32 e) {
+  const u32 r = (u32)a.team.rank, q = threadIdx.x;
+  __syncthreads();
+  if (q < W && q != r) release32(flagAt(a, q, r, slot, e), e);
+}
+
+// pushChunks is the two shots, by blocks first and up; other blocks do the second
+// one of so many chunks aside.
+template <class F, class T, int W, int U> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 aside, u32 e) {
   const i64 chunk = (i64)blockDim.x * U, chunks = (a.share + chunk - 1) / chunk, step = gridDim.x - first;
   for (i64 c = blockIdx.x - first, back = c - step; back < chunks; c += step, back += step) {
     if (c < chunks) {
       pushChunk<T, W, U>(a, c, total);
-      __syncthreads();
-      if (q < W && q != r) release32(flagAt(a, q, r, c, e), e);
+      tellAll<W>(a, c, e);
     }
-    if (back < 0) continue;
-    if (q < W && q != r) waitFlag(p, t, flagAt(a, r, q, back, e), q, e);
-    __syncthreads();
-    foldChunk<F, T, W, U>(a, back, total);
+    if (back < aside) continue;
+    awaitChunk<W>(p, a, back, e);
+    foldChunk<F, T, W, U, IntoAll>(a, back, total);
   }
 }
 
@@ -341,7 +372,7 @@ template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& 
   const u32 e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
   Patience p = {0, 0};
-  pushChunks<F, T, W, U>(p, a, (a.count + V - 1) / V, 0, e);
+  pushChunks<F, T, W, U>(p, a, (a.count + V - 1) / V, 0, 0, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
@@ -406,7 +437,54 @@ template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& 
   Patience p = {0, 0};
   if (blockIdx.x < a.writers) writeHost<T>(a, total, e);
   else if (blockIdx.x < aside) readHost<F, T>(p, a, total, e);
-  else pushChunks<F, T, W, U>(p, a, a.split, (u32)aside, e);
+  else pushChunks<F, T, W, U>(p, a, a.split, (u32)aside, 0, e);
+  meet<W>(p, a, a.slots - blocksMost, e);
+  end(a.team, e);
+}
+
+// resultsToHost adds up the chunks before split, writes them to host memory, and
+// says so in the flags before those in which all meet.
+template <class F, class T, int W, int U> DEV void resultsToHost(Patience& p, const ReduceArgs& a, i64 total, i64 chunks, u32 e) {
+  for (i64 c = blockIdx.x; c < chunks; c += a.writers) {
+    awaitChunk<W>(p, a, c, e);
+    foldChunk<F, T, W, U, IntoHost>(a, c, total);
+    tellAll<W>(a, a.slots - blocksMost - chunks + c, e);
+  }
+}
+
+// resultsFromHost reads what the peers have written there.
+template <class T, int W, int U> DEV void resultsFromHost(Patience& p, const ReduceArgs& a, i64 total, i64 chunks, u32 e) {
+  const u32 r = (u32)a.team.rank;
+  for (i64 k = blockIdx.x - a.writers; k < chunks * (W - 1); k += a.readers) {
+    const i64 c = k / (W - 1);
+    const u32 q = (r + 1 + (u32)(k % (W - 1))) % W;
+    if (threadIdx.x == 0) waitFlag(p, a.team, flagAt(a, r, q, a.slots - blocksMost - chunks + c, e), q, e);
+    __syncthreads();
+    Line v[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const i64 i = (c * U + u) * blockDim.x + threadIdx.x;
+      if (i < a.share && q * a.share + i < total) v[u] = loadLine(a.host[q] + i * 16);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const i64 i = (c * U + u) * blockDim.x + threadIdx.x;
+      if (i < a.share && q * a.share + i < total) storeCut<Line, T, true>(a.out[r], q * a.share + i, a.count, v[u]);
+    }
+  }
+}
+
+// reducePush by any number of members, in which results of the first chunks reach
+// the others by way of host memory.
+template <class F, class T, int W, int U> DEV void reduceResults(const ReduceArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team));
+  constexpr int V = 16 / sizeof(T);
+  const i64 total = (a.count + V - 1) / V, chunks = a.split / ((i64)blockDim.x * U);
+  const u32 writers = (u32)a.writers, aside = writers + (u32)a.readers;
+  Patience p = {0, 0};
+  if (blockIdx.x < writers) resultsToHost<F, T, W, U>(p, a, total, chunks, e);
+  else if (blockIdx.x < aside) resultsFromHost<T, W, U>(p, a, total, chunks, e);
+  else pushChunks<F, T, W, U>(p, a, total, aside, chunks, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
@@ -429,7 +507,7 @@ template <class F, class T, int W, int U> DEV void reducePull(const ReduceArgs& 
         if (i + u * step < hi) x[u][q] = loadCut<Line, T, true>(a.in[q], i + u * step, a.count);
 #pragma unroll
     for (int u = 0; u < U; u++)
-      if (i + u * step < hi) foldInto<F, T, W>(a, i + u * step, x[u]);
+      if (i + u * step < hi) IntoAll::put<T, W>(a, i + u * step, fold<F, T, W>(x[u]));
   }
   meet<W>(p, a, blocksMost, e);
   end(t, e);
