@@ -47,6 +47,7 @@ var soakPrograms = []soakProgram{
 	{file: "ag_linear_exchange", dim: "T", step: 16},
 	{file: "layers_all_reduce", dim: "B", step: 8},
 	{file: "llama_layer", dim: "T", step: 8, free: true},
+	{file: "decode", dim: "T", step: 1},
 	{file: "moe", dim: "T", step: 8, ranks: 4},
 }
 
