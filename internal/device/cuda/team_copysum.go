@@ -23,20 +23,22 @@ type sumPlan struct {
 	in     [][]nvlib.Ptr    // in[i][q]: what i has of q's block
 	out    [][]nvlib.Ptr    // out[i][q]: where i wants the sum of q's block; of others nothing if only q does
 	room   int64            // bytes of staging for each block
-	stored bool             // a part of blocks by kernels
+	stores int              // how many thread blocks store what engines do not carry; 0 for nothing
 }
 
 // copySumLeast is up to how many bytes of a block are not worth a copy.
 const copySumLeast = 4 << 10
 
-// storeBlocks is how many blocks store the part that engines do not carry.
-const storeBlocks = 64
+// storesFrom is from how many blocks on half of them store; of fewer all add up, and
+// engines carry all.
+const storesFrom = 64
 
-// sumLaunch completes a tuning: a kernel that keeps up with what comes.
-func sumLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
-	blocks, threads, unroll = cmp.Or(tune.Blocks, 64), teamThreads, 1
-	if blocks < 64 {
-		threads = threadsMost
+// sumLaunch completes a tuning: blocks that add up as fast as it comes, and that
+// store.
+func sumLaunch(tune device.Tuning, members int) (sums, stores, threads, unroll int) {
+	sums, threads, unroll = cmp.Or(tune.Blocks, 128), threadsMost, 1
+	if sums >= storesFrom {
+		stores, threads = sums/2, teamThreads
 	}
 	switch {
 	case members == 2:
@@ -44,7 +46,7 @@ func sumLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	case members <= 4:
 		unroll = 2
 	}
-	return blocks, cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
+	return sums - stores, stores, cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
 func (a copySum) supports(t *team, tune device.Tuning, c *collective) error {
@@ -73,8 +75,8 @@ func (a copySum) plan(t *team, tune device.Tuning, c *collective) (*sumPlan, err
 	if c.Red == ir.Avg && dtypeOf(c).IsInt() {
 		return nil, fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
 	}
-	blocks, threads, unroll := sumLaunch(tune, n)
-	p := &sumPlan{shares: make([]kernels.Copied, n), in: make([][]nvlib.Ptr, n), out: make([][]nvlib.Ptr, n), stored: tune.Blocks == 0}
+	blocks, stores, threads, unroll := sumLaunch(tune, n)
+	p := &sumPlan{shares: make([]kernels.Copied, n), in: make([][]nvlib.Ptr, n), out: make([][]nvlib.Ptr, n), stores: stores}
 	for i := range p.shares {
 		p.shares[i] = kernels.Copied{Members: n, Me: i, DType: dtypeOf(c), Red: c.Red, Blocks: blocks, Threads: threads, Unroll: unroll}
 		p.in[i], p.out[i] = make([]nvlib.Ptr, n), make([]nvlib.Ptr, n)
@@ -153,7 +155,9 @@ func (p *sumPlan) cut() {
 			whole = whole && s.Full() && s.Run == p.shares[0].Run && (p.in[i][q]|p.out[i][q])%16 == 0
 		}
 	}
-	p.stored = p.stored && whole
+	if !whole {
+		p.stores = 0
+	}
 	for i := range p.shares {
 		s := &p.shares[i]
 		s.Watched, s.Engines = whole, s.Cells()
@@ -162,7 +166,7 @@ func (p *sumPlan) cut() {
 				s.Src[q] = s.Src[i] // as far from multiples of 16, wherever it will be
 			}
 		}
-		if p.stored {
+		if p.stores > 0 {
 			s.Engines -= s.Run * (100 - enginePercent) / 100 / mixedGrain * mixedGrain / 16
 		}
 	}
@@ -234,7 +238,7 @@ func (t *team) stagingOf(p *sumPlan) (staging, watched *area, err error) {
 type sumStep struct {
 	dev     *dev
 	parts   []nvlib.Rect // to those who add up
-	told    []step       // behind each of them
+	told    []step       // behind each of them; nil where a later one tells of it, too
 	stored  []step       // the parts that engines do not carry, and telling of them
 	sum     step
 	engines *stream // that gives copy engines their work
@@ -268,18 +272,23 @@ func (m *member) sumStep(p *sumPlan, flags *area) (*sumStep, error) {
 	i, n := m.index, len(p.shares)
 	mine := &p.shares[i]
 	st := &sumStep{dev: m.dev}
-	store := kernels.Move{Kind: kernels.MoveStore, Members: n, Me: i, Blocks: storeBlocks, Threads: teamThreads, Unroll: 8}
+	store := kernels.Move{Kind: kernels.MoveStore, Members: n, Me: i, Blocks: p.stores, Threads: teamThreads, Unroll: 8}
+	var untold uint64
 	for d := 1; d < n; d++ {
 		q := (i + d) % n // not everybody at the same member first
 		theirs := &p.shares[q]
 		cut := theirs.EngineBytes()
-		raise, err := m.kernelBehind(mine.Raise(kernels.CopiedByEngine, 1<<q))
-		if err != nil {
-			return nil, err
-		}
 		st.parts = append(st.parts, nvlib.Rect{Dst: theirs.Src[i], Src: p.in[i][q], Width: cut, Height: 1})
-		st.told = append(st.told, raise)
+		st.told = append(st.told, nil)
 		store.To |= 1 << q
+		untold |= 1 << q
+		if d >= n-2 { // nobody adds up before the last copies begin
+			raise, err := m.kernelBehind(mine.Raise(kernels.CopiedByEngine, untold))
+			if err != nil {
+				return nil, err
+			}
+			st.told[d-1], untold = raise, 0
+		}
 		store.Src[q], store.Dst[q], store.Run = p.in[i][q]+nvlib.Ptr(cut), theirs.Src[i]+nvlib.Ptr(cut), theirs.Run-cut
 	}
 	if mine.Engines < mine.Cells() {
@@ -307,7 +316,7 @@ func (m *member) sumStep(p *sumPlan, flags *area) (*sumStep, error) {
 func (m *member) gives(p *sumPlan, flags *area) (step, error) {
 	i, n := m.index, len(p.shares)
 	mine := &p.shares[i]
-	share := kernels.Move{Kind: kernels.MovePush, Members: n, Me: i, Run: mine.Run, Blocks: storeBlocks, Threads: teamThreads, Unroll: 8}
+	share := kernels.Move{Kind: kernels.MovePush, Members: n, Me: i, Run: mine.Run, Blocks: max(p.stores, 1), Threads: teamThreads, Unroll: 8}
 	for q := range n {
 		if q != i && mine.Run > 0 {
 			share.To |= 1 << q
@@ -328,8 +337,8 @@ func (m *member) gives(p *sumPlan, flags *area) (step, error) {
 	return m.pushes(engines, kernel)
 }
 
-// open takes streams and events: for where copies begin, behind each, and for where
-// all has come together.
+// open takes streams and events: for where copies begin, behind those that are told
+// of, and for where all has come together.
 func (st *sumStep) open(m *member) (err error) {
 	if m.team.draft != nil {
 		return nil
@@ -341,7 +350,7 @@ func (st *sumStep) open(m *member) (err error) {
 		return err
 	}
 	return st.dev.bound(func() error {
-		for range len(st.parts) + 4 {
+		for range 4 {
 			e, err := st.dev.site.newEvent(false)
 			if err != nil {
 				return err
@@ -355,18 +364,20 @@ func (st *sumStep) open(m *member) (err error) {
 func (st *sumStep) run(s *stream) error {
 	drv := st.dev.w.drv
 	used := 0
-	order := func(from, to *stream) error {
+	order := func(from *stream, to ...*stream) error {
 		e := st.events[used]
 		used++
 		if err := drv.Record(e, from.h); err != nil {
 			return err
 		}
-		return drv.WaitEvent(to.h, e)
+		for _, s := range to {
+			if err := drv.WaitEvent(s.h, e); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	if err := order(s, st.engines); err != nil {
-		return err
-	}
-	if err := order(s, st.behind); err != nil {
+	if err := order(s, st.engines, st.behind); err != nil {
 		return err
 	}
 	for _, k := range st.stored {
@@ -380,6 +391,9 @@ func (st *sumStep) run(s *stream) error {
 				return err
 			}
 		}
+		if st.told[k] == nil {
+			continue
+		}
 		if err := order(st.engines, st.behind); err != nil {
 			return err
 		}
@@ -390,15 +404,14 @@ func (st *sumStep) run(s *stream) error {
 	if err := st.sum.run(s); err != nil {
 		return err
 	}
-	if err := order(st.engines, s); err != nil {
-		return err
-	}
-	return order(st.behind, s)
+	return order(st.behind, s) // and behind all copies
 }
 
 func (st *sumStep) free() {
 	for _, k := range append(append([]step{st.sum}, st.told...), st.stored...) {
-		k.free()
+		if k != nil {
+			k.free()
+		}
 	}
 	if st.dev.w.cause == errClosed {
 		return

@@ -2,12 +2,16 @@ package cuda
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -146,7 +150,7 @@ func TestCopySumKernels(t *testing.T) {
 	}{
 		{device.Tuning{Algo: "copy-sum", Blocks: 8}, []string{"moveMeet 1", "raiseCopied 1", "sumCopied 8", "moveMeet 1"}},
 		{device.Tuning{Algo: "copy-sum"}, []string{"moveMeet 1", "raiseCopied 1", "moveStore 64", "raiseCopied 1", "sumCopied 64", "moveStore 64", "moveMeet 1"}},
-		{device.Tuning{Algo: "copy-sum", Blocks: 200}, []string{"moveMeet 1", "raiseCopied 1", "sumCopied 131", "moveMeet 1"}},
+		{device.Tuning{Algo: "copy-sum", Blocks: 256, Threads: 1024}, []string{"moveMeet 1", "raiseCopied 1", "moveStore 128", "raiseCopied 1", "sumCopied 128", "moveStore 128", "moveMeet 1"}},
 	} {
 		l, w, tm := noted(t, 2, 2)
 		launches, err := tm.Prepare(c.tune, summed(t, w, 1<<20, 0, 0))
@@ -210,4 +214,72 @@ func TestCopySumDeclines(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", what, err, tc.want)
 		}
 	}
+}
+
+// TestSweepCopySum measures how sums by copy engines should be launched, on all GPUs.
+// It needs sweepVariable as TestTeamSweep does, and stops early after
+// reduceSweepSeconds.
+func TestSweepCopySum(t *testing.T) {
+	if os.Getenv(sweepVariable) == "" {
+		t.Skipf("%s is not set", sweepVariable)
+	}
+	m := real(t, Options{TeamTimeout: 4 * time.Second})
+	gpus := len(m.sys.gpus)
+	devicetest.NeedGPUs(t, gpus, 2, nil)
+	dw, err := m.Open(t.Context(), gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := dw.(*world)
+	r := newTeamRig(t, w, "sweep", upTo(gpus))
+	tm := newGraphTimer(t, w)
+	percent := enginePercent
+	defer func() { enginePercent = percent }()
+	seconds, err := strconv.Atoi(os.Getenv(reduceSweepSeconds))
+	if err != nil {
+		seconds = 60
+	}
+	until := time.Now().Add(time.Duration(seconds) * time.Second)
+	for _, c := range []struct {
+		op     ir.Op
+		algo   string
+		others []string
+	}{{ir.OpReduceScatter, "move-copy-sum", []string{"move-pull", "move-few"}}, {ir.OpAllReduce, "copy-sum", []string{"push", "pull", "few"}}} {
+		for _, bytes := range sweepSizes(t) {
+			elems := bytes / 2
+			if c.op == ir.OpReduceScatter {
+				elems /= int64(gpus)
+			}
+			one := func(algo string, tune device.Tuning) {
+				if time.Now().After(until) {
+					return
+				}
+				if r.add(teamCase{op: c.op, red: ir.Sum, dt: ir.BF16, shape: []int64{elems}, algo: algo}, tune) {
+					fmt.Printf("%-14s %9d %-13s %3d %% by engines, %3dx%d/%d: %8.2f\n", c.op, bytes, algo, enginePercent, tune.Blocks, tune.Threads, tune.Unroll,
+						tm.micros(r, r.cases[len(r.cases)-1], 10))
+					r.drop()
+				}
+			}
+			for _, o := range c.others {
+				one(o, device.Tuning{})
+			}
+			for _, b := range []int{0, 8, 32, 48, 96, 192, 256} {
+				one(c.algo, device.Tuning{Blocks: b})
+			}
+			for _, p := range []int64{95, 85, 80, 70} {
+				enginePercent = p
+				one(c.algo, device.Tuning{})
+				one(c.algo, device.Tuning{Blocks: 192})
+			}
+			enginePercent = percent
+			for _, threads := range []int{256, 512, 1024} {
+				for _, unroll := range []int{1, 2, 4} {
+					one(c.algo, device.Tuning{Threads: threads, Unroll: unroll})
+					one(c.algo, device.Tuning{Blocks: 48, Threads: threads, Unroll: unroll})
+				}
+			}
+		}
+	}
+	r.close()
+	r.must(w.Close())
 }
