@@ -29,6 +29,9 @@ func TestFake(t *testing.T) {
 // real returns the machine of this host's GPUs, or skips the test.
 func real(t testing.TB, opts Options) *machine {
 	t.Helper()
+	if opts.Kernels == nil && opts.Cache == nil {
+		opts.Kernels, opts.Cache = farmed()
+	}
 	m, err := New(opts)
 	have := 0
 	if err == nil {

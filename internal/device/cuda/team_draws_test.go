@@ -131,6 +131,7 @@ type drawRig struct {
 	encoded  map[ir.DType][]byte
 	bits     []byte // the pattern of what moves
 	done     map[string]int
+	opening  time.Duration
 }
 
 const (
@@ -164,7 +165,8 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) {
 		sum += k
 	}
 	slices.Sort(names)
-	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v in all", m.Name(), ranks, sum, len(r.kinds), strings.Join(names, ", "), ready.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v to make kernels, %v in all", m.Name(), ranks, sum, len(r.kinds), strings.Join(names, ", "),
+		ready.Round(time.Millisecond), r.opening.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
 func (r *drawRig) must(err error) {
@@ -483,12 +485,14 @@ func (r *drawRig) batch(k, n int, graphs bool) {
 		slices.SortStableFunc(l.list, func(a, b *drawn) int { return a.phase - b.phase })
 		r.design(l)
 	}
+	began := time.Now()
 	for _, l := range lanes {
 		r.openLane(l)
 		for i := range l.list {
 			r.done[l.ch.Choice(i).Tuning.Algo]++
 		}
 	}
+	r.opening += time.Since(began)
 	r.nearWrap()
 	r.upload(lanes)
 	late := -1
