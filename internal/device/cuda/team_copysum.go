@@ -27,7 +27,7 @@ type sumPlan struct {
 }
 
 // copySumLeast is up to how many bytes of a block are not worth a copy.
-const copySumLeast = 4 << 10
+const copySumLeast = 16 << 10
 
 // storesFrom is from how many blocks on half of them store; of fewer all add up, and
 // engines carry all.
@@ -173,6 +173,10 @@ func (p *sumPlan) cut() {
 	p.room = roundUp(p.shares[0].Run+16, 256)
 }
 
+// slot is the number of member q's block in the staging memory of member i: those
+// that come first have the first ones.
+func slot(i, q, n int) int64 { return int64((i-q+n)%n - 1) }
+
 // prepare reserves staging memory, and words that say what is there.
 func (a copySum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
 	p, err := a.plan(t, tune, c)
@@ -202,7 +206,7 @@ func (a copySum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, 
 			case s.Watched && q == (i+1)%n:
 				s.Src[q] = watched.at[i]
 			default:
-				s.Src[q] = staging.at[i] + nvlib.Ptr(int64(q)*p.room) + s.Src[i]&15
+				s.Src[q] = staging.at[i] + nvlib.Ptr(slot(i, q, n)*p.room) + s.Src[i]&15
 			}
 		}
 	}
@@ -215,9 +219,13 @@ func (a copySum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, 
 	return steps, nil
 }
 
-// stagingOf reserves room for all blocks of a member, and for one that is watched.
+// stagingOf reserves room for others' blocks, and for one that is watched.
 func (t *team) stagingOf(p *sumPlan) (staging, watched *area, err error) {
-	if staging, err = t.reserve("copied blocks", int64(len(t.members))*p.room); err != nil || !p.shares[0].Watched {
+	slots := int64(len(t.members) - 1)
+	if p.shares[0].Watched {
+		slots--
+	}
+	if staging, err = t.reserve("copied blocks", slots*p.room); err != nil || !p.shares[0].Watched {
 		return staging, nil, err
 	}
 	const name = "watched blocks"

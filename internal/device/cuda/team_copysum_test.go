@@ -31,7 +31,7 @@ func TestCopySums(t *testing.T) {
 			if sum.all {
 				op = ir.OpAllReduce
 			}
-			for _, c := range append(goCases(op, a.name, len(ranks)), teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{200001}, algo: a.name, off: 3}) {
+			for _, c := range append(casesOf(op, a.name, len(ranks), [][]int64{{1}, {8191}, {20480}, {5, 6007}, {40007}, {16, 2560}, {36000}}), teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{200001}, algo: a.name, off: 3}) {
 				r.place(c)
 				if r.summed(sum, r.cases[len(r.cases)-1]) {
 					took++
@@ -93,7 +93,7 @@ func (r *teamRig) copySums(p *sumPlan, steps [][]step) {
 		case p.shares[i].Watched && q == (i+1)%n:
 			return tm.regions["watched blocks"].at[i]
 		}
-		return staging.at[i] + nvlib.Ptr(int64(q)*p.room) + p.in[i][i]&15
+		return staging.at[i] + nvlib.Ptr(slot(i, q, n)*p.room) + p.in[i][i]&15
 	}
 	moved := func(dst, src nvlib.Ptr, n int64) {
 		copy(cabi.Bytes(uintptr(dst), int(n)), cabi.Bytes(uintptr(src), int(n)))

@@ -44,10 +44,11 @@ enum : u32 { unwritten = 0xfff5a5fb };
 
 DEV bool fresh(Line v) { return v.x == unwritten || v.y == unwritten || v.z == unwritten || v.w == unwritten; }
 
-// watch looks at a line until it is written.
+// watch looks at a line until it is written, and seldom at the flag, which is one for
+// all threads.
 DEV Line watch(const CopiedArgs& a, Patience& w, u64 at, Line v, u32 from, u32 e) {
-  while (fresh(v)) {
-    if (acquire32(copiedFlag(a, (u32)a.team.rank, copiedByEngine, from, e)) == e) return look(at);
+  for (u32 n = 1; fresh(v); n++) {
+    if (n % 16 == 0 && acquire32(copiedFlag(a, (u32)a.team.rank, copiedByEngine, from, e)) == e) return look(at);
     if (waited(w, a.team, from, e)) break;
 #ifdef __CUDA_ARCH__
     asm volatile("nanosleep.u32 100;");
