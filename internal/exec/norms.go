@@ -137,7 +137,7 @@ type access struct {
 type uses struct {
 	all     []access         // in order
 	streams map[int32]bool   // on which
-	writers map[written]bool // each kind of write once: loops have many alike
+	writers map[written]span // writes that are alike, as a loop has many
 }
 
 // written are the bytes [lo, hi), by a command of a stream.
@@ -146,23 +146,30 @@ type written struct {
 	lo, hi int64
 }
 
+// span is from the first command to the last.
+type span struct{ first, last int }
+
 // accesses are the uses of some buffers.
 type accesses struct {
-	p  *Program
-	of map[place]*uses
+	p     *Program
+	tails map[int32]*tail
+	of    map[place]*uses
+	late  bool            // some waits come before what they wait for
+	order map[int][]int32 // see reached; nil until somebody asks
 }
 
 // accessesOf lists the uses of what matters to tails.
 func (p *Program) accessesOf(tails map[int32]*tail) *accesses {
-	a := &accesses{p, map[place]*uses{}}
+	a := &accesses{p: p, tails: tails, of: map[place]*uses{}}
 	for _, t := range tails {
 		for _, m := range t.members {
 			for _, r := range []plan.Ref{p.part(m).Out, p.residual(m), p.plan.Cmds[m.norm].Ins[1]} {
-				a.of[place{r.Rank, r.Buf}] = &uses{streams: map[int32]bool{}, writers: map[written]bool{}}
+				a.of[place{r.Rank, r.Buf}] = &uses{streams: map[int32]bool{}, writers: map[written]span{}}
 			}
 		}
 	}
 	for i := range p.plan.Cmds {
+		a.late = a.late || p.plan.Cmds[i].Late
 		reads, writes := p.accessed(&p.plan.Cmds[i])
 		for _, r := range reads {
 			a.add(access{i, r, false})
@@ -184,27 +191,78 @@ func (a *accesses) add(x access) {
 	u.streams[stream] = true
 	if x.writes {
 		lo, hi := x.ref.Span()
-		u.writers[written{stream, lo, hi}] = true
+		w := written{stream, lo, hi}
+		s, again := u.writers[w]
+		if !again {
+			s.first = x.cmd
+		}
+		s.last = x.cmd
+		u.writers[w] = s
 	}
 }
 
 // free reports whether nobody but the add needs the member's plain sum, and what is
 // read early is there early.
 func (a *accesses) free(m member) bool {
-	c := &a.p.plan.Cmds[m.norm]
-	return a.unread(m) && a.own(a.p.residual(m), c.Stream) && a.own(c.Ins[1], c.Stream)
+	return a.unread(m) && a.early(m, a.p.residual(m)) && a.early(m, a.p.plan.Cmds[m.norm].Ins[1])
 }
 
-// own reports whether all that ever writes r are commands of the stream. What
-// others write could be waited for by the all_reduce itself.
-func (a *accesses) own(r plan.Ref, stream int32) bool {
+// early reports whether r is written before the all_reduce begins, if it is before
+// the add: by a command of this stream, or one that the stream has waited for. What
+// else writes it could be waited for by the all_reduce itself.
+func (a *accesses) early(m member, r plan.Ref) bool {
 	lo, hi := r.Span()
-	for w := range a.of[place{r.Rank, r.Buf}].writers {
-		if w.stream != stream && w.lo < hi && lo < w.hi {
+	stream := a.p.plan.Cmds[m.reduce].Stream
+	for w, s := range a.of[place{r.Rank, r.Buf}].writers {
+		later := s.first > m.norm && !a.late
+		if w.stream != stream && w.lo < hi && lo < w.hi && !later && int32(s.last) > a.reachedBy(m.reduce)[w.stream] {
 			return false
 		}
 	}
 	return true
+}
+
+// reachedBy returns up to which command of each stream a member's all_reduce comes
+// behind, -1 for none.
+func (a *accesses) reachedBy(reduce int) []int32 {
+	if a.order == nil {
+		reduces := map[int]bool{}
+		for _, t := range a.tails {
+			for _, m := range t.members {
+				reduces[m.reduce] = true
+			}
+		}
+		a.order = reached(a.p.plan, reduces)
+	}
+	return a.order[reduce]
+}
+
+// reached returns up to which command of each stream each of some commands comes
+// behind, for certain: by the order of streams and by events, which are told by the
+// list of commands alone.
+func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
+	now, events := make([][]int32, len(p.Streams)), make([][]int32, p.Events)
+	for s := range now {
+		now[s] = slices.Repeat([]int32{-1}, len(p.Streams))
+	}
+	at := map[int][]int32{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		mine := now[c.Stream]
+		if of[i] {
+			at[i] = slices.Clone(mine)
+		}
+		mine[c.Stream] = int32(i)
+		switch c.Kind {
+		case plan.Record:
+			events[c.Event] = slices.Clone(mine)
+		case plan.WaitEvent:
+			for s, j := range events[c.Event] {
+				mine[s] = max(mine[s], j)
+			}
+		}
+	}
+	return at
 }
 
 // unread reports whether the plain sum is read by the add only: its buffer is used

@@ -163,6 +163,7 @@ type normRig struct {
 	*builder
 	x, h, w, part, sum, total, out int32 // buffers
 	channel                        int32
+	waited                         int // a wait for a counter
 	eps                            func(rank int) float64
 }
 
@@ -206,6 +207,40 @@ func (r *normRig) end() {
 	for i := range 2 {
 		r.add(i, r.total, r.sum, r.x)
 		r.norm(i, r.out, r.total)
+	}
+}
+
+// tail is the end on another stream, which main then waits for.
+func (r *normRig) tail(stream string) {
+	r.collective(stream, r.builder.channel(stream), ir.OpAllReduce, func(rank int) plan.CollPart {
+		return plan.CollPart{In: r.at(rank, r.part), Out: r.at(rank, r.sum)}
+	})
+	for i := range 2 {
+		r.compute(i, stream, ir.OpAdd, r.at(i, r.total), r.at(i, r.sum), r.at(i, r.x))
+		r.compute(i, stream, ir.OpRMSNorm, r.at(i, r.out), r.at(i, r.total), r.ref(i, r.w, 8))
+		r.p.Cmds[len(r.p.Cmds)-1].Attr.Value = r.eps(i)
+		r.after(i, "main", stream)
+	}
+}
+
+// again has another stream write over the residual when all is done.
+func (r *normRig) again() {
+	told := r.counter("told", 1)
+	for i := range 2 {
+		r.signal(i, "main", told, 0, i)
+		r.waited = len(r.p.Cmds)
+		r.waitCounter(i, "main", told, 0, 1)
+	}
+	res := r.buffer("%res", plan.RoleAlloc, normShape...)
+	for i := range 2 {
+		r.compute(i, "main", ir.OpNeg, r.at(i, res), r.at(i, r.x))
+	}
+	r.x = res
+	r.end()
+	for i := range 2 {
+		r.after(i, "side", "main")
+		r.compute(i, "side", ir.OpNeg, r.at(i, res), r.at(i, r.out))
+		r.after(i, "main", "side")
 	}
 }
 
@@ -441,6 +476,38 @@ func TestNorms(t *testing.T) {
 				r.norm(i, r.out, r.total)
 			}
 		}, 0},
+		"all on another stream": {func(r *normRig) {
+			for i := range 2 {
+				r.after(i, "side", "main")
+			}
+			r.tail("side")
+		}, 1},
+		"by way of a third stream": {func(r *normRig) {
+			for i := range 2 {
+				r.after(i, "third", "main")
+				r.after(i, "side", "third")
+			}
+			r.tail("side")
+		}, 1},
+		"weights known to be there by way of peers": {func(r *normRig) {
+			for i := range 2 {
+				r.after(i, "side", "main")
+			}
+			w := r.buffer("%w2", plan.RoleAlloc, 8)
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, r.ref(i, w, 8), r.ref(i, r.w, 8))
+			}
+			r.w = w
+			r.barrier(r.channel)
+			told := r.counter("told", 1)
+			for i := range 2 {
+				r.signal(i, "main", told, 0, 1-i)
+				r.waitCounter(i, "side", told, 0, 1)
+			}
+			r.tail("side")
+		}, 0},
+		"written again later, elsewhere":              {func(r *normRig) { r.again() }, 1},
+		"written again, where waits come before time": {func(r *normRig) { r.again(); r.p.Cmds[r.waited].Late = true }, 0},
 		"on other streams": {func(r *normRig) {
 			for i := range 2 {
 				r.after(i, "side", "main")
