@@ -27,7 +27,7 @@ type sumPlan struct {
 }
 
 // copySumLeast is up to how many bytes of a block are not worth a copy.
-const copySumLeast = 16 << 10
+const copySumLeast = 512
 
 // storesFrom is from how many blocks on half of them store; of fewer all add up, and
 // engines carry all.
