@@ -170,9 +170,10 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakSlack is by how much the driver's own memory of a device may differ from pass
-// to pass: it takes 2 MiB at a time.
-const soakSlack = 4 << 20
+// soakSlack is by how much the driver's own memory of a device may have grown: it
+// takes 2 MiB at a time, for the largest graphs so far. A leak in every load is more
+// within a few passes.
+const soakSlack = 16 << 20
 
 // grown returns what grew from the first of some passes to the last.
 func grown(passes []usage, ranks int) error {
@@ -197,13 +198,13 @@ func TestGrown(t *testing.T) {
 		each usage
 		says string // empty for nothing
 	}{
-		"nothing":                   {usage{}, ""},
-		"the driver":                {usage{device: 2 * mib, resident: 5 * mib, threads: 1}, ""},
-		"2 KiB a load on each of 4": {usage{device: 4 * 140 * 3 * 2048}, "12 passes"},
-		"an arena each pass":        {usage{device: 64 * mib}, "bytes of device memory"},
-		"host memory":               {usage{resident: 20 * mib}, "the process grew"},
-		"a goroutine":               {usage{goroutines: 1}, "15 goroutines"},
-		"a thread for each":         {usage{threads: 1}, "90 threads"},
+		"nothing":                    {usage{}, ""},
+		"the driver":                 {usage{device: 2 * mib, resident: 5 * mib, threads: 1}, ""},
+		"a page a load on each of 4": {usage{device: 4 * 140 * 3 * 4096}, "12 passes"},
+		"an arena each pass":         {usage{device: 64 * mib}, "bytes of device memory"},
+		"host memory":                {usage{resident: 20 * mib}, "the process grew"},
+		"a goroutine":                {usage{goroutines: 1}, "15 goroutines"},
+		"a thread for each":          {usage{threads: 1}, "90 threads"},
 	} {
 		passes := []usage{first}
 		last := 12
