@@ -95,6 +95,12 @@ func (f *copiedFloor) reduce(what string, s moveShape, stored int64, watched boo
 				f.launch(i, mine.Raise(way, to))
 			}
 		}
+		for q := range f.n {
+			if q != i {
+				store(i, q, shares[q].EngineBytes(), s.run)
+			}
+		}
+		raise(CopiedByKernel, (1<<f.n-1)&^(1<<i))
 		for d := 1; d < f.n; d++ {
 			q := (i + d) % f.n
 			if i == slow {
@@ -103,12 +109,6 @@ func (f *copiedFloor) reduce(what string, s moveShape, stored int64, watched boo
 			store(i, q, 0, shares[q].EngineBytes())
 			raise(CopiedByEngine, 1<<q)
 		}
-		for q := range f.n {
-			if q != i {
-				store(i, q, shares[q].EngineBytes(), s.run)
-			}
-		}
-		raise(CopiedByKernel, (1<<f.n-1)&^(1<<i))
 		sum, err := mine.Sum()
 		if err != nil {
 			f.t.Fatal(err)

@@ -4,8 +4,8 @@
 // Words say what is there: the number of the meeting before, raised by kernels of one
 // block behind the copies. The last copy to a member is not waited for like that:
 // its staging memory holds a word that data hardly ever is, and is looked at until
-// it holds others, word by word. Data that is that word is waited for by the flag.
-// Who has added up puts the word back.
+// it holds others. Copies may write in any order, but never half of an aligned word.
+// Data that is that word is waited for by the flag. Who has added up puts it back.
 
 enum { copiedByEngine, copiedByKernel, copiedWays };
 
@@ -39,7 +39,8 @@ template <int W> DEV bool awaitCopied(const CopiedArgs& a, Patience& w, u64 way,
   return __syncthreads_and(here);
 }
 
-// unwritten is a NaN of all types of 16 and 32 bits that no arithmetic makes.
+// unwritten is a NaN in types of 32 bits, and half of it in those of 16, that no
+// arithmetic makes.
 enum : u32 { unwritten = 0xfff5a5fb };
 
 DEV bool fresh(Line v) { return v.x == unwritten || v.y == unwritten || v.z == unwritten || v.w == unwritten; }
@@ -93,16 +94,19 @@ template <class T, class F, bool Avg, int W, int VD, bool Full, bool PutBack, bo
   }
 }
 
-// sumCopied adds up blocks as they come. All begin at equal distances from multiples
-// of 16; VD is what the distance of the destination from that is a multiple of.
-// Members push to the one behind them first and to the one before them last.
+// sumCopied adds up blocks as they come, what kernels store first. All begin at equal
+// distances from multiples of 16; VD is what the distance of the destination from
+// that is a multiple of. Members push to the one behind them first and to the one
+// before them last.
 template <class T, class F, bool Avg, int W, int VD, bool Full, bool Watched, int U> DEV void sumCopied(const CopiedArgs& a) {
   follow();
   const u32 me = (u32)a.team.rank, e = meetingOf(a), from = (me + 1) % W, others = ((1u << W) - 1) & ~(1u << me);
   const u32 engines = (u32)a.cells[copiedByEngine], all = (u32)a.cells[copiedByKernel];
   Patience w = {0, 0};
+  if (engines < all) {
+    if (!awaitCopied<W>(a, w, copiedByKernel, others, e)) return;
+    sumCells<T, F, Avg, W, VD, Full, Watched, false, U>(a, w, engines, all, from, e);
+  }
   if (!awaitCopied<W>(a, w, copiedByEngine, Watched ? others & ~(1u << from) : others, e)) return;
   sumCells<T, F, Avg, W, VD, Full, Watched, Watched, U>(a, w, 0, engines, from, e);
-  if (engines == all || !awaitCopied<W>(a, w, copiedByKernel, others, e)) return;
-  sumCells<T, F, Avg, W, VD, Full, Watched, false, U>(a, w, engines, all, from, e);
 }
