@@ -104,9 +104,9 @@ type ForesightedTeam interface {
 
 // NormPart is what one member brings to a normalised sum: In is added up over all
 // members, the member's own Residual added to that, which goes to Sum; Out gets its
-// rows' rms_norm with Weight. Sum and Out may each be In or Residual; no other
-// overlap is taken. Residual and Weight may be read before the other members have
-// come.
+// rows' rms_norm with Weight. Sum and Out may lie where In and Residual do, or
+// across them, but not across each other or Weight. Residual and Weight may be read
+// before the other members have come.
 type NormPart struct{ In, Residual, Weight, Sum, Out View }
 
 // Norm is an all_reduce of sums and what follows it on every member, where nobody

@@ -21,6 +21,10 @@ type ReduceNorm struct {
 	Weight, Sum, Out nvlib.Ptr
 	Data             []nvlib.Ptr // of each member: two halves
 	Half             int64
+	// Read is where results lie across operands: a word for each block, of which every
+	// one then has but one part of a row. They begin as the epochs do, and are cleared
+	// where the numbers of launches wrap.
+	Read nvlib.Ptr
 }
 
 // Limits of ReduceNorm.
@@ -42,6 +46,7 @@ func (r ReduceNorm) Meeting() Meeting {
 	w.addr(r.In, r.Residual, r.Weight, r.Sum, r.Out)
 	w.addrs(r.Data)
 	w.ints(r.Half, int64(r.Rows), r.Packs, int64(r.Split), ceil(r.Packs, int64(r.Split)))
+	w.addr(r.Read)
 	w.float(r.Eps)
 	split := fmt.Sprint(r.Split > 1)
 	return Meeting{

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -21,6 +23,7 @@ func TestReduceNorm(t *testing.T) {
 	}{
 		{ir.BF16, 2, 3, 24, 1, ""}, {ir.F32, 3, 2, 1100, 1, "residual, in"}, {ir.F16, 2, 5, 2056, 1, "in, residual"},
 		{ir.BF16, 4, 3, 24, 2, ""}, {ir.F32, 2, 3, 1100, 3, "in, residual"}, {ir.BF16, 2, 2, 4104, 4, "residual, in"},
+		{ir.F32, 3, 4, 1100, 1, "across"}, {ir.BF16, 2, 5, 520, 2, "across"},
 	} {
 		t.Run(fmt.Sprintf("%s %d %dx%d by %d %s", c.dt, c.members, c.rows, c.n, c.split, c.in), func(t *testing.T) {
 			b := newTeamBench(t, c.members, FirstEpoch)
@@ -33,6 +36,10 @@ func TestReduceNorm(t *testing.T) {
 				return v
 			}
 			packs := c.n * c.dt.Size() / 16
+			read := make([]nvlib.Ptr, c.members)
+			if c.in == "across" {
+				read = b.halves(4*BlocksMost, 0)
+			}
 			half := int64(c.members) * c.rows * packs * NormLine
 			data := b.halves(half, 0)
 			weight, residual := draw(c.n), draw(c.rows*c.n)
@@ -47,10 +54,18 @@ func TestReduceNorm(t *testing.T) {
 					sum, out = res, in
 				case "in, residual":
 					sum, out = in, res
+				case "across": // a row of one is the row of the other before
+					in, res = b.put(c.dt, layouts[0], append(slices.Clone(ins[m]), draw(c.n)...), c.rows+1, c.n), b.put(c.dt, layouts[0], append(draw(c.n), residual...), c.rows+1, c.n)
+					sum, out = shifted(in, c.n), shifted(res, 0)
+					in, res = shifted(in, 0), shifted(res, c.n)
+				}
+				blocks := 2 * c.split
+				if c.in == "across" {
+					blocks = int(c.rows) * c.split
 				}
 				sums, outs = append(sums, sum), append(outs, out)
-				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Split: c.split, Blocks: 2 * c.split, In: in.Addr, Residual: res.Addr,
-					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half}.Meeting())
+				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Split: c.split, Blocks: blocks, In: in.Addr, Residual: res.Addr,
+					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half, Read: read[m]}.Meeting())
 			}
 			b.runTeam(2, func(seed int) {
 				for m := range c.members {
@@ -59,6 +74,13 @@ func TestReduceNorm(t *testing.T) {
 			})
 		})
 	}
+}
+
+// shifted is all rows of o but one, from so many elements on.
+func shifted(o Operand, by int64) Operand {
+	o.Addr += nvlib.Ptr(by * o.DType.Size())
+	o.Shape = []int64{o.Shape[0] - 1, o.Shape[1]}
+	return o
 }
 
 func checkNorm(t *testing.T, dt ir.DType, n int64, ins [][]float64, residual, weight, sum, out []float64) {

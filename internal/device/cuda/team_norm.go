@@ -14,7 +14,10 @@ import (
 const normMost = 64 << 10
 
 // normed is a device.NormPart whose views are resolved.
-type normed struct{ in, residual, weight, sum, out ref }
+type normed struct {
+	in, residual, weight, sum, out ref
+	across                         bool // results lie across operands
+}
 
 func (n *normed) list() []*ref { return []*ref{&n.in, &n.residual, &n.weight, &n.sum, &n.out} }
 
@@ -56,15 +59,15 @@ func (t *team) norms(parts []device.NormPart) ([]normed, error) {
 			r.own()
 			*n.list()[k] = r
 		}
-		if err := n.check(&all[0]); err != nil {
+		if err := n.check(&all[0], t.room(kernels.NormThreads)); err != nil {
 			return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
 		}
 	}
 	return all, nil
 }
 
-// check compares with the first member's.
-func (n *normed) check(first *normed) error {
+// check compares with the first member's; room is how many blocks run at once.
+func (n *normed) check(first *normed, room int) error {
 	last := len(n.in.shape) - 1
 	if last < 0 || n.in.dt.IsInt() || !slices.Equal(n.weight.shape, n.in.shape[last:]) {
 		return fmt.Errorf("%s%v with weights %v", n.in.dt, n.in.shape, n.weight.shape)
@@ -81,11 +84,16 @@ func (n *normed) check(first *normed) error {
 		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.in.shape[last], n.in.dt, 16*kernels.NormPacks)
 	}
 	// A thread has read its elements of a row before it writes there, and no other
-	// thread reads them: results may lie where operands do.
+	// thread reads them: results may lie where operands do. Where they lie across them
+	// nobody may write before all have read, so all must run at once.
 	for _, w := range []*ref{&n.sum, &n.out} {
 		for _, r := range n.list() {
-			if itself := (r == &n.in || r == &n.residual) && r.same(w); r != w && r.overlaps(w) && !itself {
-				return fmt.Errorf("%w: a result overlaps an operand, or the other result, otherwise than by being an operand", device.ErrUnsupported)
+			switch operand := r == &n.in || r == &n.residual; {
+			case r == w || !r.overlaps(w) || operand && r.same(w):
+			case operand && n.rows() <= int64(room):
+				n.across = true
+			default:
+				return fmt.Errorf("%w: a result overlaps the weights or the other result, or some of more rows than run at once", device.ErrUnsupported)
 			}
 		}
 	}
@@ -148,17 +156,26 @@ func (t *team) normSplit(rows, packs, each int64) int64 {
 // blocks.
 func (t *team) normSteps(eps float64, all []normed, split int64) ([]step, error) {
 	rows := all[0].rows()
-	area, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
+	lines, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
 	if err != nil {
 		return nil, err
+	}
+	var read *area
+	if slices.ContainsFunc(all, func(n normed) bool { return n.across }) {
+		if read, err = t.halves("norm", 4*kernels.BlocksMost); err != nil {
+			return nil, err
+		}
 	}
 	blocks := min(rows, max(1, int64(t.room(kernels.NormThreads))/split)) * split
 	steps := make([]step, len(all))
 	for i, m := range t.members {
 		n := &all[i]
-		steps[i], err = m.kernel(kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Split: int(split), Blocks: int(blocks),
-			Eps: eps, In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr, Sum: n.sum.addr, Out: n.out.addr, Data: area.at, Half: area.bytes / 2}.Meeting())
-		if err != nil {
+		k := kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Split: int(split), Blocks: int(blocks), Eps: eps,
+			In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr, Sum: n.sum.addr, Out: n.out.addr, Data: lines.at, Half: lines.bytes / 2}
+		if n.across {
+			k.Read = read.at[i]
+		}
+		if steps[i], err = m.kernel(k.Meeting()); err != nil {
 			return nil, err
 		}
 	}

@@ -465,7 +465,7 @@ func testTeamSameBits(r *rig) {
 }
 
 // testTeamNorm compares a normalised sum with its three steps, bit for bit, with
-// results in memory of their own and in that of operands.
+// results in memory of their own, in that of operands, and across them.
 func testTeamNorm(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -488,7 +488,9 @@ func testTeamNorm(r *rig) {
 			h := random(rng, c.dt, c.rows, c.width)
 			p := device.NormPart{In: r.put(rank, h), Residual: r.put(rank, residual), Weight: r.put(rank, weight)}
 			p.Sum, p.Out = r.empty(rank, c.dt, c.rows, c.width), r.empty(rank, c.dt, c.rows, c.width)
-			switch i % 4 {
+			switch i % 5 {
+			case 4:
+				p.Sum, p.Out = r.below(rank, &p.In, h), r.below(rank, &p.Residual, residual)
 			case 1:
 				p.Sum, p.Out = p.Residual, p.In
 			case 2:
@@ -523,6 +525,17 @@ func testTeamNorm(r *rig) {
 			r.equal(fmt.Sprintf("%s: member %d: normalised", what, i), r.contents(rank, parts[i].Out), wants[i][1])
 		}
 	}
+}
+
+// below moves a tensor to where a row more has room, and returns one of its shape that
+// begins a row after it.
+func (r *rig) below(rank int, v *device.View, h host) device.View {
+	all := r.empty(rank, h.dt, h.shape[0]+1, h.shape[1])
+	all.Shape = h.shape
+	r.must(r.mainOf(rank).Upload(all, h.bytes()))
+	*v = all
+	all.Off += h.shape[1] * h.dt.Size()
+	return all
 }
 
 // testBadTeams looks at what is refused.

@@ -8,6 +8,7 @@ struct NormArgs {
   u64 data[teamMost], half;            // of each member: two halves of lines
   i64 rows, packs;                     // packs of a row
   i64 split, each;                     // blocks of a row, and packs of a block: each · split >= packs
+  u64 read;                            // words that say which blocks have read; 0 where nobody writes over what others read
   f64 eps;
 };
 
@@ -61,7 +62,8 @@ template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::A
 // A thread has up to P packs of a row, 256 apart. Where a row is SPLIT, a block adds
 // up no more than 256 of them, and hands these to the row's other blocks, by the
 // slots of the member itself, to which no peer pushes; each block then has the whole
-// row's squares. The blocks of a row are in one wave of the grid.
+// row's squares. The blocks of a row are in one wave of the grid, and all are where
+// results lie across operands: then nobody writes before all have read.
 template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs& a) {
   constexpr int V = 16 / sizeof(T), Q = SPLIT ? 1 : P;
   typedef typename Num<T>::Acc A;
@@ -80,6 +82,10 @@ template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs&
       const i64 j = threadIdx.x + 256 * w, i = row * packs + from + j;
       if (j < count) own[w] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + (from + j) * 16);
     }
+    if (a.read) {
+      __syncthreads();
+      if (threadIdx.x == 0) release32(a.read + blockIdx.x * 4, e);
+    }
 #pragma unroll
     for (int k = 1; k < W; k++)
 #pragma unroll
@@ -87,6 +93,10 @@ template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs&
         const i64 j = threadIdx.x + 256 * w;
         if (j < count) pushPack(a.data[(r + k) % W] + half + (r * total + row * packs + from + j) * 32, own[w], e);
       }
+    if (a.read) {
+      for (u32 b = threadIdx.x; b < gridDim.x; b += 256) waitFlag(p, t, a.read + b * 4, r, e);
+      __syncthreads();
+    }
     Pack<T, V> held[Q];
     A squares = 0;
 #pragma unroll
