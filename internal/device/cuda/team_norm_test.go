@@ -2,13 +2,16 @@ package cuda
 
 import (
 	"errors"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
@@ -151,25 +154,56 @@ func TestNormInPrograms(t *testing.T) {
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, algorithm=ll", 1), nil, exec.Options{}, 0},
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, ctas=8", 1), nil, exec.Options{}, 0},
 	} {
-		t.Setenv("HOCKET_CACHE", t.TempDir())
-		l := &meetings{fakeGPU: newFake(t, 4)}
 		p := planOf(t, c.text, c.dims)
-		loaded, err := exec.Load(t.Context(), newMachine(l.system(), Options{Kernels: l}), p, c.opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		for _, m := range l.got {
-			if strings.HasPrefix(m.Body, "reduceNorm<") {
-				n++
-			}
-		}
-		if n != p.Ranks*c.want {
+		if n := len(normsOf(t, p, c.opts)); n != p.Ranks*c.want {
 			t.Errorf("%s, %v, %+v: %d launches of sums with what follows on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.want)
 		}
-		if err := loaded.Close(); err != nil {
-			t.Error(err)
+	}
+}
+
+// normsOf loads a plan on four GPUs and returns its launches of sums with what follows.
+func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meeting) {
+	t.Helper()
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	l := &meetings{fakeGPU: newFake(t, 4)}
+	sys := l.system()
+	for _, g := range sys.gpus {
+		g.sms = 132
+	}
+	loaded, err := exec.Load(t.Context(), newMachine(sys, Options{Kernels: l}), p, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := loaded.Close(); err != nil {
+		t.Error(err)
+	}
+	return slices.DeleteFunc(l.got, func(m kernels.Meeting) bool { return !strings.HasPrefix(m.Body, "reduceNorm<") })
+}
+
+// TestNormLayouts has layers of many sizes laid out: what the planner has lie across
+// each other keeps no sum from taking along what follows it.
+func TestNormLayouts(t *testing.T) {
+	decode, err := os.ReadFile("../../../examples/decode.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	across := 0
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 40 {
+		dims := map[string]int64{"T": 1 + rng.Int64N(6), "H": 16 * (1 + rng.Int64N(40)), "F": 4 * (1 + rng.Int64N(300)), "S": rng.Int64N(60), "KV": 4 * (1 + rng.Int64N(2)), "D": 4 * (1 + rng.Int64N(10))}
+		norms := normsOf(t, planOf(t, string(decode), dims), exec.Options{})
+		if len(norms) != 4*4 {
+			t.Errorf("%v: %d launches of sums with what follows, want 16", dims, len(norms))
 		}
+		for _, m := range norms {
+			if read := m.Words[len(m.Words)-2]; read != 0 {
+				across++
+			}
+		}
+	}
+	t.Logf("%d launches with results across operands", across)
+	if across == 0 {
+		t.Error("no layout had a result across an operand")
 	}
 }
 
