@@ -227,7 +227,7 @@ func TestSweepNorm(t *testing.T) {
 		}
 		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
 		n := newNormSweep(s)
-		fmt.Printf("%d ranks; µs as three launches, then as one whose blocks have %v packs of a row\n", ranks, normSweepEach)
+		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row\n", ranks, normSweepEach)
 		for _, c := range normSweepSizes {
 			n.foresee(c[0], c[1])
 		}
@@ -334,7 +334,7 @@ func (n *normSweep) time(rows, width int64) {
 		add, normed = append(add, one), append(normed, other)
 	}
 	sum, by := n.fastest(c)
-	three := n.chained(sum, add, normed)
+	alone, three := n.chained(sum), n.chained(sum, add, normed)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
 	var line strings.Builder
@@ -346,7 +346,7 @@ func (n *normSweep) time(rows, width int64) {
 		}
 		fmt.Fprintf(&line, " %6.2f", us)
 	}
-	fmt.Printf("%3d x %5d  %6.1f KiB  three %6.2f (%s)  one%s\n", rows, width, float64(2*rows*width)/1024, three, by, line.String())
+	fmt.Printf("%3d x %5d  %6.1f KiB  %s %6.2f  three %6.2f  one%s\n", rows, width, float64(2*rows*width)/1024, by, alone, three, line.String())
 }
 
 // split makes launches whatever the size.
