@@ -149,8 +149,8 @@ func TestRealTails(t *testing.T) {
 // sweepNormSeconds bounds the sweeps below.
 const sweepNormSeconds = "HOCKET_SWEEP_SECONDS"
 
-// sweepRanks lists how many ranks to sweep with, and until when.
-func sweepRanks(t *testing.T) ([]int, time.Time) {
+// sweepRanks lists how many ranks to sweep with, and for how long each.
+func sweepRanks(t *testing.T) ([]int, time.Duration) {
 	if os.Getenv(reduceSweep) == "" {
 		t.Skip(reduceSweep + " is not set")
 	}
@@ -166,14 +166,15 @@ func sweepRanks(t *testing.T) ([]int, time.Time) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ranks, time.Now().Add(time.Duration(seconds) * time.Second)
+	return ranks, time.Duration(seconds) * time.Second
 }
 
 // TestSweepTails times the ends of layers by graph: what one more takes, in a chain,
 // as one launch and as three.
 func TestSweepTails(t *testing.T) {
-	worlds, until := sweepRanks(t)
+	worlds, each := sweepRanks(t)
 	for _, ranks := range worlds {
+		until := time.Now().Add(each)
 		m := real(t, Options{})
 		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
 		for _, rows := range []int64{1, 4, 16} {
@@ -208,7 +209,7 @@ func TestSweepTails(t *testing.T) {
 			fmt.Printf("32 layers' ends of %2d x 8192 bf16, %d ranks:%s\n", rows, ranks, line.String())
 			if time.Now().After(until) {
 				fmt.Println("out of time")
-				return
+				break
 			}
 		}
 	}
@@ -217,8 +218,9 @@ func TestSweepTails(t *testing.T) {
 // TestSweepNorm times sums with add and norm as one launch, rows split over more or
 // fewer blocks, and as three, in graphs, and compares the bits.
 func TestSweepNorm(t *testing.T) {
-	worlds, until := sweepRanks(t)
+	worlds, each := sweepRanks(t)
 	for _, ranks := range worlds {
+		until := time.Now().Add(each)
 		m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne})
 		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
 		w, err := m.Open(t.Context(), ranks)
