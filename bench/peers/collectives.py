@@ -26,11 +26,7 @@ POWERS = [4096 << k for k in (0, 4, 8, 12, 14, 16)]
 
 def chains(nbytes):
     """Lengths of the two chains, as internal/bench has them."""
-    if nbytes >= 64 << 20:
-        return 10, 20
-    if nbytes >= 4 << 20:
-        return 10, 30
-    return 10, 50
+    return (10, 40) if nbytes >= 4 << 20 else (10, 50)
 
 
 class Bench:
