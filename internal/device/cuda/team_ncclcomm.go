@@ -36,10 +36,12 @@ type ncclPool struct {
 	may  bool             // it may
 }
 
-// idleMost is how many sets of communicators are kept that no team uses. On four H200
-// one takes 0.15 s to make and 0.2 GB of each GPU, which grow to 1.6 when it first
-// gathers, sends and receives, and that takes as long again.
-const idleMost = 4
+// idleMost is how many sets of communicators are kept that no team uses: more than
+// programs want at once, since one takes long to make, and a process that made and
+// destroyed them all the time was seen to grow. On four H200 one takes 0.15 s and 0.2 GB
+// of each GPU, which grow to 1.6 when it first gathers, sends and receives, and that
+// takes as long again.
+const idleMost = 16
 
 // tellNCCL has NCCL stay off peers' memory where some of it is not what the driver
 // says; it reads that once, for all GPUs. The pool is locked.
