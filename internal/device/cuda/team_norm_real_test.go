@@ -229,7 +229,7 @@ func TestSweepNorm(t *testing.T) {
 		}
 		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
 		n := newNormSweep(s)
-		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row\n", ranks, normSweepEach)
+		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row, the last three without exchange\n", ranks, normSweepEach)
 		for _, c := range normSweepSizes {
 			n.foresee(c[0], c[1])
 		}
@@ -246,8 +246,9 @@ func TestSweepNorm(t *testing.T) {
 
 // What is swept: rows and their widths, and packs of a row that a block has.
 var (
-	normSweepSizes = [][2]int64{{1, 8192}, {4, 8192}, {8, 4096}, {2, 8192}, {1, 4096}, {8, 8192}, {16, 8192}, {16, 4096}, {1, 16384}, {4, 16384}, {32, 2048}, {1, 2048}, {64, 8192}}
-	normSweepEach  = []int64{2048, 256, 128, 64, 32}
+	normSweepSizes    = [][2]int64{{1, 8192}, {4, 8192}, {8, 4096}, {8, 8192}, {16, 8192}, {2, 8192}, {1, 4096}, {1, 16384}, {64, 8192}, {32, 2048}, {1, 2048}}
+	normSweepEach     = []int64{2048, 256, 128, 64, 32, 256, 128, 64}
+	normSweepExchange = 4 // up to which blocks exchange; behind it each adds whole rows up
 )
 
 // normSweep is a team with operands of up to 1 MiB.
@@ -296,15 +297,15 @@ func (n *normSweep) norm(rows, width int64) *device.Norm {
 	return norm
 }
 
-// splits are over how many blocks a row is split, for each of normSweepEach; 0 where
+// shapes are how rows can be shared out, for each of normSweepEach; no blocks where
 // they would not run at once.
-func (n *normSweep) splits(rows, packs int64) (list []int64) {
+func (n *normSweep) shapes(rows, packs int64) (list []normShape) {
 	for i, each := range normSweepEach {
-		split := max(1, ceil(packs, each))
-		if i > 0 && (split == 1 || split*rows > int64(n.own.room(kernels.NormThreads))) {
-			split = 0
+		shape := normShape{max(1, ceil(packs, each)), i <= normSweepExchange && i > 0}
+		if i > 0 && (shape.split == 1 || shape.split*rows > int64(n.own.room(kernels.NormThreads))) {
+			shape.split = 0
 		}
-		list = append(list, split)
+		list = append(list, shape)
 	}
 	return list
 }
@@ -314,9 +315,9 @@ func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	for _, split := range n.splits(rows, all[0].packs()) {
-		if split > 0 {
-			n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all, split) })
+	for _, shape := range n.shapes(rows, all[0].packs()) {
+		if shape.split > 0 {
+			n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all, shape) })
 		}
 	}
 }
@@ -340,10 +341,10 @@ func (n *normSweep) time(rows, width int64) {
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
 	var line strings.Builder
-	for _, split := range n.splits(rows, all[0].packs()) {
+	for _, shape := range n.shapes(rows, all[0].packs()) {
 		us := 0.0
-		if split > 0 {
-			us = n.chained(n.split(norm.Eps, all, split))
+		if shape.split > 0 {
+			us = n.chained(n.launches(norm.Eps, all, shape))
 			n.compare(rows * width)
 		}
 		fmt.Fprintf(&line, " %6.2f", us)
@@ -351,10 +352,10 @@ func (n *normSweep) time(rows, width int64) {
 	fmt.Printf("%3d x %5d  %6.1f KiB  %s %6.2f  three %6.2f  one%s\n", rows, width, float64(2*rows*width)/1024, by, alone, three, line.String())
 }
 
-// split makes launches whatever the size.
-func (n *normSweep) split(eps float64, all []normed, split int64) (one []device.Launch) {
+// launches are made whatever the size.
+func (n *normSweep) launches(eps float64, all []normed, shape normShape) (one []device.Launch) {
 	defer n.w.alone()()
-	steps, err := n.own.normSteps(eps, all, split)
+	steps, err := n.own.normSteps(eps, all, shape)
 	n.must(err)
 	for r, m := range n.own.members {
 		one = append(one, &launch{dev: m.dev, name: "norm", steps: []step{steps[r]}, member: m, id: -1})
