@@ -255,7 +255,7 @@ func TestSweepCopySum(t *testing.T) {
 					return
 				}
 				if r.add(teamCase{op: c.op, red: ir.Sum, dt: ir.BF16, shape: []int64{elems}, algo: algo}, tune) {
-					fmt.Printf("%-14s %9d %-13s %3d %% by engines, %3dx%d/%d: %8.2f\n", c.op, bytes, algo, enginePercent, tune.Blocks, tune.Threads, tune.Unroll,
+					fmt.Printf("%-14s %9d %-13s %3d %% by engines, watched %t, %3dx%d/%d: %8.2f\n", c.op, bytes, algo, enginePercent, watching, tune.Blocks, tune.Threads, tune.Unroll,
 						tm.micros(r, r.cases[len(r.cases)-1], 10))
 					r.drop()
 				}
@@ -263,21 +263,25 @@ func TestSweepCopySum(t *testing.T) {
 			for _, o := range c.others {
 				one(o, device.Tuning{})
 			}
-			for _, b := range []int{0, 8, 32, 48, 96, 192, 256} {
-				one(c.algo, device.Tuning{Blocks: b})
+			for _, on := range []bool{true, false} {
+				watching = on
+				for _, b := range []int{64, 128, 192, 256} {
+					one(c.algo, device.Tuning{Blocks: b})
+				}
+				watching = true
 			}
-			for _, p := range []int64{95, 85, 80, 70} {
+			for _, p := range []int64{100, 95, 80} {
 				enginePercent = p
 				one(c.algo, device.Tuning{})
-				one(c.algo, device.Tuning{Blocks: 192})
+				one(c.algo, device.Tuning{Blocks: 256})
 			}
 			enginePercent = percent
 			for _, threads := range []int{256, 512, 1024} {
 				for _, unroll := range []int{1, 2, 4} {
 					one(c.algo, device.Tuning{Threads: threads, Unroll: unroll})
-					one(c.algo, device.Tuning{Blocks: 48, Threads: threads, Unroll: unroll})
 				}
 			}
+			one(c.algo, device.Tuning{Blocks: 8})
 		}
 	}
 	r.close()
