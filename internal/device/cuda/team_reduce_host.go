@@ -31,15 +31,22 @@ func hostSplit(bytes int64) int64 {
 	return split
 }
 
-// resultsByHost is hostPart of results, for more than two members: what was fastest
-// on four H200. Each reads three times as much as it writes.
-var resultsByHost = hostPart{180, 8, 16}
+// resultsByHost is hostPart of the results of more than two members: what was fastest
+// on four H200. Each reads three times as much as it writes, and the first it can read
+// comes late, so that it is less of a small all_reduce.
+var resultsByHost = func(bytes int64) hostPart {
+	permille := max(60, 195-1500<<20/max(bytes, 1))
+	if bytes < 24<<20 {
+		return hostPart{permille, 12, 24}
+	}
+	return hostPart{permille, 8, 16}
+}
 
 // hostResults is how many of a share's packs, in whole chunks, that is.
 func hostResults(r *kernels.AllReduce) int64 {
 	shareOut(r, int64(len(r.In)))
 	chunk := int64(r.Threads * r.Unroll)
-	return r.Share * resultsByHost.permille / 1000 / chunk * chunk
+	return r.Share * resultsByHost(r.Count*r.DType.Size()).permille / 1000 / chunk * chunk
 }
 
 // hostable returns nil, or why no part of r can go by way of host memory. Between two
@@ -65,7 +72,7 @@ func (t *team) hostable(r *kernels.AllReduce, c *collective) error {
 func (t *team) byHost(tune device.Tuning, r *kernels.AllReduce) error {
 	part := byHostMemory
 	if len(t.members) > 2 {
-		part = resultsByHost
+		part = resultsByHost(r.Count * r.DType.Size())
 	}
 	aside := part.writers + part.readers
 	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link

@@ -58,12 +58,13 @@ func TestSweepHost(t *testing.T) {
 	}
 	ranks := number(reduceSweepWorlds, 2)
 	s := newReduceSweep(t, ranks, false, time.Now())
-	part, shares, grids := &byHostMemory, []int64{40, 55, 70, 80, 90, 100}, [][2]int64{{2, 4}, {4, 8}, {8, 12}, {8, 16}}
+	shares, grids := []int64{40, 55, 70, 80, 90, 100}, [][2]int64{{2, 4}, {4, 8}, {8, 12}, {8, 16}}
 	if ranks > 2 {
-		part, shares, grids = &resultsByHost, []int64{100, 130, 160, 190, 220}, [][2]int64{{8, 16}, {12, 24}, {16, 16}, {16, 32}, {24, 24}}
+		shares, grids = []int64{60, 90, 120, 150, 180, 210}, [][2]int64{{6, 12}, {8, 16}, {12, 24}, {16, 16}}
 	}
 	until := time.Now().Add(time.Duration(number(reduceSweepSeconds, 60)) * time.Second)
-	defer func(before hostPart) { *part = before }(*part)
+	before, results := byHostMemory, resultsByHost
+	defer func() { byHostMemory, resultsByHost = before, results }()
 	one := func(mib int64, what string, tune device.Tuning) {
 		if time.Now().After(until) {
 			return
@@ -80,7 +81,8 @@ func TestSweepHost(t *testing.T) {
 		for _, permille := range shares {
 			for _, blocks := range grids {
 				for _, u := range []int{1, 2, 4} {
-					*part = hostPart{permille, blocks[0], blocks[1]}
+					byHostMemory = hostPart{permille, blocks[0], blocks[1]}
+					resultsByHost = func(int64) hostPart { return byHostMemory }
 					one(mib, fmt.Sprintf("%d ‰ by %d and %d", permille, blocks[0], blocks[1]), device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024, Unroll: u})
 				}
 			}

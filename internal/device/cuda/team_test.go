@@ -57,6 +57,8 @@ func TestTeamChain(t *testing.T) {
 		for _, count := range []int64{1 << 18, 70001} { // watched, and not
 			chains = append(chains, chain{tune: device.Tuning{Algo: "copy-sum"}, count: count, rounds: 1000, last: math.MaxUint32 - 57})
 		}
+		host := device.Tuning{Algo: "push-host", Threads: 256, Unroll: 1}
+		chains = append(chains, chain{tune: host, count: 300001, rounds: 10000}, chain{tune: host, count: 70001, rounds: 2000, last: math.MaxUint32 - 57})
 		if per == 1 {
 			host := device.Tuning{Algo: "push-host", Unroll: 2}
 			chains = append(chains, chain{tune: host, count: 300001, rounds: 10000}, chain{tune: host, count: 4 << 20, rounds: 2000}, chain{tune: host, count: 70001, rounds: 2000, last: math.MaxUint32 - 57})

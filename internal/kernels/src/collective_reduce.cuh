@@ -140,11 +140,12 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
   end(t, e);
 }
 
-// pushToAll pushes a sheet to the same place at all peers.
-template <int W, int R> DEV void pushToAll(const ReduceArgs& a, u64 off, Sheet<R> s, u32 e) {
+// pushToAll pushes a sheet to the same place at all peers. Of few sheets, all warps
+// may begin with the same one: it takes less to know which.
+template <int W, int R, bool Few> DEV void pushToAll(const ReduceArgs& a, u64 off, Sheet<R> s, u32 e) {
   seal(s, e);
 #pragma unroll
-  for (int k = 0; k < W - 1; k++) pushSheet<R>(a.data[peerOf<W>(a.team, k)] + off, s);
+  for (int k = 0; k < W - 1; k++) pushSheet<R>(a.data[Few ? ((u32)a.team.rank + 1 + k) % W : peerOf<W>(a.team, k)] + off, s);
 }
 
 // One shot in sheets: an epoch in each 128 bytes. A warp pushes a sheet before it
@@ -159,7 +160,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const Red
   const u32 e = begin(t, last);
   const u64 half = (e & 1) * a.half;
   Patience p = {0, 0};
-  if (i < sheets) pushToAll<W, R>(a, half + (r * sheets + i) * S::bytes, own, e);
+  if (i < sheets) pushToAll<W, R, true>(a, half + (r * sheets + i) * S::bytes, own, e);
   while (i < sheets) {
     S x[W];
 #pragma unroll
@@ -170,7 +171,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const Red
     const i64 next = i + warpsOf();
     if (next < sheets) {
       own = loadSheet<T, A, R>(a.in[r], next * S::packs, a.count);
-      pushToAll<W, R>(a, half + (r * sheets + next) * S::bytes, own, e);
+      pushToAll<W, R, true>(a, half + (r * sheets + next) * S::bytes, own, e);
     }
 #pragma unroll
     for (int q = 0; q < W; q++)
@@ -233,7 +234,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
       if (q != r) awaitSheet(p, t, a.data[r] + first + (q * share + i) * S::bytes, x[q], q, e);
     S y = foldSheets<F, T, W, R>(x);
     storeSheet<T, A, R>(a.out[r], (r * share + i) * S::packs, a.count, y);
-    pushToAll<W, R>(a, second + (r * share + i) * S::bytes, y, e);
+    pushToAll<W, R, false>(a, second + (r * share + i) * S::bytes, y, e);
     const i64 next = i + warpsOf();
     if (next < share) {
       given.load(a, next);
