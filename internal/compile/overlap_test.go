@@ -21,7 +21,7 @@ import (
 
 // strategies are what the tests choose from.
 var strategies = []lower.Strategy{
-	{}, {Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3},
+	{}, {Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3},
 	{Kind: lower.Chunked, Chunks: 1}, {Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 3},
 	{Kind: lower.Chunked, Chunks: 5}, {Kind: lower.Chunked, Chunks: 8},
 }
@@ -40,7 +40,8 @@ func TestOverlapMeansTheSame(t *testing.T) {
 		c := newCase(t, drawProgram(t), ir.Binding{})
 		choose := func(*lower.Pair) lower.Strategy {
 			if rapid.Bool().Draw(t, "exchange") {
-				return lower.Strategy{Kind: lower.Exchange, Chunks: rapid.SampledFrom([]int64{0, 0, 2, 5}).Draw(t, "parts")}
+				n := rapid.SampledFrom([]int64{-1, 0, 2, 5}).Draw(t, "parts")
+				return lower.Strategy{Kind: lower.Exchange, Chunks: max(n, 0), Ahead: n < 0}
 			}
 			return rapid.SampledFrom(strategies).Draw(t, "strategy")
 		}

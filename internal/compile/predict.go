@@ -25,7 +25,7 @@ type Estimate struct {
 var candidates = []lower.Strategy{
 	{Kind: lower.Sequential},
 	{Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 4}, {Kind: lower.Chunked, Chunks: 8},
-	{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2},
+	{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Ahead: true},
 }
 
 // predictor predicts pairs of a program with given dims on a machine.
@@ -42,6 +42,9 @@ func (p *predictor) estimates(pair *lower.Pair) ([]Estimate, error) {
 	}
 	var out []Estimate
 	for _, st := range candidates {
+		if st.Ahead && !pair.Ahead {
+			continue // it would be an exchange like any other
+		}
 		e, err := p.estimate(pair, numbers, st)
 		if err != nil {
 			return nil, err
@@ -65,6 +68,10 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 	case lower.Chunked:
 		got, err = sim.Chunked(numbers, st.Chunks, p.machine)
 	case lower.Exchange:
+		if st.Ahead {
+			got, err = sim.Ahead(numbers, p.machine)
+			break
+		}
 		got, err = sim.Exchange(numbers, max(st.Chunks, 1), p.machine)
 	default:
 		got, err = sim.Sequential(numbers, p.machine)
@@ -87,14 +94,19 @@ func (p *predictor) unfit(pair *lower.Pair, numbers sim.Pair, st lower.Strategy)
 }
 
 // saving is by how much an overlapped strategy must beat sequential to be
-// chosen: predictions are no better than that.
+// chosen, and ahead, which takes more memory, the others: predictions are no
+// better than that.
 const saving = 0.97
 
 // best returns the fastest estimate; sequential where nothing clearly beats it.
 func best(es []Estimate) Estimate {
 	top := es[0]
 	for _, e := range es[1:] {
-		if e.Refused == "" && e.Time < top.Time && e.Time < saving*es[0].Time {
+		most := min(top.Time, saving*es[0].Time)
+		if e.strategy.Ahead {
+			most = saving * top.Time
+		}
+		if e.Refused == "" && e.Time < most {
 			top = e
 		}
 	}

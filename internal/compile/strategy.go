@@ -12,7 +12,7 @@ const Auto = "auto"
 
 // Strategies lists the strategies by name; chunked may carry its number of
 // chunks: "chunked(8)".
-var Strategies = []string{"sequential", "chunked", "exchange", Auto}
+var Strategies = []string{"sequential", "chunked", "exchange", "ahead", Auto}
 
 // CheckStrategy reports a strategy that there is not.
 func CheckStrategy(s string) error {

@@ -23,6 +23,8 @@ type emitter struct {
 	myNumber string
 	// told: the operations' comments have been written once.
 	told bool
+	// entered is the pair as an exchange; nil where it is none.
+	entered *exchanged
 }
 
 func (e *emitter) add(stmts ...*ir.Stmt) { e.out = append(e.out, stmts...) }

@@ -16,9 +16,10 @@ import (
 // between the two the peer has sent a signal: to this rank, which has waited
 // for it. Every exchange waits for signals from all ranks. So two pairs of a
 // function serve each other, the one before in the same run or the one behind
-// in the run before; the second round of an all-reduce serves its first, and
-// one iteration of a loop the next. A pair that has nobody gets credits: each rank tells its peers, once its main has
-// come here, that they may write.
+// in the run before, unless one begins while the other is under way (see
+// ahead.go); the second round of an all-reduce serves its first, and one
+// iteration of a loop the next. A pair that has nobody gets credits: each rank
+// tells its peers, once its main has come here, that they may write.
 
 // exchanged is a pair that was lowered with exchange.
 type exchanged struct {
@@ -29,21 +30,34 @@ type exchanged struct {
 	when   when
 	// credits are the statements that it can do without where others serve it.
 	credits []*ir.Stmt
+	// first and last are the first and the last of its statements.
+	first, last *ir.Stmt
+	departs     *departure // nil where blocks leave one by one
+	ahead       bool       // blocks are to leave early
+	behind      *exchanged // the one behind whose blocks they do; nil for none
 }
 
 // served reports whether other exchanges keep the puts of x behind the peers'
-// last use, whatever runs how often.
-func (x *exchanged) served(all []*exchanged) bool {
+// last use, whatever runs how often: one that begins behind x or ends before it,
+// where at tells the place of each statement. One that begins while x is under way
+// does not, but its credits do, if x's blocks leave behind its own.
+func (x *exchanged) served(all []*exchanged, at map[*ir.Stmt]int) bool {
+	if y := x.behind; y != nil && !y.served(all, at) {
+		return true
+	}
 	return x.rounds > 1 || x.when.times > 1 || slices.ContainsFunc(all, func(y *exchanged) bool {
-		return y != x && y.when.times > 0 && !slices.ContainsFunc(x.axes, func(a string) bool { return !slices.Contains(y.axes, a) })
+		return y != x && y.when.times > 0 && (at[y.first] > at[x.last] || at[y.last] < at[x.first]) &&
+			!slices.ContainsFunc(x.axes, func(a string) bool { return !slices.Contains(y.axes, a) })
 	})
 }
 
 // takeCredits takes the credits that nobody needs out of b and its blocks.
 func takeCredits(b *ir.Block, all []*exchanged) {
+	at := map[*ir.Stmt]int{}
+	b.Walk(func(s *ir.Stmt) { at[s] = len(at) })
 	gone := map[*ir.Stmt]bool{}
 	for _, x := range all {
-		if x.served(all) {
+		if x.served(all, at) {
 			for _, s := range x.credits {
 				gone[s] = true
 			}
@@ -69,16 +83,14 @@ func takeOutDeep(b *ir.Block, gone map[*ir.Stmt]bool) {
 func (e *emitter) enter(stream string, rounds int) {
 	x := &exchanged{axes: e.Axes, rounds: rounds, when: e.finder.when}
 	e.exchanges = append(e.exchanges, x)
-	if x.served(e.exchanges) {
-		return
-	}
 	free, f := e.named("free"), e.named("f")
 	x.credits = []*ir.Stmt{
 		declare(e.Pos, ir.OpCounter, free, e.ranks()),
 		loop(e.Pos, f, ir.Int(0), e.ranks(), e.unlessMe(ir.Var(f), signal(e.Pos, free, e.me(), e.peer(ir.Var(f))))),
-		on(e.Pos, stream, e.awaitPeers(free, ir.Int(1))),
+		on(e.Pos, stream, e.awaitPeersBy(e.named("f"), free, ir.Int(1))),
 	}
 	e.add(x.credits...)
+	e.entered = x
 }
 
 // The ranks that a collective is over are a team, numbered like its blocks: the
@@ -149,7 +161,11 @@ func (e *emitter) push(block, to, here string) *ir.Stmt {
 
 // awaitPeers waits until every peer has raised its element of %counter to count.
 func (e *emitter) awaitPeers(counter string, count *ir.Expr) *ir.Stmt {
-	k := e.named("k")
+	return e.awaitPeersBy(e.named("k"), counter, count)
+}
+
+// awaitPeersBy is awaitPeers by a loop over %k.
+func (e *emitter) awaitPeersBy(k, counter string, count *ir.Expr) *ir.Stmt {
 	return loop(e.Pos, k, ir.Int(0), e.ranks(), e.unlessMe(ir.Var(k), waitFor(e.Pos, counter, ir.Var(k), count)))
 }
 

@@ -1,6 +1,10 @@
 package lower
 
-import "hocket.example/hocket/ir"
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
 
 // exchangeGather pushes the own shard to every peer, computes with it, and then
 // with the peers' in the order in which they come. With several parts it does
@@ -9,12 +13,22 @@ func (e *emitter) exchangeGather(parts int64) {
 	shard := e.local(e.comm.Args[0].Name)
 	g := &gatherRound{emitter: e, shard: shard, stream: e.named("s"), here: e.named("here")}
 	e.add(declare(e.Pos, ir.OpStream, g.stream, nil), declare(e.Pos, ir.OpCounter, g.here, e.ranks()))
-	e.open(e.same)
 	e.enter(g.stream, 1)
 	if parts > 1 {
+		e.open(e.same)
 		e.add(on(e.Pos, g.stream, waitMain(e.Pos)))
+		e.byParts(parts, func(s *sub) []*ir.Stmt { return append(g.send(s), g.compute(s)...) })
+	} else {
+		e.add(g.send(nil)...)
+		d := &departure{leaves: slices.Clip(e.out), puts: e.out[len(e.out)-1]}
+		e.open(e.same)
+		d.compute = g.compute(nil)
+		e.add(d.compute...)
+		if e.Rows == 0 { // else blocks one behind the other are not the whole
+			d.whole = g.whole
+		}
+		e.entered.departs = d
 	}
-	e.byParts(parts, g.round)
 	e.add(waitStream(e.Pos, g.stream))
 	e.add(e.claims...)
 }
@@ -23,42 +37,68 @@ func (e *emitter) exchangeGather(parts int64) {
 type gatherRound struct {
 	*emitter
 	shard, stream, here string
-	stmts               []*ir.Stmt
+	// all names the buffer of all blocks, mine what is computed with first.
+	all, mine string
 }
 
-func (g *gatherRound) put(stmts ...*ir.Stmt) { g.stmts = append(g.stmts, stmts...) }
-
-func (g *gatherRound) round(s *sub) []*ir.Stmt {
-	all, to := g.named("all"), g.named("to")
-	mine, block := g.shard, plain(g.From)
-	var first []*ir.Stmt // on the stream
+// send puts the own shard, or a part of it, into the peers' buffers.
+func (g *gatherRound) send(s *sub) []*ir.Stmt {
+	var stmts, first []*ir.Stmt // first on the stream
+	to := ""
+	g.all, to = g.named("all"), g.named("to")
+	g.mine = g.shard
+	block := plain(g.From)
 	if s == nil {
 		first = append(first, waitMain(g.Pos))
 	} else {
-		mine = g.names.fresh(g.comm.Args[0].Name, "i")
-		g.put(chunk(g.Pos, mine, g.shard, g.Rows, s.index, s.count))
-		block = withRows(g.From, g.Rows, ir.Extent(mine, int64(g.Rows)))
+		g.mine = g.names.fresh(g.comm.Args[0].Name, "i")
+		stmts = append(stmts, chunk(g.Pos, g.mine, g.shard, g.Rows, s.index, s.count))
+		block = withRows(g.From, g.Rows, ir.Extent(g.mine, int64(g.Rows)))
 	}
-	sent := mine
+	sent := g.mine
 	if s != nil && g.Rows > 0 { // rows of an inner dimension are not dense
 		sent = g.names.fresh(g.comm.Args[0].Name, "d")
-		first = append(first, result(g.Pos, sent, ir.OpCopy, nil, mine))
+		first = append(first, result(g.Pos, sent, ir.OpCopy, nil, g.mine))
 	}
-	g.put(symmetric(g.Pos, all, g.slots(block)),
-		on(g.Pos, g.stream, append(first, selectFirst(g.Pos, to, all, g.me()), g.push(sent, to, g.here))...))
+	first = append(first, selectFirst(g.Pos, to, g.all, g.me()), g.push(sent, to, g.here))
+	return append(stmts, symmetric(g.Pos, g.all, g.slots(block)), on(g.Pos, g.stream, first...))
+}
 
+// compute writes what is computed with the own block, and with the others'.
+func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	own := g.part(g.Rows, g.me(), g.ranks(), s)
-	own.at[g.Value] = mine
+	own.at[g.Value] = g.mine
 	own.keepGathered()
 	own.body("")
-	g.put(own.stmts...)
 
 	i, j, theirs := g.named("i"), g.named("j"), g.named("c")
 	p := g.part(g.Rows, ir.Var(j), g.ranks(), s)
-	p.put(let(g.Pos, j, g.after(ir.Var(i))), selectFirst(g.Pos, theirs, all, ir.Var(j)), waitFor(g.Pos, g.here, ir.Var(j), s.raised()))
+	p.put(let(g.Pos, j, g.after(ir.Var(i))), selectFirst(g.Pos, theirs, g.all, ir.Var(j)), waitFor(g.Pos, g.here, ir.Var(j), s.raised()))
 	p.at[g.Value] = theirs
 	p.keepGathered()
 	p.body("")
-	g.put(loop(g.Pos, i, ir.Int(1), g.ranks(), p.stmts...))
-	return g.stmts
+	return append(own.stmts, loop(g.Pos, i, ir.Int(1), g.ranks(), p.stmts...))
+}
+
+// whole writes what computes with all blocks at once, in place of compute. The own
+// block joins the others on a stream of its own, beside the puts; that waits for
+// the others too, so that main waits once.
+func (g *gatherRound) whole() (side, stmts []*ir.Stmt) {
+	stream, mine, all := g.named("o"), g.named("own"), g.named("w")
+	side = []*ir.Stmt{
+		declare(g.Pos, ir.OpStream, stream, nil),
+		on(g.Pos, stream, waitMain(g.Pos), selectFirst(g.Pos, mine, g.all, g.me()),
+			into(g.Pos, ir.OpCopy, g.shard, mine), g.awaitPeers(g.here, ir.Int(1))),
+	}
+	var extents []*ir.Expr
+	for _, d := range g.To.LocalType().Dims {
+		extents = append(extents, d.Extent)
+	}
+	g.told = false
+	p := g.part(g.Rows, nil, nil, nil)
+	p.put(waitStream(g.Pos, stream), reshape(g.Pos, all, g.all, extents))
+	p.at[g.Value] = all
+	p.keepGathered()
+	p.body("")
+	return side, p.stmts
 }

@@ -60,7 +60,7 @@ func (o *overlapper) block(b *ir.Block, at when) {
 	f := newPairFinder(o.unit, o.fn, b, at)
 	strategies := o.reductions(f)
 	w := &walker{overlapper: o, finder: f, strategies: strategies, todo: slices.Clone(b.Stmts), done: map[*ir.Stmt][]*ir.Stmt{}}
-	b.Stmts = w.walk()
+	b.Stmts = o.ahead(w.walk())
 }
 
 // reductions decides on the pairs that end in a reduction, and claims the
@@ -126,6 +126,8 @@ type walker struct {
 	todo       []*ir.Stmt
 	// done holds what stands in place of a region, whose collective marks where.
 	done map[*ir.Stmt][]*ir.Stmt
+	// departed is the exchanged gather of whole blocks that came last; nil before any.
+	departed *region
 }
 
 func (w *walker) walk() []*ir.Stmt {
@@ -166,6 +168,7 @@ func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
 		w.leave(w.finder, s, why)
 		return nil, Strategy{}
 	}
+	r.Ahead = w.canGoAhead(r)
 	st := w.decide(r)
 	if st.Kind == Sequential {
 		return nil, Strategy{}
@@ -237,5 +240,11 @@ func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
 		first = r.body[0]
 	}
 	leadOf(first, e.out[0])
+	if x := e.entered; x != nil {
+		x.first, x.last, x.ahead = e.out[0], e.out[len(e.out)-1], st.Ahead
+		if x.departs != nil {
+			w.departed = r
+		}
+	}
 	return e.out
 }

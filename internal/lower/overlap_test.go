@@ -14,7 +14,7 @@ import (
 func TestGoldenOverlap(t *testing.T) {
 	golden.Each(t, "testdata/overlap/*.txt", section, func(t *testing.T, _, source string) string {
 		got := "\n"
-		for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2}} {
+		for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2}, {Kind: Exchange, Ahead: true}} {
 			res := overlapped(t, source, st)
 			got += section[1:] + st.String() + "\n" + res.Program.String()
 			for _, e := range res.Log {
@@ -54,8 +54,9 @@ func overlapped(t testing.TB, source string, st Strategy) *Result {
 
 func TestParseStrategy(t *testing.T) {
 	for text, want := range map[string]Strategy{
-		"": {}, "sequential": {}, "chunked": {Chunked, DefaultChunks}, "chunked(1)": {Chunked, 1},
-		"chunked(1024)": {Chunked, 1024}, "exchange": {Exchange, 0}, "exchange(1)": {Exchange, 0}, "exchange(2)": {Exchange, 2},
+		"": {}, "sequential": {}, "chunked": {Kind: Chunked, Chunks: DefaultChunks}, "chunked(1)": {Kind: Chunked, Chunks: 1},
+		"chunked(1024)": {Kind: Chunked, Chunks: 1024}, "exchange": {Kind: Exchange}, "exchange(1)": {Kind: Exchange},
+		"exchange(2)": {Kind: Exchange, Chunks: 2}, "ahead": {Kind: Exchange, Ahead: true},
 	} {
 		got, err := ParseStrategy(text)
 		if err != nil || got != want {

@@ -27,6 +27,8 @@ type Pair struct {
 	// Ops are the operations that run piece by piece, GEMMs among them; Post
 	// those that run piece by piece behind a reduction.
 	Ops, Post []PairOp
+	// Ahead: it is a gather whose blocks can leave while the pair before is computed.
+	Ahead bool
 	// Refused says, for each kind of strategy that cannot be used, why.
 	Refused map[StrategyKind]string
 }

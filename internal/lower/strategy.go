@@ -34,10 +34,16 @@ const maxChunks = 1024
 type Strategy struct {
 	Kind   StrategyKind
 	Chunks int64
+	// Ahead has Exchange's gathers leave while the pair before is computed, where they
+	// can; those that have a whole pair's time are computed with as one: see ahead.go.
+	Ahead bool
 }
 
 // String returns the strategy as ParseStrategy reads it: "chunked(4)".
 func (s Strategy) String() string {
+	if s.Ahead {
+		return "ahead"
+	}
 	if s.Kind == Chunked || s.Kind == Exchange && s.Chunks > 1 {
 		return fmt.Sprintf("%s(%d)", s.Kind, s.Chunks)
 	}
@@ -47,8 +53,8 @@ func (s Strategy) String() string {
 // String returns the kind's word.
 func (k StrategyKind) String() string { return [...]string{"sequential", "chunked", "exchange"}[k] }
 
-// ParseStrategy reads "sequential", "chunked", "chunked(8)", "exchange" or
-// "exchange(2)".
+// ParseStrategy reads "sequential", "chunked", "chunked(8)", "exchange",
+// "exchange(2)" or "ahead".
 func ParseStrategy(text string) (Strategy, error) {
 	switch text {
 	case "", "sequential":
@@ -57,12 +63,14 @@ func ParseStrategy(text string) (Strategy, error) {
 		return Strategy{Kind: Chunked, Chunks: DefaultChunks}, nil
 	case "exchange":
 		return Strategy{Kind: Exchange}, nil
+	case "ahead":
+		return Strategy{Kind: Exchange, Ahead: true}, nil
 	}
 	word, digits, _ := strings.Cut(text, "(")
 	digits, ok := strings.CutSuffix(digits, ")")
 	kind := map[string]StrategyKind{"chunked": Chunked, "exchange": Exchange}[word]
 	if !ok || kind == Sequential {
-		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, exchange(N) and auto", text)
+		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, exchange(N), ahead and auto", text)
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 1 || n > maxChunks {

@@ -114,6 +114,20 @@ func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 	return g.predict()
 }
 
+// Ahead predicts a gather whose blocks have left while the pair before was
+// computed, among others like it: beside what is computed with all its blocks as
+// one come those of the next, and the own block joins them.
+func Ahead(p Pair, m *machine.Description) (Prediction, error) {
+	g := &pairGraph{newGraph(), &p, m}
+	for i := int64(1); i < p.Ranks; i++ {
+		g.push(onSide, i, 1)
+	}
+	g.add(task{stream: onSums, class: transfer, work: m.TouchTime(2 * p.Whole / p.Ranks), span: &Span{Name: "copy", Stream: "own"}})
+	g.ops(1, "")
+	g.join()
+	return g.predict()
+}
+
 // partLabel names part of parts in a timeline.
 func partLabel(part, parts int64) string {
 	if parts == 1 {
