@@ -34,19 +34,21 @@ template <class A> DEV A rowSum(A v) {
   return __shfl_sync(0xffffffff, x[0], 0);
 }
 
-// A pack goes as two lines, each with an epoch behind every 4 bytes.
+// A pack goes as two lines, each with an epoch behind every 4 bytes: all first ones of
+// a row lie side by side, and so do the second ones, apart bytes behind. A warp then
+// stores whole lines of 128 bytes: gaps cost a link as much as data.
 struct PackLines { Line lo, hi; };
 
-DEV void pushPack(u64 at, Line v, u32 e) {
+DEV void pushPack(u64 at, i64 apart, Line v, u32 e) {
   push(at, Line{v.x, e, v.y, e});
-  push(at + 16, Line{v.z, e, v.w, e});
+  push(at + apart, Line{v.z, e, v.w, e});
 }
 
-DEV PackLines lookPack(u64 at) { return PackLines{look(at), look(at + 16)}; }
+DEV PackLines lookPack(u64 at, i64 apart) { return PackLines{look(at), look(at + apart)}; }
 
-DEV Line awaitPack(Patience& p, const Team& t, u64 at, PackLines l, u32 from, u32 e) {
+DEV Line awaitPack(Patience& p, const Team& t, u64 at, i64 apart, PackLines l, u32 from, u32 e) {
   awaitHalf(p, t, at, l.lo, from, e);
-  awaitHalf(p, t, at + 16, l.hi, from, e);
+  awaitHalf(p, t, at + apart, l.hi, from, e);
   return Line{l.lo.x, l.lo.z, l.hi.x, l.hi.z};
 }
 
@@ -70,7 +72,7 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
   typedef typename Num<T>::Acc A;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
-  const i64 packs = a.packs, total = a.rows * packs;
+  const i64 packs = a.packs, total = a.rows * packs, apart = packs * 16;
   const u32 e = begin(t, last);
   const u64 half = (e & 1) * a.half;
   Patience p = {0, 0};
@@ -93,7 +95,7 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
 #pragma unroll
       for (int w = 0; w < Q; w++) {
         const i64 j = begins + threadIdx.x + 256 * w;
-        if (j >= from && j < to) pushPack(a.data[(r + k) % W] + half + (r * total + first + j) * 32, own[w], e);
+        if (j >= from && j < to) pushPack(a.data[(r + k) % W] + half + (r * total + first) * 32 + j * 16, apart, own[w], e);
       }
     if (a.read) {
       for (u32 b = threadIdx.x; b < gridDim.x; b += 256) waitFlag(p, t, a.read + b * 4, r, e);
@@ -109,16 +111,16 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
       Line x[W];
 #pragma unroll
       for (int q = 0; q < W; q++)
-        if (q != r) l[q] = lookPack(a.data[r] + half + (q * total + i) * 32);
+        if (q != r) l[q] = lookPack(a.data[r] + half + (q * total + first) * 32 + j * 16, apart);
 #pragma unroll
       for (int q = 0; q < W; q++) {
         x[q] = own[w];
-        if (q != r) x[q] = awaitPack(p, t, a.data[r] + half + (q * total + i) * 32, l[q], q, e);
+        if (q != r) x[q] = awaitPack(p, t, a.data[r] + half + (q * total + first) * 32 + j * 16, apart, l[q], q, e);
       }
       const Pack<T, V> s = bitsAs<Pack<T, V>>(fold<RedSum, T, W>(x)), y = bitsAs<Pack<T, V>>(residual[w]);
 #pragma unroll
       for (int v = 0; v < V; v++) held[w].v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
-      if (EXCHANGE) pushPack(a.data[r] + half + (r * total + i) * 32, bitsAs<Line>(held[w]), e);
+      if (EXCHANGE) pushPack(a.data[r] + half + (r * total + first) * 32 + j * 16, apart, bitsAs<Line>(held[w]), e);
       else squares = addSquares<T, V>(squares, held[w]);
       if (j >= from && j < to) storeLine(a.sum + i * 16, bitsAs<Line>(held[w]));
     }
@@ -127,11 +129,11 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
       PackLines l[P];
 #pragma unroll
       for (int w = 0; w < P; w++)
-        if (threadIdx.x + 256 * w < packs) l[w] = lookPack(at + (threadIdx.x + 256 * w) * 32);
+        if (threadIdx.x + 256 * w < packs) l[w] = lookPack(at + (threadIdx.x + 256 * w) * 16, apart);
 #pragma unroll
       for (int w = 0; w < P; w++) {
         const i64 j = threadIdx.x + 256 * w;
-        if (j < packs) squares = addSquares<T, V>(squares, bitsAs<Pack<T, V>>(awaitPack(p, t, at + j * 32, l[w], r, e)));
+        if (j < packs) squares = addSquares<T, V>(squares, bitsAs<Pack<T, V>>(awaitPack(p, t, at + j * 16, apart, l[w], r, e)));
       }
     }
     const A root = (A)1 / rootOf(rowSum(squares) / (A)(packs * V) + (A)a.eps);
