@@ -4,9 +4,10 @@
     torchrun --nproc_per_node=2 overlap.py --turns FOLDER & hocket bench ag-gemm -m cuda -n 2 --turns FOLDER
 
 Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds in turns. A round is what one of
-`hocket bench ag-gemm` is: rest, the GEMM alone six times, a barrier, six calls, a barrier, the GEMM alone six times, without
-synchronisation between them; so all are timed on a GPU that is as warm. With --turns it times what hocket asks for, when it asks, prints nothing, and ends where
-nothing has been asked for two minutes. Shapes are MxNxK over all ranks.
+`hocket bench ag-gemm` is: rest, the GEMM alone six times, a barrier, a call and then six that are timed, a barrier, the GEMM alone six
+times, without synchronisation between them; so all are timed on a GPU that is as warm, by links that are awake. With --turns it times
+what hocket asks for, when it asks, prints nothing, and ends where nothing has been asked for two minutes. Shapes are MxNxK over all
+ranks.
 """
 import argparse
 import json
@@ -119,6 +120,8 @@ class Bench:
         for part, what in enumerate((self.alone, call, self.alone)):
             if part > 0:
                 dist.all_reduce(self.flag)
+            if what is call:
+                what()
             at[2 * part].record()
             for _ in range(CHAIN):
                 what()

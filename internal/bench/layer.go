@@ -78,7 +78,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	}
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
-	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer %d times, a barrier, the GEMM alone again, without host synchronisation; time from the beginning of the first of those commands but waits to the end of the last, which alone are marked: so without uploads; the slowest rank; of the GEMM alone the mean of before and behind", layerRepeats, layerRepeats)
+	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer once and %d times more, a barrier, the GEMM alone again, without host synchronisation; time of the GEMM alone from the first beginning to the last end, the mean of before and behind, of layers from the end of the first, by when links are awake, to the end of the last; only these are marked; the slowest rank", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
 	if !j.embedded() {
 		j.method("%v of rest before each run: a burst of some 10 ms from full clocks, not what the power limit leaves in the long run", resting)
@@ -284,7 +284,7 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	}
 	before, err1 := c.window(res.Trace, c.before)
 	behind, err2 := c.window(res.Trace, c.behind)
-	layer, err = c.window(res.Trace, c.layers)
+	layer, err = c.chain(res.Trace)
 	return (before + behind) / 2, layer, errors.Join(err, err1, err2)
 }
 
@@ -297,41 +297,66 @@ func (c *candidate) part(cmd int) int {
 		return -1
 	default:
 		line := c.plan.Sites[x.Site].Pos.Line
-		return slices.IndexFunc([][2]int32{c.before, c.layers, c.behind}, func(l [2]int32) bool { return l[0] <= line && line <= l[1] })
+		return slices.IndexFunc([][2]int32{c.before, c.first, c.layers, c.behind}, func(l [2]int32) bool { return l[0] <= line && line <= l[1] })
 	}
 }
 
 // window returns microseconds a repetition from the first beginning to the last
 // end of the commands that come from some lines, of the rank with the most.
 func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
+	return c.longest(t, lines, func(rank int, s span) int64 { return s.hi - s.lo })
+}
+
+// chain is window for the layers, from the end of the one in front of them.
+func (c *candidate) chain(t *trace.Trace) (float64, error) {
+	first := c.spans(t, c.first)
+	return c.longest(t, c.layers, func(rank int, s span) int64 {
+		if !first[rank].any {
+			return 0
+		}
+		return s.hi - first[rank].hi
+	})
+}
+
+// span is from when to when, in nanoseconds.
+type span struct {
+	lo, hi int64
+	any    bool
+}
+
+// spans returns each rank's span of the commands that come from some lines.
+func (c *candidate) spans(t *trace.Trace, lines [2]int32) []span {
+	out := make([]span, c.plan.Ranks)
 	if t == nil {
-		return 0, errors.New("the machine tells no times")
+		return out
 	}
-	type span struct {
-		lo, hi int64
-		any    bool
-	}
-	spans := make([]span, c.plan.Ranks)
 	for i := range t.Events {
 		e := &t.Events[i]
 		line := c.plan.Sites[c.plan.Cmds[e.ID].Site].Pos.Line
 		if line < lines[0] || line > lines[1] || e.Class == trace.Sync {
 			continue
 		}
-		s := &spans[e.Rank]
+		s := &out[e.Rank]
 		if !s.any {
 			*s = span{e.Start, e.End, true}
 		}
 		s.lo, s.hi = min(s.lo, e.Start), max(s.hi, e.End)
 	}
-	longest := int64(0)
-	for _, s := range spans {
-		longest = max(longest, s.hi-s.lo)
+	return out
+}
+
+// longest returns microseconds a repetition of the rank whose span has the most length.
+func (c *candidate) longest(t *trace.Trace, lines [2]int32, length func(rank int, s span) int64) (float64, error) {
+	most := int64(0)
+	for r, s := range c.spans(t, lines) {
+		if s.any {
+			most = max(most, length(r, s))
+		}
 	}
-	if longest == 0 {
-		return 0, errors.New("no time passed that the machine can tell: take larger shapes")
+	if most == 0 {
+		return 0, errors.New("no time passed that the machine can tell: take larger shapes, if it tells times at all")
 	}
-	return float64(longest) / 1e3 / layerRepeats, nil
+	return float64(most) / 1e3 / layerRepeats, nil
 }
 
 // summarize turns the candidates' samples into figures.

@@ -62,7 +62,8 @@ func products(p *plan.Plan, lines [2]int32) int {
 }
 
 // TestWindow: the slowest rank counts, from the first to the last command of
-// the lines, whatever lies between; a wait before them does not.
+// the lines, whatever lies between; a wait before them does not. Of the layers it
+// is from the end of the one in front of them.
 func TestWindow(t *testing.T) {
 	p := &plan.Plan{Ranks: 2, Sites: []plan.Site{{Pos: ir.Pos{Line: 3}}, {Pos: ir.Pos{Line: 5}}, {Pos: ir.Pos{Line: 6}}},
 		Cmds: []plan.Cmd{{Site: 0}, {Site: 1}, {Site: 2}, {Site: 1, Rank: 1}, {Site: 2, Rank: 1}}}
@@ -78,6 +79,14 @@ func TestWindow(t *testing.T) {
 	}
 	if got, err := c.window(tr, [2]int32{6, 6}); err != nil || got != 5.0/layerRepeats {
 		t.Errorf("got %v, %v", got, err)
+	}
+	c.first, c.layers = [2]int32{5, 5}, [2]int32{6, 6}
+	if got, err := c.chain(tr); err != nil || got != 8.0/layerRepeats { // rank 0: from 12 to 20
+		t.Errorf("got %v, %v", got, err)
+	}
+	c.first = [2]int32{9, 9}
+	if got, err := c.chain(tr); err == nil {
+		t.Errorf("a chain with nothing in front of it has a length: %v", got)
 	}
 	if _, err := c.window(tr, [2]int32{9, 9}); err == nil {
 		t.Error("a window without commands has a length")

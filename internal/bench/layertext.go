@@ -76,27 +76,31 @@ const inner = 128
 // behind.
 type layerText struct {
 	text string
-	// The first and last line, from 1, of the GEMMs alone, before and behind, and of
-	// the layers.
-	before, behind, layers [2]int32
+	// The first and last line, from 1, of the GEMMs alone, before and behind, of the
+	// layers, and of the one in front of them.
+	before, behind, layers, first [2]int32
 }
 
-// textOf writes the program for repeats layers. Each layer has an x of its own, so
-// that nothing gathered serves two.
+// textOf writes the program for repeats layers, and one in front of them that is not
+// timed: links that had nothing to carry for some ms take 0.1 ms to wake. Each
+// layer has an x of its own, so that nothing gathered serves two.
 func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
-	k.head(&b, s, ranks, repeats)
+	k.head(&b, s, ranks, 1+repeats)
 	var t layerText
 	t.before = k.alone(&b, "g")
 	b.add("  barrier over=tp")
+	t.first[0] = b.next()
+	k.layer(&b, 0)
+	t.first[1] = b.next() - 1
 	t.layers[0] = b.next()
 	for i := range repeats {
-		k.layer(&b, i)
+		k.layer(&b, 1+i)
 	}
 	t.layers[1] = b.next() - 1
 	b.add("  barrier over=tp")
 	t.behind = k.alone(&b, "h")
-	for i, layer := range []int{0, repeats - 1} {
+	for i, layer := range []int{0, repeats} {
 		place := k.places(s)[i]
 		b.add("  %%%s = slice %%y%d, axis=%d, %d..%d", sampleName(i), layer, k.axis, place, place+1)
 	}
