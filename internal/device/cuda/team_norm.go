@@ -10,8 +10,13 @@ import (
 )
 
 // normMost is up to how many bytes of a member one launch was measured faster than
-// three: a block for a row is then not too few.
-const normMost = 64 << 10
+// three: everybody pushes all to all, with a flag for every 4 bytes.
+func normMost(members int) int64 {
+	if members == 2 {
+		return 64 << 10
+	}
+	return 8 << 10
+}
 
 // normed is a device.NormPart whose views are resolved.
 type normed struct {
@@ -32,8 +37,8 @@ func (t *team) SupportsNorm(n *device.Norm) error {
 // worthwhile resolves parts that are faster as one launch.
 func (t *team) worthwhile(n *device.Norm) ([]normed, error) {
 	all, err := t.norms(n.Parts)
-	if err == nil && all[0].in.bytes() > normMost {
-		err = fmt.Errorf("a normalised sum: %w: %d bytes; above %d three launches are faster", device.ErrUnsupported, all[0].in.bytes(), normMost)
+	if most := normMost(len(t.members)); err == nil && all[0].in.bytes() > most {
+		err = fmt.Errorf("a normalised sum: %w: %d bytes; above %d three launches are faster", device.ErrUnsupported, all[0].in.bytes(), most)
 	}
 	return all, err
 }
@@ -147,8 +152,8 @@ type normShape struct {
 	exchange bool  // these add up a share each
 }
 
-// normEach is how many packs of a row a block should have.
-const normEach = 128
+// normEach is how many packs of a row a block should have: smaller shares were slower.
+const normEach = 256
 
 // normShape shares rows out so that each block has so many packs and all run at once.
 func (t *team) normShape(rows, packs, each int64) normShape {

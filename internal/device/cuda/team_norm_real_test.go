@@ -113,13 +113,13 @@ func TestRealTails(t *testing.T) {
 		ranks = 2
 		m = real(t, Options{RanksPerGPU: 2})
 	}
-	launches := 0
+	launches, most := 0, normMost(ranks)/4096
 	for _, c := range []struct {
 		rows int64
 		bare bool
 		want int
-	}{{1, false, 6}, {3, true, 6}, {4, false, 6}, {5, false, 0}} {
-		p, in := tailsPlan(t, c.bare, map[string]int64{"P": int64(ranks), "T": c.rows, "N": 6})
+	}{{1, false, 6}, {2, true, 6}, {most, false, 6}, {most + 1, false, 0}} {
+		p, in := tailsPlan(t, c.bare, map[string]int64{"P": int64(ranks), "T": c.rows, "H": 2048, "N": 6})
 		apart, three := loadTails(t, m, p, in, exec.Options{NoChains: true})
 		if joined(three) != 0 {
 			t.Errorf("%d rows: %d sums took something along", c.rows, joined(three))

@@ -47,10 +47,10 @@ func TestNormDeclines(t *testing.T) {
 		unsupported bool
 		want        string
 	}{
-		"fine":           {rows: 4, width: 8192, dt: ir.BF16},
+		"fine":           {rows: normMost(2) / 1024, width: 512, dt: ir.BF16},
 		"empty":          {rows: 0, width: 16, dt: ir.BF16},
 		"in place":       {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
-		"large":          {rows: 5, width: 8192, dt: ir.BF16, unsupported: true, want: "three launches are faster"},
+		"large":          {rows: normMost(2)/1024 + 1, width: 512, dt: ir.BF16, unsupported: true, want: "three launches are faster"},
 		"wide":           {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, want: "rows of 16392 × bf16"},
 		"odd rows":       {rows: 2, width: 12, dt: ir.BF16, unsupported: true, want: "they are multiples of 16 bytes"},
 		"unaligned":      {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
@@ -86,16 +86,16 @@ func TestNormDeclines(t *testing.T) {
 	}
 }
 
-// TestNormLaunch looks at what is launched: eight blocks a row, on each member.
+// TestNormLaunch looks at what is launched: two blocks for a row of 8 KiB, on each member.
 func TestNormLaunch(t *testing.T) {
 	l, w, team := noted(t, 4, 4)
 	l.got = nil
-	ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 3, 8192)})
+	ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 1, 4096)})
 	if err != nil || len(ls) != 4 || len(l.got) != 4 {
 		t.Fatalf("%d launches, %d kernels, %v", len(ls), len(l.got), err)
 	}
 	for i, m := range l.got {
-		if m.Body != "reduceNorm<bf16, 4, 4, true>" || m.Blocks != 3*8 || m.Team.Rank != i || ls[i] == nil {
+		if m.Body != "reduceNorm<bf16, 4, 2, true>" || m.Blocks != 2 || m.Team.Rank != i || ls[i] == nil {
 			t.Errorf("member %d: %+v", i, m)
 		}
 	}
@@ -109,7 +109,7 @@ func TestNormLaunch(t *testing.T) {
 func TestNormAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	team := teamOf(t, w, "main")
-	for _, c := range []struct{ rows, want int64 }{{2, 1}, {0, 0}, {8, 0}} {
+	for _, c := range []struct{ rows, want int64 }{{2, 1}, {0, 0}, {normMost(2)/16384 + 1, 0}} {
 		n := &device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, c.rows, 8192)}
 		l.forget()
 		before := team.Bytes()
@@ -117,7 +117,7 @@ func TestNormAhead(t *testing.T) {
 		if len(l.early) != int(c.want) || len(l.late) > 0 || team.Bytes() != before || team.draft != nil {
 			t.Errorf("%d rows: %v foreseen, %v made, %d bytes", c.rows, l.early, l.late, team.Bytes()-before)
 		}
-		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows < 8) {
+		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows <= normMost(2)/16384) {
 			t.Errorf("%d rows: %v", c.rows, err)
 		}
 		for k := range l.late {
@@ -135,6 +135,7 @@ func TestNormInPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	most := normMost(4)
 	for _, c := range []struct {
 		text string
 		dims map[string]int64
@@ -143,14 +144,14 @@ func TestNormInPrograms(t *testing.T) {
 	}{
 		{string(decode), nil, exec.Options{}, 4},
 		{string(decode), map[string]int64{"T": 1}, exec.Options{}, 4},
-		{string(decode), map[string]int64{"T": 4, "H": 4096}, exec.Options{}, 4}, // 64 KiB
-		{string(decode), map[string]int64{"T": 5, "H": 4096}, exec.Options{}, 0},
+		{string(decode), map[string]int64{"T": most / 512, "H": 128}, exec.Options{}, 4},
+		{string(decode), map[string]int64{"T": most/512 + 1, "H": 128}, exec.Options{}, 0},
 		{string(decode), map[string]int64{"H": 18}, exec.Options{}, 0}, // rows of 72 bytes
 		{string(decode), map[string]int64{"T": 0}, exec.Options{}, 0},
 		{string(decode), nil, exec.Options{Algorithm: "ll"}, 0},
 		{string(decode), nil, exec.Options{Fixed: true}, 0},
 		{tails, nil, exec.Options{}, 32},
-		{strings.Replace(tails, "all_reduce %part", "all_reduce %a", 1), map[string]int64{"P": 4, "T": 4}, exec.Options{}, 32},
+		{strings.Replace(tails, "all_reduce %part", "all_reduce %a", 1), map[string]int64{"P": 4, "T": 4, "H": 1024}, exec.Options{}, 32},
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, algorithm=ll", 1), nil, exec.Options{}, 0},
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, ctas=8", 1), nil, exec.Options{}, 0},
 	} {
@@ -190,7 +191,7 @@ func TestNormLayouts(t *testing.T) {
 	across := 0
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 40 {
-		dims := map[string]int64{"T": 1 + rng.Int64N(6), "H": 16 * (1 + rng.Int64N(40)), "F": 4 * (1 + rng.Int64N(300)), "S": rng.Int64N(60), "KV": 4 * (1 + rng.Int64N(2)), "D": 4 * (1 + rng.Int64N(10))}
+		dims := map[string]int64{"T": 1 + rng.Int64N(6), "H": 16 * (1 + rng.Int64N(20)), "F": 4 * (1 + rng.Int64N(300)), "S": rng.Int64N(60), "KV": 4 * (1 + rng.Int64N(2)), "D": 4 * (1 + rng.Int64N(10))}
 		norms := normsOf(t, planOf(t, string(decode), dims), exec.Options{})
 		if len(norms) != 4*4 {
 			t.Errorf("%v: %d launches of sums with what follows, want 16", dims, len(norms))
