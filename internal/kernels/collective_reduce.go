@@ -12,15 +12,16 @@ type AllReduceKind string
 
 // Algorithms of AllReduce.
 const (
-	AllReduceLL      AllReduceKind = "LL"      // one shot, 8 bytes of data in each 16
-	AllReduceLL2     AllReduceKind = "LL2"     // two shots of the same
-	AllReduceLL128   AllReduceKind = "LL128"   // one shot in sheets, an epoch in each 128 bytes
-	AllReduceLL128x2 AllReduceKind = "LL128x2" // two shots in sheets
-	AllReducePush    AllReduceKind = "Push"    // two shots through staging, flags for chunks
-	AllReducePull    AllReduceKind = "Pull"    // reads from peers, writes to peers
-	AllReduceFew     AllReduceKind = "Few"     // the same by few multiprocessors
-	AllReduceHost    AllReduceKind = "Host"    // of two members: Push, and packs by way of host memory
-	AllReduceResults AllReduceKind = "Results" // Push, and some results by way of host memory
+	AllReduceLL      AllReduceKind = "LL"          // one shot, 8 bytes of data in each 16
+	AllReduceLL2     AllReduceKind = "LL2"         // two shots of the same
+	AllReduceLL128   AllReduceKind = "LL128"       // one shot in sheets, an epoch in each 128 bytes
+	AllReduceLL128x2 AllReduceKind = "LL128x2"     // two shots in sheets
+	AllReducePush    AllReduceKind = "Push"        // two shots through staging, flags for chunks
+	AllReduceScatter AllReduceKind = "ScatterPush" // the first shot of Push: Out is of a share, each of whole packs
+	AllReducePull    AllReduceKind = "Pull"        // reads from peers, writes to peers
+	AllReduceFew     AllReduceKind = "Few"         // the same by few multiprocessors
+	AllReduceHost    AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
+	AllReduceResults AllReduceKind = "Results"     // Push, and some results by way of host memory
 )
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of
@@ -69,7 +70,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
 	switch r.Kind {
-	case AllReducePush, AllReducePull, AllReduceHost, AllReduceResults:
+	case AllReducePush, AllReduceScatter, AllReducePull, AllReduceHost, AllReduceResults:
 	default: // whether whole packs can be read and written
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
 		form += fmt.Sprintf(", %t", aligned)

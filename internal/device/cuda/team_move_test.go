@@ -556,7 +556,7 @@ func TestTeamMoves(t *testing.T) {
 
 func moveAlgorithmNames() []string {
 	names := []string{ncclName, ncclWindowName}
-	for _, a := range slices.Concat(moveAlgorithms, copyAlgorithms) {
+	for _, a := range slices.Concat(moveAlgorithms, sumAlgorithms, copyAlgorithms) {
 		names = append(names, a.name)
 	}
 	return names

@@ -292,6 +292,14 @@ struct IntoHost {
   }
 };
 
+// IntoOwn writes it to this member alone: the share, in whole packs.
+struct IntoOwn {
+  template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
+    const u32 r = (u32)a.team.rank;
+    storeLine(a.out[r] + (i - r * a.share) * 16, y);
+  }
+};
+
 // pushChunk pushes the parts of the peers' shares that chunk c is to their staging
 // memory, U packs a thread.
 template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
@@ -353,7 +361,7 @@ template <int W> DEV void tellAll(const ReduceArgs& a, i64 slot, u32 e) {
 
 // pushChunks is the two shots, by blocks first and up; other blocks do the second
 // one of so many chunks aside.
-template <class F, class T, int W, int U> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 aside, u32 e) {
+template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 aside, u32 e) {
   const i64 chunk = (i64)blockDim.x * U, chunks = (a.share + chunk - 1) / chunk, step = gridDim.x - first;
   for (i64 c = blockIdx.x - first, back = c - step; back < chunks; c += step, back += step) {
     if (c < chunks) {
@@ -362,7 +370,7 @@ template <class F, class T, int W, int U> DEV void pushChunks(Patience& p, const
     }
     if (back < aside) continue;
     awaitChunk<W>(p, a, back, e);
-    foldChunk<F, T, W, U, IntoAll>(a, back, total);
+    foldChunk<F, T, W, U, Into>(a, back, total);
   }
 }
 
@@ -373,7 +381,17 @@ template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& 
   const u32 e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
   Patience p = {0, 0};
-  pushChunks<F, T, W, U>(p, a, (a.count + V - 1) / V, 0, 0, e);
+  pushChunks<F, T, W, U, IntoAll>(p, a, (a.count + V - 1) / V, 0, 0, e);
+  meet<W>(p, a, a.slots - blocksMost, e);
+  end(a.team, e);
+}
+
+// The first shot alone: members keep what they add up. That all meet at the end
+// keeps staging memory from being written while somebody reads it.
+template <class F, class T, int W, int U> DEV void reduceScatterPush(const ReduceArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team));
+  Patience p = {0, 0};
+  pushChunks<F, T, W, U, IntoOwn>(p, a, a.share * W, 0, 0, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
@@ -438,7 +456,7 @@ template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& 
   Patience p = {0, 0};
   if (blockIdx.x < a.writers) writeHost<T>(a, total, e);
   else if (blockIdx.x < aside) readHost<F, T>(p, a, total, e);
-  else pushChunks<F, T, W, U>(p, a, a.split, (u32)aside, 0, e);
+  else pushChunks<F, T, W, U, IntoAll>(p, a, a.split, (u32)aside, 0, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
@@ -485,7 +503,7 @@ template <class F, class T, int W, int U> DEV void reduceResults(const ReduceArg
   Patience p = {0, 0};
   if (blockIdx.x < writers) resultsToHost<F, T, W, U>(p, a, total, chunks, e);
   else if (blockIdx.x < aside) resultsFromHost<T, W, U>(p, a, total, chunks, e);
-  else pushChunks<F, T, W, U>(p, a, total, aside, chunks, e);
+  else pushChunks<F, T, W, U, IntoAll>(p, a, total, aside, chunks, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }

@@ -1,0 +1,107 @@
+package cuda
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// pushSum is a reduce_scatter as the first shot of push: members store what they
+// have of each other's blocks into staging memory, chunk by chunk, and add up what
+// has come. Stores carry more than the loads of move-pull.
+type pushSum struct{}
+
+var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}}
+
+// pushSumUnrolls are those there are.
+var pushSumUnrolls = []int{1, 2, 4}
+
+func (a pushSum) supports(t *team, tune device.Tuning, c *collective) error {
+	if c.empty() {
+		return nil
+	}
+	_, err := a.request(t, tune, c)
+	return err
+}
+
+// request is the launch, without memory for it.
+func (a pushSum) request(t *team, tune device.Tuning, c *collective) (*kernels.AllReduce, error) {
+	if c.Op != ir.OpReduceScatter {
+		return nil, fmt.Errorf("%w: it does reduce_scatter only", device.ErrUnsupported)
+	}
+	f, err := t.flow(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.movable(c, f, kernels.ReduceLL); err != nil {
+		return nil, err
+	}
+	r := &kernels.AllReduce{Kind: kernels.AllReduceScatter, DType: dtypeOf(c), Red: c.Red, Threads: cmp.Or(tune.Threads, threadsMost), Unroll: cmp.Or(tune.Unroll, 2)}
+	switch {
+	case !slices.Contains(pushSumUnrolls, r.Unroll):
+		return nil, fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, r.Unroll, pushSumUnrolls)
+	case r.Threads%32 != 0 || r.Threads < 32 || r.Threads > threadsMost:
+		return nil, fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, r.Threads, threadsMost)
+	case tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost:
+		return nil, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
+	}
+	return r, a.operands(r, c, f)
+}
+
+// operands wants blocks of whole packs that lie together, each member's behind each
+// other, and results that lie over nothing but its own.
+func (pushSum) operands(r *kernels.AllReduce, c *collective, f *flow) error {
+	first := f.in(0, 0)
+	bytes := first.bytes()
+	r.Share, r.Count = bytes/16, first.n*int64(f.n)
+	for i := range f.n {
+		in, out, own := f.in(i, 0), f.out(i, 0), f.in(i, i)
+		if !in.dense() || !out.dense() {
+			return fmt.Errorf("%w: member %d: gaps between elements", device.ErrUnsupported, i)
+		}
+		for p := range f.n {
+			if b := f.in(i, p); b.addr != in.addr+nvlib.Ptr(int64(p)*bytes) {
+				return fmt.Errorf("%w: member %d: blocks do not lie behind each other", device.ErrUnsupported, i)
+			}
+		}
+		if bytes%16 != 0 || (in.addr|out.addr)%16 != 0 {
+			return fmt.Errorf("%w: member %d: a block is not of whole 16 bytes, or does not begin at a multiple of them", device.ErrUnsupported, i)
+		}
+		if whole := &c.parts[i].in; whole.overlaps(&out) && out.addr != own.addr {
+			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being its block", device.ErrUnsupported, i)
+		}
+		r.In, r.Out = append(r.In, in.addr), append(r.Out, out.addr)
+	}
+	return nil
+}
+
+func (a pushSum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
+	r, err := a.request(t, tune, c)
+	if err != nil {
+		return nil, err
+	}
+	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
+	r.Blocks = t.grid(tune, r.Threads, chunks)
+	area, err := t.reserve("staging", int64(len(t.members))*r.Share*16)
+	if err != nil {
+		return nil, err
+	}
+	r.Data = area.at
+	if err := t.flagged(r, chunks+kernels.BlocksMost); err != nil {
+		return nil, err
+	}
+	steps := make([][]step, len(t.members))
+	for i, m := range t.members {
+		st, err := m.kernel(r.Meeting(i))
+		if err != nil {
+			return nil, err
+		}
+		steps[i] = []step{st}
+	}
+	return steps, nil
+}
