@@ -229,7 +229,7 @@ func TestSweepNorm(t *testing.T) {
 		}
 		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
 		n := newNormSweep(s)
-		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row, the last three without exchange\n", ranks, normSweepEach)
+		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row, the last two without exchange\n", ranks, normSweepEach)
 		for _, c := range normSweepSizes {
 			n.foresee(c[0], c[1])
 		}
@@ -246,9 +246,9 @@ func TestSweepNorm(t *testing.T) {
 
 // What is swept: rows and their widths, and packs of a row that a block has.
 var (
-	normSweepSizes    = [][2]int64{{1, 8192}, {4, 8192}, {8, 4096}, {8, 8192}, {16, 8192}, {2, 8192}, {1, 4096}, {1, 16384}, {64, 8192}, {32, 2048}, {1, 2048}}
-	normSweepEach     = []int64{2048, 256, 128, 64, 32, 256, 128, 64}
-	normSweepExchange = 4 // up to which blocks exchange; behind it each adds whole rows up
+	normSweepSizes    = [][2]int64{{1, 8192}, {4, 8192}, {2, 8192}, {8, 8192}, {8, 4096}, {16, 8192}, {1, 4096}, {1, 16384}, {64, 8192}, {32, 2048}, {1, 2048}}
+	normSweepEach     = []int64{2048, 256, 128, 256, 128}
+	normSweepExchange = 2 // up to which blocks exchange; behind it each adds whole rows up
 )
 
 // normSweep is a team with operands of up to 1 MiB.
