@@ -98,3 +98,26 @@ func TestChunksOfNCCL(t *testing.T) {
 		}
 	}
 }
+
+// TestAheadAgainstMeasured holds predictions of gathers that go ahead to what was
+// measured of a chain of them on 4 H200, in bounds (docs/measured/h200x4-ahead-*.txt).
+func TestAheadAgainstMeasured(t *testing.T) {
+	m := h200(t)
+	const percent = 9
+	for _, c := range []struct {
+		m, n, k int64
+		bounds  float64
+	}{{2048, 28672, 8192, 1.063}, {2048, 8192, 28672, 1.138}, {8192, 10240, 8192, 1.086}} {
+		p := layer(ir.OpAllGather, c.m, c.n, c.k)
+		got, err := Ahead(p, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bound := max(p.Ops[0].Time(m), m.CopyTime(p.Moved()))
+		if over := got.Time / bound; math.Abs(over-c.bounds) > c.bounds*percent/100 {
+			t.Errorf("%d,%d,%d: %.3f bounds, measured %.3f", c.m, c.n, c.k, over, c.bounds)
+		} else {
+			t.Logf("%d,%d,%d: %.3f bounds, measured %.3f", c.m, c.n, c.k, over, c.bounds)
+		}
+	}
+}
