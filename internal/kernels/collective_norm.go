@@ -14,8 +14,7 @@ type ReduceNorm struct {
 	DType            ir.DType
 	Members, Rows    int
 	Packs            int64 // of 16 bytes, of a row; at most NormPacks
-	Split            int   // blocks of a row
-	Exchange         bool  // blocks add up their share of a row alone, at most NormThreads packs
+	Split            int   // blocks of a row, of at most NormThreads packs each where there are more than one
 	Blocks           int   // a multiple of Split
 	Eps              float64
 	In, Residual     nvlib.Ptr
@@ -23,7 +22,7 @@ type ReduceNorm struct {
 	Data             []nvlib.Ptr // of each member: two halves
 	Half             int64
 	// Read is there where a block writes what another reads: a word for each block, of
-	// which every one then has but one share of a row. They begin as zeros, and are
+	// which every one then has but one part of a row. They begin as zeros, and are
 	// cleared where the numbers of launches wrap.
 	Read nvlib.Ptr
 }
@@ -49,11 +48,11 @@ func (r ReduceNorm) Meeting() Meeting {
 	w.ints(r.Half, int64(r.Rows), r.Packs, int64(r.Split), ceil(r.Packs, int64(r.Split)))
 	w.addr(r.Read)
 	w.float(r.Eps)
-	exchange := fmt.Sprint(r.Exchange)
+	split := fmt.Sprint(r.Split > 1)
 	return Meeting{
 		Upon: []string{"collective_reduce"}, File: "collective_norm", Args: "NormArgs",
-		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d, %s>", ctype(r.DType), r.Members, each, exchange),
-		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each), exchange),
+		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d, %s>", ctype(r.DType), r.Members, each, split),
+		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each), split),
 		Words:  w, Blocks: r.Blocks, Threads: NormThreads, Shared: NormThreads * 8,
 	}
 }

@@ -19,15 +19,13 @@ func TestReduceNorm(t *testing.T) {
 		members int
 		rows, n int64
 		split   int
-		trade   bool   // blocks exchange
 		in      string // whose memory results are in
 	}{
-		{ir.BF16, 2, 3, 24, 1, false, ""}, {ir.F32, 3, 2, 1100, 1, false, "residual, in"}, {ir.F16, 2, 5, 2056, 1, false, "in, residual"},
-		{ir.BF16, 4, 3, 24, 2, true, ""}, {ir.F32, 2, 3, 1100, 3, true, "in, residual"}, {ir.BF16, 2, 2, 4104, 4, true, "residual, in"},
-		{ir.F32, 3, 4, 1100, 1, false, "across"}, {ir.BF16, 2, 5, 520, 2, true, "across"},
-		{ir.BF16, 3, 3, 1032, 2, false, ""}, {ir.F32, 2, 3, 1100, 3, false, "in, residual, guarded"}, {ir.BF16, 2, 4, 520, 2, false, "across"},
+		{ir.BF16, 2, 3, 24, 1, ""}, {ir.F32, 3, 2, 1100, 1, "residual, in"}, {ir.F16, 2, 5, 2056, 1, "in, residual"},
+		{ir.BF16, 4, 3, 24, 2, ""}, {ir.F32, 2, 3, 1100, 3, "in, residual"}, {ir.BF16, 2, 2, 4104, 4, "residual, in"},
+		{ir.F32, 3, 4, 1100, 1, "across"}, {ir.BF16, 2, 5, 520, 2, "across"},
 	} {
-		t.Run(fmt.Sprintf("%s %d %dx%d by %d %v %s", c.dt, c.members, c.rows, c.n, c.split, c.trade, c.in), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s %d %dx%d by %d %s", c.dt, c.members, c.rows, c.n, c.split, c.in), func(t *testing.T) {
 			b := newTeamBench(t, c.members, FirstEpoch)
 			rng := rand.New(rand.NewPCG(uint64(c.n), 3))
 			draw := func(n int64) []float64 {
@@ -39,7 +37,7 @@ func TestReduceNorm(t *testing.T) {
 			}
 			packs := c.n * c.dt.Size() / 16
 			read := make([]nvlib.Ptr, c.members)
-			if c.in == "across" || c.in == "in, residual, guarded" {
+			if c.in == "across" {
 				read = b.halves(4*BlocksMost, 0)
 			}
 			half := int64(c.members) * c.rows * packs * NormLine
@@ -54,7 +52,7 @@ func TestReduceNorm(t *testing.T) {
 				switch c.in {
 				case "residual, in":
 					sum, out = res, in
-				case "in, residual", "in, residual, guarded":
+				case "in, residual":
 					sum, out = in, res
 				case "across": // a row of one is the row of the other before
 					in, res = b.put(c.dt, layouts[0], append(slices.Clone(ins[m]), draw(c.n)...), c.rows+1, c.n), b.put(c.dt, layouts[0], append(draw(c.n), residual...), c.rows+1, c.n)
@@ -66,7 +64,7 @@ func TestReduceNorm(t *testing.T) {
 					blocks = int(c.rows) * c.split
 				}
 				sums, outs = append(sums, sum), append(outs, out)
-				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Split: c.split, Exchange: c.trade, Blocks: blocks, In: in.Addr, Residual: res.Addr,
+				b.launch(m, ReduceNorm{DType: c.dt, Members: c.members, Rows: int(c.rows), Packs: packs, Eps: 1e-5, Split: c.split, Blocks: blocks, In: in.Addr, Residual: res.Addr,
 					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half, Read: read[m]}.Meeting())
 			}
 			b.runTeam(2, func(seed int) {

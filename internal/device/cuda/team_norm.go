@@ -21,8 +21,7 @@ func normMost(members int) int64 {
 // normed is a device.NormPart whose views are resolved.
 type normed struct {
 	in, residual, weight, sum, out ref
-	where                          bool // a result lies where an operand does
-	across                         bool // or across one
+	across                         bool // a result lies across an operand
 }
 
 func (n *normed) list() []*ref { return []*ref{&n.in, &n.residual, &n.weight, &n.sum, &n.out} }
@@ -95,9 +94,7 @@ func (n *normed) check(first *normed, room int) error {
 	for _, w := range []*ref{&n.sum, &n.out} {
 		for _, r := range n.list() {
 			switch operand := r == &n.in || r == &n.residual; {
-			case r == w || !r.overlaps(w):
-			case operand && r.same(w):
-				n.where = true
+			case r == w || !r.overlaps(w) || operand && r.same(w):
 			case operand && n.rows() <= int64(room):
 				n.across = true
 			default:
@@ -123,7 +120,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	if all[0].in.n == 0 {
 		return launches, nil
 	}
-	steps, err := t.normSteps(n.Eps, all, t.normShape(all[0].rows(), all[0].packs(), normEach))
+	steps, err := t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs(), normEach))
 	if err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
@@ -142,51 +139,42 @@ func (t *team) PrepareNormAhead(n *device.Norm) {
 		return
 	}
 	t.foresee(func() {
-		_, _ = t.normSteps(n.Eps, all, t.normShape(all[0].rows(), all[0].packs(), normEach)) // PrepareNorm tells of errors
+		_, _ = t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs(), normEach)) // PrepareNorm tells of errors
 	})
 }
 
-// normShape is how rows are shared out.
-type normShape struct {
-	split    int64 // over how many blocks
-	exchange bool  // these add up a share each
-}
+// normEach is how many packs of a row a block has at most: smaller shares were slower.
+const normEach = kernels.NormThreads
 
-// normEach is how many packs of a row a block should have: smaller shares were slower.
-const normEach = 256
-
-// normShape shares rows out so that each block has so many packs and all run at once.
-func (t *team) normShape(rows, packs, each int64) normShape {
-	for ; each <= kernels.NormThreads; each *= 2 {
-		if split := ceil(packs, each); split*rows <= int64(t.room(kernels.NormThreads)) {
-			return normShape{split, split > 1}
-		}
+// normSplit returns over how many blocks a row is split: as many as run at once.
+func (t *team) normSplit(rows, packs, each int64) int64 {
+	if split := ceil(packs, each); split*rows <= int64(t.room(kernels.NormThreads)) {
+		return split
 	}
-	return normShape{1, false}
+	return 1
 }
 
-// normSteps returns what each member launches.
-func (t *team) normSteps(eps float64, all []normed, shape normShape) ([]step, error) {
+// normSteps returns what each member launches, where rows are split over so many
+// blocks.
+func (t *team) normSteps(eps float64, all []normed, split int64) ([]step, error) {
 	rows := all[0].rows()
 	lines, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
 	if err != nil {
 		return nil, err
 	}
-	alone := shape.split == 1 || shape.exchange // nobody else reads where a block writes, unless across
-	guarded := func(n normed) bool { return n.across || n.where && !alone }
 	var read *area
-	if slices.ContainsFunc(all, guarded) {
+	if slices.ContainsFunc(all, func(n normed) bool { return n.across }) {
 		if read, err = t.halves("norm", 4*kernels.BlocksMost); err != nil {
 			return nil, err
 		}
 	}
-	blocks := min(rows, max(1, int64(t.room(kernels.NormThreads))/shape.split)) * shape.split
+	blocks := min(rows, max(1, int64(t.room(kernels.NormThreads))/split)) * split
 	steps := make([]step, len(all))
 	for i, m := range t.members {
 		n := &all[i]
-		k := kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Split: int(shape.split), Exchange: shape.exchange, Blocks: int(blocks), Eps: eps,
+		k := kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Split: int(split), Blocks: int(blocks), Eps: eps,
 			In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr, Sum: n.sum.addr, Out: n.out.addr, Data: lines.at, Half: lines.bytes / 2}
-		if guarded(*n) {
+		if n.across {
 			k.Read = read.at[i]
 		}
 		if steps[i], err = m.kernel(k.Meeting()); err != nil {

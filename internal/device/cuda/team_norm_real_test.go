@@ -229,7 +229,7 @@ func TestSweepNorm(t *testing.T) {
 		}
 		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
 		n := newNormSweep(s)
-		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row, the last two without exchange\n", ranks, normSweepEach)
+		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row\n", ranks, normSweepEach)
 		for _, c := range normSweepSizes {
 			n.foresee(c[0], c[1])
 		}
@@ -246,9 +246,8 @@ func TestSweepNorm(t *testing.T) {
 
 // What is swept: rows and their widths, and packs of a row that a block has.
 var (
-	normSweepSizes    = [][2]int64{{1, 8192}, {4, 8192}, {2, 8192}, {8, 8192}, {8, 4096}, {16, 8192}, {1, 4096}, {1, 16384}, {64, 8192}, {32, 2048}, {1, 2048}}
-	normSweepEach     = []int64{2048, 256, 128, 256, 128}
-	normSweepExchange = 2 // up to which blocks exchange; behind it each adds whole rows up
+	normSweepSizes = [][2]int64{{1, 8192}, {4, 8192}, {2, 8192}, {8, 8192}, {8, 4096}, {16, 8192}, {1, 4096}, {1, 16384}, {64, 8192}, {32, 2048}, {1, 2048}}
+	normSweepEach  = []int64{2048, 256, 128}
 )
 
 // normSweep is a team with operands of up to 1 MiB.
@@ -297,15 +296,15 @@ func (n *normSweep) norm(rows, width int64) *device.Norm {
 	return norm
 }
 
-// shapes are how rows can be shared out, for each of normSweepEach; no blocks where
+// splits are over how many blocks a row is split, for each of normSweepEach; 0 where
 // they would not run at once.
-func (n *normSweep) shapes(rows, packs int64) (list []normShape) {
+func (n *normSweep) splits(rows, packs int64) (list []int64) {
 	for i, each := range normSweepEach {
-		shape := normShape{max(1, ceil(packs, each)), i <= normSweepExchange && i > 0}
-		if i > 0 && (shape.split == 1 || shape.split*rows > int64(n.own.room(kernels.NormThreads))) {
-			shape.split = 0
+		split := max(1, ceil(packs, each))
+		if i > 0 && (split == 1 || split*rows > int64(n.own.room(kernels.NormThreads))) {
+			split = 0
 		}
-		list = append(list, shape)
+		list = append(list, split)
 	}
 	return list
 }
@@ -315,9 +314,9 @@ func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	for _, shape := range n.shapes(rows, all[0].packs()) {
-		if shape.split > 0 {
-			n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all, shape) })
+	for _, split := range n.splits(rows, all[0].packs()) {
+		if split > 0 {
+			n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all, split) })
 		}
 	}
 }
@@ -341,10 +340,10 @@ func (n *normSweep) time(rows, width int64) {
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
 	var line strings.Builder
-	for _, shape := range n.shapes(rows, all[0].packs()) {
+	for _, split := range n.splits(rows, all[0].packs()) {
 		us := 0.0
-		if shape.split > 0 {
-			us = n.chained(n.launches(norm.Eps, all, shape))
+		if split > 0 {
+			us = n.chained(n.launches(norm.Eps, all, split))
 			n.compare(rows * width)
 		}
 		fmt.Fprintf(&line, " %6.2f", us)
@@ -353,9 +352,9 @@ func (n *normSweep) time(rows, width int64) {
 }
 
 // launches are made whatever the size.
-func (n *normSweep) launches(eps float64, all []normed, shape normShape) (one []device.Launch) {
+func (n *normSweep) launches(eps float64, all []normed, split int64) (one []device.Launch) {
 	defer n.w.alone()()
-	steps, err := n.own.normSteps(eps, all, shape)
+	steps, err := n.own.normSteps(eps, all, split)
 	n.must(err)
 	for r, m := range n.own.members {
 		one = append(one, &launch{dev: m.dev, name: "norm", steps: []step{steps[r]}, member: m, id: -1})

@@ -7,7 +7,7 @@ struct NormArgs {
   u64 in, residual, weight, sum, out;  // the member's own; sum gets what is normalised
   u64 data[teamMost], half;            // of each member: two halves of lines
   i64 rows, packs;                     // packs of a row
-  i64 split, each;                     // blocks of a row, and packs of a block's share: each · split >= packs
+  i64 split, each;                     // blocks of a row, and packs of a block: each · split >= packs
   u64 read;                            // words that say which blocks have read; 0 where nobody writes what others read
   f64 eps;
 };
@@ -61,14 +61,13 @@ template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::A
   return sum;
 }
 
-// Rows are split over blocks, each of which pushes, and writes, a share of a row, and
-// needs all of its squares. Either it adds the whole row up, or where blocks EXCHANGE
-// its share, of at most 256 packs: then it hands these to the row's other blocks, by
-// the slots of the member itself, to which no peer pushes. A thread has up to P packs
-// of a row, 256 apart. The blocks of a row are in one wave of the grid, and all are
-// where blocks write what others read: then nobody writes before all have read.
-template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormArgs& a) {
-  constexpr int V = 16 / sizeof(T), Q = EXCHANGE ? 1 : P;
+// A thread has up to P packs of a row, 256 apart. Where rows are SPLIT over blocks,
+// one adds up no more than 256 of them, and hands these to the row's other blocks, by
+// the slots of the member itself, to which no peer pushes: each needs all squares. The
+// blocks of a row are in one wave of the grid, and all are where blocks write what
+// others read: then nobody writes before all have read.
+template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs& a) {
+  constexpr int V = 16 / sizeof(T), Q = SPLIT ? 1 : P;
   typedef typename Num<T>::Acc A;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -78,13 +77,11 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
   Patience p = {0, 0};
   for (i64 unit = blockIdx.x; unit < a.rows * a.split; unit += gridDim.x) {
     const i64 first = unit / a.split * packs, from = unit % a.split * a.each, to = packs - from < a.each ? packs : from + a.each;
-    const i64 begins = EXCHANGE ? from : 0, ends = EXCHANGE ? to : packs;  // what this block adds up
     Line own[Q], residual[Q], weight[Q];
 #pragma unroll
     for (int w = 0; w < Q; w++) {
-      const i64 j = begins + threadIdx.x + 256 * w;
-      if (j < ends) own[w] = loadLine(a.in + (first + j) * 16), residual[w] = loadLine(a.residual + (first + j) * 16);
-      if (j >= from && j < to) weight[w] = loadLine(a.weight + j * 16);
+      const i64 j = from + threadIdx.x + 256 * w, i = first + j;
+      if (j < to) own[w] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + j * 16);
     }
     if (a.read) {
       __syncthreads();
@@ -94,8 +91,8 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
     for (int k = 1; k < W; k++)
 #pragma unroll
       for (int w = 0; w < Q; w++) {
-        const i64 j = begins + threadIdx.x + 256 * w;
-        if (j >= from && j < to) pushPack(a.data[(r + k) % W] + half + (r * total + first) * 32 + j * 16, apart, own[w], e);
+        const i64 j = from + threadIdx.x + 256 * w;
+        if (j < to) pushPack(a.data[(r + k) % W] + half + (r * total + first) * 32 + j * 16, apart, own[w], e);
       }
     if (a.read) {
       for (u32 b = threadIdx.x; b < gridDim.x; b += 256) waitFlag(p, t, a.read + b * 4, r, e);
@@ -105,8 +102,8 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
     A squares = 0;
 #pragma unroll
     for (int w = 0; w < Q; w++) {
-      const i64 j = begins + threadIdx.x + 256 * w, i = first + j;
-      if (j >= ends) break;
+      const i64 j = from + threadIdx.x + 256 * w, i = first + j;
+      if (j >= to) break;
       PackLines l[W];
       Line x[W];
 #pragma unroll
@@ -120,11 +117,11 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
       const Pack<T, V> s = bitsAs<Pack<T, V>>(fold<RedSum, T, W>(x)), y = bitsAs<Pack<T, V>>(residual[w]);
 #pragma unroll
       for (int v = 0; v < V; v++) held[w].v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
-      if (EXCHANGE) pushPack(a.data[r] + half + (r * total + first) * 32 + j * 16, apart, bitsAs<Line>(held[w]), e);
+      if (SPLIT) pushPack(a.data[r] + half + (r * total + first) * 32 + j * 16, apart, bitsAs<Line>(held[w]), e);
       else squares = addSquares<T, V>(squares, held[w]);
-      if (j >= from && j < to) storeLine(a.sum + i * 16, bitsAs<Line>(held[w]));
+      storeLine(a.sum + i * 16, bitsAs<Line>(held[w]));
     }
-    if (EXCHANGE) {
+    if (SPLIT) {
       const u64 at = a.data[r] + half + (r * total + first) * 32;
       PackLines l[P];
 #pragma unroll
@@ -139,8 +136,8 @@ template <class T, int W, int P, bool EXCHANGE> DEV void reduceNorm(const NormAr
     const A root = (A)1 / rootOf(rowSum(squares) / (A)(packs * V) + (A)a.eps);
 #pragma unroll
     for (int w = 0; w < Q; w++) {
-      const i64 j = begins + threadIdx.x + 256 * w;
-      if (j < from || j >= to) continue;
+      const i64 j = from + threadIdx.x + 256 * w;
+      if (j >= to) break;
       const Pack<T, V> scale = bitsAs<Pack<T, V>>(weight[w]);
       Pack<T, V> y;
 #pragma unroll
