@@ -29,8 +29,9 @@ type sumPlan struct {
 // watching is off for a test that compares.
 var watching = true
 
-// copySumLeast is up to how many bytes of a block are not worth a copy.
-const copySumLeast = 512
+// copySumLeast is from how many bytes of a block on it was measured not to lose much:
+// engines take long to begin and to end. Tests take less.
+var copySumLeast int64 = 8 << 20
 
 // storesFrom is from how many blocks on half of them store; of fewer all add up, and
 // engines carry all.

@@ -60,35 +60,24 @@ DEV Line watch(const CopiedArgs& a, Patience& w, u64 at, Line v, u32 from, u32 e
 }
 
 // sumCells adds up cells from first up to last. Watched: those of member from are
-// looked at until they are there, at first by one thread the last of its block's: what
-// all look at comes slower. PutBack: they are unwritten then.
+// looked at until they are there; PutBack: they are unwritten then.
 template <class T, class F, bool Avg, int W, int VD, bool Full, bool PutBack, bool Watched, int U> DEV void sumCells(const CopiedArgs& a, Patience& w, u32 first, u32 last, u32 from, u32 e) {
-  const u32 me = (u32)a.team.rank, chunk = U * blockDim.x;
-  for (u32 begin = first + blockIdx.x * chunk; begin < last; begin += gridDim.x * chunk) {
+  const u32 me = (u32)a.team.rank, step = gridDim.x * blockDim.x;
+  for (u32 i = first + blockIdx.x * blockDim.x + threadIdx.x; i < last; i += U * step) {
     Pack<u64, 2> v[U][W];
     Cell c[U];
 #pragma unroll
     for (int k = 0; k < U; k++) {
-      const u32 i = begin + k * blockDim.x + threadIdx.x;
       c[k].count = 0;
-      if (i >= last) continue;
-      c[k] = cellAt<Full>(i, 0, a.run, 0, a.src[me]);
+      if (i + k * step >= last) continue;
+      c[k] = cellAt<Full>(i + k * step, 0, a.run, 0, a.src[me]);
 #pragma unroll
       for (int q = 0; q < W; q++) {
         if (!Full) v[k][q] = {};
-        if (!Watched || q != from) loadBytes<16, 16>(v[k][q], a.src[q] + c[k].at, c[k].count);
+        if (Watched && q == from) v[k][q] = bitsAs<Pack<u64, 2>>(look(a.src[q] + c[k].at));
+        else loadBytes<16, 16>(v[k][q], a.src[q] + c[k].at, c[k].count);
       }
     }
-    if (Watched) {
-      const u64 at = a.src[from] + ((u64)(begin + chunk < last ? begin + chunk : last) - 1) * 16;
-      if (threadIdx.x == 0) watch(a, w, at, look(at), from, e);
-      __syncthreads();
-    }
-#pragma unroll
-    for (int k = 0; k < U; k++)
-#pragma unroll
-      for (int q = 0; q < W; q++)
-        if (Watched && q == from && c[k].count > 0) v[k][q] = bitsAs<Pack<u64, 2>>(look(a.src[q] + c[k].at));
 #pragma unroll
     for (int k = 0; k < U; k++) {
       if (c[k].count <= 0) continue;
