@@ -128,6 +128,9 @@ func (f *copiedFloor) reduce(what string, s moveShape, stored int64, watched boo
 func TestCopied(t *testing.T) {
 	for round, n := range []int{2, 3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			if n > 3 && testing.Short() {
+				t.Skip("it takes long")
+			}
 			rng := rand.New(rand.NewPCG(uint64(n), 8))
 			f := newCopiedFloor(t, rng, n, []uint32{FirstEpoch, 1<<32 - 3}[round%2])
 			f.checks = append(f.checks, func() {
