@@ -231,21 +231,23 @@ func (r *teamRig) place(c teamCase) {
 		if c.op == ir.OpPermute {
 			p.To, p.From = (me+c.shift)%n, (me+n-c.shift)%n
 		}
-		if p.Writes {
+		together := c.inPlace && p.Reads && p.Writes
+		smaller := c.op == ir.OpReduceScatter || c.op == ir.OpScatter // is the result
+		if p.Writes && !(together && smaller) {
 			p.Out = r.view(m.Rank, c.dt, out, c.off)
 		}
-		if p.Reads {
+		if p.Reads && (!together || smaller) {
 			p.In = r.view(m.Rank, c.dt, in, c.off)
 		}
-		if c.inPlace && p.Reads && p.Writes {
-			switch c.op {
-			case ir.OpAllGather, ir.OpGather:
-				p.In = cut(p.Out, c.axis, me, c.shape)
-			case ir.OpReduceScatter, ir.OpScatter:
-				p.Out = cut(p.In, c.axis, me, c.shape)
-			default:
-				p.In.Mem, p.In.Off = p.Out.Mem, p.Out.Off
-			}
+		switch {
+		case !together:
+		case smaller:
+			p.Out = cut(p.In, c.axis, me, c.shape)
+		case c.op == ir.OpAllGather || c.op == ir.OpGather:
+			p.In = cut(p.Out, c.axis, me, c.shape)
+		default:
+			p.In = p.Out
+			p.In.Shape, p.In.Strides = in, rowMajor(in)
 		}
 		rc.parts = append(rc.parts, p)
 	}

@@ -168,27 +168,17 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 	}
 	bytes := trial.count * w.dt.Size() * n
 	calls := make([]ncclCall, n)
-	var mems []*memory
-	defer func() {
-		for _, m := range mems {
-			m.freed = true
-			_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
-		}
-	}()
+	mems, err := g.trialMemory(t, 2*bytes)
+	defer dropAll(mems)
+	if err != nil {
+		return err
+	}
 	for i, m := range t.members {
-		kind := device.Private
-		if g.windowed {
-			kind = device.Shared
-		}
-		mem, err := m.dev.alloc(2*bytes, kind)
-		if err != nil {
+		at := mems[i].addr
+		if err := m.set(at, 0, 2*bytes/4); err != nil {
 			return err
 		}
-		mems = append(mems, mem)
-		if err := m.set(mem.addr, 0, 2*bytes/4); err != nil {
-			return err
-		}
-		calls[i] = ncclCall{mem.addr, mem.addr + nvlib.Ptr(bytes)}
+		calls[i] = ncclCall{at, at + nvlib.Ptr(bytes)}
 	}
 	if g.windowed {
 		err := g.window(t, func(i int) *ref { return &ref{addr: calls[i].in} })
@@ -209,4 +199,42 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 	}
 	g.exercised[key] = true
 	return nil
+}
+
+// trialMemory reserves memory on every member, which lies alike on all where NCCL is
+// to have it as a window. In heaps that hold different things it may not: then it is
+// more than a slab, which gets a region of its own.
+func (g *communicators) trialMemory(t *team, bytes int64) ([]*memory, error) {
+	if !g.windowed {
+		return t.allocEach(bytes, device.Private)
+	}
+	mems, err := t.allocEach(bytes, device.Shared)
+	if err != nil {
+		return mems, err
+	}
+	if _, err := t.regionsOf(func(i int) *ref { return &ref{addr: mems[i].addr} }); err == nil {
+		return mems, nil
+	}
+	dropAll(mems)
+	return t.allocEach(max(bytes, deviceSlab+1), device.Shared)
+}
+
+// allocEach reserves memory on every member; on an error it returns what it has.
+func (t *team) allocEach(bytes int64, kind device.MemKind) (mems []*memory, err error) {
+	for _, m := range t.members {
+		mem, err := m.dev.alloc(bytes, kind)
+		if err != nil {
+			return mems, err
+		}
+		mems = append(mems, mem)
+	}
+	return mems, nil
+}
+
+// dropAll gives memory back that nothing uses any more.
+func dropAll(mems []*memory) {
+	for _, m := range mems {
+		m.freed = true
+		_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+	}
 }

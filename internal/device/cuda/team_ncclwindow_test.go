@@ -258,3 +258,26 @@ func TestNCCLWindowsFail(t *testing.T) {
 		})
 	}
 }
+
+// TestNCCLWindowsUnalike has other memory lie about in the heaps, on each member
+// elsewhere: operands that lie alike are taken all the same.
+func TestNCCLWindowsUnalike(t *testing.T) {
+	x, w := ncclWorld(t, 4, 4)
+	r := newTeamRig(t, w, "windows", []int{0, 1, 2, 3})
+	c := teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{1024}, algo: ncclWindowName}
+	if !r.take(c, device.Tuning{}) {
+		t.Fatal("declined")
+	}
+	for _, m := range r.members {
+		for i := range m.Rank {
+			_ = r.view(m.Rank, ir.F32, []int64{1000 * int64(i+1)}, 0)
+		}
+	}
+	r.prepare(r.cases, device.Tuning{})
+	r.run(1)
+	r.close()
+	r.must(w.Close())
+	if len(x.aborted) > 0 {
+		t.Errorf("%d communicators were aborted", len(x.aborted))
+	}
+}
