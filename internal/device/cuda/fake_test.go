@@ -86,6 +86,9 @@ func newFake(t testing.TB, devices int) *fakeGPU {
 				t.Errorf("%d × %s were not given back", n, kind)
 			}
 		}
+		if f.lt != nil && f.lt.live != 0 {
+			t.Errorf("%d × what describes products was not given back", f.lt.live)
+		}
 	})
 	return f
 }

@@ -19,6 +19,7 @@ type fakeLT struct {
 	now     float32
 	asked   int // for algorithms
 	checked int
+	live    int       // descriptions, layouts and preferences
 	schemes []uint32  // of reduction that were allowed
 	runs    []fakeRun // in order
 	at      map[uintptr]float32
@@ -43,12 +44,13 @@ func (l *fakeLT) time(table map[string]func([]uintptr) uintptr) {
 func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
 	handles := uintptr(0)
 	zero := func([]uintptr) uintptr { return 0 }
-	handle := func(a []uintptr) uintptr { handles++; return set(a[0], handles) }
+	gone := func([]uintptr) uintptr { l.live--; return 0 }
+	handle := func(a []uintptr) uintptr { handles++; l.live++; return set(a[0], handles) }
 	return nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", map[string]func([]uintptr) uintptr{
-		"cublasLtCreate": handle, "cublasLtDestroy": zero, "cublasLtGetVersion": func([]uintptr) uintptr { return 130101 },
-		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": zero, "cublasLtMatmulDescSetAttribute": zero,
-		"cublasLtMatrixLayoutCreate": handle, "cublasLtMatrixLayoutDestroy": zero, "cublasLtMatrixLayoutSetAttribute": zero,
-		"cublasLtMatmulPreferenceCreate": handle, "cublasLtMatmulPreferenceDestroy": zero,
+		"cublasLtCreate": func(a []uintptr) uintptr { return set(a[0], uintptr(1)<<20) }, "cublasLtDestroy": zero, "cublasLtGetVersion": func([]uintptr) uintptr { return 130101 },
+		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": gone, "cublasLtMatmulDescSetAttribute": zero,
+		"cublasLtMatrixLayoutCreate": handle, "cublasLtMatrixLayoutDestroy": gone, "cublasLtMatrixLayoutSetAttribute": zero,
+		"cublasLtMatmulPreferenceCreate": handle, "cublasLtMatmulPreferenceDestroy": gone,
 		"cublasLtMatmulPreferenceSetAttribute": func(a []uintptr) uintptr {
 			if a[1] == 3 {
 				l.schemes = append(l.schemes, cabi.Load[uint32](a[2]))

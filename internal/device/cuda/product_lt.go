@@ -60,6 +60,7 @@ func (g gemm) addsBiasOnce(ld ...int64) bool {
 
 // gemmStep is a product by cuBLASLt.
 type gemmStep struct {
+	w       *world
 	lib     *nvlib.CuBLASLt
 	h       nvlib.LtHandle
 	g       ltGemm
@@ -84,7 +85,8 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &gemmStep{lib: lib, h: handle, g: l}
+	st := &gemmStep{w: d.w, lib: lib, h: handle, g: l}
+	d.w.products[st] = true
 	var choice *pick
 	if err = st.describe(); err == nil {
 		choice, err = d.site.pick(st)
@@ -224,7 +226,13 @@ func (d *dev) takeWorkspace() (*memory, error) {
 	return d.alloc(workspaceBytes, device.Private)
 }
 
+// free gives back what cuBLASLt has of the product: once, when its launch is released
+// or else with the world. The caller holds the world's mutex.
 func (st *gemmStep) free() {
+	if !st.w.products[st] {
+		return
+	}
+	delete(st.w.products, st)
 	if st.p != nil {
 		st.p.Free()
 	}

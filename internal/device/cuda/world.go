@@ -40,6 +40,7 @@ type world struct {
 	teams    []*team
 	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
 	copies   map[copyKey][]*nvlib.Launch
+	products map[*gemmStep]bool // not released
 	observer device.Observer
 	cause    error // why the world has ended; nil while it lives
 	ended    atomic.Bool
@@ -63,7 +64,7 @@ type site struct {
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, drv: m.sys.drv, opened: time.Now()}
+	w := &world{m: m, drv: m.sys.drv, opened: time.Now(), products: map[*gemmStep]bool{}}
 	m.sys.gate.mu.Lock()
 	err := w.open(ranks)
 	m.sys.gate.mu.Unlock()
@@ -357,6 +358,9 @@ func (w *world) Close() error {
 	w.trimNCCL(idleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
+	}
+	for st := range w.products {
+		st.free()
 	}
 	for _, s := range w.sites {
 		if s.lost() {
