@@ -85,8 +85,7 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &gemmStep{w: d.w, lib: lib, h: handle, g: l}
-	d.w.products[st] = true
+	st := d.w.gemmStep(lib, handle, l)
 	var choice *pick
 	if err = st.describe(); err == nil {
 		choice, err = d.site.pick(st)
@@ -101,6 +100,13 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 	st.need = choice.need
 	st.p = st.product(choice.algo, l.b, l.a, l.out)
 	return st, nil
+}
+
+// gemmStep is a product that cuBLASLt knows nothing of yet, to be freed.
+func (w *world) gemmStep(lib *nvlib.CuBLASLt, h nvlib.LtHandle, g ltGemm) *gemmStep {
+	st := &gemmStep{w: w, lib: lib, h: h, g: g}
+	w.products[st] = true
+	return st
 }
 
 // notTaken turns cuBLASLt's saying that it does not take a product into nil.

@@ -212,7 +212,7 @@ func TestBiasOnce(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			st = &gemmStep{lib: lib, h: h, g: l}
+			st = d.w.gemmStep(lib, h, l)
 			if err = st.describe(); err != nil {
 				return err
 			}
