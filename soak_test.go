@@ -98,7 +98,7 @@ func soakWays(own bool) []soakWay {
 		algorithms, graphs = []string{"", "staged", "nccl", "direct", "push"}, []bool{true, false}
 	}
 	var list []soakWay
-	for i, strategy := range []string{"sequential", "chunked(2)", "exchange", "exchange(2)"} {
+	for i, strategy := range []string{"sequential", "chunked(2)", "exchange", "exchange(2)", "ahead"} {
 		for k := range algorithms {
 			for _, graph := range graphs {
 				for j := range soakPrograms {
