@@ -10,12 +10,16 @@ import (
 )
 
 // normMost is up to how many bytes of a member one launch was measured faster than
-// three: everybody pushes all to all, with a flag for every 4 bytes.
+// three, between two and among four: everybody pushes all to all, with a flag for
+// every 4 bytes.
 func normMost(members int) int64 {
-	if members == 2 {
-		return 64 << 10
+	switch {
+	case members == 2:
+		return 16 << 10
+	case members <= 4:
+		return 8 << 10
 	}
-	return 8 << 10
+	return 0
 }
 
 // normed is a device.NormPart whose views are resolved.
@@ -37,7 +41,7 @@ func (t *team) SupportsNorm(n *device.Norm) error {
 func (t *team) worthwhile(n *device.Norm) ([]normed, error) {
 	all, err := t.norms(n.Parts)
 	if most := normMost(len(t.members)); err == nil && all[0].in.bytes() > most {
-		err = fmt.Errorf("a normalised sum: %w: %d bytes; above %d three launches are faster", device.ErrUnsupported, all[0].in.bytes(), most)
+		err = fmt.Errorf("a normalised sum: %w: %d bytes; above %d three launches are faster, or not known to be slower", device.ErrUnsupported, all[0].in.bytes(), most)
 	}
 	return all, err
 }

@@ -109,7 +109,7 @@ func TestNormLaunch(t *testing.T) {
 func TestNormAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	team := teamOf(t, w, "main")
-	for _, c := range []struct{ rows, want int64 }{{2, 1}, {0, 0}, {normMost(2)/16384 + 1, 0}} {
+	for _, c := range []struct{ rows, want int64 }{{1, 1}, {0, 0}, {normMost(2)/16384 + 1, 0}} {
 		n := &device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, c.rows, 8192)}
 		l.forget()
 		before := team.Bytes()
