@@ -218,18 +218,6 @@ func (t *team) halves(name string, half int64) (*area, error) {
 
 // kernel returns the launch of k on the member, whose team it completes.
 func (m *member) kernel(k kernels.Meeting) (step, error) {
-	launch := nvlib.NewLaunch
-	if m.team.alone() && !m.team.w.m.opts.teamsLate {
-		launch = m.team.w.drv.NewEarlyLaunch
-	}
-	return m.kernelBy(k, launch)
-}
-
-// kernelBehind is kernel for one that begins when all before it on its stream has
-// ended.
-func (m *member) kernelBehind(k kernels.Meeting) (step, error) { return m.kernelBy(k, nvlib.NewLaunch) }
-
-func (m *member) kernelBy(k kernels.Meeting, launch func(nvlib.Function, nvlib.Shape, [][]byte) *nvlib.Launch) (step, error) {
 	t, s := m.team, m.dev.site
 	k.Team = kernels.Team{Rank: m.index, Abort: t.w.abort, Record: m.record, Timeout: t.w.m.opts.teamTimeout().Nanoseconds()}
 	for _, o := range t.members {
@@ -246,6 +234,10 @@ func (m *member) kernelBy(k kernels.Meeting, launch func(nvlib.Function, nvlib.S
 	})
 	if err != nil {
 		return nil, err
+	}
+	launch := nvlib.NewLaunch
+	if t.alone() && !t.w.m.opts.teamsLate {
+		launch = t.w.drv.NewEarlyLaunch
 	}
 	var l *nvlib.Launch
 	err = m.dev.bound(func() (err error) {

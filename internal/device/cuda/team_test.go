@@ -54,9 +54,6 @@ func TestTeamChain(t *testing.T) {
 		for _, name := range []string{"ll", "ll2", "ll128", "ll128x2", "push", "pull"} {
 			chains = append(chains, chain{tune: device.Tuning{Algo: name}, count: 70001, rounds: 2000, last: math.MaxUint32 - 57})
 		}
-		for _, count := range []int64{1 << 18, 70001} { // watched, and not
-			chains = append(chains, chain{tune: device.Tuning{Algo: "copy-sum"}, count: count, rounds: 1000, last: math.MaxUint32 - 57})
-		}
 		host := device.Tuning{Algo: "push-host", Threads: 256, Unroll: 1}
 		chains = append(chains, chain{tune: host, count: 300001, rounds: 10000}, chain{tune: host, count: 70001, rounds: 2000, last: math.MaxUint32 - 57})
 		if per == 1 {
