@@ -95,13 +95,5 @@ func (a pushSum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, 
 	if err := t.flagged(r, chunks+kernels.BlocksMost); err != nil {
 		return nil, err
 	}
-	steps := make([][]step, len(t.members))
-	for i, m := range t.members {
-		st, err := m.kernel(r.Meeting(i))
-		if err != nil {
-			return nil, err
-		}
-		steps[i] = []step{st}
-	}
-	return steps, nil
+	return t.meeting(r)
 }

@@ -166,6 +166,11 @@ func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([]
 	if err != nil {
 		return nil, err
 	}
+	return t.meeting(r)
+}
+
+// meeting is one launch on each member.
+func (t *team) meeting(r *kernels.AllReduce) ([][]step, error) {
 	steps := make([][]step, len(t.members))
 	for i, m := range t.members {
 		st, err := m.kernel(r.Meeting(i))
