@@ -82,7 +82,6 @@ func (w *world) open(ranks int) error {
 			return l
 		}
 	}
-	wake(gpus)
 	for _, g := range gpus {
 		ctx, err := g.context()
 		if err != nil {
@@ -104,16 +103,6 @@ func (w *world) open(ranks int) error {
 		w.devices = append(w.devices, &dev{w: w, rank: r, site: w.sites[r%len(w.sites)]})
 	}
 	return nil
-}
-
-// wake has the driver make the contexts of all GPUs side by side: each takes it
-// some tenths of a second. Whoever asks for one afterwards hears why there is none.
-func wake(gpus []*gpu) {
-	var all sync.WaitGroup
-	for _, g := range gpus {
-		all.Go(func() { _, _ = g.context() })
-	}
-	all.Wait()
 }
 
 func (s *site) prepare() error {
