@@ -3,7 +3,6 @@ package comm
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"hocket.example/hocket/internal/device"
 )
@@ -35,7 +34,7 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 		return errors.New("sums of all sizes are to be run in the same way")
 	case in.CTAs != 0:
 		return errors.New("its blocks are bounded")
-	case x.schedule != nil, strings.HasPrefix(x.Tuning.Algo, "nccl"):
+	case x.schedule != nil, byNCCL(x.Tuning):
 		return fmt.Errorf("%s is known to be faster", x.Tuning.Algo)
 	}
 	t, ok := c.team.(device.Normalizer)

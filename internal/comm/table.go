@@ -88,12 +88,15 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 		list = append(list, *e.Fixed)
 	}
 	for _, b := range e.bracket(in.Message()).Best {
-		if !fixed || !strings.HasPrefix(b.Algo, "nccl") {
+		if !fixed || !byNCCL(b.Tuning) {
 			list = append(list, b.Tuning)
 		}
 	}
 	return list
 }
+
+// byNCCL reports whether a machine runs a tuning by NCCL, plain or with windows.
+func byNCCL(t device.Tuning) bool { return strings.HasPrefix(t.Algo, "nccl") }
 
 // Best returns the tunings that the table has for in, the best first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }

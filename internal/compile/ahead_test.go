@@ -8,7 +8,6 @@ import (
 
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/plan"
-	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
 )
 
@@ -163,19 +162,7 @@ func TestAutoGoesAhead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := u.Plan(dims)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := u.machine()
-			if err != nil {
-				t.Fatal(err)
-			}
-			tl, err := sim.Plan(p, m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			took[st] = tl.Time / layers
+			took[st] = simulated(t, u, dims) / layers
 		}
 		e, err := u.Explain(dims)
 		if err != nil {

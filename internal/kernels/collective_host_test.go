@@ -18,12 +18,8 @@ func TestAllReduceHost(t *testing.T) {
 		b := newTeamBench(t, 2, epoch)
 		rng := rand.New(rand.NewPCG(4, uint64(epoch)))
 		const bytes, slots = 3000 * 8, 200 + BlocksMost
-		stale := uint32(0)
-		if epoch != FirstEpoch {
-			stale = 3
-		}
 		shared := AllReduce{Kind: AllReduceHost, FlagHalf: roundTo(2*slots*4, 16)}
-		shared.Flags = b.halves(shared.FlagHalf, stale)
+		shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
 		for range 2 {
 			shared.Data, shared.Host = append(shared.Data, b.alloc(2*bytes)), append(shared.Host, b.alloc(bytes+16))
 		}
@@ -38,44 +34,24 @@ func TestAllReduceHost(t *testing.T) {
 			r.Split = packs * (20 + rng.Int64N(60)) / 100 / 16 * 16
 			r.Share = ceil(ceil(r.Split, 2), 8) * 8
 			r.Slots = ceil(r.Share, int64(r.Threads*r.Unroll)) + HostChunks(packs-r.Split, r.Threads) + BlocksMost
-			checks = append(checks, b.addHost(r, rng, false))
+			checks = append(checks, b.addExact(r, rng, false))
 		}
-		b.runTeam(3, func(seed int) {
-			for _, check := range checks {
-				check(seed)
-			}
-			for m := range 2 {
-				if f, told := ReadFault(b.mem[int64(b.record[m])-memoryAt:]); told {
-					t.Fatalf("seed %d: %+v", seed, f)
-				}
-			}
-		})
+		b.runChecks(3, checks)
 	}
 }
 
 // TestAllReduceResults has members give each other some results by way of memory that
 // is nobody's, again and again through the same.
 func TestAllReduceResults(t *testing.T) {
-	for _, members := range []int{3, 4, TeamMost} {
-		for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
-			t.Run(fmt.Sprintf("members=%d,epoch=%#x", members, epoch), func(t *testing.T) {
-				t.Parallel()
-				testAllReduceResults(t, members, epoch)
-			})
-		}
-	}
+	ofTeams(t, []int{3, 4, TeamMost}, testAllReduceResults)
 }
 
 func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 	b := newTeamBench(t, members, epoch)
 	rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
 	const bytes, slots = 3000 * 8, 200 + BlocksMost
-	stale := uint32(0)
-	if epoch != FirstEpoch {
-		stale = 3
-	}
 	shared := AllReduce{Kind: AllReduceResults, FlagHalf: roundTo(int64(members)*slots*4, 16)}
-	shared.Flags = b.halves(shared.FlagHalf, stale)
+	shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
 	for range members {
 		shared.Data, shared.Host = append(shared.Data, b.alloc(2*bytes)), append(shared.Host, b.alloc(bytes))
 	}
@@ -91,23 +67,20 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 		chunks := ceil(r.Share, chunk)
 		behind := rng.Int64N(chunks + 1)
 		r.Split, r.Slots = behind*chunk, chunks+behind+BlocksMost
-		checks = append(checks, b.addHost(r, rng, rng.IntN(2) == 0))
+		checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 	}
-	b.runTeam(3, func(seed int) {
-		for _, check := range checks {
-			check(seed)
-		}
-		for m := range members {
-			if f, told := ReadFault(b.mem[int64(b.record[m])-memoryAt:]); told {
-				t.Fatalf("seed %d: %+v", seed, f)
-			}
-		}
-	})
+	b.runChecks(3, checks)
 }
 
-// addHost launches r on all members, and returns what checks the results.
-func (b *teamBench) addHost(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
+// addExact launches r on all members, and returns what checks the results: in place,
+// they lie over the operands, of a reduce_scatter over the members' own blocks.
+func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
+	each, apart := r.Count, int64(0) // elements of a result, and between those of two members
+	if r.Kind == AllReduceScatter {
+		each = r.Share * 16 / r.DType.Size()
+		r.Count, apart = each*int64(len(b.streams)), each
+	}
 	ins := make([][]float64, len(b.streams))
 	var outs []Operand
 	r.In, r.Out = []nvlib.Ptr{}, []nvlib.Ptr{}
@@ -116,9 +89,9 @@ func (b *teamBench) addHost(r AllReduce, rng *rand.Rand, inPlace bool) func(seed
 			ins[m] = append(ins[m], tensor.Round(r.DType, float64(rng.IntN(33)-16)))
 		}
 		in := b.put(r.DType, lay, ins[m], r.Count)
-		out := in
+		out := Operand{Addr: in.Addr + nvlib.Ptr(int64(m)*apart*r.DType.Size()), DType: r.DType, Shape: []int64{each}, Strides: []int64{1}}
 		if !inPlace {
-			out = b.room(r.DType, lay, r.Count)
+			out = b.room(r.DType, lay, each)
 		}
 		outs = append(outs, out)
 		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
@@ -131,13 +104,50 @@ func (b *teamBench) addHost(r AllReduce, rng *rand.Rand, inPlace bool) func(seed
 		for m, o := range outs {
 			for i, got := range b.vals(o) {
 				for k := range ins {
-					x[k] = ins[k][i]
+					x[k] = ins[k][int64(m)*apart+int64(i)]
 				}
 				if want := folded(r.DType, r.Red, x); math.Float64bits(got) != math.Float64bits(want) {
-					b.t.Fatalf("seed %d, %s %s, in place %v, split %d, %d writers and %d readers of %d blocks, member %d of %d, element %d of %d: got %v, want %v",
-						seed, r.DType, r.Red, inPlace, r.Split, r.Writers, r.Readers, r.Blocks, m, len(ins), i, r.Count, got, want)
+					b.t.Fatalf("seed %d, %s of %s %s, in place %v, %dx%d/%d, split %d, %d writers and %d readers, member %d of %d, element %d of %d: got %v, want %v",
+						seed, r.Kind, r.DType, r.Red, inPlace, r.Blocks, r.Threads, r.Unroll, r.Split, r.Writers, r.Readers, m, len(ins), i, each, got, want)
 				}
 			}
+		}
+	}
+}
+
+// runChecks runs what was launched under schedules, so many times: no member tells of
+// a fault, and every check holds.
+func (b *teamBench) runChecks(times int, checks []func(seed int)) {
+	b.runTeam(times, func(seed int) {
+		for m, at := range b.record {
+			if f, told := ReadFault(b.mem[int64(at)-memoryAt:]); told {
+				b.t.Fatalf("seed %d: member %d: %+v", seed, m, f)
+			}
+		}
+		for _, check := range checks {
+			check(seed)
+		}
+	})
+}
+
+// staleBefore is what was left in flags before an epoch: by an early launch, the
+// number of one that comes.
+func staleBefore(epoch uint32) uint32 {
+	if epoch == FirstEpoch {
+		return 0
+	}
+	return 3
+}
+
+// ofTeams tests teams of so many members each, from the first epoch and across the
+// end of their numbers.
+func ofTeams(t *testing.T, members []int, test func(t *testing.T, members int, epoch uint32)) {
+	for _, n := range members {
+		for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
+			t.Run(fmt.Sprintf("members=%d,epoch=%#x", n, epoch), func(t *testing.T) {
+				t.Parallel()
+				test(t, n, epoch)
+			})
 		}
 	}
 }

@@ -278,14 +278,7 @@ var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, All
 // TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through
 // the same memory, in drawn orders.
 func TestAllReduce(t *testing.T) {
-	for _, members := range []int{2, 3, TeamMost} {
-		for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
-			t.Run(fmt.Sprintf("members=%d,epoch=%#x", members, epoch), func(t *testing.T) {
-				t.Parallel()
-				testAllReduce(t, members, epoch)
-			})
-		}
-	}
+	ofTeams(t, []int{2, 3, TeamMost}, testAllReduce)
 }
 
 func testAllReduce(t *testing.T, members int, epoch uint32) {
@@ -312,17 +305,13 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	}
 	rng.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
 	data := map[string][]nvlib.Ptr{}
-	stale := uint32(0)
-	if epoch != FirstEpoch {
-		stale = 3 // left by an early launch, and a coming epoch
-	}
 	for _, name := range []string{"ll", "ll128"} {
-		data[name] = b.halves(roundTo(halves[name], 16), stale)
+		data[name] = b.halves(roundTo(halves[name], 16), staleBefore(epoch))
 	}
 	for range members {
 		data["staging"] = append(data["staging"], b.alloc(halves["staging"]))
 	}
-	flags := b.halves(roundTo(flagHalf, 16), stale)
+	flags := b.halves(roundTo(flagHalf, 16), staleBefore(epoch))
 	var checks []func(int)
 	for _, c := range cases {
 		name := place[c.kind]
@@ -331,11 +320,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 		}
 		checks = append(checks, b.addReduce(c, rng, data[name], flags, roundTo(halves[name], 16), roundTo(flagHalf, 16)))
 	}
-	b.runTeam(2, func(seed int) {
-		for _, check := range checks {
-			check(seed)
-		}
-	})
+	b.runChecks(2, checks)
 }
 
 func roundTo(n, to int64) int64 { return ceil(n, to) * to }

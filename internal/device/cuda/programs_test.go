@@ -63,13 +63,10 @@ func TestProgramsOnFake(t *testing.T) {
 	}
 }
 
-func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, graph bool) {
+// unitOf compiles a program.
+func unitOf(t *testing.T, name, text string) *compile.Unit {
 	t.Helper()
-	src, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	prog, ds := ir.Parse(path, string(src))
+	prog, ds := ir.Parse(name, text)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
@@ -81,6 +78,16 @@ func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, gr
 	if err != nil {
 		t.Fatal(err)
 	}
+	return unit
+}
+
+func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, graph bool) {
+	t.Helper()
+	src, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit := unitOf(t, path, string(src))
 	binding := ir.Binding{Dims: dims}
 	bound, err := unit.Reference(binding)
 	if err != nil {

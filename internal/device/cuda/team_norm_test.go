@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/kernels"
@@ -210,19 +209,7 @@ func TestNormLayouts(t *testing.T) {
 
 func planOf(t *testing.T, text string, dims map[string]int64) *plan.Plan {
 	t.Helper()
-	prog, ds := ir.Parse("test.hkt", text)
-	if ds.HasErrors() {
-		t.Fatal(ds)
-	}
-	info, ds := ir.Check(prog)
-	if ds.HasErrors() {
-		t.Fatal(ds)
-	}
-	unit, err := compile.Build(info, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := unit.Plan(ir.Binding{Dims: dims})
+	p, err := unitOf(t, "test.hkt", text).Plan(ir.Binding{Dims: dims})
 	if err != nil {
 		t.Fatal(err)
 	}
