@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,7 @@ type fakeNCCL struct {
 	aborted []uintptr
 	left    []uintptr // destroyed
 	async   int32     // what ncclCommGetAsyncError tells
+	version int32     // 0 for one without known mistakes
 	windows fakeWindows
 }
 
@@ -38,11 +40,12 @@ type fakeCall struct {
 
 // open returns it as a library.
 func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
-	names := []string{"ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRank"}
+	names := []string{"ncclGetUniqueId", "ncclCommInitRank"}
 	table := map[string]func([]uintptr) uintptr{}
 	for _, n := range names {
 		table[n] = func([]uintptr) uintptr { return 0 }
 	}
+	table["ncclGetVersion"] = func(a []uintptr) uintptr { return set(a[0], cmp.Or(x.version, 22809)) }
 	text := cabi.NewCStrings([]string{"fake trouble"})
 	table["ncclGetErrorString"] = func([]uintptr) uintptr { return cabi.Load[uintptr](text.Addr()) }
 	table["ncclCommInitAll"] = func(a []uintptr) uintptr {

@@ -58,6 +58,9 @@ func (t *team) windowed(c *collective, w *ncclWork) error {
 	case reduces(c.Op) && (c.Red != ir.Sum && c.Red != ir.Avg || w.dt.IsInt() || w.dt == ir.F64):
 		return fmt.Errorf("%w: NCCL has no kernels on windows for a %s of %s", device.ErrUnsupported, c.Red, w.dt)
 	}
+	if unit, block := lib.WindowGatherUnit(), w.count*w.dt.Size(); c.Op == ir.OpAllGather && block%unit != 0 {
+		return fmt.Errorf("%w: NCCL %s gathers blocks of %d bytes wrongly from windows, only multiples of %d well; 2.28.7 does all", device.ErrUnsupported, lib.Loaded().Version, block, unit)
+	}
 	if err := t.w.m.sys.windows.why(); err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
 	}
