@@ -244,10 +244,19 @@ func TestSweepNorm(t *testing.T) {
 	}
 }
 
-// What is swept: rows and their widths, and packs of a row that a block has.
+// What is swept: rows and their widths, and packs of a row that a block has: all of
+// it, or as many as threads. Blocks of half as many were slower wherever they were
+// measured.
 var (
-	normSweepSizes = [][2]int64{{1, 8192}, {4, 8192}, {2, 8192}, {8, 8192}, {8, 4096}, {16, 8192}, {1, 4096}, {1, 16384}, {64, 8192}, {32, 2048}, {1, 2048}}
-	normSweepEach  = []int64{2048, 256, 128}
+	normSweepSizes = func() (list [][2]int64) {
+		for _, rows := range []int64{1, 4, 8, 2, 16, 32} {
+			for _, width := range []int64{8192, 4096, 2048} {
+				list = append(list, [2]int64{rows, width})
+			}
+		}
+		return append(list, [2]int64{1, 16384})
+	}()
+	normSweepEach = []int64{kernels.NormPacks, kernels.NormThreads}
 )
 
 // normSweep is a team with operands of up to 1 MiB.
