@@ -18,6 +18,7 @@ const (
 	AllReduceLL128x2 AllReduceKind = "LL128x2"     // two shots in sheets
 	AllReducePush    AllReduceKind = "Push"        // two shots through staging, flags for chunks
 	AllReduceScatter AllReduceKind = "ScatterPush" // the first shot of Push: Out is of a share, each of whole packs
+	AllReduceAddends AllReduceKind = "ScatterHost" // the same, and some packs by way of host memory
 	AllReducePull    AllReduceKind = "Pull"        // reads from peers, writes to peers
 	AllReduceFew     AllReduceKind = "Few"         // the same by few multiprocessors
 	AllReduceHost    AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
@@ -44,7 +45,9 @@ type AllReduce struct {
 	// Of Host: packs from Split on go through host memory. Of Results: of each share
 	// the results of its packs before Split, in whole chunks of Threads·Unroll. They
 	// are written by the first Writers blocks and read by the Readers after them;
-	// their chunks' flags are the last of Slots before those in which all meet.
+	// their chunks' flags are the last of Slots before those in which all meet. Of
+	// Addends: the packs of each share before Split, alike, with the flags that such
+	// chunks have anyway.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 }
@@ -70,7 +73,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
 	switch r.Kind {
-	case AllReducePush, AllReduceScatter, AllReducePull, AllReduceHost, AllReduceResults:
+	case AllReducePush, AllReduceScatter, AllReduceAddends, AllReducePull, AllReduceHost, AllReduceResults:
 	default: // whether whole packs can be read and written
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
 		form += fmt.Sprintf(", %t", aligned)

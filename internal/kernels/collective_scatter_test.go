@@ -8,7 +8,7 @@ import (
 )
 
 // TestReduceScatter has members push blocks to those that add them up, again and
-// again through the same staging memory.
+// again through the same staging memory, some of them by way of memory that is nobody's.
 func TestReduceScatter(t *testing.T) {
 	ofTeams(t, []int{2, 3, 4, TeamMost}, testReduceScatter)
 }
@@ -21,14 +21,21 @@ func testReduceScatter(t *testing.T, members int, epoch uint32) {
 	shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
 	for range members {
 		shared.Data = append(shared.Data, b.alloc(int64(members)*packs*16))
+		shared.Host = append(shared.Host, b.alloc(int64(members)*packs*16))
 	}
 	var checks []func(int)
-	for range 6 {
+	for i := range 8 {
 		r := shared
 		r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
 		r.Unroll, r.Threads, r.Share = 1<<rng.IntN(3), 32*(2+rng.IntN(2)), 1+rng.Int64N(packs)
-		chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
+		chunk := int64(r.Threads * r.Unroll)
+		chunks := ceil(r.Share, chunk)
 		r.Slots, r.Blocks = chunks+BlocksMost, int(min(1+rng.Int64N(3), chunks))
+		if i%2 == 1 {
+			r.Kind, r.Split = AllReduceAddends, rng.Int64N(r.Share/chunk+1)*chunk
+			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
+			r.Blocks += int(r.Writers + r.Readers)
+		}
 		checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 	}
 	b.runChecks(3, checks)

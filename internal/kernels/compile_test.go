@@ -114,8 +114,10 @@ func everyReduction() (all []code) {
 	for i, dt := range ir.DTypes() {
 		r := AllReduce{Kind: AllReduceHost, DType: dt, Red: ir.Sum + ir.Red(i%4), Unroll: 1 << (i % 3), In: two, Out: two}
 		all = append(all, r.Meeting(0).launch().code)
-		r.Kind = AllReduceScatter
-		all = append(all, r.Meeting(0).launch().code)
+		for _, kind := range []AllReduceKind{AllReduceScatter, AllReduceAddends} {
+			r.Kind = kind
+			all = append(all, r.Meeting(0).launch().code)
+		}
 		r.Kind, r.In = AllReduceResults, make([]nvlib.Ptr, 3+i%(TeamMost-2))
 		r.Out = r.In
 		all = append(all, r.Meeting(0).launch().code)

@@ -463,6 +463,12 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 	if algo == "move-spread" { // more than one launch
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{mostInSheets/2 + 5001}, root: n - 1, algo: algo})
 	}
+	if algo == "move-push-host" { // enough to be cut
+		c := teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{3<<17 + 8}, algo: algo}
+		list = append(list, c)
+		c.inPlace = true
+		list = append(list, c)
+	}
 	return list
 }
 

@@ -3,6 +3,7 @@ package cuda
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -13,10 +14,11 @@ import (
 
 // pushSum is a reduce_scatter as the first shot of push: members store what they
 // have of each other's blocks into staging memory, chunk by chunk, and add up what
-// has come. Stores carry more than the loads of move-pull.
-type pushSum struct{}
+// has come. Stores carry more than the loads of move-pull. byHost: the first chunks of
+// each block go by way of the host memory of those that have them.
+type pushSum struct{ byHost bool }
 
-var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}}
+var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}, {"move-push-host", pushSum{byHost: true}}}
 
 // pushSumUnrolls are those there are.
 var pushSumUnrolls = []int{1, 2, 4}
@@ -50,7 +52,31 @@ func (a pushSum) request(t *team, tune device.Tuning, c *collective) (*kernels.A
 	case tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost:
 		return nil, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
 	}
-	return r, a.operands(r, c, f)
+	if err := a.operands(r, c, f); err != nil {
+		return nil, err
+	}
+	if a.byHost {
+		r.Split = hostAddends(r)
+		if r.Split == 0 {
+			return nil, fmt.Errorf("%w: blocks of %d bytes are not worth cutting", device.ErrUnsupported, r.Share*16)
+		}
+	}
+	return r, nil
+}
+
+// addendsByHost is hostPart of a reduce_scatter: of so many members, of so many bytes
+// that each has.
+var addendsByHost = func(members int, bytes int64) hostPart {
+	if members == 2 {
+		return hostPart{90, 8, 16}
+	}
+	return hostPart{85, 8, 16}
+}
+
+// hostAddends is how many of a block's packs, in whole chunks, that is.
+func hostAddends(r *kernels.AllReduce) int64 {
+	chunk := int64(r.Threads * r.Unroll)
+	return r.Share * addendsByHost(len(r.In), r.Count*r.DType.Size()).permille / 1000 / chunk * chunk
 }
 
 // operands wants blocks of whole packs that lie together, each member's behind each
@@ -85,8 +111,13 @@ func (a pushSum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, 
 	if err != nil {
 		return nil, err
 	}
+	if a.byHost {
+		if err := t.addends(tune, r); err != nil {
+			return nil, err
+		}
+	}
 	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
-	r.Blocks = t.grid(tune, r.Threads, chunks)
+	r.Blocks = t.grid(tune, r.Threads, chunks+r.Writers+r.Readers)
 	area, err := t.reserve("staging", int64(len(t.members))*r.Share*16)
 	if err != nil {
 		return nil, err
@@ -96,4 +127,16 @@ func (a pushSum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, 
 		return nil, err
 	}
 	return t.meeting(r)
+}
+
+// addends gives r the blocks and the host memory for what goes by way of it, unless
+// too few blocks would be left for the link.
+func (t *team) addends(tune device.Tuning, r *kernels.AllReduce) (err error) {
+	part := addendsByHost(len(t.members), r.Count*r.DType.Size())
+	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*(part.writers+part.readers) {
+		return nil
+	}
+	r.Kind, r.Writers, r.Readers = kernels.AllReduceAddends, part.writers, part.readers
+	r.Host, err = t.hostMemory(int64(len(t.members)) * r.Split * 16)
+	return err
 }

@@ -8,7 +8,7 @@ struct ReduceArgs {
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
   u64 host[teamMost];               // of each member: host memory, for what lies behind split or its results before it
-  i64 split, writers, readers;      // packs; blocks that write there, and that read what peers wrote
+  i64 split, writers, readers;      // packs or sheets; blocks that write there, and that read what peers wrote
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -300,9 +300,20 @@ struct IntoOwn {
   }
 };
 
-// pushChunk pushes the parts of the peers' shares that chunk c is to their staging
-// memory, U packs a thread.
-template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
+// ByStaging and ByHost are ways on which pack i of what a member has for an owner
+// lies in between: the owner's staging memory, or the member's host memory.
+struct ByStaging {
+  static __device__ __forceinline__ u64 at(const ReduceArgs& a, u32 from, u32 owner, i64 i) { return a.data[owner] + (from * a.share + i) * 16; }
+  static __device__ __forceinline__ Line load(u64 at) { return look(at); }
+};
+struct ByHost {
+  static __device__ __forceinline__ u64 at(const ReduceArgs& a, u32 from, u32 owner, i64 i) { return a.host[from] + (owner * a.split + i) * 16; }
+  static __device__ __forceinline__ Line load(u64 at) { return loadLine(at); }
+};
+
+// pushChunk sends the parts of the peers' shares that chunk c is on their way, U
+// packs a thread.
+template <class T, int W, int U, class Way> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
 #pragma unroll
   for (int k = 0; k < W - 1; k++) {
@@ -316,14 +327,14 @@ template <class T, int W, int U> DEV void pushChunk(const ReduceArgs& a, i64 c, 
 #pragma unroll
     for (int u = 0; u < U; u++) {
       const i64 i = (c * U + u) * blockDim.x + threadIdx.x;
-      if (i < a.share && q * a.share + i < total) storeLine(a.data[q] + (r * a.share + i) * 16, v[u]);
+      if (i < a.share && q * a.share + i < total) storeLine(Way::at(a, r, q, i), v[u]);
     }
   }
 }
 
 // foldChunk adds up chunk c of the member's share, as many packs at once as
 // registers allow.
-template <class F, class T, int W, int U, class Into> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
+template <class F, class T, int W, int U, class Way, class Into> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
   constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
 #pragma unroll
@@ -335,7 +346,7 @@ template <class F, class T, int W, int U, class Into> DEV void foldChunk(const R
       if (u0 + u < U && i < a.share && r * a.share + i < total)
 #pragma unroll
         for (int q = 0; q < W; q++)
-          x[u][q] = q == r ? loadCut<Line, T, true>(a.in[r], r * a.share + i, a.count) : look(a.data[r] + (q * a.share + i) * 16);
+          x[u][q] = q == r ? loadCut<Line, T, true>(a.in[r], r * a.share + i, a.count) : Way::load(Way::at(a, q, r, i));
     }
 #pragma unroll
     for (int u = 0; u < together; u++) {
@@ -359,18 +370,18 @@ template <int W> DEV void tellAll(const ReduceArgs& a, i64 slot, u32 e) {
   if (q < W && q != r) release32(flagAt(a, q, r, slot, e), e);
 }
 
-// pushChunks is the two shots, by blocks first and up; other blocks do the second
-// one of so many chunks aside.
-template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 aside, u32 e) {
+// pushChunks is the two shots, by blocks first and up: one of chunks from pushed on,
+// the other of those from folded on; those before are for other blocks.
+template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 pushed, i64 folded, u32 e) {
   const i64 chunk = (i64)blockDim.x * U, chunks = (a.share + chunk - 1) / chunk, step = gridDim.x - first;
-  for (i64 c = blockIdx.x - first, back = c - step; back < chunks; c += step, back += step) {
+  for (i64 c = pushed + blockIdx.x - first, back = c - step; back < chunks; c += step, back += step) {
     if (c < chunks) {
-      pushChunk<T, W, U>(a, c, total);
+      pushChunk<T, W, U, ByStaging>(a, c, total);
       tellAll<W>(a, c, e);
     }
-    if (back < aside) continue;
+    if (back < folded) continue;
     awaitChunk<W>(p, a, back, e);
-    foldChunk<F, T, W, U, Into>(a, back, total);
+    foldChunk<F, T, W, U, ByStaging, Into>(a, back, total);
   }
 }
 
@@ -381,7 +392,7 @@ template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& 
   const u32 e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
   Patience p = {0, 0};
-  pushChunks<F, T, W, U, IntoAll>(p, a, (a.count + V - 1) / V, 0, 0, e);
+  pushChunks<F, T, W, U, IntoAll>(p, a, (a.count + V - 1) / V, 0, 0, 0, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
@@ -391,7 +402,33 @@ template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& 
 template <class F, class T, int W, int U> DEV void reduceScatterPush(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   Patience p = {0, 0};
-  pushChunks<F, T, W, U, IntoOwn>(p, a, a.share * W, 0, 0, e);
+  pushChunks<F, T, W, U, IntoOwn>(p, a, a.share * W, 0, 0, 0, e);
+  meet<W>(p, a, a.slots - blocksMost, e);
+  end(a.team, e);
+}
+
+// reduceScatterPush in which the first chunks, those before split, go by way of host
+// memory: some blocks write them there, and some add them up from there. Flags are
+// those of the same chunks. That all meet at the end keeps a member's host memory,
+// too, from being written anew while somebody reads it.
+template <class F, class T, int W, int U> DEV void reduceScatterHost(const ReduceArgs& a) {
+  const u32 e = begin(a.team, lastEpoch(a.team));
+  const i64 total = a.share * W, chunks = a.split / ((i64)blockDim.x * U);
+  const u32 writers = (u32)a.writers, aside = writers + (u32)a.readers;
+  Patience p = {0, 0};
+  if (blockIdx.x < writers) {
+    for (i64 c = blockIdx.x; c < chunks; c += writers) {
+      pushChunk<T, W, U, ByHost>(a, c, total);
+      tellAll<W>(a, c, e);
+    }
+  } else if (blockIdx.x < aside) {
+    for (i64 c = blockIdx.x - writers; c < chunks; c += a.readers) {
+      awaitChunk<W>(p, a, c, e);
+      foldChunk<F, T, W, U, ByHost, IntoOwn>(a, c, total);
+    }
+  } else {
+    pushChunks<F, T, W, U, IntoOwn>(p, a, total, aside, chunks, chunks, e);
+  }
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
@@ -456,7 +493,7 @@ template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& 
   Patience p = {0, 0};
   if (blockIdx.x < a.writers) writeHost<T>(a, total, e);
   else if (blockIdx.x < aside) readHost<F, T>(p, a, total, e);
-  else pushChunks<F, T, W, U, IntoAll>(p, a, a.split, (u32)aside, 0, e);
+  else pushChunks<F, T, W, U, IntoAll>(p, a, a.split, (u32)aside, 0, 0, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
@@ -466,7 +503,7 @@ template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& 
 template <class F, class T, int W, int U> DEV void resultsToHost(Patience& p, const ReduceArgs& a, i64 total, i64 chunks, u32 e) {
   for (i64 c = blockIdx.x; c < chunks; c += a.writers) {
     awaitChunk<W>(p, a, c, e);
-    foldChunk<F, T, W, U, IntoHost>(a, c, total);
+    foldChunk<F, T, W, U, ByStaging, IntoHost>(a, c, total);
     tellAll<W>(a, a.slots - blocksMost - chunks + c, e);
   }
 }
@@ -503,7 +540,7 @@ template <class F, class T, int W, int U> DEV void reduceResults(const ReduceArg
   Patience p = {0, 0};
   if (blockIdx.x < writers) resultsToHost<F, T, W, U>(p, a, total, chunks, e);
   else if (blockIdx.x < aside) resultsFromHost<T, W, U>(p, a, total, chunks, e);
-  else pushChunks<F, T, W, U, IntoAll>(p, a, total, aside, chunks, e);
+  else pushChunks<F, T, W, U, IntoAll>(p, a, total, aside, 0, chunks, e);
   meet<W>(p, a, a.slots - blocksMost, e);
   end(a.team, e);
 }
