@@ -133,6 +133,10 @@ func (a *app) tune(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) er
 // collectives, one that graphs are launched on, one for copies beside, NCCL's.
 const tuneStreams = 8
 
+// tuneWithin is how long a quick tuning takes at the most, with opening the GPUs, where
+// it has the choice.
+const tuneWithin = 4800 * time.Millisecond
+
 // tuned returns the table that there is, or measures what it lacks and keeps it.
 func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (*bench.Tuned, error) {
 	begun := time.Now()
@@ -147,7 +151,7 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (
 		}
 		return bench.TunedFrom(found), nil
 	}
-	opts.Base, opts.Ranks = found, ranks
+	opts.Base, opts.Ranks, opts.Begun, opts.Within = found, ranks, begun, tuneWithin
 	if o.out == "" {
 		if opts.File, err = bench.TableFile(found, ranks); err != nil {
 			return nil, err
@@ -157,14 +161,7 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (
 		opts.Progress = func(s string) { fmt.Fprintf(f, "\r\x1b[K%s", s) }
 		defer fmt.Fprint(f, "\r\x1b[K")
 	}
-	u, err := bench.Tune(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	if u.Fresh {
-		u.Took = time.Since(begun).Seconds() // to open the GPUs, too
-	}
-	return u, nil
+	return bench.Tune(ctx, opts)
 }
 
 // readPeers reads figures of peers; none without a file.

@@ -222,7 +222,7 @@ func TestTune(t *testing.T) {
 			}
 		}
 	}
-	if len(said) != 10 || said[0] != "1 of 10: all_reduce of 4 KiB, bf16, on 2 ranks" || said[9] != "10 of 10: broadcast of 64 KiB, bf16, on 2 ranks" {
+	if len(said) != 10 || said[0] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks" || said[9] != "10 of 10: broadcast of 4 KiB, bf16, on 2 ranks" {
 		t.Errorf("said %q", said)
 	}
 	f, _, err := TableOf(ctx, "cpu", 2)
@@ -324,9 +324,9 @@ func TestEntryOf(t *testing.T) {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: 8}, Micros: us}, ordered}
 	}
 	e := entryOf(kind{ir.OpAllReduce, ir.Sum, ir.BF16, 4}, []measured{
-		{call{op: ir.OpAllReduce, bytes: 1 << 10}, []timed{way("ll", 2, true), way("push", 5, true)}},
-		{call{op: ir.OpAllReduce, bytes: 1 << 14}, []timed{way("nccl", 3, false), way("x", 4, false), way("y", 5, false), way("z", 6, false), way("push", 7, true)}},
-		{call{op: ir.OpAllReduce, bytes: 1 << 20}, []timed{way("push", 30, true), way("ll", 60, true)}},
+		{call: call{op: ir.OpAllReduce, bytes: 1 << 10}, best: []timed{way("ll", 2, true), way("push", 5, true)}},
+		{call: call{op: ir.OpAllReduce, bytes: 1 << 14}, best: []timed{way("nccl", 3, false), way("x", 4, false), way("y", 5, false), way("z", 6, false), way("push", 7, true)}},
+		{call: call{op: ir.OpAllReduce, bytes: 1 << 20}, best: []timed{way("push", 30, true), way("ll", 60, true)}},
 	})
 	tab := &comm.Table{Version: comm.TableVersion, Entries: []comm.Entry{e}}
 	if err := tab.Check(); err != nil {
@@ -390,7 +390,11 @@ func TestExportVLLM(t *testing.T) {
 			}
 		}
 	}
+	before := comm.Shipped().Hash()
 	shipped := TunedFrom(comm.Found{Table: comm.Shipped(), From: "shipped"})
+	if comm.Shipped().Hash() != before || !shipped.Table.Entries[0].Shipped {
+		t.Error("who says of a table that it is shipped changes it")
+	}
 	if err := shipped.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "run hocket tune") {
 		t.Errorf("a table that was measured elsewhere: %v", err)
 	}

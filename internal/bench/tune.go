@@ -23,6 +23,11 @@ type TuneOptions struct {
 	Full bool
 	// Ops are what is tuned; nil for all of TunedOps.
 	Ops []ir.Op
+	// Within is how long after Begun, which is now if it is zero, a quick tuning of
+	// the machine's own sizes is to end: collectives that there is no time for stay as
+	// they were, but the first one is always measured. 0 is for any time.
+	Begun  time.Time
+	Within time.Duration
 	// Sizes of messages in bytes; nil for a list that suits the machine.
 	Sizes []int64
 	// Base is the table that there is. Its entries stay where nothing is measured;
@@ -37,6 +42,10 @@ type TuneOptions struct {
 	// File is where the table is written, whenever an entry of it is done: what was
 	// measured is not lost with what was not. Empty for nowhere.
 	File string
+
+	shipped *comm.Table      // nil for the program's
+	sizes   []int64          // of a quick tuning; nil for a list that suits the machine
+	now     func() time.Time // nil for the real time
 }
 
 // Tuned is a table with what it rests on.
@@ -48,6 +57,8 @@ type Tuned struct {
 	// Fresh says that something of it was measured now.
 	Fresh bool    `json:"fresh"`
 	Took  float64 `json:"took_s,omitempty"`
+	// Phases are of Took.
+	Phases *Phases `json:"phases_s,omitempty"`
 	// Notes are what went wrong and was passed over.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -55,7 +66,6 @@ type Tuned struct {
 // Tune measures the collectives of a machine by all its algorithms and returns
 // the table of the fastest.
 func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
-	begun := time.Now()
 	m, err := open(o.Machine)
 	if err != nil {
 		return nil, err
@@ -75,7 +85,7 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 			return nil, fmt.Errorf("the table cannot be kept: %w", err)
 		}
 	}
-	u := &tuner{TuneOptions: o, machine: m}
+	u := newTuner(o, m)
 	todo := u.kinds()
 	if len(todo) == 0 {
 		return TunedFrom(o.Base), nil
@@ -84,22 +94,54 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	if err != nil {
 		return nil, err
 	}
+	u.pace.opened = u.pace.now()
 	_, u.own = a.world.(device.Teams)
-	t := &comm.Table{Version: comm.TableVersion, Identity: comm.Identity(m.Name(), a.world), Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
+	u.identity = comm.Identity(m.Name(), a.world)
+	t := &comm.Table{Version: comm.TableVersion, Identity: u.identity, Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
 	for _, k := range todo {
 		u.total += len(u.calls(k))
 	}
 	u.foresee(a, todo)
-	for _, k := range todo {
-		if err := u.tuneKind(ctx, a, k, t); err != nil {
-			return nil, a.close(errors.Join(err, u.forget()))
-		}
-	}
-	if err := a.close(u.forget()); err != nil {
+	if err := a.close(errors.Join(u.tuneKinds(ctx, a, todo, t), u.forget())); err != nil {
 		return nil, err
 	}
-	out := &Tuned{Table: t, File: o.File, Hash: t.Hash(), Fresh: true, Took: time.Since(begun).Seconds(), Notes: u.notes}
+	out := &Tuned{Table: t, File: o.File, Hash: t.Hash(), Fresh: true, Took: u.pace.took(), Phases: u.pace.phases(), Notes: u.notes}
 	return out, t.Check()
+}
+
+func newTuner(o TuneOptions, m device.Machine) *tuner {
+	u := &tuner{TuneOptions: o, machine: m, wrongs: map[string]bool{}, pace: pace{now: time.Now, begun: o.Begun}}
+	if o.now != nil {
+		u.pace.now = o.now
+	}
+	if o.Begun.IsZero() {
+		u.pace.begun = u.pace.now()
+	}
+	if !o.Full && o.Sizes == nil {
+		u.pace.within = o.Within
+	}
+	if o.shipped == nil {
+		u.shipped = comm.Shipped()
+	}
+	return u
+}
+
+// tuneKinds measures kinds, as long as there is time.
+func (u *tuner) tuneKinds(ctx context.Context, a *arena, todo []kind, t *comm.Table) error {
+	var late []kind
+	for _, k := range todo {
+		if !u.pace.hasTime(len(u.calls(k))) {
+			late = append(late, k)
+			continue
+		}
+		if err := u.tuneKind(ctx, a, k, t); err != nil {
+			return err
+		}
+	}
+	if late != nil {
+		u.note("%s", u.lateText(late))
+	}
+	return nil
 }
 
 // TableOf returns the table that a machine's worlds of so many ranks use, and
@@ -163,13 +205,16 @@ func tuneRanks(m device.Machine, ranks int) (int, error) {
 // tuner is a tuning under way.
 type tuner struct {
 	TuneOptions
-	machine device.Machine
-	own     bool        // the world has launches of its own
-	asked   device.Team // nil until something is asked
-	askedOf int         // members of it
-	total   int         // calls to be measured
-	begun   int
-	notes   []string
+	machine  device.Machine
+	identity string
+	own      bool        // the world has launches of its own
+	asked    device.Team // nil until something is asked
+	askedOf  int         // members of it
+	total    int         // calls to be measured
+	begun    int
+	wrongs   map[string]bool // algorithms of which a result was wrong
+	pace     pace
+	notes    []string
 }
 
 func (u *tuner) note(format string, args ...any) {
@@ -251,7 +296,7 @@ func (u *tuner) inherited() []comm.Entry {
 // settle takes out what is shipped for other GPUs once every collective has been
 // measured, whenever that was: what is near is a better guess then.
 func (u *tuner) settle(t *comm.Table) {
-	if comm.Shipped().Of(t.Identity) {
+	if u.shipped.Of(t.Identity) {
 		return
 	}
 	for _, op := range TunedOps {
@@ -334,6 +379,8 @@ func (u *tuner) sizes(k kind) []int64 {
 			list = append(list, n)
 		}
 		return list
+	case u.TuneOptions.sizes != nil:
+		return u.TuneOptions.sizes
 	case embedded:
 		return []int64{4 * kb, 64 * kb, mb / 2}
 	case k.op == ir.OpAllReduce:

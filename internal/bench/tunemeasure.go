@@ -32,28 +32,55 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 		u.askedOf = k.members
 	}
 	a := whole.team(k.members)
+	upon := u.upon(k)
+	list, err := u.measureAll(ctx, a, k, upon)
+	if err == nil && upon != nil && u.anyWrong(upon) { // it may have that at other sizes, too
+		upon = nil
+		list, err = u.measureAll(ctx, a, k, nil)
+	}
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	var e comm.Entry
+	if upon != nil {
+		e = entryUpon(upon, list)
+	} else {
+		e = entryOf(k, list)
+		e.Full = u.Full && u.Sizes == nil
+	}
+	t.Put(e)
+	u.settle(t)
+	return u.keep(t)
+}
+
+// measureAll measures a kind's calls, upon a shipped entry if there is one, and
+// returns those of which there are figures, by size. The largest is the first: NCCL
+// is among what is measured of it, and its communicators are made while kernels are
+// compiled.
+func (u *tuner) measureAll(ctx context.Context, a *arena, k kind, upon *comm.Entry) ([]measured, error) {
 	var list []measured
-	for _, c := range u.calls(k) {
+	for _, c := range slices.Backward(u.calls(k)) {
 		u.begun++
 		if u.Progress != nil {
-			u.Progress(fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", u.begun, u.total, c.op, bytesText(c.bytes), k.dt, k.members))
+			u.Progress(fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", min(u.begun, u.total), u.total, c.op, bytesText(c.bytes), k.dt, k.members))
 		}
-		m, err := u.tuneCall(ctx, a, c)
+		m, right, err := measured{}, false, error(nil)
+		if upon != nil {
+			m, right, err = u.confirm(ctx, a, k, c, upon)
+		}
+		if err == nil && !right {
+			m, err = u.tuneCall(ctx, a, c)
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
+		u.pace.measured()
 		if len(m.best) > 0 {
 			list = append(list, m)
 		}
 	}
-	if len(list) == 0 {
-		return nil
-	}
-	e := entryOf(k, list)
-	e.Full = u.Full && u.Sizes == nil
-	t.Put(e)
-	u.settle(t)
-	return u.keep(t)
+	slices.Reverse(list)
+	return list, nil
 }
 
 // foresee has the machine compile what kinds need while others are measured: that
@@ -66,8 +93,16 @@ func (u *tuner) foresee(whole *arena, kinds []kind) {
 		}
 		a := whole.team(k.members)
 		a.dt = k.dt
-		for _, c := range u.calls(k) {
-			u.foreseeCall(a, c, u.names(a, c))
+		upon := u.upon(k)
+		for _, c := range slices.Backward(u.calls(k)) {
+			var list []device.Tuning
+			if upon != nil {
+				list = u.toConfirm(a, k, c, upon)
+			}
+			if list == nil {
+				list = u.names(a, c)
+			}
+			u.foreseeCall(a, c, list)
 		}
 	}
 }
@@ -105,6 +140,8 @@ func (u *tuner) forget() error {
 type measured struct {
 	call call
 	best []timed
+	// confirmed says that the shipped table is right at this size.
+	confirmed bool
 }
 
 // timed is a tuning's time; ordered says that it is allowed where sums have to
@@ -166,7 +203,7 @@ func (u *tuner) names(a *arena, c call) []device.Tuning {
 	list := namesOnly(append(named(a.dispatch, "nccl"), others...))
 	if u.own {
 		in := a.instance(c, 0, device.Tuning{}, true)
-		for _, t := range comm.Shipped().Best(&in) {
+		for _, t := range u.shipped.Best(&in) {
 			if !slices.Contains(list, t) {
 				list = append(list, t)
 			}
@@ -361,6 +398,7 @@ func (u *tuner) recordedWrong(ctx context.Context, a *arena, e *entrant) (bool, 
 }
 
 func (u *tuner) wrong(c call, t device.Tuning, elements int64) {
+	u.wrongs[t.Algo] = true
 	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), elements)
 }
 
@@ -371,11 +409,13 @@ func (u *tuner) admit(ctx context.Context, a *arena, c call, t device.Tuning) (*
 	if !u.possible(a, c, t) {
 		return nil, false, nil
 	}
+	began := u.pace.now()
 	e, err := a.enter(c, a.dispatch, t, false)
 	ordered := err == nil
 	if errors.Is(err, device.ErrUnsupported) {
 		e, err = a.enter(c, a.dispatch, t, true)
 	}
+	u.pace.preparedFrom(began)
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		return nil, false, nil

@@ -61,21 +61,34 @@ func entryOf(k kind, list []measured) comm.Entry {
 	e := k.entry()
 	e.Fixed = fixedOf(list)
 	for i, m := range list {
-		var b comm.Bracket
-		inOrder := false
-		for _, x := range m.best {
-			if len(b.Best) < kept-1 || len(b.Best) < kept && (inOrder || x.ordered) {
-				b.Best = append(b.Best, comm.Timed{Tuning: x.Tuning, Micros: math.Round(x.Micros*100) / 100})
-				inOrder = inOrder || x.ordered
-			}
-		}
+		b := comm.Bracket{Best: bestOf(m.best)}
 		if i < len(list)-1 {
-			b.UpTo = int64(math.Sqrt(float64(m.call.bytes) * float64(list[i+1].call.bytes)))
+			b.UpTo = halfway(m, list[i+1])
 		}
 		e.Brackets = append(e.Brackets, b)
 	}
 	return e
 }
+
+// bestOf is what a bracket lists of what was measured, the best first.
+func bestOf(list []timed) (best []comm.Timed) {
+	inOrder := false
+	for _, x := range list {
+		if len(best) < kept-1 || len(best) < kept && (inOrder || x.ordered) {
+			best = append(best, comm.Timed{Tuning: x.Tuning, Micros: rounded(x.Micros)})
+			inOrder = inOrder || x.ordered
+		}
+	}
+	return best
+}
+
+// halfway is, in ratio, between the sizes of two calls.
+func halfway(a, b measured) int64 {
+	return int64(math.Sqrt(float64(a.call.bytes) * float64(b.call.bytes)))
+}
+
+// rounded are microseconds as tables have them.
+func rounded(us float64) float64 { return math.Round(us*100) / 100 }
 
 // fixedOf returns the algorithm that takes all sizes in order and is, in the
 // geometric mean, the least slower than the best.

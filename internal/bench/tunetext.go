@@ -10,9 +10,9 @@ import (
 
 // TunedFrom is a table that there was, and the file it lies in.
 func TunedFrom(f comm.Found) *Tuned {
-	u := &Tuned{Table: f.Table, Hash: f.Table.Hash(), File: f.From}
-	for i := range f.Table.Entries {
-		f.Table.Entries[i].Shipped = f.Table.Entries[i].Shipped || f.Shipped()
+	u := &Tuned{Table: f.Table.Clone(), Hash: f.Table.Hash(), File: f.From}
+	for i := range u.Table.Entries {
+		u.Table.Entries[i].Shipped = u.Table.Entries[i].Shipped || f.Shipped()
 	}
 	if f.Ignored != "" {
 		u.Notes = append(u.Notes, f.Ignored)
@@ -40,7 +40,7 @@ func (u *Tuned) WriteText(w io.Writer) error {
 	t.line("hash     %s", u.Hash)
 	t.line("file     %s", u.File)
 	if u.Fresh {
-		t.line("took     %.1f s", u.Took)
+		t.line("took     %.1f s: %s", u.Took, u.Phases)
 	}
 	for _, n := range u.Notes {
 		t.line("note     %s", n)
@@ -61,8 +61,11 @@ func (t *table) entry(e *comm.Entry) {
 		what = e.Reduction + " of "
 	}
 	from := ""
-	if e.Shipped {
+	switch {
+	case e.Shipped:
 		from = "; as shipped, not measured here"
+	case e.Checked != nil:
+		from = "; as shipped, checked here at " + sizesText(e.Checked)
 	}
 	t.line("\n%s, %d members, %selements of %d bytes%s%s", e.Op, e.Members, what, e.Elem, fixed, from)
 	rows := [][]string{{"to", "algorithm", "µs", "then"}}
@@ -89,6 +92,14 @@ func (t *table) entry(e *comm.Entry) {
 		rows = append(rows, row)
 	}
 	t.rows(rows)
+}
+
+func sizesText(list []int64) string {
+	var words []string
+	for _, n := range list {
+		words = append(words, bytesText(n))
+	}
+	return strings.Join(words, ", ")
 }
 
 // KeptTable is a tuned table as doctor tells of it.

@@ -39,7 +39,7 @@ func TestEveryCollective(t *testing.T) {
 						r.issue(i, run)
 					}
 				}
-				sync(t, w)
+				settle(t, w)
 				r.check()
 			}
 		})
@@ -79,7 +79,7 @@ func TestEverySchedule(t *testing.T) {
 						r.issue(i, run)
 					}
 				}
-				sync(t, w)
+				settle(t, w)
 				r.check()
 			}
 			if got := ranBy[name] - ran; got < int(seeds)/2 {
@@ -133,7 +133,7 @@ func TestRandomSequences(t *testing.T) {
 						}
 					}
 				}
-				sync(t, w)
+				settle(t, w)
 				for _, r := range rigs {
 					r.check()
 				}
@@ -175,7 +175,7 @@ func TestSameBits(t *testing.T) {
 					r.issue(0, 0)
 					rigs = append(rigs, r)
 				}
-				sync(t, w)
+				settle(t, w)
 				for _, r := range rigs {
 					r.check()
 				}
@@ -274,7 +274,7 @@ func TestStartBeforeEnd(t *testing.T) {
 						})
 					}
 				}
-				sync(t, w)
+				settle(t, w)
 			}
 		}
 	}
@@ -289,7 +289,7 @@ func TestRootedFlow(t *testing.T) {
 			w := open(t, cpu.Scheduled, 1, n)
 			r := newRig(t, w, "s", teamOf(n), []spec{{op: op, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{4}}})
 			r.must(r.ch.Issue(0, first, 0))
-			sync(t, w) // a deadlock if it waited for the others
+			settle(t, w) // a deadlock if it waited for the others
 		})
 	}
 }

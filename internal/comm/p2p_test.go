@@ -87,7 +87,7 @@ func TestRingOfGroups(t *testing.T) {
 					}
 					got = append(got, outs)
 				}
-				sync(t, r.w)
+				settle(t, r.w)
 				for run, outs := range got {
 					for i, out := range outs {
 						from := (i + n - 1) % n
@@ -166,7 +166,7 @@ func TestGroupOrder(t *testing.T) {
 				must(t, group(t, p, 2, streams[2], post).Issue(0, run))
 			}
 		}
-		sync(t, w)
+		settle(t, w)
 	}
 }
 

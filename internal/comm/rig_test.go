@@ -435,7 +435,7 @@ func (r *rig) check() {
 	}
 }
 
-func sync(t testing.TB, w device.World) {
+func settle(t testing.TB, w device.World) {
 	t.Helper()
 	if err := w.Sync(context.Background()); err != nil {
 		t.Fatal(err)

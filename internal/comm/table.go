@@ -41,6 +41,10 @@ type Entry struct {
 	// machine whose table this is.
 	Full    bool `json:"full,omitempty"`
 	Shipped bool `json:"shipped,omitempty"`
+	// Checked are the sizes, in bytes, at which a quick tuning looked whether the
+	// shipped table is right here: between them the entry is that table's. Empty for
+	// an entry that is all measured, or all shipped.
+	Checked []int64 `json:"checked,omitempty"`
 	// Brackets by size, ascending. Nothing is interpolated between them.
 	Brackets []Bracket `json:"brackets"`
 	// Fixed is what suits all sizes best, among those that sum in order; nil
@@ -87,7 +91,7 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	if fixed && e.Fixed != nil {
 		list = append(list, *e.Fixed)
 	}
-	for _, b := range e.bracket(in.Message()).Best {
+	for _, b := range e.Bracket(in.Message()).Best {
 		if !fixed || !byNCCL(b.Tuning) {
 			list = append(list, b.Tuning)
 		}
@@ -122,6 +126,31 @@ func (t *Table) Put(e Entry) {
 
 // kin are ops that move data alike: one without an entry takes that of its kin.
 var kin = map[ir.Op]ir.Op{ir.OpGather: ir.OpAllGather, ir.OpScatter: ir.OpAllToAll, ir.OpPermute: ir.OpBroadcast, ir.OpReduce: ir.OpReduceScatter}
+
+// Clone returns a table that shares nothing with t that can be changed.
+func (t *Table) Clone() *Table {
+	c := *t
+	c.Entries = make([]Entry, len(t.Entries))
+	for i := range t.Entries {
+		c.Entries[i] = t.Entries[i].Clone()
+	}
+	return &c
+}
+
+// Clone returns an entry that shares nothing with e that can be changed.
+func (e *Entry) Clone() Entry {
+	c := *e
+	c.Brackets = slices.Clone(e.Brackets)
+	for i := range c.Brackets {
+		c.Brackets[i].Best = slices.Clone(c.Brackets[i].Best)
+	}
+	if e.Fixed != nil {
+		fixed := *e.Fixed
+		c.Fixed = &fixed
+	}
+	c.Checked = slices.Clone(e.Checked)
+	return c
+}
 
 // find returns the entry for in, or else the nearest of its op, or of its kin.
 func (t *Table) find(in *Instance) *Entry {
@@ -160,8 +189,8 @@ func (t *Table) nearest(op ir.Op, in *Instance) *Entry {
 	return found
 }
 
-// bracket returns the one that a size falls in; a table that was checked has it.
-func (e *Entry) bracket(bytes int64) *Bracket {
+// Bracket returns the one that a size falls in; a table that was checked has it.
+func (e *Entry) Bracket(bytes int64) *Bracket {
 	i, _ := slices.BinarySearchFunc(e.Brackets, bytes, func(b Bracket, n int64) int {
 		if b.UpTo != 0 && b.UpTo < n {
 			return -1

@@ -305,3 +305,29 @@ func TestFind(t *testing.T) {
 		t.Errorf("kept are %+v", kept)
 	}
 }
+
+// TestShippedStays: the shipped table is read once for all, so nobody may get one that
+// another has changed.
+func TestShippedStays(t *testing.T) {
+	before := Shipped().Hash()
+	c := Shipped().Clone()
+	if c.Hash() != before {
+		t.Error("a copy differs")
+	}
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		e.Shipped, e.Checked = true, []int64{1}
+		if e.Fixed != nil {
+			e.Fixed.Algo = "other"
+		}
+		for j := range e.Brackets {
+			e.Brackets[j].Best[0].Algo = "other"
+		}
+	}
+	if shippedFor("NVIDIA L40S sm_89").Hash() == before {
+		t.Error("other GPUs have the same table")
+	}
+	if Shipped().Hash() != before {
+		t.Error("the shipped table has changed")
+	}
+}

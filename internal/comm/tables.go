@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -27,14 +28,15 @@ const cacheVariable = "HOCKET_CACHE"
 //go:embed tables/h200.json
 var h200 []byte
 
-// Shipped returns the table that is part of the program, measured on H200s.
-func Shipped() *Table {
+// Shipped returns the table that is part of the program, measured on H200s. It is
+// everybody's: nobody may change it.
+var Shipped = sync.OnceValue(func() *Table {
 	t, err := ReadTable(h200)
 	if err != nil {
 		panic("the shipped table: " + err.Error()) // a test reads it
 	}
 	return t
-}
+})
 
 // byHost names the algorithm that sends by way of host memory.
 const byHost = "push-host"
@@ -43,13 +45,18 @@ const byHost = "push-host"
 // identity is how theirs begin.
 func (t *Table) Of(identity string) bool { return strings.HasPrefix(identity, t.Identity) }
 
-// shippedFor returns the shipped table for a machine. What goes by way of host memory
-// is as fast as the box that a GPU is in, so on other GPUs that is no guess to make.
+// shippedFor returns the shipped table for a machine, which nobody may change.
 func shippedFor(identity string) *Table {
-	t := Shipped()
-	if t.Of(identity) {
+	if t := Shipped(); t.Of(identity) {
 		return t
 	}
+	return shippedElsewhere()
+}
+
+// shippedElsewhere is the shipped table for other GPUs. What goes by way of host memory
+// is as fast as the box that a GPU is in: there that is no guess to make.
+var shippedElsewhere = sync.OnceValue(func() *Table {
+	t := Shipped().Clone()
 	for i := range t.Entries {
 		for j := range t.Entries[i].Brackets {
 			b := &t.Entries[i].Brackets[j]
@@ -57,7 +64,7 @@ func shippedFor(identity string) *Table {
 		}
 	}
 	return t
-}
+})
 
 // Identity says which machine a world is on: what its teams say, else the
 // machine's name and the processor.
@@ -161,7 +168,7 @@ func Writable(path string) error {
 // Found is a table and where it comes from.
 type Found struct {
 	Identity string // of the machine that it was looked for
-	Table    *Table // nil for none
+	Table    *Table // nil for none; not to be changed
 	// From is a file, "shipped" (see Shipped), or empty where there is no table.
 	From string
 	// Ignored says why there is no tuned table; empty where there is one.

@@ -178,7 +178,7 @@ func TestTeamsRandom(t *testing.T) {
 						r.issue(i, run)
 					}
 				}
-				sync(t, w)
+				settle(t, w)
 				r.check()
 				launched += w.opened
 				r.must(r.ch.Close())
@@ -250,7 +250,7 @@ func TestDeclined(t *testing.T) {
 		r.ch = ch
 		r.jobs = nil
 		r.issue(0, 0)
-		sync(t, w)
+		settle(t, w)
 		r.check()
 		r.must(ch.Close())
 	}
@@ -341,7 +341,7 @@ func TestApart(t *testing.T) {
 		for run := range int64(3) {
 			r.issue(0, run)
 		}
-		sync(t, w)
+		settle(t, w)
 		r.check()
 		r.must(r.ch.Close())
 	}

@@ -1,0 +1,160 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+)
+
+// On GPUs of the model that the shipped table was measured on, a quick tuning does
+// not look for what is fastest: it looks at some sizes whether that table is right
+// here. Where it is, its brackets stay, which are finer than a quick tuning's; where
+// it is not, all algorithms are measured and the sizes around are theirs.
+
+// Of the shipped table.
+const (
+	// distinct is how many times as long as the fastest a tuning took that is not
+	// measured again: more than times differ from box to box, and from day to day.
+	distinct = 1.15
+	// confirming is how many times as long as the fastest here the table's first may
+	// take and still be right.
+	confirming = 1.05
+)
+
+// plainNCCL is what the shipped table's choice is always held against at the largest
+// size of a kind: this machine's NCCL may be another.
+const plainNCCL = "nccl"
+
+// upon is the shipped entry that a kind is tuned upon; nil for none.
+func (u *tuner) upon(k kind) *comm.Entry {
+	if u.Full || u.Sizes != nil || !u.shipped.Of(u.identity) {
+		return nil
+	}
+	return u.shipped.Entry(k.entry())
+}
+
+// contenders are those of a bracket that are to be measured, the first one first, and
+// those that are known to be slower, or to come behind one that is. It returns none
+// for a bracket that was not measured.
+func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
+	least := math.Inf(1)
+	for _, x := range b.Best {
+		if x.Micros > 0 {
+			least = min(least, x.Micros)
+		}
+	}
+	if math.IsInf(least, 1) {
+		return nil, nil
+	}
+	for i, x := range b.Best {
+		if x.Micros > distinct*least {
+			return near, b.Best[i:]
+		}
+		near = append(near, x.Tuning)
+	}
+	return near, nil
+}
+
+// toConfirm lists what has to be measured of a call to know whether an entry is right
+// at its size; nil where the entry does not know itself.
+func (u *tuner) toConfirm(a *arena, k kind, c call, e *comm.Entry) []device.Tuning {
+	near, _ := contenders(e.Bracket(c.bytes))
+	calls := u.calls(k)
+	nccl := device.Tuning{Algo: plainNCCL}
+	if near != nil && c == calls[len(calls)-1] && slices.Contains(a.dispatch.Algorithms(), plainNCCL) && !slices.Contains(near, nccl) {
+		near = append(near, nccl)
+	}
+	return near
+}
+
+// confirm measures whether an entry is right at a call's size: whether its first is
+// as fast as any, and none of those that it has as slower would have been faster.
+func (u *tuner) confirm(ctx context.Context, a *arena, k kind, c call, e *comm.Entry) (m measured, right bool, err error) {
+	list := u.toConfirm(a, k, c, e)
+	if list == nil {
+		return m, false, nil
+	}
+	first := list[0]
+	m = measured{call: c, confirmed: true}
+	if m.best, err = u.try(ctx, a, c, inTurn(list)); err != nil || len(m.best) == 0 {
+		return m, false, err
+	}
+	m.best = within(m.best, math.Inf(1))
+	i := slices.IndexFunc(m.best, func(x timed) bool { return x.Tuning == first })
+	if i < 0 || m.best[i].Micros > confirming*m.best[0].Micros {
+		return m, false, nil
+	}
+	_, slower := contenders(e.Bracket(c.bytes))
+	return m, !slices.ContainsFunc(slower, func(x comm.Timed) bool { return x.Micros > 0 && x.Micros < m.best[0].Micros }), nil
+}
+
+// inTurn has NCCL's first: its communicators are made while kernels are compiled.
+func inTurn(list []device.Tuning) []device.Tuning {
+	byNCCL := func(t device.Tuning) bool { return strings.HasPrefix(t.Algo, plainNCCL) }
+	return append(slices.DeleteFunc(slices.Clone(list), func(t device.Tuning) bool { return !byNCCL(t) }), slices.DeleteFunc(slices.Clone(list), byNCCL)...)
+}
+
+// entryUpon is an entry as shipped but for what was measured, at ascending sizes.
+func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
+	e := shipped.Clone()
+	e.Shipped, e.Full = false, false
+	for i, m := range list {
+		e.Checked = append(e.Checked, m.call.bytes)
+		if m.confirmed {
+			retime(e.Bracket(m.call.bytes), m.best)
+			continue
+		}
+		var lo, hi int64
+		if i > 0 {
+			lo = halfway(list[i-1], m)
+		}
+		if i < len(list)-1 {
+			hi = halfway(m, list[i+1])
+		}
+		e.Brackets = splice(e.Brackets, lo, comm.Bracket{UpTo: hi, Best: bestOf(m.best)})
+	}
+	return e
+}
+
+// retime has a bracket tell what was measured here.
+func retime(b *comm.Bracket, list []timed) {
+	for i := range b.Best {
+		for _, x := range list {
+			if x.Tuning == b.Best[i].Tuning {
+				b.Best[i].Micros = rounded(x.Micros)
+			}
+		}
+	}
+}
+
+// splice puts b, for sizes above lo, in the place of what ascending brackets say there.
+func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) {
+	end := int64(0)
+	for _, x := range list {
+		if x.UpTo == 0 || x.UpTo > lo {
+			if x.UpTo = lo; lo > end {
+				out = append(out, x)
+			}
+			break
+		}
+		out, end = append(out, x), x.UpTo
+	}
+	out = append(out, b)
+	for _, x := range list {
+		if b.UpTo != 0 && (x.UpTo == 0 || x.UpTo > b.UpTo) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// anyWrong reports whether a result of an algorithm that an entry lists was wrong.
+func (u *tuner) anyWrong(e *comm.Entry) bool {
+	return slices.ContainsFunc(e.Brackets, func(b comm.Bracket) bool {
+		return slices.ContainsFunc(b.Best, func(x comm.Timed) bool { return u.wrongs[x.Algo] })
+	})
+}

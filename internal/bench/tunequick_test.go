@@ -1,0 +1,255 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// bracketOf lists algorithms with their microseconds.
+func bracketOf(upTo int64, best ...any) comm.Bracket {
+	b := comm.Bracket{UpTo: upTo}
+	for i := 0; i < len(best); i += 2 {
+		b.Best = append(b.Best, comm.Timed{Tuning: device.Tuning{Algo: best[i].(string)}, Micros: best[i+1].(float64)})
+	}
+	return b
+}
+
+// TestContenders wants those measured that might be the fastest, and nothing taken
+// for known that was not measured.
+func TestContenders(t *testing.T) {
+	for _, c := range []struct {
+		b            comm.Bracket
+		near, slower string
+	}{
+		{bracketOf(0, "a", 10.0, "b", 11.4, "c", 11.6, "d", 20.0), "a b", "c d"},
+		{bracketOf(0, "a", 10.0), "a", ""},
+		{bracketOf(0, "a", 10.0, "b", 0.0, "c", 12.0), "a b", "c"}, // b is anywhere between
+		{bracketOf(0, "a", 10.0, "b", 12.0, "c", 0.0), "a", "b c"},
+		{bracketOf(0, "a", 0.0, "b", 10.0, "c", 12.0), "a b", "c"},
+		{bracketOf(0, "a", 0.0, "b", 0.0), "", ""},
+		{bracketOf(0), "", ""},
+	} {
+		near, slower := contenders(&c.b)
+		var got [2]string
+		for _, x := range near {
+			got[0] += " " + x.Algo
+		}
+		for _, x := range slower {
+			got[1] += " " + x.Algo
+		}
+		if strings.TrimSpace(got[0]) != c.near || strings.TrimSpace(got[1]) != c.slower {
+			t.Errorf("%+v: %q", c.b.Best, got)
+		}
+	}
+}
+
+// TestEntryUpon wants figures where the shipped table is right, and around sizes at
+// which it is not what was measured.
+func TestEntryUpon(t *testing.T) {
+	shipped := comm.Entry{Op: "all_reduce", Members: 2, Elem: 2, Shipped: true, Full: true, Fixed: &device.Tuning{Algo: "b"}, Brackets: []comm.Bracket{
+		bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}}
+	before := shipped.Clone()
+	at := func(bytes int64, right bool, best ...any) measured {
+		m := measured{call: call{bytes: bytes}, confirmed: right}
+		for _, x := range bracketOf(0, best...).Best {
+			m.best = append(m.best, timed{x, true})
+		}
+		return m
+	}
+	for _, c := range []struct {
+		what string
+		list []measured
+		want []comm.Bracket
+	}{
+		{"right", []measured{at(50, true, "a", 1.234), at(5000, true, "c", 7.0)},
+			[]comm.Bracket{bracketOf(100, "a", 1.23, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 7.0), bracketOf(0, "d", 6.0)}},
+		{"wrong at the first", []measured{at(50, false, "x", 1.0), at(5000, true)},
+			[]comm.Bracket{bracketOf(500, "x", 1.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
+		{"wrong at the second", []measured{at(50, true), at(800, false, "x", 1.0), at(20000, true)},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(200, "b", 3.0, "a", 4.0), bracketOf(4000, "x", 1.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
+		{"wrong at the last", []measured{at(50, true), at(20000, false, "x", 1.0)},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(0, "x", 1.0)}},
+		{"wrong where a bracket ends", []measured{at(10, true), at(1000, false, "x", 1.0), at(100000, true)},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(10000, "x", 1.0), bracketOf(0, "d", 6.0)}},
+		{"wrong everywhere", []measured{at(50, false, "x", 1.0), at(800, false, "y", 2.0)},
+			[]comm.Bracket{bracketOf(200, "x", 1.0), bracketOf(0, "y", 2.0)}},
+	} {
+		got := entryUpon(&shipped, c.list)
+		if diff := cmp.Diff(c.want, got.Brackets); diff != "" {
+			t.Errorf("%s: %s", c.what, diff)
+		}
+		if got.Shipped || got.Full || len(got.Checked) != len(c.list) || got.Fixed.Algo != "b" {
+			t.Errorf("%s: %+v", c.what, got)
+		}
+		if err := (&comm.Table{Version: comm.TableVersion, Entries: []comm.Entry{got}}).Check(); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	if diff := cmp.Diff(before, shipped); diff != "" {
+		t.Errorf("the shipped entry is another: %s", diff)
+	}
+}
+
+// TestTuneUpon tunes upon a table of the machine's own model: what it has right stays
+// and gets figures, what it has not is measured, and so is all of it once a result is
+// wrong.
+func TestTuneUpon(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	const never = 9e9 // µs that are over whatever is measured
+	for what, c := range map[string]struct {
+		best []any
+		// kept says that the shipped bracket stays, at all sizes but the largest, where
+		// NCCL may be as fast.
+		kept bool
+		note string
+	}{
+		"right":                  {[]any{"quick", 1.0, "slow", never}, true, ""},
+		"another is faster":      {[]any{"slow", 1.0, "quick", 1.1}, false, ""},
+		"all take longer here":   {[]any{"quick", 0.0001, "slow", 0.0002}, false, "by wrong: "},
+		"the first gives wrong":  {[]any{"wrong", 1.0, "quick", 1.1, "slow", never}, false, "by wrong: "},
+		"the first is not there": {[]any{"none", 1.0, "quick", 1.1, "slow", never}, false, ""},
+		"never measured":         {[]any{"quick", 0.0, "slow", 0.0}, false, ""},
+	} {
+		shipped := &comm.Table{Version: comm.TableVersion, Identity: "abacus"}
+		for _, op := range []ir.Op{ir.OpAllReduce, ir.OpBroadcast} {
+			e := kind{op: op, red: ir.Sum, dt: ir.BF16, members: 2}.entry()
+			e.Brackets = []comm.Bracket{bracketOf(6<<10, c.best...), bracketOf(1<<40, c.best...), bracketOf(0, "far", 1.0)}
+			e.Fixed = &device.Tuning{Algo: "slow"}
+			shipped.Entries = append(shipped.Entries, e)
+		}
+		before := shipped.Clone()
+		o := TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather}, shipped: shipped, sizes: []int64{1 << 10, 4 << 10, 16 << 10}}
+		u, err := Tune(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, shipped); diff != "" {
+			t.Errorf("%s: the shipped table is another: %s", what, diff)
+		}
+		e := u.Table.Entry(shipped.Entries[0])
+		first := e.Brackets[0].Best
+		whole := slices.ContainsFunc(first, func(x comm.Timed) bool { return x.Algo == "slow" && x.Micros != never && x.Micros != 0.0002 })
+		switch {
+		case c.kept && (first[0].Algo != "quick" || first[0].Micros <= 1 || whole || e.Brackets[0].UpTo != 6<<10):
+			t.Errorf("%s: %+v", what, e)
+		case !c.kept && (first[0].Algo != "quick" && first[0].Algo != "nccl" || !whole):
+			t.Errorf("%s: %+v", what, e)
+		}
+		if strings.HasPrefix(what, "the first gives") {
+			if e.Checked != nil || strings.Contains(fmt.Sprint(e.Brackets), "wrong") {
+				t.Errorf("%s: %+v", what, e)
+			}
+		} else if !slices.Equal(e.Checked, o.sizes) || e.Brackets[len(e.Brackets)-1].Best[0].Algo != "far" && e.Brackets[len(e.Brackets)-1].UpTo != 0 {
+			t.Errorf("%s: %+v", what, e)
+		}
+		if !strings.Contains(strings.Join(u.Notes, "\n"), c.note) {
+			t.Errorf("%s: notes %q", what, u.Notes)
+		}
+		// What the shipped table does not have is measured, and whatever is asked for fully.
+		if g := u.Table.Entry(kind{op: ir.OpAllGather, dt: ir.BF16, members: 2}.entry()); g == nil || g.Checked != nil || len(g.Brackets) != 3 {
+			t.Errorf("%s: the other collective is %+v", what, g)
+		}
+		var text bytes.Buffer
+		if err := u.WriteText(&text); err != nil || strings.Contains(text.String(), "; as shipped, checked here at 1 KiB, 4 KiB, 16 KiB\n") != (e.Checked != nil) {
+			t.Errorf("%s: %v\n%s", what, err, text.String())
+		}
+	}
+	for _, o := range []TuneOptions{{Full: true}, {Sizes: []int64{1}}} {
+		u := newTuner(o, nil)
+		u.identity = u.shipped.Identity
+		if e := u.upon(kind{ir.OpAllReduce, ir.Sum, ir.BF16, 4}); e != nil {
+			t.Errorf("%+v is tuned upon what is shipped", o)
+		}
+		u.Full, u.Sizes = false, nil
+		if e := u.upon(kind{ir.OpAllReduce, ir.Sum, ir.BF16, 4}); e == nil || e.Members != 4 {
+			t.Errorf("quickly it is tuned upon %+v", e)
+		}
+	}
+}
+
+// TestTuneWithin wants the first collective measured however little time there is,
+// the others only while there is some, the rest as it was and told of, and a second
+// tuning to go on there.
+func TestTuneWithin(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	clock := time.Unix(0, 0)
+	o := TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Base: foundFor(t, "abacus-with-teams"), sizes: []int64{1 << 10, 4 << 10}, Begun: clock, Within: 3 * time.Second,
+		now: func() time.Time { clock = clock.Add(100 * time.Millisecond); return clock }}
+	var err error
+	if o.File, err = TableFile(o.Base, 2); err != nil {
+		t.Fatal(err)
+	}
+	measured := func(u *Tuned) (ops []string) {
+		for _, op := range TunedOps {
+			if e := u.Table.Entry(kind{op: op, red: ir.Sum, dt: ir.BF16, members: 2}.entry()); e != nil && !e.Shipped {
+				ops = append(ops, op.String())
+			}
+		}
+		return ops
+	}
+	u, err := Tune(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const late = "no time within 3.0 s for reduce_scatter, all_gather, all_to_all, broadcast: "
+	if got := measured(u); !slices.Equal(got, []string{"all_reduce"}) || !strings.Contains(strings.Join(u.Notes, "\n"), late) {
+		t.Errorf("measured %q, notes %q", got, u.Notes)
+	}
+	p := u.Phases
+	if sum := p.Opening + p.Preparing + p.Measuring; sum < u.Took-0.2 || sum > u.Took+0.2 || p.Opening != 0.1 || p.Preparing < 1 || p.Measuring < 1 {
+		t.Errorf("%+v of %v s", p, u.Took)
+	}
+	o.Base, o.Within = foundFor(t, "abacus-with-teams"), time.Hour
+	if u, err = Tune(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	if got := measured(u); len(got) != len(TunedOps) || strings.Contains(strings.Join(u.Notes, "\n"), "no time") {
+		t.Errorf("then measured %q, notes %q", got, u.Notes)
+	}
+}
+
+// TestPace looks at what is begun when.
+func TestPace(t *testing.T) {
+	start := time.Unix(100, 0)
+	for _, c := range []struct {
+		within, opened, now float64
+		ends                []float64 // of calls
+		more                int
+		want                bool
+	}{
+		{0, 90, 99, []float64{95, 99}, 100, true}, // all the time there is
+		{5, 3, 30, nil, 3, true},                  // nothing measured yet
+		{5, 3, 30, []float64{30}, 3, true},
+		{5, 3, 4.4, []float64{4, 4.2, 4.4}, 3, false}, // 0.9 s to go, 0.6 left
+		{5, 3, 4, []float64{3.9, 3.95, 4}, 3, true},
+		{5, 3, 4, []float64{3.9, 3.95, 4}, 14, false},
+		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 2, true}, // long over, but hardly anything could be measured
+		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 3, false},
+	} {
+		at := func(s float64) time.Time { return start.Add(time.Duration(s * 1e9)) }
+		now := at(0)
+		p := &pace{now: func() time.Time { return now }, begun: start, opened: at(c.opened), within: time.Duration(c.within * 1e9)}
+		for _, end := range c.ends {
+			now = at(end)
+			p.measured()
+		}
+		now = at(c.now)
+		if got := p.hasTime(c.more); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+	if got := (&Phases{2.71, 0.44, 1.25}).String(); got != "opening 2.7, preparing 0.4, measuring 1.2" {
+		t.Error(got)
+	}
+}
