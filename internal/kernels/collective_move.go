@@ -188,7 +188,7 @@ func (m *Move) instance() (name, body string, err error) {
 	case MoveMeet:
 		return fmt.Sprintf("move_meet_%d", w), fmt.Sprintf("moveMeet<%d>", w), nil
 	case MoveSheets:
-		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.one()
+		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.One()
 		return fmt.Sprintf("move_sheets_%s_%d_%d_%t_%t_%t", t, w, m.Unroll, as, ad, same),
 			fmt.Sprintf("moveSheets<%s, %d, %d, %t, %t, %t>", t, w, m.Unroll, as, ad, same), nil
 	case MoveSpread:
@@ -324,8 +324,8 @@ func (m *Move) apart() int64 {
 	return most
 }
 
-// one reports whether all that m gives is one block.
-func (m *Move) one() bool {
+// One reports whether all that m gives is one block.
+func (m *Move) One() bool {
 	src := m.sources()
 	return !slices.ContainsFunc(src, func(s side) bool { return s != src[0] })
 }
@@ -338,7 +338,7 @@ func (m *Move) same() bool {
 			return false
 		}
 	}
-	return m.one()
+	return m.One()
 }
 
 // level refuses sources whose rows do not lie alike to multiples of 16.

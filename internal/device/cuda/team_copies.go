@@ -15,7 +15,7 @@ import (
 // the fastest way; what it keeps is copied beside that.
 type copyAlgorithm struct{}
 
-var copyAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-mixed", mixedAlgorithm{}}}
+var copyAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-mixed", mixedAlgorithm{}}, {"move-host", hostMove{}}}
 
 func (a copyAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
 	if c.empty() {

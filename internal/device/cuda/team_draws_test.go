@@ -41,6 +41,7 @@ var (
 )
 
 func TestDraws(t *testing.T) {
+	allByHost(t, hostPart{150, 4, 8})
 	t.Run("cpu", func(t *testing.T) {
 		for _, mode := range []cpu.Mode{cpu.Concurrent, cpu.Scheduled} {
 			draw(t, cpu.New(cpu.Options{Mode: mode, Seed: int64(*drawSeed)}), 4, 400, drawLimits{kinds: 200, batch: 80, longest: 1 << 13})

@@ -463,6 +463,9 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 	if algo == "move-spread" { // more than one launch
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{mostInSheets/2 + 5001}, root: n - 1, algo: algo})
 	}
+	if algo == "move-host" { // many chunks
+		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{3<<20 + 5001}, root: n - 1, shift: 1, algo: algo})
+	}
 	if algo == "move-push-host" { // enough to be cut
 		c := teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{3<<17 + 8}, algo: algo}
 		list = append(list, c)
@@ -504,6 +507,7 @@ func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 // TestTeamMoves runs every op by every algorithm that takes it, on the GPUs'
 // ranks and on teams of some of them.
 func TestTeamMoves(t *testing.T) {
+	allByHost(t, hostPart{300, 2, 5})
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 4 * time.Second})
 		gpus := len(m.sys.gpus)
@@ -572,6 +576,7 @@ func moveAlgorithmNames() []string {
 
 // TestTeamMix has three channels of one team, by all algorithms, work at once.
 func TestTeamMix(t *testing.T) {
+	allByHost(t, hostPart{300, 2, 5})
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
 	w, err := m.Open(t.Context(), 2)

@@ -1,0 +1,323 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// allByHost has blocks of any size go by way of host memory while a test runs.
+func allByHost(t testing.TB, part hostPart) {
+	before := movesByHost
+	movesByHost = func(ir.Op, int64, int) hostPart { return part }
+	t.Cleanup(func() { movesByHost = before })
+}
+
+// many gives fakes multiprocessors enough to have blocks aside.
+func many(w *world) {
+	for _, s := range w.sites {
+		s.gpu.sms = 64
+	}
+}
+
+// TestMoveHostShares plans moves by way of host memory on fakes, and has Go do what
+// the members' shares say.
+func TestMoveHostShares(t *testing.T) {
+	allByHost(t, hostPart{300, 2, 5})
+	for _, ranks := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
+		f := newFake(t, 4)
+		w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		many(w.(*world))
+		r := newTeamRig(t, w, "team", ranks)
+		took := map[ir.Op]int{}
+		for _, op := range moveOps {
+			large := teamCase{op: op, dt: ir.BF16, shape: []int64{1 << 20}, shift: 1}
+			for _, c := range append(goCases(op, "move-host", len(ranks)), large) {
+				r.place(c)
+				if !r.sharesByHost(r.cases[len(r.cases)-1]) {
+					r.drop()
+					continue
+				}
+				took[op]++
+			}
+		}
+		for _, op := range moveOps {
+			if reduces := op == ir.OpReduce || op == ir.OpReduceScatter; reduces != (took[op] == 0) {
+				t.Errorf("%d cases of %s were taken", took[op], op)
+			}
+		}
+		r.check("planned")
+		r.close()
+		r.must(w.Close())
+	}
+}
+
+// sharesByHost runs a case by its members' shares; false where it is declined.
+func (r *teamRig) sharesByHost(c *rigCase) bool {
+	r.t.Helper()
+	tm := r.team.(*team)
+	all := r.cases
+	r.cases = []*rigCase{c}
+	defer func() { r.cases = all }()
+	r.upload()
+	r.must(r.w.Sync(r.t.Context()))
+	tm.w.mu.Lock()
+	defer tm.w.mu.Unlock()
+	col, err := tm.resolve(c.collective())
+	r.must(err)
+	if (hostMove{}).supports(tm, device.Tuning{}, col) != nil {
+		return false
+	}
+	if col.empty() {
+		return true
+	}
+	p, steps, err := pushed.shares(tm, device.Tuning{}, col)
+	r.must(err)
+	for i, list := range steps {
+		for _, st := range list {
+			s := tm.members[i].stream
+			r.must(s.dev.bound(func() error { return st.run(s) }))
+		}
+	}
+	shares, err := tm.restByHost(p, movesByHost(c.op, 0, 0))
+	r.must(err)
+	stores := make([]kernels.Move, len(shares))
+	var puts []func()
+	for i := range shares {
+		s := &shares[i]
+		stores[i] = s.Move
+		rest := func(q int) []byte { return cabi.Bytes(uintptr(s.Src[q])+uintptr(s.Run), int(s.Rest)) }
+		for q := range shares {
+			if s.To>>q&1 != 0 {
+				if room := tm.regions["host memory"]; s.Give[q] < room.at[i] || int64(s.Give[q]-room.at[i])+s.Rest > room.bytes {
+					r.t.Fatalf("%v: host memory of member %d has %d bytes, of which its peer's %d are from %d on", c.teamCase, i, room.bytes, s.Rest, s.Give[q]-room.at[i])
+				}
+				copy(cabi.Bytes(uintptr(s.Give[q]), int(s.Rest)), rest(q))
+			}
+			if s.From>>q&1 != 0 {
+				puts = append(puts, func() { copy(cabi.Bytes(uintptr(s.Put[q]), int(s.Rest)), cabi.Bytes(uintptr(s.Take[q]), int(s.Rest))) })
+			}
+		}
+		if s.Own {
+			kept := append([]byte(nil), rest(i)...)
+			puts = append(puts, func() { copy(cabi.Bytes(uintptr(s.Put[i]), int(s.Rest)), kept) })
+		}
+	}
+	moved(r.t, stores)
+	for _, put := range puts {
+		put()
+	}
+	tm.w.mu.Unlock()
+	r.download()
+	r.must(r.w.Sync(r.t.Context()))
+	tm.w.mu.Lock()
+	return true
+}
+
+// TestMoveHostDeclines lists moves of which nothing goes by way of host memory.
+func TestMoveHostDeclines(t *testing.T) {
+	f := newFake(t, 2)
+	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, x := range map[string]struct {
+		op    ir.Op
+		shape []int64
+		axis  int
+		tune  device.Tuning
+		want  string
+	}{
+		"fine":        {ir.OpAllGather, []int64{8 << 20}, 0, device.Tuning{}, ""},
+		"in place":    {ir.OpAllToAll, []int64{8 << 20}, 0, device.Tuning{Blocks: 64, Threads: 256, Unroll: 4}, ""},
+		"small":       {ir.OpAllGather, []int64{1 << 20}, 0, device.Tuning{}, "not worth cutting"},
+		"rows":        {ir.OpAllGather, []int64{1 << 10, 8 << 10}, 1, device.Tuning{}, "not worth cutting"},
+		"a reduction": {ir.OpReduceScatter, []int64{8 << 20}, 0, device.Tuning{}, "not for this op"},
+		"unroll":      {ir.OpAllGather, []int64{8 << 20}, 0, device.Tuning{Unroll: 9}, "loads in flight"},
+	} {
+		r := newTeamRig(t, w, what, []int{0, 1})
+		r.place(teamCase{op: x.op, red: ir.Sum, dt: ir.BF16, shape: x.shape, axis: x.axis, split: x.axis, inPlace: what == "in place"})
+		x.tune.Algo = "move-host"
+		err := r.team.Supports(x.tune, r.cases[0].collective())
+		if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: got %v, want %q", what, err, x.want)
+		}
+		r.drop()
+		r.close()
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMoveHostAside wants blocks for the link, however few there are.
+func TestMoveHostAside(t *testing.T) {
+	for blocks := range int64(kernels.BlocksMost) {
+		writers, readers := hostPart{100, 8, 24}.aside(blocks)
+		if (writers == 0) != (blocks < 6) || (readers == 0) != (writers == 0) || writers > 8 || readers > 24 || 3*(writers+readers) > blocks {
+			t.Errorf("%d and %d of %d blocks", writers, readers, blocks)
+		}
+	}
+}
+
+// TestMoveHostChain runs very many moves behind each other in graphs, each of what the
+// one before brought and a little more: nothing that came too late, or of the launch
+// before, is ever lost.
+func TestMoveHostChain(t *testing.T) {
+	for _, per := range []int{1, 2} {
+		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
+		devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+		w, err := m.Open(t.Context(), per*len(m.sys.gpus))
+		if err != nil {
+			t.Fatal(err)
+		}
+		allByHost(t, hostPart{400, 4, 8})
+		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
+			for _, count := range []int64{10001, 1 << 20} {
+				for _, last := range []uint32{0, math.MaxUint32 - 57} {
+					t.Run(fmt.Sprintf("%d members/%s of %d from %d", w.Ranks(), op, count, last), func(t *testing.T) {
+						testMoveChain(t, w.(*world), op, count, last)
+					})
+				}
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// testMoveChain has x become what a move brings, plus c. Of an all_gather that is the
+// block of another member, another one each time; of an all_to_all all blocks.
+func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
+	must := mustOf(t)
+	n, rng := w.Ranks(), rand.New(rand.NewPCG(uint64(count), 11))
+	blocks := 1
+	if op == ir.OpAllToAll {
+		blocks = n
+	}
+	var members []device.Member
+	var adds [][]device.Launch // of each member, by which block it adds
+	c := &device.Collective{Op: op}
+	first, more := make([][]int32, n), make([][]int32, n)
+	for r := range n {
+		d := w.Device(r)
+		s, err := d.NewStream(device.StreamOptions{Name: "chain"})
+		must(err)
+		view := func(elems int64) device.View {
+			m, err := d.Alloc(4*elems, device.Shared)
+			must(err)
+			t.Cleanup(func() { _ = m.Free() })
+			return device.View{Mem: m, DType: ir.I32, Shape: []int64{elems}, Strides: []int64{1}}
+		}
+		x, plus, y := view(count*int64(blocks)), view(count*int64(blocks)), view(count*int64(n))
+		for v, to := range map[*device.View]*[]int32{&x: &first[r], &plus: &more[r]} {
+			raw := make([]byte, 4*count*int64(blocks))
+			for i := range raw {
+				raw[i] = byte(rng.Uint32())
+			}
+			*to = words32(raw)
+			must(s.Upload(*v, raw))
+		}
+		var list []device.Launch
+		for b := range n / blocks {
+			add, err := d.Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{cut(y, 0, b, x.Shape), plus}, Outs: []device.View{x}})
+			must(err)
+			list = append(list, add)
+		}
+		adds, members = append(adds, list), append(members, device.Member{Rank: r, Stream: s})
+		c.Parts = append(c.Parts, device.Part{In: x, Out: y, Reads: true, Writes: true})
+	}
+	must(w.Sync(t.Context()))
+	opened, err := w.OpenTeam(members)
+	must(err)
+	launches, err := opened.Prepare(device.Tuning{Algo: "move-host", Unroll: 2}, c)
+	must(err)
+	if last != 0 {
+		for _, m := range opened.(*team).members {
+			must(m.set(m.control+kernels.ControlEpochs, last, kernels.BlocksMost))
+		}
+	}
+	const rounds, times = 100, 8
+	// x of member m, block b, is how often each x and each c is in it.
+	of := func(m, b int) int { return m*blocks + b }
+	now := make([][]int32, n*blocks)
+	for i := range now {
+		now[i] = make([]int32, 2*n*blocks)
+		now[i][i] = 1
+	}
+	from := func(k, m, b int) int {
+		if blocks == 1 {
+			return of((m+1+k)%n, 0)
+		}
+		return of(b, m)
+	}
+	for k := range rounds * times {
+		next := make([][]int32, len(now))
+		for m := range n {
+			for b := range blocks {
+				next[of(m, b)] = append([]int32(nil), now[from(k%rounds, m, b)]...)
+				next[of(m, b)][n*blocks+of(m, b)]++
+			}
+		}
+		now = next
+	}
+	g, err := w.Capture(func() error {
+		for k := range rounds {
+			for r, m := range members {
+				must(m.Stream.Launch(launches[r]))
+				must(m.Stream.Launch(adds[r][from(k, r, 0)%len(adds[r])]))
+			}
+		}
+		return nil
+	})
+	must(err)
+	for range times {
+		must(g.Launch(t.Context()))
+	}
+	must(w.Sync(t.Context()))
+	for r, m := range members {
+		raw := make([]byte, 4*count*int64(blocks))
+		must(m.Stream.Download(raw, c.Parts[r].In))
+		must(w.Sync(t.Context()))
+		for i, got := range words32(raw) {
+			b, at := i/int(count), i%int(count)
+			var want int32
+			for q := range n * blocks {
+				want += now[of(r, b)][q]*first[q/blocks][q%blocks*int(count)+at] + now[of(r, b)][n*blocks+q]*more[q/blocks][q%blocks*int(count)+at]
+			}
+			if got != want {
+				t.Fatalf("member %d, block %d, element %d: got %d, want %d", r, b, at, got, want)
+			}
+		}
+	}
+	must(g.Close())
+	for r := range n {
+		launches[r].Release()
+		for _, l := range adds[r] {
+			l.Release()
+		}
+	}
+	must(opened.Close())
+}
+
+func words32(raw []byte) []int32 {
+	list := make([]int32, len(raw)/4)
+	for i := range list {
+		list[i] = int32(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return list
+}
