@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -186,7 +189,7 @@ func TestMoveHostChain(t *testing.T) {
 		}
 		allByHost(t, hostPart{400, 4, 8})
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
-			for _, count := range []int64{10001, 1 << 20} {
+			for _, count := range []int64{10001, 300001} {
 				for _, last := range []uint32{0, math.MaxUint32 - 57} {
 					t.Run(fmt.Sprintf("%d members/%s of %d from %d", w.Ranks(), op, count, last), func(t *testing.T) {
 						testMoveChain(t, w.(*world), op, count, last)
@@ -212,7 +215,7 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 	var members []device.Member
 	var adds [][]device.Launch // of each member, by which block it adds
 	c := &device.Collective{Op: op}
-	first, more := make([][]int32, n), make([][]int32, n)
+	values := make([][]int32, 2*n) // of x at first, and of c
 	for r := range n {
 		d := w.Device(r)
 		s, err := d.NewStream(device.StreamOptions{Name: "chain"})
@@ -224,10 +227,10 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 			return device.View{Mem: m, DType: ir.I32, Shape: []int64{elems}, Strides: []int64{1}}
 		}
 		x, plus, y := view(count*int64(blocks)), view(count*int64(blocks)), view(count*int64(n))
-		for v, to := range map[*device.View]*[]int32{&x: &first[r], &plus: &more[r]} {
+		for v, to := range map[*device.View]*[]int32{&x: &values[r], &plus: &values[n+r]} {
 			raw := make([]byte, 4*count*int64(blocks))
-			for i := range raw {
-				raw[i] = byte(rng.Uint32())
+			for i := 0; i < len(raw); i += 4 {
+				binary.LittleEndian.PutUint32(raw[i:], rng.Uint32())
 			}
 			*to = words32(raw)
 			must(s.Upload(*v, raw))
@@ -293,14 +296,24 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 		raw := make([]byte, 4*count*int64(blocks))
 		must(m.Stream.Download(raw, c.Parts[r].In))
 		must(w.Sync(t.Context()))
-		for i, got := range words32(raw) {
-			b, at := i/int(count), i%int(count)
-			var want int32
-			for q := range n * blocks {
-				want += now[of(r, b)][q]*first[q/blocks][q%blocks*int(count)+at] + now[of(r, b)][n*blocks+q]*more[q/blocks][q%blocks*int(count)+at]
+		got := words32(raw)
+		for b := range blocks {
+			want := make([]int32, count)
+			for q, times := range now[of(r, b)] {
+				if times == 0 {
+					continue
+				}
+				what := values[q/blocks][q%blocks*int(count):][:count]
+				for i := range want {
+					want[i] += times * what[i]
+				}
 			}
-			if got != want {
-				t.Fatalf("member %d, block %d, element %d: got %d, want %d", r, b, at, got, want)
+			if part := got[b*int(count):][:count]; !slices.Equal(part, want) {
+				i := 0
+				for part[i] == want[i] {
+					i++
+				}
+				t.Fatalf("member %d, block %d, element %d: got %d, want %d", r, b, i, part[i], want[i])
 			}
 		}
 	}
@@ -320,4 +333,143 @@ func words32(raw []byte) []int32 {
 		list[i] = int32(binary.LittleEndian.Uint32(raw[4*i:]))
 	}
 	return list
+}
+
+// TestSweepMoves measures how much of large moves should go by way of host memory, and
+// by how many blocks, and what else there is takes, by graph and call by call, on all
+// GPUs. It needs reduceSweep as TestSweepAllReduce does, and takes its time; sizes are
+// those of sizesVariable, the first of which has more ways tried.
+func TestSweepMoves(t *testing.T) {
+	if os.Getenv(reduceSweep) == "" {
+		t.Skip(reduceSweep + " is not set")
+	}
+	seconds, err := strconv.Atoi(os.Getenv(reduceSweepSeconds))
+	if err != nil {
+		seconds = 60
+	}
+	until := time.Now().Add(time.Duration(seconds) * time.Second)
+	m := real(t, Options{TeamTimeout: 4 * time.Second})
+	n := len(m.sys.gpus)
+	devicetest.NeedGPUs(t, n, 2, nil)
+	dw, err := m.Open(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &moveSweep{reduceSweeper: &reduceSweeper{T: t, w: dw.(*world), ranks: n}, rig: newTeamRig(t, dw, "sweep", upTo(n)), until: until}
+	for k, bytes := range sweepSizes(t) {
+		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast} {
+			if op == ir.OpBroadcast && n > 2 {
+				continue
+			}
+			s.size(op, bytes, k == 0)
+		}
+	}
+	s.rig.close()
+	s.must(dw.Close())
+}
+
+// moveSweep is a world and a team in which moves are measured.
+type moveSweep struct {
+	*reduceSweeper
+	rig   *teamRig
+	until time.Time
+}
+
+// size measures one op at one size, with more or fewer ways to cut blocks.
+func (s *moveSweep) size(op ir.Op, bytes int64, more bool) {
+	elems := bytes / 2
+	if op != ir.OpBroadcast {
+		elems /= int64(s.ranks)
+	}
+	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{elems}})
+	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-push", Blocks: 132, Threads: 512, Unroll: 4}, {Algo: "move-mixed"}, {Algo: "move-copy"},
+		{Algo: ncclWindowName}, {Algo: ncclName}} {
+		s.one(op, bytes, "", tune)
+	}
+	before := movesByHost
+	defer func() { movesByHost = before }()
+	shares := map[ir.Op][]int64{ir.OpAllGather: {60, 80, 100, 120, 140}, ir.OpAllToAll: {20, 40, 60, 80}, ir.OpBroadcast: {80, 100, 120}}[op]
+	grids := [][2]int64{{8, 24}, {4, 12}, {12, 24}}
+	unrolls := []int{4, 8}
+	if !more {
+		grids = grids[:1]
+	}
+	if !more || s.ranks == 2 {
+		unrolls = unrolls[:1]
+	}
+	for _, grid := range grids {
+		for _, unroll := range unrolls {
+			for _, permille := range shares {
+				part := hostPart{permille, grid[0], grid[1]}
+				movesByHost = func(ir.Op, int64, int) hostPart { return part }
+				s.one(op, bytes, fmt.Sprintf("%d ‰ by %d and %d", part.permille, part.writers, part.readers), device.Tuning{Algo: "move-host", Blocks: 132, Threads: 512, Unroll: unroll})
+			}
+		}
+	}
+	s.rig.drop()
+}
+
+// one prints what a tuning takes by graph and call by call.
+func (s *moveSweep) one(op ir.Op, bytes int64, how string, tune device.Tuning) {
+	if time.Now().After(s.until) {
+		return
+	}
+	c := s.rig.cases[len(s.rig.cases)-1]
+	launches, err := s.rig.team.Prepare(tune, c.collective())
+	if err != nil {
+		fmt.Printf("%s of %d, %3d MiB %-11s: %v\n", op, s.ranks, bytes>>20, tune.Algo, err)
+		return
+	}
+	round := func() error {
+		for r, l := range launches {
+			if l == nil {
+				continue
+			}
+			if err := s.rig.members[r].Stream.Launch(l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	many := int(max(1200<<20/bytes, 8))
+	graph, err := s.chain(many, round)
+	s.must(err)
+	eager, err := s.calls(many, round)
+	s.must(err)
+	fmt.Printf("%s of %d, %3d MiB %-11s %-18s %dx%d/%d: %.1f by graph, %.1f call by call\n", op, s.ranks, bytes>>20, tune.Algo, how, tune.Blocks, tune.Threads, tune.Unroll, graph, eager)
+	for _, l := range launches {
+		if l != nil {
+			l.Release()
+		}
+	}
+}
+
+// calls returns the microseconds of one of many rounds given call by call.
+func (s *moveSweep) calls(many int, round func() error) (float64, error) {
+	run := func(times int) (time.Duration, error) {
+		began := time.Now()
+		for range times * many {
+			if err := round(); err != nil {
+				return 0, err
+			}
+		}
+		err := s.w.Sync(s.Context())
+		return time.Since(began), err
+	}
+	var us []float64
+	for i := range 4 {
+		one, err := run(1)
+		if err != nil {
+			return 0, err
+		}
+		more, err := run(3)
+		if err != nil {
+			return 0, err
+		}
+		if i > 0 {
+			us = append(us, float64((more-one).Nanoseconds())/1e3/float64(2*many))
+		}
+	}
+	slices.Sort(us)
+	return us[len(us)/2], nil
 }
