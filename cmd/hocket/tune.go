@@ -141,19 +141,23 @@ const tuneWithin = 4800 * time.Millisecond
 func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (*bench.Tuned, error) {
 	begun := time.Now()
 	cuda.ExpectStreams(tuneStreams)
-	found, ranks, err := bench.TableOf(ctx, o.machine, o.ranks)
-	if err != nil {
-		return nil, err
-	}
 	if o.show {
+		found, err := bench.TableOf(ctx, o.machine, o.ranks)
+		if err != nil {
+			return nil, err
+		}
 		if found.Table == nil {
 			return nil, (&failure{code: exitMachine, kind: "table", err: fmt.Errorf("there is no table: %s", found.Ignored)}).helping("hocket tune measures one")
 		}
 		return bench.TunedFrom(found), nil
 	}
-	opts.Base, opts.Ranks, opts.Begun, opts.Within = found, ranks, begun, tuneWithin
+	opts.Ranks, opts.Begun, opts.Within = o.ranks, begun, tuneWithin
+	if err := opts.Find(ctx); err != nil {
+		return nil, err
+	}
 	if o.out == "" {
-		if opts.File, err = bench.TableFile(found, ranks); err != nil {
+		var err error
+		if opts.File, err = bench.TableFile(opts.Base, opts.Ranks); err != nil {
 			return nil, err
 		}
 	}

@@ -187,7 +187,7 @@ func TestReadPeers(t *testing.T) {
 // foundFor looks for a table of a machine with two ranks.
 func foundFor(t *testing.T, machine string) comm.Found {
 	t.Helper()
-	f, _, err := TableOf(context.Background(), machine, 2)
+	f, err := TableOf(context.Background(), machine, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func foundFor(t *testing.T, machine string) comm.Found {
 func TestTune(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	ctx := context.Background()
-	if f, _, err := TableOf(ctx, "cpu", 2); err != nil || f.Table != nil || !strings.Contains(f.Ignored, "has not been tuned") {
+	if f, err := TableOf(ctx, "cpu", 2); err != nil || f.Table != nil || !strings.Contains(f.Ignored, "has not been tuned") {
 		t.Fatalf("before: %+v, %v", f, err)
 	}
 	var said []string
@@ -225,7 +225,7 @@ func TestTune(t *testing.T) {
 	if len(said) != 10 || said[0] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks" || said[9] != "10 of 10: broadcast of 4 KiB, bf16, on 2 ranks" {
 		t.Errorf("said %q", said)
 	}
-	f, _, err := TableOf(ctx, "cpu", 2)
+	f, err := TableOf(ctx, "cpu", 2)
 	if err != nil || f.From != u.File || f.Table.Hash() != u.Hash || f.Ignored != "" {
 		t.Fatalf("after: %+v, %v", f, err)
 	}
@@ -233,7 +233,7 @@ func TestTune(t *testing.T) {
 	if err != nil || rep.Table.Hash != u.Hash || rep.Collectives[0].Ways[0].By != "table" {
 		t.Errorf("a bench uses %+v, %v", rep.Table, err)
 	}
-	if f, _, _ := TableOf(ctx, "cpu", 3); f.Table != nil {
+	if f, _ := TableOf(ctx, "cpu", 3); f.Table != nil {
 		t.Error("a table for 2 ranks serves 3")
 	}
 	data, err := os.ReadFile(u.File)
@@ -249,7 +249,7 @@ func TestTune(t *testing.T) {
 		if err := os.WriteFile(u.File, []byte(tc.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		f, _, err := TableOf(ctx, "cpu", 2)
+		f, err := TableOf(ctx, "cpu", 2)
 		if err != nil || f.Table != nil || !strings.Contains(f.Ignored, tc.want) || !strings.Contains(f.Ignored, filepath.Base(u.File)) {
 			t.Errorf("%s: %+v, %v", tc.name, f, err)
 		}

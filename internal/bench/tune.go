@@ -43,6 +43,7 @@ type TuneOptions struct {
 	// measured is not lost with what was not. Empty for nowhere.
 	File string
 
+	opened  device.Machine   // by Find
 	shipped *comm.Table      // nil for the program's
 	sizes   []int64          // of a quick tuning; nil for a list that suits the machine
 	now     func() time.Time // nil for the real time
@@ -66,9 +67,12 @@ type Tuned struct {
 // Tune measures the collectives of a machine by all its algorithms and returns
 // the table of the fastest.
 func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
-	m, err := open(o.Machine)
-	if err != nil {
-		return nil, err
+	m := o.opened
+	var err error
+	if m == nil {
+		if m, err = open(o.Machine); err != nil {
+			return nil, err
+		}
 	}
 	if o.Ranks, err = tuneRanks(m, o.Ranks); err != nil {
 		return nil, err
@@ -144,21 +148,41 @@ func (u *tuner) tuneKinds(ctx context.Context, a *arena, todo []kind, t *comm.Ta
 	return nil
 }
 
+// Find opens the machine, for Tune, and sets Base to the table that its worlds of
+// Ranks use, of which it may say how many. What a quick tuning will launch is compiled
+// meanwhile.
+func (o *TuneOptions) Find(ctx context.Context) error {
+	m, err := open(o.Machine)
+	if err != nil {
+		return err
+	}
+	if o.Ranks, err = tuneRanks(m, o.Ranks); err != nil {
+		return err
+	}
+	newTuner(*o, m).foreseeOpening()
+	w, err := m.Open(ctx, o.Ranks)
+	if err != nil {
+		return err
+	}
+	o.opened, o.Base = m, comm.Find(m.Name(), w)
+	return w.Close()
+}
+
 // TableOf returns the table that a machine's worlds of so many ranks use, and
 // where it comes from.
-func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, int, error) {
+func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, error) {
 	m, err := open(machine)
 	if err != nil {
-		return comm.Found{}, 0, err
+		return comm.Found{}, err
 	}
 	if ranks, err = tuneRanks(m, ranks); err != nil {
-		return comm.Found{}, 0, err
+		return comm.Found{}, err
 	}
 	w, err := m.Open(ctx, ranks)
 	if err != nil {
-		return comm.Found{}, 0, err
+		return comm.Found{}, err
 	}
-	return comm.Find(m.Name(), w), ranks, w.Close()
+	return comm.Find(m.Name(), w), w.Close()
 }
 
 // OpNamed returns the collective of that name among those that are tuned: as in

@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
 )
 
 // Rounds that count; few of large calls, whose times differ by less than 1 % from
@@ -104,6 +105,40 @@ func (u *tuner) foresee(whole *arena, kinds []kind) {
 			}
 			u.foreseeCall(a, c, list)
 		}
+	}
+}
+
+// foreseeOpening has the machine compile what a tuning needs while it is opened, if it
+// can tell before.
+func (u *tuner) foreseeOpening() {
+	m, ok := u.machine.(device.Sketcher)
+	if !ok {
+		return
+	}
+	w, err := m.Sketch(u.Ranks)
+	if err != nil {
+		return // Open tells of it
+	}
+	a := &arena{world: w, dt: ir.BF16, dispatch: comm.NewDispatch(w, u.machine.Caps(), nil, comm.Policy{})}
+	for r := range w.Ranks() {
+		d := w.Device(r)
+		s, err := d.NewStream(device.StreamOptions{Name: "collectives"})
+		if err != nil {
+			return
+		}
+		a.members = append(a.members, comm.Member{Rank: r, Stream: s})
+		for _, list := range []*[]device.Memory{&a.in, &a.out} {
+			mem, err := d.Alloc(u.largest()[0].bytes, device.Shared)
+			if err != nil {
+				return
+			}
+			*list = append(*list, mem)
+		}
+	}
+	_, u.own = w.(device.Teams)
+	u.identity = comm.Identity(u.machine.Name(), w)
+	if todo := u.kinds(); len(todo) > 0 {
+		u.foresee(a, todo)
 	}
 }
 

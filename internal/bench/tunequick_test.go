@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/ir"
 )
 
@@ -251,5 +252,74 @@ func TestPace(t *testing.T) {
 	}
 	if got := (&Phases{2.71, 0.44, 1.25}).String(); got != "opening 2.7, preparing 0.4, measuring 1.2" {
 		t.Error(got)
+	}
+}
+
+// draftsman is an abacus that can be sketched: asked notes what is prepared ahead, and
+// that it is opened.
+type draftsman struct {
+	abacus
+	asked *[]string
+}
+
+func (d draftsman) Open(ctx context.Context, ranks int) (device.World, error) {
+	*d.asked = append(*d.asked, "open")
+	return d.abacus.Open(ctx, ranks)
+}
+
+func (d draftsman) Sketch(ranks int) (device.World, error) {
+	w, err := d.abacus.Open(context.Background(), ranks)
+	if err != nil {
+		return nil, err
+	}
+	return &drawnBeads{w.(*beads), d.asked}, nil
+}
+
+type drawnBeads struct {
+	*beads
+	asked *[]string
+}
+
+func (w *drawnBeads) OpenTeam(members []device.Member) (device.Team, error) {
+	t, err := w.beads.OpenTeam(members)
+	return &drawnTeam{t, w.asked}, err
+}
+
+type drawnTeam struct {
+	device.Team
+	asked *[]string
+}
+
+func (t *drawnTeam) PrepareAhead(u device.Tuning, c *device.Collective) {
+	*t.asked = append(*t.asked, fmt.Sprintf("%s by %s", c.Op, u.Algo))
+}
+
+// TestTuneForesees wants what a quick tuning launches first prepared before the
+// machine is opened, and the machine opened once for finding and tuning.
+func TestTuneForesees(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	var asked []string
+	made := 0
+	device.Register("draftsman", func() (device.Machine, error) {
+		made++
+		return draftsman{abacus{cpu.New(cpu.Options{})}, &asked}, nil
+	})
+	shipped := &comm.Table{Version: comm.TableVersion, Identity: "abacus"}
+	e := kind{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, members: 2}.entry()
+	e.Brackets = []comm.Bracket{bracketOf(0, "quick", 1.0, "slow", 9e9)}
+	shipped.Entries = []comm.Entry{e}
+	o := TuneOptions{Machine: "draftsman", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpBroadcast}, shipped: shipped, sizes: []int64{1 << 10, 4 << 10}}
+	if err := o.Find(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	// Of what is shipped the first, and NCCL at the largest size; else all there is.
+	want := []string{"all_reduce by quick", "all_reduce by nccl", "all_reduce by quick"}
+	all := []string{"broadcast by nccl", "broadcast by quick", "broadcast by slow", "broadcast by wrong"}
+	want = append(slices.Concat(want, all, all), "open")
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := Tune(context.Background(), o); err != nil || made != 1 || len(o.Base.Identity) == 0 {
+		t.Errorf("%d machines were made for %q, %v", made, o.Base.Identity, err)
 	}
 }

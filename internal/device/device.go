@@ -97,6 +97,16 @@ type Foresighted interface {
 	PrepareAhead(k Kernel)
 }
 
+// Sketcher is a Machine that knows what a world would be like before one is opened,
+// which takes long.
+type Sketcher interface {
+	// Sketch returns a world of so many ranks that nothing was opened for: its memory
+	// and streams are names, good for views and members of its teams, and its teams
+	// are for Supports and PrepareAhead. Nothing of it may be used otherwise, and
+	// nothing need be given back.
+	Sketch(ranks int) (World, error)
+}
+
 // CopyPreparer is a device some of whose copies are kernels.
 type CopyPreparer interface {
 	// PrepareCopy makes ready what Copy of the same views will need on a stream of

@@ -99,7 +99,8 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	return t, nil
 }
 
-func (t *team) open(members []device.Member) error {
+// join checks members and makes them the team's.
+func (t *team) join(members []device.Member) error {
 	if len(members) == 0 || len(members) > kernels.TeamMost {
 		return fmt.Errorf("%w: %d members; 1 to %d are possible", device.ErrUnsupported, len(members), kernels.TeamMost)
 	}
@@ -114,6 +115,13 @@ func (t *team) open(members []device.Member) error {
 			}
 		}
 		t.members = append(t.members, &member{team: t, index: i, dev: s.dev, stream: s, id: -1})
+	}
+	return nil
+}
+
+func (t *team) open(members []device.Member) error {
+	if err := t.join(members); err != nil {
+		return err
 	}
 	if err := t.w.openAbort(); err != nil {
 		return err

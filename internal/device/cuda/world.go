@@ -99,10 +99,15 @@ func (w *world) open(ranks int) error {
 			return s.gpu.unusable(err)
 		}
 	}
+	w.place(ranks)
+	return nil
+}
+
+// place puts ranks on the sites.
+func (w *world) place(ranks int) {
 	for r := range ranks {
 		w.devices = append(w.devices, &dev{w: w, rank: r, site: w.sites[r%len(w.sites)]})
 	}
-	return nil
 }
 
 func (s *site) prepare() error {

@@ -1,0 +1,66 @@
+package cuda
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// sketch is a world that nothing was opened for: no context, no memory, no stream.
+// Contexts take the driver a second and more, compiling as long: who knows what will
+// be launched has it compiled meanwhile.
+type sketch struct {
+	*world
+	allocs *int // so far
+}
+
+// Sketch implements device.Sketcher.
+func (m *machine) Sketch(ranks int) (device.World, error) {
+	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
+		return nil, fmt.Errorf("cuda: a sketch of %d ranks: 1 to %d are possible", ranks, most)
+	}
+	w := &world{m: m, drv: m.sys.drv}
+	for _, g := range m.sys.gpus[:min(ranks, len(m.sys.gpus))] {
+		w.sites = append(w.sites, &site{w: w, gpu: g})
+	}
+	w.place(ranks)
+	return sketch{w, new(int)}, nil
+}
+
+func (s sketch) Device(rank int) device.Device {
+	if rank < 0 || rank >= len(s.devices) {
+		return nil
+	}
+	return sketched{s.devices[rank], s.allocs}
+}
+
+// OpenTeam makes a team for questions and PrepareAhead.
+func (s sketch) OpenTeam(members []device.Member) (device.Team, error) {
+	t := &team{w: s.world, regions: map[string]*area{}}
+	if err := t.join(members); err != nil {
+		return nil, fmt.Errorf("a team: %w", err)
+	}
+	s.teams = append(s.teams, t)
+	return t, nil
+}
+
+// sketched is a device of a sketch.
+type sketched struct {
+	*dev
+	allocs *int
+}
+
+func (d sketched) NewStream(o device.StreamOptions) (device.Stream, error) {
+	s := &stream{dev: d.dev, name: o.Name, index: len(d.w.streams)}
+	d.w.streams = append(d.w.streams, s)
+	return s, nil
+}
+
+// Alloc names memory that is nowhere, and begins as memory does.
+func (d sketched) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+	*d.allocs++
+	return &memory{dev: d.dev, kind: kind, addr: nvlib.Ptr(*d.allocs) << 40, bytes: bytes}, nil
+}
+
+var _ device.Sketcher = (*machine)(nil)

@@ -1,0 +1,107 @@
+package cuda
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// TestSketch wants the kernels of launches foreseen before a world is opened that are
+// foreseen once it is, with no call of the driver but for questions about devices.
+func TestSketch(t *testing.T) {
+	const ranks, most = 4, 1 << 20
+	l := &seers{meetings: meetings{fakeGPU: newFake(t, ranks)}}
+	m := newMachine(l.system(), Options{Kernels: l})
+	before := maps.Clone(l.called)
+	drawn, err := m.Sketch(ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Sketch(ranks + 1); err == nil {
+		t.Error("a sketch of more ranks than there are GPUs")
+	}
+	// foreseen lists the kernels of every algorithm and collective.
+	foreseen := func(w device.World) map[string]bool {
+		var members []device.Member
+		var in, out []device.Memory
+		for r := range w.Ranks() {
+			s, err := w.Device(r).NewStream(device.StreamOptions{Name: "main"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			members = append(members, device.Member{Rank: r, Stream: s})
+			for _, list := range []*[]device.Memory{&in, &out} {
+				mem, err := w.Device(r).Alloc(most, device.Shared)
+				if err != nil {
+					t.Fatal(err)
+				}
+				*list = append(*list, mem)
+			}
+		}
+		team, err := w.(device.Teams).OpenTeam(members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]bool{}
+		for _, name := range w.(device.Teams).TeamAlgorithms() {
+			for _, op := range []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast} {
+				for _, n := range []int64{most / 2, 8 << 10} {
+					c := &device.Collective{Op: op, Red: ir.Sum, Together: true}
+					for r := range ranks {
+						part := device.Part{Reads: op != ir.OpBroadcast || r == 0, Writes: true, To: -1, From: -1}
+						at := func(mem device.Memory, n int64) device.View {
+							return device.View{Mem: mem, DType: ir.BF16, Shape: []int64{n}, Strides: []int64{1}}
+						}
+						part.In, part.Out = at(in[r], n), at(out[r], n)
+						switch op {
+						case ir.OpReduceScatter:
+							part.Out.Shape[0] /= ranks
+						case ir.OpAllGather:
+							part.In.Shape[0] /= ranks
+						}
+						c.Parts = append(c.Parts, part)
+					}
+					l.forget()
+					team.(device.ForesightedTeam).PrepareAhead(device.Tuning{Algo: name}, c)
+					for k := range l.early {
+						all[fmt.Sprint(name, " ", op, " ", n, " ", k)] = true
+					}
+				}
+			}
+		}
+		return all
+	}
+	early := foreseen(drawn)
+	questions := []string{"cuDeviceGetP2PAttribute", "cuDriverGetVersion"}
+	if drawn.(device.Teams).Identity() == "" {
+		t.Error("it is nobody")
+	}
+	for name, n := range l.called {
+		if n != before[name] && !slices.Contains(questions, name) {
+			t.Errorf("%s was called", name)
+		}
+	}
+	if drawn.Device(ranks) != nil || drawn.Device(-1) != nil {
+		t.Error("there are devices beyond the ranks")
+	}
+	w, err := m.Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if diff := cmp.Diff(foreseen(w), early); diff != "" || len(early) < 50 {
+		t.Errorf("%d kernels: %s", len(early), diff)
+	}
+	if got, want := drawn.(device.Teams).Identity(), w.(device.Teams).Identity(); got != want {
+		t.Errorf("it is %q, and opened %q", got, want)
+	}
+	if _, err := drawn.(device.Teams).OpenTeam(nil); err == nil {
+		t.Error("a team of nobody")
+	}
+}
