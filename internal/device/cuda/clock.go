@@ -65,6 +65,12 @@ func (s *stream) tick(began bool, id int64) error {
 // host a third of what a launch does.
 const sparse = 16
 
+// stamps reports whether a begin, or an end, is to have an event.
+func (s *stream) stamps(begin bool) bool {
+	w := s.dev.w
+	return w.observer != nil || w.capture == nil && begin && (s.begun+1)%sparse == 0
+}
+
 // milestone notes each beginning where nobody observes, and for every sparse-th
 // an event, so that errors can say about where a stream was. The context is
 // current.

@@ -10,12 +10,18 @@ import (
 )
 
 // nullDriver is a fake whose calls for issuing do nothing, at no cost: what is
-// measured on it is the machine itself.
-func nullDriver(tb testing.TB, f *fakeGPU) *system {
+// measured on it is the machine itself. binds counts how often a context was made
+// current, which the fake must know of, but for that costs as much as nothing.
+func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *system {
 	tb.Helper()
 	table := f.calls()
-	for _, name := range []string{"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery", "cuCtxSetCurrent"} {
+	for _, name := range []string{"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery"} {
 		table[name] = func([]uintptr) uintptr { return 0 }
+	}
+	bind := table["cuCtxSetCurrent"]
+	table["cuCtxSetCurrent"] = func(a []uintptr) uintptr {
+		*binds++
+		return bind(a)
 	}
 	drv, err := nvlib.DriverOn(cabi.Fake("null libcuda", table))
 	if err != nil {
@@ -30,11 +36,12 @@ func nullDriver(tb testing.TB, f *fakeGPU) *system {
 
 // nullLine is a world on nothing, with launches enough that none is in a cache
 // when its turn comes.
-func nullLine(tb testing.TB) (w device.World, issue map[string]func(i int)) {
+func nullLine(tb testing.TB) (w device.World, binds *int, issue map[string]func(i int)) {
 	tb.Helper()
 	f := newFake(tb, 2)
 	must := mustOf(tb)
-	w, s := streamed(tb, newMachine(nullDriver(tb, f), Options{Kernels: f}), 2, "main")
+	binds = new(int)
+	w, s := streamed(tb, newMachine(nullDriver(tb, f, binds), Options{Kernels: f}), 2, "main")
 	var err error
 	var c [2]device.Counters
 	for r := range s {
@@ -49,7 +56,7 @@ func nullLine(tb testing.TB) (w device.World, issue map[string]func(i int)) {
 		launches[i], err = w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
 		must(err)
 	}
-	return w, map[string]func(i int){
+	return w, binds, map[string]func(i int){
 		"kernel": func(i int) {
 			must(s[0].Begin(int64(i)))
 			must(s[0].Launch(launches[i%len(launches)]))
@@ -67,11 +74,47 @@ func nullLine(tb testing.TB) (w device.World, issue map[string]func(i int)) {
 	}
 }
 
+// TestIssueCalls holds what issuing costs beside the driver's own calls: an op
+// makes a context current once for each stream that it is for, which takes the host a
+// tenth of a launch, for its marks only where they have an event, and it leaves next
+// to nothing to collect.
+func TestIssueCalls(t *testing.T) {
+	for name, most := range map[string]struct {
+		binds  float64 // an op, but for marks with events
+		allocs float64
+	}{"kernel": {1, 1}, "edge": {2, 6}} {
+		t.Run(name, func(t *testing.T) {
+			w, binds, issue := nullLine(t)
+			const ops = 32 * sparse
+			next := 0
+			run := func() {
+				for range ops {
+					issue[name](next)
+					next++
+				}
+			}
+			run() // pools fill
+			must := mustOf(t)
+			must(w.Sync(t.Context()))
+			*binds = 0
+			allocs := testing.AllocsPerRun(1, run) / ops // runs it twice
+			if got := float64(*binds) / (2 * ops); got > most.binds*(1+1./sparse) || got < most.binds {
+				t.Errorf("a context was made current %.2f times an op, want %v and once in %d more", got, most.binds, sparse)
+			}
+			if allocs > most.allocs+0.5 {
+				t.Errorf("%.2f allocations an op, want %v", allocs, most.allocs)
+			}
+			must(w.Sync(t.Context()))
+			must(w.Close())
+		})
+	}
+}
+
 // BenchmarkMachine times what the machine adds to the driver's calls.
 func BenchmarkMachine(b *testing.B) {
 	for _, name := range []string{"kernel", "edge"} {
 		b.Run(name, func(b *testing.B) {
-			w, issue := nullLine(b)
+			w, _, issue := nullLine(b)
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {

@@ -68,6 +68,9 @@ func (s *stream) add(t task) error {
 		s.queue = append(s.queue, t)
 		return nil
 	}
+	if t.marks() && !s.stamps(t.kind == beginning) {
+		return t.issue(s) // no call of the driver: making a context current is one
+	}
 	if err := s.dev.bind(); err != nil {
 		return s.failed(err)
 	}

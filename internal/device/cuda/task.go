@@ -121,13 +121,16 @@ func (t *task) issue(s *stream) error {
 		return t.launch.run(s)
 	case copying:
 		s.worked()
-		return s.copy(&t.dst, &t.src)
+		dst, src := t.dst, t.src // addresses of t's own would have every task on the heap
+		return s.copy(&dst, &src)
 	case uploading:
 		s.worked()
-		return s.upload(&t.dst, t.host)
+		dst := t.dst
+		return s.upload(&dst, t.host)
 	case downloading:
 		s.worked()
-		return s.download(t.host, &t.src)
+		src := t.src
+		return s.download(t.host, &src)
 	case calling:
 		return s.runCall(t.call)
 	case recording:
@@ -147,6 +150,9 @@ func (t *task) issue(s *stream) error {
 		return s.tick(false, t.n)
 	}
 }
+
+// marks reports whether t is no work, but says where some begins or ends.
+func (t *task) marks() bool { return t.kind >= beginning }
 
 // worked notes that s is given work.
 func (s *stream) worked() {
