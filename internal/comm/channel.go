@@ -212,6 +212,9 @@ func (c *Channel) open() error {
 		}
 	}
 	c.settle()
+	for i := range c.insts {
+		c.insts[i].Norm = nil // launches have what they need of it
+	}
 	return nil
 }
 

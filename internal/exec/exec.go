@@ -113,7 +113,7 @@ type Program struct {
 	pairs      *comm.Pairs
 	cmds       []command
 	chains     map[int]*fusion // by command
-	tails      map[int32]*tail // by collective
+	tails      map[int32]*tail // by collective; nil once it is loaded
 	adv        *adversary      // nil unless the machine is virtual
 	tracer     *tracer         // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph

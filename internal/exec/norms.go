@@ -335,4 +335,5 @@ func (p *Program) joinTails() {
 		}
 	}
 	p.log.Debug("all_reduces with an add and a rms_norm behind them", "found", len(p.tails), "joined", joined)
+	p.tails = nil // channels have what they need of them
 }

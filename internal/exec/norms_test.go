@@ -579,8 +579,8 @@ func TestNormsAsked(t *testing.T) {
 			normTable(t, 2, c.table)
 			m := normMachine{cpu.New(cpu.Options{}), map[string]error{c.declines: fmt.Errorf("%w: not today", device.ErrUnsupported)}}
 			got, prog := runNorms(t, m, r, c.opts)
-			if n := joinedSums(prog); n != c.want {
-				t.Errorf("%d sums took what follows along, want %d", n, c.want)
+			if n := joinedSums(prog); n != c.want || prog.tails != nil {
+				t.Errorf("%d sums took what follows along, want %d; %d are still asked about", n, c.want, len(prog.tails))
 			}
 			want, _ := runNorms(t, cpu.New(cpu.Options{}), r, Options{})
 			for k, o := range want.Outputs {

@@ -154,9 +154,16 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) {
 	r.drawKinds()
 	r.probe(false)
 	ready := time.Since(began)
-	for k := 0; n > 0 && !t.Failed() && time.Since(began) < *drawTime; k++ {
-		r.batch(k, min(n, limits.batch), m.Caps().Graphs)
-		n -= limits.batch
+	none := 0 // batches in a row of which nothing came
+	for k := 0; n > 0 && none < 100 && !t.Failed() && time.Since(began) < *drawTime; k++ {
+		did := r.batch(k, min(n, limits.batch), m.Caps().Graphs)
+		n -= did
+		if none++; did > 0 {
+			none = 0
+		}
+	}
+	if none > 0 {
+		t.Errorf("%d collectives are left to draw, and none are drawn any more", n)
 	}
 	r.must(w.Close())
 	var names []string
@@ -470,8 +477,8 @@ func (r *drawRig) fill(k, n int) {
 	}
 }
 
-// batch runs n collectives.
-func (r *drawRig) batch(k, n int, graphs bool) {
+// batch draws up to so many collectives and runs those that fit, which it counts.
+func (r *drawRig) batch(k, n int, graphs bool) (did int) {
 	r.fill(k, n)
 	var lanes []*drawLane
 	for _, l := range r.lanes {
@@ -492,6 +499,7 @@ func (r *drawRig) batch(k, n int, graphs bool) {
 		for i := range l.list {
 			r.done[l.ch.Choice(i).Tuning.Algo]++
 		}
+		did += len(l.list)
 	}
 	r.opening += time.Since(began)
 	r.nearWrap()
@@ -520,6 +528,7 @@ func (r *drawRig) batch(k, n int, graphs bool) {
 	for _, l := range lanes {
 		r.must(l.ch.Close())
 	}
+	return did
 }
 
 func (r *drawRig) design(l *drawLane) {
