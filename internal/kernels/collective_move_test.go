@@ -533,12 +533,18 @@ func everyMove(t *testing.T) string {
 		}
 	}
 	for n := 2; n <= TeamMost; n *= 2 {
-		m := &MoveHost{Move: Move{Kind: MovePush, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10, Blocks: 8, Threads: 512, Unroll: 8}, Rest: 100, Writers: 2, Readers: 3, Once: n < 4}
+		m := &MoveHost{Move: Move{Kind: MovePush, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10, Blocks: 8, Threads: 512, Unroll: 4}, Rest: 100, Writers: 2, Readers: 3, Once: n < 4}
 		k, err := m.Meeting()
 		if err != nil {
 			t.Fatal(err)
 		}
 		entries.WriteString(k.launch().code.entry())
+		if m.Kind = MoveSpread; n > 2 {
+			if k, err = m.Meeting(); err != nil {
+				t.Fatal(err)
+			}
+			entries.WriteString(k.launch().code.entry())
+		}
 	}
 	return file("prelude") + file("sync") + file("collective") + file("collective_move") + file("collective_move_host") + file("collective_reduce") + file("collective_few") + entries.String()
 }

@@ -12,7 +12,8 @@ import (
 
 // hostMove is move-push but for some per cent of each block, which its member writes
 // to its host memory and the others read there: stores carry what a link does, and the
-// bus to the host is no part of that. What goes to all is written once.
+// bus to the host is no part of that. What goes to all is written once. What a root
+// gives to two others or more goes to one of them in parts, which passes them on.
 type hostMove struct{}
 
 // movesByHost is hostPart of blocks of so many bytes: what was fastest on two and four
@@ -89,7 +90,7 @@ func (hostMove) prepare(t *team, tune device.Tuning, c *collective) ([][]step, e
 	if err != nil {
 		return nil, err
 	}
-	shares, err := t.restByHost(p, movesByHost(c.Op, p.moves[0].Run, len(p.moves)))
+	shares, err := t.restByHost(c, p, movesByHost(c.Op, p.moves[0].Run, len(p.moves)))
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func (m *member) moveHost(share *kernels.MoveHost) (step, error) {
 
 // restByHost cuts the members' shares in what is stored and the rest, with memory for
 // that; nil where there is no room for blocks aside.
-func (t *team) restByHost(p *movePlan, part hostPart) ([]kernels.MoveHost, error) {
+func (t *team) restByHost(c *collective, p *movePlan, part hostPart) ([]kernels.MoveHost, error) {
 	blocks := min(p.moves[0].Blocks, t.room(p.moves[0].Threads))
 	writers, readers := part.aside(int64(blocks))
 	if writers == 0 {
@@ -136,7 +137,8 @@ func (t *team) restByHost(p *movePlan, part hostPart) ([]kernels.MoveHost, error
 			most = int64(s.Members)
 		}
 	}
-	told, err := t.halves("flags", int64(len(shares))*shares[0].Chunks()*4)
+	spread(shares, c)
+	told, err := t.halves("flags", shares[0].ToldBytes())
 	if err != nil {
 		return nil, err
 	}
@@ -149,16 +151,36 @@ func (t *team) restByHost(p *movePlan, part hostPart) ([]kernels.MoveHost, error
 		copy(s.Told[:], told.at)
 		s.ToldHalf = told.bytes / 2
 		for q := range shares {
-			o := &shares[q]
 			s.Give[q], s.Take[q] = host[i], host[q]
 			if !s.Once {
 				s.Give[q] += nvlib.Ptr(int64(q) * each)
 			}
-			if !o.Once {
+			if !shares[q].Once {
 				s.Take[q] += nvlib.Ptr(int64(i) * each)
 			}
-			s.Put[q] = o.Dst[i] + nvlib.Ptr(stored)
+			s.Put[q] = p.moves[q].Dst[i] + nvlib.Ptr(stored)
 		}
 	}
 	return shares, nil
+}
+
+// spread has members pass on what they get from a root, where kernels do that.
+func spread(shares []kernels.MoveHost, c *collective) {
+	if spreadable(c) != nil || c.Op != ir.OpBroadcast {
+		return
+	}
+	root := shares[c.Root]
+	root.Src[c.Root] = root.Src[(c.Root+1)%len(shares)]
+	all := root.Src[c.Root]
+	for _, at := range root.Dst {
+		all |= at
+	}
+	if all%16 != 0 {
+		return
+	}
+	for i := range shares {
+		shares[i].Kind, shares[i].Dst = kernels.MoveSpread, root.Dst
+		shares[i].Src[c.Root] = root.Src[c.Root]
+		shares[i].Unroll = min(shares[i].Unroll, 4) // chunks that are passed on early
+	}
 }

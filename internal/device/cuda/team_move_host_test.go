@@ -95,7 +95,7 @@ func (r *teamRig) sharesByHost(c *rigCase) bool {
 			r.must(s.dev.bound(func() error { return st.run(s) }))
 		}
 	}
-	shares, err := tm.restByHost(p, movesByHost(c.op, 0, 0))
+	shares, err := tm.restByHost(col, p, movesByHost(c.op, 0, 0))
 	r.must(err)
 	stores := make([]kernels.Move, len(shares))
 	var puts []func()
@@ -358,9 +358,6 @@ func TestSweepMoves(t *testing.T) {
 	s := &moveSweep{reduceSweeper: &reduceSweeper{T: t, w: dw.(*world), ranks: n}, rig: newTeamRig(t, dw, "sweep", upTo(n)), until: until}
 	for k, bytes := range sweepSizes(t) {
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast} {
-			if op == ir.OpBroadcast && n > 2 {
-				continue
-			}
 			s.size(op, bytes, k == 0)
 		}
 	}
@@ -382,8 +379,11 @@ func (s *moveSweep) size(op ir.Op, bytes int64, more bool) {
 		elems /= int64(s.ranks)
 	}
 	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{elems}})
-	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-push", Blocks: 132, Threads: 512, Unroll: 4}, {Algo: "move-mixed"}, {Algo: "move-copy"},
-		{Algo: ncclWindowName}, {Algo: ncclName}} {
+	others := []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-mixed"}, {Algo: "move-copy"}, {Algo: ncclWindowName}, {Algo: ncclName}}
+	if op == ir.OpBroadcast && s.ranks > 2 {
+		others = []device.Tuning{{Algo: "move-spread", Blocks: 132}, {Algo: ncclName}}
+	}
+	for _, tune := range others {
 		s.one(op, bytes, "", tune)
 	}
 	before := movesByHost
@@ -391,11 +391,14 @@ func (s *moveSweep) size(op ir.Op, bytes int64, more bool) {
 	shares := map[ir.Op][]int64{ir.OpAllGather: {60, 80, 100, 120, 140}, ir.OpAllToAll: {20, 40, 60, 80}, ir.OpBroadcast: {80, 100, 120}}[op]
 	grids := [][2]int64{{8, 24}, {4, 12}, {12, 24}}
 	unrolls := []int{4, 8}
+	switch {
+	case op == ir.OpBroadcast && s.ranks > 2:
+		grids, unrolls = grids[:1], []int{4, 2}
+	case !more || s.ranks == 2:
+		unrolls = unrolls[:1]
+	}
 	if !more {
 		grids = grids[:1]
-	}
-	if !more || s.ranks == 2 {
-		unrolls = unrolls[:1]
 	}
 	for _, grid := range grids {
 		for _, unroll := range unrolls {
