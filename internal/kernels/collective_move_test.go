@@ -226,7 +226,11 @@ func (f *moveFloor) moved(what string, s moveShape, in, out side) {
 	covered := map[nvlib.Ptr]bool{}
 	for k := range src {
 		if got, want := f.at(dst[k])[:s.run], f.at(src[k])[:s.run]; !bytes.Equal(got, want) {
-			f.t.Fatalf("%s, row %d: %x, want %x", what, k, got, want)
+			i := 0
+			for got[i] == want[i] {
+				i++
+			}
+			f.t.Fatalf("%s, row %d: byte %d is %#x, want %#x", what, k, i, got[i], want[i])
 		}
 		for i := range s.run {
 			covered[dst[k]+nvlib.Ptr(i)] = true
