@@ -35,7 +35,7 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 	a := whole.team(k.members)
 	upon := u.upon(k)
 	list, err := u.measureAll(ctx, a, k, upon)
-	if err == nil && upon != nil && u.anyWrong(upon) { // it may have that at other sizes, too
+	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyRight(list)) { // it may be wrong at other sizes, too
 		upon = nil
 		list, err = u.measureAll(ctx, a, k, nil)
 	}

@@ -13,7 +13,8 @@ import (
 // On GPUs of the model that the shipped table was measured on, a quick tuning does
 // not look for what is fastest: it looks at some sizes whether that table is right
 // here. Where it is, its brackets stay, which are finer than a quick tuning's; where
-// it is not, all algorithms are measured and the sizes around are theirs.
+// it is not, all algorithms are measured and the sizes around are theirs. Where it is
+// not at most sizes, or a result of what it names is wrong, nothing of it is kept.
 
 // Of the shipped table.
 const (
@@ -150,6 +151,18 @@ func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) 
 		}
 	}
 	return out
+}
+
+// mostlyRight reports whether the shipped table is right at half of the sizes: else it
+// is another machine than its name says.
+func mostlyRight(list []measured) bool {
+	right := 0
+	for _, m := range list {
+		if m.confirmed {
+			right++
+		}
+	}
+	return 2*right >= len(list)
 }
 
 // anyWrong reports whether a result of an algorithm that an entry lists was wrong.
