@@ -466,7 +466,7 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 	if algo == "move-host" { // many chunks
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{3<<20 + 5001}, root: n - 1, shift: 1, algo: algo})
 	}
-	if algo == "move-push-host" { // enough to be cut
+	if algo == "move-sum-host" { // enough to be cut
 		c := teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{3<<17 + 8}, algo: algo}
 		list = append(list, c)
 		c.inPlace = true

@@ -18,7 +18,7 @@ import (
 // each block go by way of the host memory of those that have them.
 type pushSum struct{ byHost bool }
 
-var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}, {"move-push-host", pushSum{byHost: true}}}
+var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}, {"move-sum-host", pushSum{byHost: true}}}
 
 // pushSumUnrolls are those there are.
 var pushSumUnrolls = []int{1, 2, 4}
