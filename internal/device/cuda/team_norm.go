@@ -9,17 +9,35 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// normMost is up to how many bytes of a member one launch was measured faster than
-// three, between two and among four: everybody pushes all to all, with a flag for
-// every 4 bytes.
-func normMost(members int) int64 {
-	switch {
-	case members == 2:
-		return 16 << 10
-	case members <= 4:
-		return 8 << 10
+// normLimit says how rows of up to so many packs were fastest between so many members:
+// split over blocks up to so many rows, then a block for each up to so many. More rows
+// were slower than three launches, or were not measured.
+type normLimit struct {
+	members      int
+	packs        int64
+	split, whole int64
+}
+
+// normLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
+// with a flag for every 4 bytes, so it ends where that takes longer than two launches
+// more. A split row has more threads for that, and hands its sum on by way of memory.
+var normLimits = []normLimit{
+	{2, 512, 0, 32},
+	{2, 1024, 4, 8},
+	{2, 2048, 1, 0},
+	{4, 512, 1, 8},
+	{4, 1024, 2, 0},
+}
+
+// normLimitFor returns the limits of rows of so many packs between so many members, of
+// the next more there are limits for; zeros where there are none.
+func normLimitFor(members int, packs int64) normLimit {
+	for _, l := range normLimits {
+		if members <= l.members && packs <= l.packs {
+			return l
+		}
 	}
-	return 0
+	return normLimit{}
 }
 
 // normed is a device.NormPart whose views are resolved.
@@ -40,10 +58,15 @@ func (t *team) SupportsNorm(n *device.Norm) error {
 // worthwhile resolves parts that are faster as one launch.
 func (t *team) worthwhile(n *device.Norm) ([]normed, error) {
 	all, err := t.norms(n.Parts)
-	if most := normMost(len(t.members)); err == nil && all[0].in.bytes() > most {
-		err = fmt.Errorf("a normalised sum: %w: %d bytes; above %d three launches are faster, or not known to be slower", device.ErrUnsupported, all[0].in.bytes(), most)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	rows, packs := all[0].rows(), all[0].packs()
+	if l := normLimitFor(len(t.members), packs); rows > max(l.split, l.whole) {
+		return nil, fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; of more than %d three launches are faster, or not known to be slower",
+			device.ErrUnsupported, rows, 16*packs, len(t.members), max(l.split, l.whole))
+	}
+	return all, nil
 }
 
 // norms resolves parts and checks that they fit each other and the kernel.
@@ -109,7 +132,7 @@ func (n *normed) check(first *normed, room int) error {
 	return nil
 }
 
-func (n *normed) rows() int64 { return n.in.n / n.weight.n }
+func (n *normed) rows() int64 { return n.in.n / max(n.weight.n, 1) }
 
 // packs is how many packs of 16 bytes a row has.
 func (n *normed) packs() int64 { return n.weight.bytes() / 16 }
@@ -124,7 +147,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	if all[0].in.n == 0 {
 		return launches, nil
 	}
-	steps, err := t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs(), normEach))
+	steps, err := t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs()))
 	if err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
@@ -143,19 +166,18 @@ func (t *team) PrepareNormAhead(n *device.Norm) {
 		return
 	}
 	t.foresee(func() {
-		_, _ = t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs(), normEach)) // PrepareNorm tells of errors
+		_, _ = t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs())) // PrepareNorm tells of errors
 	})
 }
 
-// normEach is how many packs of a row a block has at most: smaller shares were slower.
-const normEach = kernels.NormThreads
-
-// normSplit returns over how many blocks a row is split: as many as run at once.
-func (t *team) normSplit(rows, packs, each int64) int64 {
-	if split := ceil(packs, each); split*rows <= int64(t.room(kernels.NormThreads)) {
-		return split
+// normSplit returns over how many blocks a row is split: several only where all run at
+// once.
+func (t *team) normSplit(rows, packs int64) int64 {
+	split := ceil(packs, kernels.NormThreads)
+	if rows > normLimitFor(len(t.members), packs).split || split*rows > int64(t.room(kernels.NormThreads)) {
+		return 1
 	}
-	return 1
+	return split
 }
 
 // normSteps returns what each member launches, where rows are split over so many

@@ -113,7 +113,7 @@ func TestRealTails(t *testing.T) {
 		ranks = 2
 		m = real(t, Options{RanksPerGPU: 2})
 	}
-	launches, most := 0, normMost(ranks)/4096
+	launches, most := 0, mostRows(ranks, 256)
 	for _, c := range []struct {
 		rows int64
 		bare bool

@@ -36,6 +36,12 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 	return parts
 }
 
+// mostRows is how many rows of so many packs are taken along with a sum.
+func mostRows(members int, packs int64) int64 {
+	l := normLimitFor(members, packs)
+	return max(l.split, l.whole)
+}
+
 // TestNormDeclines lists what is declined, and what is an error.
 func TestNormDeclines(t *testing.T) {
 	_, w, team := noted(t, 2, 2)
@@ -46,10 +52,11 @@ func TestNormDeclines(t *testing.T) {
 		unsupported bool
 		want        string
 	}{
-		"fine":           {rows: normMost(2) / 1024, width: 512, dt: ir.BF16},
+		"fine":           {rows: mostRows(2, 64), width: 512, dt: ir.BF16},
 		"empty":          {rows: 0, width: 16, dt: ir.BF16},
+		"empty rows":     {rows: 3, width: 0, dt: ir.BF16, unsupported: true, want: "operand 0 has gaps"},
 		"in place":       {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
-		"large":          {rows: normMost(2)/1024 + 1, width: 512, dt: ir.BF16, unsupported: true, want: "three launches are faster"},
+		"large":          {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true, want: "three launches are faster"},
 		"wide":           {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, want: "rows of 16392 × bf16"},
 		"odd rows":       {rows: 2, width: 12, dt: ir.BF16, unsupported: true, want: "they are multiples of 16 bytes"},
 		"unaligned":      {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
@@ -104,11 +111,60 @@ func TestNormLaunch(t *testing.T) {
 	}
 }
 
+// TestNormLimits wants rows laid out as the table has it, and what it does not reach
+// left alone.
+func TestNormLimits(t *testing.T) {
+	for i, l := range normLimits {
+		switch {
+		case l.split == 0 && l.whole == 0 || l.whole > 0 && l.whole <= l.split || l.split > 0 && l.packs <= kernels.NormThreads:
+			t.Errorf("%+v says nothing, or less than it seems", l)
+		case i > 0 && (l.members < normLimits[i-1].members || l.members == normLimits[i-1].members && l.packs <= normLimits[i-1].packs):
+			t.Errorf("%+v comes behind what is meant for more", l)
+		}
+	}
+	for _, c := range []struct{ members, packs int64 }{{5, 1}, {8, 256}, {4, 4096}} {
+		if l := normLimitFor(int(c.members), c.packs); l != (normLimit{}) {
+			t.Errorf("%d members, %d packs: %+v", c.members, c.packs, l)
+		}
+	}
+	for _, ranks := range []int{2, 3, 4} {
+		l, w, team := noted(t, ranks, ranks)
+		for _, packs := range []int64{1, 256, 512, 1024, 2048} {
+			limit := normLimitFor(ranks, packs)
+			for _, rows := range []int64{1, limit.split, limit.split + 1, limit.whole} {
+				if rows == 0 || rows > max(limit.split, limit.whole) {
+					continue
+				}
+				l.got = nil
+				ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, rows, 8*packs)})
+				want := rows
+				if rows <= limit.split {
+					want *= ceil(packs, kernels.NormThreads)
+				}
+				if err != nil || len(l.got) != ranks || int64(l.got[0].Blocks) != want {
+					t.Errorf("%d members, %d rows of %d packs: %d blocks, want %d, %v", ranks, rows, packs, l.got[0].Blocks, want, err)
+				}
+				for _, x := range ls {
+					x.Release()
+				}
+			}
+		}
+	}
+	// Where blocks would not run at once a row is not split.
+	_, _, team := noted(t, 2, 2)
+	for _, s := range team.w.sites {
+		s.gpu.sms = 1
+	}
+	if got := team.normSplit(1, 1024); got != 1 {
+		t.Errorf("%d blocks a row in room for %d", got, team.room(kernels.NormThreads))
+	}
+}
+
 // TestNormAhead wants the kernel foreseen that is needed, and nothing reserved.
 func TestNormAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	team := teamOf(t, w, "main")
-	for _, c := range []struct{ rows, want int64 }{{1, 1}, {0, 0}, {normMost(2)/16384 + 1, 0}} {
+	for _, c := range []struct{ rows, want int64 }{{1, 1}, {0, 0}, {mostRows(2, 1024) + 1, 0}} {
 		n := &device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, c.rows, 8192)}
 		l.forget()
 		before := team.Bytes()
@@ -116,7 +172,7 @@ func TestNormAhead(t *testing.T) {
 		if len(l.early) != int(c.want) || len(l.late) > 0 || team.Bytes() != before || team.draft != nil {
 			t.Errorf("%d rows: %v foreseen, %v made, %d bytes", c.rows, l.early, l.late, team.Bytes()-before)
 		}
-		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows <= normMost(2)/16384) {
+		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows <= mostRows(2, 1024)) {
 			t.Errorf("%d rows: %v", c.rows, err)
 		}
 		for k := range l.late {
@@ -134,7 +190,7 @@ func TestNormInPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	most := normMost(4)
+	most := mostRows(4, 32) // of 512 bytes
 	for _, c := range []struct {
 		text string
 		dims map[string]int64
@@ -143,8 +199,8 @@ func TestNormInPrograms(t *testing.T) {
 	}{
 		{string(decode), nil, exec.Options{}, 4},
 		{string(decode), map[string]int64{"T": 1}, exec.Options{}, 4},
-		{string(decode), map[string]int64{"T": most / 512, "H": 128}, exec.Options{}, 4},
-		{string(decode), map[string]int64{"T": most/512 + 1, "H": 128}, exec.Options{}, 0},
+		{string(decode), map[string]int64{"T": most, "H": 128}, exec.Options{}, 4},
+		{string(decode), map[string]int64{"T": most + 1, "H": 128}, exec.Options{}, 0},
 		{string(decode), map[string]int64{"H": 18}, exec.Options{}, 0}, // rows of 72 bytes
 		{string(decode), map[string]int64{"T": 0}, exec.Options{}, 0},
 		{string(decode), nil, exec.Options{Algorithm: "ll"}, 0},
