@@ -51,9 +51,11 @@ func (d *draft) area(members int, bytes int64) *area {
 	return &area{at: make([]nvlib.Ptr, members), bytes: bytes}
 }
 
-// PrepareAhead has the compiler begin with the kernels that Prepare will load.
+// PrepareAhead has the compiler begin with the kernels that Prepare will load, or the
+// loader with NCCL.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if byNCCL(tune.Algo) {
+		go func() { _, _ = t.w.m.sys.nccl() }() // Prepare waits for it, and tells of errors
 		return
 	}
 	t.w.mu.Lock()

@@ -1,12 +1,14 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -163,5 +165,17 @@ func TestDeviceAhead(t *testing.T) {
 	d.(*dev).PrepareAhead(device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}})
 	if len(l.early) > 0 {
 		t.Error("a world that has ended foresees")
+	}
+}
+
+// TestNCCLAhead wants NCCL loaded beside what comes next, and nothing compiled.
+func TestNCCLAhead(t *testing.T) {
+	l, w := seen(t, 2, 2)
+	begun := make(chan bool, 1)
+	w.m.sys.nccl = func() (*nvlib.NCCL, error) { begun <- true; return nil, errors.New("it was only tried") }
+	teamOf(t, w, "main").PrepareAhead(device.Tuning{Algo: ncclName}, &device.Collective{})
+	<-begun // or this test hangs
+	if len(l.early)+len(l.late) > 0 {
+		t.Errorf("%v %v", l.early, l.late)
 	}
 }
