@@ -73,8 +73,8 @@ const endless = 64 << 20
 
 // beatsNCCL returns, by number of members, the end of the last bracket before one
 // that was not measured, or in which NCCL is the fastest. Of several entries of one
-// number of members that of bf16 counts, and of shipped ones none: this machine did
-// not measure them.
+// number of members that of bf16 counts, and of shipped ones none that was not at least
+// checked: this machine did not measure them.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}
 	for _, e := range u.Table.Entries {
