@@ -49,6 +49,21 @@ DEV void awaitHalf(Patience& p, const Team& t, u64 at, Line& l, u32 peer, u32 e)
   }
 }
 
+// awaitHalves waits for a line of each peer, as awaitSheets does.
+template <int W> DEV void awaitHalves(Patience& p, const Team& t, u64 at, i64 apart, Line* l, u32 e) {
+  const u32 r = (u32)t.rank;
+  for (;;) {
+    u32 late = W;
+#pragma unroll
+    for (int q = W - 1; q >= 0; q--)
+      if (q != r && (l[q].y != e || l[q].w != e)) late = q;
+    if (late == W || waited(p, t, late, e)) return;
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r && (l[q].y != e || l[q].w != e)) l[q] = look(at + q * apart);
+  }
+}
+
 // One shot, an epoch in each half of a line: everybody pushes all to all, and
 // adds up all. U halves of a thread are under way at once.
 template <class F, class T, int W, int U, bool A> DEV void reduceLL(const ReduceArgs& a) {
@@ -79,14 +94,10 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL(const Reduce
 #pragma unroll
     for (int u = 0; u < U; u++) {
       if (i + u * step >= units) continue;
+      awaitHalves<W>(p, t, a.data[r] + half + (i + u * step) * 16, units * 16, g[u], e);
       Half x[W];
 #pragma unroll
-      for (int q = 0; q < W; q++) {
-        x[q] = v[u];
-        if (q == r) continue;
-        awaitHalf(p, t, a.data[r] + half + (q * units + i + u * step) * 16, g[u][q], q, e);
-        x[q] = Half{g[u][q].x, g[u][q].z};
-      }
+      for (int q = 0; q < W; q++) x[q] = q == r ? v[u] : Half{g[u][q].x, g[u][q].z};
       storeCut<Half, T, A>(a.out[r], i + u * step, a.count, fold<F, T, W>(x));
     }
     i += U * step;
@@ -117,12 +128,10 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
 #pragma unroll
     for (int q = 0; q < W; q++)
       if (q != r) g[q] = look(a.data[r] + first + (q * share + i) * 16);
+    awaitHalves<W>(p, t, a.data[r] + first + i * 16, share * 16, g, e);
 #pragma unroll
-    for (int q = 0; q < W; q++) {
-      if (q == r) continue;
-      awaitHalf(p, t, a.data[r] + first + (q * share + i) * 16, g[q], q, e);
-      v[q] = Half{g[q].x, g[q].z};
-    }
+    for (int q = 0; q < W; q++)
+      if (q != r) v[q] = Half{g[q].x, g[q].z};
     const Half y = fold<F, T, W>(v);
 #pragma unroll
     for (int k = 1; k < W; k++) push(a.data[(r + k) % W] + second + (r * share + i) * 16, Line{y.lo, e, y.hi, e});
@@ -130,12 +139,10 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
 #pragma unroll
     for (int q = 0; q < W; q++)
       if (q != r) g[q] = look(a.data[r] + second + (q * share + i) * 16);
+    awaitHalves<W>(p, t, a.data[r] + second + i * 16, share * 16, g, e);
 #pragma unroll
-    for (int q = 0; q < W; q++) {
-      if (q == r) continue;
-      awaitHalf(p, t, a.data[r] + second + (q * share + i) * 16, g[q], q, e);
-      storeCut<Half, T, A>(a.out[r], q * share + i, a.count, Half{g[q].x, g[q].z});
-    }
+    for (int q = 0; q < W; q++)
+      if (q != r) storeCut<Half, T, A>(a.out[r], q * share + i, a.count, Half{g[q].x, g[q].z});
   }
   end(t, e);
 }
@@ -173,9 +180,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const Red
       own = loadSheet<T, A, R>(a.in[r], next * S::packs, a.count);
       pushToAll<W, R, true>(a, half + (r * sheets + next) * S::bytes, own, e);
     }
-#pragma unroll
-    for (int q = 0; q < W; q++)
-      if (q != r) awaitSheet(p, t, a.data[r] + half + (q * sheets + i) * S::bytes, x[q], q, e);
+    awaitSheets<W, R>(p, t, a.data[r] + half + i * S::bytes, sheets * S::bytes, x, e);
     storeSheet<T, A, R>(a.out[r], i * S::packs, a.count, foldSheets<F, T, W, R>(x));
     i = next;
   }
@@ -229,9 +234,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
       x[q] = own;
       if (q != r) x[q] = lookSheet<R>(a.data[r] + first + (q * share + i) * S::bytes);
     }
-#pragma unroll
-    for (int q = 0; q < W; q++)
-      if (q != r) awaitSheet(p, t, a.data[r] + first + (q * share + i) * S::bytes, x[q], q, e);
+    awaitSheets<W, R>(p, t, a.data[r] + first + i * S::bytes, share * S::bytes, x, e);
     S y = foldSheets<F, T, W, R>(x);
     storeSheet<T, A, R>(a.out[r], (r * share + i) * S::packs, a.count, y);
     pushToAll<W, R, false>(a, second + (r * share + i) * S::bytes, y, e);
@@ -240,16 +243,22 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
       given.load(a, next);
       own = given.push(a, first, next, e);
     }
-    constexpr bool atOnce = W * R <= 8;  // as registers allow
     S got[W];
+    const u64 at = a.data[r] + second + i * S::bytes;
+    const i64 apart = share * S::bytes;
+    if (W * R <= 8) {  // as registers allow
 #pragma unroll
-    for (int q = 0; q < W; q++)
-      if (q != r && atOnce) got[q] = lookSheet<R>(a.data[r] + second + (q * share + i) * S::bytes);
+      for (int q = 0; q < W; q++)
+        if (q != r) got[q] = lookSheet<R>(at + q * apart);
+      awaitSheets<W, R>(p, t, at, apart, got, e);
+    }
 #pragma unroll
     for (int q = 0; q < W; q++) {
       if (q == r) continue;
-      if (!atOnce) got[q] = lookSheet<R>(a.data[r] + second + (q * share + i) * S::bytes);
-      awaitSheet(p, t, a.data[r] + second + (q * share + i) * S::bytes, got[q], q, e);
+      if (W * R > 8) {
+        got[q] = lookSheet<R>(at + q * apart);
+        awaitSheet(p, t, at + q * apart, got[q], q, e);
+      }
       storeSheet<T, A, R>(a.out[r], (q * share + i) * S::packs, a.count, got[q]);
     }
     i = next;
