@@ -35,7 +35,7 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 	a := whole.team(k.members)
 	upon := u.upon(k)
 	list, err := u.measureAll(ctx, a, k, upon)
-	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyRight(list)) { // it may be wrong at other sizes, too
+	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) { // it may be wrong at other sizes, too
 		upon = nil
 		list, err = u.measureAll(ctx, a, k, nil)
 	}
@@ -65,11 +65,11 @@ func (u *tuner) measureAll(ctx context.Context, a *arena, k kind, upon *comm.Ent
 		if u.Progress != nil {
 			u.Progress(fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", min(u.begun, u.total), u.total, c.op, bytesText(c.bytes), k.dt, k.members))
 		}
-		m, right, err := measured{}, false, error(nil)
+		m, err := measured{}, error(nil)
 		if upon != nil {
-			m, right, err = u.confirm(ctx, a, k, c, upon)
+			m, err = u.confirm(ctx, a, k, c, upon)
 		}
-		if err == nil && !right {
+		if err == nil && !m.known {
 			m, err = u.tuneCall(ctx, a, c)
 		}
 		if err != nil {
@@ -175,8 +175,9 @@ func (u *tuner) forget() error {
 type measured struct {
 	call call
 	best []timed
-	// confirmed says that the shipped table is right at this size.
-	confirmed bool
+	// confirmed says that the shipped table is right at this size; known, that it says
+	// enough of those that were not measured.
+	confirmed, known bool
 }
 
 // timed is a tuning's time; ordered says that it is allowed where sums have to
@@ -219,7 +220,11 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 	for _, x := range near {
 		again = append(again, x.Tuning)
 	}
-	if m.best, err = u.try(ctx, a, c, again); err != nil {
+	rounds := tuneRounds
+	if c.bytes >= 16<<20 && !u.Full {
+		rounds = fewRounds
+	}
+	if m.best, err = u.try(ctx, a, c, again, rounds); err != nil {
 		return m, err
 	}
 	m.best = ranked(append(m.best, first...))
@@ -306,7 +311,7 @@ func descend(near []timed, measure func([]device.Tuning) ([]timed, error)) ([]ti
 	all := slices.Clone(near)
 	for i, x := range near {
 		first := slices.IndexFunc(near, func(o timed) bool { return o.Algo == x.Algo })
-		if first < i || slices.Contains(comm.Schedules(), x.Algo) || strings.HasPrefix(x.Algo, "nccl") {
+		if first < i || slices.Contains(comm.Schedules(), x.Algo) || byNCCL(x.Tuning) {
 			continue
 		}
 		best := x
@@ -379,8 +384,8 @@ func (a *arena) roughly(ctx context.Context, e *entrant) (float64, error) {
 	return slices.Max(us) / float64(n), nil
 }
 
-// try measures tunings in turns.
-func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning) (out []timed, err error) {
+// try measures tunings in turns, so many rounds.
+func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning, rounds int) (out []timed, err error) {
 	var entrants []*entrant
 	var inOrder []bool
 	defer func() {
@@ -405,10 +410,6 @@ func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning)
 		if err != nil {
 			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
 		}
-	}
-	rounds := tuneRounds
-	if c.bytes >= 16<<20 && !u.Full {
-		rounds = fewRounds
 	}
 	if err := a.race(ctx, entrants, rounds, false); err != nil {
 		return nil, err

@@ -12,9 +12,10 @@ import (
 
 // On GPUs of the model that the shipped table was measured on, a quick tuning does
 // not look for what is fastest: it looks at some sizes whether that table is right
-// here. Where it is, its brackets stay, which are finer than a quick tuning's; where
-// it is not, all algorithms are measured and the sizes around are theirs. Where it is
-// not at most sizes, or a result of what it names is wrong, nothing of it is kept.
+// here. Where it is, its brackets stay, which are finer than a quick tuning's. Where
+// another of those in front is the fastest the sizes around are that one's, and where it
+// cannot be told from them who is, all algorithms are measured. If that is so at most
+// sizes, or a result of what the table names is wrong, nothing of it is kept.
 
 // Of the shipped table.
 const (
@@ -72,30 +73,46 @@ func (u *tuner) toConfirm(a *arena, k kind, c call, e *comm.Entry) []device.Tuni
 	return near
 }
 
-// confirm measures whether an entry is right at a call's size: whether its first is
-// as fast as any, and none of those that it has as slower would have been faster.
-func (u *tuner) confirm(ctx context.Context, a *arena, k kind, c call, e *comm.Entry) (m measured, right bool, err error) {
+// confirm measures at a call's size what an entry has in front. It is right there if
+// its first is as fast as any; and where none of those that it has as slower would have
+// been faster, nothing else need be measured to know who is.
+func (u *tuner) confirm(ctx context.Context, a *arena, k kind, c call, e *comm.Entry) (m measured, err error) {
+	m.call = c
 	list := u.toConfirm(a, k, c, e)
 	if list == nil {
-		return m, false, nil
+		return m, nil
 	}
-	first := list[0]
-	m = measured{call: c, confirmed: true}
-	if m.best, err = u.try(ctx, a, c, inTurn(list)); err != nil || len(m.best) == 0 {
-		return m, false, err
+	got, err := u.try(ctx, a, c, inTurn(list), confirmRounds(c))
+	if err != nil || len(got) == 0 {
+		return m, err
 	}
-	m.best = within(m.best, math.Inf(1))
-	i := slices.IndexFunc(m.best, func(x timed) bool { return x.Tuning == first })
-	if i < 0 || m.best[i].Micros > confirming*m.best[0].Micros {
-		return m, false, nil
-	}
+	got = within(got, math.Inf(1))
 	_, slower := contenders(e.Bracket(c.bytes))
-	return m, !slices.ContainsFunc(slower, func(x comm.Timed) bool { return x.Micros > 0 && x.Micros < m.best[0].Micros }), nil
+	m.known = !slices.ContainsFunc(slower, func(x comm.Timed) bool { return x.Micros > 0 && x.Micros < got[0].Micros })
+	i := slices.IndexFunc(got, func(x timed) bool { return x.Tuning == list[0] })
+	m.known = m.known && i >= 0
+	m.confirmed = m.known && got[i].Micros <= confirming*got[0].Micros
+	m.best = ranked(got)
+	for _, x := range slower {
+		if !slices.ContainsFunc(m.best, func(o timed) bool { return o.Algo == x.Algo }) {
+			m.best = append(m.best, timed{x, !byNCCL(x.Tuning)})
+		}
+	}
+	return m, nil
 }
+
+// confirmRounds are fewer where times hardly differ from round to round.
+func confirmRounds(c call) int {
+	if c.bytes >= 16<<20 {
+		return 1
+	}
+	return tuneRounds
+}
+
+func byNCCL(t device.Tuning) bool { return strings.HasPrefix(t.Algo, plainNCCL) }
 
 // inTurn has NCCL's first: its communicators are made while kernels are compiled.
 func inTurn(list []device.Tuning) []device.Tuning {
-	byNCCL := func(t device.Tuning) bool { return strings.HasPrefix(t.Algo, plainNCCL) }
 	return append(slices.DeleteFunc(slices.Clone(list), func(t device.Tuning) bool { return !byNCCL(t) }), slices.DeleteFunc(slices.Clone(list), byNCCL)...)
 }
 
@@ -153,16 +170,16 @@ func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) 
 	return out
 }
 
-// mostlyRight reports whether the shipped table is right at half of the sizes: else it
-// is another machine than its name says.
-func mostlyRight(list []measured) bool {
-	right := 0
+// mostlyKnown reports whether at half of the sizes nothing else had to be measured: else
+// the shipped table is of another machine than its name says.
+func mostlyKnown(list []measured) bool {
+	n := 0
 	for _, m := range list {
-		if m.confirmed {
-			right++
+		if m.known {
+			n++
 		}
 	}
-	return 2*right >= len(list)
+	return 2*n >= len(list)
 }
 
 // anyWrong reports whether a result of an algorithm that an entry lists was wrong.

@@ -11,7 +11,7 @@ import (
 
 // normLimit says how rows of up to so many packs were fastest between so many members:
 // split over blocks up to so many rows, then a block for each up to so many. More rows
-// were slower than three launches, or were not measured.
+// were slower than three launches, or hardly faster, or were not measured.
 type normLimit struct {
 	members      int
 	packs        int64
@@ -20,13 +20,26 @@ type normLimit struct {
 
 // normLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
 // with a flag for every 4 bytes, so it ends where that takes longer than two launches
-// more. A split row has more threads for that, and hands its sum on by way of memory.
+// more. Rows × packs, µs of one launch in the faster layout, and of three:
+//
+//	            2 members    3 members    4 members
+//	 1 ×  256   3.1 (4.9)    3.9 (5.3)    4.5 (5.7)
+//	 8 ×  256   3.5 (5.6)    4.3 (6.1)    4.7 (6.7)
+//	32 ×  256   4.1 (5.7)    6.2 (6.4)    8.0 (7.3)
+//	 8 ×  512   4.0 (5.8)    5.3 (6.5)    6.4 (7.1)
+//	32 ×  512   5.9 (6.6)    9.0 (7.8)
+//	 2 × 1024   5.2 (6.6)    6.1 (7.0)    7.0 (7.7)    split
+//	 4 × 1024   5.5 (6.5)    7.4 (7.0)    9.4 (7.7)    split
+//	 8 × 1024   6.0 (6.7)    8.4 (7.5)   11.7 (8.4)
+//	16 × 1024   7.5 (7.2)
+//	 1 × 2048   7.0 (7.7)    8.1 (8.0)    9.2 (8.6)    split
 var normLimits = []normLimit{
 	{2, 512, 0, 32},
 	{2, 1024, 4, 8},
 	{2, 2048, 1, 0},
-	{4, 512, 1, 8},
-	{4, 1024, 2, 0},
+	{3, 512, 0, 8},
+	{3, 1024, 2, 0},
+	{4, 512, 0, 8},
 }
 
 // normLimitFor returns the limits of rows of so many packs between so many members, of

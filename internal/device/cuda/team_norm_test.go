@@ -92,21 +92,21 @@ func TestNormDeclines(t *testing.T) {
 	}
 }
 
-// TestNormLaunch looks at what is launched: two blocks for a row of 8 KiB, on each member.
+// TestNormLaunch looks at what is launched: four blocks for a row of 16 KiB, on each member.
 func TestNormLaunch(t *testing.T) {
-	l, w, team := noted(t, 4, 4)
+	l, w, team := noted(t, 3, 3)
 	l.got = nil
-	ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 1, 4096)})
-	if err != nil || len(ls) != 4 || len(l.got) != 4 {
+	ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 1, 8192)})
+	if err != nil || len(ls) != 3 || len(l.got) != 3 {
 		t.Fatalf("%d launches, %d kernels, %v", len(ls), len(l.got), err)
 	}
 	for i, m := range l.got {
-		if m.Body != "reduceNorm<bf16, 4, 2, true>" || m.Blocks != 2 || m.Team.Rank != i || ls[i] == nil {
+		if m.Body != "reduceNorm<bf16, 3, 4, true>" || m.Blocks != 4 || m.Team.Rank != i || ls[i] == nil {
 			t.Errorf("member %d: %+v", i, m)
 		}
 	}
 	ls, err = team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 0, 8192)})
-	if err != nil || len(ls) != 4 || ls[0] != nil || len(l.got) != 4 {
+	if err != nil || len(ls) != 3 || ls[0] != nil || len(l.got) != 3 {
 		t.Errorf("of nothing: %v, %v, %d kernels", ls, err, len(l.got))
 	}
 }
