@@ -249,7 +249,7 @@ func TestSweepNorm(t *testing.T) {
 // measured.
 var (
 	normSweepSizes = func() (list [][2]int64) {
-		for _, rows := range []int64{1, 4, 8, 2, 16, 32} {
+		for _, rows := range []int64{1, 2, 8, 16, 4, 32} {
 			for _, width := range []int64{8192, 4096, 2048} {
 				list = append(list, [2]int64{rows, width})
 			}

@@ -46,10 +46,32 @@ DEV void pushPack(u64 at, i64 apart, Line v, u32 e) {
 
 DEV PackLines lookPack(u64 at, i64 apart) { return PackLines{look(at), look(at + apart)}; }
 
+DEV Line opened(PackLines l) { return Line{l.lo.x, l.lo.z, l.hi.x, l.hi.z}; }
+
 DEV Line awaitPack(Patience& p, const Team& t, u64 at, i64 apart, PackLines l, u32 from, u32 e) {
   awaitHalf(p, t, at, l.lo, from, e);
   awaitHalf(p, t, at + apart, l.hi, from, e);
-  return Line{l.lo.x, l.lo.z, l.hi.x, l.hi.z};
+  return opened(l);
+}
+
+DEV bool isOf(Line l, u32 e) { return l.y == e && l.w == e; }
+
+// awaitPacks waits for a pack of each peer; at + q · next is that of member q. It looks
+// anew at all that have not come, not at one after another.
+template <int W> DEV void awaitPacks(Patience& p, const Team& t, u64 at, i64 next, i64 apart, PackLines* l, u32 e) {
+  const u32 r = (u32)t.rank;
+  for (;;) {
+    u32 late = W;
+#pragma unroll
+    for (int q = W - 1; q >= 0; q--)
+      if (q != r && !(isOf(l[q].lo, e) && isOf(l[q].hi, e))) late = q;
+    if (late == W || waited(p, t, late, e)) return;
+#pragma unroll
+    for (int q = 0; q < W; q++) {
+      if (q != r && !isOf(l[q].lo, e)) l[q].lo = look(at + q * next);
+      if (q != r && !isOf(l[q].hi, e)) l[q].hi = look(at + q * next + apart);
+    }
+  }
 }
 
 template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
@@ -106,13 +128,15 @@ template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs&
       if (j >= to) break;
       PackLines l[W];
       Line x[W];
+      const u64 at = a.data[r] + half + first * 32 + j * 16;
 #pragma unroll
       for (int q = 0; q < W; q++)
-        if (q != r) l[q] = lookPack(a.data[r] + half + (q * total + first) * 32 + j * 16, apart);
+        if (q != r) l[q] = lookPack(at + q * total * 32, apart);
+      awaitPacks<W>(p, t, at, total * 32, apart, l, e);
 #pragma unroll
       for (int q = 0; q < W; q++) {
         x[q] = own[w];
-        if (q != r) x[q] = awaitPack(p, t, a.data[r] + half + (q * total + first) * 32 + j * 16, apart, l[q], q, e);
+        if (q != r) x[q] = opened(l[q]);
       }
       const Pack<T, V> s = bitsAs<Pack<T, V>>(fold<RedSum, T, W>(x)), y = bitsAs<Pack<T, V>>(residual[w]);
 #pragma unroll
