@@ -170,23 +170,23 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	links := c.links()
 	label, hash := strings.ReplaceAll(ChainName(c.Links), "+", "_"), fnv.New32a()
 	hash.Write([]byte(links)) // never fails
-	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s", hash.Sum32(), rank, v, indexType(total)))
+	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s%s", hash.Sum32(), rank, v, denseMark(axes), indexType(total)))
 	return launch{blocks: blocksFor(total), args: args, code: code{
 		files:  []string{"map", "chain"},
 		own:    fmt.Sprintf("\nstruct Of_%s {\n%s};\n", name, links),
 		symbol: name,
 		args:   fmt.Sprintf("ChainArgs<%d, %d, %d>", n, consts, rank),
-		body:   fmt.Sprintf("chain<Of_%s, %d, %d, %d, %d, %s>", name, n, consts, rank, v, indexType(total)),
+		body:   fmt.Sprintf("chain<Of_%s, %d, %d, %d, %d, %t, %s>", name, n, consts, rank, v, dense(axes), indexType(total)),
 	}}, nil
 }
 
 // links is the function that computes one piece.
 func (c *chaining) links() string {
 	var s strings.Builder
-	s.WriteString("  template <int V> DEV void links(u64 out, const u64* in, const u64* c, const i64* at, const i64* stride) {\n")
+	s.WriteString("  template <int V, bool DENSE> DEV void links(u64 out, const u64* in, const u64* c, const i64* at, const i64* stride) {\n")
 	for i, in := range c.Ins {
 		t := ctype(in.DType)
-		fmt.Fprintf(&s, "    const Pack<%s, V> p%d = load<%s, V>((const %s*)in[%d] + at[%d], stride[%d]);\n", t, i, t, t, i, i, i)
+		fmt.Fprintf(&s, "    const Pack<%s, V> p%d = load<%s, V, DENSE>((const %s*)in[%d] + at[%d], stride[%d]);\n", t, i, t, t, i, i, i)
 	}
 	to := ctype(c.Out.DType)
 	fmt.Fprintf(&s, "    Pack<%s, V> y;\n#pragma unroll\n    for (int v = 0; v < V; v++) {\n%s      y.v[v] = r%d;\n    }\n", to, c.text.String(), len(c.Links)-1)

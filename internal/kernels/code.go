@@ -44,7 +44,7 @@ func (c code) entry() string {
 	if c.threads != 0 {
 		return fmt.Sprintf("\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.threads, c.symbol, c.args, c.body)
 	}
-	return fmt.Sprintf("%s\nKERNEL %s(const %s a) { %s(a); }\n", c.own, c.symbol, c.args, c.body)
+	return fmt.Sprintf("%s\nKERNEL %s(const %s a) {\n  settle();\n  %s(a);\n}\n", c.own, c.symbol, c.args, c.body)
 }
 
 // file is an embedded source. That every name is there is the tests' business.

@@ -155,6 +155,19 @@ func TestFilesAreThere(t *testing.T) {
 	}
 }
 
+// TestSettle: what may begin before the kernel before it is over waits for that; only
+// kernels of teams do so by themselves, and what joins graphs never begins early.
+func TestSettle(t *testing.T) {
+	for _, c := range everyCode(t) {
+		if slices.Contains(c.files, "collective") || c.body == "join" {
+			continue
+		}
+		if _, body, _ := strings.Cut(c.entry(), "KERNEL"); !strings.Contains(body, "{\n  settle();\n") {
+			t.Errorf("%s does not wait: %s", c.symbol, c.entry())
+		}
+	}
+}
+
 // TestClang checks the sources as CUDA, with a compiler that knows it but
 // without a toolkit.
 func TestClang(t *testing.T) {

@@ -175,11 +175,24 @@ func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	}
 	c := code{
 		files:  []string{"map"},
-		symbol: symbol(m.label, m.first+m.from, m.to, fmt.Sprintf("r%dv%d%s", rank, v, index)),
+		symbol: symbol(m.label, m.first+m.from, m.to, fmt.Sprintf("r%dv%d%s%s", rank, v, denseMark(axes), index)),
 		args:   fmt.Sprintf("MapArgs<%d, %d>", n, rank),
-		body:   fmt.Sprintf("map<%s, %s, %s, %s, %d, %d, %d, %s>", m.functor, m.to, cmp.Or(m.first, m.from), m.from, n, rank, v, index),
+		body:   fmt.Sprintf("map<%s, %s, %s, %s, %d, %d, %d, %t, %s>", m.functor, m.to, cmp.Or(m.first, m.from), m.from, n, rank, v, dense(axes), index),
 	}
 	return launch{code: c, blocks: blocksFor(total), args: args}, nil
+}
+
+// dense reports whether every operand's elements follow each other along the last
+// axis: then kernels need not look.
+func dense(axes []axis) bool {
+	return !slices.ContainsFunc(axes[len(axes)-1].s, func(s int64) bool { return s != 1 })
+}
+
+func denseMark(axes []axis) string {
+	if dense(axes) {
+		return "d"
+	}
+	return ""
 }
 
 // indexType is the type that counts pieces.

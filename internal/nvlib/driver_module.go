@@ -63,8 +63,9 @@ func (d *Driver) AllowShared(f Function, bytes int) error {
 // Launch is a kernel with its arguments, ready to launch again and again.
 type Launch struct {
 	block  *cabi.Block
-	early  *cabi.Block // launch configuration; nil for an ordinary launch
 	args   [11]uintptr
+	config *cabi.Block // of launches that begin early; nil where there are none
+	early  [4]uintptr
 	blocks int
 }
 
@@ -96,9 +97,7 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 // launchEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const launchEarly = 6
 
-// NewEarlyLaunch makes a launch that may begin before the kernel before it on
-// its stream has ended, if that one lets it; it then has to wait for that end
-// itself. Where the driver cannot do so it is as any other.
+// NewEarlyLaunch makes a launch that LaunchEarly can do too.
 func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	l := NewLaunch(f, s, params)
 	if !d.f.launchKernelEx.Present() {
@@ -106,15 +105,15 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	}
 	// CUlaunchConfig, of 7 words of 4 bytes, the stream, the attributes and their
 	// number; then one CUlaunchAttribute: number, value.
-	l.early = cabi.NewBlock(64 + 72)
+	l.config = cabi.NewBlock(64 + 72)
 	for i, v := range []uint32{s.Grid[0], s.Grid[1], s.Grid[2], s.Block[0], s.Block[1], s.Block[2], s.Shared} {
-		cabi.Store(l.early.Addr(4*i), v)
+		cabi.Store(l.config.Addr(4*i), v)
 	}
-	cabi.Store(l.early.Addr(40), uint64(l.early.Addr(64)))
-	cabi.Store(l.early.Addr(48), uint32(1))
-	cabi.Store(l.early.Addr(64), uint32(launchEarly))
-	cabi.Store(l.early.Addr(72), uint32(1))
-	l.args = [11]uintptr{l.early.Addr(0), uintptr(f), l.block.Addr(0), 0}
+	cabi.Store(l.config.Addr(40), uint64(l.config.Addr(64)))
+	cabi.Store(l.config.Addr(48), uint32(1))
+	cabi.Store(l.config.Addr(64), uint32(launchEarly))
+	cabi.Store(l.config.Addr(72), uint32(1))
+	l.early = [4]uintptr{l.config.Addr(0), uintptr(f), l.block.Addr(0), 0}
 	return l
 }
 
@@ -124,18 +123,25 @@ func (l *Launch) Blocks() int { return l.blocks }
 // Free lets the launch's memory go.
 func (l *Launch) Free() {
 	l.block.Free()
-	if l.early != nil {
-		l.early.Free()
+	if l.config != nil {
+		l.config.Free()
 	}
 }
 
 // Launch runs l in s's order; s is of the current context. One goroutine at a
 // time may launch l. It does not allocate.
 func (d *Driver) Launch(l *Launch, s Stream) error {
-	if l.early != nil {
-		cabi.Store(l.early.Addr(32), uint64(s))
-		return d.result("cuLaunchKernelEx", d.f.launchKernelEx.CallPinned(l.args[:4]))
-	}
 	l.args[8] = uintptr(s)
 	return d.result("cuLaunchKernel", d.f.launchKernel.CallPinned(l.args[:]))
+}
+
+// LaunchEarly is Launch, but l may begin before the kernel before it on s has
+// ended, if that one lets it; it then has to wait for that end itself. Where the
+// driver cannot do so it is Launch.
+func (d *Driver) LaunchEarly(l *Launch, s Stream) error {
+	if l.config == nil {
+		return d.Launch(l, s)
+	}
+	cabi.Store(l.config.Addr(32), uint64(s))
+	return d.result("cuLaunchKernelEx", d.f.launchKernelEx.CallPinned(l.early[:]))
 }

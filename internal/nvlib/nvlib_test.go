@@ -152,6 +152,36 @@ func TestLaunchArguments(t *testing.T) {
 	}
 }
 
+// TestEarlyLaunchArguments: CUlaunchConfig has the grid, the block and the shared
+// memory in words of 4 bytes, the stream from byte 32, the attributes from 40 and
+// their number from 48; an attribute's value is 8 bytes behind its number.
+func TestEarlyLaunchArguments(t *testing.T) {
+	d, r := fakeDriver(t, nil)
+	param := []byte{1, 2, 3, 4, 5, 6, 7, 8}
+	l := d.NewEarlyLaunch(77, Shape{Grid: [3]uint32{2, 3, 4}, Block: [3]uint32{32, 5, 6}, Shared: 1024}, [][]byte{param})
+	defer l.Free()
+	if err := d.LaunchEarly(l, 55); err != nil {
+		t.Fatal(err)
+	}
+	got := r.last(t, "cuLaunchKernelEx")
+	if at := cabi.Load[uintptr](got[2]); got[1] != 77 || got[3] != 0 || !slices.Equal(cabi.Bytes(at, 8), param) {
+		t.Errorf("arguments %v", got)
+	}
+	c := got[0]
+	if w := cabi.Load[[7]uint32](c); w != [7]uint32{2, 3, 4, 32, 5, 6, 1024} || cabi.Load[uint64](c+32) != 55 || cabi.Load[uint32](c+48) != 1 {
+		t.Errorf("shape %v, stream %d, %d attributes", w, cabi.Load[uint64](c+32), cabi.Load[uint32](c+48))
+	}
+	if a := cabi.Load[uintptr](c + 40); cabi.Load[uint32](a) != 6 || cabi.Load[uint32](a+8) != 1 {
+		t.Errorf("attribute %d is %d", cabi.Load[uint32](a), cabi.Load[uint32](a+8))
+	}
+	if err := d.Launch(l, 56); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.last(t, "cuLaunchKernel"); !slices.Equal(got[:9], []uintptr{77, 2, 3, 4, 32, 5, 6, 1024, 56}) {
+		t.Errorf("as any other launch its arguments are %v", got)
+	}
+}
+
 func TestMissingSymbolsInOneError(t *testing.T) {
 	names := (&driverFuncs{}).table()
 	delete(names, "cuMemMap")

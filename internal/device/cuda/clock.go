@@ -56,9 +56,9 @@ func (s *stream) tick(began bool, id int64) error {
 	if err != nil {
 		return err
 	}
-	s.dirty, s.tickPos = true, s.pos
+	s.tickPos = s.pos
 	s.ticks = append(s.ticks, tick{began: began, id: id, ev: ev, clock: true})
-	return s.dev.w.drv.Record(ev, s.h)
+	return s.record(ev)
 }
 
 // sparse is how many commands lie between two milestones: an event costs the
@@ -90,9 +90,8 @@ func (s *stream) milestone(began bool, id int64) error {
 	if err != nil {
 		return err
 	}
-	s.dirty = true
 	s.ticks = append(s.ticks, tick{began: true, id: id, before: before, ev: ev})
-	return s.dev.w.drv.Record(ev, s.h)
+	return s.record(ev)
 }
 
 // rebase makes a new base where the old one is too old; the device is at rest.

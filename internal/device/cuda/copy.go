@@ -94,15 +94,18 @@ const wideRow = 512
 // rows of some length, else by a kernel.
 func (s *stream) copyApart(dst, src *ref) error {
 	if site := s.dev.site; !site.reaches(dst) || !site.reaches(src) {
-		return s.copyAround(dst, src)
+		err := s.copyAround(dst, src)
+		s.led = false
+		return err
 	}
 	drv, size := s.dev.w.drv, dst.dt.Size()
 	dims := pair(dst, src)
 	in := dims[len(dims)-1]
-	switch {
-	case !engineCopies(dst, dims):
+	if !engineCopies(dst, dims) {
 		return s.copyByKernel(dst, src, dims)
-	case len(dims) == 1:
+	}
+	s.led = false
+	if len(dims) == 1 {
 		return drv.Copy(dst.addr, src.addr, in.n*size, s.h, &s.args)
 	}
 	return drv.CopyRect(nvlib.Rect{
@@ -151,7 +154,7 @@ func (s *stream) copyByKernel(dst, src *ref, dims []step2) error {
 		w.keep(key, launches)
 	}
 	for _, l := range launches {
-		if err := w.drv.Launch(l, s.h); err != nil {
+		if err := s.kernel(l, closely); err != nil {
 			return err
 		}
 	}

@@ -160,6 +160,17 @@ func (f *fakeGPU) await(stream uintptr, ready func() bool, work func()) uintptr 
 	return 0
 }
 
+// launch runs a kernel. One that begins early runs no sooner than others.
+func (f *fakeGPU) launch(function, stream, params uintptr) uintptr {
+	f.launched(stream, f.reach.usedBy[function])
+	var ready func() bool
+	if j := f.joinOf[function]; j != nil {
+		f.do(stream, j.raise)
+		ready = j.ready
+	}
+	return f.await(stream, ready, func() { f.kernels[function](params) })
+}
+
 // in returns the capture that the stream is in; nil while there are none.
 func (f *fakeGPU) in(stream uintptr) *fakeCapture {
 	c := f.member[stream]
@@ -296,15 +307,12 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			return set(a[0], f.next)
 		},
 		"cuFuncSetAttribute": zero,
-		"cuLaunchKernel": func(a []uintptr) uintptr {
-			k, params := f.kernels[a[0]], a[9]
-			f.launched(a[8], f.reach.usedBy[a[0]])
-			var ready func() bool
-			if j := f.joinOf[a[0]]; j != nil {
-				f.do(a[8], j.raise)
-				ready = j.ready
+		"cuLaunchKernel":     func(a []uintptr) uintptr { return f.launch(a[0], a[8], a[9]) },
+		"cuLaunchKernelEx": func(a []uintptr) uintptr {
+			if n, attr := cabi.Load[uint32](a[0]+48), cabi.Load[uintptr](a[0]+40); n != 1 || cabi.Load[uint32](attr) != 6 {
+				f.Errorf("a launch with %d attributes, the first is %d", n, cabi.Load[uint32](attr))
 			}
-			return f.await(a[8], ready, func() { k(params) })
+			return f.launch(a[1], cabi.Load[uintptr](a[0]+32), a[2])
 		},
 		"cuStreamCreateWithPriority": func(a []uintptr) uintptr {
 			h := f.handle("streams")

@@ -141,6 +141,7 @@ func (s *stream) follow() error {
 		}
 		s.forked = c
 		p.joined = append(p.joined, s)
+		s.led = false
 		return w.drv.WaitEvent(s.h, p.begin)
 	}
 	if g := w.latest; g != nil && s.behind != g {

@@ -262,7 +262,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 		site := p.origin.dev.site
 		site.events = append(site.events, p.begin)
 		for _, s := range p.joined {
-			s.dirty = false // it was given nothing to run
+			s.dirty, s.led = false, false // it was given nothing to run
 		}
 	}
 	return raws, err

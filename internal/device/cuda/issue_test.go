@@ -73,8 +73,8 @@ func TestCallsAnOp(t *testing.T) {
 		}
 		clear(f.called)
 		r.run(n)
-		if f.called["cuLaunchKernel"] != n || f.called["cuEventRecord"] != events {
-			t.Errorf("observed %v: %d launches, %d records, want %d and %d", observed, f.called["cuLaunchKernel"], f.called["cuEventRecord"], n, events)
+		if got := f.called["cuLaunchKernel"] + f.called["cuLaunchKernelEx"]; got != n || f.called["cuEventRecord"] != events {
+			t.Errorf("observed %v: %d launches, %d records, want %d and %d", observed, got, f.called["cuEventRecord"], n, events)
 		}
 		clear(f.called)
 		r.must(r.w.Sync(t.Context()))
@@ -87,6 +87,7 @@ func TestCallsAnOp(t *testing.T) {
 		r.run(n)
 		delete(f.called, "cuCtxSetCurrent")
 		delete(f.called, "cuLaunchKernel")
+		delete(f.called, "cuLaunchKernelEx")
 		if delete(f.called, "cuEventRecord"); len(f.called) > 0 {
 			t.Errorf("observed %v: once events are there issuing also calls %v", observed, f.called)
 		}

@@ -135,7 +135,7 @@ func (f *flags) issue(s *stream, j kernels.Join) error {
 	if err != nil {
 		return err
 	}
-	l, err := site.load(st, nvlib.NewLaunch)
+	l, err := site.load(st)
 	if err != nil {
 		return err
 	}

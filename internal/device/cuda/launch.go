@@ -45,6 +45,9 @@ func (l *launch) run(s *stream) error {
 		if err := st.run(s); err != nil {
 			return fmt.Errorf("%s: %w", l.name, err)
 		}
+		if _, kernel := st.(*kernelStep); !kernel {
+			s.led = false
+		}
 	}
 	return nil
 }
@@ -170,7 +173,7 @@ func (d *dev) copySteps(dst, src ref) ([]step, error) {
 	launches, err := d.site.compileAside(copyProblem(&dst, &src, dims), nil)
 	var steps []step
 	for _, n := range launches {
-		steps = append(steps, &kernelStep{n})
+		steps = append(steps, &kernelStep{n, closely})
 	}
 	return steps, err
 }
@@ -217,9 +220,12 @@ func (k *kernel) apart() error {
 }
 
 // kernelStep is a launch of a kernel.
-type kernelStep struct{ l *nvlib.Launch }
+type kernelStep struct {
+	l *nvlib.Launch
+	f following
+}
 
-func (k *kernelStep) run(s *stream) error { return s.dev.w.drv.Launch(k.l, s.h) }
+func (k *kernelStep) run(s *stream) error { return s.kernel(k.l, k.f) }
 func (k *kernelStep) free()               { k.l.Free() }
 
 func (l *launch) addLibrary(k *kernel) error {
@@ -238,7 +244,7 @@ func (l *launch) addLibrary(k *kernel) error {
 		return err
 	}
 	for _, n := range launches {
-		l.steps = append(l.steps, &kernelStep{n})
+		l.steps = append(l.steps, &kernelStep{n, closely})
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (s *site) steps(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) 
 func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {
 	var launches []*nvlib.Launch
 	for _, st := range steps {
-		l, err := s.load(st, nvlib.NewLaunch)
+		l, err := s.load(st)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {
 }
 
 // load makes st ready to launch. The context is current.
-func (s *site) load(st kernels.Step, launch func(nvlib.Function, nvlib.Shape, [][]byte) *nvlib.Launch) (*nvlib.Launch, error) {
+func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
 	f, err := s.gpu.function(st.Key, st.Image, st.Symbol)
 	if err != nil {
 		return nil, err
@@ -85,5 +85,8 @@ func (s *site) load(st kernels.Step, launch func(nvlib.Function, nvlib.Shape, []
 	if err := s.gpu.allowShared(f, st.Shape.Shared); err != nil {
 		return nil, err
 	}
-	return launch(f, st.Shape, st.Params), nil
+	if !s.gpu.early {
+		return nvlib.NewLaunch(f, st.Shape, st.Params), nil
+	}
+	return s.w.drv.NewEarlyLaunch(f, st.Shape, st.Params), nil
 }

@@ -77,12 +77,18 @@ func (s *stream) stamp(m *mark) error {
 	if err != nil {
 		return err
 	}
-	if err := s.dev.w.drv.Record(ev, s.h); err != nil {
+	if err := s.record(ev); err != nil {
 		return err
 	}
-	s.dirty = true
 	m.ev, m.pos, m.issued, m.in = ev, s.pos, true, s.dev.w.capture
 	return nil
+}
+
+// record has ev stand for what s was given so far. The context is current.
+func (s *stream) record(ev nvlib.Event) error {
+	s.dirty = true
+	s.led = s.led && s.dev.w.capture != nil // a graph has no node for it
+	return s.dev.w.drv.Record(ev, s.h)
 }
 
 // waitFor makes s's later work wait for m, which is issued. The context is
@@ -101,8 +107,7 @@ func (s *stream) waitFor(m *mark) error {
 		return err
 	}
 	s.seen[m.stream.index] = m.pos
-	s.pos++
-	s.dirty = true
+	s.worked()
 	return nil
 }
 

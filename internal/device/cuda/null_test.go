@@ -15,7 +15,7 @@ import (
 func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *system {
 	tb.Helper()
 	table := f.calls()
-	for _, name := range []string{"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery"} {
+	for _, name := range []string{"cuLaunchKernel", "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery"} {
 		table[name] = func([]uintptr) uintptr { return 0 }
 	}
 	bind := table["cuCtxSetCurrent"]

@@ -19,6 +19,7 @@ type stream struct {
 	calling  bool   // a host function runs, or will once earlier work is done
 	flushing bool   // what was held back is being issued
 	dirty    bool   // was given work since it was last seen idle
+	led      bool   // what it was given last is a kernel that others may follow closely
 	pos      int64  // counts what was issued
 	mark     *mark  // the latest, to be shared
 	reached  int64  // up to where all is known to be done

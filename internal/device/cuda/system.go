@@ -30,6 +30,7 @@ type system struct {
 	// patience bounds how long Close waits for work in flight, none of which
 	// waits for anything, before it takes the device for hung.
 	patience time.Duration
+	edges    bool // graphs can have kernels begin early
 }
 
 // theSystem loads the driver once a process.
@@ -85,7 +86,7 @@ func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system
 	if err != nil {
 		return nil, err
 	}
-	s := &system{drv: drv, reach: reach, blas: blas, nccl: sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(false) }), patience: 30 * time.Second}
+	s := &system{drv: drv, reach: reach, blas: blas, edges: version >= edgesCUDA, nccl: sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(false) }), patience: 30 * time.Second}
 	for i := range n {
 		g, err := s.describe(i)
 		if err != nil {
@@ -95,6 +96,10 @@ func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system
 	}
 	return s, nil
 }
+
+// edgesCUDA is the first version whose graphs have edges between kernels of which
+// the second begins before the first has ended.
+const edgesCUDA = 12030
 
 // oldestCUDA is the driver's least version, as cuDriverGetVersion tells it.
 const oldestCUDA = 12000
@@ -116,6 +121,7 @@ type gpu struct {
 	pci   string
 	arch  string
 	sms   int
+	early bool                 // kernels can begin early there
 	total int64                // bytes
 	lost  atomic.Pointer[loss] // nil while it can be used
 
@@ -155,7 +161,7 @@ func (s *system) describe(ordinal int) (*gpu, error) {
 	if vmm == 0 {
 		return nil, fmt.Errorf("GPU %d, %s, has no virtual memory management, which hocket needs", ordinal, g.name)
 	}
-	g.arch = arch(major, minor)
+	g.arch, g.early = arch(major, minor), major >= 9
 	return g, nil
 }
 

@@ -117,10 +117,10 @@ func (t *task) give(s *stream) error {
 func (t *task) issue(s *stream) error {
 	switch t.kind {
 	case work:
-		s.worked()
+		s.gave()
 		return t.launch.run(s)
 	case copying:
-		s.worked()
+		s.gave()
 		dst, src := t.dst, t.src // addresses of t's own would have every task on the heap
 		return s.copy(&dst, &src)
 	case uploading:
@@ -154,8 +154,14 @@ func (t *task) issue(s *stream) error {
 // marks reports whether t is no work, but says where some begins or ends.
 func (t *task) marks() bool { return t.kind >= beginning }
 
-// worked notes that s is given work.
+// worked notes that s is given work that no kernel follows closely.
 func (s *stream) worked() {
+	s.gave()
+	s.led = false
+}
+
+// gave notes that s is given work.
+func (s *stream) gave() {
 	s.pos++
 	s.dirty = true
 }

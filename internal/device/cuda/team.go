@@ -243,16 +243,15 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	if err != nil {
 		return nil, err
 	}
-	launch := nvlib.NewLaunch
+	step := &kernelStep{}
 	if t.alone() && !t.w.m.opts.teamsLate {
-		launch = t.w.drv.NewEarlyLaunch
+		step.f = always
 	}
-	var l *nvlib.Launch
 	err = m.dev.bound(func() (err error) {
-		l, err = s.load(st, launch)
+		step.l, err = s.load(st)
 		return err
 	})
-	return &kernelStep{l}, err
+	return step, err
 }
 
 // copySteps is a device's, with its context current.

@@ -104,20 +104,20 @@ template <int N> struct OpAvg : Finish {
   template <class A> DEV A of(const A* x, A c) { return OpFold<FoldSum, N>::of(x, c) / c; }
 };
 
-// load reads V elements at p, stride apart: 1, or 0 for one element repeated.
-template <class T, int V> DEV Pack<T, V> load(const T* p, i64 stride) {
-  Pack<T, V> x = {*p};
-  if constexpr (V > 1) {
-    if (stride) return *(const Pack<T, V>*)p;
+// load reads V elements at p, stride apart: 1, which it is where they are DENSE, or 0
+// for one element repeated.
+template <class T, int V, bool DENSE> DEV Pack<T, V> load(const T* p, i64 stride) {
+  if (V == 1 || DENSE || stride) return *(const Pack<T, V>*)p;
+  const T one = *p;
+  Pack<T, V> x;
 #pragma unroll
-    for (int v = 1; v < V; v++) x.v[v] = x.v[0];
-  }
+  for (int v = 0; v < V; v++) x.v[v] = one;
   return x;
 }
 
 // place adds to at where piece i of V elements begins in each of N operands and
 // in the result, which is last.
-template <int N, int R, int V, class I> DEV void place(I i, const i64* n, const i64 (*si)[R], const i64* so, i64* at) {
+template <int N, int R, int V, bool DENSE, class I> DEV void place(I i, const i64* n, const i64 (*si)[R], const i64* so, i64* at) {
 #pragma unroll
   for (int d = R - 1; d >= 0; d--) {
     I x = i;
@@ -128,23 +128,24 @@ template <int N, int R, int V, class I> DEV void place(I i, const i64* n, const 
     }
     const i64 k = d == R - 1 ? (i64)x * V : (i64)x;
 #pragma unroll
-    for (int o = 0; o < N; o++) at[o] += k * si[o][d];
-    at[N] += k * so[d];
+    for (int o = 0; o < N; o++) at[o] += DENSE && d == R - 1 ? k : k * si[o][d];
+    at[N] += DENSE && d == R - 1 ? k : k * so[d];
   }
 }
 
-template <class F, class TO, class T0, class TI, int N, int R, int V, class I> DEV void map(const MapArgs<N, R>& a) {
+// DENSE: along the last dimension all strides are 1.
+template <class F, class TO, class T0, class TI, int N, int R, int V, bool DENSE, class I> DEV void map(const MapArgs<N, R>& a) {
   typedef typename Num<TI>::Acc A;
   const A c = Const<A>::of(a.value);
   const I step = (I)gridDim.x * blockDim.x, total = (I)a.total;
   for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
     i64 at[N + 1] = {0};
-    place<N, R, V>(i, a.n, a.si, a.so, at);
+    place<N, R, V, DENSE>(i, a.n, a.si, a.so, at);
     Pack<T0, V> first;
     Pack<TI, V> in[N ? N : 1];
-    if (N) first = load<T0, V>((const T0*)a.in[0] + at[0], a.si[0][R - 1]);
+    if (N) first = load<T0, V, DENSE>((const T0*)a.in[0] + at[0], a.si[0][R - 1]);
 #pragma unroll
-    for (int o = 1; o < N; o++) in[o] = load<TI, V>((const TI*)a.in[o] + at[o], a.si[o][R - 1]);
+    for (int o = 1; o < N; o++) in[o] = load<TI, V, DENSE>((const TI*)a.in[o] + at[o], a.si[o][R - 1]);
     Pack<TO, V> out;
 #pragma unroll
     for (int v = 0; v < V; v++) {

@@ -179,6 +179,15 @@ template <class A> DEV A least(A a, A b) {
 DEV i64 most(i64 a, i64 b) { return a > b ? a : b; }
 DEV i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
+// A kernel may begin when all blocks of the one before it on its stream have ended,
+// but not all that they wrote need be there yet. Here all its threads wait for that;
+// until then it has touched nothing.
+DEV void settle() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Folds are associative operations with which sums, maxima and minima are made.
 struct FoldSum { template <class A> DEV A of(A a, A b) { return add(a, b); } };
 struct FoldMax { template <class A> DEV A of(A a, A b) { return most(a, b); } };
