@@ -34,6 +34,7 @@ func TestAllReduceHost(t *testing.T) {
 			r.Split = packs * (20 + rng.Int64N(60)) / 100 / 16 * 16
 			r.Share = ceil(ceil(r.Split, 2), 8) * 8
 			r.Slots = ceil(r.Share, int64(r.Threads*r.Unroll)) + HostChunks(packs-r.Split, r.Threads) + BlocksMost
+			r.Group = rng.Int64N(4)
 			checks = append(checks, b.addExact(r, rng, false))
 		}
 		b.runChecks(3, checks)
@@ -67,6 +68,7 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 		chunks := ceil(r.Share, chunk)
 		behind := rng.Int64N(chunks + 1)
 		r.Split, r.Slots = behind*chunk, chunks+behind+BlocksMost
+		r.Group = rng.Int64N(4)
 		checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 	}
 	b.runChecks(3, checks)

@@ -41,6 +41,7 @@ type AllReduce struct {
 	Count           int64 // elements
 	Share           int64 // halves, sheets or packs that a member adds up
 	Slots           int64 // flags for each pair of members
+	Group           int64 // chunks of Threads·Unroll packs that a block of Push and its kin pushes before it tells of them; 0 for 1
 
 	// Of Host: packs from Split on go through host memory. Of Results: of each share
 	// the results of its packs before Split, in whole chunks of Threads·Unroll. They
@@ -101,6 +102,6 @@ func (r AllReduce) words() words {
 	w.addrs(r.Flags)
 	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
 	w.addrs(r.Host)
-	w.ints(r.Split, r.Writers, r.Readers)
+	w.ints(r.Split, r.Writers, r.Readers, max(1, r.Group))
 	return w
 }

@@ -36,6 +36,7 @@ func testReduceScatter(t *testing.T, members int, epoch uint32) {
 			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
 			r.Blocks += int(r.Writers + r.Readers)
 		}
+		r.Group = rng.Int64N(4)
 		checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 	}
 	b.runChecks(3, checks)

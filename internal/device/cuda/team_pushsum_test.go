@@ -19,14 +19,14 @@ func TestSumHost(t *testing.T) {
 		want  string // of what is launched, or of why it is declined
 	}{
 		{4, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
-		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 72, Unroll: 4}, "reduceScatterHost<RedSum, bf16, 4, 4>"},
-		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 71, Unroll: 1}, "reduceScatterPush<RedSum, bf16, 4, 1>"},
+		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 108, Unroll: 4}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
+		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 107, Unroll: 1}, "reduceScatterPush<RedSum, bf16, 4, 1>"},
 		{8, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterPush<RedSum, bf16, 8, 2>"}, // two share a GPU's multiprocessors
 		{4, 1 << 18, 0, 8, device.Tuning{}, "does not begin at a multiple"},
 		{4, 1 << 18, 1, 0, device.Tuning{}, "gaps"},
 		{4, 1 << 11, 0, 0, device.Tuning{}, "blocks of 65536 bytes are not worth cutting"},
 		{4, 1 << 11, 0, 0, device.Tuning{Threads: 64}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
-		{4, 1 << 18, 0, 0, device.Tuning{Unroll: 8}, "unroll 8"},
+		{4, 1 << 18, 0, 0, device.Tuning{Unroll: 16}, "unroll 16"},
 	} {
 		l, w, tm := noted(t, 4, x.ranks)
 		x.tune.Algo = "move-sum-host"

@@ -7,8 +7,9 @@ struct ReduceArgs {
   u64 data[teamMost], half;         // of each member: two halves that data is pushed to, or staging
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
-  u64 host[teamMost];               // of each member: host memory, for what lies behind split or its results before it
-  i64 split, writers, readers;      // packs or sheets; blocks that write there, and that read what peers wrote
+  u64 host[teamMost];               // of each member: host memory, for what lies behind split or, of others, before it
+  i64 split, writers, readers;      // packs; blocks that write there, and that read what peers wrote
+  i64 group;                        // chunks that a block pushes before it tells of them
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -365,32 +366,41 @@ template <class F, class T, int W, int U, class Way, class Into> DEV void foldCh
   }
 }
 
-// awaitChunk waits until all peers have pushed their parts of chunk c.
-template <int W> DEV void awaitChunk(Patience& p, const ReduceArgs& a, i64 c, u32 e) {
-  const u32 r = (u32)a.team.rank, q = threadIdx.x;
-  if (q < W && q != r) waitFlag(p, a.team, flagAt(a, r, q, c, e), q, e);
+// awaitChunks waits until all peers have pushed their parts of n chunks, c and on by
+// step.
+template <int W> DEV void awaitChunks(Patience& p, const ReduceArgs& a, i64 c, i64 step, i64 n, u32 e) {
+  const u32 r = (u32)a.team.rank, q = threadIdx.x % W, at = threadIdx.x / W, together = blockDim.x / W;
+  for (i64 k = at; k < n && at < together; k += together)
+    if (q != r) waitFlag(p, a.team, flagAt(a, r, q, c + k * step, e), q, e);
   __syncthreads();
 }
 
-// tellAll raises a flag at all peers, for what the block's threads wrote before.
-template <int W> DEV void tellAll(const ReduceArgs& a, i64 slot, u32 e) {
-  const u32 r = (u32)a.team.rank, q = threadIdx.x;
+// tellChunks raises their flags at all peers, for what the block's threads wrote before.
+template <int W> DEV void tellChunks(const ReduceArgs& a, i64 c, i64 step, i64 n, u32 e) {
+  const u32 r = (u32)a.team.rank, q = threadIdx.x % W, at = threadIdx.x / W, together = blockDim.x / W;
   __syncthreads();
-  if (q < W && q != r) release32(flagAt(a, q, r, slot, e), e);
+  for (i64 k = at; k < n && at < together; k += together)
+    if (q != r) release32(flagAt(a, q, r, c + k * step, e), e);
 }
+
+template <int W> DEV void awaitChunk(Patience& p, const ReduceArgs& a, i64 c, u32 e) { awaitChunks<W>(p, a, c, 0, 1, e); }
+template <int W> DEV void tellAll(const ReduceArgs& a, i64 c, u32 e) { tellChunks<W>(a, c, 0, 1, e); }
 
 // pushChunks is the two shots, by blocks first and up: one of chunks from pushed on,
-// the other of those from folded on; those before are for other blocks.
+// the other of those from folded on; those before are for other blocks. A block pushes
+// a group of its chunks, tells of them, which takes until they are there, and adds up
+// the group before.
 template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 pushed, i64 folded, u32 e) {
-  const i64 chunk = (i64)blockDim.x * U, chunks = (a.share + chunk - 1) / chunk, step = gridDim.x - first;
-  for (i64 c = pushed + blockIdx.x - first, back = c - step; back < chunks; c += step, back += step) {
-    if (c < chunks) {
-      pushChunk<T, W, U, ByStaging>(a, c, total);
-      tellAll<W>(a, c, e);
-    }
-    if (back < folded) continue;
-    awaitChunk<W>(p, a, back, e);
-    foldChunk<F, T, W, U, ByStaging, Into>(a, back, total);
+  const i64 chunk = (i64)blockDim.x * U, step = gridDim.x - first, begin = pushed + blockIdx.x - first;
+  const i64 mine = ((a.share + chunk - 1) / chunk - begin + step - 1) / step;
+  for (i64 sent = 0, done = 0; done < mine;) {
+    const i64 there = sent;
+    sent = mine - sent < a.group ? mine : sent + a.group;
+    for (i64 k = there; k < sent; k++) pushChunk<T, W, U, ByStaging>(a, begin + k * step, total);
+    if (sent > there) tellChunks<W>(a, begin + there * step, step, sent - there, e);
+    while (done < there && begin + done * step < folded) done++;
+    if (done < there) awaitChunks<W>(p, a, begin + done * step, step, there - done, e);
+    for (; done < there; done++) foldChunk<F, T, W, U, ByStaging, Into>(a, begin + done * step, total);
   }
 }
 
