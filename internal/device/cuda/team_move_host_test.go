@@ -388,17 +388,19 @@ func (s *moveSweep) size(op ir.Op, bytes int64, more bool) {
 	}
 	before := movesByHost
 	defer func() { movesByHost = before }()
-	shares := map[ir.Op][]int64{ir.OpAllGather: {60, 80, 100, 120, 140}, ir.OpAllToAll: {20, 40, 60, 80}, ir.OpBroadcast: {80, 100, 120}}[op]
-	grids := [][2]int64{{8, 24}, {4, 12}, {12, 24}}
-	unrolls := []int{4, 8}
+	shares := map[ir.Op][]int64{ir.OpAllGather: {100, 110, 120, 130}, ir.OpAllToAll: {60, 80, 100}, ir.OpBroadcast: {10, 60, 100}}[op]
+	grids, unrolls := [][2]int64{{12, 24}, {8, 24}, {16, 32}}, []int{4, 8}
 	switch {
+	case op == ir.OpAllGather && s.ranks == 2:
+		shares = []int64{60, 80, 90, 100}
 	case op == ir.OpBroadcast && s.ranks > 2:
 		grids, unrolls = grids[:1], []int{4, 2}
-	case !more || s.ranks == 2:
+	}
+	if !more || s.ranks == 2 {
 		unrolls = unrolls[:1]
 	}
 	if !more {
-		grids = grids[:1]
+		grids = grids[:2]
 	}
 	for _, grid := range grids {
 		for _, unroll := range unrolls {
@@ -465,12 +467,12 @@ func (s *moveSweep) calls(many int, round func() error) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		more, err := run(3)
+		more, err := run(6)
 		if err != nil {
 			return 0, err
 		}
 		if i > 0 {
-			us = append(us, float64((more-one).Nanoseconds())/1e3/float64(2*many))
+			us = append(us, float64((more-one).Nanoseconds())/1e3/float64(5*many))
 		}
 	}
 	slices.Sort(us)
