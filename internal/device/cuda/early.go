@@ -11,9 +11,8 @@ import "hocket.example/hocket/internal/nvlib"
 //
 // Behind kernels of teams that let it (see follow) a launch begins while they run, and
 // its blocks take room while they wait: only where nobody else wants any. Behind all
-// others it begins when their last blocks have ended, and waits for what these wrote
-// to arrive: it takes room that they have just left, for less than a microsecond,
-// and for nothing that could be kept from coming.
+// others it begins when their last blocks have ended: it takes room that these have
+// just left, and waits only for what they wrote to arrive, which nobody can hold up.
 
 // following says how a kernel may follow what is before it.
 type following uint8
