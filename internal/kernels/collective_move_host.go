@@ -8,10 +8,7 @@ import (
 )
 
 // MoveHost is a Move of MovePush, of blocks that lie together, whose last bytes go by
-// way of host memory: MoveHostArgs of src/collective_move_host.cuh. Or one of
-// MoveSpread, in which the bytes before those of the root's block go to one of the
-// others, chunk by chunk, which passes them on: Src[Root] and Dst of all members are
-// multiples of 16, as Run is; To, From and Own are as of MovePush.
+// way of host memory: MoveHostArgs of src/collective_move_host.cuh.
 type MoveHost struct {
 	Move       // Run is the bytes of a block that are stored
 	Rest int64 // those behind them
@@ -31,15 +28,10 @@ type MoveHost struct {
 // restRows is that of src/collective_move_host.cuh.
 const restRows = 4
 
-// ToldBytes is how many bytes of flags a member needs: one of each chunk of the rest,
-// of each member, and of those that are spread.
+// ToldBytes is how many bytes of flags a member needs: one for each chunk of the rest
+// of each member.
 func (m *MoveHost) ToldBytes() int64 {
-	chunk := int64(m.Threads) * 16
-	n := int64(m.Members) * ceil(m.Rest, restRows*chunk)
-	if m.Kind == MoveSpread {
-		n += ceil(m.Run, int64(m.Unroll)*chunk)
-	}
-	return 4 * n
+	return 4 * int64(m.Members) * ceil(m.Rest, restRows*16*int64(m.Threads))
 }
 
 // Meeting returns the launch that does m, but for its Team.
@@ -47,26 +39,21 @@ func (m *MoveHost) Meeting() (Meeting, error) {
 	if err := m.check(); err != nil {
 		return Meeting{}, err
 	}
-	hs := common(m.align(m.sources(), 16), m.Run)
-	hd := m.align(m.sides(&m.Put, &[TeamMost][3]int64{}, m.From|m.own()), 16)
-	k := Meeting{Upon: []string{"collective_move"}, File: "collective_move_host", Args: "MoveHostArgs", Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}
 	switch aside := m.Writers + m.Readers; {
-	case m.Kind != MovePush && m.Kind != MoveSpread || len(m.Extents) > 0:
+	case m.Kind != MovePush || len(m.Extents) > 0:
 		return Meeting{}, fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
 	case m.Rest < 1 || m.Writers < 1 || m.Readers < 1 || int64(m.Blocks) <= aside:
 		return Meeting{}, fmt.Errorf("%w: %d bytes by way of host memory, by %d and %d blocks of %d", device.ErrUnsupported, m.Rest, m.Writers, m.Readers, m.Blocks)
-	case m.Kind == MoveSpread:
-		if m.Members < 3 || hs != 16 || m.align(m.sides(&m.Dst, &m.DstStrides, 1<<m.Members-1), 16) != 16 {
-			return Meeting{}, fmt.Errorf("%w: %d members, blocks that do not begin at multiples of 16 bytes", device.ErrUnsupported, m.Members)
-		}
-		k.Symbol = symbol(fmt.Sprintf("move_spread_host_%d_%d_%d_%d", m.Members, m.Unroll, hs, hd))
-		k.Body = fmt.Sprintf("moveSpreadHost<%d, %d, %d, %d>", m.Members, m.Unroll, hs, hd)
-	default:
-		full, same, vs := m.full(m.targets()), m.same(), m.apart()
-		k.Symbol = symbol(fmt.Sprintf("move_push_host_%d_%d_%t_%t_%d_%d_%d_%t", m.Members, vs, full, same, m.Unroll, hs, hd, m.Once))
-		k.Body = fmt.Sprintf("movePushHost<%d, %d, %t, %t, %d, %d, %d, %t>", m.Members, vs, full, same, m.Unroll, hs, hd, m.Once)
 	}
-	return k, nil
+	full, same, vs := m.full(m.targets()), m.same(), m.apart()
+	hs := common(m.align(m.sources(), 16), m.Run)
+	hd := m.align(m.sides(&m.Put, &[TeamMost][3]int64{}, m.From|m.own()), 16)
+	return Meeting{
+		Upon: []string{"collective_move"}, File: "collective_move_host", Args: "MoveHostArgs",
+		Symbol: symbol(fmt.Sprintf("move_push_host_%d_%d_%t_%t_%d_%d_%d_%t", m.Members, vs, full, same, m.Unroll, hs, hd, m.Once)),
+		Body:   fmt.Sprintf("movePushHost<%d, %d, %t, %t, %d, %d, %d, %t>", m.Members, vs, full, same, m.Unroll, hs, hd, m.Once),
+		Words:  m.words(), Blocks: m.Blocks, Threads: m.Threads,
+	}, nil
 }
 
 // words is what follows Team in MoveHostArgs.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -12,8 +11,8 @@ import (
 )
 
 // byHost launches the call that was added last with the bytes from cut on by way of
-// host memory; what a root gives to all may be spread.
-func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writers, readers int64, spread bool) {
+// host memory.
+func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writers, readers int64) {
 	f.t.Helper()
 	calls := make([]*MoveHost, f.n)
 	for i, list := range f.moves {
@@ -35,13 +34,6 @@ func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writer
 			}
 			m.Put[q] = o.Dst[i] + nvlib.Ptr(cut)
 		}
-	}
-	for i, m := range calls {
-		if spread {
-			m.Kind, m.Root = MoveSpread, slices.IndexFunc(calls, func(m *MoveHost) bool { return m.To != 0 })
-			m.Dst = calls[m.Root].Dst
-			m.Src[m.Root] = m.Src[(m.Root+1)%f.n]
-		}
 		if m.ToldBytes() > half {
 			f.t.Fatalf("%d bytes of flags", m.ToldBytes())
 		}
@@ -59,7 +51,7 @@ func TestMoveHost(t *testing.T) {
 	ofTeams(t, []int{2, 4, TeamMost}, func(t *testing.T, n int, epoch uint32) {
 		rng := rand.New(rand.NewPCG(uint64(n), uint64(epoch)))
 		f := newMoveFloor(t, rng, n, epoch)
-		const most, half = 12<<10 + 16, 2 << 10
+		const most, half = 12 << 10, 2 << 10
 		told := f.halves(half, staleBefore(epoch))
 		var host []nvlib.Ptr
 		for range n {
@@ -72,26 +64,15 @@ func TestMoveHost(t *testing.T) {
 		})
 		for c := range 8 {
 			s := randomShape(rng, MovePush)
-			s.extents, s.run, s.threads = nil, 2+rng.Int64N(12<<10-2), 32+32*rng.IntN(2)
+			s.extents, s.run, s.threads = nil, 2+rng.Int64N(most-2), 32+32*rng.IntN(2)
 			gives := randomGives(rng, n)
-			spread := n > 2 && rng.IntN(3) == 0
-			if spread {
-				clear(gives)
-				root := c % 3 * (n - 1) / 2
-				gives[root] = 1<<n - 1 - uint64(rng.IntN(2)<<root)
-				s.unit, s.same, s.run = 16, true, 17+rng.Int64N(12<<10-17)
-			}
 			cut := 1 + rng.Int64N(s.run-1)
 			if rng.IntN(3) > 0 && s.run > 256 {
 				cut = max(cut/256*256, 256)
 			}
-			if spread {
-				cut = ceil(cut, 16) * 16
-				s.run = max(s.run, cut+1)
-			}
 			writers, readers := 1+rng.Int64N(2), 1+rng.Int64N(2)
 			s.blocks += int(writers + readers)
-			f.call(fmt.Sprintf("call %d, %+v, %d stored, %d and %d blocks aside, %b, spread %t", c, s, cut, writers, readers, gives, spread), s, gives)
+			f.call(fmt.Sprintf("call %d, %+v, %d stored, %d and %d blocks aside, %b", c, s, cut, writers, readers, gives), s, gives)
 			if c%4 == 3 {
 				for i, list := range f.moves {
 					k, err := list[0].Meeting()
@@ -103,7 +84,7 @@ func TestMoveHost(t *testing.T) {
 				}
 				continue
 			}
-			f.byHost(cut, host, told, most, half, writers, readers, spread)
+			f.byHost(cut, host, told, most, half, writers, readers)
 		}
 		f.finish(3)
 	})
@@ -111,21 +92,15 @@ func TestMoveHost(t *testing.T) {
 
 // TestMoveHostAbsent leaves one member out: the others give up, and say who it was.
 func TestMoveHostAbsent(t *testing.T) {
-	for _, spread := range []bool{false, true} {
-		f := newMoveFloor(t, rand.New(rand.NewPCG(3, 9)), 3, FirstEpoch)
-		f.timeout = 3 * time.Microsecond
-		told := f.halves(1<<10, 0)
-		gives := []uint64{7, 7, 7}
-		if spread {
-			gives[1], gives[2] = 0, 0
-		}
-		f.call("absent", moveShape{kind: MovePush, run: 9000, unit: 16, blocks: 4, threads: 64, unroll: 1, same: spread}, gives)
-		f.byHost(512, []nvlib.Ptr{f.alloc(32 << 10), f.alloc(32 << 10), f.alloc(32 << 10)}, told, 10<<10, 1<<10, 1, 1, spread)
-		f.streams[1], f.checks = nil, nil
-		f.finish(2)
-		if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 {
-			t.Errorf("told %v, %v", told, ok)
-		}
+	f := newMoveFloor(t, rand.New(rand.NewPCG(3, 9)), 3, FirstEpoch)
+	f.timeout = 3 * time.Microsecond
+	told := f.halves(1<<10, 0)
+	f.call("absent", moveShape{kind: MovePush, run: 9000, unit: 16, blocks: 4, threads: 64, unroll: 1}, []uint64{7, 7, 7})
+	f.byHost(512, []nvlib.Ptr{f.alloc(32 << 10), f.alloc(32 << 10), f.alloc(32 << 10)}, told, 10<<10, 1<<10, 1, 1)
+	f.streams[1], f.checks = nil, nil
+	f.finish(2)
+	if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 {
+		t.Errorf("told %v, %v", told, ok)
 	}
 }
 
@@ -137,8 +112,6 @@ func TestMoveHostRefuses(t *testing.T) {
 		"nothing":    func(m *MoveHost) { m.Rest = 0 },
 		"no writers": func(m *MoveHost) { m.Writers = 0 },
 		"no stores":  func(m *MoveHost) { m.Readers = 7 },
-		"two":        func(m *MoveHost) { m.Kind = MoveSpread },
-		"unaligned":  func(m *MoveHost) { m.Kind, m.Members, m.Dst[2] = MoveSpread, 3, 8 },
 		"too long":   func(m *MoveHost) { m.Run = math.MaxInt64 / 2 },
 	} {
 		m := &MoveHost{Move: Move{Kind: MovePush, Members: 2, To: 2, From: 2, Run: 256, Blocks: 8, Threads: 64, Unroll: 1}, Rest: 16, Writers: 1, Readers: 1}

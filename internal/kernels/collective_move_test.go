@@ -543,12 +543,6 @@ func everyMove(t *testing.T) string {
 			t.Fatal(err)
 		}
 		entries.WriteString(k.launch().code.entry())
-		if m.Kind = MoveSpread; n > 2 {
-			if k, err = m.Meeting(); err != nil {
-				t.Fatal(err)
-			}
-			entries.WriteString(k.launch().code.entry())
-		}
 	}
 	return file("prelude") + file("sync") + file("collective") + file("collective_move") + file("collective_move_host") + file("collective_reduce") + file("collective_few") + entries.String()
 }

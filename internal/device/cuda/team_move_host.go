@@ -12,23 +12,24 @@ import (
 
 // hostMove is move-push but for some per cent of each block, which its member writes
 // to its host memory and the others read there: stores carry what a link does, and the
-// bus to the host is no part of that. What goes to all is written once. What a root
-// gives to two others or more goes to one of them in parts, which passes them on.
+// bus to the host is no part of that. What goes to all is written once.
 type hostMove struct{}
 
 // movesByHost is hostPart of blocks of so many bytes: what was fastest on two and four
-// H200; nothing of small ones, which are there before host memory is.
+// H200. Among four an all_gather reads three times as much as it writes, which a bus
+// carries more of than of both alike. Small blocks are there before host memory is, and
+// what goes one way at a time copy engines carry as well.
 var movesByHost = func(op ir.Op, block int64, members int) hostPart {
-	if block < 4<<20 {
-		return hostPart{}
+	switch {
+	case block < 4<<20:
+	case op == ir.OpAllGather && members > 2:
+		return hostPart{105, 8, 24}
+	case op == ir.OpAllGather:
+		return hostPart{80, 12, 24}
+	case op == ir.OpAllToAll:
+		return hostPart{70, 12, 24}
 	}
-	switch op {
-	case ir.OpAllGather:
-		return hostPart{110, 8, 24}
-	case ir.OpBroadcast, ir.OpGather, ir.OpScatter: // one way at a time
-		return hostPart{110, 8, 16}
-	}
-	return hostPart{60, 8, 16}
+	return hostPart{}
 }
 
 // storedFirst is how many bytes of a block are stored, a multiple of mixedGrain: the
@@ -90,7 +91,7 @@ func (hostMove) prepare(t *team, tune device.Tuning, c *collective) ([][]step, e
 	if err != nil {
 		return nil, err
 	}
-	shares, err := t.restByHost(c, p, movesByHost(c.Op, p.moves[0].Run, len(p.moves)))
+	shares, err := t.restByHost(p, movesByHost(c.Op, p.moves[0].Run, len(p.moves)))
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func (m *member) moveHost(share *kernels.MoveHost) (step, error) {
 
 // restByHost cuts the members' shares in what is stored and the rest, with memory for
 // that; nil where there is no room for blocks aside.
-func (t *team) restByHost(c *collective, p *movePlan, part hostPart) ([]kernels.MoveHost, error) {
+func (t *team) restByHost(p *movePlan, part hostPart) ([]kernels.MoveHost, error) {
 	blocks := min(p.moves[0].Blocks, t.room(p.moves[0].Threads))
 	writers, readers := part.aside(int64(blocks))
 	if writers == 0 {
@@ -137,7 +138,6 @@ func (t *team) restByHost(c *collective, p *movePlan, part hostPart) ([]kernels.
 			most = int64(s.Members)
 		}
 	}
-	spread(shares, c)
 	told, err := t.halves("flags", shares[0].ToldBytes())
 	if err != nil {
 		return nil, err
@@ -162,25 +162,4 @@ func (t *team) restByHost(c *collective, p *movePlan, part hostPart) ([]kernels.
 		}
 	}
 	return shares, nil
-}
-
-// spread has members pass on what they get from a root, where kernels do that.
-func spread(shares []kernels.MoveHost, c *collective) {
-	if spreadable(c) != nil || c.Op != ir.OpBroadcast {
-		return
-	}
-	root := shares[c.Root]
-	root.Src[c.Root] = root.Src[(c.Root+1)%len(shares)]
-	all := root.Src[c.Root]
-	for _, at := range root.Dst {
-		all |= at
-	}
-	if all%16 != 0 {
-		return
-	}
-	for i := range shares {
-		shares[i].Kind, shares[i].Dst = kernels.MoveSpread, root.Dst
-		shares[i].Src[c.Root] = root.Src[c.Root]
-		shares[i].Unroll = min(shares[i].Unroll, 4) // chunks that are passed on early
-	}
 }

@@ -95,7 +95,7 @@ func (r *teamRig) sharesByHost(c *rigCase) bool {
 			r.must(s.dev.bound(func() error { return st.run(s) }))
 		}
 	}
-	shares, err := tm.restByHost(col, p, movesByHost(c.op, 0, 0))
+	shares, err := tm.restByHost(p, movesByHost(c.op, 0, 0))
 	r.must(err)
 	stores := make([]kernels.Move, len(shares))
 	var puts []func()
@@ -357,7 +357,7 @@ func TestSweepMoves(t *testing.T) {
 	}
 	s := &moveSweep{reduceSweeper: &reduceSweeper{T: t, w: dw.(*world), ranks: n}, rig: newTeamRig(t, dw, "sweep", upTo(n)), until: until}
 	for k, bytes := range sweepSizes(t) {
-		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast} {
+		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
 			s.size(op, bytes, k == 0)
 		}
 	}
@@ -374,41 +374,24 @@ type moveSweep struct {
 
 // size measures one op at one size, with more or fewer ways to cut blocks.
 func (s *moveSweep) size(op ir.Op, bytes int64, more bool) {
-	elems := bytes / 2
-	if op != ir.OpBroadcast {
-		elems /= int64(s.ranks)
-	}
-	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{elems}})
-	others := []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-mixed"}, {Algo: "move-copy"}, {Algo: ncclWindowName}, {Algo: ncclName}}
-	if op == ir.OpBroadcast && s.ranks > 2 {
-		others = []device.Tuning{{Algo: "move-spread", Blocks: 132}, {Algo: ncclName}}
-	}
-	for _, tune := range others {
+	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(s.ranks)}})
+	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-mixed"}, {Algo: "move-copy"}, {Algo: ncclWindowName}, {Algo: ncclName}} {
 		s.one(op, bytes, "", tune)
 	}
 	before := movesByHost
 	defer func() { movesByHost = before }()
-	shares := map[ir.Op][]int64{ir.OpAllGather: {100, 110, 120, 130}, ir.OpAllToAll: {60, 80, 100}, ir.OpBroadcast: {10, 60, 100}}[op]
-	grids, unrolls := [][2]int64{{12, 24}, {8, 24}, {16, 32}}, []int{4, 8}
-	switch {
-	case op == ir.OpAllGather && s.ranks == 2:
-		shares = []int64{60, 80, 90, 100}
-	case op == ir.OpBroadcast && s.ranks > 2:
-		grids, unrolls = grids[:1], []int{4, 2}
-	}
-	if !more || s.ranks == 2 {
-		unrolls = unrolls[:1]
+	shares, grids := []int64{60, 70, 80, 90}, [][2]int64{{8, 24}, {12, 24}, {16, 24}}
+	if op == ir.OpAllGather && s.ranks > 2 {
+		shares = []int64{95, 105, 115}
 	}
 	if !more {
 		grids = grids[:2]
 	}
 	for _, grid := range grids {
-		for _, unroll := range unrolls {
-			for _, permille := range shares {
-				part := hostPart{permille, grid[0], grid[1]}
-				movesByHost = func(ir.Op, int64, int) hostPart { return part }
-				s.one(op, bytes, fmt.Sprintf("%d ‰ by %d and %d", part.permille, part.writers, part.readers), device.Tuning{Algo: "move-host", Blocks: 132, Threads: 512, Unroll: unroll})
-			}
+		for _, permille := range shares {
+			part := hostPart{permille, grid[0], grid[1]}
+			movesByHost = func(ir.Op, int64, int) hostPart { return part }
+			s.one(op, bytes, fmt.Sprintf("%d ‰ by %d and %d", part.permille, part.writers, part.readers), device.Tuning{Algo: "move-host"})
 		}
 	}
 	s.rig.drop()

@@ -516,14 +516,12 @@ template <int W, int D> struct ToAll {
 // everywhere. The first blocks of the grid may be aside.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void storeBlocks(const MoveArgs& a, u32 aside = 0) {
   const u32 set = (u32)a.to | (a.own ? 1u << (u32)a.team.rank : 0), turn = turnOf(a.team);
-  const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), wide = (gridDim.x - aside) * blockDim.x;
+  const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = (gridDim.x - aside) * blockDim.x;
   u32 first = 0;
   while (set && !(set >> first & 1)) first++;
   const ToAll<W, D> all = {a, first, set, turn};
   if (!set) return;
-  for (u32 done = 0; done < total; done += U * wide) {
-    const bool dense = total - done >= U * wide;  // what a block has under way at once then lies together
-    const u32 step = dense ? blockDim.x : wide, i = done + (blockIdx.x - aside) * blockDim.x * (dense ? U : 1) + threadIdx.x;
+  for (u32 i = (blockIdx.x - aside) * blockDim.x + threadIdx.x; i < total; i += U * step) {
     if (Same) {
       pushCells<Full, VS, U>(i, step, total, per, a.run, a.src[first], a.dst[first], all);
       continue;

@@ -6,7 +6,7 @@ struct MoveHostArgs {
   u64 give[teamMost];            // in this member's host memory: where the rest of the block for each member begins
   u64 take[teamMost];            // in each member's: where that of its block for this one does
   u64 put[teamMost];             // in this member's own memory: where that belongs
-  u64 flags[teamMost], half;     // of each member: two halves of words; spreads: those of chunks behind those of the rest
+  u64 flags[teamMost], half;     // of each member: two halves of words
   i64 rest, writers, readers;    // bytes of a block; blocks of the grid that write to host memory, and those behind them that read there
 };
 
@@ -107,60 +107,6 @@ template <int W, int VS, bool Full, bool Same, int U, int HS, int HD, bool Once>
   else {
     keepRest<HS, HD>(a, aside);
     if ((here = meetBlocks<W>(m, w, flagEntered, e))) storeBlocks<W, 0, VS, Full, Same, U>(m, aside);
-  }
-  __syncthreads();
-  if (here) meetBlocks<W>(m, w, flagDone, e);
-  end(m.team, e);
-}
-
-// spreadChunks has the block of the root reach all others, in chunks of U packs of each
-// thread: each goes to one of them, which passes it on to the rest, so that no link
-// carries it twice. Dst are where it belongs, all at multiples of 16 bytes.
-template <int W, int U> DEV void spreadChunks(Patience& w, const MoveHostArgs& a, u32 aside, u32 e) {
-  const MoveArgs& m = a.move;
-  const u32 me = (u32)m.team.rank, root = (u32)m.root, mine = me == root ? 0 : (me + W - root - 1) % W, turns = me == root ? 1 : W - 1;
-  const i64 chunk = (i64)blockDim.x * U, packs = m.run / 16, chunks = (packs + chunk - 1) / chunk;
-  const u64 told = (e & 1) * a.half + W * ((a.rest + restChunk() - 1) / restChunk()) * 4, from = me == root ? m.src[me] : m.dst[me];
-  for (i64 c = (i64)(blockIdx.x - aside) * turns + mine; c < chunks; c += (i64)(gridDim.x - aside) * turns) {
-    const u32 relay = (root + 1 + (u32)(c % (W - 1))) % W;
-    if (me != root) {
-      if (threadIdx.x == 0) waitFlag(w, m.team, a.flags[me] + told + c * 4, root, e);
-      __syncthreads();
-    }
-    Line v[U];
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-      const i64 i = c * chunk + u * blockDim.x + threadIdx.x;
-      if (i < packs) v[u] = loadLine(from + i * 16);
-    }
-#pragma unroll
-    for (int k = 0; k < W; k++) {
-      const u32 q = (turnOf(m.team) + k) % W;
-      if (me == root ? q != relay && !(q == me && m.own) : q == me || q == root) continue;
-#pragma unroll
-      for (int u = 0; u < U; u++) {
-        const i64 i = c * chunk + u * blockDim.x + threadIdx.x;
-        if (i < packs) storeLine(m.dst[q] + i * 16, v[u]);
-      }
-    }
-    if (me == root) {
-      __syncthreads();
-      if (threadIdx.x == 0) release32(a.flags[relay] + told + c * 4, e);
-    }
-  }
-}
-
-// movePushHost of the root's block to all others.
-template <int W, int U, int HS, int HD> DEV void moveSpreadHost(const MoveHostArgs& a) {
-  const MoveArgs& m = a.move;
-  const u32 e = begin(m.team, lastEpoch(m.team)), writers = (u32)a.writers, aside = writers + (u32)a.readers;
-  Patience w = {0, 0};
-  bool here = true;
-  if (blockIdx.x < writers) writeRest<W, HS, true>(a, e);
-  else if (blockIdx.x < aside) readRest<W, HD>(w, a, e);
-  else {
-    keepRest<HS, HD>(a, aside);
-    if ((here = meetBlocks<W>(m, w, flagEntered, e))) spreadChunks<W, U>(w, a, aside, e);
   }
   __syncthreads();
   if (here) meetBlocks<W>(m, w, flagDone, e);
