@@ -94,19 +94,19 @@ func TestNormDeclines(t *testing.T) {
 
 // TestNormLaunch looks at what is launched: four blocks for a row of 16 KiB, on each member.
 func TestNormLaunch(t *testing.T) {
-	l, w, team := noted(t, 3, 3)
+	l, w, team := noted(t, 4, 4)
 	l.got = nil
 	ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 1, 8192)})
-	if err != nil || len(ls) != 3 || len(l.got) != 3 {
+	if err != nil || len(ls) != 4 || len(l.got) != 4 {
 		t.Fatalf("%d launches, %d kernels, %v", len(ls), len(l.got), err)
 	}
 	for i, m := range l.got {
-		if m.Body != "reduceNorm<bf16, 3, 4, true>" || m.Blocks != 4 || m.Team.Rank != i || ls[i] == nil {
+		if m.Body != "reduceNorm<bf16, 4, 4, true>" || m.Blocks != 4 || m.Team.Rank != i || ls[i] == nil {
 			t.Errorf("member %d: %+v", i, m)
 		}
 	}
 	ls, err = team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 0, 8192)})
-	if err != nil || len(ls) != 3 || ls[0] != nil || len(l.got) != 3 {
+	if err != nil || len(ls) != 4 || ls[0] != nil || len(l.got) != 4 {
 		t.Errorf("of nothing: %v, %v, %d kernels", ls, err, len(l.got))
 	}
 }
