@@ -338,7 +338,7 @@ func words32(raw []byte) []int32 {
 // TestSweepMoves measures how much of large moves should go by way of host memory, and
 // by how many blocks, and what else there is takes, by graph and call by call, on all
 // GPUs. It needs reduceSweep as TestSweepAllReduce does, and takes its time; sizes are
-// those of sizesVariable, the first of which has more ways tried.
+// those of sizesVariable.
 func TestSweepMoves(t *testing.T) {
 	if os.Getenv(reduceSweep) == "" {
 		t.Skip(reduceSweep + " is not set")
@@ -356,9 +356,9 @@ func TestSweepMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &moveSweep{reduceSweeper: &reduceSweeper{T: t, w: dw.(*world), ranks: n}, rig: newTeamRig(t, dw, "sweep", upTo(n)), until: until}
-	for k, bytes := range sweepSizes(t) {
+	for _, bytes := range sweepSizes(t) {
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
-			s.size(op, bytes, k == 0)
+			s.size(op, bytes)
 		}
 	}
 	s.rig.close()
@@ -372,22 +372,19 @@ type moveSweep struct {
 	until time.Time
 }
 
-// size measures one op at one size, with more or fewer ways to cut blocks.
-func (s *moveSweep) size(op ir.Op, bytes int64, more bool) {
+// size measures one op at one size.
+func (s *moveSweep) size(op ir.Op, bytes int64) {
 	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(s.ranks)}})
 	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-mixed"}, {Algo: "move-copy"}, {Algo: ncclWindowName}, {Algo: ncclName}} {
 		s.one(op, bytes, "", tune)
 	}
 	before := movesByHost
 	defer func() { movesByHost = before }()
-	shares, grids := []int64{60, 70, 80, 90}, [][2]int64{{8, 24}, {12, 24}, {16, 24}}
+	shares := []int64{60, 75, 90}
 	if op == ir.OpAllGather && s.ranks > 2 {
 		shares = []int64{95, 105, 115}
 	}
-	if !more {
-		grids = grids[:2]
-	}
-	for _, grid := range grids {
+	for _, grid := range [][2]int64{{8, 24}, {12, 24}, {5, 24}} {
 		for _, permille := range shares {
 			part := hostPart{permille, grid[0], grid[1]}
 			movesByHost = func(ir.Op, int64, int) hostPart { return part }
