@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,15 +192,6 @@ func (w *world) asking(f func()) {
 		defer w.drv.Unbind()
 	}
 	f()
-}
-
-// pause lets time pass: hardly any while a run may still be short.
-func pause(waited time.Duration) {
-	if waited < 100*time.Microsecond {
-		runtime.Gosched()
-		return
-	}
-	time.Sleep(min(waited/16, 500*time.Microsecond))
 }
 
 // poll reports whether the devices have done all they were given. It notes

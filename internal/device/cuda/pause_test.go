@@ -1,0 +1,49 @@
+package cuda
+
+import (
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// TestSyncSoon: Sync notices the end of a run soon after it, in a part of the time
+// that the run took, at best: others may keep a CPU busy for a while.
+func TestSyncSoon(t *testing.T) {
+	f := newFake(t, 1)
+	var end time.Time
+	table := f.calls()
+	table["cuStreamQuery"] = func([]uintptr) uintptr {
+		if time.Now().Before(end) {
+			return nvlib.CUDANotReady
+		}
+		return 0
+	}
+	drv, err := nvlib.DriverOn(cabi.Fake("slow libcuda", table))
+	must := mustOf(t)
+	must(err)
+	sys, err := newSystem(drv, nil)
+	must(err)
+	w, s := streamed(t, newMachine(sys, Options{Kernels: f}), 1, "main")
+	mem, err := w.Device(0).Alloc(64, device.Shared)
+	must(err)
+	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
+	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+	must(err)
+	for _, takes := range []time.Duration{20 * time.Microsecond, 300 * time.Microsecond, 1300 * time.Microsecond, 3 * time.Millisecond} {
+		best := time.Hour
+		for range 10 {
+			must(s[0].Launch(l))
+			end = time.Now().Add(takes)
+			must(w.Sync(t.Context()))
+			best = min(best, time.Since(end))
+		}
+		if best > takes/8+200*time.Microsecond {
+			t.Errorf("the end of a run of %v was noticed after %v more, at best", takes, best)
+		}
+	}
+	must(w.Close())
+}
