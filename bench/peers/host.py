@@ -15,7 +15,6 @@ import torch
 
 OPS = 1000  # as internal/bench has them
 WARM = 2
-ROUSING = 0.2  # seconds of work before that: clocks rise
 
 
 def sums(x, y, count):
@@ -40,9 +39,6 @@ def timed(run):
 
 
 def cost(none, all_, rounds):
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < ROUSING:
-        timed(all_)
     issue, total = [], []
     for i in range(WARM + rounds):
         short, long = timed(none), timed(all_)

@@ -72,9 +72,6 @@ func edges(%%x: f32[64]) -> f32[64] {
 
 func (j *job) hostCosts(ctx context.Context) error {
 	j.method("a plan with %d ops on each rank against the same without, in turns, through the loop that all programs are issued by; paired differences, median of %d after two to warm up", hostOps, j.Rounds)
-	if !j.embedded() {
-		j.method("%v of runs before that: a GPU that has idled is slower until its clocks have risen", rousing)
-	}
 	j.method("an edge is a signal and the wait for it on another rank, each waiting for the one before; kernels are elementwise sums of 64 numbers; traced is eager with every command timed")
 	kinds := []struct {
 		op    string
@@ -109,9 +106,6 @@ func (j *job) hostCosts(ctx context.Context) error {
 	return nil
 }
 
-// rousing is how long GPUs are given work before they are timed.
-const rousing = 200 * time.Millisecond
-
 // hostCost times a program and another with ops more, in turns.
 func (j *job) hostCost(ctx context.Context, without, with string, ranks, ops int, opts exec.Options) (c HostCost, err error) {
 	var progs [2]*exec.Program
@@ -125,13 +119,6 @@ func (j *job) hostCost(ctx context.Context, without, with string, ranks, ops int
 		progs[i] = prog
 		if inputs, err = randomInputs(p); err != nil {
 			return c, err
-		}
-	}
-	if !j.embedded() {
-		for begun := time.Now(); time.Since(begun) < rousing; {
-			if _, err := progs[1].Run(ctx, inputs); err != nil {
-				return c, err
-			}
 		}
 	}
 	var issue, total []float64
