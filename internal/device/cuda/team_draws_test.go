@@ -780,19 +780,23 @@ func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2})
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	allByHost(t, hostPart{150, 4, 8}) // blocks of this size, too
 	for k, name := range moveAlgorithmNames() {
 		if byNCCL(name) {
 			continue
 		}
-		n := 2
-		if name == "move-spread" {
+		n, count := 2, int64(5000)
+		switch name {
+		case "move-spread":
 			n = 4 // three could pass blocks on; teams are drawn of two or four ranks
+		case "move-sum-host":
+			count = 400_000 // some per cent of it are a chunk
 		}
 		w, err := m.Open(t.Context(), n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &drawRig{T: t, w: w, limits: drawLimits{longest: 1 << 14}, rng: rand.New(rand.NewPCG(uint64(k), 1)), encoded: map[ir.DType][]byte{}, done: map[string]int{}}
+		r := &drawRig{T: t, w: w, limits: drawLimits{longest: 4 * count}, rng: rand.New(rand.NewPCG(uint64(k), 1)), encoded: map[ir.DType][]byte{}, done: map[string]int{}}
 		r.dispatch = comm.NewDispatch(w, m.Caps(), nil, comm.Policy{})
 		r.open(n)
 		r.probe(true)
@@ -802,7 +806,7 @@ func TestTeamMoveAbsent(t *testing.T) {
 			if reducing(op) {
 				kind.red = ir.Sum
 			}
-			if d := r.place(kind, 5000); r.supports(d) {
+			if d := r.place(kind, count); r.supports(d) {
 				ds = append(ds, d)
 			}
 		}
