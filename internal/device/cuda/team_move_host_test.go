@@ -441,20 +441,6 @@ func (s *moveSweep) calls(many int, round func() error) (float64, error) {
 		err := s.w.Sync(s.Context())
 		return time.Since(began), err
 	}
-	var us []float64
-	for i := range 4 {
-		one, err := run(1)
-		if err != nil {
-			return 0, err
-		}
-		more, err := run(6)
-		if err != nil {
-			return 0, err
-		}
-		if i > 0 {
-			us = append(us, float64((more-one).Nanoseconds())/1e3/float64(5*many))
-		}
-	}
-	slices.Sort(us)
-	return us[len(us)/2], nil
+	us, err := perTime(4, 6, run)
+	return us / float64(many), err
 }

@@ -303,22 +303,29 @@ func (s *reduceSweeper) chain(many int, round func() error) (float64, error) {
 		}
 		return took, err
 	}
+	us, err := perTime(6, 4, run)
+	return us / float64(many), errors.Join(err, g.Close())
+}
+
+// perTime returns the microseconds that run takes for each time that it does what it
+// does: the difference of several times and one, the median of rounds after the first.
+func perTime(rounds, several int, run func(times int) (time.Duration, error)) (float64, error) {
 	var us []float64
-	for i := range 6 {
+	for i := range rounds {
 		one, err := run(1)
 		if err != nil {
 			return 0, err
 		}
-		more, err := run(4)
+		more, err := run(several)
 		if err != nil {
 			return 0, err
 		}
 		if i > 0 {
-			us = append(us, float64((more-one).Nanoseconds())/1e3/float64(3*many))
+			us = append(us, float64((more-one).Nanoseconds())/1e3/float64(several-1))
 		}
 	}
 	slices.Sort(us)
-	return us[len(us)/2], g.Close()
+	return us[len(us)/2], nil
 }
 
 // check compares the ends and a stretch in the middle of every result.
