@@ -26,8 +26,10 @@ var movesByHost = func(op ir.Op, block int64, members int) hostPart {
 		return hostPart{105, 8, 24}
 	case op == ir.OpAllGather:
 		return hostPart{80, 12, 24}
-	case op == ir.OpAllToAll:
+	case op == ir.OpAllToAll && members > 2:
 		return hostPart{70, 12, 24}
+	case op == ir.OpAllToAll:
+		return hostPart{60, 12, 24}
 	}
 	return hostPart{}
 }
