@@ -35,11 +35,12 @@ func (a *app) tuneCommand() *cobra.Command {
 		Short: "Measure which algorithm is fastest for which collective here",
 		Long: `Measures every collective by every algorithm of this machine, NCCL's among them,
 and keeps the table of the fastest. Programs run with -m on as many ranks are
-then run by it. Without --full that ends within five seconds: on GPUs like those
-of the shipped table it only checks that one, and what there is no time for stays
-as it was. The table is kept under HOCKET_CACHE, or else in your cache folder,
-from collective to collective: one that is interrupted goes on where it was, and
-what the table has is not measured again.
+then run by it. Without --full it begins to measure nothing more some five seconds
+after its start, to which comes what the driver takes to give GPUs back: on GPUs
+like those of the shipped table it only checks that one, and what there is no time
+for stays as it was. The table is kept under HOCKET_CACHE, or else in your cache
+folder, from collective to collective: one that is interrupted goes on where it
+was, and what the table has is not measured again.
 
 A wrong result keeps an algorithm out of the table, whatever its time.`,
 		Example: `  hocket tune -m cuda

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
@@ -194,7 +193,7 @@ func (b *besides) contests(c call, ctas int) [][]device.Tuning {
 // candidates lists the tunings of so many blocks.
 func (b *besides) candidates(ctas int) []device.Tuning {
 	own := slices.DeleteFunc(b.dispatch.Algorithms(), func(n string) bool {
-		return slices.Contains(comm.Schedules(), n) || strings.HasPrefix(n, "nccl") || b.Algorithms != nil && !slices.Contains(b.Algorithms, n)
+		return slices.Contains(comm.Schedules(), n) || comm.ByNCCL(n) || b.Algorithms != nil && !slices.Contains(b.Algorithms, n)
 	})
 	if ctas < 0 {
 		return append([]device.Tuning{{}}, namesOnly(append(own, named(b.dispatch, "nccl")...))...)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
@@ -236,7 +235,7 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 // worth the time only where there is much of it.
 func (u *tuner) names(a *arena, c call) []device.Tuning {
 	others := slices.DeleteFunc(a.dispatch.Algorithms(), func(n string) bool {
-		return strings.HasPrefix(n, "nccl") || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
+		return comm.ByNCCL(n) || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
 	})
 	// NCCL first: the first call makes its communicators, which takes as long as
 	// the first kernels take to be compiled.
@@ -311,7 +310,7 @@ func descend(near []timed, measure func([]device.Tuning) ([]timed, error)) ([]ti
 	all := slices.Clone(near)
 	for i, x := range near {
 		first := slices.IndexFunc(near, func(o timed) bool { return o.Algo == x.Algo })
-		if first < i || slices.Contains(comm.Schedules(), x.Algo) || byNCCL(x.Tuning) {
+		if first < i || slices.Contains(comm.Schedules(), x.Algo) || comm.ByNCCL(x.Algo) {
 			continue
 		}
 		best := x

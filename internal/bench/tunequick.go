@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
@@ -95,7 +94,7 @@ func (u *tuner) confirm(ctx context.Context, a *arena, k kind, c call, e *comm.E
 	m.best = ranked(got)
 	for _, x := range slower {
 		if !slices.ContainsFunc(m.best, func(o timed) bool { return o.Algo == x.Algo }) {
-			m.best = append(m.best, timed{x, !byNCCL(x.Tuning)})
+			m.best = append(m.best, timed{x, !comm.ByNCCL(x.Algo)})
 		}
 	}
 	return m, nil
@@ -109,11 +108,17 @@ func confirmRounds(c call) int {
 	return tuneRounds
 }
 
-func byNCCL(t device.Tuning) bool { return strings.HasPrefix(t.Algo, plainNCCL) }
-
 // inTurn has NCCL's first: its communicators are made while kernels are compiled.
 func inTurn(list []device.Tuning) []device.Tuning {
-	return append(slices.DeleteFunc(slices.Clone(list), func(t device.Tuning) bool { return !byNCCL(t) }), slices.DeleteFunc(slices.Clone(list), byNCCL)...)
+	behind := func(t device.Tuning) int {
+		if comm.ByNCCL(t.Algo) {
+			return 0
+		}
+		return 1
+	}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(x, y device.Tuning) int { return behind(x) - behind(y) })
+	return list
 }
 
 // entryUpon is an entry as shipped but for what was measured, at ascending sizes.

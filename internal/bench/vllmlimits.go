@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"hocket.example/hocket/internal/comm"
 )
 
 var smArch = regexp.MustCompile(`sm_(\d+)(\d)[a-z]?`)
@@ -82,7 +84,7 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 			continue
 		}
 		for _, b := range e.Brackets {
-			if len(b.Best) == 0 || b.Best[0].Micros == 0 || strings.HasPrefix(b.Best[0].Algo, "nccl") {
+			if len(b.Best) == 0 || b.Best[0].Micros == 0 || comm.ByNCCL(b.Best[0].Algo) {
 				break
 			}
 			out[e.Members] = max(out[e.Members], cmp.Or(b.UpTo, endless))
@@ -103,7 +105,7 @@ func peersBeatNCCL(peers []Peer, prefix string) map[int]int64 {
 		}
 		to := theirs
 		switch {
-		case strings.HasPrefix(strings.TrimPrefix(p.Name, "py"), "nccl"):
+		case comm.ByNCCL(strings.TrimPrefix(p.Name, "py")):
 			to = nccl
 		case !strings.HasPrefix(p.Name, prefix):
 			continue

@@ -34,7 +34,7 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 		return errors.New("sums of all sizes are to be run in the same way")
 	case in.CTAs != 0:
 		return errors.New("its blocks are bounded")
-	case x.schedule != nil, byNCCL(x.Tuning):
+	case x.schedule != nil, ByNCCL(x.Tuning.Algo):
 		return fmt.Errorf("%s is known to be faster", x.Tuning.Algo)
 	}
 	t, ok := c.team.(device.Normalizer)

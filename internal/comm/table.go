@@ -92,15 +92,16 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 		list = append(list, *e.Fixed)
 	}
 	for _, b := range e.Bracket(in.Message()).Best {
-		if !fixed || !byNCCL(b.Tuning) {
+		if !fixed || !ByNCCL(b.Algo) {
 			list = append(list, b.Tuning)
 		}
 	}
 	return list
 }
 
-// byNCCL reports whether a machine runs a tuning by NCCL, plain or with windows.
-func byNCCL(t device.Tuning) bool { return strings.HasPrefix(t.Algo, "nccl") }
+// ByNCCL reports whether an algorithm is NCCL's, plain or with windows, as a machine or
+// a benchmark of peers names it.
+func ByNCCL(name string) bool { return strings.HasPrefix(name, "nccl") }
 
 // Best returns the tunings that the table has for in, the best first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }

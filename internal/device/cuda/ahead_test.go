@@ -71,7 +71,7 @@ func TestTeamAhead(t *testing.T) {
 		r := newTeamRig(t, w, "main", ranks)
 		team := r.team.(*team)
 		took := map[string]int{}
-		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, copyAlgorithms) {
+		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms) {
 			for _, op := range append([]ir.Op{ir.OpAllReduce}, moveOps...) {
 				for _, c := range moveCases(op, a.name, len(ranks)) {
 					r.place(c)
@@ -104,7 +104,7 @@ func TestTeamAhead(t *testing.T) {
 				}
 			}
 		}
-		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, copyAlgorithms) {
+		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms) {
 			if took[a.name] == 0 && (a.name != "move-spread" || len(ranks) > 2) && (a.name != "push-host" || len(ranks) == 2) {
 				t.Errorf("no kernel of %s was needed", a.name)
 			}

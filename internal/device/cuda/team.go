@@ -63,7 +63,7 @@ type namedAlgorithm struct {
 }
 
 // teamAlgorithms lists them in the order in which TeamAlgorithms does.
-var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, copyAlgorithms, ncclAlgorithms)
+var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms, ncclAlgorithms)
 
 func algorithmOf(name string) (teamAlgorithm, error) {
 	for _, a := range teamAlgorithms {

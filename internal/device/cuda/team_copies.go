@@ -15,7 +15,9 @@ import (
 // the fastest way; what it keeps is copied beside that.
 type copyAlgorithm struct{}
 
-var copyAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-mixed", mixedAlgorithm{}}, {"move-host", hostMove{}}}
+// routedAlgorithms take other ways than links by a kernel: copy engines, and the bus to
+// the host.
+var routedAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-mixed", mixedAlgorithm{}}, {"move-host", hostMove{}}}
 
 func (a copyAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
 	if c.empty() {

@@ -43,13 +43,7 @@ func (a moveAlgorithm) supports(t *team, tune device.Tuning, c *collective) erro
 	if err != nil {
 		return err
 	}
-	for i := range p.moves {
-		p.moves[i].Blocks = min(p.moves[i].Blocks, kernels.BlocksMost)
-		if _, err := p.moves[i].Meeting(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.launchable()
 }
 
 // launchOf completes a tuning, by what was fastest on two H200: threads enough for

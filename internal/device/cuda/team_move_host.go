@@ -61,11 +61,8 @@ func (hostMove) supports(t *team, tune device.Tuning, c *collective) error {
 	if err != nil {
 		return err
 	}
-	for i := range p.moves {
-		p.moves[i].Blocks = min(p.moves[i].Blocks, kernels.BlocksMost)
-		if _, err := p.moves[i].Meeting(); err != nil {
-			return err
-		}
+	if err := p.launchable(); err != nil {
+		return err
 	}
 	m := &p.moves[0]
 	part := movesByHost(c.Op, m.Run, m.Members)

@@ -71,30 +71,12 @@ func TestMoveHostShares(t *testing.T) {
 // sharesByHost runs a case by its members' shares; false where it is declined.
 func (r *teamRig) sharesByHost(c *rigCase) bool {
 	r.t.Helper()
-	tm := r.team.(*team)
-	all := r.cases
-	r.cases = []*rigCase{c}
-	defer func() { r.cases = all }()
-	r.upload()
-	r.must(r.w.Sync(r.t.Context()))
-	tm.w.mu.Lock()
-	defer tm.w.mu.Unlock()
-	col, err := tm.resolve(c.collective())
-	r.must(err)
-	if (hostMove{}).supports(tm, device.Tuning{}, col) != nil {
-		return false
-	}
-	if col.empty() {
-		return true
-	}
-	p, steps, err := pushed.shares(tm, device.Tuning{}, col)
-	r.must(err)
-	for i, list := range steps {
-		for _, st := range list {
-			s := tm.members[i].stream
-			r.must(s.dev.bound(func() error { return st.run(s) }))
-		}
-	}
+	return r.withShares(hostMove{}, pushed, c, func(tm *team, p *movePlan) { r.movedByHost(c, tm, p) })
+}
+
+// movedByHost does what the kernels would: host memory is written and read in turn.
+func (r *teamRig) movedByHost(c *rigCase, tm *team, p *movePlan) {
+	r.t.Helper()
 	shares, err := tm.restByHost(p, movesByHost(c.op, 0, 0))
 	r.must(err)
 	stores := make([]kernels.Move, len(shares))
@@ -123,11 +105,6 @@ func (r *teamRig) sharesByHost(c *rigCase) bool {
 	for _, put := range puts {
 		put()
 	}
-	tm.w.mu.Unlock()
-	r.download()
-	r.must(r.w.Sync(r.t.Context()))
-	tm.w.mu.Lock()
-	return true
 }
 
 // TestMoveHostDeclines lists moves of which nothing goes by way of host memory.

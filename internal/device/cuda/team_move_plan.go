@@ -17,6 +17,18 @@ type movePlan struct {
 	stage  int64 // bytes
 }
 
+// launchable says why some member's share cannot be launched, whatever memory there is.
+func (p *movePlan) launchable() error {
+	for i := range p.moves {
+		m := &p.moves[i]
+		m.Blocks = min(m.Blocks, kernels.BlocksMost)
+		if _, err := m.Meeting(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
 	f, err := t.flow(c)
 	if err != nil {

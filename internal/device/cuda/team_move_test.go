@@ -568,7 +568,7 @@ func TestTeamMoves(t *testing.T) {
 
 func moveAlgorithmNames() []string {
 	names := []string{ncclName, ncclWindowName}
-	for _, a := range slices.Concat(moveAlgorithms, sumAlgorithms, copyAlgorithms) {
+	for _, a := range slices.Concat(moveAlgorithms, sumAlgorithms, routedAlgorithms) {
 		names = append(names, a.name)
 	}
 	return names

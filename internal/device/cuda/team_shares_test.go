@@ -127,6 +127,13 @@ func TestMoveShares(t *testing.T) {
 // shares runs a case by its members' shares; false where the kernel declines it.
 func (r *teamRig) shares(a moveAlgorithm, c *rigCase) bool {
 	r.t.Helper()
+	return r.withShares(a, a, c, func(_ *team, p *movePlan) { moved(r.t, p.moves) })
+}
+
+// withShares has run do in Go what kernels would of a case's shares, as a makes them,
+// behind what is copied first; false where by declines it.
+func (r *teamRig) withShares(by teamAlgorithm, a moveAlgorithm, c *rigCase, run func(tm *team, p *movePlan)) bool {
+	r.t.Helper()
 	tm := r.team.(*team)
 	all := r.cases
 	r.cases = []*rigCase{c}
@@ -136,7 +143,7 @@ func (r *teamRig) shares(a moveAlgorithm, c *rigCase) bool {
 	tm.w.mu.Lock()
 	col, err := tm.resolve(c.collective())
 	r.must(err)
-	taken := col.empty() || a.supports(tm, device.Tuning{}, col) == nil
+	taken := col.empty() || by.supports(tm, device.Tuning{}, col) == nil
 	if taken && !col.empty() {
 		p, steps, err := a.shares(tm, device.Tuning{}, col)
 		r.must(err)
@@ -146,7 +153,7 @@ func (r *teamRig) shares(a moveAlgorithm, c *rigCase) bool {
 				r.must(s.dev.bound(func() error { return st.run(s) }))
 			}
 		}
-		moved(r.t, p.moves)
+		run(tm, p)
 	}
 	tm.w.mu.Unlock()
 	if taken {

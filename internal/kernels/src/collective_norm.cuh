@@ -54,8 +54,6 @@ DEV Line awaitPack(Patience& p, const Team& t, u64 at, i64 apart, PackLines l, u
   return opened(l);
 }
 
-DEV bool isOf(Line l, u32 e) { return l.y == e && l.w == e; }
-
 // awaitPacks waits for a pack of each peer; at + q · next is that of member q. It looks
 // anew at all that have not come, not at one after another.
 template <int W> DEV void awaitPacks(Patience& p, const Team& t, u64 at, i64 next, i64 apart, PackLines* l, u32 e) {

@@ -43,8 +43,11 @@ template <class F, class T, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R>
   return y;
 }
 
+// isOf reports whether both halves of a line are of epoch e.
+DEV bool isOf(Line l, u32 e) { return l.y == e && l.w == e; }
+
 DEV void awaitHalf(Patience& p, const Team& t, u64 at, Line& l, u32 peer, u32 e) {
-  while (l.y != e || l.w != e) {
+  while (!isOf(l, e)) {
     if (waited(p, t, peer, e)) break;
     l = look(at);
   }
@@ -57,11 +60,11 @@ template <int W> DEV void awaitHalves(Patience& p, const Team& t, u64 at, i64 ap
     u32 late = W;
 #pragma unroll
     for (int q = W - 1; q >= 0; q--)
-      if (q != r && (l[q].y != e || l[q].w != e)) late = q;
+      if (q != r && !isOf(l[q], e)) late = q;
     if (late == W || waited(p, t, late, e)) return;
 #pragma unroll
     for (int q = 0; q < W; q++)
-      if (q != r && (l[q].y != e || l[q].w != e)) l[q] = look(at + q * apart);
+      if (q != r && !isOf(l[q], e)) l[q] = look(at + q * apart);
   }
 }
 
