@@ -65,7 +65,7 @@ func (s *stream) tick(began bool, id int64) error {
 // host a third of what a launch does.
 const sparse = 16
 
-// stamps reports whether a begin, or an end, is to have an event.
+// stamps reports whether the next begin, or end, is to have an event.
 func (s *stream) stamps(begin bool) bool {
 	w := s.dev.w
 	return w.observer != nil || w.capture == nil && begin && (s.begun+1)%sparse == 0
@@ -81,9 +81,9 @@ func (s *stream) milestone(began bool, id int64) error {
 	if s.begun == 0 {
 		s.passed = id
 	}
-	before := s.given
+	before, stamped := s.given, s.stamps(began)
 	s.given = id
-	if s.begun++; s.begun%sparse != 0 {
+	if s.begun++; !stamped {
 		return nil
 	}
 	ev, err := s.dev.site.newEvent(false)
