@@ -14,45 +14,56 @@ type ReduceNorm struct {
 	DType            ir.DType
 	Members, Rows    int
 	Packs            int64 // of 16 bytes, of a row; at most NormPacks
-	Split            int   // blocks of a row, of at most NormThreads packs each where there are more than one
-	Blocks           int   // a multiple of Split
+	Blocks           int
 	Eps              float64
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr
 	Data             []nvlib.Ptr // of each member: two halves
 	Half             int64
 	// Read is there where a block writes what another reads: a word for each block, of
-	// which every one then has but one part of a row. They begin as zeros, and are
-	// cleared where the numbers of launches wrap.
+	// which every one then has but one row. They begin as zeros, and are cleared where the
+	// numbers of launches wrap.
 	Read nvlib.Ptr
 }
 
-// Limits of ReduceNorm.
+// NormPacks is how many packs a row of ReduceNorm has at most.
+const NormPacks = 2 * normThreadsMost
+
+// normSumming threads add up the squares of a row, as those of rms_norm do; a block has
+// no fewer, and no more than normThreadsMost.
 const (
-	NormThreads = 256
-	NormPacks   = 8 * NormThreads // of a row
+	normSumming     = 256
+	normThreadsMost = 1024
 )
+
+// NormThreads returns how many threads a block of ReduceNorm has for rows of so many
+// packs: one for each pack, as far as that goes, so that all a row's packs of all
+// members are waited for at once.
+func NormThreads(packs int64) int {
+	threads := normSumming
+	for threads < normThreadsMost && int64(threads) < packs {
+		threads *= 2
+	}
+	return threads
+}
 
 // NormLine is how many bytes of a half each pack of each member takes.
 const NormLine = 32
 
 // Meeting returns the launch of a member.
 func (r ReduceNorm) Meeting() Meeting {
-	each := int64(1)
-	for each*NormThreads < r.Packs {
-		each *= 2
-	}
+	threads := NormThreads(r.Packs)
+	each := max(1, ceil(r.Packs, int64(threads)))
 	var w words
 	w.addr(r.In, r.Residual, r.Weight, r.Sum, r.Out)
 	w.addrs(r.Data)
-	w.ints(r.Half, int64(r.Rows), r.Packs, int64(r.Split), ceil(r.Packs, int64(r.Split)))
+	w.ints(r.Half, int64(r.Rows), r.Packs)
 	w.addr(r.Read)
 	w.float(r.Eps)
-	split := fmt.Sprint(r.Split > 1)
 	return Meeting{
 		Upon: []string{"collective_reduce"}, File: "collective_norm", Args: "NormArgs",
-		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d, %s>", ctype(r.DType), r.Members, each, split),
-		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each), split),
-		Words:  w, Blocks: r.Blocks, Threads: NormThreads, Shared: NormThreads * 8,
+		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d>", ctype(r.DType), r.Members, each),
+		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each), fmt.Sprint(threads)),
+		Words:  w, Blocks: r.Blocks, Threads: threads, Shared: normSumming*8 + int(r.Packs)*16,
 	}
 }

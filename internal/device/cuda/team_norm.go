@@ -9,41 +9,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// normLimit says how rows of up to so many packs were fastest between so many members:
-// split over blocks up to so many rows, then a block for each up to so many. More rows
-// were slower than three launches, or hardly faster, or were not measured.
+// normLimit says up to how many rows of up to so many packs one launch is faster than
+// three between so many members. More rows were slower, or hardly faster, or were not
+// measured.
 type normLimit struct {
-	members      int
-	packs        int64
-	split, whole int64
+	members     int
+	packs, rows int64
 }
 
 // normLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
 // with a flag for every 4 bytes, so it ends where that takes longer than two launches
-// more. Rows × packs, µs of one launch in the faster layout, and of three:
-//
-//	            2 members    3 members      4 members
-//	 1 ×  256   2.9 (4.6)    3.4 (5.6)      4.0 (5.8)
-//	32 ×  256   3.8 (5.4)    4.9 (6.9)      6.1 (7.4)
-//	 1 ×  512   3.7 (5.1)    4.5 (6.0)      5.0 (6.2)
-//	 8 ×  512   4.2 (5.6)    5.0 (6.8)      5.7 (7.2)
-//	16 ×  512   4.6 (5.8)    6.1 (7.3)      7.1 (7.8)
-//	32 ×  512   5.7 (6.3)    7.7 (8.2)      9.4 (9.1)
-//	 1 × 1024   4.7 (5.7)    5.9 (6.8)      6.3 (7.0)    of three and four split
-//	 2 × 1024   4.9 (6.4)    6.3 (7.4)      6.8 (7.7)    of four split
-//	 8 × 1024   5.2 (6.4)    7.0 (7.9)      8.5 (8.3)
-//	16 × 1024   6.4 (6.8)   10.2 (8.7)     12.4 (9.7)
-//	 1 × 2048   7.7 (7.5)    8.0 (8.5)      8.5 (8.8)    split
-//
-// Those of two are the latest: of three launches the last two begin earlier since.
+// more.
 var normLimits = []normLimit{
-	{2, 512, 0, 32},
-	{2, 1024, 0, 16},
-	{3, 512, 0, 16},
-	{3, 1024, 0, 8},
-	{4, 256, 0, 32},
-	{4, 512, 0, 8},
-	{4, 1024, 2, 0},
+	{2, 512, 32},
+	{2, 1024, 16},
+	{3, 512, 16},
+	{3, 1024, 8},
+	{4, 256, 32},
+	{4, 512, 8},
+	{4, 1024, 2},
 }
 
 // normLimitFor returns the limits of rows of so many packs between so many members, of
@@ -79,9 +63,9 @@ func (t *team) worthwhile(n *device.Norm) ([]normed, error) {
 		return nil, err
 	}
 	rows, packs := all[0].rows(), all[0].packs()
-	if l := normLimitFor(len(t.members), packs); rows > max(l.split, l.whole) {
+	if l := normLimitFor(len(t.members), packs); rows > l.rows {
 		return nil, fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; of more than %d three launches are faster, or not known to be slower",
-			device.ErrUnsupported, rows, 16*packs, len(t.members), max(l.split, l.whole))
+			device.ErrUnsupported, rows, 16*packs, len(t.members), l.rows)
 	}
 	return all, nil
 }
@@ -108,7 +92,7 @@ func (t *team) norms(parts []device.NormPart) ([]normed, error) {
 			r.own()
 			*n.list()[k] = r
 		}
-		if err := n.check(&all[0], t.room(kernels.NormThreads)); err != nil {
+		if err := n.check(&all[0], t.normRoom(n.packs())); err != nil {
 			return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
 		}
 	}
@@ -164,7 +148,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	if all[0].in.n == 0 {
 		return launches, nil
 	}
-	steps, err := t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs()))
+	steps, err := t.normSteps(n.Eps, all)
 	if err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
@@ -183,23 +167,15 @@ func (t *team) PrepareNormAhead(n *device.Norm) {
 		return
 	}
 	t.foresee(func() {
-		_, _ = t.normSteps(n.Eps, all, t.normSplit(all[0].rows(), all[0].packs())) // PrepareNorm tells of errors
+		_, _ = t.normSteps(n.Eps, all) // PrepareNorm tells of errors
 	})
 }
 
-// normSplit returns over how many blocks a row is split: several only where all run at
-// once.
-func (t *team) normSplit(rows, packs int64) int64 {
-	split := ceil(packs, kernels.NormThreads)
-	if rows > normLimitFor(len(t.members), packs).split || split*rows > int64(t.room(kernels.NormThreads)) {
-		return 1
-	}
-	return split
-}
+// normRoom returns how many blocks for rows of so many packs run at once.
+func (t *team) normRoom(packs int64) int { return t.room(kernels.NormThreads(packs)) }
 
-// normSteps returns what each member launches, where rows are split over so many
-// blocks.
-func (t *team) normSteps(eps float64, all []normed, split int64) ([]step, error) {
+// normSteps returns what each member launches.
+func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
 	rows := all[0].rows()
 	lines, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
 	if err != nil {
@@ -211,11 +187,11 @@ func (t *team) normSteps(eps float64, all []normed, split int64) ([]step, error)
 			return nil, err
 		}
 	}
-	blocks := min(rows, max(1, int64(t.room(kernels.NormThreads))/split)) * split
+	blocks := min(rows, int64(t.normRoom(all[0].packs())))
 	steps := make([]step, len(all))
 	for i, m := range t.members {
 		n := &all[i]
-		k := kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Split: int(split), Blocks: int(blocks), Eps: eps,
+		k := kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Blocks: int(blocks), Eps: eps,
 			In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr, Sum: n.sum.addr, Out: n.out.addr, Data: lines.at, Half: lines.bytes / 2}
 		if n.across {
 			k.Read = read.at[i]

@@ -16,7 +16,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
-	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -215,8 +214,8 @@ func TestSweepTails(t *testing.T) {
 	}
 }
 
-// TestSweepNorm times sums with add and norm as one launch, rows split over more or
-// fewer blocks, and as three, in graphs, and compares the bits.
+// TestSweepNorm times sums with add and norm as one launch and as three, in graphs, and
+// compares the bits.
 func TestSweepNorm(t *testing.T) {
 	worlds, each := sweepRanks(t)
 	for _, ranks := range worlds {
@@ -229,7 +228,7 @@ func TestSweepNorm(t *testing.T) {
 		}
 		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
 		n := newNormSweep(s)
-		fmt.Printf("%d ranks; µs of the sum alone, as three launches, and as one whose blocks have %v packs of a row\n", ranks, normSweepEach)
+		fmt.Printf("%d ranks; µs of the sum alone, of three launches, and of one\n", ranks)
 		for _, c := range normSweepSizes {
 			n.foresee(c[0], c[1])
 		}
@@ -244,20 +243,15 @@ func TestSweepNorm(t *testing.T) {
 	}
 }
 
-// What is swept: rows and their widths, and packs of a row that a block has: all of
-// it, or as many as threads. Blocks of half as many were slower wherever they were
-// measured.
-var (
-	normSweepSizes = func() (list [][2]int64) {
-		for _, rows := range []int64{1, 2, 8, 16, 4, 32} {
-			for _, width := range []int64{8192, 4096, 2048} {
-				list = append(list, [2]int64{rows, width})
-			}
+// normSweepSizes are the rows and widths swept.
+var normSweepSizes = func() (list [][2]int64) {
+	for _, rows := range []int64{1, 2, 8, 16, 4, 32} {
+		for _, width := range []int64{8192, 4096, 2048} {
+			list = append(list, [2]int64{rows, width})
 		}
-		return append(list, [2]int64{1, 16384})
-	}()
-	normSweepEach = []int64{kernels.NormPacks, kernels.NormThreads}
-)
+	}
+	return append(list, [2]int64{1, 16384})
+}()
 
 // normSweep is a team with operands of up to 1 MiB.
 type normSweep struct {
@@ -305,29 +299,12 @@ func (n *normSweep) norm(rows, width int64) *device.Norm {
 	return norm
 }
 
-// splits are over how many blocks a row is split, for each of normSweepEach; 0 where
-// they would not run at once.
-func (n *normSweep) splits(rows, packs int64) (list []int64) {
-	for i, each := range normSweepEach {
-		split := max(1, ceil(packs, each))
-		if i > 0 && (split == 1 || split*rows > int64(n.own.room(kernels.NormThreads))) {
-			split = 0
-		}
-		list = append(list, split)
-	}
-	return list
-}
-
 // foresee has the kernels of one size compiled.
 func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	for _, split := range n.splits(rows, all[0].packs()) {
-		if split > 0 {
-			n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all, split) })
-		}
-	}
+	n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all) })
 }
 
 // time measures one size.
@@ -348,22 +325,15 @@ func (n *normSweep) time(rows, width int64) {
 	alone, three := n.chained(sum), n.chained(sum, add, normed)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	var line strings.Builder
-	for _, split := range n.splits(rows, all[0].packs()) {
-		us := 0.0
-		if split > 0 {
-			us = n.chained(n.launches(norm.Eps, all, split))
-			n.compare(rows * width)
-		}
-		fmt.Fprintf(&line, " %6.2f", us)
-	}
-	fmt.Printf("%3d x %5d  %6.1f KiB  %s %6.2f  three %6.2f  one%s\n", rows, width, float64(2*rows*width)/1024, by, alone, three, line.String())
+	one := n.chained(n.launches(norm.Eps, all))
+	n.compare(rows * width)
+	fmt.Printf("%3d x %5d  %6.1f KiB  %s %6.2f  three %6.2f  one %6.2f\n", rows, width, float64(2*rows*width)/1024, by, alone, three, one)
 }
 
 // launches are made whatever the size.
-func (n *normSweep) launches(eps float64, all []normed, split int64) (one []device.Launch) {
+func (n *normSweep) launches(eps float64, all []normed) (one []device.Launch) {
 	defer n.w.alone()()
-	steps, err := n.own.normSteps(eps, all, split)
+	steps, err := n.own.normSteps(eps, all)
 	n.must(err)
 	for r, m := range n.own.members {
 		one = append(one, &launch{dev: m.dev, name: "norm", steps: []step{steps[r]}, member: m, id: -1})

@@ -38,8 +38,7 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 
 // mostRows is how many rows of so many packs are taken along with a sum.
 func mostRows(members int, packs int64) int64 {
-	l := normLimitFor(members, packs)
-	return max(l.split, l.whole)
+	return normLimitFor(members, packs).rows
 }
 
 // TestNormDeclines lists what is declined, and what is an error.
@@ -92,7 +91,8 @@ func TestNormDeclines(t *testing.T) {
 	}
 }
 
-// TestNormLaunch looks at what is launched: four blocks for a row of 16 KiB, on each member.
+// TestNormLaunch looks at what is launched: a block for a row of 16 KiB, a thread for
+// each of its packs, on each member.
 func TestNormLaunch(t *testing.T) {
 	l, w, team := noted(t, 4, 4)
 	l.got = nil
@@ -101,7 +101,7 @@ func TestNormLaunch(t *testing.T) {
 		t.Fatalf("%d launches, %d kernels, %v", len(ls), len(l.got), err)
 	}
 	for i, m := range l.got {
-		if m.Body != "reduceNorm<bf16, 4, 4, true>" || m.Blocks != 4 || m.Team.Rank != i || ls[i] == nil {
+		if m.Body != "reduceNorm<bf16, 4, 1>" || m.Blocks != 1 || m.Threads != 1024 || m.Team.Rank != i || ls[i] == nil {
 			t.Errorf("member %d: %+v", i, m)
 		}
 	}
@@ -116,8 +116,8 @@ func TestNormLaunch(t *testing.T) {
 func TestNormLimits(t *testing.T) {
 	for i, l := range normLimits {
 		switch {
-		case l.split == 0 && l.whole == 0 || l.whole > 0 && l.whole <= l.split || l.split > 0 && l.packs <= kernels.NormThreads:
-			t.Errorf("%+v says nothing, or less than it seems", l)
+		case l.rows == 0:
+			t.Errorf("%+v says nothing", l)
 		case i > 0 && (l.members < normLimits[i-1].members || l.members == normLimits[i-1].members && l.packs <= normLimits[i-1].packs):
 			t.Errorf("%+v comes behind what is meant for more", l)
 		}
@@ -130,19 +130,14 @@ func TestNormLimits(t *testing.T) {
 	for _, ranks := range []int{2, 3, 4} {
 		l, w, team := noted(t, ranks, ranks)
 		for _, packs := range []int64{1, 256, 512, 1024, 2048} {
-			limit := normLimitFor(ranks, packs)
-			for _, rows := range []int64{1, limit.split, limit.split + 1, limit.whole} {
-				if rows == 0 || rows > max(limit.split, limit.whole) {
+			for _, rows := range []int64{1, mostRows(ranks, packs)} {
+				if rows == 0 || rows > mostRows(ranks, packs) {
 					continue
 				}
 				l.got = nil
 				ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, rows, 8*packs)})
-				want := rows
-				if rows <= limit.split {
-					want *= ceil(packs, kernels.NormThreads)
-				}
-				if err != nil || len(l.got) != ranks || int64(l.got[0].Blocks) != want {
-					t.Errorf("%d members, %d rows of %d packs: %d blocks, want %d, %v", ranks, rows, packs, l.got[0].Blocks, want, err)
+				if err != nil || len(l.got) != ranks || int64(l.got[0].Blocks) != rows {
+					t.Errorf("%d members, %d rows of %d packs: %d kernels, %v", ranks, rows, packs, len(l.got), err)
 				}
 				for _, x := range ls {
 					x.Release()
@@ -150,13 +145,14 @@ func TestNormLimits(t *testing.T) {
 			}
 		}
 	}
-	// Where blocks would not run at once a row is not split.
-	_, _, team := noted(t, 2, 2)
+	// More rows than run at once take turns.
+	l, w, team := noted(t, 2, 2)
 	for _, s := range team.w.sites {
 		s.gpu.sms = 1
 	}
-	if got := team.normSplit(1, 1024); got != 1 {
-		t.Errorf("%d blocks a row in room for %d", got, team.room(kernels.NormThreads))
+	l.got = nil
+	if _, err := team.PrepareNorm(&device.Norm{Parts: normParts(t, w, ir.BF16, 9, 8192)}); err != nil || l.got[0].Blocks != team.normRoom(1024) || l.got[0].Blocks >= 9 {
+		t.Errorf("9 rows where %d blocks run at once: %d kernels, %v", team.normRoom(1024), len(l.got), err)
 	}
 }
 

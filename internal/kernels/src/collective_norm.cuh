@@ -1,13 +1,13 @@
 // All-reduce of rows, a residual added, rms_norm: one launch where a layer of a
-// model split over devices ends. 256 threads add a row's squares up, as norm of
-// rows.cuh has them do, in the same order: the bits are those of three steps.
+// model split over devices ends. A block has a row; 256 of its threads add the squares
+// up, as norm of rows.cuh has them do, in the same order: the bits are those of three
+// steps.
 
 struct NormArgs {
   Team team;
   u64 in, residual, weight, sum, out;  // the member's own; sum gets what is normalised
   u64 data[teamMost], half;            // of each member: two halves of lines
   i64 rows, packs;                     // packs of a row
-  i64 split, each;                     // blocks of a row, and packs of a block: each · split >= packs
   u64 read;                            // words that say which blocks have read; 0 where nobody writes what others read
   f64 eps;
 };
@@ -15,12 +15,32 @@ struct NormArgs {
 DEV f32 rootOf(f32 x) { return sqrtf(x); }
 DEV f64 rootOf(f64 x) { return sqrt(x); }
 
-// rowSum gives every thread the sum of all threads' values: of halves, halves of
-// that, and so on. Each warp finds it for itself.
-template <class A> DEV A rowSum(A v) {
+enum { summing = 256 };  // threads that add up squares
+
+DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }  // packs of the row, behind what rowSum takes
+
+template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    const typename Num<T>::Acc z = Num<T>::get(x.v[v]);
+    sum += z * z;
+  }
+  return sum;
+}
+
+// rowSquares gives every thread the sum of the squares of all packs of the row: of those
+// that are 256 apart, then of halves, halves of that, and so on. The last steps each
+// warp does for itself.
+template <class T> DEV typename Num<T>::Acc rowSquares(i64 packs) {
+  constexpr int V = 16 / sizeof(T);
+  typedef typename Num<T>::Acc A;
   A* all = (A*)meetingRoom();
   __syncthreads();
-  all[threadIdx.x] = v;
+  if (threadIdx.x < summing) {
+    A sum = 0;
+    for (i64 j = threadIdx.x; j < packs; j += summing) sum = addSquares<T, V>(sum, bitsAs<Pack<T, V>>(rowOf()[j]));
+    all[threadIdx.x] = sum;
+  }
   __syncthreads();
   A x[8];
 #pragma unroll
@@ -48,12 +68,6 @@ DEV PackLines lookPack(u64 at, i64 apart) { return PackLines{look(at), look(at +
 
 DEV Line opened(PackLines l) { return Line{l.lo.x, l.lo.z, l.hi.x, l.hi.z}; }
 
-DEV Line awaitPack(Patience& p, const Team& t, u64 at, i64 apart, PackLines l, u32 from, u32 e) {
-  awaitHalf(p, t, at, l.lo, from, e);
-  awaitHalf(p, t, at + apart, l.hi, from, e);
-  return opened(l);
-}
-
 // awaitPacks waits for a pack of each peer; at + q · next is that of member q. It looks
 // anew at all that have not come, not at one after another.
 template <int W> DEV void awaitPacks(Patience& p, const Team& t, u64 at, i64 next, i64 apart, PackLines* l, u32 e) {
@@ -72,22 +86,11 @@ template <int W> DEV void awaitPacks(Patience& p, const Team& t, u64 at, i64 nex
   }
 }
 
-template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
-#pragma unroll
-  for (int v = 0; v < V; v++) {
-    const typename Num<T>::Acc z = Num<T>::get(x.v[v]);
-    sum += z * z;
-  }
-  return sum;
-}
-
-// A thread has up to P packs of a row, 256 apart. Where rows are SPLIT over blocks,
-// one adds up no more than 256 of them, and hands these to the row's other blocks, by
-// the slots of the member itself, to which no peer pushes: each needs all squares. The
-// blocks of a row are in one wave of the grid, and all are where blocks write what
-// others read: then nobody writes before all have read.
-template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs& a) {
-  constexpr int V = 16 / sizeof(T), Q = SPLIT ? 1 : P;
+// A thread has up to P packs of a row, a block's threads apart. All blocks are in one
+// wave of the grid where they write what others read: then nobody writes before all
+// have read.
+template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
+  constexpr int V = 16 / sizeof(T);
   typedef typename Num<T>::Acc A;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -95,13 +98,13 @@ template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs&
   const u32 e = begin(t, last);
   const u64 half = (e & 1) * a.half;
   Patience p = {0, 0};
-  for (i64 unit = blockIdx.x; unit < a.rows * a.split; unit += gridDim.x) {
-    const i64 first = unit / a.split * packs, from = unit % a.split * a.each, to = packs - from < a.each ? packs : from + a.each;
-    Line own[Q], residual[Q], weight[Q];
+  for (i64 row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const i64 first = row * packs;
+    Line own[P], residual[P], weight[P];
 #pragma unroll
-    for (int w = 0; w < Q; w++) {
-      const i64 j = from + threadIdx.x + 256 * w, i = first + j;
-      if (j < to) own[w] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + j * 16);
+    for (int w = 0; w < P; w++) {
+      const i64 j = threadIdx.x + blockDim.x * w, i = first + j;
+      if (j < packs) own[w] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + j * 16);
     }
     if (a.read) {
       __syncthreads();
@@ -110,20 +113,18 @@ template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs&
 #pragma unroll
     for (int k = 1; k < W; k++)
 #pragma unroll
-      for (int w = 0; w < Q; w++) {
-        const i64 j = from + threadIdx.x + 256 * w;
-        if (j < to) pushPack(a.data[(r + k) % W] + half + (r * total + first) * 32 + j * 16, apart, own[w], e);
+      for (int w = 0; w < P; w++) {
+        const i64 j = threadIdx.x + blockDim.x * w;
+        if (j < packs) pushPack(a.data[(r + k) % W] + half + (r * total + first) * 32 + j * 16, apart, own[w], e);
       }
     if (a.read) {
-      for (u32 b = threadIdx.x; b < gridDim.x; b += 256) waitFlag(p, t, a.read + b * 4, r, e);
+      for (u32 b = threadIdx.x; b < gridDim.x; b += blockDim.x) waitFlag(p, t, a.read + b * 4, r, e);
       __syncthreads();
     }
-    Pack<T, V> held[Q];
-    A squares = 0;
 #pragma unroll
-    for (int w = 0; w < Q; w++) {
-      const i64 j = from + threadIdx.x + 256 * w, i = first + j;
-      if (j >= to) break;
+    for (int w = 0; w < P; w++) {
+      const i64 j = threadIdx.x + blockDim.x * w, i = first + j;
+      if (j >= packs) break;
       PackLines l[W];
       Line x[W];
       const u64 at = a.data[r] + half + first * 32 + j * 16;
@@ -137,33 +138,21 @@ template <class T, int W, int P, bool SPLIT> DEV void reduceNorm(const NormArgs&
         if (q != r) x[q] = opened(l[q]);
       }
       const Pack<T, V> s = bitsAs<Pack<T, V>>(fold<RedSum, T, W>(x)), y = bitsAs<Pack<T, V>>(residual[w]);
+      Pack<T, V> sum;
 #pragma unroll
-      for (int v = 0; v < V; v++) held[w].v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
-      if (SPLIT) pushPack(a.data[r] + half + (r * total + first) * 32 + j * 16, apart, bitsAs<Line>(held[w]), e);
-      else squares = addSquares<T, V>(squares, held[w]);
-      storeLine(a.sum + i * 16, bitsAs<Line>(held[w]));
+      for (int v = 0; v < V; v++) sum.v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
+      rowOf()[j] = bitsAs<Line>(sum);
+      storeLine(a.sum + i * 16, bitsAs<Line>(sum));
     }
-    if (SPLIT) {
-      const u64 at = a.data[r] + half + (r * total + first) * 32;
-      PackLines l[P];
+    const A root = (A)1 / rootOf(rowSquares<T>(packs) / (A)(packs * V) + (A)a.eps);
 #pragma unroll
-      for (int w = 0; w < P; w++)
-        if (threadIdx.x + 256 * w < packs) l[w] = lookPack(at + (threadIdx.x + 256 * w) * 16, apart);
-#pragma unroll
-      for (int w = 0; w < P; w++) {
-        const i64 j = threadIdx.x + 256 * w;
-        if (j < packs) squares = addSquares<T, V>(squares, bitsAs<Pack<T, V>>(awaitPack(p, t, at + j * 16, apart, l[w], r, e)));
-      }
-    }
-    const A root = (A)1 / rootOf(rowSum(squares) / (A)(packs * V) + (A)a.eps);
-#pragma unroll
-    for (int w = 0; w < Q; w++) {
-      const i64 j = from + threadIdx.x + 256 * w;
-      if (j >= to) break;
-      const Pack<T, V> scale = bitsAs<Pack<T, V>>(weight[w]);
+    for (int w = 0; w < P; w++) {
+      const i64 j = threadIdx.x + blockDim.x * w;
+      if (j >= packs) break;
+      const Pack<T, V> x = bitsAs<Pack<T, V>>(rowOf()[j]), scale = bitsAs<Pack<T, V>>(weight[w]);
       Pack<T, V> y;
 #pragma unroll
-      for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(held[w].v[v]) * root * Num<T>::get(scale.v[v]));
+      for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(x.v[v]) * root * Num<T>::get(scale.v[v]));
       storeLine(a.out + (first + j) * 16, bitsAs<Line>(y));
     }
   }
