@@ -345,16 +345,16 @@ template <int R> DEV void awaitSheet(Patience& p, const Team& t, u64 at, Sheet<R
   unseal(s);
 }
 
-// awaitSheets waits for a sheet of each peer and opens them; at + q · apart is that of
-// member q. It looks anew at all that have not come, not at one after another: what
-// came meanwhile is there with one look.
-template <int W, int R> DEV void awaitSheets(Patience& p, const Team& t, u64 at, i64 apart, Sheet<R>* s, u32 e) {
-  const u32 r = (u32)t.rank;
+// awaitSheets waits for a sheet of each peer of a set and opens them; at + q · apart is
+// that of member q. It looks anew at all that have not come, not at one after another:
+// what came meanwhile is there with one look.
+template <int W, int R> DEV void awaitSheets(Patience& p, const Team& t, u64 at, i64 apart, Sheet<R>* s, u32 e, u32 set = (1u << W) - 1) {
+  set &= ~(1u << (u32)t.rank);
   for (;;) {
     u32 late = W, missing = 0;
 #pragma unroll
     for (int q = W - 1; q >= 0; q--)
-      if (q != r && !sealed(s[q], e)) late = q, missing |= 1u << q;
+      if (set >> q & 1 && !sealed(s[q], e)) late = q, missing |= 1u << q;
     if (late == W || !allOfWarp(!waited(p, t, late, e))) break;
 #pragma unroll
     for (int q = 0; q < W; q++)
@@ -362,5 +362,5 @@ template <int W, int R> DEV void awaitSheets(Patience& p, const Team& t, u64 at,
   }
 #pragma unroll
   for (int q = 0; q < W; q++)
-    if (q != r) unseal(s[q]);
+    if (set >> q & 1) unseal(s[q]);
 }

@@ -300,12 +300,10 @@ template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheet
       if (q != me && a.from >> q & 1) x[q] = lookSheet<R>(sheetAt<R>(a, me, q, e, sheets, i));
     const i64 next = i + warpsOf();
     if (next < sheets) giveSheet<T, W, R, AS, AD, Same, true>(a, next, sheets, e);
+    awaitSheets<W, R>(w, a.team, sheetAt<R>(a, me, 0, e, sheets, i), sheets * Sheet<R>::bytes, x, e, (u32)a.from);
 #pragma unroll
-    for (int q = 0; q < W; q++) {
-      if (q == me || !(a.from >> q & 1)) continue;
-      awaitSheet(w, a.team, sheetAt<R>(a, me, q, e, sheets, i), x[q], q, e);
-      storeSheet<T, AD, R>(a.dst[q], i * Sheet<R>::packs, count, x[q]);
-    }
+    for (int q = 0; q < W; q++)
+      if (q != me && a.from >> q & 1) storeSheet<T, AD, R>(a.dst[q], i * Sheet<R>::packs, count, x[q]);
     i = next;
   }
   awaitIdle<W>(a, w, e);
@@ -373,9 +371,7 @@ template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void r
       Sheet<R> x[W];
 #pragma unroll
       for (int q = 0; q < W; q++) x[q] = q == me ? s : lookSheet<R>(sheetAt<R>(a, me, q, e, sheets, i));
-#pragma unroll
-      for (int q = 0; q < W; q++)
-        if (q != me) awaitSheet(w, a.team, sheetAt<R>(a, me, q, e, sheets, i), x[q], q, e);
+      awaitSheets<W, R>(w, a.team, sheetAt<R>(a, me, 0, e, sheets, i), sheets * Sheet<R>::bytes, x, e);
       s = foldSheets<T, F, Avg, W, R>(x);
       to = root;
     }
@@ -414,9 +410,7 @@ template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void r
     const i64 next = i + warpsOf();
     if (next < sheets) giveSheet<T, W, R, AS, AD, false, false>(a, next, sheets, e);
     if (a.own) {
-#pragma unroll
-      for (int q = 0; q < W; q++)
-        if (q != me) awaitSheet(w, a.team, sheetAt<R>(a, me, q, e, sheets, i), x[q], q, e);
+      awaitSheets<W, R>(w, a.team, sheetAt<R>(a, me, 0, e, sheets, i), sheets * Sheet<R>::bytes, x, e);
       storeSheet<T, AD, R>(a.dst[me], first, count, foldSheets<T, F, Avg, W, R>(x));
     }
     i = next;
