@@ -46,13 +46,6 @@ template <class F, class T, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R>
 // isOf reports whether both halves of a line are of epoch e.
 DEV bool isOf(Line l, u32 e) { return l.y == e && l.w == e; }
 
-DEV void awaitHalf(Patience& p, const Team& t, u64 at, Line& l, u32 peer, u32 e) {
-  while (!isOf(l, e)) {
-    if (waited(p, t, peer, e)) break;
-    l = look(at);
-  }
-}
-
 // awaitHalves waits for a line of each peer, as awaitSheets does.
 template <int W> DEV void awaitHalves(Patience& p, const Team& t, u64 at, i64 apart, Line* l, u32 e) {
   const u32 r = (u32)t.rank;
