@@ -68,10 +68,11 @@ func (d *Driver) ReleaseMem(h MemHandle) error {
 	return d.check(d.f.memRelease, "cuMemRelease", uintptr(h))
 }
 
-// ReserveAddresses takes a range of addresses.
-func (d *Driver) ReserveAddresses(bytes int64) (Ptr, error) {
+// ReserveAddresses takes a range of addresses that begins at a multiple of align; 0 is
+// for what the driver takes by itself.
+func (d *Driver) ReserveAddresses(bytes, align int64) (Ptr, error) {
 	var p Ptr
-	err := d.check(d.f.memAddressReserve, "cuMemAddressReserve", uintptr(unsafe.Pointer(&p)), uintptr(bytes), 0, 0, 0)
+	err := d.check(d.f.memAddressReserve, "cuMemAddressReserve", uintptr(unsafe.Pointer(&p)), uintptr(bytes), uintptr(align), 0, 0)
 	return p, err
 }
 

@@ -67,6 +67,11 @@ type driverFuncs struct {
 	streamWaitValue64           cabi.Func
 	funcIsLoaded                cabi.Func
 	funcLoad                    cabi.Func
+	multicastCreate             cabi.Func
+	multicastAddDevice          cabi.Func
+	multicastBindMem            cabi.Func
+	multicastUnbind             cabi.Func
+	multicastGetGranularity     cabi.Func
 }
 
 func (f *driverFuncs) table() map[string]*cabi.Func {
@@ -133,11 +138,16 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 // optional are functions that the machine can do without.
 func (f *driverFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
-		"cuDeviceGetP2PAttribute": &f.deviceGetP2PAttribute,
-		"cuLaunchKernelEx":        &f.launchKernelEx,
-		"cuStreamWriteValue64_v2": &f.streamWriteValue64,
-		"cuStreamWaitValue64_v2":  &f.streamWaitValue64,
-		"cuFuncIsLoaded":          &f.funcIsLoaded,
-		"cuFuncLoad":              &f.funcLoad,
+		"cuDeviceGetP2PAttribute":   &f.deviceGetP2PAttribute,
+		"cuLaunchKernelEx":          &f.launchKernelEx,
+		"cuStreamWriteValue64_v2":   &f.streamWriteValue64,
+		"cuStreamWaitValue64_v2":    &f.streamWaitValue64,
+		"cuFuncIsLoaded":            &f.funcIsLoaded,
+		"cuFuncLoad":                &f.funcLoad,
+		"cuMulticastCreate":         &f.multicastCreate,
+		"cuMulticastAddDevice":      &f.multicastAddDevice,
+		"cuMulticastBindMem":        &f.multicastBindMem,
+		"cuMulticastUnbind":         &f.multicastUnbind,
+		"cuMulticastGetGranularity": &f.multicastGetGranularity,
 	}
 }

@@ -227,7 +227,7 @@ func (m mapped) take(bytes int64) (*region, error) {
 		return nil, m.g.errMemory(bytes, err)
 	}
 	r := &region{bytes: bytes, handle: h, shown: shown}
-	if r.addr, err = d.ReserveAddresses(bytes); err != nil {
+	if r.addr, err = d.ReserveAddresses(bytes, 0); err != nil {
 		return nil, errors.Join(err, d.ReleaseMem(h))
 	}
 	if err = d.Map(r.addr, bytes, h); err != nil {

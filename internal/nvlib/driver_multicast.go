@@ -1,0 +1,77 @@
+package nvlib
+
+import (
+	"fmt"
+	"unsafe"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+// Multicast objects join memory of several devices under one address, for the
+// multimem instructions of kernels: NVLink's switches then add up what is loaded
+// from there, and hand out what is stored. All functions are optional: drivers have
+// them since CUDA 12.1.
+
+// MulticastSupported says whether the device's memory can be joined so.
+const MulticastSupported Attribute = 132
+
+// multicastProp is CUmulticastObjectProp.
+type multicastProp struct {
+	devices uint32
+	_       uint32
+	bytes   uint64
+	handles uint64 // kinds of handles by which other processes could be given it
+	flags   uint64
+}
+
+// multicastGranularityMin is CU_MULTICAST_GRANULARITY_MINIMUM.
+const multicastGranularityMin = 0
+
+// HasMulticast returns nil, or which function for multicast objects the driver lacks.
+func (d *Driver) HasMulticast() error {
+	for _, f := range []struct {
+		name string
+		f    cabi.Func
+	}{
+		{"cuMulticastCreate", d.f.multicastCreate}, {"cuMulticastAddDevice", d.f.multicastAddDevice}, {"cuMulticastBindMem", d.f.multicastBindMem},
+		{"cuMulticastUnbind", d.f.multicastUnbind}, {"cuMulticastGetGranularity", d.f.multicastGetGranularity},
+	} {
+		if !f.f.Present() {
+			return fmt.Errorf("the driver has no %s; drivers for CUDA 12.1 and newer do", f.name)
+		}
+	}
+	return nil
+}
+
+// MulticastGranularity returns what the size of an object for so many devices, and its
+// address, must be a multiple of.
+func (d *Driver) MulticastGranularity(devices int, bytes int64) (int64, error) {
+	prop, n := multicastProp{devices: uint32(devices), bytes: uint64(bytes)}, uint64(0)
+	err := d.check(d.f.multicastGetGranularity, "cuMulticastGetGranularity",
+		uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(&prop)), multicastGranularityMin)
+	return int64(n), err
+}
+
+// CreateMulticast makes an object that is to join so many bytes of so many devices. It
+// is mapped as memory is, and goes by ReleaseMem.
+func (d *Driver) CreateMulticast(devices int, bytes int64) (MemHandle, error) {
+	prop := multicastProp{devices: uint32(devices), bytes: uint64(bytes)}
+	var h MemHandle
+	err := d.check(d.f.multicastCreate, "cuMulticastCreate", uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&prop)))
+	return h, err
+}
+
+// AddToMulticast adds a device. All have to be added before memory is bound.
+func (d *Driver) AddToMulticast(object MemHandle, dev Device) error {
+	return d.check(d.f.multicastAddDevice, "cuMulticastAddDevice", uintptr(object), uintptr(dev))
+}
+
+// BindMulticast has memory of one of the devices be its part of the object.
+func (d *Driver) BindMulticast(object, mem MemHandle, bytes int64) error {
+	return d.check(d.f.multicastBindMem, "cuMulticastBindMem", uintptr(object), 0, uintptr(mem), 0, uintptr(bytes), 0)
+}
+
+// UnbindMulticast takes it out again; nothing may be under way there.
+func (d *Driver) UnbindMulticast(object MemHandle, dev Device, bytes int64) error {
+	return d.check(d.f.multicastUnbind, "cuMulticastUnbind", uintptr(object), uintptr(dev), 0, uintptr(bytes))
+}
