@@ -28,6 +28,14 @@ type teamBench struct {
 	timeout         time.Duration
 	streams         [][]Meeting
 	regions         int
+	joined          []joined
+}
+
+// joined is memory of members, of so many bytes each, under one address, where there is
+// nothing else.
+type joined struct {
+	at, bytes int64
+	parts     []nvlib.Ptr
 }
 
 func newTeamBench(t *testing.T, members int, epoch uint32) *teamBench {
@@ -117,6 +125,13 @@ func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 		put := func(v ...uint64) { _ = binary.Write(&in, binary.LittleEndian, v) }
 		put(memoryAt, uint64(len(before)))
 		in.Write(before)
+		put(uint64(len(b.joined)))
+		for _, j := range b.joined {
+			put(uint64(j.at), uint64(j.bytes), uint64(len(j.parts)))
+			for _, p := range j.parts {
+				put(uint64(p))
+			}
+		}
 		put(uint64(seed), uint64(len(b.streams)))
 		for _, s := range b.streams {
 			put(uint64(len(s)))

@@ -90,6 +90,7 @@ func everyCode(t *testing.T) []code {
 	}
 	all = append(all, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
 	all = append(all, everyReduction()...)
+	all = append(all, everyMultimem()...)
 	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })
 	return all
 }

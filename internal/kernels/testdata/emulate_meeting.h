@@ -16,6 +16,7 @@ struct Index { unsigned x; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 static void emulatedYield();
 static void* emulatedRoom();
+static unsigned long long emulatedPart(unsigned long long at, int member);
 static void __syncthreads();
 static int __syncthreads_and(int x);
 static void __syncwarp();

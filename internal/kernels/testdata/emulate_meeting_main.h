@@ -71,6 +71,17 @@ static void* emulatedRoom() {
   return m->room.data();
 }
 
+// Joined is memory of several members under one address.
+struct Joined { u64 at, bytes; std::vector<u64> parts; };
+static std::vector<Joined> joined;
+
+// emulatedPart is where a member's part of joined memory is; 0 for none.
+static u64 emulatedPart(u64 at, int member) {
+  for (const Joined& j : joined)
+    if (at >= j.at && at < j.at + j.bytes) return (size_t)member < j.parts.size() ? j.parts[member] + (at - j.at) : 0;
+  exit(6);
+}
+
 static void body() {
   Thread& t = threads[current];
   alignas(16) u64 args[512];
@@ -138,13 +149,20 @@ static u64 word() {
   return v;
 }
 
-// Input: address and bytes of memory, its contents, a seed, the number of streams,
-// and for each its number of launches, and for each of these the entry, blocks,
-// threads, number of argument words, words. Output: memory.
+// Input: address and bytes of memory, its contents; the number of joined memories, and
+// for each its address, its bytes, the number of its parts, their addresses; a seed, the
+// number of streams, and for each its number of launches, and for each of these the
+// entry, blocks, threads, number of argument words, words. Output: memory.
 int main() {
   u64 base = word(), bytes = word();
   char* mem = (char*)mmap((void*)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   if (mem != (char*)base || fread(mem, 1, bytes, stdin) != bytes) return 4;
+  joined.resize(word());
+  for (Joined& j : joined) {
+    j.at = word(), j.bytes = word();
+    j.parts.resize(word());
+    for (u64& v : j.parts) v = word();
+  }
   seed = word();
   skewed = seed % 2 == 1;
   std::vector<Stream> streams(word());

@@ -1,0 +1,140 @@
+package kernels
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// multimemTypes are those that switches add up.
+var multimemTypes = []ir.DType{ir.BF16, ir.F16, ir.F32}
+
+// everyMultimem lists an instance for every type and unroll, aligned and not.
+func everyMultimem() (all []code) {
+	for i, dt := range multimemTypes {
+		for off := range 2 {
+			m := Multimem{AllReduce: AllReduce{DType: dt, Unroll: 1 << i, In: make([]nvlib.Ptr, 2+3*i), Out: make([]nvlib.Ptr, 2+3*i)}}
+			m.In[0] = nvlib.Ptr(int64(off) * dt.Size())
+			all = append(all, m.Meeting(0).launch().code)
+		}
+	}
+	return all
+}
+
+// join makes staging memory on every member, and an address for all of it at once.
+func (b *teamBench) join(bytes int64) (parts []nvlib.Ptr, all nvlib.Ptr) {
+	for range b.streams {
+		parts = append(parts, b.alloc(bytes))
+	}
+	at := int64(1)<<50 + int64(len(b.joined))<<40
+	b.joined = append(b.joined, joined{at, bytes, parts})
+	return parts, nvlib.Ptr(at)
+}
+
+// multimemCase is an all-reduce by switches.
+type multimemCase struct {
+	dt              ir.DType
+	unroll          int
+	count           int64
+	blocks, threads int
+	odd, inPlace    bool
+}
+
+// addMultimem has every member launch c, and returns what checks the results: equal
+// on all members, and as far from the exact sum as one of f32 in any order, rounded to
+// the type, can be.
+func (b *teamBench) addMultimem(c multimemCase, rng *rand.Rand, data []nvlib.Ptr, all nvlib.Ptr, flags []nvlib.Ptr, flagHalf int64) func(seed int) {
+	members := len(b.streams)
+	m := Multimem{All: all, AllReduce: AllReduce{DType: c.dt, Unroll: c.unroll, Blocks: c.blocks, Threads: c.threads, Count: c.count,
+		Share: ceil(ceil(c.count*c.dt.Size(), 16), int64(members)), Data: data, Flags: flags, FlagHalf: flagHalf, Slots: 2 * BlocksMost}}
+	off := int64(0)
+	if c.odd {
+		off = 1
+	}
+	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), off }}
+	exact, size := make([]float64, c.count), make([]float64, c.count)
+	var outs []Operand
+	for range members {
+		vals := make([]float64, c.count)
+		for i := range vals {
+			vals[i] = tensor.Round(c.dt, rng.NormFloat64()*math.Exp2(float64(rng.IntN(8))))
+			exact[i] += vals[i]
+			size[i] += math.Abs(vals[i])
+		}
+		in := b.put(c.dt, lay, vals, c.count)
+		out := in
+		if !c.inPlace {
+			out = b.room(c.dt, lay, c.count)
+		}
+		outs, m.In, m.Out = append(outs, out), append(m.In, in.Addr), append(m.Out, out.Addr)
+	}
+	for rank := range members {
+		b.launch(rank, m.Meeting(rank))
+	}
+	digits := map[ir.DType]float64{ir.BF16: 8, ir.F16: 11, ir.F32: 24}[c.dt]
+	return func(seed int) {
+		first := b.vals(outs[0])
+		for rank, o := range outs {
+			for i, got := range b.vals(o) {
+				bound := float64(members)*math.Exp2(-24)*size[i] + math.Exp2(-digits)*math.Abs(exact[i]) + math.Exp2(-24)
+				if got != first[i] || !(math.Abs(got-exact[i]) <= 1.01*bound) {
+					b.t.Fatalf("seed %d, %+v, member %d of %d, element %d: got %v, member 0 has %v, the sum is %v", seed, c, rank, members, i, got, first[i], exact[i])
+				}
+			}
+		}
+	}
+}
+
+// TestMultimem runs all-reduces by switches through the same memory, in drawn orders;
+// what switches do the bench does, in an order other than that of the members.
+func TestMultimem(t *testing.T) {
+	ofTeams(t, []int{2, 3, TeamMost}, func(t *testing.T, members int, epoch uint32) {
+		b := newTeamBench(t, members, epoch)
+		rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+		const most = 3000
+		data, all := b.join(most*4 + int64(members)*16)
+		half := int64(members) * 2 * BlocksMost * 4
+		flags := b.halves(half, staleBefore(epoch))
+		var checks []func(int)
+		for i := range 12 {
+			c := multimemCase{dt: multimemTypes[i%3], unroll: []int{1, 2, 4}[rng.IntN(3)], count: int64(1 + rng.IntN(most)), blocks: 1 + rng.IntN(3),
+				threads: 32 * (1 + rng.IntN(2)), odd: rng.IntN(2) == 0, inPlace: rng.IntN(2) == 0}
+			if i%4 == 0 {
+				c.count = int64(1 + rng.IntN(9))
+			}
+			checks = append(checks, b.addMultimem(c, rng, data, all, flags, half))
+		}
+		b.runChecks(3, checks)
+	})
+}
+
+// TestMultimemLate leaves a member out: the others tell whom they waited for, and end.
+func TestMultimemLate(t *testing.T) {
+	b := newTeamBench(t, 3, FirstEpoch)
+	b.timeout = 3 * time.Microsecond
+	data, all := b.join(4096)
+	half := int64(3 * 2 * BlocksMost * 4)
+	b.addMultimem(multimemCase{dt: ir.F32, unroll: 1, count: 200, blocks: 2, threads: 32}, rand.New(rand.NewPCG(1, 2)), data, all, b.halves(half, 0), half)
+	b.streams[1] = nil
+	b.runTeam(2, func(seed int) {
+		told := 0
+		for m := range 3 {
+			f, ok := ReadFault(b.mem[int64(b.record[m])-memoryAt:])
+			if !ok {
+				continue
+			}
+			told++
+			if m == 1 || f.Kind != FaultTimeout || f.Words[0] != FirstEpoch+1 || f.Words[1] != 1 {
+				t.Errorf("seed %d: member %d told %+v", seed, m, f)
+			}
+		}
+		if told == 0 {
+			t.Errorf("seed %d: nobody told of the member that did not come", seed)
+		}
+	})
+}

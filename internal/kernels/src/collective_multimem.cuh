@@ -1,0 +1,92 @@
+// All-reduce of sums by NVLink's switches. Members' staging memory is joined under
+// one address: what is loaded from there is the sum of what all have at that place,
+// and what is stored there all get. In which order the switches add, and how they
+// round, is theirs.
+
+struct MultimemArgs {
+  ReduceArgs reduce;  // data: of each member its staging memory; share: packs
+  u64 all;            // the address of all of it, for multimem instructions only
+};
+
+// sumOfAll is the sum of the packs of T that the members have there. Devices before
+// sm_90 have no such memory.
+#ifdef __CUDA_ARCH__
+#if __CUDA_ARCH__ >= 900
+#define LOAD_SUM(form) \
+  asm volatile("multimem.ld_reduce.relaxed.sys.global.add" form " {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory")
+#else
+#define LOAD_SUM(form) v = Line{0, 0, 0, 0}
+#endif
+DEV Line sumOfAll(u64 at, f32) { Line v; LOAD_SUM(".v4.f32"); return v; }
+DEV Line sumOfAll(u64 at, f16) { Line v; LOAD_SUM(".acc::f32.v4.f16x2"); return v; }
+DEV Line sumOfAll(u64 at, bf16) { Line v; LOAD_SUM(".acc::f32.v4.bf16x2"); return v; }
+#undef LOAD_SUM
+#else
+template <class T> DEV Line sumOfAll(u64 at, T) {
+  Pack<T, 16 / sizeof(T)> sum;
+  for (int v = 0; v < 16 / sizeof(T); v++) {
+    f32 a = 0;
+    for (int q = teamMost - 1; q >= 0; q--)
+      if (const T* part = (const T*)emulatedPart(at, q)) a += Num<T>::get(part[v]);
+    sum.v[v] = Num<T>::put(a);
+  }
+  return bitsAs<Line>(sum);
+}
+#endif
+
+// giveAll stores a pack there, of whatever type.
+DEV void giveAll(u64 at, Line v) {
+#ifdef __CUDA_ARCH__
+#if __CUDA_ARCH__ >= 900
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#endif
+#else
+  for (int q = 0; q < teamMost; q++)
+    if (Line* part = (Line*)emulatedPart(at, q)) *part = v;
+#endif
+}
+
+// meetAcross is meet where memory is used by its own address on one side of it and by
+// that of all on the other, which is ordered by a fence between addresses only.
+template <int W> DEV void meetAcross(Patience& p, const ReduceArgs& a, i64 slot, u32 e) {
+#ifdef __CUDA_ARCH__
+  asm volatile("fence.proxy.alias;" ::: "memory");
+#endif
+  meet<W>(p, a, slot, e);
+#ifdef __CUDA_ARCH__
+  asm volatile("fence.proxy.alias;" ::: "memory");
+#endif
+}
+
+// Each member copies what it has to its staging memory, adds up its share for all,
+// and copies what all have added up from there. A block only uses what blocks of the
+// same number wrote: of each share the packs from its own on. The second meeting
+// keeps staging memory from being written anew while somebody reads it.
+template <class T, int W, int U, bool A> DEV void reduceMultimem(const MultimemArgs& m) {
+  const ReduceArgs& a = m.reduce;
+  const u32 r = (u32)a.team.rank, e = begin(a.team, lastEpoch(a.team));
+  constexpr int V = 16 / sizeof(T);
+  const i64 total = (a.count + V - 1) / V, own = (i64)blockIdx.x * blockDim.x + threadIdx.x, step = (i64)gridDim.x * blockDim.x;
+  const auto ofShares = [&](auto use) {
+    for (int q = 0; q < W; q++) {
+      const i64 first = q * a.share, last = first + a.share < total ? first + a.share : total;
+      for (i64 i = first + own; i < last; i += step) use(i);
+    }
+  };
+  Patience p = {0, 0};
+  ofShares([&](i64 i) { storeLine(a.data[r] + i * 16, loadCut<Line, T, A>(a.in[r], i, a.count)); });
+  meetAcross<W>(p, a, 0, e);
+  const i64 first = r * a.share, last = first + a.share < total ? first + a.share : total;
+  for (i64 i = first + own; i < last; i += U * step) {
+    Line y[U];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (i + u * step < last) y[u] = sumOfAll(m.all + (i + u * step) * 16, T());
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (i + u * step < last) giveAll(m.all + (i + u * step) * 16, y[u]);
+  }
+  meetAcross<W>(p, a, blocksMost, e);
+  ofShares([&](i64 i) { storeCut<Line, T, A>(a.out[r], i, a.count, look(a.data[r] + i * 16)); });
+  end(a.team, e);
+}
