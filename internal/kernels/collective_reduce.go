@@ -21,6 +21,7 @@ const (
 	AllReduceAddends AllReduceKind = "ScatterHost" // the same, and some packs by way of host memory
 	AllReducePull    AllReduceKind = "Pull"        // reads from peers, writes to peers
 	AllReduceFew     AllReduceKind = "Few"         // the same by few multiprocessors
+	AllReduceBulk    AllReduceKind = "Bulk"        // parts of both by few multiprocessors' engines
 	AllReduceHost    AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
 	AllReduceResults AllReduceKind = "Results"     // Push, and some results by way of host memory
 )
@@ -48,7 +49,8 @@ type AllReduce struct {
 	// are written by the first Writers blocks and read by the Readers after them;
 	// their chunks' flags are the last of Slots before those in which all meet. Of
 	// Addends: the packs of each share before Split, alike, with the flags that such
-	// chunks have anyway.
+	// chunks have anyway. Of Bulk: tiles of each share before Split are pushed, all of
+	// them whole.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 }
@@ -70,6 +72,9 @@ func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
 func (r AllReduce) Meeting(rank int) Meeting {
 	if r.Kind == AllReduceFew {
 		return r.few(true)
+	}
+	if r.Kind == AllReduceBulk {
+		return r.bulk()
 	}
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)

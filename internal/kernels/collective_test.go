@@ -165,10 +165,11 @@ type reduceCase struct {
 	blocks, threads int
 	odd             bool // operands begin at odd elements
 	inPlace         bool
+	pushed          int64 // hundredths, by AllReduceBulk
 }
 
 func (c reduceCase) String() string {
-	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace)
+	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v pushed=%d", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace, c.pushed)
 }
 
 // size fills in what the host works out: how much each member adds up, and the
@@ -198,6 +199,14 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		r.Blocks = int(min(int64(r.Blocks), chunks))
 		r.Slots = chunks + BlocksMost
 		half = members * r.Share * 16
+	case AllReduceBulk:
+		r.Share = ceil(ceil(bytes, 16), members)
+		tile := BulkTile(c.unroll)
+		r.Split = max(0, min((bytes/16-(members-1)*r.Share)/tile, r.Share*c.pushed/100/tile))
+		r.In = make([]nvlib.Ptr, members)
+		r.Slots = r.BulkSlots()
+		r.In = nil
+		half = members * r.Split * tile * 16
 	default:
 		r.Share = ceil(ceil(bytes, 16), members)
 		r.Slots = 2 * BlocksMost
@@ -288,7 +297,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	return tensor.Round(dt, v)
 }
 
-var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull, AllReduceFew}
+var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull, AllReduceFew, AllReduceBulk}
 
 // TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through
 // the same memory, in drawn orders.
@@ -310,7 +319,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 			if rng.IntN(4) == 0 {
 				c.count = int64(1 + rng.IntN(9))
 			}
-			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull && kind != AllReduceFew
+			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull && kind != AllReduceFew && kind != AllReduceBulk
 			c.inPlace = rng.IntN(2) == 0
 			cases = append(cases, c)
 			r, half := c.size(int64(members))
