@@ -35,7 +35,7 @@ func BulkTold(members, unroll int) int64 {
 // bulk is the launch of r by reduceBulk of src/collective_bulk.cuh.
 func (r AllReduce) bulk() Meeting {
 	members, tile, stages, told := len(r.In), 16*int(BulkTile(r.Unroll)), BulkStages(len(r.In), r.Unroll), BulkTold(len(r.In), r.Unroll)
-	gates := (8*(3*stages+bulkSlots) + 127) / 128 * 128
+	gates := (8*(3*stages+2*bulkSlots) + 127) / 128 * 128
 	return Meeting{
 		File: "collective_bulk", Upon: []string{"collective_reduce"}, Args: "ReduceArgs",
 		Body:   fmt.Sprintf("reduceBulk<%s, %s, %d, %d, %d, %d, %d, %d>", r.red(), ctype(r.DType), members, tile, stages, bulkSlots, told, bulkAdding),
@@ -46,6 +46,6 @@ func (r AllReduce) bulk() Meeting {
 
 // BulkSlots is how many flags AllReduceBulk takes for each pair of members.
 func (r *AllReduce) BulkSlots() int64 {
-	tiles := ceil(r.Split, int64(r.Blocks))
-	return ceil(tiles, BulkTold(len(r.In), r.Unroll))*int64(r.Blocks) + 2*BlocksMost
+	blocks := int64(r.Blocks)
+	return ceil(r.Split/blocks, BulkTold(len(r.In), r.Unroll))*blocks + r.Writers + 2*BlocksMost
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // TestBulk adds up more tiles than all stages hold, none, some and all of them pushed,
-// with and without elements left that make no tile.
+// some by way of host memory, with and without elements left that make no tile.
 func TestBulk(t *testing.T) {
 	for _, members := range []int{2, 3, 5, TeamMost} {
 		for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 1} {
@@ -18,9 +18,9 @@ func TestBulk(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(members), 2))
 			var cases []reduceCase
 			var half, flagHalf int64
-			for _, pushed := range []int64{0, 30, 100} {
+			for _, part := range [][2]int64{{0, 0}, {30, 0}, {100, 0}, {0, 20}, {25, 20}} {
 				for _, blocks := range []int{1, 3} {
-					c := reduceCase{kind: AllReduceBulk, dt: ir.BF16, red: ir.Sum, unroll: 1, blocks: blocks, inPlace: rng.IntN(2) == 0, pushed: pushed,
+					c := reduceCase{kind: AllReduceBulk, dt: ir.BF16, red: ir.Sum, unroll: 1, blocks: blocks, inPlace: rng.IntN(2) == 0, pushed: part[0], hosted: part[1],
 						count: int64(members) * 8 * (BulkTile(1)*int64(10+rng.IntN(12)) + int64(rng.IntN(3)))}
 					if rng.IntN(2) == 0 {
 						c.dt, c.count = ir.F32, c.count/2-int64(rng.IntN(40))

@@ -49,8 +49,9 @@ type AllReduce struct {
 	// are written by the first Writers blocks and read by the Readers after them;
 	// their chunks' flags are the last of Slots before those in which all meet. Of
 	// Addends: the packs of each share before Split, alike, with the flags that such
-	// chunks have anyway. Of Bulk: tiles of each share before Split are pushed, all of
-	// them whole.
+	// chunks have anyway. Of Bulk: tiles of each share before Split are pushed, and
+	// results of Writers behind them go through host memory: all whole, and as many for
+	// each block.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 }

@@ -165,11 +165,11 @@ type reduceCase struct {
 	blocks, threads int
 	odd             bool // operands begin at odd elements
 	inPlace         bool
-	pushed          int64 // hundredths, by AllReduceBulk
+	pushed, hosted  int64 // hundredths, by AllReduceBulk
 }
 
 func (c reduceCase) String() string {
-	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v pushed=%d", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace, c.pushed)
+	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v pushed=%d hosted=%d", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace, c.pushed, c.hosted)
 }
 
 // size fills in what the host works out: how much each member adds up, and the
@@ -201,8 +201,10 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		half = members * r.Share * 16
 	case AllReduceBulk:
 		r.Share = ceil(ceil(bytes, 16), members)
-		tile := BulkTile(c.unroll)
-		r.Split = max(0, min((bytes/16-(members-1)*r.Share)/tile, r.Share*c.pushed/100/tile))
+		tile, each := BulkTile(c.unroll), int64(c.blocks)
+		tiles := max(0, (bytes/16-(members-1)*r.Share)/tile)
+		r.Split = tiles * c.pushed / 100 / each * each
+		r.Writers = tiles * c.hosted / 100 / each * each
 		r.In = make([]nvlib.Ptr, members)
 		r.Slots = r.BulkSlots()
 		r.In = nil
@@ -244,6 +246,11 @@ func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.
 		}
 		ins, outs = append(ins, vals), append(outs, out)
 		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
+	}
+	for range members {
+		if r.Kind == AllReduceBulk {
+			r.Host = append(r.Host, b.alloc(r.Writers*BulkTile(r.Unroll)*16))
+		}
 	}
 	for m := range members {
 		b.launch(m, r.Meeting(m))

@@ -18,6 +18,9 @@ var bulkPushed = func(members int) int64 {
 	return 350
 }
 
+// bulkHosted is how much of its results, in thousandths, go by way of host memory.
+var bulkHosted = func(members int) int64 { return 0 }
+
 // bulkUnroll makes tiles as large as leaves room for several stages.
 func bulkUnroll(tune device.Tuning, members int) int {
 	unroll := 1
@@ -55,7 +58,7 @@ func (t *team) bulk(tune device.Tuning, r *kernels.AllReduce) error {
 	tune.Blocks = cmp.Or(tune.Blocks, 8)
 	tile := kernels.BulkTile(r.Unroll)
 	r.Blocks = t.grid(tune, teamThreads, ceil(r.Share, tile))
-	r.Split = bulkSplit(r, members, bulkPushed(len(t.members)))
+	r.Split, r.Writers = bulkParts(r)
 	if r.Split > 0 {
 		area, err := t.reserve("staging", members*r.Split*tile*16)
 		if err != nil {
@@ -63,13 +66,22 @@ func (t *team) bulk(tune device.Tuning, r *kernels.AllReduce) error {
 		}
 		r.Data = area.at
 	}
+	if r.Writers > 0 {
+		var err error
+		if r.Host, err = t.hostMemory(r.Writers * tile * 16); err != nil {
+			return err
+		}
+	}
 	return t.flagged(r, r.BulkSlots())
 }
 
-// bulkSplit is how many tiles of each share are pushed: all that are have to be whole,
-// those of the last member too, whose share may be less than others'.
-func bulkSplit(r *kernels.AllReduce, members, permille int64) int64 {
-	tile := kernels.BulkTile(r.Unroll)
-	last := min(r.Share, r.Count*r.DType.Size()/16-(members-1)*r.Share)
-	return max(0, min(last/tile, r.Share/tile*permille/1000))
+// bulkParts is how many tiles of each share are pushed, and the results of how many go
+// by way of host memory: as many for each block, of those that are whole on the last
+// member too, whose share may be less than others'.
+func bulkParts(r *kernels.AllReduce) (pushed, hosted int64) {
+	members, blocks := int64(len(r.In)), int64(r.Blocks)
+	tiles := max(0, min(r.Share, r.Count*r.DType.Size()/16-(members-1)*r.Share)/kernels.BulkTile(r.Unroll))
+	pushed = tiles * bulkPushed(len(r.In)) / 1000 / blocks * blocks
+	hosted = min((tiles-pushed)/2, tiles*bulkHosted(len(r.In))/1000) / blocks * blocks
+	return pushed, hosted
 }

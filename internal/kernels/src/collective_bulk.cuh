@@ -120,13 +120,13 @@ DEV void orderBulk() {
 enum { bulkAside = 96, bulkLag = 12 };
 
 // BulkRoom is a block's shared memory: S stages of a tile of each member, and R tiles
-// for what is pushed, a gate for each.
+// for what passes through, with their gates.
 template <int W, int B, int S, int R> struct BulkRoom {
   enum { lines = B / 16 };
-  Gate full[S], added[S], empty[S], fetched[R];
+  Gate full[S], added[S], empty[S], pushed[R], read[R];
   DEV Line* lined(BulkRoom* at) { return (Line*)at + (sizeof(BulkRoom) + 127) / 128 * 8; }
   DEV Line* tile(BulkRoom* at, u32 stage, u32 q) { return lined(at) + (stage * W + q) * lines; }
-  DEV Line* pushed(BulkRoom* at, u32 slot) { return lined(at) + (S * W + slot) * lines; }
+  DEV Line* passing(BulkRoom* at) { return lined(at) + S * W * lines; }
 };
 
 // tilesOf is how many whole tiles member q's share has.
@@ -135,67 +135,120 @@ template <class T, int B> DEV i64 tilesOf(const ReduceArgs& a, u32 q) {
   return last > first ? (last - first) * 16 / B : 0;
 }
 
-// ofBlock is how many of so many tiles are this block's: every gridDim.x-th.
-DEV u32 ofBlock(i64 tiles) { return blockIdx.x < tiles ? (u32)((tiles - blockIdx.x + gridDim.x - 1) / gridDim.x) : 0; }
+// A block has every gridDim.x-th tile of each share. The first ones of those, as many
+// for every block, are pushed; the results of some after them reach the others by way
+// of host memory.
+DEV u32 pushedOf(const ReduceArgs& a) { return (u32)(a.split / gridDim.x); }
+DEV u32 hostedOf(const ReduceArgs& a) { return (u32)(a.writers / gridDim.x); }
+DEV i64 tileOf(u32 k) { return blockIdx.x + (i64)k * gridDim.x; }
 
-// Turns is the order in which a block adds up its tiles: those that are pushed, the
-// first ones, are spread among those that are read where they lie, some of which come
-// before.
+// Turns is the order in which a block adds up its tiles: those that are pushed are
+// spread among those that are read where they lie, some of which come before, and
+// those that go by way of host memory among these, some of which come after.
 struct Turns {
-  u32 all, pushed, lag;
-  // before is how many pushed ones come before turn i.
-  __device__ __forceinline__ u32 before(u32 i) const { return i < lag || pushed == 0 ? 0 : (u32)((u64)(i - lag) * pushed / (all - lag)); }
-  __device__ __forceinline__ bool isPushed(u32 i) const { return before(i + 1) > before(i); }
-  // tile is which of the block's tiles comes at turn i.
-  __device__ __forceinline__ u32 tile(u32 i) const { return isPushed(i) ? before(i) : pushed + i - before(i); }
+  u32 all, pushed, hosted, lag;
+  u32 turn, ofPushed, ofHosted, pushes, hosts;  // that have been, and how far the next ones are
+  u32 tile;
+  bool isPushed, isHosted;
+
+  template <class T, int B> static __device__ __forceinline__ Turns of(const ReduceArgs& a) {
+    Turns t = {};
+    const i64 tiles = tilesOf<T, B>(a, (u32)a.team.rank);
+    t.all = blockIdx.x < tiles ? (u32)((tiles - blockIdx.x + gridDim.x - 1) / gridDim.x) : 0;
+    t.pushed = pushedOf(a), t.hosted = hostedOf(a);
+    t.lag = t.all - t.pushed < bulkLag ? t.all - t.pushed : bulkLag;
+    t.turn = ~0u;
+    return t;
+  }
+
+  // next goes to the next turn: false if there is none.
+  __device__ __forceinline__ bool next() {
+    if (++turn >= all) return false;
+    isPushed = isHosted = false;
+    if (turn >= lag && (ofPushed += pushed) >= all - lag) {
+      ofPushed -= all - lag;
+      isPushed = true, tile = pushes++;
+      return true;
+    }
+    ofHosted += 8 * hosted;
+    if (hosts < hosted && ofHosted >= 7 * (all - pushed)) {
+      ofHosted -= 7 * (all - pushed);
+      isHosted = true, tile = pushed + hosts++;
+      return true;
+    }
+    tile = pushed + hosted + turn - pushes - hosts;
+    return true;
+  }
 };
 
-template <class T, int B> DEV Turns turnsOf(const ReduceArgs& a) {
-  Turns s;
-  s.all = ofBlock(tilesOf<T, B>(a, (u32)a.team.rank)), s.pushed = ofBlock(a.split);
-  s.lag = s.all - s.pushed < bulkLag ? s.all - s.pushed : bulkLag;
-  return s;
-}
-
-// bulkFlag is which of its flags a block raises for its k-th tile: one for so many.
+// bulkFlag is which of its flags a block raises for its k-th tile: one for so many
+// that are pushed, hostFlag that for the k-th whose result lies in host memory.
 DEV i64 bulkFlag(u32 k, u32 together) { return blockIdx.x + (i64)(k / together) * gridDim.x; }
+DEV i64 hostFlag(const ReduceArgs& a, u32 k, u32 together) { return blockIdx.x + (i64)((pushedOf(a) + together - 1) / together + k) * gridDim.x; }
 
-// pushTiles has a warp push the block's tiles of other members' shares, and tell of so
-// many together, those before once these are under way. Loads are D tiles ahead.
-template <int W, int B, int S, int R, int Together> DEV void pushTiles(const ReduceArgs& a, BulkRoom<W, B, S, R>* room, u32 e) {
-  typedef BulkRoom<W, B, S, R> Room;
-  constexpr u32 D = R / 2, batch = Together * (W - 1);
-  const u32 r = (u32)a.team.rank, tiles = ofBlock(a.split), n = tiles * (W - 1);
-  const auto tell = [&](u32 group) {
-    orderBulk();
-    __syncwarp();
-    if (laneOf() < W && laneOf() != r) release32(flagAt(a, laneOf(), r, bulkFlag(group * Together, Together), e), e);
-    __syncwarp();
-  };
-  const auto memberAt = [&](u32 i) { return (r + 1 + (i % (W - 1) + blockIdx.x) % (W - 1)) % W; };
-  const auto tileAt = [&](u32 i) { return blockIdx.x + (i64)(i / (W - 1)) * gridDim.x; };
+// passTiles has a warp copy n tiles by way of R of shared memory, loads some tiles
+// ahead. from and to are asked by one thread, stored is called by all once the store
+// of a tile has begun.
+template <int B, int R, class From, class To, class Stored> DEV void passTiles(Line* ring, Gate* gates, u32 n, const From& from, const To& to, const Stored& stored) {
+  constexpr u32 D = R / 2, lines = B / 16;
   for (u32 i = 0; i < n + D; i++) {
     if (i < n && laneOf() == 0) {
+      const u64 at = from(i);
       if (i >= R) awaitRead<R - D - 1>();
-      arriveExpecting(&room->fetched[i % R], B);
-      loadBulk(Room::pushed(room, i % R), a.in[r] + memberAt(i) * a.share * 16 + tileAt(i) * B, B, &room->fetched[i % R]);
+      arriveExpecting(gates + i % R, B);
+      loadBulk(ring + i % R * lines, at, B, gates + i % R);
     }
     if (i < D || i - D >= n) continue;
     const u32 k = i - D;
     if (laneOf() == 0) {
-      awaitGate(&room->fetched[k % R], k / R & 1);
-      storeBulk(a.data[memberAt(k)] + (r * a.split + tileAt(k)) * B, Room::pushed(room, k % R), B);
+      awaitGate(gates + k % R, k / R & 1);
+      storeBulk(to(k), ring + k % R * lines, B);
       closeBulk();
     }
-    if ((k + 1) % batch == 0 && k >= batch) {
-      if (laneOf() == 0) awaitBulk<batch>();
-      tell(k / batch - 1);
-    }
+    stored(k);
   }
-  if (n == 0) return;
   if (laneOf() == 0) awaitBulk<0>();
-  const u32 groups = (tiles + Together - 1) / Together, told = n / batch > 0 ? n / batch - 1 : 0;
-  for (u32 g = told; g < groups; g++) tell(g);
+  orderBulk();
+  __syncwarp();
+}
+
+// pushTiles has a warp push the block's tiles of other members' shares, and tell of so
+// many together, those before once these are under way.
+template <int W, int B, int S, int R, int Together> DEV void pushTiles(const ReduceArgs& a, BulkRoom<W, B, S, R>* room, u32 e) {
+  constexpr u32 batch = Together * (W - 1);
+  const u32 r = (u32)a.team.rank, tiles = pushedOf(a), n = tiles * (W - 1);
+  u32 told = 0;
+  const auto tell = [&]() {
+    if (laneOf() < W && laneOf() != r) release32(flagAt(a, laneOf(), r, bulkFlag(told * Together, Together), e), e);
+    told++;
+  };
+  const auto memberAt = [&](u32 i) { return (r + 1 + (i % (W - 1) + blockIdx.x) % (W - 1)) % W; };
+  passTiles<B, R>(
+      room->passing(room), room->pushed, n, [&](u32 i) { return a.in[r] + memberAt(i) * a.share * 16 + tileOf(i / (W - 1)) * B; },
+      [&](u32 i) { return a.data[memberAt(i)] + (r * a.split + tileOf(i / (W - 1))) * B; },
+      [&](u32 k) {
+        if ((k + 1) % batch != 0 || k < batch) return;
+        if (laneOf() == 0) awaitBulk<batch>();
+        orderBulk();
+        __syncwarp();
+        tell();
+      });
+  while (told * Together < tiles) tell();
+}
+
+// readTiles has a warp bring results that others have put into host memory.
+template <int W, int B, int S, int R, int Together> DEV void readTiles(Patience& p, const ReduceArgs& a, BulkRoom<W, B, S, R>* room, u32 e) {
+  const u32 r = (u32)a.team.rank;
+  const auto memberAt = [&](u32 i) { return (r + 1 + (i % (W - 1) + blockIdx.x) % (W - 1)) % W; };
+  passTiles<B, R>(
+      room->passing(room), room->read, hostedOf(a) * (W - 1),
+      [&](u32 i) {
+        const u32 q = memberAt(i), k = i / (W - 1);
+        waitFlag(p, a.team, flagAt(a, r, q, hostFlag(a, k, Together), e), q, e);
+        orderBulk();
+        return a.host[q] + tileOf(k) * B;
+      },
+      [&](u32 i) { return a.out[r] + memberAt(i) * a.share * 16 + tileOf(pushedOf(a) + i / (W - 1)) * B; }, [](u32) {});
 }
 
 // loadTiles has a warp bring what is to be added up, as stages become empty.
@@ -205,20 +258,18 @@ template <class T, int W, int B, int S, int R, int Together> DEV void loadTiles(
   const bool far = q < W && q != r;
   const i64 enter = a.slots - 2 * blocksMost + blockIdx.x;
   if (far) release32(flagAt(a, q, r, enter, e), e);
-  const Turns turns = turnsOf<T, B>(a);
   bool entered = false;
-  for (u32 i = 0; i < turns.all; i++) {
-    const u32 stage = i % S;
-    const bool pushed = turns.isPushed(i);
-    const i64 k = turns.tile(i), c = blockIdx.x + k * gridDim.x;
-    awaitGate(&room->empty[stage], (i / S & 1) ^ 1);
-    if (far && pushed) waitFlag(p, a.team, flagAt(a, r, q, bulkFlag((u32)k, Together), e), q, e);
-    if (far && !pushed && !entered) waitFlag(p, a.team, flagAt(a, r, q, enter, e), q, e);
-    entered = entered || !pushed;
+  for (Turns t = Turns::of<T, B>(a); t.next();) {
+    const u32 stage = t.turn % S;
+    const i64 c = tileOf(t.tile);
+    awaitGate(&room->empty[stage], (t.turn / S & 1) ^ 1);
+    if (far && t.isPushed) waitFlag(p, a.team, flagAt(a, r, q, bulkFlag(t.tile, Together), e), q, e);
+    if (far && !t.isPushed && !entered) waitFlag(p, a.team, flagAt(a, r, q, enter, e), q, e);
+    entered = entered || !t.isPushed;
     orderBulk();
     if (q == 0) arriveExpecting(&room->full[stage], W * B);
     __syncwarp();
-    if (q < W) loadBulk(Room::tile(room, stage, q), pushed && q != r ? a.data[r] + (q * a.split + c) * B : a.in[q] + r * a.share * 16 + c * B, B, &room->full[stage]);
+    if (q < W) loadBulk(Room::tile(room, stage, q), far && t.isPushed ? a.data[r] + (q * a.split + c) * B : a.in[q] + r * a.share * 16 + c * B, B, &room->full[stage]);
     __syncwarp();
   }
   if (far && !entered) waitFlag(p, a.team, flagAt(a, r, q, enter, e), q, e);
@@ -227,7 +278,7 @@ template <class T, int W, int B, int S, int R, int Together> DEV void loadTiles(
 // addTiles adds up each stage's tiles into the first of them.
 template <class F, class T, int W, int B, int S, int R, int N> DEV void addTiles(const ReduceArgs& a, BulkRoom<W, B, S, R>* room, u32 thread) {
   typedef BulkRoom<W, B, S, R> Room;
-  const u32 n = turnsOf<T, B>(a).all;
+  const u32 n = Turns::of<T, B>(a).all;
   for (u32 i = 0; i < n; i++) {
     const u32 stage = i % S;
     awaitGate(&room->full[stage], i / S & 1);
@@ -245,28 +296,43 @@ template <class F, class T, int W, int B, int S, int R, int N> DEV void addTiles
   }
 }
 
-// storeTiles has a warp store sums to all members.
-template <class T, int W, int B, int S, int R> DEV void storeTiles(const ReduceArgs& a, BulkRoom<W, B, S, R>* room) {
+// storeTiles has a warp store sums to all members, or to this one and to host memory,
+// of which it tells when two more are under way.
+template <class T, int W, int B, int S, int R, int Together> DEV void storeTiles(const ReduceArgs& a, BulkRoom<W, B, S, R>* room, u32 e) {
   typedef BulkRoom<W, B, S, R> Room;
   const u32 r = (u32)a.team.rank, q = laneOf();
-  const Turns turns = turnsOf<T, B>(a);
-  for (u32 i = 0; i < turns.all; i++) {
-    const u32 stage = i % S;
-    awaitGate(&room->added[stage], i / S & 1);
-    const i64 c = blockIdx.x + (i64)turns.tile(i) * gridDim.x;
-    if (q < W) {
-      storeBulk(a.out[(r + 1 + q) % W] + r * a.share * 16 + c * B, Room::tile(room, stage, 0), B);
-      closeBulk();
-      awaitRead<1>();
-    }
+  u32 recent = 0, told = 0;
+  const auto tell = [&]() {
+    if (q < W && q != r) release32(flagAt(a, q, r, hostFlag(a, told, Together), e), e);
+    told++;
+  };
+  Turns t = Turns::of<T, B>(a);
+  while (t.next()) {
+    const u32 stage = t.turn % S;
+    awaitGate(&room->added[stage], t.turn / S & 1);
+    const u64 at = (r * a.share * 16 + tileOf(t.tile) * B);
+    if (q < W && (!t.isHosted || q == 0)) storeBulk(a.out[(r + q) % W] + at, Room::tile(room, stage, 0), B);
+    if (q == 1 && t.isHosted) storeBulk(a.host[r] + tileOf(t.tile - t.pushed) * B, Room::tile(room, stage, 0), B);
+    closeBulk();
+    awaitRead<1>();
     __syncwarp();
-    if (q == 0 && i > 0) arrive(&room->empty[(i - 1) % S]);
+    if (q == 0 && t.turn > 0) arrive(&room->empty[(t.turn - 1) % S]);
+    recent = recent << 1 | t.isHosted;
+    if (recent & 4) {
+      awaitBulk<2>();
+      orderBulk();
+      __syncwarp();
+      tell();
+    }
   }
   awaitBulk<0>();
   orderBulk();
+  __syncwarp();
+  while (told < t.hosts) tell();
 }
 
-// reduceBulk: N threads add up. Before split, tiles of each share are pushed.
+// reduceBulk: N threads add up. Tiles of each share before split are pushed, and the
+// results of as many as writers behind them go by way of host memory.
 template <class F, class T, int W, int B, int S, int R, int Together, int N> DEV void reduceBulk(const ReduceArgs& a) {
   typedef BulkRoom<W, B, S, R> Room;
   const Team& t = a.team;
@@ -275,13 +341,13 @@ template <class F, class T, int W, int B, int S, int R, int Together, int N> DEV
   Patience p = {0, 0};
   if (threadIdx.x == 0) {
     for (int s = 0; s < S; s++) makeGate(&room->full[s], 1), makeGate(&room->added[s], N / 32), makeGate(&room->empty[s], 1);
-    for (int s = 0; s < R; s++) makeGate(&room->fetched[s], 1);
+    for (int s = 0; s < R; s++) makeGate(&room->pushed[s], 1), makeGate(&room->read[s], 1);
     orderBulk();
   }
   __syncthreads();
   if (warp == 0) loadTiles<T, W, B, S, R, Together>(p, a, room, e);
-  else if (warp == 1) pushTiles<W, B, S, R, Together>(a, room, e);
-  else if (warp == 2) storeTiles<T, W, B, S, R>(a, room);
+  else if (warp == 1) pushTiles<W, B, S, R, Together>(a, room, e), readTiles<W, B, S, R, Together>(p, a, room, e);
+  else if (warp == 2) storeTiles<T, W, B, S, R, Together>(a, room, e);
   else addTiles<F, T, W, B, S, R, N>(a, room, threadIdx.x - bulkAside);
   __syncthreads();
   constexpr int V = 16 / sizeof(T);
