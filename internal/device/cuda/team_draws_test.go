@@ -37,6 +37,7 @@ var (
 	drawsFlag = flag.Int("draws", 0, "collectives that TestDraws draws in all on GPUs; 0 for some")
 	drawSeed  = flag.Uint64("draws.seed", 1, "what TestDraws draws from")
 	drawAlgo  = flag.String("draws.algorithm", "", "the one that TestDraws draws; empty for all")
+	drawMost  = flag.Int("draws.kinds", 60, "of how many kinds, each with a kernel of its own, TestDraws draws on a world at most")
 	drawTime  = flag.Duration("draws.time", time.Hour, "TestDraws begins no more batches of a world after this time")
 )
 
@@ -57,7 +58,7 @@ func TestDraws(t *testing.T) {
 		if *drawsFlag > 0 {
 			n = *drawsFlag
 		}
-		limits := drawLimits{kinds: min(max(n/50, 30), 60), batch: 250, longest: 1 << 20, late: true}
+		limits := drawLimits{kinds: min(max(n/50, 30), *drawMost), batch: 250, longest: 1 << 20, late: true}
 		for _, per := range []int{1, 2} {
 			m := real(t, Options{RanksPerGPU: per, TeamTimeout: 8 * time.Second})
 			draw(t, m, per*min(len(m.sys.gpus), 4), n/2, limits)
