@@ -81,7 +81,7 @@ func ReductionOf(red ir.Red, op ir.Op) string {
 }
 
 // best returns the tunings for in, the best first; nil for a nil table. If fixed
-// the entry's own comes first, then those that give the same bits: all but NCCL's.
+// the entry's own comes first, then those that give the same bits.
 func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	e := t.find(in)
 	if e == nil {
@@ -92,7 +92,7 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 		list = append(list, *e.Fixed)
 	}
 	for _, b := range e.Bracket(in.Message()).Best {
-		if !fixed || !ByNCCL(b.Algo) {
+		if !fixed || !bySwitches(b.Algo) && !ByNCCL(b.Algo) {
 			list = append(list, b.Tuning)
 		}
 	}
@@ -102,6 +102,9 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 // ByNCCL reports whether an algorithm is NCCL's, plain or with windows, as a machine or
 // a benchmark of peers names it.
 func ByNCCL(name string) bool { return strings.HasPrefix(name, "nccl") }
+
+// bySwitches reports whether NVLink's switches add, in an order of their own.
+func bySwitches(name string) bool { return name == "multimem" }
 
 // Best returns the tunings that the table has for in, the best first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }

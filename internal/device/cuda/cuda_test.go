@@ -36,6 +36,9 @@ func real(t testing.TB, opts Options) *machine {
 	have := 0
 	if err == nil {
 		have = len(m.(*machine).sys.gpus)
+		if m.(*machine).sys.multicast {
+			t.Fatalf("%s is on: tests use no NVLink multicast", MulticastVariable)
+		}
 	}
 	devicetest.NeedGPUs(t, have, 1, err)
 	return m.(*machine)

@@ -14,6 +14,8 @@ type Report struct {
 	// Detours says which GPUs do not reach each other's memory, and why: what they
 	// exchange goes through host memory.
 	Detours []string `json:"detours,omitempty"`
+	// Multicast says whether the user opted in to NVLink multicast.
+	Multicast string `json:"multicast"`
 	// Missing is why the machine cannot be used; empty where it can.
 	Missing string `json:"missing,omitempty"`
 }
@@ -33,6 +35,8 @@ type GPU struct {
 	Arch    string `json:"arch"`
 	Memory  int64  `json:"memory"` // bytes
 	NVLinks int    `json:"nvlinks"`
+	// Multicast says that the GPU supports NVLink multicast, used or not.
+	Multicast bool `json:"multicast"`
 	// Peers says of every GPU, by number, how its memory is reached: "nvlink",
 	// "pcie", "host" for copies through that, or "self".
 	Peers []string `json:"peers"`
@@ -42,7 +46,12 @@ type GPU struct {
 // make a real transfer, which takes a context on each; else it tells of the
 // transfers that were made before.
 func Examine(try bool) Report {
-	var r Report
+	r := Report{Multicast: multicastOff}
+	if asked, err := multicastAsked(); err != nil {
+		r.Multicast = err.Error()
+	} else if asked {
+		r.Multicast = multicastOn
+	}
 	sys, err := theSystem()
 	if err != nil {
 		r.Missing = err.Error()
@@ -54,7 +63,7 @@ func Examine(try bool) Report {
 	r.add("libnvrtc", rtc, err)
 	blas, err := nvlib.OpenCuBLASLt()
 	r.add("libcublasLt", blas, err)
-	nccl, err := nvlib.OpenNCCL(false)
+	nccl, err := nvlib.OpenNCCL(r.Multicast == multicastOn)
 	r.add("libnccl", nccl, err)
 	nvml, err := openNVML(sys)
 	r.add("libnvidia-ml", nvml, err)
@@ -109,7 +118,7 @@ func (r *Report) add(name string, lib interface{ Loaded() nvlib.Loaded }, err er
 
 // describeGPU tells of a device; nvml may be nil.
 func (s *system) describeGPU(g *gpu, nvml *nvlib.NVML) GPU {
-	out := GPU{Name: g.name, PCI: g.pci, Arch: g.arch, Memory: g.total}
+	out := GPU{Name: g.name, PCI: g.pci, Arch: g.arch, Memory: g.total, Multicast: g.multicasts()}
 	var here nvlib.NVMLDevice
 	if nvml != nil {
 		if d, err := nvml.DeviceAt(g.pci); err == nil {
@@ -161,6 +170,7 @@ func (r Report) Lines() [][2]string {
 	for _, d := range r.Detours {
 		lines = append(lines, [2]string{"through the host", d})
 	}
+	lines = append(lines, [2]string{"multicast", r.multicastText()})
 	for _, l := range r.Libraries {
 		what := "missing: " + l.Missing
 		if l.Missing == "" {
@@ -169,4 +179,22 @@ func (r Report) Lines() [][2]string {
 		lines = append(lines, [2]string{l.Name, what})
 	}
 	return lines
+}
+
+// multicastText says whether NVLink multicast is used, and where it could be.
+func (r Report) multicastText() string {
+	able := 0
+	for _, g := range r.GPUs {
+		if g.Multicast {
+			able++
+		}
+	}
+	what := r.Multicast
+	if what == multicastOff {
+		what += fmt.Sprintf(" (%s=on opts in)", MulticastVariable)
+	}
+	if len(r.GPUs) == 0 {
+		return what
+	}
+	return fmt.Sprintf("%s; %d of %d GPUs support it", what, able, len(r.GPUs))
 }

@@ -50,6 +50,7 @@ type fakeGPU struct {
 	mute    bool                  // and raise nothing
 	reach   fakeReach
 	order   *fakeOrder // of copies; nil where nobody asks
+	joints  fakeJoints
 }
 
 // fakeCapture is a capture under way.
@@ -436,6 +437,7 @@ func (f *fakeGPU) system() *system {
 		f.lt.time(table)
 		blas = f.lt.open
 	}
+	f.joints.calls(f, table)
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
 			f.mu.Lock()

@@ -31,10 +31,16 @@ type system struct {
 	// waits for anything, before it takes the device for hung.
 	patience time.Duration
 	edges    bool // graphs can have kernels begin early
+	// multicast says that the user opted in to NVLink multicast.
+	multicast bool
 }
 
 // theSystem loads the driver once a process.
 var theSystem = sync.OnceValues(func() (*system, error) {
+	multicast, err := multicastAsked()
+	if err != nil {
+		return nil, err
+	}
 	if _, set := cabi.Getenv(queuesVariable); !set && cabi.Callable {
 		if err := cabi.Setenv(queuesVariable, strconv.Itoa(queues(expected.Load()))); err != nil {
 			return nil, err
@@ -44,7 +50,11 @@ var theSystem = sync.OnceValues(func() (*system, error) {
 	if err != nil {
 		return nil, explain(err)
 	}
-	return newSystem(drv, sync.OnceValues(nvlib.OpenCuBLASLt))
+	s, err := newSystem(drv, sync.OnceValues(nvlib.OpenCuBLASLt))
+	if err == nil {
+		s.multicast = multicast
+	}
+	return s, err
 })
 
 const queuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -86,7 +96,8 @@ func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system
 	if err != nil {
 		return nil, err
 	}
-	s := &system{drv: drv, reach: reach, blas: blas, edges: version >= edgesCUDA, nccl: sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(false) }), patience: 30 * time.Second}
+	s := &system{drv: drv, reach: reach, blas: blas, edges: version >= edgesCUDA, patience: 30 * time.Second}
+	s.nccl = sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(s.multicast) })
 	for i := range n {
 		g, err := s.describe(i)
 		if err != nil {

@@ -25,8 +25,9 @@ type team struct {
 	members []*member
 	regions map[string]*area // the largest of each name
 	memory  []*memory
-	bytes   int64 // of each member
-	named   int   // regions that control memory names
+	joints  []*multicast // the largest is the last
+	bytes   int64        // of each member
+	named   int          // regions that control memory names
 	closed  bool
 	draft   *draft           // while launches are only foreseen
 	nccl    []*communicators // as they are needed
@@ -63,7 +64,7 @@ type namedAlgorithm struct {
 }
 
 // teamAlgorithms lists them in the order in which TeamAlgorithms does.
-var teamAlgorithms = slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms, ncclAlgorithms)
+var teamAlgorithms = slices.Concat(reduceAlgorithms, multimemAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms, ncclAlgorithms)
 
 func algorithmOf(name string) (teamAlgorithm, error) {
 	for _, a := range teamAlgorithms {
@@ -414,7 +415,7 @@ func (t *team) Close() error {
 func (t *team) free() error {
 	t.closed = true
 	t.leaveNCCL(t.w.cause == nil)
-	var errs []error
+	errs := []error{t.freeJoints()}
 	for _, mem := range t.memory {
 		if site := mem.dev.site; !mem.freed && !site.lost() {
 			mem.freed = true

@@ -346,6 +346,9 @@ func (w *world) Close() error {
 	for st := range w.products {
 		st.free()
 	}
+	for _, t := range w.teams {
+		errs = append(errs, t.freeJoints())
+	}
 	for _, s := range w.sites {
 		if s.lost() {
 			continue

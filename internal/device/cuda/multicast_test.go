@@ -1,0 +1,466 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// NVLink multicast is tested on the fake alone: no test opts in on a GPU.
+
+// fakeJoints is what a fake knows of multicast objects: who makes or undoes something
+// out of order is told.
+type fakeJoints struct {
+	objects map[uintptr]*fakeObject // by handle
+	unable  int32                   // the device that does not support them; 0 for none
+	watched bool                    // calls are noted
+	log     []string                // calls that make memory, join it, map it, and undo that
+	failAt  int                     // which of them fails; 0 for none
+}
+
+type fakeObject struct {
+	devices, bytes uintptr
+	members        []uintptr
+	bound          map[uintptr]uintptr // memory, by device
+}
+
+const fakeGrain = 4 << 20
+
+func (j *fakeJoints) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr) {
+	j.objects = map[uintptr]*fakeObject{}
+	check := func(ok bool, what string, a []uintptr) {
+		if !ok {
+			f.Errorf("%s%v", what, a)
+		}
+	}
+	prop := func(at uintptr) [4]uint64 { return cabi.Load[[4]uint64](at) }
+	table["cuMulticastGetGranularity"] = func(a []uintptr) uintptr { return set(a[0], uint64(fakeGrain)) }
+	table["cuMulticastCreate"] = func(a []uintptr) uintptr {
+		p := prop(a[1])
+		check(p[0] > 1 && p[1]%fakeGrain == 0 && p[2] == 0 && p[3] == 0, fmt.Sprintf("an object %v: ", p), a)
+		h := f.handle("memory")
+		j.objects[h] = &fakeObject{uintptr(p[0]), uintptr(p[1]), nil, map[uintptr]uintptr{}}
+		return set(a[0], h)
+	}
+	table["cuMulticastAddDevice"] = func(a []uintptr) uintptr {
+		o := j.objects[a[0]]
+		check(!slices.Contains(o.members, a[1]) && len(o.bound) == 0, "a device is added twice, or late: ", a)
+		o.members = append(o.members, a[1])
+		return 0
+	}
+	table["cuMulticastBindMem"] = func(a []uintptr) uintptr {
+		o, dev := j.objects[a[0]], uintptr(f.reach.created[a[2]])
+		check(len(o.members) == int(o.devices) && slices.Contains(o.members, dev) && o.bound[dev] == 0, "memory is bound too early, twice, or of no member: ", a)
+		check(a[1] == 0 && a[3] == 0 && a[4] == o.bytes && a[5] == 0, "other bytes are bound: ", a)
+		o.bound[dev] = a[2]
+		return 0
+	}
+	table["cuMulticastUnbind"] = func(a []uintptr) uintptr {
+		o := j.objects[a[0]]
+		check(o.bound[a[1]] != 0 && a[2] == 0 && a[3] == o.bytes, "what is not bound is unbound: ", a)
+		delete(o.bound, a[1])
+		return 0
+	}
+	release := table["cuMemRelease"]
+	table["cuMemRelease"] = func(a []uintptr) uintptr {
+		if o := j.objects[a[0]]; o != nil {
+			check(len(o.bound) == 0, "an object goes with memory bound: ", a)
+			delete(j.objects, a[0])
+		}
+		for _, o := range j.objects {
+			for _, mem := range o.bound {
+				check(mem != a[0], "bound memory goes: ", a)
+			}
+		}
+		return release(a)
+	}
+	access := table["cuMemSetAccess"]
+	table["cuMemSetAccess"] = func(a []uintptr) uintptr {
+		for _, o := range j.objects {
+			check(len(o.bound) == int(o.devices) || len(o.bound) > 0 && a[3] == 1, "an object is used before all memory is bound: ", a)
+		}
+		return access(a)
+	}
+	attribute := table["cuDeviceGetAttribute"]
+	table["cuDeviceGetAttribute"] = func(a []uintptr) uintptr {
+		if a[1] == 132 && j.unable != 0 && int32(a[2]) == j.unable {
+			return set(a[0], int32(0))
+		}
+		return attribute(a)
+	}
+	for name, do := range table {
+		if !strings.HasPrefix(name, "cuMulticast") && !slices.Contains([]string{"cuMemCreate", "cuMemRelease", "cuMemAddressReserve", "cuMemAddressFree", "cuMemMap", "cuMemUnmap", "cuMemSetAccess"}, name) {
+			continue
+		}
+		table[name] = func(a []uintptr) uintptr {
+			if !j.watched {
+				return do(a)
+			}
+			if j.log = append(j.log, name); len(j.log) == j.failAt {
+				return 801
+			}
+			return do(a)
+		}
+	}
+}
+
+// optedIn opens a world of GPUs, of a user who opted in to multicast, whose meetings
+// are only noted; and a team of all.
+func optedIn(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
+	t.Helper()
+	l, w, tm := noted(t, gpus, ranks)
+	w.m.sys.multicast = true
+	return l, w, tm
+}
+
+// anySum is summed, in any order.
+func anySum(t *testing.T, w *world, count int64) *device.Collective {
+	c := summed(t, w, count, 0, 0)
+	c.AnyOrder = true
+	return c
+}
+
+var byMultimem = device.Tuning{Algo: "multimem"}
+
+// TestMultimemSupports wants a reason for each refusal, and without the opt-in no
+// question to the driver either.
+func TestMultimemSupports(t *testing.T) {
+	for name, c := range map[string]struct {
+		ranks  int // of 2 GPUs; 0 for 2
+		broken func(l *meetings, w *world, tm *team, c *device.Collective)
+		tune   device.Tuning
+		why    string // empty for none
+	}{
+		"taken":      {},
+		"not opted":  {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.multicast = false }, why: "HOCKET_MULTICAST=on opts in"},
+		"in order":   {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.AnyOrder = false }, why: "order=any"},
+		"maximum":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Max }, why: "no max of bf16"},
+		"average":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Avg }, why: "no avg of bf16"},
+		"integers":   {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.I32) }, why: "no sum of i32"},
+		"f64":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F64) }, why: "no sum of f64"},
+		"f16":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F16) }},
+		"f32":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F32) }},
+		"another op": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Op = ir.OpReduce }, why: "it does all_reduce only"},
+		"old GPU":    {broken: func(l *meetings, _ *world, _ *team, _ *device.Collective) { l.joints.unable = 1 }, why: "GPU 1 does not support NVLink multicast"},
+		"old driver": {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) {
+			w.drv = driverWithout(t, "cuMulticastBindMem")
+		}, why: "the driver has no cuMulticastBindMem"},
+		"shared GPU":  {ranks: 4, why: "share GPU 0"},
+		"bad unroll":  {tune: device.Tuning{Unroll: 3}, why: "unroll 3"},
+		"bad threads": {tune: device.Tuning{Threads: 33}, why: "33 threads"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, w, tm := optedIn(t, 2, max(c.ranks, 2))
+			sum := anySum(t, w, 1000)
+			drv := w.drv
+			if c.broken != nil {
+				c.broken(l, w, tm, sum)
+			}
+			asked := l.called["cuDeviceGetAttribute"]
+			c.tune.Algo = "multimem"
+			err := tm.Supports(c.tune, sum)
+			w.drv = drv
+			if c.why == "" && err != nil || c.why != "" && (!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), c.why)) {
+				t.Errorf("%v", err)
+			}
+			if !w.m.sys.multicast && l.called["cuDeviceGetAttribute"] != asked {
+				t.Error("the driver was asked without the opt-in")
+			}
+		})
+	}
+}
+
+// typed is c of as many bytes or more of another type.
+func typed(c *device.Collective, dt ir.DType) {
+	for i := range c.Parts {
+		for _, v := range []*device.View{&c.Parts[i].In, &c.Parts[i].Out} {
+			v.Shape, v.DType = []int64{v.Shape[0] * v.DType.Size() / dt.Size()}, dt
+		}
+	}
+}
+
+// driverWithout is a fake's driver that lacks a function.
+func driverWithout(t *testing.T, name string) *nvlib.Driver {
+	table := newFake(t, 1).calls()
+	(&fakeJoints{}).calls(newFake(t, 1), table)
+	delete(table, name)
+	d, err := nvlib.DriverOn(cabi.Fake("old libcuda", table))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestMultimemPrepare looks at the calls that join memory, in their order, and at what
+// is launched; a second launch needs none, a larger one others, and the end of the team
+// undoes all.
+func TestMultimemPrepare(t *testing.T) {
+	l, w, tm := optedIn(t, 2, 2)
+	l.joints.watched = true
+	must := mustOf(t)
+	prepare := func(count int64) {
+		t.Helper()
+		launches, err := tm.Prepare(byMultimem, anySum(t, w, count))
+		must(err)
+		for _, la := range launches {
+			la.Release()
+		}
+	}
+	only := func(list []string) (out []string) {
+		for i, name := range list {
+			if i == 0 || name != list[i-1] || strings.HasPrefix(name, "cuMulticast") {
+				out = append(out, strings.TrimPrefix(name, "cu"))
+			}
+		}
+		return out
+	}
+	sum := anySum(t, w, 1<<20) // its memory is there before
+	l.joints.log = nil
+	launches, err := tm.Prepare(byMultimem, sum)
+	must(err)
+	mapped := []string{"MemAddressReserve", "MemMap", "MemSetAccess"}
+	bound := append([]string{"MemCreate", "MulticastBindMem"}, mapped...)
+	want := slices.Concat([]string{"MulticastGetGranularity", "MulticastCreate", "MulticastAddDevice", "MulticastAddDevice"}, bound, bound, mapped)
+	if got := only(l.joints.log); !slices.Equal(got, want) {
+		t.Errorf("joined by %v, want %v", got, want)
+	}
+	mc := tm.joints[0]
+	if mc.bytes != fakeGrain || len(mc.own) != 2 {
+		t.Errorf("%d bytes of %d members", mc.bytes, len(mc.own))
+	}
+	for dev := range int32(2) {
+		own, all := l.reach.of(uintptr(mc.own[dev])), l.reach.of(uintptr(mc.all))
+		if !own.access[dev] || own.access[1-dev] || own.owner != dev || !all.access[dev] || own.bytes != uintptr(mc.bytes) || all.bytes != own.bytes {
+			t.Errorf("device %d: %+v, %+v", dev, own, all)
+		}
+	}
+	for i, m := range l.got[len(l.got)-2:] {
+		reduce := kernels.AllReduce{DType: ir.BF16, Unroll: 1, Blocks: m.Blocks, Threads: 512, Count: 1 << 20, Share: 1 << 16, Data: mc.own,
+			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].at, FlagHalf: tm.regions["flags"].bytes / 2, Slots: 2 * kernels.BlocksMost}
+		want := kernels.Multimem{AllReduce: reduce, All: mc.all}.Meeting(i)
+		if m.Symbol != want.Symbol || m.Body != want.Body || !slices.Equal(m.Words, want.Words) || m.Blocks != 128 || m.Threads != 512 {
+			t.Errorf("member %d launches %+v, want %+v", i, m, want)
+		}
+	}
+	for _, la := range launches {
+		la.Release()
+	}
+	l.joints.log = nil
+	prepare(1 << 20)
+	if len(tm.joints) != 1 || slices.ContainsFunc(l.joints.log, func(s string) bool { return strings.HasPrefix(s, "cuMulticast") }) {
+		t.Errorf("a second launch: %d objects, %v", len(tm.joints), l.joints.log)
+	}
+	prepare(9 << 20)
+	if len(tm.joints) != 2 || tm.joints[1].bytes != 32<<20 || tm.Bytes() < 36<<20 {
+		t.Errorf("a larger one: %d objects of up to %d bytes, the team has %d", len(tm.joints), tm.joints[len(tm.joints)-1].bytes, tm.Bytes())
+	}
+	l.joints.log = nil
+	must(tm.Close())
+	undone := []string{"MemUnmap", "MemAddressFree", "MulticastUnbind", "MemRelease"}
+	once := slices.Concat(undone[:2], undone, undone, []string{"MemRelease"})
+	if got, want := only(l.joints.log), only(slices.Concat(once, once)); !slices.Equal(got[:len(want)], want) {
+		t.Errorf("undone by %v, want %v", got, want)
+	}
+	if len(l.joints.objects) != 0 {
+		t.Errorf("%d objects are left", len(l.joints.objects))
+	}
+}
+
+// pointers lists where a collective's operands or results are.
+func pointers(tm *team, c *device.Collective, in bool) (list []nvlib.Ptr) {
+	r, err := tm.resolve(c)
+	if err != nil {
+		return nil
+	}
+	for _, p := range r.parts {
+		if in {
+			list = append(list, p.in.addr)
+		} else {
+			list = append(list, p.out.addr)
+		}
+	}
+	return list
+}
+
+// TestMultimemFails has each call fail in turn: Prepare says which, nothing is left
+// (the fake looks), and the world works on. That of a world that is closed with its
+// team undoes all, too.
+func TestMultimemFails(t *testing.T) {
+	for n, calls := 1, 100; n <= calls; n++ {
+		l, w, tm := optedIn(t, 2, 2)
+		sum := anySum(t, w, 1<<20)
+		if _, err := tm.Prepare(device.Tuning{Algo: "pull"}, sum); err != nil { // the flags are there
+			t.Fatal(err)
+		}
+		live := fmt.Sprint(l.live)
+		l.joints.watched, l.joints.failAt = true, n
+		launches, err := tm.Prepare(byMultimem, sum)
+		if calls == 100 && err == nil {
+			calls = n - 1
+		}
+		switch {
+		case n > calls: // it did not fail
+		case err == nil || nvlib.CUDACode(err) != 801 || !strings.Contains(err.Error(), "multimem") || !strings.Contains(err.Error(), l.joints.log[n-1][:8]):
+			t.Errorf("call %d, %s: %v", n, l.joints.log[n-1], err)
+		case fmt.Sprint(l.live) != live || len(tm.joints) != 0 || len(l.joints.objects) != 0:
+			t.Errorf("call %d, %s: there is %v, before %s", n, l.joints.log[n-1], l.live, live)
+		}
+		for _, la := range launches {
+			la.Release()
+		}
+		l.joints.watched = false
+		if n <= calls {
+			if launches, err = tm.Prepare(byMultimem, sum); err != nil {
+				t.Errorf("after call %d failed: %v", n, err)
+			}
+			for _, la := range launches {
+				la.Release()
+			}
+		} else if n < 16 {
+			t.Errorf("only %d calls", n)
+		}
+	}
+}
+
+// TestMultimemAhead wants the kernels compiled ahead, and nothing made for that.
+func TestMultimemAhead(t *testing.T) {
+	l, w, tm := optedIn(t, 2, 2)
+	sum := anySum(t, w, 1000)
+	a, r, err := tm.check(byMultimem, sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := &earlyMeetings{meetings: l}
+	tm.draft = &draft{early}
+	_, err = a.prepare(tm, byMultimem, r)
+	tm.draft = nil
+	if err != nil || len(early.ahead) != 2 || !strings.HasPrefix(early.ahead[0].Body, "reduceMultimem<bf16, 2,") {
+		t.Errorf("%v, %+v", err, early.ahead)
+	}
+	if l.called["cuMulticastCreate"] != 0 {
+		t.Error("an object was made")
+	}
+}
+
+type earlyMeetings struct {
+	*meetings
+	ahead []kernels.Meeting
+}
+
+func (*earlyMeetings) Ahead(kernels.Target, kernels.Problem) {}
+func (l *earlyMeetings) MeetingAhead(_ kernels.Target, m kernels.Meeting) {
+	l.ahead = append(l.ahead, m)
+}
+
+// preferring is a table of sums of bf16 on two members in which multimem is the first.
+func preferring() *comm.Table {
+	return &comm.Table{Version: comm.TableVersion, Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2,
+		Brackets: []comm.Bracket{{Best: []comm.Timed{{Tuning: byMultimem}, {Tuning: device.Tuning{Algo: "pull"}}}}}}}}
+}
+
+// TestMultimemChosen: without the opt-in nothing chooses it, whatever a table or a
+// policy says, and who pins it is told; with it sums in any order may, and no others.
+func TestMultimemChosen(t *testing.T) {
+	for _, c := range []struct {
+		opted, any bool
+		policy     comm.Policy
+		want       string
+	}{
+		{false, false, comm.Policy{}, "pull"},
+		{false, true, comm.Policy{}, "pull"},
+		{false, true, comm.Policy{Algorithm: "multimem"}, "pull"},
+		{true, false, comm.Policy{}, "pull"},
+		{true, false, comm.Policy{Algorithm: "multimem"}, "pull"},
+		{true, true, comm.Policy{}, "multimem"},
+		{true, true, comm.Policy{Fixed: true}, "pull"},
+		{true, true, comm.Policy{Algorithm: "multimem"}, "multimem"},
+	} {
+		l, w, tm := optedIn(t, 2, 2)
+		w.m.sys.multicast = c.opted
+		var members []comm.Member
+		for _, m := range tm.members {
+			members = append(members, comm.Member{Rank: m.dev.rank, Stream: m.stream})
+		}
+		must := mustOf(t)
+		must(tm.Close())
+		in := comm.Instance{Collective: *summed(t, w, 1<<16, 0, 0), Shared: true}
+		in.AnyOrder = c.any
+		for i := range in.Parts {
+			in.Parts[i].To, in.Parts[i].From = -1, -1
+		}
+		d := comm.NewDispatch(w, w.m.Caps(), preferring(), c.policy)
+		ch, err := d.Design(members, []comm.Instance{in})
+		must(err)
+		must(ch.Open())
+		if got := ch.Choice(0); got.Tuning.Algo != c.want {
+			t.Errorf("%+v: %+v is chosen", c, got)
+		}
+		must(ch.Close())
+		if made := l.called["cuMulticastCreate"]; (made > 0) != (c.want == "multimem") {
+			t.Errorf("%+v: %d objects were made", c, made)
+		}
+		in.Pin = byMultimem
+		ch, err = d.Design(members, []comm.Instance{in})
+		if wrong := (err == nil) != (c.opted && c.any); wrong || err != nil && !strings.Contains(err.Error(), map[bool]string{false: "HOCKET_MULTICAST", true: "order=any"}[c.opted]) {
+			t.Errorf("%+v: pinned: %v", c, err)
+		}
+		if err == nil {
+			must(ch.Close())
+		}
+	}
+	for _, e := range comm.Shipped().Entries {
+		for _, b := range e.Brackets {
+			if slices.ContainsFunc(b.Best, func(x comm.Timed) bool { return x.Algo == byMultimem.Algo }) {
+				t.Errorf("the shipped table has it for %s", e.Op)
+			}
+		}
+	}
+}
+
+// TestMultimemTuned: a tuner of the fake, which can launch nothing of the kind, would
+// still make multicast objects to try: without the opt-in it makes none.
+func TestMultimemTuned(t *testing.T) {
+	t.Setenv(kernels.CacheVariable, t.TempDir())
+	for _, opted := range []bool{false, true} {
+		f := newFake(t, 2)
+		sys := f.system()
+		sys.multicast = opted
+		name := fmt.Sprint("fake with multicast ", opted)
+		device.Register(name, func() (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
+		tuned, err := bench.Tune(t.Context(), bench.TuneOptions{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range tuned.Table.Entries {
+			for _, b := range e.Brackets {
+				if slices.ContainsFunc(b.Best, func(x comm.Timed) bool { return x.Algo == byMultimem.Algo }) {
+					t.Error("it is in the table")
+				}
+			}
+		}
+		if made := f.called["cuMulticastCreate"]; (made > 0) != opted {
+			t.Errorf("opted in: %v, %d objects were made", opted, made)
+		}
+	}
+}
+
+// TestMulticastAsked reads the user's word.
+func TestMulticastAsked(t *testing.T) {
+	for v, want := range map[string]string{"": "false <nil>", "off": "false <nil>", "on": "true <nil>", "1": "false HOCKET_MULTICAST=1: it is on or off", "ON": "false HOCKET_MULTICAST=ON: it is on or off"} {
+		t.Setenv(MulticastVariable, v)
+		asked, err := multicastAsked()
+		if got := fmt.Sprint(asked, " ", err); got != want {
+			t.Errorf("%q: %s, want %s", v, got, want)
+		}
+	}
+}
