@@ -74,9 +74,11 @@ DEV void loadBulk(Line* to, u64 from, u32 bytes, Gate* g) {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(sharedAt(to)), "l"(from), "r"(bytes), "r"(sharedAt(g)) : "memory");
 #else
-  memcpy(to, (const void*)from, bytes);
-  g->bytes -= bytes;
-  passGate(g);
+  emulatedLoad([=] {
+    memcpy(to, (const void*)from, bytes);
+    g->bytes -= bytes;
+    passGate(g);
+  });
 #endif
 }
 
@@ -84,13 +86,15 @@ DEV void storeBulk(u64 to, const Line* from, u32 bytes) {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(sharedAt(from)), "r"(bytes) : "memory");
 #else
-  memcpy((void*)to, from, bytes);
+  emulatedStore((void*)to, from, bytes);
 #endif
 }
 
 DEV void closeBulk() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#else
+  emulatedBatch();
 #endif
 }
 
@@ -99,12 +103,16 @@ DEV void closeBulk() {
 template <int N> DEV void awaitRead() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+#else
+  emulatedAwait(N, false);
 #endif
 }
 
 template <int N> DEV void awaitBulk() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
+#else
+  emulatedAwait(N, true);
 #endif
 }
 
