@@ -40,12 +40,18 @@ const SharedVariable = "HOCKET_RANKS_PER_GPU"
 // P2PVariable names the one that keeps GPUs from using each other's memory: "off" all
 // of them, "0-1,0-2" those pairs. What they exchange then goes through host memory, as
 // it does where the driver gives no access or a real transfer fails.
+//
+// MulticastVariable names the one that, as "on", opts in to NVLink multicast: NCCL may
+// use it as its own variables say, and sums in any order may be added up by the
+// switches (algorithm multimem, which its authors never ran on GPUs). On a host that
+// others share a fault of multicast can put GPUs out of service.
 const (
-	P2PVariable      = cuda.P2PVariable
-	GraphsVariable   = "HOCKET_GRAPHS"
-	TimeoutVariable  = "HOCKET_TEAM_TIMEOUT"
-	ProductsVariable = "HOCKET_PRODUCTS"
-	TF32Variable     = "HOCKET_TF32"
+	P2PVariable       = cuda.P2PVariable
+	MulticastVariable = cuda.MulticastVariable
+	GraphsVariable    = "HOCKET_GRAPHS"
+	TimeoutVariable   = "HOCKET_TEAM_TIMEOUT"
+	ProductsVariable  = "HOCKET_PRODUCTS"
+	TF32Variable      = "HOCKET_TF32"
 )
 
 func init() { device.Register("cuda", open) }

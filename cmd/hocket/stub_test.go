@@ -67,6 +67,18 @@ func TestBrokenGPUs(t *testing.T) {
 	}
 }
 
+// TestDoctorMulticast wants the doctor to say whether the user opted in, and how many
+// GPUs could.
+func TestDoctorMulticast(t *testing.T) {
+	s := newStubs(t)
+	for env, want := range map[string]string{"HOCKET_MULTICAST=": "off (HOCKET_MULTICAST=on opts in); 2 of 2 GPUs support it", "HOCKET_MULTICAST=on": "on; 2 of 2 GPUs support it"} {
+		code, text, _ := s.hocket("", []string{env}, "doctor")
+		if line := regexp.MustCompile(`(?m)^ +multicast +(.*)$`).FindStringSubmatch(text); code != 0 || line == nil || line[1] != want {
+			t.Errorf("%s: exit code %d, %q, want %q", env, code, line, want)
+		}
+	}
+}
+
 // newStubs builds the libraries with the functions that hocket says it misses.
 func newStubs(t *testing.T) *stubs {
 	t.Helper()
@@ -131,9 +143,15 @@ func (s *stubs) library() string { return filepath.Join(s.dir, "libstub.so") }
 // was made and not given back.
 func (s *stubs) run(stub string, env []string, program string) (code int, text, left string) {
 	s.Helper()
+	return s.hocket(stub, env, "run", filepath.Join(s.dir, program), "-m", "cuda")
+}
+
+// hocket is run for any command line.
+func (s *stubs) hocket(stub string, env []string, args ...string) (code int, text, left string) {
+	s.Helper()
 	counts := filepath.Join(s.dir, "left")
 	_ = os.Remove(counts)
-	c := exec.Command(os.Args[0], "run", filepath.Join(s.dir, program), "-m", "cuda")
+	c := exec.Command(os.Args[0], args...)
 	c.Args[0] = "hocket"
 	c.Env = slices.Concat(os.Environ(), []string{"STUB=" + stub, "STUB_LEFT=" + counts, "HOCKET_CACHE=" + filepath.Join(s.dir, "none", stub),
 		"HOCKET_LIBCUDA=" + s.library(), "HOCKET_LIBNVRTC=" + s.library(), "HOCKET_LIBCUBLASLT=" + s.library(),
