@@ -88,5 +88,9 @@ func (f *faults) read() (kernels.FaultKind, error) {
 		return 0, err
 	}
 	l := f.launches[told.Tag]
-	return told.Kind, &device.Fault{Rank: l.dev.rank, Stream: l.stream, ID: l.id, Err: fmt.Errorf("%s: %s", l.name, told)}
+	why := fmt.Sprintf("%s: %s", l.name, told)
+	if told.Kind == kernels.FaultTimeout {
+		why += "; " + w.m.opts.longer()
+	}
+	return told.Kind, &device.Fault{Rank: l.dev.rank, Stream: l.stream, ID: l.id, Err: errors.New(why)}
 }

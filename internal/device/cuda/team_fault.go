@@ -61,8 +61,19 @@ func (m *member) explain(told kernels.Fault) error {
 		p := m.team.members[told.Words[1]]
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
 	}
-	return fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d; is each launch of a team issued on all members?",
-		m.doing, errLate, waited, strings.Join(late, ", "), epoch-kernels.FirstEpoch)
+	return fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d; is each launch of a team issued on all members? %s",
+		m.doing, errLate, waited, strings.Join(late, ", "), epoch-kernels.FirstEpoch, m.team.w.m.opts.longer())
+}
+
+// TimeoutVariable names the environment variable with how long a kernel waits for
+// another GPU, Options.TeamTimeout.
+const TimeoutVariable = "HOCKET_TEAM_TIMEOUT"
+
+// longer is the way out for who waited in vain.
+func (o *Options) longer() string {
+	limit := o.teamTimeout()
+	return fmt.Sprintf("%s=%v waits longer than %v, whatever --timeout says; what runs kernels one after the other (some profilers, sanitizers) has them wait in vain",
+		TimeoutVariable, 10*limit, limit)
 }
 
 // begun reads the number of the launch that the member began last.
