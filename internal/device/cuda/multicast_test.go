@@ -43,10 +43,9 @@ func (j *fakeJoints) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 			f.Errorf("%s%v", what, a)
 		}
 	}
-	prop := func(at uintptr) [4]uint64 { return cabi.Load[[4]uint64](at) }
 	table["cuMulticastGetGranularity"] = func(a []uintptr) uintptr { return set(a[0], uint64(fakeGrain)) }
 	table["cuMulticastCreate"] = func(a []uintptr) uintptr {
-		p := prop(a[1])
+		p := cabi.Load[[4]uint64](a[1])
 		check(p[0] > 1 && p[1]%fakeGrain == 0 && p[2] == 0 && p[3] == 0, fmt.Sprintf("an object %v: ", p), a)
 		h := f.handle("memory")
 		j.objects[h] = &fakeObject{uintptr(p[0]), uintptr(p[1]), nil, map[uintptr]uintptr{}}
@@ -84,12 +83,18 @@ func (j *fakeJoints) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 		}
 		return release(a)
 	}
-	access := table["cuMemSetAccess"]
-	table["cuMemSetAccess"] = func(a []uintptr) uintptr {
-		for _, o := range j.objects {
-			check(len(o.bound) == int(o.devices) || len(o.bound) > 0 && a[3] == 1, "an object is used before all memory is bound: ", a)
+	reserve, aligned := table["cuMemAddressReserve"], map[uintptr]uintptr{}
+	table["cuMemAddressReserve"] = func(a []uintptr) uintptr {
+		status := reserve(a)
+		aligned[cabi.Load[uintptr](a[0])] = a[2]
+		return status
+	}
+	mapped := table["cuMemMap"]
+	table["cuMemMap"] = func(a []uintptr) uintptr {
+		if o := j.objects[a[3]]; o != nil {
+			check(len(o.bound) == int(o.devices) && a[1] == o.bytes && aligned[a[0]] == fakeGrain, "an object is mapped before all memory is bound, not whole, or anywhere: ", a)
 		}
-		return access(a)
+		return mapped(a)
 	}
 	attribute := table["cuDeviceGetAttribute"]
 	table["cuDeviceGetAttribute"] = func(a []uintptr) uintptr {
@@ -191,8 +196,9 @@ func typed(c *device.Collective, dt ir.DType) {
 
 // driverWithout is a fake's driver that lacks a function.
 func driverWithout(t *testing.T, name string) *nvlib.Driver {
-	table := newFake(t, 1).calls()
-	(&fakeJoints{}).calls(newFake(t, 1), table)
+	f := newFake(t, 1)
+	table := f.calls()
+	f.joints.calls(f, table)
 	delete(table, name)
 	d, err := nvlib.DriverOn(cabi.Fake("old libcuda", table))
 	if err != nil {
