@@ -68,7 +68,7 @@ func f(%x: f32[T/tp, 8], %w: f32[8/tp, 8], %io: inout f32[4]) -> (f32[T, 8/tp], 
     %xi = chunk %all, axis=0, %i of C
     %yi = chunk %y, axis=0, %i of C
     %t = alloc f32[extent(%xi, 0), extent(%yi, 1)]
-    linear %xi, %w into %t
+    linear %xi, %w into %t, sms=100 + %r
     copy %t into %yi
     free %t
   }

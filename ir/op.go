@@ -156,6 +156,7 @@ var (
 	attrAlgorithm = AttrSpec{Name: "algorithm", Kind: AttrWord, Doc: "pins the collective's algorithm"}
 	attrOrder     = AttrSpec{Name: "order", Kind: AttrWord, Words: []string{"rank", "any"}, Doc: "order of the reduction: rank (the default) gives the same bits everywhere"}
 	attrCTAs      = AttrSpec{Name: "ctas", Kind: AttrExpr, Doc: "thread blocks to use, on a GPU"}
+	attrSMs       = AttrSpec{Name: "sms", Kind: AttrExpr, Doc: "multiprocessors to plan for, on a GPU; the others are busy with what runs beside it"}
 	attrEngine    = AttrSpec{Name: "engine", Kind: AttrWord, Words: []string{"ce", "sm", "auto"}, Doc: "who copies, on a GPU: copy engine or kernel"}
 	attrPriority  = AttrSpec{Name: "priority", Kind: AttrWord, Words: []string{"high", "normal", "low"}, Doc: "the stream's priority"}
 )
@@ -192,12 +193,14 @@ func view(name, doc string, attrs ...AttrSpec) OpInfo {
 
 var opTable = [numOps]OpInfo{
 	OpLinear: {Name: "linear", Class: ClassTensor, MinArgs: 2, MaxArgs: 3, Into: IntoMay,
-		Doc: "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]"},
+		Attrs: []AttrSpec{attrSMs},
+		Doc:   "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]"},
 	OpMatmul: {Name: "matmul", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Doc: "a[…, M, K] · b[…, K, N] → [… , M, N]",
 		Attrs: []AttrSpec{
 			{Name: "ta", Kind: AttrWord, Words: boolWords, Doc: "a is stored [… , K, M]"},
 			{Name: "tb", Kind: AttrWord, Words: boolWords, Doc: "b is stored [… , N, K]"},
+			attrSMs,
 		}},
 	OpAdd:   elementwise("add", 2, "a + b"),
 	OpSub:   elementwise("sub", 2, "a - b"),

@@ -182,7 +182,7 @@ type Kernel struct {
 	// and none that splits sums.
 	Fixed bool
 	// SMs, where not 0, is how many multiprocessors a product should count on: the
-	// others are busy with what runs beside it. A hint.
+	// others are busy with what runs beside it. A hint, which Fixed sets aside.
 	SMs int
 	// Red, where set, makes this the reduction of all Ins elementwise into
 	// Outs[0], in the order of Ins, accumulating in the dtype's accumulator

@@ -25,6 +25,7 @@ type (
 		fixed    *int // kernels that are to be
 		foreseen map[string]bool
 		surprise *int // kernels that were not foreseen
+		sms      *int // of the kernel prepared last
 	}
 	chainWorld struct {
 		device.World
@@ -39,7 +40,7 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), map[string]bool{}, new(int)}
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), map[string]bool{}, new(int), new(int)}
 }
 
 func (m chainMachine) Caps() device.Caps {
@@ -84,6 +85,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	if k.Fixed {
 		*d.m.fixed++
 	}
+	*d.m.sms = k.SMs
 	if len(k.Links) == 0 && !k.Relu {
 		l, err := d.Device.Prepare(k)
 		return chainLaunch{l}, err
@@ -387,6 +389,36 @@ func TestFixed(t *testing.T) {
 		}
 		if want := map[bool]int{true: 1}[fixed]; *m.fixed != want {
 			t.Errorf("%d fixed kernels, want %d", *m.fixed, want)
+		}
+		if err := prog.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSMs has products told how many multiprocessors to plan for, also those that end
+// in a relu.
+func TestSMs(t *testing.T) {
+	for _, relu := range []bool{false, true} {
+		b := newBuilder(1, ir.F32)
+		x, w := b.input("x", false, 4, 6), b.input("w", false, 3, 6)
+		out, y := b.result("out", false, 4, 3), b.buffer("%y", plan.RoleValue, 4, 3)
+		if !relu {
+			y = out
+		}
+		b.compute(0, "main", ir.OpLinear, b.ref(0, y, 4, 3), b.ref(0, x, 4, 6), b.ref(0, w, 3, 6))
+		b.p.Cmds[len(b.p.Cmds)-1].Attr.SMs = 124
+		if relu {
+			b.compute(0, "main", ir.OpRelu, b.ref(0, out, 4, 3), b.ref(0, y, 4, 3))
+		}
+		b.output()
+		m := newChainMachine(false)
+		prog, err := Load(t.Context(), m, b.p, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *m.sms != 124 || len(prog.chains) > 0 != relu {
+			t.Errorf("relu %v: a product for %d multiprocessors; chains %v", relu, *m.sms, prog.chains)
 		}
 		if err := prog.Close(); err != nil {
 			t.Error(err)

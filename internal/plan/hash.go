@@ -157,5 +157,5 @@ func (e *encoder) attr(a *Attr) {
 	}
 	e.int(int64(math.Float64bits(a.Value)))
 	e.bools(a.TA, a.TB, a.HasInt, a.Causal)
-	e.ints([]int64{a.Int, a.First, a.Rows})
+	e.ints([]int64{a.Int, a.First, a.Rows, int64(a.SMs)})
 }

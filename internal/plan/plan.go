@@ -308,7 +308,8 @@ type Attr struct {
 	TA, TB bool    // matmul
 	HasInt bool    // fill, scale: Int holds the value exactly
 	Int    int64
-	Causal bool // attention: query i sees the keys up to i + Tk - Tq
+	Causal bool  // attention: query i sees the keys up to i + Tk - Tq
+	SMs    int32 // linear, matmul: multiprocessors to plan for; 0 for all
 	// Embedding: the table is the rows from First on of one of Rows rows; ids of
 	// other ranks' rows give zeros.
 	First, Rows int64

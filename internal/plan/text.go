@@ -254,6 +254,9 @@ func attrText(a Attr) string {
 	if a.TB {
 		b.WriteString(" tb")
 	}
+	if a.SMs > 0 {
+		fmt.Fprintf(&b, " sms=%d", a.SMs)
+	}
 	if a.Causal {
 		b.WriteString(" causal")
 	}

@@ -171,17 +171,23 @@ func (u *unroller) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (coll pl
 		*at.to = int32(v)
 	}
 	if a := s.Attr("ctas"); a != nil {
-		var v int64
-		if v, err = u.eval(s, a.Exprs[0]); err == nil && (v < 1 || v > mostCTAs) {
-			err = u.errf("bind", a.Pos, "", "ctas=%d is no number of thread blocks from 1 to %d", v, mostCTAs)
-		}
-		coll.CTAs = int32(v)
+		coll.CTAs, err = u.someOf(s, a, "thread blocks")
 	}
 	return
 }
 
-// mostCTAs is more thread blocks than any GPU runs at a time.
-const mostCTAs = 1 << 16
+// someOf is an attribute that says how much of a GPU an op may have.
+func (u *unroller) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
+	v, err := u.eval(s, a.Exprs[0])
+	if err == nil && (v < 1 || v > mostOfGPU) {
+		err = u.errf("bind", a.Pos, "", "%s=%d is no number of %s from 1 to %d", a.Name, v, things, mostOfGPU)
+	}
+	return int32(v), err
+}
+
+// mostOfGPU is more multiprocessors than any GPU has, and more thread blocks than
+// any runs at a time.
+const mostOfGPU = 1 << 16
 
 // denseOperand returns a collective's operand without gaps. A value's layout in
 // memory is the planner's business: it is copied; a buffer's is the program's (S16).

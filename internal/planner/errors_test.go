@@ -2,9 +2,11 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
 
@@ -131,6 +133,14 @@ func TestRefusedPrograms(t *testing.T) {
 		{"blocks that differ", 2, `
   %b = alloc f32[8, 4]
   broadcast %x into %b, over=tp, root=0, ctas=rank(tp) + 1`, "match", []string{"ctas=2 and ctas=1"}},
+		{"no multiprocessors", 2, `
+  %w = alloc f32[4, 4] zero
+  %b = alloc f32[8, 4]
+  linear %x, %w into %b, sms=0`, "bind", []string{"sms=0 is no number of multiprocessors from 1 to 65536"}},
+		{"too many multiprocessors", 2, `
+  %w = alloc f32[4, 4] zero
+  %b = alloc f32[8, 4]
+  matmul %x, %w into %b, sms=65536 + rank(tp)`, "bind", []string{"sms=65537", "rank 1"}},
 		{"not dense", 2, `
   %b = alloc f32[8, 2]
   %v = slice %x, axis=1, 1..3
@@ -227,5 +237,18 @@ func TestBlocksOfCollectives(t *testing.T) {
 	p.Colls[0].CTAs = 5
 	if p.Hash() == other {
 		t.Error("plans with other ctas have one hash")
+	}
+}
+
+func TestMultiprocessorsOfProducts(t *testing.T) {
+	p, _ := mustPlan(t, body(2, "  %w = alloc f32[4, 4] zero\n  linear %x, %w into %y, sms=62 * size(tp)\n  matmul %x, %w into %y, tb=true"), ir.Binding{})
+	var got []int32
+	for i := range p.Cmds {
+		if c := &p.Cmds[i]; c.Kind == plan.Compute && c.Rank == 0 && c.Op != ir.OpFill {
+			got = append(got, c.Attr.SMs)
+		}
+	}
+	if !slices.Equal(got, []int32{124, 0}) || !strings.Contains(p.String(), "linear sms=124 ") {
+		t.Errorf("sms are %v in\n%s", got, p)
 	}
 }

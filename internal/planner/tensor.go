@@ -143,6 +143,11 @@ func (u *unroller) attr(s *ir.Stmt) (plan.Attr, error) {
 				}
 				attr.Axes = append(attr.Axes, int(v))
 			}
+		case a.Name == "sms":
+			var err error
+			if attr.SMs, err = u.someOf(s, a, "multiprocessors"); err != nil {
+				return attr, err
+			}
 		case a.Kind == ir.AttrNumber && a.IsNum:
 			attr.Value = a.Num
 		case a.Kind == ir.AttrNumber:

@@ -174,7 +174,7 @@ func (a *trips) attrs(s *ir.Stmt) {
 	for i := range s.Attrs {
 		at := &s.Attrs[i]
 		switch at.Name {
-		case "value", "by", "ctas", "index": // numbers; select's index is a cut
+		case "value", "by", "ctas", "sms", "index": // numbers; select's index is a cut
 			continue
 		}
 		for _, e := range at.Exprs {

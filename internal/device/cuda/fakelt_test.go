@@ -21,6 +21,7 @@ type fakeLT struct {
 	checked int
 	live    int       // descriptions, layouts and preferences
 	schemes []uint32  // of reduction that were allowed
+	sms     []int32   // multiprocessors that products were described for
 	runs    []fakeRun // in order
 	at      map[uintptr]float32
 }
@@ -48,7 +49,12 @@ func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
 	handle := func(a []uintptr) uintptr { handles++; l.live++; return set(a[0], handles) }
 	return nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", map[string]func([]uintptr) uintptr{
 		"cublasLtCreate": func(a []uintptr) uintptr { return set(a[0], uintptr(1)<<20) }, "cublasLtDestroy": zero, "cublasLtGetVersion": func([]uintptr) uintptr { return 130101 },
-		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": gone, "cublasLtMatmulDescSetAttribute": zero,
+		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": gone, "cublasLtMatmulDescSetAttribute": func(a []uintptr) uintptr {
+			if a[1] == nvlib.LtDescSMs {
+				l.sms = append(l.sms, cabi.Load[int32](a[2]))
+			}
+			return 0
+		},
 		"cublasLtMatrixLayoutCreate": handle, "cublasLtMatrixLayoutDestroy": gone, "cublasLtMatrixLayoutSetAttribute": zero,
 		"cublasLtMatmulPreferenceCreate": handle, "cublasLtMatmulPreferenceDestroy": gone,
 		"cublasLtMatmulPreferenceSetAttribute": func(a []uintptr) uintptr {

@@ -41,7 +41,12 @@ func (l *launch) addProduct(k *kernel) error {
 	p := k.product()
 	p.merge()
 	if g, ok := p.gemm(); ok {
-		g.sms, g.relu, g.fixed = k.SMs, k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts
+		g.relu, g.fixed = k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts
+		// What is fixed depends on no hint, since other algorithms may sum in
+		// another order; all multiprocessors are no hint.
+		if !g.fixed && k.SMs < l.dev.site.gpu.sms {
+			g.sms = k.SMs
+		}
 		st, err := l.dev.newGemm(g)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package cuda
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
@@ -216,6 +217,46 @@ func TestPickFixed(t *testing.T) {
 		}
 		if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != map[bool]int{true: 1, false: 2}[all] {
 			t.Errorf("%s: another product took algorithm %d", name, got)
+		}
+	}
+}
+
+// TestPickSMs: a product for some multiprocessors has an algorithm of its own, which
+// is timed and has run before it is launched; one for all is as any other, and so is
+// one whose algorithm is fixed.
+func TestPickSMs(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	w := openFake(t, f, Options{})
+	const all = 132
+	w.(*world).sites[0].gpu.sms = all
+	for i, c := range []struct {
+		sms   int
+		fixed bool
+		asked int // how often so far
+		told  []int32
+	}{
+		{0, false, 1, nil},
+		{all, false, 1, nil},
+		{all + 1, false, 1, nil},
+		{all - 1, false, 2, []int32{all - 1}},
+		{all - 1, false, 2, []int32{all - 1}},
+		{1, false, 3, []int32{1}},
+		{0, true, 4, nil},
+		{1, true, 4, nil},
+	} {
+		f.lt.sms, f.lt.runs = nil, nil
+		asked := f.lt.asked
+		l := linearOf(t, w, device.Kernel{SMs: c.sms, Fixed: c.fixed}, ir.BF16, []int64{512, 512}, []int64{512, 512})
+		if f.lt.asked != c.asked || !slices.Equal(f.lt.sms, c.told) || (len(f.lt.runs) > 0) != (f.lt.asked > asked) {
+			t.Errorf("%d: %d SMs: asked %d times, told %v, ran %d times; want %d, %v", i, c.sms, f.lt.asked, f.lt.sms, len(f.lt.runs), c.asked, c.told)
+		}
+		want := 2
+		if c.fixed {
+			want = 1
+		}
+		if got := chosen(t, w, f, l); got != want {
+			t.Errorf("%d: took algorithm %d, not %d", i, got, want)
 		}
 	}
 }
