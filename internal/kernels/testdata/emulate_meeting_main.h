@@ -162,7 +162,7 @@ static void runAll(std::vector<Stream>& streams) {
   threads.resize(n);
   for (Stream& s : streams) start(s);
   while (!left.empty()) {
-    if (!loads.empty() && draw(64) == 0) {
+    if (!loads.empty() && draw(skewed ? 16384 : 64) == 0) {
       const unsigned k = draw(loads.size());
       const std::function<void()> load = loads[k];
       loads[k] = loads.back(), loads.pop_back();
