@@ -38,37 +38,30 @@ template <int W> DEV u32 memberOf(u64 set, u32 me, u32 k) {
   return me;
 }
 
-// writeRest writes the rest of what goes to each other member to host memory. Once:
-// what goes to all is one.
-template <int W, int VS, bool Once> DEV void writeRest(const MoveHostArgs& a, u32 e) {
+// writeRest writes the rest of what goes to each member to host memory, and puts that
+// of what stays in its place: blocks that store would come to it before their stores, and
+// all links would wait. Once: what goes to all is one.
+template <int W, int VS, int VD, bool Once> DEV void writeRest(const MoveHostArgs& a, u32 e) {
   const MoveArgs& m = a.move;
   const u32 me = (u32)m.team.rank, q = threadIdx.x;
-  const i64 parts = Once && m.to ? 1 : membersOf<W>(m.to), chunks = (a.rest + restChunk() - 1) / restChunk();
+  const u64 set = m.to | m.own << me;
+  const i64 parts = Once && set ? 1 : membersOf<W>(set), chunks = (a.rest + restChunk() - 1) / restChunk();
   for (i64 k = blockIdx.x; k < chunks * parts; k += a.writers) {
     const i64 c = k / parts;
-    const u32 p = memberOf<W>(m.to, me, (u32)(k % parts));
+    const u32 p = memberOf<W>(set, me, (u32)(k % parts));
+    const bool far = p != me, near = Once ? m.own != 0 : p == me;
     Pack<u64, 2> v[restRows] = {};
 #pragma unroll
     for (int u = 0; u < restRows; u++)
       if (restAt(c, u) < a.rest) loadBytes<16, VS>(v[u], m.src[p] + m.run + restAt(c, u), a.rest - restAt(c, u));
 #pragma unroll
-    for (int u = 0; u < restRows; u++)
-      if (restAt(c, u) < a.rest) storeLine(a.give[p] + restAt(c, u), bitsAs<Line>(v[u]));
+    for (int u = 0; u < restRows; u++) {
+      const i64 at = restAt(c, u);
+      if (far && at < a.rest) storeLine(a.give[p] + at, bitsAs<Line>(v[u]));
+      if (near && at < a.rest) storeBytes<16, VD>(a.put[me] + at, v[u], a.rest - at);
+    }
     __syncthreads();
-    if (q < W && (Once ? m.to >> q & 1 : q == p)) release32(restFlag(a, q, me, c, chunks, e), e);
-  }
-}
-
-// keepRest puts that of what the member gives to itself in its place: by the blocks
-// that store.
-template <int VS, int VD> DEV void keepRest(const MoveHostArgs& a, u32 aside) {
-  const MoveArgs& m = a.move;
-  const u32 me = (u32)m.team.rank;
-  if (!m.own) return;
-  for (i64 at = ((i64)(blockIdx.x - aside) * blockDim.x + threadIdx.x) * 16; at < a.rest; at += (i64)(gridDim.x - aside) * blockDim.x * 16) {
-    Pack<u64, 2> v;
-    loadBytes<16, VS>(v, m.src[me] + m.run + at, a.rest - at);
-    storeBytes<16, VD>(a.put[me] + at, v, a.rest - at);
+    if (far && q < W && (Once ? m.to >> q & 1 : q == p)) release32(restFlag(a, q, me, c, chunks, e), e);
   }
 }
 
@@ -102,12 +95,9 @@ template <int W, int VS, bool Full, bool Same, int U, int HS, int HD, bool Once>
   const u32 e = begin(m.team, lastEpoch(m.team)), writers = (u32)a.writers, aside = writers + (u32)a.readers;
   Patience w = {0, 0};
   bool here = true;
-  if (blockIdx.x < writers) writeRest<W, HS, Once>(a, e);
+  if (blockIdx.x < writers) writeRest<W, HS, HD, Once>(a, e);
   else if (blockIdx.x < aside) readRest<W, HD>(w, a, e);
-  else {
-    keepRest<HS, HD>(a, aside);
-    if ((here = meetBlocks<W>(m, w, flagEntered, e))) storeBlocks<W, 0, VS, Full, Same, U>(m, aside);
-  }
+  else if ((here = meetBlocks<W>(m, w, flagEntered, e))) storeBlocks<W, 0, VS, Full, Same, U>(m, aside);
   __syncthreads();
   if (here) meetBlocks<W>(m, w, flagDone, e);
   end(m.team, e);
