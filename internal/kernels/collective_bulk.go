@@ -38,8 +38,8 @@ func (r AllReduce) bulk() Meeting {
 	gates := (8*(3*stages+2*bulkSlots) + 127) / 128 * 128
 	return Meeting{
 		File: "collective_bulk", Upon: []string{"collective_reduce"}, Args: "ReduceArgs",
-		Body:   fmt.Sprintf("reduceBulk<%s, %s, %d, %d, %d, %d, %d, %d>", r.red(), ctype(r.DType), members, tile, stages, bulkSlots, told, bulkAdding),
-		Symbol: symbol("reduce_bulk", r.Red.String(), fmt.Sprintf("%s_%d_%d", r.DType, members, r.Unroll)),
+		Body:   fmt.Sprintf("reduceBulk<%s, %s, %d, %d, %d, %d, %d, %d, %t>", r.red(), ctype(r.DType), members, tile, stages, bulkSlots, told, bulkAdding, r.Kind == AllReduceBulk),
+		Symbol: symbol("reduce_bulk", r.Red.String(), fmt.Sprintf("%s_%s_%d_%d", r.Kind, r.DType, members, r.Unroll)),
 		Words:  r.words(), Blocks: r.Blocks, Threads: BulkThreads, Shared: gates + (stages*members+bulkSlots)*tile,
 	}
 }

@@ -22,6 +22,7 @@ const (
 	AllReducePull    AllReduceKind = "Pull"        // reads from peers, writes to peers
 	AllReduceFew     AllReduceKind = "Few"         // the same by few multiprocessors
 	AllReduceBulk    AllReduceKind = "Bulk"        // parts of both by few multiprocessors' engines
+	AllReduceSumBulk AllReduceKind = "SumBulk"     // its first half: Out is of a share, each of whole packs
 	AllReduceHost    AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
 	AllReduceResults AllReduceKind = "Results"     // Push, and some results by way of host memory
 )
@@ -74,7 +75,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	if r.Kind == AllReduceFew {
 		return r.few(true)
 	}
-	if r.Kind == AllReduceBulk {
+	if r.Kind == AllReduceBulk || r.Kind == AllReduceSumBulk {
 		return r.bulk()
 	}
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)

@@ -50,15 +50,46 @@ func (t *team) bulkFits(tune device.Tuning) error {
 	return nil
 }
 
+// bulkScattered is bulkPushed of a reduce_scatter.
+var bulkScattered = func(members int) int64 { return 500 }
+
 // bulk is for what few blocks' engines move.
 func (t *team) bulk(tune device.Tuning, r *kernels.AllReduce) error {
+	shareOut(r, int64(len(t.members)))
+	return t.bulked(tune, r, bulkPushed(len(t.members)), bulkHosted(len(t.members)))
+}
+
+// bulkSum is a reduce_scatter by the same: its blocks are as those of pushSum.
+type bulkSum struct{}
+
+func (bulkSum) supports(t *team, tune device.Tuning, c *collective) error {
+	if err := (pushSum{}).supports(t, tune, c); err != nil || c.empty() {
+		return err
+	}
+	return t.bulkFits(tune)
+}
+
+func (bulkSum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
+	r, err := pushSum{}.request(t, tune, c)
+	if err != nil {
+		return nil, err
+	}
+	r.Kind, r.Group = kernels.AllReduceSumBulk, 0
+	if err := t.bulked(tune, r, bulkScattered(len(t.members)), 0); err != nil {
+		return nil, err
+	}
+	return t.meeting(r)
+}
+
+// bulked completes r, of whose shares so many thousandths are pushed and those of the
+// results of so many go by way of host memory.
+func (t *team) bulked(tune device.Tuning, r *kernels.AllReduce, pushed, hosted int64) error {
 	members := int64(len(t.members))
-	shareOut(r, members)
 	r.Threads, r.Unroll = kernels.BulkThreads, bulkUnroll(tune, len(t.members))
 	tune.Blocks = cmp.Or(tune.Blocks, 8)
 	tile := kernels.BulkTile(r.Unroll)
 	r.Blocks = t.grid(tune, teamThreads, ceil(r.Share, tile))
-	r.Split, r.Writers = bulkParts(r)
+	r.Split, r.Writers = bulkParts(r, pushed, hosted)
 	if r.Split > 0 {
 		area, err := t.reserve("staging", members*r.Split*tile*16)
 		if err != nil {
@@ -78,10 +109,9 @@ func (t *team) bulk(tune device.Tuning, r *kernels.AllReduce) error {
 // bulkParts is how many tiles of each share are pushed, and the results of how many go
 // by way of host memory: as many for each block, of those that are whole on the last
 // member too, whose share may be less than others'.
-func bulkParts(r *kernels.AllReduce) (pushed, hosted int64) {
+func bulkParts(r *kernels.AllReduce, pushed, hosted int64) (split, writers int64) {
 	members, blocks := int64(len(r.In)), int64(r.Blocks)
 	tiles := max(0, min(r.Share, r.Count*r.DType.Size()/16-(members-1)*r.Share)/kernels.BulkTile(r.Unroll))
-	pushed = tiles * bulkPushed(len(r.In)) / 1000 / blocks * blocks
-	hosted = min((tiles-pushed)/2, tiles*bulkHosted(len(r.In))/1000) / blocks * blocks
-	return pushed, hosted
+	split = tiles * pushed / 1000 / blocks * blocks
+	return split, min((tiles-split)/2, tiles*hosted/1000) / blocks * blocks
 }

@@ -1,4 +1,4 @@
-// All-reduce for few multiprocessors, whose threads only add up: what moves is
+// All-reduce and reduce-scatter for few multiprocessors, whose threads only add up: what moves is
 // moved by a multiprocessor's engine for bulk copies, in tiles of B bytes, to
 // shared memory and from it. A part of each share is pushed to its owner's staging
 // memory, the rest is read where it lies: a link carries more of both than of loads
@@ -305,8 +305,8 @@ template <class F, class T, int W, int B, int S, int R, int N> DEV void addTiles
 }
 
 // storeTiles has a warp store sums to all members, or to this one and to host memory,
-// of which it tells when two more are under way.
-template <class T, int W, int B, int S, int R, int Together> DEV void storeTiles(const ReduceArgs& a, BulkRoom<W, B, S, R>* room, u32 e) {
+// of which it tells when two more are under way. Unless All, to this one alone.
+template <class T, int W, int B, int S, int R, int Together, bool All> DEV void storeTiles(const ReduceArgs& a, BulkRoom<W, B, S, R>* room, u32 e) {
   typedef BulkRoom<W, B, S, R> Room;
   const u32 r = (u32)a.team.rank, q = laneOf();
   u32 recent = 0, told = 0;
@@ -318,8 +318,8 @@ template <class T, int W, int B, int S, int R, int Together> DEV void storeTiles
   while (t.next()) {
     const u32 stage = t.turn % S;
     awaitGate(&room->added[stage], t.turn / S & 1);
-    const u64 at = (r * a.share * 16 + tileOf(t.tile) * B);
-    if (q < W && (!t.isHosted || q == 0)) storeBulk(a.out[(r + q) % W] + at, Room::tile(room, stage, 0), B);
+    const u64 at = (All ? r * a.share * 16 : 0) + tileOf(t.tile) * B;
+    if (q == 0 || All && q < W && !t.isHosted) storeBulk(a.out[(r + q) % W] + at, Room::tile(room, stage, 0), B);
     if (q == 1 && t.isHosted) storeBulk(a.host[r] + tileOf(t.tile - t.pushed) * B, Room::tile(room, stage, 0), B);
     closeBulk();
     awaitRead<1>();
@@ -340,8 +340,9 @@ template <class T, int W, int B, int S, int R, int Together> DEV void storeTiles
 }
 
 // reduceBulk: N threads add up. Tiles of each share before split are pushed, and the
-// results of as many as writers behind them go by way of host memory.
-template <class F, class T, int W, int B, int S, int R, int Together, int N> DEV void reduceBulk(const ReduceArgs& a) {
+// results of as many as writers behind them go by way of host memory. All: all members
+// get all shares, else each its own, which is of whole packs.
+template <class F, class T, int W, int B, int S, int R, int Together, int N, bool All> DEV void reduceBulk(const ReduceArgs& a) {
   typedef BulkRoom<W, B, S, R> Room;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), warp = threadIdx.x / 32;
@@ -355,7 +356,7 @@ template <class F, class T, int W, int B, int S, int R, int Together, int N> DEV
   __syncthreads();
   if (warp == 0) loadTiles<T, W, B, S, R, Together>(p, a, room, e);
   else if (warp == 1) pushTiles<W, B, S, R, Together>(a, room, e), readTiles<W, B, S, R, Together>(p, a, room, e);
-  else if (warp == 2) storeTiles<T, W, B, S, R, Together>(a, room, e);
+  else if (warp == 2) storeTiles<T, W, B, S, R, Together, All>(a, room, e);
   else addTiles<F, T, W, B, S, R, N>(a, room, threadIdx.x - bulkAside);
   __syncthreads();
   constexpr int V = 16 / sizeof(T);
@@ -366,8 +367,9 @@ template <class F, class T, int W, int B, int S, int R, int Together, int N> DEV
 #pragma unroll
       for (int q = 0; q < W; q++) x[q] = loadCut<Line, T, true>(a.in[q], i, a.count);
       const Line y = fold<F, T, W>(x);
+      if (!All) storeLine(a.out[r] + (i - r * a.share) * 16, y);
 #pragma unroll
-      for (int d = 0; d < W; d++) storeCut<Line, T, true>(a.out[(r + d) % W], i, a.count, y);
+      for (int d = 0; All && d < W; d++) storeCut<Line, T, true>(a.out[(r + d) % W], i, a.count, y);
     }
   meet<W>(p, a, a.slots - blocksMost, e);
   end(t, e);
