@@ -1,0 +1,272 @@
+package comm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/ir"
+)
+
+// scene is what channels issue on a tape, with what a program does around it:
+// operands are written before a collective, results read behind it, and then all of
+// it overwritten at once. Moreover each member notes that it begins, where peers
+// read it once they have ended: that is in order only if the collective keeps what
+// S5 promises, also where nothing moves.
+type scene struct {
+	t     testing.TB
+	tape  *tape
+	rigs  []*rig
+	notes []device.Memory // by rank: what it says of itself, what it reads of others
+	reads []device.Memory
+	noted int64 // of each
+}
+
+// mostNotes bounds the instances of all runs of a scene.
+const mostNotes = 1024
+
+func newScene(t testing.TB, ranks int) *scene {
+	s := &scene{t: t, tape: newTape(ranks)}
+	for r := range ranks {
+		s.notes = append(s.notes, s.tape.alloc(r, 4*mostNotes, device.Shared, "the notes that it begins"))
+		s.reads = append(s.reads, s.tape.alloc(r, 4*mostNotes*int64(ranks), device.Private, "what it reads of peers' notes"))
+	}
+	return s
+}
+
+// channel adds a channel of a team.
+func (s *scene) channel(name string, team []int, specs []spec) *rig {
+	s.t.Helper()
+	r := newRig(s.t, s.tape, name, team, specs)
+	s.rigs = append(s.rigs, r)
+	return r
+}
+
+// play issues so many runs and returns them as a plan.
+func (s *scene) play(runs int64) *plan.Plan {
+	s.t.Helper()
+	s.tape.rewind()
+	s.noted = 0
+	for run := range runs {
+		for _, r := range s.rigs {
+			for i := range r.specs {
+				s.tape.at("%s %d, run %d: %s by %s", r.streams[0].Name(), i, run, r.specs[i].op, r.ch.Algorithm(i))
+				s.issue(r, i, run)
+			}
+			r.jobs = nil
+		}
+	}
+	return s.tape.plan()
+}
+
+func (s *scene) issue(r *rig, i int, run int64) {
+	s.t.Helper()
+	if s.noted == mostNotes {
+		s.t.Fatal("too many instances")
+	}
+	note := func(rank int) device.View { return packed(s.notes[rank], 4*s.noted, ir.I32, []int64{1}) }
+	for me, rank := range r.team {
+		r.streams[me].(*tapeStream).write(note(rank))
+	}
+	r.issue(i, run)
+	for me, rank := range r.team {
+		for from, peer := range r.team {
+			if from != me && r.ch.insts[i].source(me, from) {
+				place := packed(s.reads[rank], 4*(s.noted*int64(len(s.notes))+int64(peer)), ir.I32, []int64{1})
+				r.must(r.streams[me].Copy(place, note(peer)))
+			}
+		}
+	}
+	s.noted++
+}
+
+// proved wants a plan to have no fault, and to need no streams that run side by side.
+func proved(t testing.TB, p *plan.Plan, what string) {
+	t.Helper()
+	r := verify.Plan(p, verify.Options{})
+	if r.Verdict != verify.Proved || !r.SerialSafe {
+		t.Errorf("%s: %v (%s), serial-safe %v", what, r.Verdict, r.Reason, r.SerialSafe)
+		for i := range min(len(r.Findings), 3) {
+			t.Log(findingText(p, &r.Findings[i]))
+		}
+	}
+}
+
+func findingText(p *plan.Plan, f *verify.Finding) string {
+	lines := []string{f.Kind + ": " + f.Message}
+	for _, a := range f.Acts {
+		c := &p.Cmds[a.Cmd]
+		lines = append(lines, fmt.Sprintf("  %d' rank %d, %s, %s: %s %s", a.Run, c.Rank, p.Streams[c.Stream].Name, p.Sites[c.Site].Text, c.Kind, a.What))
+	}
+	return strings.Join(append(lines, f.Why), "\n")
+}
+
+// TestSchedulesAreProved proves every schedule of every collective that it takes, for
+// teams of 2 to 5, one after the other over runs without a barrier: of nothing, of
+// one element, of odd sizes and of several pieces, in place and not, where peers
+// reach the operands and where not.
+func TestSchedulesAreProved(t *testing.T) {
+	for _, name := range Schedules() {
+		for n := 2; n <= 5; n++ {
+			took := 0
+			for o, op := range collectives {
+				var specs []spec
+				for k, shape := range [][]int64{{1}, {7, 3}, {0, 4}, {45}, {2, 1, 5}} {
+					for over := range numOverlaps {
+						specs = append(specs, spec{op: op, red: ir.Sum, dt: ir.DTypes()[(k+o)%6], n: n, shape: shape, axis: k % len(shape), split: (k + o) % len(shape),
+							root: k % n, shift: 1 + k%(n-1), hole: k%2 == 1, overlap: over, algo: name, shared: over != onTop || k%2 == 0,
+							unevenSpec: unevenSpec{counted: k%2 == 0, room: int64(3 * k), seed: uint64(k)}})
+					}
+				}
+				s := newScene(t, n)
+				r := s.channel("s", teamOf(n), specs)
+				for i := range specs {
+					if r.ch.Algorithm(i) == name {
+						took++
+					}
+				}
+				proved(t, s.play(2), fmt.Sprintf("%s by %s, %d members", op, name, n))
+			}
+			if took < 12 {
+				t.Errorf("%s took %d instances of %d members", name, took, n)
+			}
+		}
+	}
+}
+
+// TestMixedSchedulesAreProved proves random sequences by all schedules, on two
+// channels of one team and one of a part of it, at once.
+func TestMixedSchedulesAreProved(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 21))
+		n := 2 + rng.IntN(4)
+		s := newScene(t, n)
+		s.channel("a", teamOf(n), randomSpecs(rng, n, 1+rng.IntN(6)))
+		s.channel("b", teamOf(n), randomSpecs(rng, n, 1+rng.IntN(4)))
+		if n > 2 {
+			team := rng.Perm(n)[:2+rng.IntN(n-2)]
+			s.channel("c", team, randomSpecs(rng, len(team), 1+rng.IntN(3)))
+		}
+		proved(t, s.play(3), fmt.Sprint("seed ", seed))
+	}
+}
+
+// mutant is a schedule with one mistake.
+type mutant struct {
+	inst, member, step int
+	kind               string
+	s                  step
+}
+
+// mutants are all small mistakes in what one member does: a wait or a signal left
+// out, a wait for one signal less, a signal before what it tells of.
+func mutants(ch *Channel, member int) []mutant {
+	var list []mutant
+	for i := range ch.insts {
+		steps := ch.plans[i][member]
+		for k, st := range steps {
+			add := func(kind string) { list = append(list, mutant{i, member, k, kind, st}) }
+			switch {
+			case st.kind == stepAwait:
+				add("no wait")
+				add("too early a wait")
+			case st.kind == stepTell:
+				add("no signal")
+				if k > 0 && (steps[k-1].kind == stepCopy || steps[k-1].kind == stepReduce) {
+					add("too early a signal")
+				}
+			}
+		}
+	}
+	return list
+}
+
+// apply makes the mistake, and returns what undoes it.
+func (m mutant) apply(ch *Channel) (undo func()) {
+	was := ch.plans[m.inst][m.member]
+	steps := slices.Clone(was)
+	switch m.kind {
+	case "no wait", "no signal":
+		steps = slices.Delete(steps, m.step, m.step+1)
+	case "too early a wait":
+		steps[m.step].least--
+	default:
+		steps[m.step-1], steps[m.step] = steps[m.step], steps[m.step-1]
+	}
+	ch.plans[m.inst][m.member] = steps
+	return func() { ch.plans[m.inst][m.member] = was }
+}
+
+// meets reports whether op is a collective whose members all wait for each other (S5).
+func meets(op ir.Op) bool {
+	switch op {
+	case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute:
+		return false
+	}
+	return true
+}
+
+// mayBeHarmless reports whether a schedule may be right with a mistake in it: where
+// all members wait for each other's data, waits for a half of staging or slots may
+// follow from that, and a signal may be given before a copy that it does not tell of.
+func (m mutant) mayBeHarmless(op ir.Op, n int) bool {
+	switch m.kind {
+	case "no signal":
+		return false
+	case "too early a signal":
+		return true
+	}
+	return m.s.elem >= n && meets(op)
+}
+
+// TestProofNeedsEveryStep makes each small mistake in each schedule, and wants it
+// refuted. What is proved nevertheless must be a mistake that may do no harm, and give
+// the right results in every order that the scheduled CPU draws.
+func TestProofNeedsEveryStep(t *testing.T) {
+	if *onCUDA {
+		t.Skip("nothing runs here but on the CPU machine")
+	}
+	const n = 3
+	seeds := int64(8)
+	if testing.Short() {
+		seeds = 1
+	}
+	total, harmless := 0, 0
+	for _, name := range Schedules() {
+		for _, op := range collectives {
+			x := spec{op: op, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{7, 3}, shift: 1, algo: name, shared: true, unevenSpec: unevenSpec{room: 9, seed: 5, counted: true}}
+			specs := []spec{x, x, x}
+			s := newScene(t, n)
+			r := s.channel("s", teamOf(n), specs)
+			if r.ch.Algorithm(0) != name {
+				continue
+			}
+			for member := range n {
+				for _, m := range mutants(r.ch, member) {
+					undo := m.apply(r.ch)
+					v := verify.Plan(s.play(2), verify.Options{FaultsOnly: true})
+					undo()
+					if total++; v.Verdict == verify.Refuted {
+						continue
+					}
+					harmless++
+					if what := fmt.Sprintf("%s by %s: %s, step %d of member %d in instance %d", op, name, m.kind, m.step, member, m.inst); v.Verdict != verify.Proved || !m.mayBeHarmless(op, n) {
+						t.Errorf("%s: %v", what, v.Verdict)
+					} else if someSeedShows(t, seeds, specs, func(ch *Channel) { m.apply(ch) }) {
+						t.Errorf("%s: %v, and wrong in an order of the scheduled CPU", what, v.Verdict)
+					}
+				}
+			}
+			proved(t, s.play(2), fmt.Sprintf("%s by %s", op, name))
+		}
+	}
+	if total < 3000 || harmless > total/8 {
+		t.Errorf("%d mistakes, of which %d are proved", total, harmless)
+	}
+	t.Logf("%d mistakes, of which %d are proved", total, harmless)
+}

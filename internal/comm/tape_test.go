@@ -1,0 +1,328 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// tape is a world that runs nothing: what its streams are given becomes the commands
+// of a plan, for the checker to prove. So it is proved what a channel issues, with the
+// numbers of its runs, and not what somebody thinks it does.
+//
+// A command of a plan computes on its own rank's memory only. A launch that reaches
+// for peers' memory therefore becomes a copy of each such operand to a place of the
+// launch's own, and the launch on those: its stream tells nobody anything between, so
+// to all others that is one command. Counters count over all runs, as on a device.
+type tape struct {
+	ranks   int
+	streams []*tapeStream
+	mains   []*tapeStream  // by rank
+	mems    []*tapeMemory  // by number of buffer
+	lens    []int32        // by counter
+	sites   map[string]int // numbers, by text
+	texts   []string
+	events  int
+	cmds    []plan.Cmd
+	doing   int32 // the site of what comes
+	played  int   // how often the tape was rewound
+	inCall  *tapeStream
+}
+
+func newTape(ranks int) *tape {
+	t := &tape{ranks: ranks, sites: map[string]int{}, played: 1}
+	t.at("setting up")
+	for r := range ranks {
+		t.mains = append(t.mains, t.stream(r, "main"))
+	}
+	return t
+}
+
+// at says what the commands that follow are for.
+func (t *tape) at(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	n, known := t.sites[text]
+	if !known {
+		n = len(t.texts)
+		t.sites[text], t.texts = n, append(t.texts, text)
+	}
+	t.doing = int32(n)
+}
+
+// rewind forgets all commands.
+func (t *tape) rewind() {
+	t.cmds, t.events = nil, 0
+	t.played++
+}
+
+func (t *tape) stream(rank int, name string) *tapeStream {
+	s := &tapeStream{t: t, rank: int32(rank), index: int32(len(t.streams)), name: name}
+	t.streams = append(t.streams, s)
+	return s
+}
+
+func (t *tape) alloc(rank int, bytes int64, kind device.MemKind, name string) *tapeMemory {
+	m := &tapeMemory{t: t, rank: int32(rank), kind: kind, bytes: bytes, buf: int32(len(t.mems)), name: name}
+	t.mems = append(t.mems, m)
+	return m
+}
+
+// plan closes the tape with what has all streams of all ranks wait for each other:
+// the checker runs a plan twice, and here the runs are on the tape.
+func (t *tape) plan() *plan.Plan {
+	t.at("the end")
+	for _, s := range t.streams {
+		if main := t.mains[s.rank]; s != main {
+			main.waitFor(s)
+		}
+	}
+	p := &plan.Plan{Ranks: t.ranks, Events: t.events}
+	barrier := plan.Coll{Op: ir.OpBarrier, Parts: make([]plan.CollPart, t.ranks)}
+	var all plan.Channel
+	for r, main := range t.mains {
+		none := plan.Absent()
+		barrier.Parts[r] = plan.CollPart{In: none, Out: none, To: -1, From: -1}
+		all.Team, all.Streams = append(all.Team, int32(r)), append(all.Streams, main.index)
+		p.Main = append(p.Main, main.index)
+		main.add(plan.Cmd{Kind: plan.Collective, Part: int32(r)})
+	}
+	for _, s := range t.streams {
+		p.Streams = append(p.Streams, plan.Stream{Rank: s.rank, Name: s.name})
+		if main := t.mains[s.rank]; s != main {
+			s.waitFor(main)
+		}
+	}
+	p.Channels, p.Colls, p.Cmds, p.Events = []plan.Channel{all}, []plan.Coll{barrier}, t.cmds, t.events
+	for i, text := range t.texts {
+		p.Sites = append(p.Sites, plan.Site{Pos: ir.Pos{Line: int32(i + 1), Col: 1}, Text: text})
+	}
+	for _, m := range t.mems {
+		p.Buffers = append(p.Buffers, plan.Buffer{Name: m.name, Role: plan.RoleAlloc, Symmetric: m.kind == device.Shared, Offset: p.ArenaBytes, Bytes: m.bytes})
+		p.ArenaBytes += alignUp(m.bytes)
+	}
+	for i, n := range t.lens {
+		p.Counters = append(p.Counters, plan.Counter{Name: fmt.Sprint("counters ", i), Len: n, PerRun: make([]int64, int(n)*t.ranks)})
+	}
+	for i := range p.Cmds {
+		if c := &p.Cmds[i]; c.Kind == plan.Signal {
+			p.Counters[c.Counter].PerRun[c.Peer*t.lens[c.Counter]+c.Elem]++
+		}
+	}
+	return p
+}
+
+func (t *tape) Ranks() int                    { return t.ranks }
+func (t *tape) Device(rank int) device.Device { return tapeDevice{t, rank} }
+func (t *tape) Sync(context.Context) error    { return nil }
+func (t *tape) Abort(error)                   {}
+func (t *tape) Close() error                  { return nil }
+
+type tapeDevice struct {
+	t    *tape
+	rank int
+}
+
+func (d tapeDevice) Rank() int { return d.rank }
+
+func (d tapeDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+	return d.t.alloc(d.rank, bytes, kind, fmt.Sprint("memory ", len(d.t.mems))), nil
+}
+
+func (d tapeDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
+	return d.t.stream(d.rank, o.Name), nil
+}
+
+func (d tapeDevice) NewEvent() (device.Event, error) { return new(tapeEvent), nil }
+
+func (d tapeDevice) NewCounters(n int) (device.Counters, error) {
+	d.t.lens = append(d.t.lens, int32(n))
+	return tapeCounters{int32(len(d.t.lens) - 1), int32(d.rank), n}, nil
+}
+
+// Prepare finds places for what the kernel reads of peers.
+func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
+	l := &tapeLaunch{k: k}
+	for _, v := range k.Ins {
+		m := v.Mem.(*tapeMemory)
+		if int(m.rank) == d.rank {
+			l.near = append(l.near, v)
+			continue
+		}
+		if !k.Reaches() {
+			return nil, fmt.Errorf("%s of a peer's memory", k.Op)
+		}
+		l.far = append(l.far, v)
+		place := d.t.alloc(d.rank, viewBytes(v), device.Private, "what a launch reads of "+m.name)
+		l.places = append(l.places, packed(place, 0, v.DType, v.Shape))
+	}
+	return l, nil
+}
+
+type tapeLaunch struct {
+	k                 device.Kernel
+	near, far, places []device.View
+}
+
+func (*tapeLaunch) Release() {}
+
+// tapeMemory is a buffer that one rank uses.
+type tapeMemory struct {
+	t     *tape
+	rank  int32
+	kind  device.MemKind
+	bytes int64
+	buf   int32
+	name  string
+}
+
+func (m *tapeMemory) Bytes() int64 { return m.bytes }
+func (m *tapeMemory) Free() error  { return nil }
+
+// Poison is a write on the stream that calls.
+func (m *tapeMemory) Poison(off, n int64) {
+	m.t.inCall.write(packed(m, off, ir.BF16, []int64{n / 2}))
+}
+
+// tapeEvent is recorded if it was since the tape was rewound.
+type tapeEvent struct {
+	number   int32
+	recorded int // when
+}
+
+func (*tapeEvent) Release() {}
+
+type tapeCounters struct {
+	index, rank int32
+	n           int
+}
+
+func (c tapeCounters) Len() int { return c.n }
+func (tapeCounters) Release()   {}
+
+type tapeStream struct {
+	t           *tape
+	rank, index int32
+	name        string
+}
+
+func (s *tapeStream) Name() string { return s.name }
+
+func (s *tapeStream) add(c plan.Cmd) {
+	c.Rank, c.Stream, c.Site = s.rank, s.index, s.t.doing
+	s.t.cmds = append(s.t.cmds, c)
+}
+
+func refTo(v device.View) plan.Ref {
+	m := v.Mem.(*tapeMemory)
+	return plan.Ref{Rank: m.rank, Buf: m.buf, DType: v.DType, Off: v.Off, Shape: v.Shape, Strides: v.Strides}
+}
+
+func refsTo(vs []device.View) []plan.Ref {
+	var out []plan.Ref
+	for _, v := range vs {
+		out = append(out, refTo(v))
+	}
+	return out
+}
+
+func (s *tapeStream) write(v device.View) {
+	s.add(plan.Cmd{Kind: plan.Compute, Op: ir.OpFill, Outs: refsTo([]device.View{v})})
+}
+
+func (s *tapeStream) Launch(l device.Launch) error {
+	x := l.(*tapeLaunch)
+	for i, v := range x.far {
+		if err := s.Copy(x.places[i], v); err != nil {
+			return err
+		}
+	}
+	op := x.k.Op
+	if x.k.Joins() {
+		op = ir.OpAdd // elementwise, so it may be in place
+	}
+	s.add(plan.Cmd{Kind: plan.Compute, Op: op, Ins: append(refsTo(x.near), refsTo(x.places)...), Outs: refsTo(x.k.Outs)})
+	return nil
+}
+
+func (s *tapeStream) Copy(dst, src device.View) error {
+	c := plan.Cmd{Kind: plan.Copy, Ins: refsTo([]device.View{src}), Outs: refsTo([]device.View{dst}), Peer: -1}
+	for _, r := range []int32{c.Ins[0].Rank, c.Outs[0].Rank} {
+		if r != s.rank {
+			c.Peer = r
+		}
+	}
+	s.add(c)
+	return nil
+}
+
+func (s *tapeStream) Upload(dst device.View, _ []byte) error {
+	s.write(dst)
+	return nil
+}
+
+func (s *tapeStream) Download(_ []byte, src device.View) error {
+	s.add(plan.Cmd{Kind: plan.Compute, Op: ir.OpCopy, Ins: refsTo([]device.View{src})})
+	return nil
+}
+
+// Record makes a new event of the plan each time: there one command records it.
+func (s *tapeStream) Record(e device.Event) error {
+	x := e.(*tapeEvent)
+	x.number, x.recorded = int32(s.t.events), s.t.played
+	s.t.events++
+	s.add(plan.Cmd{Kind: plan.Record, Event: x.number})
+	return nil
+}
+
+func (s *tapeStream) Wait(e device.Event) error {
+	x := e.(*tapeEvent)
+	if x.recorded != s.t.played {
+		return errors.New("waits for an event never recorded")
+	}
+	s.add(plan.Cmd{Kind: plan.WaitEvent, Event: x.number})
+	return nil
+}
+
+func (s *tapeStream) waitFor(o *tapeStream) {
+	e := new(tapeEvent)
+	_ = o.Record(e)
+	_ = s.Wait(e)
+}
+
+func (s *tapeStream) Signal(c device.Counters, elem int, by int64) error {
+	x := c.(tapeCounters)
+	for range by {
+		s.add(plan.Cmd{Kind: plan.Signal, Counter: x.index, Elem: int32(elem), Peer: x.rank})
+	}
+	return nil
+}
+
+// WaitCounter is late: a device's counters may be raised by what the host issues
+// after the wait.
+func (s *tapeStream) WaitCounter(c device.Counters, elem int, least int64) error {
+	x := c.(tapeCounters)
+	if x.rank != s.rank {
+		return errors.New("waits for a peer's counter")
+	}
+	s.add(plan.Cmd{Kind: plan.WaitCounter, Counter: x.index, Elem: int32(elem), Value: least, Late: true})
+	return nil
+}
+
+func (s *tapeStream) Begin(int64) error { return nil }
+func (s *tapeStream) End(int64) error   { return nil }
+
+func (s *tapeStream) Call(f func()) error {
+	s.t.inCall = s
+	f()
+	return nil
+}
+
+var (
+	_ device.World      = (*tape)(nil)
+	_ device.HostCaller = (*tapeStream)(nil)
+	_ device.Poisoner   = (*tapeMemory)(nil)
+)
