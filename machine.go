@@ -20,6 +20,10 @@ var ErrUnsupported = device.ErrUnsupported
 // process's use of it: start a new process.
 var ErrDeviceLost = device.ErrDeviceLost
 
+// ErrOutOfMemory is wrapped by errors that say a device, or the host, has less
+// memory free than was asked for.
+var ErrOutOfMemory = device.ErrOutOfMemory
+
 // UnknownAlgorithm is the error about a LoadOptions.Algorithm that the machine
 // does not have.
 type UnknownAlgorithm = exec.UnknownAlgorithm
@@ -87,6 +91,14 @@ type LoadOptions struct {
 	NoProve bool
 	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound.
 	Arena int64
+	// Cache bounds what the plans that a model keeps loaded, one for each choice of
+	// dims, hold together, in bytes; 0 means 4 GiB. A plan counts by the memory that
+	// it has taken, in use or not (arena, staging, workspaces), on the GPU where that
+	// is most, and its pinned host memory; on the CPU machine by that of all ranks.
+	// What the driver and NCCL take by themselves is not counted. Beyond the bound,
+	// and where memory is too short to load another, the plan used least recently is
+	// unloaded; the last one stays.
+	Cache int64
 	// Graph has every batch of runs but the first replay a recording of the
 	// program, on machines that record graphs: "cuda" does.
 	Graph bool

@@ -1,12 +1,14 @@
 package hocket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/exec"
@@ -15,9 +17,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxLoadedBytes bounds the arenas of the plans that a model keeps loaded; the
-// least recently used one beyond it is unloaded.
-const maxLoadedBytes = 4 << 30
+// cacheBytes is LoadOptions.Cache where that is 0.
+const cacheBytes = 4 << 30
 
 // Model is a program loaded on a machine. Runs take turns.
 type Model struct {
@@ -31,6 +32,7 @@ type Model struct {
 	bound  map[string]*Tensor
 	plans  []*loaded // most recently used last
 	closed bool
+	held   atomic.Int64 // what the plans hold, in bytes, for other models to read
 }
 
 // loaded is a plan for one choice of dims, ready to run.
@@ -40,6 +42,7 @@ type loaded struct {
 	prog *exec.Program
 	// proof says what was proved of the plan.
 	proof string
+	held  int64 // bytes, see LoadOptions.Cache; runs can add to it
 }
 
 // Port is a parameter or result of a model.
@@ -159,6 +162,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	results, err := l.prog.RunBatch(ctx, ins)
+	m.note(l)
 	if err != nil {
 		return nil, m.failed(l, err)
 	}
@@ -169,7 +173,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		}
 		reports[i].Proof = l.proof
 	}
-	return reports, nil
+	return reports, m.evict()
 }
 
 // failed unloads a program that cannot run any more; the next Run loads anew.
@@ -178,6 +182,7 @@ func (m *Model) failed(l *loaded, err error) error {
 		return err
 	}
 	m.plans = slices.DeleteFunc(m.plans, func(x *loaded) bool { return x == l })
+	m.held.Add(-l.held)
 	return errors.Join(err, l.prog.Close())
 }
 
@@ -264,32 +269,75 @@ func (m *Model) load(ctx context.Context, b Binding) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
-		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
+	prog, err := m.fit(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	l := &loaded{dims: b.Dims, plan: p, prog: prog, proof: proof}
 	m.plans = append(m.plans, l)
+	m.note(l)
 	return l, m.evict()
 }
 
-// evict unloads the least recently used plans beyond the bound.
-func (m *Model) evict() error {
-	total := int64(0)
-	for _, l := range m.plans {
-		total += l.bytes()
+// fit loads p. Where memory is short it unloads the least recently used plan and
+// tries again, until none is left: none runs meanwhile, since runs take turns.
+func (m *Model) fit(ctx context.Context, p *plan.Plan) (*exec.Program, error) {
+	for {
+		prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
+			Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
+		switch {
+		case !errors.Is(err, ErrOutOfMemory):
+			return prog, err
+		case len(m.plans) == 0:
+			return nil, m.short(err)
+		}
+		if cerr := errors.Join(m.unload(), ctx.Err()); cerr != nil {
+			return nil, errors.Join(err, cerr)
+		}
 	}
+}
+
+// short adds to an error about memory who else has some, and what helps.
+func (m *Model) short(err error) error {
+	others := int64(0)
+	m.machine.mu.Lock()
+	for o := range m.machine.models {
+		if o != m {
+			others += o.held.Load()
+		}
+	}
+	m.machine.mu.Unlock()
+	help := "load for smaller dims or on more ranks"
+	if others > 0 {
+		help = "close some, give them a smaller LoadOptions.Cache, or " + help
+	}
+	return fmt.Errorf("%w; no other plan of this model is loaded, and plans of other models of this machine hold %s: %s", err, tensor.Size(others), help)
+}
+
+// note learns what l holds by now: its first run and larger batches take more.
+func (m *Model) note(l *loaded) {
+	now := l.prog.Held().Bytes()
+	m.held.Add(now - l.held)
+	l.held = now
+}
+
+// evict unloads the least recently used plans while all together hold more than the
+// bound, but not the one used last.
+func (m *Model) evict() error {
 	var errs []error
-	for len(m.plans) > 1 && total > maxLoadedBytes {
-		total -= m.plans[0].bytes()
-		errs = append(errs, m.plans[0].prog.Close())
-		m.plans = m.plans[1:]
+	for len(m.plans) > 1 && m.held.Load() > cmp.Or(m.opts.Cache, cacheBytes) {
+		errs = append(errs, m.unload())
 	}
 	return errors.Join(errs...)
 }
 
-func (l *loaded) bytes() int64 { return l.plan.ArenaBytes * int64(l.plan.Ranks) }
+// unload gives up the least recently used plan.
+func (m *Model) unload() error {
+	l := m.plans[0]
+	m.plans = m.plans[1:]
+	m.held.Add(-l.held)
+	return l.prog.Close()
+}
 
 // Close unloads the model.
 func (m *Model) Close() error {
@@ -307,6 +355,7 @@ func (m *Model) Close() error {
 		errs = append(errs, l.prog.Close())
 	}
 	m.plans = nil
+	m.held.Store(0)
 	return errors.Join(errs...)
 }
 

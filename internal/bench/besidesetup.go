@@ -184,6 +184,7 @@ func (b *besides) product(r int) error {
 			}
 		}
 	}
+	var own []device.Launch
 	for _, sms := range append(slices.Clone(b.targets()), 0) {
 		if len(b.products[sms]) > r {
 			continue
@@ -193,6 +194,10 @@ func (b *besides) product(r int) error {
 			return err
 		}
 		b.products[sms] = append(b.products[sms], l)
+		own = append(own, l)
+	}
+	if main, ok := b.main[r].(device.LaunchPreparer); ok {
+		return main.PrepareLaunches(own)
 	}
 	return nil
 }

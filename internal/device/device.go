@@ -21,6 +21,19 @@ var ErrUnsupported = errors.New("not supported by this machine")
 // out. It is never ErrUnsupported.
 var ErrDeviceLost = errors.New("the device is lost to this process")
 
+// ErrOutOfMemory says that a device, or the host for pinned memory, has less memory
+// free than was asked for: giving some back may help. What asks for more than there
+// is at all gets another error. nvlib.Error, which this package does not know, is it
+// too, by its method Is.
+var ErrOutOfMemory error = outOfMemory{}
+
+type outOfMemory struct{}
+
+func (outOfMemory) Error() string { return "out of memory" }
+
+// OutOfMemory tells errors of other packages, in their Is, what they are asked.
+func (outOfMemory) OutOfMemory() {}
+
 // ErrAborted is wrapped by every error that a world returns after Abort.
 var ErrAborted = errors.New("aborted")
 
@@ -112,6 +125,13 @@ type CopyPreparer interface {
 	// PrepareCopy makes ready what Copy of the same views will need on a stream of
 	// the device, so that issuing it compiles nothing.
 	PrepareCopy(dst, src View) error
+}
+
+// LaunchPreparer is a stream some of whose launches need memory of the stream's own.
+type LaunchPreparer interface {
+	// PrepareLaunches reserves what launches of the list will need on the stream, so
+	// that issuing them takes no memory.
+	PrepareLaunches(list []Launch) error
 }
 
 // MemKind is a kind of memory.

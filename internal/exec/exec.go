@@ -154,7 +154,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 func (p *Program) load(ctx context.Context) error {
 	steps := []func() error{
 		p.makeStreams, p.makeEvents, p.makeCounters, p.reserveArenas,
-		p.findTable, p.designChannels, p.openChannels, p.openPairs, p.resolveCommands,
+		p.findTable, p.designChannels, p.openChannels, p.openPairs, p.resolveCommands, p.readyStreams,
 		p.observe, p.watchUses, p.planReplay,
 	}
 	for _, step := range steps {
@@ -241,6 +241,15 @@ func (p *Program) Stats() Stats {
 		s.Graph = p.replay.form
 	}
 	return s
+}
+
+// Held is the memory that the program has taken on its machine, which may grow with
+// its runs. Of a machine that does not tell it is what was planned.
+func (p *Program) Held() device.Held {
+	if w, ok := p.world.(device.Holder); ok {
+		return w.Held()
+	}
+	return device.Held{Device: p.plan.ArenaBytes + p.memory.staging}
 }
 
 // Close aborts what runs and frees everything.

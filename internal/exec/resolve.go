@@ -372,6 +372,26 @@ func (p *Program) prepare(c *plan.Cmd) (device.Launch, error) {
 	return p.world.Device(int(c.Rank)).Prepare(k)
 }
 
+// readyStreams tells each stream what it will launch.
+func (p *Program) readyStreams() error {
+	lists := map[device.Stream][]device.Launch{}
+	for i := range p.cmds {
+		if c := &p.cmds[i]; c.launch != nil {
+			lists[c.stream] = append(lists[c.stream], c.launch)
+		}
+	}
+	for i, st := range p.streams {
+		s, ok := st.(device.LaunchPreparer)
+		if !ok {
+			continue
+		}
+		if err := s.PrepareLaunches(lists[st]); err != nil {
+			return fmt.Errorf("stream %s of rank %d: %w", st.Name(), p.plan.Streams[i].Rank, err)
+		}
+	}
+	return nil
+}
+
 // writes reports whether a command has a result that is not empty.
 func writes(c *plan.Cmd) bool {
 	return slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 })

@@ -12,6 +12,9 @@ const cublasLibrary = "cuBLASLt"
 // CuBLASNotSupported is cuBLASLt's status for a product it has no algorithm for.
 const CuBLASNotSupported = 15
 
+// CuBLASAllocFailed is its status where memory is short.
+const CuBLASAllocFailed = 3
+
 // CuBLASInvalidValue is its status for what it does not understand.
 const CuBLASInvalidValue = 7
 

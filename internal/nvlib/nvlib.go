@@ -31,6 +31,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%d)", e.Library, e.Call, e.Text, e.Code)
 }
 
+// Is reports whether the library ran out of memory, where that is what the target
+// says, by a method OutOfMemory.
+func (e *Error) Is(target error) bool {
+	_, asked := target.(interface{ OutOfMemory() })
+	return asked && (e.Library == cudaLibrary && e.Code == CUDAOutOfMemory || e.Library == cublasLibrary && e.Code == CuBLASAllocFailed)
+}
+
 // Code returns the status within err that library gave, 0 if there is none.
 func Code(err error, library string) int {
 	var e *Error

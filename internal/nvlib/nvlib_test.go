@@ -2,6 +2,7 @@ package nvlib
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,6 +66,11 @@ func text(s string) func([]uintptr) uintptr {
 	}
 }
 
+// shortage asks errors whether memory is short, as package device does.
+type shortage struct{ error }
+
+func (shortage) OutOfMemory() {}
+
 func TestDriverErrors(t *testing.T) {
 	d, _ := fakeDriver(t, map[string]func([]uintptr) uintptr{
 		"cuMemCreate":      func([]uintptr) uintptr { return 0xdead_0000_0000_0002 }, // upper bits are undefined
@@ -76,6 +82,12 @@ func TestDriverErrors(t *testing.T) {
 	_, err := d.CreateMem(0, 1<<20, true)
 	if CUDACode(err) != CUDAOutOfMemory || !strings.Contains(err.Error(), "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY, out of memory (2)") {
 		t.Errorf("got %v", err)
+	}
+	if !errors.Is(fmt.Errorf("more: %w", err), shortage{}) || errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("memory is short, which is not told by %v", err)
+	}
+	if err := (&Error{Library: "NCCL", Code: CUDAOutOfMemory}); errors.Is(err, shortage{}) {
+		t.Errorf("memory is short, %v is to say", err)
 	}
 	if idle, err := d.StreamIdle(1); idle || err != nil {
 		t.Errorf("a busy stream: %v, %v", idle, err)

@@ -50,6 +50,19 @@ func (d *dev) reserve(bytes int64) error {
 	return nil
 }
 
+// Held implements device.Holder: all ranks' memory is the host's.
+func (w *world) Held() device.Held {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var h device.Held
+	for _, d := range w.devices {
+		h.Device += d.used
+	}
+	return h
+}
+
+var _ device.Holder = (*world)(nil)
+
 // freeAll drops all memory. The caller holds the world's mutex; nothing runs.
 func (d *dev) freeAll() {
 	for m := range d.mems {

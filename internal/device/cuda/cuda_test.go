@@ -72,7 +72,7 @@ func TestOutOfMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.Device(0).Alloc(100<<30, device.Shared)
-	if err == nil || nvlib.CUDACode(err) != nvlib.CUDAOutOfMemory || !strings.Contains(err.Error(), "out of memory: 107374182400 bytes") {
+	if err == nil || !errors.Is(err, device.ErrOutOfMemory) || !strings.Contains(err.Error(), "out of memory: 107374182400 bytes") {
 		t.Errorf("got %v", err)
 	}
 	if err := w.Close(); err != nil {

@@ -15,9 +15,6 @@ type dev struct {
 	counters []*counters
 	piece    int64     // of copies prepared that take a detour, in bytes; 0 for none
 	sides    []*stream // see beside; those that no member of a team has
-
-	workspace *memory // cuBLASLt's, for the first stream that needs one
-	worked    bool    // one was taken
 }
 
 func (d *dev) Rank() int { return d.rank }

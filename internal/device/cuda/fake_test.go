@@ -37,6 +37,7 @@ type fakeGPU struct {
 	called  map[string]int     // how often, by name
 	late    map[string]int     // so many calls more fail with not ready, by name
 	devices int
+	limit   int64                    // memory of a device; 0 for plenty
 	plain   bool                     // has no kernels that take long in Go
 	lt      *fakeLT                  // its cuBLASLt; nil for one that takes nothing
 	last    int                      // number of the last capture, from 2
@@ -250,7 +251,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuMemGetInfo_v2":               func(a []uintptr) uintptr { set(a[0], uint64(1)); return set(a[1], uint64(fakeMemory)) },
 		"cuMemGetAllocationGranularity": func(a []uintptr) uintptr { return set(a[0], uint64(2<<20)) },
 		"cuMemCreate": func(a []uintptr) uintptr {
-			if a[1] > 16<<30 {
+			if owner := cabi.Load[[4]int32](a[2])[3]; a[1] > 16<<30 || f.limit > 0 && f.reach.mapped(owner)+int64(a[1]) > f.limit {
 				return nvlib.CUDAOutOfMemory
 			}
 			h := f.handle("memory")

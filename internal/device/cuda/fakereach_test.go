@@ -49,6 +49,17 @@ func (r *fakeReach) of(at uintptr) *fakeRange {
 	return nil
 }
 
+// mapped is how much memory of a device is, in bytes.
+func (r *fakeReach) mapped(owner int32) int64 {
+	n := int64(0)
+	for _, m := range r.ranges {
+		if m.owner == owner {
+			n += int64(m.bytes)
+		}
+	}
+	return n
+}
+
 // check complains of memory that the device of a stream may not use.
 func (f *fakeGPU) check(stream uintptr, at ...uintptr) {
 	dev := f.reach.current

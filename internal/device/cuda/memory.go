@@ -61,25 +61,28 @@ type stretch struct {
 	bytes int64
 }
 
-// heap divides regions of at least slab bytes, first fit. The world's mutex
-// guards it.
+// heap divides regions, first fit. The first has least bytes, or what it takes, and
+// each further one twice as many, up to slab: a small world holds little, and a large
+// one does not ask often. Devices that are asked alike have regions alike. The
+// world's mutex guards it.
 type heap struct {
-	slab, grain int64 // grain divides sizes of regions
-	from        source
-	regions     []*region
+	least, slab, grain int64 // grain divides sizes of regions
+	from               source
+	regions            []*region
 	// leaving is called before a region goes back; nil for nothing.
 	leaving func(*region)
 }
 
 const (
-	deviceSlab = 64 << 20
-	hostSlab   = 4 << 20
+	deviceLeast = 2 << 20 // what a mapping takes, whatever its size
+	deviceSlab  = 64 << 20
+	hostSlab    = 4 << 20
 	// mostBytes is more than any machine has: what lies beyond would overflow.
 	mostBytes = 1 << 50
 )
 
-func newHeap(slab, grain int64, from source) *heap {
-	return &heap{slab: slab, grain: max(grain, alignment), from: from}
+func newHeap(least, slab, grain int64, from source) *heap {
+	return &heap{least: least, slab: slab, grain: max(grain, alignment), from: from}
 }
 
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
@@ -95,9 +98,10 @@ func (h *heap) take(bytes int64) (nvlib.Ptr, error) {
 			return p, nil
 		}
 	}
-	r, err := h.from.take(roundUp(max(n, h.slab), h.grain))
-	if outOfMemory(err) && n < h.slab {
-		r, err = h.from.take(roundUp(n, h.grain))
+	size := h.size(n)
+	r, err := h.from.take(size)
+	if least := roundUp(n, h.grain); outOfMemory(err) && least < size {
+		r, err = h.from.take(least)
 	}
 	if err != nil {
 		return 0, err
@@ -106,6 +110,16 @@ func (h *heap) take(bytes int64) (nvlib.Ptr, error) {
 	h.regions = append(h.regions, r)
 	p, _ := r.cut(n)
 	return p, nil
+}
+
+// size is that of a new region for n bytes: a power of 2 up to a slab, so that the
+// rest is good for something, and what is asked for beyond.
+func (h *heap) size(n int64) int64 {
+	size := h.least
+	for i := 0; size < h.slab && (i < len(h.regions) || size < n); i++ {
+		size *= 2
+	}
+	return roundUp(max(n, min(size, h.slab)), h.grain)
 }
 
 // takeBound is take with the site's context current.
@@ -134,6 +148,8 @@ func (r *region) cut(n int64) (nvlib.Ptr, bool) {
 	return 0, false
 }
 
+func (r *region) empty() bool { return len(r.free) == 1 && r.free[0].bytes == r.bytes }
+
 // regionOf returns the region that an address lies in; nil for another's.
 func (h *heap) regionOf(p nvlib.Ptr) *region {
 	i := slices.IndexFunc(h.regions, func(r *region) bool { return p >= r.addr && p < r.addr+nvlib.Ptr(r.bytes) })
@@ -151,11 +167,23 @@ func (h *heap) give(p nvlib.Ptr, bytes int64) error {
 		return fmt.Errorf("memory at %#x is not this heap's", uint64(p))
 	}
 	r.join(stretch{p, roundUp(max(bytes, 1), alignment)})
-	if r.bytes > h.slab && len(r.free) == 1 && r.free[0].bytes == r.bytes {
+	if r.bytes > h.slab && r.empty() {
 		h.regions = slices.DeleteFunc(h.regions, func(o *region) bool { return o == r })
 		return h.leave(r)
 	}
 	return nil
+}
+
+// trim gives back all regions that are empty.
+func (h *heap) trim() error {
+	var errs []error
+	h.regions = slices.DeleteFunc(h.regions, func(r *region) bool {
+		if r.empty() {
+			errs = append(errs, h.leave(r))
+		}
+		return r.empty()
+	})
+	return errors.Join(errs...)
 }
 
 // leave gives a region back.

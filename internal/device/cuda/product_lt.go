@@ -90,9 +90,6 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 	if err = st.describe(); err == nil {
 		choice, err = d.site.pick(st)
 	}
-	if err == nil && choice != nil && choice.need > 0 {
-		err = d.reserveWorkspace()
-	}
 	if err != nil || choice == nil {
 		st.free()
 		return nil, notTaken(err)
@@ -200,37 +197,61 @@ func (st *gemmStep) run(s *stream) error {
 	if st.need == 0 {
 		return st.lib.Multiply(st.p, 0, 0, s.h)
 	}
-	if s.workspace == nil {
-		m, err := s.dev.takeWorkspace()
-		if err != nil {
-			return err
-		}
-		s.workspace = m
+	if err := s.reserveWorkspace(st.need, workspaceBytes); err != nil {
+		return err
 	}
 	return st.lib.Multiply(st.p, s.workspace.addr, st.need, s.h)
 }
 
-// reserveWorkspace keeps a workspace ready for the device's first stream that
-// multiplies, so that no run begins with reserving memory.
-func (d *dev) reserveWorkspace() error {
-	if d.workspace != nil || d.worked {
+// PrepareLaunches implements device.LaunchPreparer: a stream that multiplies has a
+// workspace of its own, since products that run at a time must not share one. It is
+// what the largest need is, reserved before a run: memory that is mapped amid a run
+// may have to wait for kernels that wait for what the run has not issued yet.
+func (s *stream) PrepareLaunches(list []device.Launch) error {
+	need := int64(0)
+	for _, l := range list {
+		if k, ok := l.(*launch); ok && k != nil {
+			need = max(need, k.workspace())
+		}
+	}
+	if need == 0 {
 		return nil
 	}
-	var err error
-	d.workspace, err = d.alloc(workspaceBytes, device.Private)
-	return err
+	w := s.dev.w
+	defer w.alone()()
+	if err := w.err(); err != nil {
+		return err
+	}
+	return s.reserveWorkspace(need, need)
 }
 
-// takeWorkspace returns a workspace for one stream: products on streams that run
-// at a time must not share one.
-func (d *dev) takeWorkspace() (*memory, error) {
-	d.worked = true
-	if m := d.workspace; m != nil {
-		d.workspace = nil
-		return m, nil
+// workspace is what the products of l need, in bytes.
+func (l *launch) workspace() int64 {
+	need := int64(0)
+	for _, st := range l.steps {
+		if g, ok := st.(*gemmStep); ok {
+			need = max(need, g.need)
+		}
 	}
-	return d.alloc(workspaceBytes, device.Private)
+	return need
 }
+
+// reserveWorkspace has s have a workspace of at least need bytes; if it has none, one
+// of that many bytes. What it had may be in use, by a graph too: it stays until the
+// world ends.
+func (s *stream) reserveWorkspace(need, bytes int64) error {
+	if s.workspace != nil && s.workspace.bytes >= need {
+		return nil
+	}
+	m, err := s.dev.alloc(bytes, device.Private)
+	if err != nil {
+		return fmt.Errorf("a workspace for products on stream %s: %w", s.name, err)
+	}
+	s.workspace = m
+	return nil
+}
+
+var _ device.LaunchPreparer = (*stream)(nil)
 
 // free gives back what cuBLASLt has of the product: once, when its launch is released
 // or else with the world. The caller holds the world's mutex.

@@ -281,7 +281,7 @@ func TestPickWithoutMemory(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
-	w.(*world).devices[0].site.heaps[device.Private] = newHeap(1, 1, none{})
+	w.(*world).devices[0].site.heaps[device.Private] = newHeap(1, 1, 1, none{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
 		t.Errorf("took algorithm %d", got)
 	}
@@ -293,33 +293,50 @@ type none struct{}
 func (none) take(int64) (*region, error) { return nil, errNoDevice }
 func (none) give(*region) error          { return nil }
 
-// TestWorkspaces has products on two streams use two workspaces, the first of
-// which is there before anything runs.
+// TestWorkspaces has products on two streams use two workspaces, of what they need
+// where the stream was told of them before, and of what any may need where not.
 func TestWorkspaces(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
 	w := openFake(t, f, Options{})
-	l := product512(t, w, ir.BF16)
-	ready := w.(*world).devices[0].workspace
+	small := product512(t, w, ir.BF16)
+	f.lt.need = 3 << 20
+	large := product512(t, w, ir.F16)
 	var used []uintptr
-	for range 2 {
+	for _, c := range []struct {
+		told []device.Launch
+		want int64
+	}{{[]device.Launch{small, large, small}, 3 << 20}, {[]device.Launch{small}, 1 << 20}, {nil, workspaceBytes}} {
 		s, err := w.Device(0).NewStream(device.StreamOptions{})
+		if err == nil {
+			err = s.(device.LaunchPreparer).PrepareLaunches(c.told)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.lt.runs = nil
+		clear(f.called)
 		for range 2 {
-			if err := s.Launch(l); err != nil {
+			if err := s.Launch(small); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if f.called["cuMemCreate"] > 0 && c.told != nil {
+			t.Error("a launch that the stream was told of takes memory")
 		}
 		if f.lt.runs[0].work != f.lt.runs[1].work {
 			t.Error("a stream has two workspaces")
 		}
+		if m := s.(*stream).workspace; m.bytes != c.want || uintptr(m.addr) != f.lt.runs[0].work || slices.Contains(used, f.lt.runs[0].work) {
+			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x", len(c.told), m.bytes, m.addr, c.want, used)
+		}
+		if err := s.Launch(large); err != nil {
+			t.Fatal(err)
+		}
+		if m := s.(*stream).workspace; m.bytes < 3<<20 || uintptr(m.addr) != f.lt.runs[2].work {
+			t.Errorf("a larger product has a workspace of %d bytes at %#x, and runs at %#x", m.bytes, m.addr, f.lt.runs[2].work)
+		}
 		used = append(used, f.lt.runs[0].work)
-	}
-	if ready == nil || used[0] != uintptr(ready.addr) || used[1] == used[0] || used[1] == 0 {
-		t.Errorf("workspaces %v, ready %v", used, ready)
 	}
 }
 

@@ -193,7 +193,7 @@ func (t *trial) enter(c *candidate) error {
 }
 
 // close gives everything back and returns err, or else what went wrong in doing
-// so. The product is as it was before.
+// so. The product is as it was before, and no memory stays that only trials want.
 func (t *trial) close(err error) error {
 	drv := t.s.w.drv
 	errs := []error{err}
@@ -204,6 +204,6 @@ func (t *trial) close(err error) error {
 		p.Free()
 	}
 	t.s.clocks = append(t.s.clocks, t.events...)
-	errs = append(errs, t.st.setBias(t.st.g.bias), t.s.heaps[device.Private].give(t.at, t.bytes))
+	errs = append(errs, t.st.setBias(t.st.g.bias), t.s.heaps[device.Private].give(t.at, t.bytes), t.s.heaps[device.Private].trim())
 	return errors.Join(errs...)
 }

@@ -134,6 +134,9 @@ func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, gr
 		if n := fake.called["cuModuleLoadData"]; n > 0 && !graph && got[0].Detours == nil { // a graph has kernels of its own, and the fake's kernels for copies through the host have addresses
 			t.Errorf("%d modules were loaded by a run", n)
 		}
+		if n := fake.called["cuMemCreate"]; n > 0 && batch == 0 {
+			t.Errorf("the first runs took memory of devices %d times", n)
+		}
 		for i, in := range ins {
 			want, err := eval.Run(ctx, bound, in, eval.Options{})
 			if err != nil {

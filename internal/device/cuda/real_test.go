@@ -234,7 +234,7 @@ func TestRealOutOfMemory(t *testing.T) {
 				taken = append(taken, mem)
 			}
 		}
-		if len(taken) == 10 || !outOfMemory(err) || !strings.Contains(err.Error(), "free on GPU 0") {
+		if len(taken) == 10 || !errors.Is(err, device.ErrOutOfMemory) || !strings.Contains(err.Error(), "free on GPU 0") {
 			t.Fatalf("after %d pieces of %d bytes: %v", len(taken), g.total/5, err)
 		}
 		t.Log(err)

@@ -123,9 +123,9 @@ func (s *site) prepare() error {
 		return err
 	}
 	s.heaps = [3]*heap{
-		device.Private: newHeap(deviceSlab, grain, mapped{s.gpu, []nvlib.Device{s.gpu.dev}}),
-		device.Shared:  newHeap(deviceSlab, grain, mapped{s.gpu, s.reachable()}),
-		device.Pinned:  newHeap(hostSlab, 4096, pinned{s.w.drv}),
+		device.Private: newHeap(deviceLeast, deviceSlab, grain, mapped{s.gpu, []nvlib.Device{s.gpu.dev}}),
+		device.Shared:  newHeap(deviceLeast, deviceSlab, grain, mapped{s.gpu, s.reachable()}),
+		device.Pinned:  newHeap(hostSlab, hostSlab, 4096, pinned{s.w.drv}),
 	}
 	s.heaps[device.Shared].leaving = s.w.leaving
 	return nil

@@ -40,6 +40,7 @@ func testMemory(r *rig) {
 			r.must(m.Free())
 		}
 	}
+	r.holds()
 	_, err := r.w.Device(0).Alloc(-1, device.Private)
 	r.refused("alloc of -1 bytes", err)
 	_, err = r.w.Device(0).Alloc(math.MaxInt64, device.Private)
@@ -50,6 +51,24 @@ func testMemory(r *rig) {
 	v := device.View{Mem: m, DType: ir.F32, Shape: []int64{4}, Strides: []int64{1}}
 	r.refused("upload to freed memory", r.mainOf(0).Upload(v, make([]byte, 16)))
 	r.refused("a second free", m.Free())
+}
+
+// holds asks a world that tells what it holds while it takes more.
+func (r *rig) holds() {
+	w, ok := r.w.(device.Holder)
+	if !ok {
+		return
+	}
+	const n = 100 << 20 // more than lies ready
+	before := w.Held()
+	m := r.alloc(0, n, device.Private)
+	if got := w.Held().Device - before.Device; got < n || got > n+n/10 {
+		r.Errorf("%d bytes were taken, and %d more are held", n, got)
+	}
+	r.must(m.Free())
+	if after := w.Held(); after != before {
+		r.Errorf("with nothing more in use %+v is held, before %+v", after, before)
+	}
 }
 
 func testHostCopies(r *rig) {

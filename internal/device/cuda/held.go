@@ -1,0 +1,46 @@
+package cuda
+
+import "hocket.example/hocket/internal/device"
+
+// Held implements device.Holder: regions of heaps, whatever of them is in use, and
+// memory joined to multicast objects.
+func (w *world) Held() device.Held {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var h device.Held
+	for _, s := range w.sites {
+		if s.heaps[device.Pinned] == nil {
+			continue // it never came up
+		}
+		h.Host += s.heaps[device.Pinned].held()
+		h.Device = max(h.Device, s.heaps[device.Private].held()+s.heaps[device.Shared].held()+w.joined(s))
+	}
+	return h
+}
+
+// held is what the heap's regions take.
+func (h *heap) held() int64 {
+	n := int64(0)
+	for _, r := range h.regions {
+		n += r.bytes
+	}
+	return n
+}
+
+// joined is the device's memory in teams' multicast objects.
+func (w *world) joined(s *site) int64 {
+	n := int64(0)
+	for _, t := range w.teams {
+		for _, m := range t.members {
+			if m.dev.site != s {
+				continue
+			}
+			for _, mc := range t.joints {
+				n += mc.bytes
+			}
+		}
+	}
+	return n
+}
+
+var _ device.Holder = (*world)(nil)

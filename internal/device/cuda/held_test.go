@@ -1,0 +1,198 @@
+package cuda
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// holds is what the fake's devices and host have given away, told as worlds do.
+func (f *fakeGPU) holds() (h device.Held) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for d := range int32(f.devices) {
+		h.Device = max(h.Device, f.reach.mapped(d))
+	}
+	for at, b := range f.blocks {
+		if f.reach.ranges[at] == nil {
+			h.Host += int64(len(b.Bytes())) - 512
+		}
+	}
+	return h
+}
+
+// example is the text of one.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../../examples", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// loadText loads a program and makes inputs for it, zeros.
+func loadText(t *testing.T, m device.Machine, name, text string, opts exec.Options) (*exec.Program, map[string]*tensor.Tensor) {
+	t.Helper()
+	p, err := unitOf(t, name, text).Plan(ir.Binding{Dims: small[name]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, err := exec.Load(t.Context(), m, p, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := map[string]*tensor.Tensor{}
+	for _, io := range p.Inputs {
+		if in[io.Name], err = tensor.New(io.DType, io.Shape); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return prog, in
+}
+
+// TestHeld: what a program tells that it holds is what the driver gave, once it is
+// loaded, after runs, by calls and by graph, and when it is closed: nothing.
+func TestHeld(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		gpus, ranks int
+		graph       bool
+	}{{"mlp.hkt", 4, 1, false}, {"mlp.hkt", 2, 2, true}, {"ag_linear_exchange.hkt", 4, 1, true}, {"moe.hkt", 1, 8, false}} {
+		f := newFake(t, c.gpus)
+		f.lt = &fakeLT{t: t, costs: []float32{1}, need: 5 << 20}
+		m := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: c.ranks})
+		prog, in := loadText(t, m, c.name, example(t, c.name), exec.Options{Graph: c.graph})
+		same := func(when string) device.Held {
+			t.Helper()
+			told, held := prog.Held(), f.holds()
+			if told != held {
+				t.Errorf("%s on %d GPUs, %s: %+v was told, %+v is held", c.name, c.gpus, when, told, held)
+			}
+			return told
+		}
+		if h := same("loaded"); h.Device == 0 || h.Device >= deviceSlab {
+			t.Errorf("%s: a small program holds %d bytes of a device", c.name, h.Device)
+		}
+		for range 3 {
+			if _, err := prog.Run(t.Context(), in); err != nil && !isMismatch(err) {
+				t.Fatal(err)
+			}
+			same("run")
+		}
+		if err := prog.Close(); err != nil {
+			t.Error(err)
+		}
+		if h := same("closed"); h.Bytes() != 0 {
+			t.Errorf("%s: %d bytes are held when it is closed", c.name, h.Bytes())
+		}
+	}
+}
+
+// isMismatch: the fake's products compute nothing, so that copies may differ.
+func isMismatch(err error) bool {
+	var m *exec.MismatchError
+	return errors.As(err, &m)
+}
+
+// TestRegions: regions begin small, double up to a slab, and are what is asked for
+// beyond; memory of any size comes back to where the same size fits again.
+func TestRegions(t *testing.T) {
+	const mib = 1 << 20
+	f := newFake(t, 1)
+	w := openFake(t, f, Options{})
+	h := w.(*world).sites[0].heaps[device.Private]
+	for i, c := range []struct{ ask, region int64 }{
+		{1, 2 * mib}, {mib, 0}, {2 * mib, 4 * mib}, {20 * mib, 32 * mib}, {12*mib + 1, 16 * mib}, {13 * mib, 32 * mib},
+		{65*mib + 1, 66 * mib}, {60 * mib, 64 * mib}, {1, 0},
+	} {
+		before := h.held()
+		if _, err := w.Device(0).Alloc(c.ask, device.Private); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.held() - before; got != c.region {
+			t.Errorf("%d: %d bytes take a region of %d, want %d", i, c.ask, got, c.region)
+		}
+	}
+	if told, held := w.(*world).Held(), f.holds(); told != held {
+		t.Errorf("told %+v, held %+v", told, held)
+	}
+}
+
+// TestRegionsAlike: on devices that are asked alike memory lies alike, from region
+// to region.
+func TestRegionsAlike(t *testing.T) {
+	f := newFake(t, 3)
+	w, _ := streamed(t, newMachine(f.system(), Options{Kernels: f}), 3, "main")
+	for _, bytes := range []int64{5, 3 << 20, 300, 40 << 20, 70 << 20, 1 << 20, 9 << 20} {
+		var at []*memory
+		for r := range 3 {
+			m, err := w.Device(r).Alloc(bytes, device.Shared)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at = append(at, m.(*memory))
+		}
+		for _, m := range at[1:] {
+			a, b := at[0].dev.site.heaps[device.Shared].regionOf(at[0].addr), m.dev.site.heaps[device.Shared].regionOf(m.addr)
+			if a.bytes != b.bytes || at[0].addr-a.addr != m.addr-b.addr {
+				t.Errorf("%d bytes lie at %d of %d and at %d of %d", bytes, at[0].addr-a.addr, a.bytes, m.addr-b.addr, b.bytes)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// fourProducts has each rank multiply on four streams.
+const fourProducts = `mesh tp[2]
+func f(%x: bf16[64, 16], %w: bf16[16, 16]) -> bf16[64, 16] {
+  %y = alloc bf16[64, 16]
+  for %i in 0..8 stream(4) {
+    %xi = chunk %x, axis=0, %i of 8
+    %yi = chunk %y, axis=0, %i of 8
+    linear %xi, %w into %yi
+  }
+  return %y
+}
+`
+
+// TestFirstRunTakesNoMemory: whatever is run first, by calls or recorded, the memory
+// is there since the program was loaded. Mapping some waits for kernels that may wait
+// for what has not been issued.
+func TestFirstRunTakesNoMemory(t *testing.T) {
+	for _, graph := range []bool{false, true} {
+		f := newFake(t, 2)
+		f.lt = &fakeLT{t: t, costs: []float32{1}, need: 20 << 20}
+		prog, in := loadText(t, newMachine(f.system(), Options{Kernels: f}), "four", fourProducts, exec.Options{Graph: graph})
+		for run := range 3 {
+			f.lt.runs = nil
+			clear(f.called)
+			if _, err := prog.Run(t.Context(), in); err != nil && !isMismatch(err) {
+				t.Fatal(err)
+			}
+			for _, call := range []string{"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
+				if n := f.called[call]; n > 0 && (run != 1 || !graph) { // the second run records
+					t.Errorf("graph %v, run %d: %s was called %d times", graph, run, call, n)
+				}
+			}
+			at := map[uintptr]bool{}
+			for _, r := range f.lt.runs {
+				at[r.work] = true
+			}
+			if run == 0 && (len(f.lt.runs) != 2*8 || len(at) != 2*4) {
+				t.Errorf("graph %v: %d products in %d workspaces", graph, len(f.lt.runs), len(at))
+			}
+		}
+		if err := prog.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

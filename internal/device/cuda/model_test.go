@@ -1,0 +1,204 @@
+package cuda
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// doubles has a plan for each T.
+const doubles = `dim T = 8
+mesh tp[2]
+func f(%x: f32[T, 16]) -> f32[T, 16] {
+  %y = add %x, %x
+  return %y
+}
+`
+
+// fakeModels opens a machine on the fake for hocket's API, and a model of doubles for
+// each options.
+func fakeModels(t *testing.T, f *fakeGPU, opts ...hocket.LoadOptions) []*hocket.Model {
+	t.Helper()
+	device.Register("fake", func() (device.Machine, error) { return newMachine(f.system(), Options{Kernels: f}), nil })
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "fake"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		if h := f.holds(); h.Bytes() != 0 {
+			t.Errorf("a closed machine holds %+v", h)
+		}
+	})
+	p, err := hocket.Parse("doubles", doubles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var models []*hocket.Model
+	for _, o := range opts {
+		model, err := m.Load(p, hocket.Binding{}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, model)
+	}
+	return models
+}
+
+// double runs a model with so many rows and checks what comes out.
+func double(t *testing.T, m *hocket.Model, rows int64) error {
+	t.Helper()
+	vals := make([]float64, rows*16)
+	for i := range vals {
+		vals[i] = float64(i % 1000)
+	}
+	x, err := hocket.FromFloats(ir.F32, vals, rows, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := m.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+	if err != nil {
+		return err
+	}
+	for i, v := range r.Out["y"].Floats() {
+		if v != 2*vals[i] {
+			t.Fatalf("%d rows: element %d is %v, not %v", rows, i, v, 2*vals[i])
+		}
+	}
+	return nil
+}
+
+// taken says how often the fake's devices were asked for memory since the last time.
+func (f *fakeGPU) taken() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.called["cuMemCreate"]
+	f.called["cuMemCreate"] = 0
+	return n
+}
+
+// TestModelCache: whatever number of plans is asked for, those that stay loaded hold
+// no more than the bound, by the driver's own count, and are those used last.
+func TestModelCache(t *testing.T) {
+	const bound = 20 << 20
+	f := newFake(t, 2)
+	m := fakeModels(t, f, hocket.LoadOptions{Cache: bound})[0]
+	for rows := int64(2); rows <= 40; rows += 2 {
+		if err := double(t, m, rows); err != nil {
+			t.Fatal(err)
+		}
+		if h := f.holds(); h.Bytes() > bound || rows > 20 && h.Bytes() < bound/2 {
+			t.Errorf("with %d rows %+v is held, the bound is %d", rows, h, bound)
+		}
+	}
+	f.taken()
+	for i, rows := range []int64{40, 38, 36, 38, 2, 38, 36} {
+		if err := double(t, m, rows); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.taken(); (n > 0) != (rows == 2) {
+			t.Errorf("%d: a run with %d rows takes memory %d times", i, rows, n)
+		}
+	}
+	if err := double(t, m, 100<<10); err != nil { // more than the bound by itself
+		t.Fatal(err)
+	}
+	if err := double(t, m, 36); err != nil {
+		t.Fatal(err)
+	}
+	if h := f.holds(); h.Bytes() > bound {
+		t.Errorf("in the end %+v is held, the bound is %d", h, bound)
+	}
+}
+
+// TestModelShort: where a device has no memory for one more plan, those used least
+// recently go, as many as it takes.
+func TestModelShort(t *testing.T) {
+	f := newFake(t, 2)
+	f.limit = 7 << 20
+	m := fakeModels(t, f, hocket.LoadOptions{})[0]
+	for rows := int64(2); rows <= 20; rows += 2 {
+		if err := double(t, m, rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.taken()
+	for i, rows := range []int64{20, 18, 16, 18} {
+		if err := double(t, m, rows); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.taken(); n > 0 {
+			t.Errorf("%d: a run with %d rows takes memory %d times", i, rows, n)
+		}
+	}
+	if err := double(t, m, 30000); err != nil { // takes 4 MiB of 7
+		t.Fatal(err)
+	}
+	if h := f.holds(); h.Device != 6<<20 {
+		t.Errorf("%d bytes of a device are held: want the new plan and the one used last", h.Device)
+	}
+}
+
+// TestModelTooLarge: a plan for which there is no memory is an error that says how
+// much others hold and what helps, and nothing of it stays.
+func TestModelTooLarge(t *testing.T) {
+	f := newFake(t, 2)
+	f.limit = 3 << 20
+	models := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{})
+	alone := func(when string, err error, words ...string) {
+		t.Helper()
+		if !errors.Is(err, hocket.ErrOutOfMemory) {
+			t.Fatalf("%s: got %v", when, err)
+		}
+		for _, w := range append(words, "smaller dims") {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %q is not said: %v", when, w, err)
+			}
+		}
+	}
+	alone("nothing loaded", double(t, models[0], 100000), "other models of this machine hold 0 B", "arena of rank 0")
+	if h := f.holds(); h.Bytes() != 0 {
+		t.Errorf("nothing loaded: %+v stays", h)
+	}
+	if err := double(t, models[1], 8); err != nil {
+		t.Fatal(err)
+	}
+	before := f.holds()
+	alone("another model", double(t, models[0], 8), "other models of this machine hold 6.0 MiB", "LoadOptions.Cache")
+	if h := f.holds(); h != before {
+		t.Errorf("another model: %+v is held, before %+v", h, before)
+	}
+	f.limit = 5 << 20
+	for _, rows := range []int64{8, 16} {
+		if err := double(t, models[0], rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, call := range []string{"cuMemCreate", "cuStreamCreateWithPriority", "cuModuleLoadData"} {
+		f.mu.Lock()
+		f.fail[call] = 2
+		f.mu.Unlock()
+		alone(call, double(t, models[0], 24), call)
+		f.mu.Lock()
+		delete(f.fail, call)
+		f.mu.Unlock()
+		if h := f.holds(); h != before {
+			t.Errorf("%s: %+v is held, before %+v", call, h, before)
+		}
+		if err := double(t, models[0], 8); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := models[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := double(t, models[0], 24); err != nil {
+		t.Error(err)
+	}
+}
