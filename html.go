@@ -37,6 +37,9 @@ func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 // prediction words an explanation for a page.
 func prediction(e *Explanation) *report.Prediction {
 	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time, Sequential: e.Sequential, Cut: e.Cut}
+	if t := e.Measured(); t != "" {
+		p.Machine += "; collectives by " + t + ", where it has them"
+	}
 	if len(e.Timeline) > 0 {
 		p.Timeline = e.Trace()
 	}
@@ -46,10 +49,10 @@ func prediction(e *Explanation) *report.Prediction {
 			why = "for " + r.Why
 		}
 		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value, Title: r.From + " → " + r.To,
-			Detail: []string{why, fmt.Sprintf("%s, %s, %s", r.How, Bytes(r.Bytes), trace.Microseconds(r.Time))}})
+			Detail: []string{why, fmt.Sprintf("%s, %s, %s%s", r.How, Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled))}})
 	}
 	for i := range e.Pairs {
-		p.Notes = append(p.Notes, pairNote(&e.Pairs[i]))
+		p.Notes = append(p.Notes, pairNote(&e.Pairs[i], e.By(e.Pairs[i].Tabled)))
 	}
 	for _, n := range e.Alone {
 		p.Notes = append(p.Notes, report.Note{Kind: "Not overlapped", Line: n.Line, Title: n.Text})
@@ -57,9 +60,12 @@ func prediction(e *Explanation) *report.Prediction {
 	return p
 }
 
-// pairNote is a pair with its strategies.
-func pairNote(r *PairReport) report.Note {
+// pairNote is a pair with its strategies; by is where its collective's time is from.
+func pairNote(r *PairReport, by string) report.Note {
 	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value, Title: fmt.Sprintf("%s, %s", r.Pair, Bytes(r.Bytes))}
+	if by != "" {
+		n.Detail = append(n.Detail, "its collective"+by)
+	}
 	found := false
 	for _, s := range r.Strategies {
 		taken := s.Strategy == r.Chosen

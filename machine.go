@@ -84,7 +84,8 @@ func (o MachineOptions) device() (device.Machine, error) {
 // LoadOptions tune loading; the zero value is usable.
 type LoadOptions struct {
 	// Strategy is how communication is overlapped: see LowerOptions. "auto"
-	// predicts for the machine: for any NVIDIA one, with the numbers of four H200.
+	// predicts for the machine: collectives by the table that they will be chosen
+	// from, the rest, for any NVIDIA machine, with the numbers of four H200.
 	Strategy string
 	// NoProve runs plans that were not proved. Otherwise each plan is checked
 	// before it is loaded (see Check), and one that is refuted is an error.
@@ -121,7 +122,7 @@ type LoadOptions struct {
 // Load lowers p for the binding b. Plans are made per dims, at the first Run
 // or Prepare with them.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: compile.MachineFor(m.dev.Name())})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: compile.MachineFor(m.dev.Name()), Device: m.dev})
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,8 @@ type LowerOptions struct {
 	// pair of communication and GEMM what is predicted to be fastest.
 	Strategy string
 	// Machine is what auto predicts for: "cpu" (the default), "h200x4" or a
-	// description's FILE.json.
+	// description's FILE.json. What collectives take is from the tuned table for such
+	// GPUs that was written last, or the shipped one, where these have it.
 	Machine string
 	// Binding gives the dims that auto's choice depends on.
 	Binding Binding

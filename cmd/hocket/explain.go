@@ -56,6 +56,9 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	}
 	a.out.Machine, a.out.Explain = e.Machine, e
 	fmt.Fprintf(a.text, "%s on %d %s%s, predicted for %s (%s)\n", e.Func, e.Ranks, plural(e.Ranks, "rank"), dimsText(p, e.Dims), e.Machine, e.Source)
+	if t := e.Measured(); t != "" {
+		fmt.Fprintf(a.text, "collectives by %s, where it has them\n", t)
+	}
 	showExplanation(a.text, e, a.columns)
 	return nil
 }
@@ -64,7 +67,7 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	showReshards(w, e)
 	for i := range e.Pairs {
-		showPair(w, &e.Pairs[i])
+		showPair(w, &e.Pairs[i], e.By(e.Pairs[i].Tabled))
 	}
 	for _, n := range e.Alone {
 		fmt.Fprintf(w, "\nline %d: %s\n", n.Line, n.Text)
@@ -96,12 +99,17 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 		if r.Why != "" {
 			why = "for " + r.Why
 		}
-		fmt.Fprintf(w, "    %s: %s, %s, %s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time))
+		fmt.Fprintf(w, "    %s: %s, %s, %s%s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled))
 	}
 }
 
-func showPair(w io.Writer, p *hocket.PairReport) {
-	fmt.Fprintf(w, "\nline %d: %%%s: %s, %s\n", p.Line, p.Value, p.Pair, hocket.Bytes(p.Bytes))
+// showPair prints a pair; by is where its collective's time is from.
+func showPair(w io.Writer, p *hocket.PairReport, by string) {
+	fmt.Fprintf(w, "\nline %d: %%%s: %s, %s", p.Line, p.Value, p.Pair, hocket.Bytes(p.Bytes))
+	if by != "" {
+		fmt.Fprintf(w, ", its collective%s", by)
+	}
+	fmt.Fprintln(w)
 	found := false
 	for _, s := range p.Strategies {
 		mark := "  "

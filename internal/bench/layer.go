@@ -191,7 +191,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 // load loads the candidate's programs, or notes why there are none.
 func (j *job) load(ctx context.Context, c *candidate) error {
 	var err error
-	if c.plan, err = buildFor(j.machine.Name(), c.text, c.strategy, j.Ranks); err != nil {
+	if c.plan, err = buildFor(j.machine, c.text, c.strategy, j.Ranks); err != nil {
 		if c.strategy == "sequential" {
 			return err
 		}

@@ -14,17 +14,21 @@ import (
 
 // build parses and plans the text of a program for the CPU machine.
 func build(text, strategy string, ranks int) (*plan.Plan, error) {
-	return buildFor("cpu", text, strategy, ranks)
+	return buildFor(nil, text, strategy, ranks)
 }
 
-// buildFor is build for what runs on the named machine, which matters to the
+// buildFor is build for what runs on m, nil for the CPU machine, which matters to the
 // strategy auto.
-func buildFor(machine, text, strategy string, ranks int) (*plan.Plan, error) {
+func buildFor(m device.Machine, text, strategy string, ranks int) (*plan.Plan, error) {
 	info, ds := ir.Read("bench", text)
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
-	u, err := compile.Build(info, compile.Options{Strategy: strategy, Machine: compile.MachineFor(machine)})
+	opts := compile.Options{Strategy: strategy, Device: m}
+	if m != nil {
+		opts.Machine = compile.MachineFor(m.Name())
+	}
+	u, err := compile.Build(info, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	for i, m := range list {
 		e.Checked = append(e.Checked, m.call.bytes)
 		if m.confirmed {
-			retime(e.Bracket(m.call.bytes), m.best)
+			retime(e.Bracket(m.call.bytes), m)
 			continue
 		}
 		var lo, hi int64
@@ -138,17 +138,20 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 		if i < len(list)-1 {
 			hi = halfway(m, list[i+1])
 		}
-		e.Brackets = splice(e.Brackets, lo, comm.Bracket{UpTo: hi, Best: bestOf(m.best)})
+		e.Brackets = splice(e.Brackets, lo, comm.Bracket{UpTo: hi, At: m.call.bytes, Best: bestOf(m.best)})
 	}
 	return e
 }
 
 // retime has a bracket tell what was measured here.
-func retime(b *comm.Bracket, list []timed) {
+func retime(b *comm.Bracket, m measured) {
 	for i := range b.Best {
-		for _, x := range list {
+		for _, x := range m.best {
 			if x.Tuning == b.Best[i].Tuning {
 				b.Best[i].Micros = rounded(x.Micros)
+				if i == 0 {
+					b.At = m.call.bytes
+				}
 			}
 		}
 	}

@@ -26,6 +26,12 @@ func bracketOf(upTo int64, best ...any) comm.Bracket {
 	return b
 }
 
+// measuredAt is a bracket that tells where.
+func measuredAt(bytes int64, b comm.Bracket) comm.Bracket {
+	b.At = bytes
+	return b
+}
+
 // TestContenders wants those measured that might be the fastest, and nothing taken
 // for known that was not measured.
 func TestContenders(t *testing.T) {
@@ -74,17 +80,17 @@ func TestEntryUpon(t *testing.T) {
 		want []comm.Bracket
 	}{
 		{"right", []measured{at(50, true, "a", 1.234), at(5000, true, "c", 7.0)},
-			[]comm.Bracket{bracketOf(100, "a", 1.23, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 7.0), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{measuredAt(50, bracketOf(100, "a", 1.23, "b", 2.0)), bracketOf(1000, "b", 3.0, "a", 4.0), measuredAt(5000, bracketOf(10000, "c", 7.0)), bracketOf(0, "d", 6.0)}},
 		{"wrong at the first", []measured{at(50, false, "x", 1.0), at(5000, true)},
-			[]comm.Bracket{bracketOf(500, "x", 1.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{measuredAt(50, bracketOf(500, "x", 1.0)), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
 		{"wrong at the second", []measured{at(50, true), at(800, false, "x", 1.0), at(20000, true)},
-			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(200, "b", 3.0, "a", 4.0), bracketOf(4000, "x", 1.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(200, "b", 3.0, "a", 4.0), measuredAt(800, bracketOf(4000, "x", 1.0)), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
 		{"wrong at the last", []measured{at(50, true), at(20000, false, "x", 1.0)},
-			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(0, "x", 1.0)}},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), measuredAt(20000, bracketOf(0, "x", 1.0))}},
 		{"wrong where a bracket ends", []measured{at(10, true), at(1000, false, "x", 1.0), at(100000, true)},
-			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(10000, "x", 1.0), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), measuredAt(1000, bracketOf(10000, "x", 1.0)), bracketOf(0, "d", 6.0)}},
 		{"wrong everywhere", []measured{at(50, false, "x", 1.0), at(800, false, "y", 2.0)},
-			[]comm.Bracket{bracketOf(200, "x", 1.0), bracketOf(0, "y", 2.0)}},
+			[]comm.Bracket{measuredAt(50, bracketOf(200, "x", 1.0)), measuredAt(800, bracketOf(0, "y", 2.0))}},
 	} {
 		got := entryUpon(&shipped, c.list)
 		if diff := cmp.Diff(c.want, got.Brackets); diff != "" {

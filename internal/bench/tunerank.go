@@ -61,7 +61,7 @@ func entryOf(k kind, list []measured) comm.Entry {
 	e := k.entry()
 	e.Fixed = fixedOf(list)
 	for i, m := range list {
-		b := comm.Bracket{Best: bestOf(m.best)}
+		b := comm.Bracket{At: m.call.bytes, Best: bestOf(m.best)}
 		if i < len(list)-1 {
 			b.UpTo = halfway(m, list[i+1])
 		}

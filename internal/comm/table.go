@@ -45,7 +45,8 @@ type Entry struct {
 	// shipped table is right here: between them the entry is that table's. Empty for
 	// an entry that is all measured, or all shipped.
 	Checked []int64 `json:"checked,omitempty"`
-	// Brackets by size, ascending. Nothing is interpolated between them.
+	// Brackets by size, ascending. What is chosen is not interpolated between them; what
+	// it is predicted to take is (see Found.Points).
 	Brackets []Bracket `json:"brackets"`
 	// Fixed is what suits all sizes best, among those that sum in order; nil
 	// where nothing takes all sizes.
@@ -56,12 +57,15 @@ type Entry struct {
 type Bracket struct {
 	// UpTo is in bytes of the message; 0, of the last, for no end.
 	UpTo int64 `json:"up_to,omitempty"`
+	// At is the size in bytes at which the first of Best was measured, and the others but
+	// for those that a quick tuning left as shipped; 0 where that is not known.
+	At int64 `json:"at,omitempty"`
 	// Best lists what was measured, the best first.
 	Best []Timed `json:"best"`
 }
 
-// Timed is a tuning with the microseconds that it took at the size within the
-// bracket at which it was measured.
+// Timed is a tuning with the microseconds that it took at the size at which the bracket
+// was measured.
 type Timed struct {
 	device.Tuning
 	Micros float64 `json:"us,omitempty"`
@@ -243,6 +247,9 @@ func (e *Entry) check() error {
 		end := i == len(e.Brackets)-1
 		if end != (b.UpTo == 0) || !end && b.UpTo <= last {
 			return fmt.Errorf("bracket %d ends at %d: ends must ascend, and the last has none", i, b.UpTo)
+		}
+		if b.At < 0 {
+			return fmt.Errorf("bracket %d was measured at %d bytes", i, b.At)
 		}
 		last = b.UpTo
 		for _, x := range b.Best {

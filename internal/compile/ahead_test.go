@@ -135,12 +135,13 @@ func TestAutoGoesAhead(t *testing.T) {
 		fmt.Fprintf(&b, "  %%y%d = linear %%x%d, %%w\n", i, i)
 	}
 	info := check(t, b.String()+"}\n")
+	described := untabled(t)
 	for _, c := range []struct {
 		m, n, k int64
 		ahead   bool
 	}{{2048, 28672, 8192, true}, {2048, 8192, 28672, true}, {8192, 28672, 8192, false}, {8192, 8192, 28672, false}, {8192, 10240, 8192, false}} {
 		dims := ir.Binding{Dims: map[string]int64{"M": c.m, "N": c.n, "K": c.k}}
-		u, err := Build(info, Options{Strategy: Auto, Machine: "h200x4"})
+		u, err := Build(info, Options{Strategy: Auto, Machine: described})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,7 @@ func TestAutoGoesAhead(t *testing.T) {
 		}
 		took := map[string]float64{}
 		for _, st := range []string{"exchange", Auto} {
-			u, err := Build(info, Options{Strategy: st, Machine: "h200x4"})
+			u, err := Build(info, Options{Strategy: st, Machine: described})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
@@ -23,7 +24,8 @@ func Machines() []string { return machine.Names() }
 
 // MachineFor returns the description that auto predicts with for what runs on
 // the named device machine. Of GPUs one kind is described so far; the others
-// have more in common with it than with the CPU machine.
+// have more in common with it than with the CPU machine. What the dispatcher knows of
+// collectives is of the machine itself: see Options.Device.
 func MachineFor(device string) string {
 	if device == "cuda" {
 		return "h200x4"
@@ -37,12 +39,31 @@ func CheckMachine(name string) error {
 	return err
 }
 
-// machine returns the description that predictions are made with.
-func (u *Unit) machine() (*machine.Description, error) {
+// described returns the description that predictions are made with.
+func (u *Unit) described() (*machine.Description, error) {
 	if u.opts.Machine == "" {
 		return machine.Load("cpu")
 	}
 	return machine.Load(u.opts.Machine)
+}
+
+// machine returns the description with the dispatch table that so many ranks use, if
+// there is one: what a collective takes, it is asked first.
+func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
+	m, err := u.described()
+	if err != nil {
+		return nil, nil, err
+	}
+	var found comm.Found
+	if u.opts.Device != nil {
+		found = comm.FindOn(u.opts.Device, ranks)
+	} else {
+		found = comm.FindFor(m.GPU, ranks)
+	}
+	if found.Table != nil {
+		m.Times = &found
+	}
+	return m, &found, nil
 }
 
 // LoweredFor returns the lowered form for a binding: the same for all, but
@@ -58,7 +79,7 @@ func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	if res := u.chosen.forms[k]; res != nil {
 		return res, nil
 	}
-	m, err := u.machine()
+	m, _, err := u.machine(bound.Ranks)
 	if err != nil {
 		return nil, err
 	}

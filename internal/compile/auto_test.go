@@ -1,10 +1,14 @@
 package compile
 
 import (
+	"encoding/json"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
 )
@@ -23,6 +27,37 @@ func row(%x: bf16[T, F/tp], %w: bf16[H, F/tp]) -> bf16[T, H] {
 }
 `
 
+// TestMain keeps out tables that were tuned on the machine that tests run on.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "compile")
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("HOCKET_CACHE", dir)
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// untabled is a description of four H200 as if no dispatch table were of them.
+func untabled(t *testing.T) string {
+	t.Helper()
+	m, err := machine.Load("h200x4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.GPU = ""
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "untabled.json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestAutoChoosesByDims: large layers are exchanged, small ones left alone,
 // and no pair is predicted to be slower than sequential.
 func TestAutoChoosesByDims(t *testing.T) {
@@ -36,7 +71,7 @@ func TestAutoChoosesByDims(t *testing.T) {
 		{"row", 8192, 8192, 28672, "exchange(2)"},
 		{"row", 8190, 8192, 28672, "sequential"}, // 4 does not divide the rows, and NCCL in chunks gains nothing
 	} {
-		u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: "h200x4"})
+		u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: untabled(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +113,7 @@ func TestPlansTakeWhatPairsDo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := u.machine()
+			m, _, err := u.machine(4)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ package compile
 import (
 	"errors"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
@@ -28,6 +29,9 @@ type Options struct {
 	// Machine is what auto chooses for: a name or file of internal/machine;
 	// empty for cpu.
 	Machine string
+	// Device is the machine that will run it, of whose dispatch table the times of
+	// collectives are. Without one they are of a table for GPUs like those described.
+	Device device.Machine
 	// StopAfter names the last pass to run; empty for all.
 	StopAfter string
 	// CheckEach runs the structural checks after every pass.
@@ -55,7 +59,7 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 		if strategy, err = lower.ParseStrategy(opts.Strategy); err != nil {
 			return nil, err
 		}
-	} else if _, err := u.machine(); err != nil {
+	} else if _, err := u.described(); err != nil {
 		return nil, err
 	}
 	var err error

@@ -21,6 +21,10 @@ type Explanation struct {
 	// its numbers come from.
 	Machine string `json:"machine"`
 	Source  string `json:"source"`
+	// Table is the dispatch table that times of collectives are from where it has
+	// them: "shipped" or a file; empty for none. TableHash tells it from others.
+	Table     string `json:"table,omitempty"`
+	TableHash string `json:"table_hash,omitempty"`
 
 	Reshards []Reshard    `json:"reshards"`
 	Pairs    []PairReport `json:"pairs"`
@@ -48,6 +52,8 @@ type Reshard struct {
 	How   string  `json:"how"`
 	Bytes int64   `json:"bytes"`
 	Time  float64 `json:"us"`
+	// Tabled: Time is from the dispatch table, else from the machine's description.
+	Tabled bool `json:"tabled,omitempty"`
 }
 
 // PairReport is one pair of communication and GEMM.
@@ -57,9 +63,35 @@ type PairReport struct {
 	Pair   string `json:"pair"`
 	Bytes  int64  `json:"bytes"`
 	Chosen string `json:"chosen"`
+	// Tabled: what the collective takes, whole, is from the dispatch table, else from
+	// the machine's description.
+	Tabled bool `json:"tabled,omitempty"`
 	// Why says why not what was asked for; mostly empty.
 	Why        string     `json:"why,omitempty"`
 	Strategies []Estimate `json:"strategies"`
+}
+
+// Measured says which dispatch table times of collectives are from; empty for none.
+func (e *Explanation) Measured() string {
+	switch e.Table {
+	case "":
+		return ""
+	case "shipped":
+		return "the shipped table, hash " + e.TableHash
+	}
+	return "the table " + e.Table + ", hash " + e.TableHash
+}
+
+// By says where a collective's time is from, with a space before it; nothing where
+// there is no table, and all is described.
+func (e *Explanation) By(tabled bool) string {
+	switch {
+	case e.Table == "":
+		return ""
+	case tabled:
+		return " by the table"
+	}
+	return " as described"
 }
 
 // LineNote is a remark on a line of the source.
@@ -78,7 +110,7 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := u.machine()
+	m, found, err := u.machine(bound.Ranks)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +124,7 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	}
 	x := &explainer{predictor: &predictor{bound: bound, machine: m}, flat: flat, reached: reached(u.Source.Prog, bound.Func)}
 	e := &Explanation{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Machine: m.Name, Source: m.Source,
-		Reshards: []Reshard{}, Pairs: []PairReport{}, Timeline: []sim.Span{}}
+		Table: found.From, TableHash: found.Table.Hash(), Reshards: []Reshard{}, Pairs: []PairReport{}, Timeline: []sim.Span{}}
 	if err := x.pairs(e, res); err != nil {
 		return nil, err
 	}
@@ -145,7 +177,8 @@ func (x *explainer) pairs(e *Explanation, res *lower.Result) error {
 		if err != nil {
 			return err
 		}
-		r := PairReport{Line: c.Pair.Pos.Line, Value: c.Pair.Value, Pair: c.Pair.String(), Bytes: numbers.Moved(), Chosen: c.Strategy.String(), Why: c.Why}
+		r := PairReport{Line: c.Pair.Pos.Line, Value: c.Pair.Value, Pair: c.Pair.String(), Bytes: numbers.Moved(), Chosen: c.Strategy.String(), Why: c.Why,
+			Tabled: x.machine.Measured(numbers.Collective(1))}
 		if r.Strategies, err = x.estimates(&c.Pair); err != nil {
 			return err
 		}
@@ -178,27 +211,29 @@ func (x *explainer) reshards(e *Explanation) {
 			why[site{l.Func, l.Result}] = l.Why
 		default:
 			r := Reshard{Line: l.Pos.Line, Value: l.Value, From: l.From, To: l.To, How: l.Why, Why: why[site{l.Func, l.Value}]}
-			r.Bytes, r.Time = x.reshardCost(l.Func, l.Value)
+			x.reshardCost(&r, l.Func)
 			e.Reshards = append(e.Reshards, r)
 		}
 	}
 }
 
-// reshardCost sums what the statements that make a value, called name or
-// name.1 and so on, move and take.
-func (x *explainer) reshardCost(fn, name string) (bytes int64, us float64) {
+// reshardCost sums what the statements that make r's value, called name or
+// name.1 and so on, move and take. It is from the table if all of them are.
+func (x *explainer) reshardCost(r *Reshard, fn string) {
+	any, all := false, true
 	x.flat.Program.Func(fn).Body.Walk(func(s *ir.Stmt) {
 		if len(s.Results) != 1 || s.Op.Info().Class != ir.ClassCollective {
 			return
 		}
-		if r := s.Results[0].Text; r != name && !strings.HasPrefix(r, name+".") {
+		if t := s.Results[0].Text; t != r.Value && !strings.HasPrefix(t, r.Value+".") {
 			return
 		}
-		if n, err := x.moved(s, x.flat.Info); err == nil {
-			bytes, us = bytes+n, us+x.machine.CollectiveTime(s.Op, n)
+		if c, err := x.collective(s, x.flat.Info); err == nil {
+			r.Bytes, r.Time = r.Bytes+c.Moved, r.Time+x.machine.CollectiveTime(c)
+			any, all = true, all && x.machine.Measured(c)
 		}
 	})
-	return bytes, us
+	r.Tabled = any && all
 }
 
 // times predicts the run: of values statement by statement, of an explicit

@@ -164,7 +164,7 @@ func simulated(t *testing.T, u *Unit, b ir.Binding) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := u.machine()
+	m, _, err := u.machine(b.Ranks)
 	if err != nil {
 		t.Fatal(err)
 	}

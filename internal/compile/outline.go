@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
 )
@@ -135,11 +136,11 @@ func (x *explainer) cost(s *ir.Stmt) float64 {
 	info := x.flat.Info
 	switch s.Op.Info().Class {
 	case ir.ClassCollective:
-		n, err := x.moved(s, info)
+		c, err := x.collective(s, info)
 		if err != nil {
 			return x.machine.Launch
 		}
-		return x.machine.CollectiveTime(s.Op, n)
+		return x.machine.CollectiveTime(c)
 	case ir.ClassTransfer:
 		n, err := x.bytes(info.Operands[s][0].Type)
 		if err != nil {
@@ -175,27 +176,39 @@ func (x *explainer) tensorCost(s *ir.Stmt, info *ir.Info) float64 {
 	return op.Time(x.machine)
 }
 
-// moved returns the bytes that a rank receives at the least in a collective.
-func (x *explainer) moved(s *ir.Stmt, info *ir.Info) (int64, error) {
+// collective describes what one rank has of a collective.
+func (x *explainer) collective(s *ir.Stmt, info *ir.Info) (*machine.Collective, error) {
 	n := int64(1)
 	for _, a := range s.Over() {
 		size, _ := x.bound.AxisSize(a)
 		n *= max(size, 1)
 	}
-	in, err := x.bytes(info.Operands[s][0].Type)
+	t := info.Operands[s][0].Type
+	in, err := x.bytes(t)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	switch s.Op {
+	c := &machine.Collective{Op: s.Op, DType: t.DType, Members: n, Message: in, Moved: moved(s.Op, in, n),
+		AnyOrder: s.Word("order", "rank") == "any", Algorithm: s.Word("algorithm", "")}
+	c.Red, _ = ir.ParseRed(s.Word("op", ""))
+	if s.Op == ir.OpAllGather || s.Op == ir.OpGather {
+		c.Message *= n
+	}
+	return c, nil
+}
+
+// moved returns the bytes that a rank receives at the least in a collective of n.
+func moved(op ir.Op, in, n int64) int64 {
+	switch op {
 	case ir.OpAllReduce:
-		return 2 * in / n * (n - 1), nil
+		return 2 * in / n * (n - 1)
 	case ir.OpAllGather, ir.OpAllGatherV:
-		return in * (n - 1), nil
+		return in * (n - 1)
 	case ir.OpReduceScatter, ir.OpAllToAll, ir.OpReduceScatterV, ir.OpAllToAllV: // of uneven ones what may come, evenly
-		return in / n * (n - 1), nil
+		return in / n * (n - 1)
 	}
 	if n == 1 {
-		return 0, nil
+		return 0
 	}
-	return in, nil
+	return in
 }

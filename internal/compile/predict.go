@@ -115,7 +115,7 @@ func best(es []Estimate) Estimate {
 
 // numbers puts numbers to a pair's extents.
 func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
-	out := sim.Pair{Comm: pair.Comm, Ranks: 1}
+	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm}
 	for _, a := range pair.Axes {
 		n, ok := p.bound.AxisSize(a)
 		if !ok {

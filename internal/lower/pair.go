@@ -20,6 +20,9 @@ type Pair struct {
 	Comm ir.Op
 	Axes []string
 	Axis int
+	// AnyOrder: it may reduce in any order. Algorithm is the one that is pinned.
+	AnyOrder  bool
+	Algorithm string
 	// From and To are the types of the collective's operand and result.
 	From, To *ir.Type
 	// Rows is the dimension of the operations' results that is cut.
@@ -160,6 +163,7 @@ func (f *pairFinder) newRegion(s *ir.Stmt) *region {
 	r.Func, r.Value, r.Pos = f.fn.Name, s.Results[0].Text, s.Pos
 	r.Comm, r.Axes = s.Op, s.Over()
 	r.From, r.To = f.info.Operands[s][0].Type, f.typeOf(s)
+	r.AnyOrder, r.Algorithm = s.Word("order", "rank") == "any", s.Word("algorithm", "")
 	if a := s.Attr("axis"); a != nil && a.Exprs[0].Kind == ir.ExprInt {
 		r.Axis = int(a.Exprs[0].Val)
 	}

@@ -8,36 +8,30 @@ import (
 
 // This file answers how long one operation takes, alone.
 
-// at interpolates a table linearly; beyond its end the last slope goes on,
-// before its beginning the first time holds.
+// at interpolates a table linearly; before its beginning the first time holds, and
+// beyond its end the last slope goes on, or none where times fell. Of a single point
+// the rate goes on.
 func at(table []Point, size float64) float64 {
 	if size <= table[0][0] {
 		return table[0][1]
+	}
+	if len(table) == 1 {
+		return table[0][1] * size / table[0][0]
 	}
 	i := 1
 	for i < len(table)-1 && table[i][0] < size {
 		i++
 	}
 	a, b := table[i-1], table[i]
-	return a[1] + (size-a[0])*(b[1]-a[1])/(b[0]-a[0])
+	slope := (b[1] - a[1]) / (b[0] - a[0])
+	if size > b[0] {
+		return b[1] + (size-b[0])*max(slope, 0)
+	}
+	return a[1] + (size-a[0])*slope
 }
 
 // CopyTime is the time to put that many bytes into a peer's memory.
 func (d *Description) CopyTime(bytes int64) float64 { return at(d.Copy, float64(bytes)) }
-
-// CollectiveTime is the time of a collective on which each rank receives moved
-// bytes. Those without a table of their own cost what an all_gather does.
-func (d *Description) CollectiveTime(op ir.Op, moved int64) float64 {
-	switch op {
-	case ir.OpBarrier:
-		return d.Barrier
-	case ir.OpAllReduce:
-		return at(d.AllReduce, float64(moved))
-	case ir.OpReduceScatter, ir.OpReduceScatterV:
-		return at(d.ReduceScatter, float64(moved))
-	}
-	return at(d.AllGather, float64(moved))
-}
 
 // TouchTime is the time of an operation that reads and writes that many bytes
 // of the device's own memory.

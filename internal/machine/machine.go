@@ -19,6 +19,9 @@ type Description struct {
 	Name string `json:"name"`
 	// Source says where the numbers come from.
 	Source string `json:"source"`
+	// GPU is the model and architecture of the devices, as the identities of worlds
+	// of them begin; empty for others. Dispatch tables that were measured on such fit.
+	GPU string `json:"gpu,omitempty"`
 	// Launch is what an operation costs before it does anything.
 	Launch float64 `json:"launch_us"`
 	// Memory is the bandwidth of a device's own memory, in GB/s, as an
@@ -35,7 +38,8 @@ type Description struct {
 	Signal  float64 `json:"signal_us"`
 	Barrier float64 `json:"barrier_us"`
 	// AllReduce, AllGather and ReduceScatter are the times of the collectives
-	// by the bytes that each rank receives at the least (plan.Coll.Moved).
+	// by the bytes that each rank receives at the least (plan.Coll.Moved), where Times
+	// say nothing.
 	AllReduce     []Point `json:"all_reduce"`
 	AllGather     []Point `json:"all_gather"`
 	ReduceScatter []Point `json:"reduce_scatter"`
@@ -44,6 +48,11 @@ type Description struct {
 	// collective as much. At 2 there is nothing to be gained.
 	GEMMBesideCopy       float64 `json:"gemm_beside_copy"`
 	GEMMBesideCollective float64 `json:"gemm_beside_collective"`
+
+	// Times, where not nil, are asked of collectives before the tables above. They are
+	// no part of a description, but of what is known besides of the machine that it is
+	// used for.
+	Times Times `json:"-"`
 }
 
 // Point is [size in bytes, microseconds].

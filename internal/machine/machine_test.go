@@ -89,10 +89,10 @@ func TestTimes(t *testing.T) {
 		{"a large one", d.GEMMTime(ir.BF16, 8192, 12288, 12288), 3040, 5},
 		{"a thin one", d.GEMMTime(ir.BF16, 128, 7168, 8192), 35, 10},
 		{"64 MB copied", d.CopyTime(64 * mib), 183, 1},
-		{"all-reduce of 64 MB", d.CollectiveTime(ir.OpAllReduce, 96*mib), 319.6, 1},
-		{"all-gather, interpolated", d.CollectiveTime(ir.OpAllGather, 50e6), 200, 20},
-		{"beyond the table", d.CollectiveTime(ir.OpReduceScatter, 704e6), 2300, 5},
-		{"barrier", d.CollectiveTime(ir.OpBarrier, 0), d.Barrier, 0},
+		{"all-reduce of 64 MB", d.CollectiveTime(&Collective{Op: ir.OpAllReduce, Moved: 96 * mib}), 319.6, 1},
+		{"all-gather, interpolated", d.CollectiveTime(&Collective{Op: ir.OpAllGather, Moved: 50e6}), 200, 20},
+		{"beyond the table", d.CollectiveTime(&Collective{Op: ir.OpReduceScatter, Moved: 704e6}), 2300, 5},
+		{"barrier", d.CollectiveTime(&Collective{Op: ir.OpBarrier, Moved: 0}), d.Barrier, 0},
 		{"nothing", d.GEMMTime(ir.BF16, 0, 5, 5), d.Launch, 0},
 	} {
 		if math.Abs(c.got-c.want) > c.want*c.percent/100 {
@@ -101,5 +101,62 @@ func TestTimes(t *testing.T) {
 	}
 	if d.GEMMTime(ir.F32, 4096, 4096, 4096) < 5*d.GEMMTime(ir.BF16, 4096, 4096, 4096) {
 		t.Error("f32 is as fast as bf16")
+	}
+}
+
+// points are measured times of one kind of collective.
+type points struct {
+	of   Collective
+	list []Point
+}
+
+func (p points) Points(c *Collective) []Point {
+	if c.Op != p.of.Op || c.Members != p.of.Members {
+		return nil
+	}
+	return p.list
+}
+
+// TestMeasuredFirst: what was measured comes before what is described, between its
+// sizes too, and what was not is as described.
+func TestMeasuredFirst(t *testing.T) {
+	d, err := Load("h200x4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	like := Collective{Op: ir.OpAllGather, Members: 4}
+	described := d.CollectiveTime(&Collective{Op: ir.OpAllGather, Members: 4, Message: 4000, Moved: 3000})
+	for _, c := range []struct {
+		what    string
+		list    []Point
+		op      ir.Op
+		members int64
+		message int64
+		want    float64 // 0 for as described
+	}{
+		{"below the first", []Point{{1000, 5}, {3000, 9}}, ir.OpAllGather, 4, 10, 5},
+		{"at a size", []Point{{1000, 5}, {3000, 9}}, ir.OpAllGather, 4, 3000, 9},
+		{"between two", []Point{{1000, 5}, {3000, 9}, {9000, 10}}, ir.OpAllGather, 4, 1500, 6},
+		{"beyond the last", []Point{{1000, 5}, {3000, 9}}, ir.OpAllGather, 4, 4000, 11},
+		{"beyond a fall", []Point{{1000, 9}, {3000, 5}}, ir.OpAllGather, 4, 90000, 5},
+		{"of one size", []Point{{1000, 5}}, ir.OpAllGather, 4, 4000, 20},
+		{"below one size", []Point{{1000, 5}}, ir.OpAllGather, 4, 400, 5},
+		{"nothing", nil, ir.OpAllGather, 4, 4000, 0},
+		{"another op", []Point{{1000, 5}}, ir.OpAllToAll, 4, 4000, 0},
+		{"another team", []Point{{1000, 5}}, ir.OpAllGather, 2, 4000, 0},
+	} {
+		d.Times = points{like, c.list}
+		of := &Collective{Op: c.op, Members: c.members, Message: c.message, Moved: 3000}
+		want := c.want
+		if want == 0 {
+			want = described
+		}
+		if got := d.CollectiveTime(of); math.Abs(got-want) > 1e-9 || d.Measured(of) != (c.want > 0) {
+			t.Errorf("%s: %v µs, measured %v; want %v", c.what, got, d.Measured(of), want)
+		}
+	}
+	d.Times = points{like, []Point{{1000, 5}}}
+	if d.Measured(&Collective{Op: ir.OpAllGather, Members: 4}) {
+		t.Error("an empty message was measured")
 	}
 }

@@ -25,6 +25,10 @@ type Pair struct {
 	// Whole is the bytes of what is gathered or reduced, as one rank holds it:
 	// an all_gather's result, a reduction's operand.
 	Whole int64
+	DType ir.DType
+	// AnyOrder: a reduction may be in any order. Algorithm is the one that is pinned.
+	AnyOrder  bool
+	Algorithm string
 	// Ops are computed with what is gathered, or make what is reduced; Post is
 	// computed of a reduction's result.
 	Ops, Post []Op
@@ -40,6 +44,16 @@ func (p *Pair) Moved() int64 {
 		return 2 * p.Whole / n * (n - 1)
 	}
 	return p.Whole / n * (n - 1)
+}
+
+// Collective is one of so many parts of the pair's.
+func (p *Pair) Collective(parts int64) *machine.Collective {
+	c := &machine.Collective{Op: p.Comm, DType: p.DType, Members: p.Ranks, Message: p.Whole / parts, Moved: p.Moved() / parts,
+		AnyOrder: p.AnyOrder, Algorithm: p.Algorithm}
+	if p.Comm != ir.OpAllGather {
+		c.Red = ir.Sum
+	}
+	return c
 }
 
 // Streams of a pair's timeline.
@@ -204,7 +218,7 @@ func (g *pairGraph) push(stream int, i, parts int64) int {
 
 // comm adds one of so many parts of the collective.
 func (g *pairGraph) comm(stream int, parts int64, label string) int {
-	return g.add(task{stream: stream, class: collective, work: g.m.CollectiveTime(g.Comm, g.Moved()/parts),
+	return g.add(task{stream: stream, class: collective, work: g.m.CollectiveTime(g.Collective(parts)),
 		span: &Span{Name: g.Comm.String() + label, Stream: streamNames[stream]}})
 }
 

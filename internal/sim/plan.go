@@ -117,12 +117,23 @@ func (b *planGraph) collective(c *plan.Cmd) {
 	if coll.Op == ir.OpBarrier {
 		t.class = instant
 	}
-	moved := int64(0)
-	for i := range coll.Parts {
-		moved = max(moved, coll.Moved(i))
-	}
-	t.work = b.m.CollectiveTime(coll.Op, moved)
+	t.work = b.m.CollectiveTime(described(coll))
 	b.add(t)
+}
+
+// described is a collective as its time depends on it.
+func described(c *plan.Coll) *machine.Collective {
+	out := &machine.Collective{Op: c.Op, Red: c.Red, Members: int64(len(c.Parts)), AnyOrder: c.AnyOrd, Algorithm: c.Algo}
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		out.Moved = max(out.Moved, c.Moved(i))
+		for _, r := range []plan.Ref{p.In, p.Out} {
+			if r.Present() {
+				out.DType, out.Message = r.DType, max(out.Message, r.Bytes())
+			}
+		}
+	}
+	return out
 }
 
 func (b *planGraph) copy(c *plan.Cmd) {

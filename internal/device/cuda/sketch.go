@@ -24,6 +24,14 @@ func (m *machine) Sketch(ranks int) (device.World, error) {
 	for _, g := range m.sys.gpus[:min(ranks, len(m.sys.gpus))] {
 		w.sites = append(w.sites, &site{w: w, gpu: g})
 	}
+	for i, a := range w.sites {
+		for _, b := range w.sites[:i] {
+			if why := m.sys.apartNow(a.gpu, b.gpu); why != nil { // as far as that is known without a trial
+				a.keepFrom(b, why)
+				b.keepFrom(a, why)
+			}
+		}
+	}
 	w.place(ranks)
 	return sketch{w, new(int)}, nil
 }

@@ -78,7 +78,7 @@ func TestSketch(t *testing.T) {
 		return all
 	}
 	early := foreseen(drawn)
-	questions := []string{"cuDeviceGetP2PAttribute", "cuDriverGetVersion"}
+	questions := []string{"cuDeviceCanAccessPeer", "cuDeviceGetP2PAttribute", "cuDriverGetVersion"}
 	if drawn.(device.Teams).Identity() == "" {
 		t.Error("it is nobody")
 	}
@@ -103,5 +103,31 @@ func TestSketch(t *testing.T) {
 	}
 	if _, err := drawn.(device.Teams).OpenTeam(nil); err == nil {
 		t.Error("a team of nobody")
+	}
+}
+
+// TestSketchApart wants GPUs that are kept apart to be apart in a sketch: whoever looks
+// for the world's table before it is opened looks for the same.
+func TestSketchApart(t *testing.T) {
+	m := newMachine(newFake(t, 2).system(), Options{})
+	whole, err := m.Sketch(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.sys.reach, err = newReach("off"); err != nil {
+		t.Fatal(err)
+	}
+	apart, err := m.Sketch(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := m.Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	got, want := apart.(device.Teams).Identity(), w.(device.Teams).Identity()
+	if got != want || got == whole.(device.Teams).Identity() {
+		t.Errorf("it is %q, and opened %q", got, want)
 	}
 }

@@ -1,0 +1,62 @@
+package machine
+
+import "hocket.example/hocket/ir"
+
+// Collective is what the time of a collective depends on.
+type Collective struct {
+	Op      ir.Op
+	Red     ir.Red // of what is reduced; NoRed elsewhere
+	DType   ir.DType
+	Members int64
+	// Message is the largest operand of any member, Moved what each receives at the
+	// least (plan.Coll.Moved), both in bytes.
+	Message, Moved int64
+	// AnyOrder: sums may be added in any order. Algorithm is the one that is pinned.
+	AnyOrder  bool
+	Algorithm string
+}
+
+// Times are of collectives, measured on the machine that will run them, or on one
+// like it.
+type Times interface {
+	// Points are the times of collectives like c by the bytes of their messages, which
+	// ascend; none where nothing like c was measured.
+	Points(c *Collective) []Point
+}
+
+// CollectiveTime is the time of a collective: what was measured where there is
+// something, else what is described. Between two sizes measured it is interpolated
+// linearly, which is exact for a latency and a rate; see at.
+func (d *Description) CollectiveTime(c *Collective) float64 {
+	us, _ := d.collective(c)
+	return us
+}
+
+// Measured reports whether CollectiveTime is from Times.
+func (d *Description) Measured(c *Collective) bool {
+	_, measured := d.collective(c)
+	return measured
+}
+
+func (d *Description) collective(c *Collective) (us float64, measured bool) {
+	if d.Times != nil && c.Message > 0 && c.Members > 1 {
+		if points := d.Times.Points(c); len(points) > 0 {
+			return at(points, float64(c.Message)), true
+		}
+	}
+	return d.described(c.Op, c.Moved), false
+}
+
+// described is the description's own figure; ops without a table of their own cost
+// what an all_gather does.
+func (d *Description) described(op ir.Op, moved int64) float64 {
+	switch op {
+	case ir.OpBarrier:
+		return d.Barrier
+	case ir.OpAllReduce:
+		return at(d.AllReduce, float64(moved))
+	case ir.OpReduceScatter, ir.OpReduceScatterV:
+		return at(d.ReduceScatter, float64(moved))
+	}
+	return at(d.AllGather, float64(moved))
+}
