@@ -41,7 +41,7 @@ type AllReduce struct {
 	Flags           []nvlib.Ptr // of each member
 	FlagHalf        int64
 	Count           int64 // elements
-	Share           int64 // halves, sheets or packs that a member adds up
+	Share           int64 // halves, sheets, rows or packs that a member adds up
 	Slots           int64 // flags for each pair of members
 	Group           int64 // chunks of Threads·Unroll packs that a block of Push and its kin pushes before it tells of them; 0 for 1
 
@@ -55,6 +55,7 @@ type AllReduce struct {
 	// each block.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
+	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags
 }
 
 // HostChunks is how many chunks so many packs by way of host memory are.
@@ -77,6 +78,10 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	}
 	if r.Kind == AllReduceBulk || r.Kind == AllReduceSumBulk {
 		return r.bulk()
+	}
+	switch r.Kind {
+	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost:
+		return r.lamport(rank)
 	}
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
@@ -109,6 +114,6 @@ func (r AllReduce) words() words {
 	w.addrs(r.Flags)
 	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
 	w.addrs(r.Host)
-	w.ints(r.Split, r.Writers, r.Readers, max(1, r.Group))
+	w.ints(r.Split, r.Writers, r.Readers, max(1, r.Group), r.HostHalf)
 	return w
 }

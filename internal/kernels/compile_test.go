@@ -98,8 +98,11 @@ func everyCode(t *testing.T) []code {
 // everyReduction lists an instance of every kind of all-reduce, of every type,
 // and for every number of members.
 func everyReduction() (all []code) {
-	for k, kind := range reduceKinds {
+	for k, kind := range slices.Concat(reduceKinds, lamportKinds) {
 		for i, dt := range ir.DTypes() {
+			if slices.Contains(lamportKinds, kind) && !Spares(dt) {
+				continue
+			}
 			n := 2 + (i+k)%(TeamMost-1)
 			r := AllReduce{Kind: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), Threads: 64, In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
 			for off := range 2 {
@@ -121,6 +124,10 @@ func everyReduction() (all []code) {
 		}
 		r.Kind, r.In = AllReduceResults, make([]nvlib.Ptr, 3+i%(TeamMost-2))
 		r.Out = r.In
+		all = append(all, r.Meeting(0).launch().code)
+	}
+	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
+		r := AllReduce{Kind: AllReduceLamportHost, DType: dt, Red: ir.Sum + ir.Red(i), Unroll: 1 << i, In: two, Out: two, Host: two}
 		all = append(all, r.Meeting(0).launch().code)
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {

@@ -127,7 +127,7 @@ func (t *team) open(members []device.Member) error {
 	if err := t.w.openAbort(); err != nil {
 		return err
 	}
-	control, err := t.alloc(kernels.ControlBytes)
+	control, err := t.alloc(kernels.ControlBytes, 0)
 	if err != nil {
 		return err
 	}
@@ -144,8 +144,8 @@ func (t *team) open(members []device.Member) error {
 	return nil
 }
 
-// alloc reserves shared memory, zeros, on every member.
-func (t *team) alloc(bytes int64) ([]nvlib.Ptr, error) {
+// alloc reserves shared memory, full of a word, on every member.
+func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 	var at []nvlib.Ptr
 	for _, m := range t.members {
 		mem, err := m.dev.alloc(bytes, device.Shared)
@@ -154,7 +154,7 @@ func (t *team) alloc(bytes int64) ([]nvlib.Ptr, error) {
 		}
 		t.memory = append(t.memory, mem)
 		at = append(at, mem.addr)
-		if err := m.set(mem.addr, 0, (bytes+3)/4); err != nil {
+		if err := m.set(mem.addr, word, (bytes+3)/4); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +178,10 @@ type area struct {
 
 // reserve returns at least so many bytes on every member, at first zeros, the same
 // for the same name; more than before are another piece of memory.
-func (t *team) reserve(name string, bytes int64) (*area, error) {
+func (t *team) reserve(name string, bytes int64) (*area, error) { return t.reserveOf(name, bytes, 0) }
+
+// reserveOf is reserve of memory that is at first full of a word.
+func (t *team) reserveOf(name string, bytes int64, word uint32) (*area, error) {
 	if t.draft != nil {
 		return t.draft.area(len(t.members), bytes), nil
 	}
@@ -189,7 +192,7 @@ func (t *team) reserve(name string, bytes int64) (*area, error) {
 	for n < bytes {
 		n *= 2
 	}
-	at, err := t.alloc(n)
+	at, err := t.alloc(n, word)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of %s on each member: %w", n, name, err)
 	}

@@ -36,7 +36,7 @@ import (
 var (
 	drawsFlag = flag.Int("draws", 0, "collectives that TestDraws draws in all on GPUs; 0 for some")
 	drawSeed  = flag.Uint64("draws.seed", 1, "what TestDraws draws from")
-	drawAlgo  = flag.String("draws.algorithm", "", "the one that TestDraws draws; empty for all")
+	drawAlgo  = flag.String("draws.algorithm", "", "those that TestDraws draws, as a,b; empty for all")
 	drawMost  = flag.Int("draws.kinds", 60, "of how many kinds, each with a kernel of its own, TestDraws draws on a world at most")
 	drawTime  = flag.Duration("draws.time", time.Hour, "TestDraws begins no more batches of a world after this time")
 )
@@ -287,8 +287,10 @@ func (r *drawRig) drawKinds() {
 	switch {
 	case r.limits.plain:
 		names = comm.Schedules()
-	case *drawAlgo != "" && slices.Contains(names, *drawAlgo):
-		names = []string{*drawAlgo}
+	case *drawAlgo != "":
+		if only := slices.DeleteFunc(strings.Split(*drawAlgo, ","), func(name string) bool { return !slices.Contains(names, name) }); len(only) > 0 {
+			names = only
+		}
 	}
 	for len(r.kinds) < r.limits.kinds {
 		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))], dt: ir.DTypes()[r.rng.IntN(len(ir.DTypes()))],

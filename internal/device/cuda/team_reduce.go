@@ -14,6 +14,9 @@ var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "ll2", kind: kernels.AllReduceLL2, unrolls: []int{1}, most: 16 << 20, shots: 2},
 	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20, sheets: true},
 	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, sheets: true},
+	{name: "lamport", kind: kernels.AllReduceLamport, unrolls: []int{1, 2, 4}, most: 64 << 20, lines: true},
+	{name: "lamportx2", kind: kernels.AllReduceLamportx2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, lines: true},
+	{name: "lamport-host", kind: kernels.AllReduceLamportHost, unrolls: []int{1, 2, 4}, most: 64 << 20, direct: true, lines: true},
 	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true},
 	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true},
 	{name: "few", kind: kernels.AllReduceFew, unrolls: []int{1, 2, 4}, direct: true},
@@ -37,6 +40,7 @@ type reduceAlgorithm struct {
 	shots   int64 // 2: members add up a share each
 	direct  bool  // reads or writes peers' operands, in packs of 16 bytes
 	sheets  bool  // flags are in every 128 bytes
+	lines   bool  // lines are their own flags
 }
 
 func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
@@ -96,9 +100,16 @@ func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collectiv
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
 		}
 	}
+	if a.lines {
+		if err := spares(c.parts[0].in.dt); err != nil {
+			return err
+		}
+	}
 	switch {
 	case a.sheets:
 		return t.keepsStretches()
+	case a.kind == kernels.AllReduceLamportHost:
+		return t.lamportHostable(a.request(tune, c), c)
 	case a.kind == kernels.AllReduceHost:
 		return t.hostable(a.request(tune, c), c)
 	}
@@ -111,7 +122,8 @@ func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.All
 	r := &kernels.AllReduce{Kind: a.kind, DType: first.dt, Red: c.Red, Count: first.n, Threads: tune.Threads, Unroll: tune.Unroll}
 	if r.Threads == 0 {
 		r.Threads = teamThreads
-		if a.kind == kernels.AllReducePush || a.kind == kernels.AllReduceHost {
+		switch a.kind {
+		case kernels.AllReducePush, kernels.AllReduceHost, kernels.AllReduceLamportHost:
 			r.Threads = threadsMost
 		}
 	}
@@ -160,6 +172,10 @@ func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([]
 		err = a.halves(t, tune, r)
 	case kernels.AllReduceLL128, kernels.AllReduceLL128x2:
 		err = a.inSheets(t, tune, r)
+	case kernels.AllReduceLamport, kernels.AllReduceLamportx2:
+		err = a.inLines(t, tune, r)
+	case kernels.AllReduceLamportHost:
+		err = a.linesByHost(t, tune, r)
 	case kernels.AllReducePush:
 		err = t.staged(tune, r)
 	case kernels.AllReduceFew:

@@ -108,12 +108,20 @@ func (t *team) byHost(tune device.Tuning, r *kernels.AllReduce) error {
 
 // hostMemory reserves pinned memory for each member.
 func (t *team) hostMemory(bytes int64) ([]nvlib.Ptr, error) {
-	const name = "host memory"
+	a, err := t.pinned("host memory", bytes)
+	if err != nil {
+		return nil, err
+	}
+	return a.at, nil
+}
+
+// pinned reserves so many bytes of it by a name, as reserve does.
+func (t *team) pinned(name string, bytes int64) (*area, error) {
 	if t.draft != nil {
-		return t.draft.area(len(t.members), bytes).at, nil
+		return t.draft.area(len(t.members), bytes), nil
 	}
 	if r := t.regions[name]; r != nil && r.bytes >= bytes {
-		return r.at, nil
+		return r, nil
 	}
 	a := &area{bytes: roundUp(bytes, 1<<20)}
 	for _, m := range t.members {
@@ -125,5 +133,5 @@ func (t *team) hostMemory(bytes int64) ([]nvlib.Ptr, error) {
 		a.at = append(a.at, mem.addr)
 	}
 	t.regions[name] = a
-	return a.at, nil
+	return a, nil
 }

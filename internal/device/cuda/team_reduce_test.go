@@ -94,6 +94,7 @@ func TestReduceGrids(t *testing.T) {
 	}{
 		{"ll", 1, 0, 512, 1}, {"ll", 4096, 0, 256, 4}, {"ll", 1 << 20, 0, 512, 66}, {"ll", 1 << 20, 0, 256, 132}, {"ll", 1 << 20, 8, 512, 8},
 		{"ll128", 1, 0, 512, 1}, {"ll128", 1000, 0, 512, 5}, {"ll128", 1 << 24, 0, 1024, 66}, {"ll128x2", 1000, 0, 512, 2},
+		{"lamport", 1, 0, 512, 1}, {"lamport", 1000, 0, 512, 4}, {"lamport", 1 << 24, 0, 1024, 66}, {"lamportx2", 4000, 0, 256, 4},
 		{"push", 1 << 24, 0, 1024, 66}, {"push", 1 << 24, 200, 1024, 66}, {"pull", 1 << 24, 0, 512, 66},
 		{"few", 1 << 24, 0, 512, 8}, {"few", 1 << 24, 0, 64, 8}, {"few", 1 << 24, 100, 64, 66}, {"few", 4096, 0, 512, 1},
 	} {
@@ -185,7 +186,7 @@ func TestSheetsNeedNVLink(t *testing.T) {
 	linked := w.drv
 	w.drv = withoutAtomics(t)
 	defer func() { w.drv = linked }()
-	for name, ok := range map[string]bool{"ll": true, "ll128": false, "ll128x2": false, "push": true} {
+	for name, ok := range map[string]bool{"ll": true, "ll128": false, "ll128x2": false, "lamport": true, "push": true} {
 		if err := tm.Supports(device.Tuning{Algo: name}, c); (err == nil) != ok || err != nil && !errors.Is(err, device.ErrUnsupported) {
 			t.Errorf("%s over a bus: %v", name, err)
 		}

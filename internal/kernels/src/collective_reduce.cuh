@@ -10,6 +10,7 @@ struct ReduceArgs {
   u64 host[teamMost];               // of each member: host memory, for what lies behind split or, of others, before it
   i64 split, writers, readers;      // packs; blocks that write there, and that read what peers wrote
   i64 group;                        // chunks that a block pushes before it tells of them
+  i64 hostHalf;                     // bytes of a half of host memory; 0 where it has none
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -466,7 +467,7 @@ template <class T> DEV void writeHost(const ReduceArgs& a, i64 total, u32 e) {
 #pragma unroll
     for (int u = 0; u < hostRows; u++) {
       const i64 i = c * chunk + u * blockDim.x + threadIdx.x;
-      if (a.split + i < total) storeLine(a.host[r] + i * 16, v[u]);
+      if (a.split + i < total) storeLine(a.host[r] + (e & 1) * a.hostHalf + i * 16, v[u]);
     }
     __syncthreads();
     if (threadIdx.x == 0) release32(flagAt(a, peer, r, a.slots - blocksMost - chunks + c, e), e);
@@ -485,7 +486,7 @@ template <class F, class T> DEV void readHost(Patience& p, const ReduceArgs& a, 
     for (int u = 0; u < hostRows; u++) {
       const i64 i = c * chunk + u * blockDim.x + threadIdx.x;
       if (a.split + i < total) {
-        x[u][1] = loadLine(a.host[peer] + i * 16);
+        x[u][1] = loadLine(a.host[peer] + (e & 1) * a.hostHalf + i * 16);
         x[u][0] = loadCut<Line, T, true>(a.in[r], a.split + i, a.count);
       }
     }

@@ -1,0 +1,144 @@
+package cuda
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+var lamportNames = []string{"lamport", "lamportx2"}
+
+// TestLamportRests wants memory that lines are pushed to full of what is never sent
+// before the first launch, whatever was there, and no region that kernels clear.
+func TestLamportRests(t *testing.T) {
+	l := &meetings{fakeGPU: newFake(t, 2)}
+	m := newMachine(l.system(), Options{Kernels: l})
+	for range 2 { // the second world finds what the first left
+		w, err := m.Open(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tm := teamOf(t, w.(*world), "main")
+		for _, name := range lamportNames {
+			for _, count := range []int64{1000, 1 << 20} {
+				launches, err := tm.Prepare(device.Tuning{Algo: name}, summed(t, w.(*world), count, 0, 0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range launches {
+					x.Release()
+				}
+				area := tm.regions["lamport"]
+				for i, at := range area.at {
+					for k, c := range cabi.Bytes(uintptr(at), int(area.bytes)) {
+						if c != 0xff {
+							t.Fatalf("%s of %d: member %d: byte %d is %#x", name, count, i, k, c)
+						}
+					}
+				}
+			}
+		}
+		if tm.named != 0 {
+			t.Errorf("%d regions to be cleared where numbers wrap", tm.named)
+		}
+		for _, at := range tm.regions["lamport"].at {
+			clear(cabi.Bytes(uintptr(at), int(tm.regions["lamport"].bytes)))
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLamportDeclines wants types declined of which any bits may be data.
+func TestLamportDeclines(t *testing.T) {
+	_, w, tm := noted(t, 2, 2)
+	for _, name := range lamportNames {
+		for _, dt := range ir.DTypes() {
+			c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
+			for r := range w.Ranks() {
+				m, err := w.Device(r).Alloc(100*dt.Size(), device.Shared)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v := device.View{Mem: m, DType: dt, Shape: []int64{100}, Strides: []int64{1}}
+				c.Parts = append(c.Parts, device.Part{In: v, Out: v, Reads: true, Writes: true})
+			}
+			err := tm.Supports(device.Tuning{Algo: name}, c)
+			if want := dt == ir.F32 || dt == ir.F16 || dt == ir.BF16; (err == nil) != want || err != nil && !errors.Is(err, device.ErrUnsupported) {
+				t.Errorf("%s of %s: %v", name, dt, err)
+			}
+		}
+	}
+}
+
+// TestLamportBits reduces random bits, NaNs of all payloads among them and much of what
+// is never sent: it ends, and gives what pull gives, on all members.
+func TestLamportBits(t *testing.T) {
+	m := real(t, Options{TeamTimeout: 4 * time.Second, RanksPerGPU: 2})
+	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	ranks := 2 * min(len(m.sys.gpus), 2)
+	w, err := m.Open(t.Context(), ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newTeamRig(t, w, "lamport", upTo(ranks))
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
+		for red := ir.Sum; red <= ir.Avg; red++ {
+			ins := make([][]byte, ranks)
+			for i := range ins {
+				ins[i] = make([]byte, 1<<18)
+				for k := 0; k < len(ins[i]); k += 4 {
+					word := rng.Uint32()
+					if rng.IntN(3) == 0 {
+						word = kernels.Unsent
+					}
+					binary.LittleEndian.PutUint32(ins[i][k:], word)
+				}
+			}
+			want := r.bitsBy("pull", dt, red, ins)
+			for _, name := range lamportNames {
+				for i, got := range r.bitsBy(name, dt, red, ins) {
+					if !bytes.Equal(got, want[0]) {
+						t.Errorf("%s of %s by %s: member %d has other bits than by pull", red, dt, name, i)
+					}
+				}
+			}
+		}
+	}
+	r.close()
+	r.must(w.Close())
+}
+
+// bitsBy returns what an all_reduce of bits gives each member.
+func (r *teamRig) bitsBy(algo string, dt ir.DType, red ir.Red, ins [][]byte) (got [][]byte) {
+	r.t.Helper()
+	c := teamCase{op: ir.OpAllReduce, red: red, dt: dt, shape: []int64{int64(len(ins[0])) / dt.Size()}, algo: algo}
+	if !r.add(c, device.Tuning{}) {
+		r.t.Fatalf("%s of %s by %s is declined", red, dt, algo)
+	}
+	rc := r.cases[len(r.cases)-1]
+	for i, m := range r.members {
+		r.must(m.Stream.Upload(rc.parts[i].In, ins[i]))
+	}
+	for i, l := range rc.launches {
+		r.must(r.members[i].Stream.Launch(l))
+	}
+	for i, m := range r.members {
+		got = append(got, make([]byte, len(ins[i])))
+		r.must(m.Stream.Download(got[i], rc.parts[i].Out))
+	}
+	r.must(r.w.Sync(r.t.Context()))
+	r.drop()
+	return got
+}

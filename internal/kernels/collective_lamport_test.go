@@ -1,0 +1,175 @@
+package kernels
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+var lamportKinds = []AllReduceKind{AllReduceLamport, AllReduceLamportx2}
+
+// TestAllReduceLamport runs mixed sequences of all-reduces by lines that are their own
+// flags, of all bits that elements may have, what is never sent among them, through
+// the same memory, which is then as it was.
+func TestAllReduceLamport(t *testing.T) {
+	ofTeams(t, []int{2, 3, TeamMost}, testAllReduceLamport)
+}
+
+func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
+	b := newTeamBench(t, members, epoch)
+	rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+	const most, half = 3000, 1 << 17
+	data := b.resting(half)
+	const slots = 200 + BlocksMost
+	flagHalf := roundTo(int64(members)*slots*4, 16)
+	flags := b.halves(flagHalf, staleBefore(epoch))
+	var host []nvlib.Ptr
+	for range members {
+		host = append(host, b.alloc(2*4*most))
+	}
+	kinds := lamportKinds
+	if members == 2 {
+		kinds = append(slices.Clone(kinds), AllReduceLamportHost)
+	}
+	var checks []func(int)
+	for n := range 6 * len(kinds) {
+		r := AllReduce{Kind: kinds[n%len(kinds)], DType: []ir.DType{ir.F32, ir.F16, ir.BF16}[rng.IntN(3)], Red: ir.Sum + ir.Red(rng.IntN(4)),
+			Unroll: 1 << rng.IntN(3), Threads: 32 * (1 + rng.IntN(2)), Blocks: 1 + rng.IntN(3), Count: 1 + rng.Int64N(most), Data: data, Half: half}
+		if rng.IntN(4) == 0 {
+			r.Count = 1 + rng.Int64N(9)
+		}
+		r.Share = r.rows(int64(members))
+		odd, inPlace := rng.IntN(2) == 0, rng.IntN(2) == 0
+		if r.Kind == AllReduceLamportHost {
+			odd, inPlace = false, false
+			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
+			r.Blocks += int(r.Writers + r.Readers)
+			r.Share = rng.Int64N(r.Share)
+			r.Split = r.Share * RowsPacks(r.Unroll)
+			r.Slots = HostChunks(ceil(r.Count*r.DType.Size(), 16)-r.Split, r.Threads) + BlocksMost
+			r.Flags, r.FlagHalf, r.Host, r.HostHalf = flags, flagHalf, host, 4*most
+		}
+		checks = append(checks, b.addAnyBits(r, rng, odd, inPlace))
+	}
+	checks = append(checks, func(seed int) {
+		for m, at := range data {
+			for i, c := range b.mem[int64(at)-memoryAt:][:2*half] {
+				if c != 0xff {
+					t.Fatalf("seed %d: member %d: byte %d of the memory that lines are pushed to is %#x when all is over", seed, m, i, c)
+				}
+			}
+		}
+	})
+	b.runChecks(3, checks)
+}
+
+// resting makes two halves on every member, full of what is never sent.
+func (b *teamBench) resting(half int64) (at []nvlib.Ptr) {
+	for range b.streams {
+		p := b.alloc(2 * half)
+		for i := nvlib.Ptr(0); i < nvlib.Ptr(2*half); i += 4 {
+			b.word32(p+i, Unsent)
+		}
+		at = append(at, p)
+	}
+	return at
+}
+
+// rows is how many rows, of a line for each thread of a warp and unroll of these, a
+// member adds up.
+func (r *AllReduce) rows(members int64) int64 {
+	n := ceil(ceil(r.Count*r.DType.Size(), 16), RowsPacks(r.Unroll))
+	if r.Kind == AllReduceLamport || r.Kind == AllReduceLamportHost {
+		return n
+	}
+	return ceil(n, members)
+}
+
+// TestLamportLate leaves a member out: the others give up, tell whom they waited for,
+// and end.
+func TestLamportLate(t *testing.T) {
+	for _, kind := range lamportKinds {
+		b := newTeamBench(t, 3, FirstEpoch)
+		b.timeout = 3 * time.Microsecond
+		r := AllReduce{Kind: kind, DType: ir.F32, Red: ir.Sum, Unroll: 1, Threads: 32, Blocks: 2, Count: 200, Half: 1 << 14}
+		r.Data, r.Share = b.resting(r.Half), r.rows(3)
+		b.addAnyBits(r, rand.New(rand.NewPCG(1, 2)), false, false)
+		b.streams[1] = nil
+		b.runTeam(2, func(seed int) {
+			told := 0
+			for m := range 3 {
+				if f, ok := ReadFault(b.mem[int64(b.record[m])-memoryAt:]); ok {
+					told++
+					if m == 1 || f.Kind != FaultTimeout || f.Words[0] != FirstEpoch+1 || f.Words[1] != 1 || f.Words[2] < b.timeout.Nanoseconds() {
+						t.Errorf("%s, seed %d: member %d told %+v", kind, seed, m, f)
+					}
+				}
+			}
+			if told == 0 {
+				t.Errorf("%s, seed %d: nobody told of the member that did not come", kind, seed)
+			}
+		})
+	}
+}
+
+// addAnyBits launches r on all members, whose operands are small integers and NaNs, and
+// returns what checks the results: NaN where an operand is, the same bits everywhere.
+func (b *teamBench) addAnyBits(r AllReduce, rng *rand.Rand, odd, inPlace bool) func(seed int) {
+	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
+	if odd {
+		lay.lay = func(s []int64) ([]int64, int64) { return rowMajor(s), 1 }
+	}
+	nans := map[int64][]uint32{4: {0xffffffff, 0xfffffffe, 0x7fffffff, 0x7f800001, 0xff800001, 0x7fff7fff}, 2: {0xffff, 0xfffe, 0x7fff, 0x7f81, 0xff81}}[r.DType.Size()]
+	ins, outs := make([][]float64, len(b.streams)), make([]Operand, len(b.streams))
+	r.In, r.Out = nil, nil
+	for m := range ins {
+		for range r.Count {
+			ins[m] = append(ins[m], tensor.Round(r.DType, float64(rng.IntN(33)-16)))
+		}
+		in := b.put(r.DType, lay, ins[m], r.Count)
+		at := places(in)
+		for k := rng.IntN(40); k < len(at); k += 1 + rng.IntN(40) {
+			for end := k + rng.IntN(5); k < min(end, len(at)); k++ { // some side by side
+				var raw [4]byte
+				binary.LittleEndian.PutUint32(raw[:], nans[max(0, rng.IntN(2*len(nans))-len(nans))])
+				copy(b.mem[at[k]:], raw[:r.DType.Size()])
+				ins[m][k] = math.NaN()
+			}
+		}
+		if outs[m] = in; !inPlace {
+			outs[m] = b.room(r.DType, lay, r.Count)
+		}
+		r.In, r.Out = append(r.In, in.Addr), append(r.Out, outs[m].Addr)
+	}
+	for m := range ins {
+		b.launch(m, r.Meeting(m))
+	}
+	return func(seed int) {
+		x, bits := make([]float64, len(ins)), r.Count*r.DType.Size()
+		first := b.mem[int64(outs[0].Addr)-memoryAt:][:bits]
+		for m, o := range outs {
+			what := fmt.Sprintf("seed %d, %s of %s %s, odd %v, in place %v, %dx%d/%d, %d elements, member %d of %d",
+				seed, r.Kind, r.DType, r.Red, odd, inPlace, r.Blocks, r.Threads, r.Unroll, r.Count, m, len(ins))
+			for i, got := range b.vals(o) {
+				for k := range ins {
+					x[k] = ins[k][i]
+				}
+				if want := folded(r.DType, r.Red, x); got != want && !(math.IsNaN(got) && math.IsNaN(want)) {
+					b.t.Fatalf("%s, element %d: got %v, want %v", what, i, got, want)
+				}
+			}
+			if !bytes.Equal(b.mem[int64(o.Addr)-memoryAt:][:bits], first) {
+				b.t.Fatalf("%s: other bits than member 0", what)
+			}
+		}
+	}
+}

@@ -1,0 +1,222 @@
+// All-reduce by lines that are their own flags, as in Lamport's queues: the memory
+// that lines are pushed to rests full of a word that nobody sends, and a line is there
+// once none of its words is that one. Nothing is assumed of how a line arrives, and
+// no byte of it is a flag. Who has used a line puts the word back: peers write to that
+// half again two launches later, when this one is over (see collective.cuh). The
+// memory holds no epochs, so where they wrap there is nothing to clear.
+//
+// The word is NaNs of all floating-point types but f64; one that is to be sent is
+// sent as others. Types with no bits to spare cannot be sent so.
+enum : u32 { unsent = 0xffffffff };
+
+DEV u32 sendable(u32 w) { return w == unsent ? unsent - 1 : w; }
+DEV Line sendable(Line l) { return Line{sendable(l.x), sendable(l.y), sendable(l.z), sendable(l.w)}; }
+DEV bool came(Line l) { return l.x != unsent && l.y != unsent && l.z != unsent && l.w != unsent; }
+
+// Rows are R lines of each of the 32 threads of a warp, packs in their order.
+template <int R> struct Rows {
+  static const int packs = 32 * R, bytes = 512 * R;
+  Line row[R];
+};
+
+// loadRows makes what is loaded fit to be sent: also for the member itself, so that
+// all add up the same bits.
+template <class T, bool A, int R> DEV Rows<R> loadRows(u64 at, i64 first, i64 count) {
+  Rows<R> x;
+#pragma unroll
+  for (int i = 0; i < R; i++) x.row[i] = loadCut<Line, T, A>(at, first + i * 32 + laneOf(), count);
+  return x;
+}
+
+template <int R> DEV Rows<R> sendable(Rows<R> x) {
+#pragma unroll
+  for (int i = 0; i < R; i++) x.row[i] = sendable(x.row[i]);
+  return x;
+}
+
+template <class T, bool A, int R> DEV void storeRows(u64 at, i64 first, i64 count, const Rows<R>& x) {
+#pragma unroll
+  for (int i = 0; i < R; i++) storeCut<Line, T, A>(at, first + i * 32 + laneOf(), count, x.row[i]);
+}
+
+template <int R> DEV void pushRows(u64 at, const Rows<R>& x) {
+#pragma unroll
+  for (int i = 0; i < R; i++)
+    push(at + i * 512 + laneOf() * 16, x.row[i]);
+}
+
+template <int R> DEV Rows<R> lookRows(u64 at) {
+  Rows<R> x;
+#pragma unroll
+  for (int i = 0; i < R; i++) x.row[i] = look(at + i * 512 + laneOf() * 16);
+  return x;
+}
+
+// lookAll looks at the rows of each peer; at + q · apart are those of member q.
+template <int W, int R> DEV void lookAll(const Team& t, u64 at, i64 apart, Rows<R>* x) {
+#pragma unroll
+  for (int q = 0; q < W; q++)
+    if (q != (u32)t.rank) x[q] = lookRows<R>(at + q * apart);
+}
+
+// awaitAll goes on looking at those lines that have not come, of all peers at once.
+template <int W, int R> DEV void awaitAll(Patience& p, const Team& t, u64 at, i64 apart, Rows<R>* x, u32 e) {
+  const u32 r = (u32)t.rank;
+  for (;;) {
+    u32 late = W;
+#pragma unroll
+    for (int q = W - 1; q >= 0; q--)
+#pragma unroll
+      for (int i = 0; i < R; i++)
+        if (q != r && !came(x[q].row[i])) late = q;
+    if (late == W || waited(p, t, late, e)) return;
+#pragma unroll
+    for (int q = 0; q < W; q++)
+#pragma unroll
+      for (int i = 0; i < R; i++)
+        if (q != r && !came(x[q].row[i])) x[q].row[i] = look(at + q * apart + i * 512 + laneOf() * 16);
+  }
+}
+
+// clearAll makes room for what comes two launches later.
+template <int W, int R> DEV void clearAll(const Team& t, u64 at, i64 apart) {
+#pragma unroll
+  for (int q = 0; q < W; q++)
+#pragma unroll
+    for (int i = 0; i < R; i++)
+      if (q != (u32)t.rank) storeLine(at + q * apart + i * 512 + laneOf() * 16, Line{unsent, unsent, unsent, unsent});
+}
+
+template <class F, class T, int W, int R> DEV Rows<R> foldRows(const Rows<R>* x) {
+  Rows<R> y;
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+    Line row[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) row[q] = x[q].row[i];
+    y.row[i] = sendable(fold<F, T, W>(row));
+  }
+  return y;
+}
+
+// rowsToAll pushes rows to the same place at all peers.
+template <int W, int R> DEV void rowsToAll(const ReduceArgs& a, u64 off, const Rows<R>& x) {
+#pragma unroll
+  for (int k = 0; k < W - 1; k++) pushRows<R>(a.data[peerOf<W>(a.team, k)] + off, x);
+}
+
+// onceFrom is one shot by the blocks from first on: everybody pushes all to all, and
+// adds up all. A warp pushes rows before it waits for those before.
+template <class F, class T, int W, int R, bool A> DEV u32 onceFrom(const ReduceArgs& a, u32 first, u32 last) {
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank;
+  const i64 units = a.share, apart = units * Rows<R>::bytes, blocks = gridDim.x - first;
+  i64 i = (threadIdx.x / 32) * blocks + blockIdx.x - first;
+  Patience p = {0, 0};
+  Rows<R> own = sendable(loadRows<T, A, R>(a.in[r], i * Rows<R>::packs, a.count));
+  const u32 e = begin(t, last);
+  const u64 half = (e & 1) * a.half;
+  if (i < units) rowsToAll<W, R>(a, half + r * apart + i * Rows<R>::bytes, own);
+  while (i < units) {
+    const u64 at = a.data[r] + half + i * Rows<R>::bytes;
+    Rows<R> x[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) x[q] = own;
+    lookAll<W, R>(t, at, apart, x);
+    const i64 next = i + blocks * (blockDim.x / 32);
+    if (next < units) {
+      own = sendable(loadRows<T, A, R>(a.in[r], next * Rows<R>::packs, a.count));
+      rowsToAll<W, R>(a, half + r * apart + next * Rows<R>::bytes, own);
+    }
+    awaitAll<W, R>(p, t, at, apart, x, e);
+    storeRows<T, A, R>(a.out[r], i * Rows<R>::packs, a.count, foldRows<F, T, W, R>(x));
+    clearAll<W, R>(t, at, apart);
+    i = next;
+  }
+  return e;
+}
+
+template <class F, class T, int W, int R, bool A> DEV void reduceLamport(const ReduceArgs& a) {
+  end(a.team, onceFrom<F, T, W, R, A>(a, 0, lastEpoch(a.team)));
+}
+
+// Deal pushes rows i of each peer's part to it, as the warp visits them, and returns
+// its own. Loads come first, whatever epoch it is.
+template <class T, bool A, int W, int R> struct Deal {
+  Rows<R> x[W];
+  __device__ __forceinline__ void load(const ReduceArgs& a, i64 i) {
+#pragma unroll
+    for (int k = 0; k < W; k++) x[k] = loadRows<T, A, R>(a.in[a.team.rank], ((turnOf(a.team) + k) % W * a.share + i) * Rows<R>::packs, a.count);
+  }
+  __device__ __forceinline__ Rows<R> push(const ReduceArgs& a, u64 off, i64 i) {
+    const u32 r = (u32)a.team.rank;
+    Rows<R> own = x[0];
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+      const u32 q = (turnOf(a.team) + k) % W;
+      x[k] = sendable(x[k]);
+      if (q == r) own = x[k];
+      else pushRows<R>(a.data[q] + off + (r * a.share + i) * Rows<R>::bytes, x[k]);
+    }
+    return own;
+  }
+};
+
+// Two shots: rows i of each share. The next ones are pushed before the results of
+// these are waited for.
+template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const ReduceArgs& a) {
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank, last = lastEpoch(t);
+  const i64 share = a.share, apart = share * Rows<R>::bytes;
+  i64 i = warpOf();
+  Deal<T, A, W, R> deal;
+  deal.load(a, i);
+  const u32 e = begin(t, last);
+  const u64 half = (e & 1) * a.half, behind = W * apart;
+  Patience p = {0, 0};
+  Rows<R> own;
+  if (i < share) own = deal.push(a, half, i);
+  while (i < share) {
+    const u64 at = a.data[r] + half + i * Rows<R>::bytes;
+    Rows<R> x[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) x[q] = own;
+    lookAll<W, R>(t, at, apart, x);
+    awaitAll<W, R>(p, t, at, apart, x, e);
+    const Rows<R> y = foldRows<F, T, W, R>(x);
+    rowsToAll<W, R>(a, half + behind + r * apart + i * Rows<R>::bytes, y);
+    storeRows<T, A, R>(a.out[r], (r * share + i) * Rows<R>::packs, a.count, y);
+    clearAll<W, R>(t, at, apart);
+    const i64 next = i + warpsOf();
+    if (next < share) {
+      deal.load(a, next);
+      own = deal.push(a, half, next);
+    }
+    lookAll<W, R>(t, at + behind, apart, x);
+    awaitAll<W, R>(p, t, at + behind, apart, x, e);
+#pragma unroll
+    for (int q = 0; q < W; q++)
+      if (q != r) storeRows<T, A, R>(a.out[r], (q * share + i) * Rows<R>::packs, a.count, x[q]);
+    clearAll<W, R>(t, at + behind, apart);
+    i = next;
+  }
+  end(t, e);
+}
+
+// One shot of two members, of which what lies behind split goes by way of host memory
+// as in reduceHost, but in two halves: nobody has to meet at the end.
+template <class F, class T, int W, int R> DEV void reduceLamportHost(const ReduceArgs& a) {
+  static_assert(W == 2, "host memory is read by one other member");
+  constexpr int V = 16 / sizeof(T);
+  const i64 total = (a.count + V - 1) / V, aside = a.writers + a.readers;
+  const u32 last = lastEpoch(a.team);
+  if (blockIdx.x >= aside) {
+    end(a.team, onceFrom<F, T, W, R, true>(a, (u32)aside, last));
+    return;
+  }
+  const u32 e = begin(a.team, last);
+  Patience p = {0, 0};
+  if (blockIdx.x < a.writers) writeHost<T>(a, total, e);
+  else readHost<F, T>(p, a, total, e);
+  end(a.team, e);
+}
