@@ -16,6 +16,7 @@ func (c *checker) checkTransfer(s *Stmt) {
 	ok = c.onDevice(s, syms) && ok
 	switch s.Op {
 	case OpPut, OpGet:
+		c.blocksOfCopy(s)
 		dst := c.destination(s)
 		if !ok || dst == nil {
 			return
@@ -33,6 +34,14 @@ func (c *checker) checkTransfer(s *Stmt) {
 		if ok {
 			c.writable(syms[0], s.Args[0].Pos)
 		}
+	}
+}
+
+// blocksOfCopy refuses to bound the blocks of a copy that is no kernel.
+func (c *checker) blocksOfCopy(s *Stmt) {
+	if a := s.Attr("ctas"); a != nil && s.Word("engine", "") != "sm" {
+		c.errorf("structure", a.Pos, "ctas= bounds the blocks of a kernel, and this %s goes by a copy engine, which takes none", s.Op).
+			help("write engine=sm beside it, or leave it out")
 	}
 }
 

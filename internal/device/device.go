@@ -134,6 +134,14 @@ type LaunchPreparer interface {
 	PrepareLaunches(list []Launch) error
 }
 
+// Mover is a device with kernels that copy to and from peers' shared memory.
+type Mover interface {
+	// PrepareMove makes ready a kernel of at most so many blocks, 0 for as many as suit
+	// the machine, that does what Copy of the same views does. They have no gaps.
+	// The error wraps ErrUnsupported where no kernel reaches both.
+	PrepareMove(dst, src View, blocks int) (Launch, error)
+}
+
 // MemKind is a kind of memory.
 type MemKind uint8
 

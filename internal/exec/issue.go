@@ -64,6 +64,9 @@ func (c *command) issue(p *Program, id, run int64, f *frame) error {
 		}
 		return c.stream.Launch(c.launch)
 	case plan.Copy:
+		if c.launch != nil {
+			return c.stream.Launch(c.launch)
+		}
 		return c.stream.Copy(c.dst, c.src)
 	case plan.Collective:
 		return c.channel.Issue(c.seq, c.part, run)

@@ -286,7 +286,7 @@ type command struct {
 	kind     plan.Kind
 	marked   bool // bracketed by marks
 	stream   device.Stream
-	launch   device.Launch // Compute; nil when there is nothing to compute
+	launch   device.Launch // Compute, nil when there is nothing to compute; Copy by a kernel
 	dst, src device.View   // Copy; Input: dst; Output: src
 	event    device.Event
 	counters device.Counters
@@ -326,13 +326,7 @@ func (p *Program) resolve(c *plan.Cmd, out *command, blocks blockIndex) error {
 	case plan.Compute:
 		out.launch, err = p.prepare(c)
 	case plan.Copy:
-		var vs []device.View
-		if vs, err = p.views([]plan.Ref{c.Outs[0], c.Ins[0]}); err == nil {
-			out.dst, out.src = vs[0], vs[1]
-			if d, ok := p.world.Device(int(c.Rank)).(device.CopyPreparer); ok {
-				err = d.PrepareCopy(out.dst, out.src)
-			}
-		}
+		err = p.resolveCopy(c, out)
 	case plan.Collective:
 		coll := &p.plan.Colls[c.Coll]
 		out.channel, out.seq, out.part = p.channels[coll.Channel], int(coll.Seq), int(c.Part)
@@ -358,6 +352,28 @@ func (p *Program) resolve(c *plan.Cmd, out *command, blocks blockIndex) error {
 		out.src, err = p.view(partOf(&p.outputs[c.IO], c.Rank).Ref)
 	}
 	return err
+}
+
+// resolveCopy takes a kernel where one is asked for and the machine has it, else what
+// the machine copies by.
+func (p *Program) resolveCopy(c *plan.Cmd, out *command) error {
+	vs, err := p.views([]plan.Ref{c.Outs[0], c.Ins[0]})
+	if err != nil {
+		return err
+	}
+	out.dst, out.src = vs[0], vs[1]
+	d := p.world.Device(int(c.Rank))
+	if m, ok := d.(device.Mover); ok && c.SM {
+		out.launch, err = m.PrepareMove(out.dst, out.src, int(c.CTAs))
+		if !errors.Is(err, device.ErrUnsupported) {
+			return err
+		}
+		out.launch = nil
+	}
+	if d, ok := d.(device.CopyPreparer); ok {
+		return d.PrepareCopy(out.dst, out.src)
+	}
+	return nil
 }
 
 // prepare makes a compute command's kernel ready; nil when all it writes is empty.

@@ -70,6 +70,11 @@ func everyCode(t *testing.T) []code {
 		many := x(dt, layouts[0], 1<<36)
 		add(Problem{Op: ir.OpAdd, Out: many, Ins: []Operand{many, many}})
 		add(Problem{Op: ir.OpTranspose, Out: x(dt, layouts[0], 40, 70), Ins: []Operand{x(dt, layouts[3], 40, 70)}})
+		for width := dt.Size(); width <= 16; width *= 2 {
+			from := x(dt, layouts[0], 70)
+			from.Addr += nvlib.Ptr(width)
+			add(Problem{Op: ir.OpCopy, Out: x(dt, layouts[0], 70), Ins: []Operand{from}, Blocks: 2})
+		}
 		if dt.IsInt() {
 			continue
 		}

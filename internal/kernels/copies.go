@@ -16,6 +16,9 @@ func copies(j *job) ([]launch, error) {
 	if in.DType != out.DType || in.elements() != out.elements() || j.Op != ir.OpReshape && !slices.Equal(in.Shape, out.Shape) {
 		return nil, fmt.Errorf("%s%v from %s%v", out.DType, out.Shape, in.DType, in.Shape)
 	}
+	if j.Blocks > 0 {
+		return j.transfer(out, in)
+	}
 	if slices.Equal(in.Shape, out.Shape) {
 		return moved(out, in)
 	}

@@ -49,6 +49,9 @@ type Problem struct {
 	First, Rows int64
 	// Member, of an uneven collective, is whose result this is.
 	Member int
+	// Blocks, where not 0, is how many a copy between operands without gaps takes, at
+	// most; either may be a peer's.
+	Blocks int
 	// Fault, where not 0, is the address of five words of 8 bytes, at first 0,
 	// where an embedding reports an id outside the table, and an uneven
 	// collective counts that do not fit (see ReadFault); Tag is the caller's and

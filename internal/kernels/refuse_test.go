@@ -31,6 +31,7 @@ func TestRefused(t *testing.T) {
 		"operand 1 has":      {Op: ir.OpAdd, Ins: ops(f, g), Out: f},
 		"operand 0 is i32":   {Op: ir.OpNeg, Ins: ops(op(ir.I32, 2, 3)), Out: f},
 		"from f32[3 2]":      {Op: ir.OpCopy, Ins: ops(g), Out: f},
+		"without gaps":       {Op: ir.OpCopy, Ins: ops(f), Out: Operand{Addr: 1 << 16, DType: ir.F32, Shape: []int64{2, 3}, Strides: []int64{4, 1}}, Blocks: 1},
 		"from f32[7]":        {Op: ir.OpReshape, Ins: ops(op(ir.F32, 7)), Out: f},
 		"shape [7]":          {Op: ir.OpCast, Ins: ops(op(ir.I32, 7)), Out: f},
 		"axes [2]":           {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{2}},

@@ -138,7 +138,7 @@ func (e *encoder) io(x *IO) {
 
 func (e *encoder) cmd(c *Cmd) {
 	for _, v := range []int32{
-		int32(c.Kind), c.Rank, c.Stream, int32(c.Op), c.Event, c.Counter, c.Elem, c.Peer, c.Coll, c.Part, c.IO,
+		int32(c.Kind), c.Rank, c.Stream, int32(c.Op), c.Event, c.Counter, c.Elem, c.Peer, c.Coll, c.Part, c.IO, c.CTAs,
 	} {
 		e.int(int64(v))
 	}
@@ -146,7 +146,7 @@ func (e *encoder) cmd(c *Cmd) {
 	each(e, c.Outs, e.ref)
 	e.attr(&c.Attr)
 	e.int(c.Value)
-	e.bools(c.Late)
+	e.bools(c.Late, c.SM)
 	each(e, c.Group, func(x *P2P) { e.int(int64(x.Pair)); e.bools(x.Send) })
 }
 

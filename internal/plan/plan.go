@@ -270,6 +270,8 @@ type Cmd struct {
 	Counter int32 // Signal, WaitCounter
 	Elem    int32 // Signal, WaitCounter: element
 	Peer    int32 // Signal: rank whose counter is raised; Copy: the remote rank, or -1
+	SM      bool  // Copy: by a kernel where a GPU does it, not by a copy engine
+	CTAs    int32 // Copy by a kernel: blocks it may take; 0 for as many as suit the machine
 	Value   int64 // WaitCounter: least value within this run
 	Late    bool  // WaitCounter: some satisfying signal comes later in Cmds: only flags can realise it
 	Coll    int32 // Collective: index in Colls

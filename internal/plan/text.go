@@ -129,7 +129,7 @@ func (pr *printer) command(c *Cmd) string {
 	case Compute:
 		return c.Op.String() + attrText(c.Attr) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
 	case Copy:
-		return "copy" + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
+		return "copy" + engine(c) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
 	case Collective:
 		return pr.collective(c)
 	case Group:
@@ -150,6 +150,17 @@ func (pr *printer) command(c *Cmd) string {
 		return "input" + pr.ref(c.Rank, pr.p.Inputs[c.IO].Parts[c.Rank].Ref)
 	}
 	return "output " + pr.p.Outputs[c.IO].Name + pr.ref(c.Rank, pr.p.Outputs[c.IO].Parts[c.Rank].Ref)
+}
+
+// engine says who copies, where that was asked for.
+func engine(c *Cmd) string {
+	switch {
+	case !c.SM:
+		return ""
+	case c.CTAs == 0:
+		return " engine=sm"
+	}
+	return fmt.Sprintf(" engine=sm ctas=%d", c.CTAs)
 }
 
 func (pr *printer) collective(c *Cmd) string {

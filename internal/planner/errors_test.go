@@ -141,6 +141,9 @@ func TestRefusedPrograms(t *testing.T) {
   %w = alloc f32[4, 4] zero
   %b = alloc f32[8, 4]
   matmul %x, %w into %b, sms=65536 + rank(tp)`, "bind", []string{"sms=65537", "rank 1"}},
+		{"a copy by no blocks", 2, `
+  %b = alloc f32[8, 4] symmetric
+  put %x into %b at tp[0], engine=sm, ctas=rank(tp)`, "bind", []string{"ctas=0 is no number of thread blocks from 1 to 65536"}},
 		{"not dense", 2, `
   %b = alloc f32[8, 2]
   %v = slice %x, axis=1, 1..3
@@ -250,5 +253,14 @@ func TestMultiprocessorsOfProducts(t *testing.T) {
 	}
 	if !slices.Equal(got, []int32{124, 0}) || !strings.Contains(p.String(), "linear sms=124 ") {
 		t.Errorf("sms are %v in\n%s", got, p)
+	}
+}
+
+func TestEnginesOfCopies(t *testing.T) {
+	p, _ := mustPlan(t, body(2, "  %b = alloc f32[8, 4] symmetric\n  put %x into %b at tp[0], engine=sm, ctas=4 * size(tp)\n  get %b at tp[1] into %y, engine=sm\n  put %x into %b at tp[0], engine=ce"), ir.Binding{})
+	for _, want := range []string{"copy engine=sm ctas=8 %x f32[8 4] -> %b", "copy engine=sm r1:%b f32[8 4] -> %y", "copy %x f32[8 4] -> %b"} {
+		if !strings.Contains(p.String(), want) {
+			t.Errorf("no %q in\n%s", want, p)
+		}
 	}
 }

@@ -126,7 +126,17 @@ func (u *unroller) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 	if from.DType != to.DType || !slices.Equal(from.Shape, to.Shape) {
 		return u.errf("bind", s.Pos, "", "%s moves %s%v to %s%v", s.Op, from.DType, from.Shape, to.DType, to.Shape)
 	}
-	return u.emit(s, plan.Cmd{Kind: plan.Copy, Ins: []plan.Ref{from}, Outs: []plan.Ref{to}, Peer: peer})
+	c := plan.Cmd{Kind: plan.Copy, Ins: []plan.Ref{from}, Outs: []plan.Ref{to}, Peer: peer}
+	if peer >= 0 {
+		c.SM = s.Word("engine", "auto") == "sm"
+		if a := s.Attr("ctas"); a != nil {
+			var err error
+			if c.CTAs, err = u.someOf(s, a, "thread blocks"); err != nil {
+				return err
+			}
+		}
+	}
+	return u.emit(s, c)
 }
 
 // attr resolves a compute op's attributes.

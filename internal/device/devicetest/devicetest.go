@@ -56,6 +56,7 @@ var contents = []test{
 	{"HostCopies", testHostCopies},
 	{"Copies", testCopies},
 	{"OverlappingCopies", testOverlappingCopies},
+	{"Moves", testMoves},
 	{"BadViews", testBadViews},
 	{"Elementwise", testElementwise},
 	{"Functions", testFunctions},
@@ -104,6 +105,7 @@ var orders = []test{
 	{"Fault", testFault},
 	{"Braid", testBraid},
 	{"Graph", testGraph},
+	{"MovesOrdered", testMovesOrdered},
 	{"GraphObserved", testGraphObserved},
 	{"BadGraphs", testBadGraphs},
 }

@@ -1,0 +1,25 @@
+// A copy of bytes by as few blocks as there are: what keeps them busy is that each
+// thread has U accesses under way at a time, which for a peer's memory take long.
+
+struct TransferArgs {
+  u64 out, in;
+  i64 total;  // accesses
+  i64 rest;   // bytes behind them
+};
+
+// T is what one access moves; both addresses are multiples of its size.
+template <class T, int U> DEV void transfer(const TransferArgs& a) {
+  const T* const in = (const T*)a.in;
+  T* const out = (T*)a.out;
+  const i64 step = (i64)gridDim.x * blockDim.x, first = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  for (i64 i = first; i < a.total; i += U * step) {
+    T x[U];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (i + u * step < a.total) x[u] = in[i + u * step];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (i + u * step < a.total) out[i + u * step] = x[u];
+  }
+  for (i64 i = first; i < a.rest; i += step) ((u8*)(out + a.total))[i] = ((const u8*)(in + a.total))[i];
+}
