@@ -97,7 +97,7 @@ type LoadOptions struct {
 	// it has taken, in use or not (arena, staging, workspaces), on the GPU where that
 	// is most, and its pinned host memory; on the CPU machine by that of all ranks.
 	// What the driver and NCCL take by themselves is not counted. Beyond the bound,
-	// and where memory is too short to load another, the plan used least recently is
+	// and where memory is too short to load or run one, the plan used least recently is
 	// unloaded; the last one stays.
 	Cache int64
 	// Graph has every batch of runs but the first replay a recording of the

@@ -157,14 +157,9 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := m.load(ctx, binding)
+	l, results, err := m.runLoaded(ctx, binding, ins)
 	if err != nil {
 		return nil, err
-	}
-	results, err := l.prog.RunBatch(ctx, ins)
-	m.note(l)
-	if err != nil {
-		return nil, m.failed(l, err)
 	}
 	reports := make([]*Report, len(results))
 	for i, r := range results {
@@ -174,6 +169,25 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		reports[i].Proof = l.proof
 	}
 	return reports, m.evict()
+}
+
+// runLoaded runs the plan for a binding. Its first runs take memory, too: buffers of
+// transfers, a graph.
+func (m *Model) runLoaded(ctx context.Context, b Binding, ins []map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
+	for {
+		l, err := m.load(ctx, b)
+		if err != nil {
+			return nil, nil, err
+		}
+		results, err := l.prog.RunBatch(ctx, ins)
+		m.note(l)
+		if err == nil {
+			return l, results, nil
+		}
+		if err = m.makeRoom(ctx, m.failed(l, err)); err != nil {
+			return nil, nil, err
+		}
+	}
 }
 
 // failed unloads a program that cannot run any more; the next Run loads anew.
@@ -279,22 +293,34 @@ func (m *Model) load(ctx context.Context, b Binding) (*loaded, error) {
 	return l, m.evict()
 }
 
-// fit loads p. Where memory is short it unloads the least recently used plan and
-// tries again, until none is left: none runs meanwhile, since runs take turns.
+// fit loads p, and makes room for it where memory is short.
 func (m *Model) fit(ctx context.Context, p *plan.Plan) (*exec.Program, error) {
 	for {
 		prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
 			Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
-		switch {
-		case !errors.Is(err, ErrOutOfMemory):
-			return prog, err
-		case len(m.plans) == 0:
-			return nil, m.short(err)
+		if err == nil {
+			return prog, nil
 		}
-		if cerr := errors.Join(m.unload(), ctx.Err()); cerr != nil {
-			return nil, errors.Join(err, cerr)
+		if err = m.makeRoom(ctx, err); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// makeRoom unloads the least recently used plan if err says that memory is short, so
+// that who got it can try again. It returns err where that is not so, and where no
+// plan is left. None of them runs: runs of a model take turns.
+func (m *Model) makeRoom(ctx context.Context, err error) error {
+	switch {
+	case !errors.Is(err, ErrOutOfMemory):
+		return err
+	case len(m.plans) == 0:
+		return m.short(err)
+	}
+	if cerr := errors.Join(m.unload(), ctx.Err()); cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	return nil
 }
 
 // short adds to an error about memory who else has some, and what helps.

@@ -23,35 +23,36 @@ import (
 // never recorded, and it notes what is never given back.
 type fakeGPU struct {
 	testing.TB
-	mu      sync.Mutex
-	next    uintptr
-	blocks  map[uintptr]*cabi.Block // memory, by address
-	live    map[string]int          // what was made and not given back, by kind
-	events  map[uintptr]int         // in which capture recorded; 1 for none, 0 for never
-	kernels map[uintptr]func(params uintptr)
-	named   map[string]func(params uintptr)
-	fail    map[string]uintptr // status of a call, by name
-	fatal   map[string]uintptr // the same; from then on, of every call
-	dead    uintptr            // what every call returns; 0 for none
-	vain    []string           // the calls that got it
-	called  map[string]int     // how often, by name
-	late    map[string]int     // so many calls more fail with not ready, by name
-	devices int
-	limit   int64                    // memory of a device; 0 for plenty
-	plain   bool                     // has no kernels that take long in Go
-	lt      *fakeLT                  // its cuBLASLt; nil for one that takes nothing
-	last    int                      // number of the last capture, from 2
-	begun   map[uintptr]*fakeCapture // captures under way, by origin
-	member  map[uintptr]*fakeCapture // streams in them
-	graphs  map[uintptr][]fakeWork
-	running [][]fakeWork          // graphs launched, what is left of them
-	joins   map[string]*fakeJoin  // kernels that are joins, by name
-	joinOf  map[uintptr]*fakeJoin // by function
-	hasty   bool                  // kernels run out of time at once
-	mute    bool                  // and raise nothing
-	reach   fakeReach
-	order   *fakeOrder // of copies; nil where nobody asks
-	joints  fakeJoints
+	mu        sync.Mutex
+	next      uintptr
+	blocks    map[uintptr]*cabi.Block // memory, by address
+	live      map[string]int          // what was made and not given back, by kind
+	events    map[uintptr]int         // in which capture recorded; 1 for none, 0 for never
+	kernels   map[uintptr]func(params uintptr)
+	named     map[string]func(params uintptr)
+	fail      map[string]uintptr // status of a call, by name
+	fatal     map[string]uintptr // the same; from then on, of every call
+	dead      uintptr            // what every call returns; 0 for none
+	vain      []string           // the calls that got it
+	called    map[string]int     // how often, by name
+	late      map[string]int     // so many calls more fail with not ready, by name
+	devices   int
+	limit     int64                    // memory of a device; 0 for plenty
+	hostLimit int64                    // memory that can be pinned; 0 for plenty
+	plain     bool                     // has no kernels that take long in Go
+	lt        *fakeLT                  // its cuBLASLt; nil for one that takes nothing
+	last      int                      // number of the last capture, from 2
+	begun     map[uintptr]*fakeCapture // captures under way, by origin
+	member    map[uintptr]*fakeCapture // streams in them
+	graphs    map[uintptr][]fakeWork
+	running   [][]fakeWork          // graphs launched, what is left of them
+	joins     map[string]*fakeJoin  // kernels that are joins, by name
+	joinOf    map[uintptr]*fakeJoin // by function
+	hasty     bool                  // kernels run out of time at once
+	mute      bool                  // and raise nothing
+	reach     fakeReach
+	order     *fakeOrder // of copies; nil where nobody asks
+	joints    fakeJoints
 }
 
 // fakeCapture is a capture under way.
@@ -129,8 +130,11 @@ func keepBlock(b *cabi.Block) {
 	spare.blocks[size] = append(spare.blocks[size], b)
 }
 
+// blockSlack is room to begin where memory does.
+const blockSlack = 512
+
 func (f *fakeGPU) memory(kind string, n uintptr) uintptr {
-	b := spareBlock(int(n) + 512)
+	b := spareBlock(int(n) + blockSlack)
 	at := (b.Addr(0) + 511) &^ 511
 	f.blocks[at] = b
 	f.live[kind]++
@@ -272,9 +276,14 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			return 0
 		},
 		"cuMemSetAccess": f.grant,
-		"cuMemHostAlloc": func(a []uintptr) uintptr { return set(a[0], f.memory("host memory", a[1])) },
-		"cuMemFreeHost":  func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
-		"cuMemAlloc_v2":  func([]uintptr) uintptr { return 1 }, "cuMemFree_v2": func([]uintptr) uintptr { return 1 },
+		"cuMemHostAlloc": func(a []uintptr) uintptr {
+			if f.hostLimit > 0 && f.pinned()+int64(a[1]) > f.hostLimit {
+				return nvlib.CUDAOutOfMemory
+			}
+			return set(a[0], f.memory("host memory", a[1]))
+		},
+		"cuMemFreeHost": func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemAlloc_v2": func([]uintptr) uintptr { return 1 }, "cuMemFree_v2": func([]uintptr) uintptr { return 1 },
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
 			f.check(a[3], dst, src)

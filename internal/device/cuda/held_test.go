@@ -19,12 +19,19 @@ func (f *fakeGPU) holds() (h device.Held) {
 	for d := range int32(f.devices) {
 		h.Device = max(h.Device, f.reach.mapped(d))
 	}
+	h.Host = f.pinned()
+	return h
+}
+
+// pinned is how much host memory is, in bytes.
+func (f *fakeGPU) pinned() int64 {
+	n := int64(0)
 	for at, b := range f.blocks {
 		if f.reach.ranges[at] == nil {
-			h.Host += int64(len(b.Bytes())) - 512
+			n += int64(len(b.Bytes())) - blockSlack
 		}
 	}
-	return h
+	return n
 }
 
 // example is the text of one.

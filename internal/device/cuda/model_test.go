@@ -145,6 +145,42 @@ func TestModelShort(t *testing.T) {
 	}
 }
 
+// TestModelShortRuns: so they do where the host cannot pin more memory, when a plan is
+// loaded or first run, and where a graph finds none.
+func TestModelShortRuns(t *testing.T) {
+	f := newFake(t, 2)
+	f.hostLimit = 12 << 20
+	m := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{Graph: true})
+	for rows := int64(2); rows <= 20; rows += 2 {
+		if err := double(t, m[0], rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h := f.holds(); h.Host != 12<<20 || h.Device != 6<<20 {
+		t.Errorf("%+v is held: want three plans", h)
+	}
+	if err := m[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, rows := range []int64{8, 16} {
+		if err := double(t, m[1], rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.mu.Lock()
+	f.fail["cuGraphInstantiateWithFlags"] = 2
+	f.mu.Unlock()
+	if err := double(t, m[1], 16); err != nil {
+		t.Fatal(err) // the other plan goes, and this one is loaded anew
+	}
+	if h := f.holds(); h.Device != 2<<20 {
+		t.Errorf("%+v is held: want one plan", h)
+	}
+	if err := double(t, m[1], 16); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "cuGraphInstantiateWithFlags") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestModelTooLarge: a plan for which there is no memory is an error that says how
 // much others hold and what helps, and nothing of it stays.
 func TestModelTooLarge(t *testing.T) {
