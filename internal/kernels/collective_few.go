@@ -15,15 +15,28 @@ func FewStages(members, threads, unroll int) int {
 
 func fewStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
 
+// fewBale is how many packs of each thread a block of AllReduceFew tells others of at
+// once, of what goes by way of host memory.
+const fewBale = 8
+
+// FewBale is that in packs of 16 bytes.
+func FewBale(threads int) int64 { return fewBale * int64(threads) }
+
+// FewSlots is how many flags AllReduceFew takes for each pair of members.
+func (r *AllReduce) FewSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Blocks)-r.Readers) }
+
 // few is the launch of r by reduceFew; all: of one result that all get, else of one
 // that this member alone gets.
 func (r AllReduce) few(all bool) Meeting {
-	stages := FewStages(len(r.In), r.Threads, r.Unroll)
-	form := fmt.Sprintf("%d, %d, %d, %d, %t", len(r.In), r.Unroll, stages, r.Threads, all)
+	stages, bale := FewStages(len(r.In), r.Threads, r.Unroll), 1
+	if r.Split > 0 {
+		bale = fewBale / r.Unroll
+	}
+	form := fmt.Sprintf("%d, %d, %d, %d, %t, %d", len(r.In), r.Unroll, stages, r.Threads, all, bale)
 	return Meeting{
 		File: "collective_few", Upon: []string{"collective_reduce"}, Args: "ReduceArgs",
 		Body:   fmt.Sprintf("reduceFew<%s, %s, %s>", r.red(), ctype(r.DType), form),
-		Symbol: symbol("reduce_few", r.Red.String(), fmt.Sprintf("%s_%d_%d_%d_%d_%t", r.DType, len(r.In), r.Unroll, stages, r.Threads, all)),
+		Symbol: symbol("reduce_few", r.Red.String(), fmt.Sprintf("%s_%d_%d_%d_%d_%t_%d", r.DType, len(r.In), r.Unroll, stages, r.Threads, all, bale)),
 		Words:  r.words(), Blocks: r.Blocks, Threads: r.Threads, Shared: stages * fewStage(len(r.In), r.Threads, r.Unroll),
 	}
 }

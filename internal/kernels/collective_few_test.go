@@ -9,6 +9,35 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// TestFewByHost has some results reach the others by way of host memory, again and
+// again, with and without elements left that make no bale.
+func TestFewByHost(t *testing.T) {
+	ofTeams(t, []int{2, 3, 4}, func(t *testing.T, members int, epoch uint32) {
+		b := newTeamBench(t, members, epoch)
+		rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+		shared := AllReduce{Kind: AllReduceFew, FlagHalf: roundTo(int64(members)*4*(2*BlocksMost+20), 16)}
+		shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
+		for range members {
+			shared.Host = append(shared.Host, b.alloc(20*FewBale(64)*16))
+		}
+		var checks []func(int)
+		for range 5 {
+			r := shared
+			r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
+			r.Unroll, r.Threads = 1<<rng.IntN(3), 32*(1+rng.IntN(2))
+			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5) // that add up; of each of them
+			r.Readers, r.Split = 1+rng.Int64N(2), 1+rng.Int64N(bales)
+			r.Writers, r.Blocks = max(1, bales/r.Split), int(blocks+r.Readers)
+			base, more, each := blocks*bales*FewBale(r.Threads), rng.Int64N(100), 16/r.DType.Size()
+			r.Share = base + more
+			r.Count = (int64(members-1)*r.Share+base)*each + rng.Int64N(more*each+1)
+			r.Slots = r.FewSlots()
+			checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
+		}
+		b.runChecks(2, checks)
+	})
+}
+
 // TestFewStages adds up more than all stages hold, with and without elements left
 // that make no pack.
 func TestFewStages(t *testing.T) {

@@ -79,7 +79,7 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
 	each, apart := r.Count, int64(0) // elements of a result, and between those of two members
-	if r.Kind == AllReduceScatter || r.Kind == AllReduceAddends || r.Kind == AllReduceSumBulk {
+	if r.Kind == AllReduceScatter || r.Kind == AllReduceAddends {
 		each = r.Share * 16 / r.DType.Size()
 		r.Count, apart = each*int64(len(b.streams)), each
 	}

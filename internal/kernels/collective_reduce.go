@@ -21,8 +21,6 @@ const (
 	AllReduceAddends AllReduceKind = "ScatterHost" // the same, and some packs by way of host memory
 	AllReducePull    AllReduceKind = "Pull"        // reads from peers, writes to peers
 	AllReduceFew     AllReduceKind = "Few"         // the same by few multiprocessors
-	AllReduceBulk    AllReduceKind = "Bulk"        // parts of both by few multiprocessors' engines
-	AllReduceSumBulk AllReduceKind = "SumBulk"     // its first half: Out is of a share, each of whole packs
 	AllReduceHost    AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
 	AllReduceResults AllReduceKind = "Results"     // Push, and some results by way of host memory
 )
@@ -50,9 +48,8 @@ type AllReduce struct {
 	// are written by the first Writers blocks and read by the Readers after them;
 	// their chunks' flags are the last of Slots before those in which all meet. Of
 	// Addends: the packs of each share before Split, alike, with the flags that such
-	// chunks have anyway. Of Bulk: tiles of each share before Split are pushed, and
-	// results of Writers behind them go through host memory: all whole, and as many for
-	// each block.
+	// chunks have anyway. Of Few: the results of Split bales of each block that adds up,
+	// the first of each Writers of its own; Readers blocks, the first, read the others'.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags
@@ -75,9 +72,6 @@ func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
 func (r AllReduce) Meeting(rank int) Meeting {
 	if r.Kind == AllReduceFew {
 		return r.few(true)
-	}
-	if r.Kind == AllReduceBulk || r.Kind == AllReduceSumBulk {
-		return r.bulk()
 	}
 	switch r.Kind {
 	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost:

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -41,28 +40,4 @@ func testReduceScatter(t *testing.T, members int, epoch uint32) {
 		checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 	}
 	b.runChecks(3, checks)
-}
-
-// TestSumBulk has few blocks' engines move what a reduce_scatter adds up, with and
-// without a part of it pushed.
-func TestSumBulk(t *testing.T) {
-	for _, members := range []int{2, 3} {
-		b := newTeamBench(t, members, FirstEpoch)
-		rng := rand.New(rand.NewPCG(uint64(members), 9))
-		r := AllReduce{Kind: AllReduceSumBulk, DType: ir.BF16, Red: ir.Sum, Unroll: 1, Blocks: 1, Share: 12*BulkTile(1) + 5, In: make([]nvlib.Ptr, members)}
-		half := 12 * int64(members) * BulkTile(1) * 16
-		r.FlagHalf = roundTo(int64(members)*4*(12+2*BlocksMost), 16)
-		r.Flags = b.halves(r.FlagHalf, 0)
-		for range members {
-			r.Data = append(r.Data, b.alloc(half))
-		}
-		var checks []func(int)
-		for _, r.Split = range []int64{0, 5, 12} {
-			r.Slots, r.In = r.BulkSlots(), make([]nvlib.Ptr, members)
-			whole := r
-			whole.In = nil
-			checks = append(checks, b.addExact(whole, rng, rng.IntN(2) == 0))
-		}
-		b.runChecks(2, checks)
-	}
 }

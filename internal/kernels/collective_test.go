@@ -165,11 +165,10 @@ type reduceCase struct {
 	blocks, threads int
 	odd             bool // operands begin at odd elements
 	inPlace         bool
-	pushed, hosted  int64 // hundredths, by AllReduceBulk
 }
 
 func (c reduceCase) String() string {
-	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v pushed=%d hosted=%d", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace, c.pushed, c.hosted)
+	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace)
 }
 
 // size fills in what the host works out: how much each member adds up, and the
@@ -199,16 +198,6 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		r.Blocks = int(min(int64(r.Blocks), chunks))
 		r.Slots = chunks + BlocksMost
 		half = members * r.Share * 16
-	case AllReduceBulk:
-		r.Share = ceil(ceil(bytes, 16), members)
-		tile, each := BulkTile(c.unroll), int64(c.blocks)
-		tiles := max(0, (bytes/16-(members-1)*r.Share)/tile)
-		r.Split = tiles * c.pushed / 100 / each * each
-		r.Writers = tiles * c.hosted / 100 / each * each
-		r.In = make([]nvlib.Ptr, members)
-		r.Slots = r.BulkSlots()
-		r.In = nil
-		half = members * r.Split * tile * 16
 	default:
 		r.Share = ceil(ceil(bytes, 16), members)
 		r.Slots = 2 * BlocksMost
@@ -246,11 +235,6 @@ func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.
 		}
 		ins, outs = append(ins, vals), append(outs, out)
 		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
-	}
-	for range members {
-		if r.Kind == AllReduceBulk {
-			r.Host = append(r.Host, b.alloc(r.Writers*BulkTile(r.Unroll)*16))
-		}
 	}
 	for m := range members {
 		b.launch(m, r.Meeting(m))
@@ -304,7 +288,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	return tensor.Round(dt, v)
 }
 
-var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull, AllReduceFew, AllReduceBulk}
+var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull, AllReduceFew}
 
 // TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through
 // the same memory, in drawn orders.
@@ -326,7 +310,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 			if rng.IntN(4) == 0 {
 				c.count = int64(1 + rng.IntN(9))
 			}
-			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull && kind != AllReduceFew && kind != AllReduceBulk
+			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull && kind != AllReduceFew
 			c.inPlace = rng.IntN(2) == 0
 			cases = append(cases, c)
 			r, half := c.size(int64(members))

@@ -33,10 +33,40 @@ func (t *team) fewFits(tune device.Tuning) error {
 // multiprocessor, however few its threads.
 func (t *team) fewRoom(threads int) int { return t.room(max(threads, teamThreads)) }
 
+// fewByHost is how much of their results, in thousandths, so many members exchange by
+// way of host memory, and how many blocks of each read there.
+var fewByHost = func(members int, bytes int64) (permille, readers int64) {
+	if members == 2 || bytes < 24<<20 {
+		return 0, 0
+	}
+	return 170, 2
+}
+
 // few is for what few blocks of members read from each other.
-func (t *team) few(tune device.Tuning, r *kernels.AllReduce) error {
+func (t *team) few(tune device.Tuning, r *kernels.AllReduce) (err error) {
 	shareOut(r, int64(len(t.members)))
 	tune.Blocks, r.Threads, r.Unroll = fewLaunch(tune, len(t.members))
 	r.Blocks = t.grid(tune, max(r.Threads, teamThreads), ceil(r.Share, int64(r.Threads)))
-	return t.flagged(r, 2*kernels.BlocksMost)
+	if fewBales(r); r.Split > 0 {
+		if r.Host, err = t.hostMemory(r.Split * (int64(r.Blocks) - r.Readers) * kernels.FewBale(r.Threads) * 16); err != nil {
+			return err
+		}
+	}
+	return t.flagged(r, r.FewSlots())
+}
+
+// fewBales gives r what of its results goes by way of host memory: as many bales of
+// each block, all of them whole on the last member too, whose share may be less than
+// others', and the last of them early enough to be read before the end.
+func fewBales(r *kernels.AllReduce) {
+	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
+	permille, readers := fewByHost(len(r.In), bytes)
+	blocks := int64(r.Blocks) - readers
+	if readers == 0 || blocks < 2*readers {
+		return
+	}
+	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.FewBale(r.Threads) / blocks
+	if split := (bales*permille + 500) / 1000; split > 0 {
+		r.Split, r.Writers, r.Readers = split, max(1, bales*85/100/split), readers
+	}
 }

@@ -2,7 +2,10 @@ package cuda
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -68,6 +72,74 @@ func TestFewGrids(t *testing.T) {
 			for _, x := range launches {
 				x.Release()
 			}
+		}
+	}
+}
+
+// TestFewHosts wants results to go by way of host memory where that was measured to
+// help, in whole bales that all come before the last ones.
+func TestFewHosts(t *testing.T) {
+	for _, c := range []struct {
+		members, blocks int
+		count           int64
+		readers         int64
+	}{{2, 8, 32 << 20, 0}, {4, 8, 32 << 20, 2}, {4, 8, 1 << 20, 0}, {4, 4, 32 << 20, 0}, {8, 8, 32<<20 + 5, 2}} {
+		_, threads, unroll := fewLaunch(device.Tuning{}, c.members)
+		r := &kernels.AllReduce{DType: ir.BF16, Count: c.count, Threads: threads, Unroll: unroll, Blocks: c.blocks, In: make([]nvlib.Ptr, c.members)}
+		shareOut(r, int64(c.members))
+		fewBales(r)
+		if r.Readers != c.readers || (r.Split > 0) != (c.readers > 0) {
+			t.Errorf("%+v: %d bales a block, %d blocks that read", c, r.Split, r.Readers)
+		}
+		last := ((r.Split-1)*r.Writers + 1) * (int64(c.blocks) - r.Readers) * kernels.FewBale(threads)
+		if least := c.count/8 - int64(c.members-1)*r.Share; r.Split > 0 && last > least*9/10 {
+			t.Errorf("%+v: the last bale ends at pack %d of %d", c, last, least)
+		}
+	}
+}
+
+// TestSweepFew measures how much of an all-reduce by few blocks should go by way of
+// host memory, and how many of them should read there, on as many ranks as
+// reduceSweepWorlds says. It needs reduceSweep as TestSweepAllReduce does.
+func TestSweepFew(t *testing.T) {
+	if os.Getenv(reduceSweep) == "" {
+		t.Skip(reduceSweep + " is not set")
+	}
+	number := func(name string, otherwise int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return otherwise
+	}
+	ranks := number(reduceSweepWorlds, 2)
+	s := newReduceSweep(t, ranks, false, time.Now())
+	until := time.Now().Add(time.Duration(number(reduceSweepSeconds, 60)) * time.Second)
+	before := fewByHost
+	defer func() { fewByHost = before }()
+	one := func(mib, permille, readers int64, tune device.Tuning) {
+		if time.Now().After(until) {
+			return
+		}
+		fewByHost = func(int, int64) (int64, int64) { return permille, readers }
+		us, err := s.time(tune, mib<<20)
+		fmt.Printf("all_reduce of %d, %2d MiB %s %dx%d/%d, %d ‰ by host, read by %d: %.2f %v\n", ranks, mib, tune.Algo, tune.Blocks, tune.Threads, tune.Unroll, permille, readers, us, err)
+	}
+	for _, mib := range []int64{64, 32, 16} {
+		one(mib, 0, 0, device.Tuning{Algo: "push", Blocks: 132, Threads: 1024, Unroll: 1})
+		one(mib, 0, 0, device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024})
+		for _, b := range []int{8, 4, 6, 7, 12, 16} {
+			one(mib, 0, 0, device.Tuning{Algo: "few", Blocks: b})
+		}
+		for _, p := range []int64{50, 80, 110, 140, 170, 200, 230, 260} {
+			for _, readers := range []int64{1, 2, 3} {
+				one(mib, p, readers, device.Tuning{Algo: "few", Blocks: 8})
+			}
+		}
+		for _, p := range []int64{0, 110, 170, 230} {
+			one(mib, p, min(p, 2), device.Tuning{Algo: "few", Blocks: 8, Threads: 1024, Unroll: 1})
+			one(mib, p, min(p, 2), device.Tuning{Algo: "few", Blocks: 8, Threads: 512, Unroll: 2})
+			one(mib, p, min(p, 2), device.Tuning{Algo: "few", Blocks: 8, Threads: 256, Unroll: 4})
+			one(mib, p, min(p, 4), device.Tuning{Algo: "few", Blocks: 16})
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 // each block go by way of the host memory of those that have them.
 type pushSum struct{ byHost bool }
 
-var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}, {"move-sum-host", pushSum{byHost: true}}, {"move-sum-bulk", bulkSum{}}}
+var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}, {"move-sum-host", pushSum{byHost: true}}}
 
 // pushSumUnrolls are those there are. A thread has pushSumTogether packs under way;
 // more are chunks that a block tells of together, which takes a trip over the link.

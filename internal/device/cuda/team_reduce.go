@@ -20,7 +20,6 @@ var reduceAlgorithms = named([]reduceAlgorithm{
 	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, direct: true},
 	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, direct: true},
 	{name: "few", kind: kernels.AllReduceFew, unrolls: []int{1, 2, 4}, direct: true},
-	{name: "bulk", kind: kernels.AllReduceBulk, unrolls: []int{1, 2, 4}, direct: true},
 	{name: "push-host", kind: kernels.AllReduceHost, unrolls: []int{1, 2, 4}, direct: true},
 })
 
@@ -64,11 +63,6 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 	}
 	if a.kind == kernels.AllReduceFew {
 		if err := t.fewFits(tune); err != nil {
-			return err
-		}
-	}
-	if a.kind == kernels.AllReduceBulk {
-		if err := t.bulkFits(tune); err != nil {
 			return err
 		}
 	}
@@ -180,8 +174,6 @@ func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([]
 		err = t.staged(tune, r)
 	case kernels.AllReduceFew:
 		err = t.few(tune, r)
-	case kernels.AllReduceBulk:
-		err = t.bulk(tune, r)
 	case kernels.AllReduceHost:
 		err = t.byHost(tune, r)
 	default:

@@ -29,30 +29,86 @@ template <int N> DEV void awaitFetch() {
 #endif
 }
 
+// Walk goes through a block's chunks: those of a bale lie together, G of them, and the
+// block has every so-manieth bale.
+template <int G> struct Walk {
+  i64 at, step, jump;  // bytes: where a chunk lies, from one to the next, from the last of a bale to the first of the next
+  u32 chunk;           // of its bale
+  __device__ __forceinline__ void next() {
+    chunk++;
+    const bool over = G == 1 || chunk == G;
+    at += over ? jump : step;
+    if (over) chunk = 0;
+  }
+};
+
+// baleFlag is where a block tells others of its k-th bale by way of host memory.
+DEV i64 baleFlag(u32 k, u32 block, u32 blocks) { return 2 * blocksMost + (i64)k * blocks + block; }
+
+// readBales puts in its place what others have added up and written to their host
+// memory: bales of split turns of each of so many blocks, every writers-th turn.
+template <int W, int U, int N, int G> DEV void readBales(Patience& p, const ReduceArgs& a, u32 blocks, u32 e) {
+  const u32 r = (u32)a.team.rank;
+  constexpr i64 bale = (i64)G * U * N;
+  const i64 bales = a.split * blocks;
+  for (i64 i = blockIdx.x; i < bales * (W - 1); i += a.readers) {
+    const i64 k = i / (W - 1);
+    const u32 q = (r + 1 + (u32)(i % (W - 1))) % W;
+    if (threadIdx.x == 0) waitFlag(p, a.team, flagAt(a, r, q, 2 * blocksMost + k, e), q, e);
+    __syncthreads();
+    const u64 from = a.host[q] + (k * bale + threadIdx.x) * 16;
+    const u64 to = a.out[r] + (q * a.share + (k / blocks * a.writers * blocks + k % blocks) * bale + threadIdx.x) * 16;
+    Line v[G * U];
+#pragma unroll
+    for (int u = 0; u < G * U; u++) v[u] = loadLine(from + u * N * 16);
+#pragma unroll
+    for (int u = 0; u < G * U; u++) storeLine(to + u * N * 16, v[u]);
+  }
+}
+
 // reduceFew adds up a share of all members' operands, in chunks of U packs for each
 // of N threads. All: the member's share of one result, that all get; else the
 // operands begin with what is for this member, who alone gets it. What is left
-// behind whole chunks is too little to be worth more than a plain loop.
-template <class F, class T, int W, int U, int S, int N, bool All> DEV void reduceFew(const ReduceArgs& a) {
+// behind whole bales is too little to be worth more than a plain loop. With bales of
+// more than one chunk, results of the first of each writers of a block's bales, split
+// times, reach others by way of host memory, where readers blocks of the grid, its
+// first, read those of the others.
+template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV void reduceFew(const ReduceArgs& a) {
   constexpr int V = 16 / sizeof(T), to = All ? W : 1;
-  constexpr i64 chunk = (i64)U * N;
+  constexpr i64 chunk = (i64)U * N, bale = chunk * G;
   const Team& t = a.team;
-  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t));
-  const i64 whole = a.count / V, total = (a.count + V - 1) / V, first = All ? r * a.share : 0, last = first + a.share;
-  const i64 packs = (last < whole ? last : whole) - first, chunks = packs > 0 ? packs / chunk : 0;
-  const u32 n = blockIdx.x < chunks ? (u32)((chunks - blockIdx.x + gridDim.x - 1) / gridDim.x) : 0;
-  const i64 stride = (i64)gridDim.x * chunk * 16;
-  Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
-  i64 in = (first + (i64)blockIdx.x * chunk + threadIdx.x) * 16, out = in;
-  const auto fetch = [&](int s) {
-#pragma unroll
-    for (int q = 0; q < W; q++)
-#pragma unroll
-      for (int u = 0; u < U; u++) fetchLine(mine + ((s * U + u) * W + q) * 32, a.in[q] + in + u * N * 16);
-    in += stride;
-  };
+  const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t)), aside = G > 1 ? (u32)a.readers : 0, blocks = gridDim.x - aside, block = blockIdx.x - aside;
   Patience p = {0, 0};
   meet<W>(p, a, 0, e);
+  if (blockIdx.x < aside) {
+    readBales<W, U, N, G>(p, a, blocks, e);
+    meet<W>(p, a, blocksMost, e);
+    end(t, e);
+    return;
+  }
+  const i64 whole = a.count / V, total = (a.count + V - 1) / V, first = All ? r * a.share : 0, last = first + a.share;
+  const i64 packs = (last < whole ? last : whole) - first, bales = packs > 0 ? packs / bale : 0;
+  const u32 n = block < bales ? (u32)((bales - block + blocks - 1) / blocks) * G : 0;
+  Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
+  Walk<G> in = {(first + block * bale + threadIdx.x) * 16, chunk * 16, (blocks * bale - (G - 1) * chunk) * 16, 0}, out = in;
+  u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // where the next bale by way of host memory goes
+  u32 turn = 0, told = 0;                                       // bales since the last such one; those told of
+  u64 from[W], into[to];  // of the members, by turns: warps begin with different ones
+  u32 place[W];
+#pragma unroll
+  for (int k = 0; k < W; k++) {
+    const u32 q = (turnOf(t) + k) % W;
+    from[k] = a.in[q], place[k] = q * 32;
+    if (All) into[k] = a.out[q];
+  }
+  if (!All) into[0] = a.out[r];
+  const auto fetch = [&](int s) {
+#pragma unroll
+    for (int k = 0; k < W; k++)
+#pragma unroll
+      for (int u = 0; u < U; u++) fetchLine(mine + (s * U + u) * W * 32 + place[k], from[k] + in.at + u * N * 16);
+    in.next();
+  };
 #pragma unroll
   for (int s = 0; s < S; s++) {
     if (s < n) fetch(s);
@@ -73,23 +129,37 @@ template <class F, class T, int W, int U, int S, int N, bool All> DEV void reduc
       }
       if (k + s + S < n) fetch(s);
       endFetch();
+      const bool hosted = G > 1 && turn == 0 && told < a.split;
+      if (hosted) {
 #pragma unroll
-      for (int d = 0; d < to; d++)
+        for (int u = 0; u < U; u++) storeLine(a.out[r] + out.at + u * N * 16, sum[u]), storeLine(aboard + (out.chunk * chunk + u * N) * 16, sum[u]);
+      } else {
 #pragma unroll
-        for (int u = 0; u < U; u++) storeLine(a.out[(r + d) % W] + out + u * N * 16, sum[u]);
-      out += stride;
+        for (int d = 0; d < to; d++)
+#pragma unroll
+          for (int u = 0; u < U; u++) storeLine(into[d] + out.at + u * N * 16, sum[u]);
+      }
+      out.next();
+      if (G == 1 || out.chunk != 0) continue;
+      if (hosted) {
+        __syncthreads();
+        const u32 q = laneOf();
+        if (threadIdx.x / 32 == told % (N / 32) && q < W && q != r) release32(flagAt(a, q, r, baleFlag(told, block, blocks), e), e);
+        told++;
+        aboard += blocks * bale * 16;
+      }
+      if (++turn == a.writers) turn = 0;
     }
   }
   const i64 rest = last < total ? last : total;
-  if (blockIdx.x == chunks % gridDim.x)
-    for (i64 i = first + chunks * chunk + threadIdx.x; i < rest; i += N) {
-      Line x[W];
+  for (i64 i = first + bales * bale + block * N + threadIdx.x; i < rest; i += blocks * N) {
+    Line x[W];
 #pragma unroll
-      for (int q = 0; q < W; q++) x[q] = loadCut<Line, T, true>(a.in[q], i, a.count);
-      const Line y = fold<F, T, W>(x);
+    for (int q = 0; q < W; q++) x[q] = loadCut<Line, T, true>(a.in[q], i, a.count);
+    const Line y = fold<F, T, W>(x);
 #pragma unroll
-      for (int d = 0; d < to; d++) storeCut<Line, T, true>(a.out[(r + d) % W], i, a.count, y);
-    }
+    for (int d = 0; d < to; d++) storeCut<Line, T, true>(a.out[(r + d) % W], i, a.count, y);
+  }
   meet<W>(p, a, blocksMost, e);
   end(t, e);
 }

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <vector>
 #define __device__
 #define __global__
@@ -17,13 +16,6 @@ struct Index { unsigned x; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 static void emulatedYield();
 static void* emulatedRoom();
-// Copies that no thread makes come late: loads some time later, the batches of a
-// thread's stores when it waits for them. Those of all but the last few are read, and
-// with done written.
-static void emulatedLoad(std::function<void()> load);
-static void emulatedStore(void* to, const void* from, size_t bytes);
-static void emulatedBatch();
-static void emulatedAwait(size_t but, bool done);
 static unsigned long long emulatedPart(unsigned long long at, int member);
 static void __syncthreads();
 static int __syncthreads_and(int x);

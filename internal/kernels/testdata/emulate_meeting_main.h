@@ -15,12 +15,8 @@ struct Stream {
   unsigned late;             // a block of it that is far behind the others, where the seed is odd
 };
 
-// Copy is one from shared memory that no thread makes.
-struct Copy { void* to; const void* from; size_t bytes; std::vector<char> read; bool done; };
-
 struct Thread {
   ucontext_t context;
-  std::vector<std::vector<Copy>> batches;
   const Launch* launch;
   unsigned block, thread;
   Meeting *ofBlock, *ofWarp;
@@ -95,32 +91,6 @@ static void body() {
   emulatedYield();
 }
 
-static std::vector<std::function<void()>> loads;
-static void emulatedLoad(std::function<void()> load) { loads.push_back(load); }
-
-static void emulatedStore(void* to, const void* from, size_t bytes) {
-  std::vector<std::vector<Copy>>& all = threads[current].batches;
-  if (all.empty()) all.emplace_back();
-  all.back().push_back(Copy{to, from, bytes, {}, false});
-}
-
-// The last batch is the one that is open.
-static void emulatedBatch() {
-  std::vector<std::vector<Copy>>& all = threads[current].batches;
-  if (all.empty()) all.emplace_back();
-  all.emplace_back();
-}
-
-static void emulatedAwait(size_t but, bool done) {
-  std::vector<std::vector<Copy>>& all = threads[current].batches;
-  for (size_t i = 0; i + 1 + but < all.size(); i++)
-    for (Copy& c : all[i]) {
-      if (c.done) continue;
-      if (c.read.empty()) c.read.assign((const char*)c.from, (const char*)c.from + c.bytes);
-      if (done) memcpy(c.to, c.read.data(), c.bytes), c.done = true, c.read.clear();
-    }
-}
-
 static std::vector<unsigned> left;
 static char* stacks;
 enum { stackBytes = 1 << 16 };
@@ -140,7 +110,6 @@ static void start(Stream& s) {
       if (t % 32 == 0) s.meetings[used++].live = l.threads - t < 32 ? l.threads - t : 32;
       Thread& x = threads[at];
       x.launch = &l, x.block = b, x.thread = t, x.ofBlock = ofBlock, x.ofWarp = &s.meetings[used - 1], x.stream = &s, x.ended = false;
-      x.batches.clear();
       getcontext(&x.context);
       x.context.uc_stack.ss_sp = stacks + at * stackBytes;
       x.context.uc_stack.ss_size = stackBytes;
@@ -162,12 +131,6 @@ static void runAll(std::vector<Stream>& streams) {
   threads.resize(n);
   for (Stream& s : streams) start(s);
   while (!left.empty()) {
-    if (!loads.empty() && draw(skewed ? 16384 : 64) == 0) {
-      const unsigned k = draw(loads.size());
-      const std::function<void()> load = loads[k];
-      loads[k] = loads.back(), loads.pop_back();
-      load();
-    }
     const unsigned k = draw(left.size());
     current = left[k];
     Thread& x = threads[current];
