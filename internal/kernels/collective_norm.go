@@ -11,14 +11,14 @@ import (
 // normalises: NormArgs of src/collective_norm.cuh. Operands are dense and begin
 // at multiples of 16 bytes, as rows do.
 type ReduceNorm struct {
-	DType            ir.DType
+	DType            ir.DType // that has bits to spare
 	Members, Rows    int
 	Packs            int64 // of 16 bytes, of a row; at most NormPacks
 	Blocks           int
 	Eps              float64
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr
-	Data             []nvlib.Ptr // of each member: two halves
+	Data             []nvlib.Ptr // of each member: two halves, at first full of Unsent
 	Half             int64
 	// Read is there where a block writes what another reads: a word for each block, of
 	// which every one then has but one row. They begin as zeros, and are cleared where the
@@ -47,9 +47,6 @@ func NormThreads(packs int64) int {
 	return threads
 }
 
-// NormLine is how many bytes of a half each pack of each member takes.
-const NormLine = 32
-
 // Meeting returns the launch of a member.
 func (r ReduceNorm) Meeting() Meeting {
 	threads := NormThreads(r.Packs)
@@ -61,7 +58,7 @@ func (r ReduceNorm) Meeting() Meeting {
 	w.addr(r.Read)
 	w.float(r.Eps)
 	return Meeting{
-		Upon: []string{"collective_reduce"}, File: "collective_norm", Args: "NormArgs",
+		Upon: []string{"collective_reduce", "collective_lamport"}, File: "collective_norm", Args: "NormArgs",
 		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d>", ctype(r.DType), r.Members, each),
 		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each), fmt.Sprint(threads)),
 		Words:  w, Blocks: r.Blocks, Threads: threads, Shared: normSumming*8 + int(r.Packs)*16,

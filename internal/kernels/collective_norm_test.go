@@ -39,8 +39,8 @@ func TestReduceNorm(t *testing.T) {
 			if c.in == "across" {
 				read = b.halves(4*BlocksMost, 0)
 			}
-			half := int64(c.members) * c.rows * packs * NormLine
-			data := b.halves(half, 0)
+			half := int64(c.members) * c.rows * packs * 16
+			data := b.resting(half)
 			weight, residual := draw(c.n), draw(c.rows*c.n)
 			var ins [][]float64
 			var sums, outs []Operand

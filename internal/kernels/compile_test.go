@@ -135,7 +135,7 @@ func everyReduction() (all []code) {
 		r := AllReduce{Kind: AllReduceLamportHost, DType: dt, Red: ir.Sum + ir.Red(i), Unroll: 1 << i, In: two, Out: two, Host: two}
 		all = append(all, r.Meeting(0).launch().code)
 	}
-	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
+	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
 		for _, packs := range []int64{200, 2048} {
 			all = append(all, ReduceNorm{DType: dt, Members: 2 + i, Packs: packs}.Meeting().launch().code)
 		}

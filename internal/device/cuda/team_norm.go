@@ -18,15 +18,15 @@ type normLimit struct {
 }
 
 // normLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
-// with a flag for every 4 bytes, so it ends where that takes longer than two launches
-// more.
+// so it ends where that takes longer than two launches more.
 var normLimits = []normLimit{
 	{2, 512, 32},
-	{2, 1024, 16},
-	{3, 512, 16},
-	{3, 1024, 8},
+	{2, 1024, 32},
+	{2, 2048, 1},
+	{3, 512, 32},
+	{3, 1024, 16},
 	{4, 256, 32},
-	{4, 512, 8},
+	{4, 512, 16},
 	{4, 1024, 2},
 }
 
@@ -105,6 +105,9 @@ func (n *normed) check(first *normed, room int) error {
 	if last < 0 || n.in.dt.IsInt() || !slices.Equal(n.weight.shape, n.in.shape[last:]) {
 		return fmt.Errorf("%s%v with weights %v", n.in.dt, n.in.shape, n.weight.shape)
 	}
+	if err := spares(n.in.dt); err != nil {
+		return err
+	}
 	for k, r := range n.list() {
 		if r.dt != first.in.dt || r != &n.weight && !slices.Equal(r.shape, first.in.shape) {
 			return fmt.Errorf("operand %d is %s%v where member 0 adds up %s%v", k, r.dt, r.shape, first.in.dt, first.in.shape)
@@ -177,7 +180,7 @@ func (t *team) normRoom(packs int64) int { return t.room(kernels.NormThreads(pac
 // normSteps returns what each member launches.
 func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
 	rows := all[0].rows()
-	lines, err := t.halves("ll", int64(len(all))*rows*all[0].packs()*kernels.NormLine)
+	lines, err := t.reserveOf("lamport", 2*int64(len(all))*rows*all[0].packs()*16, kernels.Unsent)
 	if err != nil {
 		return nil, err
 	}

@@ -57,6 +57,7 @@ func TestNormDeclines(t *testing.T) {
 		"in place":       {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
 		"large":          {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true, want: "three launches are faster"},
 		"wide":           {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, want: "rows of 16392 × bf16"},
+		"f64":            {rows: 2, width: 16, dt: ir.F64, unsupported: true, want: "any bits may be data"},
 		"odd rows":       {rows: 2, width: 12, dt: ir.BF16, unsupported: true, want: "they are multiples of 16 bytes"},
 		"unaligned":      {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
 		"gaps":           {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 4 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},

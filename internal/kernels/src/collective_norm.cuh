@@ -6,7 +6,7 @@
 struct NormArgs {
   Team team;
   u64 in, residual, weight, sum, out;  // the member's own; sum gets what is normalised
-  u64 data[teamMost], half;            // of each member: two halves of lines
+  u64 data[teamMost], half;            // of each member: two halves that rest full of what is never sent
   i64 rows, packs;                     // packs of a row
   u64 read;                            // words that say which blocks have read; 0 where nobody writes what others read
   f64 eps;
@@ -54,69 +54,39 @@ template <class T> DEV typename Num<T>::Acc rowSquares(i64 packs) {
   return __shfl_sync(0xffffffff, x[0], 0);
 }
 
-// A pack goes as two lines, each with an epoch behind every 4 bytes: all first ones of
-// a row lie side by side, and so do the second ones, apart bytes behind. A warp then
-// stores whole lines of 128 bytes: gaps cost a link as much as data.
-struct PackLines { Line lo, hi; };
-
-DEV void pushPack(u64 at, i64 apart, Line v, u32 e) {
-  push(at, Line{v.x, e, v.y, e});
-  push(at + apart, Line{v.z, e, v.w, e});
-}
-
-DEV PackLines lookPack(u64 at, i64 apart) { return PackLines{look(at), look(at + apart)}; }
-
-DEV Line opened(PackLines l) { return Line{l.lo.x, l.lo.z, l.hi.x, l.hi.z}; }
-
-// awaitPacks waits for a pack of each peer; at + q · next is that of member q. It looks
-// anew at all that have not come, not at one after another.
-template <int W> DEV void awaitPacks(Patience& p, const Team& t, u64 at, i64 next, i64 apart, PackLines* l, u32 e) {
-  const u32 r = (u32)t.rank;
-  for (;;) {
-    u32 late = W;
-#pragma unroll
-    for (int q = W - 1; q >= 0; q--)
-      if (q != r && !(isOf(l[q].lo, e) && isOf(l[q].hi, e))) late = q;
-    if (late == W || waited(p, t, late, e)) return;
-#pragma unroll
-    for (int q = 0; q < W; q++) {
-      if (q != r && !isOf(l[q].lo, e)) l[q].lo = look(at + q * next);
-      if (q != r && !isOf(l[q].hi, e)) l[q].hi = look(at + q * next + apart);
-    }
-  }
-}
-
-// A thread has up to P packs of a row, a block's threads apart. All blocks are in one
-// wave of the grid where they write what others read: then nobody writes before all
-// have read.
+// A thread has up to P packs of a row, a block's threads apart. They go as lines that
+// are their own flags (see collective_lamport.cuh). All blocks are in one wave of the
+// grid where they write what others read: then nobody writes before all have read.
 template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   constexpr int V = 16 / sizeof(T);
   typedef typename Num<T>::Acc A;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
-  const i64 packs = a.packs, total = a.rows * packs, apart = packs * 16;
+  const i64 packs = a.packs, apart = a.rows * packs * 16;
   const u32 e = begin(t, last);
   const u64 half = (e & 1) * a.half;
   Patience p = {0, 0};
   for (i64 row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const i64 first = row * packs;
-    Line own[P], residual[P], weight[P];
+    Rows<1> own[P];
+    Line residual[P], weight[P];
 #pragma unroll
     for (int w = 0; w < P; w++) {
       const i64 j = threadIdx.x + blockDim.x * w, i = first + j;
-      if (j < packs) own[w] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + j * 16);
+      if (j < packs) own[w].row[0] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + j * 16);
     }
     if (a.read) {
       __syncthreads();
       if (threadIdx.x == 0) release32(a.read + blockIdx.x * 4, e);
     }
 #pragma unroll
-    for (int k = 1; k < W; k++)
+    for (int w = 0; w < P; w++) {
+      const i64 j = threadIdx.x + blockDim.x * w;
+      if (j >= packs) break;
+      own[w] = sendable(own[w]);
 #pragma unroll
-      for (int w = 0; w < P; w++) {
-        const i64 j = threadIdx.x + blockDim.x * w;
-        if (j < packs) pushPack(a.data[(r + k) % W] + half + (r * total + first) * 32 + j * 16, apart, own[w], e);
-      }
+      for (int k = 0; k < W - 1; k++) push(a.data[peerOf<W>(t, k)] + half + r * apart + (first + j) * 16, own[w].row[0]);
+    }
     if (a.read) {
       for (u32 b = threadIdx.x; b < gridDim.x; b += blockDim.x) waitFlag(p, t, a.read + b * 4, r, e);
       __syncthreads();
@@ -125,19 +95,14 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
     for (int w = 0; w < P; w++) {
       const i64 j = threadIdx.x + blockDim.x * w, i = first + j;
       if (j >= packs) break;
-      PackLines l[W];
-      Line x[W];
-      const u64 at = a.data[r] + half + first * 32 + j * 16;
+      const u64 at = a.data[r] + half + (i - laneOf()) * 16;
+      Rows<1> x[W];
 #pragma unroll
-      for (int q = 0; q < W; q++)
-        if (q != r) l[q] = lookPack(at + q * total * 32, apart);
-      awaitPacks<W>(p, t, at, total * 32, apart, l, e);
-#pragma unroll
-      for (int q = 0; q < W; q++) {
-        x[q] = own[w];
-        if (q != r) x[q] = opened(l[q]);
-      }
-      const Pack<T, V> s = bitsAs<Pack<T, V>>(fold<RedSum, T, W>(x)), y = bitsAs<Pack<T, V>>(residual[w]);
+      for (int q = 0; q < W; q++) x[q] = own[w];
+      lookAll<W, 1>(t, at, apart, x);
+      awaitAll<W, 1>(p, t, at, apart, x, e);
+      clearAll<W, 1>(t, at, apart);
+      const Pack<T, V> s = bitsAs<Pack<T, V>>(foldRows<RedSum, T, W, 1>(x).row[0]), y = bitsAs<Pack<T, V>>(residual[w]);
       Pack<T, V> sum;
 #pragma unroll
       for (int v = 0; v < V; v++) sum.v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
