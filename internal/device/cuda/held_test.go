@@ -87,11 +87,18 @@ func TestHeld(t *testing.T) {
 		if h := same("loaded"); h.Device == 0 || h.Device >= deviceSlab {
 			t.Errorf("%s: a small program holds %d bytes of a device", c.name, h.Device)
 		}
-		for range 3 {
+		f.taken()
+		for run := range 3 {
 			if _, err := prog.Run(t.Context(), in); err != nil && !isMismatch(err) {
 				t.Fatal(err)
 			}
 			same("run")
+			if n := f.taken(); n > 0 && run == 0 {
+				t.Errorf("%s: the first run took memory of devices %d times", c.name, n)
+			}
+		}
+		if len(f.lt.runs) == 0 {
+			t.Errorf("%s: cuBLASLt computed nothing", c.name)
 		}
 		if err := prog.Close(); err != nil {
 			t.Error(err)
