@@ -132,7 +132,7 @@ func NCCLOn(lib *cabi.Library) (*NCCL, error) {
 // Loaded tells what was loaded.
 func (n *NCCL) Loaded() Loaded {
 	v, err := n.Version()
-	version := fmt.Sprintf("%d.%d.%d (%s)", v/10000, v%10000/100, v%100, n.Multicast)
+	version := fmt.Sprintf("%s (%s)", versionText(v), n.Multicast)
 	if err != nil {
 		version = "unknown: " + err.Error()
 	}
@@ -218,20 +218,6 @@ func (n *NCCL) AsyncError(c Comm) error {
 // HasWindows reports whether the library takes windows: since 2.27.
 func (n *NCCL) HasWindows() bool {
 	return n.f.windowRegister.Present() && n.f.windowDeregister.Present()
-}
-
-// evenGathers is the first version whose all_gather on windows looks at the bytes
-// of a whole block, not only of what a CTA has of it, before it takes strides of 8
-// bytes (src/device/symmetric/all_gather.cuh, nAllElts for nElts).
-const evenGathers = 22807
-
-// WindowGatherUnit returns what the bytes of a block must be a multiple of for an
-// all_gather on windows to be right: others came out moved, in 2.27 and 2.28.3.
-func (n *NCCL) WindowGatherUnit() int64 {
-	if v, err := n.Version(); err != nil || v < evenGathers {
-		return 8
-	}
-	return 1
 }
 
 // windowSymmetric is NCCL_WIN_COLL_SYMMETRIC: all members' operands are as far

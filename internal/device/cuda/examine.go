@@ -26,6 +26,8 @@ type Found struct {
 	Path    string `json:"path,omitempty"`
 	Version string `json:"version,omitempty"`
 	Missing string `json:"missing,omitempty"`
+	// Mistakes is what is known to be wrong with this version, and what is done about it.
+	Mistakes []string `json:"mistakes,omitempty"`
 }
 
 // GPU is a device.
@@ -65,6 +67,9 @@ func Examine(try bool) Report {
 	r.add("libcublasLt", blas, err)
 	nccl, err := nvlib.OpenNCCL(r.Multicast == multicastOn)
 	r.add("libnccl", nccl, err)
+	if err == nil {
+		r.mistakes(nccl)
+	}
 	nvml, err := openNVML(sys)
 	r.add("libnvidia-ml", nvml, err)
 	if err != nil {
@@ -114,6 +119,14 @@ func (r *Report) add(name string, lib interface{ Loaded() nvlib.Loaded }, err er
 	}
 	l := lib.Loaded()
 	r.Libraries = append(r.Libraries, Found{Name: name, Path: l.Path, Version: l.Version})
+}
+
+// mistakes tells what is wrong with the library that was added last.
+func (r *Report) mistakes(lib *nvlib.NCCL) {
+	l := &r.Libraries[len(r.Libraries)-1]
+	for _, k := range lib.Mistakes(r.Multicast == multicastOn) {
+		l.Mistakes = append(l.Mistakes, k.String())
+	}
 }
 
 // describeGPU tells of a device; nvml may be nil.
@@ -177,6 +190,9 @@ func (r Report) Lines() [][2]string {
 			what = l.Version + ", " + l.Path
 		}
 		lines = append(lines, [2]string{l.Name, what})
+		for _, m := range l.Mistakes {
+			lines = append(lines, [2]string{"", "warning: " + m})
+		}
 	}
 	return lines
 }

@@ -141,7 +141,7 @@ func (s *stream) follow() error {
 		}
 		s.forked = c
 		p.joined = append(p.joined, s)
-		s.led = false
+		s.led, s.windowed = false, 0
 		return w.drv.WaitEvent(s.h, p.begin)
 	}
 	if g := w.latest; g != nil && s.behind != g {

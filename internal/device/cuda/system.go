@@ -33,6 +33,7 @@ type system struct {
 	edges    bool // graphs can have kernels begin early
 	// multicast says that the user opted in to NVLink multicast.
 	multicast bool
+	unquiet   bool // for tests: nothing keeps NCCL's kernels from beginning early
 }
 
 // theSystem loads the driver once a process.

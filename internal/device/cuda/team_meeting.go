@@ -43,6 +43,9 @@ func (a *attendee) ready() bool {
 func (a *attendee) run(s *stream) error {
 	if a.given {
 		a.given = false
+		if s.windowed > 0 && s.windowed == s.pos-1 {
+			s.windowed = s.pos // this is that call
+		}
 		return nil
 	}
 	m := a.meeting

@@ -28,8 +28,14 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
 func (a ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
-	if _, err := t.w.m.sys.nccl(); err != nil {
+	lib, err := t.w.m.sys.nccl()
+	if err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
+	}
+	if c.Op == ir.OpAllGather || c.Op == ir.OpReduceScatter {
+		if err := mistaken(lib, nvlib.SwitchedOrder, t.w.m.sys.multicast); err != nil {
+			return err
+		}
 	}
 	sites := map[*site]int{}
 	for _, m := range t.members {

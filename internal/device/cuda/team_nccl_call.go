@@ -31,6 +31,10 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 	if err := group.exercise(t, w); err != nil {
 		return nil, err
 	}
+	quiet, err := t.quieted(a.windows)
+	if err != nil {
+		return nil, err
+	}
 	calls := make([]ncclCall, len(t.members))
 	steps := make([][]step, len(t.members))
 	for i, mem := range t.members {
@@ -40,6 +44,9 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 		at := &attendee{meeting: m, stream: mem.stream}
 		if calls[i], err = w.around(t, i, at); err != nil {
 			return nil, err
+		}
+		if quiet != nil {
+			at.before, at.after = append(at.before, quietStep{quiet.at[i]}), append(at.after, windowedStep{})
 		}
 		m.members = append(m.members, at)
 		steps[i] = []step{at}

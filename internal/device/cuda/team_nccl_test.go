@@ -45,7 +45,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	for _, n := range names {
 		table[n] = func([]uintptr) uintptr { return 0 }
 	}
-	table["ncclGetVersion"] = func(a []uintptr) uintptr { return set(a[0], cmp.Or(x.version, 22809)) }
+	table["ncclGetVersion"] = func(a []uintptr) uintptr { return set(a[0], cmp.Or(x.version, 23102)) }
 	text := cabi.NewCStrings([]string{"fake trouble"})
 	table["ncclGetErrorString"] = func([]uintptr) uintptr { return cabi.Load[uintptr](text.Addr()) }
 	table["ncclCommInitAll"] = func(a []uintptr) uintptr {

@@ -229,6 +229,7 @@ func TestNCCLWindowsOddGathers(t *testing.T) {
 		ok      bool
 	}{
 		{22803, ir.OpAllGather, 7, false}, {22803, ir.OpAllGather, 8, true}, {22803, ir.OpAllReduce, 7, true},
+		{22803, ir.OpReduceScatter, 7, false}, {22803, ir.OpReduceScatter, 8, true}, {22703, ir.OpReduceScatter, 7, true}, {22807, ir.OpReduceScatter, 7, true},
 		{22703, ir.OpAllGather, 8191, false}, {22807, ir.OpAllGather, 7, true}, {23001, ir.OpAllGather, 8191, true},
 	} {
 		x, w := ncclWorld(t, 2, 2)

@@ -1,0 +1,76 @@
+package nvlib
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+// ncclOf is an NCCL that only tells its version; 0 is one that does not.
+func ncclOf(t *testing.T, version int32) *NCCL {
+	t.Helper()
+	table := map[string]func([]uintptr) uintptr{}
+	for name := range (&ncclFuncs{}).table() {
+		table[name] = func([]uintptr) uintptr { return 0 }
+	}
+	table["ncclGetVersion"] = func(a []uintptr) uintptr {
+		cabi.Store(a[0], version)
+		if version == 0 {
+			return 1
+		}
+		return 0
+	}
+	n, err := NCCLOn(cabi.Fake("fake libnccl", table))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestNCCLMistakes wants each version to have the mistakes that it is known for, and
+// those of multicast only with that.
+func TestNCCLMistakes(t *testing.T) {
+	for version, want := range map[int32][]Mistake{
+		0:     {OddWindowGathers, OddWindowScatters, EagerWindows, SwitchedOrder},
+		21705: {},
+		22605: {SwitchedOrder},
+		22703: {OddWindowGathers, SwitchedOrder},
+		22803: {OddWindowGathers, OddWindowScatters, EagerWindows, SwitchedOrder},
+		22807: {EagerWindows, SwitchedOrder},
+		23004: {EagerWindows, SwitchedOrder},
+		23007: {SwitchedOrder},
+		23102: {SwitchedOrder},
+	} {
+		n := ncclOf(t, version)
+		for _, multicast := range []bool{true, false} {
+			var got []Mistake
+			for _, k := range n.Mistakes(multicast) {
+				got = append(got, k.Mistake)
+			}
+			should := slices.DeleteFunc(slices.Clone(want), func(m Mistake) bool { return m == SwitchedOrder && !multicast })
+			if !slices.Equal(got, should) {
+				t.Errorf("%d, multicast %t: %v, want %v", version, multicast, got, should)
+			}
+		}
+	}
+	if n := ncclOf(t, 22807); n.Mistaken(OddWindowGathers, false) != nil || n.Mistaken(EagerWindows, false) == nil {
+		t.Error("Mistaken looks in another table")
+	}
+}
+
+// TestNCCLMistakesTold wants every row whole, and its versions told.
+func TestNCCLMistakesTold(t *testing.T) {
+	for _, k := range ncclMistakes {
+		if k.What == "" || k.Instead == "" || k.Source == "" || k.Before > 0 && k.Before <= k.From {
+			t.Errorf("%+v", k)
+		}
+	}
+	text := ncclOf(t, 22803).Mistakes(true)
+	for i, part := range []string{"from 2.27.0 to before 2.28.7", "from 2.28.0 to before 2.28.7", "from 2.28.0 to before 2.30.7", "in all versions since 2.18.0"} {
+		if s := text[i].String(); !strings.Contains(s, part) || !strings.Contains(s, text[i].Instead) {
+			t.Errorf("%s", s)
+		}
+	}
+}
