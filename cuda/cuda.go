@@ -49,7 +49,7 @@ const (
 	P2PVariable       = cuda.P2PVariable
 	MulticastVariable = cuda.MulticastVariable
 	GraphsVariable    = "HOCKET_GRAPHS"
-	TimeoutVariable   = "HOCKET_TEAM_TIMEOUT"
+	TimeoutVariable   = cuda.TimeoutVariable
 	ProductsVariable  = "HOCKET_PRODUCTS"
 	TF32Variable      = "HOCKET_TF32"
 )
