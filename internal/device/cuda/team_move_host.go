@@ -16,14 +16,17 @@ import (
 type hostMove struct{}
 
 // movesByHost is hostPart of blocks of so many bytes: what was fastest on two and four
-// H200. Among four an all_gather reads three times as much as it writes, which a bus
-// carries more of than of both alike. Small blocks are there before host memory is, and
-// what goes one way at a time copy engines carry as well.
+// H200, a little less than where it suddenly takes longer. Among four an all_gather reads
+// three times as much as it writes, which a bus carries more of than of both alike. Small
+// blocks are there before host memory is, and what goes one way at a time copy engines
+// carry as well.
 var movesByHost = func(op ir.Op, block int64, members int) hostPart {
 	switch {
 	case block < 4<<20:
+	case op == ir.OpAllGather && members > 2 && block < 16<<20:
+		return hostPart{100, 8, 24}
 	case op == ir.OpAllGather && members > 2:
-		return hostPart{105, 8, 24}
+		return hostPart{112, 8, 24}
 	case op == ir.OpAllGather:
 		return hostPart{80, 12, 24}
 	case op == ir.OpAllToAll && members > 2:

@@ -359,9 +359,9 @@ func (s *moveSweep) size(op ir.Op, bytes int64) {
 	defer func() { movesByHost = before }()
 	shares := []int64{60, 75, 90}
 	if op == ir.OpAllGather && s.ranks > 2 {
-		shares = []int64{95, 105, 115}
+		shares = []int64{105, 115, 125}
 	}
-	for _, grid := range [][2]int64{{8, 24}, {12, 24}, {5, 24}} {
+	for _, grid := range [][2]int64{{8, 24}, {12, 24}, {16, 24}} {
 		for _, permille := range shares {
 			part := hostPart{permille, grid[0], grid[1]}
 			movesByHost = func(ir.Op, int64, int) hostPart { return part }
