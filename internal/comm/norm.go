@@ -8,7 +8,7 @@ import (
 )
 
 // normAlgorithm is what an instance is run by whose launches do what follows it too.
-const normAlgorithm = "ll-norm"
+const normAlgorithm = "lamport-norm"
 
 // normalise has instance i and what follows it run as one launch where that can be.
 // What is measured or asked for comes first: only in the place of another of the

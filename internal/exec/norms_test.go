@@ -286,7 +286,7 @@ func runNorms(t *testing.T, m device.Machine, r *normRig, o Options) (*Result, *
 
 func joinedSums(p *Program) (n int) {
 	for _, a := range p.algorithms {
-		if a == "ll-norm" {
+		if a == "lamport-norm" {
 			n++
 		}
 	}

@@ -20,14 +20,11 @@ type normLimit struct {
 // normLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
 // so it ends where that takes longer than two launches more.
 var normLimits = []normLimit{
-	{2, 512, 32},
 	{2, 1024, 32},
 	{2, 2048, 1},
-	{3, 512, 32},
-	{3, 1024, 16},
-	{4, 256, 32},
-	{4, 512, 16},
-	{4, 1024, 2},
+	{3, 1024, 32},
+	{4, 512, 32},
+	{4, 1024, 16},
 }
 
 // normLimitFor returns the limits of rows of so many packs between so many members, of

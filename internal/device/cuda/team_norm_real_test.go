@@ -96,7 +96,7 @@ func sameBits(t *testing.T, what string, got, want *exec.Result) {
 
 func joined(r *exec.Result) (n int) {
 	for _, a := range r.Algorithms {
-		if a == "ll-norm" {
+		if a == "lamport-norm" {
 			n++
 		}
 	}
