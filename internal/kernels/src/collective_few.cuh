@@ -46,23 +46,45 @@ template <int G> struct Walk {
 DEV i64 baleFlag(u32 k, u32 block, u32 blocks) { return 2 * blocksMost + (i64)k * blocks + block; }
 
 // readBales puts in its place what others have added up and written to their host
-// memory: bales of split turns of each of so many blocks, every writers-th turn.
-template <int W, int U, int N, int G> DEV void readBales(Patience& p, const ReduceArgs& a, u32 blocks, u32 e) {
+// memory: bales of split turns of each of so many blocks, every writers-th turn. A
+// thread has some bales under way, in what shared memory it has for sums.
+template <int W, int U, int S, int N, int G> DEV void readBales(Patience& p, const ReduceArgs& a, u32 blocks, u32 e) {
+  constexpr int lines = G * U, deep = S * U * W / lines;
+  static_assert(deep > 0, "shared memory has room for a bale");
+  constexpr i64 bale = (i64)lines * N;
   const u32 r = (u32)a.team.rank;
-  constexpr i64 bale = (i64)G * U * N;
-  const i64 bales = a.split * blocks;
-  for (i64 i = blockIdx.x; i < bales * (W - 1); i += a.readers) {
-    const i64 k = i / (W - 1);
-    const u32 q = (r + 1 + (u32)(i % (W - 1))) % W;
-    if (threadIdx.x == 0) waitFlag(p, a.team, flagAt(a, r, q, 2 * blocksMost + k, e), q, e);
-    __syncthreads();
-    const u64 from = a.host[q] + (k * bale + threadIdx.x) * 16;
-    const u64 to = a.out[r] + (q * a.share + (k / blocks * a.writers * blocks + k % blocks) * bale + threadIdx.x) * 16;
-    Line v[G * U];
+  const i64 all = a.split * blocks * (W - 1), n = blockIdx.x < all ? (all - blockIdx.x + a.readers - 1) / a.readers : 0;
+  Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
+  const auto numberOf = [&](i64 i) { return (blockIdx.x + i * a.readers) / (W - 1); };
+  const auto memberOf = [&](i64 i) { return (r + 1 + (u32)((blockIdx.x + i * a.readers) % (W - 1))) % W; };
+  const auto fetch = [&](i64 i, int d) {
+    const i64 k = numberOf(i);
+    const u32 q = memberOf(i);
+    if (laneOf() == 0) waitFlag(p, a.team, flagAt(a, r, q, 2 * blocksMost + k, e), q, e);
+    __syncwarp();
 #pragma unroll
-    for (int u = 0; u < G * U; u++) v[u] = loadLine(from + u * N * 16);
+    for (int u = 0; u < lines; u++) fetchLine(mine + (d * lines + u) * 32, a.host[q] + (k * bale + u * N + threadIdx.x) * 16);
+  };
 #pragma unroll
-    for (int u = 0; u < G * U; u++) storeLine(to + u * N * 16, v[u]);
+  for (int d = 0; d < deep; d++) {
+    if (d < n) fetch(d, d);
+    endFetch();
+  }
+  for (i64 i = 0; i < n; i += deep) {
+#pragma unroll
+    for (int d = 0; d < deep; d++) {
+      if (i + d >= n) break;
+      awaitFetch<deep - 1>();
+      const i64 k = numberOf(i + d);
+      const u64 to = a.out[r] + (memberOf(i + d) * a.share + (k / blocks * a.writers * blocks + k % blocks) * bale + threadIdx.x) * 16;
+      Line v[lines];
+#pragma unroll
+      for (int u = 0; u < lines; u++) v[u] = mine[(d * lines + u) * 32];
+#pragma unroll
+      for (int u = 0; u < lines; u++) storeLine(to + u * N * 16, v[u]);
+      if (i + d + deep < n) fetch(i + d + deep, d);
+      endFetch();
+    }
   }
 }
 
@@ -81,7 +103,7 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
   Patience p = {0, 0};
   meet<W>(p, a, 0, e);
   if (blockIdx.x < aside) {
-    readBales<W, U, N, G>(p, a, blocks, e);
+    readBales<W, U, S, N, G>(p, a, blocks, e);
     meet<W>(p, a, blocksMost, e);
     end(t, e);
     return;
