@@ -66,7 +66,7 @@ func fewBales(r *kernels.AllReduce) {
 		return
 	}
 	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.FewBale(r.Threads) / blocks
-	if split := (bales*permille + 500) / 1000; split > 0 {
+	if split := bales * permille / 1000; split > 0 {
 		r.Split, r.Writers, r.Readers = split, max(1, bales*85/100/split), readers
 	}
 }
