@@ -182,7 +182,7 @@ func (w *explicitWriter) step() {
 	case 7:
 		if x.symmetric { // no rank may write x before its peer has read it
 			w.on(nil, append(one, z), func() {
-				w.line("barrier over=tp\nget %s at tp[%s] into %s\nbarrier over=tp", x.name, to, z.name)
+				w.line("barrier over=tp\nget %s at tp[%s] into %s%s\nbarrier over=tp", x.name, to, z.name, w.engine())
 			})
 		}
 	case 8:
@@ -222,11 +222,16 @@ func (w *explicitWriter) uneven(x, z *writerBuf) {
 	w.line("%s %s, %s into %s%s", op, x.name, n, z.name, attrs)
 }
 
+// engine draws who copies.
+func (w *explicitWriter) engine() string {
+	return []string{"", ", engine=ce", ", engine=sm", ", engine=sm, ctas=1 + size(tp)"}[w.IntN(4)]
+}
+
 // put writes a put that the peer knows to be safe and then to be done.
 func (w *explicitWriter) put(x, z *writerBuf, to string) {
 	w.line("barrier over=tp")
 	p := w.parts(x, z)
-	w.line("put %s into %s at tp[%s]", p[0], p[1], to)
+	w.line("put %s into %s at tp[%s]%s", p[0], p[1], to, w.engine())
 	if w.IntN(2) == 0 {
 		w.line("barrier over=tp")
 		return
