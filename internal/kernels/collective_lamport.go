@@ -9,9 +9,10 @@ import (
 
 // Algorithms of AllReduce, those of src/collective_lamport.cuh.
 const (
-	AllReduceLamport     AllReduceKind = "Lamport"     // one shot of lines that are their own flags
-	AllReduceLamportx2   AllReduceKind = "Lamportx2"   // two shots of the same
-	AllReduceLamportHost AllReduceKind = "LamportHost" // of two members: one shot of the same, and packs by way of host memory
+	AllReduceLamport        AllReduceKind = "Lamport"        // one shot of lines that are their own flags
+	AllReduceLamportx2      AllReduceKind = "Lamportx2"      // two shots of the same
+	AllReduceLamportHost    AllReduceKind = "LamportHost"    // of two members: one shot of the same, and packs by way of host memory
+	AllReduceLamportResults AllReduceKind = "LamportResults" // two shots, of which results go straight to where they belong, some by way of host memory
 )
 
 // Unsent is the word that Data of AllReduceLamport and its kin is full of where nothing

@@ -32,13 +32,13 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 	const slots = 200 + BlocksMost
 	flagHalf := roundTo(int64(members)*slots*4, 16)
 	flags := b.halves(flagHalf, staleBefore(epoch))
-	var host []nvlib.Ptr
+	var host, halved []nvlib.Ptr
 	for range members {
-		host = append(host, b.alloc(2*4*most))
+		host, halved = append(host, b.alloc(4*most)), append(halved, b.alloc(2*4*most))
 	}
-	kinds := lamportKinds
+	kinds := append(slices.Clone(lamportKinds), AllReduceLamportResults)
 	if members == 2 {
-		kinds = append(slices.Clone(kinds), AllReduceLamportHost)
+		kinds = append(kinds, AllReduceLamportHost)
 	}
 	var checks []func(int)
 	for n := range 6 * len(kinds) {
@@ -49,14 +49,18 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 		}
 		r.Share = r.rows(int64(members))
 		odd, inPlace := rng.IntN(2) == 0, rng.IntN(2) == 0
-		if r.Kind == AllReduceLamportHost {
-			odd, inPlace = false, false
+		r.Calm = rng.IntN(2) == 0
+		if r.Kind == AllReduceLamportHost || r.Kind == AllReduceLamportResults {
+			odd = false
 			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
 			r.Blocks += int(r.Writers + r.Readers)
-			r.Share = rng.Int64N(r.Share)
-			r.Split = r.Share * RowsPacks(r.Unroll)
-			r.Slots = HostChunks(ceil(r.Count*r.DType.Size(), 16)-r.Split, r.Threads) + BlocksMost
-			r.Flags, r.FlagHalf, r.Host, r.HostHalf = flags, flagHalf, host, 4*most
+			r.Split = rng.Int64N(r.Share/int64(r.Threads/32) + 1)
+			r.Flags, r.FlagHalf, r.Slots, r.Host = flags, flagHalf, r.Split+BlocksMost, host
+		}
+		if r.Kind == AllReduceLamportHost {
+			inPlace, r.Share = false, rng.Int64N(r.Share)
+			r.Split, r.HostHalf = r.Share*RowsPacks(r.Unroll), 4*most
+			r.Host, r.Slots = halved, HostChunks(ceil(r.Count*r.DType.Size(), 16)-r.Split, r.Threads)+BlocksMost
 		}
 		checks = append(checks, b.addAnyBits(r, rng, odd, inPlace))
 	}

@@ -53,6 +53,7 @@ type AllReduce struct {
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags
+	Calm                    bool  // of Lamportx2: a warp has one thread look until something has come, for much data
 }
 
 // HostChunks is how many chunks so many packs by way of host memory are.
@@ -74,7 +75,11 @@ func (r AllReduce) Meeting(rank int) Meeting {
 		return r.few(true)
 	}
 	switch r.Kind {
-	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost:
+	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost, AllReduceLamportResults:
+		return r.lamport(rank)
+	}
+	switch r.Kind {
+	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost, AllReduceLamportResults:
 		return r.lamport(rank)
 	}
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
@@ -101,6 +106,10 @@ func (r AllReduce) red() string {
 // words is what follows Team in ReduceArgs.
 func (r AllReduce) words() words {
 	var w words
+	calm := int64(0)
+	if r.Calm {
+		calm = 1
+	}
 	w.addrs(r.In)
 	w.addrs(r.Out)
 	w.addrs(r.Data)
@@ -108,6 +117,6 @@ func (r AllReduce) words() words {
 	w.addrs(r.Flags)
 	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
 	w.addrs(r.Host)
-	w.ints(r.Split, r.Writers, r.Readers, max(1, r.Group), r.HostHalf)
+	w.ints(r.Split, r.Writers, r.Readers, max(1, r.Group), r.HostHalf, calm)
 	return w
 }

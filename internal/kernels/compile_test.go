@@ -134,6 +134,9 @@ func everyReduction() (all []code) {
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
 		r := AllReduce{Kind: AllReduceLamportHost, DType: dt, Red: ir.Sum + ir.Red(i), Unroll: 1 << i, In: two, Out: two, Host: two}
 		all = append(all, r.Meeting(0).launch().code)
+		r.Kind, r.In = AllReduceLamportResults, make([]nvlib.Ptr, 3+i)
+		r.Out, r.Host = r.In, r.In
+		all = append(all, r.Meeting(0).launch().code)
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
 		for _, packs := range []int64{200, 2048} {

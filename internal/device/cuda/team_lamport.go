@@ -25,6 +25,7 @@ func (a reduceAlgorithm) inLines(t *team, tune device.Tuning, r *kernels.AllRedu
 	var times int64
 	r.Share, times = a.shared(rows, int64(len(t.members)), 1)
 	r.Blocks = t.grid(tune, r.Threads, r.Share)
+	r.Calm = r.Count*r.DType.Size() >= calmFrom
 	return t.resting(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
@@ -40,47 +41,81 @@ func (t *team) resting(r *kernels.AllReduce, half int64) error {
 	return nil
 }
 
-// lamportByHost is hostPart of one shots of two H200. Nobody meets at the end, so it is
-// worth it from less on than byHostMemory; a larger part than the bus carries in time
-// costs much.
-var lamportByHost = func(bytes int64) hostPart {
-	if bytes < 24<<20 {
-		return hostPart{40, 8, 16}
+// calmFrom is from how many bytes on one thread of a warp looks for all, as measured on
+// four H200.
+const calmFrom = 7 << 19
+
+// lamportByHost is hostPart of lines that are their own flags: what was fastest on two
+// H200, of operands, and on four, of results. More than the bus carries in time costs
+// much.
+var lamportByHost = func(bytes int64, members int) hostPart {
+	switch small := bytes < 24<<20; {
+	case members == 2 && small:
+		return hostPart{60, 12, 16}
+	case members == 2:
+		return hostPart{80, 8, 16}
+	case small:
+		return hostPart{120, 12, 24}
 	}
-	return hostPart{80, 8, 16}
+	return hostPart{170, 8, 16}
 }
 
 // lamportHostable returns nil, or why no part of an all_reduce of lines that are their
 // own flags can go by way of host memory.
 func (t *team) lamportHostable(r *kernels.AllReduce, c *collective) error {
-	if len(t.members) != 2 {
-		return fmt.Errorf("%w: %d members; it is for two", device.ErrUnsupported, len(t.members))
+	if len(t.members) == 2 {
+		return t.hostable(r, c)
 	}
-	return t.hostable(r, c)
+	if lamportResults(r); r.Split == 0 {
+		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, r.Count*r.DType.Size())
+	}
+	return nil
 }
 
-// linesByHost is inLines of one shot for what does not go by way of host memory, of
-// which, too, there are two halves.
+// lamportResults is how many rows a member of more than two adds up, and of how many
+// chunks, each of a block's rows, the results go by way of host memory.
+func lamportResults(r *kernels.AllReduce) {
+	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))
+	r.Share = ceil(ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll)), members)
+	r.Split = r.Share * lamportByHost(bytes, len(r.In)).permille / 1000 / int64(r.Threads/32)
+}
+
+// linesByHost is inLines for what does not go by way of host memory: of two members, one
+// shot of most packs, of more, two shots, and host memory for results.
 func (a reduceAlgorithm) linesByHost(t *team, tune device.Tuning, r *kernels.AllReduce) error {
-	bytes, rows := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll)
-	part := lamportByHost(bytes)
+	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(len(t.members))
+	part := lamportByHost(bytes, len(t.members))
 	aside := part.writers + part.readers
 	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
-		r.Kind = kernels.AllReduceLamport
+		if r.Kind, a.shots = kernels.AllReduceLamport, 1; members > 2 {
+			r.Kind, a.shots = kernels.AllReduceLamportx2, 2
+		}
 		return a.inLines(t, tune, r)
 	}
 	r.Writers, r.Readers = part.writers, part.readers
-	r.Share = ceil(bytes, 16) * (1000 - part.permille) / 1000 / rows
-	r.Split = r.Share * rows
-	aboard := ceil(bytes, 16) - r.Split
+	var told int64 // flags of what goes by way of host memory
+	if members == 2 {
+		r.Share = ceil(bytes, 16) * (1000 - part.permille) / 1000 / rows
+		r.Split = r.Share * rows
+		aboard := ceil(bytes, 16) - r.Split
+		told = kernels.HostChunks(aboard, r.Threads)
+		area, err := t.pinned("halves of host memory", 2*aboard*16)
+		if err != nil {
+			return err
+		}
+		r.Host, r.HostHalf = area.at, area.bytes/2
+	} else {
+		r.Kind = kernels.AllReduceLamportResults
+		lamportResults(r)
+		told = r.Split
+		var err error
+		if r.Host, err = t.hostMemory(r.Split * int64(r.Threads/32) * rows * 16); err != nil {
+			return err
+		}
+	}
 	r.Blocks = t.grid(tune, r.Threads, r.Share+aside)
-	area, err := t.pinned("halves of host memory", 2*aboard*16)
-	if err != nil {
+	if err := t.flagged(r, told+kernels.BlocksMost); err != nil {
 		return err
 	}
-	r.Host, r.HostHalf = area.at, area.bytes/2
-	if err := t.flagged(r, kernels.HostChunks(aboard, r.Threads)+kernels.BlocksMost); err != nil {
-		return err
-	}
-	return t.resting(r, 2*r.Split*16)
+	return t.resting(r, members*r.Share*rows*16)
 }

@@ -133,7 +133,7 @@ func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.All
 // unroll is what served each size best on H200s.
 func (a reduceAlgorithm) unroll(bytes int64, members int) int {
 	switch {
-	case a.kind == kernels.AllReduceHost && members > 2:
+	case (a.kind == kernels.AllReduceHost || a.kind == kernels.AllReduceLamportHost) && members > 2:
 		return 1
 	case a.sheets && bytes > 8<<20, a.kind == kernels.AllReduceHost:
 		return 4

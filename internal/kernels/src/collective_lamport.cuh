@@ -19,8 +19,6 @@ template <int R> struct Rows {
   Line row[R];
 };
 
-// loadRows makes what is loaded fit to be sent: also for the member itself, so that
-// all add up the same bits.
 template <class T, bool A, int R> DEV Rows<R> loadRows(u64 at, i64 first, i64 count) {
   Rows<R> x;
 #pragma unroll
@@ -28,6 +26,7 @@ template <class T, bool A, int R> DEV Rows<R> loadRows(u64 at, i64 first, i64 co
   return x;
 }
 
+// A member adds up its own as it sends it: so all add up the same bits.
 template <int R> DEV Rows<R> sendable(Rows<R> x) {
 #pragma unroll
   for (int i = 0; i < R; i++) x.row[i] = sendable(x.row[i]);
@@ -41,8 +40,7 @@ template <class T, bool A, int R> DEV void storeRows(u64 at, i64 first, i64 coun
 
 template <int R> DEV void pushRows(u64 at, const Rows<R>& x) {
 #pragma unroll
-  for (int i = 0; i < R; i++)
-    push(at + i * 512 + laneOf() * 16, x.row[i]);
+  for (int i = 0; i < R; i++) push(at + i * 512 + laneOf() * 16, x.row[i]);
 }
 
 template <int R> DEV Rows<R> lookRows(u64 at) {
@@ -57,6 +55,15 @@ template <int W, int R> DEV void lookAll(const Team& t, u64 at, i64 apart, Rows<
 #pragma unroll
   for (int q = 0; q < W; q++)
     if (q != (u32)t.rank) x[q] = lookRows<R>(at + q * apart);
+}
+
+// awaitOne has one thread of a warp wait for one of its lines. Where much is under way,
+// looks of all threads at all lines would keep memory from taking in what comes.
+template <int W> DEV void awaitOne(Patience& p, const Team& t, u64 at, i64 apart, u32 e) {
+  const u32 q = peerOf<W>(t, 0);
+  if (laneOf() == 0)
+    while (!came(look(at + q * apart)) && !waited(p, t, q, e)) {}
+  __syncwarp();
 }
 
 // awaitAll goes on looking at those lines that have not come, of all peers at once.
@@ -181,6 +188,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const
     Rows<R> x[W];
 #pragma unroll
     for (int q = 0; q < W; q++) x[q] = own;
+    if (a.calm) awaitOne<W>(p, t, at, apart, e);
     lookAll<W, R>(t, at, apart, x);
     awaitAll<W, R>(p, t, at, apart, x, e);
     const Rows<R> y = foldRows<F, T, W, R>(x);
@@ -192,6 +200,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const
       deal.load(a, next);
       own = deal.push(a, half, next);
     }
+    if (a.calm) awaitOne<W>(p, t, at + behind, apart, e);
     lookAll<W, R>(t, at + behind, apart, x);
     awaitAll<W, R>(p, t, at + behind, apart, x, e);
 #pragma unroll
@@ -201,6 +210,100 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const
     i = next;
   }
   end(t, e);
+}
+
+// directFrom is two shots of which the second goes straight to where results belong, by
+// the blocks from first on; rows before folded are for other blocks to add up. A warp
+// pushes the next rows before it waits for these.
+template <class F, class T, int W, int R> DEV u32 directFrom(Patience& p, const ReduceArgs& a, u32 first, i64 folded, u32 last) {
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank;
+  const i64 share = a.share, apart = share * Rows<R>::bytes, blocks = gridDim.x - first;
+  i64 i = (threadIdx.x / 32) * blocks + blockIdx.x - first;
+  Deal<T, true, W, R> deal;
+  deal.load(a, i);
+  const u32 e = begin(t, last);
+  const u64 half = (e & 1) * a.half;
+  Rows<R> own;
+  if (i < share) own = deal.push(a, half, i);
+  while (i < share) {
+    const u64 at = a.data[r] + half + i * Rows<R>::bytes;
+    const i64 next = i + blocks * (blockDim.x / 32);
+    Rows<R> x[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) x[q] = own;
+    if (next < share) {
+      deal.load(a, next);
+      own = deal.push(a, half, next);
+    }
+    if (i >= folded) {
+      awaitOne<W>(p, t, at, apart, e);
+      lookAll<W, R>(t, at, apart, x);
+      awaitAll<W, R>(p, t, at, apart, x, e);
+      const Rows<R> y = foldRows<F, T, W, R>(x);
+#pragma unroll
+      for (int k = 0; k < R; k++) IntoAll::put<T, W>(a, (r * share + i) * Rows<R>::packs + k * 32 + laneOf(), y.row[k]);
+      clearAll<W, R>(t, at, apart);
+    }
+    i = next;
+  }
+  return e;
+}
+
+// rowsToHost adds up the first rows of the share, writes them to this member and to host
+// memory for the others, and says so for each chunk, of as many rows as a block has warps.
+template <class F, class T, int W, int R> DEV void rowsToHost(Patience& p, const ReduceArgs& a, u32 e) {
+  const Team& t = a.team;
+  const u32 r = (u32)t.rank;
+  const i64 warps = blockDim.x / 32, apart = a.share * Rows<R>::bytes;
+  for (i64 c = blockIdx.x; c < a.split; c += a.writers) {
+    const i64 i = c * warps + threadIdx.x / 32, pack = i * Rows<R>::packs;
+    const u64 at = a.data[r] + (e & 1) * a.half + i * Rows<R>::bytes;
+    const Rows<R> own = sendable(loadRows<T, true, R>(a.in[r], r * a.share * Rows<R>::packs + pack, a.count));
+    Rows<R> x[W];
+#pragma unroll
+    for (int q = 0; q < W; q++) x[q] = own;
+    lookAll<W, R>(t, at, apart, x);
+    awaitAll<W, R>(p, t, at, apart, x, e);
+    const Rows<R> y = foldRows<F, T, W, R>(x);
+#pragma unroll
+    for (int k = 0; k < R; k++) storeLine(a.host[r] + (pack + k * 32 + laneOf()) * 16, y.row[k]);
+    storeRows<T, true, R>(a.out[r], r * a.share * Rows<R>::packs + pack, a.count, y);
+    clearAll<W, R>(t, at, apart);
+    tellAll<W>(a, c, e);
+  }
+}
+
+// rowsFromHost reads what the peers have written there.
+template <class T, int W, int R> DEV void rowsFromHost(Patience& p, const ReduceArgs& a, u32 e) {
+  const u32 r = (u32)a.team.rank;
+  for (i64 k = blockIdx.x - a.writers; k < a.split * (W - 1); k += a.readers) {
+    const i64 c = k / (W - 1), pack = (c * (blockDim.x / 32) + threadIdx.x / 32) * Rows<R>::packs;
+    const u32 q = (r + 1 + (u32)(k % (W - 1))) % W;
+    if (threadIdx.x == 0) waitFlag(p, a.team, flagAt(a, r, q, c, e), q, e);
+    __syncthreads();
+    Rows<R> x;
+#pragma unroll
+    for (int j = 0; j < R; j++) x.row[j] = loadLine(a.host[q] + (pack + j * 32 + laneOf()) * 16);
+    storeRows<T, true, R>(a.out[r], q * a.share * Rows<R>::packs + pack, a.count, x);
+  }
+}
+
+// Two shots, of which results go straight to where they belong, those of the first split
+// chunks of each share by way of host memory.
+template <class F, class T, int W, int R> DEV void reduceLamportResults(const ReduceArgs& a) {
+  const u32 last = lastEpoch(a.team), writers = (u32)a.writers, aside = writers + (u32)a.readers;
+  Patience p = {0, 0};
+  u32 e;
+  if (blockIdx.x >= aside) {
+    e = directFrom<F, T, W, R>(p, a, aside, a.split * (blockDim.x / 32), last);
+  } else {
+    e = begin(a.team, last);
+    if (blockIdx.x < writers) rowsToHost<F, T, W, R>(p, a, e);
+    else rowsFromHost<T, W, R>(p, a, e);
+  }
+  meet<W>(p, a, a.slots - blocksMost, e);
+  end(a.team, e);
 }
 
 // One shot of two members, of which what lies behind split goes by way of host memory

@@ -10,7 +10,7 @@ struct ReduceArgs {
   u64 host[teamMost];               // of each member: host memory, for what lies behind split or, of others, before it
   i64 split, writers, readers;      // packs; blocks that write there, and that read what peers wrote
   i64 group;                        // chunks that a block pushes before it tells of them
-  i64 hostHalf;                     // bytes of a half of host memory; 0 where it has none
+  i64 hostHalf, calm;               // bytes of a half of host memory, 0 where it has none; 1: one thread of a warp looks first
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
