@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
@@ -18,7 +19,7 @@ import (
 // side's note when its group has ended: a transfer ends when both sides have begun.
 type mail struct {
 	t       testing.TB
-	tape    *tape
+	tape    *devicetest.Tape
 	streams []device.Stream
 	pairs   []Pair
 	opened  *Pairs
@@ -33,9 +34,11 @@ type mail struct {
 const mailRuns = 2
 
 func newMail(t testing.TB, ranks int) *mail {
-	m := &mail{t: t, tape: newTape(ranks), groups: make([][]*Group, ranks), posts: make([][][]Post, ranks)}
+	m := &mail{t: t, tape: devicetest.NewTape(ranks), groups: make([][]*Group, ranks), posts: make([][][]Post, ranks)}
 	for r := range ranks {
-		m.streams = append(m.streams, m.tape.stream(r, "s"))
+		s, err := m.tape.Device(r).NewStream(device.StreamOptions{Name: "s"})
+		must(t, err)
+		m.streams = append(m.streams, s)
 	}
 	return m
 }
@@ -44,7 +47,7 @@ func newMail(t testing.TB, ranks int) *mail {
 func (m *mail) pair(from, to int, elems int64) int {
 	m.trivial = m.trivial || from == to || elems == 0
 	at := func(rank int, kind device.MemKind, n int64) device.View {
-		return packed(m.tape.alloc(rank, 4*n, kind, fmt.Sprintf("transfer %d, rank %d", len(m.pairs), rank)), 0, ir.F32, []int64{n})
+		return packed(m.tape.Alloc(rank, 4*n, kind, fmt.Sprintf("transfer %d, rank %d", len(m.pairs), rank)), 0, ir.F32, []int64{n})
 	}
 	m.pairs = append(m.pairs, Pair{SrcRank: from, DstRank: to, Src: at(from, device.Shared, elems), Dst: at(to, device.Private, elems)})
 	for side, rank := range [2]int{from, to} {
@@ -71,25 +74,25 @@ func (m *mail) open() {
 // play issues the runs; skip leaves out that command of each.
 func (m *mail) play(skip int) *plan.Plan {
 	m.t.Helper()
-	m.tape.rewind()
+	m.tape.Rewind()
 	for run := range int64(mailRuns) {
 		for r, s := range m.streams {
 			for k, g := range m.groups[r] {
-				m.tape.at("rank %d, group %d, run %d", r, k, run)
-				m.issue(s.(*tapeStream), g, m.posts[r][k], run)
+				m.tape.At("rank %d, group %d, run %d", r, k, run)
+				m.issue(s, g, m.posts[r][k], run)
 			}
 		}
 	}
-	m.each = len(m.tape.cmds) / mailRuns
+	m.each = len(m.tape.Cmds) / mailRuns
 	if skip >= 0 {
 		for run := mailRuns - 1; run >= 0; run-- {
-			m.tape.cmds = slices.Delete(m.tape.cmds, run*m.each+skip, run*m.each+skip+1)
+			m.tape.Cmds = slices.Delete(m.tape.Cmds, run*m.each+skip, run*m.each+skip+1)
 		}
 	}
-	return m.tape.plan()
+	return m.tape.Plan()
 }
 
-func (m *mail) issue(s *tapeStream, g *Group, posts []Post, run int64) {
+func (m *mail) issue(s device.Stream, g *Group, posts []Post, run int64) {
 	m.t.Helper()
 	side := func(p Post) (int, device.View) {
 		if p.Send {
@@ -100,8 +103,8 @@ func (m *mail) issue(s *tapeStream, g *Group, posts []Post, run int64) {
 	of := func(v device.View) device.View { return flat(v, run, run+1) }
 	for _, p := range posts {
 		k, v := side(p)
-		s.write(v)
-		s.write(of(m.notes[k][p.Pair]))
+		m.tape.Write(s, v)
+		m.tape.Write(s, of(m.notes[k][p.Pair]))
 	}
 	must(m.t, g.Issue(0, run))
 	for _, p := range posts {
@@ -110,7 +113,7 @@ func (m *mail) issue(s *tapeStream, g *Group, posts []Post, run int64) {
 		if !p.Send {
 			must(m.t, s.Download(nil, v))
 		}
-		s.write(v)
+		m.tape.Write(s, v)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
@@ -20,7 +21,7 @@ import (
 // S5 promises, also where nothing moves.
 type scene struct {
 	t     testing.TB
-	tape  *tape
+	tape  *devicetest.Tape
 	rigs  []*rig
 	notes []device.Memory // by rank: what it says of itself, what it reads of others
 	reads []device.Memory
@@ -31,10 +32,10 @@ type scene struct {
 const mostNotes = 1024
 
 func newScene(t testing.TB, ranks int) *scene {
-	s := &scene{t: t, tape: newTape(ranks)}
+	s := &scene{t: t, tape: devicetest.NewTape(ranks)}
 	for r := range ranks {
-		s.notes = append(s.notes, s.tape.alloc(r, 4*mostNotes, device.Shared, "the notes that it begins"))
-		s.reads = append(s.reads, s.tape.alloc(r, 4*mostNotes*int64(ranks), device.Private, "what it reads of peers' notes"))
+		s.notes = append(s.notes, s.tape.Alloc(r, 4*mostNotes, device.Shared, "the notes that it begins"))
+		s.reads = append(s.reads, s.tape.Alloc(r, 4*mostNotes*int64(ranks), device.Private, "what it reads of peers' notes"))
 	}
 	return s
 }
@@ -50,18 +51,18 @@ func (s *scene) channel(name string, team []int, specs []spec) *rig {
 // play issues so many runs and returns them as a plan.
 func (s *scene) play(runs int64) *plan.Plan {
 	s.t.Helper()
-	s.tape.rewind()
+	s.tape.Rewind()
 	s.noted = 0
 	for run := range runs {
 		for _, r := range s.rigs {
 			for i := range r.specs {
-				s.tape.at("%s %d, run %d: %s by %s", r.streams[0].Name(), i, run, r.specs[i].op, r.ch.Algorithm(i))
+				s.tape.At("%s %d, run %d: %s by %s", r.streams[0].Name(), i, run, r.specs[i].op, r.ch.Algorithm(i))
 				s.issue(r, i, run)
 			}
 			r.jobs = nil
 		}
 	}
-	return s.tape.plan()
+	return s.tape.Plan()
 }
 
 func (s *scene) issue(r *rig, i int, run int64) {
@@ -71,7 +72,7 @@ func (s *scene) issue(r *rig, i int, run int64) {
 	}
 	note := func(rank int) device.View { return packed(s.notes[rank], 4*s.noted, ir.I32, []int64{1}) }
 	for me, rank := range r.team {
-		r.streams[me].(*tapeStream).write(note(rank))
+		s.tape.Write(r.streams[me], note(rank))
 	}
 	r.issue(i, run)
 	for me, rank := range r.team {

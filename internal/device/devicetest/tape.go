@@ -1,4 +1,4 @@
-package comm
+package devicetest
 
 import (
 	"context"
@@ -7,10 +7,28 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
-// tape is a world that runs nothing: what its streams are given becomes the commands
+// TapeMachine makes tapes.
+type TapeMachine struct{ Opened *Tape }
+
+// Name is "tape".
+func (*TapeMachine) Name() string { return "tape" }
+
+// Caps are those of a machine that only runs streams.
+func (*TapeMachine) Caps() device.Caps {
+	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true}
+}
+
+// Open makes a tape, which is kept in Opened.
+func (m *TapeMachine) Open(_ context.Context, ranks int) (device.World, error) {
+	m.Opened = NewTape(ranks)
+	return m.Opened, nil
+}
+
+// Tape is a world that runs nothing: what its streams are given becomes the commands
 // of a plan, for the checker to prove. So it is proved what a channel issues, with the
 // numbers of its runs, and not what somebody thinks it does.
 //
@@ -18,7 +36,10 @@ import (
 // for peers' memory therefore becomes a copy of each such operand to a place of the
 // launch's own, and the launch on those: its stream tells nobody anything between, so
 // to all others that is one command. Counters count over all runs, as on a device.
-type tape struct {
+type Tape struct {
+	// Cmds is what was issued since the tape was rewound.
+	Cmds []plan.Cmd
+
 	ranks   int
 	streams []*tapeStream
 	mains   []*tapeStream  // by rank
@@ -27,23 +48,23 @@ type tape struct {
 	sites   map[string]int // numbers, by text
 	texts   []string
 	events  int
-	cmds    []plan.Cmd
 	doing   int32 // the site of what comes
 	played  int   // how often the tape was rewound
 	inCall  *tapeStream
 }
 
-func newTape(ranks int) *tape {
-	t := &tape{ranks: ranks, sites: map[string]int{}, played: 1}
-	t.at("setting up")
+// NewTape makes a world of so many ranks.
+func NewTape(ranks int) *Tape {
+	t := &Tape{ranks: ranks, sites: map[string]int{}, played: 1}
+	t.At("setting up")
 	for r := range ranks {
 		t.mains = append(t.mains, t.stream(r, "main"))
 	}
 	return t
 }
 
-// at says what the commands that follow are for.
-func (t *tape) at(format string, args ...any) {
+// At says what the commands that follow are for.
+func (t *Tape) At(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	n, known := t.sites[text]
 	if !known {
@@ -53,28 +74,32 @@ func (t *tape) at(format string, args ...any) {
 	t.doing = int32(n)
 }
 
-// rewind forgets all commands.
-func (t *tape) rewind() {
-	t.cmds, t.events = nil, 0
+// Rewind forgets all commands.
+func (t *Tape) Rewind() {
+	t.Cmds, t.events = nil, 0
 	t.played++
 }
 
-func (t *tape) stream(rank int, name string) *tapeStream {
+func (t *Tape) stream(rank int, name string) *tapeStream {
 	s := &tapeStream{t: t, rank: int32(rank), index: int32(len(t.streams)), name: name}
 	t.streams = append(t.streams, s)
 	return s
 }
 
-func (t *tape) alloc(rank int, bytes int64, kind device.MemKind, name string) *tapeMemory {
+// Alloc is Device.Alloc of a rank, with a name for findings.
+func (t *Tape) Alloc(rank int, bytes int64, kind device.MemKind, name string) device.Memory {
 	m := &tapeMemory{t: t, rank: int32(rank), kind: kind, bytes: bytes, buf: int32(len(t.mems)), name: name}
 	t.mems = append(t.mems, m)
 	return m
 }
 
-// plan closes the tape with what has all streams of all ranks wait for each other:
+// Write has a stream write a view, as whoever uses its results does.
+func (t *Tape) Write(s device.Stream, v device.View) { s.(*tapeStream).write(v) }
+
+// Plan closes the tape with what has all streams of all ranks wait for each other:
 // the checker runs a plan twice, and here the runs are on the tape.
-func (t *tape) plan() *plan.Plan {
-	t.at("the end")
+func (t *Tape) Plan() *plan.Plan {
+	t.At("the end")
 	for _, s := range t.streams {
 		if main := t.mains[s.rank]; s != main {
 			main.waitFor(s)
@@ -96,13 +121,13 @@ func (t *tape) plan() *plan.Plan {
 			s.waitFor(main)
 		}
 	}
-	p.Channels, p.Colls, p.Cmds, p.Events = []plan.Channel{all}, []plan.Coll{barrier}, t.cmds, t.events
+	p.Channels, p.Colls, p.Cmds, p.Events = []plan.Channel{all}, []plan.Coll{barrier}, t.Cmds, t.events
 	for i, text := range t.texts {
 		p.Sites = append(p.Sites, plan.Site{Pos: ir.Pos{Line: int32(i + 1), Col: 1}, Text: text})
 	}
 	for _, m := range t.mems {
 		p.Buffers = append(p.Buffers, plan.Buffer{Name: m.name, Role: plan.RoleAlloc, Symmetric: m.kind == device.Shared, Offset: p.ArenaBytes, Bytes: m.bytes})
-		p.ArenaBytes += alignUp(m.bytes)
+		p.ArenaBytes += (m.bytes + plan.Align - 1) / plan.Align * plan.Align
 	}
 	for i, n := range t.lens {
 		p.Counters = append(p.Counters, plan.Counter{Name: fmt.Sprint("counters ", i), Len: n, PerRun: make([]int64, int(n)*t.ranks)})
@@ -115,21 +140,30 @@ func (t *tape) plan() *plan.Plan {
 	return p
 }
 
-func (t *tape) Ranks() int                    { return t.ranks }
-func (t *tape) Device(rank int) device.Device { return tapeDevice{t, rank} }
-func (t *tape) Sync(context.Context) error    { return nil }
-func (t *tape) Abort(error)                   {}
-func (t *tape) Close() error                  { return nil }
+// Ranks returns their number.
+func (t *Tape) Ranks() int { return t.ranks }
+
+// Device returns a rank's.
+func (t *Tape) Device(rank int) device.Device { return tapeDevice{t, rank} }
+
+// Sync has nothing to wait for.
+func (t *Tape) Sync(context.Context) error { return nil }
+
+// Abort does nothing.
+func (t *Tape) Abort(error) {}
+
+// Close does nothing.
+func (t *Tape) Close() error { return nil }
 
 type tapeDevice struct {
-	t    *tape
+	t    *Tape
 	rank int
 }
 
 func (d tapeDevice) Rank() int { return d.rank }
 
 func (d tapeDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	return d.t.alloc(d.rank, bytes, kind, fmt.Sprint("memory ", len(d.t.mems))), nil
+	return d.t.Alloc(d.rank, bytes, kind, fmt.Sprint("memory ", len(d.t.mems))), nil
 }
 
 func (d tapeDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
@@ -156,8 +190,8 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 			return nil, fmt.Errorf("%s of a peer's memory", k.Op)
 		}
 		l.far = append(l.far, v)
-		place := d.t.alloc(d.rank, viewBytes(v), device.Private, "what a launch reads of "+m.name)
-		l.places = append(l.places, packed(place, 0, v.DType, v.Shape))
+		place := d.t.Alloc(d.rank, v.Elements()*v.DType.Size(), device.Private, "what a launch reads of "+m.name)
+		l.places = append(l.places, device.View{Mem: place, DType: v.DType, Shape: v.Shape, Strides: tensor.Strides(v.Shape)})
 	}
 	return l, nil
 }
@@ -171,7 +205,7 @@ func (*tapeLaunch) Release() {}
 
 // tapeMemory is a buffer that one rank uses.
 type tapeMemory struct {
-	t     *tape
+	t     *Tape
 	rank  int32
 	kind  device.MemKind
 	bytes int64
@@ -184,7 +218,7 @@ func (m *tapeMemory) Free() error  { return nil }
 
 // Poison is a write on the stream that calls.
 func (m *tapeMemory) Poison(off, n int64) {
-	m.t.inCall.write(packed(m, off, ir.BF16, []int64{n / 2}))
+	m.t.inCall.write(device.View{Mem: m, Off: off, DType: ir.BF16, Shape: []int64{n / 2}, Strides: []int64{1}})
 }
 
 // tapeEvent is recorded if it was since the tape was rewound.
@@ -204,7 +238,7 @@ func (c tapeCounters) Len() int { return c.n }
 func (tapeCounters) Release()   {}
 
 type tapeStream struct {
-	t           *tape
+	t           *Tape
 	rank, index int32
 	name        string
 }
@@ -213,7 +247,7 @@ func (s *tapeStream) Name() string { return s.name }
 
 func (s *tapeStream) add(c plan.Cmd) {
 	c.Rank, c.Stream, c.Site = s.rank, s.index, s.t.doing
-	s.t.cmds = append(s.t.cmds, c)
+	s.t.Cmds = append(s.t.Cmds, c)
 }
 
 func refTo(v device.View) plan.Ref {
@@ -322,7 +356,7 @@ func (s *tapeStream) Call(f func()) error {
 }
 
 var (
-	_ device.World      = (*tape)(nil)
+	_ device.World      = (*Tape)(nil)
 	_ device.HostCaller = (*tapeStream)(nil)
 	_ device.Poisoner   = (*tapeMemory)(nil)
 )

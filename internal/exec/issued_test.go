@@ -1,0 +1,106 @@
+package exec
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/ir"
+)
+
+// issued returns what two runs of a plan back to back give to a machine's streams, by
+// an algorithm: collectives as schedules, sends and receives as copies and signals.
+func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
+	t.Helper()
+	m := &devicetest.TapeMachine{}
+	prog, err := Load(t.Context(), m, p, Options{Algorithm: algorithm})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := map[string]*tensor.Tensor{}
+	for i := range p.Inputs {
+		if in[p.Inputs[i].Name], err = tensor.New(p.Inputs[i].DType, p.Inputs[i].Shape); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Opened.Rewind()
+	if _, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in, in}); err != nil {
+		t.Fatal(err)
+	}
+	out := m.Opened.Plan()
+	if err := prog.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestIssuedIsProved proves what is issued of every example, by every schedule: what
+// the checker proved of the plan must hold of that too.
+func TestIssuedIsProved(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*.hkt")
+	if err != nil || len(files) < 11 {
+		t.Fatalf("found %v, %v", files, err)
+	}
+	proved := 0
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prog, ds := ir.Parse(file, string(src))
+		if ds.HasErrors() {
+			t.Fatal(ds)
+		}
+		info, ds := ir.Check(prog)
+		if ds.HasErrors() {
+			t.Fatal(ds)
+		}
+		for _, f := range prog.Funcs {
+			for _, strategy := range []string{"sequential", "chunked(2)", "exchange"} {
+				unit, err := compile.Build(info, compile.Options{Strategy: strategy})
+				if err != nil {
+					continue // nothing to overlap
+				}
+				p, err := unit.Plan(ir.Binding{Func: f.Name})
+				if err != nil {
+					continue
+				}
+				for _, algorithm := range append(comm.Schedules(), "") {
+					what := fmt.Sprintf("%s %s, %s, by %q", filepath.Base(file), f.Name, strategy, algorithm)
+					r := verify.Plan(issued(t, p, algorithm), verify.Options{})
+					if proved++; r.Verdict != verify.Proved || !r.SerialSafe {
+						t.Errorf("%s: %v (%s), serial-safe %v: %+v", what, r.Verdict, r.Reason, r.SerialSafe, r.Findings[0])
+					}
+				}
+			}
+		}
+	}
+	if proved < 400 {
+		t.Errorf("only %d were looked at", proved)
+	}
+	t.Logf("%d were looked at", proved)
+}
+
+// TestIssuedIsRefuted leaves waits out of plans, and wants what is issued of them
+// refuted.
+func TestIssuedIsRefuted(t *testing.T) {
+	for _, leave := range []string{"", "fork", "join"} {
+		r := verify.Plan(issued(t, chunked(2, leave), ""), verify.Options{FaultsOnly: true})
+		if want := leave == ""; (r.Verdict == verify.Proved) != want {
+			t.Errorf("chunked without %q: %v", leave, r.Verdict)
+		}
+	}
+	for _, leave := range []string{"", "fork", "barrier"} {
+		r := verify.Plan(issued(t, exchange(3, leave), ""), verify.Options{FaultsOnly: true})
+		if want := leave == ""; (r.Verdict == verify.Proved) != want {
+			t.Errorf("exchange without %q: %v", leave, r.Verdict)
+		}
+	}
+}
