@@ -43,7 +43,7 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 	var checks []func(int)
 	for n := range 6 * len(kinds) {
 		r := AllReduce{Kind: kinds[n%len(kinds)], DType: []ir.DType{ir.F32, ir.F16, ir.BF16}[rng.IntN(3)], Red: ir.Sum + ir.Red(rng.IntN(4)),
-			Unroll: 1 << rng.IntN(3), Threads: 32 * (1 + rng.IntN(2)), Blocks: 1 + rng.IntN(3), Count: 1 + rng.Int64N(most), Data: data, Half: half}
+			Unroll: 1 << rng.IntN(2), Threads: 32 * (1 + rng.IntN(2)), Blocks: 1 + rng.IntN(3), Count: 1 + rng.Int64N(most), Data: data, Half: half}
 		if rng.IntN(4) == 0 {
 			r.Count = 1 + rng.Int64N(9)
 		}

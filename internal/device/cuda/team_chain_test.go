@@ -32,7 +32,7 @@ func TestTeamChainFloats(t *testing.T) {
 			chains = append(chains,
 				chain{tune: device.Tuning{Algo: name, Blocks: 16, Unroll: 1}, count: 4096, rounds: 100_000 / per},
 				chain{tune: device.Tuning{Algo: name, Unroll: 2}, count: 300_001, rounds: 10_000 / per / per},
-				chain{tune: device.Tuning{Algo: name, Unroll: 4}, count: 1 << 20, rounds: 5000 / per / per},
+				chain{tune: device.Tuning{Algo: name, Unroll: 2, Threads: 1024}, count: 3 << 20, rounds: 5000 / per / per},
 				chain{tune: device.Tuning{Algo: name}, count: 70_001, rounds: 2000, last: math.MaxUint32 - 57})
 		}
 		if per == 1 {

@@ -13,7 +13,6 @@ struct NormArgs {
 };
 
 DEV f32 rootOf(f32 x) { return sqrtf(x); }
-DEV f64 rootOf(f64 x) { return sqrt(x); }
 
 enum { summing = 256 };  // threads that add up squares
 
