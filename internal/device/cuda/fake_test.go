@@ -53,6 +53,8 @@ type fakeGPU struct {
 	reach     fakeReach
 	order     *fakeOrder // of copies; nil where nobody asks
 	joints    fakeJoints
+	// remembered: NCCL may know of memory, whose addresses are then never given back.
+	remembered bool
 }
 
 // fakeCapture is a capture under way.
@@ -85,7 +87,7 @@ func newFake(t testing.TB, devices int) *fakeGPU {
 			return // nothing can be given back
 		}
 		for kind, n := range f.live {
-			if n != 0 {
+			if n != 0 && (kind != "addresses" || !f.remembered) {
 				t.Errorf("%d × %s were not given back", n, kind)
 			}
 		}

@@ -267,8 +267,16 @@ func (m mapped) take(bytes int64) (*region, error) {
 	return r, nil
 }
 
+// give takes care that nothing else ever comes to lie at addresses that NCCL may know:
+// it registers memory, by address, that it is given within a graph, and looks at what it
+// registered before it forgets that of graphs that are gone (2.28.3: ncclRegister, and
+// ncclCommPollCallbacks every tenth group). Peers would write to the memory that was
+// there before. Addresses alone cost nothing.
 func (m mapped) give(r *region) error {
 	d := m.g.sys.drv
+	if r.shown && m.g.sys.remembered.Load() {
+		return errors.Join(d.Unmap(r.addr, r.bytes), d.ReleaseMem(r.handle))
+	}
 	return errors.Join(d.Unmap(r.addr, r.bytes), d.FreeAddresses(r.addr, r.bytes), d.ReleaseMem(r.handle))
 }
 

@@ -33,7 +33,9 @@ type system struct {
 	edges    bool // graphs can have kernels begin early
 	// multicast says that the user opted in to NVLink multicast.
 	multicast bool
-	unquiet   bool // for tests: nothing keeps NCCL's kernels from beginning early
+	// remembered says that NCCL may know of memory: communicators were made.
+	remembered atomic.Bool
+	unquiet    bool // for tests: nothing keeps NCCL's kernels from beginning early
 }
 
 // theSystem loads the driver once a process.

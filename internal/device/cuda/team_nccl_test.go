@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -49,6 +51,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	text := cabi.NewCStrings([]string{"fake trouble"})
 	table["ncclGetErrorString"] = func([]uintptr) uintptr { return cabi.Load[uintptr](text.Addr()) }
 	table["ncclCommInitAll"] = func(a []uintptr) uintptr {
+		x.f.remembered = true
 		var comms []uintptr
 		for i := range a[1] {
 			c := uintptr(1000*(len(x.teams)+1)) + i
@@ -289,6 +292,59 @@ func TestNCCL(t *testing.T) {
 			t.Errorf("%d teams of communicators, %d aborted", len(x.teams), len(x.aborted))
 		}
 	}
+}
+
+// TestNCCLAddresses wants nothing else to come to lie where memory was that NCCL may
+// know of, though the memory itself goes.
+func TestNCCLAddresses(t *testing.T) {
+	x, w := ncclWorld(t, 2, 2)
+	r := newTeamRig(t, w, "main", []int{0, 1})
+	gone := func(want int) {
+		t.Helper()
+		memory, addresses := x.f.called["cuMemRelease"], x.f.called["cuMemAddressFree"]
+		m, err := w.Device(0).Alloc(deviceSlab+4096, device.Shared)
+		r.must(err)
+		r.must(m.Free())
+		if memory, addresses = x.f.called["cuMemRelease"]-memory, x.f.called["cuMemAddressFree"]-addresses; memory != 1 || addresses != want {
+			t.Errorf("memory was released %d times, its addresses %d times, want %d", memory, addresses, want)
+		}
+	}
+	gone(1)
+	r.add(teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{4}, algo: ncclName}, device.Tuning{})
+	gone(0)
+	r.close()
+	r.must(w.Close())
+}
+
+// TestNCCLMemoryAnew has memory go that NCCL was given within graphs, and less come.
+func TestNCCLMemoryAnew(t *testing.T) {
+	m := real(t, Options{TeamTimeout: 4 * time.Second})
+	n := len(m.sys.gpus)
+	devicetest.NeedGPUs(t, n, 2, nil)
+	dw, err := m.Open(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newTeamRig(t, dw, "main", upTo(n))
+	for _, bytes := range []int64{192 << 20, 80 << 20} { // regions of their own
+		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
+			if !r.add(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(n)}, algo: ncclName}, device.Tuning{}) {
+				t.Skip("there is no NCCL")
+			}
+			r.upload()
+			r.must(dw.Sync(t.Context()))
+			g, err := dw.(device.Capturer).Capture(r.issue)
+			r.must(err)
+			r.must(g.Launch(t.Context()))
+			r.download()
+			r.must(dw.Sync(t.Context()))
+			r.check(fmt.Sprintf("%s of %d MiB", op, bytes>>20))
+			r.must(g.Close())
+			r.drop()
+		}
+	}
+	r.close()
+	r.must(dw.Close())
 }
 
 // TestNCCLIdle has more teams by NCCL at once than communicators are kept for: those
