@@ -124,17 +124,22 @@ func TestSweepFew(t *testing.T) {
 		us, err := s.time(tune, mib<<20)
 		fmt.Printf("all_reduce of %d, %2d MiB %s %dx%d/%d, %d ‰ by host, read by %d: %.2f %v\n", ranks, mib, tune.Algo, tune.Blocks, tune.Threads, tune.Unroll, permille, readers, us, err)
 	}
-	shares := map[int64][]int64{64: {80, 110, 140, 170, 200, 230, 260}, 32: {80, 110, 140, 170, 200}, 16: {80, 140}}
+	shares := map[int64][]int64{64: {110, 140, 170, 200, 230, 260}, 32: {80, 120, 160, 200}, 16: {80, 140}}
+	if ranks == 2 {
+		shares = map[int64][]int64{64: {30, 60, 90, 120}}
+	}
 	for _, mib := range []int64{64, 32, 16} {
 		one(mib, 0, 0, device.Tuning{Algo: "push", Blocks: 132, Threads: 1024, Unroll: 2})
 		one(mib, 0, 0, device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024})
-		for _, b := range []int{8, 6, 16} {
+		for _, b := range []int{8, 16} {
 			one(mib, 0, 0, device.Tuning{Algo: "few", Blocks: b})
 		}
 		for _, p := range shares[mib] {
 			for _, readers := range []int64{0, 1, 2} {
 				one(mib, p, readers, device.Tuning{Algo: "few", Blocks: 8})
-				one(mib, p, readers, device.Tuning{Algo: "few", Blocks: 8, Threads: 512, Unroll: 2})
+				if ranks > 2 && readers != 1 {
+					one(mib, p, readers, device.Tuning{Algo: "few", Blocks: 8, Threads: 512, Unroll: 2})
+				}
 			}
 		}
 	}
