@@ -58,6 +58,14 @@ template <int W> DEV void meetAcross(Patience& p, const ReduceArgs& a, i64 slot,
 #endif
 }
 
+// ofShares uses the packs that the thread has of all members' shares.
+template <int W, class Use> DEV void ofShares(const ReduceArgs& a, i64 total, Use use) {
+  for (int q = 0; q < W; q++) {
+    const i64 first = q * a.share, last = first + a.share < total ? first + a.share : total;
+    for (i64 i = first + (i64)blockIdx.x * blockDim.x + threadIdx.x; i < last; i += (i64)gridDim.x * blockDim.x) use(i);
+  }
+}
+
 // Each member copies what it has to its staging memory, adds up its share for all,
 // and copies what all have added up from there. A block only uses what blocks of the
 // same number wrote: of each share the packs from its own on. The second meeting
@@ -66,18 +74,12 @@ template <class T, int W, int U, bool A> DEV void reduceMultimem(const MultimemA
   const ReduceArgs& a = m.reduce;
   const u32 r = (u32)a.team.rank, e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
-  const i64 total = (a.count + V - 1) / V, own = (i64)blockIdx.x * blockDim.x + threadIdx.x, step = (i64)gridDim.x * blockDim.x;
-  const auto ofShares = [&](auto use) {
-    for (int q = 0; q < W; q++) {
-      const i64 first = q * a.share, last = first + a.share < total ? first + a.share : total;
-      for (i64 i = first + own; i < last; i += step) use(i);
-    }
-  };
-  Patience p = {0, 0};
-  ofShares([&](i64 i) { storeLine(a.data[r] + i * 16, loadCut<Line, T, A>(a.in[r], i, a.count)); });
-  meetAcross<W>(p, a, 0, e);
+  const i64 total = (a.count + V - 1) / V, step = (i64)gridDim.x * blockDim.x;
   const i64 first = r * a.share, last = first + a.share < total ? first + a.share : total;
-  for (i64 i = first + own; i < last; i += U * step) {
+  Patience p = {0, 0};
+  ofShares<W>(a, total, [&](i64 i) { storeLine(a.data[r] + i * 16, loadCut<Line, T, A>(a.in[r], i, a.count)); });
+  meetAcross<W>(p, a, 0, e);
+  for (i64 i = first + (i64)blockIdx.x * blockDim.x + threadIdx.x; i < last; i += U * step) {
     Line y[U];
 #pragma unroll
     for (int u = 0; u < U; u++)
@@ -87,6 +89,6 @@ template <class T, int W, int U, bool A> DEV void reduceMultimem(const MultimemA
       if (i + u * step < last) giveAll(m.all + (i + u * step) * 16, y[u]);
   }
   meetAcross<W>(p, a, blocksMost, e);
-  ofShares([&](i64 i) { storeCut<Line, T, A>(a.out[r], i, a.count, look(a.data[r] + i * 16)); });
+  ofShares<W>(a, total, [&](i64 i) { storeCut<Line, T, A>(a.out[r], i, a.count, look(a.data[r] + i * 16)); });
   end(a.team, e);
 }
