@@ -214,6 +214,7 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 	case bytes <= 64<<10:
 		add("ll", []int{4, 8, 16, 32, 64}, []int{128, 256, 512}, []int{1, 2})
 		add("ll128", []int{4, 8, 16, 32, 64}, []int{128, 256, 512}, []int{1, 2})
+		add("lamport", []int{8, 16, 32, 64, 96}, []int{128, 256}, []int{1})
 		if s.ranks > 2 {
 			add("ll2", []int{8, 16, 32}, []int{256, 512}, []int{1})
 			add("ll128x2", []int{8, 16, 32}, []int{256, 512}, []int{1, 2})
@@ -223,7 +224,9 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 			add("ll", []int{32, 64, 128}, []int{256, 512}, []int{1, 2})
 		}
 		add("ll128", []int{64, 96, 132}, []int{256, 512, 1024}, []int{1, 2})
+		add("lamport", []int{96, 132}, []int{256, 512}, []int{1, 2})
 		if s.ranks > 2 {
+			add("lamportx2", []int{64, 132}, []int{128, 256, 512}, []int{1})
 			add("ll2", []int{16, 32}, []int{256, 512}, []int{1})
 			add("ll128x2", []int{16, 32, 64, 128}, []int{256, 512}, []int{1, 2, 4})
 			add("push", []int{32, 64}, []int{256, 512}, []int{1, 2})
@@ -231,7 +234,9 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 		}
 	default:
 		add("ll128", []int{132}, []int{512, 1024}, []int{2, 4})
+		add("lamport", []int{132}, []int{512, 1024}, []int{1, 2})
 		if s.ranks > 2 {
+			add("lamportx2", []int{128, 132}, []int{256, 512, 1024}, []int{1, 2})
 			add("ll128x2", []int{33, 66, 132}, []int{256, 512}, []int{2, 4})
 			add("push", []int{64, 96}, []int{512}, []int{1, 2})
 			add("pull", []int{64, 96}, []int{512}, []int{1, 2})
@@ -240,6 +245,7 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 			return list
 		}
 		add("push", []int{132}, []int{512, 1024}, []int{1, 2, 4})
+		add("lamport-host", []int{132}, []int{1024}, []int{1, 2})
 		add("pull", []int{132}, []int{512, 1024}, []int{2, 4})
 	}
 	return list
