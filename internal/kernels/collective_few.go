@@ -15,14 +15,12 @@ func FewStages(members, threads, unroll int) int {
 
 func fewStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
 
-// FewBale is how many packs of 16 bytes a block of AllReduceFew tells others of at
-// once, of what goes by way of host memory: chunks that fill two stages.
-func FewBale(members, threads, unroll int) int64 { return int64(2 * members * threads * unroll) }
+// fewBale is how many packs of each thread a block of AllReduceFew tells others of at
+// once, of what goes by way of host memory.
+const fewBale = 8
 
-// FewEvery is the least number of bales of which one goes by way of host memory: the
-// steps between it and those that read others' are then no fewer than stages, and no
-// block waits for what waits for what it has under way itself.
-const FewEvery = 3
+// FewBale is that in packs of 16 bytes.
+func FewBale(threads int) int64 { return fewBale * int64(threads) }
 
 // FewSlots is how many flags AllReduceFew takes for each pair of members.
 func (r *AllReduce) FewSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Blocks)-r.Readers) }
@@ -32,7 +30,7 @@ func (r *AllReduce) FewSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Bl
 func (r AllReduce) few(all bool) Meeting {
 	stages, bale := FewStages(len(r.In), r.Threads, r.Unroll), 1
 	if r.Split > 0 {
-		bale = 2 * len(r.In)
+		bale = fewBale / r.Unroll
 	}
 	form := fmt.Sprintf("%d, %d, %d, %d, %t, %d", len(r.In), r.Unroll, stages, r.Threads, all, bale)
 	return Meeting{

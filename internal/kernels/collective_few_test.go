@@ -18,18 +18,17 @@ func TestFewByHost(t *testing.T) {
 		shared := AllReduce{Kind: AllReduceFew, FlagHalf: roundTo(int64(members)*4*(2*BlocksMost+20), 16)}
 		shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
 		for range members {
-			shared.Host = append(shared.Host, b.alloc(20*FewBale(members, 64, 2)*16))
+			shared.Host = append(shared.Host, b.alloc(20*FewBale(64)*16))
 		}
 		var checks []func(int)
-		for range 4 {
+		for range 5 {
 			r := shared
 			r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
-			r.Unroll, r.Threads = 1+rng.IntN(2), 32*(1+rng.IntN(2))
-			blocks := 1 + rng.Int64N(2) // that add up
-			r.Readers, r.Split, r.Writers = rng.Int64N(3), 1+rng.Int64N(2), FewEvery+rng.Int64N(2)
-			bales := r.Split*r.Writers + rng.Int64N(2) // of each of them
-			r.Blocks = int(blocks + r.Readers)
-			base, more, each := blocks*bales*FewBale(members, r.Threads, r.Unroll), rng.Int64N(100), 16/r.DType.Size()
+			r.Unroll, r.Threads = 1<<rng.IntN(3), 32*(1+rng.IntN(2))
+			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5) // that add up; of each of them
+			r.Readers, r.Split = 1+rng.Int64N(2), 1+rng.Int64N(bales)
+			r.Writers, r.Blocks = max(1, bales/r.Split), int(blocks+r.Readers)
+			base, more, each := blocks*bales*FewBale(r.Threads), rng.Int64N(100), 16/r.DType.Size()
 			r.Share = base + more
 			r.Count = (int64(members-1)*r.Share+base)*each + rng.Int64N(more*each+1)
 			r.Slots = r.FewSlots()

@@ -49,8 +49,7 @@ type AllReduce struct {
 	// their chunks' flags are the last of Slots before those in which all meet. Of
 	// Addends: the packs of each share before Split, alike, with the flags that such
 	// chunks have anyway. Of Few: the results of Split bales of each block that adds up,
-	// the first of each Writers of its own; Readers blocks, the first, read the others',
-	// or all do.
+	// the first of each Writers of its own; Readers blocks, the first, read the others'.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags

@@ -48,7 +48,7 @@ func (t *team) few(tune device.Tuning, r *kernels.AllReduce) (err error) {
 	tune.Blocks, r.Threads, r.Unroll = fewLaunch(tune, len(t.members))
 	r.Blocks = t.grid(tune, max(r.Threads, teamThreads), ceil(r.Share, int64(r.Threads)))
 	if fewBales(r); r.Split > 0 {
-		if r.Host, err = t.hostMemory(r.Split * (int64(r.Blocks) - r.Readers) * kernels.FewBale(len(r.In), r.Threads, r.Unroll) * 16); err != nil {
+		if r.Host, err = t.hostMemory(r.Split * (int64(r.Blocks) - r.Readers) * kernels.FewBale(r.Threads) * 16); err != nil {
 			return err
 		}
 	}
@@ -62,12 +62,11 @@ func fewBales(r *kernels.AllReduce) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
 	permille, readers := fewByHost(len(r.In), bytes)
 	blocks := int64(r.Blocks) - readers
-	if permille == 0 || blocks < 2*readers {
+	if readers == 0 || blocks < 2*readers {
 		return
 	}
-	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.FewBale(len(r.In), r.Threads, r.Unroll) / blocks
-	bales = bales * 85 / 100
-	if split := min(bales*permille/850, bales/kernels.FewEvery); split > 0 {
-		r.Split, r.Writers, r.Readers = split, bales/split, readers
+	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.FewBale(r.Threads) / blocks
+	if split := bales * permille / 1000; split > 0 {
+		r.Split, r.Writers, r.Readers = split, max(1, bales*85/100/split), readers
 	}
 }

@@ -91,7 +91,7 @@ func TestFewHosts(t *testing.T) {
 		if r.Readers != c.readers || (r.Split > 0) != (c.readers > 0) {
 			t.Errorf("%+v: %d bales a block, %d blocks that read", c, r.Split, r.Readers)
 		}
-		last := ((r.Split-1)*r.Writers + 1) * (int64(c.blocks) - r.Readers) * kernels.FewBale(c.members, threads, unroll)
+		last := ((r.Split-1)*r.Writers + 1) * (int64(c.blocks) - r.Readers) * kernels.FewBale(threads)
 		if least := c.count/8 - int64(c.members-1)*r.Share; r.Split > 0 && last > least*9/10 {
 			t.Errorf("%+v: the last bale ends at pack %d of %d", c, last, least)
 		}
@@ -124,23 +124,22 @@ func TestSweepFew(t *testing.T) {
 		us, err := s.time(tune, mib<<20)
 		fmt.Printf("all_reduce of %d, %2d MiB %s %dx%d/%d, %d ‰ by host, read by %d: %.2f %v\n", ranks, mib, tune.Algo, tune.Blocks, tune.Threads, tune.Unroll, permille, readers, us, err)
 	}
-	shares := map[int64][]int64{64: {110, 140, 170, 200, 230, 260}, 32: {80, 120, 160, 200}, 16: {80, 140}}
-	if ranks == 2 {
-		shares = map[int64][]int64{64: {30, 60, 90, 120}}
-	}
 	for _, mib := range []int64{64, 32, 16} {
-		one(mib, 0, 0, device.Tuning{Algo: "push", Blocks: 132, Threads: 1024, Unroll: 2})
+		one(mib, 0, 0, device.Tuning{Algo: "push", Blocks: 132, Threads: 1024, Unroll: 1})
 		one(mib, 0, 0, device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024})
-		for _, b := range []int{8, 16} {
+		for _, b := range []int{8, 4, 6, 7, 12, 16} {
 			one(mib, 0, 0, device.Tuning{Algo: "few", Blocks: b})
 		}
-		for _, p := range shares[mib] {
-			for _, readers := range []int64{0, 1, 2} {
+		for _, p := range []int64{50, 80, 110, 140, 170, 200, 230, 260} {
+			for _, readers := range []int64{1, 2, 3} {
 				one(mib, p, readers, device.Tuning{Algo: "few", Blocks: 8})
-				if ranks > 2 && readers != 1 {
-					one(mib, p, readers, device.Tuning{Algo: "few", Blocks: 8, Threads: 512, Unroll: 2})
-				}
 			}
+		}
+		for _, p := range []int64{0, 110, 170, 230} {
+			one(mib, p, min(p, 2), device.Tuning{Algo: "few", Blocks: 8, Threads: 1024, Unroll: 1})
+			one(mib, p, min(p, 2), device.Tuning{Algo: "few", Blocks: 8, Threads: 512, Unroll: 2})
+			one(mib, p, min(p, 2), device.Tuning{Algo: "few", Blocks: 8, Threads: 256, Unroll: 4})
+			one(mib, p, min(p, 4), device.Tuning{Algo: "few", Blocks: 16})
 		}
 	}
 }

@@ -42,69 +42,27 @@ template <int G> struct Walk {
   }
 };
 
-// Steps is what a block does of bales of G = 2W chunks, one after another: in each of
-// split periods it adds up every bales, the first of which goes by way of host memory;
-// then reads times it brings half a bale of the period before, of one member after
-// another. Behind them come the bales that are left.
-template <int G> struct Steps {
-  u32 split, every, bales, reads;
-  u32 period, adds, read;  // in which period; chunks that are left to add up in it; half bales read in it
-  __device__ __forceinline__ Steps(const ReduceArgs& a, u32 bales, u32 reads) : split((u32)a.split), every((u32)a.writers), bales(bales), reads(reads), period(0), adds(0), read(0) { enter(); }
-  __device__ __forceinline__ void enter() { adds = (period < split ? every : period == split ? bales - split * every : 0) * G; }
-  __device__ __forceinline__ bool hosted() const { return period < split && adds > (every - 1) * G; }
-  __device__ __forceinline__ u32 all() const { return bales * G + split * reads; }
-  __device__ __forceinline__ void next() {
-    if (adds > 0) adds--;
-    else read++;
-    if (adds > 0 || (period > 0 && read < reads)) return;
-    period++, read = 0;
-    enter();
-  }
-};
-
 // baleFlag is where a block tells others of its k-th bale by way of host memory.
 DEV i64 baleFlag(u32 k, u32 block, u32 blocks) { return 2 * blocksMost + (i64)k * blocks + block; }
 
 // readBales puts in its place what others have added up and written to their host
-// memory: bales of split turns of each of so many blocks, every writers-th turn. A
-// thread has some bales under way, in what shared memory it has for sums.
-template <int W, int U, int S, int N, int G> DEV void readBales(Patience& p, const ReduceArgs& a, u32 blocks, u32 e) {
-  constexpr int lines = G * U, deep = S * U * W / lines;
-  static_assert(deep > 0, "shared memory has room for a bale");
-  constexpr i64 bale = (i64)lines * N;
+// memory: bales of split turns of each of so many blocks, every writers-th turn.
+template <int W, int U, int N, int G> DEV void readBales(Patience& p, const ReduceArgs& a, u32 blocks, u32 e) {
   const u32 r = (u32)a.team.rank;
-  const i64 all = a.split * blocks * (W - 1), n = blockIdx.x < all ? (all - blockIdx.x + a.readers - 1) / a.readers : 0;
-  Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
-  const auto numberOf = [&](i64 i) { return (blockIdx.x + i * a.readers) / (W - 1); };
-  const auto memberOf = [&](i64 i) { return (r + 1 + (u32)((blockIdx.x + i * a.readers) % (W - 1))) % W; };
-  const auto fetch = [&](i64 i, int d) {
-    const i64 k = numberOf(i);
-    const u32 q = memberOf(i);
-    if (laneOf() == 0) waitFlag(p, a.team, flagAt(a, r, q, 2 * blocksMost + k, e), q, e);
-    __syncwarp();
+  constexpr i64 bale = (i64)G * U * N;
+  const i64 bales = a.split * blocks;
+  for (i64 i = blockIdx.x; i < bales * (W - 1); i += a.readers) {
+    const i64 k = i / (W - 1);
+    const u32 q = (r + 1 + (u32)(i % (W - 1))) % W;
+    if (threadIdx.x == 0) waitFlag(p, a.team, flagAt(a, r, q, 2 * blocksMost + k, e), q, e);
+    __syncthreads();
+    const u64 from = a.host[q] + (k * bale + threadIdx.x) * 16;
+    const u64 to = a.out[r] + (q * a.share + (k / blocks * a.writers * blocks + k % blocks) * bale + threadIdx.x) * 16;
+    Line v[G * U];
 #pragma unroll
-    for (int u = 0; u < lines; u++) fetchLine(mine + (d * lines + u) * 32, a.host[q] + (k * bale + u * N + threadIdx.x) * 16);
-  };
+    for (int u = 0; u < G * U; u++) v[u] = loadLine(from + u * N * 16);
 #pragma unroll
-  for (int d = 0; d < deep; d++) {
-    if (d < n) fetch(d, d);
-    endFetch();
-  }
-  for (i64 i = 0; i < n; i += deep) {
-#pragma unroll
-    for (int d = 0; d < deep; d++) {
-      if (i + d >= n) break;
-      awaitFetch<deep - 1>();
-      const i64 k = numberOf(i + d);
-      const u64 to = a.out[r] + (memberOf(i + d) * a.share + (k / blocks * a.writers * blocks + k % blocks) * bale + threadIdx.x) * 16;
-      Line v[lines];
-#pragma unroll
-      for (int u = 0; u < lines; u++) v[u] = mine[(d * lines + u) * 32];
-#pragma unroll
-      for (int u = 0; u < lines; u++) storeLine(to + u * N * 16, v[u]);
-      if (i + d + deep < n) fetch(i + d + deep, d);
-      endFetch();
-    }
+    for (int u = 0; u < G * U; u++) storeLine(to + u * N * 16, v[u]);
   }
 }
 
@@ -114,7 +72,7 @@ template <int W, int U, int S, int N, int G> DEV void readBales(Patience& p, con
 // behind whole bales is too little to be worth more than a plain loop. With bales of
 // more than one chunk, results of the first of each writers of a block's bales, split
 // times, reach others by way of host memory, where readers blocks of the grid, its
-// first, read those of the others; all do if readers is 0.
+// first, read those of the others.
 template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV void reduceFew(const ReduceArgs& a) {
   constexpr int V = 16 / sizeof(T), to = All ? W : 1;
   constexpr i64 chunk = (i64)U * N, bale = chunk * G;
@@ -123,18 +81,18 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
   Patience p = {0, 0};
   meet<W>(p, a, 0, e);
   if (blockIdx.x < aside) {
-    readBales<W, U, S, N, G>(p, a, blocks, e);
+    readBales<W, U, N, G>(p, a, blocks, e);
     meet<W>(p, a, blocksMost, e);
     end(t, e);
     return;
   }
   const i64 whole = a.count / V, total = (a.count + V - 1) / V, first = All ? r * a.share : 0, last = first + a.share;
   const i64 packs = (last < whole ? last : whole) - first, bales = packs > 0 ? packs / bale : 0;
-  Steps<G> given(a, block < bales ? (u32)((bales - block + blocks - 1) / blocks) : 0, G > 1 && aside == 0 ? 2 * (W - 1) : 0), taken = given;
-  const u32 n = given.all();
+  const u32 n = block < bales ? (u32)((bales - block + blocks - 1) / blocks) * G : 0;
   Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
   Walk<G> in = {(first + block * bale + threadIdx.x) * 16, chunk * 16, (blocks * bale - (G - 1) * chunk) * 16, 0}, out = in;
   u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // where the next bale by way of host memory goes
+  u32 turn = 0, told = 0;                                       // bales since the last such one; those told of
   u64 from[W], into[to];  // of the members, by turns: warps begin with different ones
   u32 place[W];
 #pragma unroll
@@ -144,26 +102,12 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
     if (All) into[k] = a.out[q];
   }
   if (!All) into[0] = a.out[r];
-  // Half a bale of another member is as many packs as a chunk of all.
-  const auto memberOf = [&](const Steps<G>& x) { return (r + 1 + x.read / 2) % W; };
-  const auto halfAt = [&](const Steps<G>& x) { return (i64)(x.read % 2) * W * U * N + threadIdx.x; };
   const auto fetch = [&](int s) {
-    Line* to = mine + s * U * W * 32;
-    if (G > 1 && given.adds == 0) {
-      const u32 q = memberOf(given), k = given.period - 1;
-      if (laneOf() == 0 && given.read % 2 == 0) waitFlag(p, t, flagAt(a, r, q, baleFlag(k, block, blocks), e), q, e);
-      __syncwarp();
-      const u64 at = a.host[q] + (((i64)k * blocks + block) * bale + halfAt(given)) * 16;
 #pragma unroll
-      for (int i = 0; i < W * U; i++) fetchLine(to + i * 32, at + i * N * 16);
-    } else {
+    for (int k = 0; k < W; k++)
 #pragma unroll
-      for (int k = 0; k < W; k++)
-#pragma unroll
-        for (int u = 0; u < U; u++) fetchLine(to + u * W * 32 + place[k], from[k] + in.at + u * N * 16);
-      in.next();
-    }
-    if (G > 1) given.next();
+      for (int u = 0; u < U; u++) fetchLine(mine + (s * U + u) * W * 32 + place[k], from[k] + in.at + u * N * 16);
+    in.next();
   };
 #pragma unroll
   for (int s = 0; s < S; s++) {
@@ -175,18 +119,6 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
     for (int s = 0; s < S; s++) {
       if (k + s >= n) break;
       awaitFetch<S - 1>();
-      if (G > 1 && taken.adds == 0) {
-        const u64 at = a.out[r] + (memberOf(taken) * a.share + ((i64)(taken.period - 1) * taken.every * blocks + block) * bale + halfAt(taken)) * 16;
-        Line v[W * U];
-#pragma unroll
-        for (int i = 0; i < W * U; i++) v[i] = mine[(s * U * W + i) * 32];
-#pragma unroll
-        for (int i = 0; i < W * U; i++) storeLine(at + i * N * 16, v[i]);
-        if (k + s + S < n) fetch(s);
-        endFetch();
-        taken.next();
-        continue;
-      }
       Line sum[U];
 #pragma unroll
       for (int u = 0; u < U; u++) {
@@ -197,7 +129,7 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
       }
       if (k + s + S < n) fetch(s);
       endFetch();
-      const bool hosted = G > 1 && taken.hosted();
+      const bool hosted = G > 1 && turn == 0 && told < a.split;
       if (hosted) {
 #pragma unroll
         for (int u = 0; u < U; u++) storeLine(a.out[r] + out.at + u * N * 16, sum[u]), storeLine(aboard + (out.chunk * chunk + u * N) * 16, sum[u]);
@@ -208,14 +140,15 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
           for (int u = 0; u < U; u++) storeLine(into[d] + out.at + u * N * 16, sum[u]);
       }
       out.next();
-      if (G == 1) continue;
-      if (hosted && out.chunk == 0) {
-        const u32 q = laneOf(), told = taken.period;
+      if (G == 1 || out.chunk != 0) continue;
+      if (hosted) {
         __syncthreads();
+        const u32 q = laneOf();
         if (threadIdx.x / 32 == told % (N / 32) && q < W && q != r) release32(flagAt(a, q, r, baleFlag(told, block, blocks), e), e);
+        told++;
         aboard += blocks * bale * 16;
       }
-      taken.next();
+      if (++turn == a.writers) turn = 0;
     }
   }
   const i64 rest = last < total ? last : total;
