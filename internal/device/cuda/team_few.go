@@ -34,10 +34,14 @@ func (t *team) fewFits(tune device.Tuning) error {
 func (t *team) fewRoom(threads int) int { return t.room(max(threads, teamThreads)) }
 
 // fewByHost is how much of their results, in thousandths, so many members exchange by
-// way of host memory, and how many blocks of each read there.
+// way of host memory, and how many blocks of each read there: what was fastest with 8
+// blocks on four H200. With more, those that read fall behind.
 var fewByHost = func(members int, bytes int64) (permille, readers int64) {
-	if members == 2 || bytes < 24<<20 {
+	switch {
+	case members != 4 || bytes < 24<<20:
 		return 0, 0
+	case bytes < 48<<20:
+		return 110, 2
 	}
 	return 170, 2
 }
@@ -62,7 +66,7 @@ func fewBales(r *kernels.AllReduce) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
 	permille, readers := fewByHost(len(r.In), bytes)
 	blocks := int64(r.Blocks) - readers
-	if readers == 0 || blocks < 2*readers {
+	if readers == 0 || blocks < 2*readers || r.Threads < teamThreads { // smaller blocks read too slowly
 		return
 	}
 	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.FewBale(r.Threads) / blocks

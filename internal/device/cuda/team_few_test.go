@@ -83,7 +83,7 @@ func TestFewHosts(t *testing.T) {
 		members, blocks int
 		count           int64
 		readers         int64
-	}{{2, 8, 32 << 20, 0}, {4, 8, 32 << 20, 2}, {4, 8, 1 << 20, 0}, {4, 4, 32 << 20, 0}, {8, 8, 32<<20 + 5, 2}} {
+	}{{2, 8, 32 << 20, 0}, {4, 8, 32 << 20, 2}, {4, 8, 1 << 20, 0}, {4, 4, 32 << 20, 0}, {4, 8, 16<<20 + 5, 2}, {8, 8, 32 << 20, 0}} {
 		_, threads, unroll := fewLaunch(device.Tuning{}, c.members)
 		r := &kernels.AllReduce{DType: ir.BF16, Count: c.count, Threads: threads, Unroll: unroll, Blocks: c.blocks, In: make([]nvlib.Ptr, c.members)}
 		shareOut(r, int64(c.members))
