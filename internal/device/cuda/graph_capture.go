@@ -39,14 +39,15 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 }
 
 // formsWanted lists the forms that graphs are recorded in. Flags want GPUs that reach
-// each other.
+// each other, and a rank on each: of two ranks on a GPU one has been seen to wait for a
+// flag that never came, beside other programs.
 func (w *world) formsWanted() []string {
 	switch {
 	case len(w.sites) == 1:
 		return []string{formOne}
 	case w.m.opts.Graphs != "":
 		return []string{w.m.opts.Graphs}
-	case !w.whole():
+	case !w.whole(), len(w.devices) > len(w.sites):
 		return []string{formOne}
 	}
 	return []string{formOne, formEach}

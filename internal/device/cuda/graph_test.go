@@ -85,6 +85,28 @@ func (x *exchanged) issue() error {
 
 // TestGraphForms replays the same work in both forms, and counts what each
 // launch costs the host.
+// TestFormsWanted: GPUs that several ranks share have one graph over all, unless they
+// are asked for more.
+func TestFormsWanted(t *testing.T) {
+	for _, c := range []struct {
+		gpus, per int
+		graphs    string
+		want      string
+	}{{1, 1, "", "one"}, {2, 1, "", "one each"}, {2, 2, "", "one"}, {2, 2, formEach, "each"}, {2, 1, formOne, "one"}} {
+		f := newFake(t, c.gpus)
+		w, err := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: c.per, Graphs: c.graphs}).Open(t.Context(), c.gpus*c.per)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(w.(*world).formsWanted(), " "); got != c.want {
+			t.Errorf("%+v: forms %s", c, got)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestGraphForms(t *testing.T) {
 	x := newExchanged(t, Options{})
 	captured, err := x.w.(device.Capturer).Capture(x.issue)

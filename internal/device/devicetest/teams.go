@@ -251,6 +251,7 @@ func testTeamAllReduce(r *rig) {
 				x := r.draw(rng, ranks, dt, red, counts[rng.IntN(len(counts))], offs, k%2 == 0)
 				tune := device.Tuning{Algo: name, Blocks: []int{0, 1, 3, 16}[rng.IntN(4)], Threads: []int{0, 64, 256}[rng.IntN(3)], Unroll: []int{0, 1, 2, 4}[rng.IntN(4)]}
 				if !x.supported(r, t, tune) {
+					r.sync() // what is uploaded would come after the memory is another's
 					x.release(r, make([]device.Launch, len(ranks)))
 					continue
 				}
