@@ -174,6 +174,9 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) {
 		sum += k
 	}
 	slices.Sort(names)
+	if sum == 0 {
+		t.Errorf("nothing was drawn: -draws.time=%v was over when the kinds were, after %v", *drawTime, ready.Round(time.Millisecond))
+	}
 	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v to make kernels, %v in all", m.Name(), ranks, sum, len(r.kinds), strings.Join(names, ", "),
 		ready.Round(time.Millisecond), r.opening.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
