@@ -1,15 +1,18 @@
 package cuda
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
 // floor is where kernels meet that wait on devices for each other. Those of one
 // world fit on the devices at once (see room); those of two might not, and then
-// each waits for a kernel that the other keeps from starting. So worlds with teams
-// take the floor by turns: a world has it from a batch on until its devices rest,
-// or until it has ended, when its kernels give up.
+// each waits for a kernel that the other keeps from starting. So do graphs that flags
+// join, whose branches want queues of the devices for themselves: a branch that shares
+// one may find a wait before the raise that ends it. So worlds with teams or such graphs
+// take the floor by turns: a world has it from a batch on until its devices rest, or
+// until it has ended, when its kernels give up.
 type floor struct {
 	mu    sync.Mutex
 	world *world // that has the floor; nil for none
@@ -71,9 +74,14 @@ func (w *world) rests() bool {
 	return w.calls == 0 && w.look()
 }
 
-// gathers reports whether w has teams.
+// gathers reports whether w has teams, or graphs that flags join.
 func (w *world) gathers() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.teams) > 0
+	return len(w.teams) > 0 || slices.ContainsFunc(w.recorded, (*graph).flagged)
+}
+
+// flagged reports whether a form of g that may be launched has flags.
+func (g *graph) flagged() bool {
+	return slices.ContainsFunc(g.forms, func(f *form) bool { return f.flags != nil })
 }

@@ -180,3 +180,30 @@ func TestFloorThenGate(t *testing.T) {
 		}
 	}
 }
+
+// TestFloorGraphs: a world takes turns as long as it has a graph that flags join.
+func TestFloorGraphs(t *testing.T) {
+	for graphs, want := range map[string]bool{formOne: false, formEach: true, "": true} {
+		x := newExchanged(t, Options{Graphs: graphs})
+		w := x.w.(*world)
+		if w.gathers() {
+			t.Errorf("graphs %q: a world without any takes turns", graphs)
+		}
+		captured, err := w.Capture(x.issue)
+		x.must(err)
+		if w.gathers() != want {
+			t.Errorf("graphs %q: takes turns: %t", graphs, !want)
+		}
+		if graphs == "" {
+			x.must(captured.(device.Choices).Keep(0))
+			if w.gathers() {
+				t.Error("a world that kept one graph over all GPUs takes turns")
+			}
+		}
+		x.must(captured.Close())
+		if w.gathers() {
+			t.Errorf("graphs %q: takes turns for a graph that is gone", graphs)
+		}
+		x.must(w.Close())
+	}
+}

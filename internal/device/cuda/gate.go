@@ -12,8 +12,8 @@ type gate struct{ mu sync.RWMutex }
 
 // Batch calls issue, which gives work to the world's streams, with nothing
 // between the commands that could keep those issued first from ending. A world
-// with teams has to itself what other worlds' teams would need (see floor), until
-// it rests.
+// with teams, or with graphs that flags join, has to itself what others of the kind
+// would need (see floor), until it rests.
 func (w *world) Batch(issue func() error) error {
 	if f := &w.m.sys.floor; w.gathers() {
 		if !f.enter(w) {
