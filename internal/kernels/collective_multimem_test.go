@@ -164,21 +164,5 @@ func TestMultimemLate(t *testing.T) {
 	data, all := b.join(4096)
 	half := int64(3 * 2 * BlocksMost * 4)
 	b.addMultimem(multimemCase{dt: ir.F32, unroll: 1, count: 200, blocks: 2, threads: 32}, rand.New(rand.NewPCG(1, 2)), data, all, b.halves(half, 0), half)
-	b.streams[1] = nil
-	b.runTeam(2, func(seed int) {
-		told := 0
-		for m := range 3 {
-			f, ok := ReadFault(b.mem[int64(b.record[m])-memoryAt:])
-			if !ok {
-				continue
-			}
-			told++
-			if m == 1 || f.Kind != FaultTimeout || f.Words[0] != FirstEpoch+1 || f.Words[1] != 1 {
-				t.Errorf("seed %d: member %d told %+v", seed, m, f)
-			}
-		}
-		if told == 0 {
-			t.Errorf("seed %d: nobody told of the member that did not come", seed)
-		}
-	})
+	b.runLate("multimem")
 }

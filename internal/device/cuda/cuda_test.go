@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -42,6 +43,20 @@ func real(t testing.TB, opts Options) *machine {
 	}
 	devicetest.NeedGPUs(t, have, 1, err)
 	return m.(*machine)
+}
+
+// openAll opens a world of all this host's GPUs, of which there must be two, whose teams
+// wait 4 s.
+func openAll(t testing.TB) device.World {
+	t.Helper()
+	m := real(t, Options{TeamTimeout: 4 * time.Second})
+	n := len(m.sys.gpus)
+	devicetest.NeedGPUs(t, n, 2, nil)
+	w, err := m.Open(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
 }
 
 func TestDevice(t *testing.T) {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -99,21 +97,13 @@ func TestFewHosts(t *testing.T) {
 }
 
 // TestSweepFew measures how much of an all-reduce by few blocks should go by way of
-// host memory, and how many of them should read there, on as many ranks as
+// host memory, and how many of them should read there, on as many ranks as the first of
 // reduceSweepWorlds says. It needs reduceSweep as TestSweepAllReduce does.
 func TestSweepFew(t *testing.T) {
-	if os.Getenv(reduceSweep) == "" {
-		t.Skip(reduceSweep + " is not set")
-	}
-	number := func(name string, otherwise int) int {
-		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
-			return n
-		}
-		return otherwise
-	}
-	ranks := number(reduceSweepWorlds, 2)
+	worlds, each := sweepRanks(t, 60)
+	ranks := worlds[0]
 	s := newReduceSweep(t, ranks, false, time.Now())
-	until := time.Now().Add(time.Duration(number(reduceSweepSeconds, 60)) * time.Second)
+	until := time.Now().Add(each)
 	before := fewByHost
 	defer func() { fewByHost = before }()
 	one := func(mib, permille, readers int64, tune device.Tuning) {

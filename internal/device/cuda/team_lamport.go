@@ -21,20 +21,25 @@ func spares(dt ir.DType) error {
 // inLines is for lines that are their own flags, as many for each thread of a warp as
 // unroll says.
 func (a reduceAlgorithm) inLines(t *team, tune device.Tuning, r *kernels.AllReduce) error {
-	rows := ceil(ceil(r.Count*r.DType.Size(), 16), kernels.RowsPacks(r.Unroll))
+	bytes := r.Count * r.DType.Size()
+	rows := ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll))
 	var times int64
 	r.Share, times = a.shared(rows, int64(len(t.members)), 1)
 	r.Blocks = t.grid(tune, r.Threads, r.Share)
-	bytes := r.Count * r.DType.Size()
 	r.Calm = bytes >= calmFrom && bytes < calmTo
-	return t.resting(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
+	return t.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
 // resting reserves two halves of at least so many bytes each that rest full of what is
 // never sent. No epochs are in them, which kernels would have to clear where the numbers
 // of launches wrap.
-func (t *team) resting(r *kernels.AllReduce, half int64) error {
-	area, err := t.reserveOf("lamport", 2*half, kernels.Unsent)
+func (t *team) resting(half int64) (*area, error) {
+	return t.reserveOf("lamport", 2*half, kernels.Unsent)
+}
+
+// rest gives r such halves.
+func (t *team) rest(r *kernels.AllReduce, half int64) error {
+	area, err := t.resting(half)
 	if err != nil {
 		return err
 	}
@@ -118,5 +123,5 @@ func (a reduceAlgorithm) linesByHost(t *team, tune device.Tuning, r *kernels.All
 	if err := t.flagged(r, told+kernels.BlocksMost); err != nil {
 		return err
 	}
-	return t.resting(r, members*r.Share*rows*16)
+	return t.rest(r, members*r.Share*rows*16)
 }

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -317,21 +315,10 @@ func words32(raw []byte) []int32 {
 // GPUs. It needs reduceSweep as TestSweepAllReduce does, and takes its time; sizes are
 // those of sizesVariable.
 func TestSweepMoves(t *testing.T) {
-	if os.Getenv(reduceSweep) == "" {
-		t.Skip(reduceSweep + " is not set")
-	}
-	seconds, err := strconv.Atoi(os.Getenv(reduceSweepSeconds))
-	if err != nil {
-		seconds = 60
-	}
-	until := time.Now().Add(time.Duration(seconds) * time.Second)
-	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	n := len(m.sys.gpus)
-	devicetest.NeedGPUs(t, n, 2, nil)
-	dw, err := m.Open(t.Context(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, each := sweepRanks(t, 60)
+	until := time.Now().Add(each)
+	dw := openAll(t)
+	n := dw.Ranks()
 	s := &moveSweep{reduceSweeper: &reduceSweeper{T: t, w: dw.(*world), ranks: n}, rig: newTeamRig(t, dw, "sweep", upTo(n)), until: until}
 	for _, bytes := range sweepSizes(t) {
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {

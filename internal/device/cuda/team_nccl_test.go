@@ -7,11 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -318,13 +316,8 @@ func TestNCCLAddresses(t *testing.T) {
 
 // TestNCCLMemoryAnew has memory go that NCCL was given within graphs, and less come.
 func TestNCCLMemoryAnew(t *testing.T) {
-	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	n := len(m.sys.gpus)
-	devicetest.NeedGPUs(t, n, 2, nil)
-	dw, err := m.Open(t.Context(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dw := openAll(t)
+	n := dw.Ranks()
 	r := newTeamRig(t, dw, "main", upTo(n))
 	for _, bytes := range []int64{192 << 20, 80 << 20} { // regions of their own
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {

@@ -177,7 +177,7 @@ func (t *team) normRoom(packs int64) int { return t.room(kernels.NormThreads(pac
 // normSteps returns what each member launches.
 func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
 	rows := all[0].rows()
-	lines, err := t.reserveOf("lamport", 2*int64(len(all))*rows*all[0].packs()*16, kernels.Unsent)
+	lines, err := t.resting(int64(len(all)) * rows * all[0].packs() * 16)
 	if err != nil {
 		return nil, err
 	}

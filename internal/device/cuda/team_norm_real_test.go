@@ -2,12 +2,9 @@ package cuda
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -145,33 +142,10 @@ func TestRealTails(t *testing.T) {
 	t.Logf("%d ranks: %d launches of a sum, an add and a norm", ranks, launches)
 }
 
-// sweepNormSeconds bounds the sweeps below.
-const sweepNormSeconds = "HOCKET_SWEEP_SECONDS"
-
-// sweepRanks lists how many ranks to sweep with, and for how long each.
-func sweepRanks(t *testing.T) ([]int, time.Duration) {
-	if os.Getenv(reduceSweep) == "" {
-		t.Skip(reduceSweep + " is not set")
-	}
-	var ranks []int
-	for _, s := range strings.Split(cmp.Or(os.Getenv(reduceSweepWorlds), "2"), ",") {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ranks = append(ranks, n)
-	}
-	seconds, err := strconv.Atoi(cmp.Or(os.Getenv(sweepNormSeconds), "20"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ranks, time.Duration(seconds) * time.Second
-}
-
 // TestSweepTails times the ends of 32 layers by graph, in a chain: by how much the
 // fastest run of 544 takes longer than that of 32. As one launch, and as three.
 func TestSweepTails(t *testing.T) {
-	worlds, each := sweepRanks(t)
+	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
 		until := time.Now().Add(each)
 		m := real(t, Options{})
@@ -217,7 +191,7 @@ func TestSweepTails(t *testing.T) {
 // TestSweepNorm times sums with add and norm as one launch and as three, in graphs, and
 // compares the bits.
 func TestSweepNorm(t *testing.T) {
-	worlds, each := sweepRanks(t)
+	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
 		until := time.Now().Add(each)
 		m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne})

@@ -2,8 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,25 +46,17 @@ func TestHostDeclines(t *testing.T) {
 }
 
 // TestSweepHost measures how much of an all-reduce should go by way of host
-// memory, and by how many blocks, on as many ranks as reduceSweepWorlds says. It
+// memory, and by how many blocks, on as many ranks as the first of reduceSweepWorlds says. It
 // needs reduceSweep as TestSweepAllReduce does.
 func TestSweepHost(t *testing.T) {
-	if os.Getenv(reduceSweep) == "" {
-		t.Skip(reduceSweep + " is not set")
-	}
-	number := func(name string, otherwise int) int {
-		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
-			return n
-		}
-		return otherwise
-	}
-	ranks := number(reduceSweepWorlds, 2)
+	worlds, each := sweepRanks(t, 60)
+	ranks := worlds[0]
 	s := newReduceSweep(t, ranks, false, time.Now())
 	shares, grids := []int64{40, 55, 70, 80, 90, 100}, [][2]int64{{2, 4}, {4, 8}, {8, 12}, {8, 16}}
 	if ranks > 2 {
 		shares, grids = []int64{60, 90, 120, 150, 180, 210}, [][2]int64{{6, 12}, {8, 16}, {12, 24}, {16, 16}}
 	}
-	until := time.Now().Add(time.Duration(number(reduceSweepSeconds, 60)) * time.Second)
+	until := time.Now().Add(each)
 	before, results := byHostMemory, resultsByHost
 	defer func() { byHostMemory, resultsByHost = before, results }()
 	one := func(mib int64, what string, tune device.Tuning) {

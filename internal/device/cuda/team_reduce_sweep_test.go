@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,6 +71,27 @@ func TestSweepAllReduce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// sweepRanks lists how many ranks to sweep with, of reduceSweepWorlds, and for how long
+// each, of reduceSweepSeconds or so many. It skips the test where no sweep is asked for.
+func sweepRanks(t *testing.T, seconds int) (worlds []int, each time.Duration) {
+	t.Helper()
+	if os.Getenv(reduceSweep) == "" {
+		t.Skip(reduceSweep + " is not set")
+	}
+	for _, s := range strings.Split(cmp.Or(os.Getenv(reduceSweepWorlds), "2"), ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		worlds = append(worlds, n)
+	}
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(reduceSweepSeconds), strconv.Itoa(seconds)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return worlds, time.Duration(n) * time.Second
 }
 
 // reduceSweeper is a world with a team and operands for all sizes.

@@ -8,10 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -140,13 +138,8 @@ func TestTeamSweep(t *testing.T) {
 	if file == "" {
 		t.Skipf("%s names no file to write", sweepVariable)
 	}
-	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	n := len(m.sys.gpus)
-	devicetest.NeedGPUs(t, n, 2, nil)
-	dw, err := m.Open(t.Context(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dw := openAll(t)
+	n := dw.Ranks()
 	w := dw.(*world)
 	r := newTeamRig(t, w, "sweep", upTo(n))
 	g, err := w.Capture(func() error { return nil }) // makes the stream for graphs

@@ -16,7 +16,7 @@ DEV f32 rootOf(f32 x) { return sqrtf(x); }
 
 enum { summing = 256 };  // threads that add up squares
 
-DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }  // packs of the row, behind what rowSum takes
+DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }  // packs of the row, behind what rowSquares takes
 
 template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
 #pragma unroll
