@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -42,7 +43,7 @@ var (
 )
 
 func TestDraws(t *testing.T) {
-	allByHost(t, hostPart{150, 4, 8})
+	keepParts(t)
 	t.Run("cpu", func(t *testing.T) {
 		for _, mode := range []cpu.Mode{cpu.Concurrent, cpu.Scheduled} {
 			draw(t, cpu.New(cpu.Options{Mode: mode, Seed: int64(*drawSeed)}), 4, 400, drawLimits{kinds: 200, batch: 80, longest: 1 << 13})
@@ -84,10 +85,12 @@ type drawKind struct {
 	tune    device.Tuning // no algorithm: what the dispatcher chooses
 	align   int64         // elements that starts are multiples of
 	inPlace bool
+	alike   bool  // operands begin at the same place of all members' memory
+	least   int64 // elements, of those tried, that it takes
 }
 
 func (k drawKind) String() string {
-	return fmt.Sprintf("%s %s %s %+v, starts at multiples of %d, in place %t", k.op, k.red, k.dt, k.tune, k.align, k.inPlace)
+	return fmt.Sprintf("%s %s %s %+v, starts at multiples of %d, in place %t, alike %t", k.op, k.red, k.dt, k.tune, k.align, k.inPlace, k.alike)
 }
 
 // drawn is a collective with its operands.
@@ -150,9 +153,10 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) {
 	}
 	r := &drawRig{T: t, w: w, limits: limits, rng: rand.New(rand.NewPCG(*drawSeed, uint64(ranks))), encoded: map[ir.DType][]byte{}, done: map[string]int{}}
 	r.dispatch = comm.NewDispatch(w, m.Caps(), comm.Find(m.Name(), w).Table, comm.Policy{})
+	names, asked := r.names()
 	r.open(ranks)
 	r.probe(true)
-	r.drawKinds()
+	r.drawKinds(names, asked)
 	r.probe(false)
 	ready := time.Since(began)
 	none := 0 // batches in a row of which nothing came
@@ -167,17 +171,20 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) {
 		t.Errorf("%d collectives are left to draw, and none are drawn any more", n)
 	}
 	r.must(w.Close())
-	var names []string
+	var did []string
 	sum := 0
 	for name, k := range r.done {
-		names = append(names, fmt.Sprintf("%s %d", name, k))
+		did = append(did, fmt.Sprintf("%s %d", name, k))
 		sum += k
 	}
-	slices.Sort(names)
+	slices.Sort(did)
+	for _, name := range r.missed(asked) {
+		t.Errorf("nothing was drawn by %s in %v, of which kinds took %v; -draws.time=%v", name, time.Since(began).Round(time.Millisecond), ready.Round(time.Millisecond), *drawTime)
+	}
 	if sum == 0 {
 		t.Errorf("nothing was drawn: -draws.time=%v was over when the kinds were, after %v", *drawTime, ready.Round(time.Millisecond))
 	}
-	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v to make kernels, %v in all", m.Name(), ranks, sum, len(r.kinds), strings.Join(names, ", "),
+	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v to make kernels, %v in all", m.Name(), ranks, sum, len(r.kinds), strings.Join(did, ", "),
 		ready.Round(time.Millisecond), r.opening.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
@@ -284,39 +291,151 @@ func (r *drawRig) probe(open bool) {
 // own reports whether an algorithm is one of the machine's own.
 func own(algo string) bool { return algo != "" && !slices.Contains(comm.Schedules(), algo) }
 
-// drawKinds draws kinds that are supported.
-func (r *drawRig) drawKinds() {
-	names := append(r.dispatch.Algorithms(), "")
-	switch {
-	case r.limits.plain:
-		names = comm.Schedules()
-	case *drawAlgo != "":
-		if only := slices.DeleteFunc(strings.Split(*drawAlgo, ","), func(name string) bool { return !slices.Contains(names, name) }); len(only) > 0 {
-			names = only
+// names returns the algorithms of which kinds are drawn, and whether they were asked
+// for: then each has to be.
+func (r *drawRig) names() (names []string, asked bool) {
+	if r.limits.plain {
+		return comm.Schedules(), false
+	}
+	names = append(r.dispatch.Algorithms(), "")
+	if _, ok := r.w.(*world); !ok || *drawAlgo == "" {
+		return names, false
+	}
+	list := strings.Split(*drawAlgo, ",")
+	for _, name := range list {
+		if !slices.Contains(names, name) {
+			r.Fatalf("-draws.algorithm=%s: there is no %q; there are %s", *drawAlgo, name, strings.Join(names, " "))
 		}
 	}
-	for len(r.kinds) < r.limits.kinds {
+	return list, true
+}
+
+// drawKinds draws kinds that are supported, as many of each algorithm.
+func (r *drawRig) drawKinds(names []string, asked bool) {
+	r.Helper()
+	byHost(drawParts[0])
+	names = slices.Clone(names)
+	r.rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for i := 0; len(names) > 0 && len(r.kinds) < r.limits.kinds; {
+		k, err := r.drawKind(names[i%len(names)])
+		switch {
+		case err == nil:
+			r.kinds = append(r.kinds, k)
+			i++
+			continue
+		case asked:
+			r.Error(err)
+		default:
+			r.Log(err)
+		}
+		names = slices.Delete(names, i%len(names), i%len(names)+1)
+	}
+	if len(r.kinds) == 0 {
+		r.Fatal("no kinds are drawn")
+	}
+}
+
+// drawTries bounds how many kinds of an algorithm are tried for one that is
+// supported: of the algorithms that take least, one in 50 is.
+const drawTries = 2000
+
+// drawKind draws a kind of an algorithm; an error says why there is none: for each op
+// the last reason.
+func (r *drawRig) drawKind(algo string) (drawKind, error) {
+	why := map[ir.Op]error{}
+	for range drawTries {
 		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))], dt: ir.DTypes()[r.rng.IntN(len(ir.DTypes()))],
 			align: []int64{1, 1, 2, 4, 8, 16}[r.rng.IntN(6)], inPlace: r.rng.IntN(3) == 0}
 		if reducing(k.op) {
 			k.red = ir.Sum + ir.Red(r.rng.IntN(4))
 		}
-		k.tune.Algo = names[r.rng.IntN(len(names))]
+		k.tune.Algo = algo
+		k.alike = algo == ncclWindowName || r.rng.IntN(4) == 0
 		switch {
-		case byNCCL(k.tune.Algo) && k.red == ir.Avg:
+		case byNCCL(algo) && k.red == ir.Avg:
 			continue // rounded otherwise
-		case own(k.tune.Algo) && !byNCCL(k.tune.Algo):
+		case own(algo) && !byNCCL(algo):
 			k.tune.Unroll = []int{0, 0, 1, 2, 4, 8}[r.rng.IntN(6)]
 		}
-		clear(r.used)
-		if d := r.place(k, 1000); d != nil && r.supports(d) {
-			r.kinds = append(r.kinds, k)
+		err := r.fits(&k)
+		if err == nil {
+			return k, nil
 		}
+		why[k.op] = err
+	}
+	var reasons []string
+	for _, op := range slices.Sorted(maps.Keys(why)) {
+		reason := strings.TrimPrefix(why[op].Error(), op.String()+" ")
+		if !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	return drawKind{}, fmt.Errorf("none of %d kinds of %q that were drawn can run: %s", drawTries, algo, strings.Join(reasons, "; "))
+}
+
+// drawSizes are how many elements kinds are tried with, until they are supported: any,
+// whole packs, and what is large enough to be cut.
+var drawSizes = []int64{1000, 16, 1 << 14, 1 << 16, 1 << 18, 1 << 20}
+
+// fits finds how many elements k takes, or says why it takes none.
+func (r *drawRig) fits(k *drawKind) (err error) {
+	most := r.limits.longest / int64(len(r.lanes[k.lane].members))
+	for i, n := range drawSizes {
+		if i > 0 && (n > most && drawSizes[i-1] >= most || !own(k.tune.Algo)) {
+			break
+		}
+		clear(r.used)
+		d := r.place(*k, n)
+		if d == nil {
+			break
+		}
+		if err = r.supports(d); err == nil {
+			k.least = d.count
+			return nil
+		}
+	}
+	return err
+}
+
+// missed are the algorithms that were asked for and that nothing was drawn by.
+func (r *drawRig) missed(asked bool) (names []string) {
+	if !asked {
+		return nil
+	}
+	all, _ := r.names()
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" || r.done[name] > 0 })
+}
+
+// drawParts are what parts of operands go by way of host memory, whatever was fastest:
+// so few blocks that there is room for them beside other lanes', and more, for lanes
+// that have their devices for themselves.
+var drawParts = []hostPart{{150, 1, 2}, {150, 4, 8}, {300, 2, 3}}
+
+// byHost has all that goes by way of host memory be cut so.
+func byHost(p hostPart) {
+	byHostMemory = p
+	resultsByHost = func(int64) hostPart { return p }
+	movesByHost = func(ir.Op, int64, int) hostPart { return p }
+	addendsByHost = func(int, int64) hostPart { return p }
+	lamportByHost = func(int64, int) hostPart { return p }
+	fewByHost = func(members int, _ int64) (permille, readers int64) {
+		if members != 4 {
+			return 0, 0
+		}
+		return p.permille, min(p.readers, 2)
 	}
 }
 
-// supports reports whether d can run as it is pinned.
-func (r *drawRig) supports(d *drawn) bool {
+// keepParts undoes byHost when the test ends.
+func keepParts(t testing.TB) {
+	memory, results, moves, addends, lamport, few := byHostMemory, resultsByHost, movesByHost, addendsByHost, lamportByHost, fewByHost
+	t.Cleanup(func() {
+		byHostMemory, resultsByHost, movesByHost, addendsByHost, lamportByHost, fewByHost = memory, results, moves, addends, lamport, few
+	})
+}
+
+// supports returns nil, or why d cannot run as it is pinned.
+func (r *drawRig) supports(d *drawn) error {
 	r.Helper()
 	l := r.lanes[d.lane]
 	var err error
@@ -331,7 +450,7 @@ func (r *drawRig) supports(d *drawn) bool {
 	if err != nil && !errors.Is(err, device.ErrUnsupported) {
 		r.Errorf("%v: %v", d, err)
 	}
-	return err == nil
+	return err
 }
 
 // lengths returns the elements of the operands of member me of n; -1 for none.
@@ -377,7 +496,20 @@ func (r *drawRig) place(k drawKind, count int64) *drawn {
 	*c = device.Collective{Op: k.op, Red: k.red, Root: r.rng.IntN(n), AnyOrder: true, Together: true}
 	d.inst.Shared, d.inst.Pin = true, k.tune
 	shift := r.rng.IntN(n)
+	skips := [2]int64{r.rng.Int64N(drawSkips), r.rng.Int64N(drawSkips)}
+	if k.alike {
+		most := int64(0)
+		for _, m := range members {
+			most = max(most, r.used[m.Rank])
+		}
+		for _, m := range members {
+			r.used[m.Rank] = most
+		}
+	}
 	for me, m := range members {
+		if !k.alike {
+			skips = [2]int64{r.rng.Int64N(drawSkips), r.rng.Int64N(drawSkips)}
+		}
 		in, out := d.lengths(me, n)
 		p := comm.Part{To: -1, From: -1, Reads: in >= 0, Writes: out >= 0}
 		if k.op == ir.OpPermute {
@@ -385,12 +517,12 @@ func (r *drawRig) place(k drawKind, count int64) *drawn {
 		}
 		ok := true
 		if p.Reads {
-			p.In, ok = r.room(m.Rank, &k, in)
+			p.In, ok = r.room(m.Rank, &k, in, skips[0])
 		}
 		if together := p.Reads && p.Writes && k.inPlace; together && in >= out {
 			p.Out = block(p.In, out, int64(me), in > out)
 		} else if p.Writes && ok {
-			p.Out, ok = r.room(m.Rank, &k, out)
+			p.Out, ok = r.room(m.Rank, &k, out, skips[1])
 			if together {
 				p.In = block(p.Out, in, int64(me), true)
 			}
@@ -413,10 +545,13 @@ func block(v device.View, n, i int64, cut bool) device.View {
 	return v
 }
 
+// drawSkips bounds by how many times their alignment operands begin later than they could.
+const drawSkips = 9
+
 // room finds room in a rank's arena.
-func (r *drawRig) room(rank int, k *drawKind, n int64) (device.View, bool) {
+func (r *drawRig) room(rank int, k *drawKind, n, skip int64) (device.View, bool) {
 	size := k.dt.Size()
-	at := (r.used[rank]+drawCanary+255)&^255 + k.align*r.rng.Int64N(9)*size
+	at := (r.used[rank]+drawCanary+255)&^255 + k.align*skip*size
 	end := at + n*size + drawCanary
 	if end > drawArena {
 		return device.View{}, false
@@ -426,18 +561,23 @@ func (r *drawRig) room(rank int, k *drawKind, n int64) (device.View, bool) {
 }
 
 // size draws a number of elements: none, one, borders of what kernels take at a
-// time, any, and now and then very many.
-func (r *drawRig) size() int64 {
+// time, any, and now and then very many. Where a kind takes only whole packs, or many
+// of them, most are such.
+func (r *drawRig) size(k *drawKind) int64 {
+	if k.least > 0 && k.least != drawSizes[0] && r.rng.IntN(4) > 0 {
+		most := min(max(4*k.least, 1<<14), r.limits.longest/int64(len(r.lanes[k.lane].members)))
+		return int64(float64(k.least)*math.Exp(r.rng.Float64()*math.Log(float64(max(most, k.least))/float64(k.least)))) &^ 15
+	}
 	borders := []int64{2, 3, 7, 8, 9, 15, 17, 63, 64, 65, 255, 257, 479, 480, 481, 511, 513, 1023, 1024, 1025, 2047, 4095, 4097, 8191, 8192, 8193, 30720, 65537}
 	n := int64(math.Exp(r.rng.Float64() * math.Log(1<<14)))
-	switch k := r.rng.IntN(64); {
-	case k < 4:
+	switch x := r.rng.IntN(64); {
+	case x < 4:
 		n = 0
-	case k < 8:
+	case x < 8:
 		n = 1
-	case k < 24:
+	case x < 24:
 		n = borders[r.rng.IntN(len(borders))]
-	case k == 63:
+	case x == 63:
 		n = 1 + r.rng.Int64N(r.limits.longest)
 	}
 	return min(n, r.limits.longest)
@@ -452,6 +592,7 @@ func (r *drawRig) fill(k, n int) {
 	for _, l := range r.lanes {
 		l.list = nil
 	}
+	byHost(drawParts[r.rng.IntN(len(drawParts))])
 	only := -1
 	if k%3 == 2 {
 		only = r.rng.IntN(len(r.lanes))
@@ -462,17 +603,17 @@ func (r *drawRig) fill(k, n int) {
 			continue
 		}
 		before := slices.Clone(r.used)
-		d := r.place(kind, r.size())
+		d := r.place(kind, r.size(&kind))
 		if d == nil {
 			break
 		}
 		if own(kind.tune.Algo) && !byNCCL(kind.tune.Algo) {
 			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
-			if !r.supports(d) {
+			if r.supports(d) != nil {
 				d.inst.Pin = kind.tune
 			}
 		}
-		if !r.supports(d) { // too large, or empty
+		if r.supports(d) != nil { // too large, too small or empty
 			copy(r.used, before)
 			continue
 		}
@@ -779,6 +920,56 @@ func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 	return table, -n * drawValues
 }
 
+// TestDrawKinds wants every algorithm to be one that TestDraws draws when it is asked
+// for, on fakes: kinds that are supported, and collectives of them in a batch.
+func TestDrawKinds(t *testing.T) {
+	keepParts(t)
+	for _, c := range []struct {
+		gpus, ranks int
+		without     map[string]string // what cannot be drawn there, and why
+	}{
+		{2, 2, map[string]string{"move-spread": "two others or more"}},
+		{4, 4, nil},
+		{2, 4, nil}, // by NCCL, members that share no GPU
+	} {
+		_, w := ncclWorld(t, c.gpus, c.ranks)
+		many(w.(*world))
+		w.(*world).m.sys.multicast = true
+		r := &drawRig{T: t, w: w, limits: drawLimits{kinds: 6, longest: 1 << 20}, rng: rand.New(rand.NewPCG(*drawSeed, 1)), encoded: map[ir.DType][]byte{}}
+		r.dispatch = comm.NewDispatch(w, w.(*world).m.Caps(), nil, comm.Policy{})
+		r.open(c.ranks)
+		for _, name := range w.(device.Teams).TeamAlgorithms() {
+			r.probe(true)
+			_, err := r.drawKind(name)
+			if want := c.without[name]; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%d ranks on %d GPUs: %v, want %q", c.ranks, c.gpus, err, want)
+			}
+			if err == nil {
+				r.kinds = nil
+				r.drawKinds([]string{name}, true)
+			}
+			r.probe(false)
+			if err != nil {
+				continue
+			}
+			r.fill(1, 20)
+			sum := 0
+			for _, l := range r.lanes {
+				sum += len(l.list)
+				for _, d := range l.list {
+					if d.inst.Pin.Algo != name {
+						t.Errorf("%v, want %s", d, name)
+					}
+				}
+			}
+			if sum < 5 { // as many of the largest have room
+				t.Errorf("%d ranks on %d GPUs: a batch has %d collectives by %s, of %v", c.ranks, c.gpus, sum, name, r.kinds)
+			}
+		}
+		r.must(w.Close())
+	}
+}
+
 // TestTeamMoveAbsent leaves a member out of a collective by each algorithm that
 // moves or reduces blocks: the world ends in time with an error that names the
 // member, and the next one, of the same process, works.
@@ -812,7 +1003,7 @@ func TestTeamMoveAbsent(t *testing.T) {
 			if reducing(op) {
 				kind.red = ir.Sum
 			}
-			if d := r.place(kind, count); r.supports(d) {
+			if d := r.place(kind, count); r.supports(d) == nil {
 				ds = append(ds, d)
 			}
 		}
