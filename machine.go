@@ -49,6 +49,8 @@ type Machine struct {
 	dev device.Machine
 	ctx context.Context
 	end context.CancelFunc
+	// shelf has the plans of all models.
+	shelf *shelf
 
 	mu     sync.Mutex
 	models map[*Model]bool
@@ -61,7 +63,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, models: map[*Model]bool{}}
+	m := &Machine{dev: dev, shelf: newShelf(), models: map[*Model]bool{}}
 	m.ctx, m.end = context.WithCancel(ctx)
 	return m, nil
 }
@@ -96,9 +98,16 @@ type LoadOptions struct {
 	// dims, hold together, in bytes; 0 means 4 GiB. A plan counts by the memory that
 	// it has taken, in use or not (arena, staging, workspaces), on the GPU where that
 	// is most, and its pinned host memory; on the CPU machine by that of all ranks.
-	// What the driver and NCCL take by themselves is not counted. Beyond the bound,
-	// and where memory is too short to load or run one, the plan used least recently is
-	// unloaded; the last one stays.
+	// What the driver and NCCL take by themselves is not counted. Beyond the bound
+	// the plan used least recently is unloaded; the last one stays.
+	//
+	// Where memory is too short to load or run a plan, plans of all models of the
+	// machine that do not run are unloaded, the one used least recently first, until
+	// it suffices; where only some that run are left, their end is waited for, as long
+	// as the context allows. So it is an error, ErrOutOfMemory, only where no other
+	// plan is loaded, or when the context ends, and then it names those that run. A plan
+	// that was unloaded is loaded again when it is run. Models of another Machine
+	// are left alone.
 	Cache int64
 	// Graph has every batch of runs but the first replay a recording of the
 	// program, on machines that record graphs: "cuda" does.

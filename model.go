@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/exec"
@@ -30,19 +29,7 @@ type Model struct {
 
 	mu     sync.Mutex
 	bound  map[string]*Tensor
-	plans  []*loaded // most recently used last
 	closed bool
-	held   atomic.Int64 // what the plans hold, in bytes, for other models to read
-}
-
-// loaded is a plan for one choice of dims, ready to run.
-type loaded struct {
-	dims map[string]int64
-	plan *plan.Plan
-	prog *exec.Program
-	// proof says what was proved of the plan.
-	proof string
-	held  int64 // bytes, see LoadOptions.Cache; runs can add to it
 }
 
 // Port is a parameter or result of a model.
@@ -80,7 +67,12 @@ func (m *Model) Bind(name string, t *Tensor) error {
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, err := m.load(ctx, m.merge(dims))
+	c := m.machine.shelf.claim()
+	defer c.end()
+	l, err := m.load(ctx, c, m.merge(dims))
+	if l != nil {
+		c.rest(l)
+	}
 	return err
 }
 
@@ -157,7 +149,9 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, results, err := m.runLoaded(ctx, binding, ins)
+	c := m.machine.shelf.claim()
+	defer c.end()
+	l, results, err := m.runLoaded(ctx, c, binding, ins)
 	if err != nil {
 		return nil, err
 	}
@@ -168,36 +162,30 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		}
 		reports[i].Proof = l.proof
 	}
-	return reports, m.evict()
+	return reports, m.evict(c)
 }
 
 // runLoaded runs the plan for a binding. Its first runs take memory, too: buffers of
 // transfers, a graph.
-func (m *Model) runLoaded(ctx context.Context, b Binding, ins []map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
+func (m *Model) runLoaded(ctx context.Context, c *claim, b Binding, ins []map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
 	for {
-		l, err := m.load(ctx, b)
+		l, err := m.load(ctx, c, b)
 		if err != nil {
+			if l != nil {
+				c.rest(l)
+			}
 			return nil, nil, err
 		}
 		results, err := l.prog.RunBatch(ctx, ins)
-		m.note(l)
-		if err == nil {
-			return l, results, nil
+		if err == nil || errors.Is(err, exec.ErrInput) {
+			c.rest(l)
+			return l, results, err
 		}
-		if err = m.makeRoom(ctx, m.failed(l, err)); err != nil {
+		c.remove(func(o *loaded) bool { return o == l }) // it cannot run any more
+		if err = c.room(ctx, m.machine, errors.Join(err, l.prog.Close())); err != nil {
 			return nil, nil, err
 		}
 	}
-}
-
-// failed unloads a program that cannot run any more; the next Run loads anew.
-func (m *Model) failed(l *loaded, err error) error {
-	if errors.Is(err, exec.ErrInput) {
-		return err
-	}
-	m.plans = slices.DeleteFunc(m.plans, func(x *loaded) bool { return x == l })
-	m.held.Add(-l.held)
-	return errors.Join(err, l.prog.Close())
 }
 
 // batched gives the arguments of every run of a batch.
@@ -261,16 +249,13 @@ func (m *Model) merge(dims map[string]int64) Binding {
 	return b
 }
 
-// load returns the loaded plan for a binding, making it if need be.
-func (m *Model) load(ctx context.Context, b Binding) (*loaded, error) {
+// load returns the loaded plan for a binding, which is busy then, making it if need be.
+func (m *Model) load(ctx context.Context, c *claim, b Binding) (*loaded, error) {
 	if m.closed {
 		return nil, fmt.Errorf("model: %w", ErrClosed)
 	}
-	for i, l := range m.plans {
-		if maps.Equal(l.dims, b.Dims) {
-			m.plans = append(slices.Delete(m.plans, i, i+1), l)
-			return l, nil
-		}
+	if l := c.take(m, b.Dims); l != nil {
+		return l, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -283,86 +268,37 @@ func (m *Model) load(ctx context.Context, b Binding) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	prog, err := m.fit(ctx, p)
+	prog, err := m.fit(ctx, c, p)
 	if err != nil {
 		return nil, err
 	}
-	l := &loaded{dims: b.Dims, plan: p, prog: prog, proof: proof}
-	m.plans = append(m.plans, l)
-	m.note(l)
-	return l, m.evict()
+	l := &loaded{model: m, dims: b.Dims, plan: p, prog: prog, proof: proof, held: prog.Held().Bytes()}
+	c.add(l)
+	return l, m.evict(c)
 }
 
 // fit loads p, and makes room for it where memory is short.
-func (m *Model) fit(ctx context.Context, p *plan.Plan) (*exec.Program, error) {
+func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan) (*exec.Program, error) {
 	for {
 		prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
 			Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
 		if err == nil {
 			return prog, nil
 		}
-		if err = m.makeRoom(ctx, err); err != nil {
+		if err = c.room(ctx, m.machine, err); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// makeRoom unloads the least recently used plan if err says that memory is short, so
-// that who got it can try again. It returns err where that is not so, and where no
-// plan is left. None of them runs: runs of a model take turns.
-func (m *Model) makeRoom(ctx context.Context, err error) error {
-	switch {
-	case !errors.Is(err, ErrOutOfMemory):
-		return err
-	case len(m.plans) == 0:
-		return m.short(err)
-	}
-	if cerr := errors.Join(m.unload(), ctx.Err()); cerr != nil {
-		return errors.Join(err, cerr)
-	}
-	return nil
-}
-
-// short adds to an error about memory who else has some, and what helps.
-func (m *Model) short(err error) error {
-	others := int64(0)
-	m.machine.mu.Lock()
-	for o := range m.machine.models {
-		if o != m {
-			others += o.held.Load()
-		}
-	}
-	m.machine.mu.Unlock()
-	help := "load for smaller dims or on more ranks"
-	if others > 0 {
-		help = "close some, give them a smaller LoadOptions.Cache, or " + help
-	}
-	return fmt.Errorf("%w; no other plan of this model is loaded, and plans of other models of this machine hold %s: %s", err, tensor.Size(others), help)
-}
-
-// note learns what l holds by now: its first run and larger batches take more.
-func (m *Model) note(l *loaded) {
-	now := l.prog.Held().Bytes()
-	m.held.Add(now - l.held)
-	l.held = now
-}
-
-// evict unloads the least recently used plans while all together hold more than the
+// evict unloads the plans used least recently while all together hold more than the
 // bound, but not the one used last.
-func (m *Model) evict() error {
+func (m *Model) evict(c *claim) error {
 	var errs []error
-	for len(m.plans) > 1 && m.held.Load() > cmp.Or(m.opts.Cache, cacheBytes) {
-		errs = append(errs, m.unload())
+	for _, l := range c.beyond(m, cmp.Or(m.opts.Cache, cacheBytes)) {
+		errs = append(errs, l.unload("LoadOptions.Cache"))
 	}
 	return errors.Join(errs...)
-}
-
-// unload gives up the least recently used plan.
-func (m *Model) unload() error {
-	l := m.plans[0]
-	m.plans = m.plans[1:]
-	m.held.Add(-l.held)
-	return l.prog.Close()
 }
 
 // Close unloads the model.
@@ -376,12 +312,12 @@ func (m *Model) Close() error {
 	m.machine.mu.Lock()
 	delete(m.machine.models, m)
 	m.machine.mu.Unlock()
+	c := m.machine.shelf.claim()
+	defer c.end()
 	var errs []error
-	for _, l := range m.plans {
+	for _, l := range c.remove(func(l *loaded) bool { return l.model == m }) {
 		errs = append(errs, l.prog.Close())
 	}
-	m.plans = nil
-	m.held.Store(0)
 	return errors.Join(errs...)
 }
 

@@ -181,42 +181,34 @@ func TestModelShortRuns(t *testing.T) {
 	}
 }
 
-// TestModelTooLarge: a plan for which there is no memory is an error that says how
-// much others hold and what helps, and nothing of it stays.
+// TestModelTooLarge: a plan for which there is no memory, whatever is unloaded, is an
+// error that says what helps, and nothing of it stays.
 func TestModelTooLarge(t *testing.T) {
 	f := newFake(t, 2)
 	f.limit = 3 << 20
 	models := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{})
-	alone := func(when string, err error, words ...string) {
+	alone := func(when string, err error, word string) {
 		t.Helper()
 		if !errors.Is(err, hocket.ErrOutOfMemory) {
 			t.Fatalf("%s: got %v", when, err)
 		}
-		for _, w := range append(words, "smaller dims") {
+		for _, w := range []string{word, "no other plan of this machine is loaded", "smaller dims"} {
 			if !strings.Contains(err.Error(), w) {
 				t.Errorf("%s: %q is not said: %v", when, w, err)
 			}
 		}
-	}
-	alone("nothing loaded", double(t, models[0], 100000), "other models of this machine hold 0 B", "arena of rank 0")
-	if h := f.holds(); h.Bytes() != 0 {
-		t.Errorf("nothing loaded: %+v stays", h)
-	}
-	if err := double(t, models[1], 8); err != nil {
-		t.Fatal(err)
-	}
-	before := f.holds()
-	alone("another model", double(t, models[0], 8), "other models of this machine hold 6.0 MiB", "LoadOptions.Cache")
-	if h := f.holds(); h != before {
-		t.Errorf("another model: %+v is held, before %+v", h, before)
-	}
-	f.limit = 5 << 20
-	for _, rows := range []int64{8, 16} {
-		if err := double(t, models[0], rows); err != nil {
-			t.Fatal(err)
+		if h := f.holds(); h.Bytes() != 0 {
+			t.Errorf("%s: %+v stays", when, h)
 		}
 	}
+	alone("nothing loaded", double(t, models[0], 100000), "arena of rank 0")
+	f.limit = 5 << 20
 	for _, call := range []string{"cuMemCreate", "cuStreamCreateWithPriority", "cuModuleLoadData"} {
+		for _, m := range models {
+			if err := double(t, m, 8); err != nil {
+				t.Fatal(err)
+			}
+		}
 		f.mu.Lock()
 		f.fail[call] = 2
 		f.mu.Unlock()
@@ -224,17 +216,33 @@ func TestModelTooLarge(t *testing.T) {
 		f.mu.Lock()
 		delete(f.fail, call)
 		f.mu.Unlock()
-		if h := f.holds(); h != before {
-			t.Errorf("%s: %+v is held, before %+v", call, h, before)
-		}
-		if err := double(t, models[0], 8); err != nil {
-			t.Error(err)
-		}
 	}
-	if err := models[1].Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := double(t, models[0], 24); err != nil {
-		t.Error(err)
+}
+
+// TestModelsShort: where a device has no memory for one more plan, those of all models
+// go, the one used least recently first, and only as many as it takes.
+func TestModelsShort(t *testing.T) {
+	f := newFake(t, 2)
+	f.limit = 7 << 20
+	models := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{}, hocket.LoadOptions{})
+	for i, c := range []struct {
+		model int
+		rows  int64
+		loads bool
+		held  int64 // MiB of a device
+	}{
+		{0, 8, true, 2}, {1, 8, true, 4}, {2, 8, true, 6},
+		{0, 8, false, 6}, {0, 16, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // in the place of 1's
+		{1, 8, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // in that of 0's with 16 rows
+		{0, 30000, true, 6}, {0, 8, false, 6}, // takes 4, of two others
+		{1, 8, true, 4}, {0, 8, false, 4}, {2, 8, true, 6}, // in its place
+	} {
+		f.taken()
+		if err := double(t, models[c.model], c.rows); err != nil {
+			t.Fatal(err)
+		}
+		if n, h := f.taken(), f.holds(); (n > 0) != c.loads || h.Device != c.held<<20 {
+			t.Errorf("%d: model %d with %d rows takes memory %d times, %+v is held; want %+v", i, c.model, c.rows, n, h, c)
+		}
 	}
 }

@@ -1,0 +1,326 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/ir"
+)
+
+// tight is the CPU machine with memory for so many plans: each takes half of its share
+// when its world is opened, and the rest later on. A sync of ranks that hold names waits
+// until it says no more.
+type tight struct {
+	device.Machine
+	mu     sync.Mutex
+	room   int
+	halves int   // that are taken
+	opened []int // ranks of the worlds that were, in order
+	hold   map[int]chan struct{}
+	held   chan struct{} // told of each sync that waits
+	// The first loads, so many, open their worlds before one of them takes its rest, and
+	// all try that before one gives anything back.
+	meeting     int
+	open, tried sync.WaitGroup
+}
+
+func (m *tight) take() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.halves >= 2*m.room {
+		return fmt.Errorf("half a share: %w", device.ErrOutOfMemory)
+	}
+	m.halves++
+	return nil
+}
+
+func (m *tight) Open(ctx context.Context, ranks int) (device.World, error) {
+	if err := m.take(); err != nil {
+		return nil, err
+	}
+	w, err := m.Machine.Open(ctx, ranks)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.opened = append(m.opened, ranks)
+	tw := &tightWorld{World: w, m: m, halves: 1, meets: m.meeting > 0}
+	if tw.meets {
+		m.meeting--
+		m.open.Done()
+	}
+	return tw, err
+}
+
+type tightWorld struct {
+	device.World
+	m      *tight
+	halves int
+	synced int
+	meets  bool
+}
+
+// Sync is called first when a plan is loaded.
+func (w *tightWorld) Sync(ctx context.Context) error {
+	if w.synced++; w.synced == 1 {
+		if w.meets {
+			w.m.open.Wait()
+		}
+		err := w.m.take()
+		if w.meets {
+			w.m.tried.Done()
+			w.m.tried.Wait()
+		}
+		if err != nil {
+			return err
+		}
+		w.halves++
+	} else if hold := w.m.hold[w.Ranks()]; hold != nil {
+		w.m.held <- struct{}{}
+		<-hold
+	}
+	return w.World.Sync(ctx)
+}
+
+func (w *tightWorld) Close() error {
+	err := w.World.Close()
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	w.m.halves -= w.halves
+	w.halves = 0
+	return err
+}
+
+// ranksOpened are those of the worlds opened since the last time.
+func (m *tight) ranksOpened() []int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := m.opened
+	m.opened = nil
+	return list
+}
+
+// tightly opens a machine with room for so many plans.
+func tightly(t *testing.T, room int) (*tight, *hocket.Machine) {
+	t.Helper()
+	cm := &tight{Machine: cpu.New(cpu.Options{}), room: room, hold: map[int]chan struct{}{}, held: make(chan struct{}, 100)}
+	device.Register("tight", func() (device.Machine, error) { return cm, nil })
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "tight"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		if cm.halves != 0 {
+			t.Errorf("%d halves are taken in the end", cm.halves)
+		}
+	})
+	return cm, m
+}
+
+// summed loads a model of so many ranks that has a plan for each T.
+func summed(t *testing.T, m *hocket.Machine, ranks int) *hocket.Model {
+	t.Helper()
+	p, err := hocket.Parse("summed", fmt.Sprintf(`dim T = 8
+mesh tp[%d]
+func f%d(%%x: f32[T, 2]) -> f32[T, 2] {
+  %%y = add %%x, %%x
+  return %%y
+}
+`, ranks, ranks))
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model
+}
+
+// sum runs a model of summed with so many rows.
+func sum(ctx context.Context, m *hocket.Model, rows int64) error {
+	vals := make([]float64, 2*rows)
+	for i := range vals {
+		vals[i] = float64(i)
+	}
+	x, err := hocket.FromFloats(ir.F32, vals, rows, 2)
+	if err != nil {
+		return err
+	}
+	r, err := m.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+	if err != nil {
+		return err
+	}
+	for i, v := range r.Out["y"].Floats() {
+		if v != 2*vals[i] {
+			return fmt.Errorf("%d rows: element %d is %v", rows, i, v)
+		}
+	}
+	return nil
+}
+
+// TestPlansAcrossModels: where a machine has no memory for one more plan, those go that
+// were used least recently, whosever they are, and come back when they are run.
+func TestPlansAcrossModels(t *testing.T) {
+	cm, m := tightly(t, 3)
+	models := []*hocket.Model{nil, summed(t, m, 1), summed(t, m, 2), summed(t, m, 3)}
+	for i, c := range []struct {
+		model int
+		rows  int64
+		loads bool
+	}{
+		{1, 2, true}, {2, 2, true}, {1, 4, true}, // full
+		{2, 2, false}, {1, 4, false}, {1, 2, false},
+		{3, 2, true}, // in the place of 2 with 2 rows
+		{1, 4, false}, {1, 2, false}, {3, 2, false},
+		{2, 2, true}, // in that of 1 with 4
+		{1, 2, false}, {2, 2, false}, {3, 2, false},
+		{1, 4, true}, // in that of 1 with 2, its own
+		{3, 2, false}, {2, 2, false},
+	} {
+		if err := sum(t.Context(), models[c.model], c.rows); err != nil {
+			t.Fatal(err)
+		}
+		want := []int{c.model}
+		if !c.loads {
+			want = nil
+		}
+		if got := cm.ranksOpened(); !slices.Equal(got, want) {
+			t.Errorf("%d: model %d with %d rows loads %v", i, c.model, c.rows, got)
+		}
+	}
+	if err := models[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := sum(t.Context(), models[1], 2); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestPlansThatRun: a plan that runs stays, and who needs its memory waits, as long as
+// its context and the machine last; an error says which plans those are.
+func TestPlansThatRun(t *testing.T) {
+	cm, m := tightly(t, 1)
+	one, two, three := summed(t, m, 1), summed(t, m, 2), summed(t, m, 3)
+	cm.hold[2] = make(chan struct{})
+	ran := make(chan error, 10)
+	go func() { ran <- sum(t.Context(), two, 5) }()
+	<-cm.held
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := sum(ctx, one, 4)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "f2 T=5 with") {
+		t.Errorf("got %v", err)
+	}
+	waits := make(chan error)
+	go func() { waits <- sum(t.Context(), one, 4) }()
+	go func() { waits <- three.Prepare(t.Context(), nil) }()
+	select {
+	case err := <-waits:
+		t.Errorf("did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(cm.hold[2])
+	for range 2 {
+		if err := <-waits; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+
+	if err := errors.Join(one.Close(), three.Close()); err != nil {
+		t.Fatal(err)
+	}
+	cm.hold[2] = make(chan struct{})
+	go func() { ran <- sum(t.Context(), two, 5) }()
+	<-cm.held
+	four, five := summed(t, m, 4), summed(t, m, 5)
+	go func() { waits <- sum(t.Context(), four, 4) }()
+	go func() { waits <- sum(t.Context(), five, 4) }()
+	time.Sleep(10 * time.Millisecond)
+	closed := make(chan error)
+	go func() { closed <- m.Close() }()
+	for range 2 {
+		if err := <-waits; !errors.Is(err, hocket.ErrClosed) && !errors.Is(err, context.Canceled) {
+			t.Errorf("while the machine closes: %v", err)
+		}
+	}
+	close(cm.hold[2])
+	if err := errors.Join(<-closed); err != nil {
+		t.Error(err)
+	}
+	<-ran
+}
+
+// TestPlansAlone: where nothing else is loaded, memory that is short is an error.
+func TestPlansAlone(t *testing.T) {
+	cm, m := tightly(t, 1)
+	one, two := summed(t, m, 1), summed(t, m, 2)
+	if err := sum(t.Context(), one, 2); err != nil {
+		t.Fatal(err)
+	}
+	cm.mu.Lock()
+	cm.room = 0
+	cm.mu.Unlock()
+	for range 2 {
+		if err := sum(t.Context(), two, 2); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "no other plan of this machine is loaded") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// TestPlansInEachOthersWay: two loads that each find what the other has taken missing
+// both end well.
+func TestPlansInEachOthersWay(t *testing.T) {
+	cm, m := tightly(t, 1)
+	one, two := summed(t, m, 1), summed(t, m, 2)
+	cm.meeting = 2
+	cm.open.Add(2)
+	cm.tried.Add(2)
+	ran := make(chan error)
+	for _, model := range []*hocket.Model{one, two} {
+		go func() { ran <- sum(t.Context(), model, 2) }()
+	}
+	for range 2 {
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := cm.ranksOpened(); len(got) != 4 { // each twice
+		t.Errorf("loads %v", got)
+	}
+}
+
+// TestPlansAtOnce: models that are run at once, with room for fewer than there are,
+// all get what they need, and fail in no order of events.
+func TestPlansAtOnce(t *testing.T) {
+	for room := 1; room <= 3; room++ {
+		_, m := tightly(t, room)
+		var all sync.WaitGroup
+		for ranks := 1; ranks <= 4; ranks++ {
+			model := summed(t, m, ranks)
+			for k := range 2 {
+				all.Go(func() {
+					for i := range 20 {
+						if err := sum(t.Context(), model, int64(2+(i+k)%3)); err != nil {
+							t.Errorf("room for %d, %d ranks: %v", room, ranks, err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+	}
+}
