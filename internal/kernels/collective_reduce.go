@@ -71,14 +71,9 @@ func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
 
 // Meeting returns the launch on a member.
 func (r AllReduce) Meeting(rank int) Meeting {
-	if r.Kind == AllReduceFew {
+	switch r.Kind {
+	case AllReduceFew:
 		return r.few(true)
-	}
-	switch r.Kind {
-	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost, AllReduceLamportResults:
-		return r.lamport(rank)
-	}
-	switch r.Kind {
 	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost, AllReduceLamportResults:
 		return r.lamport(rank)
 	}
