@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
@@ -22,8 +23,8 @@ type loaded struct {
 	prog  *exec.Program
 	// proof says what was proved of the plan.
 	proof string
-	held  int64 // bytes, see LoadOptions.Cache
-	busy  bool  // a run has it
+	held  device.Held // see LoadOptions.Cache
+	busy  bool        // a run has it
 }
 
 // String names the plan and says what it holds.
@@ -32,7 +33,7 @@ func (l *loaded) String() string {
 	for _, d := range l.plan.Dims {
 		words = append(words, fmt.Sprintf("%s=%d", d.Name, d.Value))
 	}
-	return fmt.Sprintf("%s with %s", strings.Join(words, " "), tensor.Size(l.held))
+	return fmt.Sprintf("%s with %s", strings.Join(words, " "), tensor.Size(l.held.Bytes()))
 }
 
 // unload closes a plan that is off the shelf.
@@ -118,7 +119,7 @@ func (s *shelf) add(l *loaded) {
 // rest makes a plan the one used last. Its first run and larger batches have taken
 // memory, too.
 func (s *shelf) rest(l *loaded) {
-	held := l.prog.Held().Bytes()
+	held := l.prog.Held()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.busy, l.held = false, held
@@ -146,7 +147,7 @@ func (s *shelf) beyond(m *Model, bound int64) (gone []*loaded) {
 	s.remove(func(l *loaded) bool {
 		if l.model == m {
 			left++
-			held += l.held
+			held += l.held.Bytes()
 		}
 		return false
 	})
@@ -155,9 +156,21 @@ func (s *shelf) beyond(m *Model, bound int64) (gone []*loaded) {
 			return false
 		}
 		left--
-		held -= l.held
+		held -= l.held.Bytes()
 		return true
 	})
+}
+
+// resting is what the plans that rest hold of the device that they have the most of, in bytes.
+func (s *shelf) resting() (bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.plans {
+		if !l.busy {
+			bytes += l.held.Device
+		}
+	}
+	return bytes
 }
 
 // giveUp takes the plan used least recently of those that rest off the shelf, whosever
@@ -227,6 +240,20 @@ func (c *claim) room(ctx context.Context, m *Machine, err error) error {
 			return fmt.Errorf("%w; other plans of this machine run: %s: %w", err, strings.Join(run, ", "), werr)
 		}
 	}
+}
+
+// roomForTrial gives up the plan used least recently for a trial of a product's
+// algorithms, which is made once for all, if those that rest hold as much as it lacks.
+// Else, and where another claim was faster, there is none, and it reports false.
+func (s *shelf) roomForTrial(t *device.TrialError) (bool, error) {
+	if t.Free+s.resting() < t.Bytes {
+		return false, nil
+	}
+	l, _, _ := s.giveUp()
+	if l == nil {
+		return false, nil
+	}
+	return true, l.unload("a product's algorithms are timed")
 }
 
 // queue makes c the claim that makes room, and says whether it waited for another.

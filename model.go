@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
@@ -272,20 +273,28 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding) (*loaded, error) 
 	if err != nil {
 		return nil, err
 	}
-	l := &loaded{model: m, dims: b.Dims, plan: p, prog: prog, proof: proof, held: prog.Held().Bytes()}
+	l := &loaded{model: m, dims: b.Dims, plan: p, prog: prog, proof: proof, held: prog.Held()}
 	c.add(l)
 	return l, m.evict(c)
 }
 
 // fit loads p, and makes room for it where memory is short.
 func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan) (*exec.Program, error) {
+	opts := exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
+		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true}
 	for {
-		prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
-			Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
+		prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, opts)
 		if err == nil {
 			return prog, nil
 		}
-		if err = c.room(ctx, m.machine, err); err != nil {
+		var trial *device.TrialError
+		if errors.As(err, &trial) {
+			opts.Timed, err = c.roomForTrial(trial)
+			err = errors.Join(err, ctx.Err())
+		} else {
+			err = c.room(ctx, m.machine, err)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

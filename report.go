@@ -32,6 +32,10 @@ type Report struct {
 	// Detours says which devices do not reach each other's memory, and why: what they
 	// exchange went through host memory. Empty where all do.
 	Detours []string
+	// Guesses names the products that run by the library's first guess of an algorithm,
+	// since memory was too short to time others, in this run's process: see
+	// LoadOptions.Cache. Empty where none does.
+	Guesses []string
 	// Overlap has one entry for each statement that moves data between ranks. Its
 	// times are there if LoadOptions.Trace was set.
 	Overlap []Overlap
@@ -63,7 +67,7 @@ type Overlap struct {
 func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, error) {
 	rep := &Report{
 		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
-		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound}, Detours: r.Detours, trace: r.Trace,
+		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound}, Detours: r.Detours, Guesses: r.Guesses, trace: r.Trace,
 	}
 	for _, d := range p.Dims {
 		rep.Dims[d.Name] = d.Value
@@ -186,6 +190,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once\n", Bytes(r.Memory.Peak), Bytes(r.Memory.Bound))
 	for _, d := range r.Detours {
 		fmt.Fprintf(tw, "through the host\t%s\n", d)
+	}
+	for _, g := range r.Guesses {
+		fmt.Fprintf(tw, "by a guess\tproduct %s: no memory was free to time its algorithms in\n", g)
 	}
 	for _, o := range r.Overlap {
 		if o.BusyNS > 0 {

@@ -22,3 +22,16 @@ func TestReportDetours(t *testing.T) {
 		}
 	}
 }
+
+// TestReportGuesses wants the table to say which products run by a guess.
+func TestReportGuesses(t *testing.T) {
+	var b strings.Builder
+	if err := (&Report{Guesses: []string{"2x3x4 bf16", "5x6x7 f32"}}).WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"by a guess", "product 2x3x4 bf16", "product 5x6x7 f32", "no memory was free"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &b)
+		}
+	}
+}

@@ -365,7 +365,7 @@ func (r *result) report(rep *hocket.Report, strategy string) {
 		r.Proof.Verdict = rep.Proof
 	}
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound}
-	r.Detours = rep.Detours
+	r.Detours, r.Guesses = rep.Detours, rep.Guesses
 	for _, o := range rep.Overlap {
 		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes, Algorithm: o.Algorithm}
 		if o.BusyNS > 0 {

@@ -26,6 +26,8 @@ type result struct {
 	Memory  *memory          `json:"memory,omitempty"`
 	// Detours says which devices exchange data through the host, and why.
 	Detours []string `json:"detours,omitempty"`
+	// Guesses names the products whose algorithms there was no memory to time.
+	Guesses []string `json:"guesses,omitempty"`
 	Stages  []stage  `json:"stages,omitempty"` // opt
 	Doctor  *doctor  `json:"doctor,omitempty"`
 	// Explain is opt --explain's.

@@ -209,6 +209,9 @@ type Kernel struct {
 	// Fixed takes algorithms by what is computed alone, not by what was measured,
 	// and none that splits sums.
 	Fixed bool
+	// Timed has a product be a *TrialError where there is no memory to find its fastest
+	// algorithm in. Else it runs by the library's first guess then; see Guesser.
+	Timed bool
 	// SMs, where not 0, is how many multiprocessors a product should count on: the
 	// others are busy with what runs beside it. A hint, which Fixed sets aside.
 	SMs int

@@ -65,6 +65,9 @@ type Options struct {
 	// Fixed runs a collective in the same way whatever its size, and products by
 	// algorithms that are not picked by measurement.
 	Fixed bool
+	// Timed has Load fail with a *device.TrialError where there is no memory to find the
+	// fastest algorithm of a product in, rather than take the library's first guess.
+	Timed bool
 	// NoChains runs each command by itself, where the machine could run several as
 	// one kernel. The bits are the same.
 	NoChains bool
@@ -84,6 +87,8 @@ type Result struct {
 	// Detours says which devices are apart and why (see device.Partial); empty where
 	// none are.
 	Detours []string
+	// Guesses names the products that run by a guess (see device.Guesser).
+	Guesses []string
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -110,6 +115,7 @@ type Program struct {
 	channels []*comm.Channel
 	// algorithms of the plan's collectives.
 	algorithms []string
+	guesses    []string // see Result
 	pairs      *comm.Pairs
 	cmds       []command
 	chains     map[int]*fusion // by command
@@ -162,6 +168,9 @@ func (p *Program) load(ctx context.Context) error {
 			return err
 		}
 	}
+	if w, ok := p.world.(device.Guesser); ok {
+		p.guesses = w.Guesses()
+	}
 	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes)
 	return p.world.Sync(ctx)
 }
@@ -212,7 +221,7 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 	results, err := p.collect(first, len(batch))
 	detours := p.detours()
 	for _, r := range results {
-		r.Issue, r.Algorithms, r.Detours = issued, p.algorithms, detours
+		r.Issue, r.Algorithms, r.Detours, r.Guesses = issued, p.algorithms, detours, p.guesses
 	}
 	return results, err
 }

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -23,19 +24,7 @@ func f(%x: f32[T, 16]) -> f32[T, 16] {
 // each options.
 func fakeModels(t *testing.T, f *fakeGPU, opts ...hocket.LoadOptions) []*hocket.Model {
 	t.Helper()
-	device.Register("fake", func() (device.Machine, error) { return newMachine(f.system(), Options{Kernels: f}), nil })
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "fake"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-		if h := f.holds(); h.Bytes() != 0 {
-			t.Errorf("a closed machine holds %+v", h)
-		}
-	})
+	m := fakeMachine(t, f)
 	p, err := hocket.Parse("doubles", doubles)
 	if err != nil {
 		t.Fatal(err)
@@ -49,6 +38,25 @@ func fakeModels(t *testing.T, f *fakeGPU, opts ...hocket.LoadOptions) []*hocket.
 		models = append(models, model)
 	}
 	return models
+}
+
+// fakeMachine opens a machine on the fake for hocket's API.
+func fakeMachine(t *testing.T, f *fakeGPU) *hocket.Machine {
+	t.Helper()
+	device.Register("fake", func() (device.Machine, error) { return newMachine(f.system(), Options{Kernels: f}), nil })
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "fake"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		if h := f.holds(); h.Bytes() != 0 {
+			t.Errorf("a closed machine holds %+v", h)
+		}
+	})
+	return m
 }
 
 // double runs a model with so many rows and checks what comes out.
@@ -244,5 +252,94 @@ func TestModelsShort(t *testing.T) {
 		if n, h := f.taken(), f.holds(); (n > 0) != c.loads || h.Device != c.held<<20 {
 			t.Errorf("%d: model %d with %d rows takes memory %d times, %+v is held; want %+v", i, c.model, c.rows, n, h, c)
 		}
+	}
+}
+
+// products has a plan for each T, with two products worth a trial.
+const products = `dim T = 512
+mesh tp[1]
+func f(%x: bf16[T, 512], %w: bf16[512, 512]) -> bf16[T, 512] {
+  %h = linear %x, %w
+  %y = linear %h, %w
+  return %y
+}
+`
+
+// TestModelTrial: where there is no memory to time algorithms in, plans that rest make
+// room, if what they hold is enough; else the first guess is taken, for as long as the
+// process lasts, and reports say so.
+func TestModelTrial(t *testing.T) {
+	const mib = 1 << 20
+	for _, c := range []struct {
+		name    string
+		rows    int64 // of the plan that rests, 128 bytes each
+		limit   int64
+		want    int // algorithm
+		guesses int
+		kept    bool // the plan that rests
+	}{
+		{"enough", 500_000, 0, 2, 0, true},
+		{"when the other goes", 500_000, 70 * mib, 2, 0, false},
+		{"not then either", 200_000, 38 * mib, 1, 1, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake(t, 1)
+			f.limit = c.limit
+			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+			m := fakeMachine(t, f)
+			load := func(text string) *hocket.Model {
+				p, err := hocket.Parse("text", text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return model
+			}
+			multiply := func(model *hocket.Model, rows int64, want, guesses int) {
+				t.Helper()
+				in := map[string]*hocket.Tensor{}
+				for name, n := range map[string]int64{"x": rows, "w": 512} {
+					var err error
+					if in[name], err = hocket.NewTensor(ir.BF16, n, 512); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := model.Prepare(t.Context(), map[string]int64{"T": rows}); err != nil {
+					t.Fatal(err)
+				}
+				f.lt.runs = nil
+				r, err := model.Run(t.Context(), hocket.Args{In: in})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(r.Guesses) != guesses || guesses == 1 && r.Guesses[0] != fmt.Sprintf("%dx512x512 bf16", rows) {
+					t.Errorf("%d rows: guesses are %q, want %d", rows, r.Guesses, guesses)
+				}
+				if len(f.lt.runs) != 2 || f.lt.runs[0].algo != want || f.lt.runs[1].algo != want {
+					t.Errorf("%d rows: ran %+v, want algorithm %d", rows, f.lt.runs, want)
+				}
+			}
+			rests, model := load(strings.Replace(doubles, "tp[2]", "tp[1]", 1)), load(products)
+			if err := rests.Prepare(t.Context(), map[string]int64{"T": c.rows}); err != nil {
+				t.Fatal(err)
+			}
+			multiply(model, 512, c.want, c.guesses)
+			f.taken()
+			if err := rests.Prepare(t.Context(), map[string]int64{"T": c.rows}); err != nil {
+				t.Fatal(err)
+			}
+			if kept := f.taken() == 0; kept != c.kept {
+				t.Errorf("the plan that rests is kept: %t", kept)
+			}
+			if err := rests.Close(); err != nil {
+				t.Fatal(err)
+			}
+			multiply(load(products), 512, c.want, c.guesses)
+			f.limit = 0
+			multiply(model, 1024, 2, 0)
+		})
 	}
 }

@@ -41,7 +41,7 @@ func (l *launch) addProduct(k *kernel) error {
 	p := k.product()
 	p.merge()
 	if g, ok := p.gemm(); ok {
-		g.relu, g.fixed = k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts
+		g.relu, g.fixed, g.timed = k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts, k.Timed
 		// What is fixed depends on no hint, since other algorithms may sum in
 		// another order; all multiprocessors are no hint.
 		if !g.fixed && k.SMs < l.dev.site.gpu.sms {
@@ -138,6 +138,7 @@ type gemm struct {
 	sms                 int   // multiprocessors to plan for; 0 for all
 	relu                bool  // out is the larger of that and 0
 	fixed               bool  // not by measurement
+	timed               bool  // not by a guess for want of memory
 }
 
 // gemm returns p as a batch of matrices, if it is one: at most one batch axis,

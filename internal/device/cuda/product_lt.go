@@ -68,6 +68,7 @@ type gemmStep struct {
 	desc    nvlib.LtDesc
 	layouts [3]nvlib.LtLayout
 	need    int64 // workspace, in bytes
+	guess   bool  // see pick
 }
 
 // workspaceBytes is what algorithms may use, on each stream.
@@ -94,7 +95,7 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 		st.free()
 		return nil, notTaken(err)
 	}
-	st.need = choice.need
+	st.need, st.guess = choice.need, choice.guess
 	st.p = st.product(choice.algo, l.b, l.a, l.out)
 	return st, nil
 }

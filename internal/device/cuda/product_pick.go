@@ -2,22 +2,26 @@ package cuda
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
 
 // cuBLASLt guesses which of its algorithms is fastest, and is often wrong by
 // some percent. So the best guesses are run on scratch memory and timed, once
 // for each product that is unlike those before; what was found is kept, in the
-// process and on disk.
+// process and on disk. A guess that no memory was there to look beyond is kept in the
+// process alone: its bits stay, and the next process looks again.
 
 // pick is the algorithm for a product.
 type pick struct {
-	algo nvlib.LtAlgo
-	need int64 // workspace, in bytes
+	algo  nvlib.LtAlgo
+	need  int64 // workspace, in bytes
+	guess bool  // the first, for want of memory to time others in
 }
 
 // picks are the process's. mu is held while one is looked for: two measurements
@@ -131,13 +135,17 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	}
 	cands := make([]candidate, len(found))
 	for i, f := range found {
-		cands[i] = candidate{pick: pick{f.Algo, int64(f.Workspace)}}
+		cands[i] = candidate{pick: pick{algo: f.Algo, need: int64(f.Workspace)}}
 	}
 	if len(cands) == 1 {
 		return &cands[0].pick, false, nil
 	}
 	t, err := s.newTrial(st)
-	if err != nil { // no memory for it: the first guess will do
+	if err != nil {
+		if g.timed && errors.Is(err, device.ErrOutOfMemory) {
+			return nil, false, s.trialError(st, err)
+		}
+		cands[0].guess = true
 		return &cands[0].pick, true, nil
 	}
 	best, err := t.fastest(cands)
@@ -150,6 +158,38 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	m.cache.StoreNote(key, cands[best].bytes())
 	return &cands[best].pick, true, nil
 }
+
+// trialError says what a trial of st takes, which is not there.
+func (s *site) trialError(st *gemmStep, err error) error {
+	a, b, out := st.g.spans()
+	free, _, ierr := s.w.drv.MemInfo()
+	return &device.TrialError{What: st.g.String(), Bytes: a + b + out + workspaceBytes, Free: free, Err: errors.Join(err, ierr)}
+}
+
+// String names the product.
+func (g *ltGemm) String() string {
+	batch := ""
+	if g.batch > 1 {
+		batch = fmt.Sprintf("%d of ", g.batch)
+	}
+	return fmt.Sprintf("%s%dx%dx%d %s", batch, g.m, g.n, g.k, g.dt)
+}
+
+// Guesses implements device.Guesser.
+func (w *world) Guesses() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []string
+	for st := range w.products {
+		if st.guess {
+			list = append(list, st.g.String())
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+var _ device.Guesser = (*world)(nil)
 
 // bytes is the pick as it is kept on disk.
 func (p *pick) bytes() []byte {
