@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -342,4 +343,88 @@ func TestModelTrial(t *testing.T) {
 			multiply(model, 1024, 2, 0)
 		})
 	}
+}
+
+// sums takes T KiB times 4, whatever comes in or goes out.
+const sums = `dim T = 8
+mesh tp[1]
+func f() -> f32[16] {
+  %z: f32[T, 1024] = fill value=1
+  %s = sum %z, axis=1
+  %m = max %s, axis=0
+  %y = broadcast %m, shape=(16)
+  return %y
+}
+`
+
+// TestRealModelsShort: plans of two models that do not fit on a GPU together take turns
+// there, whose driver has the memory of one back when it is unloaded.
+func TestRealModelsShort(t *testing.T) {
+	gpus := real(t, Options{})
+	device.Register("real", func() (device.Machine, error) { return gpus, nil })
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "real"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p, err := hocket.Parse("sums", sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	unloaded := func() int {
+		n := strings.Count(log.String(), "plan unloaded")
+		log.Reset()
+		return n
+	}
+	var models []*hocket.Model
+	for range 2 {
+		model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Cache: 1 << 50, Logger: logger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, model)
+	}
+	total := gpus.sys.gpus[0].total
+	prepare := func(model int, bytes int64) error {
+		return models[model].Prepare(t.Context(), map[string]int64{"T": bytes / 4096})
+	}
+	small := func() {
+		t.Helper()
+		for _, model := range models {
+			r, err := model.Run(t.Context(), hocket.Args{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range r.Out["y"].Floats() {
+				if v != 1024 {
+					t.Fatalf("got %v, want 1024", v)
+				}
+			}
+		}
+	}
+	for i, model := range []int{0, 1, 0, 0, 1} {
+		if err := prepare(model, total*6/10); err != nil {
+			t.Fatal(err)
+		}
+		if n, want := unloaded(), []int{0, 1, 1, 0, 1}[i]; n < want || n > 2*want {
+			t.Errorf("%d: %d plans are unloaded, want %d", i, n, want)
+		}
+		small()
+	}
+	if err := prepare(0, 2*total); err == nil || errors.Is(err, hocket.ErrOutOfMemory) || unloaded() > 0 {
+		t.Errorf("more than there is at all: %v", err)
+	}
+	if err := prepare(0, total-64<<20); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "no other plan of this machine is loaded") {
+		t.Errorf("got %v", err)
+	}
+	if n := unloaded(); n < 3 {
+		t.Errorf("%d plans were unloaded", n)
+	}
+	small()
 }
