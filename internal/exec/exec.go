@@ -171,6 +171,9 @@ func (p *Program) load(ctx context.Context) error {
 	if w, ok := p.world.(device.Guesser); ok {
 		p.guesses = w.Guesses()
 	}
+	if len(p.guesses) > 0 {
+		p.log.Warn("products run by a guess: no memory was free to time their algorithms in", "func", p.plan.Func, "products", p.guesses)
+	}
 	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes)
 	return p.world.Sync(ctx)
 }

@@ -920,7 +920,8 @@ func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 }
 
 // TestDrawKinds wants every algorithm to be one that TestDraws draws when it is asked
-// for, on fakes: kinds that are supported, and collectives of them in a batch.
+// for, on fakes: kinds that are supported, and collectives of them in a batch, some of
+// which go by way of host memory where the algorithm is for that.
 func TestDrawKinds(t *testing.T) {
 	keepParts(t)
 	for _, c := range []struct {
@@ -931,9 +932,16 @@ func TestDrawKinds(t *testing.T) {
 		{4, 4, nil},
 		{2, 4, nil}, // by NCCL, members that share no GPU
 	} {
-		_, w := ncclWorld(t, c.gpus, c.ranks)
-		many(w.(*world))
-		w.(*world).m.sys.multicast = true
+		l := &meetings{fakeGPU: newFake(t, c.gpus)}
+		sys := l.system()
+		sys.nccl, sys.multicast = (&fakeNCCL{f: l.fakeGPU}).open, true
+		for _, g := range sys.gpus {
+			g.sms = 132
+		}
+		w, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: c.ranks / c.gpus}).Open(t.Context(), c.ranks)
+		if err != nil {
+			t.Fatal(err)
+		}
 		r := &drawRig{T: t, w: w, limits: drawLimits{kinds: 6, longest: 1 << 20}, rng: rand.New(rand.NewPCG(*drawSeed, 1)), encoded: map[ir.DType][]byte{}}
 		r.dispatch = comm.NewDispatch(w, w.(*world).m.Caps(), nil, comm.Policy{})
 		r.open(c.ranks)
@@ -943,8 +951,7 @@ func TestDrawKinds(t *testing.T) {
 			if want := c.without[name]; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("%d ranks on %d GPUs: %v, want %q", c.ranks, c.gpus, err, want)
 			}
-			if err == nil {
-				r.kinds = nil
+			if r.kinds = nil; err == nil {
 				r.drawKinds([]string{name})
 			}
 			r.probe(false)
@@ -953,9 +960,9 @@ func TestDrawKinds(t *testing.T) {
 			}
 			r.fill(1, 20)
 			sum := 0
-			for _, l := range r.lanes {
-				sum += len(l.list)
-				for _, d := range l.list {
+			for _, lane := range r.lanes {
+				sum += len(lane.list)
+				for _, d := range lane.list {
 					if d.inst.Pin.Algo != name {
 						t.Errorf("%v, want %s", d, name)
 					}
@@ -964,9 +971,37 @@ func TestDrawKinds(t *testing.T) {
 			if sum < 5 { // as many of the largest have room
 				t.Errorf("%d ranks on %d GPUs: a batch has %d collectives by %s, of %v", c.ranks, c.gpus, sum, name, r.kinds)
 			}
+			for k := 0; strings.HasSuffix(name, "-host") && !r.goesByHost(l); r.fill(1, 20) {
+				if k++; k == 20 { // of so many batches a third has few blocks for that
+					t.Errorf("%d ranks on %d GPUs: nothing by %s goes by way of host memory", c.ranks, c.gpus, name)
+					break
+				}
+			}
 		}
 		r.must(w.Close())
 	}
+}
+
+// goesByHost reports whether something of a batch does.
+func (r *drawRig) goesByHost(l *meetings) bool {
+	r.probe(true)
+	defer r.probe(false)
+	l.got = nil
+	for _, lane := range r.lanes {
+		for _, d := range lane.list {
+			launches, err := lane.probe.Prepare(d.inst.Pin, &d.inst.Collective)
+			r.must(err)
+			for _, x := range launches {
+				if x != nil {
+					x.Release()
+				}
+			}
+		}
+	}
+	return slices.ContainsFunc(l.got, func(m kernels.Meeting) bool {
+		s := strings.ToLower(m.Symbol)
+		return strings.Contains(s, "host") || strings.Contains(s, "results")
+	})
 }
 
 // TestTeamMoveAbsent leaves a member out of a collective by each algorithm that
