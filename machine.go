@@ -92,7 +92,8 @@ type LoadOptions struct {
 	// NoProve runs plans that were not proved. Otherwise each plan is checked
 	// before it is loaded (see Check), and one that is refuted is an error.
 	NoProve bool
-	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound.
+	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound. A plan
+	// that is larger is an error before others are unloaded to make room for it.
 	Arena int64
 	// Cache bounds what the plans that a model keeps loaded, one for each choice of
 	// dims, hold together, in bytes; 0 means 4 GiB. A plan counts by the memory that
@@ -125,7 +126,8 @@ type LoadOptions struct {
 	// its bits cannot change with a batch, and products by algorithms that are not
 	// picked by measurement, which may differ between machines.
 	FixedAlgorithms bool
-	// Logger gets progress at debug level; nil for none.
+	// Logger gets progress at debug level, and a warning where products run by a guess
+	// (see Report.Guesses); nil for none.
 	Logger *slog.Logger
 }
 
