@@ -27,7 +27,8 @@ type Description struct {
 	// Memory is the bandwidth of a device's own memory, in GB/s, as an
 	// elementwise operation sees it.
 	Memory float64 `json:"memory_gbps"`
-	// Reduce is the same of a sum over a dimension.
+	// Reduce is the same of a sum over a dimension. Of H200: that of 2 and 4 slots of
+	// 2048 and 4096 rows, less a launch (docs/measured/h200x2-products-5765c2d.txt).
 	Reduce float64 `json:"reduce_gbps"`
 	// GEMM says how fast matrices are multiplied.
 	GEMM GEMM `json:"gemm"`

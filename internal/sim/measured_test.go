@@ -137,7 +137,7 @@ func TestRankedAsMeasured(t *testing.T) {
 		{"h200x4-gemm-ar-3a9a112.txt", 4, ir.OpAllReduce, "exchange(2)", 8192},
 		{"h200x2-ag-gemm-3e10eae.txt", 2, ir.OpAllGather, "", 0},
 		{"h200x2-gemm-rs-3e10eae.txt", 2, ir.OpReduceScatter, "", 0},
-		{"h200x2-gemm-ar-3e10eae.txt", 2, ir.OpAllReduce, "", 0},
+		{"h200x2-gemm-ar-3e10eae.txt", 2, ir.OpAllReduce, "", 8192},
 		{"h200x2-ag-gemm-cfd6890.txt", 2, ir.OpAllGather, "", 0},
 		{"h200x2-gemm-rs-cfd6890.txt", 2, ir.OpReduceScatter, "", 0},
 		{"h200x2-gemm-rs-e818025.txt", 2, ir.OpReduceScatter, "", 0},
