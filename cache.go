@@ -143,14 +143,7 @@ func (s *shelf) remove(which func(l *loaded) bool) (gone []*loaded) {
 // beyond takes what plans of a model hold more than a bound off the shelf, but not
 // the one used last. None is busy.
 func (s *shelf) beyond(m *Model, bound int64) (gone []*loaded) {
-	left, held := 0, int64(0)
-	s.remove(func(l *loaded) bool {
-		if l.model == m {
-			left++
-			held += l.held.Bytes()
-		}
-		return false
-	})
+	left, held := s.kept(m)
 	return s.remove(func(l *loaded) bool {
 		if l.model != m || left < 2 || held <= bound {
 			return false
@@ -159,6 +152,19 @@ func (s *shelf) beyond(m *Model, bound int64) (gone []*loaded) {
 		held -= l.held.Bytes()
 		return true
 	})
+}
+
+// kept is how many plans a model has on the shelf, and what they hold, in bytes.
+func (s *shelf) kept(m *Model) (n int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.plans {
+		if l.model == m {
+			n++
+			bytes += l.held.Bytes()
+		}
+	}
+	return n, bytes
 }
 
 // resting is what the plans that rest hold of the device that they have the most of, in bytes.
