@@ -233,7 +233,7 @@ func TestModelTooLarge(t *testing.T) {
 func TestModelsShort(t *testing.T) {
 	f := newFake(t, 2)
 	f.limit = 7 << 20
-	models := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{}, hocket.LoadOptions{})
+	models := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{}, hocket.LoadOptions{}, hocket.LoadOptions{Arena: 1 << 20})
 	for i, c := range []struct {
 		model int
 		rows  int64
@@ -253,6 +253,13 @@ func TestModelsShort(t *testing.T) {
 		if n, h := f.taken(), f.holds(); (n > 0) != c.loads || h.Device != c.held<<20 {
 			t.Errorf("%d: model %d with %d rows takes memory %d times, %+v is held; want %+v", i, c.model, c.rows, n, h, c)
 		}
+	}
+	before := f.holds()
+	if err := double(t, models[3], 30000); err == nil || errors.Is(err, hocket.ErrOutOfMemory) {
+		t.Errorf("an arena beyond LoadOptions.Arena: %v", err)
+	}
+	if h := f.holds(); h != before {
+		t.Errorf("an arena beyond LoadOptions.Arena: %+v is held, before %+v", h, before)
 	}
 }
 
