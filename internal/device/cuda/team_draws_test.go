@@ -385,20 +385,25 @@ func (r *drawRig) drawKind(algo string) (drawKind, error) {
 // whole packs, and what is large enough to be cut.
 var drawSizes = []int64{1000, 16, 1 << 14, 1 << 16, 1 << 18, 1 << 20}
 
-// fits finds how many elements k takes, or says why it takes none.
+// fits finds how many elements k takes, or says why it takes none: in three places in a
+// row, since where operands begin may suit it by chance.
 func (r *drawRig) fits(k *drawKind) (err error) {
 	most := r.limits.longest / int64(len(r.lanes[k.lane].members))
 	for i, n := range drawSizes {
 		if i > 0 && (n > most && drawSizes[i-1] >= most || !own(k.tune.Algo)) {
 			break
 		}
-		clear(r.used)
-		d := r.place(*k, n)
-		if d == nil {
-			break
-		}
-		if err = r.supports(d); err == nil {
+		err = nil
+		for again := 0; err == nil && again < 3; again++ {
+			clear(r.used)
+			d := r.place(*k, n)
+			if d == nil {
+				return fmt.Errorf("%d elements have no room", n)
+			}
 			k.least = d.count
+			err = r.supports(d)
+		}
+		if err == nil {
 			return nil
 		}
 	}
@@ -596,24 +601,21 @@ func (r *drawRig) fill(k, n int) {
 	if k%3 == 2 {
 		only = r.rng.IntN(len(r.lanes))
 	}
+	var turn []int // of the kinds: each as often
 	for tries := 0; n > 0 && tries < 1000; tries++ {
-		kind := r.kinds[r.rng.IntN(len(r.kinds))]
+		if len(turn) == 0 {
+			turn = r.rng.Perm(len(r.kinds))
+		}
+		kind := r.kinds[turn[0]]
+		turn = turn[1:]
 		if only >= 0 && kind.lane != only || byNCCL(kind.tune.Algo) && k%16 != 1 {
 			continue
 		}
-		before := slices.Clone(r.used)
-		d := r.place(kind, r.size(&kind))
-		if d == nil {
+		d, room := r.drawOf(kind)
+		if !room {
 			break
 		}
-		if own(kind.tune.Algo) && !byNCCL(kind.tune.Algo) {
-			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
-			if r.supports(d) != nil {
-				d.inst.Pin = kind.tune
-			}
-		}
-		if r.supports(d) != nil { // too large, too small or empty
-			copy(r.used, before)
+		if d == nil {
 			continue
 		}
 		l := r.lanes[kind.lane]
@@ -621,6 +623,29 @@ func (r *drawRig) fill(k, n int) {
 		tries = 0
 		n--
 	}
+}
+
+// drawOf draws a collective of a kind that is supported; nil where sizes and places drawn
+// for it were not, and no room where the arenas are full.
+func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
+	before := slices.Clone(r.used)
+	for range 10 {
+		d := r.place(kind, r.size(&kind))
+		if d == nil {
+			return nil, false
+		}
+		if own(kind.tune.Algo) && !byNCCL(kind.tune.Algo) {
+			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
+			if r.supports(d) != nil {
+				d.inst.Pin = kind.tune
+			}
+		}
+		if r.supports(d) == nil {
+			return d, true
+		}
+		copy(r.used, before) // too large, too small or empty
+	}
+	return nil, true
 }
 
 // batch draws up to so many collectives and runs those that fit, which it counts.
@@ -945,7 +970,8 @@ func TestDrawKinds(t *testing.T) {
 		r := &drawRig{T: t, w: w, limits: drawLimits{kinds: 6, longest: 1 << 20}, rng: rand.New(rand.NewPCG(*drawSeed, 1)), encoded: map[ir.DType][]byte{}}
 		r.dispatch = comm.NewDispatch(w, w.(*world).m.Caps(), nil, comm.Policy{})
 		r.open(c.ranks)
-		for _, name := range w.(device.Teams).TeamAlgorithms() {
+		names := w.(device.Teams).TeamAlgorithms()
+		for _, name := range names {
 			r.probe(true)
 			_, err := r.drawKind(name)
 			if want := c.without[name]; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -976,6 +1002,24 @@ func TestDrawKinds(t *testing.T) {
 					t.Errorf("%d ranks on %d GPUs: nothing by %s goes by way of host memory", c.ranks, c.gpus, name)
 					break
 				}
+			}
+		}
+		r.kinds, r.limits.kinds = nil, len(names)-len(c.without)
+		r.probe(true)
+		r.drawKinds(names)
+		r.probe(false)
+		drawn := map[string]int{}
+		for k := 0; k < 4*16; k += 16 { // batches with NCCL
+			r.fill(k+1, 60)
+			for _, lane := range r.lanes {
+				for _, d := range lane.list {
+					drawn[d.inst.Pin.Algo]++
+				}
+			}
+		}
+		for _, name := range names {
+			if drawn[name] == 0 && c.without[name] == "" {
+				t.Errorf("%d ranks on %d GPUs: nothing is drawn by %s, of %v", c.ranks, c.gpus, name, drawn)
 			}
 		}
 		r.must(w.Close())
