@@ -8,11 +8,11 @@ import (
 
 // floor is where kernels meet that wait on devices for each other. Those of one
 // world fit on the devices at once (see room); those of two might not, and then
-// each waits for a kernel that the other keeps from starting. So do graphs that flags
-// join, whose branches want queues of the devices for themselves: a branch that shares
-// one may find a wait before the raise that ends it. So worlds with teams or such graphs
-// take the floor by turns: a world has it from a batch on until its devices rest, or
-// until it has ended, when its kernels give up.
+// each waits for a kernel that the other keeps from starting. So may graphs that flags
+// join: their waits and the kernels that raise want room, which the other's teams need
+// not leave. So worlds with teams or such graphs take the floor by turns: a world has
+// it from a batch on until its devices rest, or until it has ended, when its kernels
+// give up.
 type floor struct {
 	mu    sync.Mutex
 	world *world // that has the floor; nil for none

@@ -9,7 +9,8 @@ import (
 )
 
 // TestFloor: batches of worlds with teams take turns, each until its devices rest;
-// a world without teams goes beside them, and one that ends makes way.
+// a world without teams issues between batches and does not wait for that rest, and one
+// that ends makes way.
 func TestFloor(t *testing.T) {
 	f := newFake(t, 1)
 	m := newMachine(f.system(), Options{Kernels: f})
@@ -56,11 +57,24 @@ func TestFloor(t *testing.T) {
 		t.Error("two worlds with teams issue at once")
 	}
 	inPlain, leavePlain, donePlain := begin(plain)
+	if within(inPlain, soon) {
+		t.Error("a world without teams issues between what one with teams issues")
+	}
+	running := func(n int) { // host functions that a runs
+		a.mu.Lock()
+		a.calls = n
+		a.mu.Unlock()
+	}
+	running(1)
+	close(leaveA)
 	if !within(inPlain, long) {
-		t.Error("a world without teams waits for one with them")
+		t.Error("a world without teams waits for one with them to rest")
 	}
 	close(leavePlain)
-	close(leaveA)
+	if within(inB, soon) {
+		t.Error("a world with teams does not wait for another to rest")
+	}
+	running(0)
 	if !within(inB, long) {
 		t.Fatal("the second world never began, though the first rests")
 	}

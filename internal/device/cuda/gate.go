@@ -6,7 +6,9 @@ import "sync"
 // could stand still: issuing work whose kernels wait on devices for kernels
 // issued later, and calls of the driver that may wait until a device rests while
 // they keep others from issuing: for memory, code, graphs. Issuing shares the
-// gate, such calls have it alone. Work that was issued whole ends by itself, so
+// gate, such calls have it alone. So has whoever issues kernels that wait for each other:
+// another world's work between them might stand before one of them in a hardware queue,
+// and wait for what stands behind another. Work that was issued whole ends by itself, so
 // nobody need wait for it.
 type gate struct{ mu sync.RWMutex }
 
@@ -15,6 +17,8 @@ type gate struct{ mu sync.RWMutex }
 // with teams, or with graphs that flags join, has to itself what others of the kind
 // would need (see floor), until it rests.
 func (w *world) Batch(issue func() error) error {
+	gate := &w.m.sys.gate.mu
+	enter, leave := gate.RLock, gate.RUnlock
 	if f := &w.m.sys.floor; w.gathers() {
 		if !f.enter(w) {
 			w.mu.Lock()
@@ -22,12 +26,13 @@ func (w *world) Batch(issue func() error) error {
 			return w.err()
 		}
 		defer f.leave()
+		enter, leave = gate.Lock, gate.Unlock
 	}
-	w.m.sys.gate.mu.RLock()
+	enter()
 	w.issuing.Add(1)
 	defer func() {
 		w.issuing.Add(-1)
-		w.m.sys.gate.mu.RUnlock()
+		leave()
 	}()
 	return issue()
 }

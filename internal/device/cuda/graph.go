@@ -30,6 +30,7 @@ type capture struct {
 	flags    *flags             // between sections; nil for one section
 	bound    bool               // a call for several GPUs keeps them in one section
 	teams    map[*stream]int    // the most blocks that a kernel of a team has, by stream
+	waits    map[*stream]bool   // streams that wait for flags
 	marks    []graphMark
 	latest   map[*stream]*graphMark
 }

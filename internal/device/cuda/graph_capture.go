@@ -40,7 +40,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 
 // formsWanted lists the forms that graphs are recorded in. Flags want GPUs that reach
 // each other, and a rank on each: of two ranks on a GPU one has been seen to wait for a
-// flag that never came, beside other programs.
+// flag that never came, beside other programs. Why is not known.
 func (w *world) formsWanted() []string {
 	switch {
 	case len(w.sites) == 1:
@@ -69,13 +69,15 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 		return c.bound, issued
 	case err == nil && len(w.blocked()) > 0:
 		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.blocked()})
-	case err == nil && c.crowded():
-		if len(g.forms) == 1 {
-			return c.bound, fmt.Errorf("%w: a graph for each GPU, with kernels that wait for those of other GPUs beside flags, which then may find no room on a device; record one graph over all",
-				device.ErrUnsupported)
+	case err == nil:
+		why := c.crowded()
+		if why != nil && len(g.forms) == 1 {
+			return c.bound, why
 		}
-		g.forms = g.forms[:len(g.forms)-1]
-		err = w.dropForm(f)
+		if why != nil {
+			g.forms = g.forms[:len(g.forms)-1]
+			err = w.dropForm(f)
+		}
 	}
 	return c.bound, err
 }
@@ -84,24 +86,44 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 // to flags, beyond what they leave to all others anyway: flags are in a hurry.
 const roomForFlags = 2 * roomForOthers
 
-// crowded reports whether flags may find no multiprocessor with room for their
-// kernels: those of teams may take all of a device, and wait there for kernels that
-// wait for a flag. Edges of one graph need no room.
-func (c *capture) crowded() bool {
+// crowded returns why kernels that flags want may not find room on a device, nil if they
+// do. Those of teams may take all of its multiprocessors, and wait there for kernels that
+// wait for a flag; edges of one graph need no room. And a device runs only so many
+// kernels at once, of which all may wait.
+func (c *capture) crowded() error {
 	if c.flags == nil || len(c.flags.raises) == 0 {
-		return false
+		return nil
 	}
-	blocks := map[*site]int{}
+	blocks, waits := map[*site]int{}, map[*site]int{}
 	for s, n := range c.teams {
 		blocks[s.dev.site] += n
+		waits[s.dev.site]++
 	}
-	for s, n := range blocks {
-		if n > s.gpu.sms-roomForFlags {
-			return true
+	for s := range c.waits {
+		if c.teams[s] == 0 {
+			waits[s.dev.site]++
 		}
 	}
-	return false
+	for _, p := range c.sections {
+		s := p.origin.dev.site
+		switch {
+		case blocks[s] > max(0, s.gpu.sms-roomForFlags):
+			return fmt.Errorf("%w: a graph for each GPU, with kernels that wait for those of other GPUs beside flags, which then may find no room on a device; record one graph over all",
+				device.ErrUnsupported)
+		case waits[s] > mostWaits:
+			return fmt.Errorf("%w: a graph for each GPU, with waits for others on %d streams of GPU %d; of %d it is certain that they run side by side; record one graph over all, or put fewer ranks on a GPU",
+				device.ErrUnsupported, waits[s], s.gpu.dev, mostWaits)
+		}
+	}
+	return nil
 }
+
+// mostWaits is on how many streams of a device kernels may wait: it runs 128 kernels side
+// by side, of every compute capability from 7.0 on, and others must find room among them.
+// The hardware queues are no bound (TestQueuesReal): branches of a device's graph do not
+// share them, and what streams are given is in an order that no queue can turn round (see
+// together).
+const mostWaits = 96
 
 // meets notes that a kernel of a team is launched.
 func (c *capture) meets(l *launch, s *stream) {
@@ -111,11 +133,28 @@ func (c *capture) meets(l *launch, s *stream) {
 	if c.teams == nil {
 		c.teams = map[*stream]int{}
 	}
-	for _, st := range l.steps {
-		if k, ok := st.(*kernelStep); ok {
-			c.teams[s] = max(c.teams[s], k.l.Blocks())
+	c.teams[s] = max(c.teams[s], mostBlocks(l.steps))
+}
+
+// mostBlocks is how many blocks the largest kernel among the steps of a member's launch
+// has; what vendors run is not known.
+func mostBlocks(steps []step) int {
+	most := 0
+	for _, st := range steps {
+		switch st := st.(type) {
+		case *kernelStep:
+			most = max(most, st.l.Blocks())
+		case *pushStep:
+			if st.kernel != nil {
+				most = max(most, mostBlocks([]step{st.kernel}))
+			}
+		case *attendee:
+			if st.meeting.call == nil {
+				most = max(most, mostBlocks(st.before))
+			}
 		}
 	}
+	return most
 }
 
 // unlocked runs f without the world's mutex, and has it again however f ends. The

@@ -18,11 +18,9 @@ import (
 // that replays need no numbers. Kernels that wait keep at most one warp busy, on
 // a few registers. All waits are bounded, and end when the world does.
 //
-// A wait never keeps what it waits for from running as long as the branches of a
-// graph run side by side: in the order of issue every raise comes before its
-// wait. The driver gives branches queues of their own as far as there are any
-// (see queuesVariable), and as kernels of teams leave a multiprocessor free (see
-// crowded).
+// A wait never keeps what it waits for from running: the branches of a graph run side by
+// side, as many as a device runs kernels (see mostWaits), whatever hardware queues it
+// has; and kernels of teams leave a multiprocessor free (see crowded).
 type flags struct {
 	w        *world
 	sections []*section
@@ -181,11 +179,20 @@ func (f *flags) waitAcross(s *stream, m *mark) error {
 		return err
 	}
 	l.flags = append(l.flags, flag)
+	s.dev.w.capture.awaits(s)
 	j, err := f.await(s, "a wait for another GPU", flag, 1)
 	if err != nil {
 		return err
 	}
 	return f.issue(s, j)
+}
+
+// awaits notes that s waits for flags.
+func (c *capture) awaits(s *stream) {
+	if c.waits == nil {
+		c.waits = map[*stream]bool{}
+	}
+	c.waits[s] = true
 }
 
 // listFor returns a list, with room, of flags that are raised when m is reached:

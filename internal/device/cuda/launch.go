@@ -173,7 +173,7 @@ func (d *dev) copySteps(dst, src ref) ([]step, error) {
 	launches, err := d.site.compileAside(copyProblem(&dst, &src, dims), nil)
 	var steps []step
 	for _, n := range launches {
-		steps = append(steps, &kernelStep{n, closely})
+		steps = append(steps, &kernelStep{l: n, f: closely})
 	}
 	return steps, err
 }
@@ -221,8 +221,9 @@ func (k *kernel) apart() error {
 
 // kernelStep is a launch of a kernel.
 type kernelStep struct {
-	l *nvlib.Launch
-	f following
+	l     *nvlib.Launch
+	f     following
+	meets bool // it waits for kernels on other devices
 }
 
 func (k *kernelStep) run(s *stream) error { return s.kernel(k.l, k.f) }
@@ -244,7 +245,7 @@ func (l *launch) addLibrary(k *kernel) error {
 		return err
 	}
 	for _, n := range launches {
-		l.steps = append(l.steps, &kernelStep{n, closely})
+		l.steps = append(l.steps, &kernelStep{l: n, f: closely})
 	}
 	return nil
 }

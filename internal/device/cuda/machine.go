@@ -72,6 +72,8 @@ type Options struct {
 	TeamTimeout time.Duration
 
 	teamsLate bool // teams' kernels begin when the one before has ended
+	// teamsApart has a member's kernel given when it comes, whoever else does.
+	teamsApart bool
 }
 
 func (o *Options) teamTimeout() time.Duration {

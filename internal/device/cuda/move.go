@@ -54,7 +54,7 @@ func (l *launch) addMove(to, from *ref, blocks int) error {
 	}
 	launches, err := site.compileAside(kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{from.operand()}, Out: to.operand(), Blocks: blocks}, nil)
 	for _, n := range launches {
-		l.steps = append(l.steps, &kernelStep{n, closely})
+		l.steps = append(l.steps, &kernelStep{l: n, f: closely})
 	}
 	return err
 }

@@ -114,6 +114,10 @@ func (s *stream) flush() {
 		return
 	}
 	clear(s.queue[:n])
+	if n == len(s.queue) && n <= 8 {
+		s.queue = s.queue[:0] // as many come again with the next collective
+		return
+	}
 	if s.queue = s.queue[n:]; len(s.queue) == 0 {
 		s.queue = nil
 		return

@@ -15,9 +15,9 @@ import (
 // Teams run a collective as one kernel on each member, which wait for each other
 // on the devices: unlike all else that this machine gives a device (see package
 // documentation). What keeps that from locking up: the launches of a team come in
-// one order on all members, one stream each; a kernel's blocks, and those of all
-// other teams' kernels that may run beside it, fit on the device at once (see
-// room); and every wait is bounded.
+// one order on all members, one stream each, and are given to the devices together (see
+// together); a kernel's blocks, and those of all other teams' kernels that may run beside
+// it, fit on the device at once (see room); and every wait is bounded.
 
 // team is members that meet, each on one stream.
 type team struct {
@@ -117,7 +117,7 @@ func (t *team) join(members []device.Member) error {
 		}
 		t.members = append(t.members, &member{team: t, index: i, dev: s.dev, stream: s, id: -1})
 	}
-	return nil
+	return t.w.waitsFit(t)
 }
 
 func (t *team) open(members []device.Member) error {
@@ -247,7 +247,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	if err != nil {
 		return nil, err
 	}
-	step := &kernelStep{}
+	step := &kernelStep{meets: true}
 	if t.alone() && !t.w.m.opts.teamsLate {
 		step.f = always
 	}
@@ -310,10 +310,21 @@ func (w *world) beside(s *site) bool {
 	return n > w.teamStreams(s)
 }
 
-// teamStreams counts the streams of a device that teams use.
-func (w *world) teamStreams(s *site) int {
+// waitsFit refuses a team more than have kernels that are certain to wait side by side.
+func (w *world) waitsFit(t *team) error {
+	for _, m := range t.members {
+		if s := m.dev.site; w.teamStreams(s, t) > mostWaits {
+			return fmt.Errorf("%w: teams on %d streams of GPU %d, whose kernels wait for each other; of %d it is certain that they run side by side; put fewer ranks on a GPU",
+				device.ErrUnsupported, w.teamStreams(s, t), s.gpu.dev, mostWaits)
+		}
+	}
+	return nil
+}
+
+// teamStreams counts the streams of a device that teams use, these among them.
+func (w *world) teamStreams(s *site, more ...*team) int {
 	streams := map[*stream]bool{}
-	for _, t := range w.teams {
+	for _, t := range slices.Concat(w.teams, more) {
 		for _, m := range t.members {
 			if m.dev.site == s {
 				streams[m.stream] = true
@@ -383,19 +394,20 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 	if err != nil {
 		return nil, err
 	}
-	launches := make([]device.Launch, len(t.members))
+	launches, what := make([]device.Launch, len(t.members)), fmt.Sprintf("%s by %s", c.Op, tune.Algo)
 	if r.empty() {
 		return launches, nil
 	}
 	steps, err := a.prepare(t, tune, r)
 	if err != nil {
-		return nil, fmt.Errorf("%s by %s: %w", c.Op, tune.Algo, err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	for i, m := range t.members {
 		if len(steps[i]) > 0 {
-			launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s by %s", c.Op, tune.Algo), steps: steps[i], member: m, meets: meetingOf(steps[i]), id: -1}
+			launches[i] = &launch{dev: m.dev, name: what, steps: steps[i], member: m, meets: meetingOf(steps[i]), id: -1}
 		}
 	}
+	t.together(what, launches)
 	return launches, nil
 }
 

@@ -1053,7 +1053,7 @@ func (r *drawRig) goesByHost(l *meetings) bool {
 // member, and the next one, of the same process, works.
 func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
-	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2})
+	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2, teamsApart: true})
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
 	allByHost(t, hostPart{150, 4, 8}) // blocks of this size, too
 	for k, name := range moveAlgorithmNames() {

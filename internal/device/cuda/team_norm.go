@@ -152,9 +152,11 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
+	what := fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm)
 	for i, m := range t.members {
-		launches[i] = &launch{dev: m.dev, name: fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm), steps: []step{steps[i]}, member: m, id: -1}
+		launches[i] = &launch{dev: m.dev, name: what, steps: []step{steps[i]}, member: m, id: -1}
 	}
+	t.together(what, launches)
 	return launches, nil
 }
 
