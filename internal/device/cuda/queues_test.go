@@ -58,6 +58,7 @@ func weaveQueues(t *testing.T) {
 func weaveStreams(t *testing.T, r *weaver, queues int) {
 	const n = 64
 	p := wide(n, "sws", -1, "")
+	r.bound = 4 * briefly
 	side := func(beside, every int) int {
 		r.clear()
 		gpus := make([]int, n*every)
@@ -101,6 +102,9 @@ func weaveBranches(t *testing.T, r *weaver, queues int) {
 				if last {
 					raiser = n - 1
 				}
+				if r.bound = long; n > mostWaits+1 {
+					r.bound = briefly
+				}
 				r.clear()
 				g := r.record(wide(n, bodies[0], raiser, bodies[1]), true, -1)
 				if r.launchAll(g); r.gaveUp() {
@@ -118,6 +122,7 @@ func weaveBranches(t *testing.T, r *weaver, queues int) {
 
 // weaveGraphs: so many graphs at once on a device, of which the one launched last raises.
 func weaveGraphs(t *testing.T, r *weaver, queues int) {
+	r.bound = 4 * briefly
 	for _, branches := range []int{1, 2, 4} {
 		var late []int
 		for _, n := range []int{2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 31, 32, 33, 48} {
@@ -150,6 +155,7 @@ func weaveExchanges(t *testing.T, r *weaver, queues int) {
 		t.Log("exchanges need two devices")
 		return
 	}
+	r.bound = long
 	for _, streams := range []int{1, 2, 4, 8, 16, 32, 56} {
 		late := map[string]int{}
 		note := func(name string) {
@@ -204,6 +210,9 @@ func weaveGatherings(t *testing.T, r *weaver, queues int) {
 				if locks {
 					late[how+", by model"]++
 				}
+				if r.bound = long; locks {
+					r.bound = briefly
+				}
 				r.clear()
 				r.eagerly(p)
 				if r.gaveUp() {
@@ -211,6 +220,9 @@ func weaveGatherings(t *testing.T, r *weaver, queues int) {
 				}
 				if r.gaveUp() && !locks {
 					t.Errorf("round %d, %s: a wait ended by its bound where the model of the queues has none", round, how)
+				}
+				if r.bound = long; !together {
+					r.bound = briefly
 				}
 				r.clear()
 				g := r.record(p, true, -1)

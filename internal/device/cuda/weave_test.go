@@ -56,7 +56,13 @@ const (
 	boardBytes    = 512 << 10
 	boardArrivals = 8
 	boardFlags    = 4096
-	weaveBound    = 25 * time.Millisecond
+)
+
+// Waits end after briefly where they are to be in vain, else after long: others may be
+// at work on the devices.
+const (
+	briefly = 25 * time.Millisecond
+	long    = 2 * time.Second
 )
 
 // weaver runs weaves.
@@ -66,7 +72,8 @@ type weaver struct {
 	ctx    []nvlib.Context
 	funcs  []map[byte]nvlib.Function
 	board  nvlib.Ptr
-	waits  int // given since the board was cleared
+	waits  int           // given since the board was cleared
+	bound  time.Duration // of the waits that are given
 	events []nvlib.Event
 }
 
@@ -89,7 +96,7 @@ func newWeaver(t testing.TB) *weaver {
 // newWeaverOn makes one of so many devices, with the image that compile makes.
 func newWeaverOn(t testing.TB, drv *nvlib.Driver, devices int, compile func(arch string) []byte) *weaver {
 	must := mustOf(t)
-	r := &weaver{TB: t, drv: drv}
+	r := &weaver{TB: t, drv: drv, bound: long}
 	for i := range devices {
 		dev, err := drv.Device(i)
 		must(err)
@@ -217,7 +224,7 @@ func (r *weaver) kernel(gpu int, o weaveOp, s nvlib.Stream) {
 		if o.kind == 'm' {
 			count, own = o.of, flag+8*o.own
 		}
-		params = append(params, word(count), word(own), word(boardArrivals+r.waits), binary.LittleEndian.AppendUint64(nil, uint64(weaveBound)))
+		params = append(params, word(count), word(own), word(boardArrivals+r.waits), binary.LittleEndian.AppendUint64(nil, uint64(r.bound)))
 		r.waits++
 	}
 	if flag+8*o.of >= boardBytes/4 || boardArrivals+r.waits > boardFlags {
