@@ -99,16 +99,22 @@ func (s *stream) flush() {
 	s.flushing = true // who waits for a buffer lets go of the world
 	defer func() { s.flushing = false }()
 	n := 0
-	err := s.dev.bound(func() error {
-		for n < len(s.queue) && s.queue[n].ready(s) {
-			t := s.queue[n]
-			n++
-			if err := t.give(s); err != nil {
-				return err
+	var err error
+	if s.queue[0].given() { // mostly alone, and no call of the driver
+		n, err = 1, s.queue[0].issue(s)
+	}
+	if err == nil && n < len(s.queue) {
+		err = s.dev.bound(func() error {
+			for n < len(s.queue) && s.queue[n].ready(s) {
+				t := s.queue[n]
+				n++
+				if err := t.give(s); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
 	if err != nil {
 		_ = s.failed(err)
 		return

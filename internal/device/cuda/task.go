@@ -54,6 +54,10 @@ func (t *task) ready(s *stream) bool {
 	return true
 }
 
+// given reports whether t was given to the device with the shares of other members of
+// a meeting, and has only to be noted.
+func (t *task) given() bool { return t.kind == work && t.launch.meets != nil && t.launch.meets.given }
+
 // hold sees to it that s is flushed when what t waits for is issued. It is
 // called for the first task that is held back.
 func (t *task) hold(s *stream) {
