@@ -38,6 +38,10 @@ type Description struct {
 	// that of a barrier.
 	Signal  float64 `json:"signal_us"`
 	Barrier float64 `json:"barrier_us"`
+	// Wait is what a stream takes to go on when another of its device has come to where it
+	// waited for it, and what the wait for a counter takes that is high enough already.
+	// H200: 2.6 to 3.8 and 3.5 to 4.6, each with a mark (docs/measured/h200x2-waits-d2b0ceb.txt).
+	Wait float64 `json:"wait_us,omitempty"`
 	// AllReduce, AllGather and ReduceScatter are the times of the collectives
 	// by the bytes that each rank receives at the least (plan.Coll.Moved), where Times
 	// say nothing.
@@ -119,7 +123,7 @@ func Parse(name string, data []byte) (*Description, error) {
 
 // check refuses what predictions could not be made from.
 func (d *Description) check() error {
-	for what, v := range map[string]float64{"launch_us": d.Launch, "signal_us": d.Signal, "barrier_us": d.Barrier} {
+	for what, v := range map[string]float64{"launch_us": d.Launch, "signal_us": d.Signal, "barrier_us": d.Barrier, "wait_us": d.Wait} {
 		if !(v >= 0) {
 			return fmt.Errorf("%s is %v; it must not be negative", what, v)
 		}

@@ -130,7 +130,7 @@ func TestRankedAsMeasured(t *testing.T) {
 	}{
 		{"h200x4-ag-gemm-4ea3074.txt", 4, ir.OpAllGather, "", 0},
 		{"h200x4-gemm-rs-35949f4.txt", 4, ir.OpReduceScatter, "", 0},
-		{"h200x4-gemm-rs-4ea3074.txt", 4, ir.OpReduceScatter, "chunked(4)", 0},
+		{"h200x4-gemm-rs-4ea3074.txt", 4, ir.OpReduceScatter, "chunked(4)", 8192},
 		{"h200x4-gemm-ar-4ea3074.txt", 4, ir.OpAllReduce, "", 0},
 		{"h200x4-ag-gemm-3a9a112.txt", 4, ir.OpAllGather, "", 8192},
 		{"h200x4-gemm-rs-3a9a112.txt", 4, ir.OpReduceScatter, "", 8192},

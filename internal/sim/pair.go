@@ -98,15 +98,15 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 	for i := range chunks {
 		label := fmt.Sprintf(" chunk %d", i)
 		if p.Comm == ir.OpAllGather {
-			g.wait(0, onMain, g.comm(onSide, chunks, label))
+			g.join(0, onMain, g.comm(onSide, chunks, label), g.m.Wait)
 			g.ops(chunks, label)
 		} else {
-			g.wait(0, onSide, g.ops(chunks, label))
+			g.join(0, onSide, g.ops(chunks, label), g.m.Wait)
 			g.comm(onSide, chunks, label)
 			g.post(onSide, chunks, label)
 		}
 	}
-	g.join()
+	g.meet()
 	return g.predict()
 }
 
@@ -124,7 +124,7 @@ func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 			g.exchangeReduce(part, parts)
 		}
 	}
-	g.join()
+	g.meet()
 	return g.predict()
 }
 
@@ -140,7 +140,7 @@ func Ahead(p Pair, m *machine.Description) (Prediction, error) {
 	}
 	g.add(task{stream: onSums, class: compute, work: m.TouchTime(2 * p.Whole / p.Ranks), span: &Span{Name: "copy", Stream: "own"}})
 	g.ops(1, "")
-	g.join()
+	g.meet()
 	return g.predict()
 }
 
@@ -163,7 +163,7 @@ func (g *pairGraph) exchangeGather(parts int64) {
 		label := partLabel(part, parts)
 		g.ops(g.Ranks*parts, " own"+label)
 		for i, a := range arrivals[part] {
-			g.wait(0, onMain, a)
+			g.come(onMain, a)
 			g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i+1, label))
 		}
 	}
@@ -174,16 +174,16 @@ func (g *pairGraph) exchangeReduce(part, parts int64) {
 	label := partLabel(part, parts)
 	var come []int
 	for i := int64(1); i < g.Ranks; i++ {
-		g.wait(0, onSide, g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i, label)))
+		g.join(0, onSide, g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i, label)), g.m.Wait)
 		come = append(come, g.push(onSide, i, parts))
 	}
 	own := g.ops(g.Ranks*parts, " own"+label)
 	sums, pushes := onMain, onSide
 	if parts > 1 {
 		sums, pushes = onSums, onSums
-		g.wait(0, sums, own)
+		g.join(0, sums, own, g.m.Wait)
 	}
-	g.waitAll(sums, come)
+	g.come(sums, come...)
 	sum := g.kernel(sums, "sum"+label, g.m.ReduceTime((g.Whole+g.Whole/g.Ranks)/parts))
 	if g.Comm != ir.OpAllReduce {
 		g.post(sums, parts, label)
@@ -192,20 +192,23 @@ func (g *pairGraph) exchangeReduce(part, parts int64) {
 	if n := g.post(sums, g.Ranks*parts, label); n >= 0 {
 		sum = n
 	}
-	g.wait(0, pushes, sum)
+	if pushes != sums {
+		g.join(0, pushes, sum, g.m.Wait)
+	}
 	var shared []int
 	for i := int64(1); i < g.Ranks; i++ {
 		shared = append(shared, g.push(pushes, i, parts))
 	}
 	if part == parts-1 {
-		g.waitAll(onMain, shared)
+		g.come(onMain, shared...)
 	}
 }
 
-// waitAll makes a stream wait for tasks.
-func (g *pairGraph) waitAll(stream int, tasks []int) {
-	for _, t := range tasks {
+// come makes a stream wait until counters say that pushes have come, one for each peer.
+func (g *pairGraph) come(stream int, arrivals ...int) {
+	for _, t := range arrivals {
 		g.wait(0, stream, t)
+		g.add(task{stream: stream, work: g.m.Wait})
 	}
 }
 
@@ -256,11 +259,11 @@ func (o *Op) Time(m *machine.Description) float64 {
 	return m.TouchTime(o.Bytes)
 }
 
-// join makes main wait for the other streams.
-func (g *pairGraph) join() {
+// meet makes main wait for the other streams.
+func (g *pairGraph) meet() {
 	for _, stream := range []int{onSide, onSums} {
 		if t, ok := g.tail(0, stream); ok {
-			g.wait(0, onMain, t)
+			g.join(0, onMain, t, g.m.Wait)
 		}
 	}
 	g.add(task{stream: onMain})

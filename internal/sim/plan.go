@@ -81,7 +81,7 @@ func (b *planGraph) cmd(c *plan.Cmd) error {
 		}
 	case plan.WaitEvent:
 		if t, ok := b.records[c.Event]; ok && t >= 0 {
-			b.wait(rank, stream, t)
+			b.join(rank, stream, t, b.m.Wait)
 		}
 	case plan.Signal:
 		t := b.add(task{rank: rank, stream: stream})
@@ -95,6 +95,7 @@ func (b *planGraph) cmd(c *plan.Cmd) error {
 		for _, s := range raised[:c.Value] {
 			b.wait(rank, stream, s)
 		}
+		b.add(task{rank: rank, stream: stream, work: b.m.Wait})
 	case plan.Collective:
 		b.collective(c)
 	case plan.Group:
@@ -182,7 +183,7 @@ func (b *planGraph) computeTime(c *plan.Cmd) float64 {
 		q, k := c.Ins[0].Shape, c.Ins[1].Shape
 		dh := q[len(q)-1]
 		return b.m.GEMMTime(c.Outs[0].DType, c.Outs[0].Elements()/max(dh, 1), 2*dh, k[len(k)-3])
-	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
+	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpReduceSlots:
 		return b.m.ReduceTime(bytes)
 	}
 	return b.m.TouchTime(bytes)

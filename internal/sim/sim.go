@@ -77,6 +77,13 @@ func (g *graph) wait(rank, stream, on int) {
 	g.need[at] = append(g.need[at], on)
 }
 
+// join makes the next task of a stream wait for one of another stream of its device,
+// whose end it learns of so much later.
+func (g *graph) join(rank, stream, on int, late float64) {
+	g.tasks = append(g.tasks, task{rank: rank, work: late, deps: []int{on}})
+	g.wait(rank, stream, len(g.tasks)-1)
+}
+
 // tail returns the last task of a stream, and whether there is one.
 func (g *graph) tail(rank, stream int) (int, bool) {
 	i, ok := g.last[[2]int{rank, stream}]
