@@ -77,7 +77,7 @@ func (s wire) Launch(l device.Launch) error {
 	switch b.algo {
 	case "slow":
 		return s.Call(func() {
-			for began := time.Now(); time.Since(began) < 100*time.Microsecond; { // sleeping is for a millisecond or more
+			for began := time.Now(); time.Since(began) < 500*time.Microsecond; { // sleeping is for a millisecond or more; what runs beside the test takes some hundred
 			}
 		})
 	case "wrong":
