@@ -233,6 +233,33 @@ func TestGraphs(t *testing.T) {
 	}
 }
 
+// guesser is the embedded machine, which says that it guesses.
+type guesser struct{ replayer }
+
+func (m guesser) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.replayer.Open(ctx, ranks)
+	return guessWorld{w.(replayWorld)}, err
+}
+
+type guessWorld struct{ replayWorld }
+
+func (guessWorld) Guesses() []string { return []string{"8x4x8 bf16", "4x4x8 bf16"} }
+
+// TestLayerGuesses: a layer whose products run by a guess says which.
+func TestLayerGuesses(t *testing.T) {
+	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}}, machine: guesser{replayer{cpu.New(cpu.Options{})}}, report: &Report{}}
+	if err := j.layers(context.Background(), agGEMM); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"4x4x8 bf16", "8x4x8 bf16"}, j.report.Layers[0].Strategies[0].Guesses); diff != "" {
+		t.Error(diff)
+	}
+	var text strings.Builder
+	if err := j.report.WriteText(&text); err != nil || strings.Count(text.String(), "sequential: product 8x4x8 bf16 by a guess: no memory ") != 1 {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+}
+
 // TestLayerLoadsByGraph: nothing in the programs of layers stands where a graph
 // cannot have it.
 func TestLayerLoadsByGraph(t *testing.T) {

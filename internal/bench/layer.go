@@ -45,6 +45,9 @@ type StrategyTimes struct {
 	GraphForm string `json:"graph_form,omitempty"`
 	// GraphRefused says why there are none where there should be.
 	GraphRefused string `json:"graph_refused,omitempty"`
+	// Guesses names the products that ran by a guess of an algorithm, for want of memory
+	// to time others in (exec.Result): the times are of those.
+	Guesses []string `json:"guesses,omitempty"`
 	// Against is the paired difference to sequential, Verdict what it supports.
 	Against *Figure `json:"minus_sequential_us,omitempty"`
 	Verdict string  `json:"verdict,omitempty"`
@@ -140,6 +143,7 @@ type candidate struct {
 	prog     *exec.Program
 	replayed *exec.Program // by graph; nil without graphs
 	noReplay string        // why it is nil where it should not be
+	guesses  []string      // see StrategyTimes, of every run
 
 	gemm, eager, over     []float64
 	graphTime, graphBound []float64
@@ -277,6 +281,7 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	time.Sleep(c.rest)
 	res, err := p.Run(ctx, inputs)
 	if err == nil {
+		c.guesses = append(c.guesses, res.Guesses...)
 		err = compare(want, res.Outputs)
 	}
 	if err != nil || !counts {
@@ -368,7 +373,8 @@ func (l *Layer) summarize(cands []*candidate) {
 	l.GEMM = figure(gemm)
 	l.Bound = max(l.GEMM.Median, l.Wire)
 	for i, c := range cands {
-		st := StrategyTimes{Strategy: c.strategy, Refused: c.refused, Time: figure(c.eager), OverBound: figure(c.over), GraphRefused: c.noReplay}
+		slices.Sort(c.guesses)
+		st := StrategyTimes{Guesses: slices.Compact(c.guesses), Strategy: c.strategy, Refused: c.refused, Time: figure(c.eager), OverBound: figure(c.over), GraphRefused: c.noReplay}
 		if c.replayed != nil {
 			took, over := figure(c.graphTime), figure(c.graphBound)
 			st.Graph, st.GraphOverBound, st.GraphForm = &took, &over, c.replayed.Stats().Graph

@@ -171,6 +171,9 @@ func (t *table) layer(l *Layer) {
 	for _, s := range l.Strategies {
 		t.refusal(s.Strategy, s.Refused)
 		t.refusal(s.Strategy+" by graph", s.GraphRefused)
+		for _, g := range s.Guesses {
+			t.line("%s: product %s by a guess: no memory was free to time its algorithms in", s.Strategy, g)
+		}
 	}
 }
 
