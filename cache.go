@@ -140,31 +140,28 @@ func (s *shelf) remove(which func(l *loaded) bool) (gone []*loaded) {
 	return gone
 }
 
-// beyond takes what plans of a model hold more than a bound off the shelf, but not
-// the one used last. None is busy.
+// beyond takes what plans of a model hold more than a bound off the shelf, the ones used
+// least recently, but not the one used last, nor one that is busy.
 func (s *shelf) beyond(m *Model, bound int64) (gone []*loaded) {
-	left, held := s.kept(m)
-	return s.remove(func(l *loaded) bool {
-		if l.model != m || left < 2 || held <= bound {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left, held := 0, int64(0)
+	for _, l := range s.plans {
+		if l.model == m {
+			left++
+			held += l.held.Bytes()
+		}
+	}
+	s.plans = slices.DeleteFunc(s.plans, func(l *loaded) bool {
+		if l.model != m || l.busy || left < 2 || held <= bound {
 			return false
 		}
 		left--
 		held -= l.held.Bytes()
+		gone = append(gone, l)
 		return true
 	})
-}
-
-// kept is how many plans a model has on the shelf, and what they hold, in bytes.
-func (s *shelf) kept(m *Model) (n int, bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.plans {
-		if l.model == m {
-			n++
-			bytes += l.held.Bytes()
-		}
-	}
-	return n, bytes
+	return gone
 }
 
 // resting is what the plans that rest hold of the device that they have the most of, in bytes.
