@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -111,40 +112,24 @@ func (m *tight) ranksOpened() []int {
 func tightly(t *testing.T, room int) (*tight, *hocket.Machine) {
 	t.Helper()
 	cm := &tight{Machine: cpu.New(cpu.Options{}), room: room, hold: map[int]chan struct{}{}, held: make(chan struct{}, 100)}
-	device.Register("tight", func() (device.Machine, error) { return cm, nil })
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "tight"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
 		if cm.halves != 0 {
 			t.Errorf("%d halves are taken in the end", cm.halves)
 		}
 	})
-	return cm, m
+	return cm, modeltest.Open(t, cm)
 }
 
 // summed loads a model of so many ranks that has a plan for each T.
 func summed(t *testing.T, m *hocket.Machine, ranks int) *hocket.Model {
 	t.Helper()
-	p, err := hocket.Parse("summed", fmt.Sprintf(`dim T = 8
+	return modeltest.Load(t, m, fmt.Sprintf(`dim T = 8
 mesh tp[%d]
 func f%d(%%x: f32[T, 2]) -> f32[T, 2] {
   %%y = add %%x, %%x
   return %%y
 }
-`, ranks, ranks))
-	if err != nil {
-		t.Fatal(err)
-	}
-	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return model
+`, ranks, ranks), hocket.LoadOptions{})
 }
 
 // sum runs a model of summed with so many rows.

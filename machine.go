@@ -108,8 +108,9 @@ type LoadOptions struct {
 	// as the context allows. So it is an error, ErrOutOfMemory, only where no other
 	// plan is loaded, or when the context ends, and then it names those that run. A plan
 	// that was unloaded is loaded again when it is run. Models of another Machine
-	// are left alone. So it is where a product's algorithms are to be timed, but that
-	// waits for nothing, and is done without where it would not help: see Report.Guesses.
+	// are left alone. Memory to time a product's algorithms in is found likewise, but
+	// nothing is waited for, and nothing unloaded where that would not be enough: the
+	// product then runs by a guess, see Report.Guesses.
 	Cache int64
 	// Graph has every batch of runs but the first replay a recording of the
 	// program, on machines that record graphs: "cuda" does.

@@ -1,7 +1,5 @@
 package device
 
-import "fmt"
-
 // Held is memory that a world has taken, in bytes, in use or not.
 type Held struct {
 	Device int64 // of the device that it has the most of; where ranks share the host's memory, of all ranks
@@ -10,29 +8,6 @@ type Held struct {
 
 // Bytes is both.
 func (h Held) Bytes() int64 { return h.Device + h.Host }
-
-// TrialError says that there is no memory to time the algorithms of a product in.
-type TrialError struct {
-	What  string // the product
-	Bytes int64  // that it takes
-	Free  int64  // of the device
-	Err   error  // ErrOutOfMemory
-}
-
-// Error names the product and says what there is.
-func (e *TrialError) Error() string {
-	return fmt.Sprintf("timing the algorithms of %s takes %d bytes, and %d of the device are free: %v", e.What, e.Bytes, e.Free, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *TrialError) Unwrap() error { return e.Err }
-
-// Guesser is a world that tells what it runs by a guess.
-type Guesser interface {
-	// Guesses names the products that run by the library's first guess for want of
-	// memory to time others in, by this world or one before it in the process.
-	Guesses() []string
-}
 
 // Holder is a world that tells what it holds.
 type Holder interface {

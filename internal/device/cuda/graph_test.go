@@ -83,8 +83,6 @@ func (x *exchanged) issue() error {
 	return errors.Join(errs...)
 }
 
-// TestGraphForms replays the same work in both forms, and counts what each
-// launch costs the host.
 // TestFormsWanted: GPUs that several ranks share have one graph over all, unless they
 // are asked for more.
 func TestFormsWanted(t *testing.T) {
@@ -107,6 +105,8 @@ func TestFormsWanted(t *testing.T) {
 	}
 }
 
+// TestGraphForms replays the same work in both forms, and counts what each
+// launch costs the host.
 func TestGraphForms(t *testing.T) {
 	x := newExchanged(t, Options{})
 	captured, err := x.w.(device.Capturer).Capture(x.issue)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -26,17 +26,9 @@ func f(%x: f32[T, 16]) -> f32[T, 16] {
 func fakeModels(t *testing.T, f *fakeGPU, opts ...hocket.LoadOptions) []*hocket.Model {
 	t.Helper()
 	m := fakeMachine(t, f)
-	p, err := hocket.Parse("doubles", doubles)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var models []*hocket.Model
 	for _, o := range opts {
-		model, err := m.Load(p, hocket.Binding{}, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		models = append(models, model)
+		models = append(models, modeltest.Load(t, m, doubles, o))
 	}
 	return models
 }
@@ -44,20 +36,12 @@ func fakeModels(t *testing.T, f *fakeGPU, opts ...hocket.LoadOptions) []*hocket.
 // fakeMachine opens a machine on the fake for hocket's API.
 func fakeMachine(t *testing.T, f *fakeGPU) *hocket.Machine {
 	t.Helper()
-	device.Register("fake", func() (device.Machine, error) { return newMachine(f.system(), Options{Kernels: f}), nil })
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "fake"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
 		if h := f.holds(); h.Bytes() != 0 {
 			t.Errorf("a closed machine holds %+v", h)
 		}
 	})
-	return m
+	return modeltest.Open(t, newMachine(f.system(), Options{Kernels: f}))
 }
 
 // double runs a model with so many rows and checks what comes out.
@@ -295,17 +279,7 @@ func TestModelTrial(t *testing.T) {
 			f.limit = c.limit
 			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 			m := fakeMachine(t, f)
-			load := func(text string) *hocket.Model {
-				p, err := hocket.Parse("text", text)
-				if err != nil {
-					t.Fatal(err)
-				}
-				model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return model
-			}
+			load := func(text string) *hocket.Model { return modeltest.Load(t, m, text, hocket.LoadOptions{}) }
 			multiply := func(model *hocket.Model, rows int64, want, guesses int) {
 				t.Helper()
 				in := map[string]*hocket.Tensor{}
@@ -368,20 +342,7 @@ func f() -> f32[16] {
 // there, whose driver has the memory of one back when it is unloaded.
 func TestRealModelsShort(t *testing.T) {
 	gpus := real(t, Options{})
-	device.Register("real", func() (device.Machine, error) { return gpus, nil })
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "real"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	p, err := hocket.Parse("sums", sums)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := modeltest.Open(t, gpus)
 	var log strings.Builder
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	unloaded := func() int {
@@ -391,11 +352,7 @@ func TestRealModelsShort(t *testing.T) {
 	}
 	var models []*hocket.Model
 	for range 2 {
-		model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Cache: 1 << 50, Logger: logger})
-		if err != nil {
-			t.Fatal(err)
-		}
-		models = append(models, model)
+		models = append(models, modeltest.Load(t, m, sums, hocket.LoadOptions{Cache: 1 << 50, Logger: logger}))
 	}
 	total := gpus.sys.gpus[0].total
 	prepare := func(model int, bytes int64) error {

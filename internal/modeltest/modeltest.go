@@ -1,0 +1,42 @@
+// Package modeltest opens machines and loads models for tests of hocket's API.
+package modeltest
+
+import (
+	"context"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+)
+
+// Open opens dev for hocket's API. It is closed when the test ends.
+func Open(t testing.TB, dev device.Machine) *hocket.Machine {
+	t.Helper()
+	const name = "under test"
+	device.Register(name, func() (device.Machine, error) { return dev, nil })
+	// The test's own context is over when what it cleans up runs.
+	m, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// Load loads a program's text.
+func Load(t testing.TB, m *hocket.Machine, text string, opts hocket.LoadOptions) *hocket.Model {
+	t.Helper()
+	p, err := hocket.Parse("test.hkt", text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	model, err := m.Load(p, hocket.Binding{}, opts)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return model
+}
