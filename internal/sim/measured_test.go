@@ -125,7 +125,7 @@ func TestRankedAsMeasured(t *testing.T) {
 		// broken names what was measured with a fault that is repaired since.
 		broken string
 		// least is the rows from which a table counts: where every command was marked,
-		// small layers' times were those of marks.
+		// small layers' times were those of marks, and where the host's clock was read, of it.
 		least int64
 	}{
 		{"h200x4-ag-gemm-4ea3074.txt", 4, ir.OpAllGather, "", 0},
