@@ -12,6 +12,9 @@ const (
 	OddWindowGathers Mistake = iota
 	// OddWindowScatters: likewise reduce_scatter.
 	OddWindowScatters
+	// OddWindowStarts: where what a kernel on windows reads begins at no multiple of 4
+	// bytes, the last bytes of each 8 come out wrong.
+	OddWindowStarts
 	// EagerWindows: kernels on windows may begin, and read, before what is before them
 	// on their stream has ended.
 	EagerWindows
@@ -48,6 +51,12 @@ var ncclMistakes = []KnownMistake{
 		What:    "reduce_scatter on windows reads blocks that are no multiples of 8 bytes from wrong places",
 		Instead: "nccl-window declines them",
 		Source:  "NCCL 2.28.7, src/device/symmetric/reduce_scatter.cuh: nAllElts for nElts",
+	},
+	{
+		Mistake: OddWindowStarts, From: 22700, Before: 23003,
+		What:    "kernels on windows for few bytes misread operands that begin at no multiple of 4 bytes",
+		Instead: "nccl-window declines them",
+		Source:  "NCCL 2.30.3, src/device/op128.h: loadPack's words; seen with 2.28.3",
 	},
 	{
 		Mistake: EagerWindows, From: 22800, Before: 23007,

@@ -33,12 +33,14 @@ func ncclOf(t *testing.T, version int32) *NCCL {
 // those of multicast only with that.
 func TestNCCLMistakes(t *testing.T) {
 	for version, want := range map[int32][]Mistake{
-		0:     {OddWindowGathers, OddWindowScatters, EagerWindows, SwitchedOrder},
+		0:     {OddWindowGathers, OddWindowScatters, OddWindowStarts, EagerWindows, SwitchedOrder},
 		21705: {},
 		22605: {SwitchedOrder},
-		22703: {OddWindowGathers, SwitchedOrder},
-		22803: {OddWindowGathers, OddWindowScatters, EagerWindows, SwitchedOrder},
-		22807: {EagerWindows, SwitchedOrder},
+		22703: {OddWindowGathers, OddWindowStarts, SwitchedOrder},
+		22803: {OddWindowGathers, OddWindowScatters, OddWindowStarts, EagerWindows, SwitchedOrder},
+		22807: {OddWindowStarts, EagerWindows, SwitchedOrder},
+		22907: {OddWindowStarts, EagerWindows, SwitchedOrder},
+		23003: {EagerWindows, SwitchedOrder},
 		23004: {EagerWindows, SwitchedOrder},
 		23007: {SwitchedOrder},
 		23102: {SwitchedOrder},
@@ -68,7 +70,7 @@ func TestNCCLMistakesTold(t *testing.T) {
 		}
 	}
 	text := ncclOf(t, 22803).Mistakes(true)
-	for i, part := range []string{"from 2.27.0 to before 2.28.7", "from 2.28.0 to before 2.28.7", "from 2.28.0 to before 2.30.7", "in all versions since 2.18.0"} {
+	for i, part := range []string{"from 2.27.0 to before 2.28.7", "from 2.28.0 to before 2.28.7", "from 2.27.0 to before 2.30.3", "from 2.28.0 to before 2.30.7", "in all versions since 2.18.0"} {
 		if s := text[i].String(); !strings.Contains(s, part) || !strings.Contains(s, text[i].Instead) {
 			t.Errorf("%s", s)
 		}

@@ -36,6 +36,7 @@ type system struct {
 	// remembered says that NCCL may know of memory: communicators were made.
 	remembered atomic.Bool
 	unquiet    bool // for tests: nothing keeps NCCL's kernels from beginning early
+	unwary     bool // for tests: NCCL is given what it is known to get wrong on windows
 }
 
 // theSystem loads the driver once a process.

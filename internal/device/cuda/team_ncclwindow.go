@@ -58,7 +58,7 @@ func (t *team) windowed(c *collective, w *ncclWork) error {
 	case reduces(c.Op) && (c.Red != ir.Sum && c.Red != ir.Avg || w.dt.IsInt() || w.dt == ir.F64):
 		return fmt.Errorf("%w: NCCL has no kernels on windows for a %s of %s", device.ErrUnsupported, c.Red, w.dt)
 	}
-	if err := oddWindows(lib, c.Op, w.count*w.dt.Size()); err != nil {
+	if err := t.oddWindows(lib, w); err != nil {
 		return err
 	}
 	if err := t.w.m.sys.windows.why(); err != nil {
@@ -75,24 +75,6 @@ func (t *team) windowed(c *collective, w *ncclWork) error {
 		}
 	}
 	return nil
-}
-
-// oddWindows refuses blocks that NCCL of this version gets wrong.
-func oddWindows(lib *nvlib.NCCL, op ir.Op, block int64) error {
-	of, known := map[ir.Op]nvlib.Mistake{ir.OpAllGather: nvlib.OddWindowGathers, ir.OpReduceScatter: nvlib.OddWindowScatters}[op]
-	if !known || block%8 == 0 {
-		return nil
-	}
-	return mistaken(lib, of, false)
-}
-
-// mistaken refuses what NCCL of this version gets wrong.
-func mistaken(lib *nvlib.NCCL, m nvlib.Mistake, multicast bool) error {
-	k := lib.Mistaken(m, multicast)
-	if k == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: NCCL %s: %s (%s)", device.ErrUnsupported, lib.Loaded().Version, k.What, k.Source)
 }
 
 func (w *ncclWork) in(i int) *ref  { return w.shares[i].in }

@@ -219,30 +219,6 @@ func TestNCCLWindowsDecline(t *testing.T) {
 	r.must(w.Close())
 }
 
-// TestNCCLWindowsOddGathers wants blocks that NCCL before 2.28.7 mixes up kept from
-// it, and nothing else.
-func TestNCCLWindowsOddGathers(t *testing.T) {
-	for _, tc := range []struct {
-		version int32
-		op      ir.Op
-		n       int64 // f32 of a block
-		ok      bool
-	}{
-		{22803, ir.OpAllGather, 7, false}, {22803, ir.OpAllGather, 8, true}, {22803, ir.OpAllReduce, 7, true},
-		{22803, ir.OpReduceScatter, 7, false}, {22803, ir.OpReduceScatter, 8, true}, {22703, ir.OpReduceScatter, 7, true}, {22807, ir.OpReduceScatter, 7, true},
-		{22703, ir.OpAllGather, 8191, false}, {22807, ir.OpAllGather, 7, true}, {23001, ir.OpAllGather, 8191, true},
-	} {
-		x, w := ncclWorld(t, 2, 2)
-		x.version = tc.version
-		r := newTeamRig(t, w, "odd gathers", []int{0, 1})
-		if took := r.take(teamCase{op: tc.op, red: ir.Sum, dt: ir.F32, shape: []int64{tc.n}, algo: ncclWindowName}, device.Tuning{}); took != tc.ok {
-			t.Errorf("%+v: taken %t", tc, took)
-		}
-		r.close()
-		r.must(w.Close())
-	}
-}
-
 func (r *teamRig) private(rank int, bytes int64) device.Memory {
 	m, err := r.w.Device(rank).Alloc(bytes, device.Private)
 	r.must(err)
