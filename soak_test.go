@@ -144,8 +144,9 @@ func TestSoak(t *testing.T) {
 			if err = s.visit(i, (i+pass)%soakPeriod == 0); err == nil && i == len(s.ways)-1 {
 				s.still.Lock()
 				passes = append(passes, measure(t))
+				held := residents()
 				s.still.Unlock()
-				t.Logf("%v: %d passes of %d ways, %d runs: %v", time.Since(began).Round(time.Second), pass+1, len(s.ways), s.count(), passes[pass])
+				t.Logf("%v: %d passes of %d ways, %d runs: %v: %v", time.Since(began).Round(time.Second), pass+1, len(s.ways), s.count(), passes[pass], held)
 			}
 		}
 	}
@@ -157,7 +158,7 @@ func TestSoak(t *testing.T) {
 		t.Error(err)
 	}
 	after := measure(t)
-	t.Logf("%v: %d runs, %d loads: %v", time.Since(began).Round(time.Second), s.count(), s.loads, after)
+	t.Logf("%v: %d runs, %d loads: %v: %v", time.Since(began).Round(time.Second), s.count(), s.loads, after, residents())
 	if len(passes) <= soakPeriod {
 		t.Logf("too short a time to tell whether something grows: that takes %d passes", soakPeriod+1)
 	} else {
