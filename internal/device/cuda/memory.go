@@ -52,6 +52,7 @@ type region struct {
 	bytes  int64
 	handle nvlib.MemHandle
 	shown  bool      // other processes, and NCCL, can be given it
+	known  bool      // NCCL was given some of it within a graph
 	free   []stretch // by address, never adjacent
 }
 
@@ -271,10 +272,11 @@ func (m mapped) take(bytes int64) (*region, error) {
 // it registers memory, by address, that it is given within a graph, and looks at what it
 // registered before it forgets that of graphs that are gone (2.28.3: ncclRegister, and
 // ncclCommPollCallbacks every tenth group). Peers would write to the memory that was
-// there before. Addresses alone cost nothing.
+// there before. Addresses alone cost the driver some memory of the host, and are never
+// given back: only memory that graphs gave NCCL leaves them.
 func (m mapped) give(r *region) error {
 	d := m.g.sys.drv
-	if r.shown && m.g.sys.remembered.Load() {
+	if r.shown && r.known {
 		return errors.Join(d.Unmap(r.addr, r.bytes), d.ReleaseMem(r.handle))
 	}
 	return errors.Join(d.Unmap(r.addr, r.bytes), d.FreeAddresses(r.addr, r.bytes), d.ReleaseMem(r.handle))

@@ -33,10 +33,8 @@ type system struct {
 	edges    bool // graphs can have kernels begin early
 	// multicast says that the user opted in to NVLink multicast.
 	multicast bool
-	// remembered says that NCCL may know of memory: communicators were made.
-	remembered atomic.Bool
-	unquiet    bool // for tests: nothing keeps NCCL's kernels from beginning early
-	unwary     bool // for tests: NCCL is given what it is known to get wrong on windows
+	unquiet   bool // for tests: nothing keeps NCCL's kernels from beginning early
+	unwary    bool // for tests: NCCL is given what it is known to get wrong on windows
 }
 
 // theSystem loads the driver once a process.

@@ -51,10 +51,28 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 		m.members = append(m.members, at)
 		steps[i] = []step{at}
 	}
+	known := t.regionsBy(calls)
 	m.call = func() error {
+		if t.w.capture != nil {
+			for _, r := range known {
+				r.known = true
+			}
+		}
 		return group.issue(w, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, steps[i] != nil })
 	}
 	return steps, nil
+}
+
+// regionsBy returns those that NCCL is given memory of.
+func (t *team) regionsBy(calls []ncclCall) (list []*region) {
+	for i, m := range t.members {
+		for _, at := range []nvlib.Ptr{calls[i].in, calls[i].out} {
+			if r := m.dev.site.heaps[device.Shared].regionOf(at); at != 0 && r != nil {
+				list = append(list, r)
+			}
+		}
+	}
+	return list
 }
 
 // takesPart reports whether member i has anything to do.

@@ -297,19 +297,26 @@ func TestNCCL(t *testing.T) {
 func TestNCCLAddresses(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
-	gone := func(want int) {
+	gone := func(what string, want int, run func()) {
 		t.Helper()
+		if !r.add(teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{deviceSlab / 4}, algo: ncclName}, device.Tuning{}) {
+			t.Fatal("declined")
+		}
+		run()
+		r.must(w.Sync(t.Context()))
 		memory, addresses := x.f.called["cuMemRelease"], x.f.called["cuMemAddressFree"]
-		m, err := w.Device(0).Alloc(deviceSlab+4096, device.Shared)
-		r.must(err)
-		r.must(m.Free())
-		if memory, addresses = x.f.called["cuMemRelease"]-memory, x.f.called["cuMemAddressFree"]-addresses; memory != 1 || addresses != want {
-			t.Errorf("memory was released %d times, its addresses %d times, want %d", memory, addresses, want)
+		r.drop()
+		if memory, addresses = x.f.called["cuMemRelease"]-memory, x.f.called["cuMemAddressFree"]-addresses; memory != 4 || addresses != want {
+			t.Errorf("%s: memory was released %d times, its addresses %d times, want %d", what, memory, addresses, want)
 		}
 	}
-	gone(1)
-	r.add(teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{4}, algo: ncclName}, device.Tuning{})
-	gone(0)
+	gone("not run", 4, func() {})
+	gone("call by call", 4, func() { r.must(r.issue()) })
+	gone("in a graph", 0, func() {
+		g, err := w.(device.Capturer).Capture(r.issue)
+		r.must(err)
+		r.must(g.Close())
+	})
 	r.close()
 	r.must(w.Close())
 }

@@ -88,7 +88,6 @@ func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
 	for _, m := range t.members {
 		devs = append(devs, m.dev.site.gpu.dev)
 	}
-	s.remembered.Store(true)
 	key := fmt.Sprint(devs, windowed)
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
