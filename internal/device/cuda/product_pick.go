@@ -101,8 +101,8 @@ func (s *site) exercise(st *gemmStep, p *pick, key string) error {
 	t, err := s.newTrial(st)
 	if err == nil {
 		err = t.close(t.try(candidate{pick: *p}))
-	} else {
-		err = nil // no memory for it: then at the first launch
+	} else if withoutTrial(err) {
+		err = nil // then at the first launch
 	}
 	s.gpu.noteRan(key, true)
 	return err
@@ -141,10 +141,13 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 		return &cands[0].pick, false, nil
 	}
 	t, err := s.newTrial(st)
-	if err != nil {
-		if g.timed && errors.Is(err, device.ErrOutOfMemory) {
-			return nil, false, s.trialError(st, err)
-		}
+	switch {
+	case err == nil:
+	case !withoutTrial(err):
+		return nil, false, err
+	case g.timed && errors.Is(err, device.ErrOutOfMemory):
+		return nil, false, s.trialError(st, err)
+	default:
 		cands[0].guess = true
 		return &cands[0].pick, true, nil
 	}

@@ -4,10 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -30,6 +32,16 @@ func productBy(t *testing.T, w device.World, dt ir.DType, n int64, fixed bool) d
 // linearOf prepares a product of operands of the shapes.
 func linearOf(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shapes ...[]int64) device.Launch {
 	t.Helper()
+	l, err := tryLinear(t, w, k, dt, shapes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// tryLinear is linearOf, if it can be prepared.
+func tryLinear(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shapes ...[]int64) (device.Launch, error) {
+	t.Helper()
 	d := w.Device(0)
 	view := func(shape ...int64) device.View {
 		v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
@@ -45,11 +57,7 @@ func linearOf(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shapes
 		k.Ins = append(k.Ins, view(shape...))
 	}
 	k.Outs = []device.View{view(shapes[0][0], shapes[1][0])}
-	l, err := d.Prepare(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return d.Prepare(k)
 }
 
 func openFake(t *testing.T, f *fakeGPU, opts Options) device.World {
@@ -287,10 +295,29 @@ func TestPickWithoutMemory(t *testing.T) {
 	}
 }
 
+// TestPickTrialFails wants what goes wrong with a trial told, unless it is memory.
+func TestPickTrialFails(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	w := openFake(t, f, Options{})
+	for _, code := range []uintptr{1, nvlib.CUDAOutOfMemory} {
+		fails := code != nvlib.CUDAOutOfMemory
+		f.fail["cuStreamCreateWithPriority"] = code
+		l, err := tryLinear(t, w, device.Kernel{}, ir.BF16, []int64{512, 512}, []int64{512, 512})
+		if (err != nil) != fails || fails && !strings.Contains(err.Error(), "cuStreamCreateWithPriority") {
+			t.Errorf("%d: %v", code, err)
+		}
+		if l != nil {
+			l.Release()
+		}
+	}
+	delete(f.fail, "cuStreamCreateWithPriority")
+}
+
 // none is a source of no memory.
 type none struct{}
 
-func (none) take(int64) (*region, error) { return nil, errNoDevice }
+func (none) take(int64) (*region, error) { return nil, device.ErrOutOfMemory }
 func (none) give(*region) error          { return nil }
 
 // TestWorkspaces has products on two streams use two workspaces, of what they need

@@ -27,10 +27,19 @@ type trial struct {
 	products []*nvlib.Product
 }
 
+// errRecording says that a graph is being recorded, with which a trial would be.
+var errRecording = errors.New("nothing is timed while a graph is recorded")
+
+// withoutTrial reports whether a product does without a trial: there is no memory for
+// it, or it is not the time. What else keeps one from being made is an error.
+func withoutTrial(err error) bool {
+	return errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, errRecording)
+}
+
 // newTrial reserves what a trial of st needs. The context is current.
 func (s *site) newTrial(st *gemmStep) (*trial, error) {
 	if s.w.capture != nil {
-		return nil, errors.New("nothing is timed while a graph is recorded")
+		return nil, errRecording
 	}
 	a, b, out := st.g.spans()
 	t := &trial{s: s, st: st, bytes: a + b + out + workspaceBytes}
