@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
+
+	"hocket.example/hocket/internal/cabi"
 )
 
 // holders is what resident memory is resident for, in bytes.
@@ -54,6 +57,54 @@ func (h *holders) count(text string, inGo uintptr) {
 			}
 		} else if n, _ := fmt.Sscanf(line, "Rss: %d kB", &kib); n == 1 && of != nil {
 			*of += kib << 10
+		}
+	}
+}
+
+// malloced returns what is in use of malloc's memory, of all arenas; 0 where there is
+// no glibc 2.33, or where calls cannot be made as here: a structure of words
+// (mallinfo2(3)) is returned by way of an address that is the first argument.
+func malloced() int64 {
+	if runtime.GOARCH != "amd64" || !cabi.Callable {
+		return 0
+	}
+	lib, err := cabi.Open([]string{"libc.so.6"})
+	if err != nil {
+		return 0
+	}
+	f, err := lib.Lookup("mallinfo2")
+	if err != nil {
+		return 0
+	}
+	const mapped, used, words = 4, 7, 10 // hblkhd, uordblks
+	info := cabi.NewBlock(8 * words)
+	defer info.Free()
+	f.Call(info.Addr(0))
+	return cabi.Load[int64](info.Addr(8*mapped)) + cabi.Load[int64](info.Addr(8*used))
+}
+
+// TestMalloced has malloc give some memory.
+func TestMalloced(t *testing.T) {
+	before := malloced()
+	if before == 0 {
+		t.Skip("this malloc does not tell what is in use")
+	}
+	lib, err := cabi.Open([]string{"libc.so.6"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := map[string]*cabi.Func{"malloc": {}, "free": {}}
+	if err := lib.Resolve(table); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{1 << 16, 1 << 22} { // of an arena, and mapped
+		p := table["malloc"].Call(uintptr(n))
+		if more := malloced() - before; more < n || more > n+1<<15 {
+			t.Errorf("%d bytes more are in use, want %d", more, n)
+		}
+		table["free"].Call(p)
+		if more := malloced() - before; more > 1<<15 {
+			t.Errorf("%d bytes are in use that were given back", more)
 		}
 	}
 }
