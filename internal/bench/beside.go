@@ -11,6 +11,9 @@ type Beside struct {
 	GEMMs []GEMMAlone `json:"gemm_alone"`
 	// Collectives are those measured beside it.
 	Collectives []BesideCollective `json:"collectives"`
+	// Guesses names the products that ran by a guess of an algorithm, for want of memory
+	// to time others in: their times are not to be taken for the fastest.
+	Guesses []string `json:"guesses,omitempty"`
 }
 
 // GEMMAlone is the product with nothing beside it: microseconds on the slowest

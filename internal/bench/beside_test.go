@@ -22,6 +22,10 @@ func TestBesideTeams(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := rep.Beside
+	var text bytes.Buffer
+	if err := rep.WriteText(&text); err != nil || len(b.Guesses) != 1 || strings.Count(text.String(), "\nproduct 40x24x32 bf16 by a guess") != 1 {
+		t.Errorf("%v, guesses %q, told in\n%s", err, b.Guesses, &text)
+	}
 	if len(b.GEMMs) != 2 || b.GEMMs[1].SMs != 7 || b.GEMMs[0].Slowdown.Median != 1 {
 		t.Fatalf("%+v", b)
 	}

@@ -164,6 +164,9 @@ func (b *besides) prepare(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w", r, err)
 		}
 	}
+	if w, ok := b.world.(device.Guesser); ok {
+		b.report.Beside.Guesses = w.Guesses()
+	}
 	return b.world.Sync(ctx)
 }
 

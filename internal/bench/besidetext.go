@@ -15,6 +15,7 @@ func (t *table) beside(b *Beside) {
 		rows = append(rows, []string{smsText(g.SMs), g.Time.text(1), g.Slowdown.text(3)})
 	}
 	t.rows(rows)
+	t.guesses("", b.Guesses)
 	for i := range b.Collectives {
 		t.besideCollective(&b.Collectives[i])
 	}

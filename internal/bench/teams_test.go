@@ -43,6 +43,7 @@ type beads struct{ device.World }
 func (w *beads) Observe(o device.Observer)     { w.World.(device.Observable).Observe(o) }
 func (w *beads) Device(rank int) device.Device { return rod{w.World.Device(rank)} }
 func (w *beads) TeamAlgorithms() []string      { return []string{"quick", "slow", "nccl", "wrong"} }
+func (w *beads) Guesses() []string             { return []string{"40x24x32 bf16"} }
 func (w *beads) Identity() string              { return "abacus sm_123" }
 
 // Capture makes a graph that issues its work again at each launch.

@@ -171,9 +171,14 @@ func (t *table) layer(l *Layer) {
 	for _, s := range l.Strategies {
 		t.refusal(s.Strategy, s.Refused)
 		t.refusal(s.Strategy+" by graph", s.GraphRefused)
-		for _, g := range s.Guesses {
-			t.line("%s: product %s by a guess: no memory was free to time its algorithms in", s.Strategy, g)
-		}
+		t.guesses(s.Strategy+": ", s.Guesses)
+	}
+}
+
+// guesses says which products ran by a guess of an algorithm.
+func (t *table) guesses(of string, products []string) {
+	for _, p := range products {
+		t.line("%sproduct %s by a guess: no memory was free to time its algorithms in", of, p)
 	}
 }
 
