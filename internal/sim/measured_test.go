@@ -32,7 +32,7 @@ type measured struct {
 
 var (
 	shapeLine = regexp.MustCompile(`^m (\d+), n (\d+), k (\d+):`)
-	graphLine = regexp.MustCompile(`^ +(sequential|chunked\(\d+\)|exchange(?:\(\d+\))?|ahead) +\S+ ±\S+ +\S+ ±\S+ +\S+ ±\S+ +(\S+) ±(\S+)`)
+	graphLine = regexp.MustCompile(`^ +(sequential|chunked\(\d+\)|exchange(?:\(\d+\))?|ahead) +\S+ ±\S+ +\S+ ±\S+ +\S+ ±\S+(?: one| each)? +(\S+) ±(\S+)`)
 	eagerLine = regexp.MustCompile(`^ +(sequential|chunked\(\d+\)|exchange(?:\(\d+\))?|ahead) +\S+ ±\S+ +(\S+) ±(\S+)`)
 )
 
@@ -181,16 +181,16 @@ func TestRankedAsMeasured(t *testing.T) {
 // predictions are near to layers whose sequential form gathers by that table. With
 // NCCL's times, by which those of 2048 rows are off by 0.18, they are not.
 func TestTabledAsMeasured(t *testing.T) {
-	const near = 0.08
+	const near, unsteady = 0.08, 0.05 // what varies by more than that is not held against predictions
 	described, tabled := h200(t), h200(t)
 	tabled.Times = &comm.Found{Table: comm.Shipped()}
-	for _, file := range []string{"h200x4-ag-gemm-a3e9cb5.txt", "h200x4-ag-gemm-3a9a112.txt"} {
+	for _, file := range []string{"h200x4-ag-gemm-a3e9cb5.txt", "h200x4-ag-gemm-3a9a112.txt", "h200x4-ag-gemm-6209634.txt"} {
 		n, off := 0, 0.0
 		for _, l := range readMeasured(t, file) {
 			p := layerOn(4, ir.OpAllGather, l.m, l.n, l.k)
 			p.DType = ir.BF16
 			for s, got := range l.times {
-				if s == "sequential" || l.times["sequential"].median == 0 {
+				if s == "sequential" || l.times["sequential"].median == 0 || got.spread > unsteady*got.median {
 					continue
 				}
 				seen := got.median / l.times["sequential"].median
