@@ -3,10 +3,8 @@ package cuda
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/ir"
 )
 
@@ -44,12 +42,7 @@ func TestNCCLWindowsOdd(t *testing.T) {
 // TestNCCLWindowsOddReal runs blocks of all lengths from all places by NCCL on windows,
 // on GPUs: what is said to be right must be, and what is said to be wrong is logged.
 func TestNCCLWindowsOddReal(t *testing.T) {
-	m := real(t, Options{TeamTimeout: 5 * time.Second})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-	lib, err := m.sys.nccl()
-	if err != nil || !lib.HasWindows() {
-		t.Skipf("no NCCL with windows: %v", err)
-	}
+	m, lib := realWindows(t)
 	w, err := m.Open(t.Context(), min(len(m.sys.gpus), 4))
 	if err != nil {
 		t.Fatal(err)

@@ -7,10 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -71,12 +69,7 @@ func TestNCCLWindowsQuiet(t *testing.T) {
 // right before, call by call and as a graph. It logs what comes without the write
 // between the two.
 func TestNCCLWindowsBehindKernels(t *testing.T) {
-	m := real(t, Options{TeamTimeout: 5 * time.Second})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-	lib, err := m.sys.nccl()
-	if err != nil || !lib.HasWindows() {
-		t.Skipf("no NCCL with windows: %v", err)
-	}
+	m, lib := realWindows(t)
 	n := min(len(m.sys.gpus), 4)
 	defer func() { m.sys.unquiet = false }()
 	for _, m.sys.unquiet = range []bool{true, false} {

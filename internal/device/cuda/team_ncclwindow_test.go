@@ -9,6 +9,8 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -280,4 +282,17 @@ func TestNCCLWindowsUnalike(t *testing.T) {
 	if len(x.aborted) > 0 {
 		t.Errorf("%d communicators were aborted", len(x.aborted))
 	}
+}
+
+// realWindows returns a machine of two GPUs or more, and an NCCL with windows; without
+// them the test is skipped.
+func realWindows(t *testing.T) (*machine, *nvlib.NCCL) {
+	t.Helper()
+	m := real(t, Options{TeamTimeout: 5 * time.Second})
+	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	lib, err := m.sys.nccl()
+	if err != nil || !lib.HasWindows() {
+		t.Skipf("no NCCL with windows: %v", err)
+	}
+	return m, lib
 }
