@@ -175,8 +175,8 @@ func TestSoak(t *testing.T) {
 // takes 2 MiB at a time, for the largest graphs so far. A leak in every load is more
 // within a few passes. The process may have grown by hostSlack, about what it differs by
 // from pass to pass, and by loadSlack for each load, a fifth of what one description of a
-// product not given back took. What is in use of malloc's differs by less, and a load
-// adds a quarter of what addresses not given back took, on two GPUs.
+// product not given back took. What is in use of malloc's differs by less, and
+// a load may add a quarter of what addresses not given back took on two GPUs.
 const (
 	soakSlack       = 16 << 20
 	hostSlack       = 24 << 20

@@ -104,7 +104,9 @@ func (s *site) exercise(st *gemmStep, p *pick, key string) error {
 	} else if withoutTrial(err) {
 		err = nil // then at the first launch
 	}
-	s.gpu.noteRan(key, true)
+	if err == nil {
+		s.gpu.noteRan(key, true)
+	}
 	return err
 }
 

@@ -311,7 +311,22 @@ func TestPickTrialFails(t *testing.T) {
 			l.Release()
 		}
 	}
+	small := func() error { // one guess, which is run once before the first launch
+		l, err := tryLinear(t, w, device.Kernel{}, ir.BF16, []int64{256, 256}, []int64{256, 256})
+		if l != nil {
+			l.Release()
+		}
+		return err
+	}
+	f.fail["cuStreamCreateWithPriority"] = 1
+	if err := small(); err == nil {
+		t.Error("a product that could not be run once is prepared")
+	}
 	delete(f.fail, "cuStreamCreateWithPriority")
+	before := len(f.lt.runs)
+	if err := small(); err != nil || len(f.lt.runs) != before+1 {
+		t.Errorf("%v; run %d times when that was mended, want 1", err, len(f.lt.runs)-before)
+	}
 }
 
 // none is a source of no memory.

@@ -51,7 +51,7 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 		m.members = append(m.members, at)
 		steps[i] = []step{at}
 	}
-	known := t.regionsBy(calls)
+	known := t.regionsGiven(calls)
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
@@ -63,11 +63,11 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 	return steps, nil
 }
 
-// regionsBy returns those that NCCL is given memory of.
-func (t *team) regionsBy(calls []ncclCall) (list []*region) {
+// regionsGiven returns the regions that calls give NCCL something of.
+func (t *team) regionsGiven(calls []ncclCall) (list []*region) {
 	for i, m := range t.members {
 		for _, at := range []nvlib.Ptr{calls[i].in, calls[i].out} {
-			if r := m.dev.site.heaps[device.Shared].regionOf(at); at != 0 && r != nil {
+			if r := m.dev.site.heaps[device.Shared].regionOf(at); r != nil {
 				list = append(list, r)
 			}
 		}
