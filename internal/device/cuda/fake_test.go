@@ -30,12 +30,14 @@ type fakeGPU struct {
 	events    map[uintptr]int         // in which capture recorded; 1 for none, 0 for never
 	kernels   map[uintptr]func(params uintptr)
 	named     map[string]func(params uintptr)
-	fail      map[string]uintptr // status of a call, by name
-	fatal     map[string]uintptr // the same; from then on, of every call
-	dead      uintptr            // what every call returns; 0 for none
-	vain      []string           // the calls that got it
-	called    map[string]int     // how often, by name
-	late      map[string]int     // so many calls more fail with not ready, by name
+	fail      map[string]uintptr     // status of a call, by name
+	fatal     map[string]uintptr     // the same; from then on, of every call
+	dead      uintptr                // what every call returns; 0 for none
+	vain      []string               // the calls that got it
+	called    map[string]int         // how often, by name
+	nth       func(name string) bool // whether a call of any library is to fail; nil for none
+	failure   uintptr                // the driver's status of one that does
+	late      map[string]int         // so many calls more fail with not ready, by name
 	devices   int
 	limit     int64                    // memory of a device; 0 for plenty
 	hostLimit int64                    // memory that can be pinned; 0 for plenty
@@ -208,6 +210,14 @@ func (f *fakeGPU) resting() uintptr {
 		return nvlib.CUDANotReady
 	}
 	return 0
+}
+
+// uncapture ends the capture that was begun on the stream, if there is one.
+func (f *fakeGPU) uncapture(stream uintptr) {
+	if c := f.begun[stream]; c != nil {
+		delete(f.begun, stream)
+		maps.DeleteFunc(f.member, func(_ uintptr, o *fakeCapture) bool { return o == c })
+	}
 }
 
 // set stores through an out parameter.
@@ -395,10 +405,9 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			return 0
 		},
 		"cuStreamEndCapture": func(a []uintptr) uintptr {
-			h, c := f.handle("graphs"), f.begun[a[0]]
-			f.graphs[h] = c.work
-			delete(f.begun, a[0])
-			maps.DeleteFunc(f.member, func(_ uintptr, o *fakeCapture) bool { return o == c })
+			h := f.handle("graphs")
+			f.graphs[h] = f.begun[a[0]].work
+			f.uncapture(a[0])
 			return set(a[1], h)
 		},
 		"cuGraphInstantiateWithFlags": func(a []uintptr) uintptr {
@@ -423,9 +432,13 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 // are: then all calls fail but those that put errors into words.
 func (f *fakeGPU) status(name string, do func() uintptr) uintptr {
 	f.called[name]++
-	switch {
-	case strings.HasPrefix(name, "cuGetError"):
+	if strings.HasPrefix(name, "cuGetError") {
 		return do()
+	}
+	if f.nth != nil && f.nth(name) {
+		return f.failure
+	}
+	switch {
 	case f.late[name] > 0:
 		f.late[name]--
 		return nvlib.CUDANotReady
@@ -441,6 +454,23 @@ func (f *fakeGPU) status(name string, do func() uintptr) uintptr {
 	return do()
 }
 
+// failing has calls of another library fail where they are to, with that status, and
+// tells of each.
+func (f *fakeGPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, tell func(name string)) {
+	for name, do := range table {
+		table[name] = func(a []uintptr) uintptr {
+			f.mu.Lock()
+			fails := f.nth != nil && f.nth(name)
+			f.mu.Unlock()
+			if fails {
+				tell(name)
+				return status
+			}
+			return do(a)
+		}
+	}
+}
+
 // system is the fake's driver, with a cuBLASLt that takes nothing.
 func (f *fakeGPU) system() *system {
 	table := f.calls()
@@ -454,7 +484,11 @@ func (f *fakeGPU) system() *system {
 		table[name] = func(a []uintptr) uintptr {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.status(name, func() uintptr { return do(a) })
+			status := f.status(name, func() uintptr { return do(a) })
+			if status != 0 && name == "cuStreamEndCapture" {
+				f.uncapture(a[0])
+			}
+			return status
 		}
 	}
 	drv, err := nvlib.DriverOn(cabi.Fake("fake libcuda", table))

@@ -24,6 +24,7 @@ type fakeLT struct {
 	sms     []int32   // multiprocessors that products were described for
 	runs    []fakeRun // in order
 	at      map[uintptr]float32
+	gpu     *fakeGPU // that says which calls fail; nil for none
 }
 
 type fakeRun struct {
@@ -47,7 +48,7 @@ func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
 	zero := func([]uintptr) uintptr { return 0 }
 	gone := func([]uintptr) uintptr { l.live--; return 0 }
 	handle := func(a []uintptr) uintptr { handles++; l.live++; return set(a[0], handles) }
-	return nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", map[string]func([]uintptr) uintptr{
+	table := map[string]func([]uintptr) uintptr{
 		"cublasLtCreate": func(a []uintptr) uintptr { return set(a[0], uintptr(1)<<20) }, "cublasLtDestroy": zero, "cublasLtGetVersion": func([]uintptr) uintptr { return 130101 },
 		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": gone, "cublasLtMatmulDescSetAttribute": func(a []uintptr) uintptr {
 			if a[1] == nvlib.LtDescSMs {
@@ -95,5 +96,9 @@ func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
 			}
 			return 0
 		},
-	}))
+	}
+	if l.gpu != nil {
+		l.gpu.failing(table, 14, func(string) {}) // CUBLAS_STATUS_INTERNAL_ERROR
+	}
+	return nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", table))
 }

@@ -39,6 +39,7 @@ type capture struct {
 type section struct {
 	origin *stream
 	begin  nvlib.Event
+	begun  bool // the driver's capture on origin
 	joined []*stream
 }
 
@@ -140,10 +141,13 @@ func (s *stream) follow() error {
 		if s.forked == c || s == p.origin {
 			return nil
 		}
+		if err := w.drv.WaitEvent(s.h, p.begin); err != nil {
+			return err
+		}
 		s.forked = c
 		p.joined = append(p.joined, s)
 		s.led, s.windowed = false, 0
-		return w.drv.WaitEvent(s.h, p.begin)
+		return nil
 	}
 	if g := w.latest; g != nil && s.behind != g {
 		s.behind = g

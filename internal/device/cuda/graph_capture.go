@@ -58,7 +58,7 @@ func (w *world) formsWanted() []string {
 func (g *graph) record(name string, issue func() error) (bound bool, err error) {
 	w := g.w
 	if err := w.beginCapture(name); err != nil {
-		return false, w.sites[0].origin.failed(err)
+		return false, err
 	}
 	issued := w.unlocked(issue)
 	c := w.capture
@@ -204,7 +204,7 @@ func (w *world) beginCapture(name string) error {
 	if len(c.sections) > 1 {
 		var err error
 		if c.flags, err = w.newFlags(c.sections); err != nil {
-			return errors.Join(err, c.flags.free())
+			return w.sites[0].origin.failed(errors.Join(err, c.flags.free()))
 		}
 	}
 	for _, d := range w.devices {
@@ -217,13 +217,30 @@ func (w *world) beginCapture(name string) error {
 	w.capture = c
 	for i, p := range c.sections {
 		if err := p.beginOn(c); err != nil {
-			c.sections = c.sections[:i]
-			_, errs := c.end()
-			w.capture = nil
-			return errors.Join(err, errs, c.flags.free())
+			return p.origin.failed(errors.Join(err, c.abandon(i+1)))
 		}
 	}
 	return nil
+}
+
+// abandon ends a capture of which that many sections were begun, the last in part.
+// Nothing of it stays: the driver keeps what captured streams were given, too.
+func (c *capture) abandon(begun int) error {
+	w := c.sections[0].origin.dev.w
+	c.sections = c.sections[:begun]
+	if last := c.sections[begun-1]; !last.begun {
+		c.sections = c.sections[:begun-1]
+		if last.begin != 0 {
+			site := last.origin.dev.site
+			site.events = append(site.events, last.begin)
+		}
+	}
+	raws, err := c.end()
+	w.capture = nil
+	for _, raw := range raws {
+		err = errors.Join(err, w.destroy(raw))
+	}
+	return errors.Join(err, c.flags.free())
 }
 
 func (p *section) beginOn(c *capture) error {
@@ -236,6 +253,7 @@ func (p *section) beginOn(c *capture) error {
 		if err := drv.BeginCapture(p.origin.h); err != nil {
 			return err
 		}
+		p.begun = true
 		if c.flags != nil {
 			if err := c.flags.meet(p, c.flags.entries); err != nil {
 				return err
@@ -268,18 +286,17 @@ func (g *graph) endCapture(name string) (*form, error) {
 		err = f.flags.fill()
 	}
 	for i, p := range c.sections {
-		err = errors.Join(err, p.origin.dev.bound(func() error {
-			r := ready{origin: p.origin}
-			defer func() { f.sections = append(f.sections, r) }()
-			if err != nil || raws[i] == 0 {
-				return w.destroy(raws[i])
-			}
-			return errors.Join(r.make(raws[i]), w.destroy(raws[i]))
-		}))
+		r := ready{origin: p.origin}
+		if err == nil {
+			err = p.origin.dev.bound(func() error { return r.make(raws[i]) })
+		}
+		f.sections = append(f.sections, r)
+		err = errors.Join(err, w.destroy(raws[i]))
 	}
 	return f, err
 }
 
+// destroy gives a graph back, if there is one, which needs no context.
 func (w *world) destroy(g nvlib.Graph) error {
 	if g == 0 {
 		return nil

@@ -103,7 +103,10 @@ func (r *reach) noPeer(a, b *gpu) error {
 
 // ask is apart for GPUs not asked about.
 func (s *system) ask(a, b *gpu) (why, err error) {
-	if why := s.told(a, b); why != nil {
+	switch why := s.told(a, b); {
+	case outOfMemory(why):
+		return nil, why // now; it says nothing of the way between them
+	case why != nil:
 		return why, nil
 	}
 	for _, w := range [][2]*gpu{{a, b}, {b, a}} {
@@ -111,6 +114,8 @@ func (s *system) ask(a, b *gpu) (why, err error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("a transfer from GPU %d to GPU %d: %w; in a new process %s=%d-%d keeps the two apart", w[0].dev, w[1].dev, err, P2PVariable, a.dev, b.dev)
+		case outOfMemory(why):
+			return nil, fmt.Errorf("a transfer from GPU %d to GPU %d: %w", w[0].dev, w[1].dev, why)
 		case why != nil:
 			s.reach.deceit = true
 			return fmt.Errorf("a transfer from GPU %d to GPU %d: %w; the driver says that it works: look at the IOMMU, and at ACS of PCIe switches", w[0].dev, w[1].dev, why), nil

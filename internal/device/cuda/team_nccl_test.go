@@ -22,6 +22,7 @@ type fakeNCCL struct {
 	teams   [][]uintptr // communicators by rank
 	depth   int
 	calls   []fakeCall
+	broken  bool // a call of the group failed
 	aborted []uintptr
 	left    []uintptr // destroyed
 	async   int32     // what ncclCommGetAsyncError tells
@@ -74,6 +75,10 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	table["ncclCommGetAsyncError"] = func(a []uintptr) uintptr { return set(a[1], x.async) }
 	table["ncclGroupStart"] = func([]uintptr) uintptr { x.depth++; return 0 }
 	table["ncclGroupEnd"] = func([]uintptr) uintptr {
+		if x.broken {
+			x.drop()
+			return 5 // ncclInvalidUsage
+		}
 		x.depth--
 		x.end()
 		return x.endWindows()
@@ -107,7 +112,18 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 		return add(fakeCall{"recv", 0, a[0], a[1], nvlib.NCCLType(a[2]), 0, int(a[3]), a[4], a[5]})
 	}
 	x.windowCalls(table)
+	x.f.failing(table, 1, func(name string) {
+		x.broken = x.depth > 0
+		if name == "ncclGroupEnd" {
+			x.drop()
+		}
+	})
 	return nvlib.NCCLOn(cabi.Fake("fake libnccl", table))
+}
+
+// drop ends a group in which a call failed: nothing of it is done.
+func (x *fakeNCCL) drop() {
+	x.depth, x.calls, x.windows.asked, x.broken = 0, nil, nil, false
 }
 
 // rank finds a communicator.

@@ -1,0 +1,327 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+)
+
+// A life is a program on fakes, from the opening of a machine to its end, in which
+// some call of a library fails.
+type life struct {
+	name, text string
+	gpus       int
+	opts       Options
+	load       hocket.LoadOptions
+	nccl       bool
+	products   bool // by a cuBLASLt of which only the calls count
+	apart      func(a, b int32) bool
+	in         []map[string]*hocket.Tensor // of each run, made once
+}
+
+const (
+	livesGather = `dim T = 8
+mesh tp[2]
+func f(%x: f32[T/tp, 16], %w: f32[4/tp, 16]) -> f32[T, 4/tp] {
+  %y = linear %x, %w
+  return %y
+}
+`
+	livesSum = `mesh tp[2]
+func f(%x: f32[64, 8/tp]) -> f32[64] {
+  %y = sum %x, axis=1
+  return %y
+}
+`
+	livesPush = `mesh tp[2]
+func f(%x: f32[16/tp]) -> f32[16] {
+  let %n = size(tp)
+  let %r = rank(tp)
+  %push = stream
+  %ready = event
+  %here = counter[size(tp)]
+  %all = alloc f32[16] symmetric
+  %y = alloc f32[16]
+  barrier over=tp
+  %mine = chunk %all, axis=0, %r of %n
+  copy %x into %mine
+  record %ready
+  on %push {
+    wait %ready
+    for %i in 1..%n {
+      let %d = (%r + %i) mod %n
+      put %mine into %mine at tp[%d]
+      signal %here[%r] at tp[%d]
+    }
+  }
+  for %j in 0..%n {
+    if %j != %r {
+      wait %here[%j] >= 1
+    }
+  }
+  add %all, %all into %y
+  wait %push
+  return %y
+}
+`
+)
+
+// lives are programs whose calls fail.
+func lives() []*life {
+	graph, exchange, nccl := hocket.LoadOptions{Graph: true}, hocket.LoadOptions{Strategy: "exchange"}, hocket.LoadOptions{Algorithm: ncclName}
+	ncclGraph := nccl
+	ncclGraph.Graph = true
+	return []*life{
+		{name: "call by call", text: livesGather, gpus: 2},
+		{name: "by graph", text: livesGather, gpus: 2, load: graph},
+		{name: "exchange", text: livesGather, gpus: 2, load: exchange},
+		{name: "explicit", text: livesPush, gpus: 2},
+		{name: "explicit by graph", text: livesPush, gpus: 2, load: graph},
+		{name: "one GPU", text: livesPush, gpus: 1, opts: Options{RanksPerGPU: 2}, load: graph},
+		{name: "apart", text: livesPush, gpus: 2, apart: all},
+		{name: "apart by graph", text: livesPush, gpus: 2, apart: all, load: graph},
+		{name: "NCCL", text: livesSum, gpus: 2, nccl: true, load: nccl},
+		{name: "NCCL by graph", text: livesSum, gpus: 2, nccl: true, load: ncclGraph},
+		{name: "products", text: products, gpus: 1, products: true},
+		{name: "products by graph", text: products, gpus: 1, products: true, load: graph},
+	}
+}
+
+// begin makes the fakes, and a machine on them.
+func (l *life) begin(t *testing.T) (*fakeGPU, *machine) {
+	f := newFake(t, l.gpus)
+	if l.apart != nil {
+		f.reach.apart = l.apart
+	}
+	if l.products {
+		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, gpu: f}
+	}
+	sys := f.system()
+	if l.nccl {
+		sys.nccl = (&fakeNCCL{f: f}).open
+	}
+	opts := l.opts
+	opts.Kernels = f
+	return f, newMachine(sys, opts)
+}
+
+// live opens the machine, runs the program three times and closes all, whatever fails. It
+// returns what the runs gave, nil for those that failed, and all errors.
+func (l *life) live(t *testing.T, m *machine) (out [][]float64, errs []error) {
+	t.Helper()
+	keep := func(err error) bool {
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return err == nil
+	}
+	device.Register("lives", func() (device.Machine, error) { return m, nil })
+	machine, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: "lives"})
+	if !keep(err) {
+		return nil, errs
+	}
+	defer func() { keep(machine.Close()) }()
+	p, err := hocket.Parse("test.hkt", l.text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := machine.Load(p, hocket.Binding{}, l.load)
+	if !keep(err) {
+		return nil, errs
+	}
+	defer func() { keep(model.Close()) }()
+	for run := range 3 {
+		if run == len(l.in) {
+			in, err := model.RandomInputs(fmt.Sprint("ints:", run))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.in = append(l.in, in)
+		}
+		r, err := model.Run(t.Context(), hocket.Args{In: l.in[run]})
+		out = append(out, nil)
+		if keep(err) {
+			out[run] = r.Out["y"].Floats()
+		}
+	}
+	return out, errs
+}
+
+// callsToFail are numbers of a life's calls: of each place in the program that makes
+// one, the first and the last. It returns what the runs gave, too. Left out is making a
+// context current amid a capture, which is then not ended.
+func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
+	f, m := l.begin(t)
+	places := map[uint64]*[2]int{}
+	n := 0
+	seed := maphash.MakeSeed()
+	f.nth = func(name string) bool {
+		n++
+		if name == "cuCtxSetCurrent" && len(f.begun) > 0 {
+			return false
+		}
+		var at [64]uintptr
+		var h maphash.Hash
+		h.SetSeed(seed)
+		for _, pc := range at[:runtime.Callers(1, at[:])] {
+			maphash.WriteComparable(&h, pc)
+		}
+		if p := places[h.Sum64()]; p != nil {
+			p[1] = n
+		} else {
+			places[h.Sum64()] = &[2]int{n, n}
+		}
+		return false
+	}
+	want, errs := l.live(t, m)
+	if len(errs) > 0 {
+		t.Fatalf("nothing was to fail, and yet: %v", errors.Join(errs...))
+	}
+	for _, p := range places {
+		calls = append(calls, p[0], p[1])
+	}
+	slices.Sort(calls)
+	calls = slices.Compact(calls)
+	if testing.Short() {
+		few := calls[:0]
+		for i := 0; i < len(calls); i += 20 {
+			few = append(few, calls[i])
+		}
+		calls = few
+	}
+	return calls, want
+}
+
+// releases reports whether something stays if a call fails: what it is to give back, or
+// what is given back in the context that it makes current.
+func releases(call string) bool {
+	for _, s := range []string{"cuCtxSetCurrent", "Destroy", "Free", "Release", "Unmap", "Unload", "Deregister", "Abort"} {
+		if strings.Contains(call, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// failAt has the n-th call of any library fail, and tells which that is.
+func (f *fakeGPU) failAt(n int, tell func(name string)) {
+	made := 0
+	f.nth = func(name string) bool {
+		if made++; made == n {
+			tell(name)
+		}
+		return made == n
+	}
+}
+
+// TestEveryCallFails has each call of a library fail once, out of memory or otherwise:
+// there is an error that names it, or what comes out is right; no process ends and
+// nothing hangs, nothing stays allocated, and the next life on the same machine is as
+// if nothing had been.
+func TestEveryCallFails(t *testing.T) {
+	for _, l := range lives() {
+		t.Run(l.name, func(t *testing.T) {
+			calls, want := l.callsToFail(t)
+			t.Logf("%d calls", len(calls))
+			for _, code := range []uintptr{2, 801} {
+				for _, n := range calls {
+					l.fails(t, n, code, want)
+				}
+			}
+		})
+	}
+}
+
+// TestEveryCallLosesGPU has every call fail from one on, as the driver does after an
+// illegal address: there is an error, runs give what is right or nothing, no process
+// ends and nothing hangs, and another life begins with the news that the GPU is lost.
+func TestEveryCallLosesGPU(t *testing.T) {
+	for _, l := range lives() {
+		t.Run(l.name, func(t *testing.T) {
+			calls, want := l.callsToFail(t)
+			for _, n := range calls {
+				f, m := l.begin(t)
+				failed := ""
+				f.failAt(n, func(name string) {
+					if failed = name; strings.HasPrefix(name, "cu") && !strings.HasPrefix(name, "cublas") {
+						f.dead, f.failure = 700, 700
+					}
+				})
+				out, errs := l.live(t, m)
+				if f.dead == 0 { // not the driver's
+					if f.lt != nil {
+						f.lt.live = 0
+					}
+					continue
+				}
+				for i, got := range out {
+					if got != nil && !l.products && !slices.Equal(got, want[i]) {
+						t.Errorf("call %d, %s: run %d gives %v, not %v", n, failed, i, got, want[i])
+					}
+				}
+				if len(errs) == 0 && len(out) < 3 {
+					t.Errorf("call %d, %s: no error", n, failed)
+				}
+				if _, again := l.live(t, m); !errors.Is(errors.Join(again...), device.ErrDeviceLost) {
+					t.Errorf("call %d, %s: %v; and then %v", n, failed, errors.Join(errs...), errors.Join(again...))
+				}
+				for _, b := range f.blocks { // for the next fake
+					keepBlock(b)
+				}
+			}
+		})
+	}
+}
+
+func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) {
+	t.Helper()
+	f, m := l.begin(t)
+	failed := ""
+	f.failure = code
+	f.failAt(n, func(name string) { failed = name })
+	wrong := func(format string, args ...any) {
+		t.Helper()
+		t.Errorf("call %d, %s, fails with %d: %s", n, failed, code, fmt.Sprintf(format, args...))
+	}
+	same := func(got [][]float64, all bool) {
+		t.Helper()
+		for i, b := range got {
+			if b != nil && !l.products && !slices.Equal(b, want[i]) || b == nil && all {
+				wrong("run %d gives %v, not %v", i, b, want[i])
+			}
+		}
+	}
+	out, errs := l.live(t, m)
+	same(out, len(errs) == 0)
+	err := errors.Join(errs...)
+	if err != nil && !strings.Contains(err.Error(), strings.TrimSuffix(failed, "_v2")) {
+		wrong("the error does not say so: %v", err)
+	}
+	if releases(failed) {
+		f.dead = 1 // what it was to give back stays
+		return
+	}
+	for kind, n := range f.live {
+		if n != 0 && (kind != "addresses" || !f.remembered) {
+			wrong("%d × %s stay; the error is %v", n, kind, err)
+			f.dead = 1
+			return
+		}
+	}
+	if len(m.sys.gpus) > 1 && m.sys.reach.known(m.sys.gpus[0], m.sys.gpus[1]) != nil && l.apart == nil {
+		return // what failed says that the GPUs are apart
+	}
+	if out, errs := l.live(t, m); len(errs) > 0 {
+		wrong("and then %v", errors.Join(errs...))
+	} else {
+		same(out, true)
+	}
+}
