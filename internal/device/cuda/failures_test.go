@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
 )
 
 // A life is a program on fakes, from the opening of a machine to its end, in which
@@ -115,7 +116,7 @@ func (l *life) begin(t *testing.T) (*fakeGPU, *machine) {
 
 // live opens the machine, runs the program three times and closes all, whatever fails. It
 // returns what the runs gave, nil for those that failed, and all errors.
-func (l *life) live(t *testing.T, m *machine) (out [][]float64, errs []error) {
+func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]float64, errs []error) {
 	t.Helper()
 	keep := func(err error) bool {
 		if err != nil {
@@ -124,7 +125,7 @@ func (l *life) live(t *testing.T, m *machine) (out [][]float64, errs []error) {
 		return err == nil
 	}
 	device.Register("lives", func() (device.Machine, error) { return m, nil })
-	machine, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: "lives"})
+	machine, err := hocket.Open(ctx, hocket.MachineOptions{Name: "lives"})
 	if !keep(err) {
 		return nil, errs
 	}
@@ -146,7 +147,7 @@ func (l *life) live(t *testing.T, m *machine) (out [][]float64, errs []error) {
 			}
 			l.in = append(l.in, in)
 		}
-		r, err := model.Run(t.Context(), hocket.Args{In: l.in[run]})
+		r, err := model.Run(ctx, hocket.Args{In: l.in[run]})
 		out = append(out, nil)
 		if keep(err) {
 			out[run] = r.Out["y"].Floats()
@@ -181,7 +182,7 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 		}
 		return false
 	}
-	want, errs := l.live(t, m)
+	want, errs := l.live(t.Context(), t, m)
 	if len(errs) > 0 {
 		t.Fatalf("nothing was to fail, and yet: %v", errors.Join(errs...))
 	}
@@ -211,15 +212,46 @@ func releases(call string) bool {
 	return false
 }
 
-// failAt has the n-th call of any library fail, and tells which that is.
-func (f *fakeGPU) failAt(n int, tell func(name string)) {
+// at has tell called at the n-th call of any library; it says whether that fails.
+func (f *fakeGPU) at(n int, tell func(call string) bool) {
 	made := 0
-	f.nth = func(name string) bool {
-		if made++; made == n {
-			tell(name)
-		}
-		return made == n
+	f.nth = func(call string) bool {
+		made++
+		return made == n && tell(call)
 	}
+}
+
+// left is what was made and not given back; empty for nothing.
+func (f *fakeGPU) left() string {
+	var left []string
+	for kind, n := range f.live {
+		if n != 0 && (kind != "addresses" || !f.remembered) {
+			left = append(left, fmt.Sprintf("%d × %s", n, kind))
+		}
+	}
+	slices.Sort(left)
+	return strings.Join(left, ", ")
+}
+
+// wrong says which runs ended well and gave something else than they should; empty for
+// none.
+func (l *life) wrong(out, want [][]float64) string {
+	for i, got := range out {
+		if got != nil && !l.products && !slices.Equal(got, want[i]) {
+			return fmt.Sprintf("run %d gives %v, not %v", i, got, want[i])
+		}
+	}
+	return ""
+}
+
+// again lives on a machine on which a life ended early, and says what went wrong.
+func (l *life) again(t *testing.T, m *machine, want [][]float64) string {
+	t.Helper()
+	out, errs := l.live(t.Context(), t, m)
+	if len(errs) > 0 {
+		return fmt.Sprintf("and then %v", errors.Join(errs...))
+	}
+	return l.wrong(out, want)
 }
 
 // TestEveryCallFails has each call of a library fail once, out of memory or otherwise:
@@ -230,14 +262,42 @@ func TestEveryCallFails(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
 			calls, want := l.callsToFail(t)
-			t.Logf("%d calls", len(calls))
-			for _, code := range []uintptr{2, 801} {
+			for _, code := range []uintptr{nvlib.CUDAOutOfMemory, 801} {
 				for _, n := range calls {
-					l.fails(t, n, code, want)
+					if call, wrong := l.fails(t, n, code, want); wrong != "" {
+						t.Errorf("call %d, %s, fails with %d: %s", n, call, code, wrong)
+					}
 				}
 			}
 		})
 	}
+}
+
+// fails lives with one failure, and says in which call, and what goes wrong.
+func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call, wrong string) {
+	t.Helper()
+	f, m := l.begin(t)
+	f.failure = code
+	f.at(n, func(name string) bool { call = name; return true })
+	out, errs := l.live(t.Context(), t, m)
+	err := errors.Join(errs...)
+	if wrong = l.wrong(out, want); wrong != "" {
+		return call, wrong
+	}
+	switch {
+	case err == nil && (len(out) < 3 || slices.ContainsFunc(out, func(b []float64) bool { return b == nil })):
+		return call, "no error, and not all runs"
+	case err != nil && !strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")):
+		return call, fmt.Sprintf("the error does not say so: %v", err)
+	case releases(call):
+		f.dead = 1 // what it was to give back stays
+		return call, ""
+	case f.left() != "":
+		return call, fmt.Sprintf("%s stay; the error is %v", f.left(), err)
+	case code != nvlib.CUDAOutOfMemory && l.apart == nil && l.gpus > 1 && m.sys.reach.known(m.sys.gpus[0], m.sys.gpus[1]) != nil:
+		return call, "" // what failed says that the GPUs are apart
+	}
+	return call, l.again(t, m, want)
 }
 
 // TestEveryCallLosesGPU has every call fail from one on, as the driver does after an
@@ -249,29 +309,27 @@ func TestEveryCallLosesGPU(t *testing.T) {
 			calls, want := l.callsToFail(t)
 			for _, n := range calls {
 				f, m := l.begin(t)
-				failed := ""
-				f.failAt(n, func(name string) {
-					if failed = name; strings.HasPrefix(name, "cu") && !strings.HasPrefix(name, "cublas") {
+				call := ""
+				f.at(n, func(name string) bool {
+					call = name
+					if strings.HasPrefix(name, "cu") && !strings.HasPrefix(name, "cublas") {
 						f.dead, f.failure = 700, 700
 					}
+					return f.dead != 0
 				})
-				out, errs := l.live(t, m)
-				if f.dead == 0 { // not the driver's
-					if f.lt != nil {
-						f.lt.live = 0
-					}
-					continue
+				out, errs := l.live(t.Context(), t, m)
+				if f.dead == 0 {
+					continue // another library's
 				}
-				for i, got := range out {
-					if got != nil && !l.products && !slices.Equal(got, want[i]) {
-						t.Errorf("call %d, %s: run %d gives %v, not %v", n, failed, i, got, want[i])
-					}
-				}
+				wrong := l.wrong(out, want)
 				if len(errs) == 0 && len(out) < 3 {
-					t.Errorf("call %d, %s: no error", n, failed)
+					wrong = "no error, and not all runs"
 				}
-				if _, again := l.live(t, m); !errors.Is(errors.Join(again...), device.ErrDeviceLost) {
-					t.Errorf("call %d, %s: %v; and then %v", n, failed, errors.Join(errs...), errors.Join(again...))
+				if _, again := l.live(t.Context(), t, m); !errors.Is(errors.Join(again...), device.ErrDeviceLost) {
+					wrong = fmt.Sprintf("%v; and then %v", errors.Join(errs...), errors.Join(again...))
+				}
+				if wrong != "" {
+					t.Errorf("from call %d, %s, on all fail: %s", n, call, wrong)
 				}
 				for _, b := range f.blocks { // for the next fake
 					keepBlock(b)
@@ -281,47 +339,44 @@ func TestEveryCallLosesGPU(t *testing.T) {
 	}
 }
 
-func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) {
-	t.Helper()
-	f, m := l.begin(t)
-	failed := ""
-	f.failure = code
-	f.failAt(n, func(name string) { failed = name })
-	wrong := func(format string, args ...any) {
-		t.Helper()
-		t.Errorf("call %d, %s, fails with %d: %s", n, failed, code, fmt.Sprintf(format, args...))
-	}
-	same := func(got [][]float64, all bool) {
-		t.Helper()
-		for i, b := range got {
-			if b != nil && !l.products && !slices.Equal(b, want[i]) || b == nil && all {
-				wrong("run %d gives %v, not %v", i, b, want[i])
+// TestCancelled ends a life's context at every call: what is under way then ends with
+// that news or as ever, nothing stays, and the next life is as if nothing had been.
+func TestCancelled(t *testing.T) {
+	for _, l := range lives() {
+		t.Run(l.name, func(t *testing.T) {
+			calls, want := l.callsToFail(t)
+			early := 0
+			for _, n := range calls {
+				f, m := l.begin(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				call := ""
+				f.at(n, func(name string) bool { call = name; cancel(); return false })
+				out, errs := l.live(ctx, t, m)
+				wrong := l.wrong(out, want)
+				for _, err := range errs {
+					if !errors.Is(err, context.Canceled) {
+						wrong = err.Error()
+					}
+				}
+				switch {
+				case wrong != "":
+				case len(errs) == 0 && (len(out) < 3 || out[2] == nil):
+					wrong = "no error, and not all runs"
+				case f.left() != "":
+					wrong = fmt.Sprintf("%s stay; the error is %v", f.left(), errors.Join(errs...))
+				default:
+					wrong = l.again(t, m, want)
+				}
+				if wrong != "" {
+					t.Errorf("cancelled at call %d, %s: %s", n, call, wrong)
+				}
+				if len(errs) > 0 {
+					early++
+				}
 			}
-		}
-	}
-	out, errs := l.live(t, m)
-	same(out, len(errs) == 0)
-	err := errors.Join(errs...)
-	if err != nil && !strings.Contains(err.Error(), strings.TrimSuffix(failed, "_v2")) {
-		wrong("the error does not say so: %v", err)
-	}
-	if releases(failed) {
-		f.dead = 1 // what it was to give back stays
-		return
-	}
-	for kind, n := range f.live {
-		if n != 0 && (kind != "addresses" || !f.remembered) {
-			wrong("%d × %s stay; the error is %v", n, kind, err)
-			f.dead = 1
-			return
-		}
-	}
-	if len(m.sys.gpus) > 1 && m.sys.reach.known(m.sys.gpus[0], m.sys.gpus[1]) != nil && l.apart == nil {
-		return // what failed says that the GPUs are apart
-	}
-	if out, errs := l.live(t, m); len(errs) > 0 {
-		wrong("and then %v", errors.Join(errs...))
-	} else {
-		same(out, true)
+			if early < len(calls)/2 {
+				t.Errorf("of %d lives %d ended early", len(calls), early)
+			}
+		})
 	}
 }
