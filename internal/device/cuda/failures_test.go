@@ -294,10 +294,12 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 		return call, ""
 	case f.left() != "":
 		return call, fmt.Sprintf("%s stay; the error is %v", f.left(), err)
-	case code != nvlib.CUDAOutOfMemory && l.apart == nil && l.gpus > 1 && m.sys.reach.known(m.sys.gpus[0], m.sys.gpus[1]) != nil:
-		return call, "" // what failed says that the GPUs are apart
+	case l.apart != nil || l.gpus == 1 || m.sys.reach.known(m.sys.gpus[0], m.sys.gpus[1]) == nil:
+		return call, l.again(t, m, want)
+	case code == nvlib.CUDAOutOfMemory:
+		return call, "since memory was short once, the GPUs are kept apart"
 	}
-	return call, l.again(t, m, want)
+	return call, "" // so the driver says of GPUs that they are apart
 }
 
 // TestEveryCallLosesGPU has every call fail from one on, as the driver does after an
