@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
@@ -124,8 +125,9 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 		}
 		return err == nil
 	}
-	device.Register("lives", func() (device.Machine, error) { return m, nil })
-	machine, err := hocket.Open(ctx, hocket.MachineOptions{Name: "lives"})
+	name := "a life " + l.name
+	device.Register(name, func() (device.Machine, error) { return m, nil })
+	machine, err := hocket.Open(ctx, hocket.MachineOptions{Name: name})
 	if !keep(err) {
 		return nil, errs
 	}
@@ -381,4 +383,59 @@ func TestCancelled(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHangsAnywhere has work never end, as far as the driver says, from any call on:
+// what waits for it ends with its context, closing does soon after, and another life
+// begins with the news that the GPU is lost.
+func TestHangsAnywhere(t *testing.T) {
+	for _, l := range lives() {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel() // it waits most of the time
+			calls, want := l.callsToFail(t)
+			for i := 0; i < len(calls); i += 4 { // calls between two waits are alike
+				n := calls[i]
+				f, m := l.begin(t)
+				m.sys.patience = 5 * time.Millisecond
+				ctx, cancel := context.WithCancel(t.Context())
+				call := ""
+				f.at(n, func(name string) bool {
+					call = name
+					f.late["cuStreamQuery"], f.late["cuEventQuery"] = 1<<30, 1<<30
+					time.AfterFunc(10*time.Millisecond, cancel)
+					return false
+				})
+				began := time.Now()
+				out, errs := l.live(ctx, t, m)
+				took := time.Since(began)
+				wrong := l.wrong(out, want)
+				cancel()
+				if took > 10*time.Second {
+					wrong = fmt.Sprintf("it takes %v; the errors are %v", took, errors.Join(errs...))
+				}
+				late, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
+				_, again := l.live(late, t, m)
+				stop()
+				switch {
+				case wrong != "":
+				case len(errs) == 0 && (len(out) < 3 || out[2] == nil):
+					wrong = "no error, and not all runs"
+				case !lostOr(context.Canceled, errs...) || len(again) == 0 || !lostOr(context.DeadlineExceeded, again...):
+					wrong = fmt.Sprintf("%v; and then %v", errors.Join(errs...), errors.Join(again...))
+				}
+				if wrong != "" {
+					t.Errorf("from call %d, %s, on no work ends: %s", n, call, wrong)
+				}
+				f.dead = 1 // what hangs is not given back
+				for _, b := range f.blocks {
+					keepBlock(b)
+				}
+			}
+		})
+	}
+}
+
+// lostOr reports whether each error says that a GPU is lost, or what why says.
+func lostOr(why error, errs ...error) bool {
+	return !slices.ContainsFunc(errs, func(err error) bool { return !errors.Is(err, why) && !errors.Is(err, device.ErrDeviceLost) })
 }
