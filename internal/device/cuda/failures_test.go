@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -466,4 +468,54 @@ func TestHangsAnywhere(t *testing.T) {
 // lostOr reports whether each error says that a GPU is lost, or what why says.
 func lostOr(why error, errs ...error) bool {
 	return !slices.ContainsFunc(errs, func(err error) bool { return !errors.Is(err, why) && !errors.Is(err, device.ErrDeviceLost) })
+}
+
+// TestFailsBeside has a call fail, once or from then on, while three lives go on at
+// once on one machine: none hangs or gives anything wrong, and nothing stays.
+func TestFailsBeside(t *testing.T) {
+	random, rounds := rand.New(rand.NewPCG(1, 2)), 36
+	if testing.Short() {
+		rounds = 9
+	}
+	for _, l := range lives() {
+		if l.load.Graph || l.nccl || l.products {
+			continue // fakes that take one world's calls at a time
+		}
+		t.Run(l.name, func(t *testing.T) {
+			calls, want := l.callsToFail(t)
+			for round := range rounds {
+				f, m := l.begin(t)
+				f.failure = []uintptr{nvlib.CUDAOutOfMemory, 801, 700}[round%3]
+				call := ""
+				f.at(1+random.IntN(3*calls[len(calls)-1]), func(name string) bool {
+					if call = name; f.failure == 700 {
+						f.dead = 700
+					}
+					return true
+				})
+				var all sync.WaitGroup
+				for range 3 {
+					all.Go(func() {
+						for range 2 {
+							out, errs := l.live(t.Context(), t, m)
+							if wrong := l.wrong(out, want); wrong != "" {
+								t.Errorf("%s fails with %d: %s; %v", call, f.failure, wrong, errors.Join(errs...))
+							}
+						}
+					})
+				}
+				all.Wait()
+				switch {
+				case f.dead != 0 || releases(call):
+					f.dead = 1 // what was to be given back stays
+				case f.left() != "":
+					t.Errorf("%s fails with %d: %s stay", call, f.failure, f.left())
+				default:
+					if wrong := l.again(t, m, want); wrong != "" {
+						t.Errorf("%s fails with %d: %s", call, f.failure, wrong)
+					}
+				}
+			}
+		})
+	}
 }

@@ -21,6 +21,8 @@ type meetings struct {
 }
 
 func (l *meetings) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.got = append(l.got, m)
 	l.named["meeting"] = func(uintptr) {}
 	return kernels.Step{Image: []byte{1}, Key: "meeting", Symbol: "meeting", Shape: nvlib.Shape{Grid: [3]uint32{uint32(m.Blocks), 1, 1}, Block: [3]uint32{uint32(m.Threads), 1, 1}}}, nil
