@@ -1,0 +1,283 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+)
+
+// A life is a program on fakes, from the opening of a machine to its end, in which
+// some call of a library fails.
+type life struct {
+	name, text string
+	gpus       int
+	opts       Options
+	load       hocket.LoadOptions
+	nccl       bool
+	products   bool // by a cuBLASLt of which only the calls count
+	meets      bool // by kernels that are only noted
+	apart      func(a, b int32) bool
+	in         []map[string]*hocket.Tensor // of each run, made once
+}
+
+const (
+	livesGather = `dim T = 8
+mesh tp[2]
+func f(%x: f32[T/tp, 16], %w: f32[4/tp, 16]) -> f32[T, 4/tp] {
+  %y = linear %x, %w
+  return %y
+}
+`
+	livesSum = `mesh tp[2]
+func f(%x: f32[64, 8/tp]) -> f32[64] {
+  %y = sum %x, axis=1
+  return %y
+}
+`
+	livesLarge = `mesh tp[2]
+func f(%x: f32[131072/tp]) -> f32[65536] {
+  %y = alloc f32[65536]
+  all_reduce %x into %y, over=tp, op=sum
+  return %y
+}
+`
+	livesPush = `mesh tp[2]
+func f(%x: f32[16/tp]) -> f32[16] {
+  let %n = size(tp)
+  let %r = rank(tp)
+  %push = stream
+  %ready = event
+  %here = counter[size(tp)]
+  %all = alloc f32[16] symmetric
+  %y = alloc f32[16]
+  barrier over=tp
+  %mine = chunk %all, axis=0, %r of %n
+  copy %x into %mine
+  record %ready
+  on %push {
+    wait %ready
+    for %i in 1..%n {
+      let %d = (%r + %i) mod %n
+      put %mine into %mine at tp[%d]
+      signal %here[%r] at tp[%d]
+    }
+  }
+  for %j in 0..%n {
+    if %j != %r {
+      wait %here[%j] >= 1
+    }
+  }
+  add %all, %all into %y
+  wait %push
+  return %y
+}
+`
+)
+
+// lives are programs whose calls fail.
+func lives() []*life {
+	graph, exchange, nccl := hocket.LoadOptions{Graph: true}, hocket.LoadOptions{Strategy: "exchange"}, hocket.LoadOptions{Algorithm: ncclName}
+	ncclGraph := nccl
+	ncclGraph.Graph = true
+	list := []*life{
+		{name: "call by call", text: livesGather, gpus: 2},
+		{name: "by graph", text: livesGather, gpus: 2, load: graph},
+		{name: "exchange", text: livesGather, gpus: 2, load: exchange},
+		{name: "explicit", text: livesPush, gpus: 2},
+		{name: "explicit by graph", text: livesPush, gpus: 2, load: graph},
+		{name: "one GPU", text: livesPush, gpus: 1, opts: Options{RanksPerGPU: 2}, load: graph},
+		{name: "apart", text: livesPush, gpus: 2, apart: all},
+		{name: "apart by graph", text: livesPush, gpus: 2, apart: all, load: graph},
+		{name: "NCCL", text: livesSum, gpus: 2, nccl: true, load: nccl},
+		{name: "NCCL by graph", text: livesSum, gpus: 2, nccl: true, load: ncclGraph},
+		{name: "products", text: products, gpus: 1, products: true},
+		{name: "products by graph", text: products, gpus: 1, products: true, load: graph},
+	}
+	for _, algo := range []string{"pull", "lamport", "few", "lamport-host"} {
+		text := livesSum
+		if algo == "few" || algo == "lamport-host" { // of as much as they take
+			text = livesLarge
+		}
+		list = append(list, &life{name: algo, text: text, gpus: 2, meets: true, load: hocket.LoadOptions{Algorithm: algo, Graph: algo == "few"}})
+	}
+	return list
+}
+
+// blind reports whether what comes out says nothing: the fakes only note what they do.
+func (l *life) blind() bool { return l.products || l.meets }
+
+// begin makes the fakes, and a machine on them.
+func (l *life) begin(t *testing.T) (*fakeGPU, *machine) {
+	f := newFake(t, l.gpus)
+	if l.apart != nil {
+		f.reach.apart = l.apart
+	}
+	if l.products {
+		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, gpu: f}
+	}
+	sys := f.system()
+	if l.nccl {
+		sys.nccl = (&fakeNCCL{f: f}).open
+	}
+	opts := l.opts
+	opts.Kernels = f
+	if l.meets {
+		opts.Kernels = &meetings{fakeGPU: f}
+		for _, g := range sys.gpus {
+			g.sms = 132
+		}
+	}
+	return f, newMachine(sys, opts)
+}
+
+// live opens the machine, runs the program three times and closes all, whatever fails. It
+// returns what the runs gave, nil for those that failed, and all errors.
+func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]float64, errs []error) {
+	t.Helper()
+	keep := func(err error) bool {
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return err == nil
+	}
+	name := "a life " + l.name
+	device.Register(name, func() (device.Machine, error) { return m, nil })
+	machine, err := hocket.Open(ctx, hocket.MachineOptions{Name: name})
+	if !keep(err) {
+		return nil, errs
+	}
+	defer func() { keep(machine.Close()) }()
+	p, err := hocket.Parse("test.hkt", l.text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := machine.Load(p, hocket.Binding{}, l.load)
+	if !keep(err) {
+		return nil, errs
+	}
+	defer func() { keep(model.Close()) }()
+	for run := range 3 {
+		if run == len(l.in) {
+			in, err := model.RandomInputs(fmt.Sprint("ints:", run))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.in = append(l.in, in)
+		}
+		r, err := model.Run(ctx, hocket.Args{In: l.in[run]})
+		out = append(out, nil)
+		switch {
+		case l.meets && isMismatch(err):
+			out[run] = []float64{}
+		case keep(err):
+			out[run] = r.Out["y"].Floats()
+		}
+	}
+	return out, errs
+}
+
+// callsToFail are numbers of a life's calls: of each place in the program that makes
+// one, the first and the last. It returns what the runs gave, too. Left out is making a
+// context current amid a capture, which is then not ended.
+func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
+	f, m := l.begin(t)
+	places := map[uint64]*[2]int{}
+	n := 0
+	seed := maphash.MakeSeed()
+	f.nth = func(name string) bool {
+		n++
+		if name == "cuCtxSetCurrent" && len(f.begun) > 0 {
+			return false
+		}
+		var at [64]uintptr
+		var h maphash.Hash
+		h.SetSeed(seed)
+		for _, pc := range at[:runtime.Callers(1, at[:])] {
+			maphash.WriteComparable(&h, pc)
+		}
+		if p := places[h.Sum64()]; p != nil {
+			p[1] = n
+		} else {
+			places[h.Sum64()] = &[2]int{n, n}
+		}
+		return false
+	}
+	want, errs := l.live(t.Context(), t, m)
+	if len(errs) > 0 {
+		t.Fatalf("nothing was to fail, and yet: %v", errors.Join(errs...))
+	}
+	for _, p := range places {
+		calls = append(calls, p[0], p[1])
+	}
+	slices.Sort(calls)
+	calls = slices.Compact(calls)
+	if testing.Short() {
+		few := calls[:0]
+		for i := 0; i < len(calls); i += 40 {
+			few = append(few, calls[i])
+		}
+		calls = few
+	}
+	return calls, want
+}
+
+// releases reports whether something stays if a call fails: what it is to give back, or
+// what is given back in the context that it makes current.
+func releases(call string) bool {
+	for _, s := range []string{"cuCtxSetCurrent", "Destroy", "Free", "Release", "Unmap", "Unload", "Deregister", "Abort"} {
+		if strings.Contains(call, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// at has tell called at the n-th call of any library; it says whether that fails.
+func (f *fakeGPU) at(n int, tell func(call string) bool) {
+	made := 0
+	f.nth = func(call string) bool {
+		made++
+		return made == n && tell(call)
+	}
+}
+
+// left is what was made and not given back; empty for nothing.
+func (f *fakeGPU) left() string {
+	var left []string
+	for kind, n := range f.live {
+		if n != 0 && (kind != "addresses" || !f.remembered) {
+			left = append(left, fmt.Sprintf("%d × %s", n, kind))
+		}
+	}
+	slices.Sort(left)
+	return strings.Join(left, ", ")
+}
+
+// wrong says which runs ended well and gave something else than they should; empty for
+// none.
+func (l *life) wrong(out, want [][]float64) string {
+	for i, got := range out {
+		if got != nil && !l.blind() && !slices.Equal(got, want[i]) {
+			return fmt.Sprintf("run %d gives %v, not %v", i, got, want[i])
+		}
+	}
+	return ""
+}
+
+// again lives on a machine on which a life ended early, and says what went wrong.
+func (l *life) again(t *testing.T, m *machine, want [][]float64) string {
+	t.Helper()
+	out, errs := l.live(t.Context(), t, m)
+	if len(errs) > 0 {
+		return fmt.Sprintf("and then %v", errors.Join(errs...))
+	}
+	return l.wrong(out, want)
+}
