@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
@@ -64,6 +65,8 @@ type claim struct {
 	first bool // makes room, and others wait behind it
 	// came is how many claims had come when this one was last the only one; 0 for never.
 	came int
+	// waits says that it waits for others, or did until its context ended.
+	waits atomic.Bool
 }
 
 func (s *shelf) claim() *claim {
@@ -239,7 +242,10 @@ func (c *claim) room(ctx context.Context, m *Machine, err error) error {
 		case changed == nil || waited:
 			return nil
 		}
-		if werr := m.wait(ctx, changed); werr != nil {
+		c.waits.Store(true)
+		werr := m.wait(ctx, changed)
+		c.waits.Store(werr != nil)
+		if werr != nil {
 			return fmt.Errorf("%w; other plans of this machine run: %s: %w", err, strings.Join(run, ", "), werr)
 		}
 	}
@@ -269,9 +275,11 @@ func (c *claim) queue(ctx context.Context, m *Machine) (waited bool, err error) 
 	}
 	c.count(-1)
 	defer c.count(1)
+	c.waits.Store(true)
 	select {
 	case c.alone <- struct{}{}:
 		c.first = true
+		c.waits.Store(false)
 		return true, nil
 	case <-ctx.Done():
 		return true, ctx.Err()

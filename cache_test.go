@@ -28,6 +28,7 @@ type tight struct {
 	opened []int // ranks of the worlds that were, in order
 	hold   map[int]chan struct{}
 	held   chan struct{} // told of each sync that waits
+	shut   chan struct{} // worlds open when it is closed; nil for at once
 	// The first loads, so many, open their worlds before one of them takes its rest, and
 	// all try that before one gives anything back.
 	meeting     int
@@ -45,6 +46,9 @@ func (m *tight) take() error {
 }
 
 func (m *tight) Open(ctx context.Context, ranks int) (device.World, error) {
+	if m.shut != nil {
+		<-m.shut
+	}
 	if err := m.take(); err != nil {
 		return nil, err
 	}

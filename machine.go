@@ -28,7 +28,8 @@ var ErrOutOfMemory = device.ErrOutOfMemory
 // does not have.
 type UnknownAlgorithm = exec.UnknownAlgorithm
 
-// ErrClosed is returned by a machine or model after Close.
+// ErrClosed is returned by a machine or model after Close where something would be loaded
+// or run.
 var ErrClosed = errors.New("closed")
 
 // MachineOptions choose a machine. The zero value is the embedded CPU machine
@@ -139,7 +140,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*Tensor{}}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*Tensor{}, turn: make(chan struct{}, 1)}
 	if model.fn = u.Source.Prog.Func(b.Func); b.Func == "" {
 		funcs := u.Source.Prog.Funcs
 		model.fn = funcs[len(funcs)-1]

@@ -20,7 +20,8 @@ import (
 // cacheBytes is LoadOptions.Cache where that is 0.
 const cacheBytes = 4 << 30
 
-// Model is a program loaded on a machine. Runs take turns.
+// Model is a program loaded on a machine. Runs and loads of plans take turns; who waits
+// for one waits as long as its context lasts.
 type Model struct {
 	machine *Machine
 	unit    *compile.Unit
@@ -28,9 +29,12 @@ type Model struct {
 	binding Binding
 	opts    LoadOptions
 
-	mu     sync.Mutex
-	bound  map[string]*Tensor
+	// turn holds one value while a run or load goes on, of which closed is one's own.
+	turn   chan struct{}
 	closed bool
+
+	mu    sync.Mutex // of what follows
+	bound map[string]*Tensor
 }
 
 // Port is a parameter or result of a model.
@@ -64,15 +68,17 @@ func (m *Model) Bind(name string, t *Tensor) error {
 }
 
 // Prepare plans and loads for the given dims, which override the binding's, so
-// that the first Run with them does not have to.
+// that the first Run with them does not have to. If ctx ends meanwhile it returns
+// that, and the load goes on: the next call waits for it or finds it done.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.machine.shelf.claim()
-	defer c.end()
-	l, err := m.load(ctx, c, m.merge(dims))
+	t, err := m.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	l, err := t.load(ctx, m.merge(dims))
 	if l != nil {
-		c.rest(l)
+		t.rest(l)
 	}
 	return err
 }
@@ -124,7 +130,8 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 
 // Run runs the model once and returns its results. The dims come from the
 // shapes of the arguments, then the binding, then the program's defaults.
-// Cancelling ctx aborts the run on all ranks.
+// Cancelling ctx aborts the run on all ranks. A plan that is still loaded then goes on
+// being loaded, as in Prepare.
 func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 	reports, err := m.RunBatch(ctx, []Args{args})
 	if err != nil {
@@ -144,15 +151,16 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	binding, err := m.dimsOf(ins[0])
 	if err != nil {
 		return nil, err
 	}
-	c := m.machine.shelf.claim()
-	defer c.end()
-	l, results, err := m.runLoaded(ctx, c, binding, ins)
+	t, err := m.takeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.end()
+	l, results, err := t.run(ctx, binding, ins)
 	if err != nil {
 		return nil, err
 	}
@@ -163,30 +171,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		}
 		reports[i].Proof = l.proof
 	}
-	return reports, m.evict(c)
-}
-
-// runLoaded runs the plan for a binding. Its first runs take memory, too: buffers of
-// transfers, a graph.
-func (m *Model) runLoaded(ctx context.Context, c *claim, b Binding, ins []map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
-	for {
-		l, err := m.load(ctx, c, b)
-		if err != nil {
-			if l != nil {
-				c.rest(l)
-			}
-			return nil, nil, err
-		}
-		results, err := l.prog.RunBatch(ctx, ins)
-		if err == nil || errors.Is(err, exec.ErrInput) {
-			c.rest(l)
-			return l, results, err
-		}
-		c.remove(func(o *loaded) bool { return o == l }) // it cannot run any more
-		if err = c.room(ctx, m.machine, errors.Join(err, l.prog.Close())); err != nil {
-			return nil, nil, err
-		}
-	}
+	return reports, m.evict(t.claim)
 }
 
 // batched gives the arguments of every run of a batch.
@@ -250,17 +235,8 @@ func (m *Model) merge(dims map[string]int64) Binding {
 	return b
 }
 
-// load returns the loaded plan for a binding, which is busy then, making it if need be.
+// load makes the loaded plan for a binding, which is busy then.
 func (m *Model) load(ctx context.Context, c *claim, b Binding) (*loaded, error) {
-	if m.closed {
-		return nil, fmt.Errorf("model: %w", ErrClosed)
-	}
-	if l := c.take(m, b.Dims); l != nil {
-		return l, nil
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	p, err := m.unit.Plan(b.ir())
 	if err != nil {
 		return nil, err
@@ -310,10 +286,11 @@ func (m *Model) evict(c *claim) error {
 	return errors.Join(errs...)
 }
 
-// Close unloads the model.
+// Close unloads the model. It waits for runs and loads under way, which Machine.Close
+// aborts; calls that wait for their turn return ErrClosed.
 func (m *Model) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.turn <- struct{}{}
+	defer func() { <-m.turn }()
 	if m.closed {
 		return nil
 	}

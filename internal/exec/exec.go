@@ -229,6 +229,13 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 	return results, err
 }
 
+// Usable reports whether the program can run again.
+func (p *Program) Usable() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.broken == nil
+}
+
 func (p *Program) detours() []string {
 	if w, ok := p.world.(device.Partial); ok {
 		return w.Detours()

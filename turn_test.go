@@ -1,0 +1,115 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// soon is a context that ends in some milliseconds.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestCancelledKeeps: a run whose context has ended before it begins leaves the plan
+// for the next.
+func TestCancelledKeeps(t *testing.T) {
+	cm, m := tightly(t, 3)
+	model := summed(t, m, 1)
+	if err := sum(t.Context(), model, 2); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := sum(ended, model, 2); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := sum(t.Context(), model, 2); err != nil {
+		t.Error(err)
+	}
+	if got := cm.ranksOpened(); !slices.Equal(got, []int{1}) {
+		t.Errorf("loads %v", got)
+	}
+}
+
+// TestTurns: who waits for another's run waits as long as his context lasts; weights are
+// bound meanwhile; and closing waits for the run, but whoever comes then goes away.
+func TestTurns(t *testing.T) {
+	cm, m := tightly(t, 3)
+	model := summed(t, m, 1)
+	cm.hold[1] = make(chan struct{})
+	ran := make(chan error)
+	go func() { ran <- sum(t.Context(), model, 2) }()
+	<-cm.held
+	for what, err := range map[string]error{
+		"the same plan": sum(soon(t), model, 2), "another": sum(soon(t), model, 3), "loading one": model.Prepare(soon(t), map[string]int64{"T": 4}),
+	} {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waited for") {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	x, err := hocket.NewTensor(ir.F32, 2, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(model.Bind("x", x), model.Bind("x", nil)); err != nil {
+		t.Error(err)
+	}
+	closed := make(chan error)
+	go func() { closed <- model.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("closed amid a run: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(cm.hold[1])
+	if err := errors.Join(<-ran, <-closed, model.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := sum(t.Context(), model, 2); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestLoadGoesOn: a load goes on when the context of who began it ends, and the next
+// call finds it.
+func TestLoadGoesOn(t *testing.T) {
+	for _, what := range []string{"run", "prepare", "close"} {
+		cm, m := tightly(t, 3)
+		model := summed(t, m, 1)
+		cm.shut = make(chan struct{})
+		err := model.Prepare(soon(t), map[string]int64{"T": 2})
+		if what == "run" {
+			err = errors.Join(err, sum(soon(t), model, 2))
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "goes on") {
+			t.Errorf("got %v", err)
+		}
+		next := make(chan error)
+		go func() {
+			switch what {
+			case "run":
+				next <- sum(t.Context(), model, 2)
+			case "prepare":
+				next <- model.Prepare(t.Context(), map[string]int64{"T": 2})
+			case "close":
+				next <- model.Close()
+			}
+		}()
+		close(cm.shut)
+		if err := <-next; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got := cm.ranksOpened(); !slices.Equal(got, []int{1}) {
+			t.Errorf("%s: loads %v", what, got)
+		}
+	}
+}
