@@ -65,16 +65,26 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 func (a *app) finish(ctx context.Context, err error) int {
 	f := classify(ctx, err)
 	if a.stdout.err != nil {
-		f = &failure{code: exitMachine, kind: "output", err: fmt.Errorf("standard output: %w", a.stdout.err)}
+		f = a.lostOutput()
 	}
 	a.out.Exit = f.code
 	ds := slices.Concat(a.warnings, f.diagnostics())
-	if a.json {
-		a.writeResult(ds)
-	} else if !f.said {
-		a.showDiagnostics(ds)
+	if !a.json {
+		if !f.said {
+			a.showDiagnostics(ds)
+		}
+		return f.code
+	}
+	if a.writeResult(ds); a.stdout.err != nil {
+		f = a.lostOutput()
+		a.showDiagnostics(f.diagnostics())
 	}
 	return f.code
+}
+
+// lostOutput is that standard output cannot be written.
+func (a *app) lostOutput() *failure {
+	return &failure{code: exitMachine, kind: "output", err: fmt.Errorf("standard output: %w", a.stdout.err)}
 }
 
 // checkedWriter remembers the first error, since who prints does not look.

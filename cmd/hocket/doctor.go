@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/hostmem"
 )
 
 // doctor is what hocket finds where it runs.
@@ -66,7 +67,7 @@ func examine() *doctor {
 	return &doctor{
 		Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0),
-		Memory: availableMemory(), Machines: machines(), Tuned: bench.KeptTables(),
+		Memory: hostmem.Available(), Machines: machines(), Tuned: bench.KeptTables(),
 	}
 }
 

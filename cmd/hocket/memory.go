@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/hostmem"
 )
 
 // parseBytes reads "1048576", "64K", "16M" or "2G".
@@ -49,7 +50,7 @@ func mulSaturated(a, b uint64) uint64 {
 // affordInputs refuses inputs larger than the memory that is free, which would
 // otherwise end the process. It returns what they leave, 0 when unknown.
 func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
-	need, free := inputBytes(sig, copies), availableMemory()
+	need, free := inputBytes(sig, copies), hostmem.Available()
 	if free == 0 {
 		return 0, nil
 	}

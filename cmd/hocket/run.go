@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -126,6 +127,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--repeat is %d; at least 1", o.repeat)
 	case o.seed < 0:
 		return usagef("--seed is %d; seeds are not negative", o.seed)
+	case o.seed > math.MaxInt64-int64(max(o.schedules-1, 0)):
+		return usagef("--seed is %d; there are no %d seeds from there on", o.seed, o.schedules)
 	case o.timeout <= 0:
 		return usagef("--timeout is %v; it must be positive", o.timeout)
 	case o.trace != "" && o.schedules > 0:
@@ -175,10 +178,8 @@ func (j *job) run(ctx context.Context, b hocket.Binding) error {
 	if err != nil {
 		return err
 	}
-	if j.flags.save != "" {
-		if err := makeDir(j.flags.save); err != nil {
-			return err
-		}
+	if err := j.writable(); err != nil {
+		return err
 	}
 	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: j.flags.machine})
 	if err != nil {

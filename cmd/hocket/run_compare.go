@@ -27,11 +27,17 @@ func (j *job) reference(ctx context.Context) error {
 }
 
 // ofReference classifies what the evaluator returned. That it finds a program
-// too large says nothing against the program.
+// too large, or numbers out of range in its inputs, says nothing against the program.
 func ofReference(err error) error {
 	err = ofMachine(err)
 	ds := findings(err)
-	if ds == nil || slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Kind != "limit" }) {
+	all := func(kind string) bool {
+		return ds != nil && !slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Kind != kind })
+	}
+	switch {
+	case all("range"): // as the machine says it
+		return &failure{code: exitMachine, kind: "range", err: ds}
+	case !all("limit"):
 		return err
 	}
 	return &failure{code: exitMachine, kind: "limit", err: fmt.Errorf("no reference to compare with: %s", ds[0].Message),

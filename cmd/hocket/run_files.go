@@ -8,9 +8,16 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// makeDir makes sure, before anything runs, that results can be saved.
-func makeDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+// writable makes sure, before anything runs, that what is asked for can be written.
+func (j *job) writable() error {
+	var err error
+	if j.flags.save != "" {
+		err = os.MkdirAll(j.flags.save, 0o777)
+	}
+	if err == nil && j.flags.trace != "" {
+		err = tensor.CheckWrite(j.flags.trace)
+	}
+	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
 	}
 	return nil

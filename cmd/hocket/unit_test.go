@@ -134,12 +134,14 @@ type full struct{}
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
 func TestFullOutputIsReported(t *testing.T) {
-	a, _, errs := testApp(nil)
-	a.stdout = &checkedWriter{w: full{}}
-	a.text = a.stdout
-	ctx := context.Background()
-	if code := a.finish(ctx, a.execute(ctx, []string{"doctor"})); code != exitMachine || !strings.Contains(errs.String(), "no space left") {
-		t.Errorf("code %d, %s", code, errs)
+	for _, args := range [][]string{{"doctor"}, {"doctor", "--json"}, {"check", "nothing", "--json"}} {
+		a, _, errs := testApp(nil)
+		a.stdout = &checkedWriter{w: full{}}
+		a.text = a.stdout
+		ctx := context.Background()
+		if code := a.finish(ctx, a.execute(ctx, args)); code != exitMachine || strings.Count(errs.String(), "no space left") != 1 {
+			t.Errorf("%v: code %d, %s", args, code, errs)
+		}
 	}
 }
 

@@ -101,7 +101,8 @@ func (r *rank) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*va
 				return nil, err
 			}
 		}
-		return compute(op, at, ins, t.DType, shape, sp)
+		out, err := compute(op, at, ins, t.DType, shape, sp)
+		return out, m.located(s, err)
 	}
 	if sp.partial {
 		v.part = func(rank int) (*array, error) {
@@ -118,7 +119,8 @@ func (r *rank) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*va
 					return nil, err
 				}
 			}
-			return compute(op, at, ins, t.DType, shape, alone)
+			out, err := compute(op, at, ins, t.DType, shape, alone)
+			return out, m.located(s, err)
 		}
 	}
 	return v, nil

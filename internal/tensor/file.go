@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -25,9 +26,31 @@ func WriteUnsynced(path string, b []byte) error {
 	return replace(path, write, func(*os.File) error { return nil })
 }
 
+// CheckWrite reports why WriteFile could not begin to write a file there. It leaves
+// nothing.
+func CheckWrite(path string) error {
+	f, tmp, err := beside(path)
+	if err == nil {
+		err = errors.Join(f.Close(), os.Remove(tmp))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// beside makes a file that is to take the place of another.
+func beside(path string) (f *os.File, tmp string, err error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, "", errors.New("it is a directory")
+	}
+	tmp = path + ".tmp-" + strconv.FormatUint(rand.Uint64(), 36)
+	f, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	return f, tmp, err
+}
+
 func replace(path string, write func(io.Writer) error, sync func(*os.File) error) error {
-	tmp := path + ".tmp-" + strconv.FormatUint(rand.Uint64(), 36)
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, tmp, err := beside(path)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}

@@ -46,6 +46,9 @@ func (d *dev) reserve(bytes int64) error {
 	if limit := d.w.m.opts.Memory; bytes > limit-d.used {
 		return d.errorf("out of memory: %d bytes asked for, %d of %d in use", bytes, d.used, limit)
 	}
+	if err := d.w.m.hold(bytes); err != nil {
+		return d.errorf("%w", err)
+	}
 	d.used += bytes
 	return nil
 }
@@ -68,6 +71,7 @@ func (d *dev) freeAll() {
 	for m := range d.mems {
 		m.freed.Store(true)
 	}
+	d.w.m.held.Add(-d.used)
 	d.mems, d.used = nil, 0
 }
 

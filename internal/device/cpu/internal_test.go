@@ -1,8 +1,10 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -258,6 +260,43 @@ func TestHelpersAreBounded(t *testing.T) {
 		}
 	}()
 	w.each(100, &stop, func(int64) { panic("boom") })
+}
+
+// TestHostMemory: what all worlds have together is bounded by what the host has.
+func TestHostMemory(t *testing.T) {
+	m := New(Options{Host: 1000})
+	take := func(bytes int64) (device.World, error) {
+		w, err := m.Open(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = w.Device(1).Alloc(bytes, device.Private)
+		return w, err
+	}
+	for range 3 { // it comes back
+		one, err := take(600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := take(500)
+		if !errors.Is(err, device.ErrOutOfMemory) || !strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes asked for; of 1000") {
+			t.Errorf("got %v", err)
+		}
+		three, err := take(1001)
+		if err == nil || errors.Is(err, device.ErrOutOfMemory) {
+			t.Errorf("more than there is: %v", err)
+		}
+		four, err := take(400)
+		if err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(one.Close(), two.Close(), three.Close(), four.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	if held := m.(*machine).held.Load(); held != 0 {
+		t.Errorf("%d bytes are held in the end", held)
+	}
 }
 
 func TestMemoryHasALimit(t *testing.T) {

@@ -27,8 +27,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/ir"
 )
 
@@ -63,6 +65,9 @@ type Options struct {
 	Workers int
 	// Memory bounds the bytes that one device may have allocated; 0 means 64 GiB.
 	Memory int64
+	// Host bounds the bytes that all devices of all worlds may have together; 0 means
+	// what the host has available when the machine is made, where that is known.
+	Host int64
 }
 
 // New returns a CPU machine.
@@ -79,12 +84,30 @@ func New(opts Options) device.Machine {
 	if opts.Memory <= 0 {
 		opts.Memory = defaultMemory
 	}
+	if opts.Host <= 0 {
+		opts.Host = hostmem.Available()
+	}
 	return &machine{opts: opts, workers: newWorkers(opts.Workers)}
 }
 
 type machine struct {
 	opts    Options
 	workers *workers
+	held    atomic.Int64 // bytes, by all devices
+}
+
+// hold counts memory that a device takes, of the host's.
+func (m *machine) hold(bytes int64) error {
+	limit := m.opts.Host
+	if limit > 0 && bytes > limit {
+		return fmt.Errorf("%d bytes asked for; the host had %d free when the machine was opened", bytes, limit)
+	}
+	if held := m.held.Add(bytes); limit > 0 && held > limit {
+		m.held.Add(-bytes)
+		return fmt.Errorf("%w: %d bytes asked for; of %d that the host had free when the machine was opened, %d are in use",
+			device.ErrOutOfMemory, bytes, limit, held-bytes)
+	}
+	return nil
 }
 
 func (m *machine) Name() string { return "cpu" }

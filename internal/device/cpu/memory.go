@@ -51,6 +51,7 @@ func (m *memory) Free() error {
 	}
 	delete(m.dev.mems, m)
 	m.dev.used -= m.Bytes()
+	m.dev.w.m.held.Add(-m.Bytes())
 	if w.scheduled() {
 		m.Poison(0, m.Bytes())
 	}

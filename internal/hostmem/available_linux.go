@@ -1,4 +1,5 @@
-package main
+// Package hostmem tells how much memory the host has.
+package hostmem
 
 import (
 	"os"
@@ -6,10 +7,10 @@ import (
 	"strings"
 )
 
-// availableMemory returns the bytes that can be allocated without swapping, of
+// Available returns the bytes that can be allocated without swapping, of
 // the machine or of the control group that holds the process, whichever is
 // less; 0 when it cannot be told.
-func availableMemory() int64 {
+func Available() int64 {
 	free := int64(0)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		for line := range strings.Lines(string(text)) {

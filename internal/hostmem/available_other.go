@@ -1,0 +1,7 @@
+//go:build !linux
+
+// Package hostmem tells how much memory the host has.
+package hostmem
+
+// Available is known on Linux only.
+func Available() int64 { return 0 }
