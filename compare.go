@@ -36,9 +36,12 @@ func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	}
 	bound, err := m.unit.Reference(b.ir())
 	if err != nil {
-		return nil, err
+		return nil, m.blame(b, err)
 	}
 	res, err := eval.Run(ctx, bound, in, eval.Options{})
+	if wrong := (*eval.InputError)(nil); errors.As(err, &wrong) {
+		return nil, fmt.Errorf("%w: %w", ErrInput, err)
+	}
 	if err != nil {
 		return nil, err
 	}

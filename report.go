@@ -3,6 +3,7 @@ package hocket
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -64,6 +65,23 @@ type Overlap struct {
 	BusyNS, ExposedNS int64
 }
 
+// receive reports results that cannot go where they are to.
+func receive(results map[string]*tensor.Tensor, into map[string]*Tensor) error {
+	for _, name := range slices.Sorted(maps.Keys(into)) {
+		dst, t := into[name], (*Tensor)(results[name])
+		switch {
+		case t == nil:
+			return fmt.Errorf("%w: there is no result %%%s to receive", ErrInput, name)
+		case dst == nil:
+		case dst.String() != t.String():
+			return fmt.Errorf("%w: result %%%s is %s, and the tensor to receive it is %s", ErrInput, name, t, dst)
+		case len(dst.Data) != len(t.Data):
+			return fmt.Errorf("%w: result %%%s is %s, %d bytes, and the tensor to receive it has %d", ErrInput, name, t, len(t.Data), len(dst.Data))
+		}
+	}
+	return nil
+}
+
 func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, error) {
 	rep := &Report{
 		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
@@ -72,12 +90,12 @@ func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, 
 	for _, d := range p.Dims {
 		rep.Dims[d.Name] = d.Value
 	}
+	if err := receive(r.Outputs, into); err != nil {
+		return nil, err
+	}
 	for _, o := range p.Outputs {
 		t := (*Tensor)(r.Outputs[o.Name])
 		if dst := into[o.Name]; dst != nil {
-			if dst.String() != t.String() || len(dst.Data) != len(t.Data) {
-				return nil, fmt.Errorf("result %%%s is %s, and the tensor to receive it is %s", o.Name, t, dst)
-			}
 			copy(dst.Data, t.Data)
 			t = dst
 		}

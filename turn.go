@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/tensor"
@@ -95,7 +96,7 @@ func (t *turn) run(ctx context.Context, b Binding, ins []map[string]*tensor.Tens
 			if l != nil {
 				t.rest(l)
 			}
-			return nil, nil, err
+			return nil, nil, t.model.blame(b, err)
 		}
 		results, err := l.prog.RunBatch(ctx, ins)
 		if l.prog.Usable() {
@@ -107,4 +108,13 @@ func (t *turn) run(ctx context.Context, b Binding, ins []map[string]*tensor.Tens
 			return nil, nil, err
 		}
 	}
+}
+
+// blame says of an error of a load that it is the arguments', if that is so: their
+// shapes make dims that the program cannot have.
+func (m *Model) blame(b Binding, err error) error {
+	if _, berr := m.unit.Bind(b.ir()); berr == nil || maps.Equal(b.Dims, m.binding.Dims) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrInput, err)
 }

@@ -173,29 +173,35 @@ func (m *machine) step(s *ir.Stmt) error {
 	return nil
 }
 
+// InputError is an error about the tensors that an evaluation was given.
+type InputError struct{ Err error }
+
+func (e *InputError) Error() string { return e.Err.Error() }
+func (e *InputError) Unwrap() error { return e.Err }
+
 // inputs makes a value of each parameter. Inout parameters start as such too.
 func (m *machine) inputs(in map[string]*tensor.Tensor) ([]*value, error) {
 	var out []*value
 	for _, p := range m.b.Func.Params {
 		t := in[p.Name]
 		if t == nil {
-			return nil, fmt.Errorf("there is no input %q for %s", p.Name, m.b.Func.Name)
+			return nil, &InputError{fmt.Errorf("there is no input %q for %s", p.Name, m.b.Func.Name)}
 		}
 		if err := t.Check(); err != nil {
-			return nil, fmt.Errorf("input %q: %w", p.Name, err)
+			return nil, &InputError{fmt.Errorf("input %q: %w", p.Name, err)}
 		}
 		shape, err := m.b.GlobalShape(p.Type, m.b.Env(0, nil))
 		if err != nil {
 			return nil, m.prog.Diag("bind", p.Pos, "%v", err)
 		}
 		if t.DType != p.Type.DType || !slices.Equal(t.Shape, shape) {
-			return nil, fmt.Errorf("input %q is %v, and %s takes %v%v", p.Name, t, m.b.Func.Name, p.Type.DType, shape)
+			return nil, &InputError{fmt.Errorf("input %q is %v, and %s takes %v%v", p.Name, t, m.b.Func.Name, p.Type.DType, shape)}
 		}
 		out = append(out, &value{m: m, name: p.Name, typ: p.Type, shape: shape,
 			from: func() (*array, error) { return fromTensor(t), nil }})
 	}
 	if len(in) != len(out) {
-		return nil, fmt.Errorf("%d inputs given, and %s takes %d", len(in), m.b.Func.Name, len(out))
+		return nil, &InputError{fmt.Errorf("%d inputs given, and %s takes %d", len(in), m.b.Func.Name, len(out))}
 	}
 	return out, nil
 }
