@@ -69,7 +69,7 @@ type CheckOptions struct {
 // of memory in use, reads of what nobody wrote, mismatched collectives and
 // transfers, and deadlocks, over two consecutive runs; or shows a
 // counterexample. The error is non-nil when the check itself could not be made;
-// a wrong program is a verdict.
+// a wrong program is a verdict, and so is a binding that it cannot have.
 func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	var o CheckOptions
 	if len(opts) > 0 {

@@ -17,7 +17,7 @@ const (
 	exitProgram     = 1 // the program is refused
 	exitUsage       = 2 // the command line or an input file is wrong
 	exitMachine     = 3 // the machine failed
-	exitHocket      = 4 // hocket failed
+	exitHocket      = 4 // a result differs from its reference, or hocket failed
 	exitUndecided   = 5 // check could not decide
 	exitInterrupted = 130
 )

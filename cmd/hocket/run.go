@@ -40,8 +40,9 @@ func (a *app) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run PROGRAM [flags]",
 		Short: "Run a program and show where its time went",
-		Long: `Runs a program on all its ranks and prints what it moved, the memory it took, how
-much of its communication was hidden, and a timeline.
+		Long: `Runs a program on all its ranks and prints what it moved, the memory of its plan
+(collectives stage beside it: see --budget), how much of its communication was
+hidden, and a timeline.
 
 Parameters that --in does not name get random integers from {-1, 0, 1}, for which
 most results have one right value, whatever the order of sums.
