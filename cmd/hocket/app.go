@@ -173,7 +173,11 @@ func onePROGRAM(c *cobra.Command, args []string) error {
 	}
 	err := errors.New("it takes one PROGRAM: a .hkt file, or - for standard input")
 	if len(args) > 1 {
-		err = fmt.Errorf("%w; found %d: %q …", err, len(args), args[:2])
+		more := ""
+		if len(args) > 2 {
+			more = " …"
+		}
+		err = fmt.Errorf("%w; found %d: %q%s", err, len(args), args[:2], more)
 	}
 	return &failure{code: exitUsage, kind: "usage", err: err, help: "see " + c.CommandPath() + " --help"}
 }

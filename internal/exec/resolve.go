@@ -81,11 +81,16 @@ func (p *Program) makeCounters() error {
 // afford refuses to reserve more than the budget allows.
 func (p *Program) afford() error {
 	need := p.plan.ArenaBytes + p.memory.staging
-	if p.opts.MaxArena > 0 && need > p.opts.MaxArena {
+	switch {
+	case p.opts.MaxArena <= 0 || need <= p.opts.MaxArena:
+		return nil
+	case p.memory.staging == 0: // not known before the arena is there
+		return fmt.Errorf("the plan needs %s of device memory on each rank, besides what collectives stage in, but the budget is %s",
+			tensor.Size(need), tensor.Size(p.opts.MaxArena))
+	default:
 		return fmt.Errorf("the plan needs %s of device memory on each rank (arena %s, staging of collectives %s), but the budget is %s",
 			tensor.Size(need), tensor.Size(p.plan.ArenaBytes), tensor.Size(p.memory.staging), tensor.Size(p.opts.MaxArena))
 	}
-	return nil
 }
 
 func (p *Program) reserveArenas() error {
