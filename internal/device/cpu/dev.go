@@ -44,7 +44,7 @@ func (d *dev) reserve(bytes int64) error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	if limit := d.w.m.opts.Memory; bytes > limit-d.used {
-		return d.errorf("out of memory: %d bytes asked for, %d of %d in use", bytes, d.used, limit)
+		return d.errorf("%d bytes asked for; of the %d that a rank may have %d are in use", bytes, limit, d.used)
 	}
 	if err := d.w.m.hold(bytes); err != nil {
 		return d.errorf("%w", err)
