@@ -29,6 +29,7 @@ type tight struct {
 	hold   map[int]chan struct{}
 	held   chan struct{} // told of each sync that waits
 	shut   chan struct{} // worlds open when it is closed; nil for at once
+	breaks bool          // opening one panics
 	// The first loads, so many, open their worlds before one of them takes its rest, and
 	// all try that before one gives anything back.
 	meeting     int
@@ -48,6 +49,9 @@ func (m *tight) take() error {
 func (m *tight) Open(ctx context.Context, ranks int) (device.World, error) {
 	if m.shut != nil {
 		<-m.shut
+	}
+	if m.breaks {
+		panic("it breaks")
 	}
 	if err := m.take(); err != nil {
 		return nil, err

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
+	"runtime/debug"
 
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/tensor"
@@ -57,34 +57,60 @@ func (t *turn) load(ctx context.Context, b Binding) (*loaded, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var l *loaded
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		l, err = t.model.load(ctx, t.claim, b)
-	}()
+	made := make(chan outcome, 1)
+	go func() { made <- t.model.loadAside(ctx, t.claim, b) }()
 	select {
-	case <-done:
-		return l, err
+	case o := <-made:
+		return o.here()
 	case <-ctx.Done():
 	}
 	if t.waits.Load() { // so it ends, too, and says for whom it waited
-		<-done
-		return l, err
+		return (<-made).here()
 	}
 	t.left = true
-	go func() {
-		defer t.finish()
-		<-done
-		if l != nil {
-			t.rest(l)
-		}
-		if log := t.model.opts.Logger; err != nil && log != nil {
-			log.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "a load that nobody waited for any more failed", slog.Any("error", err))
+	go t.settle(made)
+	return nil, fmt.Errorf("while a plan was loaded, which goes on: %w", ctx.Err())
+}
+
+// settle ends the turn that a load was left when it has ended.
+func (t *turn) settle(made <-chan outcome) {
+	defer t.finish()
+	o := <-made
+	if o.l != nil {
+		t.rest(o.l)
+	}
+	if o.panicked != nil {
+		o.err = o.panicked
+	}
+	if log := t.model.opts.Logger; o.err != nil && log != nil {
+		log.Warn("a load that nobody waited for any more failed", "error", o.err)
+	}
+}
+
+// outcome is what a load came to.
+type outcome struct {
+	l        *loaded
+	err      error
+	panicked error // with the stack
+}
+
+// here returns the outcome to who waited; a panic goes on in his goroutine, where he
+// can recover from it as if the load had been there.
+func (o outcome) here() (*loaded, error) {
+	if o.panicked != nil {
+		panic(o.panicked)
+	}
+	return o.l, o.err
+}
+
+func (m *Model) loadAside(ctx context.Context, c *claim, b Binding) (o outcome) {
+	defer func() {
+		if p := recover(); p != nil {
+			o.panicked = fmt.Errorf("%v\n\n%s", p, debug.Stack())
 		}
 	}()
-	return nil, fmt.Errorf("while a plan was loaded, which goes on: %w", ctx.Err())
+	o.l, o.err = m.load(ctx, c, b)
+	return o
 }
 
 // run runs the plan for a binding. Its first runs take memory, too: buffers of

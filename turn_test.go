@@ -3,6 +3,7 @@ package hocket_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -111,5 +112,32 @@ func TestLoadGoesOn(t *testing.T) {
 		if got := cm.ranksOpened(); !slices.Equal(got, []int{1}) {
 			t.Errorf("%s: loads %v", what, got)
 		}
+	}
+}
+
+// TestLoadPanics: a load that panics does so for who waits for it, and the machine goes on.
+func TestLoadPanics(t *testing.T) {
+	cm, m := tightly(t, 3)
+	model := summed(t, m, 1)
+	cm.breaks = true
+	func() {
+		defer func() {
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "it breaks") || !strings.Contains(fmt.Sprint(p), "cache_test.go") {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_ = model.Prepare(t.Context(), nil)
+	}()
+	cm.shut = make(chan struct{})
+	if err := model.Prepare(soon(t), nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	close(cm.shut)
+	if err := model.Close(); err != nil { // waits for the load, which breaks
+		t.Error(err)
+	}
+	cm.breaks = false
+	if err := sum(t.Context(), summed(t, m, 2), 2); err != nil {
+		t.Error(err)
 	}
 }
