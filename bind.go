@@ -10,8 +10,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrInput is wrapped by errors about the tensors that a run was given: names,
-// types, shapes.
+// ErrInput is wrapped by errors about the tensors that a run or a reference was given,
+// those that receive results among them: names, types, shapes, and dims that the program
+// cannot have which follow from them.
 var ErrInput = exec.ErrInput
 
 // MismatchError is wrapped by what a run returns when ranks that should hold the

@@ -233,7 +233,7 @@ func (c *claim) room(ctx context.Context, m *Machine, err error) error {
 		l, run, changed := c.giveUp()
 		switch {
 		case l != nil:
-			if cerr := errors.Join(l.unload("memory is short"), ctx.Err()); cerr != nil {
+			if cerr := l.unload("memory is short"); cerr != nil {
 				return errors.Join(err, cerr)
 			}
 			return nil

@@ -131,13 +131,18 @@ func tightly(t *testing.T, room int) (*tight, *hocket.Machine) {
 // summed loads a model of so many ranks that has a plan for each T.
 func summed(t *testing.T, m *hocket.Machine, ranks int) *hocket.Model {
 	t.Helper()
+	return summedWith(t, m, ranks, hocket.LoadOptions{})
+}
+
+func summedWith(t *testing.T, m *hocket.Machine, ranks int, opts hocket.LoadOptions) *hocket.Model {
+	t.Helper()
 	return modeltest.Load(t, m, fmt.Sprintf(`dim T = 8
 mesh tp[%d]
 func f%d(%%x: f32[T, 2]) -> f32[T, 2] {
   %%y = add %%x, %%x
   return %%y
 }
-`, ranks, ranks), hocket.LoadOptions{})
+`, ranks, ranks), opts)
 }
 
 // sum runs a model of summed with so many rows.

@@ -33,7 +33,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	}
 	p, err := m.unit.Plan(b.ir())
 	if err != nil {
-		return err
+		return m.blame(b, err)
 	}
 	proof, err := m.provePlan(p)
 	if err != nil {

@@ -160,7 +160,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, binding, ins)
+	l, results, err := t.run(ctx, binding, batch, ins)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +266,6 @@ func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan) (*exec.Program,
 		var trial *device.TrialError
 		if errors.As(err, &trial) {
 			opts.Timed, err = c.roomForTrial(trial)
-			err = errors.Join(err, ctx.Err())
 		} else {
 			err = c.room(ctx, m.machine, err)
 		}

@@ -65,18 +65,20 @@ type Overlap struct {
 	BusyNS, ExposedNS int64
 }
 
-// receive reports results that cannot go where they are to.
-func receive(results map[string]*tensor.Tensor, into map[string]*Tensor) error {
+// checkOut reports tensors that cannot receive a plan's results.
+func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	for _, name := range slices.Sorted(maps.Keys(into)) {
-		dst, t := into[name], (*Tensor)(results[name])
-		switch {
-		case t == nil:
+		i := slices.IndexFunc(p.Outputs, func(o plan.IO) bool { return o.Name == name })
+		if i < 0 {
 			return fmt.Errorf("%w: there is no result %%%s to receive", ErrInput, name)
+		}
+		dst, want := into[name], &tensor.Tensor{DType: p.Outputs[i].DType, Shape: p.Outputs[i].Shape}
+		switch {
 		case dst == nil:
-		case dst.String() != t.String():
-			return fmt.Errorf("%w: result %%%s is %s, and the tensor to receive it is %s", ErrInput, name, t, dst)
-		case len(dst.Data) != len(t.Data):
-			return fmt.Errorf("%w: result %%%s is %s, %d bytes, and the tensor to receive it has %d", ErrInput, name, t, len(t.Data), len(dst.Data))
+		case dst.DType != want.DType || !slices.Equal(dst.Shape, want.Shape):
+			return fmt.Errorf("%w: result %%%s is %s, and the tensor to receive it is %s", ErrInput, name, want, dst)
+		case dst.host().Check() != nil:
+			return fmt.Errorf("%w: to receive result %%%s: %w", ErrInput, name, dst.host().Check())
 		}
 	}
 	return nil
@@ -89,9 +91,6 @@ func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, 
 	}
 	for _, d := range p.Dims {
 		rep.Dims[d.Name] = d.Value
-	}
-	if err := receive(r.Outputs, into); err != nil {
-		return nil, err
 	}
 	for _, o := range p.Outputs {
 		t := (*Tensor)(r.Outputs[o.Name])

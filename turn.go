@@ -113,9 +113,9 @@ func (m *Model) loadAside(ctx context.Context, c *claim, b Binding) (o outcome) 
 	return o
 }
 
-// run runs the plan for a binding. Its first runs take memory, too: buffers of
-// transfers, a graph.
-func (t *turn) run(ctx context.Context, b Binding, ins []map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
+// run runs the plan for a binding, if batch can receive its results. Its first runs take
+// memory, too: buffers of transfers, a graph.
+func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
 	for {
 		l, err := t.load(ctx, b)
 		if err != nil {
@@ -123,6 +123,12 @@ func (t *turn) run(ctx context.Context, b Binding, ins []map[string]*tensor.Tens
 				t.rest(l)
 			}
 			return nil, nil, t.model.blame(b, err)
+		}
+		for _, a := range batch {
+			if err := checkOut(l.plan, a.Out); err != nil {
+				t.rest(l)
+				return nil, nil, err
+			}
 		}
 		results, err := l.prog.RunBatch(ctx, ins)
 		if l.prog.Usable() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +113,27 @@ func TestLoadGoesOn(t *testing.T) {
 		if got := cm.ranksOpened(); !slices.Equal(got, []int{1}) {
 			t.Errorf("%s: loads %v", what, got)
 		}
+	}
+}
+
+// TestLoadMakesRoom: a load that goes on makes room, too, where memory is short.
+func TestLoadMakesRoom(t *testing.T) {
+	cm, m := tightly(t, 1)
+	var log strings.Builder
+	one, two := summedWith(t, m, 1, hocket.LoadOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}), summed(t, m, 2)
+	if err := sum(t.Context(), two, 2); err != nil {
+		t.Fatal(err)
+	}
+	cm.shut = make(chan struct{})
+	if err := one.Prepare(soon(t), map[string]int64{"T": 2}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	close(cm.shut)
+	if err := sum(t.Context(), one, 2); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(log.String(), "nobody waited for") {
+		t.Errorf("it failed: %s", &log)
 	}
 }
 

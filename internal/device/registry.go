@@ -33,11 +33,12 @@ func Named(name string) (Machine, error) {
 	open := makers.byName[name]
 	names := slices.Sorted(maps.Keys(makers.byName))
 	makers.Unlock()
-	if open == nil && name == "cuda" {
-		return nil, fmt.Errorf("machine %q: %w: the program does not import hocket.example/hocket/cuda, which adds it", name, ErrUnsupported)
-	}
 	if open == nil {
-		return nil, fmt.Errorf("machine %q: %w; there is: %s", name, ErrUnsupported, strings.Join(append([]string{"cpu"}, names...), ", "))
+		more := ""
+		if !slices.Contains(names, "cuda") {
+			more = "; importing hocket.example/hocket/cuda adds cuda"
+		}
+		return nil, fmt.Errorf("machine %q: %w; there is: %s%s", name, ErrUnsupported, strings.Join(append([]string{"cpu"}, names...), ", "), more)
 	}
 	return open()
 }

@@ -17,7 +17,12 @@ func TestNamed(t *testing.T) {
 	if _, err := Named("abacus"); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Named("loom"); err == nil || !strings.Contains(err.Error(), "abacus") {
+	if _, err := Named("loom"); err == nil || !strings.Contains(err.Error(), "abacus; importing hocket.example/hocket/cuda adds cuda") {
+		t.Errorf("got %v", err)
+	}
+	t.Cleanup(func() { delete(makers.byName, "cuda") })
+	Register("cuda", func() (Machine, error) { return nil, broken })
+	if _, err := Named("loom"); err == nil || strings.Contains(err.Error(), "importing") {
 		t.Errorf("got %v", err)
 	}
 }

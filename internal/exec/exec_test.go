@@ -362,6 +362,10 @@ func TestBudget(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
+	const early = "the plan needs 1.5 KiB of device memory on each rank, besides what collectives stage in, but the budget is 100 B"
+	if _, err = Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: 100}); err == nil || err.Error() != early {
+		t.Errorf("got %v, want %s", err, early)
+	}
 	if _, err := Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: 2560}); err != nil {
 		t.Error(err)
 	}
