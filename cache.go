@@ -19,7 +19,7 @@ import (
 // loaded is a plan for one choice of dims, ready to run.
 type loaded struct {
 	model *Model
-	dims  map[string]int64
+	dims  map[string]int64 // all, however they came by their values
 	plan  *plan.Plan
 	prog  *exec.Program
 	// proof says what was proved of the plan.

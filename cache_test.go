@@ -145,6 +145,67 @@ func f%d(%%x: f32[T, 2]) -> f32[T, 2] {
 `, ranks, ranks), opts)
 }
 
+// TestPreparedRuns: the plan that was prepared is the one that runs, however its dims
+// came by their values: a default, a binding, an argument of Prepare, what Ranks or a
+// definition makes of them, or a tensor's shape.
+func TestPreparedRuns(t *testing.T) {
+	const text = `dim P = 2
+dim T = 8
+dim H
+dim C = 1
+mesh tp[P]
+func f(%x: f32[P, T, H]) -> f32[P, T, H] {
+  %y = add %x, %x
+  return %y
+}
+`
+	p, err := hocket.Parse("f", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		binding hocket.Binding
+		prepare map[string]int64
+		shape   []int64
+		loads   []int // ranks of what is loaded
+	}{
+		"a default":             {prepare: map[string]int64{"H": 3}, shape: []int64{2, 8, 3}, loads: []int{2}},
+		"nothing but a binding": {binding: hocket.Binding{Dims: map[string]int64{"H": 3}}, shape: []int64{2, 8, 3}, loads: []int{2}},
+		"some of both":          {binding: hocket.Binding{Dims: map[string]int64{"H": 3}}, prepare: map[string]int64{"T": 5}, shape: []int64{2, 5, 3}, loads: []int{2}},
+		"ranks":                 {binding: hocket.Binding{Ranks: 3}, prepare: map[string]int64{"H": 3}, shape: []int64{3, 8, 3}, loads: []int{3}},
+		"a definition": {binding: hocket.Binding{Defines: map[string]string{"T": "H + size(tp)", "C": "2 * T"}},
+			prepare: map[string]int64{"H": 3}, shape: []int64{2, 5, 3}, loads: []int{2}},
+		"another shape": {prepare: map[string]int64{"H": 3}, shape: []int64{2, 8, 4}, loads: []int{2, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cm, m := tightly(t, 3)
+			model, err := m.Load(p, c.binding, hocket.LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := model.Prepare(t.Context(), c.prepare); err != nil {
+				t.Fatal(err)
+			}
+			x, err := hocket.NewTensor(ir.F32, c.shape...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := r.Out["y"].Shape; !slices.Equal(got, c.shape) {
+					t.Errorf("the result's shape is %v", got)
+				}
+			}
+			if got := cm.ranksOpened(); !slices.Equal(got, c.loads) {
+				t.Errorf("loaded for %v ranks, want %v", got, c.loads)
+			}
+		})
+	}
+}
+
 // sum runs a model of summed with so many rows.
 func sum(ctx context.Context, m *hocket.Model, rows int64) error {
 	vals := make([]float64, 2*rows)

@@ -235,8 +235,8 @@ func (m *Model) merge(dims map[string]int64) Binding {
 	return b
 }
 
-// load makes the loaded plan for a binding, which is busy then.
-func (m *Model) load(ctx context.Context, c *claim, b Binding) (*loaded, error) {
+// load makes the loaded plan for a binding, which is busy then. The binding comes to dims.
+func (m *Model) load(ctx context.Context, c *claim, b Binding, dims map[string]int64) (*loaded, error) {
 	p, err := m.unit.Plan(b.ir())
 	if err != nil {
 		return nil, err
@@ -249,7 +249,7 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding) (*loaded, error) 
 	if err != nil {
 		return nil, err
 	}
-	l := &loaded{model: m, dims: b.Dims, plan: p, prog: prog, proof: proof, held: prog.Held()}
+	l := &loaded{model: m, dims: dims, plan: p, prog: prog, proof: proof, held: prog.Held()}
 	c.add(l)
 	return l, m.evict(c)
 }

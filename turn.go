@@ -51,14 +51,18 @@ func (t *turn) finish() {
 // be. If ctx ends meanwhile it leaves the turn to the load, which goes on: were it given
 // up, deadlines shorter than a load would have it begin again for ever.
 func (t *turn) load(ctx context.Context, b Binding) (*loaded, error) {
-	if l := t.take(t.model, b.Dims); l != nil {
+	dims, err := t.model.unit.Dims(b.ir())
+	if err != nil {
+		return nil, err
+	}
+	if l := t.take(t.model, dims); l != nil {
 		return l, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	made := make(chan outcome, 1)
-	go func() { made <- t.model.loadAside(ctx, t.claim, b) }()
+	go func() { made <- t.model.loadAside(ctx, t.claim, b, dims) }()
 	select {
 	case o := <-made:
 		return o.here()
@@ -103,13 +107,13 @@ func (o outcome) here() (*loaded, error) {
 	return o.l, o.err
 }
 
-func (m *Model) loadAside(ctx context.Context, c *claim, b Binding) (o outcome) {
+func (m *Model) loadAside(ctx context.Context, c *claim, b Binding, dims map[string]int64) (o outcome) {
 	defer func() {
 		if p := recover(); p != nil {
 			o.panicked = fmt.Errorf("%v\n\n%s", p, debug.Stack())
 		}
 	}()
-	o.l, o.err = m.load(ctx, c, b)
+	o.l, o.err = m.load(ctx, c, b, dims)
 	return o
 }
 

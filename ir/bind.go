@@ -44,15 +44,37 @@ type Bound struct {
 // every dim the function needs has a value, shards divide, sizes fit 64 bits,
 // and every constraint over dims alone holds.
 func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
+	bd, d := resolve(in, b)
+	if d != nil {
+		return nil, Diagnostics{d}
+	}
+	if ds := bd.checkFuncs(); ds.HasErrors() {
+		return nil, ds
+	}
+	return bd, nil
+}
+
+// Dims gives the value of every dim that has one, as Bind does, but looks at no
+// function's body: it takes microseconds, whatever the size of the program.
+func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
+	bd, d := resolve(in, b)
+	if d != nil {
+		return nil, Diagnostics{d}
+	}
+	return bd.Dims, nil
+}
+
+// resolve finds the function and the values of dims, axes and ranks.
+func resolve(in *Info, b Binding) (*Bound, *Diagnostic) {
 	bd := &Bound{Info: in, Dims: map[string]int64{}, axes: map[string]*boundMesh{}}
 	p := in.Prog
 	if len(p.Funcs) == 0 {
-		return nil, Diagnostics{p.bindError(Pos{}, "func f(%x: f32[4]) -> f32[4] { return %x }", "the program has no function")}
+		return nil, p.bindError(Pos{}, "func f(%x: f32[4]) -> f32[4] { return %x }", "the program has no function")
 	}
 	bd.Func = p.Funcs[len(p.Funcs)-1]
 	if b.Func != "" {
 		if bd.Func = p.Func(b.Func); bd.Func == nil {
-			return nil, Diagnostics{p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))}
+			return nil, p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))
 		}
 	}
 	given := map[string]int64{} // a copy: defineEarly adds to it
@@ -61,11 +83,8 @@ func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 	steps := []func(Binding) *Diagnostic{bd.bindDims, bd.parseDefines, bd.defineEarly, bd.solveRanks, bd.needDims, bd.bindMeshes, bd.defineLate}
 	for _, step := range steps {
 		if d := step(b); d != nil {
-			return nil, Diagnostics{d}
+			return nil, d
 		}
-	}
-	if ds := bd.checkFuncs(); ds.HasErrors() {
-		return nil, ds
 	}
 	return bd, nil
 }

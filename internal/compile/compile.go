@@ -93,6 +93,16 @@ func (u *Unit) Bind(b ir.Binding) (*ir.Bound, error) {
 	return bound, nil
 }
 
+// Dims gives the value that every dim has by a binding, defaults and what -n and
+// definitions set included: bindings of one function with equal ones have equal plans.
+func (u *Unit) Dims(b ir.Binding) (map[string]int64, error) {
+	dims, ds := ir.Dims(u.Source, b)
+	if err := ds.Err(); err != nil {
+		return nil, err
+	}
+	return dims, nil
+}
+
 // Plan binds and plans the lowered program.
 func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
 	res, err := u.LoweredFor(b)
