@@ -26,7 +26,7 @@ type Reference struct {
 // Reference evaluates the model's reference on the same arguments as a run.
 // It is slow: a hundred times the time of a run and more.
 func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
-	in, err := m.arguments(args)
+	in, err := arguments(args, m.weights())
 	if err != nil {
 		return nil, err
 	}

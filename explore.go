@@ -23,7 +23,8 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if len(batch) == 0 {
 		return nil
 	}
-	ins, err := m.batched(batch)
+	weights := m.weights()
+	ins, err := batched(batch, weights)
 	if err != nil {
 		return err
 	}
@@ -46,7 +47,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		if err != nil {
 			return err
 		}
-		results, err := prog.RunBatch(ctx, ins)
+		results, err := prog.RunBatchWith(ctx, ins, weights)
 		if err != nil {
 			return errors.Join(fmt.Errorf("schedule %d: %w", seed, err), prog.Close())
 		}

@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // ErrUnsupported is wrapped by errors that say a machine cannot do something.
@@ -140,7 +141,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*Tensor{}, turn: make(chan struct{}, 1)}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, turn: make(chan struct{}, 1)}
 	if model.fn = u.Source.Prog.Func(b.Func); b.Func == "" {
 		funcs := u.Source.Prog.Funcs
 		model.fn = funcs[len(funcs)-1]

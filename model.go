@@ -34,7 +34,7 @@ type Model struct {
 	closed bool
 
 	mu    sync.Mutex // of what follows
-	bound map[string]*Tensor
+	bound map[string]*tensor.Tensor
 }
 
 // Port is a parameter or result of a model.
@@ -52,7 +52,12 @@ type Args struct {
 	Out map[string]*Tensor
 }
 
-// Bind sets a parameter for all runs to come: a weight. Nil takes it back.
+// Bind sets a parameter for all runs to come: a weight. Nil takes it back. The tensor's
+// bytes must stay as they are for as long as it is bound: they are uploaded when a plan
+// runs with it for the first time, and stay on the devices for the runs that follow. To
+// change them, end what runs, and bind the tensor again. A run that is given the parameter in
+// Args uses that instead. Parameters that are inout begin each run with the bound tensor,
+// and so are uploaded for each.
 func (m *Model) Bind(name string, t *Tensor) error {
 	if !slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) {
 		return fmt.Errorf("%s has no parameter %%%s", m.fn.Name, name)
@@ -62,7 +67,8 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	if t == nil {
 		delete(m.bound, name)
 	} else {
-		m.bound[name] = t
+		weight := *t.host() // who it is tells what the devices hold: another one each time
+		m.bound[name] = &weight
 	}
 	return nil
 }
@@ -147,7 +153,8 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	ins, err := m.batched(batch)
+	weights := m.weights()
+	ins, err := batched(batch, weights)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +167,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, binding, batch, ins)
+	l, results, err := t.run(ctx, binding, batch, ins, weights)
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +181,18 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	return reports, m.evict(t.claim)
 }
 
+// weights are the bound parameters at this moment.
+func (m *Model) weights() map[string]*tensor.Tensor {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.bound)
+}
+
 // batched gives the arguments of every run of a batch.
-func (m *Model) batched(batch []Args) ([]map[string]*tensor.Tensor, error) {
+func batched(batch []Args, weights map[string]*tensor.Tensor) ([]map[string]*tensor.Tensor, error) {
 	ins := make([]map[string]*tensor.Tensor, len(batch))
 	for i, a := range batch {
-		in, err := m.arguments(a)
+		in, err := arguments(a, weights)
 		if err != nil {
 			return nil, err
 		}
@@ -188,13 +202,8 @@ func (m *Model) batched(batch []Args) ([]map[string]*tensor.Tensor, error) {
 }
 
 // arguments joins bound parameters and a run's arguments.
-func (m *Model) arguments(a Args) (map[string]*tensor.Tensor, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	in := map[string]*tensor.Tensor{}
-	for name, t := range m.bound {
-		in[name] = t.host()
-	}
+func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Tensor, error) {
+	in := maps.Clone(weights)
 	for name, t := range a.In {
 		if t == nil {
 			return nil, fmt.Errorf("%w: %%%s is nil", exec.ErrInput, name)

@@ -266,23 +266,37 @@ func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	return s.m.Load(prog, hocket.Binding{Dims: w.dims}, opts)
 }
 
+// soakWeights is how a run gets all parameters but the first, which are the same in all
+// runs for some dims.
+type soakWeights int
+
+const (
+	soakGiven soakWeights = iota // as its arguments
+	soakBinds                    // it binds them before
+	soakBound                    // they are bound
+)
+
 // run runs a model once for a T and a seed, and holds it to what came first.
-func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int) error {
+func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) error {
 	ports, err := m.Inputs(dims)
 	if err != nil {
 		return err
 	}
 	args := hocket.Args{In: map[string]*hocket.Tensor{}}
 	for i, p := range ports {
-		x, err := hocket.NewTensor(p.DType, p.Shape...)
+		if i > 0 && weights == soakBound {
+			continue
+		}
+		x, err := soakTensor(p, i, seed)
 		if err != nil {
 			return err
 		}
-		v := x.Floats()
-		for j := range v {
-			v[j] = float64((j*7+i*5+seed*4+j/11)%3 - 1)
+		if i > 0 && weights == soakBinds {
+			err = m.Bind(p.Name, x)
+		} else {
+			args.In[p.Name] = x
 		}
-		if args.In[p.Name], err = hocket.FromFloats(p.DType, v, p.Shape...); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -316,6 +330,22 @@ func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int
 	return nil
 }
 
+// soakTensor is parameter i of a run.
+func soakTensor(p hocket.Port, i, seed int) (*hocket.Tensor, error) {
+	x, err := hocket.NewTensor(p.DType, p.Shape...)
+	if err != nil {
+		return nil, err
+	}
+	if i > 0 {
+		seed = 0
+	}
+	v := x.Floats()
+	for j := range v {
+		v[j] = float64((j*7+i*5+seed*4+j/11)%3 - 1)
+	}
+	return hocket.FromFloats(p.DType, v, p.Shape...)
+}
+
 // replay runs one program until told to stop.
 func (s *soak) replay(stop chan bool) (err error) {
 	w := soakWay{s.first, "exchange", "", *soakMachine != "cpu"}
@@ -324,6 +354,7 @@ func (s *soak) replay(stop chan bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
+	weights := soakBinds
 	for i := 0; ; i++ {
 		select {
 		case <-stop:
@@ -331,7 +362,8 @@ func (s *soak) replay(stop chan bool) (err error) {
 		default:
 		}
 		s.still.Lock()
-		err := s.run(m, w.String(), map[string]int64{w.dim: 4 * w.step}, i%2)
+		err := s.run(m, w.String(), map[string]int64{w.dim: 4 * w.step}, i%2, weights)
+		weights = soakBound
 		s.still.Unlock()
 		if err != nil {
 			return fmt.Errorf("run %d of the steady program: %w", i, err)
@@ -340,7 +372,7 @@ func (s *soak) replay(stop chan bool) (err error) {
 }
 
 // visit loads a program in way i, runs it for values of T that are new to it, and
-// unloads it.
+// unloads it. Of some ways the first run for a T binds the weights.
 func (s *soak) visit(i int, trace bool) (err error) {
 	w := s.ways[i]
 	m, err := s.load(w, trace)
@@ -352,7 +384,11 @@ func (s *soak) visit(i int, trace bool) (err error) {
 	for k := range 3 {
 		dims := map[string]int64{w.dim: w.step * int64(1+(i+k)%4)}
 		for rep := range 3 { // of a graph the first records
-			if err := s.run(m, w.String(), dims, rep%2); err != nil {
+			weights := soakGiven
+			if i/2%2 == 0 {
+				weights = min(soakBinds+soakWeights(rep), soakBound)
+			}
+			if err := s.run(m, w.String(), dims, rep%2, weights); err != nil {
 				return fmt.Errorf("load %d: %w", s.loads, err)
 			}
 		}

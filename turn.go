@@ -119,7 +119,7 @@ func (m *Model) loadAside(ctx context.Context, c *claim, b Binding, dims map[str
 
 // run runs the plan for a binding, if batch can receive its results. Its first runs take
 // memory, too: buffers of transfers, a graph.
-func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
+func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
 	for {
 		l, err := t.load(ctx, b)
 		if err != nil {
@@ -134,7 +134,7 @@ func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[strin
 				return nil, nil, err
 			}
 		}
-		results, err := l.prog.RunBatch(ctx, ins)
+		results, err := l.prog.RunBatchWith(ctx, ins, weights)
 		if l.prog.Usable() {
 			t.rest(l)
 			return l, results, err

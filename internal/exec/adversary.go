@@ -17,7 +17,7 @@ import (
 //     so whoever reads or writes it later, in this run or as a straggler in the
 //     next, meets poison or destroys the next run's data;
 //   - every rank's inputs and outputs behind its last command on main: the
-//     caller's right (S14).
+//     caller's right (S14), but for inputs that last.
 //
 // A command uses the buffers it names, on whichever rank they are; the member
 // of a collective and the side of a send/recv pair use only their own, since
@@ -36,6 +36,7 @@ type spot struct {
 	off, n int64
 	uses   int32 // in each run
 	input  bool
+	block  int // of an input, as in lasting.rests; -1 for none
 }
 
 // watchUses prepares the adversary on a virtual machine.
@@ -89,7 +90,7 @@ func (a *adversary) spotOf(p *Program, index map[place]int32, r plan.Ref) (int32
 		return 0, fmt.Errorf("a virtual machine whose memory cannot be poisoned: %w", device.ErrUnsupported)
 	}
 	index[at] = int32(len(a.spots))
-	a.spots = append(a.spots, spot{mem: mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput})
+	a.spots = append(a.spots, spot{mem: mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1})
 	return index[at], nil
 }
 
@@ -135,7 +136,8 @@ func (a *adversary) watchExits(p *Program, index map[place]int32) {
 		}
 	}
 	given := map[place]bool{}
-	for _, ios := range [][]plan.IO{p.inputs, p.outputs} {
+	blocks := indexBlocks(p.inputs)
+	for n, ios := range [][]plan.IO{p.inputs, p.outputs} {
 		for i := range ios {
 			for k := range ios[i].Parts {
 				r := ios[i].Parts[k].Ref
@@ -144,7 +146,11 @@ func (a *adversary) watchExits(p *Program, index map[place]int32) {
 				c, any := last[r.Rank]
 				if used && any && !given[at] {
 					given[at] = true
-					a.exits[c] = append(a.exits[c], a.spots[s])
+					x := a.spots[s]
+					if n == 0 {
+						x.block = blocks[ioKey{int32(i), r.Rank}]
+					}
+					a.exits[c] = append(a.exits[c], x)
 				}
 			}
 		}
@@ -164,8 +170,9 @@ func (a *adversary) begin(f *frame) {
 	}
 }
 
-// after enqueues what happens when command c has finished.
-func (a *adversary) after(c int, s device.Stream, f *frame) error {
+// after enqueues what happens when command c has finished, in a run that does not upload
+// the blocks of rests.
+func (a *adversary) after(c int, s device.Stream, f *frame, rests []bool) error {
 	uses, exits := a.uses[c], a.exits[c]
 	if len(uses) == 0 && len(exits) == 0 {
 		return nil
@@ -177,7 +184,9 @@ func (a *adversary) after(c int, s device.Stream, f *frame) error {
 			}
 		}
 		for _, x := range exits {
-			x.poison()
+			if x.block < 0 || !rests[x.block] {
+				x.poison()
+			}
 		}
 	})
 }

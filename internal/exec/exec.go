@@ -124,11 +124,12 @@ type Program struct {
 	tracer     *tracer         // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph
 
-	mu     sync.Mutex
-	run    int64 // runs issued so far
-	frames []*frame
-	staged int // runs that the world has buffers for
-	broken error
+	mu      sync.Mutex
+	run     int64 // runs issued so far
+	frames  []*frame
+	staged  int // runs that the world has buffers for
+	lasting lasting
+	broken  error
 }
 
 // Load makes p ready to run on m. ctx bounds the program's life: when it ends,
@@ -161,7 +162,7 @@ func (p *Program) load(ctx context.Context) error {
 	steps := []func() error{
 		p.makeStreams, p.makeEvents, p.makeCounters, p.reserveArenas,
 		p.findTable, p.designChannels, p.openChannels, p.openPairs, p.resolveCommands, p.readyStreams,
-		p.observe, p.watchUses, p.planReplay,
+		p.observe, p.watchWrites, p.watchUses, p.planReplay,
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -193,6 +194,14 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 // order. A failed run makes the program unusable; wrong inputs, a context that
 // has already ended and a MismatchError do not.
 func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tensor) ([]*Result, error) {
+	return p.RunBatchWith(ctx, batch, nil)
+}
+
+// RunBatchWith is RunBatch where some of the tensors, by parameter, are weights: their
+// bytes never change. What all runs of the batch are given of them is uploaded before it,
+// and stays on the devices until a batch is given something else. Inout parameters are
+// uploaded for each run nevertheless.
+func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken != nil {
@@ -201,11 +210,17 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("before the run: %w", err)
 	}
+	if len(batch) == 0 {
+		return nil, nil
+	}
 	defer p.trimFrames()
-	if err := p.fillFrames(batch); err != nil {
+	if err := p.fillFrames(batch, weights); err != nil {
 		return nil, err
 	}
 	err := p.stage(len(batch))
+	if err == nil {
+		err = p.settle(ctx, batch[0])
+	}
 	if err == nil {
 		err = p.record(ctx)
 	}

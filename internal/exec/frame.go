@@ -57,7 +57,7 @@ func partOf(io *plan.IO, rank int32) *plan.IOPart {
 }
 
 // fillFrames checks the inputs of all runs and lays their blocks ready.
-func (p *Program) fillFrames(batch []map[string]*tensor.Tensor) error {
+func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) error {
 	for i, inputs := range batch {
 		if err := p.checkInputs(inputs); err != nil {
 			if len(batch) > 1 {
@@ -66,6 +66,7 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor) error {
 			return err
 		}
 	}
+	p.rest(batch, weights)
 	for i, inputs := range batch {
 		if i == len(p.frames) {
 			f, err := p.newFrame()
@@ -93,11 +94,18 @@ func (p *Program) stage(k int) error {
 	}
 	p.staged = k
 	var sizes []int64
-	for _, ios := range [][]plan.IO{p.inputs, p.outputs} {
-		for i := range ios {
-			for k := range ios[i].Parts {
-				sizes = append(sizes, ios[i].Parts[k].Ref.Bytes())
+	for i := range p.inputs {
+		for _, part := range p.inputs[i].Parts {
+			if b := len(sizes); p.lasting.rests[b] {
+				sizes = append(sizes, 0)
+			} else {
+				sizes = append(sizes, part.Ref.Bytes())
 			}
+		}
+	}
+	for i := range p.outputs {
+		for _, part := range p.outputs[i].Parts {
+			sizes = append(sizes, part.Ref.Bytes())
 		}
 	}
 	return w.Stage(sizes, k)
@@ -161,15 +169,17 @@ func (p *Program) newFrame() (*frame, error) {
 	return f, nil
 }
 
-// fill lays the blocks of run i of a batch ready. A tensor that the run before
-// was given too, as weights are, shares its blocks.
+// fill lays the blocks of run i of a batch ready, but for what is on the devices. A
+// tensor that the run before was given too shares its blocks.
 func (p *Program) fill(i int, inputs, before map[string]*tensor.Tensor) error {
 	f, b := p.frames[i], 0
 	for k := range p.inputs {
 		io := &p.inputs[k]
 		t := inputs[io.Name]
 		for j := range io.Parts {
-			if before[io.Name] == t {
+			if p.lasting.rests[b] {
+				f.in[b], f.held[b] = nil, nil
+			} else if before[io.Name] == t {
 				f.in[b] = p.frames[i-1].in[b]
 			} else if err := f.cut(b, t, &io.Parts[j]); err != nil {
 				return fmt.Errorf("input %s: %w", io.Name, err)

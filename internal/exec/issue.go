@@ -34,7 +34,7 @@ func (p *Program) issue(k int) error {
 				return p.issueError(err, base+int64(c))
 			}
 			if p.adv != nil {
-				if err := p.adv.after(c, p.cmds[c].stream, f); err != nil {
+				if err := p.adv.after(c, p.cmds[c].stream, f, p.lasting.rests); err != nil {
 					return p.issueError(err, base+int64(c))
 				}
 			}
@@ -43,7 +43,16 @@ func (p *Program) issue(k int) error {
 	return nil
 }
 
+// issueMarked issues a command, unless it uploads what is on the devices.
 func (p *Program) issueMarked(c *command, id, run int64, f *frame) error {
+	if c.kind == plan.Input && p.lasting.rests[c.part] {
+		return nil
+	}
+	return p.mark(c, id, run, f)
+}
+
+// mark issues a command, in marks if it is to have them.
+func (p *Program) mark(c *command, id, run int64, f *frame) error {
 	if !c.marked {
 		return c.issue(p, id, run, f)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -172,7 +173,16 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 			}
 			l.in = append(l.in, in)
 		}
-		r, err := model.Run(ctx, hocket.Args{In: l.in[run]})
+		in := maps.Clone(l.in[run])
+		if w := in["w"]; w != nil { // a weight: the second run has the first one's
+			delete(in, "w")
+			if run == 1 {
+				w = l.in[0]["w"]
+			} else if err := model.Bind("w", w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := model.Run(ctx, hocket.Args{In: in})
 		out = append(out, nil)
 		switch {
 		case l.meets && isMismatch(err):

@@ -1,0 +1,181 @@
+package hocket_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/ir"
+)
+
+const boundText = `dim T = 4
+mesh tp[2]
+func f(%x: f32[T/tp, 2], %w: f32[4/tp, 2], %s: inout f32[2]) -> f32[T, 4/tp] {
+  %y = linear %x, %w
+  %t = add %s, %s
+  copy %t into %s
+  return %y
+}
+`
+
+// TestBound: a bound tensor is what all runs are given, in every plan, until another is
+// bound, or the same with other bytes; a run may be given its own; and a bound inout
+// parameter begins each run with the tensor.
+func TestBound(t *testing.T) {
+	for name, dev := range map[string]cpu.Options{"concurrent": {}, "scheduled": {Mode: cpu.Scheduled, Seed: 7}} {
+		t.Run(name, func(t *testing.T) {
+			testBound(t, modeltest.Load(t, modeltest.Open(t, cpu.New(dev)), boundText, hocket.LoadOptions{}))
+		})
+	}
+}
+
+func testBound(t *testing.T, model *hocket.Model) {
+	t.Helper()
+	floats := func(vals []float64, shape ...int64) *hocket.Tensor {
+		x, err := hocket.FromFloats(ir.F32, vals, shape...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	bind := func(name string, x *hocket.Tensor) {
+		if err := model.Bind(name, x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := 0.0
+	// run runs with fresh rows and holds the results to arithmetic.
+	run := func(what string, rows int64, w []float64, args map[string]*hocket.Tensor) {
+		t.Helper()
+		in := map[string]*hocket.Tensor{}
+		for name, x := range args {
+			in[name] = x
+		}
+		var x, want []float64
+		for range rows {
+			count++
+			x = append(x, count, -count-1)
+			for n := range 4 {
+				want = append(want, count*w[2*n]-(count+1)*w[2*n+1])
+			}
+		}
+		in["x"] = floats(x, rows, 2)
+		a := hocket.Args{In: in}
+		check := func(r *hocket.Report) {
+			t.Helper()
+			if got := r.Out["y"].Floats(); !slices.Equal(got, want) {
+				t.Errorf("%s: got %v, want %v", what, got, want)
+			}
+			if got := r.Out["s"].Floats(); !slices.Equal(got, []float64{6, 10}) {
+				t.Errorf("%s: the inout parameter is %v", what, got)
+			}
+		}
+		for range 2 {
+			r, err := model.Run(t.Context(), a)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			check(r)
+		}
+		ref, err := model.Reference(t.Context(), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := model.Explore(t.Context(), []hocket.Args{a, a}, hocket.ExploreOptions{Schedules: 3}, func(_ int64, rs []*hocket.Report) error {
+			for _, r := range rs {
+				check(r)
+			}
+			return ref.Compare(rs[1]).Err()
+		}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	one, two := []float64{1, 2, 3, 4, 5, 6, 7, 8}, []float64{0, 1, 0, 0, 2, 0, 0, 3}
+	w := floats(one, 4, 2)
+	bind("s", floats([]float64{3, 5}, 2))
+	bind("w", w)
+	run("bound", 4, one, nil)
+	run("another plan", 6, one, nil)
+	bind("w", floats(two, 4, 2))
+	run("another tensor", 6, two, nil)
+	run("another tensor in the first plan", 4, two, nil)
+	run("a run's own", 4, one, map[string]*hocket.Tensor{"w": w})
+	run("the bound one again", 4, two, nil)
+	bind("w", w)
+	run("the first one", 4, one, nil)
+	copy(w.Data, floats(two, 4, 2).Data)
+	bind("w", w)
+	run("the first one with other bytes", 4, two, nil)
+	run("with other bytes in another plan", 6, two, nil)
+	bind("w", nil)
+	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(make([]float64, 8), 4, 2)}}); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("without the parameter: %v", err)
+	}
+	run("a run's own where none is bound", 4, one, map[string]*hocket.Tensor{"w": floats(one, 4, 2)})
+}
+
+// BenchmarkWeights is what a run of an MLP of 16 rows costs whose weights are given to
+// each run, and bound: of 90 MB in all, or 940 MB with -soak.machine cuda.
+func BenchmarkWeights(b *testing.B) {
+	hidden, features := int64(1024), int64(22016)
+	if *soakMachine == "cuda" {
+		hidden, features = 8192, 28672
+	}
+	text := fmt.Sprintf(`dim T = 16
+dim H = %d
+dim F = %d
+mesh tp[%d]
+func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T, H] {
+  %%h = linear %%x, %%up
+  %%g = relu %%h
+  %%y = linear %%g, %%down
+  return %%y
+}
+`, hidden, features, *soakRanks)
+	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close()
+	for _, graph := range []bool{false, true} {
+		if graph && *soakMachine == "cpu" {
+			continue
+		}
+		model := modeltest.Load(b, m, text, hocket.LoadOptions{Graph: graph})
+		in, err := model.RandomInputs("ints:1")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, bound := range []bool{false, true} {
+			b.Run(fmt.Sprintf("graph %v, bound %v", graph, bound), func(b *testing.B) {
+				args := maps.Clone(in)
+				if bound {
+					for _, name := range []string{"up", "down"} {
+						delete(args, name)
+						if err := model.Bind(name, in[name]); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				run := func() {
+					if _, err := model.Run(b.Context(), hocket.Args{In: args}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				run() // loads, and uploads what stays
+				run() // records
+				for b.Loop() {
+					run()
+				}
+			})
+		}
+		if err := model.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

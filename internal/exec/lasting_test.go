@@ -1,0 +1,199 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestLasting: weights are uploaded when a batch is given them for the first time, and
+// again after one that was given others, and not otherwise: what is written into their
+// host memory meanwhile, against the rule, does not show. The scheduled machine's caller
+// leaves them alone, too.
+func TestLasting(t *testing.T) {
+	for modeName, mode := range modes {
+		for _, graph := range graphs() {
+			t.Run(fmt.Sprintf("%s, graph %v", modeName, graph), func(t *testing.T) {
+				for seed := range int64(10) {
+					testLasting(t, load(t, mode, seed, chunked(2, ""), Options{Graph: graph}))
+				}
+			})
+		}
+	}
+}
+
+// graphs are whether to run by graph, as far as the machine can.
+func graphs() []bool {
+	if *onCUDA {
+		return []bool{false, true}
+	}
+	return []bool{false}
+}
+
+func testLasting(t *testing.T, prog *Program) {
+	t.Helper()
+	first, second := chunkedInputs(t, 2, 1)["w"], chunkedInputs(t, 2, 2)["w"]
+	spoil := func(w *tensor.Tensor) { clear(w.Data) }
+	type step struct {
+		what    string
+		weights *tensor.Tensor   // that last
+		ws      []*tensor.Tensor // of each run of the batch
+		want    []*tensor.Tensor // whose results these are
+	}
+	one, two := first.Clone(), second.Clone()
+	x := uint64(10)
+	for i, s := range []step{
+		{"nothing lasts", nil, []*tensor.Tensor{second, first}, []*tensor.Tensor{two, one}},
+		{"the first time", first, []*tensor.Tensor{first, first, first}, []*tensor.Tensor{one, one, one}},
+		{"again, with other bytes", first, []*tensor.Tensor{first, first}, []*tensor.Tensor{one, one}},
+		{"others", second, []*tensor.Tensor{second}, []*tensor.Tensor{two}},
+		{"others again", second, []*tensor.Tensor{second, second}, []*tensor.Tensor{two, two}},
+		{"one run has its own", second, []*tensor.Tensor{second, one, second}, []*tensor.Tensor{two, one, two}},
+		{"after that", second, []*tensor.Tensor{second, second}, []*tensor.Tensor{two, two}},
+		{"all have their own", second, []*tensor.Tensor{one}, []*tensor.Tensor{one}},
+		{"after that, too", second, []*tensor.Tensor{second}, []*tensor.Tensor{two}},
+		{"none lasts any more", nil, []*tensor.Tensor{second, one}, []*tensor.Tensor{two, one}},
+	} {
+		switch s.what {
+		case "again, with other bytes":
+			spoil(first)
+		case "others again":
+			spoil(second)
+		case "one run has its own":
+			copy(second.Data, two.Data)
+		}
+		var batch, want []map[string]*tensor.Tensor
+		for k, w := range s.ws {
+			x++
+			in := chunkedInputs(t, 2, x)
+			in["w"] = w
+			batch = append(batch, in)
+			in = maps.Clone(in)
+			in["w"] = s.want[k]
+			want = append(want, in)
+		}
+		weights := map[string]*tensor.Tensor{}
+		if s.weights != nil {
+			weights["w"] = s.weights
+		}
+		results, err := prog.RunBatchWith(context.Background(), batch, weights)
+		if err != nil {
+			t.Fatalf("step %d, %s: %v", i, s.what, err)
+		}
+		for k, r := range results {
+			if got, want := floats(r.Outputs["y"]), wantChunked(2, want[k]); !slices.Equal(got, want) {
+				t.Fatalf("step %d, %s, run %d: got %v, want %v", i, s.what, k, got, want)
+			}
+		}
+	}
+}
+
+// TestLastingTrace: the trace of the run that uploads weights shows it, and those of
+// later runs do not; and what is on the devices is in no frame.
+func TestLastingTrace(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Trace: true})
+	in := chunkedInputs(t, 2, 1)
+	for i, want := range []int{4, 4, 2, 2} {
+		weights := map[string]*tensor.Tensor{}
+		if i > 0 {
+			weights["w"] = in["w"]
+		}
+		results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, weights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0
+		for _, e := range results[0].Trace.Events {
+			if e.Name == "input" {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("run %d: %d uploads in the trace, want %d", i, got, want)
+		}
+		for _, f := range prog.frames {
+			if f.in[0] == nil || (f.in[2] == nil) != (i > 0) || (f.held[2] == nil) != (i > 0) {
+				t.Errorf("a frame has blocks of x %v, of w %v, %v", f.in[0] != nil, f.in[2] != nil, f.held[2])
+			}
+		}
+	}
+}
+
+// stager notes what it is to have buffers for.
+type stager struct {
+	device.World
+	sizes []int64
+}
+
+func (w *stager) Stage(sizes []int64, _ int) error {
+	w.sizes = sizes
+	return nil
+}
+
+// TestLastingStaged: nothing is staged for what is on the devices, until it is uploaded
+// for each run again.
+func TestLastingStaged(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+	w := &stager{World: prog.world}
+	prog.world = w
+	in := chunkedInputs(t, 2, 1)
+	lasts := map[string]*tensor.Tensor{"w": in["w"]}
+	const x, each, y = 5 * 3 * 4, 4 * 3 * 4, 5 * 4 * 4 // bytes of a block
+	for i, s := range []struct {
+		weights map[string]*tensor.Tensor
+		want    []int64
+	}{
+		{lasts, []int64{x, x, 0, 0, y, y}}, {lasts, nil}, {nil, []int64{x, x, each, each, y, y}}, {nil, nil}, {lasts, nil},
+	} {
+		w.sizes = nil
+		if _, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, s.weights); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(w.sizes, s.want) {
+			t.Errorf("batch %d: staged for %v, want %v", i, w.sizes, s.want)
+		}
+	}
+}
+
+// TestWritten: parameters that the program writes to are uploaded for each run, whoever
+// says that they last: an inout one, and one that a command writes to nevertheless.
+func TestWritten(t *testing.T) {
+	for _, inout := range []bool{false, true} {
+		t.Run(fmt.Sprint("inout ", inout), func(t *testing.T) {
+			b := newBuilder(1, ir.F32)
+			x := b.input("x", false, 3)
+			y := b.result("y", false, 3)
+			rx, ry := b.ref(0, x, 3), b.ref(0, y, 3)
+			b.compute(0, "main", ir.OpAdd, ry, rx, rx)
+			if inout {
+				b.p.Inputs[0].Inout = true
+			} else {
+				b.compute(0, "main", ir.OpAdd, rx, rx, rx)
+			}
+			b.output()
+			prog := load(t, cpu.Concurrent, 0, b.p, Options{})
+			in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", 1, 3)}
+			for range 3 {
+				in["x"].SetFloat64(0, in["x"].Float64(0)+1)
+				results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := floats(in["x"])
+				for i := range want {
+					want[i] *= 2
+				}
+				if got := floats(results[0].Outputs["y"]); !slices.Equal(got, want) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+			}
+		})
+	}
+}
