@@ -190,11 +190,11 @@ func (p *Program) fill(i int, inputs, before map[string]*tensor.Tensor) error {
 	return nil
 }
 
-// cut makes block b out of part of t: the caller's bytes where the part is all
-// of it, else a copy.
+// cut makes block b out of part of t: the caller's bytes where they lie together, else a
+// copy.
 func (f *frame) cut(b int, t *tensor.Tensor, part *plan.IOPart) error {
-	if slices.Equal(t.Shape, part.Ref.Shape) {
-		f.in[b] = t.Data
+	if own := tensor.Window(t, part.Lo, part.Ref.Shape); own != nil {
+		f.in[b] = own
 		return nil
 	}
 	if f.held[b] == nil {

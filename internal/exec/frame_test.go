@@ -12,23 +12,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSharedInputs wants runs of a batch that are given one tensor to share its
-// blocks, and a batch to leave few frames behind.
+// TestSharedInputs wants blocks whose bytes lie together to be the caller's, runs of a batch
+// that are given one tensor to share those that do not, and a batch to leave few frames behind.
 func TestSharedInputs(t *testing.T) {
-	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
-	first := chunkedInputs(t, 2, 1)
-	batch := []map[string]*tensor.Tensor{first}
-	for i := range 6 {
-		batch = append(batch, map[string]*tensor.Tensor{"w": first["w"], "x": ints(t, ir.F32, "x", uint64(2+i), 10, 3)})
+	prog := load(t, cpu.Concurrent, 0, byColumns(chunked(2, "")), Options{})
+	rows := chunkedInputs(t, 2, 1)["w"]
+	w := sideBySide(t, rows)
+	var batch []map[string]*tensor.Tensor
+	for i := range 7 {
+		batch = append(batch, map[string]*tensor.Tensor{"w": w, "x": ints(t, ir.F32, "x", uint64(2+i), 10, 3)})
 	}
 	if err := prog.fillFrames(batch, nil); err != nil {
 		t.Fatal(err)
 	}
 	for i, f := range prog.frames {
 		for b, x := range f.held {
-			if isW := b >= 2; (x == nil) != (isW && i > 0) {
+			if isW := b >= 2; (x != nil) != (isW && i == 0) {
 				t.Errorf("frame %d holds block %d: %v", i, b, x != nil)
 			}
+		}
+		if &f.in[0][0] != &batch[i]["x"].Data[0] || &f.in[2][0] != &prog.frames[0].held[2].Data[0] {
+			t.Errorf("frame %d has copies", i)
 		}
 	}
 	results, err := prog.RunBatch(context.Background(), batch)
@@ -36,13 +40,39 @@ func TestSharedInputs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range results {
-		if got, want := floats(r.Outputs["y"]), wantChunked(2, batch[i]); !slices.Equal(got, want) {
+		if got, want := floats(r.Outputs["y"]), wantChunked(2, map[string]*tensor.Tensor{"w": rows, "x": batch[i]["x"]}); !slices.Equal(got, want) {
 			t.Errorf("run %d: got %v, want %v", i, got, want)
 		}
 	}
 	if len(prog.frames) > keptFrames {
 		t.Errorf("%d frames are kept", len(prog.frames))
 	}
+}
+
+// byColumns has a plan of chunked take w as [4, 3·ranks], of which each rank holds its
+// columns: blocks whose bytes do not lie together.
+func byColumns(p *plan.Plan) *plan.Plan {
+	io := &p.Inputs[1]
+	io.Shape = []int64{4, 3 * int64(p.Ranks)}
+	for r := range io.Parts {
+		io.Parts[r].Lo = []int64{0, 3 * int64(r)}
+	}
+	return p
+}
+
+// sideBySide is w as byColumns has it.
+func sideBySide(t *testing.T, w *tensor.Tensor) *tensor.Tensor {
+	t.Helper()
+	ranks := w.Shape[0] / 4
+	out, err := tensor.New(w.DType, []int64{4, 3 * ranks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range w.Len() {
+		r, n, k := i/12, i/3%4, i%3
+		out.SetFloat64(n*3*ranks+r*3+k, w.Float64(i))
+	}
+	return out
 }
 
 // TestSubMesh wants ranks without a block of a parameter or result to be left

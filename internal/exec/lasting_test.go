@@ -3,7 +3,6 @@ package exec
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 
@@ -22,7 +21,7 @@ func TestLasting(t *testing.T) {
 		for _, graph := range graphs() {
 			t.Run(fmt.Sprintf("%s, graph %v", modeName, graph), func(t *testing.T) {
 				for seed := range int64(10) {
-					testLasting(t, load(t, mode, seed, chunked(2, ""), Options{Graph: graph}))
+					testLasting(t, load(t, mode, seed, byColumns(chunked(2, "")), Options{Graph: graph}))
 				}
 			})
 		}
@@ -39,45 +38,44 @@ func graphs() []bool {
 
 func testLasting(t *testing.T, prog *Program) {
 	t.Helper()
-	first, second := chunkedInputs(t, 2, 1)["w"], chunkedInputs(t, 2, 2)["w"]
+	rows := map[*tensor.Tensor]*tensor.Tensor{} // what a tensor was when it was made
+	weight := func(seed uint64) *tensor.Tensor {
+		r := chunkedInputs(t, 2, seed)["w"]
+		w := sideBySide(t, r)
+		rows[w] = r
+		return w
+	}
+	first, second, own := weight(1), weight(2), weight(3)
 	spoil := func(w *tensor.Tensor) { clear(w.Data) }
-	type step struct {
+	mend := func(w *tensor.Tensor) { copy(w.Data, sideBySide(t, rows[w]).Data) }
+	x := uint64(10)
+	for i, s := range []struct {
 		what    string
+		before  func(*tensor.Tensor)
 		weights *tensor.Tensor   // that last
 		ws      []*tensor.Tensor // of each run of the batch
-		want    []*tensor.Tensor // whose results these are
-	}
-	one, two := first.Clone(), second.Clone()
-	x := uint64(10)
-	for i, s := range []step{
-		{"nothing lasts", nil, []*tensor.Tensor{second, first}, []*tensor.Tensor{two, one}},
-		{"the first time", first, []*tensor.Tensor{first, first, first}, []*tensor.Tensor{one, one, one}},
-		{"again, with other bytes", first, []*tensor.Tensor{first, first}, []*tensor.Tensor{one, one}},
-		{"others", second, []*tensor.Tensor{second}, []*tensor.Tensor{two}},
-		{"others again", second, []*tensor.Tensor{second, second}, []*tensor.Tensor{two, two}},
-		{"one run has its own", second, []*tensor.Tensor{second, one, second}, []*tensor.Tensor{two, one, two}},
-		{"after that", second, []*tensor.Tensor{second, second}, []*tensor.Tensor{two, two}},
-		{"all have their own", second, []*tensor.Tensor{one}, []*tensor.Tensor{one}},
-		{"after that, too", second, []*tensor.Tensor{second}, []*tensor.Tensor{two}},
-		{"none lasts any more", nil, []*tensor.Tensor{second, one}, []*tensor.Tensor{two, one}},
+	}{
+		{"nothing lasts", nil, nil, []*tensor.Tensor{second, first}},
+		{"the first time", nil, first, []*tensor.Tensor{first, first, first}},
+		{"again, with other bytes", spoil, first, []*tensor.Tensor{first, first}},
+		{"others", nil, second, []*tensor.Tensor{second}},
+		{"others again", spoil, second, []*tensor.Tensor{second, second}},
+		{"one run has its own", mend, second, []*tensor.Tensor{second, own, second}},
+		{"after that", nil, second, []*tensor.Tensor{second, second}},
+		{"all have their own", nil, second, []*tensor.Tensor{own}},
+		{"after that, too", nil, second, []*tensor.Tensor{second}},
+		{"none lasts any more", nil, nil, []*tensor.Tensor{second, own}},
 	} {
-		switch s.what {
-		case "again, with other bytes":
-			spoil(first)
-		case "others again":
-			spoil(second)
-		case "one run has its own":
-			copy(second.Data, two.Data)
+		if s.before != nil {
+			s.before(s.weights)
 		}
 		var batch, want []map[string]*tensor.Tensor
-		for k, w := range s.ws {
+		for _, w := range s.ws {
 			x++
 			in := chunkedInputs(t, 2, x)
 			in["w"] = w
 			batch = append(batch, in)
-			in = maps.Clone(in)
-			in["w"] = s.want[k]
-			want = append(want, in)
+			want = append(want, map[string]*tensor.Tensor{"x": in["x"], "w": rows[w]})
 		}
 		weights := map[string]*tensor.Tensor{}
 		if s.weights != nil {
@@ -98,8 +96,9 @@ func testLasting(t *testing.T, prog *Program) {
 // TestLastingTrace: the trace of the run that uploads weights shows it, and those of
 // later runs do not; and what is on the devices is in no frame.
 func TestLastingTrace(t *testing.T) {
-	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Trace: true})
+	prog := load(t, cpu.Concurrent, 0, byColumns(chunked(2, "")), Options{Trace: true})
 	in := chunkedInputs(t, 2, 1)
+	in["w"] = sideBySide(t, in["w"])
 	for i, want := range []int{4, 4, 2, 2} {
 		weights := map[string]*tensor.Tensor{}
 		if i > 0 {

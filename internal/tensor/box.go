@@ -49,10 +49,51 @@ func CopyBox(dst *Tensor, dstLo []int64, src *Tensor, srcLo, n []int64) error {
 	if err := inside(dst, dstLo, n); err != nil {
 		return err
 	}
-	if !slices.Contains(n, 0) {
-		copyRuns(dst, dstLo, src, srcLo, n)
+	if slices.Contains(n, 0) {
+		return nil
 	}
+	axis := slices.IndexFunc(n, func(e int64) bool { return e > 1 })
+	if axis < 0 {
+		copyRuns(dst, dstLo, src, srcLo, n)
+		return nil
+	}
+	bytes := src.DType.Size()
+	for _, e := range n {
+		bytes *= e
+	}
+	Share(bytes, n[axis], func(lo, hi int64) {
+		part := func(at []int64, by int64) []int64 {
+			at = slices.Clone(at)
+			at[axis] += by
+			return at
+		}
+		copyRuns(dst, part(dstLo, lo), src, part(srcLo, lo), part(n, hi-lo-n[axis]))
+	})
 	return nil
+}
+
+// Window returns the bytes of the box of t that begins at lo and has extents n, if no
+// others lie between them; nil if some do, or the box is not in t.
+func Window(t *Tensor, lo, n []int64) []byte {
+	if t.Check() != nil || inside(t, lo, n) != nil {
+		return nil
+	}
+	if slices.Contains(n, 0) {
+		return t.Data[:0:0]
+	}
+	last := len(n) - 1 // the last axis that the box has not the whole of
+	for last >= 0 && n[last] == t.Shape[last] {
+		last--
+	}
+	if slices.ContainsFunc(n[:max(last, 0)], func(e int64) bool { return e != 1 }) {
+		return nil
+	}
+	size := t.DType.Size()
+	at, bytes := size*dot(Strides(t.Shape), lo), size
+	for _, e := range n {
+		bytes *= e
+	}
+	return t.Data[at : at+bytes : at+bytes]
 }
 
 // inside reports whether the box is one of t's.

@@ -1,9 +1,11 @@
 package tensor
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -50,9 +52,33 @@ func TestBoxes(t *testing.T) {
 	}
 }
 
+// TestLargeBoxes: so do copies by several processors, along whatever axis.
+func TestLargeBoxes(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(5))
+	for _, c := range [][3][]int64{ // a tensor's shape, where a box of it begins, its extents
+		{{1, 3, 500_000}, {0, 1, 7}, {1, 2, 499_990}},
+		{{1, 2, 700_000}, {0, 1, 3}, {1, 1, 699_000}},
+		{{700, 2000}, {1, 900}, {699, 1100}},
+		{{1_500_000}, {5}, {1_400_000}},
+	} {
+		shape, lo, n := c[0], c[1], c[2]
+		x := arange(t, ir.I32, shape...)
+		box, err := Slice(x, lo, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, _ := New(ir.I32, shape)
+		if err := Paste(y, box, lo); err != nil {
+			t.Fatal(err)
+		}
+		checkBox(t, x, y, box, lo, n)
+	}
+}
+
 func checkBox(t *testing.T, x, y, box *Tensor, lo, n []int64) {
 	t.Helper()
 	strides, boxStrides := Strides(x.Shape), Strides(n)
+	first, last := int64(-1), int64(-1) // elements in the box
 	for i := range x.Len() {
 		in, j := true, int64(0)
 		for a := range n {
@@ -62,6 +88,9 @@ func checkBox(t *testing.T, x, y, box *Tensor, lo, n []int64) {
 		}
 		want := int64(0)
 		if in {
+			if last = i; first < 0 {
+				first = i
+			}
 			want = x.Int64(i)
 			if got := box.Int64(j); got != want {
 				t.Fatalf("Slice(%s, %v, %v)[%d] = %d, want %d", x, lo, n, j, got, want)
@@ -69,6 +98,25 @@ func checkBox(t *testing.T, x, y, box *Tensor, lo, n []int64) {
 		}
 		if got := y.Int64(i); got != want {
 			t.Fatalf("Paste of %v + %v into %s: [%d] = %d, want %d", lo, n, x, i, got, want)
+		}
+	}
+	together := first < 0 || last-first+1 == box.Len()
+	switch own := Window(x, lo, n); {
+	case (own != nil) != together:
+		t.Fatalf("Window(%s, %v, %v) has %d bytes, together %v", x, lo, n, len(own), together)
+	case own != nil && !bytes.Equal(own, box.Data):
+		t.Fatalf("Window(%s, %v, %v) has others than the box's bytes", x, lo, n)
+	case len(own) > 0 && &own[0] != &x.Data[first*x.DType.Size()]:
+		t.Fatalf("Window(%s, %v, %v) is a copy", x, lo, n)
+	}
+}
+
+// TestNoWindow: a box that is not in the tensor has none.
+func TestNoWindow(t *testing.T) {
+	x := arange(t, ir.I32, 3, 4)
+	for _, c := range [][2][]int64{{{0}, {3}}, {{1, 0}, {3, 4}}, {{-1, 0}, {1, 4}}, {{0, 0}, {1, 5}}} {
+		if own := Window(x, c[0], c[1]); own != nil {
+			t.Errorf("at %v, of %v: %d bytes", c[0], c[1], len(own))
 		}
 	}
 }

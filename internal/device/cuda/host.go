@@ -8,6 +8,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
 )
 
 const (
@@ -149,7 +150,7 @@ func (w *world) land() {
 			continue
 		}
 		if l.dst != nil {
-			copy(l.dst, cabi.Bytes(uintptr(l.buf), len(l.dst)))
+			tensor.CopyBytes(l.dst, cabi.Bytes(uintptr(l.buf), len(l.dst)))
 		}
 		w.staging.free[l.size] = append(w.staging.free[l.size], l.buf)
 		l.mark.release()
@@ -182,7 +183,7 @@ func (s *stream) upload(dst *ref, src []byte) error {
 	if err != nil {
 		return err
 	}
-	copy(cabi.Bytes(uintptr(buf), len(src)), src)
+	tensor.CopyBytes(cabi.Bytes(uintptr(buf), len(src)), src)
 	from := dst.at(buf)
 	if err := s.copy(dst, &from); err != nil {
 		return err
@@ -197,7 +198,7 @@ func (s *stream) uploadDense(at nvlib.Ptr, src []byte) error {
 		if err != nil {
 			return err
 		}
-		copy(cabi.Bytes(uintptr(buf), int(n)), src[:n])
+		tensor.CopyBytes(cabi.Bytes(uintptr(buf), int(n)), src[:n])
 		if err := s.dev.w.drv.Copy(at, buf, n, s.h, &s.args); err != nil {
 			return err
 		}
