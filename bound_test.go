@@ -112,6 +112,22 @@ func testBound(t *testing.T, model *hocket.Model) {
 	bind("w", w)
 	run("the first one with other bytes", 4, two, nil)
 	run("with other bytes in another plan", 6, two, nil)
+	bind("w", w)
+	if err := model.Prepare(t.Context(), map[string]int64{"T": 8}); err != nil {
+		t.Fatal(err)
+	}
+	bytes := slices.Clone(w.Data)
+	clear(w.Data) // against the rule: it was uploaded
+	if r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(slices.Repeat([]float64{1, 1}, 8), 8, 2)}}); err != nil {
+		t.Error(err)
+	} else if got, want := r.Out["y"].Floats(), slices.Repeat([]float64{1, 0, 2, 3}, 8); !slices.Equal(got, want) {
+		t.Errorf("prepared: got %v, want %v", got, want)
+	}
+	copy(w.Data, bytes)
+	bind("w", floats(one[:6], 3, 2))
+	if err := model.Prepare(t.Context(), map[string]int64{"T": 8}); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("prepared with another shape: %v", err)
+	}
 	bind("w", nil)
 	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(make([]float64, 8), 4, 2)}}); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("without the parameter: %v", err)

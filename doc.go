@@ -11,6 +11,9 @@
 //	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
 //	report, err := model.Run(ctx, hocket.Args{In: inputs})
 //
+// Model.Bind keeps weights on the devices from run to run, and Model.Prepare loads
+// ahead of the first run.
+//
 // A sharded layer and an explicit host program are the same language
 // (docs/language.md); package ir holds its syntax and checks. Errors in a
 // program are Diagnostics, with positions and what to do about them.

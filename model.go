@@ -73,19 +73,17 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	return nil
 }
 
-// Prepare plans and loads for the given dims, which override the binding's, so
-// that the first Run with them does not have to. If ctx ends meanwhile it returns
-// that, and the load goes on: the next call waits for it or finds it done.
+// Prepare plans and loads for the given dims, which override the binding's, and uploads
+// the weights that are bound, so that the first Run with them does not have to. If ctx ends
+// meanwhile it returns that, and the load goes on: the next call waits for it or finds it
+// done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	t, err := m.takeTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer t.end()
-	l, err := t.load(ctx, m.merge(dims))
-	if l != nil {
-		t.rest(l)
-	}
+	_, err = t.use(ctx, m.merge(dims), func(l *loaded) error { return l.prog.Hold(ctx, m.weights()) })
 	return err
 }
 

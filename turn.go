@@ -117,31 +117,40 @@ func (m *Model) loadAside(ctx context.Context, c *claim, b Binding, dims map[str
 	return o
 }
 
-// run runs the plan for a binding, if batch can receive its results. Its first runs take
-// memory, too: buffers of transfers, a graph.
-func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) (*loaded, []*exec.Result, error) {
+// run runs the plan for a binding, if batch can receive its results.
+func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) (l *loaded, results []*exec.Result, err error) {
+	l, err = t.use(ctx, b, func(l *loaded) error {
+		for _, a := range batch {
+			if err := checkOut(l.plan, a.Out); err != nil {
+				return err
+			}
+		}
+		var err error
+		results, err = l.prog.RunBatchWith(ctx, ins, weights)
+		return err
+	})
+	return l, results, err
+}
+
+// use has do use the plan for a binding. That takes memory, too: buffers of transfers, a
+// graph.
+func (t *turn) use(ctx context.Context, b Binding, do func(l *loaded) error) (*loaded, error) {
 	for {
 		l, err := t.load(ctx, b)
 		if err != nil {
 			if l != nil {
 				t.rest(l)
 			}
-			return nil, nil, t.model.blame(b, err)
+			return nil, t.model.blame(b, err)
 		}
-		for _, a := range batch {
-			if err := checkOut(l.plan, a.Out); err != nil {
-				t.rest(l)
-				return nil, nil, err
-			}
-		}
-		results, err := l.prog.RunBatchWith(ctx, ins, weights)
+		err = do(l)
 		if l.prog.Usable() {
 			t.rest(l)
-			return l, results, err
+			return l, err
 		}
 		t.remove(func(o *loaded) bool { return o == l })
 		if err = t.room(ctx, t.model.machine, errors.Join(err, l.prog.Close())); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 }

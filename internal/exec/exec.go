@@ -217,10 +217,10 @@ func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.T
 	if err := p.fillFrames(batch, weights); err != nil {
 		return nil, err
 	}
-	err := p.stage(len(batch))
-	if err == nil {
-		err = p.settle(ctx, batch[0])
+	if err := p.settle(ctx, batch[0]); err != nil {
+		return nil, err
 	}
+	err := p.stage(len(batch))
 	if err == nil {
 		err = p.record(ctx)
 	}

@@ -128,26 +128,35 @@ func (p *Program) checkInputs(inputs map[string]*tensor.Tensor) error {
 	for i := range p.inputs {
 		io := &p.inputs[i]
 		known[io.Name] = true
-		t := inputs[io.Name]
-		switch {
-		case t == nil:
-			wrong = append(wrong, fmt.Sprintf("%s is missing", io.Name))
-		case t.Check() != nil:
-			wrong = append(wrong, fmt.Sprintf("%s: %v", io.Name, t.Check()))
-		case t.DType != io.DType || !slices.Equal(t.Shape, io.Shape):
-			want := &tensor.Tensor{DType: io.DType, Shape: io.Shape}
-			wrong = append(wrong, fmt.Sprintf("%s is %s, want %s", io.Name, t, want))
-		}
+		wrong = append(wrong, wrongInput(io, inputs[io.Name])...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(inputs)) {
 		if !known[name] {
 			wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
 		}
 	}
-	if len(wrong) > 0 {
-		return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
+	return inputError(wrong)
+}
+
+// wrongInput says what is wrong with an input, if anything is.
+func wrongInput(io *plan.IO, t *tensor.Tensor) []string {
+	switch {
+	case t == nil:
+		return []string{fmt.Sprintf("%s is missing", io.Name)}
+	case t.Check() != nil:
+		return []string{fmt.Sprintf("%s: %v", io.Name, t.Check())}
+	case t.DType != io.DType || !slices.Equal(t.Shape, io.Shape):
+		want := &tensor.Tensor{DType: io.DType, Shape: io.Shape}
+		return []string{fmt.Sprintf("%s is %s, want %s", io.Name, t, want)}
 	}
 	return nil
+}
+
+func inputError(wrong []string) error {
+	if len(wrong) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
 func (p *Program) newFrame() (*frame, error) {

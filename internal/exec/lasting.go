@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"hocket.example/hocket/internal/plan"
@@ -78,36 +79,67 @@ func (p *Program) rest(batch []map[string]*tensor.Tensor, weights map[string]*te
 	}
 }
 
+// Hold uploads weights ahead of the batches that will be given them; see RunBatchWith.
+func (p *Program) Hold(ctx context.Context, weights map[string]*tensor.Tensor) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return p.broken
+	}
+	var wrong []string
+	for i := range p.inputs {
+		if t := weights[p.inputs[i].Name]; t != nil {
+			wrong = append(wrong, wrongInput(&p.inputs[i], t)...)
+		}
+	}
+	if err := inputError(wrong); err != nil {
+		return err
+	}
+	p.rest([]map[string]*tensor.Tensor{weights}, weights)
+	return p.settle(ctx, weights)
+}
+
 // settle uploads what rests and is not on the devices yet. It waits for one parameter
 // before the next, so that no more of them than one is copied to cut it into blocks. The
-// world is at rest.
+// world is at rest. If ctx ends, it ends between two parameters, and the program can still
+// run: were the world given up as in a run, deadlines shorter than this takes would have it
+// begin again for ever.
 func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) error {
 	l, b := &p.lasting, 0
-	base := p.run * int64(len(p.cmds))
 	for i := range p.inputs {
 		io := &p.inputs[i]
 		first := b
 		b += len(io.Parts)
-		t := in[io.Name]
-		if len(io.Parts) == 0 || !l.rests[first] || l.holds[i] == t {
+		if len(io.Parts) == 0 || !l.rests[first] || l.holds[i] == in[io.Name] {
 			continue
 		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
+		}
 		l.holds[i] = nil
-		f := &frame{in: make([][]byte, b), held: make([]*tensor.Tensor, b)}
-		for j := range io.Parts {
-			if err := f.cut(first+j, t, &io.Parts[j]); err != nil {
-				return err
-			}
+		if err := p.bring(context.WithoutCancel(ctx), i, first, in[io.Name]); err != nil {
+			return p.breakDown(err)
 		}
-		for _, c := range l.uploads[i] {
-			if err := p.mark(&p.cmds[c], base+int64(c), 0, f); err != nil {
-				return p.issueError(err, base+int64(c))
-			}
-		}
-		if err := p.world.Sync(ctx); err != nil {
-			return err
-		}
-		l.holds[i] = t
+		l.holds[i] = in[io.Name]
 	}
 	return nil
+}
+
+// bring uploads input i, whose blocks begin with that one, and waits until it is there. In
+// a trace it is part of the run to come.
+func (p *Program) bring(ctx context.Context, i, block int, t *tensor.Tensor) error {
+	parts := p.inputs[i].Parts
+	f := &frame{in: make([][]byte, block+len(parts)), held: make([]*tensor.Tensor, block+len(parts))}
+	for j := range parts {
+		if err := f.cut(block+j, t, &parts[j]); err != nil {
+			return err
+		}
+	}
+	base := p.run * int64(len(p.cmds))
+	for _, c := range p.lasting.uploads[i] {
+		if err := p.mark(&p.cmds[c], base+int64(c), 0, f); err != nil {
+			return p.issueError(err, base+int64(c))
+		}
+	}
+	return p.world.Sync(ctx)
 }

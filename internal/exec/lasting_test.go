@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -122,6 +123,73 @@ func TestLastingTrace(t *testing.T) {
 				t.Errorf("a frame has blocks of x %v, of w %v, %v", f.in[0] != nil, f.in[2] != nil, f.held[2])
 			}
 		}
+	}
+}
+
+// ending is a world in which a context ends while work is waited for.
+type ending struct {
+	device.World
+	end func()
+}
+
+func (w ending) Sync(ctx context.Context) error {
+	w.end()
+	return w.World.Sync(ctx)
+}
+
+// TestHold: weights are uploaded ahead of the run, as many as the context lasts for; who
+// comes again goes on from there, and the program can run all the while. A tensor that
+// cannot be the parameter is an error at once.
+func TestHold(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+	in := chunkedInputs(t, 2, 1)
+	want := wantChunked(2, in)
+	world := prog.world
+	for i, left := range []string{"w", ""} {
+		ctx, cancel := context.WithCancel(context.Background())
+		prog.world = ending{world, cancel}
+		err := prog.Hold(ctx, in)
+		prog.world = world
+		if errors.Is(err, context.Canceled) != (left != "") || left == "" && err != nil || !prog.Usable() {
+			t.Fatalf("time %d: %v, usable %v", i, err, prog.Usable())
+		}
+		for name, x := range in {
+			if name != left {
+				clear(x.Data) // against the rule: it shows what was read when
+			}
+		}
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := prog.Hold(ended, in); err != nil {
+		t.Errorf("all is there: %v", err)
+	}
+	results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := floats(results[0].Outputs["y"]); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	wrong := map[string]*tensor.Tensor{"w": in["x"]}
+	if err := prog.Hold(context.Background(), wrong); !errors.Is(err, ErrInput) {
+		t.Errorf("of another shape: %v", err)
+	}
+	if err := prog.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := prog.Hold(context.Background(), in); !errors.Is(err, ErrUnusable) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestHoldFails: if an upload fails the program is gone, as it is when a run fails.
+func TestHoldFails(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+	lost := errors.New("lost")
+	prog.world.Abort(lost)
+	if err := prog.Hold(context.Background(), chunkedInputs(t, 2, 1)); !errors.Is(err, lost) || prog.Usable() {
+		t.Errorf("%v, usable %v", err, prog.Usable())
 	}
 }
 
