@@ -195,3 +195,39 @@ func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T,
 		}
 	}
 }
+
+// TestBoundShared: plans for other dims share the weights that were bound before, in one
+// world more; where memory is short for two plans they take turns, and the weights come
+// and go with the last; and nothing is left in the end.
+func TestBoundShared(t *testing.T) {
+	for room, want := range map[int][]int{3: {2, 2, 2}, 2: {2, 2, 2, 2, 2, 2, 2, 2}} {
+		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
+			cm, m := tightly(t, room)
+			model := modeltest.Load(t, m, boundText, hocket.LoadOptions{})
+			for name, shape := range map[string][]int64{"w": {4, 2}, "s": {2}} {
+				x, err := hocket.NewTensor(ir.F32, shape...)
+				if err == nil {
+					err = model.Bind(name, x)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, rows := range []int64{4, 6, 4} {
+				x, err := hocket.NewTensor(ir.F32, rows, 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := cm.ranksOpened(); !slices.Equal(got, want) {
+				t.Errorf("worlds of %v ranks were opened, want %v", got, want)
+			}
+			if err := model.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -101,7 +101,8 @@ type LoadOptions struct {
 	// dims, hold together, in bytes; 0 means 4 GiB. A plan counts by the memory that
 	// it has taken, in use or not (arena, staging, workspaces), on the GPU where that
 	// is most, and its pinned host memory; on the CPU machine by that of all ranks.
-	// What the driver and NCCL take by themselves is not counted. Beyond the bound
+	// What plans share (see Model.Bind), and what the driver and NCCL take by themselves,
+	// is not counted. Beyond the bound
 	// the plan used least recently is unloaded; the last one stays.
 	//
 	// Where memory is too short to load or run a plan, plans of all models of the
@@ -141,7 +142,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, turn: make(chan struct{}, 1)}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, store: exec.NewStore(m.dev), turn: make(chan struct{}, 1)}
 	if model.fn = u.Source.Prog.Func(b.Func); b.Func == "" {
 		funcs := u.Source.Prog.Funcs
 		model.fn = funcs[len(funcs)-1]

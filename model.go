@@ -28,6 +28,7 @@ type Model struct {
 	fn      *ir.Func
 	binding Binding
 	opts    LoadOptions
+	store   *exec.Store // of weights, for all plans
 
 	// turn holds one value while a run or load goes on, of which closed is one's own.
 	turn   chan struct{}
@@ -58,6 +59,10 @@ type Args struct {
 // change them, end what runs, and bind the tensor again. A run that is given the parameter in
 // Args uses that instead. Parameters that are inout begin each run with the bound tensor,
 // and so are uploaded for each.
+//
+// Plans that are loaded when a parameter is bound share its place on the devices, if they
+// only compute with it there: plans for other dims then take no memory for weights, and
+// upload none. So bind before Prepare and the first Run.
 func (m *Model) Bind(name string, t *Tensor) error {
 	if !slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) {
 		return fmt.Errorf("%s has no parameter %%%s", m.fn.Name, name)
@@ -264,7 +269,10 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding, dims map[string]i
 // fit loads p, and makes room for it where memory is short.
 func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan) (*exec.Program, error) {
 	opts := exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
-		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true}
+		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true, Store: m.store, Weights: map[string]bool{}}
+	for name := range m.weights() {
+		opts.Weights[name] = true
+	}
 	for {
 		prog, err := exec.Load(m.machine.ctx, m.machine.dev, p, opts)
 		if err == nil {

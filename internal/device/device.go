@@ -102,6 +102,15 @@ type Device interface {
 	Prepare(k Kernel) (Launch, error)
 }
 
+// Borrower is a device that can use memory of another world's.
+type Borrower interface {
+	// Borrow returns memory that stands for m, which is of the same device in another
+	// world of the machine: Private, for this rank alone, and no longer than m is there.
+	// Free of it leaves m as it is. The error wraps ErrUnsupported where m is another
+	// device's, or pinned.
+	Borrow(m Memory) (Memory, error)
+}
+
 // Foresighted is a Device, or below a Team, that can begin what Prepare would wait
 // for: compiling.
 type Foresighted interface {

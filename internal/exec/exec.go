@@ -68,6 +68,10 @@ type Options struct {
 	// Timed has Load fail with a *device.TrialError where there is no memory to find the
 	// fastest algorithm of a product in, rather than take the library's first guess.
 	Timed bool
+	// Store keeps the bytes of Weights, parameters by name, for this program and others;
+	// nil for none. Which parameters RunBatchWith and Hold are given does not depend on it.
+	Store   *Store
+	Weights map[string]bool
 	// NoChains runs each command by itself, where the machine could run several as
 	// one kernel. The bits are the same.
 	NoChains bool
@@ -124,12 +128,13 @@ type Program struct {
 	tracer     *tracer         // nil unless Options.Trace
 	replay     *replay         // nil unless Options.Graph
 
-	mu      sync.Mutex
-	run     int64 // runs issued so far
-	frames  []*frame
-	staged  int // runs that the world has buffers for
-	lasting lasting
-	broken  error
+	mu       sync.Mutex
+	run      int64 // runs issued so far
+	frames   []*frame
+	staged   int // runs that the world has buffers for
+	lasting  lasting
+	borrowed []*kept // of the store
+	broken   error
 }
 
 // Load makes p ready to run on m. ctx bounds the program's life: when it ends,
@@ -152,7 +157,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 		prog.log = slog.New(slog.DiscardHandler)
 	}
 	if err := prog.load(ctx); err != nil {
-		return nil, errors.Join(err, world.Close())
+		return nil, errors.Join(err, world.Close(), prog.giveBack())
 	}
 	return prog, nil
 }
@@ -160,9 +165,9 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 // load resolves the plan, each step standing on those before it.
 func (p *Program) load(ctx context.Context) error {
 	steps := []func() error{
-		p.makeStreams, p.makeEvents, p.makeCounters, p.reserveArenas,
+		p.makeStreams, p.makeEvents, p.makeCounters, p.watchWrites, func() error { return p.borrow(ctx) }, p.reserveArenas,
 		p.findTable, p.designChannels, p.openChannels, p.openPairs, p.resolveCommands, p.readyStreams,
-		p.observe, p.watchWrites, p.watchUses, p.planReplay,
+		p.observe, p.watchUses, p.planReplay,
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -175,7 +180,7 @@ func (p *Program) load(ctx context.Context) error {
 	if len(p.guesses) > 0 {
 		p.log.Warn("products run by a guess: no memory was free to time their algorithms in", "func", p.plan.Func, "products", p.guesses)
 	}
-	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes)
+	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes, "weights of the store", len(p.borrowed))
 	return p.world.Sync(ctx)
 }
 
@@ -283,7 +288,7 @@ func (p *Program) Held() device.Held {
 	if w, ok := p.world.(device.Holder); ok {
 		return w.Held()
 	}
-	return device.Held{Device: p.plan.ArenaBytes + p.memory.staging}
+	return device.Held{Device: p.arenaBytes() + p.memory.staging}
 }
 
 // Close aborts what runs and frees everything.
@@ -294,7 +299,7 @@ func (p *Program) Close() error {
 		return nil
 	}
 	p.broken = fmt.Errorf("%w: it is closed", ErrUnusable)
-	return p.world.Close()
+	return errors.Join(p.world.Close(), p.giveBack())
 }
 
 // breakDown turns the error of a run into one that names the program's place,
@@ -302,7 +307,10 @@ func (p *Program) Close() error {
 func (p *Program) breakDown(cause error) error {
 	err := p.explain(cause)
 	p.world.Abort(err)
-	if cerr := p.world.Close(); cerr != nil {
+	for _, k := range p.borrowed {
+		k.tensor = nil // who knows
+	}
+	if cerr := errors.Join(p.world.Close(), p.giveBack()); cerr != nil {
 		p.log.Warn("closing the world after a failed run", "error", cerr)
 	}
 	p.broken = fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)

@@ -16,9 +16,10 @@ type lasting struct {
 	// uploads are the commands that upload an input, a rank each; nil for an input that
 	// some other command writes to.
 	uploads [][]int
-	// holds are the tensors, by input, whose bytes are on the devices; nil for what is
-	// not known to be anybody's.
-	holds []*tensor.Tensor
+	// shown tells, by input, whether others than computations of its own rank use it.
+	shown []bool
+	// holds tells, by input, what is on the devices.
+	holds []*holding
 	// rests tells, by input block, what this batch's runs do not upload.
 	rests []bool
 }
@@ -26,15 +27,16 @@ type lasting struct {
 // watchWrites finds the inputs that can last.
 func (p *Program) watchWrites() error {
 	l := &p.lasting
-	l.uploads, l.holds = make([][]int, len(p.inputs)), make([]*tensor.Tensor, len(p.inputs))
+	l.uploads, l.holds = make([][]int, len(p.inputs)), make([]*holding, len(p.inputs))
 	blocks, of := 0, map[int32]int{} // the input that a buffer is
 	for i := range p.inputs {
 		blocks += len(p.inputs[i].Parts)
+		l.holds[i] = &holding{}
 		for _, part := range p.inputs[i].Parts {
 			of[part.Ref.Buf] = i
 		}
 	}
-	l.rests = make([]bool, blocks)
+	l.rests, l.shown = make([]bool, blocks), make([]bool, len(p.inputs))
 	written := make([]bool, len(p.inputs))
 	for c := range p.plan.Cmds {
 		cmd := &p.plan.Cmds[c]
@@ -42,10 +44,15 @@ func (p *Program) watchWrites() error {
 			l.uploads[cmd.IO] = append(l.uploads[cmd.IO], c)
 			continue
 		}
-		_, writes := p.accessed(cmd)
+		reads, writes := p.accessed(cmd)
 		for _, w := range writes {
 			if i, ok := of[w.Buf]; ok {
 				written[i] = true
+			}
+		}
+		for _, r := range reads {
+			if i, ok := of[r.Buf]; ok && (cmd.Kind != plan.Compute || r.Rank != cmd.Rank) {
+				l.shown[i] = true
 			}
 		}
 	}
@@ -67,7 +74,7 @@ func (p *Program) rest(batch []map[string]*tensor.Tensor, weights map[string]*te
 		other := func(in map[string]*tensor.Tensor) bool { return in[name] != t }
 		rests := t != nil && l.uploads[i] != nil && !slices.ContainsFunc(batch, other)
 		if !rests {
-			l.holds[i] = nil
+			l.holds[i].tensor = nil
 		}
 		for range p.inputs[i].Parts {
 			if l.rests[b] && !rests {
@@ -110,17 +117,17 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 		io := &p.inputs[i]
 		first := b
 		b += len(io.Parts)
-		if len(io.Parts) == 0 || !l.rests[first] || l.holds[i] == in[io.Name] {
+		if len(io.Parts) == 0 || !l.rests[first] || l.holds[i].tensor == in[io.Name] {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
 		}
-		l.holds[i] = nil
+		l.holds[i].tensor = nil
 		if err := p.bring(context.WithoutCancel(ctx), i, first, in[io.Name]); err != nil {
 			return p.breakDown(err)
 		}
-		l.holds[i] = in[io.Name]
+		l.holds[i].tensor = in[io.Name]
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 type memory struct {
 	arenas  []device.Memory
 	host    map[place]device.Memory // Space Host, where used
+	lent    map[place]device.Memory // what is the store's, and
+	gaps    []gap                   // what would be its place in the arena, by address
 	staging int64                   // of collectives, on the rank with the most
 }
 
@@ -98,9 +100,9 @@ func (p *Program) reserveArenas() error {
 		return err
 	}
 	for r := range p.plan.Ranks {
-		mem, err := p.world.Device(r).Alloc(max(p.plan.ArenaBytes, plan.Align), device.Shared)
+		mem, err := p.world.Device(r).Alloc(max(p.arenaBytes(), plan.Align), device.Shared)
 		if err != nil {
-			return fmt.Errorf("the arena of rank %d, %s: %w", r, tensor.Size(p.plan.ArenaBytes), err)
+			return fmt.Errorf("the arena of rank %d, %s: %w", r, tensor.Size(p.arenaBytes()), err)
 		}
 		p.memory.arenas = append(p.memory.arenas, mem)
 	}
@@ -112,11 +114,15 @@ func (p *Program) reserveArenas() error {
 func (p *Program) view(r plan.Ref) (device.View, error) {
 	b := &p.plan.Buffers[r.Buf]
 	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
-	if b.Space == plan.Arena {
-		v.Mem, v.Off = p.memory.arenas[r.Rank], b.Offset+r.Off
+	at := place{r.Rank, r.Buf}
+	if lent := p.memory.lent[at]; lent != nil {
+		v.Mem, v.Off = lent, r.Off
 		return v, nil
 	}
-	at := place{r.Rank, r.Buf}
+	if b.Space == plan.Arena {
+		v.Mem, v.Off = p.memory.arenas[r.Rank], b.Offset-p.closed(b.Offset)+r.Off
+		return v, nil
+	}
 	if p.memory.host[at] == nil {
 		mem, err := p.world.Device(int(r.Rank)).Alloc(max(b.Bytes, plan.Align), device.Pinned)
 		if err != nil {

@@ -21,6 +21,7 @@ type memory struct {
 	kind  device.MemKind
 	data  []byte
 	freed atomic.Bool
+	from  *memory // whose bytes these are, of another world; nil for its own
 }
 
 func newMemory(d *dev, bytes int64, kind device.MemKind) *memory {
@@ -49,6 +50,9 @@ func (m *memory) Free() error {
 	if m.freed.Swap(true) {
 		return m.dev.errorf("memory of %d bytes is freed twice", len(m.data))
 	}
+	if m.from != nil {
+		return nil
+	}
 	delete(m.dev.mems, m)
 	m.dev.used -= m.Bytes()
 	m.dev.w.m.held.Add(-m.Bytes())
@@ -57,6 +61,23 @@ func (m *memory) Free() error {
 	}
 	return nil
 }
+
+// Borrow implements device.Borrower.
+func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
+	if err := d.w.check(); err != nil {
+		return nil, err
+	}
+	m, ok := lent.(*memory)
+	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.rank != d.rank || m.kind == device.Pinned {
+		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
+	}
+	if m.freed.Load() {
+		return nil, d.errorf("borrowing memory that was freed")
+	}
+	return &memory{dev: d, kind: device.Private, data: m.data, from: m}, nil
+}
+
+var _ device.Borrower = (*dev)(nil)
 
 // Poison overwrites bytes [off, off+n); what lies outside the memory is ignored.
 func (m *memory) Poison(off, n int64) {
@@ -81,7 +102,7 @@ func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 	if !ok || m == nil || m.dev.w != d.w {
 		return ref{}, fmt.Errorf("a view of memory that is not this world's")
 	}
-	if m.freed.Load() {
+	if m.freed.Load() || m.from != nil && m.from.freed.Load() {
 		return ref{}, fmt.Errorf("a view of memory that was freed")
 	}
 	if err := device.MayUse(d.rank, m.dev.rank, m.kind, peers); err != nil {

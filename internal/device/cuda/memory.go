@@ -20,6 +20,7 @@ type memory struct {
 	addr  nvlib.Ptr
 	bytes int64
 	freed bool
+	lent  bool // it is another world's, of the same GPU
 }
 
 func (m *memory) Bytes() int64 { return m.bytes }
@@ -34,11 +35,34 @@ func (m *memory) Free() error {
 		return m.dev.errorf("memory of %d bytes is freed twice", m.bytes)
 	}
 	m.freed = true
-	if m.dev.site.lost() {
+	if m.lent || m.dev.site.lost() {
 		return nil
 	}
 	return w.excuse(m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) }))
 }
+
+// Borrow implements device.Borrower. Peers are not shown such memory, nor is NCCL, which
+// a world keeps account of by its own heaps.
+func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
+	m, ok := lent.(*memory)
+	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
+		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
+	}
+	m.dev.w.mu.Lock()
+	gone := m.freed || m.dev.w.cause != nil
+	m.dev.w.mu.Unlock()
+	if gone {
+		return nil, d.errorf("borrowing memory that was freed")
+	}
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if err := d.w.err(); err != nil {
+		return nil, err
+	}
+	return &memory{dev: d, kind: device.Private, addr: m.addr, bytes: m.bytes, lent: true}, nil
+}
+
+var _ device.Borrower = (*dev)(nil)
 
 // source gives regions of memory to a heap and takes them back.
 type source interface {

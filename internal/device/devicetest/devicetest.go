@@ -53,6 +53,7 @@ func run(t *testing.T, open func(t *testing.T) device.Machine, tests []test) {
 var contents = []test{
 	{"Worlds", testWorlds},
 	{"Memory", testMemory},
+	{"Borrow", testBorrow},
 	{"HostCopies", testHostCopies},
 	{"Copies", testCopies},
 	{"OverlappingCopies", testOverlappingCopies},

@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
@@ -69,6 +70,72 @@ func (r *rig) holds() {
 	if after := w.Held(); after != before {
 		r.Errorf("with nothing more in use %+v is held, before %+v", after, before)
 	}
+}
+
+// testBorrow has one world use another's memory, which is there before it and after.
+func testBorrow(r *rig) {
+	ranks := r.some(2)
+	r.open(ranks)
+	lender := &rig{T: r.T, m: r.m}
+	lender.open(ranks)
+	mine, ok := r.w.Device(0).(device.Borrower)
+	if !ok {
+		r.Skipf("a device of the %s machine cannot borrow memory", r.m.Name())
+	}
+	h := host{ir.F32, []int64{3, 5}, make([]float64, 15)}
+	twice := slices.Clone(h.vals)
+	for i := range h.vals {
+		h.vals[i], twice[i] = float64(i-4), float64(2*i-8)
+	}
+	for _, kind := range []device.MemKind{device.Private, device.Shared} {
+		theirs := lender.room(0, kind, layouts[0], ir.F32, h.shape)
+		r.must(lender.mainOf(0).Upload(theirs, h.bytes()))
+		lender.sync()
+		m, err := mine.Borrow(theirs.Mem)
+		r.must(err)
+		if m.Bytes() != theirs.Mem.Bytes() {
+			r.Errorf("%d bytes of %d were borrowed", m.Bytes(), theirs.Mem.Bytes())
+		}
+		v := theirs
+		v.Mem = m
+		r.equal("as the lender left it", r.contents(0, v), h.vals)
+		sum := r.empty(0, ir.F32, h.shape...)
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAdd, Ins: []device.View{v, v}, Outs: []device.View{sum}})
+		r.equal("a sum", r.contents(0, sum), twice)
+		r.must(r.mainOf(0).Copy(v, sum))
+		r.sync()
+		r.equal("as the borrower left it", lender.contents(0, theirs), twice)
+		r.must(m.Free())
+		r.refused("a second free", m.Free())
+		r.refused("upload to it when it was given back", r.mainOf(0).Upload(v, h.bytes()))
+		r.equal("given back", lender.contents(0, theirs), twice)
+
+		again, err := mine.Borrow(theirs.Mem)
+		r.must(err)
+		if ranks > 1 {
+			v.Mem = again
+			r.refused("a peer's copy of borrowed memory", r.mainOf(1).Copy(r.empty(1, ir.F32, h.shape...), v))
+			_, err := r.w.Device(1).(device.Borrower).Borrow(theirs.Mem)
+			r.unsupported("borrowing another rank's memory", err)
+		}
+		other := &rig{T: r.T, m: r.m}
+		other.open(ranks)
+		_, err = other.w.Device(0).(device.Borrower).Borrow(theirs.Mem)
+		r.must(err)
+		r.must(other.w.Close())
+		r.equal("when a borrower was closed", lender.contents(0, theirs), twice)
+		r.must(theirs.Mem.Free())
+		_, err = mine.Borrow(theirs.Mem)
+		r.refused("borrowing memory that was freed", err)
+	}
+	_, err := mine.Borrow(lender.alloc(0, 64, device.Pinned))
+	r.unsupported("borrowing pinned memory", err)
+	_, err = mine.Borrow(nil)
+	r.unsupported("borrowing nothing", err)
+	gone := lender.alloc(0, 64, device.Private)
+	r.must(lender.w.Close())
+	_, err = mine.Borrow(gone)
+	r.refused("borrowing memory of a world that is closed", err)
 }
 
 func testHostCopies(r *rig) {

@@ -57,6 +57,14 @@ func (r *rig) refused(what string, err error) {
 	}
 }
 
+// unsupported wants what the machine cannot do to be declined.
+func (r *rig) unsupported(what string, err error) {
+	r.Helper()
+	if !errors.Is(err, device.ErrUnsupported) {
+		r.Errorf("%s: %v", what, err)
+	}
+}
+
 // sub runs a subtest in the same world.
 func (r *rig) sub(name string, f func(*rig)) {
 	r.Run(name, func(t *testing.T) {

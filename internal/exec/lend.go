@@ -1,0 +1,123 @@
+package exec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// borrow takes the blocks of weights from the store: they need no bytes of the arena then,
+// which closes up. Only weights that nobody but computations of their own rank reads are
+// taken: peers are not shown a store's memory, nor are the libraries that collectives are
+// given to.
+func (p *Program) borrow(ctx context.Context) error {
+	p.memory.lent = map[place]device.Memory{}
+	p.memory.gaps = nil
+	if p.opts.Store == nil {
+		return nil
+	}
+	for i := range p.inputs {
+		if p.opts.Weights[p.inputs[i].Name] && p.lendable(i) {
+			if err := p.borrowInput(ctx, i); err != nil {
+				return err
+			}
+		}
+	}
+	slices.SortFunc(p.memory.gaps, func(a, b gap) int { return cmp.Compare(a.at, b.at) })
+	return nil
+}
+
+func (p *Program) borrowInput(ctx context.Context, i int) error {
+	io := &p.inputs[i]
+	k, err := p.opts.Store.take(ctx, p.plan.Ranks, io, p.plan.Buffers[io.Parts[0].Ref.Buf].Bytes)
+	if err != nil {
+		return err
+	}
+	lent := make([]device.Memory, len(k.blocks))
+	for r := range lent {
+		b, ok := p.world.Device(r).(device.Borrower)
+		err := device.ErrUnsupported
+		if ok {
+			lent[r], err = b.Borrow(k.blocks[r])
+		}
+		if err != nil {
+			if errors.Is(err, device.ErrUnsupported) { // then it lies in the arena
+				err = nil
+			}
+			return errors.Join(err, p.opts.Store.give(k))
+		}
+	}
+	p.borrowed = append(p.borrowed, k)
+	p.lasting.holds[i] = &k.holding
+	buf := io.Parts[0].Ref.Buf
+	for r, mem := range lent {
+		p.memory.lent[place{int32(r), buf}] = mem
+	}
+	b := &p.plan.Buffers[buf]
+	p.memory.gaps = append(p.memory.gaps, gap{b.Offset, min(laid(b), p.plan.ArenaBytes-b.Offset)})
+	return nil
+}
+
+// giveBack gives what was borrowed back. The program's world is closed.
+func (p *Program) giveBack() error {
+	var errs []error
+	for _, k := range p.borrowed {
+		errs = append(errs, p.opts.Store.give(k))
+	}
+	p.borrowed = nil
+	return errors.Join(errs...)
+}
+
+// laid is what a buffer takes of the arena, unless that ends before.
+func laid(b *plan.Buffer) int64 { return (b.Bytes + plan.Align - 1) / plan.Align * plan.Align }
+
+// lendable reports whether an input's buffer can lie outside of the arena: nothing writes to
+// it but uploads of the input, of which every rank has a block, nothing but that rank's
+// computations reads it, and no other buffer lies there.
+func (p *Program) lendable(i int) bool {
+	io := &p.inputs[i]
+	if p.lasting.uploads[i] == nil || p.lasting.shown[i] || len(io.Parts) != p.plan.Ranks {
+		return false
+	}
+	buf, has := io.Parts[0].Ref.Buf, make([]bool, p.plan.Ranks)
+	b := &p.plan.Buffers[buf]
+	for _, part := range io.Parts {
+		r := &part.Ref
+		if r.Buf != buf || has[r.Rank] {
+			return false
+		}
+		has[r.Rank] = true
+	}
+	if b.Space != plan.Arena || slices.ContainsFunc(p.inputs, func(o plan.IO) bool { return o.Name != io.Name && o.Parts != nil && o.Parts[0].Ref.Buf == buf }) {
+		return false
+	}
+	for o := range p.plan.Buffers {
+		other := &p.plan.Buffers[o]
+		if int32(o) != buf && other.Space == plan.Arena && other.Offset < b.Offset+laid(b) && b.Offset < other.Offset+laid(other) {
+			return false
+		}
+	}
+	return true
+}
+
+// gap is a stretch of the plan's arena that the program's arena lacks.
+type gap struct{ at, bytes int64 }
+
+// arenaBytes is the size of the program's arena.
+func (p *Program) arenaBytes() int64 { return p.plan.ArenaBytes - p.closed(p.plan.ArenaBytes) }
+
+// closed is the gaps below an offset in the plan's arena.
+func (p *Program) closed(at int64) int64 {
+	sum := int64(0)
+	for _, g := range p.memory.gaps {
+		if g.at >= at {
+			break
+		}
+		sum += g.bytes
+	}
+	return sum
+}

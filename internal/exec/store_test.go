@@ -1,0 +1,303 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// storing is a machine that counts the worlds that are open, and may lack what a store
+// needs.
+type storing struct {
+	device.Machine
+	open  int
+	lacks bool // borrowing
+	fails int  // the allocation that fails, counted down; 0 for none
+}
+
+func (m *storing) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.Machine.Open(ctx, ranks)
+	if err == nil {
+		m.open++
+	}
+	return &storingWorld{w, m}, err
+}
+
+type storingWorld struct {
+	device.World
+	m *storing
+}
+
+func (w *storingWorld) Close() error {
+	w.m.open--
+	return w.World.Close()
+}
+
+func (w *storingWorld) Held() device.Held { return w.World.(device.Holder).Held() }
+
+func (w *storingWorld) Device(rank int) device.Device {
+	d := storingDevice{w.World.Device(rank), w.m}
+	if w.m.lacks {
+		return d
+	}
+	return storingBorrower{d, d.Device.(device.Borrower)}
+}
+
+type storingDevice struct {
+	device.Device
+	m *storing
+}
+
+type storingBorrower struct {
+	storingDevice
+	device.Borrower
+}
+
+func (d storingDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+	if d.m.fails--; d.m.fails == 0 {
+		return nil, fmt.Errorf("this one: %w", device.ErrOutOfMemory)
+	}
+	return d.Device.Alloc(bytes, kind)
+}
+
+// stored loads a plan with a store that has w, and more.
+func stored(t *testing.T, m device.Machine, s *Store, p *plan.Plan, more ...string) *Program {
+	t.Helper()
+	weights := map[string]bool{"w": true}
+	for _, name := range more {
+		weights[name] = true
+	}
+	prog, err := Load(context.Background(), m, p, Options{Store: s, Weights: weights})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := prog.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return prog
+}
+
+// taller is chunked with one statement more, so that two plans differ.
+func taller(ranks int) *plan.Plan {
+	p := chunked(ranks, "")
+	at := slices.IndexFunc(p.Buffers, func(b plan.Buffer) bool { return b.Role == plan.RoleOutput })
+	for i := range p.Buffers {
+		if i >= at {
+			p.Buffers[i].Offset += 5 * plan.Align
+		}
+	}
+	p.ArenaBytes += 5 * plan.Align
+	return p
+}
+
+// TestStore: programs with one store have one copy of a weight, uploaded once, which goes
+// with the last of them; their arenas are the smaller for it.
+func TestStore(t *testing.T) {
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) { testStore(t, mode) })
+	}
+}
+
+func testStore(t *testing.T, mode cpu.Mode) {
+	m := &storing{Machine: cpu.New(cpu.Options{Mode: mode, Seed: 3})}
+	s := NewStore(m)
+	alone := stored(t, m, nil, chunked(2, ""))
+	one := stored(t, m, s, chunked(2, ""))
+	two := stored(t, m, s, taller(2))
+	w := laid(&one.plan.Buffers[1])
+	if got, want := one.Held().Device, alone.Held().Device-2*w; got != want {
+		t.Errorf("with the weight elsewhere %d bytes are held, want %d", got, want)
+	}
+	if got := s.Held().Device; got != 2*w {
+		t.Errorf("the store holds %d bytes, want %d", got, 2*w)
+	}
+	in := chunkedInputs(t, 2, 1)
+	run := func(prog *Program, what string, x uint64, w, was *tensor.Tensor, lasts bool) {
+		t.Helper()
+		in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", x, 10, 3), "w": w}
+		weights := map[string]*tensor.Tensor{}
+		if lasts {
+			weights["w"] = w
+		}
+		results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in, in}, weights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			if got, want := floats(r.Outputs["y"]), wantChunked(2, map[string]*tensor.Tensor{"x": in["x"], "w": was}); !slices.Equal(got, want) {
+				t.Fatalf("%s: got %v, want %v", what, got, want)
+			}
+		}
+	}
+	first := in["w"]
+	was := first.Clone()
+	run(one, "the first", 2, first, was, true)
+	clear(first.Data) // against the rule: it was uploaded for both
+	run(two, "the second, by what the first uploaded", 3, first, was, true)
+	second := ints(t, ir.F32, "w", 9, 8, 3)
+	own := second.Clone()
+	run(two, "the second's own", 4, own, own, false)
+	copy(first.Data, was.Data)
+	run(one, "the first after that", 5, first, was, true)
+	run(two, "another", 6, second, own, true)
+	clear(second.Data)
+	run(one, "another, by what the second uploaded", 7, second, own, true)
+	if m.open != 4 {
+		t.Errorf("%d worlds are open, want three programs' and the store's", m.open)
+	}
+	both := stored(t, m, s, chunked(2, ""), "x")
+	if got, want := s.Held().Device, 2*(w+laid(&both.plan.Buffers[0])); got != want {
+		t.Errorf("with another parameter the store holds %d bytes, want %d", got, want)
+	}
+	run(both, "with another parameter", 10, second, own, true)
+	if err := both.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := s.Held().Device; got != 2*w {
+		t.Errorf("with one again the store holds %d bytes, want %d", got, 2*w)
+	}
+	if err := errors.Join(one.Close(), one.Close()); err != nil {
+		t.Error(err)
+	}
+	run(two, "after the other is gone", 8, second, own, true)
+	copy(second.Data, own.Data)
+	two.world.Abort(errors.New("a fault"))
+	if _, err := two.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in); err == nil || two.Usable() {
+		t.Error("it ran after a fault")
+	}
+	if m.open != 1 || s.Held() != (device.Held{}) {
+		t.Errorf("%d worlds are open, want that of the program without a store; the store holds %v", m.open, s.Held())
+	}
+	three := stored(t, m, s, chunked(2, ""))
+	run(three, "loaded anew", 9, second, own, true)
+}
+
+// TestStoreFault: what a program that failed has uploaded is uploaded again.
+func TestStoreFault(t *testing.T) {
+	m := &storing{Machine: cpu.New(cpu.Options{})}
+	s := NewStore(m)
+	one, two := stored(t, m, s, chunked(2, "")), stored(t, m, s, chunked(2, ""))
+	in := chunkedInputs(t, 2, 1)
+	if err := one.Hold(context.Background(), map[string]*tensor.Tensor{"w": in["w"]}); err != nil {
+		t.Fatal(err)
+	}
+	one.world.Abort(errors.New("a fault"))
+	if _, err := one.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in); err == nil {
+		t.Error("it ran after a fault")
+	}
+	for i := range in["w"].Len() {
+		in["w"].SetFloat64(i, 1) // who reads it again shows that
+	}
+	results, err := two.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := floats(results[0].Outputs["y"]), wantChunked(2, in); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestStoreDeclines: weights are lent wherever they lie, and what is not lent lies in the arena, and the results are right: on
+// machines that cannot, where the plan writes a parameter, shows it to peers, has only a
+// part of it on some rank, or something else at its place.
+func TestStoreDeclines(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan  func() *plan.Plan
+		lacks bool
+		lent  int
+	}{
+		"a machine that cannot": {func() *plan.Plan { return chunked(2, "") }, true, 0},
+		"another layout":        {func() *plan.Plan { return byColumns(chunked(2, "")) }, false, 2},
+		"at the arena's end": {func() *plan.Plan {
+			p := chunked(2, "")
+			w, y := &p.Buffers[1], &p.Buffers[2]
+			y.Offset, w.Offset = p.ArenaBytes, p.ArenaBytes+laid(y)
+			p.ArenaBytes = w.Offset + w.Bytes
+			return p
+		}, false, 2},
+		"written": {func() *plan.Plan {
+			p := chunked(2, "")
+			p.Inputs[1].Inout = true
+			return p
+		}, false, 1},
+		"another buffer there": {func() *plan.Plan {
+			p := chunked(2, "")
+			p.Buffers = append(p.Buffers, plan.Buffer{Name: "%other", Role: plan.RoleValue, Offset: p.Buffers[1].Offset, Bytes: 4})
+			return p
+		}, false, 1},
+		"read at a peer": {func() *plan.Plan {
+			p := chunked(2, "")
+			b := &builder{p: p, dt: ir.F32, where: map[string]int32{}}
+			for i, s := range p.Streams {
+				b.where[fmt.Sprint(int(s.Rank), s.Name)] = int32(i)
+			}
+			seen := b.buffer("%seen", plan.RoleValue, 4, 3)
+			b.put(0, "main", b.ref(1, seen, 4, 3), b.ref(0, 1, 4, 3))
+			return p
+		}, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &storing{Machine: cpu.New(cpu.Options{}), lacks: c.lacks}
+			prog := stored(t, m, NewStore(m), c.plan(), "x")
+			if lent := len(prog.borrowed); lent != c.lent {
+				t.Errorf("%d weights are lent, want %d", lent, c.lent)
+			}
+			rows := chunkedInputs(t, 2, 1)
+			in := map[string]*tensor.Tensor{"x": rows["x"], "w": rows["w"]}
+			if name == "another layout" {
+				in["w"] = sideBySide(t, rows["w"])
+			}
+			for range 2 {
+				results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in, in}, in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range results {
+					if got, want := floats(r.Outputs["y"]), wantChunked(2, rows); !slices.Equal(got, want) {
+						t.Errorf("got %v, want %v", got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestStoreShort: wherever memory is short in a load nothing is left, and the next goes well.
+func TestStoreShort(t *testing.T) {
+	m := &storing{Machine: cpu.New(cpu.Options{})}
+	s := NewStore(m)
+	for call := 1; ; call++ {
+		m.fails = call
+		prog, err := Load(context.Background(), m, chunked(2, ""), Options{Store: s, Weights: map[string]bool{"w": true, "x": true}})
+		if err == nil {
+			if call < 7 {
+				t.Errorf("call %d is not made", call)
+			}
+			if err := prog.Close(); err != nil {
+				t.Error(err)
+			}
+			break
+		}
+		if !errors.Is(err, device.ErrOutOfMemory) {
+			t.Errorf("call %d: %v", call, err)
+		}
+		if m.open != 0 || s.Held() != (device.Held{}) {
+			t.Errorf("call %d: %d worlds are open, %v is held", call, m.open, s.Held())
+		}
+		m.fails = 0
+		stored(t, m, s, chunked(2, "")).Close()
+	}
+	if m.open != 0 || s.Held() != (device.Held{}) {
+		t.Errorf("%d worlds are open, %v is held", m.open, s.Held())
+	}
+}
