@@ -176,10 +176,10 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 		in := maps.Clone(l.in[run])
 		if w := in["w"]; w != nil { // a weight: the second run has the first one's
 			delete(in, "w")
-			if run == 1 {
-				w = l.in[0]["w"]
-			} else if err := model.Bind("w", w); err != nil {
-				t.Fatal(err)
+			if run != 1 {
+				if err := model.Bind("w", w); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		r, err := model.Run(ctx, hocket.Args{In: in})
