@@ -102,8 +102,8 @@ type LoadOptions struct {
 	// it has taken, in use or not (arena, staging, workspaces), on the GPU where that
 	// is most, and its pinned host memory; on the CPU machine by that of all ranks.
 	// What plans share (see Model.Bind), and what the driver and NCCL take by themselves,
-	// is not counted. Beyond the bound
-	// the plan used least recently is unloaded; the last one stays.
+	// is not counted. Beyond the bound the plan used least recently is unloaded; the last
+	// one stays.
 	//
 	// Where memory is too short to load or run a plan, plans of all models of the
 	// machine that do not run are unloaded, the one used least recently first, until
