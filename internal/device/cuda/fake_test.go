@@ -245,7 +245,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
 	return map[string]func(a []uintptr) uintptr{
 		"cuInit": zero, "cuCtxSynchronize": zero,
-		"cuCtxSetCurrent":     func(a []uintptr) uintptr { f.reach.current = int32(a[0]) - fakeContext; return 0 },
+		"cuCtxSetCurrent":     func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
 		"cuDriverGetVersion":  func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
 		"cuDeviceGetCount":    func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
 		"cuDeviceGet":         func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },
@@ -276,7 +276,12 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		},
 		"cuMemRelease":        gone("memory"),
 		"cuMemAddressReserve": func(a []uintptr) uintptr { return set(a[0], f.memory("addresses", a[1])) },
-		"cuMemAddressFree":    func(a []uintptr) uintptr { return f.forget("addresses", a[0]) },
+		"cuMemAddressFree": func(a []uintptr) uintptr {
+			if f.reach.ranges[a[0]] != nil {
+				f.Errorf("addresses are given back from which memory is reached")
+			}
+			return f.forget("addresses", a[0])
+		},
 		"cuMemMap": func(a []uintptr) uintptr {
 			f.live["mappings"]++
 			f.reach.ranges[a[0]] = &fakeRange{a[1], f.reach.created[a[3]], map[int32]bool{}}
@@ -339,7 +344,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		},
 		"cuStreamCreateWithPriority": func(a []uintptr) uintptr {
 			h := f.handle("streams")
-			f.reach.streams[h] = f.reach.current
+			f.reach.streams[h] = f.reach.current[thread()]
 			return set(a[0], h)
 		},
 		"cuStreamDestroy_v2": gone("streams"),

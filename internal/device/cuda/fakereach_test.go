@@ -17,7 +17,7 @@ type fakeReach struct {
 	mangles func(from, to int32) bool // copies come out wrong
 	created map[uintptr]int32         // devices, by handle
 	ranges  map[uintptr]*fakeRange    // mapped memory, by address
-	current int32                     // whose context is
+	current map[int]int32             // by thread: the device whose context is
 	streams map[uintptr]int32
 	uses    map[string][]fakeTouch  // operands of kernels, by name
 	usedBy  map[uintptr][]fakeTouch // by function
@@ -33,7 +33,7 @@ type fakeRange struct {
 func newFakeReach() fakeReach {
 	never := func(a, b int32) bool { return false }
 	return fakeReach{apart: never, refuses: never, mangles: never, created: map[uintptr]int32{}, ranges: map[uintptr]*fakeRange{},
-		streams: map[uintptr]int32{}, uses: map[string][]fakeTouch{}, usedBy: map[uintptr][]fakeTouch{}}
+		streams: map[uintptr]int32{}, current: map[int]int32{}, uses: map[string][]fakeTouch{}, usedBy: map[uintptr][]fakeTouch{}}
 }
 
 // fakeContext is the context of device 0; those of others follow.
@@ -62,7 +62,7 @@ func (r *fakeReach) mapped(owner int32) int64 {
 
 // check complains of memory that the device of a stream may not use.
 func (f *fakeGPU) check(stream uintptr, at ...uintptr) {
-	dev := f.reach.current
+	dev := f.reach.current[thread()]
 	if stream != 0 {
 		dev = f.reach.streams[stream]
 	}

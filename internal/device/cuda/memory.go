@@ -298,12 +298,16 @@ func (m mapped) take(bytes int64) (*region, error) {
 // ncclCommPollCallbacks every tenth group). Peers would write to the memory that was
 // there before. Addresses alone cost the driver some memory of the host, and are never
 // given back: only memory that graphs gave NCCL leaves them.
+//
+// Nor are addresses given back where the memory could not be taken from them: others
+// would be given what still reaches it.
 func (m mapped) give(r *region) error {
 	d := m.g.sys.drv
-	if r.shown && r.known {
-		return errors.Join(d.Unmap(r.addr, r.bytes), d.ReleaseMem(r.handle))
+	err := d.Unmap(r.addr, r.bytes)
+	if err == nil && !(r.shown && r.known) {
+		err = d.FreeAddresses(r.addr, r.bytes)
 	}
-	return errors.Join(d.Unmap(r.addr, r.bytes), d.FreeAddresses(r.addr, r.bytes), d.ReleaseMem(r.handle))
+	return errors.Join(err, d.ReleaseMem(r.handle))
 }
 
 // pinned is host memory that all devices reach.
