@@ -1,0 +1,70 @@
+package hocket_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// A server's use of a model: weights that stay on the devices, plans for the numbers of
+// rows that it expects, and runs of whatever comes.
+func Example() {
+	const text = `dim T
+mesh tp[2]
+func mlp(%x: f32[T, 2], %up: f32[4/tp, 2], %down: f32[2, 4/tp]) -> f32[T, 2] {
+  %h = linear %x, %up
+  %g = relu %h
+  %y: f32[T, 2] = linear %g, %down  // all-reduced: the type has no partial
+  return %y
+}
+`
+	ctx := context.Background()
+	p, err := hocket.Parse("mlp.hkt", text)
+	if err != nil {
+		log.Fatal(err) // with the place, and what to do about it
+	}
+	m, err := hocket.Open(ctx, hocket.MachineOptions{}) // Name: "cuda" for GPUs, with package cuda imported
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	up, err := hocket.FromFloats(ir.F32, []float64{1, 0, -1, 0, 0, 1, 0, -1}, 4, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	down, err := hocket.FromFloats(ir.F32, []float64{1, 1, 0, 0, 0, 0, 1, 1}, 2, 4)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for name, w := range map[string]*hocket.Tensor{"up": up, "down": down} {
+		if err := model.Bind(name, w); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for _, rows := range []int64{1, 3} {
+		if err := model.Prepare(ctx, map[string]int64{"T": rows}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for _, request := range [][]float64{{3, -4}, {1, 2, -3, 4, -5, -6}} {
+		x, err := hocket.FromFloats(ir.F32, request, int64(len(request)/2), 2)
+		if err != nil {
+			log.Fatal(err)
+		}
+		report, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(report.Proof, report.Out["y"].Floats())
+	}
+	// Output:
+	// proved [3 4]
+	// proved [1 2 3 4 5 6]
+}
