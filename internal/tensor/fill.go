@@ -38,9 +38,7 @@ func Fill(t *Tensor, name string, spec Spec) error {
 	case SpecZeros:
 		clear(t.Data)
 	case SpecArange:
-		for i := range t.Len() {
-			t.SetInt64(i, i)
-		}
+		each(t, func(i int64) { t.SetInt64(i, i) })
 	case SpecSafetensors, SpecNpy:
 		if err := fillFromFile(t, name, spec); err != nil {
 			return fmt.Errorf("input %s: %w", name, err)
@@ -67,25 +65,31 @@ func fillFromFile(t *Tensor, name string, spec Spec) error {
 	return f.ReadInto(t, name)
 }
 
+// each has set make all elements, by several processors where they are many: each is a
+// function of its index alone.
+func each(t *Tensor, set func(i int64)) {
+	Share(int64(len(t.Data)), t.Len(), func(lo, hi int64) {
+		for i := lo; i < hi; i++ {
+			set(i)
+		}
+	})
+}
+
 func fillInts(t *Tensor, s stream) {
-	for i := range t.Len() {
+	each(t, func(i int64) {
 		third, _ := bits.Mul64(s.word(i), 3)
 		t.SetInt64(i, int64(third)-1)
-	}
+	})
 }
 
 func fillRand(t *Tensor, s stream) {
 	if t.DType.IsInt() {
-		for i := range t.Len() {
-			t.SetInt64(i, int64(s.word(i)>>60)-8)
-		}
+		each(t, func(i int64) { t.SetInt64(i, int64(s.word(i)>>60)-8) })
 		return
 	}
 	b := significand(t.DType)
 	unit := int64(1) << b
-	for i := range t.Len() {
-		t.SetFloat64(i, float64(int64(s.word(i)>>(63-b))-unit)/float64(unit))
-	}
+	each(t, func(i int64) { t.SetFloat64(i, float64(int64(s.word(i)>>(63-b))-unit)/float64(unit)) })
 }
 
 // significand returns the bits of a float's significand, the hidden one

@@ -1,8 +1,10 @@
 package tensor
 
 import (
+	"bytes"
 	"math"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -196,4 +198,28 @@ func FuzzSpec(f *testing.F) {
 			t.Fatalf("%q gives %+v, which prints as %q and gives %+v, %v", s, spec, spec, again, err)
 		}
 	})
+}
+
+// TestFillLarge: several processors make the elements that one makes.
+func TestFillLarge(t *testing.T) {
+	for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I64} {
+		for _, kind := range []SpecKind{SpecInts, SpecRand, SpecArange} {
+			var filled [2]*Tensor
+			for i, procs := range []int{1, 5} {
+				was := runtime.GOMAXPROCS(procs)
+				x, err := New(dt, []int64{3, 700_001})
+				if err == nil {
+					err = Fill(x, "x", Spec{Kind: kind, Seed: 7})
+				}
+				runtime.GOMAXPROCS(was)
+				if err != nil {
+					t.Fatal(err)
+				}
+				filled[i] = x
+			}
+			if !bytes.Equal(filled[0].Data, filled[1].Data) {
+				t.Errorf("%s, kind %v: other elements", dt, kind)
+			}
+		}
+	}
 }
