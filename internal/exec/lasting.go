@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
@@ -28,16 +29,19 @@ type lasting struct {
 func (p *Program) watchWrites() error {
 	l := &p.lasting
 	l.uploads, l.holds = make([][]int, len(p.inputs)), make([]*holding, len(p.inputs))
+	written := make([]bool, len(p.inputs))
 	blocks, of := 0, map[int32]int{} // the input that a buffer is
 	for i := range p.inputs {
 		blocks += len(p.inputs[i].Parts)
 		l.holds[i] = &holding{}
 		for _, part := range p.inputs[i].Parts {
+			if j, two := of[part.Ref.Buf]; two && j != i {
+				written[i], written[j] = true, true
+			}
 			of[part.Ref.Buf] = i
 		}
 	}
 	l.rests, l.shown = make([]bool, blocks), make([]bool, len(p.inputs))
-	written := make([]bool, len(p.inputs))
 	for c := range p.plan.Cmds {
 		cmd := &p.plan.Cmds[c]
 		if cmd.Kind == plan.Input {
@@ -124,7 +128,7 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
 		}
 		l.holds[i].tensor = nil
-		if err := p.bring(context.WithoutCancel(ctx), i, first, in[io.Name]); err != nil {
+		if err := p.bring(ctx, i, first, in[io.Name]); err != nil {
 			return p.breakDown(err)
 		}
 		l.holds[i].tensor = in[io.Name]
@@ -132,8 +136,12 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 	return nil
 }
 
-// bring uploads input i, whose blocks begin with that one, and waits until it is there. In
-// a trace it is part of the run to come.
+// uploadGrace is how long the upload of a parameter may take when the context has ended;
+// then the world is given up, as in a run.
+var uploadGrace = time.Minute
+
+// bring uploads input i, whose blocks begin with that one, and waits until it is there, a
+// while longer than ctx lasts. In a trace it is part of the run to come.
 func (p *Program) bring(ctx context.Context, i, block int, t *tensor.Tensor) error {
 	parts := p.inputs[i].Parts
 	f := &frame{in: make([][]byte, block+len(parts)), held: make([]*tensor.Tensor, block+len(parts))}
@@ -148,5 +156,15 @@ func (p *Program) bring(ctx context.Context, i, block int, t *tensor.Tensor) err
 			return p.issueError(err, base+int64(c))
 		}
 	}
-	return p.world.Sync(ctx)
+	late, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	ended := context.AfterFunc(ctx, func() {
+		select {
+		case <-late.Done():
+		case <-time.After(uploadGrace):
+			giveUp(ctx.Err())
+		}
+	})
+	defer ended()
+	return p.world.Sync(late)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
@@ -180,6 +181,27 @@ func TestHold(t *testing.T) {
 	}
 	if err := prog.Hold(context.Background(), in); !errors.Is(err, ErrUnusable) {
 		t.Errorf("closed: %v", err)
+	}
+}
+
+// stuck is a world whose work does not end.
+type stuck struct{ device.World }
+
+func (w stuck) Sync(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// TestHoldStuck: an upload that does not end is given up a while after the context has.
+func TestHoldStuck(t *testing.T) {
+	defer func(was time.Duration) { uploadGrace = was }(uploadGrace)
+	uploadGrace = 10 * time.Millisecond
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+	prog.world = stuck{prog.world}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if err := prog.Hold(ctx, chunkedInputs(t, 2, 1)); !errors.Is(err, context.DeadlineExceeded) || prog.Usable() {
+		t.Errorf("%v, usable %v", err, prog.Usable())
 	}
 }
 

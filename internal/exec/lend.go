@@ -92,7 +92,7 @@ func (p *Program) lendable(i int) bool {
 		}
 		has[r.Rank] = true
 	}
-	if b.Space != plan.Arena || slices.ContainsFunc(p.inputs, func(o plan.IO) bool { return o.Name != io.Name && o.Parts != nil && o.Parts[0].Ref.Buf == buf }) {
+	if b.Space != plan.Arena {
 		return false
 	}
 	for o := range p.plan.Buffers {
