@@ -196,6 +196,78 @@ func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T,
 	}
 }
 
+// TestPrepareBound: Prepare takes the dims that bound weights have, as runs do, and the
+// given ones before those.
+func TestPrepareBound(t *testing.T) {
+	cm, m := tightly(t, 3)
+	model := modeltest.Load(t, m, `dim T = 4
+dim H = 2
+dim F
+mesh tp[2]
+func f(%x: f32[T/tp, H], %w: f32[F/tp, H]) -> f32[T, F/tp] {
+  %y = linear %x, %w
+  return %y
+}
+`, hocket.LoadOptions{})
+	w, err := hocket.NewTensor(ir.F32, 4, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := hocket.NewTensor(ir.F32, 8, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(model.Bind("w", w), model.Prepare(t.Context(), map[string]int64{"T": 8})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := cm.ranksOpened(); !slices.Equal(got, []int{2, 2}) {
+		t.Errorf("worlds of %v ranks were opened, want the plan's and the store's", got)
+	}
+	if err := model.Prepare(t.Context(), map[string]int64{"H": 2}); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("for other dims than the weight's: %v", err)
+	}
+}
+
+// TestBoundNames: weights whose names, types and shapes look alike one behind the other have
+// places of their own.
+func TestBoundNames(t *testing.T) {
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), `mesh tp[2]
+func f(%w: bf16[2], %wb: f16[2], %wbf: bf16[2]) -> (f32[2], f32[2], f32[2]) {
+  %a: f32[2] = cast %w
+  %b: f32[2] = cast %wb
+  %c: f32[2] = cast %wbf
+  return %a, %b, %c
+}
+`, hocket.LoadOptions{})
+	want := map[string][]float64{"a": {1, 2}, "b": {3, 4}, "c": {5, 6}}
+	for name, c := range map[string]struct {
+		dt  ir.DType
+		out string
+	}{"w": {ir.BF16, "a"}, "wb": {ir.F16, "b"}, "wbf": {ir.BF16, "c"}} {
+		x, err := hocket.FromFloats(c.dt, want[c.out], 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := model.Bind(name, x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		r, err := model.Run(t.Context(), hocket.Args{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for out, vals := range want {
+			if got := r.Out[out].Floats(); !slices.Equal(got, vals) {
+				t.Errorf("%s is %v, want %v", out, got, vals)
+			}
+		}
+	}
+}
+
 // TestBoundShared: plans for other dims share the weights that were bound before, in one
 // world more; where memory is short for two plans they take turns, and the weights come
 // and go with the last; and nothing is left in the end.

@@ -60,9 +60,10 @@ type Args struct {
 // Args uses that instead. Parameters that are inout begin each run with the bound tensor,
 // and so are uploaded for each.
 //
-// Plans that are loaded when a parameter is bound share its place on the devices, if they
+// Plans that are loaded after a parameter was bound share its place on the devices, if they
 // only compute with it there: plans for other dims then take no memory for weights, and
-// upload none. So bind before Prepare and the first Run.
+// upload none. So bind before Prepare and the first Run. Plans that return it, or have
+// a collective or a copy read it, and those loaded before, have a copy of their own.
 func (m *Model) Bind(name string, t *Tensor) error {
 	if !slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) {
 		return fmt.Errorf("%s has no parameter %%%s", m.fn.Name, name)
@@ -78,8 +79,8 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	return nil
 }
 
-// Prepare plans and loads for the given dims, which override the binding's, and uploads
-// the weights that are bound, so that the first Run with them does not have to. If ctx ends
+// Prepare plans and loads for the given dims, which override the binding's and those that
+// the shapes of bound weights say, and uploads these weights, so that the first Run with them does not have to. If ctx ends
 // meanwhile it returns that, and the load goes on: the next call waits for it or finds it
 // done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
@@ -88,7 +89,13 @@ func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 		return err
 	}
 	defer t.end()
-	_, err = t.use(ctx, m.merge(dims), func(l *loaded) error { return l.prog.Hold(ctx, m.weights()) })
+	weights := m.weights()
+	b, err := m.dimsOf(weights)
+	if err != nil {
+		return err
+	}
+	maps.Copy(b.Dims, dims)
+	_, err = t.use(ctx, b, func(l *loaded) error { return l.prog.Hold(ctx, weights) })
 	return err
 }
 

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -161,5 +164,22 @@ func TestLoadPanics(t *testing.T) {
 	cm.breaks = false
 	if err := sum(t.Context(), summed(t, m, 2), 2); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLateDeadline: a deadline that passes just when a run has ended well is not the next
+// run's.
+func TestLateDeadline(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	model := summed(t, m, 1)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 20000 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(60))*time.Microsecond)
+		first := sum(ctx, model, 4)
+		next := sum(t.Context(), model, 4)
+		cancel()
+		if next != nil {
+			t.Fatalf("time %d: first %v, then without a deadline %v", i, first, next)
+		}
 	}
 }

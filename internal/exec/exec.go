@@ -308,7 +308,7 @@ func (p *Program) breakDown(cause error) error {
 	err := p.explain(cause)
 	p.world.Abort(err)
 	for _, k := range p.borrowed {
-		k.tensor = nil // who knows
+		k.forget() // who knows
 	}
 	if cerr := errors.Join(p.world.Close(), p.giveBack()); cerr != nil {
 		p.log.Warn("closing the world after a failed run", "error", cerr)

@@ -55,7 +55,7 @@ func (p *Program) watchWrites() error {
 			}
 		}
 		for _, r := range reads {
-			if i, ok := of[r.Buf]; ok && (cmd.Kind != plan.Compute || r.Rank != cmd.Rank) {
+			if i, ok := of[r.Buf]; ok && cmd.Kind != plan.Compute { // whose operands are its own rank's
 				l.shown[i] = true
 			}
 		}
@@ -78,7 +78,7 @@ func (p *Program) rest(batch []map[string]*tensor.Tensor, weights map[string]*te
 		other := func(in map[string]*tensor.Tensor) bool { return in[name] != t }
 		rests := t != nil && l.uploads[i] != nil && !slices.ContainsFunc(batch, other)
 		if !rests {
-			l.holds[i].tensor = nil
+			l.holds[i].forget()
 		}
 		for range p.inputs[i].Parts {
 			if l.rests[b] && !rests {
@@ -107,6 +107,9 @@ func (p *Program) Hold(ctx context.Context, weights map[string]*tensor.Tensor) e
 		return err
 	}
 	p.rest([]map[string]*tensor.Tensor{weights}, weights)
+	if p.tracer != nil { // uploads ahead are no part of a run's trace
+		defer p.tracer.recorder.Drain(p.describe)
+	}
 	return p.settle(ctx, weights)
 }
 
@@ -121,17 +124,17 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 		io := &p.inputs[i]
 		first := b
 		b += len(io.Parts)
-		if len(io.Parts) == 0 || !l.rests[first] || l.holds[i].tensor == in[io.Name] {
+		if len(io.Parts) == 0 || !l.rests[first] || l.holds[i].is(in[io.Name]) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
 		}
-		l.holds[i].tensor = nil
+		l.holds[i].forget()
 		if err := p.bring(ctx, i, first, in[io.Name]); err != nil {
 			return p.breakDown(err)
 		}
-		l.holds[i].tensor = in[io.Name]
+		l.holds[i].set(in[io.Name])
 	}
 	return nil
 }

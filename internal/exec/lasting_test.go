@@ -172,6 +172,18 @@ func TestHold(t *testing.T) {
 	if got := floats(results[0].Outputs["y"]); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	traced := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Trace: true})
+	if err := traced.Hold(context.Background(), in); err != nil {
+		t.Fatal(err)
+	}
+	if results, err = traced.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range results[0].Trace.Events {
+		if e.Name == "input" {
+			t.Errorf("the run's trace has what was uploaded before")
+		}
+	}
 	wrong := map[string]*tensor.Tensor{"w": in["x"]}
 	if err := prog.Hold(context.Background(), wrong); !errors.Is(err, ErrInput) {
 		t.Errorf("of another shape: %v", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"weak"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
@@ -38,15 +39,22 @@ type kept struct {
 	uses   int // programs
 }
 
-// holding tells which tensor's bytes are in a parameter's blocks; nil for what is not
-// known to be anybody's.
-type holding struct{ tensor *tensor.Tensor }
+// holding tells which tensor's bytes are in a parameter's blocks; the zero value for what
+// is not known to be anybody's. It keeps no tensor that its owner let go of.
+type holding struct{ of weak.Pointer[tensor.Tensor] }
+
+func (h *holding) forget() { h.of = weak.Pointer[tensor.Tensor]{} }
+
+func (h *holding) set(t *tensor.Tensor) { h.of = weak.Make(t) }
+
+func (h *holding) is(t *tensor.Tensor) bool { return h.of == weak.Make(t) }
 
 // keyOf tells parameters and layouts apart.
 func keyOf(io *plan.IO) string {
-	key := fmt.Sprint(io.Name, io.DType, io.Shape)
+	key := fmt.Sprintf("%q %v %v", io.Name, io.DType, io.Shape)
 	for _, part := range io.Parts {
-		key += fmt.Sprint(part.Lo, part.Ref.Rank, part.Ref.Off, part.Ref.Shape, part.Ref.Strides)
+		r := &part.Ref
+		key += fmt.Sprintf(" %v %d %d %v %v", part.Lo, r.Rank, r.Off, r.Shape, r.Strides)
 	}
 	return key
 }
@@ -65,7 +73,7 @@ func (s *Store) take(ctx context.Context, ranks int, io *plan.IO, bytes int64) (
 		w = &storeWorld{world, map[string]*kept{}}
 		s.worlds[ranks] = w
 	}
-	key := fmt.Sprint(keyOf(io), bytes)
+	key := fmt.Sprintf("%s %d", keyOf(io), bytes)
 	k := w.kept[key]
 	if k == nil {
 		k = &kept{key: key, ranks: ranks}

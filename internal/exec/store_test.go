@@ -208,8 +208,8 @@ func TestStoreFault(t *testing.T) {
 }
 
 // TestStoreDeclines: weights are lent wherever they lie, and what is not lent lies in the arena, and the results are right: on
-// machines that cannot, where the plan writes a parameter, shows it to peers, has only a
-// part of it on some rank, or something else at its place.
+// machines that cannot, where the plan writes a parameter, shows it to peers, has none of
+// it on some rank, or something else at its place.
 func TestStoreDeclines(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan  func() *plan.Plan
@@ -220,9 +220,9 @@ func TestStoreDeclines(t *testing.T) {
 		"another layout":        {func() *plan.Plan { return byColumns(chunked(2, "")) }, false, 2},
 		"at the arena's end": {func() *plan.Plan {
 			p := chunked(2, "")
-			w, y := &p.Buffers[1], &p.Buffers[2]
-			y.Offset, w.Offset = p.ArenaBytes, p.ArenaBytes+laid(y)
-			p.ArenaBytes = w.Offset + w.Bytes
+			x, y := &p.Buffers[0], &p.Buffers[2]
+			y.Offset, x.Offset = p.ArenaBytes, p.ArenaBytes+laid(y)
+			p.ArenaBytes = x.Offset + x.Bytes
 			return p
 		}, false, 2},
 		"written": {func() *plan.Plan {
@@ -230,6 +230,14 @@ func TestStoreDeclines(t *testing.T) {
 			p.Inputs[1].Inout = true
 			return p
 		}, false, 1},
+		"none on a rank": {func() *plan.Plan {
+			p := chunked(2, "")
+			b := &builder{p: p, dt: ir.F32, where: map[string]int32{}}
+			buf := b.buffer("%only", plan.RoleInput, 3)
+			p.Inputs = append(p.Inputs, plan.IO{Name: "only", DType: ir.F32, Shape: []int64{3}, Parts: []plan.IOPart{{Ref: b.ref(1, buf, 3), Lo: []int64{0}}, {Ref: plan.Absent(), Lo: []int64{0}}}})
+			p.Cmds = append([]plan.Cmd{{Kind: plan.Input, Rank: 1, Stream: p.Main[1], IO: 2, Peer: -1}}, p.Cmds...)
+			return p
+		}, false, 2},
 		"another buffer there": {func() *plan.Plan {
 			p := chunked(2, "")
 			p.Buffers = append(p.Buffers, plan.Buffer{Name: "%other", Role: plan.RoleValue, Offset: p.Buffers[1].Offset, Bytes: 4})
@@ -248,7 +256,8 @@ func TestStoreDeclines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &storing{Machine: cpu.New(cpu.Options{}), lacks: c.lacks}
-			prog := stored(t, m, NewStore(m), c.plan(), "x")
+			s := NewStore(m)
+			prog := stored(t, m, s, c.plan(), "x", "only")
 			if lent := len(prog.borrowed); lent != c.lent {
 				t.Errorf("%d weights are lent, want %d", lent, c.lent)
 			}
@@ -256,6 +265,9 @@ func TestStoreDeclines(t *testing.T) {
 			in := map[string]*tensor.Tensor{"x": rows["x"], "w": rows["w"]}
 			if name == "another layout" {
 				in["w"] = sideBySide(t, rows["w"])
+			}
+			if name == "none on a rank" {
+				in["only"] = ints(t, ir.F32, "only", 5, 3)
 			}
 			for range 2 {
 				results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in, in}, in)
@@ -268,7 +280,43 @@ func TestStoreDeclines(t *testing.T) {
 					}
 				}
 			}
+			if err := prog.Close(); err != nil {
+				t.Error(err)
+			}
+			if m.open != 0 || s.Held() != (device.Held{}) {
+				t.Errorf("%d worlds are open, %v is held", m.open, s.Held())
+			}
 		})
+	}
+}
+
+// TestStoreKeys: parameters that differ in anything have places of their own.
+func TestStoreKeys(t *testing.T) {
+	io := func(change func(io *plan.IO)) string {
+		io := plan.IO{Name: "w", DType: ir.BF16, Shape: []int64{4, 6}}
+		for r := range int32(2) {
+			io.Parts = append(io.Parts, plan.IOPart{Ref: plan.Ref{Rank: r, DType: ir.BF16, Shape: []int64{2, 6}, Strides: []int64{6, 1}}, Lo: []int64{2 * int64(r), 0}})
+		}
+		change(&io)
+		return keyOf(&io)
+	}
+	keys := map[string]int{}
+	for i, change := range []func(io *plan.IO){
+		func(*plan.IO) {},
+		func(io *plan.IO) { io.Name = "v" },
+		func(io *plan.IO) { io.Name, io.DType = "wb", ir.F16 },
+		func(io *plan.IO) { io.Shape = []int64{4, 7} },
+		func(io *plan.IO) { io.Parts[1].Lo = []int64{1, 0} },
+		func(io *plan.IO) { io.Parts[1].Ref.Rank = 2 },
+		func(io *plan.IO) { io.Parts[1].Ref.Off = 4 },
+		func(io *plan.IO) { io.Parts[1].Ref.Shape = []int64{2, 5} },
+		func(io *plan.IO) { io.Parts[1].Ref.Strides = []int64{1, 2} },
+	} {
+		key := io(change)
+		if j, twice := keys[key]; twice {
+			t.Errorf("changes %d and %d have one key: %s", j, i, key)
+		}
+		keys[key] = i
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/ir"
 )
 
 func TestConcurrent(t *testing.T) {
@@ -33,5 +34,41 @@ func TestScheduled(t *testing.T) {
 			}
 			suite(t, func(*testing.T) device.Machine { return cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}) })
 		})
+	}
+}
+
+// TestBorrowedAfterFree: memory whose lender gave it back is refused.
+func TestBorrowedAfterFree(t *testing.T) {
+	m := cpu.New(cpu.Options{})
+	open := func() device.Device {
+		w, err := m.Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = w.Close() })
+		return w.Device(0)
+	}
+	lender, borrower := open(), open()
+	mem, err := lender.Alloc(16, device.Private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent, err := borrower.(device.Borrower).Borrow(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := borrower.NewStream(device.StreamOptions{Name: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := device.View{Mem: lent, DType: ir.F32, Shape: []int64{4}, Strides: []int64{1}}
+	if err := s.Upload(v, make([]byte, 16)); err != nil {
+		t.Error(err)
+	}
+	if err := mem.Free(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Upload(v, make([]byte, 16)); err == nil {
+		t.Error("it is used when it was given back")
 	}
 }

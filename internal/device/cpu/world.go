@@ -40,7 +40,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) *world {
 	for r := range ranks {
 		w.devices = append(w.devices, &dev{w: w, rank: r})
 	}
-	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx) })
+	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx, new(bool)) })
 	return w
 }
 
@@ -65,10 +65,12 @@ func (w *world) Observe(o device.Observer) {
 // Sync also ends the world with ctx: work in flight cannot be taken back, so a
 // cancelled Sync aborts. It returns only when nothing runs any more.
 func (w *world) Sync(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { w.expire(ctx) })
+	over := false // mu guards it: a context that ends behind Sync is nobody's any more
+	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	defer func() { over = true }()
 	if w.scheduled() {
 		if err := w.runScheduled(ctx); err != nil {
 			return err
@@ -125,10 +127,14 @@ func (w *world) end(cause error) {
 	}
 }
 
-// expire ends the world because a context is done, and says what it was at.
-func (w *world) expire(ctx context.Context) {
+// expire ends the world because a context is done, unless what it was for is over, and says
+// what the world was at.
+func (w *world) expire(ctx context.Context, over *bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if *over {
+		return
+	}
 	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: w.standing()})
 }
 

@@ -70,7 +70,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx) })
+	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx, new(bool)) })
 	return w, nil
 }
 
@@ -144,10 +144,12 @@ func (w *world) Device(rank int) device.Device {
 // Sync also ends the world with ctx: work in flight cannot be taken back, so a
 // cancelled Sync aborts.
 func (w *world) Sync(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { w.expire(ctx) })
+	over := false // mu guards it: a context that ends behind Sync is nobody's any more
+	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	defer func() { over = true }()
 	began := time.Now()
 	for w.cause == nil {
 		if w.calls == 0 {
@@ -292,11 +294,12 @@ func (w *world) end(cause error) {
 	}
 }
 
-// expire ends the world because a context is done, and says what it was at.
-func (w *world) expire(ctx context.Context) {
+// expire ends the world because a context is done, unless what it was for is over, and says
+// what the world was at.
+func (w *world) expire(ctx context.Context, over *bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cause != nil {
+	if w.cause != nil || *over {
 		return
 	}
 	var at []device.Standing
