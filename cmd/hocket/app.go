@@ -137,7 +137,26 @@ For completions of the shell you use, see hocket completion --help.`,
 		c.DisableFlagsInUseLine = true
 		root.AddCommand(a.named(c))
 	}
+	root.SetHelpCommand(a.helpCommand(root))
 	return root
+}
+
+// helpCommand is cobra's, but for commands that there are not: those are errors.
+func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			switch {
+			case err != nil:
+				return a.noSuchCommand(root, args)
+			case len(rest) > 0:
+				return a.noSuchCommand(root, rest)
+			}
+			return c.Help()
+		},
+	}
 }
 
 // named makes the command, once its flags are read, tell JSON its name, and
