@@ -83,16 +83,9 @@ func (p *Program) lendable(i int) bool {
 	if p.lasting.uploads[i] == nil || p.lasting.shown[i] || len(io.Parts) != p.plan.Ranks {
 		return false
 	}
-	buf, has := io.Parts[0].Ref.Buf, make([]bool, p.plan.Ranks)
+	buf := io.Parts[0].Ref.Buf
 	b := &p.plan.Buffers[buf]
-	for _, part := range io.Parts {
-		r := &part.Ref
-		if r.Buf != buf || has[r.Rank] {
-			return false
-		}
-		has[r.Rank] = true
-	}
-	if b.Space != plan.Arena {
+	if b.Space != plan.Arena || slices.ContainsFunc(io.Parts, func(part plan.IOPart) bool { return part.Ref.Buf != buf }) {
 		return false
 	}
 	for o := range p.plan.Buffers {
