@@ -80,9 +80,9 @@ func (m *Model) Bind(name string, t *Tensor) error {
 }
 
 // Prepare plans and loads for the given dims, which override the binding's and those that
-// the shapes of bound weights say, and uploads these weights, so that the first Run with them does not have to. If ctx ends
-// meanwhile it returns that, and the load goes on: the next call waits for it or finds it
-// done, and uploads what weights are left.
+// the shapes of bound weights say, and uploads these weights, so that the first Run with
+// them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
+// next call waits for it or finds it done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	t, err := m.takeTurn(ctx)
 	if err != nil {

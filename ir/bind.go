@@ -44,7 +44,7 @@ type Bound struct {
 // every dim the function needs has a value, shards divide, sizes fit 64 bits,
 // and every constraint over dims alone holds.
 func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
-	bd, d := resolve(in, b)
+	bd, d := resolve(in, b, (*Bound).needDims)
 	if d != nil {
 		return nil, Diagnostics{d}
 	}
@@ -55,17 +55,21 @@ func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 }
 
 // Dims gives the value of every dim that has one, as Bind does, but looks at no
-// function's body: it takes microseconds, whatever the size of the program.
+// function's body: a dim that one of them lacks is Bind's to report.
 func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
-	bd, d := resolve(in, b)
+	bd, d := resolve(in, b, func(*Bound, Binding) *Diagnostic { return nil })
 	if d != nil {
+		if _, ds := Bind(in, b); ds.HasErrors() {
+			return nil, ds // may name more that is missing
+		}
 		return nil, Diagnostics{d}
 	}
 	return bd.Dims, nil
 }
 
-// resolve finds the function and the values of dims, axes and ranks.
-func resolve(in *Info, b Binding) (*Bound, *Diagnostic) {
+// resolve finds the function and the values of dims, axes and ranks; need reports dims
+// without a value, before meshes are made of them.
+func resolve(in *Info, b Binding, need func(*Bound, Binding) *Diagnostic) (*Bound, *Diagnostic) {
 	bd := &Bound{Info: in, Dims: map[string]int64{}, axes: map[string]*boundMesh{}}
 	p := in.Prog
 	if len(p.Funcs) == 0 {
@@ -80,9 +84,9 @@ func resolve(in *Info, b Binding) (*Bound, *Diagnostic) {
 	given := map[string]int64{} // a copy: defineEarly adds to it
 	maps.Copy(given, b.Dims)
 	b.Dims = given
-	steps := []func(Binding) *Diagnostic{bd.bindDims, bd.parseDefines, bd.defineEarly, bd.solveRanks, bd.needDims, bd.bindMeshes, bd.defineLate}
+	steps := []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).solveRanks, need, (*Bound).bindMeshes, (*Bound).defineLate}
 	for _, step := range steps {
-		if d := step(b); d != nil {
+		if d := step(bd, b); d != nil {
 			return nil, d
 		}
 	}

@@ -48,7 +48,7 @@ func (b *builder) buffer(name string, role plan.Role, shape ...int64) int32 {
 		panic(err)
 	}
 	b.p.Buffers = append(b.p.Buffers, plan.Buffer{Name: name, Role: role, Offset: b.p.ArenaBytes, Bytes: n, Symmetric: true})
-	b.p.ArenaBytes += (n + plan.Align - 1) / plan.Align * plan.Align
+	b.p.ArenaBytes += plan.Aligned(n)
 	return int32(len(b.p.Buffers) - 1)
 }
 
@@ -206,6 +206,12 @@ func load(t testing.TB, mode cpu.Mode, seed int64, p *plan.Plan, opts Options) *
 			t.Fatal(err)
 		}
 	}
+	return loadOn(t, m, p, opts)
+}
+
+// loadOn loads a plan on a machine, until the test ends.
+func loadOn(t testing.TB, m device.Machine, p *plan.Plan, opts Options) *Program {
+	t.Helper()
 	prog, err := Load(context.Background(), m, p, opts)
 	if err != nil {
 		t.Fatal(err)

@@ -165,7 +165,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 // load resolves the plan, each step standing on those before it.
 func (p *Program) load(ctx context.Context) error {
 	steps := []func() error{
-		p.makeStreams, p.makeEvents, p.makeCounters, p.watchWrites, func() error { return p.borrow(ctx) }, p.reserveArenas,
+		p.makeStreams, p.makeEvents, p.makeCounters, p.findLasting, func() error { return p.borrow(ctx) }, p.reserveArenas,
 		p.findTable, p.designChannels, p.openChannels, p.openPairs, p.resolveCommands, p.readyStreams,
 		p.observe, p.watchUses, p.planReplay,
 	}

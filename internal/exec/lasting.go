@@ -25,8 +25,8 @@ type lasting struct {
 	rests []bool
 }
 
-// watchWrites finds the inputs that can last.
-func (p *Program) watchWrites() error {
+// findLasting finds the inputs that can last.
+func (p *Program) findLasting() error {
 	l := &p.lasting
 	l.uploads, l.holds = make([][]int, len(p.inputs)), make([]*holding, len(p.inputs))
 	written := make([]bool, len(p.inputs))

@@ -120,7 +120,7 @@ func (p *Program) view(r plan.Ref) (device.View, error) {
 		return v, nil
 	}
 	if b.Space == plan.Arena {
-		v.Mem, v.Off = p.memory.arenas[r.Rank], b.Offset-p.closed(b.Offset)+r.Off
+		v.Mem, v.Off = p.memory.arenas[r.Rank], b.Offset-p.gapsBelow(b.Offset)+r.Off
 		return v, nil
 	}
 	if p.memory.host[at] == nil {

@@ -49,9 +49,9 @@ func (h *holding) set(t *tensor.Tensor) { h.of = weak.Make(t) }
 
 func (h *holding) is(t *tensor.Tensor) bool { return h.of == weak.Make(t) }
 
-// keyOf tells parameters and layouts apart.
-func keyOf(io *plan.IO) string {
-	key := fmt.Sprintf("%q %v %v", io.Name, io.DType, io.Shape)
+// keyOf tells parameters, layouts and sizes of blocks apart.
+func keyOf(io *plan.IO, bytes int64) string {
+	key := fmt.Sprintf("%q %v %v %d", io.Name, io.DType, io.Shape, bytes)
 	for _, part := range io.Parts {
 		r := &part.Ref
 		key += fmt.Sprintf(" %v %d %d %v %v", part.Lo, r.Rank, r.Off, r.Shape, r.Strides)
@@ -73,7 +73,7 @@ func (s *Store) take(ctx context.Context, ranks int, io *plan.IO, bytes int64) (
 		w = &storeWorld{world, map[string]*kept{}}
 		s.worlds[ranks] = w
 	}
-	key := fmt.Sprintf("%s %d", keyOf(io), bytes)
+	key := keyOf(io, bytes)
 	k := w.kept[key]
 	if k == nil {
 		k = &kept{key: key, ranks: ranks}
@@ -113,18 +113,4 @@ func (s *Store) drop(w *storeWorld, k *kept) error {
 		errs = append(errs, mem.Free())
 	}
 	return errors.Join(errs...)
-}
-
-// Held is the memory that the store has taken.
-func (s *Store) Held() device.Held {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var h device.Held
-	for _, w := range s.worlds {
-		if w, ok := w.World.(device.Holder); ok {
-			held := w.Held()
-			h.Device, h.Host = h.Device+held.Device, h.Host+held.Host
-		}
-	}
-	return h
 }

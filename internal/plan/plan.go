@@ -236,6 +236,9 @@ type Buffer struct {
 // and what NCCL and cuBLASLt like best.
 const Align = 256
 
+// Aligned is what so many bytes take of an arena.
+func Aligned(bytes int64) int64 { return (bytes + Align - 1) / Align * Align }
+
 // IO is one parameter or result of the function.
 type IO struct {
 	Name  string // without "%"; "out", "out.0", … where a result has no name

@@ -25,7 +25,7 @@ func layOut(w *world, p *plan.Plan, u *usage, stats *Stats) error {
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Role == plan.RoleInput {
 			b.Offset = top
-			top += aligned(b.Bytes)
+			top += plan.Aligned(b.Bytes)
 		}
 	}
 	p.Memory = plan.Memory{Inputs: top, Bound: top + liveBound(p, u)}
@@ -38,8 +38,6 @@ func layOut(w *world, p *plan.Plan, u *usage, stats *Stats) error {
 	return err
 }
 
-func aligned(n int64) int64 { return (n + plan.Align - 1) / plan.Align * plan.Align }
-
 // placeSpace places all buffers of one memory space from base on, and returns
 // where the last one ends.
 func placeSpace(w *world, p *plan.Plan, u *usage, stats *Stats, space plan.Space, base int64) (int64, error) {
@@ -47,7 +45,7 @@ func placeSpace(w *world, p *plan.Plan, u *usage, stats *Stats, space plan.Space
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
 		if b.Role != plan.RoleInput && b.Space == space && b.Bytes > 0 {
-			items = append(items, item{buf: int32(i), size: aligned(b.Bytes)})
+			items = append(items, item{buf: int32(i), size: plan.Aligned(b.Bytes)})
 		}
 	}
 	// The order of first use: ids in items then mean time.
@@ -165,7 +163,7 @@ func liveBound(p *plan.Plan, u *usage) int64 {
 		if b.Space != plan.Arena {
 			continue
 		}
-		size := aligned(b.Bytes)
+		size := plan.Aligned(b.Bytes)
 		for _, h := range hs {
 			byRank[h.rank] = append(byRank[h.rank], change{h.begin, size}, change{h.end + 1, -size})
 		}

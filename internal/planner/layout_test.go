@@ -18,8 +18,8 @@ func TestChunkBuffersAreReusedPerWorker(t *testing.T) {
 	for _, chunks := range []int64{1, 2, 3, 5, 7, 24, 400} {
 		p, _ := mustPlan(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": chunks, "T": 2400}})
 		rows := (2400 + chunks - 1) / chunks
-		one := aligned(rows * 16 * 2)
-		want := p.Memory.Inputs + aligned(2400*16*2) + min(chunks, 2)*one
+		one := plan.Aligned(rows * 16 * 2)
+		want := p.Memory.Inputs + plan.Aligned(2400*16*2) + min(chunks, 2)*one
 		if p.ArenaBytes != want {
 			t.Errorf("C=%d: arena of %d bytes, want %d", chunks, p.ArenaBytes, want)
 		}
@@ -36,7 +36,7 @@ func TestReservedIsLiveForLinearsAndAllReduces(t *testing.T) {
 		if p.Memory.Peak != p.Memory.Bound {
 			t.Errorf("%d layers: peak %d, live at once %d", layers, p.Memory.Peak, p.Memory.Bound)
 		}
-		want := p.Memory.Inputs + int64(min(layers, 2))*aligned(96*64*2)
+		want := p.Memory.Inputs + int64(min(layers, 2))*plan.Aligned(96*64*2)
 		if p.Memory.Peak != want {
 			t.Errorf("%d layers: peak %d, want %d", layers, p.Memory.Peak, want)
 		}
@@ -376,7 +376,7 @@ func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []ite
 	var items []item
 	for i, b := range p.Buffers {
 		if b.Role != plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
-			items = append(items, item{buf: int32(i), size: aligned(b.Bytes)})
+			items = append(items, item{buf: int32(i), size: plan.Aligned(b.Bytes)})
 		}
 	}
 	slices.SortStableFunc(items, func(a, b item) int { return int(p.Buffers[a.buf].First - p.Buffers[b.buf].First) })
@@ -403,7 +403,7 @@ func TestVerifyLayoutFindsOverlaps(t *testing.T) {
 			top := int64(1 << 12)
 			for k := range q.Buffers {
 				q.Buffers[k].Offset = top
-				top += aligned(q.Buffers[k].Bytes)
+				top += plan.Aligned(q.Buffers[k].Bytes)
 			}
 			q.Buffers[i].Offset = q.Buffers[j].Offset
 			input := q.Buffers[i].Role == plan.RoleInput || q.Buffers[j].Role == plan.RoleInput

@@ -127,7 +127,7 @@ func (t *Tape) Plan() *plan.Plan {
 	}
 	for _, m := range t.mems {
 		p.Buffers = append(p.Buffers, plan.Buffer{Name: m.name, Role: plan.RoleAlloc, Symmetric: m.kind == device.Shared, Offset: p.ArenaBytes, Bytes: m.bytes})
-		p.ArenaBytes += (m.bytes + plan.Align - 1) / plan.Align * plan.Align
+		p.ArenaBytes += plan.Aligned(m.bytes)
 	}
 	for i, n := range t.lens {
 		p.Counters = append(p.Counters, plan.Counter{Name: fmt.Sprint("counters ", i), Len: n, PerRun: make([]int64, int(n)*t.ranks)})

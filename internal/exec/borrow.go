@@ -16,7 +16,6 @@ import (
 // given to.
 func (p *Program) borrow(ctx context.Context) error {
 	p.memory.lent = map[place]device.Memory{}
-	p.memory.gaps = nil
 	if p.opts.Store == nil {
 		return nil
 	}
@@ -58,7 +57,7 @@ func (p *Program) borrowInput(ctx context.Context, i int) error {
 		p.memory.lent[place{int32(r), buf}] = mem
 	}
 	b := &p.plan.Buffers[buf]
-	p.memory.gaps = append(p.memory.gaps, gap{b.Offset, min(laid(b), p.plan.ArenaBytes-b.Offset)})
+	p.memory.gaps = append(p.memory.gaps, gap{b.Offset, min(plan.Aligned(b.Bytes), p.plan.ArenaBytes-b.Offset)})
 	return nil
 }
 
@@ -71,9 +70,6 @@ func (p *Program) giveBack() error {
 	p.borrowed = nil
 	return errors.Join(errs...)
 }
-
-// laid is what a buffer takes of the arena, unless that ends before.
-func laid(b *plan.Buffer) int64 { return (b.Bytes + plan.Align - 1) / plan.Align * plan.Align }
 
 // lendable reports whether an input's buffer can lie outside of the arena: nothing writes to
 // it but uploads of the input, of which every rank has a block, nothing but that rank's
@@ -90,7 +86,7 @@ func (p *Program) lendable(i int) bool {
 	}
 	for o := range p.plan.Buffers {
 		other := &p.plan.Buffers[o]
-		if int32(o) != buf && other.Space == plan.Arena && other.Offset < b.Offset+laid(b) && b.Offset < other.Offset+laid(other) {
+		if int32(o) != buf && other.Space == plan.Arena && other.Offset < b.Offset+plan.Aligned(b.Bytes) && b.Offset < other.Offset+plan.Aligned(other.Bytes) {
 			return false
 		}
 	}
@@ -101,10 +97,10 @@ func (p *Program) lendable(i int) bool {
 type gap struct{ at, bytes int64 }
 
 // arenaBytes is the size of the program's arena.
-func (p *Program) arenaBytes() int64 { return p.plan.ArenaBytes - p.closed(p.plan.ArenaBytes) }
+func (p *Program) arenaBytes() int64 { return p.plan.ArenaBytes - p.gapsBelow(p.plan.ArenaBytes) }
 
-// closed is the gaps below an offset in the plan's arena.
-func (p *Program) closed(at int64) int64 {
+// gapsBelow is how much of the gaps lies below an offset in the plan's arena.
+func (p *Program) gapsBelow(at int64) int64 {
 	sum := int64(0)
 	for _, g := range p.memory.gaps {
 		if g.at >= at {
