@@ -1,11 +1,13 @@
 package hocket_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device/cpu"
@@ -135,14 +137,14 @@ func testBound(t *testing.T, model *hocket.Model) {
 	run("a run's own where none is bound", 4, one, map[string]*hocket.Tensor{"w": floats(one, 4, 2)})
 }
 
-// BenchmarkWeights is what a run of an MLP of 16 rows costs whose weights are given to
-// each run, and bound: of 90 MB in all, or 940 MB with -soak.machine cuda.
-func BenchmarkWeights(b *testing.B) {
+// weighty is an MLP of 16 rows, with weights of 90 MB in all, or 940 MB with -soak.machine
+// cuda.
+func weighty() string {
 	hidden, features := int64(1024), int64(22016)
 	if *soakMachine == "cuda" {
 		hidden, features = 8192, 28672
 	}
-	text := fmt.Sprintf(`dim T = 16
+	return fmt.Sprintf(`dim T = 16
 dim H = %d
 dim F = %d
 mesh tp[%d]
@@ -153,6 +155,10 @@ func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T,
   return %%y
 }
 `, hidden, features, *soakRanks)
+}
+
+// BenchmarkWeights is what a run costs whose weights are given to each run, and bound.
+func BenchmarkWeights(b *testing.B) {
 	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
 	if err != nil {
 		b.Fatal(err)
@@ -162,7 +168,7 @@ func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T,
 		if graph && *soakMachine == "cpu" {
 			continue
 		}
-		model := modeltest.Load(b, m, text, hocket.LoadOptions{Graph: graph})
+		model := modeltest.Load(b, m, weighty(), hocket.LoadOptions{Graph: graph})
 		in, err := model.RandomInputs("ints:1")
 		if err != nil {
 			b.Fatal(err)
@@ -190,6 +196,62 @@ func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T,
 				}
 			})
 		}
+		if err := model.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkMissed is what a run costs behind one that missed its deadline, which passed
+// when half of it was done, with bound weights.
+func BenchmarkMissed(b *testing.B) {
+	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close()
+	for _, grace := range []time.Duration{0, -1} {
+		model := modeltest.Load(b, m, weighty(), hocket.LoadOptions{Graph: *soakMachine != "cpu", Grace: grace})
+		in, err := model.RandomInputs("ints:1")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, name := range []string{"up", "down"} {
+			if err := model.Bind(name, in[name]); err != nil {
+				b.Fatal(err)
+			}
+			delete(in, name)
+		}
+		run := func(ctx context.Context) error {
+			_, err := model.Run(ctx, hocket.Args{In: in})
+			return err
+		}
+		b.Run(fmt.Sprint("grace ", grace), func(b *testing.B) {
+			var half time.Duration
+			missed := 0
+			for range 5 { // loads, records
+				began := time.Now()
+				if err := run(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				half = time.Since(began) / 2
+			}
+			for b.Loop() {
+				b.StopTimer()
+				ctx, cancel := context.WithTimeout(b.Context(), half)
+				if err := run(ctx); errors.Is(err, context.DeadlineExceeded) {
+					missed++
+				} else if err != nil {
+					b.Fatal(err)
+				}
+				cancel()
+				b.StartTimer()
+				if err := run(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(missed)/float64(b.N), "missed/op")
+		})
 		if err := model.Close(); err != nil {
 			b.Fatal(err)
 		}

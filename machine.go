@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
@@ -115,6 +116,12 @@ type LoadOptions struct {
 	// nothing is waited for, and nothing unloaded where that would not be enough: the
 	// product then runs by a guess, see Report.Guesses.
 	Cache int64
+	// Grace is how long runs may go on when their context has ended; 0 means a second,
+	// and less than 0 not at all. What devices were given cannot be taken back, only
+	// aborted, and then the plan is gone: the next run loads it again, and uploads weights
+	// again if no other plan has them. Runs that end within the grace leave their plan as
+	// it was, for whoever comes next; their results are given up.
+	Grace time.Duration
 	// Graph has every batch of runs but the first replay a recording of the
 	// program, on machines that record graphs: "cuda" does.
 	Graph bool

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
@@ -146,8 +147,9 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 
 // Run runs the model once and returns its results. The dims come from the
 // shapes of the arguments, then the binding, then the program's defaults.
-// Cancelling ctx aborts the run on all ranks. A plan that is still loaded then goes on
-// being loaded, as in Prepare.
+// When ctx ends, a run that has begun is given LoadOptions.Grace to end by itself, and
+// aborted on all ranks then; Run returns that ctx has ended. A plan that is still loaded
+// then goes on being loaded, as in Prepare.
 func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 	reports, err := m.RunBatch(ctx, []Args{args})
 	if err != nil {
@@ -276,7 +278,7 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding, dims map[string]i
 // fit loads p, and makes room for it where memory is short.
 func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan) (*exec.Program, error) {
 	opts := exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
-		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true, Store: m.store, Weights: map[string]bool{}}
+		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Store: m.store, Weights: map[string]bool{}}
 	for name := range m.weights() {
 		opts.Weights[name] = true
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"runtime"
@@ -13,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,7 +82,24 @@ type soak struct {
 	mu    sync.Mutex
 	wants map[string][]byte // results by program, strategy, algorithm, dims and seed
 	runs  int
+	late  int // of runs with a deadline, those that it passed in
 	loads int
+
+	plans planCount
+}
+
+// planCount counts the plans that are loaded, as a log says it.
+type planCount struct{ n atomic.Int64 }
+
+func (*planCount) Enabled(context.Context, slog.Level) bool { return true }
+func (c *planCount) WithAttrs([]slog.Attr) slog.Handler     { return c }
+func (c *planCount) WithGroup(string) slog.Handler          { return c }
+
+func (c *planCount) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "plan loaded" {
+		c.n.Add(1)
+	}
+	return nil
 }
 
 // soakWay is a program with one of the ways in which it runs.
@@ -123,6 +143,7 @@ const soakPeriod = 2
 // TestSoak runs small programs for a time: one is replayed without end while
 // others come, are run for some extents, by graph and call by call, with
 // collectives by schedules, kernels or NCCL, and go.
+// Some runs have a deadline, which they may miss, but keep their plan.
 // Every result must have the bits that its first run had, the first be right, and
 // once every program has run in every way nothing grow: memory of devices or host,
 // goroutines, threads.
@@ -158,7 +179,10 @@ func TestSoak(t *testing.T) {
 		t.Error(err)
 	}
 	after := measure(t)
-	t.Logf("%v: %d runs, %d loads: %v: %v", time.Since(began).Round(time.Second), s.count(), s.loads, after, residents())
+	t.Logf("%v: %d runs, %d loads, %d deadlines missed: %v: %v", time.Since(began).Round(time.Second), s.count(), s.loads, s.late, after, residents())
+	if want := int64(1 + soakDims*s.loads); !t.Failed() && s.plans.n.Load() != want {
+		t.Errorf("%d plans were loaded, want %d", s.plans.n.Load(), want)
+	}
 	if len(passes) <= soakPeriod {
 		t.Logf("too short a time to tell whether something grows: that takes %d passes", soakPeriod+1)
 	} else {
@@ -262,7 +286,7 @@ func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := hocket.LoadOptions{Strategy: w.strategy, Algorithm: w.algorithm, Graph: w.graph, NoProve: true, Trace: trace}
+	opts := hocket.LoadOptions{Strategy: w.strategy, Algorithm: w.algorithm, Graph: w.graph, NoProve: true, Trace: trace, Logger: slog.New(&s.plans), Grace: time.Minute}
 	return s.m.Load(prog, hocket.Binding{Dims: w.dims}, opts)
 }
 
@@ -276,8 +300,22 @@ const (
 	soakBound                    // they are bound
 )
 
+// hurry runs a model as run does, with a deadline that may pass before, in or after it.
+func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) error {
+	soon, cancel := context.WithTimeout(ctx, rand.N(500*time.Microsecond))
+	defer cancel()
+	err := s.run(soon, m, name, dims, seed, weights)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		s.mu.Lock()
+		s.late++
+		s.mu.Unlock()
+		return nil
+	}
+	return err
+}
+
 // run runs a model once for a T and a seed, and holds it to what came first.
-func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) error {
+func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) error {
 	ports, err := m.Inputs(dims)
 	if err != nil {
 		return err
@@ -300,7 +338,7 @@ func (s *soak) run(m *hocket.Model, name string, dims map[string]int64, seed int
 			return err
 		}
 	}
-	rep, err := m.Run(s.ctx, args)
+	rep, err := m.Run(ctx, args)
 	if err != nil {
 		return fmt.Errorf("%s, %v: %w", name, dims, err)
 	}
@@ -362,7 +400,11 @@ func (s *soak) replay(stop chan bool) (err error) {
 		default:
 		}
 		s.still.Lock()
-		err := s.run(m, w.String(), map[string]int64{w.dim: 4 * w.step}, i%2, weights)
+		run := s.run
+		if i%5 == 3 {
+			run = s.hurry
+		}
+		err := run(s.ctx, m, w.String(), map[string]int64{w.dim: 4 * w.step}, i%2, weights)
 		weights = soakBound
 		s.still.Unlock()
 		if err != nil {
@@ -370,6 +412,9 @@ func (s *soak) replay(stop chan bool) (err error) {
 		}
 	}
 }
+
+// soakDims is for how many values of T a visit runs a program.
+const soakDims = 3
 
 // visit loads a program in way i, runs it for values of T that are new to it, and
 // unloads it. Of some ways the first run for a T binds the weights.
@@ -381,14 +426,18 @@ func (s *soak) visit(i int, trace bool) (err error) {
 	}
 	s.loads++
 	defer func() { err = errors.Join(err, m.Close()) }()
-	for k := range 3 {
+	for k := range soakDims {
 		dims := map[string]int64{w.dim: w.step * int64(1+(i+k)%4)}
 		for rep := range 3 { // of a graph the first records
 			weights := soakGiven
 			if i/2%2 == 0 {
 				weights = min(soakBinds+soakWeights(rep), soakBound)
 			}
-			if err := s.run(m, w.String(), dims, rep%2, weights); err != nil {
+			err := s.run(s.ctx, m, w.String(), dims, rep%2, weights)
+			if err == nil && k == 0 {
+				err = s.hurry(s.ctx, m, w.String(), dims, rep%2, weights)
+			}
+			if err != nil {
 				return fmt.Errorf("load %d: %w", s.loads, err)
 			}
 		}

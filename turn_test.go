@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/device/cpu"
-	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -168,18 +166,32 @@ func TestLoadPanics(t *testing.T) {
 }
 
 // TestLateDeadline: a deadline that passes just when a run has ended well is not the next
-// run's.
+// run's; and one that passes during a run leaves its plan, but where runs have no grace.
 func TestLateDeadline(t *testing.T) {
-	m := modeltest.Open(t, cpu.New(cpu.Options{}))
-	model := summed(t, m, 1)
-	random := rand.New(rand.NewPCG(1, 2))
-	for i := range 20000 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(60))*time.Microsecond)
-		first := sum(ctx, model, 4)
-		next := sum(t.Context(), model, 4)
-		cancel()
-		if next != nil {
-			t.Fatalf("time %d: first %v, then without a deadline %v", i, first, next)
+	for what, grace := range map[string]time.Duration{"a grace": 0, "none": -1} {
+		cm, m := tightly(t, 3)
+		model := summedWith(t, m, 1, hocket.LoadOptions{Grace: grace})
+		random := rand.New(rand.NewPCG(1, 2))
+		late := 0
+		for i := range 20000 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(60))*time.Microsecond)
+			first := sum(ctx, model, 4)
+			next := sum(t.Context(), model, 4)
+			cancel()
+			if next != nil {
+				t.Fatalf("%s, time %d: first %v, then without a deadline %v", what, i, first, next)
+			}
+			if first != nil && !errors.Is(first, context.DeadlineExceeded) {
+				t.Fatalf("%s, time %d: %v", what, i, first)
+			}
+			if first != nil && strings.Contains(first.Error(), "ended well") {
+				late++
+			}
+		}
+		loads := len(cm.ranksOpened())
+		t.Logf("%s: %d runs ended behind their deadlines, %d loads", what, late, loads)
+		if grace == 0 && (loads != 1 || late == 0) || grace < 0 && loads == 1 {
+			t.Errorf("%s: %d runs ended behind their deadlines, %d loads", what, late, loads)
 		}
 	}
 }

@@ -246,7 +246,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Graph: j.flags.graph, Trace: true,
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Grace: -1, Graph: j.flags.graph, Trace: true,
 		Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed})
 	if err != nil {
 		return ofHocket(err)

@@ -72,6 +72,9 @@ type Options struct {
 	// nil for none. Which parameters RunBatchWith and Hold are given does not depend on it.
 	Store   *Store
 	Weights map[string]bool
+	// Grace is how long a run may go on when its context has ended, before it is aborted,
+	// which makes the program unusable; 0 for not at all.
+	Grace time.Duration
 	// NoChains runs each command by itself, where the machine could run several as
 	// one kernel. The bits are the same.
 	NoChains bool
@@ -197,7 +200,8 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 // RunBatch runs the program once for each set of inputs, back to back, with no
 // host synchronisation between the runs (S13), and returns their results in
 // order. A failed run makes the program unusable; wrong inputs, a context that
-// has already ended and a MismatchError do not.
+// has already ended, or ends within Options.Grace of the run's end, and a MismatchError
+// do not.
 func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tensor) ([]*Result, error) {
 	return p.RunBatchWith(ctx, batch, nil)
 }
@@ -225,9 +229,11 @@ func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.T
 	if err := p.settle(ctx, batch[0]); err != nil {
 		return nil, err
 	}
+	late, done := lateBy(ctx, p.opts.Grace)
+	defer done()
 	err := p.stage(len(batch))
 	if err == nil {
-		err = p.record(ctx)
+		err = p.record(late)
 	}
 	first := p.run // trials of graphs are runs too
 	began := time.Now()
@@ -236,12 +242,16 @@ func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.T
 	}
 	issued := time.Since(began)
 	if err == nil {
-		err = p.world.Sync(ctx)
+		err = p.world.Sync(late)
 	}
 	if err != nil {
 		return nil, p.breakDown(err)
 	}
+	ended := ctx.Err()
 	results, err := p.collect(first, len(batch))
+	if ended != nil && err == nil {
+		return nil, fmt.Errorf("the run ended well, but not before its context: %w", ended)
+	}
 	detours := p.detours()
 	for _, r := range results {
 		r.Issue, r.Algorithms, r.Detours, r.Guesses = issued, p.algorithms, detours, p.guesses

@@ -143,22 +143,6 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 // then the world is given up, as in a run.
 var uploadGrace = time.Minute
 
-// lateBy is a context that ends a while after ctx does.
-func lateBy(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	late, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		select {
-		case <-late.Done():
-		case <-time.After(grace):
-			giveUp(ctx.Err())
-		}
-	})
-	return late, func() {
-		stop()
-		giveUp(nil)
-	}
-}
-
 // bring uploads input i, whose blocks begin with that one, and waits until it is there, a
 // while longer than ctx lasts. In a trace it is part of the run to come.
 func (p *Program) bring(ctx context.Context, i, block int, t *tensor.Tensor) error {

@@ -201,7 +201,7 @@ type stuck struct{ device.World }
 
 func (w stuck) Sync(ctx context.Context) error {
 	<-ctx.Done()
-	return context.Cause(ctx)
+	return &device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx)}
 }
 
 // TestHoldStuck: an upload that does not end is given up a while after the context has.

@@ -1,0 +1,112 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+)
+
+// slow is a world that rests only after some context has ended.
+type slow struct {
+	device.World
+	until context.Context
+}
+
+func (w slow) Sync(ctx context.Context) error {
+	select {
+	case <-w.until.Done():
+	case <-ctx.Done():
+	}
+	return w.World.Sync(ctx)
+}
+
+// TestGrace: a run that ends soon behind its context leaves the program as it was.
+func TestGrace(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: time.Minute})
+	fast := prog.world
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	prog.world = slow{fast, ctx}
+	rs, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
+	if rs != nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ended well") {
+		t.Errorf("got %v, %v", rs, err)
+	}
+	prog.world = fast
+	if err := programs["chunked"].runBatch(t, prog, 2, 2, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGraceOver: a run that does not end is aborted when the grace is over, or at once
+// where there is none, and its error is that of the context.
+func TestGraceOver(t *testing.T) {
+	why := errors.New("the client went away")
+	for what, grace := range map[string]time.Duration{"some": 20 * time.Millisecond, "none": 0} {
+		prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: grace})
+		prog.world = stuck{prog.world}
+		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, why)
+		began := time.Now()
+		_, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
+		took := time.Since(began)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || !strings.HasPrefix(err.Error(), "the time ran out") || prog.Usable() {
+			t.Errorf("%s: got %v, usable %v", what, err, prog.Usable())
+		}
+		if took < grace {
+			t.Errorf("%s: aborted after %v", what, took)
+		}
+	}
+}
+
+// TestGraceFails: what fails within the grace is the run's error, not that of its context.
+func TestGraceFails(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: time.Minute})
+	ctx, cancel := context.WithCancel(context.Background())
+	cause := errors.New("lost")
+	prog.world = slow{prog.world, ctx}
+	time.AfterFunc(time.Millisecond, func() {
+		prog.world.Abort(cause)
+		cancel()
+	})
+	if _, err := prog.Run(ctx, chunkedInputs(t, 2, 1)); !errors.Is(err, cause) || errors.Is(err, context.Canceled) || prog.Usable() {
+		t.Errorf("got %v, usable %v", err, prog.Usable())
+	}
+}
+
+// TestLateBy: the late context ends when its grace is over, for the first one's reason, or
+// with its cancel function.
+func TestLateBy(t *testing.T) {
+	if l, done := lateBy(context.Background(), time.Minute); l != context.Background() {
+		t.Error("what never ends has a grace")
+	} else {
+		done()
+	}
+	first, cancel := context.WithCancel(context.Background())
+	l, done := lateBy(first, 10*time.Millisecond)
+	if l.Err() != nil {
+		t.Error(l.Err())
+	}
+	cancel()
+	if l.Err() != nil {
+		t.Errorf("at once: %v", l.Err())
+	}
+	<-l.Done()
+	if !errors.Is(l.Err(), context.Canceled) {
+		t.Error(l.Err())
+	}
+	done()
+
+	first, cancel = context.WithCancel(context.Background())
+	defer cancel()
+	l, done = lateBy(first, time.Minute)
+	done()
+	<-l.Done()
+	if l.Err() == nil || first.Err() != nil {
+		t.Errorf("%v, the first %v", l.Err(), first.Err())
+	}
+}
