@@ -12,7 +12,8 @@
 //	report, err := model.Run(ctx, hocket.Args{In: inputs})
 //
 // Model.Bind keeps weights on the devices from run to run, and Model.Prepare loads
-// ahead of the first run.
+// ahead of the first run. A run whose context ends leaves its plan loaded, unless it goes
+// on for longer than LoadOptions.Grace.
 //
 // A sharded layer and an explicit host program are the same language
 // (docs/language.md); package ir holds its syntax and checks. Errors in a

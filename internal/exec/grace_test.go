@@ -110,3 +110,29 @@ func TestLateBy(t *testing.T) {
 		t.Errorf("%v, the first %v", l.Err(), first.Err())
 	}
 }
+
+// TestGraceRecords: a context that ends while the forms of a graph are tried leaves the
+// program with the fastest.
+func TestGraceRecords(t *testing.T) {
+	var runs []string
+	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": 0, "middling": 9 * time.Millisecond}, &runs, nil}
+	pr := programs["chunked"]
+	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true, Grace: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	m.prog = prog
+	in := pr.inputs(t, 2, 1)
+	if _, err := prog.Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if _, err := prog.Run(ctx, in); !errors.Is(err, context.DeadlineExceeded) || prog.Stats().Graph != "quick" {
+		t.Errorf("got %v, by graph %q", err, prog.Stats().Graph)
+	}
+	if err := pr.runBatch(t, prog, 2, 2, 1); err != nil {
+		t.Error(err)
+	}
+}
