@@ -24,6 +24,8 @@ func goKernel(p kernels.Problem) (func(), error) {
 		return goProduct(p), nil
 	case p.Op == ir.OpSum, p.Op == ir.OpMax:
 		return goAxes(p), nil
+	case p.Op == ir.OpReduceSlots:
+		return goSlots(p), nil
 	case p.Op == ir.OpConcat:
 		return goConcat(p), nil
 	case p.Op == ir.OpRMSNorm:
@@ -169,6 +171,24 @@ func goAxes(p kernels.Problem) func() {
 			}
 			sum := out.at(kept...)
 			*sum = fold(*sum, in.x[at])
+			at++
+		})
+		out.write(p.Out)
+	}
+}
+
+// goSlots adds slots one after the other, rounding after each, to an accumulator where
+// there is one.
+func goSlots(p kernels.Problem) func() {
+	return func() {
+		in, out := read(p.Ins[0]), newArray(p.Out.Shape)
+		if len(p.Ins) > 1 {
+			out = read(p.Ins[1])
+		}
+		at := 0
+		eachIndex(in.shape, func(i []int64) {
+			sum := out.at(slices.Delete(slices.Clone(i), p.Axes[0], p.Axes[0]+1)...)
+			*sum = tensor.Round(p.Out.DType, *sum+in.x[at])
 			at++
 		})
 		out.write(p.Out)

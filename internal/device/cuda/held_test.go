@@ -47,7 +47,7 @@ func example(t *testing.T, name string) string {
 // loadText loads a program and makes inputs for it, zeros.
 func loadText(t *testing.T, m device.Machine, name, text string, opts exec.Options) (*exec.Program, map[string]*tensor.Tensor) {
 	t.Helper()
-	p, err := unitOf(t, name, text).Plan(ir.Binding{Dims: small[name]})
+	p, err := unitOf(t, name, text, "").Plan(ir.Binding{Dims: small[name]})
 	if err != nil {
 		t.Fatal(err)
 	}

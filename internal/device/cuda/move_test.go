@@ -101,7 +101,7 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
 					lib.reach.apart = all
 				}
 				m := newMachine(lib.system(), Options{Kernels: lib})
-				unit := unitOf(t, "engines.hkt", strings.NewReplacer("PUT", c.put, "GET", c.get).Replace(text))
+				unit := unitOf(t, "engines.hkt", strings.NewReplacer("PUT", c.put, "GET", c.get).Replace(text), "")
 				bound, err := unit.Reference(ir.Binding{})
 				must(err)
 				p, err := unit.Plan(ir.Binding{})

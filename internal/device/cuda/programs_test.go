@@ -49,12 +49,12 @@ func TestProgramsOnFake(t *testing.T) {
 				}
 				m := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 8, Graphs: c.graphs})
 				if c.graphs != formEach {
-					runProgram(t, m, path, small[name], false)
+					runProgram(t, m, path, "", false)
 				}
 				if c.calls {
 					continue
 				}
-				runProgram(t, m, path, small[name], true)
+				runProgram(t, m, path, "", true)
 				if len(f.graphs) == 0 {
 					t.Error("no graph was made")
 				}
@@ -63,8 +63,27 @@ func TestProgramsOnFake(t *testing.T) {
 	}
 }
 
+// TestStrategiesOnFake runs layers whose overlap a strategy writes, as TestProgramsOnFake
+// does examples.
+func TestStrategiesOnFake(t *testing.T) {
+	for _, name := range []string{"mlp.hkt", "llama_layer.hkt"} {
+		for _, strategy := range []string{"chunked(2)", "exchange", "exchange(2)", "ahead"} {
+			t.Run(name+" "+strategy, func(t *testing.T) {
+				for _, apart := range []func(a, b int32) bool{some(), all} {
+					f := newFake(t, 4)
+					f.reach.apart = apart
+					m := newMachine(f.system(), Options{Kernels: f})
+					for _, graph := range []bool{false, true} {
+						runProgram(t, m, "../../../examples/"+name, strategy, graph)
+					}
+				}
+			})
+		}
+	}
+}
+
 // unitOf compiles a program.
-func unitOf(t *testing.T, name, text string) *compile.Unit {
+func unitOf(t *testing.T, name, text, strategy string) *compile.Unit {
 	t.Helper()
 	prog, ds := ir.Parse(name, text)
 	if ds.HasErrors() {
@@ -74,21 +93,21 @@ func unitOf(t *testing.T, name, text string) *compile.Unit {
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
-	unit, err := compile.Build(info, compile.Options{})
+	unit, err := compile.Build(info, compile.Options{Strategy: strategy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return unit
 }
 
-func runProgram(t *testing.T, m *machine, path string, dims map[string]int64, graph bool) {
+func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 	t.Helper()
 	src, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unit := unitOf(t, path, string(src))
-	binding := ir.Binding{Dims: dims}
+	unit := unitOf(t, path, string(src), strategy)
+	binding := ir.Binding{Dims: small[filepath.Base(path)]}
 	bound, err := unit.Reference(binding)
 	if err != nil {
 		t.Fatal(err)

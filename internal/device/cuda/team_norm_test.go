@@ -262,7 +262,7 @@ func TestNormLayouts(t *testing.T) {
 
 func planOf(t *testing.T, text string, dims map[string]int64) *plan.Plan {
 	t.Helper()
-	p, err := unitOf(t, "test.hkt", text).Plan(ir.Binding{Dims: dims})
+	p, err := unitOf(t, "test.hkt", text, "").Plan(ir.Binding{Dims: dims})
 	if err != nil {
 		t.Fatal(err)
 	}
