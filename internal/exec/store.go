@@ -2,8 +2,8 @@ package exec
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"weak"
 
@@ -16,27 +16,20 @@ import (
 // (Options.Store): one copy, whatever else they differ in. A weight is there for as long
 // as some program with it is loaded. Programs of one store must not run at once.
 type Store struct {
-	m  device.Machine
-	mu sync.Mutex
-	// worlds by their number of ranks, in which the weights' memory is.
-	worlds map[int]*storeWorld
+	lender *lender
+	mu     sync.Mutex
+	kept   map[string]*kept
 }
 
 // NewStore returns an empty store.
-func NewStore(m device.Machine) *Store { return &Store{m: m, worlds: map[int]*storeWorld{}} }
-
-type storeWorld struct {
-	device.World
-	kept map[string]*kept
-}
+func NewStore(m device.Machine) *Store { return &Store{lender: newLender(m), kept: map[string]*kept{}} }
 
 // kept is a parameter in one layout: its block on each rank.
 type kept struct {
 	holding
-	key    string
-	ranks  int
-	blocks []device.Memory
-	uses   int // programs
+	*loan
+	key  string
+	uses int // programs
 }
 
 // holding tells which tensor's bytes are in a parameter's blocks; the zero value for what
@@ -49,7 +42,7 @@ func (h *holding) set(t *tensor.Tensor) { h.of = weak.Make(t) }
 
 func (h *holding) is(t *tensor.Tensor) bool { return h.of == weak.Make(t) }
 
-// keyOf tells parameters, layouts and sizes of blocks apart.
+// keyOf tells parameters, layouts, whose ranks they say, and sizes of blocks apart.
 func keyOf(io *plan.IO, bytes int64) string {
 	key := fmt.Sprintf("%q %v %v %d", io.Name, io.DType, io.Shape, bytes)
 	for _, part := range io.Parts {
@@ -64,28 +57,15 @@ func keyOf(io *plan.IO, bytes int64) string {
 func (s *Store) take(ctx context.Context, ranks int, io *plan.IO, bytes int64) (*kept, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.worlds[ranks]
-	if w == nil {
-		world, err := s.m.Open(ctx, ranks)
-		if err != nil {
-			return nil, err
-		}
-		w = &storeWorld{world, map[string]*kept{}}
-		s.worlds[ranks] = w
-	}
 	key := keyOf(io, bytes)
-	k := w.kept[key]
+	k := s.kept[key]
 	if k == nil {
-		k = &kept{key: key, ranks: ranks}
-		w.kept[key] = k
-		for r := range ranks {
-			mem, err := w.Device(r).Alloc(max(bytes, plan.Align), device.Private)
-			if err != nil {
-				err = fmt.Errorf("weight %s of rank %d, %s: %w", io.Name, r, tensor.Size(bytes), err)
-				return nil, errors.Join(err, s.drop(w, k))
-			}
-			k.blocks = append(k.blocks, mem)
+		n, err := s.lender.take(ctx, slices.Repeat([]int64{bytes}, ranks))
+		if err != nil {
+			return nil, fmt.Errorf("weight %s: %w", io.Name, err)
 		}
+		k = &kept{key: key, loan: n}
+		s.kept[key] = k
 	}
 	k.uses++
 	return k, nil
@@ -98,19 +78,6 @@ func (s *Store) give(k *kept) error {
 	if k.uses--; k.uses > 0 {
 		return nil
 	}
-	return s.drop(s.worlds[k.ranks], k)
-}
-
-// drop gives blocks that nobody uses back, and the world with the last.
-func (s *Store) drop(w *storeWorld, k *kept) error {
-	delete(w.kept, k.key)
-	if len(w.kept) == 0 {
-		delete(s.worlds, k.ranks)
-		return w.Close()
-	}
-	var errs []error
-	for _, mem := range k.blocks {
-		errs = append(errs, mem.Free())
-	}
-	return errors.Join(errs...)
+	delete(s.kept, k.key)
+	return s.lender.give(k.loan)
 }

@@ -70,7 +70,7 @@ func (d storingDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, e
 
 // storeHolds is the memory that a store has taken.
 func storeHolds(s *Store) (h device.Held) {
-	for _, w := range s.worlds {
+	for w := range s.lender.worlds {
 		held := w.World.(device.Holder).Held()
 		h.Device, h.Host = h.Device+held.Device, h.Host+held.Host
 	}
