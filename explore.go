@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
@@ -18,10 +19,14 @@ type ExploreOptions struct {
 
 // Explore runs a batch back to back under many schedules of the scheduled CPU
 // machine (MachineOptions.Scheduled), and gives each schedule's reports to
-// visit, whose error ends it. The error of a run that failed names its seed.
+// visit, whose error ends it. The error of a run that failed names its seed. Device tensors
+// are of the machine that the model is loaded on: it takes none.
 func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, visit func(seed int64, reports []*Report) error) error {
 	if len(batch) == 0 {
 		return nil
+	}
+	if slices.ContainsFunc(batch, Args.direct) {
+		return fmt.Errorf("device tensors are not on the machines that schedules are explored on: %w; give the tensors in In", ErrUnsupported)
 	}
 	weights := m.weights()
 	ins, err := batched(batch, weights)

@@ -31,8 +31,8 @@ var ErrOutOfMemory = device.ErrOutOfMemory
 type UnknownAlgorithm = exec.UnknownAlgorithm
 
 // ErrClosed is returned by a machine or model after Close where something would be loaded
-// or run.
-var ErrClosed = errors.New("closed")
+// or run, and by a device tensor where it would be used.
+var ErrClosed = exec.ErrClosed
 
 // MachineOptions choose a machine. The zero value is the embedded CPU machine
 // with streams that run concurrently.
@@ -53,7 +53,8 @@ type Machine struct {
 	ctx context.Context
 	end context.CancelFunc
 	// shelf has the plans of all models.
-	shelf *shelf
+	shelf   *shelf
+	tensors *exec.DeviceTensors
 
 	mu     sync.Mutex
 	models map[*Model]bool
@@ -66,7 +67,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, shelf: newShelf(), models: map[*Model]bool{}}
+	m := &Machine{dev: dev, shelf: newShelf(), tensors: exec.NewDeviceTensors(dev), models: map[*Model]bool{}}
 	m.ctx, m.end = context.WithCancel(ctx)
 	return m, nil
 }
@@ -177,5 +178,5 @@ func (m *Machine) Close() error {
 	for model := range models {
 		errs = append(errs, model.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.tensors.Close())...)
 }

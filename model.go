@@ -52,6 +52,13 @@ type Args struct {
 	In map[string]*Tensor
 	// Out, where it names a result, receives it; other results are made anew.
 	Out map[string]*Tensor
+	// DeviceIn gives parameters from the devices, instead of In or what is bound.
+	DeviceIn map[string]*DeviceTensor
+	// DeviceOut leaves results on the devices; the report then lacks them. One tensor may
+	// be in both: an inout parameter's that is updated in place. When the run fails, or its
+	// context ends first, what it was to leave anything in holds nothing any more; what it
+	// only read is as before.
+	DeviceOut map[string]*DeviceTensor
 }
 
 // Bind sets a parameter for all runs to come: a weight. Nil takes it back. The tensor's
@@ -170,16 +177,25 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	binding, err := m.dimsOf(ins[0])
+	direct, err := m.direct(batch)
 	if err != nil {
 		return nil, err
 	}
+	binding, err := m.dimsOf(shapes(batch[0], ins[0]))
+	if err != nil {
+		return nil, err
+	}
+	release, err := m.hold(ctx, direct)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	t, err := m.takeTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, binding, batch, ins, weights)
+	l, results, err := t.run(ctx, binding, batch, given{ins, direct, weights})
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +238,24 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 		}
 		in[name] = t.host()
 	}
+	for name := range a.DeviceIn {
+		if a.In[name] == nil {
+			delete(in, name) // what is bound
+		}
+	}
 	return in, nil
+}
+
+// shapes adds to the tensors of a run what is known of those on the devices.
+func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
+	if len(a.DeviceIn) == 0 {
+		return in
+	}
+	in = maps.Clone(in)
+	for name, d := range a.DeviceIn {
+		in[name] = d.header()
+	}
+	return in
 }
 
 // dimsOf binds every dim that is a parameter's bare extent to what the

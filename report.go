@@ -16,8 +16,8 @@ import (
 
 // Report is what one run gave and what it took.
 type Report struct {
-	// Out holds the results by name, as global tensors; OutNames their order,
-	// with inout parameters last.
+	// Out holds the results by name, as global tensors, but for those that Args.DeviceOut
+	// left on the devices; OutNames their order, with inout parameters last.
 	Out      map[string]*Tensor
 	OutNames []string
 
@@ -94,6 +94,9 @@ func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, 
 	}
 	for _, o := range p.Outputs {
 		t := (*Tensor)(r.Outputs[o.Name])
+		if t == nil { // left on the devices
+			continue
+		}
 		if dst := into[o.Name]; dst != nil {
 			copy(dst.Data, t.Data)
 			t = dst

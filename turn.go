@@ -117,8 +117,15 @@ func (m *Model) loadAside(ctx context.Context, c *claim, b Binding, dims map[str
 	return o
 }
 
+// given is what the runs of a batch are given.
+type given struct {
+	ins     []map[string]*tensor.Tensor
+	direct  []exec.Direct
+	weights map[string]*tensor.Tensor
+}
+
 // run runs the plan for a binding, if batch can receive its results.
-func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) (l *loaded, results []*exec.Result, err error) {
+func (t *turn) run(ctx context.Context, b Binding, batch []Args, g given) (l *loaded, results []*exec.Result, err error) {
 	l, err = t.use(ctx, b, func(l *loaded) error {
 		for _, a := range batch {
 			if err := checkOut(l.plan, a.Out); err != nil {
@@ -126,7 +133,7 @@ func (t *turn) run(ctx context.Context, b Binding, batch []Args, ins []map[strin
 			}
 		}
 		var err error
-		results, err = l.prog.RunBatchWith(ctx, ins, weights)
+		results, err = l.prog.RunBatchDirect(ctx, g.ins, g.direct, g.weights)
 		return err
 	})
 	return l, results, err

@@ -106,8 +106,8 @@ type Device interface {
 type Borrower interface {
 	// Borrow returns memory that stands for m, which is of the same device in another
 	// world of the machine: Private, for this rank alone, and no longer than m is there.
-	// Free of it leaves m as it is. The error wraps ErrUnsupported where m is another
-	// device's, or pinned.
+	// It need not be freed; Free leaves m as it is. The error wraps ErrUnsupported where
+	// m is another device's, or pinned.
 	Borrow(m Memory) (Memory, error)
 }
 
@@ -166,6 +166,12 @@ type Memory interface {
 	Bytes() int64
 	// Free gives it back; nothing issued may still use it.
 	Free() error
+}
+
+// Addresser is a memory that the process can give others the address of.
+type Addresser interface {
+	// Address is a device pointer, or the host's where the device is the host.
+	Address() uintptr
 }
 
 // View is a tensor in memory. Shape and Strides count elements, Off bytes.

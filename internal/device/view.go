@@ -7,7 +7,18 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
+
+// Dense is the tensor that m begins with, in row-major order without gaps.
+func Dense(m Memory, dt ir.DType, shape []int64) View {
+	v := View{Mem: m, DType: dt, Shape: shape, Strides: make([]int64, len(shape))}
+	for i, n := len(shape)-1, int64(1); i >= 0; i-- {
+		v.Strides[i] = n
+		n *= shape[i]
+	}
+	return v
+}
 
 // MayUse returns why a rank may not use a view of owner's memory of that kind, nil
 // if it may. Peers' memory must be shared, and is allowed only where peers is set.

@@ -134,7 +134,7 @@ type Program struct {
 	mu       sync.Mutex
 	run      int64 // runs issued so far
 	frames   []*frame
-	staged   int // runs that the world has buffers for
+	staged   staged
 	lasting  lasting
 	borrowed []*kept // of the store
 	broken   error
@@ -211,6 +211,13 @@ func (p *Program) RunBatch(ctx context.Context, batch []map[string]*tensor.Tenso
 // and stays on the devices until a batch is given something else. Inout parameters are
 // uploaded for each run nevertheless.
 func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) ([]*Result, error) {
+	return p.RunBatchDirect(ctx, batch, nil, weights)
+}
+
+// RunBatchDirect is RunBatchWith where runs take inputs from device tensors or leave outputs
+// there, nil where none does. The caller holds the tensors for that. Results lack those
+// outputs. When a run fails the tensors that the batch was to write hold nothing any more.
+func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor.Tensor, direct []Direct, weights map[string]*tensor.Tensor) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken != nil {
@@ -223,7 +230,7 @@ func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.T
 		return nil, nil
 	}
 	defer p.trimFrames()
-	if err := p.fillFrames(batch, weights); err != nil {
+	if err := p.fillFrames(batch, direct, weights); err != nil {
 		return nil, err
 	}
 	if err := p.settle(ctx, batch[0]); err != nil {
@@ -237,6 +244,7 @@ func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.T
 	}
 	first := p.run // trials of graphs are runs too
 	began := time.Now()
+	left(direct, false)
 	if err == nil {
 		err = p.issueWhole(len(batch))
 	}
@@ -247,6 +255,7 @@ func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.T
 	if err != nil {
 		return nil, p.breakDown(err)
 	}
+	left(direct, true)
 	ended := ctx.Err()
 	results, err := p.collect(first, len(batch))
 	if ended != nil && err == nil {

@@ -3,7 +3,6 @@ package exec
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -15,10 +14,12 @@ import (
 // frame is the host memory of one run in flight: what is uploaded and what is
 // read back, block by block. Frames are kept and used again.
 type frame struct {
-	in   [][]byte         // by input block: the bytes to upload
+	in   [][]byte         // by input block: the bytes to upload; nil for none
 	held []*tensor.Tensor // by input block: storage of its own, where it needs some
-	out  []*tensor.Tensor // by output block
+	out  []*tensor.Tensor // by output block; nil where it is not read back
 	uses []int32          // see adversary
+	// direct is what is copied on the devices instead, by block; nil for nothing.
+	direct struct{ in, out []device.View }
 }
 
 // ioKey names one rank's block of an input or output.
@@ -57,23 +58,14 @@ func partOf(io *plan.IO, rank int32) *plan.IOPart {
 }
 
 // fillFrames checks the inputs of all runs and lays their blocks ready.
-func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, weights map[string]*tensor.Tensor) error {
-	for i, inputs := range batch {
-		if err := p.checkInputs(inputs); err != nil {
-			if len(batch) > 1 {
-				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
-			}
-			return err
-		}
+func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, direct []Direct, weights map[string]*tensor.Tensor) error {
+	if err := p.checkBatch(batch, direct); err != nil {
+		return err
 	}
 	p.rest(batch, weights)
 	for i, inputs := range batch {
 		if i == len(p.frames) {
-			f, err := p.newFrame()
-			if err != nil {
-				return err
-			}
-			p.frames = append(p.frames, f)
+			p.frames = append(p.frames, p.newFrame())
 		}
 		var before map[string]*tensor.Tensor
 		if i > 0 {
@@ -82,33 +74,71 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, weights map[stri
 		if err := p.fill(i, inputs, before); err != nil {
 			return err
 		}
+		if err := p.fillDirect(p.frames[i], directOf(direct, i)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// stage has the world ready for the transfers of k runs, if it was not yet.
+// staged is what a world has buffers for: so many runs, of these transfers.
+type staged struct {
+	runs   int
+	blocks []bool // of inputs, then outputs
+}
+
+// covers reports whether k runs of such transfers have buffers.
+func (s *staged) covers(k int, blocks []bool) bool {
+	if k > s.runs || len(s.blocks) != len(blocks) {
+		return false
+	}
+	for b, copied := range blocks {
+		if copied && !s.blocks[b] {
+			return false
+		}
+	}
+	return true
+}
+
+// stage has the world ready for the transfers of the first k frames, if it was not yet.
 func (p *Program) stage(k int) error {
 	w, ok := p.world.(device.Stager)
-	if !ok || k <= p.staged {
+	if !ok {
 		return nil
 	}
-	p.staged = k
-	var sizes []int64
-	for i := range p.inputs {
-		for _, part := range p.inputs[i].Parts {
-			if b := len(sizes); p.lasting.rests[b] {
-				sizes = append(sizes, 0)
-			} else {
-				sizes = append(sizes, part.Ref.Bytes())
+	blocks := p.copied(p.frames[:k])
+	if p.staged.covers(k, blocks) {
+		return nil
+	}
+	p.staged = staged{k, blocks}
+	sizes, b := make([]int64, len(blocks)), 0
+	for _, ios := range [][]plan.IO{p.inputs, p.outputs} {
+		for i := range ios {
+			for _, part := range ios[i].Parts {
+				if blocks[b] {
+					sizes[b] = part.Ref.Bytes()
+				}
+				b++
 			}
 		}
 	}
-	for i := range p.outputs {
-		for _, part := range p.outputs[i].Parts {
-			sizes = append(sizes, part.Ref.Bytes())
+	return w.Stage(sizes, k)
+}
+
+// copied tells which blocks of inputs and outputs are copied from or to the host in some
+// of the runs.
+func (p *Program) copied(frames []*frame) []bool {
+	ins := len(frames[0].in)
+	blocks := make([]bool, ins+len(frames[0].out))
+	for _, f := range frames {
+		for b := range f.in {
+			blocks[b] = blocks[b] || f.in[b] != nil
+		}
+		for b := range f.out {
+			blocks[ins+b] = blocks[ins+b] || f.out[b] != nil
 		}
 	}
-	return w.Stage(sizes, k)
+	return blocks
 }
 
 // keptFrames bounds the frames that outlive a batch.
@@ -119,23 +149,9 @@ func (p *Program) trimFrames() {
 		clear(p.frames[keptFrames:])
 		p.frames = p.frames[:keptFrames]
 	}
-}
-
-// checkInputs lists everything that is wrong with the names, types and shapes.
-func (p *Program) checkInputs(inputs map[string]*tensor.Tensor) error {
-	var wrong []string
-	known := map[string]bool{}
-	for i := range p.inputs {
-		io := &p.inputs[i]
-		known[io.Name] = true
-		wrong = append(wrong, wrongInput(io, inputs[io.Name])...)
+	for _, f := range p.frames { // others' memory
+		f.direct.in, f.direct.out = nil, nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(inputs)) {
-		if !known[name] {
-			wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
-		}
-	}
-	return inputError(wrong)
 }
 
 // wrongInput says what is wrong with an input, if anything is.
@@ -159,26 +175,18 @@ func inputError(wrong []string) error {
 	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-func (p *Program) newFrame() (*frame, error) {
-	f := &frame{}
+func (p *Program) newFrame() *frame {
+	ins, outs := 0, 0
 	for i := range p.inputs {
-		f.held = append(f.held, make([]*tensor.Tensor, len(p.inputs[i].Parts))...)
+		ins += len(p.inputs[i].Parts)
 	}
-	f.in = make([][]byte, len(f.held))
 	for i := range p.outputs {
-		io := &p.outputs[i]
-		for k := range io.Parts {
-			t, err := tensor.New(io.DType, io.Parts[k].Ref.Shape)
-			if err != nil {
-				return nil, err
-			}
-			f.out = append(f.out, t)
-		}
+		outs += len(p.outputs[i].Parts)
 	}
-	return f, nil
+	return &frame{in: make([][]byte, ins), held: make([]*tensor.Tensor, ins), out: make([]*tensor.Tensor, outs)}
 }
 
-// fill lays the blocks of run i of a batch ready, but for what is on the devices. A
+// fill lays the blocks of inputs of run i of a batch ready, but for what is on the devices. A
 // tensor that the run before was given too shares its blocks.
 func (p *Program) fill(i int, inputs, before map[string]*tensor.Tensor) error {
 	f, b := p.frames[i], 0
@@ -186,7 +194,7 @@ func (p *Program) fill(i int, inputs, before map[string]*tensor.Tensor) error {
 		io := &p.inputs[k]
 		t := inputs[io.Name]
 		for j := range io.Parts {
-			if p.lasting.rests[b] {
+			if p.lasting.rests[b] || t == nil {
 				f.in[b], f.held[b] = nil, nil
 			} else if before[io.Name] == t {
 				f.in[b] = p.frames[i-1].in[b]
@@ -226,6 +234,9 @@ func (p *Program) assemble(f *frame) (map[string]*tensor.Tensor, error) {
 		io := &p.outputs[i]
 		blocks := f.out[b : b+len(io.Parts)]
 		b += len(io.Parts)
+		if len(blocks) > 0 && blocks[0] == nil { // left on the devices
+			continue
+		}
 		t, err := join(io, blocks)
 		if err != nil {
 			return nil, err

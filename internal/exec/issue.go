@@ -90,8 +90,14 @@ func (c *command) issue(p *Program, id, run int64, f *frame) error {
 	case plan.WaitCounter:
 		return c.stream.WaitCounter(c.counters, c.elem, run*c.perRun+c.value)
 	case plan.Input:
+		if f.direct.in != nil && f.direct.in[c.part].Mem != nil {
+			return c.stream.Copy(c.dst, f.direct.in[c.part])
+		}
 		return c.stream.Upload(c.dst, f.in[c.part])
 	case plan.Output:
+		if f.direct.out != nil && f.direct.out[c.part].Mem != nil {
+			return c.stream.Copy(f.direct.out[c.part], c.src)
+		}
 		return c.stream.Download(f.out[c.part].Data, c.src)
 	}
 	return fmt.Errorf("command of kind %d: %w", c.kind, device.ErrUnsupported)

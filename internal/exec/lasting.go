@@ -81,9 +81,6 @@ func (p *Program) rest(batch []map[string]*tensor.Tensor, weights map[string]*te
 			l.holds[i].forget()
 		}
 		for range p.inputs[i].Parts {
-			if l.rests[b] && !rests {
-				p.staged = 0 // transfers that nothing was staged for
-			}
 			l.rests[b] = rests
 			b++
 		}
@@ -139,9 +136,9 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 	return nil
 }
 
-// uploadGrace is how long the upload of a parameter may take when the context has ended;
-// then the world is given up, as in a run.
-var uploadGrace = time.Minute
+// transferGrace is how long what is copied outside of runs may take when the context has
+// ended; then the world is given up, as in a run.
+var transferGrace = time.Minute
 
 // bring uploads input i, whose blocks begin with that one, and waits until it is there, a
 // while longer than ctx lasts. In a trace it is part of the run to come.
@@ -159,7 +156,7 @@ func (p *Program) bring(ctx context.Context, i, block int, t *tensor.Tensor) err
 			return p.issueError(err, base+int64(c))
 		}
 	}
-	late, cancel := lateBy(ctx, uploadGrace)
+	late, cancel := lateBy(ctx, transferGrace)
 	defer cancel()
 	return p.world.Sync(late)
 }

@@ -206,8 +206,8 @@ func (w stuck) Sync(ctx context.Context) error {
 
 // TestHoldStuck: an upload that does not end is given up a while after the context has.
 func TestHoldStuck(t *testing.T) {
-	defer func(was time.Duration) { uploadGrace = was }(uploadGrace)
-	uploadGrace = 10 * time.Millisecond
+	defer func(was time.Duration) { transferGrace = was }(transferGrace)
+	transferGrace = 10 * time.Millisecond
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	prog.world = stuck{prog.world}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)

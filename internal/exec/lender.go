@@ -25,6 +25,10 @@ type lenderWorld struct {
 	device.World
 	loans  int
 	failed error // why nothing more is taken of it
+
+	// busy holds one while the streams, a rank each, are somebody's, who may make them.
+	busy    chan struct{}
+	streams []device.Stream
 }
 
 // loan is what was taken at once: a block of each rank that is to have one, else nil.
@@ -68,7 +72,7 @@ func (l *lender) world(ctx context.Context, ranks int) (*lenderWorld, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &lenderWorld{World: world}
+	w := &lenderWorld{World: world, busy: make(chan struct{}, 1)}
 	l.worlds[w] = true
 	return w, nil
 }
@@ -106,4 +110,33 @@ func (l *lender) fail(w *lenderWorld, cause error) {
 		w.failed = cause
 		w.Abort(cause)
 	}
+}
+
+// takeStreams returns a stream of each rank, for the caller alone until end is called. It
+// waits for others as long as ctx lasts.
+func (w *lenderWorld) takeStreams(ctx context.Context) (streams []device.Stream, end func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case w.busy <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	for r := len(w.streams); r < w.Ranks(); r++ {
+		s, err := w.Device(r).NewStream(device.StreamOptions{Name: "transfers"})
+		if err != nil {
+			<-w.busy
+			return nil, nil, err
+		}
+		w.streams = append(w.streams, s)
+	}
+	return w.streams, func() { <-w.busy }, nil
+}
+
+// failure is why a world has failed; nil if it has not.
+func (l *lender) failure(w *lenderWorld) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return w.failed
 }

@@ -40,6 +40,9 @@ func alignedBytes(n int64) []byte {
 
 func (m *memory) Bytes() int64 { return int64(len(m.data)) }
 
+// Address implements device.Addresser.
+func (m *memory) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.data))) }
+
 func (m *memory) Free() error {
 	w := m.dev.w
 	w.mu.Lock()
@@ -77,7 +80,10 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	return &memory{dev: d, kind: device.Private, data: m.data, from: m}, nil
 }
 
-var _ device.Borrower = (*dev)(nil)
+var (
+	_ device.Borrower  = (*dev)(nil)
+	_ device.Addresser = (*memory)(nil)
+)
 
 // Poison overwrites bytes [off, off+n); what lies outside the memory is ignored.
 func (m *memory) Poison(off, n int64) {

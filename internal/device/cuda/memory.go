@@ -25,6 +25,9 @@ type memory struct {
 
 func (m *memory) Bytes() int64 { return m.bytes }
 
+// Address implements device.Addresser.
+func (m *memory) Address() uintptr { return uintptr(m.addr) }
+
 func (m *memory) Free() error {
 	w := m.dev.w
 	defer w.alone()()
@@ -62,7 +65,10 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	return &memory{dev: d, kind: device.Private, addr: m.addr, bytes: m.bytes, lent: true}, nil
 }
 
-var _ device.Borrower = (*dev)(nil)
+var (
+	_ device.Borrower  = (*dev)(nil)
+	_ device.Addresser = (*memory)(nil)
+)
 
 // source gives regions of memory to a heap and takes them back.
 type source interface {

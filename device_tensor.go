@@ -1,0 +1,188 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// DeviceTensor is a tensor on a machine's devices, in blocks, a rank each, laid out as a
+// parameter or result of a model. Runs take parameters from one (Args.DeviceIn) and leave
+// results in one (Args.DeviceOut), of the same model or another of the machine, and nothing
+// of it goes over the host: state that a program updates, or what one model makes for the
+// next. A run copies between it and memory of its own, on the devices.
+//
+// Its methods, and runs that are given it, wait for each other: many may read it at a time,
+// or one write it.
+type DeviceTensor struct{ t *exec.DeviceTensor }
+
+// DeviceBlock is what one rank has of a DeviceTensor, dense and row-major.
+type DeviceBlock struct {
+	Rank int
+	// From is where the block begins in the global tensor, Shape how many elements it has
+	// of each dimension.
+	From, Shape []int64
+	// Pointer is the address of its first element on the rank's device: a CUdeviceptr of
+	// the device's primary context, or an address of the process on the CPU machine. It is
+	// good until Close. Others may use it while no run or method does.
+	Pointer uintptr
+}
+
+// NewDeviceTensor makes a tensor laid out as a parameter or result of that name, for the
+// given dims, which override the binding's and those that the shapes of bound weights say.
+// It loads the plan for these dims, as Prepare does. It holds nothing until it is written,
+// or a run leaves something there. It is its machine's, which closes it in the end: it
+// outlives the model. Its memory is not counted by LoadOptions.Cache.
+func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
+	t, err := m.takeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.end()
+	b, err := m.dimsOf(m.weights())
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(b.Dims, dims)
+	l, err := t.use(ctx, b, func(l *loaded) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	io, err := ioOf(l.plan, name)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		dt, err := m.machine.tensors.New(m.machine.ctx, l.plan.Ranks, io)
+		if err == nil {
+			return &DeviceTensor{dt}, nil
+		}
+		if err := t.room(ctx, m.machine, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ioOf finds a parameter or result.
+func ioOf(p *plan.Plan, name string) (*plan.IO, error) {
+	for _, ios := range [][]plan.IO{p.Inputs, p.Outputs} {
+		if i := slices.IndexFunc(ios, func(io plan.IO) bool { return io.Name == name }); i >= 0 {
+			return &ios[i], nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", exec.ErrInput, p.Func, name)
+}
+
+// DType and Shape are those of the global tensor.
+func (d *DeviceTensor) DType() ir.DType { return d.t.IO().DType }
+
+// Shape returns the global extents.
+func (d *DeviceTensor) Shape() []int64 { return slices.Clone(d.t.IO().Shape) }
+
+// String returns the tensor's type: "bf16[4, 8]".
+func (d *DeviceTensor) String() string { return d.header().String() }
+
+func (d *DeviceTensor) header() *tensor.Tensor {
+	return &tensor.Tensor{DType: d.t.IO().DType, Shape: d.t.IO().Shape}
+}
+
+// Write copies a global tensor to the devices; it waits for the end of that, at most a
+// minute longer than ctx lasts. After an error of the copy the tensor holds nothing.
+func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
+	if from == nil {
+		return fmt.Errorf("%w: a nil tensor is to be written to a device tensor", exec.ErrInput)
+	}
+	return d.t.Write(ctx, from.host())
+}
+
+// Read copies the tensor to the host. A *MismatchError says that ranks which should hold
+// copies of the same block hold something else: what a run leaves on the devices is compared
+// here, not when the run ends.
+func (d *DeviceTensor) Read(ctx context.Context) (*Tensor, error) {
+	t, err := d.t.Read(ctx)
+	return (*Tensor)(t), err
+}
+
+// Blocks lists what each rank has, by rank; ranks that have nothing are missing.
+func (d *DeviceTensor) Blocks() []DeviceBlock {
+	var blocks []DeviceBlock
+	for _, part := range d.t.IO().Parts {
+		b := DeviceBlock{Rank: int(part.Ref.Rank), From: slices.Clone(part.Lo), Shape: slices.Clone(part.Ref.Shape)}
+		if a, ok := d.t.Block(b.Rank).(device.Addresser); ok {
+			b.Pointer = a.Address()
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks
+}
+
+// Close gives the memory back, when runs and methods that use it have ended.
+func (d *DeviceTensor) Close() error { return d.t.Close() }
+
+// direct reports whether a run has any device tensors.
+func (a Args) direct() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
+
+// direct are the device tensors of a batch, nil where it has none.
+func (m *Model) direct(batch []Args) ([]exec.Direct, error) {
+	if !slices.ContainsFunc(batch, Args.direct) {
+		return nil, nil
+	}
+	direct := make([]exec.Direct, len(batch))
+	for i, a := range batch {
+		var err, oerr error
+		direct[i].In, err = m.own(a.DeviceIn)
+		direct[i].Out, oerr = m.own(a.DeviceOut)
+		if err := errors.Join(err, oerr); err != nil {
+			return nil, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(a.DeviceOut)) {
+			if a.Out[name] != nil {
+				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices", exec.ErrInput, name)
+			}
+		}
+	}
+	return direct, nil
+}
+
+// own checks that tensors are of the model's machine.
+func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*exec.DeviceTensor, error) {
+	own := map[string]*exec.DeviceTensor{}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		switch d := tensors[name]; {
+		case d == nil:
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil", exec.ErrInput, name)
+		case !d.t.Of(m.machine.tensors):
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", exec.ErrInput, name)
+		default:
+			own[name] = d.t
+		}
+	}
+	return own, nil
+}
+
+// hold waits until a batch can have its device tensors. It comes before the turn: who waits
+// here holds up nobody.
+func (m *Model) hold(ctx context.Context, direct []exec.Direct) (release func(), err error) {
+	writes, reads := map[*exec.DeviceTensor]bool{}, map[*exec.DeviceTensor]bool{}
+	for _, d := range direct {
+		for _, t := range d.Out {
+			writes[t] = true
+		}
+	}
+	for _, d := range direct {
+		for _, t := range d.In {
+			if !writes[t] {
+				reads[t] = true
+			}
+		}
+	}
+	return m.machine.tensors.Hold(ctx, slices.Collect(maps.Keys(reads)), slices.Collect(maps.Keys(writes)))
+}

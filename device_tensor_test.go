@@ -1,0 +1,426 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/ir"
+)
+
+// TestDeviceTensors uses device tensors at random, on the machine of -soak.machine.
+func TestDeviceTensors(t *testing.T) {
+	count := 400
+	if testing.Short() {
+		count = 100
+	}
+	if *soakMachine != "cpu" {
+		m, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: *soakMachine})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		for _, graph := range []bool{false, true} {
+			t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
+				modeltest.DeviceTensors(t, m, hocket.LoadOptions{Graph: graph}, 7, count)
+			})
+		}
+		return
+	}
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint("concurrent ", seed), func(t *testing.T) {
+			modeltest.DeviceTensors(t, modeltest.Open(t, cpu.New(cpu.Options{})), hocket.LoadOptions{}, seed, count)
+		})
+		t.Run(fmt.Sprint("scheduled ", seed), func(t *testing.T) {
+			dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: int64(seed)})
+			modeltest.DeviceTensors(t, modeltest.Open(t, dev), hocket.LoadOptions{}, seed+100, count)
+		})
+	}
+}
+
+// counted adds to its state, split over ranks, and fails where an id is none of the table's.
+const counted = `dim T = 4
+mesh tp[2]
+func count(%ids: i32[2], %table: f32[3, 2], %s: inout f32[T/tp, 2]) -> f32[2, 2] {
+  %row = embedding %ids, %table
+  %one: f32[T/tp, 2] = fill value=1
+  add %s, %one into %s
+  return %row
+}
+`
+
+func vals(t testing.TB, dt ir.DType, v []float64, shape ...int64) *hocket.Tensor {
+	t.Helper()
+	x, err := hocket.FromFloats(dt, v, shape...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// counter is a model of counted with what a run of it takes.
+type counter struct {
+	*hocket.Model
+	t     testing.TB
+	state *hocket.DeviceTensor
+	in    map[string]*hocket.Tensor
+}
+
+func newCounter(t testing.TB, m *hocket.Machine) *counter {
+	t.Helper()
+	c := &counter{Model: modeltest.Load(t, m, counted, hocket.LoadOptions{}), t: t}
+	c.in = map[string]*hocket.Tensor{"ids": vals(t, ir.I32, []float64{2, 0}, 2), "table": vals(t, ir.F32, []float64{1, 2, 3, 4, 5, 6}, 3, 2)}
+	c.state = c.make("s")
+	if err := c.state.Write(t.Context(), vals(t, ir.F32, make([]float64, 8), 4, 2)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *counter) make(name string) *hocket.DeviceTensor {
+	c.t.Helper()
+	d, err := c.NewDeviceTensor(c.t.Context(), name, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return d
+}
+
+func (c *counter) run(ctx context.Context, from, to *hocket.DeviceTensor) error {
+	a := hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": from}, DeviceOut: map[string]*hocket.DeviceTensor{"s": to}}
+	r, err := c.Run(ctx, a)
+	if err == nil && !slices.Equal(r.Out["row"].Floats(), []float64{5, 6, 1, 2}) {
+		return fmt.Errorf("the rows are %v", r.Out["row"].Floats())
+	}
+	return err
+}
+
+// wants checks what all elements of a tensor are.
+func (c *counter) wants(d *hocket.DeviceTensor, want float64) {
+	c.t.Helper()
+	x, err := d.Read(c.t.Context())
+	if err != nil {
+		c.t.Error(err)
+		return
+	}
+	for _, v := range x.Floats() {
+		if v != want {
+			c.t.Fatalf("got %v, want %v", x.Floats(), want)
+		}
+	}
+}
+
+// TestDeviceTensorFailed: when a run fails, what it was to write holds nothing any more, in
+// place or not, and what it read is as before.
+func TestDeviceTensorFailed(t *testing.T) {
+	c := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	next := c.make("s")
+	if err := c.run(t.Context(), c.state, next); err != nil {
+		t.Fatal(err)
+	}
+	c.wants(c.state, 0)
+	c.wants(next, 1)
+	good := c.in["ids"]
+	c.in["ids"] = vals(t, ir.I32, []float64{1, 3}, 2)
+	if err := c.run(t.Context(), c.state, next); err == nil || errors.Is(err, hocket.ErrInput) {
+		t.Errorf("with an id that is none: %v", err)
+	}
+	if _, err := next.Read(t.Context()); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("read of what a failed run was to leave: %v", err)
+	}
+	c.wants(c.state, 0)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.in["ids"] = good
+	if err := c.run(ended, c.state, c.state); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+	c.wants(c.state, 0) // nothing had begun
+	c.in["ids"] = vals(t, ir.I32, []float64{1, 3}, 2)
+	if err := c.run(t.Context(), c.state, c.state); err == nil {
+		t.Error("no error with an id that is none")
+	}
+	c.in["ids"] = good
+	if err := c.run(t.Context(), c.state, c.state); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "holds nothing") {
+		t.Errorf("a run from what a failed one was to update: %v", err)
+	}
+	if err := c.state.Write(t.Context(), vals(t, ir.F32, []float64{7, 7, 7, 7, 7, 7, 7, 7}, 4, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.run(t.Context(), c.state, c.state); err != nil {
+		t.Error(err)
+	}
+	c.wants(c.state, 8)
+}
+
+// TestDeviceTensorErrors: what does not fit is refused, with a word on what would, and
+// changes nothing.
+func TestDeviceTensorErrors(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	c := newCounter(t, m)
+	other := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	rows := c.make("row")
+	large, err := c.NewDeviceTensor(t.Context(), "s", map[string]int64{"T": 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := c.make("s")
+	if err := errors.Join(closed.Close(), closed.Close()); err != nil {
+		t.Error(err)
+	}
+	whole := modeltest.Load(t, m, "dim T = 4\nmesh tp[2]\nfunc f(%s: f32[T, 2], %k: f32[T/tp, 2]) -> f32[T, 2] {\n  return %s\n}\n", hocket.LoadOptions{})
+	onOne := modeltest.Load(t, m, "dim T = 4\nmesh tp[1]\nfunc f(%s: f32[T, 2]) -> f32[T, 2] {\n  return %s\n}\n", hocket.LoadOptions{})
+	replicas, err := whole.NewDeviceTensor(t.Context(), "s", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	four := vals(t, ir.F32, make([]float64, 8), 4, 2)
+	if err := replicas.Write(t.Context(), four); err != nil {
+		t.Fatal(err)
+	}
+	type devs = map[string]*hocket.DeviceTensor
+	type hosts = map[string]*hocket.Tensor
+	in := hosts{"ids": c.in["ids"], "table": c.in["table"]}
+	s := devs{"s": c.state}
+	for name, x := range map[string]struct {
+		model *hocket.Model
+		args  hocket.Args
+		is    error
+		want  string
+	}{
+		"another layout":          {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": replicas}}, hocket.ErrInput, "s has, on rank 0, a block of [2 2] from [0 0] on, and the device tensor for it a block of [4 2] from [0 0] on"},
+		"another layout, turned":  {whole, hocket.Args{In: hosts{"k": four}, DeviceIn: devs{"s": c.state}}, hocket.ErrInput, "make one for s"},
+		"another number of ranks": {onOne, hocket.Args{DeviceIn: devs{"s": replicas}}, hocket.ErrInput, "on 2 ranks, and the run on 1"},
+		"another shape":           {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": large}}, hocket.ErrInput, "s is f32[4, 2], and the device tensor for it is f32[6, 2]"},
+		"nothing in it":           {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": large}}, hocket.ErrInput, "holds nothing: write it"},
+		"another machine's":       {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": other.state}}, hocket.ErrInput, "%s is another machine's"},
+		"nil":                     {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": nil}}, hocket.ErrInput, "%s is nil"},
+		"nil to receive":          {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": nil}}, hocket.ErrInput, "%s is nil"},
+		"closed":                  {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": closed}}, hocket.ErrClosed, "device tensor s f32[4, 2]: it is closed"},
+		"given twice":             {c.Model, hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput, "s is given twice"},
+		"received twice":          {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s}, hocket.ErrInput, "%s is to be received twice"},
+		"two results in one":      {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}}, hocket.ErrInput, "one device tensor is to receive row and s"},
+		"no such parameter":       {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}}, hocket.ErrInput, "there is no parameter q"},
+		"no such result":          {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"q": rows}}, hocket.ErrInput, "there is no result q to leave"},
+		"not all":                 {c.Model, hocket.Args{DeviceIn: s}, hocket.ErrInput, "ids is missing; table is missing"},
+	} {
+		if _, err := x.model.Run(t.Context(), x.args); !errors.Is(err, x.is) || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: got %v, want %q", name, err, x.want)
+		}
+	}
+	if _, err := c.RunBatch(t.Context(), []hocket.Args{{In: in, DeviceIn: s}, {In: in, DeviceIn: devs{"s": large}}}); err == nil || !strings.Contains(err.Error(), "run 2 of 2") {
+		t.Errorf("with an error in the second run: %v", err)
+	}
+	if _, err := c.NewDeviceTensor(t.Context(), "q", nil); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("for a port that is none: %v", err)
+	}
+	if _, err := c.NewDeviceTensor(t.Context(), "s", map[string]int64{"T": 5}); err == nil {
+		t.Error("no error for dims that the program cannot have")
+	}
+	if err := c.state.Write(t.Context(), nil); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("nil written: %v", err)
+	}
+	if err := c.state.Write(t.Context(), vals(t, ir.F32, []float64{1}, 1)); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("another shape written: %v", err)
+	}
+	if err := c.Explore(t.Context(), []hocket.Args{{In: in, DeviceIn: s}}, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err, hocket.ErrUnsupported) {
+		t.Errorf("explored: %v", err)
+	}
+	c.wants(c.state, 0)
+	if err := errors.Join(closed.Write(t.Context(), four)); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("written when it was closed: %v", err)
+	}
+	blocks := c.state.Blocks()
+	if len(blocks) != 2 || blocks[1].Rank != 1 || !slices.Equal(blocks[1].From, []int64{2, 0}) || !slices.Equal(blocks[1].Shape, []int64{2, 2}) || blocks[0].Pointer == 0 {
+		t.Errorf("the blocks are %+v", blocks)
+	}
+	if got := c.state.String(); got != "f32[4, 2]" || c.state.DType() != ir.F32 || !slices.Equal(c.state.Shape(), []int64{4, 2}) {
+		t.Errorf("it is %s", got)
+	}
+}
+
+// TestDeviceTensorDiffers: replicas that a run leaves different are found when they are read.
+func TestDeviceTensorDiffers(t *testing.T) {
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), `mesh tp[2]
+func f(%x: inout f32[3]) {
+  %r = alloc f32[3]
+  fill into %r, value=rank(tp)
+  add %x, %r into %x
+}
+`, hocket.LoadOptions{NoProve: true})
+	d, err := model.NewDeviceTensor(t.Context(), "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := hocket.Args{In: map[string]*hocket.Tensor{"x": vals(t, ir.F32, []float64{1, 2, 3}, 3)}, DeviceOut: map[string]*hocket.DeviceTensor{"x": d}}
+	if _, err := model.Run(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	var differ *hocket.MismatchError
+	if _, err := d.Read(t.Context()); !errors.As(err, &differ) || differ.Count != 3 || differ.ValueB != 2 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDeviceTensorsBeside: two models that update one tensor at once, and others that read
+// it, see it whole, and no update is lost. Who waits gives up when his context ends.
+func TestDeviceTensorsBeside(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	one, two := newCounter(t, m), newCounter(t, m)
+	const each = 50
+	var all sync.WaitGroup
+	for _, c := range []*counter{one, two} {
+		all.Go(func() {
+			for range each {
+				if err := c.run(t.Context(), one.state, one.state); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		all.Go(func() {
+			for last := 0.0; last < 2*each && !t.Failed(); {
+				x, err := one.state.Read(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				v := x.Floats()
+				if slices.Max(v) != slices.Min(v) || v[0] < last {
+					t.Errorf("read %v after %v", v, last)
+				}
+				last = v[0]
+			}
+		})
+		all.Go(func() {
+			to := c.make("s")
+			for range each {
+				if err := c.run(t.Context(), one.state, to); err != nil {
+					t.Error(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Microsecond)
+				if _, err := one.state.Read(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				cancel()
+			}
+			if err := to.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	one.wants(one.state, 2*each)
+}
+
+// TestDeviceTensorShort: where memory is short for a tensor, plans that rest are given up
+// for it, and only where there are none more it fails; nothing is left in the end.
+func TestDeviceTensorShort(t *testing.T) {
+	cm, m := tightly(t, 1)
+	model := summed(t, m, 2)
+	if _, err := model.NewDeviceTensor(t.Context(), "x", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := cm.ranksOpened(); !slices.Equal(got, []int{2, 2}) {
+		t.Errorf("worlds of %v ranks were opened, want the plan's and the tensor's", got)
+	}
+	if err := model.Prepare(t.Context(), nil); !errors.Is(err, hocket.ErrOutOfMemory) {
+		t.Errorf("prepared beside the tensor: %v", err)
+	}
+}
+
+// TestDeviceTensorsEnd: they end with their machine, and go on without their model.
+func TestDeviceTensorsEnd(t *testing.T) {
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCounter(t, m)
+	another := newCounter(t, m)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := another.run(t.Context(), c.state, another.state); err != nil {
+		t.Error(err)
+	}
+	c.wants(c.state, 0)
+	another.wants(another.state, 1)
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.state.Read(t.Context()); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("read when the machine is closed: %v", err)
+	}
+	if err := c.state.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := another.NewDeviceTensor(t.Context(), "s", nil); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("made when the machine is closed: %v", err)
+	}
+}
+
+// BenchmarkState is what a run costs that adds a row to all rows of its state, by way of the
+// host and on the devices, on the machine of -soak.machine.
+func BenchmarkState(b *testing.B) {
+	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close()
+	sizes := []int64{16, 4096}
+	if *soakMachine != "cpu" {
+		sizes = []int64{16, 4096, 131072}
+	}
+	for _, rows := range sizes {
+		for _, graph := range []bool{false, true} {
+			if graph && *soakMachine == "cpu" {
+				continue
+			}
+			model := modeltest.Load(b, m, fmt.Sprintf(`dim T = %d
+mesh tp[%d]
+func f(%%s: inout bf16[T/tp, 4096], %%x: bf16[4096]) {
+  add %%s, %%x into %%s
+}
+`, rows, *soakRanks), hocket.LoadOptions{Graph: graph})
+			in, err := model.RandomInputs("ints:1")
+			if err != nil {
+				b.Fatal(err)
+			}
+			state, err := model.NewDeviceTensor(b.Context(), "s", nil)
+			if err == nil {
+				err = errors.Join(state.Write(b.Context(), in["s"]), model.Bind("x", in["x"]))
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := map[string]*hocket.DeviceTensor{"s": state}
+			for name, args := range map[string]hocket.Args{
+				"host":    {In: map[string]*hocket.Tensor{"s": in["s"]}, Out: map[string]*hocket.Tensor{"s": in["s"]}},
+				"devices": {DeviceIn: s, DeviceOut: s},
+			} {
+				b.Run(fmt.Sprintf("%s, graph %v, by the %s", hocket.Bytes(rows*4096*2), graph, name), func(b *testing.B) {
+					run := func() {
+						if _, err := model.Run(b.Context(), args); err != nil {
+							b.Fatal(err)
+						}
+					}
+					run() // loads
+					run() // records
+					for b.Loop() {
+						run()
+					}
+				})
+			}
+			if err := errors.Join(state.Close(), model.Close()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

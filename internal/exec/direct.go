@@ -1,0 +1,207 @@
+package exec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// Direct is what a run takes from the devices, by parameter, and leaves there, by output,
+// rather than in the host's memory. One tensor may be both.
+type Direct struct{ In, Out map[string]*DeviceTensor }
+
+// directOf is run i's part of a batch.
+func directOf(batch []Direct, i int) Direct {
+	if batch == nil {
+		return Direct{}
+	}
+	return batch[i]
+}
+
+// left says of what a batch leaves on the devices whether it is there.
+func left(batch []Direct, holds bool) {
+	for _, d := range batch {
+		for _, t := range d.Out {
+			t.setContents(holds)
+		}
+	}
+}
+
+// checkBatch lists everything that is wrong with the names, types, shapes and places of the
+// tensors of the first run that something is wrong with.
+func (p *Program) checkBatch(batch []map[string]*tensor.Tensor, direct []Direct) error {
+	filled := map[*DeviceTensor]bool{} // by the runs before
+	for i, inputs := range batch {
+		d := directOf(direct, i)
+		wrong := p.wrongInputs(inputs, d.In)
+		for _, name := range slices.Sorted(maps.Keys(d.In)) {
+			if t := d.In[name]; !filled[t] && !t.hasContents() {
+				wrong = append(wrong, fmt.Sprintf("the device tensor for %s holds nothing: %s", name, howToFill))
+			}
+		}
+		wrong = append(wrong, p.wrongOutputs(d.Out)...)
+		if err := inputError(wrong); err != nil {
+			if len(batch) > 1 {
+				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
+			}
+			return err
+		}
+		for _, t := range d.Out {
+			filled[t] = true
+		}
+	}
+	return nil
+}
+
+func (p *Program) wrongInputs(inputs map[string]*tensor.Tensor, direct map[string]*DeviceTensor) (wrong []string) {
+	known := map[string]bool{}
+	for i := range p.inputs {
+		io := &p.inputs[i]
+		known[io.Name] = true
+		switch t := direct[io.Name]; {
+		case t == nil:
+			wrong = append(wrong, wrongInput(io, inputs[io.Name])...)
+		case inputs[io.Name] != nil:
+			wrong = append(wrong, fmt.Sprintf("%s is given twice, in the host's memory and on the devices", io.Name))
+		default:
+			wrong = append(wrong, p.wrongPlace(io, t)...)
+		}
+	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(inputs)), maps.Keys(direct))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if !known[name] {
+			wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
+		}
+	}
+	return wrong
+}
+
+func (p *Program) wrongOutputs(outputs map[string]*DeviceTensor) (wrong []string) {
+	taken := map[*DeviceTensor]string{}
+	for _, name := range slices.Sorted(maps.Keys(outputs)) {
+		t := outputs[name]
+		i := slices.IndexFunc(p.outputs, func(io plan.IO) bool { return io.Name == name })
+		if i < 0 {
+			wrong = append(wrong, fmt.Sprintf("there is no result %s to leave on the devices", name))
+			continue
+		}
+		if other, twice := taken[t]; twice {
+			wrong = append(wrong, fmt.Sprintf("one device tensor is to receive %s and %s", other, name))
+		}
+		taken[t] = name
+		wrong = append(wrong, p.wrongPlace(&p.outputs[i], t)...)
+	}
+	return wrong
+}
+
+// wrongPlace says how a device tensor differs from what it is to be, if it does.
+func (p *Program) wrongPlace(io *plan.IO, t *DeviceTensor) []string {
+	has := t.io
+	if has.DType != io.DType || !slices.Equal(has.Shape, io.Shape) {
+		return []string{fmt.Sprintf("%s is %s, and the device tensor for it is %s", io.Name, header(io), header(&has))}
+	}
+	if len(t.loan.blocks) != p.plan.Ranks {
+		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, and the run on %d", io.Name, len(t.loan.blocks), p.plan.Ranks)}
+	}
+	for r := range int32(p.plan.Ranks) {
+		if want, is := blockText(partOf(io, r)), blockText(partOf(&has, r)); want != is {
+			return []string{fmt.Sprintf("%s has, on rank %d, %s, and the device tensor for it %s: tensors on the devices change their layout by no run; make one for %s", io.Name, r, want, is, io.Name)}
+		}
+	}
+	return nil
+}
+
+func header(io *plan.IO) *tensor.Tensor { return &tensor.Tensor{DType: io.DType, Shape: io.Shape} }
+
+func blockText(part *plan.IOPart) string {
+	if part == nil {
+		return "no block"
+	}
+	return fmt.Sprintf("a block of %v from %v on", part.Ref.Shape, part.Lo)
+}
+
+// fillDirect lays the views ready that a run's tensors on the devices are copied from and
+// to, and what the host receives other outputs in.
+func (p *Program) fillDirect(f *frame, d Direct) (err error) {
+	if f.direct.in, err = p.borrowAll(p.inputs, d.In, true); err != nil {
+		return err
+	}
+	if f.direct.out, err = p.borrowAll(p.outputs, d.Out, false); err != nil {
+		return err
+	}
+	b := 0
+	for i := range p.outputs {
+		io := &p.outputs[i]
+		for _, part := range io.Parts {
+			if d.Out[io.Name] != nil {
+				f.out[b] = nil
+			} else if f.out[b] == nil {
+				if f.out[b], err = tensor.New(io.DType, part.Ref.Shape); err != nil {
+					return err
+				}
+			}
+			b++
+		}
+	}
+	return nil
+}
+
+// borrowAll returns views of device tensors, by block, that are copied from or else to; nil
+// where there are none.
+func (p *Program) borrowAll(ios []plan.IO, tensors map[string]*DeviceTensor, from bool) ([]device.View, error) {
+	if len(tensors) == 0 {
+		return nil, nil
+	}
+	for _, t := range tensors {
+		if err := t.lost(); err != nil {
+			return nil, t.errorf("%w", err)
+		}
+	}
+	var views []device.View
+	for i := range ios {
+		t := tensors[ios[i].Name]
+		for k, part := range ios[i].Parts {
+			if t == nil {
+				views = append(views, device.View{})
+				continue
+			}
+			v, err := p.borrowBlock(t, k, part.Ref, from)
+			if err != nil {
+				return nil, t.errorf("%w", err)
+			}
+			views = append(views, v)
+		}
+	}
+	return views, nil
+}
+
+// borrowBlock returns a view of block k of t, for copies from it to ref, or to it from ref.
+func (p *Program) borrowBlock(t *DeviceTensor, k int, ref plan.Ref, from bool) (device.View, error) {
+	d := p.world.Device(int(ref.Rank))
+	b, ok := d.(device.Borrower)
+	if !ok {
+		return device.View{}, fmt.Errorf("tensors on devices: %w", device.ErrUnsupported)
+	}
+	mem, err := b.Borrow(t.Block(int(ref.Rank)))
+	if err != nil {
+		return device.View{}, err
+	}
+	v := t.view(k, mem)
+	if c, ok := d.(device.CopyPreparer); ok && !ref.Dense() {
+		dst, err := p.view(ref)
+		if err != nil {
+			return v, err
+		}
+		src := v
+		if !from {
+			dst, src = src, dst
+		}
+		return v, c.PrepareCopy(dst, src)
+	}
+	return v, nil
+}

@@ -1,0 +1,333 @@
+package modeltest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// steps has state, split and replicated, and results in three layouts.
+const steps = `dim T = 4
+mesh tp[2]
+func step(%x: i32[T/tp, 2], %n: i32[2], %s: inout i32[T/tp, 2], %r: inout i32[2]) -> (i32[T/tp, 2], i32[T, 2]) {
+  %y = sub %x, %s
+  %m = add %r, %n
+  %z: i32[T, 2] = all_gather %y, over=tp, axis=0
+  copy %y into %s
+  copy %m into %r
+  return %y, %z
+}
+func spread(%c: i32[T, 2]) -> i32[T/tp, 2] {
+  %d: i32[T/tp, 2] = reshard %c
+  %e = neg %d
+  return %e
+}
+`
+
+// layout is that of a port of steps: rows split, whole, or a vector whatever T is.
+type layout byte
+
+const (
+	split  layout = 'A'
+	whole  layout = 'C'
+	vector layout = 'B'
+)
+
+// function is one of steps, with what it computes.
+type function struct {
+	name     string
+	ins      map[string]layout
+	outs     map[string]layout
+	computes func(in map[string][]int32) (out map[string][]int32)
+}
+
+var functions = []function{
+	{
+		"step", map[string]layout{"x": split, "n": vector, "s": split, "r": vector},
+		map[string]layout{"y": split, "z": whole, "s": split, "r": vector},
+		func(in map[string][]int32) map[string][]int32 {
+			y, m := make([]int32, len(in["x"])), make([]int32, 2)
+			for i := range y {
+				y[i] = in["x"][i] - in["s"][i]
+			}
+			for i := range m {
+				m[i] = in["r"][i] + in["n"][i]
+			}
+			return map[string][]int32{"y": y, "z": y, "s": y, "r": m}
+		},
+	},
+	{
+		"spread", map[string]layout{"c": whole}, map[string]layout{"e": split},
+		func(in map[string][]int32) map[string][]int32 {
+			e := make([]int32, len(in["c"]))
+			for i := range e {
+				e[i] = -in["c"][i]
+			}
+			return map[string][]int32{"e": e}
+		},
+	},
+}
+
+// onDevice is a device tensor and what is to be in it; nil for nothing.
+type onDevice struct {
+	*hocket.DeviceTensor
+	layout layout
+	rows   int64
+	vals   []int32
+}
+
+// walk is a random use of device tensors.
+type walk struct {
+	t      *testing.T
+	rand   *rand.Rand
+	models []*hocket.Model // of functions
+	pool   []*onDevice
+	bound  []int32 // what %n is bound to; nil for nothing
+	log    []string
+}
+
+// DeviceTensors uses device tensors at random, count times: writes and reads them, and runs
+// two models for several dims, alone and in batches, that take some of their parameters
+// from them and leave some of their results there. All that comes out is held to arithmetic.
+func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, seed uint64, count int) {
+	t.Helper()
+	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 1))}
+	p, err := hocket.Parse("steps.hkt", steps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range functions {
+		model, err := m.Load(p, hocket.Binding{Func: f.name}, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.models = append(w.models, model)
+	}
+	for _, rows := range []int64{2, 4, 6} {
+		w.add(split, rows)
+		w.add(split, rows)
+		w.add(whole, rows)
+		w.add(vector, rows)
+	}
+	for range count {
+		switch w.rand.IntN(8) {
+		case 0:
+			w.write()
+		case 1:
+			w.read(w.pool[w.rand.IntN(len(w.pool))])
+		case 2:
+			w.replace()
+		case 3:
+			w.bind()
+		default:
+			w.run(w.rand.IntN(len(functions)))
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d, after: %v", seed, w.log)
+		}
+	}
+	for _, d := range w.pool {
+		w.read(d)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, model := range w.models {
+		if err := model.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (w *walk) did(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+// make makes a device tensor for some port of that layout.
+func (w *walk) make(l layout, rows int64) *onDevice {
+	w.t.Helper()
+	var ports [][2]any
+	for i, f := range functions {
+		for _, list := range []map[string]layout{f.ins, f.outs} {
+			for _, name := range slices.Sorted(maps.Keys(list)) {
+				if list[name] == l {
+					ports = append(ports, [2]any{i, name})
+				}
+			}
+		}
+	}
+	port := ports[w.rand.IntN(len(ports))]
+	d, err := w.models[port[0].(int)].NewDeviceTensor(w.t.Context(), port[1].(string), map[string]int64{"T": rows})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return &onDevice{DeviceTensor: d, layout: l, rows: rows}
+}
+
+func (w *walk) add(l layout, rows int64) { w.pool = append(w.pool, w.make(l, rows)) }
+
+// values are fresh ones for a tensor.
+func (w *walk) values(l layout, rows int64) []int32 {
+	if l == vector {
+		rows = 1
+	}
+	vals := make([]int32, 2*rows)
+	for i := range vals {
+		vals[i] = int32(w.rand.Uint32())
+	}
+	return vals
+}
+
+func (w *walk) tensor(l layout, vals []int32) *hocket.Tensor {
+	w.t.Helper()
+	shape := []int64{int64(len(vals) / 2), 2}
+	if l == vector {
+		shape = shape[1:]
+	}
+	floats := make([]float64, len(vals))
+	for i, v := range vals {
+		floats[i] = float64(v)
+	}
+	t, err := hocket.FromFloats(ir.I32, floats, shape...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return t
+}
+
+func (w *walk) compare(what string, got *hocket.Tensor, want []int32) {
+	w.t.Helper()
+	var vals []int32
+	for _, v := range got.Floats() {
+		vals = append(vals, int32(v))
+	}
+	if !slices.Equal(vals, want) {
+		w.t.Errorf("%s: got %v, want %v", what, vals, want)
+	}
+}
+
+func (w *walk) write() {
+	w.t.Helper()
+	i := w.rand.IntN(len(w.pool))
+	d := w.pool[i]
+	d.vals = w.values(d.layout, d.rows)
+	w.did("write %d", i)
+	if err := d.Write(w.t.Context(), w.tensor(d.layout, d.vals)); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *walk) read(d *onDevice) {
+	w.t.Helper()
+	got, err := d.Read(w.t.Context())
+	switch {
+	case d.vals == nil:
+		if !errors.Is(err, hocket.ErrInput) {
+			w.t.Errorf("read of what holds nothing: %v", err)
+		}
+	case err != nil:
+		w.t.Error(err)
+	default:
+		w.compare("read", got, d.vals)
+	}
+}
+
+// replace closes a tensor and makes another in its place.
+func (w *walk) replace() {
+	w.t.Helper()
+	i := w.rand.IntN(len(w.pool))
+	w.did("replace %d", i)
+	if err := w.pool[i].Close(); err != nil {
+		w.t.Error(err)
+	}
+	w.pool[i] = w.make(w.pool[i].layout, w.pool[i].rows)
+}
+
+func (w *walk) bind() {
+	w.t.Helper()
+	var t *hocket.Tensor
+	if w.bound = nil; w.rand.IntN(3) > 0 {
+		w.bound = w.values(vector, 0)
+		t = w.tensor(vector, w.bound)
+	}
+	w.did("bind %v", t != nil)
+	if err := w.models[0].Bind("n", t); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// fitting are the tensors for a port; taken are not.
+func (w *walk) fitting(l layout, rows int64, taken map[int]bool) (list []int) {
+	for i, d := range w.pool {
+		if d.layout == l && (l == vector || d.rows == rows) && !taken[i] {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+func (w *walk) run(f int) {
+	w.t.Helper()
+	rows := 2 * (1 + w.rand.Int64N(3))
+	var batch []hocket.Args
+	var wants []map[string][]int32
+	for range 1 + w.rand.IntN(3) {
+		a, want := w.args(&functions[f], rows)
+		batch, wants = append(batch, a), append(wants, want)
+	}
+	reports, err := w.models[f].RunBatch(w.t.Context(), batch)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	for i, r := range reports {
+		for _, name := range slices.Sorted(maps.Keys(functions[f].outs)) {
+			got, left := r.Out[name], batch[i].DeviceOut[name] != nil
+			if slices.Contains(r.OutNames, name) == left || (got == nil) != left {
+				w.t.Errorf("run %d: result %s is there: %v, left on the devices: %v", i, name, got != nil, left)
+			} else if !left {
+				w.compare(fmt.Sprintf("run %d, %s", i, name), got, wants[i][name])
+			}
+		}
+	}
+}
+
+// args draws where a run's parameters come from and its results go to, and computes these.
+func (w *walk) args(f *function, rows int64) (hocket.Args, map[string][]int32) {
+	a := hocket.Args{In: map[string]*hocket.Tensor{}, DeviceIn: map[string]*hocket.DeviceTensor{}, DeviceOut: map[string]*hocket.DeviceTensor{}}
+	in := map[string][]int32{}
+	line := fmt.Sprintf("%s %d", f.name, rows)
+	for _, name := range slices.Sorted(maps.Keys(f.ins)) {
+		l := f.ins[name]
+		list := slices.DeleteFunc(w.fitting(l, rows, nil), func(i int) bool { return w.pool[i].vals == nil })
+		switch from := w.rand.IntN(3); {
+		case from > 0 && len(list) > 0:
+			i := list[w.rand.IntN(len(list))]
+			a.DeviceIn[name], in[name] = w.pool[i].DeviceTensor, w.pool[i].vals
+			line += fmt.Sprintf(" %s<%d", name, i)
+		case name == "n" && w.bound != nil && w.rand.IntN(2) > 0:
+			in[name] = w.bound
+		default:
+			in[name] = w.values(l, rows)
+			a.In[name] = w.tensor(l, in[name])
+		}
+	}
+	want := f.computes(in)
+	taken := map[int]bool{}
+	for _, name := range slices.Sorted(maps.Keys(f.outs)) {
+		list := w.fitting(f.outs[name], rows, taken)
+		if w.rand.IntN(3) == 0 || len(list) == 0 {
+			continue
+		}
+		i := list[w.rand.IntN(len(list))]
+		taken[i] = true
+		a.DeviceOut[name], w.pool[i].vals = w.pool[i].DeviceTensor, want[name]
+		line += fmt.Sprintf(" %s>%d", name, i)
+	}
+	w.did("%s", line)
+	return a, want
+}
