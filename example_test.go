@@ -68,3 +68,58 @@ func mlp(%x: f32[T, 2], %up: f32[4/tp, 2], %down: f32[2, 4/tp]) -> f32[T, 2] {
 	// proved [3 4]
 	// proved [1 2 3 4 5 6]
 }
+
+// State that stays on the devices: each run updates it there, in place, and it comes to the
+// host only when it is read.
+func ExampleDeviceTensor() {
+	const text = `mesh tp[2]
+func average(%x: f32[4/tp, 2], %mean: inout f32[4/tp, 2]) {
+  %new = scale %x, by=0.5
+  %old = scale %mean, by=0.5
+  add %new, %old into %mean
+}
+`
+	ctx := context.Background()
+	p, err := hocket.Parse("average.hkt", text)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m, err := hocket.Open(ctx, hocket.MachineOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close() // and of its device tensors
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	mean, err := model.NewDeviceTensor(ctx, "mean", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	zeros, err := hocket.NewTensor(ir.F32, 4, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := mean.Write(ctx, zeros); err != nil {
+		log.Fatal(err)
+	}
+	state := map[string]*hocket.DeviceTensor{"mean": mean}
+	for _, v := range []float64{8, 4, 2} {
+		x, err := hocket.FromFloats(ir.F32, []float64{v, 0, 0, v, v, v, 0, -v}, 4, 2)
+		if err != nil {
+			log.Fatal(err)
+		}
+		args := hocket.Args{In: map[string]*hocket.Tensor{"x": x}, DeviceIn: state, DeviceOut: state}
+		if _, err := model.Run(ctx, args); err != nil {
+			log.Fatal(err)
+		}
+	}
+	now, err := mean.Read(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(now, now.Floats())
+	// Output:
+	// f32[4, 2] [3 0 0 3 3 3 0 -3]
+}

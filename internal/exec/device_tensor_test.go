@@ -79,8 +79,8 @@ func TestDirect(t *testing.T) {
 			if err := errors.Join(x.Close(), s.Close()); err != nil {
 				t.Error(err)
 			}
-			if m.open != 1 {
-				t.Errorf("%d worlds are open, want the program's", m.open)
+			if m.open != 1 || len(s.all) != 0 {
+				t.Errorf("%d worlds are open, want the program's, and %d tensors", m.open, len(s.all))
 			}
 		})
 	}
