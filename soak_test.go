@@ -80,7 +80,8 @@ type soak struct {
 	still sync.Mutex // held while the steady program runs, and while nothing may
 
 	mu    sync.Mutex
-	wants map[string][]byte // results by program, strategy, algorithm, dims and seed
+	wants map[string][]byte   // results by program, strategy, algorithm, dims and seed
+	outs  map[string][]string // their names, by program, strategy and algorithm
 	runs  int
 	late  int // of runs with a deadline, those that it passed in
 	loads int
@@ -155,7 +156,7 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	s := &soak{T: t, m: m, ctx: ctx, ways: soakWays(*soakMachine != "cpu"), first: &soakPrograms[0], wants: map[string][]byte{}}
+	s := &soak{T: t, m: m, ctx: ctx, ways: soakWays(*soakMachine != "cpu"), first: &soakPrograms[0], wants: map[string][]byte{}, outs: map[string][]string{}}
 	began := time.Now()
 	stop, steady := make(chan bool), make(chan error, 1)
 	go func() { steady <- s.replay(stop) }()
@@ -316,18 +317,77 @@ func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map
 
 // run runs a model once for a T and a seed, and holds it to what came first.
 func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) error {
-	ports, err := m.Inputs(dims)
+	args, err := s.args(m, dims, seed, weights)
 	if err != nil {
 		return err
 	}
+	rep, err := m.Run(ctx, args)
+	if err != nil {
+		return fmt.Errorf("%s, %v: %w", name, dims, err)
+	}
+	return s.hold(m, name, dims, seed, args, rep)
+}
+
+// runDirect is run, behind it, with all that a run is given and gives on the devices.
+func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) (err error) {
+	args, err := s.args(m, dims, seed, weights)
+	if err != nil {
+		return err
+	}
+	direct := hocket.Args{DeviceIn: map[string]*hocket.DeviceTensor{}, DeviceOut: map[string]*hocket.DeviceTensor{}}
+	defer func() {
+		for _, list := range []map[string]*hocket.DeviceTensor{direct.DeviceIn, direct.DeviceOut} {
+			for _, d := range list {
+				err = errors.Join(err, d.Close())
+			}
+		}
+	}()
+	for port, x := range args.In {
+		d, err := m.NewDeviceTensor(ctx, port, dims)
+		if err != nil {
+			return err
+		}
+		direct.DeviceIn[port] = d
+		if err := d.Write(ctx, x); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	outs := s.outs[name]
+	s.mu.Unlock()
+	for _, port := range outs {
+		d, err := m.NewDeviceTensor(ctx, port, dims)
+		if err != nil {
+			return err
+		}
+		direct.DeviceOut[port] = d
+	}
+	if _, err := m.Run(ctx, direct); err != nil {
+		return fmt.Errorf("%s, %v, on the devices: %w", name, dims, err)
+	}
+	rep := &hocket.Report{OutNames: outs, Out: map[string]*hocket.Tensor{}}
+	for port, d := range direct.DeviceOut {
+		if rep.Out[port], err = d.Read(ctx); err != nil {
+			return err
+		}
+	}
+	return s.hold(m, name, dims, seed, args, rep)
+}
+
+// args are what a run is given, beside what is bound.
+func (s *soak) args(m *hocket.Model, dims map[string]int64, seed int, weights soakWeights) (hocket.Args, error) {
 	args := hocket.Args{In: map[string]*hocket.Tensor{}}
+	ports, err := m.Inputs(dims)
+	if err != nil {
+		return args, err
+	}
 	for i, p := range ports {
 		if i > 0 && weights == soakBound {
 			continue
 		}
 		x, err := soakTensor(p, i, seed)
 		if err != nil {
-			return err
+			return args, err
 		}
 		if i > 0 && weights == soakBinds {
 			err = m.Bind(p.Name, x)
@@ -335,13 +395,14 @@ func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[s
 			args.In[p.Name] = x
 		}
 		if err != nil {
-			return err
+			return args, err
 		}
 	}
-	rep, err := m.Run(ctx, args)
-	if err != nil {
-		return fmt.Errorf("%s, %v: %w", name, dims, err)
-	}
+	return args, nil
+}
+
+// hold holds a run's results to those that came first.
+func (s *soak) hold(m *hocket.Model, name string, dims map[string]int64, seed int, args hocket.Args, rep *hocket.Report) error {
 	var got []byte
 	for _, o := range rep.OutNames {
 		got = append(got, rep.Out[o].Data...)
@@ -350,6 +411,7 @@ func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[s
 	s.mu.Lock()
 	want := s.wants[key]
 	s.wants[key] = got
+	s.outs[name] = rep.OutNames
 	s.runs++
 	s.mu.Unlock()
 	if want == nil {
@@ -436,6 +498,9 @@ func (s *soak) visit(i int, trace bool) (err error) {
 			err := s.run(s.ctx, m, w.String(), dims, rep%2, weights)
 			if err == nil && k == 0 {
 				err = s.hurry(s.ctx, m, w.String(), dims, rep%2, weights)
+			}
+			if err == nil && k == 1 && rep > 0 {
+				err = s.runDirect(s.ctx, m, w.String(), dims, rep%2, weights)
 			}
 			if err != nil {
 				return fmt.Errorf("load %d: %w", s.loads, err)
