@@ -130,9 +130,9 @@ func (d *DeviceTensor) Close() error { return d.t.Close() }
 // direct reports whether a run has any device tensors.
 func (a Args) direct() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
 
-// direct are the device tensors of a batch, nil where it has none.
+// direct says whence and whereto for the runs of a batch; nil where nothing is to be said.
 func (m *Model) direct(batch []Args) ([]exec.Direct, error) {
-	if !slices.ContainsFunc(batch, Args.direct) {
+	if !slices.ContainsFunc(batch, func(a Args) bool { return a.direct() || len(a.Out) > 0 }) {
 		return nil, nil
 	}
 	direct := make([]exec.Direct, len(batch))
@@ -143,9 +143,14 @@ func (m *Model) direct(batch []Args) ([]exec.Direct, error) {
 		if err := errors.Join(err, oerr); err != nil {
 			return nil, err
 		}
-		for _, name := range slices.Sorted(maps.Keys(a.DeviceOut)) {
-			if a.Out[name] != nil {
+		direct[i].Into = map[string]*tensor.Tensor{}
+		for _, name := range slices.Sorted(maps.Keys(a.Out)) {
+			switch t := a.Out[name]; {
+			case t == nil:
+			case a.DeviceOut[name] != nil:
 				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices", exec.ErrInput, name)
+			default:
+				direct[i].Into[name] = t.host()
 			}
 		}
 	}

@@ -58,9 +58,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		}
 		reports := make([]*Report, len(results))
 		for k, r := range results {
-			if reports[k], err = newReport(p, r, nil); err != nil {
-				return errors.Join(err, prog.Close())
-			}
+			reports[k] = newReport(p, r)
 			reports[k].Proof = proof
 		}
 		if err := prog.Close(); err != nil {

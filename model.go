@@ -50,7 +50,8 @@ type Port struct {
 type Args struct {
 	// In holds every parameter that Bind did not set.
 	In map[string]*Tensor
-	// Out, where it names a result, receives it; other results are made anew.
+	// Out, where it names a result, receives it; other results are made anew. When the run
+	// fails some of it may have been written.
 	Out map[string]*Tensor
 	// DeviceIn gives parameters from the devices, instead of In or what is bound.
 	DeviceIn map[string]*DeviceTensor
@@ -201,9 +202,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	}
 	reports := make([]*Report, len(results))
 	for i, r := range results {
-		if reports[i], err = newReport(l.plan, r, batch[i].Out); err != nil {
-			return nil, err
-		}
+		reports[i] = newReport(l.plan, r)
 		reports[i].Proof = l.proof
 	}
 	return reports, m.evict(t.claim)

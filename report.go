@@ -84,7 +84,7 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	return nil
 }
 
-func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, error) {
+func newReport(p *plan.Plan, r *exec.Result) *Report {
 	rep := &Report{
 		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
 		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound}, Detours: r.Detours, Guesses: r.Guesses, trace: r.Trace,
@@ -97,10 +97,6 @@ func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, 
 		if t == nil { // left on the devices
 			continue
 		}
-		if dst := into[o.Name]; dst != nil {
-			copy(dst.Data, t.Data)
-			t = dst
-		}
 		rep.Out[o.Name] = t
 		rep.OutNames = append(rep.OutNames, o.Name)
 	}
@@ -109,7 +105,7 @@ func newReport(p *plan.Plan, r *exec.Result, into map[string]*Tensor) (*Report, 
 	}
 	rep.Overlap = overlap(p, r.Trace)
 	rep.nameAlgorithms(p, r.Algorithms)
-	return rep, nil
+	return rep
 }
 
 // count adds a command to the totals.

@@ -9,10 +9,10 @@ import (
 )
 
 // collect makes the results of k runs that have ended.
-func (p *Program) collect(first int64, k int) ([]*Result, error) {
+func (p *Program) collect(first int64, k int, direct []Direct) ([]*Result, error) {
 	results := make([]*Result, k)
 	for i := range results {
-		outs, err := p.assemble(p.frames[i])
+		outs, err := assemble(p.frames[i], directOf(direct, i))
 		if err != nil {
 			if k > 1 {
 				err = fmt.Errorf("run %d of %d: %w", i+1, k, err)

@@ -132,17 +132,22 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	if !t.hasContents() {
 		return nil, t.errorf("%w: it holds nothing: %s", ErrInput, howToFill)
 	}
-	blocks := make([]*tensor.Tensor, len(t.io.Parts))
-	for i := range blocks {
-		if blocks[i], err = tensor.New(t.io.DType, t.io.Parts[i].Ref.Shape); err != nil {
-			return nil, t.errorf("%w", err)
-		}
+	whole, err := tensor.New(t.io.DType, t.io.Shape)
+	if err != nil {
+		return nil, t.errorf("%w", err)
 	}
-	err = t.transfer(ctx, func(i int, s device.Stream, v device.View) error { return s.Download(blocks[i].Data, v) })
+	r := newReception(&t.io)
+	if err := r.aim(whole); err != nil {
+		return nil, t.errorf("%w", err)
+	}
+	err = t.transfer(ctx, func(i int, s device.Stream, v device.View) error { return s.Download(r.blocks[i].Data, v) })
 	if err != nil {
 		return nil, t.errorf("reading it: %w", err)
 	}
-	return join(&t.io, blocks)
+	if err := r.finish(); err != nil {
+		return nil, err
+	}
+	return whole, nil
 }
 
 const howToFill = "write it, or have a run that does not fail leave a result there"

@@ -12,7 +12,11 @@ import (
 
 // Direct is what a run takes from the devices, by parameter, and leaves there, by output,
 // rather than in the host's memory. One tensor may be both.
-type Direct struct{ In, Out map[string]*DeviceTensor }
+type Direct struct {
+	In, Out map[string]*DeviceTensor
+	// Into are tensors, of the right types and shapes, that receive other outputs.
+	Into map[string]*tensor.Tensor
+}
 
 // directOf is run i's part of a batch.
 func directOf(batch []Direct, i int) Direct {
@@ -125,30 +129,13 @@ func blockText(part *plan.IOPart) string {
 	return fmt.Sprintf("a block of %v from %v on", part.Ref.Shape, part.Lo)
 }
 
-// fillDirect lays the views ready that a run's tensors on the devices are copied from and
-// to, and what the host receives other outputs in.
+// fillDirect lays the views ready that a run's tensors on the devices are copied from and to.
 func (p *Program) fillDirect(f *frame, d Direct) (err error) {
 	if f.direct.in, err = p.borrowAll(p.inputs, d.In, true); err != nil {
 		return err
 	}
-	if f.direct.out, err = p.borrowAll(p.outputs, d.Out, false); err != nil {
-		return err
-	}
-	b := 0
-	for i := range p.outputs {
-		io := &p.outputs[i]
-		for _, part := range io.Parts {
-			if d.Out[io.Name] != nil {
-				f.out[b] = nil
-			} else if f.out[b] == nil {
-				if f.out[b], err = tensor.New(io.DType, part.Ref.Shape); err != nil {
-					return err
-				}
-			}
-			b++
-		}
-	}
-	return nil
+	f.direct.out, err = p.borrowAll(p.outputs, d.Out, false)
+	return err
 }
 
 // borrowAll returns views of device tensors, by block, that are copied from or else to; nil

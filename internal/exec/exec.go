@@ -214,9 +214,9 @@ func (p *Program) RunBatchWith(ctx context.Context, batch []map[string]*tensor.T
 	return p.RunBatchDirect(ctx, batch, nil, weights)
 }
 
-// RunBatchDirect is RunBatchWith where runs take inputs from device tensors or leave outputs
-// there, nil where none does. The caller holds the tensors for that. Results lack those
-// outputs. When a run fails the tensors that the batch was to write hold nothing any more.
+// RunBatchDirect is RunBatchWith where the caller says whence and whereto for each run, or nil.
+// He holds the device tensors among them. When a run fails, those that the batch was to
+// write hold nothing any more.
 func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor.Tensor, direct []Direct, weights map[string]*tensor.Tensor) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,7 +257,7 @@ func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor
 	}
 	left(direct, true)
 	ended := ctx.Err()
-	results, err := p.collect(first, len(batch))
+	results, err := p.collect(first, len(batch), direct)
 	if ended != nil && err == nil {
 		return nil, fmt.Errorf("the run ended well, but not before its context: %w", ended)
 	}

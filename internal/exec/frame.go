@@ -1,7 +1,6 @@
 package exec
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +15,8 @@ import (
 type frame struct {
 	in   [][]byte         // by input block: the bytes to upload; nil for none
 	held []*tensor.Tensor // by input block: storage of its own, where it needs some
-	out  []*tensor.Tensor // by output block; nil where it is not read back
+	out  []reception      // by output
+	get  [][]byte         // by output block: the bytes to download to; nil for none
 	uses []int32          // see adversary
 	// direct is what is copied on the devices instead, by block; nil for nothing.
 	direct struct{ in, out []device.View }
@@ -63,6 +63,7 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, direct []Direct,
 		return err
 	}
 	p.rest(batch, weights)
+	shared := sharedInto(batch, direct)
 	for i, inputs := range batch {
 		if i == len(p.frames) {
 			p.frames = append(p.frames, p.newFrame())
@@ -74,7 +75,11 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, direct []Direct,
 		if err := p.fill(i, inputs, before); err != nil {
 			return err
 		}
-		if err := p.fillDirect(p.frames[i], directOf(direct, i)); err != nil {
+		d := directOf(direct, i)
+		if err := p.fillDirect(p.frames[i], d); err != nil {
+			return err
+		}
+		if err := p.aim(p.frames[i], d, shared); err != nil {
 			return err
 		}
 	}
@@ -129,13 +134,13 @@ func (p *Program) stage(k int) error {
 // of the runs.
 func (p *Program) copied(frames []*frame) []bool {
 	ins := len(frames[0].in)
-	blocks := make([]bool, ins+len(frames[0].out))
+	blocks := make([]bool, ins+len(frames[0].get))
 	for _, f := range frames {
 		for b := range f.in {
 			blocks[b] = blocks[b] || f.in[b] != nil
 		}
-		for b := range f.out {
-			blocks[ins+b] = blocks[ins+b] || f.out[b] != nil
+		for b := range f.get {
+			blocks[ins+b] = blocks[ins+b] || f.get[b] != nil
 		}
 	}
 	return blocks
@@ -151,6 +156,10 @@ func (p *Program) trimFrames() {
 	}
 	for _, f := range p.frames { // others' memory
 		f.direct.in, f.direct.out = nil, nil
+		clear(f.get)
+		for i := range f.out {
+			f.out[i].forget()
+		}
 	}
 }
 
@@ -180,10 +189,13 @@ func (p *Program) newFrame() *frame {
 	for i := range p.inputs {
 		ins += len(p.inputs[i].Parts)
 	}
+	f := &frame{in: make([][]byte, ins), held: make([]*tensor.Tensor, ins)}
 	for i := range p.outputs {
+		f.out = append(f.out, newReception(&p.outputs[i]))
 		outs += len(p.outputs[i].Parts)
 	}
-	return &frame{in: make([][]byte, ins), held: make([]*tensor.Tensor, ins), out: make([]*tensor.Tensor, outs)}
+	f.get = make([][]byte, outs)
+	return f
 }
 
 // fill lays the blocks of inputs of run i of a batch ready, but for what is on the devices. A
@@ -222,89 +234,4 @@ func (f *frame) cut(b int, t *tensor.Tensor, part *plan.IOPart) error {
 	}
 	f.in[b] = f.held[b].Data
 	return tensor.CopyBox(f.held[b], make([]int64, len(part.Lo)), t, part.Lo, part.Ref.Shape)
-}
-
-// assemble makes the global outputs of one run from their blocks. Where ranks
-// hold the same block, their bytes must be equal: that is what the layout in
-// the signature claims (S2, S14).
-func (p *Program) assemble(f *frame) (map[string]*tensor.Tensor, error) {
-	outs := make(map[string]*tensor.Tensor, len(p.outputs))
-	b := 0
-	for i := range p.outputs {
-		io := &p.outputs[i]
-		blocks := f.out[b : b+len(io.Parts)]
-		b += len(io.Parts)
-		if len(blocks) > 0 && blocks[0] == nil { // left on the devices
-			continue
-		}
-		t, err := join(io, blocks)
-		if err != nil {
-			return nil, err
-		}
-		outs[io.Name] = t
-	}
-	return outs, nil
-}
-
-func join(io *plan.IO, blocks []*tensor.Tensor) (*tensor.Tensor, error) {
-	t, err := tensor.New(io.DType, io.Shape)
-	if err != nil {
-		return nil, err
-	}
-	first := map[string]int{} // block's place → index of the first part there
-	for k := range io.Parts {
-		part := &io.Parts[k]
-		at := fmt.Sprint(part.Lo)
-		j, again := first[at]
-		if !again {
-			first[at] = k
-			if err := tensor.Paste(t, blocks[k], part.Lo); err != nil {
-				return nil, fmt.Errorf("output %s: %w", io.Name, err)
-			}
-			continue
-		}
-		if !bytes.Equal(blocks[j].Data, blocks[k].Data) {
-			return nil, differ(io, &io.Parts[j], part, blocks[j], blocks[k])
-		}
-	}
-	return t, nil
-}
-
-// MismatchError says that two ranks hold different contents of one block of an
-// output, though the signature's layout says that they are copies.
-type MismatchError struct {
-	Output         string
-	RankA, RankB   int
-	Index          []int64 // global index of the first element that differs
-	ValueA, ValueB float64
-	Count          int64 // elements that differ
-}
-
-// Error names the output, the ranks and the first element.
-func (e *MismatchError) Error() string {
-	return fmt.Sprintf("output %s: ranks %d and %d should hold the same elements, but %d differ; the first, at %v, is %v on rank %d and %v on rank %d",
-		e.Output, e.RankA, e.RankB, e.Count, e.Index, e.ValueA, e.RankA, e.ValueB, e.RankB)
-}
-
-func differ(io *plan.IO, a, b *plan.IOPart, x, y *tensor.Tensor) error {
-	e := &MismatchError{Output: io.Name, RankA: int(a.Ref.Rank), RankB: int(b.Ref.Rank)}
-	size := io.DType.Size()
-	for i := range x.Len() {
-		if bytes.Equal(x.Data[i*size:(i+1)*size], y.Data[i*size:(i+1)*size]) {
-			continue
-		}
-		if e.Count++; e.Count == 1 {
-			e.Index, e.ValueA, e.ValueB = globalIndex(a, x.Shape, i), x.Float64(i), y.Float64(i)
-		}
-	}
-	return e
-}
-
-func globalIndex(part *plan.IOPart, shape []int64, i int64) []int64 {
-	at := slices.Clone(part.Lo)
-	for axis := len(shape) - 1; axis >= 0; axis-- {
-		at[axis] += i % shape[axis]
-		i /= shape[axis]
-	}
-	return at
 }

@@ -98,7 +98,7 @@ func (c *command) issue(p *Program, id, run int64, f *frame) error {
 		if f.direct.out != nil && f.direct.out[c.part].Mem != nil {
 			return c.stream.Copy(f.direct.out[c.part], c.src)
 		}
-		return c.stream.Download(f.out[c.part].Data, c.src)
+		return c.stream.Download(f.get[c.part], c.src)
 	}
 	return fmt.Errorf("command of kind %d: %w", c.kind, device.ErrUnsupported)
 }

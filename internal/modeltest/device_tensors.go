@@ -88,13 +88,23 @@ type walk struct {
 	rand   *rand.Rand
 	models []*hocket.Model // of functions
 	pool   []*onDevice
-	bound  []int32 // what %n is bound to; nil for nothing
+	bound  []int32   // what %n is bound to; nil for nothing
+	given  []*inHost // results of runs, which are the caller's
 	log    []string
+}
+
+// inHost is a tensor in the host's memory, and what is in it before a batch and behind it.
+type inHost struct {
+	*hocket.Tensor
+	layout       layout
+	before, vals []int32
 }
 
 // DeviceTensors uses device tensors at random, count times: writes and reads them, and runs
 // two models for several dims, alone and in batches, that take some of their parameters
-// from them and leave some of their results there. All that comes out is held to arithmetic.
+// from them and leave some of their results there. Others come to tensors in the host's
+// memory, some of them what runs of the batch are given. All that comes out is held to
+// arithmetic.
 func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, seed uint64, count int) {
 	t.Helper()
 	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 1))}
@@ -131,6 +141,9 @@ func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, see
 		if t.Failed() {
 			t.Fatalf("seed %d, after: %v", seed, w.log)
 		}
+	}
+	for _, h := range w.given {
+		w.compare("a result, later", h.Tensor, h.vals)
 	}
 	for _, d := range w.pool {
 		w.read(d)
@@ -275,8 +288,9 @@ func (w *walk) run(f int) {
 	rows := 2 * (1 + w.rand.Int64N(3))
 	var batch []hocket.Args
 	var wants []map[string][]int32
+	var host []*inHost // what is given to the batch, and what its results come to
 	for range 1 + w.rand.IntN(3) {
-		a, want := w.args(&functions[f], rows)
+		a, want := w.args(&functions[f], rows, &host)
 		batch, wants = append(batch, a), append(wants, want)
 	}
 	reports, err := w.models[f].RunBatch(w.t.Context(), batch)
@@ -286,19 +300,26 @@ func (w *walk) run(f int) {
 	}
 	for i, r := range reports {
 		for _, name := range slices.Sorted(maps.Keys(functions[f].outs)) {
-			got, left := r.Out[name], batch[i].DeviceOut[name] != nil
-			if slices.Contains(r.OutNames, name) == left || (got == nil) != left {
+			got, left, into := r.Out[name], batch[i].DeviceOut[name] != nil, batch[i].Out[name]
+			switch {
+			case slices.Contains(r.OutNames, name) == left || (got == nil) != left:
 				w.t.Errorf("run %d: result %s is there: %v, left on the devices: %v", i, name, got != nil, left)
-			} else if !left {
+			case into != nil && got != into:
+				w.t.Errorf("run %d: result %s is not in the tensor for it", i, name)
+			case into == nil && !left:
+				w.given = append(w.given, &inHost{Tensor: got, vals: wants[i][name]})
 				w.compare(fmt.Sprintf("run %d, %s", i, name), got, wants[i][name])
 			}
 		}
 	}
+	for i, h := range host {
+		w.compare(fmt.Sprintf("host tensor %d", i), h.Tensor, h.vals)
+	}
 }
 
 // args draws where a run's parameters come from and its results go to, and computes these.
-func (w *walk) args(f *function, rows int64) (hocket.Args, map[string][]int32) {
-	a := hocket.Args{In: map[string]*hocket.Tensor{}, DeviceIn: map[string]*hocket.DeviceTensor{}, DeviceOut: map[string]*hocket.DeviceTensor{}}
+func (w *walk) args(f *function, rows int64, host *[]*inHost) (hocket.Args, map[string][]int32) {
+	a := hocket.Args{Out: map[string]*hocket.Tensor{}, In: map[string]*hocket.Tensor{}, DeviceIn: map[string]*hocket.DeviceTensor{}, DeviceOut: map[string]*hocket.DeviceTensor{}}
 	in := map[string][]int32{}
 	line := fmt.Sprintf("%s %d", f.name, rows)
 	for _, name := range slices.Sorted(maps.Keys(f.ins)) {
@@ -312,8 +333,12 @@ func (w *walk) args(f *function, rows int64) (hocket.Args, map[string][]int32) {
 		case name == "n" && w.bound != nil && w.rand.IntN(2) > 0:
 			in[name] = w.bound
 		default:
-			in[name] = w.values(l, rows)
-			a.In[name] = w.tensor(l, in[name])
+			h := w.again(l, *host)
+			if h == nil {
+				h = w.fresh(l, rows)
+				*host = append(*host, h)
+			}
+			a.In[name], in[name] = h.Tensor, h.before
 		}
 	}
 	want := f.computes(in)
@@ -321,6 +346,13 @@ func (w *walk) args(f *function, rows int64) (hocket.Args, map[string][]int32) {
 	for _, name := range slices.Sorted(maps.Keys(f.outs)) {
 		list := w.fitting(f.outs[name], rows, taken)
 		if w.rand.IntN(3) == 0 || len(list) == 0 {
+			if h := w.receiver(f.outs[name], rows, *host, a.Out); h != nil {
+				if !slices.Contains(*host, h) {
+					*host = append(*host, h)
+				}
+				a.Out[name], h.vals = h.Tensor, want[name]
+				line += fmt.Sprintf(" %s>host", name)
+			}
 			continue
 		}
 		i := list[w.rand.IntN(len(list))]
@@ -330,4 +362,41 @@ func (w *walk) args(f *function, rows int64) (hocket.Args, map[string][]int32) {
 	}
 	w.did("%s", line)
 	return a, want
+}
+
+// fresh is a new tensor in the host's memory.
+func (w *walk) fresh(l layout, rows int64) *inHost {
+	vals := w.values(l, rows)
+	return &inHost{w.tensor(l, vals), l, vals, vals}
+}
+
+// again draws a tensor of that shape that the batch has already, or none.
+func (w *walk) again(l layout, host []*inHost) *inHost {
+	if w.rand.IntN(2) == 0 {
+		return nil
+	}
+	for _, i := range w.rand.Perm(len(host)) {
+		if (host[i].layout == vector) == (l == vector) {
+			return host[i]
+		}
+	}
+	return nil
+}
+
+// receiver draws what a result comes to: a new tensor, or one that the batch has already but
+// for those taken, or none.
+func (w *walk) receiver(l layout, rows int64, host []*inHost, taken map[string]*hocket.Tensor) *inHost {
+	switch w.rand.IntN(3) {
+	case 0:
+		return nil
+	case 1:
+		return w.fresh(l, rows)
+	}
+	h := w.again(l, host)
+	for _, t := range taken {
+		if h != nil && t == h.Tensor {
+			return nil
+		}
+	}
+	return h
 }

@@ -171,3 +171,21 @@ func TestSizes(t *testing.T) {
 		t.Errorf("strides %s", got)
 	}
 }
+
+// TestOverlap: only shared bytes count.
+func TestOverlap(t *testing.T) {
+	data := make([]byte, 12)
+	of := func(lo, hi int) *Tensor { return &Tensor{Data: data[lo:hi]} }
+	for _, c := range []struct {
+		a, b *Tensor
+		want bool
+	}{
+		{of(0, 4), of(4, 8), false}, {of(4, 8), of(0, 4), false}, {of(0, 5), of(4, 8), true}, {of(4, 8), of(0, 5), true},
+		{of(0, 12), of(4, 5), true}, {of(4, 5), of(0, 12), true}, {of(3, 7), of(3, 7), true},
+		{of(3, 3), of(0, 12), false}, {of(0, 12), of(3, 3), false}, {of(0, 12), &Tensor{}, false},
+	} {
+		if got := Overlap(c.a, c.b); got != c.want {
+			t.Errorf("%d bytes and %d: %v", len(c.a.Data), len(c.b.Data), got)
+		}
+	}
+}

@@ -46,4 +46,13 @@ func view[T any](t *Tensor, typed bool) []T {
 	return unsafe.Slice((*T)(p), n)
 }
 
+// Overlap reports whether two tensors share bytes.
+func Overlap(a, b *Tensor) bool {
+	if len(a.Data) == 0 || len(b.Data) == 0 {
+		return false
+	}
+	x, y := uintptr(unsafe.Pointer(&a.Data[0])), uintptr(unsafe.Pointer(&b.Data[0]))
+	return x < y+uintptr(len(b.Data)) && y < x+uintptr(len(a.Data))
+}
+
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
