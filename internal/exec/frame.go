@@ -63,7 +63,7 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, direct []Direct,
 		return err
 	}
 	p.rest(batch, weights)
-	shared := sharedInto(batch, direct)
+	shared := p.sharedInto(batch, direct)
 	for i, inputs := range batch {
 		if i == len(p.frames) {
 			p.frames = append(p.frames, p.newFrame())

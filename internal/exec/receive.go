@@ -19,6 +19,7 @@ type reception struct {
 	whole  *tensor.Tensor   // nil where nothing comes
 	blocks []*tensor.Tensor // by part
 	own    []*tensor.Tensor // by part: storage, where it was needed
+	spare  *tensor.Tensor   // what whole is where the caller's tensor cannot be it
 }
 
 func newReception(io *plan.IO) reception {
@@ -85,18 +86,16 @@ func (p *Program) aim(f *frame, d Direct, shared map[*tensor.Tensor]bool) error 
 		b += len(r.blocks)
 		if d.Out[r.io.Name] != nil { // left on the devices
 			r.forget()
+			r.spare = nil
 			clear(r.own)
 			clear(get)
 			continue
 		}
-		whole := d.Into[r.io.Name]
-		if whole == nil || shared[whole] {
-			var err error
-			if whole, err = tensor.New(r.io.DType, r.io.Shape); err != nil {
-				return err
-			}
+		whole, err := r.receiver(d.Into[r.io.Name], shared)
+		if err == nil {
+			err = r.aim(whole)
 		}
-		if err := r.aim(whole); err != nil {
+		if err != nil {
 			return err
 		}
 		for k, block := range r.blocks {
@@ -106,33 +105,76 @@ func (p *Program) aim(f *frame, d Direct, shared map[*tensor.Tensor]bool) error 
 	return nil
 }
 
+// receiver returns what an output comes to, into where the caller has that.
+func (r *reception) receiver(into *tensor.Tensor, shared map[*tensor.Tensor]bool) (*tensor.Tensor, error) {
+	if into == nil {
+		return tensor.New(r.io.DType, r.io.Shape)
+	}
+	if !shared[into] {
+		r.spare = nil
+		return into, nil
+	}
+	var err error
+	if r.spare == nil {
+		r.spare, err = tensor.New(r.io.DType, r.io.Shape)
+	}
+	return r.spare, err
+}
+
 // sharedInto are the tensors to receive outputs that share bytes with another tensor of the
-// batch: what is given to a run may be read when outputs of one before it come.
-func sharedInto(batch []map[string]*tensor.Tensor, direct []Direct) map[*tensor.Tensor]bool {
-	var into, all []*tensor.Tensor
+// batch: what is given to a run may be read when outputs of one before it come, and what
+// one rank is given when those of another do. Not so where a single run updates in place
+// what every rank has a part of its own of.
+func (p *Program) sharedInto(batch []map[string]*tensor.Tensor, direct []Direct) map[*tensor.Tensor]bool {
+	type entry struct {
+		t       *tensor.Tensor
+		in, out string // one of them
+	}
+	var list []entry
 	for _, d := range direct {
-		for _, t := range d.Into {
-			into = append(into, t)
+		for name, t := range d.Into {
+			list = append(list, entry{t: t, out: name})
 		}
 	}
+	into := list
 	if len(into) == 0 {
 		return nil
 	}
-	all = append(all, into...)
 	for _, in := range batch {
-		for _, t := range in {
-			all = append(all, t)
+		for name, t := range in {
+			list = append(list, entry{t: t, in: name})
 		}
 	}
 	shared := map[*tensor.Tensor]bool{}
-	for i, t := range into {
-		for k, o := range all {
-			if i != k && tensor.Overlap(t, o) {
-				shared[t] = true
+	for i, e := range into {
+		for k, o := range list {
+			inPlace := len(batch) == 1 && e.t == o.t && o.in != "" && p.inPlace(o.in, e.out)
+			if i != k && !inPlace && tensor.Overlap(e.t, o.t) {
+				shared[e.t] = true
 			}
 		}
 	}
 	return shared
+}
+
+// inPlace reports whether each rank has the same block of an input and of an output, and no
+// other rank has it.
+func (p *Program) inPlace(input, output string) bool {
+	is := func(name string) func(io plan.IO) bool { return func(io plan.IO) bool { return io.Name == name } }
+	i, o := slices.IndexFunc(p.inputs, is(input)), slices.IndexFunc(p.outputs, is(output))
+	if i < 0 || o < 0 {
+		return false
+	}
+	same := func(a, b plan.IOPart) bool {
+		return a.Ref.Rank == b.Ref.Rank && slices.Equal(a.Lo, b.Lo) && slices.Equal(a.Ref.Shape, b.Ref.Shape)
+	}
+	parts := p.outputs[o].Parts
+	for k := range parts {
+		if slices.ContainsFunc(parts[:k], func(part plan.IOPart) bool { return slices.Equal(part.Lo, parts[k].Lo) }) {
+			return false
+		}
+	}
+	return slices.EqualFunc(p.inputs[i].Parts, parts, same)
 }
 
 // assemble makes the global outputs of one run, in the tensors that the caller has for them.
@@ -148,7 +190,7 @@ func assemble(f *frame, d Direct) (map[string]*tensor.Tensor, error) {
 		}
 		out := r.whole
 		if into := d.Into[r.io.Name]; into != nil && into != out {
-			copy(into.Data, out.Data)
+			tensor.CopyBytes(into.Data, out.Data)
 			out = into
 		}
 		outs[r.io.Name] = out

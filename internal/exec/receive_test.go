@@ -61,3 +61,52 @@ func TestReceives(t *testing.T) {
 		}
 	}
 }
+
+// TestReceivesInPlace: a tensor that a run is given receives what it makes of it straight
+// away only where each rank has a part of its own of it, the same in both.
+func TestReceivesInPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(p *Program)
+		runs     int
+		straight bool
+	}{
+		"in place":        {func(*Program) {}, 1, true},
+		"two runs":        {func(*Program) {}, 2, false},
+		"replicas":        {func(p *Program) { p.inputs[0].Parts[1].Lo, p.outputs[0].Parts[1].Lo = []int64{0}, []int64{0} }, 1, false},
+		"another place":   {func(p *Program) { p.inputs[0].Parts[1].Lo = []int64{0} }, 1, false},
+		"another rank":    {func(p *Program) { p.inputs[0].Parts[1].Ref.Rank = 2 }, 1, false},
+		"other sizes":     {func(p *Program) { p.inputs[0].Parts[1].Ref.Shape = []int64{2} }, 1, false},
+		"another's input": {func(p *Program) { p.inputs[0].Name = "z" }, 1, false},
+	} {
+		b := newBuilder(2, ir.F32)
+		x := b.input("x", true, 6)
+		y := b.result("y", true, 6)
+		for r := range 2 {
+			b.compute(r, "main", ir.OpAdd, b.ref(r, y, 3), b.ref(r, x, 3), b.ref(r, x, 3))
+		}
+		b.output()
+		prog := load(t, cpu.Concurrent, 0, b.p, Options{})
+		mine := ints(t, ir.F32, "x", 1, 6)
+		in := map[string]*tensor.Tensor{"x": mine}
+		into := Direct{Into: map[string]*tensor.Tensor{"y": mine}}
+		if c.straight {
+			want := floats(mine)
+			if _, err := prog.RunBatchDirect(t.Context(), []map[string]*tensor.Tensor{in}, []Direct{into}, nil); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range floats(mine) {
+				if v != 2*want[i] {
+					t.Errorf("%s: element %d is %v, want %v", name, i, v, 2*want[i])
+				}
+			}
+		}
+		c.change(prog)
+		batch, direct := []map[string]*tensor.Tensor{in}, []Direct{into}
+		if c.runs == 2 {
+			batch, direct = append(batch, in), append(direct, Direct{})
+		}
+		if shared := prog.sharedInto(batch, direct)[mine]; shared == c.straight {
+			t.Errorf("%s: shared is %v", name, shared)
+		}
+	}
+}
