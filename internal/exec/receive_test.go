@@ -69,14 +69,16 @@ func TestReceivesInPlace(t *testing.T) {
 		change   func(p *Program)
 		runs     int
 		straight bool
+		shifted  bool // the input lies elsewhere, but not wholly
 	}{
-		"in place":        {func(*Program) {}, 1, true},
-		"two runs":        {func(*Program) {}, 2, false},
-		"replicas":        {func(p *Program) { p.inputs[0].Parts[1].Lo, p.outputs[0].Parts[1].Lo = []int64{0}, []int64{0} }, 1, false},
-		"another place":   {func(p *Program) { p.inputs[0].Parts[1].Lo = []int64{0} }, 1, false},
-		"another rank":    {func(p *Program) { p.inputs[0].Parts[1].Ref.Rank = 2 }, 1, false},
-		"other sizes":     {func(p *Program) { p.inputs[0].Parts[1].Ref.Shape = []int64{2} }, 1, false},
-		"another's input": {func(p *Program) { p.inputs[0].Name = "z" }, 1, false},
+		"in place":        {func(*Program) {}, 1, true, false},
+		"shifted":         {func(*Program) {}, 1, false, true},
+		"two runs":        {func(*Program) {}, 2, false, false},
+		"replicas":        {func(p *Program) { p.inputs[0].Parts[1].Lo, p.outputs[0].Parts[1].Lo = []int64{0}, []int64{0} }, 1, false, false},
+		"another place":   {func(p *Program) { p.inputs[0].Parts[1].Lo = []int64{0} }, 1, false, false},
+		"another rank":    {func(p *Program) { p.inputs[0].Parts[1].Ref.Rank = 2 }, 1, false, false},
+		"other sizes":     {func(p *Program) { p.inputs[0].Parts[1].Ref.Shape = []int64{2} }, 1, false, false},
+		"another's input": {func(p *Program) { p.inputs[0].Name = "z" }, 1, false, false},
 	} {
 		b := newBuilder(2, ir.F32)
 		x := b.input("x", true, 6)
@@ -101,6 +103,11 @@ func TestReceivesInPlace(t *testing.T) {
 			}
 		}
 		c.change(prog)
+		if c.shifted {
+			all := append(make([]byte, 4), mine.Data...)
+			mine.Data = all[4:]
+			in["x"] = &tensor.Tensor{DType: ir.F32, Shape: mine.Shape, Data: all[:len(mine.Data)]}
+		}
 		batch, direct := []map[string]*tensor.Tensor{in}, []Direct{into}
 		if c.runs == 2 {
 			batch, direct = append(batch, in), append(direct, Direct{})
