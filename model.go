@@ -58,7 +58,8 @@ type Args struct {
 	// DeviceOut leaves results on the devices; the report then lacks them. One tensor may
 	// be in both: an inout parameter's that is updated in place. When the run fails, or its
 	// context ends first, what it was to leave anything in holds nothing any more; what it
-	// only read is as before.
+	// only read is as before. So state that must not be lost goes from one tensor to another
+	// and back, in turns.
 	DeviceOut map[string]*DeviceTensor
 }
 

@@ -162,6 +162,28 @@ func TestTransferFails(t *testing.T) {
 	}
 }
 
+// TestDirectLate: a run that ends well, but not before its context, leaves nothing behind.
+func TestDirectLate(t *testing.T) {
+	m, s := tensorsOn(cpu.Concurrent)
+	prog := loadOn(t, m, chunked(2, ""), Options{Grace: time.Minute})
+	in := chunkedInputs(t, 2, 1)
+	y := newDeviceTensor(t, s, prog, "y")
+	defer s.Close()
+	run := func(ctx context.Context) error {
+		_, err := prog.RunBatchDirect(ctx, []map[string]*tensor.Tensor{in}, []Direct{{Out: map[string]*DeviceTensor{"y": y}}}, nil)
+		return err
+	}
+	if err := run(t.Context()); err != nil || !y.hasContents() {
+		t.Fatalf("%v, has contents %v", err, y.hasContents())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	prog.world = slow{prog.world, ctx}
+	if err := run(ctx); !errors.Is(err, context.DeadlineExceeded) || !prog.Usable() || y.hasContents() {
+		t.Errorf("%v, usable %v, has contents %v", err, prog.Usable(), y.hasContents())
+	}
+}
+
 // TestDeviceTensorUnsupported: a machine whose devices cannot borrow runs as it did.
 func TestDeviceTensorUnsupported(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)

@@ -255,17 +255,20 @@ func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor
 	if err != nil {
 		return nil, p.breakDown(err)
 	}
-	left(direct, true)
 	ended := ctx.Err()
 	results, err := p.collect(first, len(batch), direct)
 	if ended != nil && err == nil {
 		return nil, fmt.Errorf("the run ended well, but not before its context: %w", ended)
 	}
+	if err != nil {
+		return nil, err
+	}
+	left(direct, true)
 	detours := p.detours()
 	for _, r := range results {
 		r.Issue, r.Algorithms, r.Detours, r.Guesses = issued, p.algorithms, detours, p.guesses
 	}
-	return results, err
+	return results, nil
 }
 
 // Usable reports whether the program can run again.
