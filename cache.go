@@ -238,7 +238,7 @@ func (c *claim) room(ctx context.Context, m *Machine, err error) error {
 			}
 			return nil
 		case changed == nil && c.undisturbed():
-			return fmt.Errorf("%w; no other plan of this machine is loaded: load for smaller dims or on more ranks, or see who else takes memory", err)
+			return fmt.Errorf("%w; no other plan of this machine is loaded: load for smaller dims or on more ranks, close device tensors, or see who else takes memory", err)
 		case changed == nil || waited:
 			return nil
 		}

@@ -21,7 +21,9 @@ import (
 // next. A run copies between it and memory of its own, on the devices.
 //
 // Its methods, and runs that are given it, wait for each other: many may read it at a time,
-// or one write it.
+// or one write it. What makes a Write or Read fail on a device, other than a shortage of
+// memory, costs all device tensors of the machine with as many ranks: their methods, and
+// runs that are given them, say so.
 type DeviceTensor struct{ t *exec.DeviceTensor }
 
 // DeviceBlock is what one rank has of a DeviceTensor, dense and row-major.
@@ -42,6 +44,9 @@ type DeviceBlock struct {
 // or a run leaves something there. It is its machine's, which closes it in the end: it
 // outlives the model. Its memory is not counted by LoadOptions.Cache.
 func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
+	if !m.hasPort(name) {
+		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", exec.ErrInput, m.fn.Name, name)
+	}
 	t, err := m.takeTurn(ctx)
 	if err != nil {
 		return nil, err
@@ -56,12 +61,8 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 	if err != nil {
 		return nil, err
 	}
-	io, err := ioOf(l.plan, name)
-	if err != nil {
-		return nil, err
-	}
 	for {
-		dt, err := m.machine.tensors.New(m.machine.ctx, l.plan.Ranks, io)
+		dt, err := m.machine.tensors.New(m.machine.ctx, l.plan.Ranks, ioOf(l.plan, name))
 		if err == nil {
 			return &DeviceTensor{dt}, nil
 		}
@@ -71,14 +72,14 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 	}
 }
 
-// ioOf finds a parameter or result.
-func ioOf(p *plan.Plan, name string) (*plan.IO, error) {
-	for _, ios := range [][]plan.IO{p.Inputs, p.Outputs} {
-		if i := slices.IndexFunc(ios, func(io plan.IO) bool { return io.Name == name }); i >= 0 {
-			return &ios[i], nil
-		}
-	}
-	return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", exec.ErrInput, p.Func, name)
+func (m *Model) hasPort(name string) bool {
+	return slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) || slices.Contains(ir.OutputNames(m.fn), name)
+}
+
+// ioOf finds a parameter or result, which there is.
+func ioOf(p *plan.Plan, name string) *plan.IO {
+	list := slices.Concat(p.Inputs, p.Outputs)
+	return &list[slices.IndexFunc(list, func(io plan.IO) bool { return io.Name == name })]
 }
 
 // DType and Shape are those of the global tensor.
@@ -162,8 +163,8 @@ func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*exec.DeviceTe
 	own := map[string]*exec.DeviceTensor{}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		switch d := tensors[name]; {
-		case d == nil:
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil", exec.ErrInput, name)
+		case d == nil, d.t == nil:
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor", exec.ErrInput, name)
 		case !d.t.Of(m.machine.tensors):
 			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", exec.ErrInput, name)
 		default:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
@@ -363,6 +364,157 @@ func TestDeviceTensorsEnd(t *testing.T) {
 	}
 	if _, err := another.NewDeviceTensor(t.Context(), "s", nil); !errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("made when the machine is closed: %v", err)
+	}
+}
+
+// shortLate is a machine whose worlds are short of memory once, behind a run, when armed.
+type shortLate struct {
+	device.Machine
+	armed bool
+}
+
+type shortLateWorld struct {
+	device.World
+	m *shortLate
+}
+
+func (m *shortLate) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.Machine.Open(ctx, ranks)
+	return &shortLateWorld{w, m}, err
+}
+
+func (w *shortLateWorld) Device(rank int) device.Device { return w.World.Device(rank) }
+
+func (w *shortLateWorld) Sync(ctx context.Context) error {
+	err := w.World.Sync(ctx)
+	if w.m.armed {
+		w.m.armed = false
+		return fmt.Errorf("a launch: %w", device.ErrOutOfMemory)
+	}
+	return err
+}
+
+// TestSpoiled: a run that memory was short for is run again when some was made, unless it
+// was to update in place what it was given, in the host's memory or on the devices: then
+// that is lost, and its error says so, and why.
+func TestSpoiled(t *testing.T) {
+	for name, inPlace := range map[string]bool{"host, in place": true, "devices, in place": true, "host": false, "devices": false, "both": false} {
+		t.Run(name, func(t *testing.T) {
+			sm := &shortLate{Machine: cpu.New(cpu.Options{})}
+			m := modeltest.Open(t, sm)
+			model := modeltest.Load(t, m, "dim T = 8\nmesh tp[2]\nfunc f(%x: inout f32[T/tp, 2]) {\n add %x, %x into %x\n}\n", hocket.LoadOptions{})
+			if err := summed(t, m, 2).Prepare(t.Context(), nil); err != nil { // to make room of
+				t.Fatal(err)
+			}
+			ones := vals(t, ir.F32, slices.Repeat([]float64{1}, 16), 8, 2)
+			var on [2]*hocket.DeviceTensor
+			for i := range on {
+				var err error
+				if on[i], err = model.NewDeviceTensor(t.Context(), "x", nil); err == nil {
+					err = on[i].Write(t.Context(), ones)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			host := func(x *hocket.Tensor) map[string]*hocket.Tensor { return map[string]*hocket.Tensor{"x": x} }
+			devs := func(i int) map[string]*hocket.DeviceTensor {
+				return map[string]*hocket.DeviceTensor{"x": on[i]}
+			}
+			twos := vals(t, ir.F32, make([]float64, 16), 8, 2)
+			a := map[string]hocket.Args{
+				"host, in place":    {In: host(ones), Out: host(ones)},
+				"devices, in place": {DeviceIn: devs(0), DeviceOut: devs(0)},
+				"host":              {In: host(ones), Out: host(twos)},
+				"devices":           {DeviceIn: devs(0), DeviceOut: devs(1)},
+				"both":              {In: host(ones), DeviceOut: devs(1)},
+			}[name]
+			sm.armed = true
+			_, err := model.Run(t.Context(), a)
+			if inPlace {
+				if !errors.Is(err, hocket.ErrOutOfMemory) || errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "in place is lost") {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			if a.DeviceOut != nil && err == nil {
+				twos, err = on[1].Read(t.Context())
+			}
+			if err != nil || slices.Min(twos.Floats()) != 2 || slices.Max(twos.Floats()) != 2 {
+				t.Errorf("got %v, %v", err, twos)
+			}
+		})
+	}
+}
+
+// TestDeviceTensorKept: a tensor outlives the context that it was made with; one of another
+// type is refused, and what is nil receives nothing.
+func TestDeviceTensorKept(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	ints := modeltest.Load(t, m, "dim T = 4\nmesh tp[2]\nfunc f(%s: i32[T/tp, 2]) -> i32[T/tp, 2] {\n  %y = add %s, %s\n  return %y\n}\n", hocket.LoadOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	d, err := ints.NewDeviceTensor(ctx, "s", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	time.Sleep(time.Millisecond)
+	if err := d.Write(t.Context(), vals(t, ir.I32, make([]float64, 8), 4, 2)); err != nil {
+		t.Error(err)
+	}
+	c := newCounter(t, m)
+	if err := c.run(t.Context(), d, d); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("of another type: %v", err)
+	}
+	if err := c.run(t.Context(), &hocket.DeviceTensor{}, c.state); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("one that nobody made: %v", err)
+	}
+	s := map[string]*hocket.DeviceTensor{"s": c.state}
+	r, err := c.Run(t.Context(), hocket.Args{In: c.in, DeviceIn: s, DeviceOut: s, Out: map[string]*hocket.Tensor{"row": nil, "s": nil}})
+	if err != nil || r.Out["row"] == nil {
+		t.Errorf("nil to receive: %v", err)
+	}
+}
+
+// TestDeviceTensorTurn: who waits for a tensor holds up nobody of his model who does not
+// want it.
+func TestDeviceTensorTurn(t *testing.T) {
+	cm, m := tightly(t, 9)
+	a, b := summed(t, m, 2), summed(t, m, 2)
+	ones := vals(t, ir.F32, slices.Repeat([]float64{1}, 16), 8, 2)
+	var on []*hocket.DeviceTensor
+	for _, model := range []*hocket.Model{a, b} {
+		d, err := model.NewDeviceTensor(t.Context(), "x", nil)
+		if err == nil {
+			err = d.Write(t.Context(), ones)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		on = append(on, d)
+	}
+	hold := make(chan struct{})
+	cm.hold[2] = hold
+	done := make(chan error, 3)
+	run := func(model *hocket.Model, d *hocket.DeviceTensor) {
+		_, err := model.Run(context.WithoutCancel(t.Context()), hocket.Args{DeviceIn: map[string]*hocket.DeviceTensor{"x": d}, DeviceOut: map[string]*hocket.DeviceTensor{"y": d}})
+		done <- err
+	}
+	go run(a, on[0])
+	<-cm.held // it stays in its run
+	go run(b, on[0])
+	time.Sleep(10 * time.Millisecond) // it waits for the tensor
+	go run(b, on[1])
+	select {
+	case <-cm.held:
+	case <-time.After(10 * time.Second):
+		t.Error("a run waits for another that waits for a tensor")
+	}
+	close(hold)
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

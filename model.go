@@ -51,7 +51,9 @@ type Args struct {
 	// In holds every parameter that Bind did not set.
 	In map[string]*Tensor
 	// Out, where it names a result, receives it; other results are made anew. When the run
-	// fails some of it may have been written.
+	// fails, or its context ends first, some of it may have been written: what is in In, too,
+	// is to be taken for lost then. Where several results, of one run or a batch's, have one
+	// tensor the last is there.
 	Out map[string]*Tensor
 	// DeviceIn gives parameters from the devices, instead of In or what is bound.
 	DeviceIn map[string]*DeviceTensor
@@ -206,7 +208,10 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		reports[i] = newReport(l.plan, r)
 		reports[i].Proof = l.proof
 	}
-	return reports, m.evict(t.claim)
+	if err := m.evict(t.claim); err != nil && m.opts.Logger != nil { // the runs have ended well
+		m.opts.Logger.Warn("unloading plans behind a run", "error", err)
+	}
+	return reports, nil
 }
 
 // weights are the bound parameters at this moment.

@@ -156,7 +156,12 @@ func (t *turn) use(ctx context.Context, b Binding, do func(l *loaded) error) (*l
 			return l, err
 		}
 		t.remove(func(o *loaded) bool { return o == l })
-		if err = t.room(ctx, t.model.machine, errors.Join(err, l.prog.Close())); err != nil {
+		err = errors.Join(err, l.prog.Close())
+		var spoiled *exec.SpoiledError
+		if errors.As(err, &spoiled) {
+			return nil, err
+		}
+		if err = t.room(ctx, t.model.machine, err); err != nil {
 			return nil, err
 		}
 	}

@@ -164,6 +164,9 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 	if err := t.lost(); err != nil {
 		return err
 	}
+	if err := t.stage(); err != nil {
+		return err
+	}
 	var wrong error
 	for i := range t.io.Parts {
 		r := t.io.Parts[i].Ref.Rank
@@ -174,16 +177,30 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 	late, cancel := lateBy(ctx, transferGrace)
 	defer cancel()
 	if err := w.Sync(late); err != nil {
-		t.of.lender.fail(w, err)
+		w.fail(fmt.Errorf("a copy failed: %w", err))
 		return cmp.Or(wrong, err)
 	}
 	return wrong
 }
 
+// stage has buffers for a copy of the tensor ready: a shortage of memory that a copy meets
+// costs the world, and all its tensors.
+func (t *DeviceTensor) stage() error {
+	w, ok := t.loan.world.World.(device.Stager)
+	if !ok {
+		return nil
+	}
+	var bytes []int64
+	for _, part := range t.io.Parts {
+		bytes = append(bytes, part.Ref.Bytes())
+	}
+	return w.Stage(bytes, 1)
+}
+
 // lost says why the memory is lost; nil if it is not.
 func (t *DeviceTensor) lost() error {
-	if err := t.of.lender.failure(t.loan.world); err != nil {
-		return fmt.Errorf("its memory is lost, close it and make another: a copy failed: %w", err)
+	if err := t.loan.world.failed.Load(); err != nil {
+		return fmt.Errorf("its memory is lost, close it and make another: %w", *err)
 	}
 	return nil
 }

@@ -79,6 +79,9 @@ func TestDirect(t *testing.T) {
 			if err := errors.Join(x.Close(), s.Close()); err != nil {
 				t.Error(err)
 			}
+			if f := prog.frames[0]; f.direct.in != nil || f.direct.out != nil || f.in[0] != nil || f.out[0].spare != nil {
+				t.Error("the program keeps what is the caller's")
+			}
 			if m.open != 1 || len(s.all) != 0 {
 				t.Errorf("%d worlds are open, want the program's, and %d tensors", m.open, len(s.all))
 			}
@@ -262,5 +265,134 @@ func TestHoldOrder(t *testing.T) {
 	release()
 	if len(s.uses) != 0 {
 		t.Errorf("%d uses are left", len(s.uses))
+	}
+}
+
+// balky is a world that lacks streams, or whose streams upload nothing.
+type balky struct {
+	device.World
+	noStream, noUpload bool
+}
+
+type balkyDevice struct {
+	device.Device
+	w *balky
+}
+
+type balkyStream struct {
+	device.Stream
+	w *balky
+}
+
+var errBalky = errors.New("balky")
+
+func (w *balky) Device(r int) device.Device { return balkyDevice{w.World.Device(r), w} }
+
+func (d balkyDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
+	if d.w.noStream {
+		return nil, errBalky
+	}
+	s, err := d.Device.NewStream(o)
+	return balkyStream{s, d.w}, err
+}
+
+func (s balkyStream) Upload(dst device.View, src []byte) error {
+	if s.w.noUpload {
+		return errBalky
+	}
+	return s.Stream.Upload(dst, src)
+}
+
+// TestTransferRefused: what a copy cannot begin with costs nothing but what it says: the
+// next has its streams, and what was to be written holds nothing.
+func TestTransferRefused(t *testing.T) {
+	m, s := tensorsOn(cpu.Concurrent)
+	prog := loadOn(t, m, chunked(2, ""), Options{})
+	in := chunkedInputs(t, 2, 1)
+	x := newDeviceTensor(t, s, prog, "x")
+	defer s.Close()
+	b := &balky{World: x.loan.world.World, noStream: true}
+	x.loan.world.World = b
+	if err := x.Write(t.Context(), in["x"]); !errors.Is(err, errBalky) {
+		t.Errorf("without streams: %v", err)
+	}
+	b.noStream = false
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := x.Write(ctx, in["x"]); err != nil {
+		t.Error(err)
+	}
+	b.noUpload = true
+	if err := x.Write(t.Context(), in["x"]); !errors.Is(err, errBalky) || x.hasContents() {
+		t.Errorf("without uploads: %v, has contents %v", err, x.hasContents())
+	}
+	b.noUpload = false
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		if err := x.Write(ended, in["x"]); !errors.Is(err, context.Canceled) {
+			t.Fatalf("with a context that has ended: %v", err)
+		}
+	}
+}
+
+// TestTransferHolds: a tensor that is written, or waits for that, is nobody else's.
+func TestTransferHolds(t *testing.T) {
+	m, s := tensorsOn(cpu.Concurrent)
+	prog := loadOn(t, m, chunked(2, ""), Options{})
+	x := newDeviceTensor(t, s, prog, "x")
+	defer s.Close()
+	in := chunkedInputs(t, 2, 1)["x"]
+	release, err := s.Hold(t.Context(), nil, []*DeviceTensor{x})
+	if err != nil {
+		t.Fatal(err)
+	}
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	if err := x.Write(soon(), in); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("beside another writer: %v", err)
+	}
+	release()
+	x.loan.world.busy <- struct{}{} // another copy goes on
+	written := make(chan error)
+	go func() { written <- x.Write(t.Context(), in) }()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		n := len(s.uses)
+		s.mu.Unlock()
+		if n > 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	if _, err := s.Hold(soon(), []*DeviceTensor{x}, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while it is written: %v", err)
+	}
+	<-x.loan.world.busy
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLenderEnded: a world that has ended is found out, and another one taken.
+func TestLenderEnded(t *testing.T) {
+	m, s := tensorsOn(cpu.Concurrent)
+	prog := loadOn(t, m, chunked(2, ""), Options{})
+	x := newDeviceTensor(t, s, prog, "x")
+	fault := errors.New("a fault")
+	x.loan.world.Abort(fault)
+	if _, err := s.New(t.Context(), 2, &prog.inputs[0]); !errors.Is(err, fault) {
+		t.Errorf("got %v", err)
+	}
+	if err := newDeviceTensor(t, s, prog, "x").Write(t.Context(), chunkedInputs(t, 2, 1)["x"]); err != nil {
+		t.Error(err)
+	}
+	if _, err := x.Read(t.Context()); err == nil {
+		t.Error("read from a world that has ended")
+	}
+	if err := s.Close(); err != nil || m.open != 1 {
+		t.Errorf("%v, %d worlds are open", err, m.open)
 	}
 }

@@ -35,6 +35,37 @@ func left(batch []Direct, holds bool) {
 	}
 }
 
+// SpoiledError is the error of a run that was to update in place what it was given, and may
+// have begun to: it cannot be run again from that.
+type SpoiledError struct{ Err error }
+
+// Error says so.
+func (e *SpoiledError) Error() string {
+	return e.Err.Error() + "; what the run was given to update in place is lost"
+}
+
+// Unwrap returns the run's error.
+func (e *SpoiledError) Unwrap() error { return e.Err }
+
+// updates reports whether a batch writes to a device tensor whose contents it takes.
+func updates(batch []Direct) bool {
+	taken, filled := map[*DeviceTensor]bool{}, map[*DeviceTensor]bool{}
+	for _, d := range batch {
+		for _, t := range d.In {
+			taken[t] = taken[t] || !filled[t]
+		}
+		for _, t := range d.Out {
+			filled[t] = true
+		}
+	}
+	for t := range filled {
+		if taken[t] {
+			return true
+		}
+	}
+	return false
+}
+
 // checkBatch lists everything that is wrong with the names, types, shapes and places of the
 // tensors of the first run that something is wrong with.
 func (p *Program) checkBatch(batch []map[string]*tensor.Tensor, direct []Direct) error {

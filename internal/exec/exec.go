@@ -135,6 +135,7 @@ type Program struct {
 	run      int64 // runs issued so far
 	frames   []*frame
 	staged   staged
+	spoils   bool // this batch's runs update what they are given in the host's memory
 	lasting  lasting
 	borrowed []*kept // of the store
 	broken   error
@@ -242,18 +243,22 @@ func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor
 	if err == nil {
 		err = p.record(late)
 	}
+	if err != nil {
+		return nil, p.breakDown(err)
+	}
 	first := p.run // trials of graphs are runs too
 	began := time.Now()
 	left(direct, false)
-	if err == nil {
-		err = p.issueWhole(len(batch))
-	}
+	err = p.issueWhole(len(batch))
 	issued := time.Since(began)
 	if err == nil {
 		err = p.world.Sync(late)
 	}
 	if err != nil {
-		return nil, p.breakDown(err)
+		if err = p.breakDown(err); p.spoils || updates(direct) {
+			err = &SpoiledError{err}
+		}
+		return nil, err
 	}
 	ended := ctx.Err()
 	results, err := p.collect(first, len(batch), direct)

@@ -63,7 +63,8 @@ func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, direct []Direct,
 		return err
 	}
 	p.rest(batch, weights)
-	shared := p.sharedInto(batch, direct)
+	var shared map[*tensor.Tensor]bool
+	shared, p.spoils = p.sharedInto(batch, direct)
 	for i, inputs := range batch {
 		if i == len(p.frames) {
 			p.frames = append(p.frames, p.newFrame())
@@ -155,6 +156,7 @@ func (p *Program) trimFrames() {
 		p.frames = p.frames[:keptFrames]
 	}
 	for _, f := range p.frames { // others' memory
+		clear(f.in)
 		f.direct.in, f.direct.out = nil, nil
 		clear(f.get)
 		for i := range f.out {

@@ -42,8 +42,11 @@ func (s *DeviceTensors) Hold(ctx context.Context, reads, writes []*DeviceTensor)
 	s.join(u)
 	select {
 	case <-u.begun:
-		err = s.closedOf(u)
 	case <-ctx.Done():
+	}
+	if u.hasBegun() {
+		err = s.closedOf(u)
+	} else {
 		err = fmt.Errorf("other uses of a device tensor were waited for: %w", ctx.Err())
 	}
 	if err != nil {

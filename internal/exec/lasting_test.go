@@ -120,8 +120,8 @@ func TestLastingTrace(t *testing.T) {
 			t.Errorf("run %d: %d uploads in the trace, want %d", i, got, want)
 		}
 		for _, f := range prog.frames {
-			if f.in[0] == nil || (f.in[2] == nil) != (i > 0) || (f.held[2] == nil) != (i > 0) {
-				t.Errorf("a frame has blocks of x %v, of w %v, %v", f.in[0] != nil, f.in[2] != nil, f.held[2])
+			if f.in[0] != nil || f.in[2] != nil || (f.held[2] == nil) != (i > 0) {
+				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil, f.in[2] != nil, f.held[2])
 			}
 		}
 	}

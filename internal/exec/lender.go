@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
@@ -24,7 +25,7 @@ func newLender(m device.Machine) *lender { return &lender{m: m, worlds: map[*len
 type lenderWorld struct {
 	device.World
 	loans  int
-	failed error // why nothing more is taken of it
+	failed atomic.Pointer[error] // why nothing more is taken of it
 
 	// busy holds one while the streams, a rank each, are somebody's, who may make them.
 	busy    chan struct{}
@@ -54,7 +55,10 @@ func (l *lender) take(ctx context.Context, bytes []int64) (*loan, error) {
 		}
 		mem, err := w.Device(r).Alloc(max(b, plan.Align), device.Private)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("rank %d, %s: %w", r, tensor.Size(b), err), l.drop(n))
+			if err = fmt.Errorf("rank %d, %s: %w", r, tensor.Size(b), err); !errors.Is(err, device.ErrOutOfMemory) {
+				w.fail(err) // it may have ended: the next is taken of another
+			}
+			return nil, errors.Join(err, l.drop(n))
 		}
 		n.blocks[r] = mem
 	}
@@ -64,7 +68,7 @@ func (l *lender) take(ctx context.Context, bytes []int64) (*loan, error) {
 // world returns the world of so many ranks.
 func (l *lender) world(ctx context.Context, ranks int) (*lenderWorld, error) {
 	for w := range l.worlds {
-		if w.Ranks() == ranks && w.failed == nil {
+		if w.Ranks() == ranks && w.failed.Load() == nil {
 			return w, nil
 		}
 	}
@@ -90,7 +94,7 @@ func (l *lender) drop(n *loan) error {
 		delete(l.worlds, w)
 		return w.Close()
 	}
-	if w.failed != nil { // all goes when it is closed
+	if w.failed.Load() != nil { // all goes when it is closed
 		return nil
 	}
 	var errs []error
@@ -103,11 +107,8 @@ func (l *lender) drop(n *loan) error {
 }
 
 // fail ends a world: nothing in it is known to be in a good state.
-func (l *lender) fail(w *lenderWorld, cause error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w.failed == nil {
-		w.failed = cause
+func (w *lenderWorld) fail(cause error) {
+	if w.failed.CompareAndSwap(nil, &cause) {
 		w.Abort(cause)
 	}
 }
@@ -132,11 +133,4 @@ func (w *lenderWorld) takeStreams(ctx context.Context) (streams []device.Stream,
 		w.streams = append(w.streams, s)
 	}
 	return w.streams, func() { <-w.busy }, nil
-}
-
-// failure is why a world has failed; nil if it has not.
-func (l *lender) failure(w *lenderWorld) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return w.failed
 }

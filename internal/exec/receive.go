@@ -3,6 +3,7 @@ package exec
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 
 	"hocket.example/hocket/internal/plan"
@@ -107,11 +108,13 @@ func (p *Program) aim(f *frame, d Direct, shared map[*tensor.Tensor]bool) error 
 
 // receiver returns what an output comes to, into where the caller has that.
 func (r *reception) receiver(into *tensor.Tensor, shared map[*tensor.Tensor]bool) (*tensor.Tensor, error) {
+	if into == nil || !shared[into] {
+		r.spare = nil
+	}
 	if into == nil {
 		return tensor.New(r.io.DType, r.io.Shape)
 	}
 	if !shared[into] {
-		r.spare = nil
 		return into, nil
 	}
 	var err error
@@ -124,37 +127,44 @@ func (r *reception) receiver(into *tensor.Tensor, shared map[*tensor.Tensor]bool
 // sharedInto are the tensors to receive outputs that share bytes with another tensor of the
 // batch: what is given to a run may be read when outputs of one before it come, and what
 // one rank is given when those of another do. Not so where a single run updates in place
-// what every rank has a part of its own of.
-func (p *Program) sharedInto(batch []map[string]*tensor.Tensor, direct []Direct) map[*tensor.Tensor]bool {
-	type entry struct {
-		t       *tensor.Tensor
-		in, out string // one of them
-	}
-	var list []entry
+// what every rank has a part of its own of: then spoils is set, since what it was given may
+// be gone when it fails.
+func (p *Program) sharedInto(batch []map[string]*tensor.Tensor, direct []Direct) (shared map[*tensor.Tensor]bool, spoils bool) {
+	shared = map[*tensor.Tensor]bool{}
+	var into []*tensor.Tensor
 	for _, d := range direct {
-		for name, t := range d.Into {
-			list = append(list, entry{t: t, out: name})
-		}
+		into = slices.AppendSeq(into, maps.Values(d.Into))
 	}
-	into := list
 	if len(into) == 0 {
-		return nil
+		return shared, false
 	}
+	given := map[*tensor.Tensor]bool{}
 	for _, in := range batch {
 		for name, t := range in {
-			list = append(list, entry{t: t, in: name})
-		}
-	}
-	shared := map[*tensor.Tensor]bool{}
-	for i, e := range into {
-		for k, o := range list {
-			inPlace := len(batch) == 1 && e.t == o.t && o.in != "" && p.inPlace(o.in, e.out)
-			if i != k && !inPlace && tensor.Overlap(e.t, o.t) {
-				shared[e.t] = true
+			if len(batch) == 1 && p.updates(name, t, direct[0].Into) {
+				spoils = true
+				continue
 			}
+			given[t] = true
 		}
 	}
-	return shared
+	for i, meets := range tensor.Overlaps(slices.AppendSeq(slices.Clone(into), maps.Keys(given))) {
+		if meets && i < len(into) {
+			shared[into[i]] = true
+		}
+	}
+	return shared, spoils
+}
+
+// updates reports whether a run may write an output to the very tensor that it is given as
+// an input.
+func (p *Program) updates(input string, t *tensor.Tensor, into map[string]*tensor.Tensor) bool {
+	for output, o := range into {
+		if o == t && p.inPlace(input, output) {
+			return true
+		}
+	}
+	return false
 }
 
 // inPlace reports whether each rank has the same block of an input and of an output, and no

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -172,20 +173,26 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestOverlap: only shared bytes count.
-func TestOverlap(t *testing.T) {
+// TestOverlaps: only shared bytes count, of whichever two entries.
+func TestOverlaps(t *testing.T) {
 	data := make([]byte, 12)
 	of := func(lo, hi int) *Tensor { return &Tensor{Data: data[lo:hi]} }
+	one := of(2, 3)
 	for _, c := range []struct {
-		a, b *Tensor
-		want bool
+		list []*Tensor
+		want []bool
 	}{
-		{of(0, 4), of(4, 8), false}, {of(4, 8), of(0, 4), false}, {of(0, 5), of(4, 8), true}, {of(4, 8), of(0, 5), true},
-		{of(0, 12), of(4, 5), true}, {of(4, 5), of(0, 12), true}, {of(3, 7), of(3, 7), true},
-		{of(3, 3), of(0, 12), false}, {of(0, 12), of(3, 3), false}, {of(0, 12), &Tensor{}, false},
+		{nil, []bool{}},
+		{[]*Tensor{of(4, 8), of(0, 4), of(8, 12)}, []bool{false, false, false}},
+		{[]*Tensor{of(4, 8), of(0, 5), of(8, 12)}, []bool{true, true, false}},
+		{[]*Tensor{of(0, 12), of(1, 2), of(4, 5), of(6, 7)}, []bool{true, true, true, true}},
+		{[]*Tensor{of(3, 7), of(10, 12), of(3, 7)}, []bool{true, false, true}},
+		{[]*Tensor{one, one}, []bool{true, true}},
+		{[]*Tensor{of(3, 3), of(0, 12), {}}, []bool{false, false, false}},
+		{[]*Tensor{of(0, 2), of(1, 6), of(2, 3), of(7, 8)}, []bool{true, true, true, false}},
 	} {
-		if got := Overlap(c.a, c.b); got != c.want {
-			t.Errorf("%d bytes and %d: %v", len(c.a.Data), len(c.b.Data), got)
+		if got := Overlaps(c.list); !slices.Equal(got, c.want) {
+			t.Errorf("got %v, want %v", got, c.want)
 		}
 	}
 }

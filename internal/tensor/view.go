@@ -1,7 +1,9 @@
 package tensor
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 	"unsafe"
 
 	"hocket.example/hocket/ir"
@@ -46,13 +48,27 @@ func view[T any](t *Tensor, typed bool) []T {
 	return unsafe.Slice((*T)(p), n)
 }
 
-// Overlap reports whether two tensors share bytes.
-func Overlap(a, b *Tensor) bool {
-	if len(a.Data) == 0 || len(b.Data) == 0 {
-		return false
+// Overlaps tells of each tensor of a list whether it shares bytes with another entry.
+func Overlaps(list []*Tensor) []bool {
+	type stretch struct {
+		i      int
+		lo, hi uintptr
 	}
-	x, y := uintptr(unsafe.Pointer(&a.Data[0])), uintptr(unsafe.Pointer(&b.Data[0]))
-	return x < y+uintptr(len(b.Data)) && y < x+uintptr(len(a.Data))
+	var sorted []stretch // but for empty ones
+	for i, t := range list {
+		if len(t.Data) > 0 {
+			lo := uintptr(unsafe.Pointer(&t.Data[0]))
+			sorted = append(sorted, stretch{i, lo, lo + uintptr(len(t.Data))})
+		}
+	}
+	slices.SortFunc(sorted, func(a, b stretch) int { return cmp.Compare(a.lo, b.lo) })
+	overlap := make([]bool, len(list))
+	end := uintptr(0) // of all before
+	for k, s := range sorted {
+		overlap[s.i] = s.lo < end || k+1 < len(sorted) && sorted[k+1].lo < s.hi
+		end = max(end, s.hi)
+	}
+	return overlap
 }
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
