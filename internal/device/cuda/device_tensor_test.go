@@ -69,7 +69,7 @@ func TestDeviceTensorShort(t *testing.T) {
 		}
 		return d
 	}
-	const many = 1 << 18
+	const many = 1 << 16
 	small, big := make(8), make(many)
 	if err := small.Write(t.Context(), tensorOf(8)); err != nil {
 		t.Fatal(err)

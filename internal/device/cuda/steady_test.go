@@ -74,12 +74,12 @@ func testSteady(t *testing.T, noted bool, algorithms []string) {
 	defer machine.Close()
 	stays := steadyModel(t, machine, 0, hocket.LoadOptions{Strategy: "exchange", Graph: true})
 	defer stays.Close()
-	programs := steadyPrograms
+	programs, passes := steadyPrograms, 3
 	if testing.Short() {
-		programs = programs[:2]
+		programs, passes = programs[:2], 2
 	}
 	var first map[string]int
-	for pass := range 3 {
+	for pass := range passes {
 		for i, p := range programs {
 			if noted && p.name == "moe.hkt" {
 				continue // asks its data how many rows there are
