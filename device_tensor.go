@@ -34,8 +34,11 @@ type DeviceBlock struct {
 	From, Shape []int64
 	// Pointer is the address of its first element on the rank's device: a CUdeviceptr of
 	// the device's primary context, or an address of the process on the CPU machine. It is
-	// good until Close. Others may use it while no run or method does.
+	// good until Close. Others use it within Fill and View.
 	Pointer uintptr
+	// Host is the same memory where that is the process's own, on the CPU machine; nil
+	// on GPUs.
+	Host []byte
 }
 
 // NewDeviceTensor makes a tensor laid out as a parameter or result of that name, for the
@@ -117,12 +120,39 @@ func (d *DeviceTensor) Blocks() []DeviceBlock {
 	var blocks []DeviceBlock
 	for _, part := range d.t.IO().Parts {
 		b := DeviceBlock{Rank: int(part.Ref.Rank), From: slices.Clone(part.Lo), Shape: slices.Clone(part.Ref.Shape)}
-		if a, ok := d.t.Block(b.Rank).(device.Addresser); ok {
+		mem := d.t.Block(b.Rank)
+		if a, ok := mem.(device.Addresser); ok {
 			b.Pointer = a.Address()
+		}
+		if h, ok := mem.(device.HostMemory); ok {
+			n := part.Ref.Bytes()
+			b.Host = h.Host()[:n:n]
 		}
 		blocks = append(blocks, b)
 	}
 	return blocks
+}
+
+// Fill has others' work fill the tensor: kernels of the caller's own, another library's. f
+// gets the blocks, to write all of each, when runs and methods that came before have ended,
+// and none begins until it returns; by then its work on the devices must have ended too. If
+// it returns an error that is Fill's, and the tensor holds nothing. f must not call methods
+// of the tensor that wait, nor runs with it: they would wait for f.
+func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) error {
+	if f == nil {
+		return fmt.Errorf("%w: nobody is to fill a device tensor", exec.ErrInput)
+	}
+	return d.t.Fill(ctx, func() error { return f(d.Blocks()) })
+}
+
+// View has others' work read the tensor, as Fill has it write. Runs and methods that only
+// read it may go on beside f. Blocks of several ranks that are copies of each other are not
+// compared.
+func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) error {
+	if f == nil {
+		return fmt.Errorf("%w: nobody is to view a device tensor", exec.ErrInput)
+	}
+	return d.t.View(ctx, func() error { return f(d.Blocks()) })
 }
 
 // Close gives the memory back, when runs and methods that use it have ended.

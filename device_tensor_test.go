@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -31,18 +32,18 @@ func TestDeviceTensors(t *testing.T) {
 		defer m.Close()
 		for _, graph := range []bool{false, true} {
 			t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
-				modeltest.DeviceTensors(t, m, hocket.LoadOptions{Graph: graph}, 7, count)
+				modeltest.DeviceTensors(t, m, hocket.LoadOptions{Graph: graph}, nil, 7, count)
 			})
 		}
 		return
 	}
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("concurrent ", seed), func(t *testing.T) {
-			modeltest.DeviceTensors(t, modeltest.Open(t, cpu.New(cpu.Options{})), hocket.LoadOptions{}, seed, count)
+			modeltest.DeviceTensors(t, modeltest.Open(t, cpu.New(cpu.Options{})), hocket.LoadOptions{}, nil, seed, count)
 		})
 		t.Run(fmt.Sprint("scheduled ", seed), func(t *testing.T) {
 			dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: int64(seed)})
-			modeltest.DeviceTensors(t, modeltest.Open(t, dev), hocket.LoadOptions{}, seed+100, count)
+			modeltest.DeviceTensors(t, modeltest.Open(t, dev), hocket.LoadOptions{}, nil, seed+100, count)
 		})
 	}
 }
@@ -245,6 +246,91 @@ func TestDeviceTensorErrors(t *testing.T) {
 	}
 	if got := c.state.String(); got != "f32[4, 2]" || c.state.DType() != ir.F32 || !slices.Equal(c.state.Shape(), []int64{4, 2}) {
 		t.Errorf("it is %s", got)
+	}
+}
+
+// TestFillAndView: others work on blocks while nothing else does what they must not see; an
+// error, or a panic, of who fills leaves nothing; there is no way by closed tensors.
+func TestFillAndView(t *testing.T) {
+	c := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	ones := func(blocks []hocket.DeviceBlock) error {
+		for _, b := range blocks {
+			copy(b.Host, vals(t, ir.F32, []float64{1, 1, 1, 1}, 4).Data)
+		}
+		return nil
+	}
+	// A run waits for who fills, and one who fills for it.
+	filling, ran := make(chan struct{}), make(chan error)
+	go func() {
+		<-filling
+		ran <- c.run(t.Context(), c.state, c.state)
+	}()
+	err := c.state.Fill(t.Context(), func(b []hocket.DeviceBlock) error {
+		close(filling)
+		select {
+		case err := <-ran:
+			t.Errorf("a run did not wait for who fills: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		return ones(b)
+	})
+	if err := errors.Join(err, <-ran); err != nil {
+		t.Fatal(err)
+	}
+	c.wants(c.state, 2)
+	// Who only reads goes on beside who views; who writes waits.
+	err = c.state.View(t.Context(), func([]hocket.DeviceBlock) error {
+		c.wants(c.state, 2)
+		short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := c.state.Fill(short, ones); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("filled while it is viewed: %v", err)
+		}
+		return errors.New("seen")
+	})
+	if err == nil || err.Error() != "seen" {
+		t.Errorf("the error of who views: %v", err)
+	}
+	c.wants(c.state, 2)
+	holdsNothing := func(what string) {
+		t.Helper()
+		if _, err := c.state.Read(t.Context()); !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("%s: read: %v", what, err)
+		}
+		if err := c.state.View(t.Context(), ones); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "fill it") {
+			t.Errorf("%s: viewed: %v", what, err)
+		}
+	}
+	if err := c.state.Fill(t.Context(), func([]hocket.DeviceBlock) error { return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the error of who fills: %v", err)
+	}
+	holdsNothing("after an error")
+	if err := c.state.Fill(t.Context(), ones); err != nil {
+		t.Fatal(err)
+	}
+	c.wants(c.state, 1)
+	func() {
+		defer func() { _ = recover() }()
+		_ = c.state.Fill(t.Context(), func([]hocket.DeviceBlock) error { panic("a user's") })
+	}()
+	holdsNothing("after a panic")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	never := func([]hocket.DeviceBlock) error { t.Error("called"); return nil }
+	if err := c.state.Fill(ended, never); !errors.Is(err, context.Canceled) {
+		t.Errorf("filled when the context had ended: %v", err)
+	}
+	if err := c.state.Fill(t.Context(), nil); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("filled by nobody: %v", err)
+	}
+	if err := c.state.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.state.Fill(t.Context(), never); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("filled when closed: %v", err)
+	}
+	if err := c.state.View(t.Context(), never); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("viewed when closed: %v", err)
 	}
 }
 

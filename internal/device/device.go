@@ -174,6 +174,12 @@ type Addresser interface {
 	Address() uintptr
 }
 
+// HostMemory is a memory that is the process's own.
+type HostMemory interface {
+	// Host is all of it.
+	Host() []byte
+}
+
 // View is a tensor in memory. Shape and Strides count elements, Off bytes.
 type View struct {
 	Mem     Memory

@@ -34,8 +34,8 @@ func NewDeviceTensors(m device.Machine) *DeviceTensors {
 // DeviceTensor is a tensor in blocks, a rank each, laid out as an input or output of a
 // plan. Runs take it and leave their results there without a way over the host.
 //
-// Many may read one at a time, or one write it: Read, Write, Close and, for runs, Hold
-// wait for who came before.
+// Many may read one at a time, or one write it: its methods and, for runs, Hold wait for
+// who came before.
 type DeviceTensor struct {
 	of   *DeviceTensors
 	io   plan.IO // without absent blocks
@@ -130,7 +130,7 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	}
 	defer release()
 	if !t.hasContents() {
-		return nil, t.errorf("%w: it holds nothing: %s", ErrInput, howToFill)
+		return nil, t.empty()
 	}
 	whole, err := tensor.New(t.io.DType, t.io.Shape)
 	if err != nil {
@@ -150,7 +150,46 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	return whole, nil
 }
 
-const howToFill = "write it, or have a run that does not fail leave a result there"
+const howToFill = "write it, fill it, or have a run that does not fail leave a result there"
+
+// Fill has f, which is others' work on the blocks, put contents there, while nothing else
+// uses the tensor. It holds nothing if that fails.
+func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
+	release, err := t.of.Hold(ctx, nil, []*DeviceTensor{t})
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := cmp.Or(ctx.Err(), t.lost()); err != nil {
+		return t.errorf("%w", err)
+	}
+	t.setContents(false) // f may panic
+	if err := f(); err != nil {
+		return err
+	}
+	t.setContents(true)
+	return nil
+}
+
+// View has f read the blocks, while nothing writes to them.
+func (t *DeviceTensor) View(ctx context.Context, f func() error) error {
+	release, err := t.of.Hold(ctx, []*DeviceTensor{t}, nil)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := cmp.Or(ctx.Err(), t.lost()); err != nil {
+		return t.errorf("%w", err)
+	}
+	if !t.hasContents() {
+		return t.empty()
+	}
+	return f()
+}
+
+func (t *DeviceTensor) empty() error {
+	return t.errorf("%w: it holds nothing: %s", ErrInput, howToFill)
+}
 
 // transfer has each enqueue the copy of one block, and waits until all have ended, a while
 // longer than ctx lasts: what is under way reads or writes the host's memory.

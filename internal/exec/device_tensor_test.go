@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,6 +145,13 @@ func TestTransferFails(t *testing.T) {
 			for _, d := range []*DeviceTensor{x, beside} {
 				if _, err := d.Read(t.Context()); err == nil {
 					t.Error("read from a world that is lost")
+				}
+				never := func() error { t.Error("others are called"); return nil }
+				if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+					t.Errorf("viewed in a world that is lost: %v", err)
+				}
+				if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+					t.Errorf("filled in a world that is lost: %v", err)
 				}
 			}
 			rest := map[string]*tensor.Tensor{"w": in["w"]}

@@ -88,6 +88,7 @@ type walk struct {
 	rand   *rand.Rand
 	models []*hocket.Model // of functions
 	pool   []*onDevice
+	others Outside
 	bound  []int32   // what %n is bound to; nil for nothing
 	given  []*inHost // results of runs, which are the caller's
 	log    []string
@@ -105,9 +106,14 @@ type inHost struct {
 // from them and leave some of their results there. Others come to tensors in the host's
 // memory, some of them what runs of the batch are given. All that comes out is held to
 // arithmetic.
-func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, seed uint64, count int) {
+//
+// others, if it is not nil, is what fills and views blocks that are not in the host's memory.
+func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others Outside, seed uint64, count int) {
 	t.Helper()
-	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 1))}
+	if others == nil {
+		others = inProcess{}
+	}
+	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 1)), others: others}
 	p, err := hocket.Parse("steps.hkt", steps)
 	if err != nil {
 		t.Fatal(err)
@@ -126,9 +132,13 @@ func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, see
 		w.add(vector, rows)
 	}
 	for range count {
-		switch w.rand.IntN(8) {
+		switch w.rand.IntN(10) {
 		case 0:
 			w.write()
+		case 8:
+			w.fill()
+		case 9:
+			w.view(w.pool[w.rand.IntN(len(w.pool))])
 		case 1:
 			w.read(w.pool[w.rand.IntN(len(w.pool))])
 		case 2:

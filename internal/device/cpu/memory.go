@@ -43,6 +43,9 @@ func (m *memory) Bytes() int64 { return int64(len(m.data)) }
 // Address implements device.Addresser.
 func (m *memory) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.data))) }
 
+// Host implements device.HostMemory.
+func (m *memory) Host() []byte { return m.data }
+
 func (m *memory) Free() error {
 	w := m.dev.w
 	w.mu.Lock()
@@ -81,8 +84,9 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 }
 
 var (
-	_ device.Borrower  = (*dev)(nil)
-	_ device.Addresser = (*memory)(nil)
+	_ device.Borrower   = (*dev)(nil)
+	_ device.Addresser  = (*memory)(nil)
+	_ device.HostMemory = (*memory)(nil)
 )
 
 // Poison overwrites bytes [off, off+n); what lies outside the memory is ignored.

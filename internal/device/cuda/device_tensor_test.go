@@ -7,10 +7,58 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
+
+// byDriver is others' work by calls of the driver, on streams and in memory of its own.
+type byDriver struct{ m *machine }
+
+func (o byDriver) Put(b hocket.DeviceBlock, data []byte) error {
+	return o.copy(b, func(host []byte) { copy(host, data) }, true, len(data))
+}
+
+func (o byDriver) Get(b hocket.DeviceBlock, data []byte) error {
+	return o.copy(b, func(host []byte) { copy(data, host) }, false, len(data))
+}
+
+// copy moves n bytes between a block and host memory, which use fills before or reads behind.
+func (o byDriver) copy(b hocket.DeviceBlock, use func([]byte), put bool, n int) error {
+	if b.Host != nil {
+		return errors.New("a GPU's memory is said to be the host's")
+	}
+	gpus := o.m.sys.gpus
+	drv := o.m.sys.drv
+	return gpus[b.Rank%len(gpus)].bound(func() error {
+		host, err := drv.HostAlloc(int64(n))
+		if err != nil {
+			return err
+		}
+		defer drv.HostFree(host)
+		s, err := drv.NewStream(0)
+		if err != nil {
+			return err
+		}
+		defer drv.DestroyStream(s)
+		dst, src := host, nvlib.Ptr(b.Pointer)
+		if put {
+			use(cabi.Bytes(uintptr(host), n))
+			dst, src = src, dst
+		}
+		if err := drv.Copy(dst, src, int64(n), s, new([4]uintptr)); err != nil {
+			return err
+		}
+		if err := drv.SyncStream(s); err != nil {
+			return err
+		}
+		if !put {
+			use(cabi.Bytes(uintptr(host), n))
+		}
+		return nil
+	})
+}
 
 // TestDeviceTensorsOnFake uses device tensors at random, call by call and by graph, on two
 // GPUs, on two that do not reach each other and on one that ranks share. All memory is back
@@ -33,8 +81,8 @@ func TestDeviceTensorsOnFake(t *testing.T) {
 						t.Errorf("a closed machine holds %+v", h)
 					}
 				})
-				m := modeltest.Open(t, newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2}))
-				modeltest.DeviceTensors(t, m, hocket.LoadOptions{Graph: graph}, uint64(i), count)
+				gpus := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2})
+				modeltest.DeviceTensors(t, modeltest.Open(t, gpus), hocket.LoadOptions{Graph: graph}, byDriver{gpus}, uint64(i), count)
 			})
 		}
 	}
@@ -44,8 +92,8 @@ func TestDeviceTensorsOnFake(t *testing.T) {
 func TestDeviceTensorsOnGPU(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
-			m := modeltest.Open(t, real(t, Options{RanksPerGPU: 2}))
-			modeltest.DeviceTensors(t, m, hocket.LoadOptions{Graph: graph}, 9, 400)
+			gpus := real(t, Options{RanksPerGPU: 2})
+			modeltest.DeviceTensors(t, modeltest.Open(t, gpus), hocket.LoadOptions{Graph: graph}, byDriver{gpus}, 9, 400)
 		})
 	}
 }

@@ -1,0 +1,102 @@
+package modeltest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket"
+)
+
+// Outside is others' work on blocks of device tensors, which has ended on return.
+type Outside interface {
+	Put(b hocket.DeviceBlock, data []byte) error
+	Get(b hocket.DeviceBlock, data []byte) error
+}
+
+// inProcess works on blocks of the process's own memory.
+type inProcess struct{}
+
+func (inProcess) Put(b hocket.DeviceBlock, data []byte) error {
+	return all(copy(b.Host, data), b, data)
+}
+func (inProcess) Get(b hocket.DeviceBlock, data []byte) error {
+	return all(copy(data, b.Host), b, data)
+}
+
+func all(copied int, b hocket.DeviceBlock, data []byte) error {
+	if copied != len(data) || copied != len(b.Host) {
+		return fmt.Errorf("a block of %v elements has %d bytes, want %d", b.Shape, len(b.Host), len(data))
+	}
+	return nil
+}
+
+// part returns what a block is to have of a tensor's values: rows of two, or a vector.
+func part(b hocket.DeviceBlock, vals []int32) []byte {
+	first, n := b.From[0], b.Shape[0]
+	if len(b.Shape) == 2 {
+		first, n = 2*first, 2*n
+	}
+	var data []byte
+	for _, v := range vals[first : first+n] {
+		data = binary.NativeEndian.AppendUint32(data, uint32(v))
+	}
+	return data
+}
+
+var errOutside = errors.New("others failed")
+
+// fill has others fill a tensor, and fail one time in four.
+func (w *walk) fill() {
+	w.t.Helper()
+	i := w.rand.IntN(len(w.pool))
+	d := w.pool[i]
+	d.vals = w.values(d.layout, d.rows)
+	fails := w.rand.IntN(4) == 0
+	w.did("fill %d, fails: %v", i, fails)
+	err := d.Fill(w.t.Context(), func(blocks []hocket.DeviceBlock) error {
+		for _, b := range blocks {
+			if err := w.others.Put(b, part(b, d.vals)); err != nil {
+				return err
+			}
+			if fails {
+				return errOutside
+			}
+		}
+		return nil
+	})
+	if fails {
+		d.vals = nil
+	}
+	if fails != errors.Is(err, errOutside) || !fails && err != nil {
+		w.t.Errorf("filled by others, which is to fail: %v: %v", fails, err)
+	}
+}
+
+// view has others read a tensor.
+func (w *walk) view(d *onDevice) {
+	w.t.Helper()
+	seen := 0
+	err := d.View(w.t.Context(), func(blocks []hocket.DeviceBlock) error {
+		for _, b := range blocks {
+			want := part(b, d.vals)
+			got := make([]byte, len(want))
+			if err := w.others.Get(b, got); err != nil {
+				return err
+			}
+			if string(got) != string(want) {
+				return fmt.Errorf("rank %d has %v, want %v", b.Rank, got, want)
+			}
+			seen++
+		}
+		return nil
+	})
+	switch {
+	case d.vals == nil:
+		if !errors.Is(err, hocket.ErrInput) {
+			w.t.Errorf("view of what holds nothing: %v", err)
+		}
+	case err != nil || seen != 2:
+		w.t.Errorf("viewed by others, %d blocks: %v", seen, err)
+	}
+}
