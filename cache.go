@@ -16,12 +16,23 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// loaded is a plan for one choice of dims, ready to run.
+// choice is what plans of a model differ in.
+type choice struct {
+	dims map[string]int64 // all, however they came by their values
+	// resident are the device tensors that the plan's runs work in, where they can.
+	resident map[string]*exec.DeviceTensor
+}
+
+func (c choice) equal(o choice) bool {
+	return maps.Equal(c.dims, o.dims) && maps.Equal(c.resident, o.resident)
+}
+
+// loaded is a plan for one choice, ready to run.
 type loaded struct {
 	model *Model
-	dims  map[string]int64 // all, however they came by their values
-	plan  *plan.Plan
-	prog  *exec.Program
+	choice
+	plan *plan.Plan
+	prog *exec.Program
 	// proof says what was proved of the plan.
 	proof string
 	held  device.Held // see LoadOptions.Cache
@@ -35,6 +46,16 @@ func (l *loaded) String() string {
 		words = append(words, fmt.Sprintf("%s=%d", d.Name, d.Value))
 	}
 	return fmt.Sprintf("%s with %s", strings.Join(words, " "), tensor.Size(l.held.Bytes()))
+}
+
+// worksIn reports whether a device tensor is one of those that the plan was loaded for.
+func (l *loaded) worksIn(d *exec.DeviceTensor) bool {
+	for _, t := range l.resident {
+		if t == d {
+			return true
+		}
+	}
+	return false
 }
 
 // unload closes a plan that is off the shelf.
@@ -98,12 +119,12 @@ func (s *shelf) count(n int) {
 	}
 }
 
-// take returns a model's plan for some dims, which is busy until it rests; nil where
-// there is none.
-func (s *shelf) take(m *Model, dims map[string]int64) *loaded {
+// take returns a model's plan for a choice, which is busy until it rests; nil where there
+// is none.
+func (s *shelf) take(m *Model, key choice) *loaded {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.plans, func(l *loaded) bool { return l.model == m && maps.Equal(l.dims, dims) })
+	i := slices.IndexFunc(s.plans, func(l *loaded) bool { return l.model == m && l.equal(key) })
 	if i < 0 {
 		return nil
 	}

@@ -24,7 +24,10 @@ import (
 // or one write it. What makes a Write or Read fail on a device, other than a shortage of
 // memory, costs all device tensors of the machine with as many ranks: their methods, and
 // runs that are given them, say so.
-type DeviceTensor struct{ t *exec.DeviceTensor }
+type DeviceTensor struct {
+	t *exec.DeviceTensor
+	m *Machine
+}
 
 // DeviceBlock is what one rank has of a DeviceTensor, dense and row-major.
 type DeviceBlock struct {
@@ -42,9 +45,9 @@ type DeviceBlock struct {
 }
 
 // NewDeviceTensor makes a tensor laid out as a parameter or result of that name, for the
-// given dims, which override the binding's and those that the shapes of bound weights say.
-// It loads the plan for these dims, as Prepare does. It holds nothing until it is written,
-// or a run leaves something there. It is its machine's, which closes it in the end: it
+// given dims, which override the binding's and those that the shapes of bound tensors say.
+// It plans for these dims, and loads nothing. It holds nothing until it is written, or a
+// run leaves something there. It is its machine's, which closes it in the end: it
 // outlives the model. Its memory is not counted by LoadOptions.Cache.
 func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
 	if !m.hasPort(name) {
@@ -55,19 +58,23 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 		return nil, err
 	}
 	defer t.end()
-	b, err := m.dimsOf(m.weights())
+	b, err := m.dimsOf(shapes(Args{DeviceIn: m.onDevices()}, m.weights()))
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(b.Dims, dims)
-	l, err := t.use(ctx, b, func(l *loaded) error { return nil })
+	all, err := m.unit.Dims(b.ir())
 	if err != nil {
 		return nil, err
 	}
+	p, err := m.planFor(b, all)
+	if err != nil {
+		return nil, m.blame(b, err)
+	}
 	for {
-		dt, err := m.machine.tensors.New(m.machine.ctx, l.plan.Ranks, ioOf(l.plan, name))
+		dt, err := m.machine.tensors.New(m.machine.ctx, p.Ranks, ioOf(p, name))
 		if err == nil {
-			return &DeviceTensor{dt}, nil
+			return &DeviceTensor{dt, m.machine}, nil
 		}
 		if err := t.room(ctx, m.machine, err); err != nil {
 			return nil, err
@@ -155,8 +162,18 @@ func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) er
 	return d.t.View(ctx, func() error { return f(d.Blocks()) })
 }
 
-// Close gives the memory back, when runs and methods that use it have ended.
-func (d *DeviceTensor) Close() error { return d.t.Close() }
+// Close gives the memory back, when runs and methods that use it have ended. Plans that
+// work in it (Model.BindDevice) are unloaded.
+func (d *DeviceTensor) Close() error {
+	err := d.t.Close()
+	c := d.m.shelf.claim()
+	defer c.end()
+	errs := []error{err}
+	for _, l := range c.remove(func(l *loaded) bool { return !l.busy && l.worksIn(d.t) }) {
+		errs = append(errs, l.unload("a device tensor that it works in is closed"))
+	}
+	return errors.Join(errs...)
+}
 
 // direct reports whether a run has any device tensors.
 func (a Args) direct() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }

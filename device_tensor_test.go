@@ -78,7 +78,12 @@ type counter struct {
 
 func newCounter(t testing.TB, m *hocket.Machine) *counter {
 	t.Helper()
-	c := &counter{Model: modeltest.Load(t, m, counted, hocket.LoadOptions{}), t: t}
+	return newCounterWith(t, m, hocket.LoadOptions{})
+}
+
+func newCounterWith(t testing.TB, m *hocket.Machine, opts hocket.LoadOptions) *counter {
+	t.Helper()
+	c := &counter{Model: modeltest.Load(t, m, counted, opts), t: t}
 	c.in = map[string]*hocket.Tensor{"ids": vals(t, ir.I32, []float64{2, 0}, 2), "table": vals(t, ir.F32, []float64{1, 2, 3, 4, 5, 6}, 3, 2)}
 	c.state = c.make("s")
 	if err := c.state.Write(t.Context(), vals(t, ir.F32, make([]float64, 8), 4, 2)); err != nil {
@@ -412,6 +417,9 @@ func TestDeviceTensorsBeside(t *testing.T) {
 func TestDeviceTensorShort(t *testing.T) {
 	cm, m := tightly(t, 1)
 	model := summed(t, m, 2)
+	if err := model.Prepare(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := model.NewDeviceTensor(t.Context(), "x", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -515,6 +523,9 @@ func TestSpoiled(t *testing.T) {
 				"devices":           {DeviceIn: devs(0), DeviceOut: devs(1)},
 				"both":              {In: host(ones), DeviceOut: devs(1)},
 			}[name]
+			if err := model.Prepare(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
 			sm.armed = true
 			_, err := model.Run(t.Context(), a)
 			if inPlace {

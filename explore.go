@@ -25,7 +25,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if len(batch) == 0 {
 		return nil
 	}
-	if slices.ContainsFunc(batch, Args.direct) {
+	if slices.ContainsFunc(m.takeBound(batch, m.onDevices()), Args.direct) {
 		return fmt.Errorf("device tensors are not on the machines that schedules are explored on: %w; give the tensors in In", ErrUnsupported)
 	}
 	weights := m.weights()

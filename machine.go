@@ -150,7 +150,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, store: exec.NewStore(m.dev), turn: make(chan struct{}, 1)}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: exec.NewStore(m.dev), turn: make(chan struct{}, 1)}
 	if model.fn = u.Source.Prog.Func(b.Func); b.Func == "" {
 		funcs := u.Source.Prog.Funcs
 		model.fn = funcs[len(funcs)-1]

@@ -35,8 +35,18 @@ type Model struct {
 	turn   chan struct{}
 	closed bool
 
+	// planned is the plan made last, which has been loaded or not. The turn's.
+	planned planned
+
 	mu    sync.Mutex // of what follows
 	bound map[string]*tensor.Tensor
+	on    map[string]*DeviceTensor // bound, too
+}
+
+// planned is a plan and the dims that it is for.
+type planned struct {
+	dims map[string]int64
+	plan *plan.Plan
 }
 
 // Port is a parameter or result of a model.
@@ -48,7 +58,7 @@ type Port struct {
 
 // Args are one run's tensors, by name, all global.
 type Args struct {
-	// In holds every parameter that Bind did not set.
+	// In holds every parameter that neither Bind nor BindDevice set.
 	In map[string]*Tensor
 	// Out, where it names a result, receives it; other results are made anew. When the run
 	// fails, or its context ends first, some of it may have been written: what is in In, too,
@@ -73,15 +83,17 @@ type Args struct {
 // and so are uploaded for each.
 //
 // Plans that are loaded after a parameter was bound share its place on the devices, if they
-// only compute with it there: plans for other dims then take no memory for weights, and
+// use it on the rank that has it: plans for other dims then take no memory for weights, and
 // upload none. So bind before Prepare and the first Run. Plans that return it, or have
-// a collective or a copy read it, and those loaded before, have a copy of their own.
+// a collective or a copy to another rank read it, and those loaded before, have a copy of
+// their own.
 func (m *Model) Bind(name string, t *Tensor) error {
 	if !slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) {
 		return fmt.Errorf("%s has no parameter %%%s", m.fn.Name, name)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.on, name)
 	if t == nil {
 		delete(m.bound, name)
 	} else {
@@ -92,22 +104,31 @@ func (m *Model) Bind(name string, t *Tensor) error {
 }
 
 // Prepare plans and loads for the given dims, which override the binding's and those that
-// the shapes of bound weights say, and uploads these weights, so that the first Run with
+// the shapes of bound tensors say, and uploads bound weights, so that the first Run with
 // them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
 // next call waits for it or finds it done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
+	weights, on := m.weights(), m.onDevices()
+	resident, err := m.own(on)
+	if err != nil {
+		return err
+	}
+	release, err := m.machine.tensors.Hold(ctx, slices.Collect(maps.Values(resident)), nil)
+	if err != nil {
+		return err
+	}
+	defer release()
 	t, err := m.takeTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer t.end()
-	weights := m.weights()
-	b, err := m.dimsOf(weights)
+	b, err := m.dimsOf(shapes(Args{DeviceIn: on}, weights))
 	if err != nil {
 		return err
 	}
 	maps.Copy(b.Dims, dims)
-	_, err = t.use(ctx, b, func(l *loaded) error { return l.prog.Hold(ctx, weights) })
+	_, err = t.use(ctx, b, resident, func(l *loaded) error { return l.prog.Hold(ctx, weights) })
 	return err
 }
 
@@ -176,7 +197,8 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	weights := m.weights()
+	weights, on := m.weights(), m.onDevices()
+	batch = m.takeBound(batch, on)
 	ins, err := batched(batch, weights)
 	if err != nil {
 		return nil, err
@@ -199,7 +221,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, binding, batch, given{ins, direct, weights})
+	l, results, err := t.run(ctx, binding, batch, given{ins, direct, weights, m.residents(direct, on)})
 	if err != nil {
 		return nil, err
 	}
@@ -295,8 +317,8 @@ func (m *Model) merge(dims map[string]int64) Binding {
 }
 
 // load makes the loaded plan for a binding, which is busy then. The binding comes to dims.
-func (m *Model) load(ctx context.Context, c *claim, b Binding, dims map[string]int64) (*loaded, error) {
-	p, err := m.unit.Plan(b.ir())
+func (m *Model) load(ctx context.Context, c *claim, b Binding, key choice) (*loaded, error) {
+	p, err := m.planFor(b, key.dims)
 	if err != nil {
 		return nil, err
 	}
@@ -304,19 +326,31 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding, dims map[string]i
 	if err != nil {
 		return nil, err
 	}
-	prog, err := m.fit(ctx, c, p)
+	prog, err := m.fit(ctx, c, p, key.resident)
 	if err != nil {
 		return nil, err
 	}
-	l := &loaded{model: m, dims: dims, plan: p, prog: prog, proof: proof, held: prog.Held()}
+	l := &loaded{model: m, choice: key, plan: p, prog: prog, proof: proof, held: prog.Held()}
 	c.add(l)
 	return l, m.evict(c)
 }
 
+// planFor plans for a binding, which comes to dims, unless that was done last.
+func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
+	if m.planned.plan != nil && maps.Equal(m.planned.dims, dims) {
+		return m.planned.plan, nil
+	}
+	p, err := m.unit.Plan(b.ir())
+	if err == nil {
+		m.planned = planned{dims, p}
+	}
+	return p, err
+}
+
 // fit loads p, and makes room for it where memory is short.
-func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan) (*exec.Program, error) {
+func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan, resident map[string]*exec.DeviceTensor) (*exec.Program, error) {
 	opts := exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
-		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Store: m.store, Weights: map[string]bool{}}
+		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Store: m.store, Weights: map[string]bool{}, Resident: resident}
 	for name := range m.weights() {
 		opts.Weights[name] = true
 	}

@@ -50,19 +50,20 @@ func (t *turn) finish() {
 // load returns the loaded plan for a binding, which is busy then, making it if need
 // be. If ctx ends meanwhile it leaves the turn to the load, which goes on: were it given
 // up, deadlines shorter than a load would have it begin again for ever.
-func (t *turn) load(ctx context.Context, b Binding) (*loaded, error) {
+func (t *turn) load(ctx context.Context, b Binding, resident map[string]*exec.DeviceTensor) (*loaded, error) {
 	dims, err := t.model.unit.Dims(b.ir())
 	if err != nil {
 		return nil, err
 	}
-	if l := t.take(t.model, dims); l != nil {
+	key := choice{dims, resident}
+	if l := t.take(t.model, key); l != nil {
 		return l, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	made := make(chan outcome, 1)
-	go func() { made <- t.model.loadAside(ctx, t.claim, b, dims) }()
+	go func() { made <- t.model.loadAside(ctx, t.claim, b, key) }()
 	select {
 	case o := <-made:
 		return o.here()
@@ -107,13 +108,13 @@ func (o outcome) here() (*loaded, error) {
 	return o.l, o.err
 }
 
-func (m *Model) loadAside(ctx context.Context, c *claim, b Binding, dims map[string]int64) (o outcome) {
+func (m *Model) loadAside(ctx context.Context, c *claim, b Binding, key choice) (o outcome) {
 	defer func() {
 		if p := recover(); p != nil {
 			o.panicked = fmt.Errorf("%v\n\n%s", p, debug.Stack())
 		}
 	}()
-	o.l, o.err = m.load(ctx, c, b, dims)
+	o.l, o.err = m.load(ctx, c, b, key)
 	return o
 }
 
@@ -122,11 +123,13 @@ type given struct {
 	ins     []map[string]*tensor.Tensor
 	direct  []exec.Direct
 	weights map[string]*tensor.Tensor
+	// resident are the device tensors that all runs take a parameter from and leave it in.
+	resident map[string]*exec.DeviceTensor
 }
 
 // run runs the plan for a binding, if batch can receive its results.
 func (t *turn) run(ctx context.Context, b Binding, batch []Args, g given) (l *loaded, results []*exec.Result, err error) {
-	l, err = t.use(ctx, b, func(l *loaded) error {
+	l, err = t.use(ctx, b, g.resident, func(l *loaded) error {
 		for _, a := range batch {
 			if err := checkOut(l.plan, a.Out); err != nil {
 				return err
@@ -141,9 +144,9 @@ func (t *turn) run(ctx context.Context, b Binding, batch []Args, g given) (l *lo
 
 // use has do use the plan for a binding. That takes memory, too: buffers of transfers, a
 // graph.
-func (t *turn) use(ctx context.Context, b Binding, do func(l *loaded) error) (*loaded, error) {
+func (t *turn) use(ctx context.Context, b Binding, resident map[string]*exec.DeviceTensor, do func(l *loaded) error) (*loaded, error) {
 	for {
-		l, err := t.load(ctx, b)
+		l, err := t.load(ctx, b, resident)
 		if err != nil {
 			if l != nil {
 				t.rest(l)

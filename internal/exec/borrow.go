@@ -10,22 +10,29 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// borrow takes the blocks of weights from the store: they need no bytes of the arena then,
-// which closes up. Only weights that nobody but computations of their own rank reads are
-// taken: peers are not shown a store's memory, nor are the libraries that collectives are
-// given to.
+// borrow takes the blocks of weights from the store, and those of residents from their
+// device tensors: they need no bytes of the arena then, which closes up. Only parameters
+// that are used by their own rank alone are taken so: peers are not shown such memory, nor
+// are the libraries that collectives are given to.
 func (p *Program) borrow(ctx context.Context) error {
 	p.memory.lent = map[place]device.Memory{}
-	if p.opts.Store == nil {
-		return nil
-	}
+	p.residents = make([]*DeviceTensor, len(p.inputs))
 	for i := range p.inputs {
-		if p.opts.Weights[p.inputs[i].Name] && p.lendable(i) {
-			if err := p.borrowInput(ctx, i); err != nil {
-				return err
-			}
+		var err error
+		name := p.inputs[i].Name
+		t, weight := p.opts.Resident[name], p.opts.Store != nil && p.opts.Weights[name] && p.lasting.uploads[i] != nil
+		switch {
+		case t == nil && !weight || !p.lendable(i):
+		case t != nil:
+			err = p.settleDown(i, t)
+		default:
+			err = p.borrowInput(ctx, i)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	p.findStaying()
 	slices.SortFunc(p.memory.gaps, func(a, b gap) int { return cmp.Compare(a.at, b.at) })
 	return nil
 }
@@ -36,29 +43,38 @@ func (p *Program) borrowInput(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	lent := make([]device.Memory, len(k.blocks))
-	for r := range lent {
-		b, ok := p.world.Device(r).(device.Borrower)
-		err := device.ErrUnsupported
-		if ok {
-			lent[r], err = b.Borrow(k.blocks[r])
-		}
-		if err != nil {
-			if errors.Is(err, device.ErrUnsupported) { // then it lies in the arena
-				err = nil
-			}
-			return errors.Join(err, p.opts.Store.give(k))
-		}
+	if lent, err := p.lend(i, k.blocks); !lent {
+		return errors.Join(err, p.opts.Store.give(k))
 	}
 	p.borrowed = append(p.borrowed, k)
 	p.lasting.holds[i] = &k.holding
-	buf := io.Parts[0].Ref.Buf
+	return nil
+}
+
+// lend lays input i in others' blocks, a rank each. Where a machine lends nothing it lies in
+// the arena, and no error is returned.
+func (p *Program) lend(i int, blocks []device.Memory) (bool, error) {
+	lent := make([]device.Memory, len(blocks))
+	for r := range lent {
+		b, ok := p.world.Device(r).(device.Borrower)
+		if !ok {
+			return false, nil
+		}
+		var err error
+		if lent[r], err = b.Borrow(blocks[r]); errors.Is(err, device.ErrUnsupported) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	buf := p.inputs[i].Parts[0].Ref.Buf
 	for r, mem := range lent {
 		p.memory.lent[place{int32(r), buf}] = mem
 	}
 	b := &p.plan.Buffers[buf]
 	p.memory.gaps = append(p.memory.gaps, gap{b.Offset, min(plan.Aligned(b.Bytes), p.plan.ArenaBytes-b.Offset)})
-	return nil
+	return true, nil
 }
 
 // giveBack gives what was borrowed back. The program's world is closed.
@@ -71,12 +87,11 @@ func (p *Program) giveBack() error {
 	return errors.Join(errs...)
 }
 
-// lendable reports whether an input's buffer can lie outside of the arena: nothing writes to
-// it but uploads of the input, of which every rank has a block, nothing but that rank's
-// computations reads it, and no other buffer lies there.
+// lendable reports whether an input's buffer can lie outside of the arena: every rank has a
+// block, which nothing but that rank uses, and no other buffer lies there.
 func (p *Program) lendable(i int) bool {
 	io := &p.inputs[i]
-	if p.lasting.uploads[i] == nil || p.lasting.shown[i] || len(io.Parts) != p.plan.Ranks {
+	if p.lasting.shown[i] || len(io.Parts) != p.plan.Ranks || p.plan.Ranks == 0 {
 		return false
 	}
 	buf := io.Parts[0].Ref.Buf

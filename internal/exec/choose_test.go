@@ -15,9 +15,10 @@ import (
 // take their time.
 type waysMachine struct {
 	device.Machine
-	slow map[string]time.Duration
-	runs *[]string // the way of each launch
-	prog *Program  // whose run is under way
+	slow  map[string]time.Duration
+	runs  *[]string // the way of each launch
+	prog  *Program  // whose run is under way
+	fails error     // the launches that take less than no time
 }
 
 type waysWorld struct {
@@ -56,7 +57,7 @@ func (g *waysGraph) Launch(context.Context) error {
 	*g.m.runs = append(*g.m.runs, name)
 	time.Sleep(g.m.slow[name])
 	if g.m.slow[name] < 0 {
-		return errors.New("this way is closed")
+		return g.m.fails
 	}
 	g.m.prog.run-- // issuing asks for the number of the run, which has been counted
 	defer func() { g.m.prog.run++ }()
@@ -68,7 +69,7 @@ func (g *waysGraph) Launch(context.Context) error {
 // error that names it.
 func TestChoosesTheFastest(t *testing.T) {
 	var runs []string
-	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}, &runs, nil}
+	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}, &runs, nil, errors.New("this way is closed")}
 	pr := programs["chunked"]
 	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
 	if err != nil {

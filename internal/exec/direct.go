@@ -79,6 +79,7 @@ func (p *Program) checkBatch(batch []map[string]*tensor.Tensor, direct []Direct)
 			}
 		}
 		wrong = append(wrong, p.wrongOutputs(d.Out)...)
+		wrong = append(wrong, p.wrongResidents(d)...)
 		if err := inputError(wrong); err != nil {
 			if len(batch) > 1 {
 				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
@@ -184,7 +185,7 @@ func (p *Program) borrowAll(ios []plan.IO, tensors map[string]*DeviceTensor, fro
 	for i := range ios {
 		t := tensors[ios[i].Name]
 		for k, part := range ios[i].Parts {
-			if t == nil {
+			if t == nil || p.isResident(ios[i].Name, t) {
 				views = append(views, device.View{})
 				continue
 			}

@@ -72,6 +72,10 @@ type Options struct {
 	// nil for none. Which parameters RunBatchWith and Hold are given does not depend on it.
 	Store   *Store
 	Weights map[string]bool
+	// Resident has parameters lie in device tensors, where the plan can work with them there:
+	// runs must be given these, by Direct, and for inout parameters as what to leave them in.
+	// They must outlive the program's runs.
+	Resident map[string]*DeviceTensor
 	// Grace is how long a run may go on when its context has ended, before it is aborted,
 	// which makes the program unusable; 0 for not at all.
 	Grace time.Duration
@@ -138,7 +142,11 @@ type Program struct {
 	spoils   bool // this batch's runs update what they are given in the host's memory
 	lasting  lasting
 	borrowed []*kept // of the store
-	broken   error
+	// residents are the device tensors that inputs lie in, or nil; stays tells which blocks
+	// of outputs are in one already.
+	residents []*DeviceTensor
+	stays     []bool
+	broken    error
 }
 
 // Load makes p ready to run on m. ctx bounds the program's life: when it ends,
@@ -184,7 +192,7 @@ func (p *Program) load(ctx context.Context) error {
 	if len(p.guesses) > 0 {
 		p.log.Warn("products run by a guess: no memory was free to time their algorithms in", "func", p.plan.Func, "products", p.guesses)
 	}
-	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes, "weights of the store", len(p.borrowed))
+	p.log.Debug("plan loaded", "func", p.plan.Func, "ranks", p.plan.Ranks, "commands", len(p.cmds), "arena", p.plan.ArenaBytes, "weights of the store", len(p.borrowed), "residents", p.residentNames())
 	return p.world.Sync(ctx)
 }
 

@@ -115,7 +115,7 @@ func TestLateBy(t *testing.T) {
 // program with the fastest.
 func TestGraceRecords(t *testing.T) {
 	var runs []string
-	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": 0, "middling": 9 * time.Millisecond}, &runs, nil}
+	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": 0, "middling": 9 * time.Millisecond}, &runs, nil, nil}
 	pr := programs["chunked"]
 	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true, Grace: time.Minute})
 	if err != nil {

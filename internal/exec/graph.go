@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -80,6 +81,26 @@ func (r *replay) choose(ctx context.Context, p *Program, ways device.Choices) er
 	if len(names) < 2 {
 		return nil
 	}
+	kept, err := p.keepResidents(ctx)
+	if errors.Is(err, device.ErrOutOfMemory) {
+		p.log.Warn("forms of the graph are not tried: no memory is free to keep what it updates meanwhile", "func", p.plan.Func)
+		return r.keep(ways, len(names)-1)
+	}
+	if err != nil {
+		return err
+	}
+	if err = r.tryAll(ctx, p, ways); err == nil {
+		err = p.restore(ctx, kept)
+	}
+	if err != nil && len(kept) > 0 {
+		err = &SpoiledError{err}
+	}
+	return errors.Join(err, kept.give())
+}
+
+// tryAll measures the ways to launch the graph, and takes the fastest.
+func (r *replay) tryAll(ctx context.Context, p *Program, ways device.Choices) error {
+	names := ways.Choices()
 	least := make([]time.Duration, len(names))
 	for round := range trialRounds {
 		for i := range names {

@@ -43,9 +43,10 @@ func (p *Program) issue(k int) error {
 	return nil
 }
 
-// issueMarked issues a command, unless it uploads what is on the devices.
+// issueMarked issues a command, unless it brings what is on the devices, or takes what is
+// to stay there.
 func (p *Program) issueMarked(c *command, id, run int64, f *frame) error {
-	if c.kind == plan.Input && p.lasting.rests[c.part] {
+	if c.kind == plan.Input && p.lasting.rests[c.part] || c.kind == plan.Output && p.stays[c.part] {
 		return nil
 	}
 	return p.mark(c, id, run, f)

@@ -17,7 +17,7 @@ type lasting struct {
 	// uploads are the commands that upload an input, a rank each; nil for an input that
 	// some other command writes to.
 	uploads [][]int
-	// shown tells, by input, whether others than computations of its own rank use it.
+	// shown tells, by input, whether others than its own rank use it, or give it to others.
 	shown []bool
 	// holds tells, by input, what is on the devices.
 	holds []*holding
@@ -29,6 +29,7 @@ type lasting struct {
 func (p *Program) findLasting() error {
 	l := &p.lasting
 	l.uploads, l.holds = make([][]int, len(p.inputs)), make([]*holding, len(p.inputs))
+	l.shown = make([]bool, len(p.inputs))
 	written := make([]bool, len(p.inputs))
 	blocks, of := 0, map[int32]int{} // the input that a buffer is
 	for i := range p.inputs {
@@ -37,11 +38,12 @@ func (p *Program) findLasting() error {
 		for _, part := range p.inputs[i].Parts {
 			if j, two := of[part.Ref.Buf]; two && j != i {
 				written[i], written[j] = true, true
+				l.shown[i], l.shown[j] = true, true
 			}
 			of[part.Ref.Buf] = i
 		}
 	}
-	l.rests, l.shown = make([]bool, blocks), make([]bool, len(p.inputs))
+	l.rests = make([]bool, blocks)
 	for c := range p.plan.Cmds {
 		cmd := &p.plan.Cmds[c]
 		if cmd.Kind == plan.Input {
@@ -54,8 +56,9 @@ func (p *Program) findLasting() error {
 				written[i] = true
 			}
 		}
-		for _, r := range reads {
-			if i, ok := of[r.Buf]; ok && cmd.Kind != plan.Compute { // whose operands are its own rank's
+		refs := slices.Concat(reads, writes)
+		for _, r := range refs {
+			if i, ok := of[r.Buf]; ok && !p.alone(cmd, refs, i) {
 				l.shown[i] = true
 			}
 		}
@@ -66,6 +69,21 @@ func (p *Program) findLasting() error {
 		}
 	}
 	return nil
+}
+
+// alone reports whether a command that uses input i, and nothing but refs, is its rank's own
+// work: a computation, a copy that stays there, or what reads the input as the result that
+// it is, too.
+func (p *Program) alone(c *plan.Cmd, refs []plan.Ref, i int) bool {
+	switch c.Kind {
+	case plan.Compute: // whose operands are its own rank's
+		return true
+	case plan.Copy:
+		return !slices.ContainsFunc(refs, func(r plan.Ref) bool { return r.Rank != c.Rank })
+	case plan.Output:
+		return p.inputs[i].Inout && p.outputs[c.IO].Name == p.inputs[i].Name
+	}
+	return false
 }
 
 // rest decides what the runs of a batch do not upload: what lasts and is the same in
@@ -81,7 +99,7 @@ func (p *Program) rest(batch []map[string]*tensor.Tensor, weights map[string]*te
 			l.holds[i].forget()
 		}
 		for range p.inputs[i].Parts {
-			l.rests[b] = rests
+			l.rests[b] = rests || p.residents[i] != nil
 			b++
 		}
 	}
@@ -121,7 +139,7 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 		io := &p.inputs[i]
 		first := b
 		b += len(io.Parts)
-		if len(io.Parts) == 0 || !l.rests[first] || l.holds[i].is(in[io.Name]) {
+		if len(io.Parts) == 0 || !l.rests[first] || p.residents[i] != nil || l.holds[i].is(in[io.Name]) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

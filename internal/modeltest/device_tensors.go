@@ -89,8 +89,9 @@ type walk struct {
 	models []*hocket.Model // of functions
 	pool   []*onDevice
 	others Outside
-	bound  []int32   // what %n is bound to; nil for nothing
-	given  []*inHost // results of runs, which are the caller's
+	bound  []int32          // what %n is bound to; nil for nothing
+	on     []map[string]int // by model: parameters bound to tensors of the pool
+	given  []*inHost        // results of runs, which are the caller's
 	log    []string
 }
 
@@ -124,6 +125,7 @@ func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, oth
 			t.Fatal(err)
 		}
 		w.models = append(w.models, model)
+		w.on = append(w.on, map[string]int{})
 	}
 	for _, rows := range []int64{2, 4, 6} {
 		w.add(split, rows)
@@ -132,11 +134,13 @@ func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, oth
 		w.add(vector, rows)
 	}
 	for range count {
-		switch w.rand.IntN(10) {
+		switch w.rand.IntN(11) {
 		case 0:
 			w.write()
 		case 8:
 			w.fill()
+		case 10:
+			w.bindDevice(w.rand.IntN(len(functions)))
 		case 9:
 			w.view(w.pool[w.rand.IntN(len(w.pool))])
 		case 1:
@@ -268,6 +272,51 @@ func (w *walk) replace() {
 		w.t.Error(err)
 	}
 	w.pool[i] = w.make(w.pool[i].layout, w.pool[i].rows)
+	for f, on := range w.on {
+		for name, k := range on {
+			if k == i && w.rand.IntN(2) == 0 {
+				delete(on, name)
+				w.bindTo(f, name, nil)
+			} else if k == i {
+				w.bindTo(f, name, w.pool[i].DeviceTensor)
+			}
+		}
+	}
+}
+
+func (w *walk) bindTo(f int, name string, d *hocket.DeviceTensor) {
+	w.t.Helper()
+	if err := w.models[f].BindDevice(name, d); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// bindDevice binds a parameter to a tensor, or takes that back.
+func (w *walk) bindDevice(f int) {
+	w.t.Helper()
+	names := slices.Sorted(maps.Keys(functions[f].ins))
+	name := names[w.rand.IntN(len(names))]
+	list := w.fitting(functions[f].ins[name], []int64{2, 4, 6}[w.rand.IntN(3)], nil)
+	if name == "n" {
+		w.bound = nil // one or the other
+	}
+	if w.rand.IntN(4) == 0 {
+		w.did("unbind %s", name)
+		delete(w.on[f], name)
+		w.bindTo(f, name, nil)
+		return
+	}
+	i := list[w.rand.IntN(len(list))]
+	w.did("bind %s to %d", name, i)
+	w.on[f][name] = i
+	w.bindTo(f, name, w.pool[i].DeviceTensor)
+}
+
+// boundTo is the tensor that a parameter is bound to, if a run with so many rows can take
+// it from there.
+func (w *walk) boundTo(f int, name string, rows int64) (i int, ok bool) {
+	i, ok = w.on[f][name]
+	return i, ok && w.pool[i].vals != nil && (w.pool[i].layout == vector || w.pool[i].rows == rows)
 }
 
 func (w *walk) bind() {
@@ -278,6 +327,7 @@ func (w *walk) bind() {
 		t = w.tensor(vector, w.bound)
 	}
 	w.did("bind %v", t != nil)
+	delete(w.on[0], "n")
 	if err := w.models[0].Bind("n", t); err != nil {
 		w.t.Error(err)
 	}
@@ -298,9 +348,13 @@ func (w *walk) run(f int) {
 	rows := 2 * (1 + w.rand.Int64N(3))
 	var batch []hocket.Args
 	var wants []map[string][]int32
-	var host []*inHost // what is given to the batch, and what its results come to
+	var host []*inHost                            // what is given to the batch, and what its results come to
+	on := func(a hocket.Args, name string) bool { // by default
+		_, bound := w.on[f][name]
+		return bound && a.In[name] == nil && a.DeviceIn[name] == nil && a.Out[name] == nil
+	}
 	for range 1 + w.rand.IntN(3) {
-		a, want := w.args(&functions[f], rows, &host)
+		a, want := w.args(f, rows, &host)
 		batch, wants = append(batch, a), append(wants, want)
 	}
 	reports, err := w.models[f].RunBatch(w.t.Context(), batch)
@@ -310,7 +364,7 @@ func (w *walk) run(f int) {
 	}
 	for i, r := range reports {
 		for _, name := range slices.Sorted(maps.Keys(functions[f].outs)) {
-			got, left, into := r.Out[name], batch[i].DeviceOut[name] != nil, batch[i].Out[name]
+			got, left, into := r.Out[name], batch[i].DeviceOut[name] != nil || on(batch[i], name), batch[i].Out[name]
 			switch {
 			case slices.Contains(r.OutNames, name) == left || (got == nil) != left:
 				w.t.Errorf("run %d: result %s is there: %v, left on the devices: %v", i, name, got != nil, left)
@@ -328,12 +382,22 @@ func (w *walk) run(f int) {
 }
 
 // args draws where a run's parameters come from and its results go to, and computes these.
-func (w *walk) args(f *function, rows int64, host *[]*inHost) (hocket.Args, map[string][]int32) {
+func (w *walk) args(number int, rows int64, host *[]*inHost) (hocket.Args, map[string][]int32) {
+	f := &functions[number]
 	a := hocket.Args{Out: map[string]*hocket.Tensor{}, In: map[string]*hocket.Tensor{}, DeviceIn: map[string]*hocket.DeviceTensor{}, DeviceOut: map[string]*hocket.DeviceTensor{}}
 	in := map[string][]int32{}
 	line := fmt.Sprintf("%s %d", f.name, rows)
+	taken, stays := map[int]bool{}, map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(f.ins)) {
 		l := f.ins[name]
+		if i, ok := w.boundTo(number, name, rows); ok && w.rand.IntN(4) > 0 {
+			in[name] = w.pool[i].vals
+			line += fmt.Sprintf(" %s=%d", name, i)
+			if _, inout := f.outs[name]; inout && !taken[i] {
+				taken[i], stays[name] = true, i
+			}
+			continue
+		}
 		list := slices.DeleteFunc(w.fitting(l, rows, nil), func(i int) bool { return w.pool[i].vals == nil })
 		switch from := w.rand.IntN(3); {
 		case from > 0 && len(list) > 0:
@@ -352,16 +416,18 @@ func (w *walk) args(f *function, rows int64, host *[]*inHost) (hocket.Args, map[
 		}
 	}
 	want := f.computes(in)
-	taken := map[int]bool{}
 	for _, name := range slices.Sorted(maps.Keys(f.outs)) {
 		list := w.fitting(f.outs[name], rows, taken)
-		if w.rand.IntN(3) == 0 || len(list) == 0 {
+		if _, ok := stays[name]; w.rand.IntN(3) == 0 || len(list) == 0 || ok && w.rand.IntN(2) == 0 {
 			if h := w.receiver(f.outs[name], rows, *host, a.Out); h != nil {
 				if !slices.Contains(*host, h) {
 					*host = append(*host, h)
 				}
 				a.Out[name], h.vals = h.Tensor, want[name]
 				line += fmt.Sprintf(" %s>host", name)
+			} else if i, ok := stays[name]; ok {
+				w.pool[i].vals = want[name]
+				line += " " + name
 			}
 			continue
 		}

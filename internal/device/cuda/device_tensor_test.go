@@ -1,9 +1,12 @@
 package cuda
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket"
@@ -153,6 +156,65 @@ func TestDeviceTensorShort(t *testing.T) {
 		}
 		if v := x.Floats(); slices.Min(v) != want || slices.Max(v) != want {
 			t.Errorf("%s: from %v to %v, want %v", name, slices.Min(v), slices.Max(v), want)
+		}
+	}
+}
+
+// TestBoundGraphOnFake: by graph, too, a run updates the tensor that is bound once, though the
+// forms of a graph are tried by whole runs.
+func TestBoundGraphOnFake(t *testing.T) {
+	f := newFake(t, 2)
+	testBoundGraph(t, modeltest.Open(t, newMachine(f.system(), Options{Kernels: f})), 2)
+}
+
+// TestBoundGraphOnGPU is the same on real ones.
+func TestBoundGraphOnGPU(t *testing.T) {
+	gpus := real(t, Options{RanksPerGPU: 2})
+	testBoundGraph(t, modeltest.Open(t, gpus), 2*len(gpus.sys.gpus))
+}
+
+func testBoundGraph(t *testing.T, m *hocket.Machine, ranks int) {
+	t.Helper()
+	log := &bytes.Buffer{}
+	text := fmt.Sprintf("mesh tp[%d]\nfunc f(%%x: i32[8/tp, 2], %%s: inout i32[8/tp, 2]) -> i32[8, 2] {\n  add %%s, %%x into %%s\n  %%g: i32[8, 2] = all_gather %%x, over=tp, axis=0\n  return %%g\n}\n", min(ranks, 8))
+	opts := hocket.LoadOptions{Graph: true, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	model := modeltest.Load(t, m, text, opts)
+	tensorOf := func(v float64) *hocket.Tensor {
+		x, err := hocket.FromFloats(ir.I32, slices.Repeat([]float64{v}, 16), 8, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	d, err := model.NewDeviceTensor(t.Context(), "s", nil)
+	if err == nil {
+		err = d.Write(t.Context(), tensorOf(1000))
+	}
+	if err == nil {
+		err = model.BindDevice("s", d)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 1000.0
+	for i := range 6 {
+		v := float64(i + 1)
+		want += v
+		r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": tensorOf(v)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := d.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := got.Floats(); slices.Min(s) != want || slices.Max(s) != want || r.Out["g"].Floats()[15] != v {
+			t.Fatalf("behind run %d: %v, want %v, and %v", i, s, want, r.Out["g"].Floats())
+		}
+	}
+	for _, word := range []string{"residents=[s]", "forms of the graph"} {
+		if n := strings.Count(log.String(), word); n != 1 {
+			t.Errorf("%d times %q in the log:\n%s", n, word, log)
 		}
 	}
 }

@@ -1,0 +1,287 @@
+package hocket_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/ir"
+)
+
+// journal is what a model logs, line by line.
+type journal struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.all.Write(b)
+}
+
+func (j *journal) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// count returns how many lines have all of the words.
+func (j *journal) count(words ...string) (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+next:
+	for line := range strings.Lines(j.all.String()) {
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				continue next
+			}
+		}
+		n++
+	}
+	return n
+}
+
+// resident is counter whose state is bound to its tensor, and what its model logs.
+func resident(t *testing.T, m *hocket.Machine) (*counter, *journal) {
+	t.Helper()
+	j := &journal{}
+	c := newCounterWith(t, m, hocket.LoadOptions{Logger: j.logger()})
+	if n := j.count("plan loaded"); n != 0 {
+		t.Errorf("making and writing a tensor has loaded %d plans", n)
+	}
+	if err := c.BindDevice("s", c.state); err != nil {
+		t.Fatal(err)
+	}
+	return c, j
+}
+
+// TestBindDevice: a plan works in the tensor that is bound, alone and in batches, unless a
+// run is given something else; each tensor has a plan of its own, which goes with it.
+func TestBindDevice(t *testing.T) {
+	c, j := resident(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	if err := c.Prepare(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	bare := hocket.Args{In: c.in}
+	run := func(batch ...hocket.Args) []*hocket.Report {
+		t.Helper()
+		reports, err := c.RunBatch(t.Context(), batch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reports
+	}
+	if r := run(bare)[0]; r.Out["s"] != nil || r.Out["row"] == nil {
+		t.Errorf("the results are %v", r.Out)
+	}
+	run(bare, bare, bare)
+	c.wants(c.state, 4)
+	if n, all := j.count("plan loaded", "residents=[s]"), j.count("plan loaded"); n != 1 || all != 1 {
+		t.Errorf("%d plans were loaded, %d of them work in the tensor", all, n)
+	}
+
+	zeros := vals(t, ir.F32, make([]float64, 8), 4, 2)
+	given := hocket.Args{In: map[string]*hocket.Tensor{"ids": c.in["ids"], "table": c.in["table"], "s": zeros}}
+	if got := run(given)[0].Out["s"].Floats(); got[0] != 1 {
+		t.Errorf("a run that is given the state leaves %v", got)
+	}
+	into := vals(t, ir.F32, make([]float64, 8), 4, 2)
+	run(hocket.Args{In: c.in, Out: map[string]*hocket.Tensor{"s": into}})
+	if got := into.Floats(); got[7] != 5 {
+		t.Errorf("received %v", got)
+	}
+	other := c.make("s")
+	run(hocket.Args{In: c.in, DeviceOut: map[string]*hocket.DeviceTensor{"s": other}}, bare)
+	c.wants(other, 5)
+	c.wants(c.state, 5)
+	if n, all := j.count("plan loaded", "residents=[s]"), j.count("plan loaded"); n != 1 || all != 2 {
+		t.Errorf("%d plans were loaded, %d of them work in the tensor: want one more, that copies", all, n)
+	}
+
+	// In turns, each by its plan.
+	for i := range 3 {
+		for _, d := range []*hocket.DeviceTensor{c.state, other} {
+			if err := c.BindDevice("s", d); err != nil {
+				t.Fatal(err)
+			}
+			run(bare)
+			c.wants(d, float64(6+i))
+		}
+	}
+	if n := j.count("plan loaded", "residents=[s]"); n != 2 {
+		t.Errorf("%d plans work in two tensors", n)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := j.count("plan unloaded", "is closed"); n != 1 {
+		t.Errorf("%d plans went with the tensor that they work in", n)
+	}
+	for what, err := range map[string]error{"prepared": c.Prepare(t.Context(), nil), "run": c.runs(bare)} {
+		if !errors.Is(err, hocket.ErrClosed) {
+			t.Errorf("%s with a tensor that is closed: %v", what, err)
+		}
+	}
+
+	// Bind and BindDevice take each other's place.
+	if err := c.Bind("s", zeros); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(bare)[0].Out["s"].Floats(); got[0] != 1 {
+		t.Errorf("bound to the host's: %v", got)
+	}
+	if err := c.BindDevice("s", c.state); err != nil {
+		t.Fatal(err)
+	}
+	run(bare)
+	c.wants(c.state, 9)
+	if err := c.BindDevice("s", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.runs(bare); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "s is missing") {
+		t.Errorf("bound to nothing: %v", err)
+	}
+	c.wants(c.state, 9)
+}
+
+func (c *counter) runs(a hocket.Args) error {
+	_, err := c.Run(c.t.Context(), a)
+	return err
+}
+
+// TestBindDeviceFails: what cannot be bound is refused; a run that fails leaves the tensor
+// without contents, and when it is written again all goes on.
+func TestBindDeviceFails(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	c, j := resident(t, m)
+	foreign := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	if err := c.BindDevice("q", c.state); err == nil {
+		t.Error("no error for a parameter that is none")
+	}
+	for what, d := range map[string]*hocket.DeviceTensor{"another machine's": foreign.state, "that nobody made": {}} {
+		if err := c.BindDevice("s", d); !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("one %s: %v", what, err)
+		}
+	}
+	bare := hocket.Args{In: c.in}
+	if err := c.runs(bare); err != nil {
+		t.Fatal(err)
+	}
+	bad := hocket.Args{In: map[string]*hocket.Tensor{"ids": vals(t, ir.I32, []float64{0, 9}, 2), "table": c.in["table"]}}
+	if err := c.runs(bad); err == nil || errors.Is(err, hocket.ErrInput) {
+		t.Fatalf("an id that is none of the table's: %v", err)
+	}
+	if err := c.runs(bare); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "holds nothing") {
+		t.Errorf("behind a run that failed: %v", err)
+	}
+	if err := c.state.Write(t.Context(), vals(t, ir.F32, make([]float64, 8), 4, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.runs(bare); err != nil {
+		t.Fatal(err)
+	}
+	c.wants(c.state, 1)
+	if n := j.count("plan loaded", "residents=[s]"); n != 2 {
+		t.Errorf("loaded %d times, want once more behind the failure", n)
+	}
+	if err := c.Explore(t.Context(), []hocket.Args{bare}, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err, hocket.ErrUnsupported) {
+		t.Errorf("explored: %v", err)
+	}
+	large, err := c.NewDeviceTensor(t.Context(), "s", map[string]int64{"T": 6})
+	if err == nil {
+		err = large.Write(t.Context(), vals(t, ir.F32, make([]float64, 12), 6, 2))
+	}
+	if err == nil {
+		err = c.BindDevice("s", large)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.runs(bare); err != nil { // the bound tensor says how many rows
+		t.Fatal(err)
+	}
+	c.wants(large, 1)
+
+	// Tensors that lie otherwise are refused by the run, and change nothing.
+	alone := modeltest.Load(t, m, "dim T = 4\nmesh tp[1]\nfunc f(%s: inout f32[T, 2]) {\n  add %s, %s into %s\n}\n", hocket.LoadOptions{})
+	for what, d := range map[string]*hocket.DeviceTensor{"on more ranks": c.state, "of another type": c.make("table")} {
+		if err := alone.BindDevice("s", d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := alone.Run(t.Context(), hocket.Args{}); !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	lone, err := alone.NewDeviceTensor(t.Context(), "s", map[string]int64{"T": 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.BindDevice("s", lone); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.runs(bare); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("on fewer ranks: %v", err)
+	}
+	c.wants(c.state, 1)
+}
+
+// TestBindDeviceCopies: where a plan cannot work in the tensor runs copy, with the same
+// results.
+func TestBindDeviceCopies(t *testing.T) {
+	for name, p := range map[string]struct {
+		src  string
+		with string // residents
+	}{
+		"computes, copies":    {"%y = add %s, %s\n  copy %y into %s", "[s]"},
+		"gathers":             {"%g: f32[T, 2] = all_gather %s, over=tp, axis=0\n  add %s, %s into %s", "[]"},
+		"gathers what is new": {"add %s, %s into %s\n  %g: f32[T, 2] = all_gather %s, over=tp, axis=0", "[]"},
+		"receives":            {"%b: f32[T, 2] = fill value=1\n  reduce_scatter %b into %s, over=tp, axis=0, op=sum", "[]"},
+		"is not updated":      {"%y = add %s, %s", "[s]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, mode := range []cpu.Mode{cpu.Concurrent, cpu.Scheduled} {
+				j := &journal{}
+				m := modeltest.Open(t, cpu.New(cpu.Options{Mode: mode}))
+				model := modeltest.Load(t, m, fmt.Sprintf("dim T = 4\nmesh tp[2]\nfunc f(%%s: inout f32[T/tp, 2]) {\n  %s\n}\n", p.src), hocket.LoadOptions{Logger: j.logger()})
+				d, err := model.NewDeviceTensor(t.Context(), "s", nil)
+				if err == nil {
+					err = d.Write(t.Context(), vals(t, ir.F32, []float64{1, 2, 3, 4, 5, 6, 7, 8}, 4, 2))
+				}
+				if err == nil {
+					err = model.BindDevice("s", d)
+				}
+				if err == nil {
+					_, err = model.RunBatch(t.Context(), make([]hocket.Args, 3))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := d.Read(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, v := range got.Floats() {
+					want := 8 * float64(i+1)
+					switch name {
+					case "receives":
+						want = 2
+					case "is not updated":
+						want = float64(i + 1)
+					}
+					if v != want {
+						t.Fatalf("got %v", got.Floats())
+					}
+				}
+				if n := j.count("plan loaded", "residents="+p.with); n != 1 {
+					t.Errorf("%v: works in place %d times:\n%s", mode, n, j.all.String())
+				}
+			}
+		})
+	}
+}

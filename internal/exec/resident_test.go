@@ -1,0 +1,274 @@
+package exec
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// doubling is x += x in place on two ranks, split by rows, for each of the parameters.
+func doubling(params ...string) *plan.Plan {
+	b := newBuilder(2, ir.F32)
+	for _, name := range params {
+		x := b.input(name, true, 4, 3)
+		b.p.Outputs = append(b.p.Outputs, b.ioOf(name, x, true, []int64{4, 3}, []int64{2, 3}))
+	}
+	for i := range b.p.Inputs {
+		b.p.Inputs[i].Inout = true
+		for r := range 2 {
+			x := b.ref(r, b.p.Inputs[i].Parts[0].Ref.Buf, 2, 3)
+			b.compute(r, "main", ir.OpAdd, x, x, x)
+		}
+	}
+	b.output()
+	return b.p
+}
+
+// TestResident: where a plan can work in a device tensor it does, and nothing is copied nor
+// does the arena have room for it; else runs copy. The results are the same.
+func TestResident(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan     func() *plan.Plan
+		resident bool
+	}{
+		"in place": {func() *plan.Plan { return doubling("x") }, true},
+		"returned elsewhere": {func() *plan.Plan {
+			p := doubling("x")
+			b := &builder{p: p, dt: ir.F32, where: map[string]int32{}}
+			buf := b.buffer("%there", plan.RoleOutput, 2, 3)
+			for i := range p.Cmds {
+				if p.Cmds[i].Kind == plan.Compute {
+					p.Cmds[i].Outs = []plan.Ref{b.ref(int(p.Cmds[i].Rank), buf, 2, 3)}
+				}
+			}
+			p.Outputs[0] = b.ioOf("x", buf, true, []int64{4, 3}, []int64{2, 3})
+			return p
+		}, false},
+		"part of a buffer": {func() *plan.Plan {
+			p := doubling("x")
+			p.Buffers[0].Bytes += 4
+			return p
+		}, false},
+		"two at one place": {func() *plan.Plan {
+			p := doubling("x")
+			twin := p.Inputs[0]
+			twin.Name, twin.Inout = "twin", false
+			p.Inputs = append(p.Inputs, twin)
+			for r := range int32(2) {
+				p.Cmds = append([]plan.Cmd{{Kind: plan.Input, Rank: r, Stream: p.Main[r], IO: 1, Peer: -1}}, p.Cmds...)
+			}
+			return p
+		}, false},
+	} {
+		for mode, m := range modes {
+			t.Run(name+", "+mode, func(t *testing.T) {
+				_, s := tensorsOn(m)
+				dev := s.lender.m
+				d := newDeviceTensor(t, s, loadOn(t, dev, doubling("x"), Options{}), "x")
+				x := ints(t, ir.F32, "x", 3, 4, 3)
+				if err := d.Write(t.Context(), x); err != nil {
+					t.Fatal(err)
+				}
+				prog := loadOn(t, dev, c.plan(), Options{Resident: map[string]*DeviceTensor{"x": d}})
+				if got := prog.isResident("x", d); got != c.resident {
+					t.Errorf("works in the tensor: %v, want %v", got, c.resident)
+				}
+				if want := prog.plan.ArenaBytes - plan.Align; c.resident && prog.arenaBytes() != want {
+					t.Errorf("the arena has %d bytes, want %d", prog.arenaBytes(), want)
+				}
+				on := map[string]*DeviceTensor{"x": d}
+				batch := make([]map[string]*tensor.Tensor, 3)
+				if name == "two at one place" { // x's upload comes last
+					for i := range batch {
+						batch[i] = map[string]*tensor.Tensor{"twin": x}
+					}
+				}
+				if _, err := prog.RunBatchDirect(t.Context(), batch, slices.Repeat([]Direct{{In: on, Out: on}}, 3), nil); err != nil {
+					t.Fatal(err)
+				}
+				got, err := d.Read(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, v := range floats(got) {
+					if want := 8 * x.Float64(int64(i)); v != want {
+						t.Fatalf("got %v, want 8 times %v", floats(got), floats(x))
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestResidentOnly: a program that works in a tensor is not run with anything else, nor with
+// another use of that tensor.
+func TestResidentOnly(t *testing.T) {
+	_, s := tensorsOn(cpu.Concurrent)
+	dev := s.lender.m
+	plain := loadOn(t, dev, doubling("x"), Options{})
+	d, other := newDeviceTensor(t, s, plain, "x"), newDeviceTensor(t, s, plain, "x")
+	x := ints(t, ir.F32, "x", 3, 4, 3)
+	if err := errors.Join(d.Write(t.Context(), x), other.Write(t.Context(), x)); err != nil {
+		t.Fatal(err)
+	}
+	prog := loadOn(t, dev, doubling("x"), Options{Resident: map[string]*DeviceTensor{"x": d}})
+	type devs = map[string]*DeviceTensor
+	for name, c := range map[string]struct {
+		in     map[string]*tensor.Tensor
+		direct Direct
+	}{
+		"given by the host":  {map[string]*tensor.Tensor{"x": x}, Direct{}},
+		"given another":      {nil, Direct{In: devs{"x": other}, Out: devs{"x": other}}},
+		"left elsewhere":     {nil, Direct{In: devs{"x": d}, Out: devs{"x": other}}},
+		"left with the host": {nil, Direct{In: devs{"x": d}}},
+	} {
+		if _, err := prog.RunBatchDirect(t.Context(), []map[string]*tensor.Tensor{c.in}, []Direct{c.direct}, nil); !errors.Is(err, ErrInput) || !strings.Contains(err.Error(), "x lies in a device tensor") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got, err := d.Read(t.Context()); err != nil || !slices.Equal(got.Data, x.Data) {
+		t.Errorf("it holds %v, %v", got, err)
+	}
+	for name, c := range map[string]struct {
+		direct Direct
+		inout  bool
+		want   bool
+	}{
+		"updated":                {Direct{In: devs{"x": d}, Out: devs{"x": d}}, true, true},
+		"read":                   {Direct{In: devs{"x": d}}, false, true},
+		"beside others":          {Direct{In: devs{"x": d, "y": other}, Out: devs{"x": d, "z": other}}, true, true},
+		"read, and left in":      {Direct{In: devs{"x": d}, Out: devs{"z": d}}, false, false},
+		"updated, and read from": {Direct{In: devs{"x": d, "y": d}, Out: devs{"x": d}}, true, false},
+		"read twice":             {Direct{In: devs{"x": d, "y": d}}, false, false},
+		"updated, and left in":   {Direct{In: devs{"x": d}, Out: devs{"x": d, "z": d}}, true, false},
+	} {
+		if got := c.direct.UsesOnlyAs(d, "x", c.inout); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestResidentWritten: what a program writes to a parameter that is not inout nobody is to
+// see, so it does not work in its tensor.
+func TestResidentWritten(t *testing.T) {
+	b := newBuilder(2, ir.F32)
+	x, y := b.input("x", false, 3), b.result("y", false, 3)
+	for r := range 2 {
+		rx, ry := b.ref(r, x, 3), b.ref(r, y, 3)
+		b.compute(r, "main", ir.OpAdd, ry, rx, rx)
+		b.compute(r, "main", ir.OpAdd, rx, rx, rx)
+	}
+	b.output()
+	_, s := tensorsOn(cpu.Concurrent)
+	d := newDeviceTensor(t, s, loadOn(t, s.lender.m, b.p, Options{}), "x")
+	in := ints(t, ir.F32, "x", 3, 3)
+	if err := d.Write(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	prog := loadOn(t, s.lender.m, b.p, Options{Resident: map[string]*DeviceTensor{"x": d}})
+	on := []Direct{{In: map[string]*DeviceTensor{"x": d}}}
+	for range 2 {
+		r, err := prog.RunBatchDirect(t.Context(), make([]map[string]*tensor.Tensor, 1), on, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range floats(r[0].Outputs["y"]) {
+			if v != 2*in.Float64(int64(i)) {
+				t.Errorf("got %v, want twice %v", floats(r[0].Outputs["y"]), floats(in))
+			}
+		}
+	}
+	if got, err := d.Read(t.Context()); err != nil || !slices.Equal(got.Data, in.Data) {
+		t.Errorf("it holds %v, %v", got, err)
+	}
+}
+
+// TestResidentTrials: the forms of a graph are tried by whole runs, of which nothing is left in
+// a tensor that the program works in, and not at all where there is no memory to keep what
+// is there; where a trial fails it is lost, with an error that says so, and all that was
+// taken is given back.
+func TestResidentTrials(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		fails error
+		short int
+		tried int
+	}{
+		"tried":                    {nil, 0, 3 * trialRounds},
+		"no memory, at once":       {nil, 1, 0},
+		"no memory on second rank": {nil, 2, 0},
+		"no memory for the other":  {nil, 3, 0},
+		"broken":                   {broken, 0, 3},
+		"broken by a shortage":     {device.ErrOutOfMemory, 0, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			under := &storing{Machine: cpu.New(cpu.Options{})}
+			var runs []string
+			m := &waysMachine{under, map[string]time.Duration{}, &runs, nil, c.fails}
+			s := NewDeviceTensors(m)
+			plain := loadOn(t, m, doubling("x", "z"), Options{})
+			d, z := newDeviceTensor(t, s, plain, "x"), newDeviceTensor(t, s, plain, "z")
+			x := ints(t, ir.F32, "x", 3, 4, 3)
+			if err := errors.Join(d.Write(t.Context(), x), z.Write(t.Context(), x)); err != nil {
+				t.Fatal(err)
+			}
+			m.prog = loadOn(t, m, doubling("x", "z"), Options{Graph: true, Resident: map[string]*DeviceTensor{"x": d, "z": z}})
+			on := map[string]*DeviceTensor{"x": d, "z": z}
+			run := func() error {
+				_, err := m.prog.RunBatchDirect(t.Context(), make([]map[string]*tensor.Tensor, 1), []Direct{{In: on, Out: on}}, nil)
+				return err
+			}
+			if err := run(); err != nil {
+				t.Fatal(err)
+			}
+			under.fails = c.short
+			if c.fails != nil {
+				m.slow["middling"] = -1
+			}
+			err := run()
+			want := c.tried
+			if c.fails == nil {
+				want++ // the run itself
+			}
+			if len(runs) != want {
+				t.Errorf("launched %v, want %d of them to be trials", runs, c.tried)
+			}
+			if w := d.loan.world; w.loans != 2 {
+				t.Errorf("%d loans are left, want the tensors'", w.loans)
+			}
+			if c.fails != nil {
+				var spoiled *SpoiledError
+				if !errors.Is(err, c.fails) || !errors.As(err, &spoiled) {
+					t.Errorf("got %v", err)
+				}
+				if _, err := d.Read(t.Context()); !errors.Is(err, ErrInput) {
+					t.Errorf("read what a trial has left: %v", err)
+				}
+				return
+			}
+			if err == nil {
+				err = run()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := z.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range floats(got) {
+				if want := 8 * x.Float64(int64(i)); v != want {
+					t.Fatalf("behind three runs: %v, want 8 times %v", floats(got), floats(x))
+				}
+			}
+		})
+	}
+}
