@@ -616,7 +616,8 @@ func TestDeviceTensorTurn(t *testing.T) {
 }
 
 // BenchmarkState is what a run costs that adds a row to all rows of its state, by way of the
-// host and on the devices, on the machine of -soak.machine.
+// host, by copies on the devices, and where it works in the state itself, on the machine of
+// -soak.machine.
 func BenchmarkState(b *testing.B) {
 	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
 	if err != nil {
@@ -653,7 +654,15 @@ func f(%%s: inout bf16[T/tp, 4096], %%x: bf16[4096]) {
 			for name, args := range map[string]hocket.Args{
 				"host":    {In: map[string]*hocket.Tensor{"s": in["s"]}, Out: map[string]*hocket.Tensor{"s": in["s"]}},
 				"devices": {DeviceIn: s, DeviceOut: s},
+				"plan":    {},
 			} {
+				var on *hocket.DeviceTensor
+				if name == "plan" {
+					on = state
+				}
+				if err := model.BindDevice("s", on); err != nil {
+					b.Fatal(err)
+				}
 				b.Run(fmt.Sprintf("%s, graph %v, by the %s", hocket.Bytes(rows*4096*2), graph, name), func(b *testing.B) {
 					run := func() {
 						if _, err := model.Run(b.Context(), args); err != nil {

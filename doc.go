@@ -12,7 +12,8 @@
 //	report, err := model.Run(ctx, hocket.Args{In: inputs})
 //
 // Model.Bind keeps weights on the devices from run to run, a DeviceTensor what runs change
-// or leave for others, and Model.Prepare loads ahead of the first run. A run whose context ends leaves its plan loaded, unless it goes
+// or leave for others, which Model.BindDevice has plans work in, and Model.Prepare loads
+// ahead of the first run. A run whose context ends leaves its plan loaded, unless it goes
 // on for longer than LoadOptions.Grace.
 //
 // A sharded layer and an explicit host program are the same language

@@ -104,14 +104,15 @@ func average(%x: f32[4/tp, 2], %mean: inout f32[4/tp, 2]) {
 	if err := mean.Write(ctx, zeros); err != nil {
 		log.Fatal(err)
 	}
-	state := map[string]*hocket.DeviceTensor{"mean": mean}
+	if err := model.BindDevice("mean", mean); err != nil { // runs update it where it lies
+		log.Fatal(err)
+	}
 	for _, v := range []float64{8, 4, 2} {
 		x, err := hocket.FromFloats(ir.F32, []float64{v, 0, 0, v, v, v, 0, -v}, 4, 2)
 		if err != nil {
 			log.Fatal(err)
 		}
-		args := hocket.Args{In: map[string]*hocket.Tensor{"x": x}, DeviceIn: state, DeviceOut: state}
-		if _, err := model.Run(ctx, args); err != nil {
+		if _, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": x}}); err != nil {
 			log.Fatal(err)
 		}
 	}
