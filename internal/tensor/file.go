@@ -8,12 +8,15 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 )
 
 // WriteFile writes path as a whole or not at all: write fills a temporary file
 // beside path, which replaces path once it is on disk. The file gets the
-// permissions that os.Create would give. Errors name path.
+// permissions that os.Create would give. Where path is a link, what it leads to is
+// written; what is no file, a pipe or a device, is written to as it is. Errors name path.
 func WriteFile(path string, write func(io.Writer) error) error {
 	return replace(path, write, (*os.File).Sync)
 }
@@ -29,40 +32,106 @@ func WriteUnsynced(path string, b []byte) error {
 // CheckWrite reports why WriteFile could not begin to write a file there. It leaves
 // nothing.
 func CheckWrite(path string) error {
-	f, tmp, err := beside(path)
-	if err == nil {
-		err = errors.Join(f.Close(), os.Remove(tmp))
+	to, err := follow(path)
+	if err == nil && !to.odd {
+		var f *os.File
+		if f, err = to.beside(); err == nil {
+			err = errors.Join(f.Close(), os.Remove(f.Name()))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// destination is what a file is to be written to.
+type destination struct {
+	path string
+	mode fs.FileMode // of the file that is there; 0 for none
+	odd  bool        // no file, and not to be replaced by one
+}
+
+// mostLinks is how many links in a row are followed, as many as Linux does.
+const mostLinks = 40
+
+// follow finds what path leads to, which need not be there.
+func follow(path string) (destination, error) {
+	for range mostLinks {
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return destination{path: path}, nil
+		case err != nil:
+			return destination{}, err
+		case info.IsDir():
+			return destination{}, errors.New("it is a directory")
+		case info.Mode()&fs.ModeSymlink == 0:
+			return destination{path, info.Mode().Perm(), !info.Mode().IsRegular()}, nil
+		}
+		known, err := os.Stat(path)
+		switch {
+		case err == nil && known.IsDir():
+			return destination{}, errors.New("it is a directory")
+		case err == nil && (!known.Mode().IsRegular() || strings.HasPrefix(path, "/proc/")):
+			return destination{path: path, odd: true}, nil // what /proc says need be no path, or be somebody's open file
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return destination{}, err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return destination{}, errors.New("too many links")
 }
 
 // beside makes a file that is to take the place of another.
-func beside(path string) (f *os.File, tmp string, err error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil, "", errors.New("it is a directory")
+func (d destination) beside() (*os.File, error) {
+	f, err := os.OpenFile(d.path+".tmp-"+strconv.FormatUint(rand.Uint64(), 36), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err == nil && d.mode != 0 {
+		_ = f.Chmod(d.mode) // not all file systems have modes
 	}
-	tmp = path + ".tmp-" + strconv.FormatUint(rand.Uint64(), 36)
-	f, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	return f, tmp, err
+	return f, err
 }
 
 func replace(path string, write func(io.Writer) error, sync func(*os.File) error) error {
-	f, tmp, err := beside(path)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	err = writeAndClose(f, write, sync)
-	if err == nil {
-		err = os.Rename(tmp, path)
+	to, err := follow(path)
+	if err == nil && to.odd {
+		err = to.fill(write)
+	} else if err == nil {
+		err = to.replace(write, sync)
 	}
 	if err != nil {
-		os.Remove(tmp)
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// fill writes to what is no file.
+func (d destination) fill(write func(io.Writer) error) error {
+	f, err := os.OpenFile(d.path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return writeAndClose(f, write, func(*os.File) error { return nil })
+}
+
+func (d destination) replace(write func(io.Writer) error, sync func(*os.File) error) error {
+	f, err := d.beside()
+	if err != nil {
+		return err
+	}
+	err = writeAndClose(f, write, sync)
+	if err == nil {
+		err = os.Rename(f.Name(), d.path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
 }
 
 func writeAndClose(f *os.File, write func(io.Writer) error, sync func(*os.File) error) error {

@@ -1,0 +1,111 @@
+package tensor
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// text writes path by WriteFile.
+func text(path, s string) error {
+	return WriteFile(path, func(w io.Writer) error { _, err := io.WriteString(w, s); return err })
+}
+
+// TestWriteFollows: a link stays, and what it leads to is written, as a whole; a file keeps
+// its permissions.
+func TestWriteFollows(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("links take rights there")
+	}
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.MkdirAll(at("sub"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("sub/file"), []byte("old"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"link": "sub/file", "far": at("link"), "new": "sub/made", "loop": "loop", "folder": "sub", "void": "none/x"} {
+		if err := os.Symlink(to, at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ path, file string }{{"link", "sub/file"}, {"far", "sub/file"}, {"new", "sub/made"}, {"sub/file", "sub/file"}} {
+		if err := CheckWrite(at(c.path)); err != nil {
+			t.Errorf("%s: %v", c.path, err)
+		}
+		if err := text(at(c.path), "by "+c.path); err != nil {
+			t.Errorf("%s: %v", c.path, err)
+		}
+		if got, err := os.ReadFile(at(c.file)); string(got) != "by "+c.path {
+			t.Errorf("%s: it holds %q, %v", c.path, got, err)
+		}
+	}
+	for _, link := range []string{"link", "far", "new"} {
+		if info, err := os.Lstat(at(link)); err != nil || info.Mode()&os.ModeSymlink == 0 {
+			t.Errorf("%s is no link any more: %v", link, err)
+		}
+	}
+	if info, err := os.Stat(at("sub/file")); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("the file has mode %v, %v", info.Mode(), err)
+	}
+	for name, want := range map[string]string{"loop": "too many links", "folder": "it is a directory", "sub": "it is a directory", "void": "no such file"} {
+		mentions(t, name, text(at(name), "x"), at(name), want)
+		mentions(t, name, CheckWrite(at(name)), at(name), want)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 7 {
+		t.Errorf("%d files are left", len(files))
+	}
+	if files, _ := os.ReadDir(at("sub")); len(files) != 2 {
+		t.Errorf("%d files are left below", len(files))
+	}
+}
+
+// TestWriteOdd: what is no file is written to, or not, and stays what it is.
+func TestWriteOdd(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux names the process's pipes")
+	}
+	dir := t.TempDir()
+	sock := filepath.Join(dir, "socket")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := text(sock, "x"); err == nil {
+		t.Error("a socket was written")
+	}
+	if info, err := os.Lstat(sock); err != nil || info.Mode()&os.ModeSocket == 0 {
+		t.Errorf("the socket is gone: %v", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	link := filepath.Join(dir, "link")
+	pipe := fmt.Sprintf("/proc/self/fd/%d", w.Fd())
+	if err := os.Symlink(pipe, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, link} {
+		if err := CheckWrite(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if err := text(path, "through"); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	w.Close()
+	if got, err := io.ReadAll(r); string(got) != "throughthrough" || err != nil {
+		t.Errorf("through the pipe came %q, %v", got, err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 2 {
+		t.Errorf("%d files are left", len(files))
+	}
+}
