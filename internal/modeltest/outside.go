@@ -46,10 +46,18 @@ func part(b hocket.DeviceBlock, vals []int32) []byte {
 
 var errOutside = errors.New("others failed")
 
+// reaches reports whether others can work on a tensor's blocks.
+func (w *walk) reaches(d *onDevice) bool {
+	return w.others != Outside(inProcess{}) || d.Blocks()[0].Host != nil
+}
+
 // fill has others fill a tensor, and fail one time in four.
 func (w *walk) fill() {
 	w.t.Helper()
 	i := w.rand.IntN(len(w.pool))
+	if !w.reaches(w.pool[i]) {
+		return
+	}
 	d := w.pool[i]
 	d.vals = w.values(d.layout, d.rows)
 	fails := w.rand.IntN(4) == 0
@@ -76,6 +84,9 @@ func (w *walk) fill() {
 // view has others read a tensor.
 func (w *walk) view(d *onDevice) {
 	w.t.Helper()
+	if !w.reaches(d) {
+		return
+	}
 	seen := 0
 	err := d.View(w.t.Context(), func(blocks []hocket.DeviceBlock) error {
 		for _, b := range blocks {
