@@ -169,22 +169,22 @@ func TestBoundGraphOnFake(t *testing.T) {
 
 // TestBoundGraphOnGPU is the same on real ones.
 func TestBoundGraphOnGPU(t *testing.T) {
-	gpus := real(t, Options{RanksPerGPU: 2})
-	trials := 0 // one GPU's graph has one form
-	if len(gpus.sys.gpus) > 1 {
+	gpus := real(t, Options{})
+	ranks, trials := len(gpus.sys.gpus), 0 // one GPU's graph has one form
+	if ranks > 1 {
 		trials = 1
 	}
-	testBoundGraph(t, modeltest.Open(t, gpus), 2*len(gpus.sys.gpus), trials)
+	testBoundGraph(t, modeltest.Open(t, gpus), ranks, trials)
 }
 
 func testBoundGraph(t *testing.T, m *hocket.Machine, ranks, trials int) {
 	t.Helper()
 	log := &bytes.Buffer{}
-	text := fmt.Sprintf("mesh tp[%d]\nfunc f(%%x: i32[8/tp, 2], %%s: inout i32[8/tp, 2]) -> i32[8, 2] {\n  add %%s, %%x into %%s\n  %%g: i32[8, 2] = all_gather %%x, over=tp, axis=0\n  return %%g\n}\n", min(ranks, 8))
+	text := fmt.Sprintf("mesh tp[%d]\nfunc f(%%x: i32[24/tp, 2], %%s: inout i32[24/tp, 2]) -> i32[24, 2] {\n  add %%s, %%x into %%s\n  %%g: i32[24, 2] = all_gather %%x, over=tp, axis=0\n  return %%g\n}\n", ranks)
 	opts := hocket.LoadOptions{Graph: true, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	model := modeltest.Load(t, m, text, opts)
 	tensorOf := func(v float64) *hocket.Tensor {
-		x, err := hocket.FromFloats(ir.I32, slices.Repeat([]float64{v}, 16), 8, 2)
+		x, err := hocket.FromFloats(ir.I32, slices.Repeat([]float64{v}, 48), 24, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func testBoundGraph(t *testing.T, m *hocket.Machine, ranks, trials int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := got.Floats(); slices.Min(s) != want || slices.Max(s) != want || r.Out["g"].Floats()[15] != v {
+		if s := got.Floats(); slices.Min(s) != want || slices.Max(s) != want || r.Out["g"].Floats()[47] != v {
 			t.Fatalf("behind run %d: %v, want %v, and %v", i, s, want, r.Out["g"].Floats())
 		}
 	}
