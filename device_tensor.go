@@ -111,7 +111,7 @@ func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
 	if from == nil {
 		return fmt.Errorf("%w: a nil tensor is to be written to a device tensor", exec.ErrInput)
 	}
-	return d.t.Write(ctx, from.host())
+	return d.m.why(ctx, d.t.Write(ctx, from.host()))
 }
 
 // Read copies the tensor to the host. A *MismatchError says that ranks which should hold
@@ -119,7 +119,7 @@ func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
 // here, not when the run ends.
 func (d *DeviceTensor) Read(ctx context.Context) (*Tensor, error) {
 	t, err := d.t.Read(ctx)
-	return (*Tensor)(t), err
+	return (*Tensor)(t), d.m.why(ctx, err)
 }
 
 // Blocks lists what each rank has, by rank; ranks that have nothing are missing.

@@ -30,8 +30,9 @@ var ErrOutOfMemory = device.ErrOutOfMemory
 // does not have.
 type UnknownAlgorithm = exec.UnknownAlgorithm
 
-// ErrClosed is returned by a machine or model after Close where something would be loaded
-// or run, and by a device tensor where it would be used.
+// ErrClosed is wrapped by what a machine or model returns after Close where something would be
+// loaded or run, by the errors of runs, loads and copies that closing the machine aborts, and
+// by what a device tensor returns where it would be used.
 var ErrClosed = exec.ErrClosed
 
 // MachineOptions choose a machine. The zero value is the embedded CPU machine
@@ -179,4 +180,18 @@ func (m *Machine) Close() error {
 		errs = append(errs, model.Close())
 	}
 	return errors.Join(append(errs, m.tensors.Close())...)
+}
+
+// why says of what was aborted because the machine was closed meanwhile, and not because
+// ctx ended, that it is so.
+func (m *Machine) why(ctx context.Context, err error) error {
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed) || ctx.Err() != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		return err
+	}
+	return fmt.Errorf("the machine was %w meanwhile: %v", ErrClosed, err)
 }

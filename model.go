@@ -108,6 +108,10 @@ func (m *Model) Bind(name string, t *Tensor) error {
 // them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
 // next call waits for it or finds it done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
+	return m.machine.why(ctx, m.prepare(ctx, dims))
+}
+
+func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 	weights, on := m.weights(), m.onDevices()
 	resident, err := m.own(on)
 	if err != nil {
@@ -194,6 +198,11 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 // and no host synchronisation between the runs (LANGUAGE S13). All must have
 // the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
+	reports, err := m.runBatch(ctx, batch)
+	return reports, m.machine.why(ctx, err)
+}
+
+func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
@@ -382,7 +391,7 @@ func (m *Model) evict(c *claim) error {
 }
 
 // Close unloads the model. It waits for runs and loads under way, which Machine.Close
-// aborts; calls that wait for their turn return ErrClosed.
+// aborts, and which then return ErrClosed, as calls do that wait for their turn.
 func (m *Model) Close() error {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"time"
+
+	"hocket.example/hocket/internal/tensor"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -21,7 +23,8 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	if err, ended := await(ctx, done, grace); ended {
 		return a.finish(ctx, err)
 	}
-	// The command is still at work on what a was: say so in another's name.
+	// The command is still at work on what a was, and on files: say so in another's name.
+	tensor.RemoveUnfinished()
 	return newApp(args, stdin, stdout, stderr).finish(ctx, ctx.Err())
 }
 

@@ -129,6 +129,9 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 		return nil, err
 	}
 	defer release()
+	if err := t.lost(); err != nil {
+		return nil, t.errorf("%w", err)
+	}
 	if !t.hasContents() {
 		return nil, t.empty()
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // WriteFile writes path as a whole or not at all: write fills a temporary file
@@ -119,11 +120,25 @@ func (d destination) fill(write func(io.Writer) error) error {
 	return writeAndClose(f, write, func(*os.File) error { return nil })
 }
 
+// unfinished are the names of files that are to take the place of others.
+var unfinished sync.Map
+
+// RemoveUnfinished removes what WriteFile and others have written so far of files that they
+// are at work on, which fail then: for a process that does not wait for them to end.
+func RemoveUnfinished() {
+	unfinished.Range(func(name, _ any) bool {
+		os.Remove(name.(string))
+		return true
+	})
+}
+
 func (d destination) replace(write func(io.Writer) error, sync func(*os.File) error) error {
 	f, err := d.beside()
 	if err != nil {
 		return err
 	}
+	unfinished.Store(f.Name(), nil)
+	defer unfinished.Delete(f.Name())
 	err = writeAndClose(f, write, sync)
 	if err == nil {
 		err = os.Rename(f.Name(), d.path)

@@ -109,3 +109,30 @@ func TestWriteOdd(t *testing.T) {
 		t.Errorf("%d files are left", len(files))
 	}
 }
+
+// TestRemoveUnfinished: what is written so far of a file goes, and what was there stays.
+func TestRemoveUnfinished(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	if err := text(path, "old"); err != nil {
+		t.Fatal(err)
+	}
+	err := WriteFile(path, func(w io.Writer) error {
+		if files, _ := os.ReadDir(dir); len(files) != 2 {
+			t.Errorf("%d files while one is written", len(files))
+		}
+		RemoveUnfinished()
+		if files, _ := os.ReadDir(dir); len(files) != 1 {
+			t.Errorf("%d files are left", len(files))
+		}
+		_, err := io.WriteString(w, "new")
+		return err
+	})
+	if got, _ := os.ReadFile(path); err == nil || string(got) != "old" {
+		t.Errorf("the file holds %q: %v", got, err)
+	}
+	RemoveUnfinished()
+	if err := text(path, "new"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,73 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
+)
+
+// TestCloseBeside: what a machine's end aborts, runs, loads and copies of tensors, says that it
+// is closed, and not that a context ended, which none has; a context that has says so.
+func TestCloseBeside(t *testing.T) {
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
+	for i := range rounds {
+		m, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newCounter(t, m)
+		x, err := c.state.Read(t.Context())
+		kept := c.make("s")
+		if err == nil {
+			err = kept.Write(t.Context(), x)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		until := func(what string, do func() error) {
+			all.Go(func() {
+				for {
+					if err := do(); err != nil {
+						if !errors.Is(err, hocket.ErrClosed) || errors.Is(err, context.Canceled) {
+							t.Errorf("%s: %v", what, err)
+						}
+						return
+					}
+				}
+			})
+		}
+		free := context.WithoutCancel(t.Context())
+		until("run", func() error { return c.run(free, c.state, c.state) })
+		until("run of others", func() error { _, err := c.Run(free, hocket.Args{In: c.given(x)}); return err })
+		until("write", func() error { return kept.Write(free, x) })
+		until("read", func() error { _, err := kept.Read(free); return err })
+		rows := int64(0)
+		until("prepare", func() error { rows += 2; return c.Prepare(free, map[string]int64{"T": rows}) })
+		time.Sleep(time.Duration(i*40) * time.Microsecond)
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+	}
+	c := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.run(ended, c.state, c.state); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("a context that ended: %v", err)
+	}
+}
+
+// given is what a run takes whose state is in the host's memory.
+func (c *counter) given(s *hocket.Tensor) map[string]*hocket.Tensor {
+	return map[string]*hocket.Tensor{"ids": c.in["ids"], "table": c.in["table"], "s": s}
+}
