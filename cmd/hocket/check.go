@@ -74,10 +74,12 @@ func (o *checkFlags) check(c *cobra.Command) error {
 	return checkStrategy(o.strategy)
 }
 
-// refuted notes for JSON that err refutes the program, where it does.
+// refuted notes for JSON that err refutes the program, where it does. What is too large to
+// be unrolled may be right.
 func (a *app) refuted(err error) {
 	var ds hocket.Diagnostics
-	if errors.As(err, &ds) {
+	limit := func(d *ir.Diagnostic) bool { return d.Kind == "limit" }
+	if errors.As(err, &ds) && !slices.ContainsFunc(ds, limit) {
 		a.out.Proof = &proof{Verdict: hocket.Refuted.String(), Kind: "structural"}
 		if slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return slices.Contains(ofPlans, d.Kind) }) {
 			a.out.Proof.Kind = "plan"
@@ -133,7 +135,7 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 			return ofHocket(err)
 		}
 		if fixed == nil {
-			return ofDiagnostics(v.Diagnostics).helping("--fix found no wait or barrier that helps")
+			return ofDiagnostics(append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "--fix found no wait or barrier that helps"}))
 		}
 		text, v = fixed.Program.String(), fixed.Verdict
 		for _, e := range fixed.Edits {

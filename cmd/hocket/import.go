@@ -37,6 +37,7 @@ define are given with --define, in the dump's own notation.`,
 		if err != nil {
 			return err
 		}
+		a.out.Stages = append(a.out.Stages, stage{Pass: "import", Changed: true, Text: text})
 		if *out != "" {
 			return writeText(*out, text)
 		}

@@ -28,7 +28,7 @@ type result struct {
 	Detours []string `json:"detours,omitempty"`
 	// Guesses names the products whose algorithms there was no memory to time.
 	Guesses []string `json:"guesses,omitempty"`
-	Stages  []stage  `json:"stages,omitempty"` // opt
+	Stages  []stage  `json:"stages,omitempty"` // opt, import, check --fix
 	Doctor  *doctor  `json:"doctor,omitempty"`
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`

@@ -22,8 +22,9 @@ type Repaired struct {
 	Result *Result
 }
 
-// maxEdits bounds how many edits a repair may take.
-const maxEdits = 8
+// maxEdits bounds how many edits a repair may take: a fork and a join for each of 32
+// streams. Each leaves fewer findings than there were.
+const maxEdits = 64
 
 // Repair inserts the smallest waits and barriers that let the program be
 // proved: for the first finding it tries what could order the two ops, least
