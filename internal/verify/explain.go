@@ -59,19 +59,22 @@ func line(ix *index, a Act) string {
 	return fmt.Sprintf("line %d", pos.Line)
 }
 
-// findings returns what touch found, told; the first maxFindings of each kind.
-func (m *memory) findings() []Finding {
-	var out []Finding
+// findings returns what touch found, told; the first maxFindings of each kind, and how
+// many places are not among them.
+func (m *memory) findings() (out []Finding, untold int) {
 	raced := map[[2]int32]bool{}
 	for _, r := range m.order {
 		raced[[2]int32{m.siteOf(r.a), m.ix.p.Buffers[r.bufB].Site}] = true
 		raced[[2]int32{m.siteOf(r.b), m.ix.p.Buffers[r.bufB].Site}] = true
 		if len(out) < maxFindings {
 			out = together(out, m.tellRace(r))
+		} else {
+			untold += r.count
 		}
 	}
 	for _, b := range m.unread {
 		if raced[[2]int32{m.siteOf(b.at), m.ix.p.Buffers[b.buf].Site}] || len(out) >= 2*maxFindings {
+			untold += b.count
 			continue // the write it misses is one of the races
 		}
 		out = append(out, m.tellBlank(b))
@@ -81,7 +84,7 @@ func (m *memory) findings() []Finding {
 			out = append(out, m.tellTurn(t))
 		}
 	}
-	return out
+	return out, untold
 }
 
 // together adds a finding, or where one edge would repair two, adds it to the

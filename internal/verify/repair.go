@@ -86,9 +86,9 @@ func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 	return best
 }
 
-// faults counts the places that findings show.
+// faults counts the places that findings show, and those that there was no room for.
 func faults(r *Result) int {
-	n := 0
+	n := r.untold
 	for i := range r.Findings {
 		if !r.Findings[i].Warning {
 			n += max(r.Findings[i].Count, 1)

@@ -1,6 +1,8 @@
 package verify_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/plan"
@@ -42,5 +44,20 @@ func TestRepairs(t *testing.T) {
 	t.Logf("%d of %d repaired", repaired, refuted)
 	if refuted < 15 || repaired < refuted*9/10 {
 		t.Errorf("%d of %d repaired", repaired, refuted)
+	}
+}
+
+// TestRepairsMany: more findings than are listed are repaired, too, one after the other.
+func TestRepairsMany(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("func f(%x: f32[8]) -> f32[8] {\n")
+	const streams = 30
+	for i := range streams {
+		fmt.Fprintf(&text, "  %%s%[1]d = stream\n  %%y%[1]d = alloc f32[8]\n  on %%s%[1]d { add %%x, %%x into %%y%[1]d }\n", i)
+	}
+	text.WriteString("  return %y0\n}\n")
+	r := verify.Repair(parse(t, "many.hkt", text.String()), "f", func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
+	if r == nil || r.Result.Verdict != verify.Proved || len(r.Edits) != 2*streams {
+		t.Fatalf("got %+v", r)
 	}
 }

@@ -91,7 +91,8 @@ type Result struct {
 	// Stats says how much work it was.
 	Stats Stats
 
-	plan *plan.Plan
+	plan   *plan.Plan
+	untold int // places of findings that are not listed
 }
 
 // Stats counts the operations that decide how long checking takes.
@@ -137,7 +138,8 @@ func Plan(p *plan.Plan, opts Options) *Result {
 	if f := s.deadlock(); f != nil {
 		return r.close([]Finding{*f})
 	}
-	faults = append(s.ambiguous(), mem.findings()...)
+	found, untold := mem.findings()
+	faults, r.untold = append(s.ambiguous(), found...), untold
 	if opts.FaultsOnly {
 		return r.close(faults)
 	}
