@@ -7,7 +7,7 @@ import (
 )
 
 // makeAttention is softmax(scale · q·kᵀ)·v for each head; one helper at a time
-// does the heads of q that share one of k and v.
+// does some queries of the heads of q that share one of k and v.
 func makeAttention(k *kernel) (loops, error) {
 	if err := k.count(3, 3); err != nil {
 		return nil, err
@@ -50,13 +50,20 @@ func attentionLoops[A float32 | float64](k *kernel) {
 	if k.out.n == 0 {
 		return
 	}
-	shared := k.out.shape[n-2] / k.ins[1].shape[n-2]
-	all := k.out.n / (a.tq * a.dh * shared)
-	k.w.m.workers.each(all, &k.w.ended, func(i int64) { a.head(i, shared) })
+	rows := k.out.shape[n-2] / k.ins[1].shape[n-2] * a.tq // of one head of k and v
+	parts := (rows + queriesAtOnce - 1) / queriesAtOnce
+	k.w.m.workers.each(k.out.n/(rows*a.dh)*parts, &k.w.ended, func(i int64) {
+		head, lo := i/parts, i%parts*queriesAtOnce
+		a.queries(head, head*rows+lo, head*rows+min(lo+queriesAtOnce, rows))
+	})
 }
 
-// head does the heads of q that share head i of k and v.
-func (a attended[A]) head(i, shared int64) {
+// queriesAtOnce is how many queries a helper does before it looks whether the world has
+// ended: enough that reading the keys and values for them hardly counts.
+const queriesAtOnce = 64
+
+// queries does rows [lo, hi) of q, of the heads that share head i of k and v.
+func (a attended[A]) queries(i, lo, hi int64) {
 	size := a.tk * a.dh
 	keys, values := newReader[A](a.k, size), newReader[A](a.v, size)
 	queries, wr := newReader[A](a.q, a.dh), newWriter[A](a.out, a.dh)
@@ -68,7 +75,7 @@ func (a attended[A]) head(i, shared int64) {
 	defer wr.close()
 	k, v := keys.load(i*size, size), values.load(i*size, size)
 	scratch := as[A](*room)
-	for r := i * shared * a.tq; r < (i+1)*shared*a.tq; r++ {
+	for r := lo; r < hi; r++ {
 		sees := a.tk
 		if a.causal {
 			sees = r%a.tq + 1 + a.tk - a.tq

@@ -1,0 +1,58 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// TestLongKernel: a kernel that would take many seconds ends soon behind its context,
+// though it has one head.
+func TestLongKernel(t *testing.T) {
+	for name, mode := range map[string]Mode{"concurrent": Concurrent, "scheduled": Scheduled} {
+		t.Run(name, func(t *testing.T) {
+			w, err := New(Options{Mode: mode}).Open(context.WithoutCancel(t.Context()), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			d := w.Device(0)
+			view := func(shape ...int64) device.View {
+				mem, err := d.Alloc(4*shape[0]*shape[1]*shape[2], device.Private)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return device.Dense(mem, ir.F32, shape)
+			}
+			const tokens, dh = 20000, 16
+			k := device.Kernel{Op: ir.OpAttention, Value: 1, Ins: []device.View{view(tokens, 1, dh), view(tokens, 1, dh), view(tokens, 1, dh)}, Outs: []device.View{view(tokens, 1, dh)}}
+			l, err := d.Prepare(k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := d.NewStream(device.StreamOptions{})
+			if err == nil {
+				err = s.Launch(l)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			if err := w.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("it ended %v after it was begun", took)
+			}
+		})
+	}
+}
