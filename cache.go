@@ -132,6 +132,18 @@ func (s *shelf) take(m *Model, key choice) *loaded {
 	return s.plans[i]
 }
 
+// planOf returns a model's plan for some dims that is loaded; nil where there is none.
+func (s *shelf) planOf(m *Model, dims map[string]int64) *plan.Plan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.plans {
+		if l.model == m && maps.Equal(l.dims, dims) {
+			return l.plan
+		}
+	}
+	return nil
+}
+
 // add puts a plan on the shelf that is busy.
 func (s *shelf) add(l *loaded) {
 	s.mu.Lock()

@@ -35,7 +35,7 @@ type Model struct {
 	turn   chan struct{}
 	closed bool
 
-	// planned is the plan made last, which has been loaded or not. The turn's.
+	// planned is the plan made last, until it is loaded. The turn's.
 	planned planned
 
 	mu    sync.Mutex // of what follows
@@ -339,15 +339,20 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding, key choice) (*loa
 	if err != nil {
 		return nil, err
 	}
+	m.planned = planned{}
 	l := &loaded{model: m, choice: key, plan: p, prog: prog, proof: proof, held: prog.Held()}
 	c.add(l)
 	return l, m.evict(c)
 }
 
-// planFor plans for a binding, which comes to dims, unless that was done last.
+// planFor plans for a binding, which comes to dims, unless such a plan is loaded or was
+// made last.
 func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if m.planned.plan != nil && maps.Equal(m.planned.dims, dims) {
 		return m.planned.plan, nil
+	}
+	if p := m.machine.shelf.planOf(m, dims); p != nil {
+		return p, nil
 	}
 	p, err := m.unit.Plan(b.ir())
 	if err == nil {
