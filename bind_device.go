@@ -11,8 +11,10 @@ import (
 
 // BindDevice has all runs to come take a parameter from a device tensor, and, where it is
 // inout, leave there what they make of it. Nil takes it back, as Bind of the parameter does.
-// A run that is given the parameter in Args uses that instead, and one that is given
-// what is to receive it, that.
+// A run that is given the parameter, in Args.In or DeviceIn, has nothing to do with the
+// tensor: what it makes of an inout one is a result like others. One that is given only what
+// is to receive that, in Out or DeviceOut, takes the parameter from the tensor and leaves that
+// as it is.
 //
 // Plans that are loaded from then on work in the tensor itself, and copy nothing, if only
 // their own ranks' computations and copies use the parameter: state as large as the devices'

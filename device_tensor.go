@@ -65,7 +65,7 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 	maps.Copy(b.Dims, dims)
 	all, err := m.unit.Dims(b.ir())
 	if err != nil {
-		return nil, err
+		return nil, m.blame(b, err)
 	}
 	p, err := m.planFor(b, all)
 	if err != nil {

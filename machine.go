@@ -125,7 +125,7 @@ type LoadOptions struct {
 	// it was, for whoever comes next; their results are given up.
 	Grace time.Duration
 	// Graph has every batch of runs but the first replay a recording of the
-	// program, on machines that record graphs: "cuda" does.
+	// program, on machines that record graphs: "cuda" does. Others refuse to load with it.
 	Graph bool
 	// Trace times every command: reports then say how well communication was
 	// hidden and draw a timeline, and errors name the command that a GPU failed
@@ -147,6 +147,12 @@ type LoadOptions struct {
 // Load lowers p for the binding b. Plans are made per dims, at the first Run
 // or Prepare with them.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
+	if p == nil {
+		return nil, errors.New("there is no program to load: it is nil")
+	}
+	if opts.Graph && !m.dev.Caps().Graphs {
+		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w; cuda does", m.dev.Name(), ErrUnsupported)
+	}
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: compile.MachineFor(m.dev.Name()), Device: m.dev})
 	if err != nil {
 		return nil, err

@@ -91,6 +91,9 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	if !slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) {
 		return fmt.Errorf("%s has no parameter %%%s", m.fn.Name, name)
 	}
+	if err := m.fits(name, t); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.on, name)
@@ -99,6 +102,20 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	} else {
 		weight := *t.host() // who it is tells what the devices hold: another one each time
 		m.bound[name] = &weight
+	}
+	return nil
+}
+
+// fits reports what no dims could make right of a tensor for a parameter.
+func (m *Model) fits(name string, t *Tensor) error {
+	i := slices.IndexFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name })
+	switch want := m.fn.Params[i].Type; {
+	case t == nil:
+		return nil
+	case t.host().Check() != nil:
+		return fmt.Errorf("%w: %%%s: %w", ErrInput, name, t.host().Check())
+	case t.DType != want.DType || len(t.Shape) != len(want.Dims):
+		return fmt.Errorf("%w: %%%s is %s, and the tensor to be bound to it %s", ErrInput, name, want, t)
 	}
 	return nil
 }
@@ -181,8 +198,9 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	return out, nil
 }
 
-// Run runs the model once and returns its results. The dims come from the
-// shapes of the arguments, then the binding, then the program's defaults.
+// Run runs the model once and returns its results. Dims that the binding gives are fixed: it
+// is an error if the shapes of the arguments say something else. Others come from these
+// shapes, then from the program's defaults.
 // When ctx ends, a run that has begun is given LoadOptions.Grace to end by itself, and
 // aborted on all ranks then; Run returns that ctx has ended. A plan that is still loaded
 // then goes on being loaded, as in Prepare.

@@ -1,5 +1,7 @@
 package ir
 
+import "math"
+
 import "slices"
 
 // inferLinear types linear x[…, K], w[N, K] (, b[N]). The weight keeps its
@@ -208,6 +210,9 @@ func allSums(t *Type) bool {
 // inferLinearUnary types neg, scale and copy, which pass partial sums through.
 func inferLinearUnary(in *inference) *Type {
 	x := in.args[0]
+	if in.s.Op == OpScale && !in.constant("by", x.DType) {
+		return nil
+	}
 	if in.s.Op == OpCopy || allSums(x) {
 		return x
 	}
@@ -308,15 +313,43 @@ func inferReduce(in *inference) *Type {
 func inferFill(in *inference) *Type {
 	switch {
 	case in.s.Into != nil:
-		return in.in.Into[in.s].Type
+		t := in.in.Into[in.s].Type
+		if !in.constant("value", t.DType) {
+			return nil
+		}
+		return t
 	case in.s.Type == nil:
 		in.errorf("type", in.s.Pos, "fill needs to know what to fill").help("annotate the result: %z: f32[4] = fill value=0, or write into a buffer")
 		return nil
 	case len(in.s.Type.Partial) > 0:
 		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("leave the partial out")
 		return nil
+	case !in.constant("value", in.s.Type.DType):
+		return nil
 	}
 	return in.s.Type
+}
+
+// constant demands that a number in the text is one of the type that is computed in: a whole
+// one for integers, and no infinity for want of range.
+func (in *inference) constant(name string, dt DType) bool {
+	a := in.s.Attr(name)
+	if a == nil || !a.IsNum {
+		return true
+	}
+	least, most := -float64(1<<53), float64(1<<53) // what a float64 in the text tells apart
+	if dt == I32 {
+		least, most = math.MinInt32, math.MaxInt32
+	}
+	switch {
+	case dt.IsInt() && (a.Num != math.Trunc(a.Num) || a.Num < least || a.Num > most):
+		in.errorf("type", a.Pos, "%s=%v is no %s", name, a.Num, dt).help("a whole number in range, or cast to a floating-point type first")
+	case dt.Accum() == F32 && !math.IsInf(a.Num, 0) && math.IsInf(float64(float32(a.Num)), 0):
+		in.errorf("type", a.Pos, "%s=%v is beyond f32, in which %s is computed", name, a.Num, dt).help("cast to f64 first, or take a factor up to 3.4e38")
+	default:
+		return true
+	}
+	return false
 }
 
 // inferReshard takes the layout from the annotation.

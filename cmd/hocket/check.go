@@ -28,7 +28,7 @@ edge that would. Exit 0: proved. 1: refuted. 5: could not decide, and why.
 
 What a program computes is no part of the proof: see run --compare.`,
 		Example: `  hocket check examples/mlp.hkt
-  hocket check examples/mlp.hkt -n 8 --dim T=4096 --json
+  hocket check examples/mlp.hkt --dim T=4096 --json
   hocket check examples/mlp.hkt --strategy auto --machine h200x4
   hocket check broken.hkt --fix -o repaired.hkt`,
 		Args: onePROGRAM,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"hocket.example/hocket/internal/tensor"
@@ -48,10 +49,10 @@ func await(ctx context.Context, done <-chan error, grace time.Duration) (error, 
 	}
 }
 
-// interruptible returns a context that the first interrupt cancels. The second
+// interruptible returns a context that the first interrupt, or request to end, cancels. The second
 // one ends the process, as if nobody had asked to be told.
 func interruptible() (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }

@@ -53,7 +53,7 @@ An input is one of
   FILE.safetensors       every tensor in it, by name
   rand:SEED, zeros, …    all parameters that nothing else names`,
 		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
-  hocket run examples/mlp.hkt -n 8 --dim T=4096 --in x=rand:1
+  hocket run examples/symbolic_rows.hkt --dim T=640 --in rand:1
   hocket run examples/linear_rs_push.hkt --schedules 200 --repeat 2
   hocket run layer.hkt --in weights.safetensors --save out`,
 		Args: onePROGRAM,
@@ -261,7 +261,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	}
 	err = ofMachine(err)
 	var f *failure
-	if errors.As(err, &f) && f.code == exitMachine && !errors.Is(err, hocket.ErrUnsupported) && !errors.Is(err, hocket.ErrDeviceLost) {
+	if errors.As(err, &f) && f.code == exitMachine && f.help == "" && !errors.Is(err, hocket.ErrUnsupported) && !errors.Is(err, hocket.ErrDeviceLost) {
 		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(arena))
 	}
 	return err

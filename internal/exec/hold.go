@@ -38,11 +38,11 @@ func (s *DeviceTensors) Hold(ctx context.Context, reads, writes []*DeviceTensor)
 	if len(reads)+len(writes) == 0 {
 		return func() {}, nil
 	}
-	u := &use{reads, writes, make(chan struct{})}
+	u, ended := &use{reads, writes, make(chan struct{})}, ctx.Done() // which a nil context has not: nobody must wait for that
 	s.join(u)
 	select {
 	case <-u.begun:
-	case <-ctx.Done():
+	case <-ended:
 	}
 	if u.hasBegun() {
 		err = s.closedOf(u)

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"strings"
 
 	"hocket.example/hocket/ir"
 
@@ -40,25 +41,49 @@ type endpoint struct {
 	ref       plan.Ref
 }
 
-// team interns the team of axes that this rank is in; member is its index.
+// seatKey is a rank and the axes that a collective is over.
+type seatKey struct {
+	axes string
+	rank int
+}
+
+// seat is a rank's place in a team; the zero value where there is no team.
+type seat struct {
+	team   *team
+	member int
+}
+
+// team interns the team of axes that this rank is in; member is its index. All members are
+// given their seats when the first asks: each to build the team would take time quadratic in
+// ranks.
 func (u *unroller) team(s *ir.Stmt) (t *team, member int, ok bool) {
-	ranks := u.w.b.Team(s.Over(), u.rank)
-	if ranks == nil {
-		return nil, 0, false
-	}
-	key := fmt.Sprint(ranks)
-	id, known := u.w.teamIDs[key]
+	axes := s.Over()
+	key := seatKey{strings.Join(axes, "\x00"), u.rank}
+	at, known := u.w.seats[key]
 	if !known {
-		id = int32(len(u.w.teams))
-		u.w.teamIDs[key] = id
-		u.w.teams = append(u.w.teams, &team{ranks: ranks, issued: make([][]issue, len(ranks))})
+		u.w.seat(axes, key)
+		at = u.w.seats[key]
+	}
+	return at.team, at.member, at.team != nil
+}
+
+// seat gives the members of a rank's team their seats.
+func (w *world) seat(axes []string, key seatKey) {
+	ranks := w.b.Team(axes, key.rank)
+	if ranks == nil {
+		w.seats[key] = seat{}
+		return
+	}
+	name := fmt.Sprint(ranks)
+	id, known := w.teamIDs[name]
+	if !known {
+		id = int32(len(w.teams))
+		w.teamIDs[name] = id
+		w.teams = append(w.teams, &team{ranks: ranks, issued: make([][]issue, len(ranks))})
 	}
 	for i, r := range ranks {
-		if r == u.rank {
-			member = i
-		}
+		w.seats[seatKey{key.axes, r}] = seat{w.teams[id], i}
 	}
-	return u.w.teams[id], member, true
 }
 
 // barrier is a collective without tensors; a rank outside its mesh has no part.

@@ -31,8 +31,9 @@ type world struct {
 	slotFrom []int32 // by event slot: the stream it is recorded on
 
 	teams   []*team
-	teamIDs map[string]int32
-	lanes   []*lane // send/recv, in order of first use
+	teamIDs map[string]int32 // by their ranks
+	seats   map[seatKey]seat // by axes and rank
+	lanes   []*lane          // send/recv, in order of first use
 	laneIDs map[laneKey]int32
 
 	commands, iterations, calls, statements, instances, counterElems int64
@@ -74,6 +75,7 @@ func newWorld(b *ir.Bound, stats *Stats) *world {
 		buffers:  map[instance]int32{},
 		counters: map[instance]int32{},
 		teamIDs:  map[string]int32{},
+		seats:    map[seatKey]seat{},
 		laneIDs:  map[laneKey]int32{},
 	}
 }

@@ -43,8 +43,12 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 func (d *dev) reserve(bytes int64) error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
-	if limit := d.w.m.opts.Memory; bytes > limit-d.used {
-		return d.errorf("%d bytes asked for; of the %d that a rank may have %d are in use", bytes, limit, d.used)
+	limit := d.w.m.opts.Memory
+	if bytes > limit { // whatever is given back
+		return d.errorf("%d bytes asked for, and a rank may have %d", bytes, limit)
+	}
+	if bytes > limit-d.used {
+		return d.errorf("%w: %d bytes asked for; of the %d that a rank may have %d are in use", device.ErrOutOfMemory, bytes, limit, d.used)
 	}
 	if err := d.w.m.hold(bytes); err != nil {
 		return d.errorf("%w", err)
