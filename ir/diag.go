@@ -77,7 +77,16 @@ func (d *Diagnostic) String() string {
 // Diagnostics is a list of findings, and an error when it holds an Error.
 type Diagnostics []*Diagnostic
 
-// Error returns the first error's one-line form and how many more there are.
+// wayOut is the help as a part of one line.
+func (d *Diagnostic) wayOut() string {
+	if d.Help == "" {
+		return ""
+	}
+	return "; help: " + printable(d.Help)
+}
+
+// Error returns the first error's one-line form, what helps, and how many more there are.
+// String has all of all.
 func (ds Diagnostics) Error() string {
 	var first *Diagnostic
 	n := 0
@@ -93,9 +102,9 @@ func (ds Diagnostics) Error() string {
 	case first == nil:
 		return "no errors"
 	case n == 1:
-		return first.Error()
+		return first.Error() + first.wayOut()
 	}
-	return fmt.Sprintf("%s (and %d more errors)", first.Error(), n-1)
+	return fmt.Sprintf("%s%s (and %d more errors)", first.Error(), first.wayOut(), n-1)
 }
 
 // String returns all diagnostics in the form of Diagnostic.String.

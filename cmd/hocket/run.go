@@ -136,6 +136,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--trace and --schedules exclude each other: a schedule has no times")
 	case set("save") && o.save == "":
 		return usagef("--save names no directory")
+	case set("trace") && o.trace == "":
+		return usagef("--trace names no file")
 	}
 	if set("budget") {
 		n, err := parseBytes(o.budget)

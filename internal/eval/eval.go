@@ -100,6 +100,9 @@ func Run(ctx context.Context, b *ir.Bound, in map[string]*tensor.Tensor, opts Op
 	if err := m.schedule(); err != nil {
 		return nil, err
 	}
+	if err := ctx.Err(); err != nil { // an operation does not look
+		return nil, err
+	}
 	return m.outputs()
 }
 

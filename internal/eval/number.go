@@ -348,7 +348,7 @@ func gelu(dt ir.DType, x, ex float64) (float64, float64) {
 		return x, 0
 	case ex == 0 && x >= saturated && dt != ir.F64:
 		return x, 0
-	case ex == 0 && x <= -saturated && dt != ir.F64:
+	case ex == 0 && x <= -saturated && dt != ir.F64 && !math.IsInf(x, 0): // of -∞ machines make NaN
 		return 0, 0
 	case x != x || math.IsInf(x, 0):
 		return tensor.Round(dt, x*0.5*(1+math.Erf(x/math.Sqrt2))), inf

@@ -398,3 +398,19 @@ func TestIntegers(t *testing.T) {
 		t.Errorf("cast of the largest i64: %v, %v", y.f, err)
 	}
 }
+
+// TestGeluFar: far out gelu is x or nothing; of -∞ it has no meaning, since machines multiply
+// that by nothing.
+func TestGeluFar(t *testing.T) {
+	for _, dt := range []ir.DType{ir.F16, ir.BF16, ir.F32, ir.F64} {
+		if y, e := gelu(dt, math.Inf(-1), 0); y == y || !math.IsInf(e, 1) {
+			t.Errorf("%s: of -∞: %v ± %v", dt, y, e)
+		}
+		if y, _ := gelu(dt, math.Inf(1), 0); !math.IsInf(y, 1) {
+			t.Errorf("%s: of ∞: %v", dt, y)
+		}
+	}
+	if y, e := gelu(ir.F32, -100, 0); y != 0 || e != 0 {
+		t.Errorf("of -100: %v ± %v", y, e)
+	}
+}
