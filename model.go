@@ -120,8 +120,8 @@ func (m *Model) fits(name string, t *Tensor) error {
 	return nil
 }
 
-// Prepare plans and loads for the given dims, which override the binding's and those that
-// the shapes of bound tensors say, and uploads bound weights, so that the first Run with
+// Prepare plans and loads for the given dims, beside those that the binding fixes and rather
+// than those that the shapes of bound tensors say, and uploads bound weights, so that the first Run with
 // them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
 // next call waits for it or finds it done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
@@ -129,6 +129,11 @@ func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 }
 
 func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
+	for name, v := range dims {
+		if fixed, ok := m.binding.Dims[name]; ok && fixed != v {
+			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d: no run could use it", ErrInput, name, v, name, fixed)
+		}
+	}
 	weights, on := m.weights(), m.onDevices()
 	resident, err := m.own(on)
 	if err != nil {

@@ -345,7 +345,7 @@ func (in *inference) constant(name string, dt DType) bool {
 	case dt.IsInt() && (a.Num != math.Trunc(a.Num) || a.Num < least || a.Num > most):
 		in.errorf("type", a.Pos, "%s=%v is no %s", name, a.Num, dt).help("a whole number in range, or cast to a floating-point type first")
 	case dt.Accum() == F32 && !math.IsInf(a.Num, 0) && math.IsInf(float64(float32(a.Num)), 0):
-		in.errorf("type", a.Pos, "%s=%v is beyond f32, in which this is computed", name, a.Num).help("cast to f64 first, or take a factor up to 3.4e38")
+		in.errorf("type", a.Pos, "%s=%v is beyond f32, in which this is computed", name, a.Num).help("cast to f64 first, or take a number up to 3.4e38")
 	default:
 		return true
 	}

@@ -1,0 +1,75 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/ir"
+)
+
+// TestRefusals: what could never run is refused where it is said, with a word on why.
+func TestRefusals(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	if _, err := m.Load(nil, hocket.Binding{}, hocket.LoadOptions{}); err == nil || !strings.Contains(err.Error(), "no program") {
+		t.Errorf("no program: %v", err)
+	}
+	p, err := hocket.Parse("f.hkt", "dim T = 4\nmesh tp[2]\nfunc f(%x: f32[T/tp, 2]) -> f32[T/tp, 2] {\n  %y = add %x, %x\n  return %y\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Graph: true}); !errors.Is(err, hocket.ErrUnsupported) || !strings.Contains(err.Error(), "cpu records no graphs") {
+		t.Errorf("graphs on the CPU machine: %v", err)
+	}
+	model, err := m.Load(p, hocket.Binding{Dims: map[string]int64{"T": 6}}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := model.Prepare(t.Context(), map[string]int64{"T": 8}); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "T=6") {
+		t.Errorf("prepared for what no run can have: %v", err)
+	}
+	if err := model.Prepare(t.Context(), map[string]int64{"T": 6}); err != nil {
+		t.Error(err)
+	}
+	for what, x := range map[string]*hocket.Tensor{
+		"another type":   vals(t, ir.BF16, make([]float64, 12), 6, 2),
+		"a vector":       vals(t, ir.F32, make([]float64, 12), 12),
+		"too few bytes":  {DType: ir.F32, Shape: []int64{6, 2}, Data: make([]byte, 7)},
+		"no tensor type": {},
+	} {
+		if err := model.Bind("x", x); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "%x") {
+			t.Errorf("bound to %s: %v", what, err)
+		}
+	}
+	if err := model.Bind("x", vals(t, ir.F32, make([]float64, 12), 6, 2)); err != nil {
+		t.Error(err)
+	}
+	if _, err := model.NewDeviceTensor(t.Context(), "x", map[string]int64{"T": -2}); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("a tensor of -2 rows: %v", err)
+	}
+}
+
+// TestNilContext: a nil context is the caller's mistake, and holds up nobody else.
+func TestNilContext(t *testing.T) {
+	c := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	var none context.Context
+	func() {
+		defer func() { _ = recover() }()
+		_ = c.run(none, c.state, c.state)
+	}()
+	done := make(chan error, 1)
+	go func() { done <- c.state.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a tensor is held for ever")
+	}
+}
