@@ -84,6 +84,28 @@ func (m *Model) withBound(a Args, on map[string]*DeviceTensor) Args {
 	return a
 }
 
+// onlyFitting leaves out the tensors that have other shapes than the parameters that they are
+// bound to have for a binding.
+func (m *Model) onlyFitting(resident map[string]*exec.DeviceTensor, b Binding) error {
+	if len(resident) == 0 {
+		return nil
+	}
+	bound, err := m.unit.Bind(b.ir())
+	if err != nil {
+		return m.blame(b, err)
+	}
+	ports, err := portsOf(bound, m.fn)
+	if err != nil {
+		return err
+	}
+	for _, p := range ports {
+		if d := resident[p.Name]; d != nil && !slices.Equal(d.IO().Shape, p.Shape) {
+			delete(resident, p.Name)
+		}
+	}
+	return nil
+}
+
 // residents are the bound tensors that all runs of a batch take their parameters from and,
 // where they are inout, leave them in, and use for nothing else.
 func (m *Model) residents(batch []exec.Direct, on map[string]*DeviceTensor) map[string]*exec.DeviceTensor {

@@ -155,6 +155,31 @@ func (c *counter) runs(a hocket.Args) error {
 	return err
 }
 
+// TestBindDevicePrepared: what is prepared for a bound tensor, and for other rows than it has,
+// the runs that follow find.
+func TestBindDevicePrepared(t *testing.T) {
+	c, j := resident(t, modeltest.Open(t, cpu.New(cpu.Options{})))
+	for _, rows := range []int64{4, 8} {
+		if err := c.Prepare(t.Context(), map[string]int64{"T": rows}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.runs(hocket.Args{In: c.in}); err != nil {
+		t.Fatal(err)
+	}
+	eight := vals(t, ir.F32, make([]float64, 16), 8, 2)
+	if err := c.runs(hocket.Args{In: c.given(eight)}); err != nil {
+		t.Fatal(err)
+	}
+	if n := j.count("plan loaded"); n != 2 {
+		t.Errorf("%d plans were loaded, want the two that were prepared", n)
+	}
+	if err := c.Prepare(t.Context(), map[string]int64{"T": 5}); err == nil {
+		t.Error("prepared for dims that the program cannot have")
+	}
+	c.wants(c.state, 1)
+}
+
 // TestBindDeviceFails: what cannot be bound is refused; a run that fails leaves the tensor
 // without contents, and when it is written again all goes on.
 func TestBindDeviceFails(t *testing.T) {

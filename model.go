@@ -121,8 +121,8 @@ func (m *Model) fits(name string, t *Tensor) error {
 }
 
 // Prepare plans and loads for the given dims, beside those that the binding fixes and rather
-// than those that the shapes of bound tensors say, and uploads bound weights, so that the first Run with
-// them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
+// than those that the shapes of bound tensors say, and uploads bound weights, so that the first
+// Run with them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
 // next call waits for it or finds it done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	return m.machine.why(ctx, m.prepare(ctx, dims))
@@ -154,6 +154,9 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		return err
 	}
 	maps.Copy(b.Dims, dims)
+	if err := m.onlyFitting(resident, b); err != nil {
+		return err
+	}
 	_, err = t.use(ctx, b, resident, func(l *loaded) error { return l.prog.Hold(ctx, weights) })
 	return err
 }
