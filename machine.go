@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
 
 // ErrUnsupported is wrapped by errors that say a machine cannot do something.
@@ -145,7 +146,7 @@ type LoadOptions struct {
 }
 
 // Load lowers p for the binding b. Plans are made per dims, at the first Run
-// or Prepare with them.
+// or Prepare with them; a binding that no dims make right is an error here.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
 	if p == nil {
 		return nil, errors.New("there is no program to load: it is nil")
@@ -157,13 +158,14 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: exec.NewStore(m.dev), turn: make(chan struct{}, 1)}
-	if model.fn = u.Source.Prog.Func(b.Func); b.Func == "" {
-		funcs := u.Source.Prog.Funcs
-		model.fn = funcs[len(funcs)-1]
-	} else if model.fn == nil {
-		_, err := u.Bind(b.ir())
+	if err := ir.Early(u.Source, b.ir()).Err(); err != nil {
 		return nil, err
+	}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: exec.NewStore(m.dev), turn: make(chan struct{}, 1)}
+	funcs := u.Source.Prog.Funcs
+	model.fn = funcs[len(funcs)-1]
+	if b.Func != "" {
+		model.fn = u.Source.Prog.Func(b.Func)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,6 +26,27 @@ func TestRefusals(t *testing.T) {
 	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Graph: true}); !errors.Is(err, hocket.ErrUnsupported) || !strings.Contains(err.Error(), "cpu records no graphs") {
 		t.Errorf("graphs on the CPU machine: %v", err)
 	}
+	for what, c := range map[string]struct {
+		b    hocket.Binding
+		want string
+	}{
+		"no such function": {hocket.Binding{Func: "g"}, "there is no function g"},
+		"-1 ranks":         {hocket.Binding{Ranks: -1}, "-1 ranks"},
+		"3 ranks":          {hocket.Binding{Ranks: 3}, "the program's mesh has 2"},
+		"no such dim":      {hocket.Binding{Dims: map[string]int64{"Q": 1}}, "Q"},
+		"half a define":    {hocket.Binding{Defines: map[string]string{"T": "4+"}}, "T"},
+	} {
+		if _, err := m.Load(p, c.b, hocket.LoadOptions{}); err == nil || errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	open, err := hocket.Parse("open.hkt", "dim T\ndim P\nmesh tp[P]\nfunc f(%x: f32[T, P]) -> f32[T, P] {\n  return %x\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Load(open, hocket.Binding{}, hocket.LoadOptions{}); err != nil {
+		t.Errorf("what shapes are to say: %v", err)
+	}
 	model, err := m.Load(p, hocket.Binding{Dims: map[string]int64{"T": 6}}, hocket.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -67,23 +67,42 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 	return bd.Dims, nil
 }
 
+// Early reports what is wrong with a binding whatever values other dims come to have: its
+// function, dims and definitions that there are not, and ranks that do not fill meshes.
+func Early(in *Info, b Binding) Diagnostics {
+	bd, b, d := begin(in, b)
+	for _, step := range []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).solveRanks, (*Bound).bindKnownMeshes} {
+		if d == nil {
+			d = step(bd, b)
+		}
+	}
+	if d != nil {
+		return Diagnostics{d}
+	}
+	return nil
+}
+
+// bindKnownMeshes is bindMeshes where the sizes of all axes are known, by numbers or by what
+// the binding itself says.
+func (b *Bound) bindKnownMeshes(bind Binding) *Diagnostic {
+	fixed := &Bound{Info: b.Info, Func: b.Func, Ranks: b.Ranks, Dims: maps.Clone(bind.Dims), axes: map[string]*boundMesh{}}
+	for _, m := range b.Info.Prog.Meshes {
+		for i := range m.Axes {
+			if _, err := m.Axes[i].Size.Eval(fixed.Env(0, nil)); err != nil {
+				return nil
+			}
+		}
+	}
+	return fixed.bindMeshes(bind)
+}
+
 // resolve finds the function and the values of dims, axes and ranks; need reports dims
 // without a value, before meshes are made of them.
 func resolve(in *Info, b Binding, need func(*Bound, Binding) *Diagnostic) (*Bound, *Diagnostic) {
-	bd := &Bound{Info: in, Dims: map[string]int64{}, axes: map[string]*boundMesh{}}
-	p := in.Prog
-	if len(p.Funcs) == 0 {
-		return nil, p.bindError(Pos{}, "func f(%x: f32[4]) -> f32[4] { return %x }", "the program has no function")
+	bd, b, d := begin(in, b)
+	if d != nil {
+		return nil, d
 	}
-	bd.Func = p.Funcs[len(p.Funcs)-1]
-	if b.Func != "" {
-		if bd.Func = p.Func(b.Func); bd.Func == nil {
-			return nil, p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))
-		}
-	}
-	given := map[string]int64{} // a copy: defineEarly adds to it
-	maps.Copy(given, b.Dims)
-	b.Dims = given
 	steps := []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).solveRanks, need, (*Bound).bindMeshes, (*Bound).defineLate}
 	for _, step := range steps {
 		if d := step(bd, b); d != nil {
@@ -91,6 +110,25 @@ func resolve(in *Info, b Binding, need func(*Bound, Binding) *Diagnostic) (*Boun
 		}
 	}
 	return bd, nil
+}
+
+// begin finds the function.
+func begin(in *Info, b Binding) (*Bound, Binding, *Diagnostic) {
+	bd := &Bound{Info: in, Dims: map[string]int64{}, axes: map[string]*boundMesh{}}
+	p := in.Prog
+	if len(p.Funcs) == 0 {
+		return nil, b, p.bindError(Pos{}, "func f(%x: f32[4]) -> f32[4] { return %x }", "the program has no function")
+	}
+	bd.Func = p.Funcs[len(p.Funcs)-1]
+	if b.Func != "" {
+		if bd.Func = p.Func(b.Func); bd.Func == nil {
+			return nil, b, p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))
+		}
+	}
+	given := map[string]int64{} // a copy: defineEarly adds to it
+	maps.Copy(given, b.Dims)
+	b.Dims = given
+	return bd, b, nil
 }
 
 func (p *Program) bindError(pos Pos, help, format string, args ...any) *Diagnostic {
