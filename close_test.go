@@ -67,6 +67,24 @@ func TestCloseBeside(t *testing.T) {
 	}
 }
 
+// TestOpenEnds: where the context ends that a machine was opened with, its calls say that.
+func TestOpenEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	m, err := hocket.Open(ctx, hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	c := newCounter(t, m)
+	cancel()
+	if err := c.runs(hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": c.state}}); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("run: %v", err)
+	}
+	if _, err := c.state.Read(t.Context()); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("read: %v", err)
+	}
+}
+
 // given is what a run takes whose state is in the host's memory.
 func (c *counter) given(s *hocket.Tensor) map[string]*hocket.Tensor {
 	return map[string]*hocket.Tensor{"ids": c.in["ids"], "table": c.in["table"], "s": s}
