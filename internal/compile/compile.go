@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
@@ -113,7 +114,7 @@ func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
 	if err := ds.Err(); err != nil {
 		return nil, u.unfit(ds)
 	}
-	p, ds := planner.Plan(bound, planner.Options{})
+	p, ds := planner.Plan(bound, planner.Options{Room: hostmem.Available})
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}

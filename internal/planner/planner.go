@@ -19,6 +19,10 @@ import (
 type Options struct {
 	// Stats, when set, receives how much work planning did.
 	Stats *Stats
+	// Room tells the bytes of memory that the host has free, 0 for unknown. It is asked
+	// once, for a plan that grows long; one for which there is too little is refused as too
+	// large.
+	Room func() int64
 }
 
 // Stats counts the operations whose number decides how long planning takes.
@@ -60,6 +64,7 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 		return nil, err
 	}
 	w := newWorld(b, opts.Stats)
+	w.room = opts.Room
 	for rank := range b.Ranks {
 		if err := w.unroll(rank); err != nil {
 			return nil, err

@@ -289,8 +289,11 @@ func (u *unroller) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
 		pos = s.Pos
 		c.Site = u.w.site(s)
 	}
-	if err := u.spend(&u.w.commands, 1, maxCommands, "commands", pos); err != nil {
+	if err := u.spend(&u.w.commands, 1, u.w.mostCommands, "commands", pos); err != nil {
 		return err
+	}
+	if u.w.commands == longPlan {
+		u.w.bound()
 	}
 	if u.shared == nil && len(u.iter) > 0 {
 		u.shared = slices.Clone(u.iter)

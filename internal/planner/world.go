@@ -36,6 +36,9 @@ type world struct {
 	lanes   []*lane          // send/recv, in order of first use
 	laneIDs map[laneKey]int32
 
+	room         func() int64 // see Options
+	mostCommands int64
+
 	commands, iterations, calls, statements, instances, counterElems int64
 }
 
@@ -68,7 +71,7 @@ func newWorld(b *ir.Bound, stats *Stats) *world {
 	}
 	slices.SortFunc(p.Dims, func(x, y plan.Dim) int { return strings.Compare(x.Name, y.Name) })
 	return &world{
-		b: b, p: p, stats: stats,
+		b: b, p: p, stats: stats, mostCommands: maxCommands,
 		cmds:     make([][]plan.Cmd, b.Ranks),
 		sites:    map[*ir.Stmt]int32{},
 		paths:    map[pathKey]int32{},
