@@ -12,23 +12,27 @@ import (
 type stepKind uint8
 
 const (
-	stepCopy   stepKind = iota // src to dst
+	stepCopy   stepKind = iota // copied
 	stepReduce                 // launch
 	stepTell                   // raises elem of counters, a peer's
 	stepAwait                  // waits for elem of counters, one's own
 )
 
-// step is one stream operation of a member.
+// step is one stream operation of a member. A large team has thousands of them for one
+// collective, nearly all of which tell or await, so what others need is kept apart.
 type step struct {
 	kind     stepKind
-	dst, src device.View
+	elem     int32
+	copied   *copied
 	launch   device.Launch
 	counters device.Counters
-	elem     int
 	// least is awaited in run 0, perRun more in each later one. It may be
 	// negative: what it waits for happened in the run before.
 	least, perRun int64
 }
+
+// copied is what a step copies.
+type copied struct{ dst, src device.View }
 
 // Build collects the steps of one instance for all members. Members run
 // their own steps in the order they are added, each on its own stream.
@@ -61,7 +65,7 @@ func newBuild(ch *Channel, in *Instance, half int) *Build {
 	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts))}
 	for i := range b.log {
 		n := len(in.Parts)
-		b.log[i] = memberLog{reads: make([]bool, n), takes: make([]bool, n), pushed: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}
+		b.log[i] = memberLog{steps: ch.scratch[i][:0], reads: make([]bool, n), takes: make([]bool, n), pushed: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}
 	}
 	return b
 }
@@ -104,7 +108,7 @@ func (b *Build) Copy(me int, dst, src device.View) {
 			b.fail(fmt.Errorf("preparing a copy of %s: %w", b.in.Op, err))
 		}
 	}
-	b.add(me, step{kind: stepCopy, dst: dst, src: src})
+	b.add(me, step{kind: stepCopy, copied: &copied{dst, src}})
 }
 
 // Reduce makes member me reduce srcs in their order into dst.
@@ -129,7 +133,7 @@ func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 // far is visible to whom the matching Await lets pass.
 func (b *Build) Tell(me, to int) {
 	b.log[me].told[to]++
-	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: me})
+	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: int32(me)})
 }
 
 // Await makes member me wait for the next Tell of member from that it has not
@@ -137,7 +141,7 @@ func (b *Build) Tell(me, to int) {
 func (b *Build) Await(me, from int) {
 	b.log[me].awaited[from]++
 	least := b.ch.told[from][me] + int64(b.log[me].awaited[from])
-	b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: from, least: least})
+	b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: int32(from), least: least})
 }
 
 // meet makes member me tell and await everybody else.
@@ -212,7 +216,7 @@ func (b *Build) claim(me int, dst device.View) {
 
 func (b *Build) reclaim(l *ledger, me, reader int) {
 	if least, must := l.least(me, b.half, reader); must {
-		b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: l.base + reader, least: least})
+		b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: int32(l.base + reader), least: least})
 	}
 }
 
@@ -274,6 +278,6 @@ func (b *Build) finish() error {
 func (b *Build) acknowledge(l *ledger, me, writer int, read bool) {
 	if read {
 		l.acked[me][writer]++
-		b.add(me, step{kind: stepTell, counters: b.ch.counters[writer], elem: l.base + me})
+		b.add(me, step{kind: stepTell, counters: b.ch.counters[writer], elem: int32(l.base + me)})
 	}
 }

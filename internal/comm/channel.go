@@ -47,6 +47,8 @@ type Channel struct {
 	told [][]int64
 	// Who has read what was written to staging and to slots.
 	staged, pushed *ledger
+	// scratch is where each member's steps of one piece are collected.
+	scratch [][]step
 }
 
 // ledger counts, while building, the acknowledgements by which writers know that
@@ -212,6 +214,7 @@ func (c *Channel) open() error {
 		}
 	}
 	c.settle()
+	c.scratch = nil
 	for i := range c.insts {
 		c.insts[i].Norm = nil // launches have what they need of it
 	}
@@ -243,6 +246,7 @@ func (c *Channel) reserve() error {
 		c.counters = append(c.counters, ctr)
 	}
 	c.told, c.staged, c.pushed = square(n, 0), newLedger(n, n), newLedger(2*n, n)
+	c.scratch = make([][]step, n)
 	return nil
 }
 
@@ -261,6 +265,7 @@ func (c *Channel) build(i int) error {
 		x.schedule.Build(b)
 		err := b.finish()
 		for m := range b.log { // also after an error, for launches to be released
+			c.scratch[m] = b.log[m].steps
 			steps[m] = append(steps[m], b.log[m].steps...)
 			got[m] += b.log[m].moved
 		}
@@ -293,7 +298,8 @@ func (c *Channel) settle() {
 			kept := steps[:0]
 			for _, s := range steps {
 				if s.kind == stepAwait {
-					s.perRun = [][][]int64{c.told, c.staged.acked, c.pushed.acked}[s.elem/n][s.elem%n][m]
+					from := int(s.elem)
+					s.perRun = [][][]int64{c.told, c.staged.acked, c.pushed.acked}[from/n][from%n][m]
 					if s.perRun == 0 && s.least <= 0 {
 						continue
 					}
@@ -327,14 +333,14 @@ func (c *Channel) Issue(i, m int, run int64) error {
 func (st *step) issue(s device.Stream, run int64) error {
 	switch st.kind {
 	case stepCopy:
-		return s.Copy(st.dst, st.src)
+		return s.Copy(st.copied.dst, st.copied.src)
 	case stepReduce:
 		return s.Launch(st.launch)
 	case stepTell:
-		return s.Signal(st.counters, st.elem, 1)
+		return s.Signal(st.counters, int(st.elem), 1)
 	}
 	if least := st.least + run*st.perRun; least > 0 {
-		return s.WaitCounter(st.counters, st.elem, least)
+		return s.WaitCounter(st.counters, int(st.elem), least)
 	}
 	return nil
 }

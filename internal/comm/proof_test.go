@@ -222,7 +222,7 @@ func (m mutant) mayBeHarmless(op ir.Op, n int) bool {
 	case "too early a signal":
 		return true
 	}
-	return m.s.elem >= n && meets(op)
+	return int(m.s.elem) >= n && meets(op)
 }
 
 // TestProofNeedsEveryStep makes each small mistake in each schedule, and wants it
