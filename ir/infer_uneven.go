@@ -28,7 +28,10 @@ func inferUneven(in *inference) *Type {
 	return t
 }
 
-const countsHelp = "counts=(…), a number for each rank of the team, or i32 in device memory: %y = all_to_allv %x, %n, over=tp"
+// countsHelp says where the counts of op may come from.
+func countsHelp(op Op) string {
+	return "counts=(…), a number for each rank of the team, or i32 in device memory: %y = " + op.String() + " %x, %n, over=tp"
+}
 
 // counts checks where the counts come from. Their values are known when the
 // program is planned, or only when it runs.
@@ -36,7 +39,7 @@ func (in *inference) counts() bool {
 	a := in.s.Attr("counts")
 	switch {
 	case a == nil && len(in.args) == 1:
-		in.errorf("type", in.s.Pos, "%s lacks its counts", in.s.Op).help(countsHelp)
+		in.errorf("type", in.s.Pos, "%s lacks its counts", in.s.Op).help(countsHelp(in.s.Op))
 		return false
 	case a != nil && len(in.args) == 2:
 		in.errorf("type", a.Pos, "the counts stand in the text and in %%%s", in.syms[1].Name).help("leave one of them out")
@@ -46,16 +49,16 @@ func (in *inference) counts() bool {
 	}
 	n := in.args[1]
 	if n.DType != I32 || len(n.Dims) != 1 {
-		in.errorf("type", in.s.Args[1].Pos, "counts are i32[%s], and %%%s is %s", brief(in.teamSize()), in.syms[1].Name, brief(n)).help(countsHelp)
+		in.errorf("type", in.s.Args[1].Pos, "counts are i32[%s], and %%%s is %s", brief(in.teamSize()), in.syms[1].Name, brief(n)).help(countsHelp(in.s.Op))
 		return false
 	}
-	return in.require(in.s, CheckEqual, n.Dims[0].Extent, in.teamSize(), in.s.Args[1].Pos, "there is not one count for each rank of the team", countsHelp)
+	return in.require(in.s, CheckEqual, n.Dims[0].Extent, in.teamSize(), in.s.Args[1].Pos, "there is not one count for each rank of the team", countsHelp(in.s.Op))
 }
 
 // listedCounts checks counts=. Those of an all_to_allv are a rank's own; the
 // others are the same on all ranks.
 func (in *inference) listedCounts(a *Attr) bool {
-	if !in.require(in.s, CheckEqual, Int(int64(len(a.Exprs))), in.teamSize(), a.Pos, "there is not one count for each rank of the team", countsHelp) {
+	if !in.require(in.s, CheckEqual, Int(int64(len(a.Exprs))), in.teamSize(), a.Pos, "there is not one count for each rank of the team", countsHelp(in.s.Op)) {
 		return false
 	}
 	for _, e := range a.Exprs {

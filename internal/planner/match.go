@@ -70,6 +70,10 @@ func (w *world) matchColl(t *team, lead, k int) (plan.Coll, error) {
 		if m == lead && len(t.ranks) > 1 {
 			other = (lead + 1) % len(t.ranks)
 		}
+		if here := describe(&t.issued[m][k]); here == describe(&t.issued[other][k]) { // what is wrong shows in one of them alone
+			c := w.issued(t, m, k)
+			return coll, w.diag("match", c, "%s: %s (%s)", here, why, w.where(c))
+		}
 		return coll, w.mismatch(t, other, m, k, why)
 	}
 	return coll, nil
