@@ -116,7 +116,10 @@ func (a *app) tune(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) er
 		return err
 	}
 	u, err := a.tuned(ctx, o, opts)
+	var unkept *bench.KeepError
 	switch {
+	case errors.As(err, &unkept) && o.out != "":
+		return &failure{code: exitUsage, kind: "output", err: err}
 	case errors.Is(err, bench.ErrUsage):
 		return usagef("%w", err).helping("see hocket tune --help")
 	case err != nil:

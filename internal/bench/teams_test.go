@@ -301,7 +301,8 @@ func TestTuneFull(t *testing.T) {
 	if _, err := Tune(context.Background(), TuneOptions{Ranks: 2, Sizes: []int64{3}}); !errors.Is(err, ErrUsage) {
 		t.Errorf("3 bytes: %v", err)
 	}
-	if _, err := Tune(context.Background(), TuneOptions{Ranks: 2, File: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "is a folder") {
+	var unkept *KeepError
+	if _, err := Tune(context.Background(), TuneOptions{Ranks: 2, File: t.TempDir()}); !errors.As(err, &unkept) || !strings.Contains(err.Error(), "it is a directory") {
 		t.Errorf("a folder as file: %v", err)
 	}
 }

@@ -49,6 +49,14 @@ type TuneOptions struct {
 	now     func() time.Time // nil for the real time
 }
 
+// KeepError says why a table cannot be kept in TuneOptions.File. Nothing was measured.
+type KeepError struct{ Err error }
+
+func (e *KeepError) Error() string { return "the table cannot be kept: " + e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *KeepError) Unwrap() error { return e.Err }
+
 // Tuned is a table with what it rests on.
 type Tuned struct {
 	Table *comm.Table `json:"table"`
@@ -86,7 +94,7 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	o.Sizes = slices.Compact(o.Sizes)
 	if o.File != "" {
 		if err := comm.Writable(o.File); err != nil { // before minutes of measuring
-			return nil, fmt.Errorf("the table cannot be kept: %w", err)
+			return nil, &KeepError{err}
 		}
 	}
 	u := newTuner(o, m)

@@ -138,8 +138,8 @@ func (t *Table) Write(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("no folder for the table: %w", err)
+	if err := makeFolder(path); err != nil {
+		return err
 	}
 	return tensor.WriteFile(path, func(w io.Writer) error {
 		_, err := w.Write(append(data, '\n'))
@@ -150,19 +150,17 @@ func (t *Table) Write(path string) error {
 // Writable reports whether a table can be written to a file, whose folder it makes:
 // nil, or why not.
 func Writable(path string) error {
-	if s, err := os.Stat(path); err == nil && s.IsDir() {
-		return fmt.Errorf("%s is a folder", path)
-	}
-	dir := filepath.Dir(path)
-	err := os.MkdirAll(dir, 0o755)
-	if err != nil {
-		return fmt.Errorf("no folder for it: %w", err)
-	}
-	f, err := os.CreateTemp(dir, ".tmp-*")
-	if err != nil {
+	if err := makeFolder(path); err != nil {
 		return err
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	return tensor.CheckWrite(path)
+}
+
+func makeFolder(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("no folder for the table: %w", err)
+	}
+	return nil
 }
 
 // Found is a table and where it comes from.

@@ -92,10 +92,14 @@ func follow(path string) (destination, error) {
 // beside makes a file that is to take the place of another.
 func (d destination) beside() (*os.File, error) {
 	f, err := os.OpenFile(d.path+".tmp-"+strconv.FormatUint(rand.Uint64(), 36), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err == nil && d.mode != 0 {
+	var at *fs.PathError
+	switch {
+	case errors.As(err, &at): // nobody asked for a file of that name
+		return nil, at.Err
+	case d.mode != 0:
 		_ = f.Chmod(d.mode) // not all file systems have modes
 	}
-	return f, err
+	return f, nil
 }
 
 func replace(path string, write func(io.Writer) error, sync func(*os.File) error) error {
