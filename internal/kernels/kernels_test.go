@@ -1,8 +1,11 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
@@ -353,6 +356,92 @@ func TestAttention(t *testing.T) {
 			for _, causal := range []bool{false, true} {
 				kernel := device.Kernel{Op: ir.OpAttention, Value: 1 / math.Sqrt(float64(c.dh)), Causal: causal}
 				r.compare(kernel, layouts[i], 16, dt, q.shape, q, k, v)
+			}
+		}
+	}
+	r.run()
+}
+
+// TestFlash: attention by tensor cores, of queries, keys and heads that fill tiles and that
+// do not.
+func TestFlash(t *testing.T) {
+	r := newTrial(t)
+	for _, dt := range []ir.DType{ir.F16, ir.BF16} {
+		for i, c := range []struct {
+			lead           []int64
+			tq, tk, hq, hv int64
+			dh             int64
+			scale          float64
+		}{
+			{nil, 5, 130, 4, 2, 64, 0.125}, {[]int64{2}, 150, 150, 2, 2, 16, -0.25}, {nil, 70, 70, 3, 1, 128, 0.1},
+			{[]int64{2, 3}, 1, 65, 8, 1, 32, 1}, {nil, 129, 191, 1, 1, 80, 0}, {nil, 64, 64, 2, 1, 112, 2},
+			{nil, 1, 300, 8, 1, 48, 0.3}, {nil, 5, 70, 8, 2, 128, -0.1},
+		} {
+			q := noise(dt, append(slices.Clone(c.lead), c.tq, c.hq, c.dh)...)
+			kv := append(slices.Clone(c.lead), c.tk, c.hv, c.dh)
+			k, v := noise(dt, kv...), noise(dt, kv...)
+			slices.Reverse(v.vals)
+			for _, causal := range []bool{false, true} {
+				kernel := device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}
+				r.compare(kernel, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+			}
+		}
+	}
+	for _, l := range r.launches {
+		if !strings.HasPrefix(l.code.symbol, "hocket_flash") {
+			t.Errorf("%s is not by tensor cores", l.code.symbol)
+		}
+	}
+	r.run()
+}
+
+// TestFlashFinds: where one score of a query is far above all others its result is that
+// key's value, bit by bit: nothing is lost, and nothing else comes into it.
+func TestFlashFinds(t *testing.T) {
+	const tq, tk, heads = 75, 203, 2
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 8 {
+		dt, causal, dh := []ir.DType{ir.F16, ir.BF16}[i%2], i/2%2 == 0, []int{80, 64}[i/4]
+		b := newBench(t)
+		{
+			q, k, v, want := make([]float64, tq*heads*dh), make([]float64, tk*dh), make([]float64, tk*dh), make([]float64, tq*heads*dh)
+			for i := range v {
+				k[i], v[i] = float64(1-2*rng.IntN(2)), tensor.Round(dt, rng.NormFloat64())
+			}
+			for row := range tq * heads {
+				at := rng.IntN(tk)
+				if causal {
+					at = rng.IntN(row/heads + 1 + tk - tq)
+				}
+				for d := range dh {
+					q[row*dh+d], want[row*dh+d] = 32*k[at*dh+d], v[at*dh+d]
+				}
+			}
+			dh := int64(dh)
+			ops := []Operand{b.put(dt, layouts[0], q, tq, heads, dh), b.put(dt, layouts[2], k, tk, 1, dh), b.put(dt, layouts[0], v, tk, 1, dh)}
+			out := b.room(dt, layouts[2], tq, heads, dh)
+			b.add("attention", Problem{Op: ir.OpAttention, Ins: ops, Out: out, Value: 1, Causal: causal}, func() {
+				same(t, fmt.Sprintf("%s, causal %t", dt, causal), b.vals(out), want, 0)
+			})
+		}
+		b.run()
+	}
+}
+
+// TestFlashHidden: what no query sees may be anything, and what one sees that is no number
+// does not reach those before it.
+func TestFlashHidden(t *testing.T) {
+	r := newTrial(t)
+	const heads = 2
+	for _, c := range []struct{ tq, tk, dh int64 }{{66, 130, 32}, {5, 70, 128}} {
+		for _, at := range []int64{c.tk - 1, c.tk - c.tq, c.tk - c.tq + 3, 3} {
+			for i, odd := range []float64{math.Inf(1), math.NaN()} {
+				dt := []ir.DType{ir.F16, ir.BF16}[i]
+				q, k, v := noise(dt, c.tq, heads, c.dh), noise(dt, c.tk, 1, c.dh), noise(dt, c.tk, 1, c.dh)
+				v.vals[at*c.dh+5] = odd
+				r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: true}, layouts[0], 0.5, dt, q.shape, q, k, v)
+				v.vals[at*c.dh+5], k.vals[at*c.dh+7] = 1, odd
+				r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: true}, layouts[0], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
@@ -119,63 +118,6 @@ func (o Operand) step() int64 {
 		return 0
 	}
 	return o.Strides[0]
-}
-
-// attention is softmax(Value · q·kᵀ)·v for each leading index and head:
-// q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
-func attention(j *job) ([]launch, error) {
-	if err := j.count(3, 3); err != nil {
-		return nil, err
-	}
-	if err := j.alike(); err != nil {
-		return nil, err
-	}
-	if err := j.floats(); err != nil {
-		return nil, err
-	}
-	out, q, k, v := j.Out, j.Ins[0], j.Ins[1], j.Ins[2]
-	b := len(q.Shape) - 3
-	if b < 0 || len(k.Shape) != b+3 || !slices.Equal(k.Shape, v.Shape) || !slices.Equal(q.Shape, out.Shape) ||
-		!slices.Equal(q.Shape[:b], k.Shape[:b]) || q.Shape[b+2] != k.Shape[b+2] || k.Shape[b+1] == 0 || q.Shape[b+1]%k.Shape[b+1] != 0 {
-		return nil, fmt.Errorf("q%v, k%v and v%v into %v", q.Shape, k.Shape, v.Shape, out.Shape)
-	}
-	if j.Causal && q.Shape[b] > k.Shape[b] {
-		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
-	}
-	if out.elements() == 0 {
-		return nil, nil
-	}
-	tq, heads, dh := q.Shape[b], q.Shape[b+1], q.Shape[b+2]
-	per := int64(1)
-	for per*threads < dh {
-		per *= 2
-	}
-	if per > 4 {
-		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, dh, 4*threads)
-	}
-	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b]), 4)
-	if err != nil {
-		return nil, err
-	}
-	var args words
-	args.addr(out.Addr, q.Addr, k.Addr, v.Addr)
-	args.float(j.Value)
-	args.ints(tq, k.Shape[b], heads, heads/k.Shape[b+1], dh, truth(j.Causal))
-	for _, o := range []Operand{out, q, k, v} {
-		args.ints(o.Strides[b:]...)
-	}
-	args.ints(extents(lead)...)
-	for o := range 4 {
-		args.ints(column(lead, o)...)
-	}
-	grid, err := exactGrid(out.elements() / dh)
-	dt := ctype(out.DType)
-	return []launch{{blocks: grid, args: args, code: code{
-		files:  []string{"map", "rows", "attention"},
-		symbol: symbol("attention", dt, fmt.Sprintf("b%dp%d", len(lead), per)),
-		args:   fmt.Sprintf("AttentionArgs<%d>", len(lead)),
-		body:   fmt.Sprintf("attention<%s, %d, %d>", dt, len(lead), per),
-	}}}, err
 }
 
 func truth(b bool) int64 {

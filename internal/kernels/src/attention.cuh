@@ -10,38 +10,53 @@ template <int B> struct AttentionArgs {
   i64 e[B], bo[B], bq[B], bk[B], bv[B];     // batch by batch
 };
 
+// keysOf is how many keys query i sees.
+template <int B> DEV i64 keysOf(const AttentionArgs<B>& a, i64 i) {
+  i64 sees = a.tk;
+  if (a.causal && i + 1 + a.tk - a.tq < sees) sees = i + 1 + a.tk - a.tq;
+  return sees < 0 ? 0 : sees;
+}
+
+// Sequences are the operands of one batch.
+template <class T> struct Sequences {
+  const T *q, *k, *v;
+  T* out;
+  template <int B> __device__ __forceinline__ Sequences(const AttentionArgs<B>& a, i64 t) : q((const T*)a.q), k((const T*)a.k), v((const T*)a.v), out((T*)a.out) {
+#pragma unroll
+    for (int d = B - 1; d >= 0; d--) {
+      const i64 x = d ? t % a.e[d] : t;
+      t /= a.e[d];
+      out += x * a.bo[d];
+      q += x * a.bq[d];
+      k += x * a.bk[d];
+      v += x * a.bv[d];
+    }
+  }
+};
+
+// QueryRow is a query of one head among those of a head of keys, in the order that kernels for
+// many of them take them.
+template <int B> struct QueryRow {
+  i64 query, head;
+  __device__ __forceinline__ QueryRow(const AttentionArgs<B>& a, i64 kv, i64 row) : query(row / a.share), head(kv * a.share + row % a.share) {}
+};
+
 template <class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 dh, A scale) {
   A s = 0;
   for (i64 d = 0; d < dh; d++) s += q[d] * Num<T>::get(k[d * stride]);
   return s * scale;
 }
 
-// PER is dimensions a thread: Dh is at most 256·PER.
-template <class T, int B, int PER> DEV void attention(const AttentionArgs<B>& a) {
+// attend computes query i of head h. PER is dimensions a thread: Dh is at most 256·PER.
+template <class T, int PER, int B> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], weight[256];
-  i64 t = blockIdx.x;
-  const i64 i = t % a.tq;
-  t /= a.tq;
-  const i64 h = t % a.heads;
-  t /= a.heads;
-  const T *q = (const T*)a.q + i * a.sq[0] + h * a.sq[1];
-  const T *k = (const T*)a.k + h / a.share * a.sk[1], *v = (const T*)a.v + h / a.share * a.sv[1];
-  T* out = (T*)a.out + i * a.so[0] + h * a.so[1];
-#pragma unroll
-  for (int d = B - 1; d >= 0; d--) {
-    const i64 x = d ? t % a.e[d] : t;
-    t /= a.e[d];
-    out += x * a.bo[d];
-    q += x * a.bq[d];
-    k += x * a.bk[d];
-    v += x * a.bv[d];
-  }
+  const T *q = of.q + i * a.sq[0] + h * a.sq[1];
+  const T *k = of.k + h / a.share * a.sk[1], *v = of.v + h / a.share * a.sv[1];
+  T* out = of.out + i * a.so[0] + h * a.so[1];
   for (i64 d = threadIdx.x; d < a.dh; d += 256) query[d] = Num<T>::get(q[d * a.sq[2]]);
   __syncthreads();
-  i64 sees = a.tk;
-  if (a.causal && i + 1 + a.tk - a.tq < sees) sees = i + 1 + a.tk - a.tq;
-  if (sees < 0) sees = 0;
+  const i64 sees = keysOf(a, i);
   const A scale = (A)a.scale;
   A top = Const<A>::of(0xfff0000000000000ULL);
   for (i64 j = threadIdx.x; j < sees; j += 256) top = most(top, score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale));
@@ -68,4 +83,11 @@ template <class T, int B, int PER> DEV void attention(const AttentionArgs<B>& a)
     const i64 d = threadIdx.x + 256 * p;
     if (d < a.dh) out[d * a.so[2]] = Num<T>::put(o[p] / sum);
   }
+}
+
+template <class T, int B, int PER> DEV void attention(const AttentionArgs<B>& a) {
+  i64 t = blockIdx.x;
+  const i64 i = t % a.tq;
+  t /= a.tq;
+  attend<T, PER>(a, Sequences<T>(a, t / a.heads), i, t % a.heads);
 }

@@ -1,0 +1,45 @@
+package cuda
+
+import (
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// attentions are shapes that servers have: batch, queries, keys, heads of them, Dh.
+var attentions = []struct {
+	b, tq, tk, hq, hkv, dh int64
+	causal                 bool
+}{
+	{1, 4096, 4096, 32, 8, 128, true}, {1, 16384, 16384, 32, 8, 128, true}, {1, 4096, 4096, 32, 32, 64, true}, {4, 2048, 2048, 16, 16, 128, false},
+	{1, 512, 8192, 32, 8, 128, true}, {1, 64, 8192, 8, 1, 128, true}, {1, 1, 8192, 32, 8, 128, true}, {64, 1, 4096, 32, 8, 128, true}, {8, 1, 32768, 8, 1, 128, true},
+}
+
+// BenchmarkAttention times attention of bf16 by 10 calls behind each other; bench/peers/attention.py times torch's so.
+func BenchmarkAttention(b *testing.B) {
+	t := newTimer(b)
+	for _, c := range attentions {
+		q, k := t.view(ir.BF16, c.b, c.tq, c.hq, c.dh), t.view(ir.BF16, c.b, c.tk, c.hkv, c.dh)
+		v, out := t.view(ir.BF16, c.b, c.tk, c.hkv, c.dh), t.view(ir.BF16, c.b, c.tq, c.hq, c.dh)
+		l, err := t.d.Prepare(device.Kernel{Op: ir.OpAttention, Ins: []device.View{q, k, v}, Outs: []device.View{out}, Value: ir.AttentionScale(c.dh), Causal: c.causal})
+		t.must(err)
+		s := t.stream(0)
+		const calls = 10
+		us := t.compare(s, 5, func() {
+			for range calls {
+				t.must(s.Launch(l))
+			}
+		})[0] / calls
+		pairs := float64(c.tq) * float64(c.tk)
+		if c.causal {
+			pairs -= float64(c.tq) * float64(c.tq-1) / 2
+		}
+		flops, bytes := 4*pairs*float64(c.b*c.hq*c.dh), 4*float64(c.b*c.dh*(c.tq*c.hq+c.tk*c.hkv))
+		b.Logf("%v: %.1f µs, %.0f TFLOP/s, %.0f GB/s", c, us, flops/us/1e6, bytes/us/1e3)
+		l.Release()
+		for _, x := range []device.View{q, k, v, out} {
+			t.must(x.Mem.Free())
+		}
+	}
+}
