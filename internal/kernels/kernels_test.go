@@ -445,6 +445,23 @@ func TestFlashHidden(t *testing.T) {
 			}
 		}
 	}
+	// A value that all see; and a whole tile of keys that nobody's weight is for.
+	q, k, v := noise(ir.BF16, 3, heads, 64), noise(ir.BF16, 70, 1, 64), noise(ir.BF16, 70, 1, 64)
+	v.vals[9] = math.Inf(1)
+	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
+	v.vals[9] = 0
+	for i := range q.vals {
+		q.vals[i] = 1
+	}
+	for i := range k.vals { // far below 0, where not below all
+		k.vals[i] = -50 - float64(i%3)
+		if i < 64*64 {
+			k.vals[i] = math.Inf(-1)
+		}
+	}
+	for _, causal := range []bool{false, true} {
+		r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: causal}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
+	}
 	r.run()
 }
 
