@@ -27,6 +27,10 @@ var ErrDeviceLost = device.ErrDeviceLost
 // memory free than was asked for.
 var ErrOutOfMemory = device.ErrOutOfMemory
 
+// ErrBudget is wrapped by errors that say a plan needs more device memory than
+// LoadOptions.Arena allows a rank.
+var ErrBudget = exec.ErrBudget
+
 // UnknownAlgorithm is the error about a LoadOptions.Algorithm that the machine
 // does not have.
 type UnknownAlgorithm = exec.UnknownAlgorithm
@@ -146,7 +150,8 @@ type LoadOptions struct {
 }
 
 // Load lowers p for the binding b. Plans are made per dims, at the first Run
-// or Prepare with them; a binding that no dims make right is an error here.
+// or Prepare with them. What no dims make right of a binding is an error here, and of one
+// that gives every dim all that is wrong with it.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
 	if p == nil {
 		return nil, errors.New("there is no program to load: it is nil")

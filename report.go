@@ -53,7 +53,7 @@ type Memory struct {
 // Overlap says how well one statement's communication was hidden.
 type Overlap struct {
 	Op   string // "all_reduce"
-	Line int32  // in the lowered program
+	Line int32  // of the text: the statement's, or that of which lowering made it
 	// Algorithm of a collective: "two-shot"; several, where sizes differ, are
 	// joined by "+". Empty for other ops.
 	Algorithm string
@@ -103,8 +103,9 @@ func newReport(p *plan.Plan, r *exec.Result) *Report {
 	for i := range p.Cmds {
 		rep.count(p, &p.Cmds[i])
 	}
-	rep.Overlap = overlap(p, r.Trace)
-	rep.nameAlgorithms(p, r.Algorithms)
+	var at map[int32]int
+	rep.Overlap, at = overlap(p, r.Trace)
+	rep.nameAlgorithms(p, at, r.Algorithms)
 	return rep
 }
 
@@ -138,8 +139,8 @@ func remoteBytes(p *plan.Plan, c *plan.Cmd) int64 {
 	return 0
 }
 
-// overlap sums the trace's communication by statement.
-func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
+// overlap sums the trace's communication by statement, and says where it has the sites.
+func overlap(p *plan.Plan, t *trace.Trace) ([]Overlap, map[int32]int) {
 	var out []Overlap
 	at := map[int32]int{}
 	for i := range p.Cmds {
@@ -158,7 +159,7 @@ func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
 		out[k].Bytes += n
 	}
 	if t == nil || t.Virtual {
-		return out
+		return out, at
 	}
 	siteOf := func(id int64) int {
 		if k, ok := at[p.Cmds[id].Site]; ok {
@@ -169,24 +170,19 @@ func overlap(p *plan.Plan, t *trace.Trace) []Overlap {
 	for k, x := range t.ExposedBy(siteOf, len(out)) {
 		out[k].BusyNS, out[k].ExposedNS = x.Busy, x.Exposed
 	}
-	return out
+	return out, at
 }
 
-// nameAlgorithms says of each statement that is a collective how it was run.
-func (r *Report) nameAlgorithms(p *plan.Plan, algorithms []string) {
-	line := map[int32]*Overlap{}
-	for i := range r.Overlap {
-		line[r.Overlap[i].Line] = &r.Overlap[i]
-	}
+// nameAlgorithms says of each statement that is a collective how it was run; at is where
+// Overlap has the sites.
+func (r *Report) nameAlgorithms(p *plan.Plan, at map[int32]int, algorithms []string) {
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
-		if c.Kind != plan.Collective {
+		k, moves := at[c.Site]
+		if c.Kind != plan.Collective || !moves {
 			continue
 		}
-		o := line[p.Sites[c.Site].Pos.Line]
-		if o == nil || o.Op != p.Sites[c.Site].Op.String() {
-			continue
-		}
+		o := &r.Overlap[k]
 		if name := algorithms[c.Coll]; !slices.Contains(strings.Split(o.Algorithm, "+"), name) {
 			o.Algorithm = strings.TrimPrefix(o.Algorithm+"+"+name, "+")
 		}

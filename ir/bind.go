@@ -68,7 +68,8 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 }
 
 // Early reports what is wrong with a binding whatever values other dims come to have: its
-// function, dims and definitions that there are not, and ranks that do not fill meshes.
+// function, dims and definitions that there are not, and ranks that do not fill meshes. Where
+// the binding leaves no dim open that is all that Bind reports.
 func Early(in *Info, b Binding) Diagnostics {
 	bd, b, d := begin(in, b)
 	for _, step := range []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).solveRanks, (*Bound).bindKnownMeshes} {
@@ -79,7 +80,14 @@ func Early(in *Info, b Binding) Diagnostics {
 	if d != nil {
 		return Diagnostics{d}
 	}
-	return nil
+	for name := range in.Dims {
+		_, given := b.Dims[name]
+		if _, defined := bd.defines[name]; !given && !defined {
+			return nil
+		}
+	}
+	_, ds := Bind(in, b)
+	return ds
 }
 
 // bindKnownMeshes is bindMeshes where the sizes of all axes are known, by numbers or by what

@@ -23,6 +23,9 @@ func (b *Bound) parseDefines(bind Binding) *Diagnostic {
 		if err == nil {
 			err = constantOnAllRanks(e)
 		}
+		if err == nil {
+			err = b.knownDims(e)
+		}
 		if err != nil {
 			return b.defineError(name, bind.Defines[name], err)
 		}
@@ -30,6 +33,17 @@ func (b *Bound) parseDefines(bind Binding) *Diagnostic {
 		delete(b.Dims, name)
 	}
 	return nil
+}
+
+// knownDims refuses names that are no dims of the program.
+func (b *Bound) knownDims(e *Expr) error {
+	var err error
+	e.Walk(func(x *Expr) {
+		if x.Kind == ExprName && b.Info.Dims[x.Name] == nil && err == nil {
+			err = fmt.Errorf("there is no dim %s", clip(x.Name))
+		}
+	})
+	return err
 }
 
 // constantOnAllRanks refuses what a dim cannot depend on.

@@ -65,7 +65,7 @@ func TestWrongDefines(t *testing.T) {
 		{"K", "T +", "expected an expression"},
 		{"K", "T T", "expected an operator"},
 		{"K", "1)", "expected an operator"},
-		{"K", "Q", "Q has no value here"},
+		{"K", "Q", "there is no dim Q"},
 		{"K", "C", "C has no value here"},
 		{"K", "K", "K has no value here"},
 		{"K", "%i", "a dim is made of integers"},

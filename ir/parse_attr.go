@@ -59,8 +59,11 @@ func unknownAttr(op Op, name string) string {
 	return help
 }
 
-// attrWord reads a word that spec allows.
+// attrWord reads a word that spec allows; where it allows any, a name such as two-shot.
 func (p *parser) attrWord(spec *AttrSpec) string {
+	if spec.Words == nil {
+		return p.hyphened()
+	}
 	t := p.tok
 	word := p.ident("a word").Text
 	if !p.bad && spec.Words != nil && !slices.Contains(spec.Words, word) {
@@ -68,6 +71,33 @@ func (p *parser) attrWord(spec *AttrSpec) string {
 			spec.Name, strings.Join(spec.Words, ", "), describe(t))
 	}
 	return word
+}
+
+// hyphened reads words with hyphens between them, and no blanks.
+func (p *parser) hyphened() string {
+	name := p.ident("a word")
+	behind := func(at Pos, n int) Pos { return Pos{Line: at.Line, Col: at.Col + int32(n)} }
+	for end := behind(name.Pos, len(name.Text)); !p.bad && p.is(tokMinus) && p.tok.pos == end; {
+		p.advance()
+		if p.tok.pos != behind(end, 1) {
+			p.expected("a word right behind the hyphen")
+			break
+		}
+		word := p.ident("a word")
+		name.Text += "-" + word.Text
+		end = behind(word.Pos, len(word.Text))
+	}
+	return name.Text
+}
+
+// isHyphened reports whether hyphened reads s.
+func isHyphened(s string) bool {
+	for word := range strings.SplitSeq(s, "-") {
+		if word == "" || !isLetter(word[0]) || strings.ContainsFunc(word, func(r rune) bool { return r > 0x7f || !isWord(byte(r)) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // exprs reads an expression or a list of them in parentheses, and which of the

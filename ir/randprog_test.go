@@ -3,6 +3,7 @@ package ir
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 )
 
 // progGen makes random programs that are syntactically right and otherwise
@@ -244,7 +245,7 @@ func (g *progGen) attr(spec AttrSpec) Attr {
 	case AttrExprs:
 		a.Exprs = some(g, 0, 3, g.expr)
 	case AttrWord:
-		a.Words = []string{g.word()}
+		a.Words = []string{strings.Join(some(g, 1, 3, g.word), "-")}
 		if spec.Words != nil {
 			a.Words = []string{pick(g, spec.Words...)}
 		}

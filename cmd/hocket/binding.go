@@ -85,7 +85,7 @@ func assignment(flag, s string) (name, value string, err error) {
 }
 
 // bind binds the program, and where that fails decides whether the program or
-// the command line is wrong.
+// the command line is wrong: the latter where it alone gives dims their values.
 func bind(p *hocket.Program, b hocket.Binding) (*hocket.Signature, error) {
 	sig, err := p.Bind(b)
 	if err == nil {
@@ -96,7 +96,7 @@ func bind(p *hocket.Program, b hocket.Binding) (*hocket.Signature, error) {
 		return nil, &failure{code: exitUsage, kind: "bind", err: err} // sizes past 64 bits
 	}
 	f := ofDiagnostics(ds)
-	if given(b) && (nowhere(ds) || bindsByItself(p)) || len(openDims(p, b)) > 0 {
+	if given(b) && (nowhere(ds) || bindsByItself(p) || len(openDims(p, hocket.Binding{Func: b.Func})) > 0) || len(openDims(p, b)) > 0 {
 		f.code = exitUsage
 	}
 	return nil, f

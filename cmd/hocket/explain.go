@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,12 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	for _, n := range e.Alone {
 		fmt.Fprintf(w, "\nline %d: %s\n", n.Line, n.Text)
 	}
-	if e.Time == 0 {
+	switch {
+	case e.Time > 0:
+	case slices.ContainsFunc(e.Pairs, refused):
+		fmt.Fprintf(w, "\nNo time is predicted: with these dims the strategy is refused.\n")
+		return
+	default:
 		fmt.Fprintf(w, "\nNo time is predicted: it orders streams itself and has too many ranks to be planned here.\n")
 		return
 	}
@@ -101,6 +107,16 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 		}
 		fmt.Fprintf(w, "    %s: %s, %s, %s%s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled))
 	}
+}
+
+// refused reports whether a pair's strategy does not fit its dims.
+func refused(p hocket.PairReport) bool {
+	for _, s := range p.Strategies {
+		if s.Strategy == p.Chosen && s.Refused != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // showPair prints a pair; by is where its collective's time is from.

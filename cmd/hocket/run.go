@@ -102,7 +102,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when a run takes longer: `30s`")
-	f.StringVar(&o.budget, "budget", "", "memory a rank may use, in `BYTES`: 64K, 16M, 2G")
+	f.StringVar(&o.budget, "budget", "", "memory a rank may use, staging of collectives included, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
@@ -263,7 +263,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	}
 	err = ofMachine(err)
 	var f *failure
-	if errors.As(err, &f) && f.code == exitMachine && f.help == "" && !errors.Is(err, hocket.ErrUnsupported) && !errors.Is(err, hocket.ErrDeviceLost) {
+	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short && errors.As(err, &f) && f.help == "" {
 		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(arena))
 	}
 	return err

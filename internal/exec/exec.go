@@ -31,6 +31,10 @@ var ErrInput = errors.New("wrong inputs")
 // or after Close. Load the plan again to go on.
 var ErrUnusable = errors.New("the program cannot run any more")
 
+// ErrBudget is wrapped by errors that say that a plan needs more device memory than
+// Options.MaxArena.
+var ErrBudget = errors.New("more than the budget")
+
 // UnknownAlgorithm says that Options.Algorithm names none, and which there are.
 type UnknownAlgorithm struct{ Err error }
 

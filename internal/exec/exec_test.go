@@ -358,11 +358,11 @@ func TestTimeout(t *testing.T) {
 func TestBudget(t *testing.T) {
 	p := chunked(2, "")
 	_, err := Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: p.ArenaBytes + 100})
-	const want = "the plan needs 2.5 KiB of device memory on each rank (arena 1.5 KiB, staging of collectives 1.0 KiB), but the budget is 1.6 KiB"
+	const want = "the plan needs 2.5 KiB of device memory on each rank (arena 1.5 KiB, staging of collectives 1.0 KiB), more than the budget of 1.6 KiB"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	const early = "the plan needs 1.5 KiB of device memory on each rank, besides what collectives stage in, but the budget is 100 B"
+	const early = "the plan needs 1.5 KiB of device memory on each rank, besides what collectives stage in, more than the budget of 100 B"
 	if _, err = Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: 100}); err == nil || err.Error() != early {
 		t.Errorf("got %v, want %s", err, early)
 	}

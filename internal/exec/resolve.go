@@ -87,11 +87,11 @@ func (p *Program) afford() error {
 	case p.opts.MaxArena <= 0 || need <= p.opts.MaxArena:
 		return nil
 	case p.memory.staging == 0: // not known before the arena is there
-		return fmt.Errorf("the plan needs %s of device memory on each rank, besides what collectives stage in, but the budget is %s",
-			tensor.Size(need), tensor.Size(p.opts.MaxArena))
+		return fmt.Errorf("the plan needs %s of device memory on each rank, besides what collectives stage in, %w of %s",
+			tensor.Size(need), ErrBudget, tensor.Size(p.opts.MaxArena))
 	default:
-		return fmt.Errorf("the plan needs %s of device memory on each rank (arena %s, staging of collectives %s), but the budget is %s",
-			tensor.Size(need), tensor.Size(p.plan.ArenaBytes), tensor.Size(p.memory.staging), tensor.Size(p.opts.MaxArena))
+		return fmt.Errorf("the plan needs %s of device memory on each rank (arena %s, staging of collectives %s), %w of %s",
+			tensor.Size(need), tensor.Size(p.plan.ArenaBytes), tensor.Size(p.memory.staging), ErrBudget, tensor.Size(p.opts.MaxArena))
 	}
 }
 
