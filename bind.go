@@ -20,7 +20,8 @@ var ErrInput = exec.ErrInput
 type MismatchError = exec.MismatchError
 
 // IsDeadlock reports whether err says that a run could not go on because every
-// stream waited for another: the program is wrong, not the machine.
+// stream waited for another: the program is wrong, not the machine. What planning or
+// a proof finds before anything runs is Diagnostics, of kind "deadlock".
 func IsDeadlock(err error) bool {
 	var d *device.Deadlock
 	return errors.As(err, &d)
@@ -30,7 +31,7 @@ func IsDeadlock(err error) bool {
 func Strategies() []string { return compile.Strategies }
 
 // CheckStrategy reports a strategy that there is not; besides Strategies there
-// is chunked with a number of chunks: "chunked(8)".
+// are chunked and exchange with a number of chunks: "chunked(8)", "exchange(2)".
 func CheckStrategy(s string) error { return compile.CheckStrategy(s) }
 
 // Passes lists what LowerOptions.StopAfter accepts, in the order passes run.

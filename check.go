@@ -33,7 +33,7 @@ func (k VerdictKind) String() string { return [...]string{"unknown", "refuted", 
 // Verdict is what Check found out about a bound program.
 type Verdict struct {
 	Kind VerdictKind
-	// Proof says by what: "structural" (before any planning), "plan" (every
+	// Proof says by what: "structural" (before there was a plan to prove), "plan" (every
 	// command of two runs, with the bytes it touches), "loops" (loops too long
 	// to unroll, by shorter ones that repeat the same).
 	Proof string
@@ -191,7 +191,7 @@ func verdictKind(v verify.Verdict) VerdictKind {
 	return map[verify.Verdict]VerdictKind{verify.Unknown: Unknown, verify.Proved: Proved, verify.Refuted: Refuted}[v]
 }
 
-// String returns one line: what was found, by what, and for what.
+// String returns one line: what was found, and of a proof by what and for what.
 func (v Verdict) String() string {
 	var b strings.Builder
 	switch {

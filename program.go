@@ -74,7 +74,7 @@ func (b Binding) ir() ir.Binding {
 // LowerOptions choose how far and how a program is lowered.
 type LowerOptions struct {
 	// Strategy is how communication is overlapped: "sequential" (the default),
-	// "chunked" or "chunked(8)", "exchange", "ahead", or "auto", which takes for each
+	// "chunked" or "chunked(8)", "exchange" or "exchange(2)", "ahead", or "auto", which takes for each
 	// pair of communication and GEMM what is predicted to be fastest.
 	Strategy string
 	// Machine is what auto predicts for: "cpu" (the default), "h200x4" or a

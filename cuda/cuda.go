@@ -9,7 +9,8 @@
 // toolkit and of Python's nvidia packages; HOCKET_LIBCUDA, HOCKET_LIBNVRTC,
 // HOCKET_LIBCUBLASLT, HOCKET_LIBNCCL and HOCKET_LIBNVML name files instead. On
 // systems other than Linux, and with the build tag nocuda, opening it is an
-// error and the binary is static.
+// error, and nothing of hocket needs the loader of shared libraries: the binary is static where
+// CGO_ENABLED=0 makes Go's own packages so.
 package cuda
 
 import (

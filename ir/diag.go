@@ -21,9 +21,9 @@ func (s Severity) String() string { return [...]string{"error", "warning"}[s] }
 // Diagnostic is one finding about a program.
 type Diagnostic struct {
 	Severity Severity
-	// Kind is a stable word for programs that read diagnostics: "parse",
-	// "scope", "type", "layout", "alias", "structure", "bind", "limit",
-	// "match", "deadlock", "lifetime".
+	// Kind is a stable word for programs that read diagnostics. The checker of programs has
+	// "parse", "scope", "type", "layout", "alias", "structure" and "lifetime", binding "bind",
+	// planning "limit", "match" and "deadlock"; proofs and commands have more (docs/proof.md).
 	Kind    string
 	File    string
 	Pos     Pos

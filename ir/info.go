@@ -126,5 +126,5 @@ type Info struct {
 	SigConstraints map[*Func][]Constraint
 }
 
-// Explicit reports whether no statement of f or of what it calls needs a reshard.
+// Explicit reports whether no statement of the program needs a reshard.
 func (in *Info) Explicit() bool { return len(in.Needs) == 0 && len(in.Natural) == 0 }
