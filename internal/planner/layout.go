@@ -2,14 +2,23 @@ package planner
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 
 	"hocket.example/hocket/internal/plan"
 )
 
-// pairwiseLimit is the number of buffers up to which all pairs are compared
-// and several layouts tried; above it the online layout keeps time linear.
-const pairwiseLimit = 768
+const (
+	// pairwiseLimit is the number of buffers up to which all pairs are always compared and
+	// several layouts tried. More are as long as the pairs, on all ranks that have both, are
+	// no more than pairwiseWork; beyond, the online layout keeps time linear.
+	pairwiseLimit = 768
+	pairwiseWork  = 16 << 20
+	// improvements bounds the orders tried when a layout takes more than is live at once, and
+	// improvingWork the pairs of buffers looked at for them.
+	improvements  = 128
+	improvingWork = 16 << 20
+)
 
 // item is one buffer to place.
 type item struct {
@@ -50,7 +59,11 @@ func placeSpace(w *world, p *plan.Plan, u *usage, stats *Stats, space plan.Space
 	}
 	// The order of first use: ids in items then mean time.
 	slices.SortStableFunc(items, func(a, b item) int { return cmp.Compare(p.Buffers[a.buf].First, p.Buffers[b.buf].First) })
-	best := bestLayout(p, u, items, stats)
+	bound := int64(0)
+	if space == plan.Arena {
+		bound = p.Memory.Bound - p.Memory.Inputs
+	}
+	best := bestLayout(p, u, items, bound, stats)
 	end := base
 	for _, it := range best {
 		b := &p.Buffers[it.buf]
@@ -64,26 +77,91 @@ func placeSpace(w *world, p *plan.Plan, u *usage, stats *Stats, space plan.Space
 	return end, nil
 }
 
-// bestLayout tries a portfolio and returns the smallest layout.
-func bestLayout(p *plan.Plan, u *usage, items []item, stats *Stats) []item {
+// bestLayout tries a portfolio and returns the smallest layout; one that takes no more than
+// bound cannot be better.
+func bestLayout(p *plan.Plan, u *usage, items []item, bound int64, stats *Stats) []item {
 	best := online(p, u, slices.Clone(items), stats)
-	if len(items) > pairwiseLimit {
+	if height(best) <= bound || !fewPairs(u, items) {
 		return best
 	}
 	c := findConflicts(u, items, stats)
 	bySize := func(a, b int) int { return cmp.Compare(items[b].size, items[a].size) }
 	byTime := func(a, b int) int { return cmp.Compare(a, b) }
+	var first []int // the order of the better of the greedy ones
+	var least int64
 	for _, less := range []func(a, b int) int{bySize, byTime} {
 		order := make([]int, len(items))
 		for i := range order {
 			order[i] = i
 		}
 		slices.SortStableFunc(order, less)
-		if next := greedy(slices.Clone(items), order, c); height(next) < height(best) {
+		next := greedy(slices.Clone(items), order, c)
+		if first == nil || height(next) < least {
+			first, least = order, height(next)
+		}
+		if least < height(best) {
 			best = next
 		}
 	}
+	return improved(best, items, first, bound, c)
+}
+
+// fewPairs reports whether all pairs of items are compared.
+func fewPairs(u *usage, items []item) bool {
+	holders := 0
+	for _, it := range items {
+		holders += len(u.holders[it.buf])
+	}
+	return len(items) <= pairwiseLimit || len(items)*holders/2 <= pairwiseWork
+}
+
+// improved places items again and again, those first that reached the top the last time: what
+// is placed early finds a lower place. Where that goes round in circles, some are drawn to go
+// before them. It returns the best of all layouts, the same whenever it is asked.
+func improved(best, items []item, order []int, bound int64, c *conflicts) []item {
+	n := len(items)
+	rng := rand.New(rand.NewPCG(uint64(n), 1))
+	last := greedy(slices.Clone(items), order, c)
+	lowest, lowestOrder := last, order
+	tries := min(improvements, improvingWork/max(1, n*n))
+	for k := range tries {
+		if height(best) <= bound {
+			break
+		}
+		drawn := k >= tries/2
+		if drawn {
+			last, order = lowest, lowestOrder
+		}
+		order = topFirst(order, last)
+		for range 2 {
+			if from := rng.IntN(n); drawn {
+				x := order[from]
+				order = slices.Insert(slices.Delete(order, from, from+1), rng.IntN(from+1), x)
+			}
+		}
+		last = greedy(slices.Clone(items), order, c)
+		if height(last) <= height(lowest) { // also where it is no better: a way on
+			lowest, lowestOrder = last, order
+		}
+		if height(last) < height(best) {
+			best = last
+		}
+	}
 	return best
+}
+
+// topFirst is an order with those first that reach the top of a layout.
+func topFirst(order []int, layout []item) []int {
+	top := height(layout)
+	var first, rest []int
+	for _, i := range order {
+		if layout[i].off+layout[i].size == top {
+			first = append(first, i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	return append(first, rest...)
 }
 
 func height(items []item) int64 {

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -352,7 +353,12 @@ func TestRandomProgramsHaveProvedLayouts(t *testing.T) {
 		if err := verifyLayout(p); err != nil {
 			t.Fatalf("%v\n%s\n%s", err, src, p)
 		}
-		for name, place := range map[string]func(*plan.Plan, *usage, []item, *Stats) []item{"online": online, "pairwise": bestLayout} {
+		for name, place := range map[string]func(*plan.Plan, *usage, []item, *Stats) []item{
+			"online": online,
+			"pairwise": func(p *plan.Plan, u *usage, items []item, stats *Stats) []item {
+				return bestLayout(p, u, items, 0, stats)
+			},
+		} {
 			q := *p
 			q.Buffers = append([]plan.Buffer(nil), p.Buffers...)
 			relayOut(&q, place)
@@ -366,6 +372,7 @@ func TestRandomProgramsHaveProvedLayouts(t *testing.T) {
 // relayOut lays a plan out again by one method.
 func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []item) {
 	stats := &Stats{}
+	p.ArenaBytes = 0
 	for i := range p.Buffers {
 		p.Buffers[i].First, p.Buffers[i].Last = -1, -1
 	}
@@ -476,5 +483,70 @@ func TestClocksAgreeWithTheExplicitGraph(t *testing.T) {
 	})
 	if agreed[0] < 20 || agreed[1] < 20 {
 		t.Errorf("too few pairs of either kind: %v", agreed)
+	}
+}
+
+// manySizes writes a program of one stream with n buffers of many sizes, each of which is read
+// once more up to a dozen buffers later.
+func manySizes(seed uint64, n int) string {
+	r := rand.New(rand.NewPCG(seed, 77))
+	var b strings.Builder
+	b.WriteString("func f(%x: f32[64]) -> f32[64] {\n  %acc = alloc f32[64]\n  copy %x into %acc\n")
+	until := map[int]int{}
+	for i := range n + 12 {
+		if i < n {
+			size := 64 * (1 + r.Int64N(64))
+			if r.IntN(4) == 0 {
+				size = 64 * (1 + r.Int64N(1000))
+			}
+			fmt.Fprintf(&b, "  %%b%d = alloc f32[%d]\n  fill into %%b%d, value=%d\n", i, size, i, i)
+			until[i] = i + r.IntN(12)
+		}
+		for k := max(0, i-12); k <= i; k++ {
+			if end, there := until[k]; there && end <= i {
+				fmt.Fprintf(&b, "  %%s%d = slice %%b%d, axis=0, 0..64\n  add %%acc, %%s%d into %%acc\n", k, k, k)
+				delete(until, k)
+			}
+		}
+	}
+	return b.String() + "  return %acc\n}\n"
+}
+
+// TestLayoutsAreTight: what a plan takes is hardly more than what is live at once, be its
+// buffers few or many.
+func TestLayoutsAreTight(t *testing.T) {
+	for _, c := range []struct {
+		buffers, seeds int
+		most           float64
+	}{{30, 60, 1.25}, {60, 60, 1.15}, {500, 3, 1.1}, {1000, 3, 1.06}, {3000, 1, 1.06}} {
+		for seed := range c.seeds {
+			p, _, ds := try(manySizes(uint64(seed), c.buffers), ir.Binding{})
+			if ds.HasErrors() {
+				t.Fatal(ds)
+			}
+			if got := float64(p.Memory.Peak) / float64(p.Memory.Bound); got > c.most {
+				t.Errorf("%d buffers, seed %d: %d bytes, %.2f times the %d that are live at once, at most %g",
+					c.buffers, seed, p.Memory.Peak, got, p.Memory.Bound, c.most)
+			}
+			if err := verifyLayout(p); c.buffers < 500 && err != nil {
+				t.Errorf("%d buffers, seed %d: %v", c.buffers, seed, err)
+			}
+		}
+	}
+}
+
+// TestOnlineForgets: the layout for too many buffers to compare them all gives back what it
+// joined from many pieces.
+func TestOnlineForgets(t *testing.T) {
+	p, _, ds := try(manySizes(1, 4000), ir.Binding{})
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	relayOut(p, online)
+	if got := float64(p.ArenaBytes) / float64(p.Memory.Bound); got > 1.35 {
+		t.Errorf("%d bytes, %.1f times what is live at once", p.ArenaBytes, got)
+	}
+	if err := verifyLayout(p); err != nil {
+		t.Error(err)
 	}
 }

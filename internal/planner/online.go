@@ -164,7 +164,7 @@ func (o *onlineLayout) mergeFree(buf int32, size int64) int32 {
 				end = o.ranges[end].next
 			}
 			if total >= size {
-				if merged := o.merge(at, end); merged >= 0 {
+				if merged := o.merge(at, end, maxPast); merged >= 0 {
 					return merged
 				}
 			}
@@ -174,21 +174,59 @@ func (o *onlineLayout) mergeFree(buf int32, size int64) int32 {
 }
 
 // merge makes one range of those from at up to, not with, end; -1 when it would
-// have to remember too many buffers.
-func (o *onlineLayout) merge(at, end int32) int32 {
+// have to remember more buffers than most.
+func (o *onlineLayout) merge(at, end int32, most int) int32 {
 	m := rangeOf{off: o.ranges[at].off, prev: o.ranges[at].prev, next: end, free: true}
 	for k := at; k != end; k = o.ranges[k].next {
 		m.size += o.ranges[k].size
 		m.first = union(m.first, o.ranges[k].first)
 		m.last = union(m.last, o.ranges[k].last)
 	}
-	if len(m.first) > maxPast || len(m.last) > maxPast {
+	m.first = o.pruned(m.first, func(x, y *holder) bool { return o.u.alternate(y, x) })
+	m.last = o.pruned(m.last, o.u.alternate)
+	if len(m.first) > most || len(m.last) > most {
 		return -1
 	}
 	for k := at; k != end; k = o.ranges[k].next {
 		o.ranges[k].gone = true
 	}
 	return o.link(m)
+}
+
+// coalesce joins a free range with its free neighbours where that asks no more of who comes
+// next than one of them does: many small pieces leave no room for a large buffer.
+func (o *onlineLayout) coalesce(at int32) int32 {
+	for _, pair := range [2]func(r *rangeOf) (int32, int32){
+		func(r *rangeOf) (int32, int32) { return r.prev, at },
+		func(r *rangeOf) (int32, int32) { return at, r.next },
+	} {
+		a, b := pair(&o.ranges[at])
+		if a < 0 || b < 0 || !o.ranges[a].free || !o.ranges[b].free {
+			continue
+		}
+		x, y := &o.ranges[a], &o.ranges[b]
+		most := max(len(x.first), len(x.last), len(y.first), len(y.last))
+		if m := o.merge(a, y.next, most); m >= 0 {
+			at = m
+		}
+	}
+	return at
+}
+
+// pruned leaves out buffers that others imply: what comes after the later of two comes after
+// both, if that lives wherever the other does. implies(x, y) says of uses on one rank that y is
+// the one to keep.
+func (o *onlineLayout) pruned(list []int32, implies func(x, y *holder) bool) []int32 {
+	var out []int32
+	for i, a := range list {
+		implied := slices.ContainsFunc(out, func(b int32) bool { return o.u.covers(b, a, implies) }) ||
+			slices.ContainsFunc(list[i+1:], func(b int32) bool { return o.u.covers(b, a, implies) })
+		o.stats.Compares += int64(len(list))
+		if !implied {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 func union(a, b []int32) []int32 {
@@ -249,7 +287,7 @@ func (o *onlineLayout) release(at int32) {
 		return
 	}
 	r.free = true
-	o.bin(at)
+	o.bin(o.coalesce(at))
 }
 
 func (o *onlineLayout) bin(at int32) {

@@ -147,6 +147,22 @@ func (u *usage) mayShare(a, b int32) bool {
 	return true
 }
 
+// covers reports whether b lives on all ranks of a, and before(x, y) holds of a's and b's uses
+// on each of them.
+func (u *usage) covers(b, a int32, before func(x, y *holder) bool) bool {
+	y := u.holders[b]
+	for i := range u.holders[a] {
+		x := &u.holders[a][i]
+		for len(y) > 0 && y[0].rank < x.rank {
+			y = y[1:]
+		}
+		if len(y) == 0 || y[0].rank != x.rank || !before(x, &y[0]) {
+			return false
+		}
+	}
+	return true
+}
+
 // alternate reports whether a's uses come before b's in each run, and b's
 // before a's of the next.
 func (u *usage) alternate(a, b *holder) bool {
