@@ -102,7 +102,8 @@ type LoadOptions struct {
 	// NoProve runs plans that were not proved. Otherwise each plan is checked
 	// before it is loaded (see Check), and one that is refuted is an error.
 	NoProve bool
-	// Arena bounds the device memory a rank may use, in bytes; 0 for no bound. A plan
+	// Arena bounds the device memory a rank may use, in bytes, pinned memory of the host
+	// (buffers that say host) not counted; 0 for no bound. A plan
 	// that is larger is an error before others are unloaded to make room for it.
 	Arena int64
 	// Cache bounds what the plans that a model keeps loaded, one for each choice of

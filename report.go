@@ -48,6 +48,7 @@ type Report struct {
 type Memory struct {
 	Peak  int64 // as laid out
 	Bound int64 // the most bytes live at once in issue order
+	Host  int64 // besides, pinned memory of the host for buffers that say host
 }
 
 // Overlap says how well one statement's communication was hidden.
@@ -87,7 +88,7 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 func newReport(p *plan.Plan, r *exec.Result) *Report {
 	rep := &Report{
 		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
-		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound}, Detours: r.Detours, Guesses: r.Guesses, trace: r.Trace,
+		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound, Host: p.HostBytes}, Detours: r.Detours, Guesses: r.Guesses, trace: r.Trace,
 	}
 	for _, d := range p.Dims {
 		rep.Dims[d.Name] = d.Value
@@ -200,6 +201,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(tw, "ops\t%d on %d %s\n", r.Ops, r.Ranks, ranks)
 	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", Bytes(r.Bytes))
 	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once\n", Bytes(r.Memory.Peak), Bytes(r.Memory.Bound))
+	if r.Memory.Host > 0 {
+		fmt.Fprintf(tw, "host memory\t%s a rank\n", Bytes(r.Memory.Host))
+	}
 	for _, d := range r.Detours {
 		fmt.Fprintf(tw, "through the host\t%s\n", d)
 	}

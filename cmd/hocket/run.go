@@ -102,7 +102,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when a run takes longer: `30s`")
-	f.StringVar(&o.budget, "budget", "", "memory a rank may use, staging of collectives included, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
+	f.StringVar(&o.budget, "budget", "", "memory a rank may use, staging of collectives included and pinned memory of the host not, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
@@ -368,7 +368,7 @@ func (r *result) report(rep *hocket.Report, strategy string) {
 	if rep.Proof == hocket.Proved.String() {
 		r.Proof.Verdict = rep.Proof
 	}
-	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound}
+	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound, Host: rep.Memory.Host}
 	r.Detours, r.Guesses = rep.Detours, rep.Guesses
 	for _, o := range rep.Overlap {
 		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes, Algorithm: o.Algorithm}

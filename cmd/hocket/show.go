@@ -61,6 +61,7 @@ type overlap struct {
 type memory struct {
 	Peak  int64 `json:"peak"`
 	Bound int64 `json:"bound"`
+	Host  int64 `json:"host,omitempty"`
 }
 
 type stage struct {

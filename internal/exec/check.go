@@ -57,13 +57,16 @@ func (c *checker) streams() error {
 func within(i int32, n int) bool { return i >= 0 && int(i) < n }
 
 func (c *checker) buffers() error {
-	if c.p.ArenaBytes < 0 || c.p.Events < 0 || c.p.Events > len(c.p.Cmds) {
+	if c.p.ArenaBytes < 0 || c.p.HostBytes < 0 || c.p.Events < 0 || c.p.Events > len(c.p.Cmds) {
 		return fmt.Errorf("an arena of %d bytes, %d events", c.p.ArenaBytes, c.p.Events)
 	}
 	for i := range c.p.Buffers {
-		b := &c.p.Buffers[i]
-		if b.Offset < 0 || b.Bytes < 0 || b.Space == plan.Arena && b.Offset > c.p.ArenaBytes-b.Bytes {
-			return fmt.Errorf("buffer %s, %d bytes at %d, leaves the arena of %d", b.Name, b.Bytes, b.Offset, c.p.ArenaBytes)
+		b, space, size := &c.p.Buffers[i], "the arena", c.p.ArenaBytes
+		if b.Space == plan.Host {
+			space, size = "the host memory", c.p.HostBytes
+		}
+		if b.Offset < 0 || b.Bytes < 0 || b.Offset > size-b.Bytes {
+			return fmt.Errorf("buffer %s, %d bytes at %d, leaves %s of %d", b.Name, b.Bytes, b.Offset, space, size)
 		}
 	}
 	return nil

@@ -107,10 +107,15 @@ func TestHostBuffer(t *testing.T) {
 	b := newBuilder(2, ir.BF16)
 	x := b.input("x", true, 6)
 	h := b.buffer("%h", plan.RoleAlloc, 3)
-	b.p.Buffers[h].Space = plan.Host
+	h2 := b.buffer("%h2", plan.RoleAlloc, 3)
+	for i, buf := range []int32{h, h2} {
+		b.p.Buffers[buf].Space, b.p.Buffers[buf].Offset = plan.Host, int64(i)*plan.Align
+	}
+	b.p.HostBytes = 2 * plan.Align
 	y := b.result("y", true, 6)
 	for r := range 2 {
 		b.compute(r, "main", ir.OpCopy, b.ref(r, h, 3), b.ref(r, x, 3))
+		b.compute(r, "main", ir.OpNeg, b.ref(r, h2, 3), b.ref(r, h, 3))
 		b.compute(r, "main", ir.OpCopy, b.ref(r, y, 3), b.ref(r, h, 3))
 	}
 	b.output()

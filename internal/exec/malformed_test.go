@@ -34,6 +34,7 @@ func TestMalformed(t *testing.T) {
 		"too many ranks": {func(p *plan.Plan) { p.Ranks = 1 << 20 }, "this machine has at most 256"},
 		"main":           {func(p *plan.Plan) { p.Main[1] = p.Main[0] }, "the main stream of rank 1 is not one of its streams"},
 		"buffer":         {func(p *plan.Plan) { p.Buffers[1].Offset = 1 << 40 }, "leaves the arena"},
+		"host buffer":    {func(p *plan.Plan) { p.Buffers[1].Space, p.HostBytes = plan.Host, 8 }, "leaves the host memory of 8"},
 		"ref":            {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Off = 1 << 20 }, "leaves buffer %x"},
 		"ref overflow": {func(p *plan.Plan) {
 			c := find(p, plan.Copy)

@@ -15,7 +15,7 @@ import (
 // memory is where buffers lie on each rank.
 type memory struct {
 	arenas  []device.Memory
-	host    map[place]device.Memory // Space Host, where used
+	host    []device.Memory         // by rank, Space Host; nil where it has none
 	lent    map[place]device.Memory // what is the store's, and
 	gaps    []gap                   // what would be its place in the arena, by address
 	staging int64                   // of collectives, on the rank with the most
@@ -106,11 +106,11 @@ func (p *Program) reserveArenas() error {
 		}
 		p.memory.arenas = append(p.memory.arenas, mem)
 	}
-	p.memory.host = map[place]device.Memory{}
+	p.memory.host = make([]device.Memory, p.plan.Ranks)
 	return nil
 }
 
-// view returns where r lies. A host buffer is reserved when it is first met.
+// view returns where r lies. A rank's host memory is reserved when the first buffer in it is met.
 func (p *Program) view(r plan.Ref) (device.View, error) {
 	b := &p.plan.Buffers[r.Buf]
 	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
@@ -123,14 +123,14 @@ func (p *Program) view(r plan.Ref) (device.View, error) {
 		v.Mem, v.Off = p.memory.arenas[r.Rank], b.Offset-p.gapsBelow(b.Offset)+r.Off
 		return v, nil
 	}
-	if p.memory.host[at] == nil {
-		mem, err := p.world.Device(int(r.Rank)).Alloc(max(b.Bytes, plan.Align), device.Pinned)
+	if p.memory.host[r.Rank] == nil {
+		mem, err := p.world.Device(int(r.Rank)).Alloc(max(p.plan.HostBytes, plan.Align), device.Pinned)
 		if err != nil {
-			return v, fmt.Errorf("host buffer %s of rank %d, %s: %w", b.Name, r.Rank, tensor.Size(b.Bytes), err)
+			return v, fmt.Errorf("host memory of rank %d, %s, for buffer %s and others: %w", r.Rank, tensor.Size(p.plan.HostBytes), b.Name, err)
 		}
-		p.memory.host[at] = mem
+		p.memory.host[r.Rank] = mem
 	}
-	v.Mem, v.Off = p.memory.host[at], r.Off
+	v.Mem, v.Off = p.memory.host[r.Rank], b.Offset+r.Off
 	return v, nil
 }
 
