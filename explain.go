@@ -28,8 +28,11 @@ func Machines() []string { return compile.Machines() }
 // describes none.
 func CheckMachine(name string) error { return compile.CheckMachine(name) }
 
-// Overlapped lists the pairs of communication and GEMM that the model's
-// strategy overlaps for the given dims, a line each.
-func (m *Model) Overlapped(dims map[string]int64) ([]string, error) {
+// Overlapped is a pair of communication and GEMM that a strategy overlaps; its String is a
+// line for people.
+type Overlapped = compile.Overlapped
+
+// Overlapped lists the pairs that the model's strategy overlaps for the given dims.
+func (m *Model) Overlapped(dims map[string]int64) ([]Overlapped, error) {
 	return m.unit.Overlapped(m.merge(dims).ir())
 }

@@ -145,15 +145,3 @@ func showPair(w io.Writer, p *hocket.PairReport, by string) {
 		fmt.Fprintf(w, "    %s\n", p.Why)
 	}
 }
-
-// printOverlapped says which pairs the strategy overlaps.
-func (j *job) printOverlapped() error {
-	lines, err := j.model.Overlapped(nil)
-	if err != nil {
-		return ofHocket(err)
-	}
-	for _, l := range lines {
-		fmt.Fprintf(j.app.text, "overlapped   %s\n", l)
-	}
-	return nil
-}

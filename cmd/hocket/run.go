@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
 )
 
 // runFlags are the flags of run beside those of every command on a PROGRAM.
@@ -294,13 +295,17 @@ func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
 // print prints the report.
 func (j *job) print(rep *hocket.Report) error {
 	a, o := j.app, j.flags
-	a.out.report(rep, o.strategy)
+	overlapped, err := j.model.Overlapped(nil)
+	if err != nil {
+		return ofHocket(err)
+	}
+	a.out.report(rep, overlapped)
 	fmt.Fprintf(a.text, "%s on %d %s%s, %s\n", rep.Func, rep.Ranks, plural(rep.Ranks, "rank"), j.dimsText(), o.machine)
 	if rep.Proof != "proved" {
 		fmt.Fprintln(a.text, rep.Proof)
 	}
-	if err := j.printOverlapped(); err != nil {
-		return err
+	for _, l := range overlapped {
+		fmt.Fprintf(a.text, "overlapped   %s\n", l)
 	}
 	if err := rep.WriteTable(a.text); err != nil {
 		return err
@@ -363,7 +368,7 @@ func dimsText(p *hocket.Program, dims map[string]int64) string {
 }
 
 // report tells JSON what a run took.
-func (r *result) report(rep *hocket.Report, strategy string) {
+func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	r.Proof = &proof{Verdict: hocket.Unknown.String(), Kind: "plan"}
 	if rep.Proof == hocket.Proved.String() {
 		r.Proof.Verdict = rep.Proof
@@ -371,11 +376,22 @@ func (r *result) report(rep *hocket.Report, strategy string) {
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound, Host: rep.Memory.Host}
 	r.Detours, r.Guesses = rep.Detours, rep.Guesses
 	for _, o := range rep.Overlap {
-		x := overlap{Op: o.Op, Strategy: strategy, Bytes: o.Bytes, Algorithm: o.Algorithm}
+		x := overlap{Op: o.Op, Strategy: strategyOf(o, overlapped), Bytes: o.Bytes, Algorithm: o.Algorithm}
 		if o.BusyNS > 0 {
 			us := float64(o.ExposedNS) / 1e3
 			x.ExposedUS = &us
 		}
 		r.Overlap = append(r.Overlap, x)
 	}
+}
+
+// strategyOf says how communication was overlapped. What lowering made of a pair has its line,
+// and is its collective, or what exchanges blocks in place of that.
+func strategyOf(o hocket.Overlap, all []hocket.Overlapped) string {
+	for _, pair := range all {
+		if pair.Line == o.Line && (strings.Contains(pair.Pair, o.Op) || o.Op == ir.OpPut.String() || o.Op == ir.OpGet.String()) {
+			return pair.Strategy
+		}
+	}
+	return "sequential"
 }

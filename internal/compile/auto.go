@@ -107,7 +107,7 @@ func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
 
 // Overlapped lists the pairs that are overlapped in the function bound by b
 // and in those that it calls, a line each: "line 8: all_gather + linear: exchange".
-func (u *Unit) Overlapped(b ir.Binding) ([]string, error) {
+func (u *Unit) Overlapped(b ir.Binding) ([]Overlapped, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
 		return nil, err
@@ -117,12 +117,24 @@ func (u *Unit) Overlapped(b ir.Binding) ([]string, error) {
 		return nil, err
 	}
 	fns := reached(u.Source.Prog, bound.Func)
-	var out []string
+	var out []Overlapped
 	for i := range res.Choices {
 		c := &res.Choices[i]
 		if fns[c.Pair.Func] && c.Strategy.Kind != lower.Sequential {
-			out = append(out, fmt.Sprintf("line %d: %s: %s", c.Pair.Pos.Line, &c.Pair, c.Strategy))
+			out = append(out, Overlapped{c.Pair.Pos.Line, c.Pair.String(), c.Strategy.String()})
 		}
 	}
 	return out, nil
+}
+
+// Overlapped is a pair of communication and GEMM that is overlapped.
+type Overlapped struct {
+	Line     int32  // of the text
+	Pair     string // "all_gather + linear"
+	Strategy string // "chunked(4)"
+}
+
+// String returns a line for people.
+func (o Overlapped) String() string {
+	return fmt.Sprintf("line %d: %s: %s", o.Line, o.Pair, o.Strategy)
 }
