@@ -155,7 +155,7 @@ type LoadOptions struct {
 // that gives every dim all that is wrong with it.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
 	if p == nil {
-		return nil, errors.New("there is no program to load: it is nil")
+		return nil, errNoProgram
 	}
 	if opts.Graph && !m.dev.Caps().Graphs {
 		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w; cuda does", m.dev.Name(), ErrUnsupported)

@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"errors"
 	"time"
 
 	"hocket.example/hocket/internal/compile"
@@ -129,6 +130,12 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	return l, nil
 }
 
+// errNoProgram is what is made of a nil *Program.
+var errNoProgram = errors.New("there is no program: it is nil")
+
 func (p *Program) build(opts compile.Options) (*compile.Unit, error) {
+	if p == nil {
+		return nil, errNoProgram
+	}
 	return compile.Build(p.info, opts)
 }

@@ -19,6 +19,9 @@ func TestRefusals(t *testing.T) {
 	if _, err := m.Load(nil, hocket.Binding{}, hocket.LoadOptions{}); err == nil || !strings.Contains(err.Error(), "no program") {
 		t.Errorf("no program: %v", err)
 	}
+	if v, err := hocket.Check(nil, hocket.Binding{}); err == nil || v.Kind != hocket.Unknown {
+		t.Errorf("no program to check: %v, %v", v, err)
+	}
 	p, err := hocket.Parse("f.hkt", "dim T = 4\nmesh tp[2]\nfunc f(%x: f32[T/tp, 2]) -> f32[T/tp, 2] {\n  %y = add %x, %x\n  return %y\n}\n")
 	if err != nil {
 		t.Fatal(err)
