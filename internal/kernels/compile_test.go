@@ -92,6 +92,10 @@ func everyCode(t *testing.T) []code {
 			q := x(dt, layouts[1], 4, 2, dh)
 			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
 		}
+		for _, dh := range []int64{16, 80, 128} { // by tensor cores
+			q := x(dt, layouts[0], 4, 2, dh)
+			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
+		}
 	}
 	all = append(all, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
 	all = append(all, everyReduction()...)
