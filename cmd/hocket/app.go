@@ -75,7 +75,10 @@ func (a *app) finish(ctx context.Context, err error) int {
 		}
 		return f.code
 	}
-	if a.writeResult(ds); a.stdout.err != nil {
+	if err := a.writeResult(ds); err != nil {
+		f = a.writeUnsaid(err)
+	}
+	if a.stdout.err != nil {
 		f = a.lostOutput()
 		a.showDiagnostics(f.diagnostics())
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 
@@ -87,8 +89,9 @@ type note struct {
 	Message string `json:"message"`
 }
 
-// writeResult prints the one object of --json.
-func (a *app) writeResult(ds hocket.Diagnostics) {
+// writeResult prints the one object of --json. It fails where the result cannot be said
+// in JSON; then nothing is printed.
+func (a *app) writeResult(ds hocket.Diagnostics) error {
 	for _, d := range ds {
 		x := diagnostic{Severity: d.Severity.String(), Kind: d.Kind, File: d.File,
 			Line: d.Pos.Line, Col: d.Pos.Col, Message: d.Message, Help: d.Help}
@@ -97,10 +100,25 @@ func (a *app) writeResult(ds hocket.Diagnostics) {
 		}
 		a.out.Diagnostics = append(a.out.Diagnostics, x)
 	}
-	e := json.NewEncoder(a.stdout)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	_ = e.Encode(&a.out) // a.stdout remembers the error
+	if err := e.Encode(&a.out); err != nil {
+		return err
+	}
+	_, _ = a.stdout.Write(text.Bytes()) // which remembers the error
+	return nil
+}
+
+// writeUnsaid prints, in the place of a result that JSON has no words for, why there is
+// none, and returns how the command ends.
+func (a *app) writeUnsaid(err error) *failure {
+	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
+		help: "without --json it is printed as text; a number that is infinite, or none, comes of numbers that are out of all proportion"}
+	a.out = result{Hocket: a.out.Hocket, Command: a.out.Command, Exit: f.code}
+	_ = a.writeResult(f.diagnostics()) // words and numbers that all can be said
+	return f
 }
 
 // showDiagnostics prints findings for people.

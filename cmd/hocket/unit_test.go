@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +50,26 @@ func testApp(stdin io.Reader) (*app, *bytes.Buffer, *bytes.Buffer) {
 	var out, errs bytes.Buffer
 	a := &app{stdin: stdin, stdout: &checkedWriter{w: &out}, text: &out, stderr: &errs, columns: 100}
 	return a, &out, &errs
+}
+
+// TestUnsaid: a result that JSON has no words for is one object that says so, and code 4.
+func TestUnsaid(t *testing.T) {
+	a, out, errs := testApp(nil)
+	endless := math.Inf(1)
+	a.json, a.out.Hocket, a.out.Command = true, "v", "run"
+	a.out.Overlap = []overlap{{Op: "all_reduce", ExposedUS: &endless}}
+	if code := a.finish(context.Background(), nil); code != exitHocket || errs.Len() > 0 {
+		t.Errorf("it ends with %d, and says %q", code, errs)
+	}
+	keys, err := members(out.String())
+	if err != nil || !slices.Equal(keys, []string{"hocket", "command", "exit", "diagnostics"}) {
+		t.Errorf("%v, %v", keys, err)
+	}
+	for _, want := range []string{`"exit": 4`, `"kind": "internal"`, "cannot be printed as JSON: json: unsupported value: +Inf"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in %s", want, out)
+		}
+	}
 }
 
 func TestParseBytes(t *testing.T) {

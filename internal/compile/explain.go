@@ -35,7 +35,7 @@ type Explanation struct {
 	Time       float64 `json:"us"`
 	Sequential float64 `json:"sequential_us"`
 	// Timeline is the predicted run of one rank, which stands for all where
-	// all do the same.
+	// all do the same; empty where it would be longer than can be drawn.
 	Timeline []sim.Span `json:"timeline"`
 	// Cut says that the timeline was too long and ends early.
 	Cut bool `json:"timeline_cut,omitempty"`
@@ -129,7 +129,11 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 		return nil, err
 	}
 	x.reshards(e)
-	return e, x.times(e, u, b)
+	err = x.times(e, u, b)
+	if e.Time > mostDrawn {
+		e.Timeline = []sim.Span{}
+	}
+	return e, err
 }
 
 // explainer collects an explanation.

@@ -101,6 +101,25 @@ func TestExplainManyRanks(t *testing.T) {
 	}
 }
 
+// TestExplainLong: what would run for longer than 64 bits of nanoseconds has a time, and
+// no timeline.
+func TestExplainLong(t *testing.T) {
+	u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: "cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows, want := range map[int64]bool{256: true, 4e9: false} {
+		e, err := u.Explain(ir.Binding{Func: "mlp", Ranks: 4, Dims: map[string]int64{"T": rows, "H": rows / 64, "F": rows / 16}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		if err := e.WriteTimeline(&text, 100); err != nil || e.Time <= 0 || (len(e.Timeline) > 0) != want || strings.Contains(text.String(), "No timeline") == want {
+			t.Errorf("%d rows: %v µs, %d spans, %v\n%s", rows, e.Time, len(e.Timeline), err, text.String())
+		}
+	}
+}
+
 // TestExplainCalls counts what is called as often as it is called.
 func TestExplainCalls(t *testing.T) {
 	source := tensorParallel + `func two(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T/tp, H] {

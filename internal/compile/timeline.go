@@ -7,8 +7,16 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
+// mostDrawn is how many microseconds a timeline may be long, some thirty years: what
+// draws it counts nanoseconds in 64 bits.
+const mostDrawn = 1e15
+
 // WriteTimeline draws the predicted run of one rank, width columns wide.
 func (e *Explanation) WriteTimeline(w io.Writer, width int) error {
+	if e.Time > mostDrawn {
+		_, err := io.WriteString(w, "No timeline is drawn: the run is predicted to take more than thirty years.\n")
+		return err
+	}
 	return e.Trace().Timeline(w, width)
 }
 

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -115,53 +116,11 @@ func Parse(name string, data []byte) (*Description, error) {
 	if err := dec.Decode(d); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%s: there is something behind the description, which ends at byte %d", name, dec.InputOffset())
+	}
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return d, nil
-}
-
-// check refuses what predictions could not be made from.
-func (d *Description) check() error {
-	for what, v := range map[string]float64{"launch_us": d.Launch, "signal_us": d.Signal, "barrier_us": d.Barrier, "wait_us": d.Wait} {
-		if !(v >= 0) {
-			return fmt.Errorf("%s is %v; it must not be negative", what, v)
-		}
-	}
-	for what, v := range map[string]float64{"gemm_beside_copy": d.GEMMBesideCopy, "gemm_beside_collective": d.GEMMBesideCollective} {
-		if !(v >= 1) {
-			return fmt.Errorf("%s is %v; nothing gets faster beside another: at least 1", what, v)
-		}
-	}
-	for what, v := range map[string]float64{"memory_gbps": d.Memory, "reduce_gbps": d.Reduce} {
-		if !(v > 0) {
-			return fmt.Errorf("%s is %v; it must be positive", what, v)
-		}
-	}
-	if !(d.GEMM.Peak[d.GEMM.Of] > 0) {
-		return fmt.Errorf("gemm: peak_tflops has no positive entry for %q, the dtype measured", d.GEMM.Of)
-	}
-	for _, p := range d.GEMM.Measured {
-		if !(min(p[0], p[1], p[2], p[3]) > 0) {
-			return fmt.Errorf("gemm: measured %v is no [m, n, k, microseconds]", p)
-		}
-	}
-	for what, table := range map[string][]Point{"copy": d.Copy, "all_reduce": d.AllReduce, "all_gather": d.AllGather, "reduce_scatter": d.ReduceScatter} {
-		if err := checkTable(table); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-	}
-	return nil
-}
-
-func checkTable(table []Point) error {
-	if len(table) < 2 {
-		return fmt.Errorf("a table needs two points at least")
-	}
-	for i, p := range table {
-		if !(p[0] >= 0 && p[1] >= 0) || i > 0 && !(p[0] > table[i-1][0] && p[1] >= table[i-1][1]) {
-			return fmt.Errorf("point %v: sizes must ascend, and times must not fall", p)
-		}
-	}
-	return nil
 }

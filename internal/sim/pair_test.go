@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/machine"
@@ -118,6 +119,17 @@ func TestAheadAgainstMeasured(t *testing.T) {
 			t.Errorf("%d,%d,%d: %.3f bounds, measured %.3f", c.m, c.n, c.k, over, c.bounds)
 		} else {
 			t.Logf("%d,%d,%d: %.3f bounds, measured %.3f", c.m, c.n, c.k, over, c.bounds)
+		}
+	}
+}
+
+// TestBeyondNumbers: a time that is no number ends in an error, not never.
+func TestBeyondNumbers(t *testing.T) {
+	for _, us := range []float64{math.Inf(1), math.NaN()} {
+		m := *h200(t)
+		m.Launch = us
+		if p, err := Sequential(layer(ir.OpAllGather, 2048, 8192, 8192), &m); err == nil || !strings.Contains(err.Error(), "beyond all numbers") {
+			t.Errorf("launches of %v µs: %v µs, %v", us, p.Time, err)
 		}
 	}
 }

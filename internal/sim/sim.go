@@ -130,7 +130,11 @@ func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	}
 	done := 0
 	for len(r.running) > 0 {
-		done += r.step()
+		over := r.step()
+		if over == 0 { // nor would any in the next step
+			return nil, nil, fmt.Errorf("none of %d operations ends: their times are beyond all numbers", len(r.running))
+		}
+		done += over
 	}
 	if done < n {
 		return nil, nil, fmt.Errorf("%d of %d operations wait for ever", n-done, n)

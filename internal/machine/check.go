@@ -1,0 +1,84 @@
+package machine
+
+import "fmt"
+
+// Numbers of a description are bounded far beyond what any machine has. Within the bounds
+// whatever is predicted from them is a number: nothing overflows, and nothing is divided
+// by what is as good as 0.
+const (
+	// MostMicros bounds a time, in microseconds: a quarter of an hour.
+	MostMicros = 1e9
+	// MostBytes bounds the size at which something took it: a pebibyte.
+	MostBytes = 1 << 50
+
+	leastRate, mostRate = 1e-6, 1e9 // GB/s or TFLOP/s
+	mostExtent          = 1 << 40
+	mostSlower          = 1e3
+)
+
+// check refuses what predictions could not be made from.
+func (d *Description) check() error {
+	for what, v := range map[string]float64{"launch_us": d.Launch, "signal_us": d.Signal, "barrier_us": d.Barrier, "wait_us": d.Wait} {
+		if !(v >= 0 && v <= MostMicros) {
+			return fmt.Errorf("%s is %v; it must not be negative, and at most %v", what, v, MostMicros)
+		}
+	}
+	for what, v := range map[string]float64{"gemm_beside_copy": d.GEMMBesideCopy, "gemm_beside_collective": d.GEMMBesideCollective} {
+		if !(v >= 1 && v <= mostSlower) {
+			return fmt.Errorf("%s is %v; nothing gets faster beside another: at least 1, and at most %v", what, v, mostSlower)
+		}
+	}
+	for what, v := range map[string]float64{"memory_gbps": d.Memory, "reduce_gbps": d.Reduce} {
+		if err := checkRate(v); err != nil {
+			return fmt.Errorf("%s %w", what, err)
+		}
+	}
+	if err := d.GEMM.check(); err != nil {
+		return fmt.Errorf("gemm: %w", err)
+	}
+	for what, table := range map[string][]Point{"copy": d.Copy, "all_reduce": d.AllReduce, "all_gather": d.AllGather, "reduce_scatter": d.ReduceScatter} {
+		if err := checkTable(table); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return nil
+}
+
+func checkRate(v float64) error {
+	if !(v >= leastRate && v <= mostRate) {
+		return fmt.Errorf("is %v; it must be positive: at least %v, and at most %v", v, leastRate, mostRate)
+	}
+	return nil
+}
+
+func (g *GEMM) check() error {
+	if !(g.Peak[g.Of] > 0) {
+		return fmt.Errorf("peak_tflops has no positive entry for %q, the dtype measured", g.Of)
+	}
+	for dtype, v := range g.Peak {
+		if err := checkRate(v); err != nil {
+			return fmt.Errorf("peak_tflops of %s %w", dtype, err)
+		}
+	}
+	for _, p := range g.Measured {
+		if !(min(p[0], p[1], p[2]) >= 1 && max(p[0], p[1], p[2]) <= mostExtent && p[3] > 0 && p[3] <= MostMicros) {
+			return fmt.Errorf("measured %v is no [m, n, k, microseconds]: extents are from 1 to 2^40, and times positive and at most %v", p, MostMicros)
+		}
+	}
+	return nil
+}
+
+func checkTable(table []Point) error {
+	if len(table) < 2 {
+		return fmt.Errorf("a table needs two points at least")
+	}
+	for i, p := range table {
+		switch {
+		case !(p[0] >= 0 && p[1] >= 0) || i > 0 && !(p[0] >= table[i-1][0]+1 && p[1] >= table[i-1][1]):
+			return fmt.Errorf("point %v: sizes must ascend, by a byte at least, and times must not fall", p)
+		case p[0] > MostBytes || p[1] > MostMicros:
+			return fmt.Errorf("point %v: sizes are at most 2^50 bytes, and times %v", p, MostMicros)
+		}
+	}
+	return nil
+}
