@@ -113,7 +113,7 @@ func TestEntryUpon(t *testing.T) {
 // wrong.
 func TestTuneUpon(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
-	const never = 9e9 // µs that are over whatever is measured
+	const never = 9e8 // µs that are over whatever is measured
 	right := []any{"quick", 1.0, "slow", never}
 	for what, c := range map[string]struct {
 		small, medium []any // what is shipped up to 2 KiB, and beyond
@@ -305,7 +305,7 @@ func TestTuneForesees(t *testing.T) {
 	})
 	shipped := &comm.Table{Version: comm.TableVersion, Identity: "abacus"}
 	e := kind{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, members: 2}.entry()
-	e.Brackets = []comm.Bracket{bracketOf(0, "quick", 1.0, "slow", 9e9)}
+	e.Brackets = []comm.Bracket{bracketOf(0, "quick", 1.0, "slow", 9e8)}
 	shipped.Entries = []comm.Entry{e}
 	o := TuneOptions{Machine: "draftsman", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpBroadcast}, shipped: shipped, sizes: []int64{1 << 10, 4 << 10}}
 	if err := o.Find(context.Background()); err != nil {

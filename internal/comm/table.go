@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -220,43 +219,4 @@ func (t *Table) Hash() string {
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:6])
-}
-
-// Check returns what is wrong with a table.
-func (t *Table) Check() error {
-	if t.Version != TableVersion {
-		return fmt.Errorf("it has version %d; this hocket reads version %d", t.Version, TableVersion)
-	}
-	for i := range t.Entries {
-		if err := t.Entries[i].check(); err != nil {
-			return fmt.Errorf("entry %d, %s: %w", i, t.Entries[i].Op, err)
-		}
-	}
-	return nil
-}
-
-func (e *Entry) check() error {
-	switch {
-	case e.Members < 2 || e.Elem < 1:
-		return fmt.Errorf("%d members, elements of %d bytes", e.Members, e.Elem)
-	case len(e.Brackets) == 0:
-		return fmt.Errorf("it has no brackets")
-	}
-	last := int64(0)
-	for i, b := range e.Brackets {
-		end := i == len(e.Brackets)-1
-		if end != (b.UpTo == 0) || !end && b.UpTo <= last {
-			return fmt.Errorf("bracket %d ends at %d: ends must ascend, and the last has none", i, b.UpTo)
-		}
-		if b.At < 0 {
-			return fmt.Errorf("bracket %d was measured at %d bytes", i, b.At)
-		}
-		last = b.UpTo
-		for _, x := range b.Best {
-			if x.Algo == "" || x.Blocks < 0 || x.Threads < 0 || x.Unroll < 0 || !(x.Micros >= 0) {
-				return fmt.Errorf("bracket %d: %+v is no tuning", i, x)
-			}
-		}
-	}
-	return nil
 }

@@ -198,7 +198,7 @@ func TestPolicy(t *testing.T) {
 // TestTableCheck wants tables refused whose lookups could fail.
 func TestTableCheck(t *testing.T) {
 	good := func() *Table {
-		return &Table{Version: TableVersion, Entries: []Entry{{Op: "all_reduce", Elem: 2, Members: 2, Brackets: []Bracket{row(16, "a"), row(0, "b")}}}}
+		return &Table{Version: TableVersion, Entries: []Entry{{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{row(16, "a"), row(0, "b")}}}}
 	}
 	if err := good().Check(); err != nil {
 		t.Fatal(err)
@@ -213,10 +213,19 @@ func TestTableCheck(t *testing.T) {
 		"descending": func(x *Table) {
 			x.Entries[0].Brackets = []Bracket{row(16, "a"), row(8, "b"), row(0, "c")}
 		},
-		"no name":  func(x *Table) { x.Entries[0].Brackets[0].Best[0].Algo = "" },
-		"blocks":   func(x *Table) { x.Entries[0].Brackets[0].Best[0].Blocks = -1 },
-		"no time":  func(x *Table) { x.Entries[0].Brackets[0].Best[0].Micros = math.NaN() },
-		"negative": func(x *Table) { x.Entries[0].Brackets[0].UpTo = -4 },
+		"no name":            func(x *Table) { x.Entries[0].Brackets[0].Best[0].Algo = "" },
+		"blocks":             func(x *Table) { x.Entries[0].Brackets[0].Best[0].Blocks = -1 },
+		"no time":            func(x *Table) { x.Entries[0].Brackets[0].Best[0].Micros = math.NaN() },
+		"negative":           func(x *Table) { x.Entries[0].Brackets[0].UpTo = -4 },
+		"misspelt op":        func(x *Table) { x.Entries[0].Op = "all_redcue" },
+		"no collective":      func(x *Table) { x.Entries[0].Op, x.Entries[0].Reduction = "linear", "" },
+		"misspelt reduction": func(x *Table) { x.Entries[0].Reduction = "summ" },
+		"nothing to reduce":  func(x *Table) { x.Entries[0].Op = "all_gather" },
+		"negative time":      func(x *Table) { x.Entries[0].Brackets[0].Best[0].Micros = -1 },
+		"endless time":       func(x *Table) { x.Entries[0].Brackets[0].Best[0].Micros = 1e308 },
+		"large end":          func(x *Table) { x.Entries[0].Brackets[0].UpTo = 1 << 60 },
+		"large size":         func(x *Table) { x.Entries[0].Brackets[1].At = 1 << 60 },
+		"fixed to nothing":   func(x *Table) { x.Entries[0].Fixed = &device.Tuning{} },
 	} {
 		x := good()
 		change(x)
@@ -235,6 +244,36 @@ func TestTableCheck(t *testing.T) {
 	b.Entries[0].Brackets[0].Best[0].Blocks = 7
 	if a.Hash() == b.Hash() {
 		t.Error("two tables have one hash")
+	}
+}
+
+// TestReadTable wants nothing behind a table but space, and every op and reduction that
+// tables are made of.
+func TestReadTable(t *testing.T) {
+	const good = `{"version": 1, "identity": "abacus", "ranks": 2, "made": "", "entries": []}`
+	for text, want := range map[string]string{
+		good:                      "",
+		good + " \n\t\n":          "",
+		good + "}":                "something behind the table, which ends at byte",
+		good + good:               "something behind the table",
+		good + "\n<<<<<<< theirs": "something behind the table",
+		good[:len(good)-1]:        "no table of collectives",
+		`[]`:                      "no table of collectives",
+		strings.Replace(good, "[]", `[{"op": "allreduce", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1): `there is no collective "allreduce"`,
+		strings.Replace(good, "[]", `[{"op": "reduce", "reduction": "avg", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):    `there is no reduction "avg"; there are sum, minmax`,
+		strings.Replace(good, "[]", `[{"op": "scatter", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):   "reduces nothing",
+	} {
+		if _, err := ReadTable([]byte(text)); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute} {
+		for _, red := range []ir.Red{ir.Sum, ir.Avg, ir.Max, ir.Min} {
+			e := Entry{Op: op.String(), Reduction: ReductionOf(red, op), Elem: 2, Members: 2, Brackets: []Bracket{row(0, "a")}}
+			if err := e.check(); err != nil {
+				t.Errorf("%s %s: %v", e.Op, e.Reduction, err)
+			}
+		}
 	}
 }
 

@@ -83,6 +83,9 @@ func ReadTable(data []byte) (*Table, error) {
 	if err := d.Decode(t); err != nil {
 		return nil, fmt.Errorf("it is no table of collectives: %w", err)
 	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("there is something behind the table, which ends at byte %d", d.InputOffset())
+	}
 	return t, t.Check()
 }
 
