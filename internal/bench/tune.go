@@ -40,7 +40,9 @@ type TuneOptions struct {
 	// Progress gets a line now and then; nil for none.
 	Progress func(string)
 	// File is where the table is written, whenever an entry of it is done: what was
-	// measured is not lost with what was not. Empty for nowhere.
+	// measured is not lost with what was not. Empty for nowhere. Into that which worlds
+	// look for, TableFile, comes only what is measured, beside what is there by then; any
+	// other is written over.
 	File string
 
 	opened  device.Machine   // by Find
@@ -112,6 +114,9 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	t := &comm.Table{Version: comm.TableVersion, Identity: u.identity, Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
 	for _, k := range todo {
 		u.total += len(u.calls(k))
+	}
+	if u.Base.PassedOver() && !u.shared() { // else keep tells of it
+		u.note("%s", u.Base.Ignored)
 	}
 	u.foresee(a, todo)
 	if err := a.close(errors.Join(u.tuneKinds(ctx, a, todo, t), u.forget())); err != nil {
@@ -245,6 +250,7 @@ type tuner struct {
 	total    int         // calls to be measured
 	begun    int
 	wrongs   map[string]bool // algorithms of which a result was wrong
+	done     []comm.Entry    // measured now
 	pace     pace
 	notes    []string
 }
@@ -338,14 +344,6 @@ func (u *tuner) settle(t *comm.Table) {
 		}
 	}
 	t.Entries = slices.DeleteFunc(t.Entries, func(e comm.Entry) bool { return e.Shipped })
-}
-
-// keep writes the table where it belongs.
-func (u *tuner) keep(t *comm.Table) error {
-	if u.File == "" {
-		return nil
-	}
-	return t.Write(u.File)
 }
 
 // teams lists the numbers of members that are tuned.

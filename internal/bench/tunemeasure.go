@@ -48,9 +48,7 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 		e = entryOf(k, list)
 		e.Full = u.Full && u.Sizes == nil
 	}
-	t.Put(e)
-	u.settle(t)
-	return u.keep(t)
+	return u.keep(ctx, t, e)
 }
 
 // measureAll measures a kind's calls, upon a shipped entry if there is one, and

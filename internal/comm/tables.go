@@ -118,18 +118,7 @@ func Tuned(identity string, ranks int) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	t, err := ReadTable(data)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", path, err)
-	case t.Identity != identity || t.Ranks != ranks:
-		return nil, fmt.Errorf("%s: it was made on %s with %d ranks, and this is %s with %d", path, t.Identity, t.Ranks, identity, ranks)
-	}
-	return t, nil
+	return readKept(path, identity, ranks)
 }
 
 // Write writes the table to a file, which appears whole or not at all.
@@ -185,6 +174,12 @@ const shippedFrom = "shipped"
 // Shipped reports whether the table is the shipped one.
 func (f *Found) Shipped() bool { return f.From == shippedFrom }
 
+// untuned is why there is no table where none was made.
+const untuned = "this machine has not been tuned; hocket tune does it"
+
+// PassedOver reports whether there is a tuned table that cannot be used: Ignored says why.
+func (f *Found) PassedOver() bool { return f.Ignored != "" && f.Ignored != untuned }
+
 // Find returns the tuned table of a world's machine, or else, where the world
 // has teams, the shipped one: whatever GPU it is, that is a better guess than
 // none. A tuned table that cannot be used is as good as none.
@@ -197,7 +192,7 @@ func Find(machine string, w device.World) Found {
 	}
 	f := Found{Identity: identity, Ignored: err.Error()}
 	if errors.Is(err, fs.ErrNotExist) {
-		f.Ignored = "this machine has not been tuned; hocket tune does it"
+		f.Ignored = untuned
 	}
 	if _, ok := w.(device.Teams); ok {
 		f.Table, f.From = shippedFor(identity), shippedFrom
