@@ -21,16 +21,17 @@ type block struct {
 	guard    *ir.Stmt
 	guardKey string
 
-	names map[string]bool
-	binds map[string]*binding
-	lets  map[string]bool
+	// names are those defined in the block, inner those in blocks within it.
+	names, inner map[string]bool
+	binds        map[string]*binding
+	lets         map[string]string // the names of indices' lets
 	// pushed counts detours to this block while an inner one is being filled.
 	pushed int
 	depth  int
 }
 
 func newBlock(parent *block, out *ir.Block, base streamRef) *block {
-	b := &block{parent: parent, out: out, base: base, names: map[string]bool{}, binds: map[string]*binding{}, lets: map[string]bool{}}
+	b := &block{parent: parent, out: out, base: base, names: map[string]bool{}, inner: map[string]bool{}, binds: map[string]*binding{}, lets: map[string]string{}}
 	if parent != nil {
 		b.depth = parent.depth + 1
 	}
@@ -45,10 +46,18 @@ func (t *translator) fresh(name string) string {
 		full = name + "_" + strconv.Itoa(t.serial[name]+1)
 	}
 	t.blk.names[full] = true
+	for b := t.blk.parent; b != nil; b = b.parent {
+		b.inner[full] = true
+	}
 	return full
 }
 
+// taken reports whether a definition of that name would be a second one: in this block and
+// those around it, and, where it comes in front of blocks that are there, in those.
 func (t *translator) taken(name string) bool {
+	if (t.blk.pushed > 0 || t.blk.group != nil) && t.blk.inner[name] {
+		return true
+	}
 	for b := t.blk; b != nil; b = b.parent {
 		if b.names[name] {
 			return true

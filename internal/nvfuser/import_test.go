@@ -425,3 +425,39 @@ func TestLongDumps(t *testing.T) {
 		t.Error(ds)
 	}
 }
+
+// TestNamesWithin: what is defined in front of a stream's statements has no name that is defined
+// within them.
+func TestNamesWithin(t *testing.T) {
+	m := " (DeviceMesh{0 1})"
+	worker := func(body, defs string) string {
+		return "%HostIrContainer { (T0_g_float[iS0{2}, iS9{4}]" + m + ") -> (T1_g_float[iS1{2}, iS8{4}]" + m + ") :\n" +
+			"  GetCurrentStream into Stream 0\n  SetCurrentStream to Stream 1\n  Synchronize Stream 0\n" +
+			"  T1_g_float[iS1{2}, iS8{4}]" + m + " = Set( T0_g_float[iS0{2}, iS9{4}]" + m + " )\n" + body +
+			"  SetCurrentStream to Stream 0\n  Synchronize Stream 1\n}\n" + defs
+	}
+	t1 := "T1_g_float[iS1{2}, iS8{4}]" + m
+	for _, src := range []string{
+		worker("  IF Manual ( rank == 0 ):\n    "+t1+" = "+t1+" + double(1)\n  "+t1+" = "+t1+" + double(2)\n", ""),
+		worker("  IF Manual ( rank == 0 ):\n    T2_l_float[iS2{4}]"+m+" = select( "+t1+", axis = iS1{2}, index = i7 )\n    T3_l_float[iS3{4}]"+m+" = Set( T2_l_float[iS2{4}]"+m+" )\n"+
+			"  T4_l_float[iS4{4}]"+m+" = select( "+t1+", axis = iS1{2}, index = i7 )\n  T4_l_float[iS4{4}]"+m+" = Set( T4_l_float[iS4{4}]"+m+" )\n", "Index definitions:\n  i7 = rank % 2;\n"),
+		"%HostIrContainer { (T0_g_float[iS0{9}, iS9{4}]) -> (T1_g_float[iS1{4}]) :\n  FOR i9 in iS5{2}:\n    T2_l_float[iS2{4}] = select( T0_g_float[iS0{9}, iS9{4}], axis = iS0{9}, index = i7 )\n" +
+			"    T3_l_float[iS3{i7}] = Set( T2_l_float[iS2{4}] )\n  T1_g_float[iS1{4}] = Set( T3_l_float[iS3{i7}] )\n}\nIndex definitions:\n  i7 = 2 * 2;\n",
+	} {
+		program(t, src)
+	}
+}
+
+// TestQuotients are those of C, which rounds towards zero, whatever the signs.
+func TestQuotients(t *testing.T) {
+	for index, want := range map[string]string{
+		"( ( 5 / -2 ) + 4 )": "index=2", "( ( 5 % -2 ) + 1 )": "index=2", "( ( ( 2 - 7 ) / -2 ) + 1 )": "index=3",
+		"( ( ( 2 - 7 ) % -2 ) + 2 )": "index=1", "( ( ( 2 - 7 ) / 2 ) + 3 )": "index=1", "( 5 / ( 3 - rank ) )": "index=floordiv(5, 3 - rank(world))",
+		"( ( 5 / ( rank - 3 ) ) + 3 )": "index=0 - floordiv(5, 0 - (rank(world) - 3)) + 3",
+	} {
+		src := "%HostIrContainer { (T0_g_float[iS0{4}, iS1{4}]) -> (T1_g_float[iS2{4}]) :\n  T2_l_float[iS3{4}] = select( T0_g_float[iS0{4}, iS1{4}], axis = iS0{4}, index = " + index + " )\n  T1_g_float[iS2{4}] = Set( T2_l_float[iS3{4}] )\n}\n"
+		contains(t, program(t, src), want)
+	}
+	refused(t, "%HostIrContainer { (T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{4}] (DeviceMesh{0 1})) :\n  T2_l_float[iS3{4}] (DeviceMesh{0 1}) = select( T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1}), axis = iS0{4}, index = ( 3 / ( 2 * rank - 1 ) ) )\n"+
+		"  T1_g_float[iS2{4}] (DeviceMesh{0 1}) = Set( T2_l_float[iS3{4}] (DeviceMesh{0 1}) )\n}\n", "2:", "nothing says whether what is divided by is negative")
+}

@@ -1,6 +1,7 @@
 package nvfuser
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -186,8 +187,31 @@ func (t *translator) truth(s *scalar, x *ir.Expr) *ir.Expr {
 }
 
 // truncated translates C's % and /, which round towards zero. They are mod and
-// floordiv where the first operand is surely not negative.
+// floordiv where the first operand is surely not negative and the second positive. A
+// negative divisor changes the sign of a quotient, and nothing of a remainder.
 func (t *translator) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
+	budget := maxInline
+	switch d := t.rangeOf(s.args[1], &budget); {
+	case d.hasHi && d.hi < 0:
+		byPositive := t.towardsZero(k, s, []*ir.Expr{x[0], negated(x[1])})
+		if k == ir.ExprFloorDiv {
+			return negated(byPositive)
+		}
+		return byPositive
+	case d.hasLo && d.lo < 0, !d.hasLo && subtracts(s.args[1]):
+		t.errorf(s.pos, "nothing says whether what is divided by is negative").Help = "write the divisor so that it is made of what is not: numbers, extents, loops that begin at 0 or later"
+	}
+	return t.towardsZero(k, s, x)
+}
+
+// subtracts reports whether a minus stands in an expression: nothing else in an index makes a
+// negative number of others.
+func subtracts(s *scalar) bool {
+	return s.op == "-" || s.op == "neg" || s.isInt() && s.val < 0 || slices.ContainsFunc(s.args, subtracts)
+}
+
+// towardsZero is truncated for a divisor that is positive.
+func (t *translator) towardsZero(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	budget := maxInline
 	if r := t.rangeOf(s.args[0], &budget); r.hasLo && r.lo >= 0 {
 		return bin(k, x[0], x[1])
@@ -244,8 +268,8 @@ func (t *translator) exampleIndex() string {
 // the function's body, its definition written out.
 func (t *translator) defined(s *scalar) *ir.Expr {
 	for b := t.blk; b != nil; b = b.parent {
-		if b.lets[s.name] {
-			return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: s.name}
+		if name := b.lets[s.name]; name != "" {
+			return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: name}
 		}
 	}
 	if t.defining[s.name] {
@@ -265,10 +289,10 @@ func (t *translator) defined(s *scalar) *ir.Expr {
 		}
 		return e
 	}
-	t.blk.lets[s.name] = true
-	pos := t.defs[s.name].pos
-	t.define(t.blk, &ir.Stmt{Op: ir.OpLet, Pos: pos, Results: []ir.Name{{Pos: pos, Text: t.fresh(s.name)}}, Exprs: []*ir.Expr{e}})
-	return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: s.name}
+	name, pos := t.fresh(s.name), t.defs[s.name].pos
+	t.blk.lets[s.name] = name
+	t.define(t.blk, &ir.Stmt{Op: ir.OpLet, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Exprs: []*ir.Expr{e}})
+	return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: name}
 }
 
 // span is what is known of an expression's values.
@@ -292,6 +316,9 @@ func (t *translator) rangeOf(s *scalar, budget *int) span {
 		return exactly(s.val)
 	case s.op == "":
 		return t.rangeOfName(s, budget)
+	case s.op == "neg":
+		a := t.rangeOf(s.args[0], budget)
+		return span{-a.hi, -a.lo, a.hasHi, a.hasLo}
 	case len(s.args) != 2:
 		return span{}
 	}
