@@ -46,6 +46,10 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 		}
 	}
 	for name, text := range defines {
+		if name == "rank" || name == deviceIndex {
+			ds = append(ds, &ir.Diagnostic{Kind: "import", File: file, Message: "--define " + name + ": it is what each device knows of itself", Help: "-n sets how many ranks there are"})
+			continue
+		}
 		if !used[name] || dims[name] {
 			rest[name] = text
 			continue

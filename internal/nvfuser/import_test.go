@@ -461,3 +461,34 @@ func TestQuotients(t *testing.T) {
 	refused(t, "%HostIrContainer { (T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{4}] (DeviceMesh{0 1})) :\n  T2_l_float[iS3{4}] (DeviceMesh{0 1}) = select( T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1}), axis = iS0{4}, index = ( 3 / ( 2 * rank - 1 ) ) )\n"+
 		"  T1_g_float[iS2{4}] (DeviceMesh{0 1}) = Set( T2_l_float[iS3{4}] (DeviceMesh{0 1}) )\n}\n", "2:", "nothing says whether what is divided by is negative")
 }
+
+// TestMeaningIsKept: what would change what a program computes is refused, not left out.
+func TestMeaningIsKept(t *testing.T) {
+	sum := func(op, initial string) string {
+		return "%HostIrContainer { (T0_g_float[iS0{4}, iS1{5}]) -> (T1_g_float[iS2{4}]) :\n  T2_l_float[iS3{4}, rS4{5}]\n   = reduction( T0_g_float[iS0{4}, iS1{5}], op = " + op + ", initial value = " + initial + ", allreduce = false )\n" +
+			"  T1_g_float[iS2{4}] = Set( T2_l_float[iS3{4}, rS4{5}] )\n}\n"
+	}
+	for _, c := range [][2]string{{"add", "float(0)"}, {"add", "double(-0)"}, {"max", "float(-inf)"}, {"max", "-65504"}, {"min", "inf"}, {"fmin", "float(3.40282e+38)"}} {
+		program(t, sum(c[0], c[1]))
+	}
+	for _, c := range [][2]string{{"add", "float(7)"}, {"max", "float(100)"}, {"max", "float(inf)"}, {"min", "float(0)"}, {"add", "float(x)"}} {
+		refused(t, sum(c[0], c[1]), "3:", "begins with "+c[1])
+	}
+	m := " (DeviceMesh{0 1})"
+	device := func(index string) string {
+		return "%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS9{4}]" + m + ") -> (T1_g_float[iS1{4}]" + m + ") :\n  T2_l_float[iS2{4}]" + m + " = select( T0_g_float[ideviceIdx.x0{2}, iS9{4}]" + m + ", axis = ideviceIdx.x0{2}, index = " + index + " )\n" +
+			"  T1_g_float[iS1{4}]" + m + " = Set( T2_l_float[iS2{4}]" + m + " )\n}\n"
+	}
+	program(t, device("0"))
+	program(t, device("rank"))
+	refused(t, device("1"), "2:", "1 cannot be selected")
+	refused(t, device("( rank + 1 )"), "2:", "cannot be selected")
+	set := "  T1_g_float[iS1{4}] = Set( T0_g_float[iS0{4}] )\n"
+	head := "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :\n"
+	program(t, head+set+"} // %HostIrContainer\n")
+	refused(t, head+set+"} T1_g_float[iS1{4}] = Set( T1_g_float[iS1{4}] )\n", "3:", "behind the dump's end")
+	refused(t, head+"  T1_g_float[iS1{4}] = ALLOCATE(buffer=T0_g_float[iS0{4}], mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n"+set+"}\n", "2:", "this allocates T0 and calls it T1")
+	if _, _, ds := Import("d.txt", head+set+"}\n", map[string]string{"rank": "5"}); len(ds) != 1 || !strings.Contains(ds[0].Error(), "what each device knows of itself") {
+		t.Errorf("--define rank: %v", ds)
+	}
+}

@@ -138,7 +138,9 @@ func (c *cursor) allocate(s *stmt) {
 		c.want("=")
 		switch key {
 		case "buffer":
-			c.tensor()
+			if pos, x := c.pos(), c.tensor(); !c.bad && s.out != nil && x.id != s.out.id {
+				c.failAt(pos, "this allocates "+x.id+" and calls it "+s.out.id)
+			}
 		case "size":
 			s.size = c.scalar()
 		case "zero_init":
@@ -219,7 +221,7 @@ func (c *cursor) reduce(s *stmt) {
 		case "initial":
 			c.want("value")
 			c.want("=")
-			c.initial()
+			c.initial(s.op)
 		default:
 			c.want("=")
 			c.word("its value")
@@ -227,10 +229,31 @@ func (c *cursor) reduce(s *stmt) {
 	}
 }
 
-// initial reads a reduction's neutral element, which its op says already:
-// "float(0)", "float(-inf)", "-inf".
-func (c *cursor) initial() {
+// initial reads what a reduction begins with: "float(0)", "float(-inf)", "-inf". It must be
+// the neutral element, which its op says already.
+func (c *cursor) initial(op string) {
+	pos, text := c.pos(), ""
 	for depth := 0; c.tok.kind != tokEnd && (depth > 0 || !c.is(",") && !c.is(")")); c.advance() {
 		depth += depthOf(c.tok.text)
+		text += c.tok.text
 	}
+	number := strings.TrimSuffix(text[strings.LastIndex(text, "(")+1:], ")")
+	if v, err := strconv.ParseFloat(number, 64); !c.bad && (err != nil || !neutral(op, v)) {
+		c.failAt(pos, "this reduction begins with "+brief(text)+", which is not its neutral element")
+	}
+}
+
+// leastHuge is the largest number of the narrowest float: where there are no infinities the
+// largest number stands for one.
+const leastHuge = 65504
+
+// neutral reports whether a reduction that begins with v is that of its operands alone.
+func neutral(op string, v float64) bool {
+	switch op {
+	case "reduction.max", "reduction.fmax":
+		return v <= -leastHuge
+	case "reduction.min", "reduction.fmin":
+		return v >= leastHuge
+	}
+	return v == 0 // a sum's; others are not known anyway
 }

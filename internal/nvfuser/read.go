@@ -70,6 +70,9 @@ func (r *reader) read() *dump {
 			r.unit(d, l)
 		case strings.HasPrefix(l.text, "}") && !closed:
 			closed, d.end = true, l.start()
+			if rest := strings.TrimSpace(l.text[1:]); rest != "" && !strings.HasPrefix(rest, "//") {
+				r.errorf(l.start(), "behind the dump's end stands %s", brief(rest)).Help = "what belongs to it stands on lines of its own, in front of the \"}\""
+			}
 		case strings.HasPrefix(l.text, defsWord):
 			r.definitions(d)
 		case strings.HasPrefix(l.text, headWord):
