@@ -17,14 +17,15 @@ type communication struct {
 // communicate translates a Communication: a collective on the current stream.
 func (t *translator) communicate(s *stmt) {
 	c := &communication{translator: t, s: s, team: t.teamOf(s.team)}
-	if c.in = t.reading(s.in[0].t); c.in == nil {
+	t.posting = true // communications are ordered among themselves
+	c.in = t.reading(s.in[0].t)
+	if c.in != nil {
+		c.out = t.writing(s.out)
+	}
+	if t.posting = false; c.out == nil {
 		return
 	}
-	if c.out = t.writing(s.out); c.out == nil {
-		return
-	}
-	t.posted[s.id] = &posted{stream: t.current(s.pos), pos: s.pos}
-	t.collectives = append(t.collectives, t.posted[s.id])
+	t.post(s, s.in[0].t.id, s.out.id)
 	switch s.op {
 	case "Allgather":
 		c.gather(ir.OpAllGather)
@@ -287,32 +288,6 @@ func (c *communication) everywhere(b *binding) *binding {
 	return &v
 }
 
-// waitComm translates Wait: nothing on the stream that the communication runs
-// on, a wait for that stream on another.
-func (t *translator) waitComm(s *stmt) {
-	p := t.posted[s.id]
-	if p == nil {
-		t.errorf(s.pos, "communication %s is waited for and was not posted", s.id).Help = "it must stand above its Wait"
-		return
-	}
-	p.waited = true
-	if p.stream.key != t.current(s.pos).key {
-		t.waitFor(p.stream, s.pos)
-	}
-}
-
-// unwaited warns of collectives that nothing waits for: nvFuser runs them on a
-// stream of their own, where what comes next would not find their results.
-func (t *translator) unwaited() {
-	for _, p := range t.collectives {
-		if !p.waited {
-			d := t.errorf(p.pos, "no Wait follows this communication")
-			d.Severity = ir.Warning
-			d.Help = "here it runs on the current stream, in order; nvFuser runs it beside that, and what reads its result needs the Wait"
-		}
-	}
-}
-
 // coalesced translates StartCoalescing … EndCoalescing and returns the index of
 // the latter.
 func (t *translator) coalesced(list []*stmt, i int) int {
@@ -329,8 +304,8 @@ func (t *translator) coalesced(list []*stmt, i int) int {
 		t.errorf(pos, "between StartCoalescing and EndCoalescing only P2PCommunications can be read").Help = "what they post completes together"
 		return len(list)
 	}
-	t.transfers(list[i+1 : end])
-	t.posted[list[end].id] = &posted{stream: t.current(start.pos), pos: start.pos}
+	group := &posted{stream: t.current(start.pos), pos: start.pos, parts: t.transfers(list[i+1 : end])}
+	t.posted[list[end].id] = group
 	return end
 }
 
@@ -346,8 +321,8 @@ func (t *translator) consecutive(list []*stmt, i int) int {
 	return end - 1
 }
 
-// transfers emits sends and recvs as one group.
-func (t *translator) transfers(list []*stmt) {
+// transfers emits sends and recvs as one group, and returns what was posted.
+func (t *translator) transfers(list []*stmt) (parts []*posted) {
 	group := &ir.Stmt{Op: ir.OpGroup, Body: &ir.Block{}}
 	ranks := rankSet(nil)
 	for _, s := range list {
@@ -358,11 +333,16 @@ func (t *translator) transfers(list []*stmt) {
 		if s.op == "recv" {
 			op, find = ir.OpRecv, t.writing
 		}
+		t.posting = true
 		b := find(s.out)
-		if b == nil {
-			return
+		if t.posting = false; b == nil {
+			return parts
 		}
-		t.posted[s.id] = &posted{stream: t.current(s.pos), pos: s.pos}
+		if op == ir.OpRecv {
+			parts = append(parts, t.post(s, "", s.out.id))
+		} else {
+			parts = append(parts, t.post(s, s.out.id, ""))
+		}
 		x := &ir.Stmt{Op: op, Pos: s.pos, Args: []ir.Place{b.at(s.out.pos)}, Peer: &ir.Peer{Pos: s.pos, Axis: ir.WorldAxis, Index: t.expr(s.index)}}
 		comment(x)
 		if !group.Pos.Valid() {
@@ -377,4 +357,5 @@ func (t *translator) transfers(list []*stmt) {
 	default:
 		t.emit(group, ranks)
 	}
+	return parts
 }

@@ -2,6 +2,7 @@ package nvfuser
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -491,4 +492,59 @@ func TestMeaningIsKept(t *testing.T) {
 	if _, _, ds := Import("d.txt", head+set+"}\n", map[string]string{"rank": "5"}); len(ds) != 1 || !strings.Contains(ds[0].Error(), "what each device knows of itself") {
 		t.Errorf("--define rank: %v", ds)
 	}
+}
+
+// TestWaits: a tensor that is used while its communication may still work on it, on some way
+// through the program, is warned of, once; one that is waited for is not.
+func TestWaits(t *testing.T) {
+	m := " (DeviceMesh{0 1})"
+	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
+	sum := "  Communication 3 (type=Allreduce, team=(0 1), input=" + t0 + ", output=" + t1 + ")\n"
+	swap := "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=CUDA)\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=CUDA)\n"
+	wait, use := "  Wait(Communication 3)\n", "  "+t2+" = "+t1+" + double(1)\n"
+	for _, c := range []struct {
+		body  string
+		wants []string
+	}{
+		{sum + wait + use, nil},
+		{sum + use, []string{"d.txt:3:"}},
+		{sum + use + wait, []string{"d.txt:3:"}},
+		{sum + "  " + t2 + " = Set( " + t1 + " )\n" + wait + use, []string{"d.txt:3:"}},
+		{"  " + t1 + " = Set( " + t0 + " )\n" + sum + "  " + t1 + " = Set( " + t0 + " )\n" + wait + use, []string{"d.txt:4:"}},
+		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + use, []string{"d.txt:5:"}},
+		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + "  ELSE:\n  " + wait + use, nil},
+		{"  IF Manual ( rank == 0 ):\n  " + swap[:strings.Index(swap, "\n")+1] + "  ELSE:\n  " + strings.Replace(swap[:strings.Index(swap, "\n")+1], "Communication 5", "Communication 7", 1) +
+			"  IF Manual ( rank == 0 ):\n    Wait(Communication 5)\n  ELSE:\n    Wait(Communication 7)\n  " + t2 + " = Set( " + t0 + " )\n", nil},
+		{swap + "  Wait(Communication 5)\n  Wait(Communication 6)\n" + use, nil},
+		{swap + "  Wait(Communication 5)\n" + use, []string{"d.txt:5:"}},
+		{swap + use, []string{"d.txt:4:", "d.txt:2:3: no Wait"}},
+		{"  StartCoalescing\n" + swap + "  EndCoalescing 9\n  Wait(Communication 9)\n" + use, nil},
+		{"  StartCoalescing\n" + swap + "  EndCoalescing 9\n" + use, []string{"d.txt:6:", "d.txt:3:3: no Wait"}},
+	} {
+		src := "%HostIrContainer { (" + t0 + ") -> (" + t2 + ") :\n" + c.body + "}\n"
+		_, _, ds := Import("d.txt", src, nil)
+		var got []string
+		for _, d := range ds {
+			got = append(got, d.Error())
+		}
+		fits := len(got) == len(c.wants)
+		for _, want := range c.wants {
+			fits = fits && slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Severity == ir.Warning && strings.HasPrefix(d.Error(), want) })
+		}
+		if !fits {
+			t.Errorf("%s: %q, want %q", src, got, c.wants)
+		}
+	}
+}
+
+// TestCapturedOnSomeWay: a stream that was captured again in a loop or in one branch is refused
+// where it is used, and not where it was captured anew.
+func TestCapturedOnSomeWay(t *testing.T) {
+	container := func(body string) string {
+		return "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :\n  GetCurrentStream into Stream 0\n" + body + "}\n"
+	}
+	set := "  T1_g_float[iS1{4}] (DeviceMesh{0 1}) = Set( T0_g_float[iS0{4}] (DeviceMesh{0 1}) )\n"
+	refused(t, container("  FOR i9 from 0 to 2:\n    SetCurrentStream to Stream 0\n  "+set+"    SetCurrentStream to Stream 1\n    GetCurrentStream into Stream 0\n"), "4:32:", "which stream Stream 0 is depends on")
+	refused(t, container("  SetCurrentStream to Stream 1\n  Synchronize Stream 0\n"+set+"  IF Manual ( rank == 0 ):\n    GetCurrentStream into Stream 0\n  SetCurrentStream to Stream 0\n  Synchronize Stream 1\n"), "8:", "which stream Stream 0 is depends on")
+	program(t, container("  FOR i9 from 0 to 2:\n    SetCurrentStream to Stream 0\n    GetCurrentStream into Stream 0\n  "+set))
 }

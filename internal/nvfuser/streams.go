@@ -45,7 +45,7 @@ func (t *translator) current(pos ir.Pos) streamRef {
 func (t *translator) resolve(n streamName) streamRef {
 	if n.name != "" && t.names[n.name] {
 		if ref, ok := t.captured[n.name]; ok {
-			return ref
+			return t.settled(n, ref)
 		}
 		d := t.errorf(n.pos, "Stream %s is captured by GetCurrentStream, but not before this", n.name)
 		d.Help = "move the GetCurrentStream up"
@@ -59,6 +59,18 @@ func (t *translator) resolve(n streamName) streamRef {
 	at := ir.At(workers, e)
 	at.Pos = n.pos
 	return streamRef{key: workers + " " + e.String(), place: at}
+}
+
+// settled refuses a captured stream that depends on the way that was taken.
+func (t *translator) settled(n streamName, ref streamRef) streamRef {
+	if ref.key != unknownKey {
+		return ref
+	}
+	d := t.errorf(n.pos, "which stream Stream %s is depends on the iteration or the branch", n.name)
+	d.Notes = append(d.Notes, ir.Note{Pos: ref.why, Message: "not every way through this captures the same one"})
+	d.Help = "a GetCurrentStream must stand in front of it"
+	t.captured[n.name] = mainStream() // said once
+	return mainStream()
 }
 
 // fresherStream declares a stream that is known by its address only.
@@ -230,6 +242,7 @@ func (t *translator) enterLoop(s *stmt) (after streamRef) {
 		return t.cur
 	}
 	w := t.follow(s.body)
+	t.recaptured(s, &w)
 	if w.key == entryKey || w.key == t.cur.key {
 		return t.cur
 	}
@@ -240,4 +253,34 @@ func (t *translator) enterLoop(s *stmt) (after streamRef) {
 		d.Help = "the loop's body must begin, or end, with SetCurrentStream"
 	}
 	return unknown
+}
+
+// recaptured forgets what was captured before a loop whose body captures another: the first
+// iteration finds the former, the others the latter, and so does what comes behind.
+func (t *translator) recaptured(s *stmt, w *walkState) {
+	for name, ref := range t.captured {
+		key := w.captured[name]
+		if key == entryKey {
+			key = t.cur.key
+		}
+		if key != ref.key {
+			t.captured[name] = streamRef{key: unknownKey, why: s.pos}
+		}
+	}
+}
+
+// eitherWay keeps what two branches captured alike.
+func (t *translator) eitherWay(s *stmt, a, b map[string]streamRef) map[string]streamRef {
+	out := cloneRefs(a)
+	for name, ref := range b {
+		if mine, both := a[name]; !both || mine.key != ref.key {
+			out[name] = streamRef{key: unknownKey, why: s.pos}
+		}
+	}
+	for name := range a {
+		if _, both := b[name]; !both {
+			out[name] = streamRef{key: unknownKey, why: s.pos}
+		}
+	}
+	return out
 }

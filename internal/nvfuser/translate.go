@@ -58,8 +58,11 @@ type translator struct {
 	memory   []*storage
 	locals   map[string]*ir.Stmt // inputs' local views
 	posted   map[string]*posted
-	// collectives are the Communications among them.
-	collectives []*posted
+	// communications are those in posted, pending those that were not waited for on the way to
+	// here; under are the conditions around, and posting says that a communication is looked at.
+	communications, pending []*posted
+	under                   []string
+	posting                 bool
 }
 
 // loop is a loop around the statement being translated.
@@ -74,13 +77,6 @@ type loop struct {
 type unitState struct {
 	binds map[string]*binding
 	seen  map[string]*tensor
-}
-
-// posted is a communication that was posted, and on which stream.
-type posted struct {
-	stream streamRef
-	pos    ir.Pos
-	waited bool
 }
 
 func (t *translator) errorf(pos ir.Pos, format string, args ...any) *ir.Diagnostic {

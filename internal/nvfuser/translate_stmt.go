@@ -63,6 +63,7 @@ func (t *translator) forLoop(s *stmt) {
 		t.errorf(s.pos, "the loop variable %s is the name of something else already", brief(s.id))
 		return
 	}
+	before := cloneRefs(t.captured)
 	l := &loop{name: s.id, lo: s.index, hi: s.hi, fromTo: s.fromTo, depth: t.blk.depth + 1}
 	after := t.enterLoop(s)
 	loopStmt := &ir.Stmt{Op: ir.OpFor, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: s.id}}, Exprs: []*ir.Expr{t.expr(s.index), t.expr(s.hi)}, Body: &ir.Block{}}
@@ -72,7 +73,7 @@ func (t *translator) forLoop(s *stmt) {
 		t.statements(s.body)
 		t.loops = t.loops[:len(t.loops)-1]
 	})
-	t.cur = after
+	t.cur, t.captured = after, t.eitherWay(s, before, t.captured)
 }
 
 func (t *translator) conditional(s *stmt) {
@@ -86,19 +87,25 @@ func (t *translator) conditional(s *stmt) {
 	}
 	before, captured := t.cur, t.captured
 	var ends []streamRef
+	var caught []map[string]streamRef
+	var waits [][]*posted
+	pending := t.pending
+	t.under = append(t.under, s.index.String())
 	t.open(out, !t.changesStreams(s), func(body *ir.Block) {
-		t.cur, t.captured = before, cloneRefs(captured)
+		t.cur, t.captured, t.pending = before, cloneRefs(captured), pending
 		if body == out.Body {
 			t.statements(s.body)
 		} else {
 			t.statements(s.alt)
 		}
-		ends = append(ends, t.cur)
+		ends, caught, waits = append(ends, t.cur), append(caught, t.captured), append(waits, t.pending)
 	})
 	if out.Else == nil {
-		ends = append(ends, before)
+		ends, caught, waits = append(ends, before), append(caught, captured), append(waits, pending)
 	}
-	t.cur, t.captured = ends[0], captured
+	t.under = t.under[:len(t.under)-1]
+	t.pending = t.eitherPending(s, waits[0], waits[1])
+	t.cur, t.captured = ends[0], t.eitherWay(s, caught[0], caught[1])
 	if ends[0].key != ends[1].key {
 		t.cur = streamRef{key: unknownKey, why: s.pos}
 	}
