@@ -321,41 +321,57 @@ func (t *translator) consecutive(list []*stmt, i int) int {
 	return end - 1
 }
 
-// transfers emits sends and recvs as one group, and returns what was posted.
+// transfers emits sends and recvs, those of the same ranks that follow each other as one group,
+// and returns what was posted.
 func (t *translator) transfers(list []*stmt) (parts []*posted) {
-	group := &ir.Stmt{Op: ir.OpGroup, Body: &ir.Block{}}
-	ranks := rankSet(nil)
+	var group []*ir.Stmt
+	var ranks rankSet
 	for _, s := range list {
 		if s.kind != stP2P {
 			continue
 		}
-		op, find := ir.OpSend, t.reading
-		if s.op == "recv" {
-			op, find = ir.OpRecv, t.writing
-		}
-		t.posting = true
-		b := find(s.out)
-		if t.posting = false; b == nil {
+		x, p := t.transfer(s)
+		if x == nil {
 			return parts
 		}
-		if op == ir.OpRecv {
-			parts = append(parts, t.post(s, "", s.out.id))
+		parts = append(parts, p)
+		if own := s.out.mesh.ranks(); len(group) > 0 && own.String() != ranks.String() {
+			t.emitGroup(group, ranks)
+			group, ranks = nil, own
 		} else {
-			parts = append(parts, t.post(s, s.out.id, ""))
+			ranks = own
 		}
-		x := &ir.Stmt{Op: op, Pos: s.pos, Args: []ir.Place{b.at(s.out.pos)}, Peer: &ir.Peer{Pos: s.pos, Axis: ir.WorldAxis, Index: t.expr(s.index)}}
-		comment(x)
-		if !group.Pos.Valid() {
-			group.Pos, ranks = s.pos, s.out.mesh.ranks()
-		}
-		group.Body.Stmts = append(group.Body.Stmts, x)
+		group = append(group, x)
 	}
-	switch len(group.Body.Stmts) {
+	t.emitGroup(group, ranks)
+	return parts
+}
+
+// transfer makes a send or recv, and posts it.
+func (t *translator) transfer(s *stmt) (*ir.Stmt, *posted) {
+	t.posting = true
+	defer func() { t.posting = false }()
+	op, b, reads, writes := ir.OpSend, (*binding)(nil), s.out.id, ""
+	if s.op == "recv" {
+		op, b, reads, writes = ir.OpRecv, t.writing(s.out), "", s.out.id
+	} else {
+		b = t.reading(s.out)
+	}
+	if b == nil {
+		return nil, nil
+	}
+	p := t.post(s, reads, writes)
+	x := &ir.Stmt{Op: op, Pos: s.pos, Args: []ir.Place{b.at(s.out.pos)}, Peer: &ir.Peer{Pos: s.pos, Axis: ir.WorldAxis, Index: t.expr(s.index)}}
+	comment(x)
+	return x, p
+}
+
+func (t *translator) emitGroup(list []*ir.Stmt, ranks rankSet) {
+	switch len(list) {
 	case 0:
 	case 1:
-		t.emit(group.Body.Stmts[0], ranks)
+		t.emit(list[0], ranks)
 	default:
-		t.emit(group, ranks)
+		t.emit(&ir.Stmt{Op: ir.OpGroup, Pos: list[0].Pos, Body: &ir.Block{Stmts: list}}, ranks)
 	}
-	return parts
 }

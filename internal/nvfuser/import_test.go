@@ -548,3 +548,24 @@ func TestCapturedOnSomeWay(t *testing.T) {
 	refused(t, container("  SetCurrentStream to Stream 1\n  Synchronize Stream 0\n"+set+"  IF Manual ( rank == 0 ):\n    GetCurrentStream into Stream 0\n  SetCurrentStream to Stream 0\n  Synchronize Stream 1\n"), "8:", "which stream Stream 0 is depends on")
 	program(t, container("  FOR i9 from 0 to 2:\n    SetCurrentStream to Stream 0\n    GetCurrentStream into Stream 0\n  "+set))
 }
+
+// TestTransfersOfMeshes: sends and recvs that follow each other are each their own ranks'.
+func TestTransfersOfMeshes(t *testing.T) {
+	p := program(t, "%HostIrContainer { (T0_g_float[iS1{4}] (DeviceMesh{0})) -> (T1_g_float[iS2{4}] (DeviceMesh{1})) :\n"+
+		"  P2PCommunication 1 (type=send, buffer=T0_g_float[iS1{4}] (DeviceMesh{0}), peer=1, backend=NCCL)\n  P2PCommunication 2 (type=recv, buffer=T1_g_float[iS2{4}] (DeviceMesh{1}), peer=0, backend=NCCL)\n"+
+		"  Wait(P2PCommunication 1)\n  Wait(P2PCommunication 2)\n}\n")
+	contains(t, p, "send %T0", "recv")
+	if text := p.String(); strings.Contains(text, "group") {
+		t.Errorf("one group:\n%s", text)
+	}
+}
+
+// TestAddresses: an address that ends in an e is no exponent's beginning.
+func TestAddresses(t *testing.T) {
+	m := " (DeviceMesh{0 1})"
+	set := "  T1_g_float[iS1{4}]" + m + " = Set( T0_g_float[iS0{4}]" + m + " )\n"
+	p := program(t, "%HostIrContainer { (T0_g_float[iS0{4}]"+m+") -> (T1_g_float[iS1{4}]"+m+") :\n  GetCurrentStream into Stream 0\n  SetCurrentStream to Stream 0x174e\n  Synchronize Stream 0\n"+set+
+		"  SetCurrentStream to Stream 0\n  Synchronize Stream 0x174e\n}\n")
+	contains(t, p, "%stream_0x174e")
+	refused(t, "%HostIrContainer { (T0_g_float[iS0{4}]"+m+") -> (T1_g_float[iS1{4}]"+m+") :\n  SetCurrentStream to Stream 0x174e-15\n"+set+"}\n", "2:", "")
+}

@@ -1,6 +1,10 @@
 package nvfuser
 
-import "hocket.example/hocket/ir"
+import (
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
 
 // token is a word, a number or a punctuation mark of a line.
 type token struct {
@@ -51,8 +55,11 @@ func (l *line) next(off int) token {
 	return token{s[off : off+1], off, tokMark}
 }
 
-// exponent extends a number such as 1e-5 over its sign and digits.
+// exponent extends a number such as 1e-5 over its sign and digits. An e in 0x1e is none.
 func exponent(s string, end int) int {
+	if start := strings.LastIndexFunc(s[:end], func(r rune) bool { return r > 0x7f || !isWordByte(byte(r)) }) + 1; strings.HasPrefix(s[start:end], "0x") {
+		return end
+	}
 	if (s[end-1] != 'e' && s[end-1] != 'E') || end+1 >= len(s) || s[end] != '-' && s[end] != '+' || !isDigit(s[end+1]) {
 		return end
 	}
