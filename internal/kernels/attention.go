@@ -3,6 +3,8 @@ package kernels
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
 )
@@ -77,11 +79,17 @@ func attention(j *job) ([]launch, error) {
 // flashRows are the queries, of all heads that share keys and values, of a block.
 const flashRows = 128
 
+// before80 reports whether a GPU lacks what flash is made of, which came with sm_80.
+func before80(arch string) bool {
+	n, err := strconv.Atoi(strings.TrimRight(strings.TrimPrefix(arch, "sm_"), "af"))
+	return err == nil && n < 80
+}
+
 // onTensorCores reports whether an attention is one for tensor cores: of 2-byte floats, with
 // heads that fit into registers and rows that move by 16 bytes.
 func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
-	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 {
+	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) {
 		return false
 	}
 	all := []Operand{j.Out, j.Ins[0], j.Ins[1], j.Ins[2]}

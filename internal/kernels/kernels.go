@@ -94,7 +94,7 @@ func New(c Compiler, cache *Cache) *Library {
 // element for element, and the operation elementwise or a reduction of operands.
 // The error wraps device.ErrUnsupported where there is no such kernel.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
-	launches, err := plan(&job{Problem: p, scratch: t.Scratch})
+	launches, err := plan(&job{Problem: p, arch: t.Arch, scratch: t.Scratch})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name(p), err)
 	}
@@ -112,21 +112,21 @@ func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 // Ahead begins to compile what Steps(t, p) will need, and returns at once. Errors
 // are for Steps to tell.
 func (l *Library) Ahead(t Target, p Problem) {
-	launches, _ := drafted(p)
+	launches, _ := drafted(p, t.Arch)
 	for _, w := range launches {
 		l.images.ahead(w.code, t.Arch)
 	}
 }
 
 // drafted are the launches for p, with scratch memory that is none.
-func drafted(p Problem) ([]launch, error) {
-	return plan(&job{Problem: p, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+func drafted(p Problem, arch string) ([]launch, error) {
+	return plan(&job{Problem: p, arch: arch, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
 }
 
 // Sources lists the source texts that p needs, complete and in the order of the
 // steps: for reading and for compiling elsewhere.
 func Sources(p Problem) ([]string, error) {
-	launches, err := drafted(p)
+	launches, err := drafted(p, "")
 	var texts []string
 	for _, w := range launches {
 		texts = append(texts, w.code.text())
@@ -156,6 +156,7 @@ type launch struct {
 // job is a problem under work.
 type job struct {
 	Problem
+	arch    string // Target's; empty for a new one
 	scratch func(bytes int64) (nvlib.Ptr, error)
 }
 

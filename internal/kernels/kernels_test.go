@@ -395,6 +395,33 @@ func TestFlash(t *testing.T) {
 	r.run()
 }
 
+// TestFlashTakes says which attention is by tensor cores.
+func TestFlashTakes(t *testing.T) {
+	dense := func(dt ir.DType, dh int64) Operand {
+		s := []int64{4, 2, dh}
+		return Operand{Addr: 256, DType: dt, Shape: s, Strides: rowMajor(s)}
+	}
+	odd, column, off := dense(ir.BF16, 64), dense(ir.BF16, 64), dense(ir.BF16, 64)
+	odd.Strides = []int64{132, 64, 1}
+	column.Strides = []int64{128, 1, 2}
+	off.Addr += 8
+	for what, c := range map[string]struct {
+		x    Operand
+		arch string
+		want bool
+	}{
+		"bf16": {dense(ir.BF16, 64), "sm_90a", true}, "f16 of 16": {dense(ir.F16, 16), "sm_80", true}, "any": {dense(ir.BF16, 128), "", true},
+		"sm_100a": {dense(ir.BF16, 128), "sm_100a", true}, "sm_120f": {dense(ir.BF16, 128), "sm_120f", true},
+		"sm_75": {dense(ir.F16, 64), "sm_75", false}, "f32": {dense(ir.F32, 64), "sm_90a", false}, "40": {dense(ir.BF16, 40), "sm_90a", false},
+		"256": {dense(ir.BF16, 256), "sm_90a", false}, "rows": {odd, "sm_90a", false}, "column": {column, "sm_90a", false}, "off": {off, "sm_90a", false},
+	} {
+		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{c.x, c.x, c.x}, Out: c.x, Value: 1}, arch: c.arch})
+		if err != nil || len(l) != 1 || strings.HasPrefix(l[0].code.symbol, "hocket_flash") != c.want {
+			t.Errorf("%s: %v, %v", what, l, err)
+		}
+	}
+}
+
 // TestFlashFinds: where one score of a query is far above all others its result is that
 // key's value, bit by bit: nothing is lost, and nothing else comes into it.
 func TestFlashFinds(t *testing.T) {
