@@ -348,6 +348,7 @@ T4_g_float[iS13{3}, iS12{2}]
 } // %kernel
 } // %HostIrContainer
 `)
+	refused(t, strings.Replace(p.Source, "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{3}, iS2{5}]", "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{7}, iS2{5}]", 1), "4:39:", "this axis is 7 long, and that of the tensor passed for it 3")
 	contains(t, p, "scale %T0_l into %T1, by=0.5", "sum %T1 into %T2, axis=2", "relu %T2 into %T3", "transpose %T3, perm=(1, 0)", "into %T9")
 }
 

@@ -329,5 +329,11 @@ func (t *translator) pass(u *unitState, inner *tensor, outer *binding) {
 		t.errorf(inner.pos, "this tensor has %d axes on each device, and the one passed for it has %d", len(b.axes), len(b.shape))
 		return
 	}
+	for i, a := range b.axes {
+		if is := b.shape[i]; a.extent.isInt() && a.kind != 'b' && is.Kind == ir.ExprInt && is.Val != a.extent.val {
+			t.errorf(a.pos, "this axis is %d long, and that of the tensor passed for it %d", a.extent.val, is.Val).Help = "the dump contradicts itself"
+			return
+		}
+	}
 	u.binds[inner.id] = &b
 }
