@@ -40,7 +40,6 @@ template <class T, int B, int DH> DEV void flash(const AttentionArgs<B>& a) {
   t /= tiles;
   const i64 kv = t % kvs;
   const Sequences<T> of(a, t / kvs);
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   __shared__ Tile<DH> ks, vs;
   __shared__ int odd;
   const float inf = bitsAs<f32>(0x7f800000u);
@@ -164,7 +163,6 @@ template <class T, int B, int DH> DEV void flash(const AttentionArgs<B>& a) {
     }
     return;
   }
-#endif
   // As the text says, row by row.
   for (i64 r = first; r < first + 128 && r < rows; r++) {
     const QueryRow<B> is(a, kv, r);

@@ -1,14 +1,14 @@
-// What a warp does as one: products of small matrices on tensor cores, what brings their
-// operands to its lanes, and what lanes tell each other. The layouts of fragments are
-// those of the PTX ISA, mma.m16n8k16 and ldmatrix. On a CPU, where these sources are
-// tested, a barrier lets all lanes catch up.
+// What a warp does as one, from sm_80 on: products of small matrices on tensor cores, what
+// brings their operands to its lanes, and what lanes tell each other. The layouts of
+// fragments are those of the PTX ISA, mma.m16n8k16 and ldmatrix. On a CPU, where these
+// sources are tested, a barrier lets all lanes catch up.
 
 template <class T> struct IsBF16 { static constexpr bool yes = false; };
 template <> struct IsBF16<bf16> { static constexpr bool yes = true; };
 
 // copy16 begins to bring 16 bytes to shared memory, zeros where there is nothing.
 DEV void copy16(Pack<u32, 4>* to, const void* from, bool there) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef __CUDA_ARCH__
   u32 at;
   asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
@@ -19,19 +19,19 @@ DEV void copy16(Pack<u32, 4>* to, const void* from, bool there) {
 }
 
 DEV void endCopies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef __CUDA_ARCH__
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
 // awaitCopies waits for what the thread began.
 DEV void awaitCopies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef __CUDA_ARCH__
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 #endif
 }
 
-#if defined(__CUDA_ARCH__)
+#ifdef __CUDA_ARCH__
 
 template <class A> DEV A ofLane(A v, int away) { return __shfl_xor_sync(0xffffffffu, v, away); }
 
@@ -52,13 +52,11 @@ template <class A> static A ofLane(A v, int away) {
 // l%8 of matrix l/8, and gets of each two elements, 2·(l%4) and the next, of row l/4, or,
 // turned, of column l/4.
 template <bool TURNED> DEV void fourTiles(u32 (&r)[4], const Pack<u32, 4>* row) {
-#if defined(__CUDA_ARCH__)
-#if __CUDA_ARCH__ >= 800
+#ifdef __CUDA_ARCH__
   u32 at;
   asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(row));
   if constexpr (TURNED) asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
   else asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
-#endif
 #else
   static const u16* rows[256];
   rows[threadIdx.x] = (const u16*)row;
@@ -75,7 +73,7 @@ template <bool TURNED> DEV void fourTiles(u32 (&r)[4], const Pack<u32, 4>* row) 
 
 // pair rounds two numbers and packs them, lo in the low bits.
 template <class T> DEV u32 pair(f32 lo, f32 hi) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef __CUDA_ARCH__
   u32 r;
   if constexpr (IsBF16<T>::yes) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
@@ -87,15 +85,13 @@ template <class T> DEV u32 pair(f32 lo, f32 hi) {
 
 // product adds a·b to c: 16×16 by 16×8.
 template <class T> DEV void product(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if defined(__CUDA_ARCH__)
-#if __CUDA_ARCH__ >= 800
+#ifdef __CUDA_ARCH__
   if constexpr (IsBF16<T>::yes)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
 #else
   u32* mine = spoken[threadIdx.x];
   for (int i = 0; i < 4; i++) mine[i] = a[i];

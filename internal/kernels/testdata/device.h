@@ -12,6 +12,7 @@ __device__ int __syncthreads_and(int);
 __device__ void __syncwarp();
 __device__ int __all_sync(unsigned, int);
 template <class A> __device__ A __shfl_sync(unsigned, A, int);
+template <class A> __device__ A __shfl_xor_sync(unsigned, A, int);
 template <class A> __device__ A __shfl_down_sync(unsigned, A, unsigned);
 __device__ void __nanosleep(unsigned);
 __device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
@@ -19,5 +20,5 @@ extern "C" {
 __device__ void* memcpy(void*, const void*, decltype(sizeof 0));
 __device__ float __fmul_rn(float, float); __device__ double __dmul_rn(double, double);
 __device__ double rint(double); __device__ double exp(double); __device__ double erfc(double); __device__ double sqrt(double);
-__device__ float expf(float); __device__ float __fdividef(float, float); __device__ float sqrtf(float);
+__device__ float expf(float); __device__ float __fdividef(float, float); __device__ float sqrtf(float); __device__ float fmaxf(float, float);
 }
