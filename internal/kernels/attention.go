@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
 )
 
 // attention is softmax(Value · q·kᵀ)·v for each leading index and head:
@@ -56,28 +57,98 @@ func attention(j *job) ([]launch, error) {
 	for o := range 4 {
 		args.ints(column(lead, o)...)
 	}
-	dt := ctype(out.DType)
-	if onTensorCores(j, lead) {
-		rows := tq * (heads / k.Shape[b+1])
-		grid, err := exactGrid(out.elements() / (tq * heads * dh) * k.Shape[b+1] * ((rows + flashRows - 1) / flashRows))
-		return []launch{{blocks: grid, args: args, code: code{
-			files:  []string{"map", "rows", "attention", "warp", "flash"},
-			symbol: symbol("flash", dt, fmt.Sprintf("b%dd%d", len(lead), dh)),
-			args:   fmt.Sprintf("AttentionArgs<%d>", len(lead)),
-			body:   fmt.Sprintf("flash<%s, %d, %d>", dt, len(lead), dh),
-		}}}, err
+	f := attending{dt: ctype(out.DType), lead: len(lead), dh: dh, rows: tq * (heads / k.Shape[b+1]), heads: out.elements() / (tq * heads * dh) * k.Shape[b+1], keys: k.Shape[b], args: args}
+	switch {
+	case !onTensorCores(j, lead):
+	case f.few():
+		return f.split(j)
+	default:
+		return f.whole()
 	}
 	grid, err := exactGrid(out.elements() / dh)
 	return []launch{{blocks: grid, args: args, code: code{
 		files:  []string{"map", "rows", "attention"},
-		symbol: symbol("attention", dt, fmt.Sprintf("b%dp%d", len(lead), per)),
+		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%d", len(lead), per)),
 		args:   fmt.Sprintf("AttentionArgs<%d>", len(lead)),
-		body:   fmt.Sprintf("attention<%s, %d, %d>", dt, len(lead), per),
+		body:   fmt.Sprintf("attention<%s, %d, %d>", f.dt, len(lead), per),
 	}}}, err
 }
 
-// flashRows are the queries, of all heads that share keys and values, of a block.
-const flashRows = 128
+// attending is an attention by tensor cores.
+type attending struct {
+	dt    string
+	lead  int   // batch dimensions, after merging
+	dh    int64 // elements of a head
+	rows  int64 // queries of all the heads that share keys and values
+	heads int64 // of keys, of all batches
+	keys  int64
+	args  words // AttentionArgs
+}
+
+const (
+	flashRows  = 128 // of a block of flash
+	splitRows  = 16  // of a block of flashSplit
+	splitKeys  = 128 // that a block of flashSplit takes at a time
+	splitLeast = 512 // keys of a split
+	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
+	// follows from the GPU there is, since bits do.
+	fewBlocks   = 64
+	splitBlocks = 128 // that splits are to make
+)
+
+func (f *attending) blocks(rows int64) int64 { return (f.rows + rows - 1) / rows * f.heads }
+
+// few reports whether there are so few queries that the keys are better split.
+func (f *attending) few() bool {
+	return (f.dh == 64 || f.dh == 128) && (f.rows <= 2*splitRows || f.blocks(flashRows) < fewBlocks)
+}
+
+// whole is a launch in which each block goes through all keys.
+func (f *attending) whole() ([]launch, error) {
+	grid, err := exactGrid(f.blocks(flashRows))
+	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash")}}, err
+}
+
+// split is a launch in which blocks share the keys, and one that joins what they have.
+func (f *attending) split(j *job) ([]launch, error) {
+	units := f.blocks(splitRows)
+	splits := max(1, min(splitBlocks/units, f.keys/splitLeast))
+	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
+	splits = (f.keys + length - 1) / length
+	var parts [2]nvlib.Ptr
+	if splits > 1 {
+		for i, n := range []int64{f.dh, 2} {
+			var err error
+			if parts[i], err = j.scratch(units * splits * splitRows * n * 4); err != nil {
+				return nil, err
+			}
+		}
+	}
+	args := slices.Clone(f.args)
+	args.addr(parts[0], parts[1])
+	args.ints(splits, length)
+	grid, err := exactGrid(units * splits)
+	if err != nil {
+		return nil, err
+	}
+	all := []launch{{blocks: grid, args: args, code: f.code("flashSplit", "FlashSplitArgs", "flash_split")}}
+	if splits > 1 {
+		if grid, err = exactGrid(units * splitRows * f.dh / threads); err != nil {
+			return nil, err
+		}
+		all = append(all, launch{blocks: grid, args: args, code: f.code("flashJoin", "FlashSplitArgs", "flash_split")})
+	}
+	return all, nil
+}
+
+func (f *attending) code(body, args, file string) code {
+	return code{
+		files:  []string{"map", "rows", "attention", "warp", file},
+		symbol: symbol(body, f.dt, fmt.Sprintf("b%dd%d", f.lead, f.dh)),
+		args:   fmt.Sprintf("%s<%d>", args, f.lead),
+		body:   fmt.Sprintf("%s<%s, %d, %d>", body, f.dt, f.lead, f.dh),
+	}
+}
 
 // before80 reports whether a GPU lacks what flash is made of, which came with sm_80.
 func before80(arch string) bool {

@@ -96,6 +96,10 @@ func everyCode(t *testing.T, arch string) []code {
 		for _, dh := range []int64{16, 80, 128} { // by tensor cores
 			q := x(dt, layouts[0], 4, 2, dh)
 			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
+			k := x(dt, layouts[0], 4000, 2, dh)
+			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, k, k}})
+			k = x(dt, layouts[0], 4000, 64, dh)
+			add(Problem{Op: ir.OpAttention, Out: k, Ins: []Operand{k, k, k}})
 		}
 	}
 	all = append(all, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)

@@ -376,6 +376,7 @@ func TestFlash(t *testing.T) {
 			{nil, 5, 130, 4, 2, 64, 0.125}, {[]int64{2}, 150, 150, 2, 2, 16, -0.25}, {nil, 70, 70, 3, 1, 128, 0.1},
 			{[]int64{2, 3}, 1, 65, 8, 1, 32, 1}, {nil, 129, 191, 1, 1, 80, 0}, {nil, 64, 64, 2, 1, 112, 2},
 			{nil, 1, 300, 8, 1, 48, 0.3}, {nil, 5, 70, 8, 2, 128, -0.1},
+			{[]int64{8}, 17, 70, 16, 8, 64, 0.2}, {nil, 1, 1100, 8, 1, 64, 0.3}, {nil, 5, 1300, 8, 2, 128, -0.1}, {nil, 40, 1100, 1, 1, 64, 0},
 		} {
 			q := noise(dt, append(slices.Clone(c.lead), c.tq, c.hq, c.dh)...)
 			kv := append(slices.Clone(c.lead), c.tk, c.hv, c.dh)
@@ -460,7 +461,7 @@ func TestFlashFinds(t *testing.T) {
 func TestFlashHidden(t *testing.T) {
 	r := newTrial(t)
 	const heads = 2
-	for _, c := range []struct{ tq, tk, dh int64 }{{66, 130, 32}, {5, 70, 128}} {
+	for _, c := range []struct{ tq, tk, dh int64 }{{66, 130, 32}, {5, 1030, 64}, {66, 130, 128}} {
 		for _, at := range []int64{c.tk - 1, c.tk - c.tq, c.tk - c.tq + 3, 3} {
 			for i, odd := range []float64{math.Inf(1), math.NaN()} {
 				dt := []ir.DType{ir.F16, ir.BF16}[i]

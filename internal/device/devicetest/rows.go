@@ -128,7 +128,7 @@ func testAttention(r *rig) {
 		tq, tk, hq, hkv, dim int64
 	}{
 		{nil, 1, 1, 1, 1, 1}, {nil, 5, 5, 4, 2, 3}, {[]int64{2}, 3, 7, 3, 3, 8}, {[]int64{1, 2}, 2, 33, 4, 1, 5}, {nil, 0, 3, 2, 1, 4},
-		{nil, 70, 131, 4, 2, 64}, {[]int64{2}, 130, 130, 2, 1, 16}, {nil, 1, 300, 8, 1, 128},
+		{nil, 70, 131, 4, 2, 64}, {[]int64{2}, 130, 130, 2, 1, 16}, {nil, 1, 300, 8, 1, 128}, {nil, 3, 1200, 8, 2, 64},
 	}
 	r.floating(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range cases {
