@@ -13,6 +13,33 @@ import (
 // attention is softmax(Value · q·kᵀ)·v for each leading index and head:
 // q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
 func attention(j *job) ([]launch, error) {
+	f, err := newAttending(j)
+	switch {
+	case err != nil || j.Out.elements() == 0:
+		return nil, err
+	case !f.cores:
+		return f.plain()
+	case f.few():
+		return f.split(j)
+	}
+	return f.whole()
+}
+
+// attending is an attention as its kernels take it.
+type attending struct {
+	cores  bool // for tensor cores
+	hopper bool // which are those of Hopper
+	dt     string
+	lead   int   // batch dimensions, after merging
+	dh     int64 // elements of a head
+	result int64 // elements
+	rows   int64 // queries of all the heads that share keys and values
+	heads  int64 // of keys, of all batches
+	keys   int64
+	args   words // AttentionArgs
+}
+
+func newAttending(j *job) (*attending, error) {
 	if err := j.count(3, 3); err != nil {
 		return nil, err
 	}
@@ -31,15 +58,8 @@ func attention(j *job) ([]launch, error) {
 	if j.Causal && q.Shape[b] > k.Shape[b] {
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
 	}
-	if out.elements() == 0 {
-		return nil, nil
-	}
-	tq, heads, dh := q.Shape[b], q.Shape[b+1], q.Shape[b+2]
-	per := int64(1)
-	for per*threads < dh {
-		per *= 2
-	}
-	if per > 4 {
+	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
+	if dh > 4*threads {
 		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, dh, 4*threads)
 	}
 	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b]), 4)
@@ -49,7 +69,7 @@ func attention(j *job) ([]launch, error) {
 	var args words
 	args.addr(out.Addr, q.Addr, k.Addr, v.Addr)
 	args.float(j.Value)
-	args.ints(tq, k.Shape[b], heads, heads/k.Shape[b+1], dh, truth(j.Causal))
+	args.ints(tq, k.Shape[b], heads, share, dh, truth(j.Causal))
 	for _, o := range []Operand{out, q, k, v} {
 		args.ints(o.Strides[b:]...)
 	}
@@ -57,41 +77,22 @@ func attention(j *job) ([]launch, error) {
 	for o := range 4 {
 		args.ints(column(lead, o)...)
 	}
-	f := attending{dt: ctype(out.DType), lead: len(lead), dh: dh, rows: tq * (heads / k.Shape[b+1]), heads: out.elements() / (tq * heads * dh) * k.Shape[b+1], keys: k.Shape[b], args: args}
-	switch {
-	case !onTensorCores(j, lead):
-	case f.few():
-		return f.split(j)
-	default:
-		return f.whole()
+	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
+		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], keys: k.Shape[b], args: args}
+	for _, n := range q.Shape[:b] {
+		f.heads *= n
 	}
-	grid, err := exactGrid(out.elements() / dh)
-	return []launch{{blocks: grid, args: args, code: code{
-		files:  []string{"map", "rows", "attention"},
-		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%d", len(lead), per)),
-		args:   fmt.Sprintf("AttentionArgs<%d>", len(lead)),
-		body:   fmt.Sprintf("attention<%s, %d, %d>", f.dt, len(lead), per),
-	}}}, err
-}
-
-// attending is an attention by tensor cores.
-type attending struct {
-	dt    string
-	lead  int   // batch dimensions, after merging
-	dh    int64 // elements of a head
-	rows  int64 // queries of all the heads that share keys and values
-	heads int64 // of keys, of all batches
-	keys  int64
-	args  words // AttentionArgs
+	return f, nil
 }
 
 const (
 	flashRows  = 128 // of a block of flash
+	flashKeys  = 1 << 30
 	splitRows  = 16  // of a block of flashSplit
 	splitKeys  = 128 // that a block of flashSplit takes at a time
 	splitLeast = 512 // keys of a split
 	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
-	// follows from the GPU there is, since bits do.
+	// follows from how large the GPU is, since bits do.
 	fewBlocks   = 64
 	splitBlocks = 128 // that splits are to make
 )
@@ -106,7 +107,31 @@ func (f *attending) few() bool {
 // whole is a launch in which each block goes through all keys.
 func (f *attending) whole() ([]launch, error) {
 	grid, err := exactGrid(f.blocks(flashRows))
-	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash")}}, err
+	if f.hopper && f.dh%64 == 0 {
+		c := f.code("flashHopper", "AttentionArgs", "flash_rows", "warpgroup", "flash_hopper")
+		if f.dh == 64 { // registers are enough for two blocks of 64 keys at a time
+			c.residents = 2
+		}
+		c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d>", f.dt, f.lead, f.dh, f.dh)
+		// Two tiles of keys and two of values, at a multiple of 1 KiB.
+		return []launch{{blocks: grid, shared: uint32((4*f.dh+128)*f.dh*2 + 1<<10), args: f.args, code: c}}, err
+	}
+	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash_rows", "flash")}}, err
+}
+
+// plain is a block for each query of each head.
+func (f *attending) plain() ([]launch, error) {
+	per := int64(1)
+	for per*threads < f.dh {
+		per *= 2
+	}
+	grid, err := exactGrid(f.result / f.dh)
+	return []launch{{blocks: grid, args: f.args, code: code{
+		files:  []string{"map", "rows", "attention"},
+		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%d", f.lead, per)),
+		args:   fmt.Sprintf("AttentionArgs<%d>", f.lead),
+		body:   fmt.Sprintf("attention<%s, %d, %d>", f.dt, f.lead, per),
+	}}}, err
 }
 
 // split is a launch in which blocks share the keys, and one that joins what they have.
@@ -141,9 +166,9 @@ func (f *attending) split(j *job) ([]launch, error) {
 	return all, nil
 }
 
-func (f *attending) code(body, args, file string) code {
+func (f *attending) code(body, args string, files ...string) code {
 	return code{
-		files:  []string{"map", "rows", "attention", "warp", file},
+		files:  append([]string{"map", "rows", "attention", "warp"}, files...),
 		symbol: symbol(body, f.dt, fmt.Sprintf("b%dd%d", f.lead, f.dh)),
 		args:   fmt.Sprintf("%s<%d>", args, f.lead),
 		body:   fmt.Sprintf("%s<%s, %d, %d>", body, f.dt, f.lead, f.dh),
@@ -160,7 +185,7 @@ func before80(arch string) bool {
 // heads that fit into registers and rows that move by 16 bytes.
 func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
-	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) {
+	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) || j.Ins[1].Shape[len(j.Ins[1].Shape)-3] > flashKeys {
 		return false
 	}
 	all := []Operand{j.Out, j.Ins[0], j.Ins[1], j.Ins[2]}

@@ -21,13 +21,14 @@ type code struct {
 	symbol string
 	args   string // the type of the argument: "MapArgs<2, 1>"
 	body   string // the function with its template arguments: "map<OpAdd, …>"
-	// threads is how many a block has at most; 0 for the usual.
-	threads int
+	// threads is how many a block has at most; 0 for the usual, and then residents is how
+	// many blocks a multiprocessor is to hold, 0 for any.
+	threads, residents int
 }
 
 // id tells instances apart: what text depends on, but for the files' contents.
 func (c code) id() string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads)
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.residents)
 }
 
 // text is the complete source.
@@ -44,7 +45,11 @@ func (c code) entry() string {
 	if c.threads != 0 {
 		return fmt.Sprintf("\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.threads, c.symbol, c.args, c.body)
 	}
-	return fmt.Sprintf("%s\nKERNEL %s(const %s a) {\n  settle();\n  %s(a);\n}\n", c.own, c.symbol, c.args, c.body)
+	kernel := "KERNEL"
+	if c.residents > 0 {
+		kernel = fmt.Sprintf("KERNEL_BESIDE(%d)", c.residents)
+	}
+	return fmt.Sprintf("%s\n%s %s(const %s a) {\n  settle();\n  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, c.body)
 }
 
 // file is an embedded source. That every name is there is the tests' business.

@@ -79,7 +79,7 @@ type Meeting struct {
 
 func (m Meeting) launch() launch {
 	files := slices.Concat([]string{"sync", "collective"}, m.Upon, []string{m.File})
-	return launch{blocks: uint32(m.Blocks), args: append(m.Team.words(), m.Words...), code: code{
+	return launch{blocks: uint32(m.Blocks), shared: uint32(m.Shared), args: append(m.Team.words(), m.Words...), code: code{
 		files: files, symbol: m.Symbol, args: m.Args, body: m.Body, threads: max(meetingThreads, m.Threads),
 	}}
 }
@@ -92,7 +92,7 @@ const meetingThreads = 512
 func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 	w := m.launch()
 	s, err := l.step(t.Arch, w)
-	s.Shape.Block[0], s.Shape.Shared = uint32(m.Threads), uint32(m.Shared)
+	s.Shape.Block[0] = uint32(m.Threads)
 	return s, err
 }
 

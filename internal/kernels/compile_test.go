@@ -173,7 +173,7 @@ func together(codes []code) string {
 }
 
 func TestFilesAreThere(t *testing.T) {
-	for _, c := range everyCode(t, "sm_90") {
+	for _, c := range everyCode(t, "sm_90a") {
 		if text := c.text(); strings.Contains(text, "#error") {
 			t.Errorf("%s: a file of %v is missing", c.symbol, c.files)
 		}
@@ -183,7 +183,7 @@ func TestFilesAreThere(t *testing.T) {
 // TestSettle: what may begin before the kernel before it is over waits for that; only
 // kernels of teams do so by themselves, and what joins graphs never begins early.
 func TestSettle(t *testing.T) {
-	for _, c := range everyCode(t, "sm_90") {
+	for _, c := range everyCode(t, "sm_90a") {
 		if slices.Contains(c.files, "collective") || c.body == "join" {
 			continue
 		}
@@ -201,11 +201,11 @@ func TestClang(t *testing.T) {
 		t.Skip("no clang++ to check CUDA sources with")
 	}
 	src := filepath.Join(t.TempDir(), "kernels.cu")
-	for _, arch := range []string{"sm_70", "sm_80"} {
+	for _, arch := range []string{"sm_70", "sm_80", "sm_90a"} {
 		if err := os.WriteFile(src, []byte(together(everyCode(t, arch))), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(clang, "-x", "cuda", "--cuda-gpu-arch="+arch, "-nocudainc", "-nocudalib", "--cuda-device-only", "-fsyntax-only", "-std=c++17",
+		cmd := exec.Command(clang, "-x", "cuda", "--cuda-gpu-arch="+min(arch, "sm_80"), "-nocudainc", "-nocudalib", "--cuda-device-only", "-fsyntax-only", "-std=c++17",
 			"-Wall", "-Werror", "-Wno-unknown-cuda-version", "-include", filepath.Join("testdata", "device.h"), src)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, firstLines(string(out), 40))
@@ -220,11 +220,11 @@ func TestNVRTC(t *testing.T) {
 	if err != nil {
 		t.Skipf("no NVRTC to compile with: %v", err)
 	}
-	codes := everyCode(t, "sm_90")
+	codes := everyCode(t, "sm_90a")
 	if testing.Short() {
 		codes = codes[:20]
 	}
-	for _, arch := range []string{"sm_90"} {
+	for _, arch := range []string{"sm_90a"} {
 		image, log, err := Using(n).Compile(together(codes), []string{"--gpu-architecture=" + arch, "--std=c++17", "--diag-suppress=177"}) // in a part of the kernels not every helper is used
 		if err != nil {
 			t.Fatalf("%s: %s", arch, firstLines(err.Error(), 40))

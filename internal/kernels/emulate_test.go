@@ -22,6 +22,8 @@ import (
 // a C++ compiler and a few definitions make a program of all their kernels.
 type bench struct {
 	t        *testing.T
+	arch     string                       // of the GPU that is played; empty for a new one
+	plan     func(*job) ([]launch, error) // where not nil: instead of plan
 	mem      []byte
 	launches []launch
 	checks   []func()
@@ -44,7 +46,11 @@ func (b *bench) alloc(n int64) nvlib.Ptr {
 // add plans p, and checks it with f when everything has run.
 func (b *bench) add(what string, p Problem, f func()) {
 	b.t.Helper()
-	l, err := plan(&job{Problem: p, scratch: func(n int64) (nvlib.Ptr, error) { return b.alloc(n), nil }})
+	do := plan
+	if b.plan != nil {
+		do = b.plan
+	}
+	l, err := do(&job{Problem: p, arch: b.arch, scratch: func(n int64) (nvlib.Ptr, error) { return b.alloc(n), nil }})
 	if err != nil {
 		b.t.Errorf("%s: %v", what, err)
 		return

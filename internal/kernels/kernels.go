@@ -140,7 +140,7 @@ func (l *Library) step(arch string, w launch) (Step, error) {
 		return Step{}, err
 	}
 	return Step{Image: image, Key: key, Symbol: w.code.symbol, Params: [][]byte{w.args.bytes()},
-		Shape: nvlib.Shape{Grid: [3]uint32{w.blocks, 1, 1}, Block: [3]uint32{threads, 1, 1}}}, nil
+		Shape: nvlib.Shape{Grid: [3]uint32{w.blocks, 1, 1}, Block: [3]uint32{threads, 1, 1}, Shared: w.shared}}, nil
 }
 
 // threads is the size of every block.
@@ -150,6 +150,7 @@ const threads = 256
 type launch struct {
 	code   code
 	blocks uint32
+	shared uint32 // bytes of dynamic shared memory
 	args   words
 }
 

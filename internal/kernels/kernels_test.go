@@ -423,14 +423,55 @@ func TestFlashTakes(t *testing.T) {
 	}
 }
 
+// hopper has attention go through all keys with Hopper's tensor cores, though few blocks do.
+func hopper(b *bench) {
+	b.arch = "sm_90a"
+	b.plan = func(j *job) ([]launch, error) {
+		f, err := newAttending(j)
+		if err != nil {
+			return nil, err
+		}
+		return f.whole()
+	}
+}
+
+// TestFlashHopper is TestFlash with the tensor cores of Hopper.
+func TestFlashHopper(t *testing.T) {
+	r := newTrial(t)
+	hopper(r.bench)
+	for i, c := range []struct {
+		tq, tk, hq, hv, dh int64
+		scale              float64
+	}{
+		{5, 130, 4, 2, 64, 0.125}, {150, 150, 2, 2, 128, -0.25}, {1, 300, 1, 1, 128, 1}, {129, 391, 2, 1, 64, 0}, {64, 64, 2, 1, 64, 2}, {33, 515, 4, 1, 128, 0.1},
+		{256, 256, 1, 1, 64, 0.2}, {3, 384, 1, 1, 64, 0.2},
+	} {
+		dt := []ir.DType{ir.F16, ir.BF16}[i%2]
+		q, k, v := noise(dt, c.tq, c.hq, c.dh), noise(dt, c.tk, c.hv, c.dh), noise(dt, c.tk, c.hv, c.dh)
+		slices.Reverse(v.vals)
+		for _, causal := range []bool{false, true} {
+			r.compare(device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+		}
+	}
+	for _, l := range r.launches {
+		if !strings.HasPrefix(l.code.symbol, "hocket_flashHopper") || l.shared < 48<<10 {
+			t.Errorf("%s with %d bytes is not by Hopper's tensor cores", l.code.symbol, l.shared)
+		}
+	}
+	r.run()
+}
+
 // TestFlashFinds: where one score of a query is far above all others its result is that
 // key's value, bit by bit: nothing is lost, and nothing else comes into it.
 func TestFlashFinds(t *testing.T) {
 	const tq, tk, heads = 75, 203, 2
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 8 {
-		dt, causal, dh := []ir.DType{ir.F16, ir.BF16}[i%2], i/2%2 == 0, []int{80, 64}[i/4]
+	for i := range 12 {
+		dt, causal, dh := []ir.DType{ir.F16, ir.BF16}[i%2], i/2%2 == 0, []int{80, 64, 128}[i/4]
 		b := newBench(t)
+		if dh == 128 {
+			hopper(b)
+		}
 		{
 			q, k, v, want := make([]float64, tq*heads*dh), make([]float64, tk*dh), make([]float64, tk*dh), make([]float64, tq*heads*dh)
 			for i := range v {
@@ -459,9 +500,19 @@ func TestFlashFinds(t *testing.T) {
 // TestFlashHidden: what no query sees may be anything, and what one sees that is no number
 // does not reach those before it.
 func TestFlashHidden(t *testing.T) {
-	r := newTrial(t)
+	t.Run("any", func(t *testing.T) {
+		flashHidden(newTrial(t), struct{ tq, tk, dh int64 }{66, 130, 32}, struct{ tq, tk, dh int64 }{5, 1030, 64}, struct{ tq, tk, dh int64 }{66, 130, 128})
+	})
+	t.Run("hopper", func(t *testing.T) {
+		r := newTrial(t)
+		hopper(r.bench)
+		flashHidden(r, struct{ tq, tk, dh int64 }{66, 270, 64}, struct{ tq, tk, dh int64 }{66, 130, 128})
+	})
+}
+
+func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 	const heads = 2
-	for _, c := range []struct{ tq, tk, dh int64 }{{66, 130, 32}, {5, 1030, 64}, {66, 130, 128}} {
+	for _, c := range cases {
 		for _, at := range []int64{c.tk - 1, c.tk - c.tq, c.tk - c.tq + 3, 3} {
 			for i, odd := range []float64{math.Inf(1), math.NaN()} {
 				dt := []ir.DType{ir.F16, ir.BF16}[i]
@@ -474,7 +525,7 @@ func TestFlashHidden(t *testing.T) {
 		}
 	}
 	// A value that all see; and a whole tile of keys that nobody's weight is for.
-	q, k, v := noise(ir.BF16, 3, heads, 64), noise(ir.BF16, 70, 1, 64), noise(ir.BF16, 70, 1, 64)
+	q, k, v := noise(ir.BF16, 3, heads, 64), noise(ir.BF16, 200, 1, 64), noise(ir.BF16, 200, 1, 64)
 	v.vals[9] = math.Inf(1)
 	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
 	v.vals[9] = 0
@@ -483,7 +534,7 @@ func TestFlashHidden(t *testing.T) {
 	}
 	for i := range k.vals { // far below 0, where not below all
 		k.vals[i] = -50 - float64(i%3)
-		if i < 64*64 {
+		if i < 130*64 {
 			k.vals[i] = math.Inf(-1)
 		}
 	}

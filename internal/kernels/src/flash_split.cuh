@@ -19,12 +19,6 @@ template <int B> struct FlashSplitArgs {
 // ofBoth makes a pair of two numbers, the high or the low ones of two words.
 DEV u32 ofBoth(u32 lo, u32 hi, bool high) { return high ? lo >> 16 | (hi & 0xffff0000u) : (lo & 0xffff) | hi << 16; }
 
-// unbounded reports whether a pair has what is no finite number.
-template <class T> DEV bool unbounded(u32 x) {
-  const u32 top = IsBF16<T>::yes ? 0x7f80 : 0x7c00;
-  return (x & top) == top || (x >> 16 & top) == top;
-}
-
 // Mean is what a warp has for 16 rows: a lane has the rows lane/4 and the eighth behind it,
 // and of each the elements 64·D + (2·(lane%4) + e%2)·8 + i, at o[8·D + i].
 template <int DH> struct Mean {

@@ -6,15 +6,35 @@
 template <class T> struct IsBF16 { static constexpr bool yes = false; };
 template <> struct IsBF16<bf16> { static constexpr bool yes = true; };
 
-// copy16 begins to bring 16 bytes to shared memory, zeros where there is nothing.
-DEV void copy16(Pack<u32, 4>* to, const void* from, bool there) {
+// unbounded reports whether a pair has what is no finite number.
+template <class T> DEV bool unbounded(u32 x) {
+  const u32 top = IsBF16<T>::yes ? 0x7f80 : 0x7c00;
+  return (x & top) == top || (x >> 16 & top) == top;
+}
+
+// A Spot is an address in shared memory.
 #ifdef __CUDA_ARCH__
-  u32 at;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
+typedef u32 Spot;
 #else
-  if (there) *to = *(const Pack<u32, 4>*)from;
-  else *to = Pack<u32, 4>{};
+typedef u64 Spot;
+#endif
+
+DEV Spot spotOf(const void* x) {
+#ifdef __CUDA_ARCH__
+  Spot at;
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(x));
+  return at;
+#else
+  return (Spot)x;
+#endif
+}
+
+// copy16 begins to bring 16 bytes to shared memory, zeros where there is nothing.
+DEV void copy16(Spot to, const void* from, bool there) {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+#else
+  *(Pack<u32, 4>*)to = there ? *(const Pack<u32, 4>*)from : Pack<u32, 4>{};
 #endif
 }
 
@@ -24,10 +44,10 @@ DEV void endCopies() {
 #endif
 }
 
-// awaitCopies waits for what the thread began.
-DEV void awaitCopies() {
+// awaitCopies waits for what the thread began, but for the LEFT groups that ended last.
+template <int LEFT = 0> DEV void awaitCopies() {
 #ifdef __CUDA_ARCH__
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 #endif
 }
 
@@ -53,8 +73,7 @@ template <class A> static A ofLane(A v, int away) {
 // turned, of column l/4.
 template <bool TURNED> DEV void fourTiles(u32 (&r)[4], const Pack<u32, 4>* row) {
 #ifdef __CUDA_ARCH__
-  u32 at;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(row));
+  const Spot at = spotOf(row);
   if constexpr (TURNED) asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
   else asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 #else

@@ -1,0 +1,138 @@
+// What a thread of FlashAttention's kernels has. A warp has 16 rows, which are queries of all
+// the heads that share keys and values; a lane has two of them, lane/4 and the eighth behind
+// it, and of each what the layout of products gives it.
+
+// finiteIn reports whether none of 8 elements is an infinity or a NaN.
+template <class T> DEV bool finiteIn(const Pack<u32, 4>& x) { return !(unbounded<T>(x.v[0]) || unbounded<T>(x.v[1]) || unbounded<T>(x.v[2]) || unbounded<T>(x.v[3])); }
+
+// FlashBlock is what the block has: 128 rows of a head of keys.
+template <class T, int B> struct FlashBlock {
+  i64 rows, first, kv;
+  Sequences<T> of;
+  const T *k, *v;
+  int keys, clear;  // that some row sees, and that all see
+
+  __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a) : FlashBlock(a, number(), a.tq * a.share, (a.tq * a.share + 127) / 128, a.heads / a.share) {}
+  __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a, i64 n, i64 rows, i64 tiles, i64 kvs)
+      : rows(rows), first((tiles - 1 - n % tiles) * 128),  // who sees most begins
+        kv(n / tiles % kvs), of(a, n / tiles / kvs) {
+    k = of.k + kv * a.sk[1], v = of.v + kv * a.sv[1];
+    keys = (int)keysOf(a, (first + 127 < rows ? first + 127 : rows - 1) / a.share);
+    clear = (int)keysOf(a, first / a.share);
+  }
+
+  // number is the block's. The compiler does not see that it is the same twice: what follows from
+  // it is rather computed again behind a loop than kept through it in registers.
+  DEV i64 number() {
+#ifdef __CUDA_ARCH__
+    u32 n;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(n));
+    return n;
+#else
+    return blockIdx.x;
+#endif
+  }
+
+  // row is the thread's first.
+  __device__ __forceinline__ i64 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
+
+  // asTold computes the rows one by one, as the text says.
+  __device__ __forceinline__ void asTold(const AttentionArgs<B>& a) const {
+    for (i64 r = first; r < first + 128 && r < rows; r++) {
+      const QueryRow<B> is(a, kv, r);
+      attend<T, 1>(a, of, is.query, is.head);
+      __syncthreads();
+    }
+  }
+};
+
+template <class T, int B, int DH> struct FlashRows {
+  f32 scale;  // of scores as exponents of 2; what is negative went into the queries
+  u32 q[DH / 16][4];
+  int seen[2];  // keys
+  f32 o[DH / 8][4], top[2], shift[2], sum[2];
+
+  __device__ __forceinline__ FlashRows(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
+    scale = (f32)(a.scale * 1.4426950408889634);
+    const u32 sign = scale < 0 ? 0x80008000u : 0;
+    scale = scale < 0 ? -scale : scale;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const i64 r = b.row() + 8 * h;
+      const QueryRow<B> is(a, b.kv, r);
+      const T* at = b.of.q + is.query * a.sq[0] + is.head * a.sq[1] + threadIdx.x % 4 * 2;
+      seen[h] = r < b.rows ? (int)keysOf(a, is.query) : 0;
+#pragma unroll
+      for (int c = 0; c < DH / 16; c++) {
+        q[c][h] = r < b.rows ? *(const u32*)(at + 16 * c) ^ sign : 0;
+        q[c][h + 2] = r < b.rows ? *(const u32*)(at + 16 * c + 8) ^ sign : 0;
+      }
+      top[h] = -bitsAs<f32>(0x7f800000u), shift[h] = 0, sum[h] = 0;
+    }
+#pragma unroll
+    for (int d = 0; d < DH / 8; d++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) o[d][e] = 0;
+  }
+
+  // weigh makes weights of scores for 8·N keys from j on, some of which not all rows see if
+  // MASKED. What was added up before is to be scaled by down.
+  template <bool MASKED, int N> __device__ __forceinline__ void weigh(f32 (&s)[N][4], int j, f32 (&down)[2]) {
+    const f32 inf = bitsAs<f32>(0x7f800000u);
+    int sees[2];  // of the columns from the thread's first on
+#pragma unroll
+    for (int h = 0; h < 2; h++) sees[h] = seen[h] - j - (int)(threadIdx.x % 4 * 2);
+    if (MASKED)
+#pragma unroll
+      for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+          if (n * 8 + e % 2 >= sees[e / 2]) s[n][e] = -inf;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      f32 most = top[h];
+#pragma unroll
+      for (int n = 0; n < N; n++) most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+      most = fmaxf(most, ofLane(most, 1));
+      most = fmaxf(most, ofLane(most, 2));
+      const f32 next = most == -inf ? 0 : most * scale;
+      down[h] = top[h] == -inf ? 0 : exp2Of(shift[h] - next);
+      top[h] = most, shift[h] = next;
+      sum[h] *= down[h];
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        s[n][e] = MASKED && n * 8 + e % 2 >= sees[e / 2] ? 0 : exp2Of(s[n][e] * scale - shift[e / 2]);
+        sum[e / 2] += s[n][e];
+      }
+  }
+
+  __device__ __forceinline__ void scaleDown(const f32 (&down)[2]) {
+#pragma unroll
+    for (int d = 0; d < DH / 8; d++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) o[d][e] *= down[e / 2];
+  }
+
+  __device__ __forceinline__ void store(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      sum[h] += ofLane(sum[h], 1);
+      sum[h] += ofLane(sum[h], 2);
+      const i64 r = b.row() + 8 * h;
+      if (r >= b.rows) continue;
+      const QueryRow<B> is(a, b.kv, r);
+      T* to = b.of.out + is.query * a.so[0] + is.head * a.so[1] + threadIdx.x % 4 * 2;
+#pragma unroll
+      for (int d = 0; d < DH / 8; d++) *(u32*)(to + 8 * d) = pair<T>(o[d][2 * h] / sum[h], o[d][2 * h + 1] / sum[h]);
+    }
+  }
+};
+
+// operand makes of weights for 16 keys what multiplies those keys' values.
+template <class T> DEV void operand(u32 (&w)[4], const f32 (&s)[4], const f32 (&t)[4]) {
+  w[0] = pair<T>(s[0], s[1]), w[1] = pair<T>(s[2], s[3]);
+  w[2] = pair<T>(t[0], t[1]), w[3] = pair<T>(t[2], t[3]);
+}

@@ -1,0 +1,136 @@
+// What a warpgroup of Hopper, sm_90a, does as one: products on tensor cores that take an operand
+// from shared memory by themselves and go on while their threads compute. What takes part
+// in one is left alone until it is awaited. Layouts are those of the PTX ISA, wgmma.
+// On a CPU, where these sources are tested, a product is over at once.
+
+// A Panel is ROWS rows of 64 elements in shared memory, at a multiple of 1024 bytes, as wgmma
+// reads them: 16 bytes c of row r lie at c ^ r%8.
+template <int ROWS> struct Panel {
+  Pack<u32, 4> at[ROWS * 8];
+};
+
+// publish lets products see what the thread wrote to shared memory.
+DEV void publish() {
+#ifdef __CUDA_ARCH__
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// beginProducts comes before products of what threads changed in registers.
+DEV void beginProducts() {
+#ifdef __CUDA_ARCH__
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+DEV void endProducts() {
+#ifdef __CUDA_ARCH__
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+// awaitProducts waits for all but the LEFT groups that ended last.
+template <int LEFT> DEV void awaitProducts() {
+#ifdef __CUDA_ARCH__
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
+// hold keeps the compiler from moving uses of c over this place.
+template <int N> DEV void hold(f32 (&c)[N][4]) {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) asm volatile("" : "+f"(c[n][e])::"memory");
+#endif
+}
+
+// A Corner is where a matrix begins in shared memory, in 16 bytes; all lanes have the same.
+typedef Spot Corner;
+
+DEV Corner cornerOf(const void* x) {
+#ifdef __CUDA_ARCH__
+  return __shfl_sync(0xffffffffu, spotOf(x) >> 4, 0);  // so that the compiler knows
+#else
+  return (u64)x >> 4;
+#endif
+}
+
+#ifndef __CUDA_ARCH__
+// inPanel is an element of the matrix at a corner, where the hardware would look for it.
+template <class T> static f32 inPanel(Corner at, int row, int col) {
+  const u64 x = at * 16 + row * 128 + col * 2;
+  return Num<T>::get(*(const T*)(x ^ (x >> 7 & 7) << 4));
+}
+#else
+// A matrix's descriptor has its corner in bits 0 to 13, how far panels are apart in 16 to 29, what
+// 8 rows take in 32 to 45, all in 16 bytes, and in 62 and 63 that pieces are exchanged. The
+// instruction's first operands are the 32 or 64 numbers of c.
+#define GROUP_FOUR(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define GROUP_C64 GROUP_FOUR(0), GROUP_FOUR(1), GROUP_FOUR(2), GROUP_FOUR(3), GROUP_FOUR(4), GROUP_FOUR(5), GROUP_FOUR(6), GROUP_FOUR(7)
+#define GROUP_C128                                                                                                  \
+  GROUP_C64, GROUP_FOUR(8), GROUP_FOUR(9), GROUP_FOUR(10), GROUP_FOUR(11), GROUP_FOUR(12), GROUP_FOUR(13), GROUP_FOUR(14), \
+      GROUP_FOUR(15)
+#define GROUP_N64                                                                                                   \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                   \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GROUP_N128                                                                                                  \
+  GROUP_N64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define GROUP_WGMMA(n, type) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" GROUP_N##n "}, "
+#define GROUP_MATRIX(name, at) ".reg .b64 " name "; mov.b64 " name ", {" at ", 0x40000040}; "
+#define GROUP_SCORES(n, type, first, second, third)                                                       \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, " third ", 0; " GROUP_MATRIX("a", first) GROUP_MATRIX("b", second) \
+               GROUP_WGMMA(n, type) "a, b, p, 1, 1, 0, 0; }"                                              \
+               : GROUP_C##n                                                                               \
+               : "r"(a), "r"(b), "r"((int)adds))
+#define GROUP_SUMS(n, type, first, rest)                                                                  \
+  asm volatile("{ " GROUP_MATRIX("b", first) GROUP_WGMMA(n, type) "{" rest "}, b, 1, 1, 1, 1; }"          \
+               : GROUP_C##n                                                                               \
+               : "r"(b + (APART << 16)), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))
+#endif
+
+// scoreProduct makes c, 64×N over the warpgroup, a·bᵀ, or adds that to it: of 64 rows of a panel, and
+// of N of another, 16 columns from there on.
+template <class T, int N> DEV void scoreProduct(f32 (&c)[N / 8][4], Corner a, Corner b, bool adds) {
+#ifdef __CUDA_ARCH__
+  if constexpr (N == 64 && IsBF16<T>::yes) GROUP_SCORES(64, "bf16", "%32", "%33", "%34");
+  else if constexpr (N == 64) GROUP_SCORES(64, "f16", "%32", "%33", "%34");
+  else if constexpr (IsBF16<T>::yes) GROUP_SCORES(128, "bf16", "%64", "%65", "%66");
+  else GROUP_SCORES(128, "f16", "%64", "%65", "%66");
+#else
+  for (int n = 0; n < N / 8; n++)
+    for (int e = 0; e < 4; e++) {
+      f32 sum = adds ? c[n][e] : 0;
+      for (int k = 0; k < 16; k++) sum += inPanel<T>(a, threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + e / 2 * 8, k) * inPanel<T>(b, n * 8 + threadIdx.x % 4 * 2 + e % 2, k);
+      c[n][e] = sum;
+    }
+  __syncthreads();
+#endif
+}
+
+// sumProduct adds a·b to c, 64×N over the warpgroup: b is 16 rows of panels from there on, each panel's
+// APART·16 bytes behind those of the one before.
+template <class T, int N, int APART> DEV void sumProduct(f32 (&c)[N / 8][4], const u32 (&a)[4], Corner b) {
+#ifdef __CUDA_ARCH__
+  if constexpr (N == 64 && IsBF16<T>::yes) GROUP_SUMS(64, "bf16", "%32", "%33, %34, %35, %36");
+  else if constexpr (N == 64) GROUP_SUMS(64, "f16", "%32", "%33, %34, %35, %36");
+  else if constexpr (IsBF16<T>::yes) GROUP_SUMS(128, "bf16", "%64", "%65, %66, %67, %68");
+  else GROUP_SUMS(128, "f16", "%64", "%65, %66, %67, %68");
+#else
+  for (int i = 0; i < 4; i++) spoken[threadIdx.x][i] = a[i];
+  __syncthreads();
+  const int warp = threadIdx.x & ~31, lane = threadIdx.x & 31;
+  for (int n = 0; n < N / 8; n++)
+    for (int e = 0; e < 4; e++) {
+      const int row = lane / 4 + e / 2 * 8, col = n * 8 + lane % 4 * 2 + e % 2;
+      for (int k = 0; k < 16; k++) {
+        T x;
+        x.bits = (u16)(spoken[warp + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] >> k % 2 * 16);
+        c[n][e] += Num<T>::get(x) * inPanel<T>(b + col / 64 * APART, k, col % 64);
+      }
+    }
+  __syncthreads();
+#endif
+}
