@@ -461,6 +461,22 @@ func TestFlashHopper(t *testing.T) {
 	r.run()
 }
 
+// TestHopperIsHopper: its tensor cores are for it alone, and for heads of whole panels.
+func TestHopperIsHopper(t *testing.T) {
+	for _, c := range []struct {
+		arch string
+		dh   int64
+		want string
+	}{{"sm_90a", 64, "flashHopper"}, {"sm_90a", 128, "flashHopper"}, {"sm_90a", 96, "flash"}, {"sm_80", 128, "flash"}, {"sm_100a", 128, "flash"}, {"sm_120a", 64, "flash"}, {"sm_75", 64, "attention"}} {
+		shape := []int64{2048, 8, c.dh}
+		x := Operand{Addr: 256, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
+		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{x, x, x}, Out: x, Value: 1}, arch: c.arch})
+		if err != nil || len(l) != 1 || !strings.HasPrefix(l[0].code.symbol, "hocket_"+c.want+"_") || (l[0].shared > 0) != (c.want == "flashHopper") {
+			t.Errorf("%s, %d: %v, %v", c.arch, c.dh, l, err)
+		}
+	}
+}
+
 // TestFlashFinds: where one score of a query is far above all others its result is that
 // key's value, bit by bit: nothing is lost, and nothing else comes into it.
 func TestFlashFinds(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 // TestFake runs the suite on a driver in Go: host logic without a GPU.
 func TestFake(t *testing.T) {
+	t.Parallel()
 	open := func(gpus int, graphs string) func(t *testing.T) device.Machine {
 		return func(t *testing.T) device.Machine {
 			f := newFake(t, gpus)

@@ -24,6 +24,7 @@ var small = map[string]map[string]int64{
 // and transfers on the host logic of this machine. What does not come out right
 // here cannot on a GPU.
 func TestProgramsOnFake(t *testing.T) {
+	t.Parallel()
 	list, err := filepath.Glob("../../../examples/*.hkt")
 	if err != nil || len(list) < 11 {
 		t.Fatalf("examples %v, %v", list, err)

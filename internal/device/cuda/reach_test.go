@@ -27,6 +27,7 @@ func some(pairs ...[2]int32) func(a, b int32) bool {
 // TestFakeApart runs the suite on GPUs that do not reach each other. The fake refuses
 // what uses memory that it has no access to.
 func TestFakeApart(t *testing.T) {
+	t.Parallel()
 	for name, apart := range map[string]func(a, b int32) bool{"all": all, "some": some([2]int32{0, 1}, [2]int32{0, 3})} {
 		if name == "all" && testing.Short() {
 			continue

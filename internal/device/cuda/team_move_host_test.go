@@ -34,6 +34,7 @@ func many(w *world) {
 // TestMoveHostShares plans moves by way of host memory on fakes, and has Go do what
 // the members' shares say.
 func TestMoveHostShares(t *testing.T) {
+	t.Parallel()
 	allByHost(t, hostPart{300, 2, 5})
 	for _, ranks := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
 		f := newFake(t, 4)

@@ -87,6 +87,7 @@ func summed(t *testing.T, w *world, count, in, out int64) *device.Collective {
 // TestReduceGrids looks at grids: equal on all members, no more blocks than run
 // at once, none without work.
 func TestReduceGrids(t *testing.T) {
+	t.Parallel()
 	l, w, tm := noted(t, 2, 4) // two ranks a GPU: half of it each
 	for _, c := range []struct {
 		algo            string

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"testing"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -122,56 +123,74 @@ func testNorms(r *rig) {
 	})
 }
 
+// attended is a shape of attention: leading extents, queries, keys, heads of them, Dh.
+type attended struct {
+	lead                 []int64
+	tq, tk, hq, hkv, dim int64
+}
+
 func testAttention(r *rig) {
-	cases := []struct {
-		lead                 []int64
-		tq, tk, hq, hkv, dim int64
-	}{
-		{nil, 1, 1, 1, 1, 1}, {nil, 5, 5, 4, 2, 3}, {[]int64{2}, 3, 7, 3, 3, 8}, {[]int64{1, 2}, 2, 33, 4, 1, 5}, {nil, 0, 3, 2, 1, 4},
-		{nil, 70, 131, 4, 2, 64}, {[]int64{2}, 130, 130, 2, 1, 16}, {nil, 1, 300, 8, 1, 128}, {nil, 3, 1200, 8, 2, 64},
+	cases := []attended{
+		{nil, 1, 1, 1, 1, 1}, {nil, 5, 5, 4, 2, 3}, {[]int64{2}, 3, 7, 3, 3, 8}, {[]int64{1, 2}, 2, 33, 4, 1, 5}, {nil, 0, 3, 2, 1, 4}, {nil, 1, 300, 8, 1, 128},
 	}
-	r.floating(func(r *rig, dt ir.DType, l layout) {
-		for _, c := range cases {
+	// For tensor cores, which machines may have for these.
+	halves := cases
+	if !testing.Short() {
+		halves = append(cases, attended{nil, 70, 131, 4, 2, 64}, attended{[]int64{2}, 130, 130, 2, 1, 16}, attended{nil, 3, 1200, 4, 1, 64})
+	}
+	r.types(1, func(r *rig, dt ir.DType) {
+		if dt.IsInt() {
+			return
+		}
+		for _, c := range map[bool][]attended{false: cases, true: halves}[dt.Size() == 2] {
 			rng := seeded(dt, c)
 			shape := append(append([]int64{}, c.lead...), c.tq, c.hq, c.dim)
 			other := append(append([]int64{}, c.lead...), c.tk, c.hkv, c.dim)
 			q, k, v := random(rng, dt, shape...), random(rng, dt, other...), random(rng, dt, other...)
 			for _, causal := range []bool{false, true} {
-				n := elements(shape)
-				want := answer{vals: make([]float64, n), size: make([]float64, n), terms: c.tk + c.dim + 16}
-				for i := range n / c.dim {
-					h, t, b := i%c.hq, i/c.hq%c.tq, i/c.hq/c.tq
-					key := func(j int64) int64 { return ((b*c.tk+j)*c.hkv + h/(c.hq/c.hkv)) * c.dim }
-					sees, most := c.tk, 0.0
-					if causal {
-						sees = t + 1 + c.tk - c.tq
-					}
-					scores := make([]float64, sees)
-					for j := range scores {
-						mag := 0.0
-						for d := range c.dim {
-							scores[j] += 0.125 * q.vals[i*c.dim+d] * k.vals[key(int64(j))+d]
-							mag += 0.125 * math.Abs(q.vals[i*c.dim+d]*k.vals[key(int64(j))+d])
-						}
-						most = max(most, mag)
-					}
-					for j, p := range softmax(scores) {
-						for d := range c.dim {
-							x := v.vals[key(int64(j))+d]
-							want.vals[i*c.dim+d] += p * x
-							want.size[i*c.dim+d] += p * math.Abs(x) * (2 + 2*most)
-						}
-					}
+				want := c.answer(causal, dt, q.vals, k.vals, v.vals)
+				for _, l := range layouts {
+					r.check(fmt.Sprintf("attention %v, causal %v", c, causal), device.Kernel{Op: ir.OpAttention, Value: 0.125, Causal: causal}, l, want, dt, shape, q, k, v)
 				}
-				if half := dt == ir.F16 || dt == ir.BF16; half { // weights may be rounded to the operands' type
-					for i := range want.size {
-						want.size[i] += want.size[i] * epsilon(dt) / epsilon(dt.Accum()) / float64(want.terms)
-					}
-				}
-				r.check(fmt.Sprintf("attention %v, causal %v", c, causal), device.Kernel{Op: ir.OpAttention, Value: 0.125, Causal: causal}, l, want, dt, shape, q, k, v)
 			}
 		}
 	})
+}
+
+// answer is what scores scaled by 1/8 give.
+func (c attended) answer(causal bool, dt ir.DType, q, k, v []float64) answer {
+	n := int64(len(q))
+	want := answer{vals: make([]float64, n), size: make([]float64, n), terms: c.tk + c.dim + 16}
+	for i := range n / c.dim {
+		h, t, b := i%c.hq, i/c.hq%c.tq, i/c.hq/c.tq
+		key := func(j int) int64 { return ((b*c.tk+int64(j))*c.hkv + h/(c.hq/c.hkv)) * c.dim }
+		sees, most := c.tk, 0.0
+		if causal {
+			sees = t + 1 + c.tk - c.tq
+		}
+		scores := make([]float64, sees)
+		for j := range scores {
+			mag, row := 0.0, k[key(j):][:c.dim]
+			for d, x := range q[i*c.dim:][:c.dim] {
+				scores[j] += 0.125 * x * row[d]
+				mag += 0.125 * math.Abs(x*row[d])
+			}
+			most = max(most, mag)
+		}
+		vals, size := want.vals[i*c.dim:][:c.dim], want.size[i*c.dim:][:c.dim]
+		for j, p := range softmax(scores) {
+			for d, x := range v[key(j):][:c.dim] {
+				vals[d] += p * x
+				size[d] += p * math.Abs(x) * (2 + 2*most)
+			}
+		}
+	}
+	if dt.Size() == 2 { // weights may be rounded to the operands' type
+		for i := range want.size {
+			want.size[i] += want.size[i] * epsilon(dt) / epsilon(dt.Accum()) / float64(want.terms)
+		}
+	}
+	return want
 }
 
 func testEmbedding(r *rig) {
