@@ -86,11 +86,15 @@ func newAttending(j *job) (*attending, error) {
 }
 
 const (
-	flashRows  = 128 // of a block of flash
-	flashKeys  = 1 << 30
-	splitRows  = 16  // of a block of flashSplit
-	splitKeys  = 128 // that a block of flashSplit takes at a time
-	splitLeast = 512 // keys of a split
+	flashRows = 128 // of a block of flash
+	flashKeys = 1 << 30
+	// hopperKeys are those that flashHopper takes at a time, hopperThreads two warpgroups that
+	// compute and one that brings keys.
+	hopperKeys    = 128
+	hopperThreads = 384
+	splitRows     = 16  // of a block of flashSplit
+	splitKeys     = 128 // that a block of flashSplit takes at a time
+	splitLeast    = 512 // keys of a split
 	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
 	// follows from how large the GPU is, since bits do.
 	fewBlocks   = 64
@@ -109,12 +113,10 @@ func (f *attending) whole() ([]launch, error) {
 	grid, err := exactGrid(f.blocks(flashRows))
 	if f.hopper && f.dh%64 == 0 {
 		c := f.code("flashHopper", "AttentionArgs", "flash_rows", "warpgroup", "flash_hopper")
-		if f.dh == 64 { // registers are enough for two blocks of 64 keys at a time
-			c.residents = 2
-		}
-		c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d>", f.dt, f.lead, f.dh, f.dh)
-		// Two tiles of keys and two of values, at a multiple of 1 KiB.
-		return []launch{{blocks: grid, shared: uint32((4*f.dh+128)*f.dh*2 + 1<<10), args: f.args, code: c}}, err
+		c.block = hopperThreads
+		c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d>", f.dt, f.lead, f.dh, hopperKeys)
+		// Two tiles of keys, three of values and one of queries, at a multiple of 1 KiB.
+		return []launch{{blocks: grid, shared: uint32((5*hopperKeys+flashRows)*f.dh*2 + 1<<10), args: f.args, code: c}}, err
 	}
 	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash_rows", "flash")}}, err
 }

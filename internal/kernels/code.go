@@ -21,14 +21,16 @@ type code struct {
 	symbol string
 	args   string // the type of the argument: "MapArgs<2, 1>"
 	body   string // the function with its template arguments: "map<OpAdd, …>"
-	// threads is how many a block has at most; 0 for the usual, and then residents is how
-	// many blocks a multiprocessor is to hold, 0 for any.
-	threads, residents int
+	// threads is how many a block of a team's kernel has at most; 0 for other kernels.
+	threads int
+	// block is how many threads a block has, 0 for the usual; residents how many blocks a
+	// multiprocessor is to hold, 0 for any.
+	block, residents int
 }
 
 // id tells instances apart: what text depends on, but for the files' contents.
 func (c code) id() string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.residents)
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents)
 }
 
 // text is the complete source.
@@ -46,10 +48,18 @@ func (c code) entry() string {
 		return fmt.Sprintf("\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.threads, c.symbol, c.args, c.body)
 	}
 	kernel := "KERNEL"
-	if c.residents > 0 {
-		kernel = fmt.Sprintf("KERNEL_BESIDE(%d)", c.residents)
+	if c.block > 0 || c.residents > 0 {
+		kernel = fmt.Sprintf("KERNEL_OF(%d, %d)", c.size(), max(1, c.residents))
 	}
 	return fmt.Sprintf("%s\n%s %s(const %s a) {\n  settle();\n  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, c.body)
+}
+
+// size is how many threads a block has.
+func (c code) size() int {
+	if c.block > 0 {
+		return c.block
+	}
+	return threads
 }
 
 // file is an embedded source. That every name is there is the tests' business.

@@ -109,7 +109,7 @@ func (b *bench) program() (string, map[string]uint64) {
 		}
 		s.WriteString(c.entry())
 		index[c.symbol] = uint64(len(index))
-		fmt.Fprintf(&table, "{[](const u64* w) { %s(*(const %s*)w); }, %v},\n", c.symbol, c.args, meets)
+		fmt.Fprintf(&table, "{[](const u64* w) { %s(*(const %s*)w); }, %v, %d},\n", c.symbol, c.args, meets, c.size())
 	}
 	fmt.Fprintf(&s, "#include \"emulate_main.h\"\nEntry entries[] = {\n%s};\n", table.String())
 	return s.String(), index

@@ -140,10 +140,10 @@ func (l *Library) step(arch string, w launch) (Step, error) {
 		return Step{}, err
 	}
 	return Step{Image: image, Key: key, Symbol: w.code.symbol, Params: [][]byte{w.args.bytes()},
-		Shape: nvlib.Shape{Grid: [3]uint32{w.blocks, 1, 1}, Block: [3]uint32{threads, 1, 1}, Shared: w.shared}}, nil
+		Shape: nvlib.Shape{Grid: [3]uint32{w.blocks, 1, 1}, Block: [3]uint32{uint32(w.code.size()), 1, 1}, Shared: w.shared}}, nil
 }
 
-// threads is the size of every block.
+// threads is the usual size of a block.
 const threads = 256
 
 // launch is a step before compilation.

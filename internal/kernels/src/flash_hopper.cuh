@@ -1,11 +1,12 @@
 // Attention by the tensor cores of Hopper: that of flash, but queries, keys and values are multiplied
-// where they are in shared memory, the scores of the next KEYS keys beside the sums of these
-// keys' values, and the next weights are computed while those sums are under way
-// (FlashAttention-3, within a warpgroup; Shah et al., 2024; arXiv 2407.08608). Keys and
-// values are brought a tile ahead.
+// where they are in shared memory (FlashAttention-3; Shah et al., 2024; arXiv 2407.08608). Two
+// warpgroups have 64 rows each. While one makes weights the other multiplies, and within each the
+// scores of the next KEYS keys are multiplied beside the sums of these keys' values, and the next
+// weights are made while those sums are under way. A third warpgroup brings keys and values as
+// far ahead as there is room.
 
 template <int DH, int KEYS> struct HopperTile {
-  static constexpr int chunks = DH / 8, rows = 256 / chunks;  // that the block brings at once
+  static constexpr int chunks = DH / 8, rows = 128 / chunks;  // that a warpgroup brings at once
   Panel<KEYS> panel[DH / 64];
 
   DEV int place(int r, int c) { return c / 8 * (KEYS * 8) + r * 8 + (c % 8 ^ r % 8); }
@@ -13,29 +14,50 @@ template <int DH, int KEYS> struct HopperTile {
   // load begins to bring KEYS rows, zeros for those from the nth on: at is where the thread's
   // first piece is, next where that of the next tile will be.
   template <class T> __device__ __forceinline__ void load(const T*& at, i64 stride, int n) {
-    const int r = threadIdx.x / chunks, c = threadIdx.x % chunks;
+    const int r = threadIdx.x % 128 / chunks, c = threadIdx.x % chunks;
     Spot to = spotOf(panel[0].at + place(r, c));
+    const i64 skip = rows * stride;
     if (n >= KEYS) {
+      const T* x[4] = {at, at + skip, at + 2 * skip, at + 3 * skip};  // so that a copy's address does not wait for the one before
+#pragma unroll 2
+      for (int i = 0; i < KEYS; i += 4 * rows)
 #pragma unroll
-      for (int i = 0; i < KEYS; i += rows, at += rows * stride) copy16(to + i * 128, at, true);
+        for (int j = 0; j < 4; j++, to += rows * 128) copy16(to, x[j], true), x[j] += 4 * skip;
+      at = x[0];
       return;
     }
     const T* some = at - r * stride;  // which is there
 #pragma unroll 1
-    for (int i = r; i < KEYS; i += rows, at += rows * stride, to += rows * 128) copy16(to, i < n ? at : some, i < n);
+    for (int i = r; i < KEYS; i += rows, at += skip, to += rows * 128) copy16(to, i < n ? at : some, i < n);
   }
 
   // finite reports whether the thread finds nothing else among its part of the rows.
   template <class T> __device__ __forceinline__ bool finite() const {
     bool all = true;
-    for (int i = threadIdx.x; i < KEYS * chunks; i += 256) all = all && finiteIn<T>(panel[0].at[i]);
+    for (int i = threadIdx.x % 128; i < KEYS * chunks; i += 128) all = all && finiteIn<T>(panel[0].at[i]);
     return all;
   }
 };
 
 template <int DH, int KEYS> struct HopperRoom {
-  HopperTile<DH, KEYS> k[2], v[2];
+  HopperTile<DH, KEYS> k[2], v[3];
   Panel<128> q[DH / 64];
+};
+
+struct HopperGates {
+  Gate q[2];         // a warpgroup's queries are there
+  Gate next[2];      // it is its turn to multiply
+  Gate k[2], v[3];   // a tile is there
+  Gate kFree[2], vFree[3];
+  Gate end;          // both warpgroups that compute are through
+  int odd;           // a value that a weight of zero does not hide
+
+  __device__ __forceinline__ void make() {
+    for (int i = 0; i < 2; i++) q[i].make(128), next[i].make(4);
+    for (int i = 0; i < 2; i++) k[i].make(128), kFree[i].make(8);
+    for (int i = 0; i < 3; i++) v[i].make(128), vFree[i].make(8);
+    end.make(256), odd = 0;
+  }
 };
 
 // hopperRoom is the block's dynamic shared memory.
@@ -49,22 +71,47 @@ template <class R> DEV R& hopperRoom() {
 #endif
 }
 
+// hopperBrings is what the third warpgroup does.
+template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperBrings(const AttentionArgs<B>& a, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
+  constexpr int chunks = HopperTile<DH, KEYS>::chunks;
+  const FlashBlock<T, B> b(a);
+  const int thread = threadIdx.x % 128;
+  const T* k = b.k + thread / chunks * a.sk[0] + thread % chunks * 8;
+  const T* v = b.v + thread / chunks * a.sv[0] + thread % chunks * 8;
+  Turn<2> keys = {};
+  Turn<3> values = {};
+  int brought = 0;
+#pragma unroll 1
+  for (int j = 0; j == 0 || j < b.keys; j += KEYS) {
+    for (; brought == 0 || (brought <= j + KEYS && brought < b.keys); brought += KEYS, keys.next()) {
+      gates.kFree[keys.at].pass(keys.odd ^ 1);
+      room.k[keys.at].load(k, a.sk[0], b.keys - brought);
+      gates.k[keys.at].arriveCopied();
+    }
+    gates.vFree[values.at].pass(values.odd ^ 1);
+    room.v[values.at].load(v, a.sv[0], b.keys - j);
+    gates.v[values.at].arriveCopied();
+    values.next();
+  }
+  awaitCopies();
+}
+
 template <class T, int B, int DH, int KEYS> struct Hopper {
   const AttentionArgs<B>& a;
   const FlashBlock<T, B>& b;
   FlashRows<T, B, DH>& r;
   HopperRoom<DH, KEYS>& room;
-  int& odd;
-  const T *k, *v;  // where the thread's first pieces of the next tiles are
+  HopperGates& gates;
+  Turn<2> k;
+  Turn<3> v;
+  u32 turn;
   f32 s[KEYS / 8][4];
   f32 down[2];
   u32 w[KEYS / 16][4];  // weights of the tile whose values are added up
 
-  __device__ __forceinline__ Hopper(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, FlashRows<T, B, DH>& r, HopperRoom<DH, KEYS>& room, int& odd) : a(a), b(b), r(r), room(room), odd(odd) {
-    constexpr int chunks = HopperTile<DH, KEYS>::chunks;
-    k = b.k + threadIdx.x / chunks * a.sk[0] + threadIdx.x % chunks * 8;
-    v = b.v + threadIdx.x / chunks * a.sv[0] + threadIdx.x % chunks * 8;
-  }
+  __device__ __forceinline__ Hopper(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, FlashRows<T, B, DH>& r, HopperRoom<DH, KEYS>& room, HopperGates& gates) : a(a), b(b), r(r), room(room), gates(gates), k{}, v{}, turn(group() ^ 1) {}
+
+  DEV int group() { return threadIdx.x / 128; }
 
   // keep puts the queries into shared memory.
   __device__ __forceinline__ void keep() {
@@ -73,51 +120,66 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     for (int c = 0; c < DH / 8; c++)
 #pragma unroll
       for (int h = 0; h < 2; h++) ((u32*)&room.q[c / 8].at[(row + 8 * h) * 8 + (c % 8 ^ row % 8)])[threadIdx.x % 4] = r.q[c / 2][h + c % 2 * 2];
-  }
-
-  // bringKeys and bringValues begin to bring tile t, if there is one.
-  __device__ __forceinline__ void bringKeys(int t) {
-    if (t * KEYS < b.keys) room.k[t % 2].load(k, a.sk[0], b.keys - t * KEYS);
-  }
-  __device__ __forceinline__ void bringValues(int t) {
-    if (t * KEYS < b.keys) room.v[t % 2].load(v, a.sv[0], b.keys - t * KEYS);
-  }
-
-  // meet waits for what was brought, but for the LEFT last groups, and for all who read what will be
-  // overwritten.
-  template <int LEFT = 0> __device__ __forceinline__ void meet() {
-    awaitCopies<LEFT>();
     publish();
-    __syncthreads();
+    gates.q[group()].arrive();
+    gates.q[group()].pass(0);
   }
 
-  // hides reports whether values of tile t that are hidden from some rows are not all finite:
-  // a weight of zero hides only what is.
-  __device__ __forceinline__ bool hides(int t) {
-    if (!a.causal || (t + 1) * KEYS <= b.clear) return false;
-    if (!room.v[t % 2].template finite<T>()) odd = 1;
-    __syncthreads();
-    return odd;
+  // left says of a gate that the warp is done.
+  __device__ __forceinline__ void left(Gate& g) {
+    if (threadIdx.x % 32 == 0) g.arrive();
   }
 
-  __device__ __forceinline__ void scores(int t) {
-    const Corner q = cornerOf(room.q[0].at + threadIdx.x / 128 * 512), k = cornerOf(room.k[t % 2].panel[0].at);
+  // hides looks for values among a tile's, hidden from some rows, that are not finite: a weight of
+  // zero hides only what is.
+  __device__ __forceinline__ void hides(int t) {
+    if (!a.causal || (t + 1) * KEYS <= b.clear) return;
+    if (!room.v[v.at].template finite<T>()) gates.odd = 1;
+  }
+
+  // scores begins to multiply the queries and a tile of keys, when it is the warpgroup's turn if
+  // IN_TURN. All else is done before: between turns the tensor cores have nothing to do.
+  template <bool IN_TURN> __device__ __forceinline__ void scores() {
+    const Corner from = cornerOf(room.q[0].at + group() * 512), to = cornerOf(room.k[k.at].panel[0].at);
+    gates.k[k.at].pass(k.odd);
+    publish();
+    if (IN_TURN) {
+      gates.next[group()].pass(turn);
+      turn ^= 1;
+    }
+    beginProducts();
 #pragma unroll
-    for (int c = 0; c < DH / 16; c++) scoreProduct<T, KEYS>(s, q + c / 4 * 1024 + c % 4 * 2, k + c / 4 * (KEYS * 8) + c % 4 * 2, c > 0);
+    for (int c = 0; c < DH / 16; c++) scoreProduct<T, KEYS>(s, from + c / 4 * 1024 + c % 4 * 2, to + c / 4 * (KEYS * 8) + c % 4 * 2, c > 0);
     endProducts();
   }
 
-  __device__ __forceinline__ void values(int t) {
-    const Corner v = cornerOf(room.v[t % 2].panel[0].at);
+  // scored is behind the wait for scores.
+  __device__ __forceinline__ void scored() {
+    hold(s);
+    left(gates.kFree[k.at]);
+    k.next();
+  }
+
+  // values begins to add up a tile of values; it is the other warpgroup's turn next if IN_TURN, which
+  // takes as long to begin as half of the tile.
+  template <bool IN_TURN> __device__ __forceinline__ void values() {
+    const Corner from = cornerOf(room.v[v.at].panel[0].at);
+    gates.v[v.at].pass(v.odd);
+    publish();
+    beginProducts();
 #pragma unroll
-    for (int n = 0; n < KEYS / 16; n++) sumProduct<T, DH, KEYS * 8>(r.o, w[n], v + n * 128);
+    for (int n = 0; n < KEYS / 16; n++) {
+      if (IN_TURN && n == KEYS / 32) left(gates.next[group() ^ 1]);
+      sumProduct<T, DH, KEYS * 8>(r.o, w[n], from + n * 128);
+    }
     endProducts();
   }
 
-  // added waits for the sums of a tile, and has the weights of the next ready.
-  __device__ __forceinline__ void added() {
+  // added waits for the sums of the tile before t, and has the weights of t ready.
+  __device__ __forceinline__ void added(int t) {
     awaitProducts<0>();
     hold(r.o);
+    if (t > 0) left(gates.vFree[v.at]), v.next();
     if (!__all_sync(0xffffffffu, down[0] == 1 && down[1] == 1)) r.scaleDown(down);
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) operand<T>(w[n], s[2 * n], s[2 * n + 1]);
@@ -125,67 +187,58 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   }
 
   template <bool MASKED> __device__ __forceinline__ void first() {
-    beginProducts();
-    scores(0);
+    scores<false>();
     awaitProducts<0>();
-    hold(s);
+    scored();
     r.template weigh<MASKED>(s, 0, down);
   }
 
   // step begins to add up the values of tile t and makes the weights of the next, of which not all
-  // rows see all if MASKED. It is false where hides is true. The wait for the sums is the
-  // next step's: the assembler would have it before the weights were it behind them here.
-  template <bool MASKED> __device__ __forceinline__ bool step(int t) {
-    added();
-    meet();
-    if (MASKED && hides(t)) return false;
-    bringKeys(t + 2);
-    bringValues(t + 1);
-    endCopies();
-    beginProducts();
-    scores(t + 1);
-    values(t);
+  // rows see all if MASKED. The wait for the sums is the next step's: the assembler would have it
+  // before the weights were it behind them here.
+  template <bool MASKED> __device__ __forceinline__ void step(int t) {
+    added(t);
+    scores<true>();
+    values<true>();
+    if (MASKED) hides(t);
     awaitProducts<1>();
-    hold(s);
+    scored();
     r.template weigh<MASKED>(s, (t + 1) * KEYS, down);
-    return true;
   }
 
-  __device__ __forceinline__ bool last(int t) {
-    added();
-    meet();
-    if (hides(t)) return false;
-    beginProducts();
-    values(t);
+  __device__ __forceinline__ void last(int t) {
+    added(t);
+    values<false>();
+    hides(t);
     awaitProducts<0>();
     hold(r.o);
-    return true;
   }
 };
 
 template <class T, int B, int DH, int KEYS> DEV void flashHopper(const AttentionArgs<B>& a) {
-  const FlashBlock<T, B> b(a);
-  __shared__ int odd;
-  if (threadIdx.x == 0) odd = 0;
+  __shared__ HopperGates gates;
   HopperRoom<DH, KEYS>& room = hopperRoom<HopperRoom<DH, KEYS>>();
+  if (threadIdx.x == 0) gates.make();
+  __syncthreads();
+  if (threadIdx.x >= 256) {
+    registers<false, 40>();
+    hopperBrings<T, B, DH, KEYS>(a, room, gates);
+    return;
+  }
+  registers<true, 232>();
+  const FlashBlock<T, B> b(a);
   FlashRows<T, B, DH> r(a, b);
-  Hopper<T, B, DH, KEYS> h(a, b, r, room, odd);
-  h.bringKeys(0);
-  endCopies();
-  h.bringKeys(1);
-  h.bringValues(0);
-  endCopies();
+  Hopper<T, B, DH, KEYS> h(a, b, r, room, gates);
   h.keep();
-  h.template meet<1>();
   if (KEYS <= b.clear) h.template first<false>();
   else h.template first<true>();
   int t = 0;
-  bool good = true;
   for (; (t + 2) * KEYS <= b.clear; t++) h.template step<false>(t);
-  for (; good && (t + 1) * KEYS < b.keys; t++) good = h.template step<true>(t);
-  if (good) good = h.last(t);
-  awaitCopies();
+  for (; (t + 1) * KEYS < b.keys; t++) h.template step<true>(t);
+  h.last(t);
+  gates.end.arrive();
+  gates.end.pass(0);
   const FlashBlock<T, B> again(a);
-  if (good) r.store(a, again);
+  if (!gates.odd) r.store(a, again);
   else again.asTold(a);
 }

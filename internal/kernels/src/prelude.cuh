@@ -2,7 +2,7 @@
 // there when these sources are compiled.
 #define DEV static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void __launch_bounds__(256)
-#define KERNEL_BESIDE(residents) extern "C" __global__ void __launch_bounds__(256, residents)
+#define KERNEL_OF(threads, residents) extern "C" __global__ void __launch_bounds__(threads, residents)
 
 typedef unsigned char u8;
 typedef unsigned short u16;

@@ -21,9 +21,7 @@ typedef u64 Spot;
 
 DEV Spot spotOf(const void* x) {
 #ifdef __CUDA_ARCH__
-  Spot at;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(x));
-  return at;
+  return (Spot)__cvta_generic_to_shared(x);  // the compiler knows it of variables
 #else
   return (Spot)x;
 #endif

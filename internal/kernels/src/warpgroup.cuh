@@ -46,6 +46,55 @@ template <int N> DEV void hold(f32 (&c)[N][4]) {
 #endif
 }
 
+// registers has a warpgroup give back registers, or, if MORE, wait for others' until it has COUNT a thread.
+template <bool MORE, int COUNT> DEV void registers() {
+#ifdef __CUDA_ARCH__
+  if constexpr (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+  else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}
+
+// A Gate in shared memory opens each time that as many have arrived as it was made for; who waits does
+// not keep those from going on who arrive (mbarrier).
+#ifdef __CUDA_ARCH__
+struct Gate {
+  u64 state;
+  __device__ __forceinline__ void make(u32 arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(spotOf(this)), "r"(arrivals) : "memory"); }
+  __device__ __forceinline__ void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(spotOf(this)) : "memory"); }
+  // arriveCopied has the thread arrive when the copies are there that it began.
+  __device__ __forceinline__ void arriveCopied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(spotOf(this)) : "memory"); }
+  // pass waits for the gate to open for the first, third and so on time if odd is 0, else for the
+  // other times; before the first time it is as if it had opened once.
+  __device__ __forceinline__ void pass(u32 odd) {
+    u32 open;
+    do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(open) : "r"(spotOf(this)), "r"(odd) : "memory");
+    while (!open);
+  }
+};
+#else
+struct Gate {
+  u32 of, came, opened;
+  u64 since;
+  void make(u32 arrivals) { *this = Gate{arrivals, 0, 0, 0}; }
+  void arrive() {
+    if (++came == of) came = 0, opened++, since = emulatedTurn;
+  }
+  void arriveCopied() { arrive(); }
+  void pass(u32 odd) { // all who wait see it open in the same turn
+    while (((opened - (since == emulatedTurn && opened > 0)) & 1) == odd) __syncthreads();
+  }
+};
+#endif
+
+// A Turn goes round N places; odd is for the gate of the one that it is at.
+template <int N> struct Turn {
+  int at;
+  u32 odd;
+  __device__ __forceinline__ void next() {
+    if (++at == N) at = 0, odd ^= 1;
+  }
+};
+
 // A Corner is where a matrix begins in shared memory, in 16 bytes; all lanes have the same.
 typedef Spot Corner;
 

@@ -15,6 +15,7 @@ template <class A> __device__ A __shfl_sync(unsigned, A, int);
 template <class A> __device__ A __shfl_xor_sync(unsigned, A, int);
 template <class A> __device__ A __shfl_down_sync(unsigned, A, unsigned);
 __device__ void __nanosleep(unsigned);
+__device__ decltype(sizeof 0) __cvta_generic_to_shared(const void*);
 __device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
 extern "C" {
 __device__ void* memcpy(void*, const void*, decltype(sizeof 0));

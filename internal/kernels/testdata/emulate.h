@@ -15,9 +15,11 @@
 #define __launch_bounds__(...)
 struct Index { unsigned x; };
 static Index threadIdx, blockIdx, blockDim = {256}, gridDim;
-static jmp_buf home, places[256];
-static bool ended[256];
+static const int mostThreads = 384;  // threads of a block
+static jmp_buf home, places[mostThreads];
+static bool ended[mostThreads];
 static int current;
+static unsigned long long emulatedTurn;  // of all threads
 static void __syncthreads() {
   if (!_setjmp(places[current])) _longjmp(home, 1);
 }

@@ -1,5 +1,5 @@
 typedef void (*Run)(const u64*);
-struct Entry { Run run; bool meets; };
+struct Entry { Run run; bool meets; int threads; };
 extern Entry entries[];
 
 static Run currentRun;
@@ -24,7 +24,7 @@ static void start(int t) {
 }
 
 static void resume(int t) {
-  static bool started[256];
+  static bool started[mostThreads];
   current = t, threadIdx.x = t;
   if (_setjmp(home)) return;
   if (started[t]) _longjmp(places[t], 1);
@@ -34,16 +34,17 @@ static void resume(int t) {
 
 static void block(Entry e, const u64* args, unsigned b) {
   blockIdx.x = b;
+  const int n = e.threads;
   if (!e.meets) {
-    for (int t = 0; t < 256; t++) threadIdx.x = t, e.run(args);
+    for (int t = 0; t < n; t++) threadIdx.x = t, e.run(args);
     return;
   }
   currentRun = e.run, currentArgs = args;
-  for (int t = 0; t < 256; t++) ended[t] = false;
-  for (bool some = true; some;) {
+  for (int t = 0; t < n; t++) ended[t] = false;
+  for (bool some = true; some; emulatedTurn++) {
     some = false;
-    for (int k = 0; k < 256; k++) {
-      int t = b % 2 ? 255 - k : k;
+    for (int k = 0; k < n; k++) {
+      int t = b % 2 ? n - 1 - k : k;
       if (ended[t]) continue;
       some = true;
       resume(t);
