@@ -55,6 +55,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 // TestChains computes random chains in one pass and link by link: all bits must
 // be equal.
 func TestChains(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(8, 15))
 	b := newBench(t)
 	cases := 120

@@ -41,6 +41,7 @@ func TestFewByHost(t *testing.T) {
 // TestFewStages adds up more than all stages hold, with and without elements left
 // that make no pack.
 func TestFewStages(t *testing.T) {
+	t.Parallel()
 	for _, members := range []int{2, 5} {
 		for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 1} {
 			b := newTeamBench(t, members, epoch)

@@ -14,6 +14,7 @@ import (
 // TestAllReduceHost has two members send a part by way of memory that is neither's,
 // again and again through the same.
 func TestAllReduceHost(t *testing.T) {
+	t.Parallel()
 	for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
 		b := newTeamBench(t, 2, epoch)
 		rng := rand.New(rand.NewPCG(4, uint64(epoch)))

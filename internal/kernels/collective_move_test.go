@@ -384,6 +384,7 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 // TestMoves has members of teams call each other many times in all ways, their
 // threads in any order, with call numbers from the start and across the end.
 func TestMoves(t *testing.T) {
+	t.Parallel()
 	rounds := 6
 	if testing.Short() {
 		rounds = 2
@@ -443,6 +444,7 @@ func TestMovesOneWay(t *testing.T) {
 
 // TestMoveAbsent leaves one member out: the others give up, and say who it was.
 func TestMoveAbsent(t *testing.T) {
+	t.Parallel()
 	for kind := range moveKinds {
 		if testing.Short() && kind%3 != 0 || kind == MoveStore { // which waits for nobody
 			continue

@@ -14,6 +14,7 @@ import (
 
 // TestReduceNorm compares with the three steps in float32, in the kernel's order.
 func TestReduceNorm(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		dt      ir.DType
 		members int

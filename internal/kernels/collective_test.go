@@ -343,6 +343,7 @@ func roundTo(n, to int64) int64 { return ceil(n, to) * to }
 // TestLate leaves a member out: the others give up, tell whom they waited for,
 // and end.
 func TestLate(t *testing.T) {
+	t.Parallel()
 	for _, kind := range reduceKinds {
 		b := newTeamBench(t, 3, FirstEpoch)
 		b.timeout = 3 * time.Microsecond

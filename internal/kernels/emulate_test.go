@@ -129,7 +129,7 @@ func (b *bench) compile(text string) string {
 	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	out, err := exec.Command(cxx, "-std=c++17", "-O0", "-Wno-unknown-pragmas", "-I", data, "-o", exe, src).CombinedOutput()
+	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-I", data, "-o", exe, src).CombinedOutput()
 	if err != nil {
 		b.t.Fatalf("%v\n%s", err, firstLines(string(out), 30))
 	}

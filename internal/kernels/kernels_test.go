@@ -24,6 +24,7 @@ func types() []ir.DType {
 var someShapes = [][]int64{{}, {1}, {7}, {64}, {3, 16}, {5, 1, 3}, {0, 4}, {2, 3, 4, 8}, {4099}}
 
 func TestElementwise(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t)
 	for _, dt := range types() {
 		for op, p := range pointwises {
@@ -168,6 +169,7 @@ func TestRepeated(t *testing.T) {
 }
 
 func TestAxes(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		shape []int64
 		axes  []int
@@ -219,6 +221,7 @@ func TestAxes(t *testing.T) {
 }
 
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t)
 	for _, dt := range types() {
 		for _, n := range []int{1, 2, 3, 5, 8, 64, 70} {
@@ -271,6 +274,7 @@ func TestJoinManyStrides(t *testing.T) {
 }
 
 func TestSlots(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t)
 	for _, dt := range types() {
 		for _, to := range []ir.DType{dt, dt.Accum()} {
@@ -319,6 +323,7 @@ func TestProducts(t *testing.T) {
 }
 
 func TestRows(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t)
 	for _, dt := range types() {
 		if dt.IsInt() {
@@ -365,6 +370,7 @@ func TestAttention(t *testing.T) {
 // TestFlash: attention by tensor cores, of queries, keys and heads that fill tiles and that
 // do not.
 func TestFlash(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t)
 	for _, dt := range []ir.DType{ir.F16, ir.BF16} {
 		for i, c := range []struct {
@@ -437,6 +443,7 @@ func hopper(b *bench) {
 
 // TestFlashHopper is TestFlash with the tensor cores of Hopper.
 func TestFlashHopper(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t)
 	hopper(r.bench)
 	for i, c := range []struct {
@@ -480,6 +487,7 @@ func TestHopperIsHopper(t *testing.T) {
 // TestFlashFinds: where one score of a query is far above all others its result is that
 // key's value, bit by bit: nothing is lost, and nothing else comes into it.
 func TestFlashFinds(t *testing.T) {
+	t.Parallel()
 	const tq, tk, heads = 75, 203, 2
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 12 {
@@ -516,6 +524,7 @@ func TestFlashFinds(t *testing.T) {
 // TestFlashHidden: what no query sees may be anything, and what one sees that is no number
 // does not reach those before it.
 func TestFlashHidden(t *testing.T) {
+	t.Parallel()
 	t.Run("any", func(t *testing.T) {
 		flashHidden(newTrial(t), struct{ tq, tk, dh int64 }{66, 130, 32}, struct{ tq, tk, dh int64 }{5, 1030, 64}, struct{ tq, tk, dh int64 }{66, 130, 128})
 	})

@@ -30,6 +30,7 @@ func scattered(rng *rand.Rand) layout {
 
 // TestRandom runs operations on random shapes in random layouts.
 func TestRandom(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(4, 2))
 	r := newTrial(t)
 	cases := 200
