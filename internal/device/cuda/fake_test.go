@@ -107,11 +107,15 @@ func (f *fakeGPU) handle(kind string) uintptr {
 }
 
 // spare are blocks that fakes have freed, by size: making a slab takes the race
-// detector longer than most tests use it. What lies in them stays, as on a GPU.
+// detector longer than most tests use it. What lies in them stays, as on a GPU. No more
+// than mostSpare bytes are kept: the collector lets garbage grow as large as what is kept.
 var spare struct {
 	sync.Mutex
 	blocks map[int][]*cabi.Block
+	bytes  int
 }
+
+const mostSpare = 512 << 20
 
 func spareBlock(size int) *cabi.Block {
 	spare.Lock()
@@ -121,6 +125,7 @@ func spareBlock(size int) *cabi.Block {
 		return cabi.NewBlock(size)
 	}
 	spare.blocks[size] = list[:len(list)-1]
+	spare.bytes -= size
 	return list[len(list)-1]
 }
 
@@ -131,6 +136,10 @@ func keepBlock(b *cabi.Block) {
 		spare.blocks = map[int][]*cabi.Block{}
 	}
 	size := len(b.Bytes())
+	if spare.bytes+size > mostSpare {
+		return
+	}
+	spare.bytes += size
 	spare.blocks[size] = append(spare.blocks[size], b)
 }
 

@@ -87,7 +87,6 @@ func summed(t *testing.T, w *world, count, in, out int64) *device.Collective {
 // TestReduceGrids looks at grids: equal on all members, no more blocks than run
 // at once, none without work.
 func TestReduceGrids(t *testing.T) {
-	t.Parallel()
 	l, w, tm := noted(t, 2, 4) // two ranks a GPU: half of it each
 	for _, c := range []struct {
 		algo            string
@@ -96,14 +95,15 @@ func TestReduceGrids(t *testing.T) {
 		want            int
 	}{
 		{"ll", 1, 0, 512, 1}, {"ll", 4096, 0, 256, 4}, {"ll", 1 << 20, 0, 512, 66}, {"ll", 1 << 20, 0, 256, 132}, {"ll", 1 << 20, 8, 512, 8},
-		{"ll128", 1, 0, 512, 1}, {"ll128", 1000, 0, 512, 5}, {"ll128", 1 << 24, 0, 1024, 66}, {"ll128x2", 1000, 0, 512, 2},
-		{"lamport", 1, 0, 512, 1}, {"lamport", 1000, 0, 512, 4}, {"lamport", 1 << 24, 0, 1024, 66}, {"lamportx2", 4000, 0, 256, 4},
-		{"push", 1 << 24, 0, 1024, 66}, {"push", 1 << 24, 200, 1024, 66}, {"pull", 1 << 24, 0, 512, 66},
-		{"few", 1 << 24, 0, 512, 8}, {"few", 1 << 24, 0, 64, 8}, {"few", 1 << 24, 100, 64, 66}, {"few", 4096, 0, 512, 1},
+		{"ll128", 1, 0, 512, 1}, {"ll128", 1000, 0, 512, 5}, {"ll128", 1 << 20, 0, 1024, 66}, {"ll128x2", 1000, 0, 512, 2},
+		{"lamport", 1, 0, 512, 1}, {"lamport", 1000, 0, 512, 4}, {"lamport", 1 << 20, 0, 1024, 66}, {"lamportx2", 4000, 0, 256, 4},
+		{"push", 1 << 23, 0, 1024, 66}, {"push", 1 << 23, 200, 1024, 66}, {"pull", 1 << 23, 0, 512, 66},
+		{"few", 1 << 20, 0, 512, 8}, {"few", 1 << 20, 0, 64, 8}, {"few", 1 << 20, 100, 64, 66}, {"few", 4096, 0, 512, 1},
 	} {
 		what := fmt.Sprintf("%+v", c)
 		l.got = nil
-		launches, err := tm.Prepare(device.Tuning{Algo: c.algo, Blocks: c.blocks, Threads: c.threads}, summed(t, w, c.count, 0, 0))
+		sum := summed(t, w, c.count, 0, 0)
+		launches, err := tm.Prepare(device.Tuning{Algo: c.algo, Blocks: c.blocks, Threads: c.threads}, sum)
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
 			continue
@@ -118,6 +118,11 @@ func TestReduceGrids(t *testing.T) {
 		}
 		for _, x := range launches {
 			x.Release()
+		}
+		for _, p := range sum.Parts {
+			if err := errors.Join(p.In.Mem.Free(), p.Out.Mem.Free()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	teamOf(t, w, "side")
