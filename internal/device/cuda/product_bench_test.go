@@ -64,6 +64,15 @@ func (t *timer) view(dt ir.DType, shape ...int64) device.View {
 	return v
 }
 
+// viewFrom is view with numbers that begin n times 16 bytes behind those of others: keys
+// that equal their queries have their largest weights there.
+func (t *timer) viewFrom(n int64, dt ir.DType, shape ...int64) device.View {
+	t.Helper()
+	v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape), Off: 16 * n}
+	v.Mem = t.view(dt, v.Elements()+v.Off/dt.Size()).Mem
+	return v
+}
+
 func (t *timer) prepare(k device.Kernel) device.Launch {
 	t.Helper()
 	l, err := t.d.Prepare(k)
