@@ -1,6 +1,6 @@
 // Attention by tensor cores, in one pass over keys and values: FlashAttention-2 (Dao,
-// 2023; arXiv 2307.08691). What a warp has of the result is scaled down whenever a larger
-// score comes. Keys and values come 64 at a time, the values while
+// 2023; arXiv 2307.08691). What a warp has of the result is scaled down whenever a much
+// larger score comes. Keys and values come 64 at a time, the values while
 // scores are computed, the next keys while the values are added up.
 
 // Tile is 64 rows of DH elements in shared memory; rows are 16 bytes longer than they
@@ -21,9 +21,10 @@ template <int DH> struct Tile {
 
   // finite reports whether the thread finds nothing else among its part of the rows.
   template <class T> __device__ __forceinline__ bool finite() const {
-    bool all = true;
-    for (int c = threadIdx.x; c < 64 * chunks; c += 256) all = all && finiteIn<T>(at[c / chunks * row + c % chunks]);
-    return all;
+    u32 odd = 0;
+#pragma unroll
+    for (int c = threadIdx.x; c < 64 * chunks; c += 256) odd |= oddBits<T>(at[c / chunks * row + c % chunks]);
+    return odd == 0;
   }
 };
 
@@ -57,8 +58,7 @@ template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const Attentio
     if (odd) return false;
   }
   f32 down[2];
-  r.template weigh<MASKED>(s, j, down);
-  r.scaleDown(down);
+  if (r.template weigh<MASKED>(s, j, down)) r.scaleDown(down);
 #pragma unroll
   for (int n = 0; n < 4; n++) {
     u32 w[4];

@@ -5,37 +5,42 @@
 // weights are made while those sums are under way. A third warpgroup brings keys and values as
 // far ahead as there is room.
 
+// HopperTile is KEYS rows of DH elements in panels.
 template <int DH, int KEYS> struct HopperTile {
-  static constexpr int chunks = DH / 8, rows = 128 / chunks;  // that a warpgroup brings at once
-  Panel<KEYS> panel[DH / 64];
-
-  DEV int place(int r, int c) { return c / 8 * (KEYS * 8) + r * 8 + (c % 8 ^ r % 8); }
+  static constexpr int panels = DH / 64, rows = 16;  // that a warpgroup brings at once of a panel
+  Panel<KEYS> panel[panels];
 
   // load begins to bring KEYS rows, zeros for those from the nth on: at is where the thread's
   // first piece is, next where that of the next tile will be.
   template <class T> __device__ __forceinline__ void load(const T*& at, i64 stride, int n) {
-    const int r = threadIdx.x % 128 / chunks, c = threadIdx.x % chunks;
-    Spot to = spotOf(panel[0].at + place(r, c));
+    const int r = threadIdx.x % 128 / 8, c = threadIdx.x % 8;
+    Spot to = spotOf(panel[0].at + r * 8 + (c ^ r % 8));
     const i64 skip = rows * stride;
     if (n >= KEYS) {
       const T* x[4] = {at, at + skip, at + 2 * skip, at + 3 * skip};  // so that a copy's address does not wait for the one before
-#pragma unroll 2
+#pragma unroll
       for (int i = 0; i < KEYS; i += 4 * rows)
 #pragma unroll
-        for (int j = 0; j < 4; j++, to += rows * 128) copy16(to, x[j], true), x[j] += 4 * skip;
+        for (int j = 0; j < 4; j++, to += rows * 128) row(to, x[j], true), x[j] += 4 * skip;
       at = x[0];
       return;
     }
     const T* some = at - r * stride;  // which is there
 #pragma unroll 1
-    for (int i = r; i < KEYS; i += rows, at += skip, to += rows * 128) copy16(to, i < n ? at : some, i < n);
+    for (int i = r; i < KEYS; i += rows, at += skip, to += rows * 128) row(to, i < n ? at : some, i < n);
+  }
+
+  template <class T> __device__ __forceinline__ void row(Spot to, const T* from, bool there) {
+#pragma unroll
+    for (int p = 0; p < panels; p++) copy16(to + p * (KEYS * 128), from + p * 64, there);
   }
 
   // finite reports whether the thread finds nothing else among its part of the rows.
   template <class T> __device__ __forceinline__ bool finite() const {
-    bool all = true;
-    for (int i = threadIdx.x % 128; i < KEYS * chunks; i += 128) all = all && finiteIn<T>(panel[0].at[i]);
-    return all;
+    u32 odd = 0;
+#pragma unroll 4
+    for (int i = threadIdx.x % 128; i < KEYS * panels * 8; i += 128) odd |= oddBits<T>(panel[0].at[i]);
+    return odd == 0;
   }
 };
 
@@ -73,21 +78,18 @@ template <class R> DEV R& hopperRoom() {
 
 // hopperBrings is what the third warpgroup does.
 template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperBrings(const AttentionArgs<B>& a, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
-  constexpr int chunks = HopperTile<DH, KEYS>::chunks;
   const FlashBlock<T, B> b(a);
-  const int thread = threadIdx.x % 128;
-  const T* k = b.k + thread / chunks * a.sk[0] + thread % chunks * 8;
-  const T* v = b.v + thread / chunks * a.sv[0] + thread % chunks * 8;
+  const int row = threadIdx.x % 128 / 8, column = threadIdx.x % 8 * 8;
+  const T* k = b.k + row * a.sk[0] + column;
+  const T* v = b.v + row * a.sv[0] + column;
   Turn<2> keys = {};
   Turn<3> values = {};
-  int brought = 0;
 #pragma unroll 1
   for (int j = 0; j == 0 || j < b.keys; j += KEYS) {
-    for (; brought == 0 || (brought <= j + KEYS && brought < b.keys); brought += KEYS, keys.next()) {
-      gates.kFree[keys.at].pass(keys.odd ^ 1);
-      room.k[keys.at].load(k, a.sk[0], b.keys - brought);
-      gates.k[keys.at].arriveCopied();
-    }
+    gates.kFree[keys.at].pass(keys.odd ^ 1);
+    room.k[keys.at].load(k, a.sk[0], b.keys - j);
+    gates.k[keys.at].arriveCopied();
+    keys.next();
     gates.vFree[values.at].pass(values.odd ^ 1);
     room.v[values.at].load(v, a.sv[0], b.keys - j);
     gates.v[values.at].arriveCopied();
@@ -102,14 +104,18 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   FlashRows<T, B, DH>& r;
   HopperRoom<DH, KEYS>& room;
   HopperGates& gates;
+  Corner queries, keys, sums;  // of the warpgroup, of the first tiles
   Turn<2> k;
   Turn<3> v;
   u32 turn;
+  bool grew;  // scores, so much that sums are to be scaled by down
   f32 s[KEYS / 8][4];
   f32 down[2];
   u32 w[KEYS / 16][4];  // weights of the tile whose values are added up
 
-  __device__ __forceinline__ Hopper(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, FlashRows<T, B, DH>& r, HopperRoom<DH, KEYS>& room, HopperGates& gates) : a(a), b(b), r(r), room(room), gates(gates), k{}, v{}, turn(group() ^ 1) {}
+  __device__ __forceinline__ Hopper(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, FlashRows<T, B, DH>& r, HopperRoom<DH, KEYS>& room, HopperGates& gates) : a(a), b(b), r(r), room(room), gates(gates), k{}, v{}, turn(group() ^ 1) {
+    queries = cornerOf(room.q[0].at + group() * 512), keys = cornerOf(room.k), sums = cornerOf(room.v);
+  }
 
   DEV int group() { return threadIdx.x / 128; }
 
@@ -134,22 +140,15 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   // zero hides only what is.
   __device__ __forceinline__ void hides(int t) {
     if (!a.causal || (t + 1) * KEYS <= b.clear) return;
-    if (!room.v[v.at].template finite<T>()) gates.odd = 1;
+    if (!room.v[v.before()].template finite<T>()) gates.odd = 1;
+    __syncwarp();
   }
 
-  // scores begins to multiply the queries and a tile of keys, when it is the warpgroup's turn if
-  // IN_TURN. All else is done before: between turns the tensor cores have nothing to do.
-  template <bool IN_TURN> __device__ __forceinline__ void scores() {
-    const Corner from = cornerOf(room.q[0].at + group() * 512), to = cornerOf(room.k[k.at].panel[0].at);
-    gates.k[k.at].pass(k.odd);
-    publish();
-    if (IN_TURN) {
-      gates.next[group()].pass(turn);
-      turn ^= 1;
-    }
-    beginProducts();
+  // scores begins to multiply the queries and a tile of keys.
+  __device__ __forceinline__ void scores() {
+    const Corner to = keys + k.at * (sizeof(room.k[0]) / 16);
 #pragma unroll
-    for (int c = 0; c < DH / 16; c++) scoreProduct<T, KEYS>(s, from + c / 4 * 1024 + c % 4 * 2, to + c / 4 * (KEYS * 8) + c % 4 * 2, c > 0);
+    for (int c = 0; c < DH / 16; c++) scoreProduct<T, KEYS>(s, queries + c / 4 * 1024 + c % 4 * 2, to + c / 4 * (KEYS * 8) + c % 4 * 2, c > 0);
     endProducts();
   }
 
@@ -160,55 +159,64 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     k.next();
   }
 
-  // values begins to add up a tile of values; it is the other warpgroup's turn next if IN_TURN, which
-  // takes as long to begin as half of the tile.
-  template <bool IN_TURN> __device__ __forceinline__ void values() {
-    const Corner from = cornerOf(room.v[v.at].panel[0].at);
-    gates.v[v.at].pass(v.odd);
-    publish();
-    beginProducts();
+  // values begins to add up a tile of values.
+  __device__ __forceinline__ void values() {
+    const Corner from = sums + v.at * (sizeof(room.v[0]) / 16);
 #pragma unroll
-    for (int n = 0; n < KEYS / 16; n++) {
-      if (IN_TURN && n == KEYS / 32) left(gates.next[group() ^ 1]);
-      sumProduct<T, DH, KEYS * 8>(r.o, w[n], from + n * 128);
-    }
+    for (int n = 0; n < KEYS / 16; n++) sumProduct<T, DH, KEYS * 8>(r.o, w[n], from + n * 128);
     endProducts();
+    v.next();
   }
 
   // added waits for the sums of the tile before t, and has the weights of t ready.
   __device__ __forceinline__ void added(int t) {
     awaitProducts<0>();
     hold(r.o);
-    if (t > 0) left(gates.vFree[v.at]), v.next();
-    if (!__all_sync(0xffffffffu, down[0] == 1 && down[1] == 1)) r.scaleDown(down);
+    if (t > 0) left(gates.vFree[v.before()]);
+    if (grew) r.scaleDown(down);
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) operand<T>(w[n], s[2 * n], s[2 * n + 1]);
     hold(r.o);
   }
 
   template <bool MASKED> __device__ __forceinline__ void first() {
-    scores<false>();
+    gates.k[k.at].pass(k.odd);
+    publish();
+    beginProducts();
+    scores();
     awaitProducts<0>();
     scored();
-    r.template weigh<MASKED>(s, 0, down);
+    grew = r.template weigh<MASKED>(s, 0, down);
   }
 
   // step begins to add up the values of tile t and makes the weights of the next, of which not all
   // rows see all if MASKED. The wait for the sums is the next step's: the assembler would have it
-  // before the weights were it behind them here.
+  // before the weights were it behind them here. All that can be is done before the warpgroup's turn:
+  // between turns the tensor cores have nothing to do.
   template <bool MASKED> __device__ __forceinline__ void step(int t) {
+    const bool keysThere = gates.k[k.at].ask(k.odd), valuesThere = gates.v[v.at].ask(v.odd);
     added(t);
-    scores<true>();
-    values<true>();
+    if (!keysThere) gates.k[k.at].pass(k.odd);
+    if (!valuesThere) gates.v[v.at].pass(v.odd);
+    publish();
+    gates.next[group()].pass(turn);
+    turn ^= 1;
+    beginProducts();
+    scores();
+    left(gates.next[group() ^ 1]);  // which takes as long to begin as the values take to be begun here
+    values();
     if (MASKED) hides(t);
     awaitProducts<1>();
     scored();
-    r.template weigh<MASKED>(s, (t + 1) * KEYS, down);
+    grew = r.template weigh<MASKED>(s, (t + 1) * KEYS, down);
   }
 
   __device__ __forceinline__ void last(int t) {
     added(t);
-    values<false>();
+    gates.v[v.at].pass(v.odd);
+    publish();
+    beginProducts();
+    values();
     hides(t);
     awaitProducts<0>();
     hold(r.o);

@@ -2,9 +2,6 @@
 // the heads that share keys and values; a lane has two of them, lane/4 and the eighth behind
 // it, and of each what the layout of products gives it.
 
-// finiteIn reports whether none of 8 elements is an infinity or a NaN.
-template <class T> DEV bool finiteIn(const Pack<u32, 4>& x) { return !(unbounded<T>(x.v[0]) || unbounded<T>(x.v[1]) || unbounded<T>(x.v[2]) || unbounded<T>(x.v[3])); }
-
 // FlashBlock is what the block has: 128 rows of a head of keys.
 template <class T, int B> struct FlashBlock {
   i64 rows, first, kv;
@@ -50,7 +47,8 @@ template <class T, int B, int DH> struct FlashRows {
   f32 scale;  // of scores as exponents of 2; what is negative went into the queries
   u32 q[DH / 16][4];
   int seen[2];  // keys
-  f32 o[DH / 8][4], top[2], shift[2], sum[2];
+  f32 o[DH / 8][4], sum[2];
+  f32 shift[2], limit[2];  // of exponents; of scores that need no larger shift
 
   __device__ __forceinline__ FlashRows(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
     scale = (f32)(a.scale * 1.4426950408889634);
@@ -67,7 +65,7 @@ template <class T, int B, int DH> struct FlashRows {
         q[c][h] = r < b.rows ? *(const u32*)(at + 16 * c) ^ sign : 0;
         q[c][h + 2] = r < b.rows ? *(const u32*)(at + 16 * c + 8) ^ sign : 0;
       }
-      top[h] = -bitsAs<f32>(0x7f800000u), shift[h] = 0, sum[h] = 0;
+      limit[h] = -bitsAs<f32>(0x7f800000u), shift[h] = 0, sum[h] = 0;
     }
 #pragma unroll
     for (int d = 0; d < DH / 8; d++)
@@ -76,8 +74,8 @@ template <class T, int B, int DH> struct FlashRows {
   }
 
   // weigh makes weights of scores for 8·N keys from j on, some of which not all rows see if
-  // MASKED. What was added up before is to be scaled by down.
-  template <bool MASKED, int N> __device__ __forceinline__ void weigh(f32 (&s)[N][4], int j, f32 (&down)[2]) {
+  // MASKED. True, for the whole warp, if what was added up before is to be scaled by down.
+  template <bool MASKED, int N> __device__ __forceinline__ bool weigh(f32 (&s)[N][4], int j, f32 (&down)[2]) {
     const f32 inf = bitsAs<f32>(0x7f800000u);
     int sees[2];  // of the columns from the thread's first on
 #pragma unroll
@@ -88,18 +86,13 @@ template <class T, int B, int DH> struct FlashRows {
 #pragma unroll
         for (int e = 0; e < 4; e++)
           if (n * 8 + e % 2 >= sees[e / 2]) s[n][e] = -inf;
+    f32 most[2] = {-inf, -inf};
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      f32 most = top[h];
+    for (int n = 0; n < N; n++)
 #pragma unroll
-      for (int n = 0; n < N; n++) most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-      most = fmaxf(most, ofLane(most, 1));
-      most = fmaxf(most, ofLane(most, 2));
-      const f32 next = most == -inf ? 0 : most * scale;
-      down[h] = top[h] == -inf ? 0 : exp2Of(shift[h] - next);
-      top[h] = most, shift[h] = next;
-      sum[h] *= down[h];
-    }
+      for (int h = 0; h < 2; h++) most[h] = fmaxf(most[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+    const bool more = someOfWarp(!(most[0] <= limit[0] && most[1] <= limit[1]));
+    if (more) raise(most, down);
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -107,6 +100,25 @@ template <class T, int B, int DH> struct FlashRows {
         s[n][e] = MASKED && n * 8 + e % 2 >= sees[e / 2] ? 0 : exp2Of(s[n][e] * scale - shift[e / 2]);
         sum[e / 2] += s[n][e];
       }
+    return more;
+  }
+
+  // raise has the shift of a row follow its largest score, but only where that has gone over the limit: most
+  // tiles bring larger scores to one of a warp's rows, but hardly any after the first brings scores so
+  // much larger. Up to there weights are at most 2^8, which f16 has room for (FlashAttention-4).
+  __device__ __forceinline__ void raise(f32 (&most)[2], f32 (&down)[2]) {
+    const f32 inf = bitsAs<f32>(0x7f800000u);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      most[h] = fmaxf(most[h], ofLane(most[h], 1));
+      most[h] = fmaxf(most[h], ofLane(most[h], 2));
+      down[h] = 1;
+      if (!(most[h] > limit[h])) continue;
+      const f32 next = most[h] * scale;
+      down[h] = limit[h] == -inf ? 0 : exp2Of(shift[h] - next);
+      shift[h] = next, limit[h] = (next + 8) / scale;
+      sum[h] *= down[h];
+    }
   }
 
   __device__ __forceinline__ void scaleDown(const f32 (&down)[2]) {

@@ -147,13 +147,11 @@ template <class T, int B, int DH> DEV void flashSplit(const FlashSplitArgs<B>& a
     }
     if (block + 128 > clear && a.causal && a.tq > 1) {
       // A weight of zero hides a value only if that is finite.
-      bool bad = false;
+      u32 bad = 0;
 #pragma unroll
       for (int x = 0; x < 4; x++)
 #pragma unroll
-        for (int d = 0; d < DH / 64; d++)
-#pragma unroll
-          for (int w = 0; w < 4; w++) bad = bad || unbounded<T>(vv[x][d].v[w]);
+        for (int d = 0; d < DH / 64; d++) bad |= oddBits<T>(vv[x][d]);
       __syncthreads();
       if (bad) odd = 1;
 #pragma unroll

@@ -6,11 +6,12 @@
 template <class T> struct IsBF16 { static constexpr bool yes = false; };
 template <> struct IsBF16<bf16> { static constexpr bool yes = true; };
 
-// unbounded reports whether a pair has what is no finite number.
-template <class T> DEV bool unbounded(u32 x) {
-  const u32 top = IsBF16<T>::yes ? 0x7f80 : 0x7c00;
-  return (x & top) == top || (x >> 16 & top) == top;
+// oddBits are not zero if a pair has what is no finite number: 1 added to an exponent of only ones
+// goes over into the sign.
+template <class T> DEV u32 oddBits(u32 x) {
+  return IsBF16<T>::yes ? (x & 0x7f807f80u) + 0x00800080u & 0x80008000u : (x & 0x7c007c00u) + 0x04000400u & 0x80008000u;
 }
+template <class T> DEV u32 oddBits(const Pack<u32, 4>& x) { return oddBits<T>(x.v[0]) | oddBits<T>(x.v[1]) | oddBits<T>(x.v[2]) | oddBits<T>(x.v[3]); }
 
 // A Spot is an address in shared memory.
 #ifdef __CUDA_ARCH__
@@ -53,7 +54,12 @@ template <int LEFT = 0> DEV void awaitCopies() {
 
 template <class A> DEV A ofLane(A v, int away) { return __shfl_xor_sync(0xffffffffu, v, away); }
 
+// someOfWarp spares warps work that no lane needs: it may be true always.
+DEV bool someOfWarp(bool x) { return !__all_sync(0xffffffffu, !x); }
+
 #else
+
+static bool someOfWarp(bool) { return true; }
 
 static u32 spoken[256][7];
 

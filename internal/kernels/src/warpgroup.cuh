@@ -63,6 +63,12 @@ struct Gate {
   __device__ __forceinline__ void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(spotOf(this)) : "memory"); }
   // arriveCopied has the thread arrive when the copies are there that it began.
   __device__ __forceinline__ void arriveCopied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(spotOf(this)) : "memory"); }
+  // ask reports whether pass would go on at once. Its answer takes a while: it is asked early.
+  __device__ __forceinline__ bool ask(u32 odd) {
+    u32 open;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(open) : "r"(spotOf(this)), "r"(odd) : "memory");
+    return open;
+  }
   // pass waits for the gate to open for the first, third and so on time if odd is 0, else for the
   // other times; before the first time it is as if it had opened once.
   __device__ __forceinline__ void pass(u32 odd) {
@@ -80,6 +86,7 @@ struct Gate {
     if (++came == of) came = 0, opened++, since = emulatedTurn;
   }
   void arriveCopied() { arrive(); }
+  bool ask(u32) { return false; }
   void pass(u32 odd) { // all who wait see it open in the same turn
     while (((opened - (since == emulatedTurn && opened > 0)) & 1) == odd) __syncthreads();
   }
@@ -93,6 +100,7 @@ template <int N> struct Turn {
   __device__ __forceinline__ void next() {
     if (++at == N) at = 0, odd ^= 1;
   }
+  __device__ __forceinline__ int before() const { return at == 0 ? N - 1 : at - 1; }
 };
 
 // A Corner is where a matrix begins in shared memory, in 16 bytes; all lanes have the same.

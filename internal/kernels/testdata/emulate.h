@@ -23,8 +23,7 @@ static unsigned long long emulatedTurn;  // of all threads
 static void __syncthreads() {
   if (!_setjmp(places[current])) _longjmp(home, 1);
 }
-// What only spares lanes work may ask each by itself.
-static int __all_sync(unsigned, int x) { return x; }
+static void __syncwarp() {}  // lanes go on together
 static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {
   unsigned long long old = *p;
   if (old == want) *p = v;
