@@ -55,6 +55,8 @@ type Memory struct {
 type Overlap struct {
 	Op   string // "all_reduce"
 	Line int32  // of the text: the statement's, or that of which lowering made it
+	// Statement is its header as lowering left it: "put %y.i into %y.g.to at tp[%y.g.d]".
+	Statement string
 	// Algorithm of a collective: "two-shot"; several, where sizes differ, are
 	// joined by "+". Empty for other ops.
 	Algorithm string
@@ -155,7 +157,7 @@ func overlap(p *plan.Plan, t *trace.Trace) ([]Overlap, map[int32]int) {
 			k = len(out)
 			at[c.Site] = k
 			site := p.Sites[c.Site]
-			out = append(out, Overlap{Op: site.Op.String(), Line: site.Pos.Line})
+			out = append(out, Overlap{Op: site.Op.String(), Line: site.Pos.Line, Statement: site.Text})
 		}
 		out[k].Bytes += n
 	}

@@ -385,11 +385,12 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	}
 }
 
-// strategyOf says how communication was overlapped. What lowering made of a pair has its line,
-// and is its collective, or what exchanges blocks in place of that.
+// strategyOf says how communication was overlapped. What lowering made of a pair has its line
+// and names after its value, which tells it from others that the line asks for, and is its
+// collective, or what exchanges blocks in place of that.
 func strategyOf(o hocket.Overlap, all []hocket.Overlapped) string {
 	for _, pair := range all {
-		if pair.Line == o.Line && (strings.Contains(pair.Pair, o.Op) || o.Op == ir.OpPut.String() || o.Op == ir.OpGet.String()) {
+		if pair.Line == o.Line && strings.Contains(o.Statement, "%"+pair.Value+".") && (strings.Contains(pair.Pair, o.Op) || o.Op == ir.OpPut.String() || o.Op == ir.OpGet.String()) {
 			return pair.Strategy
 		}
 	}

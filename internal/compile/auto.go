@@ -121,7 +121,7 @@ func (u *Unit) Overlapped(b ir.Binding) ([]Overlapped, error) {
 	for i := range res.Choices {
 		c := &res.Choices[i]
 		if fns[c.Pair.Func] && c.Strategy.Kind != lower.Sequential {
-			out = append(out, Overlapped{c.Pair.Pos.Line, c.Pair.String(), c.Strategy.String()})
+			out = append(out, Overlapped{c.Pair.Pos.Line, c.Pair.Value, c.Pair.String(), c.Strategy.String()})
 		}
 	}
 	return out, nil
@@ -130,6 +130,7 @@ func (u *Unit) Overlapped(b ir.Binding) ([]Overlapped, error) {
 // Overlapped is a pair of communication and GEMM that is overlapped.
 type Overlapped struct {
 	Line     int32  // of the text
+	Value    string // the collective's result; what lowering makes of the pair is named after it, with a dot
 	Pair     string // "all_gather + linear"
 	Strategy string // "chunked(4)"
 }
