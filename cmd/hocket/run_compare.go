@@ -116,10 +116,13 @@ func (j *job) failed(seed int64, err error) error {
 // schedules.
 func sameRun(c *cobra.Command, program string, b *bindFlags, o *runFlags) []string {
 	words := []string{c.CommandPath(), quoted(program)}
-	for _, name := range []string{"ranks", "func", "strategy", "repeat", "timeout", "budget"} {
+	for _, name := range []string{"ranks", "func", "strategy", "repeat", "timeout", "budget", "algorithm"} {
 		if f := c.Flags().Lookup(name); f.Changed {
 			words = append(words, "--"+name, quoted(f.Value.String()))
 		}
+	}
+	if o.fixed {
+		words = append(words, "--fixed")
 	}
 	if o.noProve {
 		words = append(words, "--no-prove")
