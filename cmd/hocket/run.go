@@ -169,6 +169,7 @@ type job struct {
 	inputs  *inputs
 
 	sig     *hocket.Signature
+	arena   int64 // what a rank may use, 0 where the device says it
 	model   *hocket.Model
 	batch   []hocket.Args       // one for each repetition
 	refs    []*hocket.Reference // of each, once they are wanted
@@ -244,12 +245,12 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	if err != nil {
 		return err
 	}
-	arena := j.flags.arena
-	if arena == 0 && free > 0 && j.flags.machine == "cpu" { // else the device says itself what it has
-		arena = max(free/int64(j.sig.Ranks), 1)
+	j.arena = j.flags.arena
+	if j.arena == 0 && free > 0 && j.flags.machine == "cpu" { // else the device says itself what it has
+		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: arena, NoProve: j.flags.noProve, Grace: -1, Graph: j.flags.graph, Trace: true,
+	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1, Graph: j.flags.graph, Trace: true,
 		Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed})
 	if err != nil {
 		return ofHocket(err)
@@ -257,7 +258,11 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	if j.flags.schedules > 0 {
 		return nil // every schedule loads anew, on a machine of its own
 	}
-	err = j.model.Prepare(ctx, nil)
+	return j.ofLoad(j.model.Prepare(ctx, nil))
+}
+
+// ofLoad classifies what loading the plan returned.
+func (j *job) ofLoad(err error) error {
 	var unknown *hocket.UnknownAlgorithm
 	if errors.As(err, &unknown) {
 		return usagef("--algorithm: %w", unknown)
@@ -265,7 +270,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	err = ofMachine(err)
 	var f *failure
 	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short && errors.As(err, &f) && f.help == "" {
-		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(arena))
+		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(j.arena))
 	}
 	return err
 }

@@ -87,17 +87,17 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, j.failed(next, dog.explain(guarded, err))
+		return nil, j.failed(next, j.ofLoad(dog.explain(guarded, err)))
 	}
 	return last, nil
 }
 
 // failed says of a schedule that went wrong how to run it alone. The inputs'
-// seed has to be spelled out, since --seed now draws the schedule.
+// seed has to be spelled out, since --seed now draws the schedule. What has nothing
+// to do with the schedule, and says how to mend it, stays as it is.
 func (j *job) failed(seed int64, err error) error {
-	err = ofMachine(err)
 	var f *failure
-	if !errors.As(err, &f) || f.kind != "differs" && f.kind != "deadlock" && f.kind != "machine" {
+	if !errors.As(err, &f) || f.kind != "differs" && f.kind != "deadlock" && (f.kind != "machine" || f.help != "") {
 		return err
 	}
 	if f.kind == "differs" {
