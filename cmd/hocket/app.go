@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,7 +55,7 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 				help: "this is a fault of hocket: please report it with the program and the text below\n" + string(debug.Stack())}
 		}
 	}()
-	root := a.rootCommand()
+	root := a.rootCommand(args)
 	root.SetArgs(args)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -105,8 +106,9 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rootCommand returns the tree of commands. Without a command it prints help.
-func (a *app) rootCommand() *cobra.Command {
+// rootCommand returns the tree of commands, to be run with these words. Without a command
+// it prints help.
+func (a *app) rootCommand(words []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hocket",
 		Short: "Compile and run multi-GPU host programs",
@@ -131,6 +133,8 @@ For completions of the shell you use, see hocket completion --help.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if c.HasParent() {
 			a.out.Command = c.Name()
+		} else if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
+			return a.noSuchCommand(root, words) // whose flags nobody knows
 		}
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: "see " + c.CommandPath() + " --help"}
 	})
