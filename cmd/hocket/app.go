@@ -59,6 +59,7 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	root.SetArgs(args)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	refuseShells(root)
 	return root.ExecuteContext(ctx)
 }
 
@@ -163,6 +164,21 @@ func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
 			}
 			return c.Help()
 		},
+	}
+}
+
+// refuseShells makes completions for a shell that there are none for an error: cobra
+// prints its help then, which would end in a file that the shell reads.
+func refuseShells(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	i := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == "completion" })
+	c := root.Commands()[i]
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		return usagef("there are no completions for %q", args[0]).helping("see %s --help", c.CommandPath())
 	}
 }
 
