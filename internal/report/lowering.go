@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"strings"
 
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/trace"
@@ -101,7 +102,8 @@ type section struct {
 // WriteHTML writes the page. Equal contents make equal pages.
 func (l *Lowering) WriteHTML(w io.Writer) error {
 	script := asset("lowering.js")
-	v := &view{Lowering: l, Title: l.Source.File, Columns: columns(l), Sections: l.sections(),
+	title := strings.ToValidUTF8(l.Source.File, "\uFFFD") // a file's name may be any bytes, the page is UTF-8
+	v := &view{Lowering: l, Title: title, Columns: columns(l), Sections: l.sections(),
 		Style: template.CSS(asset("lowering.css")), Script: template.JS(script), Policy: policy(script)}
 	if p := l.Prediction; p != nil && p.Timeline != nil {
 		v.Timeline = draw(p.Timeline)

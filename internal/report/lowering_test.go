@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -215,6 +216,17 @@ func TestHostile(t *testing.T) {
 		if want := evil + ".hkt · hocket opt"; root.one(t, "head").one(t, "title").content() != want {
 			t.Errorf("the title is %q", root.one(t, "head").one(t, "title").content())
 		}
+	}
+}
+
+// TestFileName: a name that is no UTF-8 leaves the page UTF-8.
+func TestFileName(t *testing.T) {
+	text := page(t, lowering(t, "caf\xe9.hkt", mlp, "sequential"))
+	if !utf8.ValidString(text) {
+		t.Error("the page is not UTF-8")
+	}
+	if got := parse(t, text).one(t, "head").one(t, "title").content(); got != "caf\uFFFD.hkt · hocket opt" {
+		t.Errorf("the title is %q", got)
 	}
 }
 
