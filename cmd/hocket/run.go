@@ -381,10 +381,10 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound, Host: rep.Memory.Host}
 	r.Detours, r.Guesses = rep.Detours, rep.Guesses
 	for _, o := range rep.Overlap {
-		x := overlap{Op: o.Op, Strategy: strategyOf(o, overlapped), Bytes: o.Bytes, Algorithm: o.Algorithm}
+		x := overlap{Op: o.Op, Line: o.Line, Strategy: strategyOf(o, overlapped), Bytes: o.Bytes, Algorithm: o.Algorithm}
 		if o.BusyNS > 0 {
-			us := float64(o.ExposedNS) / 1e3
-			x.ExposedUS = &us
+			busy, exposed := float64(o.BusyNS)/1e3, float64(o.ExposedNS)/1e3
+			x.BusyUS, x.ExposedUS = &busy, &exposed
 		}
 		r.Overlap = append(r.Overlap, x)
 	}

@@ -51,12 +51,16 @@ type comparison struct {
 }
 
 type overlap struct {
-	Op       string `json:"op"`
+	Op string `json:"op"`
+	// Line of the text: the statement's, or that of which lowering made it.
+	Line     int32  `json:"line,omitempty"`
 	Strategy string `json:"strategy"`
 	Bytes    int64  `json:"bytes"`
 	// Algorithm of a collective.
 	Algorithm string `json:"algorithm,omitempty"`
-	// ExposedUS is left out where the machine cannot tell times.
+	// BusyUS in flight, and of that ExposedUS that nothing hides, are left out where the
+	// machine cannot tell times.
+	BusyUS    *float64 `json:"busy_us,omitempty"`
 	ExposedUS *float64 `json:"exposed_us,omitempty"`
 }
 
