@@ -101,7 +101,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
-	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs")
+	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs; what is shown and written is of the last")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when a run takes longer: `30s`")
 	f.StringVar(&o.budget, "budget", "", "memory a rank may use, staging of collectives included and pinned memory of the host not, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
