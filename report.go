@@ -63,8 +63,8 @@ type Overlap struct {
 	// Bytes moved, all ranks and instances together.
 	Bytes int64
 	// BusyNS is the time its instances took, ExposedNS the part of it in which
-	// no tensor op ran on the rank; both summed over instances, the largest
-	// rank's.
+	// no tensor op ran on the rank; both summed over instances, those of the rank
+	// where most was exposed.
 	BusyNS, ExposedNS int64
 }
 

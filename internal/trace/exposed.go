@@ -9,7 +9,8 @@ type Exposure struct {
 // ExposedBy splits exposed communication over n groups, such as the program's
 // statements. groupOf says which group the event with an ID belongs to; below
 // 0 or from n on it belongs to none. Only communication that moved bytes
-// counts. Each group gets the numbers of the rank where it was busy longest.
+// counts. Each group gets the numbers of the rank where most of it was exposed, since
+// that rank is waited for; where several have as much, of the one busy longest.
 func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 	compute := t.busy(Compute)
 	sums := make([][]Exposure, t.Ranks)
@@ -30,7 +31,7 @@ func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 	out := make([]Exposure, n)
 	for _, row := range sums {
 		for g, s := range row {
-			if s.Busy > out[g].Busy {
+			if s.Exposed > out[g].Exposed || s.Exposed == out[g].Exposed && s.Busy > out[g].Busy {
 				out[g] = s
 			}
 		}

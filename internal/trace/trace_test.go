@@ -288,6 +288,22 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
+// TestExposedOnAnotherRank: what one rank hides is not hidden where another does not, even
+// if that one is done with it sooner.
+func TestExposedOnAnotherRank(t *testing.T) {
+	tr := &Trace{Ranks: 3, Events: []Event{
+		{Rank: 0, Stream: "%s", Class: Comm, Bytes: 8, Start: 0, End: 100},
+		{Rank: 0, Stream: "main", Class: Compute, Start: 0, End: 100},
+		{Rank: 1, Stream: "%s", Class: Comm, Bytes: 8, Start: 0, End: 60},
+		{Rank: 2, Stream: "%s", Class: Comm, Bytes: 8, Start: 0, End: 90},
+		{Rank: 2, Stream: "main", Class: Compute, Start: 60, End: 100},
+	}}
+	got := tr.ExposedBy(func(int64) int { return 0 }, 1)
+	if want := []Exposure{{90, 60}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestExposedBy(t *testing.T) {
 	tr := sample()
 	tr.Events = append(tr.Events, Event{ID: 9, Rank: 0, Stream: "main", Name: "barrier", Class: Comm, Start: 0, End: 1000000, Group: NoGroup})
