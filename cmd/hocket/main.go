@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,7 +27,16 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	}
 	// The command is still at work on what a was, and on files: say so in another's name.
 	tensor.RemoveUnfinished()
-	return newApp(args, stdin, stdout, stderr).finish(ctx, ctx.Err())
+	return leftBehind(args, stdin, stdout, stderr).finish(ctx, ctx.Err())
+}
+
+// leftBehind speaks for a command that goes on, whose name is the first word.
+func leftBehind(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
+	a := newApp(args, stdin, stdout, stderr)
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		a.out.Command = args[0]
+	}
+	return a
 }
 
 // grace is how long an interrupted command may take to stop what it started;

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -130,6 +131,24 @@ func TestInterrupt(t *testing.T) {
 	}
 	if code := <-done; code != exitInterrupted || !strings.Contains(errs.String(), "interrupted") {
 		t.Errorf("code %d, %s", code, errs)
+	}
+}
+
+// JSON names the command that was interrupted, also where it goes on.
+func TestLeftBehind(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if code := leftBehind([]string{"run", "p.hkt", "--json"}, nil, f, f).finish(ctx, ctx.Err()); code != exitInterrupted {
+		t.Errorf("code %d", code)
+	}
+	text, err := os.ReadFile(f.Name())
+	if err != nil || !strings.Contains(string(text), `"command": "run"`) {
+		t.Errorf("%s (%v)", text, err)
 	}
 }
 
