@@ -64,6 +64,9 @@ func (e *Event) chrome(tid int, origin int64) chromeEvent {
 	if e.Bytes > 0 {
 		args["bytes"] = e.Bytes
 	}
+	if e.Group != NoGroup { // with the run, what its other members are found by
+		args["collective"] = e.Group
+	}
 	return chromeEvent{Name: e.Name, Cat: e.Class.String(), Ph: "X", PID: e.Rank, TID: tid,
 		TS: float64(e.Start-origin) / 1e3, Dur: &dur, Args: args}
 }

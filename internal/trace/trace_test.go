@@ -235,8 +235,9 @@ func TestJSON(t *testing.T) {
 			TS   float64
 			Dur  float64
 			Args struct {
-				Name  string
-				Bytes int64
+				Name       string
+				Bytes      int64
+				Collective *int
 			}
 		}
 	}
@@ -252,6 +253,9 @@ func TestJSON(t *testing.T) {
 			spans++
 			if e.Name == "put" && (e.TS != 10 || e.Dur != 20 || e.Args.Bytes != 50 || e.TID != 1) {
 				t.Errorf("put is %+v", e)
+			}
+			if c := e.Args.Collective; (c != nil) != (e.Name == "all_reduce") || c != nil && *c != 0 {
+				t.Errorf("%s has a wrong collective, or none", e.Name)
 			}
 		}
 	}
