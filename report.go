@@ -37,6 +37,9 @@ type Report struct {
 	// since memory was too short to time others, in this run's process: see
 	// LoadOptions.Cache. Empty where none does.
 	Guesses []string
+	// PassedOver says why the table of collectives that was tuned for this machine is not
+	// used; empty where it is, or where there is none.
+	PassedOver string
 	// Overlap has one entry for each statement that moves data between ranks. Its
 	// times are there if LoadOptions.Trace was set.
 	Overlap []Overlap
@@ -90,7 +93,7 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 func newReport(p *plan.Plan, r *exec.Result) *Report {
 	rep := &Report{
 		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
-		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound, Host: p.HostBytes}, Detours: r.Detours, Guesses: r.Guesses, trace: r.Trace,
+		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound, Host: p.HostBytes}, Detours: r.Detours, Guesses: r.Guesses, PassedOver: r.PassedOver, trace: r.Trace,
 	}
 	for _, d := range p.Dims {
 		rep.Dims[d.Name] = d.Value
@@ -211,6 +214,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	for _, g := range r.Guesses {
 		fmt.Fprintf(tw, "by a guess\tproduct %s: no memory was free to time its algorithms in\n", g)
+	}
+	if r.PassedOver != "" {
+		fmt.Fprintf(tw, "tuned table\tnot used: %s\n", r.PassedOver)
 	}
 	for _, o := range r.Overlap {
 		if o.BusyNS > 0 {

@@ -379,7 +379,7 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 		r.Proof.Verdict = rep.Proof
 	}
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound, Host: rep.Memory.Host}
-	r.Detours, r.Guesses = rep.Detours, rep.Guesses
+	r.Detours, r.Guesses, r.PassedOver = rep.Detours, rep.Guesses, rep.PassedOver
 	for _, o := range rep.Overlap {
 		x := overlap{Op: o.Op, Line: o.Line, Strategy: strategyOf(o, overlapped), Bytes: o.Bytes, Algorithm: o.Algorithm}
 		if o.BusyNS > 0 {

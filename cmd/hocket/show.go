@@ -30,8 +30,10 @@ type result struct {
 	Detours []string `json:"detours,omitempty"`
 	// Guesses names the products whose algorithms there was no memory to time.
 	Guesses []string `json:"guesses,omitempty"`
-	Stages  []stage  `json:"stages,omitempty"` // opt, import, check --fix
-	Doctor  *doctor  `json:"doctor,omitempty"`
+	// PassedOver says why the machine's tuned table of collectives is not used.
+	PassedOver string  `json:"passed_over,omitempty"`
+	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
+	Doctor     *doctor `json:"doctor,omitempty"`
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`

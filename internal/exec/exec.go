@@ -104,6 +104,8 @@ type Result struct {
 	Detours []string
 	// Guesses names the products that run by a guess (see device.Guesser).
 	Guesses []string
+	// PassedOver says why a tuned table of collectives that there is was not used.
+	PassedOver string
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -131,6 +133,7 @@ type Program struct {
 	// algorithms of the plan's collectives.
 	algorithms []string
 	guesses    []string // see Result
+	passedOver string   // likewise
 	pairs      *comm.Pairs
 	cmds       []command
 	chains     map[int]*fusion // by command
@@ -283,7 +286,7 @@ func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor
 	left(direct, true)
 	detours := p.detours()
 	for _, r := range results {
-		r.Issue, r.Algorithms, r.Detours, r.Guesses = issued, p.algorithms, detours, p.guesses
+		r.Issue, r.Algorithms, r.Detours, r.Guesses, r.PassedOver = issued, p.algorithms, detours, p.guesses, p.passedOver
 	}
 	return results, nil
 }

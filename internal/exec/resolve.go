@@ -199,6 +199,10 @@ func (p *Program) findTable() error {
 	if !p.caps.Virtual {
 		found = comm.Find(p.machine, p.world)
 		p.log.Debug("table of collectives", "from", found.From, "hash", found.Table.Hash(), "ignored", found.Ignored)
+		if found.PassedOver() {
+			p.passedOver = found.Ignored
+			p.log.Warn("the tuned table of collectives is not used; hocket tune makes it anew", "func", p.plan.Func, "why", found.Ignored)
+		}
 	}
 	p.dispatch = comm.NewDispatch(p.world, p.caps, found.Table, policy)
 	if policy.Algorithm != "" {
