@@ -20,10 +20,12 @@ type ReduceNorm struct {
 	Weight, Sum, Out nvlib.Ptr
 	Data             []nvlib.Ptr // of each member: two halves, at first full of Unsent
 	Half             int64
-	// Read is there where a block writes what another reads: a word for each block, of
-	// which every one then has but one row. They begin as zeros, and are cleared where the
-	// numbers of launches wrap.
-	Read nvlib.Ptr
+	// Read is there where a block writes what another reads: two halves, ReadHalf bytes
+	// each, of a word for each block, of which every one then has but one row. They begin
+	// as zeros, and are cleared where the numbers of launches wrap, by the launch that uses
+	// the other half.
+	Read     nvlib.Ptr
+	ReadHalf int64
 }
 
 // NormPacks is how many packs a row of ReduceNorm has at most.
@@ -56,6 +58,7 @@ func (r ReduceNorm) Meeting() Meeting {
 	w.addrs(r.Data)
 	w.ints(r.Half, int64(r.Rows), r.Packs)
 	w.addr(r.Read)
+	w.ints(r.ReadHalf)
 	w.float(r.Eps)
 	return Meeting{
 		Upon: []string{"collective_reduce", "collective_lamport"}, File: "collective_norm", Args: "NormArgs",

@@ -196,7 +196,7 @@ func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
 		k := kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Blocks: int(blocks), Eps: eps,
 			In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr, Sum: n.sum.addr, Out: n.out.addr, Data: lines.at, Half: lines.bytes / 2}
 		if n.across {
-			k.Read = read.at[i]
+			k.Read, k.ReadHalf = read.at[i], read.bytes/2
 		}
 		if steps[i], err = m.kernel(k.Meeting()); err != nil {
 			return nil, err

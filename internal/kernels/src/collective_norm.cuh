@@ -8,7 +8,7 @@ struct NormArgs {
   u64 in, residual, weight, sum, out;  // the member's own; sum gets what is normalised
   u64 data[teamMost], half;            // of each member: two halves that rest full of what is never sent
   i64 rows, packs;                     // packs of a row
-  u64 read;                            // words that say which blocks have read; 0 where nobody writes what others read
+  u64 read, readHalf;                  // two halves of words that say which blocks have read; 0 where nobody writes what others read
   f64 eps;
 };
 
@@ -63,7 +63,7 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   const u32 r = (u32)t.rank, last = lastEpoch(t);
   const i64 packs = a.packs, apart = a.rows * packs * 16;
   const u32 e = begin(t, last);
-  const u64 half = (e & 1) * a.half;
+  const u64 half = (e & 1) * a.half, read = a.read + (e & 1) * a.readHalf;
   Patience p = {0, 0};
   for (i64 row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const i64 first = row * packs;
@@ -76,7 +76,7 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
     }
     if (a.read) {
       __syncthreads();
-      if (threadIdx.x == 0) release32(a.read + blockIdx.x * 4, e);
+      if (threadIdx.x == 0) release32(read + blockIdx.x * 4, e);
     }
 #pragma unroll
     for (int w = 0; w < P; w++) {
@@ -87,7 +87,7 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
       for (int k = 0; k < W - 1; k++) push(a.data[peerOf<W>(t, k)] + half + r * apart + (first + j) * 16, own[w].row[0]);
     }
     if (a.read) {
-      for (u32 b = threadIdx.x; b < gridDim.x; b += blockDim.x) waitFlag(p, t, a.read + b * 4, r, e);
+      for (u32 b = threadIdx.x; b < gridDim.x; b += blockDim.x) waitFlag(p, t, read + b * 4, r, e);
       __syncthreads();
     }
 #pragma unroll
