@@ -187,7 +187,8 @@ func before80(arch string) bool {
 // heads that fit into registers and rows that move by 16 bytes.
 func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
-	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) || j.Ins[1].Shape[len(j.Ins[1].Shape)-3] > flashKeys {
+	keys := j.Ins[1].Shape[len(j.Ins[1].Shape)-3]
+	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) || keys < 1 || keys > flashKeys {
 		return false
 	}
 	all := []Operand{j.Out, j.Ins[0], j.Ins[1], j.Ins[2]}
