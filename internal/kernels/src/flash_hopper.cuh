@@ -95,6 +95,7 @@ template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopp
     gates.v[values.at].arriveCopied();
     values.next();
   }
+  endCopies();  // gates are no groups: without one there would be nothing to await
   awaitCopies();
 }
 
