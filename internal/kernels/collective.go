@@ -24,8 +24,10 @@ type Team struct {
 const (
 	TeamMost   = 8   // members
 	BlocksMost = 256 // blocks of a launch
-	// RegionsMost is how many regions a member's control memory can name.
-	RegionsMost = 48
+	// RegionsMost is how many regions a member's control memory can name: one more whenever
+	// a team's halves of some name grow, of which there are seven. Two never do; the others
+	// have twice as much each time, from 64 KiB to no more than 2 GiB.
+	RegionsMost = 96
 )
 
 // Layout of control memory, which begins as zeros but for the epochs.

@@ -184,6 +184,20 @@ func TestFlagsFillHalves(t *testing.T) {
 	}
 }
 
+// TestRegionsSuffice has the halves of five names grow as often as they can, beside two that
+// do not: programs may use them in any order of sizes.
+func TestRegionsSuffice(t *testing.T) {
+	_, w, tm := noted(t, 2, 2)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for n := range 5*16 + 2 {
+		delete(tm.regions, "grown") // not for as much memory as that would be
+		if _, err := tm.halves("grown", 1); err != nil {
+			t.Fatalf("%d times: %v", n, err)
+		}
+	}
+}
+
 // TestSheetsNeedNVLink has devices without atomic operations on peers' memory.
 func TestSheetsNeedNVLink(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
