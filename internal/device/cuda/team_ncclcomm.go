@@ -23,9 +23,10 @@ type communicators struct {
 	comms     []nvlib.Comm
 	exercised map[string]bool
 	windows   []*window
-	used      bool // was given work
-	failed    bool // not to be used again
-	ended     bool // aborted
+	of        *world // whose memory they are; nil for none
+	used      bool   // was given work
+	failed    bool   // not to be used again
+	ended     bool   // aborted
 }
 
 // ncclPool is what no team uses.
@@ -93,6 +94,9 @@ func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
 	defer s.pool.mu.Unlock()
 	for i, g := range slices.Backward(s.pool.idle) {
 		if g.key == key {
+			if err := g.leaveTo(t); err != nil {
+				return nil, err
+			}
 			s.pool.idle = slices.Delete(s.pool.idle, i, i+1)
 			return g, nil
 		}
@@ -112,6 +116,19 @@ func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
 		return nil, fmt.Errorf("NCCL's communicators for GPUs %v: %w", devs, err)
 	}
 	return g, nil
+}
+
+// leaveTo has idle communicators forget windows of another world than the team's, which
+// would not find them any more when its memory goes. The pool is locked: until then that
+// memory stays.
+func (g *communicators) leaveTo(t *team) error {
+	if g.of == nil || g.of == t.w {
+		return nil
+	}
+	return t.members[0].dev.bound(func() error {
+		g.dropWindows()
+		return nil
+	})
 }
 
 // keep takes communicators back that nothing uses any more.
@@ -156,9 +173,7 @@ func (t *team) leaveNCCL(sound bool) {
 
 // destroy gives back what is idle.
 func (g *communicators) destroy() {
-	for len(g.windows) > 0 {
-		g.dropWindow(g.windows[0].at[0])
-	}
+	g.dropWindows()
 	g.end(g.lib.Destroy)
 }
 
@@ -175,7 +190,7 @@ func (g *communicators) end(last func(nvlib.Comm) error) {
 	if g.ended {
 		return
 	}
-	g.ended, g.windows = true, nil
+	g.ended, g.windows, g.of = true, nil, nil
 	done := make(chan struct{}, len(g.comms))
 	for _, c := range g.comms {
 		go func() {

@@ -125,7 +125,7 @@ func (g *communicators) window(t *team, operand func(i int) *ref) error {
 	if err := g.register(t, w); err != nil {
 		return fmt.Errorf("%w: memory as a window of NCCL: %w", device.ErrUnsupported, err)
 	}
-	g.windows = append(g.windows, w)
+	g.windows, g.of = append(g.windows, w), t.w
 	return nil
 }
 
@@ -185,6 +185,16 @@ func (g *communicators) dropWindow(at nvlib.Ptr) {
 		w.handles.Free()
 		return true
 	})
+	if len(g.windows) == 0 {
+		g.of = nil
+	}
+}
+
+// dropWindows takes back all.
+func (g *communicators) dropWindows() {
+	for len(g.windows) > 0 {
+		g.dropWindow(g.windows[0].at[0])
+	}
 }
 
 // leaving is called when a region of shared memory goes.

@@ -164,6 +164,40 @@ func TestNCCLWindowsGo(t *testing.T) {
 	r.must(w.Close())
 }
 
+// TestNCCLWindowsStay has a world take over communicators whose windows are another's, which
+// is closed afterwards: it cannot take back what it no longer finds.
+func TestNCCLWindowsStay(t *testing.T) {
+	x, w := ncclWorld(t, 2, 2)
+	next, err := w.(*world).m.Open(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tune := device.Tuning{Algo: ncclWindowName}
+	first, second := newTeamRig(t, w, "first", []int{0, 1}), newTeamRig(t, next, "second", []int{0, 1})
+	for i, r := range []*teamRig{first, first, second} {
+		_, err := r.team.Prepare(tune, windowed(r, 64, ir.F32))
+		r.must(err)
+		if i < 2 { // the next team gets the communicators
+			r.must(r.team.Close())
+			r.team = teamOf(t, r.w.(*world), "again")
+		}
+	}
+	if len(x.teams) != 1 || x.windows.groups != 2 {
+		t.Errorf("%d teams, %d groups of windows", len(x.teams), x.windows.groups)
+	}
+	first.must(w.Close())
+	for _, m := range x.windows.made {
+		_, rank := x.rank(m.comm)
+		if next.(*world).devices[rank].site.heaps[device.Shared].regionOf(nvlib.Ptr(m.at)) == nil {
+			t.Errorf("NCCL still has %d bytes at %#x of a world that is closed", m.bytes, m.at)
+		}
+	}
+	second.must(next.Close())
+	if len(x.windows.made) != 0 {
+		t.Errorf("%d windows are left", len(x.windows.made))
+	}
+}
+
 // TestNCCLWithAndWithout wants NCCL's two algorithms apart: what is not to use
 // windows has communicators that know none.
 func TestNCCLWithAndWithout(t *testing.T) {
