@@ -28,9 +28,28 @@ template <int DH> struct Tile {
   }
 };
 
+// FlashQueries are what a lane has of its warp's, as products take them.
+template <class T, int B, int DH> struct FlashQueries {
+  u32 q[DH / 16][4];
+
+  __device__ __forceinline__ FlashQueries(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const i64 r = b.row() + 8 * h;
+      const QueryRow<B> is(a, b.kv, r);
+      const T* at = b.of.q + is.query * a.sq[0] + is.head * a.sq[1] + threadIdx.x % 4 * 2;
+#pragma unroll
+      for (int c = 0; c < DH / 16; c++) {
+        q[c][h] = r < b.rows ? *(const u32*)(at + 16 * c) ^ signsOf(a) : 0;
+        q[c][h + 2] = r < b.rows ? *(const u32*)(at + 16 * c + 8) ^ signsOf(a) : 0;
+      }
+    }
+  }
+};
+
 // step is what a tile brings, of which not all rows see all if MASKED: false where a value that
 // is hidden from some is not finite, since a weight of zero hides only what is.
-template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, FlashRows<T, B, DH>& r, Tile<DH>& ks, Tile<DH>& vs, int& odd, int j) {
+template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, const FlashQueries<T, B, DH>& of, FlashRows<T, B, DH>& r, Tile<DH>& ks, Tile<DH>& vs, int& odd, int j) {
   const int lane = threadIdx.x % 32;
   awaitCopies();
   __syncthreads();
@@ -46,8 +65,8 @@ template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const Attentio
     for (int n = 0; n < 8; n += 2) {
       u32 x[4];
       fourTiles<false>(x, &ks.at[(n * 8 + lane / 16 * 8 + lane % 8) * ks.row + 2 * c + lane / 8 % 2]);
-      product<T>(s[n], r.q[c], x[0], x[1]);
-      product<T>(s[n + 1], r.q[c], x[2], x[3]);
+      product<T>(s[n], of.q[c], x[0], x[1]);
+      product<T>(s[n + 1], of.q[c], x[2], x[3]);
     }
   awaitCopies();
   __syncthreads();
@@ -80,12 +99,13 @@ template <class T, int B, int DH> DEV void flash(const AttentionArgs<B>& a) {
   __shared__ int odd;
   if (threadIdx.x == 0) odd = 0;
   ks.load(b.k, a.sk[0], 0, b.keys);
+  const FlashQueries<T, B, DH> q(a, b);
   FlashRows<T, B, DH> r(a, b);
   __syncthreads();
   int j = 0;
   bool good = true;
-  for (; j + 64 <= b.clear; j += 64) flashStep<false>(a, b, r, ks, vs, odd, j);
-  for (; good && j < b.keys; j += 64) good = flashStep<true>(a, b, r, ks, vs, odd, j);
+  for (; j + 64 <= b.clear; j += 64) flashStep<false>(a, b, q, r, ks, vs, odd, j);
+  for (; good && j < b.keys; j += 64) good = flashStep<true>(a, b, q, r, ks, vs, odd, j);
   awaitCopies();
   const FlashBlock<T, B> again(a);
   if (good) r.store(a, again);

@@ -50,7 +50,7 @@ template <int DH, int KEYS> struct HopperRoom {
 };
 
 struct HopperGates {
-  Gate q[2];         // a warpgroup's queries are there
+  Gate q;            // the queries are there
   Gate next[2];      // it is its turn to multiply
   Gate k[2], v[3];   // a tile is there
   Gate kFree[2], vFree[3];
@@ -58,7 +58,8 @@ struct HopperGates {
   int odd;           // a value that a weight of zero does not hide
 
   __device__ __forceinline__ void make() {
-    for (int i = 0; i < 2; i++) q[i].make(128), next[i].make(4);
+    q.make(128);
+    for (int i = 0; i < 2; i++) next[i].make(4);
     for (int i = 0; i < 2; i++) k[i].make(128), kFree[i].make(8);
     for (int i = 0; i < 3; i++) v[i].make(128), vFree[i].make(8);
     end.make(256), odd = 0;
@@ -76,7 +77,36 @@ template <class R> DEV R& hopperRoom() {
 #endif
 }
 
-// hopperBrings is what the third warpgroup does.
+// hopperQueries begins to bring the block's rows of queries, zeros where there are none.
+template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperQueries(const AttentionArgs<B>& a, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
+  const FlashBlock<T, B> b(a);
+  const int c = threadIdx.x % 8, share = (int)a.share;
+  const u32 signs = signsOf(a);
+  int row = threadIdx.x % 128 / 8;
+  QueryRow<B> is(a, b.kv, b.first + row);
+  const i64 end = (b.kv + 1) * a.share;
+#pragma unroll 1
+  for (; row < 128; row += 16) {
+    const bool there = b.first + row < b.rows;
+    const T* from = there ? b.of.q + is.query * a.sq[0] + is.head * a.sq[1] + c * 8 : b.of.q;
+#pragma unroll
+    for (int p = 0; p < DH / 64; p++) {
+      Pack<u32, 4>& to = room.q[p].at[row * 8 + (c ^ row % 8)];
+      copy16(spotOf(&to), there ? from + p * 64 : from, there);
+    }
+    is.query += 16 / share, is.head += 16 % share;
+    if (is.head >= end) is.query++, is.head -= share;
+  }
+  if (!signs) return gates.q.arriveCopied();
+  endCopies();
+  awaitCopies();
+  for (int p = 0; p < DH / 64; p++)  // its own
+    for (row = threadIdx.x % 128 / 8; row < 128; row += 16)
+      for (int w = 0; w < 4; w++) room.q[p].at[row * 8 + (c ^ row % 8)].v[w] ^= signs;
+  gates.q.arrive();
+}
+
+// hopperBrings is what the third warpgroup does from then on.
 template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperBrings(const AttentionArgs<B>& a, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
   const FlashBlock<T, B> b(a);
   const int row = threadIdx.x % 128 / 8, column = threadIdx.x % 8 * 8;
@@ -119,18 +149,6 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   }
 
   DEV int group() { return threadIdx.x / 128; }
-
-  // keep puts the queries into shared memory.
-  __device__ __forceinline__ void keep() {
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int c = 0; c < DH / 8; c++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) ((u32*)&room.q[c / 8].at[(row + 8 * h) * 8 + (c % 8 ^ row % 8)])[threadIdx.x % 4] = r.q[c / 2][h + c % 2 * 2];
-    publish();
-    gates.q[group()].arrive();
-    gates.q[group()].pass(0);
-  }
 
   // left says of a gate that the warp is done.
   __device__ __forceinline__ void left(Gate& g) {
@@ -181,6 +199,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   }
 
   template <bool MASKED> __device__ __forceinline__ void first() {
+    gates.q.pass(0);
     gates.k[k.at].pass(k.odd);
     publish();
     beginProducts();
@@ -230,6 +249,7 @@ template <class T, int B, int DH, int KEYS> DEV void flashHopper(const Attention
   if (threadIdx.x == 0) gates.make();
   __syncthreads();
   if (threadIdx.x >= 256) {
+    hopperQueries<T, B, DH, KEYS>(a, room, gates);
     registers<false, 40>();
     hopperBrings<T, B, DH, KEYS>(a, room, gates);
     return;
@@ -238,7 +258,6 @@ template <class T, int B, int DH, int KEYS> DEV void flashHopper(const Attention
   const FlashBlock<T, B> b(a);
   FlashRows<T, B, DH> r(a, b);
   Hopper<T, B, DH, KEYS> h(a, b, r, room, gates);
-  h.keep();
   if (KEYS <= b.clear) h.template first<false>();
   else h.template first<true>();
   int t = 0;

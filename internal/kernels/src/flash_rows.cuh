@@ -43,28 +43,22 @@ template <class T, int B> struct FlashBlock {
   }
 };
 
+// signsOf is what turns the signs of a pair of queries where the scale is below zero.
+template <int B> DEV u32 signsOf(const AttentionArgs<B>& a) { return a.scale < 0 ? 0x80008000u : 0; }
+
 template <class T, int B, int DH> struct FlashRows {
-  f32 scale;  // of scores as exponents of 2; what is negative went into the queries
-  u32 q[DH / 16][4];
+  f32 scale;    // of scores as exponents of 2; what is negative goes into the queries
   int seen[2];  // keys
   f32 o[DH / 8][4], sum[2];
   f32 shift[2], limit[2];  // of exponents; of scores that need no larger shift
 
   __device__ __forceinline__ FlashRows(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
     scale = (f32)(a.scale * 1.4426950408889634);
-    const u32 sign = scale < 0 ? 0x80008000u : 0;
     scale = scale < 0 ? -scale : scale;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const i64 r = b.row() + 8 * h;
-      const QueryRow<B> is(a, b.kv, r);
-      const T* at = b.of.q + is.query * a.sq[0] + is.head * a.sq[1] + threadIdx.x % 4 * 2;
-      seen[h] = r < b.rows ? (int)keysOf(a, is.query) : 0;
-#pragma unroll
-      for (int c = 0; c < DH / 16; c++) {
-        q[c][h] = r < b.rows ? *(const u32*)(at + 16 * c) ^ sign : 0;
-        q[c][h + 2] = r < b.rows ? *(const u32*)(at + 16 * c + 8) ^ sign : 0;
-      }
+      seen[h] = r < b.rows ? (int)keysOf(a, r / a.share) : 0;
       limit[h] = -bitsAs<f32>(0x7f800000u), shift[h] = 0, sum[h] = 0;
     }
 #pragma unroll
