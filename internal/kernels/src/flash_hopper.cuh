@@ -2,7 +2,7 @@
 // where they are in shared memory (FlashAttention-3; Shah et al., 2024; arXiv 2407.08608). Two
 // warpgroups have 64 rows each. While one makes weights the other multiplies, and within each the
 // scores of the next KEYS keys are multiplied beside the sums of these keys' values, and the next
-// weights are made while those sums are under way. A third warpgroup brings keys and values as
+// weights are made while those sums are under way. A third warpgroup brings queries, keys and values as
 // far ahead as there is room.
 
 // HopperTile is KEYS rows of DH elements in panels.
