@@ -27,16 +27,17 @@ func attention(j *job) ([]launch, error) {
 
 // attending is an attention as its kernels take it.
 type attending struct {
-	cores  bool // for tensor cores
-	hopper bool // which are those of Hopper
-	dt     string
-	lead   int   // batch dimensions, after merging
-	dh     int64 // elements of a head
-	result int64 // elements
-	rows   int64 // queries of all the heads that share keys and values
-	heads  int64 // of keys, of all batches
-	keys   int64
-	args   words // AttentionArgs
+	cores   bool // for tensor cores
+	hopper  bool // which are those of Hopper
+	dt      string
+	lead    int   // batch dimensions, after merging
+	dh      int64 // elements of a head
+	result  int64 // elements
+	rows    int64 // queries of all the heads that share keys and values
+	heads   int64 // of keys, of all batches
+	batches int64
+	keys    int64
+	args    words // AttentionArgs
 }
 
 func newAttending(j *job) (*attending, error) {
@@ -78,10 +79,11 @@ func newAttending(j *job) (*attending, error) {
 		args.ints(column(lead, o)...)
 	}
 	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
-		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], keys: k.Shape[b], args: args}
+		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], args: args}
 	for _, n := range q.Shape[:b] {
-		f.heads *= n
+		f.batches *= n
 	}
+	f.heads *= f.batches
 	return f, nil
 }
 
@@ -153,12 +155,16 @@ func (f *attending) split(j *job) ([]launch, error) {
 	}
 	args := slices.Clone(f.args)
 	args.addr(parts[0], parts[1])
-	args.ints(splits, length)
+	args.ints(splits, length, f.rows, (f.rows+splitRows-1)/splitRows, f.heads/f.batches)
 	grid, err := exactGrid(units * splits)
 	if err != nil {
 		return nil, err
 	}
-	all := []launch{{blocks: grid, args: args, code: f.code("flashSplit", "FlashSplitArgs", "flash_split")}}
+	c := f.code("flashSplit", "FlashSplitArgs", "flash_split")
+	steps := splitSteps(j.arch)
+	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d>", f.dt, f.lead, f.dh, steps)
+	// 16 keys and values of each step for each of 8 warps, at a multiple of 1 KiB.
+	all := []launch{{blocks: grid, shared: uint32(8*16*2*2*steps*f.dh + 1<<10), args: args, code: c}}
 	if splits > 1 {
 		if grid, err = exactGrid(units * splitRows * f.dh / threads); err != nil {
 			return nil, err
@@ -166,6 +172,16 @@ func (f *attending) split(j *job) ([]launch, error) {
 		all = append(all, launch{blocks: grid, args: args, code: f.code("flashJoin", "FlashSplitArgs", "flash_split")})
 	}
 	return all, nil
+}
+
+// splitSteps is how far ahead flashSplit brings keys: as shared memory has room, of which the smaller
+// GPUs of each generation have 99 KiB a block. No bit depends on it.
+func splitSteps(arch string) int64 {
+	switch strings.TrimRight(arch, "af") {
+	case "sm_80", "sm_87", "sm_90", "sm_100", "sm_103":
+		return 2
+	}
+	return 1
 }
 
 func (f *attending) code(body, args string, files ...string) code {

@@ -23,8 +23,8 @@ var attentions = []attention{
 func BenchmarkAttention(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range attentions {
-		q, k := t.viewFrom(0, ir.BF16, c.b, c.tq, c.hq, c.dh), t.viewFrom(1001, ir.BF16, c.b, c.tk, c.hkv, c.dh)
-		v, out := t.viewFrom(2003, ir.BF16, c.b, c.tk, c.hkv, c.dh), t.view(ir.BF16, c.b, c.tq, c.hq, c.dh)
+		q, k := t.drawn(1, ir.BF16, c.b, c.tq, c.hq, c.dh), t.drawn(2, ir.BF16, c.b, c.tk, c.hkv, c.dh)
+		v, out := t.drawn(3, ir.BF16, c.b, c.tk, c.hkv, c.dh), t.view(ir.BF16, c.b, c.tq, c.hq, c.dh)
 		l, err := t.d.Prepare(device.Kernel{Op: ir.OpAttention, Ins: []device.View{q, k, v}, Outs: []device.View{out}, Value: ir.AttentionScale(c.dh), Causal: c.causal})
 		t.must(err)
 		s := t.stream(0)

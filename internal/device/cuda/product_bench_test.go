@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -56,20 +57,23 @@ func (t *timer) must(err error) {
 // view is a dense tensor of normal numbers in memory of its own.
 func (t *timer) view(dt ir.DType, shape ...int64) device.View {
 	t.Helper()
+	return t.filled(noiseOf(dt), dt, shape...)
+}
+
+// drawn is view with normal numbers from a seed: keys that equal their queries, bit by bit, would
+// have nearly all of the weight.
+func (t *timer) drawn(seed uint64, dt ir.DType, shape ...int64) device.View {
+	t.Helper()
+	return t.filled(patternOf(dt, rand.New(rand.NewPCG(3, seed)).NormFloat64), dt, shape...)
+}
+
+func (t *timer) filled(pattern []byte, dt ir.DType, shape ...int64) device.View {
+	t.Helper()
 	v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
 	mem, err := t.d.alloc(v.Elements()*dt.Size(), device.Private)
 	t.must(err)
-	t.must(t.d.bound(func() error { return t.d.site.fill(mem.addr, mem.bytes, noiseOf(dt), 0) }))
+	t.must(t.d.bound(func() error { return t.d.site.fill(mem.addr, mem.bytes, pattern, 0) }))
 	v.Mem = mem
-	return v
-}
-
-// viewFrom is view with numbers that begin n times 16 bytes behind those of others: keys
-// that equal their queries have their largest weights there.
-func (t *timer) viewFrom(n int64, dt ir.DType, shape ...int64) device.View {
-	t.Helper()
-	v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape), Off: 16 * n}
-	v.Mem = t.view(dt, v.Elements()+v.Off/dt.Size()).Mem
 	return v
 }
 

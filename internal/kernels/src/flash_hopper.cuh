@@ -66,17 +66,6 @@ struct HopperGates {
   }
 };
 
-// hopperRoom is the block's dynamic shared memory.
-template <class R> DEV R& hopperRoom() {
-#ifdef __CUDA_ARCH__
-  extern __shared__ Pack<u32, 4> hopperShared[];
-  return *(R*)(((u64)hopperShared + 1023) & ~1023ull);
-#else
-  alignas(1024) static R room;
-  return room;
-#endif
-}
-
 // hopperQueries begins to bring the block's rows of queries, zeros where there are none.
 template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperQueries(const AttentionArgs<B>& a, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
   const FlashBlock<T, B> b(a);
@@ -245,7 +234,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
 
 template <class T, int B, int DH, int KEYS> DEV void flashHopper(const AttentionArgs<B>& a) {
   __shared__ HopperGates gates;
-  HopperRoom<DH, KEYS>& room = hopperRoom<HopperRoom<DH, KEYS>>();
+  HopperRoom<DH, KEYS>& room = roomOf<HopperRoom<DH, KEYS>>();
   if (threadIdx.x == 0) gates.make();
   __syncthreads();
   if (threadIdx.x >= 256) {

@@ -28,6 +28,26 @@ DEV Spot spotOf(const void* x) {
 #endif
 }
 
+// meetWarp lets lanes see what others of their warp wrote to shared memory.
+DEV void meetWarp() {
+#ifdef __CUDA_ARCH__
+  __syncwarp();
+#else
+  __syncthreads();
+#endif
+}
+
+// roomOf is the block's dynamic shared memory, from a multiple of 1 KiB on.
+template <class R> DEV R& roomOf() {
+#ifdef __CUDA_ARCH__
+  extern __shared__ Pack<u32, 4> sharedRoom[];
+  return *(R*)(((u64)sharedRoom + 1023) & ~1023ull);
+#else
+  alignas(1024) static R room;
+  return room;
+#endif
+}
+
 // copy16 begins to bring 16 bytes to shared memory, zeros where there is nothing.
 DEV void copy16(Spot to, const void* from, bool there) {
 #ifdef __CUDA_ARCH__
@@ -104,6 +124,12 @@ template <class T> DEV u32 pair(f32 lo, f32 hi) {
 #else
   return (u32)Num<T>::put(lo).bits | (u32)Num<T>::put(hi).bits << 16;
 #endif
+}
+
+// operand makes of weights for 16 keys what multiplies those keys' values.
+template <class T> DEV void operand(u32 (&w)[4], const f32 (&s)[4], const f32 (&t)[4]) {
+  w[0] = pair<T>(s[0], s[1]), w[1] = pair<T>(s[2], s[3]);
+  w[2] = pair<T>(t[0], t[1]), w[3] = pair<T>(t[2], t[3]);
 }
 
 // product adds a·b to c: 16×16 by 16×8.
