@@ -134,6 +134,17 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	return c, nil
 }
 
+// seenRoom is an empty slice for a mark to keep what its stream was behind in.
+func (s *site) seenRoom() []int64 {
+	n := len(s.seens)
+	if n == 0 {
+		return nil
+	}
+	room := s.seens[n-1]
+	s.seens = s.seens[:n-1]
+	return room
+}
+
 // newEvent takes an event from the pool. The site's context is current.
 func (s *site) newEvent(timed bool) (nvlib.Event, error) {
 	pool := &s.events

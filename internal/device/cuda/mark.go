@@ -18,6 +18,7 @@ type mark struct {
 	ev     nvlib.Event
 	refs   int       // holders
 	in     *capture  // the capture that it is part of; nil for none
+	seen   []int64   // what its stream was behind there
 	held   []*stream // streams held back until it is issued
 }
 
@@ -32,6 +33,7 @@ func (m *mark) release() {
 	if m.refs == 0 && m.issued {
 		site := m.stream.dev.site
 		site.events = append(site.events, m.ev)
+		site.seens = append(site.seens, m.seen[:0])
 	}
 }
 
@@ -81,6 +83,7 @@ func (s *stream) stamp(m *mark) error {
 		return err
 	}
 	m.ev, m.pos, m.issued, m.in = ev, s.pos, true, s.dev.w.capture
+	m.seen = append(s.dev.site.seenRoom(), s.seen...)
 	return nil
 }
 
@@ -96,27 +99,47 @@ func (s *stream) record(ev nvlib.Event) error {
 func (s *stream) waitFor(m *mark) error {
 	// What was before a capture is over, and what was in one is before all that
 	// came after its launch: in neither case is there anything to wait for.
-	if m.stream == s || s.seenOf(m.stream) >= m.pos || m.in != s.dev.w.capture {
+	if m.stream == s || s.isBehind(m) || m.in != s.dev.w.capture {
 		return nil
 	}
-	if c := m.in; c != nil && c.of(s.dev.site) != c.of(m.stream.dev.site) {
-		if err := c.flags.waitAcross(s, m); err != nil {
-			return err
-		}
-	} else if err := s.dev.w.drv.WaitEvent(s.h, m.ev); err != nil {
+	c := m.in
+	across := c != nil && c.of(s.dev.site) != c.of(m.stream.dev.site)
+	var err error
+	if across {
+		err = c.flags.waitAcross(s, m)
+	} else {
+		err = s.dev.w.drv.WaitEvent(s.h, m.ev)
+	}
+	if err != nil {
 		return err
 	}
-	s.seen[m.stream.index] = m.pos
+	s.learn(m, !across)
 	s.worked()
 	return nil
 }
 
-// seenOf returns up to which place of o's order s waits already.
-func (s *stream) seenOf(o *stream) int64 {
-	for len(s.seen) <= o.index {
+// isBehind reports whether s waits already for all before the mark, of itself or since
+// who it waits for does.
+func (s *stream) isBehind(m *mark) bool {
+	return m.stream.index < len(s.seen) && s.seen[m.stream.index] >= m.pos
+}
+
+// learn notes that s waits for m, and so, if all, for what m's stream was behind. Not
+// where a flag joins two graphs: each graph must be joined by edges of its own.
+func (s *stream) learn(m *mark, all bool) {
+	if all {
+		for i, pos := range m.seen {
+			s.raiseSeen(i, pos)
+		}
+	}
+	s.raiseSeen(m.stream.index, m.pos)
+}
+
+func (s *stream) raiseSeen(i int, pos int64) {
+	for len(s.seen) <= i {
 		s.seen = append(s.seen, -1)
 	}
-	return s.seen[o.index]
+	s.seen[i] = max(s.seen[i], pos)
 }
 
 // event is a name for a mark. The world's mutex guards it.

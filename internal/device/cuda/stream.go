@@ -24,13 +24,16 @@ type stream struct {
 	windowed int64  // where NCCL's latest call on windows is; 0 for none
 	mark     *mark  // the latest, to be shared
 	reached  int64  // up to where all is known to be done
-	seen     []int64
-	issued   device.Marks // begun and not ended, as asked for
-	open     device.Marks // the same, as issued
-	ticks    []tick       // begins and ends not known to be reached
-	tickPos  int64        // of the latest of them
-	lastNs   int64        // of the tick told last
-	lastEv   nvlib.Event  // of that, if the next tick has it too
+
+	// seen is up to where s is behind each stream, by its index; -1 for nothing.
+	seen []int64
+
+	issued  device.Marks // begun and not ended, as asked for
+	open    device.Marks // the same, as issued
+	ticks   []tick       // begins and ends not known to be reached
+	tickPos int64        // of the latest of them
+	lastNs  int64        // of the tick told last
+	lastEv  nvlib.Event  // of that, if the next tick has it too
 
 	// Where nobody observes: the commands begun since s was last seen idle, the
 	// latest of them, and one that the device is known to have reached.

@@ -53,6 +53,7 @@ type site struct {
 	beyond map[*site]error // those that are apart from it, and why; nil for none
 	heaps  [3]*heap
 	events []nvlib.Event // free, without a clock
+	seens  [][]int64     // of marks that are gone, for others
 	clocks []nvlib.Event // free, with one
 	base   base
 	faults faults
