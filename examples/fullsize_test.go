@@ -18,9 +18,8 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
-	"hocket.example/hocket/internal/device/cuda"
-	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -107,18 +106,10 @@ func TestPipelines(t *testing.T) {
 	runPipelines(t, cpu.New(cpu.Options{}), map[string]int64{"S": 8, "R": 8, "K": 64, "N": 16})
 }
 
-// TestPipelinesCUDA runs them at full size on two GPUs, in half a minute; in short
-// tests at a sixteenth of it.
+// TestPipelinesCUDA runs them at full size, call by call and by graph, on two GPUs or on one
+// that both ranks share; in short tests at a sixteenth of it.
 func TestPipelinesCUDA(t *testing.T) {
-	m, err := cuda.New(cuda.Options{})
-	gpus := 0
-	if err == nil {
-		gpus = m.Caps().MaxRanks
-	}
-	devicetest.NeedGPUs(t, gpus, 1, err)
-	if gpus < 2 {
-		t.Skipf("needs 2 GPUs, there are %d", gpus)
-	}
+	machine := gpus(t)
 	const need = 24 << 30 // of host memory: a and its blocks, twice
 	if free := hostMemory(); free < need {
 		t.Skipf("needs %s of host memory, %s are free", tensor.Size(need), tensor.Size(free))
@@ -127,7 +118,7 @@ func TestPipelinesCUDA(t *testing.T) {
 	if testing.Short() {
 		dims["R"], dims["K"] = 1024, 8192
 	}
-	runPipelines(t, m, dims)
+	runPipelines(t, machine(2), dims)
 }
 
 // hostMemory is what the system says that a process can have, in bytes.
@@ -156,28 +147,35 @@ func runPipelines(t *testing.T, m device.Machine, dims map[string]int64) {
 	for _, pl := range pipelines {
 		t.Run(pl.name, func(t *testing.T) {
 			for _, strategy := range append([]string{"sequential"}, pl.strategies...) {
-				y := pl.run(t, m, dims, strategy, &p, x)
-				switch {
-				case pl.gather && !bytes.Equal(y.Data, x.Data):
-					t.Fatalf("%s: what was gathered is not x", strategy)
-				case pl.gather:
-				case first == nil:
-					began := time.Now()
-					if err := p.check(y); err != nil {
-						t.Fatalf("%s: %v", strategy, err)
+				pn := pl.plan(t, dims, strategy)
+				for _, graph := range []bool{false, true} {
+					if graph && !m.Caps().Graphs {
+						continue
 					}
-					t.Logf("checked in %v", time.Since(began).Round(time.Millisecond))
-					first = y.Data
-				case !bytes.Equal(y.Data, first):
-					t.Fatalf("%s: element %d is not as in the first run", strategy, firstDifference(y.Data, first))
+					how := fmt.Sprintf("%s, by graph %t", strategy, graph)
+					y := pl.run(t, m, pn, graph, &p, x)
+					switch {
+					case pl.gather && !bytes.Equal(y.Data, x.Data):
+						t.Fatalf("%s: what was gathered is not x", how)
+					case pl.gather:
+					case first == nil:
+						began := time.Now()
+						if err := p.check(y); err != nil {
+							t.Fatalf("%s: %v", how, err)
+						}
+						t.Logf("checked in %v", time.Since(began).Round(time.Millisecond))
+						first = y.Data
+					case !bytes.Equal(y.Data, first):
+						t.Fatalf("%s: element %d is not as in the first run", how, firstDifference(y.Data, first))
+					}
 				}
 			}
 		})
 	}
 }
 
-// run runs a pipeline under a strategy.
-func (pl *pipeline) run(t *testing.T, m device.Machine, dims map[string]int64, strategy string, p *product, x *tensor.Tensor) *tensor.Tensor {
+// plan plans a pipeline under a strategy.
+func (pl *pipeline) plan(t *testing.T, dims map[string]int64, strategy string) *plan.Plan {
 	t.Helper()
 	prog, ds := ir.Parse(pl.name, pipelineHead+pl.text)
 	if ds.HasErrors() {
@@ -195,12 +193,18 @@ func (pl *pipeline) run(t *testing.T, m device.Machine, dims map[string]int64, s
 	if err != nil {
 		t.Fatal(err)
 	}
+	return pn
+}
+
+// run runs a pipeline's plan: a graph twice, since its form is chosen by the second time.
+func (pl *pipeline) run(t *testing.T, m device.Machine, pn *plan.Plan, graph bool, p *product, x *tensor.Tensor) *tensor.Tensor {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	began := time.Now()
-	loaded, err := exec.Load(ctx, m, pn, exec.Options{})
+	loaded, err := exec.Load(ctx, m, pn, exec.Options{Graph: graph})
 	if err != nil {
-		t.Fatalf("%s: %v", strategy, err)
+		t.Fatalf("graph %t: %v", graph, err)
 	}
 	prepared := time.Since(began)
 	in := map[string]*tensor.Tensor{}
@@ -208,12 +212,17 @@ func (pl *pipeline) run(t *testing.T, m device.Machine, dims map[string]int64, s
 		from := map[string]*tensor.Tensor{"a": p.a, "b": p.b, "x": x}[io.Name]
 		in[io.Name] = &tensor.Tensor{DType: ir.F32, Shape: io.Shape, Data: from.Data}
 	}
+	if graph {
+		if _, err := loaded.Run(ctx, in); err != nil {
+			t.Fatalf("graph %t: %v", graph, err)
+		}
+	}
 	began = time.Now()
 	res, err := loaded.Run(ctx, in)
 	if err != nil {
-		t.Fatalf("%s: %v", strategy, err)
+		t.Fatalf("graph %t: %v", graph, err)
 	}
-	t.Logf("%s: loaded in %v, run with its uploads in %v", strategy, prepared.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	t.Logf("%s, graph %t: loaded in %v, run with its uploads in %v", pl.name, graph, prepared.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	if err := loaded.Close(); err != nil {
 		t.Fatal(err)
 	}
