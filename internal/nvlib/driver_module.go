@@ -35,8 +35,9 @@ func (d *Driver) Function(m Module, name string) (Function, error) {
 	return f, err
 }
 
-// LoadFunction brings f's code to the device now, which the driver otherwise does
-// at the first launch; a driver before CUDA 12.4 cannot be asked to.
+// LoadFunction brings f's code to the device now, which the driver otherwise does at the
+// first launch. A driver before CUDA 12.4 has no such call; it did so when f was asked
+// for (CUDA C Programming Guide 12.2, "Lazy Loading").
 func (d *Driver) LoadFunction(f Function) error {
 	if !d.f.funcLoad.Present() {
 		return nil

@@ -98,16 +98,57 @@ func (s *site) exercise(st *gemmStep, p *pick, key string) error {
 	if p == nil || s.gpu.ran[key] {
 		return nil
 	}
-	t, err := s.newTrial(st)
-	if err == nil {
-		err = t.close(t.try(candidate{pick: *p}))
-	} else if withoutTrial(err) {
-		err = nil // then at the first launch
+	ran, err := s.runOnce(st, p)
+	if err == nil && !ran {
+		ran, err = s.runSmall(st, p)
 	}
 	if err == nil {
-		s.gpu.noteRan(key, true)
+		s.gpu.noteRan(key, ran)
 	}
 	return err
+}
+
+// runOnce runs a pick on scratch memory; not where there is none, or a graph is recorded.
+func (s *site) runOnce(st *gemmStep, p *pick) (ran bool, err error) {
+	t, err := s.newTrial(st, p.need)
+	if err != nil {
+		if withoutTrial(err) {
+			err = nil
+		}
+		return false, err
+	}
+	err = t.close(t.try(candidate{pick: *p}))
+	return err == nil, err
+}
+
+// smallSide is how many rows and columns of a product are computed where there is no
+// memory for all: whole tiles of any algorithm.
+const smallSide = 256
+
+// runSmall runs a pick on a corner of st, which the same code computes; not where that
+// is all of it, or where cuBLASLt does not take it by that algorithm.
+func (s *site) runSmall(st *gemmStep, p *pick) (ran bool, err error) {
+	g := st.g
+	g.m, g.n, g.batch = min(g.m, smallSide), min(g.n, smallSide), 1
+	if g == st.g {
+		return false, nil
+	}
+	small := s.w.gemmStep(st.lib, st.h, g)
+	defer small.free()
+	if err := small.describe(); err != nil {
+		return false, notTaken(err)
+	}
+	if g.relu {
+		if err := st.lib.SetDesc32(small.desc, nvlib.LtDescEpilog, g.epilogue()); err != nil {
+			return false, err
+		}
+	}
+	need, ok := small.takes(p.algo)
+	if !ok {
+		return false, nil
+	}
+	ran, err = s.runOnce(small, &pick{algo: p.algo, need: need})
+	return ran, notTaken(err)
 }
 
 func (g *gpu) noteRan(key string, ran bool) {
@@ -142,7 +183,7 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	if len(cands) == 1 {
 		return &cands[0].pick, false, nil
 	}
-	t, err := s.newTrial(st)
+	t, err := s.newTrial(st, workspaceBytes)
 	switch {
 	case err == nil:
 	case !withoutTrial(err):
@@ -151,7 +192,7 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 		return nil, false, s.trialError(st, err)
 	default:
 		cands[0].guess = true
-		return &cands[0].pick, true, nil
+		return &cands[0].pick, false, nil
 	}
 	best, err := t.fastest(cands)
 	if err = t.close(err); err != nil {
@@ -214,13 +255,19 @@ func (st *gemmStep) kept(b []byte) *pick {
 	for i := range p.algo {
 		p.algo[i] = binary.LittleEndian.Uint64(b[8*(1+i):])
 	}
-	la := st.layouts
-	r, err := st.lib.Check(st.h, st.desc, la[0], la[1], la[2], la[2], p.algo)
-	if err != nil || r.State != 0 || r.Workspace > workspaceBytes {
+	need, ok := st.takes(p.algo)
+	if !ok {
 		return nil
 	}
-	p.need = int64(r.Workspace)
+	p.need = need
 	return &p
+}
+
+// takes returns the workspace with which cuBLASLt computes st by an algorithm, if it does.
+func (st *gemmStep) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
+	la := st.layouts
+	r, err := st.lib.Check(st.h, st.desc, la[0], la[1], la[2], la[2], algo)
+	return int64(r.Workspace), err == nil && r.State == 0 && r.Workspace <= workspaceBytes
 }
 
 // candidate is an algorithm under trial.

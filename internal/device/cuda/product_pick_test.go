@@ -295,6 +295,31 @@ func TestPickWithoutMemory(t *testing.T) {
 	}
 }
 
+// TestPickPart: what there is no memory to run whole runs once in part when it is prepared, on each
+// GPU, so that its code is there; not where not even that has room.
+func TestPickPart(t *testing.T) {
+	for _, c := range []struct {
+		mib  int64
+		runs int
+	}{{4, 1}, {1, 0}} {
+		f := newFake(t, 1)
+		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+		w := openFake(t, f, Options{})
+		site := w.(*world).devices[0].site
+		site.heaps[device.Private] = newHeap(1, 1, 1, &smallSource{from: site.heaps[device.Private].from, most: c.mib << 20})
+		l := productOf(t, w, ir.BF16, 2048)
+		if n := len(f.lt.runs); n != c.runs {
+			t.Errorf("%d MiB: ran %d times before its first launch, want %d", c.mib, n, c.runs)
+		}
+		if got := chosen(t, w, f, l); got != 1 {
+			t.Errorf("%d MiB: took algorithm %d", c.mib, got)
+		}
+		if list := w.(device.Guesser).Guesses(); len(list) != 1 {
+			t.Errorf("%d MiB: guesses %q, want one", c.mib, list)
+		}
+	}
+}
+
 // TestPickTrialFails wants what goes wrong with a trial told, unless it is memory.
 func TestPickTrialFails(t *testing.T) {
 	f := newFake(t, 1)
@@ -328,6 +353,20 @@ func TestPickTrialFails(t *testing.T) {
 		t.Errorf("%v; run %d times when that was mended, want 1", err, len(f.lt.runs)-before)
 	}
 }
+
+// smallSource gives no more than most at a time.
+type smallSource struct {
+	from source
+	most int64
+}
+
+func (s *smallSource) take(n int64) (*region, error) {
+	if n > s.most {
+		return nil, device.ErrOutOfMemory
+	}
+	return s.from.take(n)
+}
+func (s *smallSource) give(r *region) error { return s.from.give(r) }
 
 // none is a source of no memory.
 type none struct{}

@@ -36,13 +36,14 @@ func withoutTrial(err error) bool {
 	return errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, errRecording)
 }
 
-// newTrial reserves what a trial of st needs. The context is current.
-func (s *site) newTrial(st *gemmStep) (*trial, error) {
+// newTrial reserves what a trial of st by algorithms with so large a workspace needs. The
+// context is current.
+func (s *site) newTrial(st *gemmStep, workspace int64) (*trial, error) {
 	if s.w.capture != nil {
 		return nil, errRecording
 	}
 	a, b, out := st.g.spans()
-	t := &trial{s: s, st: st, bytes: a + b + out + workspaceBytes}
+	t := &trial{s: s, st: st, bytes: a + b + out + workspace}
 	var err error
 	if t.at, err = s.heaps[device.Private].take(t.bytes); err != nil {
 		return nil, err
