@@ -53,7 +53,8 @@ type fakeGPU struct {
 	hasty     bool                  // kernels run out of time at once
 	mute      bool                  // and raise nothing
 	reach     fakeReach
-	order     *fakeOrder // of copies; nil where nobody asks
+	ills      map[int32]uintptr // by device: what calls about its streams return, from now on
+	order     *fakeOrder        // of copies; nil where nobody asks
 	joints    fakeJoints
 	// remembered: NCCL may know of memory, whose addresses are then never given back.
 	remembered bool
@@ -83,7 +84,7 @@ func newFake(t testing.TB, devices int) *fakeGPU {
 	f := &fakeGPU{TB: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
 		graphs: map[uintptr][]fakeWork{}, begun: map[uintptr]*fakeCapture{}, member: map[uintptr]*fakeCapture{},
 		joins: map[string]*fakeJoin{}, joinOf: map[uintptr]*fakeJoin{}, events: map[uintptr]int{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
-		called: map[string]int{}, late: map[string]int{}, reach: newFakeReach()}
+		called: map[string]int{}, late: map[string]int{}, ills: map[int32]uintptr{}, reach: newFakeReach()}
 	t.Cleanup(func() {
 		if f.dead != 0 {
 			return // nothing can be given back
@@ -471,6 +472,24 @@ func (f *fakeGPU) status(name string, do func() uintptr) uintptr {
 	return do()
 }
 
+// streamOf is which argument of a call is the stream.
+var streamOf = map[string]int{"cuStreamQuery": 0, "cuStreamSynchronize": 0, "cuStreamWaitEvent": 0, "cuEventRecord": 1, "cuGraphLaunch": 1,
+	"cuMemcpy2DAsync_v2": 1, "cuMemcpyAsync": 3, "cuLaunchKernel": 8}
+
+// ill returns what a call about a stream of a device that is ill gets; 0 for others. Of
+// one that is only slow questions alone get it.
+func (f *fakeGPU) ill(name string, a []uintptr) uintptr {
+	i, streams := streamOf[name]
+	if !streams || a[i] == 0 {
+		return 0
+	}
+	status := f.ills[f.reach.streams[a[i]]]
+	if status == nvlib.CUDANotReady && name != "cuStreamQuery" {
+		return 0
+	}
+	return status
+}
+
 // failing has calls of another library fail where they are to, with that status, and
 // tells of each.
 func (f *fakeGPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, tell func(name string)) {
@@ -501,7 +520,12 @@ func (f *fakeGPU) system() *system {
 		table[name] = func(a []uintptr) uintptr {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			status := f.status(name, func() uintptr { return do(a) })
+			status := f.status(name, func() uintptr {
+				if status := f.ill(name, a); status != 0 {
+					return status
+				}
+				return do(a)
+			})
 			if status != 0 && name == "cuStreamEndCapture" {
 				f.uncapture(a[0])
 			}

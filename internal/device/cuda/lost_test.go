@@ -1,7 +1,9 @@
 package cuda
 
 import (
+	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -97,6 +99,60 @@ func TestPeerLost(t *testing.T) {
 	}
 	_, err = m.Open(t.Context(), 1)
 	isLost(t, err, "GPU 0, fake", "while a world was opened")
+}
+
+// illness has GPU 1 of a fake be lost from now on, and is closed by that.
+func illness(t *testing.T, f *fakeGPU, also map[int32]uintptr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ills[1] = 700
+	maps.Copy(f.ills, also)
+	t.Cleanup(func() { f.dead = 1 }) // what lay there stays
+}
+
+// onlySecond checks that a world ended by a fault of rank 1, that its GPU is lost and
+// that the first one, on which other worlds can be opened, is not.
+func onlySecond(t *testing.T, m *machine, w device.World, err error) {
+	t.Helper()
+	var fault *device.Fault
+	if !errors.As(err, &fault) || fault.Rank != 1 || nvlib.CUDACode(err) != 700 {
+		t.Errorf("got %v", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if m.sys.gpus[0].lost.Load() != nil || m.sys.gpus[1].lost.Load() == nil {
+		t.Errorf("lost: %v, %v", m.sys.gpus[0].lost.Load(), m.sys.gpus[1].lost.Load())
+	}
+	if w, err = m.Open(t.Context(), 1); err != nil {
+		t.Error(err)
+		return
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLostBehindBusy: a GPU is lost for whose work another one waits, which it does for
+// ever then.
+func TestLostBehindBusy(t *testing.T) {
+	f := newFake(t, 2)
+	m := newMachine(f.system(), Options{Kernels: f})
+	w, s := streamed(t, m, 2, "main")
+	must := mustOf(t)
+	for r := range 2 {
+		mem, err := w.Device(r).Alloc(64, device.Shared)
+		must(err)
+		must(s[r].Upload(words(mem, 0, 16), make([]byte, 64)))
+	}
+	illness(t, f, map[int32]uintptr{0: nvlib.CUDANotReady})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := w.Sync(ctx)
+	f.mu.Lock()
+	delete(f.ills, 0)
+	f.mu.Unlock()
+	onlySecond(t, m, w, err)
 }
 
 // TestLostUnseen has a GPU fail without a Sync, or with nothing in flight: what

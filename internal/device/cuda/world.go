@@ -29,6 +29,7 @@ type world struct {
 	gated    bool // whoever holds mu has the gate alone
 	streams  []*stream
 	woken    []*stream // to be flushed
+	asked    int       // the stream that is asked next whether it is idle; see poll
 	calls    int       // functions of HostCallers that run or are waited for
 	landings []landing
 	capture  *capture  // under way; nil for none
@@ -203,7 +204,11 @@ func (w *world) poll() bool {
 	if w.capture != nil {
 		return false // the driver refuses questions for streams that record; others wait for the end
 	}
-	for _, s := range w.streams {
+	for range w.streams {
+		s := w.streams[w.asked%len(w.streams)]
+		// The next question is for the next stream, also where this one is busy: it may
+		// wait for one that has failed, and would for ever.
+		w.asked = s.index + 1
 		if !s.dirty {
 			continue
 		}
