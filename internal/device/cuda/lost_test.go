@@ -101,7 +101,8 @@ func TestPeerLost(t *testing.T) {
 	isLost(t, err, "GPU 0, fake", "while a world was opened")
 }
 
-// illness has GPU 1 of a fake be lost from now on, and is closed by that.
+// illness has GPU 1 of a fake be lost from now on; calls about others' streams return what
+// also says.
 func illness(t *testing.T, f *fakeGPU, also map[int32]uintptr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -240,4 +241,64 @@ func TestHang(t *testing.T) {
 	_, err = m.Open(t.Context(), 1)
 	isLost(t, err, "work still ran")
 	f.dead = 1 // its memory stays taken
+}
+
+// TestLostByLaunch: a GPU that was lost unseen has a graph's launch fail, on whichever of
+// the GPUs that is noticed.
+func TestLostByLaunch(t *testing.T) {
+	for _, form := range []string{formOne, formEach} {
+		x := newExchanged(t, Options{Graphs: form})
+		g, err := x.w.(device.Capturer).Capture(x.issue)
+		x.must(err)
+		x.must(g.Launch(t.Context()))
+		illness(t, x.f, nil)
+		x.f.mu.Lock()
+		x.f.fail["cuGraphLaunch"] = 700
+		x.f.mu.Unlock()
+		onlySecond(t, x.w.(*world).m, x.w, g.Launch(t.Context()))
+	}
+}
+
+// TestLostDetour: a GPU that was lost unseen fails a copy to its memory from another's.
+func TestLostDetour(t *testing.T) {
+	f := newFake(t, 2)
+	f.reach.apart = all
+	m := newMachine(f.system(), Options{Kernels: f})
+	w, s := streamed(t, m, 2, "main")
+	var v [2]device.View
+	for r := range v {
+		mem, err := w.Device(r).Alloc(64, device.Shared)
+		mustOf(t)(err)
+		v[r] = words(mem, 0, 16)
+	}
+	illness(t, f, nil)
+	onlySecond(t, m, w, s[0].Copy(v[1], v[0]))
+}
+
+// TestLostBuffers: who waits for a buffer of another GPU's transfer, which has failed, is
+// not taken for the one that failed.
+func TestLostBuffers(t *testing.T) {
+	f := newFake(t, 2)
+	m := newMachine(f.system(), Options{Kernels: f})
+	w, s := streamed(t, m, 2, "main")
+	w.(*world).staging.bound = 2 * leastChunk
+	var v [2]device.View
+	for r := range v {
+		mem, err := w.Device(r).Alloc(64, device.Private)
+		mustOf(t)(err)
+		v[r] = words(mem, 0, 16)
+	}
+	for _, ahead := range []int{1, 0} {
+		mustOf(t)(s[ahead].Upload(v[ahead], make([]byte, 64)))
+	}
+	illness(t, f, map[int32]uintptr{0: nvlib.CUDANotReady})
+	f.mu.Lock()
+	f.fail["cuEventQuery"] = nvlib.CUDANotReady
+	f.mu.Unlock()
+	err := s[0].Upload(v[0], make([]byte, 64))
+	f.mu.Lock()
+	delete(f.ills, 0)
+	delete(f.fail, "cuEventQuery")
+	f.mu.Unlock()
+	onlySecond(t, m, w, err)
 }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
@@ -88,9 +89,12 @@ func (s *stream) add(t task) error {
 	return nil
 }
 
-// failed ends the world: a device that refuses valid work is in no known state.
+// failed ends the world: a device that refuses valid work is in no known state. That the
+// world has ended meanwhile is no fault of s's device.
 func (s *stream) failed(err error) error {
-	s.dev.w.fault(s, err)
+	if !errors.Is(err, device.ErrAborted) {
+		s.dev.w.fault(s, err)
+	}
 	return s.dev.w.err()
 }
 

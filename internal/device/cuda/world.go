@@ -247,6 +247,7 @@ func (w *world) settle() {
 // was asked or given work; the one to blame is, as far as can be told, one of
 // the device's that was within a command.
 func (w *world) fault(s *stream, err error) {
+	s = w.guilty(s, err)
 	for _, other := range w.streams {
 		if other.dev.site == s.dev.site && other.inside() {
 			s = other
@@ -260,6 +261,21 @@ func (w *world) fault(s *stream, err error) {
 		f.Err = fmt.Errorf("%w; nobody observed the run, so it may as well be of %s", err, strings.Join(others, "; "))
 	}
 	w.end(f)
+}
+
+// guilty returns s, or a stream of another GPU if that one is lost and s's is not: calls
+// for several GPUs, as a graph's launch is, fail by any of them. One that is lost says so
+// to every question.
+func (w *world) guilty(s *stream, err error) *stream {
+	if !isFatal(err) || w.capture != nil { // streams that record answer nothing
+		return s
+	}
+	for _, o := range append([]*stream{s}, w.streams...) {
+		if _, err := o.idle(); isFatal(err) {
+			return o
+		}
+	}
+	return s
 }
 
 // suspects says where other streams of s's device were, any of which may be to
