@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"cmp"
+	"errors"
 	"math/bits"
 	"time"
 
@@ -55,7 +56,7 @@ func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
 		if w.staging.total+size <= w.staging.most() || !w.inFlight(size) {
 			break
 		}
-		if err := w.arrive(began); err != nil {
+		if err := errors.Join(w.arrive(began), s.dev.rebind()); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -64,20 +65,20 @@ func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
 }
 
 // arrive finishes what transfers it can, in the wait for a buffer of theirs. The
-// caller holds mu, which is free for a while, so that a context can end the world.
+// caller holds mu, which is free for a while, so that a context can end the world. Other
+// contexts are made current.
 func (w *world) arrive(began time.Time) error {
 	before := len(w.landings)
 	w.land()
 	if len(w.landings) < before {
 		return nil
 	}
-	// A transfer that failed is not over, and would never be.
-	if _, err := w.drv.StreamIdle(w.landings[0].mark.stream.h); err != nil {
-		return err
+	w.poll() // a transfer that failed is not over, and would never be
+	if w.cause == nil {
+		w.mu.Unlock()
+		pause(time.Since(began))
+		w.mu.Lock()
 	}
-	w.mu.Unlock()
-	pause(time.Since(began))
-	w.mu.Lock()
 	return w.err()
 }
 

@@ -275,30 +275,38 @@ func TestLostDetour(t *testing.T) {
 	onlySecond(t, m, w, s[0].Copy(v[1], v[0]))
 }
 
-// TestLostBuffers: who waits for a buffer of another GPU's transfer, which has failed, is
-// not taken for the one that failed.
+// TestLostBuffers: who waits for a buffer of transfers is told that a GPU is lost, also
+// where that is not the one whose transfer comes first, and is not taken for it.
 func TestLostBuffers(t *testing.T) {
-	f := newFake(t, 2)
-	m := newMachine(f.system(), Options{Kernels: f})
-	w, s := streamed(t, m, 2, "main")
-	w.(*world).staging.bound = 2 * leastChunk
-	var v [2]device.View
-	for r := range v {
-		mem, err := w.Device(r).Alloc(64, device.Private)
+	for _, first := range []int{0, 1} {
+		f := newFake(t, 2)
+		m := newMachine(f.system(), Options{Kernels: f})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		w, err := m.Open(ctx, 2)
 		mustOf(t)(err)
-		v[r] = words(mem, 0, 16)
+		w.(*world).staging.bound = 2 * leastChunk
+		var s [2]device.Stream
+		var v [2]device.View
+		for r := range v {
+			s[r], err = w.Device(r).NewStream(device.StreamOptions{Name: "main"})
+			mustOf(t)(err)
+			mem, err := w.Device(r).Alloc(64, device.Private)
+			mustOf(t)(err)
+			v[r] = words(mem, 0, 16)
+		}
+		for _, r := range []int{first, 1 - first} {
+			mustOf(t)(s[r].Upload(v[r], make([]byte, 64)))
+		}
+		illness(t, f, map[int32]uintptr{0: nvlib.CUDANotReady})
+		f.mu.Lock()
+		f.fail["cuEventQuery"] = nvlib.CUDANotReady
+		f.mu.Unlock()
+		err = s[0].Upload(v[0], make([]byte, 64))
+		f.mu.Lock()
+		delete(f.ills, 0)
+		delete(f.fail, "cuEventQuery")
+		f.mu.Unlock()
+		onlySecond(t, m, w, err)
 	}
-	for _, ahead := range []int{1, 0} {
-		mustOf(t)(s[ahead].Upload(v[ahead], make([]byte, 64)))
-	}
-	illness(t, f, map[int32]uintptr{0: nvlib.CUDANotReady})
-	f.mu.Lock()
-	f.fail["cuEventQuery"] = nvlib.CUDANotReady
-	f.mu.Unlock()
-	err := s[0].Upload(v[0], make([]byte, 64))
-	f.mu.Lock()
-	delete(f.ills, 0)
-	delete(f.fail, "cuEventQuery")
-	f.mu.Unlock()
-	onlySecond(t, m, w, err)
 }
