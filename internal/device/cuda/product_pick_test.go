@@ -449,3 +449,25 @@ func TestPickRelu(t *testing.T) {
 		t.Error("it ran again")
 	}
 }
+
+// TestPickOverMemory: operands that share bytes are not refused since a trial, which has
+// them apart, would take more memory than the GPU has.
+func TestPickOverMemory(t *testing.T) {
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1}}
+	w := openFake(t, f, Options{})
+	w.(*world).sites[0].gpu.total = 48 << 20
+	const n = 2048
+	mem, err := w.Device(0).Alloc(2*2*n*n, device.Private)
+	mustOf(t)(err)
+	x := device.View{Mem: mem, DType: ir.BF16, Shape: []int64{n, n}, Strides: []int64{n, 1}}
+	y := x
+	y.Off = 2 * n * n
+	for _, fixed := range []bool{false, true} {
+		l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, x}, Outs: []device.View{y}, Fixed: fixed})
+		mustOf(t)(err)
+		if got := chosen(t, w, f, l); got != 1 {
+			t.Errorf("algorithm %d", got)
+		}
+	}
+}

@@ -44,6 +44,9 @@ func (s *site) newTrial(st *gemmStep, workspace int64) (*trial, error) {
 	}
 	a, b, out := st.g.spans()
 	t := &trial{s: s, st: st, bytes: a + b + out + workspace}
+	if t.bytes > s.gpu.total { // where operands share bytes
+		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, s.gpu.dev, s.gpu.total)
+	}
 	var err error
 	if t.at, err = s.heaps[device.Private].take(t.bytes); err != nil {
 		return nil, err
