@@ -480,10 +480,10 @@ var streamOf = map[string]int{"cuStreamQuery": 0, "cuStreamSynchronize": 0, "cuS
 // one that is only slow questions alone get it.
 func (f *fakeGPU) ill(name string, a []uintptr) uintptr {
 	i, streams := streamOf[name]
-	if !streams || a[i] == 0 {
+	if !streams {
 		return 0
 	}
-	status := f.ills[f.reach.streams[a[i]]]
+	status := f.ills[f.deviceOf(a[i])]
 	if status == nvlib.CUDANotReady && name != "cuStreamQuery" {
 		return 0
 	}

@@ -60,12 +60,17 @@ func (r *fakeReach) mapped(owner int32) int64 {
 	return n
 }
 
+// deviceOf is the device of a stream; of the null stream that whose context is current.
+func (f *fakeGPU) deviceOf(stream uintptr) int32 {
+	if stream == 0 {
+		return f.reach.current[thread()]
+	}
+	return f.reach.streams[stream]
+}
+
 // check complains of memory that the device of a stream may not use.
 func (f *fakeGPU) check(stream uintptr, at ...uintptr) {
-	dev := f.reach.current[thread()]
-	if stream != 0 {
-		dev = f.reach.streams[stream]
-	}
+	dev := f.deviceOf(stream)
 	for _, a := range at {
 		if m := f.reach.of(a); m != nil && !m.access[dev] {
 			f.Errorf("device %d uses memory of device %d, to which it has no access", dev, m.owner)

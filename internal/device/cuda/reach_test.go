@@ -138,6 +138,21 @@ func TestTrialFails(t *testing.T) {
 	}
 }
 
+// TestTrialLoses: of two GPUs the one that a trial between them leaves unusable is lost.
+func TestTrialLoses(t *testing.T) {
+	for ill := range int32(2) {
+		f := newFake(t, 2)
+		f.ills[ill] = 700
+		t.Cleanup(func() { f.dead = 1 }) // what lies there stays
+		m := newMachine(f.system(), Options{Kernels: f})
+		_, err := m.Open(t.Context(), 2)
+		isLost(t, err, fmt.Sprintf("GPU %d, fake, is lost", ill), "a transfer from GPU 0 to GPU 1", "HOCKET_P2P=0-1 keeps")
+		if m.sys.gpus[ill].lost.Load() == nil || m.sys.gpus[1-ill].lost.Load() != nil {
+			t.Errorf("GPU %d fails: lost: %v, %v", ill, m.sys.gpus[0].lost.Load(), m.sys.gpus[1].lost.Load())
+		}
+	}
+}
+
 // TestApartGraphs wants graphs of GPUs that are apart to be one over all, and flags
 // refused.
 func TestApartGraphs(t *testing.T) {

@@ -39,11 +39,10 @@ type passage struct {
 // there is no trial, or a GPU that it left unusable.
 func (s *system) tryTransfer(from, to *gpu) (why, err error) {
 	t := &passage{sys: s, from: from, to: to}
-	if err = errors.Join(to.bound(func() error { return nil }), from.bound(t.take)); err == nil {
-		why = t.run()
+	if err = errors.Join(t.on(to, func() error { return nil }), t.on(from, t.take)); err == nil {
+		why = t.on(from, t.run)
 	}
 	for _, g := range []*gpu{from, to} {
-		g.lose(errors.Join(why, err), fmt.Sprintf("in a transfer from GPU %d to GPU %d", from.dev, to.dev))
 		if l := g.lost.Load(); l != nil {
 			return nil, l
 		}
@@ -67,6 +66,16 @@ func (g *gpu) bound(f func() error) error {
 	return f()
 }
 
+// on runs f with the context of g current, which is lost where that fails so, unless the
+// other was meanwhile.
+func (t *passage) on(g *gpu, f func() error) error {
+	err := g.bound(f)
+	if t.from.lost.Load() == nil && t.to.lost.Load() == nil {
+		g.lose(err, fmt.Sprintf("in a transfer from GPU %d to GPU %d", t.from.dev, t.to.dev))
+	}
+	return err
+}
+
 // run grants access to the other's memory, and moves the pattern.
 func (t *passage) run() error {
 	if err := t.sys.drv.SetAccess(t.far.addr, t.far.bytes, []nvlib.Device{t.to.dev, t.from.dev}); err != nil {
@@ -85,7 +94,7 @@ func (t *passage) run() error {
 		{t.to, [][2]nvlib.Ptr{{pushed, t.far.addr}}},
 		{t.from, [][2]nvlib.Ptr{{back, t.far.addr}, {pulled, back}}},
 	} {
-		if err := m.g.bound(func() error { return m.g.move(m.pairs) }); err != nil {
+		if err := t.on(m.g, func() error { return m.g.move(m.pairs) }); err != nil {
 			return err
 		}
 	}
