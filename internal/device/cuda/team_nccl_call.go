@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -194,7 +195,12 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 	bytes := trial.count * w.dt.Size() * n
 	calls := make([]ncclCall, n)
 	mems, err := g.trialMemory(t, 2*bytes)
-	defer dropAll(mems)
+	inUse := false
+	defer func() {
+		if !inUse {
+			dropAll(mems) // else they go with the world
+		}
+	}()
 	if err != nil {
 		return err
 	}
@@ -217,13 +223,46 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 	if err := t.members[0].dev.bound(issue); err != nil {
 		return fmt.Errorf("a trial run: %w", err)
 	}
+	inUse = true
+	if err := g.awaitTrial(t); err != nil {
+		g.failed = true
+		return fmt.Errorf("a trial run: %w", err)
+	}
+	g.exercised[key], inUse = true, false
+	return nil
+}
+
+// awaitTrial waits until the members' streams have done a trial, but not for ever: where
+// GPUs or processes are kept apart in a way that NCCL does not see, it may never end. Others
+// go on meanwhile, and may end the world. The caller holds the world by alone.
+func (g *communicators) awaitTrial(t *team) error {
 	for _, m := range t.members {
-		if err := m.dev.bound(func() error { return t.w.drv.SyncStream(m.stream.h) }); err != nil {
-			return fmt.Errorf("a trial run: %w", err)
+		m.stream.worked()
+	}
+	limit := t.w.m.opts.teamTimeout()
+	return t.w.aside(func() error {
+		for began := time.Now(); !t.w.ended.Load(); pause(time.Since(began)) {
+			idle, err := t.idle()
+			if idle || err != nil {
+				return err
+			}
+			if time.Since(began) > limit {
+				return fmt.Errorf("NCCL has not ended it after %v; NCCL_DEBUG=INFO has NCCL tell what it does, in a new process %s=off keeps it off peers' memory, and %s=%v waits longer",
+					limit, P2PVariable, TimeoutVariable, 10*limit)
+			}
+		}
+		return nil
+	})
+}
+
+// idle reports whether the members' streams have done all they were given.
+func (t *team) idle() (bool, error) {
+	for _, m := range t.members {
+		if idle, err := m.stream.idle(); !idle || err != nil {
+			return false, err
 		}
 	}
-	g.exercised[key] = true
-	return nil
+	return true, nil
 }
 
 // trialMemory reserves memory on every member, which lies alike on all where NCCL is

@@ -2,11 +2,13 @@ package cuda
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -455,6 +457,42 @@ func TestNCCLFails(t *testing.T) {
 	r.must(w.Close())
 	if len(x.aborted) != 2 {
 		t.Errorf("%d communicators aborted after an error, want 2", len(x.aborted))
+	}
+}
+
+// TestNCCLHangs: NCCL's first call does not end. Loading ends with its context, or after a
+// while with an error that says what to do.
+func TestNCCLHangs(t *testing.T) {
+	for _, limit := range []time.Duration{20 * time.Millisecond, time.Hour} {
+		f := newFake(t, 2)
+		sys := f.system()
+		sys.nccl, sys.patience = (&fakeNCCL{f: f}).open, 5*time.Millisecond
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w, err := newMachine(sys, Options{Kernels: f, TeamTimeout: limit}).Open(ctx, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newTeamRig(t, w, "main", []int{0, 1})
+		c := &device.Collective{Op: ir.OpAllGather}
+		for rank := range 2 {
+			c.Parts = append(c.Parts, device.Part{Reads: true, Writes: true, In: r.view(rank, ir.F32, []int64{4}, 0), Out: r.view(rank, ir.F32, []int64{8}, 0)})
+		}
+		f.mu.Lock()
+		f.late["cuStreamQuery"] = 1 << 30
+		f.mu.Unlock()
+		want := "has not ended it after 20ms; NCCL_DEBUG=INFO has NCCL tell what it does, in a new process HOCKET_P2P=off"
+		if limit == time.Hour {
+			want = context.Canceled.Error()
+			time.AfterFunc(20*time.Millisecond, cancel)
+		}
+		if _, err = r.team.Prepare(device.Tuning{Algo: ncclName}, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		isLost(t, w.Close(), "work still ran")
+		f.mu.Lock()
+		f.dead = 1 // what hangs is not given back
+		f.mu.Unlock()
 	}
 }
 
