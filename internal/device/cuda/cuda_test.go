@@ -107,6 +107,18 @@ func TestNoDevice(t *testing.T) {
 	}
 }
 
+// TestWaysOut: what a driver or a GPU that is not ready says comes with what to do.
+func TestWaysOut(t *testing.T) {
+	for code, way := range waysOut {
+		f := newFake(t, 1)
+		m := newMachine(f.system(), Options{Kernels: f})
+		f.fail["cuDevicePrimaryCtxRetain"] = uintptr(code)
+		if _, err := m.Open(t.Context(), 1); nvlib.CUDACode(err) != code || !strings.Contains(err.Error(), "GPU 0, fake") || !strings.Contains(err.Error(), way) {
+			t.Errorf("%d: got %v", code, err)
+		}
+	}
+}
+
 // TestPoison looks at every byte around odd stretches.
 func TestPoison(t *testing.T) {
 	f := newFake(t, 1)

@@ -73,7 +73,7 @@ func (g *gpu) unusable(err error) error {
 	if g.lose(err, "while a world was opened") {
 		return g.lost.Load()
 	}
-	return fmt.Errorf("GPU %d, %s: %w", g.dev, g.name, err)
+	return fmt.Errorf("GPU %d, %s: %w", g.dev, g.name, explain(err))
 }
 
 func (s *site) lost() bool { return s.gpu.lost.Load() != nil }

@@ -119,9 +119,23 @@ const oldestCUDA = 12000
 
 var errNoDevice = errors.New("the NVIDIA driver finds no GPU; is one there, and does CUDA_VISIBLE_DEVICES hide it?")
 
+// waysOut are what to do about statuses that come where the driver or a GPU is first
+// asked for, by the documentation of CUresult.
+var waysOut = map[int]string{
+	46:  "another process may have it for itself: nvidia-smi -q -d COMPUTE tells the compute mode",
+	802: "on a host with NVSwitch the service nvidia-fabricmanager has to run, in the driver's version",
+	803: "libcuda and the driver in the kernel are of different versions: restart the host after an update; in a container mount the host's libcuda",
+	804: "this libcuda is of a package cuda-compat, which is not for this GPU: name the driver's own in HOCKET_LIBCUDA",
+}
+
+// explain adds the way out to what the driver says.
 func explain(err error) error {
-	if nvlib.CUDACode(err) == nvlib.CUDANoDevice {
+	code := nvlib.CUDACode(err)
+	if code == nvlib.CUDANoDevice {
 		return fmt.Errorf("%w (%v)", errNoDevice, err)
+	}
+	if way := waysOut[code]; way != "" {
+		return fmt.Errorf("%w; %s", err, way)
 	}
 	return err
 }
