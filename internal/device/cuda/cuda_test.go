@@ -107,6 +107,26 @@ func TestNoDevice(t *testing.T) {
 	}
 }
 
+// TestNoMapping: a GPU that cannot be used is named, and how the others can be.
+func TestNoMapping(t *testing.T) {
+	f := newFake(t, 2)
+	table := f.calls()
+	ask := table["cuDeviceGetAttribute"]
+	table["cuDeviceGetAttribute"] = func(a []uintptr) uintptr {
+		if a[1] == uintptr(nvlib.VirtualMemoryManagement) && a[2] == 1 {
+			return set(a[0], int32(0))
+		}
+		return ask(a)
+	}
+	drv, err := nvlib.DriverOn(cabi.Fake("fake", table))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newSystem(drv, nil); err == nil || !strings.Contains(err.Error(), "GPU 1, fake, has no") || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES can leave it out") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestWaysOut: what a driver or a GPU that is not ready says comes with what to do.
 func TestWaysOut(t *testing.T) {
 	for code, way := range waysOut {

@@ -186,7 +186,7 @@ func (s *system) describe(ordinal int) (*gpu, error) {
 		}
 	}
 	if vmm == 0 {
-		return nil, fmt.Errorf("GPU %d, %s, has no virtual memory management, which hocket needs", ordinal, g.name)
+		return nil, fmt.Errorf("GPU %d, %s, has no virtual memory management, which hocket needs; CUDA_VISIBLE_DEVICES can leave it out", ordinal, g.name)
 	}
 	g.arch, g.early = arch(major, minor), major >= 9
 	return g, nil
