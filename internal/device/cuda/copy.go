@@ -18,8 +18,8 @@ func checkCopy(dst, src *ref) error {
 	if dst.doubles() {
 		return fmt.Errorf("the destination names some element twice")
 	}
-	if dims := pair(dst, src); len(dims) > maxDims {
-		return fmt.Errorf("%w: a copy of %d dimensions that do not merge; up to %d do", device.ErrUnsupported, len(dims), maxDims)
+	if err := fewDims(pair(dst, src)); err != nil {
+		return err
 	}
 	if dst.overlaps(src) && !dst.same(src) && dst.bytes() > maxStaged {
 		return fmt.Errorf("%w: a copy of %d bytes onto itself; copy to another buffer first", device.ErrUnsupported, dst.bytes())
@@ -32,6 +32,14 @@ const maxDims = 8
 
 // maxStaged bounds copies that go through a buffer of their own.
 const maxStaged = 1 << 30
+
+// fewDims refuses more extents than copies take.
+func fewDims(dims []step2) error {
+	if len(dims) > maxDims {
+		return fmt.Errorf("%w: a copy of %d dimensions that do not merge; up to %d do", device.ErrUnsupported, len(dims), maxDims)
+	}
+	return nil
+}
 
 // step2 is an extent with the strides of both sides, in elements.
 type step2 struct{ n, d, s int64 }

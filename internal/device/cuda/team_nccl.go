@@ -144,7 +144,7 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 				continue
 			}
 			d := v.at(v.addr)
-			if err := checkCopy(v, &d); err != nil && !v.overlaps(&d) {
+			if err := fewDims(pair(v, &d)); err != nil {
 				return nil, err
 			}
 		}

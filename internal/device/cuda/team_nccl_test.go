@@ -529,6 +529,29 @@ func TestNCCLDeclines(t *testing.T) {
 	}
 }
 
+// TestNCCLDeclinesGaps: operands whose extents no copy merges are declined, not refused when
+// they are prepared.
+func TestNCCLDeclinesGaps(t *testing.T) {
+	_, w := ncclWorld(t, 2, 2)
+	r := newTeamRig(t, w, "main", []int{0, 1})
+	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
+	for rank := range 2 {
+		v := r.view(rank, ir.F32, []int64{1 << 15}, 0)
+		v.Shape, v.Strides = nil, nil
+		for k := int64(19683 / 3); k > 0; k /= 3 {
+			v.Shape, v.Strides = append(v.Shape, 2), append(v.Strides, k)
+		}
+		c.Parts = append(c.Parts, device.Part{In: v, Out: v, Reads: true, Writes: true, To: -1, From: -1})
+	}
+	if err := r.team.Supports(device.Tuning{Algo: ncclName}, c); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "9 dimensions") {
+		t.Errorf("got %v", err)
+	}
+	r.close()
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNCCLMissing wants only NCCL's algorithm to suffer, and to say what was
 // searched for.
 func TestNCCLMissing(t *testing.T) {
