@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
 )
 
 // TestFake runs the suite on a driver in Go: host logic without a GPU.
@@ -123,6 +124,19 @@ func TestNoMapping(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := newSystem(drv, nil); err == nil || !strings.Contains(err.Error(), "GPU 1, fake, has no") || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES can leave it out") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestLaterCompiler: code that the driver does not take comes with what to do.
+func TestLaterCompiler(t *testing.T) {
+	f := newFake(t, 1)
+	w := openFake(t, f, Options{})
+	f.fail["cuModuleLoadData"] = nvlib.CUDAInvalidImage
+	mem, err := w.Device(0).Alloc(64, device.Private)
+	mustOf(t)(err)
+	_, err = w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{words(mem, 0, 16)}, Outs: []device.View{words(mem, 0, 16)}})
+	if nvlib.CUDACode(err) != nvlib.CUDAInvalidImage || !strings.Contains(err.Error(), "HOCKET_LIBNVRTC") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -119,9 +119,13 @@ const oldestCUDA = 12000
 
 var errNoDevice = errors.New("the NVIDIA driver finds no GPU; is one there, and does CUDA_VISIBLE_DEVICES hide it?")
 
-// waysOut are what to do about statuses that come where the driver or a GPU is first
-// asked for, by the documentation of CUresult.
+// laterCompiler is what to do about code that the driver does not take.
+const laterCompiler = "libnvrtc may be of a later CUDA than the driver: hocket doctor tells both versions, and HOCKET_LIBNVRTC names another file"
+
+// waysOut are what to do about statuses that come where the driver, a GPU or code is first
+// used, by the documentation of CUresult.
 var waysOut = map[int]string{
+	200: laterCompiler, 209: laterCompiler, 222: laterCompiler, // the image, no binary for the GPU, the version of PTX
 	46:  "another process may have it for itself: nvidia-smi -q -d COMPUTE tells the compute mode",
 	802: "on a host with NVSwitch the service nvidia-fabricmanager has to run, in the driver's version",
 	803: "libcuda and the driver in the kernel are of different versions: restart the host after an update; in a container mount the host's libcuda",
@@ -230,7 +234,7 @@ func (g *gpu) function(key string, image []byte, symbol string) (nvlib.Function,
 	if !ok {
 		var err error
 		if m, err = g.sys.drv.LoadModule(image); err != nil {
-			return 0, fmt.Errorf("loading kernel %s: %w", symbol, err)
+			return 0, fmt.Errorf("loading kernel %s: %w", symbol, explain(err))
 		}
 		g.modules[key] = m
 	}
