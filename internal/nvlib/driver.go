@@ -26,15 +26,10 @@ type (
 const (
 	cudaLibrary = "CUDA"
 
-	CUDAOutOfMemory          = 2
-	CUDANoDevice             = 100
-	CUDAInvalidImage         = 200
-	CUDANotReady             = 600
-	CUDAPeerAlreadyEnabled   = 704
-	CUDANotSupported         = 801
-	CUDADeinitialized        = 4
-	CUDAContextIsDestroyed   = 709
-	CUDAInvalidContextHandle = 201
+	CUDAOutOfMemory  = 2
+	CUDANoDevice     = 100
+	CUDAInvalidImage = 200
+	CUDANotReady     = 600
 )
 
 // CUDACode returns the driver's status within err, 0 if there is none.
@@ -167,11 +162,9 @@ type Attribute int32
 // Attributes that are used.
 const (
 	MultiprocessorCount     Attribute = 16
-	UnifiedAddressing       Attribute = 41
 	ComputeCapabilityMajor  Attribute = 75
 	ComputeCapabilityMinor  Attribute = 76
 	VirtualMemoryManagement Attribute = 102
-	MemoryPools             Attribute = 115
 )
 
 // DeviceAttribute returns a property of the device.
@@ -230,6 +223,3 @@ func (d *Driver) StreamPriorities() (least, greatest int, err error) {
 	err = d.check(d.f.ctxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", uintptr(unsafe.Pointer(&l)), uintptr(unsafe.Pointer(&g)))
 	return int(l), int(g), err
 }
-
-// Synchronize waits for all work of the current context.
-func (d *Driver) Synchronize() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }

@@ -100,16 +100,6 @@ func (d *Driver) SetAccess(p Ptr, bytes int64, devs []Device) error {
 	return d.check(d.f.memSetAccess, "cuMemSetAccess", uintptr(p), uintptr(bytes), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
 }
 
-// Alloc takes memory of the current context's device, mapped there.
-func (d *Driver) Alloc(bytes int64) (Ptr, error) {
-	var p Ptr
-	err := d.check(d.f.memAlloc, "cuMemAlloc", uintptr(unsafe.Pointer(&p)), uintptr(bytes))
-	return p, err
-}
-
-// Free gives back what Alloc took. It waits for all work of the device.
-func (d *Driver) Free(p Ptr) error { return d.check(d.f.memFree, "cuMemFree", uintptr(p)) }
-
 // HostAlloc takes host memory that all devices reach, at the same address. It
 // needs a context.
 func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {
@@ -175,15 +165,4 @@ func (d *Driver) Fill32(p Ptr, v uint32, n int64, s Stream) error {
 // Fill8 sets n bytes in s's order.
 func (d *Driver) Fill8(p Ptr, v byte, n int64, s Stream) error {
 	return d.check(d.f.memsetD8Async, "cuMemsetD8Async", uintptr(p), uintptr(v), uintptr(n), uintptr(s))
-}
-
-// WriteValue writes 64 bits to p after all earlier work of s.
-func (d *Driver) WriteValue(s Stream, p Ptr, v uint64) error {
-	return d.check(d.f.streamWriteValue64, "cuStreamWriteValue64", uintptr(s), uintptr(p), uintptr(v), 0)
-}
-
-// WaitValue makes later work of s wait until the 64 bits at p are at least v,
-// as differences of signed numbers.
-func (d *Driver) WaitValue(s Stream, p Ptr, v uint64) error {
-	return d.check(d.f.streamWaitValue64, "cuStreamWaitValue64", uintptr(s), uintptr(p), uintptr(v), 0)
 }

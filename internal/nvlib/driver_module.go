@@ -22,11 +22,6 @@ func (d *Driver) LoadModule(image []byte) (Module, error) {
 	return m, err
 }
 
-// UnloadModule frees a module.
-func (d *Driver) UnloadModule(m Module) error {
-	return d.check(d.f.moduleUnload, "cuModuleUnload", uintptr(m))
-}
-
 // Function returns a kernel of the module.
 func (d *Driver) Function(m Module, name string) (Function, error) {
 	n := cabi.CString(name)

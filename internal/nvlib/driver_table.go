@@ -18,7 +18,6 @@ type driverFuncs struct {
 	primaryCtxRetain            cabi.Func
 	ctxSetCurrent               cabi.Func
 	ctxGetStreamPriorityRange   cabi.Func
-	ctxSynchronize              cabi.Func
 	memGetInfo                  cabi.Func
 	memGetAllocationGranularity cabi.Func
 	memCreate                   cabi.Func
@@ -28,8 +27,6 @@ type driverFuncs struct {
 	memMap                      cabi.Func
 	memUnmap                    cabi.Func
 	memSetAccess                cabi.Func
-	memAlloc                    cabi.Func
-	memFree                     cabi.Func
 	memHostAlloc                cabi.Func
 	memFreeHost                 cabi.Func
 	memcpyAsync                 cabi.Func
@@ -37,7 +34,6 @@ type driverFuncs struct {
 	memsetD32Async              cabi.Func
 	memsetD8Async               cabi.Func
 	moduleLoadData              cabi.Func
-	moduleUnload                cabi.Func
 	moduleGetFunction           cabi.Func
 	funcSetAttribute            cabi.Func
 	launchKernel                cabi.Func
@@ -63,8 +59,6 @@ type driverFuncs struct {
 	graphExecDestroy            cabi.Func
 	getErrorName                cabi.Func
 	getErrorString              cabi.Func
-	streamWriteValue64          cabi.Func
-	streamWaitValue64           cabi.Func
 	funcIsLoaded                cabi.Func
 	funcLoad                    cabi.Func
 	multicastCreate             cabi.Func
@@ -88,7 +82,6 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 		"cuDevicePrimaryCtxRetain":      &f.primaryCtxRetain,
 		"cuCtxSetCurrent":               &f.ctxSetCurrent,
 		"cuCtxGetStreamPriorityRange":   &f.ctxGetStreamPriorityRange,
-		"cuCtxSynchronize":              &f.ctxSynchronize,
 		"cuMemGetInfo_v2":               &f.memGetInfo,
 		"cuMemGetAllocationGranularity": &f.memGetAllocationGranularity,
 		"cuMemCreate":                   &f.memCreate,
@@ -98,8 +91,6 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 		"cuMemMap":                      &f.memMap,
 		"cuMemUnmap":                    &f.memUnmap,
 		"cuMemSetAccess":                &f.memSetAccess,
-		"cuMemAlloc_v2":                 &f.memAlloc,
-		"cuMemFree_v2":                  &f.memFree,
 		"cuMemHostAlloc":                &f.memHostAlloc,
 		"cuMemFreeHost":                 &f.memFreeHost,
 		"cuMemcpyAsync":                 &f.memcpyAsync,
@@ -107,7 +98,6 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 		"cuMemsetD32Async":              &f.memsetD32Async,
 		"cuMemsetD8Async":               &f.memsetD8Async,
 		"cuModuleLoadData":              &f.moduleLoadData,
-		"cuModuleUnload":                &f.moduleUnload,
 		"cuModuleGetFunction":           &f.moduleGetFunction,
 		"cuFuncSetAttribute":            &f.funcSetAttribute,
 		"cuLaunchKernel":                &f.launchKernel,
@@ -140,8 +130,6 @@ func (f *driverFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
 		"cuDeviceGetP2PAttribute":   &f.deviceGetP2PAttribute,
 		"cuLaunchKernelEx":          &f.launchKernelEx,
-		"cuStreamWriteValue64_v2":   &f.streamWriteValue64,
-		"cuStreamWaitValue64_v2":    &f.streamWaitValue64,
 		"cuFuncIsLoaded":            &f.funcIsLoaded,
 		"cuFuncLoad":                &f.funcLoad,
 		"cuMulticastCreate":         &f.multicastCreate,

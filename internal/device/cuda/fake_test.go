@@ -257,7 +257,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	text := cabi.NewCStrings([]string{"CUDA_ERROR_FAKE"})
 	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
 	return map[string]func(a []uintptr) uintptr{
-		"cuInit": zero, "cuCtxSynchronize": zero,
+		"cuInit":              zero,
 		"cuCtxSetCurrent":     func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
 		"cuDriverGetVersion":  func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
 		"cuDeviceGetCount":    func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
@@ -313,7 +313,6 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			return set(a[0], f.memory("host memory", a[1]))
 		},
 		"cuMemFreeHost": func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
-		"cuMemAlloc_v2": func([]uintptr) uintptr { return 1 }, "cuMemFree_v2": func([]uintptr) uintptr { return 1 },
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
 			f.check(a[3], dst, src)
@@ -336,7 +335,6 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			return fill(a[0], a[2], byte(a[1]))
 		},
 		"cuModuleLoadData": func(a []uintptr) uintptr { f.next++; return set(a[0], f.next) },
-		"cuModuleUnload":   zero,
 		"cuModuleGetFunction": func(a []uintptr) uintptr {
 			k := f.named[cabi.GoString(a[2])]
 			if k == nil {
