@@ -264,7 +264,7 @@ func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor
 	first := p.run // trials of graphs are runs too
 	began := time.Now()
 	left(direct, false)
-	err = p.issueWhole(len(batch))
+	err = p.issueWhole(late, len(batch))
 	issued := time.Since(began)
 	if err == nil {
 		err = p.world.Sync(late)

@@ -130,14 +130,15 @@ func (r *replay) keep(ways device.Choices, i int) error {
 func (r *replay) time(ctx context.Context, p *Program) (time.Duration, error) {
 	run := p.run
 	p.run++
-	if err := r.each(p, r.inputs, run*int64(len(p.cmds)), run, p.frames[0]); err != nil {
+	upload := func() error { return r.each(p, r.inputs, run*int64(len(p.cmds)), run, p.frames[0]) }
+	if err := p.within(ctx, upload); err != nil {
 		return 0, err
 	}
 	if err := p.world.Sync(ctx); err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	if err := r.launch(ctx, p, run); err != nil {
+	if err := p.within(ctx, func() error { return r.launch(ctx, p, run) }); err != nil {
 		return 0, err
 	}
 	err := p.world.Sync(ctx)

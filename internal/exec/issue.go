@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"context"
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
@@ -8,11 +9,29 @@ import (
 )
 
 // issueWhole is issue, with nothing between that a machine must keep out.
-func (p *Program) issueWhole(k int) error {
-	if w, ok := p.world.(device.Batcher); ok {
-		return w.Batch(func() error { return p.issue(k) })
+func (p *Program) issueWhole(ctx context.Context, k int) error {
+	return p.within(ctx, func() error {
+		if w, ok := p.world.(device.Batcher); ok {
+			return w.Batch(func() error { return p.issue(k) })
+		}
+		return p.issue(k)
+	})
+}
+
+// within calls issue, and ends the world if ctx ends before it returns: it may wait for
+// other worlds, or for transfers under way. Whether it has is known then: no later run of
+// the world is ended.
+func (p *Program) within(ctx context.Context, issue func() error) error {
+	aborted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		p.world.Abort(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx)})
+		close(aborted)
+	})
+	err := issue()
+	if !stop() {
+		<-aborted
 	}
-	return p.issue(k)
+	return err
 }
 
 // issue enqueues k runs, one after the other. A command's mark is its index in

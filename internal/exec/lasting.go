@@ -168,13 +168,19 @@ func (p *Program) bring(ctx context.Context, i, block int, t *tensor.Tensor) err
 			return err
 		}
 	}
-	base := p.run * int64(len(p.cmds))
-	for _, c := range p.lasting.uploads[i] {
-		if err := p.mark(&p.cmds[c], base+int64(c), 0, f); err != nil {
-			return p.issueError(err, base+int64(c))
-		}
-	}
 	late, cancel := lateBy(ctx, transferGrace)
 	defer cancel()
+	base := p.run * int64(len(p.cmds))
+	err := p.within(late, func() error {
+		for _, c := range p.lasting.uploads[i] {
+			if err := p.mark(&p.cmds[c], base+int64(c), 0, f); err != nil {
+				return p.issueError(err, base+int64(c))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	return p.world.Sync(late)
 }

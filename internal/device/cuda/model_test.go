@@ -1,13 +1,16 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
@@ -391,4 +394,36 @@ func TestRealModelsShort(t *testing.T) {
 		t.Errorf("%d plans were unloaded", n)
 	}
 	small()
+}
+
+// TestTurnTakesTooLong: a run ends with its own context also where it waits for another
+// world, whose kernels do not come to an end.
+func TestTurnTakesTooLong(t *testing.T) {
+	must := mustOf(t)
+	l := &life{text: livesSum, gpus: 2, nccl: true}
+	_, m := l.begin(t)
+	device.Register(t.Name(), func() (device.Machine, error) { return m, nil })
+	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name()})
+	must(err)
+	p, err := hocket.Parse("test.hkt", l.text)
+	must(err)
+	model, err := machine.Load(p, hocket.Binding{}, hocket.LoadOptions{Algorithm: ncclName, Grace: time.Millisecond})
+	must(err)
+	in, err := model.RandomInputs("ints:1")
+	must(err)
+	_, err = model.Run(t.Context(), hocket.Args{In: in})
+	must(err)
+	other := &world{m: m}
+	other.mu.Lock() // it does not rest
+	m.sys.floor.mu.Lock()
+	m.sys.floor.world = other
+	m.sys.floor.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	giveUp := time.AfterFunc(3*time.Second, func() { other.ended.Store(true) })
+	if _, err := model.Run(ctx, hocket.Args{In: in}); !errors.Is(err, context.DeadlineExceeded) || !giveUp.Stop() {
+		t.Errorf("got %v", err)
+	}
+	m.sys.floor.forget(other)
+	must(errors.Join(model.Close(), machine.Close()))
 }
