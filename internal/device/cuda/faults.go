@@ -15,6 +15,7 @@ import (
 type faults struct {
 	s        *site
 	at       nvlib.Ptr // in device memory; 0 until it is needed
+	copied   nvlib.Ptr // in pinned memory, to be read there: Sync must take none
 	armed    bool      // a kernel that may report was launched since the last look
 	launches []*launch // by tag
 }
@@ -30,10 +31,16 @@ func (f *faults) reserve(l *launch) (nvlib.Ptr, uint64, error) {
 	return f.at, uint64(len(f.launches) - 1), nil
 }
 
-// open makes room for a report. The context is current.
+// open makes room for a report, and to read it. The context is current.
 func (f *faults) open() error {
 	if f.at != 0 {
 		return nil
+	}
+	var err error
+	if f.copied == 0 {
+		if f.copied, err = f.s.heaps[device.Pinned].take(kernels.FaultBytes); err != nil {
+			return err
+		}
 	}
 	at, err := f.s.heaps[device.Private].take(kernels.FaultBytes)
 	if err != nil {
@@ -75,17 +82,13 @@ func (f *faults) read() (kernels.FaultKind, error) {
 		return 0, err
 	}
 	defer w.drv.Unbind()
-	buf, err := f.s.heaps[device.Pinned].take(kernels.FaultBytes)
-	if err != nil {
-		return 0, err
-	}
 	var args [4]uintptr
-	if err := errors.Join(w.drv.Copy(buf, f.at, kernels.FaultBytes, 0, &args), w.drv.SyncStream(0)); err != nil {
+	if err := errors.Join(w.drv.Copy(f.copied, f.at, kernels.FaultBytes, 0, &args), w.drv.SyncStream(0)); err != nil {
 		return 0, err
 	}
-	told, ok := kernels.ReadFault(cabi.Bytes(uintptr(buf), kernels.FaultBytes))
-	if err := f.s.heaps[device.Pinned].give(buf, kernels.FaultBytes); err != nil || !ok {
-		return 0, err
+	told, ok := kernels.ReadFault(cabi.Bytes(uintptr(f.copied), kernels.FaultBytes))
+	if !ok {
+		return 0, nil
 	}
 	l := f.launches[told.Tag]
 	why := fmt.Sprintf("%s: %s", l.name, told)

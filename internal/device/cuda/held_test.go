@@ -210,3 +210,30 @@ func TestFirstRunTakesNoMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultsAreReadWithoutMemory: what kernels report is read in Sync, which must take no
+// memory: the driver may have none, or wait for devices that wait for another world.
+func TestFaultsAreReadWithoutMemory(t *testing.T) {
+	must := mustOf(t)
+	f := newFake(t, 1)
+	w, s := streamed(t, newMachine(f.system(), Options{Kernels: f}), 1, "main")
+	d := w.Device(0)
+	mem, err := d.Alloc(4096, device.Private)
+	must(err)
+	view := func(off int64, dt ir.DType, shape ...int64) device.View {
+		return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	}
+	ids := view(0, ir.I32, 2)
+	l, err := d.Prepare(device.Kernel{Op: ir.OpEmbedding, Ins: []device.View{ids, view(256, ir.F32, 4, 4)}, Outs: []device.View{view(1024, ir.F32, 2, 4)}, Rows: 4})
+	must(err)
+	must(s[0].Upload(ids, make([]byte, 8)))
+	for pinned := w.(*world).sites[0].heaps[device.Pinned]; len(pinned.regions[0].free) > 0; {
+		_, err := pinned.take(pinned.regions[0].free[0].bytes)
+		must(err)
+	}
+	must(s[0].Launch(l))
+	f.hostLimit = 1
+	must(w.Sync(t.Context()))
+	l.Release()
+	must(w.Close())
+}
