@@ -67,8 +67,8 @@ type Options struct {
 	// them can choose by measurement.
 	Graphs string
 	// TeamTimeout is how long a kernel of a team waits for a peer before it gives
-	// up and the world ends, and part of a graph for another GPU's; 0 means 30
-	// seconds.
+	// up and the world ends, part of a graph for another GPU's, and loading for
+	// NCCL's first call; 0 means 30 seconds.
 	TeamTimeout time.Duration
 
 	teamsLate bool // teams' kernels begin when the one before has ended

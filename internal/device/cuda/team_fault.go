@@ -66,7 +66,7 @@ func (m *member) explain(told kernels.Fault) error {
 }
 
 // TimeoutVariable names the environment variable with how long a kernel waits for
-// another GPU, Options.TeamTimeout.
+// another GPU, and loading for NCCL, Options.TeamTimeout.
 const TimeoutVariable = "HOCKET_TEAM_TIMEOUT"
 
 // longer is the way out for who waited in vain.
