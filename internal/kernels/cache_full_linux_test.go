@@ -1,0 +1,56 @@
+package kernels
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"hocket.example/hocket/ir"
+)
+
+// TestCacheFull: on a disk that is full, and in a folder where nothing can be made, kernels are
+// compiled as without a cache, one line says why, and nothing is left.
+func TestCacheFull(t *testing.T) {
+	const variable = "HOCKET_TEST_CACHE_FULL"
+	if dir := os.Getenv(variable); dir != "" {
+		// A file may have so few bytes: writes fail as they do where the disk is full.
+		signal.Ignore(syscall.SIGXFSZ)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 100, Max: 100}); err != nil {
+			t.Fatal(err)
+		}
+		uncached(t, dir, "file too large")
+		return
+	}
+	uncached(t, "/proc/hocket", "no such file") // nobody makes folders there, root neither
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestCacheFull$")
+	cmd.Env = append(os.Environ(), variable+"="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if left := entries(t, dir); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// uncached makes kernels with a cache in a folder that takes none.
+func uncached(t *testing.T, dir, why string) {
+	t.Helper()
+	var log bytes.Buffer
+	l := New(&fake{version: "1"}, CacheIn(dir, slog.New(slog.NewTextHandler(&log, nil))))
+	for _, op := range []ir.Op{ir.OpAdd, ir.OpMul} {
+		p := addition(64)
+		p.Op = op
+		if steps, err := l.Steps(Target{Arch: "sm_90"}, p); err != nil || len(steps) == 0 {
+			t.Errorf("%s: %d steps, %v", dir, len(steps), err)
+		}
+	}
+	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, why) || !strings.Contains(s, CacheVariable) {
+		t.Errorf("%s: told %q, want one line with %q", dir, s, why)
+	}
+}
