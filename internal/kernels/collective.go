@@ -102,11 +102,11 @@ func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 // once. Errors are for Meeting to tell.
 func (l *Library) MeetingAhead(t Target, m Meeting) { l.images.ahead(m.launch().code, t.Arch) }
 
-// SourcesHash identifies the sources of all kernels.
-func SourcesHash() string {
+// MeetingsHash identifies the sources of all kernels in which members meet.
+func MeetingsHash() string {
 	h := sha256.New()
-	names, _ := fs.Glob(sources, "src/*.cuh")
-	for _, n := range names {
+	names, _ := fs.Glob(sources, "src/collective*.cuh")
+	for _, n := range append(names, "src/prelude.cuh", "src/sync.cuh") {
 		b, _ := sources.ReadFile(n)
 		h.Write(b)
 	}

@@ -375,3 +375,23 @@ func (b *teamBench) runLate(what string) {
 		}
 	})
 }
+
+// TestMeetingsHash: it is of every file that meetings are made of, since what was measured of teams
+// holds as long as these are the same.
+func TestMeetingsHash(t *testing.T) {
+	meetings := 0
+	for _, c := range everyCode(t, "sm_90a") {
+		if c.threads == 0 {
+			continue
+		}
+		meetings++
+		for _, f := range c.files {
+			if f != "sync" && !strings.HasPrefix(f, "collective") {
+				t.Errorf("%s is of %s, which is not in the hash", c.symbol, f)
+			}
+		}
+	}
+	if meetings == 0 {
+		t.Error("no meetings")
+	}
+}
