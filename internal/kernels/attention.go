@@ -94,8 +94,8 @@ const (
 	// compute and one that brings keys.
 	hopperKeys    = 128
 	hopperThreads = 384
-	splitRows     = 16  // of a block of flashSplit
-	splitKeys     = 128 // that a block of flashSplit takes at a time
+	splitRows     = 16  // of a warp of flashSplit
+	splitKeys     = 128 // splits are of multiples of that
 	splitLeast    = 512 // keys of a split
 	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
 	// follows from how large the GPU is, since bits do.
@@ -117,8 +117,8 @@ func (f *attending) whole() ([]launch, error) {
 		c := f.code("flashHopper", "AttentionArgs", "flash_rows", "warpgroup", "flash_hopper")
 		c.block = hopperThreads
 		c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d>", f.dt, f.lead, f.dh, hopperKeys)
-		// Two tiles of keys, three of values and one of queries, at a multiple of 1 KiB.
-		return []launch{{blocks: grid, shared: uint32((5*hopperKeys+flashRows)*f.dh*2 + 1<<10), args: f.args, code: c}}, err
+		// Two tiles of keys, three of values and one of queries.
+		return []launch{{blocks: grid, shared: uint32((5*hopperKeys + flashRows) * f.dh * 2), args: f.args, code: c}}, err
 	}
 	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash_rows", "flash")}}, err
 }
@@ -140,7 +140,9 @@ func (f *attending) plain() ([]launch, error) {
 
 // split is a launch in which blocks share the keys, and one that joins what they have.
 func (f *attending) split(j *job) ([]launch, error) {
-	units := f.blocks(splitRows)
+	warps := f.splitWarps()
+	rows := splitRows * warps
+	units := f.blocks(rows)
 	splits := max(1, min(splitBlocks/units, f.keys/splitLeast))
 	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
 	splits = (f.keys + length - 1) / length
@@ -148,30 +150,48 @@ func (f *attending) split(j *job) ([]launch, error) {
 	if splits > 1 {
 		for i, n := range []int64{f.dh, 2} {
 			var err error
-			if parts[i], err = j.scratch(units * splits * splitRows * n * 4); err != nil {
+			if parts[i], err = j.scratch(units * splits * rows * n * 4); err != nil {
 				return nil, err
 			}
 		}
 	}
 	args := slices.Clone(f.args)
 	args.addr(parts[0], parts[1])
-	args.ints(splits, length, f.rows, (f.rows+splitRows-1)/splitRows, f.heads/f.batches)
+	args.ints(splits, length, f.rows, (f.rows+rows-1)/rows, f.heads/f.batches)
 	grid, err := exactGrid(units * splits)
 	if err != nil {
 		return nil, err
 	}
-	c := f.code("flashSplit", "FlashSplitArgs", "flash_split")
-	steps := splitSteps(j.arch)
-	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d>", f.dt, f.lead, f.dh, steps)
-	// 16 keys and values of each step for each of 8 warps, at a multiple of 1 KiB.
-	all := []launch{{blocks: grid, shared: uint32(8*16*2*2*steps*f.dh + 1<<10), args: args, code: c}}
+	// Groups are fewer where they have more warps, and bring as many more steps ahead.
+	steps := splitSteps(j.arch) * warps
+	shared := 8 / warps * steps * 16 * 2 * 2 * f.dh // 16 keys and values of each step for each group
+	all := []launch{{blocks: grid, shared: uint32(shared), args: args, code: f.splitCode("flashSplit", warps, steps)}}
 	if splits > 1 {
-		if grid, err = exactGrid(units * splitRows * f.dh / threads); err != nil {
+		if grid, err = exactGrid(units * rows * f.dh / threads); err != nil {
 			return nil, err
 		}
-		all = append(all, launch{blocks: grid, args: args, code: f.code("flashJoin", "FlashSplitArgs", "flash_split")})
+		all = append(all, launch{blocks: grid, args: args, code: f.splitCode("flashJoin", warps)})
 	}
 	return all, nil
+}
+
+// splitWarps is how many warps of flashSplit share the keys that they bring. Four are no faster.
+func (f *attending) splitWarps() int64 {
+	if f.rows <= splitRows {
+		return 1
+	}
+	return 2
+}
+
+func (f *attending) splitCode(body string, more ...int64) code {
+	c := f.code(body, "FlashSplitArgs", "flash_rows", "flash_split")
+	c.body = fmt.Sprintf("%s<%s, %d, %d", body, f.dt, f.lead, f.dh)
+	for i, n := range more {
+		c.body += fmt.Sprintf(", %d", n)
+		c.symbol += fmt.Sprintf("%c%d", "ws"[i], n)
+	}
+	c.body += ">"
+	return c
 }
 
 // splitSteps is how far ahead flashSplit brings keys: as shared memory has room, of which the smaller

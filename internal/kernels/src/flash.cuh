@@ -28,25 +28,6 @@ template <int DH> struct Tile {
   }
 };
 
-// FlashQueries are what a lane has of its warp's, as products take them.
-template <class T, int B, int DH> struct FlashQueries {
-  u32 q[DH / 16][4];
-
-  __device__ __forceinline__ FlashQueries(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const i64 r = b.row() + 8 * h;
-      const QueryRow<B> is(a, b.kv, r);
-      const T* at = b.of.q + is.query * a.sq[0] + is.head * a.sq[1] + threadIdx.x % 4 * 2;
-#pragma unroll
-      for (int c = 0; c < DH / 16; c++) {
-        q[c][h] = r < b.rows ? *(const u32*)(at + 16 * c) ^ signsOf(a) : 0;
-        q[c][h + 2] = r < b.rows ? *(const u32*)(at + 16 * c + 8) ^ signsOf(a) : 0;
-      }
-    }
-  }
-};
-
 // step is what a tile brings, of which not all rows see all if MASKED: false where a value that
 // is hidden from some is not finite, since a weight of zero hides only what is.
 template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, const FlashQueries<T, B, DH>& of, FlashRows<T, B, DH>& r, Tile<DH>& ks, Tile<DH>& vs, int& odd, int j) {
@@ -108,6 +89,7 @@ template <class T, int B, int DH> DEV void flash(const AttentionArgs<B>& a) {
   for (; good && j < b.keys; j += 64) good = flashStep<true>(a, b, q, r, ks, vs, odd, j);
   awaitCopies();
   const FlashBlock<T, B> again(a);
+  r.total();
   if (good) r.store(a, again);
   else again.asTold(a);
 }

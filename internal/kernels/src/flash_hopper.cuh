@@ -256,6 +256,7 @@ template <class T, int B, int DH, int KEYS> DEV void flashHopper(const Attention
   gates.end.arrive();
   gates.end.pass(0);
   const FlashBlock<T, B> again(a);
+  r.total();
   if (!gates.odd) r.store(a, again);
   else again.asTold(a);
 }

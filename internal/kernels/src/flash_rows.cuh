@@ -43,19 +43,42 @@ template <class T, int B> struct FlashBlock {
   }
 };
 
+// downBy is what sums with one shift are scaled down by where another is the larger.
+DEV f32 downBy(f32 own, f32 most) { return own == -bitsAs<f32>(0x7f800000u) ? 0 : exp2Of(own - most); }
+
+// FlashQueries are what a lane has of its warp's, as products take them.
+template <class T, int B, int DH> struct FlashQueries {
+  u32 q[DH / 16][4];
+
+  template <class Block> __device__ __forceinline__ FlashQueries(const AttentionArgs<B>& a, const Block& b) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const auto r = b.row() + 8 * h;
+      const QueryRow<B> is(a, b.kv, r);
+      const T* at = b.of.q + is.query * a.sq[0] + is.head * a.sq[1] + threadIdx.x % 4 * 2;
+#pragma unroll
+      for (int c = 0; c < DH / 16; c++) {
+        q[c][h] = r < b.rows ? *(const u32*)(at + 16 * c) ^ signsOf(a) : 0;
+        q[c][h + 2] = r < b.rows ? *(const u32*)(at + 16 * c + 8) ^ signsOf(a) : 0;
+      }
+    }
+  }
+};
+
 template <class T, int B, int DH> struct FlashRows {
   f32 scale;    // of scores as exponents of 2; what is negative goes into the queries
   int seen[2];  // keys
   f32 o[DH / 8][4], sum[2];
   f32 shift[2], limit[2];  // of exponents; of scores that need no larger shift
 
-  __device__ __forceinline__ FlashRows(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
+  template <class Block> __device__ __forceinline__ FlashRows(const AttentionArgs<B>& a, const Block& b) {
     scale = (f32)(a.scale * 1.4426950408889634);
     scale = scale < 0 ? -scale : scale;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const i64 r = b.row() + 8 * h;
-      seen[h] = r < b.rows ? (int)keysOf(a, r / a.share) : 0;
+      const auto r = b.row() + 8 * h;
+      const QueryRow<B> is(a, b.kv, r);
+      seen[h] = r < b.rows ? (int)keysOf(a, is.query) : 0;
       limit[h] = -bitsAs<f32>(0x7f800000u), shift[h] = 0, sum[h] = 0;
     }
 #pragma unroll
@@ -112,6 +135,9 @@ template <class T, int B, int DH> struct FlashRows {
     }
   }
 
+  // shifted is the shift of a row's half; of none where it saw no keys.
+  __device__ __forceinline__ f32 shifted(int h) const { return limit[h] == -bitsAs<f32>(0x7f800000u) ? limit[h] : shift[h]; }
+
   __device__ __forceinline__ void scaleDown(const f32 (&down)[2]) {
 #pragma unroll
     for (int d = 0; d < DH / 8; d++)
@@ -119,12 +145,20 @@ template <class T, int B, int DH> struct FlashRows {
       for (int e = 0; e < 4; e++) o[d][e] *= down[e / 2];
   }
 
-  __device__ __forceinline__ void store(const AttentionArgs<B>& a, const FlashBlock<T, B>& b) {
+  // total adds up the weights that lanes have of the same row.
+  __device__ __forceinline__ void total() {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       sum[h] += ofLane(sum[h], 1);
       sum[h] += ofLane(sum[h], 2);
-      const i64 r = b.row() + 8 * h;
+    }
+  }
+
+  // store is behind total.
+  template <class Block> __device__ __forceinline__ void store(const AttentionArgs<B>& a, const Block& b) const {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const auto r = b.row() + 8 * h;
       if (r >= b.rows) continue;
       const QueryRow<B> is(a, b.kv, r);
       T* to = b.of.out + is.query * a.so[0] + is.head * a.so[1] + threadIdx.x % 4 * 2;

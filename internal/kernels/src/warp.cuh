@@ -37,11 +37,22 @@ DEV void meetWarp() {
 #endif
 }
 
-// roomOf is the block's dynamic shared memory, from a multiple of 1 KiB on.
+// meetThreads is __syncthreads for some of the block's warps, of COUNT threads, at a meeting place of
+// their own: 1 to 15.
+DEV void meetThreads(int place, int count) {
+#ifdef __CUDA_ARCH__
+  asm volatile("bar.sync %0, %1;" ::"r"(place), "r"(count) : "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// roomOf is the block's dynamic shared memory, which begins at a multiple of 1 KiB. Copies to where it is
+// none of 32 ask the L2 cache for twice as much.
 template <class R> DEV R& roomOf() {
 #ifdef __CUDA_ARCH__
-  extern __shared__ Pack<u32, 4> sharedRoom[];
-  return *(R*)(((u64)sharedRoom + 1023) & ~1023ull);
+  alignas(1024) extern __shared__ Pack<u32, 4> sharedRoom[];
+  return *(R*)sharedRoom;
 #else
   alignas(1024) static R room;
   return room;
@@ -74,12 +85,17 @@ template <int LEFT = 0> DEV void awaitCopies() {
 
 template <class A> DEV A ofLane(A v, int away) { return __shfl_xor_sync(0xffffffffu, v, away); }
 
+// sameForWarp is x, which all lanes have, so that the compiler knows.
+template <class A> DEV A sameForWarp(A x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 // someOfWarp spares warps work that no lane needs: it may be true always.
 DEV bool someOfWarp(bool x) { return !__all_sync(0xffffffffu, !x); }
 
 #else
 
 static bool someOfWarp(bool) { return true; }
+
+template <class A> static A sameForWarp(A x) { return x; }
 
 static u32 spoken[256][7];
 

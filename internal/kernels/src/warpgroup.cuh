@@ -106,13 +106,7 @@ template <int N> struct Turn {
 // A Corner is where a matrix begins in shared memory, in 16 bytes; all lanes have the same.
 typedef Spot Corner;
 
-DEV Corner cornerOf(const void* x) {
-#ifdef __CUDA_ARCH__
-  return __shfl_sync(0xffffffffu, spotOf(x) >> 4, 0);  // so that the compiler knows
-#else
-  return (u64)x >> 4;
-#endif
-}
+DEV Corner cornerOf(const void* x) { return sameForWarp(spotOf(x) >> 4); }
 
 #ifndef __CUDA_ARCH__
 // inPanel is an element of the matrix at a corner, where the hardware would look for it.
