@@ -1,16 +1,21 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
 )
 
-// FewStages is how many stages a block's shared memory, of up to 227 KiB, has room
-// for in reduceFew of src/collective_few.cuh: packs of 16 bytes of each member,
-// unroll for each thread. It takes 2 or more.
-func FewStages(members, threads, unroll int) int {
-	return min(8, 208<<10/fewStage(members, threads, unroll))
+// fewShared is how much of a block's shared memory, of 227 KiB on Hopper, reduceFew of
+// src/collective_few.cuh takes.
+const fewShared = 208 << 10
+
+// FewStages is how many stages a block has room for in reduceFew whose shared memory is of
+// that many bytes, 0 for enough: packs of 16 bytes of each member, unroll for each
+// thread. It takes 2 or more.
+func FewStages(shared, members, threads, unroll int) int {
+	return min(8, min(cmp.Or(shared, fewShared), fewShared)/fewStage(members, threads, unroll))
 }
 
 func fewStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
@@ -28,7 +33,7 @@ func (r *AllReduce) FewSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Bl
 // few is the launch of r by reduceFew; all: of one result that all get, else of one
 // that this member alone gets.
 func (r AllReduce) few(all bool) Meeting {
-	stages, bale := FewStages(len(r.In), r.Threads, r.Unroll), 1
+	stages, bale := FewStages(r.Shared, len(r.In), r.Threads, r.Unroll), 1
 	if r.Split > 0 {
 		bale = fewBale / r.Unroll
 	}
@@ -46,10 +51,10 @@ func (m *Move) few() (Meeting, error) {
 	if len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources()) {
 		return Meeting{}, fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
 	}
-	if FewStages(m.Members, m.Threads, m.Unroll) < 2 {
+	if FewStages(m.Shared, m.Members, m.Threads, m.Unroll) < 2 {
 		return Meeting{}, fmt.Errorf("%w: %d threads with unroll %d for %d members take more shared memory than there is", device.ErrUnsupported, m.Threads, m.Unroll, m.Members)
 	}
-	r := AllReduce{DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads, In: m.Src[:m.Members], Out: m.Dst[:m.Members],
+	r := AllReduce{DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads, Shared: m.Shared, In: m.Src[:m.Members], Out: m.Dst[:m.Members],
 		Flags: m.Flags[:m.Members], FlagHalf: MoveFlagBytes, Slots: 2 * BlocksMost}
 	if m.Own {
 		r.Count, r.Share = m.Run/m.DType.Size(), m.Run/16

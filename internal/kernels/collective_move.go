@@ -107,6 +107,7 @@ type Move struct {
 	SlotHalf     int64
 
 	Blocks, Threads, Unroll int
+	Shared                  int // ReduceFew: bytes of shared memory that a block may have, 0 for enough
 }
 
 // Meeting returns the launch that does m, but for its Team.

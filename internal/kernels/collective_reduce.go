@@ -53,6 +53,7 @@ type AllReduce struct {
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags
+	Shared                  int   // of Few: bytes of shared memory that a block may have, 0 for enough
 	Calm                    bool  // of Lamportx2: a warp has one thread look until something has come, for much data
 }
 

@@ -164,6 +164,7 @@ const (
 	MultiprocessorCount     Attribute = 16
 	ComputeCapabilityMajor  Attribute = 75
 	ComputeCapabilityMinor  Attribute = 76
+	SharedMemoryOfBlock     Attribute = 97 // at most, for launches that ask for it
 	VirtualMemoryManagement Attribute = 102
 )
 

@@ -266,7 +266,13 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuDeviceGetPCIBusId": func(a []uintptr) uintptr { copy(cabi.Bytes(a[0], 5), "0:0\x00"); return 0 },
 		"cuDeviceTotalMem_v2": func(a []uintptr) uintptr { return set(a[0], uint64(fakeMemory)) },
 		"cuDeviceGetAttribute": func(a []uintptr) uintptr {
-			return set(a[0], map[uintptr]int32{75: 9}[a[1]]+map[bool]int32{true: 1}[a[1] != 75])
+			switch nvlib.Attribute(a[1]) {
+			case nvlib.ComputeCapabilityMajor:
+				return set(a[0], int32(9))
+			case nvlib.SharedMemoryOfBlock:
+				return set(a[0], int32(227<<10))
+			}
+			return set(a[0], int32(1))
 		},
 		"cuDeviceCanAccessPeer": func(a []uintptr) uintptr {
 			if f.reach.apart(int32(a[1]), int32(a[2])) {

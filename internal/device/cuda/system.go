@@ -152,6 +152,7 @@ type gpu struct {
 	pci   string
 	arch  string
 	sms   int
+	block int                  // bytes of shared memory that a block may have
 	early bool                 // kernels can begin early there
 	total int64                // bytes
 	lost  atomic.Pointer[loss] // nil while it can be used
@@ -183,7 +184,7 @@ func (s *system) describe(ordinal int) (*gpu, error) {
 	var major, minor, vmm int
 	for a, v := range map[nvlib.Attribute]*int{
 		nvlib.MultiprocessorCount: &g.sms, nvlib.ComputeCapabilityMajor: &major, nvlib.ComputeCapabilityMinor: &minor,
-		nvlib.VirtualMemoryManagement: &vmm,
+		nvlib.SharedMemoryOfBlock: &g.block, nvlib.VirtualMemoryManagement: &vmm,
 	} {
 		if *v, err = s.drv.DeviceAttribute(g.dev, a); err != nil {
 			return nil, err

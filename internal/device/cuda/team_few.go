@@ -3,6 +3,7 @@ package cuda
 import (
 	"cmp"
 	"fmt"
+	"math"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -21,9 +22,19 @@ func fewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	return cmp.Or(tune.Blocks, 8), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
+// blockShared is how many bytes of shared memory a block may have on all members' devices:
+// from 99 to 227 KiB, by their architecture.
+func (t *team) blockShared() int {
+	least := math.MaxInt
+	for _, m := range t.members {
+		least = min(least, m.dev.site.gpu.block)
+	}
+	return least
+}
+
 // fewFits refuses tunings that shared memory has no room for.
 func (t *team) fewFits(tune device.Tuning) error {
-	if _, threads, unroll := fewLaunch(tune, len(t.members)); kernels.FewStages(len(t.members), threads, unroll) < 2 {
+	if _, threads, unroll := fewLaunch(tune, len(t.members)); kernels.FewStages(t.blockShared(), len(t.members), threads, unroll) < 2 {
 		return fmt.Errorf("%w: %d threads with unroll %d take more shared memory than there is", device.ErrUnsupported, threads, unroll)
 	}
 	return nil
@@ -50,6 +61,7 @@ var fewByHost = func(members int, bytes int64) (permille, readers int64) {
 func (t *team) few(tune device.Tuning, r *kernels.AllReduce) (err error) {
 	shareOut(r, int64(len(t.members)))
 	tune.Blocks, r.Threads, r.Unroll = fewLaunch(tune, len(t.members))
+	r.Shared = t.blockShared()
 	r.Blocks = t.grid(tune, max(r.Threads, teamThreads), ceil(r.Share, int64(r.Threads)))
 	if fewBales(r); r.Split > 0 {
 		if r.Host, err = t.hostMemory(r.Split * (int64(r.Blocks) - r.Readers) * kernels.FewBale(r.Threads) * 16); err != nil {

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -39,8 +40,39 @@ func scattered(t *testing.T, w *world, rows int64, axis int) *device.Collective 
 func TestFewLaunch(t *testing.T) {
 	for members := 2; members <= kernels.TeamMost; members++ {
 		blocks, threads, unroll := fewLaunch(device.Tuning{}, members)
-		if stages := kernels.FewStages(members, threads, unroll); blocks > 8 || threads%32 != 0 || stages < 4 {
-			t.Errorf("%d members: %d blocks of %d threads with unroll %d have %d stages", members, blocks, threads, unroll, stages)
+		for _, c := range []struct{ shared, least int }{{227 << 10, 4}, {163 << 10, 4}, {99 << 10, 2}} { // Hopper's, an A100's, an L40S's
+			if stages := kernels.FewStages(c.shared, members, threads, unroll); blocks > 8 || threads%32 != 0 || stages < c.least {
+				t.Errorf("%d members: %d blocks of %d threads with unroll %d have %d stages in %d bytes", members, blocks, threads, unroll, stages, c.shared)
+			}
+		}
+	}
+}
+
+// TestFewShared wants no more shared memory for a block than the device that has the least
+// of it lends, and a decline where two stages are more.
+func TestFewShared(t *testing.T) {
+	l, w, tm := noted(t, 2, 2)
+	for _, c := range []struct {
+		algo string
+		c    *device.Collective
+	}{{"few", summed(t, w, 1<<20, 0, 0)}, {"move-few", scattered(t, w, 1<<14, 0)}} {
+		for shared, want := range map[int]int{227 << 10: 192 << 10, 163 << 10: 160 << 10, 99 << 10: 96 << 10, 48 << 10: 0} {
+			l.got, w.sites[1].gpu.block = nil, shared
+			tune := device.Tuning{Algo: c.algo, Threads: 512, Unroll: 2}
+			if err := tm.Supports(tune, c.c); (err == nil) != (want > 0) || err != nil && !errors.Is(err, device.ErrUnsupported) {
+				t.Errorf("%s with %d bytes: %v", c.algo, shared, err)
+			}
+			if want == 0 {
+				continue
+			}
+			if _, err := tm.Prepare(tune, c.c); err != nil {
+				t.Fatal(err)
+			}
+			for i, m := range l.got {
+				if m.Shared != want {
+					t.Errorf("%s with %d bytes: member %d takes %d", c.algo, shared, i, m.Shared)
+				}
+			}
 		}
 	}
 }

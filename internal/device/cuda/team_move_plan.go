@@ -52,7 +52,7 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
 	for i := range p.moves {
 		p.moves[i] = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: dtypeOf(c), Red: c.Red,
-			Blocks: blocks, Threads: threads, Unroll: unroll, Root: c.Root}
+			Blocks: blocks, Threads: threads, Unroll: unroll, Shared: t.blockShared(), Root: c.Root}
 	}
 	if spreads(kind) {
 		p.spread(c)
