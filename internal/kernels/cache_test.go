@@ -331,6 +331,22 @@ func TestNVRTCMissing(t *testing.T) {
 	}
 }
 
+// TestBuilds: an update of the compiler that says the same version is another compiler.
+func TestBuilds(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "libnvrtc.so.12")
+	l := nvlib.Loaded{Name: "libnvrtc", Path: file, Version: "12.8"}
+	seen := map[string]bool{buildOf(l): true} // without a file
+	for _, content := range []string{"12.8.61", "12.8.93 "} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if build := buildOf(l); seen[build] || build != buildOf(l) || !strings.HasPrefix(build, "libnvrtc 12.8") {
+			t.Errorf("%q of %v", build, seen)
+		}
+		seen[buildOf(l)] = true
+	}
+}
+
 func TestUnknown(t *testing.T) {
 	l := New(&fake{version: "1"}, nil)
 	p := addition(64)

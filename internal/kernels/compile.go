@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
 
@@ -34,8 +35,17 @@ func (c *nvrtc) Version() string {
 	if err != nil {
 		return "none"
 	}
-	l := n.Loaded()
-	return l.Name + " " + l.Version
+	return buildOf(n.Loaded())
+}
+
+// buildOf tells builds of a library apart that have one version, as updates of a CUDA toolkit
+// do: by the size of the file, where it is one.
+func buildOf(l nvlib.Loaded) string {
+	build := l.Name + " " + l.Version
+	if f, err := os.Stat(l.Path); err == nil {
+		build += fmt.Sprintf(" of %d bytes", f.Size())
+	}
+	return build
 }
 
 func (c *nvrtc) Compile(source string, options []string) ([]byte, string, error) {
