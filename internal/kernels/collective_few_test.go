@@ -25,7 +25,8 @@ func TestFewByHost(t *testing.T) {
 			r := shared
 			r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
 			r.Unroll, r.Threads = 1<<rng.IntN(3), 32*(1+rng.IntN(2))
-			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5) // that add up; of each of them
+			r.Shared = (2 + rng.IntN(7)) * fewStage(members, r.Threads, r.Unroll) // as many stages, of those that GPUs have room for
+			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5)                     // that add up; of each of them
 			r.Readers, r.Split = 1+rng.Int64N(2), 1+rng.Int64N(bales)
 			r.Writers, r.Blocks = max(1, bales/r.Split), int(blocks+r.Readers)
 			base, more, each := blocks*bales*FewBale(r.Threads), rng.Int64N(100), 16/r.DType.Size()
