@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestCloseBeside: what a machine's end aborts, runs, loads and copies of tensors, says that it
+// TestCloseBeside: what a machine's end aborts, runs, loads, tensors that are made and their uses, says that it
 // is closed, and not that a context ended, which none has; a context that has says so.
 func TestCloseBeside(t *testing.T) {
 	rounds := 60
@@ -51,6 +51,16 @@ func TestCloseBeside(t *testing.T) {
 		until("run of others", func() error { _, err := c.Run(free, hocket.Args{In: c.given(x)}); return err })
 		until("write", func() error { return kept.Write(free, x) })
 		until("read", func() error { _, err := kept.Read(free); return err })
+		until("make", func() error {
+			d, err := c.NewDeviceTensor(free, "s", nil)
+			if err != nil {
+				return err
+			}
+			return d.Close()
+		})
+		nothing := func([]hocket.DeviceBlock) error { return nil }
+		until("view", func() error { return kept.View(free, nothing) })
+		until("fill", func() error { return kept.Fill(free, nothing) })
 		rows := int64(0)
 		until("prepare", func() error { rows += 2; return c.Prepare(free, map[string]int64{"T": rows}) })
 		time.Sleep(time.Duration(i*40) * time.Microsecond)
@@ -64,6 +74,30 @@ func TestCloseBeside(t *testing.T) {
 	cancel()
 	if err := c.run(ended, c.state, c.state); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("a context that ended: %v", err)
+	}
+}
+
+// TestCloseAmidFill: what others' work returns is Fill's error, also where the machine is closed
+// meanwhile, which waits for it.
+func TestCloseAmidFill(t *testing.T) {
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCounter(t, m)
+	closed := make(chan error)
+	err = c.state.Fill(context.WithoutCancel(t.Context()), func([]hocket.DeviceBlock) error {
+		go func() { closed <- m.Close() }()
+		for !errors.Is(c.Prepare(t.Context(), nil), hocket.ErrClosed) {
+			time.Sleep(time.Millisecond)
+		}
+		return context.Canceled
+	})
+	if err != context.Canceled {
+		t.Errorf("got %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -53,6 +53,11 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 	if !m.hasPort(name) {
 		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", exec.ErrInput, m.fn.Name, name)
 	}
+	d, err := m.newDeviceTensor(ctx, name, dims)
+	return d, m.machine.why(ctx, err)
+}
+
+func (m *Model) newDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
 	t, err := m.takeTurn(ctx)
 	if err != nil {
 		return nil, err
@@ -149,7 +154,7 @@ func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) er
 	if f == nil {
 		return fmt.Errorf("%w: nobody is to fill a device tensor", exec.ErrInput)
 	}
-	return d.t.Fill(ctx, func() error { return f(d.Blocks()) })
+	return d.show(ctx, f, d.t.Fill)
 }
 
 // View has others' work read the tensor, as Fill has it write. Runs and methods that only
@@ -159,7 +164,20 @@ func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) er
 	if f == nil {
 		return fmt.Errorf("%w: nobody is to view a device tensor", exec.ErrInput)
 	}
-	return d.t.View(ctx, func() error { return f(d.Blocks()) })
+	return d.show(ctx, f, d.t.View)
+}
+
+// show has f see the blocks within a use of the tensor. What f returns stays as it is.
+func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error, within func(context.Context, func() error) error) error {
+	var own error
+	err := within(ctx, func() error {
+		own = f(d.Blocks())
+		return own
+	})
+	if own != nil {
+		return err
+	}
+	return d.m.why(ctx, err)
 }
 
 // Close gives the memory back, when runs and methods that use it have ended. Plans that
