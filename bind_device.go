@@ -22,7 +22,8 @@ import (
 // returned under another name, or a run uses the tensor for something else besides, runs
 // copy, as with Args.DeviceIn and DeviceOut. A plan works
 // in one tensor; for each that is bound in turn there is another, up to LoadOptions.Cache. So
-// bind before Prepare and the first Run.
+// bind before Prepare and the first Run. A load that a call began has the tensor as the call
+// has, and keeps it where it goes on behind that.
 //
 // A run that fails leaves an inout parameter's tensor without contents, as ever.
 func (m *Model) BindDevice(name string, d *DeviceTensor) error {

@@ -2,14 +2,17 @@ package hocket_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
@@ -308,5 +311,64 @@ func TestBindDeviceCopies(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// slow is a machine whose loads, when armed, wait where they end.
+type slow struct {
+	device.Machine
+	armed      bool
+	came, goOn chan struct{}
+}
+
+type slowWorld struct {
+	device.World
+	m *slow
+}
+
+func (m *slow) Open(ctx context.Context, ranks int) (device.World, error) {
+	w, err := m.Machine.Open(ctx, ranks)
+	if err == nil && m.armed {
+		w = &slowWorld{w, m}
+	}
+	return w, err
+}
+
+func (w *slowWorld) Sync(ctx context.Context) error {
+	if w.m.armed {
+		w.m.armed = false
+		close(w.m.came)
+		<-w.m.goOn
+	}
+	return w.World.Sync(ctx)
+}
+
+// TestBindDeviceLoadGoesOn: a tensor is not closed under a load that works in it, though nobody
+// waits for that any more, and the plan goes with it.
+func TestBindDeviceLoadGoesOn(t *testing.T) {
+	sm := &slow{Machine: cpu.New(cpu.Options{}), came: make(chan struct{}), goOn: make(chan struct{})}
+	c, j := resident(t, modeltest.Open(t, sm))
+	sm.armed = true
+	if err := c.Prepare(soon(t), nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	<-sm.came
+	closed := make(chan error)
+	go func() { closed <- c.state.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("closed under a load: %v", err)
+		close(sm.goOn)
+	case <-time.After(20 * time.Millisecond):
+		close(sm.goOn)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.BindDevice("s", c.make("s")); err != nil { // waits for the load
+		t.Fatal(err)
+	}
+	if loaded, gone := j.count("plan loaded"), j.count("plan unloaded", "is closed"); loaded != 1 || gone != 1 {
+		t.Errorf("%d plans were loaded, %d went with the tensor", loaded, gone)
 	}
 }

@@ -143,8 +143,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 	if err != nil {
 		return err
 	}
-	defer release()
-	t, err := m.takeTurn(ctx)
+	t, err := m.takeTurnWith(ctx, release)
 	if err != nil {
 		return err
 	}
@@ -250,8 +249,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	t, err := m.takeTurn(ctx)
+	t, err := m.takeTurnWith(ctx, release)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,20 @@ type turn struct {
 	*claim
 	model *Model
 	left  bool // to a load that goes on, which ends it
+	// release lets go of the device tensors that it has; nil where it has none.
+	release func()
+}
+
+// takeTurnWith is takeTurn where the caller holds device tensors. They are the turn's then,
+// whether or not there is one: a load that goes on may work in them.
+func (m *Model) takeTurnWith(ctx context.Context, release func()) (*turn, error) {
+	t, err := m.takeTurn(ctx)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	t.release = release
+	return t, nil
 }
 
 // takeTurn waits until no other's run or load goes on, as long as ctx lasts.
@@ -45,6 +59,14 @@ func (t *turn) end() {
 func (t *turn) finish() {
 	t.claim.end()
 	<-t.model.turn
+	t.letGo()
+}
+
+func (t *turn) letGo() {
+	if t.release != nil {
+		t.release()
+		t.release = nil
+	}
 }
 
 // load returns the loaded plan for a binding, which is busy then, making it if need
@@ -73,6 +95,9 @@ func (t *turn) load(ctx context.Context, b Binding, resident map[string]*exec.De
 		return (<-made).here()
 	}
 	t.left = true
+	if len(resident) == 0 {
+		t.letGo()
+	}
 	go t.settle(made)
 	return nil, fmt.Errorf("while a plan was loaded, which goes on: %w", ctx.Err())
 }
