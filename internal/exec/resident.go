@@ -144,8 +144,8 @@ func (p *Program) keepResidents(ctx context.Context) (kept copies, err error) {
 		if k != nil {
 			kept = append(kept, k)
 		}
-		if err != nil {
-			return nil, errors.Join(err, kept.give())
+		if err != nil { // those before are on their way, and what is given back is others'
+			return nil, errors.Join(err, p.world.Sync(ctx), kept.give())
 		}
 	}
 	if len(kept) == 0 {

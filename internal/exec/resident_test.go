@@ -272,3 +272,34 @@ func TestResidentTrials(t *testing.T) {
 		})
 	}
 }
+
+// TestResidentTrialsShort: what was taken to keep residents in is given back when no copy goes
+// there any more: others may have it then.
+func TestResidentTrialsShort(t *testing.T) {
+	under := &storing{Machine: cpu.New(cpu.Options{Mode: cpu.Scheduled})} // which does nothing before a Sync
+	m := &waysMachine{Machine: under, runs: new([]string)}
+	s := NewDeviceTensors(m)
+	plain := loadOn(t, m, doubling("x", "z"), Options{})
+	on := map[string]*DeviceTensor{"x": newDeviceTensor(t, s, plain, "x"), "z": newDeviceTensor(t, s, plain, "z")}
+	for _, d := range on {
+		if err := d.Write(t.Context(), ints(t, ir.F32, "x", 3, 4, 3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prog := loadOn(t, m, doubling("x", "z"), Options{Resident: on})
+	under.took, under.fails = nil, 3 // for the other
+	if _, err := prog.keepResidents(t.Context()); !errors.Is(err, device.ErrOutOfMemory) {
+		t.Fatal(err)
+	}
+	if err := prog.world.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(under.took) != 2 {
+		t.Fatalf("%d blocks were taken", len(under.took))
+	}
+	for _, mem := range under.took {
+		if b := mem.(device.HostMemory).Host(); b[0] != 0xff || b[1] != 0x7f {
+			t.Errorf("what was given back is written to: %v", b[:8])
+		}
+	}
+}

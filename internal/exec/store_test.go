@@ -21,6 +21,7 @@ type storing struct {
 	open  int
 	lacks bool // borrowing
 	fails int  // the allocation that fails, counted down; 0 for none
+	took  []device.Memory
 }
 
 func (m *storing) Open(ctx context.Context, ranks int) (device.World, error) {
@@ -65,7 +66,9 @@ func (d storingDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, e
 	if d.m.fails--; d.m.fails == 0 {
 		return nil, fmt.Errorf("this one: %w", device.ErrOutOfMemory)
 	}
-	return d.Device.Alloc(bytes, kind)
+	mem, err := d.Device.Alloc(bytes, kind)
+	d.m.took = append(d.m.took, mem)
+	return mem, err
 }
 
 // storeHolds is the memory that a store has taken.
