@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -100,5 +102,28 @@ func f(%x: f32[T/tp, K], %w: f32[N/tp, K]) -> f32[T, N/tp] {
 				t.Errorf("%s, %s: %v", s, pass, err)
 			}
 		}
+	}
+}
+
+// TestLoadKeepsBinding: a model keeps the dims that it was loaded with, whatever becomes of
+// the maps that they were in.
+func TestLoadKeepsBinding(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	p, err := hocket.Parse("f.hkt", "dim T = 2\ndim U = 2\nfunc f(%x: f32[T, U]) -> f32[T, U] {\n  %y = add %x, %x\n  return %y\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := hocket.Binding{Dims: map[string]int64{"T": 4}, Defines: map[string]string{"U": "T"}}
+	model, err := m.Load(p, b, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Dims["T"], b.Defines["U"] = 8, "T + 1"
+	in, err := model.Inputs(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := in[0].Shape; got[0] != 4 || got[1] != 4 {
+		t.Errorf("loaded with T=4 and U of T, it takes %v", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -167,6 +168,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if err := ir.Early(u.Source, b.ir()).Err(); err != nil {
 		return nil, err
 	}
+	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
 	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: exec.NewStore(m.dev), turn: make(chan struct{}, 1)}
 	funcs := u.Source.Prog.Funcs
 	model.fn = funcs[len(funcs)-1]
