@@ -3,6 +3,7 @@ package hocket_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/ir"
 )
 
 // TestCloseBeside: what a machine's end aborts, runs, loads, tensors that are made and their uses, says that it
@@ -74,6 +76,32 @@ func TestCloseBeside(t *testing.T) {
 	cancel()
 	if err := c.run(ended, c.state, c.state); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("a context that ended: %v", err)
+	}
+}
+
+// TestCloseAmidPlanning: a machine that is closed does not wait until a large program is planned
+// that nobody waits for any more.
+func TestCloseAmidPlanning(t *testing.T) {
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := &journal{}
+	model := modeltest.Load(t, m, "func f(%x: f32[2]) -> f32[2] {\n  %y = alloc f32[2]\n  for %i in 0..500000 { copy %x into %y }\n  return %y\n}\n", hocket.LoadOptions{Logger: j.logger()})
+	if err := model.Prepare(soon(t), nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if j.count("nobody waited for", "while f was planned: context canceled") != 1 {
+		t.Errorf("logged\n%s", &j.all)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	in := []hocket.Args{{In: map[string]*hocket.Tensor{"x": vals(t, ir.F32, []float64{1, 2}, 2)}}}
+	if err := model.Explore(ended, in, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "planned") {
+		t.Errorf("explored: %v", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if err != nil {
 		return err
 	}
-	p, err := m.unit.Plan(b.ir())
+	p, err := m.unit.PlanWithin(ctx, b.ir())
 	if err != nil {
 		return m.blame(b, err)
 	}

@@ -355,6 +355,9 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding, key choice) (*loa
 	if err != nil {
 		return nil, err
 	}
+	if err := m.machine.ctx.Err(); err != nil {
+		return nil, err
+	}
 	proof, err := m.provePlan(p)
 	if err != nil {
 		return nil, err
@@ -370,7 +373,8 @@ func (m *Model) load(ctx context.Context, c *claim, b Binding, key choice) (*loa
 }
 
 // planFor plans for a binding, which comes to dims, unless such a plan is loaded or was
-// made last.
+// made last. That ends with the machine alone: given up for a context that ends, it would begin
+// again for ever.
 func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if m.planned.plan != nil && maps.Equal(m.planned.dims, dims) {
 		return m.planned.plan, nil
@@ -378,7 +382,7 @@ func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if p := m.machine.shelf.planOf(m, dims); p != nil {
 		return p, nil
 	}
-	p, err := m.unit.Plan(b.ir())
+	p, err := m.unit.PlanWithin(m.machine.ctx, b.ir())
 	if err == nil {
 		m.planned = planned{dims, p}
 	}

@@ -3,7 +3,9 @@
 package compile
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/hostmem"
@@ -106,6 +108,11 @@ func (u *Unit) Dims(b ir.Binding) (map[string]int64, error) {
 
 // Plan binds and plans the lowered program.
 func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
+	return u.PlanWithin(context.Background(), b)
+}
+
+// PlanWithin is Plan that gives up when ctx ends, and returns that.
+func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error) {
 	res, err := u.LoweredFor(b)
 	if err != nil {
 		return nil, err
@@ -114,8 +121,11 @@ func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
 	if err := ds.Err(); err != nil {
 		return nil, u.unfit(ds)
 	}
-	p, ds := planner.Plan(bound, planner.Options{Room: hostmem.Available})
+	p, ds := planner.Plan(bound, planner.Options{Room: hostmem.Available, Stop: ctx.Err})
 	if err := ds.Err(); err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("while %s was planned: %w", bound.Func.Name, ctx.Err())
+		}
 		return nil, err
 	}
 	// Lowering may return another name than the text does; results keep the text's.

@@ -221,7 +221,7 @@ func f(%%x: f32[6]) -> f32[6] {
 }
 `, from, c.stmt, to, from)
 				p, _ := mustPlan(t, src, ir.Binding{})
-				u, err := simulate(nil, p, &Stats{})
+				u, err := simulate(new(world), p, &Stats{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -376,7 +376,7 @@ func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []ite
 	for i := range p.Buffers {
 		p.Buffers[i].First, p.Buffers[i].Last = -1, -1
 	}
-	u, err := simulate(nil, p, stats)
+	u, err := simulate(new(world), p, stats)
 	if err != nil {
 		panic(err)
 	}
@@ -397,7 +397,7 @@ func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []ite
 // keeps apart is laid on one place in turn.
 func TestVerifyLayoutFindsOverlaps(t *testing.T) {
 	p, _ := mustPlan(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": 6}})
-	u, err := simulate(nil, p, &Stats{})
+	u, err := simulate(new(world), p, &Stats{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -442,7 +442,7 @@ func TestClocksAgreeWithTheExplicitGraph(t *testing.T) {
 		if ds.HasErrors() {
 			return
 		}
-		u, err := simulate(nil, p, &Stats{})
+		u, err := simulate(new(world), p, &Stats{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,6 +36,21 @@ func (w *world) bound() {
 	}
 }
 
+// askEvery is how many steps planning takes before it asks whether to go on: some
+// milliseconds' worth.
+const askEvery = 1 << 12
+
+// goOn returns an error where planning is to stop.
+func (w *world) goOn() error {
+	if w.asked++; w.stop == nil || w.asked%askEvery != 0 {
+		return nil
+	}
+	if err := w.stop(); err != nil {
+		return w.b.Info.Prog.Diag("stopped", ir.Pos{}, "%v", err)
+	}
+	return nil
+}
+
 // spend counts n more towards a limit and refuses to pass it. The check comes
 // before the work, so a loop of 2⁶² iterations is refused at once.
 func (u *unroller) spend(used *int64, n, limit int64, what string, pos ir.Pos) error {

@@ -27,7 +27,7 @@ type merger struct {
 // elemOf names one rank's element of a counter.
 type elemOf struct{ counter, rank, elem int32 }
 
-func (w *world) merge() {
+func (w *world) merge() error {
 	total := 0
 	for _, cs := range w.cmds {
 		total += len(cs)
@@ -41,21 +41,27 @@ func (w *world) merge() {
 	for r := range w.cmds {
 		m.queue = append(m.queue, int32(r))
 	}
-	m.run()
+	if err := m.run(); err != nil {
+		return err
+	}
 	w.p.Cmds = m.out
 	w.cmds = nil
 	renumber(w.p)
+	return nil
 }
 
-func (m *merger) run() {
+func (m *merger) run() error {
 	for {
 		for len(m.queue) > 0 {
+			if err := m.w.goOn(); err != nil {
+				return err
+			}
 			r := m.queue[0]
 			m.queue = m.queue[1:]
 			m.step(r)
 		}
 		if !m.force() {
-			return
+			return nil
 		}
 	}
 }

@@ -23,6 +23,9 @@ type Options struct {
 	// once, for a plan that grows long; one for which there is too little is refused as too
 	// large.
 	Room func() int64
+	// Stop, when set, is asked now and then: planning ends with its error, as a diagnostic of
+	// kind "stopped".
+	Stop func() error
 }
 
 // Stats counts the operations whose number decides how long planning takes.
@@ -64,7 +67,7 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 		return nil, err
 	}
 	w := newWorld(b, opts.Stats)
-	w.room = opts.Room
+	w.room, w.stop = opts.Room, opts.Stop
 	for rank := range b.Ranks {
 		if err := w.unroll(rank); err != nil {
 			return nil, err
@@ -73,7 +76,9 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	if err := w.match(); err != nil {
 		return nil, err
 	}
-	w.merge()
+	if err := w.merge(); err != nil {
+		return nil, err
+	}
 	o, err := simulate(w, w.p, opts.Stats)
 	if err != nil {
 		return nil, err

@@ -80,7 +80,9 @@ func simulate(w *world, p *plan.Plan, stats *Stats) (*usage, error) {
 		st := s.ready[len(s.ready)-1]
 		s.ready = s.ready[:len(s.ready)-1]
 		for s.step(st) {
-			continue
+			if err := w.goOn(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := s.deadlock(); err != nil {

@@ -102,6 +102,9 @@ func (u *unroller) stmt(s *ir.Stmt) error {
 		return err
 	}
 	u.w.stats.Statements++
+	if err := u.w.goOn(); err != nil {
+		return err
+	}
 	switch s.Op.Info().Class {
 	case ir.ClassTensor, ir.ClassView, ir.ClassCollective:
 		return u.tensorStmt(s)

@@ -39,6 +39,9 @@ type world struct {
 	room         func() int64 // see Options
 	mostCommands int64
 
+	stop  func() error // see Options
+	asked int          // how often goOn was
+
 	commands, iterations, calls, statements, instances, counterElems int64
 }
 

@@ -1,0 +1,45 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"hocket.example/hocket/ir"
+)
+
+// TestStop: planning ends wherever it is told to, in each of its steps, and is told so by
+// whoever asked for it.
+func TestStop(t *testing.T) {
+	p, ds := ir.Parse("stop.hkt", body(1, fmt.Sprintf("  for %%i in 0..%d { fill into %%y, value=1 }", 5*askEvery)))
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	info, ds := ir.Check(p)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	b, ds := ir.Bind(info, ir.Binding{})
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	enough := errors.New("enough")
+	for last := 1; ; last++ {
+		asked := 0
+		_, ds := Plan(b, Options{Stop: func() error {
+			if asked++; asked < last {
+				return nil
+			}
+			return enough
+		}})
+		if !ds.HasErrors() {
+			if asked != last-1 || last < 15 { // unrolled, merged, and simulated twice over
+				t.Errorf("it was asked %d times, and went on until time %d", asked, last)
+			}
+			return
+		}
+		if asked != last || ds[0].Kind != "stopped" || ds[0].Message != "enough" {
+			t.Fatalf("told at time %d, it asked %d times and said %v", last, asked, ds)
+		}
+	}
+}
