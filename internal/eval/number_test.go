@@ -87,7 +87,7 @@ func TestContractionBound(t *testing.T) {
 			for _, errs := range []bool{false, true} {
 				for _, ranks := range []int{1, 4} {
 					x, w := randomArray(rng, dt, errs, 4, k), randomArray(rng, dt, errs, 4, k)
-					y, err := linear([]*array{x, w}, dt, split{ranks: int64(ranks), partial: ranks > 1})
+					y, err := linear(attrs{}, []*array{x, w}, dt, split{ranks: int64(ranks), partial: ranks > 1})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -153,7 +153,7 @@ func TestIntegersCertified(t *testing.T) {
 			x.f[i], w.f[i] = float64(rng.IntN(3)-1), float64(rng.IntN(3)-1)
 		}
 		for _, ranks := range []int{1, 3} {
-			y, err := linear([]*array{x, w}, c.dt, split{ranks: int64(ranks), partial: ranks > 1})
+			y, err := linear(attrs{}, []*array{x, w}, c.dt, split{ranks: int64(ranks), partial: ranks > 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -190,7 +190,7 @@ func TestNearlyInteger(t *testing.T) {
 			x.f[i], w.f[i] = 1, 1
 		}
 		spoil(x)
-		y, err := linear([]*array{x, w}, ir.F32, alone)
+		y, err := linear(attrs{}, []*array{x, w}, ir.F32, alone)
 		if err != nil || y.e[0] == 0 {
 			t.Errorf("%s: certified, or %v", name, err)
 		}

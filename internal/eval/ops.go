@@ -24,6 +24,16 @@ type attrs struct {
 	// embedding: the table is what begins with row first of one of so many rows;
 	// rows 0 says that it is all.
 	first, rows int64
+	// goOn is asked by operations that take long; nil for nobody.
+	goOn func() error
+}
+
+// ended returns why an operation is to end before it is done.
+func (at *attrs) ended() error {
+	if at.goOn == nil {
+		return nil
+	}
+	return at.goOn()
 }
 
 // split says whether a contraction or sum makes a partial sum, which is then its
@@ -40,7 +50,7 @@ var alone = split{ranks: 1}
 func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp split) (*array, error) {
 	switch op {
 	case ir.OpLinear:
-		return linear(ins, dt, sp)
+		return linear(at, ins, dt, sp)
 	case ir.OpMatmul:
 		return matmul(at, ins[0], ins[1], dt, sp)
 	case ir.OpSum:

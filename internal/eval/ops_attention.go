@@ -22,6 +22,9 @@ func attention(at attrs, q, k, v *array, dt ir.DType) (*array, error) {
 	out := newArray(dt, q.shape)
 	for b := range elements(q.shape[:n-3]) {
 		for i := range h.tq {
+			if err := at.ended(); err != nil {
+				return nil, err
+			}
 			for head := range h.hq {
 				h.query(out, q, k, v, b, i, head)
 			}

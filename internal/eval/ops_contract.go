@@ -32,7 +32,7 @@ func asRows(a *array, count, k int64) rows {
 }
 
 // linear is x[…, K]·w[N, K]ᵀ (+ bias[N]).
-func linear(ins []*array, dt ir.DType, sp split) (*array, error) {
+func linear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	x, w := ins[0], ins[1]
 	last := len(x.shape) - 1
 	if last < 0 || len(w.shape) != 2 || x.shape[last] != w.shape[1] {
@@ -40,7 +40,9 @@ func linear(ins []*array, dt ir.DType, sp split) (*array, error) {
 	}
 	m, n, k := elements(x.shape[:last]), w.shape[0], w.shape[1]
 	out := newContraction(dt, append(slices.Clone(x.shape[:last]), n), sp)
-	out.products(asRows(x, m, k), asRows(w, n, k), 1, m, n)
+	if err := out.products(at, asRows(x, m, k), asRows(w, n, k), 1, m, n); err != nil {
+		return nil, err
+	}
 	if len(ins) == 3 {
 		return out.plusBias(ins[2])
 	}
@@ -69,8 +71,7 @@ func matmul(at attrs, a, b *array, dt ir.DType, sp split) (*array, error) {
 	if s == 2 { // one b for all: the batch is more rows of a
 		batch, m = 1, batch*m
 	}
-	out.products(asRows(a, batch*m, k), asRows(b, batch*n, k), batch, m, n)
-	return out.array, nil
+	return out.array, out.products(at, asRows(a, batch*m, k), asRows(b, batch*n, k), batch, m, n)
 }
 
 func swapLast(a *array) *array {
@@ -102,10 +103,13 @@ func newContraction(dt ir.DType, shape []int64, sp split) contraction {
 }
 
 // products computes every element as the product of two rows.
-func (c contraction) products(a, b rows, batch, m, n int64) {
+func (c contraction) products(at attrs, a, b rows, batch, m, n int64) error {
 	i := int64(0)
 	for g := range batch {
 		for p := g * m; p < (g+1)*m; p++ {
+			if err := at.ended(); err != nil {
+				return err
+			}
 			for q := g * n; q < (g+1)*n; q++ {
 				if c.n != nil {
 					c.n[i], c.e[i] = dotInt(c.dt, a, b, p, q)
@@ -116,6 +120,7 @@ func (c contraction) products(a, b rows, batch, m, n int64) {
 			}
 		}
 	}
+	return nil
 }
 
 // store applies the rule of sums to element i.

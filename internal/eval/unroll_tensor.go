@@ -193,7 +193,7 @@ func (r *rank) element(p *ir.Place, n int) (int, error) {
 
 // attrs resolves the attributes of a tensor operation.
 func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
-	at := attrs{ta: s.Word("ta", "false") == "true", tb: s.Word("tb", "false") == "true"}
+	at := attrs{goOn: r.m.ctx.Err, ta: s.Word("ta", "false") == "true", tb: s.Word("tb", "false") == "true"}
 	var err error
 	switch a := s.Attr("axis"); {
 	case a != nil:
