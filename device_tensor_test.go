@@ -431,6 +431,29 @@ func TestDeviceTensorShort(t *testing.T) {
 	}
 }
 
+// TestDeviceTensorTooLarge: a tensor that no memory is large enough for is ErrOutOfMemory, gives
+// no plan up, and costs none of the others.
+func TestDeviceTensorTooLarge(t *testing.T) {
+	c, j := resident(t, modeltest.Open(t, cpu.New(cpu.Options{Memory: 1 << 20})))
+	if err := c.Prepare(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	large := map[string]int64{"T": 1 << 20}
+	if _, err := c.NewDeviceTensor(t.Context(), "s", large); !errors.Is(err, hocket.ErrOutOfMemory) {
+		t.Errorf("made: %v", err)
+	}
+	if err := c.Prepare(t.Context(), large); !errors.Is(err, hocket.ErrOutOfMemory) {
+		t.Errorf("prepared: %v", err)
+	}
+	if n := j.count("plan unloaded"); n != 0 {
+		t.Errorf("%d plans were given up", n)
+	}
+	c.wants(c.state, 0)
+	if err := c.runs(hocket.Args{In: c.in}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDeviceTensorsEnd: they end with their machine, and go on without their model.
 func TestDeviceTensorsEnd(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})

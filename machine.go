@@ -119,7 +119,8 @@ type LoadOptions struct {
 	// machine that do not run are unloaded, the one used least recently first, until
 	// it suffices; where only some that run are left, their end is waited for, as long
 	// as the context allows. So it is an error, ErrOutOfMemory, only where no other
-	// plan is loaded, or when the context ends, and then it names those that run. A plan
+	// plan is loaded, or when the context ends, and then it names those that run; and
+	// at once where there is less memory than that at all. A plan
 	// that was unloaded is loaded again when it is run. Models of another Machine
 	// are left alone. Memory to time a product's algorithms in is found likewise, but
 	// nothing is waited for, and nothing unloaded where that would not be enough: the

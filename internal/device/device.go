@@ -22,9 +22,8 @@ var ErrUnsupported = errors.New("not supported by this machine")
 var ErrDeviceLost = errors.New("the device is lost to this process")
 
 // ErrOutOfMemory says that a device, or the host for pinned memory, has less memory
-// free than was asked for: giving some back may help. What asks for more than there
-// is at all gets another error. nvlib.Error, which this package does not know, is it
-// too, by its method Is.
+// free than was asked for: giving some back may help, unless it is ErrTooLarge, too.
+// nvlib.Error, which this package does not know, is it too, by its method Is.
 var ErrOutOfMemory error = outOfMemory{}
 
 type outOfMemory struct{}
@@ -33,6 +32,16 @@ func (outOfMemory) Error() string { return "out of memory" }
 
 // OutOfMemory tells errors of other packages, in their Is, what they are asked.
 func (outOfMemory) OutOfMemory() {}
+
+// ErrTooLarge is the ErrOutOfMemory of what asks for more than there is at all, whatever
+// others give back.
+var ErrTooLarge error = tooLarge{}
+
+type tooLarge struct{}
+
+func (tooLarge) Error() string { return ErrOutOfMemory.Error() }
+
+func (tooLarge) Is(target error) bool { return target == ErrOutOfMemory }
 
 // ErrAborted is wrapped by every error that a world returns after Abort.
 var ErrAborted = errors.New("aborted")

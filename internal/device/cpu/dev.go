@@ -45,7 +45,7 @@ func (d *dev) reserve(bytes int64) error {
 	defer d.w.mu.Unlock()
 	limit := d.w.m.opts.Memory
 	if bytes > limit { // whatever is given back
-		return d.errorf("%d bytes asked for, and a rank may have %d", bytes, limit)
+		return d.errorf("%w: %d bytes asked for, and a rank may have %d", device.ErrTooLarge, bytes, limit)
 	}
 	if bytes > limit-d.used {
 		return d.errorf("%w: %d bytes asked for; of the %d that a rank may have %d are in use", device.ErrOutOfMemory, bytes, limit, d.used)

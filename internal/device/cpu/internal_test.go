@@ -279,11 +279,11 @@ func TestHostMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		two, err := take(500)
-		if !errors.Is(err, device.ErrOutOfMemory) || !strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes asked for; of 1000") {
+		if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) || !strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes asked for; of 1000") {
 			t.Errorf("got %v", err)
 		}
 		three, err := take(1001)
-		if err == nil || errors.Is(err, device.ErrOutOfMemory) {
+		if !errors.Is(err, device.ErrOutOfMemory) || !errors.Is(err, device.ErrTooLarge) {
 			t.Errorf("more than there is: %v", err)
 		}
 		four, err := take(400)

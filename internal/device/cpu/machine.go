@@ -100,7 +100,7 @@ type machine struct {
 func (m *machine) hold(bytes int64) error {
 	limit := m.opts.Host
 	if limit > 0 && bytes > limit {
-		return fmt.Errorf("%d bytes asked for; the host had %d free when the machine was opened", bytes, limit)
+		return fmt.Errorf("%w: %d bytes asked for; the host had %d free when the machine was opened", device.ErrTooLarge, bytes, limit)
 	}
 	if held := m.held.Add(bytes); limit > 0 && held > limit {
 		m.held.Add(-bytes)

@@ -121,7 +121,7 @@ func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 // take returns the address of that many bytes.
 func (h *heap) take(bytes int64) (nvlib.Ptr, error) {
 	if bytes > mostBytes {
-		return 0, fmt.Errorf("out of memory: %d bytes asked for", bytes)
+		return 0, fmt.Errorf("%w: %d bytes asked for", device.ErrTooLarge, bytes)
 	}
 	n := roundUp(max(bytes, 1), alignment)
 	for _, r := range h.regions {
@@ -274,7 +274,7 @@ func (g *gpu) errMemory(bytes int64, err error) error {
 func (m mapped) take(bytes int64) (*region, error) {
 	d := m.g.sys.drv
 	if bytes > m.g.total {
-		return nil, fmt.Errorf("out of memory: %d bytes asked for, GPU %d has %d", bytes, m.g.dev, m.g.total)
+		return nil, fmt.Errorf("%w: %d bytes asked for, GPU %d has %d", device.ErrTooLarge, bytes, m.g.dev, m.g.total)
 	}
 	shown := len(m.devs) > 1
 	h, err := d.CreateMem(m.g.dev, bytes, shown)
