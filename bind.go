@@ -16,7 +16,7 @@ import (
 var ErrInput = exec.ErrInput
 
 // MismatchError is wrapped by what a run returns when ranks that should hold the
-// same part of a result do not: mostly a wait that the program lacks.
+// same part of a result do not: mostly a wait that the program lacks, unless it is Proved.
 type MismatchError = exec.MismatchError
 
 // IsDeadlock reports whether err says that a run could not go on because every

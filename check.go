@@ -265,6 +265,9 @@ func refutedOr(err error) (Verdict, error) {
 	return Verdict{}, err
 }
 
+// proved is what provePlan says of a plan that is.
+const proved = "proved"
+
 // provePlan proves a plan before it is loaded. Refuted, it is an error; what
 // could not be decided runs, and the report says so.
 func (m *Model) provePlan(p *plan.Plan) (string, error) {
@@ -276,7 +279,16 @@ func (m *Model) provePlan(p *plan.Plan) (string, error) {
 	case verify.Refuted:
 		return "", r.Diagnostics(m.unit.Source.Prog)
 	case verify.Proved:
-		return "proved", nil
+		return proved, nil
 	}
 	return "not proved: " + r.Reason, nil
+}
+
+// ofProved says of ranks whose copies differ whether the plan that they ran was proved.
+func ofProved(err error, proof string) error {
+	var differ *MismatchError
+	if errors.As(err, &differ) {
+		differ.Proved = proof == proved
+	}
+	return err
 }

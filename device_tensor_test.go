@@ -362,6 +362,21 @@ func f(%x: inout f32[3]) {
 	}
 }
 
+// TestMismatchProved: ranks whose copies differ are told of with what is known of the plan.
+func TestMismatchProved(t *testing.T) {
+	const src = "mesh tp[2]\nfunc f() -> f32[3] {\n  %y = alloc f32[3]\n  fill into %y, value=rank(tp)\n  return %y\n}\n"
+	for _, proved := range []bool{true, false} {
+		model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), src, hocket.LoadOptions{NoProve: !proved})
+		_, err := model.Run(t.Context(), hocket.Args{})
+		for what, err := range map[string]error{"run": err, "explored": model.Explore(t.Context(), make([]hocket.Args, 1), hocket.ExploreOptions{Schedules: 1}, nil)} {
+			var differ *hocket.MismatchError
+			if !errors.As(err, &differ) || differ.Proved != proved {
+				t.Errorf("%s, proved %v: %v", what, proved, err)
+			}
+		}
+	}
+}
+
 // TestDeviceTensorsBeside: two models that update one tensor at once, and others that read
 // it, see it whole, and no update is lost. Who waits gives up when his context ends.
 func TestDeviceTensorsBeside(t *testing.T) {

@@ -54,7 +54,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		}
 		results, err := prog.RunBatchWith(ctx, ins, weights)
 		if err != nil {
-			return errors.Join(fmt.Errorf("schedule %d: %w", seed, err), prog.Close())
+			return errors.Join(fmt.Errorf("schedule %d: %w", seed, ofProved(err, proof)), prog.Close())
 		}
 		reports := make([]*Report, len(results))
 		for k, r := range results {

@@ -256,6 +256,9 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	defer t.end()
 	l, results, err := t.run(ctx, binding, batch, given{ins, direct, weights, m.residents(direct, on)})
 	if err != nil {
+		if l != nil {
+			err = ofProved(err, l.proof)
+		}
 		return nil, err
 	}
 	reports := make([]*Report, len(results))

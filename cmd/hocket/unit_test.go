@@ -217,6 +217,16 @@ func TestClassify(t *testing.T) {
 	}
 }
 
+// TestHelpOfMismatch: what is said to be wrong where copies differ is not what was proved not
+// to be.
+func TestHelpOfMismatch(t *testing.T) {
+	for proved, want := range map[bool]string{true: "no wait is missing", false: "lacks a wait"} {
+		if got := classify(t.Context(), ofMachine(&hocket.MismatchError{Proved: proved})); !strings.Contains(got.help, want) {
+			t.Errorf("proved %v: %q", proved, got.help)
+		}
+	}
+}
+
 // A reader larger than any program is left after maxProgram bytes.
 func TestProgramSizeIsBounded(t *testing.T) {
 	_, err := readText(context.Background(), "zeros", zeros{})

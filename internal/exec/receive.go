@@ -216,6 +216,11 @@ type MismatchError struct {
 	Index          []int64 // global index of the first element that differs
 	ValueA, ValueB float64
 	Count          int64 // elements that differ
+	// Proved says that the plan of the run was proved: then no wait is missing. Either the
+	// program has ranks compute what differs, since what a layout claims of them is not
+	// proved, or copies differed that a device tensor had before, or a device computed
+	// wrongly.
+	Proved bool
 }
 
 // Error names the output, the ranks and the first element.
