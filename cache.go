@@ -37,6 +37,20 @@ type loaded struct {
 	proof string
 	held  device.Held // see LoadOptions.Cache
 	busy  bool        // a run has it
+	// reporter is there once a run has ended. The turn's.
+	reporter *reporter
+}
+
+// reports are those of a batch, which is not empty.
+func (l *loaded) reports(results []*exec.Result) []*Report {
+	if l.reporter == nil {
+		l.reporter = newReporter(l.plan, results[0].Algorithms, l.proof)
+	}
+	reports := make([]*Report, len(results))
+	for i, r := range results {
+		reports[i] = l.reporter.report(r)
+	}
+	return reports
 }
 
 // String names the plan and says what it holds.

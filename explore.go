@@ -56,10 +56,9 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		if err != nil {
 			return errors.Join(fmt.Errorf("schedule %d: %w", seed, ofProved(err, proof)), prog.Close())
 		}
-		reports := make([]*Report, len(results))
+		reporter, reports := newReporter(p, results[0].Algorithms, proof), make([]*Report, len(results))
 		for k, r := range results {
-			reports[k] = newReport(p, r)
-			reports[k].Proof = proof
+			reports[k] = reporter.report(r)
 		}
 		if err := prog.Close(); err != nil {
 			return err

@@ -261,11 +261,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		}
 		return nil, err
 	}
-	reports := make([]*Report, len(results))
-	for i, r := range results {
-		reports[i] = newReport(l.plan, r)
-		reports[i].Proof = l.proof
-	}
+	reports := l.reports(results)
 	if err := m.evict(t.claim); err != nil && m.opts.Logger != nil { // the runs have ended well
 		m.opts.Logger.Warn("unloading plans behind a run", "error", err)
 	}

@@ -90,15 +90,36 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	return nil
 }
 
-func newReport(p *plan.Plan, r *exec.Result) *Report {
-	rep := &Report{
-		Out: map[string]*Tensor{}, Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{},
-		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound, Host: p.HostBytes}, Detours: r.Detours, Guesses: r.Guesses, PassedOver: r.PassedOver, trace: r.Trace,
-	}
+// reporter makes the reports of a plan's runs: what it finds by looking at every command is
+// the same in all.
+type reporter struct {
+	plan *plan.Plan
+	same Report
+	at   map[int32]int // where Overlap has a site
+}
+
+func newReporter(p *plan.Plan, algorithms []string, proof string) *reporter {
+	s := &reporter{plan: p, same: Report{
+		Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{}, Proof: proof,
+		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound, Host: p.HostBytes},
+	}}
 	for _, d := range p.Dims {
-		rep.Dims[d.Name] = d.Value
+		s.same.Dims[d.Name] = d.Value
 	}
-	for _, o := range p.Outputs {
+	for i := range p.Cmds {
+		s.same.count(p, &p.Cmds[i])
+	}
+	s.same.Overlap, s.at = overlap(p)
+	s.same.nameAlgorithms(p, s.at, algorithms)
+	return s
+}
+
+// report is that of one run.
+func (s *reporter) report(r *exec.Result) *Report {
+	rep := s.same
+	rep.Out, rep.Dims, rep.Overlap = map[string]*Tensor{}, maps.Clone(rep.Dims), slices.Clone(rep.Overlap)
+	rep.Detours, rep.Guesses, rep.PassedOver, rep.trace = r.Detours, r.Guesses, r.PassedOver, r.Trace
+	for _, o := range s.plan.Outputs {
 		t := (*Tensor)(r.Outputs[o.Name])
 		if t == nil { // left on the devices
 			continue
@@ -106,13 +127,24 @@ func newReport(p *plan.Plan, r *exec.Result) *Report {
 		rep.Out[o.Name] = t
 		rep.OutNames = append(rep.OutNames, o.Name)
 	}
-	for i := range p.Cmds {
-		rep.count(p, &p.Cmds[i])
+	s.exposed(rep.Overlap, r.Trace)
+	return &rep
+}
+
+// exposed adds the times of a trace, if it has any.
+func (s *reporter) exposed(list []Overlap, t *trace.Trace) {
+	if t == nil || t.Virtual {
+		return
 	}
-	var at map[int32]int
-	rep.Overlap, at = overlap(p, r.Trace)
-	rep.nameAlgorithms(p, at, r.Algorithms)
-	return rep
+	siteOf := func(id int64) int {
+		if k, ok := s.at[s.plan.Cmds[id].Site]; ok {
+			return k
+		}
+		return -1
+	}
+	for k, x := range t.ExposedBy(siteOf, len(list)) {
+		list[k].BusyNS, list[k].ExposedNS = x.Busy, x.Exposed
+	}
 }
 
 // count adds a command to the totals.
@@ -145,8 +177,8 @@ func remoteBytes(p *plan.Plan, c *plan.Cmd) int64 {
 	return 0
 }
 
-// overlap sums the trace's communication by statement, and says where it has the sites.
-func overlap(p *plan.Plan, t *trace.Trace) ([]Overlap, map[int32]int) {
+// overlap sums the communication by statement, and says where it has the sites.
+func overlap(p *plan.Plan) ([]Overlap, map[int32]int) {
 	var out []Overlap
 	at := map[int32]int{}
 	for i := range p.Cmds {
@@ -163,18 +195,6 @@ func overlap(p *plan.Plan, t *trace.Trace) ([]Overlap, map[int32]int) {
 			out = append(out, Overlap{Op: site.Op.String(), Line: site.Pos.Line, Statement: site.Text})
 		}
 		out[k].Bytes += n
-	}
-	if t == nil || t.Virtual {
-		return out, at
-	}
-	siteOf := func(id int64) int {
-		if k, ok := at[p.Cmds[id].Site]; ok {
-			return k
-		}
-		return -1
-	}
-	for k, x := range t.ExposedBy(siteOf, len(out)) {
-		out[k].BusyNS, out[k].ExposedNS = x.Busy, x.Exposed
 	}
 	return out, at
 }
