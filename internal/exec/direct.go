@@ -94,10 +94,8 @@ func (p *Program) checkBatch(batch []map[string]*tensor.Tensor, direct []Direct)
 }
 
 func (p *Program) wrongInputs(inputs map[string]*tensor.Tensor, direct map[string]*DeviceTensor) (wrong []string) {
-	known := map[string]bool{}
 	for i := range p.inputs {
 		io := &p.inputs[i]
-		known[io.Name] = true
 		switch t := direct[io.Name]; {
 		case t == nil:
 			wrong = append(wrong, wrongInput(io, inputs[io.Name])...)
@@ -107,14 +105,26 @@ func (p *Program) wrongInputs(inputs map[string]*tensor.Tensor, direct map[strin
 			wrong = append(wrong, p.wrongPlace(io, t)...)
 		}
 	}
-	names := slices.AppendSeq(slices.Collect(maps.Keys(inputs)), maps.Keys(direct))
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		if !known[name] {
-			wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
-		}
+	for _, name := range p.unknown(inputs, direct) {
+		wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
 	}
 	return wrong
+}
+
+// unknown lists the names that no parameter has. A run has few, and may have many others.
+func (p *Program) unknown(inputs map[string]*tensor.Tensor, direct map[string]*DeviceTensor) (names []string) {
+	for name := range inputs {
+		if _, ok := p.params[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	for name := range direct {
+		if _, ok := p.params[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (p *Program) wrongOutputs(outputs map[string]*DeviceTensor) (wrong []string) {

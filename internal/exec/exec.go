@@ -124,6 +124,7 @@ type Program struct {
 
 	// inputs and outputs are the plan's, without absent blocks.
 	inputs, outputs []plan.IO
+	params          map[string]int // the first block of each input; of one that has none that of the next
 
 	streams  []device.Stream
 	events   []device.Event
@@ -171,7 +172,12 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 		return nil, err
 	}
 	prog := &Program{plan: p, opts: opts, log: opts.Logger, caps: m.Caps(), world: world, machine: m.Name(),
-		inputs: held(p.Inputs), outputs: held(p.Outputs)}
+		inputs: held(p.Inputs), outputs: held(p.Outputs), params: map[string]int{}}
+	blocks := 0
+	for i := range prog.inputs {
+		prog.params[prog.inputs[i].Name] = blocks
+		blocks += len(prog.inputs[i].Parts)
+	}
 	if prog.log == nil {
 		prog.log = slog.New(slog.DiscardHandler)
 	}

@@ -141,11 +141,13 @@ func (p *Program) sharedInto(batch []map[string]*tensor.Tensor, direct []Direct)
 	given := map[*tensor.Tensor]bool{}
 	for _, in := range batch {
 		for name, t := range in {
-			if len(batch) == 1 && p.updates(name, t, direct[0].Into) {
+			switch b := p.params[name]; {
+			case b < len(p.lasting.rests) && p.lasting.rests[b]: // it is on the devices before the runs begin
+			case len(batch) == 1 && p.updates(name, t, direct[0].Into):
 				spoils = true
-				continue
+			default:
+				given[t] = true
 			}
-			given[t] = true
 		}
 	}
 	for i, meets := range tensor.Overlaps(slices.AppendSeq(slices.Clone(into), maps.Keys(given))) {
