@@ -3,6 +3,7 @@ package hostmem
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -20,11 +21,36 @@ func Available() int64 {
 			}
 		}
 	}
-	limit, used := readNumber("/sys/fs/cgroup/memory.max"), readNumber("/sys/fs/cgroup/memory.current")
-	if limit > 0 && (free == 0 || limit-used < free) {
-		free = max(limit-used, 1)
+	if left := leftOf("/sys/fs/cgroup"); left > 0 && (free == 0 || left < free) {
+		free = left
 	}
 	return free
+}
+
+// leftOf returns what a control group may still have; 0 where nothing bounds it. Files that
+// are cached count as used there until others want the memory, as they do not in MemAvailable.
+func leftOf(group string) int64 {
+	limit := readNumber(filepath.Join(group, "memory.max"))
+	if limit <= 0 {
+		return 0
+	}
+	used := readNumber(filepath.Join(group, "memory.current")) - cachedFiles(filepath.Join(group, "memory.stat"))
+	return max(limit-max(used, 0), 1)
+}
+
+// cachedFiles returns the bytes of files in memory that a memory.stat tells of, 0 for none.
+func cachedFiles(stat string) (bytes int64) {
+	text, err := os.ReadFile(stat)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 2 && (f[0] == "active_file" || f[0] == "inactive_file") {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			bytes += n
+		}
+	}
+	return bytes
 }
 
 // readNumber returns the number that a file holds, 0 for anything else ("max").
