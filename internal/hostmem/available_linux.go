@@ -9,8 +9,8 @@ import (
 )
 
 // Available returns the bytes that can be allocated without swapping, of
-// the machine or of the control group that holds the process, whichever is
-// less; 0 when it cannot be told.
+// the machine or of the control groups that hold the process, whichever is
+// least; 0 when it cannot be told.
 func Available() int64 {
 	free := int64(0)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -21,10 +21,28 @@ func Available() int64 {
 			}
 		}
 	}
-	if left := leftOf("/sys/fs/cgroup"); left > 0 && (free == 0 || left < free) {
-		free = left
+	own, _ := os.ReadFile("/proc/self/cgroup") // where there is none the root's bound counts
+	for _, group := range groupsOf(string(own)) {
+		if left := leftOf("/sys/fs/cgroup" + group); left > 0 && (free == 0 || left < free) {
+			free = left
+		}
 	}
 	return free
+}
+
+// groupsOf lists the control group that a /proc/…/cgroup names, and those that it is in: each
+// may have a bound. In a container it is mostly the root, "/", alone.
+func groupsOf(text string) (groups []string) {
+	own := "/"
+	for line := range strings.Lines(text) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			own = filepath.Join("/", strings.TrimSpace(path))
+		}
+	}
+	for ; own != "/"; own = filepath.Dir(own) {
+		groups = append(groups, own)
+	}
+	return append(groups, "/")
 }
 
 // leftOf returns what a control group may still have; 0 where nothing bounds it. Files that

@@ -3,6 +3,7 @@ package hostmem
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -36,5 +37,21 @@ func TestLeftOf(t *testing.T) {
 	}
 	if got := Available(); got <= 0 {
 		t.Errorf("%d bytes are available here", got)
+	}
+}
+
+// TestGroupsOf: the groups that bound a process are its own and all around it.
+func TestGroupsOf(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":                               {"/"},
+		"0::/\n":                         {"/"},
+		"0::/system.slice/llm.service\n": {"/system.slice/llm.service", "/system.slice", "/"},
+		"9:name=systemd:/a\n4:memory:/b\n0::/c d\n":          {"/c d", "/"},
+		"0::/../../outside/of/what/is/mounted/here\n":        {"/outside/of/what/is/mounted/here", "/outside/of/what/is/mounted", "/outside/of/what/is", "/outside/of/what", "/outside/of", "/outside", "/"},
+		"4:memory:/the/first/version/is/not/looked/at/all\n": {"/"},
+	} {
+		if got := groupsOf(text); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }
