@@ -83,7 +83,8 @@ func (p *Program) giveBack() error {
 	for _, k := range p.borrowed {
 		errs = append(errs, p.opts.Store.give(k))
 	}
-	p.borrowed = nil
+	errs = append(errs, p.abandoned.give())
+	p.borrowed, p.abandoned = nil, nil
 	return errors.Join(errs...)
 }
 

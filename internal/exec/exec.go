@@ -154,6 +154,9 @@ type Program struct {
 	// of outputs are in one already.
 	residents []*DeviceTensor
 	stays     []bool
+	// abandoned are copies of residents that a failed world may still be at: what they take
+	// is given back when that is closed.
+	abandoned copies
 	broken    error
 }
 

@@ -93,7 +93,8 @@ func (r *replay) choose(ctx context.Context, p *Program, ways device.Choices) er
 		err = p.restore(ctx, kept)
 	}
 	if err != nil && len(kept) > 0 {
-		err = &SpoiledError{err}
+		p.abandoned = kept
+		return &SpoiledError{err}
 	}
 	return errors.Join(err, kept.give())
 }

@@ -145,14 +145,19 @@ func (p *Program) keepResidents(ctx context.Context) (kept copies, err error) {
 			kept = append(kept, k)
 		}
 		if err != nil { // those before are on their way, and what is given back is others'
-			return nil, errors.Join(err, p.world.Sync(ctx), kept.give())
+			if err := p.world.Sync(ctx); err != nil {
+				p.abandoned = kept
+				return nil, err
+			}
+			return nil, errors.Join(err, kept.give())
 		}
 	}
 	if len(kept) == 0 {
 		return nil, nil
 	}
 	if err := p.world.Sync(ctx); err != nil {
-		return nil, errors.Join(err, kept.give())
+		p.abandoned = kept
+		return nil, err
 	}
 	for _, k := range kept {
 		k.of.setContents(false)

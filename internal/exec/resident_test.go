@@ -233,7 +233,10 @@ func TestResidentTrials(t *testing.T) {
 			if c.fails != nil {
 				m.slow["middling"] = -1
 			}
+			atEnd := 0
+			under.closing = func() { atEnd = d.loan.world.loans }
 			err := run()
+			under.closing = nil
 			want := c.tried
 			if c.fails == nil {
 				want++ // the run itself
@@ -245,6 +248,9 @@ func TestResidentTrials(t *testing.T) {
 				t.Errorf("%d loans are left, want the tensors'", w.loans)
 			}
 			if c.fails != nil {
+				if atEnd != 4 {
+					t.Errorf("%d loans are there when the world ends, want what copies may still be at, too", atEnd)
+				}
 				var spoiled *SpoiledError
 				if !errors.Is(err, c.fails) || !errors.As(err, &spoiled) {
 					t.Errorf("got %v", err)

@@ -22,6 +22,8 @@ type storing struct {
 	lacks bool // borrowing
 	fails int  // the allocation that fails, counted down; 0 for none
 	took  []device.Memory
+	// closing is called before a world is closed; nil for nothing.
+	closing func()
 }
 
 func (m *storing) Open(ctx context.Context, ranks int) (device.World, error) {
@@ -39,6 +41,9 @@ type storingWorld struct {
 
 func (w *storingWorld) Close() error {
 	w.m.open--
+	if w.m.closing != nil {
+		w.m.closing()
+	}
 	return w.World.Close()
 }
 
