@@ -383,3 +383,22 @@ func TestPlansAtOnce(t *testing.T) {
 		all.Wait()
 	}
 }
+
+// TestMalformedLoadsNothing: a tensor whose shape is not that of its bytes is refused before a
+// plan is loaded for it, for which others' would have to go.
+func TestMalformedLoadsNothing(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{Host: 1 << 16}))
+	j := &journal{}
+	one, two := summedWith(t, m, 1, hocket.LoadOptions{Logger: j.logger()}), summedWith(t, m, 1, hocket.LoadOptions{Logger: j.logger()})
+	if err := one.Prepare(t.Context(), map[string]int64{"T": 2}); err != nil {
+		t.Fatal(err)
+	}
+	x := map[string]*hocket.Tensor{"x": {DType: ir.F32, Shape: []int64{8000, 2}, Data: make([]byte, 16)}}
+	_, err := two.Run(t.Context(), hocket.Args{In: x})
+	if !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("got %v", err)
+	}
+	if loaded, gone := j.count("plan loaded"), j.count("plan unloaded"); loaded != 1 || gone != 0 {
+		t.Errorf("%d plans were loaded, %d are gone", loaded, gone)
+	}
+}

@@ -295,6 +295,9 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 		if t == nil {
 			return nil, fmt.Errorf("%w: %%%s is nil", exec.ErrInput, name)
 		}
+		if err := t.host().Check(); err != nil { // else dims are believed that no bytes stand for
+			return nil, fmt.Errorf("%w: %%%s: %w", exec.ErrInput, name, err)
+		}
 		in[name] = t.host()
 	}
 	for name := range a.DeviceIn {
