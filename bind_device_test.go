@@ -372,3 +372,24 @@ func TestBindDeviceLoadGoesOn(t *testing.T) {
 		t.Errorf("%d plans were loaded, %d went with the tensor", loaded, gone)
 	}
 }
+
+// TestBindDeviceTwice: what is prepared for a tensor that two parameters are bound to is what
+// runs use, which copy.
+func TestBindDeviceTwice(t *testing.T) {
+	j := &journal{}
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), "func f(%a: f32[3], %b: f32[3]) -> f32[3] {\n  %y = add %a, %b\n  return %y\n}\n", hocket.LoadOptions{Logger: j.logger()})
+	d, err := model.NewDeviceTensor(t.Context(), "a", nil)
+	if err == nil {
+		err = d.Write(t.Context(), vals(t, ir.F32, []float64{1, 2, 3}, 3))
+	}
+	if err := errors.Join(err, model.BindDevice("a", d), model.BindDevice("b", d), model.Prepare(t.Context(), nil)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := model.Run(t.Context(), hocket.Args{})
+	if err != nil || r.Out["y"].Floats()[2] != 6 {
+		t.Errorf("%v, %v", r, err)
+	}
+	if n := j.count("plan loaded"); n != 1 {
+		t.Errorf("%d plans were loaded", n)
+	}
+}

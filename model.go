@@ -135,10 +135,11 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		}
 	}
 	weights, on := m.weights(), m.onDevices()
-	resident, err := m.own(on)
+	bare, err := m.direct(m.takeBound([]Args{{}}, on)) // a run that is given nothing else
 	if err != nil {
 		return err
 	}
+	resident := m.residents(bare, on)
 	release, err := m.machine.tensors.Hold(ctx, slices.Collect(maps.Values(resident)), nil)
 	if err != nil {
 		return err
