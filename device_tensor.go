@@ -46,9 +46,10 @@ type DeviceBlock struct {
 
 // NewDeviceTensor makes a tensor laid out as a parameter or result of that name, for the
 // given dims, which override the binding's and those that the shapes of bound tensors say.
-// It plans for these dims, and loads nothing. It holds nothing until it is written, or a
-// run leaves something there. It is its machine's, which closes it in the end: it
-// outlives the model. Its memory is not counted by LoadOptions.Cache.
+// It plans for these dims, and loads nothing; if ctx ends meanwhile that goes on, as a load
+// does in Prepare. It holds nothing until it is written, or a run leaves something there. It
+// is its machine's, which closes it in the end: it outlives the model. Its memory is not
+// counted by LoadOptions.Cache.
 func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
 	if !m.hasPort(name) {
 		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", exec.ErrInput, m.fn.Name, name)
@@ -72,7 +73,7 @@ func (m *Model) newDeviceTensor(ctx context.Context, name string, dims map[strin
 	if err != nil {
 		return nil, m.blame(b, err)
 	}
-	p, err := m.planFor(b, all)
+	p, err := t.plan(ctx, b, all)
 	if err != nil {
 		return nil, m.blame(b, err)
 	}

@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"runtime/debug"
 
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
 
@@ -84,22 +86,39 @@ func (t *turn) load(ctx context.Context, b Binding, resident map[string]*exec.De
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	o, err := t.aside(ctx, "loaded", len(resident) > 0, func(o *outcome) { o.l, o.err = t.model.load(ctx, t.claim, b, key) })
+	return o.l, cmp.Or(err, o.err)
+}
+
+// plan returns the plan for a binding, which comes to dims. Where ctx ends meanwhile the
+// planning goes on as a load does, for whoever comes next.
+func (t *turn) plan(ctx context.Context, b Binding, dims map[string]int64) (*plan.Plan, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	o, err := t.aside(ctx, "made", false, func(o *outcome) { o.plan, o.err = t.model.planFor(b, dims) })
+	return o.plan, cmp.Or(err, o.err)
+}
+
+// aside has do make what the turn is for, and leaves it the turn if ctx ends meanwhile, with
+// the device tensors if it keeps them.
+func (t *turn) aside(ctx context.Context, what string, keeps bool, do func(o *outcome)) (outcome, error) {
 	made := make(chan outcome, 1)
-	go func() { made <- t.model.loadAside(ctx, t.claim, b, key) }()
+	go func() { made <- outcomeOf(do) }()
 	select {
 	case o := <-made:
-		return o.here()
+		return o.here(), nil
 	case <-ctx.Done():
 	}
 	if t.waits.Load() { // so it ends, too, and says for whom it waited
-		return (<-made).here()
+		return (<-made).here(), nil
 	}
 	t.left = true
-	if len(resident) == 0 {
+	if !keeps {
 		t.letGo()
 	}
 	go t.settle(made)
-	return nil, fmt.Errorf("while a plan was loaded, which goes on: %w", ctx.Err())
+	return outcome{}, fmt.Errorf("while a plan was %s, which goes on: %w", what, ctx.Err())
 }
 
 // settle ends the turn that a load was left when it has ended.
@@ -117,29 +136,30 @@ func (t *turn) settle(made <-chan outcome) {
 	}
 }
 
-// outcome is what a load came to.
+// outcome is what a load, or planning alone, came to.
 type outcome struct {
 	l        *loaded
+	plan     *plan.Plan
 	err      error
 	panicked error // with the stack
 }
 
 // here returns the outcome to who waited; a panic goes on in his goroutine, where he
 // can recover from it as if the load had been there.
-func (o outcome) here() (*loaded, error) {
+func (o outcome) here() outcome {
 	if o.panicked != nil {
 		panic(o.panicked)
 	}
-	return o.l, o.err
+	return o
 }
 
-func (m *Model) loadAside(ctx context.Context, c *claim, b Binding, key choice) (o outcome) {
+func outcomeOf(do func(o *outcome)) (o outcome) {
 	defer func() {
 		if p := recover(); p != nil {
 			o.panicked = fmt.Errorf("%v\n\n%s", p, debug.Stack())
 		}
 	}()
-	o.l, o.err = m.load(ctx, c, b, key)
+	do(&o)
 	return o
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -114,6 +116,25 @@ func TestLoadGoesOn(t *testing.T) {
 		if got := cm.ranksOpened(); !slices.Equal(got, []int{1}) {
 			t.Errorf("%s: loads %v", what, got)
 		}
+	}
+}
+
+// TestPlanGoesOn: who makes a device tensor waits for a large program to be planned as long as
+// his context lasts; the plan is there for the next.
+func TestPlanGoesOn(t *testing.T) {
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), "func f(%x: f32[2]) -> f32[2] {\n  %y = alloc f32[2]\n  for %i in 0..100000 { copy %x into %y }\n  return %y\n}\n", hocket.LoadOptions{})
+	if _, err := model.NewDeviceTensor(soon(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "goes on") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := model.NewDeviceTensor(soon(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waited for") {
+		t.Errorf("meanwhile: %v", err)
+	}
+	d, err := model.NewDeviceTensor(t.Context(), "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := model.NewDeviceTensor(soon(t), "y", nil); err != nil || again == d { // nothing to plan
+		t.Errorf("again: %v", err)
 	}
 }
 
