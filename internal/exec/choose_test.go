@@ -15,10 +15,11 @@ import (
 // take their time.
 type waysMachine struct {
 	device.Machine
-	slow  map[string]time.Duration
-	runs  *[]string // the way of each launch
-	prog  *Program  // whose run is under way
-	fails error     // the launches that take less than no time
+	records func() // called where a graph is recorded; nil for nothing
+	slow    map[string]time.Duration
+	runs    *[]string // the way of each launch
+	prog    *Program  // whose run is under way
+	fails   error     // the launches that take less than no time
 }
 
 type waysWorld struct {
@@ -45,6 +46,9 @@ func (m *waysMachine) Open(ctx context.Context, ranks int) (device.World, error)
 }
 
 func (w *waysWorld) Capture(issue func() error) (device.Graph, error) {
+	if w.m.records != nil {
+		w.m.records()
+	}
 	return &waysGraph{m: w.m, names: []string{"slow", "quick", "middling"}, issue: issue}, nil
 }
 
@@ -69,7 +73,7 @@ func (g *waysGraph) Launch(context.Context) error {
 // error that names it.
 func TestChoosesTheFastest(t *testing.T) {
 	var runs []string
-	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}, &runs, nil, errors.New("this way is closed")}
+	m := &waysMachine{cpu.New(cpu.Options{}), nil, map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}, &runs, nil, errors.New("this way is closed")}
 	pr := programs["chunked"]
 	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
 	if err != nil {
@@ -119,5 +123,35 @@ func TestChoosesTheFastest(t *testing.T) {
 	}
 	if err == nil || err.Error() != `trying the program as a graph in the form "middling": this way is closed` {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestRecordsLate: a graph that takes longer to record than its run's deadline and grace is there
+// for the next run, and the plan stays.
+func TestRecordsLate(t *testing.T) {
+	var runs []string
+	ctx, cancel := context.WithCancel(t.Context())
+	m := &waysMachine{Machine: cpu.New(cpu.Options{}), slow: map[string]time.Duration{}, runs: &runs}
+	m.records = func() {
+		cancel()
+		time.Sleep(20 * time.Millisecond)
+	}
+	pr := programs["chunked"]
+	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true, Grace: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	m.prog = prog
+	in := pr.inputs(t, 2, 1)
+	if _, err := prog.Run(ctx, in); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := prog.Run(ctx, in); !errors.Is(err, context.Canceled) || !prog.Usable() {
+		t.Fatalf("cancelled while it was recorded: %v, usable: %v", err, prog.Usable())
+	}
+	tried := len(runs)
+	if _, err := prog.Run(t.Context(), in); err != nil || len(runs) != tried+1 {
+		t.Errorf("the next run: %v, launched %v", err, runs[tried:])
 	}
 }

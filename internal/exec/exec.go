@@ -261,19 +261,15 @@ func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor
 	if err := p.settle(ctx, batch[0]); err != nil {
 		return nil, err
 	}
+	if err := p.prepareRuns(ctx, len(batch)); err != nil {
+		return nil, err
+	}
 	late, done := lateBy(ctx, p.opts.Grace)
 	defer done()
-	err := p.stage(len(batch))
-	if err == nil {
-		err = p.record(late)
-	}
-	if err != nil {
-		return nil, p.breakDown(err)
-	}
 	first := p.run // trials of graphs are runs too
 	began := time.Now()
 	left(direct, false)
-	err = p.issueWhole(late, len(batch))
+	err := p.issueWhole(late, len(batch))
 	issued := time.Since(began)
 	if err == nil {
 		err = p.world.Sync(late)
@@ -298,6 +294,29 @@ func (p *Program) RunBatchDirect(ctx context.Context, batch []map[string]*tensor
 		r.Issue, r.Algorithms, r.Detours, r.Guesses, r.PassedOver = issued, p.algorithms, detours, p.guesses, p.passedOver
 	}
 	return results, nil
+}
+
+// prepareRuns has ready what k runs need that stays for those to come. If ctx ends meanwhile the
+// runs do not begin, and the program can still run: were it given up, deadlines shorter than
+// this takes would have it begin again for ever. Only who leaves runs no time has it given up.
+func (p *Program) prepareRuns(ctx context.Context, k int) error {
+	grace := transferGrace
+	if p.opts.Grace <= 0 {
+		grace = 0
+	}
+	late, done := lateBy(ctx, grace)
+	defer done()
+	err := p.stage(k)
+	if err == nil {
+		err = p.record(late)
+	}
+	if err != nil {
+		return p.breakDown(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("before the run, while it was made ready: %w", err)
+	}
+	return nil
 }
 
 // Usable reports whether the program can run again.

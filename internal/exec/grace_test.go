@@ -29,7 +29,7 @@ func (w slow) Sync(ctx context.Context) error {
 func TestGrace(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: time.Minute})
 	fast := prog.world
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond) // in the run, which waits for that
 	defer cancel()
 	prog.world = slow{fast, ctx}
 	rs, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
@@ -49,7 +49,7 @@ func TestGraceOver(t *testing.T) {
 	for what, grace := range map[string]time.Duration{"some": 20 * time.Millisecond, "none": 0} {
 		prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: grace})
 		prog.world = stuck{prog.world}
-		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, why)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), 50*time.Millisecond, why)
 		began := time.Now()
 		_, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
 		took := time.Since(began)
@@ -115,7 +115,7 @@ func TestLateBy(t *testing.T) {
 // program with the fastest.
 func TestGraceRecords(t *testing.T) {
 	var runs []string
-	m := &waysMachine{cpu.New(cpu.Options{}), map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": 0, "middling": 9 * time.Millisecond}, &runs, nil, nil}
+	m := &waysMachine{cpu.New(cpu.Options{}), nil, map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": 0, "middling": 9 * time.Millisecond}, &runs, nil, nil}
 	pr := programs["chunked"]
 	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true, Grace: time.Minute})
 	if err != nil {

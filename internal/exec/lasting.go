@@ -154,7 +154,7 @@ func (p *Program) settle(ctx context.Context, in map[string]*tensor.Tensor) erro
 	return nil
 }
 
-// transferGrace is how long what is copied outside of runs may take when the context has
+// transferGrace is how long what is copied or tried outside of runs may take when the context has
 // ended; then the world is given up, as in a run.
 var transferGrace = time.Minute
 
