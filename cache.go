@@ -259,8 +259,9 @@ func (c *claim) undisturbed() bool {
 }
 
 // room returns nil if what failed with err can be tried again: if that says that memory
-// is short, though there is as much, and some may have been given back. Plans that rest go, the one used least
-// recently first, one each time; where none does, others' runs and loads are waited for.
+// is short, though there is as much, and some may have been given back. Plans that rest
+// go, the one used least recently first, one each time; where none does, others' runs and
+// loads are waited for.
 // One claim at a time makes room, and those that want some wait behind it: so it fails
 // only where no other plan is loaded. What the caller took is given back before.
 func (c *claim) room(ctx context.Context, m *Machine, err error) error {

@@ -120,8 +120,8 @@ type LoadOptions struct {
 	// it suffices; where only some that run are left, their end is waited for, as long
 	// as the context allows. So it is an error, ErrOutOfMemory, only where no other
 	// plan is loaded, or when the context ends, and then it names those that run; and
-	// at once where there is less memory than that at all. A plan
-	// that was unloaded is loaded again when it is run. Models of another Machine
+	// at once where there is less memory than that at all. A plan that was unloaded is
+	// loaded again when it is run. Models of another Machine
 	// are left alone. Memory to time a product's algorithms in is found likewise, but
 	// nothing is waited for, and nothing unloaded where that would not be enough: the
 	// product then runs by a guess, see Report.Guesses.
