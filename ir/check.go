@@ -139,7 +139,7 @@ func (c *checker) checkDecls() {
 		}
 	}
 	c.setSizes()
-	if len(c.p.Funcs) == 0 {
+	if len(c.p.Funcs) == 0 && !c.lost.funcs {
 		c.errorf("structure", Pos{}, "the program has no function").help("func f(%x: f32[4]) -> f32[4] { return %x }")
 	}
 }

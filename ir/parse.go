@@ -171,7 +171,8 @@ func (p *parser) file() {
 		p.decl()
 	}
 	p.prog.End = p.takeComments()
-	if len(p.prog.Funcs) == 0 && len(p.diags) == 0 {
+	p.lost.funcs = len(p.prog.Funcs) == 0
+	if p.lost.funcs && len(p.diags) == 0 {
 		p.errorAt(p.tok.pos, "a file declares at least one func", "expected a function, found end of file")
 	}
 }

@@ -24,6 +24,8 @@ type lost struct {
 	// all: so much that nothing can be said of the rest, such as a mesh or the end
 	// of a function.
 	all bool
+	// funcs: there is no function, which has been told, or what was lost may be one.
+	funcs bool
 	// heads names functions of which nobody can say how they are called.
 	heads map[string]bool
 	// lines are where statements of a function, or its head, were not read. What

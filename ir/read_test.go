@@ -3,6 +3,7 @@ package ir
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,6 +14,24 @@ func TestReadDiagnostics(t *testing.T) {
 		_, ds := Read(name+".hkt", src)
 		return ds
 	})
+}
+
+// TestReadNoFunction: that there is no function is said once, beside what else is wrong.
+func TestReadNoFunction(t *testing.T) {
+	for src, want := range map[string][]string{
+		"":                       {"expected a function, found end of file"},
+		"mesh tp[2]\n":           {"expected a function, found end of file"},
+		"mesh a[2]\nmesh b[2]\n": {"there are two main meshes", "expected a function, found end of file"},
+	} {
+		_, ds := Read("none.hkt", src)
+		var got []string
+		for _, d := range ds {
+			got = append(got, d.Message)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", src, got, want)
+		}
+	}
 }
 
 // breaks are ways to break a line of a program.
