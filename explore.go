@@ -19,8 +19,9 @@ type ExploreOptions struct {
 
 // Explore runs a batch back to back under many schedules of the scheduled CPU
 // machine (MachineOptions.Scheduled), and gives each schedule's reports to
-// visit, whose error ends it. The error of a run that failed names its seed. Device tensors
-// are of the machine that the model is loaded on: it takes none. Args.Out stays as it is.
+// visit, whose error ends it; of no schedules it only plans and proves. The error of a run that
+// failed names its seed. Device tensors are of the machine that the model is loaded on: it takes
+// none. Args.Out stays as it is.
 func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, visit func(seed int64, reports []*Report) error) error {
 	if len(batch) == 0 {
 		return nil

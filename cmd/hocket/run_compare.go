@@ -67,8 +67,12 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	return nil
 }
 
-// explore runs the batch under many schedules and compares each.
+// explore runs the batch under many schedules and compares each. What the plan shows is told
+// before the reference is evaluated, which takes long and tells less of it.
 func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
+	if err := j.model.Explore(ctx, j.batch, hocket.ExploreOptions{}, nil); err != nil {
+		return nil, j.ofLoad(err)
+	}
 	if err := j.reference(ctx); err != nil {
 		return nil, err
 	}
