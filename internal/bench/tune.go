@@ -51,7 +51,7 @@ type TuneOptions struct {
 	now     func() time.Time // nil for the real time
 }
 
-// KeepError says why a table cannot be kept in TuneOptions.File. Nothing was measured.
+// KeepError says why a table cannot be kept in TuneOptions.File.
 type KeepError struct{ Err error }
 
 func (e *KeepError) Error() string { return "the table cannot be kept: " + e.Err.Error() }

@@ -15,7 +15,10 @@ func (u *tuner) keep(ctx context.Context, t *comm.Table, e comm.Entry) error {
 		if u.File == "" {
 			return nil
 		}
-		return t.Write(u.File)
+		if err := t.Write(u.File); err != nil {
+			return &KeepError{err}
+		}
+		return nil
 	}
 	moved, err := t.Keep(ctx, u.File, func(there *comm.Table) { u.join(t, there) })
 	if moved != "" {
