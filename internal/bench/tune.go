@@ -249,6 +249,7 @@ type tuner struct {
 	askedOf  int         // members of it
 	total    int         // calls to be measured
 	begun    int
+	doing    string          // the call under way
 	wrongs   map[string]bool // algorithms of which a result was wrong
 	done     []comm.Entry    // measured now
 	pace     pace
@@ -412,7 +413,12 @@ func (u *tuner) sizes(k kind) []int64 {
 	case u.TuneOptions.sizes != nil:
 		return u.TuneOptions.sizes
 	case embedded:
-		return []int64{4 * kb, 64 * kb, mb / 2}
+		list := []int64{4 * kb, 64 * kb, mb / 2}
+		// Many ranks share few cores: a call that moves more than this takes seconds.
+		for int64(u.Ranks*u.Ranks)*list[len(list)-1] > 256*mb {
+			list = list[:len(list)-1]
+		}
+		return list
 	case k.op == ir.OpAllReduce:
 		return []int64{16 * kb, 128 * kb, 512 * kb, 2 * mb, 8 * mb, 64 * mb}
 	}

@@ -59,9 +59,7 @@ func (u *tuner) measureAll(ctx context.Context, a *arena, k kind, upon *comm.Ent
 	var list []measured
 	for _, c := range slices.Backward(u.calls(k)) {
 		u.begun++
-		if u.Progress != nil {
-			u.Progress(fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", min(u.begun, u.total), u.total, c.op, bytesText(c.bytes), k.dt, k.members))
-		}
+		u.doing = fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", min(u.begun, u.total), u.total, c.op, bytesText(c.bytes), k.dt, k.members)
 		m, err := measured{}, error(nil)
 		if upon != nil {
 			m, err = u.confirm(ctx, a, k, c, upon)
@@ -79,6 +77,14 @@ func (u *tuner) measureAll(ctx context.Context, a *arena, k kind, upon *comm.Ent
 	}
 	slices.Reverse(list)
 	return list, nil
+}
+
+// progress tells by what the call that is under way is measured: one of many ranks can take
+// seconds by each algorithm.
+func (u *tuner) progress(by string) {
+	if u.Progress != nil {
+		u.Progress(u.doing + ", by " + by)
+	}
 }
 
 // foresee has the machine compile what kinds need while others are measured: that
@@ -408,6 +414,7 @@ func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning,
 			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
 		}
 	}
+	u.progress("those in front, in turns")
 	if err := a.race(ctx, entrants, rounds, false); err != nil {
 		return nil, err
 	}
@@ -442,6 +449,7 @@ func (u *tuner) admit(ctx context.Context, a *arena, c call, t device.Tuning) (*
 	if !u.possible(a, c, t) {
 		return nil, false, nil
 	}
+	u.progress(tuningText(t))
 	began := u.pace.now()
 	e, err := a.enter(c, a.dispatch, t, false)
 	ordered := err == nil
