@@ -80,7 +80,7 @@ An input is one of
 		}
 		j := &job{app: a, flags: o, again: sameRun(c, args[0], bindings, o), program: p, inputs: in}
 		err = j.run(c.Context(), b)
-		if err != nil && classified(err) == exitProgram {
+		if err != nil && classified(err) == exitProgram && !j.judged {
 			a.refuted(err)
 		}
 		return err
@@ -171,6 +171,7 @@ type job struct {
 	sig     *hocket.Signature
 	arena   int64 // what a rank may use, 0 where the device says it
 	model   *hocket.Model
+	judged  bool                // the plan was made, and proved if it was to be: what is found later refutes nothing
 	batch   []hocket.Args       // one for each repetition
 	refs    []*hocket.Reference // of each, once they are wanted
 	verdict hocket.Comparison   // the weakest so far
@@ -258,7 +259,9 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	if j.flags.schedules > 0 {
 		return nil // every schedule loads anew, on a machine of its own
 	}
-	return j.ofLoad(j.model.Prepare(ctx, nil))
+	err = j.model.Prepare(ctx, nil)
+	j.judged = err == nil
+	return j.ofLoad(err)
 }
 
 // ofLoad classifies what loading the plan returned.

@@ -73,6 +73,7 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 	if err := j.model.Explore(ctx, j.batch, hocket.ExploreOptions{}, nil); err != nil {
 		return nil, j.ofLoad(err)
 	}
+	j.judged = true
 	if err := j.reference(ctx); err != nil {
 		return nil, err
 	}
