@@ -2,6 +2,7 @@ package exec
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 
@@ -12,25 +13,26 @@ import (
 // adversary makes wrong programs show on a virtual machine. Arenas start
 // poisoned there (the machine's part), and exec overwrites
 //
-//   - the bytes of every buffer but inputs as soon as the last command of the
+//   - every byte of a buffer but inputs as soon as the last command of the
 //     run that uses it has finished, in stream order right behind that command:
 //     so whoever reads or writes it later, in this run or as a straggler in the
 //     next, meets poison or destroys the next run's data;
 //   - every rank's inputs and outputs behind its last command on main: the
 //     caller's right (S14), but for inputs that last.
 //
-// A command uses the buffers it names, on whichever rank they are; the member
+// A command uses the bytes that it names, on whichever rank they are, and no others of their
+// buffer: the next run may have written those. The member
 // of a collective and the side of a send/recv pair use only their own, since
 // the language lets their peers touch them no longer than the command lasts.
 // Bytes that several buffers share need no care: in a correct plan the first
 // use of one is ordered behind all uses of the other, and so behind its poison.
 type adversary struct {
-	uses  [][]int32 // by command: the buffers it uses, as indices in spots
+	uses  [][]int32 // by command: what it uses, as indices in spots
 	spots []spot
 	exits map[int][]spot // by command, the last of a rank on main: what the caller overwrites
 }
 
-// spot is a buffer's bytes on one rank.
+// spot is bytes of a buffer on one rank of which each command uses all or none.
 type spot struct {
 	mem    device.Poisoner
 	off, n int64
@@ -50,48 +52,127 @@ func (p *Program) watchUses() error {
 		}
 	}
 	a := &adversary{uses: make([][]int32, len(p.plan.Cmds)), exits: map[int][]spot{}}
-	index := map[place]int32{}
+	cuts := p.cutUses()
+	first := map[place]int32{} // the first spot of a buffer
 	for c := range p.plan.Cmds {
 		seen := map[int32]bool{}
 		for _, r := range p.used(&p.plan.Cmds[c]) {
+			at := place{r.Rank, r.Buf}
 			if r.Elements() == 0 {
 				continue // touches no byte, and so nothing orders it
 			}
-			s, err := a.spotOf(p, index, r)
-			if err != nil {
-				return err
+			if _, ok := first[at]; !ok {
+				first[at] = int32(len(a.spots))
+				if err := a.addSpots(p, r, cuts[at]); err != nil {
+					return err
+				}
 			}
-			if seen[s] {
-				continue
+			for s := range spotsOf(r, cuts[at]) {
+				if s += first[at]; !seen[s] {
+					seen[s] = true
+					a.uses[c] = append(a.uses[c], s)
+					a.spots[s].uses++
+				}
 			}
-			seen[s] = true
-			a.uses[c] = append(a.uses[c], s)
-			a.spots[s].uses++
 		}
 	}
-	a.watchExits(p, index)
+	if err := a.watchExits(p, first); err != nil {
+		return err
+	}
 	p.adv = a
 	return nil
 }
 
-// spotOf returns the number of the spot that r lies in.
-func (a *adversary) spotOf(p *Program, index map[place]int32, r plan.Ref) (int32, error) {
-	at := place{r.Rank, r.Buf}
-	if s, ok := index[at]; ok {
-		return s, nil
+// cutUses lists for each buffer, in order, where bytes that commands use begin or end.
+func (p *Program) cutUses() map[place][]int64 {
+	cuts := map[place][]int64{}
+	for c := range p.plan.Cmds {
+		for _, r := range p.used(&p.plan.Cmds[c]) {
+			at := place{r.Rank, r.Buf}
+			for lo, hi := range runsOf(r) {
+				cuts[at] = append(cuts[at], lo, hi)
+			}
+		}
 	}
+	for at, list := range cuts {
+		slices.Sort(list)
+		cuts[at] = slices.Compact(list)
+	}
+	return cuts
+}
+
+// spotsOf yields which of the spots between the cuts of its buffer r uses, some more than once.
+func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
+	return func(yield func(int32) bool) {
+		for lo, hi := range runsOf(r) {
+			i, _ := slices.BinarySearch(cuts, lo)
+			for ; cuts[i] < hi; i++ {
+				if !yield(int32(i)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// mostRuns is how many runs of a tensor are told apart.
+const mostRuns = 1 << 16
+
+// runsOf yields the bytes from lo to hi, in r's buffer, of each run of r without gaps; all between
+// its ends where those are very many.
+func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
+	run, dims, runs := r.DType.Size(), len(r.Shape), int64(1)
+	for dims > 0 && (r.Shape[dims-1] == 1 || r.Strides[dims-1]*r.DType.Size() == run) {
+		dims--
+		run *= r.Shape[dims]
+	}
+	for _, e := range r.Shape[:dims] {
+		runs *= e
+	}
+	return func(yield func(lo, hi int64) bool) {
+		if runs > mostRuns {
+			yield(r.Span())
+			return
+		}
+		for i := range runs {
+			at := r.Off
+			for d := dims - 1; d >= 0; d-- {
+				at += i % r.Shape[d] * r.Strides[d] * r.DType.Size()
+				i /= r.Shape[d]
+			}
+			if run > 0 && !yield(at, at+run) {
+				return
+			}
+		}
+	}
+}
+
+// addSpots adds what lies between the cuts of r's buffer.
+func (a *adversary) addSpots(p *Program, r plan.Ref, cuts []int64) error {
+	whole, err := p.wholeSpot(r)
+	if err != nil {
+		return err
+	}
+	for i, lo := range cuts[:len(cuts)-1] {
+		s := whole
+		s.off, s.n = whole.off+lo, cuts[i+1]-lo
+		a.spots = append(a.spots, s)
+	}
+	return nil
+}
+
+// wholeSpot is all of the buffer that r lies in.
+func (p *Program) wholeSpot(r plan.Ref) (spot, error) {
 	b := &p.plan.Buffers[r.Buf]
 	v, err := p.view(plan.Ref{Rank: r.Rank, Buf: r.Buf, DType: r.DType})
 	if err != nil {
-		return 0, err
+		return spot{}, err
 	}
 	mem, ok := v.Mem.(device.Poisoner)
 	if !ok {
-		return 0, fmt.Errorf("a virtual machine whose memory cannot be poisoned: %w", device.ErrUnsupported)
+		return spot{}, fmt.Errorf("a virtual machine whose memory cannot be poisoned: %w", device.ErrUnsupported)
 	}
-	index[at] = int32(len(a.spots))
-	a.spots = append(a.spots, spot{mem: mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1})
-	return index[at], nil
+	return spot{mem: mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1}, nil
 }
 
 // used lists the tensors that a command reads or writes.
@@ -128,7 +209,7 @@ func (p *Program) accessed(c *plan.Cmd) (reads, writes []plan.Ref) {
 }
 
 // watchExits finds each rank's last command on main and what it gives back.
-func (a *adversary) watchExits(p *Program, index map[place]int32) {
+func (a *adversary) watchExits(p *Program, used map[place]int32) error {
 	last := map[int32]int{}
 	for c := range p.plan.Cmds {
 		if cmd := &p.plan.Cmds[c]; p.plan.Main[cmd.Rank] == cmd.Stream {
@@ -142,19 +223,24 @@ func (a *adversary) watchExits(p *Program, index map[place]int32) {
 			for k := range ios[i].Parts {
 				r := ios[i].Parts[k].Ref
 				at := place{r.Rank, r.Buf}
-				s, used := index[at]
+				_, used := used[at]
 				c, any := last[r.Rank]
-				if used && any && !given[at] {
-					given[at] = true
-					x := a.spots[s]
-					if n == 0 {
-						x.block = blocks[ioKey{int32(i), r.Rank}]
-					}
-					a.exits[c] = append(a.exits[c], x)
+				if !used || !any || given[at] {
+					continue
 				}
+				given[at] = true
+				x, err := p.wholeSpot(r)
+				if err != nil {
+					return err
+				}
+				if n == 0 {
+					x.block = blocks[ioKey{int32(i), r.Rank}]
+				}
+				a.exits[c] = append(a.exits[c], x)
 			}
 		}
 	}
+	return nil
 }
 
 // begin resets the counts of a run that uses f.
