@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/ir"
 )
@@ -148,6 +149,8 @@ func (a *app) bench(ctx context.Context, name string, opts bench.Options, format
 		return usagef("%w", err).helping("see hocket bench --help")
 	case errors.Is(err, bench.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}
+	case errors.Is(err, hocket.ErrOutOfMemory):
+		return (&failure{code: exitMachine, kind: "machine", err: err}).helping("ask for less: --sizes, --shape or -n")
 	case err != nil:
 		return ofMachine(err)
 	}

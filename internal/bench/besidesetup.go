@@ -161,7 +161,7 @@ func (b *besides) prepare(ctx context.Context) error {
 		}
 		b.main = append(b.main, main)
 		if err := b.product(r); err != nil {
-			return fmt.Errorf("rank %d: %w", r, err)
+			return err
 		}
 	}
 	if w, ok := b.world.(device.Guesser); ok {

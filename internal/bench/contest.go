@@ -77,7 +77,7 @@ func (a *arena) fill(ctx context.Context, bytes int64) error {
 		}{{&a.in, bytes}, {&a.out, bytes}, {&a.scratch, 16}} {
 			mem, err := d.Alloc((x.bytes+3)&^3, device.Shared)
 			if err != nil {
-				return fmt.Errorf("rank %d: %w", r, err)
+				return fmt.Errorf("an operand of %s: %w", bytesText(x.bytes), err)
 			}
 			*x.list = append(*x.list, mem)
 		}

@@ -108,7 +108,7 @@ func (l *link) fill(ctx context.Context, bytes int64) error {
 		for _, list := range []*[]device.Memory{&l.src, &l.dst} {
 			mem, err := d.Alloc(bytes, device.Shared)
 			if err != nil {
-				return fmt.Errorf("rank %d: %w", r, err)
+				return fmt.Errorf("an operand of %s: %w", bytesText(bytes), err)
 			}
 			*list = append(*list, mem)
 		}
