@@ -290,6 +290,45 @@ func innermost(way []step) (*ir.Block, int) {
 	return last.block, last.at
 }
 
+// beforeClaim is before the first claim on the way, in the text, of what the statement at its end
+// uses; no block where it uses none. A value is what its buffer holds where it is claimed, which no
+// command of a plan shows.
+func beforeClaim(way []step) (block *ir.Block, at int) {
+	used := map[string]bool{}
+	use := func(s *ir.Stmt) {
+		for _, a := range s.Args {
+			used[a.Name] = true
+		}
+	}
+	use(way[len(way)-1].stmt)
+	for i := len(way) - 1; i >= 0; i-- {
+		for k := way[i].at - 1; k >= 0; k-- {
+			s := way[i].block.Stmts[k]
+			switch {
+			case s.Op.Info().Class != ir.ClassView || len(s.Results) == 0 || !used[s.Results[0].Text]:
+			case s.Op == ir.OpClaim:
+				block, at = way[i].block, k
+			default:
+				use(s)
+			}
+		}
+	}
+	return block, at
+}
+
+// before inserts a statement, that is called what, before a claim that the one at pos rests on, and
+// right before that one.
+func (e *editor) before(pos ir.Pos, what string, s *ir.Stmt) {
+	way := e.way(e.prog, pos)
+	if way == nil {
+		return
+	}
+	if b, at := beforeClaim(way); b != nil {
+		e.insert(pos, beforeClaim, fmt.Sprintf("%s before line %d", what, b.Stmts[at].Pos.Line), s)
+	}
+	e.insert(pos, innermost, fmt.Sprintf("%s before line %d", what, pos.Line), s)
+}
+
 // joinAtEnd makes main wait for the stream of the statement at pos before the
 // function returns.
 func (e *editor) joinAtEnd(pos ir.Pos) {
@@ -305,14 +344,22 @@ func (e *editor) joinAtEnd(pos ir.Pos) {
 	if n := e.declared(stream.Name); n != nil && stream.Index != nil {
 		join = e.each(stream.Name, n, wait)
 	}
-	e.insert(pos, func(w []step) (*ir.Block, int) {
+	end := func(w []step) (*ir.Block, int) {
 		b := w[0].block
 		at := len(b.Stmts)
 		if at > 0 && b.Stmts[at-1].Op == ir.OpReturn {
 			at--
 		}
 		return b, at
-	}, fmt.Sprintf("join: main waits for %%%s at the end", stream.Name), join)
+	}
+	says := fmt.Sprintf("join: main waits for %%%s at the end", stream.Name)
+	if b, at := end(way); at < len(b.Stmts) {
+		e.insert(pos, func(w []step) (*ir.Block, int) {
+			b, at := end(w)
+			return beforeClaim([]step{{b, at, b.Stmts[at]}})
+		}, says, join)
+	}
+	e.insert(pos, end, says, join)
 }
 
 // waitBefore makes the stream of the statement at pos wait for that of the
@@ -326,14 +373,14 @@ func (e *editor) waitBefore(pos, of ir.Pos) {
 	s := wait(ir.Main())
 	if stream != nil {
 		s = wait(*stream)
-		e.insert(pos, innermost, fmt.Sprintf("wait %s before line %d", stream, pos.Line), s)
+		e.before(pos, fmt.Sprintf("wait %s", stream), s)
 		n := e.declared(stream.Name)
 		if n == nil || stream.Index == nil {
 			return
 		}
 		s = e.each(stream.Name, n, wait)
 	}
-	e.insert(pos, innermost, fmt.Sprintf("a wait before line %d", pos.Line), s)
+	e.before(pos, "a wait", s)
 }
 
 // waitForSignal makes the stream of the statement at pos wait for the signal
@@ -357,10 +404,10 @@ func (e *editor) waitForSignal(p *plan.Plan, a int32, b *plan.Cmd, pos ir.Pos) {
 		for _, ix := range indices {
 			place := ir.Place{Name: name, Index: ix}
 			w := &ir.Stmt{Op: ir.OpWait, Args: []ir.Place{place}, Exprs: []*ir.Expr{ir.Int(1)}}
-			e.insert(pos, innermost, fmt.Sprintf("wait %s >= 1 before line %d", place.String(), pos.Line), w)
+			e.before(pos, fmt.Sprintf("wait %s >= 1", place.String()), w)
 		}
 		if n := p.Counters[c.Counter].Len; n > 1 {
-			e.insert(pos, innermost, fmt.Sprintf("waits for the other ranks' %%%s before line %d", name, pos.Line), e.others(name, int64(n)))
+			e.before(pos, fmt.Sprintf("waits for the other ranks' %%%s", name), e.others(name, int64(n)))
 		}
 		return
 	}
@@ -409,7 +456,7 @@ func (e *editor) barriers(pos ir.Pos, startFirst bool) {
 	if startFirst {
 		e.out = append(e.out, start)
 	}
-	e.insert(pos, innermost, fmt.Sprintf("a barrier before line %d", pos.Line), barrier())
+	e.before(pos, "a barrier", barrier())
 	if !startFirst {
 		e.out = append(e.out, start)
 	}
