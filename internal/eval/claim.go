@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -62,6 +63,10 @@ func (r *rank) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 func (c *claim) issue(r *rank, s *ir.Stmt, v view) {
 	r.issue(s, func() error {
 		a, err := v.read()
+		var f *finding
+		if errors.As(err, &f) && f.kind == "lifetime" && s.Op == ir.OpClaim {
+			f.help = "write it, and wait for what writes it, before it is claimed"
+		}
 		c.parts[r.id] = a
 		return err
 	}, v)
