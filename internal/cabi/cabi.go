@@ -1,8 +1,8 @@
 // Package cabi calls C libraries that are found when the program runs: no cgo,
-// no headers, no C compiler. It is the only package that imports purego and the
-// only one in which Go pointers meet C.
+// no headers, no C compiler. It is the only package that imports purego. Go pointers
+// meet C here and, as arguments of Func.Call, in internal/nvlib, nowhere else.
 //
-// The rules that hold here, so that callers need not know them all:
+// The rules that hold in both:
 //
 //   - A Go pointer becomes a uintptr in the argument list of Func.Call itself,
 //     as uintptr(unsafe.Pointer(&x)): the compiler then moves x to the heap and
