@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // waysMachine is a CPU that replays by issuing again, in one of several ways that
@@ -68,12 +69,26 @@ func (g *waysGraph) Launch(context.Context) error {
 	return g.issue()
 }
 
+// ranOnce is a program by graph behind its first run, which is no replay, and its inputs.
+func (m *waysMachine) ranOnce(t *testing.T, grace time.Duration) (*Program, map[string]*tensor.Tensor) {
+	t.Helper()
+	pr := programs["chunked"]
+	prog := loadOn(t, m, pr.plan(2, ""), Options{Graph: true, Grace: grace})
+	m.prog = prog
+	in := pr.inputs(t, 2, 1)
+	if _, err := prog.Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	return prog, in
+}
+
 // TestChoosesTheFastest: of several ways to launch a graph the fastest is found
 // before the second run, with that run's inputs, and kept; a way that fails is an
 // error that names it.
 func TestChoosesTheFastest(t *testing.T) {
 	var runs []string
-	m := &waysMachine{cpu.New(cpu.Options{}), nil, map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}, &runs, nil, errors.New("this way is closed")}
+	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs, fails: errors.New("this way is closed"),
+		slow: map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}}
 	pr := programs["chunked"]
 	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
 	if err != nil {
@@ -131,22 +146,12 @@ func TestChoosesTheFastest(t *testing.T) {
 func TestRecordsLate(t *testing.T) {
 	var runs []string
 	ctx, cancel := context.WithCancel(t.Context())
-	m := &waysMachine{Machine: cpu.New(cpu.Options{}), slow: map[string]time.Duration{}, runs: &runs}
+	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs}
 	m.records = func() {
 		cancel()
 		time.Sleep(20 * time.Millisecond)
 	}
-	pr := programs["chunked"]
-	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true, Grace: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer prog.Close()
-	m.prog = prog
-	in := pr.inputs(t, 2, 1)
-	if _, err := prog.Run(ctx, in); err != nil {
-		t.Fatal(err)
-	}
+	prog, in := m.ranOnce(t, time.Millisecond)
 	if _, err := prog.Run(ctx, in); !errors.Is(err, context.Canceled) || !prog.Usable() {
 		t.Fatalf("cancelled while it was recorded: %v, usable: %v", err, prog.Usable())
 	}

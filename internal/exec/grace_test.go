@@ -117,24 +117,14 @@ func TestLateBy(t *testing.T) {
 // program with the fastest.
 func TestGraceRecords(t *testing.T) {
 	var runs []string
-	m := &waysMachine{cpu.New(cpu.Options{}), nil, map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": 0, "middling": 9 * time.Millisecond}, &runs, nil, nil}
-	pr := programs["chunked"]
-	prog, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true, Grace: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer prog.Close()
-	m.prog = prog
-	in := pr.inputs(t, 2, 1)
-	if _, err := prog.Run(t.Context(), in); err != nil {
-		t.Fatal(err)
-	}
+	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs, slow: map[string]time.Duration{"slow": 9 * time.Millisecond, "middling": 9 * time.Millisecond}}
+	prog, in := m.ranOnce(t, time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 	defer cancel()
 	if _, err := prog.Run(ctx, in); !errors.Is(err, context.DeadlineExceeded) || prog.Stats().Graph != "quick" {
 		t.Errorf("got %v, by graph %q", err, prog.Stats().Graph)
 	}
-	if err := pr.runBatch(t, prog, 2, 2, 1); err != nil {
+	if err := programs["chunked"].runBatch(t, prog, 2, 2, 1); err != nil {
 		t.Error(err)
 	}
 }

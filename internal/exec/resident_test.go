@@ -212,7 +212,7 @@ func TestResidentTrials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			under := &storing{Machine: cpu.New(cpu.Options{})}
 			var runs []string
-			m := &waysMachine{under, nil, map[string]time.Duration{}, &runs, nil, c.fails}
+			m := &waysMachine{Machine: under, slow: map[string]time.Duration{}, runs: &runs, fails: c.fails}
 			s := NewDeviceTensors(m)
 			plain := loadOn(t, m, doubling("x", "z"), Options{})
 			d, z := newDeviceTensor(t, s, plain, "x"), newDeviceTensor(t, s, plain, "z")

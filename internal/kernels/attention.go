@@ -162,15 +162,22 @@ func (f *attending) split(j *job) ([]launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Groups are fewer where they have more warps, and bring as many more steps ahead.
-	steps := splitSteps(j.arch) * warps
-	shared := 8 / warps * steps * 16 * 2 * 2 * f.dh // 16 keys and values of each step for each group
-	all := []launch{{blocks: grid, shared: uint32(shared), args: args, code: f.splitCode("flashSplit", warps, steps)}}
+	times := int64(2)
+	if !j.lends(f.splitShared(times)) {
+		times = 1
+	}
+	c := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_split")
+	c.symbol += fmt.Sprintf("w%ds%d", warps, times*warps)
+	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps)
+	all := []launch{{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}}
 	if splits > 1 {
 		if grid, err = exactGrid(units * rows * f.dh / threads); err != nil {
 			return nil, err
 		}
-		all = append(all, launch{blocks: grid, args: args, code: f.splitCode("flashJoin", warps)})
+		c := f.code("flashJoin", "FlashSplitArgs", "flash_rows", "flash_split")
+		c.symbol += fmt.Sprintf("w%d", warps)
+		c.body = fmt.Sprintf("flashJoin<%s, %d, %d, %d>", f.dt, f.lead, f.dh, warps)
+		all = append(all, launch{blocks: grid, args: args, code: c})
 	}
 	return all, nil
 }
@@ -183,26 +190,9 @@ func (f *attending) splitWarps() int64 {
 	return 2
 }
 
-func (f *attending) splitCode(body string, more ...int64) code {
-	c := f.code(body, "FlashSplitArgs", "flash_rows", "flash_split")
-	c.body = fmt.Sprintf("%s<%s, %d, %d", body, f.dt, f.lead, f.dh)
-	for i, n := range more {
-		c.body += fmt.Sprintf(", %d", n)
-		c.symbol += fmt.Sprintf("%c%d", "ws"[i], n)
-	}
-	c.body += ">"
-	return c
-}
-
-// splitSteps is how far ahead flashSplit brings keys: as shared memory has room, of which the smaller
-// GPUs of each generation have 99 KiB a block. No bit depends on it.
-func splitSteps(arch string) int64 {
-	switch strings.TrimRight(arch, "af") {
-	case "sm_80", "sm_87", "sm_90", "sm_100", "sm_103":
-		return 2
-	}
-	return 1
-}
+// splitShared is the shared memory of a block of flashSplit, which has room for 16 keys and values of
+// each of its warps so many times. No bit depends on how many.
+func (f *attending) splitShared(times int64) int64 { return times * threads / 32 * 16 * 2 * 2 * f.dh }
 
 func (f *attending) code(body, args string, files ...string) code {
 	return code{

@@ -23,6 +23,7 @@ import (
 type bench struct {
 	t        *testing.T
 	arch     string                       // of the GPU that is played; empty for a new one
+	block    int                          // bytes of shared memory that it lends a block; 0 for enough
 	plan     func(*job) ([]launch, error) // where not nil: instead of plan
 	mem      []byte
 	launches []launch
@@ -50,7 +51,7 @@ func (b *bench) add(what string, p Problem, f func()) {
 	if b.plan != nil {
 		do = b.plan
 	}
-	l, err := do(&job{Problem: p, arch: b.arch, scratch: func(n int64) (nvlib.Ptr, error) { return b.alloc(n), nil }})
+	l, err := do(&job{Problem: p, arch: b.arch, block: b.block, scratch: func(n int64) (nvlib.Ptr, error) { return b.alloc(n), nil }})
 	if err != nil {
 		b.t.Errorf("%s: %v", what, err)
 		return

@@ -25,6 +25,9 @@ import (
 type Target struct {
 	Arch string // for NVRTC's --gpu-architecture: "sm_90a"
 	SMs  int    // multiprocessors; no result depends on it
+	// Block is the shared memory that a block may have, in bytes; 0: as much as kernels
+	// ask for. No result depends on it.
+	Block int
 	// Scratch reserves device memory, aligned to 256 bytes, that stays until
 	// the launch is released. Launches of one kernel never overlap in time.
 	Scratch func(bytes int64) (nvlib.Ptr, error)
@@ -94,7 +97,7 @@ func New(c Compiler, cache *Cache) *Library {
 // element for element, and the operation elementwise or a reduction of operands.
 // The error wraps device.ErrUnsupported where there is no such kernel.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
-	launches, err := plan(&job{Problem: p, arch: t.Arch, scratch: t.Scratch})
+	launches, err := plan(&job{Problem: p, arch: t.Arch, block: t.Block, scratch: t.Scratch})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name(p), err)
 	}
@@ -112,21 +115,21 @@ func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 // Ahead begins to compile what Steps(t, p) will need, and returns at once. Errors
 // are for Steps to tell.
 func (l *Library) Ahead(t Target, p Problem) {
-	launches, _ := drafted(p, t.Arch)
+	launches, _ := drafted(p, t)
 	for _, w := range launches {
 		l.images.ahead(w.code, t.Arch)
 	}
 }
 
 // drafted are the launches for p, with scratch memory that is none.
-func drafted(p Problem, arch string) ([]launch, error) {
-	return plan(&job{Problem: p, arch: arch, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+func drafted(p Problem, t Target) ([]launch, error) {
+	return plan(&job{Problem: p, arch: t.Arch, block: t.Block, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
 }
 
 // Sources lists the source texts that p needs, complete and in the order of the
 // steps: for reading and for compiling elsewhere.
 func Sources(p Problem) ([]string, error) {
-	launches, err := drafted(p, "")
+	launches, err := drafted(p, Target{})
 	var texts []string
 	for _, w := range launches {
 		texts = append(texts, w.code.text())
@@ -158,8 +161,13 @@ type launch struct {
 type job struct {
 	Problem
 	arch    string // Target's; empty for a new one
+	block   int    // Target's
 	scratch func(bytes int64) (nvlib.Ptr, error)
 }
+
+// lends reports whether a block may have so much dynamic shared memory, at a multiple of 1 KiB
+// behind its variables.
+func (j *job) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
 // planners make the launches of operations.
 var planners = map[ir.Op]func(*job) ([]launch, error){

@@ -10,18 +10,32 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// try plans src; the error is the first that any stage reports.
-func try(src string, bind ir.Binding) (*plan.Plan, *Stats, ir.Diagnostics) {
-	stats := &Stats{}
+// bound is src with its dims; the error is the first that any stage reports.
+func bound(src string, bind ir.Binding) (*ir.Bound, ir.Diagnostics) {
 	prog, ds := ir.Parse("test.hkt", src)
 	if ds.HasErrors() {
-		return nil, stats, ds
+		return nil, ds
 	}
 	info, ds := ir.Check(prog)
 	if ds.HasErrors() {
-		return nil, stats, ds
+		return nil, ds
 	}
-	b, ds := ir.Bind(info, bind)
+	return ir.Bind(info, bind)
+}
+
+func mustBind(t testing.TB, src string, bind ir.Binding) *ir.Bound {
+	t.Helper()
+	b, ds := bound(src, bind)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	return b
+}
+
+// try plans src; the error is the first that any stage reports.
+func try(src string, bind ir.Binding) (*plan.Plan, *Stats, ir.Diagnostics) {
+	stats := &Stats{}
+	b, ds := bound(src, bind)
 	if ds.HasErrors() {
 		return nil, stats, ds
 	}

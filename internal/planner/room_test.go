@@ -8,6 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// fills is a program of so many commands and a few more.
+func fills(n int) string {
+	return body(1, fmt.Sprintf("  for %%i in 0..%d { fill into %%y, value=1 }", n))
+}
+
 // TestRoom: a long plan is refused where the host has too little memory for it, which is asked
 // once, and a short one without asking.
 func TestRoom(t *testing.T) {
@@ -25,20 +30,9 @@ func TestRoom(t *testing.T) {
 		{"none", longPlan + 30_000, 1, 1, longPlan},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, ds := ir.Parse("room.hkt", body(1, fmt.Sprintf("  for %%i in 0..%d { fill into %%y, value=1 }", c.turns)))
-			if ds.HasErrors() {
-				t.Fatal(ds)
-			}
-			info, ds := ir.Check(p)
-			if ds.HasErrors() {
-				t.Fatal(ds)
-			}
-			b, ds := ir.Bind(info, ir.Binding{})
-			if ds.HasErrors() {
-				t.Fatal(ds)
-			}
+			b := mustBind(t, fills(c.turns), ir.Binding{})
 			asked := 0
-			_, ds = Plan(b, Options{Room: func() int64 { asked++; return c.free }})
+			_, ds := Plan(b, Options{Room: func() int64 { asked++; return c.free }})
 			if asked != c.asked {
 				t.Errorf("asked %d times, want %d", asked, c.asked)
 			}

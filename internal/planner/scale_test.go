@@ -83,16 +83,8 @@ func BenchmarkPlan(b *testing.B) {
 	for _, name := range []string{"row_parallel", "workers", "values"} {
 		for _, target := range []int64{1_000, 10_000, 100_000} {
 			b.Run(fmt.Sprintf("%s/%d", name, target), func(b *testing.B) {
-				prog, _ := ir.Parse("bench.hkt", scaled[name])
-				info, ds := ir.Check(prog)
-				if ds.HasErrors() {
-					b.Fatal(ds)
-				}
 				perIter := map[string]int64{"row_parallel": 4, "workers": 12, "values": 6}[name]
-				bound, ds := ir.Bind(info, ir.Binding{Dims: map[string]int64{"C": target / perIter, "T": 4 * target / perIter}})
-				if ds.HasErrors() {
-					b.Fatal(ds)
-				}
+				bound := mustBind(b, scaled[name], ir.Binding{Dims: map[string]int64{"C": target / perIter, "T": 4 * target / perIter}})
 				cmds := 0
 				b.ReportAllocs()
 				for b.Loop() {

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"hocket.example/hocket/ir"
@@ -11,18 +10,7 @@ import (
 // TestStop: planning ends wherever it is told to, in each of its steps, and is told so by
 // whoever asked for it.
 func TestStop(t *testing.T) {
-	p, ds := ir.Parse("stop.hkt", body(1, fmt.Sprintf("  for %%i in 0..%d { fill into %%y, value=1 }", 5*askEvery)))
-	if ds.HasErrors() {
-		t.Fatal(ds)
-	}
-	info, ds := ir.Check(p)
-	if ds.HasErrors() {
-		t.Fatal(ds)
-	}
-	b, ds := ir.Bind(info, ir.Binding{})
-	if ds.HasErrors() {
-		t.Fatal(ds)
-	}
+	b := mustBind(t, fills(5*askEvery), ir.Binding{})
 	enough := errors.New("enough")
 	for last := 1; ; last++ {
 		asked := 0

@@ -13,7 +13,9 @@ type foresighted interface {
 	MeetingAhead(t kernels.Target, m kernels.Meeting)
 }
 
-func (s *site) target() kernels.Target { return kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms} }
+func (s *site) target() kernels.Target {
+	return kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Block: s.gpu.block}
+}
 
 // PrepareAhead has the compiler begin with the kernels for k. Products are not
 // foreseen: they are mostly a library's.

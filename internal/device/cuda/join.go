@@ -129,7 +129,7 @@ func (f *flags) newList(d *dev) (*list, error) {
 // issue gives s a join. The context is current.
 func (f *flags) issue(s *stream, j kernels.Join) error {
 	site := s.dev.site
-	st, err := f.w.m.opts.Kernels.Join(kernels.Target{Arch: site.gpu.arch, SMs: site.gpu.sms}, j)
+	st, err := f.w.m.opts.Kernels.Join(site.target(), j)
 	if err != nil {
 		return err
 	}

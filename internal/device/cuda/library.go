@@ -61,7 +61,9 @@ func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)
 }
 
 func (s *site) steps(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]kernels.Step, error) {
-	return s.w.m.opts.Kernels.Steps(kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Scratch: scratch}, p)
+	t := s.target()
+	t.Scratch = scratch
+	return s.w.m.opts.Kernels.Steps(t, p)
 }
 
 func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {

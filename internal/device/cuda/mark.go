@@ -125,7 +125,8 @@ func (s *stream) isBehind(m *mark) bool {
 }
 
 // learn notes that s waits for m, and so, if all, for what m's stream was behind. Not
-// where a flag joins two graphs: each graph must be joined by edges of its own.
+// where a flag joins two graphs: what was on s's own GPU then keeps its edge, rather than
+// be ordered by a kernel alone that waits there.
 func (s *stream) learn(m *mark, all bool) {
 	if all {
 		for i, pos := range m.seen {

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -27,14 +28,7 @@ func TestImpliedWaits(t *testing.T) {
 			events[i], err = w.Device(i % 2).NewEvent()
 			must(err)
 		}
-		var work [2]device.Launch
-		for r := range work {
-			mem, err := w.Device(r).Alloc(64, device.Private)
-			must(err)
-			v := []device.View{{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}}
-			work[r], err = w.Device(r).Prepare(device.Kernel{Op: ir.OpNeg, Ins: v, Outs: v})
-			must(err)
-		}
+		work := negations(t, w)
 		waits := 0
 		for n := range 200 {
 			i, j := rng.IntN(streams), rng.IntN(streams)
@@ -65,4 +59,51 @@ func TestImpliedWaits(t *testing.T) {
 		must(w.Sync(t.Context()))
 		must(w.Close())
 	}
+}
+
+// TestImpliedAcross: in a graph over all GPUs a wait is implied by way of another GPU, too; where each
+// has a graph, joined by flags, what is on the same GPU keeps its edge.
+func TestImpliedAcross(t *testing.T) {
+	for form, want := range map[string]int{formOne: 0, formEach: 1} {
+		f := newFake(t, 2)
+		must := mustOf(t)
+		w, s := streamed(t, newMachine(f.system(), Options{Kernels: f, Graphs: form}), 2, "main")
+		last, err := w.Device(0).NewStream(device.StreamOptions{Name: "last"})
+		must(err)
+		work := negations(t, w)
+		var at [2]device.Event
+		for r := range at {
+			at[r], err = w.Device(r).NewEvent()
+			must(err)
+		}
+		got := -1
+		_, err = w.(device.Capturer).Capture(func() error {
+			must(errors.Join(s[0].Launch(work[0]), s[0].Record(at[0])))
+			must(errors.Join(s[1].Wait(at[0]), s[1].Launch(work[1]), s[1].Record(at[1])))
+			must(last.Wait(at[1]))
+			clear(f.called)
+			must(last.Wait(at[0]))
+			got = f.called["cuStreamWaitEvent"]
+			return last.Launch(work[0])
+		})
+		must(err)
+		if got != want {
+			t.Errorf("%s: %d waits, want %d", form, got, want)
+		}
+		must(w.Close())
+	}
+}
+
+// negations is some work for each device.
+func negations(t *testing.T, w device.World) []device.Launch {
+	t.Helper()
+	list := make([]device.Launch, w.Ranks())
+	for r := range list {
+		mem, err := w.Device(r).Alloc(64, device.Private)
+		mustOf(t)(err)
+		v := []device.View{{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}}
+		list[r], err = w.Device(r).Prepare(device.Kernel{Op: ir.OpNeg, Ins: v, Outs: v})
+		mustOf(t)(err)
+	}
+	return list
 }

@@ -169,12 +169,13 @@ func (st *gemmStep) describe() error {
 	return nil
 }
 
-// epilogue is that of a product that ends in a relu.
-func (g *ltGemm) epilogue() int32 {
-	if g.bias != 0 {
-		return nvlib.LtEpilogueRelu | nvlib.LtEpilogueBias
+// setRelu has st end in a relu.
+func (st *gemmStep) setRelu() error {
+	epilogue := int32(nvlib.LtEpilogueRelu)
+	if st.g.bias != 0 {
+		epilogue |= nvlib.LtEpilogueBias
 	}
-	return nvlib.LtEpilogueRelu
+	return st.lib.SetDesc32(st.desc, nvlib.LtDescEpilog, epilogue)
 }
 
 // setBias says where the bias is, if there is one.

@@ -80,7 +80,7 @@ func (s *site) pick(st *gemmStep) (*pick, error) {
 // are taken in the same order then, and the relu changes no more than it says.
 // Nil where that algorithm cannot.
 func (s *site) withRelu(st *gemmStep, p pick, key string) (*pick, error) {
-	if err := st.lib.SetDesc32(st.desc, nvlib.LtDescEpilog, st.g.epilogue()); err != nil {
+	if err := st.setRelu(); err != nil {
 		return nil, err
 	}
 	la := st.layouts
@@ -139,7 +139,7 @@ func (s *site) runSmall(st *gemmStep, p *pick) (ran bool, err error) {
 		return false, notTaken(err)
 	}
 	if g.relu {
-		if err := st.lib.SetDesc32(small.desc, nvlib.LtDescEpilog, g.epilogue()); err != nil {
+		if err := small.setRelu(); err != nil {
 			return false, err
 		}
 	}

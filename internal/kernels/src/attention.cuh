@@ -43,9 +43,6 @@ template <int B> struct QueryRow {
   __device__ __forceinline__ QueryRow(const AttentionArgs<B>& a, i64 kv, u32 row) : query(row / (u32)a.share), head(kv * a.share + row % (u32)a.share) {}
 };
 
-// signsOf is what turns the signs of a pair of queries where the scale is below zero.
-template <int B> DEV u32 signsOf(const AttentionArgs<B>& a) { return a.scale < 0 ? 0x80008000u : 0; }
-
 template <class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 dh, A scale) {
   A s = 0;
   for (i64 d = 0; d < dh; d++) s += q[d] * Num<T>::get(k[d * stride]);

@@ -43,6 +43,9 @@ template <class T, int B> struct FlashBlock {
   }
 };
 
+// signsOf is what turns the signs of a pair of queries where the scale is below zero.
+template <int B> DEV u32 signsOf(const AttentionArgs<B>& a) { return a.scale < 0 ? 0x80008000u : 0; }
+
 // downBy is what sums with one shift are scaled down by where another is the larger.
 DEV f32 downBy(f32 own, f32 most) { return own == -bitsAs<f32>(0x7f800000u) ? 0 : exp2Of(own - most); }
 
@@ -167,3 +170,9 @@ template <class T, int B, int DH> struct FlashRows {
     }
   }
 };
+
+// operand makes of weights for 16 keys what multiplies those keys' values.
+template <class T> DEV void operand(u32 (&w)[4], const f32 (&s)[4], const f32 (&t)[4]) {
+  w[0] = pair<T>(s[0], s[1]), w[1] = pair<T>(s[2], s[3]);
+  w[2] = pair<T>(t[0], t[1]), w[3] = pair<T>(t[2], t[3]);
+}

@@ -2,7 +2,7 @@
 // block's over groups of its warps, 16 at a time, and what they have is put together by the largest
 // score of each (Flash-Decoding; Dao, Haziza, Massa and Sizov, 2023). Each warp of a group has 16 rows.
 // All of it waits for memory, so a group brings its keys and values to shared memory steps ahead, for
-// itself alone: whole rows, 128 bytes by each eight lanes, since copies of less take as long.
+// itself alone: whole rows, 128 bytes by each eight lanes.
 
 // SplitArgs says where what splits have of a unit, the rows of a block, is kept.
 struct SplitArgs {

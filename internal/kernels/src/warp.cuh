@@ -142,12 +142,6 @@ template <class T> DEV u32 pair(f32 lo, f32 hi) {
 #endif
 }
 
-// operand makes of weights for 16 keys what multiplies those keys' values.
-template <class T> DEV void operand(u32 (&w)[4], const f32 (&s)[4], const f32 (&t)[4]) {
-  w[0] = pair<T>(s[0], s[1]), w[1] = pair<T>(s[2], s[3]);
-  w[2] = pair<T>(t[0], t[1]), w[3] = pair<T>(t[2], t[3]);
-}
-
 // product adds a·b to c: 16×16 by 16×8.
 template <class T> DEV void product(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #ifdef __CUDA_ARCH__
