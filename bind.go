@@ -6,18 +6,18 @@ import (
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/ir"
 )
 
 // ErrInput is wrapped by errors about the tensors that a run or a reference was given,
 // those that receive results among them: names, types, shapes, and dims that the program
 // cannot have which follow from them.
-var ErrInput = exec.ErrInput
+var ErrInput = blocks.ErrInput
 
 // MismatchError is wrapped by what a run returns when ranks that should hold the
 // same part of a result do not: mostly a wait that the program lacks, unless it is Proved.
-type MismatchError = exec.MismatchError
+type MismatchError = blocks.MismatchError
 
 // IsDeadlock reports whether err says that a run could not go on because every
 // stream waited for another: the program is wrong, not the machine. What planning or

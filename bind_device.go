@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/ir"
 )
 
@@ -87,8 +88,8 @@ func (m *Model) withBound(a Args, on map[string]*DeviceTensor) Args {
 
 // onlyFitting leaves out the tensors that have other shapes than the parameters that they are
 // bound to have for a binding.
-func (m *Model) onlyFitting(resident map[string]*exec.DeviceTensor, b Binding) error {
-	if len(resident) == 0 {
+func (m *Model) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) error {
+	if len(on) == 0 {
 		return nil
 	}
 	bound, err := m.unit.Bind(b.ir())
@@ -100,8 +101,8 @@ func (m *Model) onlyFitting(resident map[string]*exec.DeviceTensor, b Binding) e
 		return err
 	}
 	for _, p := range ports {
-		if d := resident[p.Name]; d != nil && !slices.Equal(d.IO().Shape, p.Shape) {
-			delete(resident, p.Name)
+		if d := on[p.Name]; d != nil && !slices.Equal(d.IO().Shape, p.Shape) {
+			delete(on, p.Name)
 		}
 	}
 	return nil
@@ -109,14 +110,14 @@ func (m *Model) onlyFitting(resident map[string]*exec.DeviceTensor, b Binding) e
 
 // residents are the bound tensors that all runs of a batch take their parameters from and,
 // where they are inout, leave them in, and use for nothing else.
-func (m *Model) residents(batch []exec.Direct, on map[string]*DeviceTensor) map[string]*exec.DeviceTensor {
-	all := map[string]*exec.DeviceTensor{}
+func (m *Model) residents(batch []exec.Args, on map[string]*DeviceTensor) map[string]*resident.DeviceTensor {
+	all := map[string]*resident.DeviceTensor{}
 	for _, p := range m.fn.Params {
 		d := on[p.Name]
 		if d == nil || len(batch) == 0 {
 			continue
 		}
-		otherwise := func(r exec.Direct) bool { return !r.UsesOnlyAs(d.t, p.Name, p.Inout) }
+		otherwise := func(r exec.Args) bool { return !r.UsesOnlyAs(d.t, p.Name, p.Inout) }
 		if !slices.ContainsFunc(batch, otherwise) {
 			all[p.Name] = d.t
 		}

@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -20,7 +21,7 @@ import (
 type choice struct {
 	dims map[string]int64 // all, however they came by their values
 	// resident are the device tensors that the plan's runs work in, where they can.
-	resident map[string]*exec.DeviceTensor
+	resident map[string]*resident.DeviceTensor
 }
 
 func (c choice) equal(o choice) bool {
@@ -63,7 +64,7 @@ func (l *loaded) String() string {
 }
 
 // worksIn reports whether a device tensor is one of those that the plan was loaded for.
-func (l *loaded) worksIn(d *exec.DeviceTensor) bool {
+func (l *loaded) worksIn(d *resident.DeviceTensor) bool {
 	for _, t := range l.resident {
 		if t == d {
 			return true

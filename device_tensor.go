@@ -9,6 +9,8 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -25,7 +27,7 @@ import (
 // memory, costs all device tensors of the machine with as many ranks: their methods, and
 // runs that are given them, say so.
 type DeviceTensor struct {
-	t *exec.DeviceTensor
+	t *resident.DeviceTensor
 	m *Machine
 }
 
@@ -52,7 +54,7 @@ type DeviceBlock struct {
 // counted by LoadOptions.Cache.
 func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
 	if !m.hasPort(name) {
-		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", exec.ErrInput, m.fn.Name, name)
+		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", blocks.ErrInput, m.fn.Name, name)
 	}
 	d, err := m.newDeviceTensor(ctx, name, dims)
 	return d, m.machine.why(ctx, err)
@@ -115,7 +117,7 @@ func (d *DeviceTensor) header() *tensor.Tensor {
 // minute longer than ctx lasts. After an error of the copy the tensor holds nothing.
 func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
 	if from == nil {
-		return fmt.Errorf("%w: a nil tensor is to be written to a device tensor", exec.ErrInput)
+		return fmt.Errorf("%w: a nil tensor is to be written to a device tensor", blocks.ErrInput)
 	}
 	return d.m.why(ctx, d.t.Write(ctx, from.host()))
 }
@@ -153,7 +155,7 @@ func (d *DeviceTensor) Blocks() []DeviceBlock {
 // of the tensor that wait, nor runs with it: they would wait for f.
 func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) error {
 	if f == nil {
-		return fmt.Errorf("%w: nobody is to fill a device tensor", exec.ErrInput)
+		return fmt.Errorf("%w: nobody is to fill a device tensor", blocks.ErrInput)
 	}
 	return d.show(ctx, f, d.t.Fill)
 }
@@ -163,7 +165,7 @@ func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) er
 // compared.
 func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) error {
 	if f == nil {
-		return fmt.Errorf("%w: nobody is to view a device tensor", exec.ErrInput)
+		return fmt.Errorf("%w: nobody is to view a device tensor", blocks.ErrInput)
 	}
 	return d.show(ctx, f, d.t.View)
 }
@@ -194,45 +196,45 @@ func (d *DeviceTensor) Close() error {
 	return errors.Join(errs...)
 }
 
-// direct reports whether a run has any device tensors.
-func (a Args) direct() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
+// onDevices reports whether a run has any device tensors.
+func (a Args) onDevices() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
 
-// direct says whence and whereto for the runs of a batch; nil where nothing is to be said.
-func (m *Model) direct(batch []Args) ([]exec.Direct, error) {
-	if !slices.ContainsFunc(batch, func(a Args) bool { return a.direct() || len(a.Out) > 0 }) {
-		return nil, nil
-	}
-	direct := make([]exec.Direct, len(batch))
+// execArgs are the arguments of a batch's runs, in gives for each what it takes from the
+// host's memory.
+func (m *Model) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.Args, error) {
+	runs := make([]exec.Args, len(batch))
 	for i, a := range batch {
 		var err, oerr error
-		direct[i].In, err = m.own(a.DeviceIn)
-		direct[i].Out, oerr = m.own(a.DeviceOut)
+		r := &runs[i]
+		r.In = in[i]
+		r.DeviceIn, err = m.own(a.DeviceIn)
+		r.DeviceOut, oerr = m.own(a.DeviceOut)
 		if err := errors.Join(err, oerr); err != nil {
 			return nil, err
 		}
-		direct[i].Into = map[string]*tensor.Tensor{}
+		r.Into = map[string]*tensor.Tensor{}
 		for _, name := range slices.Sorted(maps.Keys(a.Out)) {
 			switch t := a.Out[name]; {
 			case t == nil:
 			case a.DeviceOut[name] != nil:
-				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices", exec.ErrInput, name)
+				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices", blocks.ErrInput, name)
 			default:
-				direct[i].Into[name] = t.host()
+				r.Into[name] = t.host()
 			}
 		}
 	}
-	return direct, nil
+	return runs, nil
 }
 
 // own checks that tensors are of the model's machine.
-func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*exec.DeviceTensor, error) {
-	own := map[string]*exec.DeviceTensor{}
+func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
+	own := map[string]*resident.DeviceTensor{}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		switch d := tensors[name]; {
 		case d == nil, d.t == nil:
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor", exec.ErrInput, name)
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor", blocks.ErrInput, name)
 		case !d.t.Of(m.machine.tensors):
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", exec.ErrInput, name)
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", blocks.ErrInput, name)
 		default:
 			own[name] = d.t
 		}
@@ -240,21 +242,21 @@ func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*exec.DeviceTe
 	return own, nil
 }
 
-// hold waits until a batch can have its device tensors. It comes before the turn: who waits
+// lease waits until a batch can have its device tensors. It comes before the turn: who waits
 // here holds up nobody.
-func (m *Model) hold(ctx context.Context, direct []exec.Direct) (release func(), err error) {
-	writes, reads := map[*exec.DeviceTensor]bool{}, map[*exec.DeviceTensor]bool{}
-	for _, d := range direct {
-		for _, t := range d.Out {
+func (m *Model) lease(ctx context.Context, batch []exec.Args) (release func(), err error) {
+	writes, reads := map[*resident.DeviceTensor]bool{}, map[*resident.DeviceTensor]bool{}
+	for _, a := range batch {
+		for _, t := range a.DeviceOut {
 			writes[t] = true
 		}
 	}
-	for _, d := range direct {
-		for _, t := range d.In {
+	for _, a := range batch {
+		for _, t := range a.DeviceIn {
 			if !writes[t] {
 				reads[t] = true
 			}
 		}
 	}
-	return m.machine.tensors.Hold(ctx, slices.Collect(maps.Keys(reads)), slices.Collect(maps.Keys(writes)))
+	return m.machine.tensors.Lease(ctx, slices.Collect(maps.Keys(reads)), slices.Collect(maps.Keys(writes)))
 }

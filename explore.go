@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/image"
 )
 
 // ExploreOptions choose the schedules that Explore tries.
@@ -26,7 +27,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if len(batch) == 0 {
 		return nil
 	}
-	if slices.ContainsFunc(m.takeBound(batch, m.onDevices()), Args.direct) {
+	if slices.ContainsFunc(m.takeBound(batch, m.onDevices()), Args.onDevices) {
 		return fmt.Errorf("device tensors are not on the machines that schedules are explored on: %w; give the tensors in In", ErrUnsupported)
 	}
 	weights := m.weights()
@@ -49,11 +50,12 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	for i := range opts.Schedules {
 		seed := opts.Seed + int64(i)
 		dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed})
-		prog, err := exec.Load(ctx, dev, p, exec.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms})
+		prog, err := exec.Load(ctx, dev, p, exec.Options{Options: image.Options{
+			Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms}})
 		if err != nil {
 			return err
 		}
-		results, err := prog.RunBatchWith(ctx, ins, weights)
+		results, err := prog.RunBatch(ctx, exec.Inputs(ins), weights)
 		if err != nil {
 			return errors.Join(fmt.Errorf("schedule %d: %w", seed, ofProved(err, proof)), prog.Close())
 		}

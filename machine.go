@@ -12,7 +12,8 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
-	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -30,16 +31,16 @@ var ErrOutOfMemory = device.ErrOutOfMemory
 
 // ErrBudget is wrapped by errors that say a plan needs more device memory than
 // LoadOptions.Arena allows a rank.
-var ErrBudget = exec.ErrBudget
+var ErrBudget = image.ErrBudget
 
 // UnknownAlgorithm is the error about a LoadOptions.Algorithm that the machine
 // does not have.
-type UnknownAlgorithm = exec.UnknownAlgorithm
+type UnknownAlgorithm = image.UnknownAlgorithm
 
 // ErrClosed is wrapped by what a machine or model returns after Close where something would be
 // loaded or run, by the errors of runs, loads and copies that closing the machine aborts, and
 // by what a device tensor returns where it would be used.
-var ErrClosed = exec.ErrClosed
+var ErrClosed = resident.ErrClosed
 
 // MachineOptions choose a machine. The zero value is the embedded CPU machine
 // with streams that run concurrently.
@@ -61,7 +62,7 @@ type Machine struct {
 	end context.CancelFunc
 	// shelf has the plans of all models.
 	shelf   *shelf
-	tensors *exec.DeviceTensors
+	tensors *resident.DeviceTensors
 
 	mu     sync.Mutex
 	models map[*Model]bool
@@ -74,7 +75,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, shelf: newShelf(), tensors: exec.NewDeviceTensors(dev), models: map[*Model]bool{}}
+	m := &Machine{dev: dev, shelf: newShelf(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{}}
 	m.ctx, m.end = context.WithCancel(ctx)
 	return m, nil
 }
@@ -170,7 +171,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: exec.NewStore(m.dev), turn: make(chan struct{}, 1)}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: resident.NewWeights(m.dev), turn: make(chan struct{}, 1)}
 	funcs := u.Source.Prog.Funcs
 	model.fn = funcs[len(funcs)-1]
 	if b.Func != "" {

@@ -13,6 +13,9 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -29,7 +32,7 @@ type Model struct {
 	fn      *ir.Func
 	binding Binding
 	opts    LoadOptions
-	store   *exec.Store // of weights, for all plans
+	store   *resident.Weights // of weights, for all plans
 
 	// turn holds one value while a run or load goes on, of which closed is one's own.
 	turn   chan struct{}
@@ -135,12 +138,12 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		}
 	}
 	weights, on := m.weights(), m.onDevices()
-	bare, err := m.direct(m.takeBound([]Args{{}}, on)) // a run that is given nothing else
+	bare, err := m.execArgs(m.takeBound([]Args{{}}, on), []map[string]*tensor.Tensor{weights}) // a run that is given nothing else
 	if err != nil {
 		return err
 	}
-	resident := m.residents(bare, on)
-	release, err := m.machine.tensors.Hold(ctx, slices.Collect(maps.Values(resident)), nil)
+	works := m.residents(bare, on)
+	release, err := m.machine.tensors.Lease(ctx, slices.Collect(maps.Values(works)), nil)
 	if err != nil {
 		return err
 	}
@@ -154,10 +157,10 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		return err
 	}
 	maps.Copy(b.Dims, dims)
-	if err := m.onlyFitting(resident, b); err != nil {
+	if err := m.onlyFitting(works, b); err != nil {
 		return err
 	}
-	_, err = t.use(ctx, b, resident, func(l *loaded) error { return l.prog.Hold(ctx, weights) })
+	_, err = t.use(ctx, b, works, func(l *loaded) error { return l.prog.Preload(ctx, weights) })
 	return err
 }
 
@@ -238,7 +241,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	direct, err := m.direct(batch)
+	runs, err := m.execArgs(batch, ins)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +249,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	release, err := m.hold(ctx, direct)
+	release, err := m.lease(ctx, runs)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +258,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, binding, batch, given{ins, direct, weights, m.residents(direct, on)})
+	l, results, err := t.run(ctx, binding, batch, given{runs, weights, m.residents(runs, on)})
 	if err != nil {
 		if l != nil {
 			err = ofProved(err, l.proof)
@@ -294,10 +297,10 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 	in := maps.Clone(weights)
 	for name, t := range a.In {
 		if t == nil {
-			return nil, fmt.Errorf("%w: %%%s is nil", exec.ErrInput, name)
+			return nil, fmt.Errorf("%w: %%%s is nil", blocks.ErrInput, name)
 		}
 		if err := t.host().Check(); err != nil { // else dims are believed that no bytes stand for
-			return nil, fmt.Errorf("%w: %%%s: %w", exec.ErrInput, name, err)
+			return nil, fmt.Errorf("%w: %%%s: %w", blocks.ErrInput, name, err)
 		}
 		in[name] = t.host()
 	}
@@ -336,7 +339,7 @@ func (m *Model) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 			}
 			if fixed, ok := m.binding.Dims[d.Extent.Name]; ok && fixed != t.Shape[i] {
 				return b, fmt.Errorf("%w: dimension %d of %%%s is %d, and the model was loaded with %s=%d",
-					exec.ErrInput, i, p.Name, t.Shape[i], d.Extent.Name, fixed)
+					blocks.ErrInput, i, p.Name, t.Shape[i], d.Extent.Name, fixed)
 			}
 			b.Dims[d.Extent.Name] = t.Shape[i]
 		}
@@ -393,9 +396,12 @@ func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 }
 
 // fit loads p, and makes room for it where memory is short.
-func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan, resident map[string]*exec.DeviceTensor) (*exec.Program, error) {
-	opts := exec.Options{Logger: m.opts.Logger, Trace: m.opts.Trace, MaxArena: m.opts.Arena, Graph: m.opts.Graph,
-		Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms, Timed: true, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Store: m.store, Weights: map[string]bool{}, Resident: resident}
+func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan, on map[string]*resident.DeviceTensor) (*exec.Program, error) {
+	opts := exec.Options{
+		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
+			Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
+		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0),
+	}
 	for name := range m.weights() {
 		opts.Weights[name] = true
 	}

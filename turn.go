@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -74,19 +75,19 @@ func (t *turn) letGo() {
 // load returns the loaded plan for a binding, which is busy then, making it if need
 // be. If ctx ends meanwhile it leaves the turn to the load, which goes on: were it given
 // up, deadlines shorter than a load would have it begin again for ever.
-func (t *turn) load(ctx context.Context, b Binding, resident map[string]*exec.DeviceTensor) (*loaded, error) {
+func (t *turn) load(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor) (*loaded, error) {
 	dims, err := t.model.unit.Dims(b.ir())
 	if err != nil {
 		return nil, err
 	}
-	key := choice{dims, resident}
+	key := choice{dims, on}
 	if l := t.take(t.model, key); l != nil {
 		return l, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	o, err := t.aside(ctx, "loaded", len(resident) > 0, func(o *outcome) { o.l, o.err = t.model.load(ctx, t.claim, b, key) })
+	o, err := t.aside(ctx, "loaded", len(on) > 0, func(o *outcome) { o.l, o.err = t.model.load(ctx, t.claim, b, key) })
 	return o.l, cmp.Or(err, o.err)
 }
 
@@ -165,11 +166,10 @@ func outcomeOf(do func(o *outcome)) (o outcome) {
 
 // given is what the runs of a batch are given.
 type given struct {
-	ins     []map[string]*tensor.Tensor
-	direct  []exec.Direct
+	runs    []exec.Args
 	weights map[string]*tensor.Tensor
 	// resident are the device tensors that all runs take a parameter from and leave it in.
-	resident map[string]*exec.DeviceTensor
+	resident map[string]*resident.DeviceTensor
 }
 
 // run runs the plan for a binding, if batch can receive its results.
@@ -181,7 +181,7 @@ func (t *turn) run(ctx context.Context, b Binding, batch []Args, g given) (l *lo
 			}
 		}
 		var err error
-		results, err = l.prog.RunBatchDirect(ctx, g.ins, g.direct, g.weights)
+		results, err = l.prog.RunBatch(ctx, g.runs, g.weights)
 		return err
 	})
 	return l, results, err
@@ -189,9 +189,9 @@ func (t *turn) run(ctx context.Context, b Binding, batch []Args, g given) (l *lo
 
 // use has do use the plan for a binding. That takes memory, too: buffers of transfers, a
 // graph.
-func (t *turn) use(ctx context.Context, b Binding, resident map[string]*exec.DeviceTensor, do func(l *loaded) error) (*loaded, error) {
+func (t *turn) use(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error) (*loaded, error) {
 	for {
-		l, err := t.load(ctx, b, resident)
+		l, err := t.load(ctx, b, on)
 		if err != nil {
 			if l != nil {
 				t.rest(l)

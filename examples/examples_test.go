@@ -179,7 +179,7 @@ func (e *example) tryOn(m device.Machine, p *plan.Plan, opts exec.Options, times
 	}
 	defer prog.Close()
 	for range times {
-		results, err := prog.RunBatch(ctx, e.inputs)
+		results, err := prog.RunBatch(ctx, exec.Inputs(e.inputs), nil)
 		if err != nil {
 			return err
 		}

@@ -153,7 +153,7 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 		return err
 	}
 	defer prog.Close()
-	results, err := prog.RunBatch(ctx, c.inputs)
+	results, err := prog.RunBatch(ctx, exec.Inputs(c.inputs), nil)
 	if err != nil {
 		return err
 	}

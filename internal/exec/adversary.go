@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 )
 
@@ -18,7 +19,7 @@ import (
 //     so whoever reads or writes it later, in this run or as a straggler in the
 //     next, meets poison or destroys the next run's data;
 //   - every rank's inputs and outputs behind its last command on main: the
-//     caller's right (S14), but for inputs that last.
+//     caller's right (S14), but for inputs that stay.
 //
 // A command uses the bytes that it names, on whichever rank they are, and no others of their
 // buffer: the next run may have written those. The member
@@ -38,33 +39,31 @@ type spot struct {
 	off, n int64
 	uses   int32 // in each run
 	input  bool
-	block  int // of an input, as in lasting.rests; -1 for none
+	block  int // of an input, as in uploaded.skip; -1 for none
 }
 
-// watchUses prepares the adversary on a virtual machine.
-func (p *Program) watchUses() error {
-	if !p.caps.Virtual {
-		return nil
-	}
-	for _, s := range p.streams {
+// newAdversary looks at an image's commands on a virtual machine.
+func newAdversary(im *image.Image) (*adversary, error) {
+	for _, s := range im.Streams {
 		if _, ok := s.(device.HostCaller); !ok {
-			return fmt.Errorf("a virtual machine whose streams cannot call back: %w", device.ErrUnsupported)
+			return nil, fmt.Errorf("a virtual machine whose streams cannot call back: %w", device.ErrUnsupported)
 		}
 	}
-	a := &adversary{uses: make([][]int32, len(p.plan.Cmds)), exits: map[int][]spot{}}
-	cuts := p.cutUses()
+	p := im.Plan
+	a := &adversary{uses: make([][]int32, len(p.Cmds)), exits: map[int][]spot{}}
+	cuts := cutUses(p)
 	first := map[place]int32{} // the first spot of a buffer
-	for c := range p.plan.Cmds {
+	for c := range p.Cmds {
 		seen := map[int32]bool{}
-		for _, r := range p.used(&p.plan.Cmds[c]) {
+		for _, r := range p.Touches(&p.Cmds[c]) {
 			at := place{r.Rank, r.Buf}
 			if r.Elements() == 0 {
 				continue // touches no byte, and so nothing orders it
 			}
 			if _, ok := first[at]; !ok {
 				first[at] = int32(len(a.spots))
-				if err := a.addSpots(p, r, cuts[at]); err != nil {
-					return err
+				if err := a.addSpots(im, r, cuts[at]); err != nil {
+					return nil, err
 				}
 			}
 			for s := range spotsOf(r, cuts[at]) {
@@ -76,18 +75,17 @@ func (p *Program) watchUses() error {
 			}
 		}
 	}
-	if err := a.watchExits(p, first); err != nil {
-		return err
-	}
-	p.adv = a
-	return nil
+	return a, a.watchExits(im, first)
 }
 
+// place is a buffer on a rank.
+type place struct{ rank, buf int32 }
+
 // cutUses lists for each buffer, in order, where bytes that commands use begin or end.
-func (p *Program) cutUses() map[place][]int64 {
+func cutUses(p *plan.Plan) map[place][]int64 {
 	cuts := map[place][]int64{}
-	for c := range p.plan.Cmds {
-		for _, r := range p.used(&p.plan.Cmds[c]) {
+	for c := range p.Cmds {
+		for _, r := range p.Touches(&p.Cmds[c]) {
 			at := place{r.Rank, r.Buf}
 			for lo, hi := range runsOf(r) {
 				cuts[at] = append(cuts[at], lo, hi)
@@ -148,8 +146,8 @@ func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 }
 
 // addSpots adds what lies between the cuts of r's buffer.
-func (a *adversary) addSpots(p *Program, r plan.Ref, cuts []int64) error {
-	whole, err := p.wholeSpot(r)
+func (a *adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) error {
+	whole, err := wholeSpot(im, r)
 	if err != nil {
 		return err
 	}
@@ -162,12 +160,9 @@ func (a *adversary) addSpots(p *Program, r plan.Ref, cuts []int64) error {
 }
 
 // wholeSpot is all of the buffer that r lies in.
-func (p *Program) wholeSpot(r plan.Ref) (spot, error) {
-	b := &p.plan.Buffers[r.Buf]
-	v, err := p.view(plan.Ref{Rank: r.Rank, Buf: r.Buf, DType: r.DType})
-	if err != nil {
-		return spot{}, err
-	}
+func wholeSpot(im *image.Image, r plan.Ref) (spot, error) {
+	b := &im.Plan.Buffers[r.Buf]
+	v := im.View(plan.Ref{Rank: r.Rank, Buf: r.Buf, DType: r.DType})
 	mem, ok := v.Mem.(device.Poisoner)
 	if !ok {
 		return spot{}, fmt.Errorf("a virtual machine whose memory cannot be poisoned: %w", device.ErrUnsupported)
@@ -175,52 +170,20 @@ func (p *Program) wholeSpot(r plan.Ref) (spot, error) {
 	return spot{mem: mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1}, nil
 }
 
-// used lists the tensors that a command reads or writes.
-func (p *Program) used(c *plan.Cmd) []plan.Ref {
-	reads, writes := p.accessed(c)
-	return slices.Concat(reads, writes)
-}
-
-// accessed lists what a command reads and what it writes.
-func (p *Program) accessed(c *plan.Cmd) (reads, writes []plan.Ref) {
-	switch c.Kind {
-	case plan.Compute, plan.Copy:
-		return c.Ins, c.Outs
-	case plan.Collective:
-		part := &p.plan.Colls[c.Coll].Parts[c.Part]
-		if part.Out.Present() {
-			writes = []plan.Ref{part.Out}
-		}
-		return part.Reads(), writes
-	case plan.Group:
-		for _, t := range c.Group {
-			if t.Send {
-				reads = append(reads, p.plan.Pairs[t.Pair].Src)
-			} else {
-				writes = append(writes, p.plan.Pairs[t.Pair].Dst)
-			}
-		}
-	case plan.Input:
-		writes = []plan.Ref{partOf(&p.inputs[c.IO], c.Rank).Ref}
-	case plan.Output:
-		reads = []plan.Ref{partOf(&p.outputs[c.IO], c.Rank).Ref}
-	}
-	return reads, writes
-}
-
 // watchExits finds each rank's last command on main and what it gives back.
-func (a *adversary) watchExits(p *Program, used map[place]int32) error {
+func (a *adversary) watchExits(im *image.Image, used map[place]int32) error {
 	last := map[int32]int{}
-	for c := range p.plan.Cmds {
-		if cmd := &p.plan.Cmds[c]; p.plan.Main[cmd.Rank] == cmd.Stream {
+	for c := range im.Plan.Cmds {
+		if cmd := &im.Plan.Cmds[c]; im.Plan.Main[cmd.Rank] == cmd.Stream {
 			last[cmd.Rank] = c
 		}
 	}
 	given := map[place]bool{}
-	blocks := indexBlocks(p.inputs)
-	for n, ios := range [][]plan.IO{p.inputs, p.outputs} {
+	for n, ios := range [][]plan.IO{im.Inputs, im.Outputs} {
+		block := -1
 		for i := range ios {
 			for k := range ios[i].Parts {
+				block++
 				r := ios[i].Parts[k].Ref
 				at := place{r.Rank, r.Buf}
 				_, used := used[at]
@@ -229,12 +192,12 @@ func (a *adversary) watchExits(p *Program, used map[place]int32) error {
 					continue
 				}
 				given[at] = true
-				x, err := p.wholeSpot(r)
+				x, err := wholeSpot(im, r)
 				if err != nil {
 					return err
 				}
 				if n == 0 {
-					x.block = blocks[ioKey{int32(i), r.Rank}]
+					x.block = block
 				}
 				a.exits[c] = append(a.exits[c], x)
 			}
@@ -257,8 +220,8 @@ func (a *adversary) begin(f *frame) {
 }
 
 // after enqueues what happens when command c has finished, in a run that does not upload
-// the blocks of rests.
-func (a *adversary) after(c int, s device.Stream, f *frame, rests []bool) error {
+// the blocks of skip.
+func (a *adversary) after(c int, s device.Stream, f *frame, skip []bool) error {
 	uses, exits := a.uses[c], a.exits[c]
 	if len(uses) == 0 && len(exits) == 0 {
 		return nil
@@ -270,7 +233,7 @@ func (a *adversary) after(c int, s device.Stream, f *frame, rests []bool) error 
 			}
 		}
 		for _, x := range exits {
-			if x.block < 0 || !rests[x.block] {
+			if x.block < 0 || !skip[x.block] {
 				x.poison()
 			}
 		}

@@ -10,13 +10,15 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/grace"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
 )
 
 // tensorsOn returns a set of device tensors whose worlds are counted.
-func tensorsOn(mode cpu.Mode) (*storing, *DeviceTensors) {
+func tensorsOn(mode cpu.Mode) (*storing, *resident.DeviceTensors) {
 	m := &storing{Machine: cpu.New(cpu.Options{Mode: mode})}
-	return m, NewDeviceTensors(m)
+	return m, resident.NewDeviceTensors(m)
 }
 
 // TestDirect: a plan's runs take x from the devices and leave y there, call by call, in a
@@ -27,8 +29,8 @@ func TestDirect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, s := tensorsOn(mode)
 			prog := loadOn(t, m, chunked(2, ""), Options{})
-			w := &stager{World: prog.world}
-			prog.world = w
+			w := &stager{World: prog.im.World}
+			prog.im.World = w
 			in := chunkedInputs(t, 2, 1)
 			want := runOnce(t, prog, in)["y"]
 			x, y := newDeviceTensor(t, s, prog, "x"), newDeviceTensor(t, s, prog, "y")
@@ -38,24 +40,24 @@ func TestDirect(t *testing.T) {
 			const bx, bw, by = 5 * 3 * 4, 4 * 3 * 4, 5 * 4 * 4 // bytes of a block
 			weight := map[string]*tensor.Tensor{"w": in["w"]}
 			for i, c := range []struct {
-				direct  []Direct
+				direct  []Args
 				weights map[string]*tensor.Tensor
 				staged  []int64
 			}{
-				{[]Direct{{In: map[string]*DeviceTensor{"x": x}, Out: map[string]*DeviceTensor{"y": y}}}, nil, nil}, // there is enough
+				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}, DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, nil}, // there is enough
 				{nil, nil, nil},
-				{[]Direct{{In: map[string]*DeviceTensor{"x": x}}, {}}, weight, []int64{bx, bx, 0, 0, by, by}},
-				{[]Direct{{Out: map[string]*DeviceTensor{"y": y}}, {Out: map[string]*DeviceTensor{"y": y}}, {Out: map[string]*DeviceTensor{"y": y}}}, nil, []int64{bx, bx, bw, bw, 0, 0}},
+				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}}, {}}, weight, []int64{bx, bx, 0, 0, by, by}},
+				{[]Args{{DeviceOut: map[string]*resident.DeviceTensor{"y": y}}, {DeviceOut: map[string]*resident.DeviceTensor{"y": y}}, {DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, []int64{bx, bx, bw, bw, 0, 0}},
 			} {
 				w.sizes = nil
 				batch := make([]map[string]*tensor.Tensor, max(1, len(c.direct)))
 				for k := range batch {
 					batch[k] = map[string]*tensor.Tensor{"w": in["w"]}
-					if directOf(c.direct, k).In == nil {
+					if joined(batch, c.direct)[k].DeviceIn == nil {
 						batch[k]["x"] = in["x"]
 					}
 				}
-				results, err := prog.RunBatchDirect(t.Context(), batch, c.direct, c.weights)
+				results, err := prog.RunBatch(t.Context(), joined(batch, c.direct), c.weights)
 				if err != nil {
 					t.Fatalf("%d: %v", i, err)
 				}
@@ -64,7 +66,7 @@ func TestDirect(t *testing.T) {
 				}
 				for k, r := range results {
 					got := r.Outputs["y"]
-					if left := directOf(c.direct, k).Out != nil; left != (got == nil) {
+					if left := joined(batch, c.direct)[k].DeviceOut != nil; left != (got == nil) {
 						t.Fatalf("%d: y is there: %v, left on the devices: %v", i, got != nil, left)
 					} else if left {
 						if got, err = y.Read(t.Context()); err != nil {
@@ -75,19 +77,30 @@ func TestDirect(t *testing.T) {
 						t.Errorf("%d: run %d gives %v, want %v", i, k, floats(got), floats(want))
 					}
 				}
-				y.setContents(false)
+				y.SetContents(false)
 			}
 			if err := errors.Join(x.Close(), s.Close()); err != nil {
 				t.Error(err)
 			}
-			if f := prog.frames[0]; f.direct.in != nil || f.direct.out != nil || f.in[0] != nil || f.out[0].spare != nil {
+			if f := prog.frames[0]; f.deviceIn != nil || f.deviceOut != nil || f.in[0] != nil {
 				t.Error("the program keeps what is the caller's")
 			}
-			if m.open != 1 || len(s.all) != 0 {
-				t.Errorf("%d worlds are open, want the program's, and %d tensors", m.open, len(s.all))
+			if m.open != 1 {
+				t.Errorf("%d worlds are open, want the program's", m.open)
 			}
 		})
 	}
+}
+
+// joined are the arguments of runs that are given batch from the host's memory, and what
+// more says, where it is not nil.
+func joined(batch []map[string]*tensor.Tensor, more []Args) []Args {
+	args := Inputs(batch)
+	for i, a := range more {
+		a.In = args[i].In
+		args[i] = a
+	}
+	return args
 }
 
 func runOnce(t *testing.T, p *Program, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
@@ -100,11 +113,11 @@ func runOnce(t *testing.T, p *Program, in map[string]*tensor.Tensor) map[string]
 }
 
 // newDeviceTensor makes one that lies as an input or output of a program does.
-func newDeviceTensor(t *testing.T, s *DeviceTensors, p *Program, name string) *DeviceTensor {
+func newDeviceTensor(t *testing.T, s *resident.DeviceTensors, p *Program, name string) *resident.DeviceTensor {
 	t.Helper()
-	for _, io := range slices.Concat(p.inputs, p.outputs) {
+	for _, io := range slices.Concat(p.im.Inputs, p.im.Outputs) {
 		if io.Name == name {
-			d, err := s.New(context.WithoutCancel(t.Context()), p.plan.Ranks, &io)
+			d, err := s.New(context.WithoutCancel(t.Context()), p.im.Plan.Ranks, &io)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,15 +131,15 @@ func newDeviceTensor(t *testing.T, s *DeviceTensors, p *Program, name string) *D
 // TestTransferFails: when a copy fails, or does not end in time, the tensors of its world
 // are lost, with an error that says why; others can be made, and nothing is left open.
 func TestTransferFails(t *testing.T) {
-	defer func(was time.Duration) { transferGrace = was }(transferGrace)
-	transferGrace = 10 * time.Millisecond
+	defer func(was time.Duration) { grace.Transfer = was }(grace.Transfer)
+	grace.Transfer = 10 * time.Millisecond
 	lost := errors.New("lost")
 	for name, c := range map[string]struct {
-		spoil func(w *lenderWorld)
+		spoil func(w *storingWorld)
 		want  error
 	}{
-		"fails":    {func(w *lenderWorld) { w.Abort(lost) }, lost},
-		"is stuck": {func(w *lenderWorld) { w.World = stuck{w.World} }, context.DeadlineExceeded},
+		"fails":    {func(w *storingWorld) { w.Abort(lost) }, lost},
+		"is stuck": {func(w *storingWorld) { w.World = stuck{w.World} }, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, s := tensorsOn(cpu.Concurrent)
@@ -136,13 +149,13 @@ func TestTransferFails(t *testing.T) {
 			if err := errors.Join(x.Write(t.Context(), in["x"]), beside.Write(t.Context(), in["x"])); err != nil {
 				t.Fatal(err)
 			}
-			c.spoil(x.loan.world)
+			c.spoil(m.last())
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 			defer cancel()
 			if err := x.Write(ctx, in["x"]); !errors.Is(err, c.want) {
 				t.Errorf("a write that fails: %v", err)
 			}
-			for _, d := range []*DeviceTensor{x, beside} {
+			for _, d := range []*resident.DeviceTensor{x, beside} {
 				if _, err := d.Read(t.Context()); err == nil {
 					t.Error("read from a world that is lost")
 				}
@@ -155,8 +168,8 @@ func TestTransferFails(t *testing.T) {
 				}
 			}
 			rest := map[string]*tensor.Tensor{"w": in["w"]}
-			direct := []Direct{{In: map[string]*DeviceTensor{"x": beside}}}
-			if _, err := prog.RunBatchDirect(t.Context(), []map[string]*tensor.Tensor{rest}, direct, nil); err == nil || !prog.Usable() {
+			direct := []Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": beside}}}
+			if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{rest}, direct), nil); err == nil || !prog.Usable() {
 				t.Errorf("run with a tensor of a world that is lost: %v, usable %v", err, prog.Usable())
 			}
 			another := newDeviceTensor(t, s, prog, "x")
@@ -166,8 +179,8 @@ func TestTransferFails(t *testing.T) {
 			if err := errors.Join(x.Close(), beside.Close(), another.Close(), s.Close()); err != nil {
 				t.Error(err)
 			}
-			if m.open != 1 || len(s.lender.worlds) != 0 {
-				t.Errorf("%d worlds are open, %d the lender's", m.open, len(s.lender.worlds))
+			if m.open != 1 {
+				t.Errorf("%d worlds are open, want the program's", m.open)
 			}
 		})
 	}
@@ -181,16 +194,16 @@ func TestDirectLate(t *testing.T) {
 	y := newDeviceTensor(t, s, prog, "y")
 	defer s.Close()
 	run := func(ctx context.Context) error {
-		_, err := prog.RunBatchDirect(ctx, []map[string]*tensor.Tensor{in}, []Direct{{Out: map[string]*DeviceTensor{"y": y}}}, nil)
+		_, err := prog.RunBatch(ctx, joined([]map[string]*tensor.Tensor{in}, []Args{{DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}), nil)
 		return err
 	}
-	if err := run(t.Context()); err != nil || !y.hasContents() {
-		t.Fatalf("%v, has contents %v", err, y.hasContents())
+	if err := run(t.Context()); err != nil || !y.HasContents() {
+		t.Fatalf("%v, has contents %v", err, y.HasContents())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	prog.world = slow{prog.world, ctx, cancel}
-	if err := run(ctx); !errors.Is(err, context.Canceled) || !prog.Usable() || y.hasContents() {
-		t.Errorf("%v, usable %v, has contents %v", err, prog.Usable(), y.hasContents())
+	prog.im.World = slow{prog.im.World, ctx, cancel}
+	if err := run(ctx); !errors.Is(err, context.Canceled) || !prog.Usable() || y.HasContents() {
+		t.Errorf("%v, usable %v, has contents %v", err, prog.Usable(), y.HasContents())
 	}
 }
 
@@ -202,8 +215,8 @@ func TestDeviceTensorUnsupported(t *testing.T) {
 	in := chunkedInputs(t, 2, 1)
 	y := newDeviceTensor(t, s, prog, "y")
 	defer s.Close()
-	direct := []Direct{{Out: map[string]*DeviceTensor{"y": y}}}
-	if _, err := prog.RunBatchDirect(t.Context(), []map[string]*tensor.Tensor{in}, direct, nil); !errors.Is(err, device.ErrUnsupported) {
+	direct := []Args{{DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}
+	if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{in}, direct), nil); !errors.Is(err, device.ErrUnsupported) {
 		t.Errorf("got %v", err)
 	}
 	runOnce(t, prog, in)
@@ -214,64 +227,11 @@ func TestDeviceTensorMemory(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	prog := loadOn(t, m, chunked(2, ""), Options{})
 	m.fails = 2
-	if _, err := s.New(t.Context(), 2, &prog.inputs[0]); !errors.Is(err, device.ErrOutOfMemory) {
+	if _, err := s.New(t.Context(), 2, &prog.im.Inputs[0]); !errors.Is(err, device.ErrOutOfMemory) {
 		t.Errorf("got %v", err)
 	}
 	if m.open != 1 {
 		t.Errorf("%d worlds are open, want the program's", m.open)
-	}
-}
-
-// TestHoldOrder: uses begin in the order that they came, but for those that have nothing to
-// do with each other; who gives up lets on who waited behind it.
-func TestHoldOrder(t *testing.T) {
-	_, s := tensorsOn(cpu.Concurrent)
-	prog := loadOn(t, s.lender.m, chunked(2, ""), Options{})
-	a, b := newDeviceTensor(t, s, prog, "x"), newDeviceTensor(t, s, prog, "y")
-	defer s.Close()
-	add := func(reads, writes []*DeviceTensor) *use {
-		u := &use{reads, writes, make(chan struct{})}
-		s.join(u)
-		return u
-	}
-	on := func(d ...*DeviceTensor) []*DeviceTensor { return d }
-	r1, r2 := add(on(a), nil), add(on(a), nil)
-	w := add(on(b), on(a))
-	r3 := add(on(a), nil) // behind the write
-	r4 := add(on(b), nil) // which only reads b
-	w2 := add(nil, on(b)) // behind both
-	begun := func(want ...bool) {
-		t.Helper()
-		var got []bool
-		for _, u := range []*use{r1, r2, w, r3, r4, w2} {
-			got = append(got, u.hasBegun())
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("begun are %v, want %v", got, want)
-		}
-	}
-	begun(true, true, false, false, true, false)
-	s.leave(r1)
-	begun(true, true, false, false, true, false)
-	s.leave(w) // gives up
-	begun(true, true, false, true, true, false)
-	s.leave(r4)
-	begun(true, true, false, true, true, true)
-	for _, u := range []*use{r2, r3, w2} {
-		s.leave(u)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	release, err := s.Hold(ended, nil, on(a))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if _, err := s.Hold(ended, on(a), nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	release()
-	if len(s.uses) != 0 {
-		t.Errorf("%d uses are left", len(s.uses))
 	}
 }
 
@@ -318,8 +278,8 @@ func TestTransferRefused(t *testing.T) {
 	in := chunkedInputs(t, 2, 1)
 	x := newDeviceTensor(t, s, prog, "x")
 	defer s.Close()
-	b := &balky{World: x.loan.world.World, noStream: true}
-	x.loan.world.World = b
+	b := &balky{World: m.last().World, noStream: true}
+	m.last().World = b
 	if err := x.Write(t.Context(), in["x"]); !errors.Is(err, errBalky) {
 		t.Errorf("without streams: %v", err)
 	}
@@ -330,8 +290,8 @@ func TestTransferRefused(t *testing.T) {
 		t.Error(err)
 	}
 	b.noUpload = true
-	if err := x.Write(t.Context(), in["x"]); !errors.Is(err, errBalky) || x.hasContents() {
-		t.Errorf("without uploads: %v, has contents %v", err, x.hasContents())
+	if err := x.Write(t.Context(), in["x"]); !errors.Is(err, errBalky) || x.HasContents() {
+		t.Errorf("without uploads: %v, has contents %v", err, x.HasContents())
 	}
 	b.noUpload = false
 	ended, cancel := context.WithCancel(t.Context())
@@ -343,54 +303,14 @@ func TestTransferRefused(t *testing.T) {
 	}
 }
 
-// TestTransferHolds: a tensor that is written, or waits for that, is nobody else's.
-func TestTransferHolds(t *testing.T) {
-	m, s := tensorsOn(cpu.Concurrent)
-	prog := loadOn(t, m, chunked(2, ""), Options{})
-	x := newDeviceTensor(t, s, prog, "x")
-	defer s.Close()
-	in := chunkedInputs(t, 2, 1)["x"]
-	release, err := s.Hold(t.Context(), nil, []*DeviceTensor{x})
-	if err != nil {
-		t.Fatal(err)
-	}
-	soon := func() context.Context {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		t.Cleanup(cancel)
-		return ctx
-	}
-	if err := x.Write(soon(), in); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("beside another writer: %v", err)
-	}
-	release()
-	x.loan.world.busy <- struct{}{} // another copy goes on
-	written := make(chan error)
-	go func() { written <- x.Write(t.Context(), in) }()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		s.mu.Lock()
-		n := len(s.uses)
-		s.mu.Unlock()
-		if n > 0 || time.Now().After(deadline) {
-			break
-		}
-	}
-	if _, err := s.Hold(soon(), []*DeviceTensor{x}, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while it is written: %v", err)
-	}
-	<-x.loan.world.busy
-	if err := <-written; err != nil {
-		t.Error(err)
-	}
-}
-
-// TestLenderEnded: a world that has ended is found out, and another one taken.
-func TestLenderEnded(t *testing.T) {
+// TestPoolEnded: a world that has ended is found out, and another one taken.
+func TestPoolEnded(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	prog := loadOn(t, m, chunked(2, ""), Options{})
 	x := newDeviceTensor(t, s, prog, "x")
 	fault := errors.New("a fault")
-	x.loan.world.Abort(fault)
-	if _, err := s.New(t.Context(), 2, &prog.inputs[0]); !errors.Is(err, fault) {
+	m.last().Abort(fault)
+	if _, err := s.New(t.Context(), 2, &prog.im.Inputs[0]); !errors.Is(err, fault) {
 		t.Errorf("got %v", err)
 	}
 	if err := newDeviceTensor(t, s, prog, "x").Write(t.Context(), chunkedInputs(t, 2, 1)["x"]); err != nil {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/plan"
 )
 
 // RunError is the failure of a run. Unwrap gives the cause: a *device.Fault, a
@@ -57,8 +55,8 @@ func (p *Program) issueError(err error, id int64) error {
 	if errors.Is(err, device.ErrAborted) {
 		return err
 	}
-	c := &p.plan.Cmds[id%int64(len(p.plan.Cmds))]
-	return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, p.plan.Streams[c.Stream].Name, p.where(id), err), Err: err}
+	c := &p.im.Plan.Cmds[id%int64(len(p.im.Plan.Cmds))]
+	return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, p.im.Plan.Streams[c.Stream].Name, p.im.Plan.Where(id), err), Err: err}
 }
 
 // mostListed is how many streams an error shows.
@@ -67,7 +65,7 @@ const mostListed = 8
 func (p *Program) listBlocked(blocked []device.Blocked) string {
 	return listStreams(len(blocked), func(i int) string {
 		b := &blocked[i]
-		text := fmt.Sprintf("rank %d, stream %s: %s", b.Rank, b.Stream, p.where(b.ID))
+		text := fmt.Sprintf("rank %d, stream %s: %s", b.Rank, b.Stream, p.im.Plan.Where(b.ID))
 		if b.On != "" {
 			text += " waits for " + b.On
 		}
@@ -101,39 +99,7 @@ func (p *Program) between(id, last int64) string {
 	case id < 0 && p.replay.ready():
 		return "within the graph of the program (run without a graph, and with a trace, to see which command)"
 	case last <= id:
-		return p.where(id)
+		return p.im.Plan.Where(id)
 	}
-	return fmt.Sprintf("from %s to %s (trace the run to see which)", p.where(id), p.where(last))
-}
-
-// where names the statement behind a mark: "put %x into … (file:12:5,
-// iteration 1, run 3)".
-func (p *Program) where(id int64) string {
-	if id < 0 || len(p.plan.Cmds) == 0 {
-		return "outside of any command"
-	}
-	n := int64(len(p.plan.Cmds))
-	c := &p.plan.Cmds[id%n]
-	site := &p.plan.Sites[c.Site]
-	text := site.Text
-	if text == "" {
-		text = site.Op.String()
-	}
-	return fmt.Sprintf("%s (%s)", text, p.place(c, site, id/n))
-}
-
-func (p *Program) place(c *plan.Cmd, site *plan.Site, run int64) string {
-	var parts []string
-	if site.Pos.Valid() {
-		parts = append(parts, fmt.Sprintf("%s:%d:%d", p.plan.Program, site.Pos.Line, site.Pos.Col))
-	} else {
-		parts = append(parts, c.Kind.String())
-	}
-	if len(c.Iter) > 0 {
-		parts = append(parts, "iteration "+strings.Trim(strings.Join(strings.Fields(fmt.Sprint(c.Iter)), ", "), "[]"))
-	}
-	if run > 0 {
-		parts = append(parts, fmt.Sprintf("run %d", run))
-	}
-	return strings.Join(slices.Compact(parts), ", ")
+	return fmt.Sprintf("from %s to %s (trace the run to see which)", p.im.Plan.Where(id), p.im.Plan.Where(last))
 }

@@ -12,6 +12,8 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
@@ -163,7 +165,7 @@ func (pr program) runBatch(t testing.TB, prog *Program, ranks, k int, seed uint6
 	for i := range batch {
 		batch[i] = pr.inputs(t, ranks, seed+uint64(i))
 	}
-	results, err := prog.RunBatch(context.Background(), batch)
+	results, err := prog.RunBatch(context.Background(), Inputs(batch), nil)
 	if err != nil {
 		return err
 	}
@@ -231,7 +233,7 @@ func TestMismatch(t *testing.T) {
 	copy(in.Int32s(), []int32{7, 1, 7, 1, 7, 5})
 	_, err := load(t, cpu.Concurrent, 0, b.p, Options{}).Run(context.Background(), map[string]*tensor.Tensor{"x": in})
 	const want = "output y: ranks 0 and 2 should hold the same elements, but 1 differ; the first, at [1], is 1 on rank 0 and 5 on rank 2"
-	var m *MismatchError
+	var m *blocks.MismatchError
 	if !errors.As(err, &m) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -244,7 +246,7 @@ func TestInputErrors(t *testing.T) {
 	in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", 1, 9, 3), "z": ints(t, ir.F32, "z", 1, 1)}
 	_, err := prog.Run(context.Background(), in)
 	const want = "wrong inputs: x is f32[9, 3], want f32[10, 3]; w is missing; there is no parameter z"
-	if !errors.Is(err, ErrInput) || err.Error() != want {
+	if !errors.Is(err, blocks.ErrInput) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if err := programs["chunked"].runBatch(t, prog, 2, 1, 1); err != nil {
@@ -357,16 +359,16 @@ func TestTimeout(t *testing.T) {
 
 func TestBudget(t *testing.T) {
 	p := chunked(2, "")
-	_, err := Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: p.ArenaBytes + 100})
+	_, err := Load(context.Background(), cpu.New(cpu.Options{}), p, Options{Options: image.Options{MaxArena: p.ArenaBytes + 100}})
 	const want = "the plan needs 2.5 KiB of device memory on each rank (arena 1.5 KiB, staging of collectives 1.0 KiB), more than the budget of 1.6 KiB"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	const early = "the plan needs 1.5 KiB of device memory on each rank, besides what collectives stage in, more than the budget of 100 B"
-	if _, err = Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: 100}); err == nil || err.Error() != early {
+	if _, err = Load(context.Background(), cpu.New(cpu.Options{}), p, Options{Options: image.Options{MaxArena: 100}}); err == nil || err.Error() != early {
 		t.Errorf("got %v, want %s", err, early)
 	}
-	if _, err := Load(context.Background(), cpu.New(cpu.Options{}), p, Options{MaxArena: 2560}); err != nil {
+	if _, err := Load(context.Background(), cpu.New(cpu.Options{}), p, Options{Options: image.Options{MaxArena: 2560}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -390,7 +392,7 @@ func TestTrace(t *testing.T) {
 	if _, err := prog.Run(context.Background(), in); err != nil {
 		t.Fatal(err)
 	}
-	results, err := prog.RunBatch(context.Background(), []map[string]*tensor.Tensor{in, in})
+	results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -480,7 +482,7 @@ func TestExplain(t *testing.T) {
 	}
 	for want, fault := range map[string]device.Fault{
 		"outside of any command": {ID: -1},
-		fmt.Sprintf("from %s to %s (trace the run to see which): illegal", prog.where(2), prog.where(linear)): {ID: 2, Last: linear},
+		fmt.Sprintf("from %s to %s (trace the run to see which): illegal", prog.im.Plan.Where(2), prog.im.Plan.Where(linear)): {ID: 2, Last: linear},
 	} {
 		fault.Err = cause
 		if err := prog.explain(&fault); !strings.Contains(err.Error(), want) {

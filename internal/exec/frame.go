@@ -2,10 +2,12 @@ package exec
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -13,78 +15,263 @@ import (
 // frame is the host memory of one run in flight: what is uploaded and what is
 // read back, block by block. Frames are kept and used again.
 type frame struct {
-	in   [][]byte         // by input block: the bytes to upload; nil for none
-	held []*tensor.Tensor // by input block: storage of its own, where it needs some
-	out  []reception      // by output
-	get  [][]byte         // by output block: the bytes to download to; nil for none
-	uses []int32          // see adversary
-	// direct is what is copied on the devices instead, by block; nil for nothing.
-	direct struct{ in, out []device.View }
+	in    [][]byte           // by input block: the bytes to upload; nil for none
+	spare []*tensor.Tensor   // by input block: storage of its own, where it needs some
+	out   []*blocks.Receiver // by output
+	get   [][]byte           // by output block: the bytes to download to; nil for none
+	uses  []int32            // see adversary
+	// deviceIn and deviceOut are what is copied on the devices instead, by block; nil for
+	// nothing.
+	deviceIn, deviceOut []device.View
 }
 
-// ioKey names one rank's block of an input or output.
-type ioKey struct{ io, rank int32 }
+// keptFrames bounds the frames that outlive a batch.
+const keptFrames = 4
 
-// blockIndex numbers the blocks of inputs and of outputs, in plan order.
-type blockIndex struct{ in, out map[ioKey]int }
+func (p *Program) newFrame() *frame {
+	f := &frame{in: make([][]byte, blocksOf(p.im.Inputs)), spare: make([]*tensor.Tensor, blocksOf(p.im.Inputs)),
+		get: make([][]byte, blocksOf(p.im.Outputs))}
+	for i := range p.im.Outputs {
+		f.out = append(f.out, blocks.NewReceiver(&p.im.Outputs[i]))
+	}
+	return f
+}
 
-func indexBlocks(ios []plan.IO) map[ioKey]int {
-	m := map[ioKey]int{}
+// blocksOf counts the blocks of inputs or outputs.
+func blocksOf(ios []plan.IO) (n int) {
 	for i := range ios {
-		for k := range ios[i].Parts {
-			m[ioKey{int32(i), ios[i].Parts[k].Ref.Rank}] = len(m)
-		}
+		n += len(ios[i].Parts)
 	}
-	return m
+	return n
 }
 
-// held returns ios without the entries of ranks that hold no block.
-func held(ios []plan.IO) []plan.IO {
-	kept := slices.Clone(ios)
-	for i := range kept {
-		kept[i].Parts = slices.DeleteFunc(slices.Clone(kept[i].Parts), func(part plan.IOPart) bool { return !part.Ref.Present() })
+// trimFrames lets go of surplus frames, and of others' memory.
+func (p *Program) trimFrames() {
+	if len(p.frames) > keptFrames {
+		clear(p.frames[keptFrames:])
+		p.frames = p.frames[:keptFrames]
 	}
-	return kept
-}
-
-// partOf returns the block of io that rank holds, or nil.
-func partOf(io *plan.IO, rank int32) *plan.IOPart {
-	for k := range io.Parts {
-		if io.Parts[k].Ref.Rank == rank {
-			return &io.Parts[k]
+	for _, f := range p.frames {
+		clear(f.in)
+		f.deviceIn, f.deviceOut = nil, nil
+		clear(f.get)
+		for _, r := range f.out {
+			r.Forget()
 		}
 	}
-	return nil
 }
 
 // fillFrames checks the inputs of all runs and lays their blocks ready.
-func (p *Program) fillFrames(batch []map[string]*tensor.Tensor, direct []Direct, weights map[string]*tensor.Tensor) error {
-	if err := p.checkBatch(batch, direct); err != nil {
+func (p *Program) fillFrames(batch []Args, weights map[string]*tensor.Tensor) error {
+	if err := p.checkBatch(batch); err != nil {
 		return err
 	}
-	p.rest(batch, weights)
+	p.decideUploads(batch, weights)
 	var shared map[*tensor.Tensor]bool
-	shared, p.spoils = p.sharedInto(batch, direct)
-	for i, inputs := range batch {
+	shared, p.spoils = p.sharedInto(batch)
+	for i, a := range batch {
 		if i == len(p.frames) {
 			p.frames = append(p.frames, p.newFrame())
 		}
 		var before map[string]*tensor.Tensor
 		if i > 0 {
-			before = batch[i-1]
+			before = batch[i-1].In
 		}
-		if err := p.fill(i, inputs, before); err != nil {
+		if err := p.fillInputs(i, a.In, before); err != nil {
 			return err
 		}
-		d := directOf(direct, i)
-		if err := p.fillDirect(p.frames[i], d); err != nil {
+		if err := p.fillDevice(p.frames[i], a); err != nil {
 			return err
 		}
-		if err := p.aim(p.frames[i], d, shared); err != nil {
+		if err := p.frames[i].expect(a, shared); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fillInputs lays the blocks of inputs of run i of a batch ready, but for what is on the
+// devices. A tensor that the run before was given too shares its blocks.
+func (p *Program) fillInputs(i int, inputs, before map[string]*tensor.Tensor) error {
+	f, b := p.frames[i], 0
+	for k := range p.im.Inputs {
+		io := &p.im.Inputs[k]
+		t := inputs[io.Name]
+		for j := range io.Parts {
+			if p.uploaded.skip[b] || t == nil {
+				f.in[b], f.spare[b] = nil, nil
+			} else if before[io.Name] == t {
+				f.in[b] = p.frames[i-1].in[b]
+			} else {
+				var err error
+				if f.in[b], f.spare[b], err = blocks.Cut(t, &io.Parts[j], f.spare[b]); err != nil {
+					return fmt.Errorf("input %s: %w", io.Name, err)
+				}
+			}
+			b++
+		}
+	}
+	return nil
+}
+
+// fillDevice lays the views ready that a run's tensors on the devices are copied from and to.
+func (p *Program) fillDevice(f *frame, a Args) (err error) {
+	if f.deviceIn, err = p.borrowAll(p.im.Inputs, a.DeviceIn, true); err != nil {
+		return err
+	}
+	f.deviceOut, err = p.borrowAll(p.im.Outputs, a.DeviceOut, false)
+	return err
+}
+
+// borrowAll returns views of device tensors, by block, that are copied from or else to; nil
+// where there are none.
+func (p *Program) borrowAll(ios []plan.IO, tensors map[string]*resident.DeviceTensor, from bool) ([]device.View, error) {
+	if len(tensors) == 0 {
+		return nil, nil
+	}
+	for _, t := range tensors {
+		if err := t.Lost(); err != nil {
+			return nil, t.Errorf("%w", err)
+		}
+	}
+	var views []device.View
+	for i := range ios {
+		t := tensors[ios[i].Name]
+		for k, part := range ios[i].Parts {
+			if t == nil || p.im.WorksIn(ios[i].Name, t) {
+				views = append(views, device.View{})
+				continue
+			}
+			v, err := p.borrowBlock(t, k, part.Ref, from)
+			if err != nil {
+				return nil, t.Errorf("%w", err)
+			}
+			views = append(views, v)
+		}
+	}
+	return views, nil
+}
+
+// borrowBlock returns a view of block k of t, for copies from it to ref, or to it from ref.
+func (p *Program) borrowBlock(t *resident.DeviceTensor, k int, ref plan.Ref, from bool) (device.View, error) {
+	d := p.im.World.Device(int(ref.Rank))
+	b, ok := d.(device.Borrower)
+	if !ok {
+		return device.View{}, fmt.Errorf("tensors on devices: %w", device.ErrUnsupported)
+	}
+	mem, err := b.Borrow(t.Block(int(ref.Rank)))
+	if err != nil {
+		return device.View{}, err
+	}
+	v := t.BlockView(k, mem)
+	c, ok := d.(device.CopyPreparer)
+	if !ok || ref.Dense() {
+		return v, nil
+	}
+	dst, src := p.im.View(ref), v
+	if !from {
+		dst, src = src, dst
+	}
+	return v, c.PrepareCopy(dst, src)
+}
+
+// expect lays ready what the host receives of a run's outputs, straight in the caller's
+// tensors where these are not shared.
+func (f *frame) expect(a Args, shared map[*tensor.Tensor]bool) error {
+	b := 0
+	for _, r := range f.out {
+		name := r.IO().Name
+		if a.DeviceOut[name] != nil { // left on the devices
+			r.Skip()
+		} else if err := r.Expect(a.Into[name], shared[a.Into[name]]); err != nil {
+			return err
+		}
+		for k := range r.Blocks() {
+			f.get[b] = r.Block(k)
+			b++
+		}
+	}
+	return nil
+}
+
+// outputs joins the global outputs of a run that has ended.
+func (f *frame) outputs() (map[string]*tensor.Tensor, error) {
+	outs := make(map[string]*tensor.Tensor, len(f.out))
+	for _, r := range f.out {
+		t, err := r.Finish()
+		if err != nil {
+			return nil, err
+		}
+		if t != nil {
+			outs[r.IO().Name] = t
+		}
+	}
+	return outs, nil
+}
+
+// sharedInto are the tensors to receive outputs that share bytes with another tensor of the
+// batch: what is given to a run may be read when outputs of one before it come, and what
+// one rank is given when those of another do. Not so where a single run updates in place
+// what every rank has a part of its own of: then spoils is set, since what it was given may
+// be gone when it fails.
+func (p *Program) sharedInto(batch []Args) (shared map[*tensor.Tensor]bool, spoils bool) {
+	shared = map[*tensor.Tensor]bool{}
+	var into []*tensor.Tensor
+	for _, a := range batch {
+		into = slices.AppendSeq(into, maps.Values(a.Into))
+	}
+	if len(into) == 0 {
+		return shared, false
+	}
+	given := map[*tensor.Tensor]bool{}
+	for _, a := range batch {
+		for name, t := range a.In {
+			switch b := p.im.FirstBlock[name]; {
+			case b < len(p.uploaded.skip) && p.uploaded.skip[b]: // it is on the devices before the runs begin
+			case len(batch) == 1 && p.updates(name, t, a.Into):
+				spoils = true
+			default:
+				given[t] = true
+			}
+		}
+	}
+	for i, meets := range tensor.Overlaps(slices.AppendSeq(slices.Clone(into), maps.Keys(given))) {
+		if meets && i < len(into) {
+			shared[into[i]] = true
+		}
+	}
+	return shared, spoils
+}
+
+// updates reports whether a run may write an output to the very tensor that it is given as
+// an input.
+func (p *Program) updates(input string, t *tensor.Tensor, into map[string]*tensor.Tensor) bool {
+	for output, o := range into {
+		if o == t && p.inPlace(input, output) {
+			return true
+		}
+	}
+	return false
+}
+
+// inPlace reports whether each rank has the same block of an input and of an output, and no
+// other rank has it.
+func (p *Program) inPlace(input, output string) bool {
+	is := func(name string) func(io plan.IO) bool { return func(io plan.IO) bool { return io.Name == name } }
+	i, o := slices.IndexFunc(p.im.Inputs, is(input)), slices.IndexFunc(p.im.Outputs, is(output))
+	if i < 0 || o < 0 {
+		return false
+	}
+	same := func(a, b plan.IOPart) bool {
+		return a.Ref.Rank == b.Ref.Rank && slices.Equal(a.Lo, b.Lo) && slices.Equal(a.Ref.Shape, b.Ref.Shape)
+	}
+	parts := p.im.Outputs[o].Parts
+	for k := range parts {
+		if slices.ContainsFunc(parts[:k], func(part plan.IOPart) bool { return slices.Equal(part.Lo, parts[k].Lo) }) {
+			return false
+		}
+	}
+	return slices.EqualFunc(p.im.Inputs[i].Parts, parts, same)
 }
 
 // staged is what a world has buffers for: so many runs, of these transfers.
@@ -108,7 +295,7 @@ func (s *staged) covers(k int, blocks []bool) bool {
 
 // stage has the world ready for the transfers of the first k frames, if it was not yet.
 func (p *Program) stage(k int) error {
-	w, ok := p.world.(device.Stager)
+	w, ok := p.im.World.(device.Stager)
 	if !ok {
 		return nil
 	}
@@ -118,7 +305,7 @@ func (p *Program) stage(k int) error {
 	}
 	p.staged = staged{k, blocks}
 	sizes, b := make([]int64, len(blocks)), 0
-	for _, ios := range [][]plan.IO{p.inputs, p.outputs} {
+	for _, ios := range [][]plan.IO{p.im.Inputs, p.im.Outputs} {
 		for i := range ios {
 			for _, part := range ios[i].Parts {
 				if blocks[b] {
@@ -145,95 +332,4 @@ func (p *Program) copied(frames []*frame) []bool {
 		}
 	}
 	return blocks
-}
-
-// keptFrames bounds the frames that outlive a batch.
-const keptFrames = 4
-
-func (p *Program) trimFrames() {
-	if len(p.frames) > keptFrames {
-		clear(p.frames[keptFrames:])
-		p.frames = p.frames[:keptFrames]
-	}
-	for _, f := range p.frames { // others' memory
-		clear(f.in)
-		f.direct.in, f.direct.out = nil, nil
-		clear(f.get)
-		for i := range f.out {
-			f.out[i].forget()
-		}
-	}
-}
-
-// wrongInput says what is wrong with an input, if anything is.
-func wrongInput(io *plan.IO, t *tensor.Tensor) []string {
-	switch {
-	case t == nil:
-		return []string{fmt.Sprintf("%s is missing", io.Name)}
-	case t.Check() != nil:
-		return []string{fmt.Sprintf("%s: %v", io.Name, t.Check())}
-	case t.DType != io.DType || !slices.Equal(t.Shape, io.Shape):
-		want := &tensor.Tensor{DType: io.DType, Shape: io.Shape}
-		return []string{fmt.Sprintf("%s is %s, want %s", io.Name, t, want)}
-	}
-	return nil
-}
-
-func inputError(wrong []string) error {
-	if len(wrong) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
-}
-
-func (p *Program) newFrame() *frame {
-	ins, outs := 0, 0
-	for i := range p.inputs {
-		ins += len(p.inputs[i].Parts)
-	}
-	f := &frame{in: make([][]byte, ins), held: make([]*tensor.Tensor, ins)}
-	for i := range p.outputs {
-		f.out = append(f.out, newReception(&p.outputs[i]))
-		outs += len(p.outputs[i].Parts)
-	}
-	f.get = make([][]byte, outs)
-	return f
-}
-
-// fill lays the blocks of inputs of run i of a batch ready, but for what is on the devices. A
-// tensor that the run before was given too shares its blocks.
-func (p *Program) fill(i int, inputs, before map[string]*tensor.Tensor) error {
-	f, b := p.frames[i], 0
-	for k := range p.inputs {
-		io := &p.inputs[k]
-		t := inputs[io.Name]
-		for j := range io.Parts {
-			if p.lasting.rests[b] || t == nil {
-				f.in[b], f.held[b] = nil, nil
-			} else if before[io.Name] == t {
-				f.in[b] = p.frames[i-1].in[b]
-			} else if err := f.cut(b, t, &io.Parts[j]); err != nil {
-				return fmt.Errorf("input %s: %w", io.Name, err)
-			}
-			b++
-		}
-	}
-	return nil
-}
-
-// cut makes block b out of part of t: the caller's bytes where they lie together, else a
-// copy.
-func (f *frame) cut(b int, t *tensor.Tensor, part *plan.IOPart) error {
-	if own := tensor.Window(t, part.Lo, part.Ref.Shape); own != nil {
-		f.in[b] = own
-		return nil
-	}
-	if f.held[b] == nil {
-		var err error
-		if f.held[b], err = tensor.New(t.DType, part.Ref.Shape); err != nil {
-			return err
-		}
-	}
-	f.in[b] = f.held[b].Data
-	return tensor.CopyBox(f.held[b], make([]int64, len(part.Lo)), t, part.Lo, part.Ref.Shape)
 }

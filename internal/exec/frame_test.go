@@ -22,20 +22,20 @@ func TestSharedInputs(t *testing.T) {
 	for i := range 7 {
 		batch = append(batch, map[string]*tensor.Tensor{"w": w, "x": ints(t, ir.F32, "x", uint64(2+i), 10, 3)})
 	}
-	if err := prog.fillFrames(batch, nil, nil); err != nil {
+	if err := prog.fillFrames(Inputs(batch), nil); err != nil {
 		t.Fatal(err)
 	}
 	for i, f := range prog.frames {
-		for b, x := range f.held {
+		for b, x := range f.spare {
 			if isW := b >= 2; (x != nil) != (isW && i == 0) {
 				t.Errorf("frame %d holds block %d: %v", i, b, x != nil)
 			}
 		}
-		if &f.in[0][0] != &batch[i]["x"].Data[0] || &f.in[2][0] != &prog.frames[0].held[2].Data[0] {
+		if &f.in[0][0] != &batch[i]["x"].Data[0] || &f.in[2][0] != &prog.frames[0].spare[2].Data[0] {
 			t.Errorf("frame %d has copies", i)
 		}
 	}
-	results, err := prog.RunBatch(context.Background(), batch)
+	results, err := prog.RunBatch(context.Background(), Inputs(batch), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -200,7 +201,7 @@ func TestChainsSameBits(t *testing.T) {
 			if err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
-			rs, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in, in})
+			rs, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{in, in}), nil)
 			if err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
@@ -348,26 +349,26 @@ func TestChainsFound(t *testing.T) {
 			}
 			defer prog.Close()
 			var got []int
-			seen := map[*fusion]bool{}
+			seen := map[*image.Group]bool{}
 			for i := range b.p.Cmds {
-				if f := prog.chains[i]; f != nil && !seen[f] {
+				if f := prog.im.Groups[i]; f != nil && !seen[f] {
 					seen[f] = true
-					got = append(got, len(f.members))
-					last := f.members[len(f.members)-1]
-					if e := prog.describe(int64(last)); e.Name != f.name {
-						t.Errorf("the trace calls it %q, not %q", e.Name, f.name)
+					got = append(got, len(f.Members))
+					last := f.Members[len(f.Members)-1]
+					if e := prog.describe(int64(last)); e.Name != f.Name {
+						t.Errorf("the trace calls it %q, not %q", e.Name, f.Name)
 					}
 				}
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("chains of %v commands, want %v", got, c.want)
 			}
-			none, err := Load(t.Context(), newChainMachine(false), b.p, Options{NoChains: true})
+			none, err := Load(t.Context(), newChainMachine(false), b.p, Options{Options: image.Options{NoChains: true}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer none.Close()
-			if len(none.chains) != 0 {
+			if len(none.im.Groups) != 0 {
 				t.Error("chains though there were to be none")
 			}
 		})
@@ -383,7 +384,7 @@ func TestFixed(t *testing.T) {
 	b.output()
 	for _, fixed := range []bool{false, true} {
 		m := newChainMachine(false)
-		prog, err := Load(t.Context(), m, b.p, Options{Fixed: fixed})
+		prog, err := Load(t.Context(), m, b.p, Options{Options: image.Options{Fixed: fixed}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,8 +418,8 @@ func TestSMs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if *m.sms != 124 || len(prog.chains) > 0 != relu {
-			t.Errorf("relu %v: a product for %d multiprocessors; chains %v", relu, *m.sms, prog.chains)
+		if *m.sms != 124 || len(prog.im.Groups) > 0 != relu {
+			t.Errorf("relu %v: a product for %d multiprocessors; chains %v", relu, *m.sms, prog.im.Groups)
 		}
 		if err := prog.Close(); err != nil {
 			t.Error(err)

@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/grace"
 )
 
 // slow is a world that rests only after some context has ended. It calls awaited when
@@ -31,14 +32,14 @@ func (w slow) Sync(ctx context.Context) error {
 // TestGrace: a run that ends soon behind its context leaves the program as it was.
 func TestGrace(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: time.Minute})
-	fast := prog.world
+	fast := prog.im.World
 	ctx, cancel := context.WithCancel(context.Background())
-	prog.world = slow{fast, ctx, cancel}
+	prog.im.World = slow{fast, ctx, cancel}
 	rs, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
 	if rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "ended well") {
 		t.Errorf("got %v, %v", rs, err)
 	}
-	prog.world = fast
+	prog.im.World = fast
 	if err := programs["chunked"].runBatch(t, prog, 2, 2, 1); err != nil {
 		t.Error(err)
 	}
@@ -50,7 +51,7 @@ func TestGraceOver(t *testing.T) {
 	why := errors.New("the client went away")
 	for what, grace := range map[string]time.Duration{"some": 20 * time.Millisecond, "none": 0} {
 		prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: grace})
-		prog.world = stuck{prog.world}
+		prog.im.World = stuck{prog.im.World}
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 50*time.Millisecond, why)
 		began := time.Now()
 		_, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
@@ -70,8 +71,8 @@ func TestGraceFails(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: time.Minute})
 	ctx, cancel := context.WithCancel(context.Background())
 	cause := errors.New("lost")
-	under := prog.world
-	prog.world = slow{under, ctx, func() {
+	under := prog.im.World
+	prog.im.World = slow{under, ctx, func() {
 		under.Abort(cause)
 		cancel()
 	}}
@@ -83,13 +84,13 @@ func TestGraceFails(t *testing.T) {
 // TestLateBy: the late context ends when its grace is over, for the first one's reason, or
 // with its cancel function.
 func TestLateBy(t *testing.T) {
-	if l, done := lateBy(context.Background(), time.Minute); l != context.Background() {
+	if l, done := grace.After(context.Background(), time.Minute); l != context.Background() {
 		t.Error("what never ends has a grace")
 	} else {
 		done()
 	}
 	first, cancel := context.WithCancel(context.Background())
-	l, done := lateBy(first, 10*time.Millisecond)
+	l, done := grace.After(first, 10*time.Millisecond)
 	if l.Err() != nil {
 		t.Error(l.Err())
 	}
@@ -105,7 +106,7 @@ func TestLateBy(t *testing.T) {
 
 	first, cancel = context.WithCancel(context.Background())
 	defer cancel()
-	l, done = lateBy(first, time.Minute)
+	l, done = grace.After(first, time.Minute)
 	done()
 	<-l.Done()
 	if l.Err() == nil || first.Err() != nil {

@@ -5,13 +5,14 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 )
 
 // issueWhole is issue, with nothing between that a machine must keep out.
 func (p *Program) issueWhole(ctx context.Context, k int) error {
 	return p.within(ctx, func() error {
-		if w, ok := p.world.(device.Batcher); ok {
+		if w, ok := p.im.World.(device.Batcher); ok {
 			return w.Batch(func() error { return p.issue(k) })
 		}
 		return p.issue(k)
@@ -24,7 +25,7 @@ func (p *Program) issueWhole(ctx context.Context, k int) error {
 func (p *Program) within(ctx context.Context, issue func() error) error {
 	aborted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		p.world.Abort(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx)})
+		p.im.World.Abort(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx)})
 		close(aborted)
 	})
 	err := issue()
@@ -40,22 +41,28 @@ func (p *Program) issue(k int) error {
 	for i := range k {
 		run, f := p.run, p.frames[i]
 		p.run++
-		base := run * int64(len(p.cmds))
+		base := run * int64(len(p.im.Cmds))
+		issueRun := p.issueCommands
 		if p.replay.ready() {
-			if err := p.replay.issue(p, base, run, f); err != nil {
-				return err
-			}
-			continue
+			issueRun = p.issueReplay
 		}
-		p.adv.begin(f)
-		for c := range p.cmds {
-			if err := p.issueMarked(&p.cmds[c], base+int64(c), run, f); err != nil {
+		if err := issueRun(base, run, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// issueCommands enqueues a run command by command.
+func (p *Program) issueCommands(base, run int64, f *frame) error {
+	p.adv.begin(f)
+	for c := range p.im.Cmds {
+		if err := p.issueMarked(&p.im.Cmds[c], base+int64(c), run, f); err != nil {
+			return p.issueError(err, base+int64(c))
+		}
+		if p.adv != nil {
+			if err := p.adv.after(c, p.im.Cmds[c].Stream, f, p.uploaded.skip); err != nil {
 				return p.issueError(err, base+int64(c))
-			}
-			if p.adv != nil {
-				if err := p.adv.after(c, p.cmds[c].stream, f, p.lasting.rests); err != nil {
-					return p.issueError(err, base+int64(c))
-				}
 			}
 		}
 	}
@@ -64,61 +71,61 @@ func (p *Program) issue(k int) error {
 
 // issueMarked issues a command, unless it brings what is on the devices, or takes what is
 // to stay there.
-func (p *Program) issueMarked(c *command, id, run int64, f *frame) error {
-	if c.kind == plan.Input && p.lasting.rests[c.part] || c.kind == plan.Output && p.stays[c.part] {
+func (p *Program) issueMarked(c *image.Command, id, run int64, f *frame) error {
+	if c.Kind == plan.Input && p.uploaded.skip[c.Part] || c.Kind == plan.Output && p.im.Stays[c.Part] {
 		return nil
 	}
-	return p.mark(c, id, run, f)
+	return mark(c, id, run, f)
 }
 
 // mark issues a command, in marks if it is to have them.
-func (p *Program) mark(c *command, id, run int64, f *frame) error {
-	if !c.marked {
-		return c.issue(p, id, run, f)
+func mark(c *image.Command, id, run int64, f *frame) error {
+	if !c.Marked {
+		return issueCommand(c, id, run, f)
 	}
-	if err := c.stream.Begin(id); err != nil {
+	if err := c.Stream.Begin(id); err != nil {
 		return err
 	}
-	if err := c.issue(p, id, run, f); err != nil {
+	if err := issueCommand(c, id, run, f); err != nil {
 		return err
 	}
-	return c.stream.End(id)
+	return c.Stream.End(id)
 }
 
-func (c *command) issue(p *Program, id, run int64, f *frame) error {
-	switch c.kind {
+func issueCommand(c *image.Command, id, run int64, f *frame) error {
+	switch c.Kind {
 	case plan.Compute:
-		if c.launch == nil {
+		if c.Launch == nil {
 			return nil
 		}
-		return c.stream.Launch(c.launch)
+		return c.Stream.Launch(c.Launch)
 	case plan.Copy:
-		if c.launch != nil {
-			return c.stream.Launch(c.launch)
+		if c.Launch != nil {
+			return c.Stream.Launch(c.Launch)
 		}
-		return c.stream.Copy(c.dst, c.src)
+		return c.Stream.Copy(c.Dst, c.Src)
 	case plan.Collective:
-		return c.channel.Issue(c.seq, c.part, run)
+		return c.Channel.Issue(c.Seq, c.Part, run)
 	case plan.Group:
-		return c.group.Issue(id, run)
+		return c.Group.Issue(id, run)
 	case plan.Record:
-		return c.stream.Record(c.event)
+		return c.Stream.Record(c.Event)
 	case plan.WaitEvent:
-		return c.stream.Wait(c.event)
+		return c.Stream.Wait(c.Event)
 	case plan.Signal:
-		return c.stream.Signal(c.counters, c.elem, 1)
+		return c.Stream.Signal(c.Counters, c.Elem, 1)
 	case plan.WaitCounter:
-		return c.stream.WaitCounter(c.counters, c.elem, run*c.perRun+c.value)
+		return c.Stream.WaitCounter(c.Counters, c.Elem, run*c.PerRun+c.Value)
 	case plan.Input:
-		if f.direct.in != nil && f.direct.in[c.part].Mem != nil {
-			return c.stream.Copy(c.dst, f.direct.in[c.part])
+		if f.deviceIn != nil && f.deviceIn[c.Part].Mem != nil {
+			return c.Stream.Copy(c.Dst, f.deviceIn[c.Part])
 		}
-		return c.stream.Upload(c.dst, f.in[c.part])
+		return c.Stream.Upload(c.Dst, f.in[c.Part])
 	case plan.Output:
-		if f.direct.out != nil && f.direct.out[c.part].Mem != nil {
-			return c.stream.Copy(f.direct.out[c.part], c.src)
+		if f.deviceOut != nil && f.deviceOut[c.Part].Mem != nil {
+			return c.Stream.Copy(f.deviceOut[c.Part], c.Src)
 		}
-		return c.stream.Download(f.get[c.part], c.src)
+		return c.Stream.Download(f.get[c.Part], c.Src)
 	}
-	return fmt.Errorf("command of kind %d: %w", c.kind, device.ErrUnsupported)
+	return fmt.Errorf("command of kind %d: %w", c.Kind, device.ErrUnsupported)
 }

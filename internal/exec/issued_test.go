@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/verify"
@@ -20,7 +21,7 @@ import (
 func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
 	t.Helper()
 	m := &devicetest.TapeMachine{}
-	prog, err := Load(t.Context(), m, p, Options{Algorithm: algorithm})
+	prog, err := Load(t.Context(), m, p, Options{Options: image.Options{Algorithm: algorithm}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
 		}
 	}
 	m.Opened.Rewind()
-	if _, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in, in}); err != nil {
+	if _, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{in, in}), nil); err != nil {
 		t.Fatal(err)
 	}
 	out := m.Opened.Plan()

@@ -10,6 +10,8 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -83,7 +85,7 @@ func testLasting(t *testing.T, prog *Program) {
 		if s.weights != nil {
 			weights["w"] = s.weights
 		}
-		results, err := prog.RunBatchWith(context.Background(), batch, weights)
+		results, err := prog.RunBatch(context.Background(), Inputs(batch), weights)
 		if err != nil {
 			t.Fatalf("step %d, %s: %v", i, s.what, err)
 		}
@@ -106,7 +108,7 @@ func TestLastingTrace(t *testing.T) {
 		if i > 0 {
 			weights["w"] = in["w"]
 		}
-		results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, weights)
+		results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), weights)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,8 +122,8 @@ func TestLastingTrace(t *testing.T) {
 			t.Errorf("run %d: %d uploads in the trace, want %d", i, got, want)
 		}
 		for _, f := range prog.frames {
-			if f.in[0] != nil || f.in[2] != nil || (f.held[2] == nil) != (i > 0) {
-				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil, f.in[2] != nil, f.held[2])
+			if f.in[0] != nil || f.in[2] != nil || (f.spare[2] == nil) != (i > 0) {
+				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil, f.in[2] != nil, f.spare[2])
 			}
 		}
 	}
@@ -145,12 +147,12 @@ func TestHold(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
 	want := wantChunked(2, in)
-	world := prog.world
+	world := prog.im.World
 	for i, left := range []string{"w", ""} {
 		ctx, cancel := context.WithCancel(context.Background())
-		prog.world = ending{world, cancel}
-		err := prog.Hold(ctx, in)
-		prog.world = world
+		prog.im.World = ending{world, cancel}
+		err := prog.Preload(ctx, in)
+		prog.im.World = world
 		if errors.Is(err, context.Canceled) != (left != "") || left == "" && err != nil || !prog.Usable() {
 			t.Fatalf("time %d: %v, usable %v", i, err, prog.Usable())
 		}
@@ -162,10 +164,10 @@ func TestHold(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := prog.Hold(ended, in); err != nil {
+	if err := prog.Preload(ended, in); err != nil {
 		t.Errorf("all is there: %v", err)
 	}
-	results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in)
+	results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,10 +175,10 @@ func TestHold(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	traced := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Trace: true})
-	if err := traced.Hold(context.Background(), in); err != nil {
+	if err := traced.Preload(context.Background(), in); err != nil {
 		t.Fatal(err)
 	}
-	if results, err = traced.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in); err != nil {
+	if results, err = traced.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range results[0].Trace.Events {
@@ -185,13 +187,13 @@ func TestHold(t *testing.T) {
 		}
 	}
 	wrong := map[string]*tensor.Tensor{"w": in["x"]}
-	if err := prog.Hold(context.Background(), wrong); !errors.Is(err, ErrInput) {
+	if err := prog.Preload(context.Background(), wrong); !errors.Is(err, blocks.ErrInput) {
 		t.Errorf("of another shape: %v", err)
 	}
 	if err := prog.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := prog.Hold(context.Background(), in); !errors.Is(err, ErrUnusable) {
+	if err := prog.Preload(context.Background(), in); !errors.Is(err, ErrUnusable) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -206,13 +208,13 @@ func (w stuck) Sync(ctx context.Context) error {
 
 // TestHoldStuck: an upload that does not end is given up a while after the context has.
 func TestHoldStuck(t *testing.T) {
-	defer func(was time.Duration) { transferGrace = was }(transferGrace)
-	transferGrace = 10 * time.Millisecond
+	defer func(was time.Duration) { grace.Transfer = was }(grace.Transfer)
+	grace.Transfer = 10 * time.Millisecond
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
-	prog.world = stuck{prog.world}
+	prog.im.World = stuck{prog.im.World}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	if err := prog.Hold(ctx, chunkedInputs(t, 2, 1)); !errors.Is(err, context.DeadlineExceeded) || prog.Usable() {
+	if err := prog.Preload(ctx, chunkedInputs(t, 2, 1)); !errors.Is(err, context.DeadlineExceeded) || prog.Usable() {
 		t.Errorf("%v, usable %v", err, prog.Usable())
 	}
 }
@@ -221,8 +223,8 @@ func TestHoldStuck(t *testing.T) {
 func TestHoldFails(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	lost := errors.New("lost")
-	prog.world.Abort(lost)
-	if err := prog.Hold(context.Background(), chunkedInputs(t, 2, 1)); !errors.Is(err, lost) || prog.Usable() {
+	prog.im.World.Abort(lost)
+	if err := prog.Preload(context.Background(), chunkedInputs(t, 2, 1)); !errors.Is(err, lost) || prog.Usable() {
 		t.Errorf("%v, usable %v", err, prog.Usable())
 	}
 }
@@ -242,8 +244,8 @@ func (w *stager) Stage(sizes []int64, _ int) error {
 // for each run again.
 func TestLastingStaged(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
-	w := &stager{World: prog.world}
-	prog.world = w
+	w := &stager{World: prog.im.World}
+	prog.im.World = w
 	in := chunkedInputs(t, 2, 1)
 	lasts := map[string]*tensor.Tensor{"w": in["w"]}
 	const x, each, y = 5 * 3 * 4, 4 * 3 * 4, 5 * 4 * 4 // bytes of a block
@@ -254,7 +256,7 @@ func TestLastingStaged(t *testing.T) {
 		{lasts, []int64{x, x, 0, 0, y, y}}, {lasts, nil}, {nil, []int64{x, x, each, each, y, y}}, {nil, nil}, {lasts, nil},
 	} {
 		w.sizes = nil
-		if _, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, s.weights); err != nil {
+		if _, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), s.weights); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(w.sizes, s.want) {
@@ -283,7 +285,7 @@ func TestWritten(t *testing.T) {
 			in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", 1, 3)}
 			for range 3 {
 				in["x"].SetFloat64(0, in["x"].Float64(0)+1)
-				results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in)
+				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in)
 				if err != nil {
 					t.Fatal(err)
 				}

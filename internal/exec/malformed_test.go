@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -117,11 +118,11 @@ func loadAndRun(t *testing.T, p *plan.Plan, pr program, seed int64) (err error) 
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	prog, err := Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed, Memory: 1 << 26}), p, Options{MaxArena: 1 << 24})
+	prog, err := Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed, Memory: 1 << 26}), p, Options{Options: image.Options{MaxArena: 1 << 24}})
 	if err != nil {
 		return err
 	}
-	_, err = prog.RunBatch(ctx, []map[string]*tensor.Tensor{pr.inputs(t, 2, 1), pr.inputs(t, 2, 2)})
+	_, err = prog.RunBatch(ctx, Inputs([]map[string]*tensor.Tensor{pr.inputs(t, 2, 1), pr.inputs(t, 2, 2)}), nil)
 	if ctx.Err() != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}

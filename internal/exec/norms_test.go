@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -275,7 +276,7 @@ func runNorms(t *testing.T, m device.Machine, r *normRig, o Options) (*Result, *
 	t.Cleanup(func() { prog.Close() })
 	var last *Result
 	for seed := range uint64(3) {
-		rs, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{r.inputs(t, 10*seed), r.inputs(t, 10*seed+5)})
+		rs, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{r.inputs(t, 10*seed), r.inputs(t, 10*seed+5)}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +286,7 @@ func runNorms(t *testing.T, m device.Machine, r *normRig, o Options) (*Result, *
 }
 
 func joinedSums(p *Program) (n int) {
-	for _, a := range p.algorithms {
+	for _, a := range p.im.Algorithms {
 		if a == "lamport-norm" {
 			n++
 		}
@@ -540,7 +541,7 @@ func TestNorms(t *testing.T) {
 			if names["all_reduce+add+rms_norm"] != 2*c.want {
 				t.Errorf("the trace has %v", names)
 			}
-			want, alone := runNorms(t, m, r, Options{NoChains: true})
+			want, alone := runNorms(t, m, r, Options{Options: image.Options{NoChains: true}})
 			if n := joinedSums(alone); n != 0 {
 				t.Errorf("%d sums took something along though they were not to", n)
 			}
@@ -566,10 +567,10 @@ func TestNormsAsked(t *testing.T) {
 		want     int
 	}{
 		"nothing":           {table: "ll", want: 1},
-		"an algorithm":      {table: "ll", opts: Options{Algorithm: "ll"}},
-		"a schedule":        {table: "ll", opts: Options{Algorithm: "staged"}},
-		"one for all sizes": {table: "ll", opts: Options{Fixed: true}},
-		"each by itself":    {table: "ll", opts: Options{NoChains: true}},
+		"an algorithm":      {table: "ll", opts: Options{Options: image.Options{Algorithm: "ll"}}},
+		"a schedule":        {table: "ll", opts: Options{Options: image.Options{Algorithm: "staged"}}},
+		"one for all sizes": {table: "ll", opts: Options{Options: image.Options{Fixed: true}}},
+		"each by itself":    {table: "ll", opts: Options{Options: image.Options{NoChains: true}}},
 		"NCCL is faster":    {table: "nccl"},
 		"staged is faster":  {table: "staged"},
 		"the team declines": {table: "ll", declines: "supports"},
@@ -579,8 +580,8 @@ func TestNormsAsked(t *testing.T) {
 			normTable(t, 2, c.table)
 			m := normMachine{cpu.New(cpu.Options{}), map[string]error{c.declines: fmt.Errorf("%w: not today", device.ErrUnsupported)}}
 			got, prog := runNorms(t, m, r, c.opts)
-			if n := joinedSums(prog); n != c.want || prog.tails != nil {
-				t.Errorf("%d sums took what follows along, want %d; %d are still asked about", n, c.want, len(prog.tails))
+			if n := joinedSums(prog); n != c.want {
+				t.Errorf("%d sums took what follows along, want %d", n, c.want)
 			}
 			want, _ := runNorms(t, cpu.New(cpu.Options{}), r, Options{})
 			for k, o := range want.Outputs {
@@ -673,7 +674,7 @@ func TestNormsRandom(t *testing.T) {
 		r := randomNorms(rand.New(rand.NewPCG(seed, 7)))
 		m := normMachine{Machine: cpu.New(cpu.Options{})}
 		got, prog := runNorms(t, m, r, Options{})
-		want, _ := runNorms(t, m, r, Options{NoChains: true})
+		want, _ := runNorms(t, m, r, Options{Options: image.Options{NoChains: true}})
 		for k, o := range want.Outputs {
 			if !bytes.Equal(got.Outputs[k].Data, o.Data) {
 				t.Fatalf("seed %d: %s: %v, not %v\n%s", seed, k, floats(got.Outputs[k]), floats(o), r.p)

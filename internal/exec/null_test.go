@@ -71,7 +71,7 @@ func TestIssueAllocates(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := pr.inputs(t, 4, 1)
-			if err := prog.fillFrames([]map[string]*tensor.Tensor{in}, nil, nil); err != nil {
+			if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{in}), nil); err != nil {
 				t.Fatal(err)
 			}
 			nullOps = 0
@@ -80,8 +80,8 @@ func TestIssueAllocates(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			if allocs != 0 || nullOps < 100*len(prog.cmds) {
-				t.Errorf("%v allocations in a run of %d commands, %d stream operations in all", allocs, len(prog.cmds), nullOps)
+			if allocs != 0 || nullOps < 100*len(prog.im.Cmds) {
+				t.Errorf("%v allocations in a run of %d commands, %d stream operations in all", allocs, len(prog.im.Cmds), nullOps)
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func BenchmarkIssue(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := prog.fillFrames([]map[string]*tensor.Tensor{chunkedInputs(b, 8, 1)}, nil, nil); err != nil {
+	if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{chunkedInputs(b, 8, 1)}), nil); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
@@ -102,5 +102,5 @@ func BenchmarkIssue(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(prog.cmds)), "ns/command")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(prog.im.Cmds)), "ns/command")
 }

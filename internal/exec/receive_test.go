@@ -15,40 +15,40 @@ func shareBytes(a, b *tensor.Tensor) bool { return tensor.Overlaps([]*tensor.Ten
 func TestReceives(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
-	mine, err := tensor.New(ir.F32, prog.outputs[0].Shape)
+	mine, err := tensor.New(ir.F32, prog.im.Outputs[0].Shape)
 	if err != nil {
 		t.Fatal(err)
 	}
-	into := Direct{Into: map[string]*tensor.Tensor{"y": mine}}
+	into := Args{Into: map[string]*tensor.Tensor{"y": mine}}
 	for name, c := range map[string]struct {
-		direct   []Direct
+		direct   []Args
 		straight bool
 	}{
 		"none":             {nil, false},
-		"the caller's":     {[]Direct{into}, true},
-		"of two runs":      {[]Direct{into, into}, false},
-		"of the other run": {[]Direct{{}, into}, false},
+		"the caller's":     {[]Args{into}, true},
+		"of two runs":      {[]Args{into, into}, false},
+		"of the other run": {[]Args{{}, into}, false},
 	} {
 		batch := []map[string]*tensor.Tensor{in}
 		for len(batch) < len(c.direct) {
 			batch = append(batch, in)
 		}
-		if err := prog.fillFrames(batch, c.direct, nil); err != nil {
+		if err := prog.fillFrames(joined(batch, c.direct), nil); err != nil {
 			t.Fatal(err)
 		}
 		f := prog.frames[0]
 		for b, get := range f.get {
 			to, first := &tensor.Tensor{DType: ir.F32, Data: get}, b == 0 // the other is compared with it
-			if r := f.out[0]; (r.own[b] == nil) != first || shareBytes(to, r.whole) != first || shareBytes(to, mine) != (first && c.straight) {
-				t.Errorf("%s: block %d comes to storage of its own: %v, to the caller's: %v", name, b, r.own[b] != nil, shareBytes(to, mine))
+			if shareBytes(to, mine) != (first && c.straight) {
+				t.Errorf("%s: block %d comes straight to the caller's tensor: %v", name, b, shareBytes(to, mine))
 			}
 		}
-		results, err := prog.RunBatchDirect(t.Context(), batch, c.direct, nil)
+		results, err := prog.RunBatch(t.Context(), joined(batch, c.direct), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, r := range results {
-			got, want := r.Outputs["y"], directOf(c.direct, i).Into["y"]
+			got, want := r.Outputs["y"], joined(batch, c.direct)[i].Into["y"]
 			if want != nil && got != want {
 				t.Errorf("%s: run %d: another tensor", name, i)
 			}
@@ -58,7 +58,7 @@ func TestReceives(t *testing.T) {
 				}
 			}
 		}
-		if f.out[0].whole != nil || f.get[0] != nil {
+		if f.get[0] != nil {
 			t.Errorf("%s: what is the caller's is kept", name)
 		}
 	}
@@ -76,11 +76,11 @@ func TestReceivesInPlace(t *testing.T) {
 		"in place":        {func(*Program) {}, 1, true, false},
 		"shifted":         {func(*Program) {}, 1, false, true},
 		"two runs":        {func(*Program) {}, 2, false, false},
-		"replicas":        {func(p *Program) { p.inputs[0].Parts[1].Lo, p.outputs[0].Parts[1].Lo = []int64{0}, []int64{0} }, 1, false, false},
-		"another place":   {func(p *Program) { p.inputs[0].Parts[1].Lo = []int64{0} }, 1, false, false},
-		"another rank":    {func(p *Program) { p.inputs[0].Parts[1].Ref.Rank = 2 }, 1, false, false},
-		"other sizes":     {func(p *Program) { p.inputs[0].Parts[1].Ref.Shape = []int64{2} }, 1, false, false},
-		"another's input": {func(p *Program) { p.inputs[0].Name = "z" }, 1, false, false},
+		"replicas":        {func(p *Program) { p.im.Inputs[0].Parts[1].Lo, p.im.Outputs[0].Parts[1].Lo = []int64{0}, []int64{0} }, 1, false, false},
+		"another place":   {func(p *Program) { p.im.Inputs[0].Parts[1].Lo = []int64{0} }, 1, false, false},
+		"another rank":    {func(p *Program) { p.im.Inputs[0].Parts[1].Ref.Rank = 2 }, 1, false, false},
+		"other sizes":     {func(p *Program) { p.im.Inputs[0].Parts[1].Ref.Shape = []int64{2} }, 1, false, false},
+		"another's input": {func(p *Program) { p.im.Inputs[0].Name = "z" }, 1, false, false},
 	} {
 		b := newBuilder(2, ir.F32)
 		x := b.input("x", true, 6)
@@ -92,10 +92,10 @@ func TestReceivesInPlace(t *testing.T) {
 		prog := load(t, cpu.Concurrent, 0, b.p, Options{})
 		mine := ints(t, ir.F32, "x", 1, 6)
 		in := map[string]*tensor.Tensor{"x": mine}
-		into := Direct{Into: map[string]*tensor.Tensor{"y": mine}}
+		into := Args{Into: map[string]*tensor.Tensor{"y": mine}}
 		if c.straight {
 			want := floats(mine)
-			if _, err := prog.RunBatchDirect(t.Context(), []map[string]*tensor.Tensor{in}, []Direct{into}, nil); err != nil {
+			if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{in}, []Args{into}), nil); err != nil {
 				t.Fatal(err)
 			}
 			for i, v := range floats(mine) {
@@ -110,11 +110,11 @@ func TestReceivesInPlace(t *testing.T) {
 			mine.Data = all[4:]
 			in["x"] = &tensor.Tensor{DType: ir.F32, Shape: mine.Shape, Data: all[:len(mine.Data)]}
 		}
-		batch, direct := []map[string]*tensor.Tensor{in}, []Direct{into}
+		batch, direct := []map[string]*tensor.Tensor{in}, []Args{into}
 		if c.runs == 2 {
-			batch, direct = append(batch, in), append(direct, Direct{})
+			batch, direct = append(batch, in), append(direct, Args{})
 		}
-		if shared, spoils := prog.sharedInto(batch, direct); shared[mine] == c.straight || spoils != c.straight {
+		if shared, spoils := prog.sharedInto(joined(batch, direct)); shared[mine] == c.straight || spoils != c.straight {
 			t.Errorf("%s: shared is %v, it spoils: %v", name, shared[mine], spoils)
 		}
 	}

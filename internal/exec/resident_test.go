@@ -9,6 +9,9 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -68,30 +71,29 @@ func TestResident(t *testing.T) {
 			return p
 		}, false},
 	} {
-		for mode, m := range modes {
+		for mode, cpuMode := range modes {
 			t.Run(name+", "+mode, func(t *testing.T) {
-				_, s := tensorsOn(m)
-				dev := s.lender.m
+				dev, s := tensorsOn(cpuMode)
 				d := newDeviceTensor(t, s, loadOn(t, dev, doubling("x"), Options{}), "x")
 				x := ints(t, ir.F32, "x", 3, 4, 3)
 				if err := d.Write(t.Context(), x); err != nil {
 					t.Fatal(err)
 				}
-				prog := loadOn(t, dev, c.plan(), Options{Resident: map[string]*DeviceTensor{"x": d}})
-				if got := prog.isResident("x", d); got != c.resident {
+				prog := loadOn(t, dev, c.plan(), Options{Options: image.Options{Resident: map[string]*resident.DeviceTensor{"x": d}}})
+				if got := prog.im.WorksIn("x", d); got != c.resident {
 					t.Errorf("works in the tensor: %v, want %v", got, c.resident)
 				}
-				if want := prog.plan.ArenaBytes - plan.Align; c.resident && prog.arenaBytes() != want {
-					t.Errorf("the arena has %d bytes, want %d", prog.arenaBytes(), want)
+				if want := prog.im.Plan.ArenaBytes - plan.Align; c.resident && prog.im.ArenaBytes() != want {
+					t.Errorf("the arena has %d bytes, want %d", prog.im.ArenaBytes(), want)
 				}
-				on := map[string]*DeviceTensor{"x": d}
+				on := map[string]*resident.DeviceTensor{"x": d}
 				batch := make([]map[string]*tensor.Tensor, 3)
 				if name == "two at one place" { // x's upload comes last
 					for i := range batch {
 						batch[i] = map[string]*tensor.Tensor{"twin": x}
 					}
 				}
-				if _, err := prog.RunBatchDirect(t.Context(), batch, slices.Repeat([]Direct{{In: on, Out: on}}, 3), nil); err != nil {
+				if _, err := prog.RunBatch(t.Context(), joined(batch, slices.Repeat([]Args{{DeviceIn: on, DeviceOut: on}}, 3)), nil); err != nil {
 					t.Fatal(err)
 				}
 				got, err := d.Read(t.Context())
@@ -111,26 +113,25 @@ func TestResident(t *testing.T) {
 // TestResidentOnly: a program that works in a tensor is not run with anything else, nor with
 // another use of that tensor.
 func TestResidentOnly(t *testing.T) {
-	_, s := tensorsOn(cpu.Concurrent)
-	dev := s.lender.m
+	dev, s := tensorsOn(cpu.Concurrent)
 	plain := loadOn(t, dev, doubling("x"), Options{})
 	d, other := newDeviceTensor(t, s, plain, "x"), newDeviceTensor(t, s, plain, "x")
 	x := ints(t, ir.F32, "x", 3, 4, 3)
 	if err := errors.Join(d.Write(t.Context(), x), other.Write(t.Context(), x)); err != nil {
 		t.Fatal(err)
 	}
-	prog := loadOn(t, dev, doubling("x"), Options{Resident: map[string]*DeviceTensor{"x": d}})
-	type devs = map[string]*DeviceTensor
+	prog := loadOn(t, dev, doubling("x"), Options{Options: image.Options{Resident: map[string]*resident.DeviceTensor{"x": d}}})
+	type devs = map[string]*resident.DeviceTensor
 	for name, c := range map[string]struct {
 		in     map[string]*tensor.Tensor
-		direct Direct
+		direct Args
 	}{
-		"given by the host":  {map[string]*tensor.Tensor{"x": x}, Direct{}},
-		"given another":      {nil, Direct{In: devs{"x": other}, Out: devs{"x": other}}},
-		"left elsewhere":     {nil, Direct{In: devs{"x": d}, Out: devs{"x": other}}},
-		"left with the host": {nil, Direct{In: devs{"x": d}}},
+		"given by the host":  {map[string]*tensor.Tensor{"x": x}, Args{}},
+		"given another":      {nil, Args{DeviceIn: devs{"x": other}, DeviceOut: devs{"x": other}}},
+		"left elsewhere":     {nil, Args{DeviceIn: devs{"x": d}, DeviceOut: devs{"x": other}}},
+		"left with the host": {nil, Args{DeviceIn: devs{"x": d}}},
 	} {
-		if _, err := prog.RunBatchDirect(t.Context(), []map[string]*tensor.Tensor{c.in}, []Direct{c.direct}, nil); !errors.Is(err, ErrInput) || !strings.Contains(err.Error(), "x lies in a device tensor") {
+		if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{c.in}, []Args{c.direct}), nil); !errors.Is(err, blocks.ErrInput) || !strings.Contains(err.Error(), "x lies in a device tensor") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -138,17 +139,17 @@ func TestResidentOnly(t *testing.T) {
 		t.Errorf("it holds %v, %v", got, err)
 	}
 	for name, c := range map[string]struct {
-		direct Direct
+		direct Args
 		inout  bool
 		want   bool
 	}{
-		"updated":                {Direct{In: devs{"x": d}, Out: devs{"x": d}}, true, true},
-		"read":                   {Direct{In: devs{"x": d}}, false, true},
-		"beside others":          {Direct{In: devs{"x": d, "y": other}, Out: devs{"x": d, "z": other}}, true, true},
-		"read, and left in":      {Direct{In: devs{"x": d}, Out: devs{"z": d}}, false, false},
-		"updated, and read from": {Direct{In: devs{"x": d, "y": d}, Out: devs{"x": d}}, true, false},
-		"read twice":             {Direct{In: devs{"x": d, "y": d}}, false, false},
-		"updated, and left in":   {Direct{In: devs{"x": d}, Out: devs{"x": d, "z": d}}, true, false},
+		"updated":                {Args{DeviceIn: devs{"x": d}, DeviceOut: devs{"x": d}}, true, true},
+		"read":                   {Args{DeviceIn: devs{"x": d}}, false, true},
+		"beside others":          {Args{DeviceIn: devs{"x": d, "y": other}, DeviceOut: devs{"x": d, "z": other}}, true, true},
+		"read, and left in":      {Args{DeviceIn: devs{"x": d}, DeviceOut: devs{"z": d}}, false, false},
+		"updated, and read from": {Args{DeviceIn: devs{"x": d, "y": d}, DeviceOut: devs{"x": d}}, true, false},
+		"read twice":             {Args{DeviceIn: devs{"x": d, "y": d}}, false, false},
+		"updated, and left in":   {Args{DeviceIn: devs{"x": d}, DeviceOut: devs{"x": d, "z": d}}, true, false},
 	} {
 		if got := c.direct.UsesOnlyAs(d, "x", c.inout); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -167,16 +168,16 @@ func TestResidentWritten(t *testing.T) {
 		b.compute(r, "main", ir.OpAdd, rx, rx, rx)
 	}
 	b.output()
-	_, s := tensorsOn(cpu.Concurrent)
-	d := newDeviceTensor(t, s, loadOn(t, s.lender.m, b.p, Options{}), "x")
+	m, s := tensorsOn(cpu.Concurrent)
+	d := newDeviceTensor(t, s, loadOn(t, m, b.p, Options{}), "x")
 	in := ints(t, ir.F32, "x", 3, 3)
 	if err := d.Write(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
-	prog := loadOn(t, s.lender.m, b.p, Options{Resident: map[string]*DeviceTensor{"x": d}})
-	on := []Direct{{In: map[string]*DeviceTensor{"x": d}}}
+	prog := loadOn(t, m, b.p, Options{Options: image.Options{Resident: map[string]*resident.DeviceTensor{"x": d}}})
+	on := []Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": d}}}
 	for range 2 {
-		r, err := prog.RunBatchDirect(t.Context(), make([]map[string]*tensor.Tensor, 1), on, nil)
+		r, err := prog.RunBatch(t.Context(), joined(make([]map[string]*tensor.Tensor, 1), on), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,17 +214,18 @@ func TestResidentTrials(t *testing.T) {
 			under := &storing{Machine: cpu.New(cpu.Options{})}
 			var runs []string
 			m := &waysMachine{Machine: under, slow: map[string]time.Duration{}, runs: &runs, fails: c.fails}
-			s := NewDeviceTensors(m)
+			s := resident.NewDeviceTensors(m)
 			plain := loadOn(t, m, doubling("x", "z"), Options{})
 			d, z := newDeviceTensor(t, s, plain, "x"), newDeviceTensor(t, s, plain, "z")
+			pool := under.last()
 			x := ints(t, ir.F32, "x", 3, 4, 3)
 			if err := errors.Join(d.Write(t.Context(), x), z.Write(t.Context(), x)); err != nil {
 				t.Fatal(err)
 			}
-			m.prog = loadOn(t, m, doubling("x", "z"), Options{Graph: true, Resident: map[string]*DeviceTensor{"x": d, "z": z}})
-			on := map[string]*DeviceTensor{"x": d, "z": z}
+			m.prog = loadOn(t, m, doubling("x", "z"), Options{Options: image.Options{Resident: map[string]*resident.DeviceTensor{"x": d, "z": z}}, Graph: true})
+			on := map[string]*resident.DeviceTensor{"x": d, "z": z}
 			run := func() error {
-				_, err := m.prog.RunBatchDirect(t.Context(), make([]map[string]*tensor.Tensor, 1), []Direct{{In: on, Out: on}}, nil)
+				_, err := m.prog.RunBatch(t.Context(), joined(make([]map[string]*tensor.Tensor, 1), []Args{{DeviceIn: on, DeviceOut: on}}), nil)
 				return err
 			}
 			if err := run(); err != nil {
@@ -233,8 +235,9 @@ func TestResidentTrials(t *testing.T) {
 			if c.fails != nil {
 				m.slow["middling"] = -1
 			}
-			atEnd := 0
-			under.closing = func() { atEnd = d.loan.world.loans }
+			kept := func() int64 { return pool.World.(device.Holder).Held().Device }
+			before, atEnd := kept(), int64(0)
+			under.closing = func() { atEnd = kept() }
 			err := run()
 			under.closing = nil
 			want := c.tried
@@ -244,18 +247,18 @@ func TestResidentTrials(t *testing.T) {
 			if len(runs) != want {
 				t.Errorf("launched %v, want %d of them to be trials", runs, c.tried)
 			}
-			if w := d.loan.world; w.loans != 2 {
-				t.Errorf("%d loans are left, want the tensors'", w.loans)
+			if kept() != before {
+				t.Errorf("%d bytes are left, want the tensors', %d", kept(), before)
 			}
 			if c.fails != nil {
-				if atEnd != 4 {
-					t.Errorf("%d loans are there when the world ends, want what copies may still be at, too", atEnd)
+				if atEnd != 2*before {
+					t.Errorf("%d bytes are there when the world ends, want what copies may still be at, too, %d", atEnd, 2*before)
 				}
 				var spoiled *SpoiledError
 				if !errors.Is(err, c.fails) || !errors.As(err, &spoiled) {
 					t.Errorf("got %v", err)
 				}
-				if _, err := d.Read(t.Context()); !errors.Is(err, ErrInput) {
+				if _, err := d.Read(t.Context()); !errors.Is(err, blocks.ErrInput) {
 					t.Errorf("read what a trial has left: %v", err)
 				}
 				return
@@ -284,20 +287,20 @@ func TestResidentTrials(t *testing.T) {
 func TestResidentTrialsShort(t *testing.T) {
 	under := &storing{Machine: cpu.New(cpu.Options{Mode: cpu.Scheduled})} // which does nothing before a Sync
 	m := &waysMachine{Machine: under, runs: new([]string)}
-	s := NewDeviceTensors(m)
+	s := resident.NewDeviceTensors(m)
 	plain := loadOn(t, m, doubling("x", "z"), Options{})
-	on := map[string]*DeviceTensor{"x": newDeviceTensor(t, s, plain, "x"), "z": newDeviceTensor(t, s, plain, "z")}
+	on := map[string]*resident.DeviceTensor{"x": newDeviceTensor(t, s, plain, "x"), "z": newDeviceTensor(t, s, plain, "z")}
 	for _, d := range on {
 		if err := d.Write(t.Context(), ints(t, ir.F32, "x", 3, 4, 3)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	prog := loadOn(t, m, doubling("x", "z"), Options{Resident: on})
+	prog := loadOn(t, m, doubling("x", "z"), Options{Options: image.Options{Resident: on}})
 	under.took, under.fails = nil, 3 // for the other
 	if _, err := prog.keepResidents(t.Context()); !errors.Is(err, device.ErrOutOfMemory) {
 		t.Fatal(err)
 	}
-	if err := prog.world.Sync(t.Context()); err != nil {
+	if err := prog.im.World.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if len(under.took) != 2 {

@@ -9,6 +9,8 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -18,21 +20,28 @@ import (
 // needs.
 type storing struct {
 	device.Machine
-	open  int
-	lacks bool // borrowing
-	fails int  // the allocation that fails, counted down; 0 for none
-	took  []device.Memory
+	open int
+	// worlds are all that were opened, in order.
+	worlds []*storingWorld
+	lacks  bool // borrowing
+	fails  int  // the allocation that fails, counted down; 0 for none
+	took   []device.Memory
 	// closing is called before a world is closed; nil for nothing.
 	closing func()
 }
 
 func (m *storing) Open(ctx context.Context, ranks int) (device.World, error) {
 	w, err := m.Machine.Open(ctx, ranks)
-	if err == nil {
-		m.open++
+	if err != nil {
+		return nil, err
 	}
-	return &storingWorld{w, m}, err
+	m.open++
+	m.worlds = append(m.worlds, &storingWorld{w, m})
+	return m.last(), nil
 }
+
+// last is the world that was opened last.
+func (m *storing) last() *storingWorld { return m.worlds[len(m.worlds)-1] }
 
 type storingWorld struct {
 	device.World
@@ -51,10 +60,10 @@ func (w *storingWorld) Held() device.Held { return w.World.(device.Holder).Held(
 
 func (w *storingWorld) Device(rank int) device.Device {
 	d := storingDevice{w.World.Device(rank), w.m}
-	if w.m.lacks {
-		return d
+	if b, ok := d.Device.(device.Borrower); ok && !w.m.lacks {
+		return storingBorrower{d, b}
 	}
-	return storingBorrower{d, d.Device.(device.Borrower)}
+	return d
 }
 
 type storingDevice struct {
@@ -76,23 +85,24 @@ func (d storingDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, e
 	return mem, err
 }
 
-// storeHolds is the memory that a store has taken.
-func storeHolds(s *Store) (h device.Held) {
-	for w := range s.lender.worlds {
-		held := w.World.(device.Holder).Held()
-		h.Device, h.Host = h.Device+held.Device, h.Host+held.Host
+// sharedWeights counts the parameters that lie in the store.
+func sharedWeights(p *Program) (n int) {
+	for _, w := range p.im.Shared {
+		if w != nil {
+			n++
+		}
 	}
-	return h
+	return n
 }
 
 // stored loads a plan with a store that has w, and more.
-func stored(t *testing.T, m device.Machine, s *Store, p *plan.Plan, more ...string) *Program {
+func stored(t *testing.T, m device.Machine, s *resident.Weights, p *plan.Plan, more ...string) *Program {
 	t.Helper()
 	weights := map[string]bool{"w": true}
 	for _, name := range more {
 		weights[name] = true
 	}
-	return loadOn(t, m, p, Options{Store: s, Weights: weights})
+	return loadOn(t, m, p, Options{Options: image.Options{Store: s, Weights: weights}})
 }
 
 // taller is chunked with one statement more, so that two plans differ.
@@ -118,15 +128,15 @@ func TestStore(t *testing.T) {
 
 func testStore(t *testing.T, mode cpu.Mode) {
 	m := &storing{Machine: cpu.New(cpu.Options{Mode: mode, Seed: 3})}
-	s := NewStore(m)
+	s := resident.NewWeights(m)
 	alone := stored(t, m, nil, chunked(2, ""))
 	one := stored(t, m, s, chunked(2, ""))
 	two := stored(t, m, s, taller(2))
-	w := plan.Aligned(one.plan.Buffers[1].Bytes)
+	w := plan.Aligned(one.im.Plan.Buffers[1].Bytes)
 	if got, want := one.Held().Device, alone.Held().Device-2*w; got != want {
 		t.Errorf("with the weight elsewhere %d bytes are held, want %d", got, want)
 	}
-	if got := storeHolds(s).Device; got != 2*w {
+	if got := s.Held().Device; got != 2*w {
 		t.Errorf("the store holds %d bytes, want %d", got, 2*w)
 	}
 	in := chunkedInputs(t, 2, 1)
@@ -137,7 +147,7 @@ func testStore(t *testing.T, mode cpu.Mode) {
 		if lasts {
 			weights["w"] = w
 		}
-		results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in, in}, weights)
+		results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}), weights)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,14 +174,14 @@ func testStore(t *testing.T, mode cpu.Mode) {
 		t.Errorf("%d worlds are open, want three programs' and the store's", m.open)
 	}
 	both := stored(t, m, s, chunked(2, ""), "x")
-	if got, want := storeHolds(s).Device, 2*(w+plan.Aligned(both.plan.Buffers[0].Bytes)); got != want {
+	if got, want := s.Held().Device, 2*(w+plan.Aligned(both.im.Plan.Buffers[0].Bytes)); got != want {
 		t.Errorf("with another parameter the store holds %d bytes, want %d", got, want)
 	}
 	run(both, "with another parameter", 10, second, own, true)
 	if err := both.Close(); err != nil {
 		t.Error(err)
 	}
-	if got := storeHolds(s).Device; got != 2*w {
+	if got := s.Held().Device; got != 2*w {
 		t.Errorf("with one again the store holds %d bytes, want %d", got, 2*w)
 	}
 	if err := errors.Join(one.Close(), one.Close()); err != nil {
@@ -179,12 +189,12 @@ func testStore(t *testing.T, mode cpu.Mode) {
 	}
 	run(two, "after the other is gone", 8, second, own, true)
 	copy(second.Data, own.Data)
-	two.world.Abort(errors.New("a fault"))
-	if _, err := two.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in); err == nil || two.Usable() {
+	two.im.World.Abort(errors.New("a fault"))
+	if _, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in); err == nil || two.Usable() {
 		t.Error("it ran after a fault")
 	}
-	if m.open != 1 || storeHolds(s) != (device.Held{}) {
-		t.Errorf("%d worlds are open, want that of the program without a store; the store holds %v", m.open, storeHolds(s))
+	if m.open != 1 || s.Held() != (device.Held{}) {
+		t.Errorf("%d worlds are open, want that of the program without a store; the store holds %v", m.open, s.Held())
 	}
 	three := stored(t, m, s, chunked(2, ""))
 	run(three, "loaded anew", 9, second, own, true)
@@ -193,20 +203,20 @@ func testStore(t *testing.T, mode cpu.Mode) {
 // TestStoreFault: what a program that failed has uploaded is uploaded again.
 func TestStoreFault(t *testing.T) {
 	m := &storing{Machine: cpu.New(cpu.Options{})}
-	s := NewStore(m)
+	s := resident.NewWeights(m)
 	one, two := stored(t, m, s, chunked(2, "")), stored(t, m, s, chunked(2, ""))
 	in := chunkedInputs(t, 2, 1)
-	if err := one.Hold(context.Background(), map[string]*tensor.Tensor{"w": in["w"]}); err != nil {
+	if err := one.Preload(context.Background(), map[string]*tensor.Tensor{"w": in["w"]}); err != nil {
 		t.Fatal(err)
 	}
-	one.world.Abort(errors.New("a fault"))
-	if _, err := one.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in); err == nil {
+	one.im.World.Abort(errors.New("a fault"))
+	if _, err := one.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in); err == nil {
 		t.Error("it ran after a fault")
 	}
 	for i := range in["w"].Len() {
 		in["w"].SetFloat64(i, 1) // who reads it again shows that
 	}
-	results, err := two.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in}, in)
+	results, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,9 +284,9 @@ func TestStoreDeclines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &storing{Machine: cpu.New(cpu.Options{}), lacks: c.lacks}
-			s := NewStore(m)
+			s := resident.NewWeights(m)
 			prog := stored(t, m, s, c.plan(), "x", "only")
-			if lent := len(prog.borrowed); lent != c.lent {
+			if lent := sharedWeights(prog); lent != c.lent {
 				t.Errorf("%d weights are lent, want %d", lent, c.lent)
 			}
 			rows := chunkedInputs(t, 2, 1)
@@ -291,7 +301,7 @@ func TestStoreDeclines(t *testing.T) {
 				in["only"] = ints(t, ir.F32, "only", 5, 8, 3)
 			}
 			for range 2 {
-				results, err := prog.RunBatchWith(context.Background(), []map[string]*tensor.Tensor{in, in}, in)
+				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}), in)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -304,50 +314,20 @@ func TestStoreDeclines(t *testing.T) {
 			if err := prog.Close(); err != nil {
 				t.Error(err)
 			}
-			if m.open != 0 || storeHolds(s) != (device.Held{}) {
-				t.Errorf("%d worlds are open, %v is held", m.open, storeHolds(s))
+			if m.open != 0 || s.Held() != (device.Held{}) {
+				t.Errorf("%d worlds are open, %v is held", m.open, s.Held())
 			}
 		})
-	}
-}
-
-// TestStoreKeys: parameters that differ in anything have places of their own.
-func TestStoreKeys(t *testing.T) {
-	io := func(change func(io *plan.IO)) string {
-		io := plan.IO{Name: "w", DType: ir.BF16, Shape: []int64{4, 6}}
-		for r := range int32(2) {
-			io.Parts = append(io.Parts, plan.IOPart{Ref: plan.Ref{Rank: r, DType: ir.BF16, Shape: []int64{2, 6}, Strides: []int64{6, 1}}, Lo: []int64{2 * int64(r), 0}})
-		}
-		change(&io)
-		return keyOf(&io, 24)
-	}
-	keys := map[string]int{}
-	for i, change := range []func(io *plan.IO){
-		func(*plan.IO) {},
-		func(io *plan.IO) { io.Name = "v" },
-		func(io *plan.IO) { io.Name, io.DType = "wb", ir.F16 },
-		func(io *plan.IO) { io.Shape = []int64{4, 7} },
-		func(io *plan.IO) { io.Parts[1].Lo = []int64{1, 0} },
-		func(io *plan.IO) { io.Parts[1].Ref.Rank = 2 },
-		func(io *plan.IO) { io.Parts[1].Ref.Off = 4 },
-		func(io *plan.IO) { io.Parts[1].Ref.Shape = []int64{2, 5} },
-		func(io *plan.IO) { io.Parts[1].Ref.Strides = []int64{1, 2} },
-	} {
-		key := io(change)
-		if j, twice := keys[key]; twice {
-			t.Errorf("changes %d and %d have one key: %s", j, i, key)
-		}
-		keys[key] = i
 	}
 }
 
 // TestStoreShort: wherever memory is short in a load nothing is left, and the next goes well.
 func TestStoreShort(t *testing.T) {
 	m := &storing{Machine: cpu.New(cpu.Options{})}
-	s := NewStore(m)
+	s := resident.NewWeights(m)
 	for call := 1; ; call++ {
 		m.fails = call
-		prog, err := Load(context.Background(), m, chunked(2, ""), Options{Store: s, Weights: map[string]bool{"w": true, "x": true}})
+		prog, err := Load(context.Background(), m, chunked(2, ""), Options{Options: image.Options{Store: s, Weights: map[string]bool{"w": true, "x": true}}})
 		if err == nil {
 			if call < 7 {
 				t.Errorf("call %d is not made", call)
@@ -360,13 +340,13 @@ func TestStoreShort(t *testing.T) {
 		if !errors.Is(err, device.ErrOutOfMemory) {
 			t.Errorf("call %d: %v", call, err)
 		}
-		if m.open != 0 || storeHolds(s) != (device.Held{}) {
-			t.Errorf("call %d: %d worlds are open, %v is held", call, m.open, storeHolds(s))
+		if m.open != 0 || s.Held() != (device.Held{}) {
+			t.Errorf("call %d: %d worlds are open, %v is held", call, m.open, s.Held())
 		}
 		m.fails = 0
 		stored(t, m, s, chunked(2, "")).Close()
 	}
-	if m.open != 0 || storeHolds(s) != (device.Held{}) {
-		t.Errorf("%d worlds are open, %v is held", m.open, storeHolds(s))
+	if m.open != 0 || s.Held() != (device.Held{}) {
+		t.Errorf("%d worlds are open, %v is held", m.open, s.Held())
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
@@ -67,7 +68,7 @@ func TestTeams(t *testing.T) {
 		}
 		return r, prog, err
 	}
-	for _, o := range []Options{{}, {Algorithm: "choosy"}, {Algorithm: "two-shot-push"}, {Fixed: true}, {Algorithm: "direct", Trace: true}} {
+	for _, o := range []Options{{}, {Options: image.Options{Algorithm: "choosy"}}, {Options: image.Options{Algorithm: "two-shot-push"}}, {Options: image.Options{Fixed: true}}, {Options: image.Options{Algorithm: "direct"}, Trace: true}} {
 		r, _, err := run(chunked(2, ""), o)
 		if err != nil {
 			t.Fatal(err)
@@ -85,15 +86,15 @@ func TestTeams(t *testing.T) {
 			t.Errorf("the trace names no algorithm: %+v", r.Trace.Events)
 		}
 	}
-	r, prog, err := run(chunked(2, ""), Options{Algorithm: "ready"})
+	r, prog, err := run(chunked(2, ""), Options{Options: image.Options{Algorithm: "ready"}})
 	if err != nil || slices.ContainsFunc(r.Algorithms, func(a string) bool { return a != "ready" }) || prog.Stats().Staging != 2<<20 {
 		t.Errorf("%v, %+v, staging %d", err, r, prog.Stats().Staging)
 	}
-	if _, _, err := run(chunked(2, ""), Options{Algorithm: "ready", MaxArena: 1 << 20}); err == nil || !strings.Contains(err.Error(), "staging of collectives 2") {
+	if _, _, err := run(chunked(2, ""), Options{Options: image.Options{Algorithm: "ready", MaxArena: 1 << 20}}); err == nil || !strings.Contains(err.Error(), "staging of collectives 2") {
 		t.Errorf("a budget of 1 MiB: %v", err)
 	}
-	var unknown *UnknownAlgorithm
-	if _, _, err := run(chunked(2, ""), Options{Algorithm: "magic"}); !errors.As(err, &unknown) || !strings.Contains(err.Error(), "ready, choosy") {
+	var unknown *image.UnknownAlgorithm
+	if _, _, err := run(chunked(2, ""), Options{Options: image.Options{Algorithm: "magic"}}); !errors.As(err, &unknown) || !strings.Contains(err.Error(), "ready, choosy") {
 		t.Errorf("%v", err)
 	}
 	pinned := chunked(2, "")

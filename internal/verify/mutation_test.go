@@ -147,7 +147,7 @@ func runOnce(p *plan.Plan, in []map[string]*tensor.Tensor, seed int64) ([]byte, 
 		return nil, err
 	}
 	defer prog.Close()
-	res, err := prog.RunBatch(ctx, in)
+	res, err := prog.RunBatch(ctx, exec.Inputs(in), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -111,7 +112,7 @@ func TestHeld(t *testing.T) {
 
 // isMismatch: the fake's products compute nothing, so that copies may differ.
 func isMismatch(err error) bool {
-	var m *exec.MismatchError
+	var m *blocks.MismatchError
 	return errors.As(err, &m)
 }
 

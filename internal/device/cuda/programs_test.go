@@ -144,7 +144,7 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 	fake.mu.Unlock()
 	events := 0 // of a run call by call, which comes first
 	for batch := range 2 {
-		got, err := loaded.RunBatch(ctx, ins)
+		got, err := loaded.RunBatch(ctx, exec.Inputs(ins), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -75,7 +76,7 @@ func loadTails(t *testing.T, m *machine, p *plan.Plan, in map[string]*tensor.Ten
 	}
 	var rs []*exec.Result
 	for range 2 { // the second is by graph where there is one
-		if rs, err = prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in, in}); err != nil {
+		if rs, err = prog.RunBatch(t.Context(), exec.Inputs([]map[string]*tensor.Tensor{in, in}), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +117,7 @@ func TestRealTails(t *testing.T) {
 		want int
 	}{{1, false, 6}, {2, true, 6}, {most, false, 6}, {most + 1, false, 0}} {
 		p, in := tailsPlan(t, c.bare, map[string]int64{"P": int64(ranks), "T": c.rows, "H": 2048, "N": 6})
-		apart, three := loadTails(t, m, p, in, exec.Options{NoChains: true})
+		apart, three := loadTails(t, m, p, in, exec.Options{Options: image.Options{NoChains: true}})
 		if joined(three) != 0 {
 			t.Errorf("%d rows: %d sums took something along", c.rows, joined(three))
 		}
@@ -124,7 +125,7 @@ func TestRealTails(t *testing.T) {
 			name string
 			exec.Options
 			want int
-		}{{"eager", exec.Options{}, c.want}, {"graph", exec.Options{Graph: true}, c.want}, {"traced", exec.Options{Trace: true}, c.want}, {"asked for", exec.Options{Algorithm: three.Algorithms[0]}, 0}} {
+		}{{"eager", exec.Options{}, c.want}, {"graph", exec.Options{Graph: true}, c.want}, {"traced", exec.Options{Trace: true}, c.want}, {"asked for", exec.Options{Options: image.Options{Algorithm: three.Algorithms[0]}}, 0}} {
 			prog, one := loadTails(t, m, p, in, o.Options)
 			if joined(one) != o.want {
 				t.Errorf("%d rows, %s: %d sums took add and norm along, want %d: %v", c.rows, o.name, joined(one), o.want, one.Algorithms)
@@ -155,7 +156,7 @@ func TestSweepTails(t *testing.T) {
 			for _, apart := range []bool{false, true} {
 				one := func(layers int64) (*exec.Program, *exec.Result, map[string]*tensor.Tensor) {
 					p, in := tailsPlan(t, true, map[string]int64{"P": int64(ranks), "T": rows, "N": layers})
-					prog, r := loadTails(t, m, p, in, exec.Options{Graph: true, NoChains: apart})
+					prog, r := loadTails(t, m, p, in, exec.Options{Options: image.Options{NoChains: apart}, Graph: true})
 					return prog, r, in
 				}
 				short, _, in := one(32)
@@ -164,7 +165,7 @@ func TestSweepTails(t *testing.T) {
 				for range 15 {
 					for i, prog := range []*exec.Program{short, long} {
 						began := time.Now()
-						if _, err := prog.RunBatch(t.Context(), []map[string]*tensor.Tensor{in}); err != nil {
+						if _, err := prog.RunBatch(t.Context(), exec.Inputs([]map[string]*tensor.Tensor{in}), nil); err != nil {
 							t.Fatal(err)
 						}
 						if us := float64(time.Since(began).Nanoseconds()) / 1e3; least[i] == 0 || us < least[i] {

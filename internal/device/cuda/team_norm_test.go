@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
@@ -200,8 +201,8 @@ func TestNormInPrograms(t *testing.T) {
 		{string(decode), map[string]int64{"T": most + 1, "H": 128}, exec.Options{}, 0},
 		{string(decode), map[string]int64{"H": 18}, exec.Options{}, 0}, // rows of 72 bytes
 		{string(decode), map[string]int64{"T": 0}, exec.Options{}, 0},
-		{string(decode), nil, exec.Options{Algorithm: "ll"}, 0},
-		{string(decode), nil, exec.Options{Fixed: true}, 0},
+		{string(decode), nil, exec.Options{Options: image.Options{Algorithm: "ll"}}, 0},
+		{string(decode), nil, exec.Options{Options: image.Options{Fixed: true}}, 0},
 		{tails, nil, exec.Options{}, 32},
 		{strings.Replace(tails, "all_reduce %part", "all_reduce %a", 1), map[string]int64{"P": 4, "T": 4, "H": 1024}, exec.Options{}, 32},
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, algorithm=ll", 1), nil, exec.Options{}, 0},

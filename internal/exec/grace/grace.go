@@ -1,9 +1,15 @@
-package exec
+// Package grace makes contexts that end a while after another one: work that is under
+// way when a caller gives up mostly ends soon by itself, and is aborted only if it does not.
+package grace
 
 import (
 	"context"
 	"time"
 )
+
+// Transfer is how long copies and trials outside of runs may go on when the context has
+// ended; then the world is given up, as in a run. Variable for tests.
+var Transfer = time.Minute
 
 // lateContext is a context that ends a while after another one, for the same reason.
 type lateContext struct {
@@ -11,17 +17,17 @@ type lateContext struct {
 	first context.Context
 }
 
-// lateBy returns a context that ends grace after ctx does. Its cancel function, which is
+// After returns a context that ends d after ctx does, with its error. Its cancel function, which is
 // to be called, ends it at once.
-func lateBy(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	if ctx.Done() == nil || grace <= 0 {
+func After(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil || d <= 0 {
 		return ctx, func() {}
 	}
 	l, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		select {
 		case <-l.Done():
-		case <-time.After(grace):
+		case <-time.After(d):
 			giveUp(context.Cause(ctx))
 		}
 	})

@@ -1,15 +1,14 @@
-package exec
+package plan
 
 import (
-	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
 
-// meets reports whether the plan runs to its end also if the members of every
-// collective wait for each other, which S5 has only those do in which everybody
-// reads everybody. Nothing that a command does keeps another from going on, so
-// that one order of execution tells for all.
-func meets(p *plan.Plan) bool {
+// Meets reports whether the plan also ends if the members of every collective wait
+// until all of them have begun. The language (S5) has members wait for each other only
+// in collectives in which each reads from each; a broadcast's root need not wait.
+// No command keeps another from going on, so one order of execution decides for all.
+func (p *Plan) Meets() bool {
 	for i := range p.Colls {
 		switch p.Colls[i].Op {
 		case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute:
@@ -19,9 +18,9 @@ func meets(p *plan.Plan) bool {
 	return true
 }
 
-// rehearsal runs a plan without its work.
+// rehearsal is a dry run: it tells which commands can begin, and does no work.
 type rehearsal struct {
-	p       *plan.Plan
+	p       *Plan
 	streams [][]int32 // commands left of each stream
 	record  map[int32]int32
 	done    map[int32]bool // records
@@ -42,7 +41,7 @@ type (
 	pairKey   int32
 )
 
-func newRehearsal(p *plan.Plan) *rehearsal {
+func newRehearsal(p *Plan) *rehearsal {
 	r := &rehearsal{p: p, streams: make([][]int32, len(p.Streams)), record: map[int32]int32{}, done: map[int32]bool{},
 		count: map[counterKey]int64{}, begun: make([]int, len(p.Colls)), posted: map[int32]int{}, arrived: map[int32]bool{}, waiting: map[any][]int32{}}
 	latest := map[int32]int32{}
@@ -50,9 +49,9 @@ func newRehearsal(p *plan.Plan) *rehearsal {
 		c := &p.Cmds[i]
 		r.streams[c.Stream] = append(r.streams[c.Stream], int32(i))
 		switch c.Kind {
-		case plan.Record:
+		case Record:
 			latest[c.Event] = int32(i)
-		case plan.WaitEvent:
+		case WaitEvent:
 			r.record[int32(i)] = latest[c.Event]
 		}
 	}
@@ -87,22 +86,22 @@ func (r *rehearsal) ends() bool {
 func (r *rehearsal) step(i int32) any {
 	c := &r.p.Cmds[i]
 	switch c.Kind {
-	case plan.Record:
+	case Record:
 		r.done[i] = true
 		r.wake(recordKey(i))
-	case plan.WaitEvent:
+	case WaitEvent:
 		if at := r.record[i]; !r.done[at] {
 			return recordKey(at)
 		}
-	case plan.Signal:
+	case Signal:
 		k := counterKey{c.Peer, c.Counter, c.Elem}
 		r.count[k]++
 		r.wake(k)
-	case plan.WaitCounter:
+	case WaitCounter:
 		if k := (counterKey{c.Rank, c.Counter, c.Elem}); r.count[k] < c.Value {
 			return k
 		}
-	case plan.Collective:
+	case Collective:
 		if !r.arrived[i] {
 			r.arrived[i] = true
 			r.begun[c.Coll]++
@@ -111,7 +110,7 @@ func (r *rehearsal) step(i int32) any {
 		if r.begun[c.Coll] < len(r.p.Colls[c.Coll].Parts) {
 			return collKey(c.Coll)
 		}
-	case plan.Group:
+	case Group:
 		if !r.arrived[i] {
 			r.arrived[i] = true
 			for _, t := range c.Group {

@@ -1,4 +1,4 @@
-package exec
+package resident
 
 import (
 	"context"
@@ -12,17 +12,17 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// lender has worlds whose memory programs' worlds borrow. One is open for as long as some
-// of its memory is taken.
-type lender struct {
+// pool has worlds of its own whose memory programs' worlds borrow. A world is open for as
+// long as some of its memory is taken.
+type pool struct {
 	m      device.Machine
 	mu     sync.Mutex
-	worlds map[*lenderWorld]bool
+	worlds map[*poolWorld]bool
 }
 
-func newLender(m device.Machine) *lender { return &lender{m: m, worlds: map[*lenderWorld]bool{}} }
+func newPool(m device.Machine) *pool { return &pool{m: m, worlds: map[*poolWorld]bool{}} }
 
-type lenderWorld struct {
+type poolWorld struct {
 	device.World
 	loans  int
 	failed atomic.Pointer[error] // why nothing more is taken of it
@@ -32,23 +32,34 @@ type lenderWorld struct {
 	streams []device.Stream
 }
 
-// loan is what was taken at once: a block of each rank that is to have one, else nil.
-type loan struct {
-	world  *lenderWorld
+// Loan is memory that was reserved at once: a block on each rank that is to have one.
+type Loan struct {
+	pool   *pool
+	world  *poolWorld
 	blocks []device.Memory
+}
+
+// Block returns a rank's block; nil where it has none.
+func (n *Loan) Block(rank int) device.Memory { return n.blocks[rank] }
+
+// Give gives the memory back.
+func (n *Loan) Give() error {
+	n.pool.mu.Lock()
+	defer n.pool.mu.Unlock()
+	return n.pool.drop(n)
 }
 
 // take reserves so many bytes on each rank, and none where they are negative. A world that
 // is opened for that ends with ctx.
-func (l *lender) take(ctx context.Context, bytes []int64) (*loan, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w, err := l.world(ctx, len(bytes))
+func (p *pool) take(ctx context.Context, bytes []int64) (*Loan, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, err := p.world(ctx, len(bytes))
 	if err != nil {
 		return nil, err
 	}
 	w.loans++
-	n := &loan{w, make([]device.Memory, len(bytes))}
+	n := &Loan{p, w, make([]device.Memory, len(bytes))}
 	for r, b := range bytes {
 		if b < 0 {
 			continue
@@ -58,7 +69,7 @@ func (l *lender) take(ctx context.Context, bytes []int64) (*loan, error) {
 			if err = fmt.Errorf("rank %d, %s: %w", r, tensor.Size(b), err); !errors.Is(err, device.ErrOutOfMemory) {
 				w.fail(err) // it may have ended: the next is taken of another
 			}
-			return nil, errors.Join(err, l.drop(n))
+			return nil, errors.Join(err, p.drop(n))
 		}
 		n.blocks[r] = mem
 	}
@@ -66,32 +77,25 @@ func (l *lender) take(ctx context.Context, bytes []int64) (*loan, error) {
 }
 
 // world returns the world of so many ranks.
-func (l *lender) world(ctx context.Context, ranks int) (*lenderWorld, error) {
-	for w := range l.worlds {
+func (p *pool) world(ctx context.Context, ranks int) (*poolWorld, error) {
+	for w := range p.worlds {
 		if w.Ranks() == ranks && w.failed.Load() == nil {
 			return w, nil
 		}
 	}
-	world, err := l.m.Open(ctx, ranks)
+	world, err := p.m.Open(ctx, ranks)
 	if err != nil {
 		return nil, err
 	}
-	w := &lenderWorld{World: world, busy: make(chan struct{}, 1)}
-	l.worlds[w] = true
+	w := &poolWorld{World: world, busy: make(chan struct{}, 1)}
+	p.worlds[w] = true
 	return w, nil
 }
 
-// give gives back what was taken.
-func (l *lender) give(n *loan) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.drop(n)
-}
-
-func (l *lender) drop(n *loan) error {
+func (p *pool) drop(n *Loan) error {
 	w := n.world
 	if w.loans--; w.loans == 0 {
-		delete(l.worlds, w)
+		delete(p.worlds, w)
 		return w.Close()
 	}
 	if w.failed.Load() != nil { // all goes when it is closed
@@ -107,7 +111,7 @@ func (l *lender) drop(n *loan) error {
 }
 
 // fail ends a world: nothing in it is known to be in a good state.
-func (w *lenderWorld) fail(cause error) {
+func (w *poolWorld) fail(cause error) {
 	if w.failed.CompareAndSwap(nil, &cause) {
 		w.Abort(cause)
 	}
@@ -115,7 +119,7 @@ func (w *lenderWorld) fail(cause error) {
 
 // takeStreams returns a stream of each rank, for the caller alone until end is called. It
 // waits for others as long as ctx lasts.
-func (w *lenderWorld) takeStreams(ctx context.Context) (streams []device.Stream, end func(), err error) {
+func (w *poolWorld) takeStreams(ctx context.Context) (streams []device.Stream, end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -133,4 +137,17 @@ func (w *lenderWorld) takeStreams(ctx context.Context) (streams []device.Stream,
 		w.streams = append(w.streams, s)
 	}
 	return w.streams, func() { <-w.busy }, nil
+}
+
+// held is the memory of the pool's worlds.
+func (p *pool) held() (h device.Held) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for w := range p.worlds {
+		if holder, ok := w.World.(device.Holder); ok {
+			held := holder.Held()
+			h.Device, h.Host = h.Device+held.Device, h.Host+held.Host
+		}
+	}
+	return h
 }

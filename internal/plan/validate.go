@@ -1,22 +1,21 @@
-package exec
+package plan
 
 import (
 	"fmt"
 	"math/bits"
 	"slices"
 
-	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
 
-// check reports what would make a plan impossible to run: indices out of
+// Validate reports what would make a plan impossible to run: indices out of
 // range, tensors outside their buffers, events and signals that do not add up.
 // It does not judge whether the plan is right; that is the checker's part.
-func check(p *plan.Plan) error {
+func Validate(p *Plan) error {
 	if p.Ranks < 1 {
 		return fmt.Errorf("it is for %d ranks", p.Ranks)
 	}
-	c := &checker{p: p, inputs: held(p.Inputs), outputs: held(p.Outputs)}
+	c := &validator{p: p, inputs: Held(p.Inputs), outputs: Held(p.Outputs)}
 	for _, f := range []func() error{c.streams, c.buffers, c.counters, c.channels, c.colls, c.pairs, c.ios, c.cmds, c.totals} {
 		if err := f(); err != nil {
 			return err
@@ -25,18 +24,18 @@ func check(p *plan.Plan) error {
 	return nil
 }
 
-type checker struct {
-	p               *plan.Plan
-	inputs, outputs []plan.IO
+type validator struct {
+	p               *Plan
+	inputs, outputs []IO
 	inChannel       []int              // instances of each channel
 	issued          map[[2]int32]int32 // by channel, member: instances issued
-	posted          map[plan.P2P]bool  // sides of pairs issued
+	posted          map[P2P]bool  // sides of pairs issued
 	event           []bool             // recorded
 	raised          [][]int64          // by counter, like PerRun
 	moved           map[[3]int32]bool  // way, IO, rank: uploaded or read back
 }
 
-func (c *checker) streams() error {
+func (c *validator) streams() error {
 	p := c.p
 	for i, s := range p.Streams {
 		if !within(s.Rank, p.Ranks) {
@@ -56,13 +55,13 @@ func (c *checker) streams() error {
 
 func within(i int32, n int) bool { return i >= 0 && int(i) < n }
 
-func (c *checker) buffers() error {
+func (c *validator) buffers() error {
 	if c.p.ArenaBytes < 0 || c.p.HostBytes < 0 || c.p.Events < 0 || c.p.Events > len(c.p.Cmds) {
 		return fmt.Errorf("an arena of %d bytes, %d events", c.p.ArenaBytes, c.p.Events)
 	}
 	for i := range c.p.Buffers {
 		b, space, size := &c.p.Buffers[i], "the arena", c.p.ArenaBytes
-		if b.Space == plan.Host {
+		if b.Space == Host {
 			space, size = "the host memory", c.p.HostBytes
 		}
 		if b.Offset < 0 || b.Bytes < 0 || b.Offset > size-b.Bytes {
@@ -73,7 +72,7 @@ func (c *checker) buffers() error {
 }
 
 // ref reports whether r lies inside its buffer.
-func (c *checker) ref(r plan.Ref) error {
+func (c *validator) ref(r Ref) error {
 	if !within(r.Rank, c.p.Ranks) || !within(r.Buf, len(c.p.Buffers)) {
 		return fmt.Errorf("a tensor in buffer %d of rank %d, which does not exist", r.Buf, r.Rank)
 	}
@@ -92,7 +91,7 @@ func isDType(d ir.DType) bool { return slices.Contains(ir.DTypes(), d) }
 
 // extent returns the bytes from r's first to its last element; false when a
 // number is negative or overflows.
-func extent(r plan.Ref) (int64, bool) {
+func extent(r Ref) (int64, bool) {
 	if slices.Contains(r.Shape, 0) {
 		return 0, !slices.ContainsFunc(r.Shape, func(e int64) bool { return e < 0 })
 	}
@@ -111,7 +110,7 @@ func extent(r plan.Ref) (int64, bool) {
 	return int64(last+1) * r.DType.Size(), last <= 1<<48
 }
 
-func (c *checker) refs(lists ...[]plan.Ref) error {
+func (c *validator) refs(lists ...[]Ref) error {
 	for _, refs := range lists {
 		for _, r := range refs {
 			if err := c.ref(r); err != nil {
@@ -122,7 +121,7 @@ func (c *checker) refs(lists ...[]plan.Ref) error {
 	return nil
 }
 
-func (c *checker) counters() error {
+func (c *validator) counters() error {
 	for i := range c.p.Counters {
 		ctr := &c.p.Counters[i]
 		if ctr.Len < 0 || int64(len(ctr.PerRun)) != int64(ctr.Len)*int64(c.p.Ranks) {
@@ -133,7 +132,7 @@ func (c *checker) counters() error {
 	return nil
 }
 
-func (c *checker) channels() error {
+func (c *validator) channels() error {
 	for i := range c.p.Channels {
 		ch := &c.p.Channels[i]
 		if len(ch.Team) == 0 || len(ch.Streams) != len(ch.Team) {
@@ -152,7 +151,7 @@ func (c *checker) channels() error {
 	return nil
 }
 
-func (c *checker) colls() error {
+func (c *validator) colls() error {
 	for i := range c.p.Colls {
 		coll := &c.p.Colls[i]
 		if !within(coll.Channel, len(c.p.Channels)) {
@@ -165,7 +164,7 @@ func (c *checker) colls() error {
 		}
 		c.inChannel[coll.Channel]++
 		for m, part := range coll.Parts {
-			for _, refs := range [][]plan.Ref{{part.In, part.Out}, part.Counts} {
+			for _, refs := range [][]Ref{{part.In, part.Out}, part.Counts} {
 				if err := c.part(refs, ch.Team[m]); err != nil {
 					return fmt.Errorf("collective %d: %w", i, err)
 				}
@@ -176,7 +175,7 @@ func (c *checker) colls() error {
 }
 
 // part checks the tensors that rank brings to a collective.
-func (c *checker) part(refs []plan.Ref, rank int32) error {
+func (c *validator) part(refs []Ref, rank int32) error {
 	for _, r := range refs {
 		if !r.Present() {
 			continue
@@ -191,9 +190,9 @@ func (c *checker) part(refs []plan.Ref, rank int32) error {
 	return nil
 }
 
-func (c *checker) pairs() error {
+func (c *validator) pairs() error {
 	for i, pr := range c.p.Pairs {
-		if err := c.refs([]plan.Ref{pr.Src, pr.Dst}); err != nil {
+		if err := c.refs([]Ref{pr.Src, pr.Dst}); err != nil {
 			return fmt.Errorf("send/recv pair %d: %w", i, err)
 		}
 	}
@@ -202,8 +201,8 @@ func (c *checker) pairs() error {
 
 // ios checks that blocks fit the global tensors, lie where they say, and that
 // those of each output make up all of it.
-func (c *checker) ios() error {
-	for k, ios := range [][]plan.IO{c.inputs, c.outputs} {
+func (c *validator) ios() error {
+	for k, ios := range [][]IO{c.inputs, c.outputs} {
 		names := map[string]bool{}
 		for i := range ios {
 			io := &ios[i]
@@ -211,7 +210,7 @@ func (c *checker) ios() error {
 				return fmt.Errorf("there are two %s named %s", [2]string{"inputs", "outputs"}[k], io.Name)
 			}
 			names[io.Name] = true
-			if err := c.io(io, k == 1); err != nil {
+			if err := c.blocks(io, k == 1); err != nil {
 				return fmt.Errorf("%s: %w", io.Name, err)
 			}
 		}
@@ -219,8 +218,8 @@ func (c *checker) ios() error {
 	return nil
 }
 
-func (c *checker) io(io *plan.IO, whole bool) error {
-	global := plan.Ref{Shape: io.Shape}.Elements()
+func (c *validator) blocks(io *IO, whole bool) error {
+	global := Ref{Shape: io.Shape}.Elements()
 	covered := int64(0)
 	ranks, places := map[int32]bool{}, map[string][]int64{}
 	for _, part := range io.Parts {
@@ -251,10 +250,10 @@ func (c *checker) io(io *plan.IO, whole bool) error {
 }
 
 // cmds checks every command, in the order of the world list.
-func (c *checker) cmds() error {
+func (c *validator) cmds() error {
 	c.event = make([]bool, c.p.Events)
 	c.issued = map[[2]int32]int32{}
-	c.posted = map[plan.P2P]bool{}
+	c.posted = map[P2P]bool{}
 	c.moved = map[[3]int32]bool{}
 	for i := range c.p.Cmds {
 		if err := c.cmd(&c.p.Cmds[i]); err != nil {
@@ -264,32 +263,32 @@ func (c *checker) cmds() error {
 	return nil
 }
 
-func (c *checker) cmd(m *plan.Cmd) error {
+func (c *validator) cmd(m *Cmd) error {
 	p := c.p
 	switch {
-	case m.Kind > plan.Output:
+	case m.Kind > Output:
 		return fmt.Errorf("it has no kind")
 	case !within(m.Rank, p.Ranks) || !within(m.Stream, len(p.Streams)) || p.Streams[m.Stream].Rank != m.Rank:
 		return fmt.Errorf("stream %d is not one of the rank's", m.Stream)
 	case !within(m.Site, len(p.Sites)):
 		return fmt.Errorf("no site %d", m.Site)
 	}
-	checks := [...]func(*plan.Cmd) error{
-		plan.Compute: c.compute, plan.Copy: c.copy, plan.Collective: c.collective, plan.Group: c.group,
-		plan.Record: c.record, plan.WaitEvent: c.wait, plan.Signal: c.signal, plan.WaitCounter: c.waitCounter,
-		plan.Input: c.input, plan.Output: c.output,
+	checks := [...]func(*Cmd) error{
+		Compute: c.compute, Copy: c.copying, Collective: c.collective, Group: c.group,
+		Record: c.record, WaitEvent: c.wait, Signal: c.signal, WaitCounter: c.waitCounter,
+		Input: c.input, Output: c.output,
 	}
 	return checks[m.Kind](m)
 }
 
-func (c *checker) compute(m *plan.Cmd) error {
+func (c *validator) compute(m *Cmd) error {
 	if len(m.Outs) == 0 {
 		return fmt.Errorf("it writes nothing")
 	}
 	if err := c.refs(m.Ins, m.Outs); err != nil {
 		return err
 	}
-	for _, refs := range [][]plan.Ref{m.Ins, m.Outs} {
+	for _, refs := range [][]Ref{m.Ins, m.Outs} {
 		for _, r := range refs {
 			if r.Rank != m.Rank {
 				return fmt.Errorf("it names memory of rank %d", r.Rank)
@@ -299,7 +298,7 @@ func (c *checker) compute(m *plan.Cmd) error {
 	return nil
 }
 
-func (c *checker) copy(m *plan.Cmd) error {
+func (c *validator) copying(m *Cmd) error {
 	if len(m.Ins) != 1 || len(m.Outs) != 1 {
 		return fmt.Errorf("it has %d sources and %d destinations", len(m.Ins), len(m.Outs))
 	}
@@ -310,7 +309,7 @@ func (c *checker) copy(m *plan.Cmd) error {
 }
 
 // collective checks that each member issues the instances of a channel in order.
-func (c *checker) collective(m *plan.Cmd) error {
+func (c *validator) collective(m *Cmd) error {
 	if !within(m.Coll, len(c.p.Colls)) {
 		return fmt.Errorf("no collective %d", m.Coll)
 	}
@@ -327,7 +326,7 @@ func (c *checker) collective(m *plan.Cmd) error {
 	return nil
 }
 
-func (c *checker) group(m *plan.Cmd) error {
+func (c *validator) group(m *Cmd) error {
 	for _, t := range m.Group {
 		if !within(t.Pair, len(c.p.Pairs)) {
 			return fmt.Errorf("no send/recv pair %d", t.Pair)
@@ -344,7 +343,7 @@ func (c *checker) group(m *plan.Cmd) error {
 	return nil
 }
 
-func (c *checker) record(m *plan.Cmd) error {
+func (c *validator) record(m *Cmd) error {
 	if !within(m.Event, len(c.event)) || c.event[m.Event] {
 		return fmt.Errorf("event %d does not exist or is recorded twice", m.Event)
 	}
@@ -352,21 +351,21 @@ func (c *checker) record(m *plan.Cmd) error {
 	return nil
 }
 
-func (c *checker) wait(m *plan.Cmd) error {
+func (c *validator) wait(m *Cmd) error {
 	if !within(m.Event, len(c.event)) || !c.event[m.Event] {
 		return fmt.Errorf("event %d is not recorded before it is waited for", m.Event)
 	}
 	return nil
 }
 
-func (c *checker) element(m *plan.Cmd, rank int32) (int32, error) {
+func (c *validator) element(m *Cmd, rank int32) (int32, error) {
 	if !within(m.Counter, len(c.p.Counters)) || !within(m.Elem, int(c.p.Counters[m.Counter].Len)) || !within(rank, c.p.Ranks) {
 		return 0, fmt.Errorf("no element %d of counter %d on rank %d", m.Elem, m.Counter, rank)
 	}
 	return rank*c.p.Counters[m.Counter].Len + m.Elem, nil
 }
 
-func (c *checker) signal(m *plan.Cmd) error {
+func (c *validator) signal(m *Cmd) error {
 	e, err := c.element(m, m.Peer)
 	if err == nil {
 		c.raised[m.Counter][e]++
@@ -374,16 +373,16 @@ func (c *checker) signal(m *plan.Cmd) error {
 	return err
 }
 
-func (c *checker) waitCounter(m *plan.Cmd) error {
+func (c *validator) waitCounter(m *Cmd) error {
 	_, err := c.element(m, m.Rank)
 	return err
 }
 
-func (c *checker) input(m *plan.Cmd) error  { return c.transfer(m, 0, c.inputs) }
-func (c *checker) output(m *plan.Cmd) error { return c.transfer(m, 1, c.outputs) }
+func (c *validator) input(m *Cmd) error  { return c.transfer(m, 0, c.inputs) }
+func (c *validator) output(m *Cmd) error { return c.transfer(m, 1, c.outputs) }
 
-func (c *checker) transfer(m *plan.Cmd, way int32, ios []plan.IO) error {
-	if !within(m.IO, len(ios)) || partOf(&ios[m.IO], m.Rank) == nil {
+func (c *validator) transfer(m *Cmd, way int32, ios []IO) error {
+	if !within(m.IO, len(ios)) || ios[m.IO].Of(m.Rank) == nil {
 		return fmt.Errorf("the rank holds no block of number %d", m.IO)
 	}
 	if m.Stream != c.p.Main[m.Rank] {
@@ -398,7 +397,7 @@ func (c *checker) transfer(m *plan.Cmd, way int32, ios []plan.IO) error {
 }
 
 // totals checks what must have happened by the end of the list.
-func (c *checker) totals() error {
+func (c *validator) totals() error {
 	for i := range c.p.Channels {
 		for m := range c.p.Channels[i].Team {
 			if got := c.issued[[2]int32{int32(i), int32(m)}]; int(got) != c.inChannel[i] {

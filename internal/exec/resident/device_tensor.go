@@ -1,4 +1,9 @@
-package exec
+// Package resident is device memory that outlives a run.
+//
+// DeviceTensors are tensors that callers keep on a machine's devices; a lease says who may
+// use which of them when (lease.go). Weights are parameters that all plans of a model share
+// (weights.go). Both lie in worlds of their own, from which programs' worlds borrow (pool.go).
+package resident
 
 import (
 	"cmp"
@@ -9,6 +14,8 @@ import (
 	"sync"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -18,28 +25,28 @@ var ErrClosed = errors.New("closed")
 
 // DeviceTensors are the tensors that callers keep on a machine's devices.
 type DeviceTensors struct {
-	lender *lender
+	pool *pool
 
 	mu     sync.Mutex
 	all    map[*DeviceTensor]bool
-	uses   []*use // in the order that they came
+	leases []*lease // in the order in which they came
 	closed bool
 }
 
 // NewDeviceTensors returns an empty set.
 func NewDeviceTensors(m device.Machine) *DeviceTensors {
-	return &DeviceTensors{lender: newLender(m), all: map[*DeviceTensor]bool{}}
+	return &DeviceTensors{pool: newPool(m), all: map[*DeviceTensor]bool{}}
 }
 
 // DeviceTensor is a tensor in blocks, a rank each, laid out as an input or output of a
 // plan. Runs take it and leave their results there without a way over the host.
 //
-// Many may read one at a time, or one write it: its methods and, for runs, Hold wait for
-// who came before.
+// It has many readers or one writer at a time: its methods and, for runs, Lease wait for
+// earlier ones.
 type DeviceTensor struct {
 	of   *DeviceTensors
 	io   plan.IO // without absent blocks
-	loan *loan
+	loan *Loan
 
 	// Guarded by of.mu.
 	holds  bool // some contents
@@ -49,14 +56,10 @@ type DeviceTensor struct {
 // New reserves a tensor that lies as io does, on so many ranks. It holds nothing yet. What
 // is opened for that ends with ctx.
 func (s *DeviceTensors) New(ctx context.Context, ranks int, io *plan.IO) (*DeviceTensor, error) {
-	t := &DeviceTensor{of: s, io: held([]plan.IO{*io})[0]}
-	bytes := slices.Repeat([]int64{-1}, ranks)
-	for _, part := range t.io.Parts {
-		bytes[part.Ref.Rank] = part.Ref.Bytes()
-	}
+	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0]}
 	var err error
-	if t.loan, err = s.lender.take(ctx, bytes); err != nil {
-		return nil, t.errorf("%w", err)
+	if t.loan, err = s.pool.take(ctx, t.blockBytes(ranks)); err != nil {
+		return nil, t.Errorf("%w", err)
 	}
 	s.mu.Lock()
 	if !s.closed {
@@ -65,15 +68,58 @@ func (s *DeviceTensors) New(ctx context.Context, ranks int, io *plan.IO) (*Devic
 		return t, nil
 	}
 	s.mu.Unlock()
-	return nil, errors.Join(t.errorf("the machine is %w", ErrClosed), s.lender.give(t.loan))
+	return nil, errors.Join(t.Errorf("the machine is %w", ErrClosed), t.loan.Give())
 }
 
-func (t *DeviceTensor) errorf(format string, args ...any) error {
+// Errorf is an error about the tensor, which it names.
+func (t *DeviceTensor) Errorf(format string, args ...any) error {
 	return fmt.Errorf("device tensor %s %s: %w", t.io.Name, &tensor.Tensor{DType: t.io.DType, Shape: t.io.Shape}, fmt.Errorf(format, args...))
 }
 
 // IO is how the tensor lies. Callers must not change it.
 func (t *DeviceTensor) IO() *plan.IO { return &t.io }
+
+// Ranks returns the number of ranks.
+func (t *DeviceTensor) Ranks() int { return len(t.loan.blocks) }
+
+// Spare reserves memory for a copy of the tensor. The loan must be given back.
+func (t *DeviceTensor) Spare(ctx context.Context) (*Loan, error) {
+	return t.of.pool.take(context.WithoutCancel(ctx), t.blockBytes(len(t.loan.blocks))) // others may come to use its world
+}
+
+// blockBytes are the bytes of each rank's block; negative for none.
+func (t *DeviceTensor) blockBytes(ranks int) []int64 {
+	bytes := slices.Repeat([]int64{-1}, ranks)
+	for _, part := range t.io.Parts {
+		bytes[part.Ref.Rank] = part.Ref.Bytes()
+	}
+	return bytes
+}
+
+// Unlike says how the tensor differs from what it is to be for io on so many ranks, if it
+// does.
+func (t *DeviceTensor) Unlike(io *plan.IO, ranks int) []string {
+	if t.io.DType != io.DType || !slices.Equal(t.io.Shape, io.Shape) {
+		return []string{fmt.Sprintf("%s is %s, and the device tensor for it is %s", io.Name, blocks.Header(io), blocks.Header(&t.io))}
+	}
+	if t.Ranks() != ranks {
+		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, and the run on %d", io.Name, t.Ranks(), ranks)}
+	}
+	for r := range int32(ranks) {
+		if want, is := blockText(io.Of(r)), blockText(t.io.Of(r)); want != is {
+			return []string{fmt.Sprintf("%s has, on rank %d, %s, and the device tensor for it %s: "+
+				"tensors on the devices change their layout by no run; make one for %s", io.Name, r, want, is, io.Name)}
+		}
+	}
+	return nil
+}
+
+func blockText(part *plan.IOPart) string {
+	if part == nil {
+		return "no block"
+	}
+	return fmt.Sprintf("a block of %v from %v on", part.Ref.Shape, part.Lo)
+}
 
 // Block returns the memory that a rank's block begins; nil where it has none.
 func (t *DeviceTensor) Block(rank int) device.Memory { return t.loan.blocks[rank] }
@@ -81,13 +127,15 @@ func (t *DeviceTensor) Block(rank int) device.Memory { return t.loan.blocks[rank
 // Of reports whether the tensor is one of s.
 func (t *DeviceTensor) Of(s *DeviceTensors) bool { return t.of == s }
 
-func (t *DeviceTensor) hasContents() bool {
+// HasContents reports whether something was put there.
+func (t *DeviceTensor) HasContents() bool {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
 	return t.holds
 }
 
-func (t *DeviceTensor) setContents(holds bool) {
+// SetContents says whether the tensor holds something. The caller has a lease to write it.
+func (t *DeviceTensor) SetContents(holds bool) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
 	t.holds = holds
@@ -96,102 +144,96 @@ func (t *DeviceTensor) setContents(holds bool) {
 // Write copies a global tensor to the devices. On an error that is not ErrInput, nor about
 // waiting, the tensor holds nothing.
 func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
-	if err := inputError(wrongInput(&t.io, from)); err != nil {
+	if err := blocks.InputError(blocks.Wrong(&t.io, from)); err != nil {
 		return err
 	}
-	release, err := t.of.Hold(ctx, nil, []*DeviceTensor{t})
+	release, err := t.of.Lease(ctx, nil, []*DeviceTensor{t})
 	if err != nil {
 		return err
 	}
 	defer release()
-	f := &frame{in: make([][]byte, len(t.io.Parts)), held: make([]*tensor.Tensor, len(t.io.Parts))}
+	data := make([][]byte, len(t.io.Parts))
 	for i := range t.io.Parts {
-		if err := f.cut(i, from, &t.io.Parts[i]); err != nil {
-			return t.errorf("%w", err)
+		if data[i], _, err = blocks.Cut(from, &t.io.Parts[i], nil); err != nil {
+			return t.Errorf("%w", err)
 		}
 	}
 	err = t.transfer(ctx, func(i int, s device.Stream, v device.View) error {
-		t.setContents(false)
-		return s.Upload(v, f.in[i])
+		t.SetContents(false)
+		return s.Upload(v, data[i])
 	})
 	if err != nil {
-		return t.errorf("writing it: %w", err)
+		return t.Errorf("writing it: %w", err)
 	}
-	t.setContents(true)
+	t.SetContents(true)
 	return nil
 }
 
 // Read copies the tensor to the host. A *MismatchError says that ranks which should hold
 // the same block do not.
 func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
-	release, err := t.of.Hold(ctx, []*DeviceTensor{t}, nil)
+	release, err := t.of.Lease(ctx, []*DeviceTensor{t}, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := t.lost(); err != nil {
-		return nil, t.errorf("%w", err)
+	if err := t.Lost(); err != nil {
+		return nil, t.Errorf("%w", err)
 	}
-	if !t.hasContents() {
+	if !t.HasContents() {
 		return nil, t.empty()
 	}
-	whole, err := tensor.New(t.io.DType, t.io.Shape)
+	r := blocks.NewReceiver(&t.io)
+	if err := r.Expect(nil, false); err != nil {
+		return nil, t.Errorf("%w", err)
+	}
+	err = t.transfer(ctx, func(i int, s device.Stream, v device.View) error { return s.Download(r.Block(i), v) })
 	if err != nil {
-		return nil, t.errorf("%w", err)
+		return nil, t.Errorf("reading it: %w", err)
 	}
-	r := newReception(&t.io)
-	if err := r.aim(whole); err != nil {
-		return nil, t.errorf("%w", err)
-	}
-	err = t.transfer(ctx, func(i int, s device.Stream, v device.View) error { return s.Download(r.blocks[i].Data, v) })
-	if err != nil {
-		return nil, t.errorf("reading it: %w", err)
-	}
-	if err := r.finish(); err != nil {
-		return nil, err
-	}
-	return whole, nil
+	return r.Finish()
 }
 
-const howToFill = "write it, fill it, or have a run that does not fail leave a result there"
+// HowToFill says how a tensor gets contents.
+const HowToFill = "write it, fill it, or have a run that does not fail leave a result there"
 
 // Fill has f, which is others' work on the blocks, put contents there, while nothing else
 // uses the tensor. It holds nothing if that fails.
 func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
-	release, err := t.of.Hold(ctx, nil, []*DeviceTensor{t})
+	release, err := t.of.Lease(ctx, nil, []*DeviceTensor{t})
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := cmp.Or(ctx.Err(), t.lost()); err != nil {
-		return t.errorf("%w", err)
+	if err := cmp.Or(ctx.Err(), t.Lost()); err != nil {
+		return t.Errorf("%w", err)
 	}
-	t.setContents(false) // f may panic
+	t.SetContents(false) // f may panic
 	if err := f(); err != nil {
 		return err
 	}
-	t.setContents(true)
+	t.SetContents(true)
 	return nil
 }
 
 // View has f read the blocks, while nothing writes to them.
 func (t *DeviceTensor) View(ctx context.Context, f func() error) error {
-	release, err := t.of.Hold(ctx, []*DeviceTensor{t}, nil)
+	release, err := t.of.Lease(ctx, []*DeviceTensor{t}, nil)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := cmp.Or(ctx.Err(), t.lost()); err != nil {
-		return t.errorf("%w", err)
+	if err := cmp.Or(ctx.Err(), t.Lost()); err != nil {
+		return t.Errorf("%w", err)
 	}
-	if !t.hasContents() {
+	if !t.HasContents() {
 		return t.empty()
 	}
 	return f()
 }
 
 func (t *DeviceTensor) empty() error {
-	return t.errorf("%w: it holds nothing: %s", ErrInput, howToFill)
+	return t.Errorf("%w: it holds nothing: %s", blocks.ErrInput, HowToFill)
 }
 
 // transfer has each enqueue the copy of one block, and waits until all have ended, a while
@@ -203,7 +245,7 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 		return err
 	}
 	defer end()
-	if err := t.lost(); err != nil {
+	if err := t.Lost(); err != nil {
 		return err
 	}
 	if err := t.stage(); err != nil {
@@ -212,11 +254,11 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 	var wrong error
 	for i := range t.io.Parts {
 		r := t.io.Parts[i].Ref.Rank
-		if wrong = each(i, streams[r], t.view(i, t.loan.blocks[r])); wrong != nil {
+		if wrong = each(i, streams[r], t.BlockView(i, t.loan.blocks[r])); wrong != nil {
 			break
 		}
 	}
-	late, cancel := lateBy(ctx, transferGrace)
+	late, cancel := grace.After(ctx, grace.Transfer)
 	defer cancel()
 	if err := w.Sync(late); err != nil {
 		w.fail(fmt.Errorf("a copy failed: %w", err))
@@ -239,22 +281,22 @@ func (t *DeviceTensor) stage() error {
 	return w.Stage(bytes, 1)
 }
 
-// lost says why the memory is lost; nil if it is not.
-func (t *DeviceTensor) lost() error {
+// Lost says why the memory is lost; nil if it is not.
+func (t *DeviceTensor) Lost() error {
 	if err := t.loan.world.failed.Load(); err != nil {
 		return fmt.Errorf("its memory is lost, close it and make another: %w", *err)
 	}
 	return nil
 }
 
-// view is block i, in memory that stands for the rank's.
-func (t *DeviceTensor) view(i int, mem device.Memory) device.View {
+// BlockView is block i in mem, which stands for its rank's memory.
+func (t *DeviceTensor) BlockView(i int, mem device.Memory) device.View {
 	return device.Dense(mem, t.io.DType, t.io.Parts[i].Ref.Shape)
 }
 
 // Close gives the memory back, when who uses it has ended.
 func (t *DeviceTensor) Close() error {
-	release, err := t.of.Hold(context.Background(), nil, []*DeviceTensor{t})
+	release, err := t.of.Lease(context.Background(), nil, []*DeviceTensor{t})
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
@@ -266,7 +308,7 @@ func (t *DeviceTensor) Close() error {
 	t.closed = true
 	delete(t.of.all, t)
 	t.of.mu.Unlock()
-	return t.of.lender.give(t.loan)
+	return t.loan.Give()
 }
 
 // Close closes all tensors, and lets none be made any more.

@@ -1,0 +1,168 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/grace"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/trace"
+)
+
+// Result is what one run gave.
+type Result struct {
+	// Outputs by name, as global tensors, owned by the caller.
+	Outputs map[string]*tensor.Tensor
+	// Trace of this run; nil unless asked for.
+	Trace *trace.Trace
+	// Issue is what the host took to issue the whole batch that the run is of.
+	Issue time.Duration
+	// Algorithms are those of the collectives, by their index in the plan.
+	// Callers must not change it.
+	Algorithms []string
+	// Detours says which devices are apart and why (see device.Partial); empty where
+	// none are.
+	Detours []string
+	// Guesses names the products that run by a guess (see device.Guesser).
+	Guesses []string
+	// PassedOver says why a tuned table of collectives that there is was not used.
+	PassedOver string
+}
+
+// Run runs the program once. inputs are the global tensors by parameter name;
+// they are read until Run returns.
+func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*Result, error) {
+	rs, err := p.RunBatch(ctx, []Args{{In: inputs}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return rs[0], nil
+}
+
+// RunBatch runs the program once for each element, back to back, with no host
+// synchronisation between the runs (S13), and returns their results in order. The
+// caller has leases of all device tensors among the arguments.
+//
+// Some of the tensors of Args.In, by parameter, may be weights: their bytes never
+// change. What all runs of the batch are given of them is uploaded before it, and stays
+// on the devices until a batch is given something else. Inout parameters are uploaded
+// for each run nevertheless.
+//
+// A failed run makes the program unusable, and device tensors that the batch was to
+// write hold nothing any more. Wrong inputs, a context that has already ended, or ends
+// within Options.Grace of the run's end, and a MismatchError do not.
+func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return nil, p.broken
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("before the run: %w", err)
+	}
+	if len(batch) == 0 {
+		return nil, nil
+	}
+	defer p.trimFrames()
+	if err := p.admit(ctx, batch, weights); err != nil {
+		return nil, err
+	}
+	setContents(batch, false)
+	first := p.run // trials of graphs are runs too
+	issued, ended, err := p.runAdmitted(ctx, len(batch))
+	if err != nil {
+		if err = p.breakDown(err); p.spoils || updates(batch) {
+			err = &SpoiledError{err}
+		}
+		return nil, err
+	}
+	results, err := p.collect(first, len(batch))
+	if ended != nil && err == nil {
+		return nil, fmt.Errorf("the run ended well, but not before its context: %w", ended)
+	}
+	if err != nil {
+		return nil, err
+	}
+	setContents(batch, true)
+	detours := p.detours()
+	for _, r := range results {
+		r.Issue, r.Algorithms, r.Detours, r.Guesses, r.PassedOver = issued, p.im.Algorithms, detours, p.im.Guesses, p.im.PassedOver
+	}
+	return results, nil
+}
+
+// admit checks a batch's arguments and makes ready what its runs need.
+func (p *Program) admit(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) error {
+	if err := p.fillFrames(batch, weights); err != nil {
+		return err
+	}
+	if err := p.uploadWeights(ctx, batch[0].In); err != nil {
+		return err
+	}
+	return p.prepareRuns(ctx, len(batch))
+}
+
+// runAdmitted issues k runs and waits for them: as long as ctx lasts, and the grace.
+// ended is ctx's error once they have ended well.
+func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration, ended, err error) {
+	late, done := grace.After(ctx, p.opts.Grace)
+	defer done()
+	began := time.Now()
+	err = p.issueWhole(late, k)
+	issued = time.Since(began)
+	if err == nil {
+		err = p.im.World.Sync(late)
+	}
+	return issued, ctx.Err(), err
+}
+
+// prepareRuns has ready what k runs need that stays for those to come. If ctx ends meanwhile the
+// runs do not begin, and the program can still run: were it given up, deadlines shorter than
+// this takes would have it begin again for ever. Only a batch without grace has it given up.
+func (p *Program) prepareRuns(ctx context.Context, k int) error {
+	wait := grace.Transfer
+	if p.opts.Grace <= 0 {
+		wait = 0
+	}
+	late, done := grace.After(ctx, wait)
+	defer done()
+	err := p.stage(k)
+	if err == nil {
+		err = p.record(late)
+	}
+	if err != nil {
+		return p.breakDown(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("before the run, while it was made ready: %w", err)
+	}
+	return nil
+}
+
+// collect makes the results of k runs that have ended.
+func (p *Program) collect(first int64, k int) ([]*Result, error) {
+	results := make([]*Result, k)
+	for i := range results {
+		outs, err := p.frames[i].outputs()
+		if err != nil {
+			if k > 1 {
+				err = fmt.Errorf("run %d of %d: %w", i+1, k, err)
+			}
+			return nil, err
+		}
+		results[i] = &Result{Outputs: outs}
+	}
+	if p.tracer != nil {
+		p.addTraces(results, first)
+	}
+	return results, nil
+}
+
+func (p *Program) detours() []string {
+	if w, ok := p.im.World.(device.Partial); ok {
+		return w.Detours()
+	}
+	return nil
+}

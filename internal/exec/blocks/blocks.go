@@ -1,0 +1,59 @@
+// Package blocks cuts global tensors in the host's memory into the blocks that ranks
+// hold, and joins blocks that come back.
+//
+// Cut gives the bytes to upload for one block. A Receiver is where one output comes to:
+// its blocks go straight to their places in the global tensor where they are contiguous
+// there, and by way of storage of their own where they are not.
+package blocks
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// ErrInput is wrapped by errors about the tensors that a run was given.
+var ErrInput = errors.New("wrong inputs")
+
+// InputError joins what is wrong with the tensors of a run; nil for nothing.
+func InputError(wrong []string) error {
+	if len(wrong) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
+}
+
+// Wrong says what is wrong with a tensor for io, if anything is.
+func Wrong(io *plan.IO, t *tensor.Tensor) []string {
+	switch {
+	case t == nil:
+		return []string{fmt.Sprintf("%s is missing", io.Name)}
+	case t.Check() != nil:
+		return []string{fmt.Sprintf("%s: %v", io.Name, t.Check())}
+	case t.DType != io.DType || !slices.Equal(t.Shape, io.Shape):
+		return []string{fmt.Sprintf("%s is %s, want %s", io.Name, t, Header(io))}
+	}
+	return nil
+}
+
+// Header is io's type and shape, without data.
+func Header(io *plan.IO) *tensor.Tensor { return &tensor.Tensor{DType: io.DType, Shape: io.Shape} }
+
+// Cut returns the bytes of t's block: t's own where they are contiguous, else a copy.
+// The copy is in spare, which may be nil, or in new storage; storage is what to pass as
+// spare next time, nil where none was needed and none was given.
+func Cut(t *tensor.Tensor, part *plan.IOPart, spare *tensor.Tensor) (data []byte, storage *tensor.Tensor, err error) {
+	if own := tensor.Window(t, part.Lo, part.Ref.Shape); own != nil {
+		return own, spare, nil
+	}
+	if spare == nil {
+		if spare, err = tensor.New(t.DType, part.Ref.Shape); err != nil {
+			return nil, nil, err
+		}
+	}
+	return spare.Data, spare, tensor.CopyBox(spare, make([]int64, len(part.Lo)), t, part.Lo, part.Ref.Shape)
+}

@@ -1,0 +1,175 @@
+package blocks
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// Receiver is how one output comes to the host. Where ranks hold the same block the first
+// one's is taken, and the others' are compared with it. It is used for one run after another.
+type Receiver struct {
+	io    *plan.IO
+	first []int // by part: the first that has the same block
+
+	whole  *tensor.Tensor   // nil where nothing comes
+	into   *tensor.Tensor   // the caller's, if it has one
+	blocks []*tensor.Tensor // by part
+	own    []*tensor.Tensor // by part: storage, where it was needed
+	spare  *tensor.Tensor   // what whole is where it cannot be the caller's tensor
+}
+
+// NewReceiver returns a receiver for an output without absent blocks.
+func NewReceiver(io *plan.IO) *Receiver {
+	r := &Receiver{io: io, blocks: make([]*tensor.Tensor, len(io.Parts)), own: make([]*tensor.Tensor, len(io.Parts))}
+	for k := range io.Parts {
+		same := func(o plan.IOPart) bool { return slices.Equal(o.Lo, io.Parts[k].Lo) }
+		r.first = append(r.first, slices.IndexFunc(io.Parts, same))
+	}
+	return r
+}
+
+// IO is the output.
+func (r *Receiver) IO() *plan.IO { return r.io }
+
+// Skip has nothing come of the next run, and gives storage back.
+func (r *Receiver) Skip() {
+	r.Forget()
+	r.spare = nil
+	clear(r.own)
+}
+
+// Forget drops references to the caller's tensors.
+func (r *Receiver) Forget() {
+	r.whole, r.into = nil, nil
+	clear(r.blocks)
+}
+
+// Expect prepares for the next run's output: in into, nil for a new tensor. If shared, into's
+// bytes may still be read when blocks come: they go to storage of the receiver's, and
+// Finish copies them.
+func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
+	if into == nil || !shared {
+		r.spare = nil
+	}
+	r.into, r.whole = into, into
+	var err error
+	switch {
+	case into == nil:
+		r.whole, err = tensor.New(r.io.DType, r.io.Shape)
+	case shared && r.spare == nil:
+		r.spare, err = tensor.New(r.io.DType, r.io.Shape)
+	}
+	if shared && into != nil {
+		r.whole = r.spare
+	}
+	if err != nil {
+		return err
+	}
+	return r.place()
+}
+
+// place finds room for each block.
+func (r *Receiver) place() error {
+	for k := range r.io.Parts {
+		part := &r.io.Parts[k]
+		if r.first[k] == k {
+			if data := tensor.Window(r.whole, part.Lo, part.Ref.Shape); data != nil {
+				r.blocks[k], r.own[k] = &tensor.Tensor{DType: r.io.DType, Shape: part.Ref.Shape, Data: data}, nil
+				continue
+			}
+		}
+		if r.own[k] == nil {
+			var err error
+			if r.own[k], err = tensor.New(r.io.DType, part.Ref.Shape); err != nil {
+				return err
+			}
+		}
+		r.blocks[k] = r.own[k]
+	}
+	return nil
+}
+
+// Blocks returns the number of blocks.
+func (r *Receiver) Blocks() int { return len(r.blocks) }
+
+// Block is where the bytes of part k are to come; nil where none come.
+func (r *Receiver) Block(k int) []byte {
+	if r.blocks[k] == nil {
+		return nil
+	}
+	return r.blocks[k].Data
+}
+
+// Finish joins the blocks that have come and returns the global tensor; nil where none
+// came. Where ranks hold the same block their bytes must be equal, since the layout in the
+// signature claims that (S2, S14): a *MismatchError says that they are not.
+func (r *Receiver) Finish() (*tensor.Tensor, error) {
+	if r.whole == nil {
+		return nil, nil
+	}
+	for k := range r.io.Parts {
+		part, j := &r.io.Parts[k], r.first[k]
+		if j < k && !bytes.Equal(r.blocks[j].Data, r.blocks[k].Data) {
+			return nil, differ(r.io, &r.io.Parts[j], part, r.blocks[j], r.blocks[k])
+		}
+		if j < k || r.own[k] == nil {
+			continue
+		}
+		if err := tensor.Paste(r.whole, r.own[k], part.Lo); err != nil {
+			return nil, fmt.Errorf("output %s: %w", r.io.Name, err)
+		}
+	}
+	if r.into != nil && r.into != r.whole {
+		tensor.CopyBytes(r.into.Data, r.whole.Data)
+		return r.into, nil
+	}
+	return r.whole, nil
+}
+
+// MismatchError says that two ranks hold different contents of one block of an
+// output, though the signature's layout says that they are copies.
+type MismatchError struct {
+	Output         string
+	RankA, RankB   int
+	Index          []int64 // global index of the first element that differs
+	ValueA, ValueB float64
+	Count          int64 // elements that differ
+	// Proved says that the plan of the run was proved: then no wait is missing. Either the
+	// program has ranks compute what differs, since what a layout claims of them is not
+	// proved, or copies differed that a device tensor had before, or a device computed
+	// wrongly.
+	Proved bool
+}
+
+// Error names the output, the ranks and the first element.
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("output %s: ranks %d and %d should hold the same elements, but %d differ; the first, at %v, is %v on rank %d and %v on rank %d",
+		e.Output, e.RankA, e.RankB, e.Count, e.Index, e.ValueA, e.RankA, e.ValueB, e.RankB)
+}
+
+func differ(io *plan.IO, a, b *plan.IOPart, x, y *tensor.Tensor) error {
+	e := &MismatchError{Output: io.Name, RankA: int(a.Ref.Rank), RankB: int(b.Ref.Rank)}
+	size := io.DType.Size()
+	for i := range x.Len() {
+		if bytes.Equal(x.Data[i*size:(i+1)*size], y.Data[i*size:(i+1)*size]) {
+			continue
+		}
+		if e.Count++; e.Count == 1 {
+			e.Index, e.ValueA, e.ValueB = globalIndex(a, x.Shape, i), x.Float64(i), y.Float64(i)
+		}
+	}
+	return e
+}
+
+func globalIndex(part *plan.IOPart, shape []int64, i int64) []int64 {
+	at := slices.Clone(part.Lo)
+	for axis := len(shape) - 1; axis >= 0; axis-- {
+		at[axis] += i % shape[axis]
+		i /= shape[axis]
+	}
+	return at
+}

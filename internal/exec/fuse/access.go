@@ -1,0 +1,179 @@
+package fuse
+
+import (
+	"cmp"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// access is a command's use of a buffer.
+type access struct {
+	cmd    int
+	ref    plan.Ref
+	writes bool
+}
+
+// uses is who uses a buffer of a rank, and how.
+type uses struct {
+	all     []access         // in order
+	streams map[int32]bool   // on which
+	writers map[written]span // writes that are alike, as a loop has many
+}
+
+// written are the bytes [lo, hi), by a command of a stream.
+type written struct {
+	stream int32
+	lo, hi int64
+}
+
+// span is from the first command to the last.
+type span struct{ first, last int }
+
+// accesses are the uses of some buffers.
+type accesses struct {
+	p     *plan.Plan
+	norms map[int32]*Norm
+	of    map[place]*uses
+	late  bool            // some waits come before what they wait for
+	order map[int][]int32 // see reached; nil until somebody asks
+}
+
+// accessesOf lists the uses of what matters to norms.
+func accessesOf(p *plan.Plan, norms map[int32]*Norm) *accesses {
+	a := &accesses{p: p, norms: norms, of: map[place]*uses{}}
+	for _, n := range norms {
+		for _, m := range n.Members {
+			for _, r := range []plan.Ref{m.Part(p).Out, m.Residual(p), p.Cmds[m.Norm].Ins[1]} {
+				a.of[placeOf(r)] = &uses{streams: map[int32]bool{}, writers: map[written]span{}}
+			}
+		}
+	}
+	for i := range p.Cmds {
+		a.late = a.late || p.Cmds[i].Late
+		reads, writes := p.Accesses(&p.Cmds[i])
+		for _, r := range reads {
+			a.add(access{i, r, false})
+		}
+		for _, r := range writes {
+			a.add(access{i, r, true})
+		}
+	}
+	return a
+}
+
+func (a *accesses) add(x access) {
+	u := a.of[placeOf(x.ref)]
+	if u == nil {
+		return
+	}
+	u.all = append(u.all, x)
+	stream := a.p.Cmds[x.cmd].Stream
+	u.streams[stream] = true
+	if x.writes {
+		lo, hi := x.ref.Span()
+		w := written{stream, lo, hi}
+		s, again := u.writers[w]
+		if !again {
+			s.first = x.cmd
+		}
+		s.last = x.cmd
+		u.writers[w] = s
+	}
+}
+
+// free reports whether nobody but the add needs the member's plain sum, and what is
+// read early is there early.
+func (a *accesses) free(m NormMember) bool {
+	return a.unread(m) && a.early(m, m.Residual(a.p)) && a.early(m, a.p.Cmds[m.Norm].Ins[1])
+}
+
+// early reports whether r is written before the all_reduce begins, if it is before
+// the add: by a command of this stream, or one that the stream has waited for. What
+// else writes it could be waited for by the all_reduce itself.
+func (a *accesses) early(m NormMember, r plan.Ref) bool {
+	lo, hi := r.Span()
+	stream := a.p.Cmds[m.Reduce].Stream
+	for w, s := range a.of[placeOf(r)].writers {
+		later := s.first > m.Norm && !a.late
+		if w.stream != stream && w.lo < hi && lo < w.hi && !later && int32(s.last) > a.reachedBy(m.Reduce)[w.stream] {
+			return false
+		}
+	}
+	return true
+}
+
+// reachedBy returns up to which command of each stream a member's all_reduce comes
+// behind, -1 for none.
+func (a *accesses) reachedBy(reduce int) []int32 {
+	if a.order == nil {
+		reduces := map[int]bool{}
+		for _, n := range a.norms {
+			for _, m := range n.Members {
+				reduces[m.Reduce] = true
+			}
+		}
+		a.order = reached(a.p, reduces)
+	}
+	return a.order[reduce]
+}
+
+// reached returns up to which command of each stream each of some commands comes
+// behind, for certain: by the order of streams and by events, which are told by the
+// list of commands alone.
+func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
+	now, events := make([][]int32, len(p.Streams)), make([][]int32, p.Events)
+	for s := range now {
+		now[s] = slices.Repeat([]int32{-1}, len(p.Streams))
+	}
+	at := map[int][]int32{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		mine := now[c.Stream]
+		if of[i] {
+			at[i] = slices.Clone(mine)
+		}
+		mine[c.Stream] = int32(i)
+		switch c.Kind {
+		case plan.Record:
+			events[c.Event] = slices.Clone(mine)
+		case plan.WaitEvent:
+			for s, j := range events[c.Event] {
+				mine[s] = max(mine[s], j)
+			}
+		}
+	}
+	return at
+}
+
+// unread reports whether the plain sum is read by the add only: its buffer is used
+// on this stream alone, and who uses these bytes next writes over them.
+func (a *accesses) unread(m NormMember) bool {
+	sum := m.Part(a.p).Out
+	at := placeOf(sum)
+	if a.p.Cmds[m.Add].Outs[0].Same(sum) {
+		return true
+	}
+	if u := a.of[at]; len(u.streams) > 1 || !private(a.p, at) {
+		return false
+	}
+	all := a.of[at].all
+	next, _ := slices.BinarySearchFunc(all, m.Add, func(x access, cmd int) int { return cmp.Compare(x.cmd, cmd) })
+	for _, x := range all[next:] {
+		switch {
+		case !x.ref.Overlaps(sum), x.cmd == m.Add && !x.writes:
+		case x.writes:
+			return covers(x.ref, sum)
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// covers reports whether what writes w leaves nothing of r.
+func covers(w, r plan.Ref) bool {
+	wlo, whi := w.Span()
+	rlo, rhi := r.Span()
+	return w.Dense() && wlo <= rlo && rhi <= whi
+}

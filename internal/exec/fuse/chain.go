@@ -1,0 +1,205 @@
+package fuse
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// membersMost and operandsMost bound chains: longer ones would run out of registers.
+const (
+	membersMost  = 16
+	operandsMost = 8
+)
+
+// Chain is elementwise commands of which each result but the last is read by later
+// members only.
+type Chain struct {
+	Members  []int      // commands, in order
+	Operands []plan.Ref // what comes from outside, each once
+	// Args are the operands of each member: i is Operands[i], ^i the result of member i.
+	Args [][]int
+}
+
+// Chains calls accept for the longest chain that begins at each command, in order
+// of streams' work. Where accept says no, the chain that begins one command later
+// is tried; an error ends the search and is returned.
+func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
+	for _, run := range f.runs() {
+		for len(run) > 1 {
+			n := f.longest(run)
+			if n > 1 {
+				ok, err := accept(f.chain(run[:n]))
+				if err != nil {
+					return err
+				}
+				if ok {
+					f.take(run[:n])
+					run = run[n:]
+					continue
+				}
+			}
+			run = run[1:]
+		}
+	}
+	return nil
+}
+
+// Candidates calls visit for the chains that Chains finds if every one is accepted, until
+// visit returns an error.
+func (f *Finder) Candidates(visit func(*Chain) error) error {
+	for _, run := range f.runs() {
+		for len(run) > 1 {
+			n := f.longest(run)
+			if n > 1 {
+				if err := visit(f.chain(run[:n])); err != nil {
+					return err
+				}
+			}
+			run = run[n:]
+		}
+	}
+	return nil
+}
+
+func (f *Finder) take(members []int) {
+	for _, m := range members {
+		f.taken[m] = true
+	}
+}
+
+// runs lists the commands that may be members, as far as they follow each other on
+// a stream and have results of one shape.
+func (f *Finder) runs() [][]int {
+	cmds := f.p.Cmds
+	open := map[int32][]int{} // by stream
+	var all [][]int
+	finish := func(stream int32) {
+		if run := open[stream]; len(run) > 1 {
+			all = append(all, run)
+		}
+		delete(open, stream)
+	}
+	for i := range cmds {
+		c := &cmds[i]
+		run := open[c.Stream]
+		if !chains(c) {
+			finish(c.Stream)
+			continue
+		}
+		if len(run) > 0 && !slices.Equal(cmds[run[0]].Outs[0].Shape, c.Outs[0].Shape) {
+			finish(c.Stream)
+			run = nil
+		}
+		open[c.Stream] = append(run, i)
+	}
+	for s := range f.p.Streams {
+		finish(int32(s))
+	}
+	return all
+}
+
+// chains reports whether a command can be a member.
+func chains(c *plan.Cmd) bool {
+	return c.Kind == plan.Compute && c.Op.Info().Elementwise && c.Op != ir.OpFill && len(c.Ins) > 0 && c.Outs[0].Elements() > 0
+}
+
+// longest returns how many of the commands, from the first on, make the longest chain.
+func (f *Finder) longest(run []int) int {
+	best := 1
+	for n := 2; n <= min(len(run), membersMost); n++ {
+		if f.closed(run[:n]) {
+			best = n
+		}
+	}
+	return best
+}
+
+// closed reports whether all results but the last are read by later members only,
+// each as it was written, and by nobody else.
+func (f *Finder) closed(members []int) bool {
+	operands := 0
+	made := map[place]plan.Ref{}
+	within := map[place]int{}
+	for i, m := range members {
+		c := &f.p.Cmds[m]
+		for _, in := range c.Ins {
+			at := placeOf(in)
+			within[at]++
+			if out, ok := made[at]; !ok {
+				operands++
+			} else if !in.Same(out) {
+				return false
+			}
+		}
+		at := placeOf(c.Outs[0])
+		if i == len(members)-1 {
+			if _, overwrites := made[at]; overwrites {
+				return false
+			}
+			break
+		}
+		if within[at] > 0 || !private(f.p, at) {
+			return false
+		}
+		made[at] = c.Outs[0]
+		within[at]++
+	}
+	for at := range made {
+		if within[at] < 2 || within[at] != f.uses[at] {
+			return false
+		}
+	}
+	return operands <= operandsMost
+}
+
+func (f *Finder) chain(members []int) *Chain {
+	c := &Chain{Members: members}
+	made := map[place]int{} // by which member
+	for i, m := range members {
+		cmd := &f.p.Cmds[m]
+		var args []int
+		for _, in := range cmd.Ins {
+			if j, ok := made[placeOf(in)]; ok {
+				args = append(args, ^j)
+				continue
+			}
+			at := slices.IndexFunc(c.Operands, in.Same)
+			if at < 0 {
+				at, c.Operands = len(c.Operands), append(c.Operands, in)
+			}
+			args = append(args, at)
+		}
+		c.Args = append(c.Args, args)
+		made[placeOf(cmd.Outs[0])] = i
+	}
+	return c
+}
+
+// Relus calls accept for each linear or matmul, of no group that was accepted before,
+// whose result only a relu reads, which follows: a GEMM can apply it before it rounds.
+func (f *Finder) Relus(accept func(gemm, relu int) error) error {
+	before := map[int32]int{} // by stream: the command before
+	for i := range f.p.Cmds {
+		c := &f.p.Cmds[i]
+		last, ok := before[c.Stream]
+		before[c.Stream] = i
+		if ok && !f.taken[i] && c.Kind == plan.Compute && c.Op == ir.OpRelu && c.Outs[0].Elements() > 0 && f.feeds(last, i) {
+			if err := accept(last, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// feeds reports whether a GEMM's result is read by a relu and by nothing else.
+func (f *Finder) feeds(gemm, relu int) bool {
+	b := &f.p.Cmds[gemm]
+	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul {
+		return false
+	}
+	at := placeOf(b.Outs[0])
+	return f.p.Cmds[relu].Ins[0].Same(b.Outs[0]) && private(f.p, at) && f.uses[at] == 2
+}

@@ -1,0 +1,97 @@
+package fuse
+
+import (
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// Norm is an all_reduce, the add of a residual and the rms_norm of that, which end a
+// block of a model split over devices. The three are next to each other on every
+// member's stream, nothing but the add reads the plain sum, and the residual and the
+// weights are there before the all_reduce begins. So one launch on each member, in the
+// all_reduce's place, can do all three: it stores no plain sum, and may read residual
+// and weights before the other members have come.
+type Norm struct {
+	Coll    int32
+	Members []NormMember
+}
+
+// NormMember is one member's commands.
+type NormMember struct{ Reduce, Add, Norm int }
+
+// Norms lists what a team may do in one launch, by collective.
+func Norms(p *plan.Plan) map[int32]*Norm {
+	found := neighbours(p)
+	keep(found, func(m NormMember) bool { return connected(p, m) })
+	if len(found) > 0 {
+		a := accessesOf(p, found)
+		keep(found, a.free)
+	}
+	return found
+}
+
+// keep drops those of which ok does not hold on every member.
+func keep(all map[int32]*Norm, ok func(NormMember) bool) {
+	maps.DeleteFunc(all, func(_ int32, n *Norm) bool {
+		return slices.ContainsFunc(n.Members, func(m NormMember) bool { return !ok(m) })
+	})
+}
+
+// neighbours lists the sums that an add and a rms_norm follow, with nothing between
+// them on the stream of any member.
+func neighbours(p *plan.Plan) map[int32]*Norm {
+	type two struct{ before, last int }
+	streams := slices.Repeat([]two{{-1, -1}}, len(p.Streams))
+	found := map[int32]*Norm{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		m := NormMember{streams[c.Stream].before, streams[c.Stream].last, i}
+		streams[c.Stream] = two{m.Add, i}
+		if c.Kind != plan.Compute || c.Op != ir.OpRMSNorm || m.Reduce < 0 || p.Cmds[m.Reduce].Kind != plan.Collective ||
+			p.Cmds[m.Add].Kind != plan.Compute || p.Cmds[m.Add].Op != ir.OpAdd {
+			continue
+		}
+		at := p.Cmds[m.Reduce].Coll
+		if coll := &p.Colls[at]; coll.Op != ir.OpAllReduce || coll.Red != ir.Sum {
+			continue
+		}
+		if found[at] == nil {
+			found[at] = &Norm{Coll: at}
+		}
+		found[at].Members = append(found[at].Members, m)
+	}
+	maps.DeleteFunc(found, func(at int32, n *Norm) bool {
+		eps := p.Cmds[n.Members[0].Norm].Attr.Value
+		other := func(m NormMember) bool { return p.Cmds[m.Norm].Attr.Value != eps }
+		return len(n.Members) != len(p.Colls[at].Parts) || slices.ContainsFunc(n.Members, other)
+	})
+	return found
+}
+
+// Part is the member's share of the all_reduce.
+func (m NormMember) Part(p *plan.Plan) *plan.CollPart {
+	c := &p.Cmds[m.Reduce]
+	return &p.Colls[c.Coll].Parts[c.Part]
+}
+
+// Residual is what the member adds to the plain sum: the add's other operand.
+func (m NormMember) Residual(p *plan.Plan) plan.Ref {
+	ins := p.Cmds[m.Add].Ins
+	if ins[0].Same(m.Part(p).Out) {
+		return ins[1]
+	}
+	return ins[0]
+}
+
+// connected reports whether the add takes the plain sum, once, and the rms_norm what
+// the add gives.
+func connected(p *plan.Plan, m NormMember) bool {
+	part, add, norm := m.Part(p), &p.Cmds[m.Add], &p.Cmds[m.Norm]
+	if !part.In.Present() || !part.Out.Present() || len(add.Ins) != 2 || len(norm.Ins) != 2 || !norm.Ins[0].Same(add.Outs[0]) {
+		return false
+	}
+	return (add.Ins[0].Same(part.Out) || add.Ins[1].Same(part.Out)) && !m.Residual(p).Overlaps(part.Out)
+}

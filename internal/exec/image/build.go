@@ -1,0 +1,139 @@
+package image
+
+import (
+	"context"
+	"fmt"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/fuse"
+	"hocket.example/hocket/internal/plan"
+)
+
+// builder is an image while it is built, and what only its stages need of each other.
+type builder struct {
+	im      *Image
+	machine string // its name
+
+	events   []device.Event
+	counters [][]device.Counters // by plan counter, rank
+	pairs    *comm.Pairs
+	found    map[int32]*fuse.Norm // that teams were asked about, by collective
+
+	inputBlocks, outputBlocks map[ioKey]int
+}
+
+// build runs the stages.
+func (b *builder) build(ctx context.Context) error {
+	im := b.im
+	var err error
+	if im.Streams, err = makeStreams(im.World, im.Plan); err != nil {
+		return err
+	}
+	if b.events, err = makeEvents(im.World, im.Plan); err != nil {
+		return err
+	}
+	if b.counters, err = makeCounters(im.World, im.Plan); err != nil {
+		return err
+	}
+	params := studyParams(im.Plan, im.Inputs, im.Outputs)
+	im.Uploads, im.FirstBlock = params.uploads, firstBlocks(im.Inputs)
+	if err := b.layOut(ctx, params); err != nil {
+		return err
+	}
+	if err := b.openChannels(); err != nil {
+		return err
+	}
+	if err := b.resolveCommands(); err != nil {
+		return err
+	}
+	if err := b.readyStreams(); err != nil {
+		return err
+	}
+	if w, ok := im.World.(device.Guesser); ok {
+		im.Guesses = w.Guesses()
+	}
+	if len(im.Guesses) > 0 {
+		im.opts.Logger.Warn("products run by a guess: no memory was free to time their algorithms in",
+			"func", im.Plan.Func, "products", im.Guesses)
+	}
+	im.opts.Logger.Debug("plan loaded", "func", im.Plan.Func, "ranks", im.Plan.Ranks, "commands", len(im.Cmds),
+		"arena", im.Plan.ArenaBytes, "shared weights", countOf(im.Shared), "device tensors", countOf(im.Residents))
+	return nil
+}
+
+func countOf[T any](list []*T) (n int) {
+	for _, x := range list {
+		if x != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func firstBlocks(inputs []plan.IO) map[string]int {
+	first, n := map[string]int{}, 0
+	for i := range inputs {
+		first[inputs[i].Name] = n
+		n += len(inputs[i].Parts)
+	}
+	return first
+}
+
+func makeStreams(w device.World, p *plan.Plan) ([]device.Stream, error) {
+	var streams []device.Stream
+	seen := map[string]int{}
+	for _, s := range p.Streams {
+		name := s.Name
+		key := fmt.Sprintf("%d %s", s.Rank, name)
+		if seen[key]++; seen[key] > 1 {
+			name = fmt.Sprintf("%s#%d", name, seen[key])
+		}
+		opts := device.StreamOptions{Name: name}
+		switch {
+		case s.High:
+			opts.Priority = 1
+		case s.Low:
+			opts.Priority = -1
+		}
+		st, err := w.Device(int(s.Rank)).NewStream(opts)
+		if err != nil {
+			return nil, fmt.Errorf("stream %s of rank %d: %w", name, s.Rank, err)
+		}
+		streams = append(streams, st)
+	}
+	return streams, nil
+}
+
+// makeEvents makes each event on the rank that records it.
+func makeEvents(w device.World, p *plan.Plan) ([]device.Event, error) {
+	events := make([]device.Event, p.Events)
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if c.Kind != plan.Record {
+			continue
+		}
+		e, err := w.Device(int(c.Rank)).NewEvent()
+		if err != nil {
+			return nil, fmt.Errorf("event: %w", err)
+		}
+		events[c.Event] = e
+	}
+	return events, nil
+}
+
+func makeCounters(w device.World, p *plan.Plan) ([][]device.Counters, error) {
+	var all [][]device.Counters
+	for _, c := range p.Counters {
+		row := make([]device.Counters, p.Ranks)
+		for r := range row {
+			ctr, err := w.Device(r).NewCounters(int(c.Len))
+			if err != nil {
+				return nil, fmt.Errorf("counter %s of rank %d: %w", c.Name, r, err)
+			}
+			row[r] = ctr
+		}
+		all = append(all, row)
+	}
+	return all, nil
+}

@@ -1,0 +1,157 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// Command is a resolved plan.Cmd: what issuing it needs and no more.
+type Command struct {
+	Kind     plan.Kind
+	Marked   bool // bracketed by marks
+	Stream   device.Stream
+	Launch   device.Launch // Compute, nil when there is nothing to compute; Copy by a kernel
+	Dst, Src device.View   // Copy; Input: Dst; Output: Src
+	Event    device.Event
+	Counters device.Counters
+	Elem     int
+	Value    int64 // WaitCounter, in run 0
+	PerRun   int64
+	Channel  *comm.Channel
+	Seq      int
+	Part     int // Collective: member; Input, Output: number of the block
+	Group    *comm.Group
+}
+
+// ioKey names one rank's block of an input or output.
+type ioKey struct{ io, rank int32 }
+
+// indexBlocks numbers the blocks of inputs or outputs.
+func indexBlocks(ios []plan.IO) map[ioKey]int {
+	m := map[ioKey]int{}
+	for i := range ios {
+		for k := range ios[i].Parts {
+			m[ioKey{int32(i), ios[i].Parts[k].Ref.Rank}] = len(m)
+		}
+	}
+	return m
+}
+
+func (b *builder) resolveCommands() error {
+	im := b.im
+	im.Cmds = make([]Command, len(im.Plan.Cmds))
+	b.inputBlocks, b.outputBlocks = indexBlocks(im.Inputs), indexBlocks(im.Outputs)
+	if err := b.group(); err != nil {
+		return err
+	}
+	b.precompileRest()
+	for i := range im.Plan.Cmds {
+		if im.Groups[i] != nil && im.Plan.Cmds[i].Kind != plan.Collective {
+			continue
+		}
+		if err := b.resolve(&im.Plan.Cmds[i], &im.Cmds[i]); err != nil {
+			return fmt.Errorf("%s: %w", im.Plan.Where(int64(i)), err)
+		}
+	}
+	return nil
+}
+
+func (b *builder) resolve(c *plan.Cmd, out *Command) error {
+	im := b.im
+	*out = Command{Kind: c.Kind, Stream: im.Streams[c.Stream], Elem: int(c.Elem), Marked: c.Kind != plan.Record}
+	var err error
+	switch c.Kind {
+	case plan.Compute:
+		if writes(c) {
+			out.Launch, err = im.World.Device(int(c.Rank)).Prepare(b.kernel(c))
+		}
+	case plan.Copy:
+		err = b.resolveCopy(c, out)
+	case plan.Collective:
+		coll := &im.Plan.Colls[c.Coll]
+		out.Channel, out.Seq, out.Part = im.channels[coll.Channel], int(coll.Seq), int(c.Part)
+	case plan.Group:
+		posts := make([]comm.Post, len(c.Group))
+		for i, t := range c.Group {
+			posts[i] = comm.Post{Pair: int(t.Pair), Send: t.Send}
+		}
+		out.Group, err = b.pairs.Group(int(c.Rank), out.Stream, posts)
+	case plan.Record, plan.WaitEvent:
+		out.Event = b.events[c.Event]
+	case plan.Signal:
+		out.Counters = b.counters[c.Counter][c.Peer]
+	case plan.WaitCounter:
+		ctr := &im.Plan.Counters[c.Counter]
+		out.Counters, out.Value = b.counters[c.Counter][c.Rank], c.Value
+		out.PerRun = ctr.PerRun[c.Rank*ctr.Len+c.Elem]
+	case plan.Input:
+		out.Part = b.inputBlocks[ioKey{c.IO, c.Rank}]
+		out.Dst = im.View(im.Inputs[c.IO].Of(c.Rank).Ref)
+	case plan.Output:
+		out.Part = b.outputBlocks[ioKey{c.IO, c.Rank}]
+		out.Src = im.View(im.Outputs[c.IO].Of(c.Rank).Ref)
+	}
+	return err
+}
+
+// resolveCopy takes a kernel where one is asked for and the machine has it, else what
+// the machine copies by.
+func (b *builder) resolveCopy(c *plan.Cmd, out *Command) error {
+	out.Dst, out.Src = b.im.View(c.Outs[0]), b.im.View(c.Ins[0])
+	d := b.im.World.Device(int(c.Rank))
+	if m, ok := d.(device.Mover); ok && c.SM {
+		var err error
+		out.Launch, err = m.PrepareMove(out.Dst, out.Src, int(c.CTAs))
+		if !errors.Is(err, device.ErrUnsupported) {
+			return err
+		}
+		out.Launch = nil
+	}
+	if d, ok := d.(device.CopyPreparer); ok {
+		return d.PrepareCopy(out.Dst, out.Src)
+	}
+	return nil
+}
+
+// readyStreams tells each stream what it will launch.
+func (b *builder) readyStreams() error {
+	im := b.im
+	lists := map[device.Stream][]device.Launch{}
+	for i := range im.Cmds {
+		if c := &im.Cmds[i]; c.Launch != nil {
+			lists[c.Stream] = append(lists[c.Stream], c.Launch)
+		}
+	}
+	for i, st := range im.Streams {
+		s, ok := st.(device.LaunchPreparer)
+		if !ok {
+			continue
+		}
+		if err := s.PrepareLaunches(lists[st]); err != nil {
+			return fmt.Errorf("stream %s of rank %d: %w", st.Name(), im.Plan.Streams[i].Rank, err)
+		}
+	}
+	return nil
+}
+
+// writes reports whether a command has a result that is not empty.
+func writes(c *plan.Cmd) bool {
+	return slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 })
+}
+
+// repeated is a matmul's second operand where the first is a batch of shape
+// like and it is one matrix for all: devices take operands of equal rank.
+func repeated(b device.View, like []int64) device.View {
+	extra := len(like) - len(b.Shape)
+	if extra <= 0 {
+		return b
+	}
+	b.Shape = slices.Concat(like[:extra], b.Shape)
+	b.Strides = slices.Concat(make([]int64, extra), b.Strides)
+	return b
+}

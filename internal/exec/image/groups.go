@@ -1,0 +1,166 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/fuse"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// group prepares launches that do several commands, where the machine takes such
+// kernels. Launches of groups stand at their last command, those of norms at the
+// all_reduce; other members' commands have none.
+func (b *builder) group() error {
+	im := b.im
+	im.Groups = map[int]*Group{}
+	if im.Caps.Chains && !im.opts.NoChains {
+		finder := fuse.NewFinder(im.Plan)
+		b.precompileChains(finder)
+		if err := finder.Chains(b.takeChain); err != nil {
+			return err
+		}
+		if err := finder.Relus(b.takeRelu); err != nil {
+			return err
+		}
+	}
+	b.takeNorms()
+	return nil
+}
+
+func (b *builder) takeChain(c *fuse.Chain) (bool, error) {
+	return b.launchFor(c.Members, b.chainKernel(c))
+}
+
+func (b *builder) takeRelu(gemm, relu int) error {
+	k := b.kernel(&b.im.Plan.Cmds[gemm])
+	k.Relu = true
+	k.Outs = b.im.Views(b.im.Plan.Cmds[relu].Outs...)
+	_, err := b.launchFor([]int{gemm, relu}, k)
+	return err
+}
+
+// chainKernel is what the commands of a chain compute together.
+func (b *builder) chainKernel(chain *fuse.Chain) (k device.Kernel) {
+	p := b.im.Plan
+	for i, m := range chain.Members {
+		c := &p.Cmds[m]
+		a := &c.Attr
+		k.Links = append(k.Links, device.Link{Op: c.Op, Args: chain.Args[i], DType: c.Outs[0].DType, Value: a.Value, Int: a.Int, HasInt: a.HasInt})
+	}
+	last := &p.Cmds[chain.Members[len(chain.Members)-1]]
+	k.Op, k.Ins, k.Outs = last.Op, b.im.Views(chain.Operands...), b.im.Views(last.Outs...)
+	return k
+}
+
+// launchFor has the last of the members launch k, and the others nothing; false where
+// the machine declines k.
+func (b *builder) launchFor(members []int, k device.Kernel) (bool, error) {
+	im := b.im
+	last := members[len(members)-1]
+	c := &im.Plan.Cmds[last]
+	l, err := im.World.Device(int(c.Rank)).Prepare(k)
+	switch {
+	case errors.Is(err, device.ErrUnsupported):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("%s: %w", im.Plan.Where(int64(last)), err)
+	}
+	for _, m := range members {
+		im.Cmds[m] = Command{Kind: plan.Compute, Stream: im.Streams[c.Stream]}
+	}
+	im.Cmds[last].Launch, im.Cmds[last].Marked = l, true
+	b.together(members)
+	return true, nil
+}
+
+func (b *builder) together(members []int) {
+	g := &Group{members, fuse.Name(b.im.Plan, members)}
+	for _, m := range members {
+		b.im.Groups[m] = g
+	}
+}
+
+// takeNorms has nothing more issued for what all_reduces do too, now that it is
+// known which of them do.
+func (b *builder) takeNorms() {
+	im, joined := b.im, 0
+	for i, n := range b.found {
+		coll := &im.Plan.Colls[i]
+		if !im.channels[coll.Channel].Normed(int(coll.Seq)) {
+			continue
+		}
+		joined++
+		for _, m := range n.Members {
+			b.together([]int{m.Reduce, m.Add, m.Norm})
+			for _, c := range []int{m.Add, m.Norm} {
+				im.Cmds[c] = Command{Kind: plan.Compute, Stream: im.Streams[im.Plan.Cmds[c].Stream]}
+			}
+		}
+	}
+	im.opts.Logger.Debug("all_reduces with an add and a rms_norm behind them", "found", len(b.found), "joined", joined)
+}
+
+// Where kernels are compiled, a program's are begun before the first is prepared,
+// which would wait for one after the other.
+
+// precompiledMost bounds how many commands are looked at: loops are unrolled, and what
+// comes late mostly came before.
+const precompiledMost = 4096
+
+var errEnough = errors.New("enough were looked at")
+
+// precompiles reports whether the machine takes hints.
+func (b *builder) precompiles() bool {
+	_, ok := b.im.World.Device(0).(device.Foresighted)
+	return ok
+}
+
+// precompile has rank's device begin with k.
+func (b *builder) precompile(rank int32, k device.Kernel) {
+	if d, ok := b.im.World.Device(int(rank)).(device.Foresighted); ok {
+		d.PrepareAhead(k)
+	}
+}
+
+// precompileChains takes it that the machine takes every chain.
+func (b *builder) precompileChains(finder *fuse.Finder) {
+	if !b.precompiles() {
+		return
+	}
+	looked := 0
+	_ = finder.Candidates(func(c *fuse.Chain) error {
+		b.precompile(b.im.Plan.Cmds[c.Members[0]].Rank, b.chainKernel(c))
+		if looked += len(c.Members); looked >= precompiledMost {
+			return errEnough
+		}
+		return nil
+	})
+}
+
+// precompileRest is for commands that are in no group.
+func (b *builder) precompileRest() {
+	if !b.precompiles() {
+		return
+	}
+	for i := range min(len(b.im.Plan.Cmds), precompiledMost) {
+		c := &b.im.Plan.Cmds[i]
+		if c.Kind == plan.Compute && b.im.Groups[i] == nil && writes(c) {
+			b.precompile(c.Rank, b.kernel(c))
+		}
+	}
+}
+
+// kernel is what a compute command computes.
+func (b *builder) kernel(c *plan.Cmd) device.Kernel {
+	ins, a := b.im.Views(c.Ins...), &c.Attr
+	if c.Op == ir.OpMatmul {
+		ins[1] = repeated(ins[1], ins[0].Shape)
+	}
+	return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...),
+		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB,
+		Causal: a.Causal, First: a.First, Rows: a.Rows, SMs: int(a.SMs), Red: ir.NoRed,
+		Fixed: b.im.opts.Fixed, Timed: b.im.opts.Timed}
+}

@@ -1,0 +1,155 @@
+// Package image resolves plans on a machine.
+//
+// An Image is what loading makes of a plan: a world, memory, and commands in which
+// everything that the plan says is found: views, prepared launches, streams, events,
+// channels of collectives. Nothing in it changes once Build returns, but what the
+// machine's own objects keep to themselves.
+//
+// Build works in stages, each a function of what the stages before it returned:
+// streams, events and counters (build.go); which parameters can stay on the devices
+// (params.go); where buffers lie (memory.go); channels and pairs (channels.go); launches
+// that do several commands at once (groups.go); commands (commands.go).
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/plan"
+)
+
+// ErrBudget is wrapped by errors that say that a plan needs more device memory than
+// Options.MaxArena.
+var ErrBudget = errors.New("more than the budget")
+
+// UnknownAlgorithm says that Options.Algorithm names none, and which there are.
+type UnknownAlgorithm struct{ Err error }
+
+// Error lists the names.
+func (e *UnknownAlgorithm) Error() string { return e.Err.Error() }
+
+// Options choose how a plan is resolved; the zero value is usable.
+type Options struct {
+	// Logger gets progress at debug level; nil for none.
+	Logger *slog.Logger
+	// MaxArena bounds the device memory that a rank may reserve, arena and
+	// staging of collectives together, in bytes; 0 for no bound.
+	MaxArena int64
+	// Algorithm names the algorithm of collectives to try first, for those that
+	// pin none; empty for what is known to be the fastest.
+	Algorithm string
+	// Fixed runs a collective in the same way whatever its size, and products by
+	// algorithms that are not picked by measurement.
+	Fixed bool
+	// Timed has Build fail with a *device.TrialError where there is no memory to find the
+	// fastest algorithm of a product in, rather than take the library's first guess.
+	Timed bool
+	// Store keeps the bytes of Weights, parameters by name, for this program and others;
+	// nil for none. Which parameters runs are given as weights does not depend on it.
+	Store   *resident.Weights
+	Weights map[string]bool
+	// Resident has parameters lie in device tensors, where the plan can work with them there:
+	// runs must be given these, and for inout parameters as what to leave them in.
+	// They must outlive the image.
+	Resident map[string]*resident.DeviceTensor
+	// NoChains runs each command by itself, where the machine could run several as
+	// one kernel. The bits are the same.
+	NoChains bool
+}
+
+// Image is a plan resolved on a machine.
+type Image struct {
+	Plan  *plan.Plan
+	World device.World
+	Caps  device.Caps
+
+	// Inputs and Outputs are the plan's, without absent blocks. Blocks are numbered through
+	// all inputs, and through all outputs.
+	Inputs, Outputs []plan.IO
+	// FirstBlock is, by parameter, the first block of each input; of one that has none that
+	// of the next.
+	FirstBlock map[string]int
+
+	Streams []device.Stream
+	Cmds    []Command // those of the plan
+	// Groups are launches that do several commands, by command.
+	Groups map[int]*Group
+
+	// Uploads are, by input, the commands that upload it, a rank each, where a run need not:
+	// the input stays as it is on the devices. Nil for an input that is written to.
+	Uploads [][]int
+	// Residents are the device tensors that inputs lie in, nil for others. Stays tells
+	// which blocks of outputs are in one already.
+	Residents []*resident.DeviceTensor
+	Stays     []bool
+	// Shared are inputs' places in Options.Store, nil for others.
+	Shared []*resident.Weight
+
+	// Algorithms are those of the plan's collectives.
+	Algorithms []string
+	// Guesses names the products that run by a guess (see device.Guesser).
+	Guesses []string
+	// PassedOver says why a tuned table of collectives that there is was not used.
+	PassedOver string
+
+	opts     Options
+	memory   memory
+	channels []*comm.Channel
+}
+
+// Group is commands that one launch does.
+type Group struct {
+	Members []int
+	Name    string // of all of them: "silu+mul"
+}
+
+// Build resolves p on m. ctx bounds the image's life: when it ends, what runs is
+// aborted. On error nothing is left behind.
+func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Image, error) {
+	if most := m.Caps().MaxRanks; p.Ranks > most {
+		return nil, fmt.Errorf("%s is to run on %d ranks, and this machine has at most %d: %w",
+			p.Func, p.Ranks, most, device.ErrUnsupported)
+	}
+	if err := plan.Validate(p); err != nil {
+		return nil, fmt.Errorf("malformed plan of %s: %w", p.Func, err)
+	}
+	world, err := m.Open(ctx, p.Ranks)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
+		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
+	if err := b.build(ctx); err != nil {
+		return nil, errors.Join(err, b.im.Close())
+	}
+	return b.im, nil
+}
+
+// Close ends the world, frees everything and gives back what the image borrowed.
+func (im *Image) Close() error {
+	errs := []error{im.World.Close()}
+	for i, w := range im.Shared {
+		if w != nil {
+			errs = append(errs, im.opts.Store.Give(w))
+			im.Shared[i] = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Logger is Options.Logger, or one that discards.
+func (im *Image) Logger() *slog.Logger { return im.opts.Logger }
+
+// ArenaBytes is the size of each rank's arena: the plan's, less what lies elsewhere.
+func (im *Image) ArenaBytes() int64 { return im.memory.arenaBytes(im.Plan) }
+
+// StagingBytes is what collectives reserve on the rank with the most.
+func (im *Image) StagingBytes() int64 { return im.memory.staging }

@@ -1,0 +1,250 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// memory is where buffers lie on each rank.
+type memory struct {
+	arenas  []device.Memory
+	host    []device.Memory         // by rank, Space Host; nil where it has none
+	lent    map[place]device.Memory // what lies in the store or in device tensors, and
+	gaps    []gap                   // what would be its place in the arena, by address
+	staging int64                   // of collectives, on the rank with the most
+}
+
+// place is a buffer on a rank.
+type place struct{ rank, buf int32 }
+
+// gap is a stretch of the plan's arena that the image's arena lacks.
+type gap struct{ at, bytes int64 }
+
+// arenaBytes is the size of the image's arena.
+func (m *memory) arenaBytes(p *plan.Plan) int64 { return p.ArenaBytes - m.gapsBelow(p.ArenaBytes) }
+
+// gapsBelow is how much of the gaps lies below an offset in the plan's arena.
+func (m *memory) gapsBelow(at int64) int64 {
+	sum := int64(0)
+	for _, g := range m.gaps {
+		if g.at >= at {
+			break
+		}
+		sum += g.bytes
+	}
+	return sum
+}
+
+// layOut decides where buffers lie and reserves what is not lent.
+func (b *builder) layOut(ctx context.Context, params params) error {
+	if err := b.borrow(ctx, params); err != nil {
+		return err
+	}
+	if err := b.afford(); err != nil {
+		return err
+	}
+	im := b.im
+	bytes := im.ArenaBytes()
+	for r := range im.Plan.Ranks {
+		mem, err := im.World.Device(r).Alloc(max(bytes, plan.Align), device.Shared)
+		if err != nil {
+			return fmt.Errorf("the arena of rank %d, %s: %w", r, tensor.Size(bytes), err)
+		}
+		im.memory.arenas = append(im.memory.arenas, mem)
+	}
+	return b.reserveHost()
+}
+
+// reserveHost reserves host memory on the ranks with buffers in it.
+func (b *builder) reserveHost() error {
+	im := b.im
+	im.memory.host = make([]device.Memory, im.Plan.Ranks)
+	for c := range im.Plan.Cmds {
+		for _, r := range im.Plan.Touches(&im.Plan.Cmds[c]) {
+			buf := &im.Plan.Buffers[r.Buf]
+			if buf.Space != plan.Host || im.memory.host[r.Rank] != nil {
+				continue
+			}
+			mem, err := im.World.Device(int(r.Rank)).Alloc(max(im.Plan.HostBytes, plan.Align), device.Pinned)
+			if err != nil {
+				return fmt.Errorf("host memory of rank %d, %s, for buffer %s and others: %w",
+					r.Rank, tensor.Size(im.Plan.HostBytes), buf.Name, err)
+			}
+			im.memory.host[r.Rank] = mem
+		}
+	}
+	return nil
+}
+
+// afford refuses to reserve more than the budget allows.
+func (b *builder) afford() error {
+	p, staging, most := b.im.Plan, b.im.memory.staging, b.im.opts.MaxArena
+	need := p.ArenaBytes + staging
+	switch {
+	case most <= 0 || need <= most:
+		return nil
+	case staging == 0: // not known before the arena is there
+		return fmt.Errorf("the plan needs %s of device memory on each rank, besides what collectives stage in, %w of %s",
+			tensor.Size(need), ErrBudget, tensor.Size(most))
+	default:
+		return fmt.Errorf("the plan needs %s of device memory on each rank (arena %s, staging of collectives %s), %w of %s",
+			tensor.Size(need), tensor.Size(p.ArenaBytes), tensor.Size(staging), ErrBudget, tensor.Size(most))
+	}
+}
+
+// borrow takes the blocks of weights from the store, and those of residents from their
+// device tensors: they need no bytes of the arena then, which closes up. Only parameters
+// that are used by their own rank alone are taken so: peers are not shown such memory, nor
+// are the libraries that collectives are given to.
+func (b *builder) borrow(ctx context.Context, params params) error {
+	im := b.im
+	im.memory.lent = map[place]device.Memory{}
+	im.Residents = make([]*resident.DeviceTensor, len(im.Inputs))
+	im.Shared = make([]*resident.Weight, len(im.Inputs))
+	for i := range im.Inputs {
+		io := &im.Inputs[i]
+		t := im.opts.Resident[io.Name]
+		weight := im.opts.Store != nil && im.opts.Weights[io.Name] && im.Uploads[i] != nil
+		if t == nil && !weight || !lendable(im.Plan, io, params.shown[i]) {
+			continue
+		}
+		var err error
+		if t != nil {
+			err = b.borrowResident(i, t)
+		} else {
+			err = b.borrowWeight(ctx, i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	im.Stays = staying(im)
+	slices.SortFunc(im.memory.gaps, func(a, b gap) int { return cmp.Compare(a.at, b.at) })
+	return nil
+}
+
+// borrowWeight has input i lie in the store.
+func (b *builder) borrowWeight(ctx context.Context, i int) error {
+	im := b.im
+	io := &im.Inputs[i]
+	w, err := im.opts.Store.Take(ctx, im.Plan.Ranks, io, im.Plan.Buffers[io.Parts[0].Ref.Buf].Bytes)
+	if err != nil {
+		return err
+	}
+	if lent, err := b.lend(i, w.Block); !lent {
+		return errors.Join(err, im.opts.Store.Give(w))
+	}
+	im.Shared[i] = w
+	return nil
+}
+
+// borrowResident has input i lie in t, if the plan's commands can work there: then runs
+// find it there, and leave there what they make of it, and nothing is copied. Else runs
+// copy from t, and to it.
+func (b *builder) borrowResident(i int, t *resident.DeviceTensor) error {
+	im := b.im
+	io := &im.Inputs[i]
+	switch {
+	case len(t.Unlike(io, im.Plan.Ranks)) > 0 || !fills(im.Plan, io),
+		io.Inout && !returnsInPlace(io, im.Outputs),
+		!io.Inout && im.Uploads[i] == nil: // written, which nobody is to see
+		return nil
+	}
+	if err := t.Lost(); err != nil {
+		return t.Errorf("%w", err)
+	}
+	lent, err := b.lend(i, t.Block)
+	if lent {
+		im.Residents[i] = t
+	}
+	if err != nil {
+		return t.Errorf("%w", err)
+	}
+	return nil
+}
+
+// lend lays input i in others' blocks, a rank each. Where a machine lends nothing it lies in
+// the arena, and no error is returned.
+func (b *builder) lend(i int, block func(rank int) device.Memory) (bool, error) {
+	im := b.im
+	lent := make([]device.Memory, im.Plan.Ranks)
+	for r := range lent {
+		d, ok := im.World.Device(r).(device.Borrower)
+		if !ok {
+			return false, nil
+		}
+		var err error
+		if lent[r], err = d.Borrow(block(r)); errors.Is(err, device.ErrUnsupported) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	buf := im.Inputs[i].Parts[0].Ref.Buf
+	for r, mem := range lent {
+		im.memory.lent[place{int32(r), buf}] = mem
+	}
+	at := &im.Plan.Buffers[buf]
+	im.memory.gaps = append(im.memory.gaps, gap{at.Offset, min(plan.Aligned(at.Bytes), im.Plan.ArenaBytes-at.Offset)})
+	return true, nil
+}
+
+// staying tells which blocks of outputs are where they are to be.
+func staying(im *Image) (stays []bool) {
+	outputs := map[int]bool{}
+	for i, t := range im.Residents {
+		if t != nil {
+			outputs[outputOf(&im.Inputs[i], im.Outputs)] = true
+		}
+	}
+	for o := range im.Outputs {
+		for range im.Outputs[o].Parts {
+			stays = append(stays, outputs[o])
+		}
+	}
+	return stays
+}
+
+// WorksIn reports whether t is what an input or output lies in.
+func (im *Image) WorksIn(name string, t *resident.DeviceTensor) bool {
+	for i, r := range im.Residents {
+		if r == t && im.Inputs[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// View returns where r lies.
+func (im *Image) View(r plan.Ref) device.View {
+	b := &im.Plan.Buffers[r.Buf]
+	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
+	if lent := im.memory.lent[place{r.Rank, r.Buf}]; lent != nil {
+		v.Mem, v.Off = lent, r.Off
+		return v
+	}
+	if b.Space == plan.Host {
+		v.Mem, v.Off = im.memory.host[r.Rank], b.Offset+r.Off
+		return v
+	}
+	v.Mem, v.Off = im.memory.arenas[r.Rank], b.Offset-im.memory.gapsBelow(b.Offset)+r.Off
+	return v
+}
+
+// Views are those of all refs.
+func (im *Image) Views(refs ...plan.Ref) []device.View {
+	vs := make([]device.View, len(refs))
+	for i, r := range refs {
+		vs[i] = im.View(r)
+	}
+	return vs
+}

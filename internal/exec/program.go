@@ -1,0 +1,179 @@
+// Package exec runs plans on a machine.
+//
+// Load has package image resolve everything that a plan says. A Program is that
+// image and what changes from run to run: the number of the run, the host memory of
+// runs in flight, the recorded graph, the trace. A run is one goroutine's walk over
+// the world list, which asks nothing and, but for the machine's own queues,
+// allocates nothing.
+//
+// Enter at Program.RunBatch (batch.go): it checks the arguments (args.go), lays host
+// memory ready (frame.go), uploads weights that are not on the devices yet
+// (weights.go), issues commands or launches the graph (issue.go, replay.go), waits,
+// and collects results (batch.go, trace.go).
+//
+// On a virtual machine (a scheduled CPU) exec plays the adversary that makes
+// wrong programs show: see adversary.go.
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/plan"
+)
+
+// ErrUnusable is wrapped by what a program returns after a run of it failed,
+// or after Close. Load the plan again to go on.
+var ErrUnusable = errors.New("the program cannot run any more")
+
+// Options choose how a plan is loaded and run; the zero value is usable.
+type Options struct {
+	image.Options
+	// Trace makes every Result carry a Trace, where the machine can tell times,
+	// and errors name the command that failed. On a GPU it takes the host more
+	// time than the commands themselves.
+	Trace bool
+	// Ends keeps Trace to the first and the last command that each stream has of a
+	// part of the plan, and leaves what lies between as it runs untraced: marks take
+	// a device some microseconds each, and the host. It tells the number of the part
+	// that a command is in, negative for none. nil marks every command.
+	Ends func(cmd int) int
+	// Graph has every run but the first replay a recording of it, where the
+	// machine records graphs and the plan's inputs come first and its outputs
+	// last: a launch instead of many calls. A trace of a batch then shows, but for
+	// inputs and outputs, its last run only, and takes the device some time for each
+	// command.
+	Graph bool
+	// Grace is how long a run may go on when its context has ended, before it is aborted,
+	// which makes the program unusable; 0 for not at all.
+	Grace time.Duration
+}
+
+// Program is a plan loaded on a machine. Its methods may be called from many
+// goroutines; one batch runs at a time.
+type Program struct {
+	im     *image.Image
+	opts   Options
+	adv    *adversary // nil unless the machine is virtual
+	tracer *tracer    // nil unless Options.Trace
+	replay *replay    // nil unless Options.Graph
+
+	mu       sync.Mutex // of what follows
+	run      int64      // runs issued so far
+	frames   []*frame
+	staged   staged
+	spoils   bool // this batch's runs update what they are given in the host's memory
+	uploaded uploaded
+	// abandoned are copies of residents that a failed world may still be at: what they take
+	// is given back when that is closed.
+	abandoned copies
+	broken    error
+}
+
+// Load makes p ready to run on m. ctx bounds the program's life: when it ends,
+// what runs is aborted and the program is unusable. On error nothing is left
+// behind.
+func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Program, error) {
+	im, err := image.Build(ctx, m, p, opts.Options)
+	if err != nil {
+		return nil, err
+	}
+	opts.Logger = im.Logger()
+	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im)}
+	if err := prog.prepare(ctx); err != nil {
+		return nil, errors.Join(err, im.Close())
+	}
+	return prog, nil
+}
+
+// prepare makes what runs need besides the image.
+func (p *Program) prepare(ctx context.Context) (err error) {
+	if p.opts.Trace {
+		p.tracer = observe(p.im, p.opts.Ends)
+	}
+	if p.im.Caps.Virtual {
+		if p.adv, err = newAdversary(p.im); err != nil {
+			return err
+		}
+	}
+	if p.opts.Graph {
+		if p.replay, err = newReplay(p.im); err != nil {
+			return err
+		}
+	}
+	return p.im.World.Sync(ctx)
+}
+
+// Usable reports whether the program can run again.
+func (p *Program) Usable() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.broken == nil
+}
+
+// Stats are the sizes of a loaded program, and how it is replayed.
+type Stats struct {
+	Commands int   // in the world list
+	Arena    int64 // bytes on each rank, as planned
+	Staging  int64 // bytes that collectives reserve on the rank with the most
+	// Graph is the form that the machine's graph of the program was found fastest
+	// in; empty where there is no graph, or only one form.
+	Graph string
+}
+
+// Stats returns the sizes of the program.
+func (p *Program) Stats() Stats {
+	s := Stats{Commands: len(p.im.Cmds), Arena: p.im.Plan.ArenaBytes, Staging: p.im.StagingBytes()}
+	if p.replay != nil {
+		s.Graph = p.replay.form
+	}
+	return s
+}
+
+// Held is the memory that the program has taken on its machine, which may grow with
+// its runs. Of a machine that does not tell it is what was planned.
+func (p *Program) Held() device.Held {
+	if w, ok := p.im.World.(device.Holder); ok {
+		return w.Held()
+	}
+	return device.Held{Device: p.im.ArenaBytes() + p.im.StagingBytes()}
+}
+
+// Close aborts what runs and frees everything.
+func (p *Program) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return nil
+	}
+	p.broken = fmt.Errorf("%w: it is closed", ErrUnusable)
+	return p.close()
+}
+
+func (p *Program) close() error {
+	err := errors.Join(p.im.Close(), p.abandoned.give())
+	p.abandoned = nil
+	return err
+}
+
+// breakDown turns the error of a run into one that names the program's place,
+// and ends the world: nothing in it is known to be in a good state.
+func (p *Program) breakDown(cause error) error {
+	err := p.explain(cause)
+	p.im.World.Abort(err)
+	for _, w := range p.im.Shared {
+		if w != nil {
+			w.Forget() // a failed run may have left anything there
+		}
+	}
+	if cerr := p.close(); cerr != nil {
+		p.opts.Logger.Warn("closing the world after a failed run", "error", cerr)
+	}
+	p.broken = fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
+	return err
+}

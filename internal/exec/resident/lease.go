@@ -1,0 +1,93 @@
+package resident
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// A lease is one caller's hold on a set of device tensors. Leases are granted in FIFO
+// order: one starts when no earlier lease, running or waiting, conflicts with it. All
+// tensors of a lease are granted at once, so callers neither starve nor deadlock.
+type lease struct {
+	reads, writes []*DeviceTensor
+	granted       chan struct{} // closed then
+}
+
+func (l *lease) isGranted() bool {
+	select {
+	case <-l.granted:
+		return true
+	default:
+		return false
+	}
+}
+
+// conflicts reports whether l and o cannot be granted at once.
+func (l *lease) conflicts(o *lease) bool {
+	return common(l.writes, o.writes) || common(l.writes, o.reads) || common(l.reads, o.writes)
+}
+
+func common(a, b []*DeviceTensor) bool {
+	return slices.ContainsFunc(a, func(t *DeviceTensor) bool { return slices.Contains(b, t) })
+}
+
+// Lease waits until tensors can be read and written, as long as ctx lasts. Conflicting
+// leases wait until release is called.
+func (s *DeviceTensors) Lease(ctx context.Context, reads, writes []*DeviceTensor) (release func(), err error) {
+	if len(reads)+len(writes) == 0 {
+		return func() {}, nil
+	}
+	l := &lease{reads, writes, make(chan struct{})}
+	ended := ctx.Done() // before anybody waits for l: a nil context panics here
+	s.join(l)
+	select {
+	case <-l.granted:
+	case <-ended:
+	}
+	if l.isGranted() {
+		err = s.closedOf(l)
+	} else {
+		err = fmt.Errorf("other uses of a device tensor were waited for: %w", ctx.Err())
+	}
+	if err != nil {
+		s.leave(l)
+		return nil, err
+	}
+	return func() { s.leave(l) }, nil
+}
+
+func (s *DeviceTensors) join(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases = append(s.leases, l)
+	s.grant()
+}
+
+func (s *DeviceTensors) leave(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases = slices.DeleteFunc(s.leases, func(o *lease) bool { return o == l })
+	s.grant()
+}
+
+// grant grants what can be. The caller holds s.mu.
+func (s *DeviceTensors) grant() {
+	for i, l := range s.leases {
+		if !l.isGranted() && !slices.ContainsFunc(s.leases[:i], l.conflicts) {
+			close(l.granted)
+		}
+	}
+}
+
+// closedOf returns an error where a tensor of l is closed.
+func (s *DeviceTensors) closedOf(l *lease) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range slices.Concat(l.reads, l.writes) {
+		if t.closed {
+			return t.Errorf("it is %w", ErrClosed)
+		}
+	}
+	return nil
+}
