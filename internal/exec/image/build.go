@@ -58,17 +58,18 @@ func (b *builder) build(ctx context.Context) error {
 			"func", im.Plan.Func, "products", im.Guesses)
 	}
 	im.opts.Logger.Debug("plan loaded", "func", im.Plan.Func, "ranks", im.Plan.Ranks, "commands", len(im.Cmds),
-		"arena", im.Plan.ArenaBytes, "shared weights", countOf(im.Shared), "device tensors", countOf(im.Residents))
+		"arena", im.Plan.ArenaBytes, "weights of the store", namesOf(im, im.Shared), "residents", namesOf(im, im.Residents))
 	return nil
 }
 
-func countOf[T any](list []*T) (n int) {
-	for _, x := range list {
+// namesOf lists the inputs that have an entry in list.
+func namesOf[T any](im *Image, list []*T) (names []string) {
+	for i, x := range list {
 		if x != nil {
-			n++
+			names = append(names, im.Inputs[i].Name)
 		}
 	}
-	return n
+	return names
 }
 
 func firstBlocks(inputs []plan.IO) map[string]int {
