@@ -15,11 +15,10 @@ type sketched struct{ device.Machine }
 
 func (sketched) Name() string { return "cuda" }
 
-func (sketched) Sketch(ranks int) (device.World, error) { return sketchedWorld{ranks: ranks}, nil }
+func (sketched) DryRun(ranks int) (device.World, error) { return sketchedWorld{ranks: ranks}, nil }
 
 type sketchedWorld struct {
 	device.World
-	device.Teams
 	ranks int
 }
 

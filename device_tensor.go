@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/exec/resident"
@@ -136,12 +135,10 @@ func (d *DeviceTensor) Blocks() []DeviceBlock {
 	for _, part := range d.t.IO().Parts {
 		b := DeviceBlock{Rank: int(part.Ref.Rank), From: slices.Clone(part.Lo), Shape: slices.Clone(part.Ref.Shape)}
 		mem := d.t.Block(b.Rank)
-		if a, ok := mem.(device.Addresser); ok {
-			b.Pointer = a.Address()
-		}
-		if h, ok := mem.(device.HostMemory); ok {
+		b.Pointer = mem.Address()
+		if h := mem.Host(); h != nil {
 			n := part.Ref.Bytes()
-			b.Host = h.Host()[:n:n]
+			b.Host = h[:n:n]
 		}
 		blocks = append(blocks, b)
 	}

@@ -194,19 +194,21 @@ func (m replayer) Caps() device.Caps {
 
 func (m replayer) Open(ctx context.Context, ranks int) (device.World, error) {
 	w, err := m.Machine.Open(ctx, ranks)
-	return replayWorld{w, w.(device.Observable)}, err
+	return replayWorld{w}, err
 }
 
-type replayWorld struct {
-	device.World
-	device.Observable
+type replayWorld struct{ device.World }
+
+func (replayWorld) Capture(issue func() error) (device.Graph, error) {
+	return replayGraph{issue: issue}, nil
 }
 
-func (replayWorld) Capture(issue func() error) (device.Graph, error) { return replayGraph(issue), nil }
+type replayGraph struct {
+	device.DefaultGraph
+	issue func() error
+}
 
-type replayGraph func() error
-
-func (g replayGraph) Launch(context.Context) error { return g() }
+func (g replayGraph) Launch(context.Context) error { return g.issue() }
 func (replayGraph) Close() error                   { return nil }
 
 func TestGraphs(t *testing.T) {

@@ -164,9 +164,7 @@ func (b *besides) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if w, ok := b.world.(device.Guesser); ok {
-		b.report.Beside.Guesses = w.Guesses()
-	}
+	b.report.Beside.Guesses = b.world.Guesses()
 	return b.world.Sync(ctx)
 }
 
@@ -199,10 +197,7 @@ func (b *besides) product(r int) error {
 		b.products[sms] = append(b.products[sms], l)
 		own = append(own, l)
 	}
-	if main, ok := b.main[r].(device.LaunchPreparer); ok {
-		return main.PrepareLaunches(own)
-	}
-	return nil
+	return b.main[r].PrepareLaunches(own)
 }
 
 // normalBlock returns normal numbers for up to so many bytes: how operands differ

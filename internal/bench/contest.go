@@ -20,6 +20,7 @@ import (
 // channel's stream on each rank.
 type arena struct {
 	world    device.World
+	graphs   bool // the machine records them
 	dispatch *comm.Dispatch
 	dt       ir.DType
 	cold     bool
@@ -44,7 +45,7 @@ func openArena(ctx context.Context, m device.Machine, ranks int, calls []call, d
 	if err != nil {
 		return nil, err
 	}
-	a := &arena{world: w, dt: dt, cold: cold}
+	a := &arena{world: w, graphs: m.Caps().Graphs, dt: dt, cold: cold}
 	a.dispatch = comm.NewDispatch(w, m.Caps(), nil, comm.Policy{})
 	bytes := int64(256)
 	for _, c := range calls {
@@ -60,10 +61,8 @@ func (a *arena) close(err error) error { return errors.Join(err, a.world.Close()
 
 // fill makes streams and operands.
 func (a *arena) fill(ctx context.Context, bytes int64) error {
-	var err error
-	if a.marks, err = observe(a.world); err != nil {
-		return err
-	}
+
+	a.marks = observe(a.world)
 	for r := range a.world.Ranks() {
 		d := a.world.Device(r)
 		s, err := d.NewStream(device.StreamOptions{Name: "collectives"})
@@ -278,8 +277,7 @@ func (a *arena) run(e *entrant, count int) error {
 
 // capture records the entrant's chains, each while the world is at rest.
 func (a *arena) capture(ctx context.Context, e *entrant) error {
-	c, ok := a.world.(device.Capturer)
-	if !ok {
+	if !a.graphs {
 		return nil
 	}
 	for _, x := range []struct {
@@ -292,7 +290,7 @@ func (a *arena) capture(ctx context.Context, e *entrant) error {
 		if err := a.world.Sync(ctx); err != nil {
 			return err
 		}
-		g, err := c.Capture(func() error { return e.issue(len(a.members), x.n) })
+		g, err := a.world.Capture(func() error { return e.issue(len(a.members), x.n) })
 		if err != nil {
 			return err
 		}
@@ -304,13 +302,12 @@ func (a *arena) capture(ctx context.Context, e *entrant) error {
 // choose has the entrant's graphs launched in the way that is the fastest, where
 // they can be in several.
 func (a *arena) choose(ctx context.Context, e *entrant) error {
-	short, ok := e.short.(device.Choices)
-	long, both := e.long.(device.Choices)
-	if !ok || !both {
+	short, long := e.short, e.long
+	if short == nil || long == nil {
 		return nil
 	}
-	names := short.Choices()
-	if !slices.Equal(names, long.Choices()) {
+	names := short.Forms()
+	if len(names) == 0 || !slices.Equal(names, long.Forms()) {
 		return nil // no call is known to be recorded in other ways when there are more of it
 	}
 	best, least := 0, math.Inf(1)

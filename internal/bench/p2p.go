@@ -89,10 +89,7 @@ func openLink(ctx context.Context, m device.Machine, ranks int, bytes int64) (*l
 }
 
 func (l *link) fill(ctx context.Context, bytes int64) error {
-	var err error
-	if l.marks, err = observe(l.world); err != nil {
-		return err
-	}
+	l.marks = observe(l.world)
 	block := make([]byte, min(bytes, 1<<20))
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range block {
@@ -127,11 +124,10 @@ func (l *link) prepare(bytes int64) error {
 	for s := range l.src {
 		for d := range l.dst {
 			for _, r := range []int{s, d} {
-				p, ok := l.world.Device(r).(device.CopyPreparer)
-				if !ok || s == d {
+				if s == d {
 					continue
 				}
-				if err := p.PrepareCopy(words(l.dst[d], 0, bytes&^3), words(l.src[s], 0, bytes&^3)); err != nil {
+				if err := l.world.Device(r).PrepareCopy(words(l.dst[d], 0, bytes&^3), words(l.src[s], 0, bytes&^3)); err != nil {
 					return err
 				}
 			}
@@ -206,11 +202,10 @@ func (j *job) transfer(ctx context.Context, l *link, n int64, get bool) error {
 		return err
 	}
 	j.report.P2P = append(j.report.P2P, *eager)
-	capturer, ok := l.world.(device.Capturer)
-	if !ok || !j.graphs() {
+	if !j.graphs() {
 		return nil
 	}
-	graph, err := j.matrix(n, get, "graph", func(w way) ([]float64, error) { return l.replayed(ctx, capturer, w, n, j.Rounds) })
+	graph, err := j.matrix(n, get, "graph", func(w way) ([]float64, error) { return l.replayed(ctx, w, n, j.Rounds) })
 	if err != nil {
 		return err
 	}
@@ -390,9 +385,9 @@ const moreLaunches = 3
 
 // replayed returns microseconds a copy within a graph: the difference between
 // windows with one launch and with more, so that what a window costs falls out.
-func (l *link) replayed(ctx context.Context, c device.Capturer, w way, n int64, rounds int) (samples []float64, err error) {
+func (l *link) replayed(ctx context.Context, w way, n int64, rounds int) (samples []float64, err error) {
 	count := chainOf(n)
-	g, err := c.Capture(func() error { return l.copies(w, n, count) })
+	g, err := l.world.Capture(func() error { return l.copies(w, n, count) })
 	if err != nil {
 		return nil, err
 	}

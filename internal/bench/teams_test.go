@@ -40,31 +40,30 @@ func (a abacus) Open(ctx context.Context, ranks int) (device.World, error) {
 
 type beads struct{ device.World }
 
-func (w *beads) Observe(o device.Observer)     { w.World.(device.Observable).Observe(o) }
 func (w *beads) Device(rank int) device.Device { return rod{w.World.Device(rank)} }
 func (w *beads) TeamAlgorithms() []string      { return []string{"quick", "slow", "nccl", "wrong"} }
 func (w *beads) Guesses() []string             { return []string{"40x24x32 bf16"} }
 func (w *beads) Identity() string              { return "abacus sm_123" }
 
 // Capture makes a graph that issues its work again at each launch.
-func (w *beads) Capture(issue func() error) (device.Graph, error) { return again(issue), nil }
+func (w *beads) Capture(issue func() error) (device.Graph, error) { return again{issue: issue}, nil }
 
-type again func() error
+type again struct {
+	device.DefaultGraph
+	issue func() error
+}
 
-func (g again) Launch(context.Context) error { return g() }
+func (g again) Launch(context.Context) error { return g.issue() }
 func (again) Close() error                   { return nil }
 
 type rod struct{ device.Device }
 
 func (d rod) NewStream(o device.StreamOptions) (device.Stream, error) {
 	s, err := d.Device.NewStream(o)
-	return wire{s, s.(device.HostCaller)}, err
+	return wire{s}, err
 }
 
-type wire struct {
-	device.Stream
-	device.HostCaller
-}
+type wire struct{ device.Stream }
 
 func (s wire) Launch(l device.Launch) error {
 	b, ok := l.(*bead)
@@ -108,6 +107,7 @@ func (w *beads) OpenTeam(members []device.Member) (device.Team, error) {
 }
 
 type beadTeam struct {
+	device.DefaultTeam
 	w        *beads
 	members  []device.Member
 	channels []*comm.Channel

@@ -109,7 +109,7 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 		return nil, err
 	}
 	u.pace.opened = u.pace.now()
-	_, u.own = a.world.(device.Teams)
+	u.own = len(a.world.TeamAlgorithms()) > 0
 	u.identity = comm.Identity(m.Name(), a.world)
 	t := &comm.Table{Version: comm.TableVersion, Identity: u.identity, Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
 	for _, k := range todo {

@@ -114,11 +114,7 @@ func (u *tuner) foresee(whole *arena, kinds []kind) {
 // foreseeOpening has the machine compile what a tuning needs while it is opened, if it
 // can tell before.
 func (u *tuner) foreseeOpening() {
-	m, ok := u.machine.(device.Sketcher)
-	if !ok {
-		return
-	}
-	w, err := m.Sketch(u.Ranks)
+	w, err := u.machine.DryRun(u.Ranks)
 	if err != nil {
 		return // Open tells of it
 	}
@@ -138,7 +134,7 @@ func (u *tuner) foreseeOpening() {
 			*list = append(*list, mem)
 		}
 	}
-	_, u.own = w.(device.Teams)
+	u.own = len(w.TeamAlgorithms()) > 0
 	u.identity = comm.Identity(u.machine.Name(), w)
 	if todo := u.kinds(); len(todo) > 0 {
 		u.foresee(a, todo)
@@ -146,8 +142,8 @@ func (u *tuner) foreseeOpening() {
 }
 
 func (u *tuner) foreseeCall(a *arena, c call, list []device.Tuning) {
-	t, ok := u.ask(a).(device.ForesightedTeam)
-	if !ok {
+	t := u.ask(a)
+	if t == nil {
 		return
 	}
 	for _, tune := range list {
@@ -159,8 +155,8 @@ func (u *tuner) foreseeCall(a *arena, c call, list []device.Tuning) {
 // ask returns a team of the arena that is kept for questions; nil where there is
 // none.
 func (u *tuner) ask(a *arena) device.Team {
-	if teams, ok := a.world.(device.Teams); ok && u.asked == nil {
-		u.asked, _ = teams.OpenTeam(a.members) // the channel says why there is none
+	if u.asked == nil && len(a.world.TeamAlgorithms()) > 0 {
+		u.asked, _ = a.world.OpenTeam(a.members) // the channel says why there is none
 	}
 	return u.asked
 }
@@ -480,8 +476,7 @@ func (u *tuner) admit(ctx context.Context, a *arena, c call, t device.Tuning) (*
 // possible asks one team of the arena, kept for such questions, whether a launch
 // of the machine's own takes the call in any order: cheaper than a channel.
 func (u *tuner) possible(a *arena, c call, t device.Tuning) bool {
-	teams, ok := a.world.(device.Teams)
-	if !ok || !slices.Contains(teams.TeamAlgorithms(), t.Algo) {
+	if !slices.Contains(a.world.TeamAlgorithms(), t.Algo) {
 		return true
 	}
 	asked := u.ask(a)

@@ -266,7 +266,7 @@ func (d draftsman) Open(ctx context.Context, ranks int) (device.World, error) {
 	return d.abacus.Open(ctx, ranks)
 }
 
-func (d draftsman) Sketch(ranks int) (device.World, error) {
+func (d draftsman) DryRun(ranks int) (device.World, error) {
 	w, err := d.abacus.Open(context.Background(), ranks)
 	if err != nil {
 		return nil, err

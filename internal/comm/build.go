@@ -103,10 +103,8 @@ func (b *Build) Copy(me int, dst, src device.View) {
 	if p, ok := b.memberOf(dst); ok && p != me {
 		b.log[p].moved += viewBytes(src)
 	}
-	if d, ok := b.ch.device(me).(device.CopyPreparer); ok {
-		if err := d.PrepareCopy(dst, src); err != nil {
-			b.fail(fmt.Errorf("preparing a copy of %s: %w", b.in.Op, err))
-		}
+	if err := b.ch.device(me).PrepareCopy(dst, src); err != nil {
+		b.fail(fmt.Errorf("preparing a copy of %s: %w", b.in.Op, err))
 	}
 	b.add(me, step{kind: stepCopy, copied: &copied{dst, src}})
 }

@@ -168,19 +168,18 @@ func (c *Channel) Choice(i int) Choice { return c.choices[i].Choice }
 // launches of the machine's own it is what their kind of algorithm moves.
 func (c *Channel) Moved(i, m int) int64 { return c.moved[i][m] }
 
-// Foresee has the machine begin with what Open will wait for, where it can: a
+// Precompile has the machine begin with what Open will wait for, where it can: a
 // program with several channels compiles for all of them at once.
-func (c *Channel) Foresee() {
-	t, ok := c.team.(device.ForesightedTeam)
-	if !ok {
+func (c *Channel) Precompile() {
+	if c.team == nil {
 		return
 	}
 	for i, x := range c.choices {
 		switch {
 		case x.normed:
-			c.team.(device.Normalizer).PrepareNormAhead(c.insts[i].Norm)
+			c.team.PrepareNormAhead(c.insts[i].Norm)
 		case x.schedule == nil:
-			t.PrepareAhead(x.Tuning, &c.insts[i].Collective)
+			c.team.PrepareAhead(x.Tuning, &c.insts[i].Collective)
 		}
 	}
 }

@@ -35,7 +35,9 @@ type Dispatch struct {
 // on another machine: what this one cannot do is passed over.
 func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch {
 	d := &Dispatch{world: w, caps: caps, table: t, policy: p}
-	d.teams, _ = w.(device.Teams)
+	if len(w.TeamAlgorithms()) > 0 {
+		d.teams = w
+	}
 	return d
 }
 
@@ -203,13 +205,9 @@ const twoShotFrom = 64 << 10
 
 // apart reports whether two members are.
 func (d *Dispatch) apart(members []Member) bool {
-	p, ok := d.world.(device.Partial)
-	if !ok {
-		return false
-	}
 	for i := range members {
 		for k := range i {
-			if p.Apart(members[k].Rank, members[i].Rank) != nil {
+			if d.world.Apart(members[k].Rank, members[i].Rank) != nil {
 				return true
 			}
 		}

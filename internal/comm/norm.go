@@ -37,11 +37,10 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 	case x.schedule != nil, ByNCCL(x.Tuning.Algo):
 		return fmt.Errorf("%s is known to be faster", x.Tuning.Algo)
 	}
-	t, ok := c.team.(device.Normalizer)
-	if !ok {
+	if c.team == nil {
 		return device.ErrUnsupported
 	}
-	return t.SupportsNorm(in.Norm)
+	return c.team.SupportsNorm(in.Norm)
 }
 
 // prepareNorm makes the launches of instance i if they are to do what follows it
@@ -51,7 +50,7 @@ func (c *Channel) prepareNorm(i int) (bool, error) {
 	if !x.normed {
 		return false, nil
 	}
-	l, err := c.team.(device.Normalizer).PrepareNorm(c.insts[i].Norm)
+	l, err := c.team.PrepareNorm(c.insts[i].Norm)
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		x.normed, x.Declined = false, append(x.Declined, fmt.Sprintf("%s: %v", normAlgorithm, err))

@@ -46,8 +46,8 @@ func OpenPairs(w device.World, pairs []Pair) (*Pairs, error) {
 		if err := pr.match(); err != nil {
 			return nil, err
 		}
-		if d, ok := w.Device(pr.DstRank).(device.CopyPreparer); ok && pr.Src.Elements() > 0 {
-			if err := d.PrepareCopy(pr.Dst, pr.Src); err != nil {
+		if pr.Src.Elements() > 0 {
+			if err := w.Device(pr.DstRank).PrepareCopy(pr.Dst, pr.Src); err != nil {
 				return nil, err
 			}
 		}

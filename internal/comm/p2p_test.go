@@ -16,7 +16,7 @@ import (
 
 func call(t testing.TB, s device.Stream, f func()) {
 	t.Helper()
-	if err := s.(device.HostCaller).Call(f); err != nil {
+	if err := s.Call(f); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -82,7 +82,7 @@ func TestRingOfGroups(t *testing.T) {
 						must(t, s.Upload(r.src[i], x.Data))
 						must(t, groups[i].Issue(0, run))
 						must(t, s.Download(outs[i].Data, r.dst[i]))
-						src, dst := r.src[i].Mem.(device.Poisoner), r.dst[i].Mem.(device.Poisoner)
+						src, dst := r.src[i].Mem, r.dst[i].Mem
 						call(t, s, func() { src.Poison(0, 256); dst.Poison(0, 256) })
 					}
 					got = append(got, outs)

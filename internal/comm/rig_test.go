@@ -394,17 +394,17 @@ func (r *rig) issue(i int, run int64) {
 		if p.Counted {
 			r.uploadCounts(st, s, me, p)
 		}
-		if c, ok := st.(device.HostCaller); ok && p.Writes && (!p.Reads || !meet(p.In, p.Out)) {
-			r.must(c.Call(func() { p.Out.Mem.(device.Poisoner).Poison(p.Out.Off, viewBytes(p.Out)) }))
+		if p.Writes && (!p.Reads || !meet(p.In, p.Out)) {
+			r.must(st.Call(func() { p.Out.Mem.Poison(p.Out.Off, viewBytes(p.Out)) }))
 		}
 		r.must(r.ch.Issue(i, me, run))
 		if p.Writes {
 			j.got[me], _ = tensor.New(s.dt, p.Out.Shape)
 			r.must(st.Download(j.got[me].Data, p.Out))
 		}
-		if c, ok := st.(device.HostCaller); ok && (p.Reads || p.Writes) {
+		if p.Reads || p.Writes {
 			mem := r.mems[i][me]
-			r.must(c.Call(func() { mem.(device.Poisoner).Poison(0, mem.Bytes()) }))
+			r.must(st.Call(func() { mem.Poison(0, mem.Bytes()) }))
 		}
 	}
 }

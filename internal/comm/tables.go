@@ -69,8 +69,8 @@ var shippedElsewhere = sync.OnceValue(func() *Table {
 // Identity says which machine a world is on: what its teams say, else the
 // machine's name and the processor.
 func Identity(machine string, w device.World) string {
-	if t, ok := w.(device.Teams); ok {
-		return t.Identity()
+	if id := w.Identity(); id != "" {
+		return id
 	}
 	return fmt.Sprintf("%s, %s/%s, %d CPUs", machine, runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 }
@@ -194,7 +194,7 @@ func Find(machine string, w device.World) Found {
 	if errors.Is(err, fs.ErrNotExist) {
 		f.Ignored = untuned
 	}
-	if _, ok := w.(device.Teams); ok {
+	if w.Identity() != "" {
 		f.Table, f.From = shippedFor(identity), shippedFrom
 	}
 	return f

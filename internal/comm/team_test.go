@@ -49,13 +49,10 @@ func (d teamDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return teamStream{s, s.(device.HostCaller)}, nil
+	return teamStream{s}, nil
 }
 
-type teamStream struct {
-	device.Stream
-	device.HostCaller
-}
+type teamStream struct{ device.Stream }
 
 func (s teamStream) Launch(l device.Launch) error {
 	if f, ok := l.(*fakeLaunch); ok {
@@ -76,6 +73,7 @@ type fakeLaunch struct {
 func (l *fakeLaunch) Release() { *l.released++ }
 
 type fakeTeam struct {
+	device.DefaultTeam
 	w        *teamWorld
 	members  []Member
 	channels []*Channel

@@ -13,13 +13,9 @@ import (
 )
 
 // FindOn is Find for worlds of so many ranks that need not be opened yet, on machines
-// that can sketch one; on others it finds nothing.
+// that have dry runs; on others it finds nothing.
 func FindOn(m device.Machine, ranks int) Found {
-	s, ok := m.(device.Sketcher)
-	if !ok {
-		return Found{Ignored: "the machine tells nothing of worlds that are not open"}
-	}
-	w, err := s.Sketch(ranks)
+	w, err := m.DryRun(ranks)
 	if err != nil {
 		return Found{Ignored: err.Error()}
 	}

@@ -202,7 +202,7 @@ type sketcher struct {
 
 func (d sketcher) Name() string { return d.name }
 
-func (d sketcher) Sketch(ranks int) (device.World, error) {
+func (d sketcher) DryRun(ranks int) (device.World, error) {
 	if d.identity == "" {
 		return nil, fmt.Errorf("no sketch of %d ranks", ranks)
 	}
@@ -211,7 +211,6 @@ func (d sketcher) Sketch(ranks int) (device.World, error) {
 
 type sketchedWorld struct {
 	device.World
-	device.Teams
 	ranks    int
 	identity string
 }
@@ -222,3 +221,5 @@ func (w sketchedWorld) TeamAlgorithms() []string { return nil }
 
 // unsketched is a machine that has no sketches.
 type unsketched struct{ device.Machine }
+
+func (unsketched) DryRun(int) (device.World, error) { return device.DefaultMachine{}.DryRun(0) }

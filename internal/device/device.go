@@ -55,6 +55,12 @@ type Machine interface {
 	// does: then it aborts. A device that a fault has left beyond use in this
 	// process gives ErrDeviceLost.
 	Open(ctx context.Context, ranks int) (World, error)
+	// DryRun returns a world of so many ranks that nothing was opened for, which takes long:
+	// its memory and streams are names, good for views and members of its teams, and its
+	// teams are for Supports and PrepareAhead. Nothing of it may be used otherwise, and
+	// nothing need be given back. Unsupported where a machine knows nothing of worlds that
+	// are not open.
+	DryRun(ranks int) (World, error)
 }
 
 // Caps tells what a machine can do.
@@ -66,6 +72,12 @@ type Caps struct {
 	Concurrent bool // streams run at the same time
 	Chains     bool // Prepare takes kernels with Links, and products with Relu
 	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
+	Traces     bool // observers are told of marks
+	Precompile bool // PrepareAhead begins something
+	HostCalls  bool // Stream.Call works
+	Poison     bool // Memory.Poison works
+	Borrows    bool // Device.Borrow works
+	Moves      bool // Device.PrepareMove works, between devices that reach each other
 }
 
 // World is a set of devices that reach each other's counters and, by copies and
@@ -83,13 +95,44 @@ type World interface {
 	// that is lost goes when the process ends. A closed world answers every call
 	// with an error.
 	Close() error
+
+	// Batch calls issue, which gives work to the world's streams, the whole of it:
+	// until it returns no world of the machine does what could keep the work that
+	// was issued first from ending.
+	Batch(issue func() error) error
+	// Stage makes buffers ahead of uploads and downloads of so many bytes each,
+	// that many times all of them: then issuing those takes no memory.
+	Stage(transfers []int64, times int) error
+	// Capture calls issue, once or more often, which gives work to the world's
+	// streams, the same each time, and records that work instead of running it. Each
+	// launch raises counters as the work does; a wait that was satisfied before the
+	// recording is satisfied at each launch. The world must be at rest, nobody else may
+	// issue work meanwhile, and a wait for what is not issued within, uploads, downloads
+	// and host calls are errors, which may end the world. Of marks of Begin and End an
+	// observer is told once a launch has ended; of launches with no Sync between, those
+	// of the last. Needs Caps.Graphs.
+	Capture(issue func() error) (Graph, error)
+	// Observe sets who is told of marks; nil stops. Not while work is in flight. It may
+	// cost time; without it a world that fails may know less well where.
+	Observe(o Observer)
+
+	Teams
+	Status
 }
 
-// Partial is a world whose devices may be apart: then copies between them, and what
-// kernels read of each other, go by a detour that takes longer. What needs more than
-// that declines.
-type Partial interface {
-	// Apart returns why a rank and a peer are apart, nil where they are not.
+// Status is what a world tells of itself.
+type Status interface {
+	// Held counts what the world takes for as long as it lives: operands, staging,
+	// workspaces, buffers of transfers, teams' memory. It does not know what the
+	// driver and NCCL take by themselves, for code, graphs and connections. Zero where
+	// the machine does not tell.
+	Held() Held
+	// Guesses names the GEMMs that run by the library's first guess for want of
+	// memory to time others in, by this world or one before it in the process.
+	Guesses() []string
+	// Apart returns why a rank has no access to a peer's memory, nil where it has. Copies
+	// between them, and what kernels read of each other, then go by a detour that takes
+	// longer; what needs more than that declines.
 	Apart(rank, peer int) error
 	// Detours says which devices are apart and why, a line for each reason; nothing
 	// where none are.
@@ -109,55 +152,21 @@ type Device interface {
 	// Prepare makes a kernel ready to launch: compiles it, picks an
 	// algorithm, reserves workspace, runs it once where that matters.
 	Prepare(k Kernel) (Launch, error)
-}
-
-// Borrower is a device that can use memory of another world's.
-type Borrower interface {
-	// Borrow returns memory that stands for m, which is of the same device in another
-	// world of the machine: Private, for this rank alone, and no longer than m is there.
-	// It need not be freed; Free leaves m as it is. The error wraps ErrUnsupported where
-	// m is another device's, or pinned.
-	Borrow(m Memory) (Memory, error)
-}
-
-// Foresighted is a Device, or below a Team, that can begin what Prepare would wait
-// for: compiling.
-type Foresighted interface {
-	// PrepareAhead begins what Prepare of the same kernel will need, and returns at
-	// once. Whether it helps, and what is wrong, Prepare shows.
+	// PrepareAhead begins what Prepare of the same kernel will need, such as compiling, and
+	// returns at once. Whether it helps, and what is wrong, Prepare shows.
 	PrepareAhead(k Kernel)
-}
-
-// Sketcher is a Machine that knows what a world would be like before one is opened,
-// which takes long.
-type Sketcher interface {
-	// Sketch returns a world of so many ranks that nothing was opened for: its memory
-	// and streams are names, good for views and members of its teams, and its teams
-	// are for Supports and PrepareAhead. Nothing of it may be used otherwise, and
-	// nothing need be given back.
-	Sketch(ranks int) (World, error)
-}
-
-// CopyPreparer is a device some of whose copies are kernels.
-type CopyPreparer interface {
 	// PrepareCopy makes ready what Copy of the same views will need on a stream of
 	// the device, so that issuing it compiles nothing.
 	PrepareCopy(dst, src View) error
-}
-
-// LaunchPreparer is a stream some of whose launches need memory of the stream's own.
-type LaunchPreparer interface {
-	// PrepareLaunches reserves what launches of the list will need on the stream, so
-	// that issuing them takes no memory.
-	PrepareLaunches(list []Launch) error
-}
-
-// Mover is a device with kernels that copy to and from peers' shared memory.
-type Mover interface {
 	// PrepareMove makes ready a kernel of at most so many blocks, 0 for as many as suit
 	// the machine, that does what Copy of the same views does. They have no gaps.
-	// The error wraps ErrUnsupported where no kernel reaches both.
+	// Unsupported where no kernel reaches both.
 	PrepareMove(dst, src View, blocks int) (Launch, error)
+	// Borrow returns memory that stands for m, which is of the same device in another
+	// world of the machine: Private, for this rank alone, and no longer than m is there.
+	// It need not be freed; Free leaves m as it is. Unsupported where m is another
+	// device's, or pinned.
+	Borrow(m Memory) (Memory, error)
 }
 
 // MemKind is a kind of memory.
@@ -175,18 +184,14 @@ type Memory interface {
 	Bytes() int64
 	// Free gives it back; nothing issued may still use it.
 	Free() error
-}
-
-// Addresser is a memory that the process can give others the address of.
-type Addresser interface {
-	// Address is a device pointer, or the host's where the device is the host.
+	// Address is a device pointer, or the host's where the device is the host; 0 where
+	// there is none to give others.
 	Address() uintptr
-}
-
-// HostMemory is a memory that is the process's own.
-type HostMemory interface {
-	// Host is all of it.
+	// Host is all of it where it is the process's own memory, else nil.
 	Host() []byte
+	// Poison overwrites bytes with a pattern that makes a later read show: NaNs, large
+	// integers. Needs Caps.Poison.
+	Poison(off, n int64)
 }
 
 // View is a tensor in memory. Shape and Strides count elements, Off bytes.
@@ -314,6 +319,11 @@ type Stream interface {
 	// caller's, what is passed to the world's observer.
 	Begin(id int64) error
 	End(id int64) error
+	// Call calls a Go function in stream order. Needs Caps.HostCalls.
+	Call(f func()) error
+	// PrepareLaunches reserves what launches of the list will need on the stream, so
+	// that issuing them takes no memory.
+	PrepareLaunches(list []Launch) error
 }
 
 // Event is recorded on one stream and waited for on others.
@@ -325,30 +335,11 @@ type Counters interface {
 	Release()
 }
 
-// HostCaller is a stream that can call a Go function in stream order. The CPU
-// machine's streams can.
-type HostCaller interface {
-	Call(f func()) error
-}
-
 // Observer gets the times at which commands began and ended, in nanoseconds
 // since the world was opened. Calls come from many goroutines.
 type Observer interface {
 	Began(rank int, stream string, id int64, ns int64)
 	Ended(rank int, stream string, id int64, ns int64)
-}
-
-// Observable is a world that reports Begin and End marks.
-type Observable interface {
-	// Observe sets who is told; nil stops. Not while work is in flight. It may
-	// cost time; without it a world that fails may know less well where.
-	Observe(o Observer)
-}
-
-// Poisoner is a memory whose bytes can be overwritten with a pattern that
-// makes a later read show: NaNs, large integers.
-type Poisoner interface {
-	Poison(off, n int64)
 }
 
 // Graph is a recorded sequence of work that replays as one launch.
@@ -358,44 +349,13 @@ type Graph interface {
 	Launch(ctx context.Context) error
 	// Close gives it back; no launch of it may still run.
 	Close() error
-}
-
-// Choices is a graph that can be launched in more ways than one, with the same
-// results: which is the fastest only measuring can tell.
-type Choices interface {
-	// Choices names the ways; the first is taken until Choose says otherwise.
-	Choices() []string
-	Choose(i int)
-	// Keep chooses for good and gives the other ways back; no launch may run.
-	Keep(i int) error
-}
-
-// Capturer is a world that records graphs: one whose machine has Caps.Graphs.
-type Capturer interface {
-	// Capture calls issue, once or more often, which gives work to the world's
-	// streams, the same each time, and records that work instead of running it. Each launch raises counters as the work
-	// does; a wait that was satisfied before the recording is satisfied at each
-	// launch. The world must be at rest, nobody else may issue work meanwhile,
-	// and a wait for what is not issued within, uploads, downloads and host
-	// calls are errors, which may end the world. Of marks of Begin and End an
-	// observer is told once a launch has ended; of launches with no Sync between,
-	// those of the last.
-	Capture(issue func() error) (Graph, error)
-}
-
-// Batcher is a world whose work may wait on devices for work issued later.
-type Batcher interface {
-	// Batch calls issue, which gives work to the world's streams, the whole of it:
-	// until it returns no world of the machine does what could keep the work that
-	// was issued first from ending.
-	Batch(issue func() error) error
-}
-
-// Stager is a world whose transfers go through buffers.
-type Stager interface {
-	// Stage makes buffers ahead of uploads and downloads of so many bytes each,
-	// that many times all of them: then issuing those takes no memory.
-	Stage(transfers []int64, times int) error
+	// Forms names the ways in which the graph can be launched, with the same results; which
+	// is the fastest only measuring can tell. The first is taken until Choose says
+	// otherwise. Nothing where there is one way only.
+	Forms() []string
+	Choose(form int)
+	// Keep chooses for good and gives the other forms back; no launch may run.
+	Keep(form int) error
 }
 
 // Fault is a failure of work on a device.

@@ -17,10 +17,3 @@ func (e *TrialError) Error() string {
 
 // Unwrap returns the cause.
 func (e *TrialError) Unwrap() error { return e.Err }
-
-// Guesser is a world that tells what it runs by a guess.
-type Guesser interface {
-	// Guesses names the products that run by the library's first guess for want of
-	// memory to time others in, by this world or one before it in the process.
-	Guesses() []string
-}

@@ -8,11 +8,3 @@ type Held struct {
 
 // Bytes is both.
 func (h Held) Bytes() int64 { return h.Device + h.Host }
-
-// Holder is a world that tells what it holds.
-type Holder interface {
-	// Held counts what the world takes for as long as it lives: operands, staging,
-	// workspaces, buffers of transfers, teams' memory. It does not know what the
-	// driver and NCCL take by themselves, for code, graphs and connections.
-	Held() Held
-}

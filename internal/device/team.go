@@ -58,14 +58,16 @@ type Member struct {
 	Stream Stream
 }
 
-// Teams is a world that runs whole collectives as launches of its own: kernels
-// that reach peers' memory, a vendor's library. Schedules of copies, signals
-// and reductions run on every world and need none of this.
+// Teams run whole collectives as launches of a machine's own: kernels that reach peers'
+// memory, a vendor's library. Schedules of copies, signals and reductions run on every
+// world and need none of this. Worlds without them have
+// no TeamAlgorithms.
 type Teams interface {
 	// TeamAlgorithms names what Team.Prepare takes, in a fixed order.
 	TeamAlgorithms() []string
 	// Identity says which machines may share measurements: GPU, architecture,
-	// links, driver, and a hash of the kernels' sources. One line.
+	// links, driver, and a hash of the kernels' sources. One line; empty where any
+	// machine of the name and processor may.
 	Identity() string
 	// OpenTeam makes what members need to meet on one stream each: flags,
 	// staging. It costs little until Prepare asks for more.
@@ -90,16 +92,19 @@ type Team interface {
 	// Prepare makes one launch for each member, nil for one that has nothing to
 	// do; member m's goes to its own stream only. Not while work is in flight.
 	Prepare(t Tuning, c *Collective) ([]Launch, error)
+	// PrepareAhead begins what Prepare of the same will need, and returns at once.
+	PrepareAhead(t Tuning, c *Collective)
+	// SupportsNorm returns nil, or why n cannot be run so, or is not faster so.
+	SupportsNorm(n *Norm) error
+	// PrepareNorm is Prepare for n: one launch on each member, with the bits of
+	// all_reduce, add and rms_norm one after another.
+	PrepareNorm(n *Norm) ([]Launch, error)
+	// PrepareNormAhead begins what PrepareNorm will need, and returns at once.
+	PrepareNormAhead(n *Norm)
 	// Bytes returns the device memory that the team holds on each member.
 	Bytes() int64
 	// Close gives everything back; nothing issued may still run.
 	Close() error
-}
-
-// ForesightedTeam is a Team that can begin what Prepare would wait for.
-type ForesightedTeam interface {
-	// PrepareAhead begins what Prepare of the same will need, and returns at once.
-	PrepareAhead(t Tuning, c *Collective)
 }
 
 // NormPart is what one member brings to a normalised sum: In is added up over all
@@ -114,15 +119,4 @@ type NormPart struct{ In, Residual, Weight, Sum, Out View }
 type Norm struct {
 	Eps   float64
 	Parts []NormPart // one for each member
-}
-
-// Normalizer is a Team that does so in one launch on each member, with the bits
-// of all_reduce, add and rms_norm one after another.
-type Normalizer interface {
-	// SupportsNorm returns nil, or why n cannot be run so, or is not faster so.
-	SupportsNorm(n *Norm) error
-	// PrepareNorm is Prepare for n.
-	PrepareNorm(n *Norm) ([]Launch, error)
-	// PrepareNormAhead begins what PrepareNorm will need, and returns at once.
-	PrepareNormAhead(n *Norm)
 }

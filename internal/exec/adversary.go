@@ -35,7 +35,7 @@ type adversary struct {
 
 // spot is bytes of a buffer on one rank of which each command uses all or none.
 type spot struct {
-	mem    device.Poisoner
+	mem    device.Memory
 	off, n int64
 	uses   int32 // in each run
 	input  bool
@@ -44,10 +44,8 @@ type spot struct {
 
 // newAdversary looks at an image's commands on a virtual machine.
 func newAdversary(im *image.Image) (*adversary, error) {
-	for _, s := range im.Streams {
-		if _, ok := s.(device.HostCaller); !ok {
-			return nil, fmt.Errorf("a virtual machine whose streams cannot call back: %w", device.ErrUnsupported)
-		}
+	if !im.Caps.HostCalls || !im.Caps.Poison {
+		return nil, fmt.Errorf("a virtual machine that cannot call back, or poison memory: %w", device.ErrUnsupported)
 	}
 	p := im.Plan
 	a := &adversary{uses: make([][]int32, len(p.Cmds)), exits: map[int][]spot{}}
@@ -62,9 +60,7 @@ func newAdversary(im *image.Image) (*adversary, error) {
 			}
 			if _, ok := first[at]; !ok {
 				first[at] = int32(len(a.spots))
-				if err := a.addSpots(im, r, cuts[at]); err != nil {
-					return nil, err
-				}
+				a.addSpots(im, r, cuts[at])
 			}
 			for s := range spotsOf(r, cuts[at]) {
 				if s += first[at]; !seen[s] {
@@ -75,7 +71,8 @@ func newAdversary(im *image.Image) (*adversary, error) {
 			}
 		}
 	}
-	return a, a.watchExits(im, first)
+	a.watchExits(im, first)
+	return a, nil
 }
 
 // place is a buffer on a rank.
@@ -146,32 +143,24 @@ func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 }
 
 // addSpots adds what lies between the cuts of r's buffer.
-func (a *adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) error {
-	whole, err := wholeSpot(im, r)
-	if err != nil {
-		return err
-	}
+func (a *adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) {
+	whole := wholeSpot(im, r)
 	for i, lo := range cuts[:len(cuts)-1] {
 		s := whole
 		s.off, s.n = whole.off+lo, cuts[i+1]-lo
 		a.spots = append(a.spots, s)
 	}
-	return nil
 }
 
 // wholeSpot is all of the buffer that r lies in.
-func wholeSpot(im *image.Image, r plan.Ref) (spot, error) {
+func wholeSpot(im *image.Image, r plan.Ref) spot {
 	b := &im.Plan.Buffers[r.Buf]
 	v := im.View(plan.Ref{Rank: r.Rank, Buf: r.Buf, DType: r.DType})
-	mem, ok := v.Mem.(device.Poisoner)
-	if !ok {
-		return spot{}, fmt.Errorf("a virtual machine whose memory cannot be poisoned: %w", device.ErrUnsupported)
-	}
-	return spot{mem: mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1}, nil
+	return spot{mem: v.Mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1}
 }
 
 // watchExits finds each rank's last command on main and what it gives back.
-func (a *adversary) watchExits(im *image.Image, used map[place]int32) error {
+func (a *adversary) watchExits(im *image.Image, used map[place]int32) {
 	last := map[int32]int{}
 	for c := range im.Plan.Cmds {
 		if cmd := &im.Plan.Cmds[c]; im.Plan.Main[cmd.Rank] == cmd.Stream {
@@ -192,10 +181,7 @@ func (a *adversary) watchExits(im *image.Image, used map[place]int32) error {
 					continue
 				}
 				given[at] = true
-				x, err := wholeSpot(im, r)
-				if err != nil {
-					return err
-				}
+				x := wholeSpot(im, r)
 				if n == 0 {
 					x.block = block
 				}
@@ -203,7 +189,6 @@ func (a *adversary) watchExits(im *image.Image, used map[place]int32) error {
 			}
 		}
 	}
-	return nil
 }
 
 // begin resets the counts of a run that uses f.
@@ -226,7 +211,7 @@ func (a *adversary) after(c int, s device.Stream, f *frame, skip []bool) error {
 	if len(uses) == 0 && len(exits) == 0 {
 		return nil
 	}
-	return s.(device.HostCaller).Call(func() {
+	return s.Call(func() {
 		for _, i := range uses {
 			if left := atomic.AddInt32(&f.uses[i], -1); left == 0 && !a.spots[i].input {
 				a.spots[i].poison()

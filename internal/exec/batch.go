@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
@@ -22,10 +21,10 @@ type Result struct {
 	// Algorithms are those of the collectives, by their index in the plan.
 	// Callers must not change it.
 	Algorithms []string
-	// Detours says which devices are apart and why (see device.Partial); empty where
+	// Detours says which devices are apart and why (see device.Status); empty where
 	// none are.
 	Detours []string
-	// Guesses names the products that run by a guess (see device.Guesser).
+	// Guesses names the products that run by a guess (see device.Status).
 	Guesses []string
 	// PassedOver says why a tuned table of collectives that there is was not used.
 	PassedOver string
@@ -86,7 +85,7 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string
 		return nil, err
 	}
 	setContents(batch, true)
-	detours := p.detours()
+	detours := p.im.World.Detours()
 	for _, r := range results {
 		r.Issue, r.Algorithms, r.Detours, r.Guesses, r.PassedOver = issued, p.im.Algorithms, detours, p.im.Guesses, p.im.PassedOver
 	}
@@ -158,11 +157,4 @@ func (p *Program) collect(first int64, k int) ([]*Result, error) {
 		p.addTraces(results, first)
 	}
 	return results, nil
-}
-
-func (p *Program) detours() []string {
-	if w, ok := p.im.World.(device.Partial); ok {
-		return w.Detours()
-	}
-	return nil
 }

@@ -53,10 +53,10 @@ func (w *waysWorld) Capture(issue func() error) (device.Graph, error) {
 	return &waysGraph{m: w.m, names: []string{"slow", "quick", "middling"}, issue: issue}, nil
 }
 
-func (g *waysGraph) Choices() []string { return g.names }
-func (g *waysGraph) Choose(i int)      { g.use = i }
-func (g *waysGraph) Keep(i int) error  { g.names, g.use = g.names[i:i+1], 0; return nil }
-func (g *waysGraph) Close() error      { return nil }
+func (g *waysGraph) Forms() []string  { return g.names }
+func (g *waysGraph) Choose(i int)     { g.use = i }
+func (g *waysGraph) Keep(i int) error { g.names, g.use = g.names[i:i+1], 0; return nil }
+func (g *waysGraph) Close() error     { return nil }
 func (g *waysGraph) Launch(context.Context) error {
 	name := g.names[g.use]
 	*g.m.runs = append(*g.m.runs, name)

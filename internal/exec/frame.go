@@ -155,24 +155,19 @@ func (p *Program) borrowAll(ios []plan.IO, tensors map[string]*resident.DeviceTe
 // borrowBlock returns a view of block k of t, for copies from it to ref, or to it from ref.
 func (p *Program) borrowBlock(t *resident.DeviceTensor, k int, ref plan.Ref, from bool) (device.View, error) {
 	d := p.im.World.Device(int(ref.Rank))
-	b, ok := d.(device.Borrower)
-	if !ok {
-		return device.View{}, fmt.Errorf("tensors on devices: %w", device.ErrUnsupported)
-	}
-	mem, err := b.Borrow(t.Block(int(ref.Rank)))
+	mem, err := d.Borrow(t.Block(int(ref.Rank)))
 	if err != nil {
 		return device.View{}, err
 	}
 	v := t.BlockView(k, mem)
-	c, ok := d.(device.CopyPreparer)
-	if !ok || ref.Dense() {
+	if ref.Dense() {
 		return v, nil
 	}
 	dst, src := p.im.View(ref), v
 	if !from {
 		dst, src = src, dst
 	}
-	return v, c.PrepareCopy(dst, src)
+	return v, d.PrepareCopy(dst, src)
 }
 
 // expect lays ready what the host receives of a run's outputs, straight in the caller's
@@ -295,10 +290,6 @@ func (s *staged) covers(k int, blocks []bool) bool {
 
 // stage has the world ready for the transfers of the first k frames, if it was not yet.
 func (p *Program) stage(k int) error {
-	w, ok := p.im.World.(device.Stager)
-	if !ok {
-		return nil
-	}
 	blocks := p.copied(p.frames[:k])
 	if p.staged.covers(k, blocks) {
 		return nil
@@ -315,7 +306,7 @@ func (p *Program) stage(k int) error {
 			}
 		}
 	}
-	return w.Stage(sizes, k)
+	return p.im.World.Stage(sizes, k)
 }
 
 // copied tells which blocks of inputs and outputs are copied from or to the host in some

@@ -46,7 +46,7 @@ func newChainMachine(declines bool) chainMachine {
 
 func (m chainMachine) Caps() device.Caps {
 	c := m.Machine.Caps()
-	c.Chains = true
+	c.Chains, c.Precompile = true, true
 	return c
 }
 

@@ -12,10 +12,7 @@ import (
 // issueWhole is issue, with nothing between that a machine must keep out.
 func (p *Program) issueWhole(ctx context.Context, k int) error {
 	return p.within(ctx, func() error {
-		if w, ok := p.im.World.(device.Batcher); ok {
-			return w.Batch(func() error { return p.issue(k) })
-		}
-		return p.issue(k)
+		return p.im.World.Batch(func() error { return p.issue(k) })
 	})
 }
 

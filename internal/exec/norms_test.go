@@ -30,6 +30,7 @@ type (
 	normDevice struct{ device.Device }
 	normStream struct{ device.Stream }
 	normTeam   struct {
+		device.DefaultTeam
 		w       *normWorld
 		members []device.Member
 	}
@@ -49,7 +50,6 @@ func (m normMachine) Open(ctx context.Context, ranks int) (device.World, error) 
 }
 
 func (w *normWorld) Device(r int) device.Device                      { return normDevice{w.World.Device(r)} }
-func (w *normWorld) Observe(o device.Observer)                       { w.World.(device.Observable).Observe(o) }
 func (*normWorld) TeamAlgorithms() []string                          { return []string{"ll", "nccl"} }
 func (*normWorld) Identity() string                                  { return "abacus" }
 func (t *normTeam) Bytes() int64                                     { return 0 }

@@ -11,11 +11,23 @@ import (
 
 // nullMachine does nothing, at no cost: what is measured on it is exec itself.
 type (
-	nullMachine  struct{}
-	nullWorld    struct{ ranks int }
-	nullDevice   struct{ rank int }
-	nullStream   struct{ ops *int }
-	nullMemory   struct{ n int64 }
+	nullMachine struct{ device.DefaultMachine }
+	nullWorld   struct {
+		device.DefaultWorld
+		ranks int
+	}
+	nullDevice struct {
+		device.DefaultDevice
+		rank int
+	}
+	nullStream struct {
+		device.DefaultStream
+		ops *int
+	}
+	nullMemory struct {
+		device.DefaultMemory
+		n int64
+	}
 	nullEvent    struct{}
 	nullCounters struct{ n int }
 )
@@ -27,19 +39,19 @@ func (nullMachine) Caps() device.Caps {
 	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes()}
 }
 func (nullMachine) Open(_ context.Context, ranks int) (device.World, error) {
-	return nullWorld{ranks}, nil
+	return nullWorld{ranks: ranks}, nil
 }
 func (w nullWorld) Ranks() int                 { return w.ranks }
-func (w nullWorld) Device(r int) device.Device { return nullDevice{r} }
+func (w nullWorld) Device(r int) device.Device { return nullDevice{rank: r} }
 func (nullWorld) Sync(context.Context) error   { return nil }
 func (nullWorld) Abort(error)                  {}
 func (nullWorld) Close() error                 { return nil }
 func (d nullDevice) Rank() int                 { return d.rank }
 func (nullDevice) Alloc(n int64, _ device.MemKind) (device.Memory, error) {
-	return &nullMemory{n}, nil
+	return &nullMemory{n: n}, nil
 }
 func (nullDevice) NewStream(device.StreamOptions) (device.Stream, error) {
-	return &nullStream{&nullOps}, nil
+	return &nullStream{ops: &nullOps}, nil
 }
 func (nullDevice) NewEvent() (device.Event, error)                  { return nullEvent{}, nil }
 func (nullDevice) NewCounters(n int) (device.Counters, error)       { return nullCounters{n}, nil }

@@ -136,13 +136,8 @@ func (p *Program) Stats() Stats {
 }
 
 // Held is the memory that the program has taken on its machine, which may grow with
-// its runs. Of a machine that does not tell it is what was planned.
-func (p *Program) Held() device.Held {
-	if w, ok := p.im.World.(device.Holder); ok {
-		return w.Held()
-	}
-	return device.Held{Device: p.im.ArenaBytes() + p.im.StagingBytes()}
-}
+// its runs.
+func (p *Program) Held() device.Held { return p.im.World.Held() }
 
 // Close aborts what runs and frees everything.
 func (p *Program) Close() error {

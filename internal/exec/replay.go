@@ -17,7 +17,6 @@ import (
 // launches follow each other, so that what a run waits for in the run before has
 // always happened, and within a run every wait is for something in it.
 type replay struct {
-	world                 device.Capturer
 	graph                 device.Graph // nil until it is recorded
 	form                  string       // how it is launched, where there are several ways
 	inputs, body, outputs []int        // commands, in order
@@ -25,11 +24,10 @@ type replay struct {
 
 // newReplay sorts an image's commands for a graph.
 func newReplay(im *image.Image) (*replay, error) {
-	world, ok := im.World.(device.Capturer)
-	if !ok || !im.Caps.Graphs {
+	if !im.Caps.Graphs {
 		return nil, fmt.Errorf("running by graph: %w", device.ErrUnsupported)
 	}
-	r := &replay{world: world}
+	r := &replay{}
 	return r, r.cut(im.Plan)
 }
 
@@ -81,7 +79,7 @@ func (p *Program) record(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	r.graph, err = r.world.Capture(func() error {
+	r.graph, err = p.im.World.Capture(func() error {
 		// Marked, so that faults of later launches have a place; of which run
 		// they are is not known.
 		return p.issueAll(r.body, 0, p.run, nil)
@@ -90,10 +88,7 @@ func (p *Program) record(ctx context.Context) error {
 		return fmt.Errorf("recording the program as a graph: %w", err)
 	}
 	p.opts.Logger.Debug("program recorded as a graph", "func", p.im.Plan.Func, "commands", len(r.body))
-	if forms, ok := r.graph.(device.Choices); ok {
-		return p.chooseForm(ctx, forms)
-	}
-	return nil
+	return p.chooseForm(ctx, r.graph)
 }
 
 // issueReplay enqueues a run by graph.

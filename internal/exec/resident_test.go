@@ -235,7 +235,7 @@ func TestResidentTrials(t *testing.T) {
 			if c.fails != nil {
 				m.slow["middling"] = -1
 			}
-			kept := func() int64 { return pool.World.(device.Holder).Held().Device }
+			kept := func() int64 { return pool.World.Held().Device }
 			before, atEnd := kept(), int64(0)
 			under.closing = func() { atEnd = kept() }
 			err := run()
@@ -307,7 +307,7 @@ func TestResidentTrialsShort(t *testing.T) {
 		t.Fatalf("%d blocks were taken", len(under.took))
 	}
 	for _, mem := range under.took {
-		if b := mem.(device.HostMemory).Host(); b[0] != 0xff || b[1] != 0x7f {
+		if b := mem.Host(); b[0] != 0xff || b[1] != 0x7f {
 			t.Errorf("what was given back is written to: %v", b[:8])
 		}
 	}

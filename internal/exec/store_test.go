@@ -56,13 +56,8 @@ func (w *storingWorld) Close() error {
 	return w.World.Close()
 }
 
-func (w *storingWorld) Held() device.Held { return w.World.(device.Holder).Held() }
-
 func (w *storingWorld) Device(rank int) device.Device {
 	d := storingDevice{w.World.Device(rank), w.m}
-	if b, ok := d.Device.(device.Borrower); ok && !w.m.lacks {
-		return storingBorrower{d, b}
-	}
 	return d
 }
 
@@ -71,9 +66,11 @@ type storingDevice struct {
 	m *storing
 }
 
-type storingBorrower struct {
-	storingDevice
-	device.Borrower
+func (d storingDevice) Borrow(m device.Memory) (device.Memory, error) {
+	if d.m.lacks {
+		return nil, device.ErrUnsupported
+	}
+	return d.Device.Borrow(m)
 }
 
 func (d storingDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {

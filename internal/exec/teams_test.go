@@ -22,19 +22,20 @@ type teamMachine struct{ device.Machine }
 
 type teamWorld struct{ device.World }
 
-type idleTeam struct{ n int }
+type idleTeam struct {
+	device.DefaultTeam
+	n int
+}
 
 func (m teamMachine) Open(ctx context.Context, ranks int) (device.World, error) {
 	w, err := m.Machine.Open(ctx, ranks)
 	return &teamWorld{w}, err
 }
 
-func (w *teamWorld) Observe(o device.Observer) { w.World.(device.Observable).Observe(o) }
-
 func (*teamWorld) TeamAlgorithms() []string { return []string{"ready", "choosy"} }
 func (*teamWorld) Identity() string         { return "abacus" }
 func (*teamWorld) OpenTeam(ms []device.Member) (device.Team, error) {
-	return idleTeam{len(ms)}, nil
+	return idleTeam{n: len(ms)}, nil
 }
 
 func (idleTeam) Supports(t device.Tuning, _ *device.Collective) error {

@@ -3,7 +3,6 @@ package exec
 import (
 	"sync/atomic"
 
-	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/trace"
@@ -28,8 +27,7 @@ type streamKey struct {
 
 // observe starts to watch the world; nil where that cannot be.
 func observe(im *image.Image, parts func(cmd int) int) *tracer {
-	w, ok := im.World.(device.Observable)
-	if !ok {
+	if !im.Caps.Traces {
 		return nil
 	}
 	t := &tracer{streams: map[streamKey]bool{}, recorder: trace.NewRecorder(), cmds: int64(len(im.Cmds))}
@@ -39,7 +37,7 @@ func observe(im *image.Image, parts func(cmd int) int) *tracer {
 	if parts != nil {
 		keepEnds(im, parts)
 	}
-	w.Observe(t)
+	im.World.Observe(t)
 	return t
 }
 

@@ -20,20 +20,20 @@ const longRun = 50 * time.Millisecond
 
 // chooseForm takes the fastest form of the graph. Each is measured by whole
 // runs but for their outputs, in turns, with the inputs of the run to come.
-func (p *Program) chooseForm(ctx context.Context, forms device.Choices) error {
-	names := forms.Choices()
+func (p *Program) chooseForm(ctx context.Context, graph device.Graph) error {
+	names := graph.Forms()
 	if len(names) < 2 {
 		return nil
 	}
 	kept, err := p.keepResidents(ctx)
 	if errors.Is(err, device.ErrOutOfMemory) {
 		p.opts.Logger.Warn("forms of the graph are not tried: no memory is free to keep what it updates meanwhile", "func", p.im.Plan.Func)
-		return p.replay.keep(forms, len(names)-1)
+		return p.replay.keep(graph, len(names)-1)
 	}
 	if err != nil {
 		return err
 	}
-	if err = p.tryForms(ctx, forms); err == nil {
+	if err = p.tryForms(ctx, graph); err == nil {
 		err = p.restore(ctx, kept)
 	}
 	if err != nil && len(kept) > 0 {
@@ -44,18 +44,18 @@ func (p *Program) chooseForm(ctx context.Context, forms device.Choices) error {
 }
 
 // tryForms measures the forms of the graph, and takes the fastest.
-func (p *Program) tryForms(ctx context.Context, forms device.Choices) error {
-	names := forms.Choices()
+func (p *Program) tryForms(ctx context.Context, graph device.Graph) error {
+	names := graph.Forms()
 	least := make([]time.Duration, len(names))
 	for round := range trialRounds {
 		for i := range names {
-			forms.Choose(i)
+			graph.Choose(i)
 			took, err := p.timeGraph(ctx)
 			if err != nil {
 				return fmt.Errorf("trying the program as a graph in the form %q: %w", names[i], err)
 			}
 			if took > longRun {
-				return p.replay.keep(forms, 0)
+				return p.replay.keep(graph, 0)
 			}
 			if round == 1 || round > 1 && took < least[i] {
 				least[i] = took
@@ -63,12 +63,12 @@ func (p *Program) tryForms(ctx context.Context, forms device.Choices) error {
 		}
 	}
 	p.opts.Logger.Debug("forms of the graph", "func", p.im.Plan.Func, "forms", names, "took", least)
-	return p.replay.keep(forms, slices.Index(least, slices.Min(least)))
+	return p.replay.keep(graph, slices.Index(least, slices.Min(least)))
 }
 
-func (r *replay) keep(forms device.Choices, i int) error {
-	r.form = forms.Choices()[i]
-	return forms.Keep(i)
+func (r *replay) keep(graph device.Graph, i int) error {
+	r.form = graph.Forms()[i]
+	return graph.Keep(i)
 }
 
 // timeGraph runs the graph once, and returns the time from launch to end.
@@ -170,7 +170,7 @@ func (p *Program) copyResident(ctx context.Context, i int, t *resident.DeviceTen
 	k := &copyOf{of: t, loan: n, there: make([]device.View, ranks), origin: make([]device.View, ranks)}
 	for _, part := range p.im.Inputs[i].Parts {
 		r := int(part.Ref.Rank)
-		mem, err := p.im.World.Device(r).(device.Borrower).Borrow(n.Block(r))
+		mem, err := p.im.World.Device(r).Borrow(n.Block(r))
 		if err != nil {
 			return k, err
 		}

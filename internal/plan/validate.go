@@ -29,7 +29,7 @@ type validator struct {
 	inputs, outputs []IO
 	inChannel       []int              // instances of each channel
 	issued          map[[2]int32]int32 // by channel, member: instances issued
-	posted          map[P2P]bool  // sides of pairs issued
+	posted          map[P2P]bool       // sides of pairs issued
 	event           []bool             // recorded
 	raised          [][]int64          // by counter, like PerRun
 	moved           map[[3]int32]bool  // way, IO, rank: uploaded or read back

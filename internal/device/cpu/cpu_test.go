@@ -53,7 +53,7 @@ func TestBorrowedAfterFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lent, err := borrower.(device.Borrower).Borrow(mem)
+	lent, err := borrower.Borrow(mem)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 // dev is one rank's device. The world's mutex guards mems and used.
 type dev struct {
+	device.DefaultDevice
 	w    *world
 	rank int
 	mems map[*memory]struct{}
@@ -67,8 +68,6 @@ func (w *world) Held() device.Held {
 	}
 	return h
 }
-
-var _ device.Holder = (*world)(nil)
 
 // freeAll drops all memory. The caller holds the world's mutex; nothing runs.
 func (d *dev) freeAll() {

@@ -194,7 +194,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			c, _ := w.Device(r).NewCounters(1)
 			for range 4 {
 				s, _ := w.Device(r).NewStream(device.StreamOptions{})
-				if err := s.(device.HostCaller).Call(func() { time.Sleep(time.Millisecond) }); err != nil {
+				if err := s.Call(func() { time.Sleep(time.Millisecond) }); err != nil {
 					t.Fatal(err)
 				}
 				if i%2 == 1 {

@@ -91,6 +91,7 @@ func New(opts Options) device.Machine {
 }
 
 type machine struct {
+	device.DefaultMachine
 	opts    Options
 	workers *workers
 	held    atomic.Int64 // bytes, by all devices
@@ -120,6 +121,10 @@ func (m *machine) Caps() device.Caps {
 		Virtual:    scheduled,
 		Concurrent: !scheduled,
 		Deadlocks:  true,
+		Traces:     true,
+		HostCalls:  true,
+		Poison:     true,
+		Borrows:    true,
 	}
 }
 

@@ -40,10 +40,10 @@ func alignedBytes(n int64) []byte {
 
 func (m *memory) Bytes() int64 { return int64(len(m.data)) }
 
-// Address implements device.Addresser.
+// Address implements device.Memory.
 func (m *memory) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.data))) }
 
-// Host implements device.HostMemory.
+// Host implements device.Memory.
 func (m *memory) Host() []byte { return m.data }
 
 func (m *memory) Free() error {
@@ -68,7 +68,7 @@ func (m *memory) Free() error {
 	return nil
 }
 
-// Borrow implements device.Borrower.
+// Borrow implements device.Device.
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	if err := d.w.check(); err != nil {
 		return nil, err
@@ -84,9 +84,8 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 }
 
 var (
-	_ device.Borrower   = (*dev)(nil)
-	_ device.Addresser  = (*memory)(nil)
-	_ device.HostMemory = (*memory)(nil)
+	_ device.Device = (*dev)(nil)
+	_ device.Memory = (*memory)(nil)
 )
 
 // Poison overwrites bytes [off, off+n); what lies outside the memory is ignored.

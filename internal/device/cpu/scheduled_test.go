@@ -45,14 +45,14 @@ func openScheduled(t *testing.T, seed int64, ranks int) device.World {
 func braid(t *testing.T, seed int64) []string {
 	w := openScheduled(t, seed, 3)
 	j := &journal{}
-	w.(device.Observable).Observe(j)
+	w.Observe(j)
 	for r := range w.Ranks() {
 		for _, name := range []string{"main", "worker"} {
 			s, err := w.Device(r).NewStream(device.StreamOptions{Name: name})
 			must(t, err)
 			for id := range int64(5) {
 				must(t, s.Begin(id))
-				must(t, s.(device.HostCaller).Call(func() {}))
+				must(t, s.Call(func() {}))
 				must(t, s.End(id))
 			}
 		}

@@ -9,6 +9,7 @@ import (
 // stream checks what it is given and queues it. The world's mutex guards all
 // but the names.
 type stream struct {
+	device.DefaultStream
 	dev  *dev
 	name string
 	main bool // the caller's stream, for the scheduler's strategies
@@ -232,8 +233,6 @@ func (s *stream) head() (*task, int64) {
 func (s *stream) openMark() int64 { return s.open.Innermost() }
 
 var (
-	_ device.Stream     = (*stream)(nil)
-	_ device.HostCaller = (*stream)(nil)
-	_ device.Observable = (*world)(nil)
-	_ device.Poisoner   = (*memory)(nil)
+	_ device.World  = (*world)(nil)
+	_ device.Stream = (*stream)(nil)
 )

@@ -14,6 +14,7 @@ import (
 // world is a set of devices. mu guards everything that streams share: queues,
 // marks, counter values, the cause. Kernels, copies and observers run outside.
 type world struct {
+	device.DefaultWorld
 	m       *machine
 	devices []*dev
 	opened  time.Time

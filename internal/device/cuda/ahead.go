@@ -13,6 +13,12 @@ type foresighted interface {
 	MeetingAhead(t kernels.Target, m kernels.Meeting)
 }
 
+// precompiles reports whether the library compiles ahead.
+func (m *machine) precompiles() bool {
+	_, ok := m.opts.Kernels.(foresighted)
+	return ok
+}
+
 func (s *site) target() kernels.Target {
 	return kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Block: s.gpu.block}
 }
@@ -83,7 +89,5 @@ func (t *team) foresee(prepare func()) {
 }
 
 var (
-	_ foresighted            = (*kernels.Library)(nil)
-	_ device.Foresighted     = (*dev)(nil)
-	_ device.ForesightedTeam = (*team)(nil)
+	_ foresighted = (*kernels.Library)(nil)
 )

@@ -37,7 +37,7 @@ func BenchmarkIssue(b *testing.B) {
 	c, err := d.NewCounters(1)
 	must(err)
 	const nodes = 1000
-	g, err := w.(device.Capturer).Capture(func() error {
+	g, err := w.Capture(func() error {
 		for range nodes {
 			must(streams[0].Launch(l))
 		}
@@ -83,7 +83,7 @@ func BenchmarkIssue(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) { repeat(b, w, issue) })
 	}
-	w.(device.Observable).Observe(nobody{})
+	w.Observe(nobody{})
 	b.Run("observed", func(b *testing.B) { repeat(b, w, marked) })
 }
 

@@ -223,8 +223,6 @@ func (d *dev) prepareCopy(dst, src *ref) error {
 	})
 }
 
-var _ device.CopyPreparer = (*dev)(nil)
-
 func copyProblem(dst, src *ref, dims []step2) kernels.Problem {
 	out, in := kernels.Operand{Addr: dst.addr, DType: dst.dt}, kernels.Operand{Addr: src.addr, DType: src.dt}
 	for _, d := range dims {

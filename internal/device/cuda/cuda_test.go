@@ -168,7 +168,7 @@ func TestPoison(t *testing.T) {
 	for lo := range int64(9) {
 		for n := range int64(24) {
 			clear(b)
-			mem.(device.Poisoner).Poison(lo, n)
+			mem.Poison(lo, n)
 			for i := range int64(24) {
 				want := byte(0)
 				if i >= lo && i < min(lo+n, 21) {

@@ -262,7 +262,7 @@ func closeKernels(t *testing.T, m device.Machine, count int, most int64) {
 			}
 			return nil
 		}
-		g, err := w.(device.Capturer).Capture(issue)
+		g, err := w.Capture(issue)
 		must(err)
 		for name, run := range map[string]func() error{"one by one": issue, "as a graph": func() error { return g.Launch(t.Context()) }} {
 			for range 3 {

@@ -209,7 +209,7 @@ func TestFloorGraphs(t *testing.T) {
 			t.Errorf("graphs %q: takes turns: %t", graphs, !want)
 		}
 		if graphs == "" {
-			x.must(captured.(device.Choices).Keep(0))
+			x.must(captured.Keep(0))
 			if w.gathers() {
 				t.Error("a world that kept one graph over all GPUs takes turns")
 			}

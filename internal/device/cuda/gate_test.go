@@ -91,7 +91,7 @@ func TestGate(t *testing.T) {
 	inside, leave, alloc := make(chan bool), make(chan bool), make(chan error, 1)
 	batch := make(chan error, 1)
 	go func() {
-		batch <- a.(device.Batcher).Batch(func() error {
+		batch <- a.Batch(func() error {
 			if _, err := a.Device(0).Alloc(64, device.Private); err != nil {
 				return err
 			}
@@ -124,7 +124,7 @@ func TestStage(t *testing.T) {
 		t.Fatal(err)
 	}
 	const long = chunkBytes + 4
-	if err := w.(device.Stager).Stage([]int64{40, 40, 0, long}, 2); err != nil {
+	if err := w.Stage([]int64{40, 40, 0, long}, 2); err != nil {
 		t.Fatal(err)
 	}
 	d := w.Device(0)

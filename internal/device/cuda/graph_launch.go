@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Choices names the forms that the graph was recorded in.
-func (g *graph) Choices() []string {
+// Forms names the forms that the graph was recorded in.
+func (g *graph) Forms() []string {
 	var names []string
 	for _, f := range g.forms {
 		names = append(names, f.name)
@@ -176,6 +176,5 @@ func (w *world) dropForm(f *form) error {
 }
 
 var (
-	_ device.Capturer = (*world)(nil)
-	_ device.Choices  = (*graph)(nil)
+	_ device.Graph = (*graph)(nil)
 )

@@ -109,10 +109,10 @@ func TestFormsWanted(t *testing.T) {
 // launch costs the host.
 func TestGraphForms(t *testing.T) {
 	x := newExchanged(t, Options{})
-	captured, err := x.w.(device.Capturer).Capture(x.issue)
+	captured, err := x.w.Capture(x.issue)
 	x.must(err)
-	g := captured.(device.Choices)
-	if got := strings.Join(g.Choices(), " "); got != "one each" {
+	g := captured
+	if got := strings.Join(g.Forms(), " "); got != "one each" {
 		t.Fatalf("forms %s", got)
 	}
 	for run := range 6 {
@@ -142,7 +142,7 @@ func TestGraphForms(t *testing.T) {
 		}
 	}
 	x.must(g.Keep(1))
-	if got := strings.Join(g.Choices(), " "); got != "each" || x.f.live["ready graphs"] != 2 {
+	if got := strings.Join(g.Forms(), " "); got != "each" || x.f.live["ready graphs"] != 2 {
 		t.Errorf("forms %s, %d graphs are left", got, x.f.live["ready graphs"])
 	}
 	x.must(captured.Launch(t.Context()))
@@ -178,13 +178,13 @@ func TestCrowdedGraph(t *testing.T) {
 			issue = func() error { return errors.Join(x.s[0].Launch(x.neg[0]), x.s[1].Launch(x.neg[1])) }
 		}
 		x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}
-		g, err := x.w.(device.Capturer).Capture(issue)
+		g, err := x.w.Capture(issue)
 		x.must(err)
 		want := "one each"
 		if flagged {
 			want = "one"
 		}
-		if got := strings.Join(g.(device.Choices).Choices(), " "); got != want {
+		if got := strings.Join(g.Forms(), " "); got != want {
 			t.Errorf("flags %v: forms %s", flagged, got)
 		}
 		x.must(g.Launch(t.Context()))
@@ -193,7 +193,7 @@ func TestCrowdedGraph(t *testing.T) {
 	}
 	x := newExchanged(t, Options{Graphs: formEach})
 	x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}
-	if _, err := x.w.(device.Capturer).Capture(x.issue); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "one graph over all") {
+	if _, err := x.w.Capture(x.issue); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "one graph over all") {
 		t.Errorf("got %v", err)
 	}
 	x.must(x.w.Close())
@@ -204,7 +204,7 @@ func TestCrowdedGraph(t *testing.T) {
 func TestGraphAsked(t *testing.T) {
 	x := newExchanged(t, Options{})
 	asked := 0
-	g, err := x.w.(device.Capturer).Capture(func() error {
+	g, err := x.w.Capture(func() error {
 		err := x.issue()
 		if asked++; x.w.(*world).rests() {
 			t.Error("a world rests while it records")
@@ -237,8 +237,8 @@ func (o *told) Ended(rank int, stream string, id, ns int64) {
 func TestGraphMarks(t *testing.T) {
 	x := newExchanged(t, Options{})
 	var o told
-	x.w.(device.Observable).Observe(&o)
-	g, err := x.w.(device.Capturer).Capture(x.issue)
+	x.w.Observe(&o)
+	g, err := x.w.Capture(x.issue)
 	x.must(err)
 	var want []string
 	for i, rank := range []int{0, 1, 0, 1} { // in the order of issue
@@ -247,7 +247,7 @@ func TestGraphMarks(t *testing.T) {
 	}
 	events := 0
 	for run := range 4 {
-		g.(device.Choices).Choose(run % 2)
+		g.Choose(run % 2)
 		o.list = nil
 		for range 1 + run/2 {
 			x.must(g.Launch(t.Context()))
@@ -284,7 +284,7 @@ func TestGraphMarks(t *testing.T) {
 // ends with the rank and the mark of what waited.
 func TestFlagTimeout(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach, TeamTimeout: time.Second})
-	g, err := x.w.(device.Capturer).Capture(x.issue)
+	g, err := x.w.Capture(x.issue)
 	x.must(err)
 	x.f.hasty, x.f.mute = true, true
 	x.must(g.Launch(t.Context()))
@@ -299,7 +299,7 @@ func TestFlagTimeout(t *testing.T) {
 // TestFlagAbort: the end of a world ends the waits within its graphs.
 func TestFlagAbort(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach})
-	g, err := x.w.(device.Capturer).Capture(x.issue)
+	g, err := x.w.Capture(x.issue)
 	x.must(err)
 	x.f.mute = true
 	x.must(g.Launch(t.Context()))
@@ -318,7 +318,7 @@ func TestGraphRefused(t *testing.T) {
 	for _, call := range []string{"cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphLaunch"} {
 		x := newExchanged(t, Options{Graphs: formEach})
 		x.f.fail[call] = 1
-		g, err := x.w.(device.Capturer).Capture(x.issue)
+		g, err := x.w.Capture(x.issue)
 		if err == nil {
 			err = g.Launch(t.Context())
 		}

@@ -42,5 +42,3 @@ func (w *world) joined(s *site) int64 {
 	}
 	return n
 }
-
-var _ device.Holder = (*world)(nil)

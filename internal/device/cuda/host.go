@@ -130,8 +130,6 @@ func (w *world) Stage(transfers []int64, times int) error {
 	})
 }
 
-var _ device.Stager = (*world)(nil)
-
 // inFlight reports whether a buffer of that size will come free.
 func (w *world) inFlight(size int64) bool {
 	for i := range w.landings {

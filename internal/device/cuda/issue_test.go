@@ -68,7 +68,7 @@ func TestCallsAnOp(t *testing.T) {
 		r := newLine(t, f)
 		events := 8
 		if observed {
-			r.w.(device.Observable).Observe(nobody{})
+			r.w.Observe(nobody{})
 			events = n + 1 // an end and the next begin share one
 		}
 		clear(f.called)

@@ -188,7 +188,7 @@ func TestLostHandles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := w.(device.Capturer).Capture(func() error { return nil })
+	g, err := w.Capture(func() error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestHang(t *testing.T) {
 func TestLostByLaunch(t *testing.T) {
 	for _, form := range []string{formOne, formEach} {
 		x := newExchanged(t, Options{Graphs: form})
-		g, err := x.w.(device.Capturer).Capture(x.issue)
+		g, err := x.w.Capture(x.issue)
 		x.must(err)
 		x.must(g.Launch(t.Context()))
 		illness(t, x.f, nil)

@@ -120,6 +120,12 @@ func (m *machine) Caps() device.Caps {
 		Chains:     true,
 		Concurrent: true,
 		Deadlocks:  true,
+		Traces:     true,
+		Precompile: m.precompiles(),
+		HostCalls:  true,
+		Poison:     true,
+		Borrows:    true,
+		Moves:      true,
 	}
 }
 

@@ -77,7 +77,7 @@ func TestImpliedAcross(t *testing.T) {
 			must(err)
 		}
 		got := -1
-		_, err = w.(device.Capturer).Capture(func() error {
+		_, err = w.Capture(func() error {
 			must(errors.Join(s[0].Launch(work[0]), s[0].Record(at[0])))
 			must(errors.Join(s[1].Wait(at[0]), s[1].Launch(work[1]), s[1].Record(at[1])))
 			must(last.Wait(at[1]))

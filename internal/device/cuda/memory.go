@@ -15,6 +15,7 @@ const alignment = 256
 // memory is a stretch of one device's memory, or of pinned host memory. The
 // world's mutex guards it.
 type memory struct {
+	device.DefaultMemory
 	dev   *dev
 	kind  device.MemKind
 	addr  nvlib.Ptr
@@ -66,8 +67,8 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 }
 
 var (
-	_ device.Borrower  = (*dev)(nil)
-	_ device.Addresser = (*memory)(nil)
+	_ device.Device = (*dev)(nil)
+	_ device.Memory = (*memory)(nil)
 )
 
 // source gives regions of memory to a heap and takes them back.

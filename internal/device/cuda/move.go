@@ -58,5 +58,3 @@ func (l *launch) addMove(to, from *ref, blocks int) error {
 	}
 	return err
 }
-
-var _ device.Mover = (*dev)(nil)

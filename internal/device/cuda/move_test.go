@@ -45,11 +45,11 @@ func TestMoveRefused(t *testing.T) {
 	gaps := a
 	gaps.Strides = []int64{2}
 	for name, v := range map[string][2]device.View{"apart": {far, a}, "from apart": {a, far}, "gaps": {b, gaps}, "shifted": {words(mems[0], 4, 100), a}} {
-		if _, err := w.Device(0).(device.Mover).PrepareMove(v[0], v[1], 1); !errors.Is(err, device.ErrUnsupported) {
+		if _, err := w.Device(0).PrepareMove(v[0], v[1], 1); !errors.Is(err, device.ErrUnsupported) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if l, err := w.Device(0).(device.Mover).PrepareMove(b, a, 1); err != nil || len(l.(*launch).steps) != 1 {
+	if l, err := w.Device(0).PrepareMove(b, a, 1); err != nil || len(l.(*launch).steps) != 1 {
 		t.Errorf("side by side: %v", err)
 	}
 	must(w.Close())

@@ -47,5 +47,3 @@ func (m *memory) fill(lo, hi int64) error {
 	}
 	return drv.SyncStream(0)
 }
-
-var _ device.Poisoner = (*memory)(nil)

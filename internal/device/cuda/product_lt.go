@@ -253,8 +253,6 @@ func (s *stream) reserveWorkspace(need, bytes int64) error {
 	return nil
 }
 
-var _ device.LaunchPreparer = (*stream)(nil)
-
 // free gives back what cuBLASLt has of the product: once, when its launch is released
 // or else with the world. The caller holds the world's mutex.
 func (st *gemmStep) free() {

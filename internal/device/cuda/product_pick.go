@@ -235,8 +235,6 @@ func (w *world) Guesses() []string {
 	return slices.Compact(list)
 }
 
-var _ device.Guesser = (*world)(nil)
-
 // bytes is the pick as it is kept on disk.
 func (p *pick) bytes() []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(p.need))

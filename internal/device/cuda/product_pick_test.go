@@ -314,7 +314,7 @@ func TestPickPart(t *testing.T) {
 		if got := chosen(t, w, f, l); got != 1 {
 			t.Errorf("%d MiB: took algorithm %d", c.mib, got)
 		}
-		if list := w.(device.Guesser).Guesses(); len(list) != 1 {
+		if list := w.Guesses(); len(list) != 1 {
 			t.Errorf("%d MiB: guesses %q, want one", c.mib, list)
 		}
 	}
@@ -390,7 +390,7 @@ func TestWorkspaces(t *testing.T) {
 	}{{[]device.Launch{small, large, small}, 3 << 20}, {[]device.Launch{small}, 1 << 20}, {nil, workspaceBytes}} {
 		s, err := w.Device(0).NewStream(device.StreamOptions{})
 		if err == nil {
-			err = s.(device.LaunchPreparer).PrepareLaunches(c.told)
+			err = s.PrepareLaunches(c.told)
 		}
 		if err != nil {
 			t.Fatal(err)

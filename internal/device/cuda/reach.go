@@ -256,5 +256,3 @@ func (t *team) apart() error {
 	}
 	return nil
 }
-
-var _ device.Partial = (*world)(nil)

@@ -164,7 +164,7 @@ func TestApartGraphs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := w.(device.Capturer).Capture(func() error { return nil })
+		g, err := w.Capture(func() error { return nil })
 		switch {
 		case graphs == formEach:
 			if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), want) {
@@ -172,8 +172,8 @@ func TestApartGraphs(t *testing.T) {
 			}
 		case err != nil:
 			t.Fatal(err)
-		case !slices.Equal(g.(device.Choices).Choices(), []string{want}):
-			t.Errorf("%q: forms %v", graphs, g.(device.Choices).Choices())
+		case !slices.Equal(g.Forms(), []string{want}):
+			t.Errorf("%q: forms %v", graphs, g.Forms())
 		}
 		if err := w.Close(); err != nil {
 			t.Error(err)
@@ -341,7 +341,7 @@ func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 			sent[i] = byte(i*(2*round+1) + i>>7)
 		}
 		for i := range at {
-			at[i].Mem.(device.Poisoner).Poison(0, 4*count)
+			at[i].Mem.Poison(0, 4*count)
 		}
 		by := streams[round%2]
 		e, err := w.Device(round % 2).NewEvent()
@@ -424,11 +424,11 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 					d := device.View{Mem: mems[dst], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.dst}
 					s := device.View{Mem: mems[src], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.src}
 					if (dst+src)%2 == 0 { // else there may be room for small pieces only
-						must(w.Device(by).(device.CopyPreparer).PrepareCopy(d, s))
+						must(w.Device(by).PrepareCopy(d, s))
 					}
 					issue := func() error { return streams[by].Copy(d, s) }
 					if (dst+src+by)%2 == 0 {
-						g, err := w.(device.Capturer).Capture(issue)
+						g, err := w.Capture(issue)
 						must(err)
 						issue = func() error { return errors.Join(g.Launch(t.Context()), w.Sync(t.Context()), g.Close()) }
 					}

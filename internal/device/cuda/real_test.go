@@ -275,7 +275,7 @@ func TestRealFlagTimeout(t *testing.T) {
 	y.Off = 2 * side * side
 	product, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, x}, Outs: []device.View{y}})
 	must(err)
-	g, err := w.(device.Capturer).Capture(func() error {
+	g, err := w.Capture(func() error {
 		var errs []error
 		for range 100 { // some 140 ms
 			errs = append(errs, s[0].Launch(product))

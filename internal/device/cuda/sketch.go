@@ -15,10 +15,10 @@ type sketch struct {
 	allocs *int // so far
 }
 
-// Sketch implements device.Sketcher.
-func (m *machine) Sketch(ranks int) (device.World, error) {
+// DryRun implements device.Machine.
+func (m *machine) DryRun(ranks int) (device.World, error) {
 	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
-		return nil, fmt.Errorf("cuda: a sketch of %d ranks: 1 to %d are possible", ranks, most)
+		return nil, fmt.Errorf("cuda: a dry run of %d ranks: 1 to %d are possible", ranks, most)
 	}
 	w := &world{m: m, drv: m.sys.drv}
 	for _, g := range m.sys.gpus[:min(ranks, len(m.sys.gpus))] {
@@ -71,4 +71,4 @@ func (d sketched) Alloc(bytes int64, kind device.MemKind) (device.Memory, error)
 	return &memory{dev: d.dev, kind: kind, addr: nvlib.Ptr(*d.allocs) << 40, bytes: bytes}, nil
 }
 
-var _ device.Sketcher = (*machine)(nil)
+var _ device.Machine = (*machine)(nil)

@@ -19,11 +19,11 @@ func TestSketch(t *testing.T) {
 	l := &seers{meetings: meetings{fakeGPU: newFake(t, ranks)}}
 	m := newMachine(l.system(), Options{Kernels: l})
 	before := maps.Clone(l.called)
-	drawn, err := m.Sketch(ranks)
+	drawn, err := m.DryRun(ranks)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Sketch(ranks + 1); err == nil {
+	if _, err := m.DryRun(ranks + 1); err == nil {
 		t.Error("a sketch of more ranks than there are GPUs")
 	}
 	// foreseen lists the kernels of every algorithm and collective.
@@ -44,12 +44,12 @@ func TestSketch(t *testing.T) {
 				*list = append(*list, mem)
 			}
 		}
-		team, err := w.(device.Teams).OpenTeam(members)
+		team, err := w.OpenTeam(members)
 		if err != nil {
 			t.Fatal(err)
 		}
 		all := map[string]bool{}
-		for _, name := range w.(device.Teams).TeamAlgorithms() {
+		for _, name := range w.TeamAlgorithms() {
 			for _, op := range []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast} {
 				for _, n := range []int64{most / 2, 8 << 10} {
 					c := &device.Collective{Op: op, Red: ir.Sum, Together: true}
@@ -68,7 +68,7 @@ func TestSketch(t *testing.T) {
 						c.Parts = append(c.Parts, part)
 					}
 					l.forget()
-					team.(device.ForesightedTeam).PrepareAhead(device.Tuning{Algo: name}, c)
+					team.PrepareAhead(device.Tuning{Algo: name}, c)
 					for k := range l.early {
 						all[fmt.Sprint(name, " ", op, " ", n, " ", k)] = true
 					}
@@ -79,7 +79,7 @@ func TestSketch(t *testing.T) {
 	}
 	early := foreseen(drawn)
 	questions := []string{"cuDeviceCanAccessPeer", "cuDeviceGetP2PAttribute", "cuDriverGetVersion"}
-	if drawn.(device.Teams).Identity() == "" {
+	if drawn.Identity() == "" {
 		t.Error("it is nobody")
 	}
 	for name, n := range l.called {
@@ -98,10 +98,10 @@ func TestSketch(t *testing.T) {
 	if diff := cmp.Diff(foreseen(w), early); diff != "" || len(early) < 50 {
 		t.Errorf("%d kernels: %s", len(early), diff)
 	}
-	if got, want := drawn.(device.Teams).Identity(), w.(device.Teams).Identity(); got != want {
+	if got, want := drawn.Identity(), w.Identity(); got != want {
 		t.Errorf("it is %q, and opened %q", got, want)
 	}
-	if _, err := drawn.(device.Teams).OpenTeam(nil); err == nil {
+	if _, err := drawn.OpenTeam(nil); err == nil {
 		t.Error("a team of nobody")
 	}
 }
@@ -110,14 +110,14 @@ func TestSketch(t *testing.T) {
 // for the world's table before it is opened looks for the same.
 func TestSketchApart(t *testing.T) {
 	m := newMachine(newFake(t, 2).system(), Options{})
-	whole, err := m.Sketch(2)
+	whole, err := m.DryRun(2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.sys.reach, err = newReach("off"); err != nil {
 		t.Fatal(err)
 	}
-	apart, err := m.Sketch(2)
+	apart, err := m.DryRun(2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +126,8 @@ func TestSketchApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	got, want := apart.(device.Teams).Identity(), w.(device.Teams).Identity()
-	if got != want || got == whole.(device.Teams).Identity() {
+	got, want := apart.Identity(), w.Identity()
+	if got != want || got == whole.Identity() {
 		t.Errorf("it is %q, and opened %q", got, want)
 	}
 }

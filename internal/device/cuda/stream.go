@@ -381,7 +381,5 @@ func (s *stream) within() (id, last int64) {
 }
 
 var (
-	_ device.Stream     = (*stream)(nil)
-	_ device.HostCaller = (*stream)(nil)
-	_ device.Observable = (*world)(nil)
+	_ device.Stream = (*stream)(nil)
 )

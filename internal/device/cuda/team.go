@@ -447,4 +447,7 @@ func (t *team) free() error {
 	return t.w.excuse(errors.Join(errs...))
 }
 
-var _ device.Teams = (*world)(nil)
+var (
+	_ device.World = (*world)(nil)
+	_ device.Team  = (*team)(nil)
+)

@@ -278,14 +278,13 @@ var drawOps = []ir.Op{ir.OpAllReduce, ir.OpAllReduce, ir.OpReduceScatter, ir.OpA
 // probe opens teams to ask, or closes them: only a team alone on its devices has
 // launches begin early.
 func (r *drawRig) probe(open bool) {
-	w, ok := r.w.(device.Teams)
-	if !ok {
+	if len(r.w.TeamAlgorithms()) == 0 {
 		return
 	}
 	for _, l := range r.lanes {
 		if open {
 			var err error
-			l.probe, err = w.OpenTeam(l.members)
+			l.probe, err = r.w.OpenTeam(l.members)
 			r.must(err)
 		} else {
 			r.must(l.probe.Close())
@@ -683,7 +682,7 @@ func (r *drawRig) batch(k, n int, graphs bool) (did int) {
 		issue := func(only func(rank int) bool) error { return r.issue(lanes, phase, only) }
 		if phase == 1 && graphs {
 			r.sync()
-			g, err := r.w.(device.Capturer).Capture(func() error { return issue(func(int) bool { return true }) })
+			g, err := r.w.Capture(func() error { return issue(func(int) bool { return true }) })
 			r.must(err)
 			r.must(g.Launch(r.Context()))
 			defer func() { r.must(g.Close()) }()
@@ -970,7 +969,7 @@ func TestDrawKinds(t *testing.T) {
 		r := &drawRig{T: t, w: w, limits: drawLimits{kinds: 6, longest: 1 << 20}, rng: rand.New(rand.NewPCG(*drawSeed, 1)), encoded: map[ir.DType][]byte{}}
 		r.dispatch = comm.NewDispatch(w, w.(*world).m.Caps(), nil, comm.Policy{})
 		r.open(c.ranks)
-		names := w.(device.Teams).TeamAlgorithms()
+		names := w.TeamAlgorithms()
 		for _, name := range names {
 			r.probe(true)
 			_, err := r.drawKind(name)

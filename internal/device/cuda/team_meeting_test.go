@@ -57,11 +57,11 @@ func TestTogether(t *testing.T) {
 		}
 		g, err := w.Capture(issue)
 		must(err)
-		if got := strings.Join(g.(device.Choices).Choices(), " "); got != "one each" {
+		if got := strings.Join(g.Forms(), " "); got != "one each" {
 			t.Errorf("alone %v: forms %s", alone, got)
 		}
 		for form := range 2 {
-			g.(device.Choices).Choose(form)
+			g.Choose(form)
 			copies = nil
 			must(g.Launch(t.Context()))
 			must(w.Sync(t.Context()))
@@ -94,7 +94,7 @@ func TestMostWaits(t *testing.T) {
 	for _, streams := range []int{mostWaits, mostWaits + 1} {
 		for _, graphs := range []string{"", formEach} {
 			x := newExchanged(t, Options{Graphs: graphs})
-			g, err := x.w.(device.Capturer).Capture(func() error {
+			g, err := x.w.Capture(func() error {
 				err := errors.Join(x.s[1].Launch(x.neg[1]), x.s[1].Signal(x.c[0], 0, 1))
 				for i := range streams {
 					s, open := x.w.Device(0).NewStream(device.StreamOptions{Name: fmt.Sprint("wait ", i)})
@@ -117,7 +117,7 @@ func TestMostWaits(t *testing.T) {
 				if streams > mostWaits {
 					want = "one"
 				}
-				if got := strings.Join(g.(device.Choices).Choices(), " "); got != want {
+				if got := strings.Join(g.Forms(), " "); got != want {
 					t.Errorf("%d streams: forms %s, want %s", streams, got, want)
 				}
 			}

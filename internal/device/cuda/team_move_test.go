@@ -190,7 +190,7 @@ func newTeamRig(t *testing.T, w device.World, name string, ranks []int) *teamRig
 		r.members = append(r.members, device.Member{Rank: rank, Stream: s})
 	}
 	var err error
-	r.team, err = w.(device.Teams).OpenTeam(r.members)
+	r.team, err = w.OpenTeam(r.members)
 	r.must(err)
 	return r
 }
@@ -277,9 +277,7 @@ func (r *teamRig) take(c teamCase, tune device.Tuning) bool {
 		r.drop()
 		return false
 	}
-	if ahead, ok := r.team.(device.ForesightedTeam); ok {
-		ahead.PrepareAhead(tune, x)
-	}
+	r.team.PrepareAhead(tune, x)
 	return true
 }
 
@@ -419,7 +417,7 @@ func (r *teamRig) run(times int) {
 		r.must(r.w.Sync(r.t.Context()))
 		r.check(fmt.Sprint("call by call, run ", k))
 	}
-	g, err := r.w.(device.Capturer).Capture(r.issue)
+	g, err := r.w.Capture(r.issue)
 	r.must(err)
 	for k := range times {
 		r.upload()

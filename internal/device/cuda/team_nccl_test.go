@@ -331,7 +331,7 @@ func TestNCCLAddresses(t *testing.T) {
 	gone("not run", 4, func() {})
 	gone("call by call", 4, func() { r.must(r.issue()) })
 	gone("in a graph", 0, func() {
-		g, err := w.(device.Capturer).Capture(r.issue)
+		g, err := w.Capture(r.issue)
 		r.must(err)
 		r.must(g.Close())
 	})
@@ -351,7 +351,7 @@ func TestNCCLMemoryAnew(t *testing.T) {
 			}
 			r.upload()
 			r.must(dw.Sync(t.Context()))
-			g, err := dw.(device.Capturer).Capture(r.issue)
+			g, err := dw.Capture(r.issue)
 			r.must(err)
 			r.must(g.Launch(t.Context()))
 			r.download()

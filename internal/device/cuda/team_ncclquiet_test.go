@@ -45,7 +45,7 @@ func TestNCCLWindowsQuiet(t *testing.T) {
 		writes("before calls behind it", 0, func() { r.must(r.issue()); r.must(r.issue()) })
 		copies()
 		writes("behind copies", tc.between, func() { r.must(r.issue()); r.must(r.issue()) })
-		g, err := w.(device.Capturer).Capture(func() error {
+		g, err := w.Capture(func() error {
 			before := x.f.called["cuMemsetD32Async"]
 			err := r.issue()
 			if got := x.f.called["cuMemsetD32Async"] - before; got > tc.first {
@@ -118,7 +118,7 @@ func (b *behind) open(algo string, count int64) {
 func (b *behind) run(times int) (wrong int) {
 	b.t.Helper()
 	first, second, n := b.cases[0], b.cases[1], len(b.members)
-	g, err := b.w.(device.Capturer).Capture(b.issue)
+	g, err := b.w.Capture(b.issue)
 	b.must(err)
 	for k := range 2 * times {
 		first.draw(rand.New(rand.NewPCG(uint64(k), 9)))

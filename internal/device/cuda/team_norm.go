@@ -204,5 +204,3 @@ func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
 	}
 	return steps, nil
 }
-
-var _ device.Normalizer = (*team)(nil)

@@ -10,8 +10,8 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
-	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )

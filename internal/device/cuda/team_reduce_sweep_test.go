@@ -278,7 +278,7 @@ func (s *reduceSweeper) time(tune device.Tuning, bytes int64) (float64, error) {
 	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
 	for r := range s.ranks {
 		c.Parts = append(c.Parts, device.Part{In: s.view(s.in[r], bytes), Out: s.view(s.out[r], bytes), Reads: true, Writes: true})
-		s.out[r].(device.Poisoner).Poison(0, bytes)
+		s.out[r].Poison(0, bytes)
 	}
 	launches, err := s.team.Prepare(tune, c)
 	if err != nil {

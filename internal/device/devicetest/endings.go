@@ -37,12 +37,11 @@ func (o *tape) Ended(rank int, stream string, id, ns int64) { o.add(rank, stream
 func testObserver(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
-	w, ok := r.w.(device.Observable)
-	if !ok {
+	if !r.m.Caps().Traces {
 		r.Skip("this world tells no times")
 	}
 	o := &tape{marks: map[string][]note{}}
-	w.Observe(o)
+	r.w.Observe(o)
 	for rank := range ranks {
 		for _, s := range []device.Stream{r.mainOf(rank), r.stream(rank, "side")} {
 			v := r.zeros(rank)
@@ -60,7 +59,7 @@ func testObserver(r *rig) {
 			r.sync()
 		}
 	}
-	w.Observe(nil)
+	r.w.Observe(nil)
 	r.must(r.mainOf(0).Begin(1))
 	r.must(r.mainOf(0).End(1))
 	r.sync()
@@ -189,8 +188,8 @@ func (r *rig) hold() (release func()) {
 	if !r.m.Caps().Deadlocks {
 		return func() {}
 	}
-	s, ok := r.stream(0, "busy").(device.HostCaller)
-	if !ok {
+	s := r.stream(0, "busy")
+	if !r.m.Caps().HostCalls {
 		r.Skip("no stream can call the host, and deadlocks are seen at once")
 	}
 	free := make(chan struct{})
@@ -257,17 +256,16 @@ func testFault(r *rig) {
 	r.open(r.some(2))
 	rank := r.w.Ranks() - 1
 	s := r.stream(rank, "faulty")
-	call, ok := s.(device.HostCaller)
-	if !ok {
+	if !r.m.Caps().HostCalls {
 		r.Skip("no way to make work fail on this machine")
 	}
 	r.quarrel()
 	r.must(s.Begin(3))
 	r.must(s.Begin(4))
-	r.must(call.Call(func() {}))
+	r.must(s.Call(func() {}))
 	r.must(s.End(4))
 	boom := errors.New("boom")
-	r.must(call.Call(func() { panic(boom) }))
+	r.must(s.Call(func() { panic(boom) }))
 	if err := s.End(3); err != nil && !errors.Is(err, boom) { // the fault may have ended the world already
 		r.Fatal(err)
 	}

@@ -12,14 +12,17 @@ import (
 )
 
 // TapeMachine makes tapes.
-type TapeMachine struct{ Opened *Tape }
+type TapeMachine struct {
+	device.DefaultMachine
+	Opened *Tape
+}
 
 // Name is "tape".
 func (*TapeMachine) Name() string { return "tape" }
 
 // Caps are those of a machine that only runs streams.
 func (*TapeMachine) Caps() device.Caps {
-	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true}
+	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true, HostCalls: true, Poison: true}
 }
 
 // Open makes a tape, which is kept in Opened.
@@ -37,6 +40,7 @@ func (m *TapeMachine) Open(_ context.Context, ranks int) (device.World, error) {
 // launch's own, and the launch on those: its stream tells nobody anything between, so
 // to all others that is one command. Counters count over all runs, as on a device.
 type Tape struct {
+	device.DefaultWorld
 	// Cmds is what was issued since the tape was rewound.
 	Cmds []plan.Cmd
 
@@ -144,7 +148,7 @@ func (t *Tape) Plan() *plan.Plan {
 func (t *Tape) Ranks() int { return t.ranks }
 
 // Device returns a rank's.
-func (t *Tape) Device(rank int) device.Device { return tapeDevice{t, rank} }
+func (t *Tape) Device(rank int) device.Device { return tapeDevice{t: t, rank: rank} }
 
 // Sync has nothing to wait for.
 func (t *Tape) Sync(context.Context) error { return nil }
@@ -156,6 +160,7 @@ func (t *Tape) Abort(error) {}
 func (t *Tape) Close() error { return nil }
 
 type tapeDevice struct {
+	device.DefaultDevice
 	t    *Tape
 	rank int
 }
@@ -205,6 +210,7 @@ func (*tapeLaunch) Release() {}
 
 // tapeMemory is a buffer that one rank uses.
 type tapeMemory struct {
+	device.DefaultMemory
 	t     *Tape
 	rank  int32
 	kind  device.MemKind
@@ -238,6 +244,7 @@ func (c tapeCounters) Len() int { return c.n }
 func (tapeCounters) Release()   {}
 
 type tapeStream struct {
+	device.DefaultStream
 	t           *Tape
 	rank, index int32
 	name        string
@@ -356,7 +363,5 @@ func (s *tapeStream) Call(f func()) error {
 }
 
 var (
-	_ device.World      = (*Tape)(nil)
-	_ device.HostCaller = (*tapeStream)(nil)
-	_ device.Poisoner   = (*tapeMemory)(nil)
+	_ device.World = (*Tape)(nil)
 )

@@ -35,14 +35,10 @@ func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 // teams returns the open world as one that has teams, or skips.
 func (r *rig) teams() device.Teams {
 	r.Helper()
-	w, ok := r.w.(device.Teams)
-	if !ok {
-		r.Skip("this machine has no teams")
-	}
-	if len(w.TeamAlgorithms()) == 0 {
+	if len(r.w.TeamAlgorithms()) == 0 {
 		r.Skip("this machine's teams have no algorithms")
 	}
-	return w
+	return r.w
 }
 
 // team opens a team of ranks, on their main streams.
@@ -104,9 +100,7 @@ func (x *reduction) refill(r *rig, rng *rand.Rand, ranks []int) {
 	r.Helper()
 	x.ins = nil
 	for i, rank := range ranks {
-		if p, ok := x.out[i].Mem.(device.Poisoner); ok {
-			p.Poison(0, x.out[i].Mem.Bytes())
-		}
+		x.out[i].Mem.Poison(0, x.out[i].Mem.Bytes())
 		h := random(rng, x.dt, x.count)
 		x.ins = append(x.ins, h)
 		r.must(r.mainOf(rank).Upload(x.in[i], h.bytes()))
@@ -173,7 +167,7 @@ func (x *reduction) check(r *rig, what string, ranks []int) {
 		r.equal(fmt.Sprintf("%s: member %d", what, i), got[i].vals(), want)
 	}
 	for i, a := range around {
-		if _, ok := x.out[i/2].Mem.(device.Poisoner); !ok {
+		if !r.m.Caps().Poison {
 			continue
 		}
 		if slices.ContainsFunc(a.b, func(b byte) bool { return b != a.b[0] && b != a.b[1] }) {
@@ -471,10 +465,7 @@ func testTeamNorm(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
 	t := r.team(ranks...)
-	n, ok := t.(device.Normalizer)
-	if !ok {
-		r.Skip("this machine's teams do not normalise")
-	}
+	n := t
 	for i, c := range []struct {
 		dt    ir.DType
 		rows  int64

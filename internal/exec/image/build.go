@@ -50,9 +50,7 @@ func (b *builder) build(ctx context.Context) error {
 	if err := b.readyStreams(); err != nil {
 		return err
 	}
-	if w, ok := im.World.(device.Guesser); ok {
-		im.Guesses = w.Guesses()
-	}
+	im.Guesses = im.World.Guesses()
 	if len(im.Guesses) > 0 {
 		im.opts.Logger.Warn("products run by a guess: no memory was free to time their algorithms in",
 			"func", im.Plan.Func, "products", im.Guesses)

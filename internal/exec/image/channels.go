@@ -22,7 +22,7 @@ func (b *builder) openChannels() error {
 	}
 	im := b.im
 	for _, c := range im.channels {
-		c.Foresee()
+		c.Precompile()
 	}
 	for i, c := range im.channels {
 		if err := c.Open(); err != nil {
@@ -95,7 +95,7 @@ func (b *builder) designChannels(dispatch *comm.Dispatch) error {
 
 // norms finds what a team may do beyond an all_reduce, where the machine may have teams.
 func (b *builder) norms() map[int32]*fuse.Norm {
-	if _, ok := b.im.World.(device.Teams); !ok || b.im.opts.NoChains {
+	if len(b.im.World.TeamAlgorithms()) == 0 || b.im.opts.NoChains {
 		return nil
 	}
 	return fuse.Norms(b.im.Plan)

@@ -104,18 +104,15 @@ func (b *builder) resolve(c *plan.Cmd, out *Command) error {
 func (b *builder) resolveCopy(c *plan.Cmd, out *Command) error {
 	out.Dst, out.Src = b.im.View(c.Outs[0]), b.im.View(c.Ins[0])
 	d := b.im.World.Device(int(c.Rank))
-	if m, ok := d.(device.Mover); ok && c.SM {
+	if c.SM {
 		var err error
-		out.Launch, err = m.PrepareMove(out.Dst, out.Src, int(c.CTAs))
+		out.Launch, err = d.PrepareMove(out.Dst, out.Src, int(c.CTAs))
 		if !errors.Is(err, device.ErrUnsupported) {
 			return err
 		}
 		out.Launch = nil
 	}
-	if d, ok := d.(device.CopyPreparer); ok {
-		return d.PrepareCopy(out.Dst, out.Src)
-	}
-	return nil
+	return d.PrepareCopy(out.Dst, out.Src)
 }
 
 // readyStreams tells each stream what it will launch.
@@ -128,11 +125,7 @@ func (b *builder) readyStreams() error {
 		}
 	}
 	for i, st := range im.Streams {
-		s, ok := st.(device.LaunchPreparer)
-		if !ok {
-			continue
-		}
-		if err := s.PrepareLaunches(lists[st]); err != nil {
+		if err := st.PrepareLaunches(lists[st]); err != nil {
 			return fmt.Errorf("stream %s of rank %d: %w", st.Name(), im.Plan.Streams[i].Rank, err)
 		}
 	}

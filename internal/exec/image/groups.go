@@ -112,22 +112,14 @@ const precompiledMost = 4096
 
 var errEnough = errors.New("enough were looked at")
 
-// precompiles reports whether the machine takes hints.
-func (b *builder) precompiles() bool {
-	_, ok := b.im.World.Device(0).(device.Foresighted)
-	return ok
-}
-
 // precompile has rank's device begin with k.
 func (b *builder) precompile(rank int32, k device.Kernel) {
-	if d, ok := b.im.World.Device(int(rank)).(device.Foresighted); ok {
-		d.PrepareAhead(k)
-	}
+	b.im.World.Device(int(rank)).PrepareAhead(k)
 }
 
 // precompileChains takes it that the machine takes every chain.
 func (b *builder) precompileChains(finder *fuse.Finder) {
-	if !b.precompiles() {
+	if !b.im.Caps.Precompile {
 		return
 	}
 	looked := 0
@@ -142,7 +134,7 @@ func (b *builder) precompileChains(finder *fuse.Finder) {
 
 // precompileRest is for commands that are in no group.
 func (b *builder) precompileRest() {
-	if !b.precompiles() {
+	if !b.im.Caps.Precompile {
 		return
 	}
 	for i := range min(len(b.im.Plan.Cmds), precompiledMost) {

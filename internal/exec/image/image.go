@@ -92,7 +92,7 @@ type Image struct {
 
 	// Algorithms are those of the plan's collectives.
 	Algorithms []string
-	// Guesses names the products that run by a guess (see device.Guesser).
+	// Guesses names the products that run by a guess (see device.Status).
 	Guesses []string
 	// PassedOver says why a tuned table of collectives that there is was not used.
 	PassedOver string

@@ -177,12 +177,8 @@ func (b *builder) lend(i int, block func(rank int) device.Memory) (bool, error) 
 	im := b.im
 	lent := make([]device.Memory, im.Plan.Ranks)
 	for r := range lent {
-		d, ok := im.World.Device(r).(device.Borrower)
-		if !ok {
-			return false, nil
-		}
 		var err error
-		if lent[r], err = d.Borrow(block(r)); errors.Is(err, device.ErrUnsupported) {
+		if lent[r], err = im.World.Device(r).Borrow(block(r)); errors.Is(err, device.ErrUnsupported) {
 			return false, nil
 		}
 		if err != nil {

@@ -270,15 +270,11 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 // stage has buffers for a copy of the tensor ready: a shortage of memory that a copy meets
 // costs the world, and all its tensors.
 func (t *DeviceTensor) stage() error {
-	w, ok := t.loan.world.World.(device.Stager)
-	if !ok {
-		return nil
-	}
 	var bytes []int64
 	for _, part := range t.io.Parts {
 		bytes = append(bytes, part.Ref.Bytes())
 	}
-	return w.Stage(bytes, 1)
+	return t.loan.world.Stage(bytes, 1)
 }
 
 // Lost says why the memory is lost; nil if it is not.

@@ -144,10 +144,8 @@ func (p *pool) held() (h device.Held) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for w := range p.worlds {
-		if holder, ok := w.World.(device.Holder); ok {
-			held := holder.Held()
-			h.Device, h.Host = h.Device+held.Device, h.Host+held.Host
-		}
+		held := w.Held()
+		h.Device, h.Host = h.Device+held.Device, h.Host+held.Host
 	}
 	return h
 }

@@ -1,0 +1,118 @@
+package device
+
+import "fmt"
+
+// What a machine lacks it takes from these: they say "unsupported", or do what is right
+// where nothing need be done. Embed one and override what the machine has; Caps tells
+// which that is.
+
+func lacks(what string) error { return fmt.Errorf("%s: %w", what, ErrUnsupported) }
+
+// DefaultMachine knows nothing of worlds that are not open.
+type DefaultMachine struct{}
+
+// DryRun is unsupported.
+func (DefaultMachine) DryRun(int) (World, error) {
+	return nil, lacks("the machine tells nothing of worlds that are not open")
+}
+
+// DefaultWorld has no graphs, teams or marks, and tells nothing of itself.
+type DefaultWorld struct{}
+
+// Batch calls issue.
+func (DefaultWorld) Batch(issue func() error) error { return issue() }
+
+// Stage does nothing.
+func (DefaultWorld) Stage([]int64, int) error { return nil }
+
+// Capture is unsupported.
+func (DefaultWorld) Capture(func() error) (Graph, error) { return nil, lacks("recording graphs") }
+
+// Observe does nothing.
+func (DefaultWorld) Observe(Observer) {}
+
+// TeamAlgorithms are none.
+func (DefaultWorld) TeamAlgorithms() []string { return nil }
+
+// Identity is empty.
+func (DefaultWorld) Identity() string { return "" }
+
+// OpenTeam is unsupported.
+func (DefaultWorld) OpenTeam([]Member) (Team, error) { return nil, lacks("collectives as launches") }
+
+// Held is zero.
+func (DefaultWorld) Held() Held { return Held{} }
+
+// Guesses are none.
+func (DefaultWorld) Guesses() []string { return nil }
+
+// Apart is nil: all devices reach each other.
+func (DefaultWorld) Apart(int, int) error { return nil }
+
+// Detours are none.
+func (DefaultWorld) Detours() []string { return nil }
+
+// DefaultDevice compiles nothing, and lends no memory.
+type DefaultDevice struct{}
+
+// PrepareAhead does nothing.
+func (DefaultDevice) PrepareAhead(Kernel) {}
+
+// PrepareCopy does nothing.
+func (DefaultDevice) PrepareCopy(View, View) error { return nil }
+
+// PrepareMove is unsupported.
+func (DefaultDevice) PrepareMove(View, View, int) (Launch, error) {
+	return nil, lacks("copies by kernels")
+}
+
+// Borrow is unsupported.
+func (DefaultDevice) Borrow(Memory) (Memory, error) { return nil, lacks("borrowing memory") }
+
+// DefaultStream calls nobody.
+type DefaultStream struct{}
+
+// Call is unsupported.
+func (DefaultStream) Call(func()) error { return lacks("calls of the host") }
+
+// PrepareLaunches does nothing.
+func (DefaultStream) PrepareLaunches([]Launch) error { return nil }
+
+// DefaultMemory is out of the process's reach.
+type DefaultMemory struct{}
+
+// Address is 0.
+func (DefaultMemory) Address() uintptr { return 0 }
+
+// Host is nil.
+func (DefaultMemory) Host() []byte { return nil }
+
+// Poison does nothing.
+func (DefaultMemory) Poison(int64, int64) {}
+
+// DefaultGraph has one form.
+type DefaultGraph struct{}
+
+// Forms are none.
+func (DefaultGraph) Forms() []string { return nil }
+
+// Choose does nothing.
+func (DefaultGraph) Choose(int) {}
+
+// Keep does nothing.
+func (DefaultGraph) Keep(int) error { return nil }
+
+// DefaultTeam runs collectives alone, and compiles nothing ahead.
+type DefaultTeam struct{}
+
+// PrepareAhead does nothing.
+func (DefaultTeam) PrepareAhead(Tuning, *Collective) {}
+
+// SupportsNorm is unsupported.
+func (DefaultTeam) SupportsNorm(*Norm) error { return lacks("normalised sums") }
+
+// PrepareNorm is unsupported.
+func (DefaultTeam) PrepareNorm(*Norm) ([]Launch, error) { return nil, lacks("normalised sums") }
+
+// PrepareNormAhead does nothing.
+func (DefaultTeam) PrepareNormAhead(*Norm) {}
