@@ -37,10 +37,6 @@ type Stats struct {
 	Probes     int64 // free ranges looked at by the online layout
 }
 
-// verifyAlways is the number of commands up to which every plan's layout is
-// proved again by verifyLayout.
-const verifyAlways = 256
-
 // Plan makes the bound function concrete. The function and all it calls must
 // be explicit: every op works on local shards (ir.Info.Explicit). Errors are
 // positioned and name rank and iteration.
@@ -85,11 +81,6 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	}
 	if err := layOut(w, w.p, o, opts.Stats); err != nil {
 		return nil, err
-	}
-	if len(w.p.Cmds) <= verifyAlways {
-		if err := verifyLayout(w.p); err != nil {
-			return nil, internalError(b, "the planned layout is wrong: %v", err)
-		}
 	}
 	return w.p, nil
 }
