@@ -67,10 +67,10 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	}
 	a, b := fromTensor(got), fromTensor(w)
 	v.Elements = a.len()
-	tells := v.Elements == 0
+	tells := v.Elements == 0 // whether some element says that a result of zeros is wrong
 	for i := range a.len() {
 		x, y, bound := a.float(i), b.float(i), want.Err[i]
-		if !math.IsInf(y, 0) {
+		if !math.IsInf(y, 0) && y == y {
 			v.Largest = max(v.Largest, abs(y))
 		}
 		if want.infinite(i) {
@@ -87,7 +87,7 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 		if v.Error == 0 {
 			v.Allowed = max(v.Allowed, bound)
 		}
-		tells = tells || bound == 0 || !(abs(y) <= bound)
+		tells = tells || !(abs(y) <= bound)
 		if a.same(b, i) {
 			continue
 		}
@@ -103,17 +103,23 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 		}
 		v.differs(a, b, i, "is %s, and %s is wanted (±%g)", a.text(i), b.text(i), bound)
 	}
+	v.decide(want, tells)
+	return v
+}
+
+// decide makes the verdict undecided if there are unknown elements, or if the bounds are
+// too wide to tell anything.
+func (v *Verdict) decide(want *Output, tells bool) {
 	switch {
 	case v.Kind == Differs:
 	case v.Unknown == v.Elements && v.Elements > 0:
 		v.Kind, v.Reason = Undecided, "no element has an error bound"
 	case v.Unknown > 0:
 		v.Kind, v.Reason = Undecided, fmt.Sprintf("%d of %d elements have no error bound", v.Unknown, v.Elements)
-	case !tells && (v.Largest > 0 || slices.Max(want.Err) > math.Sqrt(unit(w.DType))):
+	case !tells && (v.Largest > 0 || slices.Max(want.Err) > math.Sqrt(unit(want.Tensor.DType))):
 		// Where zeros are right, bounds that are small for numbers around 1 tell.
 		v.Kind, v.Reason = Undecided, "the error bounds are as large as the values, so that zeros would match too"
 	}
-	return v
 }
 
 // differs counts element i as different and describes it if it is the first.

@@ -67,7 +67,8 @@ func TestUndecided(t *testing.T) {
 		"none tells":        {[]float64{1, 2}, []float64{1.5, 3}, Undecided},
 		"zeros, small":      {[]float64{0, 0}, []float64{1e-30, 1e-5}, Within},
 		"zeros, large":      {[]float64{0, 0}, []float64{1e-30, 1}, Undecided},
-		"zeros, certified":  {[]float64{0, 0}, []float64{0, 1}, Within},
+		"one zero is known": {[]float64{0, 2}, []float64{0, 3}, Undecided},
+		"no number":         {[]float64{math.NaN(), 0}, []float64{0, 1}, Within},
 	} {
 		want := &Output{Name: "y", Tensor: tensorOf(t, ir.F32, []int64{2}, c.want...), Err: c.err}
 		v := Compare(want.Tensor, want)
