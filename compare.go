@@ -7,11 +7,47 @@ import (
 
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
 
 // ErrDiffers is wrapped by Comparison.Err when a result is not what the
 // reference says.
 var ErrDiffers = errors.New("the result differs from the reference")
+
+// ErrNoReference is wrapped by the error of Model.Reference when the text alone does
+// not say what the reference is.
+var ErrNoReference = errors.New("there is no reference to compare with")
+
+// Agreement is the verdict of a comparison.
+type Agreement uint8
+
+// Agreements.
+const (
+	// Undecided: nothing is wrong, but a part of the result has no error bound, or the
+	// bounds are so wide that zeros would match too.
+	Undecided Agreement = iota
+	// Exact: the results equal the reference, and are certified to be the only right ones.
+	Exact
+	// Within: the results are as close to the reference as rounding allows.
+	Within
+	// Differs: some result is wrong.
+	Differs
+)
+
+// String returns "undecided", "exact", "within" or "differs".
+func (a Agreement) String() string {
+	return [...]string{"undecided", "exact", "within", "differs"}[a]
+}
+
+// weakest returns the weaker of two agreements: Exact is the strongest, then Within,
+// Undecided, Differs.
+func weakest(a, b Agreement) Agreement {
+	strength := [...]int{Undecided: 1, Exact: 3, Within: 2, Differs: 0}
+	if strength[b] < strength[a] {
+		return b
+	}
+	return a
+}
 
 // Reference is what a run's results are compared with: the function that the
 // model's function refines, or else itself, computed by the reference evaluator.
@@ -25,6 +61,10 @@ type Reference struct {
 
 // Reference evaluates the model's reference on the same arguments as a run.
 // It is slow: a hundred times the time of a run and more.
+//
+// A function whose streams are not proved to be ordered is evaluated in text order: each
+// rank executes its statements one after another. Where the statements of different ranks
+// then still race, or wait for each other, the error wraps ErrNoReference.
 func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	in, err := arguments(args, m.weights())
 	if err != nil {
@@ -38,14 +78,15 @@ func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	if err != nil {
 		return nil, m.blame(b, err)
 	}
-	res, err := eval.Run(ctx, bound, in, eval.Options{})
+	name := bound.Func.Name
+	res, err := m.evaluate(ctx, bound, b, in)
 	if wrong := (*eval.InputError)(nil); errors.As(err, &wrong) {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	ref := &Reference{Against: bound.Func.Name, Exact: true, outputs: res.Outputs}
+	ref := &Reference{Against: name, Exact: true, outputs: res.Outputs}
 	for _, o := range res.Outputs {
 		ref.Exact = ref.Exact && o.Exact
 	}
@@ -63,7 +104,7 @@ func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[strin
 	if err != nil {
 		return err
 	}
-	res, err := eval.Run(ctx, own, in, eval.Options{})
+	res, err := m.evaluate(ctx, own, b, in)
 	if err != nil {
 		return err
 	}
@@ -73,38 +114,86 @@ func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[strin
 	return nil
 }
 
+// evaluate evaluates a function of the model's program, in text order unless its own
+// order is proved.
+func (m *Model) evaluate(ctx context.Context, bound *ir.Bound, b Binding, in map[string]*tensor.Tensor) (*eval.Result, error) {
+	b.Func = bound.Func.Name
+	bound, err := ordered(bound, b)
+	if err != nil {
+		return nil, err
+	}
+	return eval.Run(ctx, bound, in, eval.Options{})
+}
+
 // Comparison says how a run's results compare with a reference.
 type Comparison struct {
-	// Verdict is "exact" (equal, and certified to be the only right answer),
-	// "within" (inside the error bound) or "differs".
-	Verdict string
+	Verdict Agreement
 	// Against is the reference function.
 	Against string
-	// Detail tells of the first result that differs, or of the bound.
+	// Detail tells of the first result that differs or is undecided, or of the one that
+	// is closest to its bound.
 	Detail string
-	// Unbounded names a result of which no element has an error bound: values
-	// grew until rounding may do anything, and within says nothing of it.
-	Unbounded string
+
+	sizes     string      // Within: how far off Detail's result is
+	confirmed *Comparison // on other inputs
 }
 
 // Compare compares a report's results with r.
 func (r *Reference) Compare(rep *Report) Comparison {
-	c := Comparison{Verdict: "exact", Against: r.Against}
+	c := Comparison{Verdict: Exact, Against: r.Against}
 	if len(rep.OutNames) != len(r.outputs) {
-		c.Verdict, c.Detail = "differs", fmt.Sprintf("%d results, %d in the reference", len(rep.OutNames), len(r.outputs))
+		c.Verdict, c.Detail = Differs, fmt.Sprintf("%d results, %d in the reference", len(rep.OutNames), len(r.outputs))
 		return c
 	}
+	share := -1.0 // of the bound that the result in Detail has used
 	for i, name := range rep.OutNames {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
-		switch v.Kind {
-		case eval.Differs:
-			c.Verdict, c.Detail = "differs", fmt.Sprintf("%%%s: %s", name, v)
-			return c
-		case eval.Within:
-			c.Verdict, c.Detail = "within", fmt.Sprintf("%%%s: %s", name, v)
-			if v.Unknown == v.Elements {
-				c.Unbounded = name
+		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided, eval.Differs: Differs}[v.Kind]
+		used := 0.0
+		if v.Allowed > 0 {
+			used = v.Error / v.Allowed
+		}
+		if weaker := weakest(c.Verdict, a) != c.Verdict; weaker || a == Within && c.Verdict == Within && used > share {
+			c.Verdict, c.Detail, c.sizes, share = a, r.detail(name, v), "", used
+			if a == Within {
+				c.sizes = v.Sizes()
+				if len(rep.OutNames) > 1 {
+					c.sizes = "%" + name + ": " + c.sizes
+				}
 			}
+		}
+	}
+	return c
+}
+
+// detail tells of one result.
+func (r *Reference) detail(name string, v eval.Verdict) string {
+	switch v.Kind {
+	case eval.Within:
+		return fmt.Sprintf("%%%s matches %s within rounding (%s)", name, r.Against, v.Sizes())
+	case eval.Undecided:
+		return fmt.Sprintf("%%%s: %s", name, v.Reason)
+	}
+	return fmt.Sprintf("%%%s: %s", name, v)
+}
+
+// Confirmed is c, a comparison on small integers, as a second one on random reals leaves
+// it. Many functions agree on integers as small as -1, 0 and 1, so that the second may
+// refute the first or leave it undecided. It cannot strengthen it.
+func (c Comparison) Confirmed(second Comparison) Comparison {
+	if weakest(Within, second.Verdict) != Within && weakest(c.Verdict, second.Verdict) != c.Verdict {
+		second.Detail += ", on random reals"
+		return second
+	}
+	c.confirmed = &second
+	return c
+}
+
+// Weakest returns the comparison with the weakest verdict, the first of several.
+func (c Comparison) Weakest(others ...Comparison) Comparison {
+	for _, o := range others {
+		if weakest(c.Verdict, o.Verdict) != c.Verdict {
+			c = o
 		}
 	}
 	return c
@@ -112,7 +201,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 
 // Err returns nil, or an error that wraps ErrDiffers.
 func (c Comparison) Err() error {
-	if c.Verdict != "differs" {
+	if c.Verdict != Differs {
 		return nil
 	}
 	return fmt.Errorf("%w %s: %s", ErrDiffers, c.Against, c.Detail)
@@ -120,13 +209,21 @@ func (c Comparison) Err() error {
 
 // String returns the comparison in a line.
 func (c Comparison) String() string {
-	switch {
-	case c.Unbounded != "":
-		return "not told apart from " + c.Against + ": no element of %" + c.Unbounded + " has an error bound; try smaller inputs or another dtype"
-	case c.Verdict == "exact":
-		return "equal to " + c.Against + ", exactly (certified)"
-	case c.Verdict == "within":
-		return "equal to " + c.Against + " within the error bound: " + c.Detail
+	second := c.confirmed
+	if second != nil && second.Verdict != Within {
+		second = nil
 	}
-	return "differs from " + c.Against + ": " + c.Detail
+	switch {
+	case c.Verdict == Undecided:
+		return "not told apart from " + c.Against + ": " + c.Detail + "; try other inputs or another dtype"
+	case c.Verdict == Differs:
+		return "differs from " + c.Against + ": " + c.Detail
+	case c.Verdict == Exact && second != nil:
+		return "equal to " + c.Against + ", exactly on integers (certified), within rounding on reals (" + second.sizes + ")"
+	case c.Verdict == Exact:
+		return "equal to " + c.Against + ", exactly (certified)"
+	case second != nil:
+		return c.Detail + ", and on reals (" + second.sizes + ")"
+	}
+	return c.Detail
 }

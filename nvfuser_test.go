@@ -304,7 +304,7 @@ func (c dumpCase) evaluate(t *testing.T, model *hocket.Model, args hocket.Args, 
 		t.Fatal(err)
 	}
 	rep := &hocket.Report{OutNames: []string{"want"}, Out: map[string]*hocket.Tensor{"want": result}}
-	if cmp := ref.Compare(rep); cmp.Verdict != "exact" {
+	if cmp := ref.Compare(rep); cmp.Verdict != hocket.Exact {
 		t.Errorf("the evaluator finds something else: %s", cmp)
 	}
 }

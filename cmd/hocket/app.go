@@ -119,7 +119,7 @@ stream of which device, with communication hidden under computation.
 It exits with 0 when all went well; 1 where a program is refused, refuted, or locks
 itself; 2 where the command line or a file is wrong; 3 where the machine failed or
 lacks something; 4 where a result differs from its reference, or hocket failed; 5
-where check could not decide; and 130 when it is interrupted.
+where check, or a comparison, could not decide; and 130 when it is interrupted.
 
 For completions of the shell you use, see hocket completion --help.`,
 		Example: `  hocket run examples/row_parallel_chunked.hkt --compare

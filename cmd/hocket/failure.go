@@ -18,7 +18,7 @@ const (
 	exitUsage       = 2 // the command line or an input file is wrong
 	exitMachine     = 3 // the machine failed
 	exitHocket      = 4 // a result differs from its reference, or hocket failed
-	exitUndecided   = 5 // check could not decide
+	exitUndecided   = 5 // check or a comparison could not decide
 	exitInterrupted = 130
 )
 
@@ -114,6 +114,9 @@ func ofMachine(err error) error {
 		return f.helping("mostly the program lacks a wait; --schedules 20 tells it from a layout that was claimed wrongly")
 	case errors.Is(err, hocket.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}
+	case errors.Is(err, hocket.ErrNoReference):
+		f := &failure{code: exitUndecided, kind: "compare", err: err}
+		return f.helping("say with refines which function it must compute, or run without --compare and --schedules")
 	case hocket.IsDeadlock(err):
 		return &failure{code: exitProgram, kind: "deadlock", err: err}
 	}

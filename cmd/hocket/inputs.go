@@ -17,6 +17,16 @@ type inputs struct {
 	files []string               // whole safetensors files
 	rest  tensor.Spec            // of every parameter that nothing else names
 	fixed bool                   // rest was given
+	// small gives integer parameters that nothing names -1, 0 and 1, whatever rest is.
+	small bool
+}
+
+// reals returns inputs with random reals in the place of small integers for what nothing
+// names; with small, integer parameters stay as they are.
+func (in *inputs) reals(small bool) *inputs {
+	out := *in
+	out.rest.Kind, out.small = tensor.SpecRand, small
+	return &out
 }
 
 var namedInput = regexp.MustCompile(`^%?([A-Za-z_][A-Za-z0-9_.]*)=(.*)$`)
@@ -204,6 +214,9 @@ func (in *inputs) make(sig *hocket.Signature, got map[string]*hocket.Tensor, rep
 		spec, ok := in.specs[p.Name]
 		if !ok {
 			spec = in.rest
+			if in.small && p.DType.IsInt() {
+				spec.Kind = tensor.SpecInts
+			}
 		}
 		spec.Seed += uint64(rep)
 		t, err := hocket.NewTensor(p.DType, p.Shape...)

@@ -46,7 +46,14 @@ func (a *app) runCommand() *cobra.Command {
 hidden, and a timeline.
 
 Parameters that --in does not name get random integers from {-1, 0, 1}, for which
-most results have one right value, whatever the order of sums.
+most results have one right value, whatever the order of sums. A comparison then
+runs the program once more, with random reals for these parameters (rand:SEED), to
+find what integers do not show.
+
+With --compare it exits with 0 where results are equal or within rounding, 4 where
+one differs, and 5 where that cannot be told: where a part of a result has no error
+bound, where bounds are as large as the values, or where a program that is not
+proved has no refines and its text order does not say what it computes.
 
 An input is one of
   NAME=ints:SEED   NAME=rand:SEED   NAME=zeros   NAME=arange
@@ -169,7 +176,8 @@ type job struct {
 	inputs  *inputs
 
 	sig     *hocket.Signature
-	arena   int64 // what a rank may use, 0 where the device says it
+	files   map[string]*hocket.Tensor // what input files hold
+	arena   int64                     // what a rank may use, 0 where the device says it
 	model   *hocket.Model
 	judged  bool                // the plan was made, and proved if it was to be: what is found later refutes nothing
 	batch   []hocket.Args       // one for each repetition
@@ -184,6 +192,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) error {
 	if err != nil {
 		return err
 	}
+	j.files = files
 	if err := j.writable(); err != nil {
 		return err
 	}
@@ -214,7 +223,10 @@ func (j *job) run(ctx context.Context, b hocket.Binding) error {
 	if err := j.write(rep); err != nil {
 		return err
 	}
-	return j.print(rep)
+	if err := j.print(rep); err != nil {
+		return err
+	}
+	return j.undecided()
 }
 
 // bind binds the program, with what input files say about its dims, and
@@ -242,7 +254,7 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 // of the free memory, so that a program that is too large is an error and not
 // the end of the process.
 func (j *job) load(ctx context.Context, m *hocket.Machine) error {
-	free, err := affordInputs(j.sig, j.flags.repeat)
+	free, err := affordInputs(j.sig, j.batches())
 	if err != nil {
 		return err
 	}
@@ -296,6 +308,9 @@ func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
 		if err := j.compare(ctx, reports); err != nil {
 			return nil, err
 		}
+		if err := j.confirm(ctx, j.model.RunBatch); err != nil {
+			return nil, err
+		}
 	}
 	return reports[len(reports)-1], nil
 }
@@ -318,7 +333,7 @@ func (j *job) print(rep *hocket.Report) error {
 	if err := rep.WriteTable(a.text); err != nil {
 		return err
 	}
-	if j.verdict.Verdict != "" {
+	if j.verdict.Against != "" {
 		fmt.Fprintf(a.text, "%s%s\n", j.tried(), j.verdict)
 	}
 	var timeline bytes.Buffer
@@ -333,7 +348,10 @@ func (j *job) print(rep *hocket.Report) error {
 
 // tried says of how many runs the verdict is.
 func (j *job) tried() string {
-	o, each := j.flags, ""
+	o, each, all := j.flags, "", "all "
+	if j.verdict.Verdict != hocket.Exact {
+		all = "in all "
+	}
 	if o.repeat > 1 {
 		each = fmt.Sprintf("%d runs back to back, ", o.repeat)
 	}
@@ -344,9 +362,9 @@ func (j *job) tried() string {
 		if each != "" {
 			each = "each " + each
 		}
-		return fmt.Sprintf("%d schedules (seeds %d..%d), %sall ", o.schedules, o.seed, o.seed+int64(o.schedules)-1, each)
+		return fmt.Sprintf("%d schedules (seeds %d..%d), %s%s", o.schedules, o.seed, o.seed+int64(o.schedules)-1, each, all)
 	case each != "":
-		return each + "all "
+		return each + all
 	}
 	return "result: "
 }

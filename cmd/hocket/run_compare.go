@@ -53,18 +53,107 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	for i, rep := range reports {
 		c := j.refs[i].Compare(rep)
 		if err := c.Err(); err != nil {
-			j.app.out.Compare = &comparison{Verdict: c.Verdict, Against: c.Against}
+			j.app.out.Compare = &comparison{Verdict: c.Verdict.String(), Against: c.Against}
 			if len(reports) > 1 {
 				err = fmt.Errorf("repetition %d of %d: %w", i+1, len(reports), err)
 			}
 			return ofMachine(err)
 		}
-		if j.verdict.Verdict != "within" {
+		if j.verdict.Against == "" {
 			j.verdict = c
 		}
+		j.verdict = j.verdict.Weakest(c)
 	}
-	j.app.out.Compare = &comparison{Verdict: j.verdict.Verdict, Against: j.verdict.Against}
+	j.concluded()
 	return nil
+}
+
+// concluded tells JSON the verdict so far.
+func (j *job) concluded() {
+	j.app.out.Compare = &comparison{Verdict: j.verdict.Verdict.String(), Against: j.verdict.Against, Detail: j.verdict.String()}
+}
+
+// confirms reports whether a comparison takes other inputs too: where some parameters
+// have none that were asked for.
+func (j *job) confirms() bool {
+	if j.inputs.fixed {
+		return false
+	}
+	return slices.ContainsFunc(j.sig.In, func(p hocket.Port) bool {
+		_, given := j.inputs.specs[p.Name]
+		return !given && j.files[p.Name] == nil
+	})
+}
+
+// batches is the number of runs whose inputs are held at a time.
+func (j *job) batches() int {
+	if (j.flags.compare || j.flags.schedules > 0) && j.confirms() {
+		return j.flags.repeat + 1
+	}
+	return j.flags.repeat
+}
+
+// confirm compares a run with random reals for the parameters that had small integers by
+// default.
+func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Args) ([]*hocket.Report, error)) error {
+	if !j.confirms() {
+		return nil
+	}
+	again := *j // a run of its own
+	again.inputs = j.inputs.reals(false)
+	args, ref, err := again.drawn(ctx)
+	if f := (*failure)(nil); errors.As(err, &f) && f.kind == "range" { // integers index something
+		again.inputs = j.inputs.reals(true)
+		args, ref, err = again.drawn(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	again.batch, again.refs, again.verdict = []hocket.Args{args}, []*hocket.Reference{ref}, hocket.Comparison{}
+	guarded, dog := watch(ctx, j.flags.timeout)
+	defer dog.stop()
+	reports, err := run(guarded, again.batch)
+	if err == nil {
+		err = again.compare(ctx, reports)
+	}
+	if err != nil {
+		return again.realFailure(dog.explain(guarded, err))
+	}
+	j.verdict = j.verdict.Confirmed(again.verdict)
+	j.concluded()
+	return nil
+}
+
+// drawn makes the inputs of one run and evaluates its reference.
+func (j *job) drawn(ctx context.Context) (hocket.Args, *hocket.Reference, error) {
+	args, err := j.inputs.make(j.sig, j.files, 0)
+	if err != nil {
+		return args, nil, err
+	}
+	ref, err := j.model.Reference(ctx, args)
+	if err != nil {
+		return args, nil, ofReference(err)
+	}
+	return args, ref, nil
+}
+
+// realFailure says of a result that differs that it does on random reals.
+func (j *job) realFailure(err error) error {
+	var f *failure
+	if !errors.As(err, &f) || f.kind != "differs" {
+		return err
+	}
+	shown := *f
+	shown.err = fmt.Errorf("on random reals (--in %s): %w", j.inputs.rest, err)
+	return &shown
+}
+
+// undecided ends a command whose comparison did not decide anything.
+func (j *job) undecided() error {
+	if j.verdict.Against == "" || j.verdict.Verdict != hocket.Undecided {
+		return nil
+	}
+	return &failure{code: exitUndecided, kind: "compare", severity: ir.Warning, said: true, err: errors.New(j.verdict.String())}
 }
 
 // explore runs the batch under many schedules and compares each. What the plan shows is told
@@ -94,7 +183,18 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 	if err != nil {
 		return nil, j.failed(next, j.ofLoad(dog.explain(guarded, err)))
 	}
-	return last, nil
+	dog.stop()
+	return last, j.confirm(ctx, j.once)
+}
+
+// once runs a batch under the first schedule.
+func (j *job) once(ctx context.Context, batch []hocket.Args) (reports []*hocket.Report, err error) {
+	opts := hocket.ExploreOptions{Schedules: 1, Seed: j.flags.seed}
+	err = j.model.Explore(ctx, batch, opts, func(_ int64, r []*hocket.Report) error {
+		reports = r
+		return nil
+	})
+	return reports, j.ofLoad(err)
 }
 
 // failed says of a schedule that went wrong how to run it alone. The inputs'

@@ -48,8 +48,10 @@ type proof struct {
 }
 
 type comparison struct {
-	Verdict string `json:"verdict"` // "exact", "within", "differs"
+	Verdict string `json:"verdict"` // "exact", "within", "undecided", "differs"
 	Against string `json:"against"`
+	// Detail is the verdict in a line, as text shows it; left out where results differ.
+	Detail string `json:"detail,omitempty"`
 }
 
 type overlap struct {

@@ -23,6 +23,19 @@ type array struct {
 	// total is no rank's value, so f is not rounded to dt; and e[i] = 0 says
 	// more: every contribution, under any split, is a certified integer.
 	mag []float64
+	// infinite[i] says that element i, whose bound is +Inf, is an infinity of one
+	// sign or the other on every correct machine. Only division by a certified zero
+	// makes such elements, and only moving and negating elements keeps them; nil if
+	// there are none.
+	infinite []bool
+}
+
+// setInfinite notes that element i is an infinity of either sign.
+func (a *array) setInfinite(i int64) {
+	if a.infinite == nil {
+		a.infinite = make([]bool, a.len())
+	}
+	a.infinite[i] = true
 }
 
 func newArray(dt ir.DType, shape []int64) *array {
@@ -87,6 +100,14 @@ func (a *array) copyRun(at int64, src *array, i, n int64) {
 	copy(a.e[at:at+n], src.e[i:i+n])
 	if a.mag != nil && src.mag != nil {
 		copy(a.mag[at:at+n], src.mag[i:i+n])
+	}
+	if src.infinite != nil {
+		if a.infinite == nil {
+			a.infinite = make([]bool, a.len())
+		}
+		copy(a.infinite[at:at+n], src.infinite[i:i+n])
+	} else if a.infinite != nil {
+		clear(a.infinite[at : at+n])
 	}
 }
 

@@ -11,18 +11,22 @@ import (
 // Kind is the outcome of a comparison.
 type Kind uint8
 
-// Outcomes.
+// Outcomes, from the strongest to the weakest.
 const (
 	// Exact: the reference is certified exact, and every element equals it.
 	Exact Kind = iota
 	// Within: every element is within the bound of the reference.
 	Within
-	// Differs: some element is not, or the types differ.
+	// Undecided: nothing is wrong, but an element has no bound, or the bounds are
+	// so wide that a result of zeros would match too.
+	Undecided
+	// Differs: some element is outside its bound, or the types differ.
 	Differs
 )
 
-// String returns the word of the command line: "exact", "within", "differs".
-func (k Kind) String() string { return [...]string{"exact", "within", "differs"}[k] }
+// String returns the word of the command line: "exact", "within", "undecided",
+// "differs".
+func (k Kind) String() string { return [...]string{"exact", "within", "undecided", "differs"}[k] }
 
 // Verdict says how a result compares with the reference.
 type Verdict struct {
@@ -33,18 +37,22 @@ type Verdict struct {
 	// Index is nil where element types or shapes differ.
 	Index            []int64
 	Got, Want, Bound float64
-	// Reason says why, for Differs; else it is empty.
+	// Reason says why, for Undecided and Differs; else it is empty.
 	Reason string
-	// Worst is the largest |got − want| over all elements with a finite bound.
-	Worst float64
-	// Unknown is the number of elements whose bound is +Inf, of Elements: of
-	// those nothing was found out.
+	// Error is the largest |got − want| within a finite bound, and Allowed is that
+	// bound; where nothing is off, Allowed is the largest bound.
+	Error, Allowed float64
+	// Largest is the largest finite magnitude in the reference.
+	Largest float64
+	// Unknown is the number of elements without a finite bound whose value is not
+	// known either, of Elements: the result may have anything there.
 	Unknown, Elements int64
 }
 
 // Compare compares a result with what the evaluator says it is. Elements whose
 // bound is 0 must be equal, up to the sign of zero; others may be as far off as
-// their bound. A NaN equals a NaN only, and a bound of +Inf allows anything.
+// their bound. A NaN equals a NaN only. A bound of +Inf allows anything, so that
+// the comparison is undecided, unless the element is known to be infinite.
 func Compare(got *tensor.Tensor, want *Output) Verdict {
 	w := want.Tensor
 	if err := got.Check(); err != nil {
@@ -59,26 +67,68 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	}
 	a, b := fromTensor(got), fromTensor(w)
 	v.Elements = a.len()
+	tells := v.Elements == 0 // whether some element says that a result of zeros is wrong
 	for i := range a.len() {
-		if math.IsInf(want.Err[i], 1) {
+		x, y, bound := a.float(i), b.float(i), want.Err[i]
+		if !math.IsInf(y, 0) && y == y {
+			v.Largest = max(v.Largest, abs(y))
+		}
+		if want.infinite(i) {
+			tells = true
+			if !math.IsInf(x, 0) {
+				v.differs(a, b, i, "is %s, and an infinity is wanted", a.text(i))
+			}
+			continue
+		}
+		if math.IsInf(bound, 1) {
 			v.Unknown++
 			continue
 		}
+		if v.Error == 0 {
+			v.Allowed = max(v.Allowed, bound)
+		}
+		tells = tells || !(abs(y) <= bound)
 		if a.same(b, i) {
 			continue
 		}
-		off, bound := distance(a, b, i), want.Err[i]
+		off := distance(a, b, i)
 		if off <= bound {
-			v.Worst = max(v.Worst, off)
+			if off > v.Error || off == v.Error && bound < v.Allowed {
+				v.Error, v.Allowed = off, bound
+			}
 			continue
 		}
-		if v.Count++; v.Count == 1 {
-			v.Kind, v.Index = Differs, unflatten(a.shape, i)
-			v.Got, v.Want, v.Bound = a.float(i), b.float(i), bound
-			v.Reason = fmt.Sprintf("element %v is %s, and %s is wanted (±%g)", v.Index, a.text(i), b.text(i), bound)
+		if v.Count == 0 {
+			v.Bound = bound
 		}
+		v.differs(a, b, i, "is %s, and %s is wanted (±%g)", a.text(i), b.text(i), bound)
 	}
+	v.decide(want, tells)
 	return v
+}
+
+// decide makes the verdict undecided if there are unknown elements, or if the bounds are
+// too wide to tell anything.
+func (v *Verdict) decide(want *Output, tells bool) {
+	switch {
+	case v.Kind == Differs:
+	case v.Unknown == v.Elements && v.Elements > 0:
+		v.Kind, v.Reason = Undecided, "no element has an error bound"
+	case v.Unknown > 0:
+		v.Kind, v.Reason = Undecided, fmt.Sprintf("%d of %d elements have no error bound", v.Unknown, v.Elements)
+	case !tells && (v.Largest > 0 || slices.Max(want.Err) > math.Sqrt(unit(want.Tensor.DType))):
+		// Where zeros are right, bounds that are small for numbers around 1 tell.
+		v.Kind, v.Reason = Undecided, "the error bounds are as large as the values, so that zeros would match too"
+	}
+}
+
+// differs counts element i as different and describes it if it is the first.
+func (v *Verdict) differs(a, b *array, i int64, format string, args ...any) {
+	v.Kind = Differs
+	if v.Count++; v.Count == 1 {
+		v.Index, v.Got, v.Want = unflatten(a.shape, i), a.float(i), b.float(i)
+		v.Reason = fmt.Sprintf("element %v ", v.Index) + fmt.Sprintf(format, args...)
+	}
 }
 
 // Widened is o as a reference for the results of another program that computes
@@ -113,19 +163,24 @@ func (a *array) text(i int64) string {
 	return fmt.Sprint(a.f[i])
 }
 
-// String is one line: "exact", "within the bound", or what differs.
+// String is one line: "exact", "within rounding (…)", or what differs.
 func (v Verdict) String() string {
 	switch v.Kind {
 	case Exact:
 		return "exact"
 	case Within:
-		if v.Unknown > 0 {
-			return fmt.Sprintf("within the bound (worst %g), but %d of %d elements have none", v.Worst, v.Unknown, v.Elements)
-		}
-		return fmt.Sprintf("within the bound (worst %g)", v.Worst)
+		return "within rounding (" + v.Sizes() + ")"
+	case Undecided:
+		return "undecided: " + v.Reason
 	}
 	if v.Count > 1 {
 		return fmt.Sprintf("differs in %d elements: first, %s", v.Count, v.Reason)
 	}
 	return "differs: " + v.Reason
+}
+
+// Sizes says how far off a result is, how far it may be, and how large values
+// are: "largest error 2, allowed 9, values up to 410".
+func (v Verdict) Sizes() string {
+	return fmt.Sprintf("largest error %.3g, allowed %.3g, values up to %.3g", v.Error, v.Allowed, v.Largest)
 }

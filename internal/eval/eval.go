@@ -48,9 +48,16 @@ type Output struct {
 	// Err[i] bounds how far element i of a correct machine's result may be
 	// from Tensor's: 0 certifies it exact, +Inf says nothing about it.
 	Err []float64
-	// Exact says that all of Err is 0.
+	// Exact says that every element is certified: its bound is 0, or it is known to
+	// be infinite.
 	Exact bool
+	// infinities are the elements with a bound of +Inf that are known to be an
+	// infinity of either sign; nil if there are none.
+	infinities []bool
 }
+
+// infinite reports whether element i is known to be infinite, of either sign.
+func (o *Output) infinite(i int64) bool { return o.infinities != nil && o.infinities[i] }
 
 // Result is what a function gives back.
 type Result struct {
@@ -222,8 +229,11 @@ func (m *machine) outputs() (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		exact := !slices.ContainsFunc(a.e, func(e float64) bool { return e != 0 })
-		res.Outputs = append(res.Outputs, &Output{Name: name, Tensor: t, Err: a.e, Exact: exact})
+		o := &Output{Name: name, Tensor: t, Err: a.e, Exact: true, infinities: a.infinite}
+		for i, e := range a.e {
+			o.Exact = o.Exact && (e == 0 || o.infinite(int64(i)))
+		}
+		res.Outputs = append(res.Outputs, o)
 	}
 	return res, nil
 }

@@ -279,9 +279,13 @@ func (s sumOf) partialMean(dt ir.DType, ranks int64) (y, e, mag float64) {
 }
 
 // quotient is the rule of a/b. What is divided by a number that may be zero is
-// not bounded: even the sign of an infinity depends on that of the zero.
+// not bounded: even the sign of an infinity depends on that of the zero. But 0/0
+// is no number on any machine.
 func quotient(dt ir.DType, a, ea, b, eb float64) (float64, float64) {
 	y := a / b
+	if a == 0 && ea == 0 && b == 0 && eb == 0 {
+		return y, 0
+	}
 	if !(math.Abs(b) > eb) {
 		return tensor.Round(dt, y), inf
 	}
@@ -316,6 +320,9 @@ func exponential(dt ir.DType, x, ex float64) (float64, float64) {
 // rsqrt is the rule of 1/√x. Its slope is steepest at the lower end of x.
 func rsqrt(dt ir.DType, x, ex float64) (float64, float64) {
 	y := 1 / math.Sqrt(x)
+	if x+ex < -vanishing(dt) {
+		return y, 0 // the root of a negative number is no number on any machine
+	}
 	if !(x > ex) || math.IsInf(x, 1) {
 		return tensor.Round(dt, y), inf
 	}

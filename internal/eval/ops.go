@@ -138,6 +138,9 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = elementwise(dt, a*b, mulLoses(a, b), productError(a, ea, b, eb))
 		case ir.OpDiv:
 			y, e = quotient(dt, a, ea, b, eb)
+			if b == 0 && eb == 0 && abs(a)-ea > vanishing(dt) { // a machine may take less for zero
+				out.setInfinite(i)
+			}
 		case ir.OpScale:
 			c := at.value.f
 			y, e = elementwise(dt, a*c, mulLoses(a, c), productError(a, ea, c, constantError(dt, c)))
@@ -160,8 +163,21 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}
 		out.f[i], out.e[i] = y, e
+		if moves(op) && ins[0].infinite != nil && ins[0].infinite[i] {
+			out.setInfinite(i)
+		}
 	}
 	return out, nil
+}
+
+// moves reports whether op gives each element of its operand again, up to its type
+// and sign.
+func moves(op ir.Op) bool {
+	switch op {
+	case ir.OpCopy, ir.OpReshard, ir.OpCast, ir.OpNeg:
+		return true
+	}
+	return false
 }
 
 // pointwisePartial applies an operation that passes through the contributions
