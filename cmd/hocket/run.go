@@ -63,6 +63,9 @@ An input is one of
 	o := &runFlags{}
 	o.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := alone(); err != nil {
+			return err
+		}
 		b, err := bindings.binding(c)
 		if err != nil {
 			return err

@@ -65,6 +65,9 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 		if err := o.check(c); err != nil {
 			return err
 		}
+		if err := alone(); err != nil && !o.show {
+			return err
+		}
 		opts, err := o.options(c)
 		if err != nil {
 			return err
