@@ -37,7 +37,8 @@ func (w *walker) canGoAhead(r *region) bool {
 		!slices.ContainsFunc(w.finder.stmts[from:to], func(s *ir.Stmt) bool { return s.Op == ir.OpBarrier })
 }
 
-// ahead moves up the departures of those gathers in a block that are to go ahead.
+// ahead moves up the departures of those gathers in a block that are to go ahead,
+// and records which do.
 func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 	var gathers []*exchanged
 	for _, s := range stmts {
@@ -56,6 +57,11 @@ func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 		}
 		if x.ahead && slices.Equal(before.axes, x.axes) && mayPass(x.departs.leaves, stmts[to:slices.Index(stmts, x.first)]) {
 			stmts, x.behind = x.departs.moveTo(stmts, to, before.departs), before
+		}
+	}
+	for _, x := range gathers {
+		if x.ahead {
+			o.settle(x)
 		}
 	}
 	return stmts

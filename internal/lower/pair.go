@@ -108,6 +108,9 @@ type region struct {
 	other *region
 	// last is the last statement of the block that the region reaches.
 	last *ir.Stmt
+	// choice and entry are the places of what was decided among the choices and in
+	// the log, once it is.
+	choice, entry int
 }
 
 func (r *region) gathers() bool { return r.comm.Op == ir.OpAllGather }
