@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -166,5 +167,34 @@ func TestAheadOfNothing(t *testing.T) {
 	}
 	if text["ahead"] != text["exchange"] || time["ahead"] != time["exchange"] {
 		t.Errorf("%v; one program: %v", time, text["ahead"] == text["exchange"])
+	}
+}
+
+// TestAheadTakesWhatPlansDo: however many layers there are, what ahead is predicted
+// to take is what its simulated plan takes: the first goes ahead of nothing, the
+// second is computed block by block, and later ones as one.
+func TestAheadTakesWhatPlansDo(t *testing.T) {
+	dims := ir.Binding{Dims: map[string]int64{"M": 2048, "N": 28672, "K": 8192}}
+	for layers := 1; layers <= 6; layers++ {
+		var b strings.Builder
+		b.WriteString("mesh tp[4]\nfunc f(%w: bf16[N/tp, K]")
+		for i := range layers {
+			fmt.Fprintf(&b, ", %%x%d: bf16[M/tp, K]", i)
+		}
+		b.WriteString(") {\n")
+		for i := range layers {
+			fmt.Fprintf(&b, "  %%y%d = linear %%x%d, %%w\n", i, i)
+		}
+		u, err := Build(check(t, b.String()+"}\n"), Options{Strategy: "ahead", Machine: untabled(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := u.Explain(dims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := simulated(t, u, dims); e.Time < 0.99*took || e.Time > 1.01*took {
+			t.Errorf("%d layers: %.0f µs are predicted, the plan takes %.0f", layers, e.Time, took)
+		}
 	}
 }

@@ -23,6 +23,7 @@ type departure struct {
 	// comes before it beside the puts; nil where that cannot be.
 	compute []*ir.Stmt
 	whole   func() (side, stmts []*ir.Stmt)
+	asOne   bool // whole stands in place of compute
 }
 
 // canGoAhead reports whether r's blocks can leave while the gather before it is
@@ -104,6 +105,7 @@ func (d *departure) moveTo(stmts []*ir.Stmt, to int, before *departure) []*ir.St
 		// They have the time of a whole gather and what is computed with it, and as
 		// one product they take less than one by one.
 		side, whole := d.whole()
+		d.asOne = true
 		d.leaves = append(d.leaves, side...)
 		at := slices.Index(behind, d.compute[0])
 		behind = slices.Concat(behind[:at], whole, behind[at+len(d.compute):])

@@ -136,7 +136,8 @@ func (c *Choice) notAhead() {
 // settle records whether an exchanged gather that was to go ahead does.
 func (o *overlapper) settle(x *exchanged) {
 	c := &o.choices[x.choice]
-	if c.Pair.Ahead = x.behind != nil; !c.Pair.Ahead {
+	c.Pair.Ahead, c.Pair.Whole = x.behind != nil, x.departs.asOne
+	if !c.Pair.Ahead {
 		c.notAhead()
 		o.log[x.entry].Why = c.text()
 	}
@@ -198,7 +199,7 @@ func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
 		w.leave(w.finder, s, why)
 		return nil, Strategy{}
 	}
-	r.Ahead = w.canGoAhead(r)
+	r.Ahead, r.Whole = w.canGoAhead(r), r.Rows == 0
 	st := w.decide(r)
 	if st.Kind == Sequential {
 		return nil, Strategy{}

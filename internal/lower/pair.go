@@ -31,7 +31,8 @@ type Pair struct {
 	// those that run piece by piece behind a reduction.
 	Ops, Post []PairOp
 	// Ahead: it is a gather whose blocks can leave while the pair before is computed.
-	Ahead bool
+	// Whole: what goes ahead is then computed with all blocks as one.
+	Ahead, Whole bool
 	// Refused says, for each kind of strategy that cannot be used, why.
 	Refused map[StrategyKind]string
 }
