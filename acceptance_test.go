@@ -155,13 +155,16 @@ func (c testCase) check(t *testing.T) *plan.Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
+	name := frozenName(t)
 	c.compare(t, "concurrent", reports)
+	wantFrozen(t, name, "concurrent", reports)
 	schedules := 20
 	if testing.Short() {
 		schedules = 4
 	}
 	err = model.Explore(ctx, batch, hocket.ExploreOptions{Schedules: schedules}, func(seed int64, rs []*hocket.Report) error {
 		c.compare(t, fmt.Sprintf("schedule %d", seed), rs)
+		wantFrozen(t, name, fmt.Sprintf("schedule %d", seed), rs)
 		return nil
 	})
 	if err != nil {

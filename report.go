@@ -71,6 +71,16 @@ type Overlap struct {
 	BusyNS, ExposedNS int64
 }
 
+// OutputsSHA256 returns the hash of the results in Out, by which runs are told to
+// have given the same: docs/language.md defines it.
+func (r *Report) OutputsSHA256() string {
+	var list []tensor.Named
+	for name, t := range r.Out {
+		list = append(list, tensor.Named{Name: name, Tensor: t.host()})
+	}
+	return tensor.SHA256(list)
+}
+
 // checkOut reports tensors that cannot receive a plan's results.
 func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	for _, name := range slices.Sorted(maps.Keys(into)) {

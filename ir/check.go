@@ -83,11 +83,12 @@ type checker struct {
 	// ended maps buffers to where they were freed or claimed.
 	ended ended
 	// blocks counts enclosing blocks, rankIf rank-dependent ifs, loops loops,
-	// and lateIf the conditions and loops that Bind cannot decide.
-	blocks, rankIf, loops, lateIf int
-	syms                          int
-	inGroup                       bool
-	returned                      bool
+	// lateIf the conditions and loops that Bind cannot decide, and unsure the
+	// blocks that may never run.
+	blocks, rankIf, loops, lateIf, unsure int
+	syms                                  int
+	inGroup                               bool
+	returned                              bool
 }
 
 // errorf reports an error; callers set Help or Notes on the result.
@@ -188,7 +189,7 @@ func (c *checker) declareByUse(f *Func) {
 func (c *checker) checkFunc(f *Func) {
 	c.fn, c.scope = f, scope{names: map[string]*Sym{}}
 	c.wanted, c.ended = map[string]*Type{}, ended{}
-	c.blocks, c.rankIf, c.loops, c.lateIf, c.inGroup, c.returned = 0, 0, 0, 0, false, false
+	c.blocks, c.rankIf, c.loops, c.lateIf, c.unsure, c.inGroup, c.returned = 0, 0, 0, 0, 0, false, false
 	c.forgive(f)
 	before := c.failed
 	for _, p := range f.Params {

@@ -36,7 +36,7 @@ func (c *checker) checkFor(s *Stmt) {
 	c.define(i)
 	c.in.Results[s] = []*Sym{i}
 	c.loops++
-	c.lateBlock(s, s.Body)
+	c.lateBlock(s, s.Body, c.holds(LT, s.Exprs[0], s.Exprs[1]))
 	c.loops--
 	c.scope.close(mark)
 }
@@ -49,17 +49,41 @@ func (c *checker) loopVariable(s *Stmt) poly {
 	return c.norm.leaf("loop "+itoa(c.syms), atom{expr: &Expr{Kind: ExprVar, Name: s.Results[0].Text}, nonNegative: c.norm.nonNegative(lo), below: hi})
 }
 
-// lateBlock checks a block of s; constraints in it are for Bind only if Bind
-// can tell whether the block runs.
-func (c *checker) lateBlock(s *Stmt, b *Block) {
+// lateBlock checks a block of s, of which runs says whether it runs wherever s
+// does. Constraints in it are for Bind only if Bind can tell whether it runs.
+func (c *checker) lateBlock(s *Stmt, b *Block, runs tri) {
 	late := !static(s.Exprs[0]) || !static(s.Exprs[1])
 	if late {
 		c.lateIf++
 	}
+	if runs != yes {
+		c.unsure++
+	}
 	c.checkBlock(b)
+	if runs != yes {
+		c.unsure--
+	}
 	if late {
 		c.lateIf--
 	}
+}
+
+// holds says whether a comparison holds wherever it is made.
+func (c *checker) holds(cmp Cmp, a, b *Expr) tri {
+	less := func(a, b *Expr) tri { return c.norm.atMost(Bin(ExprAdd, a, Int(1)), b) }
+	switch cmp {
+	case EQ:
+		return c.norm.equal(a, b)
+	case NE:
+		return -c.norm.equal(a, b)
+	case LT:
+		return less(a, b)
+	case LE:
+		return c.norm.atMost(a, b)
+	case GT:
+		return less(b, a)
+	}
+	return c.norm.atMost(b, a)
 }
 
 func (c *checker) checkIf(s *Stmt) {
@@ -68,10 +92,11 @@ func (c *checker) checkIf(s *Stmt) {
 		c.rankIf++
 	}
 	mark := c.ended.mark()
-	c.lateBlock(s, s.Body)
+	holds := c.holds(s.Cmp, s.Exprs[0], s.Exprs[1])
+	c.lateBlock(s, s.Body, holds)
 	if s.Else != nil {
 		redo := c.ended.undo(mark)
-		c.lateBlock(s, s.Else)
+		c.lateBlock(s, s.Else, -holds)
 		redo()
 	}
 	if dep {

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// inRange refuses an index that is surely not in 0..count. What is not decided
-// here shows when indices are known, by running into the range itself.
+// inRange refuses an index that is surely not in 0..count, in a statement that
+// surely runs. What is not decided here shows when indices are known, by running
+// into the range itself.
 func (c *checker) inRange(e, count *Expr, what string) bool {
-	if c.norm.atMost(Int(0), e) != no && c.norm.atMost(count, e) != yes {
+	if c.unsure > 0 || c.norm.atMost(Int(0), e) != no && c.norm.atMost(count, e) != yes {
 		return true
 	}
 	c.errorf("type", e.Pos, "%s %s is not in 0..%s", what, brief(e), brief(count)).help("indices count from 0")
@@ -110,8 +111,9 @@ func (c *checker) writable(d *Sym, pos Pos) bool {
 	return false
 }
 
-// require demands a relation: decided here, or kept for bind or unrolling.
-// message says what is wrong if it does not hold.
+// require demands a relation: decided here, or kept for bind or unrolling, as is
+// one that cannot hold in a statement that may never run. message says what is
+// wrong if it does not hold.
 func (c *checker) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, help string) bool {
 	var t tri
 	switch rel {
@@ -124,10 +126,10 @@ func (c *checker) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, 
 	case CheckLess:
 		t = c.norm.atMost(Bin(ExprAdd, a, Int(1)), b)
 	}
-	switch t {
-	case yes:
+	switch {
+	case t == yes:
 		return true
-	case no:
+	case t == no && c.unsure == 0:
 		c.errorf("type", pos, "%s: %s", message, rel.broken(a, brief(a), brief(b))).help(help)
 		return false
 	}

@@ -81,6 +81,9 @@ difference is larger than that.
 	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := alone(); err != nil {
+			return err
+		}
 		opts, err := o.options(c)
 		if err != nil {
 			return err

@@ -23,6 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	version = func() string { return "test" }
+	tuneWithin = 0 // whatever time it takes: pace itself is tested by a clock of its own, in internal/bench
 	testscript.Main(m, map[string]func(){"hocket": main})
 }
 

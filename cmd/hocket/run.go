@@ -70,6 +70,9 @@ An input is one of
 	o := &runFlags{}
 	o.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := alone(); err != nil {
+			return err
+		}
 		b, err := bindings.binding(c)
 		if err != nil {
 			return err
@@ -399,6 +402,7 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	if rep.Proof == hocket.Proved.String() {
 		r.Proof.Verdict = rep.Proof
 	}
+	r.OutputsSHA256 = rep.OutputsSHA256()
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound, Host: rep.Memory.Host}
 	r.Detours, r.Guesses, r.PassedOver = rep.Detours, rep.Guesses, rep.PassedOver
 	for _, o := range rep.Overlap {

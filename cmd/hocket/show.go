@@ -24,8 +24,10 @@ type result struct {
 	Machine string           `json:"machine,omitempty"`
 	Proof   *proof           `json:"proof,omitempty"`
 	Compare *comparison      `json:"compare,omitempty"`
-	Overlap []overlap        `json:"overlap,omitempty"`
-	Memory  *memory          `json:"memory,omitempty"`
+	// OutputsSHA256 is the hash of the results of run, those of the last repetition.
+	OutputsSHA256 string    `json:"outputs_sha256,omitempty"`
+	Overlap       []overlap `json:"overlap,omitempty"`
+	Memory        *memory   `json:"memory,omitempty"`
 	// Detours says which devices exchange data through the host, and why.
 	Detours []string `json:"detours,omitempty"`
 	// Guesses names the products whose algorithms there was no memory to time.

@@ -23,8 +23,8 @@ func TestPatterns(t *testing.T) {
 				for i, st := range strategies {
 					res := c.lower(t, always(st))
 					for _, ch := range res.Choices {
-						if applies := p.applies[st.Kind] || st.Kind == lower.Sequential; applies != (ch.Strategy == st) {
-							t.Fatalf("%v is used: %v, want %v: %+v", st, ch.Strategy == st, applies, ch)
+						if applies := p.applies[st.Kind] || st.Kind == lower.Sequential; applies != means(st, ch.Strategy) {
+							t.Fatalf("%v is used: %v, want %v: %+v", st, means(st, ch.Strategy), applies, ch)
 						}
 					}
 					if (len(res.Choices) > 0) != (p.applies != nil) {

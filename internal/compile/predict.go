@@ -69,7 +69,7 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 		got, err = sim.Chunked(numbers, st.Chunks, p.machine)
 	case lower.Exchange:
 		if st.Ahead {
-			got, err = sim.Ahead(numbers, p.machine)
+			got, err = sim.Ahead(numbers, pair.Whole, p.machine)
 			break
 		}
 		got, err = sim.Exchange(numbers, max(st.Chunks, 1), p.machine)

@@ -33,7 +33,11 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	if s.Kind == lower.Sequential || !slices.ContainsFunc(res.Stages, func(st lower.Stage) bool { return st.Pass == "overlap" }) {
 		return nil
 	}
-	if slices.ContainsFunc(res.Choices, func(c lower.Choice) bool { return c.Strategy == s }) {
+	used := func(c lower.Choice) bool {
+		c.Strategy.Ahead = s.Ahead // ahead is an exchange where nothing can go ahead
+		return c.Strategy == s
+	}
+	if slices.ContainsFunc(res.Choices, used) {
 		return nil
 	}
 	pos := p.Funcs[len(p.Funcs)-1].Pos

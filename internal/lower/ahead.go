@@ -23,6 +23,7 @@ type departure struct {
 	// comes before it beside the puts; nil where that cannot be.
 	compute []*ir.Stmt
 	whole   func() (side, stmts []*ir.Stmt)
+	asOne   bool // whole stands in place of compute
 }
 
 // canGoAhead reports whether r's blocks can leave while the gather before it is
@@ -37,7 +38,8 @@ func (w *walker) canGoAhead(r *region) bool {
 		!slices.ContainsFunc(w.finder.stmts[from:to], func(s *ir.Stmt) bool { return s.Op == ir.OpBarrier })
 }
 
-// ahead moves up the departures of those gathers in a block that are to go ahead.
+// ahead moves up the departures of those gathers in a block that are to go ahead,
+// and records which do.
 func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 	var gathers []*exchanged
 	for _, s := range stmts {
@@ -56,6 +58,11 @@ func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 		}
 		if x.ahead && slices.Equal(before.axes, x.axes) && mayPass(x.departs.leaves, stmts[to:slices.Index(stmts, x.first)]) {
 			stmts, x.behind = x.departs.moveTo(stmts, to, before.departs), before
+		}
+	}
+	for _, x := range gathers {
+		if x.ahead {
+			o.settle(x)
 		}
 	}
 	return stmts
@@ -98,6 +105,7 @@ func (d *departure) moveTo(stmts []*ir.Stmt, to int, before *departure) []*ir.St
 		// They have the time of a whole gather and what is computed with it, and as
 		// one product they take less than one by one.
 		side, whole := d.whole()
+		d.asOne = true
 		d.leaves = append(d.leaves, side...)
 		at := slices.Index(behind, d.compute[0])
 		behind = slices.Concat(behind[:at], whole, behind[at+len(d.compute):])

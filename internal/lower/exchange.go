@@ -35,6 +35,8 @@ type exchanged struct {
 	departs     *departure // nil where blocks leave one by one
 	ahead       bool       // blocks are to leave early
 	behind      *exchanged // the one behind whose blocks they do; nil for none
+	// choice and entry are its places among the choices and in the log.
+	choice, entry int
 }
 
 // served reports whether other exchanges keep the puts of x behind the peers'

@@ -10,7 +10,9 @@ import (
 
 // Choice is a pair and how it was lowered.
 type Choice struct {
-	Pair     Pair
+	Pair Pair
+	// Strategy is the one that was applied, whatever was asked for: predictions are
+	// of this one.
 	Strategy Strategy
 	// Why says why not otherwise; empty where the choice is what was asked for.
 	Why string
@@ -100,16 +102,45 @@ func (o *overlapper) decide(r *region) Strategy {
 	if why := r.Refused[want.Kind]; why != "" {
 		c.Strategy, c.Why = Strategy{}, fmt.Sprintf("%s does not apply: %s", want.Kind, why)
 	}
+	if c.Strategy.Ahead && !r.gathers() {
+		c.notAhead()
+	}
 	o.choices = append(o.choices, c)
-	text := fmt.Sprintf("%s: %s", &r.Pair, c.Strategy)
+	o.note(o.fn, r.Pos, r.Value, r.From, r.To, c.text())
+	r.choice, r.entry = len(o.choices)-1, len(o.log)-1
+	return c.Strategy
+}
+
+// text is what the log says of a choice.
+func (c *Choice) text() string {
+	text := fmt.Sprintf("%s: %s", &c.Pair, c.Strategy)
 	if c.Why != "" {
 		text += "; " + c.Why
 	}
 	if c.Strategy.Kind == Exchange {
 		text += "; its stream joins main, implied or not: a graph's streams must"
 	}
-	o.note(o.fn, r.Pos, r.Value, r.From, r.To, text)
-	return c.Strategy
+	return text
+}
+
+// notAhead makes of ahead the exchange that is emitted where blocks cannot leave
+// before the pair's turn.
+func (c *Choice) notAhead() {
+	c.Pair.Ahead, c.Strategy.Ahead = false, false
+	c.Why = "ahead does not apply: no gather before it is computed while its blocks could leave"
+	if c.Pair.Comm != ir.OpAllGather {
+		c.Why = "ahead does not apply: only what is gathered can leave before it is its turn"
+	}
+}
+
+// settle records whether an exchanged gather that was to go ahead does.
+func (o *overlapper) settle(x *exchanged) {
+	c := &o.choices[x.choice]
+	c.Pair.Ahead, c.Pair.Whole = x.behind != nil, x.departs.asOne
+	if !c.Pair.Ahead {
+		c.notAhead()
+		o.log[x.entry].Why = c.text()
+	}
 }
 
 // leave notes a collective that is no part of a pair.
@@ -168,7 +199,7 @@ func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
 		w.leave(w.finder, s, why)
 		return nil, Strategy{}
 	}
-	r.Ahead = w.canGoAhead(r)
+	r.Ahead, r.Whole = w.canGoAhead(r), r.Rows == 0
 	st := w.decide(r)
 	if st.Kind == Sequential {
 		return nil, Strategy{}
@@ -242,6 +273,7 @@ func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
 	leadOf(first, e.out[0])
 	if x := e.entered; x != nil {
 		x.first, x.last, x.ahead = e.out[0], e.out[len(e.out)-1], st.Ahead
+		x.choice, x.entry = r.choice, r.entry
 		if x.departs != nil {
 			w.departed = r
 		}

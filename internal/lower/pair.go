@@ -31,7 +31,8 @@ type Pair struct {
 	// those that run piece by piece behind a reduction.
 	Ops, Post []PairOp
 	// Ahead: it is a gather whose blocks can leave while the pair before is computed.
-	Ahead bool
+	// Whole: what goes ahead is then computed with all blocks as one.
+	Ahead, Whole bool
 	// Refused says, for each kind of strategy that cannot be used, why.
 	Refused map[StrategyKind]string
 }
@@ -108,6 +109,9 @@ type region struct {
 	other *region
 	// last is the last statement of the block that the region reaches.
 	last *ir.Stmt
+	// choice and entry are the places of what was decided among the choices and in
+	// the log, once it is.
+	choice, entry int
 }
 
 func (r *region) gathers() bool { return r.comm.Op == ir.OpAllGather }

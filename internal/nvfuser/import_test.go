@@ -414,7 +414,9 @@ func TestLongDumps(t *testing.T) {
 	} {
 		start := time.Now()
 		_, _, ds := Import("d.txt", src, nil)
-		if took := time.Since(start); took > 5*time.Second {
+		// More than ten times what each takes on an idle machine, and far less than what
+		// is quadratic would.
+		if took := time.Since(start); took > 30*time.Second {
 			t.Errorf("%s: %v", name, took)
 		} else {
 			t.Logf("%s: %v, %d findings", name, took.Round(time.Millisecond), len(ds))

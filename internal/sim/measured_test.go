@@ -95,7 +95,7 @@ func predicted(t *testing.T, p Pair, strategy string, m *machine.Description) fl
 	case "chunked":
 		got, err = Chunked(p, count, m)
 	case "ahead": // as one of many: most layers of a chain are
-		got, err = Ahead(p, m)
+		got, err = Ahead(p, true, m)
 	default:
 		got, err = Exchange(p, count, m)
 	}

@@ -133,10 +133,20 @@ func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 // one come those of the next, and the own block joins them: a copy within a device,
 // which takes the multiprocessors that the product needs (on two H200, by graph, layers
 // took what both take, within 2 %: docs/measured/h200x2-ag-gemm-db40ba6.txt).
-func Ahead(p Pair, m *machine.Description) (Prediction, error) {
+// Where they are not one, each block is computed with as it is, and none is waited for.
+func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	for i := int64(1); i < p.Ranks; i++ {
 		g.push(onSide, i, 1)
+	}
+	if !whole {
+		g.ops(p.Ranks, " own")
+		for i := int64(1); i < p.Ranks; i++ {
+			g.add(task{stream: onMain, work: m.Wait})
+			g.ops(p.Ranks, fmt.Sprintf(" block +%d", i))
+		}
+		g.meet()
+		return g.predict()
 	}
 	g.add(task{stream: onSums, class: compute, work: m.TouchTime(2 * p.Whole / p.Ranks), span: &Span{Name: "copy", Stream: "own"}})
 	g.ops(1, "")

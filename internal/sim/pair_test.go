@@ -110,7 +110,7 @@ func TestAheadAgainstMeasured(t *testing.T) {
 		bounds  float64
 	}{{2048, 28672, 8192, 1.063}, {2048, 8192, 28672, 1.138}, {8192, 10240, 8192, 1.086}} {
 		p := layer(ir.OpAllGather, c.m, c.n, c.k)
-		got, err := Ahead(p, m)
+		got, err := Ahead(p, true, m)
 		if err != nil {
 			t.Fatal(err)
 		}

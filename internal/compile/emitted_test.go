@@ -1,0 +1,200 @@
+package compile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/ir"
+)
+
+// means reports whether a pair that is asked for one strategy may get another: ahead
+// is an exchange where nothing can go ahead.
+func means(asked, got lower.Strategy) bool {
+	got.Ahead = asked.Ahead
+	return asked == got
+}
+
+// emitted tells by the text of a lowered function how the pair of a value was
+// lowered: "sequential", "chunked", "exchange" or "ahead". It knows nothing of
+// what lowering says that it did.
+func emitted(f *ir.Func, value string) string {
+	collective, chunked, puts := false, false, false
+	f.Body.Walk(func(s *ir.Stmt) {
+		if len(s.Results) == 1 && s.Results[0].Text == value && s.Op.Info().Class == ir.ClassCollective {
+			collective = true
+		}
+		if !streamOf(s, value) {
+			return
+		}
+		s.Body.Walk(func(x *ir.Stmt) {
+			puts = puts || x.Op == ir.OpPut
+			chunked = chunked || x.Op.Info().Class == ir.ClassCollective
+		})
+	})
+	switch {
+	case puts && goesAhead(f.Body, value):
+		return "ahead"
+	case puts:
+		return "exchange"
+	case chunked:
+		return "chunked"
+	case collective:
+		return "sequential"
+	}
+	return "nothing"
+}
+
+// streamOf reports whether s runs on the stream that lowering declares for the pair
+// of a value.
+func streamOf(s *ir.Stmt, value string) bool {
+	if s.Op != ir.OpOn || s.Args[0].Main {
+		return false
+	}
+	rest, ok := strings.CutPrefix(s.Args[0].Name, value+".s")
+	return ok && strings.Trim(rest, "0123456789") == ""
+}
+
+// goesAhead reports whether the puts of a value stand between those of another
+// and the wait that ends that one's exchange.
+func goesAhead(b *ir.Block, value string) bool {
+	if b == nil {
+		return false
+	}
+	open := map[string]bool{} // streams of exchanges under way
+	for _, s := range b.Stmts {
+		if goesAhead(s.Body, value) || goesAhead(s.Else, value) {
+			return true
+		}
+		if s.Op == ir.OpWait && len(s.Args) == 1 {
+			delete(open, s.Args[0].Name)
+		}
+		if s.Op != ir.OpOn || s.Args[0].Main {
+			continue
+		}
+		s.Body.Walk(func(x *ir.Stmt) {
+			if x.Op == ir.OpPut {
+				open[s.Args[0].Name] = true
+			}
+		})
+		if open[s.Args[0].Name] && streamOf(s, value) && len(open) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// TestPredictedIsEmitted: the strategy that a prediction names for a pair, and that
+// its time and timeline are of, is the one by which the emitted program runs it.
+func TestPredictedIsEmitted(t *testing.T) {
+	seen := map[string]int{}
+	judge := func(t fatal, source, strategy string) {
+		u, err := Build(check(t, source), Options{Strategy: strategy, Machine: "h200x4"})
+		if err != nil {
+			if strings.Contains(err.Error(), "applies to nothing") {
+				return
+			}
+			t.Fatalf("%v", err)
+		}
+		res, err := u.LoweredFor(ir.Binding{})
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		e, err := u.Explain(ir.Binding{})
+		if err != nil {
+			if ds, ok := err.(ir.Diagnostics); ok && len(ds) > 0 && ds[0].Kind == "strategy" {
+				return // these dims do not divide
+			}
+			t.Fatalf("%v", err)
+		}
+		for _, p := range e.Pairs {
+			i := slices.IndexFunc(res.Choices, func(c lower.Choice) bool { return c.Pair.Pos.Line == p.Line && c.Pair.Value == p.Value })
+			f := res.Program.Func(res.Choices[i].Pair.Func)
+			kind, _, _ := strings.Cut(p.Chosen, "(")
+			if got := emitted(f, p.Value); got != kind {
+				t.Fatalf("under %s, %%%s is predicted by %s and emitted by %s\n%s\n%s", strategy, p.Value, p.Chosen, got, source, res.Program)
+			}
+			for _, s := range p.Strategies {
+				if s.Strategy == "ahead" && strategy == "ahead" && kind != "ahead" {
+					t.Fatalf("%%%s does not go ahead, and what that would take is predicted", p.Value)
+				}
+			}
+			seen[kind]++
+		}
+	}
+	named := []string{"sequential", "chunked", "chunked(3)", "exchange", "exchange(2)", "ahead", Auto}
+	for _, between := range []string{"", "  barrier over=tp\n", "  %c# = all_to_all %x0, over=tp, split=1, concat=0\n", "  %h# = transpose %y0, perm=(0, 1)\n  %d#: f32[6/tp, 6] = linear %h#, %u\n"} {
+		for n := 1; n <= 4; n++ {
+			for _, st := range named {
+				judge(t, apart(n, between), st)
+			}
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		source := drawProgram(t)
+		for _, st := range named {
+			judge(t, source, st)
+		}
+	})
+	t.Logf("pairs by strategy: %v", seen)
+	for _, kind := range []string{"sequential", "chunked", "exchange", "ahead"} {
+		if seen[kind] == 0 {
+			t.Errorf("no pair was %s", kind)
+		}
+	}
+}
+
+// TestAheadOfNothing: where no pair can go ahead, ahead predicts what exchange does,
+// since that is what it emits.
+func TestAheadOfNothing(t *testing.T) {
+	info := check(t, tensorParallel)
+	b := ir.Binding{Func: "mlp", Ranks: 0, Dims: map[string]int64{"T": 8192, "H": 8192, "F": 28672}}
+	time, text := map[string]float64{}, map[string]string{}
+	for _, st := range []string{"exchange", "ahead"} {
+		u, err := Build(info, Options{Strategy: st, Machine: "h200x4"})
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		e, err := u.Explain(b)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		time[st], text[st] = e.Time, u.Lowered.Program.String()
+	}
+	if text["ahead"] != text["exchange"] || time["ahead"] != time["exchange"] {
+		t.Errorf("%v; one program: %v", time, text["ahead"] == text["exchange"])
+	}
+}
+
+// TestAheadTakesWhatPlansDo: however many layers there are, what ahead is predicted
+// to take is what its simulated plan takes: the first goes ahead of nothing, the
+// second is computed block by block, and later ones as one.
+func TestAheadTakesWhatPlansDo(t *testing.T) {
+	dims := ir.Binding{Dims: map[string]int64{"M": 2048, "N": 28672, "K": 8192}}
+	for layers := 1; layers <= 6; layers++ {
+		var b strings.Builder
+		b.WriteString("mesh tp[4]\nfunc f(%w: bf16[N/tp, K]")
+		for i := range layers {
+			fmt.Fprintf(&b, ", %%x%d: bf16[M/tp, K]", i)
+		}
+		b.WriteString(") {\n")
+		for i := range layers {
+			fmt.Fprintf(&b, "  %%y%d = linear %%x%d, %%w\n", i, i)
+		}
+		u, err := Build(check(t, b.String()+"}\n"), Options{Strategy: "ahead", Machine: untabled(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := u.Explain(dims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := simulated(t, u, dims); e.Time < 0.99*took || e.Time > 1.01*took {
+			t.Errorf("%d layers: %.0f µs are predicted, the plan takes %.0f", layers, e.Time, took)
+		}
+	}
+}

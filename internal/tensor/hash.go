@@ -1,0 +1,27 @@
+package tensor
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// SHA256 returns the hash of tensors by name, in hexadecimal digits: that of, for
+// each in bytewise order of the names, a line of text and the tensor's bytes. The
+// line is "NAME DTYPE EXTENT EXTENT…", with single spaces and a newline at its end;
+// the bytes are row-major and little-endian. docs/language.md says it too.
+func SHA256(tensors []Named) string {
+	h := sha256.New()
+	for _, t := range slices.SortedFunc(slices.Values(tensors), func(a, b Named) int { return cmp.Compare(a.Name, b.Name) }) {
+		fmt.Fprintf(h, "%s %s", t.Name, t.Tensor.DType)
+		for _, n := range t.Tensor.Shape {
+			fmt.Fprintf(h, " %d", n)
+		}
+		_, _ = io.WriteString(h, "\n")
+		_, _ = h.Write(t.Tensor.Data)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
