@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/files"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -26,7 +26,7 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 		return a.finish(ctx, err)
 	}
 	// The command is still at work on what a was, and on files: say so in another's name.
-	tensor.RemoveUnfinished()
+	files.RemoveUnfinished()
 	return leftBehind(args, stdin, stdout, stderr).finish(ctx, ctx.Err())
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/files"
 )
 
 type optFlags struct {
@@ -142,7 +142,7 @@ func allStages(p *hocket.Program, l *hocket.Lowered) string {
 
 // writeText writes a file as a whole or not at all.
 func writeText(path, text string) error {
-	err := tensor.WriteFile(path, func(w io.Writer) error {
+	err := files.Write(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, text)
 		return err
 	})

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -39,7 +39,7 @@ func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) err
 	if page.Explanation, err = p.Explain(opts); err != nil {
 		page.Unexplained = firstMessage(err)
 	}
-	err = tensor.WriteFile(file, func(w io.Writer) error { return l.WriteHTML(w, page) })
+	err = files.Write(file, func(w io.Writer) error { return l.WriteHTML(w, page) })
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/tensor"
 )
 
@@ -12,10 +13,12 @@ import (
 func (j *job) writable() error {
 	var err error
 	if j.flags.save != "" {
-		err = os.MkdirAll(j.flags.save, 0o777)
+		if err = os.MkdirAll(j.flags.save, 0o777); err == nil {
+			err = files.Check(outputsFile(j.flags.save))
+		}
 	}
 	if err == nil && j.flags.trace != "" {
-		err = tensor.CheckWrite(j.flags.trace)
+		err = files.Check(j.flags.trace)
 	}
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
@@ -31,7 +34,7 @@ func (j *job) write(rep *hocket.Report) error {
 		err = save(j.flags.save, rep)
 	}
 	if err == nil && j.flags.trace != "" {
-		err = tensor.WriteFile(j.flags.trace, rep.WriteTrace)
+		err = files.Write(j.flags.trace, rep.WriteTrace)
 	}
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
@@ -46,5 +49,7 @@ func save(dir string, rep *hocket.Report) error {
 	for _, name := range rep.OutNames {
 		list = append(list, tensor.Named{Name: name, Tensor: (*tensor.Tensor)(rep.Out[name])})
 	}
-	return tensor.WriteSafetensorsFile(filepath.Join(dir, "outputs.safetensors"), list, nil)
+	return tensor.WriteSafetensorsFile(outputsFile(dir), list, nil)
 }
+
+func outputsFile(dir string) string { return filepath.Join(dir, "outputs.safetensors") }

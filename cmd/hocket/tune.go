@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/files"
 )
 
 // tuneFlags are the flags of tune.
@@ -177,17 +179,19 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (
 	return bench.Tune(ctx, opts)
 }
 
+// peersMost is how large a file of peers' figures may be, in bytes.
+const peersMost = 16 << 20
+
 // readPeers reads figures of peers; none without a file.
 func readPeers(name string) ([]bench.Peer, error) {
 	if name == "" {
 		return nil, nil
 	}
-	f, err := os.Open(name)
+	data, err := files.Read(name, peersMost)
 	if err != nil {
 		return nil, usagef("--peers: %w", err)
 	}
-	defer f.Close()
-	peers, err := bench.ReadPeers(f)
+	peers, err := bench.ReadPeers(bytes.NewReader(data))
 	if err != nil {
 		return nil, usagef("--peers %s: %w", name, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // Keep writes a tuned table to the file that worlds of its machine look for, while nobody
@@ -41,7 +43,7 @@ func (t *Table) Keep(ctx context.Context, path string, merge func(there *Table))
 // readKept reads the table of a machine for worlds of ranks from its file;
 // fs.ErrNotExist where there is none.
 func readKept(path, identity string, ranks int) (*Table, error) {
-	data, err := os.ReadFile(path)
+	data, err := files.Read(path, tableMost)
 	if err != nil {
 		return nil, err
 	}

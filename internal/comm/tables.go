@@ -18,7 +18,7 @@ import (
 	"sync"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/files"
 )
 
 // cacheVariable names the environment variable that holds the folder of what
@@ -133,7 +133,7 @@ func (t *Table) Write(path string) error {
 	if err := makeFolder(path); err != nil {
 		return err
 	}
-	return tensor.WriteFile(path, func(w io.Writer) error {
+	return files.Write(path, func(w io.Writer) error {
 		_, err := w.Write(append(data, '\n'))
 		return err
 	})
@@ -145,7 +145,7 @@ func Writable(path string) error {
 	if err := makeFolder(path); err != nil {
 		return err
 	}
-	return tensor.CheckWrite(path)
+	return files.Check(path)
 }
 
 func makeFolder(path string) error {
@@ -222,6 +222,9 @@ func (t *Table) unknown(w device.World) []string {
 	return list
 }
 
+// tableMost is how large a table may be, in bytes: shipped ones have some 200 KB.
+const tableMost = 16 << 20
+
 // Kept lists the tuned tables that are kept for all machines, by file; of one that
 // cannot be read why.
 func Kept() []Found {
@@ -229,11 +232,11 @@ func Kept() []Found {
 	if err != nil {
 		return nil
 	}
-	files, _ := filepath.Glob(filepath.Join(dir, "*.json")) // fails for bad patterns only
+	names, _ := filepath.Glob(filepath.Join(dir, "*.json")) // fails for bad patterns only
 	var list []Found
-	for _, file := range files {
+	for _, file := range names {
 		f := Found{From: file}
-		data, err := os.ReadFile(file)
+		data, err := files.Read(file, tableMost)
 		if err == nil {
 			f.Table, err = ReadTable(data)
 		}

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/files"
 )
 
 // Cache keeps machine code on disk, a file for each key. An entry that is cut
@@ -65,13 +65,16 @@ const (
 	noteEnding = ".note"
 )
 
+// entryMost is how large an entry may be, in bytes.
+const entryMost = 64 << 20
+
 func (c *Cache) path(key, ending string) string { return filepath.Join(c.dir, key+ending) }
 
 func (c *Cache) load(key, ending string) ([]byte, bool) {
 	if c == nil {
 		return nil, false
 	}
-	b, err := os.ReadFile(c.path(key, ending))
+	b, err := files.Read(c.path(key, ending), entryMost)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			c.warn(err)
@@ -87,7 +90,7 @@ func (c *Cache) store(key, ending string, b []byte) {
 	}
 	err := os.MkdirAll(c.dir, 0o755)
 	if err == nil {
-		err = tensor.WriteUnsynced(c.path(key, ending), seal(key, b))
+		err = files.WriteUnsynced(c.path(key, ending), seal(key, b))
 	}
 	if err != nil {
 		c.warn(err)

@@ -9,9 +9,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // Description is one kind of machine. All times are in microseconds; tables
@@ -89,6 +90,9 @@ func Names() []string {
 	return names
 }
 
+// descriptionMost is how large a description may be, in bytes.
+const descriptionMost = 1 << 20
+
 // Load returns the description of that name, or reads the file NAME.json.
 func Load(name string) (*Description, error) {
 	if slices.Contains(Names(), name) {
@@ -101,7 +105,7 @@ func Load(name string) (*Description, error) {
 	if !strings.HasSuffix(name, ".json") {
 		return nil, fmt.Errorf("there is no machine %q; there are %s, or a file NAME.json", name, strings.Join(Names(), ", "))
 	}
-	data, err := os.ReadFile(name)
+	data, err := files.Read(name, descriptionMost)
 	if err != nil {
 		return nil, err
 	}

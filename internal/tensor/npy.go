@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -46,7 +47,7 @@ func ReadNpy(r io.ReaderAt, size int64) (*Tensor, error) {
 
 // ReadNpyFile reads an npy file. Errors name the file.
 func ReadNpyFile(path string) (*Tensor, error) {
-	f, size, err := openRegular(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func ReadNpyFile(path string) (*Tensor, error) {
 // readNpyInto reads an npy file into t, whose element type and shape it must
 // have.
 func readNpyInto(t *Tensor, path string) error {
-	f, size, err := openRegular(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -33,7 +34,7 @@ func WriteNpy(w io.Writer, t *Tensor) error {
 
 // WriteNpyFile writes an npy file as a whole or not at all.
 func WriteNpyFile(path string, t *Tensor) error {
-	return WriteFile(path, func(w io.Writer) error { return WriteNpy(w, t) })
+	return files.Write(path, func(w io.Writer) error { return WriteNpy(w, t) })
 }
 
 func npyDescr(dt ir.DType) string {

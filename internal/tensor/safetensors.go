@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -44,7 +45,7 @@ type safetensorsEntry struct {
 // OpenSafetensors opens a safetensors file and checks its header. Errors name
 // the file.
 func OpenSafetensors(path string) (*Safetensors, error) {
-	f, size, err := openRegular(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, err
 	}

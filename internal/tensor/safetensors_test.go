@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -288,7 +289,7 @@ func TestWriteFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
 	write := func(text string, fail error) error {
-		return WriteFile(path, func(w io.Writer) error {
+		return files.Write(path, func(w io.Writer) error {
 			_, err := io.WriteString(w, text)
 			return errors.Join(err, fail)
 		})
@@ -309,7 +310,7 @@ func TestWriteFile(t *testing.T) {
 	if got, _ := os.ReadFile(path); string(got) != "third" {
 		t.Errorf("the file holds %q", got)
 	}
-	if err := WriteUnsynced(path, []byte("fourth")); err != nil {
+	if err := files.WriteUnsynced(path, []byte("fourth")); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := os.ReadFile(path); string(got) != "fourth" {

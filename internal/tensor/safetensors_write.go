@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -48,7 +49,7 @@ func WriteSafetensors(w io.Writer, tensors []Named, metadata map[string]string) 
 
 // WriteSafetensorsFile writes a safetensors file as a whole or not at all.
 func WriteSafetensorsFile(path string, tensors []Named, metadata map[string]string) error {
-	return WriteFile(path, func(w io.Writer) error { return WriteSafetensors(w, tensors, metadata) })
+	return files.Write(path, func(w io.Writer) error { return WriteSafetensors(w, tensors, metadata) })
 }
 
 func checkNamed(tensors []Named) error {

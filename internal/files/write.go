@@ -1,4 +1,7 @@
-package tensor
+// Package files opens, reads and writes files so that odd ones do no harm: pipes and
+// devices are refused before they are opened, since that may wait for ever, sizes are
+// bounded, and what is written is there as a whole or not at all.
+package files
 
 import (
 	"bufio"
@@ -14,15 +17,15 @@ import (
 	"sync"
 )
 
-// WriteFile writes path as a whole or not at all: write fills a temporary file
+// Write writes path as a whole or not at all: write fills a temporary file
 // beside path, which replaces path once it is on disk. The file gets the
 // permissions that os.Create would give. Where path is a link, what it leads to is
 // written; what is no file, a pipe or a device, is written to as it is. Errors name path.
-func WriteFile(path string, write func(io.Writer) error) error {
+func Write(path string, write func(io.Writer) error) error {
 	return replace(path, write, (*os.File).Sync)
 }
 
-// WriteUnsynced is WriteFile that does not wait for the disk: should the machine
+// WriteUnsynced is Write that does not wait for the disk: should the machine
 // go down the file may be cut short. It is for what is checked when it is read,
 // and can be made again.
 func WriteUnsynced(path string, b []byte) error {
@@ -30,9 +33,9 @@ func WriteUnsynced(path string, b []byte) error {
 	return replace(path, write, func(*os.File) error { return nil })
 }
 
-// CheckWrite reports why WriteFile could not begin to write a file there. It leaves
+// Check reports why Write could not begin to write a file there. It leaves
 // nothing.
-func CheckWrite(path string) error {
+func Check(path string) error {
 	to, err := follow(path)
 	if err == nil && !to.odd {
 		var f *os.File
@@ -127,7 +130,7 @@ func (d destination) fill(write func(io.Writer) error) error {
 // unfinished are the names of files that are to take the place of others.
 var unfinished sync.Map
 
-// RemoveUnfinished removes what WriteFile and others have written so far of files that they
+// RemoveUnfinished removes what Write and others have written so far of files that they
 // are at work on, which fail then: for a process that does not wait for them to end.
 func RemoveUnfinished() {
 	unfinished.Range(func(name, _ any) bool {
@@ -149,8 +152,23 @@ func (d destination) replace(write func(io.Writer) error, sync func(*os.File) er
 	}
 	if err != nil {
 		os.Remove(f.Name())
+		return err
 	}
-	return err
+	return syncFolder(filepath.Dir(d.path), sync)
+}
+
+// syncFolder has the folder's new entry on disk. Not all file systems sync folders: the
+// file itself is there.
+func syncFolder(dir string, sync func(*os.File) error) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if err := sync(f); err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, fs.ErrInvalid) {
+		return err
+	}
+	return nil
 }
 
 func writeAndClose(f *os.File, write func(io.Writer) error, sync func(*os.File) error) error {
@@ -166,42 +184,4 @@ func writeAndClose(f *os.File, write func(io.Writer) error, sync func(*os.File) 
 		err = e
 	}
 	return err
-}
-
-// openRegular opens a regular file and returns its size. Anything else is
-// refused before it is opened, since opening a pipe waits for its writer.
-func openRegular(path string) (*os.File, int64, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file (%s)", info.Mode().Type())}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	return f, info.Size(), nil
-}
-
-// readAt fills p from r at off.
-func readAt(r io.ReaderAt, p []byte, off int64) error {
-	n, err := r.ReadAt(p, off)
-	if n == len(p) {
-		return nil
-	}
-	if err == nil || err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return fmt.Errorf("read %d of %d bytes at offset %d: %w", n, len(p), off, err)
-}
-
-// quote quotes a text from a file for a message, and cuts a long one.
-func quote(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strconv.Quote(s[:most]) + "…"
-	}
-	return strconv.Quote(s)
 }

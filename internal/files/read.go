@@ -1,0 +1,68 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// ErrTooLarge is wrapped by errors about files that are larger than what they are read as
+// may be.
+var ErrTooLarge = errors.New("the file is too large")
+
+// Open opens a regular file and returns its size. Anything else is refused before it is
+// opened, since opening a pipe waits for its writer, and reading a device may never end.
+func Open(path string) (*os.File, int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := regular(path, info); err != nil {
+		return nil, 0, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|nonblocking, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	if info, err = f.Stat(); err == nil { // another may be there by now
+		err = regular(path, info)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+func regular(path string, info fs.FileInfo) error {
+	if info.Mode().IsRegular() {
+		return nil
+	}
+	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file (%s)", info.Mode().Type())}
+}
+
+// Read returns the contents of a regular file of at most so many bytes. The error of a
+// larger one, of which nothing is read, wraps ErrTooLarge.
+func Read(path string, most int64) ([]byte, error) {
+	f, size, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size > most {
+		return nil, tooLarge(path, most)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most { // it has grown, or has no size, as what /proc has
+		err = tooLarge(path, most)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func tooLarge(path string, most int64) error {
+	return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: at most %d bytes are read", ErrTooLarge, most)}
+}
