@@ -2,7 +2,6 @@ package nvfuser
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -372,15 +371,6 @@ func TestForgottenLineEnd(t *testing.T) {
 	contains(t, p, "all_reduce %T0_l into %T1, over=d, op=sum  // line 2")
 }
 
-// TestUnwaited warns of a communication without Wait.
-func TestUnwaited(t *testing.T) {
-	m := " (DeviceMesh{0 1})"
-	p, _, ds := Import("d.txt", "%HostIrContainer { (T0_g[ iS0{4} ]"+m+") -> (T1_g[ iS1{4} ]"+m+") :\n  Communication 3 (type=Allreduce, team=(0 1), input=T0_g[ iS0{4} ]"+m+", output=T1_g[ iS1{4} ]"+m+")\n}\n", nil)
-	if p == nil || len(ds) != 1 || ds[0].Severity != ir.Warning || !strings.HasPrefix(ds[0].Error(), "d.txt:2:3: no Wait") {
-		t.Errorf("%v", ds)
-	}
-}
-
 // TestLongDumps: time and memory grow with the dump, not faster.
 func TestLongDumps(t *testing.T) {
 	lines := 100_000
@@ -495,47 +485,16 @@ func TestMeaningIsKept(t *testing.T) {
 	}
 }
 
-// TestWaits: a tensor that is used while its communication may still work on it, on some way
-// through the program, is warned of, once; one that is waited for is not.
-func TestWaits(t *testing.T) {
+// TestCoalescedWait: what is coalesced is waited for as a whole.
+func TestCoalescedWait(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
-	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
-	sum := "  Communication 3 (type=Allreduce, team=(0 1), input=" + t0 + ", output=" + t1 + ")\n"
-	swap := "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=CUDA)\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=CUDA)\n"
-	wait, use := "  Wait(Communication 3)\n", "  "+t2+" = "+t1+" + double(1)\n"
-	for _, c := range []struct {
-		body  string
-		wants []string
-	}{
-		{sum + wait + use, nil},
-		{sum + use, []string{"d.txt:3:"}},
-		{sum + use + wait, []string{"d.txt:3:"}},
-		{sum + "  " + t2 + " = Set( " + t1 + " )\n" + wait + use, []string{"d.txt:3:"}},
-		{"  " + t1 + " = Set( " + t0 + " )\n" + sum + "  " + t1 + " = Set( " + t0 + " )\n" + wait + use, []string{"d.txt:4:"}},
-		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + use, []string{"d.txt:5:"}},
-		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + "  ELSE:\n  " + wait + use, nil},
-		{"  IF Manual ( rank == 0 ):\n  " + swap[:strings.Index(swap, "\n")+1] + "  ELSE:\n  " + strings.Replace(swap[:strings.Index(swap, "\n")+1], "Communication 5", "Communication 7", 1) +
-			"  IF Manual ( rank == 0 ):\n    Wait(Communication 5)\n  ELSE:\n    Wait(Communication 7)\n  " + t2 + " = Set( " + t0 + " )\n", nil},
-		{swap + "  Wait(Communication 5)\n  Wait(Communication 6)\n" + use, nil},
-		{swap + "  Wait(Communication 5)\n" + use, []string{"d.txt:5:"}},
-		{swap + use, []string{"d.txt:4:", "d.txt:2:3: no Wait"}},
-		{"  StartCoalescing\n" + swap + "  EndCoalescing 9\n  Wait(Communication 9)\n" + use, nil},
-		{"  StartCoalescing\n" + swap + "  EndCoalescing 9\n" + use, []string{"d.txt:6:", "d.txt:3:3: no Wait"}},
-	} {
-		src := "%HostIrContainer { (" + t0 + ") -> (" + t2 + ") :\n" + c.body + "}\n"
-		_, _, ds := Import("d.txt", src, nil)
-		var got []string
-		for _, d := range ds {
-			got = append(got, d.Error())
-		}
-		fits := len(got) == len(c.wants)
-		for _, want := range c.wants {
-			fits = fits && slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Severity == ir.Warning && strings.HasPrefix(d.Error(), want) })
-		}
-		if !fits {
-			t.Errorf("%s: %q, want %q", src, got, c.wants)
-		}
-	}
+	src := "%HostIrContainer { (T0_g_float[iS0{4}]" + m + ") -> (T1_g_float[iS1{4}]" + m + ") :\n  StartCoalescing\n" +
+		"  P2PCommunication 5 (type=send, buffer=T0_g_float[iS0{4}]" + m + ", peer=( 1 - rank ), backend=NCCL)\n" +
+		"  P2PCommunication 6 (type=recv, buffer=T1_g_float[iS1{4}]" + m + ", peer=( 1 - rank ), backend=NCCL)\n" +
+		"  EndCoalescing 9\n  Wait(Communication 9)\n}\n"
+	contains(t, program(t, src), "on %nccl_d {", "group {", "record %done9", "\n  wait %done9")
+	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 6)", 1), "6:3:", "communication 6 is coalesced")
+	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 8)", 1), "6:3:", "was not posted")
 }
 
 // TestCapturedOnSomeWay: a stream that was captured again in a loop or in one branch is refused

@@ -57,12 +57,7 @@ type translator struct {
 	results  map[string]string
 	memory   []*storage
 	locals   map[string]*ir.Stmt // inputs' local views
-	posted   map[string]*posted
-	// communications are those in posted, pending those that were not waited for on the way to
-	// here; under are the conditions around, and posting says that a communication is looked at.
-	communications, pending []*posted
-	under                   []string
-	posting                 bool
+	posted   map[string]*posted  // communications, by number
 }
 
 // loop is a loop around the statement being translated.
@@ -219,7 +214,6 @@ func (t *translator) bindInput(x *tensor) {
 // finish returns the results and declares what the body turned out to need.
 func (t *translator) finish(f *ir.Func) {
 	t.unused()
-	t.unwaited()
 	inout := map[string]bool{}
 	for _, m := range t.memory {
 		if m.input && m.written.Valid() {
