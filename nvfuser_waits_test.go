@@ -2,7 +2,10 @@ package hocket_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -140,5 +143,56 @@ func TestWaitsJoin(t *testing.T) {
 		if v.Kind != c.want || at != c.line {
 			t.Errorf("%v at line %d, want %v at %d:\n%s\n%s", v.Kind, at, c.want, c.line, src, v.Diagnostics)
 		}
+	}
+}
+
+// TestPastedDumps: the programs printed in the source documents run from a plain paste. One
+// lost its indentation, the other lacks three definitions of indices.
+func TestPastedDumps(t *testing.T) {
+	for _, c := range []struct {
+		dumpCase
+		said string
+	}{
+		{dumpCase{file: "nvfuser-5751-stream-parallelize-loops.txt", dims: map[string]int64{"i0": 18}, want: rowParallel}, "the dump has lost its indentation"},
+		{dumpCase{file: "nvfuser-5325-ipc-handle-exchange.txt", extents: with(map[int]int{17: 3, 18: 5, 19: 3, 20: 7, 21: 5}), want: linearAll},
+			"only these fit: --define 'i84=(rank+streamIdx)%8' --define 'i90=(8+(rank-streamIdx))%8' --define 'i107=(rank+streamIdx)%8'"},
+	} {
+		t.Run(c.file, func(t *testing.T) {
+			page, err := os.ReadFile(filepath.Join("..", "shared", "sources", c.file))
+			if errors.Is(err, os.ErrNotExist) {
+				t.Skipf("the source documents are not here: %v", err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			const end = "} // %HostIrContainer\n"
+			from := strings.Index(string(page), "%HostIrContainer {")
+			from = strings.LastIndex(string(page[:from]), "\n") + 1
+			paste, _, found := strings.Cut(string(page[from:]), end)
+			if !found {
+				t.Fatal("the document has no program")
+			}
+			p, err := hocket.Parse("paste.txt", paste+end)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := p.Warnings().String(); !strings.Contains(said, c.said) {
+				t.Errorf("it does not say %q:\n%s", c.said, said)
+			}
+			v, err := hocket.Check(p, hocket.Binding{Dims: c.dims})
+			if err != nil || v.Kind != hocket.Proved {
+				t.Errorf("%v, %v\n%s", v.Kind, err, v.Diagnostics)
+			}
+			printed := dumpCase{parsed: p, dims: c.dims, want: func(map[string]tens) tens { return tens{} }}
+			model, batch, _ := printed.load(t, 1)
+			if _, err := model.RunBatch(context.Background(), batch); err != nil {
+				t.Error(err)
+			}
+			// Its results are compared with smaller extents.
+			if c.parsed, err = hocket.Parse("paste.txt", resized(paste+end, c.extents)); err != nil {
+				t.Fatal(err)
+			}
+			c.run(t, 2, 5)
+		})
 	}
 }

@@ -17,12 +17,14 @@ type translator struct {
 
 	// defs are the definitions of indices, the dump's and those given;
 	// missing are names that were reported, defining those being defined.
-	defs     map[string]*scalar
-	missing  map[string]bool
-	defining map[string]bool
-	inlined  int
-	sizes    map[*ir.Expr]int // of expressions, in nodes
-	tooLarge bool             // said once
+	defs    map[string]*scalar
+	missing map[string]bool
+	// proposals are --defines for all indices that are missing.
+	proposals string
+	defining  map[string]bool
+	inlined   int
+	sizes     map[*ir.Expr]int // of expressions, in nodes
+	tooLarge  bool             // said once
 	// symbols are the extents of inputs, which become dims.
 	symbols    map[string]*ir.Dim
 	symbolList []string
