@@ -48,7 +48,9 @@ const (
 )
 
 // importUnindented imports a dump whose statements lost their indentation.
-func importUnindented(file, src string, lines []line, defines map[string]string) (*ir.Program, map[string]string, ir.Diagnostics) {
+func importUnindented(
+	file, src string, lines []line, defines map[string]string,
+) (*ir.Program, map[string]string, ir.Diagnostics) {
 	var best *ir.Program
 	var bestRest map[string]string
 	var bestDs, refused ir.Diagnostics
@@ -96,9 +98,11 @@ func importUnindented(file, src string, lines []line, defines map[string]string)
 		for bestDepths[i] == other[i] {
 			i++
 		}
-		d.Notes = append(d.Notes, ir.Note{Pos: in.list[i].start(), Message: "it makes several programs: this line, for example, may be in a block or behind it"})
+		d.Notes = append(d.Notes, ir.Note{Pos: in.list[i].start(),
+			Message: "it makes several programs: this line, for example, may be in a block or behind it"})
 	case best == nil && refused.HasErrors():
-		d.Notes = append(d.Notes, ir.Note{Pos: refused[0].Pos, Message: "however it is indented, it is refused; for example, " + refused[0].Message})
+		d.Notes = append(d.Notes, ir.Note{Pos: refused[0].Pos,
+			Message: "however it is indented, it is refused; for example, " + refused[0].Message})
 	default:
 		d.Notes = append(d.Notes, ir.Note{Message: "there are too many ways to indent it to try them all"})
 	}

@@ -23,6 +23,8 @@ const (
 	maxInferred = 6
 	// maxSlots bounds the parts of buffers that are compared in one loop.
 	maxSlots = 100
+	// maxIterations bounds the iterations of all ranks in which an index is computed.
+	maxIterations = 4096
 )
 
 // inference collects what is known of missing indices.
@@ -83,7 +85,8 @@ func (t *translator) inferIndices() {
 		}
 	}
 	if different == 1 {
-		d := t.errorf(in.missing[0].pos, "the dump uses indices that it does not define; of those that nvFuser makes only these fit:%s", t.proposals)
+		d := t.errorf(in.missing[0].pos, "the dump uses indices that it does not define; of those that nvFuser makes "+
+			"only these fit:%s", t.proposals)
 		d.Severity, d.Help = ir.Warning, "if others are meant, give them by --define"
 	}
 }
@@ -194,10 +197,13 @@ func (in *inference) slots(loop *stmt) {
 
 // note adds the missing indices of a statement, with the forms that they may have.
 func (in *inference) note(s *stmt) {
-	one := &dump{body: []*stmt{{out: s.out, in: s.in, index: s.index, hi: s.hi, stream: s.stream, ranges: s.ranges, ins: s.ins, outs: s.outs}}}
+	alone := *s
+	alone.body, alone.alt = nil, nil
+	one := &dump{body: []*stmt{&alone}}
 	one.everyScalar(func(x *scalar) {
 		switch name := x.name; {
-		case name == "", name == "rank", name == deviceIndex, name == numberOfStreams, in.extents[name], in.t.defs[name] != nil, in.byName[name] != nil,
+		case name == "", name == "rank", name == deviceIndex, name == numberOfStreams:
+		case in.extents[name], in.t.defs[name] != nil, in.byName[name] != nil,
 			slices.ContainsFunc(in.loops, func(l *stmt) bool { return l.id == name }):
 		default:
 			m := &missingIndex{name: name, pos: x.pos}
@@ -279,7 +285,7 @@ func (in *inference) solve() (found []*scalar, different int) {
 
 // iterations calls see for each rank in each iteration of a loop, until it returns false.
 func (in *inference) iterations(loop *stmt, see func(rank int64) bool) bool {
-	if loop == nil || !loop.hi.isInt() || !loop.index.isInt() || loop.hi.val > small || (loop.hi.val-loop.index.val)*in.t.world > 4096 {
+	if loop == nil || !loop.hi.isInt() || !loop.index.isInt() || loop.hi.val > maxIterations/in.t.world {
 		return false
 	}
 	clear(in.values)

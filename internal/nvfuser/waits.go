@@ -31,7 +31,8 @@ func (t *translator) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 	t.posted[s.id] = p
 	if !t.declared[p.event] {
 		t.declared[p.event] = true
-		t.headStmts = append(t.headStmts, &ir.Stmt{Op: ir.OpEvent, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: p.event}}})
+		event := &ir.Stmt{Op: ir.OpEvent, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: p.event}}}
+		t.headStmts = append(t.headStmts, event)
 	}
 	t.cur = to
 	t.emit(&ir.Stmt{Op: ir.OpWait, Pos: s.pos, Args: []ir.Place{waited(from, s.pos)}}, ranks)
@@ -47,7 +48,8 @@ func (t *translator) waitComm(s *stmt) {
 	case p == nil:
 		t.errorf(s.pos, "communication %s is waited for and was not posted", s.id).Help = "it must stand above its Wait"
 	case p.group != "":
-		t.errorf(s.pos, "communication %s is coalesced, and completes with its group", s.id).Help = "wait for EndCoalescing: Wait(Communication " + p.group + ")"
+		d := t.errorf(s.pos, "communication %s is coalesced, and completes with its group", s.id)
+		d.Help = "wait for EndCoalescing: Wait(Communication " + p.group + ")"
 	case !p.inOrder:
 		t.emit(&ir.Stmt{Op: ir.OpWait, Pos: s.pos, Args: []ir.Place{place(p.event, s.pos)}}, p.ranks)
 	}
@@ -77,7 +79,8 @@ func (t *translator) pairStream(s *stmt) streamRef {
 func (t *translator) declareStream(name string, count *ir.Expr, pos ir.Pos) {
 	if !t.declared[name] {
 		t.declared[name] = true
-		t.headStmts = append(t.headStmts, &ir.Stmt{Op: ir.OpStream, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Count: count})
+		s := &ir.Stmt{Op: ir.OpStream, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Count: count}
+		t.headStmts = append(t.headStmts, s)
 	}
 }
 
