@@ -388,8 +388,6 @@ func TestDumpsRefused(t *testing.T) {
 		file, place, why, help string
 	}{
 		{"pr2692-25.txt", ":4:", "the index i28 is used and never defined", "--define 'i28="},
-		{"pr5259-03.txt", ":11:", "the index i84 is used and never defined", "--define 'i84=(rank+streamIdx)%8'"},
-		{"pr5751-row-parallel-linear.txt", ":4:1:", "the body of this loop is unknowable", "indentation was lost"},
 		{"tutorial-35.txt", ":7:1:", "what HostUnit2 computes is not known", "copy all of it"},
 	} {
 		t.Run(c.file, func(t *testing.T) {

@@ -110,7 +110,6 @@ func (t *translator) consistent(x *tensor) bool {
 // reading returns the binding of a tensor that a statement reads, nil after an
 // error.
 func (t *translator) reading(x *tensor) *binding {
-	t.tooEarly(x, false)
 	b := t.naming(x)
 	if b == nil {
 		return nil
@@ -140,7 +139,6 @@ func (t *translator) naming(x *tensor) *binding {
 // writing returns the binding of a tensor that a statement writes, made where
 // nothing made it before.
 func (t *translator) writing(x *tensor) *binding {
-	t.tooEarly(x, true)
 	if !t.consistent(x) {
 		return nil
 	}

@@ -14,18 +14,20 @@ type communication struct {
 	team    *team
 }
 
-// communicate translates a Communication: a collective on the current stream.
+// communicate translates a Communication: a collective on its communicator's stream.
 func (t *translator) communicate(s *stmt) {
 	c := &communication{translator: t, s: s, team: t.teamOf(s.team)}
-	t.posting = true // communications are ordered among themselves
-	c.in = t.reading(s.in[0].t)
-	if c.in != nil {
+	if c.in = t.reading(s.in[0].t); c.in != nil {
 		c.out = t.writing(s.out)
 	}
-	if t.posting = false; c.out == nil {
+	if c.out == nil {
 		return
 	}
-	t.post(s, s.in[0].t.id, s.out.id)
+	t.post(s, t.commStream(s.team, s.backend, s.pos), s.team.ranks(), c.translate)
+}
+
+func (c *communication) translate() {
+	t, s := c.translator, c.s
 	switch s.op {
 	case "Allgather":
 		c.gather(ir.OpAllGather)
@@ -304,37 +306,61 @@ func (t *translator) coalesced(list []*stmt, i int) int {
 		t.errorf(pos, "between StartCoalescing and EndCoalescing only P2PCommunications can be read").Help = "what they post completes together"
 		return len(list)
 	}
-	group := &posted{stream: t.current(start.pos), pos: start.pos, parts: t.transfers(list[i+1 : end])}
-	t.posted[list[end].id] = group
+	t.post(list[end], t.commStream(t.everyDevice(), backendNCCL, start.pos), nil, func() { t.transfers(list[i+1 : end]) })
+	for _, x := range list[i+1 : end] {
+		if x.kind == stP2P {
+			t.posted[x.id] = &posted{group: list[end].id}
+		}
+	}
 	return end
 }
 
-// consecutive translates P2PCommunications that follow each other. Posting one
-// does not wait for the peer, so a rank may post its send behind its recv: they
-// make a group.
+// consecutive translates P2PCommunications that follow each other. NCCL posts each on the
+// stream of its pair of ranks. Of CUDA's, one side copies, on the current stream, and the
+// other only says that its buffer is ready; its Wait waits for the copy. Which one copies is
+// the protocol's choice, and in the protocol's order it comes last: with get the receiver,
+// with put the sender. Get is nvFuser's default.
 func (t *translator) consecutive(list []*stmt, i int) int {
-	end := i
+	end, copies, first := i, "recv", ""
 	for end < len(list) && (list[end].kind == stP2P || list[end].kind == stShareHandles) {
+		if s := list[end]; s.kind == stP2P && first == "" {
+			first = s.op
+		} else if s.kind == stP2P && first == "recv" && s.op == "send" {
+			copies = "send"
+		}
 		end++
 	}
-	t.transfers(list[i:end])
+	for _, s := range list[i:end] {
+		if s.kind != stP2P {
+			continue
+		}
+		x := t.transfer(s)
+		if x == nil {
+			break
+		}
+		ranks := s.out.mesh.ranks()
+		if s.backend == backendCUDA && s.op == copies {
+			t.emit(x, ranks)
+			t.posted[s.id] = &posted{inOrder: true}
+			continue
+		}
+		t.post(s, t.pairStream(s), ranks, func() { t.emit(x, ranks) })
+	}
 	return end - 1
 }
 
-// transfers emits sends and recvs, those of the same ranks that follow each other as one group,
-// and returns what was posted.
-func (t *translator) transfers(list []*stmt) (parts []*posted) {
+// transfers emits sends and recvs, those of the same ranks that follow each other as one group.
+func (t *translator) transfers(list []*stmt) {
 	var group []*ir.Stmt
 	var ranks rankSet
 	for _, s := range list {
 		if s.kind != stP2P {
 			continue
 		}
-		x, p := t.transfer(s)
+		x := t.transfer(s)
 		if x == nil {
-			return parts
+			return
 		}
-		parts = append(parts, p)
 		if own := s.out.mesh.ranks(); len(group) > 0 && own.String() != ranks.String() {
 			t.emitGroup(group, ranks)
 			group, ranks = nil, own
@@ -344,26 +370,22 @@ func (t *translator) transfers(list []*stmt) (parts []*posted) {
 		group = append(group, x)
 	}
 	t.emitGroup(group, ranks)
-	return parts
 }
 
-// transfer makes a send or recv, and posts it.
-func (t *translator) transfer(s *stmt) (*ir.Stmt, *posted) {
-	t.posting = true
-	defer func() { t.posting = false }()
-	op, b, reads, writes := ir.OpSend, (*binding)(nil), s.out.id, ""
+// transfer makes a send or recv.
+func (t *translator) transfer(s *stmt) *ir.Stmt {
+	op, b := ir.OpSend, (*binding)(nil)
 	if s.op == "recv" {
-		op, b, reads, writes = ir.OpRecv, t.writing(s.out), "", s.out.id
+		op, b = ir.OpRecv, t.writing(s.out)
 	} else {
 		b = t.reading(s.out)
 	}
 	if b == nil {
-		return nil, nil
+		return nil
 	}
-	p := t.post(s, reads, writes)
 	x := &ir.Stmt{Op: op, Pos: s.pos, Args: []ir.Place{b.at(s.out.pos)}, Peer: &ir.Peer{Pos: s.pos, Axis: ir.WorldAxis, Index: t.expr(s.index)}}
 	comment(x)
-	return x, p
+	return x
 }
 
 func (t *translator) emitGroup(list []*ir.Stmt, ranks rankSet) {

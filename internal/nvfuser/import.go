@@ -11,7 +11,16 @@ import (
 // nothing in the dump come back, for they may be dims of the program. With
 // errors the program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
-	r := &reader{prog: &ir.Program{File: file, Source: src}}
+	lines := splitLines(src)
+	if unindented(lines) {
+		return importUnindented(file, src, lines, defines)
+	}
+	return importLines(file, src, lines, defines)
+}
+
+// importLines is Import of a dump that was split into lines.
+func importLines(file, src string, lines []line, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
+	r := &reader{prog: &ir.Program{File: file, Source: src}, lines: lines}
 	d := r.read()
 	if len(r.ds) > 0 {
 		r.ds.Sort()
@@ -23,6 +32,7 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	}
 	t := newTranslator(r, d, given)
 	if t.elided(); len(r.ds) == 0 {
+		t.inferIndices()
 		t.translate()
 	}
 	if r.ds.Sort(); r.ds.HasErrors() {

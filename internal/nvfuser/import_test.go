@@ -2,7 +2,6 @@ package nvfuser
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -349,6 +348,9 @@ T4_g_float[iS13{3}, iS12{2}]
 } // %HostIrContainer
 `)
 	refused(t, strings.Replace(p.Source, "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{3}, iS2{5}]", "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{7}, iS2{5}]", 1), "4:39:", "this axis is 7 long, and that of the tensor passed for it 3")
+	// nvFuser prints the unit's fusion behind its outputs, on the same line.
+	joined := program(t, strings.Replace(p.Source, "Outputs={T4_g_float[iS13{3}, iS12{2}], }\n%kernel", "Outputs={T4_g_float[iS13{3}, iS12{2}], }Inputs:\n  T0_g_float[iS0{2}, iS1{3}, iS2{5}], float\nOutputs:\n  T4_g_float[iS13{3}, iS12{2}], float\n\n%kernel", 1))
+	contains(t, joined, "scale %T0_l into %T1, by=0.5")
 	contains(t, p, "scale %T0_l into %T1, by=0.5", "sum %T1 into %T2, axis=2", "relu %T2 into %T3", "transpose %T3, perm=(1, 0)", "into %T9")
 }
 
@@ -370,15 +372,6 @@ func TestForgottenLineEnd(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	p := program(t, "%HostIrContainer { (T0_g[ iS0{4} ]"+m+") -> (T1_g[ iS1{4} ]"+m+") :\n  Communication 3 (type=Allreduce, team=(0 1), Input=T0_g[ iS0{4} ]"+m+", Output=T1_g[ iS1{4} ]"+m+")    Wait Communication 3\n\n} // %HostIrContainer\n")
 	contains(t, p, "all_reduce %T0_l into %T1, over=d, op=sum  // line 2")
-}
-
-// TestUnwaited warns of a communication without Wait.
-func TestUnwaited(t *testing.T) {
-	m := " (DeviceMesh{0 1})"
-	p, _, ds := Import("d.txt", "%HostIrContainer { (T0_g[ iS0{4} ]"+m+") -> (T1_g[ iS1{4} ]"+m+") :\n  Communication 3 (type=Allreduce, team=(0 1), input=T0_g[ iS0{4} ]"+m+", output=T1_g[ iS1{4} ]"+m+")\n}\n", nil)
-	if p == nil || len(ds) != 1 || ds[0].Severity != ir.Warning || !strings.HasPrefix(ds[0].Error(), "d.txt:2:3: no Wait") {
-		t.Errorf("%v", ds)
-	}
 }
 
 // TestLongDumps: time and memory grow with the dump, not faster.
@@ -497,47 +490,16 @@ func TestMeaningIsKept(t *testing.T) {
 	}
 }
 
-// TestWaits: a tensor that is used while its communication may still work on it, on some way
-// through the program, is warned of, once; one that is waited for is not.
-func TestWaits(t *testing.T) {
+// TestCoalescedWait: what is coalesced is waited for as a whole.
+func TestCoalescedWait(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
-	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
-	sum := "  Communication 3 (type=Allreduce, team=(0 1), input=" + t0 + ", output=" + t1 + ")\n"
-	swap := "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=CUDA)\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=CUDA)\n"
-	wait, use := "  Wait(Communication 3)\n", "  "+t2+" = "+t1+" + double(1)\n"
-	for _, c := range []struct {
-		body  string
-		wants []string
-	}{
-		{sum + wait + use, nil},
-		{sum + use, []string{"d.txt:3:"}},
-		{sum + use + wait, []string{"d.txt:3:"}},
-		{sum + "  " + t2 + " = Set( " + t1 + " )\n" + wait + use, []string{"d.txt:3:"}},
-		{"  " + t1 + " = Set( " + t0 + " )\n" + sum + "  " + t1 + " = Set( " + t0 + " )\n" + wait + use, []string{"d.txt:4:"}},
-		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + use, []string{"d.txt:5:"}},
-		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + "  ELSE:\n  " + wait + use, nil},
-		{"  IF Manual ( rank == 0 ):\n  " + swap[:strings.Index(swap, "\n")+1] + "  ELSE:\n  " + strings.Replace(swap[:strings.Index(swap, "\n")+1], "Communication 5", "Communication 7", 1) +
-			"  IF Manual ( rank == 0 ):\n    Wait(Communication 5)\n  ELSE:\n    Wait(Communication 7)\n  " + t2 + " = Set( " + t0 + " )\n", nil},
-		{swap + "  Wait(Communication 5)\n  Wait(Communication 6)\n" + use, nil},
-		{swap + "  Wait(Communication 5)\n" + use, []string{"d.txt:5:"}},
-		{swap + use, []string{"d.txt:4:", "d.txt:2:3: no Wait"}},
-		{"  StartCoalescing\n" + swap + "  EndCoalescing 9\n  Wait(Communication 9)\n" + use, nil},
-		{"  StartCoalescing\n" + swap + "  EndCoalescing 9\n" + use, []string{"d.txt:6:", "d.txt:3:3: no Wait"}},
-	} {
-		src := "%HostIrContainer { (" + t0 + ") -> (" + t2 + ") :\n" + c.body + "}\n"
-		_, _, ds := Import("d.txt", src, nil)
-		var got []string
-		for _, d := range ds {
-			got = append(got, d.Error())
-		}
-		fits := len(got) == len(c.wants)
-		for _, want := range c.wants {
-			fits = fits && slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Severity == ir.Warning && strings.HasPrefix(d.Error(), want) })
-		}
-		if !fits {
-			t.Errorf("%s: %q, want %q", src, got, c.wants)
-		}
-	}
+	src := "%HostIrContainer { (T0_g_float[iS0{4}]" + m + ") -> (T1_g_float[iS1{4}]" + m + ") :\n  StartCoalescing\n" +
+		"  P2PCommunication 5 (type=send, buffer=T0_g_float[iS0{4}]" + m + ", peer=( 1 - rank ), backend=NCCL)\n" +
+		"  P2PCommunication 6 (type=recv, buffer=T1_g_float[iS1{4}]" + m + ", peer=( 1 - rank ), backend=NCCL)\n" +
+		"  EndCoalescing 9\n  Wait(Communication 9)\n}\n"
+	contains(t, program(t, src), "on %nccl_d {", "group {", "record %done9", "\n  wait %done9")
+	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 6)", 1), "6:3:", "communication 6 is coalesced")
+	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 8)", 1), "6:3:", "was not posted")
 }
 
 // TestCapturedOnSomeWay: a stream that was captured again in a loop or in one branch is refused
@@ -571,4 +533,71 @@ func TestAddresses(t *testing.T) {
 		"  SetCurrentStream to Stream 0\n  Synchronize Stream 0x174e\n}\n")
 	contains(t, p, "%stream_0x174e")
 	refused(t, "%HostIrContainer { (T0_g_float[iS0{4}]"+m+") -> (T1_g_float[iS1{4}]"+m+") :\n  SetCurrentStream to Stream 0x174e-15\n"+set+"}\n", "2:", "")
+}
+
+// TestLostIndentation: a dump without indentation is read where it makes one program.
+func TestLostIndentation(t *testing.T) {
+	flat := func(src string) string {
+		lines := strings.Split(src, "\n")
+		for i := range lines {
+			lines[i] = strings.TrimLeft(lines[i], " ")
+		}
+		return strings.Join(lines, "\n")
+	}
+	printed := container(`  GetCurrentStream into Stream 0
+  FOR i9 in iS0{i0}:
+    SetCurrentStream to Stream ( i9 % numberOfStreams )
+    Synchronize Stream 0
+    T2_l_float[iS4{4}] = HirAliasSelect( ` + t0 + `, axis = iS0{i0}, index = i9 )
+    T3_l_float[iS5{4}] = HirAliasSelect( ` + t1 + `, axis = iS2{i0}, index = i9 )
+    T3_l_float[iS5{4}] = Set( T2_l_float[iS4{4}] )
+    SetCurrentStream to Stream 0
+  FOR i9 in iS0{i0}:
+    Synchronize Stream ( i9 % numberOfStreams )
+`)
+	p, _, ds := Import("d.txt", flat(printed), nil)
+	if p == nil || len(ds) != 1 || ds[0].Severity != ir.Warning || len(ds[0].Notes) != 2 || ds[0].Notes[0].Message != "this has lines 4 to 8" || ds[0].Notes[1].Message != "this has line 11" {
+		t.Fatalf("%s", ds)
+	}
+	if want := program(t, printed).String(); p.String() != want {
+		t.Errorf("it makes another program:\n%s\n%s", p, want)
+	}
+	// The copy of all may be in the loop or behind it.
+	refused(t, flat(container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n"+copyT1)), "2:1:", "lost its indentation")
+	refused(t, flat(container("  FOR i9 in iS0{i0}:\n"+copyT1+"    "+copyT1)), "2:1:", "lost its indentation")
+	refused(t, flat(container("  FOR i9 in iS0{i0}:\n")), "2:1:", "lost its indentation")
+	refused(t, flat(container(strings.Repeat("  FOR i9 in iS0{i0}:\n"+copyT1+copyT1+copyT1, 20))), "2:1:", "lost its indentation")
+	// With indentation a loop may be empty.
+	contains(t, program(t, container("  FOR i9 in iS0{i0}:\n  FOR i8 in iS0{i0}:\n    Deallocate { "+t0+" }\n"+copyT1)), "for %i9 in 0..i0 {")
+}
+
+// TestMissingIndices: indices are inferred where one choice of those that nvFuser makes fits.
+func TestMissingIndices(t *testing.T) {
+	m := " (DeviceMesh{0 1 2})"
+	t0, t1 := "T0_g_float[ideviceIdx.x0{3}, iS1{4}]"+m, "T1_g_float[iS2{3}, iS3{4}]"+m
+	t2, t3 := "T2_l_float[iS4{4}]"+m, "T3_l_float[iS5{4}]"+m
+	ring := func(condition string) string {
+		return "%HostIrContainer { (" + t0 + ") -> (" + t1 + ") :\n  FOR i5 in iS6{3}:\n    " + t2 + " = HirAliasSelect( " + t1 + ", axis = iS2{3}, index = i7 )\n" +
+			"    IF Manual ( " + condition + " ):\n      " + t3 + " = HirAliasSelect( " + t0 + ", axis = ideviceIdx.x0{3}, index = 0 )\n      " + t2 + " = Set( " + t3 + " )\n" +
+			"    ELSE:\n      P2PCommunication 1 (type=send, buffer=" + t0 + ", peer=i8, backend=CUDA)\n      P2PCommunication 2 (type=recv, buffer=" + t2 + ", peer=i7, backend=CUDA)\n" +
+			"      Wait Communication 1\n      Wait Communication 2\n}\n"
+	}
+	for condition, want := range map[string]string{
+		"( ( 3 + ( rank - i5 ) ) % 3 ) == rank": "--define 'i7=(rank+i5)%3' --define 'i8=(3+(rank-i5))%3'",
+		"( ( rank + i5 ) % 3 ) == rank":         "--define 'i7=(3+(rank-i5))%3' --define 'i8=(rank+i5)%3'",
+	} {
+		p, _, ds := Import("d.txt", ring(condition), nil)
+		if p == nil || len(ds) != 1 || ds[0].Severity != ir.Warning || !strings.HasSuffix(ds[0].Message, want) {
+			t.Errorf("%s: want %s:\n%s", condition, want, ds)
+		}
+	}
+	// Nothing says in which direction this ring goes.
+	_, _, ds := Import("d.txt", ring("i5 == 0"), nil)
+	if !ds.HasErrors() || !strings.Contains(ds[0].Help, " --define 'i7=") || !strings.Contains(ds[0].Help, " --define 'i8=") {
+		t.Errorf("%s", ds)
+	}
+	_, _, ds = Import("d.txt", ring("( ( 3 + ( rank - i5 ) ) % 3 ) == rank"), map[string]string{"i8": "(rank+i5)%3"})
+	if !ds.HasErrors() {
+		t.Error("what is given contradicts what is printed, and it is read")
+	}
 }

@@ -143,7 +143,7 @@ func (c *cursor) conditional(s *stmt) {
 
 // communication reads "Communication 34 (type=…, team=(…), input=…, output=…)".
 func (c *cursor) communication(s *stmt, word string) {
-	s.kind, s.id, s.red = stComm, c.ident(), ir.Sum
+	s.kind, s.id, s.red, s.backend = stComm, c.ident(), ir.Sum, backendNCCL
 	if word == "CollectivePermute" {
 		s.op = word
 	}
@@ -164,7 +164,7 @@ func (c *cursor) communication(s *stmt, word string) {
 		case "red_op", "reduce_op", "op":
 			c.reduction(s)
 		case "backend":
-			c.word("a backend")
+			s.backend = c.word("a backend")
 		default:
 			return false
 		}
@@ -186,7 +186,7 @@ func (c *cursor) reduction(s *stmt) {
 
 // p2p reads "P2PCommunication 30 (type=recv, buffer=…, peer=…)".
 func (c *cursor) p2p(s *stmt) {
-	s.kind, s.id = stP2P, c.ident()
+	s.kind, s.id, s.backend = stP2P, c.ident(), backendNCCL
 	c.fields(func(key string) bool {
 		switch key {
 		case "type":
@@ -196,7 +196,7 @@ func (c *cursor) p2p(s *stmt) {
 		case "peer":
 			s.index = c.scalar()
 		case "backend":
-			c.word("a backend")
+			s.backend = c.word("a backend")
 		default:
 			return false
 		}

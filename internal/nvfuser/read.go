@@ -2,6 +2,7 @@ package nvfuser
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"hocket.example/hocket/ir"
@@ -23,6 +24,9 @@ type reader struct {
 	next  int
 	// index of line starts, so that a diagnostic finds its line in constant time.
 	starts []int
+	// indented: some statement is indented more than the first, so that the dump kept its
+	// indentation.
+	indented bool
 }
 
 func (r *reader) errorf(pos ir.Pos, format string, args ...any) *ir.Diagnostic {
@@ -57,7 +61,7 @@ func (r *reader) full() bool { return len(r.ds) >= maxErrors }
 
 // read returns the dump's tree; with errors, what could be read.
 func (r *reader) read() *dump {
-	r.lines = splitLines(r.prog.Source)
+	r.indented = slices.ContainsFunc(statementLines(r.lines), func(l line) bool { return l.indent > r.lines[1].indent })
 	d := &dump{units: map[string]*unit{}, defs: map[string]*scalar{}}
 	r.head(d)
 	d.body = r.block(0, 0)
@@ -181,7 +185,7 @@ func (r *reader) bodies(s *stmt, l *line, nest int) {
 	}
 	what := map[stmtKind]string{stFor: "loop", stIf: "conditional"}[s.kind]
 	s.body = r.block(l.indent, nest)
-	if len(s.body) == 0 && len(r.ds) == 0 {
+	if len(s.body) == 0 && len(r.ds) == 0 && !r.indented {
 		r.errorf(s.pos, "the body of this %s is unknowable: no line below is indented more than this one", what).Help =
 			"the indentation was lost on the way: copy the dump as it was printed, or indent the body by hand"
 	}
@@ -234,6 +238,9 @@ func (r *reader) unit(d *dump, l *line) {
 	c.want("Outputs")
 	c.want("=")
 	u.outputs = c.tensorList("{", "}")
+	if c.got("Inputs") { // the unit's fusion begins on the same line
+		c.want(":")
+	}
 	c.done()
 	if _, twice := d.units[name]; twice {
 		r.errorf(u.pos, "%s is printed twice", brief(name))

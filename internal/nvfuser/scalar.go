@@ -250,18 +250,11 @@ func (t *translator) undefined(s *scalar) {
 	t.missing[s.name] = true
 	d := t.errorf(s.pos, "the index %s is used and never defined", brief(s.name))
 	d.Notes = append(d.Notes, ir.Note{Message: "nvFuser prints \"" + defsWord + "\" since its pull request 5327; in older dumps they are missing"})
-	d.Help = "print the dump anew, or say what it is: --define '" + brief(s.name) + "=" + t.exampleIndex() + "', for example"
-}
-
-// exampleIndex is an index as pipelines over the ranks of a mesh have them.
-func (t *translator) exampleIndex() string {
-	index := "rank"
-	if n := len(t.loops); n > 0 && t.world > 1 {
-		index = "(rank+" + t.loops[n-1].name + ")"
-	} else if n > 0 {
-		return t.loops[n-1].name
+	proposals := t.proposals
+	if !strings.Contains(proposals, " '"+s.name+"=") {
+		proposals += " --define '" + brief(s.name) + "=rank'"
 	}
-	return index + "%" + strconv.FormatInt(t.world, 10)
+	d.Help = "print the dump anew, or say what it is; for example:" + proposals
 }
 
 // defined returns a defined index: a let in the block at hand, or, outside of

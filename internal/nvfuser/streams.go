@@ -76,13 +76,8 @@ func (t *translator) settled(n streamName, ref streamRef) streamRef {
 // fresherStream declares a stream that is known by its address only.
 func (t *translator) fresherStream(n streamName) streamRef {
 	name := "stream_" + n.name
-	if !t.declared[name] {
-		t.declared[name] = true
-		t.headStmts = append(t.headStmts, &ir.Stmt{Op: ir.OpStream, Pos: n.pos, Results: []ir.Name{{Pos: n.pos, Text: name}}})
-	}
-	p := ir.V(name)
-	p.Pos = n.pos
-	return streamRef{key: name, place: p}
+	t.declareStream(name, nil, n.pos)
+	return streamRef{key: name, place: place(name, n.pos)}
 }
 
 // countStream makes the array of streams long enough for an index.

@@ -17,12 +17,14 @@ type translator struct {
 
 	// defs are the definitions of indices, the dump's and those given;
 	// missing are names that were reported, defining those being defined.
-	defs     map[string]*scalar
-	missing  map[string]bool
-	defining map[string]bool
-	inlined  int
-	sizes    map[*ir.Expr]int // of expressions, in nodes
-	tooLarge bool             // said once
+	defs    map[string]*scalar
+	missing map[string]bool
+	// proposals are --defines for all indices that are missing.
+	proposals string
+	defining  map[string]bool
+	inlined   int
+	sizes     map[*ir.Expr]int // of expressions, in nodes
+	tooLarge  bool             // said once
 	// symbols are the extents of inputs, which become dims.
 	symbols    map[string]*ir.Dim
 	symbolList []string
@@ -57,12 +59,7 @@ type translator struct {
 	results  map[string]string
 	memory   []*storage
 	locals   map[string]*ir.Stmt // inputs' local views
-	posted   map[string]*posted
-	// communications are those in posted, pending those that were not waited for on the way to
-	// here; under are the conditions around, and posting says that a communication is looked at.
-	communications, pending []*posted
-	under                   []string
-	posting                 bool
+	posted   map[string]*posted  // communications, by number
 }
 
 // loop is a loop around the statement being translated.
@@ -219,7 +216,6 @@ func (t *translator) bindInput(x *tensor) {
 // finish returns the results and declares what the body turned out to need.
 func (t *translator) finish(f *ir.Func) {
 	t.unused()
-	t.unwaited()
 	inout := map[string]bool{}
 	for _, m := range t.memory {
 		if m.input && m.written.Valid() {

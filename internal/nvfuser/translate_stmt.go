@@ -88,23 +88,18 @@ func (t *translator) conditional(s *stmt) {
 	before, captured := t.cur, t.captured
 	var ends []streamRef
 	var caught []map[string]streamRef
-	var waits [][]*posted
-	pending := t.pending
-	t.under = append(t.under, s.index.String())
 	t.open(out, !t.changesStreams(s), func(body *ir.Block) {
-		t.cur, t.captured, t.pending = before, cloneRefs(captured), pending
+		t.cur, t.captured = before, cloneRefs(captured)
 		if body == out.Body {
 			t.statements(s.body)
 		} else {
 			t.statements(s.alt)
 		}
-		ends, caught, waits = append(ends, t.cur), append(caught, t.captured), append(waits, t.pending)
+		ends, caught = append(ends, t.cur), append(caught, t.captured)
 	})
 	if out.Else == nil {
-		ends, caught, waits = append(ends, before), append(caught, captured), append(waits, pending)
+		ends, caught = append(ends, before), append(caught, captured)
 	}
-	t.under = t.under[:len(t.under)-1]
-	t.pending = t.eitherPending(s, waits[0], waits[1])
 	t.cur, t.captured = ends[0], t.eitherWay(s, caught[0], caught[1])
 	if ends[0].key != ends[1].key {
 		t.cur = streamRef{key: unknownKey, why: s.pos}

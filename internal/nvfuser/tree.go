@@ -98,6 +98,8 @@ type stmt struct {
 	op string
 	// id numbers a communication or names a HostUnit.
 	id string
+	// backend of a communication: NCCL where none is printed.
+	backend string
 	// index of alias, shard, for (upper bound: hi), root or peer.
 	index, hi *scalar
 	axis      int // printed number of the selected axis

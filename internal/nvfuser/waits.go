@@ -1,105 +1,101 @@
 package nvfuser
 
 import (
-	"slices"
+	"strings"
 
 	"hocket.example/hocket/ir"
 )
 
+// A communication runs beside the stream that posts it: on a stream of its communicator, which
+// waits for the posting stream. An event records its end, and Wait waits for that event.
+
+const (
+	backendNCCL = "NCCL"
+	backendCUDA = "CUDA"
+)
+
 // posted is a communication that a Wait may name.
 type posted struct {
-	stream streamRef
-	pos    ir.Pos
-	// reads and writes are the names of its tensors.
-	reads, writes string
-	// under are the conditions that it was posted under.
-	under  []string
-	waited bool
-	parts  []*posted // of what completes together
+	event string
+	ranks rankSet // that post it
+	// group is the EndCoalescing that completes it, where one does.
+	group string
+	// inOrder: it ran on the stream that posted it, so its Wait adds nothing.
+	inOrder bool
 }
 
-// post notes a communication.
-func (t *translator) post(s *stmt, reads, writes string) *posted {
-	p := &posted{stream: t.current(s.pos), pos: s.pos, reads: reads, writes: writes, under: slices.Clone(t.under)}
+// post emits a communication on stream to and records its end.
+func (t *translator) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
+	from := t.current(s.pos)
+	p := &posted{event: "done" + s.id, ranks: ranks}
 	t.posted[s.id] = p
-	t.communications, t.pending = append(t.communications, p), append(t.pending, p)
-	return p
+	if !t.declared[p.event] {
+		t.declared[p.event] = true
+		event := &ir.Stmt{Op: ir.OpEvent, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: p.event}}}
+		t.headStmts = append(t.headStmts, event)
+	}
+	t.cur = to
+	t.emit(&ir.Stmt{Op: ir.OpWait, Pos: s.pos, Args: []ir.Place{waited(from, s.pos)}}, ranks)
+	emit()
+	t.emit(&ir.Stmt{Op: ir.OpRecord, Pos: s.pos, Args: []ir.Place{place(p.event, s.pos)}}, ranks)
+	t.cur = from
 }
 
-// waitComm translates Wait: nothing on the stream that the communication runs
-// on, a wait for that stream on another.
+// waitComm translates Wait: the current stream waits for the communication's end.
 func (t *translator) waitComm(s *stmt) {
 	p := t.posted[s.id]
-	if p == nil {
+	switch {
+	case p == nil:
 		t.errorf(s.pos, "communication %s is waited for and was not posted", s.id).Help = "it must stand above its Wait"
-		return
-	}
-	for _, x := range append(p.parts, p) {
-		t.done(x)
-	}
-	if p.stream.key != t.current(s.pos).key {
-		t.waitFor(p.stream, s.pos)
+	case p.group != "":
+		d := t.errorf(s.pos, "communication %s is coalesced, and completes with its group", s.id)
+		d.Help = "wait for EndCoalescing: Wait(Communication " + p.group + ")"
+	case !p.inOrder:
+		t.emit(&ir.Stmt{Op: ir.OpWait, Pos: s.pos, Args: []ir.Place{place(p.event, s.pos)}}, p.ranks)
 	}
 }
 
-// done notes that a communication has been waited for on this way.
-func (t *translator) done(p *posted) {
-	p.waited = true
-	t.pending = slices.DeleteFunc(slices.Clone(t.pending), func(x *posted) bool { return x == p })
+// commStream is the stream of a communicator: each backend has one for each list of devices.
+func (t *translator) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
+	axis := ir.WorldAxis
+	if tm := t.teamOf(m); tm != nil {
+		axis = tm.axis
+	}
+	name := strings.ToLower(backend) + "_" + axis
+	t.declareStream(name, nil, pos)
+	return streamRef{key: name, place: place(name, pos)}
 }
 
-// nvFuser runs a communication beside the stream that posts it. Here it runs in order, so a
-// dump in which a Wait is missing would be proved and give right results, and be wrong all
-// the same: these say so.
-
-// tooEarly warns where a tensor is used that a communication may still be working on.
-func (t *translator) tooEarly(x *tensor, write bool) {
-	if t.posting {
-		return
-	}
-	for _, p := range t.pending {
-		if p.writes != x.id && !(write && p.reads == x.id) {
-			continue
-		}
-		d := t.warn(x.pos, x.id+" is used here, and not every way from its communication has a Wait")
-		d.Notes = append(d.Notes, ir.Note{Pos: p.pos, Message: "it is posted here"})
-		t.done(p)
-	}
+// pairStream is the stream on which this rank and a send's or recv's peer communicate.
+func (t *translator) pairStream(s *stmt) streamRef {
+	name, peer := strings.ToLower(s.backend)+"_p2p", t.expr(s.index)
+	t.declareStream(name, num(s.pos, t.world), s.pos)
+	at := ir.At(name, peer)
+	at.Pos = s.pos
+	return streamRef{key: name + " " + peer.String(), place: at}
 }
 
-// unwaited warns of communications that nothing waits for, or not on every way.
-func (t *translator) unwaited() {
-	for _, p := range t.communications {
-		switch {
-		case !p.waited:
-			t.warn(p.pos, "no Wait follows this communication")
-		case slices.Contains(t.pending, p):
-			t.warn(p.pos, "a Wait follows this communication, but not on every way")
-		}
+// declareStream declares a stream, or an array of count streams, at the function's top.
+func (t *translator) declareStream(name string, count *ir.Expr, pos ir.Pos) {
+	if !t.declared[name] {
+		t.declared[name] = true
+		s := &ir.Stmt{Op: ir.OpStream, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Count: count}
+		t.headStmts = append(t.headStmts, s)
 	}
 }
 
-func (t *translator) warn(pos ir.Pos, message string) *ir.Diagnostic {
-	d := t.errorf(pos, "%s", message)
-	d.Severity = ir.Warning
-	d.Help = "here it runs on the current stream, in order; nvFuser runs it beside that, and what reads its result needs the Wait"
-	return d
+// everyDevice is the mesh of all devices, which sends and recvs are among.
+func (t *translator) everyDevice() *mesh {
+	m := &mesh{}
+	for d := range t.world {
+		m.devices = append(m.devices, d)
+	}
+	return m
 }
 
-// eitherPending are the communications that wait for their Wait behind a conditional: those
-// that do on one of its ways, but for those that were posted under the same condition.
-func (t *translator) eitherPending(s *stmt, a, b []*posted) []*posted {
-	condition := s.index.String()
-	ways := map[*posted]int{}
-	for _, p := range slices.Concat(a, b) {
-		ways[p]++
-	}
-	var out []*posted
-	for _, p := range slices.Concat(a, b) {
-		if n := ways[p]; n == 2 || n == 1 && !(p.waited && slices.Contains(p.under, condition)) {
-			out = append(out, p)
-		}
-		ways[p] = 0 // once
-	}
-	return out
+// waited is a stream as the operand of a wait at pos.
+func waited(s streamRef, pos ir.Pos) ir.Place {
+	p := s.place
+	p.Pos = pos
+	return p
 }

@@ -1,0 +1,220 @@
+package nvfuser
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// A dump that was pasted through a page without code blocks has lost its indentation, which
+// says what belongs to a loop. All ways to indent it are tried. Most are refused: they use a
+// loop's variable behind the loop, read what nothing wrote, or leave open which stream is
+// current. If those that remain are one program, that is what the dump says.
+
+// statementLines are the lines of the container's statements.
+func statementLines(lines []line) []line {
+	if len(lines) == 0 {
+		return nil
+	}
+	list := lines[1:]
+	if i := slices.IndexFunc(list, func(l line) bool { return isSection(l.text) }); i >= 0 {
+		list = list[:i]
+	}
+	return list
+}
+
+// unindented reports whether there are loops or conditionals and no statement is indented.
+func unindented(lines []line) bool {
+	blocks := false
+	for _, l := range statementLines(lines) {
+		if l.indent > lines[0].indent {
+			return false
+		}
+		blocks = blocks || opens(l.text)
+	}
+	return blocks
+}
+
+func opens(text string) bool {
+	return strings.HasPrefix(text, "FOR ") || strings.HasPrefix(text, "IF ") || strings.HasPrefix(text, "ELSE")
+}
+
+// maxReadings and maxReadLines bound the work on a dump without indentation.
+const (
+	maxReadings  = 200
+	maxReadLines = 20_000
+)
+
+// importUnindented imports a dump whose statements lost their indentation.
+func importUnindented(
+	file, src string, lines []line, defines map[string]string,
+) (*ir.Program, map[string]string, ir.Diagnostics) {
+	var best *ir.Program
+	var bestRest map[string]string
+	var bestDs, refused ir.Diagnostics
+	var bestDepths, other []int
+	in := &indenter{list: statementLines(lines)}
+	in.findUses()
+	in.limit = min(maxReadings, maxReadLines/len(in.list))
+	in.each(func(depths []int) bool {
+		reading := slices.Clone(lines)
+		for i, d := range depths {
+			reading[1+i].indent += 2 * (d + 1)
+		}
+		prog, rest, ds := importLines(file, src, reading, defines)
+		if prog != nil {
+			if _, wrong := ir.Check(prog); wrong.HasErrors() {
+				prog, ds = nil, wrong
+			}
+		}
+		switch {
+		case prog == nil && refused == nil:
+			refused = ds
+		case prog == nil:
+		case best == nil:
+			best, bestRest, bestDs, bestDepths = prog, rest, ds, slices.Clone(depths)
+		case best.String() != prog.String():
+			other = slices.Clone(depths)
+		}
+		return other == nil
+	})
+	r := &reader{prog: &ir.Program{File: file, Source: src}}
+	first := in.list[slices.IndexFunc(in.list, func(l line) bool { return opens(l.text) })].start()
+	if best != nil && other == nil && !in.more {
+		d := r.errorf(first, "the dump has lost its indentation; it makes one program, with these loops and conditionals")
+		d.Severity, d.Notes = ir.Warning, in.bodies(bestDepths)
+		d.Help = "if that is not meant, indent it by hand"
+		ds := append(r.ds, bestDs...)
+		ds.Sort()
+		return best, bestRest, ds
+	}
+	d := r.errorf(first, "the dump has lost its indentation, which says what belongs to this")
+	d.Help = "copy the dump as it was printed, or indent its loops and conditionals by hand"
+	switch {
+	case other != nil:
+		i := 0
+		for bestDepths[i] == other[i] {
+			i++
+		}
+		d.Notes = append(d.Notes, ir.Note{Pos: in.list[i].start(),
+			Message: "it makes several programs: this line, for example, may be in a block or behind it"})
+	case best == nil && refused.HasErrors():
+		d.Notes = append(d.Notes, ir.Note{Pos: refused[0].Pos,
+			Message: "however it is indented, it is refused; for example, " + refused[0].Message})
+	default:
+		d.Notes = append(d.Notes, ir.Note{Message: "there are too many ways to indent it to try them all"})
+	}
+	return nil, defines, r.ds
+}
+
+// indenter enumerates the ways to indent statements.
+type indenter struct {
+	list []line
+	// lastUse is the last line that names the variable of the loop at a line.
+	lastUse map[int]int
+	limit   int
+	more    bool // there are more ways than limit
+	stack   []int
+	depths  []int
+}
+
+// variable returns the loop variable of a line that opens a loop.
+func variable(text string) string {
+	if rest, ok := strings.CutPrefix(text, "FOR "); ok {
+		name, _, _ := strings.Cut(rest, " ")
+		return name
+	}
+	return ""
+}
+
+// findUses finds where each loop's variable is last named before another loop has it.
+func (in *indenter) findUses() {
+	in.lastUse = map[int]int{}
+	open := map[string]int{}
+	for i := range in.list {
+		l := &in.list[i]
+		if v := variable(l.text); v != "" {
+			open[v] = i
+		}
+		for t := l.next(0); t.kind != tokEnd; t = l.next(t.off + len(t.text)) {
+			if at, ok := open[t.text]; ok && t.kind == tokWord {
+				in.lastUse[at] = i
+			}
+		}
+	}
+}
+
+// each calls see with the depth of every statement, for every way, until see returns false;
+// first come those whose blocks are short.
+func (in *indenter) each(see func(depths []int) bool) bool {
+	i := len(in.depths)
+	if i == len(in.list) {
+		if in.limit--; in.limit < 0 {
+			in.more = true
+			return false
+		}
+		return see(in.depths)
+	}
+	text, stack, depths := in.list[i].text, in.stack, in.depths
+	defer func() { in.stack, in.depths = stack, depths }()
+	for depth := range len(stack) + 1 {
+		if !in.fits(i, depth) {
+			continue
+		}
+		in.stack = slices.Clone(stack[:depth])
+		in.depths = append(depths[:i:i], depth)
+		if opens(text) {
+			in.stack = append(in.stack, i)
+		}
+		if !in.each(see) {
+			return false
+		}
+		in.stack, in.depths = stack, depths
+	}
+	return true
+}
+
+// fits reports whether statement i may stand at a depth: it closes the blocks deeper than it.
+func (in *indenter) fits(i, depth int) bool {
+	closed, text := in.stack[depth:], in.list[i].text
+	for _, b := range closed {
+		if b == i-1 || in.lastUse[b] >= i && variable(in.list[b].text) != "" {
+			return false
+		}
+	}
+	if v := variable(text); v != "" {
+		for _, b := range in.stack[:depth] {
+			if variable(in.list[b].text) == v {
+				return false
+			}
+		}
+	}
+	if strings.HasPrefix(text, "ELSE") {
+		return len(closed) > 0 && strings.HasPrefix(in.list[closed[0]].text, "IF ")
+	}
+	return true
+}
+
+// bodies says which lines each loop and conditional has.
+func (in *indenter) bodies(depths []int) []ir.Note {
+	var notes []ir.Note
+	for i, l := range in.list {
+		if !opens(l.text) {
+			continue
+		}
+		last := i + 1
+		for last+1 < len(depths) && depths[last+1] > depths[i] {
+			last++
+		}
+		last = min(last, len(in.list)-1)
+		from, to := in.list[min(i+1, last)].start().Line, in.list[last].parts[len(in.list[last].parts)-1].pos.Line
+		lines := fmt.Sprintf("lines %d to %d", from, to)
+		if from == to {
+			lines = fmt.Sprintf("line %d", from)
+		}
+		notes = append(notes, ir.Note{Pos: l.start(), Message: "this has " + lines})
+	}
+	return notes
+}

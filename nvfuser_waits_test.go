@@ -1,0 +1,198 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+)
+
+// printedWait is a Wait or Synchronize of a dump.
+var printedWait = regexp.MustCompile(`(Wait|Synchronize)[ (]+[^\n]*\)?`)
+
+// TestDumpsNeedTheirWaits: without any one Wait or Synchronize a dump is refuted. Those that
+// are not needed give right results under 1,000 schedules.
+func TestDumpsNeedTheirWaits(t *testing.T) {
+	schedules := 1000
+	if testing.Short() {
+		schedules = 20
+	}
+	seen, redundant := map[string]bool{}, 0
+	for _, c := range append(slices.Clone(dumpCases), repaired()) {
+		if seen[c.file] || c.races {
+			continue
+		}
+		seen[c.file] = true
+		src := resized(corpus(t, c.file), c.extents)
+		if c.edit != nil {
+			src, c.edit = c.edit(src), nil
+		}
+		for _, at := range printedWait.FindAllStringIndex(src, -1) {
+			line := 1 + strings.Count(src[:at[0]], "\n")
+			name := fmt.Sprintf("%s, line %d: %s", c.file, line, src[at[0]:at[1]])
+			p, _, err := hocket.Import(c.file, src[:at[0]]+src[at[1]:], c.defines)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			v, err := hocket.Check(p, hocket.Binding{Dims: c.dims})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Kind == hocket.Refuted {
+				if len(v.Diagnostics) == 0 || len(v.Diagnostics[0].Notes) == 0 {
+					t.Errorf("%s: refuted without a counterexample: %s", name, v.Diagnostics)
+				}
+				continue
+			}
+			redundant++
+			t.Logf("%s: %v without it", name, v.Kind)
+			without := c
+			without.parsed = p
+			model, batch, want := without.load(t, 2)
+			err = model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1}, func(seed int64, reports []*hocket.Report) error {
+				for i, r := range reports {
+					if why := wrong(r, want[i]); why != "" {
+						return fmt.Errorf("schedule %d, run %d: %s", seed, i, why)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s: %v without it, and %v", name, v.Kind, err)
+			}
+		}
+	}
+	if redundant > 3 {
+		t.Errorf("%d waits are not needed", redundant)
+	}
+}
+
+// TestWaitsJoin: what uses a communication's tensors before its Wait, on any way through the
+// program, is refuted where it is posted.
+func TestWaitsJoin(t *testing.T) {
+	m := " (DeviceMesh{0 1})"
+	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
+	sum := "  Communication 3 (type=Allreduce, team=(0 1), input=" + t0 + ", output=" + t1 + ")\n"
+	again := strings.NewReplacer("Communication 3", "Communication 4", t1, t2).Replace(sum)
+	ucc := strings.Replace(sum, "output="+t1, "output="+t1+", backend=UCC", 1)
+	swap := func(backend string) string {
+		return "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=" + backend + ")\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=" + backend + ")\n"
+	}
+	put := func() string {
+		lines := strings.SplitAfter(swap("CUDA"), "\n")
+		return lines[1] + lines[0]
+	}()
+	wait, use := "  Wait(Communication 3)\n", "  "+t2+" = "+t1+" + double(1)\n"
+	waits := func(ids ...int) (text string) {
+		for _, id := range ids {
+			text += fmt.Sprintf("  Wait(Communication %d)\n", id)
+		}
+		return text
+	}
+	coalesced := "  StartCoalescing\n" + swap("NCCL") + "  EndCoalescing 9\n"
+	for _, c := range []struct {
+		body string
+		want hocket.VerdictKind
+		line int32 // of the first finding
+	}{
+		{sum + wait + use, hocket.Proved, 0},
+		{ucc + wait + use, hocket.Proved, 0},
+		{sum + use, hocket.Refuted, 2},
+		{ucc + use, hocket.Refuted, 2},
+		{sum + use + wait, hocket.Refuted, 2},
+		{"  " + t1 + " = Set( " + t0 + " )\n" + sum + "  " + t1 + " = Set( " + t0 + " )\n" + wait + use, hocket.Refuted, 3},
+		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + use, hocket.Refuted, 2},
+		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + "  ELSE:\n  " + wait + use, hocket.Proved, 0},
+		{"  IF Manual ( rank == 0 ):\n  " + sum + "  ELSE:\n  " + sum + "  IF Manual ( rank == 0 ):\n  " + wait + use, hocket.Refuted, 5},
+		// One communicator's stream is in order: the later one's Wait covers the earlier one.
+		{sum + again + waits(4) + use, hocket.Proved, 0},
+		{sum + again + waits(3) + use, hocket.Refuted, 3},
+		{swap("CUDA") + waits(5, 6) + use, hocket.Proved, 0},
+		// With get the receiver copies, with put the sender.
+		{swap("CUDA") + waits(5) + use, hocket.Proved, 0},
+		{swap("CUDA") + waits(6) + use, hocket.Refuted, 2},
+		{put + waits(6) + use, hocket.Proved, 0},
+		{put + waits(5) + use, hocket.Refuted, 2},
+		{coalesced + waits(9) + use, hocket.Proved, 0},
+		{coalesced + use, hocket.Refuted, 3},
+		// Two ranks that both send first on the stream of their pair wait for each other.
+		{swap("NCCL") + waits(5, 6) + use, hocket.Refuted, 4},
+	} {
+		src := "%HostIrContainer { (" + t0 + ") -> (" + t2 + ") :\n" + c.body + "}\n"
+		p, err := hocket.Parse("d.txt", src)
+		if err != nil {
+			t.Errorf("%v\n%s", err, src)
+			continue
+		}
+		v, err := hocket.Check(p, hocket.Binding{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := int32(0)
+		if v.Kind == hocket.Refuted {
+			at = v.Diagnostics[0].Pos.Line
+		}
+		if v.Kind != c.want || at != c.line {
+			t.Errorf("%v at line %d, want %v at %d:\n%s\n%s", v.Kind, at, c.want, c.line, src, v.Diagnostics)
+		}
+	}
+}
+
+// TestPastedDumps: the programs printed in the source documents run from a plain paste. One
+// lost its indentation, the other lacks three definitions of indices.
+func TestPastedDumps(t *testing.T) {
+	for _, c := range []struct {
+		dumpCase
+		said string
+	}{
+		{dumpCase{file: "nvfuser-5751-stream-parallelize-loops.txt", dims: map[string]int64{"i0": 18}, want: rowParallel}, "the dump has lost its indentation"},
+		{dumpCase{file: "nvfuser-5325-ipc-handle-exchange.txt", extents: with(map[int]int{17: 3, 18: 5, 19: 3, 20: 7, 21: 5}), want: linearAll},
+			"only these fit: --define 'i84=(rank+streamIdx)%8' --define 'i90=(8+(rank-streamIdx))%8' --define 'i107=(rank+streamIdx)%8'"},
+	} {
+		t.Run(c.file, func(t *testing.T) {
+			page, err := os.ReadFile(filepath.Join("..", "shared", "sources", c.file))
+			if errors.Is(err, os.ErrNotExist) {
+				t.Skipf("the source documents are not here: %v", err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			const end = "} // %HostIrContainer\n"
+			from := strings.Index(string(page), "%HostIrContainer {")
+			from = strings.LastIndex(string(page[:from]), "\n") + 1
+			paste, _, found := strings.Cut(string(page[from:]), end)
+			if !found {
+				t.Fatal("the document has no program")
+			}
+			p, err := hocket.Parse("paste.txt", paste+end)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := p.Warnings().String(); !strings.Contains(said, c.said) {
+				t.Errorf("it does not say %q:\n%s", c.said, said)
+			}
+			v, err := hocket.Check(p, hocket.Binding{Dims: c.dims})
+			if err != nil || v.Kind != hocket.Proved {
+				t.Errorf("%v, %v\n%s", v.Kind, err, v.Diagnostics)
+			}
+			printed := dumpCase{parsed: p, dims: c.dims, want: func(map[string]tens) tens { return tens{} }}
+			model, batch, _ := printed.load(t, 1)
+			if _, err := model.RunBatch(context.Background(), batch); err != nil {
+				t.Error(err)
+			}
+			// Its results are compared with smaller extents.
+			if c.parsed, err = hocket.Parse("paste.txt", resized(paste+end, c.extents)); err != nil {
+				t.Fatal(err)
+			}
+			c.run(t, 2, 5)
+		})
+	}
+}
