@@ -52,7 +52,7 @@ func (l *launch) addProduct(k *kernel) error {
 			return err
 		}
 		if st != nil {
-			l.steps = append(l.steps, st)
+			l.steps = append(l.steps, st.step())
 			return nil
 		}
 	}
