@@ -16,6 +16,7 @@ import (
 // are the libraries that collectives are given to.
 func (p *Program) borrow(ctx context.Context) error {
 	p.memory.lent = map[place]device.Memory{}
+	p.constant = map[int32]bool{}
 	p.residents = make([]*DeviceTensor, len(p.inputs))
 	for i := range p.inputs {
 		var err error
@@ -47,6 +48,7 @@ func (p *Program) borrowInput(ctx context.Context, i int) error {
 		return errors.Join(err, p.opts.Store.give(k))
 	}
 	p.borrowed = append(p.borrowed, k)
+	p.constant[io.Parts[0].Ref.Buf] = true
 	p.lasting.holds[i] = &k.holding
 	return nil
 }

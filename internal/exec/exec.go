@@ -150,6 +150,9 @@ type Program struct {
 	spoils   bool // this batch's runs update what they are given in the host's memory
 	lasting  lasting
 	borrowed []*kept // of the store
+	// constant are the buffers that lie in the store. No plan writes these: a copy does, before
+	// the kernels of a run, if at all.
+	constant map[int32]bool
 	// residents are the device tensors that inputs lie in, or nil; stays tells which blocks
 	// of outputs are in one already.
 	residents []*DeviceTensor

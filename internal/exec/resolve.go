@@ -444,7 +444,8 @@ func (p *Program) kernel(c *plan.Cmd) (device.Kernel, error) {
 	a := &c.Attr
 	return device.Kernel{Op: c.Op, Ins: ins, Outs: outs,
 		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB,
-		Causal: a.Causal, First: a.First, Rows: a.Rows, SMs: int(a.SMs), Red: ir.NoRed, Fixed: p.opts.Fixed, Timed: p.opts.Timed}, nil
+		Causal: a.Causal, First: a.First, Rows: a.Rows, SMs: int(a.SMs), Red: ir.NoRed,
+		Constant: c.Op == ir.OpLinear && p.constant[c.Ins[1].Buf], Fixed: p.opts.Fixed, Timed: p.opts.Timed}, nil
 }
 
 // repeated is a matmul's second operand where the first is a batch of shape

@@ -40,6 +40,7 @@ func (g *gemm) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
 	if bias != 0 {
 		p.Ins = append(p.Ins, kernels.Operand{Addr: bias, DType: g.dt, Shape: []int64{g.n}, Strides: []int64{1}})
 	}
+	p.Skinny.Constant = g.constant
 	if g.relu {
 		p.Skinny.Epilogue = kernels.ReluEpilogue
 	}

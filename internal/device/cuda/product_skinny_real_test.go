@@ -100,7 +100,7 @@ func BenchmarkSkinny(b *testing.B) {
 			for _, fixed := range []bool{false, true} {
 				var list []device.Launch
 				for _, w := range weights {
-					list = append(list, t.prepare(device.Kernel{Op: ir.OpLinear, Fixed: fixed, Ins: []device.View{x, w}, Outs: []device.View{y}}))
+					list = append(list, t.prepare(device.Kernel{Op: ir.OpLinear, Constant: true, Fixed: fixed, Ins: []device.View{x, w}, Outs: []device.View{y}}))
 				}
 				if !fixed {
 					_, own = list[0].(*launch).steps[0].(*kernelStep)
