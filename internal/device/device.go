@@ -241,6 +241,9 @@ type Kernel struct {
 	// relu of what they would have stored. For machines with Caps.Chains, which may
 	// decline some with ErrUnsupported.
 	Relu bool
+	// Constant: no command writes Ins[1], the weight of a linear, while this one waits for
+	// the commands before it. It may then be read before they end.
+	Constant bool
 	// Fixed takes algorithms by what is computed alone, not by what was measured,
 	// and none that splits sums.
 	Fixed bool

@@ -26,11 +26,13 @@ type code struct {
 	// block is how many threads a block has, 0 for the usual; residents how many blocks a
 	// multiprocessor is to hold, 0 for any.
 	block, residents int
+	// settles: the body waits by itself for the kernel before it, before it touches what that may write.
+	settles bool
 }
 
 // id tells instances apart: what text depends on, but for the files' contents.
 func (c code) id() string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents)
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles)
 }
 
 // text is the complete source.
@@ -51,7 +53,11 @@ func (c code) entry() string {
 	if c.block > 0 || c.residents > 0 {
 		kernel = fmt.Sprintf("KERNEL_OF(%d, %d)", c.size(), max(1, c.residents))
 	}
-	return fmt.Sprintf("%s\n%s %s(const %s a) {\n  settle();\n  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, c.body)
+	wait := "  settle();\n"
+	if c.settles {
+		wait = ""
+	}
+	return fmt.Sprintf("%s\n%s %s(const %s a) {\n%s  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, wait, c.body)
 }
 
 // size is how many threads a block has.

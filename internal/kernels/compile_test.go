@@ -93,6 +93,18 @@ func everyCode(t *testing.T, arch string) []code {
 			q := x(dt, layouts[1], 4, 2, dh)
 			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
 		}
+		for _, m := range []int64{8, 16} {
+			for e := NoEpilogue; e <= SiluMulEpilogue && dt.Size() == 2 && !before80(arch); e++ {
+				p := Problem{Op: ir.OpLinear, Skinny: &Skinny{Epilogue: e}, Out: x(dt, layouts[0], m, 4096), Ins: []Operand{x(dt, layouts[0], m, 4096), x(dt, layouts[0], 4096, 4096)}}
+				switch e {
+				case AddEpilogue:
+					p.Ins = append(p.Ins, p.Out)
+				case SiluMulEpilogue:
+					p.Out = x(dt, layouts[0], m, 2048)
+				}
+				add(p)
+			}
+		}
 		for _, dh := range []int64{16, 64, 80, 128} { // by tensor cores
 			q := x(dt, layouts[0], 4, 2, dh)
 			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
@@ -185,6 +197,12 @@ func TestFilesAreThere(t *testing.T) {
 func TestSettle(t *testing.T) {
 	for _, c := range everyCode(t, "sm_90a") {
 		if slices.Contains(c.files, "collective") || c.body == "join" {
+			continue
+		}
+		if c.settles {
+			if c.files[len(c.files)-1] != "skinny" || !strings.Contains(file("skinny"), "if (a.constant) settle();") {
+				t.Errorf("%s does not wait by itself", c.symbol)
+			}
 			continue
 		}
 		if _, body, _ := strings.Cut(c.entry(), "KERNEL"); !strings.Contains(body, "{\n  settle();\n") {

@@ -48,6 +48,8 @@ type Problem struct {
 	// Causal: a query sees no later keys. Value is then what scores are
 	// multiplied by; for norms it is eps.
 	Causal bool
+	// Skinny, where set, asks for the kernel of linears of few rows, and for no other.
+	Skinny *Skinny
 	// First, Rows: embedding's table holds the rows from First on of Rows.
 	First, Rows int64
 	// Member, of an uneven collective, is whose result this is.
@@ -97,7 +99,7 @@ func New(c Compiler, cache *Cache) *Library {
 // element for element, and the operation elementwise or a reduction of operands.
 // The error wraps device.ErrUnsupported where there is no such kernel.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
-	launches, err := plan(&job{Problem: p, arch: t.Arch, block: t.Block, scratch: t.Scratch})
+	launches, err := plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block, scratch: t.Scratch})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name(p), err)
 	}
@@ -123,7 +125,7 @@ func (l *Library) Ahead(t Target, p Problem) {
 
 // drafted are the launches for p, with scratch memory that is none.
 func drafted(p Problem, t Target) ([]launch, error) {
-	return plan(&job{Problem: p, arch: t.Arch, block: t.Block, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+	return plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
 }
 
 // Sources lists the source texts that p needs, complete and in the order of the
@@ -161,6 +163,7 @@ type launch struct {
 type job struct {
 	Problem
 	arch    string // Target's; empty for a new one
+	sms     int    // Target's
 	block   int    // Target's
 	scratch func(bytes int64) (nvlib.Ptr, error)
 }
@@ -188,6 +191,8 @@ func plan(j *job) ([]launch, error) {
 	}
 	do := planners[j.Op]
 	switch {
+	case j.Skinny != nil:
+		do = skinny
 	case j.Red != ir.NoRed && !j.Op.Uneven():
 		do = join
 	case len(j.Links) > 0:

@@ -9,8 +9,10 @@ import "hocket.example/hocket/internal/nvlib"
 // behind the ends of all before it, whoever looks at it, be that a copy, an event or
 // a kernel that begins as usual.
 //
-// Behind kernels of teams that let it (see follow) a launch begins while they run, and
-// its blocks take room while they wait: only where nobody else wants any. Behind all
+// Behind kernels of teams that let it (see follow), and GEMMs of few rows (see let), a
+// launch begins while they run, and its blocks take room while they wait. Behind teams that
+// is only where nobody else wants any; a GEMM ends whatever others do. A GEMM of few rows
+// reads a constant weight before it waits, so nothing is early behind an upload. Behind all
 // others it begins when their last blocks have ended: it takes room that these have
 // just left, and waits only for what they wrote to arrive, which nobody can hold up.
 

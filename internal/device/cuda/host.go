@@ -187,6 +187,7 @@ func (s *stream) upload(dst *ref, src []byte) error {
 	if err := s.copy(dst, &from); err != nil {
 		return err
 	}
+	s.led = false // kernels that begin early may read a constant before they wait: see device.Kernel
 	return s.landed(buf, size, nil)
 }
 

@@ -35,6 +35,7 @@ func (l *launch) addProduct(k *kernel) error {
 			return err
 		}
 	}
+	weight := k.ins[1].addr
 	if err := l.stage(k); err != nil {
 		return err
 	}
@@ -42,6 +43,7 @@ func (l *launch) addProduct(k *kernel) error {
 	p.merge()
 	if g, ok := p.gemm(); ok {
 		g.relu, g.fixed, g.timed = k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts, k.Timed
+		g.constant = k.Constant && k.Op == ir.OpLinear && k.ins[1].addr == weight // else it was copied just now
 		// What is fixed depends on no hint, since other algorithms may sum in
 		// another order; all multiprocessors are no hint.
 		if !g.fixed && k.SMs < l.dev.site.gpu.sms {
@@ -52,7 +54,7 @@ func (l *launch) addProduct(k *kernel) error {
 			return err
 		}
 		if st != nil {
-			l.steps = append(l.steps, st)
+			l.steps = append(l.steps, st.step())
 			return nil
 		}
 	}
@@ -139,6 +141,7 @@ type gemm struct {
 	relu                bool  // out is the larger of that and 0
 	fixed               bool  // not by measurement
 	timed               bool  // not by a guess for want of memory
+	constant            bool  // b is: see device.Kernel
 }
 
 // gemm returns p as a batch of matrices, if it is one: at most one batch axis,

@@ -67,8 +67,9 @@ type gemmStep struct {
 	p       *nvlib.Product
 	desc    nvlib.LtDesc
 	layouts [3]nvlib.LtLayout
-	need    int64 // workspace, in bytes
-	guess   bool  // see pick
+	need    int64         // workspace, in bytes
+	guess   bool          // see pick
+	own     *nvlib.Launch // hocket's kernel for few rows, while it may be chosen; else nil
 }
 
 // workspaceBytes is what algorithms may use, on each stream.
@@ -88,16 +89,34 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 	}
 	st := d.w.gemmStep(lib, handle, l)
 	var choice *pick
-	if err = st.describe(); err == nil {
+	if st.own, err = d.site.skinnyLaunch(&g); err == nil {
+		err = st.describe()
+	}
+	if err == nil {
 		choice, err = d.site.pick(st)
 	}
 	if err != nil || choice == nil {
 		st.free()
 		return nil, notTaken(err)
 	}
+	if choice.own {
+		return st, nil
+	}
+	st.dropOwn()
 	st.need, st.guess = choice.need, choice.guess
 	st.p = st.product(choice.algo, l.b, l.a, l.out)
 	return st, nil
+}
+
+// step is what runs st: st, or hocket's kernel, which may begin early.
+func (st *gemmStep) step() step {
+	own := st.own
+	if own == nil {
+		return st
+	}
+	st.own = nil
+	st.free()
+	return &kernelStep{l: own, f: closely}
 }
 
 // gemmStep is a product that cuBLASLt knows nothing of yet, to be freed.
@@ -195,6 +214,14 @@ func (st *gemmStep) product(algo nvlib.LtAlgo, b, a, out nvlib.Ptr) *nvlib.Produ
 // aligned is the largest power of two, up to 256, that divides an address.
 func aligned(p nvlib.Ptr) uint32 { return 1 << min(bits.TrailingZeros64(uint64(p)), 8) }
 
+// dropOwn lets hocket's kernel go.
+func (st *gemmStep) dropOwn() {
+	if st.own != nil {
+		st.own.Free()
+		st.own = nil
+	}
+}
+
 func (st *gemmStep) run(s *stream) error {
 	if st.need == 0 {
 		return st.lib.Multiply(st.p, 0, 0, s.h)
@@ -263,6 +290,7 @@ func (st *gemmStep) free() {
 	if st.p != nil {
 		st.p.Free()
 	}
+	st.dropOwn()
 	for _, l := range st.layouts {
 		if l != 0 {
 			_ = st.lib.FreeLayout(l) // it only frees memory: what could be done?
@@ -276,10 +304,13 @@ func (st *gemmStep) free() {
 // key says all that the choice of an algorithm depends on: equal keys, equal
 // choices.
 func (st *gemmStep) key(s *site) string {
-	g := &st.g
+	g, own := &st.g, ""
+	if st.own != nil {
+		own = "; own"
+	}
 	return fmt.Sprintf("product 2; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
 		s.gpu.name, s.gpu.arch, s.gpu.sms, g.sms, st.lib.Version(), g.dt, g.tf32, g.m, g.n, g.k, g.batch, g.ld, g.bSt, g.aStep, g.outStep,
-		g.ta, g.tb, g.bias != 0, g.alignments(), !g.fixed, workspaceBytes)
+		g.ta, g.tb, g.bias != 0, g.alignments(), !g.fixed, workspaceBytes) + own
 }
 
 func (g *ltGemm) alignments() [4]uint32 {

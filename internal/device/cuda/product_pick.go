@@ -22,6 +22,7 @@ type pick struct {
 	algo  nvlib.LtAlgo
 	need  int64 // workspace, in bytes
 	guess bool  // the first, for want of memory to time others in
+	own   bool  // hocket's kernel for few rows, and no algorithm
 }
 
 // picks are the process's. mu is held while one is looked for: two measurements
@@ -70,7 +71,7 @@ func (s *site) pick(st *gemmStep) (*pick, error) {
 		all.made[key] = p
 		s.gpu.noteRan(key, ran)
 	}
-	if p == nil || !st.g.relu {
+	if p == nil || p.own || !st.g.relu {
 		return p, s.exercise(st, p, key)
 	}
 	return s.withRelu(st, *p, key)
@@ -95,7 +96,7 @@ func (s *site) withRelu(st *gemmStep, p pick, key string) (*pick, error) {
 // exercise runs a pick once on each GPU, if it has not run there: its code is
 // brought to the device when it first runs.
 func (s *site) exercise(st *gemmStep, p *pick, key string) error {
-	if p == nil || s.gpu.ran[key] {
+	if p == nil || p.own || s.gpu.ran[key] {
 		return nil
 	}
 	ran, err := s.runOnce(st, p)
@@ -110,7 +111,7 @@ func (s *site) exercise(st *gemmStep, p *pick, key string) error {
 
 // runOnce runs a pick on scratch memory; not where there is none, or a graph is recorded.
 func (s *site) runOnce(st *gemmStep, p *pick) (ran bool, err error) {
-	t, err := s.newTrial(st, p.need)
+	t, err := s.newTrial(st, p.need, 1)
 	if err != nil {
 		if withoutTrial(err) {
 			err = nil
@@ -169,21 +170,30 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	}
 	wish := nvlib.Wish{Workspace: workspaceBytes, Align: g.alignments(), NoSplit: g.fixed}
 	la, n := st.layouts, mostCandidates
-	if g.fixed || float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
+	if g.fixed || st.own == nil && float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
 		n = 1
 	}
 	found, err := st.lib.Heuristic(st.h, st.desc, la[0], la[1], la[2], la[2], wish, n)
-	if err != nil || len(found) == 0 {
+	if err != nil {
 		return nil, false, err
 	}
-	cands := make([]candidate, len(found))
+	var cands []candidate
 	for i, f := range found {
-		cands[i] = candidate{pick: pick{algo: f.Algo, need: int64(f.Workspace)}}
+		cands = append(cands, candidate{pick: pick{algo: f.Algo, need: int64(f.Workspace)}})
+		if i == 0 && st.own != nil { // so early, so that it is tried where few are
+			cands = append(cands, candidate{pick: pick{own: true}})
+		}
+	}
+	switch {
+	case len(cands) == 0 && st.own != nil:
+		return &pick{own: true}, false, nil
+	case len(cands) == 0:
+		return nil, false, nil
 	}
 	if len(cands) == 1 {
 		return &cands[0].pick, false, nil
 	}
-	t, err := s.newTrial(st, workspaceBytes)
+	t, err := s.newTrial(st, workspaceBytes, st.weights())
 	switch {
 	case err == nil:
 	case !withoutTrial(err):
@@ -209,7 +219,7 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 func (s *site) trialError(st *gemmStep, err error) error {
 	a, b, out := st.g.spans()
 	free, _, ierr := s.w.drv.MemInfo()
-	return &device.TrialError{What: st.g.String(), Bytes: a + b + out + workspaceBytes, Free: free, Err: errors.Join(err, ierr)}
+	return &device.TrialError{What: st.g.String(), Bytes: a + b*st.weights() + out + workspaceBytes, Free: free, Err: errors.Join(err, ierr)}
 }
 
 // String names the product.
@@ -235,9 +245,16 @@ func (w *world) Guesses() []string {
 	return slices.Compact(list)
 }
 
+// ownNeed stands on disk for hocket's kernel, in the place of what an algorithm needs.
+const ownNeed = -1
+
 // bytes is the pick as it is kept on disk.
 func (p *pick) bytes() []byte {
-	b := binary.LittleEndian.AppendUint64(nil, uint64(p.need))
+	need := p.need
+	if p.own {
+		need = ownNeed
+	}
+	b := binary.LittleEndian.AppendUint64(nil, uint64(need))
 	for _, w := range p.algo {
 		b = binary.LittleEndian.AppendUint64(b, w)
 	}
@@ -249,6 +266,12 @@ func (st *gemmStep) kept(b []byte) *pick {
 	var p pick
 	if len(b) != 8*(1+len(p.algo)) {
 		return nil
+	}
+	if int64(binary.LittleEndian.Uint64(b)) == ownNeed {
+		if st.own == nil {
+			return nil
+		}
+		return &pick{own: true}
 	}
 	for i := range p.algo {
 		p.algo[i] = binary.LittleEndian.Uint64(b[8*(1+i):])
@@ -271,9 +294,9 @@ func (st *gemmStep) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
 // candidate is an algorithm under trial.
 type candidate struct {
 	pick
-	p      *nvlib.Product
-	ms     float32 // the shortest time yet; 0 for none
-	out    bool    // of the race
+	runs   []func() error // one for each copy of b
+	ms     float32        // the shortest time yet; 0 for none
+	out    bool           // of the race
 	events [2]nvlib.Event
 }
 

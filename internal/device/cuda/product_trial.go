@@ -22,9 +22,12 @@ type trial struct {
 	at       nvlib.Ptr
 	bytes    int64
 	a, b     nvlib.Ptr // b serves as the bias too
+	copies   int64     // of b, which runs take in turns
+	step     int64     // from one to the next
 	out, ws  nvlib.Ptr
 	events   []nvlib.Event
 	products []*nvlib.Product
+	launches []*nvlib.Launch
 }
 
 // errRecording says that a graph is being recorded, with which a trial would be.
@@ -36,14 +39,24 @@ func withoutTrial(err error) bool {
 	return errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, errRecording)
 }
 
-// newTrial reserves what a trial of st by algorithms with so large a workspace needs. The
-// context is current.
-func (s *site) newTrial(st *gemmStep, workspace int64) (*trial, error) {
+// weights is how many copies of b a trial of st takes, so that it finds none in the cache where that
+// decides.
+func (st *gemmStep) weights() int64 {
+	_, b, _ := st.g.spans()
+	if st.own == nil {
+		return 1
+	}
+	return 1 + (coldBytes-1)/b
+}
+
+// newTrial reserves what a trial of st by algorithms with so large a workspace needs, on so many
+// copies of b. The context is current.
+func (s *site) newTrial(st *gemmStep, workspace, copies int64) (*trial, error) {
 	if s.w.capture != nil {
 		return nil, errRecording
 	}
 	a, b, out := st.g.spans()
-	t := &trial{s: s, st: st, bytes: a + b + out + workspace}
+	t := &trial{s: s, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
 	if t.bytes > s.gpu.total { // where operands share bytes
 		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, s.gpu.dev, s.gpu.total)
 	}
@@ -52,7 +65,7 @@ func (s *site) newTrial(st *gemmStep, workspace int64) (*trial, error) {
 		return nil, err
 	}
 	t.a, t.b = t.at, t.at+nvlib.Ptr(a)
-	t.out = t.b + nvlib.Ptr(b)
+	t.out = t.b + nvlib.Ptr(b*copies)
 	t.ws = t.out + nvlib.Ptr(out)
 	t.h, err = s.w.drv.NewStream(0)
 	if err == nil {
@@ -133,12 +146,34 @@ func patternOf(dt ir.DType, next func() float64) []byte {
 
 // try runs a candidate once and waits for it: its code is loaded then.
 func (t *trial) try(c candidate) error {
-	p := t.st.product(c.algo, t.b, t.a, t.out)
-	defer p.Free()
-	if err := t.st.lib.Multiply(p, t.ws, c.need, t.h); err != nil {
+	run, err := t.runOf(&c, 0)
+	if err == nil {
+		err = run()
+	}
+	if err != nil {
 		return err
 	}
 	return t.s.w.drv.SyncStream(t.h)
+}
+
+// runOf returns what runs a candidate on a copy of b.
+func (t *trial) runOf(c *candidate, i int64) (func() error, error) {
+	b := t.b + nvlib.Ptr(i*t.step)
+	if !c.own {
+		p := t.st.product(c.algo, b, t.a, t.out)
+		t.products = append(t.products, p)
+		return func() error { return t.st.lib.Multiply(p, t.ws, c.need, t.h) }, nil
+	}
+	bias := nvlib.Ptr(0)
+	if t.st.g.bias != 0 {
+		bias = t.b
+	}
+	list, err := t.s.compile(t.st.g.skinnyProblem(t.out, t.a, b, bias), nil)
+	if err != nil {
+		return nil, err
+	}
+	t.launches = append(t.launches, list...)
+	return func() error { return t.s.w.drv.Launch(list[0], t.h) }, nil
 }
 
 // round times each candidate that is in the race, beginning with the from-th.
@@ -163,14 +198,14 @@ func (t *trial) round(cands []candidate, from, chain int) error {
 func (t *trial) times(cands []*candidate, chain int) ([]float32, error) {
 	drv := t.s.w.drv
 	for _, c := range cands {
-		if c.p == nil {
+		if c.runs == nil {
 			if err := t.enter(c); err != nil {
 				return nil, err
 			}
 		}
 		err := drv.Record(c.events[0], t.h)
 		for k := 0; k < chain && err == nil; k++ {
-			err = t.st.lib.Multiply(c.p, t.ws, c.need, t.h)
+			err = c.runs[k%len(c.runs)]()
 		}
 		if err = errors.Join(err, drv.Record(c.events[1], t.h)); err != nil {
 			return nil, err
@@ -192,7 +227,13 @@ func (t *trial) times(cands []*candidate, chain int) ([]float32, error) {
 
 // enter gives a candidate what it is timed with.
 func (t *trial) enter(c *candidate) error {
-	c.p = t.st.product(c.algo, t.b, t.a, t.out)
+	for i := range t.copies {
+		run, err := t.runOf(c, i)
+		if err != nil {
+			return err
+		}
+		c.runs = append(c.runs, run)
+	}
 	for i := range c.events {
 		e, err := t.s.newEvent(true)
 		if err != nil {
@@ -201,7 +242,6 @@ func (t *trial) enter(c *candidate) error {
 		c.events[i] = e
 		t.events = append(t.events, e)
 	}
-	t.products = append(t.products, c.p)
 	return nil
 }
 
@@ -215,6 +255,9 @@ func (t *trial) close(err error) error {
 	}
 	for _, p := range t.products {
 		p.Free()
+	}
+	for _, l := range t.launches {
+		l.Free()
 	}
 	t.s.clocks = append(t.s.clocks, t.events...)
 	errs = append(errs, t.st.setBias(t.st.g.bias), t.s.heaps[device.Private].give(t.at, t.bytes), t.s.heaps[device.Private].trim())

@@ -210,6 +210,17 @@ func staying(im *Image) (stays []bool) {
 	return stays
 }
 
+// constant reports whether a buffer lies in the store. No plan writes these: a copy does,
+// before the kernels of a run, if at all.
+func (im *Image) constant(buf int32) bool {
+	for i, w := range im.Shared {
+		if w != nil && im.Inputs[i].Parts[0].Ref.Buf == buf {
+			return true
+		}
+	}
+	return false
+}
+
 // WorksIn reports whether t is what an input or output lies in.
 func (im *Image) WorksIn(name string, t *resident.DeviceTensor) bool {
 	for i, r := range im.Residents {

@@ -1,0 +1,68 @@
+package cuda
+
+import (
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// slowKernels is a fake's Library whose kernels take a time on the clock of its cuBLASLt.
+type slowKernels struct {
+	*fakeGPU
+	ms float32
+}
+
+func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
+	steps, err := s.fakeGPU.Steps(t, p)
+	if err == nil {
+		run := s.named[steps[0].Symbol]
+		s.named[steps[0].Symbol] = func(a uintptr) { s.lt.now += s.ms; run(a) }
+	}
+	return steps, err
+}
+
+// TestSkinnyPick: hocket's kernel for few rows is chosen where it is faster than cuBLASLt's algorithms.
+func TestSkinnyPick(t *testing.T) {
+	x, w, wide := []int64{2, 1024}, []int64{2048, 1024}, []int64{17, 1024}
+	for _, c := range []struct {
+		name   string
+		ms     float32 // that hocket's kernel takes
+		kernel device.Kernel
+		shapes [][]int64
+		own    bool
+	}{
+		{"faster", 0.5, device.Kernel{}, [][]int64{x, w}, true},
+		{"faster, with a relu", 0.5, device.Kernel{Relu: true}, [][]int64{x, w}, true},
+		{"slower", 1.5, device.Kernel{}, [][]int64{x, w}, false},
+		{"fixed", 0.5, device.Kernel{Fixed: true}, [][]int64{x, w}, false},
+		{"many rows", 0.5, device.Kernel{}, [][]int64{wide, w}, false},
+		{"a small weight", 0.5, device.Kernel{}, [][]int64{x, {64, 1024}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cache := kernels.CacheIn(t.TempDir(), nil)
+			for round, asked := range []int{1, 0} { // the second process has it from the disk
+				f := newFake(t, 1)
+				f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
+				w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, c.ms}, Cache: cache}).Open(t.Context(), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := linearOf(t, w, c.kernel, ir.BF16, c.shapes...)
+				if _, own := l.(*launch).steps[0].(*kernelStep); own != c.own {
+					t.Errorf("process %d: hocket's kernel is taken: %v", round, own)
+				}
+				if c.own && f.lt.asked != asked {
+					t.Errorf("process %d asked %d times for algorithms", round, f.lt.asked)
+				}
+				if err := w.Close(); err != nil {
+					t.Error(err)
+				}
+				if f.lt.live != 0 {
+					t.Errorf("%d descriptions are left", f.lt.live)
+				}
+			}
+		})
+	}
+}

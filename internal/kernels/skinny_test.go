@@ -1,0 +1,166 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+var skinnyForms = []skinnyForm{{4, 5}, {2, 4}, {2, 2}, {3, 5}, {2, 3}}
+
+// as has linears go to the kernel for few rows, in a form.
+func (b *bench) as(how Skinny, form skinnyForm) {
+	b.plan = func(j *job) ([]launch, error) {
+		if j.Op != ir.OpLinear {
+			return plan(j)
+		}
+		j.Skinny = &how
+		s, err := newSkinny(j)
+		if err != nil {
+			return nil, err
+		}
+		return s.launches(form)
+	}
+}
+
+// TestSkinny: linears of few rows, in each form, with and without a bias, beside the CPU machine's.
+func TestSkinny(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, c := range []struct {
+		lead []int64
+		n, k int64
+	}{{nil, 40, 200}, {[]int64{1}, 1, 8}, {[]int64{3}, 50, 1032}, {[]int64{2, 4}, 16, 64}, {[]int64{9}, 33, 520}, {[]int64{4, 4}, 25, 4200}, {[]int64{13}, 24, 512}} {
+		for f, form := range skinnyForms {
+			r.as(Skinny{Constant: f%2 == 0}, form)
+			dt := []ir.DType{ir.F16, ir.BF16}[(i+f)%2]
+			x, w, bias := noise(dt, append(slices.Clone(c.lead), c.k)...), noise(dt, c.n, c.k), noise(dt, c.n)
+			slices.Reverse(w.vals)
+			shape := append(slices.Clone(c.lead), c.n)
+			l := layouts[f%2*2]
+			slack := float64(c.k) / 32
+			r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w)
+			if l.name == "dense" {
+				r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w, bias)
+			}
+		}
+	}
+	r.run()
+}
+
+// TestSkinnyBits: a row has the bits that it has alone, in every form, and epilogues have those of operations
+// one by one.
+func TestSkinnyBits(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const n, k = 48, 1400
+	equal := func(what string, got, want Operand) {
+		t.Helper()
+		g, w := b.vals(got), b.vals(want)
+		for i := range min(len(g), len(w)) {
+			if g[i] != w[i] {
+				t.Errorf("%s: element %d is %v, and %v is wanted", what, i, g[i], w[i])
+				return
+			}
+		}
+	}
+	dense := layouts[0]
+	for _, dt := range []ir.DType{ir.F16, ir.BF16} {
+		put := func(shape ...int64) Operand {
+			v := noise(dt, shape...)
+			for i := range v.vals {
+				v.vals[i] /= 8
+			}
+			return b.put(dt, dense, v.vals, shape...)
+		}
+		x, w, bias, residual := put(16, k), put(n, k), put(n), put(16, n)
+		rows := func(o Operand, m int64) Operand {
+			o.Shape = []int64{m, o.Shape[1]}
+			return o
+		}
+		all := b.room(dt, dense, 16, n)
+		linear := func(what string, out Operand, how Skinny, form skinnyForm, f func(), ins ...Operand) {
+			t.Helper()
+			b.as(how, form)
+			b.add(what, Problem{Op: ir.OpLinear, Ins: ins, Out: out}, f)
+		}
+		linear("all rows", all, Skinny{}, skinnyForm{2, 3}, func() {}, x, w, bias)
+		for _, m := range []int64{1, 2, 7, 8, 9, 16} {
+			for _, form := range skinnyForms {
+				out, what := b.room(dt, dense, m, n), fmt.Sprintf("%d rows of %s, %v", m, dt, form)
+				linear(what, out, Skinny{}, form, func() { equal(what, out, all) }, rows(x, m), w, bias)
+			}
+		}
+		for i, form := range skinnyForms {
+			m := int64(3 + 3*i)
+			one, relu, want := b.room(dt, dense, m, n), b.room(dt, dense, m, n), b.room(dt, dense, m, n)
+			linear("product", one, Skinny{}, form, func() {}, rows(x, m), w, bias)
+			linear("relu", relu, Skinny{Epilogue: ReluEpilogue}, form, func() { equal("relu", relu, want) }, rows(x, m), w, bias)
+			b.add("relu alone", Problem{Op: ir.OpRelu, Ins: []Operand{one}, Out: want}, func() {})
+			sum, wantSum := b.room(dt, dense, m, n), b.room(dt, dense, m, n)
+			linear("sum", sum, Skinny{Epilogue: AddEpilogue}, form, func() { equal("sum", sum, wantSum) }, rows(x, m), w, bias, rows(residual, m))
+			b.add("sum alone", Problem{Op: ir.OpAdd, Ins: []Operand{one, rows(residual, m)}, Out: wantSum}, func() {})
+			if form.tiles%2 != 0 {
+				continue
+			}
+			gated, act, wantGated := b.room(dt, dense, m, n/2), b.room(dt, dense, m, n/2), b.room(dt, dense, m, n/2)
+			half := func(from int64) Operand {
+				o := one
+				o.Shape, o.Addr = []int64{m, n / 2}, o.Addr+nvlib.Ptr(from*dt.Size())
+				return o
+			}
+			linear("gated", gated, Skinny{Epilogue: SiluMulEpilogue}, form, func() { equal("silu times", gated, wantGated) }, rows(x, m), w, bias)
+			b.add("silu alone", Problem{Op: ir.OpSilu, Ins: []Operand{half(0)}, Out: act}, func() {})
+			b.add("times alone", Problem{Op: ir.OpMul, Ins: []Operand{act, half(n / 2)}, Out: wantGated}, func() {})
+		}
+	}
+	b.run()
+}
+
+// TestSkinnyTakes says which linears the kernel for few rows takes.
+func TestSkinnyTakes(t *testing.T) {
+	problem := func(dt ir.DType, m, n, k int64) Problem {
+		o := func(shape ...int64) Operand {
+			return Operand{Addr: 1 << 20, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+		}
+		return Problem{Op: ir.OpLinear, Skinny: &Skinny{}, Ins: []Operand{o(m, k), o(n, k)}, Out: o(m, n)}
+	}
+	with := func(p Problem, f func(*Problem)) Problem {
+		f(&p)
+		return p
+	}
+	good := problem(ir.BF16, 8, 64, 4096)
+	for what, c := range map[string]struct {
+		p     Problem
+		arch  string
+		block int
+		want  string // the symbol, "" for none
+	}{
+		"bf16":       {p: good, arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t4s5"},
+		"f16":        {p: problem(ir.F16, 16, 64, 64), arch: "sm_80", want: "hocket_skinnyStore_f16_r16t2s3"},
+		"one wave":   {p: problem(ir.BF16, 9, 3072, 4096), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r16t3s5"},
+		"little k":   {p: problem(ir.BF16, 1, 4096, 2048), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t2s4"},
+		"99 KiB":     {p: good, arch: "sm_89", block: 99 << 10, want: "hocket_skinnyStore_bf16_r8t2s4"},
+		"48 KiB":     {p: good, arch: "sm_90a", block: 48 << 10},
+		"sm_75":      {p: good, arch: "sm_75"},
+		"f32":        {p: problem(ir.F32, 8, 64, 64), arch: "sm_90a"},
+		"17 rows":    {p: problem(ir.BF16, 17, 64, 64), arch: "sm_90a"},
+		"k of 20":    {p: problem(ir.BF16, 8, 64, 20), arch: "sm_90a"},
+		"no k":       {p: problem(ir.BF16, 8, 64, 0), arch: "sm_90a"},
+		"off":        {p: with(good, func(p *Problem) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Addr += 8 }), arch: "sm_90a"},
+		"transposed": {p: with(good, func(p *Problem) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Strides = []int64{1, 64} }), arch: "sm_90a"},
+	} {
+		l, err := plan(&job{Problem: c.p, arch: c.arch, block: c.block, sms: 132})
+		switch {
+		case c.want == "" && !errors.Is(err, device.ErrUnsupported):
+			t.Errorf("%s: %v, %v", what, l, err)
+		case c.want != "" && (err != nil || len(l) != 1 || l[0].code.symbol != c.want):
+			t.Errorf("%s: %v, %v", what, l, err)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+// out = x·wᵀ for x of 1 to 16 rows: a GEMM that takes as long as w takes to read. A block has TILES times
+// eight rows of w and all columns. Its warps take the columns in turns, 64 at a time, and each brings its
+// part of w and x to shared memory STEPS-1 turns ahead, for itself alone. In the end the block adds up the
+// sums of its warps in their order. So bits follow from k and WARPS alone: a row of the result has the bits
+// that it has without the other rows, and no bit depends on the number of tiles, steps or multiprocessors.
+//
+// Where w is constant, the kernel begins to read it before the kernel before it has ended, if it is launched so.
+// LATE lets the kernel behind it begin only when all reads of w are under way: for blocks of which a multiprocessor
+// holds one.
+
+enum { skinnyStore, skinnyRelu, skinnyAdd, skinnySiluMul };
+
+struct SkinnyArgs {
+  u64 out, x, w;
+  u64 bias;            // 0 for none
+  u64 residual;        // of skinnyAdd
+  i64 m, n, k;         // of skinnySiluMul, w has n rows for silu and then n whose products multiply it
+  i64 om, xm, wn, rm;  // strides from row to row; elements of a row have no gaps
+  i64 constant;        // not 0: nothing that comes before this kernel and may not have ended writes w
+};
+
+// let has the kernel behind this one on the stream begin, if it may begin early, as soon as all blocks
+// of this one have come here. It waits for the end of this one itself.
+DEV void let() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// SkinnyTurn is what a warp brings for a turn: rows of eight pieces of 16 bytes, which are exchanged within a
+// row, so that those of eight rows lie in different banks.
+template <int ROWS, int TILES> struct SkinnyTurn {
+  Pack<u32, 4> w[TILES * 8 * 8], x[ROWS * 8];
+
+  DEV int at(int row, int piece) { return row * 8 + (piece ^ row % 8); }
+};
+
+// SkinnyRoom is the block's dynamic shared memory: a ring of turns for each warp, and in the end their sums.
+template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
+  SkinnyTurn<ROWS, TILES> turns[WARPS][STEPS];
+  f32 sums[WARPS][ROWS][TILES * 8 + 8];
+};
+
+template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE> struct Skinny {
+  static constexpr bool gated = EPILOGUE == skinnySiluMul;
+  static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // of the result
+  static_assert(!gated || TILES % 2 == 0, "half of the tiles multiply the others");
+  const SkinnyArgs& a;
+  SkinnyRoom<ROWS, TILES, WARPS, STEPS>& room;
+  int lane, warp, m, n, k;  // n: columns of the result from the block's first on
+
+  __device__ __forceinline__ Skinny(const SkinnyArgs& a)
+      : a(a), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)a.m), n((int)(a.n - (i64)blockIdx.x * columns)), k((int)a.k) {}
+
+  // column is where the lane's part of a turn begins: 16 bytes of every fourth row.
+  __device__ __forceinline__ int column(int turn) const { return (turn * WARPS + warp) * 64 + lane % 8 * 8; }
+
+  // weights begins to bring a turn's part of w to the place of a step, zeros where there is none. If gated, the second
+  // half of the rows are those that multiply.
+  __device__ __forceinline__ void weights(int turn, int step) const {
+    SkinnyTurn<ROWS, TILES>& to = room.turns[warp][step];
+    const int col = column(turn), row = lane / 8;
+    const T* from = (const T*)a.w + ((i64)blockIdx.x * columns + row) * a.wn + col;
+#pragma unroll
+    for (int i = 0; i < TILES * 8; i += 4) {
+      const bool there = i % columns + row < n && col < k;
+      copyOnce16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? from + (i < columns ? i : a.n + i - columns) * a.wn : (const T*)a.w, there);
+    }
+  }
+
+  // input does so for x.
+  __device__ __forceinline__ void input(int turn, int step) const {
+    SkinnyTurn<ROWS, TILES>& to = room.turns[warp][step];
+    const int col = column(turn), row = lane / 8;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += 4) {
+      const bool there = i + row < m && col < k;
+      copy16(spotOf(&to.x[to.at(i + row, lane % 8)]), there ? (const T*)a.x + (i + row) * a.xm + col : (const T*)a.x, there);
+    }
+  }
+
+  // multiply adds a turn's products to c. Of eight rows, the other half of an operand is zero.
+  __device__ __forceinline__ void multiply(f32 (&c)[TILES][4], int step) const {
+    const SkinnyTurn<ROWS, TILES>& t = room.turns[warp][step];
+    u32 x[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if constexpr (ROWS == 16) fourTiles<false>(x[i], &t.x[t.at(lane % 16, 2 * i + lane / 16)]);
+      else if (i % 2 == 0) {
+        u32 four[4];
+        fourTiles<false>(four, &t.x[t.at(lane % 8, 2 * i + lane / 8)]);
+#pragma unroll
+        for (int h = 0; h < 2; h++) x[i + h][0] = four[2 * h], x[i + h][2] = four[2 * h + 1], x[i + h][1] = x[i + h][3] = 0;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < TILES; r++) {
+      u32 w[2][4];
+#pragma unroll
+      for (int h = 0; h < 2; h++) fourTiles<false>(w[h], &t.w[t.at(r * 8 + lane % 8, 4 * h + lane / 8)]);
+#pragma unroll
+      for (int i = 0; i < 4; i++) product<T>(c[r], x[i], w[i / 2][i % 2 * 2], w[i / 2][i % 2 * 2 + 1]);
+    }
+  }
+
+  // tell leaves the warp's sums for the block.
+  __device__ __forceinline__ void tell(const f32 (&c)[TILES][4]) const {
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+      for (int h = 0; h < ROWS / 8; h++) *(Pack<f32, 2>*)&room.sums[warp][h * 8 + lane / 4][r * 8 + lane % 4 * 2] = Pack<f32, 2>{{c[r][2 * h], c[r][2 * h + 1]}};
+  }
+
+  // sum is the product of a row with row at of the block's, which is row column of w.
+  __device__ __forceinline__ f32 sum(int row, int at, i64 column) const {
+    f32 s = room.sums[0][row][at];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) s += room.sums[w][row][at];
+    return Num<T>::get(Num<T>::put(a.bias ? add(s, Num<T>::get(((const T*)a.bias)[column])) : s));
+  }
+
+  // store ends with the epilogue, which rounds as if each of its operations were a kernel.
+  __device__ __forceinline__ void store() const {
+    for (int i = threadIdx.x; i < m * columns; i += WARPS * 32) {
+      const int row = i / columns, at = i % columns;
+      if (at >= n) continue;
+      const i64 column = (i64)blockIdx.x * columns + at;
+      f32 v = sum(row, at, column);
+      if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(OpSilu<f32>::of(&v, 0.f))), sum(row, at + columns, a.n + column));
+      if constexpr (EPILOGUE == skinnyRelu) v = most(v, 0.f);
+      if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[row * a.rm + column]));
+      ((T*)a.out)[row * a.om + column] = Num<T>::put(v);
+    }
+  }
+};
+
+template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE> DEV void skinny(const SkinnyArgs& a) {
+  if constexpr (!LATE) let();
+  if (!a.constant) settle();
+  const Skinny<T, ROWS, TILES, WARPS, STEPS, EPILOGUE> b(a);
+#pragma unroll
+  for (int s = 0; s < STEPS - 1; s++) b.weights(s, s), endCopies();
+  if (a.constant) settle();
+#pragma unroll
+  for (int s = 0; s < STEPS - 1; s++) b.input(s, s), endCopies();
+  f32 c[TILES][4];
+#pragma unroll
+  for (int i = 0; i < TILES * 4; i++) c[i / 4][i % 4] = 0;
+  const int turns = (b.k + 64 * WARPS - 1) / (64 * WARPS);
+  int at = 0, free = STEPS - 1;
+  for (int turn = 0; turn < turns; turn++) {
+    if (LATE && turn + STEPS >= turns) let();  // all of w is under way
+    b.weights(turn + STEPS - 1, free), b.input(turn + STEPS - 1, free), endCopies();
+    awaitCopies<STEPS - 1>();
+    meetWarp();
+    b.multiply(c, at);
+    meetWarp();
+    free = at;
+    at = at + 1 < STEPS ? at + 1 : 0;
+  }
+  awaitCopies();
+  __syncthreads();
+  b.tell(c);
+  __syncthreads();
+  b.store();
+}
