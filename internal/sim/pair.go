@@ -132,7 +132,7 @@ func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 // computed, among others like it: beside what is computed with all its blocks as
 // one come those of the next, and the own block joins them: a copy within a device,
 // which takes the multiprocessors that the product needs (on two H200, by graph, layers
-// took what both take, within 2 %: docs/measured/h200x2-ag-gemm-db40ba6.txt).
+// took what both take, within 2 %: docs/measured/layers.md).
 func Ahead(p Pair, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	for i := int64(1); i < p.Ranks; i++ {
