@@ -30,7 +30,7 @@ type Description struct {
 	// elementwise operation sees it.
 	Memory float64 `json:"memory_gbps"`
 	// Reduce is the same of a sum over a dimension. Of H200: that of 2 and 4 slots of
-	// 2048 and 4096 rows, less a launch (docs/measured/h200x2-products-5765c2d.txt).
+	// 2048 and 4096 rows, less a launch (docs/measured/gemm.md).
 	Reduce float64 `json:"reduce_gbps"`
 	// GEMM says how fast matrices are multiplied.
 	GEMM GEMM `json:"gemm"`
@@ -42,7 +42,7 @@ type Description struct {
 	Barrier float64 `json:"barrier_us"`
 	// Wait is what a stream takes to go on when another of its device has come to where it
 	// waited for it, and what the wait for a counter takes that is high enough already.
-	// H200: 2.6 to 3.8 and 3.5 to 4.6, each with a mark (docs/measured/h200x2-waits-d2b0ceb.txt).
+	// H200: 2.6 to 3.8 and 3.5 to 4.6, each with a mark (docs/measured/studies.tsv).
 	Wait float64 `json:"wait_us,omitempty"`
 	// AllReduce, AllGather and ReduceScatter are the times of the collectives
 	// by the bytes that each rank receives at the least (plan.Coll.Moved), where Times

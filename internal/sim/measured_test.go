@@ -1,12 +1,9 @@
 package sim
 
 import (
-	"bufio"
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,33 +27,34 @@ type measured struct {
 	times   map[string]ratio // by strategy
 }
 
-var (
-	shapeLine = regexp.MustCompile(`^m (\d+), n (\d+), k (\d+):`)
-	graphLine = regexp.MustCompile(`^ +(sequential|chunked\(\d+\)|exchange(?:\(\d+\))?|ahead) +\S+ ±\S+ +\S+ ±\S+ +\S+ ±\S+(?: one| each)? +(\S+) ±(\S+)`)
-	eagerLine = regexp.MustCompile(`^ +(sequential|chunked\(\d+\)|exchange(?:\(\d+\))?|ahead) +\S+ ±\S+ +(\S+) ±(\S+)`)
-)
-
-// readMeasured reads what "hocket bench" printed on the day named in the file.
-func readMeasured(t *testing.T, file string) []measured {
+// readMeasured reads the layers of one recorded benchmark, named by its log.
+func readMeasured(t *testing.T, log string) []measured {
 	t.Helper()
-	f, err := os.Open(filepath.Join("../../docs/measured", file))
+	text, err := os.ReadFile("../../docs/measured/layers.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	head := strings.Split(lines[0], "\t")
 	var out []measured
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if s := shapeLine.FindStringSubmatch(lines.Text()); s != nil {
-			out = append(out, measured{integer(t, s[1]), integer(t, s[2]), integer(t, s[3]), map[string]ratio{}})
-		} else if s := graphLine.FindStringSubmatch(lines.Text()); s != nil {
-			out[len(out)-1].times[s[1]] = ratio{number(t, s[2]), number(t, s[3])}
-		} else if s := eagerLine.FindStringSubmatch(lines.Text()); s != nil {
-			out[len(out)-1].times[s[1]] = ratio{number(t, s[2]), number(t, s[3])}
+	last := ""
+	for _, line := range lines[1:] {
+		r := map[string]string{}
+		for i, cell := range strings.Split(line, "\t") {
+			r[head[i]] = cell
 		}
+		if r["log"] != log || r["who"] != "hocket" {
+			continue
+		}
+		if is := fmt.Sprint(r["m"], r["n"], r["k"], r["gemm_us"]); is != last {
+			out = append(out, measured{integer(t, r["m"]), integer(t, r["n"]), integer(t, r["k"]), map[string]ratio{}})
+			last = is
+		}
+		// A strategy's row by graph follows its eager one.
+		out[len(out)-1].times[r["strategy"]] = ratio{number(t, r["bounds"]), number(t, r["bounds_iqr"])}
 	}
-	if lines.Err() != nil || len(out) == 0 {
-		t.Fatalf("%s: %d layers, %v", file, len(out), lines.Err())
+	if len(out) == 0 {
+		t.Fatalf("%s: no layers", log)
 	}
 	return out
 }
@@ -128,20 +126,20 @@ func TestRankedAsMeasured(t *testing.T) {
 		// small layers' times were those of marks, and where the host's clock was read, of it.
 		least int64
 	}{
-		{"h200x4-ag-gemm-4ea3074.txt", 4, ir.OpAllGather, "", 0},
-		{"h200x4-gemm-rs-35949f4.txt", 4, ir.OpReduceScatter, "", 0},
-		{"h200x4-gemm-rs-4ea3074.txt", 4, ir.OpReduceScatter, "chunked(4)", 8192},
-		{"h200x4-gemm-ar-4ea3074.txt", 4, ir.OpAllReduce, "", 0},
-		{"h200x4-ag-gemm-3a9a112.txt", 4, ir.OpAllGather, "", 8192},
-		{"h200x4-gemm-rs-3a9a112.txt", 4, ir.OpReduceScatter, "", 8192},
-		{"h200x4-gemm-ar-3a9a112.txt", 4, ir.OpAllReduce, "exchange(2)", 8192},
-		{"h200x2-ag-gemm-3e10eae.txt", 2, ir.OpAllGather, "", 0},
-		{"h200x2-gemm-rs-3e10eae.txt", 2, ir.OpReduceScatter, "", 0},
-		{"h200x2-gemm-ar-3e10eae.txt", 2, ir.OpAllReduce, "", 8192},
-		{"h200x2-ag-gemm-cfd6890.txt", 2, ir.OpAllGather, "", 0},
-		{"h200x2-gemm-rs-cfd6890.txt", 2, ir.OpReduceScatter, "", 0},
-		{"h200x2-gemm-rs-e818025.txt", 2, ir.OpReduceScatter, "", 0},
-		{"h200x2-gemm-ar-cfd6890.txt", 2, ir.OpAllReduce, "", 0},
+		{"h200x4-ag-gemm-4ea3074", 4, ir.OpAllGather, "", 0},
+		{"h200x4-gemm-rs-35949f4", 4, ir.OpReduceScatter, "", 0},
+		{"h200x4-gemm-rs-4ea3074", 4, ir.OpReduceScatter, "chunked(4)", 8192},
+		{"h200x4-gemm-ar-4ea3074", 4, ir.OpAllReduce, "", 0},
+		{"h200x4-ag-gemm-3a9a112", 4, ir.OpAllGather, "", 8192},
+		{"h200x4-gemm-rs-3a9a112", 4, ir.OpReduceScatter, "", 8192},
+		{"h200x4-gemm-ar-3a9a112", 4, ir.OpAllReduce, "exchange(2)", 8192},
+		{"h200x2-ag-gemm-3e10eae", 2, ir.OpAllGather, "", 0},
+		{"h200x2-gemm-rs-3e10eae", 2, ir.OpReduceScatter, "", 0},
+		{"h200x2-gemm-ar-3e10eae", 2, ir.OpAllReduce, "", 8192},
+		{"h200x2-ag-gemm-cfd6890", 2, ir.OpAllGather, "", 0},
+		{"h200x2-gemm-rs-cfd6890", 2, ir.OpReduceScatter, "", 0},
+		{"h200x2-gemm-rs-e818025", 2, ir.OpReduceScatter, "", 0},
+		{"h200x2-gemm-ar-cfd6890", 2, ir.OpAllReduce, "", 0},
 	} {
 		for _, l := range readMeasured(t, c.file) {
 			if l.m < c.least {
@@ -184,7 +182,7 @@ func TestTabledAsMeasured(t *testing.T) {
 	const near, unsteady = 0.08, 0.05 // what varies by more than that is not held against predictions
 	described, tabled := h200(t), h200(t)
 	tabled.Times = &comm.Found{Table: comm.Shipped()}
-	for _, file := range []string{"h200x4-ag-gemm-a3e9cb5.txt", "h200x4-ag-gemm-3a9a112.txt", "h200x4-ag-gemm-6209634.txt"} {
+	for _, file := range []string{"h200x4-ag-gemm-a3e9cb5", "h200x4-ag-gemm-3a9a112", "h200x4-ag-gemm-6209634"} {
 		n, off := 0, 0.0
 		for _, l := range readMeasured(t, file) {
 			p := layerOn(4, ir.OpAllGather, l.m, l.n, l.k)

@@ -132,7 +132,7 @@ func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 // computed, among others like it: beside what is computed with all its blocks as
 // one come those of the next, and the own block joins them: a copy within a device,
 // which takes the multiprocessors that the product needs (on two H200, by graph, layers
-// took what both take, within 2 %: docs/measured/h200x2-ag-gemm-db40ba6.txt).
+// took what both take, within 2 %: docs/measured/layers.md).
 // Where they are not one, each block is computed with as it is, and none is waited for.
 func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}

@@ -101,7 +101,7 @@ func TestChunksOfNCCL(t *testing.T) {
 }
 
 // TestAheadAgainstMeasured holds predictions of gathers that go ahead to what was
-// measured of a chain of them on 4 H200, in bounds (docs/measured/h200x4-ahead-*.txt).
+// measured of a chain of them on 4 H200, in bounds (docs/measured/studies.tsv).
 func TestAheadAgainstMeasured(t *testing.T) {
 	m := h200(t)
 	const percent = 3
