@@ -60,7 +60,7 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 }
 
 func (m *Model) newDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
-	t, err := m.takeTurn(ctx)
+	t, err := m.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error, wi
 // work in it (Model.BindDevice) are unloaded.
 func (d *DeviceTensor) Close() error {
 	err := d.t.Close()
-	c := d.m.shelf.claim()
+	c := d.m.plans.enter()
 	defer c.end()
 	errs := []error{err}
 	for _, l := range c.remove(func(l *loaded) bool { return !l.busy && l.worksIn(d.t) }) {
@@ -239,8 +239,8 @@ func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*resident.Devi
 	return own, nil
 }
 
-// lease waits until a batch can have its device tensors. It comes before the turn: who waits
-// here holds up nobody.
+// lease waits until a batch can have its device tensors. It comes before the model's lease,
+// so waiting here blocks nobody else.
 func (m *Model) lease(ctx context.Context, batch []exec.Args) (release func(), err error) {
 	writes, reads := map[*resident.DeviceTensor]bool{}, map[*resident.DeviceTensor]bool{}
 	for _, a := range batch {

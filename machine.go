@@ -60,8 +60,8 @@ type Machine struct {
 	dev device.Machine
 	ctx context.Context
 	end context.CancelFunc
-	// shelf has the plans of all models.
-	shelf   *shelf
+	// plans are the loaded plans of all models.
+	plans   *planCache
 	tensors *resident.DeviceTensors
 
 	mu     sync.Mutex
@@ -75,7 +75,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, shelf: newShelf(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{}}
+	m := &Machine{dev: dev, plans: newPlanCache(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{}}
 	m.ctx, m.end = context.WithCancel(ctx)
 	return m, nil
 }
@@ -171,7 +171,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: resident.NewWeights(m.dev), turn: make(chan struct{}, 1)}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: resident.NewWeights(m.dev), leased: make(chan struct{}, 1)}
 	funcs := u.Source.Prog.Funcs
 	model.fn = funcs[len(funcs)-1]
 	if b.Func != "" {

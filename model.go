@@ -24,8 +24,8 @@ import (
 // cacheBytes is LoadOptions.Cache where that is 0.
 const cacheBytes = 4 << 30
 
-// Model is a program loaded on a machine. Runs and loads of plans take turns; who waits
-// for one waits as long as its context lasts.
+// Model is a program loaded on a machine. It executes one run or load at a time. Other
+// callers wait until their context ends.
 type Model struct {
 	machine *Machine
 	unit    *compile.Unit
@@ -34,11 +34,11 @@ type Model struct {
 	opts    LoadOptions
 	store   *resident.Weights // of weights, for all plans
 
-	// turn holds one value while a run or load goes on, of which closed is one's own.
-	turn   chan struct{}
+	// leased holds one value while the model is leased. closed belongs to the holder.
+	leased chan struct{}
 	closed bool
 
-	// planned is the plan made last, until it is loaded. The turn's.
+	// planned is the plan made last, until it is loaded. It belongs to the holder of the lease.
 	planned planned
 
 	mu    sync.Mutex // of what follows
@@ -147,7 +147,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 	if err != nil {
 		return err
 	}
-	t, err := m.takeTurnWith(ctx, release)
+	t, err := m.acquireWith(ctx, release)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := m.takeTurnWith(ctx, release)
+	t, err := m.acquireWith(ctx, release)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +266,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	reports := l.reports(results)
-	if err := m.evict(t.claim); err != nil && m.opts.Logger != nil { // the runs have ended well
+	if err := m.evict(t.user); err != nil && m.opts.Logger != nil { // the runs have ended well
 		m.opts.Logger.Warn("unloading plans behind a run", "error", err)
 	}
 	return reports, nil
@@ -356,7 +356,7 @@ func (m *Model) merge(dims map[string]int64) Binding {
 }
 
 // load makes the loaded plan for a binding, which is busy then. The binding comes to dims.
-func (m *Model) load(ctx context.Context, c *claim, b Binding, key choice) (*loaded, error) {
+func (m *Model) load(ctx context.Context, c *user, b Binding, key choice) (*loaded, error) {
 	p, err := m.planFor(b, key.dims)
 	if err != nil {
 		return nil, err
@@ -385,7 +385,7 @@ func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if m.planned.plan != nil && maps.Equal(m.planned.dims, dims) {
 		return m.planned.plan, nil
 	}
-	if p := m.machine.shelf.planOf(m, dims); p != nil {
+	if p := m.machine.plans.planOf(m, dims); p != nil {
 		return p, nil
 	}
 	p, err := m.unit.PlanWithin(m.machine.ctx, b.ir())
@@ -396,7 +396,7 @@ func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 }
 
 // fit loads p, and makes room for it where memory is short.
-func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan, on map[string]*resident.DeviceTensor) (*exec.Program, error) {
+func (m *Model) fit(ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor) (*exec.Program, error) {
 	opts := exec.Options{
 		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
 			Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
@@ -424,7 +424,7 @@ func (m *Model) fit(ctx context.Context, c *claim, p *plan.Plan, on map[string]*
 
 // evict unloads the plans used least recently while all together hold more than the
 // bound, but not the one used last.
-func (m *Model) evict(c *claim) error {
+func (m *Model) evict(c *user) error {
 	var errs []error
 	for _, l := range c.beyond(m, cmp.Or(m.opts.Cache, cacheBytes)) {
 		errs = append(errs, l.unload("LoadOptions.Cache"))
@@ -433,10 +433,10 @@ func (m *Model) evict(c *claim) error {
 }
 
 // Close unloads the model. It waits for runs and loads under way, which Machine.Close
-// aborts, and which then return ErrClosed, as calls do that wait for their turn.
+// aborts, and which then return ErrClosed, as calls do that wait for the model.
 func (m *Model) Close() error {
-	m.turn <- struct{}{}
-	defer func() { <-m.turn }()
+	m.leased <- struct{}{}
+	defer func() { <-m.leased }()
 	if m.closed {
 		return nil
 	}
@@ -444,7 +444,7 @@ func (m *Model) Close() error {
 	m.machine.mu.Lock()
 	delete(m.machine.models, m)
 	m.machine.mu.Unlock()
-	c := m.machine.shelf.claim()
+	c := m.machine.plans.enter()
 	defer c.end()
 	var errs []error
 	for _, l := range c.remove(func(l *loaded) bool { return l.model == m }) {

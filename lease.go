@@ -14,19 +14,19 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// turn is one's use of a model, alone: of its runs and loads one goes on at a time.
-type turn struct {
-	*claim
+// A lease is exclusive use of a model: it executes one run or load at a time.
+type lease struct {
+	*user
 	model *Model
-	left  bool // to a load that goes on, which ends it
-	// release lets go of the device tensors that it has; nil where it has none.
+	left  bool // to a load that continues in the background, which ends it
+	// release ends the lease of the device tensors that came with it; nil for none.
 	release func()
 }
 
-// takeTurnWith is takeTurn where the caller holds device tensors. They are the turn's then,
-// whether or not there is one: a load that goes on may work in them.
-func (m *Model) takeTurnWith(ctx context.Context, release func()) (*turn, error) {
-	t, err := m.takeTurn(ctx)
+// acquireWith is acquire for a caller that has a lease of device tensors. That lease ends
+// with the model's, since a load in the background may work in them.
+func (m *Model) acquireWith(ctx context.Context, release func()) (*lease, error) {
+	t, err := m.acquire(ctx)
 	if err != nil {
 		release()
 		return nil, err
@@ -36,46 +36,46 @@ func (m *Model) takeTurnWith(ctx context.Context, release func()) (*turn, error)
 }
 
 // takeTurn waits until no other's run or load goes on, as long as ctx lasts.
-func (m *Model) takeTurn(ctx context.Context) (*turn, error) {
+func (m *Model) acquire(ctx context.Context) (*lease, error) {
 	select {
-	case m.turn <- struct{}{}:
+	case m.leased <- struct{}{}:
 	default:
 		select {
-		case m.turn <- struct{}{}:
+		case m.leased <- struct{}{}:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("other runs or loads of the model were waited for: %w", ctx.Err())
 		}
 	}
 	if m.closed {
-		<-m.turn
+		<-m.leased
 		return nil, fmt.Errorf("model: %w", ErrClosed)
 	}
-	return &turn{claim: m.machine.shelf.claim(), model: m}, nil
+	return &lease{user: m.machine.plans.enter(), model: m}, nil
 }
 
-func (t *turn) end() {
+func (t *lease) end() {
 	if !t.left {
 		t.finish()
 	}
 }
 
-func (t *turn) finish() {
-	t.claim.end()
-	<-t.model.turn
+func (t *lease) finish() {
+	t.user.end()
+	<-t.model.leased
 	t.letGo()
 }
 
-func (t *turn) letGo() {
+func (t *lease) letGo() {
 	if t.release != nil {
 		t.release()
 		t.release = nil
 	}
 }
 
-// load returns the loaded plan for a binding, which is busy then, making it if need
-// be. If ctx ends meanwhile it leaves the turn to the load, which goes on: were it given
-// up, deadlines shorter than a load would have it begin again for ever.
-func (t *turn) load(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor) (*loaded, error) {
+// load returns the loaded plan for a binding, marked busy; it loads one if there is none.
+// If ctx ends first, the load continues in the background and keeps the lease: if it were
+// given up, callers with deadlines shorter than a load would start it again for ever.
+func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor) (*loaded, error) {
 	dims, err := t.model.unit.Dims(b.ir())
 	if err != nil {
 		return nil, err
@@ -87,13 +87,13 @@ func (t *turn) load(ctx context.Context, b Binding, on map[string]*resident.Devi
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	o, err := t.aside(ctx, "loaded", len(on) > 0, func(o *outcome) { o.l, o.err = t.model.load(ctx, t.claim, b, key) })
+	o, err := t.aside(ctx, "loaded", len(on) > 0, func(o *outcome) { o.l, o.err = t.model.load(ctx, t.user, b, key) })
 	return o.l, cmp.Or(err, o.err)
 }
 
 // plan returns the plan for a binding, which comes to dims. Where ctx ends meanwhile the
 // planning goes on as a load does, for whoever comes next.
-func (t *turn) plan(ctx context.Context, b Binding, dims map[string]int64) (*plan.Plan, error) {
+func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -101,9 +101,9 @@ func (t *turn) plan(ctx context.Context, b Binding, dims map[string]int64) (*pla
 	return o.plan, cmp.Or(err, o.err)
 }
 
-// aside has do make what the turn is for, and leaves it the turn if ctx ends meanwhile, with
-// the device tensors if it keeps them.
-func (t *turn) aside(ctx context.Context, what string, keeps bool, do func(o *outcome)) (outcome, error) {
+// aside runs do in the background. If ctx ends first, do keeps the lease, and the device
+// tensors if keeps is set.
+func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *outcome)) (outcome, error) {
 	made := make(chan outcome, 1)
 	go func() { made <- outcomeOf(do) }()
 	select {
@@ -122,8 +122,8 @@ func (t *turn) aside(ctx context.Context, what string, keeps bool, do func(o *ou
 	return outcome{}, fmt.Errorf("while a plan was %s, which goes on: %w", what, ctx.Err())
 }
 
-// settle ends the turn that a load was left when it has ended.
-func (t *turn) settle(made <-chan outcome) {
+// settle waits for a load that was left the lease, and ends the lease.
+func (t *lease) settle(made <-chan outcome) {
 	defer t.finish()
 	o := <-made
 	if o.l != nil {
@@ -173,7 +173,7 @@ type given struct {
 }
 
 // run runs the plan for a binding, if batch can receive its results.
-func (t *turn) run(ctx context.Context, b Binding, batch []Args, g given) (l *loaded, results []*exec.Result, err error) {
+func (t *lease) run(ctx context.Context, b Binding, batch []Args, g given) (l *loaded, results []*exec.Result, err error) {
 	l, err = t.use(ctx, b, g.resident, func(l *loaded) error {
 		for _, a := range batch {
 			if err := checkOut(l.plan, a.Out); err != nil {
@@ -189,7 +189,7 @@ func (t *turn) run(ctx context.Context, b Binding, batch []Args, g given) (l *lo
 
 // use has do use the plan for a binding. That takes memory, too: buffers of transfers, a
 // graph.
-func (t *turn) use(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error) (*loaded, error) {
+func (t *lease) use(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error) (*loaded, error) {
 	for {
 		l, err := t.load(ctx, b, on)
 		if err != nil {

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// TestShelfBeyond wants the plans of one model that were used least recently to go, until
+// TestPlanCacheBeyond wants the plans of one model that were used least recently to go, until
 // what is left holds no more than the bound, but never the last one or one that runs.
-func TestShelfBeyond(t *testing.T) {
+func TestPlanCacheBeyond(t *testing.T) {
 	a, b := &Model{}, &Model{}
 	plan := func(m *Model, busy bool) *loaded {
 		return &loaded{model: m, busy: busy, held: device.Held{Device: 9, Host: 1}}
@@ -28,7 +28,7 @@ func TestShelfBeyond(t *testing.T) {
 		{"alone", []*loaded{plan(a, true), plan(b, false)}, 0, nil},
 		{"those that run", []*loaded{plan(a, true), plan(a, false), plan(a, true)}, 0, []int{1}},
 	} {
-		s := newShelf()
+		s := newPlanCache()
 		s.plans = slices.Clone(c.plans)
 		var want, left []*loaded
 		for i, l := range c.plans {
