@@ -35,7 +35,7 @@ func (m *Model) acquireWith(ctx context.Context, release func()) (*lease, error)
 	return t, nil
 }
 
-// takeTurn waits until no other's run or load goes on, as long as ctx lasts.
+// acquire leases the model. It waits for other leases as long as ctx lasts.
 func (m *Model) acquire(ctx context.Context) (*lease, error) {
 	select {
 	case m.leased <- struct{}{}:

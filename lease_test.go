@@ -166,7 +166,7 @@ func TestLoadPanics(t *testing.T) {
 	cm.breaks = true
 	func() {
 		defer func() {
-			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "it breaks") || !strings.Contains(fmt.Sprint(p), "cache_test.go") {
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "it breaks") || !strings.Contains(fmt.Sprint(p), "plan_cache_run_test.go") {
 				t.Errorf("recovered %v", p)
 			}
 		}()
