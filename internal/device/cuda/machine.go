@@ -56,6 +56,8 @@ type Options struct {
 	// may come out otherwise on another machine or another day, and then sums are
 	// taken in another order, within the same error bound (S11).
 	FixedProducts bool
+	// Skinny has hocket's kernel for few rows timed beside cuBLASLt's algorithms.
+	Skinny bool
 	// TF32 has products of f32 multiply operands rounded to 11 bits, accumulating
 	// in f32: some eight times as fast, and outside the bound of S11.
 	TF32 bool

@@ -32,7 +32,7 @@ func newTimer(b *testing.B) *timer { return newTimerOf(b, 1) }
 // newTimerOf times on the first of some GPUs.
 func newTimerOf(b *testing.B, gpus int) *timer {
 	b.Helper()
-	m, err := New(Options{})
+	m, err := New(Options{Skinny: true})
 	if err != nil {
 		b.Skip(err)
 	}

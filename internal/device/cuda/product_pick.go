@@ -170,7 +170,7 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 	}
 	wish := nvlib.Wish{Workspace: workspaceBytes, Align: g.alignments(), NoSplit: g.fixed}
 	la, n := st.layouts, mostCandidates
-	if g.fixed || st.own == nil && float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
+	if g.fixed || float64(g.batch)*float64(g.m)*float64(g.n)*float64(g.k) < leastWork {
 		n = 1
 	}
 	found, err := st.lib.Heuristic(st.h, st.desc, la[0], la[1], la[2], la[2], wish, n)

@@ -49,7 +49,7 @@ func (g *gemm) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
 
 // skinnyLaunch returns hocket's kernel for g; nil where it does not take g.
 func (s *site) skinnyLaunch(g *gemm) (*nvlib.Launch, error) {
-	if !g.skinny() {
+	if !s.w.m.opts.Skinny || !g.skinny() {
 		return nil, nil
 	}
 	list, err := s.compileAside(g.skinnyProblem(g.out, g.a, g.b, g.bias), nil)

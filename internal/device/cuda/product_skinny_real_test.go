@@ -3,17 +3,20 @@ package cuda
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
 // TestSkinnyReal holds products of few rows, as they are picked, to cuBLASLt's, and each row to the one that is
 // computed alone.
 func TestSkinnyReal(t *testing.T) {
-	m := real(t, Options{})
+	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -122,4 +125,84 @@ func BenchmarkSkinny(b *testing.B) {
 		}
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// skinnyLayers are products of few rows that follow each other.
+const skinnyLayers = `dim T
+mesh tp[1]
+func f(%x: bf16[T, 2048], %a: bf16[4096, 2048], %b: bf16[2048, 4096]) -> bf16[T, 2048] {
+  %h = linear %x, %a
+  %i = relu %h
+  %j = linear %i, %b
+  %k = linear %j, %a
+  %l = linear %k, %b
+  %m = linear %l, %a
+  %y = linear %m, %b
+  return %y
+}
+`
+
+// TestSkinnyBoundReal: weights that are bound, and so read before the kernel before has ended, give the bits of
+// weights that each run uploads, eagerly and by graph.
+func TestSkinnyBoundReal(t *testing.T) {
+	m := modeltest.Open(t, real(t, Options{Skinny: true}))
+	draw := func(seed uint64, scale float64, shape ...int64) *hocket.Tensor {
+		t.Helper()
+		r := rand.New(rand.NewPCG(1, seed))
+		vals := make([]float64, shape[0]*shape[1])
+		for i := range vals {
+			vals[i] = scale * r.NormFloat64()
+		}
+		x, err := hocket.FromFloats(ir.BF16, vals, shape...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	weights := map[string]*hocket.Tensor{"a": draw(1, 0.02, 4096, 2048), "b": draw(2, 0.02, 2048, 4096)}
+	var batch, given []hocket.Args
+	for i := range 12 {
+		x := draw(uint64(10+i), 1, int64(5), 2048)
+		batch = append(batch, hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+		given = append(given, hocket.Args{In: map[string]*hocket.Tensor{"x": x, "a": weights["a"], "b": weights["b"]}})
+	}
+	run := func(opts hocket.LoadOptions, bound bool) (all [][]float64) {
+		t.Helper()
+		model, in := modeltest.Load(t, m, skinnyLayers, opts), given
+		if bound {
+			in = batch
+			for name, w := range weights {
+				if err := model.Bind(name, w); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 3 {
+			reports, err := model.RunBatch(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = nil
+			for _, r := range reports {
+				all = append(all, r.Out["y"].Floats())
+			}
+		}
+		return all
+	}
+	want, fixed := run(hocket.LoadOptions{}, false), run(hocket.LoadOptions{FixedAlgorithms: true}, true)
+	for what, got := range map[string][][]float64{"eager": run(hocket.LoadOptions{}, true), "by graph": run(hocket.LoadOptions{Graph: true}, true)} {
+		for i := range got {
+			if !slices.Equal(got[i], want[i]) {
+				t.Errorf("%s: run %d differs", what, i)
+			}
+			var diff, size float64
+			for k, v := range got[i] {
+				d := v - fixed[i][k]
+				diff, size = diff+d*d, size+v*v
+			}
+			if !(math.Sqrt(diff/size) < 0.02) {
+				t.Errorf("%s: run %d is off by %v of cuBLASLt's", what, i, math.Sqrt(diff/size))
+			}
+		}
+	}
 }

@@ -35,7 +35,7 @@ func TestSkinnyPick(t *testing.T) {
 	}{
 		{"faster", 0.5, device.Kernel{}, [][]int64{x, w}, true},
 		{"faster, with a relu", 0.5, device.Kernel{Relu: true}, [][]int64{x, w}, true},
-		{"slower", 1.5, device.Kernel{}, [][]int64{x, w}, false},
+		{"slower", 2.5, device.Kernel{}, [][]int64{x, w}, false},
 		{"fixed", 0.5, device.Kernel{Fixed: true}, [][]int64{x, w}, false},
 		{"many rows", 0.5, device.Kernel{}, [][]int64{wide, w}, false},
 		{"a small weight", 0.5, device.Kernel{}, [][]int64{x, {64, 1024}}, false},
@@ -45,7 +45,7 @@ func TestSkinnyPick(t *testing.T) {
 			for round, asked := range []int{1, 0} { // the second process has it from the disk
 				f := newFake(t, 1)
 				f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
-				w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, c.ms}, Cache: cache}).Open(t.Context(), 1)
+				w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, c.ms}, Cache: cache, Skinny: true}).Open(t.Context(), 1)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -64,7 +64,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE> stru
 #pragma unroll
     for (int i = 0; i < TILES * 8; i += 4) {
       const bool there = i % columns + row < n && col < k;
-      copyOnce16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? from + (i < columns ? i : a.n + i - columns) * a.wn : (const T*)a.w, there);
+      copy16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? from + (i < columns ? i : a.n + i - columns) * a.wn : (const T*)a.w, there);
     }
   }
 

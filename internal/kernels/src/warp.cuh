@@ -68,17 +68,6 @@ DEV void copy16(Spot to, const void* from, bool there) {
 #endif
 }
 
-// copyOnce16 does so with what nobody reads again soon: it is the first to leave the L2 cache.
-DEV void copyOnce16(Spot to, const void* from, bool there) {
-#ifdef __CUDA_ARCH__
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(there ? 16 : 0), "l"(policy) : "memory");
-#else
-  copy16(to, from, there);
-#endif
-}
-
 DEV void endCopies() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.commit_group;" ::: "memory");
