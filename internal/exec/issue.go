@@ -54,7 +54,7 @@ func (p *Program) issue(k int) error {
 func (p *Program) issueCommands(base, run int64, f *frame) error {
 	p.adv.begin(f)
 	for c := range p.im.Cmds {
-		if err := p.issueMarked(&p.im.Cmds[c], base+int64(c), run, f); err != nil {
+		if err := p.issueMarked(c, base+int64(c), run, f); err != nil {
 			return p.issueError(err, base+int64(c))
 		}
 		if p.adv != nil {
@@ -68,16 +68,18 @@ func (p *Program) issueCommands(base, run int64, f *frame) error {
 
 // issueMarked issues a command, unless it brings what is on the devices, or takes what is
 // to stay there.
-func (p *Program) issueMarked(c *image.Command, id, run int64, f *frame) error {
+func (p *Program) issueMarked(i int, id, run int64, f *frame) error {
+	c := &p.im.Cmds[i]
 	if c.Kind == plan.Input && p.uploaded.skip[c.Part] || c.Kind == plan.Output && p.im.Stays[c.Part] {
 		return nil
 	}
-	return mark(c, id, run, f)
+	return p.mark(i, id, run, f)
 }
 
 // mark issues a command, in marks if it is to have them.
-func mark(c *image.Command, id, run int64, f *frame) error {
-	if !c.Marked {
+func (p *Program) mark(i int, id, run int64, f *frame) error {
+	c := &p.im.Cmds[i]
+	if !p.marked[i] {
 		return issueCommand(c, id, run, f)
 	}
 	if err := c.Stream.Begin(id); err != nil {

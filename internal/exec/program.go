@@ -59,6 +59,7 @@ type Options struct {
 type Program struct {
 	im     *image.Image
 	opts   Options
+	marked []bool     // by command: bracketed by marks
 	adv    *adversary // nil unless the machine is virtual
 	tracer *tracer    // nil unless Options.Trace
 	replay *replay    // nil unless Options.Graph
@@ -93,8 +94,12 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 
 // prepare makes what runs need besides the image.
 func (p *Program) prepare(ctx context.Context) (err error) {
-	if p.opts.Trace {
-		p.tracer = observe(p.im, p.opts.Ends)
+	p.marked = markedOf(p.im)
+	if p.opts.Trace && p.im.Caps.Traces {
+		p.tracer = observe(p.im)
+		if p.opts.Ends != nil {
+			p.marked = endsOf(p.im, p.marked, p.opts.Ends)
+		}
 	}
 	if p.im.Caps.Virtual {
 		if p.adv, err = newAdversary(p.im); err != nil {

@@ -113,7 +113,7 @@ func (p *Program) launchGraph(ctx context.Context, run int64) error {
 // issueAll issues some of the commands.
 func (p *Program) issueAll(cmds []int, base, run int64, f *frame) error {
 	for _, c := range cmds {
-		if err := p.issueMarked(&p.im.Cmds[c], base+int64(c), run, f); err != nil {
+		if err := p.issueMarked(c, base+int64(c), run, f); err != nil {
 			return p.issueError(err, base+int64(c))
 		}
 	}

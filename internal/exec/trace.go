@@ -25,47 +25,51 @@ type streamKey struct {
 	name string
 }
 
-// observe starts to watch the world; nil where that cannot be.
-func observe(im *image.Image, parts func(cmd int) int) *tracer {
-	if !im.Caps.Traces {
-		return nil
-	}
+// observe starts to watch the world.
+func observe(im *image.Image) *tracer {
 	t := &tracer{streams: map[streamKey]bool{}, recorder: trace.NewRecorder(), cmds: int64(len(im.Cmds))}
 	for i, s := range im.Streams {
 		t.streams[streamKey{int(im.Plan.Streams[i].Rank), s.Name()}] = true
-	}
-	if parts != nil {
-		keepEnds(im, parts)
 	}
 	im.World.Observe(t)
 	return t
 }
 
-// keepEnds takes the marks off all commands but the first and the last of each
-// part on each stream.
-func keepEnds(im *image.Image, parts func(cmd int) int) {
+// markedOf tells which commands are bracketed by marks, so that errors have a place.
+func markedOf(im *image.Image) []bool {
+	marked := make([]bool, len(im.Cmds))
+	for i := range im.Cmds {
+		marked[i] = im.Cmds[i].Marked
+	}
+	return marked
+}
+
+// endsOf keeps, of the marked commands, the first and the last of each part on each stream.
+func endsOf(im *image.Image, marked []bool, parts func(cmd int) int) []bool {
 	type place struct {
 		stream int32
 		part   int
 	}
 	ends := map[place][2]int{}
 	for i := range im.Cmds {
-		if c := &im.Cmds[i]; c.Marked {
-			c.Marked = false
-			at := place{im.Plan.Cmds[i].Stream, parts(i)}
-			e, begun := ends[at]
-			if !begun {
-				e[0] = i
-			}
-			e[1] = i
-			ends[at] = e
+		if !marked[i] {
+			continue
 		}
+		at := place{im.Plan.Cmds[i].Stream, parts(i)}
+		e, begun := ends[at]
+		if !begun {
+			e[0] = i
+		}
+		e[1] = i
+		ends[at] = e
 	}
+	kept := make([]bool, len(im.Cmds))
 	for at, e := range ends {
 		if at.part >= 0 {
-			im.Cmds[e[0]].Marked, im.Cmds[e[1]].Marked = true, true
+			kept[e[0]], kept[e[1]] = true, true
 		}
 	}
+	return kept
 }
 
 // Began implements device.Observer.

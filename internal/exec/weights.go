@@ -118,7 +118,7 @@ func (p *Program) upload(ctx context.Context, i, block int, t *tensor.Tensor) er
 	base := p.run * int64(len(p.im.Cmds))
 	err := p.within(late, func() error {
 		for _, c := range p.im.Uploads[i] {
-			if err := mark(&p.im.Cmds[c], base+int64(c), 0, f); err != nil {
+			if err := p.mark(c, base+int64(c), 0, f); err != nil {
 				return p.issueError(err, base+int64(c))
 			}
 		}

@@ -3,7 +3,7 @@
 // An Image is what loading makes of a plan: a world, memory, and commands in which
 // everything that the plan says is found: views, prepared launches, streams, events,
 // channels of collectives. Nothing in it changes once Build returns, but what the
-// machine's own objects keep to themselves.
+// machine's own objects keep to themselves, until Close.
 //
 // Build works in stages, each a function of what the stages before it returned:
 // streams, events and counters (build.go); which parameters can stay on the devices
