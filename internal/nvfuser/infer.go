@@ -285,7 +285,8 @@ func (in *inference) solve() (found []*scalar, different int) {
 
 // iterations calls see for each rank in each iteration of a loop, until it returns false.
 func (in *inference) iterations(loop *stmt, see func(rank int64) bool) bool {
-	if loop == nil || !loop.hi.isInt() || !loop.index.isInt() || loop.hi.val > maxIterations/in.t.world {
+	if loop == nil || !loop.hi.isInt() || !loop.index.isInt() ||
+		loop.index.val < 0 || loop.hi.val > maxIterations/in.t.world {
 		return false
 	}
 	clear(in.values)
