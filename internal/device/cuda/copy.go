@@ -185,7 +185,7 @@ func (w *world) keep(key copyKey, launches []*nvlib.Launch) {
 // PrepareCopy compiles what a copy needs that no copy engine does.
 func (d *dev) PrepareCopy(dst, src device.View) error {
 	w := d.w
-	defer w.alone()()
+	defer w.exclusive()()
 	t, err := d.resolve(dst, true)
 	if err != nil {
 		return d.errorf("copy: destination: %w", err)

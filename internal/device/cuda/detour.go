@@ -21,7 +21,7 @@ import (
 var detourPiece int64 = 2 << 20
 
 // detour is what a stream needs for such copies. Nothing of it can be made while
-// work is issued (see gate), so every stream has one where GPUs are apart, with room
+// work is issued (see issueLock), so every stream has one where GPUs are apart, with room
 // for what was prepared on its device, and little where nothing was.
 type detour struct {
 	buffer nvlib.Ptr // pinned, for two pieces

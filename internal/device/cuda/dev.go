@@ -46,7 +46,7 @@ func (d *dev) bound(f func() error) error {
 }
 
 func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	defer d.w.alone()()
+	defer d.w.exclusive()()
 	if err := d.w.err(); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 
 func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	w := d.w
-	defer w.alone()()
+	defer w.exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 // Capture records what issue gives to streams, once for each form.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
-	defer w.alone()()
+	defer w.exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -158,16 +158,16 @@ func mostBlocks(steps []step) int {
 }
 
 // unlocked runs f without the world's mutex, and has it again however f ends. The
-// gate, which the caller has, f has too.
+// issue lock, which the caller holds, f holds too.
 func (w *world) unlocked(f func() error) error {
-	gated := w.gated
-	w.gated = false
+	gated := w.issueLocked
+	w.issueLocked = false
 	w.issuing.Add(1)
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
 		w.issuing.Add(-1)
-		w.gated = gated
+		w.issueLocked = gated
 	}()
 	return f()
 }

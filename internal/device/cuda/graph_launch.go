@@ -27,7 +27,7 @@ func (g *graph) Choose(i int) {
 
 // Keep chooses a form and frees the others.
 func (g *graph) Keep(i int) error {
-	defer g.w.alone()()
+	defer g.w.exclusive()()
 	var errs []error
 	for k, f := range g.forms {
 		if k != i {
@@ -144,7 +144,7 @@ func (f *form) launch(w *world) error {
 }
 
 func (g *graph) Close() error {
-	defer g.w.alone()()
+	defer g.w.exclusive()()
 	g.w.recorded = slices.DeleteFunc(g.w.recorded, func(o *graph) bool { return o == g })
 	return g.drop()
 }

@@ -102,7 +102,7 @@ func (w *world) grow(s *site, size int64) (nvlib.Ptr, error) {
 // Stage makes buffers for transfers of so many bytes each, all under way at once
 // that many times, as far as that much is staged at all.
 func (w *world) Stage(transfers []int64, times int) error {
-	defer w.alone()()
+	defer w.exclusive()()
 	if err := w.err(); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, e
 	var steps []kernels.Step
 	err := s.w.aside(func() (err error) {
 		steps, err = s.steps(p, func(bytes int64) (nvlib.Ptr, error) {
-			defer s.w.alone()()
+			defer s.w.exclusive()()
 			if err := s.w.err(); err != nil {
 				return 0, err // its heaps may be closed
 			}

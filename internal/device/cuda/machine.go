@@ -14,7 +14,7 @@
 // Two things do wait on devices: kernels of teams, for each other (see team.go),
 // and graphs of one GPU each, for flags that the others raise (see join.go). These
 // waits are bounded, and end when the world does; and what they wait for is issued
-// whole before anything else may keep the driver from it (see gate.go).
+// whole before anything else may keep the driver from it (see issue_lock.go).
 //
 // # Host memory
 //

@@ -31,7 +31,7 @@ func (m *memory) Address() uintptr { return uintptr(m.addr) }
 
 func (m *memory) Free() error {
 	w := m.dev.w
-	defer w.alone()()
+	defer w.exclusive()()
 	if w.cause == errClosed {
 		return w.err()
 	}

@@ -415,15 +415,15 @@ func TestTurnTakesTooLong(t *testing.T) {
 	must(err)
 	other := &world{m: m}
 	other.mu.Lock() // it does not rest
-	m.sys.floor.mu.Lock()
-	m.sys.floor.world = other
-	m.sys.floor.mu.Unlock()
+	m.sys.coresidency.mu.Lock()
+	m.sys.coresidency.holder = other
+	m.sys.coresidency.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	giveUp := time.AfterFunc(3*time.Second, func() { other.ended.Store(true) })
 	if _, err := model.Run(ctx, hocket.Args{In: in}); !errors.Is(err, context.DeadlineExceeded) || !giveUp.Stop() {
 		t.Errorf("got %v", err)
 	}
-	m.sys.floor.forget(other)
+	m.sys.coresidency.forget(other)
 	must(errors.Join(model.Close(), machine.Close()))
 }

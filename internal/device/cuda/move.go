@@ -16,7 +16,7 @@ const moveBlocks = 32
 // it.
 func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, error) {
 	w := d.w
-	defer w.alone()()
+	defer w.exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}

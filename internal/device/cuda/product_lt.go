@@ -247,7 +247,7 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 		return nil
 	}
 	w := s.dev.w
-	defer w.alone()()
+	defer w.exclusive()()
 	if err := w.err(); err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func newReach(setting string) (*reach, error) {
 }
 
 // apart returns why two GPUs are apart, nil if they are not; err is a failure that
-// leaves one of them unusable. The caller has the gate.
+// leaves one of them unusable. The caller holds the issue lock.
 func (s *system) apart(a, b *gpu) (why, err error) {
 	r := s.reach
 	r.mu.Lock()
@@ -126,8 +126,8 @@ func (s *system) ask(a, b *gpu) (why, err error) {
 
 // tryAll asks about every two GPUs; it says what left one unusable.
 func (s *system) tryAll() string {
-	s.gate.mu.Lock()
-	defer s.gate.mu.Unlock()
+	s.issueLock.mu.Lock()
+	defer s.issueLock.mu.Unlock()
 	for i, a := range s.gpus {
 		for _, b := range s.gpus[i+1:] {
 			if _, err := s.apart(a, b); err != nil {

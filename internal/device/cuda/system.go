@@ -17,16 +17,16 @@ import (
 // libraries that are loaded when first needed. Contexts, modules and handles
 // stay from world to world, because making them takes longer than most runs.
 type system struct {
-	drv     *nvlib.Driver
-	gpus    []*gpu
-	reach   *reach
-	blas    func() (*nvlib.CuBLASLt, error)
-	nccl    func() (*nvlib.NCCL, error)
-	pool    ncclPool
-	windows ncclWindows
-	gate    gate
-	floor   floor
-	picks   picks
+	drv         *nvlib.Driver
+	gpus        []*gpu
+	reach       *reach
+	blas        func() (*nvlib.CuBLASLt, error)
+	nccl        func() (*nvlib.NCCL, error)
+	pool        ncclPool
+	windows     ncclWindows
+	issueLock   issueLock
+	coresidency coresidency
+	picks       picks
 	// patience bounds how long Close waits for work in flight, none of which
 	// waits for anything, before it takes the device for hung.
 	patience time.Duration

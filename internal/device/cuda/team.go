@@ -88,7 +88,7 @@ func (w *world) TeamAlgorithms() []string {
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
-	defer w.alone()()
+	defer w.exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -386,10 +386,10 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *
 }
 
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	if f := &t.w.m.sys.floor; byNCCL(tune.Algo) && f.enter(t.w) {
-		defer f.leave() // it runs the call once; the floor comes before the gate
+	if f := &t.w.m.sys.coresidency; byNCCL(tune.Algo) && f.enter(t.w) {
+		defer f.leave() // it runs the call once; the co-residency lock comes before the issue lock
 	}
-	defer t.w.alone()()
+	defer t.w.exclusive()()
 	a, r, err := t.check(tune, c)
 	if err != nil {
 		return nil, err
@@ -412,7 +412,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 }
 
 func (t *team) Close() error {
-	defer t.w.alone()()
+	defer t.w.exclusive()()
 	if t.closed || t.w.cause == errClosed {
 		return t.w.err()
 	}

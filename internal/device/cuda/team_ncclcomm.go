@@ -140,10 +140,10 @@ func (s *system) keep(g *communicators) {
 
 // trimNCCL destroys what has been idle longest until no more than so many sets are
 // left, and reports whether there were more. NCCL gives memory back meanwhile, for
-// which the driver may wait until devices rest: that needs the gate, without which
+// which the driver may wait until devices rest: that needs the issue lock, without which
 // nothing is done.
 func (w *world) trimNCCL(most int) bool {
-	if !w.gated {
+	if !w.issueLocked {
 		return false
 	}
 	pool := &w.m.sys.pool

@@ -139,7 +139,7 @@ func (n *normed) rows() int64 { return n.in.n / max(n.weight.n, 1) }
 func (n *normed) packs() int64 { return n.weight.bytes() / 16 }
 
 func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
-	defer t.w.alone()()
+	defer t.w.exclusive()()
 	all, err := t.worthwhile(n)
 	if err != nil {
 		return nil, err

@@ -307,7 +307,7 @@ func (n *normSweep) time(rows, width int64) {
 
 // launches are made whatever the size.
 func (n *normSweep) launches(eps float64, all []normed) (one []device.Launch) {
-	defer n.w.alone()()
+	defer n.w.exclusive()()
 	steps, err := n.own.normSteps(eps, all)
 	n.must(err)
 	for r, m := range n.own.members {

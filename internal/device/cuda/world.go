@@ -25,25 +25,26 @@ type world struct {
 
 	issuing atomic.Int32 // batches under way
 
-	mu       sync.Mutex
-	gated    bool // whoever holds mu has the gate alone
-	streams  []*stream
-	woken    []*stream // to be flushed
-	asked    int       // the stream that is asked next whether it is idle; see poll
-	calls    int       // functions of HostCallers that run or are waited for
-	landings []landing
-	capture  *capture  // under way; nil for none
-	latest   *graphRun // that later work must come behind; nil for none
-	marked   *form     // launched last, and not told of yet; nil for none
-	recorded []*graph  // and not closed
-	staging  staging
-	teams    []*team
-	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
-	copies   map[copyKey][]*nvlib.Launch
-	products map[*gemmStep]bool // not released
-	observer device.Observer
-	cause    error // why the world has ended; nil while it lives
-	ended    atomic.Bool
+	mu sync.Mutex
+	// issueLocked is set while the owner of mu also holds the issue lock alone.
+	issueLocked bool
+	streams     []*stream
+	woken       []*stream // to be flushed
+	asked       int       // the stream that is asked next whether it is idle; see poll
+	calls       int       // functions of HostCallers that run or are waited for
+	landings    []landing
+	capture     *capture  // under way; nil for none
+	latest      *graphRun // that later work must come behind; nil for none
+	marked      *form     // launched last, and not told of yet; nil for none
+	recorded    []*graph  // and not closed
+	staging     staging
+	teams       []*team
+	abort       nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
+	copies      map[copyKey][]*nvlib.Launch
+	products    map[*gemmStep]bool // not released
+	observer    device.Observer
+	cause       error // why the world has ended; nil while it lives
+	ended       atomic.Bool
 }
 
 // site is a GPU as a world uses it.
@@ -66,9 +67,9 @@ type site struct {
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	w := &world{m: m, drv: m.sys.drv, opened: time.Now(), products: map[*gemmStep]bool{}}
-	m.sys.gate.mu.Lock()
+	m.sys.issueLock.mu.Lock()
 	err := w.open(ranks)
-	m.sys.gate.mu.Unlock()
+	m.sys.issueLock.mu.Unlock()
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -361,9 +362,9 @@ func (w *world) Close() error {
 	if closed {
 		return errors.Join(errs...)
 	}
-	w.m.sys.floor.forget(w)
+	w.m.sys.coresidency.forget(w)
 	w.closeNCCL(errs)
-	defer w.alone()()
+	defer w.exclusive()()
 	w.trimNCCL(idleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())

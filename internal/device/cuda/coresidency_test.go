@@ -8,10 +8,10 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// TestFloor: batches of worlds with teams take turns, each until its devices rest;
+// TestCoresidency: batches of worlds with teams take turns, each until its devices rest;
 // a world without teams issues between batches and does not wait for that rest, and one
 // that ends makes way.
-func TestFloor(t *testing.T) {
+func TestCoresidency(t *testing.T) {
 	f := newFake(t, 1)
 	m := newMachine(f.system(), Options{Kernels: f})
 	open := func(teams bool) *world {
@@ -95,25 +95,25 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// TestFloorForgotten closes a world while a batch of it is under way: the batch keeps
-// the floor until it leaves, and leaves nobody else's.
-func TestFloorForgotten(t *testing.T) {
-	var f floor
+// TestCoresidencyForgotten closes a world while a batch of it is under way: the batch keeps
+// the lock until it leaves, and leaves nobody else's.
+func TestCoresidencyForgotten(t *testing.T) {
+	var f coresidency
 	a, b, c := &world{}, &world{}, &world{}
 	if !f.try(a) {
-		t.Fatal("nobody has the floor, and it is not to be had")
+		t.Fatal("nobody holds the lock, and it cannot be taken")
 	}
 	a.ended.Store(true)
 	f.forget(a)
 	if f.try(b) {
-		t.Error("a second world has the floor beside a batch under way")
+		t.Error("a second world holds the lock beside a batch under way")
 	}
 	f.leave()
 	if !f.try(b) {
-		t.Error("the floor of a world that ended is not to be had")
+		t.Error("the lock of a world that ended cannot be taken")
 	}
 	if f.try(c) {
-		t.Error("a third world has the floor beside a batch under way")
+		t.Error("a third world holds the lock beside a batch under way")
 	}
 }
 
@@ -140,9 +140,9 @@ func TestRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestFloorThenGate: a world that comes to the floor while another prepares what
+// TestCoresidencyThenIssue: a world that waits for the co-residency lock while another prepares what
 // runs a call of NCCL waits for it, and it for nobody.
-func TestFloorThenGate(t *testing.T) {
+func TestCoresidencyThenIssue(t *testing.T) {
 	f := newFake(t, 1)
 	m := newMachine(f.system(), Options{Kernels: f})
 	var worlds []*world
@@ -159,7 +159,7 @@ func TestFloorThenGate(t *testing.T) {
 	sum := summed(t, b, 8, 0, 0)
 	locked, leave := make(chan bool), make(chan bool)
 	go func() {
-		defer b.alone()() // as one that prepares has it
+		defer b.exclusive()() // as one that prepares has it
 		close(locked)
 		<-leave
 	}()
@@ -167,17 +167,17 @@ func TestFloorThenGate(t *testing.T) {
 	batch := make(chan error, 1)
 	go func() { batch <- a.Batch(func() error { return nil }) }()
 	has := func() bool {
-		f := &m.sys.floor
+		f := &m.sys.coresidency
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.world == a
+		return f.holder == a
 	}
 	for !has() {
 		time.Sleep(time.Millisecond)
 	}
 	select {
 	case err := <-batch:
-		t.Errorf("a batch while another world has the gate: %v", err)
+		t.Errorf("a batch while another world holds the issue lock: %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
 	team := make(chan error, 1)
@@ -195,8 +195,8 @@ func TestFloorThenGate(t *testing.T) {
 	}
 }
 
-// TestFloorGraphs: a world takes turns as long as it has a graph that flags join.
-func TestFloorGraphs(t *testing.T) {
+// TestCoresidencyGraphs: a world takes turns as long as it has a graph that flags join.
+func TestCoresidencyGraphs(t *testing.T) {
 	for graphs, want := range map[string]bool{formOne: false, formEach: true, "": true} {
 		x := newExchanged(t, Options{Graphs: graphs})
 		w := x.w.(*world)

@@ -75,9 +75,9 @@ func TestCompileAside(t *testing.T) {
 	}
 }
 
-// TestGate: what could make devices rest waits for batches to be issued whole, of
+// TestIssueLock: what could make devices rest waits for batches to be issued whole, of
 // any world, and they for it; within a batch it need not.
-func TestGate(t *testing.T) {
+func TestIssueLock(t *testing.T) {
 	f := newFake(t, 1)
 	m := newMachine(f.system(), Options{Kernels: f})
 	open := func() device.World {

@@ -1,0 +1,87 @@
+package cuda
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// coresidency is the lock for kernels that wait on devices for each other. Those of one
+// world fit on the devices at once (see room). Those of two worlds might not: then each
+// waits for a kernel that the other keeps from starting. Graphs that flags join are like
+// that too: their waits, and the kernels that raise the flags, want room that the other
+// world's teams need not leave. So only one world with teams or such graphs uses the
+// devices at a time: from a batch on until its devices rest, or until it has ended and its
+// kernels give up.
+type coresidency struct {
+	mu      sync.Mutex
+	holder  *world // nil for none
+	batches int    // of the holder, under way
+}
+
+// enter waits until w holds the lock, and returns false if w ends first. Each entry needs a
+// call of leave. A caller that waits must hold neither the issue lock nor a world's mutex,
+// since the holder may want these before it is done.
+func (c *coresidency) enter(w *world) bool {
+	for began := time.Now(); !w.ended.Load(); pause(time.Since(began)) {
+		if c.try(w) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *coresidency) try(w *world) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holder != w {
+		if c.holder != nil && (c.batches > 0 || !c.holder.rests()) {
+			return false
+		}
+		c.holder, c.batches = w, 0
+	}
+	c.batches++
+	return true
+}
+
+// leave ends an entry. The world still holds the lock: what it issued may still run.
+func (c *coresidency) leave() {
+	c.mu.Lock()
+	c.batches--
+	c.mu.Unlock()
+}
+
+// forget takes the lock from a world that is closed, unless batches of it have still to
+// leave.
+func (c *coresidency) forget(w *world) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holder == w && c.batches == 0 {
+		c.holder = nil
+	}
+}
+
+// rests reports whether nothing of w is known to run. It does not wait for the world's
+// mutex, whose owner may be waiting for this lock.
+func (w *world) rests() bool {
+	if w.ended.Load() {
+		return true
+	}
+	if !w.mu.TryLock() {
+		return false
+	}
+	defer w.mu.Unlock()
+	return w.calls == 0 && w.look()
+}
+
+// gathers reports whether w has teams, or graphs that flags join.
+func (w *world) gathers() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.teams) > 0 || slices.ContainsFunc(w.recorded, (*graph).flagged)
+}
+
+// flagged reports whether a form of g that may be launched has flags.
+func (g *graph) flagged() bool {
+	return slices.ContainsFunc(g.forms, func(f *form) bool { return f.flags != nil })
+}

@@ -1,0 +1,76 @@
+package cuda
+
+import "sync"
+
+// issueLock keeps apart two things, over all worlds of the process, that could deadlock
+// together: issuing work whose kernels wait on devices for kernels issued later, and driver
+// calls that may wait until a device rests and meanwhile keep others from issuing, such as
+// those for memory, code and graphs. Issuing shares the lock; such calls hold it alone. So
+// does issuing kernels that wait for each other: another world's work between them might
+// stand before one of them in a hardware queue, and wait for what stands behind another.
+// Work that was issued whole ends by itself, so nobody needs to wait for it.
+type issueLock struct{ mu sync.RWMutex }
+
+// Batch calls issue, which gives work to the world's streams, with nothing
+// between the commands that could keep those issued first from ending. A world
+// with teams, or with graphs that flags join, also holds the co-residency lock until it
+// rests.
+func (w *world) Batch(issue func() error) error {
+	lock := &w.m.sys.issueLock.mu
+	enter, leave := lock.RLock, lock.RUnlock
+	if c := &w.m.sys.coresidency; w.gathers() {
+		if !c.enter(w) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.err()
+		}
+		defer c.leave()
+		enter, leave = lock.Lock, lock.Unlock
+	}
+	enter()
+	w.issuing.Add(1)
+	defer func() {
+		w.issuing.Add(-1)
+		leave()
+	}()
+	return issue()
+}
+
+// exclusive locks the issue lock and the world, for driver calls that need both. The function
+// that it returns unlocks them. Within a batch the issue lock is held already.
+func (w *world) exclusive() (unlock func()) {
+	locked := w.issuing.Load() == 0
+	if locked {
+		w.m.sys.issueLock.mu.Lock()
+	}
+	w.mu.Lock()
+	w.issueLocked = locked
+	return w.endExclusive
+}
+
+func (w *world) endExclusive() {
+	locked := w.issueLocked
+	w.issueLocked = false
+	w.mu.Unlock()
+	if locked {
+		w.m.sys.issueLock.mu.Unlock()
+	}
+}
+
+// aside runs f, which calls neither the driver nor the world but by its own
+// locking, while others go on: compiling takes long. The caller holds the world
+// by exclusive, and does again.
+func (w *world) aside(f func() error) error {
+	locked := w.issueLocked
+	w.endExclusive()
+	err := f()
+	if locked {
+		w.m.sys.issueLock.mu.Lock()
+	}
+	w.mu.Lock()
+	w.issueLocked = locked
+	if err == nil {
+		err = w.err()
+	}
+	return err
+}
