@@ -116,7 +116,9 @@ func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[strin
 
 // evaluate evaluates a function of the model's program, in text order unless its own
 // order is proved.
-func (m *Model) evaluate(ctx context.Context, bound *ir.Bound, b Binding, in map[string]*tensor.Tensor) (*eval.Result, error) {
+func (m *Model) evaluate(
+	ctx context.Context, bound *ir.Bound, b Binding, in map[string]*tensor.Tensor,
+) (*eval.Result, error) {
 	b.Func = bound.Func.Name
 	bound, err := ordered(bound, b)
 	if err != nil {

@@ -214,7 +214,8 @@ func (m *Model) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.A
 			switch t := a.Out[name]; {
 			case t == nil:
 			case a.DeviceOut[name] != nil:
-				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices", blocks.ErrInput, name)
+				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices",
+					blocks.ErrInput, name)
 			default:
 				r.Into[name] = t.host()
 			}
@@ -229,7 +230,8 @@ func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*resident.Devi
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		switch d := tensors[name]; {
 		case d == nil, d.t == nil:
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor", blocks.ErrInput, name)
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor",
+				blocks.ErrInput, name)
 		case !d.t.Of(m.machine.tensors):
 			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", blocks.ErrInput, name)
 		default:

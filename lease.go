@@ -173,7 +173,9 @@ type given struct {
 }
 
 // run runs the plan for a binding, if batch can receive its results.
-func (t *lease) run(ctx context.Context, b Binding, batch []Args, g given) (l *loaded, results []*exec.Result, err error) {
+func (t *lease) run(
+	ctx context.Context, b Binding, batch []Args, g given,
+) (l *loaded, results []*exec.Result, err error) {
 	l, err = t.use(ctx, b, g.resident, func(l *loaded) error {
 		for _, a := range batch {
 			if err := checkOut(l.plan, a.Out); err != nil {
@@ -189,7 +191,9 @@ func (t *lease) run(ctx context.Context, b Binding, batch []Args, g given) (l *l
 
 // use has do use the plan for a binding. That takes memory, too: buffers of transfers, a
 // graph.
-func (t *lease) use(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error) (*loaded, error) {
+func (t *lease) use(
+	ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error,
+) (*loaded, error) {
 	for {
 		l, err := t.load(ctx, b, on)
 		if err != nil {

@@ -171,7 +171,8 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}, store: resident.NewWeights(m.dev), leased: make(chan struct{}, 1)}
+	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{},
+		on: map[string]*DeviceTensor{}, store: resident.NewWeights(m.dev), leased: make(chan struct{}, 1)}
 	funcs := u.Source.Prog.Funcs
 	model.fn = funcs[len(funcs)-1]
 	if b.Func != "" {

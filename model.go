@@ -138,7 +138,8 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		}
 	}
 	weights, on := m.weights(), m.onDevices()
-	bare, err := m.execArgs(m.takeBound([]Args{{}}, on), []map[string]*tensor.Tensor{weights}) // a run that is given nothing else
+	// A run that is given nothing else.
+	bare, err := m.execArgs(m.takeBound([]Args{{}}, on), []map[string]*tensor.Tensor{weights})
 	if err != nil {
 		return err
 	}
@@ -396,7 +397,9 @@ func (m *Model) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 }
 
 // fit loads p, and makes room for it where memory is short.
-func (m *Model) fit(ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor) (*exec.Program, error) {
+func (m *Model) fit(
+	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
+) (*exec.Program, error) {
 	opts := exec.Options{
 		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
 			Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},

@@ -285,7 +285,8 @@ func (u *user) room(ctx context.Context, m *Machine, err error) error {
 			}
 			return nil
 		case changed == nil && u.undisturbed():
-			return fmt.Errorf("%w; no other plan of this machine is loaded: load for smaller dims or on more ranks, close device tensors, or see who else takes memory", err)
+			return fmt.Errorf("%w; no other plan of this machine is loaded: load for smaller dims or on more ranks, "+
+				"close device tensors, or see who else takes memory", err)
 		case changed == nil || waited:
 			return nil
 		}

@@ -43,7 +43,8 @@ func noTextOrder(b *ir.Bound, err error) error {
 	if ds := (ir.Diagnostics)(nil); errors.As(err, &ds) && len(ds) > 0 {
 		why = ds[0].Message
 	}
-	return fmt.Errorf("%w: %s is not proved, and its text order does not say what it computes: %s", ErrNoReference, b.Func.Name, why)
+	return fmt.Errorf("%w: %s is not proved, and its text order does not say what it computes: %s",
+		ErrNoReference, b.Func.Name, why)
 }
 
 func firstFault(r *verify.Result) string {

@@ -35,7 +35,8 @@ func alone() error {
 		// a rank was inherited.
 		if rank := os.Getenv(l.rank); rank != "" || l.size == "WORLD_SIZE" {
 			return usagef("%s is %d: %s started %d processes, and hocket runs all ranks in one", l.size, n, l.name, n).
-				helping("start hocket once, without %s: -n %d runs %d ranks from one process; if this is the only process, unset %s", l.name, n, n, l.size)
+				helping("start hocket once, without %s: -n %d runs %d ranks from one process; "+
+					"if this is the only process, unset %s", l.name, n, n, l.size)
 		}
 	}
 	return nil

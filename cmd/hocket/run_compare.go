@@ -70,7 +70,8 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 
 // concluded tells JSON the verdict so far.
 func (j *job) concluded() {
-	j.app.out.Compare = &comparison{Verdict: j.verdict.Verdict.String(), Against: j.verdict.Against, Detail: j.verdict.String()}
+	j.app.out.Compare = &comparison{
+		Verdict: j.verdict.Verdict.String(), Against: j.verdict.Against, Detail: j.verdict.String()}
 }
 
 // confirms reports whether a comparison takes other inputs too: where some parameters
@@ -153,7 +154,8 @@ func (j *job) undecided() error {
 	if j.verdict.Against == "" || j.verdict.Verdict != hocket.Undecided {
 		return nil
 	}
-	return &failure{code: exitUndecided, kind: "compare", severity: ir.Warning, said: true, err: errors.New(j.verdict.String())}
+	return &failure{code: exitUndecided, kind: "compare", severity: ir.Warning, said: true,
+		err: errors.New(j.verdict.String())}
 }
 
 // explore runs the batch under many schedules and compares each. What the plan shows is told

@@ -87,7 +87,8 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string
 	setContents(batch, true)
 	detours := p.im.World.Detours()
 	for _, r := range results {
-		r.Issue, r.Algorithms, r.Detours, r.Guesses, r.PassedOver = issued, p.im.Algorithms, detours, p.im.Guesses, p.im.PassedOver
+		r.Issue, r.Algorithms, r.Detours = issued, p.im.Algorithms, detours
+		r.Guesses, r.PassedOver = p.im.Guesses, p.im.PassedOver
 	}
 	return results, nil
 }

@@ -56,7 +56,8 @@ func (p *Program) issueError(err error, id int64) error {
 		return err
 	}
 	c := &p.im.Plan.Cmds[id%int64(len(p.im.Plan.Cmds))]
-	return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, p.im.Plan.Streams[c.Stream].Name, p.im.Plan.Where(id), err), Err: err}
+	message := fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, p.im.Plan.Streams[c.Stream].Name, p.im.Plan.Where(id), err)
+	return &RunError{Message: message, Err: err}
 }
 
 // mostListed is how many streams an error shows.

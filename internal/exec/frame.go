@@ -125,7 +125,9 @@ func (p *Program) fillDevice(f *frame, a Args) (err error) {
 
 // borrowAll returns views of device tensors, by block, that are copied from or else to; nil
 // where there are none.
-func (p *Program) borrowAll(ios []plan.IO, tensors map[string]*resident.DeviceTensor, from bool) ([]device.View, error) {
+func (p *Program) borrowAll(
+	ios []plan.IO, tensors map[string]*resident.DeviceTensor, from bool,
+) ([]device.View, error) {
 	if len(tensors) == 0 {
 		return nil, nil
 	}

@@ -42,7 +42,8 @@ func (r *replay) cut(pl *plan.Plan) error {
 		switch c := &pl.Cmds[i]; c.Kind {
 		case plan.Input:
 			if worked[c.Rank] {
-				return fmt.Errorf("running by graph: %w: input %%%s comes after other work of rank %d", device.ErrUnsupported, pl.Inputs[c.IO].Name, c.Rank)
+				return fmt.Errorf("running by graph: %w: input %%%s comes after other work of rank %d",
+					device.ErrUnsupported, pl.Inputs[c.IO].Name, c.Rank)
 			}
 			r.inputs = append(r.inputs, i)
 		case plan.Output:

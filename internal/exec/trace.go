@@ -114,7 +114,8 @@ func (p *Program) describe(id int64) trace.Event {
 	n := int64(len(p.im.Plan.Cmds))
 	i := id % n
 	c := &p.im.Plan.Cmds[i]
-	e := trace.Event{Run: id / n, ID: i, Name: p.name(c), Detail: p.im.Plan.Where(i), Group: trace.NoGroup, Class: class(c)}
+	e := trace.Event{Run: id / n, ID: i, Name: p.name(c), Detail: p.im.Plan.Where(i),
+		Group: trace.NoGroup, Class: class(c)}
 	if g := p.im.Groups[int(i)]; g != nil {
 		e.Name = g.Name
 	}

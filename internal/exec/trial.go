@@ -27,7 +27,8 @@ func (p *Program) chooseForm(ctx context.Context, graph device.Graph) error {
 	}
 	kept, err := p.keepResidents(ctx)
 	if errors.Is(err, device.ErrOutOfMemory) {
-		p.opts.Logger.Warn("forms of the graph are not tried: no memory is free to keep what it updates meanwhile", "func", p.im.Plan.Func)
+		p.opts.Logger.Warn("forms of the graph are not tried: no memory is free to keep what it updates meanwhile",
+			"func", p.im.Plan.Func)
 		return p.replay.keep(graph, len(names)-1)
 	}
 	if err != nil {

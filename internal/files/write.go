@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // Write writes path as a whole or not at all: write fills a temporary file
@@ -157,15 +158,16 @@ func (d destination) replace(write func(io.Writer) error, sync func(*os.File) er
 	return syncFolder(filepath.Dir(d.path), sync)
 }
 
-// syncFolder has the folder's new entry on disk. Not all file systems sync folders: the
-// file itself is there.
+// syncFolder has the folder's new entry on disk. Many file systems and systems refuse to sync
+// a folder, each with an error of its own, so only an input/output error is one: the file is
+// there by now.
 func syncFolder(dir string, sync func(*os.File) error) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	if err := sync(f); err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, fs.ErrInvalid) {
+	if err := sync(f); errors.Is(err, syscall.EIO) {
 		return err
 	}
 	return nil

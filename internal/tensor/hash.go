@@ -15,7 +15,8 @@ import (
 // the bytes are row-major and little-endian. docs/language.md says it too.
 func SHA256(tensors []Named) string {
 	h := sha256.New()
-	for _, t := range slices.SortedFunc(slices.Values(tensors), func(a, b Named) int { return cmp.Compare(a.Name, b.Name) }) {
+	byName := func(a, b Named) int { return cmp.Compare(a.Name, b.Name) }
+	for _, t := range slices.SortedFunc(slices.Values(tensors), byName) {
 		fmt.Fprintf(h, "%s %s", t.Name, t.Tensor.DType)
 		for _, n := range t.Tensor.Shape {
 			fmt.Fprintf(h, " %d", n)

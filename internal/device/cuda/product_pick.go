@@ -219,7 +219,8 @@ func (s *site) choose(st *gemmStep, key string) (p *pick, ran bool, err error) {
 func (s *site) trialError(st *gemmStep, err error) error {
 	a, b, out := st.g.spans()
 	free, _, ierr := s.w.drv.MemInfo()
-	return &device.TrialError{What: st.g.String(), Bytes: a + b*st.weights() + out + workspaceBytes, Free: free, Err: errors.Join(err, ierr)}
+	bytes := a + b*st.weights() + out + workspaceBytes
+	return &device.TrialError{What: st.g.String(), Bytes: bytes, Free: free, Err: errors.Join(err, ierr)}
 }
 
 // String names the product.

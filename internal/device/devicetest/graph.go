@@ -143,7 +143,8 @@ func testGraphObserved(r *rig) {
 			r.checkNotes(main)
 			r.checkNotes(side)
 			if main[0].ns <= last[rank] || side[0].ns < main[len(main)-1].ns {
-				r.Errorf("launch %d, form %d: main %v, and behind it side %v, after %d", launch, launch%forms, main, side, last[rank])
+				r.Errorf("launch %d, form %d: main %v, and behind it side %v, after %d",
+					launch, launch%forms, main, side, last[rank])
 			}
 			last[rank] = side[len(side)-1].ns
 		}

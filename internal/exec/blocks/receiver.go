@@ -147,7 +147,8 @@ type MismatchError struct {
 
 // Error names the output, the ranks and the first element.
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("output %s: ranks %d and %d should hold the same elements, but %d differ; the first, at %v, is %v on rank %d and %v on rank %d",
+	return fmt.Sprintf("output %s: ranks %d and %d should hold the same elements, but %d differ; "+
+		"the first, at %v, is %v on rank %d and %v on rank %d",
 		e.Output, e.RankA, e.RankB, e.Count, e.Index, e.ValueA, e.RankA, e.ValueB, e.RankB)
 }
 

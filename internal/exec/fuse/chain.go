@@ -102,7 +102,8 @@ func (f *Finder) runs() [][]int {
 
 // chains reports whether a command can be a member.
 func chains(c *plan.Cmd) bool {
-	return c.Kind == plan.Compute && c.Op.Info().Elementwise && c.Op != ir.OpFill && len(c.Ins) > 0 && c.Outs[0].Elements() > 0
+	return c.Kind == plan.Compute && c.Op.Info().Elementwise && c.Op != ir.OpFill &&
+		len(c.Ins) > 0 && c.Outs[0].Elements() > 0
 }
 
 // longest returns how many of the commands, from the first on, make the longest chain.

@@ -15,7 +15,6 @@ import (
 // all_reduce's place, can do all three: it stores no plain sum, and may read residual
 // and weights before the other members have come.
 type Norm struct {
-	Coll    int32
 	Members []NormMember
 }
 
@@ -59,7 +58,7 @@ func neighbours(p *plan.Plan) map[int32]*Norm {
 			continue
 		}
 		if found[at] == nil {
-			found[at] = &Norm{Coll: at}
+			found[at] = &Norm{}
 		}
 		found[at].Members = append(found[at].Members, m)
 	}
@@ -90,7 +89,8 @@ func (m NormMember) Residual(p *plan.Plan) plan.Ref {
 // the add gives.
 func connected(p *plan.Plan, m NormMember) bool {
 	part, add, norm := m.Part(p), &p.Cmds[m.Add], &p.Cmds[m.Norm]
-	if !part.In.Present() || !part.Out.Present() || len(add.Ins) != 2 || len(norm.Ins) != 2 || !norm.Ins[0].Same(add.Outs[0]) {
+	if !part.In.Present() || !part.Out.Present() || len(add.Ins) != 2 || len(norm.Ins) != 2 ||
+		!norm.Ins[0].Same(add.Outs[0]) {
 		return false
 	}
 	return (add.Ins[0].Same(part.Out) || add.Ins[1].Same(part.Out)) && !m.Residual(p).Overlaps(part.Out)

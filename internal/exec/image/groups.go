@@ -48,7 +48,8 @@ func (b *builder) chainKernel(chain *fuse.Chain) (k device.Kernel) {
 	for i, m := range chain.Members {
 		c := &p.Cmds[m]
 		a := &c.Attr
-		k.Links = append(k.Links, device.Link{Op: c.Op, Args: chain.Args[i], DType: c.Outs[0].DType, Value: a.Value, Int: a.Int, HasInt: a.HasInt})
+		k.Links = append(k.Links, device.Link{
+			Op: c.Op, Args: chain.Args[i], DType: c.Outs[0].DType, Value: a.Value, Int: a.Int, HasInt: a.HasInt})
 	}
 	last := &p.Cmds[chain.Members[len(chain.Members)-1]]
 	k.Op, k.Ins, k.Outs = last.Op, b.im.Views(chain.Operands...), b.im.Views(last.Outs...)

@@ -86,8 +86,7 @@ func fills(p *plan.Plan, io *plan.IO) bool {
 func returnsInPlace(io *plan.IO, outputs []plan.IO) bool {
 	o := outputOf(io, outputs)
 	return o >= 0 && slices.EqualFunc(io.Parts, outputs[o].Parts, func(in, out plan.IOPart) bool {
-		a, b := in.Ref, out.Ref
-		return a.Rank == b.Rank && a.Buf == b.Buf && a.Off == b.Off && slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Strides, b.Strides)
+		return in.Ref.Same(out.Ref)
 	})
 }
 

@@ -100,7 +100,8 @@ func (t *DeviceTensor) blockBytes(ranks int) []int64 {
 // does.
 func (t *DeviceTensor) Unlike(io *plan.IO, ranks int) []string {
 	if t.io.DType != io.DType || !slices.Equal(t.io.Shape, io.Shape) {
-		return []string{fmt.Sprintf("%s is %s, and the device tensor for it is %s", io.Name, blocks.Header(io), blocks.Header(&t.io))}
+		return []string{fmt.Sprintf("%s is %s, and the device tensor for it is %s",
+			io.Name, blocks.Header(io), blocks.Header(&t.io))}
 	}
 	if t.Ranks() != ranks {
 		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, and the run on %d", io.Name, t.Ranks(), ranks)}
