@@ -1,0 +1,123 @@
+package world
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// launcher says by which variables a launcher tells a process who it is.
+type launcher struct {
+	name                         string
+	size, rank, local, localSize string
+	id                           []string // together they name the run; those that are not set are left out
+}
+
+// launchers are asked in this order. Of Slurm the step counts: SLURM_NTASKS is set for a whole
+// allocation, also in a batch script, which is one process.
+var launchers = []launcher{
+	{"hocket", "HOCKET_WORLD_SIZE", "HOCKET_RANK", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_WORLD_SIZE", nil},
+	{"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+		[]string{"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}},
+	{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+		"OMPI_COMM_WORLD_LOCAL_SIZE", []string{"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+	{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
+		[]string{"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
+}
+
+// FromEnv reads who this process is from the environment: HOCKET_*, or what torchrun, Open MPI's
+// mpirun or Slurm's srun set, in this order. Without any of them it is a world of one.
+// HOCKET_RUN_ID, HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT and HOCKET_STALL_TIMEOUT hold beside all.
+func FromEnv(getenv func(string) string) (Options, error) {
+	o := Options{Size: 1, LocalSize: 1, ID: getenv("HOCKET_RUN_ID"), Dir: getenv("HOCKET_RUN_DIR")}
+	for _, d := range []struct {
+		name string
+		to   *time.Duration
+	}{{"HOCKET_JOIN_TIMEOUT", &o.JoinTimeout}, {"HOCKET_STALL_TIMEOUT", &o.StallTimeout}} {
+		if err := readDuration(getenv, d.name, d.to); err != nil {
+			return Options{}, err
+		}
+	}
+	for _, l := range launchers {
+		if getenv(l.size) == "" || l.name == "srun" && getenv(l.rank) == "" {
+			continue
+		}
+		if err := l.read(getenv, &o); err != nil {
+			return Options{}, err
+		}
+		return o, nil
+	}
+	return o, nil
+}
+
+func readDuration(getenv func(string) string, name string, to *time.Duration) error {
+	text := getenv(name)
+	if text == "" {
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%s is %q: want a duration such as 30s", name, text)
+	}
+	*to = d
+	return nil
+}
+
+func (l launcher) read(getenv func(string) string, o *Options) error {
+	number := func(name string, low, high int) (int, error) {
+		text := getenv(name)
+		n, err := strconv.Atoi(text)
+		switch {
+		case text == "":
+			return 0, fmt.Errorf("%s is %s, but %s is not set: start every process by one launcher, or unset %s",
+				l.size, getenv(l.size), name, l.size)
+		case err != nil || n < low || n > high:
+			return 0, fmt.Errorf("%s is %q: want a number from %d to %d", name, text, low, high)
+		}
+		return n, nil
+	}
+	var err error
+	if o.Size, err = number(l.size, 1, MaxProcesses); err != nil {
+		return err
+	}
+	if o.Rank, err = number(l.rank, 0, o.Size-1); err != nil {
+		return err
+	}
+	o.Local, o.LocalSize = o.Rank, o.Size
+	if getenv(l.local) != "" {
+		if o.Local, err = number(l.local, 0, o.Size-1); err != nil {
+			return err
+		}
+	}
+	if text := getenv(l.localSize); text != "" {
+		// Slurm writes "4(x2)" for two nodes with four tasks each; a list means nodes that differ.
+		first, _, _ := strings.Cut(text, "(")
+		first, _, _ = strings.Cut(first, ",")
+		if o.LocalSize, err = strconv.Atoi(first); err != nil || o.LocalSize < 1 {
+			return fmt.Errorf("%s is %q: want a number of processes", l.localSize, text)
+		}
+	}
+	if o.ID == "" {
+		o.ID = l.runID(getenv)
+	}
+	if o.ID == "" && o.Size > 1 {
+		return fmt.Errorf("%s started %d processes without a name for the run: set HOCKET_RUN_ID to the same text, "+
+			"new for each run, in all of them", l.name, o.Size)
+	}
+	return nil
+}
+
+// runID joins the variables that name a run; "" if none is set.
+func (l launcher) runID(getenv func(string) string) string {
+	var parts []string
+	for _, name := range l.id {
+		if v := getenv(name); v != "" {
+			parts = append(parts, v)
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return l.name + " " + strings.Join(parts, " ")
+}

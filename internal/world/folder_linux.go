@@ -1,0 +1,191 @@
+package world
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// folder is where the processes of a run meet. Each has it locked while it joins, so a folder
+// that can be locked alone is of a run that has ended, and is removed by whoever finds it.
+type folder struct {
+	path string
+	file *os.File // open and locked
+}
+
+// openFolder opens the folder of a run in base, which it makes if it is not there.
+func openFolder(ctx context.Context, base, id string) (*folder, error) {
+	if base == "" {
+		if base = os.Getenv("XDG_RUNTIME_DIR"); base == "" {
+			base = os.TempDir()
+		}
+	}
+	base, err := filepath.Abs(base)
+	if err != nil {
+		return nil, err
+	}
+	prefix := filepath.Join(base, fmt.Sprintf("hocket-%d-", os.Geteuid()))
+	sum := sha256.Sum256([]byte(id))
+	path := prefix + hex.EncodeToString(sum[:8])
+	stale, _ := filepath.Glob(globQuote(prefix) + "*") // the pattern is well-formed
+	for _, s := range stale {
+		sweep(s)
+	}
+	for {
+		d, err := tryFolder(path)
+		if !errors.Is(err, errAgain) {
+			return d, err
+		}
+		select { // another process sweeps it just now
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s stays locked by another process", path)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// globQuote makes a pattern that matches just text.
+func globQuote(text string) string {
+	var out []byte
+	for _, c := range []byte(text) {
+		if c == '*' || c == '?' || c == '[' || c == '\\' {
+			out = append(out, '\\')
+		}
+		out = append(out, c)
+	}
+	return string(out)
+}
+
+var errAgain = errors.New("try again")
+
+// tryFolder makes, opens and locks a folder.
+func tryFolder(path string) (*folder, error) {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	file, err := openDirectory(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errAgain
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &folder{path, file}
+	if err := d.check(); err != nil {
+		file.Close()
+		return nil, err
+	}
+	switch err := d.lock(unix.LOCK_SH); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		file.Close()
+		return nil, errAgain
+	case err != nil:
+		file.Close()
+		return nil, fmt.Errorf("locking %s: %w (a folder that can be locked is named by HOCKET_RUN_DIR)", path, err)
+	}
+	if !d.isThere() {
+		file.Close()
+		return nil, errAgain
+	}
+	return d, nil
+}
+
+func openDirectory(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+// check refuses a folder that others can write.
+func (d *folder) check() error {
+	info, err := d.file.Stat()
+	if err != nil {
+		return err
+	}
+	uid := info.Sys().(*unixStat).Uid
+	if int(uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s belongs to user %d with mode %v, want user %d and drwx------: remove it, "+
+			"or name another folder by HOCKET_RUN_DIR", d.path, uid, info.Mode(), os.Geteuid())
+	}
+	return nil
+}
+
+func (d *folder) lock(how int) error {
+	for {
+		if err := unix.Flock(int(d.file.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// isThere reports whether the folder is still the one at its path.
+func (d *folder) isThere() bool {
+	mine, err := d.file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(d.path)
+	return err == nil && os.SameFile(mine, there)
+}
+
+// sweep removes a folder that no process has locked.
+func sweep(path string) {
+	file, err := openDirectory(path)
+	if err != nil {
+		return
+	}
+	d := &folder{path, file}
+	defer file.Close()
+	if d.check() == nil {
+		d.remove()
+	}
+}
+
+// remove removes the folder if no other process has it locked. A failed attempt gives up the own
+// lock, so of several processes the last one succeeds.
+func (d *folder) remove() {
+	if d.lock(unix.LOCK_EX) == nil && d.isThere() {
+		os.RemoveAll(d.path)
+	}
+}
+
+func (d *folder) close() {
+	d.remove()
+	d.file.Close()
+}
+
+// socket is the path of a process's socket. It goes by the open folder: paths of sockets must be
+// short, and the folder cannot be exchanged for another.
+func (d *folder) socket(rank int) *net.UnixAddr {
+	name := filepath.Join("/proc/self/fd", strconv.Itoa(int(d.file.Fd())), strconv.Itoa(rank))
+	return &net.UnixAddr{Name: name, Net: "unixpacket"}
+}
+
+// bind opens the socket of a process.
+func (d *folder) bind(rank int) (*net.UnixListener, error) {
+	addr := d.socket(rank)
+	listener, err := net.ListenUnix(addr.Net, addr)
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return listener, err
+	}
+	conn, err := net.DialUnix(addr.Net, nil, addr)
+	if err == nil {
+		defer conn.Close()
+		why := "another process of the same run has this rank, too"
+		if l, err := newLink(conn); err == nil {
+			if _, pid, err := l.owner(); err == nil {
+				why = fmt.Sprintf("process %d of the same run has this rank, too", pid)
+			}
+		}
+		return nil, errors.New(why + ": give each process its own rank, and each run its own ID")
+	}
+	os.Remove(addr.Name) // of a process that has died
+	return net.ListenUnix(addr.Net, addr)
+}

@@ -1,0 +1,162 @@
+package world
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// link is a socket to another process. Packets keep their borders, so a message is never in
+// part there, and the files that come with it stay with it.
+type link struct {
+	conn   *net.UnixConn
+	raw    syscall.RawConn
+	packet []byte // of the one goroutine that receives
+	rights []byte
+}
+
+// maxRights is how many files come with a message.
+const maxRights = 2
+
+var errTimeout = os.ErrDeadlineExceeded
+
+func newLink(conn *net.UnixConn) (*link, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	// A byte more than is allowed: a packet that fills it is too long.
+	return &link{conn, raw, make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))}, nil
+}
+
+// receive waits for a message. The caller closes the descriptors of files that come with it.
+func (l *link) receive() (message, []int, error) {
+	n, rights, flags, _, err := l.conn.ReadMsgUnix(l.packet, l.rights)
+	if errors.Is(err, unix.ECONNRESET) {
+		// The other end closed without having read all. What it sent before is still there.
+		n, rights, flags, _, err = l.conn.ReadMsgUnix(l.packet, l.rights)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	fds, err := parseRights(l.rights[:rights])
+	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		err = errors.New("a message that is too long")
+	}
+	var m message
+	if err == nil {
+		m, err = decode(l.packet[:n])
+	}
+	if err != nil {
+		closeAll(fds)
+		return malformed{err}, nil, nil
+	}
+	return m, fds, nil
+}
+
+// malformed is what was received in place of a message. No case of handle takes it.
+type malformed struct{ error }
+
+// parseRights returns the descriptors in a control message.
+func parseRights(b []byte) (fds []int, err error) {
+	messages, err := unix.ParseSocketControlMessage(b)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		if m.Header.Level != unix.SOL_SOCKET || m.Header.Type != unix.SCM_RIGHTS {
+			continue
+		}
+		more, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			return fds, err
+		}
+		fds = append(fds, more...)
+	}
+	return fds, nil
+}
+
+// closeAll closes descriptors that nobody took.
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// withFD calls f with the descriptor of a file, which is valid until then. File.Fd would make
+// the file blocking.
+func withFD(file *os.File, f func(fd int)) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { f(int(fd)) })
+}
+
+// send sends a message, and with it copies of files. It waits at most patience for the other
+// end to read what is there.
+func (l *link) send(packet []byte, patience time.Duration, fds ...int) error {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	deadline := time.Now().Add(patience)
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		var sent error
+		if err := l.raw.Control(func(fd uintptr) {
+			_, sent = unix.SendmsgN(int(fd), packet, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		}); err != nil {
+			return err
+		}
+		switch {
+		case sent == nil:
+			return nil
+		case errors.Is(sent, unix.EINTR):
+			continue
+		case !errors.Is(sent, unix.EAGAIN) && !errors.Is(sent, unix.ENOBUFS) && !errors.Is(sent, unix.ETOOMANYREFS):
+			return sent
+		case time.Now().After(deadline):
+			return fmt.Errorf("%w: %w", errTimeout, sent)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// post sends a message if the other end can take it now.
+func (l *link) post(packet []byte) { _ = l.send(packet, 0) }
+
+func (l *link) close() { l.conn.Close() }
+
+// isGone says whether sending failed since the other end is closed.
+func isGone(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, io.ErrClosedPipe)
+}
+
+// owner returns the user and the process at the other end. The process is 0 where that is in
+// another namespace.
+func (l *link) owner() (uid uint32, pid int, err error) {
+	err2 := l.raw.Control(func(fd uintptr) {
+		var c *unix.Ucred
+		if c, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			uid, pid = c.Uid, int(c.Pid)
+		}
+	})
+	return uid, pid, errors.Join(err, err2)
+}
+
+// ring wakes the waiters of the process that a doorbell belongs to.
+func ring(doorbell int) {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(doorbell, one[:])
+}

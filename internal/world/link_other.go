@@ -1,0 +1,37 @@
+//go:build !linux
+
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+)
+
+// meet refuses worlds of several processes: they need Linux.
+func (w *World) meet(context.Context) error {
+	return fmt.Errorf("a world of %d processes needs Linux: on %s, run all ranks in one process", w.o.Size, runtime.GOOS)
+}
+
+func (w *World) isReady(*peer, []int) error { return errors.ErrUnsupported }
+
+// link is what no process has here.
+type link struct{}
+
+var errTimeout = os.ErrDeadlineExceeded
+
+func isGone(error) bool { return false }
+
+func (*link) receive() (message, []int, error)         { return nil, nil, errors.ErrUnsupported }
+func (*link) send([]byte, time.Duration, ...int) error { return errors.ErrUnsupported }
+func (*link) post([]byte)                              {}
+func (*link) close()                                   {}
+
+func closeAll([]int) {}
+
+func withFD(*os.File, func(fd int)) error { return errors.ErrUnsupported }
+
+func ring(int) {}

@@ -1,0 +1,380 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+type unixStat = syscall.Stat_t
+
+const (
+	// maxGuests bounds the connections that have not said who they are. Where more come, the
+	// oldest goes; a process that is pushed out dials again.
+	maxGuests = 32
+	// greeting is how long a guest may take to say who it is.
+	greeting = 5 * time.Second
+)
+
+// meet makes links to all other processes. Each dials those of lower rank. A process with all
+// its links says so to all, and has joined when all others have said so. From its first link on
+// a process hears of the failure of whoever is at the other end; those that it has no link with
+// yet are absent when the time is up.
+func (w *World) meet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, w.o.JoinTimeout)
+	defer cancel()
+	w.running.Go(func() { // a failure ends the dialling
+		select {
+		case <-w.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	d, err := openFolder(ctx, w.o.Dir, w.o.ID)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	listener, err := d.bind(w.o.Rank)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	w.running.Go(func() { w.receive(listener) })
+	for rank := range w.o.Rank {
+		w.running.Go(func() { w.dial(ctx, d, rank) })
+	}
+	if err := w.awaitAll(ctx, "join", func(p *peer) bool { return p != nil }); err != nil {
+		return err
+	}
+	if err := w.sayReady(); err != nil {
+		return err
+	}
+	if err := w.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
+		return err
+	}
+	w.running.Go(w.bell.listen)
+	w.running.Go(w.watch)
+	return nil
+}
+
+// awaitAll waits until there holds for all other processes.
+func (w *World) awaitAll(ctx context.Context, what string, there func(*peer) bool) error {
+	var absent []int
+	err := w.await(ctx, func() (bool, error) {
+		absent = absent[:0]
+		for r, p := range w.peers {
+			if r != w.o.Rank && !there(p) {
+				absent = append(absent, r)
+			}
+		}
+		return len(absent) == 0, nil
+	})
+	if err == nil || ctx.Err() == nil || w.Err() != nil {
+		return err
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("waiting for ranks %s to %s: %w", listRanks(absent), what, err)
+	}
+	why := fmt.Sprintf("absent: did not %s within %v", what, w.o.JoinTimeout)
+	if len(absent) > 1 {
+		why += fmt.Sprintf("; ranks %s are absent", listRanks(absent))
+	}
+	return w.member(absent[0]).failed("%s", why)
+}
+
+// reception is where guests are until they have said who they are.
+type reception struct {
+	w     *World
+	slots chan struct{}
+
+	mu     sync.Mutex
+	guests []*net.UnixConn // oldest first
+}
+
+// receive greets whoever connects, until the listener is closed.
+func (w *World) receive(listener *net.UnixListener) {
+	r := &reception{w: w, slots: make(chan struct{}, maxGuests)}
+	for {
+		conn, err := listener.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			r.dismiss(maxGuests)
+			return
+		case err != nil: // no more files, for example
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		select {
+		case r.slots <- struct{}{}:
+		default:
+			r.dismiss(1)
+			r.slots <- struct{}{}
+		}
+		r.mu.Lock()
+		r.guests = append(r.guests, conn)
+		r.mu.Unlock()
+		w.running.Go(func() {
+			defer func() { <-r.slots }()
+			r.greet(conn)
+		})
+	}
+}
+
+// dismiss closes the connections of the n oldest guests.
+func (r *reception) dismiss(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n = min(n, len(r.guests))
+	for _, conn := range r.guests[:n] {
+		conn.Close()
+	}
+	r.guests = slices.Delete(r.guests, 0, n)
+}
+
+// leaves takes a guest off the list, and reports whether it was there.
+func (r *reception) leaves(conn *net.UnixConn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.guests, conn)
+	if i < 0 {
+		return false
+	}
+	r.guests = slices.Delete(r.guests, i, i+1)
+	return true
+}
+
+// greet hears who a guest is. A process of the world becomes a peer; anybody else is sent away.
+func (r *reception) greet(conn *net.UnixConn) {
+	conn.SetReadDeadline(time.Now().Add(greeting))
+	l, err := newLink(conn)
+	if err != nil {
+		r.leaves(conn)
+		conn.Close()
+		return
+	}
+	m, fds, err := l.receive()
+	closeAll(fds)
+	h, ok := m.(hello)
+	if !r.leaves(conn) || err != nil || !ok || h.ID != r.w.o.ID {
+		conn.Close()
+		return
+	}
+	conn.SetReadDeadline(time.Time{})
+	p, err := r.w.answer(l, h)
+	if err != nil {
+		l.post(encodeCause(causeOf(r.w.self, err)))
+	}
+	if p == nil {
+		conn.Close()
+		return
+	}
+	r.w.listen(p)
+}
+
+// answer answers a process of this run.
+func (w *World) answer(l *link, h hello) (*peer, error) {
+	var what, mine, theirs string
+	switch {
+	case h.Protocol != protocol:
+		what, mine, theirs = "the protocol: their hockets differ", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
+	case h.Size != w.o.Size:
+		what, mine, theirs = "the size of the world", strconv.Itoa(w.o.Size), strconv.Itoa(h.Size)
+	case h.Rank <= w.o.Rank || h.Rank >= w.o.Size:
+		return nil, nil // none that would dial this one
+	default:
+		return w.admit(l, h, w.hello().encode())
+	}
+	err := w.disagree(what, mine, h.Rank, theirs)
+	w.Abort(err)
+	return nil, err
+}
+
+// dial makes the link to a process of lower rank. It tries again until ctx ends.
+func (w *World) dial(ctx context.Context, d *folder, rank int) {
+	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
+		p, err := w.call(ctx, d, rank)
+		switch {
+		case err != nil:
+			w.Abort(err)
+			return
+		case p != nil:
+			w.running.Go(func() { w.listen(p) })
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// call dials a process once. It returns nil if that is not there, or not yet.
+func (w *World) call(ctx context.Context, d *folder, rank int) (*peer, error) {
+	addr := d.socket(rank)
+	conn, err := net.DialUnix(addr.Net, nil, addr)
+	if err != nil {
+		return nil, nil
+	}
+	l, err := newLink(conn)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	p, err := w.introduce(l, rank)
+	if p == nil {
+		l.close()
+	}
+	return p, err
+}
+
+// introduce says who this process is, and hears who is at the other end.
+func (w *World) introduce(l *link, rank int) (*peer, error) {
+	if err := l.send(w.hello().encode(), greeting); err != nil {
+		return nil, nil
+	}
+	m, fds, err := l.receive()
+	closeAll(fds)
+	if err != nil {
+		return nil, nil // pushed out by others, or dead
+	}
+	switch m := m.(type) {
+	case aborted:
+		return nil, m.cause.err()
+	case hello:
+		if m.Rank != rank {
+			return nil, fmt.Errorf("the socket of rank %d is that of rank %d", rank, m.Rank)
+		}
+		return w.admit(l, m, nil)
+	}
+	return nil, fmt.Errorf("rank %d answered with a %T", rank, m)
+}
+
+func (w *World) hello() hello {
+	return hello{Protocol: protocol, ID: w.o.ID, Size: w.o.Size, member: w.self}
+}
+
+// admit makes the process at the other end a peer. If it called, it is first told who answers.
+func (w *World) admit(l *link, h hello, answer []byte) (*peer, error) {
+	uid, pid, err := l.owner()
+	switch {
+	case err != nil:
+		return nil, err
+	case int(uid) != os.Geteuid():
+		return nil, fmt.Errorf("rank %d is of user %d, this process of user %d", h.Rank, uid, os.Geteuid())
+	}
+	if pid != 0 {
+		h.PID = pid
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return nil, w.err
+	}
+	if old := w.peers[h.Rank]; old != nil {
+		return nil, old.failed("has joined already, so process %d cannot join with the same rank", h.PID)
+	}
+	p := &peer{member: h.member, link: l, doorbell: -1}
+	if answer != nil {
+		if err := l.send(answer, 0); err != nil {
+			return nil, nil
+		}
+	}
+	w.peers[h.Rank] = p
+	w.notify()
+	return p, nil
+}
+
+// sayReady tells all others that this process has all its links. It hands them its doorbell,
+// and process 0 hands them the page.
+func (w *World) sayReady() error {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("eventfd", err)
+	}
+	w.bell.file = os.NewFile(uintptr(fd), "doorbell")
+	fds := []int{fd}
+	if w.o.Rank == 0 {
+		page, err := newPage(w.o.Size)
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		w.page = page
+		w.mu.Unlock()
+		var pageFD int
+		if err := withFD(page.file, func(fd int) { pageFD = fd }); err != nil {
+			return err
+		}
+		defer page.seal()
+		fds = append(fds, pageFD)
+	}
+	for r := range w.o.Size {
+		if r == w.o.Rank {
+			continue
+		}
+		if err := w.sendTo(r, encodeReady(), fds...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isReady takes what a process hands over when it has all its links.
+func (w *World) isReady(p *peer, fds []int) error {
+	want := 1
+	if p.Rank == 0 {
+		want = 2
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(fds) != want || p.ready {
+		return fmt.Errorf("%d files of a process that has joined", len(fds))
+	}
+	if p.Rank == 0 {
+		page, err := openPage(take(&fds[1]), w.o.Size)
+		if err != nil {
+			return err
+		}
+		w.page = page
+	}
+	p.doorbell = take(&fds[0])
+	p.ready = true
+	w.notify()
+	return nil
+}
+
+// openPage maps the page that process 0 made.
+func openPage(fd, size int) (*page, error) {
+	file := os.NewFile(uintptr(fd), "page")
+	s, err := mapSegment(file)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	if len(s.Bytes()) != pageBytes(size) {
+		err := fmt.Errorf("a page of %d bytes, want %d", len(s.Bytes()), pageBytes(size))
+		s.Close()
+		return nil, err
+	}
+	p := &page{s, size}
+	p.seal()
+	return p, nil
+}
+
+// seal closes the page's file: nobody joins any more. The page stays mapped.
+func (p *page) seal() {
+	p.file.Close()
+	p.file = nil
+}

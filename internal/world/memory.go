@@ -1,0 +1,115 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// Segment is memory that other processes can map. Its size is fixed, and it is zero at first.
+type Segment struct {
+	mem  []byte
+	file *os.File // nil where systems have no such files
+}
+
+// Bytes returns the memory. It must not be used after Close.
+func (s *Segment) Bytes() []byte { return s.mem }
+
+// Close unmaps the segment from this process. Others keep it.
+func (s *Segment) Close() error {
+	mem, file := s.mem, s.file
+	s.mem, s.file = nil, nil
+	var err error
+	if file != nil {
+		err = file.Close()
+	}
+	if mem != nil {
+		err = errors.Join(err, unmap(mem))
+	}
+	return err
+}
+
+// Export lets the processes to, or all others, import file, once, by this process's rank and
+// key. It does not wait for them. The caller keeps file and may close it at once.
+func (w *World) Export(key string, file *os.File, to ...int) error {
+	if key == "" || len(key) > maxKey {
+		return fmt.Errorf("export of %.80q: the key must have 1 to %d bytes", key, maxKey)
+	}
+	if len(to) == 0 {
+		for r := range w.o.Size {
+			if r != w.o.Rank {
+				to = append(to, r)
+			}
+		}
+	}
+	message := export{key}.encode()
+	for _, r := range to {
+		if err := w.checkPeer(r); err != nil {
+			return err
+		}
+		var sent error
+		if err := withFD(file, func(fd int) { sent = w.sendTo(r, message, fd) }); err != nil {
+			return err
+		}
+		if sent != nil {
+			return fmt.Errorf("export of %q: %w", key, sent)
+		}
+	}
+	return nil
+}
+
+// Import returns what a process exports by key. It waits for that at most T.
+func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
+	if err := w.checkPeer(process); err != nil {
+		return nil, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, w.o.StallTimeout)
+	defer cancel()
+	var file *os.File
+	err := w.await(bounded, func() (ok bool, err error) {
+		p := w.peers[process]
+		if file, ok = p.files[key]; ok {
+			delete(p.files, key)
+			return true, nil
+		}
+		if p.left {
+			return false, p.failed("left the world before it exported %q", key)
+		}
+		return false, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = w.member(process).failed("did not export %q within %v, %s", key, w.o.StallTimeout, w.page.last(process))
+	}
+	return file, err
+}
+
+// Share lets the processes to, or all others, map s by this process's rank and key, once each.
+func (w *World) Share(key string, s *Segment, to ...int) error {
+	if w.o.Size == 1 {
+		return nil
+	}
+	return w.Export(key, s.file, to...)
+}
+
+// Map maps the segment that a process shares by key. It waits for that at most T.
+func (w *World) Map(ctx context.Context, process int, key string) (*Segment, error) {
+	file, err := w.Import(ctx, process, key)
+	if err != nil {
+		return nil, err
+	}
+	s, err := mapSegment(file)
+	if err != nil {
+		file.Close()
+		return nil, w.member(process).failed("its export %q is no segment: %v", key, err)
+	}
+	return s, nil
+}
+
+// checkPeer refuses ranks that are not those of another process.
+func (w *World) checkPeer(rank int) error {
+	if rank < 0 || rank >= w.o.Size || rank == w.o.Rank {
+		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d", rank, w.o.Rank, w.o.Size)
+	}
+	return nil
+}

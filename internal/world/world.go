@@ -1,0 +1,484 @@
+// Package world is a set of processes that run one program together: who they are, what they
+// agree on, memory and counters that they share, and how each learns that another has failed.
+//
+// The processes of a world are on one host. Each has a socket to each other: the end of a
+// socket's stream without a goodbye is the death of a process, and ends the world for all. A
+// heartbeat in shared memory tells a stopped process from a busy one. No wait is without a
+// bound, and every error names the process that is to blame.
+package world
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// MaxProcesses bounds the size of a world.
+	MaxProcesses = 256
+	// MaxValue bounds what a process hands to Agree.
+	MaxValue = 4 << 10
+
+	// beat is the time between two heartbeats of a process.
+	beat = 100 * time.Millisecond
+)
+
+// Options say who this process is, and how long it waits for others.
+type Options struct {
+	Rank, Size       int // this process, and how many there are; Size 0 means a world of one
+	Local, LocalSize int // likewise among the processes of this host; LocalSize 0 means all
+
+	// ID names the run: equal in all its processes, different in any other run of the user.
+	ID string
+	// Dir is where processes meet: a folder of this host that all of them can write.
+	// Default: XDG_RUNTIME_DIR, or else the folder for temporary files.
+	Dir string
+
+	// JoinTimeout is how long Join waits for others. Default: 60 s.
+	JoinTimeout time.Duration
+	// StallTimeout (T) is how long a process may show no sign of life, or not arrive where
+	// others wait for it. Default: 30 s.
+	StallTimeout time.Duration
+
+	// Ranks are the program's ranks that this process owns. Default, if no process names any:
+	// ranks are split evenly, in contiguous blocks.
+	Ranks []int
+}
+
+// member is a process of a world.
+type member struct {
+	Rank int
+	PID  int
+	Host string
+}
+
+// failed is an error that blames a member.
+func (m member) failed(format string, args ...any) *PeerError {
+	return &PeerError{Rank: m.Rank, PID: m.PID, Host: m.Host, Why: fmt.Sprintf(format, args...)}
+}
+
+// World is a process's end of a set of processes. Its methods may be called by several
+// goroutines, but Agree, Same and Step must come in the same order in all processes.
+type World struct {
+	o     Options
+	self  member
+	ranks map[int]int // the owner of each of the program's ranks; nil for an even split
+
+	agreeing chan struct{} // held by the caller of Agree
+	agreed   uint64        // calls of Agree; guarded by agreeing
+
+	steps struct {
+		sync.Mutex
+		n uint64 // calls of Step
+	}
+
+	bell bell // waiters for counters
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced when anything below changes
+	peers   []*peer       // by rank; nil for this process, and for those that have not joined
+	page    *page         // nil until all have joined
+	err     error         // why the world ended
+	left    bool
+
+	done    chan struct{} // closed with err set
+	stop    chan struct{} // closed by Leave
+	running sync.WaitGroup
+}
+
+// peer is another process of the world. World.mu guards what changes.
+type peer struct {
+	member
+	link  *link
+	ready bool // it has joined: it has a link to all
+	left  bool // it has said goodbye
+
+	doorbell int                 // wakes its waiters; set when ready
+	inbox    []agreement         // what it has sent to Agree and is not read yet
+	files    map[string]*os.File // what it has exported and nobody has imported yet
+}
+
+const (
+	maxInbox = 4    // a process can be ahead of another by one call of Agree
+	maxFiles = 1024 // exports of a process that wait for their import
+)
+
+// Join makes this process a member of the world of o.Size processes, and returns when all have
+// joined. It ends after JoinTimeout, or with ctx, with an error that names who is absent; or
+// as soon as a process fails that had come.
+func Join(ctx context.Context, o Options) (*World, error) {
+	o.Size = max(o.Size, 1)
+	o.LocalSize = cmp.Or(o.LocalSize, o.Size)
+	o.JoinTimeout = cmp.Or(o.JoinTimeout, 60*time.Second)
+	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
+	switch {
+	case o.Size > MaxProcesses:
+		return nil, fmt.Errorf("a world of %d processes: at most %d are supported", o.Size, MaxProcesses)
+	case o.Rank < 0 || o.Rank >= o.Size:
+		return nil, fmt.Errorf("rank %d is not in a world of %d processes", o.Rank, o.Size)
+	case o.LocalSize != o.Size:
+		return nil, fmt.Errorf("%d of the world's %d processes are on this host: worlds across hosts are not supported; "+
+			"start all processes on one host", o.LocalSize, o.Size)
+	case o.Size > 1 && o.ID == "":
+		return nil, errors.New("a world of several processes needs the run's ID")
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "this host"
+	}
+	w := &World{
+		o:        o,
+		self:     member{Rank: o.Rank, PID: os.Getpid(), Host: host},
+		agreeing: make(chan struct{}, 1),
+		changed:  make(chan struct{}),
+		peers:    make([]*peer, o.Size),
+		done:     make(chan struct{}),
+		stop:     make(chan struct{}),
+	}
+	if o.Size > 1 {
+		err = w.meet(ctx)
+	} else {
+		w.page, err = newPage(1)
+	}
+	if err == nil {
+		err = w.agreeRanks(ctx)
+	}
+	if err != nil {
+		w.Abort(err)
+		err = w.Err() // the first cause, if another process had one
+		w.Leave()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Process returns the rank of this process among the world's.
+func (w *World) Process() int { return w.o.Rank }
+
+// Processes returns how many processes the world has.
+func (w *World) Processes() int { return w.o.Size }
+
+// Local returns the rank of this process among those of its host.
+func (w *World) Local() int { return w.o.Local }
+
+// StallTimeout returns T, the bound of waits for other processes.
+func (w *World) StallTimeout() time.Duration { return w.o.StallTimeout }
+
+// Done is closed when the world has ended: by Abort in any process, by a failure, or by Leave.
+func (w *World) Done() <-chan struct{} { return w.done }
+
+// Err returns why the world has ended, nil while it has not.
+func (w *World) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// Abort ends the world for all processes, unless it has ended. Others get cause as it is if it
+// is a *PeerError or a *DisagreeError, or else as the *PeerError of this process.
+func (w *World) Abort(cause error) {
+	if cause == nil {
+		cause = errors.New("aborted")
+	}
+	w.end(causeOf(w.self, cause), cause)
+}
+
+// end ends the world, in all processes, for the first cause that any of them has.
+func (w *World) end(c cause, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return
+	}
+	if w.page != nil {
+		if first, own := w.page.abort(c); !own {
+			c, err = first, first.err()
+		}
+	}
+	w.finish(err)
+	message := encodeCause(c)
+	for _, p := range w.peers {
+		if p != nil && !p.left {
+			p.link.post(message) // one that cannot take it finds the cause on the page
+		}
+	}
+}
+
+// finish sets err. It is called with mu locked, once.
+func (w *World) finish(err error) {
+	w.err = err
+	close(w.done)
+	w.notify()
+}
+
+// notify wakes whoever is in await. It is called with mu locked.
+func (w *World) notify() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// await waits until ready, called with mu locked, returns true or an error, and no longer than
+// ctx and the world last.
+func (w *World) await(ctx context.Context, ready func() (bool, error)) error {
+	for {
+		w.mu.Lock()
+		ok, err := ready()
+		if !ok && err == nil {
+			err = w.err
+		}
+		changed := w.changed
+		w.mu.Unlock()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Leave says goodbye to the other processes and gives back what the world holds. They may go
+// on, but whatever waits for this process fails. It returns why the world had ended before, if
+// it had. Segments and counters must not be used afterwards.
+func (w *World) Leave() error {
+	w.mu.Lock()
+	if w.left {
+		w.mu.Unlock()
+		return nil
+	}
+	w.left = true
+	err := w.err
+	if err == nil {
+		w.finish(ErrLeft)
+	}
+	peers := slices.Clone(w.peers)
+	w.mu.Unlock()
+
+	close(w.stop)
+	for _, p := range peers {
+		if p == nil {
+			continue
+		}
+		if err == nil {
+			p.link.send(encodeBye(), time.Second) // one that has gone needs no goodbye
+		}
+		p.link.close()
+	}
+	w.bell.close()
+	w.running.Wait()
+	for _, p := range peers {
+		if p == nil {
+			continue
+		}
+		for _, f := range p.files {
+			f.Close()
+		}
+		w.mu.Lock()
+		closeAll([]int{p.doorbell})
+		p.doorbell = -1
+		w.mu.Unlock()
+	}
+	return err
+}
+
+// Owners returns the process that owns each of the program's ranks.
+func (w *World) Owners(ranks int) ([]int, error) {
+	if w.ranks == nil {
+		if ranks < w.o.Size {
+			return nil, fmt.Errorf("%d ranks for %d processes: each process needs at least one", ranks, w.o.Size)
+		}
+		owners := make([]int, ranks)
+		for p := range w.o.Size {
+			for r := p * ranks / w.o.Size; r < (p+1)*ranks/w.o.Size; r++ {
+				owners[r] = p
+			}
+		}
+		return owners, nil
+	}
+	if len(w.ranks) != ranks {
+		return nil, fmt.Errorf("the program has %d ranks, the processes own %d", ranks, len(w.ranks))
+	}
+	owners := make([]int, ranks)
+	for r := range owners {
+		p, ok := w.ranks[r]
+		if !ok {
+			return nil, fmt.Errorf("no process owns rank %d of the program", r)
+		}
+		owners[r] = p
+	}
+	return owners, nil
+}
+
+// agreeRanks collects which process owns which of the program's ranks.
+func (w *World) agreeRanks(ctx context.Context) error {
+	text, err := encodeRanks(w.o.Ranks)
+	if err != nil {
+		return err
+	}
+	lists, err := w.Agree(ctx, "the ranks that processes own", text)
+	if err != nil {
+		return err
+	}
+	var without []int
+	for p, text := range lists {
+		ranks, err := decodeRanks(text)
+		if err != nil {
+			return w.member(p).failed("sent a malformed list of ranks: %v", err)
+		}
+		if len(ranks) == 0 {
+			without = append(without, p)
+			continue
+		}
+		if w.ranks == nil {
+			w.ranks = map[int]int{}
+		}
+		for _, r := range ranks {
+			if q, taken := w.ranks[r]; taken {
+				return fmt.Errorf("processes %d and %d both own rank %d of the program", q, p, r)
+			}
+			w.ranks[r] = p
+		}
+	}
+	if w.ranks != nil && without != nil {
+		return fmt.Errorf("processes %s name no ranks of the program to own, others do", listRanks(without))
+	}
+	return nil
+}
+
+// member returns a process of the world; one that has not joined has no PID.
+func (w *World) member(rank int) member {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case rank == w.o.Rank:
+		return w.self
+	case w.peers[rank] != nil:
+		return w.peers[rank].member
+	}
+	return member{Rank: rank}
+}
+
+// watch shows that this process lives, and finds out when another does not, or has aborted.
+func (w *World) watch() {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	// Time is counted in own beats: a process that was stopped itself blames nobody for it.
+	patience := int(max(w.o.StallTimeout/beat, 1))
+	seen := make([]uint64, w.o.Size)
+	silent := make([]int, w.o.Size)
+	for {
+		select {
+		case <-w.done:
+			return
+		case <-tick.C:
+		}
+		w.page.beat(w.o.Rank)
+		if c, aborted := w.page.cause(); aborted {
+			w.end(c, c.err())
+			return
+		}
+		for r := range seen {
+			if r == w.o.Rank {
+				continue
+			}
+			now := w.page.beats(r)
+			silent[r]++
+			if now != seen[r] {
+				seen[r], silent[r] = now, 0
+			}
+			if silent[r] > patience && !w.hasLeft(r) {
+				err := w.member(r).failed("stalled: no sign of life for %v, %s", w.o.StallTimeout, w.page.last(r))
+				w.end(cause{Peer: err}, err)
+				return
+			}
+		}
+		w.bell.overdue(w)
+	}
+}
+
+func (w *World) hasLeft(rank int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return rank != w.o.Rank && w.peers[rank].left
+}
+
+// listen handles what a peer sends, until its stream ends.
+func (w *World) listen(p *peer) {
+	for {
+		m, fds, err := p.link.receive()
+		if err == nil {
+			err = w.handle(p, m, fds)
+			if err == nil {
+				continue
+			}
+			err = p.failed("sent a message that no hocket sends: %v", err)
+		} else {
+			err = p.failed("its process ended")
+		}
+		w.mu.Lock()
+		gone := p.left || w.left
+		w.mu.Unlock()
+		if !gone {
+			w.end(causeOf(w.self, err), err)
+		}
+		w.bell.forsaken(w, p.Rank)
+		return
+	}
+}
+
+// handle handles a message of a peer, with the files that came with it.
+func (w *World) handle(p *peer, m message, fds []int) error {
+	defer closeAll(fds) // those that are not taken
+	switch m := m.(type) {
+	case aborted:
+		w.end(m.cause, m.cause.err())
+		return nil
+	case bye:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		p.left = true
+		w.notify()
+		return nil
+	case ready:
+		return w.isReady(p, fds)
+	case agreement:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(p.inbox) == maxInbox {
+			return errors.New("too many values to agree on")
+		}
+		p.inbox = append(p.inbox, m)
+		w.notify()
+		return nil
+	case export:
+		if len(fds) != 1 {
+			return errors.New("an export without a file")
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if _, twice := p.files[m.key]; twice || len(p.files) == maxFiles {
+			return fmt.Errorf("export of %q: exported twice, or too many", m.key)
+		}
+		if p.files == nil {
+			p.files = map[string]*os.File{}
+		}
+		p.files[m.key] = os.NewFile(uintptr(take(&fds[0])), m.key)
+		w.notify()
+		return nil
+	}
+	return fmt.Errorf("a %T out of place", m)
+}
+
+// take takes a descriptor over from who would close it.
+func take(fd *int) int {
+	taken := *fd
+	*fd = -1
+	return taken
+}

@@ -1,0 +1,194 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// options are those of a world in a folder of its own.
+func options(t *testing.T, size int) Options {
+	return Options{Size: size, ID: t.Name(), Dir: t.TempDir(), JoinTimeout: 20 * time.Second, StallTimeout: 20 * time.Second}
+}
+
+// inOne runs f as every process of a world, all of them in this process.
+func inOne(t *testing.T, o Options, f func(w *World) error) {
+	t.Helper()
+	var all sync.WaitGroup
+	for r := range o.Size {
+		all.Go(func() {
+			o := o
+			o.Rank = r
+			w, err := Join(context.Background(), o)
+			if err != nil {
+				t.Errorf("rank %d: %v", r, err)
+				return
+			}
+			if err := f(w); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+			if err := w.Leave(); err != nil {
+				t.Errorf("rank %d: left a world that had ended: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+	if left, err := os.ReadDir(o.Dir); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder: %v, %v", left, err)
+	}
+}
+
+func TestAgree(t *testing.T) {
+	for _, size := range []int{1, 2, 5} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			inOne(t, options(t, size), func(w *World) error {
+				for i := range 20 {
+					// Values of all lengths up to the limit, among them none.
+					mine := func(r int) []byte { return bytes.Repeat([]byte{byte(r + i)}, (r*31+i*211)%(MaxValue+1)) }
+					got, err := w.Agree(context.Background(), fmt.Sprint("step ", i), mine(w.Process()))
+					if err != nil {
+						return err
+					}
+					for r := range size {
+						if !bytes.Equal(got[r], mine(r)) {
+							return fmt.Errorf("agreement %d: got %d bytes of rank %d, want %d", i, len(got[r]), r, len(mine(r)))
+						}
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func TestSame(t *testing.T) {
+	inOne(t, options(t, 3), func(w *World) error {
+		if err := w.Same(context.Background(), "the plan", "abc"); err != nil {
+			return err
+		}
+		err := w.Same(context.Background(), "the plan", []string{"x", "y", "x"}[w.Process()])
+		var d *DisagreeError
+		if !errors.As(err, &d) || d.What != "the plan" || len(d.Values) != 3 {
+			return fmt.Errorf("got %v, want disagreement on the plan", err)
+		}
+		if want := "ranks disagree on the plan: ranks 0, 2 have x, rank 1 has y"; err.Error() != want {
+			return fmt.Errorf("got %q, want %q", err, want)
+		}
+		long := strings.Repeat("z", 3*MaxValue)
+		if err := w.Same(context.Background(), "a long text", long); err != nil {
+			return err
+		}
+		if err := w.Same(context.Background(), "a long text", long+fmt.Sprint(w.Process())); !errors.As(err, &d) {
+			return fmt.Errorf("got %v for long texts that differ in the last byte", err)
+		}
+		return nil // the world goes on after a difference in values
+	})
+}
+
+// TestCounters passes a number around a ring of processes, each of which adds one.
+func TestCounters(t *testing.T) {
+	const size, rounds = 3, 200
+	inOne(t, options(t, size), func(w *World) error {
+		ctx := context.Background()
+		me := w.Process()
+		next, last := (me+1)%size, (me+size-1)%size
+		mine, err := w.NewCounters("ring", 2, last)
+		if err != nil {
+			return err
+		}
+		defer mine.Close()
+		memory, err := NewSegment(8)
+		if err != nil {
+			return err
+		}
+		defer memory.Close()
+		if err := w.Share("value", memory, last); err != nil {
+			return err
+		}
+		theirs, err := w.MapCounters(ctx, next, "ring")
+		if err != nil {
+			return err
+		}
+		defer theirs.Close()
+		value, err := w.Map(ctx, next, "value")
+		if err != nil {
+			return err
+		}
+		defer value.Close()
+		for i := range rounds {
+			if me > 0 || i > 0 {
+				n := uint64(i)
+				if me > 0 {
+					n++
+				}
+				if err := mine.Wait(ctx, 1, n, last); err != nil {
+					return err
+				}
+			}
+			word(value.Bytes(), 0).Store(word(memory.Bytes(), 0).Load() + 1)
+			theirs.Add(1, 1)
+		}
+		if me == 0 {
+			if err := mine.Wait(ctx, 1, rounds, last); err != nil {
+				return err
+			}
+			if got := word(memory.Bytes(), 0).Load(); got != size*rounds {
+				return fmt.Errorf("the number is %d, want %d", got, size*rounds)
+			}
+		}
+		_, err = w.Agree(ctx, "end", nil) // nobody leaves before the last has been raised
+		return err
+	})
+}
+
+func TestAbort(t *testing.T) {
+	o := options(t, 3)
+	mine := errors.New("out of memory")
+	blames := func(err error) bool {
+		var p *PeerError
+		return errors.As(err, &p) && p.Rank == 1 && p.PID == os.Getpid() && p.Why == mine.Error()
+	}
+	var all sync.WaitGroup
+	for r := range 3 {
+		all.Go(func() {
+			o := o
+			o.Rank = r
+			w, err := Join(context.Background(), o)
+			if r != 1 && blames(err) {
+				return // rank 1 was faster
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer w.Leave()
+			if r == 1 {
+				w.Abort(mine)
+			}
+			select {
+			case <-w.Done():
+			case <-time.After(10 * time.Second):
+				t.Errorf("rank %d does not learn of the abort", r)
+			}
+			if err := w.Err(); r == 1 && err != mine || r != 1 && !blames(err) {
+				t.Errorf("rank %d: %#v, want the error of rank 1", r, err)
+			}
+			if w.Page()[0] == 0 {
+				t.Errorf("rank %d: the abort word is not set", r)
+			}
+			if _, err := w.Agree(context.Background(), "more", nil); err == nil {
+				t.Errorf("rank %d: agrees after the abort", r)
+			}
+			if err := w.Step("more"); err == nil {
+				t.Errorf("rank %d: begins a step after the abort", r)
+			}
+		})
+	}
+	all.Wait()
+}
