@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,9 @@ func (c *Counters) wake(i int, now uint64) {
 // spin is how long Wait looks at a counter before it sleeps.
 const spin = 10 * time.Microsecond
 
+// Any stands for all other processes where Wait is not told who raises a counter.
+const Any = -1
+
 // Wait waits until a counter is at least atLeast. The process from is to raise it: Wait fails if
 // that leaves the world, and ends the world if it does not begin, within T, the step that this
 // process is in (see Step). A process in that step may take its time, as long as it lives; bound
@@ -134,15 +138,16 @@ func (b *bell) sleep(ctx context.Context, r *waiter) error {
 	b.mu.Unlock()
 	// The counter may have been raised before it was wanted, its raiser may have left.
 	b.answer()
-	if r.from != w.o.Rank && w.hasLeft(r.from) {
-		b.forsaken(w, r.from)
-	}
+	b.forsaken(w)
 	var err error
 	select {
 	case err := <-r.woken:
 		return err
 	case <-ctx.Done():
-		err = fmt.Errorf("waiting for rank %d, %s: %w", r.from, w.page.last(r.from), ctx.Err())
+		err = ctx.Err()
+		if r.from != Any {
+			err = fmt.Errorf("waiting for rank %d, %s: %w", r.from, w.page.last(r.from), err)
+		}
 	case <-w.done:
 		err = w.Err()
 	}
@@ -195,18 +200,51 @@ func (b *bell) answer() {
 	}
 }
 
-// forsaken fails waits for a process that has left or died.
-func (b *bell) forsaken(w *World, rank int) {
+// forsaken fails waits for processes that have left or died.
+func (b *bell) forsaken(w *World) {
 	b.answer()
-	err := w.Err()
-	if err == nil {
-		err = w.member(rank).failed("left the world, but is waited for")
+	gone, all := w.gone()
+	if len(gone) == 0 {
+		return
 	}
+	mine := w.page.steps(w.o.Rank)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, r := range b.remove(func(r *waiter) bool { return r.from == rank }) {
+	// One that left in this step, or later, had done its part in it.
+	culprit := func(r *waiter) int {
+		return slices.IndexFunc(gone, func(rank int) bool {
+			return r.from == rank || r.from == Any && (all || w.page.steps(rank) < mine)
+		})
+	}
+	for _, r := range b.remove(func(r *waiter) bool { return culprit(r) >= 0 }) {
+		err := w.Err()
+		if err == nil {
+			err = w.member(gone[culprit(r)]).failed("left the world, but is waited for")
+		}
 		r.woken <- err
 	}
+}
+
+// gone returns the processes that have left, and whether these are all others.
+func (w *World) gone() (ranks []int, all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for r, p := range w.peers {
+		if p != nil && p.left {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks, len(ranks) == w.o.Size-1
+}
+
+// late returns a process that has not begun a step, of those that a wait is for; -1 for none.
+func (w *World) late(from int, step uint64) int {
+	for r := range w.o.Size {
+		if r != w.o.Rank && (from == r || from == Any) && w.page.steps(r) < step {
+			return r
+		}
+	}
+	return -1
 }
 
 // overdue ends the world if somebody has waited for T for a process that has not begun the step
@@ -218,11 +256,12 @@ func (b *bell) overdue(w *World) {
 	b.mu.Lock()
 	for _, r := range b.waiters {
 		r.beats++
-		if r.from == w.o.Rank || w.page.steps(r.from) >= mine {
+		behind := w.late(r.from, mine)
+		if behind < 0 {
 			r.beats = 0
 		}
 		if r.beats > patience {
-			late = r.from
+			late = behind
 		}
 	}
 	b.mu.Unlock()

@@ -428,7 +428,7 @@ func (w *World) listen(p *peer) {
 		if !gone {
 			w.end(causeOf(w.self, err), err)
 		}
-		w.bell.forsaken(w, p.Rank)
+		w.bell.forsaken(w)
 		return
 	}
 }
