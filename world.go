@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -36,6 +37,8 @@ type JoinOptions struct {
 	// StallTimeout is how long a process may show no sign of life, or not come to where others wait for
 	// it, before the world ends; 0 means 30 seconds, or HOCKET_STALL_TIMEOUT.
 	StallTimeout time.Duration
+	// StallDefault is what StallTimeout is where neither it nor the environment says; 0 for 30 seconds.
+	StallDefault time.Duration
 	// Ranks are those of programs that this process drives; nil for an even split, in order.
 	Ranks []int
 }
@@ -70,9 +73,7 @@ func Join(ctx context.Context, opts JoinOptions) (*World, error) {
 	if opts.Timeout > 0 {
 		o.JoinTimeout = opts.Timeout
 	}
-	if opts.StallTimeout > 0 {
-		o.StallTimeout = opts.StallTimeout
-	}
+	o.StallTimeout = cmp.Or(opts.StallTimeout, o.StallTimeout, opts.StallDefault)
 	o.Ranks = opts.Ranks
 	w, err := world.Join(ctx, o)
 	if err != nil {
@@ -99,6 +100,9 @@ func (w *World) Err() error { return w.w.Err() }
 
 // Done is closed when the world has ended.
 func (w *World) Done() <-chan struct{} { return w.w.Done() }
+
+// Abort ends the world in all processes: the others get cause as that of this one.
+func (w *World) Abort(cause error) { w.w.Abort(cause) }
 
 // Leave says goodbye, when this process's runs are over and its machine is closed: the others go on, as
 // long as they need nothing of it. It returns why the world had ended before, if it had.

@@ -20,7 +20,11 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	if g == nil {
 		return nil
 	}
-	what := fmt.Sprintf("plan %s of %s, %d ranks, machine %s", p.HashString(), p.Func, p.Ranks, m.Name())
+	what := p.Func
+	for _, d := range p.Dims {
+		what += fmt.Sprintf(" %s=%d", d.Name, d.Value)
+	}
+	what += fmt.Sprintf(" on %d ranks (plan %.16s), machine %s", p.Ranks, p.HashString(), m.Name())
 	if o.Algorithm != "" {
 		what += ", algorithm " + o.Algorithm
 	}
