@@ -92,12 +92,12 @@ func (w *World) disagree(what, mine string, rank int, theirs string) *DisagreeEr
 }
 
 // broadcast sends a message to all others.
-func (w *World) broadcast(message []byte) error {
+func (w *World) broadcast(message []byte, fds ...int) error {
 	for r := range w.o.Size {
 		if r == w.o.Rank {
 			continue
 		}
-		if err := w.sendTo(r, message); err != nil {
+		if err := w.sendTo(r, message, fds...); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,6 @@
 package world
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -152,11 +151,4 @@ func (l *link) owner() (uid uint32, pid int, err error) {
 		}
 	})
 	return uid, pid, errors.Join(err, err2)
-}
-
-// ring wakes the waiters of the process that a doorbell belongs to.
-func ring(doorbell int) {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(doorbell, one[:])
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,4 +35,14 @@ func closeAll([]int) {}
 
 func withFD(*os.File, func(fd int)) error { return errors.ErrUnsupported }
 
-func ring(int) {}
+// futexWait looks again a little later.
+func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
+	for start := time.Now(); word.Load() == was; time.Sleep(50 * time.Microsecond) {
+		if time.Since(start) > d {
+			return true
+		}
+	}
+	return false
+}
+
+func futexWake(*atomic.Uint32) {}

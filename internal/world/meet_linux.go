@@ -11,8 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 type unixStat = syscall.Stat_t
@@ -62,7 +60,6 @@ func (w *World) meet(ctx context.Context) error {
 	if err := w.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
 		return err
 	}
-	w.running.Go(w.bell.listen)
 	w.running.Go(w.watch)
 	return nil
 }
@@ -285,7 +282,7 @@ func (w *World) admit(l *link, h hello, answer []byte) (*peer, error) {
 	if old := w.peers[h.Rank]; old != nil {
 		return nil, old.failed("has joined already, so process %d cannot join with the same rank", h.PID)
 	}
-	p := &peer{member: h.member, link: l, doorbell: -1}
+	p := &peer{member: h.member, link: l}
 	if answer != nil {
 		if err := l.send(answer, 0); err != nil {
 			return nil, nil
@@ -296,15 +293,9 @@ func (w *World) admit(l *link, h hello, answer []byte) (*peer, error) {
 	return p, nil
 }
 
-// sayReady tells all others that this process has all its links. It hands them its doorbell,
-// and process 0 hands them the page.
+// sayReady tells all others that this process has all its links. Process 0 hands them the page.
 func (w *World) sayReady() error {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return os.NewSyscallError("eventfd", err)
-	}
-	w.bell.file = os.NewFile(uintptr(fd), "doorbell")
-	fds := []int{fd}
+	var fds []int
 	if w.o.Rank == 0 {
 		page, err := newPage(w.o.Size)
 		if err != nil {
@@ -313,43 +304,28 @@ func (w *World) sayReady() error {
 		w.mu.Lock()
 		w.page = page
 		w.mu.Unlock()
-		var pageFD int
-		if err := withFD(page.file, func(fd int) { pageFD = fd }); err != nil {
-			return err
-		}
 		defer page.seal()
-		fds = append(fds, pageFD)
-	}
-	for r := range w.o.Size {
-		if r == w.o.Rank {
-			continue
-		}
-		if err := w.sendTo(r, encodeReady(), fds...); err != nil {
+		if err := withFD(page.file, func(fd int) { fds = []int{fd} }); err != nil {
 			return err
 		}
 	}
-	return nil
+	return w.broadcast(encodeReady(), fds...)
 }
 
-// isReady takes what a process hands over when it has all its links.
+// isReady takes what a process says when it has all its links.
 func (w *World) isReady(p *peer, fds []int) error {
-	want := 1
-	if p.Rank == 0 {
-		want = 2
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(fds) != want || p.ready {
+	if p.ready || (len(fds) == 1) != (p.Rank == 0) {
 		return fmt.Errorf("%d files of a process that has joined", len(fds))
 	}
 	if p.Rank == 0 {
-		page, err := openPage(take(&fds[1]), w.o.Size)
+		page, err := openPage(take(&fds[0]), w.o.Size)
 		if err != nil {
 			return err
 		}
 		w.page = page
 	}
-	p.doorbell = take(&fds[0])
 	p.ready = true
 	w.notify()
 	return nil

@@ -12,7 +12,7 @@ import (
 const (
 	kindHello     = 'h' // JSON of a hello, both ways: the first message of a link
 	kindAborted   = 'x' // JSON of a cause
-	kindReady     = 'r' // with files: its doorbell; and, from process 0, the page
+	kindReady     = 'r' // from process 0 with the page's file
 	kindBye       = 'b'
 	kindAgreement = 'a' // sequence number, length of the step, step, value
 	kindExport    = 'e' // a key, with a file

@@ -77,8 +77,6 @@ type World struct {
 		n uint64 // calls of Step
 	}
 
-	bell bell // waiters for counters
-
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when anything below changes
 	peers   []*peer       // by rank; nil for this process, and for those that have not joined
@@ -271,7 +269,6 @@ func (w *World) Leave() error {
 		}
 		p.link.close()
 	}
-	w.bell.close()
 	w.running.Wait()
 	for _, p := range peers {
 		if p == nil {
@@ -280,10 +277,6 @@ func (w *World) Leave() error {
 		for _, f := range p.files {
 			f.Close()
 		}
-		w.mu.Lock()
-		closeAll([]int{p.doorbell})
-		p.doorbell = -1
-		w.mu.Unlock()
 	}
 	return err
 }
@@ -370,7 +363,6 @@ func (w *World) watch() {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	// Time is counted in own beats: a process that was stopped itself blames nobody for it.
-	patience := int(max(w.o.StallTimeout/beat, 1))
 	seen := make([]uint64, w.o.Size)
 	silent := make([]int, w.o.Size)
 	for {
@@ -393,15 +385,17 @@ func (w *World) watch() {
 			if now != seen[r] {
 				seen[r], silent[r] = now, 0
 			}
-			if silent[r] > patience && !w.hasLeft(r) {
+			if silent[r] > w.patience() && !w.hasLeft(r) {
 				err := w.member(r).failed("stalled: no sign of life for %v, %s", w.o.StallTimeout, w.page.last(r))
 				w.end(cause{Peer: err}, err)
 				return
 			}
 		}
-		w.bell.overdue(w)
 	}
 }
+
+// patience is how many beats T is.
+func (w *World) patience() int { return int(max(w.o.StallTimeout/beat, 1)) }
 
 func (w *World) hasLeft(rank int) bool {
 	w.mu.Lock()
@@ -428,7 +422,6 @@ func (w *World) listen(p *peer) {
 		if !gone {
 			w.end(causeOf(w.self, err), err)
 		}
-		w.bell.forsaken(w)
 		return
 	}
 }

@@ -1,0 +1,91 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+)
+
+func init() {
+	children["echo"] = echo
+}
+
+// echo answers each raise of its counter with one of the other process's.
+func echo(ctx context.Context, o Options) error {
+	w, err := Join(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer w.Leave()
+	mine, theirs, err := pair(ctx, w)
+	if err != nil {
+		return err
+	}
+	for n := uint64(1); ; n++ {
+		if mine.Wait(ctx, 0, n, 1-w.Process()) != nil {
+			return nil // the other has left
+		}
+		theirs.Set(0, n)
+	}
+}
+
+// pair makes a counter for each of two processes to wait on.
+func pair(ctx context.Context, w *World) (mine, theirs *Counters, err error) {
+	if mine, err = w.NewCounters("edge", 1); err != nil {
+		return nil, nil, err
+	}
+	theirs, err = w.MapCounters(ctx, 1-w.Process(), "edge")
+	return mine, theirs, err
+}
+
+// BenchmarkEdge is one counter edge between two processes: half of a round trip. idle/op is
+// the median where the other process had gone to sleep before.
+func BenchmarkEdge(b *testing.B) {
+	o := Options{Size: 2, ID: "bench", Dir: b.TempDir()}
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), childVariable+"=echo", "HOCKET_WORLD_SIZE=2", "HOCKET_RANK=1",
+		"HOCKET_RUN_ID="+o.ID, "HOCKET_RUN_DIR="+o.Dir)
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr
+	if err := c.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer c.Wait()
+	ctx := context.Background()
+	w, err := Join(ctx, o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Leave()
+	mine, theirs, err := pair(ctx, w)
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := uint64(0)
+	trip := func() time.Duration {
+		n++
+		start := time.Now()
+		theirs.Set(0, n)
+		if err := mine.Wait(ctx, 0, n, 1); err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	for _, pause := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond} {
+		b.Run(fmt.Sprint("pause=", pause), func(b *testing.B) {
+			var times []time.Duration
+			for b.Loop() {
+				time.Sleep(pause)
+				times = append(times, trip()/2)
+			}
+			slices.Sort(times)
+			b.ReportMetric(float64(times[len(times)/2].Nanoseconds()), "median-ns/edge")
+			b.ReportMetric(float64(times[len(times)/10].Nanoseconds()), "p10-ns/edge")
+			b.ReportMetric(float64(times[len(times)*99/100].Nanoseconds()), "p99-ns/edge")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

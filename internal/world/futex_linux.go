@@ -1,0 +1,29 @@
+package world
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	opFutexWait = 0 // FUTEX_WAIT, for memory that processes share
+	opFutexWake = 1
+)
+
+// futexWait sleeps until futexWake is called for word, in any process, or d has passed, which it
+// reports. It does not sleep if word is not was. It may return for no reason.
+func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
+	t := unix.NsecToTimespec(d.Nanoseconds())
+	_, _, err := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opFutexWait, uintptr(was),
+		uintptr(unsafe.Pointer(&t)), 0, 0)
+	return err == unix.ETIMEDOUT
+}
+
+// futexWake wakes all that sleep on word.
+func futexWake(word *atomic.Uint32) {
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opFutexWake, math.MaxInt32, 0, 0, 0)
+}
