@@ -81,8 +81,11 @@ func commandOf(words []string) ([]string, error) {
 	return append([]string{self()}, words...), nil
 }
 
-// self is this program; empty where that is not known.
+// self is this program, as it was called; empty where that is not known.
 func self() string {
+	if path, err := exec.LookPath(os.Args[0]); err == nil {
+		return path
+	}
 	path, _ := os.Executable()
 	return path
 }
@@ -131,7 +134,7 @@ func (a *app) launch(ctx context.Context, n int, words []string) error {
 
 // processes makes the commands for n processes.
 func (a *app) processes(n int, words []string) []*exec.Cmd {
-	id, own := rand.Text(), len(words) > 0 && words[0] == self()
+	id, own := rand.Text(), words[0] == self()
 	var lines lineLog
 	all := make([]*exec.Cmd, n)
 	for rank := range all {

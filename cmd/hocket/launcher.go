@@ -53,8 +53,10 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 }
 
 // within returns a context that ends with the processes, too. What is returned is called with how the
-// command has ended, tells the others of an error, and returns that of whoever is to blame.
+// command has ended, and returns the error of whoever is to blame. It tells the others where the machine
+// failed: what is wrong with a program or its inputs they find out themselves.
 func within(ctx context.Context, w *hocket.World) (context.Context, func(err error) error) {
+	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		select {
@@ -66,7 +68,9 @@ func within(ctx context.Context, w *hocket.World) (context.Context, func(err err
 	return ctx, func(err error) error {
 		cancel()
 		if err != nil {
-			w.Abort(err)
+			if code := classify(outer, err).code; code == exitMachine || code == exitInterrupted {
+				w.Abort(err)
+			}
 			if cause := w.Err(); errors.Is(err, context.Canceled) && cause != nil && !errors.Is(cause, context.Canceled) {
 				err = &failure{code: exitMachine, kind: "machine", err: cause}
 			}
