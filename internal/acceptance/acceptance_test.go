@@ -1,4 +1,6 @@
-package hocket_test
+// Package acceptance_test holds whole programs to what they must give: acceptance cases,
+// nvFuser's dumps, random programs, frozen results, and soaks.
+package acceptance_test
 
 import (
 	"context"
@@ -19,6 +21,9 @@ import (
 // The acceptance cases, by the ids under which nvFuser's tests were collected.
 // What each must give is computed here, in plain loops, from the inputs;
 // neither the evaluator nor another schedule is asked.
+
+// root is the repository's root, seen from here.
+const root = "../.."
 
 // tens is a tensor as a test writes it: row-major float64s.
 type tens struct {
