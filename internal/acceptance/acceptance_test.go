@@ -7,7 +7,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -143,6 +145,14 @@ func (c testCase) check(t *testing.T) *plan.Plan {
 	}
 	if *onCUDA {
 		c.checkOnCUDA(t, p)
+		return planOf(t, c.src, c.b)
+	}
+	if w := ofWorld(t); w != nil {
+		name := frozenName(t)
+		if reports := runInProcess(t, w, p, c.b, func(m *hocket.Model) []hocket.Args { return c.batch(t, m) }); reports != nil {
+			c.compare(t, "processes", reports)
+			wantFrozen(t, name, "processes", reports)
+		}
 		return planOf(t, c.src, c.b)
 	}
 	ctx := context.Background()
@@ -340,7 +350,8 @@ func TestAcceptanceReshards(t *testing.T) {
 			"C11 there": {src: `func f(%x: f16[D/d, 3 * D]) -> f16[D, 3 * D/d] { return %x }`, runs: fresh(2, 9, d, 3*d), want: same},
 			"C11 back":  {src: `func f(%x: f16[D, 3 * D/d]) -> f16[D/d, 3 * D] { return %x }`, runs: fresh(2, 9, d, 3*d), want: same},
 		}
-		for id, c := range cases {
+		for _, id := range slices.Sorted(maps.Keys(cases)) { // processes run them in one order
+			c := cases[id]
 			t.Run(fmt.Sprintf("%s/%d", id, d), func(t *testing.T) {
 				c.src = main + c.src
 				c.check(t)
@@ -735,7 +746,8 @@ func TestAcceptancePipelines(t *testing.T) {
   return %y
 }`,
 		}
-		for name, src := range cases {
+		for _, name := range slices.Sorted(maps.Keys(cases)) { // processes run them in one order
+			src := cases[name]
 			t.Run(fmt.Sprintf("P12/%s/%d", name, d), func(t *testing.T) {
 				testCase{src: src, runs: runsOf(4, 3, gather), want: xw}.check(t)
 			})

@@ -183,18 +183,25 @@ func frozenExample(t *testing.T, m *hocket.Machine, file string, runs, schedules
 	if err != nil {
 		return err
 	}
+	drawn := func(model *hocket.Model) (batch []hocket.Args) {
+		for i := range runs {
+			in, err := model.RandomInputs(fmt.Sprintf("ints:%d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch = append(batch, hocket.Args{In: in})
+		}
+		return batch
+	}
+	if w := ofWorld(t); w != nil {
+		wantFrozen(t, name, "processes", runInProcess(t, w, p, hocket.Binding{}, drawn))
+		return nil
+	}
 	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
 	if err != nil {
 		return err
 	}
-	var batch []hocket.Args
-	for i := range runs {
-		in, err := model.RandomInputs(fmt.Sprintf("ints:%d", i))
-		if err != nil {
-			return err
-		}
-		batch = append(batch, hocket.Args{In: in})
-	}
+	batch := drawn(model)
 	ctx := context.Background()
 	reports, err := model.RunBatch(ctx, batch)
 	if err != nil {

@@ -58,10 +58,10 @@ func (p *peers) watch(w *world) {
 	}
 }
 
-// end has the other processes end with this world, which ends for cause: what they wait for will not
-// come. Not if it is closed and nothing was under way.
+// end has the other processes end with this world where something was under way: what they wait for will
+// not come.
 func (p *peers) end(cause error, busy bool) {
-	if cause != errClosed || busy {
+	if busy {
 		p.Abort(cause)
 	}
 	p.cancel()

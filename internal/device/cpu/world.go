@@ -102,6 +102,9 @@ func (w *world) Abort(cause error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.cause == nil && w.peers != nil {
+		w.peers.Abort(cause)
+	}
 	w.end(cause)
 }
 
