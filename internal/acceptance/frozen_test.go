@@ -50,6 +50,9 @@ var frozen = struct {
 // TestMain writes what -freeze asks for, and after all tests wants no row that no
 // test gives any more.
 func TestMain(m *testing.M) {
+	if os.Getenv(workerEnv) != "" {
+		os.Exit(worker())
+	}
 	flag.Parse()
 	if !slices.Contains([]string{"", "new", "all"}, *freeze) {
 		fmt.Fprintf(os.Stderr, "-freeze is new or all, not %q\n", *freeze)

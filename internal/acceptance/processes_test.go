@@ -46,19 +46,35 @@ type process struct {
 	out bytes.Buffer
 }
 
-// startProcesses starts n processes of a world.
+// workerEnv has the test binary be a worker, and no test.
+const workerEnv = "HOCKET_TEST_WORKER"
+
+// startProcesses starts n processes of a world, which run tests.
 func startProcesses(t *testing.T, n int, args ...string) []*process {
+	t.Helper()
+	return launch(t, n, t.TempDir(), t.Name(), nil, args...)
+}
+
+// startWorkers starts n workers, each with a variable of its own.
+func startWorkers(t *testing.T, n int, dir, id string, env func(rank int) string) []*process {
+	t.Helper()
+	return launch(t, n, dir, id, func(rank int) []string { return []string{workerEnv + "=1", env(rank)} })
+}
+
+func launch(t *testing.T, n int, dir, id string, env func(rank int) []string, args ...string) []*process {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	all := make([]*process, n)
 	for rank := range all {
 		p := &process{Cmd: exec.CommandContext(t.Context(), self, args...)}
 		p.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", n),
-			"HOCKET_RUN_ID="+t.Name(), "HOCKET_RUN_DIR="+dir)
+			"HOCKET_RUN_ID="+id, "HOCKET_RUN_DIR="+dir)
+		if env != nil {
+			p.Env = append(p.Env, env(rank)...)
+		}
 		p.Stdout, p.Stderr = &p.out, &p.out
 		if err := p.Start(); err != nil {
 			t.Fatal(err)

@@ -36,6 +36,7 @@ func (m *machine) share(ctx context.Context, ranks int) (*peers, error) {
 	}
 	p.name = fmt.Sprintf("cpu world %d", m.opened.Add(1))
 	if err := p.Same(ctx, p.name, fmt.Sprintf("%d ranks", ranks)); err != nil {
+		p.Abort(err)
 		return nil, err
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)

@@ -31,7 +31,11 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	if o.Fixed {
 		what += ", fixed"
 	}
-	return g.Same(ctx, "the plan to load", what)
+	err := g.Same(ctx, "the plan to load", what)
+	if err != nil { // whoever compares later is to learn of it, too
+		g.Abort(err)
+	}
+	return err
 }
 
 // loadedBy is what a process tells of its load.
