@@ -73,11 +73,11 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil, fmt.Errorf("waiting for ranks %s to reach %q: %w", listRanks(late), step, err)
 	case errors.Is(err, context.DeadlineExceeded):
-		why := fmt.Sprintf("did not reach %q within %v, %s", step, w.o.StallTimeout, w.page.last(late[0]))
+		more := ""
 		if len(late) > 1 {
-			why += fmt.Sprintf("; ranks %s are late", listRanks(late))
+			more = fmt.Sprintf(" (as ranks %s)", listRanks(late[1:]))
 		}
-		return nil, w.member(late[0]).failed("%s", why)
+		return nil, w.blame(late[0], "did not reach %q within %v%s", step, w.o.StallTimeout, more)
 	}
 	return nil, err
 }
@@ -100,6 +100,7 @@ func (w *World) broadcast(message []byte, fds ...int) error {
 		if err := w.sendTo(r, message, fds...); err != nil {
 			return err
 		}
+		phase("within " + kinds[message[0]])
 	}
 	return nil
 }

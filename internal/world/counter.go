@@ -145,6 +145,6 @@ func (w *World) check(ctx context.Context, from int, beats *int) error {
 		return nil
 	}
 	text, _ := w.page.recorded(w.o.Rank, mine)
-	w.Abort(w.member(from).failed("did not begin step %d (%s) within %v, %s", mine, text, w.o.StallTimeout, w.page.last(from)))
+	w.Abort(w.blame(from, "did not begin step %d (%s) within %v", mine, text, w.o.StallTimeout))
 	return w.Err()
 }

@@ -79,7 +79,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 		return false, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = w.member(process).failed("did not export %q within %v, %s", key, w.o.StallTimeout, w.page.last(process))
+		err = w.blame(process, "did not export %q within %v", key, w.o.StallTimeout)
 	}
 	return file, err
 }

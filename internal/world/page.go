@@ -73,6 +73,7 @@ func (p *page) abortWord() *atomic.Uint32 {
 // is c.
 func (p *page) abort(c cause) (first cause, own bool) {
 	if word(p.Bytes(), atClaim).CompareAndSwap(0, 1) {
+		phase("claimed")
 		text := c.encode()
 		copyIn(p.Bytes()[atCause:pageHeader], text)
 		word(p.Bytes(), atLength).Store(uint64(len(text)))

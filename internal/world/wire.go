@@ -25,6 +25,8 @@ const (
 	maxMessage = 1 + 8 + 2 + maxStep + MaxValue
 )
 
+var kinds = map[byte]string{kindReady: "ready", kindAgreement: "agreement"}
+
 type (
 	message any
 
