@@ -3,9 +3,7 @@ package world
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // Counters are numbers in shared memory that processes raise and wait for. They never sink.
@@ -50,11 +48,6 @@ func (c *Counters) Close() error { return c.segment.Close() }
 
 // line returns the memory of a counter.
 func (c *Counters) line(i int) []byte { return c.segment.mem[i*counterBytes:][:counterBytes] }
-
-// word32 returns half a word of shared memory.
-func word32(mem []byte, at int) *atomic.Uint32 {
-	return (*atomic.Uint32)(unsafe.Pointer(&mem[at : at+4][0]))
-}
 
 // Load returns the value of a counter.
 func (c *Counters) Load(i int) uint64 { return word(c.line(i), counterValue).Load() }

@@ -201,7 +201,7 @@ func (w *World) end(c cause, err error) {
 		return
 	}
 	if w.page != nil {
-		if first, own := w.page.abort(c); !own {
+		if first, own := w.page.abort(w.o.Rank, c); !own {
 			c, err = first, first.err()
 		}
 	}
