@@ -177,10 +177,15 @@ func TestOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go c.Add(1, 3)
+	added := make(chan struct{})
+	go func() {
+		defer close(added)
+		c.Add(1, 3)
+	}()
 	if err := c.Wait(ctx, 1, 3, 0); err != nil || c.Load(0) != 0 {
 		t.Errorf("%v; counter 0 is %d", err, c.Load(0))
 	}
+	<-added
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
