@@ -1,13 +1,10 @@
 package hocket_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device/cpu"
@@ -135,127 +132,6 @@ func testBound(t *testing.T, model *hocket.Model) {
 		t.Errorf("without the parameter: %v", err)
 	}
 	run("a run's own where none is bound", 4, one, map[string]*hocket.Tensor{"w": floats(one, 4, 2)})
-}
-
-// weighty is an MLP of 16 rows, with weights of 90 MB in all, or 940 MB with -soak.machine
-// cuda.
-func weighty() string {
-	hidden, features := int64(1024), int64(22016)
-	if *soakMachine == "cuda" {
-		hidden, features = 8192, 28672
-	}
-	return fmt.Sprintf(`dim T = 16
-dim H = %d
-dim F = %d
-mesh tp[%d]
-func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T, H] {
-  %%h = linear %%x, %%up
-  %%g = relu %%h
-  %%y = linear %%g, %%down
-  return %%y
-}
-`, hidden, features, *soakRanks)
-}
-
-// BenchmarkWeights is what a run costs whose weights are given to each run, and bound.
-func BenchmarkWeights(b *testing.B) {
-	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer m.Close()
-	for _, graph := range []bool{false, true} {
-		if graph && *soakMachine == "cpu" {
-			continue
-		}
-		model := modeltest.Load(b, m, weighty(), hocket.LoadOptions{Graph: graph})
-		in, err := model.RandomInputs("ints:1")
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, bound := range []bool{false, true} {
-			b.Run(fmt.Sprintf("graph %v, bound %v", graph, bound), func(b *testing.B) {
-				args := maps.Clone(in)
-				if bound {
-					for _, name := range []string{"up", "down"} {
-						delete(args, name)
-						if err := model.Bind(name, in[name]); err != nil {
-							b.Fatal(err)
-						}
-					}
-				}
-				run := func() {
-					if _, err := model.Run(b.Context(), hocket.Args{In: args}); err != nil {
-						b.Fatal(err)
-					}
-				}
-				run() // loads, and uploads what stays
-				run() // records
-				for b.Loop() {
-					run()
-				}
-			})
-		}
-		if err := model.Close(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// BenchmarkMissed is what a run costs behind one that missed its deadline, which passed
-// when half of it was done, with bound weights.
-func BenchmarkMissed(b *testing.B) {
-	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer m.Close()
-	for _, grace := range []time.Duration{0, -1} {
-		model := modeltest.Load(b, m, weighty(), hocket.LoadOptions{Graph: *soakMachine != "cpu", Grace: grace})
-		in, err := model.RandomInputs("ints:1")
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, name := range []string{"up", "down"} {
-			if err := model.Bind(name, in[name]); err != nil {
-				b.Fatal(err)
-			}
-			delete(in, name)
-		}
-		run := func(ctx context.Context) error {
-			_, err := model.Run(ctx, hocket.Args{In: in})
-			return err
-		}
-		b.Run(fmt.Sprint("grace ", grace), func(b *testing.B) {
-			var half time.Duration
-			missed := 0
-			for range 5 { // loads, records
-				began := time.Now()
-				if err := run(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-				half = time.Since(began) / 2
-			}
-			for b.Loop() {
-				b.StopTimer()
-				ctx, cancel := context.WithTimeout(b.Context(), half)
-				if err := run(ctx); errors.Is(err, context.DeadlineExceeded) {
-					missed++
-				} else if err != nil {
-					b.Fatal(err)
-				}
-				cancel()
-				b.StartTimer()
-				if err := run(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(missed)/float64(b.N), "missed/op")
-		})
-		if err := model.Close(); err != nil {
-			b.Fatal(err)
-		}
-	}
 }
 
 // TestPrepareBound: Prepare takes the dims that bound weights have, as runs do, and the

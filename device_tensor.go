@@ -203,7 +203,7 @@ func (m *Model) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.A
 	for i, a := range batch {
 		var err, oerr error
 		r := &runs[i]
-		r.In = in[i]
+		r.In, r.InLocal = in[i], hostBlocks(a.InLocal)
 		r.DeviceIn, err = m.own(a.DeviceIn)
 		r.DeviceOut, oerr = m.own(a.DeviceOut)
 		if err := errors.Join(err, oerr); err != nil {
@@ -222,6 +222,23 @@ func (m *Model) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.A
 		}
 	}
 	return runs, nil
+}
+
+// hostBlocks are blocks as exec takes them.
+func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tensor {
+	if len(all) == 0 {
+		return nil
+	}
+	out := map[string]map[int]*tensor.Tensor{}
+	for name, parts := range all {
+		out[name] = map[int]*tensor.Tensor{}
+		for rank, t := range parts {
+			if t != nil {
+				out[name][rank] = t.host()
+			}
+		}
+	}
+	return out
 }
 
 // own checks that tensors are of the model's machine.

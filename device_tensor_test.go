@@ -18,36 +18,6 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestDeviceTensors uses device tensors at random, on the machine of -soak.machine.
-func TestDeviceTensors(t *testing.T) {
-	count := 400
-	if testing.Short() {
-		count = 100
-	}
-	if *soakMachine != "cpu" {
-		m, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: *soakMachine})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		for _, graph := range []bool{false, true} {
-			t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
-				modeltest.DeviceTensors(t, m, hocket.LoadOptions{Graph: graph}, nil, 7, count)
-			})
-		}
-		return
-	}
-	for seed := range uint64(4) {
-		t.Run(fmt.Sprint("concurrent ", seed), func(t *testing.T) {
-			modeltest.DeviceTensors(t, modeltest.Open(t, cpu.New(cpu.Options{})), hocket.LoadOptions{}, nil, seed, count)
-		})
-		t.Run(fmt.Sprint("scheduled ", seed), func(t *testing.T) {
-			dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: int64(seed)})
-			modeltest.DeviceTensors(t, modeltest.Open(t, dev), hocket.LoadOptions{}, nil, seed+100, count)
-		})
-	}
-}
-
 // counted adds to its state, split over ranks, and fails where an id is none of the table's.
 const counted = `dim T = 4
 mesh tp[2]
@@ -649,74 +619,6 @@ func TestDeviceTensorTurn(t *testing.T) {
 	for range 3 {
 		if err := <-done; err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// BenchmarkState is what a run costs that adds a row to all rows of its state, by way of the
-// host, by copies on the devices, and where it works in the state itself, on the machine of
-// -soak.machine.
-func BenchmarkState(b *testing.B) {
-	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer m.Close()
-	sizes := []int64{16, 4096}
-	if *soakMachine != "cpu" {
-		sizes = []int64{16, 4096, 131072}
-	}
-	for _, rows := range sizes {
-		for _, graph := range []bool{false, true} {
-			if graph && *soakMachine == "cpu" {
-				continue
-			}
-			model := modeltest.Load(b, m, fmt.Sprintf(`dim T = %d
-mesh tp[%d]
-func f(%%s: inout bf16[T/tp, 4096], %%x: bf16[4096]) {
-  add %%s, %%x into %%s
-}
-`, rows, *soakRanks), hocket.LoadOptions{Graph: graph})
-			in, err := model.RandomInputs("ints:1")
-			if err != nil {
-				b.Fatal(err)
-			}
-			state, err := model.NewDeviceTensor(b.Context(), "s", nil)
-			if err == nil {
-				err = errors.Join(state.Write(b.Context(), in["s"]), model.Bind("x", in["x"]))
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
-			s := map[string]*hocket.DeviceTensor{"s": state}
-			for name, args := range map[string]hocket.Args{
-				"host":    {In: map[string]*hocket.Tensor{"s": in["s"]}, Out: map[string]*hocket.Tensor{"s": in["s"]}},
-				"devices": {DeviceIn: s, DeviceOut: s},
-				"plan":    {},
-			} {
-				var on *hocket.DeviceTensor
-				if name == "plan" {
-					on = state
-				}
-				if err := model.BindDevice("s", on); err != nil {
-					b.Fatal(err)
-				}
-				b.Run(fmt.Sprintf("%s, graph %v, by the %s", hocket.Bytes(rows*4096*2), graph, name), func(b *testing.B) {
-					run := func() {
-						if _, err := model.Run(b.Context(), args); err != nil {
-							b.Fatal(err)
-						}
-					}
-					run() // loads
-					run() // records
-					for b.Loop() {
-						run()
-					}
-				})
-			}
-			if err := errors.Join(state.Close(), model.Close()); err != nil {
-				b.Fatal(err)
-			}
 		}
 	}
 }

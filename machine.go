@@ -53,6 +53,9 @@ type MachineOptions struct {
 	// soon as it may: what a missing wait does then shows in the result.
 	Scheduled bool
 	Seed      int64
+	// World spreads the ranks of all models over several processes; nil for this one alone. Each process
+	// opens one machine with it, and does alike with it: see World.
+	World *World
 }
 
 // Machine runs models. It may be used by many goroutines.
@@ -86,13 +89,23 @@ func (o MachineOptions) device() (device.Machine, error) {
 		if o.Scheduled {
 			return nil, fmt.Errorf("machine %q runs no schedules: %w; cpu does", o.Name, ErrUnsupported)
 		}
+		if o.World != nil && o.World.Size() > 1 {
+			return nil, fmt.Errorf("machine %q over several processes: %w; cpu does that", o.Name, ErrUnsupported)
+		}
 		return device.Named(o.Name)
 	}
 	mode := cpu.Concurrent
 	if o.Scheduled {
 		mode = cpu.Scheduled
 	}
-	return cpu.New(cpu.Options{Mode: mode, Seed: o.Seed}), nil
+	opts := cpu.Options{Mode: mode, Seed: o.Seed}
+	if o.World != nil && o.World.Size() > 1 {
+		if o.Scheduled {
+			return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them", ErrUnsupported)
+		}
+		opts.Peers = o.World.w
+	}
+	return cpu.New(opts), nil
 }
 
 // LoadOptions tune loading; the zero value is usable.
@@ -148,6 +161,10 @@ type LoadOptions struct {
 	// its bits cannot change with a batch, and products by algorithms that are not
 	// picked by measurement, which may differ between machines.
 	FixedAlgorithms bool
+	// Gather has each process of a World get all results whole, at a cost: processes wait for each other
+	// when runs end. Else Report.Out has those of which this process holds every element, and
+	// Report.OutLocal the blocks of its ranks.
+	Gather bool
 	// Logger gets progress at debug level, and a warning where products run by a guess
 	// (see Report.Guesses); nil for none.
 	Logger *slog.Logger

@@ -63,6 +63,10 @@ type Port struct {
 type Args struct {
 	// In holds every parameter that neither Bind nor BindDevice set.
 	In map[string]*Tensor
+	// InLocal gives parameters by the blocks of this process's ranks, by rank, where the machine has a
+	// World of several processes, or one process that prefers it. Their dims must follow from the
+	// binding, or from other parameters.
+	InLocal map[string]map[int]*Tensor
 	// Out, where it names a result, receives it; other results are made anew. When the run
 	// fails, or its context ends first, some of it may have been written: what is in In, too,
 	// is to be taken for lost then. Where several results, of one run or a batch's, have one
@@ -310,6 +314,11 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 			delete(in, name) // what is bound
 		}
 	}
+	for name := range a.InLocal {
+		if a.In[name] == nil {
+			delete(in, name)
+		}
+	}
 	return in, nil
 }
 
@@ -403,7 +412,7 @@ func (m *Model) fit(
 	opts := exec.Options{
 		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
 			Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
-		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0),
+		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Gather: m.opts.Gather,
 	}
 	for name := range m.weights() {
 		opts.Weights[name] = true

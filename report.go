@@ -20,6 +20,9 @@ type Report struct {
 	// left on the devices; OutNames their order, with inout parameters last.
 	Out      map[string]*Tensor
 	OutNames []string
+	// OutLocal are, by result and rank, the blocks of this process's ranks, where the machine has a
+	// World of several processes; nil elsewhere.
+	OutLocal map[string]map[int]*Tensor
 
 	Func   string
 	Ranks  int
@@ -130,8 +133,17 @@ func (s *reporter) report(r *exec.Result) *Report {
 	rep.Out, rep.Dims, rep.Overlap = map[string]*Tensor{}, maps.Clone(rep.Dims), slices.Clone(rep.Overlap)
 	rep.Detours, rep.Guesses, rep.PassedOver, rep.trace = r.Detours, r.Guesses, r.PassedOver, r.Trace
 	for _, o := range s.plan.Outputs {
+		if local := r.Local[o.Name]; local != nil {
+			if rep.OutLocal == nil {
+				rep.OutLocal = map[string]map[int]*Tensor{}
+			}
+			rep.OutLocal[o.Name] = map[int]*Tensor{}
+			for rank, block := range local {
+				rep.OutLocal[o.Name][rank] = (*Tensor)(block)
+			}
+		}
 		t := (*Tensor)(r.Outputs[o.Name])
-		if t == nil { // left on the devices
+		if t == nil { // left on the devices, or in part another process's
 			continue
 		}
 		rep.Out[o.Name] = t

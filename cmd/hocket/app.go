@@ -40,6 +40,12 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	return a
 }
 
+// mute has the process print nothing but errors.
+func (a *app) mute() {
+	a.text = io.Discard
+	a.stdout = &checkedWriter{w: io.Discard}
+}
+
 func wantsJSON(args []string) bool {
 	if i := slices.Index(args, "--"); i >= 0 {
 		args = args[:i]
@@ -140,7 +146,7 @@ For completions of the shell you use, see hocket completion --help.`,
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: "see " + c.CommandPath() + " --help"}
 	})
 	root.PersistentFlags().SortFlags = false
-	for _, c := range []*cobra.Command{a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(), a.doctorCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(), a.launchCommand(), a.doctorCommand(), a.versionCommand()} {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
 		root.AddCommand(a.named(c))

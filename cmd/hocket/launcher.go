@@ -1,43 +1,81 @@
 package main
 
 import (
-	"os"
-	"strconv"
+	"context"
+	"errors"
+	"time"
+
+	"hocket.example/hocket"
 )
 
-// launchers are the programs that start one process for each rank, and the
-// variables by which these processes learn how many they are and which one each is.
-//
-// Of Slurm it is the step's number of tasks that counts. SLURM_NTASKS is set for a
-// whole allocation, also in the shell of salloc and in a batch script, where hocket
-// is one process. Only srun starts several, as tasks of one step, and sets
-// SLURM_STEP_NUM_TASKS and SLURM_PROCID for each. A batch script and salloc's
-// interactive step have SLURM_PROCID=0, but no step of several tasks.
-var launchers = []struct {
-	name       string
-	size, rank string // environment variables
-}{
-	{"torchrun", "WORLD_SIZE", "RANK"},
-	{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-	{"mpiexec", "PMI_SIZE", "PMI_RANK"},
-	{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
-}
-
-// alone refuses to drive ranks in one of several processes that a launcher
-// started: each would run all ranks, on the same GPUs.
+// alone refuses what is for one process in one of several that a launcher started: each would
+// measure beside the others, on the same devices.
 func alone() error {
-	for _, l := range launchers {
-		n, err := strconv.Atoi(os.Getenv(l.size))
-		if err != nil || n < 2 {
-			continue
-		}
-		// torchrun's users set WORLD_SIZE by hand, too. Of the others a size without
-		// a rank was inherited.
-		if rank := os.Getenv(l.rank); rank != "" || l.size == "WORLD_SIZE" {
-			return usagef("%s is %d: %s started %d processes, and hocket runs all ranks in one", l.size, n, l.name, n).
-				helping("start hocket once, without %s: -n %d runs %d ranks from one process; "+
-					"if this is the only process, unset %s", l.name, n, n, l.size)
-		}
+	n, err := hocket.Launched()
+	if err != nil {
+		return usagef("%w", err)
+	}
+	if n > 1 {
+		return usagef("a launcher started %d processes, and this command drives all ranks from one", n).
+			helping("start hocket once, without the launcher: -n %d takes %d ranks", n, n)
 	}
 	return nil
+}
+
+// join makes this process one of those that a launcher started; nil where none did. Only the
+// first of them prints and writes what all of them find out.
+func (j *job) join(ctx context.Context) (*hocket.World, error) {
+	n, err := hocket.Launched()
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	if n == 1 {
+		return nil, nil
+	}
+	switch o := j.flags; {
+	case o.machine != "cpu":
+		return nil, usagef("-m %s drives all ranks from one process; a launcher started %d", o.machine, n).
+			helping("start hocket once, without the launcher, or run on -m cpu")
+	case o.schedules > 0:
+		return nil, usagef("--schedules draws the order of all ranks in one process; a launcher started %d", n).
+			helping("start hocket once, without the launcher")
+	}
+	// Whoever waits for a process in vain says so before his own time is up.
+	w, err := hocket.Join(ctx, hocket.JoinOptions{StallDefault: min(30*time.Second, j.flags.timeout*2/3)})
+	if err != nil {
+		return nil, &failure{code: exitMachine, kind: "machine", err: err}
+	}
+	j.first, j.processes = w.Rank() == 0, w.Size()
+	if !j.first {
+		j.app.mute()
+	}
+	return w, nil
+}
+
+// within returns a context that ends with the processes, too. What is returned is called with how the
+// command has ended, and returns the error of whoever is to blame. It tells the others where the machine
+// failed: what is wrong with a program or its inputs they find out themselves.
+func within(ctx context.Context, w *hocket.World) (context.Context, func(err error) error) {
+	outer := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-w.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func(err error) error {
+		cancel()
+		if err != nil {
+			if code := classify(outer, err).code; code == exitMachine || code == exitInterrupted {
+				w.Abort(err)
+			}
+			if cause := w.Err(); errors.Is(err, context.Canceled) && cause != nil && !errors.Is(cause, context.Canceled) {
+				err = &failure{code: exitMachine, kind: "machine", err: cause}
+			}
+		}
+		_ = w.Leave() // whatever ended it, err tells
+		return err
+	}
 }

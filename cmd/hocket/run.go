@@ -70,9 +70,6 @@ An input is one of
 	o := &runFlags{}
 	o.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := alone(); err != nil {
-			return err
-		}
 		b, err := bindings.binding(c)
 		if err != nil {
 			return err
@@ -88,7 +85,7 @@ An input is one of
 		if err != nil {
 			return err
 		}
-		j := &job{app: a, flags: o, again: sameRun(c, args[0], bindings, o), program: p, inputs: in}
+		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p, inputs: in}
 		err = j.run(c.Context(), b)
 		if err != nil && classified(err) == exitProgram && !j.judged {
 			a.refuted(err)
@@ -177,6 +174,9 @@ type job struct {
 	again   []string // the command line, but for --schedules, --seed and outputs
 	program *hocket.Program
 	inputs  *inputs
+	// processes run the program together, and first is the first of them, or the only one.
+	processes int
+	first     bool
 
 	sig     *hocket.Signature
 	files   map[string]*hocket.Tensor // what input files hold
@@ -190,7 +190,16 @@ type job struct {
 
 // run does everything that can fail for reasons of its own before it makes the
 // inputs, which may take long.
-func (j *job) run(ctx context.Context, b hocket.Binding) error {
+func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
+	w, err := j.join(ctx)
+	if err != nil {
+		return err
+	}
+	if w != nil {
+		var leave func(err error) error
+		ctx, leave = within(ctx, w)
+		defer func() { err = leave(err) }()
+	}
 	files, err := j.bind(b)
 	if err != nil {
 		return err
@@ -199,7 +208,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) error {
 	if err := j.writable(); err != nil {
 		return err
 	}
-	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: j.flags.machine})
+	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: j.flags.machine, World: w})
 	if err != nil {
 		return ofMachine(err)
 	}
@@ -208,6 +217,9 @@ func (j *job) run(ctx context.Context, b hocket.Binding) error {
 		return err
 	}
 	for i := range j.flags.repeat {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		args, err := j.inputs.make(j.sig, files, i)
 		if err != nil {
 			return err
@@ -257,7 +269,7 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 // of the free memory, so that a program that is too large is an error and not
 // the end of the process.
 func (j *job) load(ctx context.Context, m *hocket.Machine) error {
-	free, err := affordInputs(j.sig, j.batches())
+	free, err := affordInputs(j.sig, j.batches()*j.processes)
 	if err != nil {
 		return err
 	}
@@ -267,7 +279,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
 	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1, Graph: j.flags.graph, Trace: true,
-		Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed})
+		Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Gather: true})
 	if err != nil {
 		return ofHocket(err)
 	}

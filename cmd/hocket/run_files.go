@@ -11,6 +11,9 @@ import (
 
 // writable makes sure, before anything runs, that what is asked for can be written.
 func (j *job) writable() error {
+	if !j.first {
+		return nil
+	}
 	var err error
 	if j.flags.save != "" {
 		if err = os.MkdirAll(j.flags.save, 0o777); err == nil {
@@ -29,6 +32,9 @@ func (j *job) writable() error {
 // write writes the files that were asked for. Results are those of the last
 // repetition.
 func (j *job) write(rep *hocket.Report) error {
+	if !j.first {
+		return nil
+	}
 	var err error
 	if j.flags.save != "" {
 		err = save(j.flags.save, rep)

@@ -1,6 +1,10 @@
 package device
 
-import "fmt"
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/world"
+)
 
 // What a machine lacks it takes from these: they say "unsupported", or do what is right
 // where nothing need be done. Embed one and override what the machine has; Caps tells
@@ -8,8 +12,11 @@ import "fmt"
 
 func lacks(what string) error { return fmt.Errorf("%s: %w", what, ErrUnsupported) }
 
-// DefaultMachine knows nothing of worlds that are not open.
+// DefaultMachine is one process's, and knows nothing of worlds that are not open.
 type DefaultMachine struct{}
+
+// Peers are none.
+func (DefaultMachine) Peers() *world.World { return nil }
 
 // DryRun is unsupported.
 func (DefaultMachine) DryRun(int) (World, error) {
@@ -18,6 +25,9 @@ func (DefaultMachine) DryRun(int) (World, error) {
 
 // DefaultWorld has no graphs, teams or marks, and tells nothing of itself.
 type DefaultWorld struct{}
+
+// Local is true: all ranks are this process's.
+func (DefaultWorld) Local(int) bool { return true }
 
 // Batch calls issue.
 func (DefaultWorld) Batch(issue func() error) error { return issue() }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -61,6 +62,9 @@ type Machine interface {
 	// nothing need be given back. Unsupported where a machine knows nothing of worlds that
 	// are not open.
 	DryRun(ranks int) (World, error)
+	// Peers are the processes that the machine's worlds spread over; nil for this one alone. Then
+	// all of them open the same worlds, in one order.
+	Peers() *world.World
 }
 
 // Caps tells what a machine can do.
@@ -85,6 +89,10 @@ type Caps struct {
 type World interface {
 	Ranks() int
 	Device(rank int) Device
+	// Local reports whether this process drives a rank's device. Of the others there are the names, and
+	// what peers share, so that every process lays memory out alike; work that is given to them is theirs
+	// to do, and is nothing here.
+	Local(rank int) bool
 	// Sync waits until all work issued so far has finished on every device,
 	// or returns why it cannot: a *Fault, a *Deadlock, the context's error.
 	Sync(ctx context.Context) error

@@ -16,6 +16,8 @@ type Args struct {
 	// In are global tensors in the host's memory, by parameter. They are read until the
 	// run returns.
 	In map[string]*tensor.Tensor
+	// InLocal are, by parameter and rank, the blocks of this process's ranks, instead of a global tensor.
+	InLocal map[string]map[int]*tensor.Tensor
 	// DeviceIn are taken from the devices instead.
 	DeviceIn map[string]*resident.DeviceTensor
 	// DeviceOut are, by result, where it is left on the devices.
@@ -98,6 +100,7 @@ func (p *Program) checkBatch(batch []Args) error {
 		}
 		wrong = append(wrong, p.wrongOutputs(a.DeviceOut)...)
 		wrong = append(wrong, p.wrongResidents(a)...)
+		wrong = append(wrong, p.wrongInto(a.Into)...)
 		if err := blocks.InputError(wrong); err != nil {
 			if len(batch) > 1 {
 				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
@@ -115,6 +118,8 @@ func (p *Program) wrongInputs(a Args) (wrong []string) {
 	for i := range p.im.Inputs {
 		io := &p.im.Inputs[i]
 		switch t := a.DeviceIn[io.Name]; {
+		case a.InLocal[io.Name] != nil:
+			wrong = append(wrong, p.wrongLocal(io, a)...)
 		case t == nil:
 			wrong = append(wrong, blocks.Wrong(io, a.In[io.Name])...)
 		case a.In[io.Name] != nil:
@@ -129,9 +134,36 @@ func (p *Program) wrongInputs(a Args) (wrong []string) {
 	return wrong
 }
 
+// wrongLocal says what is wrong with blocks for io.
+func (p *Program) wrongLocal(io *plan.IO, a Args) (wrong []string) {
+	if a.In[io.Name] != nil || a.DeviceIn[io.Name] != nil {
+		wrong = append(wrong, fmt.Sprintf("%s is given twice, in blocks and otherwise", io.Name))
+	}
+	given := a.InLocal[io.Name]
+	for _, rank := range slices.Sorted(maps.Keys(given)) {
+		if rank < 0 || rank >= p.im.Plan.Ranks || !p.im.World.Local(rank) || io.Of(int32(rank)) == nil {
+			wrong = append(wrong, fmt.Sprintf("%s: rank %d has no block of it in this process", io.Name, rank))
+		}
+	}
+	for _, part := range io.Parts {
+		rank := int(part.Ref.Rank)
+		if !p.im.World.Local(rank) {
+			continue
+		}
+		block := plan.IO{Name: fmt.Sprintf("the block of %s for rank %d", io.Name, rank), DType: io.DType, Shape: part.Ref.Shape}
+		wrong = append(wrong, blocks.Wrong(&block, given[rank])...)
+	}
+	return wrong
+}
+
 // unknown lists the names that no parameter has. A run has few, and may have many others.
 func (p *Program) unknown(a Args) (names []string) {
 	for name := range a.In {
+		if _, ok := p.im.FirstBlock[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	for name := range a.InLocal {
 		if _, ok := p.im.FirstBlock[name]; !ok {
 			names = append(names, name)
 		}
@@ -159,6 +191,20 @@ func (p *Program) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wrong
 		}
 		taken[t] = name
 		wrong = append(wrong, t.Unlike(&p.im.Outputs[i], p.im.Plan.Ranks)...)
+	}
+	return wrong
+}
+
+// wrongInto says which tensors are to receive results of which this process gets no more than blocks.
+func (p *Program) wrongInto(into map[string]*tensor.Tensor) (wrong []string) {
+	if p.peers == nil {
+		return nil
+	}
+	for i := range p.im.Outputs {
+		io := &p.im.Outputs[i]
+		if into[io.Name] != nil && !blocks.NewReceiver(io, p.comes).Whole() {
+			wrong = append(wrong, fmt.Sprintf("other processes hold blocks of result %s: gather results, or take its local blocks", io.Name))
+		}
 	}
 	return wrong
 }

@@ -14,6 +14,9 @@ import (
 type Result struct {
 	// Outputs by name, as global tensors, owned by the caller.
 	Outputs map[string]*tensor.Tensor
+	// Local are, by output and rank, the blocks of this process's ranks, where other processes have
+	// ranks, too; nil where they do not. They are owned by the caller, and may be parts of Outputs.
+	Local map[string]map[int]*tensor.Tensor
 	// Trace of this run; nil unless asked for.
 	Trace *trace.Trace
 	// Issue is what the host took to issue the whole batch that the run is of.
@@ -68,6 +71,9 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string
 	if err := p.admit(ctx, batch, weights); err != nil {
 		return nil, err
 	}
+	if err := p.announce(len(batch)); err != nil {
+		return nil, p.breakDown(err)
+	}
 	setContents(batch, false)
 	first := p.run // trials of graphs are runs too
 	issued, ended, err := p.runAdmitted(ctx, len(batch))
@@ -104,6 +110,15 @@ func (p *Program) admit(ctx context.Context, batch []Args, weights map[string]*t
 	return p.prepareRuns(ctx, len(batch))
 }
 
+// announce tells other processes which runs come now. One that runs something else is an error that
+// ends both.
+func (p *Program) announce(k int) error {
+	if p.peers == nil {
+		return nil
+	}
+	return p.peers.Step(fmt.Sprintf("%d runs of %s, plan %.16s", k, p.im.Plan.Func, p.hash))
+}
+
 // runAdmitted issues k runs and waits for them: as long as ctx lasts, and the grace.
 // ended is ctx's error once they have ended well.
 func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration, ended, err error) {
@@ -114,6 +129,11 @@ func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration,
 	issued = time.Since(began)
 	if err == nil {
 		err = p.im.World.Sync(late)
+	}
+	if p.gather != nil {
+		for i := 0; err == nil && i < k; i++ {
+			err = p.gather.gather(late, p.frames[i])
+		}
 	}
 	return issued, ctx.Err(), err
 }
@@ -152,7 +172,7 @@ func (p *Program) collect(first int64, k int) ([]*Result, error) {
 			}
 			return nil, err
 		}
-		results[i] = &Result{Outputs: outs}
+		results[i] = &Result{Outputs: outs, Local: p.localBlocks(p.frames[i])}
 	}
 	if p.tracer != nil {
 		p.addTraces(results, first)

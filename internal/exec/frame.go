@@ -32,7 +32,7 @@ func (p *Program) newFrame() *frame {
 	f := &frame{in: make([][]byte, blocksOf(p.im.Inputs)), spare: make([]*tensor.Tensor, blocksOf(p.im.Inputs)),
 		get: make([][]byte, blocksOf(p.im.Outputs))}
 	for i := range p.im.Outputs {
-		f.out = append(f.out, blocks.NewReceiver(&p.im.Outputs[i]))
+		f.out = append(f.out, blocks.NewReceiver(&p.im.Outputs[i], p.comes))
 	}
 	return f
 }
@@ -77,7 +77,7 @@ func (p *Program) fillFrames(batch []Args, weights map[string]*tensor.Tensor) er
 		if i > 0 {
 			before = batch[i-1].In
 		}
-		if err := p.fillInputs(i, a.In, before); err != nil {
+		if err := p.fillInputs(i, a, before); err != nil {
 			return err
 		}
 		if err := p.fillDevice(p.frames[i], a); err != nil {
@@ -92,14 +92,16 @@ func (p *Program) fillFrames(batch []Args, weights map[string]*tensor.Tensor) er
 
 // fillInputs lays the blocks of inputs of run i of a batch ready, but for what is on the
 // devices. A tensor that the run before was given too shares its blocks.
-func (p *Program) fillInputs(i int, inputs, before map[string]*tensor.Tensor) error {
+func (p *Program) fillInputs(i int, a Args, before map[string]*tensor.Tensor) error {
 	f, b := p.frames[i], 0
 	for k := range p.im.Inputs {
 		io := &p.im.Inputs[k]
-		t := inputs[io.Name]
+		t, local := a.In[io.Name], a.InLocal[io.Name]
 		for j := range io.Parts {
-			if p.uploaded.skip[b] || t == nil {
+			if p.uploaded.skip[b] || t == nil && local == nil || !p.local(io.Parts[j].Ref.Rank) {
 				f.in[b], f.spare[b] = nil, nil
+			} else if local != nil {
+				f.in[b], f.spare[b] = local[int(io.Parts[j].Ref.Rank)].Data, nil
 			} else if before[io.Name] == t {
 				f.in[b] = p.frames[i-1].in[b]
 			} else {
@@ -140,7 +142,7 @@ func (p *Program) borrowAll(
 	for i := range ios {
 		t := tensors[ios[i].Name]
 		for k, part := range ios[i].Parts {
-			if t == nil || p.im.WorksIn(ios[i].Name, t) {
+			if t == nil || !p.local(part.Ref.Rank) || p.im.WorksIn(ios[i].Name, t) {
 				views = append(views, device.View{})
 				continue
 			}
@@ -222,6 +224,11 @@ func (p *Program) sharedInto(batch []Args) (shared map[*tensor.Tensor]bool, spoi
 	}
 	given := map[*tensor.Tensor]bool{}
 	for _, a := range batch {
+		for _, parts := range a.InLocal {
+			for _, t := range parts {
+				given[t] = true
+			}
+		}
 		for name, t := range a.In {
 			switch b := p.im.FirstBlock[name]; {
 			case b < len(p.uploaded.skip) && p.uploaded.skip[b]: // it is on the devices before the runs begin
@@ -325,4 +332,23 @@ func (p *Program) copied(frames []*frame) []bool {
 		}
 	}
 	return blocks
+}
+
+// localBlocks are the blocks of this process's ranks, where there are peers.
+func (p *Program) localBlocks(f *frame) map[string]map[int]*tensor.Tensor {
+	if p.peers == nil {
+		return nil
+	}
+	all := map[string]map[int]*tensor.Tensor{}
+	for _, r := range f.out {
+		for k, part := range r.IO().Parts {
+			if t := r.Part(k); t != nil && p.local(part.Ref.Rank) {
+				if all[r.IO().Name] == nil {
+					all[r.IO().Name] = map[int]*tensor.Tensor{}
+				}
+				all[r.IO().Name][int(part.Ref.Rank)] = t
+			}
+		}
+	}
+	return all
 }

@@ -20,6 +20,13 @@ func TestGraphNeedsAMachine(t *testing.T) {
 }
 
 func TestCut(t *testing.T) {
+	cut := func(r *replay, p *plan.Plan) error {
+		var own []int
+		for i := range p.Cmds {
+			own = append(own, i)
+		}
+		return r.cut(p, own)
+	}
 	kinds := func(list ...plan.Kind) *plan.Plan {
 		p := &plan.Plan{Ranks: 2, Inputs: make([]plan.IO, 1), Outputs: make([]plan.IO, 1)}
 		for _, k := range list {
@@ -29,7 +36,7 @@ func TestCut(t *testing.T) {
 	}
 	const in, out, do, rec, wait = plan.Input, plan.Output, plan.Compute, plan.Record, plan.WaitEvent
 	r := &replay{}
-	if err := r.cut(kinds(rec, in, wait, in, do, do, out, rec, out)); err != nil || len(r.inputs) != 2 || len(r.body) != 5 || len(r.outputs) != 2 {
+	if err := cut(r, kinds(rec, in, wait, in, do, do, out, rec, out)); err != nil || len(r.inputs) != 2 || len(r.body) != 5 || len(r.outputs) != 2 {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	// What another rank does between is no matter.
@@ -37,11 +44,11 @@ func TestCut(t *testing.T) {
 	for i, rank := range []int32{0, 0, 1, 1, 0, 1, 1} {
 		mixed.Cmds[i].Rank = rank
 	}
-	if err := (&replay{}).cut(mixed); err != nil {
+	if err := cut(&replay{}, mixed); err != nil {
 		t.Errorf("two ranks: %v", err)
 	}
 	for _, bad := range []*plan.Plan{kinds(in, do, in, out), kinds(in, do, out, do), kinds(do, out, do, out)} {
-		if err := (&replay{}).cut(bad); !errors.Is(err, device.ErrUnsupported) {
+		if err := cut(&replay{}, bad); !errors.Is(err, device.ErrUnsupported) {
 			t.Errorf("%v: %v", bad.Cmds, err)
 		}
 	}

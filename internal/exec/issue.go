@@ -53,7 +53,7 @@ func (p *Program) issue(k int) error {
 // issueCommands enqueues a run command by command.
 func (p *Program) issueCommands(base, run int64, f *frame) error {
 	p.adv.begin(f)
-	for c := range p.im.Cmds {
+	for _, c := range p.im.Own {
 		if err := p.issueMarked(c, base+int64(c), run, f); err != nil {
 			return p.issueError(err, base+int64(c))
 		}

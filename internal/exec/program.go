@@ -25,6 +25,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/world"
 )
 
 // ErrUnusable is wrapped by what a program returns after a run of it failed,
@@ -52,6 +53,10 @@ type Options struct {
 	// Grace is how long a run may go on when its context has ended, before it is aborted,
 	// which makes the program unusable; 0 for not at all.
 	Grace time.Duration
+	// Gather has every process get the blocks of outputs that others hold: they wait for each other
+	// at the end of a batch then. Otherwise there is an output, as a global tensor, only where all its
+	// elements are in ranks of this process; see Result.Local.
+	Gather bool
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -59,10 +64,13 @@ type Options struct {
 type Program struct {
 	im     *image.Image
 	opts   Options
-	marked []bool     // by command: bracketed by marks
-	adv    *adversary // nil unless the machine is virtual
-	tracer *tracer    // nil unless Options.Trace
-	replay *replay    // nil unless Options.Graph
+	marked []bool       // by command: bracketed by marks
+	adv    *adversary   // nil unless the machine is virtual
+	tracer *tracer      // nil unless Options.Trace
+	replay *replay      // nil unless Options.Graph
+	gather *gatherer    // nil unless Options.Gather, and there are peers
+	peers  *world.World // nil where all ranks are this process's
+	hash   string       // of the plan, where there are peers
 
 	mu       sync.Mutex // of what follows
 	run      int64      // runs issued so far
@@ -85,9 +93,9 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 		return nil, err
 	}
 	opts.Logger = im.Logger()
-	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im)}
+	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im), peers: m.Peers()}
 	if err := prog.prepare(ctx); err != nil {
-		return nil, errors.Join(err, im.Close())
+		return nil, errors.Join(err, prog.close())
 	}
 	return prog, nil
 }
@@ -111,8 +119,22 @@ func (p *Program) prepare(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if p.peers != nil {
+		p.hash = p.im.Plan.HashString()
+		if p.opts.Gather {
+			if p.gather, err = newGatherer(ctx, p.peers, p.im.Plan, p.im.Outputs); err != nil {
+				return err
+			}
+		}
+	}
 	return p.im.World.Sync(ctx)
 }
+
+// comes reports whether the blocks of outputs of a rank come to this process.
+func (p *Program) comes(rank int) bool { return p.gather != nil || p.im.World.Local(rank) }
+
+// local reports whether this process drives a rank.
+func (p *Program) local(rank int32) bool { return p.im.World.Local(int(rank)) }
 
 // Usable reports whether the program can run again.
 func (p *Program) Usable() bool {
@@ -142,7 +164,7 @@ func (p *Program) Stats() Stats {
 
 // Held is the memory that the program has taken on its machine, which may grow with
 // its runs.
-func (p *Program) Held() device.Held { return p.im.World.Held() }
+func (p *Program) Held() device.Held { return p.im.Held() }
 
 // Close aborts what runs and frees everything.
 func (p *Program) Close() error {
@@ -157,6 +179,7 @@ func (p *Program) Close() error {
 
 func (p *Program) close() error {
 	err := errors.Join(p.im.Close(), p.abandoned.give())
+	p.gather.close()
 	p.abandoned = nil
 	return err
 }

@@ -28,17 +28,17 @@ func newReplay(im *image.Image) (*replay, error) {
 		return nil, fmt.Errorf("running by graph: %w", device.ErrUnsupported)
 	}
 	r := &replay{}
-	return r, r.cut(im.Plan)
+	return r, r.cut(im.Plan, im.Own)
 }
 
-// cut sorts the commands into inputs, body and outputs, where they stand in that
+// cut sorts own commands into inputs, body and outputs, where they stand in that
 // order on each rank: what other ranks do meanwhile does not touch a rank's
 // parameters, nor results that it has finished. Waits and records among the inputs
 // belong to the body: they keep their order to each other, and inputs wait for
 // all of the launch before.
-func (r *replay) cut(pl *plan.Plan) error {
+func (r *replay) cut(pl *plan.Plan, own []int) error {
 	worked, ended := make([]bool, pl.Ranks), make([]bool, pl.Ranks)
-	for i := range pl.Cmds {
+	for _, i := range own {
 		switch c := &pl.Cmds[i]; c.Kind {
 		case plan.Input:
 			if worked[c.Rank] {

@@ -108,6 +108,9 @@ func (p *Program) upload(ctx context.Context, i, block int, t *tensor.Tensor) er
 	parts := p.im.Inputs[i].Parts
 	f := &frame{in: make([][]byte, block+len(parts))}
 	for j := range parts {
+		if !p.local(parts[j].Ref.Rank) {
+			continue
+		}
 		var err error
 		if f.in[block+j], _, err = blocks.Cut(t, &parts[j], nil); err != nil {
 			return err
@@ -118,6 +121,9 @@ func (p *Program) upload(ctx context.Context, i, block int, t *tensor.Tensor) er
 	base := p.run * int64(len(p.im.Cmds))
 	err := p.within(late, func() error {
 		for _, c := range p.im.Uploads[i] {
+			if !p.local(p.im.Plan.Cmds[c].Rank) {
+				continue
+			}
 			if err := p.mark(c, base+int64(c), 0, f); err != nil {
 				return p.issueError(err, base+int64(c))
 			}

@@ -30,7 +30,7 @@ type validator struct {
 	inChannel       []int              // instances of each channel
 	issued          map[[2]int32]int32 // by channel, member: instances issued
 	posted          map[P2P]bool       // sides of pairs issued
-	event           []bool             // recorded
+	event           []int32            // the rank that has recorded it, -1 before
 	raised          [][]int64          // by counter, like PerRun
 	moved           map[[3]int32]bool  // way, IO, rank: uploaded or read back
 }
@@ -251,7 +251,7 @@ func (c *validator) blocks(io *IO, whole bool) error {
 
 // cmds checks every command, in the order of the world list.
 func (c *validator) cmds() error {
-	c.event = make([]bool, c.p.Events)
+	c.event = slices.Repeat([]int32{-1}, c.p.Events)
 	c.issued = map[[2]int32]int32{}
 	c.posted = map[P2P]bool{}
 	c.moved = map[[3]int32]bool{}
@@ -344,16 +344,21 @@ func (c *validator) group(m *Cmd) error {
 }
 
 func (c *validator) record(m *Cmd) error {
-	if !within(m.Event, len(c.event)) || c.event[m.Event] {
+	if !within(m.Event, len(c.event)) || c.event[m.Event] >= 0 {
 		return fmt.Errorf("event %d does not exist or is recorded twice", m.Event)
 	}
-	c.event[m.Event] = true
+	c.event[m.Event] = m.Rank
 	return nil
 }
 
+// wait also holds events to the rank that records them: what orders ranks is a counter, a collective
+// or a send and its recv, which work between processes, too.
 func (c *validator) wait(m *Cmd) error {
-	if !within(m.Event, len(c.event)) || !c.event[m.Event] {
+	switch {
+	case !within(m.Event, len(c.event)) || c.event[m.Event] < 0:
 		return fmt.Errorf("event %d is not recorded before it is waited for", m.Event)
+	case c.event[m.Event] != m.Rank:
+		return fmt.Errorf("event %d is recorded on rank %d: ranks wait for each other by counters", m.Event, c.event[m.Event])
 	}
 	return nil
 }

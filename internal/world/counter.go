@@ -80,7 +80,10 @@ func wake(line []byte) {
 // spin is how long Wait looks at a counter before it sleeps.
 const spin = 20 * time.Microsecond
 
-// Wait waits until a counter is at least atLeast. The process from is to raise it: Wait fails if
+// Any stands for all other processes, where it is not known who raises a counter.
+const Any = -1
+
+// Wait waits until a counter is at least atLeast. The process from, or Any, is to raise it: Wait fails if
 // that leaves the world, and ends the world if it does not begin, within T, the step that this
 // process is in (see Step). A process in that step may take its time, as long as it lives; bound
 // that by ctx. A goroutine that waits has a thread to itself.
@@ -122,22 +125,48 @@ func (w *World) check(ctx context.Context, from int, beats *int) error {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("waiting for rank %d, %s: %w", from, w.page.last(from), err)
-	}
-	if from == w.o.Rank {
-		return nil
-	}
-	if w.hasLeft(from) {
-		return w.member(from).failed("left the world, but is waited for")
+		if from != Any {
+			err = fmt.Errorf("waiting for rank %d, %s: %w", from, w.page.last(from), err)
+		}
+		return err
 	}
 	mine := w.page.steps(w.o.Rank)
-	if w.page.steps(from) >= mine {
+	late := w.late(from, mine)
+	switch {
+	case late < 0:
 		*beats = 0
-	}
-	if *beats <= w.patience() {
+		return nil
+	case w.hasLeft(late):
+		return w.member(late).failed("left the world, but is waited for")
+	case *beats <= w.patience():
 		return nil
 	}
 	text, _ := w.page.recorded(w.o.Rank, mine)
-	w.Abort(w.blame(from, "did not begin step %d (%s) within %v", mine, text, w.o.StallTimeout))
+	w.Abort(w.blame(late, "did not begin step %d (%s) within %v", mine, text, w.o.StallTimeout))
 	return w.Err()
+}
+
+// late returns a process that is in vain waited for in a step, -1 for none: one that has left, or has not
+// begun the step. Of Any one that left in the step, or later, had done its part.
+func (w *World) late(from int, step uint64) int {
+	if from != Any {
+		if from != w.o.Rank && (w.hasLeft(from) || w.page.steps(from) < step) {
+			return from
+		}
+		return -1
+	}
+	left := 0
+	for r := range w.o.Size {
+		switch {
+		case r == w.o.Rank:
+		case w.page.steps(r) < step:
+			return r
+		case w.hasLeft(r):
+			left++
+		}
+	}
+	if left > 0 && left == w.o.Size-1 {
+		return (w.o.Rank + 1) % w.o.Size
+	}
+	return -1
 }

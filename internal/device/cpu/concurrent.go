@@ -32,6 +32,10 @@ func (s *stream) drain() {
 	defer w.mu.Unlock()
 	for !s.queue.empty() {
 		if t := s.queue.peek(); !t.ready() {
+			if t.kind == waitCounter && t.ctrs.shared != nil {
+				s.await(t.ctrs.shared, t.elem, t.n)
+				continue
+			}
 			t.park(s)
 			s.parked = true
 			break
@@ -40,7 +44,12 @@ func (s *stream) drain() {
 	}
 	s.running = false
 	w.running--
-	if w.running == 0 {
+	w.rests()
+}
+
+// rests tells who waits for that. The caller holds the world's mutex.
+func (w *world) rests() {
+	if w.running == 0 && w.awaiting == 0 {
 		w.quiet.Broadcast()
 	}
 }

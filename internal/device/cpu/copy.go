@@ -71,7 +71,7 @@ func copyRange(dst, src ref, start, n int64) {
 func stage(r ref) (tmp ref, done func()) {
 	b := borrow(r.n * r.dt.Size())
 	gatherBytes(*b, r, 0)
-	tmp = ref{mem: &memory{data: *b}, dt: r.dt, n: r.n, dims: []dim{{r.n, 1}}, shape: r.shape}
+	tmp = ref{mem: &memory{bytes: int64(len(*b)), data: *b}, dt: r.dt, n: r.n, dims: []dim{{r.n, 1}}, shape: r.shape}
 	tmp.strides = make([]int64, len(r.shape))
 	step := int64(1)
 	for i := len(r.shape) - 1; i >= 0; i-- {

@@ -9,10 +9,13 @@ import (
 // dev is one rank's device. The world's mutex guards mems and used.
 type dev struct {
 	device.DefaultDevice
-	w    *world
-	rank int
-	mems map[*memory]struct{}
-	used int64
+	w        *world
+	rank     int
+	foreign  bool // another process's
+	mems     map[*memory]struct{}
+	used     int64
+	shared   int         // segments so far, in whatever process
+	counters []*counters // that peers share
 }
 
 func (d *dev) Rank() int { return d.rank }
@@ -28,10 +31,17 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	if bytes < 0 || kind > device.Pinned {
 		return nil, d.errorf("cannot allocate %d bytes of memory kind %d", bytes, kind)
 	}
+	if d.w.peers != nil && (d.foreign || kind == device.Shared) {
+		return d.allocShared(bytes, kind)
+	}
 	if err := d.reserve(bytes); err != nil {
 		return nil, err
 	}
-	m := newMemory(d, bytes, kind)
+	return d.keep(newMemory(d, bytes, kind))
+}
+
+// keep notes memory that is to be given back at the latest when the world is closed.
+func (d *dev) keep(m *memory) (device.Memory, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	if d.mems == nil {
@@ -73,7 +83,12 @@ func (w *world) Held() device.Held {
 func (d *dev) freeAll() {
 	for m := range d.mems {
 		m.freed.Store(true)
+		m.unmap()
 	}
+	for _, c := range d.counters {
+		c.shared.Close()
+	}
+	d.counters = nil
 	d.w.m.held.Add(-d.used)
 	d.mems, d.used = nil, 0
 }
@@ -104,7 +119,10 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	if n < 0 {
 		return nil, d.errorf("cannot make %d counters", n)
 	}
-	return &counters{dev: d, val: make([]int64, n)}, nil
+	if d.w.peers != nil {
+		return d.newSharedCounters(n)
+	}
+	return &counters{dev: d, n: n, val: make([]int64, n)}, nil
 }
 
 // Prepare checks the kernel and picks the loops that compute it; nothing that
@@ -112,6 +130,9 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	if err := d.w.check(); err != nil {
 		return nil, err
+	}
+	if d.foreign {
+		return &launch{dev: d, name: kernelName(k)}, nil
 	}
 	run, err := d.prepare(k)
 	if err != nil {

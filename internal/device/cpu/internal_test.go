@@ -62,7 +62,7 @@ func TestRunsNameEveryElement(t *testing.T) {
 }
 
 func TestPoisonIsNotANumberAnywhere(t *testing.T) {
-	d := &dev{w: newWorld(t.Context(), New(Options{Mode: Scheduled}).(*machine), 1)}
+	d := &dev{w: newWorld(t.Context(), New(Options{Mode: Scheduled}).(*machine), 1, nil)}
 	m := newMemory(d, 33, device.Private)
 	clear(m.data)
 	m.Poison(3, 27)
@@ -101,7 +101,7 @@ func TestPoisonIsNotANumberAnywhere(t *testing.T) {
 func TestGemmBits(t *testing.T) {
 	const m, n, d = 130, 137, 211
 	data := func(rows, cols int64, skew int64) ref {
-		mem := &memory{data: alignedBytes((rows*cols + skew) * 4)}
+		mem := newMemory(&dev{w: &world{m: &machine{}}}, (rows*cols+skew)*4, device.Private)
 		r := ref{mem: mem, off: skew * 4, dt: ir.F32}.reshaped([]int64{rows, cols}, []int64{cols, 1})
 		x := uint32(rows)
 		for i := range as[float32](mem.data[r.off:]) {
@@ -111,7 +111,7 @@ func TestGemmBits(t *testing.T) {
 		return r
 	}
 	run := func(workers int, skew, chunk int64) string {
-		w := newWorld(t.Context(), New(Options{Workers: workers}).(*machine), 1)
+		w := newWorld(t.Context(), New(Options{Workers: workers}).(*machine), 1, nil)
 		a, b, out := data(m, d, skew), data(n, d, 3-skew), data(m, n, skew)
 		for lo := int64(0); lo < m; lo += chunk {
 			for left := int64(0); left < n; left += chunk {

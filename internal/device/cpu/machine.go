@@ -31,6 +31,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/hostmem"
+	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -68,6 +69,9 @@ type Options struct {
 	// Host bounds the bytes that all devices of all worlds may have together; 0 means
 	// what the host has available when the machine is made, where that is known.
 	Host int64
+	// Peers are the processes that share the ranks of every world; nil for this one alone.
+	// They open worlds in one order, and do alike in each. Not for a scheduled machine.
+	Peers *procs.World
 }
 
 // New returns a CPU machine.
@@ -86,6 +90,9 @@ func New(opts Options) device.Machine {
 	}
 	if opts.Host <= 0 {
 		opts.Host = hostmem.Available()
+		if opts.Peers != nil {
+			opts.Host /= int64(opts.Peers.Processes()) // they are all on this host
+		}
 	}
 	return &machine{opts: opts, workers: newWorkers(opts.Workers)}
 }
@@ -95,7 +102,10 @@ type machine struct {
 	opts    Options
 	workers *workers
 	held    atomic.Int64 // bytes, by all devices
+	opened  atomic.Int64 // worlds, where there are peers
 }
+
+func (m *machine) Peers() *procs.World { return m.opts.Peers }
 
 // hold counts memory that a device takes, of the host's.
 func (m *machine) hold(bytes int64) error {
@@ -120,7 +130,7 @@ func (m *machine) Caps() device.Caps {
 		DTypes:     ir.DTypes(),
 		Virtual:    scheduled,
 		Concurrent: !scheduled,
-		Deadlocks:  true,
+		Deadlocks:  m.opts.Peers == nil,
 		Traces:     true,
 		HostCalls:  true,
 		Poison:     true,
@@ -138,7 +148,14 @@ func (m *machine) Open(ctx context.Context, ranks int) (device.World, error) {
 	if !littleEndian {
 		return nil, fmt.Errorf("cpu: a big-endian host: %w; use amd64 or arm64", device.ErrUnsupported)
 	}
-	return newWorld(ctx, m, ranks), nil
+	if m.opts.Peers == nil {
+		return newWorld(ctx, m, ranks, nil), nil
+	}
+	p, err := m.share(ctx, ranks)
+	if err != nil {
+		return nil, err
+	}
+	return newWorld(ctx, m, ranks, p), nil
 }
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"hocket.example/hocket/internal/device"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // alignment is that of every allocation, in bytes.
@@ -19,13 +20,15 @@ var poison = [2]byte{0xff, 0x7f}
 type memory struct {
 	dev   *dev
 	kind  device.MemKind
-	data  []byte
+	bytes int64
+	data  []byte // nil where it is a foreign device's and not shared
 	freed atomic.Bool
-	from  *memory // whose bytes these are, of another world; nil for its own
+	from  *memory        // whose bytes these are, of another world; nil for its own
+	seg   *procs.Segment // what data is; nil for memory of this process alone
 }
 
 func newMemory(d *dev, bytes int64, kind device.MemKind) *memory {
-	m := &memory{dev: d, kind: kind, data: alignedBytes(bytes)}
+	m := &memory{dev: d, kind: kind, bytes: bytes, data: alignedBytes(bytes)}
 	if d.w.scheduled() {
 		m.Poison(0, bytes)
 	}
@@ -38,7 +41,7 @@ func alignedBytes(n int64) []byte {
 	return raw[skip : int64(skip)+n : int64(skip)+n]
 }
 
-func (m *memory) Bytes() int64 { return int64(len(m.data)) }
+func (m *memory) Bytes() int64 { return m.bytes }
 
 // Address implements device.Memory.
 func (m *memory) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.data))) }
@@ -54,12 +57,16 @@ func (m *memory) Free() error {
 		return w.err()
 	}
 	if m.freed.Swap(true) {
-		return m.dev.errorf("memory of %d bytes is freed twice", len(m.data))
+		return m.dev.errorf("memory of %d bytes is freed twice", m.bytes)
 	}
 	if m.from != nil {
 		return nil
 	}
 	delete(m.dev.mems, m)
+	m.unmap()
+	if m.dev.foreign {
+		return nil
+	}
 	m.dev.used -= m.Bytes()
 	m.dev.w.m.held.Add(-m.Bytes())
 	if w.scheduled() {
@@ -80,7 +87,7 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	if m.freed.Load() {
 		return nil, d.errorf("borrowing memory that was freed")
 	}
-	return &memory{dev: d, kind: device.Private, data: m.data, from: m}, nil
+	return &memory{dev: d, kind: device.Private, bytes: m.bytes, data: m.data, from: m}, nil
 }
 
 var (

@@ -63,9 +63,7 @@ func (w *world) advance(s *stream) {
 		s.step()
 	}
 	w.running--
-	if w.running == 0 {
-		w.quiet.Broadcast()
-	}
+	w.rests()
 }
 
 // next reports whether the stream's next task is of the kind.

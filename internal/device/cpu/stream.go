@@ -40,6 +40,9 @@ func (s *stream) addLocked(t task) error {
 	if err := s.dev.w.err(); err != nil {
 		return err
 	}
+	if s.dev.foreign { // its process does it
+		return nil
+	}
 	s.queue.push(t)
 	s.start()
 	return nil
@@ -173,8 +176,8 @@ func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
 	if !ok || cs == nil || cs.dev.w != s.dev.w {
 		return nil, fmt.Errorf("counters that are not this world's")
 	}
-	if elem < 0 || elem >= len(cs.val) {
-		return nil, fmt.Errorf("counter %d of %d", elem, len(cs.val))
+	if elem < 0 || elem >= cs.n {
+		return nil, fmt.Errorf("counter %d of %d", elem, cs.n)
 	}
 	cs.dev.w.mu.Lock()
 	defer cs.dev.w.mu.Unlock()

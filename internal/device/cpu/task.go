@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // task is one thing in a stream's queue.
@@ -35,7 +36,7 @@ func (t *task) ready() bool {
 	case waitMark:
 		return t.mark.done
 	case waitCounter:
-		return t.ctrs.val[t.elem] >= t.n
+		return t.ctrs.value(t.elem) >= t.n
 	}
 	return true
 }
@@ -46,7 +47,7 @@ func (t *task) waitsFor() string {
 	case waitMark:
 		return fmt.Sprintf("an event recorded on rank %d, stream %s", t.mark.on.dev.rank, t.mark.on.name)
 	case waitCounter:
-		return fmt.Sprintf("counter %d ≥ %d (now %d)", t.elem, t.n, t.ctrs.val[t.elem])
+		return fmt.Sprintf("counter %d ≥ %d (now %d)", t.elem, t.n, t.ctrs.value(t.elem))
 	}
 	return "its turn"
 }
@@ -60,6 +61,10 @@ func (t *task) settle() {
 		wake(t.mark.waiters)
 		t.mark.waiters = nil
 	case signal:
+		if t.ctrs.shared != nil {
+			t.ctrs.shared.Add(t.elem, uint64(t.n))
+			return
+		}
 		t.ctrs.val[t.elem] += t.n
 		woken := t.ctrs.waiters[t.elem]
 		delete(t.ctrs.waiters, t.elem)
@@ -137,12 +142,22 @@ type mark struct {
 // counters are a device's counters. The world's mutex guards values and waiters.
 type counters struct {
 	dev      *dev
-	val      []int64
+	n        int
+	val      []int64 // nil where peers share them
 	waiters  map[int][]*stream
+	shared   *procs.Counters // nil where all ranks are this process's
 	released bool
 }
 
-func (c *counters) Len() int { return len(c.val) }
+func (c *counters) Len() int { return c.n }
+
+// value is that of an element. The caller holds the world's mutex.
+func (c *counters) value(elem int) int64 {
+	if c.shared != nil {
+		return int64(c.shared.Load(elem))
+	}
+	return c.val[elem]
+}
 
 func (c *counters) Release() {
 	c.dev.w.mu.Lock()

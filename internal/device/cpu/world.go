@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,11 +20,13 @@ type world struct {
 	devices []*dev
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
+	peers   *peers      // nil where all ranks are this process's
 
 	mu       sync.Mutex
 	streams  []*stream // of all devices, in order of creation
 	running  int       // streams with a goroutine (concurrent), or steps in progress (scheduled)
-	quiet    sync.Cond // running fell to 0
+	awaiting int       // streams whose goroutine waits for peers
+	quiet    sync.Cond // both fell to 0
 	observer device.Observer
 	cause    error // why the world has ended; nil while it lives
 	ended    atomic.Bool
@@ -35,13 +38,17 @@ type world struct {
 	candidates []*stream // reused by ready
 }
 
-func newWorld(ctx context.Context, m *machine, ranks int) *world {
+func newWorld(ctx context.Context, m *machine, ranks int, p *peers) *world {
 	w := &world{m: m, opened: time.Now(), rng: rand.New(rand.NewPCG(uint64(m.opts.Seed), 0x686f636b6574))}
 	w.quiet.L = &w.mu
+	w.peers = p
 	for r := range ranks {
-		w.devices = append(w.devices, &dev{w: w, rank: r})
+		w.devices = append(w.devices, &dev{w: w, rank: r, foreign: !w.Local(r)})
 	}
 	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx, new(bool)) })
+	if p != nil {
+		go p.watch(w)
+	}
 	return w
 }
 
@@ -77,7 +84,7 @@ func (w *world) Sync(ctx context.Context) error {
 			return err
 		}
 	} else {
-		for w.running > 0 {
+		for w.running > 0 || w.awaiting > 0 {
 			w.quiet.Wait()
 		}
 	}
@@ -95,6 +102,9 @@ func (w *world) Abort(cause error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.cause == nil && w.peers != nil {
+		w.peers.Abort(cause)
+	}
 	w.end(cause)
 }
 
@@ -107,7 +117,7 @@ func (w *world) Close() error {
 	}
 	w.end(errClosed)
 	w.cause = errClosed
-	for w.running > 0 {
+	for w.running > 0 || w.awaiting > 0 {
 		w.quiet.Wait()
 	}
 	for _, d := range w.devices {
@@ -123,6 +133,9 @@ func (w *world) end(cause error) {
 	}
 	w.cause = cause
 	w.ended.Store(true)
+	if w.peers != nil {
+		w.peers.end(cause, w.busy())
+	}
 	for _, s := range w.streams {
 		s.queue = queue{}
 	}
@@ -145,6 +158,11 @@ func (w *world) err() error {
 		return nil
 	}
 	return &device.Aborted{Cause: w.cause}
+}
+
+// busy reports whether work is left. The caller holds mu.
+func (w *world) busy() bool {
+	return w.running > 0 || slices.ContainsFunc(w.streams, func(s *stream) bool { return !s.queue.empty() })
 }
 
 func (w *world) check() error {

@@ -11,9 +11,13 @@ import (
 
 // Receiver is how one output comes to the host. Where ranks hold the same block the first
 // one's is taken, and the others' are compared with it. It is used for one run after another.
+//
+// Of the ranks of other processes nothing may come. Where then some element does not, there is
+// no global tensor, but blocks.
 type Receiver struct {
 	io    *plan.IO
-	first []int // by part: the first that has the same block
+	first []int // by part: the first that comes with the same block; -1 for a part that does not come
+	parts bool  // some elements do not come
 
 	whole  *tensor.Tensor   // nil where nothing comes
 	into   *tensor.Tensor   // the caller's, if it has one
@@ -22,15 +26,25 @@ type Receiver struct {
 	spare  *tensor.Tensor   // what whole is where it cannot be the caller's tensor
 }
 
-// NewReceiver returns a receiver for an output without absent blocks.
-func NewReceiver(io *plan.IO) *Receiver {
+// NewReceiver returns a receiver for an output without absent blocks, of which the blocks of
+// some ranks come.
+func NewReceiver(io *plan.IO, comes func(rank int) bool) *Receiver {
 	r := &Receiver{io: io, blocks: make([]*tensor.Tensor, len(io.Parts)), own: make([]*tensor.Tensor, len(io.Parts))}
 	for k := range io.Parts {
-		same := func(o plan.IOPart) bool { return slices.Equal(o.Lo, io.Parts[k].Lo) }
-		r.first = append(r.first, slices.IndexFunc(io.Parts, same))
+		first := slices.IndexFunc(io.Parts, func(o plan.IOPart) bool {
+			return slices.Equal(o.Lo, io.Parts[k].Lo) && comes(int(o.Ref.Rank))
+		})
+		r.parts = r.parts || first < 0
+		if !comes(int(io.Parts[k].Ref.Rank)) {
+			first = -1
+		}
+		r.first = append(r.first, first)
 	}
 	return r
 }
+
+// Whole reports whether all elements come, so that there is a global tensor.
+func (r *Receiver) Whole() bool { return !r.parts }
 
 // IO is the output.
 func (r *Receiver) IO() *plan.IO { return r.io }
@@ -58,6 +72,8 @@ func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	r.into, r.whole = into, into
 	var err error
 	switch {
+	case r.parts:
+		clear(r.own) // the run's, who keeps them
 	case into == nil:
 		r.whole, err = tensor.New(r.io.DType, r.io.Shape)
 	case shared && r.spare == nil:
@@ -76,7 +92,10 @@ func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 func (r *Receiver) place() error {
 	for k := range r.io.Parts {
 		part := &r.io.Parts[k]
-		if r.first[k] == k {
+		if r.first[k] < 0 {
+			continue
+		}
+		if r.first[k] == k && r.whole != nil {
 			if data := tensor.Window(r.whole, part.Lo, part.Ref.Shape); data != nil {
 				r.blocks[k], r.own[k] = &tensor.Tensor{DType: r.io.DType, Shape: part.Ref.Shape, Data: data}, nil
 				continue
@@ -104,31 +123,34 @@ func (r *Receiver) Block(k int) []byte {
 	return r.blocks[k].Data
 }
 
-// Finish joins the blocks that have come and returns the global tensor; nil where none
-// came. Where ranks hold the same block their bytes must be equal, since the layout in the
+// Finish joins the blocks that have come and returns the global tensor; nil where some of
+// it did not come. Where ranks hold the same block their bytes must be equal, since the layout in the
 // signature claims that (S2, S14): a *MismatchError says that they are not.
 func (r *Receiver) Finish() (*tensor.Tensor, error) {
-	if r.whole == nil {
-		return nil, nil
-	}
 	for k := range r.io.Parts {
 		part, j := &r.io.Parts[k], r.first[k]
+		if j < 0 || r.blocks[k] == nil {
+			continue
+		}
 		if j < k && !bytes.Equal(r.blocks[j].Data, r.blocks[k].Data) {
 			return nil, differ(r.io, &r.io.Parts[j], part, r.blocks[j], r.blocks[k])
 		}
-		if j < k || r.own[k] == nil {
+		if j < k || r.own[k] == nil || r.whole == nil {
 			continue
 		}
 		if err := tensor.Paste(r.whole, r.own[k], part.Lo); err != nil {
 			return nil, fmt.Errorf("output %s: %w", r.io.Name, err)
 		}
 	}
-	if r.into != nil && r.into != r.whole {
+	if r.whole != nil && r.into != nil && r.into != r.whole {
 		tensor.CopyBytes(r.into.Data, r.whole.Data)
 		return r.into, nil
 	}
 	return r.whole, nil
 }
+
+// Part returns block k as it came, in the global tensor or in storage of the run's; nil where none came.
+func (r *Receiver) Part(k int) *tensor.Tensor { return r.blocks[k] }
 
 // MismatchError says that two ranks hold different contents of one block of an
 // output, though the signature's layout says that they are copies.

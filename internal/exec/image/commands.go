@@ -58,6 +58,11 @@ func (b *builder) resolveCommands() error {
 			return fmt.Errorf("%s: %w", im.Plan.Where(int64(i)), err)
 		}
 	}
+	for i := range im.Plan.Cmds {
+		if im.World.Local(int(im.Plan.Cmds[i].Rank)) {
+			im.Own = append(im.Own, i)
+		}
+	}
 	return nil
 }
 

@@ -77,6 +77,8 @@ type Image struct {
 
 	Streams []device.Stream
 	Cmds    []Command // those of the plan
+	// Own are the commands that this process issues, in order: those of its own ranks.
+	Own []int
 	// Groups are launches that do several commands, by command.
 	Groups map[int]*Group
 
@@ -98,6 +100,7 @@ type Image struct {
 	PassedOver string
 
 	opts     Options
+	held     *device.Held // of the process with the most, once loaded; nil where there is one process
 	memory   memory
 	channels []*comm.Channel
 }
@@ -118,6 +121,9 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 	if err := plan.Validate(p); err != nil {
 		return nil, fmt.Errorf("malformed plan of %s: %w", p.Func, err)
 	}
+	if err := agreePlan(ctx, m, p, opts); err != nil {
+		return nil, err
+	}
 	world, err := m.Open(ctx, p.Ranks)
 	if err != nil {
 		return nil, err
@@ -127,7 +133,11 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 	}
 	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
 		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
-	if err := b.build(ctx); err != nil {
+	err = b.build(ctx)
+	if g := m.Peers(); g != nil {
+		b.im.held, err = agreeLoaded(ctx, g, world.Held(), err)
+	}
+	if err != nil {
 		return nil, errors.Join(err, b.im.Close())
 	}
 	return b.im, nil
@@ -143,6 +153,15 @@ func (im *Image) Close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Held is the memory that the image has taken; where its world is spread over processes, what the
+// one with the most had taken when it was loaded, since all must drop the same plans.
+func (im *Image) Held() device.Held {
+	if im.held != nil {
+		return *im.held
+	}
+	return im.World.Held()
 }
 
 // Logger is Options.Logger, or one that discards.

@@ -184,7 +184,11 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	if !t.HasContents() {
 		return nil, t.empty()
 	}
-	r := blocks.NewReceiver(&t.io)
+	r := blocks.NewReceiver(&t.io, t.loan.world.Local)
+	if !r.Whole() {
+		return nil, t.Errorf("this process holds some of its blocks: %w; a program that gathers it can return it",
+			device.ErrUnsupported)
+	}
 	if err := r.Expect(nil, false); err != nil {
 		return nil, t.Errorf("%w", err)
 	}
@@ -255,6 +259,9 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 	var wrong error
 	for i := range t.io.Parts {
 		r := t.io.Parts[i].Ref.Rank
+		if !w.Local(int(r)) {
+			continue
+		}
 		if wrong = each(i, streams[r], t.BlockView(i, t.loan.blocks[r])); wrong != nil {
 			break
 		}

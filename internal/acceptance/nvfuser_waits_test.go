@@ -1,4 +1,4 @@
-package hocket_test
+package acceptance_test
 
 import (
 	"context"
@@ -158,7 +158,7 @@ func TestPastedDumps(t *testing.T) {
 			"only these fit: --define 'i84=(rank+streamIdx)%8' --define 'i90=(8+(rank-streamIdx))%8' --define 'i107=(rank+streamIdx)%8'"},
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			page, err := os.ReadFile(filepath.Join("..", "shared", "sources", c.file))
+			page, err := os.ReadFile(filepath.Join(root, "..", "shared", "sources", c.file))
 			if errors.Is(err, os.ErrNotExist) {
 				t.Skipf("the source documents are not here: %v", err)
 			}

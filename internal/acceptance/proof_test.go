@@ -1,8 +1,9 @@
-package hocket_test
+package acceptance_test
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func overlaps(v hocket.Verdict) string {
 // neighbour when that says it has them. With puts in place of gets, the same
 // order of waits is a race: the right neighbour's rows may not be there.
 func TestForwardingRings(t *testing.T) {
-	src, err := os.ReadFile("examples/ag_linear_forward_get.hkt")
+	src, err := os.ReadFile(filepath.Join(root, "examples", "ag_linear_forward_get.hkt"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package hocket_test
+package acceptance_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -273,7 +274,7 @@ func (s *soak) count() int {
 func (p *soakProgram) parse() (*hocket.Program, error) {
 	text := p.text
 	if text == "" {
-		src, err := os.ReadFile("examples/" + p.file + ".hkt")
+		src, err := os.ReadFile(filepath.Join(root, "examples", p.file+".hkt"))
 		if err != nil {
 			return nil, err
 		}

@@ -1,11 +1,15 @@
-package hocket_test
+// Package acceptance_test holds whole programs to what they must give: acceptance cases,
+// nvFuser's dumps, random programs, frozen results, and soaks.
+package acceptance_test
 
 import (
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +23,9 @@ import (
 // The acceptance cases, by the ids under which nvFuser's tests were collected.
 // What each must give is computed here, in plain loops, from the inputs;
 // neither the evaluator nor another schedule is asked.
+
+// root is the repository's root, seen from here.
+const root = "../.."
 
 // tens is a tensor as a test writes it: row-major float64s.
 type tens struct {
@@ -138,6 +145,14 @@ func (c testCase) check(t *testing.T) *plan.Plan {
 	}
 	if *onCUDA {
 		c.checkOnCUDA(t, p)
+		return planOf(t, c.src, c.b)
+	}
+	if w := ofWorld(t); w != nil {
+		name := frozenName(t)
+		if reports := runInProcess(t, w, p, c.b, func(m *hocket.Model) []hocket.Args { return c.batch(t, m) }); reports != nil {
+			c.compare(t, "processes", reports)
+			wantFrozen(t, name, "processes", reports)
+		}
 		return planOf(t, c.src, c.b)
 	}
 	ctx := context.Background()
@@ -335,7 +350,8 @@ func TestAcceptanceReshards(t *testing.T) {
 			"C11 there": {src: `func f(%x: f16[D/d, 3 * D]) -> f16[D, 3 * D/d] { return %x }`, runs: fresh(2, 9, d, 3*d), want: same},
 			"C11 back":  {src: `func f(%x: f16[D, 3 * D/d]) -> f16[D/d, 3 * D] { return %x }`, runs: fresh(2, 9, d, 3*d), want: same},
 		}
-		for id, c := range cases {
+		for _, id := range slices.Sorted(maps.Keys(cases)) { // processes run them in one order
+			c := cases[id]
 			t.Run(fmt.Sprintf("%s/%d", id, d), func(t *testing.T) {
 				c.src = main + c.src
 				c.check(t)
@@ -730,7 +746,8 @@ func TestAcceptancePipelines(t *testing.T) {
   return %y
 }`,
 		}
-		for name, src := range cases {
+		for _, name := range slices.Sorted(maps.Keys(cases)) { // processes run them in one order
+			src := cases[name]
 			t.Run(fmt.Sprintf("P12/%s/%d", name, d), func(t *testing.T) {
 				testCase{src: src, runs: runsOf(4, 3, gather), want: xw}.check(t)
 			})

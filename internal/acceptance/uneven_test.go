@@ -1,4 +1,4 @@
-package hocket_test
+package acceptance_test
 
 import (
 	"fmt"

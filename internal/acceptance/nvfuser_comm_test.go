@@ -1,8 +1,9 @@
-package hocket_test
+package acceptance_test
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -118,7 +119,7 @@ func TestCommunications(t *testing.T) {
 // TestNvfuserPage runs the example of docs/nvfuser.md, and holds the page to
 // what import prints of it.
 func TestNvfuserPage(t *testing.T) {
-	page, err := os.ReadFile("docs/nvfuser.md")
+	page, err := os.ReadFile(filepath.Join(root, "docs", "nvfuser.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

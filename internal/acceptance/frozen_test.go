@@ -1,4 +1,4 @@
-package hocket_test
+package acceptance_test
 
 import (
 	"bytes"
@@ -34,8 +34,8 @@ const frozenHead = `# What every example and acceptance case gives: the hash of 
 # belongs here only if its inputs make all sums exact.
 #
 # A test holds runs to this file, and -update does not rewrite it:
-#   go test . -run 'Frozen|Acceptance|Slots' -freeze new    adds cases that are new
-#   go test . -run 'Frozen|Acceptance|Slots' -freeze all    overwrites those that changed, which needs a reason
+#   go test ./internal/acceptance -run 'Frozen|Acceptance|Slots' -freeze new    adds cases that are new
+#   go test ./internal/acceptance -run 'Frozen|Acceptance|Slots' -freeze all    overwrites those that changed, which needs a reason
 `
 
 // frozen are the rows of frozenFile.
@@ -50,6 +50,9 @@ var frozen = struct {
 // TestMain writes what -freeze asks for, and after all tests wants no row that no
 // test gives any more.
 func TestMain(m *testing.M) {
+	if os.Getenv(workerEnv) != "" {
+		os.Exit(worker())
+	}
 	flag.Parse()
 	if !slices.Contains([]string{"", "new", "all"}, *freeze) {
 		fmt.Fprintf(os.Stderr, "-freeze is new or all, not %q\n", *freeze)
@@ -157,7 +160,7 @@ func wantFrozen(t testing.TB, name, where string, reports []*hocket.Report) {
 // TestFrozenExamples: every example gives what it gave when its row was frozen.
 func TestFrozenExamples(t *testing.T) {
 	const runs, schedules = 2, 3
-	files, err := filepath.Glob("examples/*.hkt")
+	files, err := filepath.Glob(filepath.Join(root, "examples", "*.hkt"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
@@ -167,7 +170,7 @@ func TestFrozenExamples(t *testing.T) {
 	}
 	defer m.Close()
 	for _, file := range files {
-		if err := frozenExample(t, m, filepath.ToSlash(file), runs, schedules); err != nil {
+		if err := frozenExample(t, m, file, runs, schedules); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -178,30 +181,38 @@ func frozenExample(t *testing.T, m *hocket.Machine, file string, runs, schedules
 	if err != nil {
 		return err
 	}
-	p, err := hocket.Parse(file, string(text))
+	name := "examples/" + filepath.Base(file)
+	p, err := hocket.Parse(name, string(text))
 	if err != nil {
 		return err
+	}
+	drawn := func(model *hocket.Model) (batch []hocket.Args) {
+		for i := range runs {
+			in, err := model.RandomInputs(fmt.Sprintf("ints:%d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch = append(batch, hocket.Args{In: in})
+		}
+		return batch
+	}
+	if w := ofWorld(t); w != nil {
+		wantFrozen(t, name, "processes", runInProcess(t, w, p, hocket.Binding{}, drawn))
+		return nil
 	}
 	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
 	if err != nil {
 		return err
 	}
-	var batch []hocket.Args
-	for i := range runs {
-		in, err := model.RandomInputs(fmt.Sprintf("ints:%d", i))
-		if err != nil {
-			return err
-		}
-		batch = append(batch, hocket.Args{In: in})
-	}
+	batch := drawn(model)
 	ctx := context.Background()
 	reports, err := model.RunBatch(ctx, batch)
 	if err != nil {
 		return err
 	}
-	wantFrozen(t, file, "concurrent", reports)
+	wantFrozen(t, name, "concurrent", reports)
 	err = model.Explore(ctx, batch, hocket.ExploreOptions{Schedules: schedules}, func(seed int64, reports []*hocket.Report) error {
-		wantFrozen(t, file, fmt.Sprintf("schedule %d", seed), reports)
+		wantFrozen(t, name, fmt.Sprintf("schedule %d", seed), reports)
 		return nil
 	})
 	return errors.Join(err, model.Close())

@@ -1,4 +1,4 @@
-package hocket_test
+package acceptance_test
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func corpus(t testing.TB, file string) string {
 	t.Helper()
 	dir := os.Getenv("HOCKET_CORPUS")
 	if dir == "" {
-		dir = filepath.Join("..", "shared", "corpus", "nvfuser")
+		dir = filepath.Join(root, "..", "shared", "corpus", "nvfuser")
 	}
 	src, err := os.ReadFile(filepath.Join(dir, file))
 	if errors.Is(err, os.ErrNotExist) {

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// endsAfter is how long processes have to end by themselves when one of them has failed: they learn
+	// of it, and say so.
+	endsAfter = 2 * time.Second
+	// killedAfter is how long those have that were asked to end.
+	killedAfter = 2 * time.Second
+)
+
+func (a *app) launchCommand() *cobra.Command {
+	var n int
+	c := &cobra.Command{
+		Use:   "launch -n N -- COMMAND [ARGS]",
+		Short: "Start several processes that run a program together",
+		Long: `Starts N processes of this host, each of which drives some of a program's ranks, and
+waits for them. COMMAND is one of hocket's, as run, or the path of a program that
+uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE.
+
+Of standard output there is what process 0 prints; what others print, and standard
+error, has the process's number in front. The exit code is that of the process that
+failed first, and 3 where it was killed; the others are ended then.
+
+torchrun --no-python, mpirun and srun start such processes, too.`,
+		Example: `  hocket launch -n 2 -- run examples/mlp.hkt --compare
+  hocket launch -n 4 -- ./server --port 8080`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("it takes a COMMAND behind --").helping("see %s --help", c.CommandPath())
+			}
+			return nil
+		},
+	}
+	c.Flags().IntVarP(&n, "processes", "n", 2, "start `N` processes")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if n < 1 || n > 256 {
+			return usagef("-n is %d; from 1 to 256", n)
+		}
+		if err := alone(); err != nil {
+			return err
+		}
+		words, err := commandOf(args)
+		if err != nil {
+			return err
+		}
+		return a.launch(c.Context(), n, words)
+	}
+	return c
+}
+
+// commandOf returns what to start for the words behind --.
+func commandOf(words []string) ([]string, error) {
+	if strings.ContainsRune(words[0], filepath.Separator) {
+		if _, err := exec.LookPath(words[0]); err != nil {
+			return nil, usagef("%w", err)
+		}
+		return words, nil
+	}
+	if self() == "" {
+		return nil, &failure{code: exitMachine, kind: "machine", err: errors.New("it is not known where hocket's program is")}
+	}
+	return append([]string{self()}, words...), nil
+}
+
+// self is this program, as it was called; empty where that is not known.
+func self() string {
+	if path, err := exec.LookPath(os.Args[0]); err == nil {
+		return path
+	}
+	path, _ := os.Executable()
+	return path
+}
+
+// launch starts n processes and waits until all have ended.
+func (a *app) launch(ctx context.Context, n int, words []string) error {
+	processes := a.processes(n, words)
+	stop := make(chan struct{})
+	defer close(stop)
+	if err := start(processes, stop); err != nil {
+		return &failure{code: exitMachine, kind: "machine", err: err}
+	}
+	over := make(chan int, n) // ranks
+	for rank, c := range processes {
+		go func() {
+			_ = c.Wait() // its state says more
+			over <- rank
+		}()
+	}
+	first := -1 // that failed
+	var late <-chan time.Time
+	signals := []os.Signal{syscall.SIGTERM, os.Kill}
+	interrupted := ctx.Done()
+	for left := n; left > 0; {
+		select {
+		case rank := <-over:
+			left--
+			if first < 0 && !processes[rank].ProcessState.Success() {
+				first, late = rank, time.After(endsAfter)
+			}
+		case <-interrupted:
+			interrupted, late = nil, time.After(0)
+		case <-late:
+			late = time.After(killedAfter)
+			for _, c := range processes {
+				_ = c.Process.Signal(signals[0]) // one that has ended needs none
+			}
+			signals = signals[len(signals)-1:]
+		}
+	}
+	if first < 0 {
+		return nil
+	}
+	return failed(first, n, processes[first].ProcessState)
+}
+
+// processes makes the commands for n processes.
+func (a *app) processes(n int, words []string) []*exec.Cmd {
+	id, own := rand.Text(), words[0] == self()
+	var lines lineLog
+	all := make([]*exec.Cmd, n)
+	for rank := range all {
+		c := exec.Command(words[0], words[1:]...)
+		c.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", n),
+			fmt.Sprint("HOCKET_LOCAL_RANK=", rank), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", n), "HOCKET_RUN_ID="+id)
+		c.WaitDelay = killedAfter // for pipes that a child of the process keeps open
+		err := &lineWriter{to: a.stderr, log: &lines, once: own}
+		c.Stdout, c.Stderr = a.stdout, err
+		if rank > 0 {
+			err.prefix = fmt.Sprintf("[%d] ", rank)
+			c.Stdout = &lineWriter{to: a.stderr, log: &lines, prefix: err.prefix}
+		} else {
+			c.Stdin = a.stdin
+		}
+		dieWithParent(c)
+		all[rank] = c
+	}
+	return all
+}
+
+// start starts processes from one thread, which lasts until stop is closed: they die with it, so that
+// none is left behind. On an error none runs.
+func start(processes []*exec.Cmd, stop <-chan struct{}) error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		for rank, c := range processes {
+			if err := c.Start(); err != nil {
+				for _, c := range processes[:rank] {
+					_ = c.Process.Kill()
+					_ = c.Wait()
+				}
+				started <- fmt.Errorf("process %d of %d: %w", rank, len(processes), err)
+				return
+			}
+		}
+		started <- nil
+		<-stop
+	}()
+	return <-started
+}
+
+// failed is the error of a launch in which a process failed first. It has said why, unless it was killed.
+func failed(rank, n int, state *os.ProcessState) error {
+	if code := state.ExitCode(); code > 0 {
+		return &failure{code: code, kind: "process", err: fmt.Errorf("process %d of %d failed first, with exit code %d", rank, n, code)}
+	}
+	return &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %d of %d was ended: %v", rank, n, state)}
+}
+
+// lineLog is what processes have printed.
+type lineLog struct {
+	mu   sync.Mutex
+	said map[string]*lineWriter // by whom first
+}
+
+// lineWriter passes whole lines on, with a prefix. Those with once set pass a line on that another of them
+// has passed on no second time: all processes find out the same.
+type lineWriter struct {
+	to     io.Writer
+	log    *lineLog
+	prefix string
+	once   bool
+	rest   []byte
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		i := bytes.IndexByte(w.rest, '\n')
+		if i < 0 && len(w.rest) < longestLine {
+			return len(p), nil
+		}
+		if i < 0 {
+			i = len(w.rest) - 1
+		}
+		if err := w.line(string(w.rest[:i+1])); err != nil {
+			return 0, err
+		}
+		w.rest = w.rest[i+1:]
+	}
+}
+
+// longestLine is where a line is cut that does not end.
+const longestLine = 64 << 10
+
+func (w *lineWriter) line(text string) error {
+	w.log.mu.Lock()
+	defer w.log.mu.Unlock()
+	if w.once {
+		if by := w.log.said[text]; by != nil && by != w {
+			return nil
+		}
+		if w.log.said == nil {
+			w.log.said = map[string]*lineWriter{}
+		}
+		w.log.said[text] = w
+	}
+	_, err := io.WriteString(w.to, w.prefix+text)
+	return err
+}

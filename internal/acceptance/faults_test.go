@@ -1,0 +1,291 @@
+package acceptance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+)
+
+// Processes that fail, stop, or do something else than the others, at every phase of a life: whoever is left
+// ends in bounded time and names who is to blame, and nothing stays behind.
+
+// faultEnv tells a worker what is to go wrong in it: "KIND PHASE MICROSECONDS".
+const faultEnv = "HOCKET_TEST_FAULT"
+
+// phases are those of a worker's life.
+var phases = []string{"start", "joined", "load", "loaded", "run", "ran", "close", "leave"}
+
+// worker is the life of a process: three loads, each with batches of runs. It exits with 3 where another
+// process is to blame, as hocket's commands do.
+func worker() int {
+	err := work(context.Background(), readFault())
+	var peer *hocket.PeerError
+	var disagree *hocket.DisagreeError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &peer), errors.As(err, &disagree):
+		fmt.Println(err)
+		return 3
+	}
+	fmt.Println("other error:", err)
+	return 1
+}
+
+const workerProgram = `dim T = 48
+mesh d[3]
+func f(%x: f32[T/d, 4], %w: f32[4, 4]) -> f32[T, 4] {
+  %y = linear %x, %w
+  return %y
+}
+func g(%x: f32[T/d, 4], %w: f32[4, 4]) -> f32[T, 4] {
+  %y = linear %x, %w
+  %z = add %y, %y
+  return %z
+}`
+
+func work(ctx context.Context, f *fault) error {
+	f.at("start")
+	w, err := hocket.Join(ctx, hocket.JoinOptions{})
+	if err != nil {
+		return err
+	}
+	f.at("joined")
+	m, err := hocket.Open(ctx, hocket.MachineOptions{World: w})
+	if err != nil {
+		return err
+	}
+	p, err := hocket.Parse("worker.hkt", workerProgram)
+	if err != nil {
+		return err
+	}
+	for i, b := range f.bindings() {
+		if err := f.batches(ctx, m, p, b, i); err != nil {
+			return err
+		}
+	}
+	f.at("close")
+	if err := m.Close(); err != nil {
+		return err
+	}
+	f.at("leave")
+	return w.Leave()
+}
+
+// bindings are what a worker loads, in order.
+func (f *fault) bindings() []hocket.Binding {
+	list := []hocket.Binding{{Func: "f"}, {Func: "g"}, {Func: "f", Dims: map[string]int64{"T": 96}}}
+	switch f.kind {
+	case "program":
+		list[1].Func = "f"
+	case "dims":
+		list[1].Dims = map[string]int64{"T": 51}
+	case "order":
+		list[0], list[1] = list[1], list[0]
+	}
+	return list
+}
+
+func (f *fault) batches(ctx context.Context, m *hocket.Machine, p *hocket.Program, b hocket.Binding, number int) error {
+	opts := hocket.LoadOptions{}
+	if f.kind == "algorithm" && number == 1 {
+		opts.Algorithm = "two-shot"
+	}
+	model, err := m.Load(p, b, opts)
+	if err != nil {
+		return err
+	}
+	f.at("load")
+	if err := model.Prepare(ctx, nil); err != nil {
+		return err
+	}
+	f.at("loaded")
+	in, err := model.RandomInputs("ints:1")
+	if err != nil {
+		return err
+	}
+	for batch := range 3 {
+		runs := 10
+		if f.kind == "runs" && batch == 1 {
+			runs = 9
+		}
+		f.at("run")
+		if _, err := model.RunBatch(ctx, slices.Repeat([]hocket.Args{{In: in}}, runs)); err != nil {
+			return err
+		}
+		f.at("ran")
+	}
+	return nil
+}
+
+// fault is what goes wrong, when, and how long after.
+type fault struct {
+	kind, phase string
+	after       time.Duration
+}
+
+func readFault() *fault {
+	words := strings.Fields(os.Getenv(faultEnv))
+	if len(words) != 3 {
+		return &fault{}
+	}
+	us, err := strconv.Atoi(words[2])
+	if err != nil {
+		panic(err)
+	}
+	return &fault{words[0], words[1], time.Duration(us) * time.Microsecond}
+}
+
+// at is called at a phase.
+func (f *fault) at(phase string) {
+	if phase != f.phase {
+		return
+	}
+	happens := func() {
+		switch f.kind {
+		case "kill":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		case "exit":
+			os.Exit(9)
+		case "panic":
+			panic("a fault")
+		case "stop":
+			fmt.Println("stopped")
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
+	}
+	f.phase = "" // once
+	if f.after > 0 {
+		time.AfterFunc(f.after, happens)
+		return
+	}
+	happens()
+}
+
+// stallTimeout is that of the worlds of these tests.
+const stallTimeout = 2 * time.Second
+
+// faultCase is one fault in one of three processes.
+type faultCase struct {
+	kind, phase string
+	rank        int
+	after       int // microseconds
+}
+
+func (c faultCase) String() string {
+	return fmt.Sprintf("%s at %s of %d after %d µs", c.kind, c.phase, c.rank, c.after)
+}
+
+// TestFaults draws some faults of the whole matrix, by a seed that it prints; HOCKET_LONG runs all of it.
+func TestFaults(t *testing.T) {
+	var all []faultCase
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for _, rank := range []int{0, 2} {
+		for _, phase := range phases {
+			for _, kind := range []string{"kill", "exit", "panic", "stop"} {
+				for n := range 20 {
+					all = append(all, faultCase{kind, phase, rank, n % 2 * rng.IntN(4000)})
+				}
+			}
+		}
+		for _, kind := range []string{"program", "dims", "order", "algorithm", "runs"} {
+			all = append(all, faultCase{kind: kind, phase: "none", rank: rank})
+		}
+	}
+	if os.Getenv("HOCKET_LONG") == "" {
+		t.Logf("seed %d", seed)
+		sample := all[:0:0]
+		for _, i := range rng.Perm(len(all)) {
+			if c := all[i]; len(sample) < 16 || c.phase == "none" && c.rank == 2 {
+				sample = append(sample, c)
+			}
+		}
+		all = sample
+	}
+	dir := t.TempDir()
+	for i, c := range all {
+		if err := c.check(t, dir, fmt.Sprintf("%s %d", t.Name(), i)); err != nil {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+	// Where the next world meets nothing of those before is left.
+	if err := (faultCase{kind: "nothing"}).check(t, dir, t.Name()+" good"); err != nil {
+		t.Errorf("the next world: %v", err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// check runs three workers, one of which fails.
+func (c faultCase) check(t *testing.T, dir, id string) error {
+	t.Setenv("HOCKET_STALL_TIMEOUT", stallTimeout.String())
+	t.Setenv("HOCKET_JOIN_TIMEOUT", stallTimeout.String())
+	workers := startWorkers(t, 3, dir, id, func(rank int) string {
+		if rank == c.rank {
+			return fmt.Sprintf("%s=%s %s %d", faultEnv, c.kind, c.phase, c.after)
+		}
+		return faultEnv + "="
+	})
+	began := time.Now()
+	stopped := c.kind == "stop"
+	defer func() {
+		_ = workers[c.rank].Process.Kill()
+		if stopped {
+			_ = workers[c.rank].Wait()
+		}
+	}()
+	for rank, p := range workers {
+		if rank == c.rank && stopped {
+			continue
+		}
+		_ = p.wait(t) // its state says more
+		if err := c.judge(rank, p); err != nil {
+			return fmt.Errorf("process %d: %w\n%s", rank, err, p.out.String())
+		}
+	}
+	if took, most := time.Since(began), 10*(stallTimeout+5*time.Second); took > most {
+		return fmt.Errorf("it took %v", took)
+	}
+	return nil
+}
+
+// judge says what is wrong with how a process ended.
+func (c faultCase) judge(rank int, p *process) error {
+	code, out := p.ProcessState.ExitCode(), p.out.String()
+	differs := c.phase == "none"
+	switch {
+	case c.kind == "nothing":
+		if code != 0 {
+			return fmt.Errorf("exit code %d", code)
+		}
+	case differs:
+		if code != 3 || !strings.Contains(out, "disagree") || !strings.Contains(out, fmt.Sprintf("rank %d has ", c.rank)) {
+			return fmt.Errorf("exit code %d, and not both values", code)
+		}
+	case rank == c.rank:
+		if code == 3 {
+			return errors.New("it blames others")
+		}
+	case code == 0: // that it is missed is no matter when all runs are over
+		if late := slices.Index(phases, c.phase) >= slices.Index(phases, "ran") || c.after > 0; !late {
+			return errors.New("it took no notice")
+		}
+	case code != 3 || !strings.Contains(out, fmt.Sprintf("rank %d", c.rank)):
+		return fmt.Errorf("exit code %d, and the culprit is not named", code)
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package acceptance_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+)
+
+// Examples and acceptance cases in several processes: the tests of this package that hold them to frozen
+// results run once more, in processes that share the ranks of every program.
+
+// casesInProcesses are these tests.
+const casesInProcesses = "^(TestAcceptance|TestFrozenExamples$|TestSlots)"
+
+// TestInProcesses: every example and acceptance case gives the frozen results where two and four processes
+// have its ranks.
+func TestInProcesses(t *testing.T) {
+	if ofWorld(t) != nil {
+		t.Skip("this is one of the processes")
+	}
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			for rank, p := range startProcesses(t, n, "-test.run="+casesInProcesses, "-test.v") {
+				if err := p.wait(t); err != nil {
+					t.Errorf("process %d: %v\n%s", rank, err, failures(p.out.String()))
+				} else if cases := strings.Count(p.out.String(), "--- PASS: "); cases < 100 {
+					t.Errorf("process %d: %d tests passed; there are more", rank, cases)
+				}
+			}
+		})
+	}
+}
+
+// process is one that runs this test binary.
+type process struct {
+	*exec.Cmd
+	out bytes.Buffer
+}
+
+// workerEnv has the test binary be a worker, and no test.
+const workerEnv = "HOCKET_TEST_WORKER"
+
+// startProcesses starts n processes of a world, which run tests.
+func startProcesses(t *testing.T, n int, args ...string) []*process {
+	t.Helper()
+	return launch(t, n, t.TempDir(), t.Name(), nil, args...)
+}
+
+// startWorkers starts n workers, each with a variable of its own.
+func startWorkers(t *testing.T, n int, dir, id string, env func(rank int) string) []*process {
+	t.Helper()
+	return launch(t, n, dir, id, func(rank int) []string { return []string{workerEnv + "=1", env(rank)} })
+}
+
+func launch(t *testing.T, n int, dir, id string, env func(rank int) []string, args ...string) []*process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*process, n)
+	for rank := range all {
+		p := &process{Cmd: exec.CommandContext(t.Context(), self, args...)}
+		p.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", n),
+			"HOCKET_RUN_ID="+id, "HOCKET_RUN_DIR="+dir)
+		if env != nil {
+			p.Env = append(p.Env, env(rank)...)
+		}
+		p.Stdout, p.Stderr = &p.out, &p.out
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all[rank] = p
+	}
+	return all
+}
+
+// wait waits for a process, ten times as long as it may take.
+func (p *process) wait(t *testing.T) error {
+	late := time.AfterFunc(5*time.Minute, func() {
+		t.Errorf("process %d did not end", p.Process.Pid)
+		_ = p.Process.Kill()
+	})
+	defer late.Stop()
+	return p.Wait()
+}
+
+// failures are the lines of a test's output that are not about what passed.
+func failures(out string) string {
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, "=== RUN") && !strings.Contains(line, "--- PASS") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// joined is the world that this process is one of; nil for none.
+var joined = sync.OnceValues(func() (*hocket.World, error) {
+	n, err := hocket.Launched()
+	if err != nil || n == 1 {
+		return nil, err
+	}
+	return hocket.Join(context.Background(), hocket.JoinOptions{})
+})
+
+func ofWorld(t *testing.T) *hocket.World {
+	t.Helper()
+	w, err := joined()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// runInProcess runs a program's ranks that are this process's, and returns the whole results; nothing of a
+// program that has fewer ranks than there are processes.
+func runInProcess(t *testing.T, w *hocket.World, p *hocket.Program, b hocket.Binding, batch func(m *hocket.Model) []hocket.Args) []*hocket.Report {
+	t.Helper()
+	sig, err := p.Bind(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sig.Ranks < w.Size() {
+		return nil
+	}
+	m, err := hocket.Open(context.Background(), hocket.MachineOptions{World: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := m.Load(p, b, hocket.LoadOptions{Gather: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, err := model.RunBatch(context.Background(), batch(model))
+	if err = errors.Join(err, m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return reports
+}

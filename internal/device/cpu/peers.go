@@ -1,0 +1,162 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	procs "hocket.example/hocket/internal/world"
+)
+
+// A world whose ranks are spread over processes. Every process opens it, and takes the same memory
+// and counters on every rank in the same order. Shared memory of a rank is a segment that its process
+// makes and all others map; its other memory others know by size alone. Counters are words in such
+// segments: who waits for one sleeps in the operating system until whoever raises it rings. Streams of
+// others' ranks take no work, for it is their process's.
+
+// peers are what a world has of the other processes.
+type peers struct {
+	*procs.World
+	name   string // of the world, the same in all processes
+	owners []int  // by rank
+	ctx    context.Context
+	cancel context.CancelFunc // ends waits when the world ends
+}
+
+// share agrees on a new world of ranks.
+func (m *machine) share(ctx context.Context, ranks int) (*peers, error) {
+	if m.opts.Mode == Scheduled {
+		return nil, fmt.Errorf("cpu: schedules of several processes: %w", device.ErrUnsupported)
+	}
+	p := &peers{World: m.opts.Peers}
+	var err error
+	if p.owners, err = p.Owners(ranks); err != nil {
+		return nil, fmt.Errorf("cpu: %w", err)
+	}
+	p.name = fmt.Sprintf("cpu world %d", m.opened.Add(1))
+	if err := p.Same(ctx, p.name, fmt.Sprintf("%d ranks", ranks)); err != nil {
+		p.Abort(err)
+		return nil, err
+	}
+	p.ctx, p.cancel = context.WithCancel(ctx)
+	return p, nil
+}
+
+// Local implements device.World.
+func (w *world) Local(rank int) bool {
+	return w.peers == nil || w.peers.owners[rank] == w.peers.Process()
+}
+
+// watch ends w when another process has ended the world of processes.
+func (p *peers) watch(w *world) {
+	select {
+	case <-p.Done():
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.end(p.Err())
+	case <-p.ctx.Done():
+	}
+}
+
+// end has the other processes end with this world where something was under way: what they wait for will
+// not come.
+func (p *peers) end(cause error, busy bool) {
+	if busy {
+		p.Abort(cause)
+	}
+	p.cancel()
+}
+
+// await waits, in the stream's goroutine, until a counter of its head is high enough, or the world
+// ends. The caller holds the world's mutex.
+func (s *stream) await(c *procs.Counters, elem int, least int64) {
+	w := s.dev.w
+	w.running--
+	w.awaiting++
+	w.mu.Unlock()
+	err := c.Wait(w.peers.ctx, elem, uint64(least), procs.Any)
+	w.mu.Lock()
+	w.running++
+	w.awaiting--
+	if err != nil && w.cause == nil {
+		w.end(err)
+	}
+}
+
+// sharedKey names the next segment of a device.
+func (d *dev) sharedKey(what string) string {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	d.shared++
+	return fmt.Sprintf("%s rank %d %s %d", d.w.peers.name, d.rank, what, d.shared)
+}
+
+// allocShared takes memory of a world of several processes: shared memory, or what stands for
+// another process's.
+func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, error) {
+	m := &memory{dev: d, kind: kind, bytes: bytes}
+	if kind != device.Shared {
+		return d.keep(m)
+	}
+	p, key := d.w.peers, d.sharedKey("memory")
+	if d.foreign {
+		s, err := p.Map(p.ctx, p.owners[d.rank], key)
+		if err == nil && int64(len(s.Bytes())) < bytes { // what refused leaves
+			err = errors.Join(fmt.Errorf("%w: its process could not take %d bytes", device.ErrOutOfMemory, bytes), s.Close())
+		}
+		if err != nil {
+			return nil, d.errorf("%w", err)
+		}
+		m.seg, m.data = s, s.Bytes()[:bytes]
+		return d.keep(m)
+	}
+	if err := d.reserve(bytes); err != nil {
+		return nil, errors.Join(err, p.refuse(key))
+	}
+	s, err := procs.NewSegment(int(max(bytes, 1)))
+	if err == nil {
+		err = p.Share(key, s)
+	}
+	if err != nil {
+		return nil, d.errorf("%w", err)
+	}
+	m.seg, m.data = s, s.Bytes()[:bytes]
+	return d.keep(m)
+}
+
+// refuse tells who maps a segment that there is no memory for it, by one that is too small.
+func (p *peers) refuse(key string) error {
+	s, err := procs.NewSegment(1)
+	if err == nil {
+		err = errors.Join(p.Share(key, s), s.Close())
+	}
+	return err
+}
+
+// unmap lets go of what peers share.
+func (m *memory) unmap() {
+	if m.seg != nil {
+		m.seg.Close() // of memory that nobody uses any more there is nothing to say
+		m.seg, m.data = nil, nil
+	}
+}
+
+// newSharedCounters makes a device's counters, in every process.
+func (d *dev) newSharedCounters(n int) (device.Counters, error) {
+	p, key := d.w.peers, d.sharedKey("counters")
+	c := &counters{dev: d, n: n}
+	var err error
+	if d.foreign {
+		c.shared, err = p.MapCounters(p.ctx, p.owners[d.rank], key)
+	} else {
+		c.shared, err = p.NewCounters(key, n)
+	}
+	if err != nil {
+		return nil, d.errorf("%w", err)
+	}
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	d.counters = append(d.counters, c)
+	return c, nil
+}

@@ -1,0 +1,99 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/world"
+)
+
+// gatherer brings blocks of outputs that other processes hold, when a batch has ended: each process
+// leaves its own blocks in a segment that the others map.
+type gatherer struct {
+	peers  *world.World
+	owners []int            // by rank
+	at     [][]outputAt     // by process: where its blocks lie in its segment
+	segs   []*world.Segment // by process
+}
+
+// outputAt is where a block lies.
+type outputAt struct {
+	output, part int // part of an output
+	off, bytes   int64
+}
+
+// newGatherer has all processes map each other's segments.
+func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs []plan.IO) (*gatherer, error) {
+	owners, err := peers.Owners(p.Ranks)
+	if err != nil {
+		return nil, err
+	}
+	g := &gatherer{peers: peers, owners: owners, at: make([][]outputAt, peers.Processes())}
+	sizes := make([]int64, peers.Processes())
+	for i := range outputs {
+		for k, part := range outputs[i].Parts {
+			to, bytes := owners[part.Ref.Rank], part.Ref.Bytes()
+			g.at[to] = append(g.at[to], outputAt{i, k, sizes[to], bytes})
+			sizes[to] += plan.Aligned(bytes)
+		}
+	}
+	// Of several programs of one process keys do not tell which: they are made in one order.
+	own, err := world.NewSegment(int(max(sizes[peers.Process()], 1)))
+	if err != nil {
+		return nil, err
+	}
+	g.segs = make([]*world.Segment, peers.Processes())
+	g.segs[peers.Process()] = own
+	key := fmt.Sprintf("outputs of %s", p.HashString())
+	if err := peers.Share(key, own); err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	for q := range g.segs {
+		if g.segs[q] != nil {
+			continue
+		}
+		if g.segs[q], err = peers.Map(ctx, q, key); err != nil {
+			g.close()
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// gather completes the outputs of a run: first all processes have left their blocks, in the end all
+// have read those of the others.
+func (g *gatherer) gather(ctx context.Context, f *frame) error {
+	me := g.peers.Process()
+	for _, a := range g.at[me] {
+		copy(g.segs[me].Bytes()[a.off:], f.out[a.output].Block(a.part))
+	}
+	if err := g.meet(ctx, "blocks of outputs are there"); err != nil {
+		return err
+	}
+	for q := range g.segs {
+		for _, a := range g.at[q] {
+			if q != me {
+				copy(f.out[a.output].Block(a.part), g.segs[q].Bytes()[a.off:a.off+a.bytes])
+			}
+		}
+	}
+	return g.meet(ctx, "blocks of outputs are read")
+}
+
+func (g *gatherer) meet(ctx context.Context, step string) error {
+	_, err := g.peers.Agree(ctx, step, []byte("here"))
+	return err
+}
+
+func (g *gatherer) close() {
+	if g == nil {
+		return
+	}
+	for _, s := range g.segs {
+		if s != nil {
+			s.Close()
+		}
+	}
+}

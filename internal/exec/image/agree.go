@@ -1,0 +1,92 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/world"
+)
+
+// A plan whose ranks are spread over processes is loaded by all of them, or by none. Before anything is
+// reserved they compare what they load; in the end, how it went.
+
+// agreePlan holds the plan, and what of the options decides how it is resolved, to that of the peers.
+func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) error {
+	g := m.Peers()
+	if g == nil {
+		return nil
+	}
+	what := p.Func
+	for _, d := range p.Dims {
+		what += fmt.Sprintf(" %s=%d", d.Name, d.Value)
+	}
+	what += fmt.Sprintf(" on %d ranks (plan %.16s), machine %s", p.Ranks, p.HashString(), m.Name())
+	if o.Algorithm != "" {
+		what += ", algorithm " + o.Algorithm
+	}
+	if o.Fixed {
+		what += ", fixed"
+	}
+	err := g.Same(ctx, "the plan to load", what)
+	if err != nil { // whoever compares later is to learn of it, too
+		g.Abort(err)
+	}
+	return err
+}
+
+// loadedBy is what a process tells of its load.
+type loadedBy struct {
+	Held            device.Held
+	Err             string `json:",omitempty"`
+	Short, TooLarge bool   `json:",omitempty"` // Err is for want of memory
+}
+
+// agreeLoaded returns how the load went in all processes: the most memory that one of them has taken, or
+// an error if any failed. The error of another is of the same kind as that one's.
+func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err error) (*device.Held, error) {
+	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory), TooLarge: errors.Is(err, device.ErrTooLarge)}
+	if err != nil {
+		mine.Err = err.Error()
+		mine.Err = mine.Err[:min(len(mine.Err), world.MaxValue/4)]
+	}
+	text, jerr := json.Marshal(mine)
+	if jerr != nil {
+		return nil, jerr
+	}
+	all, aerr := g.Agree(ctx, "how the load went", text)
+	if aerr != nil {
+		return nil, errors.Join(err, aerr)
+	}
+	most := &device.Held{}
+	var others error
+	for process, text := range all {
+		var l loadedBy
+		if jerr := json.Unmarshal(text, &l); jerr != nil {
+			return nil, fmt.Errorf("process %d says of its load %q: %w", process, text, jerr)
+		}
+		most.Device, most.Host = max(most.Device, l.Held.Device), max(most.Host, l.Held.Host)
+		if l.Err != "" && process != g.Process() && others == nil {
+			others = l.err(process)
+		}
+	}
+	if err == nil {
+		err = others
+	}
+	return most, err
+}
+
+// err is the error of another process's load, of the kind that it has there.
+func (l *loadedBy) err(process int) error {
+	kind := errors.New("it could not load the plan")
+	switch {
+	case l.TooLarge:
+		kind = device.ErrTooLarge
+	case l.Short:
+		kind = device.ErrOutOfMemory
+	}
+	return fmt.Errorf("process %d: %w: %s", process, kind, l.Err)
+}

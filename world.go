@@ -1,0 +1,109 @@
+package hocket
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"hocket.example/hocket/internal/world"
+)
+
+// PeerError is the error that names the process which ended a world of processes, or which is waited
+// for in vain.
+type PeerError = world.PeerError
+
+// DisagreeError is the error about processes that have different values where all must have the same:
+// another program, plan, version or table, or another order of loads and runs.
+type DisagreeError = world.DisagreeError
+
+// ErrLeft is wrapped by what a World returns after Leave.
+var ErrLeft = world.ErrLeft
+
+// JoinOptions say which process this is; the zero value takes all of it from the environment, as
+// torchrun, mpirun, srun or "hocket launch" set it.
+type JoinOptions struct {
+	// Rank is this process's number, and Size how many there are. Where Size is 0 both, and ID, are
+	// the environment's.
+	Rank, Size int
+	// ID names the run: equal in all its processes, and in no other run of the user.
+	ID string
+	// Dir is the folder in which processes of this host meet; empty for HOCKET_RUN_DIR, or else
+	// XDG_RUNTIME_DIR or the folder of temporary files.
+	Dir string
+	// Timeout is how long Join waits for the others; 0 means 60 seconds, or HOCKET_JOIN_TIMEOUT.
+	Timeout time.Duration
+	// StallTimeout is how long a process may show no sign of life, or not come to where others wait for
+	// it, before the world ends; 0 means 30 seconds, or HOCKET_STALL_TIMEOUT.
+	StallTimeout time.Duration
+	// StallDefault is what StallTimeout is where neither it nor the environment says; 0 for 30 seconds.
+	StallDefault time.Duration
+	// Ranks are those of programs that this process drives; nil for an even split, in order.
+	Ranks []int
+}
+
+// World is a set of processes that run programs together, each some of the ranks. A machine that is
+// opened with it spreads the ranks of every model over them: all processes load the same programs and
+// run them with the same dims, in the same order, and each is given its own blocks of tensors, or whole
+// tensors, of which it takes its own blocks.
+//
+// When a process dies, stops, comes to another load or run than the others, or aborts a run, all of them
+// get an error that names it, in bounded time, and the world has ended: what was loaded cannot run any
+// more. Join anew, by a new launch, to go on.
+type World struct{ w *world.World }
+
+// Join makes this process one of several, and returns when all have come. It fails, and names who is
+// absent, when they have not in time.
+func Join(ctx context.Context, opts JoinOptions) (*World, error) {
+	o, err := world.FromEnv(os.Getenv)
+	if opts.Size > 0 {
+		o, err = world.Options{Rank: opts.Rank, Size: opts.Size, Local: opts.Rank, LocalSize: opts.Size, ID: opts.ID,
+			Dir: os.Getenv("HOCKET_RUN_DIR")}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if opts.ID != "" {
+		o.ID = opts.ID
+	}
+	if opts.Dir != "" {
+		o.Dir = opts.Dir
+	}
+	if opts.Timeout > 0 {
+		o.JoinTimeout = opts.Timeout
+	}
+	o.StallTimeout = cmp.Or(opts.StallTimeout, o.StallTimeout, opts.StallDefault)
+	o.Ranks = opts.Ranks
+	w, err := world.Join(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("joining %d processes as number %d: %w", o.Size, o.Rank, err)
+	}
+	return &World{w}, nil
+}
+
+// Launched returns how many processes the environment says that there are; 1 where no launcher started
+// this one.
+func Launched() (int, error) {
+	o, err := world.FromEnv(os.Getenv)
+	return o.Size, err
+}
+
+// Rank returns this process's number, from 0, and Size how many there are.
+func (w *World) Rank() int { return w.w.Process() }
+
+// Size returns how many processes there are.
+func (w *World) Size() int { return w.w.Processes() }
+
+// Err returns why the world has ended; nil while it has not.
+func (w *World) Err() error { return w.w.Err() }
+
+// Done is closed when the world has ended.
+func (w *World) Done() <-chan struct{} { return w.w.Done() }
+
+// Abort ends the world in all processes: the others get cause as that of this one.
+func (w *World) Abort(cause error) { w.w.Abort(cause) }
+
+// Leave says goodbye, when this process's runs are over and its machine is closed: the others go on, as
+// long as they need nothing of it. It returns why the world had ended before, if it had.
+func (w *World) Leave() error { return w.w.Leave() }
