@@ -11,7 +11,7 @@ import (
 // Agree is an all-gather: every process calls it with the same step and a value of at most
 // MaxValue bytes, and gets the values of all, by rank. It waits for the others, so it is for
 // times when nothing is in flight. A process at another step is a *DisagreeError; one that does
-// not come within T is a *PeerError. An error ends the world: who got the values and who did
+// not come, nor get on (see Step, At), for T is a *PeerError. An error ends the world: who got the values and who did
 // not is then unknown.
 func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte, error) {
 	if len(value) > MaxValue || len(step) > maxStep {
@@ -39,15 +39,13 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	if err := w.Err(); err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, w.o.StallTimeout)
-	defer cancel()
 	if err := w.broadcast(mine.encode()); err != nil {
 		return nil, err
 	}
 	values := make([][]byte, w.o.Size)
 	values[w.o.Rank] = value
 	var late []int
-	err := w.await(bounded, func() (bool, error) {
+	err := w.awaitPeers(ctx, func() []int { return late }, func() (bool, error) {
 		late = late[:0]
 		for r, p := range w.peers {
 			switch {
@@ -179,5 +177,6 @@ func (w *World) Step(what string) error {
 	return nil
 }
 
-// At records how far this process is in its step. Others show it if they wait for it in vain.
+// At records how far this process is in its step: others wait longer for one that gets on, and show where
+// it is if they wait in vain.
 func (w *World) At(command int) { w.page.at(w.o.Rank, command) }

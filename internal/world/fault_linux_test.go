@@ -126,24 +126,34 @@ type family struct {
 	at      []time.Time
 }
 
-// start starts processes that do what child names. Each has the variables that env returns
-// for it. All are killed at the end of the test.
-func start(t *testing.T, o Options, child string, env func(rank int) []string) *family {
-	t.Helper()
-	f := &family{t: t, o: o, command: make([]*exec.Cmd, o.Size), out: make([]bytes.Buffer, o.Size), at: make([]time.Time, o.Size)}
-	for r := range o.Size {
-		f.ended = append(f.ended, make(chan struct{}))
-		f.run(r, child, env(r)...)
-	}
+// newFamily returns a world of processes, none of which has been started. All are killed at the
+// end of the test.
+func newFamily(t *testing.T, o Options) *family {
+	f := &family{t: t, o: o, command: make([]*exec.Cmd, o.Size), out: make([]bytes.Buffer, o.Size),
+		ended: make([]chan struct{}, o.Size), at: make([]time.Time, o.Size)}
 	t.Cleanup(func() {
 		for r, c := range f.command {
-			c.Process.Kill()
-			<-f.ended[r]
+			if c != nil {
+				c.Process.Kill()
+				<-f.ended[r]
+			}
 		}
 	})
 	return f
 }
 
+// start starts processes that do what child names. Each has the variables that env returns
+// for it.
+func start(t *testing.T, o Options, child string, env func(rank int) []string) *family {
+	t.Helper()
+	f := newFamily(t, o)
+	for r := range o.Size {
+		f.run(r, child, env(r)...)
+	}
+	return f
+}
+
+// run starts one of the processes.
 func (f *family) run(rank int, child string, env ...string) {
 	f.t.Helper()
 	c := exec.Command(os.Args[0])
@@ -157,7 +167,7 @@ func (f *family) run(rank int, child string, env ...string) {
 	if err := c.Start(); err != nil {
 		f.t.Fatal(err)
 	}
-	f.command[rank] = c
+	f.command[rank], f.ended[rank] = c, make(chan struct{})
 	go func() {
 		c.Wait()
 		f.at[rank] = time.Now()
@@ -265,11 +275,13 @@ func TestFaults(t *testing.T) {
 		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
 		cells = cells[:16]
 	}
-	for _, c := range cells {
-		t.Run(c.String(), func(t *testing.T) {
-			for range times {
-				try(t, c)
+	for i := range len(cells) * times {
+		c := cells[i/times]
+		t.Run(fmt.Sprint(c, "_", i%times), func(t *testing.T) {
+			if times > 1 {
+				t.Parallel()
 			}
+			try(t, c)
 		})
 	}
 }

@@ -141,6 +141,13 @@ func (p *page) recorded(rank int, step uint64) (string, bool) {
 	return text, word(r, 0).Load() == step
 }
 
+// progress is what changes while a process gets on.
+type progress struct{ steps, at uint64 }
+
+func (p *page) progress(rank int) progress {
+	return progress{p.steps(rank), word(p.slot(rank), slotAt).Load()}
+}
+
 // last says what a process did last.
 func (p *page) last(rank int) string {
 	n := p.steps(rank)

@@ -162,6 +162,47 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
+// TestSlow: a process that comes late, after more than T, but gets on meanwhile, is waited for.
+func TestSlow(t *testing.T) {
+	o := options(t, 2)
+	o.StallTimeout = time.Second
+	inOne(t, o, func(w *World) error {
+		ctx := context.Background()
+		mine, err := w.NewCounters("c", 1)
+		if err != nil {
+			return err
+		}
+		defer mine.Close()
+		theirs, err := w.MapCounters(ctx, 1-w.Process(), "c")
+		if err != nil {
+			return err
+		}
+		defer theirs.Close()
+		agree := func() error { _, err := w.Agree(ctx, "load", nil); return err }
+		for _, meeting := range []struct{ wait, come func() error }{
+			{agree, agree},
+			{func() error { _, err := w.Map(ctx, 1, "arena"); return err }, func() error { return w.Share("arena", mine.segment) }},
+			{func() error { return errors.Join(w.Step("batch"), mine.Wait(ctx, 0, 1, 1)) },
+				func() error { theirs.Add(0, 1); return w.Step("batch") }},
+		} {
+			if w.Process() == 0 {
+				if err := meeting.wait(); err != nil {
+					return err
+				}
+				continue
+			}
+			for i := range 12 {
+				time.Sleep(200 * time.Millisecond)
+				w.At(i + 1)
+			}
+			if err := meeting.come(); err != nil {
+				return err
+			}
+		}
+		return agree()
+	})
+}
+
 // recordedAt returns the command that a process is at.
 func (p *page) recordedAt(rank int) uint64 { return word(p.slot(rank), slotAt).Load() }
 

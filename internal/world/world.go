@@ -403,6 +403,32 @@ func (w *World) stalled(rank int) *PeerError {
 	return w.member(rank).failed("stalled: no sign of life for %v, %s", d.Round(beat), w.page.last(rank))
 }
 
+// awaitPeers is await for what others do. It ends when none of those that late returns, after ready
+// was called, has got on for T.
+func (w *World) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
+	const looks = 10 // within T
+	seen := make([]progress, w.o.Size)
+	for r := range seen {
+		seen[r] = w.page.progress(r)
+	}
+	for still := 0; ; still++ {
+		bounded, cancel := context.WithTimeout(ctx, w.o.StallTimeout/looks)
+		err := w.await(bounded, ready)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+		for _, r := range late() {
+			if now := w.page.progress(r); now != seen[r] {
+				seen[r], still = now, -1
+			}
+		}
+		if still == looks-1 {
+			return err
+		}
+	}
+}
+
 // blame returns the error of a process that others wait for in vain. Where a process has stalled
 // it is to blame: the one that is late may wait for it, too.
 func (w *World) blame(late int, format string, args ...any) *PeerError {
