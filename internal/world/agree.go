@@ -8,9 +8,9 @@ import (
 	"fmt"
 )
 
-// Agree is an all-gather: every process calls it with the same step and a value of at most
-// MaxValue bytes, and gets the values of all, by rank. It waits for the others, so it is for
-// times when nothing is in flight. A process at another step is a *DisagreeError; one that does
+// Agree is an all-gather: every process calls it with the same step, as it calls Step, and a value
+// of at most MaxValue bytes, and gets the values of all, by rank. It waits for the others, so it is
+// for times when nothing is in flight. A process at another step is a *DisagreeError; one that does
 // not come, nor get on (see Step, At), for T is a *PeerError. An error ends the world: who got the values and who did
 // not is then unknown.
 func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte, error) {
@@ -34,11 +34,11 @@ func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte,
 }
 
 func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte, error) {
-	w.agreed++
-	mine := agreement{seq: w.agreed, step: step, value: value}
-	if err := w.Err(); err != nil {
+	if err := w.Step(step); err != nil {
 		return nil, err
 	}
+	w.agreed++
+	mine := agreement{seq: w.agreed, step: step, value: value}
 	if err := w.broadcast(mine.encode()); err != nil {
 		return nil, err
 	}
@@ -155,9 +155,9 @@ func (w *World) Same(ctx context.Context, what, value string) error {
 	return nil
 }
 
-// Step records that this process begins its next step, such as a load or a batch of runs, and
-// compares it with what others record under the same number. It does not wait. Of two processes
-// that differ, the later one ends the world with a *DisagreeError.
+// Step records that this process begins its next step, such as a batch of runs, and compares it
+// with what others record under the same number. It does not wait. Of two processes that differ,
+// the later one ends the world with a *DisagreeError.
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()

@@ -54,10 +54,10 @@ func TestSteps(t *testing.T) {
 		steps [3][]string
 		want  string
 	}{
-		{"other plan", [3][]string{{"load a", "run a"}, {"load a", "run b"}, {"load a", "run a"}}, "step 2: "},
-		{"other order", [3][]string{{"load a", "load b"}, {"load b", "load a"}, {"load a", "load b"}}, "step 1: "},
-		{"other count", [3][]string{{"run a 4"}, {"run a 4"}, {"run a 8"}}, "step 1: "},
-		{"long", [3][]string{{strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "b"}}, "step 1: "},
+		{"other plan", [3][]string{{"load a", "run a"}, {"load a", "run b"}, {"load a", "run a"}}, "step 3: "},
+		{"other order", [3][]string{{"load a", "load b"}, {"load b", "load a"}, {"load a", "load b"}}, "step 2: "},
+		{"other count", [3][]string{{"run a 4"}, {"run a 4"}, {"run a 8"}}, "step 2: "},
+		{"long", [3][]string{{strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "b"}}, "step 2: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			errs := fail(t, options(t, 3), func(w *World) error {
@@ -98,16 +98,27 @@ func TestStepsAgree(t *testing.T) {
 	})
 }
 
-// TestAgreementsDiffer: processes at different agreements both say so.
+// TestAgreementsDiffer: processes at different agreements, or one at an agreement and one that runs, both
+// say so.
 func TestAgreementsDiffer(t *testing.T) {
-	errs := fail(t, options(t, 2), func(w *World) error {
-		_, err := w.Agree(context.Background(), []string{"load", "run"}[w.Process()], nil)
-		return err
-	})
-	for r, err := range errs {
-		if want := `ranks disagree on the next step: rank 0 has "load" (agreement 2), rank 1 has "run" (agreement 2)`; err == nil || err.Error() != want {
-			t.Errorf("rank %d: %v, want %q", r, err, want)
-		}
+	for name, second := range map[string]func(w *World) error{
+		"agreement": func(w *World) error { _, err := w.Agree(context.Background(), "run", nil); return err },
+		"step":      func(w *World) error { return w.Step("run") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			errs := fail(t, options(t, 2), func(w *World) error {
+				if w.Process() == 1 {
+					return second(w)
+				}
+				_, err := w.Agree(context.Background(), "load", nil)
+				return err
+			})
+			for r, err := range errs {
+				if want := "ranks disagree on step 2: rank 0 has load, rank 1 has run"; err == nil || err.Error() != want {
+					t.Errorf("rank %d: %v, want %q", r, err, want)
+				}
+			}
+		})
 	}
 }
 
@@ -121,9 +132,9 @@ func TestAbsent(t *testing.T) {
 		want string
 	}{
 		{"agree", func(w *World) error { _, err := w.Agree(ctx, "load", nil); return err },
-			`did not reach "load" within 500ms, in step 1 (begin) at command 7`},
+			`did not reach "load" within 500ms, in step 2 (begin) at command 7`},
 		{"import", func(w *World) error { _, err := w.Import(ctx, 1, "arena"); return err },
-			`did not export "arena" within 500ms, in step 1 (begin) at command 7`},
+			`did not export "arena" within 500ms, in step 2 (begin) at command 7`},
 		{"counter", func(w *World) error {
 			c, err := w.NewCounters("c", 1)
 			if err != nil {
@@ -134,7 +145,7 @@ func TestAbsent(t *testing.T) {
 				return err
 			}
 			return c.Wait(ctx, 0, 1, 1)
-		}, `did not begin step 2 (run) within 500ms, in step 1 (begin) at command 7`},
+		}, `did not begin step 3 (run) within 500ms, in step 2 (begin) at command 7`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := options(t, 2)

@@ -46,6 +46,9 @@ type (
 		value []byte
 	}
 	export struct{ key string }
+
+	// malformed is what was received in place of a message.
+	malformed struct{ error }
 )
 
 func (h hello) encode() []byte {

@@ -488,6 +488,8 @@ func (w *World) listen(p *peer) {
 func (w *World) handle(p *peer, m message, fds []int) error {
 	defer closeAll(fds) // those that are not taken
 	switch m := m.(type) {
+	case malformed:
+		return m
 	case aborted:
 		w.end(m.cause, m.cause.err())
 		return nil
