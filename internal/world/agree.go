@@ -8,10 +8,10 @@ import (
 	"fmt"
 )
 
-// Agree is an all-gather: every process calls it with the same step and a value of at most
-// MaxValue bytes, and gets the values of all, by rank. It waits for the others, so it is for
-// times when nothing is in flight. A process at another step is a *DisagreeError; one that does
-// not come within T is a *PeerError. An error ends the world: who got the values and who did
+// Agree is an all-gather: every process calls it with the same step, as it calls Step, and a value
+// of at most MaxValue bytes, and gets the values of all, by rank. It waits for the others, so it is
+// for times when nothing is in flight. A process at another step is a *DisagreeError; one that does
+// not come, nor get on (see Step, At), for T is a *PeerError. An error ends the world: who got the values and who did
 // not is then unknown.
 func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte, error) {
 	if len(value) > MaxValue || len(step) > maxStep {
@@ -34,20 +34,18 @@ func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte,
 }
 
 func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte, error) {
-	w.agreed++
-	mine := agreement{seq: w.agreed, step: step, value: value}
-	if err := w.Err(); err != nil {
+	if err := w.Step(step); err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, w.o.StallTimeout)
-	defer cancel()
+	w.agreed++
+	mine := agreement{seq: w.agreed, step: step, value: value}
 	if err := w.broadcast(mine.encode()); err != nil {
 		return nil, err
 	}
 	values := make([][]byte, w.o.Size)
 	values[w.o.Rank] = value
 	var late []int
-	err := w.await(bounded, func() (bool, error) {
+	err := w.awaitPeers(ctx, func() []int { return late }, func() (bool, error) {
 		late = late[:0]
 		for r, p := range w.peers {
 			switch {
@@ -73,11 +71,11 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil, fmt.Errorf("waiting for ranks %s to reach %q: %w", listRanks(late), step, err)
 	case errors.Is(err, context.DeadlineExceeded):
-		why := fmt.Sprintf("did not reach %q within %v, %s", step, w.o.StallTimeout, w.page.last(late[0]))
+		more := ""
 		if len(late) > 1 {
-			why += fmt.Sprintf("; ranks %s are late", listRanks(late))
+			more = fmt.Sprintf(" (as ranks %s)", listRanks(late[1:]))
 		}
-		return nil, w.member(late[0]).failed("%s", why)
+		return nil, w.blame(late[0], "did not reach %q within %v%s", step, w.o.StallTimeout, more)
 	}
 	return nil, err
 }
@@ -100,6 +98,7 @@ func (w *World) broadcast(message []byte, fds ...int) error {
 		if err := w.sendTo(r, message, fds...); err != nil {
 			return err
 		}
+		phase("within " + kinds[message[0]])
 	}
 	return nil
 }
@@ -156,9 +155,9 @@ func (w *World) Same(ctx context.Context, what, value string) error {
 	return nil
 }
 
-// Step records that this process begins its next step, such as a load or a batch of runs, and
-// compares it with what others record under the same number. It does not wait. Of two processes
-// that differ, the later one ends the world with a *DisagreeError.
+// Step records that this process begins its next step, such as a batch of runs, and compares it
+// with what others record under the same number. It does not wait. Of two processes that differ,
+// the later one ends the world with a *DisagreeError.
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()
@@ -178,5 +177,6 @@ func (w *World) Step(what string) error {
 	return nil
 }
 
-// At records how far this process is in its step. Others show it if they wait for it in vain.
+// At records how far this process is in its step: others wait longer for one that gets on, and show where
+// it is if they wait in vain.
 func (w *World) At(command int) { w.page.at(w.o.Rank, command) }

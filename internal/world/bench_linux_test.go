@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -87,5 +89,65 @@ func BenchmarkEdge(b *testing.B) {
 			b.ReportMetric(float64(times[len(times)*99/100].Nanoseconds()), "p99-ns/edge")
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+}
+
+func init() {
+	// doze waits for a counter, and prints which share of a core that took.
+	children["doze"] = func(ctx context.Context, o Options) error {
+		w, err := Join(ctx, o)
+		if err != nil {
+			return err
+		}
+		defer w.Leave()
+		mine, _, err := pair(ctx, w)
+		if err != nil {
+			return err
+		}
+		begin, before := time.Now(), used()
+		if err := mine.Wait(ctx, 0, 1, 0); err != nil {
+			return err
+		}
+		fmt.Printf("%.3f", (used()-before).Seconds()/time.Since(begin).Seconds())
+		return nil
+	}
+}
+
+// used returns the CPU time of this process.
+func used() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// TestWaitIsIdle: a process that waits hardly uses a core.
+func TestWaitIsIdle(t *testing.T) {
+	o := options(t, 2)
+	f := newFamily(t, o)
+	f.run(1, "doze")
+	ctx := context.Background()
+	w, err := Join(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Leave()
+	_, theirs, err := pair(ctx, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second)
+	theirs.Set(0, 1)
+	if code := f.wait(1, limit); code != 0 {
+		t.Fatal(f.out[1].String())
+	}
+	share, err := strconv.ParseFloat(f.out[1].String(), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.1f %% of a core", share*100)
+	if share > 10*0.02 {
+		t.Errorf("a process that waits uses %.1f %% of a core, want 2 %%", share*100)
 	}
 }

@@ -3,9 +3,7 @@ package world
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // Counters are numbers in shared memory that processes raise and wait for. They never sink.
@@ -36,7 +34,7 @@ func (w *World) NewCounters(key string, n int, to ...int) (*Counters, error) {
 	return &Counters{w, s}, nil
 }
 
-// MapCounters maps the counters that a process made. It waits for them at most T.
+// MapCounters maps the counters that a process made. It waits as Map does.
 func (w *World) MapCounters(ctx context.Context, process int, key string) (*Counters, error) {
 	s, err := w.Map(ctx, process, key)
 	if err != nil {
@@ -50,11 +48,6 @@ func (c *Counters) Close() error { return c.segment.Close() }
 
 // line returns the memory of a counter.
 func (c *Counters) line(i int) []byte { return c.segment.mem[i*counterBytes:][:counterBytes] }
-
-// word32 returns half a word of shared memory.
-func word32(mem []byte, at int) *atomic.Uint32 {
-	return (*atomic.Uint32)(unsafe.Pointer(&mem[at : at+4][0]))
-}
 
 // Load returns the value of a counter.
 func (c *Counters) Load(i int) uint64 { return word(c.line(i), counterValue).Load() }
@@ -91,9 +84,9 @@ const spin = 20 * time.Microsecond
 const Any = -1
 
 // Wait waits until a counter is at least atLeast. The process from, or Any, is to raise it: Wait fails if
-// that leaves the world, and ends the world if it does not begin, within T, the step that this
-// process is in (see Step). A process in that step may take its time, as long as it lives; bound
-// that by ctx. A goroutine that waits has a thread to itself.
+// that leaves the world, and ends the world if it is not in the step that this process is in, and does not
+// get on, for T (see Step, At). A process in that step may take its time, as long as it lives; bound that
+// by ctx. A goroutine that waits has a thread to itself.
 func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) error {
 	line := c.line(i)
 	value := word(line, counterValue)
@@ -110,9 +103,9 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 	sleepers, turn := word32(line, counterSleepers), word32(line, counterTurn)
 	sleepers.Add(1)
 	defer sleepers.Add(^uint32(0))
-	for beats := 0; ; {
+	for v := (vigil{}); ; {
 		now := turn.Load()
-		err := c.w.check(ctx, from, &beats)
+		err := c.w.check(ctx, from, &v)
 		switch {
 		case value.Load() >= atLeast: // after check: a process raises counters before it leaves
 			return nil
@@ -120,14 +113,20 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 			return err
 		}
 		if futexWait(turn, now, beat) {
-			beats++
+			v.beats++
 		}
 	}
 }
 
-// check returns why it is in vain to wait for a process. beats is for how long it has been
-// waited for.
-func (w *World) check(ctx context.Context, from int, beats *int) error {
+// vigil is for how long a process that is not in the step of its waiter has not got on.
+type vigil struct {
+	beats int
+	rank  int
+	seen  progress
+}
+
+// check returns why it is in vain to wait for a process.
+func (w *World) check(ctx context.Context, from int, v *vigil) error {
 	if err := w.Err(); err != nil {
 		return err
 	}
@@ -139,17 +138,21 @@ func (w *World) check(ctx context.Context, from int, beats *int) error {
 	}
 	mine := w.page.steps(w.o.Rank)
 	late := w.late(from, mine)
-	switch {
-	case late < 0:
-		*beats = 0
+	if late < 0 {
+		v.beats = 0
 		return nil
-	case w.hasLeft(late):
+	}
+	if w.hasLeft(late) {
 		return w.member(late).failed("left the world, but is waited for")
-	case *beats <= w.patience():
+	}
+	if now := w.page.progress(late); v.rank != late || v.seen != now {
+		*v = vigil{rank: late, seen: now}
+	}
+	if v.beats <= w.patience() {
 		return nil
 	}
 	text, _ := w.page.recorded(w.o.Rank, mine)
-	w.Abort(w.member(late).failed("did not begin step %d (%s) within %v, %s", mine, text, w.o.StallTimeout, w.page.last(late)))
+	w.Abort(w.blame(late, "did not begin step %d (%s) within %v", mine, text, w.o.StallTimeout))
 	return w.Err()
 }
 

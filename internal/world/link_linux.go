@@ -60,9 +60,6 @@ func (l *link) receive() (message, []int, error) {
 	return m, fds, nil
 }
 
-// malformed is what was received in place of a message. No case of handle takes it.
-type malformed struct{ error }
-
 // parseRights returns the descriptors in a control message.
 func parseRights(b []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(b)

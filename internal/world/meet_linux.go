@@ -42,11 +42,13 @@ func (w *World) meet(ctx context.Context) error {
 		return err
 	}
 	defer d.close()
+	phase("folder")
 	listener, err := d.bind(w.o.Rank)
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
+	phase("bound")
 	w.running.Go(func() { w.receive(listener) })
 	for rank := range w.o.Rank {
 		w.running.Go(func() { w.dial(ctx, d, rank) })
@@ -54,9 +56,11 @@ func (w *World) meet(ctx context.Context) error {
 	if err := w.awaitAll(ctx, "join", func(p *peer) bool { return p != nil }); err != nil {
 		return err
 	}
+	phase("linked")
 	if err := w.sayReady(); err != nil {
 		return err
 	}
+	phase("ready")
 	if err := w.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
 		return err
 	}
@@ -241,6 +245,7 @@ func (w *World) introduce(l *link, rank int) (*peer, error) {
 	if err := l.send(w.hello().encode(), greeting); err != nil {
 		return nil, nil
 	}
+	phase("introduced")
 	m, fds, err := l.receive()
 	closeAll(fds)
 	if err != nil {

@@ -59,15 +59,14 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 	return nil
 }
 
-// Import returns what a process exports by key. It waits for that at most T.
+// Import returns what a process exports by key. It waits for that while the process
+// gets on (see Step, At), and T longer.
 func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
 	if err := w.checkPeer(process); err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, w.o.StallTimeout)
-	defer cancel()
 	var file *os.File
-	err := w.await(bounded, func() (ok bool, err error) {
+	err := w.awaitPeers(ctx, func() []int { return []int{process} }, func() (ok bool, err error) {
 		p := w.peers[process]
 		if file, ok = p.files[key]; ok {
 			delete(p.files, key)
@@ -79,7 +78,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 		return false, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = w.member(process).failed("did not export %q within %v, %s", key, w.o.StallTimeout, w.page.last(process))
+		err = w.blame(process, "did not export %q within %v", key, w.o.StallTimeout)
 	}
 	return file, err
 }
@@ -92,7 +91,8 @@ func (w *World) Share(key string, s *Segment, to ...int) error {
 	return w.Export(key, s.file, to...)
 }
 
-// Map maps the segment that a process shares by key. It waits for that at most T.
+// Map maps the segment that a process shares by key. It waits for that while the process
+// gets on (see Step, At), and T longer.
 func (w *World) Map(ctx context.Context, process int, key string) (*Segment, error) {
 	file, err := w.Import(ctx, process, key)
 	if err != nil {

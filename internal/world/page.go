@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
-	"time"
 	"unsafe"
 )
 
@@ -14,27 +13,24 @@ import (
 // there for those that cannot read a socket, such as kernels on a GPU. Each process writes only
 // its own slot of the rest, so that others can see that it lives and what it does.
 //
-//	0      abort word, 32 bits: not 0 once the world has ended
-//	8      claim: who sets it first writes the cause
-//	16     length of the cause
-//	64     cause
-//	8192   slots, one a process:
-//	       0    heartbeats
-//	       8    steps
-//	       16   command
-//	       64   the last steps: number, length, text
+//	0      abort word, 32 bits: 0, or 1 + the process that ended the world
+//	4096   slots, one a process:
+//	       0     heartbeats
+//	       8     steps
+//	       16    command
+//	       24    length of the cause that this process has, or had too late
+//	       64    the last steps: number, length, text
+//	       4160  cause
 const (
-	pageHeader = 8 << 10
+	pageHeader = 4 << 10
 	pageSlot   = 8 << 10
 
-	atAbort   = 0
-	atClaim   = 8
-	atLength  = 16
-	atCause   = 64
-	slotBeats = 0
-	slotSteps = 8
-	slotAt    = 16
-	slotRing  = 64
+	slotBeats  = 0
+	slotSteps  = 8
+	slotAt     = 16
+	slotLength = 24
+	slotRing   = 64
+	slotCause  = slotRing + ringSteps*stepBytes // maxCause bytes
 
 	ringSteps = 32
 	stepBytes = 128
@@ -60,45 +56,47 @@ func newPage(size int) (*page, error) {
 // the world ends. The rest is the package's own.
 func (w *World) Page() []byte { return w.page.Bytes() }
 
+// word32 returns half a word of shared memory.
+func word32(mem []byte, at int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&mem[at : at+4][0]))
+}
+
 // word returns a word of shared memory. All access is atomic, and in one order for all.
 func word(mem []byte, at int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&mem[at : at+8][0]))
 }
 
-func (p *page) abortWord() *atomic.Uint32 {
-	return (*atomic.Uint32)(unsafe.Pointer(&p.Bytes()[atAbort]))
-}
+func (p *page) abortWord() *atomic.Uint32 { return word32(p.Bytes(), 0) }
 
-// abort sets the abort word. It returns the cause that counts, the first one, and whether that
-// is c.
-func (p *page) abort(c cause) (first cause, own bool) {
-	if word(p.Bytes(), atClaim).CompareAndSwap(0, 1) {
-		text := c.encode()
-		copyIn(p.Bytes()[atCause:pageHeader], text)
-		word(p.Bytes(), atLength).Store(uint64(len(text)))
-		p.abortWord().Store(1)
+// abort ends the world for a cause of the process rank, unless it has ended. It returns the cause
+// that counts, the first one, and whether that is c. It is called once a process.
+func (p *page) abort(rank int, c cause) (first cause, own bool) {
+	text := c.encode()
+	s := p.slot(rank)
+	copyIn(s[slotCause:], text)
+	word(s, slotLength).Store(uint64(len(text)))
+	phase("within abort")
+	if p.abortWord().CompareAndSwap(0, uint32(rank)+1) {
 		return c, true
 	}
-	// Another process is about to write its cause, unless it has died just now.
-	for range 50 {
-		if first, ok := p.cause(); ok {
-			return first, false
-		}
-		time.Sleep(time.Millisecond)
-	}
-	p.abortWord().Store(1)
-	return c, true
+	first, _ = p.cause()
+	return first, false
 }
 
 // cause returns why the world has ended, if it has.
 func (p *page) cause() (cause, bool) {
-	if p.abortWord().Load() == 0 {
+	by := p.abortWord().Load()
+	switch {
+	case by == 0:
 		return cause{}, false
+	case by > uint32(p.size):
+		return cause{}, true
 	}
-	n := min(word(p.Bytes(), atLength).Load(), maxCause)
-	c, err := decodeCause(copyOut(p.Bytes()[atCause:pageHeader], int(n)))
+	s := p.slot(int(by) - 1)
+	n := min(word(s, slotLength).Load(), maxCause)
+	c, err := decodeCause(copyOut(s[slotCause:], int(n)))
 	if err != nil {
-		c = cause{} // it still has ended
+		c = cause{} // it has ended all the same
 	}
 	return c, true
 }
@@ -141,6 +139,13 @@ func (p *page) recorded(rank int, step uint64) (string, bool) {
 	}
 	text := string(copyOut(r[16:], int(min(word(r, 8).Load(), stepText))))
 	return text, word(r, 0).Load() == step
+}
+
+// progress is what changes while a process gets on.
+type progress struct{ steps, at uint64 }
+
+func (p *page) progress(rank int) progress {
+	return progress{p.steps(rank), word(p.slot(rank), slotAt).Load()}
 }
 
 // last says what a process did last.

@@ -25,6 +25,8 @@ const (
 	maxMessage = 1 + 8 + 2 + maxStep + MaxValue
 )
 
+var kinds = map[byte]string{kindReady: "ready", kindAgreement: "agreement"}
+
 type (
 	message any
 
@@ -44,6 +46,9 @@ type (
 		value []byte
 	}
 	export struct{ key string }
+
+	// malformed is what was received in place of a message.
+	malformed struct{ error }
 )
 
 func (h hello) encode() []byte {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -50,6 +51,9 @@ type Options struct {
 	Ranks []int
 }
 
+// phase is called between steps that others can see. Tests end processes there.
+var phase = func(name string) {}
+
 // member is a process of a world.
 type member struct {
 	Rank int
@@ -76,6 +80,8 @@ type World struct {
 		sync.Mutex
 		n uint64 // calls of Step
 	}
+
+	silent []atomic.Int32 // for how many beats each process has shown no sign of life
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when anything below changes
@@ -135,6 +141,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 		agreeing: make(chan struct{}, 1),
 		changed:  make(chan struct{}),
 		peers:    make([]*peer, o.Size),
+		silent:   make([]atomic.Int32, o.Size),
 		done:     make(chan struct{}),
 		stop:     make(chan struct{}),
 	}
@@ -194,7 +201,7 @@ func (w *World) end(c cause, err error) {
 		return
 	}
 	if w.page != nil {
-		if first, own := w.page.abort(c); !own {
+		if first, own := w.page.abort(w.o.Rank, c); !own {
 			c, err = first, first.err()
 		}
 	}
@@ -268,6 +275,7 @@ func (w *World) Leave() error {
 			p.link.send(encodeBye(), time.Second) // one that has gone needs no goodbye
 		}
 		p.link.close()
+		phase("within goodbye")
 	}
 	w.running.Wait()
 	for _, p := range peers {
@@ -362,9 +370,7 @@ func (w *World) member(rank int) member {
 func (w *World) watch() {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	// Time is counted in own beats: a process that was stopped itself blames nobody for it.
 	seen := make([]uint64, w.o.Size)
-	silent := make([]int, w.o.Size)
 	for {
 		select {
 		case <-w.done:
@@ -377,21 +383,73 @@ func (w *World) watch() {
 			return
 		}
 		for r := range seen {
-			if r == w.o.Rank {
-				continue
+			// Time is counted in own beats: a process that was stopped itself blames nobody for it.
+			silent := int(w.silent[r].Add(1))
+			if now := w.page.beats(r); now != seen[r] || r == w.o.Rank || w.hasLeft(r) {
+				seen[r], silent = now, 0
+				w.silent[r].Store(0)
 			}
-			now := w.page.beats(r)
-			silent[r]++
-			if now != seen[r] {
-				seen[r], silent[r] = now, 0
-			}
-			if silent[r] > w.patience() && !w.hasLeft(r) {
-				err := w.member(r).failed("stalled: no sign of life for %v, %s", w.o.StallTimeout, w.page.last(r))
-				w.end(cause{Peer: err}, err)
+			if silent > w.patience() {
+				w.Abort(w.stalled(r))
 				return
 			}
 		}
 	}
+}
+
+// stalled blames a process that shows no sign of life.
+func (w *World) stalled(rank int) *PeerError {
+	d := time.Duration(w.silent[rank].Load()) * beat
+	return w.member(rank).failed("stalled: no sign of life for %v, %s", d.Round(beat), w.page.last(rank))
+}
+
+// awaitPeers is await for what others do. It ends when none of those that late returns, after ready
+// was called, has got on for T.
+func (w *World) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
+	const looks = 10 // within T
+	seen := make([]progress, w.o.Size)
+	for r := range seen {
+		seen[r] = w.page.progress(r)
+	}
+	for still := 0; ; still++ {
+		bounded, cancel := context.WithTimeout(ctx, w.o.StallTimeout/looks)
+		err := w.await(bounded, ready)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+		for _, r := range late() {
+			if now := w.page.progress(r); now != seen[r] {
+				seen[r], still = now, -1
+			}
+		}
+		if still == looks-1 {
+			return err
+		}
+	}
+}
+
+// blame returns the error of a process that others wait for in vain. Where a process has stalled
+// it is to blame: the one that is late may wait for it, too.
+func (w *World) blame(late int, format string, args ...any) *PeerError {
+	const many = 5 // beats that a busy machine does not lose
+	stalled := late
+	for r := range w.silent {
+		if w.silent[r].Load() > w.silent[stalled].Load() {
+			stalled = r
+		}
+	}
+	why := fmt.Sprintf(format, args...)
+	if w.silent[stalled].Load() < many {
+		return w.member(late).failed("%s, %s", why, w.page.last(late))
+	}
+	e := w.stalled(stalled)
+	if stalled == late {
+		e.Why += "; it " + why
+	} else {
+		e.Why += fmt.Sprintf("; rank %d %s", late, why)
+	}
+	return e
 }
 
 // patience is how many beats T is.
@@ -430,6 +488,8 @@ func (w *World) listen(p *peer) {
 func (w *World) handle(p *peer, m message, fds []int) error {
 	defer closeAll(fds) // those that are not taken
 	switch m := m.(type) {
+	case malformed:
+		return m
 	case aborted:
 		w.end(m.cause, m.cause.err())
 		return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,9 @@ import (
 func options(t *testing.T, size int) Options {
 	return Options{Size: size, ID: t.Name(), Dir: t.TempDir(), JoinTimeout: 20 * time.Second, StallTimeout: 20 * time.Second}
 }
+
+// errEnded is what f of inOne returns where the world is to have ended.
+var errEnded = errors.New("the world has ended")
 
 // inOne runs f as every process of a world, all of them in this process.
 func inOne(t *testing.T, o Options, f func(w *World) error) {
@@ -30,11 +34,12 @@ func inOne(t *testing.T, o Options, f func(w *World) error) {
 				t.Errorf("rank %d: %v", r, err)
 				return
 			}
-			if err := f(w); err != nil {
-				t.Errorf("rank %d: %v", r, err)
+			ended := f(w)
+			if ended != nil && ended != errEnded {
+				t.Errorf("rank %d: %v", r, ended)
 			}
-			if err := w.Leave(); err != nil {
-				t.Errorf("rank %d: left a world that had ended: %v", r, err)
+			if err := w.Leave(); (err != nil) != (ended == errEnded) {
+				t.Errorf("rank %d: left the world: %v", r, err)
 			}
 		})
 	}
@@ -191,4 +196,53 @@ func TestAbort(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestRanks joins with lists of the program's ranks.
+func TestRanks(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		lists [2][]int
+		owner []int  // of the program's ranks
+		want  string // the error
+	}{
+		{"interleaved", [2][]int{{0, 3}, {2, 1}}, []int{0, 1, 1, 0}, ""},
+		{"none", [2][]int{}, []int{0, 0, 1, 1}, ""},
+		{"twice", [2][]int{{0, 1}, {1}}, nil, "processes 0 and 1 both own rank 1 of the program"},
+		{"one without", [2][]int{{0, 1}, nil}, nil, "processes 1 name no ranks of the program to own, others do"},
+		{"negative", [2][]int{{0}, {-1}}, nil, "a malformed list of ranks"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := options(t, 2)
+			var all sync.WaitGroup
+			for r := range 2 {
+				all.Go(func() {
+					o := o
+					o.Rank, o.Ranks = r, tc.lists[r]
+					w, err := Join(context.Background(), o)
+					if tc.want != "" {
+						if err == nil || !strings.Contains(err.Error(), tc.want) {
+							t.Errorf("rank %d: %v, want %q", r, err, tc.want)
+						}
+						return
+					}
+					if err != nil {
+						t.Errorf("rank %d: %v", r, err)
+						return
+					}
+					defer w.Leave()
+					if got, err := w.Owners(4); err != nil || !slices.Equal(got, tc.owner) {
+						t.Errorf("rank %d: %v, %v; want %v", r, got, err, tc.owner)
+					}
+					if tc.lists[0] == nil {
+						return
+					}
+					if got, err := w.Owners(5); err == nil {
+						t.Errorf("rank %d: 5 ranks are owned by %v", r, got)
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
 }

@@ -1,0 +1,294 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestFolder opens a folder under conditions that are not right.
+func TestFolder(t *testing.T) {
+	ctx := context.Background()
+	path := func(t *testing.T, base string) string {
+		d, err := openFolder(ctx, base, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.close()
+		return d.path
+	}
+	refused := func(t *testing.T, base, why string) {
+		t.Helper()
+		d, err := openFolder(ctx, base, "run")
+		if err == nil {
+			d.close()
+		}
+		if err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("got %v, want an error with %q", err, why)
+		}
+	}
+	t.Run("others can write", func(t *testing.T) {
+		base := t.TempDir()
+		p := path(t, base)
+		if err := errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o770)); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, base, "HOCKET_RUN_DIR")
+	})
+	t.Run("another user", func(t *testing.T) {
+		base := t.TempDir()
+		p := path(t, base)
+		if err := os.Mkdir(p, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if os.Chown(p, 12345, -1) != nil {
+			t.Skip("only root can give files away")
+		}
+		refused(t, base, "belongs to user 12345")
+	})
+	t.Run("link", func(t *testing.T) {
+		base, target := t.TempDir(), t.TempDir()
+		if err := errors.Join(os.Chmod(target, 0o700), os.Symlink(target, path(t, base))); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, base, "")
+		if _, err := os.Stat(target); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("file", func(t *testing.T) {
+		base := t.TempDir()
+		if err := os.WriteFile(path(t, base), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, base, "not a directory")
+	})
+	t.Run("no base", func(t *testing.T) { refused(t, filepath.Join(t.TempDir(), "absent"), "no such file") })
+	t.Run("long and odd path", func(t *testing.T) {
+		o := options(t, 2)
+		o.Dir = filepath.Join(o.Dir, strings.Repeat("long ", 40), "[*?\\")
+		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		inOne(t, o, func(w *World) error { return nil })
+	})
+}
+
+// TestStaleFolder: what a run leaves that was killed is removed by the next one, and does not
+// disturb one of the same name.
+func TestStaleFolder(t *testing.T) {
+	for _, id := range []string{"another", "TestStaleFolder"} {
+		t.Run(id, func(t *testing.T) {
+			o := options(t, 2)
+			o.ID = id
+			f := start(t, Options{Size: 3, ID: id, Dir: o.Dir, JoinTimeout: limit, StallTimeout: limit}, "life",
+				func(rank int) []string {
+					if rank == 0 { // the others wait for it
+						return []string{faultVariable + "=stop bound"}
+					}
+					return nil
+				})
+			f.waitStopped(0, limit)
+			waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "2")); return len(s) == 1 })
+			for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} { // none sees another die
+				for _, c := range f.command {
+					c.Process.Signal(signal)
+				}
+			}
+			for _, ended := range f.ended {
+				<-ended
+			}
+			if left, _ := os.ReadDir(o.Dir); len(left) != 1 {
+				t.Fatalf("the dead run left %v: nothing is tested", left)
+			}
+			o.ID = "TestStaleFolder"
+			inOne(t, o, func(w *World) error { return nil })
+		})
+	}
+}
+
+func waitFor(t *testing.T, there func() bool) {
+	t.Helper()
+	for range 1000 {
+		if there() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("it does not come")
+}
+
+// TestSweep: runs that start and end at the same time do not remove each other's folders.
+func TestSweep(t *testing.T) {
+	base := t.TempDir()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for j := range 10 {
+				o := Options{Size: 2, ID: string(rune('a' + i)), Dir: base, JoinTimeout: limit, StallTimeout: limit}
+				var both sync.WaitGroup
+				for r := range 2 {
+					both.Go(func() {
+						o := o
+						o.Rank = r
+						w, err := Join(context.Background(), o)
+						if err != nil {
+							t.Errorf("run %d.%d, rank %d: %v", i, j, r, err)
+							return
+						}
+						w.Leave()
+					})
+				}
+				both.Wait()
+			}
+		})
+	}
+	all.Wait()
+	if left, err := os.ReadDir(base); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestRemovedFolder removes the folder of a run while a process waits there. Whoever comes later
+// meets nobody, and both say so.
+func TestRemovedFolder(t *testing.T) {
+	o := options(t, 2)
+	o.JoinTimeout = 2 * time.Second
+	socket, joined, leave := joining(t, o)
+	defer func() { leave() }()
+	if err := os.RemoveAll(filepath.Dir(socket)); err != nil {
+		t.Fatal(err)
+	}
+	second := o
+	second.Rank = 1
+	_, err := Join(context.Background(), second)
+	if want := "rank 0: absent: did not join within 2s"; err == nil || err.Error() != want {
+		t.Errorf("rank 1: %v, want %q", err, want)
+	}
+	err = <-joined
+	if want := "rank 1: absent: did not join within 2s"; err == nil || err.Error() != want {
+		t.Errorf("rank 0: %v, want %q", err, want)
+	}
+}
+
+// TestSameRank starts two processes with the same rank. The second is refused, the world is not
+// disturbed.
+func TestSameRank(t *testing.T) {
+	for _, rank := range []int{0, 1} {
+		o := options(t, 3)
+		_, joined, leave := joining(t, o)
+		one := make(chan *World, 1)
+		join := func(rank int) (*World, error) {
+			o := o
+			o.Rank = rank
+			return Join(context.Background(), o)
+		}
+		go func() {
+			w, err := join(1)
+			if err != nil {
+				t.Error(err)
+			}
+			one <- w
+		}()
+		waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "1")); return len(s) == 1 })
+		if _, err := join(rank); err == nil || !strings.Contains(err.Error(), "of the same run has this rank, too") {
+			t.Errorf("a second rank %d: %v", rank, err)
+		}
+		w, err := join(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Leave()
+		if err := <-joined; err != nil {
+			t.Error(err)
+		}
+		leave()
+		if w := <-one; w != nil {
+			w.Leave()
+		}
+	}
+}
+
+// TestCancelledJoin ends a wait for others by its context.
+func TestCancelledJoin(t *testing.T) {
+	o := options(t, 3)
+	o.Rank = 1
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err := Join(ctx, o)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "waiting for ranks 0, 2 to join") {
+		t.Errorf("got %v", err)
+	}
+	if left, err := os.ReadDir(o.Dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestNothingLeft: after worlds of all fates no goroutine, file or folder is left.
+func TestNothingLeft(t *testing.T) {
+	count := func() (files int) {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	fate := func(i int) {
+		o := options(t, 3)
+		var all sync.WaitGroup
+		for r := range 3 {
+			all.Go(func() {
+				o := o
+				o.Rank = r
+				w, err := Join(context.Background(), o)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c, err := w.NewCounters("nobody maps these", 4)
+				if err == nil {
+					defer c.Close()
+					err = w.Same(context.Background(), "the end", "x")
+				}
+				if err != nil && i%2 == 0 {
+					t.Error(err)
+				}
+				if i%2 == 1 && r == 1 {
+					w.Abort(errors.New("an error"))
+				}
+				w.Leave()
+				w.Leave() // is harmless
+			})
+		}
+		all.Wait()
+		o.JoinTimeout = 20 * time.Millisecond
+		if _, err := Join(context.Background(), o); err == nil {
+			t.Error("joins a world that has ended")
+		}
+	}
+	fate(0) // what the runtime opens once
+	files := count()
+	for i := range 20 {
+		fate(i)
+	}
+	waitFor(t, func() bool { return goroutinesHere() == 0 })
+	if now := count(); now > files {
+		t.Errorf("%d files are open, %d before", now, files)
+	}
+}
+
+// goroutinesHere counts the goroutines that run this package's code, tests left out.
+func goroutinesHere() (n int) {
+	for stack := range strings.SplitSeq(stacks(), "\n\n") {
+		if strings.Contains(stack, "internal/world.(*") {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,311 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// joining starts to join as rank 0, and returns the path of its socket and what Join returns.
+func joining(t *testing.T, o Options) (socket string, joined <-chan error, leave func()) {
+	t.Helper()
+	result := make(chan error, 1)
+	var w *World
+	go func() {
+		var err error
+		w, err = Join(context.Background(), o)
+		result <- err
+	}()
+	for range 1000 {
+		if found, _ := filepath.Glob(filepath.Join(o.Dir, "*", "0")); len(found) == 1 {
+			return found[0], result, func() {
+				if w != nil {
+					w.Leave()
+				}
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("no socket")
+	return "", nil, nil
+}
+
+// connect connects to a socket whose path may be too long.
+func connect(socket string) (*net.UnixConn, error) {
+	d, err := openDirectory(filepath.Dir(socket))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	name := filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), filepath.Base(socket))
+	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: name, Net: "unixpacket"})
+}
+
+// TestHostile floods the rendezvous while a process waits there, then lets the other one join.
+func TestHostile(t *testing.T) {
+	requests := 10000
+	if os.Getenv(longVariable) != "" {
+		requests = 100000
+	}
+	o := options(t, 2)
+	o.JoinTimeout = 5 * time.Minute
+	socket, joined, leave := joining(t, o)
+	defer func() { leave() }()
+
+	random := make([]byte, 64<<10)
+	rand.Read(random)
+	other := hello{Protocol: protocol, ID: "another run", Size: 2, member: member{Rank: 1, PID: 1, Host: "x"}}
+	self := hello{Protocol: protocol, ID: o.ID, Size: 2, member: member{Rank: 0, PID: 1, Host: "x"}}
+	far := hello{Protocol: protocol, ID: o.ID, Size: 2, member: member{Rank: 1 << 60, PID: 1, Host: "x"}}
+	packets := [][]byte{
+		nil, {0}, random[:100], random[:maxMessage], random[:maxMessage+1], random,
+		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+		[]byte("h{"), []byte("h{}"), []byte("h" + strings.Repeat("[", 4000)), []byte("hnull"),
+		append([]byte("x"), bytes.Repeat([]byte{'"'}, 4000)...), // an abort from nobody
+		encodeCause(cause{Peer: &PeerError{Why: "false"}}), encodeReady(), encodeBye(),
+		agreement{1, "x", nil}.encode(), export{"x"}.encode(),
+		other.encode(), self.encode(), far.encode(),
+	}
+	before := heap()
+	var peak atomic.Uint64
+	watching := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-watching:
+				return
+			case <-time.After(20 * time.Millisecond):
+				peak.Store(max(peak.Load(), heap()))
+			}
+		}
+	})
+	var senders sync.WaitGroup
+	for s := range 8 {
+		senders.Go(func() {
+			var slow []net.Conn // connections that say nothing
+			for i := s; i < requests; i += 8 {
+				conn, err := connect(socket)
+				if err != nil {
+					if !errors.Is(err, syscall.EAGAIN) {
+						t.Error(err)
+						return
+					}
+					i -= 8 // the queue is full
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				if packet := packets[i%len(packets)]; packet != nil {
+					conn.Write(packet)
+				}
+				if i%3 == 0 && len(slow) < 200 {
+					slow = append(slow, conn)
+				} else {
+					conn.Close()
+				}
+			}
+			for _, conn := range slow {
+				defer conn.Close()
+			}
+			// A file that nobody asked for is closed.
+			if conn, err := connect(socket); err == nil {
+				conn.WriteMsgUnix([]byte("h{}"), syscall.UnixRights(1, 2), nil)
+				conn.Close()
+			}
+		})
+	}
+	senders.Wait()
+	select {
+	case err := <-joined:
+		t.Fatalf("the flood ends Join: %v", err)
+	default:
+	}
+	second := o
+	second.Rank = 1
+	w, err := Join(context.Background(), second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Leave()
+	if err := <-joined; err != nil {
+		t.Fatal(err)
+	}
+	close(watching)
+	all.Wait()
+	grown := int64(peak.Load()) - int64(before)
+	t.Logf("%d requests: the heap grew by %d KiB at most", requests, grown>>10)
+	if grown > 5<<20 { // with the 8 senders in this process, and garbage that is not yet collected
+		t.Errorf("the heap grew by %d bytes", grown)
+	}
+}
+
+// heap returns the memory that the heap occupies, garbage included.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}
+
+// TestStrangers lets processes of the same run come that do not fit.
+func TestStrangers(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		h    hello
+		want string // what both sides report; "" if only the stranger is sent away
+	}{
+		{"protocol", hello{protocol + 1, "", 2, member{1, 1, "x"}},
+			"ranks disagree on the protocol: their hockets differ: rank 0 has 1, rank 1 has 2"},
+		{"size", hello{protocol, "", 3, member{1, 1, "x"}},
+			"ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3"},
+		{"negative", hello{protocol, "", 2, member{-1, 1, "x"}}, ""},
+		{"rank", hello{protocol, "", 2, member{2, 1, "x"}}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := options(t, 2)
+			if tc.want == "" {
+				o.JoinTimeout = time.Second
+			}
+			socket, joined, leave := joining(t, o)
+			conn, err := connect(socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			tc.h.ID = o.ID
+			conn.Write(tc.h.encode())
+			l, err := newLink(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			answer, _, err := l.receive()
+			if tc.want != "" {
+				if a, ok := answer.(aborted); !ok || a.cause.err().Error() != tc.want {
+					t.Errorf("the stranger is told %v, %v; want %q", answer, err, tc.want)
+				}
+			} else if err == nil {
+				t.Errorf("the stranger is told %v", answer)
+			}
+			err = <-joined
+			leave()
+			if tc.want == "" {
+				tc.want = "rank 1: absent: did not join within 1s"
+			}
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("Join: %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestProtocols: the first message of a link is read by all protocols, so its form stays.
+func TestProtocols(t *testing.T) {
+	text := `h{"Protocol":7,"ID":"run","Size":3,"Rank":2,"PID":9,"Host":"h","Later":[1]}`
+	m, err := decode([]byte(text))
+	if want := (hello{7, "run", 3, member{2, 9, "h"}}); err != nil || m != message(want) {
+		t.Errorf("got %v, %v; want %v", m, err, want)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(m.(hello).encode()[1:], &fields); err != nil || len(fields) != 6 {
+		t.Errorf("a hello is %v, %v", fields, err)
+	}
+}
+
+// TestMalformed lets a process of the world send what no process sends.
+func TestMalformed(t *testing.T) {
+	regular, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer regular.Close()
+	fd := int(regular.Fd())
+	for _, tc := range []struct {
+		name   string
+		packet []byte
+		times  int
+		fds    []int
+	}{
+		{"unknown", []byte{'?', 1, 2}, 1, nil},
+		{"too long", make([]byte, maxMessage+1), 1, nil},
+		{"truncated agreement", []byte{kindAgreement, 1, 0, 0, 0}, 1, nil},
+		{"long step", append([]byte{kindAgreement, 1, 0, 0, 0, 0, 0, 0, 0, 255, 255}, "x"...), 1, nil},
+		{"export of nothing", export{"x"}.encode(), 1, nil},
+		{"export of two", export{"x"}.encode(), 1, []int{fd, fd}},
+		{"export twice", export{"x"}.encode(), 2, []int{fd}},
+		{"many files", export{"x"}.encode(), 1, []int{fd, fd, fd, fd, fd}},
+		{"second hello", hello{Protocol: protocol}.encode(), 1, nil},
+		{"second ready", encodeReady(), 1, nil},
+		{"many values", agreement{9, "x", nil}.encode(), maxInbox + 1, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := options(t, 2)
+			var all sync.WaitGroup
+			for r := range 2 {
+				all.Go(func() {
+					o := o
+					o.Rank = r
+					w, err := Join(context.Background(), o)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer w.Leave()
+					if r == 1 {
+						for range tc.times {
+							if err := w.sendTo(0, tc.packet, tc.fds...); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+					select {
+					case <-w.Done():
+					case <-time.After(10 * time.Second):
+						t.Errorf("rank %d: the world goes on", r)
+					}
+					var p *PeerError
+					if !errors.As(w.Err(), &p) || p.Rank != 1 || !strings.Contains(p.Why, "no hocket sends") {
+						t.Errorf("rank %d: %v", r, w.Err())
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// TestNoSegment maps exports that are no segments: a mapped file that shrinks would end the
+// process that reads it.
+func TestNoSegment(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	inOne(t, options(t, 2), func(w *World) error {
+		if w.Process() == 0 {
+			if err := w.Export("file", file); err != nil {
+				return err
+			}
+		} else if s, err := w.Map(context.Background(), 0, "file"); err == nil || !strings.Contains(err.Error(), `its export "file" is no segment`) {
+			t.Errorf("got %v, %v", s, err)
+		}
+		_, err := w.Agree(context.Background(), "end", nil)
+		return err
+	})
+}

@@ -1,0 +1,336 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func stacks() string {
+	b := make([]byte, 1<<20)
+	return string(b[:runtime.Stack(b, true)])
+}
+
+// fail runs f in each process of a world that is to end, and returns why it ended there.
+func fail(t *testing.T, o Options, f func(w *World) error) []error {
+	t.Helper()
+	errs := make([]error, o.Size)
+	var all sync.WaitGroup
+	for r := range o.Size {
+		all.Go(func() {
+			o := o
+			o.Rank = r
+			w, err := Join(context.Background(), o)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer w.Leave()
+			if err := f(w); err != nil {
+				w.Abort(err)
+			}
+			select {
+			case <-w.Done():
+				errs[r] = w.Err()
+			case <-time.After(limit):
+				t.Errorf("rank %d: the world goes on", r)
+			}
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// TestSteps: of two processes whose steps differ both say what each has, whoever comes first.
+func TestSteps(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		steps [3][]string
+		want  string
+	}{
+		{"other plan", [3][]string{{"load a", "run a"}, {"load a", "run b"}, {"load a", "run a"}}, "step 3: "},
+		{"other order", [3][]string{{"load a", "load b"}, {"load b", "load a"}, {"load a", "load b"}}, "step 2: "},
+		{"other count", [3][]string{{"run a 4"}, {"run a 4"}, {"run a 8"}}, "step 2: "},
+		{"long", [3][]string{{strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "b"}}, "step 2: "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			errs := fail(t, options(t, 3), func(w *World) error {
+				for i, s := range tc.steps[w.Process()] {
+					time.Sleep(time.Duration((w.Process()*7+i*3)%5) * time.Millisecond)
+					if err := w.Step(s); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			for r, err := range errs {
+				var d *DisagreeError
+				if !errors.As(err, &d) || !strings.Contains(err.Error(), "ranks disagree on "+tc.want) || len(d.Values) != 2 {
+					t.Errorf("rank %d: %v", r, err)
+				} else if d.Values[0].Value == d.Values[1].Value {
+					t.Errorf("rank %d: both values are the same: %v", r, err)
+				}
+			}
+		})
+	}
+}
+
+// TestStepsAgree: processes whose steps are the same never disagree, however far they are apart.
+func TestStepsAgree(t *testing.T) {
+	inOne(t, options(t, 3), func(w *World) error {
+		for i := range 5000 {
+			if err := w.Step(fmt.Sprint("batch ", i)); err != nil {
+				return err
+			}
+			w.At(i)
+			if w.Process() == 1 && i%1000 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		_, err := w.Agree(context.Background(), "end", nil)
+		return err
+	})
+}
+
+// TestAgreementsDiffer: processes at different agreements, or one at an agreement and one that runs, both
+// say so.
+func TestAgreementsDiffer(t *testing.T) {
+	for name, second := range map[string]func(w *World) error{
+		"agreement": func(w *World) error { _, err := w.Agree(context.Background(), "run", nil); return err },
+		"step":      func(w *World) error { return w.Step("run") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			errs := fail(t, options(t, 2), func(w *World) error {
+				if w.Process() == 1 {
+					return second(w)
+				}
+				_, err := w.Agree(context.Background(), "load", nil)
+				return err
+			})
+			for r, err := range errs {
+				if want := "ranks disagree on step 2: rank 0 has load, rank 1 has run"; err == nil || err.Error() != want {
+					t.Errorf("rank %d: %v, want %q", r, err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestAbsent: a process that lives but does not come where others wait for it is named, however
+// they wait.
+func TestAbsent(t *testing.T) {
+	ctx := context.Background()
+	for _, tc := range []struct {
+		name string
+		wait func(w *World) error
+		want string
+	}{
+		{"agree", func(w *World) error { _, err := w.Agree(ctx, "load", nil); return err },
+			`did not reach "load" within 500ms, in step 2 (begin) at command 7`},
+		{"import", func(w *World) error { _, err := w.Import(ctx, 1, "arena"); return err },
+			`did not export "arena" within 500ms, in step 2 (begin) at command 7`},
+		{"counter", func(w *World) error {
+			c, err := w.NewCounters("c", 1)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := w.Step("run"); err != nil {
+				return err
+			}
+			return c.Wait(ctx, 0, 1, 1)
+		}, `did not begin step 3 (run) within 500ms, in step 2 (begin) at command 7`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := options(t, 2)
+			o.StallTimeout = 500 * time.Millisecond
+			errs := fail(t, o, func(w *World) error {
+				if err := w.Step("begin"); err != nil {
+					return err
+				}
+				if w.Process() == 1 {
+					w.At(7)
+					return nil
+				}
+				for w.page.recordedAt(1) != 7 {
+					time.Sleep(time.Millisecond)
+				}
+				return tc.wait(w)
+			})
+			for r, err := range errs {
+				var p *PeerError
+				if !errors.As(err, &p) || p.Rank != 1 || !strings.HasSuffix(p.Why, tc.want) {
+					t.Errorf("rank %d: %v, want %q", r, err, tc.want)
+				}
+			}
+		})
+	}
+}
+
+// TestSlow: a process that comes late, after more than T, but gets on meanwhile, is waited for.
+func TestSlow(t *testing.T) {
+	o := options(t, 2)
+	o.StallTimeout = time.Second
+	inOne(t, o, func(w *World) error {
+		ctx := context.Background()
+		mine, err := w.NewCounters("c", 1)
+		if err != nil {
+			return err
+		}
+		defer mine.Close()
+		theirs, err := w.MapCounters(ctx, 1-w.Process(), "c")
+		if err != nil {
+			return err
+		}
+		defer theirs.Close()
+		agree := func() error { _, err := w.Agree(ctx, "load", nil); return err }
+		for _, meeting := range []struct{ wait, come func() error }{
+			{agree, agree},
+			{func() error { _, err := w.Map(ctx, 1, "arena"); return err }, func() error { return w.Share("arena", mine.segment) }},
+			{func() error { return errors.Join(w.Step("batch"), mine.Wait(ctx, 0, 1, 1)) },
+				func() error { theirs.Add(0, 1); return w.Step("batch") }},
+		} {
+			if w.Process() == 0 {
+				if err := meeting.wait(); err != nil {
+					return err
+				}
+				continue
+			}
+			for i := range 12 {
+				time.Sleep(200 * time.Millisecond)
+				w.At(i + 1)
+			}
+			if err := meeting.come(); err != nil {
+				return err
+			}
+		}
+		return agree()
+	})
+}
+
+// recordedAt returns the command that a process is at.
+func (p *page) recordedAt(rank int) uint64 { return word(p.slot(rank), slotAt).Load() }
+
+// TestLeft: a wait for a process that has left ends at once.
+func TestLeft(t *testing.T) {
+	ctx := context.Background()
+	for name, wait := range map[string]func(w *World, c *Counters) error{
+		"agree":   func(w *World, _ *Counters) error { _, err := w.Agree(ctx, "load", nil); return err },
+		"import":  func(w *World, _ *Counters) error { _, err := w.Import(ctx, 1, "arena"); return err },
+		"export":  func(w *World, c *Counters) error { return w.Share("arena", c.segment, 1) },
+		"counter": func(w *World, c *Counters) error { return c.Wait(ctx, 0, 2, 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inOne(t, options(t, 2), func(w *World) error {
+				if w.Process() == 1 {
+					c, err := w.MapCounters(ctx, 0, "c")
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					c.Add(0, 1)
+					return nil
+				}
+				c, err := w.NewCounters("c", 1)
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				if name == "export" { // only of one that is known to have left
+					waitFor(t, func() bool { return w.hasLeft(1) })
+				}
+				if err := c.Wait(ctx, 0, 1, 1); err != nil {
+					return err // it raised the counter before it left
+				}
+				var p *PeerError
+				if err := wait(w, c); !errors.As(err, &p) || p.Rank != 1 || !strings.Contains(p.Why, "left the world") {
+					t.Errorf("got %v", err)
+				}
+				if name == "agree" { // which ends the world
+					return errEnded
+				}
+				return w.Err()
+			})
+		})
+	}
+}
+
+// TestWaitContext ends a wait for a counter by its context. The world goes on.
+func TestWaitContext(t *testing.T) {
+	inOne(t, options(t, 2), func(w *World) error {
+		c, err := w.NewCounters("c", 1)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		if err := c.Wait(ctx, 0, 1, 1-w.Process()); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("got %v", err)
+		}
+		return w.Same(context.Background(), "end", "x")
+	})
+}
+
+// TestPause stops a process for a while that is less than T: all goes on as if nothing were.
+func TestPause(t *testing.T) {
+	for _, phase := range []string{"linked", "within ready", "joined", "exported", "batch", "done"} {
+		t.Run(phase, func(t *testing.T) {
+			o := options(t, 3)
+			f := start(t, o, "life", func(rank int) []string {
+				if rank == 1 {
+					return []string{faultVariable + "=stop " + phase}
+				}
+				return nil
+			})
+			f.waitStopped(1, limit)
+			time.Sleep(time.Second)
+			f.command[1].Process.Signal(syscall.SIGCONT)
+			for r := range o.Size {
+				if code := f.wait(r, limit); code != 0 {
+					t.Errorf("rank %d exits %d: %s", r, code, f.out[r].String())
+				}
+			}
+			f.empty()
+		})
+	}
+}
+
+// TestHalfAbort kills a process that has begun to end the world and has not said why.
+func TestHalfAbort(t *testing.T) {
+	o := options(t, 3)
+	f := start(t, o, "quarrel", func(rank int) []string {
+		if rank == 2 {
+			return []string{faultVariable + "=kill within abort"}
+		}
+		return nil
+	})
+	for r := range 2 {
+		code := f.wait(r, limit)
+		if out := f.out[r].String(); code != exitFailed || !strings.HasPrefix(out, "peer 2: ") {
+			t.Errorf("rank %d exits %d: %s", r, code, out)
+		}
+	}
+}
+
+func init() {
+	// quarrel ends the world in the last process.
+	children["quarrel"] = func(ctx context.Context, o Options) error {
+		w, err := Join(ctx, o)
+		if err != nil {
+			return err
+		}
+		defer w.Leave()
+		if o.Rank == o.Size-1 {
+			w.Abort(errors.New("out of memory"))
+		}
+		<-w.Done()
+		return w.Err()
+	}
+}

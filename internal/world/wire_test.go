@@ -1,0 +1,207 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// FuzzDecode: whatever a packet holds, reading it ends with a message or an error, and what a
+// message is written as is read as the same.
+func FuzzDecode(f *testing.F) {
+	for _, packet := range [][]byte{
+		hello{protocol, "run", 3, member{1, 2, "host"}}.encode(), encodeReady(), encodeBye(),
+		agreement{7, "step", []byte("value")}.encode(), export{"key"}.encode(),
+		encodeCause(cause{Peer: &PeerError{1, 2, "h", "why"}}),
+		encodeCause(cause{Disagree: &DisagreeError{"what", []Value{{0, "a"}, {1, "b"}}}}),
+		{kindAgreement, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, []byte("h{"), []byte("xnull"),
+	} {
+		f.Add(packet)
+	}
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		m, err := decode(packet)
+		if err != nil {
+			return
+		}
+		var again []byte
+		switch m := m.(type) {
+		case hello:
+			again = m.encode()
+		case aborted:
+			again = encodeCause(m.cause)
+			_ = m.cause.err().Error()
+		case ready:
+			again = encodeReady()
+		case bye:
+			again = encodeBye()
+		case agreement:
+			again = m.encode()
+		case export:
+			again = m.encode()
+		}
+		if len(again) > maxMessage {
+			return // JSON may grow where it is written anew: invalid UTF-8 does
+		}
+		m2, err := decode(again)
+		if err != nil {
+			t.Fatalf("%q is read as %#v, which is written as %q: %v", packet, m, again, err)
+		}
+		if a, ok := m.(agreement); ok && !reflect.DeepEqual(a, m2) {
+			t.Fatalf("%#v becomes %#v", m, m2)
+		}
+	})
+}
+
+// FuzzCause: a page that holds anything does no harm.
+func FuzzCause(f *testing.F) {
+	f.Add([]byte(`{"Peer":{"Rank":1}}`), uint64(19), uint32(1))
+	f.Add([]byte(`{"Disagree":{"Values":[{},{}]}}`), uint64(1)<<63, uint32(5))
+	f.Fuzz(func(t *testing.T, text []byte, length uint64, by uint32) {
+		p, err := newPage(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		copyIn(p.slot(0)[slotCause:], text[:min(len(text), maxCause)])
+		word(p.slot(0), slotLength).Store(length)
+		p.abortWord().Store(by)
+		c, ok := p.cause()
+		if by == 0 && !ok {
+			return
+		}
+		if !ok || c.err() == nil || c.err().Error() == "" {
+			t.Fatalf("%v, %v", c, ok)
+		}
+	})
+}
+
+func TestDisagreeError(t *testing.T) {
+	e := &DisagreeError{What: "the plan", Values: []Value{{0, "a"}, {1, "b"}, {2, "a"}, {3, "a"}, {4, "a"}, {6, "a"}}}
+	if want := "ranks disagree on the plan: ranks 0, 2-4, 6 have a, rank 1 has b"; e.Error() != want {
+		t.Errorf("got %q, want %q", e, want)
+	}
+}
+
+// TestCauseFits: a cause of any size is told in one message, and what matters of it arrives.
+func TestCauseFits(t *testing.T) {
+	many := &DisagreeError{What: "the plan"}
+	for r := range MaxProcesses {
+		many.Values = append(many.Values, Value{r, strings.Repeat("x", MaxValue) + fmt.Sprint(r%2)})
+	}
+	all := &DisagreeError{What: strings.Repeat("w", MaxValue)}
+	for r := range MaxProcesses {
+		all.Values = append(all.Values, Value{r, strings.Repeat(fmt.Sprint(r, " "), 1000)})
+	}
+	for name, err := range map[string]error{
+		"peer":     &PeerError{3, 4, strings.Repeat("h", 5000), strings.Repeat("\xff\"", 5000)},
+		"other":    fmt.Errorf("wrapped: %w", errors.New(strings.Repeat("e", 9000))),
+		"disagree": many,
+		"all":      all,
+	} {
+		c := causeOf(member{3, 4, "h"}, err)
+		packet := encodeCause(c)
+		if len(packet) > maxMessage {
+			t.Errorf("%s: a message of %d bytes", name, len(packet))
+		}
+		m, err := decode(packet)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		switch got := m.(aborted).cause.err().(type) {
+		case *PeerError:
+			if got.Rank != 3 || got.PID != 4 || len(got.Why) < 100 {
+				t.Errorf("%s: %.200v", name, got)
+			}
+		case *DisagreeError:
+			if len(got.Values) < 2 || got.Values[0].Value == got.Values[1].Value && name == "all" {
+				t.Errorf("%s: %.200v", name, got)
+			}
+		default:
+			if name != "all" {
+				t.Errorf("%s: %v", name, got)
+			}
+		}
+		p, err := newPage(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if _, own := p.abort(0, c); !own {
+			t.Errorf("%s: not the first cause", name)
+		}
+		if first, ok := p.cause(); !ok || !reflect.DeepEqual(aborted{first}, m) {
+			t.Errorf("%s: the page has %v, %v", name, first, ok)
+		}
+		if first, own := p.abort(1, cause{}); own || !reflect.DeepEqual(aborted{first}, m) {
+			t.Errorf("%s: a second cause counts", name)
+		}
+	}
+}
+
+func TestOwners(t *testing.T) {
+	w := &World{o: Options{Size: 3}}
+	for _, tc := range []struct {
+		ranks int
+		want  []int
+	}{{3, []int{0, 1, 2}}, {7, []int{0, 0, 1, 1, 2, 2, 2}}, {6, []int{0, 0, 1, 1, 2, 2}}} {
+		if got, err := w.Owners(tc.ranks); err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("%d ranks: %v, %v; want %v", tc.ranks, got, err, tc.want)
+		}
+	}
+	if got, err := w.Owners(2); err == nil {
+		t.Errorf("2 ranks for 3 processes: %v", got)
+	}
+}
+
+// TestOne uses a world of one process, which every system has.
+func TestOne(t *testing.T) {
+	ctx := context.Background()
+	w, err := Join(ctx, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := w.Agree(ctx, "load", []byte("x"))
+	if err != nil || len(values) != 1 || !bytes.Equal(values[0], []byte("x")) {
+		t.Errorf("got %q, %v", values, err)
+	}
+	if err := errors.Join(w.Same(ctx, "x", "y"), w.Step("run")); err != nil {
+		t.Error(err)
+	}
+	c, err := w.NewCounters("c", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := make(chan struct{})
+	go func() {
+		defer close(added)
+		c.Add(1, 3)
+	}()
+	if err := c.Wait(ctx, 1, 3, 0); err != nil || c.Load(0) != 0 {
+		t.Errorf("%v; counter 0 is %d", err, c.Load(0))
+	}
+	<-added
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Import(ctx, 0, "c"); err == nil {
+		t.Error("imports from itself")
+	}
+	if err := w.Leave(); err != nil {
+		t.Error(err)
+	}
+	if err := w.Step("more"); !errors.Is(err, ErrLeft) {
+		t.Errorf("a step after Leave: %v", err)
+	}
+	for _, o := range []Options{{Size: 2, Rank: 2, ID: "x"}, {Size: 2, Rank: -1, ID: "x"}, {Size: 2}, {Size: MaxProcesses + 1, ID: "x"},
+		{Size: 4, LocalSize: 2, ID: "x"}} {
+		if w, err := Join(ctx, o); err == nil {
+			t.Errorf("%+v joins: %v", o, w)
+		}
+	}
+}
