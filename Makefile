@@ -1,5 +1,5 @@
 # Each target names a command; nothing here does work of its own.
-.PHONY: run test check bench fmt cover update gpu-pack
+.PHONY: wheel run test check bench fmt cover update gpu-pack
 
 run: ; go run ./cmd/hocket run --compare --strategy chunked --dim T=1024 examples/mlp.hkt
 test: ; go test ./...
@@ -9,3 +9,8 @@ fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt
 cover: ; go test -coverprofile cover.out ./... && go tool cover -func cover.out | tail -1
 update: ; go test $$(git grep -l hocket/internal/golden '*_test.go' | xargs -n1 dirname | sort -u | sed 's,^,./,') -update
 gpu-pack: ; bash .ci/gpu-pack
+wheel:
+	mkdir -p dist
+	CGO_ENABLED=1 go build -trimpath -ldflags='-s -w' -buildmode=c-shared -o dist/libhocket.so ./libhocket
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o dist/hocket ./cmd/hocket
+	python3 python/build_wheel.py dist/libhocket.so dist/hocket dist
