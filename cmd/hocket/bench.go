@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/ir"
 )
 
@@ -148,7 +149,7 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 func (a *app) bench(ctx context.Context, name string, opts bench.Options, format string) error {
 	rep, err := bench.Run(ctx, name, opts)
 	switch {
-	case errors.Is(err, bench.ErrUsage):
+	case errors.Is(err, contest.ErrUsage):
 		return usagef("%w", err).helping("see hocket bench --help")
 	case errors.Is(err, bench.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}
