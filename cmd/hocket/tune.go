@@ -62,7 +62,7 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
-	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by bench/peers or vLLM's benchmark: `FILE`")
+	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := o.check(c); err != nil {

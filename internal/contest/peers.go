@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Peer is one figure of somebody else's program: what scripts in bench/peers
+// Peer is one figure of somebody else's program: what scripts in tools/peers
 // print, a line of JSON each.
 type Peer struct {
 	Op     string  `json:"op"`   // "all_reduce", a layer: "ag-gemm", or an op of host: "kernel"
