@@ -1,8 +1,9 @@
 # Each target names a command; nothing here does work of its own.
-.PHONY: wheel run test check bench fmt cover update gpu-pack
+.PHONY: run test long check bench fmt cover update gpu-pack wheel
 
 run: ; go run ./cmd/hocket run --compare --strategy chunked --dim T=1024 examples/mlp.hkt
 test: ; go test ./...
+long: ; seed=$${SEED:-$$(date +%s)} && echo "SEED=$$seed" && go test -timeout 60m -ldflags "-X hocket.example/hocket/internal/longtest.seed=$$seed" $(or $(PKG),./...)
 check: ; bash .ci/run
 bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify && go test -run '^$$' -bench Lower -benchtime 1x ./internal/lower
 fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt

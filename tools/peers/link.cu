@@ -1,7 +1,7 @@
 // What a link between two GPUs carries: kernels that store, kernels that load, copy
 // engines, and both at once; one way and both ways.
 //
-//   nvcc -O3 -std=c++17 -arch=sm_90a -o link bench/peers/link.cu && ./link
+//   nvcc -O3 -std=c++17 -arch=sm_90a -o link tools/peers/link.cu && ./link
 //
 // Each figure is GB/s of one direction: 64 MiB in each, in launches behind each
 // other; the slower GPU's time, median of three rounds, best of the grids tried.

@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 )
 
 var smArch = regexp.MustCompile(`sm_(\d+)(\d)[a-z]?`)
@@ -17,24 +18,24 @@ var smArch = regexp.MustCompile(`sm_(\d+)(\d)[a-z]?`)
 // WriteVLLM writes below which size kernels beat NCCL, as rows for the
 // dictionaries of vLLM's all_reduce_utils.py: of vLLM's own kernels and of torch's
 // symmetric memory where peers have figures of them, else of hocket's kernels.
-func (u *Tuned) WriteVLLM(w io.Writer, peers []Peer) error {
+func (u *Tuned) WriteVLLM(w io.Writer, peers []contest.Peer) error {
 	arch := smArch.FindStringSubmatch(u.Table.Identity)
 	if arch == nil {
-		return usagef("--export vllm is for tables of GPUs, and this is of %s", u.Table.Identity)
+		return contest.Usagef("--export vllm is for tables of GPUs, and this is of %s", u.Table.Identity)
 	}
 	vllm, what := peersBeatNCCL(peers, "ca"), "vLLM's kernels. vLLM bounds them by CustomAllreduce's max_size, too: 8 MiB unless it is given"
 	if len(vllm) == 0 {
 		vllm, what = u.beatsNCCL(), "hocket's kernels, NOT vLLM's: those may stop earlier. Measure them by vLLM's\n# benchmark_device_communicators.py --output-json FILE, and give that by --peers FILE"
 	}
 	if len(vllm) == 0 && len(peers) == 0 {
-		return usagef("--export vllm: no kernel was measured here to beat NCCL in an all_reduce of 2-byte elements; run hocket tune, or give figures by --peers")
+		return contest.Usagef("--export vllm: no kernel was measured here to beat NCCL in an all_reduce of 2-byte elements; run hocket tune, or give figures by --peers")
 	}
-	t := &table{w: w}
-	t.line("# all_reduce below so many bytes, by number of ranks: where a kernel beat NCCL on")
-	t.line("# %s.", u.Table.Identity)
-	t.line("# Rows for vllm/distributed/device_communicators/all_reduce_utils.py, in place of those")
-	t.line("# with the same keys; leave the others there.")
-	t.line("KiB = 1024\nMiB = 1024 * 1024")
+	t := &tableText{contest.Lines{W: w}}
+	t.Line("# all_reduce below so many bytes, by number of ranks: where a kernel beat NCCL on")
+	t.Line("# %s.", u.Table.Identity)
+	t.Line("# Rows for vllm/distributed/device_communicators/all_reduce_utils.py, in place of those")
+	t.Line("# with the same keys; leave the others there.")
+	t.Line("KiB = 1024\nMiB = 1024 * 1024")
 	t.limits("CUSTOM_ALL_REDUCE_MAX_SIZES", what, arch, vllm)
 	torch, what := peersBeatNCCL(peers, "symm_mem"), "torch's symmetric memory, as vLLM uses it"
 	if len(torch) == 0 {
@@ -43,20 +44,7 @@ func (u *Tuned) WriteVLLM(w io.Writer, peers []Peer) error {
 	if len(torch) > 0 {
 		t.limits("SYMM_MEM_ALL_REDUCE_MAX_SIZES", what, arch, torch)
 	}
-	return t.err
-}
-
-func (t *table) limits(name, what string, arch []string, sizes map[int]int64) {
-	t.line("\n# %s.\n%s = {\n    \"%s.%s\": {", what, name, arch[1], arch[2])
-	var members []int
-	for m := range sizes {
-		members = append(members, m)
-	}
-	slices.Sort(members)
-	for _, m := range members {
-		t.line("        %d: %s,  # %s", m, pythonBytes(sizes[m]), bytesText(sizes[m]))
-	}
-	t.line("    },\n}")
+	return t.Err
 }
 
 // pythonBytes is a number of bytes as that file has them.
@@ -97,7 +85,7 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 // begins so was faster than NCCL, plain or with windows: halfway, in ratio,
 // between the largest size at which it was and the next at which it was not. vLLM
 // compares by <.
-func peersBeatNCCL(peers []Peer, prefix string) map[int]int64 {
+func peersBeatNCCL(peers []contest.Peer, prefix string) map[int]int64 {
 	nccl, theirs := map[int]map[int64]float64{}, map[int]map[int64]float64{} // by ranks and bytes
 	for _, p := range peers {
 		if p.Op != "all_reduce" || p.Issued == "eager" {
@@ -148,4 +136,17 @@ func limitOf(times, nccl map[int64]float64) int64 {
 	}
 	const kb = 1 << 10
 	return max(int64(math.Sqrt(float64(won)*float64(lost)))/kb*kb, won+16)
+}
+
+func (t *tableText) limits(name, what string, arch []string, sizes map[int]int64) {
+	t.Line("\n# %s.\n%s = {\n    \"%s.%s\": {", what, name, arch[1], arch[2])
+	var members []int
+	for m := range sizes {
+		members = append(members, m)
+	}
+	slices.Sort(members)
+	for _, m := range members {
+		t.Line("        %d: %s,  # %s", m, pythonBytes(sizes[m]), contest.BytesText(sizes[m]))
+	}
+	t.Line("    },\n}")
 }

@@ -1,6 +1,9 @@
-package bench
+package contest
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // Figure is what repeated measurements of one thing say.
 type Figure struct {
@@ -9,8 +12,8 @@ type Figure struct {
 	Spread float64 `json:"spread"`
 }
 
-// figure returns the median of samples and their spread; zeros without any.
-func figure(samples []float64) Figure {
+// FigureOf returns the median of samples and their spread; zeros without any.
+func FigureOf(samples []float64) Figure {
 	s := slices.Clone(samples)
 	slices.Sort(s)
 	return Figure{Median: quantile(s, 0.5), Spread: quantile(s, 0.75) - quantile(s, 0.25)}
@@ -27,8 +30,8 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[next]-sorted[i])
 }
 
-// mapped applies f to every sample.
-func mapped(samples []float64, f func(float64) float64) []float64 {
+// Mapped applies f to every sample.
+func Mapped(samples []float64, f func(float64) float64) []float64 {
 	out := make([]float64, len(samples))
 	for i, v := range samples {
 		out[i] = f(v)
@@ -36,8 +39,8 @@ func mapped(samples []float64, f func(float64) float64) []float64 {
 	return out
 }
 
-// differences pairs the samples of two things measured in turns.
-func differences(a, b []float64) []float64 {
+// Differences pairs the samples of two things measured in turns.
+func Differences(a, b []float64) []float64 {
 	out := make([]float64, min(len(a), len(b)))
 	for i := range out {
 		out[i] = a[i] - b[i]
@@ -45,8 +48,8 @@ func differences(a, b []float64) []float64 {
 	return out
 }
 
-// verdict says in a word what a difference of times supports.
-func verdict(diff Figure) string {
+// Verdict says in a word what a difference of times supports.
+func Verdict(diff Figure) string {
 	switch {
 	case diff.Median < -diff.Spread:
 		return "faster"
@@ -54,4 +57,9 @@ func verdict(diff Figure) string {
 		return "slower"
 	}
 	return "no difference beyond the spread"
+}
+
+// Text writes the median, and the spread behind ±.
+func (f Figure) Text(digits int) string {
+	return fmt.Sprintf("%.*f ±%.*f", digits, f.Median, digits, f.Spread)
 }

@@ -177,7 +177,7 @@ func figures(t Topic, rows []Row) (order []string, found map[string]*figure, pee
 // Page is the text of a topic's page.
 func Page(t Topic, rows []Row) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\nGenerated from [%s.tsv](%[2]s.tsv); `go test ./internal/measured -update` rewrites it. "+
+	fmt.Fprintf(&b, "# %s\n\nGenerated from [%s.tsv](%[2]s.tsv); `go test ./measured -update` in tools rewrites it. "+
 		"[README](README.md) explains the columns.\n", t.Title, t.Name)
 	byMachine := map[string][]Row{}
 	var machines []string

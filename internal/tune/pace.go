@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ func (p *pace) measured() {
 }
 
 // ends is when no more should be begun: in time, but where the machine took long to
-// open not before a third of the time was for measuring.
+// Open not before a third of the time was for measuring.
 func (p *pace) ends() time.Time {
 	end, least := p.begun.Add(p.within), p.opened.Add(p.within/3)
 	if end.Before(least) {
@@ -56,7 +56,7 @@ func (p *pace) ends() time.Time {
 
 // hasTime reports whether so many calls are likely to be measured in time. They take
 // as long as those before, without the first, for which most is prepared, and half as
-// long again: each collective has kernels of its own. The first ones are always in
+// Long again: each collective has kernels of its own. The first ones are always in
 // time.
 func (p *pace) hasTime(calls int) bool {
 	if p.within == 0 || p.calls < 2 {

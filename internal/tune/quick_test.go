@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
+	"hocket.example/hocket/internal/contest/abacus"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/ir"
@@ -68,7 +70,7 @@ func TestEntryUpon(t *testing.T) {
 		bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}}
 	before := shipped.Clone()
 	at := func(bytes int64, right bool, best ...any) measured {
-		m := measured{call: call{bytes: bytes}, confirmed: right}
+		m := measured{call: contest.Call{Bytes: bytes}, confirmed: right}
 		for _, x := range bracketOf(0, best...).Best {
 			m.best = append(m.best, timed{x, true})
 		}
@@ -138,7 +140,7 @@ func TestTuneUpon(t *testing.T) {
 			shipped.Entries = append(shipped.Entries, e)
 		}
 		before := shipped.Clone()
-		o := TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather}, shipped: shipped, sizes: []int64{1 << 10, 3 << 10, 4 << 10, 5 << 10}}
+		o := Options{Machine: "abacus-with-teams", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather}, shipped: shipped, sizes: []int64{1 << 10, 3 << 10, 4 << 10, 5 << 10}}
 		u, err := Tune(context.Background(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +167,7 @@ func TestTuneUpon(t *testing.T) {
 			t.Errorf("%s: %v\n%s", what, err, out.String())
 		}
 	}
-	for _, o := range []TuneOptions{{Full: true}, {Sizes: []int64{1}}} {
+	for _, o := range []Options{{Full: true}, {Sizes: []int64{1}}} {
 		u := newTuner(o, nil)
 		u.identity = u.shipped.Identity
 		if e := u.upon(kind{ir.OpAllReduce, ir.Sum, ir.BF16, 4}); e != nil {
@@ -184,14 +186,14 @@ func TestTuneUpon(t *testing.T) {
 func TestTuneWithin(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	clock := time.Unix(0, 0)
-	o := TuneOptions{Machine: "abacus-with-teams", Ranks: 2, Base: foundFor(t, "abacus-with-teams"), sizes: []int64{1 << 10, 4 << 10}, Begun: clock, Within: 3 * time.Second,
+	o := Options{Machine: "abacus-with-teams", Ranks: 2, Base: foundFor(t, "abacus-with-teams"), sizes: []int64{1 << 10, 4 << 10}, Begun: clock, Within: 3 * time.Second,
 		now: func() time.Time { clock = clock.Add(100 * time.Millisecond); return clock }}
 	var err error
 	if o.File, err = TableFile(o.Base, 2); err != nil {
 		t.Fatal(err)
 	}
 	measured := func(u *Tuned) (ops []string) {
-		for _, op := range TunedOps {
+		for _, op := range contest.TunedOps {
 			if e := u.Table.Entry(kind{op: op, red: ir.Sum, dt: ir.BF16, members: 2}.entry()); e != nil && !e.Shipped {
 				ops = append(ops, op.String())
 			}
@@ -214,7 +216,7 @@ func TestTuneWithin(t *testing.T) {
 	if u, err = Tune(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
-	if got := measured(u); len(got) != len(TunedOps) || strings.Contains(strings.Join(u.Notes, "\n"), "no time") {
+	if got := measured(u); len(got) != len(contest.TunedOps) || strings.Contains(strings.Join(u.Notes, "\n"), "no time") {
 		t.Errorf("then measured %q, notes %q", got, u.Notes)
 	}
 }
@@ -234,7 +236,7 @@ func TestPace(t *testing.T) {
 		{5, 3, 4.4, []float64{4, 4.2, 4.4}, 3, false}, // 0.9 s to go, 0.6 left
 		{5, 3, 4, []float64{3.9, 3.95, 4}, 3, true},
 		{5, 3, 4, []float64{3.9, 3.95, 4}, 14, false},
-		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 2, true}, // long over, but hardly anything could be measured
+		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 2, true}, // Long over, but hardly anything could be measured
 		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 3, false},
 	} {
 		at := func(s float64) time.Time { return start.Add(time.Duration(s * 1e9)) }
@@ -257,30 +259,30 @@ func TestPace(t *testing.T) {
 // draftsman is an abacus that can be sketched: asked notes what is prepared ahead, and
 // that it is opened.
 type draftsman struct {
-	abacus
+	abacus.Abacus
 	asked *[]string
 }
 
 func (d draftsman) Open(ctx context.Context, ranks int) (device.World, error) {
 	*d.asked = append(*d.asked, "open")
-	return d.abacus.Open(ctx, ranks)
+	return d.Abacus.Open(ctx, ranks)
 }
 
 func (d draftsman) DryRun(ranks int) (device.World, error) {
-	w, err := d.abacus.Open(context.Background(), ranks)
+	w, err := d.Abacus.Open(context.Background(), ranks)
 	if err != nil {
 		return nil, err
 	}
-	return &drawnBeads{w.(*beads), d.asked}, nil
+	return &drawnBeads{w.(*abacus.Beads), d.asked}, nil
 }
 
 type drawnBeads struct {
-	*beads
+	*abacus.Beads
 	asked *[]string
 }
 
 func (w *drawnBeads) OpenTeam(members []device.Member) (device.Team, error) {
-	t, err := w.beads.OpenTeam(members)
+	t, err := w.Beads.OpenTeam(members)
 	return &drawnTeam{t, w.asked}, err
 }
 
@@ -301,13 +303,13 @@ func TestTuneForesees(t *testing.T) {
 	made := 0
 	device.Register("draftsman", func() (device.Machine, error) {
 		made++
-		return draftsman{abacus{cpu.New(cpu.Options{})}, &asked}, nil
+		return draftsman{abacus.Abacus{Machine: cpu.New(cpu.Options{})}, &asked}, nil
 	})
 	shipped := &comm.Table{Version: comm.TableVersion, Identity: "abacus"}
 	e := kind{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, members: 2}.entry()
 	e.Brackets = []comm.Bracket{bracketOf(0, "quick", 1.0, "slow", 9e8)}
 	shipped.Entries = []comm.Entry{e}
-	o := TuneOptions{Machine: "draftsman", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpBroadcast}, shipped: shipped, sizes: []int64{1 << 10, 4 << 10}}
+	o := Options{Machine: "draftsman", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpBroadcast}, shipped: shipped, sizes: []int64{1 << 10, 4 << 10}}
 	if err := o.Find(context.Background()); err != nil {
 		t.Fatal(err)
 	}

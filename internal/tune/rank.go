@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"math"
@@ -61,7 +61,7 @@ func entryOf(k kind, list []measured) comm.Entry {
 	e := k.entry()
 	e.Fixed = fixedOf(list)
 	for i, m := range list {
-		b := comm.Bracket{At: m.call.bytes, Best: bestOf(m.best)}
+		b := comm.Bracket{At: m.call.Bytes, Best: bestOf(m.best)}
 		if i < len(list)-1 {
 			b.UpTo = halfway(m, list[i+1])
 		}
@@ -84,7 +84,7 @@ func bestOf(list []timed) (best []comm.Timed) {
 
 // halfway is, in ratio, between the sizes of two calls.
 func halfway(a, b measured) int64 {
-	return int64(math.Sqrt(float64(a.call.bytes) * float64(b.call.bytes)))
+	return int64(math.Sqrt(float64(a.call.Bytes) * float64(b.call.Bytes)))
 }
 
 // rounded are microseconds as tables have them.

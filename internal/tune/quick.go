@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 )
 
@@ -22,7 +23,7 @@ const (
 	// measured again: more than times differ from box to box, and from day to day.
 	distinct = 1.15
 	// confirming is how many times as long as the fastest here the table's first may
-	// take and still be right.
+	// Take and still be right.
 	confirming = 1.05
 )
 
@@ -62,11 +63,11 @@ func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 
 // toConfirm lists what has to be measured of a call to know whether an entry is right
 // at its size; nil where the entry does not know itself.
-func (u *tuner) toConfirm(a *arena, k kind, c call, e *comm.Entry) []device.Tuning {
-	near, _ := contenders(e.Bracket(c.bytes))
+func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entry) []device.Tuning {
+	near, _ := contenders(e.Bracket(c.Bytes))
 	calls := u.calls(k)
 	nccl := device.Tuning{Algo: plainNCCL}
-	if near != nil && c == calls[len(calls)-1] && slices.Contains(a.dispatch.Algorithms(), plainNCCL) && !slices.Contains(near, nccl) {
+	if near != nil && c == calls[len(calls)-1] && slices.Contains(a.Dispatch.Algorithms(), plainNCCL) && !slices.Contains(near, nccl) {
 		near = append(near, nccl)
 	}
 	return near
@@ -75,7 +76,7 @@ func (u *tuner) toConfirm(a *arena, k kind, c call, e *comm.Entry) []device.Tuni
 // confirm measures at a call's size what an entry has in front. It is right there if
 // its first is as fast as any; and where none of those that it has as slower would have
 // been faster, nothing else need be measured to know who is.
-func (u *tuner) confirm(ctx context.Context, a *arena, k kind, c call, e *comm.Entry) (m measured, err error) {
+func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest.Call, e *comm.Entry) (m measured, err error) {
 	m.call = c
 	list := u.toConfirm(a, k, c, e)
 	if list == nil {
@@ -86,7 +87,7 @@ func (u *tuner) confirm(ctx context.Context, a *arena, k kind, c call, e *comm.E
 		return m, err
 	}
 	got = within(got, math.Inf(1))
-	_, slower := contenders(e.Bracket(c.bytes))
+	_, slower := contenders(e.Bracket(c.Bytes))
 	m.known = !slices.ContainsFunc(slower, func(x comm.Timed) bool { return x.Micros > 0 && x.Micros < got[0].Micros })
 	i := slices.IndexFunc(got, func(x timed) bool { return x.Tuning == list[0] })
 	m.known = m.known && i >= 0
@@ -101,8 +102,8 @@ func (u *tuner) confirm(ctx context.Context, a *arena, k kind, c call, e *comm.E
 }
 
 // confirmRounds are fewer where times hardly differ from round to round.
-func confirmRounds(c call) int {
-	if c.bytes >= 16<<20 {
+func confirmRounds(c contest.Call) int {
+	if c.Bytes >= 16<<20 {
 		return 1
 	}
 	return tuneRounds
@@ -126,9 +127,9 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	e := shipped.Clone()
 	e.Shipped, e.Full = false, false
 	for i, m := range list {
-		e.Checked = append(e.Checked, m.call.bytes)
+		e.Checked = append(e.Checked, m.call.Bytes)
 		if m.confirmed {
-			retime(e.Bracket(m.call.bytes), m)
+			retime(e.Bracket(m.call.Bytes), m)
 			continue
 		}
 		var lo, hi int64
@@ -138,7 +139,7 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 		if i < len(list)-1 {
 			hi = halfway(m, list[i+1])
 		}
-		e.Brackets = splice(e.Brackets, lo, comm.Bracket{UpTo: hi, At: m.call.bytes, Best: bestOf(m.best)})
+		e.Brackets = splice(e.Brackets, lo, comm.Bracket{UpTo: hi, At: m.call.Bytes, Best: bestOf(m.best)})
 	}
 	return e
 }
@@ -150,7 +151,7 @@ func retime(b *comm.Bracket, m measured) {
 			if x.Tuning == b.Best[i].Tuning {
 				b.Best[i].Micros = rounded(x.Micros)
 				if i == 0 {
-					b.At = m.call.bytes
+					b.At = m.call.Bytes
 				}
 			}
 		}

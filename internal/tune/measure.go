@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
@@ -21,8 +22,8 @@ const (
 )
 
 // tuneKind measures a kind and puts its entry into the table.
-func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Table) error {
-	if err := whole.dress(ctx, k.dt); err != nil {
+func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *comm.Table) error {
+	if err := whole.Dress(ctx, k.dt); err != nil {
 		return err
 	}
 	if u.askedOf != k.members {
@@ -31,7 +32,7 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 		}
 		u.askedOf = k.members
 	}
-	a := whole.team(k.members)
+	a := whole.Team(k.members)
 	upon := u.upon(k)
 	list, err := u.measureAll(ctx, a, k, upon)
 	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) { // it may be wrong at other sizes, too
@@ -55,11 +56,11 @@ func (u *tuner) tuneKind(ctx context.Context, whole *arena, k kind, t *comm.Tabl
 // returns those of which there are figures, by size. The largest is the first: NCCL
 // is among what is measured of it, and its communicators are made while kernels are
 // compiled.
-func (u *tuner) measureAll(ctx context.Context, a *arena, k kind, upon *comm.Entry) ([]measured, error) {
+func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *comm.Entry) ([]measured, error) {
 	var list []measured
 	for _, c := range slices.Backward(u.calls(k)) {
 		u.begun++
-		u.doing = fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", min(u.begun, u.total), u.total, c.op, bytesText(c.bytes), k.dt, k.members)
+		u.doing = fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", min(u.begun, u.total), u.total, c.Op, contest.BytesText(c.Bytes), k.dt, k.members)
 		m, err := measured{}, error(nil)
 		if upon != nil {
 			m, err = u.confirm(ctx, a, k, c, upon)
@@ -89,14 +90,14 @@ func (u *tuner) progress(by string) {
 
 // foresee has the machine compile what kinds need while others are measured: that
 // takes longer than measuring. It is for those of the first number of members.
-func (u *tuner) foresee(whole *arena, kinds []kind) {
+func (u *tuner) foresee(whole *contest.Arena, kinds []kind) {
 	u.askedOf = kinds[0].members
 	for _, k := range kinds {
 		if k.members != u.askedOf {
 			continue
 		}
-		a := whole.team(k.members)
-		a.dt = k.dt
+		a := whole.Team(k.members)
+		a.Type = k.dt
 		upon := u.upon(k)
 		for _, c := range slices.Backward(u.calls(k)) {
 			var list []device.Tuning
@@ -118,16 +119,16 @@ func (u *tuner) foreseeOpening() {
 	if err != nil {
 		return // Open tells of it
 	}
-	a := &arena{world: w, dt: ir.BF16, dispatch: comm.NewDispatch(w, u.machine.Caps(), nil, comm.Policy{})}
+	a := &contest.Arena{World: w, Type: ir.BF16, Dispatch: comm.NewDispatch(w, u.machine.Caps(), nil, comm.Policy{})}
 	for r := range w.Ranks() {
 		d := w.Device(r)
 		s, err := d.NewStream(device.StreamOptions{Name: "collectives"})
 		if err != nil {
 			return
 		}
-		a.members = append(a.members, comm.Member{Rank: r, Stream: s})
-		for _, list := range []*[]device.Memory{&a.in, &a.out} {
-			mem, err := d.Alloc(u.largest()[0].bytes, device.Shared)
+		a.Members = append(a.Members, comm.Member{Rank: r, Stream: s})
+		for _, list := range []*[]device.Memory{&a.In, &a.Out} {
+			mem, err := d.Alloc(u.largest()[0].Bytes, device.Shared)
 			if err != nil {
 				return
 			}
@@ -141,22 +142,22 @@ func (u *tuner) foreseeOpening() {
 	}
 }
 
-func (u *tuner) foreseeCall(a *arena, c call, list []device.Tuning) {
+func (u *tuner) foreseeCall(a *contest.Arena, c contest.Call, list []device.Tuning) {
 	t := u.ask(a)
 	if t == nil {
 		return
 	}
 	for _, tune := range list {
-		in := a.instance(c, 0, tune, true)
+		in := a.Instance(c, 0, tune, true)
 		t.PrepareAhead(tune, &in.Collective)
 	}
 }
 
 // ask returns a team of the arena that is kept for questions; nil where there is
 // none.
-func (u *tuner) ask(a *arena) device.Team {
-	if u.asked == nil && len(a.world.TeamAlgorithms()) > 0 {
-		u.asked, _ = a.world.OpenTeam(a.members) // the channel says why there is none
+func (u *tuner) ask(a *contest.Arena) device.Team {
+	if u.asked == nil && len(a.World.TeamAlgorithms()) > 0 {
+		u.asked, _ = a.World.OpenTeam(a.Members) // the channel says why there is none
 	}
 	return u.asked
 }
@@ -172,7 +173,7 @@ func (u *tuner) forget() error {
 
 // measured is a call with what was fastest.
 type measured struct {
-	call call
+	call contest.Call
 	best []timed
 	// confirmed says that the shipped table is right at this size; known, that it says
 	// enough of those that were not measured.
@@ -196,11 +197,11 @@ func (u *tuner) finalists() int {
 
 // tuneCall measures a call by all algorithms roughly, where it is to be full also
 // by grids of those that come near the fastest, and the best of all in turns.
-func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error) {
+func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) (measured, error) {
 	m := measured{call: c}
 	first, err := u.glance(ctx, a, c, u.names(a, c))
 	if err == nil && len(first) == 0 {
-		first, err = u.glance(ctx, a, c, namesOnly(comm.Schedules()))
+		first, err = u.glance(ctx, a, c, contest.NamesOnly(comm.Schedules()))
 	}
 	if err != nil {
 		return m, err
@@ -220,7 +221,7 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 		again = append(again, x.Tuning)
 	}
 	rounds := tuneRounds
-	if c.bytes >= 16<<20 && !u.Full {
+	if c.Bytes >= 16<<20 && !u.Full {
 		rounds = fewRounds
 	}
 	if m.best, err = u.try(ctx, a, c, again, rounds); err != nil {
@@ -233,28 +234,20 @@ func (u *tuner) tuneCall(ctx context.Context, a *arena, c call) (measured, error
 // names lists what to try first: all algorithms as the machine launches them by
 // itself, and what is shipped for GPUs. Where a machine has its own, schedules are
 // worth the time only where there is much of it.
-func (u *tuner) names(a *arena, c call) []device.Tuning {
-	others := slices.DeleteFunc(a.dispatch.Algorithms(), func(n string) bool {
+func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
+	others := slices.DeleteFunc(a.Dispatch.Algorithms(), func(n string) bool {
 		return comm.ByNCCL(n) || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
 	})
 	// NCCL first: the first call makes its communicators, which takes as long as
 	// the first kernels take to be compiled.
-	list := namesOnly(append(named(a.dispatch, "nccl"), others...))
+	list := contest.NamesOnly(append(contest.Named(a.Dispatch, "nccl"), others...))
 	if u.own {
-		in := a.instance(c, 0, device.Tuning{}, true)
+		in := a.Instance(c, 0, device.Tuning{}, true)
 		for _, t := range u.shipped.Best(&in) {
 			if !slices.Contains(list, t) {
 				list = append(list, t)
 			}
 		}
-	}
-	return list
-}
-
-func namesOnly(names []string) []device.Tuning {
-	var list []device.Tuning
-	for _, n := range names {
-		list = append(list, device.Tuning{Algo: n})
 	}
 	return list
 }
@@ -336,7 +329,7 @@ func descend(near []timed, measure func([]device.Tuning) ([]timed, error)) ([]ti
 
 // glance measures tunings roughly, one after the other, so that they need not all
 // have their memory at a time.
-func (u *tuner) glance(ctx context.Context, a *arena, c call, list []device.Tuning) ([]timed, error) {
+func (u *tuner) glance(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning) ([]timed, error) {
 	u.foreseeCall(a, c, list)
 	var out []timed
 	for _, t := range list {
@@ -347,36 +340,36 @@ func (u *tuner) glance(ctx context.Context, a *arena, c call, list []device.Tuni
 		if e == nil {
 			continue
 		}
-		us, err := a.roughly(ctx, e)
-		if err = errors.Join(err, e.leave()); err != nil {
-			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
+		us, err := roughly(ctx, a, e)
+		if err = errors.Join(err, e.Leave()); err != nil {
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.Op, contest.BytesText(c.Bytes), t.Algo, err)
 		}
-		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(us, 0.01)}, ordered})
+		out = append(out, timed{comm.Timed{Tuning: e.Way.Tuning, Micros: max(us, 0.01)}, ordered})
 	}
 	return out, nil
 }
 
 // roughly returns microseconds a call of one short chain, launch and all.
-func (a *arena) roughly(ctx context.Context, e *entrant) (float64, error) {
-	e.chains = chains{long: 20, eager: 10}
-	if e.call.bytes >= 16<<20 {
-		e.chains.long = 5
+func roughly(ctx context.Context, a *contest.Arena, e *contest.Entrant) (float64, error) {
+	e.Chains = contest.Chains{Long: 20, Eager: 10}
+	if e.Call.Bytes >= 16<<20 {
+		e.Chains.Long = 5
 	}
-	if err := a.capture(ctx, e); err != nil {
+	if err := a.Capture(ctx, e); err != nil {
 		return 0, err
 	}
-	if e.long == nil {
-		return a.timeEager(ctx, e)
+	if e.Long == nil {
+		return a.TimeEager(ctx, e)
 	}
-	n := e.chains.long
-	if err := a.replay(ctx, e, e.long, n); err != nil {
+	n := e.Chains.Long
+	if err := a.Replay(ctx, e, e.Long, n); err != nil {
 		return 0, err
 	}
-	ids, err := a.window(func() error { return a.replay(ctx, e, e.long, n) })
+	ids, err := a.Window(func() error { return a.Replay(ctx, e, e.Long, n) })
 	if err != nil {
 		return 0, err
 	}
-	us, err := a.marks.take(ctx, a.world, ids...)
+	us, err := a.Marks.Take(ctx, a.World, ids...)
 	if err != nil {
 		return 0, err
 	}
@@ -384,12 +377,12 @@ func (a *arena) roughly(ctx context.Context, e *entrant) (float64, error) {
 }
 
 // try measures tunings in turns, so many rounds.
-func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning, rounds int) (out []timed, err error) {
-	var entrants []*entrant
+func (u *tuner) try(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning, rounds int) (out []timed, err error) {
+	var entrants []*contest.Entrant
 	var inOrder []bool
 	defer func() {
 		for _, e := range entrants {
-			err = errors.Join(err, e.leave())
+			err = errors.Join(err, e.Leave())
 		}
 	}()
 	for _, t := range list {
@@ -402,90 +395,87 @@ func (u *tuner) try(ctx context.Context, a *arena, c call, list []device.Tuning,
 			wrong, err = u.recordedWrong(ctx, a, e)
 		}
 		if wrong {
-			err = e.leave()
+			err = e.Leave()
 		} else if e != nil {
 			entrants, inOrder = append(entrants, e), append(inOrder, ordered)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s of %s by %s: %w", c.op, bytesText(c.bytes), t.Algo, err)
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.Op, contest.BytesText(c.Bytes), t.Algo, err)
 		}
 	}
 	u.progress("those in front, in turns")
-	if err := a.race(ctx, entrants, rounds, false); err != nil {
+	if err := a.Race(ctx, entrants, rounds, false); err != nil {
 		return nil, err
 	}
 	for i, e := range entrants {
-		out = append(out, timed{comm.Timed{Tuning: e.way.Tuning, Micros: max(e.way.Best(), 0.01)}, inOrder[i]})
+		out = append(out, timed{comm.Timed{Tuning: e.Way.Tuning, Micros: max(e.Way.Best(), 0.01)}, inOrder[i]})
 	}
 	return out, nil
 }
 
 // recordedWrong records the entrant's graphs, and reports whether their results
 // are wrong, which is noted.
-func (u *tuner) recordedWrong(ctx context.Context, a *arena, e *entrant) (bool, error) {
-	if err := a.capture(ctx, e); err != nil || e.short == nil {
+func (u *tuner) recordedWrong(ctx context.Context, a *contest.Arena, e *contest.Entrant) (bool, error) {
+	if err := a.Capture(ctx, e); err != nil || e.Short == nil {
 		return false, err
 	}
-	wrong, _, err := a.check(ctx, e, func() error { return a.replay(ctx, e, e.short, e.chains.short) })
+	wrong, _, err := a.Check(ctx, e, func() error { return a.Replay(ctx, e, e.Short, e.Chains.Short) })
 	if wrong > 0 {
-		u.wrong(e.call, e.way.Tuning, wrong)
+		u.wrong(e.Call, e.Way.Tuning, wrong)
 	}
 	return wrong > 0, err
 }
 
-func (u *tuner) wrong(c call, t device.Tuning, elements int64) {
+func (u *tuner) wrong(c contest.Call, t device.Tuning, elements int64) {
 	u.wrongs[t.Algo] = true
-	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.op, bytesText(c.bytes), tuningText(t), elements)
+	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.Op, contest.BytesText(c.Bytes), contest.TuningText(t), elements)
 }
 
 // admit opens a channel for a tuning, and says whether it is allowed where sums
 // have to be in order. It returns none for one that declines, and for one that
 // fails or whose result is wrong, which is noted.
-func (u *tuner) admit(ctx context.Context, a *arena, c call, t device.Tuning) (*entrant, bool, error) {
+func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t device.Tuning) (*contest.Entrant, bool, error) {
 	if !u.possible(a, c, t) {
 		return nil, false, nil
 	}
-	u.progress(tuningText(t))
+	u.progress(contest.TuningText(t))
 	began := u.pace.now()
-	e, err := a.enter(c, a.dispatch, t, false)
+	e, err := a.Enter(c, a.Dispatch, t, false)
 	ordered := err == nil
 	if errors.Is(err, device.ErrUnsupported) {
-		e, err = a.enter(c, a.dispatch, t, true)
+		e, err = a.Enter(c, a.Dispatch, t, true)
 	}
 	u.pace.preparedFrom(began)
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		return nil, false, nil
-	case err != nil && a.ended(ctx):
+	case err != nil && a.Ended(ctx):
 		return nil, false, err
 	case err != nil:
-		u.note("%s of %s by %s: %v", c.op, bytesText(c.bytes), tuningText(t), err)
+		u.note("%s of %s by %s: %v", c.Op, contest.BytesText(c.Bytes), contest.TuningText(t), err)
 		return nil, false, nil
 	}
-	wrong, _, err := a.check(ctx, e, func() error { return a.run(e, 1) })
+	wrong, _, err := a.Check(ctx, e, func() error { return a.Run(e, 1) })
 	if err != nil {
-		return nil, false, errors.Join(err, e.leave())
+		return nil, false, errors.Join(err, e.Leave())
 	}
 	if wrong > 0 {
 		u.wrong(c, t, wrong)
-		return nil, false, e.leave()
+		return nil, false, e.Leave()
 	}
 	return e, ordered, nil
 }
 
 // possible asks one team of the arena, kept for such questions, whether a launch
 // of the machine's own takes the call in any order: cheaper than a channel.
-func (u *tuner) possible(a *arena, c call, t device.Tuning) bool {
-	if !slices.Contains(a.world.TeamAlgorithms(), t.Algo) {
+func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool {
+	if !slices.Contains(a.World.TeamAlgorithms(), t.Algo) {
 		return true
 	}
 	asked := u.ask(a)
 	if asked == nil {
 		return true
 	}
-	in := a.instance(c, 0, t, true)
+	in := a.Instance(c, 0, t, true)
 	return asked.Supports(t, &in.Collective) == nil
 }
-
-// ended reports whether the world can do no more.
-func (a *arena) ended(ctx context.Context) bool { return a.world.Sync(ctx) != nil }

@@ -1,4 +1,4 @@
-package bench
+package contest
 
 import "testing"
 
@@ -12,7 +12,7 @@ func TestFigure(t *testing.T) {
 		{[]float64{4, 1}, Figure{2.5, 1.5}},
 		{[]float64{100, 1, 3, 2, 4}, Figure{3, 2}}, // one outlier moves neither
 	} {
-		if got := figure(c.samples); got != c.want {
+		if got := FigureOf(c.samples); got != c.want {
 			t.Errorf("%v: got %v, want %v", c.samples, got, c.want)
 		}
 	}
@@ -26,18 +26,18 @@ func TestVerdict(t *testing.T) {
 		{Figure{-5, 4}, "faster"}, {Figure{5, 4}, "slower"},
 		{Figure{-4, 4}, "no difference beyond the spread"}, {Figure{0, 0}, "no difference beyond the spread"},
 	} {
-		if got := verdict(c.diff); got != c.want {
+		if got := Verdict(c.diff); got != c.want {
 			t.Errorf("%v: %s", c.diff, got)
 		}
 	}
-	if d := figure(differences([]float64{10, 21, 29}, []float64{11, 20, 30})); d != (Figure{-1, 1}) {
+	if d := FigureOf(Differences([]float64{10, 21, 29}, []float64{11, 20, 30})); d != (Figure{-1, 1}) {
 		t.Errorf("paired differences: %v", d)
 	}
 }
 
 func TestBytesText(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 30: "1 GiB"} {
-		if got := bytesText(n); got != want {
+		if got := BytesText(n); got != want {
 			t.Errorf("%d: %s", n, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package bench
+package contest
 
 import (
 	"context"
@@ -19,10 +19,10 @@ const (
 	checkWindows = 16
 )
 
-// check runs the call once into memory full of garbage and returns how many of
+// Check runs the call once into memory full of garbage and returns how many of
 // the elements looked at are wrong, on all ranks together.
-func (a *arena) check(ctx context.Context, e *entrant, run func() error) (wrong, looked int64, err error) {
-	for m := range a.members {
+func (a *Arena) Check(ctx context.Context, e *Entrant, run func() error) (wrong, looked int64, err error) {
+	for m := range a.Members {
 		if err := a.spoil(m, e); err != nil {
 			return 0, 0, err
 		}
@@ -31,9 +31,9 @@ func (a *arena) check(ctx context.Context, e *entrant, run func() error) (wrong,
 		return 0, 0, err
 	}
 	var list []*glimpse
-	for s := range e.slots {
-		in := a.instance(e.call, s, device.Tuning{}, false)
-		for m := range a.members {
+	for s := range e.Slots {
+		in := a.Instance(e.Call, s, device.Tuning{}, false)
+		for m := range a.Members {
 			got, err := a.look(&in.Collective, m)
 			if err != nil {
 				return 0, 0, err
@@ -41,7 +41,7 @@ func (a *arena) check(ctx context.Context, e *entrant, run func() error) (wrong,
 			list = append(list, got...)
 		}
 	}
-	if err := a.world.Sync(ctx); err != nil {
+	if err := a.World.Sync(ctx); err != nil {
 		return 0, 0, err
 	}
 	wrong, looked = a.compare(list)
@@ -49,20 +49,20 @@ func (a *arena) check(ctx context.Context, e *entrant, run func() error) (wrong,
 }
 
 // spoil fills a member's outputs with NaNs or large integers.
-func (a *arena) spoil(m int, e *entrant) error {
-	block := make([]byte, min(1<<16, a.out[m].Bytes()))
+func (a *Arena) spoil(m int, e *Entrant) error {
+	block := make([]byte, min(1<<16, a.Out[m].Bytes()))
 	for i := range block {
 		block[i] = [2]byte{0xff, 0x7f}[i&1]
 	}
-	used := min(int64(e.slots)*alignUp(e.call.bytes), a.out[m].Bytes())
-	s := a.members[m].Stream
+	used := min(int64(e.Slots)*alignUp(e.Call.Bytes), a.Out[m].Bytes())
+	s := a.Members[m].Stream
 	n := min(int64(len(block)), used)
-	if err := s.Upload(words(a.out[m], 0, n), block[:n]); err != nil {
+	if err := s.Upload(Words(a.Out[m], 0, n), block[:n]); err != nil {
 		return err
 	}
 	for n < used {
 		more := min(n, used-n)
-		if err := s.Copy(words(a.out[m], n, more), words(a.out[m], 0, more)); err != nil {
+		if err := s.Copy(Words(a.Out[m], n, more), Words(a.Out[m], 0, more)); err != nil {
 			return err
 		}
 		n += more
@@ -83,7 +83,7 @@ const glimpseMost = 8192
 
 // look has the parts of a member's result that are looked at copied to the host,
 // where they are after the next Sync.
-func (a *arena) look(c *device.Collective, m int) ([]*glimpse, error) {
+func (a *Arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 	out := c.Parts[m].Out
 	n := out.Elements()
 	var parts [][2]int64
@@ -92,16 +92,16 @@ func (a *arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 			parts = append(parts, [2]int64{lo, min(lo+glimpseMost, n)})
 		}
 	} else {
-		parts = windows(n, int64(len(a.members)))
+		parts = windows(n, int64(len(a.Members)))
 	}
 	var list []*glimpse
 	for _, p := range parts {
-		t, err := tensor.New(a.dt, []int64{p[1] - p[0]})
+		t, err := tensor.New(a.Type, []int64{p[1] - p[0]})
 		if err != nil {
 			return nil, err
 		}
-		v := vector(out.Mem, out.Off+p[0]*a.dt.Size(), a.dt, p[1]-p[0])
-		if err := a.members[m].Stream.Download(t.Data, v); err != nil {
+		v := Vector(out.Mem, out.Off+p[0]*a.Type.Size(), a.Type, p[1]-p[0])
+		if err := a.Members[m].Stream.Download(t.Data, v); err != nil {
 			return nil, err
 		}
 		list = append(list, &glimpse{c, m, p[0], t})
@@ -110,7 +110,7 @@ func (a *arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 }
 
 // compare counts the elements that are not what they should be.
-func (a *arena) compare(list []*glimpse) (wrong, looked int64) {
+func (a *Arena) compare(list []*glimpse) (wrong, looked int64) {
 	var bad atomic.Int64
 	var all sync.WaitGroup
 	for _, g := range list {
@@ -147,16 +147,16 @@ func windows(n, shards int64) [][2]int64 {
 }
 
 // want returns element i of member m's result.
-func (a *arena) want(c *device.Collective, m int, i int64) float64 {
-	n := int64(len(a.members))
-	// in is element k of a member's operand.
+func (a *Arena) want(c *device.Collective, m int, i int64) float64 {
+	n := int64(len(a.Members))
+	// In is element k of a member's operand.
 	in := func(r int, k int64) float64 {
 		v := c.Parts[r].In
-		return a.value(r, v.Off/a.dt.Size()+k)
+		return a.value(r, v.Off/a.Type.Size()+k)
 	}
 	reduced := func(k int64) float64 {
 		all := in(0, k)
-		for r := 1; r < len(a.members); r++ {
+		for r := 1; r < len(a.Members); r++ {
 			if c.Red == ir.Max {
 				all = max(all, in(r, k))
 			} else {

@@ -1,21 +1,23 @@
-package bench
+// Package tune measures which algorithm is the fastest for which collective on a machine, and
+// keeps the table that says so.
+package tune
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
-// TuneOptions choose what is tuned; the zero value is the embedded machine,
+// Options choose what is tuned; the zero value is the embedded machine,
 // quickly.
-type TuneOptions struct {
+type Options struct {
 	Machine string
 	Ranks   int // 0 for as many as the machine has, at most 8
 	// Full tries more sizes, and how each algorithm is launched, types of 4 bytes,
@@ -51,7 +53,7 @@ type TuneOptions struct {
 	now     func() time.Time // nil for the real time
 }
 
-// KeepError says why a table cannot be kept in TuneOptions.File.
+// KeepError says why a table cannot be kept in Options.File.
 type KeepError struct{ Err error }
 
 func (e *KeepError) Error() string { return "the table cannot be kept: " + e.Err.Error() }
@@ -76,11 +78,11 @@ type Tuned struct {
 
 // Tune measures the collectives of a machine by all its algorithms and returns
 // the table of the fastest.
-func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
+func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	m := o.opened
 	var err error
 	if m == nil {
-		if m, err = open(o.Machine); err != nil {
+		if m, err = contest.Open(o.Machine); err != nil {
 			return nil, err
 		}
 	}
@@ -88,7 +90,7 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 		return nil, err
 	}
 	for _, n := range o.Sizes {
-		if err := checkSize(n); err != nil {
+		if err := contest.CheckSize(n); err != nil {
 			return nil, err
 		}
 	}
@@ -104,13 +106,13 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 	if len(todo) == 0 {
 		return TunedFrom(o.Base), nil
 	}
-	a, err := openArena(ctx, m, o.Ranks, u.largest(), ir.BF16, false)
+	a, err := contest.OpenArena(ctx, m, o.Ranks, u.largest(), ir.BF16, false)
 	if err != nil {
 		return nil, err
 	}
 	u.pace.opened = u.pace.now()
-	u.own = len(a.world.TeamAlgorithms()) > 0
-	u.identity = comm.Identity(m.Name(), a.world)
+	u.own = len(a.World.TeamAlgorithms()) > 0
+	u.identity = comm.Identity(m.Name(), a.World)
 	t := &comm.Table{Version: comm.TableVersion, Identity: u.identity, Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
 	for _, k := range todo {
 		u.total += len(u.calls(k))
@@ -119,15 +121,15 @@ func Tune(ctx context.Context, o TuneOptions) (*Tuned, error) {
 		u.note("%s", u.Base.Ignored)
 	}
 	u.foresee(a, todo)
-	if err := a.close(errors.Join(u.tuneKinds(ctx, a, todo, t), u.forget())); err != nil {
+	if err := a.Close(errors.Join(u.tuneKinds(ctx, a, todo, t), u.forget())); err != nil {
 		return nil, err
 	}
 	out := &Tuned{Table: t, File: o.File, Hash: t.Hash(), Fresh: true, Took: u.pace.took(), Phases: u.pace.phases(), Notes: u.notes}
 	return out, t.Check()
 }
 
-func newTuner(o TuneOptions, m device.Machine) *tuner {
-	u := &tuner{TuneOptions: o, machine: m, wrongs: map[string]bool{}, pace: pace{now: time.Now, begun: o.Begun}}
+func newTuner(o Options, m device.Machine) *tuner {
+	u := &tuner{Options: o, machine: m, wrongs: map[string]bool{}, pace: pace{now: time.Now, begun: o.Begun}}
 	if o.now != nil {
 		u.pace.now = o.now
 	}
@@ -144,7 +146,7 @@ func newTuner(o TuneOptions, m device.Machine) *tuner {
 }
 
 // tuneKinds measures kinds, as long as there is time.
-func (u *tuner) tuneKinds(ctx context.Context, a *arena, todo []kind, t *comm.Table) error {
+func (u *tuner) tuneKinds(ctx context.Context, a *contest.Arena, todo []kind, t *comm.Table) error {
 	var late []kind
 	for _, k := range todo {
 		if !u.pace.hasTime(len(u.calls(k))) {
@@ -164,8 +166,8 @@ func (u *tuner) tuneKinds(ctx context.Context, a *arena, todo []kind, t *comm.Ta
 // Find opens the machine, for Tune, and sets Base to the table that its worlds of
 // Ranks use, of which it may say how many. What a quick tuning will launch is compiled
 // meanwhile.
-func (o *TuneOptions) Find(ctx context.Context) error {
-	m, err := open(o.Machine)
+func (o *Options) Find(ctx context.Context) error {
+	m, err := contest.Open(o.Machine)
 	if err != nil {
 		return err
 	}
@@ -184,7 +186,7 @@ func (o *TuneOptions) Find(ctx context.Context) error {
 // TableOf returns the table that a machine's worlds of so many ranks use, and
 // where it comes from.
 func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, error) {
-	m, err := open(machine)
+	m, err := contest.Open(machine)
 	if err != nil {
 		return comm.Found{}, err
 	}
@@ -196,26 +198,6 @@ func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, error)
 		return comm.Found{}, err
 	}
 	return comm.Find(m.Name(), w), w.Close()
-}
-
-// OpNamed returns the collective of that name among those that are tuned: as in
-// programs, or as a benchmark's.
-func OpNamed(name string) (ir.Op, bool) {
-	for _, op := range TunedOps {
-		if s := op.String(); name == s || name == strings.ReplaceAll(s, "_", "") {
-			return op, true
-		}
-	}
-	return 0, false
-}
-
-// OpNames lists what OpNamed takes.
-func OpNames() string {
-	var names []string
-	for _, op := range TunedOps {
-		names = append(names, op.String())
-	}
-	return strings.Join(names, ", ")
 }
 
 // TableFile is where worlds of the machine that f was found for look for their
@@ -232,21 +214,21 @@ func tuneRanks(m device.Machine, ranks int) (int, error) {
 	}
 	switch {
 	case ranks < 2:
-		return 0, usagef("collectives need 2 ranks or more, not %d", ranks)
+		return 0, contest.Usagef("collectives need 2 ranks or more, not %d", ranks)
 	case ranks > most:
-		return 0, errTooMany(m, ranks)
+		return 0, contest.ErrTooMany(m, ranks)
 	}
 	return ranks, nil
 }
 
 // tuner is a tuning under way.
 type tuner struct {
-	TuneOptions
+	Options
 	machine  device.Machine
 	identity string
 	own      bool        // the world has launches of its own
 	asked    device.Team // nil until something is asked
-	askedOf  int         // members of it
+	askedOf  int         // Members of it
 	total    int         // calls to be measured
 	begun    int
 	doing    string          // the call under way
@@ -261,10 +243,6 @@ func (u *tuner) note(format string, args ...any) {
 		u.notes = append(u.notes, s)
 	}
 }
-
-// TunedOps are the collectives that are measured; others take the entries of
-// their kin.
-var TunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}
 
 // kind is what one entry of a table is measured for.
 type kind struct {
@@ -288,7 +266,7 @@ func (u *tuner) kinds() []kind {
 	}
 	ops := u.Ops
 	if ops == nil {
-		ops = TunedOps
+		ops = contest.TunedOps
 	}
 	var list []kind
 	for _, members := range u.teams() {
@@ -338,7 +316,7 @@ func (u *tuner) settle(t *comm.Table) {
 	if u.shipped.Of(t.Identity) {
 		return
 	}
-	for _, op := range TunedOps {
+	for _, op := range contest.TunedOps {
 		k := kind{op: op, red: ir.Sum, dt: ir.BF16, members: u.Ranks}
 		if e := t.Entry(k.entry()); e == nil || e.Shipped {
 			return
@@ -358,21 +336,14 @@ func (u *tuner) teams() []int {
 	return list
 }
 
-// team returns the arena as the first ranks of it see it.
-func (a *arena) team(members int) *arena {
-	b := *a
-	b.members = a.members[:members]
-	return &b
-}
-
 // calls lists what is measured of a kind, by size. Sizes that are the same once
 // they divide over the members are one; what is too small is none.
-func (u *tuner) calls(k kind) []call {
-	var list []call
+func (u *tuner) calls(k kind) []contest.Call {
+	var list []contest.Call
 	for _, n := range u.sizes(k) {
-		c := newCall(k.op, n, k.members, k.dt)
-		c.red = k.red
-		if c.bytes > 0 && (len(list) == 0 || c != list[len(list)-1]) {
+		c := contest.NewCall(k.op, n, k.members, k.dt)
+		c.Red = k.red
+		if c.Bytes > 0 && (len(list) == 0 || c != list[len(list)-1]) {
 			list = append(list, c)
 		}
 	}
@@ -380,12 +351,12 @@ func (u *tuner) calls(k kind) []call {
 }
 
 // largest is a call as large as any that is measured.
-func (u *tuner) largest() []call {
+func (u *tuner) largest() []contest.Call {
 	most := int64(0)
-	for _, op := range TunedOps {
+	for _, op := range contest.TunedOps {
 		most = max(most, slices.Max(u.sizes(kind{op: op, dt: ir.BF16})))
 	}
-	return []call{{bytes: most}}
+	return []contest.Call{{Bytes: most}}
 }
 
 // sizes lists the messages of a kind, in bytes: where all are, sums of bf16 and
@@ -410,8 +381,8 @@ func (u *tuner) sizes(k kind) []int64 {
 			list = append(list, n)
 		}
 		return list
-	case u.TuneOptions.sizes != nil:
-		return u.TuneOptions.sizes
+	case u.Options.sizes != nil:
+		return u.Options.sizes
 	case embedded:
 		list := []int64{4 * kb, 64 * kb, mb / 2}
 		// Many ranks share few cores: a call that moves more than this takes seconds.

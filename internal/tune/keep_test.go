@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func tuneOne(t *testing.T, ctx context.Context, base comm.Found, said func(strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Tune(ctx, TuneOptions{Ranks: 2, Base: base, File: file, Ops: ops, Sizes: []int64{1024}, Progress: said})
+	return Tune(ctx, Options{Ranks: 2, Base: base, File: file, Ops: ops, Sizes: []int64{1024}, Progress: said})
 }
 
 // TestTuneAtOnce: tunings that began with the same table, here none, all are in that
@@ -87,7 +87,7 @@ func TestTuneAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := foundFor(t, "cpu")
-	u, err := Tune(context.Background(), TuneOptions{Ranks: 2, Base: base, File: t.TempDir() + "/mine.json", Ops: []ir.Op{ir.OpBroadcast}, Sizes: []int64{1024}})
+	u, err := Tune(context.Background(), Options{Ranks: 2, Base: base, File: t.TempDir() + "/mine.json", Ops: []ir.Op{ir.OpBroadcast}, Sizes: []int64{1024}})
 	if err != nil || len(u.Notes) != 1 || !strings.HasSuffix(u.Notes[0], "it has version 2; this hocket reads version 1") {
 		t.Errorf("elsewhere: %+v, %v", u, err)
 	}

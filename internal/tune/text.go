@@ -1,4 +1,4 @@
-package bench
+package tune
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 )
 
 // TunedFrom is a table that there was, and the file it lies in.
@@ -17,44 +18,36 @@ func TunedFrom(f comm.Found) *Tuned {
 	if f.Ignored != "" {
 		u.Notes = append(u.Notes, f.Ignored)
 	}
-	if s := unknownText(f.Unknown); s != "" {
+	if s := contest.UnknownText(f.Unknown); s != "" {
 		u.Notes = append(u.Notes, s)
 	}
 	return u
 }
 
-// unknownText says that a table names what there is not; empty where it does not.
-func unknownText(names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return "the table has algorithms that this machine has not, and that are passed over: " + strings.Join(names, ", ")
-}
-
 // WriteText writes the table: for each collective the brackets of sizes, with
 // what is chosen and what comes next.
 func (u *Tuned) WriteText(w io.Writer) error {
-	t := &table{w: w}
-	t.line("machine  %s", u.Table.Identity)
-	t.line("made     %s", u.Table.Made)
-	t.line("hash     %s", u.Hash)
-	t.line("file     %s", u.File)
+	t := &tableText{contest.Lines{W: w}}
+	t.Line("machine  %s", u.Table.Identity)
+	t.Line("made     %s", u.Table.Made)
+	t.Line("hash     %s", u.Hash)
+	t.Line("file     %s", u.File)
 	if u.Fresh {
-		t.line("took     %.1f s: %s", u.Took, u.Phases)
+		t.Line("took     %.1f s: %s", u.Took, u.Phases)
 	}
 	for _, n := range u.Notes {
-		t.line("note     %s", n)
+		t.Line("note     %s", n)
 	}
 	for _, e := range u.Table.Entries {
 		t.entry(&e)
 	}
-	return t.err
+	return t.Err
 }
 
-func (t *table) entry(e *comm.Entry) {
+func (t *tableText) entry(e *comm.Entry) {
 	fixed := ""
 	if e.Fixed != nil {
-		fixed = "; fixed: " + tuningText(*e.Fixed)
+		fixed = "; fixed: " + contest.TuningText(*e.Fixed)
 	}
 	what := ""
 	if e.Reduction != "" {
@@ -67,17 +60,17 @@ func (t *table) entry(e *comm.Entry) {
 	case e.Checked != nil:
 		from = "; as shipped, checked here at " + sizesText(e.Checked)
 	}
-	t.line("\n%s, %d members, %selements of %d bytes%s%s", e.Op, e.Members, what, e.Elem, fixed, from)
+	t.Line("\n%s, %d members, %selements of %d bytes%s%s", e.Op, e.Members, what, e.Elem, fixed, from)
 	rows := [][]string{{"to", "algorithm", "µs", "then"}}
 	for _, b := range e.Brackets {
 		to := "∞"
 		if b.UpTo > 0 {
-			to = bytesText(b.UpTo)
+			to = contest.BytesText(b.UpTo)
 		}
 		row := []string{to, "", "", ""}
 		for i, x := range b.Best {
 			if i == 0 {
-				row[1] = tuningText(x.Tuning)
+				row[1] = contest.TuningText(x.Tuning)
 				if x.Micros > 0 {
 					row[2] = fmt.Sprintf("%.2f", x.Micros)
 				}
@@ -91,13 +84,13 @@ func (t *table) entry(e *comm.Entry) {
 		}
 		rows = append(rows, row)
 	}
-	t.rows(rows)
+	t.Rows(rows)
 }
 
 func sizesText(list []int64) string {
 	var words []string
 	for _, n := range list {
-		words = append(words, bytesText(n))
+		words = append(words, contest.BytesText(n))
 	}
 	return strings.Join(words, ", ")
 }
@@ -131,3 +124,6 @@ func (k KeptTable) String() string {
 	}
 	return fmt.Sprintf("%s, %d ranks: %s", k.Machine, k.Ranks, k.File)
 }
+
+// tableText writes tables.
+type tableText struct{ contest.Lines }
