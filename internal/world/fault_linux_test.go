@@ -43,6 +43,7 @@ func suffer(fault string) {
 		select {}
 	case "stop":
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		time.Sleep(100 * time.Millisecond) // another thread may take the signal
 	case "panic":
 		go panic("a bug")
 		select {}

@@ -28,8 +28,11 @@ const (
 // a process hears of the failure of whoever is at the other end; those that it has no link with
 // yet are absent when the time is up.
 func (w *World) meet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, w.o.JoinTimeout)
+	// Who has all links waits a little longer than who has not: that one knows who is absent.
+	ctx, cancel := context.WithTimeout(ctx, w.o.JoinTimeout+min(w.o.JoinTimeout/4, 5*time.Second))
 	defer cancel()
+	linking, cancelLinking := context.WithTimeout(ctx, w.o.JoinTimeout)
+	defer cancelLinking()
 	w.running.Go(func() { // a failure ends the dialling
 		select {
 		case <-w.done:
@@ -53,7 +56,7 @@ func (w *World) meet(ctx context.Context) error {
 	for rank := range w.o.Rank {
 		w.running.Go(func() { w.dial(ctx, d, rank) })
 	}
-	if err := w.awaitAll(ctx, "join", func(p *peer) bool { return p != nil }); err != nil {
+	if err := w.awaitAll(linking, "join", func(p *peer) bool { return p != nil }); err != nil {
 		return err
 	}
 	phase("linked")
