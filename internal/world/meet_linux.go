@@ -128,8 +128,11 @@ func (w *World) receive(listener *net.UnixListener) {
 		r.guests = append(r.guests, conn)
 		r.mu.Unlock()
 		w.running.Go(func() {
-			defer func() { <-r.slots }()
-			r.greet(conn)
+			p := r.greet(conn)
+			<-r.slots
+			if p != nil {
+				w.listen(p)
+			}
 		})
 	}
 }
@@ -158,31 +161,34 @@ func (r *reception) leaves(conn *net.UnixConn) bool {
 }
 
 // greet hears who a guest is. A process of the world becomes a peer; anybody else is sent away.
-func (r *reception) greet(conn *net.UnixConn) {
+func (r *reception) greet(conn *net.UnixConn) *peer {
 	conn.SetReadDeadline(time.Now().Add(greeting))
+	p := r.hear(conn)
+	if p == nil {
+		conn.Close()
+		return nil
+	}
+	conn.SetReadDeadline(time.Time{})
+	return p
+}
+
+func (r *reception) hear(conn *net.UnixConn) *peer {
 	l, err := newLink(conn)
 	if err != nil {
 		r.leaves(conn)
-		conn.Close()
-		return
+		return nil
 	}
 	m, fds, err := l.receive()
 	closeAll(fds)
 	h, ok := m.(hello)
 	if !r.leaves(conn) || err != nil || !ok || h.ID != r.w.o.ID {
-		conn.Close()
-		return
+		return nil
 	}
-	conn.SetReadDeadline(time.Time{})
 	p, err := r.w.answer(l, h)
 	if err != nil {
 		l.post(encodeCause(causeOf(r.w.self, err)))
 	}
-	if p == nil {
-		conn.Close()
-		return
-	}
-	r.w.listen(p)
+	return p
 }
 
 // answer answers a process of this run.
