@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -287,6 +288,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// absent matches a list of processes that did not join, with the last one of three.
+var absent = regexp.MustCompile(`ranks (0, 2|1-2) are absent`)
+
 const (
 	shortJoin  = 3 * time.Second
 	shortStall = 2 * time.Second
@@ -321,6 +325,9 @@ func try(t *testing.T, c cell) {
 		t.Logf("rank %d exits %d after %v: %s", r, code, took, strings.TrimSpace(f.out[r].String()))
 		if leaving && code == 0 {
 			continue // it needed nothing more of the other
+		}
+		if c.phase == "introduced" && code == exitFailed && absent.MatchString(f.out[r].String()) {
+			continue // another had a link with the victim, and ended before this one had one with either
 		}
 		if want := fmt.Sprintf("peer %d: ", victim); code != exitFailed || !strings.HasPrefix(f.out[r].String(), want) {
 			t.Errorf("rank %d exits %d, want %d and blame for rank %d: %s", r, code, exitFailed, victim, f.out[r].String())

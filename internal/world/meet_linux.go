@@ -67,7 +67,6 @@ func (w *World) meet(ctx context.Context) error {
 	if err := w.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
 		return err
 	}
-	w.running.Go(w.watch)
 	return nil
 }
 
@@ -244,6 +243,12 @@ func (w *World) call(ctx context.Context, d *folder, rank int) (*peer, error) {
 	defer stop()
 	p, err := w.introduce(l, rank)
 	if p == nil {
+		if ctx.Err() != nil {
+			<-w.done // Join fails
+		}
+		if why := w.Err(); why != nil { // the other end may have this process for a peer
+			l.post(encodeCause(causeOf(w.self, why)))
+		}
 		l.close()
 	}
 	return p, err
@@ -316,7 +321,7 @@ func (w *World) sayReady() error {
 			return err
 		}
 		w.mu.Lock()
-		w.page = page
+		w.setPage(page)
 		w.mu.Unlock()
 		defer page.seal()
 		if err := withFD(page.file, func(fd int) { fds = []int{fd} }); err != nil {
@@ -338,11 +343,17 @@ func (w *World) isReady(p *peer, fds []int) error {
 		if err != nil {
 			return err
 		}
-		w.page = page
+		w.setPage(page)
 	}
 	p.ready = true
 	w.notify()
 	return nil
+}
+
+// setPage sets the page, when process 0 has links with all. It is called with mu locked.
+func (w *World) setPage(p *page) {
+	w.page = p
+	w.running.Go(w.watch)
 }
 
 // openPage maps the page that process 0 made.
