@@ -27,7 +27,7 @@ const (
 // its links says so to all, and has joined when all others have said so. From its first link on
 // a process hears of the failure of whoever is at the other end; those that it has no link with
 // yet are absent when the time is up.
-func (w *World) meet(ctx context.Context) error {
+func (w *World) meet(ctx context.Context) (err error) {
 	// Who has all links waits a little longer than who has not: that one knows who is absent.
 	ctx, cancel := context.WithTimeout(ctx, w.o.JoinTimeout+min(w.o.JoinTimeout/4, 5*time.Second))
 	defer cancel()
@@ -45,6 +45,14 @@ func (w *World) meet(ctx context.Context) error {
 		return err
 	}
 	defer d.close()
+	var dialling sync.WaitGroup
+	defer func() {
+		if err != nil {
+			w.Abort(err)
+		}
+		cancel()
+		dialling.Wait() // it uses the folder
+	}()
 	phase("folder")
 	listener, err := d.bind(w.o.Rank)
 	if err != nil {
@@ -54,7 +62,7 @@ func (w *World) meet(ctx context.Context) error {
 	phase("bound")
 	w.running.Go(func() { w.receive(listener) })
 	for rank := range w.o.Rank {
-		w.running.Go(func() { w.dial(ctx, d, rank) })
+		dialling.Go(func() { w.dial(ctx, d, rank) })
 	}
 	if err := w.awaitAll(linking, "join", func(p *peer) bool { return p != nil }); err != nil {
 		return err
@@ -244,7 +252,7 @@ func (w *World) call(ctx context.Context, d *folder, rank int) (*peer, error) {
 	p, err := w.introduce(l, rank)
 	if p == nil {
 		if ctx.Err() != nil {
-			<-w.done // Join fails
+			<-w.done // meet fails
 		}
 		if why := w.Err(); why != nil { // the other end may have this process for a peer
 			l.post(encodeCause(causeOf(w.self, why)))
