@@ -55,10 +55,10 @@ func startProcesses(t *testing.T, n int, args ...string) []*process {
 	return launch(t, n, t.TempDir(), t.Name(), nil, args...)
 }
 
-// startWorkers starts n workers, each with a variable of its own.
-func startWorkers(t *testing.T, n int, dir, id string, env func(rank int) string) []*process {
+// startWorkers starts n workers, each with variables of its own.
+func startWorkers(t *testing.T, n int, dir, id string, env func(rank int) []string) []*process {
 	t.Helper()
-	return launch(t, n, dir, id, func(rank int) []string { return []string{workerEnv + "=1", env(rank)} })
+	return launch(t, n, dir, id, func(rank int) []string { return append(env(rank), workerEnv+"=1") })
 }
 
 func launch(t *testing.T, n int, dir, id string, env func(rank int) []string, args ...string) []*process {

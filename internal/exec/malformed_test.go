@@ -46,6 +46,11 @@ func TestMalformed(t *testing.T) {
 		"copy shapes":  {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Shape = []int64{1, 3} }, "differ"},
 		"stream":       {func(p *plan.Plan) { find(p, plan.Compute).Stream = 99 }, "stream 99 is not one of the rank's"},
 		"event":        {func(p *plan.Plan) { find(p, plan.Record).Kind = plan.WaitEvent }, "is not recorded before it is waited for"},
+		"event of another rank": {func(p *plan.Plan) {
+			c := find(p, plan.WaitEvent)
+			c.Rank ^= 1
+			c.Stream = p.Main[c.Rank]
+		}, "is recorded on rank"},
 		"signal count": {func(p *plan.Plan) { p.Counters[0].PerRun[0]++ }, "counter here: its signals do not add up"},
 		"signal peer":  {func(p *plan.Plan) { find(p, plan.Signal).Peer = 7 }, "on rank 7"},
 		"member":       {func(p *plan.Plan) { find(p, plan.Collective).Part ^= 1 }, "is not this rank's on this stream"},

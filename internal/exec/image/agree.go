@@ -46,7 +46,7 @@ type loadedBy struct {
 }
 
 // agreeLoaded returns how the load went in all processes: the most memory that one of them has taken, or
-// an error if any failed. The error of another is of the same kind as that one's.
+// an error if any failed. It is of one kind in all of them, so that all try again, or none: the worst.
 func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err error) (*device.Held, error) {
 	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory), TooLarge: errors.Is(err, device.ErrTooLarge)}
 	if err != nil {
@@ -62,31 +62,32 @@ func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err erro
 		return nil, errors.Join(err, aerr)
 	}
 	most := &device.Held{}
-	var others error
+	worst := mine.kind()
 	for process, text := range all {
 		var l loadedBy
 		if jerr := json.Unmarshal(text, &l); jerr != nil {
 			return nil, fmt.Errorf("process %d says of its load %q: %w", process, text, jerr)
 		}
 		most.Device, most.Host = max(most.Device, l.Held.Device), max(most.Host, l.Held.Host)
-		if l.Err != "" && process != g.Process() && others == nil {
-			others = l.err(process)
+		if k := l.kind(); k > worst {
+			worst, err = k, fmt.Errorf("process %d: %w: %s", process, loadErrors[k], l.Err)
 		}
-	}
-	if err == nil {
-		err = others
 	}
 	return most, err
 }
 
-// err is the error of another process's load, of the kind that it has there.
-func (l *loadedBy) err(process int) error {
-	kind := errors.New("it could not load the plan")
+// loadErrors are kinds of errors of a load, from what may be mended to what nothing mends.
+var loadErrors = []error{nil, device.ErrOutOfMemory, errors.New("it could not load the plan"), device.ErrTooLarge}
+
+// kind is an index in loadErrors.
+func (l *loadedBy) kind() int {
 	switch {
+	case l.Err == "":
+		return 0
 	case l.TooLarge:
-		kind = device.ErrTooLarge
+		return 3
 	case l.Short:
-		kind = device.ErrOutOfMemory
+		return 1
 	}
-	return fmt.Errorf("process %d: %w: %s", process, kind, l.Err)
+	return 2
 }

@@ -1,0 +1,62 @@
+package acceptance_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestLaunchers: mpirun, torchrun and hocket itself start processes that give what one process gives.
+func TestLaunchers(t *testing.T) {
+	dir := t.TempDir()
+	hocket := filepath.Join(dir, "hocket")
+	if out, err := exec.Command("go", "build", "-o", hocket, root+"/cmd/hocket").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	run := []string{hocket, "run", filepath.Join(root, "examples", "mlp.hkt"), "--compare", "--json"}
+	hash := regexp.MustCompile(`"outputs_sha256": "\w{64}"`)
+	want := hash.FindString(output(t, dir, run))
+	if want == "" {
+		t.Fatal("one process prints no hash")
+	}
+	for name, words := range map[string][]string{
+		"mpirun":   {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"},
+		"torchrun": {"torchrun", "--no_python", "--nproc_per_node", "2"},
+		"hocket":   {hocket, "launch", "-n", "2", "--"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(words[0]); err != nil {
+				t.Skip(err)
+			}
+			if name == "torchrun" { // of torch 1.13, some that are packaged for Python 3.11 start nothing
+				if out, err := exec.Command(words[0], "--no_python", "--nproc_per_node", "1", "true").CombinedOutput(); err != nil {
+					t.Skipf("torchrun cannot start true: %v\n%s", err, out)
+				}
+			}
+			words = append(words, run...)
+			if name == "hocket" { // which knows its own commands
+				words = append(words[:5], run[1:]...)
+			}
+			if got := hash.FindAllString(output(t, dir, words), -1); len(got) != 1 || got[0] != want {
+				t.Errorf("got %s, want %s once", got, want)
+			}
+		})
+	}
+}
+
+// output runs a command and returns what it prints.
+func output(t *testing.T, dir string, words []string) string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), words[0], words[1:]...)
+	c.Env = append(os.Environ(), "HOCKET_RUN_DIR="+dir)
+	var errs strings.Builder
+	c.Stderr = &errs
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s\n%s", words, err, out, &errs)
+	}
+	return string(out)
+}

@@ -1,0 +1,177 @@
+package acceptance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/internal/world"
+)
+
+// Members of a world that are goroutines of one process, each with a machine of its own: what they agree on
+// when they differ.
+
+// members runs f as each of n members, whose machines may have so much memory a rank.
+func members(t *testing.T, memory []int64, f func(w *world.World, m *hocket.Machine) error) {
+	t.Helper()
+	errs := make([]error, len(memory))
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	for rank := range memory {
+		all.Go(func() {
+			w, err := world.Join(t.Context(), world.Options{Rank: rank, Size: len(memory), ID: t.Name(), Dir: dir, StallTimeout: 20 * time.Second})
+			if err != nil {
+				errs[rank] = err
+				return
+			}
+			m := modeltest.Open(t, cpu.New(cpu.Options{Peers: w, Memory: memory[rank], Host: 1 << 40}))
+			if err := f(w, m); err != nil {
+				errs[rank] = fmt.Errorf("member %d: %w", rank, err)
+				w.Abort(err)
+			}
+			if err := m.Close(); err != nil && errs[rank] == nil {
+				errs[rank] = err
+			}
+			_ = w.Leave()
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+const memberProgram = `dim T
+mesh d[2]
+func f(%x: f32[T/d, 64]) -> f32[T, 64] { return %x }`
+
+// TestEvictionAgreed: where one member has no memory for another plan, all unload the same one; where none
+// is left to unload, all get an error that names who is short.
+func TestEvictionAgreed(t *testing.T) {
+	members(t, []int64{1 << 30, 8 << 20}, func(w *world.World, m *hocket.Machine) error {
+		p, err := hocket.Parse("member.hkt", memberProgram)
+		if err != nil {
+			return err
+		}
+		model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Gather: true})
+		if err != nil {
+			return err
+		}
+		// A plan of 8192 rows takes 5 MiB a rank: two of them do not fit the second member.
+		for i, rows := range []int64{8192, 64, 8190, 8192, 64, 8190} {
+			x, err := hocket.NewTensor(p.IR().Funcs[0].Params[0].Type.DType, rows, 64)
+			if err != nil {
+				return err
+			}
+			for k := range x.Data {
+				x.Data[k] = byte(k%101) / 2
+			}
+			r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+			if err != nil {
+				return fmt.Errorf("run %d of %d rows: %w", i, rows, err)
+			}
+			if got := r.Out[r.OutNames[0]]; string(got.Data) != string(x.Data) {
+				return fmt.Errorf("run %d of %d rows: other bytes", i, rows)
+			}
+		}
+		x, err := hocket.NewTensor(p.IR().Funcs[0].Params[0].Type.DType, 1<<16, 64)
+		if err != nil {
+			return err
+		}
+		_, err = model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+		if !errors.Is(err, hocket.ErrOutOfMemory) {
+			return fmt.Errorf("too much for one member: got %v", err)
+		}
+		if w.Process() == 0 && !strings.Contains(err.Error(), "process 1") && !strings.Contains(err.Error(), "rank 1") {
+			return fmt.Errorf("the error does not say who is short: %v", err)
+		}
+		// The world goes on.
+		small, err := hocket.NewTensor(x.DType, 2, 64)
+		if err != nil {
+			return err
+		}
+		_, err = model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": small}})
+		return err
+	})
+}
+
+// TestLocalBlocks: a member gives and gets the blocks of its own ranks, and a result that another holds a
+// part of is no global tensor.
+func TestLocalBlocks(t *testing.T) {
+	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
+		p, err := hocket.Parse("blocks.hkt", `dim T = 8
+mesh d[4]
+func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
+  %y = add %x, %x
+  %z: f32[T, 2] = reshard %y
+  return %y, %z
+}`)
+		if err != nil {
+			return err
+		}
+		model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+		if err != nil {
+			return err
+		}
+		dt := p.IR().Funcs[0].Params[0].Type.DType
+		block := func(rank int) *hocket.Tensor {
+			x, err := hocket.FromFloats(dt, []float64{float64(4 * rank), 1, 2, 3}, 2, 2)
+			if err != nil {
+				t.Error(err)
+			}
+			return x
+		}
+		k, err := hocket.NewTensor(dt, 2)
+		if err != nil {
+			return err
+		}
+		own := map[int]*hocket.Tensor{}
+		for _, rank := range []int{2 * w.Process(), 2*w.Process() + 1} {
+			own[rank] = block(rank)
+		}
+		args := hocket.Args{InLocal: map[string]map[int]*hocket.Tensor{"x": own}, In: map[string]*hocket.Tensor{"k": k}}
+		r, err := model.Run(context.Background(), args)
+		if err != nil {
+			return err
+		}
+		y, z := r.OutLocal["y"], r.Out["z"]
+		if r.Out["y"] != nil || len(y) != 2 || z == nil {
+			return fmt.Errorf("results: whole %v, blocks %v", r.Out, r.OutLocal)
+		}
+		for rank := range own {
+			if got := fmt.Sprint(y[rank].Floats()); got != fmt.Sprint([]float64{float64(8 * rank), 2, 4, 6}) {
+				return fmt.Errorf("block of rank %d: %s", rank, got)
+			}
+		}
+		if got := z.Floats()[12]; got != 24 {
+			return fmt.Errorf("the gathered result has %v for rank 3", got)
+		}
+		// What cannot be: another's block, one too few, both ways at once, a global tensor for a part.
+		delete(own, 2*w.Process())
+		own[3-2*w.Process()] = block(0)
+		_, err = model.Run(context.Background(), args)
+		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has no block of it in this process") || !strings.Contains(err.Error(), "is missing") {
+			return fmt.Errorf("others' blocks: got %v", err)
+		}
+		whole, err := hocket.NewTensor(dt, 8, 2)
+		if err != nil {
+			return err
+		}
+		args.In["x"] = whole
+		if _, err = model.Run(context.Background(), args); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "given twice") {
+			return fmt.Errorf("given twice: got %v", err)
+		}
+		args.InLocal, args.Out = nil, map[string]*hocket.Tensor{"y": whole}
+		if _, err = model.Run(context.Background(), args); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "other processes hold blocks") {
+			return fmt.Errorf("a part as a whole: got %v", err)
+		}
+		return nil
+	})
+}
