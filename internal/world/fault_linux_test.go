@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -292,7 +293,7 @@ func TestFaults(t *testing.T) {
 var absent = regexp.MustCompile(`ranks (0, 2|1-2) are absent`)
 
 const (
-	shortJoin  = 3 * time.Second
+	shortJoin  = 5 * time.Second
 	shortStall = 2 * time.Second
 )
 
@@ -302,6 +303,9 @@ func try(t *testing.T, c cell) {
 	victim := 0
 	if c.last {
 		victim = o.Size - 1
+	}
+	if c.fault != "stop" && slices.Index(phases, c.phase) >= slices.Index(phases, "linked") {
+		o.JoinTimeout = limit // nobody is absent
 	}
 	f := start(t, o, "life", func(rank int) []string {
 		if rank == victim {
