@@ -115,7 +115,7 @@ func TestHostile(t *testing.T) {
 				if packet := packets[i%len(packets)]; packet != nil {
 					conn.Write(packet)
 				}
-				if i%3 == 0 && len(slow) < 200 {
+				if i%3 == 0 && len(slow) < 100 {
 					slow = append(slow, conn)
 				} else {
 					conn.Close()
