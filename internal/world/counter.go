@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
 )
 
@@ -77,8 +78,8 @@ func wake(line []byte) {
 	}
 }
 
-// spin is how long Wait looks at a counter before it sleeps.
-const spin = 20 * time.Microsecond
+// spin is how long Wait looks at a counter before it sleeps: about as long as it takes to be woken.
+const spin = 50 * time.Microsecond
 
 // Any stands for all other processes, where it is not known who raises a counter.
 const Any = -1
@@ -99,6 +100,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 				return nil
 			}
 		}
+		runtime.Gosched() // whatever else can run on this processor comes first
 	}
 	sleepers, turn := word32(line, counterSleepers), word32(line, counterTurn)
 	sleepers.Add(1)

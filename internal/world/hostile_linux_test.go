@@ -80,16 +80,20 @@ func TestHostile(t *testing.T) {
 		other.encode(), self.encode(), far.encode(),
 	}
 	before := heap()
-	var peak atomic.Uint64
+	var peak, live atomic.Uint64 // with garbage, and without
 	watching := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
-		for {
+		for i := 1; ; i++ {
 			select {
 			case <-watching:
 				return
 			case <-time.After(20 * time.Millisecond):
 				peak.Store(max(peak.Load(), heap()))
+			}
+			if i%10 == 0 {
+				runtime.GC()
+				live.Store(max(live.Load(), heap()))
 			}
 		}
 	})
@@ -111,7 +115,7 @@ func TestHostile(t *testing.T) {
 				if packet := packets[i%len(packets)]; packet != nil {
 					conn.Write(packet)
 				}
-				if i%3 == 0 && len(slow) < 200 {
+				if i%3 == 0 && len(slow) < 100 {
 					slow = append(slow, conn)
 				} else {
 					conn.Close()
@@ -145,10 +149,13 @@ func TestHostile(t *testing.T) {
 	}
 	close(watching)
 	all.Wait()
-	grown := int64(peak.Load()) - int64(before)
-	t.Logf("%d requests: the heap grew by %d KiB at most", requests, grown>>10)
-	if grown > 5<<20 { // with the 8 senders in this process, and garbage that is not yet collected
-		t.Errorf("the heap grew by %d bytes", grown)
+	runtime.GC()
+	live.Store(max(live.Load(), heap()))
+	grown := func(now uint64) int64 { return int64(now) - int64(before) }
+	t.Logf("%d requests: memory grows by %d KiB at most, %d with garbage", requests, grown(live.Load())>>10, grown(peak.Load())>>10)
+	// The 8 senders are in this process, too. When garbage is collected depends on what else runs.
+	if grown(live.Load()) > 5<<20 || grown(peak.Load()) > 20<<20 {
+		t.Errorf("memory grows by %d bytes, %d with garbage", grown(live.Load()), grown(peak.Load()))
 	}
 }
 

@@ -27,9 +27,12 @@ const (
 // its links says so to all, and has joined when all others have said so. From its first link on
 // a process hears of the failure of whoever is at the other end; those that it has no link with
 // yet are absent when the time is up.
-func (w *World) meet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, w.o.JoinTimeout)
+func (w *World) meet(ctx context.Context) (err error) {
+	// Who has all links waits a little longer than who has not: that one knows who is absent.
+	ctx, cancel := context.WithTimeout(ctx, w.o.JoinTimeout+min(w.o.JoinTimeout/4, 5*time.Second))
 	defer cancel()
+	linking, cancelLinking := context.WithTimeout(ctx, w.o.JoinTimeout)
+	defer cancelLinking()
 	w.running.Go(func() { // a failure ends the dialling
 		select {
 		case <-w.done:
@@ -42,6 +45,14 @@ func (w *World) meet(ctx context.Context) error {
 		return err
 	}
 	defer d.close()
+	var dialling sync.WaitGroup
+	defer func() {
+		if err != nil {
+			w.Abort(err)
+		}
+		cancel()
+		dialling.Wait() // it uses the folder
+	}()
 	phase("folder")
 	listener, err := d.bind(w.o.Rank)
 	if err != nil {
@@ -51,9 +62,9 @@ func (w *World) meet(ctx context.Context) error {
 	phase("bound")
 	w.running.Go(func() { w.receive(listener) })
 	for rank := range w.o.Rank {
-		w.running.Go(func() { w.dial(ctx, d, rank) })
+		dialling.Go(func() { w.dial(ctx, d, rank) })
 	}
-	if err := w.awaitAll(ctx, "join", func(p *peer) bool { return p != nil }); err != nil {
+	if err := w.awaitAll(linking, "join", func(p *peer) bool { return p != nil }); err != nil {
 		return err
 	}
 	phase("linked")
@@ -64,7 +75,6 @@ func (w *World) meet(ctx context.Context) error {
 	if err := w.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
 		return err
 	}
-	w.running.Go(w.watch)
 	return nil
 }
 
@@ -125,8 +135,11 @@ func (w *World) receive(listener *net.UnixListener) {
 		r.guests = append(r.guests, conn)
 		r.mu.Unlock()
 		w.running.Go(func() {
-			defer func() { <-r.slots }()
-			r.greet(conn)
+			p := r.greet(conn)
+			<-r.slots
+			if p != nil {
+				w.listen(p)
+			}
 		})
 	}
 }
@@ -155,31 +168,34 @@ func (r *reception) leaves(conn *net.UnixConn) bool {
 }
 
 // greet hears who a guest is. A process of the world becomes a peer; anybody else is sent away.
-func (r *reception) greet(conn *net.UnixConn) {
+func (r *reception) greet(conn *net.UnixConn) *peer {
 	conn.SetReadDeadline(time.Now().Add(greeting))
+	p := r.hear(conn)
+	if p == nil {
+		conn.Close()
+		return nil
+	}
+	conn.SetReadDeadline(time.Time{})
+	return p
+}
+
+func (r *reception) hear(conn *net.UnixConn) *peer {
 	l, err := newLink(conn)
 	if err != nil {
 		r.leaves(conn)
-		conn.Close()
-		return
+		return nil
 	}
 	m, fds, err := l.receive()
 	closeAll(fds)
 	h, ok := m.(hello)
 	if !r.leaves(conn) || err != nil || !ok || h.ID != r.w.o.ID {
-		conn.Close()
-		return
+		return nil
 	}
-	conn.SetReadDeadline(time.Time{})
 	p, err := r.w.answer(l, h)
 	if err != nil {
 		l.post(encodeCause(causeOf(r.w.self, err)))
 	}
-	if p == nil {
-		conn.Close()
-		return
-	}
-	r.w.listen(p)
+	return p
 }
 
 // answer answers a process of this run.
@@ -235,6 +251,12 @@ func (w *World) call(ctx context.Context, d *folder, rank int) (*peer, error) {
 	defer stop()
 	p, err := w.introduce(l, rank)
 	if p == nil {
+		if ctx.Err() != nil {
+			<-w.done // meet fails
+		}
+		if why := w.Err(); why != nil { // the other end may have this process for a peer
+			l.post(encodeCause(causeOf(w.self, why)))
+		}
 		l.close()
 	}
 	return p, err
@@ -307,7 +329,7 @@ func (w *World) sayReady() error {
 			return err
 		}
 		w.mu.Lock()
-		w.page = page
+		w.setPage(page)
 		w.mu.Unlock()
 		defer page.seal()
 		if err := withFD(page.file, func(fd int) { fds = []int{fd} }); err != nil {
@@ -329,11 +351,17 @@ func (w *World) isReady(p *peer, fds []int) error {
 		if err != nil {
 			return err
 		}
-		w.page = page
+		w.setPage(page)
 	}
 	p.ready = true
 	w.notify()
 	return nil
+}
+
+// setPage sets the page, when process 0 has links with all. It is called with mu locked.
+func (w *World) setPage(p *page) {
+	w.page = p
+	w.running.Go(w.watch)
 }
 
 // openPage maps the page that process 0 made.

@@ -458,7 +458,7 @@ func (w *World) patience() int { return int(max(w.o.StallTimeout/beat, 1)) }
 func (w *World) hasLeft(rank int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return rank != w.o.Rank && w.peers[rank].left
+	return w.peers[rank] != nil && w.peers[rank].left
 }
 
 // listen handles what a peer sends, until its stream ends.

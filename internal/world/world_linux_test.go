@@ -72,6 +72,13 @@ func TestAgree(t *testing.T) {
 	}
 }
 
+// TestMany joins more processes than may be silent at a time.
+func TestMany(t *testing.T) {
+	o := options(t, maxGuests+8)
+	o.JoinTimeout = time.Minute
+	inOne(t, o, func(w *World) error { return w.Same(context.Background(), "the size", fmt.Sprint(w.Processes())) })
+}
+
 func TestSame(t *testing.T) {
 	inOne(t, options(t, 3), func(w *World) error {
 		if err := w.Same(context.Background(), "the plan", "abc"); err != nil {
