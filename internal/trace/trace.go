@@ -47,6 +47,40 @@ type Event struct {
 	// Group is the collective that the event is one member's share of, an
 	// index in the plan, or NoGroup.
 	Group int
+	// Ready is when all members of the collective had arrived, as the member itself
+	// measured; 0 where it did not.
+	Ready int64
+	// Issued is when the host enqueued the event; 0 where that is not known.
+	Issued int64
+	// Call says what a profile by others knows of a collective; nil elsewhere.
+	Call *Call
+}
+
+// Call is what tells one rank's call of a collective apart from its others, and which
+// calls of other ranks belong to it.
+type Call struct {
+	Group   string // of ranks: its name
+	Members []int  // of the group, by their numbers in the job; nil where unknown
+	Seq     int64  // number of the call in its group; -1 where not recorded
+	DType   string // "BFloat16"; empty where unknown
+	// Elements handed in and got back; -1 where unknown.
+	In, Out int64
+	// PointToPoint: it is a send or a receive, which not all of the group take part in.
+	PointToPoint bool
+}
+
+// HostCall is what a rank's host did for some time, as far as it was recorded.
+type HostCall struct {
+	Rank       int
+	Name       string
+	Start, End int64
+}
+
+// Step is one iteration of a rank, where the program marked it.
+type Step struct {
+	Rank       int
+	Name       string
+	Start, End int64
 }
 
 // Duration returns End - Start in nanoseconds.
@@ -59,6 +93,24 @@ type Trace struct {
 	Virtual bool
 	// Events by rank, stream, start; see Sort.
 	Events []Event
+
+	// Source names who recorded it, where that was not hocket: "kineto", "nsys".
+	Source string
+	// IDs are the ranks' numbers in their job; nil where they are 0, 1, 2 and so on.
+	IDs []int
+	// Clocks says which ranks' times are of one clock: those of one number. nil: all.
+	Clocks []int
+	// Host holds what hosts did, Steps the marked iterations; both are empty in own traces.
+	Host  []HostCall
+	Steps []Step
+}
+
+// ID returns the number of a rank in its job.
+func (t *Trace) ID(rank int) int {
+	if rank < len(t.IDs) {
+		return t.IDs[rank]
+	}
+	return rank
 }
 
 // Sort puts the events into their order: rank, stream (main first, then by
