@@ -6,6 +6,7 @@ package trace
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // Class says what an event is.
@@ -47,9 +48,6 @@ type Event struct {
 	// Group is the collective that the event is one member's share of, an
 	// index in the plan, or NoGroup.
 	Group int
-	// Ready is when all members of the collective had arrived, as the member itself
-	// measured; 0 where it did not.
-	Ready int64
 	// Issued is when the host enqueued the event; 0 where that is not known.
 	Issued int64
 	// Call says what a profile by others knows of a collective; nil elsewhere.
@@ -98,7 +96,8 @@ type Trace struct {
 	Source string
 	// IDs are the ranks' numbers in their job; nil where they are 0, 1, 2 and so on.
 	IDs []int
-	// Clocks says which ranks' times are of one clock: those of one number. nil: all.
+	// Clocks says which ranks' times are of one clock, those of one number; nil: all. Of
+	// several clocks times agree to within microseconds, or not at all.
 	Clocks []int
 	// Host holds what hosts did, Steps the marked iterations; both are empty in own traces.
 	Host  []HostCall
@@ -139,7 +138,7 @@ func CompareStreams(a, b string) int {
 
 // stem returns the name without its index.
 func stem(s string) string {
-	if i := slices.Index([]byte(s), '['); i >= 0 {
+	if i := strings.IndexByte(s, '['); i >= 0 {
 		return s[:i]
 	}
 	return s
@@ -166,6 +165,9 @@ func Merge(traces ...*Trace) *Trace {
 		}
 		m.Ranks = max(m.Ranks, t.Ranks)
 		m.Virtual = m.Virtual || t.Virtual
+		if m.Clocks == nil {
+			m.Clocks = t.Clocks
+		}
 		m.Events = append(m.Events, t.Events...)
 	}
 	m.Sort()

@@ -49,8 +49,6 @@ type Collective struct {
 	// Nth of OfOp collectives of this operation.
 	Nth  int `json:"-"`
 	OfOp int `json:"-"`
-	// Measured: the members noted themselves when all had arrived.
-	Measured bool `json:"measured,omitempty"`
 }
 
 // Late is who was waited for.
@@ -190,7 +188,7 @@ func (a *accounting) split() {
 		a.shares = append(a.shares, shares)
 		e := &a.t.Events[list[0]]
 		ofOp[e.Name]++
-		c := Collective{Index: g, Op: e.Name, Nth: ofOp[e.Name], Measured: e.Ready != 0}
+		c := Collective{Index: g, Op: e.Name, Nth: ofOp[e.Name]}
 		if e.Call != nil {
 			c.Group = e.Call.Group
 		}
@@ -236,12 +234,8 @@ func (a *accounting) sharesOf(list []call) []share {
 	out := make([]share, len(list))
 	for k, i := range list {
 		e := &a.t.Events[i]
-		at := arrival
-		if e.Ready != 0 {
-			at = e.Ready
-		}
-		begun := min(max(at, e.Start), e.End)
-		out[k] = share{event: i, wait: begun - e.Start, transfer: e.End - begun, told: told || e.Ready != 0}
+		begun := min(arrival, e.End)
+		out[k] = share{event: i, wait: begun - e.Start, transfer: e.End - begun, told: told}
 	}
 	return out
 }
@@ -261,7 +255,7 @@ func (a *accounting) far(list []call) bool {
 			return true
 		}
 	}
-	return a.t.Source != "" && trace.EndsTogether(a.t.Events[list[0]].Name) && a.apart(list) > a.bound
+	return !a.exact() && trace.EndsTogether(a.t.Events[list[0]].Name) && a.apart(list) > a.bound
 }
 
 // residual is what differences of times on two ranks may be off, in nanoseconds.

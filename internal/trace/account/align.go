@@ -32,7 +32,7 @@ type Alignment struct {
 // align shifts the ranks' times onto one clock: that of the first rank.
 func (a *accounting) align() {
 	a.r.Alignment.Method = "one clock"
-	if a.t.Source == "" && oneClock(a.t.Clocks) {
+	if a.exact() {
 		zero := 0.0
 		a.r.Alignment.ResidualUS = &zero
 		return
@@ -62,6 +62,9 @@ func (a *accounting) align() {
 	a.fitAll(clocks, shared)
 	a.settle(shared, 2)
 }
+
+// exact reports whether the times are of one clock by construction: hocket's own.
+func (a *accounting) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
 
 func oneClock(clocks []int) bool {
 	return len(clocks) == 0 || !slices.ContainsFunc(clocks, func(c int) bool { return c != clocks[0] })
@@ -306,9 +309,6 @@ func (a *accounting) shiftClock(clocks []int, clock int, l line, n int) {
 		move(&e.End)
 		if e.Issued != 0 {
 			move(&e.Issued)
-		}
-		if e.Ready != 0 {
-			move(&e.Ready)
 		}
 	}
 	for i := range a.t.Host {

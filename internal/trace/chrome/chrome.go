@@ -63,6 +63,7 @@ type file struct {
 	host    []trace.HostCall
 	steps   []trace.Step
 	virtual bool
+	clocks  []int // by rank, of own traces
 }
 
 // device is an event on a device, with what is resolved when all are read.
@@ -80,9 +81,9 @@ func (f *file) field(key string) error {
 		return ErrOther
 	case "hocket":
 		f.own = true
-		var head struct{ Virtual bool }
+		var head trace.Head
 		err := f.into(&head)
-		f.virtual = head.Virtual
+		f.virtual, f.clocks = head.Virtual, head.Clocks
 		return err
 	case "baseTimeNanoseconds":
 		return f.into(&f.base)
@@ -240,7 +241,6 @@ func (f *file) command(e *entry) error {
 		Bytes      int64
 		Collective *int
 		ID         int64
-		Ready      json.RawMessage
 	}
 	if err := json.Unmarshal(e.Args, &args); err != nil {
 		return err
@@ -255,11 +255,6 @@ func (f *file) command(e *entry) error {
 	}
 	if args.Collective != nil {
 		d.Group = *args.Collective
-	}
-	if len(args.Ready) > 0 {
-		if d.Ready, err = nanoseconds(args.Ready); err != nil {
-			return fmt.Errorf("ready: %w", err)
-		}
 	}
 	d.Rank = f.rankOf(d.process)
 	f.devices = append(f.devices, d)

@@ -122,6 +122,9 @@ func (f *file) hostCall(e *entry) error {
 
 // finish resolves what needed the whole file.
 func (f *file) finish() (*trace.Trace, error) {
+	if f.virtual {
+		return nil, errors.New("its times are steps of a schedule: trace a run without --schedules")
+	}
 	if len(f.devices) == 0 {
 		return nil, errors.New("it has no events of a device: was the profiler told to record CUDA activities?")
 	}
@@ -133,15 +136,14 @@ func (f *file) finish() (*trace.Trace, error) {
 		t.IDs[r] = f.number(process)
 		if !f.own {
 			t.Clocks[r] = r // merged by whoever wrote the file
+		} else if id := t.IDs[r]; id >= 0 && id < len(f.clocks) {
+			t.Clocks[r] = f.clocks[id]
 		}
 	}
 	t.Events = make([]trace.Event, len(f.devices))
 	for i := range f.devices {
 		d := &f.devices[i]
 		d.Stream = f.stream(d)
-		if d.Ready != 0 {
-			d.Ready += f.base
-		}
 		if at := f.issued[d.correlation]; at != 0 && len(f.ranks) == 1 {
 			d.Issued = at + f.base
 		}

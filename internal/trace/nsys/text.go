@@ -92,15 +92,19 @@ func (t *table) read(line string) error {
 		t.unit = unit
 		return t.header(line)
 	}
-	if strings.TrimSpace(line) == "" || !startsWithDigit(line) {
-		return nil // a prompt, a title, a rule
-	}
 	var r row
 	var err error
-	if strings.Count(line, ",") >= 10 {
+	switch {
+	case t.columns != nil && strings.Contains(line, ","):
 		r, err = t.csvRow(line)
-	} else {
+	case !startsWithDigit(line):
+		return nil // a prompt, a title, a rule
+	case textRow.MatchString(line):
 		r, err = t.textRow(line)
+	case strings.Count(line, ",") >= 10:
+		r, err = t.csvRow(line)
+	default:
+		return nil
 	}
 	switch {
 	case errors.Is(err, errOther):
@@ -144,9 +148,6 @@ func (t *table) header(line string) error {
 
 func (t *table) textRow(line string) (row, error) {
 	m := textRow.FindStringSubmatch(line)
-	if m == nil {
-		return row{}, errOther
-	}
 	d := devicePart.FindStringSubmatch(m[4])
 	switch {
 	case d != nil:
@@ -178,6 +179,9 @@ func (t *table) csvRow(line string) (row, error) {
 			return strings.TrimSpace(cells[i])
 		}
 		return ""
+	}
+	if !startsWithDigit(cell("start")) {
+		return row{}, errOther
 	}
 	d := deviceCell.FindStringSubmatch(cell("device"))
 	if d == nil || cell("name") == "" {
