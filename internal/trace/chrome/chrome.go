@@ -16,8 +16,8 @@ import (
 
 // Limits of one file.
 const (
-	maxEvent  = 1 << 20 // bytes of one event's text
-	maxEvents = 2 << 20 // that are kept
+	maxEvent  = 1 << 20   // bytes of one event's text
+	maxEvents = 1_500_000 // that are kept
 )
 
 // ErrOther is returned for JSON that has no "traceEvents".
@@ -59,18 +59,11 @@ type file struct {
 	labels  map[string]string // processes' names
 	threads map[string]string // by process and thread
 	issued  map[int64]int64   // by correlation; 0 where several calls have it
-	devices []device
+	devices []trace.Event
 	host    []trace.HostCall
 	steps   []trace.Step
 	virtual bool
 	clocks  []int // by rank, of own traces
-}
-
-// device is an event on a device, with what is resolved when all are read.
-type device struct {
-	trace.Event
-	process, thread string
-	correlation     int64
 }
 
 func (f *file) field(key string) error {
@@ -240,14 +233,12 @@ func (f *file) command(e *entry) error {
 		Statement  string
 		Bytes      int64
 		Collective *int
-		ID         int64
 	}
 	if err := json.Unmarshal(e.Args, &args); err != nil {
 		return err
 	}
-	d := device{process: f.word(string(e.PID)), thread: f.word(string(e.TID))}
-	d.Event = trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, ID: args.ID, Bytes: args.Bytes,
-		Start: start, End: end, Group: trace.NoGroup}
+	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, Bytes: args.Bytes,
+		Start: start, End: end, Group: trace.NoGroup, Rank: f.rankOf(string(e.PID)), Stream: f.threads[string(e.PID)+" "+string(e.TID)]}
 	for c := range trace.IO + 1 {
 		if c.String() == e.Cat {
 			d.Class = c
@@ -256,7 +247,11 @@ func (f *file) command(e *entry) error {
 	if args.Collective != nil {
 		d.Group = *args.Collective
 	}
-	d.Rank = f.rankOf(d.process)
+	if d.Stream == "" {
+		d.Stream = f.stream(e)
+	}
 	f.devices = append(f.devices, d)
 	return nil
 }
+
+func (f *file) stream(e *entry) string { return f.word("stream " + strings.Trim(string(e.TID), `"`)) }

@@ -37,11 +37,10 @@ func (f *file) kernel(e *entry) error {
 			return err
 		}
 	}
-	d := device{process: f.word(string(e.PID)), thread: f.word(string(e.TID)), correlation: -1}
-	d.Event = trace.Event{Name: f.word(trace.ShortName(e.Name)), Detail: f.word(e.Name), Bytes: args.Bytes,
-		Start: start, End: end, Group: trace.NoGroup, Class: trace.Compute}
+	d := trace.Event{ID: -1, Name: f.word(trace.ShortName(e.Name)), Detail: f.word(e.Name), Bytes: args.Bytes,
+		Start: start, End: end, Group: trace.NoGroup, Class: trace.Compute, Rank: f.rankOf(string(e.PID)), Stream: f.stream(e)}
 	if args.Correlation != nil {
-		d.correlation, d.ID = *args.Correlation, *args.Correlation
+		d.ID = *args.Correlation
 	}
 	switch {
 	case e.Cat != "kernel":
@@ -49,12 +48,11 @@ func (f *file) kernel(e *entry) error {
 	case args.Collective != "" || trace.MovesBetweenRanks(e.Name):
 		f.collective(&d, e.Name, &args)
 	}
-	d.Rank = f.rankOf(d.process)
 	f.devices = append(f.devices, d)
 	return nil
 }
 
-func (f *file) collective(d *device, kernel string, args *kernelArgs) {
+func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 	name := args.Collective
 	if name == "" {
 		name = kernel
@@ -140,15 +138,13 @@ func (f *file) finish() (*trace.Trace, error) {
 			t.Clocks[r] = f.clocks[id]
 		}
 	}
-	t.Events = make([]trace.Event, len(f.devices))
-	for i := range f.devices {
-		d := &f.devices[i]
-		d.Stream = f.stream(d)
-		if at := f.issued[d.correlation]; at != 0 && len(f.ranks) == 1 {
-			d.Issued = at + f.base
+	t.Events = f.devices
+	for i := range t.Events {
+		e := &t.Events[i]
+		if at := f.issued[e.ID]; at != 0 && len(f.ranks) == 1 && !f.own {
+			e.Issued = at + f.base
 		}
-		d.Start, d.End = d.Start+f.base, d.End+f.base
-		t.Events[i] = d.Event
+		e.Start, e.End = e.Start+f.base, e.End+f.base
 	}
 	if len(f.ranks) == 1 { // of several nobody says whose the host's calls are
 		t.Host, t.Steps = f.host, f.steps
@@ -177,13 +173,4 @@ func (f *file) number(process string) int {
 		}
 	}
 	return -1
-}
-
-func (f *file) stream(d *device) string {
-	if f.own {
-		if name := f.threads[d.process+" "+d.thread]; name != "" {
-			return name
-		}
-	}
-	return f.word("stream " + strings.Trim(d.thread, `"`))
 }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxRows = 2 << 20
+	maxRows = 1_500_000
 	maxLine = 64 << 10
 )
 
