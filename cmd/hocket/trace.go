@@ -3,12 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/trace/account"
+	"hocket.example/hocket/internal/trace/page"
 )
 
 // traceFlags are the flags of trace.
@@ -108,7 +110,21 @@ func (a *app) trace(o *traceFlags, paths []string) error {
 			return err
 		}
 	}
+	if o.report != "" {
+		title := "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")
+		if err := a.writePage(o.report, r, page.Options{Title: title}); err != nil {
+			return err
+		}
+	}
 	return o.judge(r)
+}
+
+func (a *app) writePage(path string, r *account.Report, o page.Options) error {
+	if err := files.Write(path, func(w io.Writer) error { return page.Write(w, r, o) }); err != nil {
+		return &failure{code: exitUsage, kind: "output", err: err}
+	}
+	fmt.Fprintf(a.text, "\nwritten: %s\n", path)
+	return nil
 }
 
 // judge fails where a condition holds.

@@ -136,12 +136,12 @@ func CompareStreams(a, b string) int {
 	return cmp.Or(cmp.Compare(stem(a), stem(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-// stem returns the name without its index.
+// stem returns the name without its index, or the number that it ends in.
 func stem(s string) string {
 	if i := strings.IndexByte(s, '['); i >= 0 {
 		return s[:i]
 	}
-	return s
+	return strings.TrimRight(s, "0123456789")
 }
 
 // Bounds returns the first start and the last end; zeros without events.

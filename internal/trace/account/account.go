@@ -30,7 +30,12 @@ type Report struct {
 	Untold string `json:"untold,omitempty"`
 
 	trace *trace.Trace
+	waits map[int]int64
 }
+
+// Trace returns the events, on one clock, and how long those of them waited of which
+// that is told; nil for flight records. They are not to be changed.
+func (r *Report) Trace() (*trace.Trace, map[int]int64) { return r.trace, r.waits }
 
 // Collective is one collective, all ranks together.
 type Collective struct {
@@ -125,7 +130,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound
 	}
-	r := &Report{Source: t.Source, Ranks: t.Ranks, Collectives: []Collective{}, Problems: []Problem{}, trace: t}
+	r := &Report{Source: t.Source, Ranks: t.Ranks, Collectives: []Collective{}, Problems: []Problem{}, trace: t, waits: map[int]int64{}}
 	if r.Source == "" {
 		r.Source = "hocket"
 	}
@@ -205,6 +210,7 @@ func (a *accounting) split() {
 			}
 			x := Member{Rank: a.t.ID(m.Rank), StartUS: us(m.Start - a.origin)}
 			if s.told {
+				a.r.waits[s.event] = s.wait
 				wait, transfer := us(s.wait), us(s.transfer)
 				x.WaitUS, x.TransferUS = &wait, &transfer
 			}

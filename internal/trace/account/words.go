@@ -53,14 +53,14 @@ func (t *writer) rows(rows [][]string) {
 }
 
 func (r *Report) words(t *writer) {
-	t.printf("%s of %s, %s; %s\n", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source, r.Alignment.words())
+	t.printf("%s\n", r.Facts())
 	if r.Untold != "" {
 		t.printf("waiting and transfer cannot be told apart: %s\n", r.Untold)
 	}
 	t.printf("\n")
 	waits := r.Waits()
 	for _, c := range waits[:min(len(waits), shownWaits)] {
-		t.printf("%s\n", c.words())
+		t.printf("%s\n", c.Words())
 	}
 	if left := waits[min(len(waits), shownWaits):]; len(left) > 0 {
 		t.printf("in %d more somebody waited, at most %s\n", len(left), text(left[0].Late.US))
@@ -75,6 +75,11 @@ func (r *Report) words(t *writer) {
 	}
 }
 
+// Facts says in a line what the report is about.
+func (r *Report) Facts() string {
+	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source, r.Alignment.words())
+}
+
 func (a *Alignment) words() string {
 	var by string
 	switch a.Method {
@@ -85,14 +90,17 @@ func (a *Alignment) words() string {
 	default:
 		return "clocks not compared"
 	}
-	if a.ResidualUS == nil {
+	switch {
+	case a.ResidualUS == nil:
 		return by + ", unchecked"
+	case *a.ResidualUS == 0:
+		return by
 	}
 	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
 }
 
-// words says of one collective who waited for whom.
-func (c *Collective) words() string {
+// Words says of one collective who waited for whom.
+func (c *Collective) Words() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d of %d: ", c.Op, c.Nth, c.OfOp)
 	if c.TransferUS == nil {
