@@ -26,6 +26,7 @@ type app struct {
 	colour  bool // of diagnostics
 	columns int  // width of the timeline
 	out     result
+	source  string // text of the program that was read last
 	// warnings are shown before whatever ends the command.
 	warnings hocket.Diagnostics
 }

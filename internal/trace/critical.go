@@ -29,6 +29,22 @@ func (t *Trace) Critical() []Event {
 	return out
 }
 
+// Chains tells what events of a trace had to wait for.
+type Chains struct{ c *chain }
+
+// Chains prepares a trace, which must be in the order of Sort and have events.
+func (t *Trace) Chains() *Chains { return &Chains{newChain(t)} }
+
+// Before returns the chain of events that decided when event i began, the latest first, as
+// far as they ended after a time.
+func (c *Chains) Before(i int, from int64) []Event {
+	var out []Event
+	for j := c.c.before(i); j >= 0 && c.c.events[j].End > from && len(out) < len(c.c.events); j = c.c.before(j) {
+		out = append(out, c.c.events[j])
+	}
+	return out
+}
+
 // chain walks the events of a trace backwards.
 type chain struct {
 	events  []Event

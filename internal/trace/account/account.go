@@ -121,6 +121,7 @@ type accounting struct {
 	shares  [][]share
 	origin  int64
 	bare    bool // there is nothing but communication
+	chains  *trace.Chains
 }
 
 // Of accounts for a trace. bound is the largest residual, in nanoseconds, with which

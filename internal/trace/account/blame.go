@@ -95,21 +95,20 @@ type gap struct {
 
 // cause compares the late rank with the one that waited longest.
 func (a *accounting) cause(lanes []lane, g int) string {
-	var late, early *trace.Event
+	lateAt, earlyAt := a.shares[g][0].event, a.shares[g][0].event
 	for _, s := range a.shares[g] {
-		e := &a.t.Events[s.event]
-		if late == nil || e.Start > late.Start {
-			late = e
-		}
-		if early == nil || e.Start < early.Start {
-			early = e
+		if e := &a.t.Events[s.event]; e.Start > a.t.Events[lateAt].Start {
+			lateAt = s.event
+		} else if e.Start < a.t.Events[earlyAt].Start {
+			earlyAt = s.event
 		}
 	}
+	late, early := &a.t.Events[lateAt], &a.t.Events[earlyAt]
 	if a.bare {
 		return "the profile holds no work but collectives"
 	}
 	from := a.parted(g)
-	slow, fast := lanes[late.Rank].before(from[late.Rank], late), lanes[early.Rank].before(from[early.Rank], early)
+	slow, fast := a.before(lanes, from[late.Rank], lateAt), a.before(lanes, from[early.Rank], earlyAt)
 	lateness := late.Start - early.Start
 	var parts []part
 	if ahead := slow.from - fast.from; slow.whole && fast.whole && ahead > lateness/10 {
@@ -178,7 +177,38 @@ func (a *accounting) parted(g int) map[int]int64 {
 	return from
 }
 
-// before measures what a rank did from a time on until an event; from 0 means from the
+// before measures what a rank did from a time on until it came to a collective. Where waits
+// were recorded that is what the collective had to wait for, by the critical path to it;
+// elsewhere all that ran on the rank's device.
+func (a *accounting) before(lanes []lane, from int64, until call) *window {
+	e := &a.t.Events[until]
+	if a.t.Source != "" {
+		return lanes[e.Rank].before(from, e)
+	}
+	if a.chains == nil {
+		a.chains = a.t.Chains()
+	}
+	w := &window{from: from, to: e.Start, busy: map[string]int64{}, whole: from == 0}
+	at := e
+	for _, x := range a.chains.Before(until, from) {
+		name := x.Name
+		if x.Rank != e.Rank {
+			name += fmt.Sprintf(" on rank %d", a.t.ID(x.Rank))
+		}
+		if x.End < at.Start {
+			w.gaps = append(w.gaps, gap{max(x.End, from), at.Start, at})
+			w.idle += at.Start - max(x.End, from)
+		}
+		if d := min(x.End, at.Start) - max(x.Start, from); d > 0 && x.Class != trace.Sync {
+			w.busy[name] += d
+		}
+		w.from = max(x.Start, from)
+		at = &x
+	}
+	return w
+}
+
+// before measures what ran on a rank from a time on until an event; from 0 means from the
 // begin.
 func (l *lane) before(from int64, until *trace.Event) *window {
 	w := &window{from: from, to: until.Start, busy: map[string]int64{}}

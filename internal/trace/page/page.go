@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -43,6 +44,8 @@ type Options struct {
 	Missing [][2]int
 	// Bad are lines of the program that a counterexample is about.
 	Bad []int
+	// Facts, where not empty, stand for the report's numbers: it has none.
+	Facts string
 	// Notes come first, as problems.
 	Notes []string
 }
@@ -53,6 +56,7 @@ const maxEvents = 400_000
 // view is what the template is given.
 type view struct {
 	Title, Facts    string
+	Timed           bool // there are numbers
 	Words, Problems []string
 	Program         []line
 	Policy          string
@@ -101,10 +105,37 @@ type lane struct {
 	Name string `json:"name"`
 }
 
+// collective is an account.Collective in fewer words.
 type collective struct {
-	*account.Collective
-	Start  int64 `json:"start"`
-	Arrive int64 `json:"arrive"`
+	Index      int           `json:"index"`
+	Op         string        `json:"op"`
+	Group      string        `json:"group"`
+	Bytes      *int64        `json:"bytes"`
+	TransferUS *float64      `json:"transfer_us"`
+	SkewUS     float64       `json:"skew_us"`
+	BusGBs     float64       `json:"bus_gb_s,omitempty"`
+	Late       *account.Late `json:"late"`
+	Start      int64         `json:"start"`
+	Arrive     int64         `json:"arrive"`
+	Ranks      []int         `json:"ranks"`
+	Waits      []int64       `json:"waits"` // by rank, in nanoseconds; none where they are not told
+}
+
+func newCollective(c *account.Collective) collective {
+	x := collective{Index: c.Index, Op: c.Op, Group: c.Group, Bytes: c.Bytes, TransferUS: c.TransferUS, SkewUS: c.SkewUS,
+		BusGBs: math.Round(c.BusGBs*10) / 10, Late: c.Late, Waits: []int64{}}
+	for k, m := range c.ByRank {
+		at := int64(m.StartUS * 1e3)
+		if k == 0 || at < x.Start {
+			x.Start = at
+		}
+		x.Arrive = max(x.Arrive, at)
+		x.Ranks = append(x.Ranks, m.Rank)
+		if m.WaitUS != nil {
+			x.Waits = append(x.Waits, int64(*m.WaitUS*1e3))
+		}
+	}
+	return x
 }
 
 type edge struct {
@@ -122,6 +153,10 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 	script := asset("page.js")
 	v := view{Title: o.Title, Facts: r.Facts(), Problems: slices.Clone(o.Notes), Style: template.CSS(asset("page.css")),
 		Script: template.JS(script), Data: template.JS(data), Policy: policy(script), Program: program(r, o)}
+	if v.Timed = o.Facts == ""; !v.Timed {
+		v.Facts = o.Facts
+		return layout.Execute(w, v)
+	}
 	for _, c := range r.Waits() {
 		if len(v.Words) == 5 {
 			break
@@ -174,8 +209,7 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 		d.Names, d.Details = []string{}, []string{}
 		d.Events = columns{[]int{}, []int64{}, []int64{}, []int{}, []int{}, []int64{}, []int{}, []int{}}
 		for i := range r.Collectives {
-			c := &r.Collectives[i]
-			d.Collectives = append(d.Collectives, collective{Collective: c, Start: int64(c.ByRank[0].StartUS * 1e3)})
+			d.Collectives = append(d.Collectives, newCollective(&r.Collectives[i]))
 		}
 		return d, 0
 	}
@@ -205,16 +239,7 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 	}
 	d.Names, d.Details = names.list, details.list
 	for i := range r.Collectives {
-		c := &r.Collectives[i]
-		x := collective{Collective: c}
-		for k, m := range c.ByRank {
-			at := int64(m.StartUS * 1e3)
-			if k == 0 || at < x.Start {
-				x.Start = at
-			}
-			x.Arrive = max(x.Arrive, at)
-		}
-		d.Collectives = append(d.Collectives, x)
+		d.Collectives = append(d.Collectives, newCollective(&r.Collectives[i]))
 	}
 	d.Path = path(tr, shown)
 	for _, m := range o.Missing {
@@ -261,7 +286,7 @@ func path(tr *trace.Trace, shown []int) []int {
 }
 
 // lineOf finds the line in a statement's place: "all_gather %x (mlp.hkt:8:10), by staged".
-var lineOf = regexp.MustCompile(`:(\d+):\d+\)`)
+var lineOf = regexp.MustCompile(`:(\d+):\d+[),]`)
 
 // program sums what each line of the text took.
 func program(r *account.Report, o Options) []line {
@@ -270,7 +295,7 @@ func program(r *account.Report, o Options) []line {
 	}
 	sums := map[int]int64{}
 	var all int64
-	if tr, _ := r.Trace(); tr != nil {
+	if tr, _ := r.Trace(); tr != nil && !tr.Virtual {
 		for i := range tr.Events {
 			e := &tr.Events[i]
 			m := lineOf.FindAllStringSubmatch(e.Detail, -1)

@@ -169,7 +169,7 @@ if (chosen < 0 || String(ev.group[chosen]) !== cells[0]) faults.push("a row lead
 out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tbody tr").length, document.body.dataset.ready].join(" ");
 `)
 	words := strings.Fields(got)
-	if len(words) != 4 || words[0] != "100000" || words[1] != "16" || words[2] != "500" {
+	if len(words) != 4 || words[0] != "100000" || words[1] != "16" || words[2] != "200" {
 		t.Fatalf("events, lanes, rows, milliseconds: %s", got)
 	}
 	ms, err := strconv.Atoi(words[3])

@@ -324,7 +324,7 @@ function step(by) {
 function fill(table, columns, rows, go, sortBy, falling) {
   const head = document.createElement("tr");
   let order = sortBy, down = falling;
-  const most = 500;
+  const most = 200;
   const body = table.tBodies[0];
   const build = () => {
     if (order !== null) {
@@ -371,7 +371,7 @@ function fill(table, columns, rows, go, sortBy, falling) {
 }
 
 function tables() {
-  const waits = (c) => c.by_rank.reduce((s, m) => s + (m.wait_us || 0), 0);
+  const waits = (c) => c.waits.reduce((s, ns) => s + ns, 0);
   $("shown").textContent = fill($("collectives"), [
     { name: "#", key: (c) => c.index, text: (c) => c.index },
     { name: "op", kind: "text", key: (c) => c.op, text: (c) => c.op },
@@ -381,7 +381,7 @@ function tables() {
     { name: "transfer", key: (c) => c.transfer_us, text: (c) => micro(c.transfer_us) },
     { name: "bus GB/s", key: (c) => c.bus_gb_s || 0, text: (c) => c.bus_gb_s ? c.bus_gb_s.toFixed(1) : "" },
     { name: "skew", key: (c) => c.skew_us, text: (c) => micro(c.skew_us) },
-    { name: "waits, all ranks", key: waits, text: (c) => c.transfer_us === null ? "?" : micro(waits(c)) },
+    { name: "waits, all ranks", key: waits, text: (c) => c.transfer_us === null ? "?" : time(waits(c)) },
     { name: "last", key: (c) => c.late ? c.late.rank : -1, text: (c) => c.late ? "rank " + c.late.rank : "" },
     { name: "because", kind: "why", key: (c) => c.late ? c.late.after : "", text: (c) => c.late ? c.late.after : "" },
   ], collectives.slice(), (c) => showCollective(c.index), 8, true);
@@ -432,7 +432,7 @@ function heat() {
   c.style.height = ranks.length * h + "px";
   p.scale(ratio, ratio);
   let most = 1;
-  for (const x of told) for (const m of x.by_rank) most = Math.max(most, m.wait_us);
+  for (const x of told) for (const ns of x.waits) most = Math.max(most, ns);
   p.font = "11px system-ui, sans-serif";
   p.textBaseline = "middle";
   const row = new Map(ranks.map((r, k) => [r, k]));
@@ -441,14 +441,14 @@ function heat() {
   p.fillStyle = colours.hot;
   const image = new Map(); // several collectives may share a pixel: the longest wait shows
   told.forEach((x, n) => {
-    for (const m of x.by_rank) {
-      const key = row.get(m.rank) * 100000 + Math.floor(n * cell);
-      if (cell >= 1 || (image.get(key) ?? -1) < m.wait_us) {
-        image.set(key, m.wait_us);
-        p.globalAlpha = Math.sqrt(m.wait_us / most);
-        p.fillRect(left + n * cell, row.get(m.rank) * h + 1, Math.max(cell - (cell > 4 ? 1 : 0), 1), h - 2);
+    x.waits.forEach((ns, k) => {
+      const r = row.get(x.ranks[k]), key = r * 100000 + Math.floor(n * cell);
+      if (ns > 0 && (cell >= 1 || (image.get(key) ?? 0) < ns)) {
+        image.set(key, ns);
+        p.globalAlpha = Math.sqrt(ns / most);
+        p.fillRect(left + n * cell, r * h + 1, Math.max(cell - (cell > 4 ? 1 : 0), 1), h - 2);
       }
-    }
+    });
   });
   p.globalAlpha = 1;
   const of = (e) => {
@@ -456,8 +456,8 @@ function heat() {
     return [told[Math.floor((e.clientX - box.left - left) / cell)], ranks[Math.floor((e.clientY - box.top) / h)]];
   };
   c.onmousemove = (e) => {
-    const [x, r] = of(e), m = x && x.by_rank.find((m) => m.rank === r);
-    tip(e, m ? `${x.op} ${x.index}: rank ${r} waited ${micro(m.wait_us)}` : "");
+    const [x, r] = of(e), k = x ? x.ranks.indexOf(r) : -1;
+    tip(e, k >= 0 ? `${x.op} ${x.index}: rank ${r} waited ${time(x.waits[k])}` : "");
   };
   c.onmouseleave = () => tip(null, "");
   c.onclick = (e) => { const [x] = of(e); if (x) showCollective(x.index); };
@@ -524,13 +524,20 @@ document.addEventListener("keydown", (e) => {
 for (const tr of document.querySelectorAll("#program tr[data-go]")) {
   tr.onclick = () => { $("search").value = tr.dataset.line ? `:${tr.dataset.line}:` : ""; search($("search").value); step(1); wrap.scrollIntoView({ block: "nearest" }); };
 }
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); redraw(); heat(); });
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); redraw(); if ($("heat")) heat(); });
 new ResizeObserver(size).observe(wrap);
 readColours();
 size();
 all();
 draw();
-tables();
-exposed();
-heat();
+const bad = document.querySelectorAll("#program tr.bad"), last = bad[bad.length - 1];
+if (last) {
+  const box = last.closest(".scroll");
+  box.scrollTop = Math.max(0, last.offsetTop - box.clientHeight / 2);
+}
+if ($("collectives")) {
+  tables();
+  exposed();
+  heat();
+}
 document.body.dataset.ready = Math.round(performance.now());
