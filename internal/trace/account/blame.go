@@ -105,7 +105,7 @@ func (a *accounting) cause(lanes []lane, g int) string {
 	}
 	late, early := &a.t.Events[lateAt], &a.t.Events[earlyAt]
 	if a.bare {
-		return "the profile holds no work but collectives"
+		return "unknown, for the profile holds no work but collectives"
 	}
 	from := a.parted(g)
 	slow, fast := a.before(lanes, from[late.Rank], lateAt), a.before(lanes, from[early.Rank], earlyAt)
@@ -114,6 +114,10 @@ func (a *accounting) cause(lanes []lane, g int) string {
 	if ahead := slow.from - fast.from; slow.whole && fast.whole && ahead > lateness/10 {
 		parts = append(parts, part{ahead, fmt.Sprintf("its profile begins %s after that of rank %d, and does not show what came before",
 			short(ahead), a.t.ID(early.Rank))})
+	}
+	if after := from[late.Rank] - from[early.Rank]; len(from) > 0 && after > max(lateness/10, a.residual()) {
+		parts = append(parts, part{after, fmt.Sprintf("it left the collective before %s after rank %d, its own share of the work taking longer",
+			short(after), a.t.ID(early.Rank))})
 	}
 	for name, ns := range slow.busy {
 		if more := ns - fast.busy[name]; more > lateness/10 {
@@ -125,7 +129,7 @@ func (a *accounting) cause(lanes []lane, g int) string {
 	}
 	if len(parts) == 0 {
 		if len(slow.busy) == 0 && len(slow.gaps) == 0 {
-			return "the profile shows nothing before it"
+			return "unknown, for the profile shows nothing before it"
 		}
 		return "of many small differences"
 	}

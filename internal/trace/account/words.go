@@ -214,10 +214,10 @@ func (r *Report) whole(t *writer) {
 		}
 		t.printf("\n")
 	}
-	if len(r.Ops) > 0 {
+	if busy := r.busiest(shownOps); len(busy) > 0 {
 		t.printf("\n")
 		rows = [][]string{{"most time", "times", "sum"}}
-		for _, o := range r.busiest(shownOps) {
+		for _, o := range busy {
 			rows = append(rows, []string{o.Name, fmt.Sprint(o.Count), text(o.TimeUS)})
 		}
 		t.rows(rows)
