@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -91,7 +92,12 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 	return nil
 }
 
+// softLimit has the garbage collector work harder, rather than let large profiles take
+// twice what they need.
+const softLimit = 768 << 20
+
 func (a *app) trace(o *traceFlags, paths []string) error {
+	debug.SetMemoryLimit(softLimit)
 	r, err := account.Files(paths, int64(o.bound*1e3))
 	if err != nil {
 		return inputf("%w", err)

@@ -58,8 +58,11 @@ type chain struct {
 }
 
 func newChain(t *Trace) *chain {
-	sorted := &Trace{Events: slices.Clone(t.Events)}
-	sorted.Sort()
+	sorted := t
+	if !slices.IsSortedFunc(t.Events, inOrder) {
+		sorted = &Trace{Events: slices.Clone(t.Events)}
+		sorted.Sort()
+	}
 	n := len(sorted.Events)
 	c := &chain{events: sorted.Events, prev: make([]int, n), lates: map[instance]int{}, seen: make([]bool, n)}
 	for i := range c.events {

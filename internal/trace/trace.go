@@ -115,12 +115,19 @@ func (t *Trace) ID(rank int) int {
 // Sort puts the events into their order: rank, stream (main first, then by
 // name), start, end, run, ID.
 func (t *Trace) Sort() {
-	slices.SortStableFunc(t.Events, func(a, b Event) int {
-		return cmp.Or(
-			cmp.Compare(a.Rank, b.Rank), CompareStreams(a.Stream, b.Stream),
-			cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End),
-			cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
-	})
+	if !slices.IsSortedFunc(t.Events, inOrder) {
+		slices.SortStableFunc(t.Events, inOrder)
+	}
+}
+
+func inOrder(a, b Event) int {
+	if a.Rank != b.Rank {
+		return cmp.Compare(a.Rank, b.Rank)
+	}
+	if c := CompareStreams(a.Stream, b.Stream); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
 }
 
 // CompareStreams puts main first and numbers in the order of their values.
