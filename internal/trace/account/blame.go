@@ -265,13 +265,13 @@ const mostCalls = 4096
 func (l *lane) meanwhile(from, to int64) string {
 	var best trace.HostCall
 	var most int64
-	var ran []span
+	var ran []trace.Interval
 	k := sort.Search(len(l.host), func(k int) bool { return l.host[k].Start >= to })
 	for _, h := range l.host[max(k-mostCalls, 0):k] {
 		if h.End <= from {
 			continue
 		}
-		ran = append(ran, span{max(h.Start, from), min(h.End, to)})
+		ran = append(ran, trace.Interval{Lo: max(h.Start, from), Hi: min(h.End, to)})
 		if d := min(h.End, to) - max(h.Start, from); d > most {
 			best, most = h, d
 		}
@@ -282,7 +282,7 @@ func (l *lane) meanwhile(from, to int64) string {
 	case most > (to-from)/2:
 		return fmt.Sprintf("; the host was in %s for %s of that", best.Name, short(most))
 	}
-	if quiet := to - from - length(ran); quiet > (to-from)/2 {
+	if quiet := to - from - trace.Length(trace.Union(ran)); quiet > (to-from)/2 {
 		return fmt.Sprintf("; for %s of that the host did nothing that was recorded", short(quiet))
 	}
 	return ""

@@ -9,59 +9,15 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// span is the time from lo to hi.
-type span struct{ lo, hi int64 }
-
-// union sorts spans and joins those that touch.
-func union(list []span) []span {
-	slices.SortFunc(list, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
-	var out []span
-	for _, v := range list {
-		switch last := len(out) - 1; {
-		case v.hi <= v.lo:
-		case last >= 0 && v.lo <= out[last].hi:
-			out[last].hi = max(out[last].hi, v.hi)
-		default:
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// length returns how long any of the spans lasts.
-func length(list []span) int64 {
-	var n int64
-	for _, v := range union(slices.Clone(list)) {
-		n += v.hi - v.lo
-	}
-	return n
-}
-
 // without returns how long a lasts while b does not; both are unions.
-func without(a, b []span) int64 {
-	var n int64
-	for _, v := range a {
-		n += v.hi - v.lo
-	}
-	for i, j := 0, 0; i < len(a) && j < len(b); {
-		if d := min(a[i].hi, b[j].hi) - max(a[i].lo, b[j].lo); d > 0 {
-			n -= d
-		}
-		if a[i].hi < b[j].hi {
-			i++
-		} else {
-			j++
-		}
-	}
-	return n
-}
+func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
 // expose measures communication under which no compute ran on the rank. Time in which one
 // collective waits and another moves data counts as transfer; communication that is no
 // collective, or of which nothing is told, too.
 func (a *accounting) expose() {
 	n := a.t.Ranks
-	compute, comm, moving := make([][]span, n), make([][]span, n), make([][]span, n)
+	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
 	begun := map[call]int64{} // when transfer began
 	for _, list := range a.shares {
 		for _, s := range list {
@@ -74,22 +30,22 @@ func (a *accounting) expose() {
 		e := &a.t.Events[i]
 		switch e.Class {
 		case trace.Compute:
-			compute[e.Rank] = append(compute[e.Rank], span{e.Start, e.End})
+			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
 		case trace.Comm:
-			comm[e.Rank] = append(comm[e.Rank], span{e.Start, e.End})
+			comm[e.Rank] = append(comm[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
 			from := e.Start
 			if at, ok := begun[i]; ok {
 				from = at
 			}
-			moving[e.Rank] = append(moving[e.Rank], span{from, e.End})
+			moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
 		}
 	}
 	told := len(begun) > 0 || len(a.shares) == 0
 	x := &a.r.Exposed
 	var wait, transfer float64
 	for r := range n {
-		busy, all := union(compute[r]), union(comm[r])
-		total, moved := without(all, busy), without(union(moving[r]), busy)
+		busy, all := trace.Union(compute[r]), trace.Union(comm[r])
+		total, moved := without(all, busy), without(trace.Union(moving[r]), busy)
 		b := RankExposed{Rank: a.t.ID(r), TotalUS: us(total), HiddenUS: us(without(all, nil) - total), ComputeUS: us(without(busy, nil))}
 		if told {
 			w, m := us(total-moved), us(moved)
@@ -124,10 +80,10 @@ type Idle struct {
 const launchGap = 20_000
 
 func (a *accounting) idle() {
-	waits := make([][]span, a.t.Ranks)
+	waits := make([][]trace.Interval, a.t.Ranks)
 	for i := range a.t.Events {
 		if e := &a.t.Events[i]; e.Class == trace.Sync {
-			waits[e.Rank] = append(waits[e.Rank], span{e.Start, e.End})
+			waits[e.Rank] = append(waits[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
 		}
 	}
 	for r, l := range a.byRank() {
@@ -135,7 +91,7 @@ func (a *accounting) idle() {
 			continue
 		}
 		x := Idle{Rank: a.t.ID(r)}
-		waited := union(waits[r])
+		waited := trace.Union(waits[r])
 		at := l.events[0].Start
 		for _, e := range l.events {
 			if e.Start > at {
@@ -152,14 +108,14 @@ func (a *accounting) idle() {
 }
 
 // gap adds the time from at to the begin of e, in which the device had nothing to do.
-func (x *Idle) gap(at int64, e *trace.Event, own bool, waited []span) {
+func (x *Idle) gap(at int64, e *trace.Event, own bool, waited []trace.Interval) {
 	whole := e.Start - at
 	switch {
 	case own:
-		k := sort.Search(len(waited), func(k int) bool { return waited[k].hi > at })
+		k := sort.Search(len(waited), func(k int) bool { return waited[k].Hi > at })
 		var event int64
-		for ; k < len(waited) && waited[k].lo < e.Start; k++ {
-			event += min(waited[k].hi, e.Start) - max(waited[k].lo, at)
+		for ; k < len(waited) && waited[k].Lo < e.Start; k++ {
+			event += min(waited[k].Hi, e.Start) - max(waited[k].Lo, at)
 		}
 		x.EventUS += us(event)
 		if whole -= event; whole <= launchGap {
