@@ -136,9 +136,10 @@ func Of(t *trace.Trace, bound int64) *Report {
 		r.Source = "hocket"
 	}
 	a := &accounting{t: t, r: r, bound: bound, outlier: map[int]bool{}, lost: map[int]bool{}}
+	t.Sort()
 	a.match()
 	a.align()
-	a.match2()
+	a.rematch()
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)
@@ -155,8 +156,8 @@ func Of(t *trace.Trace, bound int64) *Report {
 	return r
 }
 
-// match2 numbers the collectives anew: on one clock they may have begun in another order.
-func (a *accounting) match2() {
+// rematch numbers the collectives anew: on one clock they may have begun in another order.
+func (a *accounting) rematch() {
 	outlier := map[int]bool{}
 	was := map[int]bool{} // first members of outliers
 	for g := range a.outlier {

@@ -1,8 +1,10 @@
 package account
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -119,6 +121,76 @@ func TestProperties(t *testing.T) {
 		}
 		if math.Abs(kinds-r.Critical.SpanUS) > 0.01 || r.Critical.SpanUS > r.SpanUS+0.01 {
 			t.Fatalf("critical path of %v µs in parts of %v, in a trace of %v", r.Critical.SpanUS, kinds, r.SpanUS)
+		}
+	})
+}
+
+// TestAnyTrace: whatever a trace holds, there is an account of it whose sums agree.
+func TestAnyTrace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tr := &trace.Trace{Ranks: rapid.IntRange(1, 4).Draw(t, "ranks"), Source: rapid.SampledFrom([]string{"", "test"}).Draw(t, "source")}
+		if rapid.Bool().Draw(t, "clocks") {
+			for r := range tr.Ranks {
+				tr.Clocks = append(tr.Clocks, r)
+			}
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "events") {
+			e := trace.Event{Rank: rapid.IntRange(0, tr.Ranks-1).Draw(t, "rank"), Class: trace.Class(rapid.IntRange(0, 3).Draw(t, "class")),
+				Stream: rapid.SampledFrom([]string{"main", "%s[2]", "stream 11"}).Draw(t, "stream"), Group: trace.NoGroup,
+				Name:  rapid.SampledFrom([]string{"wait", "linear", "all_reduce", "broadcast", "send"}).Draw(t, "name"),
+				Start: rapid.Int64Range(-1e6, 1e6).Draw(t, "start"), Run: rapid.Int64Range(0, 1).Draw(t, "run")}
+			e.End = e.Start + rapid.Int64Range(0, 1e6).Draw(t, "long")
+			if e.Class == trace.Comm {
+				e.Group = rapid.IntRange(-1, 3).Draw(t, "group")
+				if tr.Source != "" {
+					e.Group = trace.NoGroup
+					e.Call = &trace.Call{Group: rapid.SampledFrom([]string{"", "a"}).Draw(t, "name of group"), In: 1, Out: 1,
+						Seq: rapid.Int64Range(-1, 2).Draw(t, "seq"), PointToPoint: e.Name == "send"}
+				}
+			}
+			e.Issued = rapid.SampledFrom([]int64{0, e.Start - 100, e.Start - 50_000}).Draw(t, "issued")
+			tr.Events = append(tr.Events, e)
+		}
+		r := Of(tr, rapid.Int64Range(0, 1e6).Draw(t, "bound"))
+		for _, x := range r.Exposed.ByRank {
+			var comm, compute []trace.Interval
+			for _, e := range tr.Events {
+				switch {
+				case tr.ID(e.Rank) != x.Rank:
+				case e.Class == trace.Comm:
+					comm = append(comm, trace.Interval{Lo: e.Start, Hi: e.End})
+				case e.Class == trace.Compute:
+					compute = append(compute, trace.Interval{Lo: e.Start, Hi: e.End})
+				}
+			}
+			if d := x.TotalUS + x.HiddenUS - us(trace.Length(trace.Union(comm))); math.Abs(d) > 0.002 {
+				t.Fatalf("rank %d: exposed %v + hidden %v is off by %v", x.Rank, x.TotalUS, x.HiddenUS, d)
+			}
+			if d := x.ComputeUS - us(trace.Length(trace.Union(compute))); math.Abs(d) > 0.002 {
+				t.Fatalf("rank %d: compute is off by %v", x.Rank, d)
+			}
+		}
+		for _, c := range r.Collectives {
+			for _, m := range c.ByRank {
+				if m.WaitUS != nil && (*m.WaitUS < 0 || *m.TransferUS < 0) {
+					t.Fatalf("%+v", c)
+				}
+			}
+			if c.Late != nil && (c.Late.After == "" || c.TransferUS == nil) {
+				t.Fatalf("%+v", c)
+			}
+		}
+		for _, x := range r.Idle {
+			if x.HostUS < 0 || x.EventUS < 0 || x.LaunchUS < 0 || x.UnknownUS < 0 {
+				t.Fatalf("%+v", x)
+			}
+		}
+		var b strings.Builder
+		if err := r.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := json.Marshal(r); err != nil {
+			t.Fatal(err)
 		}
 	})
 }
