@@ -94,7 +94,7 @@ func (f *fitter) collect(i int32) {
 			continue
 		}
 		kept = append(kept, j)
-		if it.Begin < b.End && b.Begin < it.End || len(also) > 0 && also[j] {
+		if max(it.Begin, b.Begin) < min(it.End, b.End) || len(also) > 0 && also[j] {
 			f.found = append(f.found, span{f.off[j], f.off[j] + b.Size})
 		}
 	}

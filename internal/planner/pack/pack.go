@@ -171,5 +171,5 @@ func (p *problem) list() {
 
 func (p *problem) meet(i, j int32) bool {
 	a, b := &p.items[i], &p.items[j]
-	return a.Begin < b.End && b.Begin < a.End
+	return max(a.Begin, b.Begin) < min(a.End, b.End)
 }
