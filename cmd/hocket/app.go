@@ -140,7 +140,7 @@ For completions of the shell you use, see hocket completion --help.`,
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: "see " + c.CommandPath() + " --help"}
 	})
 	root.PersistentFlags().SortFlags = false
-	for _, c := range []*cobra.Command{a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(), a.doctorCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.runCommand(), a.checkCommand(), a.optCommand(), a.memoryCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(), a.doctorCommand(), a.versionCommand()} {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
 		root.AddCommand(a.named(c))

@@ -37,9 +37,10 @@ type result struct {
 	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
 	Doctor     *doctor `json:"doctor,omitempty"`
 	// Explain is opt --explain's.
-	Explain *hocket.Explanation `json:"explain,omitempty"`
-	Bench   *bench.Report       `json:"bench,omitempty"`
-	Tune    *bench.Tuned        `json:"tune,omitempty"`
+	Explain       *hocket.Explanation `json:"explain,omitempty"`
+	Bench         *bench.Report       `json:"bench,omitempty"`
+	Tune          *bench.Tuned        `json:"tune,omitempty"`
+	*memoryResult                     // memory
 	// Diagnostics hold every failure, those of hocket and its machine too.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }

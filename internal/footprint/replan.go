@@ -1,4 +1,4 @@
-package memory
+package footprint
 
 import (
 	"fmt"
@@ -61,4 +61,10 @@ func (x *Explanation) base(s *Snapshot) int64 {
 		bytes -= a
 	}
 	return max(bytes, 0)
+}
+
+// Report is what the plan of a snapshot's lifetimes takes.
+func (x *Explanation) Report() *Report {
+	return &Report{Peak: x.Peak, Bound: x.Bound, Sequential: x.Bound, Reserved: x.ReservedPeak, GapPercent: gap(x.Peak, x.Bound),
+		Buffers: x.Blocks, AtPeak: x.AtPeak}
 }

@@ -1,6 +1,6 @@
-// Package memory explains memory: what a plan takes and how near that is to what any plan must take; what a snapshot of
+// Package footprint explains memory: what a plan takes and how near that is to what any plan must take; what a snapshot of
 // torch's caching allocator says; and what such an allocator, simulated, would take for a plan's program.
-package memory
+package footprint
 
 import (
 	"hocket.example/hocket/internal/plan"
@@ -52,26 +52,26 @@ func gap(peak, bound int64) float64 {
 	return 100 * float64(peak-bound) / float64(bound)
 }
 
-// Life is where and when a buffer of rank 0 lies: from command Begin of the rank's up to and with End.
+// Life is where and when a buffer of a rank lies: from command Begin of the rank's up to and with End.
 type Life struct {
 	plan.Buffer
 	Line       int32
 	Begin, End int32
 }
 
-// Lives returns the buffers of rank 0 that lie in the arena, parameters included, and what each of its commands does.
-func Lives(p *plan.Plan) (lives []Life, ops []Op) {
+// Lives returns a rank's buffers that lie in the arena, parameters included, and what each of its commands does.
+func Lives(p *plan.Plan, rank int32) (lives []Life, ops []Op) {
 	at := map[int32]int{}
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
-		if c.Rank == 0 {
+		if c.Rank == rank {
 			s := &p.Sites[c.Site]
 			ops = append(ops, Op{Line: s.Pos.Line, Text: s.Text, Stream: p.Streams[c.Stream].Name})
 		}
 		now := int32(max(len(ops)-1, 0))
 		for _, r := range p.Touches(c) {
 			b := &p.Buffers[r.Buf]
-			if r.Rank != 0 || b.Space != plan.Arena {
+			if r.Rank != rank || b.Space != plan.Arena {
 				continue
 			}
 			k, seen := at[r.Buf]
@@ -91,7 +91,7 @@ func Lives(p *plan.Plan) (lives []Life, ops []Op) {
 	return lives, ops
 }
 
-// Op is one command of rank 0.
+// Op is one command of a rank.
 type Op struct {
 	Line         int32
 	Text, Stream string
