@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"fmt"
 	"io"
 
 	"hocket.example/hocket/internal/compile"
@@ -19,7 +20,46 @@ type MemoryPlan struct {
 	Report *MemoryReport
 
 	title string
+	unit  *compile.Unit
 	plan  *plan.Plan
+}
+
+// MemoryWait is a wait that MemoryPlan.Fit inserted: Behind waits until Before is no longer used. MicroSec is what it is
+// predicted to cost.
+type MemoryWait struct {
+	Before   string  `json:"before"`
+	Behind   string  `json:"behind"`
+	MicroSec float64 `json:"us"`
+}
+
+// MemoryFit is how a plan was made to fit.
+type MemoryFit struct {
+	Waits []MemoryWait `json:"waits"`
+	// Before and After are what a run is predicted to take, in microseconds.
+	Before float64 `json:"us_before"`
+	After  float64 `json:"us_after"`
+}
+
+// Fit inserts waits until the plan takes no more than budget bytes: those that are predicted to cost least. Its error
+// wraps ErrBudget where waits are not enough; the plan is then as small as they make it.
+func (m *MemoryPlan) Fit(budget int64) (*MemoryFit, error) {
+	q, waits, before, after, serr := m.unit.Squeeze(m.plan, budget)
+	if q == nil {
+		return nil, serr
+	}
+	fit := &MemoryFit{Before: before, After: after, Waits: []MemoryWait{}}
+	for _, w := range waits {
+		fit.Waits = append(fit.Waits, MemoryWait{q.Buffers[w.Before].Name, q.Buffers[w.Behind].Name, w.Time})
+	}
+	r, err := footprint.OfPlan(q)
+	if err != nil {
+		return nil, err
+	}
+	m.plan, m.Report = q, r
+	if serr != nil {
+		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", ErrBudget, Bytes(budget), Bytes(r.Peak))
+	}
+	return fit, nil
 }
 
 // PlanMemory lowers and plans p for opts.Binding and reports on its memory. Nothing runs, and no machine is needed.
@@ -40,7 +80,7 @@ func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
 	if title == "" {
 		title = "sequential"
 	}
-	return &MemoryPlan{Report: r, title: title, plan: pl}, nil
+	return &MemoryPlan{Report: r, title: title, unit: u, plan: pl}, nil
 }
 
 // Simulate runs the program on a simulated caching allocator of torch: policy "caching", or "deferred-free" for

@@ -20,8 +20,9 @@ import (
 
 // memoryFlags are the flags of memory beside those of every command on a PROGRAM.
 type memoryFlags struct {
-	strategy, machine, html, viz, policy string
-	hostUS                               float64
+	strategy, machine, html, viz, policy, budget string
+	hostUS                                       float64
+	most                                         int64 // budget, read
 }
 
 // memoryResult is the part of --json that memory prints.
@@ -32,6 +33,8 @@ type memoryResult struct {
 	AllocatedPeak *int64                   `json:"allocated_peak,omitempty"`
 	Waiting       *int64                   `json:"waiting_for_streams,omitempty"`
 	Devices       []*footprint.Explanation `json:"devices,omitempty"`
+	// Fit is there with --budget.
+	Fit *hocket.MemoryFit `json:"fit,omitempty"`
 	// Simulation is there with --policy.
 	Simulation *hocket.MemorySimulation `json:"simulation,omitempty"`
 	// Offsets are those of a packed FILE.csv, in the order of its lines.
@@ -58,12 +61,13 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 	flags := a.addBindFlags(c)
 	o := &memoryFlags{}
 	addStrategy(c, &o.strategy)
-	addPredicted(c, &o.machine, "auto predicts")
+	addPredicted(c, &o.machine, "auto predicts, and --budget,")
 	f := c.Flags()
 	f.StringVar(&o.html, "html", "", "write a page with a picture to `FILE`; --strategy all shows strategies side by side")
 	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`")
 	f.StringVar(&o.policy, "policy", "", "simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
+	f.StringVar(&o.budget, "budget", "", "insert the waits that cost least until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
@@ -104,7 +108,7 @@ func notProgram(arg string) string {
 }
 
 func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
-	for _, name := range []string{"strategy", "machine", "html", "viz", "policy", "host-us"} {
+	for _, name := range []string{"strategy", "machine", "html", "viz", "policy", "host-us", "budget"} {
 		if file != "" && c.Flags().Changed(name) {
 			return usagef("--%s is about a program, and %s is none", name, file)
 		}
@@ -118,8 +122,16 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 		return usagef("--host-us changes nothing here").helping("it is the speed of the host that --policy simulates")
 	case c.Flags().Changed("host-us") && !(o.hostUS > 0 && o.hostUS < 1e9):
 		return usagef("--host-us is %v, and must be more than 0", o.hostUS)
+	case o.strategy == "all" && o.budget != "":
+		return usagef("--budget is one plan's, and --strategy all makes several")
 	case o.strategy == "all" && o.viz != "":
 		return usagef("--viz writes one plan, and --strategy all makes several")
+	}
+	if c.Flags().Changed("budget") {
+		var err error
+		if o.most, err = parseBytes(o.budget); err != nil {
+			return usagef("--budget: %w", err)
+		}
 	}
 	if err := checkPredicted(o.machine); err != nil || o.strategy == "all" {
 		return err
@@ -143,12 +155,27 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 			return ofHocket(err)
 		}
 		plans = append(plans, m)
+		var fit *hocket.MemoryFit
+		if o.most > 0 {
+			if fit, err = m.Fit(o.most); fit == nil {
+				return ofHocket(err)
+			}
+		}
 		if o.strategy == "all" {
 			fmt.Fprintf(a.text, "%s\n", s)
 		}
 		a.memoryTable(m.Report)
+		a.out.memoryResult = &memoryResult{MemoryReport: m.Report, Fit: fit}
+		if fit != nil {
+			fmt.Fprintf(a.text, "%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n", len(fit.Waits), fit.After, fit.Before)
+			for _, w := range fit.Waits {
+				fmt.Fprintf(a.text, "  %s waits until %s is free: %.1f µs\n", w.Behind, w.Before, w.MicroSec)
+			}
+		}
+		if err != nil {
+			return &failure{code: exitMachine, kind: "memory", err: err, help: "see what is live at the bound above; a smaller batch, or another strategy"}
+		}
 	}
-	a.out.memoryResult = &memoryResult{MemoryReport: plans[len(plans)-1].Report}
 	if o.policy != "" {
 		s, err := plans[0].Simulate(o.policy, footprint.Speed{HostSec: o.hostUS * 1e-6})
 		if err != nil {

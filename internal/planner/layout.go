@@ -11,6 +11,9 @@ import (
 // packSteps bounds the search for a layout that takes no more than is live at once: some tens of milliseconds.
 const packSteps = 8 << 20
 
+// mostBounded is the number of buffers up to which the bound of the order is found before a layout is searched for.
+const mostBounded = 512
+
 // item is one buffer to place.
 type item struct {
 	buf  int32
@@ -73,6 +76,13 @@ func bestLayout(p *plan.Plan, u *usage, items []item, bound int64, stats *Stats)
 	best := online(p, u, slices.Clone(items), stats)
 	if height(best) <= bound {
 		return best
+	}
+	// Finding the bound of the order takes longer than searching does where there are many.
+	if len(items) <= mostBounded && p.Buffers[items[0].buf].Space == plan.Arena {
+		order, _ := mostUnordered(p, u, 0)
+		if bound = max(bound, order); height(best) <= bound {
+			return best
+		}
 	}
 	packed, ok := packItems(p, u, items, stats)
 	if !ok {
