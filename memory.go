@@ -83,6 +83,16 @@ func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
 	return &MemoryPlan{Report: r, title: title, unit: u, plan: pl}, nil
 }
 
+// Ops returns what a rank does, in issue order: the statement of each of its commands.
+func (m *MemoryPlan) Ops(rank int) []string {
+	var out []string
+	_, ops := footprint.Lives(m.plan, int32(rank))
+	for _, op := range ops {
+		out = append(out, op.Text)
+	}
+	return out
+}
+
 // Simulate runs the program on a simulated caching allocator of torch: policy "caching", or "deferred-free" for
 // collectives on a second stream and record_stream. speed is that of host and device; its zero value an H100's.
 func (m *MemoryPlan) Simulate(policy string, speed footprint.Speed) (*MemorySimulation, error) {

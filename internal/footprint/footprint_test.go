@@ -94,6 +94,16 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Captured, every one of 40 layers' outputs is held, at any speed.
+	for _, host := range []float64{1e-6, 10e-3} {
+		s, err := Simulate(p, "captured", Speed{HostSec: host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := int64(8*8192*8192*2 + 32<<20 + 41*67108864); s.ReservedPeak != want {
+			t.Errorf("captured: %d bytes reserved, want %d", s.ReservedPeak, want)
+		}
+	}
 	caching, err := Simulate(p, "caching", Speed{HostSec: 1e-6})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package footprint
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"hocket.example/hocket/internal/plan"
@@ -9,7 +10,7 @@ import (
 )
 
 // Policies lists the policies that Simulate knows.
-func Policies() []string { return []string{"caching", "deferred-free"} }
+func Policies() []string { return []string{"caching", "deferred-free", "captured"} }
 
 // Speed is how fast host and device are. The zero value is an H100 whose host runs Python.
 type Speed struct {
@@ -53,14 +54,15 @@ type Simulation struct {
 // Simulate runs rank 0's ops of a plan, in issue order, on a simulated caching allocator of torch. Each buffer is
 // allocated before its first use and dropped by the host after its last one. With "deferred-free" collectives run on a
 // stream of their own, which waits for main and for which main waits, and what they use is recorded on it: it is given
-// back once that stream has come to where it was when the buffer was dropped. With "caching" they run on main. The host
-// goes on at its own speed, whatever the device does.
+// back once that stream has come to where it was when the buffer was dropped. "captured" is that within the capture of a
+// graph, where no event can be looked at: nothing is given back before its end. With "caching" collectives run on main.
+// The host goes on at its own speed, whatever the device does.
 func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
 	if !slices.Contains(Policies(), policy) {
 		return nil, fmt.Errorf("there is no policy %q: one of %v", policy, Policies())
 	}
 	s.fill()
-	m := &simulator{p: p, speed: s, deferred: policy == "deferred-free", at: map[int32]*block{}, recorded: map[int32]bool{}}
+	m := &simulator{p: p, speed: s, deferred: policy != "caching", captured: policy == "captured", at: map[int32]*block{}, recorded: map[int32]bool{}}
 	m.count()
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Role == plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
@@ -82,6 +84,7 @@ type simulator struct {
 	p        *plan.Plan
 	speed    Speed
 	deferred bool
+	captured bool
 	a        Allocator
 	at       map[int32]*block // by buffer
 	recorded map[int32]bool   // buffers that the second stream uses
@@ -124,6 +127,9 @@ func (m *simulator) step(c *plan.Cmd, index int32) {
 		until := 0.0
 		if m.recorded[r.Buf] {
 			until = m.comm
+			if m.captured {
+				until = math.Inf(1)
+			}
 		}
 		m.a.Free(b, m.host, until)
 		delete(m.at, r.Buf)

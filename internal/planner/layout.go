@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// packSteps bounds the search for a layout that takes no more than is live at once: some tens of milliseconds.
-const packSteps = 8 << 20
+// packSteps bounds the search for a layout that takes no more than is live at once: a millisecond for few buffers, some
+// tens for many.
+func packSteps(buffers int) int64 { return min(8<<20, 4096*int64(buffers+16)) }
 
 // mostBounded is the number of buffers up to which the bound of the order is found before a layout is searched for.
 const mostBounded = 512
@@ -88,7 +89,7 @@ func bestLayout(p *plan.Plan, u *usage, items []item, bound int64, stats *Stats)
 	if !ok {
 		return best
 	}
-	off := pack.Search(packed, bound, packSteps)
+	off := pack.Search(packed, bound, packSteps(len(items)))
 	if pack.Height(packed, off) >= height(best) {
 		return best
 	}
