@@ -127,7 +127,7 @@ type LoadOptions struct {
 	// is most, and its pinned host memory; on the CPU machine by that of all ranks.
 	// What plans share (see Model.Bind), and what the driver and NCCL take by themselves,
 	// is not counted. Beyond the bound the plan used least recently is unloaded; the last
-	// one stays.
+	// one stays. Less than 0 turns the cache off: each plan is unloaded behind its run.
 	//
 	// Where memory is too short to load or run a plan, plans of all models of the
 	// machine that do not run are unloaded, the one used least recently first, until
@@ -140,6 +140,9 @@ type LoadOptions struct {
 	// nothing is waited for, and nothing unloaded where that would not be enough: the
 	// product then runs by a guess, see Report.Guesses.
 	Cache int64
+	// HardCache never lets the plans of the model hold more than Cache: others are unloaded before
+	// one is loaded, and a plan that is larger by itself is an error that wraps ErrBudget.
+	HardCache bool
 	// Grace is how long runs may go on when their context has ended; 0 means a second,
 	// and less than 0 not at all. What devices were given cannot be taken back, only
 	// aborted, and then the plan is gone: the next run loads it again, and uploads weights

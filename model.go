@@ -41,6 +41,12 @@ type Model struct {
 	// planned is the plan made last, until it is loaded. It belongs to the holder of the lease.
 	planned planned
 
+	// evicted are the dims of plans that were unloaded to make room. It belongs to the plan cache.
+	evicted map[string]bool
+	// overhead is what plans hold beside arena and host memory, as a part of that: the most so far. It belongs to
+	// the holder of the lease.
+	overhead float64
+
 	mu    sync.Mutex // of what follows
 	bound map[string]*tensor.Tensor
 	on    map[string]*DeviceTensor // bound, too
@@ -378,11 +384,17 @@ func (m *Model) load(ctx context.Context, c *user, b Binding, key choice) (*load
 	if err != nil {
 		return nil, err
 	}
+	if err := m.makeRoom(c, p); err != nil {
+		return nil, err
+	}
 	prog, err := m.fit(ctx, c, p, key.resident)
 	if err != nil {
 		return nil, err
 	}
 	m.planned = planned{}
+	if err := m.holds(c, p, prog.Held()); err != nil {
+		return nil, errors.Join(err, prog.Close())
+	}
 	l := &loaded{model: m, choice: key, plan: p, prog: prog, proof: proof, held: prog.Held()}
 	c.add(l)
 	return l, m.evict(c)
@@ -434,14 +446,47 @@ func (m *Model) fit(
 	}
 }
 
-// evict unloads the plans used least recently while all together hold more than the
-// bound, but not the one used last.
+// evict unloads the plans used least recently while all together hold more than the bound, but not the one used last,
+// unless the cache is off or its bound a hard one.
 func (m *Model) evict(c *user) error {
+	bound := max(cmp.Or(m.opts.Cache, cacheBytes), 0)
+	return m.unloadBeyond(c, bound, m.opts.Cache < 0 || m.opts.HardCache)
+}
+
+func (m *Model) unloadBeyond(c *user, bound int64, all bool) error {
 	var errs []error
-	for _, l := range c.beyond(m, cmp.Or(m.opts.Cache, cacheBytes)) {
+	for _, l := range c.beyond(m, bound, all) {
 		errs = append(errs, l.unload("LoadOptions.Cache"))
 	}
 	return errors.Join(errs...)
+}
+
+// makeRoom unloads plans, where the cache's bound is a hard one, until p can be loaded within it.
+func (m *Model) makeRoom(c *user, p *plan.Plan) error {
+	if !m.opts.HardCache {
+		return nil
+	}
+	bound := max(cmp.Or(m.opts.Cache, cacheBytes), 0)
+	need := p.ArenaBytes + p.HostBytes
+	need += int64(float64(need) * m.overhead)
+	return m.unloadBeyond(c, max(bound-need, 0), true)
+}
+
+// holds is told what a plan holds once it is loaded. Where the cache's bound is a hard one it unloads others that
+// have no room beside it, and refuses a plan that is larger by itself.
+func (m *Model) holds(c *user, p *plan.Plan, held device.Held) error {
+	if !m.opts.HardCache {
+		return nil
+	}
+	if base := p.ArenaBytes + p.HostBytes; base > 0 {
+		m.overhead = max(m.overhead, float64(held.Bytes())/float64(base)-1)
+	}
+	bound := max(cmp.Or(m.opts.Cache, cacheBytes), 0)
+	if held.Bytes() > bound {
+		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func, tensor.Size(held.Bytes()),
+			ErrBudget, tensor.Size(bound))
+	}
+	return m.unloadBeyond(c, bound-held.Bytes(), true)
 }
 
 // Close unloads the model. It waits for runs and loads under way, which Machine.Close

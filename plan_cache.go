@@ -91,6 +91,53 @@ type planCache struct {
 	changed chan struct{} // closed when there is one user less; nil where nobody waits for that
 	// evicting holds one while a user makes room, until it leaves.
 	evicting chan struct{}
+	stats    PlanStats
+}
+
+// PlanStats counts what a machine's plan cache did since the machine was opened.
+type PlanStats struct {
+	// Hits are the runs and calls of Prepare that found their plan loaded, Misses those that did not. Reloads are the
+	// misses whose plan had been there before and was evicted.
+	Hits, Misses, Reloads int64
+	// Evictions are the plans that were unloaded to make room: for LoadOptions.Cache or where memory was short.
+	Evictions int64
+	// Plans are loaded now, and hold Bytes, see LoadOptions.Cache. MostBytes is the most that they held.
+	Plans            int
+	Bytes, MostBytes int64
+}
+
+// Stats says how the machine's resources are used.
+type Stats struct{ Plans PlanStats }
+
+// Stats returns the machine's statistics.
+func (m *Machine) Stats() Stats {
+	m.plans.mu.Lock()
+	defer m.plans.mu.Unlock()
+	m.plans.measure()
+	return Stats{m.plans.stats}
+}
+
+// measure brings the statistics of what is held up to date.
+func (p *planCache) measure() {
+	p.stats.Plans, p.stats.Bytes = len(p.plans), 0
+	for _, l := range p.plans {
+		p.stats.Bytes += l.held.Bytes()
+	}
+	p.stats.MostBytes = max(p.stats.MostBytes, p.stats.Bytes)
+}
+
+// mostEvicted bounds the choices that a model remembers as evicted.
+const mostEvicted = 1 << 16
+
+// evicted counts a plan that was removed to make room.
+func (p *planCache) evicted(l *loaded) {
+	p.stats.Evictions++
+	if m := l.model; len(m.evicted) < mostEvicted {
+		if m.evicted == nil {
+			m.evicted = map[string]bool{}
+		}
+		m.evicted[fmt.Sprint(l.dims)] = true
+	}
 }
 
 func newPlanCache() *planCache { return &planCache{evicting: make(chan struct{}, 1)} }
@@ -141,8 +188,14 @@ func (p *planCache) take(m *Model, key choice) *loaded {
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.plans, func(l *loaded) bool { return l.model == m && l.equal(key) })
 	if i < 0 {
+		p.stats.Misses++
+		if m.evicted[fmt.Sprint(key.dims)] {
+			p.stats.Reloads++
+			delete(m.evicted, fmt.Sprint(key.dims))
+		}
 		return nil
 	}
+	p.stats.Hits++
 	p.plans[i].busy = true
 	return p.plans[i]
 }
@@ -165,6 +218,7 @@ func (p *planCache) add(l *loaded) {
 	defer p.mu.Unlock()
 	l.busy = true
 	p.plans = append(p.plans, l)
+	p.measure()
 }
 
 // rest makes a plan idle, and the most recently used. Its runs may have taken more memory.
@@ -174,6 +228,7 @@ func (p *planCache) rest(l *loaded) {
 	defer p.mu.Unlock()
 	l.busy, l.held = false, held
 	p.plans = append(slices.DeleteFunc(p.plans, func(o *loaded) bool { return o == l }), l)
+	p.measure()
 }
 
 // remove removes plans, and returns them.
@@ -191,8 +246,8 @@ func (p *planCache) remove(which func(l *loaded) bool) (gone []*loaded) {
 }
 
 // beyond removes plans of a model, least recently used first, while together they hold more
-// than a bound: never the last one, nor one that is busy.
-func (p *planCache) beyond(m *Model, bound int64) (gone []*loaded) {
+// than a bound: never one that is busy, nor, unless all may go, the last one.
+func (p *planCache) beyond(m *Model, bound int64, all bool) (gone []*loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left, held := 0, int64(0)
@@ -203,12 +258,13 @@ func (p *planCache) beyond(m *Model, bound int64) (gone []*loaded) {
 		}
 	}
 	p.plans = slices.DeleteFunc(p.plans, func(l *loaded) bool {
-		if l.model != m || l.busy || left < 2 || held <= bound {
+		if l.model != m || l.busy || left < 2 && !all || held <= bound {
 			return false
 		}
 		left--
 		held -= l.held.Bytes()
 		gone = append(gone, l)
+		p.evicted(l)
 		return true
 	})
 	return gone
@@ -235,6 +291,7 @@ func (p *planCache) giveUp() (l *loaded, run []string, changed <-chan struct{}) 
 	for i, l := range p.plans {
 		if !l.busy {
 			p.plans = slices.Delete(p.plans, i, i+1)
+			p.evicted(l)
 			return l, nil, nil
 		}
 		run = append(run, l.String())

@@ -38,7 +38,7 @@ func TestPlanCacheBeyond(t *testing.T) {
 				left = append(left, l)
 			}
 		}
-		if got := s.beyond(a, c.bound); !slices.Equal(got, want) || !slices.Equal(s.plans, left) {
+		if got := s.beyond(a, c.bound, false); !slices.Equal(got, want) || !slices.Equal(s.plans, left) {
 			t.Errorf("%s: %d go and %d stay, want %d and %d", c.name, len(got), len(s.plans), len(want), len(left))
 		}
 	}

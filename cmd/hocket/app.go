@@ -150,6 +150,7 @@ For completions of the shell you use, see hocket completion --help.`,
 	commands := []*cobra.Command{
 		a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(),
 		a.traceCommand(),
+		a.memoryCommand(),
 		a.launchCommand(),
 		a.doctorCommand(), a.versionCommand(),
 	}

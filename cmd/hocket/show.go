@@ -44,7 +44,8 @@ type result struct {
 	Tune    *tune.Tuned         `json:"tune,omitempty"`
 	// Report is trace's: its fields stand beside these.
 	*account.Report
-	Against []account.Difference `json:"against,omitempty"`
+	Against       []account.Difference `json:"against,omitempty"`
+	*memoryResult                      // memory
 	// Diagnostics hold every failure, those of hocket and its machine too.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }

@@ -100,8 +100,16 @@ func (e *emitter) chunkedReduce(count *ir.Expr) {
 	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream), e.claim(last, buf))
 }
 
+// inPlace reports whether pieces of what is reduced can lie where the result will: then they take no memory of their
+// own. The rows of an inner dimension are not dense, and what is computed of the sum may be of another type.
+func (e *emitter) inPlace() bool { return e.Comm == ir.OpAllReduce && e.Rows == 0 && len(e.post) == 0 }
+
 // product computes this piece of what is reduced, and returns its name.
 func (e *emitter) product(p *part, dst string) string {
+	if e.inPlace() && !e.blocked {
+		p.body(dst)
+		return dst
+	}
 	if !e.blocked {
 		p.body("")
 		return p.at[e.comm.Args[0].Name]

@@ -52,9 +52,9 @@ func (r *reduceRound) round(s *sub) []*ir.Stmt {
 	r.put(symmetric(r.Pos, slots, r.slots(block)))
 	p := r.part(r.Rows, ir.Var(d), r.ranks(), s)
 	p.put(let(r.Pos, d, r.after(ir.Var(i))))
-	p.body("")
+	product := r.product(p)
 	p.put(on(r.Pos, r.stream, waitMain(r.Pos), selectFirst(r.Pos, to, slots, r.me()),
-		put(r.Pos, p.at[r.comm.Args[0].Name], to, r.peer(ir.Var(d))),
+		put(r.Pos, product, to, r.peer(ir.Var(d))),
 		signal(r.Pos, r.here, r.me(), r.peer(ir.Var(d)))))
 	r.put(loop(r.Pos, i, ir.Int(1), r.ranks(), p.stmts...))
 
@@ -65,6 +65,18 @@ func (r *reduceRound) round(s *sub) []*ir.Stmt {
 	r.put(own.stmts...)
 	r.finish(r.sum(s, slots, block, target), target)
 	return r.stmts
+}
+
+// product computes a peer's block, or a part of it, and returns its name. An all-reduce's lies where the peer will put
+// the sum: it does not before it has this block.
+func (r *reduceRound) product(p *part) string {
+	if r.inPlace() {
+		block := p.piece(r.Value, "p", r.buf, r.Rows)
+		p.body(block)
+		return block
+	}
+	p.body("")
+	return p.at[r.comm.Args[0].Name]
 }
 
 // target names where the result of this rank's block goes, or of a part of it,

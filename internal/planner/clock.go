@@ -75,3 +75,14 @@ func together(ks []*knowledge, width int) []int32 {
 	}
 	return vec
 }
+
+// at returns the last position of stream that is certainly done.
+func (c *clock) at(stream int32) int32 {
+	switch {
+	case c.stream == stream:
+		return c.pos
+	case c.vec == nil:
+		return 0
+	}
+	return c.vec[stream]
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/footprint"
+)
+
+// memoryFlags are the flags of memory beside those of every command on a PROGRAM.
+type memoryFlags struct {
+	strategy, machine, html, viz, policy, budget string
+	hostUS                                       float64
+	most                                         int64 // budget, read
+}
+
+// memoryResult is the part of --json that memory prints.
+type memoryResult struct {
+	*hocket.MemoryReport
+	// Snapshot is there where a snapshot of torch's allocator was read.
+	ReservedPeak  *int64                   `json:"reserved_peak,omitempty"`
+	AllocatedPeak *int64                   `json:"allocated_peak,omitempty"`
+	Waiting       *int64                   `json:"waiting_for_streams,omitempty"`
+	Devices       []*footprint.Explanation `json:"devices,omitempty"`
+	// Fit is there with --budget.
+	Fit *hocket.MemoryFit `json:"fit,omitempty"`
+	// Simulation is there with --policy.
+	Simulation *hocket.MemorySimulation `json:"simulation,omitempty"`
+	// Offsets are those of a packed FILE.csv, in the order of its lines.
+	Offsets []int64 `json:"offsets,omitempty"`
+}
+
+func (a *app) memoryCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "memory PROGRAM|SNAPSHOT.pickle|FILE.csv [flags]",
+		Short: "Show what a program's memory is taken by, or a snapshot of torch's allocator",
+		Long: `Plans a program, without running it, and shows what its memory is taken by: the
+peak; the bound, the most that can be live at once in whatever order its streams
+run; and the most that is live in the order of the text.
+
+A SNAPSHOT.pickle, or SNAPSHOT.pickle.gz, of torch.cuda.memory._snapshot() is read,
+without executing it, and explained: its peaks, what waits for other streams, and
+what a plan would take. A FILE.csv with the columns id,lower,upper,size is packed.`,
+		Example: `  hocket memory examples/mlp.hkt --strategy exchange
+  hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
+  hocket memory examples/forum.hkt --dim B=4096 --dim D=8192 --policy deferred-free
+  hocket memory snapshot.pickle --json`,
+		Args: onePROGRAM,
+	}
+	flags := a.addBindFlags(c)
+	o := &memoryFlags{}
+	addStrategy(c, &o.strategy)
+	addPredicted(c, &o.machine, "auto predicts, and --budget,")
+	f := c.Flags()
+	f.StringVar(&o.html, "html", "", "write a page with a picture to `FILE`; --strategy all shows strategies side by side")
+	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`")
+	f.StringVar(&o.policy, "policy", "", "simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
+	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
+	f.StringVar(&o.budget, "budget", "", "insert the waits that cost least until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		b, err := flags.binding(c)
+		if err != nil {
+			return err
+		}
+		file := notProgram(args[0])
+		if err := o.check(c, file, flags.set(c)); err != nil {
+			return err
+		}
+		switch {
+		case strings.HasSuffix(file, ".csv"):
+			return a.packCSV(file)
+		case file != "":
+			return a.explainSnapshot(file)
+		}
+		p, err := a.parseProgram(c.Context(), args[0], &b)
+		if err != nil {
+			return err
+		}
+		sig, err := bind(p, b)
+		if err != nil {
+			return err
+		}
+		a.out.note(sig)
+		return a.memoryOf(c.Context(), p, b, o)
+	}
+	return c
+}
+
+// notProgram returns the file's name where it is no program: a snapshot, or an instance for packing.
+func notProgram(arg string) string {
+	for _, end := range []string{".csv", ".pickle", ".pickle.gz", ".pkl", ".pkl.gz"} {
+		if strings.HasSuffix(arg, end) {
+			return arg
+		}
+	}
+	return ""
+}
+
+func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
+	for _, name := range []string{"strategy", "machine", "html", "viz", "policy", "host-us", "budget"} {
+		if file != "" && c.Flags().Changed(name) {
+			return usagef("--%s is about a program, and %s is none", name, file)
+		}
+	}
+	switch {
+	case file != "" && bound:
+		return usagef("there is nothing to bind in %s", file).helping("leave -n, --func, --dim and --define out")
+	case o.policy != "" && !slices.Contains(footprint.Policies(), o.policy):
+		return usagef("--policy: there is no policy %q", o.policy).helping("one of: %s", strings.Join(footprint.Policies(), ", "))
+	case c.Flags().Changed("host-us") && o.policy == "":
+		return usagef("--host-us changes nothing here").helping("it is the speed of the host that --policy simulates")
+	case c.Flags().Changed("host-us") && !(o.hostUS > 0 && o.hostUS < 1e9):
+		return usagef("--host-us is %v, and must be more than 0", o.hostUS)
+	case o.strategy == "all" && o.budget != "":
+		return usagef("--budget is one plan's, and --strategy all makes several")
+	case o.strategy == "all" && o.viz != "":
+		return usagef("--viz writes one plan, and --strategy all makes several")
+	}
+	if c.Flags().Changed("budget") {
+		var err error
+		if o.most, err = parseBytes(o.budget); err != nil {
+			return usagef("--budget: %w", err)
+		}
+	}
+	if err := checkPredicted(o.machine); err != nil || o.strategy == "all" {
+		return err
+	}
+	return checkStrategy(o.strategy)
+}
+
+// memoryOf plans the program by each strategy asked for and prints what it takes.
+func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding, o *memoryFlags) error {
+	strategies := []string{o.strategy}
+	if o.strategy == "all" {
+		strategies = []string{"sequential", "chunked(4)", "exchange"}
+	}
+	var plans []*hocket.MemoryPlan
+	for _, s := range strategies {
+		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: s, Machine: o.machine, Binding: b})
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return ofHocket(err)
+		}
+		plans = append(plans, m)
+		var fit *hocket.MemoryFit
+		if o.most > 0 {
+			if fit, err = m.Fit(o.most); fit == nil {
+				return ofHocket(err)
+			}
+		}
+		if o.strategy == "all" {
+			fmt.Fprintf(a.text, "%s\n", s)
+		}
+		a.memoryTable(m.Report)
+		a.out.memoryResult = &memoryResult{MemoryReport: m.Report, Fit: fit}
+		if fit != nil {
+			fmt.Fprintf(a.text, "%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n", len(fit.Waits), fit.After, fit.Before)
+			for _, w := range fit.Waits {
+				fmt.Fprintf(a.text, "  %s waits until %s is free: %.1f µs\n", w.Behind, w.Before, w.MicroSec)
+			}
+		}
+		if err != nil {
+			return &failure{code: exitMachine, kind: "memory", err: err, help: "see what is live at the bound above; a smaller batch, or another strategy"}
+		}
+	}
+	if o.policy != "" {
+		s, err := plans[0].Simulate(o.policy, footprint.Speed{HostSec: o.hostUS * 1e-6})
+		if err != nil {
+			return err
+		}
+		a.out.Simulation = s
+		fmt.Fprintf(a.text, "simulated: torch's caching allocator, %s: reserves %s, holds %s, of which up to %s wait for other streams\n"+
+			"(a model, no measurement: five runs, the host %.1f ms ahead of the device at the end)\n",
+			s.Policy, hocket.Bytes(s.ReservedPeak), hocket.Bytes(s.AllocatedPeak), hocket.Bytes(s.Waiting), s.HostAhead)
+	}
+	title := "memory of " + a.out.Func
+	return cmp.Or(
+		writeMemory(o.html, func(w io.Writer) error { return hocket.WriteMemoryHTML(w, title, plans...) }),
+		writeMemory(o.viz, plans[0].WriteViz))
+}
+
+func writeMemory(file string, write func(io.Writer) error) error {
+	if file == "" {
+		return nil
+	}
+	if err := files.Write(file, write); err != nil {
+		return &failure{code: exitUsage, kind: "output", err: err}
+	}
+	return nil
+}
+
+// mostHeld bounds the buffers that the table names.
+const mostHeld = 12
+
+func (a *app) memoryTable(r *hocket.MemoryReport) {
+	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "peak\t%s\t%d bytes, %d buffers\n", hocket.Bytes(r.Peak), r.Peak, r.Buffers)
+	fmt.Fprintf(tw, "bound\t%s\tcan be live at once: the peak is %.1f %% above\n", hocket.Bytes(r.Bound), r.GapPercent)
+	fmt.Fprintf(tw, "sequential\t%s\tlive at once in the order of the text\n", hocket.Bytes(r.Sequential))
+	_ = tw.Flush()
+	fmt.Fprintln(a.text, "at the bound:")
+	held := slices.Clone(r.AtPeak)
+	slices.SortStableFunc(held, func(a, b footprint.Held) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	for k, h := range held {
+		if k == mostHeld {
+			fmt.Fprintf(tw, "  and %d more\n", len(held)-k)
+			break
+		}
+		where := ""
+		if h.Line > 0 {
+			where = fmt.Sprintf("line %d", h.Line)
+		}
+		fmt.Fprintf(tw, "  %s\t%s\t%s\n", h.Name, hocket.Bytes(h.Bytes), where)
+	}
+	_ = tw.Flush()
+}
+
+func openMemory(name string) (*os.File, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, inputf("%w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, inputf("%s is not a file", name)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, inputf("%w", err)
+	}
+	return f, nil
+}
+
+func (a *app) packCSV(name string) error {
+	f, err := openMemory(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in, err := footprint.ReadCSV(f)
+	if err != nil {
+		return inputf("%s: %w", name, err)
+	}
+	r, off := in.Pack()
+	a.out.memoryResult = &memoryResult{MemoryReport: r, Offsets: off}
+	a.memoryTable(r)
+	return nil
+}
+
+func (a *app) explainSnapshot(name string) error {
+	f, err := openMemory(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	all, err := footprint.ReadSnapshot(f)
+	if err != nil {
+		var ds hocket.Diagnostics
+		if errors.As(err, &ds) {
+			return err
+		}
+		return inputf("%s: %w", name, err)
+	}
+	fp := &memoryResult{}
+	for _, s := range all {
+		x := s.Explain()
+		fp.Devices = append(fp.Devices, x)
+		if fp.ReservedPeak == nil || x.ReservedPeak > *fp.ReservedPeak {
+			fp.ReservedPeak, fp.AllocatedPeak, fp.Waiting = &x.ReservedPeak, &x.AllocatedPeak, &x.Waiting
+			fp.MemoryReport = x.Report()
+		}
+		tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(tw, "device %d\t\t%d allocations traced\n", x.Device, x.Blocks)
+		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", hocket.Bytes(x.ReservedPeak))
+		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", hocket.Bytes(x.AllocatedPeak))
+		fmt.Fprintf(tw, "waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n", hocket.Bytes(x.Waiting))
+		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", hocket.Bytes(x.Free))
+		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", hocket.Bytes(x.Rounding))
+		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n", hocket.Bytes(x.Peak), hocket.Bytes(x.Bound))
+		_ = tw.Flush()
+	}
+	a.out.memoryResult = fp
+	return nil
+}

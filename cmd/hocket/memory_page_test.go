@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/golden"
+)
+
+// hocketHere runs a command line in the repository's root.
+func hocketHere(words ...string) (stdout, stderr string, code int) {
+	a, out, errs := testApp(strings.NewReader(""))
+	a.json = wantsJSON(words)
+	if a.json {
+		a.text = &bytes.Buffer{}
+	}
+	ctx := context.Background()
+	code = a.finish(ctx, a.execute(ctx, words))
+	return out.String(), errs.String(), code
+}
+
+// TestMemoryPage runs the commands of docs/memory.md: the page shows what they print. -update rewrites it.
+func TestMemoryPage(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	page := filepath.Join("docs", "memory.md")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	got := pageCommand.ReplaceAllStringFunc(string(text), func(block string) string {
+		ran++
+		line := pageCommand.FindStringSubmatch(block)[1]
+		out, errs, code := hocketHere(strings.Fields(line)...)
+		if code != 0 {
+			t.Errorf("%s: exit code %d", line, code)
+		}
+		return "```\n$ hocket " + line + "\n" + out + errs + "```\n"
+	})
+	if ran < 4 {
+		t.Errorf("the page has only %d commands", ran)
+	}
+	switch {
+	case got == string(text):
+	case golden.Update():
+		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Error("docs/memory.md shows other output than the commands give (-update rewrites it)")
+	}
+}
+
+// The members of --json are a contract.
+func TestMemoryJSON(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	out, errs, code := hocketHere("memory", "examples/layers_all_reduce.hkt", "--func", "layers", "--strategy", "exchange", "--json")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s%s", code, out, errs)
+	}
+	var r struct {
+		Peak, Bound, Sequential, Reserved *int64
+		Gap                               *float64 `json:"gap_percent"`
+		Buffers                           *int
+		AtPeak                            []struct {
+			Name  *string
+			Bytes *int64
+			Line  *int32
+		} `json:"at_peak"`
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Peak == nil || r.Bound == nil || r.Sequential == nil || r.Reserved == nil || r.Gap == nil || r.Buffers == nil || len(r.AtPeak) == 0 {
+		t.Fatalf("a member is missing: %s", out)
+	}
+	sum := int64(0)
+	for _, h := range r.AtPeak {
+		if h.Name == nil || h.Bytes == nil || h.Line == nil {
+			t.Fatalf("a member of at_peak is missing: %s", out)
+		}
+		sum += *h.Bytes
+	}
+	// 8 weights of 32×16 f32, the input of 32×32, the input's half, the sum, and two slots of half of it.
+	want := int64(8*32*16*4 + 32*32*4 + 32*16*4 + 2*32*32*4)
+	if *r.Peak != want || *r.Bound != want || sum != want {
+		t.Errorf("peak %d, bound %d, buffers at it %d; want %d", *r.Peak, *r.Bound, sum, want)
+	}
+}
+
+// Python loads what --viz writes, and finds what torch's viewer reads: a viewer that replays the events ends where the
+// segments say.
+func TestVizLoadsInPython(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 to load the pickle with")
+	}
+	t.Chdir(filepath.Join("..", ".."))
+	file := filepath.Join(t.TempDir(), "plan.pickle")
+	if out, errs, code := hocketHere("memory", "examples/model_32.hkt", "--strategy", "exchange", "--viz", file); code != 0 {
+		t.Fatalf("exit code %d: %s%s", code, out, errs)
+	}
+	const script = `
+import pickle, sys
+d = pickle.load(open(sys.argv[1], "rb"))
+assert len(d["segments"]) == len(d["device_traces"]) == 4
+for s in d["segments"]:
+    for k in "device address total_size allocated_size active_size stream segment_type segment_pool_id frames blocks".split():
+        assert k in s, k
+    at = s["address"]
+    for b in s["blocks"]:
+        assert b["address"] == at and b["state"] in ("active_allocated", "inactive"), b
+        for k in "size requested_size frames".split():
+            assert k in b, k
+        at += b["size"]
+    assert at == s["address"] + s["total_size"]
+    live, end, last = {}, s["address"] + s["total_size"], -1
+    for e in d["device_traces"][s["device"]]:
+        for k in "action addr size stream frames time_us".split():
+            assert k in e, k
+        for f in e["frames"]:
+            assert f["filename"] and f["name"] and f["line"] >= 0
+        assert e["time_us"] > last or e["action"] == "segment_alloc"
+        last = e["time_us"]
+        if e["action"] == "alloc":
+            for a, n in live.items():
+                assert e["addr"] + e["size"] <= a or a + n <= e["addr"], "two live blocks overlap"
+            assert s["address"] <= e["addr"] and e["addr"] + e["size"] <= end
+            live[e["addr"]] = e["size"]
+        elif e["action"] == "free_completed":
+            assert live.pop(e["addr"]) == e["size"]
+    assert sum(live.values()) == s["allocated_size"]
+`
+	if out, err := exec.Command(python, "-c", script, file).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Files that are no snapshots, or hostile, are refused by a sentence.
+func TestMemoryRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"empty.pickle":   "",
+		"text.pickle":    "hello",
+		"number.pickle":  "\x80\x02K\x01.",
+		"system.pickle":  "cos\nsystem\n(S'touch /tmp/never'\ntR.",
+		"huge.pickle":    "\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f",
+		"shallow.pickle": "\x80\x02}q\x00X\x08\x00\x00\x00segmentsq\x01K\x01s.",
+		"gzip.pickle.gz": "\x1f\x8b\x08",
+		"head.csv":       "a,b\n1,2\n",
+		"negative.csv":   "id,lower,upper,size\n0,5,3,10\n",
+		"large.csv":      "id,lower,upper,size\n0,0,1,9223372036854775807\n",
+		"ragged.csv":     "id,lower,upper,size\n0,0\n",
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, errs, code := hocketHere("memory", file)
+		if code != exitUsage || !strings.HasPrefix(errs, "error: ") || strings.Contains(errs, "internal error") {
+			t.Errorf("%s: exit code %d, %s", name, code, errs)
+		}
+	}
+}

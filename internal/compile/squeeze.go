@@ -1,0 +1,33 @@
+package compile
+
+import (
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/planner"
+	"hocket.example/hocket/internal/sim"
+)
+
+// Squeeze inserts waits into a plan until its arena takes no more than budget bytes: those that are predicted to cost
+// least on the unit's machine. It returns the plan, the waits and what its run is predicted to take, in microseconds,
+// without them and with them. See planner.Squeeze.
+func (u *Unit) Squeeze(p *plan.Plan, budget int64) (q *plan.Plan, waits []planner.Wait, before, after float64, err error) {
+	m, _, err := u.machine(p.Ranks)
+	if err != nil {
+		return nil, nil, 0, 0, err
+	}
+	time := func(p *plan.Plan) (float64, error) {
+		t, err := sim.Plan(p, m)
+		if err != nil {
+			return 0, err
+		}
+		return t.Time, nil
+	}
+	if before, err = time(p); err != nil {
+		return nil, nil, 0, 0, err
+	}
+	q, waits, err = planner.Squeeze(p, budget, time)
+	after = before
+	for _, w := range waits {
+		after += w.Time
+	}
+	return q, waits, before, after, err
+}

@@ -1,0 +1,98 @@
+// Package footprint explains memory: what a plan takes and how near that is to what any plan must take; what a snapshot of
+// torch's caching allocator says; and what such an allocator, simulated, would take for a plan's program.
+package footprint
+
+import (
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/planner"
+)
+
+// Report is what a plan takes on each rank, in bytes.
+type Report struct {
+	// Peak is where the last buffer ends, parameters included.
+	Peak int64 `json:"peak"`
+	// Bound is the most that can be live at once, whichever order the streams run in: no layout is smaller.
+	Bound int64 `json:"bound"`
+	// Sequential is the most that is live at once in the order of the text.
+	Sequential int64 `json:"sequential"`
+	// Reserved is what is taken of the device: the arena.
+	Reserved   int64   `json:"reserved"`
+	GapPercent float64 `json:"gap_percent"` // of Peak over Bound
+	Buffers    int     `json:"buffers"`
+	// AtPeak are the buffers that can be live at once and take Bound.
+	AtPeak []Held `json:"at_peak"`
+}
+
+// Held is one buffer of a Report.
+type Held struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	Line  int32  `json:"line"` // of the text; 0 for none
+}
+
+// OfPlan reports on a plan.
+func OfPlan(p *plan.Plan) (*Report, error) {
+	f, err := planner.Measure(p)
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Peak: p.ArenaBytes, Bound: f.Bound, Sequential: f.Sequential, Reserved: max(p.ArenaBytes, plan.Align), Buffers: len(p.Buffers)}
+	r.GapPercent = gap(r.Peak, r.Bound)
+	for _, b := range f.BoundAt {
+		buf := &p.Buffers[b]
+		r.AtPeak = append(r.AtPeak, Held{buf.Name, plan.Aligned(buf.Bytes), p.Sites[buf.Site].Pos.Line})
+	}
+	return r, nil
+}
+
+func gap(peak, bound int64) float64 {
+	if bound == 0 {
+		return 0
+	}
+	return 100 * float64(peak-bound) / float64(bound)
+}
+
+// Life is where and when a buffer of a rank lies: from command Begin of the rank's up to and with End.
+type Life struct {
+	plan.Buffer
+	Line       int32
+	Begin, End int32
+}
+
+// Lives returns a rank's buffers that lie in the arena, parameters included, and what each of its commands does.
+func Lives(p *plan.Plan, rank int32) (lives []Life, ops []Op) {
+	at := map[int32]int{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if c.Rank == rank {
+			s := &p.Sites[c.Site]
+			ops = append(ops, Op{Line: s.Pos.Line, Text: s.Text, Stream: p.Streams[c.Stream].Name})
+		}
+		now := int32(max(len(ops)-1, 0))
+		for _, r := range p.Touches(c) {
+			b := &p.Buffers[r.Buf]
+			if r.Rank != rank || b.Space != plan.Arena {
+				continue
+			}
+			k, seen := at[r.Buf]
+			if !seen {
+				k = len(lives)
+				at[r.Buf] = k
+				lives = append(lives, Life{Buffer: *b, Line: p.Sites[b.Site].Pos.Line, Begin: now})
+			}
+			lives[k].End = now
+		}
+	}
+	for i := range lives {
+		if lives[i].Role == plan.RoleInput {
+			lives[i].Begin, lives[i].End = 0, int32(len(ops)-1)
+		}
+	}
+	return lives, ops
+}
+
+// Op is one command of a rank.
+type Op struct {
+	Line         int32
+	Text, Stream string
+}

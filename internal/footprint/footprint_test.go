@@ -1,0 +1,125 @@
+package footprint
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// corpus returns a file of the shared corpus.
+func corpus(t *testing.T, name string) *os.File {
+	t.Helper()
+	f, err := os.Open(filepath.Join("..", "..", "..", "shared", "corpus", name))
+	if err != nil {
+		t.Skip("no recordings here: ", err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func forumPlan(t *testing.T, layers int64) *plan.Plan {
+	t.Helper()
+	src, err := os.ReadFile(filepath.Join("..", "..", "examples", "forum.hkt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, ds := ir.Read("forum.hkt", string(src))
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	u, err := compile.Build(info, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := u.Plan(ir.Binding{Dims: map[string]int64{"B": 4096, "D": 8192, "L": layers}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// What torch 2.11 recorded on two H100: the peaks were read off the snapshots by Python, with torch's own rules.
+func TestSnapshots(t *testing.T) {
+	for _, c := range []struct {
+		file                         string
+		reserved, allocated, waiting int64
+	}{
+		{"forum-sync.rank0.pickle.gz", 1308622848, 1308622848, 67108864},
+		{"forum-record-stream.rank0.pickle.gz", 2919235584, 1308622848, 1677721600},
+		{"forum-record-stream.rank1.pickle.gz", 2785017856, 1308622848, 1543503872},
+		{"none.rank0.pickle.gz", 6006243328, 1308622848, 4831838208},
+	} {
+		all, err := ReadSnapshot(corpus(t, "memory/"+c.file))
+		if err != nil {
+			t.Fatalf("%s: %v", c.file, err)
+		}
+		x := all[0].Explain()
+		if len(all) != 1 || x.ReservedPeak != c.reserved || x.AllocatedPeak != c.allocated || x.Waiting != c.waiting {
+			t.Errorf("%s: %d devices, %+v; want %+v", c.file, len(all), x, c)
+		}
+		// Eight weights, the input, a workspace of 32 MiB and two activations.
+		if want := int64(8*8192*8192*2 + 3*4096*8192*2 + 32<<20); x.Bound != want || x.Peak != want {
+			t.Errorf("%s: a plan takes %d, bound %d; want %d", c.file, x.Peak, x.Bound, want)
+		}
+	}
+}
+
+// The simulation takes what torch took, within 5 %.
+func TestSimulationAgreesWithSnapshots(t *testing.T) {
+	p := forumPlan(t, 8)
+	for _, c := range []struct {
+		policy string
+		want   float64 // of rank 0's snapshot
+	}{{"caching", 1308622848}, {"deferred-free", 2919235584}} {
+		s, err := Simulate(p, c.policy, Speed{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %+v", c.policy, s.ReservedPeak)
+		if math.Abs(float64(s.ReservedPeak)-c.want) > 0.05*c.want {
+			t.Errorf("%s: %d bytes reserved, torch reserved %.0f", c.policy, s.ReservedPeak, c.want)
+		}
+	}
+	// The host's speed is what it depends on: a host slower than the device leaves nothing waiting.
+	slow, err := Simulate(p, "deferred-free", Speed{HostSec: 10e-3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast, err := Simulate(p, "deferred-free", Speed{HostSec: 1e-6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Captured, every one of 40 layers' outputs is held, at any speed.
+	for _, host := range []float64{1e-6, 10e-3} {
+		s, err := Simulate(p, "captured", Speed{HostSec: host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := int64(8*8192*8192*2 + 32<<20 + 41*67108864); s.ReservedPeak != want {
+			t.Errorf("captured: %d bytes reserved, want %d", s.ReservedPeak, want)
+		}
+	}
+	caching, err := Simulate(p, "caching", Speed{HostSec: 1e-6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slow.ReservedPeak != caching.ReservedPeak+67108864 && slow.ReservedPeak != caching.ReservedPeak || fast.ReservedPeak < 2*slow.ReservedPeak {
+		t.Errorf("reserved by a slow host %d, by a fast one %d, without a second stream %d", slow.ReservedPeak, fast.ReservedPeak, caching.ReservedPeak)
+	}
+}
+
+func TestOfPlan(t *testing.T) {
+	r, err := OfPlan(forumPlan(t, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := int64(8*8192*8192*2 + 3*4096*8192*2)
+	if r.Peak != want || r.Bound != want || r.Sequential != want || r.GapPercent != 0 || len(r.AtPeak) != 4 {
+		t.Errorf("%+v, want %d", r, want)
+	}
+}

@@ -1,0 +1,176 @@
+package footprint
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// Policies lists the policies that Simulate knows.
+func Policies() []string { return []string{"caching", "deferred-free", "captured"} }
+
+// Speed is how fast host and device are. The zero value is an H100 whose host runs Python.
+type Speed struct {
+	HostSec   float64 // that the host takes to issue one op; 0 for 220 µs
+	FlopsSec  float64 // of GEMMs; 0 for 650e12
+	MemorySec float64 // bytes that other ops read and write; 0 for 2.5e12
+	LinkSec   float64 // bytes that a collective brings a rank; 0 for 200e9
+	Workspace int64   // of GEMMs, which the allocator holds; 0 for 32 MiB, -1 for none
+	Runs      int     // back to back; 0 for 5
+}
+
+func (s *Speed) fill() {
+	set := func(v *float64, d float64) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	set(&s.HostSec, 220e-6)
+	set(&s.FlopsSec, 650e12)
+	set(&s.MemorySec, 2.5e12)
+	set(&s.LinkSec, 200e9)
+	if s.Workspace == 0 {
+		s.Workspace = 32 << 20
+	}
+	if s.Runs <= 0 {
+		s.Runs = 5
+	}
+}
+
+// Simulation is what a caching allocator would take for a plan's program. It is a model, and no measurement.
+type Simulation struct {
+	Policy        string  `json:"policy"`
+	ReservedPeak  int64   `json:"reserved_peak"`
+	AllocatedPeak int64   `json:"allocated_peak"`
+	Waiting       int64   `json:"waiting_for_streams"`
+	Segments      int     `json:"segments"`
+	HostAhead     float64 `json:"host_ahead_ms"` // at the end
+	Curve         []Point `json:"-"`
+}
+
+// Simulate runs rank 0's ops of a plan, in issue order, on a simulated caching allocator of torch. Each buffer is
+// allocated before its first use and dropped by the host after its last one. With "deferred-free" collectives run on a
+// stream of their own, which waits for main and for which main waits, and what they use is recorded on it: it is given
+// back once that stream has come to where it was when the buffer was dropped. "captured" is that within the capture of a
+// graph, where no event can be looked at: nothing is given back before its end. With "caching" collectives run on main.
+// The host goes on at its own speed, whatever the device does.
+func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
+	if !slices.Contains(Policies(), policy) {
+		return nil, fmt.Errorf("there is no policy %q: one of %v", policy, Policies())
+	}
+	s.fill()
+	m := &simulator{p: p, speed: s, deferred: policy != "caching", captured: policy == "captured", at: map[int32]*block{}, recorded: map[int32]bool{}}
+	m.count()
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Role == plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
+			m.a.Alloc(b.Bytes, 0)
+		}
+	}
+	for range s.Runs {
+		for i := range p.Cmds {
+			if p.Cmds[i].Rank == 0 {
+				m.step(&p.Cmds[i], int32(i))
+			}
+		}
+	}
+	return &Simulation{Policy: policy, ReservedPeak: m.a.ReservedPeak, AllocatedPeak: m.a.HeldPeak, Waiting: m.a.WaitingPeak,
+		Segments: m.a.Segments, HostAhead: 1e3 * max(0, max(m.main, m.comm)-m.host), Curve: m.a.Curve}, nil
+}
+
+type simulator struct {
+	p        *plan.Plan
+	speed    Speed
+	deferred bool
+	captured bool
+	a        Allocator
+	at       map[int32]*block // by buffer
+	recorded map[int32]bool   // buffers that the second stream uses
+	last     map[int32]int32  // by buffer: rank 0's last command that uses it
+	// host, main and comm are the times that the host and the streams have come to.
+	host, main, comm float64
+}
+
+func (m *simulator) count() {
+	m.last = map[int32]int32{}
+	for i := range m.p.Cmds {
+		if m.p.Cmds[i].Rank == 0 {
+			for _, r := range m.p.Touches(&m.p.Cmds[i]) {
+				m.last[r.Buf] = int32(i)
+			}
+		}
+	}
+}
+
+func (m *simulator) step(c *plan.Cmd, index int32) {
+	work := c.Kind == plan.Compute || c.Kind == plan.Copy || c.Kind == plan.Collective || c.Kind == plan.Group
+	if work {
+		m.host += m.speed.HostSec
+	}
+	for _, r := range m.p.Touches(c) {
+		b := &m.p.Buffers[r.Buf]
+		if b.Role == plan.RoleInput || b.Space != plan.Arena || b.Bytes == 0 || r.Rank != 0 || m.at[r.Buf] != nil {
+			continue
+		}
+		m.at[r.Buf], _ = m.a.Alloc(b.Bytes, m.host)
+	}
+	if work {
+		m.run(c)
+	}
+	for _, r := range m.p.Touches(c) {
+		b := m.at[r.Buf]
+		if b == nil || m.last[r.Buf] != index {
+			continue
+		}
+		until := 0.0
+		if m.recorded[r.Buf] {
+			until = m.comm
+			if m.captured {
+				until = math.Inf(1)
+			}
+		}
+		m.a.Free(b, m.host, until)
+		delete(m.at, r.Buf)
+		delete(m.recorded, r.Buf)
+	}
+}
+
+// run advances the streams by one op.
+func (m *simulator) run(c *plan.Cmd) {
+	d := m.seconds(c)
+	if c.Kind != plan.Collective || !m.deferred {
+		if gemm(c) && m.speed.Workspace > 0 {
+			m.a.Alloc(m.speed.Workspace, m.host)
+			m.speed.Workspace = 0 // kept
+		}
+		m.main = max(m.main, m.host) + d
+		return
+	}
+	m.comm = max(m.comm, m.main, m.host) + d
+	m.main = m.comm // main waits for the result
+	for _, r := range m.p.Touches(c) {
+		m.recorded[r.Buf] = true
+	}
+}
+
+func gemm(c *plan.Cmd) bool {
+	return c.Kind == plan.Compute && (c.Op == ir.OpLinear || c.Op == ir.OpMatmul)
+}
+
+func (m *simulator) seconds(c *plan.Cmd) float64 {
+	switch {
+	case c.Kind == plan.Collective:
+		coll := &m.p.Colls[c.Coll]
+		return 10e-6 + float64(coll.Moved(int(c.Part)))/m.speed.LinkSec
+	case gemm(c):
+		out, in := c.Outs[0].Elements(), c.Ins[0].Shape
+		return 5e-6 + 2*float64(out)*float64(in[len(in)-1])/m.speed.FlopsSec
+	}
+	bytes := int64(0)
+	for _, r := range m.p.Touches(c) {
+		bytes += r.Bytes()
+	}
+	return 3e-6 + float64(bytes)/m.speed.MemorySec
+}

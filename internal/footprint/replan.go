@@ -1,0 +1,70 @@
+package footprint
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/planner/pack"
+)
+
+// plan packs the lifetimes of a trace: from alloc to free_requested, which is after the last use in the order of the
+// host. What was there before counts as one block.
+func (s *Snapshot) plan(x *Explanation) {
+	var items []pack.Item
+	open := map[int64]int{}
+	base := x.base(s)
+	step := int32(0)
+	for _, e := range s.Events {
+		switch e.Action {
+		case "alloc":
+			open[e.Addr] = len(items)
+			items = append(items, pack.Item{Size: e.Bytes, Begin: step})
+			step++
+		case "free_requested":
+			k, ok := open[e.Addr]
+			if !ok { // it was there before
+				items = append(items, pack.Item{Size: e.Bytes, End: step})
+				base -= e.Bytes
+			} else {
+				items[k].End = step
+				delete(open, e.Addr)
+			}
+			step++
+		}
+	}
+	for _, k := range open {
+		items[k].End = step
+	}
+	x.Kept = max(base, 0)
+	load, at := pack.Load(items)
+	x.Bound = x.Kept + load
+	off := pack.Search(items, load, 20e6)
+	x.Peak = x.Kept + pack.Height(items, off)
+	for k, it := range items {
+		if it.Begin <= at && at < it.End {
+			x.AtPeak = append(x.AtPeak, Held{Name: fmt.Sprintf("allocation %d", k), Bytes: it.Size})
+		}
+	}
+}
+
+// base is what was allocated before the trace.
+func (x *Explanation) base(s *Snapshot) int64 {
+	bytes := int64(0)
+	for _, g := range s.Segments {
+		for _, b := range g.Blocks {
+			if b.State == "active_allocated" {
+				bytes += b.Bytes
+			}
+		}
+	}
+	for _, e := range s.Events {
+		_, a, _ := e.change()
+		bytes -= a
+	}
+	return max(bytes, 0)
+}
+
+// Report is what the plan of a snapshot's lifetimes takes.
+func (x *Explanation) Report() *Report {
+	return &Report{Peak: x.Peak, Bound: x.Bound, Sequential: x.Bound, Reserved: x.ReservedPeak, GapPercent: gap(x.Peak, x.Bound),
+		Buffers: x.Blocks, AtPeak: x.AtPeak}
+}

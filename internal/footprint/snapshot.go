@@ -1,0 +1,264 @@
+package footprint
+
+import (
+	"bufio"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"hocket.example/hocket/internal/pickle"
+)
+
+// Snapshot is what torch.cuda.memory._snapshot() says of one device.
+type Snapshot struct {
+	Device   int64
+	Segments []Segment
+	Events   []Event
+}
+
+// Segment is a piece of memory that the allocator reserved, and its blocks.
+type Segment struct {
+	Addr, Bytes, Stream int64
+	Blocks              []Block
+}
+
+// Block is a part of a segment. State is "active_allocated", "active_pending_free" or "inactive".
+type Block struct {
+	Bytes, Requested int64
+	State            string
+}
+
+// Event is one step of the allocator. Action is "alloc", "free_requested", "free_completed", "segment_alloc",
+// "segment_free", "segment_map", "segment_unmap", "oom" or "snapshot".
+type Event struct {
+	Action              string
+	Addr, Bytes, Stream int64
+	MicroSec            int64
+}
+
+// ReadSnapshot reads a snapshot as torch pickles it, compressed by gzip or not. Nothing in it is executed. It returns
+// the devices that have segments or events.
+func ReadSnapshot(r io.Reader) ([]*Snapshot, error) {
+	b := bufio.NewReader(r)
+	if magic, _ := b.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			return nil, err
+		}
+		return readSnapshot(z)
+	}
+	return readSnapshot(b)
+}
+
+func readSnapshot(r io.Reader) ([]*Snapshot, error) {
+	v, err := pickle.Decode(r, pickle.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	top, ok := v.(*pickle.Dict)
+	if !ok {
+		return nil, errors.New("this pickle is no snapshot of torch's allocator: it holds no dict")
+	}
+	if top.Get("segments") == nil || top.Get("device_traces") == nil {
+		return nil, errors.New(`this pickle is no snapshot of torch's allocator: it has no "segments" and "device_traces"`)
+	}
+	d := &snapshotReader{byDevice: map[int64]*Snapshot{}}
+	d.segments(top.Get("segments"))
+	for dev, t := range d.list(top.Get("device_traces"), "device_traces") {
+		for k, e := range d.list(t, "device_traces[%d]", dev) {
+			d.event(int64(dev), e, k)
+		}
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	var out []*Snapshot
+	for _, s := range d.byDevice {
+		out = append(out, s)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("the snapshot is empty: record one with torch.cuda.memory._record_memory_history() on")
+	}
+	slices.SortFunc(out, func(a, b *Snapshot) int { return cmp.Compare(a.Device, b.Device) })
+	return out, nil
+}
+
+// snapshotReader keeps the first error.
+type snapshotReader struct {
+	byDevice map[int64]*Snapshot
+	err      error
+}
+
+func (d *snapshotReader) failf(format string, args ...any) {
+	if d.err == nil {
+		d.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (d *snapshotReader) list(v any, where string, args ...any) []any {
+	switch l := v.(type) {
+	case *pickle.List:
+		return l.Items
+	case pickle.Tuple:
+		return l
+	}
+	d.failf("%s is no list", fmt.Sprintf(where, args...))
+	return nil
+}
+
+func (d *snapshotReader) dict(v any, where string, k int) *pickle.Dict {
+	if m, ok := v.(*pickle.Dict); ok {
+		return m
+	}
+	d.failf("%s %d is no dict", where, k)
+	return &pickle.Dict{}
+}
+
+// number returns a field that is a number of bytes or the like.
+func (d *snapshotReader) number(m *pickle.Dict, key, where string, k int) int64 {
+	n, ok := m.Get(key).(int64)
+	if !ok || n < 0 {
+		d.failf("%s %d: %s is %v, which is no number", where, k, key, m.Get(key))
+	}
+	return n
+}
+
+// size is a number of bytes that sums stay small with.
+func (d *snapshotReader) size(m *pickle.Dict, key, where string, k int) int64 {
+	n := d.number(m, key, where, k)
+	if n > 1<<48 {
+		d.failf("%s %d: %s is %d bytes", where, k, key, n)
+		return 0
+	}
+	return n
+}
+
+func (d *snapshotReader) device(id int64) *Snapshot {
+	s := d.byDevice[id]
+	if s == nil {
+		s = &Snapshot{Device: id}
+		d.byDevice[id] = s
+	}
+	return s
+}
+
+func (d *snapshotReader) segments(v any) {
+	for k, x := range d.list(v, "segments") {
+		m := d.dict(x, "segment", k)
+		s := Segment{Addr: d.number(m, "address", "segment", k), Bytes: d.size(m, "total_size", "segment", k)}
+		s.Stream, _ = m.Get("stream").(int64)
+		for i, y := range d.list(m.Get("blocks"), "blocks of segment %d", k) {
+			b := d.dict(y, "block", i)
+			state, _ := b.Get("state").(string)
+			req, _ := b.Get("requested_size").(int64)
+			s.Blocks = append(s.Blocks, Block{Bytes: d.size(b, "size", "block", i), Requested: req, State: state})
+		}
+		dev, _ := m.Get("device").(int64)
+		if d.err != nil {
+			return
+		}
+		on := d.device(dev)
+		on.Segments = append(on.Segments, s)
+	}
+}
+
+func (d *snapshotReader) event(dev int64, v any, k int) {
+	m := d.dict(v, "event", k)
+	action, ok := m.Get("action").(string)
+	if !ok {
+		d.failf("event %d: action is %v", k, m.Get("action"))
+	}
+	e := Event{Action: action, Bytes: d.size(m, "size", "event", k)}
+	e.Addr, _ = m.Get("addr").(int64)
+	e.Stream, _ = m.Get("stream").(int64)
+	e.MicroSec, _ = m.Get("time_us").(int64)
+	if d.err == nil {
+		on := d.device(dev)
+		on.Events = append(on.Events, e)
+	}
+}
+
+// Explanation is what a snapshot says.
+type Explanation struct {
+	Device int64 `json:"device"`
+	// ReservedPeak is the most that the allocator had of the device, AllocatedPeak the most that the program held.
+	ReservedPeak  int64 `json:"reserved_peak"`
+	AllocatedPeak int64 `json:"allocated_peak"`
+	// Waiting is the most that was given back by the program and waited for other streams (record_stream).
+	Waiting int64 `json:"waiting_for_streams"`
+	// Free is what of the segments, at the end, is neither held nor waits; Rounding what blocks are larger than what
+	// was asked for.
+	Free     int64 `json:"free"`
+	Rounding int64 `json:"rounding"`
+	// Kept is what the program held from before the trace to its end.
+	Kept int64 `json:"kept"`
+	// Blocks is the number of allocations traced.
+	Blocks int `json:"blocks"`
+	// Bound is the most that was live at once: what a plan of the same lifetimes needs at the least; Peak is what it
+	// takes.
+	Bound  int64  `json:"bound"`
+	Peak   int64  `json:"peak"`
+	AtPeak []Held `json:"at_peak"`
+}
+
+// Explain goes through a snapshot's trace. In torch's traces memory is given back at free_requested; the base is what is
+// there at the end less what the trace added.
+func (s *Snapshot) Explain() *Explanation {
+	x := &Explanation{Device: s.Device}
+	var reserved, allocated, waiting int64
+	for _, g := range s.Segments {
+		reserved += g.Bytes
+		used := int64(0)
+		for _, b := range g.Blocks {
+			switch b.State {
+			case "active_allocated":
+				allocated += b.Bytes
+				if b.Requested > 0 {
+					x.Rounding += max(0, b.Bytes-b.Requested)
+				}
+			case "active_pending_free", "active_awaiting_free":
+				waiting += b.Bytes
+			default:
+				continue
+			}
+			used += b.Bytes
+		}
+		x.Free += max(0, g.Bytes-used)
+	}
+	for _, e := range s.Events {
+		r, a, w := e.change()
+		reserved, allocated, waiting = reserved-r, allocated-a, waiting-w
+	}
+	reserved, allocated, waiting = max(reserved, 0), max(allocated, 0), max(waiting, 0)
+	x.ReservedPeak, x.AllocatedPeak, x.Waiting = reserved, allocated, waiting
+	for _, e := range s.Events {
+		r, a, w := e.change()
+		reserved, allocated, waiting = reserved+r, allocated+a, waiting+w
+		x.ReservedPeak, x.AllocatedPeak, x.Waiting = max(x.ReservedPeak, reserved), max(x.AllocatedPeak, allocated), max(x.Waiting, waiting)
+		if e.Action == "alloc" {
+			x.Blocks++
+		}
+	}
+	s.plan(x)
+	return x
+}
+
+// change is what an event adds to the reserved, the allocated and the waiting bytes.
+func (e *Event) change() (reserved, allocated, waiting int64) {
+	switch e.Action {
+	case "segment_alloc", "segment_map":
+		return e.Bytes, 0, 0
+	case "segment_free", "segment_unmap":
+		return -e.Bytes, 0, 0
+	case "alloc":
+		return 0, e.Bytes, 0
+	case "free_requested":
+		return 0, -e.Bytes, e.Bytes
+	case "free_completed":
+		return 0, 0, -e.Bytes
+	}
+	return 0, 0, 0
+}

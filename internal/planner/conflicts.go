@@ -1,0 +1,216 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/planner/pack"
+)
+
+// pairsBound returns the number of pairs of n buffers up to which they are compared; plans with more are laid out
+// online, which keeps time linear.
+func pairsBound(n int) int { return min(n*n, 1<<18+32*n) }
+
+// packItems returns what pack is to place: the items with their lifetimes on rank 0, and the conflicts that these do not
+// show. ok is false where there are too many pairs to compare.
+//
+// Two buffers whose uses meet in the issue order of a rank conflict. Others are compared only where one's use is not
+// certainly done before the other's begins. These are found by stream: what a stream knows grows, so that the uses that
+// are neither done before y nor begun after it are a window of each stream's uses.
+func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.Item, ok bool) {
+	out = make([]pack.Item, len(items))
+	index := make([]int32, len(p.Buffers))
+	for i := range index {
+		index[i] = -1
+	}
+	for i, it := range items {
+		index[it.buf] = int32(i)
+		out[i].Size = it.size
+		if hs := u.holders[it.buf]; len(hs) > 0 && hs[0].rank == 0 {
+			out[i].Begin, out[i].End = hs[0].begin, hs[0].end+1
+		}
+	}
+	f := &pairFinder{p: p, u: u, items: out, index: index, stats: stats, most: pairsBound(len(items))}
+	late := slices.ContainsFunc(p.Cmds, func(c plan.Cmd) bool { return c.Late })
+	switch {
+	case late && len(items) > 2048:
+		return nil, false
+	case late: // what is known may come later in the list
+		for i := range items {
+			for j := range i {
+				f.add(int32(i), int32(j))
+			}
+		}
+	default:
+		for r := range p.Ranks {
+			if !f.onRank(int32(r)) {
+				return nil, false
+			}
+		}
+	}
+	return out, f.compare(items)
+}
+
+type pairFinder struct {
+	p     *plan.Plan
+	u     *usage
+	items []pack.Item
+	index []int32 // by buffer
+	pairs []uint64
+	most  int // pairs
+	stats *Stats
+}
+
+// rankUse is a use of a buffer on one rank.
+type rankUse struct {
+	item int32
+	use  *use
+}
+
+func (f *pairFinder) add(i, j int32) {
+	if i != j && max(f.items[i].Begin, f.items[j].Begin) >= min(f.items[i].End, f.items[j].End) {
+		f.pairs = append(f.pairs, uint64(min(i, j))<<32|uint64(max(i, j)))
+	}
+}
+
+// onRank adds the pairs of rank r that may conflict; false where there are too many.
+func (f *pairFinder) onRank(r int32) bool {
+	byStream := map[int32][]rankUse{}
+	var spans []pack.Item // the lifetimes on this rank
+	var ids []int32
+	for b, i := range f.index {
+		if i < 0 {
+			continue
+		}
+		for h := range f.u.holders[b] {
+			x := &f.u.holders[b][h]
+			if x.rank != r {
+				continue
+			}
+			spans, ids = append(spans, pack.Item{Begin: x.begin, End: x.end + 1}), append(ids, i)
+			for k := x.uses; k >= 0; k = f.u.uses[k].next {
+				s := f.u.uses[k].stream
+				byStream[s] = append(byStream[s], rankUse{i, &f.u.uses[k]})
+			}
+		}
+	}
+	if r > 0 && !f.meeting(spans, ids) {
+		return false
+	}
+	streams := make([]*usesOf, 0, len(byStream))
+	for s, us := range byStream {
+		slices.SortFunc(us, func(a, b rankUse) int {
+			return cmp.Or(cmp.Compare(a.use.first, b.use.first), cmp.Compare(a.item, b.item))
+		})
+		streams = append(streams, newUsesOf(s, us))
+	}
+	slices.SortFunc(streams, func(a, b *usesOf) int { return cmp.Compare(a.stream, b.stream) })
+	for _, on := range streams {
+		for _, y := range on.uses {
+			for _, s := range streams {
+				f.window(y, s)
+			}
+			if len(f.pairs) > 2*f.most {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// window adds the uses of stream s that are neither done before y begins nor begin after y is done, in the same run or
+// from one run to the next.
+func (f *pairFinder) window(y rankUse, s *usesOf) {
+	known := y.use.before[0].at(s.stream)
+	after, _ := slices.BinarySearchFunc(s.uses, y, func(x, y rankUse) int {
+		if x.use.before[0].knows(y.use.stream, y.use.last) {
+			return 1
+		}
+		return -1
+	})
+	s.later(1, 0, s.leaves, int32(after), known, func(x int32) { f.add(s.uses[x].item, y.item) })
+	if wrapped := y.use.before[1].at(s.stream); s.last[1] > wrapped {
+		s.later(1, 0, s.leaves, int32(len(s.uses)), wrapped, func(x int32) { f.add(s.uses[x].item, y.item) })
+	}
+}
+
+// meeting adds the pairs whose lifetimes meet on a rank.
+func (f *pairFinder) meeting(spans []pack.Item, ids []int32) bool {
+	order := make([]int32, len(spans))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(spans[a].Begin, spans[b].Begin), cmp.Compare(a, b))
+	})
+	var alive []int32
+	for _, i := range order {
+		kept := alive[:0]
+		for _, j := range alive {
+			if spans[j].End > spans[i].Begin {
+				kept = append(kept, j)
+				f.add(ids[i], ids[j])
+			}
+		}
+		if alive = append(kept, i); len(f.pairs) > 2*f.most {
+			return false
+		}
+	}
+	return true
+}
+
+// compare keeps the pairs that may not share and lists them with their items.
+func (f *pairFinder) compare(items []item) bool {
+	slices.Sort(f.pairs)
+	f.pairs = slices.Compact(f.pairs)
+	if len(f.pairs) > f.most {
+		return false
+	}
+	for _, pair := range f.pairs {
+		i, j := int32(pair>>32), int32(pair&(1<<32-1))
+		f.stats.Compares++
+		if !f.u.mayShare(items[i].buf, items[j].buf) {
+			f.items[i].Also = append(f.items[i].Also, j)
+			f.items[j].Also = append(f.items[j].Also, i)
+		}
+	}
+	return true
+}
+
+// usesOf are the uses of one stream by their first command, and a tree of their last commands: those that are used
+// behind some command are found without looking at the others.
+type usesOf struct {
+	stream int32
+	uses   []rankUse
+	leaves int32
+	last   []int32 // by node, 1 the root; use k is node leaves+k
+}
+
+func newUsesOf(stream int32, uses []rankUse) *usesOf {
+	t := &usesOf{stream: stream, uses: uses, leaves: 1}
+	for int(t.leaves) < len(uses) {
+		t.leaves *= 2
+	}
+	t.last = make([]int32, 2*t.leaves)
+	for k, x := range uses {
+		t.last[int(t.leaves)+k] = x.use.last
+	}
+	for n := t.leaves - 1; n > 0; n-- {
+		t.last[n] = max(t.last[2*n], t.last[2*n+1])
+	}
+	return t
+}
+
+// later calls f for the uses before the end-th whose last command is behind known, below the node that holds [lo, hi).
+func (t *usesOf) later(node, lo, hi, end, known int32, f func(k int32)) {
+	switch {
+	case lo >= end || t.last[node] <= known:
+	case hi-lo == 1:
+		f(lo)
+	default:
+		mid := (lo + hi) / 2
+		t.later(2*node, lo, mid, end, known, f)
+		t.later(2*node+1, mid, hi, end, known, f)
+	}
+}

@@ -1,0 +1,147 @@
+package pack
+
+import (
+	"encoding/csv"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// proveApart fails where two items that conflict share a byte.
+func proveApart(t *testing.T, items []Item, off []int64) {
+	t.Helper()
+	if len(off) != len(items) {
+		t.Fatalf("%d offsets of %d items", len(off), len(items))
+	}
+	for i, a := range items {
+		if off[i] < 0 {
+			t.Fatalf("item %d lies at %d", i, off[i])
+		}
+		for j, b := range items[:i] {
+			conflict := max(a.Begin, b.Begin) < min(a.End, b.End) || slices.Contains(a.Also, int32(j))
+			if conflict && off[i] < off[j]+b.Size && off[j] < off[i]+a.Size {
+				t.Fatalf("items %d and %d overlap", i, j)
+			}
+		}
+	}
+}
+
+// perfect cuts a rectangle of 2^20 bytes by 2^20 steps into n: they can be packed without a gap.
+func perfect(seed uint64, n int) []Item {
+	r := rand.New(rand.NewPCG(seed, 7))
+	type rect struct {
+		t0, t1 int32
+		o0, o1 int64
+	}
+	rs := []rect{{0, 1 << 20, 0, 1 << 20}}
+	for len(rs) < n {
+		k := r.IntN(len(rs))
+		x := rs[k]
+		switch {
+		case r.IntN(2) == 0 && x.t1-x.t0 > 1:
+			c := x.t0 + 1 + r.Int32N(x.t1-x.t0-1)
+			rs[k].t1 = c
+			rs = append(rs, rect{c, x.t1, x.o0, x.o1})
+		case x.o1-x.o0 > 1:
+			c := x.o0 + 1 + r.Int64N(x.o1-x.o0-1)
+			rs[k].o1 = c
+			rs = append(rs, rect{x.t0, x.t1, c, x.o1})
+		}
+	}
+	r.Shuffle(n, func(i, j int) { rs[i], rs[j] = rs[j], rs[i] })
+	items := make([]Item, n)
+	for i, x := range rs {
+		items[i] = Item{Size: x.o1 - x.o0, Begin: x.t0, End: x.t1}
+	}
+	return items
+}
+
+func TestPerfectPackings(t *testing.T) {
+	for _, c := range []struct {
+		n       int
+		steps   int64
+		percent float64
+	}{{2, 1e6, 0}, {30, 10e6, 0}, {100, 100e6, 5}, {300, 200e6, 5}, {1000, 200e6, 10}} {
+		for seed := range uint64(2) {
+			items := perfect(seed, c.n)
+			off := Search(items, 0, c.steps)
+			proveApart(t, items, off)
+			over := 100 * float64(Height(items, off)-1<<20) / (1 << 20)
+			t.Logf("n=%d seed %d: %.2f %% over", c.n, seed, over)
+			if over > c.percent {
+				t.Errorf("n=%d seed %d: %.2f %% over the optimum, want at most %v", c.n, seed, over, c.percent)
+			}
+		}
+	}
+}
+
+// The instances of google/minimalloc each fit into 1,048,576 bytes.
+func TestMinimalloc(t *testing.T) {
+	dir := filepath.Join("..", "..", "..", "..", "shared", "corpus", "minimalloc")
+	if _, err := os.Stat(dir); err != nil {
+		t.Skip("no instances here: ", err)
+	}
+	for _, name := range []string{"A", "B", "C", "D", "E", "F"} {
+		f, err := os.Open(filepath.Join(dir, name+".1048576.csv"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := csv.NewReader(f).ReadAll()
+		if f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var items []Item
+		for _, r := range rows[1:] {
+			var v [4]int64
+			for k := range v {
+				if v[k], err = strconv.ParseInt(r[k], 10, 64); err != nil {
+					t.Fatal(err)
+				}
+			}
+			items = append(items, Item{Size: v[3], Begin: int32(v[1]), End: int32(v[2])})
+		}
+		off := Search(items, 0, 300e6)
+		proveApart(t, items, off)
+		h := Height(items, off)
+		t.Logf("%s: %d bytes, %.2f %% over", name, h, 100*float64(h-1<<20)/(1<<20))
+		if h > 1<<20+1<<20/50 {
+			t.Errorf("%s: %d bytes, more than 2 %% over 1048576", name, h)
+		}
+	}
+}
+
+// Equal items are packed equally, and further conflicts count as lifetimes do.
+func TestRandomItems(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		n := 1 + r.IntN(60)
+		items := make([]Item, n)
+		for i := range items {
+			b := r.Int32N(40)
+			items[i] = Item{Size: 256 * r.Int64N(20), Begin: b, End: b + r.Int32N(12)}
+		}
+		for range r.IntN(2 * n) {
+			i, j := r.IntN(n), r.IntN(n)
+			if i != j && !slices.Contains(items[i].Also, int32(j)) {
+				items[i].Also = append(items[i].Also, int32(j))
+				items[j].Also = append(items[j].Also, int32(i))
+			}
+		}
+		fit := Fit(items, 0)
+		proveApart(t, items, fit)
+		off := Search(items, 0, 1e5)
+		proveApart(t, items, off)
+		if Height(items, off) > Height(items, fit) {
+			t.Errorf("seed %d: searching made it worse", seed)
+		}
+		if !slices.Equal(off, Search(items, 0, 1e5)) {
+			t.Errorf("seed %d: packed otherwise the second time", seed)
+		}
+		if load, _ := Load(items); Height(items, off) < load {
+			t.Errorf("seed %d: %d bytes, and %d live at once", seed, Height(items, off), load)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package planner
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+)
+
+// Wait is one that Squeeze inserted: what uses Behind first waits until Before is no longer used, so that both can lie
+// on the same bytes.
+type Wait struct {
+	Before, Behind int32 // buffers
+	// Time is what the plan's run takes longer for it, as predicted.
+	Time float64
+}
+
+// ErrBudget is returned by Squeeze where no waits make a plan fit.
+var ErrBudget = errors.New("no waits make it fit")
+
+const (
+	// mostWaits bounds the waits inserted, mostTried the pairs of buffers whose cost is predicted for each.
+	mostWaits = 512
+	mostTried = 6
+)
+
+// Squeeze inserts waits into a plan until its arena is no larger than budget: each time, of the buffers that can be
+// live at once, those two are put one behind the other whose wait is predicted to cost least for what it saves. time
+// predicts a run. The plan given is not changed. Where waits are not enough, the plan returned is the smallest found,
+// with ErrBudget.
+func Squeeze(p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error)) (*plan.Plan, []Wait, error) {
+	var waits []Wait
+	if p.ArenaBytes <= budget {
+		return p, nil, nil
+	}
+	now, err := time(p)
+	if err != nil {
+		return p, nil, err
+	}
+	best, bestWaits := p, 0
+	for len(waits) < mostWaits {
+		next, w, took, err := squeezeOnce(p, now, time)
+		if err != nil {
+			return best, waits[:bestWaits], err
+		}
+		if next == nil {
+			break
+		}
+		w.Time = took - now
+		waits, p, now = append(waits, w), next, took
+		if p.ArenaBytes < best.ArenaBytes {
+			best, bestWaits = p, len(waits)
+		}
+		if p.ArenaBytes <= budget {
+			return p, waits, nil
+		}
+	}
+	return best, waits[:bestWaits], fmt.Errorf("%w: it takes %d bytes, %d with the waits that help", ErrBudget, p.ArenaBytes, best.ArenaBytes)
+}
+
+// squeezeOnce returns the plan with one more wait; nil where none is left.
+func squeezeOnce(p *plan.Plan, now float64, time func(*plan.Plan) (float64, error)) (best *plan.Plan, w Wait, took float64, err error) {
+	u, err := usageOf(p)
+	if err != nil {
+		return nil, w, 0, err
+	}
+	f, err := Measure(p)
+	if err != nil {
+		return nil, w, 0, err
+	}
+	type pair struct {
+		a, b  int32
+		saves int64
+	}
+	var pairs []pair
+	for _, a := range f.BoundAt {
+		for _, b := range f.BoundAt {
+			if u.inOrder(p, a, b) {
+				pairs = append(pairs, pair{a, b, min(p.Buffers[a].Bytes, p.Buffers[b].Bytes)})
+			}
+		}
+	}
+	// The larger ones first, and of these the ones that are least far apart in issue order the last: their wait
+	// stalls most.
+	slices.SortStableFunc(pairs, func(x, y pair) int {
+		far := func(z pair) int32 { return p.Buffers[z.b].First - p.Buffers[z.a].Last }
+		return cmp.Or(cmp.Compare(y.saves, x.saves), cmp.Compare(far(y), far(x)))
+	})
+	price := 0.0
+	tried := 0
+	var order *usage
+	for _, x := range pairs {
+		if tried == mostTried {
+			break
+		}
+		q, ordered := u.behind(p, x.a, x.b)
+		if q == nil {
+			continue
+		}
+		tried++
+		t, err := time(q)
+		if err != nil {
+			return nil, w, 0, err
+		}
+		if c := (t - now) / float64(x.saves); best == nil || c < price {
+			best, order, w, took, price = q, ordered, Wait{Before: x.a, Behind: x.b}, t, c
+		}
+	}
+	if best != nil {
+		err = layOut(new(world), best, order, new(Stats))
+	}
+	return best, w, took, err
+}
+
+// usageOf finds the usage of a finished plan.
+func usageOf(p *plan.Plan) (*usage, error) {
+	q := *p
+	q.Buffers = slices.Clone(p.Buffers)
+	for i := range q.Buffers {
+		q.Buffers[i].First, q.Buffers[i].Last = -1, -1
+	}
+	return simulate(new(world), &q, new(Stats))
+}
+
+// inOrder reports whether b may be put behind a: it is issued behind it on every rank that has both, and there is one.
+func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
+	if a == b || p.Buffers[a].Role == plan.RoleInput || p.Buffers[b].Role == plan.RoleInput {
+		return false
+	}
+	both := false
+	for i := range u.holders[a] {
+		x := &u.holders[a][i]
+		for k := range u.holders[b] {
+			if y := &u.holders[b][k]; y.rank == x.rank {
+				if both = true; x.end >= y.begin {
+					return false
+				}
+			}
+		}
+	}
+	return both
+}
+
+// behind returns the plan in which each use of b waits for those of a on the same rank, and its usage, not yet laid out;
+// nil where events cannot order them, or the plan would stand still.
+func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
+	at := make([][]int32, len(p.Streams)) // by stream: its commands
+	for i := range p.Cmds {
+		s := p.Cmds[i].Stream
+		at[s] = append(at[s], int32(i))
+	}
+	q := *p
+	after, before := map[int32][]plan.Cmd{}, map[int32][]plan.Cmd{}
+	for i := range u.holders[a] {
+		x := &u.holders[a][i]
+		k := slices.IndexFunc(u.holders[b], func(h holder) bool { return h.rank == x.rank })
+		if k < 0 {
+			continue
+		}
+		for e := x.uses; e >= 0; e = u.uses[e].next {
+			for g := u.holders[b][k].uses; g >= 0; g = u.uses[g].next {
+				from, to := &u.uses[e], &u.uses[g]
+				if to.before[0].knows(from.stream, from.last) {
+					continue
+				}
+				// A peer's transfer may use it: no event reaches there.
+				if p.Streams[from.stream].Rank != p.Streams[to.stream].Rank {
+					return nil, nil
+				}
+				last, first := at[from.stream][from.last-1], at[to.stream][to.first-1]
+				record, wait := p.Cmds[last], p.Cmds[first]
+				slot := int32(q.Events)
+				q.Events++
+				after[last] = append(after[last], plan.Cmd{Kind: plan.Record, Rank: record.Rank, Stream: record.Stream,
+					Site: record.Site, Iter: record.Iter, Event: slot})
+				before[first] = append(before[first], plan.Cmd{Kind: plan.WaitEvent, Rank: wait.Rank, Stream: wait.Stream,
+					Site: wait.Site, Iter: wait.Iter, Event: slot})
+			}
+		}
+	}
+	if len(after) == 0 {
+		return nil, nil
+	}
+	q.Cmds = make([]plan.Cmd, 0, len(p.Cmds)+2*len(after))
+	for i := range p.Cmds {
+		q.Cmds = append(q.Cmds, before[int32(i)]...)
+		q.Cmds = append(q.Cmds, p.Cmds[i])
+		q.Cmds = append(q.Cmds, after[int32(i)]...)
+	}
+	q.Buffers = slices.Clone(p.Buffers)
+	for i := range q.Buffers {
+		q.Buffers[i].First, q.Buffers[i].Last = -1, -1
+	}
+	again, err := simulate(new(world), &q, new(Stats))
+	if err != nil {
+		return nil, nil // it would stand still
+	}
+	return &q, again
+}

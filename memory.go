@@ -1,0 +1,112 @@
+package hocket
+
+import (
+	"fmt"
+	"io"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/footprint"
+	"hocket.example/hocket/internal/plan"
+)
+
+// MemoryReport says what a plan takes on each rank, and what any plan of the program must take.
+type MemoryReport = footprint.Report
+
+// MemorySimulation is what a caching allocator would take for a program: a model, no measurement.
+type MemorySimulation = footprint.Simulation
+
+// MemoryPlan is where a program's buffers lie when it runs.
+type MemoryPlan struct {
+	Report *MemoryReport
+
+	title string
+	unit  *compile.Unit
+	plan  *plan.Plan
+}
+
+// MemoryWait is a wait that MemoryPlan.Fit inserted: Behind waits until Before is no longer used. MicroSec is what it is
+// predicted to cost.
+type MemoryWait struct {
+	Before   string  `json:"before"`
+	Behind   string  `json:"behind"`
+	MicroSec float64 `json:"us"`
+}
+
+// MemoryFit is how a plan was made to fit.
+type MemoryFit struct {
+	Waits []MemoryWait `json:"waits"`
+	// Before and After are what a run is predicted to take, in microseconds.
+	Before float64 `json:"us_before"`
+	After  float64 `json:"us_after"`
+}
+
+// Fit inserts waits until the plan takes no more than budget bytes: those that are predicted to cost least. Its error
+// wraps ErrBudget where waits are not enough; the plan is then as small as they make it.
+func (m *MemoryPlan) Fit(budget int64) (*MemoryFit, error) {
+	q, waits, before, after, serr := m.unit.Squeeze(m.plan, budget)
+	if q == nil {
+		return nil, serr
+	}
+	fit := &MemoryFit{Before: before, After: after, Waits: []MemoryWait{}}
+	for _, w := range waits {
+		fit.Waits = append(fit.Waits, MemoryWait{q.Buffers[w.Before].Name, q.Buffers[w.Behind].Name, w.Time})
+	}
+	r, err := footprint.OfPlan(q)
+	if err != nil {
+		return nil, err
+	}
+	m.plan, m.Report = q, r
+	if serr != nil {
+		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", ErrBudget, Bytes(budget), Bytes(r.Peak))
+	}
+	return fit, nil
+}
+
+// PlanMemory lowers and plans p for opts.Binding and reports on its memory. Nothing runs, and no machine is needed.
+func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine})
+	if err != nil {
+		return nil, err
+	}
+	pl, err := u.Plan(opts.Binding.ir())
+	if err != nil {
+		return nil, err
+	}
+	r, err := footprint.OfPlan(pl)
+	if err != nil {
+		return nil, err
+	}
+	title := opts.Strategy
+	if title == "" {
+		title = "sequential"
+	}
+	return &MemoryPlan{Report: r, title: title, unit: u, plan: pl}, nil
+}
+
+// Ops returns what a rank does, in issue order: the statement of each of its commands.
+func (m *MemoryPlan) Ops(rank int) []string {
+	var out []string
+	_, ops := footprint.Lives(m.plan, int32(rank))
+	for _, op := range ops {
+		out = append(out, op.Text)
+	}
+	return out
+}
+
+// Simulate runs the program on a simulated caching allocator of torch: policy "caching", or "deferred-free" for
+// collectives on a second stream and record_stream. speed is that of host and device; its zero value an H100's.
+func (m *MemoryPlan) Simulate(policy string, speed footprint.Speed) (*MemorySimulation, error) {
+	return footprint.Simulate(m.plan, policy, speed)
+}
+
+// WriteViz writes the plan as a snapshot for PyTorch's memory viewer, with ranks as devices.
+func (m *MemoryPlan) WriteViz(w io.Writer) error { return footprint.WriteViz(w, m.plan) }
+
+// WriteMemoryHTML writes a self-contained page with a picture of each plan, side by side.
+func WriteMemoryHTML(w io.Writer, title string, plans ...*MemoryPlan) error {
+	var panels []footprint.Panel
+	for _, m := range plans {
+		panels = append(panels, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.Report})
+	}
+	return footprint.WriteHTML(w, title, panels)
+}
