@@ -92,6 +92,7 @@ const (
 	// Control.
 	OpOn
 	OpFor
+	OpYield
 	OpIf
 	OpCall
 	OpReturn
@@ -325,7 +326,8 @@ var opTable = [numOps]OpInfo{
 	OpLet:     {Name: "let", Class: ClassMemory, Doc: "names an index expression"},
 
 	OpOn:     {Name: "on", Class: ClassControl, MinArgs: 1, MaxArgs: 1, Doc: "the block's ops are issued to that stream"},
-	OpFor:    {Name: "for", Class: ClassControl, Doc: "a half-open loop with step 1"},
+	OpFor:    {Name: "for", Class: ClassControl, MaxArgs: manyArgs, Doc: "a half-open loop with step 1, which may carry values (%y = for %i in 0..L carry %h = %x { … yield %z })"},
+	OpYield:  {Name: "yield", Class: ClassControl, MaxArgs: manyArgs, Doc: "the values that a loop carries to its next iteration, or leaves"},
 	OpIf:     {Name: "if", Class: ClassControl, Doc: "a conditional, possibly rank-dependent"},
 	OpCall:   {Name: "call", Class: ClassControl, MaxArgs: manyArgs, Doc: "inlines a function"},
 	OpReturn: {Name: "return", Class: ClassControl, MaxArgs: manyArgs, Doc: "the function's results"},
