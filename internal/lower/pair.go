@@ -128,7 +128,7 @@ type pairFinder struct {
 	at    map[*ir.Stmt]int
 	// carried are the values that loops of the function carry, which are dense.
 	carried map[string]bool
-	stmts []*ir.Stmt
+	stmts   []*ir.Stmt
 	// owned are the statements of reductions' regions that will be replaced,
 	// shared those of reductions that are left sequential.
 	owned, shared map[*ir.Stmt]*region
