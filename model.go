@@ -50,6 +50,11 @@ type Model struct {
 	mu    sync.Mutex // of what follows
 	bound map[string]*tensor.Tensor
 	on    map[string]*DeviceTensor // bound, too
+	// Of BindFrom: the checkpoints that weights are mapped from, whether there are any, and which
+	// parameters are no weights.
+	checkpoints []*Checkpoint
+	weighted    bool
+	inputs      []string
 }
 
 // planned is a plan and the dims that it is for.
@@ -146,6 +151,9 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		if fixed, ok := m.binding.Dims[name]; ok && fixed != v {
 			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d: no run could use it", ErrInput, name, v, name, fixed)
 		}
+	}
+	if err := m.unbound(); err != nil {
+		return err
 	}
 	weights, on := m.weights(), m.onDevices()
 	// A run that is given nothing else.
@@ -507,6 +515,13 @@ func (m *Model) Close() error {
 	for _, l := range c.remove(func(l *loaded) bool { return l.model == m }) {
 		errs = append(errs, l.prog.Close())
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.bound)
+	for _, c := range m.checkpoints {
+		errs = append(errs, c.release())
+	}
+	m.checkpoints = nil
 	return errors.Join(errs...)
 }
 

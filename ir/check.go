@@ -86,9 +86,12 @@ type checker struct {
 	// lateIf the conditions and loops that Bind cannot decide, and unsure the
 	// blocks that may never run.
 	blocks, rankIf, loops, lateIf, unsure int
-	syms                                  int
-	inGroup                               bool
-	returned                              bool
+	// carrying is the body of the innermost loop if that carries values, carriedTo their types.
+	carrying  *Block
+	carriedTo []*Type
+	syms      int
+	inGroup   bool
+	returned  bool
 }
 
 // errorf reports an error; callers set Help or Notes on the result.
@@ -190,6 +193,7 @@ func (c *checker) checkFunc(f *Func) {
 	c.fn, c.scope = f, scope{names: map[string]*Sym{}}
 	c.wanted, c.ended = map[string]*Type{}, ended{}
 	c.blocks, c.rankIf, c.loops, c.lateIf, c.unsure, c.inGroup, c.returned = 0, 0, 0, 0, 0, false, false
+	c.carrying, c.carriedTo = nil, nil
 	c.forgive(f)
 	before := c.failed
 	for _, p := range f.Params {

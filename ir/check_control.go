@@ -18,6 +18,8 @@ func (c *checker) checkControl(s *Stmt) {
 		c.checkIf(s)
 	case OpCall:
 		c.checkCall(s)
+	case OpYield:
+		c.checkYield(s)
 	case OpReturn:
 		c.checkReturn(s)
 	}
@@ -30,15 +32,92 @@ func (c *checker) checkFor(s *Stmt) {
 				help("loop over all and choose with an if inside (S9)")
 		}
 	}
+	begin, ok := c.tensors(s)
+	if !ok {
+		c.defineBad(s)
+		return
+	}
+	carried := c.carriedTypes(s, begin)
+	if carried == nil {
+		c.defineBad(s)
+		return
+	}
 	mark := c.scope.open()
 	i := &Sym{Kind: SymIndex, Name: s.Results[0].Text, Pos: s.Results[0].Pos, Def: s}
 	i.value = c.loopVariable(s)
 	c.define(i)
-	c.in.Results[s] = []*Sym{i}
+	for k, name := range s.Carry {
+		c.define(&Sym{Kind: SymValue, Name: name.Text, Pos: name.Pos, Def: s, Type: carried[k]})
+	}
 	c.loops++
+	outer, outerTypes := c.carrying, c.carriedTo
+	c.carrying, c.carriedTo = nil, carried
+	if len(s.Carry) > 0 {
+		c.carrying = s.Body
+		if n := len(s.Body.Stmts); n == 0 || s.Body.Stmts[n-1].Op != OpYield {
+			c.errorf("structure", s.Pos, "a loop that carries values ends with yield").help("%y = for %i in 0..L carry %h = %x { … yield %z }")
+		}
+	}
 	c.lateBlock(s, s.Body, c.holds(LT, s.Exprs[0], s.Exprs[1]))
+	c.carrying, c.carriedTo = outer, outerTypes
 	c.loops--
 	c.scope.close(mark)
+	c.in.Results[s] = []*Sym{i}
+	for k, name := range s.Results[1:] {
+		sym := &Sym{Kind: SymValue, Name: name.Text, Pos: name.Pos, Def: s, Type: carried[k]}
+		c.define(sym)
+		c.in.Results[s] = append(c.in.Results[s], sym)
+	}
+}
+
+// carriedTypes returns the types of the values that a loop carries: those of what it begins with,
+// reduced. It is nil after an error.
+func (c *checker) carriedTypes(s *Stmt, begin []*Sym) []*Type {
+	types, needs, reshard := make([]*Type, len(begin)), make([]*Type, len(begin)), false
+	if len(begin) > 0 && s.Streams > 0 {
+		c.errorf("structure", s.Pos, "the iterations of a loop that carries values follow each other").help("leave stream(…) out")
+		return nil
+	}
+	for k, sym := range begin {
+		if sym.Kind != SymValue {
+			c.errorf("type", s.Args[k].Pos, "a loop carries values, and %%%s is a buffer", sym.Name).at(sym.Root().Pos, "defined here").
+				help("a buffer is updated in place; or make a value of it with claim")
+			return nil
+		}
+		if types[k] = sym.Type.reduced(); !SameLayout(types[k], sym.Type) {
+			needs[k], reshard = types[k], true
+		}
+	}
+	if reshard {
+		c.in.Needs[s] = needs
+	}
+	return types
+}
+
+// checkYield checks what a loop carries on against what it began with.
+func (c *checker) checkYield(s *Stmt) {
+	syms, ok := c.tensors(s)
+	if len(syms) != len(c.carriedTo) {
+		c.errorf("type", s.Pos, "the loop carries %s, and yield names %d", plural(len(c.carriedTo), "value"), len(syms)).help("name one for each")
+		return
+	}
+	if !ok {
+		return
+	}
+	needs, reshard := make([]*Type, len(syms)), false
+	for k, sym := range syms {
+		want := c.carriedTo[k]
+		switch {
+		case sym.Kind != SymValue:
+			c.errorf("type", s.Args[k].Pos, "a loop carries values, and %%%s is a buffer", sym.Name).at(sym.Root().Pos, "defined here").
+				help("make it a value with claim")
+		case c.sameShape(s, sym.Type, want, s.Args[k].Pos) && !SameLayout(sym.Type, want):
+			needs[k], reshard = want, true
+		}
+	}
+	if reshard {
+		c.in.Needs[s] = needs
+	}
 }
 
 // loopVariable returns an atom of its own for the variable of a loop, which is

@@ -37,7 +37,7 @@ var partsOf = map[Op]parts{
 	OpAlloc: {results: 1, typ: true}, OpStream: {results: 1}, OpEvent: {results: 1}, OpCounter: {results: 1},
 	OpLet: {results: 1, exprs: 1}, OpFree: {}, OpRecord: {}, OpWait: {exprs: -1}, OpBarrier: {},
 	OpSignal: {peer: true}, OpPut: {peer: true}, OpGet: {peer: true}, OpSend: {peer: true}, OpRecv: {peer: true},
-	OpOn: {body: true}, OpGroup: {body: true}, OpFor: {results: 1, exprs: 2, body: true}, OpIf: {exprs: 2, body: true},
+	OpOn: {body: true}, OpGroup: {body: true}, OpFor: {results: -1, exprs: 2, body: true}, OpYield: {}, OpIf: {exprs: 2, body: true},
 	OpCall: {results: -1}, OpReturn: {},
 }
 
@@ -53,7 +53,8 @@ func (c *checker) checkParts(s *Stmt) bool {
 			c.errorf("structure", s.Pos, "this %s has the wrong %s", s.Op, what).help(s.Op.String() + ": " + s.Op.Info().Doc)
 		}
 	}
-	lacks(want.results >= 0 && len(s.Results) != want.results || want.results < 0 && len(s.Results) > 1 && s.Op != OpCall, "number of results")
+	lacks(want.results >= 0 && len(s.Results) != want.results || want.results < 0 && len(s.Results) > 1 && s.Op != OpCall && s.Op != OpFor, "number of results")
+	lacks(s.Op == OpFor && (len(s.Results) != 1+len(s.Carry) || len(s.Args) != len(s.Carry)) || s.Op != OpFor && len(s.Carry) > 0, "number of results")
 	lacks(want.exprs >= 0 && len(s.Exprs) != want.exprs || len(s.Exprs) > 2, "number of expressions")
 	lacks(want.body && s.Body == nil, "body")
 	lacks(want.typ && s.Type == nil, "type")

@@ -19,6 +19,11 @@ func (c *checker) checkBlock(b *Block) {
 				help("functions have one way out: write results in the branches, return behind them")
 			continue
 		}
+		if s.Op == OpYield && (b != c.carrying || i != len(b.Stmts)-1) {
+			c.errorf("structure", s.Pos, "yield must be the last statement of a loop that carries values").
+				help("%y = for %i in 0..L carry %h = %x { … yield %z }")
+			continue
+		}
 		c.checkStmt(s)
 	}
 	c.blocks--
@@ -74,7 +79,7 @@ func allowedInGroup(s *Stmt) bool {
 // defineBad defines the results of a statement that did not check, so that
 // their uses are not reported as well.
 func (c *checker) defineBad(s *Stmt) {
-	for _, r := range s.Results {
+	for i, r := range s.Results {
 		if c.scope.names[r.Text] == nil {
 			kind := SymValue
 			switch s.Op {
@@ -84,8 +89,12 @@ func (c *checker) defineBad(s *Stmt) {
 				kind = SymEvent
 			case OpCounter:
 				kind = SymCounter
-			case OpLet, OpFor:
+			case OpLet:
 				kind = SymIndex
+			case OpFor:
+				if kind = SymIndex; i > 0 {
+					kind = SymValue
+				}
 			case OpAlloc:
 				kind = SymBuffer
 			}

@@ -47,7 +47,7 @@ func (s *Stmt) Clone() *Stmt {
 	c := *s
 	c.Results = slices.Clone(s.Results)
 	c.Type = s.Type.Clone()
-	c.Args = slices.Clone(s.Args)
+	c.Args, c.Carry = slices.Clone(s.Args), slices.Clone(s.Carry)
 	c.Into = cloneOne(s.Into)
 	c.Attrs = cloneAll(s.Attrs, func(a Attr) Attr {
 		a.Exprs, a.Words = slices.Clone(a.Exprs), slices.Clone(a.Words)

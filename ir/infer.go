@@ -36,6 +36,7 @@ var inferOf = [numOps]func(*inference) *Type{
 	OpSum: inferReduce, OpMax: inferReduce, OpMin: inferReduce, OpMean: inferReduce,
 	OpConcat: inferConcat, OpSoftmax: inferSoftmax, OpRMSNorm: inferNorm, OpLayerNorm: inferNorm,
 	OpAttention: inferAttention, OpEmbedding: inferEmbedding, OpReduceSlots: inferReduceSlots,
+	OpIndexCopy: inferIndexCopy, OpRope: inferRope, OpArgmax: inferArgmax,
 	OpFill: inferFill, OpExpand: inferExpand, OpReshard: inferReshard,
 	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
 	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim, OpLocal: inferLocal,

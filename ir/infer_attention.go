@@ -6,21 +6,35 @@ import "slices"
 // Leading dimensions and heads may be split, alike in all three: block r of q's
 // heads uses block r of k's. Sequences and Dh must be whole.
 func inferAttention(in *inference) *Type {
-	if !in.floats() || !in.sameDType() || !in.attentionShapes() || !in.attentionSees() {
+	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() {
 		return nil
 	}
 	if in.local {
 		return in.args[0]
 	}
-	layouts := slices.Clone(in.args)
+	layouts := slices.Clone(in.args[:3])
 	as := func(i int, layout *Type) *Type { return in.headLayout(in.args[i], layout) }
 	from := layouts[in.cheapest(layouts, as)]
-	for i := range in.args {
+	for i := range 3 {
 		t := as(i, from)
 		in.requireShards(t)
 		in.need(i, t)
 	}
+	if len(in.args) == 4 { // split with the sequences; queries are whole
+		in.follow(3, len(in.args[3].Dims), as(0, from))
+	}
 	return as(0, from)
+}
+
+// attentionTypes demands one type of queries, keys and values, and integers for lengths.
+func (in *inference) attentionTypes() bool {
+	for i, t := range in.args[:3] {
+		if t.DType != in.args[0].DType {
+			in.errorf("type", in.s.Args[i].Pos, "attention mixes %s and %s", in.args[0].DType, t.DType).help("convert one of them with cast")
+			return false
+		}
+	}
+	return len(in.args) == 3 || in.integers(3, "lengths")
 }
 
 // headLayout returns t with leading dimensions and heads split like from's. One
@@ -43,7 +57,7 @@ func (in *inference) headLayout(t, from *Type) *Type {
 // attentionShapes demands that the three operands fit.
 func (in *inference) attentionShapes() bool {
 	q, n := in.args[0], len(in.args[0].Dims)
-	for i, t := range in.args {
+	for i, t := range in.args[:3] {
 		if len(t.Dims) != n || n < 3 {
 			in.errorf("type", in.s.Args[i].Pos, "attention takes operands of one rank, 3 or more; %%%s has %s", in.syms[i].Name, plural(len(t.Dims), "dimension")).
 				help("attention: " + OpAttention.Info().Doc)
@@ -51,6 +65,9 @@ func (in *inference) attentionShapes() bool {
 		}
 	}
 	seq, heads, dh := n-3, n-2, n-1
+	if len(in.args) == 4 && !in.attentionLengths(seq) {
+		return false
+	}
 	for i := 1; i < 3; i++ {
 		t, pos := in.args[i], in.s.Args[i].Pos
 		for d := range seq {
@@ -70,8 +87,31 @@ func (in *inference) attentionShapes() bool {
 		in.require(in.s, CheckLess, Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head has no elements", "the dimension must not be empty")
 }
 
-// attentionSees demands that every query sees a key.
+// attentionLengths demands a length for each sequence, or for each query.
+func (in *inference) attentionLengths(seq int) bool {
+	n, pos := len(in.args[3].Dims), in.s.Args[3].Pos
+	switch {
+	case n != seq && n != seq+1:
+		in.errorf("type", pos, "lengths are one for each sequence, with %s, or for each query, with %d; %%%s has %d", plural(seq, "dimension"), seq+1, in.syms[3].Name, n).
+			help("attention: " + OpAttention.Info().Doc)
+		return false
+	case n == seq+1 && in.s.Word("causal", "false") == "true":
+		in.errorf("type", pos, "with a length for each query causal=true has no meaning").help("leave it out: the lengths say what each query sees")
+		return false
+	}
+	for d := range n {
+		if !in.equalExtents(in.args[0].Dims[d].Extent, in.args[3].Dims[d].Extent, pos, "lengths differ from the queries in dimension "+itoa(d)) {
+			return false
+		}
+	}
+	return true
+}
+
+// attentionSees demands that every query sees a key. With lengths one that sees none gives zeros.
 func (in *inference) attentionSees() bool {
+	if len(in.args) == 4 {
+		return true
+	}
 	seq := len(in.args[0].Dims) - 3
 	tq, tk := in.args[0].Dims[seq].Extent, in.args[1].Dims[seq].Extent
 	if in.s.Word("causal", "false") == "true" {

@@ -329,6 +329,16 @@ var generators = map[Op]func(*brute){
 		kv := slices.Clone(q)
 		kv[n] = q[n] + b.IntN(3)
 		causal := b.IntN(2) == 0
+		if b.IntN(3) == 0 { // the same number of keys for all
+			x := fmt.Sprintf("%s = attention %s, %s, %s", b.annotate(q), b.operand(q), b.operand(kv), b.operand(kv))
+			b.ids = true
+			b.stmt = x + ", " + b.operand(q[:n+b.IntN(2)])
+			b.ids = false
+			keys := b.IntN(kv[n] + 1)
+			b.args[3] = b.args[3].mapped(func(int64) int64 { return int64(keys) })
+			b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1].along(n, 0, keys), a[2].along(n, 0, keys), false) }
+			return
+		}
 		if b.IntN(2) == 0 {
 			kv[n+1] = pickOf(b.Rand, 1, q[n+1])
 		}
@@ -353,6 +363,48 @@ var generators = map[Op]func(*brute){
 					return 0
 				}
 				return a[1].at([]int{row, ix[len(ix)-1]})
+			})
+		}
+	},
+	OpRope: func(b *brute) {
+		x := b.shape(3 + b.IntN(2))
+		n := len(x)
+		x[n-1] *= 2
+		at := x[:n-2]
+		if b.IntN(2) == 0 {
+			at = x[n-3 : n-2]
+		}
+		first := b.operand(x)
+		b.ids = true
+		second := b.operand(at)
+		b.ids = false
+		b.stmt = fmt.Sprintf("%s = rope %s, %s", b.annotate(x), first, second)
+		b.op = func(a []*nd, _ []int) *nd { // any mixture of pairs by position
+			half := a[0].shape[n-1] / 2
+			return gen(a[0].shape, func(ix []int) int64 {
+				other := slices.Clone(ix)
+				other[n-1] = (ix[n-1] + half) % (2 * half)
+				return a[0].at(ix) + a[1].at(ix[n-2-len(a[1].shape):n-2])*a[0].at(other)
+			})
+		}
+	},
+	OpArgmax: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		d := b.IntN(len(shape))
+		x := b.operand(shape)
+		b.ids = true
+		b.stmt = fmt.Sprintf("%s = argmax %s, axis=%d", b.annotate(slices.Delete(slices.Clone(shape), d, d+1)), x, d)
+		b.ids = false
+		b.op = func(a []*nd, out []int) *nd {
+			return gen(out, func(ix []int) int64 {
+				best := 0
+				at := func(i int) int64 { return a[0].at(slices.Insert(slices.Clone(ix), d, i)) }
+				for i := range a[0].shape[d] {
+					if at(i) > at(best) {
+						best = i
+					}
+				}
+				return int64(best)
 			})
 		}
 	},
@@ -841,7 +893,7 @@ func TestInferredLayoutsHold(t *testing.T) {
 			continue
 		}
 		switch op {
-		case OpReduceSlots: // it writes a buffer
+		case OpReduceSlots, OpIndexCopy: // they write a buffer
 		case OpFill, OpReshard, OpClaim: // their result is what is annotated
 		case OpLocal: // its result is the shard itself
 		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute, OpAllGatherV, OpReduceScatterV, OpAllToAllV: // never on values

@@ -76,7 +76,7 @@ func (in *inference) cheapest(layouts []*Type, as func(i int, layout *Type) *Typ
 	best, least := 0, len(in.args)+1
 	for k, layout := range layouts {
 		cost := 0
-		for i, t := range in.args {
+		for i, t := range in.args[:len(layouts)] {
 			cost += cutCost(t, as(i, layout))
 		}
 		if cost <= least {

@@ -39,6 +39,9 @@ const (
 	OpLayerNorm
 	OpAttention
 	OpEmbedding
+	OpIndexCopy   // rows to positions of a buffer
+	OpRope        // pairs of a head's elements turned by a position's angles
+	OpArgmax      // the index of the largest along axis=, the last by default
 	OpReduceSlots // the sum of slots lo..hi into an accumulator
 	OpReshard     // to the annotated layout
 
@@ -89,6 +92,7 @@ const (
 	// Control.
 	OpOn
 	OpFor
+	OpYield
 	OpIf
 	OpCall
 	OpReturn
@@ -238,18 +242,33 @@ var opTable = [numOps]OpInfo{
 		Doc: "x[…, D] / √(mean x² + eps) · w[D]"},
 	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(OpLayerNorm)},
 		Doc: "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
-	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
+	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 4, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "causal", Kind: AttrWord, Words: boolWords, Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
 			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
 		},
-		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v"},
+		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "first", Kind: AttrExpr, Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},
 			{Name: "of", Kind: AttrExpr, Doc: "the rows of the table that first= is part of"},
 		},
 		Doc: "rows of table[V, D] by ids[…] → […, D]"},
+	OpIndexCopy: {Name: "index_copy", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMust,
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension of the destination that positions count along, 0 by default"}},
+		Doc:   "row j of rows[…, R, …] to position at[…, j] or at[j] of the destination along axis; -1 skips a row (index_copy %rows, %at into %cache, axis=1)"},
+	OpRope: {Name: "rope", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Attrs: []AttrSpec{
+			{Name: "theta", Kind: AttrNumber, Doc: "the base of the frequencies, 10000 by default"},
+			{Name: "factor", Kind: AttrNumber, Doc: "llama-3 scaling: what the frequencies of long waves are divided by; none by default"},
+			{Name: "low", Kind: AttrNumber, Doc: "waves longer than original/low are long, 1 by default"},
+			{Name: "high", Kind: AttrNumber, Doc: "waves shorter than original/high are left, 4 by default"},
+			{Name: "original", Kind: AttrNumber, Doc: "positions that the frequencies were made for, 8192 by default"},
+		},
+		Doc: "elements i and i + Dh/2 of each head of x[…, T, H, Dh] turned by the angle at[…, t]·theta^(-2i/Dh), or at[t]"},
+	OpArgmax: {Name: "argmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that disappears, the last by default"}},
+		Doc:   "the index along axis= of the first of the largest elements, i32"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords, Doc: "go on from what the destination holds, false by default"}},
 		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},
@@ -307,7 +326,8 @@ var opTable = [numOps]OpInfo{
 	OpLet:     {Name: "let", Class: ClassMemory, Doc: "names an index expression"},
 
 	OpOn:     {Name: "on", Class: ClassControl, MinArgs: 1, MaxArgs: 1, Doc: "the block's ops are issued to that stream"},
-	OpFor:    {Name: "for", Class: ClassControl, Doc: "a half-open loop with step 1"},
+	OpFor:    {Name: "for", Class: ClassControl, MaxArgs: manyArgs, Doc: "a half-open loop with step 1, which may carry values (%y = for %i in 0..L carry %h = %x { … yield %z })"},
+	OpYield:  {Name: "yield", Class: ClassControl, MaxArgs: manyArgs, Doc: "the values that a loop carries to its next iteration, or leaves"},
 	OpIf:     {Name: "if", Class: ClassControl, Doc: "a conditional, possibly rank-dependent"},
 	OpCall:   {Name: "call", Class: ClassControl, MaxArgs: manyArgs, Doc: "inlines a function"},
 	OpReturn: {Name: "return", Class: ClassControl, MaxArgs: manyArgs, Doc: "the function's results"},

@@ -213,7 +213,7 @@ func resultRule(op Op) (may, must bool) {
 		must = op != OpFree && op != OpLet
 		return must, must
 	}
-	return op == OpCall, false
+	return op == OpCall || op == OpFor, false
 }
 
 // resultsFit checks the part before the operation's word against it.
@@ -229,9 +229,9 @@ func (p *parser) resultsFit(s *Stmt) bool {
 		p.failAt(s.Pos, help, "%s has no result", s.Op)
 	case n == 0 && must:
 		p.failAt(s.Pos, fmt.Sprintf("write %%name = %s …", s.Op), "the result of %s has no name", s.Op)
-	case n > 1 && s.Op != OpCall:
+	case n > 1 && s.Op != OpCall && s.Op != OpFor:
 		p.failAt(s.Results[1].Pos, "only call has several results", "%s has one result, found %d names", s.Op, n)
-	case s.Type != nil && (s.Op.Info().Class == ClassMemory || n > 1):
+	case s.Type != nil && (s.Op.Info().Class == ClassMemory || s.Op == OpFor || n > 1):
 		p.failAt(s.Type.Pos, "", "expected %s, found a type: %s takes none before %[1]s", spelling[tokAssign], s.Op)
 	}
 	return !p.bad
@@ -269,7 +269,7 @@ func (p *parser) rest(s *Stmt) {
 	case OpCall:
 		s.Callee = p.ident("the function's name")
 		s.Args = p.places()
-	case OpReturn:
+	case OpReturn, OpYield:
 		s.Args = p.places()
 	default:
 		p.operands(s)
@@ -312,7 +312,8 @@ func (p *parser) alloc(s *Stmt) {
 }
 
 func (p *parser) forLoop(s *Stmt) {
-	s.Results = []Name{p.variable()}
+	behind := s.Results
+	s.Results = append([]Name{p.variable()}, behind...)
 	p.expectWord("in")
 	lo := p.expr()
 	p.expect(tokDots)
@@ -325,7 +326,26 @@ func (p *parser) forLoop(s *Stmt) {
 		}
 		p.expect(tokRParen)
 	}
+	if p.gotWord("carry") {
+		p.carried(s)
+	}
+	if len(behind) != len(s.Carry) && !p.bad {
+		p.failAt(s.Pos, "%y = for %i in 0..L carry %h = %x { … yield %z }", "the loop carries %d and has %d names for what it leaves",
+			len(s.Carry), len(behind))
+	}
 	s.Body = p.block(&s.Comments)
+}
+
+// carried reads "%h = %x, …".
+func (p *parser) carried(s *Stmt) {
+	for {
+		s.Carry = append(s.Carry, p.variable())
+		p.expect(tokAssign)
+		s.Args = append(s.Args, p.place())
+		if !p.got(tokComma) {
+			return
+		}
+	}
 }
 
 var comparisons = map[tokKind]Cmp{tokEQ: EQ, tokNE: NE, tokLT: LT, tokLE: LE, tokGT: GT, tokGE: GE}

@@ -160,8 +160,11 @@ func appendCount(b []byte, n *Expr) []byte {
 }
 
 func appendFor(b []byte, s *Stmt) []byte {
+	if behind := s.Results[1:]; len(behind) > 0 {
+		b = append(appendNames(b, behind), " = "...)
+	}
 	b = append(b, "for "...)
-	b = appendNames(b, s.Results)
+	b = appendNames(b, s.Results[:1])
 	b = append(b, " in "...)
 	b = appendExprAt(b, s.Exprs, 0)
 	b = append(b, ".."...)
@@ -170,6 +173,14 @@ func appendFor(b []byte, s *Stmt) []byte {
 		b = append(b, " stream("...)
 		b = strconv.AppendInt(b, s.Streams, 10)
 		b = append(b, ')')
+	}
+	for i, name := range s.Carry {
+		if i == 0 {
+			b = append(b, " carry "...)
+		}
+		b = appendComma(b, i > 0)
+		b = append(appendNames(b, []Name{name}), " = "...)
+		b = appendPlace(b, s.Args[i])
 	}
 	return b
 }

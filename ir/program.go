@@ -162,7 +162,9 @@ func (b *Block) Walk(f func(*Stmt)) {
 //	barrier                   Attrs over=
 //	group                     Body
 //	let                       Results[0], Exprs[0]
-//	for                       Results[0], Exprs = lo, hi; Streams; Body
+//	for                       Results[0], Exprs = lo, hi; Streams; Body; of what it carries: Args what it
+//	                          begins with, Carry what it is called inside, Results[1:] behind
+//	yield                     Args
 //	if                        Exprs = left, right; Cmp; Body; Else
 //	call                      Results, Callee, Args
 //	return                    Args
@@ -179,6 +181,7 @@ type Stmt struct {
 	Peer    *Peer
 	Cmp     Cmp
 	Streams int64 // for … stream(n); 0 without
+	Carry   []Name
 	Callee  Name
 	Flags   AllocFlags
 	Body    *Block

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 type inputs struct {
 	specs map[string]tensor.Spec // by parameter
 	files []string               // whole safetensors files
+	dirs  []string               // checkpoints
 	rest  tensor.Spec            // of every parameter that nothing else names
 	fixed bool                   // rest was given
 	// small gives integer parameters that nothing names -1, 0 and 1, whatever rest is.
@@ -38,6 +40,10 @@ func parseInputs(list []string, seed uint64) (*inputs, error) {
 		name, text := "", s
 		if m := namedInput.FindStringSubmatch(s); m != nil {
 			name, text = m[1], m[2]
+		}
+		if info, err := os.Stat(text); err == nil && info.IsDir() && name == "" && !strings.HasSuffix(text, ".safetensors") {
+			in.dirs = append(in.dirs, text)
+			continue
 		}
 		spec, err := tensor.ParseSpec(text)
 		if err != nil {
@@ -70,8 +76,8 @@ func (in *inputs) add(flag, name string, spec tensor.Spec) error {
 }
 
 // read reads the files. The names of what is given are compared with the
-// function's parameters before any data is read.
-func (in *inputs) read(fn *ir.Func) (map[string]*hocket.Tensor, error) {
+// function's parameters before any data is read. It also returns what checkpoints hold beside parameters.
+func (in *inputs) read(fn *ir.Func) (map[string]*hocket.Tensor, []string, error) {
 	var names []string
 	for _, p := range fn.Params {
 		names = append(names, p.Name)
@@ -79,11 +85,11 @@ func (in *inputs) read(fn *ir.Func) (map[string]*hocket.Tensor, error) {
 	got := map[string]*hocket.Tensor{}
 	for name, spec := range in.specs {
 		if !slices.Contains(names, name) {
-			return nil, unknownInput(fn, name, "--in")
+			return nil, nil, unknownInput(fn, name, "--in")
 		}
 		t, err := readSpec(name, spec)
 		if err != nil {
-			return nil, inputf("input %s: %w", name, err)
+			return nil, nil, inputf("input %s: %w", name, err)
 		}
 		if t != nil {
 			got[name] = t
@@ -91,10 +97,18 @@ func (in *inputs) read(fn *ir.Func) (map[string]*hocket.Tensor, error) {
 	}
 	for _, path := range in.files {
 		if err := in.readAll(fn, path, names, got); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return got, nil
+	var surplus []string
+	for _, dir := range in.dirs {
+		more, err := in.readCheckpoint(dir, names, got)
+		if err != nil {
+			return nil, nil, err
+		}
+		surplus = append(surplus, more...)
+	}
+	return got, surplus, nil
 }
 
 // readAll reads every tensor of a file as the parameter of its name.
@@ -119,6 +133,41 @@ func (in *inputs) readAll(fn *ir.Func, path string, names []string, got map[stri
 		got[name] = (*hocket.Tensor)(t)
 	}
 	return nil
+}
+
+// readCheckpoint reads those tensors of a checkpoint that have the name of a parameter, and
+// returns the names of the others.
+func (in *inputs) readCheckpoint(dir string, names []string, got map[string]*hocket.Tensor) (surplus []string, err error) {
+	c, err := hocket.OpenCheckpoint(dir)
+	if err != nil {
+		return nil, inputf("--in %s: %w", dir, err)
+	}
+	defer c.Close()
+	for _, name := range c.Names() {
+		_, named := in.specs[name]
+		switch {
+		case !slices.Contains(names, name):
+			surplus = append(surplus, name)
+			continue
+		case named || got[name] != nil:
+			return nil, inputf("%s: parameter %%%s is given twice", dir, name)
+		}
+		if got[name], err = c.Tensor(name); err != nil {
+			return nil, inputf("--in %s: %w", dir, err)
+		}
+	}
+	return surplus, nil
+}
+
+// ofSurplus warns of tensors that no parameter takes.
+func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
+	const most = 8
+	shown := names[:min(len(names), most)]
+	text := strings.Join(shown, ", ")
+	if more := len(names) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input", Message: fmt.Sprintf("%s has no parameter of the name of %s", fn.Name, text)}
 }
 
 func unknownInput(fn *ir.Func, name, where string) error {

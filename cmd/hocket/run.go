@@ -60,6 +60,7 @@ An input is one of
   NAME=ints:SEED   NAME=rand:SEED   NAME=zeros   NAME=arange
   NAME=FILE.npy    NAME=FILE.safetensors#TENSOR
   FILE.safetensors       every tensor in it, by name
+  DIR                    a checkpoint's tensors that have the name of a parameter
   rand:SEED, zeros, …    all parameters that nothing else names`,
 		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
   hocket run examples/symbolic_rows.hkt --dim T=640 --in rand:1
@@ -257,8 +258,12 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 	var files map[string]*hocket.Tensor
 	var err error
 	if fn := funcOf(j.program, b); fn != nil { // else bind says which there are
-		if files, err = j.inputs.read(fn); err != nil {
+		var surplus []string
+		if files, surplus, err = j.inputs.read(fn); err != nil {
 			return nil, err
+		}
+		if len(surplus) > 0 {
+			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))
 		}
 		if err := inferDims(fn, files, b); err != nil {
 			return nil, err

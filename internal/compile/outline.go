@@ -52,6 +52,7 @@ func (o *outline) stmt(fn string, s *ir.Stmt) {
 		o.branch(fn, s)
 	case ir.OpOn, ir.OpPut, ir.OpGet, ir.OpSignal, ir.OpWait, ir.OpRecord:
 		o.explicit = true
+	case ir.OpYield:
 	case ir.OpGroup:
 		o.block(fn, s.Body)
 	default:

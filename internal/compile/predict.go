@@ -72,7 +72,11 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 			got, err = sim.Ahead(numbers, pair.Whole, p.machine)
 			break
 		}
-		got, err = sim.Exchange(numbers, max(st.Chunks, 1), p.machine)
+		parts := max(st.Chunks, 1)
+		if pair.Before {
+			parts = st.Parts()
+		}
+		got, err = sim.Exchange(numbers, parts, p.machine)
 	default:
 		got, err = sim.Sequential(numbers, p.machine)
 	}
@@ -120,7 +124,7 @@ func best(es []Estimate) Estimate {
 
 // numbers puts numbers to a pair's extents.
 func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
-	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm}
+	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm, Before: pair.Before}
 	for _, a := range pair.Axes {
 		n, ok := p.bound.AxisSize(a)
 		if !ok {

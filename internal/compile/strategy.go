@@ -51,7 +51,7 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	}
 	d := p.Diag("strategy", pos, "strategy %s applies to nothing in this program", s)
 	d.Notes = notes
-	d.Help = "use sequential, or lay the tensors out so that a linear or matmul needs what an all_gather brings, or makes what is reduced"
+	d.Help = "use sequential, or lay the tensors out so that a linear or matmul needs what an all_gather brings, or makes what is gathered or reduced"
 	if len(notes) == 0 {
 		d.Message += ": it has no all_gather, reduce_scatter or all_reduce of values"
 	}

@@ -244,6 +244,7 @@ type Kernel struct {
 	// of Rows rows. Ids of rows that it lacks give zeros; ids outside 0..Rows
 	// are a Fault.
 	First, Rows int64
+	Rope        ir.Rope
 	// Links, where set, make this a chain of elementwise operations; see Link. Ins
 	// have the result's shape, and Op is the last link's. For machines with
 	// Caps.Chains, which may still decline some with ErrUnsupported.

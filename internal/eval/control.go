@@ -34,6 +34,12 @@ func (r *rank) control(s *ir.Stmt) error {
 		return nil
 	case ir.OpCall:
 		return r.call(s)
+	case ir.OpYield:
+		r.yielded = nil
+		for i := range s.Args {
+			r.yielded = append(r.yielded, r.names[s.Args[i].Name])
+		}
+		return nil
 	case ir.OpReturn:
 		return r.ret(s)
 	}
@@ -68,6 +74,14 @@ func (r *rank) loop(s *ir.Stmt) error {
 		return err
 	}
 	workers := r.fork(s)
+	var carried []*binding
+	for k := range s.Args {
+		b, err := r.carried(s, -1-k, r.names[s.Args[k].Name], k)
+		if err != nil {
+			return err
+		}
+		carried = append(carried, b)
+	}
 	for i := lo; i < hi; i++ {
 		if err := r.m.step(s); err != nil {
 			return err
@@ -78,16 +92,43 @@ func (r *rank) loop(s *ir.Stmt) error {
 			st = workers[(i%n+n)%n]
 		}
 		err := r.within(r.frame.child(s, i), func() error {
-			return r.on(st, func() error { return r.block(s.Body) })
+			for k, name := range s.Carry {
+				r.names[name.Text] = carried[k]
+			}
+			if err := r.on(st, func() error { return r.block(s.Body) }); err != nil {
+				return err
+			}
+			for k := range s.Carry {
+				b, err := r.carried(s, k, r.yielded[k], k)
+				if err != nil {
+					return err
+				}
+				carried[k] = b
+			}
+			return nil
 		})
 		if err != nil {
 			return err
 		}
 	}
+	for k, name := range s.Results[1:] {
+		r.names[name.Text] = carried[k]
+	}
 	for _, w := range workers {
 		r.issue(s, w.mark().reached)
 	}
 	return nil
+}
+
+// carried is a value in the layout of the k-th that loop s carries; i tells it from others of s in
+// the frame.
+func (r *rank) carried(s *ir.Stmt, i int, b *binding, k int) (*binding, error) {
+	if b.value == nil {
+		return b, nil
+	}
+	want := r.m.b.Info.Results[s][1+k].Type
+	v, err := r.shared(s, i, func() (*value, error) { return r.m.resharded(b.value, want, false) })
+	return &binding{name: s.Carry[k].Text, value: v}, err
 }
 
 // fork makes the workers of "for … stream(n)", each ordered behind the work

@@ -24,6 +24,7 @@ type attrs struct {
 	// embedding: the table is what begins with row first of one of so many rows;
 	// rows 0 says that it is all.
 	first, rows int64
+	rope        ir.Rope
 	// goOn is asked by operations that take long; nil for nobody.
 	goOn func() error
 }
@@ -68,7 +69,13 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	case ir.OpRMSNorm, ir.OpLayerNorm:
 		return norm(op == ir.OpLayerNorm, at.value.f, ins, dt)
 	case ir.OpAttention:
-		return attention(at, ins[0], ins[1], ins[2], dt)
+		return attention(at, ins, dt)
+	case ir.OpIndexCopy:
+		return indexCopy(at.axes[0], ins)
+	case ir.OpRope:
+		return rope(at.rope, ins[0], ins[1], dt)
+	case ir.OpArgmax:
+		return argmax(at.axes[0], ins[0])
 	case ir.OpEmbedding:
 		return embedding(at, ins[0], ins[1], sp)
 	case ir.OpReduceSlots:

@@ -9,7 +9,9 @@ import (
 )
 
 // attention is softmax(scale · q·kᵀ)·v for each leading index and head.
-func attention(at attrs, q, k, v *array, dt ir.DType) (*array, error) {
+// With lengths only the first keys are there; a query that sees none gives zeros.
+func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
+	q, k, v := ins[0], ins[1], ins[2]
 	n := len(q.shape)
 	if n < 3 || len(k.shape) != n || !slices.Equal(k.shape, v.shape) || !slices.Equal(q.shape[:n-3], k.shape[:n-3]) ||
 		q.shape[n-1] != k.shape[n-1] || k.shape[n-2] == 0 || q.shape[n-2]%k.shape[n-2] != 0 {
@@ -18,6 +20,14 @@ func attention(at attrs, q, k, v *array, dt ir.DType) (*array, error) {
 	h := heads{tq: q.shape[n-3], tk: k.shape[n-3], hq: q.shape[n-2], hkv: k.shape[n-2], dh: q.shape[n-1], dt: dt, causal: at.causal}
 	if h.scale = at.value.f; !at.scaled {
 		h.scale = ir.AttentionScale(h.dh)
+	}
+	if len(ins) == 4 {
+		h.lengths, h.perQuery = ins[3], len(ins[3].shape) == n-2
+		for _, v := range h.lengths.n {
+			if v < 0 || v > h.tk {
+				return nil, &finding{"range", fmt.Sprintf("length %d is outside 0..%d, the keys that are kept", v, h.tk), "a length counts keys"}
+			}
+		}
 	}
 	out := newArray(dt, q.shape)
 	for b := range elements(q.shape[:n-3]) {
@@ -39,21 +49,40 @@ type heads struct {
 	dt                  ir.DType
 	scale               float64
 	causal              bool
+	lengths             *array // of each sequence, or perQuery; nil for all keys
+	perQuery            bool
+}
+
+// sees is how many keys query i of batch b sees, and whether that is known.
+func (h heads) sees(b, i int64) (n int64, known bool) {
+	n, known = h.tk, true
+	if h.lengths != nil {
+		at := b
+		if h.perQuery {
+			at = b*h.tq + i
+		}
+		n, known = h.lengths.n[at], h.lengths.e[at] == 0
+	}
+	if h.causal {
+		n = max(0, min(n, i+1+n-h.tq))
+	}
+	return n, known
 }
 
 // query computes the result of query i of one head.
 func (h heads) query(out, q, k, v *array, b, i, head int64) {
-	sees := h.tk
-	if h.causal {
-		sees = max(0, min(h.tk, i+1+h.tk-h.tq))
-	}
+	sees, known := h.sees(b, i)
 	from := ((b*h.tq+i)*h.hq + head) * h.dh
 	key := func(j int64) int64 { return ((b*h.tk+j)*h.hkv + head/(h.hq/h.hkv)) * h.dh }
 	x, ex := make([]float64, sees), make([]float64, sees)
 	for j := range sees {
 		x[j], ex[j] = h.score(q, k, from, key(j))
 	}
+	if sees == 0 && known {
+		return // zeros
+	}
 	w, ok := weigh(h.dt, x, ex)
+	ok = ok && known
 	for d := range h.dh {
 		y, pre := h.mixed(w, v, func(j int64) int64 { return key(j) + d })
 		if !ok {

@@ -21,6 +21,7 @@ type rank struct {
 	group *[]end
 	// returned are the values of the function's return.
 	returned []*value
+	yielded  []*binding // by the loop body that ended last
 
 	channels map[string][]*stream
 	issued   map[channelKey]int64

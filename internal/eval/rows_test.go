@@ -223,7 +223,7 @@ func TestAttentionBound(t *testing.T) {
 		tq := max(1, k-3)
 		q, key, v := randomArray(rng, dt, errs, tq, hq, dh), randomArray(rng, dt, errs, k, hkv, dh), randomArray(rng, dt, errs, k, hkv, dh)
 		for _, causal := range []bool{false, true} {
-			y, err := attention(attrs{causal: causal, scaled: true, value: scalar{f: 0.7}}, q, key, v, dt)
+			y, err := attention(attrs{causal: causal, scaled: true, value: scalar{f: 0.7}}, []*array{q, key, v}, dt)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,7 +265,7 @@ func TestRowsKnownBadly(t *testing.T) {
 		v.f[i] = float64(i%n) - 8 + float64(i/n)/4
 	}
 	k := newArray(ir.BF16, []int64{4, 1, n})
-	y, err := attention(attrs{}, x, k, v, ir.BF16)
+	y, err := attention(attrs{}, []*array{x, k, v}, ir.BF16)
 	if err != nil {
 		t.Fatal(err)
 	}

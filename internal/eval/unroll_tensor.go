@@ -43,6 +43,9 @@ func (r *rank) localStmt(s *ir.Stmt) error {
 			return err
 		}
 	}
+	if s.Op == ir.OpIndexCopy {
+		ins = append(ins, out)
+	}
 	var run func([]*array) (*array, error)
 	if s.Op.Info().Class == ir.ClassView {
 		run, err = r.viewCopy(s, ins[0].shape)
@@ -198,7 +201,7 @@ func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
 	switch a := s.Attr("axis"); {
 	case a != nil:
 		at.axes, err = r.ints(a)
-	case s.Op == ir.OpSoftmax:
+	case s.Op == ir.OpSoftmax || s.Op == ir.OpArgmax:
 		at.axes = []int{len(r.m.b.Info.Operands[s][0].Type.Dims) - 1}
 	default:
 		at.axes = []int{0}
@@ -208,6 +211,9 @@ func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
 		if a := s.Attr(name); a != nil && err == nil {
 			at.value, err = r.number(a)
 		}
+	}
+	if s.Op == ir.OpRope {
+		at.rope = s.Rope()
 	}
 	if s.Attr("of") != nil && err == nil {
 		if at.first, err = r.integer(s, "first", 0); err == nil {

@@ -22,6 +22,12 @@ func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, at when) *pairFinder {
 	f := &pairFinder{unit: u, fn: fn, users: usesIn(b), stmts: b.Stmts, when: at,
 		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}, shared: map[*ir.Stmt]*region{},
 		taken: map[*ir.Stmt]*region{}, pending: map[string]*ir.Stmt{}}
+	f.carried = map[string]bool{}
+	fn.Body.Walk(func(s *ir.Stmt) {
+		for _, c := range s.Carry {
+			f.carried[c.Text] = true
+		}
+	})
 	for i, s := range b.Stmts {
 		f.at[s] = i
 		for _, r := range s.Results {
@@ -52,8 +58,13 @@ func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 	why := ""
 	for _, rows := range f.newRegion(s).rowsCandidates() {
 		r := f.newRegion(s)
+		r.Before = s.Op == ir.OpAllGather
 		r.cut(rows)
 		if why = f.backward(r); why == "" {
+			if r.Before {
+				f.finish(r)
+				return r, ""
+			}
 			f.follow(r)
 			f.finish(r)
 			if x := f.across(s); x != nil && r.comm.Op == ir.OpReduceScatter && !r.blocked {
@@ -63,7 +74,7 @@ func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 			return r, ""
 		}
 	}
-	if x := f.across(s); x != nil {
+	if x := f.across(s); x != nil && s.Op != ir.OpAllGather {
 		x.Refused[Chunked] = "what is reduced lies across the operands' rows, and chunks are of rows"
 		return x, ""
 	}
@@ -147,6 +158,8 @@ func (f *pairFinder) whyNot(r *region, given []string) string {
 	switch {
 	case !r.hasGEMM() && r.gathers():
 		return "what it gathers goes into no linear or matmul by rows"
+	case !r.hasGEMM() && r.Before:
+		return "what it gathers comes from no linear or matmul next to it"
 	case !r.hasGEMM():
 		return "what it reduces comes from no linear or matmul next to it"
 	}
@@ -160,6 +173,22 @@ func (f *pairFinder) whyNot(r *region, given []string) string {
 
 func notByRows(s *ir.Stmt, rows int) string {
 	return fmt.Sprintf("%s cannot be computed by parts of dimension %d", s.Op, rows)
+}
+
+// consumed finds the gathers with whose results GEMMs are computed, and these.
+func (f *pairFinder) consumed() map[*ir.Stmt]bool {
+	out := map[*ir.Stmt]bool{}
+	for _, s := range f.stmts {
+		if s.Op != ir.OpAllGather || !f.overMain(s) {
+			continue
+		}
+		if r, _ := f.consumersBut(s, nil); r != nil {
+			for x := range r.in {
+				out[x] = true
+			}
+		}
+	}
+	return out
 }
 
 // consumers returns the region that starts with the all_gather s, or why there

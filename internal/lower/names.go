@@ -22,6 +22,9 @@ func namesOf(f *ir.Func) *names {
 		for _, r := range s.Results {
 			n.used[r.Text] = true
 		}
+		for _, c := range s.Carry {
+			n.used[c.Text] = true
+		}
 	})
 	return n
 }

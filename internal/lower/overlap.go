@@ -65,16 +65,20 @@ func (o *overlapper) block(b *ir.Block, at when) {
 	b.Stmts = o.ahead(w.walk())
 }
 
-// reductions decides on the pairs that end in a reduction, and claims the
-// statements of those that will be replaced.
+// reductions decides on the pairs that end in a collective, a reduction or a gather that
+// nothing is computed with, and claims the statements of those that will be replaced.
 func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 	out := map[*region]Strategy{}
+	consumed := f.consumed()
 	for _, s := range f.stmts {
-		if !f.overMain(s) || s.Op == ir.OpAllGather {
+		if !f.overMain(s) || consumed[s] {
 			continue
 		}
 		r, why := f.producers(s)
-		if r == nil {
+		switch {
+		case s.Op == ir.OpAllGather && (r == nil || slices.ContainsFunc(r.body, func(x *ir.Stmt) bool { return consumed[x] })):
+			continue // startsAt says why it is left
+		case r == nil:
 			o.leave(f, s, why)
 			continue
 		}
@@ -128,7 +132,7 @@ func (c *Choice) text() string {
 func (c *Choice) notAhead() {
 	c.Pair.Ahead, c.Strategy.Ahead = false, false
 	c.Why = "ahead does not apply: no gather before it is computed while its blocks could leave"
-	if c.Pair.Comm != ir.OpAllGather {
+	if c.Pair.Comm != ir.OpAllGather || c.Pair.Before {
 		c.Why = "ahead does not apply: only what is gathered can leave before it is its turn"
 	}
 }
@@ -191,7 +195,7 @@ func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
 	if r := w.finder.owned[s]; r != nil {
 		return r, w.strategies[r]
 	}
-	if s.Op != ir.OpAllGather || !w.finder.overMain(s) {
+	if s.Op != ir.OpAllGather || !w.finder.overMain(s) || w.finder.shared[s] != nil {
 		return nil, Strategy{}
 	}
 	r, why := w.finder.consumers(s)
@@ -257,6 +261,10 @@ func (w *walker) needs(s *ir.Stmt, values map[string]bool) bool {
 func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
 	e := &emitter{overlapper: w.overlapper, finder: w.finder, region: r}
 	switch {
+	case st.Kind == Chunked && r.Before:
+		e.chunkedGatherBehind(ir.Int(st.Chunks))
+	case r.Before:
+		e.exchangeGatherBehind(st.Parts())
 	case st.Kind == Chunked && r.gathers():
 		e.chunkedGather(ir.Int(st.Chunks))
 	case st.Kind == Chunked:

@@ -9,7 +9,7 @@ import (
 )
 
 // Pair is a collective and the GEMMs that it can be hidden under: those that
-// need what an all_gather brings, or those that make what is reduced.
+// need what an all_gather brings, or those that make what is gathered or reduced.
 type Pair struct {
 	// Func is the function, Value the collective's result: together they name
 	// the pair. Pos is the collective's.
@@ -30,6 +30,8 @@ type Pair struct {
 	// Ops are the operations that run piece by piece, GEMMs among them; Post
 	// those that run piece by piece behind a reduction.
 	Ops, Post []PairOp
+	// Before: it is a gather of what Ops make.
+	Before bool
 	// Ahead: it is a gather whose blocks can leave while the pair before is computed.
 	// Whole: what goes ahead is then computed with all blocks as one.
 	Ahead, Whole bool
@@ -60,7 +62,7 @@ func (p *Pair) String() string {
 		}
 	}
 	gemms := counted(stmts)
-	if p.Comm == ir.OpAllGather {
+	if p.Comm == ir.OpAllGather && !p.Before {
 		return p.Comm.String() + " + " + gemms
 	}
 	text := gemms + " + " + p.Comm.String()
@@ -114,7 +116,8 @@ type region struct {
 	choice, entry int
 }
 
-func (r *region) gathers() bool { return r.comm.Op == ir.OpAllGather }
+// gathers reports whether the operations need what the collective brings.
+func (r *region) gathers() bool { return r.comm.Op == ir.OpAllGather && !r.Before }
 
 // pairFinder looks for pairs in one block.
 type pairFinder struct {
@@ -123,7 +126,9 @@ type pairFinder struct {
 	users useIndex
 	def   map[string]*ir.Stmt // of values defined in this block
 	at    map[*ir.Stmt]int
-	stmts []*ir.Stmt
+	// carried are the values that loops of the function carry, which are dense.
+	carried map[string]bool
+	stmts   []*ir.Stmt
 	// owned are the statements of reductions' regions that will be replaced,
 	// shared those of reductions that are left sequential.
 	owned, shared map[*ir.Stmt]*region
@@ -181,6 +186,8 @@ func (f *pairFinder) finish(r *region) {
 	switch {
 	case f.when.someRanks:
 		r.Refused[Exchange] = "it stands in a branch that not all ranks take, and buffers that peers write are all ranks'"
+	case r.Before && (!r.blocked || r.Rows > 0):
+		r.Refused[Exchange] = "what is gathered is no outermost dimension: a rank's block is not dense in the result"
 	case r.comm.Op == ir.OpAllGather && !r.blocked:
 		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
@@ -262,7 +269,7 @@ func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole
 func (f *pairFinder) dense(name string) bool {
 	d := f.def[name]
 	if d == nil {
-		return slices.ContainsFunc(f.fn.Params, func(p *ir.Param) bool { return p.Name == name })
+		return f.carried[name] || slices.ContainsFunc(f.fn.Params, func(p *ir.Param) bool { return p.Name == name })
 	}
 	if d.Op == ir.OpReshape {
 		return f.dense(d.Args[0].Name)

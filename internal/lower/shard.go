@@ -113,6 +113,8 @@ func needed(st *ir.Stmt, i int) string {
 	switch st.Op {
 	case ir.OpReturn:
 		return fmt.Sprintf("result %d of the signature", i)
+	case ir.OpFor, ir.OpYield:
+		return fmt.Sprintf("value %d that the loop carries", i)
 	case ir.OpCall:
 		return fmt.Sprintf("parameter %d of %s", i, st.Callee.Text)
 	}

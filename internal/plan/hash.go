@@ -158,4 +158,7 @@ func (e *encoder) attr(a *Attr) {
 	e.int(int64(math.Float64bits(a.Value)))
 	e.bools(a.TA, a.TB, a.HasInt, a.Causal)
 	e.ints([]int64{a.Int, a.First, a.Rows, int64(a.SMs)})
+	for _, v := range []float64{a.Rope.Theta, a.Rope.Factor, a.Rope.Low, a.Rope.High, a.Rope.Original} {
+		e.int(int64(math.Float64bits(v)))
+	}
 }

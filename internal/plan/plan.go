@@ -318,6 +318,7 @@ type Attr struct {
 	// Embedding: the table is the rows from First on of one of Rows rows; ids of
 	// other ranks' rows give zeros.
 	First, Rows int64
+	Rope        ir.Rope
 }
 
 // Memory is what the planner reports of each rank's arena.

@@ -271,6 +271,12 @@ func attrText(a Attr) string {
 	if a.Causal {
 		b.WriteString(" causal")
 	}
+	if r := a.Rope; r.Theta != 0 {
+		fmt.Fprintf(&b, " theta=%g", r.Theta)
+		if r.Factor != 0 {
+			fmt.Fprintf(&b, " factor=%g low=%g high=%g original=%g", r.Factor, r.Low, r.High, r.Original)
+		}
+	}
 	if a.Rows != 0 {
 		fmt.Fprintf(&b, " rows %d.. of %d", a.First, a.Rows)
 	}

@@ -19,6 +19,7 @@ type frame struct {
 	counters map[string]int32    // plan counter
 
 	results  []tensor
+	yielded  []tensor // by the loop body that ended last
 	returned bool
 }
 

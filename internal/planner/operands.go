@@ -19,6 +19,13 @@ func (u *unroller) settle(s *ir.Stmt, attr *plan.Attr, ins []plan.Ref, out plan.
 		if s.Attr("scale") == nil {
 			attr.Value = ir.AttentionScale(ins[0].Shape[len(ins[0].Shape)-1])
 		}
+	case ir.OpIndexCopy:
+		attr.Axes = append(attr.Axes, 0)[:1]
+		return append(ins, out), nil // what it does not write stays
+	case ir.OpRope:
+		attr.Value, attr.Rope = 0, s.Rope()
+	case ir.OpArgmax:
+		attr.Axes = append(attr.Axes, len(ins[0].Shape)-1)[:1]
 	case ir.OpEmbedding:
 		return ins, u.tablePart(s, attr, ins[1])
 	case ir.OpReduceSlots:

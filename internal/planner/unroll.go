@@ -128,6 +128,8 @@ func (u *unroller) control(s *ir.Stmt) error {
 		return u.branch(s)
 	case ir.OpCall:
 		return u.call(s)
+	case ir.OpYield:
+		return u.yield(s)
 	}
 	return u.ret(s)
 }
@@ -179,8 +181,15 @@ func (u *unroller) loop(s *ir.Stmt) error {
 	for _, w := range workers {
 		u.waitStream(s, w, u.cur)
 	}
-	if err := u.iterations(s, lo, hi, workers); err != nil {
+	carried, err := u.carried(s)
+	if err != nil {
 		return err
+	}
+	if carried, err = u.iterations(s, lo, hi, workers, carried); err != nil {
+		return err
+	}
+	for k, name := range s.Results[1:] {
+		u.frame.tensors[name.Text] = []tensor{carried[k]}
 	}
 	for _, w := range workers {
 		u.waitStream(s, u.cur, w)
@@ -196,7 +205,36 @@ func (u *unroller) spendIterations(s *ir.Stmt, lo, hi int64) error {
 	return u.spend(&u.w.iterations, int64(min(n, 1<<62)), maxIterations, "loop iterations", s.Pos)
 }
 
-func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32) error {
+// carried returns the operands of a loop or yield, dense, as values of other statements are.
+func (u *unroller) carried(s *ir.Stmt) ([]tensor, error) {
+	out := make([]tensor, len(s.Args))
+	for k := range s.Args {
+		t, err := u.operand(&s.Args[k])
+		if err != nil {
+			return nil, err
+		}
+		if t.Present() && !t.Dense() {
+			dense, err := u.newBuffer(s, int64(k), s.Args[k].Name, plan.RoleValue, t.DType, t.Shape)
+			if err == nil {
+				err = u.emitCopy(s, t.Ref, dense, -1)
+			}
+			if err != nil {
+				return nil, err
+			}
+			t.Ref = dense
+		}
+		out[k] = t
+	}
+	return out, nil
+}
+
+func (u *unroller) yield(s *ir.Stmt) (err error) {
+	u.frame.yielded, err = u.carried(s)
+	return err
+}
+
+// iterations runs the body, and returns what it carries in the end.
+func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32, carried []tensor) ([]tensor, error) {
 	name := s.Results[0].Text
 	outer := u.cur
 	u.loops, u.iter, u.steps = append(u.loops, name), append(u.iter, lo), append(u.steps, step{stmt: s})
@@ -208,13 +246,19 @@ func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32) error {
 		if n := int64(len(workers)); n > 0 {
 			u.cur = workers[((i%n)+n)%n]
 		}
+		for k, name := range s.Carry {
+			u.frame.tensors[name.Text] = []tensor{carried[k]}
+		}
 		if err := u.block(s.Body); err != nil {
-			return err
+			return nil, err
+		}
+		if len(s.Carry) > 0 {
+			carried = u.frame.yielded
 		}
 	}
 	u.loops, u.iter, u.steps, u.shared = u.loops[:depth], u.iter[:depth], u.steps[:at], nil
 	u.cur = outer
-	return nil
+	return carried, nil
 }
 
 // call inlines a function. In it, main is the stream it was called on.

@@ -32,6 +32,8 @@ type Pair struct {
 	// Ops are computed with what is gathered, or make what is reduced; Post is
 	// computed of a reduction's result.
 	Ops, Post []Op
+	// Before: what is gathered is what Ops make.
+	Before bool
 }
 
 // Moved returns the bytes that each rank receives at the least.
@@ -81,7 +83,7 @@ type pairGraph struct {
 // Sequential predicts the pair with nothing overlapped.
 func Sequential(p Pair, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
-	if p.Comm == ir.OpAllGather {
+	if p.Comm == ir.OpAllGather && !p.Before {
 		g.comm(onMain, 1, "")
 		g.ops(1, "")
 	} else {
@@ -97,7 +99,7 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	for i := range chunks {
 		label := fmt.Sprintf(" chunk %d", i)
-		if p.Comm == ir.OpAllGather {
+		if p.Comm == ir.OpAllGather && !p.Before {
 			g.join(0, onMain, g.comm(onSide, chunks, label), g.m.Wait)
 			g.ops(chunks, label)
 		} else {
@@ -117,9 +119,12 @@ func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	g.tasks = append(g.tasks, task{work: m.Barrier})
 	g.wait(0, onSide, len(g.tasks)-1)
-	if p.Comm == ir.OpAllGather {
+	switch {
+	case p.Before:
+		g.exchangeBehind(parts)
+	case p.Comm == ir.OpAllGather:
 		g.exchangeGather(parts)
-	} else {
+	default:
 		for part := range parts {
 			g.exchangeReduce(part, parts)
 		}
@@ -177,6 +182,19 @@ func (g *pairGraph) exchangeGather(parts int64) {
 			g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i+1, label))
 		}
 	}
+}
+
+// exchangeBehind computes the own block in parts, each of which goes to all peers while the next is
+// computed.
+func (g *pairGraph) exchangeBehind(parts int64) {
+	var come []int
+	for part := range parts {
+		g.join(0, onSide, g.ops(parts, partLabel(part, parts)), g.m.Wait)
+		for i := int64(1); i < g.Ranks; i++ {
+			come = append(come, g.push(onSide, i, parts))
+		}
+	}
+	g.come(onMain, come[max(0, len(come)-int(g.Ranks)+1):]...)
 }
 
 // exchangeReduce adds one part. With several, sums have a stream of their own.

@@ -1,8 +1,10 @@
 package tensor
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -27,6 +29,7 @@ var safetensorsDTypes = map[string]ir.DType{
 type Safetensors struct {
 	label   string // prefix of messages: the path and ": ", or nothing
 	r       io.ReaderAt
+	mapped  []byte // the file, where it is mapped
 	close   func() error
 	base    int64 // where the data starts in the file
 	entries map[string]safetensorsEntry
@@ -55,6 +58,21 @@ func OpenSafetensors(path string) (*Safetensors, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	s.label, s.close = path+": ", f.Close
+	return s, nil
+}
+
+// MapSafetensors is OpenSafetensors of a file that is mapped into memory: View reads nothing
+// before the tensor's elements are used.
+func MapSafetensors(path string) (*Safetensors, error) {
+	m, err := files.Map(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ReadSafetensors(bytes.NewReader(m.Bytes), int64(len(m.Bytes)))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), m.Close())
+	}
+	s.label, s.mapped, s.close = path+": ", m.Bytes, m.Close
 	return s, nil
 }
 
@@ -167,6 +185,23 @@ func (s *Safetensors) Read(name string) (*Tensor, error) {
 	}
 	return t, nil
 }
+
+// View returns the tensor called name of a mapped file without reading it, if the file has
+// aligned its elements. They must not be written to, nor used once s is closed.
+func (s *Safetensors) View(name string) (*Tensor, error) {
+	e, dt, err := s.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	if at := s.base + e.begin; s.mapped != nil && at%dt.Size() == 0 {
+		data := s.mapped[at : s.base+e.end : s.base+e.end]
+		return &Tensor{DType: dt, Shape: slices.Clone(e.shape), Data: data}, nil
+	}
+	return s.Read(name)
+}
+
+// DType returns the element type that a safetensors file spells like this.
+func DType(spelt string) (ir.DType, bool) { dt, ok := safetensorsDTypes[spelt]; return dt, ok }
 
 // ReadInto reads the tensor called name into t, whose element type and shape it
 // must have.

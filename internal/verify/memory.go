@@ -300,7 +300,7 @@ func (m *memory) atOnce(cmd int32) bool {
 // inPlace reports whether each element of a command's result needs no other
 // element of its j-th operand: then it may be written over that.
 func inPlace(c *plan.Cmd, j int) bool {
-	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1
+	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 || c.Op == ir.OpIndexCopy && j == 2
 }
 
 // overlaps reports whether two tensors may share bytes, by their ends alone.

@@ -103,6 +103,8 @@ func (a *trips) loop(s *ir.Stmt) {
 		a.names[name] = form{small: true}
 	case !hi.knobOnly() || hi.knobCoef() != 1 || lo.small:
 		a.fail("line %d: the trip count is not a dim plus a constant", s.Pos.Line)
+	case len(s.Carry) > 0:
+		a.fail("line %d: values that a long loop carries are not followed", s.Pos.Line)
 	default:
 		a.near(hi.k)
 		a.near(lo.k)

@@ -51,6 +51,9 @@ var makers = map[ir.Op]func(k *kernel) (loops, error){
 	ir.OpEmbedding:   makeEmbedding,
 	ir.OpConcat:      makeConcat,
 	ir.OpReduceSlots: makeSlots,
+	ir.OpIndexCopy:   makeIndexCopy,
+	ir.OpRope:        makeRope,
+	ir.OpArgmax:      makeArgmax,
 	ir.OpCast:        makeCast,
 
 	ir.OpAllGatherV:     makeUneven,
@@ -135,7 +138,7 @@ func (k *kernel) run(do loops) error {
 
 // aliasable reports whether operand i may be the result.
 func (k *kernel) aliasable(i int) bool {
-	return k.Op.Info().Elementwise || k.Joins() || k.Op == ir.OpReduceSlots && i == 1
+	return k.Op.Info().Elementwise || k.Joins() || k.Op == ir.OpReduceSlots && i == 1 || k.Op == ir.OpIndexCopy && i == 2
 }
 
 // count checks the number of operands.

@@ -9,11 +9,13 @@ import (
 // makeAttention is softmax(scale · q·kᵀ)·v for each head; one helper at a time
 // does some queries of the heads of q that share one of k and v.
 func makeAttention(k *kernel) (loops, error) {
-	if err := k.count(3, 3); err != nil {
+	if err := k.count(3, 4); err != nil {
 		return nil, err
 	}
-	if err := k.floats(false); err != nil {
-		return nil, err
+	for _, in := range k.ins[:min(3, len(k.ins))] {
+		if in.dt != k.out.dt || in.dt.IsInt() {
+			return nil, fmt.Errorf("operands of %s, a result of %s", in.dt, k.out.dt)
+		}
 	}
 	q, key, v := k.ins[0].shape, k.ins[1].shape, k.ins[2].shape
 	n := len(q)
@@ -23,10 +25,29 @@ func makeAttention(k *kernel) (loops, error) {
 	if key[n-2] == 0 || q[n-2]%key[n-2] != 0 {
 		return nil, fmt.Errorf("%d heads of q for %d of k", q[n-2], key[n-2])
 	}
-	if k.Causal && q[n-3] > key[n-3] {
+	switch {
+	case len(k.ins) == 4:
+		t := k.ins[3]
+		each := slices.Equal(t.shape, q[:n-2])
+		if !t.dt.IsInt() || !slices.Equal(t.shape, q[:n-3]) && !each || each && k.Causal {
+			return nil, fmt.Errorf("lengths %s%v for queries %v", t.dt, t.shape, q)
+		}
+		k.verify = checkLengths
+	case k.Causal && q[n-3] > key[n-3]:
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q[n-3], key[n-3])
 	}
 	return byAccum(k.out.dt, attentionLoops[float32], attentionLoops[float64], nil), nil
+}
+
+// checkLengths reports lengths of more keys than there are.
+func checkLengths(k *kernel) error {
+	keys := k.ins[1].shape[len(k.ins[1].shape)-3]
+	for i, n := range numbers(k.ins[3]) {
+		if n < 0 || n > keys {
+			return fmt.Errorf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
+		}
+	}
+	return nil
 }
 
 // attended are the extents of an attention, with heads outside sequences.
@@ -34,7 +55,10 @@ type attended[A float32 | float64] struct {
 	tq, tk, dh int64
 	scale      A
 	causal     bool
-	q, k, v    ref // [lead…, heads, T, Dh]
+	lengths    []int64 // how many keys there are, of each sequence or query; nil for all
+	perQuery   bool
+	heads      int64 // of q
+	q, k, v    ref   // [lead…, heads, T, Dh]
 	out        ref
 }
 
@@ -49,6 +73,10 @@ func attentionLoops[A float32 | float64](k *kernel) {
 		q: k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
 	if k.out.n == 0 {
 		return
+	}
+	a.heads = k.out.shape[n-2]
+	if len(k.ins) == 4 {
+		a.lengths, a.perQuery = numbers(k.ins[3]), len(k.ins[3].shape) == n-2
 	}
 	rows := k.out.shape[n-2] / k.ins[1].shape[n-2] * a.tq // of one head of k and v
 	parts := (rows + queriesAtOnce - 1) / queriesAtOnce
@@ -76,14 +104,29 @@ func (a attended[A]) queries(i, lo, hi int64) {
 	k, v := keys.load(i*size, size), values.load(i*size, size)
 	scratch := as[A](*room)
 	for r := lo; r < hi; r++ {
-		sees := a.tk
-		if a.causal {
-			sees = r%a.tq + 1 + a.tk - a.tq
-		}
 		row := wr.room(r*a.dh, a.dh)
-		a.query(row, queries.load(r*a.dh, a.dh), k, v, scratch[:sees], scratch[a.tk:])
+		if sees := a.sees(r); sees > 0 {
+			a.query(row, queries.load(r*a.dh, a.dh), k, v, scratch[:sees], scratch[a.tk:])
+		} else {
+			clear(row)
+		}
 		wr.flush(r*a.dh, row)
 	}
+}
+
+// sees is how many keys row r of q sees.
+func (a attended[A]) sees(r int64) int64 {
+	keys, batch, i := a.tk, r/(a.heads*a.tq), r%a.tq
+	switch {
+	case a.perQuery:
+		keys = a.lengths[batch*a.tq+i]
+	case a.lengths != nil:
+		keys = a.lengths[batch]
+	}
+	if a.causal {
+		return max(0, min(keys, i+1+keys-a.tq))
+	}
+	return keys
 }
 
 // query computes one row of results from the keys that it sees.

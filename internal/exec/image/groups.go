@@ -154,6 +154,6 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 	}
 	return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...),
 		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB,
-		Causal: a.Causal, First: a.First, Rows: a.Rows, SMs: int(a.SMs), Red: ir.NoRed,
+		Causal: a.Causal, First: a.First, Rows: a.Rows, Rope: a.Rope, SMs: int(a.SMs), Red: ir.NoRed,
 		Constant: c.Op == ir.OpLinear && b.im.constant(c.Ins[1].Buf), Fixed: b.im.opts.Fixed, Timed: b.im.opts.Timed}
 }

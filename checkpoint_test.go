@@ -1,0 +1,226 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+const checkpointSource = `dim L = 2
+mesh tp[2]
+
+func model(
+  %x: f32[T, H],
+  %up: f32[L, 2 * F/tp, H],
+  %down: f32[L, H, F/tp],
+  %half: f32[H/tp, V],
+  %head: bf16[V, H],
+) -> (f32[T, 2 * F/tp], f32[L, H, F/tp], f32[H/tp, V], bf16[V, H]) {
+  %u = select %up, axis=0, index=1
+  %y = linear %x, %u
+  %d = copy %down
+  %h = copy %half
+  %e = copy %head
+  return %y, %d, %h, %e
+}
+`
+
+// named is a tensor whose element i is first+i, each a small integer.
+func named(t *testing.T, name string, dt ir.DType, first int, shape ...int64) tensor.Named {
+	t.Helper()
+	x, err := tensor.New(dt, shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range x.Len() {
+		x.SetFloat64(i, float64(first+int(i)))
+	}
+	return tensor.Named{Name: name, Tensor: x}
+}
+
+// writeCheckpoint writes two files and their index: two layers with gate, up and down, and what is not
+// a layer's. H=2, F=4, V=3.
+func writeCheckpoint(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	shards := [][]tensor.Named{
+		{
+			named(t, "m.layers.0.gate.weight", ir.F32, 0, 4, 2), named(t, "m.layers.0.up.weight", ir.F32, 10, 4, 2),
+			named(t, "m.layers.0.down.weight", ir.F32, 20, 4, 2), named(t, "m.layers.1.gate.weight", ir.F32, 30, 4, 2),
+		},
+		{
+			named(t, "m.layers.1.up.weight", ir.F32, 40, 4, 2), named(t, "m.layers.1.down.weight", ir.F32, 50, 4, 2),
+			named(t, "embed", ir.F32, 60, 3, 2), named(t, "wide", ir.F32, 70, 2, 5), named(t, "rotary.inv_freq", ir.F32, 90, 3),
+		},
+	}
+	var entries []string
+	for i, shard := range shards {
+		file := fmt.Sprintf("model-0000%d-of-00002.safetensors", i+1)
+		if err := tensor.WriteSafetensorsFile(filepath.Join(dir, file), shard, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range shard {
+			entries = append(entries, fmt.Sprintf("%q: %q", n.Name, file))
+		}
+	}
+	index := `{"metadata": {"total_size": 1}, "weight_map": {` + strings.Join(entries, ",\n") + `}}`
+	if err := os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), []byte(index), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func checkpointRules() hocket.Rules {
+	return hocket.Rules{
+		Inputs: []string{"x"},
+		Weights: []hocket.WeightRule{
+			{Param: "up", From: []string{"m.layers.*.gate.weight", "m.layers.*.up.weight"}},
+			{Param: "down", From: []string{"m.layers.*.down.weight"}, Transpose: true},
+			{Param: "half", From: []string{"wide"}, Axis: 1, Lo: 1, Hi: 4},
+			{Param: "head", From: []string{"embed"}, Cast: true},
+		},
+	}
+}
+
+func loadCheckpointModel(t *testing.T, source string) *hocket.Model {
+	t.Helper()
+	p, err := hocket.Parse("model.hkt", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := hocket.Open(context.Background(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model
+}
+
+// TestBindFrom: layers are stacked, parts concatenated and cut, matrices transposed and elements
+// converted, as the numbers that the files were made of say; what nothing uses is named.
+func TestBindFrom(t *testing.T) {
+	c, err := hocket.OpenCheckpoint(writeCheckpoint(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := loadCheckpointModel(t, checkpointSource)
+	unused, err := model.BindFrom(c, checkpointRules())
+	if err != nil || !slices.Equal(unused, []string{"rotary.inv_freq"}) {
+		t.Fatalf("unused %q, %v", unused, err)
+	}
+	if err := c.Close(); err != nil { // the model keeps what it has mapped
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := model.Prepare(ctx, map[string]int64{"T": 2}); err != nil {
+		t.Fatal(err)
+	}
+	eye, _ := hocket.FromFloats(ir.F32, []float64{1, 0, 0, 1}, 2, 2)
+	rep, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": eye}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[int][]float64{
+		// Layer 1: gate 30…37, then up 40…47, each row of two; x is the identity, so y is the transpose.
+		0: {30, 32, 34, 36, 40, 42, 44, 46, 31, 33, 35, 37, 41, 43, 45, 47},
+		1: {20, 22, 24, 26, 21, 23, 25, 27, 50, 52, 54, 56, 51, 53, 55, 57},
+		2: {71, 72, 73, 76, 77, 78},
+		3: {60, 61, 62, 63, 64, 65},
+	}
+	for i, name := range []string{"y", "d", "h", "e"} {
+		if got := rep.Out[name].Floats(); !slices.Equal(got, want[i]) {
+			t.Errorf("%%%s is %v, want %v", name, got, want[i])
+		}
+	}
+	if err := model.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBindFromRefuses: what does not fit is refused before anything is bound, with what to do.
+func TestBindFromRefuses(t *testing.T) {
+	c, err := hocket.OpenCheckpoint(writeCheckpoint(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, test := range []struct {
+		name   string
+		change func(*hocket.Rules)
+		want   []string
+	}{
+		{"transposed", func(r *hocket.Rules) { r.Weights[1].Transpose = false }, []string{"%down is f32[2, 4, 2], and f32[2, 2, 4] would fit", "transposed?"}},
+		{"missing", func(r *hocket.Rules) {
+			r.Weights[0].From[1] = "m.layers.*.upp.weight"
+			r.Weights[3].From[0] = "model.embed"
+		}, []string{`"m.layers.0.upp.weight"; it has`, `"m.layers.1.upp.weight"`, `"model.embed"; it has "embed"`[:13]}},
+		{"cast", func(r *hocket.Rules) { r.Weights[3].Cast = false }, []string{`%head: "embed" is f32, and the parameter bf16`}},
+		{"cut", func(r *hocket.Rules) { r.Weights[2].Hi = 6 }, []string{`1..6 along dimension 1 is no part`}},
+		{"twice", func(r *hocket.Rules) { r.Inputs = append(r.Inputs, "up") }, []string{"%up has two rules, or is an input"}},
+		{"unknown", func(r *hocket.Rules) { r.Weights[0].Param = "upp" }, []string{"%upp: model has no such parameter"}},
+		{"rank", func(r *hocket.Rules) { r.Weights[1].From[0] = "m.layers.0.down.weight" }, []string{"%down is f32[2, 4], want f32[L, H, F/tp]"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			model := loadCheckpointModel(t, checkpointSource)
+			rules := checkpointRules()
+			test.change(&rules)
+			_, err := model.BindFrom(c, rules)
+			if !errors.Is(err, hocket.ErrInput) {
+				t.Fatalf("got %v", err)
+			}
+			for _, w := range test.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%v\nlacks %q", err, w)
+				}
+			}
+		})
+	}
+	model := loadCheckpointModel(t, checkpointSource)
+	rules := checkpointRules()
+	rules.Weights = rules.Weights[:2]
+	if _, err := model.BindFrom(c, rules); err != nil {
+		t.Fatal(err)
+	}
+	if err := model.Prepare(context.Background(), map[string]int64{"T": 1, "V": 3}); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "nothing is bound to %half, %head") {
+		t.Errorf("Prepare without two weights: %v", err)
+	}
+}
+
+// TestOpenCheckpointRefuses: indexes that lie, and directories without a checkpoint.
+func TestOpenCheckpointRefuses(t *testing.T) {
+	dir := writeCheckpoint(t)
+	index := filepath.Join(dir, "model.safetensors.index.json")
+	for text, want := range map[string]string{
+		`{"weight_map": {"a": "../x.safetensors"}}`:                 "no file beside the index",
+		`{"weight_map": {"a": "none.safetensors"}}`:                 "no such file",
+		`{"weight_map": {"a": "model-00001-of-00002.safetensors"}}`: "which lacks it",
+		`{"weight_map": {}}`:                                        "no weight_map",
+		`{"weight_map": `:                                           "unexpected end",
+		`{"weight_map": {"a": "model.safetensors.index.json"}}`:     "not a safetensors file",
+	} {
+		if err := os.WriteFile(index, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{dir, index} {
+			if _, err := hocket.OpenCheckpoint(path); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", text, err, want)
+			}
+		}
+	}
+	if _, err := hocket.OpenCheckpoint(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no checkpoint") {
+		t.Errorf("an empty directory: %v", err)
+	}
+}

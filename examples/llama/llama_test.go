@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// golden is what tools/llama_golden.py wrote: sequences, and the logits of each of their tokens.
+type golden struct {
+	ids     [][]int32
+	logits  [][]float64
+	prompts []int
+}
+
+func readGolden(t *testing.T, dir string) *golden {
+	t.Helper()
+	c, err := hocket.OpenCheckpoint(filepath.Join(dir, "golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	read := func(name string) []float64 {
+		x, err := c.Tensor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x.Floats()
+	}
+	g := &golden{}
+	for i, n := range read("prompts") {
+		g.prompts = append(g.prompts, int(n))
+		g.ids = append(g.ids, ints(read(fmt.Sprintf("ids.%d", i))))
+		g.logits = append(g.logits, read(fmt.Sprintf("logits.%d", i)))
+	}
+	return g
+}
+
+func ints(x []float64) []int32 {
+	var out []int32
+	for _, v := range x {
+		out = append(out, int32(v))
+	}
+	return out
+}
+
+func machine(t *testing.T) *hocket.Machine {
+	t.Helper()
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// TestGolden: logits of prompts read in chunks and of 64 teacher-forced steps, of sequences of different
+// lengths in one batch, are within the evaluator's bound, and so are those of the golden file.
+func TestGolden(t *testing.T) {
+	for _, name := range []string{"tied", "untied"} {
+		dir := filepath.Join("testdata", name)
+		g := readGolden(t, dir)
+		for _, tp := range []int{1, 2, 4} {
+			t.Run(fmt.Sprintf("%s, tp=%d", name, tp), func(t *testing.T) {
+				m := machine(t)
+				c, err := readConfig(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, err := load(m, c, tp, "sequential")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if unused, err := l.bind(dir); err != nil || len(unused) > 0 {
+					t.Fatalf("unused %q, %v", unused, err)
+				}
+				got := forced(t, l, g)
+				worst, most := 0.0, 0.0
+				for i := range got {
+					if len(got[i]) != len(g.logits[i]) {
+						t.Fatalf("%d logits, want %d", len(got[i]), len(g.logits[i]))
+					}
+					for k, v := range g.logits[i] {
+						worst, most = max(worst, math.Abs(got[i][k]-v)), max(most, math.Abs(v))
+					}
+				}
+				if t.Logf("largest difference %.3g, of logits up to %.3g", worst, most); worst > 2e-5 {
+					t.Error("more than what f32 loses")
+				}
+				rep, ref := whole(t, m, c, dir, tp, g)
+				for what, logits := range map[string][][]float64{"the machine's": got, "the golden": g.logits} {
+					if v := ref.Compare(with(t, rep, logits, int(c.Vocab))); v.Verdict != hocket.Within {
+						t.Errorf("%s logits: %v", what, v)
+					}
+				}
+			})
+		}
+	}
+}
+
+// forced runs the sequences: prompts in chunks, then token by token.
+func forced(t *testing.T, l *llama, g *golden) [][]float64 {
+	t.Helper()
+	room := 0
+	for _, ids := range g.ids {
+		room = max(room, len(ids))
+	}
+	b, err := l.open(t.Context(), len(g.ids), int64(room))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, from := make([][]float64, b.size), make([]int, b.size)
+	for prefill := true; ; {
+		width, chunk, more := 4, make([][]int32, b.size), false
+		for i, ids := range g.ids {
+			end := g.prompts[i]
+			if !prefill {
+				width, end = 1, len(ids)
+			}
+			chunk[i] = ids[from[i]:min(end, from[i]+width)]
+			more = more || len(chunk[i]) > 0
+		}
+		if !more && !prefill {
+			return out
+		}
+		if !more {
+			prefill = false
+			continue
+		}
+		logits, _, err := b.step(t.Context(), chunk, from, width)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := logits.Floats()
+		for i, ids := range chunk {
+			at := i * width * int(l.Vocab)
+			out[i], from[i] = append(out[i], rows[at:at+len(ids)*int(l.Vocab)]...), from[i]+len(ids)
+		}
+	}
+}
+
+// whole runs and evaluates all tokens of all sequences at once, by the same program without argmax.
+func whole(t *testing.T, m *hocket.Machine, c *config, dir string, tp int, g *golden) (*hocket.Report, *hocket.Reference) {
+	t.Helper()
+	text := strings.NewReplacer("-> (f32[B, T, V], i32[B, T])", "-> f32[B, T, V]", "  %next = argmax %logits\n", "", "%logits, %next", "%logits").Replace(c.text())
+	p, err := hocket.Parse("llama.hkt", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := m.Load(p, hocket.Binding{Dims: c.dims(tp)}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&llama{c, model}).bind(dir); err != nil {
+		t.Fatal(err)
+	}
+	most := slices.Max([]int{len(g.ids[0]), len(g.ids[1]), len(g.ids[2])})
+	shape := []int64{int64(len(g.ids)), int64(most)}
+	var ids, at, sees []float64
+	for _, seq := range g.ids {
+		for j := range most {
+			if j < len(seq) {
+				ids, at, sees = append(ids, float64(seq[j])), append(at, float64(j)), append(sees, float64(j+1))
+			} else {
+				ids, at, sees = append(ids, 0), append(at, -1), append(sees, 0)
+			}
+		}
+	}
+	in := map[string]*hocket.Tensor{}
+	for name, vals := range map[string][]float64{"ids": ids, "at": at, "sees": sees} {
+		if in[name], err = hocket.FromFloats(ir.I32, vals, shape...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"keys", "values"} {
+		if in[name], err = hocket.NewTensor(ir.F32, c.Layers, shape[0], shape[1], c.KVHeads, c.HeadDim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rep, err := model.Run(t.Context(), hocket.Args{In: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := model.Reference(t.Context(), hocket.Args{In: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rep, ref
+}
+
+// with is a report with other logits, where sequences have tokens.
+func with(t *testing.T, rep *hocket.Report, logits [][]float64, vocab int) *hocket.Report {
+	t.Helper()
+	was := rep.Out["logits"]
+	vals := was.Floats()
+	for i, rows := range logits {
+		copy(vals[i*int(was.Shape[1])*vocab:], rows)
+	}
+	out := *rep
+	out.Out = map[string]*hocket.Tensor{"keys": rep.Out["keys"], "values": rep.Out["values"]}
+	var err error
+	if out.Out["logits"], err = hocket.FromFloats(ir.F32, vals, was.Shape...); err != nil {
+		t.Fatal(err)
+	}
+	return &out
+}
+
+// TestAloneAsInBatch: the tokens of a sequence do not depend on what it is batched with, nor on the
+// number of ranks or the chunks that its prompt is read in.
+func TestAloneAsInBatch(t *testing.T) {
+	c, err := ofSize("60K")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machine(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	generate := func(tp, width int, prompts [][]int32) [][]int32 {
+		t.Helper()
+		l, err := load(m, c, tp, "sequential")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.model.Close()
+		if err := l.draw(3); err != nil {
+			t.Fatal(err)
+		}
+		b, err := l.open(t.Context(), len(prompts), 40)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := b.generate(t.Context(), prompts, 8, width)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	for range 4 {
+		prompts := make([][]int32, 2+rng.IntN(3))
+		for i := range prompts {
+			for range 1 + rng.IntN(20) {
+				prompts[i] = append(prompts[i], rng.Int32N(int32(c.Vocab)))
+			}
+		}
+		batched := generate(1<<rng.IntN(3), 1+rng.IntN(8), prompts)
+		for i, p := range prompts {
+			if alone := generate(1, 32, [][]int32{p}); !slices.Equal(alone[0], batched[i]) || len(alone[0]) != 8 {
+				t.Errorf("prompt %v: %v alone, %v in a batch of %d", p, alone[0], batched[i], len(prompts))
+			}
+		}
+	}
+}
+
+// TestCommand: lines in, lines out, the likeliest tokens by the golden logits; and errors for what is none.
+func TestCommand(t *testing.T) {
+	dir := filepath.Join("testdata", "untied")
+	g := readGolden(t, dir)
+	var stdin, stdout, stderr bytes.Buffer
+	enc := json.NewEncoder(&stdin)
+	for i, ids := range g.ids {
+		if err := enc.Encode(ids[:g.prompts[i]]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run(t.Context(), []string{"-model", dir, "-tp", "2", "-n", "1", "-chunk", "3"}, &stdin, &stdout, &stderr); err != nil || stderr.Len() > 0 {
+		t.Fatalf("%v, %s", err, &stderr)
+	}
+	dec := json.NewDecoder(&stdout)
+	for i := range g.ids {
+		vocab := len(g.logits[i]) / len(g.ids[i])
+		row := g.logits[i][(g.prompts[i]-1)*vocab:][:vocab]
+		var got []int32
+		if err := dec.Decode(&got); err != nil || len(got) != 1 || row[got[0]] != slices.Max(row) {
+			t.Errorf("sequence %d: %v, %v", i, got, err)
+		}
+	}
+	for _, c := range []struct{ args, stdin, want string }{
+		{"", "", "usage"},
+		{"-random 10Q", "[1]", "want a number of weights"},
+		{"-random 60K", "[]", "prompt 1: want a JSON array"},
+		{"-random 60K", "[100000]", "there is no token"},
+		{"-random 60K -tp 3", "[1]", "multiple of"},
+		{"-model testdata", "[1]", "config.json"},
+	} {
+		err := run(t.Context(), strings.Fields(c.args), strings.NewReader(c.stdin), &stdout, &stderr)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+// TestProgram: the text stands for itself, is in canonical form, and has what config.text replaces.
+func TestProgram(t *testing.T) {
+	src, err := os.ReadFile("llama.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := hocket.Parse("llama.hkt", string(src))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := hocket.Check(p, hocket.Binding{Ranks: 2}); err != nil || v.Kind != hocket.Proved {
+		t.Errorf("%v, %v", v, err)
+	}
+	c, err := readConfig(filepath.Join("testdata", "untied"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.DType, c.Eps = "bfloat16", 0.25
+	for _, want := range []string{"%x: bf16[B, T, H]", "eps=0.25", "theta=500000, factor=8, low=1, high=4, original=32"} {
+		if !strings.Contains(c.text(), want) {
+			t.Errorf("the text lacks %q:\n%s", want, c.text())
+		}
+	}
+}

@@ -1,0 +1,465 @@
+// Package checkpoint opens checkpoints of weights, one safetensors file or several with an
+// index, and makes a model's weights of their tensors by rules.
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// indexName is what the index of a sharded checkpoint is called, beside its files.
+const indexName = "model.safetensors.index.json"
+
+// maxIndex bounds an index: a few hundred bytes for each of a million tensors.
+const maxIndex = 256 << 20
+
+// Checkpoint is an open checkpoint. Its headers are read, and its tensors mapped into memory.
+type Checkpoint struct {
+	path  string
+	files []*tensor.Safetensors
+	in    map[string]*tensor.Safetensors // which file has a tensor
+}
+
+// Open opens a safetensors file, an index, or a directory. A directory with an index holds
+// what that lists; another the tensors of all its safetensors files.
+func Open(path string) (*Checkpoint, error) {
+	c := &Checkpoint{path: path, in: map[string]*tensor.Safetensors{}}
+	if err := c.open(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Checkpoint) open() error {
+	info, err := os.Stat(c.path)
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir() && filepath.Ext(c.path) == ".json":
+		return c.openIndex(c.path)
+	case !info.IsDir():
+		return c.openAll([]string{c.path})
+	}
+	index := filepath.Join(c.path, indexName)
+	if _, err := os.Stat(index); !errors.Is(err, os.ErrNotExist) {
+		return c.openIndex(index)
+	}
+	entries, err := os.ReadDir(c.path)
+	if err != nil {
+		return err
+	}
+	var paths []string
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) == ".safetensors" {
+			paths = append(paths, filepath.Join(c.path, e.Name()))
+		}
+	}
+	if len(paths) == 0 {
+		return fmt.Errorf("%s: no checkpoint: it holds neither %s nor a file *.safetensors", c.path, indexName)
+	}
+	return c.openAll(paths)
+}
+
+// openAll takes every tensor of the files.
+func (c *Checkpoint) openAll(paths []string) error {
+	for _, path := range paths {
+		f, err := c.openFile(path)
+		if err != nil {
+			return err
+		}
+		for _, name := range f.Names() {
+			if c.in[name] != nil {
+				return fmt.Errorf("%s: tensor %q is in another file of the directory, too", path, name)
+			}
+			c.in[name] = f
+		}
+	}
+	return nil
+}
+
+func (c *Checkpoint) openFile(path string) (*tensor.Safetensors, error) {
+	f, err := tensor.MapSafetensors(path)
+	if err == nil {
+		c.files = append(c.files, f)
+	}
+	return f, err
+}
+
+// openIndex takes the tensors that an index lists.
+func (c *Checkpoint) openIndex(path string) error {
+	text, err := files.Read(path, maxIndex)
+	if err != nil {
+		return err
+	}
+	var index struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(text, &index); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(index.WeightMap) == 0 {
+		return fmt.Errorf("%s: no index: it has no weight_map", path)
+	}
+	byName := map[string]*tensor.Safetensors{}
+	for _, name := range slices.Sorted(maps.Keys(index.WeightMap)) {
+		file := index.WeightMap[name]
+		if filepath.Base(file) != file || !filepath.IsLocal(file) {
+			return fmt.Errorf("%s: tensor %q is said to be in %q, which is no file beside the index", path, name, file)
+		}
+		f := byName[file]
+		if f == nil {
+			if f, err = c.openFile(filepath.Join(filepath.Dir(path), file)); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			byName[file] = f
+		}
+		if _, _, ok := f.Info(name); !ok {
+			return fmt.Errorf("%s: tensor %q is said to be in %s, which lacks it", path, name, file)
+		}
+		c.in[name] = f
+	}
+	return nil
+}
+
+// Names returns the tensors' names, sorted.
+func (c *Checkpoint) Names() []string { return slices.Sorted(maps.Keys(c.in)) }
+
+// Header returns the type of a tensor, without its elements.
+func (c *Checkpoint) Header(name string) (*tensor.Tensor, error) {
+	f := c.in[name]
+	if f == nil {
+		return nil, fmt.Errorf("%s has no tensor %q%s", c.path, name, c.like(name))
+	}
+	spelt, shape, _ := f.Info(name)
+	dt, ok := tensor.DType(spelt)
+	if !ok {
+		return nil, fmt.Errorf("%s: tensor %q has dtype %s, which hocket does not hold", c.path, name, spelt)
+	}
+	return &tensor.Tensor{DType: dt, Shape: shape}, nil
+}
+
+// like points to a name that ends the same.
+func (c *Checkpoint) like(name string) string {
+	for i := strings.IndexByte(name, '.'); i >= 0; {
+		for _, have := range c.Names() {
+			if strings.HasSuffix(have, name[i:]) {
+				return fmt.Sprintf("; it has %q", have)
+			}
+		}
+		next := strings.IndexByte(name[i+1:], '.')
+		if next < 0 {
+			break
+		}
+		i += 1 + next
+	}
+	return ""
+}
+
+// View returns a tensor, mapped where its file has aligned it. Its elements must not be
+// written to, nor used once the checkpoint is closed.
+func (c *Checkpoint) View(name string) (*tensor.Tensor, error) {
+	if _, err := c.Header(name); err != nil {
+		return nil, err
+	}
+	return c.in[name].View(name)
+}
+
+// Close unmaps the files.
+func (c *Checkpoint) Close() error {
+	var errs []error
+	for _, f := range c.files {
+		errs = append(errs, f.Close())
+	}
+	c.files, c.in = nil, nil
+	return errors.Join(errs...)
+}
+
+// Rule says what a weight is made of.
+type Rule struct {
+	From      []string
+	Transpose bool
+	Axis      int
+	Lo, Hi    int64
+	Cast      bool
+}
+
+// Weight is a rule applied to a checkpoint: what the weight will be, known from headers alone.
+type Weight struct {
+	tensor.Tensor          // its type, without elements
+	Names         []string // the tensors that it is made of
+
+	from   *Checkpoint
+	rule   Rule
+	layers [][]string // of each layer the parts; one layer without stacking
+	stack  bool
+	to     ir.DType
+	have   ir.DType
+}
+
+// Plan finds what a weight of type dt is made of. Missing tensors are all in the error.
+func (c *Checkpoint) Plan(r Rule, dt ir.DType) (*Weight, error) {
+	w := &Weight{from: c, rule: r, to: dt}
+	if err := w.expand(); err != nil {
+		return nil, err
+	}
+	for i, parts := range w.layers {
+		layer, err := w.layer(parts)
+		switch {
+		case err != nil:
+			return nil, err
+		case i == 0:
+			w.Tensor, w.have = *layer, layer.DType
+		case layer.DType != w.have || !slices.Equal(layer.Shape, w.Shape):
+			return nil, fmt.Errorf("layers differ: %q gives %s, and %q %s", w.layers[0][0], &w.Tensor, parts[0], layer)
+		}
+	}
+	if w.stack {
+		w.Shape = append([]int64{int64(len(w.layers))}, w.Shape...)
+	}
+	if w.have != dt && !r.Cast {
+		return nil, fmt.Errorf("%q is %s, and the parameter %s: let the rule cast it", w.Names[0], w.have, dt)
+	}
+	w.DType = dt
+	_, err := tensor.Bytes(dt, w.Shape)
+	return w, err
+}
+
+// expand puts the numbers of layers for the "*" of names.
+func (w *Weight) expand() error {
+	if len(w.rule.From) == 0 {
+		return errors.New("the rule names no tensor")
+	}
+	layers := 1
+	for i, from := range w.rule.From {
+		before, after, stacked := strings.Cut(from, "*")
+		if strings.Contains(after, "*") {
+			return fmt.Errorf("%q has more than one *", from)
+		}
+		if i > 0 && stacked != w.stack {
+			return fmt.Errorf("either all of %q have a * or none has", w.rule.From)
+		}
+		w.stack = stacked
+		if stacked {
+			layers = max(layers, w.from.layers(before))
+		}
+	}
+	var missing []error
+	for l := range layers {
+		var parts []string
+		for _, from := range w.rule.From {
+			name := strings.Replace(from, "*", fmt.Sprint(l), 1)
+			if w.from.in[name] == nil {
+				_, err := w.from.Header(name)
+				missing = append(missing, err)
+			}
+			parts = append(parts, name)
+			w.Names = append(w.Names, name)
+		}
+		w.layers = append(w.layers, parts)
+	}
+	return few(missing)
+}
+
+// few joins the first errors of many.
+func few(errs []error) error {
+	const most = 6
+	if len(errs) > most {
+		errs = append(errs[:most:most], fmt.Errorf("and %d more", len(errs)-most))
+	}
+	return errors.Join(errs...)
+}
+
+// layers is one more than the largest number that follows prefix in a name.
+func (c *Checkpoint) layers(prefix string) int {
+	n := 0
+	for name := range c.in {
+		rest, ok := strings.CutPrefix(name, prefix)
+		if !ok {
+			continue
+		}
+		digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+		if len(digits) > 4 || digits == "" {
+			continue
+		}
+		v := 0
+		for _, d := range digits {
+			v = 10*v + int(d-'0')
+		}
+		n = max(n, v+1)
+	}
+	return n
+}
+
+// layer is the type of one layer's part of the weight.
+func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
+	var out *tensor.Tensor
+	for _, name := range parts {
+		t, err := w.from.Header(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.shape(name, t); err != nil {
+			return nil, err
+		}
+		if out == nil {
+			out = t
+			continue
+		}
+		a, b := slices.Clone(out.Shape), slices.Clone(t.Shape)
+		if len(a) == len(b) && w.rule.Axis < len(a) {
+			a[w.rule.Axis], b[w.rule.Axis] = 0, 0
+		}
+		if t.DType != out.DType || !slices.Equal(a, b) {
+			return nil, fmt.Errorf("%q gives %s and %q %s, which cannot be joined along dimension %d", parts[0], out, name, t, w.rule.Axis)
+		}
+		out.Shape[w.rule.Axis] += t.Shape[w.rule.Axis]
+	}
+	return out, nil
+}
+
+// shape transposes and cuts a tensor's type.
+func (w *Weight) shape(name string, t *tensor.Tensor) error {
+	n, r := len(t.Shape), w.rule
+	if r.Transpose {
+		if n < 2 {
+			return fmt.Errorf("%q is %s and cannot be transposed", name, t)
+		}
+		t.Shape[n-1], t.Shape[n-2] = t.Shape[n-2], t.Shape[n-1]
+	}
+	if len(r.From) == 1 && r.Lo == 0 && r.Hi == 0 {
+		return nil
+	}
+	if r.Axis < 0 || r.Axis >= n {
+		return fmt.Errorf("%q is %s and has no dimension %d", name, t, r.Axis)
+	}
+	lo, hi := w.cut(t.Shape)
+	if lo < 0 || lo > hi || hi > t.Shape[r.Axis] {
+		return fmt.Errorf("%q is %s, of which %d..%d along dimension %d is no part", name, t, r.Lo, r.Hi, r.Axis)
+	}
+	t.Shape[r.Axis] = hi - lo
+	return nil
+}
+
+// cut is the part of a tensor of that shape that the rule takes.
+func (w *Weight) cut(shape []int64) (lo, hi int64) {
+	if w.rule.Hi == 0 && w.rule.Axis < len(shape) {
+		return w.rule.Lo, shape[w.rule.Axis]
+	}
+	return w.rule.Lo, w.rule.Hi
+}
+
+// Read makes the weight: a mapped tensor as it is, or a copy of what has to be put together.
+func (w *Weight) Read() (*tensor.Tensor, error) {
+	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
+	if whole && !w.rule.Transpose && w.have == w.to {
+		return w.from.View(w.Names[0])
+	}
+	out, err := tensor.New(w.to, w.Shape)
+	if err != nil {
+		return nil, err
+	}
+	for l, parts := range w.layers {
+		at := make([]int64, len(w.Shape)) // of the next part
+		if w.stack {
+			at[0] = int64(l)
+		}
+		for _, name := range parts {
+			part, err := w.part(name)
+			if err != nil {
+				return nil, err
+			}
+			axis := w.rule.Axis
+			if w.stack {
+				part.Shape = append([]int64{1}, part.Shape...)
+				axis++
+			}
+			if err := tensor.Paste(out, part, at); err != nil {
+				return nil, err
+			}
+			if len(parts) > 1 {
+				at[axis] += part.Shape[axis]
+			}
+		}
+	}
+	return out, nil
+}
+
+// part reads one tensor as the weight has it.
+func (w *Weight) part(name string) (*tensor.Tensor, error) {
+	t, err := w.from.View(name)
+	if err != nil {
+		return nil, err
+	}
+	if w.rule.Transpose {
+		t = transposed(t)
+	}
+	if w.rule.Lo != 0 || w.rule.Hi != 0 {
+		from, n := make([]int64, len(t.Shape)), slices.Clone(t.Shape)
+		lo, hi := w.cut(t.Shape)
+		from[w.rule.Axis], n[w.rule.Axis] = lo, hi-lo
+		if t, err = tensor.Slice(t, from, n); err != nil {
+			return nil, err
+		}
+	}
+	if t.DType != w.to {
+		return converted(t, w.to)
+	}
+	return t, nil
+}
+
+// transposed swaps the last two dimensions, in tiles that caches hold.
+func transposed(t *tensor.Tensor) *tensor.Tensor {
+	n := len(t.Shape)
+	rows, cols, size := t.Shape[n-2], t.Shape[n-1], t.DType.Size()
+	out := t.Clone()
+	out.Shape[n-2], out.Shape[n-1] = cols, rows
+	const tile = 32
+	matrix := rows * cols * size
+	for at := int64(0); matrix > 0 && at < int64(len(t.Data)); at += matrix {
+		from, to := t.Data[at:at+matrix], out.Data[at:at+matrix]
+		for i0 := int64(0); i0 < rows; i0 += tile {
+			for j0 := int64(0); j0 < cols; j0 += tile {
+				for i := i0; i < min(i0+tile, rows); i++ {
+					for j := j0; j < min(j0+tile, cols); j++ {
+						copy(to[(j*rows+i)*size:(j*rows+i+1)*size], from[(i*cols+j)*size:])
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// converted rounds t to another type.
+func converted(t *tensor.Tensor, dt ir.DType) (*tensor.Tensor, error) {
+	out, err := tensor.New(dt, t.Shape)
+	if err != nil {
+		return nil, err
+	}
+	const block = 1 << 12
+	from, to := t.DType.Size(), dt.Size()
+	for i := int64(0); i < t.Len(); i += block {
+		n := min(block, t.Len()-i)
+		src, dst := t.Data[i*from:(i+n)*from], out.Data[i*to:(i+n)*to]
+		if t.DType.IsInt() && dt.IsInt() {
+			v := make([]int64, n)
+			tensor.ToInt64(v, src, t.DType)
+			tensor.FromInt64(dst, v, dt)
+			continue
+		}
+		v := make([]float64, n)
+		tensor.ToFloat64(v, src, t.DType)
+		tensor.FromFloat64(dst, v, dt)
+	}
+	return out, nil
+}

@@ -1,0 +1,190 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// numbers reads all of an integer operand.
+func numbers(r ref) []int64 {
+	out := make([]int64, r.n)
+	rd := newReader[int64](r, block)
+	defer rd.close()
+	for at := int64(0); at < r.n; at += block {
+		n := min(block, r.n-at)
+		copy(out[at:], rd.load(at, n))
+	}
+	return out
+}
+
+// leads checks that operand i has the result's first n dimensions, or the last of these alone.
+func (k *kernel) leads(i int, shape []int64) error {
+	t := k.ins[i]
+	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) && !(n > 0 && slices.Equal(t.shape, shape[n-1:])) {
+		return fmt.Errorf("operand %d is %s%v, and rows are %v", i, t.dt, t.shape, shape)
+	}
+	return nil
+}
+
+// makeIndexCopy writes rows to positions of the result, which is the last operand too.
+func makeIndexCopy(k *kernel) (loops, error) {
+	if err := k.count(3, 3); err != nil {
+		return nil, err
+	}
+	rows, cache := k.ins[0], k.ins[2]
+	n := len(k.out.shape)
+	if len(k.Axes) != 1 || k.Axes[0] < 0 || k.Axes[0] >= n || len(rows.shape) != n {
+		return nil, fmt.Errorf("axes %v of rows %v into %v", k.Axes, rows.shape, k.out.shape)
+	}
+	axis := k.Axes[0]
+	want := slices.Clone(k.out.shape)
+	want[axis] = rows.shape[axis]
+	if rows.dt != k.out.dt || !slices.Equal(rows.shape, want) || !cache.same(k.out) {
+		return nil, fmt.Errorf("rows %s%v into %s%v, which is to be updated in place", rows.dt, rows.shape, k.out.dt, k.out.shape)
+	}
+	if err := k.leads(1, rows.shape[:axis+1]); err != nil {
+		return nil, err
+	}
+	k.verify = checkPositions
+	return copyRows, nil
+}
+
+// checkPositions reports positions that are none of the result's, or given twice.
+func checkPositions(k *kernel) error {
+	axis := k.Axes[0]
+	count, room := k.ins[0].shape[axis], k.out.shape[axis]
+	taken := map[int64]bool{}
+	for i, p := range numbers(k.ins[1]) {
+		if int64(i)%count == 0 {
+			clear(taken)
+		}
+		switch {
+		case p == -1:
+		case p < -1 || p >= room:
+			return fmt.Errorf("position %d (element %d of the positions) is outside 0..%d", p, i, room)
+		case taken[p]:
+			return fmt.Errorf("position %d (element %d of the positions) is given twice", p, i)
+		default:
+			taken[p] = true
+		}
+	}
+	return nil
+}
+
+func copyRows(k *kernel) {
+	axis, at := k.Axes[0], numbers(k.ins[1])
+	count, room, inner := k.ins[0].shape[axis], k.out.shape[axis], int64(1)
+	for _, e := range k.out.shape[axis+1:] {
+		inner *= e
+	}
+	if k.ins[0].n == 0 {
+		return
+	}
+	per := max(1, grain/inner)
+	all := k.ins[0].n / inner
+	k.w.m.workers.each((all+per-1)/per, &k.w.ended, func(i int64) {
+		row := borrow(inner * k.out.dt.Size())
+		defer restore(row)
+		for r := i * per; r < min(all, (i+1)*per); r++ {
+			if p := at[r%int64(len(at))]; p >= 0 {
+				gatherBytes(*row, k.ins[0], r*inner)
+				scatterBytes(k.out, (r/count*room+p)*inner, *row)
+			}
+		}
+	})
+}
+
+// makeRope turns pairs of elements of each head by the angles of its position.
+func makeRope(k *kernel) (loops, error) {
+	if err := k.count(2, 2); err != nil {
+		return nil, err
+	}
+	n := len(k.out.shape)
+	if k.out.dt.IsInt() || k.ins[0].dt != k.out.dt || n < 3 || !slices.Equal(k.ins[0].shape, k.out.shape) || k.out.shape[n-1]%2 != 0 {
+		return nil, fmt.Errorf("%s%v into %s%v", k.ins[0].dt, k.ins[0].shape, k.out.dt, k.out.shape)
+	}
+	if !(k.Rope.Theta > 0) {
+		return nil, fmt.Errorf("a base of %v", k.Rope.Theta)
+	}
+	if err := k.leads(1, k.out.shape[:n-2]); err != nil {
+		return nil, err
+	}
+	return byAccum(k.out.dt, ropeLoops[float32], ropeLoops[float64], nil), nil
+}
+
+func ropeLoops[A float32 | float64](k *kernel) {
+	n := len(k.out.shape)
+	dh := k.out.shape[n-1]
+	row := k.out.shape[n-2] * dh
+	if k.out.n == 0 {
+		return
+	}
+	at, freqs := numbers(k.ins[1]), k.Rope.Frequencies(dh)
+	per := max(1, grain/row)
+	all := k.out.n / row
+	k.w.m.workers.each((all+per-1)/per, &k.w.ended, func(i int64) {
+		rd, wr := newReader[A](k.ins[0], row), newWriter[A](k.out, row)
+		defer rd.close()
+		defer wr.close()
+		for r := i * per; r < min(all, (i+1)*per); r++ {
+			in, out := rd.load(r*row, row), wr.room(r*row, row)
+			turnRow(out, in, freqs, float64(at[r%int64(len(at))]))
+			wr.flush(r*row, out)
+		}
+	})
+}
+
+// turnRow turns all heads of one position.
+func turnRow[A float32 | float64](out, in []A, freqs []float64, at float64) {
+	half := len(freqs)
+	for k, f := range freqs {
+		s, c := math.Sincos(at * f)
+		sin, cos := A(s), A(c)
+		for i := k; i < len(in); i += 2 * half {
+			a, b := in[i], in[i+half]
+			out[i], out[i+half] = a*cos-b*sin, b*cos+a*sin
+		}
+	}
+}
+
+// makeArgmax finds the first of the largest elements along an axis.
+func makeArgmax(k *kernel) (loops, error) {
+	if err := k.count(1, 1); err != nil {
+		return nil, err
+	}
+	kept, err := k.keptAxes()
+	if err != nil {
+		return nil, err
+	}
+	var shape []int64
+	for _, a := range kept {
+		shape = append(shape, k.ins[0].shape[a])
+	}
+	if len(k.Axes) != 1 || k.out.dt != ir.I32 || !slices.Equal(shape, k.out.shape) || k.ins[0].shape[k.Axes[0]] == 0 {
+		return nil, fmt.Errorf("%v along axes %v into %s%v", k.ins[0].shape, k.Axes, k.out.dt, k.out.shape)
+	}
+	return byAccum(k.ins[0].dt, argmaxLoops[float32], argmaxLoops[float64], argmaxLoops[int64]), nil
+}
+
+func argmaxLoops[A accum](k *kernel) {
+	kept, _ := k.keptAxes()
+	rows := k.ins[0].permute(append(slices.Clone(kept), k.Axes[0]))
+	width := k.ins[0].shape[k.Axes[0]]
+	k.w.m.workers.each(k.out.n, &k.w.ended, func(i int64) {
+		rd, wr := newReader[A](rows, width), newWriter[int64](k.out, 1)
+		defer rd.close()
+		defer wr.close()
+		best, row := 0, rd.load(i*width, width)
+		for j, v := range row {
+			if v > row[best] {
+				best = j
+			}
+		}
+		out := wr.room(i, 1)
+		out[0] = int64(best)
+		wr.flush(i, out)
+	})
+}

@@ -1,0 +1,196 @@
+package devicetest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// keepsNothing reports whether the machine has no kernels for ops on what is kept between runs,
+// and says so.
+func (r *rig) keepsNothing() bool {
+	r.open(1)
+	ins := []device.View{r.empty(0, ir.F32, 1, 1, 2), r.empty(0, ir.I32, 1)}
+	l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRope, Rope: ir.Rope{Theta: 100}, Ins: ins, Outs: []device.View{r.empty(0, ir.F32, 1, 1, 2)}})
+	if errors.Is(err, device.ErrUnsupported) {
+		r.Log(err)
+		return true
+	}
+	r.must(err)
+	l.Release()
+	r.must(r.w.Close())
+	return false
+}
+
+// testLengths attends to the first keys only, as many for each sequence or query. Others are no numbers.
+func testLengths(r *rig) {
+	if r.keepsNothing() {
+		return
+	}
+	r.types(1, func(r *rig, dt ir.DType) {
+		if dt.IsInt() {
+			return
+		}
+		const batches, tq, tk, heads, dh = 3, 2, 5, 4, 3
+		lengths := []float64{0, 3, 5}
+		rng := seeded(dt, "lengths")
+		q := random(rng, dt, batches, tq, heads, dh)
+		k, v := random(rng, dt, batches, tk, 2, dh), random(rng, dt, batches, tk, 2, dh)
+		for _, mode := range []string{"sequence", "causal", "query"} {
+			want := answer{vals: make([]float64, len(q.vals)), size: make([]float64, len(q.vals)), terms: tk + dh + 16}
+			at := given(ir.I32, []int64{batches}, lengths...)
+			if mode == "query" {
+				at = given(ir.I64, []int64{batches, tq}, 5, 0, 1, 2, 4, 3)
+			}
+			for b := range batches {
+				for t := range tq {
+					n := int(lengths[b])
+					switch mode {
+					case "causal":
+						n = max(0, t+1+n-tq)
+					case "query":
+						n = int(at.vals[b*tq+t])
+					}
+					if n == 0 {
+						continue
+					}
+					one := attended{lead: nil, tq: 1, tk: int64(n), hq: heads, hkv: 2, dim: dh}
+					row := (b*tq + t) * heads * dh
+					a := one.answer(false, dt, q.vals[row:row+heads*dh], k.vals[b*tk*2*dh:][:n*2*dh], v.vals[b*tk*2*dh:][:n*2*dh])
+					copy(want.vals[row:], a.vals)
+					copy(want.size[row:], a.size)
+				}
+			}
+			hidden := func(h host) host {
+				h.vals = append([]float64{}, h.vals...)
+				for b := range batches {
+					for j := range tk {
+						if mode != "query" && j >= int(lengths[b]) {
+							for i := range 2 * dh {
+								h.vals[(b*tk+j)*2*dh+i] = math.NaN()
+							}
+						}
+					}
+				}
+				return h
+			}
+			kernel := device.Kernel{Op: ir.OpAttention, Value: 0.125, Causal: mode == "causal"}
+			for _, l := range layouts {
+				r.check("attention with a length for each "+mode, kernel, l, want, dt, q.shape, q, hidden(k), hidden(v), at)
+			}
+		}
+	})
+	for _, n := range []float64{-1, 3} {
+		r.open(1)
+		x := r.put(0, random(seeded(n), ir.F32, 2, 1, 2))
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAttention, Value: 1, Ins: []device.View{x, x, x, r.put(0, given(ir.I32, nil, n))}, Outs: []device.View{r.empty(0, ir.F32, 2, 1, 2)}})
+		r.faults(fmt.Sprintf("length %v of 2 keys", n), "length")
+	}
+}
+
+// faults wants the work given to fail on rank 0, saying so.
+func (r *rig) faults(what, says string) {
+	r.Helper()
+	var fault *device.Fault
+	if err := r.syncs(); !errors.As(err, &fault) || fault.Rank != 0 || !strings.Contains(err.Error(), says) {
+		r.Errorf("%s: %v", what, err)
+	}
+	_ = r.w.Close()
+}
+
+// testIndexCopy writes rows to positions of a tensor in place, and nothing where one is wrong.
+func testIndexCopy(r *rig) {
+	if r.keepsNothing() {
+		return
+	}
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range []struct {
+			rows, cache []int64
+			axis        int
+			at          host
+		}{
+			{[]int64{2}, []int64{4}, 0, given(ir.I32, []int64{2}, 3, 0)},
+			{[]int64{3, 2}, []int64{5, 2}, 0, given(ir.I64, []int64{3}, 4, -1, 1)},
+			{[]int64{2, 3, 2}, []int64{2, 4, 2}, 1, given(ir.I32, []int64{2, 3}, 0, 2, -1, 3, 1, 2)},
+			{[]int64{2, 3, 2}, []int64{2, 4, 2}, 1, given(ir.I32, []int64{3}, 3, -1, 0)},
+			{[]int64{0, 2}, []int64{4, 2}, 0, given(ir.I32, []int64{0})},
+		} {
+			rng := seeded(dt, c.rows, c.axis)
+			rows, cache := random(rng, dt, c.rows...), random(rng, dt, c.cache...)
+			want := append([]float64{}, cache.vals...)
+			count, room, inner := c.rows[c.axis], c.cache[c.axis], elements(c.cache[c.axis+1:])
+			for i := range elements(c.rows[:c.axis+1]) {
+				at := c.at.vals[i%int64(len(c.at.vals))]
+				for j := range inner {
+					if at >= 0 {
+						want[(i/count*room+int64(at))*inner+j] = rows.vals[i*inner+j]
+					}
+				}
+			}
+			out := r.put(0, cache, l)
+			k := device.Kernel{Op: ir.OpIndexCopy, Axes: []int{c.axis}, Ins: []device.View{r.put(0, rows, l), r.put(0, c.at), out}, Outs: []device.View{out}}
+			r.launch(r.mainOf(0), 0, k)
+			r.equal(fmt.Sprintf("rows %v to %v of %s%v", c.rows, c.at.vals, dt, c.cache), r.contents(0, out), want)
+		}
+	})
+	for _, at := range [][]float64{{0, 4}, {0, -2}, {2, 2}} {
+		r.open(1)
+		cache := r.put(0, given(ir.F32, []int64{4}, 1, 2, 3, 4))
+		k := device.Kernel{Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []device.View{r.put(0, given(ir.F32, []int64{2}, 7, 8)), r.put(0, given(ir.I32, []int64{2}, at...)), cache}, Outs: []device.View{cache}}
+		r.launch(r.mainOf(0), 0, k)
+		r.faults(fmt.Sprintf("positions %v of 4", at), "element 1 of the positions")
+	}
+}
+
+// testRope turns pairs by angles that the test finds itself.
+func testRope(r *rig) {
+	if r.keepsNothing() {
+		return
+	}
+	r.floating(func(r *rig, dt ir.DType, l layout) {
+		const batches, steps, heads, dh = 2, 3, 2, 8
+		x := random(seeded(dt, "rope"), dt, batches, steps, heads, dh)
+		for _, at := range []host{given(ir.I32, []int64{batches, steps}, 0, 1, 100, 7, -1, 30), given(ir.I64, []int64{steps}, 5, 0, 9)} {
+			for _, factor := range []float64{0, 8} {
+				rope := ir.Rope{Theta: 1000, Factor: factor, Low: 1, High: 4, Original: 64}
+				want := answer{vals: make([]float64, len(x.vals)), size: make([]float64, len(x.vals)), terms: 400}
+				for i := range x.vals {
+					t, d := i/(heads*dh), i%dh
+					pair := d % (dh / 2)
+					freq := 1 / math.Pow(1000, float64(2*pair)/dh)
+					if wave := 2 * math.Pi / freq; factor != 0 && wave > 64 {
+						freq /= factor
+					} else if factor != 0 && wave >= 64.0/4 {
+						smooth := (64/wave - 1) / (4 - 1)
+						freq = (1-smooth)*freq/factor + smooth*freq
+					}
+					s, c := math.Sincos(freq * at.vals[t%len(at.vals)])
+					a, b := x.vals[i-d+pair], x.vals[i-d+pair+dh/2]
+					if want.vals[i] = a*c - b*s; d >= dh/2 {
+						want.vals[i] = b*c + a*s
+					}
+					want.size[i] = math.Abs(a) + math.Abs(b)
+				}
+				r.check("rope", device.Kernel{Op: ir.OpRope, Rope: rope}, l, want, dt, x.shape, x, at)
+			}
+		}
+	})
+}
+
+// testArgmax finds the first of the largest elements.
+func testArgmax(r *rig) {
+	if r.keepsNothing() {
+		return
+	}
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		x := given(dt, []int64{2, 3, 2}, 1, 5, 3, 5, 3, -1, -4, -3, -2, -6, -9, -3)
+		for axis, want := range [][]float64{{0, 0, 0, 0, 0, 0}, {1, 0, 1, 0}, {1, 1, 0, 1, 0, 1}} {
+			shape := append(append([]int64{}, x.shape[:axis]...), x.shape[axis+1:]...)
+			r.exactly(fmt.Sprintf("argmax of %s along %d", dt, axis), device.Kernel{Op: ir.OpArgmax, Axes: []int{axis}}, l, ir.I32, shape, want, x)
+		}
+	})
+}

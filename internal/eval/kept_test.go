@@ -1,0 +1,89 @@
+package eval
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/ir"
+)
+
+// TestRopeBound holds the bound of rope against a machine that finds frequency, angle and functions in the
+// accumulator.
+func TestRopeBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(21, 22))
+	rope := ir.Rope{Theta: 10000, Factor: 8, Low: 1, High: 4, Original: 8192}
+	const dh = 16
+	for _, dt := range floatTypes {
+		for _, errs := range []bool{false, true} {
+			wide := dt == ir.F64
+			x, at := randomArray(rng, dt, errs, 4, 3, dh), newArray(ir.I32, []int64{4})
+			for i := range at.n {
+				at.n[i] = rng.Int64N(5000)
+			}
+			y, err := compute(ir.OpRope, attrs{rope: rope}, []*array{x, at}, dt, nil, alone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			freqs := rope.Frequencies(dh)
+			for from := int64(0); from < x.len(); from += dh {
+				row, out := heldRow(rng, x, from, dh), make([]float64, dh)
+				for k, f := range freqs {
+					angle := narrow(float64(at.n[from/(3*dh)])*narrow(f, wide), wide)
+					sin, cos := narrow(math.Sin(angle), wide), narrow(math.Cos(angle), wide)
+					a, b := row[k], row[k+dh/2]
+					out[k] = narrow(narrow(a*cos, wide)-narrow(b*sin, wide), wide)
+					out[k+dh/2] = narrow(narrow(b*cos, wide)+narrow(a*sin, wide), wide)
+				}
+				within(t, dt.String(), y, from, out)
+			}
+		}
+	}
+}
+
+// TestArgmax: the first of equals, and nothing where bounds meet.
+func TestArgmax(t *testing.T) {
+	a := newArray(ir.F32, []int64{4, 3})
+	copy(a.f, []float64{1, 3, 3, 2, 1, 0, 5, 4, 1, 1, math.NaN(), 0})
+	a.e[4], a.e[6] = 0.5, 1 // 2 > 1 ± 0.5, 5 ± 1 against 4
+	y, err := argmax(1, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if y.n[0] != 1 || y.e[0] != 0 || y.n[1] != 0 || y.e[1] != 0 || !math.IsInf(y.e[2], 1) || !math.IsInf(y.e[3], 1) {
+		t.Errorf("%v ± %v", y.n, y.e)
+	}
+}
+
+// TestKeptRange: positions and lengths that there are not, or twice, are findings; rows skipped are not.
+func TestKeptRange(t *testing.T) {
+	at := func(vals ...int64) *array {
+		a := newArray(ir.I64, []int64{int64(len(vals))})
+		copy(a.n, vals)
+		return a
+	}
+	rows, cache := newArray(ir.F32, []int64{2, 1}), newArray(ir.F32, []int64{3, 1})
+	copy(rows.f, []float64{7, 8})
+	for _, c := range []struct {
+		at   *array
+		want string
+	}{{at(0, 3), "position 3 (element 1"}, {at(-2, 0), "position -2 (element 0"}, {at(1, 1), "given twice"}} {
+		if _, err := indexCopy(0, []*array{rows, c.at, cache}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.at.n, err, c.want)
+		}
+	}
+	y, err := indexCopy(0, []*array{rows, at(-1, 2), cache})
+	if err != nil || y.f[0] != 0 || y.f[1] != 0 || y.f[2] != 8 {
+		t.Errorf("%v, %v", y, err)
+	}
+	q := newArray(ir.F32, []int64{1, 1, 2})
+	for _, n := range []int64{-1, 2} {
+		if _, err := attention(attrs{}, []*array{q, q, q, at(n)}, ir.F32); err == nil || !strings.Contains(err.Error(), "outside 0..1") {
+			t.Errorf("length %d: %v", n, err)
+		}
+	}
+	if y, err := attention(attrs{}, []*array{q, q, q, at(0)}, ir.F32); err != nil || y.e[0] != 0 {
+		t.Errorf("no key: %v, %v", y, err)
+	}
+}

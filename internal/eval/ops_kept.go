@@ -1,0 +1,94 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/ir"
+)
+
+// indexCopy is what the third operand holds with rows of the first at the positions of the second.
+func indexCopy(axis int, ins []*array) (*array, error) {
+	rows, at, cache := ins[0], ins[1], ins[2]
+	count, room, inner := rows.shape[axis], cache.shape[axis], elements(rows.shape[axis+1:])
+	out := cache.view(dense(cache.shape))
+	for a := range elements(rows.shape[:axis]) {
+		taken := map[int64]bool{}
+		for j := range count {
+			i := a*count + j
+			if len(at.shape) == 1 {
+				i = j
+			}
+			p := at.n[i]
+			switch {
+			case p == -1 && at.e[i] == 0:
+				continue
+			case p < -1 || p >= room:
+				return nil, &finding{"range", fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", p, i, room), "positions count from 0, and -1 skips a row"}
+			case taken[p]:
+				return nil, &finding{"range", fmt.Sprintf("position %d (element %d of the positions) is given twice", p, i), "each row has a position of its own"}
+			case at.e[i] != 0:
+				for x := range out.e { // any row may be there
+					out.e[x] = inf
+				}
+				return out, nil
+			}
+			taken[p] = true
+			out.copyRun((a*room+p)*inner, rows, (a*count+j)*inner, inner)
+		}
+	}
+	return out, nil
+}
+
+// rope turns the pairs of every head. A machine may find the angle in the accumulator, so that it is off
+// in proportion to the position.
+func rope(r ir.Rope, x, at *array, dt ir.DType) (*array, error) {
+	n := len(x.shape)
+	dh := x.shape[n-1]
+	half, row, u := dh/2, x.shape[n-2]*dh, stepUnit(dt.Accum())
+	freqs := r.Frequencies(dh)
+	out := newArray(dt, x.shape)
+	for i := range elements(x.shape[:n-2]) {
+		j := i % max(at.len(), 1)
+		for from := i * row; from < (i+1)*row; from += dh {
+			for k, f := range freqs {
+				angle := float64(at.n[j]) * f
+				sin, cos := math.Sincos(angle)
+				p, q := from+int64(k), from+int64(k)+half
+				a, b, ea, eb := x.f[p], x.f[q], x.e[p], x.e[q]
+				size := math.Abs(a) + math.Abs(b) + ea + eb
+				pre := ea + eb + size*(4*u*math.Abs(angle)+steps(dt)+3*u) + vanishing(dt)
+				if at.e[j] != 0 {
+					pre = inf
+				}
+				out.f[p], out.e[p] = finish(dt, a*cos-b*sin, pre)
+				out.f[q], out.e[q] = finish(dt, b*cos+a*sin, pre)
+			}
+		}
+	}
+	return out, nil
+}
+
+// argmax is the first index of the largest element along axis. Where another may be as large on some
+// machine nothing is known.
+func argmax(axis int, a *array) (*array, error) {
+	r, shape := reducedRows(a, []int{axis})
+	out := newArray(ir.I32, shape)
+	for i := range out.len() {
+		from, best := i*r.k, i*r.k
+		for j := from; j < from+r.k; j++ {
+			if r.n != nil && r.n[j] > r.n[best] || r.n == nil && r.f[j] > r.f[best] {
+				best = j
+			}
+		}
+		out.n[i] = best - from
+		for j := from; j < from+r.k; j++ {
+			apart := r.float(best) - r.float(j)
+			doubt := j != best && (r.e[j] != 0 || r.e[best] != 0) && !(apart > r.e[j]+r.e[best])
+			if doubt || r.float(j) != r.float(j) {
+				out.e[i] = inf
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,75 @@
+package lower
+
+import "hocket.example/hocket/ir"
+
+// This file writes the pair of GEMMs and a gather of what they make, which nothing is computed with
+// by rows. What a rank computes is its own block of the result, so that there is no order
+// of blocks to choose: each part of it is sent as soon as it is made, while the next is computed.
+
+// behindParts is how many parts a block is cut into where a strategy names no number: of one, nothing would
+// be hidden.
+const behindParts = DefaultChunks
+
+// Parts is the number of parts that an exchange cuts what is computed before a gather into.
+func (s Strategy) Parts() int64 {
+	if s.Chunks > 1 {
+		return s.Chunks
+	}
+	return behindParts
+}
+
+// chunkedGatherBehind computes chunk by chunk and gathers each as it is made, on a stream of
+// its own.
+func (e *emitter) chunkedGatherBehind(count *ir.Expr) {
+	stream, buf := e.named("s"), e.names.fresh(e.Value, "b")
+	e.add(declare(e.Pos, ir.OpStream, stream, nil), alloc(e.Pos, buf, plain(e.To)))
+	whole := e.byBlocks(buf, e.To)
+	e.open(e.same)
+
+	index := e.named("i")
+	p := e.part(e.Rows, ir.Var(index), count, nil)
+	p.body("")
+	mine := p.at[e.comm.Args[0].Name]
+	comm := e.part(e.axisOfPieces(), p.index, p.count, nil)
+	comm.put(waitMain(e.Pos))
+	dst := e.names.fresh(buf, "i")
+	place := chunk(e.Pos, dst, whole, e.axisOfPieces(), p.index, p.count)
+	if !e.blocked && e.Rows == 0 {
+		comm.put(place, e.collective(mine, dst))
+	} else {
+		rows := ir.Extent(mine, int64(e.Rows))
+		total := rows
+		if e.blocked {
+			total = ir.Mul(e.ranks(), rows)
+		}
+		all := e.named("c")
+		comm.put(alloc(e.Pos, all, withRows(e.To, e.Rows, total)), e.collective(mine, all), place)
+		view := all
+		if e.blocked {
+			view = e.names.fresh(all, "r")
+			comm.put(reshape(e.Pos, view, all, e.blockShape(e.To, rows)))
+		}
+		comm.put(into(e.Pos, ir.OpCopy, view, dst))
+	}
+	p.put(on(e.Pos, stream, comm.stmts...))
+	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream), e.claim(e.comm, buf))
+}
+
+// exchangeGatherBehind computes the own block part by part, and puts each to its place at every
+// peer as it is made.
+func (e *emitter) exchangeGatherBehind(parts int64) {
+	stream, here, buf := e.named("s"), e.named("here"), e.names.fresh(e.Value, "b")
+	e.add(declare(e.Pos, ir.OpStream, stream, nil), declare(e.Pos, ir.OpCounter, here, e.ranks()), symmetric(e.Pos, buf, plain(e.To)))
+	e.open(e.same)
+	e.enter(stream, 1)
+	own := e.named("own")
+	e.add(chunk(e.Pos, own, buf, e.Rows, e.me(), e.ranks()))
+	e.byParts(parts, func(s *sub) []*ir.Stmt {
+		p := e.part(e.Rows, s.index, s.count, nil)
+		mine := p.piece(e.Value, "i", own, e.Rows)
+		p.body(mine)
+		p.put(on(e.Pos, stream, waitMain(e.Pos), e.push(mine, mine, here)))
+		return p.stmts
+	})
+	e.add(e.awaitPeers(here, ir.Int(parts)), waitStream(e.Pos, stream), e.claim(e.comm, buf))
+}

@@ -1,0 +1,119 @@
+package ir
+
+import "slices"
+
+// Ops on what is kept between runs: rows that are written at positions, and what depends on these.
+
+// integers demands that operand i holds i32 or i64.
+func (in *inference) integers(i int, what string) bool {
+	if t := in.args[i]; !t.DType.IsInt() {
+		in.errorf("type", in.s.Args[i].Pos, "%s are i32 or i64, and %%%s is %s", what, in.syms[i].Name, t.DType).help("convert it with cast")
+		return false
+	}
+	return true
+}
+
+// leads demands that operand i has the first n dimensions of operand 0, or else dimension n-1 alone.
+func (in *inference) leads(i, n int, what string) bool {
+	x, t := in.args[0], in.args[i]
+	if len(t.Dims) != n && len(t.Dims) != 1 {
+		in.errorf("type", in.s.Args[i].Pos, "%s have %s, or one, and %%%s has %d", what, plural(n, "dimension"), in.syms[i].Name, len(t.Dims)).
+			help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
+		return false
+	}
+	first := n - len(t.Dims)
+	for d := range t.Dims {
+		if !in.equalExtents(x.Dims[first+d].Extent, t.Dims[d].Extent, in.s.Args[i].Pos, what+" differ from the rows in dimension "+itoa(d)) {
+			return false
+		}
+	}
+	return true
+}
+
+// follow asks for operand i, which leads, in the layout of x's dimensions before n.
+func (in *inference) follow(i, n int, x *Type) {
+	t := in.args[i].reduced().clone()
+	first := n - len(t.Dims)
+	for d := range t.Dims {
+		t.Dims[d].Axes = slices.Clone(x.Dims[first+d].Axes)
+	}
+	t.Mesh = x.Mesh
+	in.requireShards(t)
+	in.need(i, t)
+}
+
+// inferIndexCopy types index_copy %rows, %at into %cache: rows like the cache but for their number.
+func inferIndexCopy(in *inference) *Type {
+	rows, cache := in.args[0], in.in.Into[in.s].Type
+	if !in.integers(1, "positions") {
+		return nil
+	}
+	if len(rows.Dims) != len(cache.Dims) || rows.DType != cache.DType {
+		in.errorf("type", in.s.Args[0].Pos, "rows of %s go into a tensor of their type and number of dimensions, and %%%s is %s", brief(rows), in.s.Into.Name, brief(cache)).
+			help("index_copy: " + OpIndexCopy.Info().Doc)
+		return nil
+	}
+	axis, ok := in.axisAttr("axis", 0, len(rows.Dims))
+	if !ok || !in.leads(1, axis+1, "positions") {
+		return nil
+	}
+	for d := range rows.Dims {
+		if d != axis && !in.equalExtents(rows.Dims[d].Extent, cache.Dims[d].Extent, in.s.Args[0].Pos, "rows differ from the destination in dimension "+itoa(d)) {
+			return nil
+		}
+	}
+	return cache
+}
+
+// inferRope types rope x[…, T, H, Dh] by positions […, T], or [T]. Heads must be whole in Dh.
+func inferRope(in *inference) *Type {
+	if in.args[0].DType.IsInt() {
+		in.floats()
+		return nil
+	}
+	if !in.integers(1, "positions") || !in.wantRank(0, 3, "the first operand") || !in.rightRope() {
+		return nil
+	}
+	n := len(in.args[0].Dims)
+	dh := in.args[0].Dims[n-1].Extent
+	if !in.leads(1, n-2, "positions") ||
+		!in.require(in.s, CheckMultiple, dh, Int(2), in.s.Args[0].Pos, "rope turns pairs, and a head has an odd number of elements", "rope: "+OpRope.Info().Doc) {
+		return nil
+	}
+	x := in.wholeAlong(0, n-1)
+	if !in.local {
+		in.follow(1, n-2, x)
+	}
+	return x
+}
+
+// rightRope refuses numbers that make no angles.
+func (in *inference) rightRope() bool {
+	for _, name := range []string{"theta", "factor", "low", "high", "original"} {
+		if a := in.s.Attr(name); a != nil && !(a.IsNum && a.Num > 0) {
+			in.errorf("type", a.Pos, "%s is a positive number", name).help("rope: " + OpRope.Info().Doc)
+			return false
+		}
+	}
+	if r := in.s.Rope(); r.Low >= r.High {
+		in.errorf("type", in.s.Pos, "low=%v is not below high=%v", r.Low, r.High).help("rope: " + OpRope.Info().Doc)
+		return false
+	}
+	return true
+}
+
+// inferArgmax types argmax over one dimension, the last by default, which must be whole.
+func inferArgmax(in *inference) *Type {
+	if !in.wantRank(0, 1, "the operand") {
+		return nil
+	}
+	n := len(in.args[0].Dims)
+	d, ok := in.axisAttr("axis", n-1, n)
+	if !ok || !in.require(in.s, CheckLess, Int(0), in.args[0].Dims[d].Extent, in.s.Args[0].Pos, "the largest of nothing", "the dimension must not be empty") {
+		return nil
+	}
+	out := in.wholeAlong(0, d).clone()
+	out.Dims = slices.Delete(out.Dims, d, d+1)
+	out.DType = I32
+	return out
+}
