@@ -90,6 +90,8 @@ func (l *launchTrace) driver(name string, a []uintptr) {
 func (l *launchTrace) hash(t *testing.T, what string) string {
 	text := l.out.String()
 	l.out.Reset()
+	clear(l.names)
+	clear(l.count)
 	if *launchesDump != "" {
 		f, err := os.OpenFile(*launchesDump, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 		if err != nil {
@@ -121,6 +123,10 @@ func TestLaunches(t *testing.T) {
 		team := []int{1, 0, 3, 2}[:ranks]
 		r := newTeamRig(t, w, "team", team)
 		for _, algo := range w.TeamAlgorithms() {
+			r.must(r.team.Close()) // each has a team's memory for itself
+			r.team, err = w.OpenTeam(r.members)
+			r.must(err)
+			l.out.Reset()
 			for _, op := range append([]ir.Op{ir.OpAllReduce}, moveOps...) {
 				for _, c := range launchCases(op, algo, ranks, gpus == ranks) {
 					for _, tune := range []device.Tuning{{}, {Blocks: 24, Threads: 256, Unroll: 2}} {
@@ -132,6 +138,10 @@ func TestLaunches(t *testing.T) {
 				}
 			}
 		}
+		r.must(r.team.Close())
+		r.team, err = w.OpenTeam(r.members)
+		r.must(err)
+		l.out.Reset()
 		for _, rows := range []int64{1, 16} {
 			l.norm(r, rows)
 		}
