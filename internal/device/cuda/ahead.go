@@ -62,7 +62,7 @@ func (d *draft) area(members int, bytes int64) *area {
 // PrepareAhead has the compiler begin with the kernels that Prepare will load, or the
 // loader with NCCL.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
-	if byNCCL(tune.Algo) {
+	if tune.Algo == ncclName {
 		go func() { _, _ = t.w.m.sys.nccl() }() // Prepare waits for it, and tells of errors
 		return
 	}

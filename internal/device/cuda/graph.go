@@ -146,7 +146,7 @@ func (s *stream) follow() error {
 		}
 		s.forked = c
 		p.joined = append(p.joined, s)
-		s.led, s.windowed = false, 0
+		s.led = false
 		return nil
 	}
 	if g := w.latest; g != nil && s.behind != g {

@@ -144,10 +144,6 @@ func mostBlocks(steps []step) int {
 		switch st := st.(type) {
 		case *kernelStep:
 			most = max(most, st.l.Blocks())
-		case *pushStep:
-			if st.kernel != nil {
-				most = max(most, mostBlocks([]step{st.kernel}))
-			}
 		case *attendee:
 			if st.meeting.call == nil {
 				most = max(most, mostBlocks(st.before))

@@ -101,8 +101,6 @@ type heap struct {
 	least, slab, grain int64 // grain divides sizes of regions
 	from               source
 	regions            []*region
-	// leaving is called before a region goes back; nil for nothing.
-	leaving func(*region)
 }
 
 const (
@@ -201,7 +199,7 @@ func (h *heap) give(p nvlib.Ptr, bytes int64) error {
 	r.join(stretch{p, roundUp(max(bytes, 1), alignment)})
 	if r.bytes > h.slab && r.empty() {
 		h.regions = slices.DeleteFunc(h.regions, func(o *region) bool { return o == r })
-		return h.leave(r)
+		return h.from.give(r)
 	}
 	return nil
 }
@@ -211,19 +209,11 @@ func (h *heap) trim() error {
 	var errs []error
 	h.regions = slices.DeleteFunc(h.regions, func(r *region) bool {
 		if r.empty() {
-			errs = append(errs, h.leave(r))
+			errs = append(errs, h.from.give(r))
 		}
 		return r.empty()
 	})
 	return errors.Join(errs...)
-}
-
-// leave gives a region back.
-func (h *heap) leave(r *region) error {
-	if h.leaving != nil {
-		h.leaving(r)
-	}
-	return h.from.give(r)
 }
 
 // join adds a free stretch and merges it with its neighbours.
@@ -249,7 +239,7 @@ func (r *region) join(s stretch) {
 func (h *heap) close() error {
 	var errs []error
 	for _, r := range h.regions {
-		errs = append(errs, h.leave(r))
+		errs = append(errs, h.from.give(r))
 	}
 	h.regions = nil
 	return errors.Join(errs...)

@@ -22,7 +22,6 @@ type stream struct {
 	dirty    bool   // was given work since it was last seen idle
 	led      bool   // what it was given last is a kernel that others may follow closely
 	pos      int64  // counts what was issued
-	windowed int64  // where NCCL's latest call on windows is; 0 for none
 	mark     *mark  // the latest, to be shared
 	reached  int64  // up to where all is known to be done
 

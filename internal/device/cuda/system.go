@@ -23,7 +23,6 @@ type system struct {
 	blas        func() (*nvlib.CuBLASLt, error)
 	nccl        func() (*nvlib.NCCL, error)
 	pool        ncclPool
-	windows     ncclWindows
 	issueLock   issueLock
 	coresidency coresidency
 	picks       picks
@@ -33,8 +32,6 @@ type system struct {
 	edges    bool // graphs can have kernels begin early
 	// multicast says that the user opted in to NVLink multicast.
 	multicast bool
-	unquiet   bool // for tests: nothing keeps NCCL's kernels from beginning early
-	unwary    bool // for tests: NCCL is given what it is known to get wrong on windows
 }
 
 // theSystem loads the driver once a process.

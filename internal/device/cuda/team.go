@@ -29,8 +29,8 @@ type team struct {
 	bytes   int64        // of each member
 	named   int          // regions that control memory names
 	closed  bool
-	draft   *draft           // while launches are only foreseen
-	nccl    []*communicators // as they are needed
+	draft   *draft         // while launches are only foreseen
+	nccl    *communicators // nil until they are needed
 }
 
 // member is one place of a team.
@@ -386,7 +386,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *
 }
 
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	if f := &t.w.m.sys.coresidency; byNCCL(tune.Algo) && f.enter(t.w) {
+	if f := &t.w.m.sys.coresidency; tune.Algo == ncclName && f.enter(t.w) {
 		defer f.leave() // it runs the call once; the co-residency lock comes before the issue lock
 	}
 	defer t.w.exclusive()()

@@ -17,7 +17,7 @@ type copyAlgorithm struct{}
 
 // routedAlgorithms take other ways than links by a kernel: copy engines, and the bus to
 // the host.
-var routedAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-mixed", mixedAlgorithm{}}, {"move-host", hostMove{}}}
+var routedAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-host", hostMove{}}}
 
 func (a copyAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
 	if c.empty() {
@@ -65,12 +65,6 @@ func (a copyAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]
 	if err != nil {
 		return nil, err
 	}
-	return t.betweenMeetings(func(i int, m *member, _ *area) (step, error) { return m.pushes(&p.moves[i], nil) })
-}
-
-// betweenMeetings returns steps of all members, each between two kernels in which
-// they meet.
-func (t *team) betweenMeetings(between func(i int, m *member, flags *area) (step, error)) ([][]step, error) {
 	flags, err := t.halves("flags of moves", kernels.MoveFlagBytes)
 	if err != nil {
 		return nil, err
@@ -84,7 +78,7 @@ func (t *team) betweenMeetings(between func(i int, m *member, flags *area) (step
 				return nil, err
 			}
 		}
-		st, err := between(i, m, flags)
+		st, err := m.pushes(&p.moves[i])
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +90,6 @@ func (t *team) betweenMeetings(between func(i int, m *member, flags *area) (step
 // pushStep is what a member does on its own stream, and copies beside that.
 type pushStep struct {
 	dev    *dev
-	kernel step          // nil for none
 	own    []nvlib.Rect  // copies on its own stream
 	beside []*besideStep // copies on others
 	fork   nvlib.Event
@@ -110,8 +103,8 @@ type besideStep struct {
 }
 
 // pushes makes the copies of a share. Those to others are on the member's own
-// stream, if no kernel is; what it keeps is copied beside.
-func (m *member) pushes(share *kernels.Move, kernel step) (*pushStep, error) {
+// stream; what it keeps is copied beside.
+func (m *member) pushes(share *kernels.Move) (*pushStep, error) {
 	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {
 		q := (share.Me + k) % share.Members // not everybody at the same member first
@@ -127,11 +120,11 @@ func (m *member) pushes(share *kernels.Move, kernel step) (*pushStep, error) {
 		}
 	}
 	lists := slices.DeleteFunc([][]nvlib.Rect{far, near}, func(l []nvlib.Rect) bool { return len(l) == 0 })
-	p := &pushStep{dev: m.dev, kernel: kernel}
+	p := &pushStep{dev: m.dev}
 	if m.team.draft != nil {
 		return p, nil
 	}
-	if kernel == nil && len(lists) > 0 {
+	if len(lists) > 0 {
 		p.own, lists = lists[0], lists[1:]
 	}
 	for k, list := range lists {
@@ -197,11 +190,6 @@ func (p *pushStep) run(s *stream) error {
 			return err
 		}
 	}
-	if p.kernel != nil {
-		if err := p.kernel.run(s); err != nil {
-			return err
-		}
-	}
 	if err := p.copies(s, p.own); err != nil {
 		return err
 	}
@@ -229,9 +217,6 @@ func (p *pushStep) copies(s *stream, list []nvlib.Rect) error {
 }
 
 func (p *pushStep) free() {
-	if p.kernel != nil {
-		p.kernel.free()
-	}
 	if len(p.beside) == 0 || p.dev.w.cause == errClosed {
 		return
 	}

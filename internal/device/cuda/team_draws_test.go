@@ -357,11 +357,11 @@ func (r *drawRig) drawKind(algo string) (drawKind, error) {
 			k.red = ir.Sum + ir.Red(r.rng.IntN(4))
 		}
 		k.tune.Algo = algo
-		k.alike = algo == ncclWindowName || r.rng.IntN(4) == 0
+		k.alike = r.rng.IntN(4) == 0
 		switch {
-		case byNCCL(algo) && k.red == ir.Avg:
+		case algo == ncclName && k.red == ir.Avg:
 			continue // rounded otherwise
-		case own(algo) && !byNCCL(algo):
+		case own(algo) && algo != ncclName:
 			k.tune.Unroll = []int{0, 0, 1, 2, 4, 8}[r.rng.IntN(6)]
 		}
 		err := r.fits(&k)
@@ -607,7 +607,7 @@ func (r *drawRig) fill(k, n int) {
 		}
 		kind := r.kinds[turn[0]]
 		turn = turn[1:]
-		if only >= 0 && kind.lane != only || byNCCL(kind.tune.Algo) && k%16 != 1 {
+		if only >= 0 && kind.lane != only || kind.tune.Algo == ncclName && k%16 != 1 {
 			continue
 		}
 		d, room := r.drawOf(kind)
@@ -633,7 +633,7 @@ func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
 		if d == nil {
 			return nil, false
 		}
-		if own(kind.tune.Algo) && !byNCCL(kind.tune.Algo) {
+		if own(kind.tune.Algo) && kind.tune.Algo != ncclName {
 			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
 			if r.supports(d) != nil {
 				d.inst.Pin = kind.tune
@@ -1056,7 +1056,7 @@ func TestTeamMoveAbsent(t *testing.T) {
 	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
 	allByHost(t, hostPart{150, 4, 8}) // blocks of this size, too
 	for k, name := range moveAlgorithmNames() {
-		if byNCCL(name) {
+		if name == ncclName {
 			continue
 		}
 		n, count := 2, int64(5000)

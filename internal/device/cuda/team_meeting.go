@@ -40,13 +40,8 @@ func (t *team) together(what string, launches []device.Launch) {
 
 // meets reports whether a step is a kernel that waits for others.
 func meets(st step) bool {
-	switch st := st.(type) {
-	case *kernelStep:
-		return st.meets
-	case *pushStep:
-		return st.kernel != nil
-	}
-	return false
+	k, ok := st.(*kernelStep)
+	return ok && k.meets
 }
 
 // attendee is a member's share: what its stream does before and after the call.
@@ -78,9 +73,6 @@ func (a *attendee) ready() bool {
 func (a *attendee) run(s *stream) error {
 	if a.given {
 		a.given = false
-		if s.windowed > 0 && s.windowed == s.pos-1 {
-			s.windowed = s.pos // this is that call
-		}
 		return nil
 	}
 	m := a.meeting

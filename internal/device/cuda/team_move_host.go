@@ -37,6 +37,9 @@ var movesByHost = func(op ir.Op, block int64, members int) hostPart {
 	return hostPart{}
 }
 
+// mixedGrain is what the stored part of a block is a multiple of, in bytes.
+const mixedGrain = 256
+
 // storedFirst is how many bytes of a block are stored, a multiple of mixedGrain: the
 // rest goes by way of host memory.
 func (p hostPart) storedFirst(block int64) int64 {

@@ -340,7 +340,7 @@ type moveSweep struct {
 // size measures one op at one size.
 func (s *moveSweep) size(op ir.Op, bytes int64) {
 	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(s.ranks)}})
-	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-mixed"}, {Algo: "move-copy"}, {Algo: ncclWindowName}, {Algo: ncclName}} {
+	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-copy"}, {Algo: ncclName}} {
 		s.one(op, bytes, "", tune)
 	}
 	before := movesByHost

@@ -10,16 +10,11 @@ import (
 
 // ncclAlgorithm runs collectives by NVIDIA's library. It adds in an order of its
 // own: where that can change bits it is only for those who allow any order.
-type ncclAlgorithm struct {
-	windows bool // NCCL is given the operands' memory
-}
+type ncclAlgorithm struct{}
 
 const ncclName = "nccl"
 
-// byNCCL reports whether an algorithm of that name is NCCL's.
-func byNCCL(name string) bool { return name == ncclName || name == ncclWindowName }
-
-var ncclAlgorithms = []namedAlgorithm{{ncclName, ncclAlgorithm{}}, {ncclWindowName, ncclAlgorithm{windows: true}}}
+var ncclAlgorithms = []namedAlgorithm{{ncclName, ncclAlgorithm{}}}
 
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
@@ -27,7 +22,7 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
-func (a ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
+func (ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
 	lib, err := t.w.m.sys.nccl()
 	if err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
@@ -52,10 +47,7 @@ func (a ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
 			return err
 		}
 	}
-	w, err := ncclPlan(t, c)
-	if err == nil && a.windows {
-		err = t.windowed(c, w)
-	}
+	_, err = ncclPlan(t, c)
 	return err
 }
 
@@ -215,4 +207,13 @@ func inPlace(op ir.Op, s *ncclShare, i int, block int64) bool {
 		return s.out.addr == s.in.addr+nvlib.Ptr(int64(i)*block)
 	}
 	return false
+}
+
+// mistaken refuses what NCCL of this version gets wrong.
+func mistaken(lib *nvlib.NCCL, m nvlib.Mistake, multicast bool) error {
+	k := lib.Mistaken(m, multicast)
+	if k == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: NCCL %s: %s (%s)", device.ErrUnsupported, lib.Loaded().Version, k.What, k.Source)
 }

@@ -11,29 +11,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]step, error) {
+func (ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]step, error) {
 	w, err := ncclPlan(t, c)
 	if err != nil {
 		return nil, err
 	}
-	group, err := t.communicators(a.windows)
+	group, err := t.communicators()
 	if err != nil {
 		return nil, err
 	}
 	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
-	if a.windows {
-		m.what = fmt.Sprintf("%s by %s", c.Op, ncclWindowName)
-		for _, operand := range []func(i int) *ref{w.in, w.out} {
-			if err := group.window(t, operand); err != nil {
-				return nil, err
-			}
-		}
-	}
 	if err := group.exercise(t, w); err != nil {
-		return nil, err
-	}
-	quiet, err := t.quieted(a.windows)
-	if err != nil {
 		return nil, err
 	}
 	calls := make([]ncclCall, len(t.members))
@@ -45,9 +33,6 @@ func (a ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]ste
 		at := &attendee{meeting: m, stream: mem.stream}
 		if calls[i], err = w.around(t, i, at); err != nil {
 			return nil, err
-		}
-		if quiet != nil {
-			at.before, at.after = append(at.before, quietStep{quiet.at[i]}), append(at.after, windowedStep{})
 		}
 		m.members = append(m.members, at)
 		steps[i] = []step{at}
@@ -194,7 +179,7 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 	}
 	bytes := trial.count * w.dt.Size() * n
 	calls := make([]ncclCall, n)
-	mems, err := g.trialMemory(t, 2*bytes)
+	mems, err := t.allocEach(2*bytes, device.Private)
 	inUse := false
 	defer func() {
 		if !inUse {
@@ -210,12 +195,6 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 			return err
 		}
 		calls[i] = ncclCall{at, at + nvlib.Ptr(bytes)}
-	}
-	if g.windowed {
-		err := g.window(t, func(i int) *ref { return &ref{addr: calls[i].in} })
-		if err != nil {
-			return err
-		}
 	}
 	issue := func() error {
 		return g.issue(&trial, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, w.takesPart(i) })
@@ -263,24 +242,6 @@ func (t *team) idle() (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// trialMemory reserves memory on every member, which lies alike on all where NCCL is
-// to have it as a window. In heaps that hold different things it may not: then it is
-// more than a slab, which gets a region of its own.
-func (g *communicators) trialMemory(t *team, bytes int64) ([]*memory, error) {
-	if !g.windowed {
-		return t.allocEach(bytes, device.Private)
-	}
-	mems, err := t.allocEach(bytes, device.Shared)
-	if err != nil {
-		return mems, err
-	}
-	if _, err := t.regionsOf(func(i int) *ref { return &ref{addr: mems[i].addr} }); err == nil {
-		return mems, nil
-	}
-	dropAll(mems)
-	return t.allocEach(max(bytes, deviceSlab+1), device.Shared)
 }
 
 // allocEach reserves memory on every member; on an error it returns what it has.

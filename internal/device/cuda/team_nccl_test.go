@@ -29,7 +29,6 @@ type fakeNCCL struct {
 	left    []uintptr // destroyed
 	async   int32     // what ncclCommGetAsyncError tells
 	version int32     // 0 for one without known mistakes
-	windows fakeWindows
 }
 
 type fakeCall struct {
@@ -83,7 +82,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 		}
 		x.depth--
 		x.end()
-		return x.endWindows()
+		return 0
 	}
 	add := func(c fakeCall) uintptr {
 		if x.depth != 1 {
@@ -113,7 +112,6 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	table["ncclRecv"] = func(a []uintptr) uintptr {
 		return add(fakeCall{"recv", 0, a[0], a[1], nvlib.NCCLType(a[2]), 0, int(a[3]), a[4], a[5]})
 	}
-	x.windowCalls(table)
 	x.f.failing(table, 1, func(name string) {
 		x.broken = x.depth > 0
 		if name == "ncclGroupEnd" {
@@ -125,7 +123,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 
 // drop ends a group in which a call failed: nothing of it is done.
 func (x *fakeNCCL) drop() {
-	x.depth, x.calls, x.windows.asked, x.broken = 0, nil, nil, false
+	x.depth, x.calls, x.broken = 0, nil, false
 }
 
 // rank finds a communicator.
@@ -576,4 +574,36 @@ func TestNCCLMissing(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestNCCLMistakesAreTold wants doctor to tell what is wrong with an NCCL, and the
+// ops declined that it gets wrong with multicast.
+func TestNCCLMistakesAreTold(t *testing.T) {
+	x, w := ncclWorld(t, 2, 2)
+	x.version = 22803
+	lib, err := x.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mistake = "warning: with NVLink multicast blocks of all_gather and reduce_scatter"
+	for _, multicast := range []string{multicastOff, multicastOn} {
+		rep := Report{Multicast: multicast}
+		rep.add("libnccl", lib, nil)
+		rep.mistakes(lib)
+		if text := fmt.Sprint(rep.Lines()); strings.Contains(text, mistake) != (multicast == multicastOn) {
+			t.Errorf("multicast %s: %s", multicast, text)
+		}
+	}
+	r := newTeamRig(t, w, "order", []int{0, 1})
+	for _, on := range []bool{false, true} {
+		w.(*world).m.sys.multicast = on
+		for op, want := range map[ir.Op]bool{ir.OpAllGather: !on, ir.OpReduceScatter: !on, ir.OpAllReduce: true, ir.OpBroadcast: true} {
+			if took := r.take(teamCase{op: op, red: ir.Sum, dt: ir.F32, shape: []int64{8}, algo: ncclName}, device.Tuning{}); took != want {
+				t.Errorf("%s, multicast %t: taken %t", op, on, took)
+			}
+		}
+	}
+	w.(*world).m.sys.multicast = false
+	r.close()
+	r.must(w.Close())
 }

@@ -14,19 +14,15 @@ import (
 
 // communicators are NCCL's for one team: one for each member. Making them takes
 // long, so that some are kept from team to team and from world to world, as contexts
-// are (see idleMost). Those with windows are others than those without: NCCL uses a
-// window wherever it has one.
+// are (see idleMost).
 type communicators struct {
 	lib       *nvlib.NCCL
-	key       string // the devices, in order, and whether windowed
-	windowed  bool
+	key       string // the devices, in order
 	comms     []nvlib.Comm
 	exercised map[string]bool
-	windows   []*window
-	of        *world // whose memory they are; nil for none
-	used      bool   // was given work
-	failed    bool   // not to be used again
-	ended     bool   // aborted
+	used      bool // was given work
+	failed    bool // not to be used again
+	ended     bool // aborted
 }
 
 // ncclPool is what no team uses.
@@ -66,21 +62,19 @@ func (s *system) tellNCCL(t *team) error {
 const ncclPeersVariable = "NCCL_P2P_DISABLE"
 
 // communicators returns the team's, as they are made first.
-func (t *team) communicators(windowed bool) (*communicators, error) {
-	for _, g := range t.nccl {
-		if g.windowed == windowed {
-			return g, nil
-		}
+func (t *team) communicators() (*communicators, error) {
+	if t.nccl != nil {
+		return t.nccl, nil
 	}
-	g, err := t.w.m.sys.communicators(t, windowed)
+	g, err := t.w.m.sys.communicators(t)
 	if err == nil {
-		t.nccl = append(t.nccl, g)
+		t.nccl = g
 	}
 	return g, err
 }
 
 // communicators returns some for the team's devices, new ones where none are left.
-func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
+func (s *system) communicators(t *team) (*communicators, error) {
 	lib, err := s.nccl()
 	if err != nil {
 		return nil, err
@@ -89,14 +83,11 @@ func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
 	for _, m := range t.members {
 		devs = append(devs, m.dev.site.gpu.dev)
 	}
-	key := fmt.Sprint(devs, windowed)
+	key := fmt.Sprint(devs)
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
 	for i, g := range slices.Backward(s.pool.idle) {
 		if g.key == key {
-			if err := g.leaveTo(t); err != nil {
-				return nil, err
-			}
 			s.pool.idle = slices.Delete(s.pool.idle, i, i+1)
 			return g, nil
 		}
@@ -104,7 +95,7 @@ func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
 	if err := s.tellNCCL(t); err != nil {
 		return nil, err
 	}
-	g := &communicators{lib: lib, key: key, windowed: windowed, exercised: map[string]bool{}}
+	g := &communicators{lib: lib, key: key, exercised: map[string]bool{}}
 	err = t.members[0].dev.bound(func() (err error) {
 		g.comms, err = lib.InitAll(devs)
 		return err
@@ -116,19 +107,6 @@ func (s *system) communicators(t *team, windowed bool) (*communicators, error) {
 		return nil, fmt.Errorf("NCCL's communicators for GPUs %v: %w", devs, err)
 	}
 	return g, nil
-}
-
-// leaveTo has idle communicators forget windows of another world than the team's, which
-// would not find them any more when its memory goes. The pool is locked: until then that
-// memory stays.
-func (g *communicators) leaveTo(t *team) error {
-	if g.of == nil || g.of == t.w {
-		return nil
-	}
-	return t.members[0].dev.bound(func() error {
-		g.dropWindows()
-		return nil
-	})
 }
 
 // keep takes communicators back that nothing uses any more.
@@ -161,21 +139,18 @@ func (w *world) trimNCCL(most int) bool {
 // leaveNCCL gives up the team's communicators: for the next team, unless they
 // failed.
 func (t *team) leaveNCCL(sound bool) {
-	for _, g := range t.nccl {
-		if sound && !g.failed && !g.ended {
-			t.w.m.sys.keep(g)
-		} else {
-			g.abort()
-		}
+	g := t.nccl
+	switch t.nccl = nil; {
+	case g == nil:
+	case sound && !g.failed && !g.ended:
+		t.w.m.sys.keep(g)
+	default:
+		g.abort()
 	}
-	t.nccl = nil
 }
 
 // destroy gives back what is idle.
-func (g *communicators) destroy() {
-	g.dropWindows()
-	g.end(g.lib.Destroy)
-}
+func (g *communicators) destroy() { g.end(g.lib.Destroy) }
 
 // abort ends what runs, unfinished.
 func (g *communicators) abort() { g.end(g.lib.Abort) }
@@ -190,7 +165,7 @@ func (g *communicators) end(last func(nvlib.Comm) error) {
 	if g.ended {
 		return
 	}
-	g.ended, g.windows, g.of = true, nil, nil
+	g.ended = true
 	done := make(chan struct{}, len(g.comms))
 	for _, c := range g.comms {
 		go func() {
@@ -211,8 +186,8 @@ func (g *communicators) end(last func(nvlib.Comm) error) {
 // readNCCL ends the world if work given to NCCL failed. The caller holds mu.
 func (w *world) readNCCL() {
 	for _, t := range w.teams {
-		for _, g := range t.nccl {
-			w.readCommunicators(t, g)
+		if t.nccl != nil {
+			w.readCommunicators(t, t.nccl)
 		}
 	}
 }
@@ -237,8 +212,8 @@ const ncclPatience = 2 * time.Second
 // abortNCCL ends what NCCL runs. The caller holds mu.
 func (w *world) abortNCCL() {
 	for _, t := range w.teams {
-		for _, g := range t.nccl {
-			g.abort()
+		if t.nccl != nil {
+			t.nccl.abort()
 		}
 	}
 }

@@ -320,7 +320,7 @@ func (n *normSweep) launches(eps float64, all []normed) (one []device.Launch) {
 func (n *normSweep) fastest(c *device.Collective) ([]device.Launch, string) {
 	table := comm.Shipped()
 	for _, tune := range table.Best(&comm.Instance{Collective: *c}) {
-		if n.team.Supports(tune, c) == nil && !byNCCL(tune.Algo) {
+		if n.team.Supports(tune, c) == nil && tune.Algo != ncclName {
 			l, err := n.team.Prepare(tune, c)
 			n.must(err)
 			return l, tune.Algo

@@ -14,11 +14,11 @@ import (
 
 // pushSum is a reduce_scatter as the first shot of push: members store what they
 // have of each other's blocks into staging memory, chunk by chunk, and add up what
-// has come. Stores carry more than the loads of move-pull. byHost: the first chunks of
-// each block go by way of the host memory of those that have them.
-type pushSum struct{ byHost bool }
+// has come, but the first chunks of each block go by way of the host memory of those
+// that have them. Stores carry more than the loads of move-pull.
+type pushSum struct{}
 
-var sumAlgorithms = []namedAlgorithm{{"move-push-sum", pushSum{}}, {"move-sum-host", pushSum{byHost: true}}}
+var sumAlgorithms = []namedAlgorithm{{"move-sum-host", pushSum{}}}
 
 // pushSumUnrolls are those there are. A thread has pushSumTogether packs under way;
 // more are chunks that a block tells of together, which takes a trip over the link.
@@ -61,11 +61,8 @@ func (a pushSum) request(t *team, tune device.Tuning, c *collective) (*kernels.A
 	if r.Unroll > pushSumTogether {
 		r.Unroll, r.Group = pushSumTogether, int64(r.Unroll/pushSumTogether)
 	}
-	if a.byHost {
-		r.Split = hostAddends(r)
-		if r.Split == 0 {
-			return nil, fmt.Errorf("%w: blocks of %d bytes are not worth cutting", device.ErrUnsupported, r.Share*16)
-		}
+	if r.Split = hostAddends(r); r.Split == 0 {
+		return nil, fmt.Errorf("%w: blocks of %d bytes are not worth cutting", device.ErrUnsupported, r.Share*16)
 	}
 	return r, nil
 }
@@ -124,10 +121,8 @@ func (a pushSum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, 
 	if err != nil {
 		return nil, err
 	}
-	if a.byHost {
-		if err := t.addends(tune, r); err != nil {
-			return nil, err
-		}
+	if err := t.addends(tune, r); err != nil {
+		return nil, err
 	}
 	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
 	r.Blocks = t.grid(tune, r.Threads, chunks+r.Writers+r.Readers)

@@ -130,7 +130,6 @@ func (s *site) prepare() error {
 		device.Shared:  newHeap(deviceLeast, deviceSlab, grain, mapped{s.gpu, s.reachable()}),
 		device.Pinned:  newHeap(hostSlab, hostSlab, 4096, pinned{s.w.drv}),
 	}
-	s.heaps[device.Shared].leaving = s.w.leaving
 	return nil
 }
 
