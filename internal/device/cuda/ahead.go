@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -44,8 +45,8 @@ func (d *dev) PrepareAhead(dk device.Kernel) {
 	case k.Red != ir.NoRed || len(k.Links) > 0 || !isCopy(k.Op) || !k.copies():
 		lib.Ahead(d.site.target(), k.problem())
 	default:
-		if dims := pair(&k.out, &k.ins[0]); k.out.n > 0 && !engineCopies(&k.out, dims) {
-			lib.Ahead(d.site.target(), copyProblem(&k.out, &k.ins[0], dims))
+		if dims := strided.Merge(&k.out, &k.ins[0]); k.out.N > 0 && !strided.ByEngine(&k.out, dims) {
+			lib.Ahead(d.site.target(), strided.CopyProblem(&k.out, &k.ins[0], dims))
 		}
 	}
 }

@@ -3,6 +3,8 @@ package cuda
 import (
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
@@ -10,16 +12,16 @@ import (
 // kernel is a device.Kernel with its operands resolved.
 type kernel struct {
 	device.Kernel
-	ins []ref
-	out ref
+	ins []strided.View
+	out strided.View
 }
 
 // alike checks that all operands have the result's element type.
 func (k *kernel) alike() error {
 	for i := range k.ins {
 		in := &k.ins[i]
-		if in.dt != k.out.dt {
-			return fmt.Errorf("operand %d is %s, the result %s", i, in.dt, k.out.dt)
+		if in.DType != k.out.DType {
+			return fmt.Errorf("operand %d is %s, the result %s", i, in.DType, k.out.DType)
 		}
 	}
 	return nil
@@ -32,10 +34,10 @@ func (k *kernel) checkProduct() error {
 	}
 	shapes := make([][]int64, len(k.ins))
 	for i := range k.ins {
-		shapes[i] = k.ins[i].shape
+		shapes[i] = k.ins[i].Shape
 	}
 	if k.Op == ir.OpMatmul {
-		return device.CheckMatmul(k.out.shape, shapes, k.TA, k.TB)
+		return device.CheckMatmul(k.out.Shape, shapes, k.TA, k.TB)
 	}
-	return device.CheckLinear(k.out.shape, shapes)
+	return device.CheckLinear(k.out.Shape, shapes)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -83,16 +85,16 @@ func (d *dev) widenDetours(bytes int64) error {
 }
 
 // near returns the stream that copies to or from r for s.
-func (s *stream) near(r *ref) *stream {
+func (s *stream) near(r *strided.View) *stream {
 	if s.dev.site.reaches(r) {
 		return s
 	}
-	return s.detour.far[r.mem.dev.site]
+	return s.detour.far[memoryOf(r).dev.site]
 }
 
 // copyAround copies src to dst, which s does not both reach. The context is current,
 // and is again.
-func (s *stream) copyAround(dst, src *ref) error {
+func (s *stream) copyAround(dst, src *strided.View) error {
 	from, to := s.near(src), s.near(dst)
 	end, err := s.here()
 	if err != nil {
@@ -114,11 +116,11 @@ func (s *stream) copyAround(dst, src *ref) error {
 
 // copyInPieces has from copy src to s's buffer behind begun, and to copy it from
 // there to dst. It lets go of begun and returns the end.
-func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *ref) (*mark, error) {
+func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
 	free := [2]*mark{begun}
 	t, i := s.detour, 0
-	err := pieces(dst, src, t.piece, func(d, p *ref) error {
-		half := p.at(t.buffer + nvlib.Ptr(i)*nvlib.Ptr(t.piece))
+	err := strided.Pieces(dst, src, t.piece, func(d, p *strided.View) error {
+		half := p.At(t.buffer + nvlib.Ptr(i)*nvlib.Ptr(t.piece))
 		there, err := from.copyBehind(free[i], &half, p)
 		if err == nil {
 			free[i], err = to.copyBehind(there, d, &half)
@@ -135,7 +137,7 @@ func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *ref) (*ma
 
 // copyBehind copies src to dst, which s reaches, behind a mark, nil for none. It
 // lets go of the mark and returns one for what s was given so far.
-func (s *stream) copyBehind(m *mark, dst, src *ref) (end *mark, err error) {
+func (s *stream) copyBehind(m *mark, dst, src *strided.View) (end *mark, err error) {
 	err = s.dev.bound(func() error {
 		if err := s.follow(); err != nil {
 			return err
@@ -156,58 +158,26 @@ func (s *stream) copyBehind(m *mark, dst, src *ref) (end *mark, err error) {
 	return end, err
 }
 
-// pieces calls f for parts of a copy, of at most so many bytes each.
-func pieces(dst, src *ref, most int64, f func(dst, src *ref) error) error {
-	if dst.bytes() <= most {
-		return f(dst, src)
-	}
-	d, r := *dst, *src
-	d.shape, d.strides, r.strides = nil, nil, nil
-	for _, p := range pair(dst, src) { // merged, and without extents of 1
-		d.shape, d.strides, r.strides = append(d.shape, p.n), append(d.strides, p.d), append(r.strides, p.s)
-	}
-	r.shape = d.shape
-	rows := max(1, most/(d.bytes()/d.shape[0]))
-	for lo := int64(0); lo < d.shape[0]; lo += rows {
-		n := min(rows, d.shape[0]-lo)
-		to, from := d.rows(lo, n), r.rows(lo, n)
-		if err := pieces(&to, &from, most, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// rows is n of r's rows from lo on.
-func (r *ref) rows(lo, n int64) ref {
-	v := *r
-	v.addr += nvlib.Ptr(lo * r.strides[0] * r.dt.Size())
-	v.n = r.n / r.shape[0] * n
-	v.shape = slices.Clone(r.shape)
-	v.shape[0] = n
-	return v
-}
-
 // prepareAround is PrepareCopy for what copyAround does. The address in host memory
 // is not known yet, but no code depends on it.
-func (d *dev) prepareAround(dst, src *ref) error {
+func (d *dev) prepareAround(dst, src *strided.View) error {
 	from, to := d.near(src), d.near(dst)
 	if from.site.reaches(dst) {
 		return from.prepareCopy(dst, src)
 	}
-	if err := d.widenDetours(dst.bytes()); err != nil {
+	if err := d.widenDetours(dst.Bytes()); err != nil {
 		return err
 	}
-	return pieces(dst, src, detourPiece, func(t, r *ref) error {
-		half := r.at(alignment)
+	return strided.Pieces(dst, src, detourPiece, func(t, r *strided.View) error {
+		half := r.At(alignment)
 		return errors.Join(from.prepareCopy(&half, r), to.prepareCopy(t, &half))
 	})
 }
 
 // near is d, or whose memory r is where d does not reach it.
-func (d *dev) near(r *ref) *dev {
+func (d *dev) near(r *strided.View) *dev {
 	if d.site.reaches(r) {
 		return d
 	}
-	return r.mem.dev
+	return memoryOf(r).dev
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/blocks"
@@ -222,7 +224,7 @@ func TestFaultsAreReadWithoutMemory(t *testing.T) {
 	mem, err := d.Alloc(4096, device.Private)
 	must(err)
 	view := func(off int64, dt ir.DType, shape ...int64) device.View {
-		return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+		return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 	}
 	ids := view(0, ir.I32, 2)
 	l, err := d.Prepare(device.Kernel{Op: ir.OpEmbedding, Ins: []device.View{ids, view(256, ir.F32, 4, 4)}, Outs: []device.View{view(1024, ir.F32, 2, 4)}, Rows: 4})

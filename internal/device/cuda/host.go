@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -170,9 +172,9 @@ func (s *stream) landed(buf nvlib.Ptr, size int64, dst []byte) error {
 }
 
 // upload copies dense host bytes to dst. The context is current.
-func (s *stream) upload(dst *ref, src []byte) error {
-	if dst.dense() {
-		return s.uploadDense(dst.addr, src)
+func (s *stream) upload(dst *strided.View, src []byte) error {
+	if dst.Dense() {
+		return s.uploadDense(dst.Addr, src)
 	}
 	n := int64(len(src))
 	if n == 0 {
@@ -183,7 +185,7 @@ func (s *stream) upload(dst *ref, src []byte) error {
 		return err
 	}
 	tensor.CopyBytes(cabi.Bytes(uintptr(buf), len(src)), src)
-	from := dst.at(buf)
+	from := dst.At(buf)
 	if err := s.copy(dst, &from); err != nil {
 		return err
 	}
@@ -212,9 +214,9 @@ func (s *stream) uploadDense(at nvlib.Ptr, src []byte) error {
 
 // download copies src to dense host bytes, where they are after the next Sync.
 // The context is current.
-func (s *stream) download(dst []byte, src *ref) error {
-	if src.dense() {
-		return s.downloadDense(dst, src.addr)
+func (s *stream) download(dst []byte, src *strided.View) error {
+	if src.Dense() {
+		return s.downloadDense(dst, src.Addr)
 	}
 	n := int64(len(dst))
 	if n == 0 {
@@ -224,7 +226,7 @@ func (s *stream) download(dst []byte, src *ref) error {
 	if err != nil {
 		return err
 	}
-	to := src.at(buf)
+	to := src.At(buf)
 	if err := s.copy(&to, src); err != nil {
 		return err
 	}

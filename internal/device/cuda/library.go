@@ -13,17 +13,12 @@ type Library interface {
 	Join(t kernels.Target, j kernels.Join) (kernels.Step, error)
 }
 
-// operand is r as kernels take it.
-func (r *ref) operand() kernels.Operand {
-	return kernels.Operand{Addr: r.addr, DType: r.dt, Shape: r.shape, Strides: r.strides}
-}
-
 // problem is k as kernels take it.
 func (k *kernel) problem() kernels.Problem {
-	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
+	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
 		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Member: k.Member}
 	for i := range k.ins {
-		p.Ins = append(p.Ins, k.ins[i].operand())
+		p.Ins = append(p.Ins, k.ins[i].Operand())
 	}
 	return p
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -25,6 +27,15 @@ type memory struct {
 }
 
 func (m *memory) Bytes() int64 { return m.bytes }
+
+// Rank is that of the device whose memory it is.
+func (m *memory) Rank() int { return m.dev.rank }
+
+// Kind is that which was asked for.
+func (m *memory) Kind() device.MemKind { return m.kind }
+
+// memoryOf returns the memory that r lies in; r.mem is not nil.
+func memoryOf(r *strided.View) *memory { return r.Mem.(*memory) }
 
 // Address implements device.Addresser.
 func (m *memory) Address() uintptr { return uintptr(m.addr) }

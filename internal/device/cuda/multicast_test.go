@@ -286,9 +286,9 @@ func pointers(tm *team, c *device.Collective, in bool) (list []nvlib.Ptr) {
 	}
 	for _, p := range r.parts {
 		if in {
-			list = append(list, p.in.addr)
+			list = append(list, p.in.Addr)
 		} else {
-			list = append(list, p.out.addr)
+			list = append(list, p.out.Addr)
 		}
 	}
 	return list

@@ -27,7 +27,7 @@ func (l *launch) addProduct(k *kernel) error {
 	if err := k.checkProduct(); err != nil {
 		return err
 	}
-	if k.out.n == 0 {
+	if k.out.N == 0 {
 		return nil
 	}
 	if k.Relu {
@@ -35,7 +35,7 @@ func (l *launch) addProduct(k *kernel) error {
 			return err
 		}
 	}
-	weight := k.ins[1].addr
+	weight := k.ins[1].Addr
 	if err := l.stage(k); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (l *launch) addProduct(k *kernel) error {
 	p.merge()
 	if g, ok := p.gemm(); ok {
 		g.relu, g.fixed, g.timed = k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts, k.Timed
-		g.constant = k.Constant && k.Op == ir.OpLinear && k.ins[1].addr == weight // else it was copied just now
+		g.constant = k.Constant && k.Op == ir.OpLinear && k.ins[1].Addr == weight // else it was copied just now
 		// What is fixed depends on no hint, since other algorithms may sum in
 		// another order; all multiprocessors are no hint.
 		if !g.fixed && k.SMs < l.dev.site.gpu.sms {
@@ -73,14 +73,14 @@ func (k *kernel) product() product {
 
 func (k *kernel) linear() product {
 	x, w := &k.ins[0], &k.ins[1]
-	r := len(x.shape) - 1
-	p := product{dt: k.out.dt, out: k.out.addr, a: x.addr, b: w.addr, depth: x.shape[r], ka: x.strides[r], kb: w.strides[1]}
+	r := len(x.Shape) - 1
+	p := product{dt: k.out.DType, out: k.out.Addr, a: x.Addr, b: w.Addr, depth: x.Shape[r], ka: x.Strides[r], kb: w.Strides[1]}
 	for i := range r {
-		p.dims = append(p.dims, axis{n: x.shape[i], out: k.out.strides[i], a: x.strides[i]})
+		p.dims = append(p.dims, axis{n: x.Shape[i], out: k.out.Strides[i], a: x.Strides[i]})
 	}
-	n := axis{n: w.shape[0], out: k.out.strides[r], b: w.strides[0]}
+	n := axis{n: w.Shape[0], out: k.out.Strides[r], b: w.Strides[0]}
 	if len(k.ins) == 3 {
-		p.bias, n.bias = k.ins[2].addr, k.ins[2].strides[0]
+		p.bias, n.bias = k.ins[2].Addr, k.ins[2].Strides[0]
 	}
 	p.dims = append(p.dims, n)
 	return p
@@ -88,7 +88,7 @@ func (k *kernel) linear() product {
 
 func (k *kernel) matmul() product {
 	a, b, out := &k.ins[0], &k.ins[1], &k.out
-	r := len(out.shape)
+	r := len(out.Shape)
 	am, ak, bk, bn := r-2, r-1, r-2, r-1
 	if k.TA {
 		am, ak = ak, am
@@ -96,12 +96,12 @@ func (k *kernel) matmul() product {
 	if k.TB {
 		bk, bn = bn, bk
 	}
-	p := product{dt: out.dt, out: out.addr, a: a.addr, b: b.addr, depth: a.shape[ak], ka: a.strides[ak], kb: b.strides[bk], batch: r - 2}
+	p := product{dt: out.DType, out: out.Addr, a: a.Addr, b: b.Addr, depth: a.Shape[ak], ka: a.Strides[ak], kb: b.Strides[bk], batch: r - 2}
 	for i := range r - 2 {
-		p.dims = append(p.dims, axis{n: out.shape[i], out: out.strides[i], a: a.strides[i], b: b.strides[i]})
+		p.dims = append(p.dims, axis{n: out.Shape[i], out: out.Strides[i], a: a.Strides[i], b: b.Strides[i]})
 	}
-	p.dims = append(p.dims, axis{n: out.shape[r-2], out: out.strides[r-2], a: a.strides[am]},
-		axis{n: out.shape[r-1], out: out.strides[r-1], b: b.strides[bn]})
+	p.dims = append(p.dims, axis{n: out.Shape[r-2], out: out.Strides[r-2], a: a.Strides[am]},
+		axis{n: out.Shape[r-1], out: out.Strides[r-1], b: b.Strides[bn]})
 	return p
 }
 

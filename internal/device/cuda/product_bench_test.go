@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -69,7 +71,7 @@ func (t *timer) drawn(seed uint64, dt ir.DType, shape ...int64) device.View {
 
 func (t *timer) filled(pattern []byte, dt ir.DType, shape ...int64) device.View {
 	t.Helper()
-	v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 	mem, err := t.d.alloc(v.Elements()*dt.Size(), device.Private)
 	t.must(err)
 	t.must(t.d.bound(func() error { return t.d.site.fill(mem.addr, mem.bytes, pattern, 0) }))

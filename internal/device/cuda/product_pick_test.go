@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -44,7 +46,7 @@ func tryLinear(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shape
 	t.Helper()
 	d := w.Device(0)
 	view := func(shape ...int64) device.View {
-		v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+		v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 		mem, err := d.Alloc(v.Elements()*dt.Size(), device.Shared)
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/modeltest"
@@ -30,7 +32,7 @@ func TestSkinnyReal(t *testing.T) {
 	const n, k = 3072, 4096
 	for _, dt := range []ir.DType{ir.BF16, ir.F16} {
 		room := func(shape ...int64) device.View {
-			v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+			v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 			mem, err := d.alloc(v.Elements()*dt.Size(), device.Private)
 			if err != nil {
 				t.Fatal(err)

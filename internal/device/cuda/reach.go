@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -182,8 +184,8 @@ func (s *site) reachable() []nvlib.Device {
 }
 
 // reaches reports whether work of the site may use r.
-func (s *site) reaches(r *ref) bool {
-	return len(s.beyond) == 0 || r.mem == nil || r.mem.kind == device.Pinned || s.beyond[r.mem.dev.site] == nil
+func (s *site) reaches(r *strided.View) bool {
+	return len(s.beyond) == 0 || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.beyond[memoryOf(r).dev.site] == nil
 }
 
 // whole reports whether all sites reach each other.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
@@ -180,7 +182,7 @@ func twice(t *testing.T, w device.World) float32 {
 		}
 		mem, err := d.Alloc(4*n, device.Shared)
 		must(err)
-		return device.View{Mem: mem, DType: ir.F32, Shape: shape, Strides: rowMajor(shape)}
+		return device.View{Mem: mem, DType: ir.F32, Shape: shape, Strides: strided.RowMajor(shape)}
 	}
 	run := func(k device.Kernel) {
 		t.Helper()

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -164,11 +166,11 @@ func (s *stream) Copy(dst, src device.View) error {
 	if err != nil {
 		return s.errorf("copy: source: %w", err)
 	}
-	if err := checkCopy(&d, &r); err != nil {
+	if err := strided.CheckCopy(&d, &r); err != nil {
 		return s.errorf("copy: %w", err)
 	}
-	d.own()
-	r.own()
+	d.Detach()
+	r.Detach()
 	return s.add(task{kind: copying, dst: d, src: r})
 }
 
@@ -179,7 +181,7 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 	if err != nil {
 		return s.errorf("upload: %w", err)
 	}
-	if d.doubles() {
+	if d.NamesTwice() {
 		return s.errorf("upload: the view names some element twice")
 	}
 	return s.add(task{kind: uploading, dst: d, host: src})
@@ -196,12 +198,12 @@ func (s *stream) Download(dst []byte, src device.View) error {
 }
 
 // host checks a view of this device's memory against dense host bytes.
-func (s *stream) host(v device.View, b []byte) (ref, error) {
+func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	r, err := s.dev.resolve(v, false)
 	if err != nil {
 		return r, err
 	}
-	r.own()
+	r.Detach()
 	return r, v.Holds(len(b))
 }
 

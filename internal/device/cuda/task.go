@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 )
 
@@ -29,7 +31,7 @@ const (
 type task struct {
 	kind     taskKind
 	launch   *launch
-	dst, src ref
+	dst, src strided.View
 	host     []byte
 	call     func()
 	mark     *mark

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -259,7 +261,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 }
 
 // copySteps is a device's, with its context current.
-func (m *member) copySteps(dst, src ref) (steps []step, err error) {
+func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 	err = m.dev.bound(func() error {
 		steps, err = m.dev.copySteps(dst, src)
 		return err

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
@@ -16,7 +18,7 @@ type collective struct {
 
 // part is what one member brings.
 type part struct {
-	in, out       ref
+	in, out       strided.View
 	reads, writes bool
 }
 
@@ -34,7 +36,7 @@ func (t *team) resolve(c *device.Collective) (*collective, error) {
 		for _, side := range []struct {
 			there bool
 			v     device.View
-			r     *ref
+			r     *strided.View
 		}{{p.reads, c.Parts[i].In, &p.in}, {p.writes, c.Parts[i].Out, &p.out}} {
 			if !side.there {
 				continue
@@ -44,14 +46,14 @@ func (t *team) resolve(c *device.Collective) (*collective, error) {
 				return nil, fmt.Errorf("member %d: %w", i, err)
 			}
 			if dt == ir.InvalidDType {
-				dt = side.r.dt
+				dt = side.r.DType
 			}
-			if side.r.dt != dt {
-				return nil, fmt.Errorf("member %d: %s among %s", i, side.r.dt, dt)
+			if side.r.DType != dt {
+				return nil, fmt.Errorf("member %d: %s among %s", i, side.r.DType, dt)
 			}
-			side.r.own()
+			side.r.Detach()
 		}
-		if p.writes && p.out.doubles() {
+		if p.writes && p.out.NamesTwice() {
 			return nil, fmt.Errorf("member %d: the result names some element twice", i)
 		}
 		r.parts = append(r.parts, p)
@@ -61,5 +63,5 @@ func (t *team) resolve(c *device.Collective) (*collective, error) {
 
 // empty reports whether there is nothing to move.
 func (c *collective) empty() bool {
-	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.parts, func(p part) bool { return p.reads && p.in.n > 0 || p.writes && p.out.n > 0 })
+	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.parts, func(p part) bool { return p.reads && p.in.N > 0 || p.writes && p.out.N > 0 })
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -48,7 +50,7 @@ func enginePlan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
 	}
 	for i := range p.moves {
 		m := &p.moves[i]
-		if len(m.Extents) > 1 || len(m.Extents) == 1 && m.Run < wideRow {
+		if len(m.Extents) > 1 || len(m.Extents) == 1 && m.Run < strided.WideRow {
 			return nil, fmt.Errorf("%w: rows of %d bytes within %v", device.ErrUnsupported, m.Run, m.Extents)
 		}
 		for q := range m.Members {

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -15,7 +16,7 @@ import (
 type flow struct {
 	n       int
 	gives   func(i, p int) bool
-	in, out func(at, peer int) ref
+	in, out func(at, peer int) strided.View
 	reduces bool
 }
 
@@ -27,12 +28,12 @@ func (t *team) flow(c *collective) (*flow, error) {
 	if err := c.cuts(n); err != nil {
 		return nil, err
 	}
-	in := func(i, _ int) ref { return c.parts[i].in }
-	out := func(p, _ int) ref { return c.parts[p].out }
-	inCut := func(axis int) func(i, p int) ref {
-		return func(i, p int) ref { return c.parts[i].in.block(axis, p, n) }
+	in := func(i, _ int) strided.View { return c.parts[i].in }
+	out := func(p, _ int) strided.View { return c.parts[p].out }
+	inCut := func(axis int) func(i, p int) strided.View {
+		return func(i, p int) strided.View { return c.parts[i].in.Block(axis, p, n) }
 	}
-	outJoin := func(p, i int) ref { return c.parts[p].out.block(c.Axis, i, n) }
+	outJoin := func(p, i int) strided.View { return c.parts[p].out.Block(c.Axis, i, n) }
 	all := func(int, int) bool { return true }
 	fromRoot := func(i, p int) bool { return i == c.Root && c.parts[p].writes }
 	toRoot := func(_, p int) bool { return p == c.Root }
@@ -66,28 +67,15 @@ func (c *collective) cuts(n int) error {
 	for i := range c.parts {
 		for _, s := range []struct {
 			there bool
-			v     *ref
+			v     *strided.View
 			axis  int
 		}{{c.parts[i].reads, &c.parts[i].in, inAxis(c)}, {c.parts[i].writes, &c.parts[i].out, outAxis(c)}} {
-			if s.there && s.axis != whole && (s.axis < 0 || s.axis >= len(s.v.shape) || s.v.shape[s.axis]%int64(n) != 0) {
-				return fmt.Errorf("member %d: dimension %d of %v is not cut into %d", i, s.axis, s.v.shape, n)
+			if s.there && s.axis != whole && (s.axis < 0 || s.axis >= len(s.v.Shape) || s.v.Shape[s.axis]%int64(n) != 0) {
+				return fmt.Errorf("member %d: dimension %d of %v is not cut into %d", i, s.axis, s.v.Shape, n)
 			}
 		}
 	}
 	return nil
-}
-
-// block returns the i-th of n equal blocks along axis.
-func (r ref) block(axis, i, n int) ref {
-	if n == 0 || r.n == 0 {
-		return r
-	}
-	each := r.shape[axis] / int64(n)
-	r.shape = slices.Clone(r.shape)
-	r.shape[axis] = each
-	r.addr += nvlib.Ptr(int64(i) * each * r.strides[axis] * r.dt.Size())
-	r.n /= int64(n)
-	return r
 }
 
 // pairs calls f for all blocks that are given.
@@ -110,19 +98,19 @@ type blockRows struct {
 	dims    []int // the dimension that an extent steps along
 }
 
-func rowsOf(views []ref) blockRows {
+func rowsOf(views []strided.View) blockRows {
 	v := &views[0]
 	var r blockRows
 	var dims []int  // the innermost of those merged, outer first
 	var ext []int64 // and their extents
-	for d, e := range v.shape {
+	for d, e := range v.Shape {
 		if e == 1 {
 			continue
 		}
 		k := len(dims) - 1
 		joins := k >= 0
 		for i := range views {
-			joins = joins && views[i].strides[dims[k]] == e*views[i].strides[d]
+			joins = joins && views[i].Strides[dims[k]] == e*views[i].Strides[d]
 		}
 		if joins {
 			dims[k], ext[k] = d, ext[k]*e
@@ -130,9 +118,9 @@ func rowsOf(views []ref) blockRows {
 			dims, ext = append(dims, d), append(ext, e)
 		}
 	}
-	r.run = v.dt.Size()
+	r.run = v.DType.Size()
 	last := len(dims) - 1
-	if last >= 0 && !slices.ContainsFunc(views, func(o ref) bool { return o.strides[dims[last]] != 1 }) {
+	if last >= 0 && !slices.ContainsFunc(views, func(o strided.View) bool { return o.Strides[dims[last]] != 1 }) {
 		r.run *= ext[last]
 		dims, ext = dims[:last], ext[:last]
 	}
@@ -152,18 +140,18 @@ func (r blockRows) bytes() int64 {
 }
 
 // strides are a view's along the extents.
-func (r blockRows) strides(v *ref) (s [3]int64) {
+func (r blockRows) strides(v *strided.View) (s [3]int64) {
 	for k, d := range r.dims {
-		s[k] = v.strides[d] * v.dt.Size()
+		s[k] = v.Strides[d] * v.DType.Size()
 	}
 	return s
 }
 
 // alike wants blocks of one shape.
-func alike(views []ref) error {
+func alike(views []strided.View) error {
 	for i := range views {
-		if !slices.Equal(views[i].shape, views[0].shape) {
-			return fmt.Errorf("blocks of shapes %v and %v", views[0].shape, views[i].shape)
+		if !slices.Equal(views[i].Shape, views[0].Shape) {
+			return fmt.Errorf("blocks of shapes %v and %v", views[0].Shape, views[i].Shape)
 		}
 	}
 	return nil

@@ -3,6 +3,8 @@ package cuda
 import (
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -87,7 +89,7 @@ func (t *team) movable(c *collective, f *flow, kind kernels.MoveKind) error {
 
 // rows returns how the blocks lie, those too of inputs that are copied first.
 func (p *movePlan) rows(c *collective, f *flow) (blockRows, error) {
-	var views []ref
+	var views []strided.View
 	f.pairs(func(i, q int) { views = append(views, f.in(i, q), f.out(q, i)) })
 	if len(views) == 0 {
 		return blockRows{}, fmt.Errorf("%w: nobody gives anything", device.ErrUnsupported)
@@ -97,8 +99,8 @@ func (p *movePlan) rows(c *collective, f *flow) (blockRows, error) {
 	}
 	for i := range c.parts {
 		if p.staged[i] = overlapping(c, f, i); p.staged[i] {
-			p.stage = max(p.stage, c.parts[i].in.bytes())
-			part := c.parts[i].in.at(c.parts[i].in.addr) // dense, wherever it will be
+			p.stage = max(p.stage, c.parts[i].in.Bytes())
+			part := c.parts[i].in.At(c.parts[i].in.Addr) // dense, wherever it will be
 			views = append(views, cutLike(c, part, f.n))
 		}
 	}
@@ -128,9 +130,9 @@ func mostInSlots(k kernels.MoveKind) int64 {
 const mostExtents = 3
 
 // cutLike is the first block of a whole input.
-func cutLike(c *collective, in ref, n int) ref {
+func cutLike(c *collective, in strided.View, n int) strided.View {
 	if axis := inAxis(c); axis != whole {
-		return in.block(axis, 0, n)
+		return in.Block(axis, 0, n)
 	}
 	return in
 }
@@ -138,10 +140,10 @@ func cutLike(c *collective, in ref, n int) ref {
 func dtypeOf(c *collective) ir.DType {
 	for i := range c.parts {
 		if c.parts[i].reads {
-			return c.parts[i].in.dt
+			return c.parts[i].in.DType
 		}
 	}
-	return c.parts[0].out.dt
+	return c.parts[0].out.DType
 }
 
 // reach refuses what kernels would have to reach and cannot.
@@ -154,8 +156,8 @@ func (t *team) reach(f *flow, kind kernels.MoveKind) (err error) {
 		if kind.Pulls() {
 			far = f.in(i, q)
 		}
-		if far.mem != nil && far.mem.kind == device.Private && t.members[i].dev.site != t.members[q].dev.site {
-			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.mem.dev.rank)
+		if far.Mem != nil && far.Mem.Kind() == device.Private && t.members[i].dev.site != t.members[q].dev.site {
+			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.Mem.Rank())
 		}
 	})
 	return err
@@ -165,18 +167,18 @@ func (t *team) reach(f *flow, kind kernels.MoveKind) (err error) {
 // that the input has to be copied first.
 func overlapping(c *collective, f *flow, i int) bool {
 	p := &c.parts[i]
-	if !p.reads || !p.writes || !p.in.overlaps(&p.out) {
+	if !p.reads || !p.writes || !p.in.Overlaps(&p.out) {
 		return false
 	}
 	switch c.Op {
 	case ir.OpAllGather, ir.OpGather:
 		mine := f.out(i, i)
-		return !p.in.same(&mine)
+		return !p.in.Same(&mine)
 	case ir.OpReduceScatter, ir.OpScatter:
 		mine := f.in(i, i)
-		return !p.out.same(&mine)
+		return !p.out.Same(&mine)
 	case ir.OpBroadcast, ir.OpReduce:
-		return !p.in.same(&p.out)
+		return !p.in.Same(&p.out)
 	}
 	return true
 }
@@ -191,21 +193,21 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 		case i != q:
 			giver.To |= 1 << q
 			taker.From |= 1 << i
-		case f.reduces || !in.same(&out):
+		case f.reduces || !in.Same(&out):
 			giver.Own = true
 		}
 		if kind.Pulls() {
-			taker.Src[i], taker.SrcStrides[i] = in.addr, r.strides(&in)
+			taker.Src[i], taker.SrcStrides[i] = in.Addr, r.strides(&in)
 		} else {
-			giver.Src[q], giver.SrcStrides[q] = in.addr, r.strides(&in)
+			giver.Src[q], giver.SrcStrides[q] = in.Addr, r.strides(&in)
 		}
 		switch {
 		case pushes(kind):
-			giver.Dst[q], giver.DstStrides[q] = out.addr, r.strides(&out)
+			giver.Dst[q], giver.DstStrides[q] = out.Addr, r.strides(&out)
 		case !f.reduces:
-			taker.Dst[i], taker.DstStrides[i] = out.addr, r.strides(&out)
+			taker.Dst[i], taker.DstStrides[i] = out.Addr, r.strides(&out)
 		default:
-			taker.Dst[q], taker.DstStrides[q] = out.addr, r.strides(&out)
+			taker.Dst[q], taker.DstStrides[q] = out.Addr, r.strides(&out)
 		}
 	})
 }
@@ -229,12 +231,12 @@ func (p *movePlan) spread(c *collective) {
 	for i := range c.parts {
 		q, m := &c.parts[i], &p.moves[i]
 		if q.reads {
-			m.Src[i] = q.in.addr
+			m.Src[i] = q.in.Addr
 		}
 		if q.writes {
-			m.Dst[i] = q.out.addr
+			m.Dst[i] = q.out.Addr
 		}
-		m.Own = i == c.Root && q.writes && (c.Op == ir.OpReduce || !q.in.same(&q.out))
+		m.Own = i == c.Root && q.writes && (c.Op == ir.OpReduce || !q.in.Same(&q.out))
 	}
 }
 
@@ -280,7 +282,7 @@ func (p *movePlan) stageInputs(t *team, c *collective, steps [][]step) error {
 			continue
 		}
 		in := c.parts[i].in
-		safe := in.in(&memory{dev: in.mem.dev, kind: device.Shared, addr: mem.at[i], bytes: mem.bytes})
+		safe := in.In(&memory{dev: memoryOf(&in).dev, kind: device.Shared, addr: mem.at[i], bytes: mem.bytes}, mem.at[i])
 		steps[i] = append(steps[i], &copyStep{safe, in})
 		c.parts[i].in = safe
 	}

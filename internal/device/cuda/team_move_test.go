@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/tensor"
@@ -211,7 +213,7 @@ func (r *teamRig) view(rank int, dt ir.DType, shape []int64, off int64) device.V
 	}
 	mem, err := r.w.Device(rank).Alloc((n+off+64)*dt.Size(), device.Shared)
 	r.must(err)
-	return device.View{Mem: mem, Off: off * dt.Size(), DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	return device.View{Mem: mem, Off: off * dt.Size(), DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 }
 
 func cut(v device.View, axis, i int, shape []int64) device.View {
@@ -247,7 +249,7 @@ func (r *teamRig) place(c teamCase) {
 			p.In = cut(p.Out, c.axis, me, c.shape)
 		default:
 			p.In = p.Out
-			p.In.Shape, p.In.Strides = in, rowMajor(in)
+			p.In.Shape, p.In.Strides = in, strided.RowMajor(in)
 		}
 		rc.parts = append(rc.parts, p)
 	}

@@ -3,6 +3,8 @@ package cuda
 import (
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -79,9 +81,9 @@ func ncclExact(c *collective, n int) error {
 // ncclShare is one member's part of a call: dense operands in units of count
 // elements, with copies around it where views are not dense.
 type ncclShare struct {
-	in, out      *ref // as NCCL sees them: n blocks one behind the other, or one; nil for none
-	pack, unpack bool // by way of dense memory
-	staged       bool // likewise, because the result lies over the input
+	in, out      *strided.View // as NCCL sees them: n blocks one behind the other, or one; nil for none
+	pack, unpack bool          // by way of dense memory
+	staged       bool          // likewise, because the result lies over the input
 }
 
 // ncclWork is a collective as NCCL takes it.
@@ -118,25 +120,25 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 		}
 		if p.reads {
 			v := cutView(p.in, inAxis(c), n)
-			s.in, s.pack = &v, !v.dense()
-			w.count = v.n
+			s.in, s.pack = &v, !v.Dense()
+			w.count = v.N
 			if inAxis(c) != whole {
 				w.count /= int64(n)
 			}
 		}
 		if p.writes {
 			v := cutView(p.out, outAxis(c), n)
-			s.out, s.unpack = &v, !v.dense()
+			s.out, s.unpack = &v, !v.Dense()
 		}
-		if s.in != nil && s.out != nil && !s.pack && !s.unpack && s.in.overlaps(s.out) {
+		if s.in != nil && s.out != nil && !s.pack && !s.unpack && s.in.Overlaps(s.out) {
 			s.staged = !inPlace(c.Op, s, i, w.count*w.dt.Size())
 		}
-		for _, v := range []*ref{s.in, s.out} {
+		for _, v := range []*strided.View{s.in, s.out} {
 			if v == nil {
 				continue
 			}
-			d := v.at(v.addr)
-			if err := fewDims(pair(v, &d)); err != nil {
+			d := v.At(v.Addr)
+			if err := strided.CheckDims(strided.Merge(v, &d)); err != nil {
 				return nil, err
 			}
 		}
@@ -146,7 +148,7 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 
 // sameShapes wants members' blocks to be of one shape.
 func sameShapes(t *team, c *collective) error {
-	var views []ref
+	var views []strided.View
 	if c.Op == ir.OpAllReduce {
 		for i := range c.parts {
 			views = append(views, c.parts[i].in, c.parts[i].out)
@@ -185,14 +187,14 @@ func outAxis(c *collective) int {
 }
 
 // cutView is r as n blocks along axis, one behind the other.
-func cutView(r ref, axis, n int) ref {
+func cutView(r strided.View, axis, n int) strided.View {
 	if axis == whole {
 		return r
 	}
-	b := r.block(axis, 0, n)
+	b := r.Block(axis, 0, n)
 	v := r
-	v.shape = append([]int64{int64(n)}, b.shape...)
-	v.strides = append([]int64{b.shape[axis] * r.strides[axis]}, r.strides...)
+	v.Shape = append([]int64{int64(n)}, b.Shape...)
+	v.Strides = append([]int64{b.Shape[axis] * r.Strides[axis]}, r.Strides...)
 	return v
 }
 
@@ -200,11 +202,11 @@ func cutView(r ref, axis, n int) ref {
 func inPlace(op ir.Op, s *ncclShare, i int, block int64) bool {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduce, ir.OpBroadcast:
-		return s.in.addr == s.out.addr
+		return s.in.Addr == s.out.Addr
 	case ir.OpAllGather:
-		return s.in.addr == s.out.addr+nvlib.Ptr(int64(i)*block)
+		return s.in.Addr == s.out.Addr+nvlib.Ptr(int64(i)*block)
 	case ir.OpReduceScatter:
-		return s.out.addr == s.in.addr+nvlib.Ptr(int64(i)*block)
+		return s.out.Addr == s.in.Addr+nvlib.Ptr(int64(i)*block)
 	}
 	return false
 }

@@ -72,14 +72,14 @@ func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
 	s := &w.shares[i]
 	var call ncclCall
 	if s.in != nil {
-		call.in = s.in.addr
+		call.in = s.in.Addr
 		if s.pack || s.staged {
-			mem, err := t.reserve("inputs for NCCL", s.in.bytes())
+			mem, err := t.reserve("inputs for NCCL", s.in.Bytes())
 			if err != nil {
 				return call, err
 			}
 			call.in = mem.at[i]
-			steps, err := t.members[i].copySteps(s.in.at(call.in), *s.in)
+			steps, err := t.members[i].copySteps(s.in.At(call.in), *s.in)
 			if err != nil {
 				return call, err
 			}
@@ -87,14 +87,14 @@ func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
 		}
 	}
 	if s.out != nil {
-		call.out = s.out.addr
+		call.out = s.out.Addr
 		if s.unpack {
-			mem, err := t.reserve("results of NCCL", s.out.bytes())
+			mem, err := t.reserve("results of NCCL", s.out.Bytes())
 			if err != nil {
 				return call, err
 			}
 			call.out = mem.at[i]
-			steps, err := t.members[i].copySteps(*s.out, s.out.at(call.out))
+			steps, err := t.members[i].copySteps(*s.out, s.out.At(call.out))
 			if err != nil {
 				return call, err
 			}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
@@ -40,11 +42,13 @@ func normLimitFor(members int, packs int64) normLimit {
 
 // normed is a device.NormPart whose views are resolved.
 type normed struct {
-	in, residual, weight, sum, out ref
+	in, residual, weight, sum, out strided.View
 	across                         bool // a result lies across an operand
 }
 
-func (n *normed) list() []*ref { return []*ref{&n.in, &n.residual, &n.weight, &n.sum, &n.out} }
+func (n *normed) list() []*strided.View {
+	return []*strided.View{&n.in, &n.residual, &n.weight, &n.sum, &n.out}
+}
 
 func (t *team) SupportsNorm(n *device.Norm) error {
 	t.w.mu.Lock()
@@ -86,7 +90,7 @@ func (t *team) norms(parts []device.NormPart) ([]normed, error) {
 			if err != nil {
 				return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
 			}
-			r.own()
+			r.Detach()
 			*n.list()[k] = r
 		}
 		if err := n.check(&all[0], t.normRoom(n.packs())); err != nil {
@@ -98,31 +102,31 @@ func (t *team) norms(parts []device.NormPart) ([]normed, error) {
 
 // check compares with the first member's; room is how many blocks run at once.
 func (n *normed) check(first *normed, room int) error {
-	last := len(n.in.shape) - 1
-	if last < 0 || n.in.dt.IsInt() || !slices.Equal(n.weight.shape, n.in.shape[last:]) {
-		return fmt.Errorf("%s%v with weights %v", n.in.dt, n.in.shape, n.weight.shape)
+	last := len(n.in.Shape) - 1
+	if last < 0 || n.in.DType.IsInt() || !slices.Equal(n.weight.Shape, n.in.Shape[last:]) {
+		return fmt.Errorf("%s%v with weights %v", n.in.DType, n.in.Shape, n.weight.Shape)
 	}
-	if err := spares(n.in.dt); err != nil {
+	if err := spares(n.in.DType); err != nil {
 		return err
 	}
 	for k, r := range n.list() {
-		if r.dt != first.in.dt || r != &n.weight && !slices.Equal(r.shape, first.in.shape) {
-			return fmt.Errorf("operand %d is %s%v where member 0 adds up %s%v", k, r.dt, r.shape, first.in.dt, first.in.shape)
+		if r.DType != first.in.DType || r != &n.weight && !slices.Equal(r.Shape, first.in.Shape) {
+			return fmt.Errorf("operand %d is %s%v where member 0 adds up %s%v", k, r.DType, r.Shape, first.in.DType, first.in.Shape)
 		}
-		if !r.dense() || r.addr%16 != 0 {
+		if !r.Dense() || r.Addr%16 != 0 {
 			return fmt.Errorf("%w: operand %d has gaps, or does not begin at a multiple of 16 bytes", device.ErrUnsupported, k)
 		}
 	}
-	if packs := n.packs(); n.in.shape[last]*n.in.dt.Size() != packs*16 || packs > kernels.NormPacks {
-		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.in.shape[last], n.in.dt, 16*kernels.NormPacks)
+	if packs := n.packs(); n.in.Shape[last]*n.in.DType.Size() != packs*16 || packs > kernels.NormPacks {
+		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.in.Shape[last], n.in.DType, 16*kernels.NormPacks)
 	}
 	// A thread has read its elements of a row before it writes there, and no other
 	// thread reads them: results may lie where operands do. Where they lie across them
 	// nobody may write before all have read, so all must run at once.
-	for _, w := range []*ref{&n.sum, &n.out} {
+	for _, w := range []*strided.View{&n.sum, &n.out} {
 		for _, r := range n.list() {
 			switch operand := r == &n.in || r == &n.residual; {
-			case r == w || !r.overlaps(w) || operand && r.same(w):
+			case r == w || !r.Overlaps(w) || operand && r.Same(w):
 			case operand && n.rows() <= int64(room):
 				n.across = true
 			default:
@@ -133,10 +137,10 @@ func (n *normed) check(first *normed, room int) error {
 	return nil
 }
 
-func (n *normed) rows() int64 { return n.in.n / max(n.weight.n, 1) }
+func (n *normed) rows() int64 { return n.in.N / max(n.weight.N, 1) }
 
 // packs is how many packs of 16 bytes a row has.
-func (n *normed) packs() int64 { return n.weight.bytes() / 16 }
+func (n *normed) packs() int64 { return n.weight.Bytes() / 16 }
 
 func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	defer t.w.exclusive()()
@@ -145,7 +149,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 		return nil, err
 	}
 	launches := make([]device.Launch, len(all))
-	if all[0].in.n == 0 {
+	if all[0].in.N == 0 {
 		return launches, nil
 	}
 	steps, err := t.normSteps(n.Eps, all)
@@ -165,7 +169,7 @@ func (t *team) PrepareNormAhead(n *device.Norm) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	all, err := t.worthwhile(n)
-	if err != nil || all[0].in.n == 0 {
+	if err != nil || all[0].in.N == 0 {
 		return
 	}
 	t.foresee(func() {
@@ -193,8 +197,8 @@ func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
 	steps := make([]step, len(all))
 	for i, m := range t.members {
 		n := &all[i]
-		k := kernels.ReduceNorm{DType: n.in.dt, Members: len(all), Rows: int(rows), Packs: n.packs(), Blocks: int(blocks), Eps: eps,
-			In: n.in.addr, Residual: n.residual.addr, Weight: n.weight.addr, Sum: n.sum.addr, Out: n.out.addr, Data: lines.at, Half: lines.bytes / 2}
+		k := kernels.ReduceNorm{DType: n.in.DType, Members: len(all), Rows: int(rows), Packs: n.packs(), Blocks: int(blocks), Eps: eps,
+			In: n.in.Addr, Residual: n.residual.Addr, Weight: n.weight.Addr, Sum: n.sum.Addr, Out: n.out.Addr, Data: lines.at, Half: lines.bytes / 2}
 		if n.across {
 			k.Read, k.ReadHalf = read.at[i], read.bytes/2
 		}

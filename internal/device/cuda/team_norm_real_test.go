@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/devicetest"
@@ -261,7 +263,7 @@ func newNormSweep(s *reduceSweeper) *normSweep {
 
 // at is a tensor in the k-th of eight places.
 func (n *normSweep) at(rank int, k int64, shape ...int64) device.View {
-	return device.View{Mem: n.mem[rank], Off: k << 20, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
+	return device.View{Mem: n.mem[rank], Off: k << 20, DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
 }
 
 // norm is a sum with what follows it.

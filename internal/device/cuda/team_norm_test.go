@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/strided"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
@@ -30,7 +32,7 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 			if err != nil {
 				t.Fatal(err)
 			}
-			return device.View{Mem: mem, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+			return device.View{Mem: mem, DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 		}
 		parts = append(parts, device.NormPart{In: view(rows, width), Residual: view(rows, width), Weight: view(width), Sum: view(rows, width), Out: view(rows, width)})
 	}

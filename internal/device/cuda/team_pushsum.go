@@ -93,25 +93,25 @@ func hostAddends(r *kernels.AllReduce) int64 {
 // other, and results that lie over nothing but its own.
 func (pushSum) operands(r *kernels.AllReduce, c *collective, f *flow) error {
 	first := f.in(0, 0)
-	bytes := first.bytes()
-	r.Share, r.Count = bytes/16, first.n*int64(f.n)
+	bytes := first.Bytes()
+	r.Share, r.Count = bytes/16, first.N*int64(f.n)
 	for i := range f.n {
 		in, out, own := f.in(i, 0), f.out(i, 0), f.in(i, i)
-		if !in.dense() || !out.dense() {
+		if !in.Dense() || !out.Dense() {
 			return fmt.Errorf("%w: member %d: gaps between elements", device.ErrUnsupported, i)
 		}
 		for p := range f.n {
-			if b := f.in(i, p); b.addr != in.addr+nvlib.Ptr(int64(p)*bytes) {
+			if b := f.in(i, p); b.Addr != in.Addr+nvlib.Ptr(int64(p)*bytes) {
 				return fmt.Errorf("%w: member %d: blocks do not lie behind each other", device.ErrUnsupported, i)
 			}
 		}
-		if bytes%16 != 0 || (in.addr|out.addr)%16 != 0 {
+		if bytes%16 != 0 || (in.Addr|out.Addr)%16 != 0 {
 			return fmt.Errorf("%w: member %d: a block is not of whole 16 bytes, or does not begin at a multiple of them", device.ErrUnsupported, i)
 		}
-		if whole := &c.parts[i].in; whole.overlaps(&out) && out.addr != own.addr {
+		if whole := &c.parts[i].in; whole.Overlaps(&out) && out.Addr != own.Addr {
 			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being its block", device.ErrUnsupported, i)
 		}
-		r.In, r.Out = append(r.In, in.addr), append(r.Out, out.addr)
+		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
 	}
 	return nil
 }

@@ -75,27 +75,27 @@ func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collectiv
 		if !p.reads || !p.writes {
 			return fmt.Errorf("member %d: an all_reduce reads and writes", i)
 		}
-		if p.in.n != c.parts[0].in.n || p.out.n != p.in.n {
-			return fmt.Errorf("member %d: %d elements into %d, where member 0 has %d", i, p.in.n, p.out.n, c.parts[0].in.n)
+		if p.in.N != c.parts[0].in.N || p.out.N != p.in.N {
+			return fmt.Errorf("member %d: %d elements into %d, where member 0 has %d", i, p.in.N, p.out.N, c.parts[0].in.N)
 		}
-		if !p.in.dense() || !p.out.dense() {
+		if !p.in.Dense() || !p.out.Dense() {
 			return fmt.Errorf("%w: member %d: gaps between elements", device.ErrUnsupported, i)
 		}
-		if p.in.overlaps(&p.out) && p.in.addr != p.out.addr {
+		if p.in.Overlaps(&p.out) && p.in.Addr != p.out.Addr {
 			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being it", device.ErrUnsupported, i)
 		}
-		if a.most != 0 && p.in.bytes() > a.most {
-			return fmt.Errorf("%w: %d bytes; at most %d", device.ErrUnsupported, p.in.bytes(), a.most)
+		if a.most != 0 && p.in.Bytes() > a.most {
+			return fmt.Errorf("%w: %d bytes; at most %d", device.ErrUnsupported, p.in.Bytes(), a.most)
 		}
-		if a.direct && (p.in.mem.kind != device.Shared || p.out.mem.kind != device.Shared) {
+		if a.direct && (p.in.Mem.Kind() != device.Shared || p.out.Mem.Kind() != device.Shared) {
 			return fmt.Errorf("%w: member %d: memory that peers do not reach", device.ErrUnsupported, i)
 		}
-		if a.direct && (p.in.addr|p.out.addr)%16 != 0 {
+		if a.direct && (p.in.Addr|p.out.Addr)%16 != 0 {
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
 		}
 	}
 	if a.lines {
-		if err := spares(c.parts[0].in.dt); err != nil {
+		if err := spares(c.parts[0].in.DType); err != nil {
 			return err
 		}
 	}
@@ -113,7 +113,7 @@ func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collectiv
 // request is the launch as far as it follows from what was asked for.
 func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.AllReduce {
 	first := &c.parts[0].in
-	r := &kernels.AllReduce{Kind: a.kind, DType: first.dt, Red: c.Red, Count: first.n, Threads: tune.Threads, Unroll: tune.Unroll}
+	r := &kernels.AllReduce{Kind: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads, Unroll: tune.Unroll}
 	if r.Threads == 0 {
 		r.Threads = teamThreads
 		switch a.kind {
@@ -122,10 +122,10 @@ func (a reduceAlgorithm) request(tune device.Tuning, c *collective) *kernels.All
 		}
 	}
 	if r.Unroll == 0 {
-		r.Unroll = a.unroll(first.bytes(), len(c.parts))
+		r.Unroll = a.unroll(first.Bytes(), len(c.parts))
 	}
 	for i := range c.parts {
-		r.In, r.Out = append(r.In, c.parts[i].in.addr), append(r.Out, c.parts[i].out.addr)
+		r.In, r.Out = append(r.In, c.parts[i].in.Addr), append(r.Out, c.parts[i].out.Addr)
 	}
 	return r
 }

@@ -53,7 +53,7 @@ func hostResults(r *kernels.AllReduce) int64 {
 // members, where one shot sends no more than two, operands do: not where a block
 // would write over what another has still to send. Between more their results do.
 func (t *team) hostable(r *kernels.AllReduce, c *collective) error {
-	bytes := c.parts[0].in.bytes()
+	bytes := c.parts[0].in.Bytes()
 	if len(t.members) > 2 && hostResults(r) == 0 || len(t.members) == 2 && hostSplit(bytes) == 0 {
 		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, bytes)
 	}
@@ -61,7 +61,7 @@ func (t *team) hostable(r *kernels.AllReduce, c *collective) error {
 		return nil
 	}
 	for i := range c.parts {
-		if p := &c.parts[i]; p.in.addr == p.out.addr {
+		if p := &c.parts[i]; p.in.Addr == p.out.Addr {
 			return fmt.Errorf("%w: member %d: the result lies over the operand", device.ErrUnsupported, i)
 		}
 	}
