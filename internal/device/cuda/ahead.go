@@ -21,7 +21,7 @@ func (m *machine) precompiles() bool {
 }
 
 func (s *site) target() kernels.Target {
-	return kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Block: s.gpu.block}
+	return kernels.Target{Arch: s.gpu.Arch, SMs: s.gpu.SMs, Block: s.gpu.BlockShared}
 }
 
 // PrepareAhead has the compiler begin with the kernels for k. Products are not
@@ -64,7 +64,7 @@ func (d *draft) area(members int, bytes int64) *area {
 // loader with NCCL.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if tune.Algo == ncclName {
-		go func() { _, _ = t.w.m.sys.nccl() }() // Prepare waits for it, and tells of errors
+		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for it, and tells of errors
 		return
 	}
 	t.w.mu.Lock()

@@ -172,7 +172,7 @@ func TestDeviceAhead(t *testing.T) {
 func TestNCCLAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	begun := make(chan bool, 1)
-	w.m.sys.nccl = func() (*nvlib.NCCL, error) { begun <- true; return nil, errors.New("it was only tried") }
+	w.m.sys.NCCL = func() (*nvlib.NCCL, error) { begun <- true; return nil, errors.New("it was only tried") }
 	teamOf(t, w, "main").PrepareAhead(device.Tuning{Algo: ncclName}, &device.Collective{})
 	<-begun // or this test hangs
 	if len(l.early)+len(l.late) > 0 {

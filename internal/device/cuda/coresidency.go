@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
 // coresidency is the lock for kernels that wait on devices for each other. Those of one
@@ -23,7 +25,7 @@ type coresidency struct {
 // call of leave. A caller that waits must hold neither the issue lock nor a world's mutex,
 // since the holder may want these before it is done.
 func (c *coresidency) enter(w *world) bool {
-	for began := time.Now(); !w.ended.Load(); pause(time.Since(began)) {
+	for began := time.Now(); !w.ended.Load(); gpu.Pause(time.Since(began)) {
 		if c.try(w) {
 			return true
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device/cuda/strided"
 
 	"hocket.example/hocket/internal/device"
@@ -63,7 +65,7 @@ func (s *stream) widenDetour(piece int64) error {
 	if t == nil || piece <= t.piece {
 		return nil
 	}
-	buffer, err := s.dev.site.heaps[device.Pinned].takeBound(s.dev.site, 2*piece)
+	buffer, err := s.dev.site.take(device.Pinned, 2*piece)
 	if err != nil {
 		return s.errorf("host memory for copies to other GPUs: %w", err)
 	}
@@ -169,7 +171,7 @@ func (d *dev) prepareAround(dst, src *strided.View) error {
 		return err
 	}
 	return strided.Pieces(dst, src, detourPiece, func(t, r *strided.View) error {
-		half := r.At(alignment)
+		half := r.At(gpu.Alignment)
 		return errors.Join(from.prepareCopy(&half, r), to.prepareCopy(t, &half))
 	})
 }

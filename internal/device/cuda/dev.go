@@ -3,6 +3,8 @@ package cuda
 import (
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -61,11 +63,11 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	take := func() (err error) {
-		m.addr, err = d.site.heaps[kind].take(bytes)
+		m.addr, err = d.site.heaps[kind].Alloc(bytes)
 		return err
 	}
 	err := d.bound(take)
-	if outOfMemory(err) && d.w.trimNCCL(0) {
+	if gpu.OutOfMemory(err) && d.w.trimNCCL(0) {
 		err = d.bound(take)
 	}
 	if err != nil {

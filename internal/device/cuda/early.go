@@ -36,7 +36,7 @@ func (s *stream) kernel(l *nvlib.Launch, f following) error {
 		early = c == nil || c.flags == nil
 	}
 	s.led = f == closely || early
-	if early && (c == nil || s.dev.site.gpu.sys.edges) {
+	if early && (c == nil || s.dev.site.gpu.System.EarlyEdges) {
 		return s.dev.w.drv.LaunchEarly(l, s.h)
 	}
 	return s.dev.w.drv.Launch(l, s.h)

@@ -163,7 +163,7 @@ func TestEarlyTeams(t *testing.T) {
 func TestNotEarly(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
-	r.w.m.sys.edges = false
+	r.w.m.sys.EarlyEdges = false
 	if got := r.early(func() error {
 		g, err := r.w.Capture(func() error { return errors.Join(r.launch(), r.launch()) })
 		if err != nil {
@@ -173,7 +173,7 @@ func TestNotEarly(t *testing.T) {
 	}); got != 0 {
 		t.Errorf("%d begin early in graphs of a driver that cannot", got)
 	}
-	r.w.sites[0].gpu.early = false
+	r.w.sites[0].gpu.Early = false
 	var err error
 	r.l, err = r.w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
 	mustOf(t)(err)

@@ -3,6 +3,8 @@ package cuda
 import (
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -59,7 +61,7 @@ func Examine(try bool) Report {
 		r.Missing = err.Error()
 		r.Libraries = append(r.Libraries, Found{Name: "libcuda", Missing: err.Error()})
 	} else {
-		r.add("libcuda", sys.drv, nil)
+		r.add("libcuda", sys.Driver, nil)
 	}
 	rtc, err := nvlib.OpenNVRTC()
 	r.add("libnvrtc", rtc, err)
@@ -89,7 +91,7 @@ func Examine(try bool) Report {
 // openNVML returns the process's, where there are GPUs.
 func openNVML(sys *system) (*nvlib.NVML, error) {
 	if sys != nil {
-		return sys.reach.nvml()
+		return sys.Reach.NVML()
 	}
 	return nvlib.OpenNVML()
 }
@@ -99,8 +101,8 @@ func (r *Report) gpus(s *system, nvml *nvlib.NVML, try bool) {
 	if try {
 		r.note(s.tryAll())
 	}
-	r.Detours = detours(s.gpus, s.apartNow)
-	for _, g := range s.gpus {
+	r.Detours = gpu.Detours(s.GPUs, s.ApartNow)
+	for _, g := range s.GPUs {
 		r.GPUs = append(r.GPUs, s.describeGPU(g, nvml))
 	}
 }
@@ -130,29 +132,29 @@ func (r *Report) mistakes(lib *nvlib.NCCL) {
 }
 
 // describeGPU tells of a device; nvml may be nil.
-func (s *system) describeGPU(g *gpu, nvml *nvlib.NVML) GPU {
-	out := GPU{Name: g.name, PCI: g.pci, Arch: g.arch, Memory: g.total, Multicast: g.multicasts()}
+func (s *system) describeGPU(g *gpu.GPU, nvml *nvlib.NVML) GPU {
+	out := GPU{Name: g.Name, PCI: g.PCI, Arch: g.Arch, Memory: g.Memory, Multicast: g.Multicasts()}
 	var here nvlib.NVMLDevice
 	if nvml != nil {
-		if d, err := nvml.DeviceAt(g.pci); err == nil {
+		if d, err := nvml.DeviceAt(g.PCI); err == nil {
 			here, out.NVLinks = d, nvml.NVLinks(d)
 		}
 	}
-	for _, peer := range s.gpus {
+	for _, peer := range s.GPUs {
 		out.Peers = append(out.Peers, s.wayTo(g, peer, nvml, here))
 	}
 	return out
 }
 
-func (s *system) wayTo(g, peer *gpu, nvml *nvlib.NVML, here nvlib.NVMLDevice) string {
+func (s *system) wayTo(g, peer *gpu.GPU, nvml *nvlib.NVML, here nvlib.NVMLDevice) string {
 	if g == peer {
 		return "self"
 	}
-	if s.apartNow(g, peer) != nil {
+	if s.ApartNow(g, peer) != nil {
 		return "host"
 	}
 	if nvml != nil {
-		if there, err := nvml.DeviceAt(peer.pci); err == nil {
+		if there, err := nvml.DeviceAt(peer.PCI); err == nil {
 			if ok, err := nvml.Peers(here, there, nvlib.PeerNVLink); err == nil && ok {
 				return "nvlink"
 			}
@@ -213,4 +215,18 @@ func (r Report) multicastText() string {
 		return what
 	}
 	return fmt.Sprintf("%s; %d of %d GPUs support it", what, able, len(r.GPUs))
+}
+
+// tryAll asks about every two GPUs; it says what left one unusable.
+func (s *system) tryAll() string {
+	s.issueLock.mu.Lock()
+	defer s.issueLock.mu.Unlock()
+	for i, a := range s.GPUs {
+		for _, b := range s.GPUs[i+1:] {
+			if _, err := s.Apart(a, b); err != nil {
+				return err.Error()
+			}
+		}
+	}
+	return ""
 }

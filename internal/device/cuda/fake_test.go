@@ -548,7 +548,7 @@ func (f *fakeGPU) system() *system {
 	if err != nil {
 		f.Fatal(err)
 	}
-	sys.nccl = func() (*nvlib.NCCL, error) { return nil, errors.New("the fake has no NCCL") }
+	sys.NCCL = func() (*nvlib.NCCL, error) { return nil, errors.New("the fake has no NCCL") }
 	return sys
 }
 

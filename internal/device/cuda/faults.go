@@ -38,11 +38,11 @@ func (f *faults) open() error {
 	}
 	var err error
 	if f.copied == 0 {
-		if f.copied, err = f.s.heaps[device.Pinned].take(kernels.FaultBytes); err != nil {
+		if f.copied, err = f.s.heaps[device.Pinned].Alloc(kernels.FaultBytes); err != nil {
 			return err
 		}
 	}
-	at, err := f.s.heaps[device.Private].take(kernels.FaultBytes)
+	at, err := f.s.heaps[device.Private].Alloc(kernels.FaultBytes)
 	if err != nil {
 		return err
 	}

@@ -107,12 +107,12 @@ func (c *capture) crowded() error {
 	for _, p := range c.sections {
 		s := p.origin.dev.site
 		switch {
-		case blocks[s] > max(0, s.gpu.sms-roomForFlags):
+		case blocks[s] > max(0, s.gpu.SMs-roomForFlags):
 			return fmt.Errorf("%w: a graph for each GPU, with kernels that wait for those of other GPUs beside flags, which then may find no room on a device; record one graph over all",
 				device.ErrUnsupported)
 		case waits[s] > mostWaits:
 			return fmt.Errorf("%w: a graph for each GPU, with waits for others on %d streams of GPU %d; of %d it is certain that they run side by side; record one graph over all, or put fewer ranks on a GPU",
-				device.ErrUnsupported, waits[s], s.gpu.dev, mostWaits)
+				device.ErrUnsupported, waits[s], s.gpu.Device, mostWaits)
 		}
 	}
 	return nil

@@ -170,11 +170,11 @@ func TestCrowdedGraph(t *testing.T) {
 		flagged := sms == 1
 		x := newExchanged(t, Options{})
 		for _, s := range x.w.(*world).sites {
-			s.gpu.sms = sms
+			s.gpu.SMs = sms
 		}
 		issue := x.issue
 		if sms == 50 {
-			x.w.(*world).sites[0].gpu.sms = 1
+			x.w.(*world).sites[0].gpu.SMs = 1
 			issue = func() error { return errors.Join(x.s[0].Launch(x.neg[0]), x.s[1].Launch(x.neg[1])) }
 		}
 		x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}

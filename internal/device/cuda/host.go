@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device/cuda/strided"
 
 	"hocket.example/hocket/internal/cabi"
@@ -78,7 +80,7 @@ func (w *world) arrive(began time.Time) error {
 	w.poll() // a transfer that failed is not over, and would never be
 	if w.cause == nil {
 		w.mu.Unlock()
-		pause(time.Since(began))
+		gpu.Pause(time.Since(began))
 		w.mu.Lock()
 	}
 	return w.err()
@@ -94,7 +96,7 @@ func bufferSize(n int64) int64 {
 
 // grow takes another buffer. The context is current.
 func (w *world) grow(s *site, size int64) (nvlib.Ptr, error) {
-	buf, err := s.heaps[device.Pinned].take(size)
+	buf, err := s.heaps[device.Pinned].Alloc(size)
 	if err == nil {
 		w.staging.total += size
 	}

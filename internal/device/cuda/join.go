@@ -236,7 +236,7 @@ func (f *flags) fill() error {
 
 func (f *flags) fillChunk(c *chunk) error {
 	drv, pinned := f.w.drv, c.mem.dev.site.heaps[device.Pinned]
-	buf, err := pinned.take(c.mem.bytes)
+	buf, err := pinned.Alloc(c.mem.bytes)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (f *flags) fillChunk(c *chunk) error {
 		}
 	}
 	var args [4]uintptr
-	return errors.Join(drv.Copy(c.mem.addr, buf, c.mem.bytes, 0, &args), drv.SyncStream(0), pinned.give(buf, c.mem.bytes))
+	return errors.Join(drv.Copy(c.mem.addr, buf, c.mem.bytes, 0, &args), drv.SyncStream(0), pinned.Free(buf, c.mem.bytes))
 }
 
 // launched notes that waits may report something.
@@ -277,7 +277,7 @@ func (f *flags) free() error {
 		d := c.mem.dev
 		c.mem.freed = true
 		if f.w.cause != errClosed && !d.site.lost() {
-			errs = append(errs, d.bound(func() error { return d.site.heaps[c.mem.kind].give(c.mem.addr, c.mem.bytes) }))
+			errs = append(errs, d.bound(func() error { return d.site.heaps[c.mem.kind].Free(c.mem.addr, c.mem.bytes) }))
 		}
 	}
 	return f.w.excuse(errors.Join(errs...))

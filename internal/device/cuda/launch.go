@@ -73,7 +73,7 @@ func (l *launch) drop() {
 	}
 	for _, m := range l.scratch {
 		m.freed = true
-		_ = l.dev.bound(func() error { return l.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+		_ = l.dev.bound(func() error { return l.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 	}
 }
 

@@ -113,9 +113,9 @@ func TestLaunches(t *testing.T) {
 		l := &launchTrace{meetings: &meetings{fakeGPU: newFake(t, gpus)}, names: map[uintptr]string{}, count: map[string]int{}}
 		sys := l.system()
 		x := &fakeNCCL{f: l.fakeGPU}
-		sys.nccl = x.open
-		for _, g := range sys.gpus {
-			g.sms = 132
+		sys.NCCL = x.open
+		for _, g := range sys.GPUs {
+			g.SMs = 132
 		}
 		w, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
 		mustOf(t)(err)

@@ -23,9 +23,6 @@ func (k *kernel) problem() kernels.Problem {
 	return p
 }
 
-// defaultShared is the dynamic shared memory that a kernel may use unasked.
-const defaultShared = 48 << 10
-
 // compileAside is compile for who holds the world by alone: others go on while
 // the compiler works.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
@@ -75,14 +72,14 @@ func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {
 
 // load makes st ready to launch. The context is current.
 func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
-	f, err := s.gpu.function(st.Key, st.Image, st.Symbol)
+	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.gpu.allowShared(f, st.Shape.Shared); err != nil {
+	if err := s.gpu.AllowShared(f, st.Shape.Shared); err != nil {
 		return nil, err
 	}
-	if !s.gpu.early {
+	if !s.gpu.Early {
 		return nvlib.NewLaunch(f, st.Shape, st.Params), nil
 	}
 	return s.w.drv.NewEarlyLaunch(f, st.Shape, st.Params), nil

@@ -116,7 +116,7 @@ func (m *machine) Name() string { return "cuda" }
 
 func (m *machine) Caps() device.Caps {
 	return device.Caps{
-		MaxRanks:   len(m.sys.gpus) * m.opts.RanksPerGPU,
+		MaxRanks:   len(m.sys.GPUs) * m.opts.RanksPerGPU,
 		DTypes:     ir.DTypes(),
 		Graphs:     true,
 		Chains:     true,

@@ -357,7 +357,7 @@ func TestRealModelsShort(t *testing.T) {
 	for range 2 {
 		models = append(models, modeltest.Load(t, m, sums, hocket.LoadOptions{Cache: 1 << 50, Logger: logger}))
 	}
-	total := gpus.sys.gpus[0].total
+	total := gpus.sys.GPUs[0].Memory
 	prepare := func(model int, bytes int64) error {
 		return models[model].Prepare(t.Context(), map[string]int64{"T": bytes / 4096})
 	}

@@ -34,17 +34,10 @@ func multicastAsked() (bool, error) {
 	}
 }
 
-// multicasts reports whether the GPU's memory can be part of a multicast object. Old
-// drivers do not know the question.
-func (g *gpu) multicasts() bool {
-	v, err := g.sys.drv.DeviceAttribute(g.dev, nvlib.MulticastSupported)
-	return err == nil && v != 0
-}
-
 // multicasts returns nil if the team's memory may be joined to multicast objects, or
 // why it may not. Without the opt-in it asks the driver nothing.
 func (t *team) multicasts() error {
-	if !t.w.m.sys.multicast {
+	if !t.w.m.sys.Multicast {
 		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, MulticastVariable)
 	}
 	if err := t.w.drv.HasMulticast(); err != nil {
@@ -54,11 +47,11 @@ func (t *team) multicasts() error {
 		g := m.dev.site.gpu
 		for _, o := range t.members[:i] {
 			if o.dev.site == m.dev.site {
-				return fmt.Errorf("%w: members %d and %d share GPU %d; a multicast object wants one for each", device.ErrUnsupported, o.index, i, g.dev)
+				return fmt.Errorf("%w: members %d and %d share GPU %d; a multicast object wants one for each", device.ErrUnsupported, o.index, i, g.Device)
 			}
 		}
-		if !g.multicasts() {
-			return fmt.Errorf("%w: GPU %d does not support NVLink multicast", device.ErrUnsupported, g.dev)
+		if !g.Multicasts() {
+			return fmt.Errorf("%w: GPU %d does not support NVLink multicast", device.ErrUnsupported, g.Device)
 		}
 	}
 	return nil
@@ -126,8 +119,8 @@ func (t *team) makeJoint(mc *multicast, bytes int64) error {
 	}
 	var devs []nvlib.Device
 	for _, m := range t.members {
-		devs = append(devs, m.dev.site.gpu.dev)
-		if err := drv.AddToMulticast(object, m.dev.site.gpu.dev); err != nil {
+		devs = append(devs, m.dev.site.gpu.Device)
+		if err := drv.AddToMulticast(object, m.dev.site.gpu.Device); err != nil {
 			return err
 		}
 	}
@@ -147,7 +140,7 @@ func (t *team) makeJoint(mc *multicast, bytes int64) error {
 func (t *team) jointGrain(bytes int64) (int64, error) {
 	grain, err := t.w.drv.MulticastGranularity(len(t.members), bytes)
 	for _, m := range t.members {
-		own, gerr := t.w.drv.Granularity(m.dev.site.gpu.dev)
+		own, gerr := t.w.drv.Granularity(m.dev.site.gpu.Device)
 		grain, err = max(grain, own), errors.Join(err, gerr) // both powers of 2
 	}
 	return grain, err
@@ -155,9 +148,9 @@ func (t *team) jointGrain(bytes int64) (int64, error) {
 
 // bind makes memory of a member, binds it to the object, and returns its own address.
 func (mc *multicast) bind(m *member, object nvlib.MemHandle, grain int64) (nvlib.Ptr, error) {
-	drv, dev := m.team.w.drv, m.dev.site.gpu.dev
+	drv, dev := m.team.w.drv, m.dev.site.gpu.Device
 	mem, err := drv.CreateMem(dev, mc.bytes, false)
-	if err := mc.done(m.dev.site.gpu.errMemory(mc.bytes, err), func() error { return drv.ReleaseMem(mem) }); err != nil {
+	if err := mc.done(m.dev.site.gpu.MemoryError(mc.bytes, err), func() error { return drv.ReleaseMem(mem) }); err != nil {
 		return 0, err
 	}
 	err = m.dev.bound(func() error { return drv.BindMulticast(object, mem, mc.bytes) })

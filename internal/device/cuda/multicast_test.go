@@ -120,7 +120,7 @@ func (j *fakeJoints) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 func optedIn(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l, w, tm := noted(t, gpus, ranks)
-	w.m.sys.multicast = true
+	w.m.sys.Multicast = true
 	return l, w, tm
 }
 
@@ -143,7 +143,7 @@ func TestMultimemSupports(t *testing.T) {
 		why    string // empty for none
 	}{
 		"taken":      {},
-		"not opted":  {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.multicast = false }, why: "HOCKET_MULTICAST=on opts in"},
+		"not opted":  {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.Multicast = false }, why: "HOCKET_MULTICAST=on opts in"},
 		"in order":   {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.AnyOrder = false }, why: "order=any"},
 		"maximum":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Max }, why: "no max of bf16"},
 		"average":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Avg }, why: "no avg of bf16"},
@@ -174,7 +174,7 @@ func TestMultimemSupports(t *testing.T) {
 			if c.why == "" && err != nil || c.why != "" && (!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), c.why)) {
 				t.Errorf("%v", err)
 			}
-			if !w.m.sys.multicast && l.called["cuDeviceGetAttribute"] != asked {
+			if !w.m.sys.Multicast && l.called["cuDeviceGetAttribute"] != asked {
 				t.Error("the driver was asked without the opt-in")
 			}
 		})
@@ -386,7 +386,7 @@ func TestMultimemChosen(t *testing.T) {
 		{true, true, comm.Policy{Algorithm: "multimem"}, "multimem"},
 	} {
 		l, w, tm := optedIn(t, 2, 2)
-		w.m.sys.multicast = c.opted
+		w.m.sys.Multicast = c.opted
 		var members []comm.Member
 		for _, m := range tm.members {
 			members = append(members, comm.Member{Rank: m.dev.rank, Stream: m.stream})
@@ -434,7 +434,7 @@ func TestMultimemTuned(t *testing.T) {
 	for _, opted := range []bool{false, true} {
 		f := newFake(t, 2)
 		sys := f.system()
-		sys.multicast = opted
+		sys.Multicast = opted
 		name := fmt.Sprint("fake with multicast ", opted)
 		device.Register(name, func() (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
 		tuned, err := bench.Tune(t.Context(), bench.TuneOptions{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})

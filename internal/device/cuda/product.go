@@ -46,7 +46,7 @@ func (l *launch) addProduct(k *kernel) error {
 		g.constant = k.Constant && k.Op == ir.OpLinear && k.ins[1].Addr == weight // else it was copied just now
 		// What is fixed depends on no hint, since other algorithms may sum in
 		// another order; all multiprocessors are no hint.
-		if !g.fixed && k.SMs < l.dev.site.gpu.sms {
+		if !g.fixed && k.SMs < l.dev.site.gpu.SMs {
 			g.sms = k.SMs
 		}
 		st, err := l.dev.newGemm(g)

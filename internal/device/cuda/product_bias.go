@@ -59,13 +59,13 @@ func (t *trial) result(c candidate, wanted bool) ([]byte, error) {
 	if err := t.try(c); err != nil {
 		return nil, err
 	}
-	buf, err := pinned.take(n)
+	buf, err := pinned.Alloc(n)
 	if err != nil {
 		return nil, err
 	}
 	var args [4]uintptr
 	err = errors.Join(drv.Copy(buf, t.out, n, t.h, &args), drv.SyncStream(t.h))
-	return bytes.Clone(cabi.Bytes(uintptr(buf), int(n))), errors.Join(err, pinned.give(buf, n))
+	return bytes.Clone(cabi.Bytes(uintptr(buf), int(n))), errors.Join(err, pinned.Free(buf, n))
 }
 
 // exactOf returns numbers of 8 bits, 1 and a little more: sums of some ten thousand

@@ -83,7 +83,7 @@ func (d *dev) newGemm(g gemm) (*gemmStep, error) {
 		return nil, nil
 	}
 	l.tf32 = d.w.m.opts.TF32 && g.dt == ir.F32
-	lib, handle, err := d.site.gpu.ltHandle()
+	lib, handle, err := d.site.gpu.LtHandle()
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +309,7 @@ func (st *gemmStep) key(s *site) string {
 		own = "; own"
 	}
 	return fmt.Sprintf("product 2; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
-		s.gpu.name, s.gpu.arch, s.gpu.sms, g.sms, st.lib.Version(), g.dt, g.tf32, g.m, g.n, g.k, g.batch, g.ld, g.bSt, g.aStep, g.outStep,
+		s.gpu.Name, s.gpu.Arch, s.gpu.SMs, g.sms, st.lib.Version(), g.dt, g.tf32, g.m, g.n, g.k, g.batch, g.ld, g.bSt, g.aStep, g.outStep,
 		g.ta, g.tb, g.bias != 0, g.alignments(), !g.fixed, workspaceBytes) + own
 }
 

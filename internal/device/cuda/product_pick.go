@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -30,8 +32,15 @@ type pick struct {
 type picks struct {
 	mu   sync.Mutex
 	made map[string]*pick // by key; nil where no algorithm takes the product
+	ran  map[onGPU]bool   // which of them ran
 	// watch is told how candidates fared, where it is set: for tests.
 	watch func(key string, cands []candidate, best int)
+}
+
+// onGPU is a pick, by its key, on a GPU.
+type onGPU struct {
+	gpu *gpu.GPU
+	key string
 }
 
 const (
@@ -69,7 +78,7 @@ func (s *site) pick(st *gemmStep) (*pick, error) {
 			all.made = map[string]*pick{}
 		}
 		all.made[key] = p
-		s.gpu.noteRan(key, ran)
+		s.w.m.sys.picks.noteRan(s.gpu, key, ran)
 	}
 	if p == nil || p.own || !st.g.relu {
 		return p, s.exercise(st, p, key)
@@ -96,7 +105,7 @@ func (s *site) withRelu(st *gemmStep, p pick, key string) (*pick, error) {
 // exercise runs a pick once on each GPU, if it has not run there: its code is
 // brought to the device when it first runs.
 func (s *site) exercise(st *gemmStep, p *pick, key string) error {
-	if p == nil || p.own || s.gpu.ran[key] {
+	if p == nil || p.own || s.w.m.sys.picks.ran[onGPU{s.gpu, key}] {
 		return nil
 	}
 	ran, err := s.runOnce(st, p)
@@ -104,7 +113,7 @@ func (s *site) exercise(st *gemmStep, p *pick, key string) error {
 		ran, err = s.runSmall(st, p)
 	}
 	if err == nil {
-		s.gpu.noteRan(key, ran)
+		s.w.m.sys.picks.noteRan(s.gpu, key, ran)
 	}
 	return err
 }
@@ -152,11 +161,12 @@ func (s *site) runSmall(st *gemmStep, p *pick) (ran bool, err error) {
 	return ran, notTaken(err)
 }
 
-func (g *gpu) noteRan(key string, ran bool) {
-	if g.ran == nil {
-		g.ran = map[string]bool{}
+// noteRan notes whether a pick has run on a GPU.
+func (p *picks) noteRan(g *gpu.GPU, key string, ran bool) {
+	if p.ran == nil {
+		p.ran = map[onGPU]bool{}
 	}
-	g.ran[key] = ran
+	p.ran[onGPU{g, key}] = ran
 }
 
 // choose looks for an algorithm: among those kept, else among cuBLASLt's

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device/cuda/strided"
 
 	"hocket.example/hocket/internal/device"
@@ -239,7 +241,7 @@ func TestPickSMs(t *testing.T) {
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	const all = 132
-	w.(*world).sites[0].gpu.sms = all
+	w.(*world).sites[0].gpu.SMs = all
 	for i, c := range []struct {
 		sms   int
 		fixed bool
@@ -291,7 +293,7 @@ func TestPickWithoutMemory(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
-	w.(*world).devices[0].site.heaps[device.Private] = newHeap(1, 1, 1, none{})
+	w.(*world).devices[0].site.heaps[device.Private] = gpu.NewHeap(1, 1, 1, none{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
 		t.Errorf("took algorithm %d", got)
 	}
@@ -308,7 +310,7 @@ func TestPickPart(t *testing.T) {
 		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 		w := openFake(t, f, Options{})
 		site := w.(*world).devices[0].site
-		site.heaps[device.Private] = newHeap(1, 1, 1, &smallSource{from: site.heaps[device.Private].from, most: c.mib << 20})
+		site.heaps[device.Private] = gpu.NewHeap(1, 1, 1, &smallSource{from: site.heaps[device.Private].From, most: c.mib << 20})
 		l := productOf(t, w, ir.BF16, 2048)
 		if n := len(f.lt.runs); n != c.runs {
 			t.Errorf("%d MiB: ran %d times before its first launch, want %d", c.mib, n, c.runs)
@@ -358,23 +360,23 @@ func TestPickTrialFails(t *testing.T) {
 
 // smallSource gives no more than most at a time.
 type smallSource struct {
-	from source
+	from gpu.Source
 	most int64
 }
 
-func (s *smallSource) take(n int64) (*region, error) {
+func (s *smallSource) Reserve(n int64) (*gpu.Region, error) {
 	if n > s.most {
 		return nil, device.ErrOutOfMemory
 	}
-	return s.from.take(n)
+	return s.from.Reserve(n)
 }
-func (s *smallSource) give(r *region) error { return s.from.give(r) }
+func (s *smallSource) Release(r *gpu.Region) error { return s.from.Release(r) }
 
 // none is a source of no memory.
 type none struct{}
 
-func (none) take(int64) (*region, error) { return nil, device.ErrOutOfMemory }
-func (none) give(*region) error          { return nil }
+func (none) Reserve(int64) (*gpu.Region, error) { return nil, device.ErrOutOfMemory }
+func (none) Release(*gpu.Region) error          { return nil }
 
 // TestWorkspaces has products on two streams use two workspaces, of what they need
 // where the stream was told of them before, and of what any may need where not.
@@ -458,7 +460,7 @@ func TestPickOverMemory(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1}}
 	w := openFake(t, f, Options{})
-	w.(*world).sites[0].gpu.total = 48 << 20
+	w.(*world).sites[0].gpu.Memory = 48 << 20
 	const n = 2048
 	mem, err := w.Device(0).Alloc(2*2*n*n, device.Private)
 	mustOf(t)(err)

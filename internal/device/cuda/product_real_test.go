@@ -34,7 +34,7 @@ func (s *site) fetch(at nvlib.Ptr, dt ir.DType, elems int64) ([]float64, error) 
 // through has f copy by way of pinned memory, and then is given it.
 func (s *site) through(n int64, f func(buf nvlib.Ptr, n int64) error, then func([]byte)) error {
 	pinned := s.heaps[device.Pinned]
-	buf, err := pinned.take(n)
+	buf, err := pinned.Alloc(n)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *site) through(n int64, f func(buf nvlib.Ptr, n int64) error, then func(
 	if err == nil && then != nil {
 		then(cabi.Bytes(uintptr(buf), int(n)))
 	}
-	return errors.Join(err, pinned.give(buf, n))
+	return errors.Join(err, pinned.Free(buf, n))
 }
 
 func prepareGemm(d *dev, g gemm) (st *gemmStep, err error) {
@@ -208,7 +208,7 @@ func TestBiasOnce(t *testing.T) {
 			if !ok {
 				t.Fatal("cuBLASLt does not take it")
 			}
-			lib, h, err := d.site.gpu.ltHandle()
+			lib, h, err := d.site.gpu.LtHandle()
 			if err != nil {
 				return err
 			}

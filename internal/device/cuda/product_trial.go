@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -57,11 +59,11 @@ func (s *site) newTrial(st *gemmStep, workspace, copies int64) (*trial, error) {
 	}
 	a, b, out := st.g.spans()
 	t := &trial{s: s, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
-	if t.bytes > s.gpu.total { // where operands share bytes
-		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, s.gpu.dev, s.gpu.total)
+	if t.bytes > s.gpu.Memory { // where operands share bytes
+		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, s.gpu.Device, s.gpu.Memory)
 	}
 	var err error
-	if t.at, err = s.heaps[device.Private].take(t.bytes); err != nil {
+	if t.at, err = s.heaps[device.Private].Alloc(t.bytes); err != nil {
 		return nil, err
 	}
 	t.a, t.b = t.at, t.at+nvlib.Ptr(a)
@@ -93,9 +95,9 @@ func (g *ltGemm) spans() (a, b, out int64) {
 		for i := 0; i < len(dims); i += 2 {
 			last += (dims[i] - 1) * dims[i+1]
 		}
-		return roundUp((last+1)*g.dt.Size(), alignment)
+		return gpu.RoundUp((last+1)*g.dt.Size(), gpu.Alignment)
 	}
-	bias := roundUp(g.n*g.dt.Size(), alignment)
+	bias := gpu.RoundUp(g.n*g.dt.Size(), gpu.Alignment)
 	return reach(g.aStep, g.m, g.am, g.k, g.ak), max(bias, reach(g.bSt, g.n, g.bn, g.k, g.bk)), reach(g.outStep, g.m, g.om, g.n, g.on)
 }
 
@@ -103,7 +105,7 @@ func (g *ltGemm) spans() (a, b, out int64) {
 func (s *site) fill(at nvlib.Ptr, bytes int64, pattern []byte, h nvlib.Stream) error {
 	n := min(int64(len(pattern)), bytes)
 	drv, pinned := s.w.drv, s.heaps[device.Pinned]
-	buf, err := pinned.take(n)
+	buf, err := pinned.Alloc(n)
 	if err != nil {
 		return err
 	}
@@ -113,7 +115,7 @@ func (s *site) fill(at nvlib.Ptr, bytes int64, pattern []byte, h nvlib.Stream) e
 	for done := n; err == nil && done < bytes; done *= 2 {
 		err = drv.Copy(at+nvlib.Ptr(done), at, min(done, bytes-done), h, &args)
 	}
-	return errors.Join(err, drv.SyncStream(h), pinned.give(buf, n))
+	return errors.Join(err, drv.SyncStream(h), pinned.Free(buf, n))
 }
 
 // patternLength is how many numbers operands repeat: so many, and a prime, that
@@ -260,6 +262,6 @@ func (t *trial) close(err error) error {
 		l.Free()
 	}
 	t.s.clocks = append(t.s.clocks, t.events...)
-	errs = append(errs, t.st.setBias(t.st.g.bias), t.s.heaps[device.Private].give(t.at, t.bytes), t.s.heaps[device.Private].trim())
+	errs = append(errs, t.st.setBias(t.st.g.bias), t.s.heaps[device.Private].Free(t.at, t.bytes), t.s.heaps[device.Private].Trim())
 	return errors.Join(errs...)
 }

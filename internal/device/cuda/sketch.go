@@ -20,13 +20,13 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
 		return nil, fmt.Errorf("cuda: a dry run of %d ranks: 1 to %d are possible", ranks, most)
 	}
-	w := &world{m: m, drv: m.sys.drv}
-	for _, g := range m.sys.gpus[:min(ranks, len(m.sys.gpus))] {
+	w := &world{m: m, drv: m.sys.Driver}
+	for _, g := range m.sys.GPUs[:min(ranks, len(m.sys.GPUs))] {
 		w.sites = append(w.sites, &site{w: w, gpu: g})
 	}
 	for i, a := range w.sites {
 		for _, b := range w.sites[:i] {
-			if why := m.sys.apartNow(a.gpu, b.gpu); why != nil { // as far as that is known without a trial
+			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // as far as that is known without a trial
 				a.keepFrom(b, why)
 				b.keepFrom(a, why)
 			}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"github.com/google/go-cmp/cmp"
 
 	"hocket.example/hocket/internal/device"
@@ -114,7 +116,7 @@ func TestSketchApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.sys.reach, err = newReach("off"); err != nil {
+	if m.sys.Reach, err = gpu.NewReach("off"); err != nil {
 		t.Fatal(err)
 	}
 	apart, err := m.DryRun(2)

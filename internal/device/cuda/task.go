@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device/cuda/strided"
 
 	"hocket.example/hocket/internal/device"
@@ -225,7 +227,7 @@ func (s *stream) runCall(f func()) error {
 // await waits until m is over; false if the world ends before.
 func (s *stream) await(m *mark) bool {
 	w, over := s.dev.w, false
-	for began := time.Now(); ; pause(time.Since(began)) {
+	for began := time.Now(); ; gpu.Pause(time.Since(began)) {
 		w.mu.Lock()
 		ended := w.cause != nil
 		w.asking(func() { over = m.over() })

@@ -138,7 +138,7 @@ func (t *team) open(members []device.Member) error {
 		if err := m.set(m.control+kernels.ControlEpochs, kernels.FirstEpoch, kernels.BlocksMost); err != nil {
 			return err
 		}
-		if m.record, err = m.dev.site.heaps[device.Pinned].takeBound(m.dev.site, kernels.FaultBytes); err != nil {
+		if m.record, err = m.dev.site.take(device.Pinned, kernels.FaultBytes); err != nil {
 			return err
 		}
 		clear(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))
@@ -290,7 +290,7 @@ func (t *team) room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {
 		s := m.dev.site
-		sms := s.gpu.sms
+		sms := s.gpu.SMs
 		if t.w.beside(s) {
 			sms = max(1, sms-roomForOthers)
 		}
@@ -317,7 +317,7 @@ func (w *world) waitsFit(t *team) error {
 	for _, m := range t.members {
 		if s := m.dev.site; w.teamStreams(s, t) > mostWaits {
 			return fmt.Errorf("%w: teams on %d streams of GPU %d, whose kernels wait for each other; of %d it is certain that they run side by side; put fewer ranks on a GPU",
-				device.ErrUnsupported, w.teamStreams(s, t), s.gpu.dev, mostWaits)
+				device.ErrUnsupported, w.teamStreams(s, t), s.gpu.Device, mostWaits)
 		}
 	}
 	return nil
@@ -436,14 +436,14 @@ func (t *team) free() error {
 	for _, mem := range t.memory {
 		if site := mem.dev.site; !mem.freed && !site.lost() {
 			mem.freed = true
-			errs = append(errs, mem.dev.bound(func() error { return site.heaps[mem.kind].give(mem.addr, mem.bytes) }))
+			errs = append(errs, mem.dev.bound(func() error { return site.heaps[mem.kind].Free(mem.addr, mem.bytes) }))
 		}
 	}
 	for _, m := range t.members {
 		m.dev.sides = append(m.dev.sides, m.sides...)
 		m.sides = nil
 		if m.record != 0 && !m.dev.site.lost() {
-			errs = append(errs, m.dev.bound(func() error { return m.dev.site.heaps[device.Pinned].give(m.record, kernels.FaultBytes) }))
+			errs = append(errs, m.dev.bound(func() error { return m.dev.site.heaps[device.Pinned].Free(m.record, kernels.FaultBytes) }))
 		}
 	}
 	return t.w.excuse(errors.Join(errs...))

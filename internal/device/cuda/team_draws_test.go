@@ -54,7 +54,7 @@ func TestDraws(t *testing.T) {
 		draw(t, newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2}), 4, 200, drawLimits{kinds: 100, batch: 40, longest: 1 << 9, plain: true})
 	})
 	t.Run("gpus", func(t *testing.T) {
-		devicetest.NeedGPUs(t, len(real(t, Options{}).sys.gpus), 2, nil)
+		devicetest.NeedGPUs(t, len(real(t, Options{}).sys.GPUs), 2, nil)
 		n := 400
 		if *drawsFlag > 0 {
 			n = *drawsFlag
@@ -63,7 +63,7 @@ func TestDraws(t *testing.T) {
 		done := map[string]int{}
 		for _, per := range []int{1, 2} {
 			m := real(t, Options{RanksPerGPU: per, TeamTimeout: 8 * time.Second})
-			for name, k := range draw(t, m, per*min(len(m.sys.gpus), 4), n/2, limits) {
+			for name, k := range draw(t, m, per*min(len(m.sys.GPUs), 4), n/2, limits) {
 				done[name] += k
 			}
 		}
@@ -958,9 +958,9 @@ func TestDrawKinds(t *testing.T) {
 	} {
 		l := &meetings{fakeGPU: newFake(t, c.gpus)}
 		sys := l.system()
-		sys.nccl, sys.multicast = (&fakeNCCL{f: l.fakeGPU}).open, true
-		for _, g := range sys.gpus {
-			g.sms = 132
+		sys.NCCL, sys.Multicast = (&fakeNCCL{f: l.fakeGPU}).open, true
+		for _, g := range sys.GPUs {
+			g.SMs = 132
 		}
 		w, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: c.ranks / c.gpus}).Open(t.Context(), c.ranks)
 		if err != nil {
@@ -1053,7 +1053,7 @@ func (r *drawRig) goesByHost(l *meetings) bool {
 func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2, teamsApart: true})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	allByHost(t, hostPart{150, 4, 8}) // blocks of this size, too
 	for k, name := range moveAlgorithmNames() {
 		if name == ncclName {

@@ -27,7 +27,7 @@ func fewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 func (t *team) blockShared() int {
 	least := math.MaxInt
 	for _, m := range t.members {
-		least = min(least, m.dev.site.gpu.block)
+		least = min(least, m.dev.site.gpu.BlockShared)
 	}
 	return least
 }

@@ -57,7 +57,7 @@ func TestFewShared(t *testing.T) {
 		c    *device.Collective
 	}{{"few", summed(t, w, 1<<20, 0, 0)}, {"move-few", scattered(t, w, 1<<14, 0)}} {
 		for shared, want := range map[int]int{227 << 10: 192 << 10, 163 << 10: 160 << 10, 99 << 10: 96 << 10, 48 << 10: 0} {
-			l.got, w.sites[1].gpu.block = nil, shared
+			l.got, w.sites[1].gpu.BlockShared = nil, shared
 			tune := device.Tuning{Algo: c.algo, Threads: 512, Unroll: 2}
 			if err := tm.Supports(tune, c.c); (err == nil) != (want > 0) || err != nil && !errors.Is(err, device.ErrUnsupported) {
 				t.Errorf("%s with %d bytes: %v", c.algo, shared, err)
@@ -192,7 +192,7 @@ func TestFewDeclines(t *testing.T) {
 // nothing among them, be the same by few blocks as by others.
 func TestFewBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)

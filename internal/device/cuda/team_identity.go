@@ -20,7 +20,7 @@ func (w *world) Identity() string {
 		links = append(links, row.String())
 	}
 	return fmt.Sprintf("%s %s, %d GPUs, links %s, ranks a GPU %d, driver for CUDA %d.%d, kernels %.16s",
-		g.name, g.arch, len(w.sites), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
+		g.Name, g.Arch, len(w.sites), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
 }
 
 // linkOf tells how a reaches b's memory: s, the same device; n, NVLink; p, a bus
@@ -32,7 +32,7 @@ func (w *world) linkOf(a, b *site) byte {
 	if a.beyond[b] != nil {
 		return 'h'
 	}
-	if ok, err := w.drv.PeerAtomics(a.gpu.dev, b.gpu.dev); err == nil && ok {
+	if ok, err := w.drv.PeerAtomics(a.gpu.Device, b.gpu.Device); err == nil && ok {
 		return 'n'
 	}
 	return 'p'

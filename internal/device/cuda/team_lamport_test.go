@@ -85,8 +85,8 @@ func TestLamportDeclines(t *testing.T) {
 // is never sent: it ends, and gives what pull gives, on all members.
 func TestLamportBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second, RanksPerGPU: 2})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-	ranks := 2 * min(len(m.sys.gpus), 2)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+	ranks := 2 * min(len(m.sys.GPUs), 2)
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)

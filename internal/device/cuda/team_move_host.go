@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -134,7 +136,7 @@ func (t *team) restByHost(p *movePlan, part hostPart) ([]kernels.MoveHost, error
 	}
 	shares := make([]kernels.MoveHost, len(p.moves))
 	stored := part.storedFirst(p.moves[0].Run)
-	each, most := roundUp(p.moves[0].Run-stored, 16), int64(1)
+	each, most := gpu.RoundUp(p.moves[0].Run-stored, 16), int64(1)
 	for i := range shares {
 		s := &shares[i]
 		*s = kernels.MoveHost{Move: p.moves[i], Rest: p.moves[i].Run - stored, Writers: writers, Readers: readers}

@@ -27,7 +27,7 @@ func allByHost(t testing.TB, part hostPart) {
 // many gives fakes multiprocessors enough to have blocks aside.
 func many(w *world) {
 	for _, s := range w.sites {
-		s.gpu.sms = 64
+		s.gpu.SMs = 64
 	}
 }
 
@@ -158,8 +158,8 @@ func TestMoveHostAside(t *testing.T) {
 func TestMoveHostChain(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
-		devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-		w, err := m.Open(t.Context(), per*len(m.sys.gpus))
+		devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+		w, err := m.Open(t.Context(), per*len(m.sys.GPUs))
 		if err != nil {
 			t.Fatal(err)
 		}

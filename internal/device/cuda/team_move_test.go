@@ -510,7 +510,7 @@ func TestTeamMoves(t *testing.T) {
 	allByHost(t, hostPart{300, 2, 5})
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 4 * time.Second})
-		gpus := len(m.sys.gpus)
+		gpus := len(m.sys.GPUs)
 		if gpus < 2 {
 			devicetest.NeedGPUs(t, gpus, 2, nil)
 		}
@@ -578,7 +578,7 @@ func moveAlgorithmNames() []string {
 func TestTeamMix(t *testing.T) {
 	allByHost(t, hostPart{300, 2, 5})
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)

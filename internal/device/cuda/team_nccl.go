@@ -25,19 +25,19 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
 func (ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
-	lib, err := t.w.m.sys.nccl()
+	lib, err := t.w.m.sys.NCCL()
 	if err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
 	}
 	if c.Op == ir.OpAllGather || c.Op == ir.OpReduceScatter {
-		if err := mistaken(lib, nvlib.SwitchedOrder, t.w.m.sys.multicast); err != nil {
+		if err := mistaken(lib, nvlib.SwitchedOrder, t.w.m.sys.Multicast); err != nil {
 			return err
 		}
 	}
 	sites := map[*site]int{}
 	for _, m := range t.members {
 		if o, shared := sites[m.dev.site]; shared {
-			return fmt.Errorf("%w: members %d and %d share GPU %d; NCCL wants one for each", device.ErrUnsupported, o, m.index, m.dev.site.gpu.dev)
+			return fmt.Errorf("%w: members %d and %d share GPU %d; NCCL wants one for each", device.ErrUnsupported, o, m.index, m.dev.site.gpu.Device)
 		}
 		sites[m.dev.site] = m.index
 	}

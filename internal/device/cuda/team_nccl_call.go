@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -41,7 +43,7 @@ func (ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]step,
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
-				r.known = true
+				r.Known = true
 			}
 		}
 		return group.issue(w, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, steps[i] != nil })
@@ -50,10 +52,10 @@ func (ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]step,
 }
 
 // regionsGiven returns the regions that calls give NCCL something of.
-func (t *team) regionsGiven(calls []ncclCall) (list []*region) {
+func (t *team) regionsGiven(calls []ncclCall) (list []*gpu.Region) {
 	for i, m := range t.members {
 		for _, at := range []nvlib.Ptr{calls[i].in, calls[i].out} {
-			if r := m.dev.site.heaps[device.Shared].regionOf(at); r != nil {
+			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {
 				list = append(list, r)
 			}
 		}
@@ -220,7 +222,7 @@ func (g *communicators) awaitTrial(t *team) error {
 	}
 	limit := t.w.m.opts.teamTimeout()
 	return t.w.aside(func() error {
-		for began := time.Now(); !t.w.ended.Load(); pause(time.Since(began)) {
+		for began := time.Now(); !t.w.ended.Load(); gpu.Pause(time.Since(began)) {
 			idle, err := t.idle()
 			if idle || err != nil {
 				return err
@@ -260,6 +262,6 @@ func (t *team) allocEach(bytes int64, kind device.MemKind) (mems []*memory, err 
 func dropAll(mems []*memory) {
 	for _, m := range mems {
 		m.freed = true
-		_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+		_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -274,7 +276,7 @@ func ncclWorld(t *testing.T, gpus, ranks int) (*fakeNCCL, device.World) {
 	f := newFake(t, gpus)
 	x := &fakeNCCL{f: f}
 	sys := f.system()
-	sys.nccl = x.open
+	sys.NCCL = x.open
 	w, err := newMachine(sys, Options{Kernels: f, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +317,7 @@ func TestNCCLAddresses(t *testing.T) {
 	r := newTeamRig(t, w, "main", []int{0, 1})
 	gone := func(what string, want int, run func()) {
 		t.Helper()
-		if !r.add(teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{deviceSlab / 4}, algo: ncclName}, device.Tuning{}) {
+		if !r.add(teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{gpu.DeviceSlab / 4}, algo: ncclName}, device.Tuning{}) {
 			t.Fatal("declined")
 		}
 		run()
@@ -393,7 +395,7 @@ func TestNCCLIdle(t *testing.T) {
 	gone("again", idleMost+2, 2)
 	rigs[0].close()
 	d := w.Device(0).(*dev)
-	d.site.heaps[device.Private].from = short{d.site.heaps[device.Private].from, func() bool { return len(x.left) == 6 }}
+	d.site.heaps[device.Private].From = short{d.site.heaps[device.Private].From, func() bool { return len(x.left) == 6 }}
 	if _, err := d.Alloc(1<<30, device.Private); err != nil {
 		t.Fatal(err)
 	}
@@ -411,15 +413,15 @@ func TestNCCLIdle(t *testing.T) {
 
 // short is a source that has no memory until enough says so.
 type short struct {
-	source
+	gpu.Source
 	enough func() bool
 }
 
-func (s short) take(bytes int64) (*region, error) {
+func (s short) Reserve(bytes int64) (*gpu.Region, error) {
 	if !s.enough() {
 		return nil, &nvlib.Error{Library: "CUDA", Call: "cuMemCreate", Code: nvlib.CUDAOutOfMemory, Text: "none is left"}
 	}
-	return s.source.take(bytes)
+	return s.Source.Reserve(bytes)
 }
 
 // TestNCCLAbsent has a member never come: a deadlock, which says so.
@@ -464,7 +466,7 @@ func TestNCCLHangs(t *testing.T) {
 	for _, limit := range []time.Duration{20 * time.Millisecond, time.Hour} {
 		f := newFake(t, 2)
 		sys := f.system()
-		sys.nccl, sys.patience = (&fakeNCCL{f: f}).open, 5*time.Millisecond
+		sys.NCCL, sys.Patience = (&fakeNCCL{f: f}).open, 5*time.Millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		w, err := newMachine(sys, Options{Kernels: f, TeamTimeout: limit}).Open(ctx, 2)
@@ -556,7 +558,7 @@ func TestNCCLMissing(t *testing.T) {
 	f := newFake(t, 2)
 	sys := f.system()
 	missing := fmt.Errorf("no libnccl in the usual places")
-	sys.nccl = func() (*nvlib.NCCL, error) { return nil, missing }
+	sys.NCCL = func() (*nvlib.NCCL, error) { return nil, missing }
 	w, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
@@ -596,14 +598,14 @@ func TestNCCLMistakesAreTold(t *testing.T) {
 	}
 	r := newTeamRig(t, w, "order", []int{0, 1})
 	for _, on := range []bool{false, true} {
-		w.(*world).m.sys.multicast = on
+		w.(*world).m.sys.Multicast = on
 		for op, want := range map[ir.Op]bool{ir.OpAllGather: !on, ir.OpReduceScatter: !on, ir.OpAllReduce: true, ir.OpBroadcast: true} {
 			if took := r.take(teamCase{op: op, red: ir.Sum, dt: ir.F32, shape: []int64{8}, algo: ncclName}, device.Tuning{}); took != want {
 				t.Errorf("%s, multicast %t: taken %t", op, on, took)
 			}
 		}
 	}
-	w.(*world).m.sys.multicast = false
+	w.(*world).m.sys.Multicast = false
 	r.close()
 	r.must(w.Close())
 }

@@ -43,7 +43,7 @@ const idleMost = 16
 // tellNCCL has NCCL stay off peers' memory where some of it is not what the driver
 // says; it reads that once, for all GPUs. The pool is locked.
 func (s *system) tellNCCL(t *team) error {
-	deceit := s.reach.deceives()
+	deceit := s.Reach.Deceives()
 	switch {
 	case s.pool.told && s.pool.may && deceit && t.apart() != nil:
 		return fmt.Errorf("%w: NCCL uses peers' memory since before it turned out that some of it cannot be used; in a new process %s=off prevents it", device.ErrUnsupported, P2PVariable)
@@ -75,13 +75,13 @@ func (t *team) communicators() (*communicators, error) {
 
 // communicators returns some for the team's devices, new ones where none are left.
 func (s *system) communicators(t *team) (*communicators, error) {
-	lib, err := s.nccl()
+	lib, err := s.NCCL()
 	if err != nil {
 		return nil, err
 	}
 	var devs []nvlib.Device
 	for _, m := range t.members {
-		devs = append(devs, m.dev.site.gpu.dev)
+		devs = append(devs, m.dev.site.gpu.Device)
 	}
 	key := fmt.Sprint(devs)
 	s.pool.mu.Lock()

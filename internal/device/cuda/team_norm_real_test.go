@@ -107,7 +107,7 @@ func joined(r *exec.Result) (n int) {
 // graph, call by call and traced.
 func TestRealTails(t *testing.T) {
 	m := real(t, Options{})
-	ranks := min(len(m.sys.gpus), 4)
+	ranks := min(len(m.sys.GPUs), 4)
 	if ranks == 1 {
 		ranks = 2
 		m = real(t, Options{RanksPerGPU: 2})
@@ -152,7 +152,7 @@ func TestSweepTails(t *testing.T) {
 	for _, ranks := range worlds {
 		until := time.Now().Add(each)
 		m := real(t, Options{})
-		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
+		devicetest.NeedGPUs(t, len(m.sys.GPUs), ranks, nil)
 		for _, rows := range []int64{1, 4, 16} {
 			var line strings.Builder
 			for _, apart := range []bool{false, true} {
@@ -198,7 +198,7 @@ func TestSweepNorm(t *testing.T) {
 	for _, ranks := range worlds {
 		until := time.Now().Add(each)
 		m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne})
-		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
+		devicetest.NeedGPUs(t, len(m.sys.GPUs), ranks, nil)
 		w, err := m.Open(t.Context(), ranks)
 		if err != nil {
 			t.Fatal(err)

@@ -152,7 +152,7 @@ func TestNormLimits(t *testing.T) {
 	// More rows than run at once take turns.
 	l, w, team := noted(t, 2, 2)
 	for _, s := range team.w.sites {
-		s.gpu.sms = 1
+		s.gpu.SMs = 1
 	}
 	l.got = nil
 	if _, err := team.PrepareNorm(&device.Norm{Parts: normParts(t, w, ir.BF16, 9, 8192)}); err != nil || l.got[0].Blocks != team.normRoom(1024) || l.got[0].Blocks >= 9 {
@@ -223,8 +223,8 @@ func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meetin
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	l := &meetings{fakeGPU: newFake(t, 4)}
 	sys := l.system()
-	for _, g := range sys.gpus {
-		g.sms = 132
+	for _, g := range sys.GPUs {
+		g.SMs = 132
 	}
 	loaded, err := exec.Load(t.Context(), newMachine(sys, Options{Kernels: l}), p, o)
 	if err != nil {

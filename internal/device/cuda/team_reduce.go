@@ -150,7 +150,7 @@ func (t *team) keepsStretches() error {
 	for _, m := range t.members {
 		for _, o := range t.members {
 			if t.w.linkOf(m.dev.site, o.dev.site) == 'p' {
-				return fmt.Errorf("%w: no NVLink between GPUs %d and %d", device.ErrUnsupported, m.dev.site.gpu.dev, o.dev.site.gpu.dev)
+				return fmt.Errorf("%w: no NVLink between GPUs %d and %d", device.ErrUnsupported, m.dev.site.gpu.Device, o.dev.site.gpu.Device)
 			}
 		}
 	}

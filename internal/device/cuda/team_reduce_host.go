@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -123,7 +125,7 @@ func (t *team) pinned(name string, bytes int64) (*area, error) {
 	if r := t.regions[name]; r != nil && r.bytes >= bytes {
 		return r, nil
 	}
-	a := &area{bytes: roundUp(bytes, 1<<20)}
+	a := &area{bytes: gpu.RoundUp(bytes, 1<<20)}
 	for _, m := range t.members {
 		mem, err := m.dev.alloc(a.bytes, device.Pinned)
 		if err != nil {

@@ -112,7 +112,7 @@ const reduceSweepMost = 64 << 20
 
 func newReduceSweep(t *testing.T, ranks int, late bool, deadline time.Time) *reduceSweeper {
 	m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne, teamsLate: late})
-	gpus := len(m.sys.gpus)
+	gpus := len(m.sys.GPUs)
 	m.opts.RanksPerGPU = (ranks + gpus - 1) / gpus
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {

@@ -33,8 +33,8 @@ func noted(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l := &meetings{fakeGPU: newFake(t, gpus)}
 	sys := l.system()
-	for _, g := range sys.gpus {
-		g.sms = 132
+	for _, g := range sys.GPUs {
+		g.SMs = 132
 	}
 	opened, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hocket.example/hocket/internal/device/cuda/gpu"
+
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -50,10 +52,10 @@ type world struct {
 // site is a GPU as a world uses it.
 type site struct {
 	w      *world
-	gpu    *gpu
+	gpu    *gpu.GPU
 	ctx    nvlib.Context
 	beyond map[*site]error // those that are apart from it, and why; nil for none
-	heaps  [3]*heap
+	heaps  [3]*gpu.Heap
 	events []nvlib.Event // free, without a clock
 	seens  [][]int64     // of marks that are gone, for others
 	clocks []nvlib.Event // free, with one
@@ -66,7 +68,7 @@ type site struct {
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, drv: m.sys.drv, opened: time.Now(), products: map[*gemmStep]bool{}}
+	w := &world{m: m, drv: m.sys.Driver, opened: time.Now(), products: map[*gemmStep]bool{}}
 	m.sys.issueLock.mu.Lock()
 	err := w.open(ranks)
 	m.sys.issueLock.mu.Unlock()
@@ -78,16 +80,16 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 }
 
 func (w *world) open(ranks int) error {
-	gpus := w.m.sys.gpus[:min(ranks, len(w.m.sys.gpus))]
+	gpus := w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))]
 	for _, g := range gpus {
-		if l := g.lost.Load(); l != nil {
+		if l := g.Lost.Load(); l != nil {
 			return l
 		}
 	}
 	for _, g := range gpus {
-		ctx, err := g.context()
+		ctx, err := g.Context()
 		if err != nil {
-			return g.unusable(err)
+			return g.Unusable(err)
 		}
 		s := &site{w: w, gpu: g, ctx: ctx}
 		s.faults.s = s
@@ -98,7 +100,7 @@ func (w *world) open(ranks int) error {
 	}
 	for _, s := range w.sites {
 		if err := s.prepare(); err != nil {
-			return s.gpu.unusable(err)
+			return s.gpu.Unusable(err)
 		}
 	}
 	w.place(ranks)
@@ -121,14 +123,14 @@ func (s *site) prepare() error {
 	if s.least, s.most, err = s.w.drv.StreamPriorities(); err != nil {
 		return err
 	}
-	grain, err := s.w.drv.Granularity(s.gpu.dev)
+	grain, err := s.w.drv.Granularity(s.gpu.Device)
 	if err != nil {
 		return err
 	}
-	s.heaps = [3]*heap{
-		device.Private: newHeap(deviceLeast, deviceSlab, grain, mapped{s.gpu, []nvlib.Device{s.gpu.dev}}),
-		device.Shared:  newHeap(deviceLeast, deviceSlab, grain, mapped{s.gpu, s.reachable()}),
-		device.Pinned:  newHeap(hostSlab, hostSlab, 4096, pinned{s.w.drv}),
+	s.heaps = [3]*gpu.Heap{
+		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}}),
+		device.Shared:  gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable()}),
+		device.Pinned:  gpu.NewHeap(gpu.HostSlab, gpu.HostSlab, 4096, gpu.HostMemory{Driver: s.w.drv}),
 	}
 	return nil
 }
@@ -172,7 +174,7 @@ func (w *world) Sync(ctx context.Context) error {
 			w.readNCCL()
 		}
 		w.mu.Unlock()
-		pause(time.Since(began))
+		gpu.Pause(time.Since(began))
 		w.mu.Lock()
 	}
 	return w.err()
@@ -254,10 +256,10 @@ func (w *world) fault(s *stream, err error) {
 			break
 		}
 	}
-	s.dev.site.gpu.lose(err, s.where())
+	s.dev.site.gpu.Lose(err, s.where())
 	f := &device.Fault{Rank: s.dev.rank, Stream: s.name, Err: err}
 	f.ID, f.Last = s.within()
-	if others := s.suspects(); len(others) > 0 && isFatal(err) {
+	if others := s.suspects(); len(others) > 0 && gpu.IsFatal(err) {
 		f.Err = fmt.Errorf("%w; nobody observed the run, so it may as well be of %s", err, strings.Join(others, "; "))
 	}
 	w.end(f)
@@ -267,11 +269,11 @@ func (w *world) fault(s *stream, err error) {
 // for several GPUs, as a graph's launch is, fail by any of them. One that is lost says so
 // to every question.
 func (w *world) guilty(s *stream, err error) *stream {
-	if !isFatal(err) || w.capture != nil { // streams that record answer nothing
+	if !gpu.IsFatal(err) || w.capture != nil { // streams that record answer nothing
 		return s
 	}
 	for _, o := range append([]*stream{s}, w.streams...) {
-		if _, err := o.idle(); isFatal(err) {
+		if _, err := o.idle(); gpu.IsFatal(err) {
 			return o
 		}
 	}
@@ -379,7 +381,7 @@ func (w *world) Close() error {
 			continue
 		}
 		err := w.excuse(s.free())
-		if !s.gpu.lose(err, "when its world was closed") { // else Open tells
+		if !s.gpu.Lose(err, "when its world was closed") { // else Open tells
 			errs = append(errs, err)
 		}
 	}
@@ -409,17 +411,17 @@ func (w *world) drain() (errs []error) {
 			if s.dev.site.lost() || !s.dirty {
 				continue
 			}
-			g, patience := s.dev.site.gpu, w.m.sys.patience
+			g, patience := s.dev.site.gpu, w.m.sys.Patience
 			idle, err := s.idle()
 			switch {
-			case g.lose(err, s.where()):
+			case g.Lose(err, s.where()):
 			case err != nil:
 				errs = append(errs, err)
 				s.dirty = false // it will not tell
 			case idle:
 				s.dirty = false
 			case time.Since(began) > patience:
-				errs = append(errs, g.hang(patience, s.where()))
+				errs = append(errs, g.Hang(patience, s.where()))
 			case time.Since(began) > ncclPatience:
 				w.abortNCCL()
 				busy = true
@@ -431,7 +433,7 @@ func (w *world) drain() (errs []error) {
 			return errs
 		}
 		w.mu.Unlock()
-		pause(time.Since(began))
+		gpu.Pause(time.Since(began))
 		w.mu.Lock()
 	}
 }
@@ -453,7 +455,7 @@ func (s *site) free() error {
 	}
 	for _, h := range s.heaps {
 		if h != nil {
-			errs = append(errs, h.close())
+			errs = append(errs, h.Close())
 		}
 	}
 	return errors.Join(errs...)

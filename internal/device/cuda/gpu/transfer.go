@@ -1,4 +1,4 @@
-package cuda
+package gpu
 
 import (
 	"bytes"
@@ -27,72 +27,72 @@ var trialPattern = sync.OnceValue(func() []byte {
 // passage is memory to move a pattern through: three pieces of the host's, two of the
 // GPU that transfers, and one of the other's.
 type passage struct {
-	sys       *system
-	from, to  *gpu
+	sys       *System
+	from, to  *GPU
 	host      nvlib.Ptr
-	near, far *region
+	near, far *Region
 	giveBack  []func() error
 }
 
 // tryTransfer has from push a pattern into memory of to, which reads it there, and
 // pull it back. It returns what is wrong with the way between them; err is that
 // there is no trial, or a GPU that it left unusable.
-func (s *system) tryTransfer(from, to *gpu) (why, err error) {
+func (s *System) tryTransfer(from, to *GPU) (why, err error) {
 	t := &passage{sys: s, from: from, to: to}
 	if err = errors.Join(t.on(to, func() error { return nil }), t.on(from, t.take)); err == nil {
 		why = t.on(from, t.run)
 	}
-	for _, g := range []*gpu{from, to} {
-		if l := g.lost.Load(); l != nil {
+	for _, g := range []*GPU{from, to} {
+		if l := g.Lost.Load(); l != nil {
 			return nil, l
 		}
 	}
 	for i := len(t.giveBack) - 1; i >= 0; i-- {
-		err = errors.Join(err, from.bound(t.giveBack[i]))
+		err = errors.Join(err, from.Bound(t.giveBack[i]))
 	}
 	return why, err
 }
 
-// bound runs f with the GPU's context current.
-func (g *gpu) bound(f func() error) error {
-	ctx, err := g.context()
+// Bound runs f with the GPU's context current.
+func (g *GPU) Bound(f func() error) error {
+	ctx, err := g.Context()
 	if err != nil {
 		return err
 	}
-	if err := g.sys.drv.Bind(ctx); err != nil {
+	if err := g.System.Driver.Bind(ctx); err != nil {
 		return err
 	}
-	defer g.sys.drv.Unbind()
+	defer g.System.Driver.Unbind()
 	return f()
 }
 
 // on runs f with the context of g current, which is lost where that fails so, unless the
 // other was meanwhile.
-func (t *passage) on(g *gpu, f func() error) error {
-	err := g.bound(f)
-	if t.from.lost.Load() == nil && t.to.lost.Load() == nil {
-		g.lose(err, fmt.Sprintf("in a transfer from GPU %d to GPU %d", t.from.dev, t.to.dev))
+func (t *passage) on(g *GPU, f func() error) error {
+	err := g.Bound(f)
+	if t.from.Lost.Load() == nil && t.to.Lost.Load() == nil {
+		g.Lose(err, fmt.Sprintf("in a transfer from GPU %d to GPU %d", t.from.Device, t.to.Device))
 	}
 	return err
 }
 
 // run grants access to the other's memory, and moves the pattern.
 func (t *passage) run() error {
-	if err := t.sys.drv.SetAccess(t.far.addr, t.far.bytes, []nvlib.Device{t.to.dev, t.from.dev}); err != nil {
+	if err := t.sys.Driver.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
 		return err
 	}
 	sent, pushed, pulled := t.host, t.host+trialBytes, t.host+2*trialBytes
-	out, back := t.near.addr, t.near.addr+trialBytes
+	out, back := t.near.Addr, t.near.Addr+trialBytes
 	pattern := cabi.Bytes(uintptr(sent), trialBytes)
-	copy(pattern, trialPattern()[int(t.to.dev)&0xff:])
+	copy(pattern, trialPattern()[int(t.to.Device)&0xff:])
 	clear(cabi.Bytes(uintptr(pushed), 2*trialBytes))
 	for _, m := range []struct {
-		g     *gpu
+		g     *GPU
 		pairs [][2]nvlib.Ptr // copied from the second to the first
 	}{
-		{t.from, [][2]nvlib.Ptr{{out, sent}, {t.far.addr, out}}},
-		{t.to, [][2]nvlib.Ptr{{pushed, t.far.addr}}},
-		{t.from, [][2]nvlib.Ptr{{back, t.far.addr}, {pulled, back}}},
+		{t.from, [][2]nvlib.Ptr{{out, sent}, {t.far.Addr, out}}},
+		{t.to, [][2]nvlib.Ptr{{pushed, t.far.Addr}}},
+		{t.from, [][2]nvlib.Ptr{{back, t.far.Addr}, {pulled, back}}},
 	} {
 		if err := t.on(m.g, func() error { return m.g.move(m.pairs) }); err != nil {
 			return err
@@ -109,51 +109,51 @@ func (t *passage) run() error {
 
 // take makes the memory. The context of from is current.
 func (t *passage) take() (err error) {
-	drv := t.sys.drv
+	drv := t.sys.Driver
 	if t.host, err = drv.HostAlloc(3 * trialBytes); err != nil {
 		return err
 	}
 	t.giveBack = append(t.giveBack, func() error { return drv.HostFree(t.host) })
 	for _, m := range []struct {
-		mapped
+		DeviceMemory
 		bytes int64
-		at    **region
+		at    **Region
 	}{
-		{mapped{t.from, []nvlib.Device{t.from.dev}}, 2 * trialBytes, &t.near},
-		{mapped{t.to, []nvlib.Device{t.to.dev}}, trialBytes, &t.far},
+		{DeviceMemory{t.from, []nvlib.Device{t.from.Device}}, 2 * trialBytes, &t.near},
+		{DeviceMemory{t.to, []nvlib.Device{t.to.Device}}, trialBytes, &t.far},
 	} {
-		grain, err := drv.Granularity(m.g.dev)
+		grain, err := drv.Granularity(m.GPU.Device)
 		if err != nil {
 			return err
 		}
-		r, err := m.take(roundUp(m.bytes, max(grain, 1)))
+		r, err := m.Reserve(RoundUp(m.bytes, max(grain, 1)))
 		if err != nil {
 			return err
 		}
 		*m.at = r
-		t.giveBack = append(t.giveBack, func() error { return m.give(r) })
+		t.giveBack = append(t.giveBack, func() error { return m.Release(r) })
 	}
 	return nil
 }
 
 // move makes copies of a trial, one after another, and waits for them, but not for
 // ever: a GPU whose copies do not end is lost. The context is current.
-func (g *gpu) move(pairs [][2]nvlib.Ptr) error {
-	drv := g.sys.drv
+func (g *GPU) move(pairs [][2]nvlib.Ptr) error {
+	drv := g.System.Driver
 	var args [4]uintptr
 	for _, p := range pairs {
 		if err := drv.Copy(p[0], p[1], trialBytes, 0, &args); err != nil {
 			return err
 		}
 	}
-	for began := time.Now(); ; pause(time.Since(began)) {
+	for began := time.Now(); ; Pause(time.Since(began)) {
 		idle, err := drv.StreamIdle(0)
 		if idle || err != nil {
 			return err
 		}
-		if time.Since(began) > g.sys.patience {
-			g.lost.CompareAndSwap(nil, &loss{g, time.Now(), "in a transfer to or from another", fmt.Errorf("it has not ended after %v", g.sys.patience)})
-			return g.lost.Load()
+		if time.Since(began) > g.System.Patience {
+			g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), "in a transfer to or from another", fmt.Errorf("it has not ended after %v", g.System.Patience)})
+			return g.Lost.Load()
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cuda
+package gpu
 
 import (
 	"runtime"
@@ -9,9 +9,9 @@ import (
 // would take longer than short runs do.
 const watchful = time.Millisecond
 
-// pause lets time pass before devices are asked again: hardly any while a run may
+// Pause lets time pass before devices are asked again: hardly any while a run may
 // still be short, later a part of what it has taken so far.
-func pause(waited time.Duration) {
+func Pause(waited time.Duration) {
 	if waited < watchful {
 		runtime.Gosched()
 		return
