@@ -6,9 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )

@@ -3,9 +3,8 @@ package cuda
 import (
 	"fmt"
 
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/ir"
 )
 

@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"slices"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 )
 

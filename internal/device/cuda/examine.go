@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/nvlib"
 )
 

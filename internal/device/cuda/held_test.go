@@ -6,11 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/tensor"

@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -115,13 +114,13 @@ func TestPick(t *testing.T) {
 			f.lt = &fakeLT{t: t, costs: c.costs}
 			w := openFake(t, f, Options{})
 			l := product512(t, w, ir.BF16)
-			out := l.(*launch).steps[0].(*gemmStep).g.out
+			out := l.(*launch).steps[0].(gemmLaunch).Launch.Problem.Out
 			for _, r := range f.lt.runs {
 				if r.out == uintptr(out) {
 					t.Error("the trial wrote the program's own memory")
 				}
 			}
-			if spent := f.lt.now; spent > 8*max(trialMs, c.costs[0]) {
+			if spent := f.lt.now; spent > 8*max(gemm.TrialMs, c.costs[0]) {
 				t.Errorf("the trial took %v ms", spent)
 			}
 			if got := chosen(t, w, f, l); got != c.want {
@@ -167,7 +166,7 @@ func TestPickBias(t *testing.T) {
 // bad moment loses when the two are timed in turns.
 func TestPickDuel(t *testing.T) {
 	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{1, 1.2}, cold: 2 + trialRounds}
+	f.lt = &fakeLT{t: t, costs: []float32{1, 1.2}, cold: 2 + gemm.TrialRounds}
 	w := openFake(t, f, Options{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 || f.lt.cold != 0 {
 		t.Errorf("took algorithm %d, %d runs left", got, f.lt.cold)
@@ -391,7 +390,7 @@ func TestWorkspaces(t *testing.T) {
 	for _, c := range []struct {
 		told []device.Launch
 		want int64
-	}{{[]device.Launch{small, large, small}, 3 << 20}, {[]device.Launch{small}, 1 << 20}, {nil, workspaceBytes}} {
+	}{{[]device.Launch{small, large, small}, 3 << 20}, {[]device.Launch{small}, 1 << 20}, {nil, gemm.WorkspaceBytes}} {
 		s, err := w.Device(0).NewStream(device.StreamOptions{})
 		if err == nil {
 			err = s.PrepareLaunches(c.told)
@@ -432,9 +431,9 @@ func TestPickRelu(t *testing.T) {
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	k := w.Device(0).(*dev)
-	prepare := func() (*gemmStep, error) {
+	prepare := func() (*gemm.Launch, error) {
 		const n = 512
-		return prepareGemm(k, gemm{dt: ir.BF16, out: 1 << 20, a: 2 << 20, b: 3 << 20, batch: 1, m: n, n: n, k: n, om: n, on: 1, am: n, ak: 1, bk: 1, bn: n, relu: true})
+		return prepareGemm(k, gemm.Problem{DType: ir.BF16, Out: 1 << 20, A: 2 << 20, B: 3 << 20, Batch: 1, M: n, N: n, K: n, Om: n, On: 1, Am: n, Ak: 1, Bk: 1, Bn: n, Relu: true})
 	}
 	st, err := prepare()
 	if err != nil || st == nil {
@@ -443,7 +442,7 @@ func TestPickRelu(t *testing.T) {
 	if last := f.lt.runs[len(f.lt.runs)-1]; last.algo != 2 || f.lt.asked != 1 || f.lt.checked != 1 {
 		t.Errorf("ran algorithm %d last, asked %d times, checked %d times", last.algo, f.lt.asked, f.lt.checked)
 	}
-	st.free()
+	st.Free()
 	runs := len(f.lt.runs)
 	f.lt.refuse = true
 	if st, err := prepare(); err != nil || st != nil {

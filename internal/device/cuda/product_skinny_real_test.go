@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
@@ -37,7 +37,7 @@ func TestSkinnyReal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, noiseOf(dt), 0) }); err != nil {
+			if err := d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(dt), 0) }); err != nil {
 				t.Fatal(err)
 			}
 			v.Mem = mem

@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/ir"
 )

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -22,7 +23,9 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	}
 	w := &world{m: m, drv: m.sys.Driver}
 	for _, g := range m.sys.GPUs[:min(ranks, len(m.sys.GPUs))] {
-		w.sites = append(w.sites, &site{w: w, gpu: g})
+		s := &site{w: w, gpu: g}
+		s.gemms = gemm.NewHost(s, g, &s.heaps, &m.sys.picks, m.cache, m.opts.TF32, m.opts.Skinny)
+		w.sites = append(w.sites, s)
 	}
 	for i, a := range w.sites {
 		for _, b := range w.sites[:i] {

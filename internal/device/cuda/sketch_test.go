@@ -6,11 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"github.com/google/go-cmp/cmp"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/ir"
 )
 

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -17,7 +17,7 @@ type system struct {
 	pool        ncclPool
 	issueLock   issueLock
 	coresidency coresidency
-	picks       picks
+	picks       gemm.Picks
 }
 
 func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system, error) {

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 )
 
 type taskKind uint8

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/ir"
 )
 

@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"

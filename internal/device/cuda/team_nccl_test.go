@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"

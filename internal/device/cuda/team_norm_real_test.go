@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"hocket.example/hocket/internal/device/cuda/strided"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/kernels"

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 )
 

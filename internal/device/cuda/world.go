@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -43,7 +43,6 @@ type world struct {
 	teams       []*team
 	abort       nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
 	copies      map[copyKey][]*nvlib.Launch
-	products    map[*gemmStep]bool // not released
 	observer    device.Observer
 	cause       error // why the world has ended; nil while it lives
 	ended       atomic.Bool
@@ -56,6 +55,7 @@ type site struct {
 	ctx    nvlib.Context
 	beyond map[*site]error // those that are apart from it, and why; nil for none
 	heaps  [3]*gpu.Heap
+	gemms  *gemm.Host
 	events []nvlib.Event // free, without a clock
 	seens  [][]int64     // of marks that are gone, for others
 	clocks []nvlib.Event // free, with one
@@ -68,7 +68,7 @@ type site struct {
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, drv: m.sys.Driver, opened: time.Now(), products: map[*gemmStep]bool{}}
+	w := &world{m: m, drv: m.sys.Driver, opened: time.Now()}
 	m.sys.issueLock.mu.Lock()
 	err := w.open(ranks)
 	m.sys.issueLock.mu.Unlock()
@@ -92,6 +92,7 @@ func (w *world) open(ranks int) error {
 			return g.Unusable(err)
 		}
 		s := &site{w: w, gpu: g, ctx: ctx}
+		s.gemms = gemm.NewHost(s, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
 		s.faults.s = s
 		w.sites = append(w.sites, s)
 	}
@@ -370,8 +371,8 @@ func (w *world) Close() error {
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
 	}
-	for st := range w.products {
-		st.free()
+	for _, s := range w.sites {
+		s.gemms.FreeAll()
 	}
 	for _, t := range w.teams {
 		errs = append(errs, t.freeJoints())

@@ -1,4 +1,4 @@
-package cuda
+package gemm
 
 import (
 	"bytes"
@@ -14,10 +14,10 @@ import (
 // race, and so is one that adds a bias after it has rounded, which S11 does not
 // allow: the first guess adds it before (see addsBiasOnce), and on operands whose
 // sums f32 holds exactly, in whatever order, all that do so give the same bits.
-func (t *trial) admit(cands []candidate) error {
-	biased := t.st.g.bias != 0 && t.st.g.dt.Size() < 4
+func (t *trial) admit(cands []Candidate) error {
+	biased := t.st.Problem.Bias != 0 && t.st.Problem.DType.Size() < 4
 	if biased {
-		if err := t.operands(exactOf(t.st.g.dt)); err != nil {
+		if err := t.operands(exactOf(t.st.Problem.DType)); err != nil {
 			return err
 		}
 	}
@@ -35,7 +35,7 @@ func (t *trial) admit(cands []candidate) error {
 		}
 	}
 	if biased {
-		return t.operands(noiseOf(t.st.g.dt))
+		return t.operands(NoiseOf(t.st.Problem.DType))
 	}
 	return nil
 }
@@ -46,11 +46,11 @@ const sampled = 64 << 10
 
 // result runs a candidate, and returns the beginning of what it computed where
 // that is wanted.
-func (t *trial) result(c candidate, wanted bool) ([]byte, error) {
+func (t *trial) result(c Candidate, wanted bool) ([]byte, error) {
 	if !wanted {
 		return nil, t.try(c)
 	}
-	drv, pinned := t.s.w.drv, t.s.heaps[device.Pinned]
+	drv, pinned := t.host.drv, t.host.heaps[device.Pinned]
 	n := min(int64(t.ws-t.out), sampled)
 	// So that one which computes nothing does not pass for the one before.
 	if err := drv.Fill32(t.out, ^uint32(0), n/4, t.h); err != nil {
@@ -72,7 +72,7 @@ func (t *trial) result(c candidate, wanted bool) ([]byte, error) {
 // products need no more than the 24 bits of f32, and more than a narrow type has.
 func exactOf(dt ir.DType) []byte {
 	r := rand.New(rand.NewPCG(3, 4))
-	return patternOf(dt, func() float64 {
+	return PatternOf(dt, func() float64 {
 		v := 1 + 0x1p-7*float64(r.IntN(2))
 		return v * float64(2*r.IntN(2)-1)
 	})

@@ -1,4 +1,4 @@
-package cuda
+package gemm
 
 import (
 	"errors"
@@ -25,34 +25,34 @@ const (
 
 // skinny reports whether hocket's kernel for few rows may be chosen for g. Its bits follow
 // from k alone, but not from what Fixed promises, so it is no choice there.
-func (g *gemm) skinny() bool {
-	return !g.fixed && g.sms == 0 && g.batch == 1 && g.m <= skinnyRows && (g.dt == ir.BF16 || g.dt == ir.F16) &&
-		g.n*g.k*g.dt.Size() >= skinnyLeast && g.ak == 1 && g.bk == 1 && g.on == 1
+func (g *Problem) skinny() bool {
+	return !g.Fixed && g.SMs == 0 && g.Batch == 1 && g.M <= skinnyRows && (g.DType == ir.BF16 || g.DType == ir.F16) &&
+		g.N*g.K*g.DType.Size() >= skinnyLeast && g.Ak == 1 && g.Bk == 1 && g.On == 1
 }
 
 // skinnyProblem is g on operands elsewhere.
-func (g *gemm) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
+func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
 	matrix := func(at nvlib.Ptr, rows, cols, stride int64) kernels.Operand {
-		return kernels.Operand{Addr: at, DType: g.dt, Shape: []int64{rows, cols}, Strides: []int64{stride, 1}}
+		return kernels.Operand{Addr: at, DType: g.DType, Shape: []int64{rows, cols}, Strides: []int64{stride, 1}}
 	}
-	p := kernels.Problem{Op: ir.OpLinear, Skinny: &kernels.Skinny{}, Out: matrix(out, g.m, g.n, g.om),
-		Ins: []kernels.Operand{matrix(a, g.m, g.k, g.am), matrix(b, g.n, g.k, g.bn)}}
+	p := kernels.Problem{Op: ir.OpLinear, Skinny: &kernels.Skinny{}, Out: matrix(out, g.M, g.N, g.Om),
+		Ins: []kernels.Operand{matrix(a, g.M, g.K, g.Am), matrix(b, g.N, g.K, g.Bn)}}
 	if bias != 0 {
-		p.Ins = append(p.Ins, kernels.Operand{Addr: bias, DType: g.dt, Shape: []int64{g.n}, Strides: []int64{1}})
+		p.Ins = append(p.Ins, kernels.Operand{Addr: bias, DType: g.DType, Shape: []int64{g.N}, Strides: []int64{1}})
 	}
-	p.Skinny.Constant = g.constant
-	if g.relu {
+	p.Skinny.Constant = g.Constant
+	if g.Relu {
 		p.Skinny.Epilogue = kernels.ReluEpilogue
 	}
 	return p
 }
 
 // skinnyLaunch returns hocket's kernel for g; nil where it does not take g.
-func (s *site) skinnyLaunch(g *gemm) (*nvlib.Launch, error) {
-	if !s.w.m.opts.Skinny || !g.skinny() {
+func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
+	if !h.skinny || !g.skinny() {
 		return nil, nil
 	}
-	list, err := s.compileAside(g.skinnyProblem(g.out, g.a, g.b, g.bias), nil)
+	list, err := h.site.CompileAside(g.skinnyProblem(g.Out, g.A, g.B, g.Bias))
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		return nil, nil

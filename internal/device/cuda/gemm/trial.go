@@ -1,4 +1,4 @@
-package cuda
+package gemm
 
 import (
 	"errors"
@@ -6,10 +6,9 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"hocket.example/hocket/internal/device/cuda/gpu"
-
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -18,8 +17,8 @@ import (
 // trial runs a product on scratch memory and a stream of its own: operands of a
 // program may be in use, and may hold zeros, on which products are faster.
 type trial struct {
-	s        *site
-	st       *gemmStep
+	host     *Host
+	st       *Launch
 	h        nvlib.Stream
 	at       nvlib.Ptr
 	bytes    int64
@@ -43,8 +42,8 @@ func withoutTrial(err error) bool {
 
 // weights is how many copies of b a trial of st takes, so that it finds none in the cache where that
 // decides.
-func (st *gemmStep) weights() int64 {
-	_, b, _ := st.g.spans()
+func (st *Launch) weights() int64 {
+	_, b, _ := st.Problem.spans()
 	if st.own == nil {
 		return 1
 	}
@@ -53,25 +52,25 @@ func (st *gemmStep) weights() int64 {
 
 // newTrial reserves what a trial of st by algorithms with so large a workspace needs, on so many
 // copies of b. The context is current.
-func (s *site) newTrial(st *gemmStep, workspace, copies int64) (*trial, error) {
-	if s.w.capture != nil {
+func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
+	if h.site.Recording() {
 		return nil, errRecording
 	}
-	a, b, out := st.g.spans()
-	t := &trial{s: s, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
-	if t.bytes > s.gpu.Memory { // where operands share bytes
-		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, s.gpu.Device, s.gpu.Memory)
+	a, b, out := st.Problem.spans()
+	t := &trial{host: h, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
+	if t.bytes > h.gpu.Memory { // where operands share bytes
+		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
 	}
 	var err error
-	if t.at, err = s.heaps[device.Private].Alloc(t.bytes); err != nil {
+	if t.at, err = h.heaps[device.Private].Alloc(t.bytes); err != nil {
 		return nil, err
 	}
 	t.a, t.b = t.at, t.at+nvlib.Ptr(a)
 	t.out = t.b + nvlib.Ptr(b*copies)
 	t.ws = t.out + nvlib.Ptr(out)
-	t.h, err = s.w.drv.NewStream(0)
+	t.h, err = h.drv.NewStream(0)
 	if err == nil {
-		err = t.operands(noiseOf(st.g.dt))
+		err = t.operands(NoiseOf(st.Problem.DType))
 	}
 	if err == nil {
 		err = st.setBias(t.b)
@@ -84,27 +83,26 @@ func (s *site) newTrial(st *gemmStep, workspace, copies int64) (*trial, error) {
 
 // operands fills them with a pattern.
 func (t *trial) operands(pattern []byte) error {
-	return t.s.fill(t.at, int64(t.out-t.at), pattern, t.h)
+	return FillPattern(t.host.drv, t.host.heaps[device.Pinned], t.at, int64(t.out-t.at), pattern, t.h)
 }
 
 // spans returns the bytes from the first to the last element of each operand, of
 // b no less than of the bias, and of the result.
-func (g *ltGemm) spans() (a, b, out int64) {
+func (g *LtProblem) spans() (a, b, out int64) {
 	reach := func(step int64, dims ...int64) int64 { // extent, stride, …
-		last := (g.batch - 1) * step
+		last := (g.Batch - 1) * step
 		for i := 0; i < len(dims); i += 2 {
 			last += (dims[i] - 1) * dims[i+1]
 		}
-		return gpu.RoundUp((last+1)*g.dt.Size(), gpu.Alignment)
+		return gpu.RoundUp((last+1)*g.DType.Size(), gpu.Alignment)
 	}
-	bias := gpu.RoundUp(g.n*g.dt.Size(), gpu.Alignment)
-	return reach(g.aStep, g.m, g.am, g.k, g.ak), max(bias, reach(g.bSt, g.n, g.bn, g.k, g.bk)), reach(g.outStep, g.m, g.om, g.n, g.on)
+	bias := gpu.RoundUp(g.N*g.DType.Size(), gpu.Alignment)
+	return reach(g.AStep, g.M, g.Am, g.K, g.Ak), max(bias, reach(g.BStep, g.N, g.Bn, g.K, g.Bk)), reach(g.OutStep, g.M, g.Om, g.N, g.On)
 }
 
-// fill has memory repeat a pattern, and waits for it. The context is current.
-func (s *site) fill(at nvlib.Ptr, bytes int64, pattern []byte, h nvlib.Stream) error {
+// FillPattern has memory repeat a pattern, and waits for it. The context is current.
+func FillPattern(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64, pattern []byte, h nvlib.Stream) error {
 	n := min(int64(len(pattern)), bytes)
-	drv, pinned := s.w.drv, s.heaps[device.Pinned]
 	buf, err := pinned.Alloc(n)
 	if err != nil {
 		return err
@@ -124,19 +122,20 @@ const patternLength = 65521
 
 var noises sync.Map // by dtype
 
-// noiseOf returns normal numbers: how operands differ from bit to bit is what
+// NoiseOf returns normal numbers: how operands differ from bit to bit is what
 // products cost in power, and so in time.
-func noiseOf(dt ir.DType) []byte {
+func NoiseOf(dt ir.DType) []byte {
 	if b, ok := noises.Load(dt); ok {
 		return b.([]byte)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	b := patternOf(dt, r.NormFloat64)
+	b := PatternOf(dt, r.NormFloat64)
 	noises.Store(dt, b)
 	return b
 }
 
-func patternOf(dt ir.DType, next func() float64) []byte {
+// PatternOf returns so many numbers in a row that operands repeat.
+func PatternOf(dt ir.DType, next func() float64) []byte {
 	vals := make([]float64, patternLength)
 	for i := range vals {
 		vals[i] = next()
@@ -147,7 +146,7 @@ func patternOf(dt ir.DType, next func() float64) []byte {
 }
 
 // try runs a candidate once and waits for it: its code is loaded then.
-func (t *trial) try(c candidate) error {
+func (t *trial) try(c Candidate) error {
 	run, err := t.runOf(&c, 0)
 	if err == nil {
 		err = run()
@@ -155,32 +154,32 @@ func (t *trial) try(c candidate) error {
 	if err != nil {
 		return err
 	}
-	return t.s.w.drv.SyncStream(t.h)
+	return t.host.drv.SyncStream(t.h)
 }
 
 // runOf returns what runs a candidate on a copy of b.
-func (t *trial) runOf(c *candidate, i int64) (func() error, error) {
+func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 	b := t.b + nvlib.Ptr(i*t.step)
 	if !c.own {
-		p := t.st.product(c.algo, b, t.a, t.out)
+		p := t.st.NewProduct(c.Algo, b, t.a, t.out)
 		t.products = append(t.products, p)
-		return func() error { return t.st.lib.Multiply(p, t.ws, c.need, t.h) }, nil
+		return func() error { return t.st.Library.Multiply(p, t.ws, c.Need, t.h) }, nil
 	}
 	bias := nvlib.Ptr(0)
-	if t.st.g.bias != 0 {
+	if t.st.Problem.Bias != 0 {
 		bias = t.b
 	}
-	list, err := t.s.compile(t.st.g.skinnyProblem(t.out, t.a, b, bias), nil)
+	list, err := t.host.site.Compile(t.st.Problem.skinnyProblem(t.out, t.a, b, bias))
 	if err != nil {
 		return nil, err
 	}
 	t.launches = append(t.launches, list...)
-	return func() error { return t.s.w.drv.Launch(list[0], t.h) }, nil
+	return func() error { return t.host.drv.Launch(list[0], t.h) }, nil
 }
 
 // round times each candidate that is in the race, beginning with the from-th.
-func (t *trial) round(cands []candidate, from, chain int) error {
-	var racing []*candidate
+func (t *trial) round(cands []Candidate, from, chain int) error {
+	var racing []*Candidate
 	for i := range cands {
 		if c := &cands[(from+i)%len(cands)]; !c.out {
 			racing = append(racing, c)
@@ -197,8 +196,8 @@ func (t *trial) round(cands []candidate, from, chain int) error {
 
 // times returns the milliseconds that each candidate takes, of chain runs in a
 // row, one candidate after the other.
-func (t *trial) times(cands []*candidate, chain int) ([]float32, error) {
-	drv := t.s.w.drv
+func (t *trial) times(cands []*Candidate, chain int) ([]float32, error) {
+	drv := t.host.drv
 	for _, c := range cands {
 		if c.runs == nil {
 			if err := t.enter(c); err != nil {
@@ -228,7 +227,7 @@ func (t *trial) times(cands []*candidate, chain int) ([]float32, error) {
 }
 
 // enter gives a candidate what it is timed with.
-func (t *trial) enter(c *candidate) error {
+func (t *trial) enter(c *Candidate) error {
 	for i := range t.copies {
 		run, err := t.runOf(c, i)
 		if err != nil {
@@ -237,7 +236,7 @@ func (t *trial) enter(c *candidate) error {
 		c.runs = append(c.runs, run)
 	}
 	for i := range c.events {
-		e, err := t.s.newEvent(true)
+		e, err := t.host.site.NewClock()
 		if err != nil {
 			return err
 		}
@@ -250,7 +249,7 @@ func (t *trial) enter(c *candidate) error {
 // close gives everything back and returns err, or else what went wrong in doing
 // so. The product is as it was before, and no memory stays that only trials want.
 func (t *trial) close(err error) error {
-	drv := t.s.w.drv
+	drv := t.host.drv
 	errs := []error{err}
 	if t.h != 0 {
 		errs = append(errs, drv.SyncStream(t.h), drv.DestroyStream(t.h))
@@ -261,7 +260,7 @@ func (t *trial) close(err error) error {
 	for _, l := range t.launches {
 		l.Free()
 	}
-	t.s.clocks = append(t.s.clocks, t.events...)
-	errs = append(errs, t.st.setBias(t.st.g.bias), t.s.heaps[device.Private].Free(t.at, t.bytes), t.s.heaps[device.Private].Trim())
+	t.host.site.FreeClocks(t.events)
+	errs = append(errs, t.st.setBias(t.st.Problem.Bias), t.host.heaps[device.Private].Free(t.at, t.bytes), t.host.heaps[device.Private].Trim())
 	return errors.Join(errs...)
 }
