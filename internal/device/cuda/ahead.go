@@ -4,7 +4,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
-	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -51,15 +50,6 @@ func (d *dev) PrepareAhead(dk device.Kernel) {
 	}
 }
 
-// draft is a launch of a team under way that only shows which kernels it needs:
-// nothing is reserved, and nothing loaded.
-type draft struct{ lib foresighted }
-
-// area is memory that is none, aligned as what is reserved.
-func (d *draft) area(members int, bytes int64) *area {
-	return &area{at: make([]nvlib.Ptr, members), bytes: bytes}
-}
-
 // PrepareAhead has the compiler begin with the kernels that Prepare will load, or the
 // loader with NCCL.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
@@ -73,20 +63,9 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if err != nil || r.empty() {
 		return
 	}
-	t.foresee(func() {
-		_, _ = a.prepare(t, tune, r) // Prepare tells of errors
-	})
-}
-
-// foresee runs prepare, which is to show which kernels it needs and no more.
-func (t *team) foresee(prepare func()) {
-	lib, ok := t.w.m.opts.Kernels.(foresighted)
-	if !ok {
-		return
+	if p, err := a.Plan(t, tune, r); err == nil { // Prepare tells of errors
+		t.compileAhead(p)
 	}
-	t.draft = &draft{lib}
-	defer func() { t.draft = nil }()
-	prepare()
 }
 
 var (

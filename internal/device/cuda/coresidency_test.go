@@ -121,22 +121,22 @@ func TestCoresidencyForgotten(t *testing.T) {
 // leave room for theirs, and do not begin early.
 func TestRoomForOthers(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
-	if all := w.sites[0].gpu.SMs; tm.room(512) != all || !tm.alone() {
-		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.room(512), all, tm.alone())
+	if all := w.sites[0].gpu.SMs; tm.Room(512) != all || !tm.alone() {
+		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.Room(512), all, tm.alone())
 	}
 	for _, m := range tm.members {
 		if _, err := m.beside(0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if all := w.sites[0].gpu.SMs; tm.room(512) != all || !tm.alone() {
-		t.Errorf("with copy engines beside it has room for %d blocks on %d multiprocessors, alone %v", tm.room(512), all, tm.alone())
+	if all := w.sites[0].gpu.SMs; tm.Room(512) != all || !tm.alone() {
+		t.Errorf("with copy engines beside it has room for %d blocks on %d multiprocessors, alone %v", tm.Room(512), all, tm.alone())
 	}
 	if _, err := w.Device(1).NewStream(device.StreamOptions{Name: "side"}); err != nil {
 		t.Fatal(err)
 	}
-	if want := w.sites[0].gpu.SMs - roomForOthers; tm.room(512) != want || tm.alone() {
-		t.Errorf("beside a stream it has room for %d blocks, want %d, alone %v", tm.room(512), want, tm.alone())
+	if want := w.sites[0].gpu.SMs - roomForOthers; tm.Room(512) != want || tm.alone() {
+		t.Errorf("beside a stream it has room for %d blocks, want %d, alone %v", tm.Room(512), want, tm.alone())
 	}
 }
 

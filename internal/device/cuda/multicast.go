@@ -34,9 +34,9 @@ func multicastAsked() (bool, error) {
 	}
 }
 
-// multicasts returns nil if the team's memory may be joined to multicast objects, or
+// Multicasts returns nil if the team's memory may be joined to multicast objects, or
 // why it may not. Without the opt-in it asks the driver nothing.
-func (t *team) multicasts() error {
+func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
 		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, MulticastVariable)
 	}
@@ -67,21 +67,20 @@ type multicast struct {
 
 // joint returns memory of at least so many bytes on each member, joined. More than
 // before are another piece of memory.
-func (t *team) joint(bytes int64) (*multicast, error) {
-	if t.draft != nil {
-		return &multicast{own: make([]nvlib.Ptr, len(t.members))}, nil
-	}
+func (t *team) joint(bytes int64) (area, error) {
 	if n := len(t.joints); n > 0 && t.joints[n-1].bytes >= bytes {
-		return t.joints[n-1], nil
+		return t.joints[n-1].area(), nil
 	}
 	mc := &multicast{}
 	if err := t.makeJoint(mc, bytes); err != nil {
-		return nil, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
+		return area{}, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
 	}
 	t.joints = append(t.joints, mc)
 	t.bytes += mc.bytes
-	return mc, nil
+	return mc.area(), nil
 }
+
+func (mc *multicast) area() area { return area{At: mc.own, Bytes: mc.bytes, All: mc.all} }
 
 // done notes how to undo what was done without err, and returns err.
 func (mc *multicast) done(err error, undo func() error) error {

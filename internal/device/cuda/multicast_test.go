@@ -248,7 +248,7 @@ func TestMultimemPrepare(t *testing.T) {
 	}
 	for i, m := range l.got[len(l.got)-2:] {
 		reduce := kernels.AllReduce{DType: ir.BF16, Unroll: 1, Blocks: m.Blocks, Threads: 512, Count: 1 << 20, Share: 1 << 16, Data: mc.own,
-			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].at, FlagHalf: tm.regions["flags"].bytes / 2, Slots: 2 * kernels.BlocksMost}
+			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].At, FlagHalf: tm.regions["flags"].Bytes / 2, Slots: 2 * kernels.BlocksMost}
 		want := kernels.Multimem{AllReduce: reduce, All: mc.all}.Meeting(i)
 		if m.Symbol != want.Symbol || m.Body != want.Body || !slices.Equal(m.Words, want.Words) || m.Blocks != 128 || m.Threads != 512 {
 			t.Errorf("member %d launches %+v, want %+v", i, m, want)
@@ -341,9 +341,11 @@ func TestMultimemAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	early := &earlyMeetings{meetings: l}
-	tm.draft = &draft{early}
-	_, err = a.prepare(tm, byMultimem, r)
-	tm.draft = nil
+	w.m.opts.Kernels = early
+	p, err := a.Plan(tm, byMultimem, r)
+	if err == nil {
+		tm.compileAhead(p)
+	}
 	if err != nil || len(early.ahead) != 2 || !strings.HasPrefix(early.ahead[0].Body, "reduceMultimem<bf16, 2,") {
 		t.Errorf("%v, %+v", err, early.ahead)
 	}

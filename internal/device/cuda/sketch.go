@@ -48,7 +48,7 @@ func (s sketch) Device(rank int) device.Device {
 
 // OpenTeam makes a team for questions and PrepareAhead.
 func (s sketch) OpenTeam(members []device.Member) (device.Team, error) {
-	t := &team{w: s.world, regions: map[string]*area{}}
+	t := &team{w: s.world, regions: map[string]area{}}
 	if err := t.join(members); err != nil {
 		return nil, fmt.Errorf("a team: %w", err)
 	}

@@ -20,7 +20,7 @@ type copyAlgorithm struct{}
 // the host.
 var routedAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-host", hostMove{}}}
 
-func (a copyAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
+func (a copyAlgorithm) Supports(t teamFacts, tune device.Tuning, c *collective) error {
 	if c.empty() {
 		return nil
 	}
@@ -28,7 +28,7 @@ func (a copyAlgorithm) supports(t *team, tune device.Tuning, c *collective) erro
 	return err
 }
 
-func (copyAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
+func (copyAlgorithm) plan(t teamFacts, tune device.Tuning, c *collective) (*movePlan, error) {
 	if tune.Blocks|tune.Threads|tune.Unroll != 0 {
 		return nil, fmt.Errorf("%w: copy engines are not tuned", device.ErrUnsupported)
 	}
@@ -37,7 +37,7 @@ func (copyAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePlan
 
 // enginePlan is that of stores, but nothing may have to be copied first, and rows
 // have to be such as copy engines take.
-func enginePlan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
+func enginePlan(t teamFacts, tune device.Tuning, c *collective) (*movePlan, error) {
 	p, err := moveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
 	switch {
 	case err != nil:
@@ -61,51 +61,34 @@ func enginePlan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
 	return p, nil
 }
 
-func (a copyAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	p, err := a.plan(t, tune, c)
+// Plan has each member push between two kernels in which all meet.
+func (a copyAlgorithm) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
+	m, err := a.plan(t, tune, c)
 	if err != nil {
 		return nil, err
 	}
-	flags, err := t.halves("flags of moves", kernels.MoveFlagBytes)
-	if err != nil {
-		return nil, err
-	}
-	steps := make([][]step, len(t.members))
-	for i, m := range t.members {
-		meet := kernels.Move{Kind: kernels.MoveMeet, Members: len(t.members), Me: i, Run: 1, Blocks: 1, Threads: 32, Unroll: 1}
-		var around [2]step
-		for k := range around {
-			if around[k], err = m.move(&meet, flags); err != nil {
-				return nil, err
+	p := &collPlan{}
+	flags := p.moveFlags()
+	p.Launches = func() ([][]action, error) {
+		list := make([][]action, len(m.moves))
+		for i := range m.moves {
+			meet := kernels.Move{Kind: kernels.MoveMeet, Members: len(m.moves), Me: i, Run: 1, Blocks: 1, Threads: 32, Unroll: 1}
+			var around [2]action
+			for k := range around {
+				if around[k], err = moveKernel(t, &meet, *flags, area{}); err != nil {
+					return nil, err
+				}
 			}
+			list[i] = []action{around[0], enginePushes(&m.moves[i]), around[1]}
 		}
-		st, err := m.pushes(&p.moves[i])
-		if err != nil {
-			return nil, err
-		}
-		steps[i] = []step{around[0], st, around[1]}
+		return list, nil
 	}
-	return steps, nil
+	return p, nil
 }
 
-// pushStep is what a member does on its own stream, and copies beside that.
-type pushStep struct {
-	dev    *dev
-	own    []nvlib.Rect  // copies on its own stream
-	beside []*besideStep // copies on others
-	fork   nvlib.Event
-}
-
-// besideStep is copies on a stream of their own.
-type besideStep struct {
-	list []nvlib.Rect
-	side *stream
-	join nvlib.Event
-}
-
-// pushes makes the copies of a share. Those to others are on the member's own
+// enginePushes makes the copies of a share. Those to others are on the member's own
 // stream; what it keeps is copied beside.
-func (m *member) pushes(share *kernels.Move) (*pushStep, error) {
+func enginePushes(share *kernels.Move) engineCopies {
 	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {
 		q := (share.Me + k) % share.Members // not everybody at the same member first
@@ -121,110 +104,8 @@ func (m *member) pushes(share *kernels.Move) (*pushStep, error) {
 		}
 	}
 	lists := slices.DeleteFunc([][]nvlib.Rect{far, near}, func(l []nvlib.Rect) bool { return len(l) == 0 })
-	p := &pushStep{dev: m.dev}
-	if m.team.draft != nil {
-		return p, nil
+	if len(lists) == 0 {
+		return engineCopies{}
 	}
-	if len(lists) > 0 {
-		p.own, lists = lists[0], lists[1:]
-	}
-	for k, list := range lists {
-		side, err := m.beside(k)
-		if err != nil {
-			return nil, err
-		}
-		p.beside = append(p.beside, &besideStep{list: list, side: side})
-	}
-	return p, p.takeEvents()
-}
-
-func (p *pushStep) takeEvents() error {
-	if len(p.beside) == 0 {
-		return nil
-	}
-	return p.dev.bound(func() (err error) {
-		for _, b := range p.beside {
-			if b.join, err = p.dev.site.newEvent(false); err != nil {
-				return err
-			}
-		}
-		p.fork, err = p.dev.site.newEvent(false)
-		return err
-	})
-}
-
-// beside returns one of the member's streams for work that its own waits for as soon
-// as it has given it. Teams have none in common: copies of one that wait for its
-// peers would hold up those that the peers of another wait for.
-func (m *member) beside(k int) (*stream, error) {
-	d := m.dev
-	for len(m.sides) <= k {
-		if n := len(d.sides) - 1; n >= 0 {
-			m.sides, d.sides = append(m.sides, d.sides[n]), d.sides[:n]
-			continue
-		}
-		s, err := d.newStream(fmt.Sprint("beside ", len(m.sides)), 0)
-		if err != nil {
-			return nil, err
-		}
-		s.engine = true
-		m.sides = append(m.sides, s)
-	}
-	return m.sides[k], nil
-}
-
-func (p *pushStep) run(s *stream) error {
-	drv := p.dev.w.drv
-	if len(p.beside) > 0 {
-		if err := drv.Record(p.fork, s.h); err != nil {
-			return err
-		}
-	}
-	for _, b := range p.beside {
-		if err := drv.WaitEvent(b.side.h, p.fork); err != nil {
-			return err
-		}
-		if err := p.copies(b.side, b.list); err != nil {
-			return err
-		}
-		if err := drv.Record(b.join, b.side.h); err != nil {
-			return err
-		}
-	}
-	if err := p.copies(s, p.own); err != nil {
-		return err
-	}
-	for _, b := range p.beside {
-		if err := drv.WaitEvent(s.h, b.join); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *pushStep) copies(s *stream, list []nvlib.Rect) error {
-	for _, r := range list {
-		var err error
-		if r.Height == 1 {
-			err = p.dev.w.drv.Copy(r.Dst, r.Src, r.Width, s.h, &s.args)
-		} else {
-			err = p.dev.w.drv.CopyRect(r, s.h)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *pushStep) free() {
-	if len(p.beside) == 0 || p.dev.w.cause == errClosed {
-		return
-	}
-	events := []nvlib.Event{p.fork}
-	for _, b := range p.beside {
-		events = append(events, b.join)
-	}
-	p.dev.site.events = append(p.dev.site.events, events...)
-	p.beside = nil
+	return engineCopies{Own: lists[0], Beside: lists[1:]}
 }

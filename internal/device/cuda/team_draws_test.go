@@ -1123,7 +1123,7 @@ func TestFlagHalves(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, err := teamOf(t, w.(*world), "main").halves("flags of moves", kernels.MoveFlagBytes)
-	if err != nil || a.bytes != 2*kernels.MoveFlagBytes {
+	if err != nil || a.Bytes != 2*kernels.MoveFlagBytes {
 		t.Errorf("%+v, %v: kernels take halves to be %d bytes", a, err, kernels.MoveFlagBytes)
 	}
 	if err := w.Close(); err != nil {

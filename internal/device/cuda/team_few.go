@@ -3,7 +3,6 @@ package cuda
 import (
 	"cmp"
 	"fmt"
-	"math"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
@@ -22,19 +21,9 @@ func fewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	return cmp.Or(tune.Blocks, 8), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
-// blockShared is how many bytes of shared memory a block may have on all members' devices:
-// from 99 to 227 KiB, by their architecture.
-func (t *team) blockShared() int {
-	least := math.MaxInt
-	for _, m := range t.members {
-		least = min(least, m.dev.site.gpu.BlockShared)
-	}
-	return least
-}
-
 // fewFits refuses tunings that shared memory has no room for.
-func (t *team) fewFits(tune device.Tuning) error {
-	if _, threads, unroll := fewLaunch(tune, len(t.members)); kernels.FewStages(t.blockShared(), len(t.members), threads, unroll) < 2 {
+func fewFits(t teamFacts, tune device.Tuning) error {
+	if _, threads, unroll := fewLaunch(tune, t.Members()); kernels.FewStages(t.BlockShared(), t.Members(), threads, unroll) < 2 {
 		return fmt.Errorf("%w: %d threads with unroll %d take more shared memory than there is", device.ErrUnsupported, threads, unroll)
 	}
 	return nil
@@ -42,7 +31,7 @@ func (t *team) fewFits(tune device.Tuning) error {
 
 // fewRoom is room for blocks of which each has the shared memory of a
 // multiprocessor, however few its threads.
-func (t *team) fewRoom(threads int) int { return t.room(max(threads, teamThreads)) }
+func fewRoom(t teamFacts, threads int) int { return t.Room(max(threads, teamThreads)) }
 
 // fewByHost is how much of their results, in thousandths, so many members exchange by
 // way of host memory, and how many blocks of each read there: what was fastest with 8
@@ -58,17 +47,15 @@ var fewByHost = func(members int, bytes int64) (permille, readers int64) {
 }
 
 // few is for what few blocks of members read from each other.
-func (t *team) few(tune device.Tuning, r *kernels.AllReduce) (err error) {
-	shareOut(r, int64(len(t.members)))
-	tune.Blocks, r.Threads, r.Unroll = fewLaunch(tune, len(t.members))
-	r.Shared = t.blockShared()
-	r.Blocks = t.grid(tune, max(r.Threads, teamThreads), ceil(r.Share, int64(r.Threads)))
+func few(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
+	shareOut(r, int64(t.Members()))
+	tune.Blocks, r.Threads, r.Unroll = fewLaunch(tune, t.Members())
+	r.Shared = t.BlockShared()
+	r.Blocks = grid(t, tune, max(r.Threads, teamThreads), ceil(r.Share, int64(r.Threads)))
 	if fewBales(r); r.Split > 0 {
-		if r.Host, err = t.hostMemory(r.Split * (int64(r.Blocks) - r.Readers) * kernels.FewBale(r.Threads) * 16); err != nil {
-			return err
-		}
+		p.hostMemory(r.Split*(int64(r.Blocks)-r.Readers)*kernels.FewBale(r.Threads)*16, func(a area) { r.Host = a.At })
 	}
-	return t.flagged(r, r.FewSlots())
+	flagged(p, t, r, r.FewSlots())
 }
 
 // fewBales gives r what of its results goes by way of host memory: as many bales of

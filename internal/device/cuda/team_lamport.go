@@ -20,31 +20,19 @@ func spares(dt ir.DType) error {
 
 // inLines is for lines that are their own flags, as many for each thread of a warp as
 // unroll says.
-func (a reduceAlgorithm) inLines(t *team, tune device.Tuning, r *kernels.AllReduce) error {
+func (a reduceAlgorithm) inLines(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
 	bytes := r.Count * r.DType.Size()
 	rows := ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll))
 	var times int64
-	r.Share, times = a.shared(rows, int64(len(t.members)), 1)
-	r.Blocks = t.grid(tune, r.Threads, r.Share)
+	r.Share, times = a.shared(rows, int64(t.Members()), 1)
+	r.Blocks = grid(t, tune, r.Threads, r.Share)
 	r.Calm = bytes >= calmFrom && bytes < calmTo
-	return t.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
+	p.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
-// resting reserves two halves of at least so many bytes each that rest full of what is
-// never sent. No epochs are in them, which kernels would have to clear where the numbers
-// of launches wrap.
-func (t *team) resting(half int64) (*area, error) {
-	return t.reserveOf("lamport", 2*half, kernels.Unsent)
-}
-
-// rest gives r such halves.
-func (t *team) rest(r *kernels.AllReduce, half int64) error {
-	area, err := t.resting(half)
-	if err != nil {
-		return err
-	}
-	r.Data, r.Half = area.at, area.bytes/2
-	return nil
+// rest gives r halves that rest full of what is never sent.
+func (p *collPlan) rest(r *kernels.AllReduce, half int64) {
+	p.resting(half, func(a area) { r.Data, r.Half = a.At, a.half() })
 }
 
 // From calmFrom to calmTo bytes one thread of a warp looks for all first: at 4 MiB of four
@@ -68,9 +56,9 @@ var lamportByHost = func(bytes int64, members int) hostPart {
 
 // lamportHostable returns nil, or why no part of an all_reduce of lines that are their
 // own flags can go by way of host memory.
-func (t *team) lamportHostable(r *kernels.AllReduce, c *collective) error {
-	if len(t.members) == 2 {
-		return t.hostable(r, c)
+func lamportHostable(t teamFacts, r *kernels.AllReduce, c *collective) error {
+	if t.Members() == 2 {
+		return hostable(t, r, c)
 	}
 	if lamportResults(r); r.Split == 0 {
 		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, r.Count*r.DType.Size())
@@ -88,15 +76,16 @@ func lamportResults(r *kernels.AllReduce) {
 
 // linesByHost is inLines for what does not go by way of host memory: of two members, one
 // shot of most packs, of more, two shots, and host memory for results.
-func (a reduceAlgorithm) linesByHost(t *team, tune device.Tuning, r *kernels.AllReduce) error {
-	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(len(t.members))
-	part := lamportByHost(bytes, len(t.members))
+func (a reduceAlgorithm) linesByHost(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
+	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(t.Members())
+	part := lamportByHost(bytes, t.Members())
 	aside := part.writers + part.readers
-	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
 		if r.Kind, a.shots = kernels.AllReduceLamport, 1; members > 2 {
 			r.Kind, a.shots = kernels.AllReduceLamportx2, 2
 		}
-		return a.inLines(t, tune, r)
+		a.inLines(p, t, tune, r)
+		return
 	}
 	r.Writers, r.Readers = part.writers, part.readers
 	var told int64 // flags of what goes by way of host memory
@@ -105,23 +94,14 @@ func (a reduceAlgorithm) linesByHost(t *team, tune device.Tuning, r *kernels.All
 		r.Split = r.Share * rows
 		aboard := ceil(bytes, 16) - r.Split
 		told = kernels.HostChunks(aboard, r.Threads)
-		area, err := t.pinned("halves of host memory", 2*aboard*16)
-		if err != nil {
-			return err
-		}
-		r.Host, r.HostHalf = area.at, area.bytes/2
+		p.pinned("halves of host memory", 2*aboard*16, func(a area) { r.Host, r.HostHalf = a.At, a.half() })
 	} else {
 		r.Kind = kernels.AllReduceLamportResults
 		lamportResults(r)
 		told = r.Split
-		var err error
-		if r.Host, err = t.hostMemory(r.Split * int64(r.Threads/32) * rows * 16); err != nil {
-			return err
-		}
+		p.hostMemory(r.Split*int64(r.Threads/32)*rows*16, func(a area) { r.Host = a.At })
 	}
-	r.Blocks = t.grid(tune, r.Threads, r.Share+aside)
-	if err := t.flagged(r, told+kernels.BlocksMost); err != nil {
-		return err
-	}
-	return t.rest(r, members*r.Share*rows*16)
+	r.Blocks = grid(t, tune, r.Threads, r.Share+aside)
+	flagged(p, t, r, told+kernels.BlocksMost)
+	p.rest(r, members*r.Share*rows*16)
 }

@@ -35,7 +35,7 @@ func (a moveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
 }
 
 // supports makes the members' moves with addresses of what there is.
-func (a moveAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
+func (a moveAlgorithm) Supports(t teamFacts, tune device.Tuning, c *collective) error {
 	if c.empty() {
 		return nil
 	}
@@ -88,51 +88,72 @@ func within(bytes, each, least, most int64) int {
 	return int(min(max((bytes+each-1)/each, least), most))
 }
 
-func (a moveAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	p, steps, err := a.shares(t, tune, c)
+// Plan is one launch on each member, or several where much passes slots.
+func (a moveAlgorithm) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
+	p := &collPlan{}
+	m, first, err := a.shares(p, t, tune, c)
 	if err != nil {
 		return nil, err
 	}
-	flags, err := t.halves("flags of moves", kernels.MoveFlagBytes)
-	if err != nil {
-		return nil, err
-	}
-	for i, m := range t.members {
-		for _, move := range parts(&p.moves[i]) {
-			st, err := m.move(&move, flags)
-			if err != nil {
-				return nil, err
+	flags, slots := p.moveMemory(t, m.moves)
+	p.Launches = func() ([][]action, error) {
+		for i := range m.moves {
+			for _, move := range parts(&m.moves[i]) {
+				k, err := moveKernel(t, &move, *flags, *slots)
+				if err != nil {
+					return nil, err
+				}
+				first[i] = append(first[i], k)
 			}
-			steps[i] = append(steps[i], st)
 		}
+		return first, nil
 	}
-	return steps, nil
+	return p, nil
 }
 
-// move returns the launch of a share of the member.
-func (m *member) move(move *kernels.Move, flags *area) (step, error) {
-	t := m.team
-	room := t.room(move.Threads)
+// moveFlags wants the flags of moves.
+func (p *collPlan) moveFlags() *area {
+	flags := &area{}
+	p.halves("flags of moves", kernels.MoveFlagBytes, func(a area) { *flags = a })
+	return flags
+}
+
+// moveMemory wants flags for moves, and slots if they go through any.
+func (p *collPlan) moveMemory(t teamFacts, moves []kernels.Move) (flags, slots *area) {
+	flags, slots = p.moveFlags(), &area{}
+	need, name := int64(0), "packs of moves"
+	for i := range moves {
+		for _, m := range parts(&moves[i]) {
+			fit(t, &m)
+			need = max(need, m.SlotBytes())
+			if m.Kind.Sheets() { // whose data would look like the flags of packs
+				name = "sheets of moves"
+			}
+		}
+	}
+	if need > 0 {
+		p.halves(name, need, func(a area) { *slots = a })
+	}
+	return flags, slots
+}
+
+// fit gives a move no more blocks than there is room for.
+func fit(t teamFacts, move *kernels.Move) {
+	room := t.Room(move.Threads)
 	if move.Kind == kernels.ReduceFew {
-		room = t.fewRoom(move.Threads)
+		room = fewRoom(t, move.Threads)
 	}
 	move.Blocks = min(move.Blocks, room)
-	copy(move.Flags[:], flags.at)
-	if need := move.SlotBytes(); need > 0 {
-		name := "packs of moves"
-		if move.Kind.Sheets() { // whose data would look like the flags of packs
-			name = "sheets of moves"
-		}
-		slots, err := t.halves(name, need)
-		if err != nil {
-			return nil, err
-		}
-		move.SlotHalf = slots.bytes / 2
-		copy(move.Slots[:], slots.at)
+}
+
+// moveKernel is the launch of a member's share.
+func moveKernel(t teamFacts, move *kernels.Move, flags, slots area) (action, error) {
+	fit(t, move)
+	copy(move.Flags[:], flags.At)
+	if len(slots.At) > 0 {
+		move.SlotHalf = slots.half()
+		copy(move.Slots[:], slots.At)
 	}
 	k, err := move.Meeting()
-	if err != nil {
-		return nil, err
-	}
-	return m.kernel(k)
+	return meetKernel{k}, err
 }

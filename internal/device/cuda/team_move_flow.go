@@ -19,8 +19,8 @@ type flow struct {
 	reduces bool
 }
 
-func (t *team) flow(c *collective) (*flow, error) {
-	n := len(t.members)
+// flowOf is c, of n members, as blocks.
+func flowOf(c *collective, n int) (*flow, error) {
 	if err := c.Meets(); err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (p hostPart) aside(blocks int64) (writers, readers int64) {
 	return writers, readers
 }
 
-func (hostMove) supports(t *team, tune device.Tuning, c *collective) error {
+func (hostMove) Supports(t teamFacts, tune device.Tuning, c *collective) error {
 	if c.empty() {
 		return nil
 	}
@@ -88,84 +88,94 @@ func withBlocks(tune device.Tuning) device.Tuning {
 	return tune
 }
 
-func (hostMove) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	p, steps, err := pushed.shares(t, withBlocks(tune), c)
+// Plan is one launch on each member.
+func (hostMove) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
+	p := &collPlan{}
+	m, first, err := pushed.shares(p, t, withBlocks(tune), c)
 	if err != nil {
 		return nil, err
 	}
-	flags, err := t.halves("flags of moves", kernels.MoveFlagBytes)
-	if err != nil {
-		return nil, err
-	}
-	shares, err := t.restByHost(p, movesByHost(c.Op, p.moves[0].Run, len(p.moves)))
-	if err != nil {
-		return nil, err
-	}
-	for i, m := range t.members {
-		var st step
-		if shares == nil {
-			st, err = m.move(&p.moves[i], flags)
-		} else {
-			copy(shares[i].Flags[:], flags.at)
-			st, err = m.moveHost(&shares[i])
+	flags := p.moveFlags()
+	shares := restByHost(p, t, m, movesByHost(c.Op, m.moves[0].Run, len(m.moves)))
+	p.Launches = func() ([][]action, error) {
+		for i := range m.moves {
+			var k action
+			if shares == nil {
+				k, err = moveKernel(t, &m.moves[i], *flags, area{})
+			} else {
+				k, err = shares.kernel(m, i, *flags)
+			}
+			if err != nil {
+				return nil, err
+			}
+			first[i] = append(first[i], k)
 		}
-		if err != nil {
-			return nil, err
-		}
-		steps[i] = append(steps[i], st)
+		return first, nil
 	}
-	return steps, nil
+	return p, nil
 }
 
-func (m *member) moveHost(share *kernels.MoveHost) (step, error) {
-	k, err := share.Meeting()
-	if err != nil {
-		return nil, err
+// hostShares are members' shares of which some goes by way of host memory.
+type hostShares struct {
+	stored, each int64 // bytes of a block that are stored, and of a rest's place
+	blocks       int
+	writers      int64
+	readers      int64
+	once         []bool // the member's rests are one
+	told, host   area
+}
+
+// kernel is member i's launch.
+func (s *hostShares) kernel(m *movePlan, i int, flags area) (action, error) {
+	k, err := s.complete(m, i, flags).Meeting()
+	return meetKernel{k}, err
+}
+
+// complete is member i's share with its memory, which the plan was given.
+func (s *hostShares) complete(m *movePlan, i int, flags area) *kernels.MoveHost {
+	x := s.share(m, i)
+	copy(x.Flags[:], flags.At)
+	copy(x.Told[:], s.told.At)
+	x.ToldHalf = s.told.half()
+	for q := range m.moves {
+		x.Give[q], x.Take[q] = s.host.At[i], s.host.At[q]
+		if !s.once[i] {
+			x.Give[q] += nvlib.Ptr(int64(q) * s.each)
+		}
+		if !s.once[q] {
+			x.Take[q] += nvlib.Ptr(int64(i) * s.each)
+		}
+		x.Put[q] = m.moves[q].Dst[i] + nvlib.Ptr(s.stored)
 	}
-	return m.kernel(k)
+	return x
+}
+
+// share is member i's, without memory.
+func (s *hostShares) share(m *movePlan, i int) *kernels.MoveHost {
+	x := &kernels.MoveHost{Move: m.moves[i], Rest: m.moves[i].Run - s.stored, Writers: s.writers, Readers: s.readers}
+	x.Run, x.Blocks = s.stored, s.blocks
+	x.Once = x.One()
+	return x
 }
 
 // restByHost cuts the members' shares in what is stored and the rest, with memory for
 // that; nil where there is no room for blocks aside.
-func (t *team) restByHost(p *movePlan, part hostPart) ([]kernels.MoveHost, error) {
-	blocks := min(p.moves[0].Blocks, t.room(p.moves[0].Threads))
+func restByHost(p *collPlan, t teamFacts, m *movePlan, part hostPart) *hostShares {
+	blocks := min(m.moves[0].Blocks, t.Room(m.moves[0].Threads))
 	writers, readers := part.aside(int64(blocks))
 	if writers == 0 {
-		return nil, nil
+		return nil
 	}
-	shares := make([]kernels.MoveHost, len(p.moves))
-	stored := part.storedFirst(p.moves[0].Run)
-	each, most := gpu.RoundUp(p.moves[0].Run-stored, 16), int64(1)
-	for i := range shares {
-		s := &shares[i]
-		*s = kernels.MoveHost{Move: p.moves[i], Rest: p.moves[i].Run - stored, Writers: writers, Readers: readers}
-		s.Run, s.Blocks = stored, blocks
-		if s.Once = s.One(); !s.Once {
-			most = int64(s.Members)
+	s := &hostShares{stored: part.storedFirst(m.moves[0].Run), blocks: blocks, writers: writers, readers: readers}
+	s.each = gpu.RoundUp(m.moves[0].Run-s.stored, 16)
+	most := int64(1)
+	for i := range m.moves {
+		once := s.share(m, i).Once
+		if s.once = append(s.once, once); !once {
+			most = int64(len(m.moves))
 		}
 	}
-	told, err := t.halves("flags", shares[0].ToldBytes())
-	if err != nil {
-		return nil, err
-	}
-	host, err := t.hostMemory(most * each)
-	if err != nil {
-		return nil, err
-	}
-	for i := range shares {
-		s := &shares[i]
-		copy(s.Told[:], told.at)
-		s.ToldHalf = told.bytes / 2
-		for q := range shares {
-			s.Give[q], s.Take[q] = host[i], host[q]
-			if !s.Once {
-				s.Give[q] += nvlib.Ptr(int64(q) * each)
-			}
-			if !shares[q].Once {
-				s.Take[q] += nvlib.Ptr(int64(i) * each)
-			}
-			s.Put[q] = p.moves[q].Dst[i] + nvlib.Ptr(stored)
-		}
-	}
-	return shares, nil
+	p.halves("flags", s.share(m, 0).ToldBytes(), func(a area) { s.told = a })
+	p.hostMemory(most*s.each, func(a area) { s.host = a })
+	return s
 }

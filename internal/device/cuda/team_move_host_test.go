@@ -76,18 +76,19 @@ func (r *teamRig) sharesByHost(c *rigCase) bool {
 // movedByHost does what the kernels would: host memory is written and read in turn.
 func (r *teamRig) movedByHost(c *rigCase, tm *team, p *movePlan) {
 	r.t.Helper()
-	shares, err := tm.restByHost(p, movesByHost(c.op, 0, 0))
-	r.must(err)
-	stores := make([]kernels.Move, len(shares))
+	wants := &collPlan{}
+	shares := restByHost(wants, tm, p, movesByHost(c.op, 0, 0))
+	r.hold(wants)
+	stores := make([]kernels.Move, len(p.moves))
 	var puts []func()
-	for i := range shares {
-		s := &shares[i]
+	for i := range p.moves {
+		s := shares.complete(p, i, area{})
 		stores[i] = s.Move
 		rest := func(q int) []byte { return cabi.Bytes(uintptr(s.Src[q])+uintptr(s.Run), int(s.Rest)) }
-		for q := range shares {
+		for q := range p.moves {
 			if s.To>>q&1 != 0 {
-				if room := tm.regions["host memory"]; s.Give[q] < room.at[i] || int64(s.Give[q]-room.at[i])+s.Rest > room.bytes {
-					r.t.Fatalf("%v: host memory of member %d has %d bytes, of which its peer's %d are from %d on", c.teamCase, i, room.bytes, s.Rest, s.Give[q]-room.at[i])
+				if room := tm.regions["host memory"]; s.Give[q] < room.At[i] || int64(s.Give[q]-room.At[i])+s.Rest > room.Bytes {
+					r.t.Fatalf("%v: host memory of member %d has %d bytes, of which its peer's %d are from %d on", c.teamCase, i, room.Bytes, s.Rest, s.Give[q]-room.At[i])
 				}
 				copy(cabi.Bytes(uintptr(s.Give[q]), int(s.Rest)), rest(q))
 			}

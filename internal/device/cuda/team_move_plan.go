@@ -30,8 +30,8 @@ func (p *movePlan) launchable() error {
 	return nil
 }
 
-func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePlan, error) {
-	f, err := t.flow(c)
+func (a moveAlgorithm) plan(t teamFacts, tune device.Tuning, c *collective) (*movePlan, error) {
+	f, err := flowOf(c, t.Members())
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	if err != nil {
 		return nil, err
 	}
-	if err := t.movable(c, f, kind); err != nil {
+	if err := movable(t, c, f, kind); err != nil {
 		return nil, err
 	}
 	p := &movePlan{moves: make([]kernels.Move, f.n), staged: make([]bool, f.n)}
@@ -53,7 +53,7 @@ func (a moveAlgorithm) plan(t *team, tune device.Tuning, c *collective) (*movePl
 	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
 	for i := range p.moves {
 		p.moves[i] = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: dtypeOf(c), Red: c.Red,
-			Blocks: blocks, Threads: threads, Unroll: unroll, Shared: t.blockShared(), Root: c.Root}
+			Blocks: blocks, Threads: threads, Unroll: unroll, Shared: t.BlockShared(), Root: c.Root}
 	}
 	if spreads(kind) {
 		p.spread(c)
@@ -69,7 +69,7 @@ func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == k
 func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush }
 
 // movable refuses what the kernel is not for, or the devices are not.
-func (t *team) movable(c *collective, f *flow, kind kernels.MoveKind) error {
+func movable(t teamFacts, c *collective, f *flow, kind kernels.MoveKind) error {
 	if f.reduces && c.Red == ir.Avg && dtypeOf(c).IsInt() {
 		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
 	}
@@ -79,11 +79,11 @@ func (t *team) movable(c *collective, f *flow, kind kernels.MoveKind) error {
 		}
 	}
 	if kind.Sheets() {
-		if err := t.keepsStretches(); err != nil {
+		if err := t.KeepsStretches(); err != nil {
 			return err
 		}
 	}
-	return t.reach(f, kind)
+	return reach(t, f, kind)
 }
 
 // rows returns how the blocks lie, those too of inputs that are copied first.
@@ -146,7 +146,7 @@ func dtypeOf(c *collective) ir.DType {
 }
 
 // reach refuses what kernels would have to reach and cannot.
-func (t *team) reach(f *flow, kind kernels.MoveKind) (err error) {
+func reach(t teamFacts, f *flow, kind kernels.MoveKind) (err error) {
 	if !kind.Pulls() && !pushes(kind) {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (t *team) reach(f *flow, kind kernels.MoveKind) (err error) {
 		if kind.Pulls() {
 			far = f.in(i, q)
 		}
-		if far.Mem != nil && far.Mem.Kind() == device.Private && t.members[i].dev.site != t.members[q].dev.site {
+		if far.Mem != nil && far.Mem.Kind() == device.Private && !t.SharesGPU(i, q) {
 			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.Mem.Rank())
 		}
 	})
@@ -255,35 +255,44 @@ func parts(m *kernels.Move) []kernels.Move {
 	return list
 }
 
-// shares is plan, with copies of inputs where results lie over them.
-func (a moveAlgorithm) shares(t *team, tune device.Tuning, c *collective) (*movePlan, [][]step, error) {
-	steps := make([][]step, len(t.members))
-	p, err := a.plan(t, tune, c)
-	if err != nil || p.stage == 0 {
-		return p, steps, err
+// shares is plan for p, with copies of inputs where results lie over them. What it returns
+// is complete once p has its memory: inputs may be read from there.
+func (a moveAlgorithm) shares(p *collPlan, t teamFacts, tune device.Tuning, c *collective) (*movePlan, [][]action, error) {
+	first := make([][]action, t.Members())
+	m, err := a.plan(t, tune, c)
+	if err != nil || m.stage == 0 {
+		return m, first, err
 	}
-	if err := p.stageInputs(t, c, steps); err != nil {
+	// Where the copies will be is not known yet; the shares are those of dense inputs.
+	staged, inputs := m.staged, make([]strided.View, len(c.parts))
+	for i := range c.parts {
+		if staged[i] {
+			inputs[i] = c.parts[i].in
+			c.parts[i].in = inputs[i].In(sharedCopy{inputs[i].Mem}, 0)
+		}
+	}
+	stage := m.stage
+	if m, err = a.plan(t, tune, c); err != nil {
 		return nil, nil, err
 	}
-	p, err = a.plan(t, tune, c) // from where inputs are now
-	return p, steps, err
+	p.reserve("copies of inputs", stage, func(mem area) {
+		for i := range c.parts {
+			if !staged[i] {
+				continue
+			}
+			safe := inputs[i].In(sharedCopy{inputs[i].Mem}, mem.At[i])
+			first[i] = append(first[i], copyViews{safe, inputs[i]})
+			c.parts[i].in = safe
+		}
+		if now, err := a.plan(t, tune, c); err == nil { // as it was, but for where inputs are
+			*m = *now
+		}
+	})
+	return m, first, nil
 }
 
-// stageInputs has inputs that results overlap copied to the team's memory, and c
-// read them there.
-func (p *movePlan) stageInputs(t *team, c *collective, steps [][]step) error {
-	mem, err := t.reserve("copies of inputs", p.stage)
-	if err != nil {
-		return err
-	}
-	for i := range c.parts {
-		if !p.staged[i] {
-			continue
-		}
-		in := c.parts[i].in
-		safe := in.In(&memory{dev: memoryOf(&in).dev, kind: device.Shared, addr: mem.at[i], bytes: mem.bytes}, mem.at[i])
-		steps[i] = append(steps[i], &copyStep{safe, in})
-		c.parts[i].in = safe
-	}
-	return nil
-}
+// sharedCopy is shared memory of the device that other memory is of.
+type sharedCopy struct{ strided.Memory }
+
+// Kind is shared.
+func (sharedCopy) Kind() device.MemKind { return device.Shared }

@@ -5,6 +5,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -14,11 +15,11 @@ type multimem struct{ reduceAlgorithm }
 
 var multimemAlgorithms = []namedAlgorithm{{"multimem", multimem{reduceAlgorithm{name: "multimem", unrolls: []int{1, 2, 4}}}}}
 
-func (a multimem) supports(t *team, tune device.Tuning, c *collective) error {
-	if err := t.multicasts(); err != nil {
+func (a multimem) Supports(t teamFacts, tune device.Tuning, c *collective) error {
+	if err := t.Multicasts(); err != nil {
 		return err
 	}
-	if err := a.reduceAlgorithm.supports(t, tune, c); err != nil {
+	if err := a.reduceAlgorithm.Supports(t, tune, c); err != nil {
 		return err
 	}
 	dt := dtypeOf(c)
@@ -31,23 +32,17 @@ func (a multimem) supports(t *team, tune device.Tuning, c *collective) error {
 	return nil
 }
 
-func (a multimem) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	r := a.request(tune, c)
-	if err := t.pulled(tune, r); err != nil {
-		return nil, err
-	}
-	mc, err := t.joint(int64(len(t.members)) * r.Share * 16)
-	if err != nil {
-		return nil, err
-	}
-	r.Data = mc.own
-	steps := make([][]step, len(t.members))
-	for i, m := range t.members {
-		st, err := m.kernel(kernels.Multimem{AllReduce: *r, All: mc.all}.Meeting(i))
-		if err != nil {
-			return nil, err
+// Plan is one launch on each member, on joined memory.
+func (a multimem) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
+	r, p, all := a.request(tune, c), &collPlan{}, nvlib.Ptr(0)
+	pulled(p, t, tune, r)
+	p.joined(int64(t.Members())*r.Share*16, func(a area) { r.Data, all = a.At, a.All })
+	p.Launches = func() ([][]action, error) {
+		list := make([][]action, t.Members())
+		for i := range list {
+			list[i] = []action{meetKernel{kernels.Multimem{AllReduce: *r, All: all}.Meeting(i)}}
 		}
-		steps[i] = []step{st}
+		return list, nil
 	}
-	return steps, nil
+	return p, nil
 }

@@ -9,13 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ncclAlgorithm runs collectives by NVIDIA's library. It adds in an order of its
-// own: where that can change bits it is only for those who allow any order.
-type ncclAlgorithm struct{}
-
+// ncclName is NVIDIA's library. It adds in an order of its own: where that can change bits it
+// is only for those who allow any order.
 const ncclName = "nccl"
-
-var ncclAlgorithms = []namedAlgorithm{{ncclName, ncclAlgorithm{}}}
 
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
@@ -23,7 +19,8 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
-func (ncclAlgorithm) supports(t *team, _ device.Tuning, c *collective) error {
+// supportsNCCL returns nil, or why NCCL cannot do c.
+func (t *team) supportsNCCL(c *collective) error {
 	lib, err := t.w.m.sys.NCCL()
 	if err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
@@ -106,7 +103,7 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 	if c.Op == ir.OpAllReduce {
 		w.gives = func(int, int) bool { return true }
 	} else {
-		f, err := t.flow(c)
+		f, err := flowOf(c, len(t.members))
 		if err != nil {
 			return nil, err
 		}
@@ -154,7 +151,7 @@ func sameShapes(t *team, c *collective) error {
 		}
 		return alike(views)
 	}
-	f, err := t.flow(c)
+	f, err := flowOf(c, len(t.members))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-func (ncclAlgorithm) prepare(t *team, _ device.Tuning, c *collective) ([][]step, error) {
+// prepareNCCL returns what each member launches.
+func (t *team) prepareNCCL(c *collective) ([][]step, error) {
 	w, err := ncclPlan(t, c)
 	if err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
 			if err != nil {
 				return call, err
 			}
-			call.in = mem.at[i]
+			call.in = mem.At[i]
 			steps, err := t.members[i].copySteps(s.in.At(call.in), *s.in)
 			if err != nil {
 				return call, err
@@ -94,7 +95,7 @@ func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
 			if err != nil {
 				return call, err
 			}
-			call.out = mem.at[i]
+			call.out = mem.At[i]
 			steps, err := t.members[i].copySteps(*s.out, s.out.At(call.out))
 			if err != nil {
 				return call, err

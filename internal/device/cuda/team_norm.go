@@ -7,7 +7,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
-	"hocket.example/hocket/ir"
 )
 
 // normLimit says up to how many rows of up to so many packs one launch is faster than
@@ -47,56 +46,6 @@ type normed struct {
 
 func (n *normed) list() []*strided.View {
 	return []*strided.View{&n.in, &n.residual, &n.weight, &n.sum, &n.out}
-}
-
-func (t *team) SupportsNorm(n *device.Norm) error {
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
-	_, err := t.worthwhile(n)
-	return err
-}
-
-// worthwhile resolves parts that are faster as one launch.
-func (t *team) worthwhile(n *device.Norm) ([]normed, error) {
-	all, err := t.norms(n.Parts)
-	if err != nil {
-		return nil, err
-	}
-	rows, packs := all[0].rows(), all[0].packs()
-	if l := normLimitFor(len(t.members), packs); rows > l.rows {
-		return nil, fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; of more than %d three launches are faster, or not known to be slower",
-			device.ErrUnsupported, rows, 16*packs, len(t.members), l.rows)
-	}
-	return all, nil
-}
-
-// norms resolves parts and checks that they fit each other and the kernel.
-func (t *team) norms(parts []device.NormPart) ([]normed, error) {
-	if err := t.w.err(); err != nil {
-		return nil, err
-	}
-	if t.closed || len(parts) != len(t.members) || len(parts) < 2 {
-		return nil, fmt.Errorf("a normalised sum: %d parts for a team of %d members (closed: %v)", len(parts), len(t.members), t.closed)
-	}
-	if err := t.apart(); err != nil {
-		return nil, fmt.Errorf("a normalised sum: %w", err)
-	}
-	all := make([]normed, len(parts))
-	for i, p := range parts {
-		n := &all[i]
-		for k, v := range []device.View{p.In, p.Residual, p.Weight, p.Sum, p.Out} {
-			r, err := t.members[i].dev.resolve(v, false)
-			if err != nil {
-				return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
-			}
-			r.Detach()
-			*n.list()[k] = r
-		}
-		if err := n.check(&all[0], t.normRoom(n.packs())); err != nil {
-			return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
-		}
-	}
-	return all, nil
 }
 
 // check compares with the first member's; room is how many blocks run at once.
@@ -141,69 +90,40 @@ func (n *normed) rows() int64 { return n.in.N / max(n.weight.N, 1) }
 // packs is how many packs of 16 bytes a row has.
 func (n *normed) packs() int64 { return n.weight.Bytes() / 16 }
 
-func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
-	defer t.w.exclusive()()
-	all, err := t.worthwhile(n)
-	if err != nil {
-		return nil, err
-	}
-	launches := make([]device.Launch, len(all))
-	if all[0].in.N == 0 {
-		return launches, nil
-	}
-	steps, err := t.normSteps(n.Eps, all)
-	if err != nil {
-		return nil, fmt.Errorf("a normalised sum: %w", err)
-	}
-	what := fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm)
-	for i, m := range t.members {
-		launches[i] = &launch{dev: m.dev, name: what, steps: []step{steps[i]}, member: m, id: -1}
-	}
-	t.together(what, launches)
-	return launches, nil
-}
-
-// PrepareNormAhead has the compiler begin with the kernel.
-func (t *team) PrepareNormAhead(n *device.Norm) {
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
-	all, err := t.worthwhile(n)
-	if err != nil || all[0].in.N == 0 {
-		return
-	}
-	t.foresee(func() {
-		_, _ = t.normSteps(n.Eps, all) // PrepareNorm tells of errors
-	})
-}
-
 // normRoom returns how many blocks for rows of so many packs run at once.
-func (t *team) normRoom(packs int64) int { return t.room(kernels.NormThreads(packs)) }
+func normRoom(t teamFacts, packs int64) int { return t.Room(kernels.NormThreads(packs)) }
 
-// normSteps returns what each member launches.
-func (t *team) normSteps(eps float64, all []normed) ([]step, error) {
-	rows := all[0].rows()
-	lines, err := t.resting(int64(len(all)) * rows * all[0].packs() * 16)
-	if err != nil {
-		return nil, err
-	}
-	var read *area
+// normPlan is one launch on each member.
+func normPlan(t teamFacts, eps float64, all []normed) *collPlan {
+	rows, p := all[0].rows(), &collPlan{}
+	var lines, read area
+	p.resting(int64(len(all))*rows*all[0].packs()*16, func(a area) { lines = a })
 	if slices.ContainsFunc(all, func(n normed) bool { return n.across }) {
-		if read, err = t.halves("norm", 4*kernels.BlocksMost); err != nil {
-			return nil, err
-		}
+		p.halves("norm", 4*kernels.BlocksMost, func(a area) { read = a })
 	}
-	blocks := min(rows, int64(t.normRoom(all[0].packs())))
-	steps := make([]step, len(all))
-	for i, m := range t.members {
-		n := &all[i]
-		k := kernels.ReduceNorm{DType: n.in.DType, Members: len(all), Rows: int(rows), Packs: n.packs(), Blocks: int(blocks), Eps: eps,
-			In: n.in.Addr, Residual: n.residual.Addr, Weight: n.weight.Addr, Sum: n.sum.Addr, Out: n.out.Addr, Data: lines.at, Half: lines.bytes / 2}
-		if n.across {
-			k.Read, k.ReadHalf = read.at[i], read.bytes/2
+	blocks := min(rows, int64(normRoom(t, all[0].packs())))
+	p.Launches = func() ([][]action, error) {
+		list := make([][]action, len(all))
+		for i := range all {
+			n := &all[i]
+			k := kernels.ReduceNorm{DType: n.in.DType, Members: len(all), Rows: int(rows), Packs: n.packs(), Blocks: int(blocks), Eps: eps,
+				In: n.in.Addr, Residual: n.residual.Addr, Weight: n.weight.Addr, Sum: n.sum.Addr, Out: n.out.Addr, Data: lines.At, Half: lines.half()}
+			if n.across {
+				k.Read, k.ReadHalf = read.At[i], read.half()
+			}
+			list[i] = []action{meetKernel{k.Meeting()}}
 		}
-		if steps[i], err = m.kernel(k.Meeting()); err != nil {
-			return nil, err
-		}
+		return list, nil
 	}
-	return steps, nil
+	return p
+}
+
+// worthwhile returns nil where all, which were checked, are faster as one launch.
+func worthwhile(t teamFacts, all []normed) error {
+	rows, packs := all[0].rows(), all[0].packs()
+	if l := normLimitFor(t.Members(), packs); rows > l.rows {
+		return fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; of more than %d three launches are faster, or not known to be slower",
+			device.ErrUnsupported, rows, 16*packs, t.Members(), l.rows)
+	}
+	return nil
 }

@@ -280,7 +280,7 @@ func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all) })
+	n.own.compileAhead(normPlan(n.own, norm.Eps, all))
 }
 
 // time measures one size.
@@ -309,10 +309,10 @@ func (n *normSweep) time(rows, width int64) {
 // launches are made whatever the size.
 func (n *normSweep) launches(eps float64, all []normed) (one []device.Launch) {
 	defer n.w.exclusive()()
-	steps, err := n.own.normSteps(eps, all)
+	steps, err := n.own.carryOut(normPlan(n.own, eps, all))
 	n.must(err)
 	for r, m := range n.own.members {
-		one = append(one, &launch{dev: m.dev, name: "norm", steps: []step{steps[r]}, member: m, id: -1})
+		one = append(one, &launch{dev: m.dev, name: "norm", steps: steps[r], member: m, id: -1})
 	}
 	return one
 }

@@ -26,7 +26,7 @@ var pushSumUnrolls = []int{1, 2, 4, 8}
 
 const pushSumTogether = 2
 
-func (a pushSum) supports(t *team, tune device.Tuning, c *collective) error {
+func (a pushSum) Supports(t teamFacts, tune device.Tuning, c *collective) error {
 	if c.empty() {
 		return nil
 	}
@@ -35,15 +35,15 @@ func (a pushSum) supports(t *team, tune device.Tuning, c *collective) error {
 }
 
 // request is the launch, without memory for it.
-func (a pushSum) request(t *team, tune device.Tuning, c *collective) (*kernels.AllReduce, error) {
+func (a pushSum) request(t teamFacts, tune device.Tuning, c *collective) (*kernels.AllReduce, error) {
 	if c.Op != ir.OpReduceScatter {
 		return nil, fmt.Errorf("%w: it does reduce_scatter only", device.ErrUnsupported)
 	}
-	f, err := t.flow(c)
+	f, err := flowOf(c, t.Members())
 	if err != nil {
 		return nil, err
 	}
-	if err := t.movable(c, f, kernels.ReduceLL); err != nil {
+	if err := movable(t, c, f, kernels.ReduceLL); err != nil {
 		return nil, err
 	}
 	r := &kernels.AllReduce{Kind: kernels.AllReduceScatter, DType: dtypeOf(c), Red: c.Red, Threads: cmp.Or(tune.Threads, threadsMost), Unroll: cmp.Or(tune.Unroll, 2)}
@@ -116,35 +116,28 @@ func (pushSum) operands(r *kernels.AllReduce, c *collective, f *flow) error {
 	return nil
 }
 
-func (a pushSum) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
+// Plan is one launch on each member.
+func (a pushSum) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
 	r, err := a.request(t, tune, c)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.addends(tune, r); err != nil {
-		return nil, err
-	}
+	p := &collPlan{}
+	addends(p, t, tune, r)
 	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
-	r.Blocks = t.grid(tune, r.Threads, chunks+r.Writers+r.Readers)
-	area, err := t.reserve("staging", int64(len(t.members))*r.Share*16)
-	if err != nil {
-		return nil, err
-	}
-	r.Data = area.at
-	if err := t.flagged(r, chunks+kernels.BlocksMost); err != nil {
-		return nil, err
-	}
-	return t.meeting(r)
+	r.Blocks = grid(t, tune, r.Threads, chunks+r.Writers+r.Readers)
+	p.reserve("staging", int64(t.Members())*r.Share*16, func(a area) { r.Data = a.At })
+	flagged(p, t, r, chunks+kernels.BlocksMost)
+	return p.meeting(t, r), nil
 }
 
 // addends gives r the blocks and the host memory for what goes by way of it, unless
 // too few blocks would be left for the link.
-func (t *team) addends(tune device.Tuning, r *kernels.AllReduce) (err error) {
-	part := addendsByHost(len(t.members), r.Count*r.DType.Size())
-	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 6*(part.writers+part.readers) {
-		return nil
+func addends(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
+	part := addendsByHost(t.Members(), r.Count*r.DType.Size())
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 6*(part.writers+part.readers) {
+		return
 	}
 	r.Kind, r.Writers, r.Readers = kernels.AllReduceAddends, part.writers, part.readers
-	r.Host, err = t.hostMemory(int64(len(t.members)) * r.Split * 16)
-	return err
+	p.hostMemory(int64(t.Members())*r.Split*16, func(a area) { r.Host = a.At })
 }

@@ -42,14 +42,14 @@ type reduceAlgorithm struct {
 	lines   bool  // lines are their own flags
 }
 
-func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) error {
+func (a reduceAlgorithm) Supports(t teamFacts, tune device.Tuning, c *collective) error {
 	if c.Op != ir.OpAllReduce {
 		return fmt.Errorf("%w: it does all_reduce only", device.ErrUnsupported)
 	}
 	if c.Red < ir.Sum || c.Red > ir.Avg {
 		return fmt.Errorf("there is no reduction %d", c.Red)
 	}
-	if len(t.members) < 2 {
+	if t.Members() < 2 {
 		return fmt.Errorf("%w: a team of one", device.ErrUnsupported)
 	}
 	if tune.Unroll != 0 && !slices.Contains(a.unrolls, tune.Unroll) {
@@ -62,14 +62,14 @@ func (a reduceAlgorithm) supports(t *team, tune device.Tuning, c *collective) er
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
 	}
 	if a.kind == kernels.AllReduceFew {
-		if err := t.fewFits(tune); err != nil {
+		if err := fewFits(t, tune); err != nil {
 			return err
 		}
 	}
 	return a.supportsParts(t, tune, c)
 }
 
-func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collective) error {
+func (a reduceAlgorithm) supportsParts(t teamFacts, tune device.Tuning, c *collective) error {
 	for i := range c.parts {
 		p := &c.parts[i]
 		if !p.reads || !p.writes {
@@ -101,11 +101,11 @@ func (a reduceAlgorithm) supportsParts(t *team, tune device.Tuning, c *collectiv
 	}
 	switch {
 	case a.sheets:
-		return t.keepsStretches()
+		return t.KeepsStretches()
 	case a.kind == kernels.AllReduceLamportHost:
-		return t.lamportHostable(a.request(tune, c), c)
+		return lamportHostable(t, a.request(tune, c), c)
 	case a.kind == kernels.AllReduceHost:
-		return t.hostable(a.request(tune, c), c)
+		return hostable(t, a.request(tune, c), c)
 	}
 	return nil
 }
@@ -143,66 +143,47 @@ func (a reduceAlgorithm) unroll(bytes int64, members int) int {
 	return 1
 }
 
-// keepsStretches returns nil where the members' links are known to deliver 128
-// bytes that one warp writes as one: NVLink, and a device's own memory. Over a
-// bus the last bytes may come first.
-func (t *team) keepsStretches() error {
-	for _, m := range t.members {
-		for _, o := range t.members {
-			if t.w.linkOf(m.dev.site, o.dev.site) == 'p' {
-				return fmt.Errorf("%w: no NVLink between GPUs %d and %d", device.ErrUnsupported, m.dev.site.gpu.Device, o.dev.site.gpu.Device)
-			}
-		}
-	}
-	return nil
-}
-
-// prepare resolves the grid and reserves memory for what is pushed.
-func (a reduceAlgorithm) prepare(t *team, tune device.Tuning, c *collective) ([][]step, error) {
-	r := a.request(tune, c)
-	var err error
+// Plan resolves the grid and wants memory for what is pushed.
+func (a reduceAlgorithm) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
+	r, p := a.request(tune, c), &collPlan{}
 	switch a.kind {
 	case kernels.AllReduceLL, kernels.AllReduceLL2:
-		err = a.halves(t, tune, r)
+		a.halves(p, t, tune, r)
 	case kernels.AllReduceLL128, kernels.AllReduceLL128x2:
-		err = a.inSheets(t, tune, r)
+		a.inSheets(p, t, tune, r)
 	case kernels.AllReduceLamport, kernels.AllReduceLamportx2:
-		err = a.inLines(t, tune, r)
+		a.inLines(p, t, tune, r)
 	case kernels.AllReduceLamportHost:
-		err = a.linesByHost(t, tune, r)
+		a.linesByHost(p, t, tune, r)
 	case kernels.AllReducePush:
-		err = t.staged(tune, r)
+		staged(p, t, tune, r)
 	case kernels.AllReduceFew:
-		err = t.few(tune, r)
+		few(p, t, tune, r)
 	case kernels.AllReduceHost:
-		err = t.byHost(tune, r)
+		stagedByHost(p, t, tune, r)
 	default:
-		err = t.pulled(tune, r)
+		pulled(p, t, tune, r)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return t.meeting(r)
+	return p.meeting(t, r), nil
 }
 
-// meeting is one launch on each member.
-func (t *team) meeting(r *kernels.AllReduce) ([][]step, error) {
-	steps := make([][]step, len(t.members))
-	for i, m := range t.members {
-		st, err := m.kernel(r.Meeting(i))
-		if err != nil {
-			return nil, err
+// meeting has p end in one launch on each member.
+func (p *collPlan) meeting(t teamFacts, r *kernels.AllReduce) *collPlan {
+	p.Launches = func() ([][]action, error) {
+		list := make([][]action, t.Members())
+		for i := range list {
+			list[i] = []action{meetKernel{r.Meeting(i)}}
 		}
-		steps[i] = []step{st}
+		return list, nil
 	}
-	return steps, nil
+	return p
 }
 
 func ceil(a, b int64) int64 { return (a + b - 1) / b }
 
 // grid is the number of blocks where work for that many can be had.
-func (t *team) grid(tune device.Tuning, threads int, work int64) int {
-	n := int64(t.room(threads))
+func grid(t teamFacts, tune device.Tuning, threads int, work int64) int {
+	n := int64(t.Room(threads))
 	if tune.Blocks > 0 {
 		n = min(n, int64(tune.Blocks))
 	}
@@ -219,30 +200,25 @@ func (a reduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
 }
 
 // halves is for lines of which half is data.
-func (a reduceAlgorithm) halves(t *team, tune device.Tuning, r *kernels.AllReduce) error {
+func (a reduceAlgorithm) halves(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
 	units := ceil(r.Count*r.DType.Size(), 8)
 	var times int64
-	r.Share, times = a.shared(units, int64(len(t.members)), 16)
-	r.Blocks = t.grid(tune, r.Threads, ceil(r.Share, int64(r.Threads*r.Unroll)))
-	return t.pushed(r, "ll", times*r.Share*16)
+	r.Share, times = a.shared(units, int64(t.Members()), 16)
+	r.Blocks = grid(t, tune, r.Threads, ceil(r.Share, int64(r.Threads*r.Unroll)))
+	p.pushed(r, "ll", times*r.Share*16)
 }
 
-func (t *team) pushed(r *kernels.AllReduce, name string, half int64) error {
-	area, err := t.halves(name, half)
-	if err != nil {
-		return err
-	}
-	r.Data, r.Half = area.at, area.bytes/2
-	return nil
+func (p *collPlan) pushed(r *kernels.AllReduce, name string, half int64) {
+	p.halves(name, half, func(a area) { r.Data, r.Half = a.At, a.half() })
 }
 
 // inSheets is for sheets.
-func (a reduceAlgorithm) inSheets(t *team, tune device.Tuning, r *kernels.AllReduce) error {
+func (a reduceAlgorithm) inSheets(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
 	sheets := ceil(ceil(r.Count*r.DType.Size(), 16), kernels.SheetPacks(r.Unroll))
 	var times int64
-	r.Share, times = a.shared(sheets, int64(len(t.members)), 1)
-	r.Blocks = t.grid(tune, r.Threads, r.Share)
-	return t.pushed(r, "ll128", times*r.Share*512*int64(r.Unroll))
+	r.Share, times = a.shared(sheets, int64(t.Members()), 1)
+	r.Blocks = grid(t, tune, r.Threads, r.Share)
+	p.pushed(r, "ll128", times*r.Share*512*int64(r.Unroll))
 }
 
 // shareOut gives each member as many packs of 16 bytes, in whole cache lines.
@@ -251,32 +227,24 @@ func shareOut(r *kernels.AllReduce, members int64) {
 }
 
 // staged is for chunks that go through staging memory.
-func (t *team) staged(tune device.Tuning, r *kernels.AllReduce) error {
-	members := int64(len(t.members))
+func staged(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
+	members := int64(t.Members())
 	shareOut(r, members)
 	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
-	r.Blocks = t.grid(tune, r.Threads, chunks)
-	area, err := t.reserve("staging", members*r.Share*16)
-	if err != nil {
-		return err
-	}
-	r.Data = area.at
-	return t.flagged(r, chunks+kernels.BlocksMost)
+	r.Blocks = grid(t, tune, r.Threads, chunks)
+	p.reserve("staging", members*r.Share*16, func(a area) { r.Data = a.At })
+	flagged(p, t, r, chunks+kernels.BlocksMost)
 }
 
 // pulled is for what members read from each other.
-func (t *team) pulled(tune device.Tuning, r *kernels.AllReduce) error {
-	shareOut(r, int64(len(t.members)))
-	r.Blocks = t.grid(tune, r.Threads, ceil(r.Share, int64(r.Threads)))
-	return t.flagged(r, 2*kernels.BlocksMost)
+func pulled(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
+	shareOut(r, int64(t.Members()))
+	r.Blocks = grid(t, tune, r.Threads, ceil(r.Share, int64(r.Threads)))
+	flagged(p, t, r, 2*kernels.BlocksMost)
 }
 
-// flagged reserves so many flags for each pair of members.
-func (t *team) flagged(r *kernels.AllReduce, slots int64) error {
-	area, err := t.halves("flags", int64(len(t.members))*slots*4)
-	if err != nil {
-		return err
-	}
-	r.Flags, r.FlagHalf, r.Slots = area.at, area.bytes/2, slots
-	return nil
+// flagged wants so many flags for each pair of members.
+func flagged(p *collPlan, t teamFacts, r *kernels.AllReduce, slots int64) {
+	r.Slots = slots
+	p.halves("flags", int64(t.Members())*slots*4, func(a area) { r.Flags, r.FlagHalf = a.At, a.half() })
 }

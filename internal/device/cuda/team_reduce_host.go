@@ -5,9 +5,7 @@ import (
 	"math"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/kernels"
-	"hocket.example/hocket/internal/nvlib"
 )
 
 // hostPart is what of an all_reduce goes by way of host memory, in thousandths of
@@ -53,12 +51,12 @@ func hostResults(r *kernels.AllReduce) int64 {
 // hostable returns nil, or why no part of r can go by way of host memory. Between two
 // members, where one shot sends no more than two, operands do: not where a block
 // would write over what another has still to send. Between more their results do.
-func (t *team) hostable(r *kernels.AllReduce, c *collective) error {
+func hostable(t teamFacts, r *kernels.AllReduce, c *collective) error {
 	bytes := c.parts[0].in.Bytes()
-	if len(t.members) > 2 && hostResults(r) == 0 || len(t.members) == 2 && hostSplit(bytes) == 0 {
+	if t.Members() > 2 && hostResults(r) == 0 || t.Members() == 2 && hostSplit(bytes) == 0 {
 		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, bytes)
 	}
-	if len(t.members) > 2 {
+	if t.Members() > 2 {
 		return nil
 	}
 	for i := range c.parts {
@@ -69,19 +67,20 @@ func (t *team) hostable(r *kernels.AllReduce, c *collective) error {
 	return nil
 }
 
-// byHost is staged, with host memory and blocks for what goes by way of it.
-func (t *team) byHost(tune device.Tuning, r *kernels.AllReduce) error {
+// stagedByHost is staged, with host memory and blocks for what goes by way of it.
+func stagedByHost(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
 	part := byHostMemory
-	if len(t.members) > 2 {
+	if t.Members() > 2 {
 		part = resultsByHost(r.Count * r.DType.Size())
 	}
 	aside := part.writers + part.readers
-	if int64(t.grid(tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
 		r.Kind = kernels.AllReducePush
-		return t.staged(tune, r)
+		staged(p, t, tune, r)
+		return
 	}
 	r.Writers, r.Readers = part.writers, part.readers
-	chunk, members := int64(r.Threads*r.Unroll), int64(len(t.members))
+	chunk, members := int64(r.Threads*r.Unroll), int64(t.Members())
 	var aboard, told int64 // packs by way of host memory, and the flags for them
 	if members == 2 {
 		bytes := r.Count * r.DType.Size()
@@ -95,44 +94,8 @@ func (t *team) byHost(tune device.Tuning, r *kernels.AllReduce) error {
 		aboard, told = r.Split, r.Split/chunk
 	}
 	chunks := ceil(r.Share, chunk)
-	r.Blocks = t.grid(tune, r.Threads, chunks+aside)
-	area, err := t.reserve("staging", members*r.Share*16)
-	if err != nil {
-		return err
-	}
-	r.Data = area.at
-	if r.Host, err = t.hostMemory(aboard * 16); err != nil {
-		return err
-	}
-	return t.flagged(r, chunks+told+kernels.BlocksMost)
-}
-
-// hostMemory reserves pinned memory for each member.
-func (t *team) hostMemory(bytes int64) ([]nvlib.Ptr, error) {
-	a, err := t.pinned("host memory", bytes)
-	if err != nil {
-		return nil, err
-	}
-	return a.at, nil
-}
-
-// pinned reserves so many bytes of it by a name, as reserve does.
-func (t *team) pinned(name string, bytes int64) (*area, error) {
-	if t.draft != nil {
-		return t.draft.area(len(t.members), bytes), nil
-	}
-	if r := t.regions[name]; r != nil && r.bytes >= bytes {
-		return r, nil
-	}
-	a := &area{bytes: gpu.RoundUp(bytes, 1<<20)}
-	for _, m := range t.members {
-		mem, err := m.dev.alloc(a.bytes, device.Pinned)
-		if err != nil {
-			return nil, fmt.Errorf("%d bytes of host memory for each member: %w", a.bytes, err)
-		}
-		t.memory = append(t.memory, mem)
-		a.at = append(a.at, mem.addr)
-	}
-	t.regions[name] = a
-	return a, nil
+	r.Blocks = grid(t, tune, r.Threads, chunks+aside)
+	p.reserve("staging", members*r.Share*16, func(a area) { r.Data = a.At })
+	p.hostMemory(aboard*16, func(a area) { r.Host = a.At })
+	flagged(p, t, r, chunks+told+kernels.BlocksMost)
 }

@@ -224,7 +224,7 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 		for _, b := range blocks {
 			for _, t := range threads {
 				for _, u := range unrolls {
-					if room := s.team.(*team).room(t); b <= room || b == blocks[0] {
+					if room := s.team.(*team).Room(t); b <= room || b == blocks[0] {
 						list = append(list, device.Tuning{Algo: algo, Blocks: b, Threads: t, Unroll: u})
 					}
 				}

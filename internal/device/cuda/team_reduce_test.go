@@ -126,7 +126,7 @@ func TestReduceGrids(t *testing.T) {
 		}
 	}
 	teamOf(t, w, "side")
-	if got := tm.room(512); got != 33 {
+	if got := tm.Room(512); got != 33 {
 		t.Errorf("beside another team there is room for %d blocks", got)
 	}
 	if tm.alone() {
@@ -150,7 +150,7 @@ func TestReduceSupports(t *testing.T) {
 		ask(device.Tuning{Algo: a.name, Threads: 33}, whole, "33 threads")
 		ask(device.Tuning{Algo: a.name, Blocks: 300}, whole, "300 blocks")
 		ask(device.Tuning{Algo: a.name, Unroll: 3}, whole, "unroll 3")
-		if a.teamAlgorithm.(reduceAlgorithm).direct {
+		if a.algorithm.(reduceAlgorithm).direct {
 			ask(device.Tuning{Algo: a.name}, odd, "multiple of 16 bytes")
 		} else {
 			ask(device.Tuning{Algo: a.name}, odd, "")
@@ -179,8 +179,8 @@ func TestFlagsFillHalves(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	area, err := tm.halves("flags of moves", kernels.MoveFlagBytes)
-	if err != nil || area.bytes != 2*kernels.MoveFlagBytes {
-		t.Errorf("%d bytes for two halves of %d (%v)", area.bytes, kernels.MoveFlagBytes, err)
+	if err != nil || area.Bytes != 2*kernels.MoveFlagBytes {
+		t.Errorf("%d bytes for two halves of %d (%v)", area.Bytes, kernels.MoveFlagBytes, err)
 	}
 }
 

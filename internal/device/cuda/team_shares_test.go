@@ -100,7 +100,7 @@ func TestMoveShares(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				a := named.teamAlgorithm.(moveAlgorithm)
+				a := named.algorithm.(moveAlgorithm)
 				r := newTeamRig(t, w, "team", team)
 				took := 0
 				for _, op := range moveOps {
@@ -132,7 +132,7 @@ func (r *teamRig) shares(a moveAlgorithm, c *rigCase) bool {
 
 // withShares has run do in Go what kernels would of a case's shares, as a makes them,
 // behind what is copied first; false where by declines it.
-func (r *teamRig) withShares(by teamAlgorithm, a moveAlgorithm, c *rigCase, run func(tm *team, p *movePlan)) bool {
+func (r *teamRig) withShares(by algorithm, a moveAlgorithm, c *rigCase, run func(tm *team, p *movePlan)) bool {
 	r.t.Helper()
 	tm := r.team.(*team)
 	all := r.cases
@@ -143,17 +143,21 @@ func (r *teamRig) withShares(by teamAlgorithm, a moveAlgorithm, c *rigCase, run 
 	tm.w.mu.Lock()
 	col, err := tm.resolve(c.collective())
 	r.must(err)
-	taken := col.empty() || by.supports(tm, device.Tuning{}, col) == nil
+	taken := col.empty() || by.Supports(tm, device.Tuning{}, col) == nil
 	if taken && !col.empty() {
-		p, steps, err := a.shares(tm, device.Tuning{}, col)
+		p := &collPlan{}
+		m, first, err := a.shares(p, tm, device.Tuning{}, col)
 		r.must(err)
-		for i, list := range steps {
-			for _, st := range list {
+		r.hold(p)
+		for i, list := range first {
+			for _, x := range list {
+				st, err := tm.members[i].step(x)
+				r.must(err)
 				s := tm.members[i].stream
 				r.must(s.dev.bound(func() error { return st.run(s) }))
 			}
 		}
-		run(tm, p)
+		run(tm, m)
 	}
 	tm.w.mu.Unlock()
 	if taken {
@@ -161,4 +165,14 @@ func (r *teamRig) withShares(by teamAlgorithm, a moveAlgorithm, c *rigCase, run 
 		r.must(r.w.Sync(r.t.Context()))
 	}
 	return taken
+}
+
+// hold gives a plan its memory.
+func (r *teamRig) hold(p *collPlan) {
+	r.t.Helper()
+	for _, x := range p.Memory {
+		at, err := r.team.(*team).hold(x)
+		r.must(err)
+		x.Use(at)
+	}
 }
