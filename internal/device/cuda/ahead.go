@@ -60,7 +60,7 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	a, r, err := t.check(tune, c)
-	if err != nil || r.empty() {
+	if err != nil || r.Empty() {
 		return
 	}
 	if p, err := a.Plan(t, tune, r); err == nil { // Prepare tells of errors

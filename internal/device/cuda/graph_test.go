@@ -89,14 +89,14 @@ func TestFormsWanted(t *testing.T) {
 	for _, c := range []struct {
 		gpus, per int
 		graphs    string
-		want      string
+		Want      string
 	}{{1, 1, "", "one"}, {2, 1, "", "one each"}, {2, 2, "", "one"}, {2, 2, formEach, "each"}, {2, 1, formOne, "one"}} {
 		f := newFake(t, c.gpus)
 		w, err := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: c.per, Graphs: c.graphs}).Open(t.Context(), c.gpus*c.per)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(w.(*world).formsWanted(), " "); got != c.want {
+		if got := strings.Join(w.(*world).formsWanted(), " "); got != c.Want {
 			t.Errorf("%+v: forms %s", c, got)
 		}
 		if err := w.Close(); err != nil {

@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -22,7 +23,7 @@ type besideStep struct {
 }
 
 // push is the step for copies.
-func (m *member) push(c engineCopies) (*pushStep, error) {
+func (m *member) push(c coll.Copies) (*pushStep, error) {
 	p := &pushStep{dev: m.dev, own: c.Own}
 	for k, list := range c.Beside {
 		side, err := m.beside(k)

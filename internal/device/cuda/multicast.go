@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -67,20 +68,20 @@ type multicast struct {
 
 // joint returns memory of at least so many bytes on each member, joined. More than
 // before are another piece of memory.
-func (t *team) joint(bytes int64) (area, error) {
+func (t *team) joint(bytes int64) (coll.Area, error) {
 	if n := len(t.joints); n > 0 && t.joints[n-1].bytes >= bytes {
 		return t.joints[n-1].area(), nil
 	}
 	mc := &multicast{}
 	if err := t.makeJoint(mc, bytes); err != nil {
-		return area{}, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
+		return coll.Area{}, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
 	}
 	t.joints = append(t.joints, mc)
 	t.bytes += mc.bytes
 	return mc.area(), nil
 }
 
-func (mc *multicast) area() area { return area{At: mc.own, Bytes: mc.bytes, All: mc.all} }
+func (mc *multicast) area() coll.Area { return coll.Area{At: mc.own, Bytes: mc.bytes, All: mc.all} }
 
 // done notes how to undo what was done without err, and returns err.
 func (mc *multicast) done(err error, undo func() error) error {

@@ -284,11 +284,11 @@ func pointers(tm *team, c *device.Collective, in bool) (list []nvlib.Ptr) {
 	if err != nil {
 		return nil
 	}
-	for _, p := range r.parts {
+	for _, p := range r.Operands {
 		if in {
-			list = append(list, p.in.Addr)
+			list = append(list, p.In.Addr)
 		} else {
-			list = append(list, p.out.Addr)
+			list = append(list, p.Out.Addr)
 		}
 	}
 	return list
@@ -376,7 +376,7 @@ func TestMultimemChosen(t *testing.T) {
 	for _, c := range []struct {
 		opted, any bool
 		policy     comm.Policy
-		want       string
+		Want       string
 	}{
 		{false, false, comm.Policy{}, "pull"},
 		{false, true, comm.Policy{}, "pull"},
@@ -404,11 +404,11 @@ func TestMultimemChosen(t *testing.T) {
 		ch, err := d.Design(members, []comm.Instance{in})
 		must(err)
 		must(ch.Open())
-		if got := ch.Choice(0); got.Tuning.Algo != c.want {
+		if got := ch.Choice(0); got.Tuning.Algo != c.Want {
 			t.Errorf("%+v: %+v is chosen", c, got)
 		}
 		must(ch.Close())
-		if made := l.called["cuMulticastCreate"]; (made > 0) != (c.want == "multimem") {
+		if made := l.called["cuMulticastCreate"]; (made > 0) != (c.Want == "multimem") {
 			t.Errorf("%+v: %d objects were made", c, made)
 		}
 		in.Pin = byMultimem

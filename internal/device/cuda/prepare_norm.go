@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/ir"
 )
 
@@ -15,16 +16,16 @@ func (t *team) SupportsNorm(n *device.Norm) error {
 }
 
 // worthwhile resolves parts that are faster as one launch.
-func (t *team) worthwhile(n *device.Norm) ([]normed, error) {
+func (t *team) worthwhile(n *device.Norm) ([]coll.NormPart, error) {
 	all, err := t.norms(n.Parts)
 	if err != nil {
 		return nil, err
 	}
-	return all, worthwhile(t, all)
+	return all, coll.CheckNorm(t, all)
 }
 
 // norms resolves parts and checks that they fit each other and the kernel.
-func (t *team) norms(parts []device.NormPart) ([]normed, error) {
+func (t *team) norms(parts []device.NormPart) ([]coll.NormPart, error) {
 	if err := t.w.err(); err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func (t *team) norms(parts []device.NormPart) ([]normed, error) {
 	if err := t.apart(); err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
-	all := make([]normed, len(parts))
+	all := make([]coll.NormPart, len(parts))
 	for i, p := range parts {
 		n := &all[i]
 		for k, v := range []device.View{p.In, p.Residual, p.Weight, p.Sum, p.Out} {
@@ -43,9 +44,9 @@ func (t *team) norms(parts []device.NormPart) ([]normed, error) {
 				return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
 			}
 			r.Detach()
-			*n.list()[k] = r
+			*n.List()[k] = r
 		}
-		if err := n.check(&all[0], normRoom(t, n.packs())); err != nil {
+		if err := n.Check(&all[0], coll.NormRoom(t, n.Packs())); err != nil {
 			return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)
 		}
 	}
@@ -59,10 +60,10 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 		return nil, err
 	}
 	launches := make([]device.Launch, len(all))
-	if all[0].in.N == 0 {
+	if all[0].In.N == 0 {
 		return launches, nil
 	}
-	steps, err := t.carryOut(normPlan(t, n.Eps, all))
+	steps, err := t.carryOut(coll.PlanNorm(t, n.Eps, all))
 	if err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
@@ -79,8 +80,8 @@ func (t *team) PrepareNormAhead(n *device.Norm) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	all, err := t.worthwhile(n)
-	if err != nil || all[0].in.N == 0 {
+	if err != nil || all[0].In.N == 0 {
 		return
 	}
-	t.compileAhead(normPlan(t, n.Eps, all))
+	t.compileAhead(coll.PlanNorm(t, n.Eps, all))
 }

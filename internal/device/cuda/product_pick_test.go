@@ -99,7 +99,7 @@ func TestPick(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		costs []float32
-		want  int
+		Want  int
 	}{
 		{"the fastest", []float32{3, 1, 2}, 2},
 		{"the first, of nearly equal ones", []float32{1, 0.995, 2}, 1},
@@ -123,10 +123,10 @@ func TestPick(t *testing.T) {
 			if spent := f.lt.now; spent > 8*max(gemm.TrialMs, c.costs[0]) {
 				t.Errorf("the trial took %v ms", spent)
 			}
-			if got := chosen(t, w, f, l); got != c.want {
-				t.Errorf("took algorithm %d, not %d", got, c.want)
+			if got := chosen(t, w, f, l); got != c.Want {
+				t.Errorf("took algorithm %d, not %d", got, c.Want)
 			}
-			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.want || f.lt.asked != 1 {
+			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.Want || f.lt.asked != 1 {
 				t.Errorf("the same product again: asked %d times", f.lt.asked)
 			}
 			if product512(t, w, ir.F16); f.lt.asked != 2 {
@@ -143,7 +143,7 @@ func TestPickBias(t *testing.T) {
 		name string
 		dt   ir.DType
 		late int
-		want int
+		Want int
 	}{
 		{"all add it in time", ir.BF16, 0, 2},
 		{"the fastest adds it late", ir.BF16, 2, 3},
@@ -155,8 +155,8 @@ func TestPickBias(t *testing.T) {
 			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, late: c.late}
 			w := openFake(t, f, Options{})
 			l := linearOf(t, w, device.Kernel{}, c.dt, []int64{512, 512}, []int64{512, 512}, []int64{512})
-			if got := chosen(t, w, f, l); got != c.want {
-				t.Errorf("took algorithm %d, not %d", got, c.want)
+			if got := chosen(t, w, f, l); got != c.Want {
+				t.Errorf("took algorithm %d, not %d", got, c.Want)
 			}
 		})
 	}
@@ -389,7 +389,7 @@ func TestWorkspaces(t *testing.T) {
 	var used []uintptr
 	for _, c := range []struct {
 		told []device.Launch
-		want int64
+		Want int64
 	}{{[]device.Launch{small, large, small}, 3 << 20}, {[]device.Launch{small}, 1 << 20}, {nil, gemm.WorkspaceBytes}} {
 		s, err := w.Device(0).NewStream(device.StreamOptions{})
 		if err == nil {
@@ -411,8 +411,8 @@ func TestWorkspaces(t *testing.T) {
 		if f.lt.runs[0].work != f.lt.runs[1].work {
 			t.Error("a stream has two workspaces")
 		}
-		if m := s.(*stream).workspace; m.bytes != c.want || uintptr(m.addr) != f.lt.runs[0].work || slices.Contains(used, f.lt.runs[0].work) {
-			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x", len(c.told), m.bytes, m.addr, c.want, used)
+		if m := s.(*stream).workspace; m.bytes != c.Want || uintptr(m.addr) != f.lt.runs[0].work || slices.Contains(used, f.lt.runs[0].work) {
+			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x", len(c.told), m.bytes, m.addr, c.Want, used)
 		}
 		if err := s.Launch(large); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -48,7 +49,7 @@ func (s sketch) Device(rank int) device.Device {
 
 // OpenTeam makes a team for questions and PrepareAhead.
 func (s sketch) OpenTeam(members []device.Member) (device.Team, error) {
-	t := &team{w: s.world, regions: map[string]area{}}
+	t := &team{w: s.world, regions: map[string]coll.Area{}}
 	if err := t.join(members); err != nil {
 		return nil, fmt.Errorf("a team: %w", err)
 	}

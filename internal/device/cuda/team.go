@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -24,7 +25,7 @@ import (
 type team struct {
 	w       *world
 	members []*member
-	regions map[string]area // the largest of each name
+	regions map[string]coll.Area // the largest of each name
 	memory  []*memory
 	joints  []*multicast // the largest is the last
 	bytes   int64        // of each member
@@ -51,8 +52,8 @@ const teamTimeout = 30 * time.Second
 
 func (w *world) TeamAlgorithms() []string {
 	var names []string
-	for _, a := range teamAlgorithms {
-		names = append(names, a.name)
+	for _, a := range coll.Algorithms {
+		names = append(names, a.Name)
 	}
 	return append(names, ncclName)
 }
@@ -63,7 +64,7 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	if err := w.err(); err != nil {
 		return nil, err
 	}
-	t := &team{w: w, regions: map[string]area{}}
+	t := &team{w: w, regions: map[string]coll.Area{}}
 	if err := t.open(members); err != nil {
 		return nil, errors.Join(fmt.Errorf("a team: %w", err), t.free())
 	}
@@ -200,7 +201,7 @@ func (t *team) Room(threads int) int {
 		if t.w.beside(s) {
 			sms = max(1, sms-roomForOthers)
 		}
-		least = min(least, sms*max(1, teamThreads/threads)/t.w.teamStreams(s))
+		least = min(least, sms*max(1, coll.TeamThreads/threads)/t.w.teamStreams(s))
 	}
 	return max(1, least)
 }

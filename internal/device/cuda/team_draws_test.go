@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/tensor"
@@ -412,28 +413,28 @@ func (r *drawRig) fits(k *drawKind) (err error) {
 // drawParts are what parts of operands go by way of host memory, whatever was fastest:
 // so few blocks that there is room for them beside other lanes', and more, for lanes
 // that have their devices for themselves.
-var drawParts = []hostPart{{150, 1, 2}, {150, 4, 8}, {300, 2, 3}}
+var drawParts = []coll.HostPart{{Permille: 150, Writers: 1, Readers: 2}, {Permille: 150, Writers: 4, Readers: 8}, {Permille: 300, Writers: 2, Readers: 3}}
 
 // byHost has all that goes by way of host memory be cut so.
-func byHost(p hostPart) {
-	byHostMemory = p
-	resultsByHost = func(int64) hostPart { return p }
-	movesByHost = func(ir.Op, int64, int) hostPart { return p }
-	addendsByHost = func(int, int64) hostPart { return p }
-	lamportByHost = func(int64, int) hostPart { return p }
-	fewByHost = func(members int, _ int64) (permille, readers int64) {
+func byHost(p coll.HostPart) {
+	coll.ByHostMemory = p
+	coll.ResultsByHost = func(int64) coll.HostPart { return p }
+	coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return p }
+	coll.AddendsByHost = func(int, int64) coll.HostPart { return p }
+	coll.LamportByHost = func(int64, int) coll.HostPart { return p }
+	coll.FewByHost = func(members int, _ int64) (permille, readers int64) {
 		if members != 4 {
 			return 0, 0
 		}
-		return p.permille, min(p.readers, 2)
+		return p.Permille, min(p.Readers, 2)
 	}
 }
 
 // keepParts undoes byHost when the test ends.
 func keepParts(t testing.TB) {
-	memory, results, moves, addends, lamport, few := byHostMemory, resultsByHost, movesByHost, addendsByHost, lamportByHost, fewByHost
+	memory, results, moves, addends, lamport, few := coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.FewByHost
 	t.Cleanup(func() {
-		byHostMemory, resultsByHost, movesByHost, addendsByHost, lamportByHost, fewByHost = memory, results, moves, addends, lamport, few
+		coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.FewByHost = memory, results, moves, addends, lamport, few
 	})
 }
 
@@ -1054,7 +1055,7 @@ func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2, teamsApart: true})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
-	allByHost(t, hostPart{150, 4, 8}) // blocks of this size, too
+	allByHost(t, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // blocks of this size, too
 	for k, name := range moveAlgorithmNames() {
 		if name == ncclName {
 			continue

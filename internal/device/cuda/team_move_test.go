@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/tensor"
@@ -460,7 +461,7 @@ var moveOps = []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBr
 func moveCases(op ir.Op, algo string, n int) []teamCase {
 	list := casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {4096}, {1 << 17}, {3, 5}, {2, 3, 4}, {64, 256}, {30, 1002}})
 	if algo == "move-spread" { // more than one launch
-		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{mostInSheets/2 + 5001}, root: n - 1, algo: algo})
+		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{coll.MostInSheets/2 + 5001}, root: n - 1, algo: algo})
 	}
 	if algo == "move-host" { // many chunks
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{3<<20 + 5001}, root: n - 1, shift: 1, algo: algo})
@@ -506,7 +507,7 @@ func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 // TestTeamMoves runs every op by every algorithm that takes it, on the GPUs'
 // ranks and on teams of some of them.
 func TestTeamMoves(t *testing.T) {
-	allByHost(t, hostPart{300, 2, 5})
+	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 4 * time.Second})
 		gpus := len(m.sys.GPUs)
@@ -567,15 +568,15 @@ func TestTeamMoves(t *testing.T) {
 
 func moveAlgorithmNames() []string {
 	names := []string{ncclName}
-	for _, a := range slices.Concat(moveAlgorithms, sumAlgorithms, routedAlgorithms) {
-		names = append(names, a.name)
+	for _, a := range slices.Concat(coll.MoveAlgorithms, coll.SumAlgorithms, coll.RoutedAlgorithms) {
+		names = append(names, a.Name)
 	}
 	return names
 }
 
 // TestTeamMix has three channels of one team, by all algorithms, work at once.
 func TestTeamMix(t *testing.T) {
-	allByHost(t, hostPart{300, 2, 5})
+	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	w, err := m.Open(t.Context(), 2)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -20,7 +21,7 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
 // supportsNCCL returns nil, or why NCCL cannot do c.
-func (t *team) supportsNCCL(c *collective) error {
+func (t *team) supportsNCCL(c *coll.Collective) error {
 	lib, err := t.w.m.sys.NCCL()
 	if err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
@@ -59,8 +60,8 @@ func reduces(op ir.Op) bool {
 }
 
 // ncclExact refuses reductions whose bits might be others than S11 has.
-func ncclExact(c *collective, n int) error {
-	dt := dtypeOf(c)
+func ncclExact(c *coll.Collective, n int) error {
+	dt := coll.DTypeOf(c)
 	switch {
 	case c.Red == ir.Avg && dt.IsInt():
 		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
@@ -94,36 +95,36 @@ type ncclWork struct {
 }
 
 // ncclPlan says what each member's operands are to NCCL.
-func ncclPlan(t *team, c *collective) (*ncclWork, error) {
+func ncclPlan(t *team, c *coll.Collective) (*ncclWork, error) {
 	n := len(t.members)
 	if err := sameShapes(t, c); err != nil {
 		return nil, err
 	}
-	w := &ncclWork{op: c.Op, dt: dtypeOf(c), red: c.Red, root: c.Root, shares: make([]ncclShare, n)}
+	w := &ncclWork{op: c.Op, dt: coll.DTypeOf(c), red: c.Red, root: c.Root, shares: make([]ncclShare, n)}
 	if c.Op == ir.OpAllReduce {
 		w.gives = func(int, int) bool { return true }
 	} else {
-		f, err := flowOf(c, len(t.members))
+		f, err := coll.FlowOf(c, len(t.members))
 		if err != nil {
 			return nil, err
 		}
-		w.gives = f.gives
+		w.gives = f.Gives
 	}
 	for i := range w.shares {
-		s, p := &w.shares[i], &c.parts[i]
-		if !p.reads && !p.writes && !pairwise(c.Op) {
+		s, p := &w.shares[i], &c.Operands[i]
+		if !p.Reads && !p.Writes && !pairwise(c.Op) {
 			return nil, fmt.Errorf("%w: member %d takes no part, and NCCL's %s wants all", device.ErrUnsupported, i, c.Op)
 		}
-		if p.reads {
-			v := cutView(p.in, inAxis(c), n)
+		if p.Reads {
+			v := cutView(p.In, coll.InAxis(c), n)
 			s.in, s.pack = &v, !v.Dense()
 			w.count = v.N
-			if inAxis(c) != whole {
+			if coll.InAxis(c) != coll.Whole {
 				w.count /= int64(n)
 			}
 		}
-		if p.writes {
-			v := cutView(p.out, outAxis(c), n)
+		if p.Writes {
+			v := cutView(p.Out, coll.OutAxis(c), n)
 			s.out, s.unpack = &v, !v.Dense()
 		}
 		if s.in != nil && s.out != nil && !s.pack && !s.unpack && s.in.Overlaps(s.out) {
@@ -143,48 +144,25 @@ func ncclPlan(t *team, c *collective) (*ncclWork, error) {
 }
 
 // sameShapes wants members' blocks to be of one shape.
-func sameShapes(t *team, c *collective) error {
+func sameShapes(t *team, c *coll.Collective) error {
 	var views []strided.View
 	if c.Op == ir.OpAllReduce {
-		for i := range c.parts {
-			views = append(views, c.parts[i].in, c.parts[i].out)
+		for i := range c.Operands {
+			views = append(views, c.Operands[i].In, c.Operands[i].Out)
 		}
-		return alike(views)
+		return coll.Alike(views)
 	}
-	f, err := flowOf(c, len(t.members))
+	f, err := coll.FlowOf(c, len(t.members))
 	if err != nil {
 		return err
 	}
-	f.pairs(func(i, p int) { views = append(views, f.in(i, p), f.out(p, i)) })
-	return alike(views)
-}
-
-// whole stands for the dimension of what is not cut.
-const whole = -1 << 31
-
-// inAxis is the dimension along which inputs are cut into blocks, outAxis that
-// along which results are joined from them.
-func inAxis(c *collective) int {
-	switch c.Op {
-	case ir.OpReduceScatter, ir.OpScatter:
-		return c.Axis
-	case ir.OpAllToAll:
-		return c.Split
-	}
-	return whole
-}
-
-func outAxis(c *collective) int {
-	switch c.Op {
-	case ir.OpAllGather, ir.OpGather, ir.OpAllToAll:
-		return c.Axis
-	}
-	return whole
+	f.Pairs(func(i, p int) { views = append(views, f.In(i, p), f.Out(p, i)) })
+	return coll.Alike(views)
 }
 
 // cutView is r as n blocks along axis, one behind the other.
 func cutView(r strided.View, axis, n int) strided.View {
-	if axis == whole {
+	if axis == coll.Whole {
 		return r
 	}
 	b := r.Block(axis, 0, n)

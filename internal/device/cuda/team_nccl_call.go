@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
 // prepareNCCL returns what each member launches.
-func (t *team) prepareNCCL(c *collective) ([][]step, error) {
+func (t *team) prepareNCCL(c *coll.Collective) ([][]step, error) {
 	w, err := ncclPlan(t, c)
 	if err != nil {
 		return nil, err

@@ -502,7 +502,7 @@ func TestNCCLDeclines(t *testing.T) {
 		ranks []int
 		c     device.Collective
 		dt    ir.DType
-		want  string
+		Want  string
 	}{
 		"shared": {[]int{0, 3}, device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}, ir.F32, "members 0 and 1 share GPU 0"},
 		"order":  {[]int{0, 1, 2}, device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}, ir.BF16, "order=any"},
@@ -518,8 +518,8 @@ func TestNCCLDeclines(t *testing.T) {
 			tc.c.Parts = append(tc.c.Parts, device.Part{In: v, Out: v, Reads: true, Writes: true, To: -1, From: -1})
 		}
 		err := r.team.Supports(device.Tuning{Algo: ncclName}, &tc.c)
-		if (err == nil) != (tc.want == "") || err != nil && (!strings.Contains(err.Error(), tc.want) || !errors.Is(err, device.ErrUnsupported)) {
-			t.Errorf("%s: got %v, want %q", what, err, tc.want)
+		if (err == nil) != (tc.Want == "") || err != nil && (!strings.Contains(err.Error(), tc.Want) || !errors.Is(err, device.ErrUnsupported)) {
+			t.Errorf("%s: got %v, want %q", what, err, tc.Want)
 		}
 		r.close()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
@@ -115,7 +116,7 @@ func TestRealTails(t *testing.T) {
 	for _, c := range []struct {
 		rows int64
 		bare bool
-		want int
+		Want int
 	}{{1, false, 6}, {2, true, 6}, {most, false, 6}, {most + 1, false, 0}} {
 		p, in := tailsPlan(t, c.bare, map[string]int64{"P": int64(ranks), "T": c.rows, "H": 2048, "N": 6})
 		apart, three := loadTails(t, m, p, in, exec.Options{Options: image.Options{NoChains: true}})
@@ -125,11 +126,11 @@ func TestRealTails(t *testing.T) {
 		for _, o := range []struct {
 			name string
 			exec.Options
-			want int
-		}{{"eager", exec.Options{}, c.want}, {"graph", exec.Options{Graph: true}, c.want}, {"traced", exec.Options{Trace: true}, c.want}, {"asked for", exec.Options{Options: image.Options{Algorithm: three.Algorithms[0]}}, 0}} {
+			Want int
+		}{{"eager", exec.Options{}, c.Want}, {"graph", exec.Options{Graph: true}, c.Want}, {"traced", exec.Options{Trace: true}, c.Want}, {"asked for", exec.Options{Options: image.Options{Algorithm: three.Algorithms[0]}}, 0}} {
 			prog, one := loadTails(t, m, p, in, o.Options)
-			if joined(one) != o.want {
-				t.Errorf("%d rows, %s: %d sums took add and norm along, want %d: %v", c.rows, o.name, joined(one), o.want, one.Algorithms)
+			if joined(one) != o.Want {
+				t.Errorf("%d rows, %s: %d sums took add and norm along, want %d: %v", c.rows, o.name, joined(one), o.Want, one.Algorithms)
 			}
 			sameBits(t, fmt.Sprintf("%d rows, %s", c.rows, o.name), one, three)
 			launches += ranks * joined(one)
@@ -280,7 +281,7 @@ func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	n.own.compileAhead(normPlan(n.own, norm.Eps, all))
+	n.own.compileAhead(coll.PlanNorm(n.own, norm.Eps, all))
 }
 
 // time measures one size.
@@ -307,9 +308,9 @@ func (n *normSweep) time(rows, width int64) {
 }
 
 // launches are made whatever the size.
-func (n *normSweep) launches(eps float64, all []normed) (one []device.Launch) {
+func (n *normSweep) launches(eps float64, all []coll.NormPart) (one []device.Launch) {
 	defer n.w.exclusive()()
-	steps, err := n.own.carryOut(normPlan(n.own, eps, all))
+	steps, err := n.own.carryOut(coll.PlanNorm(n.own, eps, all))
 	n.must(err)
 	for r, m := range n.own.members {
 		one = append(one, &launch{dev: m.dev, name: "norm", steps: steps[r], member: m, id: -1})

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -14,19 +15,19 @@ import (
 // resolve checks that views are the members' own memory, of one type, and that
 // no result names an element twice. What the op asks of their shapes is the
 // caller's to check.
-func (t *team) resolve(c *device.Collective) (*collective, error) {
+func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
 	if len(c.Parts) != len(t.members) {
 		return nil, fmt.Errorf("%d parts for %d members", len(c.Parts), len(t.members))
 	}
-	r := &collective{Collective: c}
+	r := &coll.Collective{Collective: c}
 	dt := ir.InvalidDType
 	for i, m := range t.members {
-		p := part{reads: c.Parts[i].Reads, writes: c.Parts[i].Writes}
+		p := coll.Part{Reads: c.Parts[i].Reads, Writes: c.Parts[i].Writes}
 		for _, side := range []struct {
 			there bool
 			v     device.View
 			r     *strided.View
-		}{{p.reads, c.Parts[i].In, &p.in}, {p.writes, c.Parts[i].Out, &p.out}} {
+		}{{p.Reads, c.Parts[i].In, &p.In}, {p.Writes, c.Parts[i].Out, &p.Out}} {
 			if !side.there {
 				continue
 			}
@@ -42,27 +43,27 @@ func (t *team) resolve(c *device.Collective) (*collective, error) {
 			}
 			side.r.Detach()
 		}
-		if p.writes && p.out.NamesTwice() {
+		if p.Writes && p.Out.NamesTwice() {
 			return nil, fmt.Errorf("member %d: the result names some element twice", i)
 		}
-		r.parts = append(r.parts, p)
+		r.Operands = append(r.Operands, p)
 	}
 	return r, nil
 }
 
 // check resolves c and returns why the algorithm that tune names cannot do it. Of NCCL's the
 // algorithm is nil.
-func (t *team) check(tune device.Tuning, c *device.Collective) (algorithm, *collective, error) {
+func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, *coll.Collective, error) {
 	if err := t.w.err(); err != nil {
 		return nil, nil, err
 	}
 	if t.closed {
 		return nil, nil, errors.New("the team is closed")
 	}
-	var a algorithm
+	var a coll.Algorithm
 	if tune.Algo != ncclName {
 		var err error
-		if a, err = algorithmOf(tune.Algo); err != nil {
+		if a, err = coll.ByName(tune.Algo); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -93,7 +94,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 		return nil, err
 	}
 	launches, what := make([]device.Launch, len(t.members)), fmt.Sprintf("%s by %s", c.Op, tune.Algo)
-	if r.empty() {
+	if r.Empty() {
 		return launches, nil
 	}
 	steps, err := t.steps(a, tune, r)
@@ -110,7 +111,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 }
 
 // steps returns what each member launches; a is nil for NCCL.
-func (t *team) steps(a algorithm, tune device.Tuning, c *collective) ([][]step, error) {
+func (t *team) steps(a coll.Algorithm, tune device.Tuning, c *coll.Collective) ([][]step, error) {
 	if a == nil {
 		return t.prepareNCCL(c)
 	}
@@ -122,7 +123,7 @@ func (t *team) steps(a algorithm, tune device.Tuning, c *collective) ([][]step, 
 }
 
 // carryOut reserves the memory of a plan and loads what its launches need.
-func (t *team) carryOut(p *collPlan) ([][]step, error) {
+func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
 	for _, x := range p.Memory {
 		at, err := t.hold(x)
 		if err != nil {
@@ -148,26 +149,26 @@ func (t *team) carryOut(p *collPlan) ([][]step, error) {
 }
 
 // step makes an action of the member's ready to run.
-func (m *member) step(x action) (step, error) {
+func (m *member) step(x coll.Action) (step, error) {
 	switch x := x.(type) {
-	case meetKernel:
+	case coll.Kernel:
 		return m.kernel(x.Meeting)
-	case engineCopies:
+	case coll.Copies:
 		return m.push(x)
 	}
-	c := x.(copyViews)
+	c := x.(coll.Copy)
 	return &copyStep{c.Dst, c.Src}, nil
 }
 
 // compileAhead has the compiler begin with the kernels of a plan: a dry run, in which nothing
 // is reserved and nothing loaded.
-func (t *team) compileAhead(p *collPlan) {
+func (t *team) compileAhead(p *coll.Plan) {
 	lib, ok := t.w.m.opts.Kernels.(foresighted)
 	if !ok {
 		return
 	}
 	for _, x := range p.Memory { // memory that is none, aligned as what is reserved
-		x.Use(area{At: make([]nvlib.Ptr, len(t.members)), Bytes: x.Bytes})
+		x.Use(coll.Area{At: make([]nvlib.Ptr, len(t.members)), Bytes: x.Bytes})
 	}
 	list, err := p.Launches()
 	if err != nil {
@@ -175,7 +176,7 @@ func (t *team) compileAhead(p *collPlan) {
 	}
 	for i, m := range t.members {
 		for _, x := range list[i] {
-			if k, ok := x.(meetKernel); ok {
+			if k, ok := x.(coll.Kernel); ok {
 				k.Team = m.place()
 				lib.MeetingAhead(m.dev.site.target(), k.Meeting)
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -197,9 +198,9 @@ func (s *reduceSweeper) run() {
 			}
 		}
 		line := fmt.Sprintf("TP=%d late=%v %8.3f MB", s.ranks, s.late, float64(bytes)/(1<<20))
-		for _, a := range teamAlgorithms {
-			if b, ok := best[a.name]; ok {
-				line += fmt.Sprintf("  %s %.2f (%dx%d/%d)", a.name, b.Us, b.Blocks, b.Thread, b.Unroll)
+		for _, a := range coll.Algorithms {
+			if b, ok := best[a.Name]; ok {
+				line += fmt.Sprintf("  %s %.2f (%dx%d/%d)", a.Name, b.Us, b.Blocks, b.Thread, b.Unroll)
 			}
 		}
 		fmt.Println(line)

@@ -1,4 +1,4 @@
-package cuda
+package coll
 
 import (
 	"cmp"
@@ -8,10 +8,10 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// fewLaunch completes the tuning of a kernel for few multiprocessors, by what was
+// FewLaunch completes the tuning of a kernel for few multiprocessors, by what was
 // fastest with 8 blocks on two H200: as much on its way as shared memory holds.
-func fewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
-	threads, unroll = teamThreads, 1
+func FewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
+	threads, unroll = TeamThreads, 1
 	switch {
 	case members == 2:
 		unroll = 2
@@ -22,8 +22,8 @@ func fewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 }
 
 // fewFits refuses tunings that shared memory has no room for.
-func fewFits(t teamFacts, tune device.Tuning) error {
-	if _, threads, unroll := fewLaunch(tune, t.Members()); kernels.FewStages(t.BlockShared(), t.Members(), threads, unroll) < 2 {
+func fewFits(t Team, tune device.Tuning) error {
+	if _, threads, unroll := FewLaunch(tune, t.Members()); kernels.FewStages(t.BlockShared(), t.Members(), threads, unroll) < 2 {
 		return fmt.Errorf("%w: %d threads with unroll %d take more shared memory than there is", device.ErrUnsupported, threads, unroll)
 	}
 	return nil
@@ -31,12 +31,12 @@ func fewFits(t teamFacts, tune device.Tuning) error {
 
 // fewRoom is room for blocks of which each has the shared memory of a
 // multiprocessor, however few its threads.
-func fewRoom(t teamFacts, threads int) int { return t.Room(max(threads, teamThreads)) }
+func fewRoom(t Team, threads int) int { return t.Room(max(threads, TeamThreads)) }
 
-// fewByHost is how much of their results, in thousandths, so many members exchange by
+// FewByHost is how much of their results, in thousandths, so many members exchange by
 // way of host memory, and how many blocks of each read there: what was fastest with 8
 // blocks on four H200. With more, those that read fall behind.
-var fewByHost = func(members int, bytes int64) (permille, readers int64) {
+var FewByHost = func(members int, bytes int64) (permille, readers int64) {
 	switch {
 	case members != 4 || bytes < 24<<20:
 		return 0, 0
@@ -47,25 +47,25 @@ var fewByHost = func(members int, bytes int64) (permille, readers int64) {
 }
 
 // few is for what few blocks of members read from each other.
-func few(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
-	shareOut(r, int64(t.Members()))
-	tune.Blocks, r.Threads, r.Unroll = fewLaunch(tune, t.Members())
+func few(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	ShareOut(r, int64(t.Members()))
+	tune.Blocks, r.Threads, r.Unroll = FewLaunch(tune, t.Members())
 	r.Shared = t.BlockShared()
-	r.Blocks = grid(t, tune, max(r.Threads, teamThreads), ceil(r.Share, int64(r.Threads)))
-	if fewBales(r); r.Split > 0 {
-		p.hostMemory(r.Split*(int64(r.Blocks)-r.Readers)*kernels.FewBale(r.Threads)*16, func(a area) { r.Host = a.At })
+	r.Blocks = grid(t, tune, max(r.Threads, TeamThreads), ceil(r.Share, int64(r.Threads)))
+	if FewBales(r); r.Split > 0 {
+		p.hostMemory(r.Split*(int64(r.Blocks)-r.Readers)*kernels.FewBale(r.Threads)*16, func(a Area) { r.Host = a.At })
 	}
 	flagged(p, t, r, r.FewSlots())
 }
 
-// fewBales gives r what of its results goes by way of host memory: as many bales of
+// FewBales gives r what of its results goes by way of host memory: as many bales of
 // each block, all of them whole on the last member too, whose share may be less than
 // others', and the last of them early enough to be read before the end.
-func fewBales(r *kernels.AllReduce) {
+func FewBales(r *kernels.AllReduce) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
-	permille, readers := fewByHost(len(r.In), bytes)
+	permille, readers := FewByHost(len(r.In), bytes)
 	blocks := int64(r.Blocks) - readers
-	if readers == 0 || blocks < 2*readers || r.Threads < teamThreads { // smaller blocks read too slowly
+	if readers == 0 || blocks < 2*readers || r.Threads < TeamThreads { // smaller blocks read too slowly
 		return
 	}
 	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.FewBale(r.Threads) / blocks

@@ -1,4 +1,4 @@
-package cuda
+package coll
 
 import (
 	"fmt"
@@ -14,27 +14,27 @@ import (
 // result does.
 type flow struct {
 	n       int
-	gives   func(i, p int) bool
-	in, out func(at, peer int) strided.View
+	Gives   func(i, p int) bool
+	In, Out func(at, peer int) strided.View
 	reduces bool
 }
 
-// flowOf is c, of n members, as blocks.
-func flowOf(c *collective, n int) (*flow, error) {
+// FlowOf is c, of n members, as blocks.
+func FlowOf(c *Collective, n int) (*flow, error) {
 	if err := c.Meets(); err != nil {
 		return nil, err
 	}
 	if err := c.cuts(n); err != nil {
 		return nil, err
 	}
-	in := func(i, _ int) strided.View { return c.parts[i].in }
-	out := func(p, _ int) strided.View { return c.parts[p].out }
+	in := func(i, _ int) strided.View { return c.Operands[i].In }
+	out := func(p, _ int) strided.View { return c.Operands[p].Out }
 	inCut := func(axis int) func(i, p int) strided.View {
-		return func(i, p int) strided.View { return c.parts[i].in.Block(axis, p, n) }
+		return func(i, p int) strided.View { return c.Operands[i].In.Block(axis, p, n) }
 	}
-	outJoin := func(p, i int) strided.View { return c.parts[p].out.Block(c.Axis, i, n) }
+	outJoin := func(p, i int) strided.View { return c.Operands[p].Out.Block(c.Axis, i, n) }
 	all := func(int, int) bool { return true }
-	fromRoot := func(i, p int) bool { return i == c.Root && c.parts[p].writes }
+	fromRoot := func(i, p int) bool { return i == c.Root && c.Operands[p].Writes }
 	toRoot := func(_, p int) bool { return p == c.Root }
 	switch c.Op {
 	case ir.OpAllGather:
@@ -59,17 +59,17 @@ func flowOf(c *collective, n int) (*flow, error) {
 }
 
 // cuts checks the root, and that operands can be cut into n blocks.
-func (c *collective) cuts(n int) error {
+func (c *Collective) cuts(n int) error {
 	if c.Root < 0 || c.Root >= n {
 		return fmt.Errorf("root %d of %d members", c.Root, n)
 	}
-	for i := range c.parts {
+	for i := range c.Operands {
 		for _, s := range []struct {
 			there bool
 			v     *strided.View
 			axis  int
-		}{{c.parts[i].reads, &c.parts[i].in, inAxis(c)}, {c.parts[i].writes, &c.parts[i].out, outAxis(c)}} {
-			if s.there && s.axis != whole && (s.axis < 0 || s.axis >= len(s.v.Shape) || s.v.Shape[s.axis]%int64(n) != 0) {
+		}{{c.Operands[i].Reads, &c.Operands[i].In, InAxis(c)}, {c.Operands[i].Writes, &c.Operands[i].Out, OutAxis(c)}} {
+			if s.there && s.axis != Whole && (s.axis < 0 || s.axis >= len(s.v.Shape) || s.v.Shape[s.axis]%int64(n) != 0) {
 				return fmt.Errorf("member %d: dimension %d of %v is not cut into %d", i, s.axis, s.v.Shape, n)
 			}
 		}
@@ -77,11 +77,11 @@ func (c *collective) cuts(n int) error {
 	return nil
 }
 
-// pairs calls f for all blocks that are given.
-func (f *flow) pairs(do func(i, p int)) {
+// Pairs calls f for all blocks that are given.
+func (f *flow) Pairs(do func(i, p int)) {
 	for i := range f.n {
 		for p := range f.n {
-			if f.gives(i, p) {
+			if f.Gives(i, p) {
 				do(i, p)
 			}
 		}
@@ -146,8 +146,8 @@ func (r blockRows) strides(v *strided.View) (s [3]int64) {
 	return s
 }
 
-// alike wants blocks of one shape.
-func alike(views []strided.View) error {
+// Alike wants blocks of one shape.
+func Alike(views []strided.View) error {
 	for i := range views {
 		if !slices.Equal(views[i].Shape, views[0].Shape) {
 			return fmt.Errorf("blocks of shapes %v and %v", views[0].Shape, views[i].Shape)

@@ -1,4 +1,4 @@
-package cuda
+package coll
 
 import (
 	"cmp"
@@ -8,22 +8,23 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// moveAlgorithm runs the collectives in which members give each other blocks, and
+// MoveAlgorithm runs the collectives in which members give each other blocks, and
 // those that reduce such blocks where they arrive, as one kernel on each member.
-type moveAlgorithm struct{ move, reduce kernels.MoveKind }
+type MoveAlgorithm struct{ move, reduce kernels.MoveKind }
 
 const noMove = kernels.MoveKind(0xff)
 
-var moveAlgorithms = []namedAlgorithm{
-	{"move-ll", moveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
-	{"move-push", moveAlgorithm{kernels.MovePush, noMove}},
-	{"move-ll128", moveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
-	{"move-spread", moveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
-	{"move-pull", moveAlgorithm{noMove, kernels.ReducePull}},
-	{"move-few", moveAlgorithm{noMove, kernels.ReduceFew}},
+// MoveAlgorithms give blocks to members by kernels.
+var MoveAlgorithms = []Named{
+	{"move-ll", MoveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
+	{"move-push", MoveAlgorithm{kernels.MovePush, noMove}},
+	{"move-ll128", MoveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
+	{"move-spread", MoveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
+	{"move-pull", MoveAlgorithm{noMove, kernels.ReducePull}},
+	{"move-few", MoveAlgorithm{noMove, kernels.ReduceFew}},
 }
 
-func (a moveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
+func (a MoveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
 	k := a.move
 	if f.reduces {
 		k = a.reduce
@@ -34,9 +35,9 @@ func (a moveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
 	return k, nil
 }
 
-// supports makes the members' moves with addresses of what there is.
-func (a moveAlgorithm) Supports(t teamFacts, tune device.Tuning, c *collective) error {
-	if c.empty() {
+// Supports makes the members' moves with addresses of what there is.
+func (a MoveAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if c.Empty() {
 		return nil
 	}
 	p, err := a.plan(t, tune, c)
@@ -70,7 +71,7 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 		}
 		blocks = within(bytes, 512, 1, 132)
 	case kernels.ReduceFew:
-		return fewLaunch(tune, members)
+		return FewLaunch(tune, members)
 	default:
 		blocks, threads, unroll = 16, 512, 2
 		switch {
@@ -89,16 +90,16 @@ func within(bytes, each, least, most int64) int {
 }
 
 // Plan is one launch on each member, or several where much passes slots.
-func (a moveAlgorithm) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
-	p := &collPlan{}
-	m, first, err := a.shares(p, t, tune, c)
+func (a MoveAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	p := &Plan{}
+	m, first, err := a.Shares(p, t, tune, c)
 	if err != nil {
 		return nil, err
 	}
-	flags, slots := p.moveMemory(t, m.moves)
-	p.Launches = func() ([][]action, error) {
-		for i := range m.moves {
-			for _, move := range parts(&m.moves[i]) {
+	flags, slots := p.moveMemory(t, m.Moves)
+	p.Launches = func() ([][]Action, error) {
+		for i := range m.Moves {
+			for _, move := range Parts(&m.Moves[i]) {
 				k, err := moveKernel(t, &move, *flags, *slots)
 				if err != nil {
 					return nil, err
@@ -112,18 +113,18 @@ func (a moveAlgorithm) Plan(t teamFacts, tune device.Tuning, c *collective) (*co
 }
 
 // moveFlags wants the flags of moves.
-func (p *collPlan) moveFlags() *area {
-	flags := &area{}
-	p.halves("flags of moves", kernels.MoveFlagBytes, func(a area) { *flags = a })
+func (p *Plan) moveFlags() *Area {
+	flags := &Area{}
+	p.halves("flags of moves", kernels.MoveFlagBytes, func(a Area) { *flags = a })
 	return flags
 }
 
 // moveMemory wants flags for moves, and slots if they go through any.
-func (p *collPlan) moveMemory(t teamFacts, moves []kernels.Move) (flags, slots *area) {
-	flags, slots = p.moveFlags(), &area{}
+func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
+	flags, slots = p.moveFlags(), &Area{}
 	need, name := int64(0), "packs of moves"
 	for i := range moves {
-		for _, m := range parts(&moves[i]) {
+		for _, m := range Parts(&moves[i]) {
 			fit(t, &m)
 			need = max(need, m.SlotBytes())
 			if m.Kind.Sheets() { // whose data would look like the flags of packs
@@ -132,13 +133,13 @@ func (p *collPlan) moveMemory(t teamFacts, moves []kernels.Move) (flags, slots *
 		}
 	}
 	if need > 0 {
-		p.halves(name, need, func(a area) { *slots = a })
+		p.halves(name, need, func(a Area) { *slots = a })
 	}
 	return flags, slots
 }
 
 // fit gives a move no more blocks than there is room for.
-func fit(t teamFacts, move *kernels.Move) {
+func fit(t Team, move *kernels.Move) {
 	room := t.Room(move.Threads)
 	if move.Kind == kernels.ReduceFew {
 		room = fewRoom(t, move.Threads)
@@ -147,7 +148,7 @@ func fit(t teamFacts, move *kernels.Move) {
 }
 
 // moveKernel is the launch of a member's share.
-func moveKernel(t teamFacts, move *kernels.Move, flags, slots area) (action, error) {
+func moveKernel(t Team, move *kernels.Move, flags, slots Area) (Action, error) {
 	fit(t, move)
 	copy(move.Flags[:], flags.At)
 	if len(slots.At) > 0 {
@@ -155,5 +156,5 @@ func moveKernel(t teamFacts, move *kernels.Move, flags, slots area) (action, err
 		copy(move.Slots[:], slots.At)
 	}
 	k, err := move.Meeting()
-	return meetKernel{k}, err
+	return Kernel{k}, err
 }

@@ -1,4 +1,4 @@
-package cuda
+package coll
 
 import (
 	"fmt"
@@ -10,18 +10,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// movePlan is the members' shares, and which inputs are copied first because the
+// MovePlan is the members' shares, and which inputs are copied first because the
 // result overlaps them.
-type movePlan struct {
-	moves  []kernels.Move
+type MovePlan struct {
+	Moves  []kernels.Move
 	staged []bool
 	stage  int64 // bytes
 }
 
 // launchable says why some member's share cannot be launched, whatever memory there is.
-func (p *movePlan) launchable() error {
-	for i := range p.moves {
-		m := &p.moves[i]
+func (p *MovePlan) launchable() error {
+	for i := range p.Moves {
+		m := &p.Moves[i]
 		m.Blocks = min(m.Blocks, kernels.BlocksMost)
 		if _, err := m.Meeting(); err != nil {
 			return err
@@ -30,8 +30,8 @@ func (p *movePlan) launchable() error {
 	return nil
 }
 
-func (a moveAlgorithm) plan(t teamFacts, tune device.Tuning, c *collective) (*movePlan, error) {
-	f, err := flowOf(c, t.Members())
+func (a MoveAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
+	f, err := FlowOf(c, t.Members())
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (a moveAlgorithm) plan(t teamFacts, tune device.Tuning, c *collective) (*mo
 	if err := movable(t, c, f, kind); err != nil {
 		return nil, err
 	}
-	p := &movePlan{moves: make([]kernels.Move, f.n), staged: make([]bool, f.n)}
+	p := &MovePlan{Moves: make([]kernels.Move, f.n), staged: make([]bool, f.n)}
 	r, err := p.rows(c, f)
 	if err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func (a moveAlgorithm) plan(t teamFacts, tune device.Tuning, c *collective) (*mo
 		return nil, fmt.Errorf("%w: blocks of %d bytes; up to %d pass its slots", device.ErrUnsupported, r.bytes(), most)
 	}
 	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
-	for i := range p.moves {
-		p.moves[i] = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: dtypeOf(c), Red: c.Red,
+	for i := range p.Moves {
+		p.Moves[i] = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: DTypeOf(c), Red: c.Red,
 			Blocks: blocks, Threads: threads, Unroll: unroll, Shared: t.BlockShared(), Root: c.Root}
 	}
 	if spreads(kind) {
@@ -69,8 +69,8 @@ func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == k
 func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush }
 
 // movable refuses what the kernel is not for, or the devices are not.
-func movable(t teamFacts, c *collective, f *flow, kind kernels.MoveKind) error {
-	if f.reduces && c.Red == ir.Avg && dtypeOf(c).IsInt() {
+func movable(t Team, c *Collective, f *flow, kind kernels.MoveKind) error {
+	if f.reduces && c.Red == ir.Avg && DTypeOf(c).IsInt() {
 		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
 	}
 	if spreads(kind) {
@@ -87,19 +87,19 @@ func movable(t teamFacts, c *collective, f *flow, kind kernels.MoveKind) error {
 }
 
 // rows returns how the blocks lie, those too of inputs that are copied first.
-func (p *movePlan) rows(c *collective, f *flow) (blockRows, error) {
+func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	var views []strided.View
-	f.pairs(func(i, q int) { views = append(views, f.in(i, q), f.out(q, i)) })
+	f.Pairs(func(i, q int) { views = append(views, f.In(i, q), f.Out(q, i)) })
 	if len(views) == 0 {
 		return blockRows{}, fmt.Errorf("%w: nobody gives anything", device.ErrUnsupported)
 	}
-	if err := alike(views); err != nil {
+	if err := Alike(views); err != nil {
 		return blockRows{}, err
 	}
-	for i := range c.parts {
+	for i := range c.Operands {
 		if p.staged[i] = overlapping(c, f, i); p.staged[i] {
-			p.stage = max(p.stage, c.parts[i].in.Bytes())
-			part := c.parts[i].in.At(c.parts[i].in.Addr) // dense, wherever it will be
+			p.stage = max(p.stage, c.Operands[i].In.Bytes())
+			part := c.Operands[i].In.At(c.Operands[i].In.Addr) // dense, wherever it will be
 			views = append(views, cutLike(c, part, f.n))
 		}
 	}
@@ -110,8 +110,8 @@ func (p *movePlan) rows(c *collective, f *flow) (blockRows, error) {
 	return r, nil
 }
 
-// mostInSheets bounds the bytes of a block for which slots are kept.
-const mostInSheets = 8 << 20
+// MostInSheets bounds the bytes of a block for which slots are kept.
+const MostInSheets = 8 << 20
 
 // mostInSlots is the largest block of a kernel in bytes. Packs take twice as much
 // of a link as stores, and lose long before theirs.
@@ -120,7 +120,7 @@ func mostInSlots(k kernels.MoveKind) int64 {
 	case k == kernels.MoveLL, k == kernels.ReduceLL:
 		return 2 << 20
 	case k.Sheets() && !spreads(k):
-		return mostInSheets
+		return MostInSheets
 	}
 	return 1 << 62
 }
@@ -129,31 +129,32 @@ func mostInSlots(k kernels.MoveKind) int64 {
 const mostExtents = 3
 
 // cutLike is the first block of a whole input.
-func cutLike(c *collective, in strided.View, n int) strided.View {
-	if axis := inAxis(c); axis != whole {
+func cutLike(c *Collective, in strided.View, n int) strided.View {
+	if axis := InAxis(c); axis != Whole {
 		return in.Block(axis, 0, n)
 	}
 	return in
 }
 
-func dtypeOf(c *collective) ir.DType {
-	for i := range c.parts {
-		if c.parts[i].reads {
-			return c.parts[i].in.DType
+// DTypeOf is the type of c's operands.
+func DTypeOf(c *Collective) ir.DType {
+	for i := range c.Operands {
+		if c.Operands[i].Reads {
+			return c.Operands[i].In.DType
 		}
 	}
-	return c.parts[0].out.DType
+	return c.Operands[0].Out.DType
 }
 
 // reach refuses what kernels would have to reach and cannot.
-func reach(t teamFacts, f *flow, kind kernels.MoveKind) (err error) {
+func reach(t Team, f *flow, kind kernels.MoveKind) (err error) {
 	if !kind.Pulls() && !pushes(kind) {
 		return nil
 	}
-	f.pairs(func(i, q int) {
-		far := f.out(q, i)
+	f.Pairs(func(i, q int) {
+		far := f.Out(q, i)
 		if kind.Pulls() {
-			far = f.in(i, q)
+			far = f.In(i, q)
 		}
 		if far.Mem != nil && far.Mem.Kind() == device.Private && !t.SharesGPU(i, q) {
 			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.Mem.Rank())
@@ -164,29 +165,29 @@ func reach(t teamFacts, f *flow, kind kernels.MoveKind) (err error) {
 
 // overlapping reports whether member i's result lies over its input in such a way
 // that the input has to be copied first.
-func overlapping(c *collective, f *flow, i int) bool {
-	p := &c.parts[i]
-	if !p.reads || !p.writes || !p.in.Overlaps(&p.out) {
+func overlapping(c *Collective, f *flow, i int) bool {
+	p := &c.Operands[i]
+	if !p.Reads || !p.Writes || !p.In.Overlaps(&p.Out) {
 		return false
 	}
 	switch c.Op {
 	case ir.OpAllGather, ir.OpGather:
-		mine := f.out(i, i)
-		return !p.in.Same(&mine)
+		mine := f.Out(i, i)
+		return !p.In.Same(&mine)
 	case ir.OpReduceScatter, ir.OpScatter:
-		mine := f.in(i, i)
-		return !p.out.Same(&mine)
+		mine := f.In(i, i)
+		return !p.Out.Same(&mine)
 	case ir.OpBroadcast, ir.OpReduce:
-		return !p.in.Same(&p.out)
+		return !p.In.Same(&p.Out)
 	}
 	return true
 }
 
 // fill sets what goes where.
-func (f *flow) fill(p *movePlan, r blockRows) {
-	f.pairs(func(i, q int) {
-		in, out := f.in(i, q), f.out(q, i)
-		giver, taker := &p.moves[i], &p.moves[q]
+func (f *flow) fill(p *MovePlan, r blockRows) {
+	f.Pairs(func(i, q int) {
+		in, out := f.In(i, q), f.Out(q, i)
+		giver, taker := &p.Moves[i], &p.Moves[q]
 		kind := giver.Kind
 		switch {
 		case i != q:
@@ -212,12 +213,12 @@ func (f *flow) fill(p *movePlan, r blockRows) {
 }
 
 // spreadable wants a root and two others or more.
-func spreadable(c *collective) error {
-	if c.Op != ir.OpBroadcast && c.Op != ir.OpReduce || len(c.parts) < 3 {
+func spreadable(c *Collective) error {
+	if c.Op != ir.OpBroadcast && c.Op != ir.OpReduce || len(c.Operands) < 3 {
 		return fmt.Errorf("%w: it is for a broadcast to two others or more, or a reduce from them", device.ErrUnsupported)
 	}
-	for p := range c.parts {
-		if c.Op == ir.OpBroadcast && p != c.Root && !c.parts[p].writes {
+	for p := range c.Operands {
+		if c.Op == ir.OpBroadcast && p != c.Root && !c.Operands[p].Writes {
 			return fmt.Errorf("%w: member %d gets nothing", device.ErrUnsupported, p)
 		}
 	}
@@ -226,28 +227,28 @@ func spreadable(c *collective) error {
 
 // spread sets where the root's block comes from and goes to, or the members' and
 // the root's result.
-func (p *movePlan) spread(c *collective) {
-	for i := range c.parts {
-		q, m := &c.parts[i], &p.moves[i]
-		if q.reads {
-			m.Src[i] = q.in.Addr
+func (p *MovePlan) spread(c *Collective) {
+	for i := range c.Operands {
+		q, m := &c.Operands[i], &p.Moves[i]
+		if q.Reads {
+			m.Src[i] = q.In.Addr
 		}
-		if q.writes {
-			m.Dst[i] = q.out.Addr
+		if q.Writes {
+			m.Dst[i] = q.Out.Addr
 		}
-		m.Own = i == c.Root && q.writes && (c.Op == ir.OpReduce || !q.in.Same(&q.out))
+		m.Own = i == c.Root && q.Writes && (c.Op == ir.OpReduce || !q.In.Same(&q.Out))
 	}
 }
 
-// parts are the launches that do m: what passes slots in turns, if it is long.
-func parts(m *kernels.Move) []kernels.Move {
+// Parts are the launches that do m: what passes slots in turns, if it is long.
+func Parts(m *kernels.Move) []kernels.Move {
 	if !spreads(m.Kind) {
 		return []kernels.Move{*m}
 	}
 	var list []kernels.Move
-	for off := int64(0); off < m.Run; off += mostInSheets {
+	for off := int64(0); off < m.Run; off += MostInSheets {
 		x := *m
-		x.Run = min(m.Run-off, mostInSheets)
+		x.Run = min(m.Run-off, MostInSheets)
 		x.Src[m.Me] += nvlib.Ptr(off)
 		x.Dst[m.Me] += nvlib.Ptr(off)
 		list = append(list, x)
@@ -255,34 +256,34 @@ func parts(m *kernels.Move) []kernels.Move {
 	return list
 }
 
-// shares is plan for p, with copies of inputs where results lie over them. What it returns
+// Shares is plan for p, with copies of inputs where results lie over them. What it returns
 // is complete once p has its memory: inputs may be read from there.
-func (a moveAlgorithm) shares(p *collPlan, t teamFacts, tune device.Tuning, c *collective) (*movePlan, [][]action, error) {
-	first := make([][]action, t.Members())
+func (a MoveAlgorithm) Shares(p *Plan, t Team, tune device.Tuning, c *Collective) (*MovePlan, [][]Action, error) {
+	first := make([][]Action, t.Members())
 	m, err := a.plan(t, tune, c)
 	if err != nil || m.stage == 0 {
 		return m, first, err
 	}
 	// Where the copies will be is not known yet; the shares are those of dense inputs.
-	staged, inputs := m.staged, make([]strided.View, len(c.parts))
-	for i := range c.parts {
+	staged, inputs := m.staged, make([]strided.View, len(c.Operands))
+	for i := range c.Operands {
 		if staged[i] {
-			inputs[i] = c.parts[i].in
-			c.parts[i].in = inputs[i].In(sharedCopy{inputs[i].Mem}, 0)
+			inputs[i] = c.Operands[i].In
+			c.Operands[i].In = inputs[i].In(sharedCopy{inputs[i].Mem}, 0)
 		}
 	}
 	stage := m.stage
 	if m, err = a.plan(t, tune, c); err != nil {
 		return nil, nil, err
 	}
-	p.reserve("copies of inputs", stage, func(mem area) {
-		for i := range c.parts {
+	p.reserve("copies of inputs", stage, func(mem Area) {
+		for i := range c.Operands {
 			if !staged[i] {
 				continue
 			}
 			safe := inputs[i].In(sharedCopy{inputs[i].Mem}, mem.At[i])
-			first[i] = append(first[i], copyViews{safe, inputs[i]})
-			c.parts[i].in = safe
+			first[i] = append(first[i], Copy{safe, inputs[i]})
+			c.Operands[i].In = safe
 		}
 		if now, err := a.plan(t, tune, c); err == nil { // as it was, but for where inputs are
 			*m = *now

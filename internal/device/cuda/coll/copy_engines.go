@@ -1,4 +1,4 @@
-package cuda
+package coll
 
 import (
 	"fmt"
@@ -16,19 +16,20 @@ import (
 // the fastest way; what it keeps is copied beside that.
 type copyAlgorithm struct{}
 
-// routedAlgorithms take other ways than links by a kernel: copy engines, and the bus to
+// RoutedAlgorithms take other ways than links by a kernel: copy engines, and the bus to
 // the host.
-var routedAlgorithms = []namedAlgorithm{{"move-copy", copyAlgorithm{}}, {"move-host", hostMove{}}}
+var RoutedAlgorithms = []Named{{"move-copy", copyAlgorithm{}}, {"move-host", HostMove{}}}
 
-func (a copyAlgorithm) Supports(t teamFacts, tune device.Tuning, c *collective) error {
-	if c.empty() {
+// Supports returns nil, or why it cannot do c.
+func (a copyAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if c.Empty() {
 		return nil
 	}
 	_, err := a.plan(t, tune, c)
 	return err
 }
 
-func (copyAlgorithm) plan(t teamFacts, tune device.Tuning, c *collective) (*movePlan, error) {
+func (copyAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
 	if tune.Blocks|tune.Threads|tune.Unroll != 0 {
 		return nil, fmt.Errorf("%w: copy engines are not tuned", device.ErrUnsupported)
 	}
@@ -37,18 +38,18 @@ func (copyAlgorithm) plan(t teamFacts, tune device.Tuning, c *collective) (*move
 
 // enginePlan is that of stores, but nothing may have to be copied first, and rows
 // have to be such as copy engines take.
-func enginePlan(t teamFacts, tune device.Tuning, c *collective) (*movePlan, error) {
-	p, err := moveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
+func enginePlan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
+	p, err := MoveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
 	switch {
 	case err != nil:
 		return nil, err
 	case p.stage > 0:
 		return nil, fmt.Errorf("%w: a result lies over an operand", device.ErrUnsupported)
-	case len(p.moves) < 2:
-		return nil, fmt.Errorf("%w: %d members", device.ErrUnsupported, len(p.moves))
+	case len(p.Moves) < 2:
+		return nil, fmt.Errorf("%w: %d members", device.ErrUnsupported, len(p.Moves))
 	}
-	for i := range p.moves {
-		m := &p.moves[i]
+	for i := range p.Moves {
+		m := &p.Moves[i]
 		if len(m.Extents) > 1 || len(m.Extents) == 1 && m.Run < strided.WideRow {
 			return nil, fmt.Errorf("%w: rows of %d bytes within %v", device.ErrUnsupported, m.Run, m.Extents)
 		}
@@ -62,24 +63,24 @@ func enginePlan(t teamFacts, tune device.Tuning, c *collective) (*movePlan, erro
 }
 
 // Plan has each member push between two kernels in which all meet.
-func (a copyAlgorithm) Plan(t teamFacts, tune device.Tuning, c *collective) (*collPlan, error) {
+func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	m, err := a.plan(t, tune, c)
 	if err != nil {
 		return nil, err
 	}
-	p := &collPlan{}
+	p := &Plan{}
 	flags := p.moveFlags()
-	p.Launches = func() ([][]action, error) {
-		list := make([][]action, len(m.moves))
-		for i := range m.moves {
-			meet := kernels.Move{Kind: kernels.MoveMeet, Members: len(m.moves), Me: i, Run: 1, Blocks: 1, Threads: 32, Unroll: 1}
-			var around [2]action
+	p.Launches = func() ([][]Action, error) {
+		list := make([][]Action, len(m.Moves))
+		for i := range m.Moves {
+			meet := kernels.Move{Kind: kernels.MoveMeet, Members: len(m.Moves), Me: i, Run: 1, Blocks: 1, Threads: 32, Unroll: 1}
+			var around [2]Action
 			for k := range around {
-				if around[k], err = moveKernel(t, &meet, *flags, area{}); err != nil {
+				if around[k], err = moveKernel(t, &meet, *flags, Area{}); err != nil {
 					return nil, err
 				}
 			}
-			list[i] = []action{around[0], enginePushes(&m.moves[i]), around[1]}
+			list[i] = []Action{around[0], enginePushes(&m.Moves[i]), around[1]}
 		}
 		return list, nil
 	}
@@ -88,7 +89,7 @@ func (a copyAlgorithm) Plan(t teamFacts, tune device.Tuning, c *collective) (*co
 
 // enginePushes makes the copies of a share. Those to others are on the member's own
 // stream; what it keeps is copied beside.
-func enginePushes(share *kernels.Move) engineCopies {
+func enginePushes(share *kernels.Move) Copies {
 	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {
 		q := (share.Me + k) % share.Members // not everybody at the same member first
@@ -105,7 +106,7 @@ func enginePushes(share *kernels.Move) engineCopies {
 	}
 	lists := slices.DeleteFunc([][]nvlib.Rect{far, near}, func(l []nvlib.Rect) bool { return len(l) == 0 })
 	if len(lists) == 0 {
-		return engineCopies{}
+		return Copies{}
 	}
-	return engineCopies{Own: lists[0], Beside: lists[1:]}
+	return Copies{Own: lists[0], Beside: lists[1:]}
 }

@@ -1,4 +1,4 @@
-package cuda
+package coll
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ func spares(dt ir.DType) error {
 
 // inLines is for lines that are their own flags, as many for each thread of a warp as
 // unroll says.
-func (a reduceAlgorithm) inLines(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
+func (a ReduceAlgorithm) inLines(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes := r.Count * r.DType.Size()
 	rows := ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll))
 	var times int64
@@ -31,32 +31,32 @@ func (a reduceAlgorithm) inLines(p *collPlan, t teamFacts, tune device.Tuning, r
 }
 
 // rest gives r halves that rest full of what is never sent.
-func (p *collPlan) rest(r *kernels.AllReduce, half int64) {
-	p.resting(half, func(a area) { r.Data, r.Half = a.At, a.half() })
+func (p *Plan) rest(r *kernels.AllReduce, half int64) {
+	p.resting(half, func(a Area) { r.Data, r.Half = a.At, a.half() })
 }
 
 // From calmFrom to calmTo bytes one thread of a warp looks for all first: at 4 MiB of four
 // H200 that is faster, at 8 it was not measured.
 const calmFrom, calmTo = 7 << 19, 6 << 20
 
-// lamportByHost is hostPart of lines that are their own flags: what was fastest on two
+// LamportByHost is hostPart of lines that are their own flags: what was fastest on two
 // H200, of operands, and on four, of results. More than the bus carries in time costs
 // much.
-var lamportByHost = func(bytes int64, members int) hostPart {
+var LamportByHost = func(bytes int64, members int) HostPart {
 	switch small := bytes < 24<<20; {
 	case members == 2 && small:
-		return hostPart{60, 12, 16}
+		return HostPart{60, 12, 16}
 	case members == 2:
-		return hostPart{80, 8, 16}
+		return HostPart{80, 8, 16}
 	case small:
-		return hostPart{120, 12, 24}
+		return HostPart{120, 12, 24}
 	}
-	return hostPart{170, 8, 16}
+	return HostPart{170, 8, 16}
 }
 
 // lamportHostable returns nil, or why no part of an all_reduce of lines that are their
 // own flags can go by way of host memory.
-func lamportHostable(t teamFacts, r *kernels.AllReduce, c *collective) error {
+func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	if t.Members() == 2 {
 		return hostable(t, r, c)
 	}
@@ -71,15 +71,15 @@ func lamportHostable(t teamFacts, r *kernels.AllReduce, c *collective) error {
 func lamportResults(r *kernels.AllReduce) {
 	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))
 	r.Share = ceil(ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll)), members)
-	r.Split = r.Share * lamportByHost(bytes, len(r.In)).permille / 1000 / int64(r.Threads/32)
+	r.Split = r.Share * LamportByHost(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
 }
 
 // linesByHost is inLines for what does not go by way of host memory: of two members, one
 // shot of most packs, of more, two shots, and host memory for results.
-func (a reduceAlgorithm) linesByHost(p *collPlan, t teamFacts, tune device.Tuning, r *kernels.AllReduce) {
+func (a ReduceAlgorithm) linesByHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(t.Members())
-	part := lamportByHost(bytes, t.Members())
-	aside := part.writers + part.readers
+	part := LamportByHost(bytes, t.Members())
+	aside := part.Writers + part.Readers
 	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
 		if r.Kind, a.shots = kernels.AllReduceLamport, 1; members > 2 {
 			r.Kind, a.shots = kernels.AllReduceLamportx2, 2
@@ -87,19 +87,19 @@ func (a reduceAlgorithm) linesByHost(p *collPlan, t teamFacts, tune device.Tunin
 		a.inLines(p, t, tune, r)
 		return
 	}
-	r.Writers, r.Readers = part.writers, part.readers
+	r.Writers, r.Readers = part.Writers, part.Readers
 	var told int64 // flags of what goes by way of host memory
 	if members == 2 {
-		r.Share = ceil(bytes, 16) * (1000 - part.permille) / 1000 / rows
+		r.Share = ceil(bytes, 16) * (1000 - part.Permille) / 1000 / rows
 		r.Split = r.Share * rows
 		aboard := ceil(bytes, 16) - r.Split
 		told = kernels.HostChunks(aboard, r.Threads)
-		p.pinned("halves of host memory", 2*aboard*16, func(a area) { r.Host, r.HostHalf = a.At, a.half() })
+		p.pinned("halves of host memory", 2*aboard*16, func(a Area) { r.Host, r.HostHalf = a.At, a.half() })
 	} else {
 		r.Kind = kernels.AllReduceLamportResults
 		lamportResults(r)
 		told = r.Split
-		p.hostMemory(r.Split*int64(r.Threads/32)*rows*16, func(a area) { r.Host = a.At })
+		p.hostMemory(r.Split*int64(r.Threads/32)*rows*16, func(a Area) { r.Host = a.At })
 	}
 	r.Blocks = grid(t, tune, r.Threads, r.Share+aside)
 	flagged(p, t, r, told+kernels.BlocksMost)
