@@ -8,30 +8,22 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MulticastVariable names the environment variable that, as "on", opts in to NVLink
-// multicast: multicast objects may then be made, NCCL is left to its own environment,
-// and the algorithm multimem is there for sums in any order. On hosts that others
-// share a fault there can put GPUs out of service.
-const MulticastVariable = "HOCKET_MULTICAST"
-
-// What a Report says of it.
-const (
-	multicastOn  = "on"
-	multicastOff = "off"
-)
+// MulticastVariable names the environment variable that opts in to NVLink multicast.
+const MulticastVariable = doctor.MulticastVariable
 
 // multicastAsked reports whether the user opted in.
 func multicastAsked() (bool, error) {
 	switch v := os.Getenv(MulticastVariable); v {
-	case "", multicastOff:
+	case "", doctor.MulticastOff:
 		return false, nil
-	case multicastOn:
+	case doctor.MulticastOn:
 		return true, nil
 	default:
-		return false, fmt.Errorf("%s=%s: it is %s or %s", MulticastVariable, v, multicastOn, multicastOff)
+		return false, fmt.Errorf("%s=%s: it is %s or %s", MulticastVariable, v, doctor.MulticastOn, doctor.MulticastOff)
 	}
 }
 

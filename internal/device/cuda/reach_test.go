@@ -549,7 +549,7 @@ func TestReportedReach(t *testing.T) {
 	sys := f.system()
 	text := func(try bool) string {
 		var r Report
-		r.gpus(sys, nil, try)
+		addGPUs(&r, sys, nil, try)
 		if r.Missing != "" {
 			t.Error(r.Missing)
 		}
@@ -571,7 +571,7 @@ func TestReportedReach(t *testing.T) {
 	f.fatal["cuCtxSetCurrent"] = 719
 	sys.Reach.Why = map[gpu.Couple]error{}
 	var r Report
-	if r.gpus(sys, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
+	if addGPUs(&r, sys, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
 		t.Errorf("a lost GPU: %q", r.Missing)
 	}
 }

@@ -10,12 +10,11 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/ir"
 )
 
 // prepareNCCL returns what each member launches.
 func (t *team) prepareNCCL(c *coll.Collective) ([][]step, error) {
-	w, err := ncclPlan(t, c)
+	w, err := coll.PlanNCCL(c, len(t.members))
 	if err != nil {
 		return nil, err
 	}
@@ -27,14 +26,14 @@ func (t *team) prepareNCCL(c *coll.Collective) ([][]step, error) {
 	if err := group.exercise(t, w); err != nil {
 		return nil, err
 	}
-	calls := make([]ncclCall, len(t.members))
+	calls := make([]coll.NCCLCall, len(t.members))
 	steps := make([][]step, len(t.members))
 	for i, mem := range t.members {
-		if !w.takesPart(i) {
+		if !w.TakesPart(i) {
 			continue
 		}
 		at := &attendee{meeting: m, stream: mem.stream}
-		if calls[i], err = w.around(t, i, at); err != nil {
+		if calls[i], err = t.around(w, i, at); err != nil {
 			return nil, err
 		}
 		m.members = append(m.members, at)
@@ -47,15 +46,17 @@ func (t *team) prepareNCCL(c *coll.Collective) ([][]step, error) {
 				r.Known = true
 			}
 		}
-		return group.issue(w, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, steps[i] != nil })
+		return group.issue(w, func(i int) (coll.NCCLCall, nvlib.Stream, bool) {
+			return calls[i], t.members[i].stream.h, steps[i] != nil
+		})
 	}
 	return steps, nil
 }
 
 // regionsGiven returns the regions that calls give NCCL something of.
-func (t *team) regionsGiven(calls []ncclCall) (list []*gpu.Region) {
+func (t *team) regionsGiven(calls []coll.NCCLCall) (list []*gpu.Region) {
 	for i, m := range t.members {
-		for _, at := range []nvlib.Ptr{calls[i].in, calls[i].out} {
+		for _, at := range []nvlib.Ptr{calls[i].In, calls[i].Out} {
 			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {
 				list = append(list, r)
 			}
@@ -64,40 +65,34 @@ func (t *team) regionsGiven(calls []ncclCall) (list []*gpu.Region) {
 	return list
 }
 
-// takesPart reports whether member i has anything to do.
-func (w *ncclWork) takesPart(i int) bool { return w.shares[i].in != nil || w.shares[i].out != nil }
-
-// ncclCall is where a member's dense operands are.
-type ncclCall struct{ in, out nvlib.Ptr }
-
 // around adds the copies that member i needs and returns what NCCL gets.
-func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
-	s := &w.shares[i]
-	var call ncclCall
-	if s.in != nil {
-		call.in = s.in.Addr
-		if s.pack || s.staged {
-			mem, err := t.reserve("inputs for NCCL", s.in.Bytes())
+func (t *team) around(w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, error) {
+	s := &w.Shares[i]
+	var call coll.NCCLCall
+	if s.In != nil {
+		call.In = s.In.Addr
+		if s.Pack || s.Staged {
+			mem, err := t.reserve("inputs for NCCL", s.In.Bytes())
 			if err != nil {
 				return call, err
 			}
-			call.in = mem.At[i]
-			steps, err := t.members[i].copySteps(s.in.At(call.in), *s.in)
+			call.In = mem.At[i]
+			steps, err := t.members[i].copySteps(s.In.At(call.In), *s.In)
 			if err != nil {
 				return call, err
 			}
 			at.before = append(at.before, steps...)
 		}
 	}
-	if s.out != nil {
-		call.out = s.out.Addr
-		if s.unpack {
-			mem, err := t.reserve("results of NCCL", s.out.Bytes())
+	if s.Out != nil {
+		call.Out = s.Out.Addr
+		if s.Unpack {
+			mem, err := t.reserve("results of NCCL", s.Out.Bytes())
 			if err != nil {
 				return call, err
 			}
-			call.out = mem.At[i]
-			steps, err := t.members[i].copySteps(*s.out, s.out.At(call.out))
+			call.Out = mem.At[i]
+			steps, err := t.members[i].copySteps(*s.Out, s.Out.At(call.Out))
 			if err != nil {
 				return call, err
 			}
@@ -108,7 +103,7 @@ func (w *ncclWork) around(t *team, i int, at *attendee) (ncclCall, error) {
 }
 
 // issue gives NCCL all members' shares as one group.
-func (g *communicators) issue(w *ncclWork, member func(i int) (ncclCall, nvlib.Stream, bool)) error {
+func (g *communicators) issue(w *coll.NCCLWork, member func(i int) (coll.NCCLCall, nvlib.Stream, bool)) error {
 	g.used = true
 	err := g.lib.GroupStart()
 	if err != nil {
@@ -116,52 +111,10 @@ func (g *communicators) issue(w *ncclWork, member func(i int) (ncclCall, nvlib.S
 	}
 	for i := range g.comms {
 		if call, s, ok := member(i); ok && err == nil {
-			err = g.share(w, i, call, s)
+			err = w.Issue(g.lib, g.comms[i], i, call, s)
 		}
 	}
 	return errors.Join(err, g.lib.GroupEnd())
-}
-
-// share is member i's calls.
-func (g *communicators) share(w *ncclWork, i int, call ncclCall, s nvlib.Stream) error {
-	lib, c := g.lib, g.comms[i]
-	dt, red := ncclTypes[w.dt], ncclReds[w.red]
-	bytes := w.count * w.dt.Size()
-	switch w.op {
-	case ir.OpAllReduce:
-		return lib.AllReduce(call.in, call.out, w.count, dt, red, c, s)
-	case ir.OpReduceScatter:
-		return lib.ReduceScatter(call.in, call.out, w.count, dt, red, c, s)
-	case ir.OpReduce:
-		return lib.Reduce(call.in, call.out, w.count, dt, red, w.root, c, s)
-	case ir.OpAllGather:
-		return lib.AllGather(call.in, call.out, bytes, nvlib.NCCLInt8, c, s)
-	case ir.OpBroadcast:
-		if call.out == 0 { // the root's result is its input
-			call.out = call.in
-		}
-		return lib.Broadcast(call.in, call.out, bytes, nvlib.NCCLInt8, w.root, c, s)
-	}
-	block := func(base nvlib.Ptr, cut bool, k int) nvlib.Ptr {
-		if cut {
-			base += nvlib.Ptr(int64(k) * bytes)
-		}
-		return base
-	}
-	cutIn, cutOut := w.op == ir.OpAllToAll || w.op == ir.OpScatter, w.op == ir.OpAllToAll || w.op == ir.OpGather
-	for p := range g.comms {
-		if w.gives(i, p) {
-			if err := lib.Send(block(call.in, cutIn, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
-				return err
-			}
-		}
-		if w.gives(p, i) {
-			if err := lib.Recv(block(call.out, cutOut, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // trialMost bounds the memory of an exercise: beyond, NCCL does what it does at
@@ -170,18 +123,18 @@ const trialMost = 64 << 20
 
 // exercise runs the call once on memory of its own, so that NCCL makes its
 // connections and loads its kernels now.
-func (g *communicators) exercise(t *team, w *ncclWork) error {
+func (g *communicators) exercise(t *team, w *coll.NCCLWork) error {
 	trial := *w
 	n := int64(len(g.comms))
-	if most := trialMost / w.dt.Size() / n; trial.count > most {
-		trial.count = most
+	if most := trialMost / w.DType.Size() / n; trial.Count > most {
+		trial.Count = most
 	}
-	key := fmt.Sprint(w.op, w.red, w.dt, w.root, bits.Len64(uint64(trial.count)))
+	key := fmt.Sprint(w.Op, w.Red, w.DType, w.Root, bits.Len64(uint64(trial.Count)))
 	if g.exercised[key] {
 		return nil
 	}
-	bytes := trial.count * w.dt.Size() * n
-	calls := make([]ncclCall, n)
+	bytes := trial.Count * w.DType.Size() * n
+	calls := make([]coll.NCCLCall, n)
 	mems, err := t.allocEach(2*bytes, device.Private)
 	inUse := false
 	defer func() {
@@ -197,10 +150,12 @@ func (g *communicators) exercise(t *team, w *ncclWork) error {
 		if err := m.set(at, 0, 2*bytes/4); err != nil {
 			return err
 		}
-		calls[i] = ncclCall{at, at + nvlib.Ptr(bytes)}
+		calls[i] = coll.NCCLCall{In: at, Out: at + nvlib.Ptr(bytes)}
 	}
 	issue := func() error {
-		return g.issue(&trial, func(i int) (ncclCall, nvlib.Stream, bool) { return calls[i], t.members[i].stream.h, w.takesPart(i) })
+		return g.issue(&trial, func(i int) (coll.NCCLCall, nvlib.Stream, bool) {
+			return calls[i], t.members[i].stream.h, w.TakesPart(i)
+		})
 	}
 	if err := t.members[0].dev.bound(issue); err != nil {
 		return fmt.Errorf("a trial run: %w", err)

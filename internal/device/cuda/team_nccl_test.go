@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
@@ -587,11 +588,11 @@ func TestNCCLMistakesAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	const mistake = "warning: with NVLink multicast blocks of all_gather and reduce_scatter"
-	for _, multicast := range []string{multicastOff, multicastOn} {
+	for _, multicast := range []string{doctor.MulticastOff, doctor.MulticastOn} {
 		rep := Report{Multicast: multicast}
-		rep.add("libnccl", lib, nil)
-		rep.mistakes(lib)
-		if text := fmt.Sprint(rep.Lines()); strings.Contains(text, mistake) != (multicast == multicastOn) {
+		rep.Add("libnccl", lib, nil)
+		rep.AddMistakes(lib)
+		if text := fmt.Sprint(rep.Lines()); strings.Contains(text, mistake) != (multicast == doctor.MulticastOn) {
 			t.Errorf("multicast %s: %s", multicast, text)
 		}
 	}
