@@ -13,14 +13,14 @@ func (s *stream) copy(dst, src *strided.View) error {
 	case dst.N == 0 || dst.Same(src):
 		return nil
 	case dst.Overlaps(src):
-		return s.copyThrough(dst, src)
+		return copyThrough(s, dst, src)
 	}
-	return s.copyApart(dst, src)
+	return copyApart(s, dst, src)
 }
 
 // copyThrough copies views that share bytes by way of a scratch buffer, which
 // the stream's order keeps from being used twice at a time.
-func (s *stream) copyThrough(dst, src *strided.View) error {
+func copyThrough(s *stream, dst, src *strided.View) error {
 	if s.scratch == nil || s.scratch.bytes < src.Bytes() {
 		// An older buffer may still be in use: it stays until the world ends.
 		m, err := s.dev.alloc(src.Bytes(), device.Private)
@@ -30,17 +30,17 @@ func (s *stream) copyThrough(dst, src *strided.View) error {
 		s.scratch = m
 	}
 	tmp := src.In(s.scratch, s.scratch.addr)
-	if err := s.copyApart(&tmp, src); err != nil {
+	if err := copyApart(s, &tmp, src); err != nil {
 		return err
 	}
-	return s.copyApart(dst, &tmp)
+	return copyApart(s, dst, &tmp)
 }
 
 // copyApart copies views that share no bytes: by a copy engine what is dense or
 // rows of some length, else by a kernel.
-func (s *stream) copyApart(dst, src *strided.View) error {
+func copyApart(s *stream, dst, src *strided.View) error {
 	if site := s.dev.site; !site.reaches(dst) || !site.reaches(src) {
-		err := s.copyAround(dst, src)
+		err := copyAround(s, dst, src)
 		s.led = false
 		return err
 	}
@@ -48,7 +48,7 @@ func (s *stream) copyApart(dst, src *strided.View) error {
 	dims := strided.Merge(dst, src)
 	in := dims[len(dims)-1]
 	if !strided.ByEngine(dst, dims) {
-		return s.copyByKernel(dst, src, dims)
+		return copyByKernel(s, dst, src, dims)
 	}
 	s.led = false
 	if len(dims) == 1 {
@@ -73,7 +73,7 @@ const mostCopies = 4096
 
 // copyByKernel copies element by element, by a launch that is kept for the next
 // time. The context is current.
-func (s *stream) copyByKernel(dst, src *strided.View, dims []strided.Dim) error {
+func copyByKernel(s *stream, dst, src *strided.View, dims []strided.Dim) error {
 	w := s.dev.w
 	key := s.dev.site.keyOf(dst, src, dims)
 	launches, ok := w.copies[key]
@@ -82,7 +82,7 @@ func (s *stream) copyByKernel(dst, src *strided.View, dims []strided.Dim) error 
 		if launches, err = s.dev.site.compile(strided.CopyProblem(dst, src, dims), nil); err != nil {
 			return err
 		}
-		w.keep(key, launches)
+		keepCopy(w, key, launches)
 	}
 	for _, l := range launches {
 		if err := s.kernel(l, closely); err != nil {
@@ -98,7 +98,7 @@ func (s *site) keyOf(dst, src *strided.View, dims []strided.Dim) copyKey {
 	return key
 }
 
-func (w *world) keep(key copyKey, launches []*nvlib.Launch) {
+func keepCopy(w *world, key copyKey, launches []*nvlib.Launch) {
 	if w.copies == nil || len(w.copies) >= mostCopies {
 		w.copies = map[copyKey][]*nvlib.Launch{}
 	}
@@ -140,7 +140,7 @@ func (d *dev) prepareCopy(dst, src *strided.View) error {
 	return d.bound(func() error {
 		launches, err := d.site.compileAside(strided.CopyProblem(dst, src, dims), nil)
 		if err == nil {
-			d.w.keep(key, launches)
+			keepCopy(d.w, key, launches)
 		}
 		return err
 	})

@@ -9,7 +9,7 @@ import (
 )
 
 // coresidency is the lock for kernels that wait on devices for each other. Those of one
-// world fit on the devices at once (see room). Those of two worlds might not: then each
+// world fit on the devices at once (see Room). Those of two worlds might not: then each
 // waits for a kernel that the other keeps from starting. Graphs that flags join are like
 // that too: their waits, and the kernels that raise the flags, want room that the other
 // world's teams need not leave. So only one world with teams or such graphs uses the
@@ -76,8 +76,8 @@ func (w *world) rests() bool {
 	return w.calls == 0 && w.look()
 }
 
-// gathers reports whether w has teams, or graphs that flags join.
-func (w *world) gathers() bool {
+// needsCoresidency reports whether w has teams, or graphs that flags join.
+func needsCoresidency(w *world) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.teams) > 0 || slices.ContainsFunc(w.recorded, (*graph).flagged)

@@ -200,22 +200,22 @@ func TestCoresidencyGraphs(t *testing.T) {
 	for graphs, want := range map[string]bool{formOne: false, formEach: true, "": true} {
 		x := newExchanged(t, Options{Graphs: graphs})
 		w := x.w.(*world)
-		if w.gathers() {
+		if needsCoresidency(w) {
 			t.Errorf("graphs %q: a world without any takes turns", graphs)
 		}
 		captured, err := w.Capture(x.issue)
 		x.must(err)
-		if w.gathers() != want {
+		if needsCoresidency(w) != want {
 			t.Errorf("graphs %q: takes turns: %t", graphs, !want)
 		}
 		if graphs == "" {
 			x.must(captured.Keep(0))
-			if w.gathers() {
+			if needsCoresidency(w) {
 				t.Error("a world that kept one graph over all GPUs takes turns")
 			}
 		}
 		x.must(captured.Close())
-		if w.gathers() {
+		if needsCoresidency(w) {
 			t.Errorf("graphs %q: takes turns for a graph that is gone", graphs)
 		}
 		x.must(w.Close())

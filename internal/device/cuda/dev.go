@@ -66,7 +66,7 @@ func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 		return err
 	}
 	err := d.bound(take)
-	if gpu.OutOfMemory(err) && d.w.trimNCCL(0) {
+	if gpu.OutOfMemory(err) && trimNCCL(d.w, 0) {
 		err = d.bound(take)
 	}
 	if err != nil {
@@ -90,7 +90,7 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	}
 	s, err := d.newStream(opts.Name, priority)
 	if err == nil {
-		err = s.openDetour()
+		err = openDetour(s)
 	}
 	if err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ func (f *faults) open() error {
 
 // readFaults ends the world if some kernel reported something. The devices are
 // at rest. The caller holds mu.
-func (w *world) readFaults() {
+func readFaults(w *world) {
 	var first, told error
 	for _, s := range w.sites {
 		if f := &s.faults; f.armed {

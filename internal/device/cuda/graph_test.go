@@ -96,7 +96,7 @@ func TestFormsWanted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(w.(*world).formsWanted(), " "); got != c.Want {
+		if got := strings.Join(formsWanted(w.(*world)), " "); got != c.Want {
 			t.Errorf("%+v: forms %s", c, got)
 		}
 		if err := w.Close(); err != nil {

@@ -13,13 +13,13 @@ func (w *world) Held() device.Held {
 			continue // it never came up
 		}
 		h.Host += s.heaps[device.Pinned].Held()
-		h.Device = max(h.Device, s.heaps[device.Private].Held()+s.heaps[device.Shared].Held()+w.joined(s))
+		h.Device = max(h.Device, s.heaps[device.Private].Held()+s.heaps[device.Shared].Held()+joinedBytes(w, s))
 	}
 	return h
 }
 
-// joined is the device's memory in teams' multicast objects.
-func (w *world) joined(s *site) int64 {
+// joinedBytes is the device's memory in teams' multicast objects.
+func joinedBytes(w *world, s *site) int64 {
 	n := int64(0)
 	for _, t := range w.teams {
 		for _, m := range t.members {

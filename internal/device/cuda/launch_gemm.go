@@ -77,7 +77,7 @@ func (g gemmLaunch) run(s *stream) error {
 	if need == 0 {
 		return g.Launch.Run(0, s.h)
 	}
-	if err := s.reserveWorkspace(need, gemm.WorkspaceBytes); err != nil {
+	if err := reserveWorkspace(s, need, gemm.WorkspaceBytes); err != nil {
 		return err
 	}
 	return g.Launch.Run(s.workspace.addr, s.h)
@@ -104,7 +104,7 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	if err := w.err(); err != nil {
 		return err
 	}
-	return s.reserveWorkspace(need, need)
+	return reserveWorkspace(s, need, need)
 }
 
 // workspace is what the products of l need, in bytes.
@@ -121,7 +121,7 @@ func (l *launch) workspace() int64 {
 // reserveWorkspace has s have a workspace of at least need bytes; if it has none, one
 // of that many bytes. What it had may be in use, by a graph too: it stays until the
 // world ends.
-func (s *stream) reserveWorkspace(need, bytes int64) error {
+func reserveWorkspace(s *stream, need, bytes int64) error {
 	if s.workspace != nil && s.workspace.bytes >= need {
 		return nil
 	}

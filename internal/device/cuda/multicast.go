@@ -58,14 +58,14 @@ type multicast struct {
 	undo  []func() error
 }
 
-// joint returns memory of at least so many bytes on each member, joined. More than
+// joinMemory returns memory of at least so many bytes on each member, joined. More than
 // before are another piece of memory.
-func (t *team) joint(bytes int64) (coll.Area, error) {
+func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	if n := len(t.joints); n > 0 && t.joints[n-1].bytes >= bytes {
 		return t.joints[n-1].area(), nil
 	}
 	mc := &multicast{}
-	if err := t.makeJoint(mc, bytes); err != nil {
+	if err := makeJoint(t, mc, bytes); err != nil {
 		return coll.Area{}, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
 	}
 	t.joints = append(t.joints, mc)
@@ -95,9 +95,9 @@ func (mc *multicast) free() error {
 
 // makeJoint makes the object, has each member's device come in, and only then binds
 // memory to it: so the driver wants it.
-func (t *team) makeJoint(mc *multicast, bytes int64) error {
+func makeJoint(t *team, mc *multicast, bytes int64) error {
 	drv, n := t.w.drv, len(t.members)
-	grain, err := t.jointGrain(bytes)
+	grain, err := jointGrain(t, bytes)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (t *team) makeJoint(mc *multicast, bytes int64) error {
 
 // jointGrain is what the bytes of memory to be joined are a multiple of, and its
 // address.
-func (t *team) jointGrain(bytes int64) (int64, error) {
+func jointGrain(t *team, bytes int64) (int64, error) {
 	grain, err := t.w.drv.MulticastGranularity(len(t.members), bytes)
 	for _, m := range t.members {
 		own, gerr := t.w.drv.Granularity(m.dev.site.gpu.Device)
@@ -167,7 +167,7 @@ func (mc *multicast) mapTo(m *member, mem nvlib.MemHandle, grain int64, devs []n
 
 // freeJoints gives the team's joined memory back. Of a lost GPU it goes with the
 // process, and that of all members with it.
-func (t *team) freeJoints() error {
+func freeJoints(t *team) error {
 	var errs []error
 	lost := slices.ContainsFunc(t.members, func(m *member) bool { return m.dev.site.lost() })
 	for _, mc := range slices.Backward(t.joints) {

@@ -15,7 +15,7 @@ import (
 const P2PVariable = gpu.P2PVariable
 
 // findReach learns which sites are apart.
-func (w *world) findReach() error {
+func findReach(w *world) error {
 	for i, a := range w.sites {
 		for _, b := range w.sites[:i] {
 			why, err := w.m.sys.Apart(b.gpu, a.gpu)

@@ -278,7 +278,7 @@ func (s *stream) Wait(e device.Event) error {
 func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
-	cs, err := s.counters(c, elem)
+	cs, err := countersOf(s, c, elem)
 	if err != nil {
 		return s.errorf("signal: %w", err)
 	}
@@ -291,7 +291,7 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
-	cs, err := s.counters(c, elem)
+	cs, err := countersOf(s, c, elem)
 	if err != nil {
 		return s.errorf("wait: %w", err)
 	}
@@ -301,7 +301,7 @@ func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 	return s.add(task{kind: waitingCounter, ctrs: cs, elem: elem, n: least})
 }
 
-func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
+func countersOf(s *stream, c device.Counters, elem int) (*counters, error) {
 	cs, ok := c.(*counters)
 	if !ok || cs == nil || cs.dev.w != s.dev.w {
 		return nil, fmt.Errorf("counters that are not this world's")

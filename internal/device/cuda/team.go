@@ -19,7 +19,7 @@ import (
 // documentation). What keeps that from locking up: the launches of a team come in
 // one order on all members, one stream each, and are given to the devices together (see
 // together); a kernel's blocks, and those of all other teams' kernels that may run beside
-// it, fit on the device at once (see room); and every wait is bounded.
+// it, fit on the device at once (see Room); and every wait is bounded.
 
 // team is members that meet, each on one stream.
 type team struct {
@@ -89,14 +89,14 @@ func (t *team) join(members []device.Member) error {
 		}
 		t.members = append(t.members, &member{team: t, index: i, dev: s.dev, stream: s, id: -1})
 	}
-	return t.w.waitsFit(t)
+	return waitsFit(t.w, t)
 }
 
 func (t *team) open(members []device.Member) error {
 	if err := t.join(members); err != nil {
 		return err
 	}
-	if err := t.w.openAbort(); err != nil {
+	if err := openAbort(t.w); err != nil {
 		return err
 	}
 	control, err := t.alloc(kernels.ControlBytes, 0)
@@ -198,40 +198,40 @@ func (t *team) Room(threads int) int {
 	for _, m := range t.members {
 		s := m.dev.site
 		sms := s.gpu.SMs
-		if t.w.beside(s) {
+		if hasOtherStreams(t.w, s) {
 			sms = max(1, sms-roomForOthers)
 		}
-		least = min(least, sms*max(1, coll.TeamThreads/threads)/t.w.teamStreams(s))
+		least = min(least, sms*max(1, coll.TeamThreads/threads)/teamStreams(t.w, s))
 	}
 	return max(1, least)
 }
 
-// beside reports whether a device has streams that no team uses, and whose kernels
+// hasOtherStreams reports whether a device has streams that no team uses, and whose kernels
 // want room. Copies of a team's member want none of others: should the driver make
 // kernels of them, they have that of the member's own, which wait for them.
-func (w *world) beside(s *site) bool {
+func hasOtherStreams(w *world, s *site) bool {
 	n := 0
 	for _, st := range w.streams {
 		if st.dev.site == s && st != s.origin && !st.engine {
 			n++
 		}
 	}
-	return n > w.teamStreams(s)
+	return n > teamStreams(w, s)
 }
 
 // waitsFit refuses a team more than have kernels that are certain to wait side by side.
-func (w *world) waitsFit(t *team) error {
+func waitsFit(w *world, t *team) error {
 	for _, m := range t.members {
-		if s := m.dev.site; w.teamStreams(s, t) > mostWaits {
+		if s := m.dev.site; teamStreams(w, s, t) > mostWaits {
 			return fmt.Errorf("%w: teams on %d streams of GPU %d, whose kernels wait for each other; of %d it is certain that they run side by side; put fewer ranks on a GPU",
-				device.ErrUnsupported, w.teamStreams(s, t), s.gpu.Device, mostWaits)
+				device.ErrUnsupported, teamStreams(w, s, t), s.gpu.Device, mostWaits)
 		}
 	}
 	return nil
 }
 
 // teamStreams counts the streams of a device that teams use, these among them.
-func (w *world) teamStreams(s *site, more ...*team) int {
+func teamStreams(w *world, s *site, more ...*team) int {
 	streams := map[*stream]bool{}
 	for _, t := range slices.Concat(w.teams, more) {
 		for _, m := range t.members {
@@ -248,7 +248,7 @@ func (w *world) teamStreams(s *site, more ...*team) int {
 // the room of others.
 func (t *team) alone() bool {
 	for _, m := range t.members {
-		if s := m.dev.site; t.w.teamStreams(s) > 1 || t.w.beside(s) {
+		if s := m.dev.site; teamStreams(t.w, s) > 1 || hasOtherStreams(t.w, s) {
 			return false
 		}
 	}
@@ -280,14 +280,14 @@ func (t *team) Close() error {
 		}
 	}
 	err := t.free()
-	t.w.trimNCCL(idleMost)
+	trimNCCL(t.w, idleMost)
 	return err
 }
 
 func (t *team) free() error {
 	t.closed = true
 	t.leaveNCCL(t.w.cause == nil)
-	errs := []error{t.freeJoints()}
+	errs := []error{freeJoints(t)}
 	for _, mem := range t.memory {
 		if site := mem.dev.site; !mem.freed && !site.lost() {
 			mem.freed = true

@@ -12,7 +12,7 @@ import (
 )
 
 // openAbort makes the word that ends the waits of teams' kernels.
-func (w *world) openAbort() error {
+func openAbort(w *world) error {
 	if w.abort != 0 {
 		return nil
 	}
@@ -26,14 +26,14 @@ func (w *world) openAbort() error {
 }
 
 // endTeams has kernels that wait for peers stop. The caller holds mu.
-func (w *world) endTeams() {
+func endTeams(w *world) {
 	if w.abort != 0 {
 		cabi.Store(uintptr(w.abort), uint64(1))
 	}
 }
 
 // readTeams ends the world if a kernel of a team gave up. The caller holds mu.
-func (w *world) readTeams() {
+func readTeams(w *world) {
 	for _, t := range w.teams {
 		for _, m := range t.members {
 			told, ok := kernels.ReadFault(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))

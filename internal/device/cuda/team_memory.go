@@ -21,7 +21,7 @@ func (t *team) hold(x coll.Want) (coll.Area, error) {
 	case coll.Pinned:
 		return t.pinned(x.Name, x.Bytes)
 	case coll.Joined:
-		return t.joint(x.Bytes)
+		return joinMemory(t, x.Bytes)
 	}
 	return t.reserve(x.Name, x.Bytes)
 }

@@ -203,7 +203,7 @@ func TestRegionsSuffice(t *testing.T) {
 func TestSheetsNeedNVLink(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	c := summed(t, w, 1000, 0, 0)
-	if w.linkOf(w.sites[0], w.sites[1]) != 'n' {
+	if linkOf(w, w.sites[0], w.sites[1]) != 'n' {
 		t.Fatal("the fake's devices are not linked")
 	}
 	linked := w.drv

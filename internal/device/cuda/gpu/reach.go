@@ -16,7 +16,7 @@ const P2PVariable = "HOCKET_P2P"
 
 // reach is which GPUs of the process use each other's memory: kernels and copy
 // engines of each that of the other. Those that do not are apart, and what they
-// exchange goes through host memory (see detour.go of package cuda). They are apart where the user
+// exchange goes through host memory (see host_staged.go of package cuda). They are apart where the user
 // says so, where the driver gives no access, and where a real transfer fails: that
 // devices say they reach each other does not make it so (virtual machines and PCIe
 // switches lose or mangle transfers without an error).

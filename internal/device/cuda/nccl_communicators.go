@@ -120,7 +120,7 @@ func (s *system) keep(g *communicators) {
 // left, and reports whether there were more. NCCL gives memory back meanwhile, for
 // which the driver may wait until devices rest: that needs the issue lock, without which
 // nothing is done.
-func (w *world) trimNCCL(most int) bool {
+func trimNCCL(w *world, most int) bool {
 	if !w.issueLocked {
 		return false
 	}
@@ -184,15 +184,15 @@ func (g *communicators) end(last func(nvlib.Comm) error) {
 }
 
 // readNCCL ends the world if work given to NCCL failed. The caller holds mu.
-func (w *world) readNCCL() {
+func readNCCL(w *world) {
 	for _, t := range w.teams {
 		if t.nccl != nil {
-			w.readCommunicators(t, t.nccl)
+			readCommunicators(w, t, t.nccl)
 		}
 	}
 }
 
-func (w *world) readCommunicators(t *team, g *communicators) {
+func readCommunicators(w *world, t *team, g *communicators) {
 	if !g.used || g.ended {
 		return
 	}
@@ -210,7 +210,7 @@ func (w *world) readCommunicators(t *team, g *communicators) {
 const ncclPatience = 2 * time.Second
 
 // abortNCCL ends what NCCL runs. The caller holds mu.
-func (w *world) abortNCCL() {
+func abortNCCL(w *world) {
 	for _, t := range w.teams {
 		if t.nccl != nil {
 			t.nccl.abort()
@@ -219,7 +219,7 @@ func (w *world) abortNCCL() {
 }
 
 // closeNCCL gives up all communicators once the devices are at rest.
-func (w *world) closeNCCL(errs []error) {
+func closeNCCL(w *world, errs []error) {
 	sound := errors.Join(errs...) == nil
 	for _, s := range w.sites {
 		sound = sound && !s.lost()

@@ -33,13 +33,13 @@ type detour struct {
 
 // openDetour makes s's, where its GPU is apart from others. The caller holds the
 // world by alone.
-func (s *stream) openDetour() error {
+func openDetour(s *stream) error {
 	here := s.dev.site
 	if len(here.beyond) == 0 {
 		return nil
 	}
 	s.detour = &detour{far: map[*site]*stream{}}
-	if err := s.widenDetour(max(s.dev.piece, detourPiece/32)); err != nil {
+	if err := widenDetour(s, max(s.dev.piece, detourPiece/32)); err != nil {
 		return err
 	}
 	for _, there := range s.dev.w.sites {
@@ -58,7 +58,7 @@ func (s *stream) openDetour() error {
 
 // widenDetour makes room for pieces of so many bytes. The buffer before stays until
 // the world ends: work under way may use it, and graphs.
-func (s *stream) widenDetour(piece int64) error {
+func widenDetour(s *stream, piece int64) error {
 	t := s.detour
 	if t == nil || piece <= t.piece {
 		return nil
@@ -76,7 +76,7 @@ func (d *dev) widenDetours(bytes int64) error {
 	d.piece = max(d.piece, min(bufferSize(bytes), detourPiece))
 	for _, s := range d.w.streams {
 		if s.dev == d {
-			if err := s.widenDetour(d.piece); err != nil {
+			if err := widenDetour(s, d.piece); err != nil {
 				return err
 			}
 		}
@@ -94,16 +94,16 @@ func (s *stream) near(r *strided.View) *stream {
 
 // copyAround copies src to dst, which s does not both reach. The context is current,
 // and is again.
-func (s *stream) copyAround(dst, src *strided.View) error {
+func copyAround(s *stream, dst, src *strided.View) error {
 	from, to := s.near(src), s.near(dst)
 	end, err := s.here()
 	if err != nil {
 		return err
 	}
 	if from.dev.site.reaches(dst) {
-		end, err = from.copyBehind(end, dst, src)
+		end, err = copyBehind(from, end, dst, src)
 	} else {
-		end, err = s.copyInPieces(end, from, to, dst, src)
+		end, err = copyInPieces(s, end, from, to, dst, src)
 	}
 	if err = errors.Join(err, s.dev.rebind()); err != nil {
 		return err
@@ -116,14 +116,14 @@ func (s *stream) copyAround(dst, src *strided.View) error {
 
 // copyInPieces has from copy src to s's buffer behind begun, and to copy it from
 // there to dst. It lets go of begun and returns the end.
-func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
+func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
 	free := [2]*mark{begun}
 	t, i := s.detour, 0
 	err := strided.Pieces(dst, src, t.piece, func(d, p *strided.View) error {
 		half := p.At(t.buffer + nvlib.Ptr(i)*nvlib.Ptr(t.piece))
-		there, err := from.copyBehind(free[i], &half, p)
+		there, err := copyBehind(from, free[i], &half, p)
 		if err == nil {
-			free[i], err = to.copyBehind(there, d, &half)
+			free[i], err = copyBehind(to, there, d, &half)
 		}
 		i = 1 - i
 		return err
@@ -137,7 +137,7 @@ func (s *stream) copyInPieces(begun *mark, from, to *stream, dst, src *strided.V
 
 // copyBehind copies src to dst, which s reaches, behind a mark, nil for none. It
 // lets go of the mark and returns one for what s was given so far.
-func (s *stream) copyBehind(m *mark, dst, src *strided.View) (end *mark, err error) {
+func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err error) {
 	err = s.dev.bound(func() error {
 		if err := s.follow(); err != nil {
 			return err
@@ -148,7 +148,7 @@ func (s *stream) copyBehind(m *mark, dst, src *strided.View) (end *mark, err err
 				return err
 			}
 		}
-		if err := s.copyApart(dst, src); err != nil {
+		if err := copyApart(s, dst, src); err != nil {
 			return err
 		}
 		s.worked()

@@ -2,8 +2,8 @@ package cuda
 
 import "hocket.example/hocket/internal/device"
 
-// blocked lists the streams whose work is held back. The caller holds mu.
-func (w *world) blocked() []device.Blocked {
+// blockedStreams lists the streams whose work is held back. The caller holds mu.
+func blockedStreams(w *world) []device.Blocked {
 	var list []device.Blocked
 	for _, s := range w.streams {
 		if len(s.queue) > 0 {
@@ -13,8 +13,8 @@ func (w *world) blocked() []device.Blocked {
 	return list
 }
 
-// standing says what each stream with work does. The caller holds mu.
-func (w *world) standing() []device.Standing {
+// standings says what each stream with work does. The caller holds mu.
+func standings(w *world) []device.Standing {
 	var list []device.Standing
 	for _, s := range w.streams {
 		at := device.Standing{Rank: s.dev.rank, Stream: s.name}
@@ -24,7 +24,7 @@ func (w *world) standing() []device.Standing {
 			at.ID, at.Last, at.Does = s.headMark(), 0, "waits for "+s.queue[0].waitsFor()
 		case s.calling:
 			at.Does = "runs a call"
-		case s.unfinished():
+		case isUnfinished(s):
 			at.Does = "still runs"
 		default:
 			continue
@@ -34,8 +34,8 @@ func (w *world) standing() []device.Standing {
 	return list
 }
 
-// unfinished reports whether the device is known to work for s.
-func (s *stream) unfinished() bool {
+// isUnfinished reports whether the device is known to work for s.
+func isUnfinished(s *stream) bool {
 	if !s.dirty {
 		return false
 	}

@@ -71,7 +71,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	switch {
 	case err != nil:
 	case a == nil:
-		err = t.supportsNCCL(r)
+		err = supportsNCCL(t, r)
 	default:
 		if err = t.apart(); err == nil {
 			err = a.Supports(t, tune, r)
@@ -113,7 +113,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 // steps returns what each member launches; a is nil for NCCL.
 func (t *team) steps(a coll.Algorithm, tune device.Tuning, c *coll.Collective) ([][]step, error) {
 	if a == nil {
-		return t.prepareNCCL(c)
+		return prepareNCCL(t, c)
 	}
 	p, err := a.Plan(t, tune, c)
 	if err != nil {
@@ -206,7 +206,7 @@ func (t *team) BlockShared() int {
 func (t *team) KeepsStretches() error {
 	for _, m := range t.members {
 		for _, o := range t.members {
-			if t.w.linkOf(m.dev.site, o.dev.site) == 'p' {
+			if linkOf(t.w, m.dev.site, o.dev.site) == 'p' {
 				return fmt.Errorf("%w: no NVLink between GPUs %d and %d", device.ErrUnsupported, m.dev.site.gpu.Device, o.dev.site.gpu.Device)
 			}
 		}

@@ -18,12 +18,12 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	if w.capture != nil {
 		return nil, errors.New("a graph within a graph")
 	}
-	if !w.look() || w.calls > 0 || len(w.blocked()) > 0 {
+	if !w.look() || w.calls > 0 || len(blockedStreams(w)) > 0 {
 		return nil, errors.New("a graph can be recorded only while the world is at rest; call Sync first")
 	}
-	w.settle()
+	forgetFinished(w)
 	g := &graph{w: w, raises: map[*counter]int64{}}
-	for _, name := range w.formsWanted() {
+	for _, name := range formsWanted(w) {
 		bound, err := g.record(name, issue)
 		if err != nil {
 			// Streams hold parts of what was not recorded: nothing fits any more.
@@ -41,7 +41,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 // formsWanted lists the forms that graphs are recorded in. Flags want GPUs that reach
 // each other, and a rank on each: of two ranks on a GPU one has been seen to wait for a
 // flag that never came, beside other programs. Why is not known.
-func (w *world) formsWanted() []string {
+func formsWanted(w *world) []string {
 	switch {
 	case len(w.sites) == 1:
 		return []string{formOne}
@@ -57,18 +57,18 @@ func (w *world) formsWanted() []string {
 // caller holds mu, which is free while issue runs.
 func (g *graph) record(name string, issue func() error) (bound bool, err error) {
 	w := g.w
-	if err := w.beginCapture(name); err != nil {
+	if err := beginCapture(w, name); err != nil {
 		return false, err
 	}
-	issued := w.unlocked(issue)
+	issued := unlocked(w, issue)
 	c := w.capture
 	f, err := g.endCapture(name)
 	g.forms = append(g.forms, f)
 	switch {
 	case issued != nil:
 		return c.bound, issued
-	case err == nil && len(w.blocked()) > 0:
-		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.blocked()})
+	case err == nil && len(blockedStreams(w)) > 0:
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})
 	case err == nil:
 		why := c.crowded()
 		if why != nil && len(g.forms) == 1 {
@@ -76,7 +76,7 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 		}
 		if why != nil {
 			g.forms = g.forms[:len(g.forms)-1]
-			err = w.dropForm(f)
+			err = dropForm(w, f)
 		}
 	}
 	return c.bound, err
@@ -155,7 +155,7 @@ func mostBlocks(steps []step) int {
 
 // unlocked runs f without the world's mutex, and has it again however f ends. The
 // issue lock, which the caller holds, f holds too.
-func (w *world) unlocked(f func() error) error {
+func unlocked(w *world, f func() error) error {
 	gated := w.issueLocked
 	w.issueLocked = false
 	w.issuing.Add(1)
@@ -185,7 +185,7 @@ func (s *site) openOrigin() error {
 }
 
 // beginCapture begins on the origins.
-func (w *world) beginCapture(name string) error {
+func beginCapture(w *world, name string) error {
 	c := &capture{totals: map[*counter]int64{}}
 	sites := w.sites
 	if name == formOne {
@@ -199,7 +199,7 @@ func (w *world) beginCapture(name string) error {
 	}
 	if len(c.sections) > 1 {
 		var err error
-		if c.flags, err = w.newFlags(c.sections); err != nil {
+		if c.flags, err = newFlags(w, c.sections); err != nil {
 			return w.sites[0].origin.failed(errors.Join(err, c.flags.free()))
 		}
 	}
@@ -234,7 +234,7 @@ func (c *capture) abandon(begun int) error {
 	raws, err := c.end()
 	w.capture = nil
 	for _, raw := range raws {
-		err = errors.Join(err, w.destroy(raw))
+		err = errors.Join(err, destroyGraph(w, raw))
 	}
 	return errors.Join(err, c.flags.free())
 }
@@ -287,13 +287,13 @@ func (g *graph) endCapture(name string) (*form, error) {
 			err = p.origin.dev.bound(func() error { return r.make(raws[i]) })
 		}
 		f.sections = append(f.sections, r)
-		err = errors.Join(err, w.destroy(raws[i]))
+		err = errors.Join(err, destroyGraph(w, raws[i]))
 	}
 	return f, err
 }
 
-// destroy gives a graph back, if there is one, which needs no context.
-func (w *world) destroy(g nvlib.Graph) error {
+// destroyGraph gives a graph back, if there is one, which needs no context.
+func destroyGraph(w *world, g nvlib.Graph) error {
 	if g == 0 {
 		return nil
 	}

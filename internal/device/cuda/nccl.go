@@ -14,7 +14,7 @@ import (
 const ncclName = "nccl"
 
 // supportsNCCL returns nil, or why NCCL cannot do c.
-func (t *team) supportsNCCL(c *coll.Collective) error {
+func supportsNCCL(t *team, c *coll.Collective) error {
 	lib, err := t.w.m.sys.NCCL()
 	if err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)

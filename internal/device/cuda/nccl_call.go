@@ -13,7 +13,7 @@ import (
 )
 
 // prepareNCCL returns what each member launches.
-func (t *team) prepareNCCL(c *coll.Collective) ([][]step, error) {
+func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	w, err := coll.PlanNCCL(c, len(t.members))
 	if err != nil {
 		return nil, err
@@ -33,13 +33,13 @@ func (t *team) prepareNCCL(c *coll.Collective) ([][]step, error) {
 			continue
 		}
 		at := &attendee{meeting: m, stream: mem.stream}
-		if calls[i], err = t.around(w, i, at); err != nil {
+		if calls[i], err = packAround(t, w, i, at); err != nil {
 			return nil, err
 		}
 		m.members = append(m.members, at)
 		steps[i] = []step{at}
 	}
-	known := t.regionsGiven(calls)
+	known := regionsGiven(t, calls)
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
@@ -54,7 +54,7 @@ func (t *team) prepareNCCL(c *coll.Collective) ([][]step, error) {
 }
 
 // regionsGiven returns the regions that calls give NCCL something of.
-func (t *team) regionsGiven(calls []coll.NCCLCall) (list []*gpu.Region) {
+func regionsGiven(t *team, calls []coll.NCCLCall) (list []*gpu.Region) {
 	for i, m := range t.members {
 		for _, at := range []nvlib.Ptr{calls[i].In, calls[i].Out} {
 			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {
@@ -65,8 +65,8 @@ func (t *team) regionsGiven(calls []coll.NCCLCall) (list []*gpu.Region) {
 	return list
 }
 
-// around adds the copies that member i needs and returns what NCCL gets.
-func (t *team) around(w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, error) {
+// packAround adds the copies that member i needs and returns what NCCL gets.
+func packAround(t *team, w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, error) {
 	s := &w.Shares[i]
 	var call coll.NCCLCall
 	if s.In != nil {
@@ -135,7 +135,7 @@ func (g *communicators) exercise(t *team, w *coll.NCCLWork) error {
 	}
 	bytes := trial.Count * w.DType.Size() * n
 	calls := make([]coll.NCCLCall, n)
-	mems, err := t.allocEach(2*bytes, device.Private)
+	mems, err := allocEach(t, 2*bytes, device.Private)
 	inUse := false
 	defer func() {
 		if !inUse {
@@ -179,7 +179,7 @@ func (g *communicators) awaitTrial(t *team) error {
 	limit := t.w.m.opts.teamTimeout()
 	return t.w.aside(func() error {
 		for began := time.Now(); !t.w.ended.Load(); gpu.Pause(time.Since(began)) {
-			idle, err := t.idle()
+			idle, err := membersIdle(t)
 			if idle || err != nil {
 				return err
 			}
@@ -192,8 +192,8 @@ func (g *communicators) awaitTrial(t *team) error {
 	})
 }
 
-// idle reports whether the members' streams have done all they were given.
-func (t *team) idle() (bool, error) {
+// membersIdle reports whether the members' streams have done all they were given.
+func membersIdle(t *team) (bool, error) {
 	for _, m := range t.members {
 		if idle, err := m.stream.idle(); !idle || err != nil {
 			return false, err
@@ -203,7 +203,7 @@ func (t *team) idle() (bool, error) {
 }
 
 // allocEach reserves memory on every member; on an error it returns what it has.
-func (t *team) allocEach(bytes int64, kind device.MemKind) (mems []*memory, err error) {
+func allocEach(t *team, bytes int64, kind device.MemKind) (mems []*memory, err error) {
 	for _, m := range t.members {
 		mem, err := m.dev.alloc(bytes, kind)
 		if err != nil {

@@ -15,7 +15,7 @@ func (w *world) Identity() string {
 	for _, a := range w.sites {
 		var row strings.Builder
 		for _, b := range w.sites {
-			row.WriteByte(w.linkOf(a, b))
+			row.WriteByte(linkOf(w, a, b))
 		}
 		links = append(links, row.String())
 	}
@@ -25,7 +25,7 @@ func (w *world) Identity() string {
 
 // linkOf tells how a reaches b's memory: s, the same device; n, NVLink; p, a bus
 // without atomic operations on peers' memory; h, by way of the host.
-func (w *world) linkOf(a, b *site) byte {
+func linkOf(w *world, a, b *site) byte {
 	if a == b {
 		return 's'
 	}

@@ -60,7 +60,7 @@ const (
 )
 
 // newFlags makes the meetings of the sections.
-func (w *world) newFlags(sections []*section) (*flags, error) {
+func newFlags(w *world, sections []*section) (*flags, error) {
 	f := &flags{w: w, sections: sections, raises: map[*mark]*list{}}
 	if len(sections) > kernels.JoinMost {
 		return f, fmt.Errorf("%w: a graph for each of %d GPUs; at most %d", device.ErrUnsupported, len(sections), kernels.JoinMost)
@@ -69,7 +69,7 @@ func (w *world) newFlags(sections []*section) (*flags, error) {
 		return f, fmt.Errorf("%w: a graph for each GPU, which flags join, on GPUs that are apart: %s; record one graph over all",
 			device.ErrUnsupported, strings.Join(w.Detours(), "; "))
 	}
-	if err := w.openAbort(); err != nil {
+	if err := openAbort(w); err != nil {
 		return f, err
 	}
 	for _, p := range sections {
