@@ -34,6 +34,7 @@ type Dispatch struct {
 // NewDispatch makes the dispatch of a world. The table may be nil, or be made
 // on another machine: what this one cannot do is passed over.
 func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch {
+	p.Algorithm = current(device.Tuning{Algo: p.Algorithm}).Algo
 	d := &Dispatch{world: w, caps: caps, table: t, policy: p}
 	if len(w.TeamAlgorithms()) > 0 {
 		d.teams = w
@@ -56,6 +57,7 @@ func (d *Dispatch) Algorithms() []string {
 // Check returns an error unless there is an algorithm of that name.
 func (d *Dispatch) Check(name string) error {
 	all := d.Algorithms()
+	name = current(device.Tuning{Algo: name}).Algo
 	if !slices.Contains(all, name) {
 		return fmt.Errorf("there is no algorithm %q; there are %s", name, strings.Join(all, ", "))
 	}
@@ -90,6 +92,7 @@ type candidate struct {
 // team.
 func (d *Dispatch) choose(in *Instance, open func() (device.Team, error)) (*choice, error) {
 	if in.Pin.Algo != "" {
+		in.Pin = current(in.Pin)
 		if err := d.Check(in.Pin.Algo); err != nil {
 			return nil, fmt.Errorf("%s: %w", in.Op, err)
 		}

@@ -102,8 +102,8 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	return list
 }
 
-// ByNCCL reports whether an algorithm is NCCL's, plain or with windows, as a machine or
-// a benchmark of peers names it.
+// ByNCCL reports whether an algorithm is NCCL's, as a machine or a benchmark of peers
+// names it.
 func ByNCCL(name string) bool { return strings.HasPrefix(name, "nccl") }
 
 // bySwitches reports whether NVLink's switches add, in an order of their own.

@@ -86,7 +86,11 @@ func ReadTable(data []byte) (*Table, error) {
 	if _, err := d.Token(); err != io.EOF {
 		return nil, fmt.Errorf("there is something behind the table, which ends at byte %d", d.InputOffset())
 	}
-	return t, t.Check()
+	if err := t.Check(); err != nil {
+		return t, err
+	}
+	t.retire()
+	return t, nil
 }
 
 // Folder is where tuned tables are kept: under HOCKET_CACHE, or else in the

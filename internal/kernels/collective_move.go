@@ -45,9 +45,6 @@ const (
 	// MoveMeet moves nothing: it ends when all members have begun it, and what
 	// their streams did before is done for all.
 	MoveMeet
-	// MoveStore is MovePush without waiting for anybody: for between two launches
-	// of MoveMeet.
-	MoveStore
 	moveKinds
 )
 
@@ -87,7 +84,7 @@ type Move struct {
 	Own      bool
 	// Src is where the block for each member lies here, or, of those that pull, the
 	// block of each member there. Dst is where the block from each member goes
-	// here, or, of MovePush and MoveStore, the block for each member there. Reductions go to
+	// here, or, of MovePush, the block for each member there. Reductions go to
 	// Dst[Me].
 	Src, Dst [TeamMost]nvlib.Ptr
 	// A block is Extents of rows of Run bytes, the inner extent first; strides
@@ -199,11 +196,10 @@ func (m *Move) instance() (name, body string, err error) {
 		as, ad := m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
 		f := map[MoveKind]string{ReduceSheets: "reduceSheets", ReduceSpread: "reduceSpread"}[m.Kind]
 		return fmt.Sprintf("%s_%s_%d_%d_%t_%t", f, label, w, m.Unroll, as, ad), fmt.Sprintf("%s<%s, %d, %d, %t, %t>", f, red, w, m.Unroll, as, ad), nil
-	case MovePush, MoveStore:
+	case MovePush:
 		full, same, vs := m.full(m.targets()), m.same(), m.apart()
-		f := map[MoveKind]string{MovePush: "movePush", MoveStore: "moveStore"}[m.Kind]
-		return fmt.Sprintf("%s_%d_%d_%d_%t_%t_%d", f, w, d, vs, full, same, m.Unroll),
-			fmt.Sprintf("%s<%d, %d, %d, %t, %t, %d>", f, w, d, vs, full, same, m.Unroll), nil
+		return fmt.Sprintf("movePush_%d_%d_%d_%t_%t_%d", w, d, vs, full, same, m.Unroll),
+			fmt.Sprintf("movePush<%d, %d, %d, %t, %t, %d>", w, d, vs, full, same, m.Unroll), nil
 	}
 	if err := m.level(); err != nil {
 		return "", "", err
@@ -263,7 +259,7 @@ func (m *Move) writes() uint64 {
 	switch m.Kind {
 	case MoveLL, MoveSheets:
 		return m.From | m.own()
-	case MovePush, MoveStore:
+	case MovePush:
 		return m.To | m.own()
 	case MoveSpread:
 		if m.Me != m.Root {

@@ -108,7 +108,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				continue
 			}
 			off := offs
-			if s.kind != MovePush && s.kind != MoveStore && !s.kind.Pulls() {
+			if s.kind != MovePush && !s.kind.Pulls() {
 				off = s.unit * f.rng.Int64N(16/s.unit)
 			}
 			if first := firstOf(set); s.same && p > first {
@@ -447,7 +447,7 @@ func TestMovesOneWay(t *testing.T) {
 func TestMoveAbsent(t *testing.T) {
 	t.Parallel()
 	for kind := range moveKinds {
-		if testing.Short() && kind%3 != 0 || kind == MoveStore { // which waits for nobody
+		if testing.Short() && kind%3 != 0 {
 			continue
 		}
 		rng := rand.New(rand.NewPCG(uint64(kind), 9))

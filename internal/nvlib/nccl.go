@@ -56,7 +56,6 @@ type ncclFuncs struct {
 	groupStart, groupEnd                                cabi.Func
 	allReduce, broadcast, reduce, allGather, redScatter cabi.Func
 	send, recv                                          cabi.Func
-	windowRegister, windowDeregister                    cabi.Func
 }
 
 func (f *ncclFuncs) table() map[string]*cabi.Func {
@@ -83,9 +82,7 @@ func (f *ncclFuncs) table() map[string]*cabi.Func {
 
 func (f *ncclFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
-		"ncclGetLastError":         &f.getLastError,
-		"ncclCommWindowRegister":   &f.windowRegister, // 2.27
-		"ncclCommWindowDeregister": &f.windowDeregister,
+		"ncclGetLastError": &f.getLastError,
 	}
 }
 
@@ -213,27 +210,6 @@ func (n *NCCL) AsyncError(c Comm) error {
 		return nil
 	}
 	return n.result("work given before", code)
-}
-
-// HasWindows reports whether the library takes windows: since 2.27.
-func (n *NCCL) HasWindows() bool {
-	return n.f.windowRegister.Present() && n.f.windowDeregister.Present()
-}
-
-// windowSymmetric is NCCL_WIN_COLL_SYMMETRIC: all members' operands are as far
-// from the beginnings of their windows.
-const windowSymmetric = 1
-
-// RegisterWindow makes a window of a member's memory: bytes from at on, of one
-// exportable CreateMem, at a multiple of 4096. All members do so, in one group;
-// when that ends the window is at the address window, which must be a Block's.
-func (n *NCCL) RegisterWindow(c Comm, at Ptr, bytes int64, window uintptr) error {
-	return n.check(n.f.windowRegister, "ncclCommWindowRegister", uintptr(c), uintptr(at), uintptr(bytes), window, windowSymmetric)
-}
-
-// DeregisterWindow takes back a window that no work uses any more.
-func (n *NCCL) DeregisterWindow(c Comm, window uintptr) error {
-	return n.check(n.f.windowDeregister, "ncclCommWindowDeregister", uintptr(c), window)
 }
 
 // GroupStart and GroupEnd bracket calls on one thread that belong together.

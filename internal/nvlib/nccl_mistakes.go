@@ -7,20 +7,9 @@ type Mistake uint8
 
 // Mistakes.
 const (
-	// OddWindowGathers: blocks of all_gather on windows come out moved where they are
-	// no multiples of 8 bytes.
-	OddWindowGathers Mistake = iota
-	// OddWindowScatters: likewise reduce_scatter.
-	OddWindowScatters
-	// OddWindowStarts: where what a kernel on windows reads begins at no multiple of 4
-	// bytes, the last bytes of each 8 come out wrong.
-	OddWindowStarts
-	// EagerWindows: kernels on windows may begin, and read, before what is before them
-	// on their stream has ended.
-	EagerWindows
 	// SwitchedOrder: with NVLink multicast all_gather and reduce_scatter take the order
 	// of GPUs for that of ranks.
-	SwitchedOrder
+	SwitchedOrder Mistake = iota
 )
 
 // KnownMistake is a row of the table.
@@ -40,30 +29,6 @@ type KnownMistake struct {
 // have been fixed in 2.27.5 is not among them: the program had given NCCL memory that
 // peers could not reach (ggml-org/llama.cpp pull request 24491).
 var ncclMistakes = []KnownMistake{
-	{
-		Mistake: OddWindowGathers, From: 22700, Before: 22807,
-		What:    "all_gather on windows moves blocks that are no multiples of 8 bytes",
-		Instead: "nccl-window declines them",
-		Source:  "NCCL 2.28.7, src/device/symmetric/all_gather.cuh: nAllElts for nElts; seen with 2.28.3",
-	},
-	{
-		Mistake: OddWindowScatters, From: 22800, Before: 22807,
-		What:    "reduce_scatter on windows reads blocks that are no multiples of 8 bytes from wrong places",
-		Instead: "nccl-window declines them",
-		Source:  "NCCL 2.28.7, src/device/symmetric/reduce_scatter.cuh: nAllElts for nElts",
-	},
-	{
-		Mistake: OddWindowStarts, From: 22700, Before: 23003,
-		What:    "kernels on windows for few bytes misread operands that begin at no multiple of 4 bytes",
-		Instead: "nccl-window declines them",
-		Source:  "NCCL 2.30.3, src/device/op128.h: loadPack's words; seen with 2.28.3",
-	},
-	{
-		Mistake: EagerWindows, From: 22800, Before: 23007,
-		What:    "kernels on windows may begin before what is before them on their stream has ended",
-		Instead: "a small write goes before each call of nccl-window that is not behind another",
-		Source:  "NVIDIA/nccl commit 2948185; sgl-project/sglang pull request 37768",
-	},
 	{
 		Mistake: SwitchedOrder, From: 21800, Multicast: true,
 		What:    "with NVLink multicast blocks of all_gather and reduce_scatter are in the order of GPUs, not of ranks",

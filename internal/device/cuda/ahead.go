@@ -2,8 +2,8 @@ package cuda
 
 import (
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
-	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -20,7 +20,7 @@ func (m *machine) precompiles() bool {
 }
 
 func (s *site) target() kernels.Target {
-	return kernels.Target{Arch: s.gpu.arch, SMs: s.gpu.sms, Block: s.gpu.block}
+	return kernels.Target{Arch: s.gpu.Arch, SMs: s.gpu.SMs, Block: s.gpu.BlockShared}
 }
 
 // PrepareAhead has the compiler begin with the kernels for k. Products are not
@@ -44,48 +44,28 @@ func (d *dev) PrepareAhead(dk device.Kernel) {
 	case k.Red != ir.NoRed || len(k.Links) > 0 || !isCopy(k.Op) || !k.copies():
 		lib.Ahead(d.site.target(), k.problem())
 	default:
-		if dims := pair(&k.out, &k.ins[0]); k.out.n > 0 && !engineCopies(&k.out, dims) {
-			lib.Ahead(d.site.target(), copyProblem(&k.out, &k.ins[0], dims))
+		if dims := strided.Merge(&k.out, &k.ins[0]); k.out.N > 0 && !strided.ByEngine(&k.out, dims) {
+			lib.Ahead(d.site.target(), strided.CopyProblem(&k.out, &k.ins[0], dims))
 		}
 	}
-}
-
-// draft is a launch of a team under way that only shows which kernels it needs:
-// nothing is reserved, and nothing loaded.
-type draft struct{ lib foresighted }
-
-// area is memory that is none, aligned as what is reserved.
-func (d *draft) area(members int, bytes int64) *area {
-	return &area{at: make([]nvlib.Ptr, members), bytes: bytes}
 }
 
 // PrepareAhead has the compiler begin with the kernels that Prepare will load, or the
 // loader with NCCL.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
-	if byNCCL(tune.Algo) {
-		go func() { _, _ = t.w.m.sys.nccl() }() // Prepare waits for it, and tells of errors
+	if tune.Algo == ncclName {
+		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for it, and tells of errors
 		return
 	}
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	a, r, err := t.check(tune, c)
-	if err != nil || r.empty() {
+	if err != nil || r.Empty() {
 		return
 	}
-	t.foresee(func() {
-		_, _ = a.prepare(t, tune, r) // Prepare tells of errors
-	})
-}
-
-// foresee runs prepare, which is to show which kernels it needs and no more.
-func (t *team) foresee(prepare func()) {
-	lib, ok := t.w.m.opts.Kernels.(foresighted)
-	if !ok {
-		return
+	if p, err := a.Plan(t, tune, r); err == nil { // Prepare tells of errors
+		t.compileAhead(p)
 	}
-	t.draft = &draft{lib}
-	defer func() { t.draft = nil }()
-	prepare()
 }
 
 var (

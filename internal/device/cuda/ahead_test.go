@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -64,22 +65,22 @@ func seen(t *testing.T, gpus, ranks int) (*seers, *world) {
 // TestTeamAhead wants of every launch of a team exactly the kernels foreseen that
 // it then needs, and nothing reserved, loaded or noted by that.
 func TestTeamAhead(t *testing.T) {
-	allByHost(t, hostPart{300, 2, 5})
+	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	for _, ranks := range [][]int{{0, 1}, {2, 0, 3}} {
 		l, w := seen(t, 2, 4)
 		many(w)
 		r := newTeamRig(t, w, "main", ranks)
 		team := r.team.(*team)
 		took := map[string]int{}
-		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms) {
+		for _, a := range slices.Concat(coll.ReduceAlgorithms, coll.MoveAlgorithms, coll.SumAlgorithms, coll.RoutedAlgorithms) {
 			for _, op := range append([]ir.Op{ir.OpAllReduce}, moveOps...) {
-				for _, c := range moveCases(op, a.name, len(ranks)) {
+				for _, c := range moveCases(op, a.Name, len(ranks)) {
 					r.place(c)
 					col := r.cases[len(r.cases)-1].collective()
 					l.forget()
 					before := team.Bytes()
-					team.PrepareAhead(device.Tuning{Algo: a.name}, col)
-					if team.Bytes() != before || len(l.late) > 0 || team.draft != nil {
+					team.PrepareAhead(device.Tuning{Algo: a.Name}, col)
+					if team.Bytes() != before || len(l.late) > 0 {
 						t.Errorf("%v: %d bytes were reserved and %d kernels made ahead", c, team.Bytes()-before, len(l.late))
 					}
 					early := l.early
@@ -99,14 +100,14 @@ func TestTeamAhead(t *testing.T) {
 					if len(early) != len(l.late) {
 						t.Errorf("%v: %d kernels foreseen, %d needed", c, len(early), len(l.late))
 					}
-					took[a.name] += len(early)
+					took[a.Name] += len(early)
 					r.drop()
 				}
 			}
 		}
-		for _, a := range slices.Concat(reduceAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms) {
-			if took[a.name] == 0 && (a.name != "move-spread" || len(ranks) > 2) && (a.name != "push-host" && a.name != "lamport-host" || len(ranks) == 2) {
-				t.Errorf("no kernel of %s was needed", a.name)
+		for _, a := range slices.Concat(coll.ReduceAlgorithms, coll.MoveAlgorithms, coll.SumAlgorithms, coll.RoutedAlgorithms) {
+			if took[a.Name] == 0 && (a.Name != "move-spread" || len(ranks) > 2) && (a.Name != "push-host" && a.Name != "lamport-host" || len(ranks) == 2) {
+				t.Errorf("no kernel of %s was needed", a.Name)
 			}
 		}
 		team.PrepareAhead(device.Tuning{Algo: "magic"}, &device.Collective{})
@@ -130,7 +131,7 @@ func TestDeviceAhead(t *testing.T) {
 	square := func(off, s0, s1 int64) device.View { return at(off, []int64{32, 32}, []int64{s0, s1}) }
 	for what, tc := range map[string]struct {
 		k    device.Kernel
-		want int
+		Want int
 	}{
 		"add":       {device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
 		"reduction": {device.Kernel{Op: ir.OpCopy, Red: ir.Sum, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
@@ -142,10 +143,10 @@ func TestDeviceAhead(t *testing.T) {
 		l.forget()
 		d.(*dev).PrepareAhead(tc.k)
 		early := l.early
-		if len(early) != tc.want {
-			t.Errorf("%s: %d kernels foreseen, want %d", what, len(early), tc.want)
+		if len(early) != tc.Want {
+			t.Errorf("%s: %d kernels foreseen, want %d", what, len(early), tc.Want)
 		}
-		if tc.want == 0 {
+		if tc.Want == 0 {
 			continue
 		}
 		p, err := d.Prepare(tc.k)
@@ -172,7 +173,7 @@ func TestDeviceAhead(t *testing.T) {
 func TestNCCLAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	begun := make(chan bool, 1)
-	w.m.sys.nccl = func() (*nvlib.NCCL, error) { begun <- true; return nil, errors.New("it was only tried") }
+	w.m.sys.NCCL = func() (*nvlib.NCCL, error) { begun <- true; return nil, errors.New("it was only tried") }
 	teamOf(t, w, "main").PrepareAhead(device.Tuning{Algo: ncclName}, &device.Collective{})
 	<-begun // or this test hangs
 	if len(l.early)+len(l.late) > 0 {

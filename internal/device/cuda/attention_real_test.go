@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -81,7 +82,7 @@ func TestAttentionReal(t *testing.T) {
 		x.v[len(x.v)-1] = math.NaN()
 		view := func(n, heads int64) device.View {
 			shape := []int64{c.b, n, heads, c.dh}
-			v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+			v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 			mem, err := d.alloc(v.Elements()*dt.Size(), device.Private)
 			if err != nil {
 				t.Fatal(err)

@@ -43,9 +43,9 @@ func (w *world) Observe(o device.Observer) {
 func (s *stream) tick(began bool, id int64) error {
 	switch w := s.dev.w; {
 	case w.capture != nil:
-		return s.tickInGraph(began, id)
+		return tickInGraph(s, began, id)
 	case w.observer == nil:
-		return s.milestone(began, id)
+		return milestone(s, began, id)
 	}
 	if n := len(s.ticks); n > 0 && s.tickPos == s.pos { // an end and the next begin
 		s.ticks[n-1].shared = true
@@ -74,7 +74,7 @@ func (s *stream) stamps(begin bool) bool {
 // milestone notes each beginning where nobody observes, and for every sparse-th
 // an event, so that errors can say about where a stream was. The context is
 // current.
-func (s *stream) milestone(began bool, id int64) error {
+func milestone(s *stream, began bool, id int64) error {
 	if !began {
 		return nil
 	}
@@ -118,12 +118,12 @@ func (s *site) rebase() {
 	s.base.ns = int64(time.Since(w.opened))
 }
 
-// tell tells the observer of all marks that devices have reached. The caller
+// tellMarks tells the observer of all marks that devices have reached. The caller
 // holds mu.
-func (w *world) tell() {
+func tellMarks(w *world) {
 	for _, s := range w.streams {
 		n := 0
-		for n < len(s.ticks) && s.tellOne(s.ticks[n]) {
+		for n < len(s.ticks) && tellOne(s, s.ticks[n]) {
 			n++
 		}
 		s.ticks = append(s.ticks[:0], s.ticks[n:]...)
@@ -131,7 +131,7 @@ func (w *world) tell() {
 }
 
 // tellOne reports whether the mark was reached.
-func (s *stream) tellOne(t tick) bool {
+func tellOne(s *stream, t tick) bool {
 	w, site := s.dev.w, s.dev.site
 	again := s.lastEv == t.ev // told of already: an end and the next begin
 	if s.dirty && !again {

@@ -4,10 +4,12 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
 // coresidency is the lock for kernels that wait on devices for each other. Those of one
-// world fit on the devices at once (see room). Those of two worlds might not: then each
+// world fit on the devices at once (see Room). Those of two worlds might not: then each
 // waits for a kernel that the other keeps from starting. Graphs that flags join are like
 // that too: their waits, and the kernels that raise the flags, want room that the other
 // world's teams need not leave. So only one world with teams or such graphs uses the
@@ -23,7 +25,7 @@ type coresidency struct {
 // call of leave. A caller that waits must hold neither the issue lock nor a world's mutex,
 // since the holder may want these before it is done.
 func (c *coresidency) enter(w *world) bool {
-	for began := time.Now(); !w.ended.Load(); pause(time.Since(began)) {
+	for began := time.Now(); !w.ended.Load(); gpu.Pause(time.Since(began)) {
 		if c.try(w) {
 			return true
 		}
@@ -74,8 +76,8 @@ func (w *world) rests() bool {
 	return w.calls == 0 && w.look()
 }
 
-// gathers reports whether w has teams, or graphs that flags join.
-func (w *world) gathers() bool {
+// needsCoresidency reports whether w has teams, or graphs that flags join.
+func needsCoresidency(w *world) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.teams) > 0 || slices.ContainsFunc(w.recorded, (*graph).flagged)

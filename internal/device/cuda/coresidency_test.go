@@ -121,22 +121,22 @@ func TestCoresidencyForgotten(t *testing.T) {
 // leave room for theirs, and do not begin early.
 func TestRoomForOthers(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
-	if all := w.sites[0].gpu.sms; tm.room(512) != all || !tm.alone() {
-		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.room(512), all, tm.alone())
+	if all := w.sites[0].gpu.SMs; tm.Room(512) != all || !tm.alone() {
+		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.Room(512), all, tm.alone())
 	}
 	for _, m := range tm.members {
 		if _, err := m.beside(0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if all := w.sites[0].gpu.sms; tm.room(512) != all || !tm.alone() {
-		t.Errorf("with copy engines beside it has room for %d blocks on %d multiprocessors, alone %v", tm.room(512), all, tm.alone())
+	if all := w.sites[0].gpu.SMs; tm.Room(512) != all || !tm.alone() {
+		t.Errorf("with copy engines beside it has room for %d blocks on %d multiprocessors, alone %v", tm.Room(512), all, tm.alone())
 	}
 	if _, err := w.Device(1).NewStream(device.StreamOptions{Name: "side"}); err != nil {
 		t.Fatal(err)
 	}
-	if want := w.sites[0].gpu.sms - roomForOthers; tm.room(512) != want || tm.alone() {
-		t.Errorf("beside a stream it has room for %d blocks, want %d, alone %v", tm.room(512), want, tm.alone())
+	if want := w.sites[0].gpu.SMs - roomForOthers; tm.Room(512) != want || tm.alone() {
+		t.Errorf("beside a stream it has room for %d blocks, want %d, alone %v", tm.Room(512), want, tm.alone())
 	}
 }
 
@@ -200,22 +200,22 @@ func TestCoresidencyGraphs(t *testing.T) {
 	for graphs, want := range map[string]bool{formOne: false, formEach: true, "": true} {
 		x := newExchanged(t, Options{Graphs: graphs})
 		w := x.w.(*world)
-		if w.gathers() {
+		if needsCoresidency(w) {
 			t.Errorf("graphs %q: a world without any takes turns", graphs)
 		}
 		captured, err := w.Capture(x.issue)
 		x.must(err)
-		if w.gathers() != want {
+		if needsCoresidency(w) != want {
 			t.Errorf("graphs %q: takes turns: %t", graphs, !want)
 		}
 		if graphs == "" {
 			x.must(captured.Keep(0))
-			if w.gathers() {
+			if needsCoresidency(w) {
 				t.Error("a world that kept one graph over all GPUs takes turns")
 			}
 		}
 		x.must(captured.Close())
-		if w.gathers() {
+		if needsCoresidency(w) {
 			t.Errorf("graphs %q: takes turns for a graph that is gone", graphs)
 		}
 		x.must(w.Close())

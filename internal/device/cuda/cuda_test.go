@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -38,8 +39,8 @@ func real(t testing.TB, opts Options) *machine {
 	m, err := New(opts)
 	have := 0
 	if err == nil {
-		have = len(m.(*machine).sys.gpus)
-		if m.(*machine).sys.multicast {
+		have = len(m.(*machine).sys.GPUs)
+		if m.(*machine).sys.Multicast {
 			t.Fatalf("%s is on: tests use no NVLink multicast", MulticastVariable)
 		}
 	}
@@ -52,7 +53,7 @@ func real(t testing.TB, opts Options) *machine {
 func openAll(t testing.TB) device.World {
 	t.Helper()
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	n := len(m.sys.gpus)
+	n := len(m.sys.GPUs)
 	devicetest.NeedGPUs(t, n, 2, nil)
 	w, err := m.Open(t.Context(), n)
 	if err != nil {
@@ -73,8 +74,8 @@ func TestDevice(t *testing.T) {
 	t.Run("graph for each", func(t *testing.T) {
 		devicetest.RunOrders(t, func(t *testing.T) device.Machine {
 			m := real(t, Options{RanksPerGPU: 2, Graphs: formEach})
-			devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-			if why := m.sys.apartNow(m.sys.gpus[0], m.sys.gpus[1]); why != nil {
+			devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+			if why := m.sys.ApartNow(m.sys.GPUs[0], m.sys.GPUs[1]); why != nil {
 				t.Skip("flags need GPUs that reach each other: ", why)
 			}
 			return m
@@ -103,7 +104,7 @@ func TestNoDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newSystem(drv, nil); !errors.Is(err, errNoDevice) {
+	if _, err := newSystem(drv, nil); !errors.Is(err, gpu.ErrNoDevice) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -143,7 +144,7 @@ func TestLaterCompiler(t *testing.T) {
 
 // TestWaysOut: what a driver or a GPU that is not ready says comes with what to do.
 func TestWaysOut(t *testing.T) {
-	for code, way := range waysOut {
+	for code, way := range gpu.WaysOut {
 		f := newFake(t, 1)
 		m := newMachine(f.system(), Options{Kernels: f})
 		f.fail["cuDevicePrimaryCtxRetain"] = uintptr(code)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -61,11 +62,11 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	take := func() (err error) {
-		m.addr, err = d.site.heaps[kind].take(bytes)
+		m.addr, err = d.site.heaps[kind].Alloc(bytes)
 		return err
 	}
 	err := d.bound(take)
-	if outOfMemory(err) && d.w.trimNCCL(0) {
+	if gpu.OutOfMemory(err) && trimNCCL(d.w, 0) {
 		err = d.bound(take)
 	}
 	if err != nil {
@@ -89,7 +90,7 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	}
 	s, err := d.newStream(opts.Name, priority)
 	if err == nil {
-		err = s.openDetour()
+		err = openDetour(s)
 	}
 	if err != nil {
 		return nil, err

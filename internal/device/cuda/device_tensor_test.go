@@ -32,9 +32,9 @@ func (o byDriver) copy(b hocket.DeviceBlock, use func([]byte), put bool, n int) 
 	if b.Host != nil {
 		return errors.New("a GPU's memory is said to be the host's")
 	}
-	gpus := o.m.sys.gpus
-	drv := o.m.sys.drv
-	return gpus[b.Rank%len(gpus)].bound(func() error {
+	gpus := o.m.sys.GPUs
+	drv := o.m.sys.Driver
+	return gpus[b.Rank%len(gpus)].Bound(func() error {
 		host, err := drv.HostAlloc(int64(n))
 		if err != nil {
 			return err
@@ -170,7 +170,7 @@ func TestBoundGraphOnFake(t *testing.T) {
 // TestBoundGraphOnGPU is the same on real ones.
 func TestBoundGraphOnGPU(t *testing.T) {
 	gpus := real(t, Options{})
-	ranks, trials := len(gpus.sys.gpus), 0 // one GPU's graph has one form
+	ranks, trials := len(gpus.sys.GPUs), 0 // one GPU's graph has one form
 	if ranks > 1 {
 		trials = 1
 	}

@@ -73,7 +73,7 @@ func TestEarly(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		between func() error
-		want    int // of launches behind it, in order of streams, and in a graph
+		Want    int // of launches behind it, in order of streams, and in a graph
 		graph   int
 	}{
 		{"nothing", func() error { return nil }, 1, 1},
@@ -94,8 +94,8 @@ func TestEarly(t *testing.T) {
 		}, 0, 0},
 	} {
 		issue := []func() error{func() error { return r.s.Copy(other, r.v) }, r.launch, tc.between, r.launch}
-		if got := r.early(issue...); got != tc.want {
-			t.Errorf("%s between two kernels: %d began early, want %d", tc.name, got, tc.want)
+		if got := r.early(issue...); got != tc.Want {
+			t.Errorf("%s between two kernels: %d began early, want %d", tc.name, got, tc.Want)
 		}
 		mustOf(t)(r.w.Sync(t.Context()))
 		if tc.name == "a mark" || tc.name == "its end" {
@@ -139,12 +139,12 @@ func TestEarlyTeams(t *testing.T) {
 	both := func() error { return errors.Join(r.s.Launch(team), r.launch()) }
 	for _, tc := range []struct {
 		f           following
-		want, graph int // the graph is recorded as one and as one for each device, with flags
+		Want, graph int // the graph is recorded as one and as one for each device, with flags
 	}{{always, 2, 2}, {atEnd, 0, 0}} {
 		step.f = tc.f
 		mustOf(t)(r.s.Signal(r.c, 0, 1)) // nothing may follow what is before closely
-		if got := r.early(both); got != tc.want {
-			t.Errorf("following %d: a team's kernel and another: %d began early, want %d", tc.f, got, tc.want)
+		if got := r.early(both); got != tc.Want {
+			t.Errorf("following %d: a team's kernel and another: %d began early, want %d", tc.f, got, tc.Want)
 		}
 		mustOf(t)(r.w.Sync(t.Context()))
 		if got := r.early(func() error {
@@ -163,7 +163,7 @@ func TestEarlyTeams(t *testing.T) {
 func TestNotEarly(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
-	r.w.m.sys.edges = false
+	r.w.m.sys.EarlyEdges = false
 	if got := r.early(func() error {
 		g, err := r.w.Capture(func() error { return errors.Join(r.launch(), r.launch()) })
 		if err != nil {
@@ -173,7 +173,7 @@ func TestNotEarly(t *testing.T) {
 	}); got != 0 {
 		t.Errorf("%d begin early in graphs of a driver that cannot", got)
 	}
-	r.w.sites[0].gpu.early = false
+	r.w.sites[0].gpu.Early = false
 	var err error
 	r.l, err = r.w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
 	mustOf(t)(err)

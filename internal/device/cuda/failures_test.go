@@ -53,7 +53,7 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 		return call, ""
 	case f.left() != "":
 		return call, fmt.Sprintf("%s stay; the error is %v", f.left(), err)
-	case l.apart != nil || l.gpus == 1 || m.sys.reach.known(m.sys.gpus[0], m.sys.gpus[1]) == nil:
+	case l.apart != nil || l.gpus == 1 || m.sys.Reach.Known(m.sys.GPUs[0], m.sys.GPUs[1]) == nil:
 		return call, l.again(t, m, want)
 	case code == nvlib.CUDAOutOfMemory:
 		return call, "since memory was short once, the GPUs are kept apart"
@@ -148,7 +148,7 @@ func TestHangsAnywhere(t *testing.T) {
 			for i := 0; i < len(calls); i += 4 { // calls between two waits are alike
 				n := calls[i]
 				f, m := l.begin(t)
-				m.sys.patience = 5 * time.Millisecond
+				m.sys.Patience = 5 * time.Millisecond
 				ctx, cancel := context.WithCancel(t.Context())
 				call := ""
 				f.at(n, func(name string) bool {

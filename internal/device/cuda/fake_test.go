@@ -56,6 +56,7 @@ type fakeGPU struct {
 	ills      map[int32]uintptr // by device: what calls about its streams return, from now on
 	order     *fakeOrder        // of copies; nil where nobody asks
 	joints    fakeJoints
+	trace     func(name string, a []uintptr) // is told of each call; nil for nobody
 	// remembered: NCCL may know of memory, whose addresses are then never given back.
 	remembered bool
 }
@@ -524,6 +525,9 @@ func (f *fakeGPU) system() *system {
 		table[name] = func(a []uintptr) uintptr {
 			f.mu.Lock()
 			defer f.mu.Unlock()
+			if f.trace != nil {
+				f.trace(name, a)
+			}
 			status := f.status(name, func() uintptr {
 				if status := f.ill(name, a); status != 0 {
 					return status
@@ -544,7 +548,7 @@ func (f *fakeGPU) system() *system {
 	if err != nil {
 		f.Fatal(err)
 	}
-	sys.nccl = func() (*nvlib.NCCL, error) { return nil, errors.New("the fake has no NCCL") }
+	sys.NCCL = func() (*nvlib.NCCL, error) { return nil, errors.New("the fake has no NCCL") }
 	return sys
 }
 

@@ -38,11 +38,11 @@ func (f *faults) open() error {
 	}
 	var err error
 	if f.copied == 0 {
-		if f.copied, err = f.s.heaps[device.Pinned].take(kernels.FaultBytes); err != nil {
+		if f.copied, err = f.s.heaps[device.Pinned].Alloc(kernels.FaultBytes); err != nil {
 			return err
 		}
 	}
-	at, err := f.s.heaps[device.Private].take(kernels.FaultBytes)
+	at, err := f.s.heaps[device.Private].Alloc(kernels.FaultBytes)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (f *faults) open() error {
 
 // readFaults ends the world if some kernel reported something. The devices are
 // at rest. The caller holds mu.
-func (w *world) readFaults() {
+func readFaults(w *world) {
 	var first, told error
 	for _, s := range w.sites {
 		if f := &s.faults; f.armed {

@@ -12,7 +12,7 @@ import (
 // joins the section by waiting for that beginning when it is first given work, and
 // is joined at the end. Waits for events and counters become edges of the graph,
 // as everything that a captured stream is given becomes a node; between sections
-// they become flags (see join.go). Waits for what was before the capture fall
+// they become flags (see graph_flags.go). Waits for what was before the capture fall
 // away, since the world was at rest.
 
 // The forms of a graph. The driver takes long to launch a graph with edges
@@ -89,7 +89,7 @@ func (g *graphRun) of(s *site) *mark {
 }
 
 // forgetLatest lets go of the launch that later work must come behind.
-func (w *world) forgetLatest() {
+func forgetLatest(w *world) {
 	if w.latest != nil {
 		for _, m := range w.latest.ends {
 			m.release()
@@ -146,7 +146,7 @@ func (s *stream) follow() error {
 		}
 		s.forked = c
 		p.joined = append(p.joined, s)
-		s.led, s.windowed = false, 0
+		s.led = false
 		return nil
 	}
 	if g := w.latest; g != nil && s.behind != g {

@@ -31,7 +31,7 @@ func (g *graph) Keep(i int) error {
 	var errs []error
 	for k, f := range g.forms {
 		if k != i {
-			errs = append(errs, g.w.dropForm(f))
+			errs = append(errs, dropForm(g.w, f))
 		}
 	}
 	g.forms, g.use = g.forms[i:i+1:i+1], 0
@@ -61,7 +61,7 @@ func (g *graph) enqueue() error {
 	if g.closed || w.capture != nil {
 		return errors.New("a graph that was closed, or that is within another, cannot be launched")
 	}
-	if b := w.blocked(); len(b) > 0 || w.calls > 0 {
+	if b := blockedStreams(w); len(b) > 0 || w.calls > 0 {
 		return fmt.Errorf("a graph is launched while work is held back: %w", &device.Deadlock{Blocked: b})
 	}
 	f := g.forms[g.use]
@@ -138,7 +138,7 @@ func (f *form) launch(w *world) error {
 	if f.flags != nil {
 		f.flags.launched()
 	}
-	w.forgetLatest()
+	forgetLatest(w)
 	w.latest, w.marked = next, f
 	return nil
 }
@@ -157,13 +157,13 @@ func (g *graph) drop() error {
 	g.closed = true
 	var errs []error
 	for _, f := range g.forms {
-		errs = append(errs, g.w.dropForm(f))
+		errs = append(errs, dropForm(g.w, f))
 	}
 	return errors.Join(errs...)
 }
 
-func (w *world) dropForm(f *form) error {
-	w.forgetMarks(f)
+func dropForm(w *world, f *form) error {
+	forgetMarks(w, f)
 	var errs []error
 	for i := range f.sections {
 		r := &f.sections[i]

@@ -18,7 +18,7 @@ type graphMark struct {
 
 // tickInGraph notes a begin or end while a graph is recorded. The context is
 // current.
-func (s *stream) tickInGraph(began bool, id int64) error {
+func tickInGraph(s *stream, began bool, id int64) error {
 	w := s.dev.w
 	c := w.capture
 	if w.observer == nil {
@@ -48,7 +48,7 @@ func (s *stream) tickInGraph(began bool, id int64) error {
 
 // tellReplay tells the observer of the graph launched last, which has ended. The
 // caller holds mu.
-func (w *world) tellReplay() {
+func tellReplay(w *world) {
 	f := w.marked
 	w.marked = nil
 	if f == nil || w.observer == nil {
@@ -71,7 +71,7 @@ func (w *world) tellReplay() {
 }
 
 // forgetMarks gives the events of f's marks back.
-func (w *world) forgetMarks(f *form) {
+func forgetMarks(w *world, f *form) {
 	if w.marked == f {
 		w.marked = nil
 	}

@@ -89,14 +89,14 @@ func TestFormsWanted(t *testing.T) {
 	for _, c := range []struct {
 		gpus, per int
 		graphs    string
-		want      string
+		Want      string
 	}{{1, 1, "", "one"}, {2, 1, "", "one each"}, {2, 2, "", "one"}, {2, 2, formEach, "each"}, {2, 1, formOne, "one"}} {
 		f := newFake(t, c.gpus)
 		w, err := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: c.per, Graphs: c.graphs}).Open(t.Context(), c.gpus*c.per)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(w.(*world).formsWanted(), " "); got != c.want {
+		if got := strings.Join(formsWanted(w.(*world)), " "); got != c.Want {
 			t.Errorf("%+v: forms %s", c, got)
 		}
 		if err := w.Close(); err != nil {
@@ -170,11 +170,11 @@ func TestCrowdedGraph(t *testing.T) {
 		flagged := sms == 1
 		x := newExchanged(t, Options{})
 		for _, s := range x.w.(*world).sites {
-			s.gpu.sms = sms
+			s.gpu.SMs = sms
 		}
 		issue := x.issue
 		if sms == 50 {
-			x.w.(*world).sites[0].gpu.sms = 1
+			x.w.(*world).sites[0].gpu.SMs = 1
 			issue = func() error { return errors.Join(x.s[0].Launch(x.neg[0]), x.s[1].Launch(x.neg[1])) }
 		}
 		x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}

@@ -12,23 +12,14 @@ func (w *world) Held() device.Held {
 		if s.heaps[device.Pinned] == nil {
 			continue // it never came up
 		}
-		h.Host += s.heaps[device.Pinned].held()
-		h.Device = max(h.Device, s.heaps[device.Private].held()+s.heaps[device.Shared].held()+w.joined(s))
+		h.Host += s.heaps[device.Pinned].Held()
+		h.Device = max(h.Device, s.heaps[device.Private].Held()+s.heaps[device.Shared].Held()+joinedBytes(w, s))
 	}
 	return h
 }
 
-// held is what the heap's regions take.
-func (h *heap) held() int64 {
-	n := int64(0)
-	for _, r := range h.regions {
-		n += r.bytes
-	}
-	return n
-}
-
-// joined is the device's memory in teams' multicast objects.
-func (w *world) joined(s *site) int64 {
+// joinedBytes is the device's memory in teams' multicast objects.
+func joinedBytes(w *world, s *site) int64 {
 	n := int64(0)
 	for _, t := range w.teams {
 		for _, m := range t.members {

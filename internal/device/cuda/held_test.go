@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/tensor"
@@ -85,7 +87,7 @@ func TestHeld(t *testing.T) {
 			}
 			return told
 		}
-		if h := same("loaded"); h.Device == 0 || h.Device >= deviceSlab {
+		if h := same("loaded"); h.Device == 0 || h.Device >= gpu.DeviceSlab {
 			t.Errorf("%s: a small program holds %d bytes of a device", c.name, h.Device)
 		}
 		f.taken()
@@ -127,11 +129,11 @@ func TestRegions(t *testing.T) {
 		{1, 2 * mib}, {mib, 0}, {2 * mib, 4 * mib}, {20 * mib, 32 * mib}, {12*mib + 1, 16 * mib}, {13 * mib, 32 * mib},
 		{65*mib + 1, 66 * mib}, {60 * mib, 64 * mib}, {1, 0},
 	} {
-		before := h.held()
+		before := h.Held()
 		if _, err := w.Device(0).Alloc(c.ask, device.Private); err != nil {
 			t.Fatal(err)
 		}
-		if got := h.held() - before; got != c.region {
+		if got := h.Held() - before; got != c.region {
 			t.Errorf("%d: %d bytes take a region of %d, want %d", i, c.ask, got, c.region)
 		}
 	}
@@ -155,9 +157,9 @@ func TestRegionsAlike(t *testing.T) {
 			at = append(at, m.(*memory))
 		}
 		for _, m := range at[1:] {
-			a, b := at[0].dev.site.heaps[device.Shared].regionOf(at[0].addr), m.dev.site.heaps[device.Shared].regionOf(m.addr)
-			if a.bytes != b.bytes || at[0].addr-a.addr != m.addr-b.addr {
-				t.Errorf("%d bytes lie at %d of %d and at %d of %d", bytes, at[0].addr-a.addr, a.bytes, m.addr-b.addr, b.bytes)
+			a, b := at[0].dev.site.heaps[device.Shared].RegionOf(at[0].addr), m.dev.site.heaps[device.Shared].RegionOf(m.addr)
+			if a.Bytes != b.Bytes || at[0].addr-a.Addr != m.addr-b.Addr {
+				t.Errorf("%d bytes lie at %d of %d and at %d of %d", bytes, at[0].addr-a.Addr, a.Bytes, m.addr-b.Addr, b.Bytes)
 			}
 		}
 	}
@@ -222,14 +224,14 @@ func TestFaultsAreReadWithoutMemory(t *testing.T) {
 	mem, err := d.Alloc(4096, device.Private)
 	must(err)
 	view := func(off int64, dt ir.DType, shape ...int64) device.View {
-		return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+		return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 	}
 	ids := view(0, ir.I32, 2)
 	l, err := d.Prepare(device.Kernel{Op: ir.OpEmbedding, Ins: []device.View{ids, view(256, ir.F32, 4, 4)}, Outs: []device.View{view(1024, ir.F32, 2, 4)}, Rows: 4})
 	must(err)
 	must(s[0].Upload(ids, make([]byte, 8)))
-	for pinned := w.(*world).sites[0].heaps[device.Pinned]; len(pinned.regions[0].free) > 0; {
-		_, err := pinned.take(pinned.regions[0].free[0].bytes)
+	for pinned := w.(*world).sites[0].heaps[device.Pinned]; len(pinned.Regions[0].Free) > 0; {
+		_, err := pinned.Alloc(pinned.Regions[0].Free[0].Bytes)
 		must(err)
 	}
 	must(s[0].Launch(l))

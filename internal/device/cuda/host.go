@@ -8,6 +8,8 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -40,9 +42,9 @@ type landing struct {
 	dst  []byte
 }
 
-// buffer returns a pinned buffer of at least n bytes, and its size. It may wait
+// stagingBuffer returns a pinned buffer of at least n bytes, and its size. It may wait
 // for transfers under way. The context is current.
-func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
+func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 	w := s.dev.w
 	size := bufferSize(n)
 	if w.staging.free == nil {
@@ -56,18 +58,18 @@ func (s *stream) buffer(n int64) (nvlib.Ptr, int64, error) {
 		if w.staging.total+size <= w.staging.most() || !w.inFlight(size) {
 			break
 		}
-		if err := errors.Join(w.arrive(began), s.dev.rebind()); err != nil {
+		if err := errors.Join(awaitTransfer(w, began), s.dev.rebind()); err != nil {
 			return 0, 0, err
 		}
 	}
-	buf, err := w.grow(s.dev.site, size)
+	buf, err := growStaging(w, s.dev.site, size)
 	return buf, size, err
 }
 
-// arrive finishes what transfers it can, in the wait for a buffer of theirs. The
+// awaitTransfer finishes what transfers it can, in the wait for a buffer of theirs. The
 // caller holds mu, which is free for a while, so that a context can end the world. Other
 // contexts are made current.
-func (w *world) arrive(began time.Time) error {
+func awaitTransfer(w *world, began time.Time) error {
 	before := len(w.landings)
 	w.land()
 	if len(w.landings) < before {
@@ -76,7 +78,7 @@ func (w *world) arrive(began time.Time) error {
 	w.poll() // a transfer that failed is not over, and would never be
 	if w.cause == nil {
 		w.mu.Unlock()
-		pause(time.Since(began))
+		gpu.Pause(time.Since(began))
 		w.mu.Lock()
 	}
 	return w.err()
@@ -90,9 +92,9 @@ func bufferSize(n int64) int64 {
 	return 1 << bits.Len64(uint64(n-1))
 }
 
-// grow takes another buffer. The context is current.
-func (w *world) grow(s *site, size int64) (nvlib.Ptr, error) {
-	buf, err := s.heaps[device.Pinned].take(size)
+// growStaging takes another buffer. The context is current.
+func growStaging(w *world, s *site, size int64) (nvlib.Ptr, error) {
+	buf, err := s.heaps[device.Pinned].Alloc(size)
 	if err == nil {
 		w.staging.total += size
 	}
@@ -119,7 +121,7 @@ func (w *world) Stage(transfers []int64, times int) error {
 	return d.bound(func() error {
 		for size, n := range need {
 			for len(w.staging.free[size]) < n && w.staging.total+size <= w.staging.most() {
-				buf, err := w.grow(d.site, size)
+				buf, err := growStaging(w, d.site, size)
 				if err != nil {
 					return err
 				}
@@ -158,8 +160,8 @@ func (w *world) land() {
 	w.landings = kept
 }
 
-// landed notes a transfer that was just issued.
-func (s *stream) landed(buf nvlib.Ptr, size int64, dst []byte) error {
+// noteTransfer notes a transfer that was just issued.
+func noteTransfer(s *stream, buf nvlib.Ptr, size int64, dst []byte) error {
 	s.worked()
 	m, err := s.here()
 	if err != nil {
@@ -169,32 +171,32 @@ func (s *stream) landed(buf nvlib.Ptr, size int64, dst []byte) error {
 	return nil
 }
 
-// upload copies dense host bytes to dst. The context is current.
-func (s *stream) upload(dst *ref, src []byte) error {
-	if dst.dense() {
-		return s.uploadDense(dst.addr, src)
+// uploadView copies dense host bytes to dst. The context is current.
+func uploadView(s *stream, dst *strided.View, src []byte) error {
+	if dst.Dense() {
+		return uploadDense(s, dst.Addr, src)
 	}
 	n := int64(len(src))
 	if n == 0 {
 		return nil
 	}
-	buf, size, err := s.buffer(n)
+	buf, size, err := stagingBuffer(s, n)
 	if err != nil {
 		return err
 	}
 	tensor.CopyBytes(cabi.Bytes(uintptr(buf), len(src)), src)
-	from := dst.at(buf)
+	from := dst.At(buf)
 	if err := s.copy(dst, &from); err != nil {
 		return err
 	}
 	s.led = false // kernels that begin early may read a constant before they wait: see device.Kernel
-	return s.landed(buf, size, nil)
+	return noteTransfer(s, buf, size, nil)
 }
 
-func (s *stream) uploadDense(at nvlib.Ptr, src []byte) error {
+func uploadDense(s *stream, at nvlib.Ptr, src []byte) error {
 	for len(src) > 0 {
 		n := min(int64(len(src)), chunkBytes)
-		buf, size, err := s.buffer(n)
+		buf, size, err := stagingBuffer(s, n)
 		if err != nil {
 			return err
 		}
@@ -202,7 +204,7 @@ func (s *stream) uploadDense(at nvlib.Ptr, src []byte) error {
 		if err := s.dev.w.drv.Copy(at, buf, n, s.h, &s.args); err != nil {
 			return err
 		}
-		if err := s.landed(buf, size, nil); err != nil {
+		if err := noteTransfer(s, buf, size, nil); err != nil {
 			return err
 		}
 		at, src = at+nvlib.Ptr(n), src[n:]
@@ -210,38 +212,38 @@ func (s *stream) uploadDense(at nvlib.Ptr, src []byte) error {
 	return nil
 }
 
-// download copies src to dense host bytes, where they are after the next Sync.
+// downloadView copies src to dense host bytes, where they are after the next Sync.
 // The context is current.
-func (s *stream) download(dst []byte, src *ref) error {
-	if src.dense() {
-		return s.downloadDense(dst, src.addr)
+func downloadView(s *stream, dst []byte, src *strided.View) error {
+	if src.Dense() {
+		return downloadDense(s, dst, src.Addr)
 	}
 	n := int64(len(dst))
 	if n == 0 {
 		return nil
 	}
-	buf, size, err := s.buffer(n)
+	buf, size, err := stagingBuffer(s, n)
 	if err != nil {
 		return err
 	}
-	to := src.at(buf)
+	to := src.At(buf)
 	if err := s.copy(&to, src); err != nil {
 		return err
 	}
-	return s.landed(buf, size, dst)
+	return noteTransfer(s, buf, size, dst)
 }
 
-func (s *stream) downloadDense(dst []byte, at nvlib.Ptr) error {
+func downloadDense(s *stream, dst []byte, at nvlib.Ptr) error {
 	for len(dst) > 0 {
 		n := min(int64(len(dst)), chunkBytes)
-		buf, size, err := s.buffer(n)
+		buf, size, err := stagingBuffer(s, n)
 		if err != nil {
 			return err
 		}
 		if err := s.dev.w.drv.Copy(buf, at, n, s.h, &s.args); err != nil {
 			return err
 		}
-		if err := s.landed(buf, size, dst[:n]); err != nil {
+		if err := noteTransfer(s, buf, size, dst[:n]); err != nil {
 			return err
 		}
 		at, dst = at+nvlib.Ptr(n), dst[n:]

@@ -18,7 +18,7 @@ type issueLock struct{ mu sync.RWMutex }
 func (w *world) Batch(issue func() error) error {
 	lock := &w.m.sys.issueLock.mu
 	enter, leave := lock.RLock, lock.RUnlock
-	if c := &w.m.sys.coresidency; w.gathers() {
+	if c := &w.m.sys.coresidency; needsCoresidency(w) {
 		if !c.enter(w) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -162,7 +162,7 @@ func TestNoBuffers(t *testing.T) {
 	for status, want := range map[uintptr]string{700: "CUDA_ERROR_FAKE", nvlib.CUDANotReady: "context deadline exceeded"} {
 		f := newFake(t, 1)
 		m := newMachine(f.system(), Options{Kernels: f})
-		m.sys.patience = 5 * time.Millisecond
+		m.sys.Patience = 5 * time.Millisecond
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		w, err := m.Open(ctx, 1)

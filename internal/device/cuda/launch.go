@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -71,7 +72,7 @@ func (l *launch) drop() {
 	}
 	for _, m := range l.scratch {
 		m.freed = true
-		_ = l.dev.bound(func() error { return l.dev.site.heaps[m.kind].give(m.addr, m.bytes) })
+		_ = l.dev.bound(func() error { return l.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 	}
 }
 
@@ -138,15 +139,15 @@ func (l *launch) stage(k *kernel) error {
 	for i := range k.ins {
 		in := &k.ins[i]
 		far := !l.dev.site.reaches(in)
-		if in.n == 0 || !far && (!in.overlaps(&k.out) || aliasable && in.same(&k.out)) {
+		if in.N == 0 || !far && (!in.Overlaps(&k.out) || aliasable && in.Same(&k.out)) {
 			continue
 		}
-		m, err := l.dev.alloc(in.bytes(), device.Private)
+		m, err := l.dev.alloc(in.Bytes(), device.Private)
 		if err != nil {
 			return err
 		}
 		l.scratch = append(l.scratch, m)
-		safe := in.in(m)
+		safe := in.In(m, m.addr)
 		steps, err := l.dev.copySteps(safe, *in)
 		if err != nil {
 			return err
@@ -159,18 +160,18 @@ func (l *launch) stage(k *kernel) error {
 
 // copySteps copy src to dst, which share no bytes; both are checked. The caller
 // holds the world by alone, and the context is current.
-func (d *dev) copySteps(dst, src ref) ([]step, error) {
-	if dst.n == 0 {
+func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
+	if dst.N == 0 {
 		return nil, nil
 	}
 	if !d.site.reaches(&dst) || !d.site.reaches(&src) {
 		return []step{&copyStep{dst, src}}, errors.Join(d.prepareAround(&dst, &src), d.rebind())
 	}
-	dims := pair(&dst, &src)
-	if engineCopies(&dst, dims) {
+	dims := strided.Merge(&dst, &src)
+	if strided.ByEngine(&dst, dims) {
 		return []step{&copyStep{dst, src}}, nil
 	}
-	launches, err := d.site.compileAside(copyProblem(&dst, &src, dims), nil)
+	launches, err := d.site.compileAside(strided.CopyProblem(&dst, &src, dims), nil)
 	var steps []step
 	for _, n := range launches {
 		steps = append(steps, &kernelStep{l: n, f: closely})
@@ -179,7 +180,7 @@ func (d *dev) copySteps(dst, src ref) ([]step, error) {
 }
 
 // copyStep is a copy by an engine.
-type copyStep struct{ dst, src ref }
+type copyStep struct{ dst, src strided.View }
 
 func (c *copyStep) run(s *stream) error { return s.copy(&c.dst, &c.src) }
 func (c *copyStep) free()               {}
@@ -196,7 +197,7 @@ func (l *launch) addCopy(k *kernel) error {
 
 // copies reports whether k is a copy between views of one shape that lie apart.
 func (k *kernel) copies() bool {
-	return len(k.ins) == 1 && !k.ins[0].overlaps(&k.out) && slices.Equal(k.ins[0].shape, k.out.shape) && checkCopy(&k.out, &k.ins[0]) == nil
+	return len(k.ins) == 1 && !k.ins[0].Overlaps(&k.out) && slices.Equal(k.ins[0].Shape, k.out.Shape) && strided.CheckCopy(&k.out, &k.ins[0]) == nil
 }
 
 func (l *launch) addChain(k *kernel) error {
@@ -212,7 +213,7 @@ func (l *launch) addChain(k *kernel) error {
 func (k *kernel) apart() error {
 	for i := range k.ins {
 		in := &k.ins[i]
-		if in.n > 0 && in.overlaps(&k.out) && (k.Relu || !in.same(&k.out)) {
+		if in.N > 0 && in.Overlaps(&k.out) && (k.Relu || !in.Same(&k.out)) {
 			return fmt.Errorf("%w: operand %d overlaps the result", device.ErrUnsupported, i)
 		}
 	}

@@ -13,23 +13,15 @@ type Library interface {
 	Join(t kernels.Target, j kernels.Join) (kernels.Step, error)
 }
 
-// operand is r as kernels take it.
-func (r *ref) operand() kernels.Operand {
-	return kernels.Operand{Addr: r.addr, DType: r.dt, Shape: r.shape, Strides: r.strides}
-}
-
 // problem is k as kernels take it.
 func (k *kernel) problem() kernels.Problem {
-	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
+	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
 		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Member: k.Member}
 	for i := range k.ins {
-		p.Ins = append(p.Ins, k.ins[i].operand())
+		p.Ins = append(p.Ins, k.ins[i].Operand())
 	}
 	return p
 }
-
-// defaultShared is the dynamic shared memory that a kernel may use unasked.
-const defaultShared = 48 << 10
 
 // compileAside is compile for who holds the world by alone: others go on while
 // the compiler works.
@@ -80,14 +72,14 @@ func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {
 
 // load makes st ready to launch. The context is current.
 func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
-	f, err := s.gpu.function(st.Key, st.Image, st.Symbol)
+	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.gpu.allowShared(f, st.Shape.Shared); err != nil {
+	if err := s.gpu.AllowShared(f, st.Shape.Shared); err != nil {
 		return nil, err
 	}
-	if !s.gpu.early {
+	if !s.gpu.Early {
 		return nvlib.NewLaunch(f, st.Shape, st.Params), nil
 	}
 	return s.w.drv.NewEarlyLaunch(f, st.Shape, st.Params), nil

@@ -127,14 +127,14 @@ func (l *life) begin(t *testing.T) (*fakeGPU, *machine) {
 	}
 	sys := f.system()
 	if l.nccl {
-		sys.nccl = (&fakeNCCL{f: f}).open
+		sys.NCCL = (&fakeNCCL{f: f}).open
 	}
 	opts := l.opts
 	opts.Kernels = f
 	if l.meets {
 		opts.Kernels = &meetings{fakeGPU: f}
-		for _, g := range sys.gpus {
-			g.sms = 132
+		for _, g := range sys.GPUs {
+			g.SMs = 132
 		}
 	}
 	return f, newMachine(sys, opts)

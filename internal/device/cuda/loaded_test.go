@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -31,8 +32,8 @@ func TestKernelsAreLoaded(t *testing.T) {
 	}
 	d := w.Device(0).(*dev)
 	if err := d.bound(func() error {
-		for name, f := range d.site.gpu.funcs {
-			switch loaded, ok, err := m.sys.drv.FunctionLoaded(f); {
+		for name, f := range d.site.gpu.Funcs {
+			switch loaded, ok, err := m.sys.Driver.FunctionLoaded(f); {
 			case err != nil:
 				return err
 			case !ok:
@@ -51,13 +52,13 @@ func TestKernelsAreLoaded(t *testing.T) {
 // memory says how much is allowed, in whatever order they are made.
 func TestSharedMemory(t *testing.T) {
 	f := newFake(t, 1)
-	g := f.system().gpus[0]
+	g := f.system().GPUs[0]
 	for _, c := range []struct {
 		kernel nvlib.Function
 		bytes  uint32
 		calls  int // of the driver, so far
-	}{{1, defaultShared, 0}, {1, 96 << 10, 1}, {1, 64 << 10, 1}, {1, 128 << 10, 2}, {2, 64 << 10, 3}, {2, 64 << 10, 3}} {
-		if err := g.allowShared(c.kernel, c.bytes); err != nil {
+	}{{1, gpu.DefaultShared, 0}, {1, 96 << 10, 1}, {1, 64 << 10, 1}, {1, 128 << 10, 2}, {2, 64 << 10, 3}, {2, 64 << 10, 3}} {
+		if err := g.AllowShared(c.kernel, c.bytes); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.called["cuFuncSetAttribute"]; got != c.calls {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -56,7 +57,7 @@ func isLost(t *testing.T, err error, words ...string) {
 // TestDeviceLost has work fail in every way that no process survives: the world
 // ends, closing it asks the driver for nothing, and no other one opens.
 func TestDeviceLost(t *testing.T) {
-	for code := range fatal {
+	for code := range gpu.Fatal {
 		f := newFake(t, 1)
 		m, w, err := faulty(t, f, 1, func() { f.fatal["cuStreamQuery"] = uintptr(code) })
 		if err != nil {
@@ -94,7 +95,7 @@ func TestPeerLost(t *testing.T) {
 	}
 	_, err = m.Open(t.Context(), 2)
 	isLost(t, err, "GPU 1, fake", "rank 1, stream main")
-	if m.sys.gpus[0].lost.Load() != nil {
+	if m.sys.GPUs[0].Lost.Load() != nil {
 		t.Error("what the lost GPU's peer says of shared memory was taken for a fault of its own")
 	}
 	_, err = m.Open(t.Context(), 1)
@@ -122,8 +123,8 @@ func onlySecond(t *testing.T, m *machine, w device.World, err error) {
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
-	if m.sys.gpus[0].lost.Load() != nil || m.sys.gpus[1].lost.Load() == nil {
-		t.Errorf("lost: %v, %v", m.sys.gpus[0].lost.Load(), m.sys.gpus[1].lost.Load())
+	if m.sys.GPUs[0].Lost.Load() != nil || m.sys.GPUs[1].Lost.Load() == nil {
+		t.Errorf("lost: %v, %v", m.sys.GPUs[0].Lost.Load(), m.sys.GPUs[1].Lost.Load())
 	}
 	if w, err = m.Open(t.Context(), 1); err != nil {
 		t.Error(err)
@@ -184,7 +185,7 @@ func TestLostHandles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	big, err := w.Device(0).Alloc(3*deviceSlab, device.Private)
+	big, err := w.Device(0).Alloc(3*gpu.DeviceSlab, device.Private)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +217,7 @@ func TestDeviceFault(t *testing.T) {
 		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
-		if slices.ContainsFunc(m.sys.gpus, func(g *gpu) bool { return g.lost.Load() != nil }) {
+		if slices.ContainsFunc(m.sys.GPUs, func(g *gpu.GPU) bool { return g.Lost.Load() != nil }) {
 			t.Errorf("%d was taken for the end of a device", code)
 		}
 		delete(f.fail, "cuMemcpyAsync")
@@ -236,7 +237,7 @@ func TestHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.sys.patience = 5 * time.Millisecond
+	m.sys.Patience = 5 * time.Millisecond
 	isLost(t, w.Close(), "rank 0, stream main, mark 5: work still ran 5ms after")
 	_, err = m.Open(t.Context(), 1)
 	isLost(t, err, "work still ran")

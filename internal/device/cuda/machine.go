@@ -12,7 +12,7 @@
 // release, that is a deadlock, seen at once.
 //
 // Two things do wait on devices: kernels of teams, for each other (see team.go),
-// and graphs of one GPU each, for flags that the others raise (see join.go). These
+// and graphs of one GPU each, for flags that the others raise (see graph_flags.go). These
 // waits are bounded, and end when the world does; and what they wait for is issued
 // whole before anything else may keep the driver from it (see issue_lock.go).
 //
@@ -22,7 +22,7 @@
 // buffers. A download arrives in the caller's bytes during Sync.
 //
 // GPUs that cannot use each other's memory (see reach.go) copy through such buffers
-// too (see detour.go).
+// too (see host_staged.go).
 //
 // # Faults
 //
@@ -116,7 +116,7 @@ func (m *machine) Name() string { return "cuda" }
 
 func (m *machine) Caps() device.Caps {
 	return device.Caps{
-		MaxRanks:   len(m.sys.gpus) * m.opts.RanksPerGPU,
+		MaxRanks:   len(m.sys.GPUs) * m.opts.RanksPerGPU,
 		DTypes:     ir.DTypes(),
 		Graphs:     true,
 		Chains:     true,

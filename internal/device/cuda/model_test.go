@@ -269,7 +269,7 @@ func TestModelTrial(t *testing.T) {
 		name    string
 		rows    int64 // of the plan that rests, 128 bytes each
 		limit   int64
-		want    int // algorithm
+		Want    int // algorithm
 		guesses int
 		kept    bool // the plan that rests
 	}{
@@ -311,7 +311,7 @@ func TestModelTrial(t *testing.T) {
 			if err := rests.Prepare(t.Context(), map[string]int64{"T": c.rows}); err != nil {
 				t.Fatal(err)
 			}
-			multiply(model, 512, c.want, c.guesses)
+			multiply(model, 512, c.Want, c.guesses)
 			f.taken()
 			if err := rests.Prepare(t.Context(), map[string]int64{"T": c.rows}); err != nil {
 				t.Fatal(err)
@@ -322,7 +322,7 @@ func TestModelTrial(t *testing.T) {
 			if err := rests.Close(); err != nil {
 				t.Fatal(err)
 			}
-			multiply(load(products), 512, c.want, c.guesses)
+			multiply(load(products), 512, c.Want, c.guesses)
 			f.limit = 0
 			multiply(model, 1024, 2, 0)
 		})
@@ -357,7 +357,7 @@ func TestRealModelsShort(t *testing.T) {
 	for range 2 {
 		models = append(models, modeltest.Load(t, m, sums, hocket.LoadOptions{Cache: 1 << 50, Logger: logger}))
 	}
-	total := gpus.sys.gpus[0].total
+	total := gpus.sys.GPUs[0].Memory
 	prepare := func(model int, bytes int64) error {
 		return models[model].Prepare(t.Context(), map[string]int64{"T": bytes / 4096})
 	}

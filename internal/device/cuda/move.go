@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
 )
@@ -29,7 +30,7 @@ func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, erro
 		return nil, d.errorf("copy: source: %w", err)
 	}
 	l := &launch{dev: d, name: "copy"}
-	if err = checkCopy(&to, &from); err == nil {
+	if err = strided.CheckCopy(&to, &from); err == nil {
 		err = d.bound(func() error { return l.addMove(&to, &from, blocks) })
 	}
 	if err != nil {
@@ -40,19 +41,19 @@ func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, erro
 }
 
 // addMove makes the steps; to and from are checked. The context is current.
-func (l *launch) addMove(to, from *ref, blocks int) error {
+func (l *launch) addMove(to, from *strided.View, blocks int) error {
 	site := l.dev.site
 	switch {
-	case to.n == 0 || to.same(from):
+	case to.N == 0 || to.Same(from):
 		return nil
 	case !site.reaches(to) || !site.reaches(from):
 		return fmt.Errorf("%w: a kernel does not reach memory of a GPU that is apart", device.ErrUnsupported)
-	case to.overlaps(from) || !to.dense() || !from.dense():
+	case to.Overlaps(from) || !to.Dense() || !from.Dense():
 		return fmt.Errorf("%w: a kernel copies between views without gaps that share no bytes", device.ErrUnsupported)
 	case blocks <= 0:
 		blocks = moveBlocks
 	}
-	launches, err := site.compileAside(kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{from.operand()}, Out: to.operand(), Blocks: blocks}, nil)
+	launches, err := site.compileAside(kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{from.Operand()}, Out: to.Operand(), Blocks: blocks}, nil)
 	for _, n := range launches {
 		l.steps = append(l.steps, &kernelStep{l: n, f: closely})
 	}

@@ -7,44 +7,30 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MulticastVariable names the environment variable that, as "on", opts in to NVLink
-// multicast: multicast objects may then be made, NCCL is left to its own environment,
-// and the algorithm multimem is there for sums in any order. On hosts that others
-// share a fault there can put GPUs out of service.
-const MulticastVariable = "HOCKET_MULTICAST"
-
-// What a Report says of it.
-const (
-	multicastOn  = "on"
-	multicastOff = "off"
-)
+// MulticastVariable names the environment variable that opts in to NVLink multicast.
+const MulticastVariable = doctor.MulticastVariable
 
 // multicastAsked reports whether the user opted in.
 func multicastAsked() (bool, error) {
 	switch v := os.Getenv(MulticastVariable); v {
-	case "", multicastOff:
+	case "", doctor.MulticastOff:
 		return false, nil
-	case multicastOn:
+	case doctor.MulticastOn:
 		return true, nil
 	default:
-		return false, fmt.Errorf("%s=%s: it is %s or %s", MulticastVariable, v, multicastOn, multicastOff)
+		return false, fmt.Errorf("%s=%s: it is %s or %s", MulticastVariable, v, doctor.MulticastOn, doctor.MulticastOff)
 	}
 }
 
-// multicasts reports whether the GPU's memory can be part of a multicast object. Old
-// drivers do not know the question.
-func (g *gpu) multicasts() bool {
-	v, err := g.sys.drv.DeviceAttribute(g.dev, nvlib.MulticastSupported)
-	return err == nil && v != 0
-}
-
-// multicasts returns nil if the team's memory may be joined to multicast objects, or
+// Multicasts returns nil if the team's memory may be joined to multicast objects, or
 // why it may not. Without the opt-in it asks the driver nothing.
-func (t *team) multicasts() error {
-	if !t.w.m.sys.multicast {
+func (t *team) Multicasts() error {
+	if !t.w.m.sys.Multicast {
 		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, MulticastVariable)
 	}
 	if err := t.w.drv.HasMulticast(); err != nil {
@@ -54,11 +40,11 @@ func (t *team) multicasts() error {
 		g := m.dev.site.gpu
 		for _, o := range t.members[:i] {
 			if o.dev.site == m.dev.site {
-				return fmt.Errorf("%w: members %d and %d share GPU %d; a multicast object wants one for each", device.ErrUnsupported, o.index, i, g.dev)
+				return fmt.Errorf("%w: members %d and %d share GPU %d; a multicast object wants one for each", device.ErrUnsupported, o.index, i, g.Device)
 			}
 		}
-		if !g.multicasts() {
-			return fmt.Errorf("%w: GPU %d does not support NVLink multicast", device.ErrUnsupported, g.dev)
+		if !g.Multicasts() {
+			return fmt.Errorf("%w: GPU %d does not support NVLink multicast", device.ErrUnsupported, g.Device)
 		}
 	}
 	return nil
@@ -72,23 +58,22 @@ type multicast struct {
 	undo  []func() error
 }
 
-// joint returns memory of at least so many bytes on each member, joined. More than
+// joinMemory returns memory of at least so many bytes on each member, joined. More than
 // before are another piece of memory.
-func (t *team) joint(bytes int64) (*multicast, error) {
-	if t.draft != nil {
-		return &multicast{own: make([]nvlib.Ptr, len(t.members))}, nil
-	}
+func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	if n := len(t.joints); n > 0 && t.joints[n-1].bytes >= bytes {
-		return t.joints[n-1], nil
+		return t.joints[n-1].area(), nil
 	}
 	mc := &multicast{}
-	if err := t.makeJoint(mc, bytes); err != nil {
-		return nil, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
+	if err := makeJoint(t, mc, bytes); err != nil {
+		return coll.Area{}, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
 	}
 	t.joints = append(t.joints, mc)
 	t.bytes += mc.bytes
-	return mc, nil
+	return mc.area(), nil
 }
+
+func (mc *multicast) area() coll.Area { return coll.Area{At: mc.own, Bytes: mc.bytes, All: mc.all} }
 
 // done notes how to undo what was done without err, and returns err.
 func (mc *multicast) done(err error, undo func() error) error {
@@ -110,9 +95,9 @@ func (mc *multicast) free() error {
 
 // makeJoint makes the object, has each member's device come in, and only then binds
 // memory to it: so the driver wants it.
-func (t *team) makeJoint(mc *multicast, bytes int64) error {
+func makeJoint(t *team, mc *multicast, bytes int64) error {
 	drv, n := t.w.drv, len(t.members)
-	grain, err := t.jointGrain(bytes)
+	grain, err := jointGrain(t, bytes)
 	if err != nil {
 		return err
 	}
@@ -126,8 +111,8 @@ func (t *team) makeJoint(mc *multicast, bytes int64) error {
 	}
 	var devs []nvlib.Device
 	for _, m := range t.members {
-		devs = append(devs, m.dev.site.gpu.dev)
-		if err := drv.AddToMulticast(object, m.dev.site.gpu.dev); err != nil {
+		devs = append(devs, m.dev.site.gpu.Device)
+		if err := drv.AddToMulticast(object, m.dev.site.gpu.Device); err != nil {
 			return err
 		}
 	}
@@ -144,10 +129,10 @@ func (t *team) makeJoint(mc *multicast, bytes int64) error {
 
 // jointGrain is what the bytes of memory to be joined are a multiple of, and its
 // address.
-func (t *team) jointGrain(bytes int64) (int64, error) {
+func jointGrain(t *team, bytes int64) (int64, error) {
 	grain, err := t.w.drv.MulticastGranularity(len(t.members), bytes)
 	for _, m := range t.members {
-		own, gerr := t.w.drv.Granularity(m.dev.site.gpu.dev)
+		own, gerr := t.w.drv.Granularity(m.dev.site.gpu.Device)
 		grain, err = max(grain, own), errors.Join(err, gerr) // both powers of 2
 	}
 	return grain, err
@@ -155,9 +140,9 @@ func (t *team) jointGrain(bytes int64) (int64, error) {
 
 // bind makes memory of a member, binds it to the object, and returns its own address.
 func (mc *multicast) bind(m *member, object nvlib.MemHandle, grain int64) (nvlib.Ptr, error) {
-	drv, dev := m.team.w.drv, m.dev.site.gpu.dev
+	drv, dev := m.team.w.drv, m.dev.site.gpu.Device
 	mem, err := drv.CreateMem(dev, mc.bytes, false)
-	if err := mc.done(m.dev.site.gpu.errMemory(mc.bytes, err), func() error { return drv.ReleaseMem(mem) }); err != nil {
+	if err := mc.done(m.dev.site.gpu.MemoryError(mc.bytes, err), func() error { return drv.ReleaseMem(mem) }); err != nil {
 		return 0, err
 	}
 	err = m.dev.bound(func() error { return drv.BindMulticast(object, mem, mc.bytes) })
@@ -182,7 +167,7 @@ func (mc *multicast) mapTo(m *member, mem nvlib.MemHandle, grain int64, devs []n
 
 // freeJoints gives the team's joined memory back. Of a lost GPU it goes with the
 // process, and that of all members with it.
-func (t *team) freeJoints() error {
+func freeJoints(t *team) error {
 	var errs []error
 	lost := slices.ContainsFunc(t.members, func(m *member) bool { return m.dev.site.lost() })
 	for _, mc := range slices.Backward(t.joints) {

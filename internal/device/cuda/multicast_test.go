@@ -120,7 +120,7 @@ func (j *fakeJoints) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 func optedIn(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l, w, tm := noted(t, gpus, ranks)
-	w.m.sys.multicast = true
+	w.m.sys.Multicast = true
 	return l, w, tm
 }
 
@@ -143,7 +143,7 @@ func TestMultimemSupports(t *testing.T) {
 		why    string // empty for none
 	}{
 		"taken":      {},
-		"not opted":  {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.multicast = false }, why: "HOCKET_MULTICAST=on opts in"},
+		"not opted":  {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.Multicast = false }, why: "HOCKET_MULTICAST=on opts in"},
 		"in order":   {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.AnyOrder = false }, why: "order=any"},
 		"maximum":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Max }, why: "no max of bf16"},
 		"average":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Avg }, why: "no avg of bf16"},
@@ -174,7 +174,7 @@ func TestMultimemSupports(t *testing.T) {
 			if c.why == "" && err != nil || c.why != "" && (!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), c.why)) {
 				t.Errorf("%v", err)
 			}
-			if !w.m.sys.multicast && l.called["cuDeviceGetAttribute"] != asked {
+			if !w.m.sys.Multicast && l.called["cuDeviceGetAttribute"] != asked {
 				t.Error("the driver was asked without the opt-in")
 			}
 		})
@@ -248,7 +248,7 @@ func TestMultimemPrepare(t *testing.T) {
 	}
 	for i, m := range l.got[len(l.got)-2:] {
 		reduce := kernels.AllReduce{DType: ir.BF16, Unroll: 1, Blocks: m.Blocks, Threads: 512, Count: 1 << 20, Share: 1 << 16, Data: mc.own,
-			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].at, FlagHalf: tm.regions["flags"].bytes / 2, Slots: 2 * kernels.BlocksMost}
+			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].At, FlagHalf: tm.regions["flags"].Bytes / 2, Slots: 2 * kernels.BlocksMost}
 		want := kernels.Multimem{AllReduce: reduce, All: mc.all}.Meeting(i)
 		if m.Symbol != want.Symbol || m.Body != want.Body || !slices.Equal(m.Words, want.Words) || m.Blocks != 128 || m.Threads != 512 {
 			t.Errorf("member %d launches %+v, want %+v", i, m, want)
@@ -284,11 +284,11 @@ func pointers(tm *team, c *device.Collective, in bool) (list []nvlib.Ptr) {
 	if err != nil {
 		return nil
 	}
-	for _, p := range r.parts {
+	for _, p := range r.Operands {
 		if in {
-			list = append(list, p.in.addr)
+			list = append(list, p.In.Addr)
 		} else {
-			list = append(list, p.out.addr)
+			list = append(list, p.Out.Addr)
 		}
 	}
 	return list
@@ -341,9 +341,11 @@ func TestMultimemAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	early := &earlyMeetings{meetings: l}
-	tm.draft = &draft{early}
-	_, err = a.prepare(tm, byMultimem, r)
-	tm.draft = nil
+	w.m.opts.Kernels = early
+	p, err := a.Plan(tm, byMultimem, r)
+	if err == nil {
+		tm.compileAhead(p)
+	}
 	if err != nil || len(early.ahead) != 2 || !strings.HasPrefix(early.ahead[0].Body, "reduceMultimem<bf16, 2,") {
 		t.Errorf("%v, %+v", err, early.ahead)
 	}
@@ -374,7 +376,7 @@ func TestMultimemChosen(t *testing.T) {
 	for _, c := range []struct {
 		opted, any bool
 		policy     comm.Policy
-		want       string
+		Want       string
 	}{
 		{false, false, comm.Policy{}, "pull"},
 		{false, true, comm.Policy{}, "pull"},
@@ -386,7 +388,7 @@ func TestMultimemChosen(t *testing.T) {
 		{true, true, comm.Policy{Algorithm: "multimem"}, "multimem"},
 	} {
 		l, w, tm := optedIn(t, 2, 2)
-		w.m.sys.multicast = c.opted
+		w.m.sys.Multicast = c.opted
 		var members []comm.Member
 		for _, m := range tm.members {
 			members = append(members, comm.Member{Rank: m.dev.rank, Stream: m.stream})
@@ -402,11 +404,11 @@ func TestMultimemChosen(t *testing.T) {
 		ch, err := d.Design(members, []comm.Instance{in})
 		must(err)
 		must(ch.Open())
-		if got := ch.Choice(0); got.Tuning.Algo != c.want {
+		if got := ch.Choice(0); got.Tuning.Algo != c.Want {
 			t.Errorf("%+v: %+v is chosen", c, got)
 		}
 		must(ch.Close())
-		if made := l.called["cuMulticastCreate"]; (made > 0) != (c.want == "multimem") {
+		if made := l.called["cuMulticastCreate"]; (made > 0) != (c.Want == "multimem") {
 			t.Errorf("%+v: %d objects were made", c, made)
 		}
 		in.Pin = byMultimem
@@ -434,7 +436,7 @@ func TestMultimemTuned(t *testing.T) {
 	for _, opted := range []bool{false, true} {
 		f := newFake(t, 2)
 		sys := f.system()
-		sys.multicast = opted
+		sys.Multicast = opted
 		name := fmt.Sprint("fake with multicast ", opted)
 		device.Register(name, func() (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
 		tuned, err := tune.Tune(t.Context(), tune.Options{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})

@@ -5,8 +5,8 @@ package cuda
 func (w *world) Multiprocessors() int {
 	least := 0
 	for i, s := range w.sites {
-		if i == 0 || s.gpu.sms < least {
-			least = s.gpu.sms
+		if i == 0 || s.gpu.SMs < least {
+			least = s.gpu.SMs
 		}
 	}
 	return least

@@ -23,7 +23,7 @@ func (m *memory) Poison(off, n int64) {
 		return
 	}
 	if err := m.dev.bound(func() error { return m.fill(lo, hi) }); err != nil {
-		m.dev.site.gpu.lose(err, fmt.Sprintf("rank %d", m.dev.rank))
+		m.dev.site.gpu.Lose(err, fmt.Sprintf("rank %d", m.dev.rank))
 		w.end(&device.Fault{Rank: m.dev.rank, ID: -1, Err: err})
 	}
 }

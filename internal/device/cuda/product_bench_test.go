@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -57,19 +59,19 @@ func (t *timer) must(err error) {
 // view is a dense tensor of normal numbers in memory of its own.
 func (t *timer) view(dt ir.DType, shape ...int64) device.View {
 	t.Helper()
-	return t.filled(noiseOf(dt), dt, shape...)
+	return t.filled(gemm.NoiseOf(dt), dt, shape...)
 }
 
 // drawn is view with normal numbers from a seed: keys that equal their queries, bit by bit, would
 // have nearly all of the weight.
 func (t *timer) drawn(seed uint64, dt ir.DType, shape ...int64) device.View {
 	t.Helper()
-	return t.filled(patternOf(dt, rand.New(rand.NewPCG(3, seed)).NormFloat64), dt, shape...)
+	return t.filled(gemm.PatternOf(dt, rand.New(rand.NewPCG(3, seed)).NormFloat64), dt, shape...)
 }
 
 func (t *timer) filled(pattern []byte, dt ir.DType, shape ...int64) device.View {
 	t.Helper()
-	v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 	mem, err := t.d.alloc(v.Elements()*dt.Size(), device.Private)
 	t.must(err)
 	t.must(t.d.bound(func() error { return t.d.site.fill(mem.addr, mem.bytes, pattern, 0) }))
@@ -137,16 +139,16 @@ func BenchmarkBiasedPicks(b *testing.B) { newTimer(b).picks(true) }
 func (t *timer) picks(biased bool) {
 	t.w.m.cache = nil
 	var trial string
-	var first, best pick
-	t.w.m.sys.picks.watch = func(_ string, cands []candidate, i int) {
+	var first, best gemm.Pick
+	t.w.m.sys.picks.Watch = func(_ string, cands []gemm.Candidate, i int) {
 		var all []string
 		for _, c := range cands {
 			all = append(all, c.String())
 		}
 		all[i] = "[" + all[i] + "]"
-		first, best, trial = cands[0].pick, cands[i].pick, strings.Join(all, " ")
+		first, best, trial = cands[0].Pick, cands[i].Pick, strings.Join(all, " ")
 	}
-	defer func() { t.w.m.sys.picks.watch = nil }()
+	defer func() { t.w.m.sys.picks.Watch = nil }()
 	s := t.stream(0)
 	for _, shape := range layerProducts {
 		m, n, k := shape[0], shape[1], shape[2]
@@ -159,16 +161,19 @@ func (t *timer) picks(biased bool) {
 		trial = "kept"
 		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: ins, Outs: []device.View{y}})
 		prepared := time.Since(began)
-		st := l.(*launch).steps[0].(*gemmStep)
+		st := l.(*launch).steps[0].(gemmLaunch).Launch
 		if trial != "kept" {
 			other := *st
-			other.need = first.need
-			t.must(t.d.bound(func() error { other.p = st.product(first.algo, st.g.b, st.g.a, st.g.out); return nil }))
-			run := func(g *gemmStep) func() {
+			other.Need = first.Need
+			t.must(t.d.bound(func() error {
+				other.Product = st.NewProduct(first.Algo, st.Problem.B, st.Problem.A, st.Problem.Out)
+				return nil
+			}))
+			run := func(g *gemm.Launch) func() {
 				return func() {
 					t.must(t.d.bound(func() error {
 						for range 6 {
-							if err := g.run(s); err != nil {
+							if err := (gemmLaunch{g}).run(s); err != nil {
 								return err
 							}
 						}
@@ -180,8 +185,8 @@ func (t *timer) picks(biased bool) {
 			us := t.compare(s, 9, run(&other), run(st))
 			flops := 2 * float64(m) * float64(n) * float64(k)
 			fmt.Printf("pick %dx%dx%d: first %.1f µs (%.0f TFLOP/s), pick %.1f µs (%.0f TFLOP/s), %+.1f%%; trial %s; workspace %d; prepared in %v\n",
-				m, n, k, us[0]/6, flops/us[0]*6/1e6, us[1]/6, flops/us[1]*6/1e6, 100*(us[1]/us[0]-1), trial, best.need, prepared.Round(time.Millisecond))
-			other.p.Free()
+				m, n, k, us[0]/6, flops/us[0]*6/1e6, us[1]/6, flops/us[1]*6/1e6, 100*(us[1]/us[0]-1), trial, best.Need, prepared.Round(time.Millisecond))
+			other.Product.Free()
 		}
 		l.Release()
 		for _, v := range append(ins, y) {
@@ -268,18 +273,18 @@ func BenchmarkProductToPeer(b *testing.B) {
 		there, err := t.w.Device(1).Alloc(m*n*2, device.Shared)
 		t.must(err)
 		at := func(v device.View) nvlib.Ptr { return v.Mem.(*memory).addr }
-		g := gemm{dt: ir.BF16, out: at(home), a: at(x), b: at(w), batch: 1, m: m, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k}
+		g := gemm.Problem{DType: ir.BF16, Out: at(home), A: at(x), B: at(w), Batch: 1, M: m, N: n, K: k, Om: n, On: 1, Am: k, Ak: 1, Bk: 1, Bn: k}
 		local, err := prepareGemm(t.d, g)
 		t.must(err)
-		g.out = there.(*memory).addr
+		g.Out = there.(*memory).addr
 		remote, err := prepareGemm(t.d, g)
 		t.must(err)
 		far := home
 		far.Mem = there
-		run := func(st *gemmStep, put bool) func() {
+		run := func(st *gemm.Launch, put bool) func() {
 			return func() {
 				for range 6 {
-					t.must(t.d.bound(func() error { s.worked(); return st.run(s) }))
+					t.must(t.d.bound(func() error { s.worked(); return (gemmLaunch{st}).run(s) }))
 					if put {
 						e := &event{dev: t.d}
 						t.must(s.Record(e))

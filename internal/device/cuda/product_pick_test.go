@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -44,7 +47,7 @@ func tryLinear(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shape
 	t.Helper()
 	d := w.Device(0)
 	view := func(shape ...int64) device.View {
-		v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+		v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 		mem, err := d.Alloc(v.Elements()*dt.Size(), device.Shared)
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +99,7 @@ func TestPick(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		costs []float32
-		want  int
+		Want  int
 	}{
 		{"the fastest", []float32{3, 1, 2}, 2},
 		{"the first, of nearly equal ones", []float32{1, 0.995, 2}, 1},
@@ -111,19 +114,19 @@ func TestPick(t *testing.T) {
 			f.lt = &fakeLT{t: t, costs: c.costs}
 			w := openFake(t, f, Options{})
 			l := product512(t, w, ir.BF16)
-			out := l.(*launch).steps[0].(*gemmStep).g.out
+			out := l.(*launch).steps[0].(gemmLaunch).Launch.Problem.Out
 			for _, r := range f.lt.runs {
 				if r.out == uintptr(out) {
 					t.Error("the trial wrote the program's own memory")
 				}
 			}
-			if spent := f.lt.now; spent > 8*max(trialMs, c.costs[0]) {
+			if spent := f.lt.now; spent > 8*max(gemm.TrialMs, c.costs[0]) {
 				t.Errorf("the trial took %v ms", spent)
 			}
-			if got := chosen(t, w, f, l); got != c.want {
-				t.Errorf("took algorithm %d, not %d", got, c.want)
+			if got := chosen(t, w, f, l); got != c.Want {
+				t.Errorf("took algorithm %d, not %d", got, c.Want)
 			}
-			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.want || f.lt.asked != 1 {
+			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.Want || f.lt.asked != 1 {
 				t.Errorf("the same product again: asked %d times", f.lt.asked)
 			}
 			if product512(t, w, ir.F16); f.lt.asked != 2 {
@@ -140,7 +143,7 @@ func TestPickBias(t *testing.T) {
 		name string
 		dt   ir.DType
 		late int
-		want int
+		Want int
 	}{
 		{"all add it in time", ir.BF16, 0, 2},
 		{"the fastest adds it late", ir.BF16, 2, 3},
@@ -152,8 +155,8 @@ func TestPickBias(t *testing.T) {
 			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, late: c.late}
 			w := openFake(t, f, Options{})
 			l := linearOf(t, w, device.Kernel{}, c.dt, []int64{512, 512}, []int64{512, 512}, []int64{512})
-			if got := chosen(t, w, f, l); got != c.want {
-				t.Errorf("took algorithm %d, not %d", got, c.want)
+			if got := chosen(t, w, f, l); got != c.Want {
+				t.Errorf("took algorithm %d, not %d", got, c.Want)
 			}
 		})
 	}
@@ -163,7 +166,7 @@ func TestPickBias(t *testing.T) {
 // bad moment loses when the two are timed in turns.
 func TestPickDuel(t *testing.T) {
 	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{1, 1.2}, cold: 2 + trialRounds}
+	f.lt = &fakeLT{t: t, costs: []float32{1, 1.2}, cold: 2 + gemm.TrialRounds}
 	w := openFake(t, f, Options{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 || f.lt.cold != 0 {
 		t.Errorf("took algorithm %d, %d runs left", got, f.lt.cold)
@@ -237,7 +240,7 @@ func TestPickSMs(t *testing.T) {
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	const all = 132
-	w.(*world).sites[0].gpu.sms = all
+	w.(*world).sites[0].gpu.SMs = all
 	for i, c := range []struct {
 		sms   int
 		fixed bool
@@ -289,7 +292,7 @@ func TestPickWithoutMemory(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
-	w.(*world).devices[0].site.heaps[device.Private] = newHeap(1, 1, 1, none{})
+	w.(*world).devices[0].site.heaps[device.Private] = gpu.NewHeap(1, 1, 1, none{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
 		t.Errorf("took algorithm %d", got)
 	}
@@ -306,7 +309,7 @@ func TestPickPart(t *testing.T) {
 		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 		w := openFake(t, f, Options{})
 		site := w.(*world).devices[0].site
-		site.heaps[device.Private] = newHeap(1, 1, 1, &smallSource{from: site.heaps[device.Private].from, most: c.mib << 20})
+		site.heaps[device.Private] = gpu.NewHeap(1, 1, 1, &smallSource{from: site.heaps[device.Private].From, most: c.mib << 20})
 		l := productOf(t, w, ir.BF16, 2048)
 		if n := len(f.lt.runs); n != c.runs {
 			t.Errorf("%d MiB: ran %d times before its first launch, want %d", c.mib, n, c.runs)
@@ -356,23 +359,23 @@ func TestPickTrialFails(t *testing.T) {
 
 // smallSource gives no more than most at a time.
 type smallSource struct {
-	from source
+	from gpu.Source
 	most int64
 }
 
-func (s *smallSource) take(n int64) (*region, error) {
+func (s *smallSource) Reserve(n int64) (*gpu.Region, error) {
 	if n > s.most {
 		return nil, device.ErrOutOfMemory
 	}
-	return s.from.take(n)
+	return s.from.Reserve(n)
 }
-func (s *smallSource) give(r *region) error { return s.from.give(r) }
+func (s *smallSource) Release(r *gpu.Region) error { return s.from.Release(r) }
 
 // none is a source of no memory.
 type none struct{}
 
-func (none) take(int64) (*region, error) { return nil, device.ErrOutOfMemory }
-func (none) give(*region) error          { return nil }
+func (none) Reserve(int64) (*gpu.Region, error) { return nil, device.ErrOutOfMemory }
+func (none) Release(*gpu.Region) error          { return nil }
 
 // TestWorkspaces has products on two streams use two workspaces, of what they need
 // where the stream was told of them before, and of what any may need where not.
@@ -386,8 +389,8 @@ func TestWorkspaces(t *testing.T) {
 	var used []uintptr
 	for _, c := range []struct {
 		told []device.Launch
-		want int64
-	}{{[]device.Launch{small, large, small}, 3 << 20}, {[]device.Launch{small}, 1 << 20}, {nil, workspaceBytes}} {
+		Want int64
+	}{{[]device.Launch{small, large, small}, 3 << 20}, {[]device.Launch{small}, 1 << 20}, {nil, gemm.WorkspaceBytes}} {
 		s, err := w.Device(0).NewStream(device.StreamOptions{})
 		if err == nil {
 			err = s.PrepareLaunches(c.told)
@@ -408,8 +411,8 @@ func TestWorkspaces(t *testing.T) {
 		if f.lt.runs[0].work != f.lt.runs[1].work {
 			t.Error("a stream has two workspaces")
 		}
-		if m := s.(*stream).workspace; m.bytes != c.want || uintptr(m.addr) != f.lt.runs[0].work || slices.Contains(used, f.lt.runs[0].work) {
-			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x", len(c.told), m.bytes, m.addr, c.want, used)
+		if m := s.(*stream).workspace; m.bytes != c.Want || uintptr(m.addr) != f.lt.runs[0].work || slices.Contains(used, f.lt.runs[0].work) {
+			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x", len(c.told), m.bytes, m.addr, c.Want, used)
 		}
 		if err := s.Launch(large); err != nil {
 			t.Fatal(err)
@@ -428,9 +431,9 @@ func TestPickRelu(t *testing.T) {
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	k := w.Device(0).(*dev)
-	prepare := func() (*gemmStep, error) {
+	prepare := func() (*gemm.Launch, error) {
 		const n = 512
-		return prepareGemm(k, gemm{dt: ir.BF16, out: 1 << 20, a: 2 << 20, b: 3 << 20, batch: 1, m: n, n: n, k: n, om: n, on: 1, am: n, ak: 1, bk: 1, bn: n, relu: true})
+		return prepareGemm(k, gemm.Problem{DType: ir.BF16, Out: 1 << 20, A: 2 << 20, B: 3 << 20, Batch: 1, M: n, N: n, K: n, Om: n, On: 1, Am: n, Ak: 1, Bk: 1, Bn: n, Relu: true})
 	}
 	st, err := prepare()
 	if err != nil || st == nil {
@@ -439,7 +442,7 @@ func TestPickRelu(t *testing.T) {
 	if last := f.lt.runs[len(f.lt.runs)-1]; last.algo != 2 || f.lt.asked != 1 || f.lt.checked != 1 {
 		t.Errorf("ran algorithm %d last, asked %d times, checked %d times", last.algo, f.lt.asked, f.lt.checked)
 	}
-	st.free()
+	st.Free()
 	runs := len(f.lt.runs)
 	f.lt.refuse = true
 	if st, err := prepare(); err != nil || st != nil {
@@ -456,7 +459,7 @@ func TestPickOverMemory(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1}}
 	w := openFake(t, f, Options{})
-	w.(*world).sites[0].gpu.total = 48 << 20
+	w.(*world).sites[0].gpu.Memory = 48 << 20
 	const n = 2048
 	mem, err := w.Device(0).Alloc(2*2*n*n, device.Private)
 	mustOf(t)(err)

@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -34,7 +35,7 @@ func (s *site) fetch(at nvlib.Ptr, dt ir.DType, elems int64) ([]float64, error) 
 // through has f copy by way of pinned memory, and then is given it.
 func (s *site) through(n int64, f func(buf nvlib.Ptr, n int64) error, then func([]byte)) error {
 	pinned := s.heaps[device.Pinned]
-	buf, err := pinned.take(n)
+	buf, err := pinned.Alloc(n)
 	if err != nil {
 		return err
 	}
@@ -42,14 +43,14 @@ func (s *site) through(n int64, f func(buf nvlib.Ptr, n int64) error, then func(
 	if err == nil && then != nil {
 		then(cabi.Bytes(uintptr(buf), int(n)))
 	}
-	return errors.Join(err, pinned.give(buf, n))
+	return errors.Join(err, pinned.Free(buf, n))
 }
 
-func prepareGemm(d *dev, g gemm) (st *gemmStep, err error) {
+func prepareGemm(d *dev, g gemm.Problem) (st *gemm.Launch, err error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	err = d.bound(func() error {
-		st, err = d.newGemm(g)
+		st, err = d.site.gemms.Prepare(g)
 		return err
 	})
 	return st, err
@@ -82,9 +83,9 @@ func TestReluEpilogue(t *testing.T) {
 		x[5*k+3], x[7*k+2], x[9*k] = math.NaN(), math.Inf(1), math.Inf(-1)
 		results := map[bool][]float64{}
 		for _, relu := range []bool{false, true} {
-			g := gemm{dt: dt, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: rows, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k, relu: relu}
+			g := gemm.Problem{DType: dt, Out: addrs[2], A: addrs[0], B: addrs[1], Batch: 1, M: rows, N: n, K: k, Om: n, On: 1, Am: k, Ak: 1, Bk: 1, Bn: k, Relu: relu}
 			err := d.bound(func() error {
-				if err := d.site.fill(addrs[1], n*k*dt.Size(), noiseOf(dt), 0); err != nil {
+				if err := d.site.fill(addrs[1], n*k*dt.Size(), gemm.NoiseOf(dt), 0); err != nil {
 					return err
 				}
 				return d.site.put(addrs[0], dt, x)
@@ -140,7 +141,7 @@ func TestTF32(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		g := gemm{dt: ir.F32, out: addrs[2], a: addrs[0], b: addrs[1], batch: 1, m: n, n: n, k: n, om: n, on: 1, am: n, ak: 1, bk: 1, bn: n}
+		g := gemm.Problem{DType: ir.F32, Out: addrs[2], A: addrs[0], B: addrs[1], Batch: 1, M: n, N: n, K: n, Om: n, On: 1, Am: n, Ak: 1, Bk: 1, Bn: n}
 		out := multiplied(t, d, g, n*n)
 		worst := 0.0
 		for i := range n {
@@ -198,31 +199,31 @@ func TestBiasOnce(t *testing.T) {
 			bias[i] = tensor.Round(dt, float64(i%97)-48+float64(i%5)/8)
 		}
 		var found []nvlib.LtResult
-		var st *gemmStep
+		var st *gemm.Launch
 		if err := d.bound(func() (err error) {
 			err = errors.Join(d.site.put(addrs[0], dt, x), d.site.put(addrs[1], dt, w), d.site.put(addrs[3], dt, bias))
 			if err != nil {
 				return err
 			}
-			l, ok := gemm{dt: dt, out: addrs[2], a: addrs[0], b: addrs[1], bias: addrs[3], batch: 1, m: rows, n: n, k: k, om: n, on: 1, am: k, ak: 1, bk: 1, bn: k}.lt()
+			l, ok := gemm.Problem{DType: dt, Out: addrs[2], A: addrs[0], B: addrs[1], Bias: addrs[3], Batch: 1, M: rows, N: n, K: k, Om: n, On: 1, Am: k, Ak: 1, Bk: 1, Bn: k}.CuBLASLt()
 			if !ok {
 				t.Fatal("cuBLASLt does not take it")
 			}
-			lib, h, err := d.site.gpu.ltHandle()
+			lib, h, err := d.site.gpu.LtHandle()
 			if err != nil {
 				return err
 			}
-			st = d.w.gemmStep(lib, h, l)
-			if err = st.describe(); err != nil {
+			st = d.site.gemms.NewStep(lib, h, l)
+			if err = st.Describe(); err != nil {
 				return err
 			}
-			la := st.layouts
-			found, err = lib.Heuristic(h, st.desc, la[0], la[1], la[2], la[2], nvlib.Wish{Workspace: workspaceBytes, Align: l.alignments()}, 2*mostCandidates)
+			la := st.Layouts
+			found, err = lib.Heuristic(h, st.Desc, la[0], la[1], la[2], la[2], nvlib.Wish{Workspace: gemm.WorkspaceBytes, Align: l.Alignments()}, 2*gemm.MostCandidates)
 			return err
 		}); err != nil {
 			t.Fatal(err)
 		}
-		ws, err := d.alloc(workspaceBytes, device.Private)
+		ws, err := d.alloc(gemm.WorkspaceBytes, device.Private)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,9 +239,9 @@ func TestBiasOnce(t *testing.T) {
 		for c, f := range found {
 			var out []float64
 			if err := d.bound(func() (err error) {
-				p := st.product(f.Algo, st.g.b, st.g.a, st.g.out)
+				p := st.NewProduct(f.Algo, st.Problem.B, st.Problem.A, st.Problem.Out)
 				defer p.Free()
-				if err = st.lib.Multiply(p, ws.addr, int64(f.Workspace), 0); err == nil {
+				if err = st.Library.Multiply(p, ws.addr, int64(f.Workspace), 0); err == nil {
 					out, err = d.site.fetch(addrs[2], dt, rows*n)
 				}
 				return err
@@ -262,8 +263,8 @@ func TestBiasOnce(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d of %d algorithms round twice", dt, twice, len(found))
-		st.free()
-		if !slices.Equal(multiplied(t, d, st.g.gemm, rows*n), want) {
+		st.Free()
+		if !slices.Equal(multiplied(t, d, st.Problem.Problem, rows*n), want) {
 			t.Errorf("%s: what was picked rounds twice", dt)
 		}
 	}
@@ -271,22 +272,22 @@ func TestBiasOnce(t *testing.T) {
 
 // multiplied prepares g, runs it on a stream of its own and returns the elements of
 // the result.
-func multiplied(t *testing.T, d *dev, g gemm, elements int64) []float64 {
+func multiplied(t *testing.T, d *dev, g gemm.Problem, elements int64) []float64 {
 	t.Helper()
 	st, err := prepareGemm(d, g)
 	if err != nil || st == nil {
 		t.Fatal(st, err)
 	}
-	defer st.free()
+	defer st.Free()
 	s, err := d.NewStream(device.StreamOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []float64
 	if err := d.bound(func() error {
-		err := errors.Join(st.run(s.(*stream)), d.w.drv.SyncStream(s.(*stream).h))
+		err := errors.Join((gemmLaunch{st}).run(s.(*stream)), d.w.drv.SyncStream(s.(*stream).h))
 		if err == nil {
-			out, err = d.site.fetch(g.out, g.dt, elements)
+			out, err = d.site.fetch(g.Out, g.DType, elements)
 		}
 		return err
 	}); err != nil {

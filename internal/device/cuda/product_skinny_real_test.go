@@ -9,6 +9,8 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
@@ -30,12 +32,12 @@ func TestSkinnyReal(t *testing.T) {
 	const n, k = 3072, 4096
 	for _, dt := range []ir.DType{ir.BF16, ir.F16} {
 		room := func(shape ...int64) device.View {
-			v := device.View{DType: dt, Shape: shape, Strides: rowMajor(shape)}
+			v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 			mem, err := d.alloc(v.Elements()*dt.Size(), device.Private)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, noiseOf(dt), 0) }); err != nil {
+			if err := d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(dt), 0) }); err != nil {
 				t.Fatal(err)
 			}
 			v.Mem = mem

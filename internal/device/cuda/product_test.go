@@ -3,6 +3,7 @@ package cuda
 import (
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/ir"
 )
 
@@ -10,18 +11,18 @@ import (
 // every rank's rows does: cuBLASLt takes it as a batch with one weight.
 func TestRowsInGroups(t *testing.T) {
 	const groups, rows, k, n = 4, 6, 32, 16
-	p := product{dt: ir.BF16, depth: k, ka: 1, kb: 1, dims: []axis{
-		{n: groups, out: rows * n, a: 100 * k},
-		{n: rows, out: n, a: k},
-		{n: n, out: 1, b: k},
+	p := gemm.Product{DType: ir.BF16, Depth: k, Ka: 1, Kb: 1, Dims: []gemm.Axis{
+		{N: groups, Out: rows * n, A: 100 * k},
+		{N: rows, Out: n, A: k},
+		{N: n, Out: 1, B: k},
 	}}
-	p.merge()
-	g, ok := p.gemm()
-	if !ok || g.batch != groups || g.m != rows || g.n != n || g.k != k || g.bSt != 0 || g.aStep != 100*k || g.outStep != rows*n || g.am != k {
+	p.Merge()
+	g, ok := p.Problem()
+	if !ok || g.Batch != groups || g.M != rows || g.N != n || g.K != k || g.BStep != 0 || g.AStep != 100*k || g.OutStep != rows*n || g.Am != k {
 		t.Errorf("got %+v, %v", g, ok)
 	}
-	p.dims = append([]axis{{n: 3, out: 1000, a: 5000}}, p.dims...)
-	if g, ok := p.gemm(); ok {
+	p.Dims = append([]gemm.Axis{{N: 3, Out: 1000, A: 5000}}, p.Dims...)
+	if g, ok := p.Problem(); ok {
 		t.Errorf("three axes of rows taken as %+v", g)
 	}
 }

@@ -271,7 +271,7 @@ func TestWeaves(t *testing.T) {
 	}
 	f.named["raise_flag"] = func(params uintptr) { cabi.Store(at(params, 1), uint32(1)) }
 	f.named["spend"] = func(uintptr) {}
-	r := newWeaverOn(t, f.system().drv, 2, func(string) []byte { return []byte("fake") })
+	r := newWeaverOn(t, f.system().Driver, 2, func(string) []byte { return []byte("fake") })
 	for _, graph := range []bool{true, false} {
 		for _, raiser := range []int{0, 8} {
 			r.clear()

@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/ir"
 )
@@ -66,7 +67,7 @@ func TestReach(t *testing.T) {
 			tc.prepare(f)
 			sys := f.system()
 			var err error
-			if sys.reach, err = newReach(tc.setting); err != nil {
+			if sys.Reach, err = gpu.NewReach(tc.setting); err != nil {
 				t.Fatal(err)
 			}
 			m := newMachine(sys, Options{Kernels: f})
@@ -99,7 +100,7 @@ func TestReach(t *testing.T) {
 // TestBadSetting wants an error that says what there is.
 func TestBadSetting(t *testing.T) {
 	for _, v := range []string{"no", "0", "0-", "0-0", "-1-2", "0-1,", "0-1-2"} {
-		if _, err := newReach(v); err == nil || !strings.Contains(err.Error(), "HOCKET_P2P="+v+": it is on, off") {
+		if _, err := gpu.NewReach(v); err == nil || !strings.Contains(err.Error(), "HOCKET_P2P="+v+": it is on, off") {
 			t.Errorf("%s: %v", v, err)
 		}
 	}
@@ -120,7 +121,7 @@ func TestTrialFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, 2)
 			sys := f.system()
-			sys.patience = 30 * time.Millisecond
+			sys.Patience = 30 * time.Millisecond
 			tc.fail(f)
 			_, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 2)
 			if err == nil || errors.Is(err, device.ErrDeviceLost) != tc.lost {
@@ -147,8 +148,8 @@ func TestTrialLoses(t *testing.T) {
 		m := newMachine(f.system(), Options{Kernels: f})
 		_, err := m.Open(t.Context(), 2)
 		isLost(t, err, fmt.Sprintf("GPU %d, fake, is lost", ill), "a transfer from GPU 0 to GPU 1", "HOCKET_P2P=0-1 keeps")
-		if m.sys.gpus[ill].lost.Load() == nil || m.sys.gpus[1-ill].lost.Load() != nil {
-			t.Errorf("GPU %d fails: lost: %v, %v", ill, m.sys.gpus[0].lost.Load(), m.sys.gpus[1].lost.Load())
+		if m.sys.GPUs[ill].Lost.Load() == nil || m.sys.GPUs[1-ill].Lost.Load() != nil {
+			t.Errorf("GPU %d fails: lost: %v, %v", ill, m.sys.GPUs[0].Lost.Load(), m.sys.GPUs[1].Lost.Load())
 		}
 	}
 }
@@ -266,7 +267,7 @@ func TestDetours(t *testing.T) {
 	m := newMachine(f.system(), Options{Kernels: f})
 	testDetours(t, m, 3)
 	f.reach.apart = all
-	m.sys.reach, _ = newReach("")
+	m.sys.Reach, _ = gpu.NewReach("")
 	testOnAndOn(t, m, func() { f.order = newFakeOrder() })
 }
 
@@ -302,14 +303,14 @@ func TestStagedOperands(t *testing.T) {
 // TestRealDetours does so on GPUs that are kept apart.
 func TestRealDetours(t *testing.T) {
 	m := real(t, Options{})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-	r := m.sys.reach
-	defer func() { m.sys.reach = r }()
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+	r := m.sys.Reach
+	defer func() { m.sys.Reach = r }()
 	var err error
-	if m.sys.reach, err = newReach("off"); err != nil {
+	if m.sys.Reach, err = gpu.NewReach("off"); err != nil {
 		t.Fatal(err)
 	}
-	testDetours(t, m, min(len(m.sys.gpus), 3)) // one to another, by either or by a third
+	testDetours(t, m, min(len(m.sys.GPUs), 3)) // one to another, by either or by a third
 	testOnAndOn(t, m, func() {})
 }
 
@@ -497,9 +498,9 @@ func TestApartNCCL(t *testing.T) {
 		f := newFake(t, 3)
 		x := &fakeNCCL{f: f}
 		sys := f.system()
-		sys.nccl = x.open
+		sys.NCCL = x.open
 		var err error
-		if sys.reach, err = newReach(tc.setting); err != nil {
+		if sys.Reach, err = gpu.NewReach(tc.setting); err != nil {
 			t.Fatal(err)
 		}
 		m := newMachine(sys, Options{Kernels: f})
@@ -525,8 +526,8 @@ func TestApartNCCL(t *testing.T) {
 			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.pool.may, ncclPeersVariable, v)
 		}
 		if tc.mangled { // as a trial would have found, had it been later
-			sys.reach.why[couple{0, 1}] = errors.New("other bytes arrived")
-			sys.reach.deceit = true
+			sys.Reach.Why[gpu.Couple{0, 1}] = errors.New("other bytes arrived")
+			sys.Reach.Deceit = true
 		}
 		r, w := open(2)
 		r.place(c)
@@ -548,7 +549,7 @@ func TestReportedReach(t *testing.T) {
 	sys := f.system()
 	text := func(try bool) string {
 		var r Report
-		r.gpus(sys, nil, try)
+		addGPUs(&r, sys, nil, try)
 		if r.Missing != "" {
 			t.Error(r.Missing)
 		}
@@ -568,9 +569,9 @@ func TestReportedReach(t *testing.T) {
 		}
 	}
 	f.fatal["cuCtxSetCurrent"] = 719
-	sys.reach.why = map[couple]error{}
+	sys.Reach.Why = map[gpu.Couple]error{}
 	var r Report
-	if r.gpus(sys, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
+	if addGPUs(&r, sys, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
 		t.Errorf("a lost GPU: %q", r.Missing)
 	}
 }

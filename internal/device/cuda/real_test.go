@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -86,7 +87,7 @@ func endDevice(t *testing.T, m *machine, name string) {
 		t.Errorf("closing after a fault took %v", took)
 	}
 	_, err = m.Open(t.Context(), 1)
-	isLost(t, err, "GPU 0, "+m.sys.gpus[0].name, "rank 0, stream ")
+	isLost(t, err, "GPU 0, "+m.sys.GPUs[0].Name, "rank 0, stream ")
 	if nvlib.CUDACode(err) != fail.code {
 		t.Errorf("opening after a fault: %v", err)
 	}
@@ -101,7 +102,7 @@ func launchBad(t *testing.T, w *world, source string) {
 		t.Fatal(err)
 	}
 	bad, err := rtc.Compile(nvlib.Compilation{Name: "bad.cu", Source: source,
-		Options: []string{"--gpu-architecture=" + w.sites[0].gpu.arch}})
+		Options: []string{"--gpu-architecture=" + w.sites[0].gpu.Arch}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func launchBad(t *testing.T, w *world, source string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := st.dev.bound(func() error {
-		f, err := st.dev.site.gpu.function("bad", bad.Cubin, "bad")
+		f, err := st.dev.site.gpu.Function("bad", bad.Cubin, "bad")
 		if err != nil {
 			return err
 		}
@@ -128,15 +129,15 @@ func launchBad(t *testing.T, w *world, source string) {
 // freeMemory returns the free memory of the first GPU.
 func freeMemory(t *testing.T, m *machine) int64 {
 	t.Helper()
-	ctx, err := m.sys.gpus[0].context()
+	ctx, err := m.sys.GPUs[0].Context()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.sys.drv.Bind(ctx); err != nil {
+	if err := m.sys.Driver.Bind(ctx); err != nil {
 		t.Fatal(err)
 	}
-	defer m.sys.drv.Unbind()
-	free, _, err := m.sys.drv.MemInfo()
+	defer m.sys.Driver.Unbind()
+	free, _, err := m.sys.Driver.MemInfo()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func twice(t *testing.T, w device.World) float32 {
 		}
 		mem, err := d.Alloc(4*n, device.Shared)
 		must(err)
-		return device.View{Mem: mem, DType: ir.F32, Shape: shape, Strides: rowMajor(shape)}
+		return device.View{Mem: mem, DType: ir.F32, Shape: shape, Strides: strided.RowMajor(shape)}
 	}
 	run := func(k device.Kernel) {
 		t.Helper()
@@ -203,18 +204,18 @@ func twice(t *testing.T, w device.World) float32 {
 // much there is, what was taken can be given back, and the world goes on.
 func TestRealOutOfMemory(t *testing.T) {
 	m := real(t, Options{})
-	g := m.sys.gpus[0]
+	g := m.sys.GPUs[0]
 	free := func() int64 {
 		t.Helper()
-		c, err := g.context()
+		c, err := g.Context()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.sys.drv.Bind(c); err != nil {
+		if err := m.sys.Driver.Bind(c); err != nil {
 			t.Fatal(err)
 		}
-		defer m.sys.drv.Unbind()
-		n, _, err := m.sys.drv.MemInfo()
+		defer m.sys.Driver.Unbind()
+		n, _, err := m.sys.Driver.MemInfo()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,12 +231,12 @@ func TestRealOutOfMemory(t *testing.T) {
 		var taken []device.Memory
 		for err == nil && len(taken) < 10 {
 			var mem device.Memory
-			if mem, err = w.Device(0).Alloc(g.total/5, kind); err == nil {
+			if mem, err = w.Device(0).Alloc(g.Memory/5, kind); err == nil {
 				taken = append(taken, mem)
 			}
 		}
 		if len(taken) == 10 || !errors.Is(err, device.ErrOutOfMemory) || !strings.Contains(err.Error(), "free on GPU 0") {
-			t.Fatalf("after %d pieces of %d bytes: %v", len(taken), g.total/5, err)
+			t.Fatalf("after %d pieces of %d bytes: %v", len(taken), g.Memory/5, err)
 		}
 		t.Log(err)
 		err = nil
@@ -262,7 +263,7 @@ func TestRealOutOfMemory(t *testing.T) {
 // world works.
 func TestRealFlagTimeout(t *testing.T) {
 	m := real(t, Options{Graphs: formEach, TeamTimeout: 20 * time.Millisecond})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	must := mustOf(t)
 	w, s := streamed(t, m, 2, "main")
 	c, err := w.Device(1).NewCounters(1)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -20,13 +22,15 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
 		return nil, fmt.Errorf("cuda: a dry run of %d ranks: 1 to %d are possible", ranks, most)
 	}
-	w := &world{m: m, drv: m.sys.drv}
-	for _, g := range m.sys.gpus[:min(ranks, len(m.sys.gpus))] {
-		w.sites = append(w.sites, &site{w: w, gpu: g})
+	w := &world{m: m, drv: m.sys.Driver}
+	for _, g := range m.sys.GPUs[:min(ranks, len(m.sys.GPUs))] {
+		s := &site{w: w, gpu: g}
+		s.gemms = gemm.NewHost(s, g, &s.heaps, &m.sys.picks, m.cache, m.opts.TF32, m.opts.Skinny)
+		w.sites = append(w.sites, s)
 	}
 	for i, a := range w.sites {
 		for _, b := range w.sites[:i] {
-			if why := m.sys.apartNow(a.gpu, b.gpu); why != nil { // as far as that is known without a trial
+			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // as far as that is known without a trial
 				a.keepFrom(b, why)
 				b.keepFrom(a, why)
 			}
@@ -45,7 +49,7 @@ func (s sketch) Device(rank int) device.Device {
 
 // OpenTeam makes a team for questions and PrepareAhead.
 func (s sketch) OpenTeam(members []device.Member) (device.Team, error) {
-	t := &team{w: s.world, regions: map[string]*area{}}
+	t := &team{w: s.world, regions: map[string]coll.Area{}}
 	if err := t.join(members); err != nil {
 		return nil, fmt.Errorf("a team: %w", err)
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/ir"
 )
 
@@ -114,7 +114,7 @@ func TestSketchApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.sys.reach, err = newReach("off"); err != nil {
+	if m.sys.Reach, err = gpu.NewReach("off"); err != nil {
 		t.Fatal(err)
 	}
 	apart, err := m.DryRun(2)

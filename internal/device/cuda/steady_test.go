@@ -51,11 +51,11 @@ func testSteady(t *testing.T, noted bool, algorithms []string) {
 	opts := Options{Kernels: f}
 	if noted {
 		opts.Kernels = &meetings{fakeGPU: f}
-		for _, g := range sys.gpus {
-			g.sms = 132
+		for _, g := range sys.GPUs {
+			g.SMs = 132
 		}
 	} else {
-		sys.nccl = nccl.open
+		sys.NCCL = nccl.open
 	}
 	given := func() map[string]int {
 		g := f.given()

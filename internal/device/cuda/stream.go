@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -22,7 +23,6 @@ type stream struct {
 	dirty    bool   // was given work since it was last seen idle
 	led      bool   // what it was given last is a kernel that others may follow closely
 	pos      int64  // counts what was issued
-	windowed int64  // where NCCL's latest call on windows is; 0 for none
 	mark     *mark  // the latest, to be shared
 	reached  int64  // up to where all is known to be done
 
@@ -165,11 +165,11 @@ func (s *stream) Copy(dst, src device.View) error {
 	if err != nil {
 		return s.errorf("copy: source: %w", err)
 	}
-	if err := checkCopy(&d, &r); err != nil {
+	if err := strided.CheckCopy(&d, &r); err != nil {
 		return s.errorf("copy: %w", err)
 	}
-	d.own()
-	r.own()
+	d.Detach()
+	r.Detach()
 	return s.add(task{kind: copying, dst: d, src: r})
 }
 
@@ -180,7 +180,7 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 	if err != nil {
 		return s.errorf("upload: %w", err)
 	}
-	if d.doubles() {
+	if d.NamesTwice() {
 		return s.errorf("upload: the view names some element twice")
 	}
 	return s.add(task{kind: uploading, dst: d, host: src})
@@ -197,12 +197,12 @@ func (s *stream) Download(dst []byte, src device.View) error {
 }
 
 // host checks a view of this device's memory against dense host bytes.
-func (s *stream) host(v device.View, b []byte) (ref, error) {
+func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	r, err := s.dev.resolve(v, false)
 	if err != nil {
 		return r, err
 	}
-	r.own()
+	r.Detach()
 	return r, v.Holds(len(b))
 }
 
@@ -278,7 +278,7 @@ func (s *stream) Wait(e device.Event) error {
 func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
-	cs, err := s.counters(c, elem)
+	cs, err := countersOf(s, c, elem)
 	if err != nil {
 		return s.errorf("signal: %w", err)
 	}
@@ -291,7 +291,7 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
-	cs, err := s.counters(c, elem)
+	cs, err := countersOf(s, c, elem)
 	if err != nil {
 		return s.errorf("wait: %w", err)
 	}
@@ -301,7 +301,7 @@ func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 	return s.add(task{kind: waitingCounter, ctrs: cs, elem: elem, n: least})
 }
 
-func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
+func countersOf(s *stream, c device.Counters, elem int) (*counters, error) {
 	cs, ok := c.(*counters)
 	if !ok || cs == nil || cs.dev.w != s.dev.w {
 		return nil, fmt.Errorf("counters that are not this world's")

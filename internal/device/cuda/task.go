@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
 )
 
 type taskKind uint8
@@ -29,7 +31,7 @@ const (
 type task struct {
 	kind     taskKind
 	launch   *launch
-	dst, src ref
+	dst, src strided.View
 	host     []byte
 	call     func()
 	mark     *mark
@@ -130,13 +132,13 @@ func (t *task) issue(s *stream) error {
 	case uploading:
 		s.worked()
 		dst := t.dst
-		return s.upload(&dst, t.host)
+		return uploadView(s, &dst, t.host)
 	case downloading:
 		s.worked()
 		src := t.src
-		return s.download(t.host, &src)
+		return downloadView(s, t.host, &src)
 	case calling:
-		return s.runCall(t.call)
+		return runCall(s, t.call)
 	case recording:
 		return t.record(s)
 	case waiting:
@@ -193,7 +195,7 @@ func (t *task) signal(s *stream) error {
 
 // runCall runs f once the device has done what came before, and holds later
 // work back until it has returned.
-func (s *stream) runCall(f func()) error {
+func runCall(s *stream, f func()) error {
 	m, err := s.here()
 	if err != nil {
 		return err
@@ -202,7 +204,7 @@ func (s *stream) runCall(f func()) error {
 	s.calling = true
 	w.calls++
 	go func() {
-		if s.await(m) {
+		if awaitMark(s, m) {
 			err = guarded(f)
 		}
 		w.mu.Lock()
@@ -220,10 +222,10 @@ func (s *stream) runCall(f func()) error {
 	return nil
 }
 
-// await waits until m is over; false if the world ends before.
-func (s *stream) await(m *mark) bool {
+// awaitMark waits until m is over; false if the world ends before.
+func awaitMark(s *stream, m *mark) bool {
 	w, over := s.dev.w, false
-	for began := time.Now(); ; pause(time.Since(began)) {
+	for began := time.Now(); ; gpu.Pause(time.Since(began)) {
 		w.mu.Lock()
 		ended := w.cause != nil
 		w.asking(func() { over = m.over() })

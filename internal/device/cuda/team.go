@@ -8,6 +8,8 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -17,20 +19,19 @@ import (
 // documentation). What keeps that from locking up: the launches of a team come in
 // one order on all members, one stream each, and are given to the devices together (see
 // together); a kernel's blocks, and those of all other teams' kernels that may run beside
-// it, fit on the device at once (see room); and every wait is bounded.
+// it, fit on the device at once (see Room); and every wait is bounded.
 
 // team is members that meet, each on one stream.
 type team struct {
 	w       *world
 	members []*member
-	regions map[string]*area // the largest of each name
+	regions map[string]coll.Area // the largest of each name
 	memory  []*memory
 	joints  []*multicast // the largest is the last
 	bytes   int64        // of each member
 	named   int          // regions that control memory names
 	closed  bool
-	draft   *draft           // while launches are only foreseen
-	nccl    []*communicators // as they are needed
+	nccl    *communicators // nil until they are needed
 }
 
 // member is one place of a team.
@@ -46,44 +47,15 @@ type member struct {
 	doing   string    // that launch
 }
 
-// teamAlgorithm runs collectives in one way. Its methods are called with the
-// world's mutex held.
-type teamAlgorithm interface {
-	// supports returns nil, or why it cannot do c. It must not depend on what the
-	// team holds.
-	supports(t *team, tune device.Tuning, c *collective) error
-	// prepare returns what each member launches; nothing for one that has nothing
-	// to do. supports(t, tune, c) is nil, and c is not empty.
-	prepare(t *team, tune device.Tuning, c *collective) ([][]step, error)
-}
-
-// namedAlgorithm is an algorithm in the list.
-type namedAlgorithm struct {
-	name string
-	teamAlgorithm
-}
-
-// teamAlgorithms lists them in the order in which TeamAlgorithms does.
-var teamAlgorithms = slices.Concat(reduceAlgorithms, multimemAlgorithms, moveAlgorithms, sumAlgorithms, routedAlgorithms, ncclAlgorithms)
-
-func algorithmOf(name string) (teamAlgorithm, error) {
-	for _, a := range teamAlgorithms {
-		if a.name == name {
-			return a.teamAlgorithm, nil
-		}
-	}
-	return nil, fmt.Errorf("%w: there is no algorithm %q", device.ErrUnsupported, name)
-}
-
 // teamTimeout is how long a kernel waits for a peer.
 const teamTimeout = 30 * time.Second
 
 func (w *world) TeamAlgorithms() []string {
 	var names []string
-	for _, a := range teamAlgorithms {
-		names = append(names, a.name)
+	for _, a := range coll.Algorithms {
+		names = append(names, a.Name)
 	}
-	return names
+	return append(names, ncclName)
 }
 
 // OpenTeam makes the members' control memory.
@@ -92,7 +64,7 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	if err := w.err(); err != nil {
 		return nil, err
 	}
-	t := &team{w: w, regions: map[string]*area{}}
+	t := &team{w: w, regions: map[string]coll.Area{}}
 	if err := t.open(members); err != nil {
 		return nil, errors.Join(fmt.Errorf("a team: %w", err), t.free())
 	}
@@ -117,14 +89,14 @@ func (t *team) join(members []device.Member) error {
 		}
 		t.members = append(t.members, &member{team: t, index: i, dev: s.dev, stream: s, id: -1})
 	}
-	return t.w.waitsFit(t)
+	return waitsFit(t.w, t)
 }
 
 func (t *team) open(members []device.Member) error {
 	if err := t.join(members); err != nil {
 		return err
 	}
-	if err := t.w.openAbort(); err != nil {
+	if err := openAbort(t.w); err != nil {
 		return err
 	}
 	control, err := t.alloc(kernels.ControlBytes, 0)
@@ -136,7 +108,7 @@ func (t *team) open(members []device.Member) error {
 		if err := m.set(m.control+kernels.ControlEpochs, kernels.FirstEpoch, kernels.BlocksMost); err != nil {
 			return err
 		}
-		if m.record, err = m.dev.site.heaps[device.Pinned].takeBound(m.dev.site, kernels.FaultBytes); err != nil {
+		if m.record, err = m.dev.site.take(device.Pinned, kernels.FaultBytes); err != nil {
 			return err
 		}
 		clear(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))
@@ -170,75 +142,10 @@ func (m *member) set(at nvlib.Ptr, v uint32, n int64) error {
 	})
 }
 
-// area is memory on every member.
-type area struct {
-	at    []nvlib.Ptr // of each member
-	bytes int64       // of each
-}
-
-// reserve returns at least so many bytes on every member, at first zeros, the same
-// for the same name; more than before are another piece of memory.
-func (t *team) reserve(name string, bytes int64) (*area, error) { return t.reserveOf(name, bytes, 0) }
-
-// reserveOf is reserve of memory that is at first full of a word.
-func (t *team) reserveOf(name string, bytes int64, word uint32) (*area, error) {
-	if t.draft != nil {
-		return t.draft.area(len(t.members), bytes), nil
-	}
-	if r := t.regions[name]; r != nil && r.bytes >= bytes {
-		return r, nil
-	}
-	n := int64(64 << 10)
-	for n < bytes {
-		n *= 2
-	}
-	at, err := t.alloc(n, word)
-	if err != nil {
-		return nil, fmt.Errorf("%d bytes of %s on each member: %w", n, name, err)
-	}
-	t.regions[name] = &area{at, n}
-	return t.regions[name], nil
-}
-
-// halves returns two halves of at least so many bytes each, for flags among data:
-// kernels clear them where the numbers of launches wrap. A half is half of what
-// is returned, which may be more than was asked for.
-func (t *team) halves(name string, half int64) (*area, error) {
-	before := t.regions[name]
-	r, err := t.reserve(name, 2*half)
-	if err != nil || r == before || t.draft != nil {
-		return r, err
-	}
-	if t.named == kernels.RegionsMost {
-		return nil, fmt.Errorf("the team has %d regions already", t.named)
-	}
-	for i, m := range t.members {
-		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)
-		for k, v := range []int64{int64(r.at[i]), r.bytes / 2} {
-			at := entry + nvlib.Ptr(8*k)
-			if err := errors.Join(m.set(at, uint32(v), 1), m.set(at+4, uint32(v>>32), 1)); err != nil {
-				return nil, err
-			}
-		}
-		if err := m.set(m.control+kernels.ControlRegions, uint32(t.named+1), 1); err != nil {
-			return nil, err
-		}
-	}
-	t.named++
-	return r, nil
-}
-
 // kernel returns the launch of k on the member, whose team it completes.
 func (m *member) kernel(k kernels.Meeting) (step, error) {
 	t, s := m.team, m.dev.site
-	k.Team = kernels.Team{Rank: m.index, Abort: t.w.abort, Record: m.record, Timeout: t.w.m.opts.teamTimeout().Nanoseconds()}
-	for _, o := range t.members {
-		k.Team.Control = append(k.Team.Control, o.control)
-	}
-	if t.draft != nil {
-		t.draft.lib.MeetingAhead(s.target(), k)
-		return nil, nil
-	}
+	k.Team = m.place()
 	var st kernels.Step
 	err := s.w.aside(func() (err error) {
 		st, err = s.w.m.opts.Kernels.Meeting(s.target(), k)
@@ -258,8 +165,18 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	return step, err
 }
 
+// place is what kernels of the member know of the team.
+func (m *member) place() kernels.Team {
+	t := m.team
+	p := kernels.Team{Rank: m.index, Abort: t.w.abort, Record: m.record, Timeout: t.w.m.opts.teamTimeout().Nanoseconds()}
+	for _, o := range t.members {
+		p.Control = append(p.Control, o.control)
+	}
+	return p
+}
+
 // copySteps is a device's, with its context current.
-func (m *member) copySteps(dst, src ref) (steps []step, err error) {
+func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 	err = m.dev.bound(func() error {
 		steps, err = m.dev.copySteps(dst, src)
 		return err
@@ -267,62 +184,54 @@ func (m *member) copySteps(dst, src ref) (steps []step, err error) {
 	return steps, err
 }
 
-// teamThreads is how many threads of teams' kernels a multiprocessor holds for
-// certain: they have up to 128 of its 64 Ki registers each.
-const teamThreads = 512
-
-// threadsMost is how many threads a block may have; one of more than teamThreads
-// has the multiprocessor for itself.
-const threadsMost = 1024
-
 // roomForOthers is how many multiprocessors of a device kernels of teams leave to
 // other kernels where the device has streams without teams, however long they wait:
 // a peer may be kept from coming by a kernel here that would else find no room.
 const roomForOthers = 4
 
-// room is how many blocks of that many threads a launch of the team may have, so
+// Room is how many blocks of that many threads a launch of the team may have, so
 // that they run at once, beside those of every other stream of the device that
 // teams use, and kernels of streams that no team uses have room too. Teams and
 // streams made later are not known: make all before preparing.
-func (t *team) room(threads int) int {
+func (t *team) Room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {
 		s := m.dev.site
-		sms := s.gpu.sms
-		if t.w.beside(s) {
+		sms := s.gpu.SMs
+		if hasOtherStreams(t.w, s) {
 			sms = max(1, sms-roomForOthers)
 		}
-		least = min(least, sms*max(1, teamThreads/threads)/t.w.teamStreams(s))
+		least = min(least, sms*max(1, coll.TeamThreads/threads)/teamStreams(t.w, s))
 	}
 	return max(1, least)
 }
 
-// beside reports whether a device has streams that no team uses, and whose kernels
+// hasOtherStreams reports whether a device has streams that no team uses, and whose kernels
 // want room. Copies of a team's member want none of others: should the driver make
 // kernels of them, they have that of the member's own, which wait for them.
-func (w *world) beside(s *site) bool {
+func hasOtherStreams(w *world, s *site) bool {
 	n := 0
 	for _, st := range w.streams {
 		if st.dev.site == s && st != s.origin && !st.engine {
 			n++
 		}
 	}
-	return n > w.teamStreams(s)
+	return n > teamStreams(w, s)
 }
 
 // waitsFit refuses a team more than have kernels that are certain to wait side by side.
-func (w *world) waitsFit(t *team) error {
+func waitsFit(w *world, t *team) error {
 	for _, m := range t.members {
-		if s := m.dev.site; w.teamStreams(s, t) > mostWaits {
+		if s := m.dev.site; teamStreams(w, s, t) > mostWaits {
 			return fmt.Errorf("%w: teams on %d streams of GPU %d, whose kernels wait for each other; of %d it is certain that they run side by side; put fewer ranks on a GPU",
-				device.ErrUnsupported, w.teamStreams(s, t), s.gpu.dev, mostWaits)
+				device.ErrUnsupported, teamStreams(w, s, t), s.gpu.Device, mostWaits)
 		}
 	}
 	return nil
 }
 
 // teamStreams counts the streams of a device that teams use, these among them.
-func (w *world) teamStreams(s *site, more ...*team) int {
+func teamStreams(w *world, s *site, more ...*team) int {
 	streams := map[*stream]bool{}
 	for _, t := range slices.Concat(w.teams, more) {
 		for _, m := range t.members {
@@ -339,7 +248,7 @@ func (w *world) teamStreams(s *site, more ...*team) int {
 // the room of others.
 func (t *team) alone() bool {
 	for _, m := range t.members {
-		if s := m.dev.site; t.w.teamStreams(s) > 1 || t.w.beside(s) {
+		if s := m.dev.site; teamStreams(t.w, s) > 1 || hasOtherStreams(t.w, s) {
 			return false
 		}
 	}
@@ -359,58 +268,6 @@ func (t *team) Supports(tune device.Tuning, c *device.Collective) error {
 	return err
 }
 
-// check resolves c and returns the algorithm that tune names, or why that cannot
-// do it.
-func (t *team) check(tune device.Tuning, c *device.Collective) (teamAlgorithm, *collective, error) {
-	if err := t.w.err(); err != nil {
-		return nil, nil, err
-	}
-	if t.closed {
-		return nil, nil, errors.New("the team is closed")
-	}
-	a, err := algorithmOf(tune.Algo)
-	if err != nil {
-		return nil, nil, err
-	}
-	r, err := t.resolve(c)
-	if err == nil && tune.Algo != ncclName {
-		err = t.apart()
-	}
-	if err == nil {
-		err = a.supports(t, tune, r)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s by %s: %w", c.Op, tune.Algo, err)
-	}
-	return a, r, nil
-}
-
-func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	if f := &t.w.m.sys.coresidency; byNCCL(tune.Algo) && f.enter(t.w) {
-		defer f.leave() // it runs the call once; the co-residency lock comes before the issue lock
-	}
-	defer t.w.exclusive()()
-	a, r, err := t.check(tune, c)
-	if err != nil {
-		return nil, err
-	}
-	launches, what := make([]device.Launch, len(t.members)), fmt.Sprintf("%s by %s", c.Op, tune.Algo)
-	if r.empty() {
-		return launches, nil
-	}
-	steps, err := a.prepare(t, tune, r)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	for i, m := range t.members {
-		if len(steps[i]) > 0 {
-			launches[i] = &launch{dev: m.dev, name: what, steps: steps[i], member: m, meets: meetingOf(steps[i]), id: -1}
-		}
-	}
-	t.together(what, launches)
-	return launches, nil
-}
-
 func (t *team) Close() error {
 	defer t.w.exclusive()()
 	if t.closed || t.w.cause == errClosed {
@@ -423,25 +280,25 @@ func (t *team) Close() error {
 		}
 	}
 	err := t.free()
-	t.w.trimNCCL(idleMost)
+	trimNCCL(t.w, idleMost)
 	return err
 }
 
 func (t *team) free() error {
 	t.closed = true
 	t.leaveNCCL(t.w.cause == nil)
-	errs := []error{t.freeJoints()}
+	errs := []error{freeJoints(t)}
 	for _, mem := range t.memory {
 		if site := mem.dev.site; !mem.freed && !site.lost() {
 			mem.freed = true
-			errs = append(errs, mem.dev.bound(func() error { return site.heaps[mem.kind].give(mem.addr, mem.bytes) }))
+			errs = append(errs, mem.dev.bound(func() error { return site.heaps[mem.kind].Free(mem.addr, mem.bytes) }))
 		}
 	}
 	for _, m := range t.members {
 		m.dev.sides = append(m.dev.sides, m.sides...)
 		m.sides = nil
 		if m.record != 0 && !m.dev.site.lost() {
-			errs = append(errs, m.dev.bound(func() error { return m.dev.site.heaps[device.Pinned].give(m.record, kernels.FaultBytes) }))
+			errs = append(errs, m.dev.bound(func() error { return m.dev.site.heaps[device.Pinned].Free(m.record, kernels.FaultBytes) }))
 		}
 	}
 	return t.w.excuse(errors.Join(errs...))

@@ -22,7 +22,7 @@ import (
 func TestTeamChainFloats(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
-		devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+		devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 		w, err := m.Open(t.Context(), 2*per)
 		if err != nil {
 			t.Fatal(err)

@@ -48,7 +48,7 @@ func TestMoveDeclines(t *testing.T) {
 		algo   string
 		op     ir.Op
 		change func(*device.Collective)
-		want   string
+		Want   string
 	}{
 		"fine":      {"move-push", ir.OpAllGather, func(*device.Collective) {}, ""},
 		"axis":      {"move-push", ir.OpAllGather, func(c *device.Collective) { c.Axis = 2 }, "dimension 2 of [12 4] is not cut into 2"},
@@ -71,8 +71,8 @@ func TestMoveDeclines(t *testing.T) {
 		if what == "tuned" {
 			tune.Blocks = 8
 		}
-		if err := r.team.Supports(tune, col); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want %q", what, err, tc.want)
+		if err := r.team.Supports(tune, col); (err == nil) != (tc.Want == "") || err != nil && !strings.Contains(err.Error(), tc.Want) {
+			t.Errorf("%s: got %v, want %q", what, err, tc.Want)
 		}
 		r.cases = nil
 	}

@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/tensor"
@@ -54,7 +55,7 @@ func TestDraws(t *testing.T) {
 		draw(t, newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2}), 4, 200, drawLimits{kinds: 100, batch: 40, longest: 1 << 9, plain: true})
 	})
 	t.Run("gpus", func(t *testing.T) {
-		devicetest.NeedGPUs(t, len(real(t, Options{}).sys.gpus), 2, nil)
+		devicetest.NeedGPUs(t, len(real(t, Options{}).sys.GPUs), 2, nil)
 		n := 400
 		if *drawsFlag > 0 {
 			n = *drawsFlag
@@ -63,7 +64,7 @@ func TestDraws(t *testing.T) {
 		done := map[string]int{}
 		for _, per := range []int{1, 2} {
 			m := real(t, Options{RanksPerGPU: per, TeamTimeout: 8 * time.Second})
-			for name, k := range draw(t, m, per*min(len(m.sys.gpus), 4), n/2, limits) {
+			for name, k := range draw(t, m, per*min(len(m.sys.GPUs), 4), n/2, limits) {
 				done[name] += k
 			}
 		}
@@ -357,11 +358,11 @@ func (r *drawRig) drawKind(algo string) (drawKind, error) {
 			k.red = ir.Sum + ir.Red(r.rng.IntN(4))
 		}
 		k.tune.Algo = algo
-		k.alike = algo == ncclWindowName || r.rng.IntN(4) == 0
+		k.alike = r.rng.IntN(4) == 0
 		switch {
-		case byNCCL(algo) && k.red == ir.Avg:
+		case algo == ncclName && k.red == ir.Avg:
 			continue // rounded otherwise
-		case own(algo) && !byNCCL(algo):
+		case own(algo) && algo != ncclName:
 			k.tune.Unroll = []int{0, 0, 1, 2, 4, 8}[r.rng.IntN(6)]
 		}
 		err := r.fits(&k)
@@ -412,28 +413,28 @@ func (r *drawRig) fits(k *drawKind) (err error) {
 // drawParts are what parts of operands go by way of host memory, whatever was fastest:
 // so few blocks that there is room for them beside other lanes', and more, for lanes
 // that have their devices for themselves.
-var drawParts = []hostPart{{150, 1, 2}, {150, 4, 8}, {300, 2, 3}}
+var drawParts = []coll.HostPart{{Permille: 150, Writers: 1, Readers: 2}, {Permille: 150, Writers: 4, Readers: 8}, {Permille: 300, Writers: 2, Readers: 3}}
 
 // byHost has all that goes by way of host memory be cut so.
-func byHost(p hostPart) {
-	byHostMemory = p
-	resultsByHost = func(int64) hostPart { return p }
-	movesByHost = func(ir.Op, int64, int) hostPart { return p }
-	addendsByHost = func(int, int64) hostPart { return p }
-	lamportByHost = func(int64, int) hostPart { return p }
-	fewByHost = func(members int, _ int64) (permille, readers int64) {
+func byHost(p coll.HostPart) {
+	coll.ByHostMemory = p
+	coll.ResultsByHost = func(int64) coll.HostPart { return p }
+	coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return p }
+	coll.AddendsByHost = func(int, int64) coll.HostPart { return p }
+	coll.LamportByHost = func(int64, int) coll.HostPart { return p }
+	coll.FewByHost = func(members int, _ int64) (permille, readers int64) {
 		if members != 4 {
 			return 0, 0
 		}
-		return p.permille, min(p.readers, 2)
+		return p.Permille, min(p.Readers, 2)
 	}
 }
 
 // keepParts undoes byHost when the test ends.
 func keepParts(t testing.TB) {
-	memory, results, moves, addends, lamport, few := byHostMemory, resultsByHost, movesByHost, addendsByHost, lamportByHost, fewByHost
+	memory, results, moves, addends, lamport, few := coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.FewByHost
 	t.Cleanup(func() {
-		byHostMemory, resultsByHost, movesByHost, addendsByHost, lamportByHost, fewByHost = memory, results, moves, addends, lamport, few
+		coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.FewByHost = memory, results, moves, addends, lamport, few
 	})
 }
 
@@ -607,7 +608,7 @@ func (r *drawRig) fill(k, n int) {
 		}
 		kind := r.kinds[turn[0]]
 		turn = turn[1:]
-		if only >= 0 && kind.lane != only || byNCCL(kind.tune.Algo) && k%16 != 1 {
+		if only >= 0 && kind.lane != only || kind.tune.Algo == ncclName && k%16 != 1 {
 			continue
 		}
 		d, room := r.drawOf(kind)
@@ -633,7 +634,7 @@ func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
 		if d == nil {
 			return nil, false
 		}
-		if own(kind.tune.Algo) && !byNCCL(kind.tune.Algo) {
+		if own(kind.tune.Algo) && kind.tune.Algo != ncclName {
 			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
 			if r.supports(d) != nil {
 				d.inst.Pin = kind.tune
@@ -958,9 +959,9 @@ func TestDrawKinds(t *testing.T) {
 	} {
 		l := &meetings{fakeGPU: newFake(t, c.gpus)}
 		sys := l.system()
-		sys.nccl, sys.multicast = (&fakeNCCL{f: l.fakeGPU}).open, true
-		for _, g := range sys.gpus {
-			g.sms = 132
+		sys.NCCL, sys.Multicast = (&fakeNCCL{f: l.fakeGPU}).open, true
+		for _, g := range sys.GPUs {
+			g.SMs = 132
 		}
 		w, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: c.ranks / c.gpus}).Open(t.Context(), c.ranks)
 		if err != nil {
@@ -1053,10 +1054,10 @@ func (r *drawRig) goesByHost(l *meetings) bool {
 func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2, teamsApart: true})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-	allByHost(t, hostPart{150, 4, 8}) // blocks of this size, too
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+	allByHost(t, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // blocks of this size, too
 	for k, name := range moveAlgorithmNames() {
-		if byNCCL(name) {
+		if name == ncclName {
 			continue
 		}
 		n, count := 2, int64(5000)
@@ -1123,7 +1124,7 @@ func TestFlagHalves(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, err := teamOf(t, w.(*world), "main").halves("flags of moves", kernels.MoveFlagBytes)
-	if err != nil || a.bytes != 2*kernels.MoveFlagBytes {
+	if err != nil || a.Bytes != 2*kernels.MoveFlagBytes {
 		t.Errorf("%+v, %v: kernels take halves to be %d bytes", a, err, kernels.MoveFlagBytes)
 	}
 	if err := w.Close(); err != nil {

@@ -12,11 +12,11 @@ import (
 )
 
 // openAbort makes the word that ends the waits of teams' kernels.
-func (w *world) openAbort() error {
+func openAbort(w *world) error {
 	if w.abort != 0 {
 		return nil
 	}
-	at, err := w.sites[0].heaps[device.Pinned].takeBound(w.sites[0], 8)
+	at, err := w.sites[0].take(device.Pinned, 8)
 	if err != nil {
 		return err
 	}
@@ -26,14 +26,14 @@ func (w *world) openAbort() error {
 }
 
 // endTeams has kernels that wait for peers stop. The caller holds mu.
-func (w *world) endTeams() {
+func endTeams(w *world) {
 	if w.abort != 0 {
 		cabi.Store(uintptr(w.abort), uint64(1))
 	}
 }
 
 // readTeams ends the world if a kernel of a team gave up. The caller holds mu.
-func (w *world) readTeams() {
+func readTeams(w *world) {
 	for _, t := range w.teams {
 		for _, m := range t.members {
 			told, ok := kernels.ReadFault(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))
@@ -80,7 +80,7 @@ func (o *Options) longer() string {
 func (m *member) begun() (uint32, error) {
 	s, at := m.dev.site, m.control+kernels.ControlBegun
 	var v uint32
-	buf, err := s.heaps[device.Pinned].takeBound(s, 4)
+	buf, err := s.take(device.Pinned, 4)
 	if err != nil {
 		return 0, err
 	}
@@ -89,5 +89,5 @@ func (m *member) begun() (uint32, error) {
 		return errors.Join(s.w.drv.Copy(buf, at, 4, 0, &args), s.w.drv.SyncStream(0))
 	})
 	v = cabi.Load[uint32](uintptr(buf))
-	return v, errors.Join(err, s.heaps[device.Pinned].give(buf, 4))
+	return v, errors.Join(err, s.heaps[device.Pinned].Free(buf, 4))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -39,7 +40,7 @@ func scattered(t *testing.T, w *world, rows int64, axis int) *device.Collective 
 // the members, several stages under way.
 func TestFewLaunch(t *testing.T) {
 	for members := 2; members <= kernels.TeamMost; members++ {
-		blocks, threads, unroll := fewLaunch(device.Tuning{}, members)
+		blocks, threads, unroll := coll.FewLaunch(device.Tuning{}, members)
 		for _, c := range []struct{ shared, least int }{{227 << 10, 4}, {163 << 10, 4}, {99 << 10, 2}} { // Hopper's, an A100's, an L40S's
 			if stages := kernels.FewStages(c.shared, members, threads, unroll); blocks > 8 || threads%32 != 0 || stages < c.least {
 				t.Errorf("%d members: %d blocks of %d threads with unroll %d have %d stages in %d bytes", members, blocks, threads, unroll, stages, c.shared)
@@ -57,7 +58,7 @@ func TestFewShared(t *testing.T) {
 		c    *device.Collective
 	}{{"few", summed(t, w, 1<<20, 0, 0)}, {"move-few", scattered(t, w, 1<<14, 0)}} {
 		for shared, want := range map[int]int{227 << 10: 192 << 10, 163 << 10: 160 << 10, 99 << 10: 96 << 10, 48 << 10: 0} {
-			l.got, w.sites[1].gpu.block = nil, shared
+			l.got, w.sites[1].gpu.BlockShared = nil, shared
 			tune := device.Tuning{Algo: c.algo, Threads: 512, Unroll: 2}
 			if err := tm.Supports(tune, c.c); (err == nil) != (want > 0) || err != nil && !errors.Is(err, device.ErrUnsupported) {
 				t.Errorf("%s with %d bytes: %v", c.algo, shared, err)
@@ -114,10 +115,10 @@ func TestFewHosts(t *testing.T) {
 		count           int64
 		readers         int64
 	}{{2, 8, 32 << 20, 0}, {4, 8, 32 << 20, 2}, {4, 8, 1 << 20, 0}, {4, 4, 32 << 20, 0}, {4, 8, 16<<20 + 5, 2}, {8, 8, 32 << 20, 0}} {
-		_, threads, unroll := fewLaunch(device.Tuning{}, c.members)
+		_, threads, unroll := coll.FewLaunch(device.Tuning{}, c.members)
 		r := &kernels.AllReduce{DType: ir.BF16, Count: c.count, Threads: threads, Unroll: unroll, Blocks: c.blocks, In: make([]nvlib.Ptr, c.members)}
-		shareOut(r, int64(c.members))
-		fewBales(r)
+		coll.ShareOut(r, int64(c.members))
+		coll.FewBales(r)
 		if r.Readers != c.readers || (r.Split > 0) != (c.readers > 0) {
 			t.Errorf("%+v: %d bales a block, %d blocks that read", c, r.Split, r.Readers)
 		}
@@ -136,13 +137,13 @@ func TestSweepFew(t *testing.T) {
 	ranks := worlds[0]
 	s := newReduceSweep(t, ranks, false, time.Now())
 	until := time.Now().Add(each)
-	before := fewByHost
-	defer func() { fewByHost = before }()
+	before := coll.FewByHost
+	defer func() { coll.FewByHost = before }()
 	one := func(mib, permille, readers int64, tune device.Tuning) {
 		if time.Now().After(until) {
 			return
 		}
-		fewByHost = func(int, int64) (int64, int64) { return permille, readers }
+		coll.FewByHost = func(int, int64) (int64, int64) { return permille, readers }
 		us, err := s.time(tune, mib<<20)
 		fmt.Printf("all_reduce of %d, %2d MiB %s %dx%d/%d, %d ‰ by host, read by %d: %.2f %v\n", ranks, mib, tune.Algo, tune.Blocks, tune.Threads, tune.Unroll, permille, readers, us, err)
 	}
@@ -172,7 +173,7 @@ func TestFewDeclines(t *testing.T) {
 	for what, tc := range map[string]struct {
 		tune device.Tuning
 		c    *device.Collective
-		want string
+		Want string
 	}{
 		"sum":                     {device.Tuning{Algo: "few"}, summed(t, w, 1000, 0, 0), ""},
 		"blocks":                  {device.Tuning{Algo: "move-few"}, scattered(t, w, 64, 0), ""},
@@ -182,8 +183,8 @@ func TestFewDeclines(t *testing.T) {
 		"shared memory of blocks": {device.Tuning{Algo: "move-few", Threads: 1024, Unroll: 4}, scattered(t, w, 64, 0), "more shared memory than there is"},
 		"threads":                 {device.Tuning{Algo: "move-few", Threads: 2048}, scattered(t, w, 64, 0), "2048 threads"},
 	} {
-		if err := tm.Supports(tc.tune, tc.c); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want %q", what, err, tc.want)
+		if err := tm.Supports(tc.tune, tc.c); (err == nil) != (tc.Want == "") || err != nil && !strings.Contains(err.Error(), tc.Want) {
+			t.Errorf("%s: got %v, want %q", what, err, tc.Want)
 		}
 	}
 }
@@ -192,7 +193,7 @@ func TestFewDeclines(t *testing.T) {
 // nothing among them, be the same by few blocks as by others.
 func TestFewBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)

@@ -38,8 +38,8 @@ func TestLamportRests(t *testing.T) {
 					x.Release()
 				}
 				area := tm.regions["lamport"]
-				for i, at := range area.at {
-					for k, c := range cabi.Bytes(uintptr(at), int(area.bytes)) {
+				for i, at := range area.At {
+					for k, c := range cabi.Bytes(uintptr(at), int(area.Bytes)) {
 						if c != 0xff {
 							t.Fatalf("%s of %d: member %d: byte %d is %#x", name, count, i, k, c)
 						}
@@ -50,8 +50,8 @@ func TestLamportRests(t *testing.T) {
 		if tm.named != 0 {
 			t.Errorf("%d regions to be cleared where numbers wrap", tm.named)
 		}
-		for _, at := range tm.regions["lamport"].at {
-			clear(cabi.Bytes(uintptr(at), int(tm.regions["lamport"].bytes)))
+		for _, at := range tm.regions["lamport"].At {
+			clear(cabi.Bytes(uintptr(at), int(tm.regions["lamport"].Bytes)))
 		}
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
@@ -85,8 +85,8 @@ func TestLamportDeclines(t *testing.T) {
 // is never sent: it ends, and gives what pull gives, on all members.
 func TestLamportBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second, RanksPerGPU: 2})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-	ranks := 2 * min(len(m.sys.gpus), 2)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+	ranks := 2 * min(len(m.sys.GPUs), 2)
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)

@@ -12,22 +12,23 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
 )
 
 // allByHost has blocks of any size go by way of host memory while a test runs.
-func allByHost(t testing.TB, part hostPart) {
-	before := movesByHost
-	movesByHost = func(ir.Op, int64, int) hostPart { return part }
-	t.Cleanup(func() { movesByHost = before })
+func allByHost(t testing.TB, part coll.HostPart) {
+	before := coll.MovesByHost
+	coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return part }
+	t.Cleanup(func() { coll.MovesByHost = before })
 }
 
 // many gives fakes multiprocessors enough to have blocks aside.
 func many(w *world) {
 	for _, s := range w.sites {
-		s.gpu.sms = 64
+		s.gpu.SMs = 64
 	}
 }
 
@@ -35,7 +36,7 @@ func many(w *world) {
 // the members' shares say.
 func TestMoveHostShares(t *testing.T) {
 	t.Parallel()
-	allByHost(t, hostPart{300, 2, 5})
+	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	for _, ranks := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
 		f := newFake(t, 4)
 		w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 4)
@@ -70,24 +71,25 @@ func TestMoveHostShares(t *testing.T) {
 // sharesByHost runs a case by its members' shares; false where it is declined.
 func (r *teamRig) sharesByHost(c *rigCase) bool {
 	r.t.Helper()
-	return r.withShares(hostMove{}, pushed, c, func(tm *team, p *movePlan) { r.movedByHost(c, tm, p) })
+	return r.withShares(coll.HostMove{}, coll.Pushed, c, func(tm *team, p *coll.MovePlan) { r.movedByHost(c, tm, p) })
 }
 
 // movedByHost does what the kernels would: host memory is written and read in turn.
-func (r *teamRig) movedByHost(c *rigCase, tm *team, p *movePlan) {
+func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 	r.t.Helper()
-	shares, err := tm.restByHost(p, movesByHost(c.op, 0, 0))
-	r.must(err)
-	stores := make([]kernels.Move, len(shares))
+	wants := &coll.Plan{}
+	shares := coll.RestByHost(wants, tm, p, coll.MovesByHost(c.op, 0, 0))
+	r.hold(wants)
+	stores := make([]kernels.Move, len(p.Moves))
 	var puts []func()
-	for i := range shares {
-		s := &shares[i]
+	for i := range p.Moves {
+		s := shares.Complete(p, i, coll.Area{})
 		stores[i] = s.Move
 		rest := func(q int) []byte { return cabi.Bytes(uintptr(s.Src[q])+uintptr(s.Run), int(s.Rest)) }
-		for q := range shares {
+		for q := range p.Moves {
 			if s.To>>q&1 != 0 {
-				if room := tm.regions["host memory"]; s.Give[q] < room.at[i] || int64(s.Give[q]-room.at[i])+s.Rest > room.bytes {
-					r.t.Fatalf("%v: host memory of member %d has %d bytes, of which its peer's %d are from %d on", c.teamCase, i, room.bytes, s.Rest, s.Give[q]-room.at[i])
+				if room := tm.regions["host memory"]; s.Give[q] < room.At[i] || int64(s.Give[q]-room.At[i])+s.Rest > room.Bytes {
+					r.t.Fatalf("%v: host memory of member %d has %d bytes, of which its peer's %d are from %d on", c.teamCase, i, room.Bytes, s.Rest, s.Give[q]-room.At[i])
 				}
 				copy(cabi.Bytes(uintptr(s.Give[q]), int(s.Rest)), rest(q))
 			}
@@ -118,7 +120,7 @@ func TestMoveHostDeclines(t *testing.T) {
 		shape []int64
 		axis  int
 		tune  device.Tuning
-		want  string
+		Want  string
 	}{
 		"fine":        {ir.OpAllGather, []int64{8 << 20}, 0, device.Tuning{}, ""},
 		"in place":    {ir.OpAllToAll, []int64{8 << 20}, 0, device.Tuning{Blocks: 64, Threads: 256, Unroll: 4}, ""},
@@ -131,8 +133,8 @@ func TestMoveHostDeclines(t *testing.T) {
 		r.place(teamCase{op: x.op, red: ir.Sum, dt: ir.BF16, shape: x.shape, axis: x.axis, split: x.axis, inPlace: what == "in place"})
 		x.tune.Algo = "move-host"
 		err := r.team.Supports(x.tune, r.cases[0].collective())
-		if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
-			t.Errorf("%s: got %v, want %q", what, err, x.want)
+		if (err == nil) != (x.Want == "") || err != nil && !strings.Contains(err.Error(), x.Want) {
+			t.Errorf("%s: got %v, want %q", what, err, x.Want)
 		}
 		r.drop()
 		r.close()
@@ -145,7 +147,7 @@ func TestMoveHostDeclines(t *testing.T) {
 // TestMoveHostAside wants blocks for the link, however few there are.
 func TestMoveHostAside(t *testing.T) {
 	for blocks := range int64(kernels.BlocksMost) {
-		writers, readers := hostPart{100, 8, 24}.aside(blocks)
+		writers, readers := coll.HostPart{Permille: 100, Writers: 8, Readers: 24}.Aside(blocks)
 		if (writers == 0) != (blocks < 6) || (readers == 0) != (writers == 0) || writers > 8 || readers > 24 || 3*(writers+readers) > blocks {
 			t.Errorf("%d and %d of %d blocks", writers, readers, blocks)
 		}
@@ -158,12 +160,12 @@ func TestMoveHostAside(t *testing.T) {
 func TestMoveHostChain(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
-		devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
-		w, err := m.Open(t.Context(), per*len(m.sys.gpus))
+		devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+		w, err := m.Open(t.Context(), per*len(m.sys.GPUs))
 		if err != nil {
 			t.Fatal(err)
 		}
-		allByHost(t, hostPart{400, 4, 8})
+		allByHost(t, coll.HostPart{Permille: 400, Writers: 4, Readers: 8})
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
 			for _, count := range []int64{10001, 300001} {
 				for _, last := range []uint32{0, math.MaxUint32 - 57} {
@@ -340,20 +342,20 @@ type moveSweep struct {
 // size measures one op at one size.
 func (s *moveSweep) size(op ir.Op, bytes int64) {
 	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(s.ranks)}})
-	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-mixed"}, {Algo: "move-copy"}, {Algo: ncclWindowName}, {Algo: ncclName}} {
+	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-copy"}, {Algo: ncclName}} {
 		s.one(op, bytes, "", tune)
 	}
-	before := movesByHost
-	defer func() { movesByHost = before }()
+	before := coll.MovesByHost
+	defer func() { coll.MovesByHost = before }()
 	shares := []int64{60, 75, 90}
 	if op == ir.OpAllGather && s.ranks > 2 {
 		shares = []int64{105, 115, 125}
 	}
 	for _, grid := range [][2]int64{{8, 24}, {12, 24}, {16, 24}} {
 		for _, permille := range shares {
-			part := hostPart{permille, grid[0], grid[1]}
-			movesByHost = func(ir.Op, int64, int) hostPart { return part }
-			s.one(op, bytes, fmt.Sprintf("%d ‰ by %d and %d", part.permille, part.writers, part.readers), device.Tuning{Algo: "move-host"})
+			part := coll.HostPart{Permille: permille, Writers: grid[0], Readers: grid[1]}
+			coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return part }
+			s.one(op, bytes, fmt.Sprintf("%d ‰ by %d and %d", part.Permille, part.Writers, part.Readers), device.Tuning{Algo: "move-host"})
 		}
 	}
 	s.rig.drop()

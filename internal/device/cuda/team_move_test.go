@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -211,7 +213,7 @@ func (r *teamRig) view(rank int, dt ir.DType, shape []int64, off int64) device.V
 	}
 	mem, err := r.w.Device(rank).Alloc((n+off+64)*dt.Size(), device.Shared)
 	r.must(err)
-	return device.View{Mem: mem, Off: off * dt.Size(), DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	return device.View{Mem: mem, Off: off * dt.Size(), DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 }
 
 func cut(v device.View, axis, i int, shape []int64) device.View {
@@ -247,7 +249,7 @@ func (r *teamRig) place(c teamCase) {
 			p.In = cut(p.Out, c.axis, me, c.shape)
 		default:
 			p.In = p.Out
-			p.In.Shape, p.In.Strides = in, rowMajor(in)
+			p.In.Shape, p.In.Strides = in, strided.RowMajor(in)
 		}
 		rc.parts = append(rc.parts, p)
 	}
@@ -459,7 +461,7 @@ var moveOps = []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBr
 func moveCases(op ir.Op, algo string, n int) []teamCase {
 	list := casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {4096}, {1 << 17}, {3, 5}, {2, 3, 4}, {64, 256}, {30, 1002}})
 	if algo == "move-spread" { // more than one launch
-		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{mostInSheets/2 + 5001}, root: n - 1, algo: algo})
+		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{coll.MostInSheets/2 + 5001}, root: n - 1, algo: algo})
 	}
 	if algo == "move-host" { // many chunks
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{3<<20 + 5001}, root: n - 1, shift: 1, algo: algo})
@@ -505,10 +507,10 @@ func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 // TestTeamMoves runs every op by every algorithm that takes it, on the GPUs'
 // ranks and on teams of some of them.
 func TestTeamMoves(t *testing.T) {
-	allByHost(t, hostPart{300, 2, 5})
+	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 4 * time.Second})
-		gpus := len(m.sys.gpus)
+		gpus := len(m.sys.GPUs)
 		if gpus < 2 {
 			devicetest.NeedGPUs(t, gpus, 2, nil)
 		}
@@ -550,7 +552,7 @@ func TestTeamMoves(t *testing.T) {
 					}
 					r.prepare(r.cases, device.Tuning{})
 					t.Logf("%d cases", took)
-					if took == 0 && !(byNCCL(algo) && per > 1) && !(algo == "move-spread" && len(team) < 3) {
+					if took == 0 && !(algo == ncclName && per > 1) && !(algo == "move-spread" && len(team) < 3) {
 						t.Error("no case was taken")
 					}
 					if took > 0 {
@@ -565,18 +567,18 @@ func TestTeamMoves(t *testing.T) {
 }
 
 func moveAlgorithmNames() []string {
-	names := []string{ncclName, ncclWindowName}
-	for _, a := range slices.Concat(moveAlgorithms, sumAlgorithms, routedAlgorithms) {
-		names = append(names, a.name)
+	names := []string{ncclName}
+	for _, a := range slices.Concat(coll.MoveAlgorithms, coll.SumAlgorithms, coll.RoutedAlgorithms) {
+		names = append(names, a.Name)
 	}
 	return names
 }
 
 // TestTeamMix has three channels of one team, by all algorithms, work at once.
 func TestTeamMix(t *testing.T) {
-	allByHost(t, hostPart{300, 2, 5})
+	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
-	devicetest.NeedGPUs(t, len(m.sys.gpus), 2, nil)
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/doctor"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -29,7 +31,6 @@ type fakeNCCL struct {
 	left    []uintptr // destroyed
 	async   int32     // what ncclCommGetAsyncError tells
 	version int32     // 0 for one without known mistakes
-	windows fakeWindows
 }
 
 type fakeCall struct {
@@ -83,7 +84,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 		}
 		x.depth--
 		x.end()
-		return x.endWindows()
+		return 0
 	}
 	add := func(c fakeCall) uintptr {
 		if x.depth != 1 {
@@ -113,7 +114,6 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	table["ncclRecv"] = func(a []uintptr) uintptr {
 		return add(fakeCall{"recv", 0, a[0], a[1], nvlib.NCCLType(a[2]), 0, int(a[3]), a[4], a[5]})
 	}
-	x.windowCalls(table)
 	x.f.failing(table, 1, func(name string) {
 		x.broken = x.depth > 0
 		if name == "ncclGroupEnd" {
@@ -125,7 +125,7 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 
 // drop ends a group in which a call failed: nothing of it is done.
 func (x *fakeNCCL) drop() {
-	x.depth, x.calls, x.windows.asked, x.broken = 0, nil, nil, false
+	x.depth, x.calls, x.broken = 0, nil, false
 }
 
 // rank finds a communicator.
@@ -276,7 +276,7 @@ func ncclWorld(t *testing.T, gpus, ranks int) (*fakeNCCL, device.World) {
 	f := newFake(t, gpus)
 	x := &fakeNCCL{f: f}
 	sys := f.system()
-	sys.nccl = x.open
+	sys.NCCL = x.open
 	w, err := newMachine(sys, Options{Kernels: f, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +317,7 @@ func TestNCCLAddresses(t *testing.T) {
 	r := newTeamRig(t, w, "main", []int{0, 1})
 	gone := func(what string, want int, run func()) {
 		t.Helper()
-		if !r.add(teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{deviceSlab / 4}, algo: ncclName}, device.Tuning{}) {
+		if !r.add(teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{gpu.DeviceSlab / 4}, algo: ncclName}, device.Tuning{}) {
 			t.Fatal("declined")
 		}
 		run()
@@ -395,7 +395,7 @@ func TestNCCLIdle(t *testing.T) {
 	gone("again", idleMost+2, 2)
 	rigs[0].close()
 	d := w.Device(0).(*dev)
-	d.site.heaps[device.Private].from = short{d.site.heaps[device.Private].from, func() bool { return len(x.left) == 6 }}
+	d.site.heaps[device.Private].From = short{d.site.heaps[device.Private].From, func() bool { return len(x.left) == 6 }}
 	if _, err := d.Alloc(1<<30, device.Private); err != nil {
 		t.Fatal(err)
 	}
@@ -413,15 +413,15 @@ func TestNCCLIdle(t *testing.T) {
 
 // short is a source that has no memory until enough says so.
 type short struct {
-	source
+	gpu.Source
 	enough func() bool
 }
 
-func (s short) take(bytes int64) (*region, error) {
+func (s short) Reserve(bytes int64) (*gpu.Region, error) {
 	if !s.enough() {
 		return nil, &nvlib.Error{Library: "CUDA", Call: "cuMemCreate", Code: nvlib.CUDAOutOfMemory, Text: "none is left"}
 	}
-	return s.source.take(bytes)
+	return s.Source.Reserve(bytes)
 }
 
 // TestNCCLAbsent has a member never come: a deadlock, which says so.
@@ -466,7 +466,7 @@ func TestNCCLHangs(t *testing.T) {
 	for _, limit := range []time.Duration{20 * time.Millisecond, time.Hour} {
 		f := newFake(t, 2)
 		sys := f.system()
-		sys.nccl, sys.patience = (&fakeNCCL{f: f}).open, 5*time.Millisecond
+		sys.NCCL, sys.Patience = (&fakeNCCL{f: f}).open, 5*time.Millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		w, err := newMachine(sys, Options{Kernels: f, TeamTimeout: limit}).Open(ctx, 2)
@@ -503,7 +503,7 @@ func TestNCCLDeclines(t *testing.T) {
 		ranks []int
 		c     device.Collective
 		dt    ir.DType
-		want  string
+		Want  string
 	}{
 		"shared": {[]int{0, 3}, device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}, ir.F32, "members 0 and 1 share GPU 0"},
 		"order":  {[]int{0, 1, 2}, device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}, ir.BF16, "order=any"},
@@ -519,8 +519,8 @@ func TestNCCLDeclines(t *testing.T) {
 			tc.c.Parts = append(tc.c.Parts, device.Part{In: v, Out: v, Reads: true, Writes: true, To: -1, From: -1})
 		}
 		err := r.team.Supports(device.Tuning{Algo: ncclName}, &tc.c)
-		if (err == nil) != (tc.want == "") || err != nil && (!strings.Contains(err.Error(), tc.want) || !errors.Is(err, device.ErrUnsupported)) {
-			t.Errorf("%s: got %v, want %q", what, err, tc.want)
+		if (err == nil) != (tc.Want == "") || err != nil && (!strings.Contains(err.Error(), tc.Want) || !errors.Is(err, device.ErrUnsupported)) {
+			t.Errorf("%s: got %v, want %q", what, err, tc.Want)
 		}
 		r.close()
 	}
@@ -558,7 +558,7 @@ func TestNCCLMissing(t *testing.T) {
 	f := newFake(t, 2)
 	sys := f.system()
 	missing := fmt.Errorf("no libnccl in the usual places")
-	sys.nccl = func() (*nvlib.NCCL, error) { return nil, missing }
+	sys.NCCL = func() (*nvlib.NCCL, error) { return nil, missing }
 	w, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
@@ -576,4 +576,36 @@ func TestNCCLMissing(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestNCCLMistakesAreTold wants doctor to tell what is wrong with an NCCL, and the
+// ops declined that it gets wrong with multicast.
+func TestNCCLMistakesAreTold(t *testing.T) {
+	x, w := ncclWorld(t, 2, 2)
+	x.version = 22803
+	lib, err := x.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mistake = "warning: with NVLink multicast blocks of all_gather and reduce_scatter"
+	for _, multicast := range []string{doctor.MulticastOff, doctor.MulticastOn} {
+		rep := Report{Multicast: multicast}
+		rep.Add("libnccl", lib, nil)
+		rep.AddMistakes(lib)
+		if text := fmt.Sprint(rep.Lines()); strings.Contains(text, mistake) != (multicast == doctor.MulticastOn) {
+			t.Errorf("multicast %s: %s", multicast, text)
+		}
+	}
+	r := newTeamRig(t, w, "order", []int{0, 1})
+	for _, on := range []bool{false, true} {
+		w.(*world).m.sys.Multicast = on
+		for op, want := range map[ir.Op]bool{ir.OpAllGather: !on, ir.OpReduceScatter: !on, ir.OpAllReduce: true, ir.OpBroadcast: true} {
+			if took := r.take(teamCase{op: op, red: ir.Sum, dt: ir.F32, shape: []int64{8}, algo: ncclName}, device.Tuning{}); took != want {
+				t.Errorf("%s, multicast %t: taken %t", op, on, took)
+			}
+		}
+	}
+	w.(*world).m.sys.Multicast = false
+	r.close()
+	r.must(w.Close())
 }

@@ -11,6 +11,8 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
@@ -105,7 +107,7 @@ func joined(r *exec.Result) (n int) {
 // graph, call by call and traced.
 func TestRealTails(t *testing.T) {
 	m := real(t, Options{})
-	ranks := min(len(m.sys.gpus), 4)
+	ranks := min(len(m.sys.GPUs), 4)
 	if ranks == 1 {
 		ranks = 2
 		m = real(t, Options{RanksPerGPU: 2})
@@ -114,7 +116,7 @@ func TestRealTails(t *testing.T) {
 	for _, c := range []struct {
 		rows int64
 		bare bool
-		want int
+		Want int
 	}{{1, false, 6}, {2, true, 6}, {most, false, 6}, {most + 1, false, 0}} {
 		p, in := tailsPlan(t, c.bare, map[string]int64{"P": int64(ranks), "T": c.rows, "H": 2048, "N": 6})
 		apart, three := loadTails(t, m, p, in, exec.Options{Options: image.Options{NoChains: true}})
@@ -124,11 +126,11 @@ func TestRealTails(t *testing.T) {
 		for _, o := range []struct {
 			name string
 			exec.Options
-			want int
-		}{{"eager", exec.Options{}, c.want}, {"graph", exec.Options{Graph: true}, c.want}, {"traced", exec.Options{Trace: true}, c.want}, {"asked for", exec.Options{Options: image.Options{Algorithm: three.Algorithms[0]}}, 0}} {
+			Want int
+		}{{"eager", exec.Options{}, c.Want}, {"graph", exec.Options{Graph: true}, c.Want}, {"traced", exec.Options{Trace: true}, c.Want}, {"asked for", exec.Options{Options: image.Options{Algorithm: three.Algorithms[0]}}, 0}} {
 			prog, one := loadTails(t, m, p, in, o.Options)
-			if joined(one) != o.want {
-				t.Errorf("%d rows, %s: %d sums took add and norm along, want %d: %v", c.rows, o.name, joined(one), o.want, one.Algorithms)
+			if joined(one) != o.Want {
+				t.Errorf("%d rows, %s: %d sums took add and norm along, want %d: %v", c.rows, o.name, joined(one), o.Want, one.Algorithms)
 			}
 			sameBits(t, fmt.Sprintf("%d rows, %s", c.rows, o.name), one, three)
 			launches += ranks * joined(one)
@@ -150,7 +152,7 @@ func TestSweepTails(t *testing.T) {
 	for _, ranks := range worlds {
 		until := time.Now().Add(each)
 		m := real(t, Options{})
-		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
+		devicetest.NeedGPUs(t, len(m.sys.GPUs), ranks, nil)
 		for _, rows := range []int64{1, 4, 16} {
 			var line strings.Builder
 			for _, apart := range []bool{false, true} {
@@ -196,7 +198,7 @@ func TestSweepNorm(t *testing.T) {
 	for _, ranks := range worlds {
 		until := time.Now().Add(each)
 		m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne})
-		devicetest.NeedGPUs(t, len(m.sys.gpus), ranks, nil)
+		devicetest.NeedGPUs(t, len(m.sys.GPUs), ranks, nil)
 		w, err := m.Open(t.Context(), ranks)
 		if err != nil {
 			t.Fatal(err)
@@ -261,7 +263,7 @@ func newNormSweep(s *reduceSweeper) *normSweep {
 
 // at is a tensor in the k-th of eight places.
 func (n *normSweep) at(rank int, k int64, shape ...int64) device.View {
-	return device.View{Mem: n.mem[rank], Off: k << 20, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
+	return device.View{Mem: n.mem[rank], Off: k << 20, DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
 }
 
 // norm is a sum with what follows it.
@@ -279,7 +281,7 @@ func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	n.own.foresee(func() { _, _ = n.own.normSteps(norm.Eps, all) })
+	n.own.compileAhead(coll.PlanNorm(n.own, norm.Eps, all))
 }
 
 // time measures one size.
@@ -306,12 +308,12 @@ func (n *normSweep) time(rows, width int64) {
 }
 
 // launches are made whatever the size.
-func (n *normSweep) launches(eps float64, all []normed) (one []device.Launch) {
+func (n *normSweep) launches(eps float64, all []coll.NormPart) (one []device.Launch) {
 	defer n.w.exclusive()()
-	steps, err := n.own.normSteps(eps, all)
+	steps, err := n.own.carryOut(coll.PlanNorm(n.own, eps, all))
 	n.must(err)
 	for r, m := range n.own.members {
-		one = append(one, &launch{dev: m.dev, name: "norm", steps: []step{steps[r]}, member: m, id: -1})
+		one = append(one, &launch{dev: m.dev, name: "norm", steps: steps[r], member: m, id: -1})
 	}
 	return one
 }
@@ -320,7 +322,7 @@ func (n *normSweep) launches(eps float64, all []normed) (one []device.Launch) {
 func (n *normSweep) fastest(c *device.Collective) ([]device.Launch, string) {
 	table := comm.Shipped()
 	for _, tune := range table.Best(&comm.Instance{Collective: *c}) {
-		if n.team.Supports(tune, c) == nil && !byNCCL(tune.Algo) {
+		if n.team.Supports(tune, c) == nil && tune.Algo != ncclName {
 			l, err := n.team.Prepare(tune, c)
 			n.must(err)
 			return l, tune.Algo

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/kernels"
@@ -30,7 +32,7 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 			if err != nil {
 				t.Fatal(err)
 			}
-			return device.View{Mem: mem, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+			return device.View{Mem: mem, DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 		}
 		parts = append(parts, device.NormPart{In: view(rows, width), Residual: view(rows, width), Weight: view(width), Sum: view(rows, width), Out: view(rows, width)})
 	}
@@ -39,7 +41,7 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 
 // mostRows is how many rows of so many packs are taken along with a sum.
 func mostRows(members int, packs int64) int64 {
-	return normLimitFor(members, packs).rows
+	return coll.NormLimitFor(members, packs).Rows
 }
 
 // TestNormDeclines lists what is declined, and what is an error.
@@ -50,28 +52,28 @@ func TestNormDeclines(t *testing.T) {
 		dt          ir.DType
 		change      func(p []device.NormPart) []device.NormPart
 		unsupported bool
-		want        string
+		Want        string
 	}{
 		"fine":           {rows: mostRows(2, 64), width: 512, dt: ir.BF16},
 		"empty":          {rows: 0, width: 16, dt: ir.BF16},
-		"empty rows":     {rows: 3, width: 0, dt: ir.BF16, unsupported: true, want: "operand 0 has gaps"},
+		"empty rows":     {rows: 3, width: 0, dt: ir.BF16, unsupported: true, Want: "operand 0 has gaps"},
 		"in place":       {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
-		"large":          {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true, want: "three launches are faster"},
-		"wide":           {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, want: "rows of 16392 × bf16"},
-		"f64":            {rows: 2, width: 16, dt: ir.F64, unsupported: true, want: "any bits may be data"},
-		"odd rows":       {rows: 2, width: 12, dt: ir.BF16, unsupported: true, want: "they are multiples of 16 bytes"},
-		"unaligned":      {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
-		"gaps":           {rows: 2, width: 16, dt: ir.BF16, unsupported: true, want: "operand 4 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},
+		"large":          {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true, Want: "three launches are faster"},
+		"wide":           {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, Want: "rows of 16392 × bf16"},
+		"f64":            {rows: 2, width: 16, dt: ir.F64, unsupported: true, Want: "any bits may be data"},
+		"odd rows":       {rows: 2, width: 12, dt: ir.BF16, unsupported: true, Want: "they are multiples of 16 bytes"},
+		"unaligned":      {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
+		"gaps":           {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 4 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},
 		"across":         {rows: 4, width: 16, dt: ir.BF16, change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
-		"many across":    {rows: 300, width: 16, dt: ir.BF16, unsupported: true, want: "more rows than run at once", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
-		"one result":     {rows: 4, width: 16, dt: ir.BF16, unsupported: true, want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].Out; return p }},
-		"over weights":   {rows: 1, width: 16, dt: ir.BF16, unsupported: true, want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Mem = p[1].Weight.Mem; return p }},
-		"integers":       {rows: 1, width: 16, dt: ir.I32, want: "i32[1 16] with weights [16]"},
-		"other weights":  {rows: 1, width: 16, dt: ir.BF16, want: "with weights [8]", change: func(p []device.NormPart) []device.NormPart { p[1].Weight.Shape = []int64{8}; return p }},
-		"other shapes":   {rows: 2, width: 16, dt: ir.BF16, want: "where member 0 adds up", change: func(p []device.NormPart) []device.NormPart { p[1].In.Shape = []int64{1, 16}; return p }},
-		"other types":    {rows: 2, width: 16, dt: ir.BF16, want: "operand 1 is f16", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.DType = ir.F16; return p }},
-		"a part missing": {rows: 2, width: 16, dt: ir.BF16, want: "1 parts for a team of 2", change: func(p []device.NormPart) []device.NormPart { return p[:1] }},
-		"elsewhere":      {rows: 2, width: 16, dt: ir.BF16, want: "member 1", change: func(p []device.NormPart) []device.NormPart { p[1].In.Mem = nil; return p }},
+		"many across":    {rows: 300, width: 16, dt: ir.BF16, unsupported: true, Want: "more rows than run at once", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
+		"one result":     {rows: 4, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].Out; return p }},
+		"over weights":   {rows: 1, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Mem = p[1].Weight.Mem; return p }},
+		"integers":       {rows: 1, width: 16, dt: ir.I32, Want: "i32[1 16] with weights [16]"},
+		"other weights":  {rows: 1, width: 16, dt: ir.BF16, Want: "with weights [8]", change: func(p []device.NormPart) []device.NormPart { p[1].Weight.Shape = []int64{8}; return p }},
+		"other shapes":   {rows: 2, width: 16, dt: ir.BF16, Want: "where member 0 adds up", change: func(p []device.NormPart) []device.NormPart { p[1].In.Shape = []int64{1, 16}; return p }},
+		"other types":    {rows: 2, width: 16, dt: ir.BF16, Want: "operand 1 is f16", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.DType = ir.F16; return p }},
+		"a part missing": {rows: 2, width: 16, dt: ir.BF16, Want: "1 parts for a team of 2", change: func(p []device.NormPart) []device.NormPart { return p[:1] }},
+		"elsewhere":      {rows: 2, width: 16, dt: ir.BF16, Want: "member 1", change: func(p []device.NormPart) []device.NormPart { p[1].In.Mem = nil; return p }},
 	} {
 		parts := normParts(t, w, c.dt, c.rows, c.width)
 		if c.change != nil {
@@ -80,8 +82,8 @@ func TestNormDeclines(t *testing.T) {
 		n := &device.Norm{Eps: 1e-5, Parts: parts}
 		err := team.SupportsNorm(n)
 		_, err2 := team.PrepareNorm(n)
-		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || errors.Is(err, device.ErrUnsupported) != c.unsupported || err2 == nil || err2.Error() != err.Error()) || err == nil && err2 != nil {
-			t.Errorf("%s: got %v and %v, want %q", what, err, err2, c.want)
+		if (err == nil) != (c.Want == "") || err != nil && (!strings.Contains(err.Error(), c.Want) || errors.Is(err, device.ErrUnsupported) != c.unsupported || err2 == nil || err2.Error() != err.Error()) || err == nil && err2 != nil {
+			t.Errorf("%s: got %v and %v, want %q", what, err, err2, c.Want)
 		}
 	}
 	n := &device.Norm{Parts: normParts(t, w, ir.BF16, 2, 16)}
@@ -116,16 +118,16 @@ func TestNormLaunch(t *testing.T) {
 // TestNormLimits wants rows laid out as the table has it, and what it does not reach
 // left alone.
 func TestNormLimits(t *testing.T) {
-	for i, l := range normLimits {
+	for i, l := range coll.NormLimits {
 		switch {
-		case l.rows == 0:
+		case l.Rows == 0:
 			t.Errorf("%+v says nothing", l)
-		case i > 0 && (l.members < normLimits[i-1].members || l.members == normLimits[i-1].members && l.packs <= normLimits[i-1].packs):
+		case i > 0 && (l.Members < coll.NormLimits[i-1].Members || l.Members == coll.NormLimits[i-1].Members && l.Packs <= coll.NormLimits[i-1].Packs):
 			t.Errorf("%+v comes behind what is meant for more", l)
 		}
 	}
 	for _, c := range []struct{ members, packs int64 }{{5, 1}, {8, 256}, {4, 4096}} {
-		if l := normLimitFor(int(c.members), c.packs); l != (normLimit{}) {
+		if l := coll.NormLimitFor(int(c.members), c.packs); l != (coll.NormLimit{}) {
 			t.Errorf("%d members, %d packs: %+v", c.members, c.packs, l)
 		}
 	}
@@ -150,11 +152,11 @@ func TestNormLimits(t *testing.T) {
 	// More rows than run at once take turns.
 	l, w, team := noted(t, 2, 2)
 	for _, s := range team.w.sites {
-		s.gpu.sms = 1
+		s.gpu.SMs = 1
 	}
 	l.got = nil
-	if _, err := team.PrepareNorm(&device.Norm{Parts: normParts(t, w, ir.BF16, 9, 8192)}); err != nil || l.got[0].Blocks != team.normRoom(1024) || l.got[0].Blocks >= 9 {
-		t.Errorf("9 rows where %d blocks run at once: %d kernels, %v", team.normRoom(1024), len(l.got), err)
+	if _, err := team.PrepareNorm(&device.Norm{Parts: normParts(t, w, ir.BF16, 9, 8192)}); err != nil || l.got[0].Blocks != coll.NormRoom(team, 1024) || l.got[0].Blocks >= 9 {
+		t.Errorf("9 rows where %d blocks run at once: %d kernels, %v", coll.NormRoom(team, 1024), len(l.got), err)
 	}
 }
 
@@ -162,12 +164,12 @@ func TestNormLimits(t *testing.T) {
 func TestNormAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	team := teamOf(t, w, "main")
-	for _, c := range []struct{ rows, want int64 }{{1, 1}, {0, 0}, {mostRows(2, 1024) + 1, 0}} {
+	for _, c := range []struct{ rows, Want int64 }{{1, 1}, {0, 0}, {mostRows(2, 1024) + 1, 0}} {
 		n := &device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, c.rows, 8192)}
 		l.forget()
 		before := team.Bytes()
 		team.PrepareNormAhead(n)
-		if len(l.early) != int(c.want) || len(l.late) > 0 || team.Bytes() != before || team.draft != nil {
+		if len(l.early) != int(c.Want) || len(l.late) > 0 || team.Bytes() != before {
 			t.Errorf("%d rows: %v foreseen, %v made, %d bytes", c.rows, l.early, l.late, team.Bytes()-before)
 		}
 		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows <= mostRows(2, 1024)) {
@@ -193,7 +195,7 @@ func TestNormInPrograms(t *testing.T) {
 		text string
 		dims map[string]int64
 		opts exec.Options
-		want int
+		Want int
 	}{
 		{string(decode), nil, exec.Options{}, 4},
 		{string(decode), map[string]int64{"T": 1}, exec.Options{}, 4},
@@ -209,8 +211,8 @@ func TestNormInPrograms(t *testing.T) {
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, ctas=8", 1), nil, exec.Options{}, 0},
 	} {
 		p := planOf(t, c.text, c.dims)
-		if n := len(normsOf(t, p, c.opts)); n != p.Ranks*c.want {
-			t.Errorf("%s, %v, %+v: %d launches of sums with what follows on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.want)
+		if n := len(normsOf(t, p, c.opts)); n != p.Ranks*c.Want {
+			t.Errorf("%s, %v, %+v: %d launches of sums with what follows on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.Want)
 		}
 	}
 }
@@ -221,8 +223,8 @@ func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meetin
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	l := &meetings{fakeGPU: newFake(t, 4)}
 	sys := l.system()
-	for _, g := range sys.gpus {
-		g.sms = 132
+	for _, g := range sys.GPUs {
+		g.SMs = 132
 	}
 	loaded, err := exec.Load(t.Context(), newMachine(sys, Options{Kernels: l}), p, o)
 	if err != nil {

@@ -16,7 +16,7 @@ func TestSumHost(t *testing.T) {
 		axis  int
 		off   int64
 		tune  device.Tuning
-		want  string // of what is launched, or of why it is declined
+		Want  string // of what is launched, or of why it is declined
 	}{
 		{4, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
 		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 108, Unroll: 4}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
@@ -36,13 +36,13 @@ func TestSumHost(t *testing.T) {
 		}
 		launches, err := tm.Prepare(x.tune, c)
 		if err != nil {
-			if !strings.Contains(err.Error(), x.want) {
+			if !strings.Contains(err.Error(), x.Want) {
 				t.Errorf("%+v: %v", x, err)
 			}
 			continue
 		}
 		for i, m := range l.got {
-			if m.Body != x.want || m.Blocks != l.got[0].Blocks || m.Team.Rank != i {
+			if m.Body != x.Want || m.Blocks != l.got[0].Blocks || m.Team.Rank != i {
 				t.Errorf("%+v: member %d: %s by %d blocks", x, i, m.Body, m.Blocks)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/ir"
 )
 
@@ -21,7 +22,7 @@ func TestHostDeclines(t *testing.T) {
 		team  []int
 		shape []int64
 		over  bool
-		want  string
+		Want  string
 	}{
 		"fine":     {[]int{0, 1}, []int64{4096}, false, ""},
 		"small":    {[]int{0, 1}, []int64{64}, false, "not worth cutting"},
@@ -32,12 +33,12 @@ func TestHostDeclines(t *testing.T) {
 		r := newTeamRig(t, w, what, x.team)
 		r.place(teamCase{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, shape: x.shape, inPlace: x.over})
 		err := r.team.Supports(device.Tuning{Algo: "push-host"}, r.cases[0].collective())
-		if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
-			t.Errorf("%s: got %v, want %q", what, err, x.want)
+		if (err == nil) != (x.Want == "") || err != nil && !strings.Contains(err.Error(), x.Want) {
+			t.Errorf("%s: got %v, want %q", what, err, x.Want)
 		}
 		err = r.team.Supports(device.Tuning{Algo: "lamport-host"}, r.cases[0].collective())
-		if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
-			t.Errorf("%s, by lamport-host: got %v, want %q", what, err, x.want)
+		if (err == nil) != (x.Want == "") || err != nil && !strings.Contains(err.Error(), x.Want) {
+			t.Errorf("%s, by lamport-host: got %v, want %q", what, err, x.Want)
 		}
 	}
 	if err := w.Close(); err != nil {
@@ -57,8 +58,8 @@ func TestSweepHost(t *testing.T) {
 		shares, grids = []int64{60, 90, 120, 150, 180, 210}, [][2]int64{{6, 12}, {8, 16}, {12, 24}, {16, 16}}
 	}
 	until := time.Now().Add(each)
-	before, results := byHostMemory, resultsByHost
-	defer func() { byHostMemory, resultsByHost = before, results }()
+	before, results := coll.ByHostMemory, coll.ResultsByHost
+	defer func() { coll.ByHostMemory, coll.ResultsByHost = before, results }()
 	one := func(mib int64, what string, tune device.Tuning) {
 		if time.Now().After(until) {
 			return
@@ -75,8 +76,8 @@ func TestSweepHost(t *testing.T) {
 		for _, permille := range shares {
 			for _, blocks := range grids {
 				for _, u := range []int{1, 2, 4} {
-					byHostMemory = hostPart{permille, blocks[0], blocks[1]}
-					resultsByHost = func(int64) hostPart { return byHostMemory }
+					coll.ByHostMemory = coll.HostPart{Permille: permille, Writers: blocks[0], Readers: blocks[1]}
+					coll.ResultsByHost = func(int64) coll.HostPart { return coll.ByHostMemory }
 					one(mib, fmt.Sprintf("%d ‰ by %d and %d", permille, blocks[0], blocks[1]), device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024, Unroll: u})
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -112,7 +113,7 @@ const reduceSweepMost = 64 << 20
 
 func newReduceSweep(t *testing.T, ranks int, late bool, deadline time.Time) *reduceSweeper {
 	m := real(t, Options{TeamTimeout: 2 * time.Second, Graphs: formOne, teamsLate: late})
-	gpus := len(m.sys.gpus)
+	gpus := len(m.sys.GPUs)
 	m.opts.RanksPerGPU = (ranks + gpus - 1) / gpus
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {
@@ -197,9 +198,9 @@ func (s *reduceSweeper) run() {
 			}
 		}
 		line := fmt.Sprintf("TP=%d late=%v %8.3f MB", s.ranks, s.late, float64(bytes)/(1<<20))
-		for _, a := range teamAlgorithms {
-			if b, ok := best[a.name]; ok {
-				line += fmt.Sprintf("  %s %.2f (%dx%d/%d)", a.name, b.Us, b.Blocks, b.Thread, b.Unroll)
+		for _, a := range coll.Algorithms {
+			if b, ok := best[a.Name]; ok {
+				line += fmt.Sprintf("  %s %.2f (%dx%d/%d)", a.Name, b.Us, b.Blocks, b.Thread, b.Unroll)
 			}
 		}
 		fmt.Println(line)
@@ -224,7 +225,7 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 		for _, b := range blocks {
 			for _, t := range threads {
 				for _, u := range unrolls {
-					if room := s.team.(*team).room(t); b <= room || b == blocks[0] {
+					if room := s.team.(*team).Room(t); b <= room || b == blocks[0] {
 						list = append(list, device.Tuning{Algo: algo, Blocks: b, Threads: t, Unroll: u})
 					}
 				}

@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -33,8 +34,8 @@ func noted(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l := &meetings{fakeGPU: newFake(t, gpus)}
 	sys := l.system()
-	for _, g := range sys.gpus {
-		g.sms = 132
+	for _, g := range sys.GPUs {
+		g.SMs = 132
 	}
 	opened, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
 	if err != nil {
@@ -92,7 +93,7 @@ func TestReduceGrids(t *testing.T) {
 		algo            string
 		count           int64
 		blocks, threads int
-		want            int
+		Want            int
 	}{
 		{"ll", 1, 0, 512, 1}, {"ll", 4096, 0, 256, 4}, {"ll", 1 << 20, 0, 512, 66}, {"ll", 1 << 20, 0, 256, 132}, {"ll", 1 << 20, 8, 512, 8},
 		{"ll128", 1, 0, 512, 1}, {"ll128", 1000, 0, 512, 5}, {"ll128", 1 << 20, 0, 1024, 66}, {"ll128x2", 1000, 0, 512, 2},
@@ -109,7 +110,7 @@ func TestReduceGrids(t *testing.T) {
 			continue
 		}
 		for i, m := range l.got {
-			if m.Blocks != c.want || m.Threads != c.threads {
+			if m.Blocks != c.Want || m.Threads != c.threads {
 				t.Errorf("%s: member %d: %d blocks of %d", what, i, m.Blocks, m.Threads)
 			}
 			if len(m.Words) != len(l.got[0].Words) || m.Team.Rank != i || !slices.Equal(m.Team.Control, l.got[0].Team.Control) {
@@ -126,7 +127,7 @@ func TestReduceGrids(t *testing.T) {
 		}
 	}
 	teamOf(t, w, "side")
-	if got := tm.room(512); got != 33 {
+	if got := tm.Room(512); got != 33 {
 		t.Errorf("beside another team there is room for %d blocks", got)
 	}
 	if tm.alone() {
@@ -145,15 +146,15 @@ func TestReduceSupports(t *testing.T) {
 		}
 	}
 	whole, odd := summed(t, w, 1000, 0, 0), summed(t, w, 1000, 2, 4)
-	for _, a := range reduceAlgorithms {
-		ask(device.Tuning{Algo: a.name}, whole, "")
-		ask(device.Tuning{Algo: a.name, Threads: 33}, whole, "33 threads")
-		ask(device.Tuning{Algo: a.name, Blocks: 300}, whole, "300 blocks")
-		ask(device.Tuning{Algo: a.name, Unroll: 3}, whole, "unroll 3")
-		if a.teamAlgorithm.(reduceAlgorithm).direct {
-			ask(device.Tuning{Algo: a.name}, odd, "multiple of 16 bytes")
+	for _, a := range coll.ReduceAlgorithms {
+		ask(device.Tuning{Algo: a.Name}, whole, "")
+		ask(device.Tuning{Algo: a.Name, Threads: 33}, whole, "33 threads")
+		ask(device.Tuning{Algo: a.Name, Blocks: 300}, whole, "300 blocks")
+		ask(device.Tuning{Algo: a.Name, Unroll: 3}, whole, "unroll 3")
+		if a.Algorithm.(coll.ReduceAlgorithm).Direct {
+			ask(device.Tuning{Algo: a.Name}, odd, "multiple of 16 bytes")
 		} else {
-			ask(device.Tuning{Algo: a.name}, odd, "")
+			ask(device.Tuning{Algo: a.Name}, odd, "")
 		}
 		gaps := summed(t, w, 1000, 0, 0)
 		gaps.Parts[1].In.Shape, gaps.Parts[1].In.Strides = []int64{500}, []int64{2}
@@ -161,13 +162,13 @@ func TestReduceSupports(t *testing.T) {
 		for i := range gaps.Parts {
 			gaps.Parts[i].Out.Shape = []int64{500}
 		}
-		ask(device.Tuning{Algo: a.name}, gaps, "gaps")
+		ask(device.Tuning{Algo: a.Name}, gaps, "gaps")
 		shifted := summed(t, w, 1000, 0, 0)
 		shifted.Parts[1].Out = shifted.Parts[1].In
 		shifted.Parts[1].In.Shape, shifted.Parts[1].Out.Shape = []int64{900}, []int64{900}
 		shifted.Parts[0].In.Shape, shifted.Parts[0].Out.Shape = []int64{900}, []int64{900}
 		shifted.Parts[1].Out.Off = 32
-		ask(device.Tuning{Algo: a.name}, shifted, "overlaps")
+		ask(device.Tuning{Algo: a.Name}, shifted, "overlaps")
 	}
 	ask(device.Tuning{Algo: "ll"}, summed(t, w, 4<<20, 0, 0), "at most 4194304")
 }
@@ -179,8 +180,8 @@ func TestFlagsFillHalves(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	area, err := tm.halves("flags of moves", kernels.MoveFlagBytes)
-	if err != nil || area.bytes != 2*kernels.MoveFlagBytes {
-		t.Errorf("%d bytes for two halves of %d (%v)", area.bytes, kernels.MoveFlagBytes, err)
+	if err != nil || area.Bytes != 2*kernels.MoveFlagBytes {
+		t.Errorf("%d bytes for two halves of %d (%v)", area.Bytes, kernels.MoveFlagBytes, err)
 	}
 }
 
@@ -202,7 +203,7 @@ func TestRegionsSuffice(t *testing.T) {
 func TestSheetsNeedNVLink(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	c := summed(t, w, 1000, 0, 0)
-	if w.linkOf(w.sites[0], w.sites[1]) != 'n' {
+	if linkOf(w, w.sites[0], w.sites[1]) != 'n' {
 		t.Fatal("the fake's devices are not linked")
 	}
 	linked := w.drv

@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -24,8 +25,8 @@ func moved(t *testing.T, moves []kernels.Move) {
 		m := &moves[p]
 		if m.Kind == kernels.MoveSpread {
 			root := &moves[m.Root]
-			for i, part := range parts(m) {
-				if from := parts(root)[i]; p != m.Root || m.Own {
+			for i, part := range coll.Parts(m) {
+				if from := coll.Parts(root)[i]; p != m.Root || m.Own {
 					writes = append(writes, write{part.Dst[p], append([]byte(nil), cabi.Bytes(uintptr(from.Src[m.Root]), int(part.Run))...)})
 				}
 			}
@@ -94,17 +95,17 @@ func TestMoveShares(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
 		f := newFake(t, 4)
 		m := newMachine(f.system(), Options{Kernels: f})
-		for _, named := range moveAlgorithms {
-			t.Run(fmt.Sprint(team, named.name), func(t *testing.T) {
+		for _, named := range coll.MoveAlgorithms {
+			t.Run(fmt.Sprint(team, named.Name), func(t *testing.T) {
 				w, err := m.Open(t.Context(), 4)
 				if err != nil {
 					t.Fatal(err)
 				}
-				a := named.teamAlgorithm.(moveAlgorithm)
+				a := named.Algorithm.(coll.MoveAlgorithm)
 				r := newTeamRig(t, w, "team", team)
 				took := 0
 				for _, op := range moveOps {
-					for _, c := range goCases(op, named.name, len(team)) {
+					for _, c := range goCases(op, named.Name, len(team)) {
 						r.place(c)
 						if r.shares(a, r.cases[len(r.cases)-1]) {
 							took++
@@ -113,7 +114,7 @@ func TestMoveShares(t *testing.T) {
 						}
 					}
 				}
-				if took == 0 && (named.name != "move-spread" || len(team) > 2) {
+				if took == 0 && (named.Name != "move-spread" || len(team) > 2) {
 					t.Error("no case was taken")
 				}
 				r.check("planned")
@@ -125,14 +126,14 @@ func TestMoveShares(t *testing.T) {
 }
 
 // shares runs a case by its members' shares; false where the kernel declines it.
-func (r *teamRig) shares(a moveAlgorithm, c *rigCase) bool {
+func (r *teamRig) shares(a coll.MoveAlgorithm, c *rigCase) bool {
 	r.t.Helper()
-	return r.withShares(a, a, c, func(_ *team, p *movePlan) { moved(r.t, p.moves) })
+	return r.withShares(a, a, c, func(_ *team, p *coll.MovePlan) { moved(r.t, p.Moves) })
 }
 
 // withShares has run do in Go what kernels would of a case's shares, as a makes them,
 // behind what is copied first; false where by declines it.
-func (r *teamRig) withShares(by teamAlgorithm, a moveAlgorithm, c *rigCase, run func(tm *team, p *movePlan)) bool {
+func (r *teamRig) withShares(by coll.Algorithm, a coll.MoveAlgorithm, c *rigCase, run func(tm *team, p *coll.MovePlan)) bool {
 	r.t.Helper()
 	tm := r.team.(*team)
 	all := r.cases
@@ -143,17 +144,21 @@ func (r *teamRig) withShares(by teamAlgorithm, a moveAlgorithm, c *rigCase, run 
 	tm.w.mu.Lock()
 	col, err := tm.resolve(c.collective())
 	r.must(err)
-	taken := col.empty() || by.supports(tm, device.Tuning{}, col) == nil
-	if taken && !col.empty() {
-		p, steps, err := a.shares(tm, device.Tuning{}, col)
+	taken := col.Empty() || by.Supports(tm, device.Tuning{}, col) == nil
+	if taken && !col.Empty() {
+		p := &coll.Plan{}
+		m, first, err := a.Shares(p, tm, device.Tuning{}, col)
 		r.must(err)
-		for i, list := range steps {
-			for _, st := range list {
+		r.hold(p)
+		for i, list := range first {
+			for _, x := range list {
+				st, err := tm.members[i].step(x)
+				r.must(err)
 				s := tm.members[i].stream
 				r.must(s.dev.bound(func() error { return st.run(s) }))
 			}
 		}
-		run(tm, p)
+		run(tm, m)
 	}
 	tm.w.mu.Unlock()
 	if taken {
@@ -161,4 +166,14 @@ func (r *teamRig) withShares(by teamAlgorithm, a moveAlgorithm, c *rigCase, run 
 		r.must(r.w.Sync(r.t.Context()))
 	}
 	return taken
+}
+
+// hold gives a plan its memory.
+func (r *teamRig) hold(p *coll.Plan) {
+	r.t.Helper()
+	for _, x := range p.Memory {
+		at, err := r.team.(*team).hold(x)
+		r.must(err)
+		x.Use(at)
+	}
 }

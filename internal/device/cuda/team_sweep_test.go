@@ -115,7 +115,7 @@ func sweepTunings(op ir.Op, algo string, bytes int64) []device.Tuning {
 	}
 	small, large := bytes <= 64<<10, bytes > 4<<20
 	switch {
-	case byNCCL(algo), algo == "move-copy" && large:
+	case algo == ncclName, algo == "move-copy" && large:
 		return []device.Tuning{{}}
 	case algo == "move-copy":
 		return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -108,7 +109,7 @@ func newWeaverOn(t testing.TB, drv *nvlib.Driver, devices int, compile func(arch
 		must(err)
 		r.ctx = append(r.ctx, ctx)
 		r.bind(i)
-		m, err := drv.LoadModule(compile(arch(major, minor)))
+		m, err := drv.LoadModule(compile(gpu.Arch(major, minor)))
 		must(err)
 		fs := map[byte]nvlib.Function{}
 		for kind, name := range map[byte]string{'w': "await_flags", 'r': "raise_flag", 's': "spend"} {
@@ -469,7 +470,7 @@ func gathering(rng *rand.Rand, gpus, ranks, streams, ops int, together bool) wea
 // which they were given, one as soon as what it follows is over and all before it in the
 // queue have begun. What waits ends when what it waits for has begun.
 func (p weave) locksUp(queues int) bool {
-	type place struct{ gpu, queue int }
+	type place struct{ GPU, queue int }
 	order := map[place][]int{}
 	after := make([][]int, len(p.ops)) // what must be over before each begins
 	latest, made := make([]int, len(p.gpus)), map[int]int{}

@@ -541,13 +541,6 @@ template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(c
   end(a.team, e);
 }
 
-// moveStore is no meeting, and has no number: it stands between two launches of
-// moveMeet.
-template <int W, int D, int VS, bool Full, bool Same, int U> DEV void moveStore(const MoveArgs& a) {
-  follow();
-  storeBlocks<W, D, VS, Full, Same, U>(a);
-}
-
 // reducePull loads every member's block from its memory and reduces. All blocks
 // begin at equal distances from multiples of 16. VD is what the distance of the
 // destination from that is a multiple of.

@@ -1,0 +1,49 @@
+package coll
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/ir"
+)
+
+// Collective is a device.Collective whose views are resolved.
+type Collective struct {
+	*device.Collective
+	Operands []Part // of each member
+}
+
+// Part is what one member brings.
+type Part struct {
+	In, Out       strided.View
+	Reads, Writes bool
+}
+
+// Empty reports whether there is nothing to move.
+func (c *Collective) Empty() bool {
+	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.Operands, func(p Part) bool { return p.Reads && p.In.N > 0 || p.Writes && p.Out.N > 0 })
+}
+
+// Whole stands for the dimension of what is not cut.
+const Whole = -1 << 31
+
+// InAxis is the dimension along which inputs are cut into blocks.
+func InAxis(c *Collective) int {
+	switch c.Op {
+	case ir.OpReduceScatter, ir.OpScatter:
+		return c.Axis
+	case ir.OpAllToAll:
+		return c.Split
+	}
+	return Whole
+}
+
+// OutAxis is the dimension along which results are joined from blocks.
+func OutAxis(c *Collective) int {
+	switch c.Op {
+	case ir.OpAllGather, ir.OpGather, ir.OpAllToAll:
+		return c.Axis
+	}
+	return Whole
+}

@@ -1,0 +1,112 @@
+package coll
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// copyAlgorithm has copy engines push blocks into the other members' results,
+// between two kernels of one block in which the members meet: when all results
+// may be written, and when they are. A member pushes on its own stream, which is
+// the fastest way; what it keeps is copied beside that.
+type copyAlgorithm struct{}
+
+// RoutedAlgorithms take other ways than links by a kernel: copy engines, and the bus to
+// the host.
+var RoutedAlgorithms = []Named{{"move-copy", copyAlgorithm{}}, {"move-host", HostMove{}}}
+
+// Supports returns nil, or why it cannot do c.
+func (a copyAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if c.Empty() {
+		return nil
+	}
+	_, err := a.plan(t, tune, c)
+	return err
+}
+
+func (copyAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
+	if tune.Blocks|tune.Threads|tune.Unroll != 0 {
+		return nil, fmt.Errorf("%w: copy engines are not tuned", device.ErrUnsupported)
+	}
+	return enginePlan(t, tune, c)
+}
+
+// enginePlan is that of stores, but nothing may have to be copied first, and rows
+// have to be such as copy engines take.
+func enginePlan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
+	p, err := MoveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.stage > 0:
+		return nil, fmt.Errorf("%w: a result lies over an operand", device.ErrUnsupported)
+	case len(p.Moves) < 2:
+		return nil, fmt.Errorf("%w: %d members", device.ErrUnsupported, len(p.Moves))
+	}
+	for i := range p.Moves {
+		m := &p.Moves[i]
+		if len(m.Extents) > 1 || len(m.Extents) == 1 && m.Run < strided.WideRow {
+			return nil, fmt.Errorf("%w: rows of %d bytes within %v", device.ErrUnsupported, m.Run, m.Extents)
+		}
+		for q := range m.Members {
+			if max(m.SrcStrides[q][0], m.DstStrides[q][0]) >= 1<<31 {
+				return nil, fmt.Errorf("%w: rows 2 GiB apart", device.ErrUnsupported)
+			}
+		}
+	}
+	return p, nil
+}
+
+// Plan has each member push between two kernels in which all meet.
+func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	m, err := a.plan(t, tune, c)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{}
+	flags := p.moveFlags()
+	p.Launches = func() ([][]Action, error) {
+		list := make([][]Action, len(m.Moves))
+		for i := range m.Moves {
+			meet := kernels.Move{Kind: kernels.MoveMeet, Members: len(m.Moves), Me: i, Run: 1, Blocks: 1, Threads: 32, Unroll: 1}
+			var around [2]Action
+			for k := range around {
+				if around[k], err = moveKernel(t, &meet, *flags, Area{}); err != nil {
+					return nil, err
+				}
+			}
+			list[i] = []Action{around[0], enginePushes(&m.Moves[i]), around[1]}
+		}
+		return list, nil
+	}
+	return p, nil
+}
+
+// enginePushes makes the copies of a share. Those to others are on the member's own
+// stream; what it keeps is copied beside.
+func enginePushes(share *kernels.Move) Copies {
+	var far, near []nvlib.Rect
+	for k := 1; k <= share.Members; k++ {
+		q := (share.Me + k) % share.Members // not everybody at the same member first
+		r := nvlib.Rect{Dst: share.Dst[q], Src: share.Src[q], Width: share.Run, Height: 1}
+		if len(share.Extents) == 1 {
+			r.Height, r.DstPitch, r.SrcPitch = share.Extents[0], share.DstStrides[q][0], share.SrcStrides[q][0]
+		}
+		switch {
+		case q == share.Me && share.Own:
+			near = append(near, r)
+		case share.To>>q&1 != 0:
+			far = append(far, r)
+		}
+	}
+	lists := slices.DeleteFunc([][]nvlib.Rect{far, near}, func(l []nvlib.Rect) bool { return len(l) == 0 })
+	if len(lists) == 0 {
+		return Copies{}
+	}
+	return Copies{Own: lists[0], Beside: lists[1:]}
+}

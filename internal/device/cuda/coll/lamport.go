@@ -1,0 +1,107 @@
+package coll
+
+import (
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// spares refuses types of which any bits may be data: lines that are their own flags
+// need a word that is none.
+func spares(dt ir.DType) error {
+	if !kernels.Spares(dt) {
+		return fmt.Errorf("%w: lines of %s, of which any bits may be data, cannot be their own flags", device.ErrUnsupported, dt)
+	}
+	return nil
+}
+
+// inLines is for lines that are their own flags, as many for each thread of a warp as
+// unroll says.
+func (a ReduceAlgorithm) inLines(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	bytes := r.Count * r.DType.Size()
+	rows := ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll))
+	var times int64
+	r.Share, times = a.shared(rows, int64(t.Members()), 1)
+	r.Blocks = grid(t, tune, r.Threads, r.Share)
+	r.Calm = bytes >= calmFrom && bytes < calmTo
+	p.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
+}
+
+// rest gives r halves that rest full of what is never sent.
+func (p *Plan) rest(r *kernels.AllReduce, half int64) {
+	p.resting(half, func(a Area) { r.Data, r.Half = a.At, a.half() })
+}
+
+// From calmFrom to calmTo bytes one thread of a warp looks for all first: at 4 MiB of four
+// H200 that is faster, at 8 it was not measured.
+const calmFrom, calmTo = 7 << 19, 6 << 20
+
+// LamportByHost is hostPart of lines that are their own flags: what was fastest on two
+// H200, of operands, and on four, of results. More than the bus carries in time costs
+// much.
+var LamportByHost = func(bytes int64, members int) HostPart {
+	switch small := bytes < 24<<20; {
+	case members == 2 && small:
+		return HostPart{60, 12, 16}
+	case members == 2:
+		return HostPart{80, 8, 16}
+	case small:
+		return HostPart{120, 12, 24}
+	}
+	return HostPart{170, 8, 16}
+}
+
+// lamportHostable returns nil, or why no part of an all_reduce of lines that are their
+// own flags can go by way of host memory.
+func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
+	if t.Members() == 2 {
+		return hostable(t, r, c)
+	}
+	if lamportResults(r); r.Split == 0 {
+		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, r.Count*r.DType.Size())
+	}
+	return nil
+}
+
+// lamportResults is how many rows a member of more than two adds up, and of how many
+// chunks, each of a block's rows, the results go by way of host memory.
+func lamportResults(r *kernels.AllReduce) {
+	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))
+	r.Share = ceil(ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll)), members)
+	r.Split = r.Share * LamportByHost(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
+}
+
+// linesByHost is inLines for what does not go by way of host memory: of two members, one
+// shot of most packs, of more, two shots, and host memory for results.
+func (a ReduceAlgorithm) linesByHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(t.Members())
+	part := LamportByHost(bytes, t.Members())
+	aside := part.Writers + part.Readers
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
+		if r.Kind, a.shots = kernels.AllReduceLamport, 1; members > 2 {
+			r.Kind, a.shots = kernels.AllReduceLamportx2, 2
+		}
+		a.inLines(p, t, tune, r)
+		return
+	}
+	r.Writers, r.Readers = part.Writers, part.Readers
+	var told int64 // flags of what goes by way of host memory
+	if members == 2 {
+		r.Share = ceil(bytes, 16) * (1000 - part.Permille) / 1000 / rows
+		r.Split = r.Share * rows
+		aboard := ceil(bytes, 16) - r.Split
+		told = kernels.HostChunks(aboard, r.Threads)
+		p.pinned("halves of host memory", 2*aboard*16, func(a Area) { r.Host, r.HostHalf = a.At, a.half() })
+	} else {
+		r.Kind = kernels.AllReduceLamportResults
+		lamportResults(r)
+		told = r.Split
+		p.hostMemory(r.Split*int64(r.Threads/32)*rows*16, func(a Area) { r.Host = a.At })
+	}
+	r.Blocks = grid(t, tune, r.Threads, r.Share+aside)
+	flagged(p, t, r, told+kernels.BlocksMost)
+	p.rest(r, members*r.Share*rows*16)
+}

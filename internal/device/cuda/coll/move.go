@@ -1,0 +1,160 @@
+package coll
+
+import (
+	"cmp"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+)
+
+// MoveAlgorithm runs the collectives in which members give each other blocks, and
+// those that reduce such blocks where they arrive, as one kernel on each member.
+type MoveAlgorithm struct{ move, reduce kernels.MoveKind }
+
+const noMove = kernels.MoveKind(0xff)
+
+// MoveAlgorithms give blocks to members by kernels.
+var MoveAlgorithms = []Named{
+	{"move-ll", MoveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
+	{"move-push", MoveAlgorithm{kernels.MovePush, noMove}},
+	{"move-ll128", MoveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
+	{"move-spread", MoveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
+	{"move-pull", MoveAlgorithm{noMove, kernels.ReducePull}},
+	{"move-few", MoveAlgorithm{noMove, kernels.ReduceFew}},
+}
+
+func (a MoveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
+	k := a.move
+	if f.reduces {
+		k = a.reduce
+	}
+	if k == noMove {
+		return k, fmt.Errorf("%w: it is not for this op", device.ErrUnsupported)
+	}
+	return k, nil
+}
+
+// Supports makes the members' moves with addresses of what there is.
+func (a MoveAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if c.Empty() {
+		return nil
+	}
+	p, err := a.plan(t, tune, c)
+	if err != nil {
+		return err
+	}
+	return p.launchable()
+}
+
+// launchOf completes a tuning, by what was fastest on two H200: threads enough for
+// every pack where flags travel with the data; where blocks have to meet, few of
+// them until a link needs more.
+func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members int) (blocks, threads, unroll int) {
+	bytes := r.bytes()
+	switch kind {
+	case kernels.MoveLL, kernels.ReduceLL:
+		threads, unroll = 256, 1
+		if bytes >= 512<<10 {
+			threads = 512
+		}
+		blocks = within(bytes, int64(8*threads), 32, 128)
+	case kernels.MoveSheets, kernels.ReduceSheets, kernels.MoveSpread, kernels.ReduceSpread:
+		threads, unroll = 512, 1
+		switch {
+		case bytes < 256<<10:
+			threads = 256
+		case members == 2 && bytes >= 2<<20:
+			unroll = 4
+		case members <= 4 && bytes >= 1<<20:
+			unroll = 2
+		}
+		blocks = within(bytes, 512, 1, 132)
+	case kernels.ReduceFew:
+		return FewLaunch(tune, members)
+	default:
+		blocks, threads, unroll = 16, 512, 2
+		switch {
+		case bytes >= 4<<20:
+			blocks, unroll = 128, 8
+		case kind == kernels.ReducePull && bytes >= 128<<10:
+			blocks = 32
+		}
+	}
+	return cmp.Or(tune.Blocks, blocks), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
+}
+
+// within is bytes in parts of each, at least and at most so many.
+func within(bytes, each, least, most int64) int {
+	return int(min(max((bytes+each-1)/each, least), most))
+}
+
+// Plan is one launch on each member, or several where much passes slots.
+func (a MoveAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	p := &Plan{}
+	m, first, err := a.Shares(p, t, tune, c)
+	if err != nil {
+		return nil, err
+	}
+	flags, slots := p.moveMemory(t, m.Moves)
+	p.Launches = func() ([][]Action, error) {
+		for i := range m.Moves {
+			for _, move := range Parts(&m.Moves[i]) {
+				k, err := moveKernel(t, &move, *flags, *slots)
+				if err != nil {
+					return nil, err
+				}
+				first[i] = append(first[i], k)
+			}
+		}
+		return first, nil
+	}
+	return p, nil
+}
+
+// moveFlags wants the flags of moves.
+func (p *Plan) moveFlags() *Area {
+	flags := &Area{}
+	p.halves("flags of moves", kernels.MoveFlagBytes, func(a Area) { *flags = a })
+	return flags
+}
+
+// moveMemory wants flags for moves, and slots if they go through any.
+func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
+	flags, slots = p.moveFlags(), &Area{}
+	need, name := int64(0), "packs of moves"
+	for i := range moves {
+		for _, m := range Parts(&moves[i]) {
+			fit(t, &m)
+			need = max(need, m.SlotBytes())
+			if m.Kind.Sheets() { // whose data would look like the flags of packs
+				name = "sheets of moves"
+			}
+		}
+	}
+	if need > 0 {
+		p.halves(name, need, func(a Area) { *slots = a })
+	}
+	return flags, slots
+}
+
+// fit gives a move no more blocks than there is room for.
+func fit(t Team, move *kernels.Move) {
+	room := t.Room(move.Threads)
+	if move.Kind == kernels.ReduceFew {
+		room = fewRoom(t, move.Threads)
+	}
+	move.Blocks = min(move.Blocks, room)
+}
+
+// moveKernel is the launch of a member's share.
+func moveKernel(t Team, move *kernels.Move, flags, slots Area) (Action, error) {
+	fit(t, move)
+	copy(move.Flags[:], flags.At)
+	if len(slots.At) > 0 {
+		move.SlotHalf = slots.half()
+		copy(move.Slots[:], slots.At)
+	}
+	k, err := move.Meeting()
+	return Kernel{k}, err
+}

@@ -1,0 +1,157 @@
+package coll
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/ir"
+)
+
+// flow is a collective as blocks that members give to each other. in(i, p) is the
+// block that i has for p, out(p, i) where it goes, or, in a reduction, where the
+// result does.
+type flow struct {
+	n       int
+	Gives   func(i, p int) bool
+	In, Out func(at, peer int) strided.View
+	reduces bool
+}
+
+// FlowOf is c, of n members, as blocks.
+func FlowOf(c *Collective, n int) (*flow, error) {
+	if err := c.Meets(); err != nil {
+		return nil, err
+	}
+	if err := c.cuts(n); err != nil {
+		return nil, err
+	}
+	in := func(i, _ int) strided.View { return c.Operands[i].In }
+	out := func(p, _ int) strided.View { return c.Operands[p].Out }
+	inCut := func(axis int) func(i, p int) strided.View {
+		return func(i, p int) strided.View { return c.Operands[i].In.Block(axis, p, n) }
+	}
+	outJoin := func(p, i int) strided.View { return c.Operands[p].Out.Block(c.Axis, i, n) }
+	all := func(int, int) bool { return true }
+	fromRoot := func(i, p int) bool { return i == c.Root && c.Operands[p].Writes }
+	toRoot := func(_, p int) bool { return p == c.Root }
+	switch c.Op {
+	case ir.OpAllGather:
+		return &flow{n, all, in, outJoin, false}, nil
+	case ir.OpGather:
+		return &flow{n, toRoot, in, outJoin, false}, nil
+	case ir.OpAllToAll:
+		return &flow{n, all, inCut(c.Split), outJoin, false}, nil
+	case ir.OpScatter:
+		return &flow{n, fromRoot, inCut(c.Axis), out, false}, nil
+	case ir.OpBroadcast:
+		return &flow{n, fromRoot, in, out, false}, nil
+	case ir.OpPermute:
+		to := func(i, p int) bool { return c.Parts[i].To == p }
+		return &flow{n, to, in, out, false}, nil
+	case ir.OpReduceScatter:
+		return &flow{n, all, inCut(c.Axis), out, true}, nil
+	case ir.OpReduce:
+		return &flow{n, toRoot, in, out, true}, nil
+	}
+	return nil, fmt.Errorf("%w: it does not move blocks", device.ErrUnsupported)
+}
+
+// cuts checks the root, and that operands can be cut into n blocks.
+func (c *Collective) cuts(n int) error {
+	if c.Root < 0 || c.Root >= n {
+		return fmt.Errorf("root %d of %d members", c.Root, n)
+	}
+	for i := range c.Operands {
+		for _, s := range []struct {
+			there bool
+			v     *strided.View
+			axis  int
+		}{{c.Operands[i].Reads, &c.Operands[i].In, InAxis(c)}, {c.Operands[i].Writes, &c.Operands[i].Out, OutAxis(c)}} {
+			if s.there && s.axis != Whole && (s.axis < 0 || s.axis >= len(s.v.Shape) || s.v.Shape[s.axis]%int64(n) != 0) {
+				return fmt.Errorf("member %d: dimension %d of %v is not cut into %d", i, s.axis, s.v.Shape, n)
+			}
+		}
+	}
+	return nil
+}
+
+// Pairs calls f for all blocks that are given.
+func (f *flow) Pairs(do func(i, p int)) {
+	for i := range f.n {
+		for p := range f.n {
+			if f.Gives(i, p) {
+				do(i, p)
+			}
+		}
+	}
+}
+
+// blockRows merges the dimensions of views of one shape where all of them go on
+// without a gap. What lies together is run bytes; extents are around it, the
+// inner first, each with the strides of all views in bytes.
+type blockRows struct {
+	run     int64
+	extents []int64
+	dims    []int // the dimension that an extent steps along
+}
+
+func rowsOf(views []strided.View) blockRows {
+	v := &views[0]
+	var r blockRows
+	var dims []int  // the innermost of those merged, outer first
+	var ext []int64 // and their extents
+	for d, e := range v.Shape {
+		if e == 1 {
+			continue
+		}
+		k := len(dims) - 1
+		joins := k >= 0
+		for i := range views {
+			joins = joins && views[i].Strides[dims[k]] == e*views[i].Strides[d]
+		}
+		if joins {
+			dims[k], ext[k] = d, ext[k]*e
+		} else {
+			dims, ext = append(dims, d), append(ext, e)
+		}
+	}
+	r.run = v.DType.Size()
+	last := len(dims) - 1
+	if last >= 0 && !slices.ContainsFunc(views, func(o strided.View) bool { return o.Strides[dims[last]] != 1 }) {
+		r.run *= ext[last]
+		dims, ext = dims[:last], ext[:last]
+	}
+	slices.Reverse(dims)
+	slices.Reverse(ext)
+	r.dims, r.extents = dims, ext
+	return r
+}
+
+// bytes is the size of a block.
+func (r blockRows) bytes() int64 {
+	n := r.run
+	for _, e := range r.extents {
+		n *= e
+	}
+	return n
+}
+
+// strides are a view's along the extents.
+func (r blockRows) strides(v *strided.View) (s [3]int64) {
+	for k, d := range r.dims {
+		s[k] = v.Strides[d] * v.DType.Size()
+	}
+	return s
+}
+
+// Alike wants blocks of one shape.
+func Alike(views []strided.View) error {
+	for i := range views {
+		if !slices.Equal(views[i].Shape, views[0].Shape) {
+			return fmt.Errorf("blocks of shapes %v and %v", views[0].Shape, views[i].Shape)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package coll
+
+import (
+	"cmp"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// HostMove is move-push but for some per cent of each block, which its member writes
+// to its host memory and the others read there: stores carry what a link does, and the
+// bus to the host is no part of that. What goes to all is written once.
+type HostMove struct{}
+
+// MovesByHost is hostPart of blocks of so many bytes: what was fastest on two and four
+// H200, a little less than where it suddenly takes longer. Among four an all_gather reads
+// three times as much as it writes, which a bus carries more of than of both alike. Small
+// blocks are there before host memory is, and what goes one way at a time copy engines
+// carry as well.
+var MovesByHost = func(op ir.Op, block int64, members int) HostPart {
+	switch {
+	case block < 4<<20:
+	case op == ir.OpAllGather && members > 2 && block < 16<<20:
+		return HostPart{100, 8, 24}
+	case op == ir.OpAllGather && members > 2:
+		return HostPart{112, 8, 24}
+	case op == ir.OpAllGather:
+		return HostPart{80, 12, 24}
+	case op == ir.OpAllToAll && members > 2:
+		return HostPart{70, 12, 24}
+	case op == ir.OpAllToAll:
+		return HostPart{60, 12, 24}
+	}
+	return HostPart{}
+}
+
+// mixedGrain is what the stored part of a block is a multiple of, in bytes.
+const mixedGrain = 256
+
+// storedFirst is how many bytes of a block are stored, a multiple of mixedGrain: the
+// rest goes by way of host memory.
+func (p HostPart) storedFirst(block int64) int64 {
+	return block * (1000 - p.Permille) / 1000 / mixedGrain * mixedGrain
+}
+
+// Aside is how many of so many blocks of a grid write to host memory and read there,
+// in all no more than a third; none where that is fewer than one each.
+func (p HostPart) Aside(blocks int64) (writers, readers int64) {
+	writers, readers = p.Writers, p.Readers
+	for 3*(writers+readers) > blocks {
+		if writers+readers == 2 {
+			return 0, 0
+		}
+		writers, readers = ceil(writers, 2), ceil(readers, 2)
+	}
+	return writers, readers
+}
+
+// Supports returns nil, or why it cannot do c.
+func (HostMove) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if c.Empty() {
+		return nil
+	}
+	p, err := Pushed.plan(t, withBlocks(tune), c)
+	if err != nil {
+		return err
+	}
+	if err := p.launchable(); err != nil {
+		return err
+	}
+	m := &p.Moves[0]
+	part := MovesByHost(c.Op, m.Run, m.Members)
+	if stored := part.storedFirst(m.Run); len(m.Extents) > 0 || stored == 0 || part.Permille == 0 {
+		return fmt.Errorf("%w: blocks of %d bytes within %v are not worth cutting", device.ErrUnsupported, m.Run, m.Extents)
+	}
+	return nil
+}
+
+// Pushed is how blocks are stored: by all blocks of the grid that there is room for,
+// of which some then do the rest.
+var Pushed = MoveAlgorithm{kernels.MovePush, noMove}
+
+func withBlocks(tune device.Tuning) device.Tuning {
+	tune.Blocks = cmp.Or(tune.Blocks, kernels.BlocksMost)
+	return tune
+}
+
+// Plan is one launch on each member.
+func (HostMove) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	p := &Plan{}
+	m, first, err := Pushed.Shares(p, t, withBlocks(tune), c)
+	if err != nil {
+		return nil, err
+	}
+	flags := p.moveFlags()
+	shares := RestByHost(p, t, m, MovesByHost(c.Op, m.Moves[0].Run, len(m.Moves)))
+	p.Launches = func() ([][]Action, error) {
+		for i := range m.Moves {
+			var k Action
+			if shares == nil {
+				k, err = moveKernel(t, &m.Moves[i], *flags, Area{})
+			} else {
+				k, err = shares.kernel(m, i, *flags)
+			}
+			if err != nil {
+				return nil, err
+			}
+			first[i] = append(first[i], k)
+		}
+		return first, nil
+	}
+	return p, nil
+}
+
+// hostShares are members' shares of which some goes by way of host memory.
+type hostShares struct {
+	stored, each int64 // bytes of a block that are stored, and of a rest's place
+	blocks       int
+	writers      int64
+	readers      int64
+	once         []bool // the member's rests are one
+	told, host   Area
+}
+
+// kernel is member i's launch.
+func (s *hostShares) kernel(m *MovePlan, i int, flags Area) (Action, error) {
+	k, err := s.Complete(m, i, flags).Meeting()
+	return Kernel{k}, err
+}
+
+// Complete is member i's share with its memory, which the plan was given.
+func (s *hostShares) Complete(m *MovePlan, i int, flags Area) *kernels.MoveHost {
+	x := s.share(m, i)
+	copy(x.Flags[:], flags.At)
+	copy(x.Told[:], s.told.At)
+	x.ToldHalf = s.told.half()
+	for q := range m.Moves {
+		x.Give[q], x.Take[q] = s.host.At[i], s.host.At[q]
+		if !s.once[i] {
+			x.Give[q] += nvlib.Ptr(int64(q) * s.each)
+		}
+		if !s.once[q] {
+			x.Take[q] += nvlib.Ptr(int64(i) * s.each)
+		}
+		x.Put[q] = m.Moves[q].Dst[i] + nvlib.Ptr(s.stored)
+	}
+	return x
+}
+
+// share is member i's, without memory.
+func (s *hostShares) share(m *MovePlan, i int) *kernels.MoveHost {
+	x := &kernels.MoveHost{Move: m.Moves[i], Rest: m.Moves[i].Run - s.stored, Writers: s.writers, Readers: s.readers}
+	x.Run, x.Blocks = s.stored, s.blocks
+	x.Once = x.One()
+	return x
+}
+
+// RestByHost cuts the members' shares in what is stored and the rest, with memory for
+// that; nil where there is no room for blocks aside.
+func RestByHost(p *Plan, t Team, m *MovePlan, part HostPart) *hostShares {
+	blocks := min(m.Moves[0].Blocks, t.Room(m.Moves[0].Threads))
+	writers, readers := part.Aside(int64(blocks))
+	if writers == 0 {
+		return nil
+	}
+	s := &hostShares{stored: part.storedFirst(m.Moves[0].Run), blocks: blocks, writers: writers, readers: readers}
+	s.each = gpu.RoundUp(m.Moves[0].Run-s.stored, 16)
+	most := int64(1)
+	for i := range m.Moves {
+		once := s.share(m, i).Once
+		if s.once = append(s.once, once); !once {
+			most = int64(len(m.Moves))
+		}
+	}
+	p.halves("flags", s.share(m, 0).ToldBytes(), func(a Area) { s.told = a })
+	p.hostMemory(most*s.each, func(a Area) { s.host = a })
+	return s
+}

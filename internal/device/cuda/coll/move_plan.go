@@ -1,0 +1,299 @@
+package coll
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// MovePlan is the members' shares, and which inputs are copied first because the
+// result overlaps them.
+type MovePlan struct {
+	Moves  []kernels.Move
+	staged []bool
+	stage  int64 // bytes
+}
+
+// launchable says why some member's share cannot be launched, whatever memory there is.
+func (p *MovePlan) launchable() error {
+	for i := range p.Moves {
+		m := &p.Moves[i]
+		m.Blocks = min(m.Blocks, kernels.BlocksMost)
+		if _, err := m.Meeting(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a MoveAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
+	f, err := FlowOf(c, t.Members())
+	if err != nil {
+		return nil, err
+	}
+	kind, err := a.kind(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := movable(t, c, f, kind); err != nil {
+		return nil, err
+	}
+	p := &MovePlan{Moves: make([]kernels.Move, f.n), staged: make([]bool, f.n)}
+	r, err := p.rows(c, f)
+	if err != nil {
+		return nil, err
+	}
+	if most := mostInSlots(kind); r.bytes() > most {
+		return nil, fmt.Errorf("%w: blocks of %d bytes; up to %d pass its slots", device.ErrUnsupported, r.bytes(), most)
+	}
+	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
+	for i := range p.Moves {
+		p.Moves[i] = kernels.Move{Kind: kind, Members: f.n, Me: i, Run: r.run, Extents: r.extents, DType: DTypeOf(c), Red: c.Red,
+			Blocks: blocks, Threads: threads, Unroll: unroll, Shared: t.BlockShared(), Root: c.Root}
+	}
+	if spreads(kind) {
+		p.spread(c)
+	} else {
+		f.fill(p, r)
+	}
+	return p, nil
+}
+
+func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == kernels.ReduceSpread }
+
+// pushes reports whether members reach into others' results.
+func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush }
+
+// movable refuses what the kernel is not for, or the devices are not.
+func movable(t Team, c *Collective, f *flow, kind kernels.MoveKind) error {
+	if f.reduces && c.Red == ir.Avg && DTypeOf(c).IsInt() {
+		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
+	}
+	if spreads(kind) {
+		if err := spreadable(c); err != nil {
+			return err
+		}
+	}
+	if kind.Sheets() {
+		if err := t.KeepsStretches(); err != nil {
+			return err
+		}
+	}
+	return reach(t, f, kind)
+}
+
+// rows returns how the blocks lie, those too of inputs that are copied first.
+func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
+	var views []strided.View
+	f.Pairs(func(i, q int) { views = append(views, f.In(i, q), f.Out(q, i)) })
+	if len(views) == 0 {
+		return blockRows{}, fmt.Errorf("%w: nobody gives anything", device.ErrUnsupported)
+	}
+	if err := Alike(views); err != nil {
+		return blockRows{}, err
+	}
+	for i := range c.Operands {
+		if p.staged[i] = overlapping(c, f, i); p.staged[i] {
+			p.stage = max(p.stage, c.Operands[i].In.Bytes())
+			part := c.Operands[i].In.At(c.Operands[i].In.Addr) // dense, wherever it will be
+			views = append(views, cutLike(c, part, f.n))
+		}
+	}
+	r := rowsOf(views)
+	if len(r.extents) > mostExtents {
+		return r, fmt.Errorf("%w: rows of %d bytes within %v", device.ErrUnsupported, r.run, r.extents)
+	}
+	return r, nil
+}
+
+// MostInSheets bounds the bytes of a block for which slots are kept.
+const MostInSheets = 8 << 20
+
+// mostInSlots is the largest block of a kernel in bytes. Packs take twice as much
+// of a link as stores, and lose long before theirs.
+func mostInSlots(k kernels.MoveKind) int64 {
+	switch {
+	case k == kernels.MoveLL, k == kernels.ReduceLL:
+		return 2 << 20
+	case k.Sheets() && !spreads(k):
+		return MostInSheets
+	}
+	return 1 << 62
+}
+
+// mostExtents is how many extents kernels have around rows.
+const mostExtents = 3
+
+// cutLike is the first block of a whole input.
+func cutLike(c *Collective, in strided.View, n int) strided.View {
+	if axis := InAxis(c); axis != Whole {
+		return in.Block(axis, 0, n)
+	}
+	return in
+}
+
+// DTypeOf is the type of c's operands.
+func DTypeOf(c *Collective) ir.DType {
+	for i := range c.Operands {
+		if c.Operands[i].Reads {
+			return c.Operands[i].In.DType
+		}
+	}
+	return c.Operands[0].Out.DType
+}
+
+// reach refuses what kernels would have to reach and cannot.
+func reach(t Team, f *flow, kind kernels.MoveKind) (err error) {
+	if !kind.Pulls() && !pushes(kind) {
+		return nil
+	}
+	f.Pairs(func(i, q int) {
+		far := f.Out(q, i)
+		if kind.Pulls() {
+			far = f.In(i, q)
+		}
+		if far.Mem != nil && far.Mem.Kind() == device.Private && !t.SharesGPU(i, q) {
+			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.Mem.Rank())
+		}
+	})
+	return err
+}
+
+// overlapping reports whether member i's result lies over its input in such a way
+// that the input has to be copied first.
+func overlapping(c *Collective, f *flow, i int) bool {
+	p := &c.Operands[i]
+	if !p.Reads || !p.Writes || !p.In.Overlaps(&p.Out) {
+		return false
+	}
+	switch c.Op {
+	case ir.OpAllGather, ir.OpGather:
+		mine := f.Out(i, i)
+		return !p.In.Same(&mine)
+	case ir.OpReduceScatter, ir.OpScatter:
+		mine := f.In(i, i)
+		return !p.Out.Same(&mine)
+	case ir.OpBroadcast, ir.OpReduce:
+		return !p.In.Same(&p.Out)
+	}
+	return true
+}
+
+// fill sets what goes where.
+func (f *flow) fill(p *MovePlan, r blockRows) {
+	f.Pairs(func(i, q int) {
+		in, out := f.In(i, q), f.Out(q, i)
+		giver, taker := &p.Moves[i], &p.Moves[q]
+		kind := giver.Kind
+		switch {
+		case i != q:
+			giver.To |= 1 << q
+			taker.From |= 1 << i
+		case f.reduces || !in.Same(&out):
+			giver.Own = true
+		}
+		if kind.Pulls() {
+			taker.Src[i], taker.SrcStrides[i] = in.Addr, r.strides(&in)
+		} else {
+			giver.Src[q], giver.SrcStrides[q] = in.Addr, r.strides(&in)
+		}
+		switch {
+		case pushes(kind):
+			giver.Dst[q], giver.DstStrides[q] = out.Addr, r.strides(&out)
+		case !f.reduces:
+			taker.Dst[i], taker.DstStrides[i] = out.Addr, r.strides(&out)
+		default:
+			taker.Dst[q], taker.DstStrides[q] = out.Addr, r.strides(&out)
+		}
+	})
+}
+
+// spreadable wants a root and two others or more.
+func spreadable(c *Collective) error {
+	if c.Op != ir.OpBroadcast && c.Op != ir.OpReduce || len(c.Operands) < 3 {
+		return fmt.Errorf("%w: it is for a broadcast to two others or more, or a reduce from them", device.ErrUnsupported)
+	}
+	for p := range c.Operands {
+		if c.Op == ir.OpBroadcast && p != c.Root && !c.Operands[p].Writes {
+			return fmt.Errorf("%w: member %d gets nothing", device.ErrUnsupported, p)
+		}
+	}
+	return nil
+}
+
+// spread sets where the root's block comes from and goes to, or the members' and
+// the root's result.
+func (p *MovePlan) spread(c *Collective) {
+	for i := range c.Operands {
+		q, m := &c.Operands[i], &p.Moves[i]
+		if q.Reads {
+			m.Src[i] = q.In.Addr
+		}
+		if q.Writes {
+			m.Dst[i] = q.Out.Addr
+		}
+		m.Own = i == c.Root && q.Writes && (c.Op == ir.OpReduce || !q.In.Same(&q.Out))
+	}
+}
+
+// Parts are the launches that do m: what passes slots in turns, if it is long.
+func Parts(m *kernels.Move) []kernels.Move {
+	if !spreads(m.Kind) {
+		return []kernels.Move{*m}
+	}
+	var list []kernels.Move
+	for off := int64(0); off < m.Run; off += MostInSheets {
+		x := *m
+		x.Run = min(m.Run-off, MostInSheets)
+		x.Src[m.Me] += nvlib.Ptr(off)
+		x.Dst[m.Me] += nvlib.Ptr(off)
+		list = append(list, x)
+	}
+	return list
+}
+
+// Shares is plan for p, with copies of inputs where results lie over them. What it returns
+// is complete once p has its memory: inputs may be read from there.
+func (a MoveAlgorithm) Shares(p *Plan, t Team, tune device.Tuning, c *Collective) (*MovePlan, [][]Action, error) {
+	first := make([][]Action, t.Members())
+	m, err := a.plan(t, tune, c)
+	if err != nil || m.stage == 0 {
+		return m, first, err
+	}
+	// Where the copies will be is not known yet; the shares are those of dense inputs.
+	staged, inputs := m.staged, make([]strided.View, len(c.Operands))
+	for i := range c.Operands {
+		if staged[i] {
+			inputs[i] = c.Operands[i].In
+			c.Operands[i].In = inputs[i].In(sharedCopy{inputs[i].Mem}, 0)
+		}
+	}
+	stage := m.stage
+	if m, err = a.plan(t, tune, c); err != nil {
+		return nil, nil, err
+	}
+	p.reserve("copies of inputs", stage, func(mem Area) {
+		for i := range c.Operands {
+			if !staged[i] {
+				continue
+			}
+			safe := inputs[i].In(sharedCopy{inputs[i].Mem}, mem.At[i])
+			first[i] = append(first[i], Copy{safe, inputs[i]})
+			c.Operands[i].In = safe
+		}
+		if now, err := a.plan(t, tune, c); err == nil { // as it was, but for where inputs are
+			*m = *now
+		}
+	})
+	return m, first, nil
+}
+
+// sharedCopy is shared memory of the device that other memory is of.
+type sharedCopy struct{ strided.Memory }
+
+// Kind is shared.
+func (sharedCopy) Kind() device.MemKind { return device.Shared }

@@ -1,0 +1,49 @@
+package coll
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// multimem is an all_reduce of sums that NVLink's switches add up, in multicast memory
+// that operands are copied to and from. It was only ever run on an emulation.
+type multimem struct{ ReduceAlgorithm }
+
+var multimemAlgorithms = []Named{{"multimem", multimem{ReduceAlgorithm{name: "multimem", unrolls: []int{1, 2, 4}}}}}
+
+// Supports returns nil, or why it cannot do c.
+func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if err := t.Multicasts(); err != nil {
+		return err
+	}
+	if err := a.ReduceAlgorithm.Supports(t, tune, c); err != nil {
+		return err
+	}
+	dt := DTypeOf(c)
+	switch {
+	case c.Red != ir.Sum || dt != ir.BF16 && dt != ir.F16 && dt != ir.F32:
+		return fmt.Errorf("%w: the switches have sums of bf16, f16 and f32 for it, no %s of %s", device.ErrUnsupported, c.Red, dt)
+	case !c.AnyOrder:
+		return fmt.Errorf("%w: the switches add in an order of their own; order=any allows that", device.ErrUnsupported)
+	}
+	return nil
+}
+
+// Plan is one launch on each member, on joined memory.
+func (a multimem) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	r, p, all := a.request(tune, c), &Plan{}, nvlib.Ptr(0)
+	pulled(p, t, tune, r)
+	p.joined(int64(t.Members())*r.Share*16, func(a Area) { r.Data, all = a.At, a.All })
+	p.Launches = func() ([][]Action, error) {
+		list := make([][]Action, t.Members())
+		for i := range list {
+			list[i] = []Action{Kernel{kernels.Multimem{AllReduce: *r, All: all}.Meeting(i)}}
+		}
+		return list, nil
+	}
+	return p, nil
+}

@@ -1,0 +1,202 @@
+package coll
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+var ncclTypes = map[ir.DType]nvlib.NCCLType{
+	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
+}
+
+var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
+
+// pairwise reports whether an op is sends and receives to NCCL.
+func pairwise(op ir.Op) bool {
+	return op == ir.OpAllToAll || op == ir.OpGather || op == ir.OpScatter || op == ir.OpPermute
+}
+
+func reduces(op ir.Op) bool {
+	return op == ir.OpAllReduce || op == ir.OpReduceScatter || op == ir.OpReduce
+}
+
+// ncclExact refuses reductions whose bits might be others than S11 has.
+func ncclExact(c *Collective, n int) error {
+	dt := DTypeOf(c)
+	switch {
+	case c.Red == ir.Avg && dt.IsInt():
+		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
+	case c.Red == ir.Avg && n&(n-1) != 0:
+		return fmt.Errorf("%w: NCCL divides by %d before it adds", device.ErrUnsupported, n)
+	case c.AnyOrder || dt.IsInt() || c.Red == ir.Sum && n == 2:
+		return nil
+	case c.Red == ir.Sum:
+		return fmt.Errorf("%w: NCCL adds in an order of its own, rounding each time; order=any allows that", device.ErrUnsupported)
+	}
+	return fmt.Errorf("%w: NCCL's %s treats NaNs, zeros and tiny numbers in its own way; order=any allows that", device.ErrUnsupported, c.Red)
+}
+
+// NCCLShare is one member's part of a call: dense operands in units of count
+// elements, with copies around it where views are not dense.
+type NCCLShare struct {
+	In, Out      *strided.View // as NCCL sees them: n blocks one behind the other, or one; nil for none
+	Pack, Unpack bool          // by way of dense memory
+	Staged       bool          // likewise, because the result lies over the input
+}
+
+// NCCLWork is a collective as NCCL takes it.
+type NCCLWork struct {
+	Op     ir.Op
+	Shares []NCCLShare
+	Count  int64 // elements of a block
+	DType  ir.DType
+	Red    ir.Red
+	Root   int
+	gives  func(i, p int) bool
+}
+
+// PlanNCCL says what each of n members' operands are to NCCL, or why it cannot do c.
+func PlanNCCL(c *Collective, n int) (*NCCLWork, error) {
+	if reduces(c.Op) {
+		if err := ncclExact(c, n); err != nil {
+			return nil, err
+		}
+	}
+	if err := sameShapes(c, n); err != nil {
+		return nil, err
+	}
+	w := &NCCLWork{Op: c.Op, DType: DTypeOf(c), Red: c.Red, Root: c.Root, Shares: make([]NCCLShare, n)}
+	if c.Op == ir.OpAllReduce {
+		w.gives = func(int, int) bool { return true }
+	} else {
+		f, err := FlowOf(c, n)
+		if err != nil {
+			return nil, err
+		}
+		w.gives = f.Gives
+	}
+	for i := range w.Shares {
+		s, p := &w.Shares[i], &c.Operands[i]
+		if !p.Reads && !p.Writes && !pairwise(c.Op) {
+			return nil, fmt.Errorf("%w: member %d takes no part, and NCCL's %s wants all", device.ErrUnsupported, i, c.Op)
+		}
+		if p.Reads {
+			v := cutView(p.In, InAxis(c), n)
+			s.In, s.Pack = &v, !v.Dense()
+			w.Count = v.N
+			if InAxis(c) != Whole {
+				w.Count /= int64(n)
+			}
+		}
+		if p.Writes {
+			v := cutView(p.Out, OutAxis(c), n)
+			s.Out, s.Unpack = &v, !v.Dense()
+		}
+		if s.In != nil && s.Out != nil && !s.Pack && !s.Unpack && s.In.Overlaps(s.Out) {
+			s.Staged = !inPlace(c.Op, s, i, w.Count*w.DType.Size())
+		}
+		for _, v := range []*strided.View{s.In, s.Out} {
+			if v == nil {
+				continue
+			}
+			d := v.At(v.Addr)
+			if err := strided.CheckDims(strided.Merge(v, &d)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return w, nil
+}
+
+// sameShapes wants members' blocks to be of one shape.
+func sameShapes(c *Collective, n int) error {
+	var views []strided.View
+	if c.Op == ir.OpAllReduce {
+		for i := range c.Operands {
+			views = append(views, c.Operands[i].In, c.Operands[i].Out)
+		}
+		return Alike(views)
+	}
+	f, err := FlowOf(c, n)
+	if err != nil {
+		return err
+	}
+	f.Pairs(func(i, p int) { views = append(views, f.In(i, p), f.Out(p, i)) })
+	return Alike(views)
+}
+
+// cutView is r as n blocks along axis, one behind the other.
+func cutView(r strided.View, axis, n int) strided.View {
+	if axis == Whole {
+		return r
+	}
+	b := r.Block(axis, 0, n)
+	v := r
+	v.Shape = append([]int64{int64(n)}, b.Shape...)
+	v.Strides = append([]int64{b.Shape[axis] * r.Strides[axis]}, r.Strides...)
+	return v
+}
+
+// inPlace reports whether NCCL takes operands that lie over each other so.
+func inPlace(op ir.Op, s *NCCLShare, i int, block int64) bool {
+	switch op {
+	case ir.OpAllReduce, ir.OpReduce, ir.OpBroadcast:
+		return s.In.Addr == s.Out.Addr
+	case ir.OpAllGather:
+		return s.In.Addr == s.Out.Addr+nvlib.Ptr(int64(i)*block)
+	case ir.OpReduceScatter:
+		return s.Out.Addr == s.In.Addr+nvlib.Ptr(int64(i)*block)
+	}
+	return false
+}
+
+// TakesPart reports whether member i has anything to do.
+func (w *NCCLWork) TakesPart(i int) bool { return w.Shares[i].In != nil || w.Shares[i].Out != nil }
+
+// NCCLCall is where a member's dense operands are.
+type NCCLCall struct{ In, Out nvlib.Ptr }
+
+// Issue is member i's calls.
+func (w *NCCLWork) Issue(lib *nvlib.NCCL, c nvlib.Comm, i int, call NCCLCall, s nvlib.Stream) error {
+	dt, red := ncclTypes[w.DType], ncclReds[w.Red]
+	bytes := w.Count * w.DType.Size()
+	switch w.Op {
+	case ir.OpAllReduce:
+		return lib.AllReduce(call.In, call.Out, w.Count, dt, red, c, s)
+	case ir.OpReduceScatter:
+		return lib.ReduceScatter(call.In, call.Out, w.Count, dt, red, c, s)
+	case ir.OpReduce:
+		return lib.Reduce(call.In, call.Out, w.Count, dt, red, w.Root, c, s)
+	case ir.OpAllGather:
+		return lib.AllGather(call.In, call.Out, bytes, nvlib.NCCLInt8, c, s)
+	case ir.OpBroadcast:
+		if call.Out == 0 { // the root's result is its input
+			call.Out = call.In
+		}
+		return lib.Broadcast(call.In, call.Out, bytes, nvlib.NCCLInt8, w.Root, c, s)
+	}
+	block := func(base nvlib.Ptr, cut bool, k int) nvlib.Ptr {
+		if cut {
+			base += nvlib.Ptr(int64(k) * bytes)
+		}
+		return base
+	}
+	cutIn, cutOut := w.Op == ir.OpAllToAll || w.Op == ir.OpScatter, w.Op == ir.OpAllToAll || w.Op == ir.OpGather
+	for p := range w.Shares {
+		if w.gives(i, p) {
+			if err := lib.Send(block(call.In, cutIn, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
+				return err
+			}
+		}
+		if w.gives(p, i) {
+			if err := lib.Recv(block(call.Out, cutOut, p), bytes, nvlib.NCCLInt8, p, c, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package coll
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/kernels"
+)
+
+// NormLimit says up to how many rows of up to so many packs one launch is faster than
+// three between so many members. More rows were slower, or hardly faster, or were not
+// measured.
+type NormLimit struct {
+	Members     int
+	Packs, Rows int64
+}
+
+// NormLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
+// so it ends where that takes longer than two launches more.
+var NormLimits = []NormLimit{
+	{2, 1024, 32},
+	{2, 2048, 1},
+	{3, 1024, 32},
+	{4, 512, 32},
+	{4, 1024, 16},
+}
+
+// NormLimitFor returns the limits of rows of so many packs between so many members, of
+// the next more there are limits for; zeros where there are none.
+func NormLimitFor(members int, packs int64) NormLimit {
+	for _, l := range NormLimits {
+		if members <= l.Members && packs <= l.Packs {
+			return l
+		}
+	}
+	return NormLimit{}
+}
+
+// NormPart is a device.NormPart whose views are resolved.
+type NormPart struct {
+	In, residual, weight, sum, out strided.View
+	across                         bool // a result lies across an operand
+}
+
+// List is the operands and results, in the order of device.NormPart.
+func (n *NormPart) List() []*strided.View {
+	return []*strided.View{&n.In, &n.residual, &n.weight, &n.sum, &n.out}
+}
+
+// Check compares with the first member's; room is how many blocks run at once.
+func (n *NormPart) Check(first *NormPart, room int) error {
+	last := len(n.In.Shape) - 1
+	if last < 0 || n.In.DType.IsInt() || !slices.Equal(n.weight.Shape, n.In.Shape[last:]) {
+		return fmt.Errorf("%s%v with weights %v", n.In.DType, n.In.Shape, n.weight.Shape)
+	}
+	if err := spares(n.In.DType); err != nil {
+		return err
+	}
+	for k, r := range n.List() {
+		if r.DType != first.In.DType || r != &n.weight && !slices.Equal(r.Shape, first.In.Shape) {
+			return fmt.Errorf("operand %d is %s%v where member 0 adds up %s%v", k, r.DType, r.Shape, first.In.DType, first.In.Shape)
+		}
+		if !r.Dense() || r.Addr%16 != 0 {
+			return fmt.Errorf("%w: operand %d has gaps, or does not begin at a multiple of 16 bytes", device.ErrUnsupported, k)
+		}
+	}
+	if packs := n.Packs(); n.In.Shape[last]*n.In.DType.Size() != packs*16 || packs > kernels.NormPacks {
+		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.In.Shape[last], n.In.DType, 16*kernels.NormPacks)
+	}
+	// A thread has read its elements of a row before it writes there, and no other
+	// thread reads them: results may lie where operands do. Where they lie across them
+	// nobody may write before all have read, so all must run at once.
+	for _, w := range []*strided.View{&n.sum, &n.out} {
+		for _, r := range n.List() {
+			switch operand := r == &n.In || r == &n.residual; {
+			case r == w || !r.Overlaps(w) || operand && r.Same(w):
+			case operand && n.rows() <= int64(room):
+				n.across = true
+			default:
+				return fmt.Errorf("%w: a result overlaps the weights or the other result, or some of more rows than run at once", device.ErrUnsupported)
+			}
+		}
+	}
+	return nil
+}
+
+func (n *NormPart) rows() int64 { return n.In.N / max(n.weight.N, 1) }
+
+// Packs is how many packs of 16 bytes a row has.
+func (n *NormPart) Packs() int64 { return n.weight.Bytes() / 16 }
+
+// NormRoom returns how many blocks for rows of so many packs run at once.
+func NormRoom(t Team, packs int64) int { return t.Room(kernels.NormThreads(packs)) }
+
+// PlanNorm is one launch on each member.
+func PlanNorm(t Team, eps float64, all []NormPart) *Plan {
+	rows, p := all[0].rows(), &Plan{}
+	var lines, read Area
+	p.resting(int64(len(all))*rows*all[0].Packs()*16, func(a Area) { lines = a })
+	if slices.ContainsFunc(all, func(n NormPart) bool { return n.across }) {
+		p.halves("norm", 4*kernels.BlocksMost, func(a Area) { read = a })
+	}
+	blocks := min(rows, int64(NormRoom(t, all[0].Packs())))
+	p.Launches = func() ([][]Action, error) {
+		list := make([][]Action, len(all))
+		for i := range all {
+			n := &all[i]
+			k := kernels.ReduceNorm{DType: n.In.DType, Members: len(all), Rows: int(rows), Packs: n.Packs(), Blocks: int(blocks), Eps: eps,
+				In: n.In.Addr, Residual: n.residual.Addr, Weight: n.weight.Addr, Sum: n.sum.Addr, Out: n.out.Addr, Data: lines.At, Half: lines.half()}
+			if n.across {
+				k.Read, k.ReadHalf = read.At[i], read.half()
+			}
+			list[i] = []Action{Kernel{k.Meeting()}}
+		}
+		return list, nil
+	}
+	return p
+}
+
+// CheckNorm returns nil where all, which were checked, are faster as one launch.
+func CheckNorm(t Team, all []NormPart) error {
+	rows, packs := all[0].rows(), all[0].Packs()
+	if l := NormLimitFor(t.Members(), packs); rows > l.Rows {
+		return fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; of more than %d three launches are faster, or not known to be slower",
+			device.ErrUnsupported, rows, 16*packs, t.Members(), l.Rows)
+	}
+	return nil
+}

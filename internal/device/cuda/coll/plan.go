@@ -1,0 +1,153 @@
+// Package coll is the collectives that hocket's own kernels and copy engines run: which
+// algorithms there are (plan.go lists them), what each supports, and as a Plan what memory and
+// which launches it takes. It gives devices nothing: package cuda reserves and runs.
+package coll
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Algorithm runs collectives in one way: a function from facts of a team, a tuning and operands
+// to memory and launches. It gives no device anything; whoever has a plan reserves the memory
+// and runs the launches, or looks at the launches only.
+type Algorithm interface {
+	// Supports returns nil, or why it cannot do c. It must not depend on what the
+	// team holds.
+	Supports(t Team, tune device.Tuning, c *Collective) error
+	// Plan says what c takes. Supports(t, tune, c) is nil, and c is not empty.
+	Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error)
+}
+
+// Named is an algorithm in the list.
+type Named struct {
+	Name string
+	Algorithm
+}
+
+// Algorithms lists them in the order in which TeamAlgorithms does.
+var Algorithms = slices.Concat(ReduceAlgorithms, multimemAlgorithms, MoveAlgorithms, SumAlgorithms, RoutedAlgorithms)
+
+// ByName returns the algorithm of a name.
+func ByName(name string) (Algorithm, error) {
+	for _, a := range Algorithms {
+		if a.Name == name {
+			return a.Algorithm, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: there is no algorithm %q", device.ErrUnsupported, name)
+}
+
+// Team is what algorithms know of a team.
+type Team interface {
+	Members() int
+	// Room is how many blocks of that many threads a launch may have, so that all run at once.
+	Room(threads int) int
+	// BlockShared is how many bytes of shared memory a block may have on all members' devices.
+	BlockShared() int
+	// SharesGPU reports whether two members are on one GPU.
+	SharesGPU(i, k int) bool
+	// KeepsStretches returns nil where 128 bytes that a warp writes as one arrive as one.
+	KeepsStretches() error
+	// Multicasts returns nil where members' memory may be joined to multicast objects.
+	Multicasts() error
+}
+
+// Plan is a collective by one algorithm.
+type Plan struct {
+	// Memory is what every member needs. Each is handed to its Use before Launches is called.
+	Memory []Want
+	// Launches returns what each member launches, in order; nothing for one that has nothing
+	// to do.
+	Launches func() ([][]Action, error)
+}
+
+// MemoryKind is what memory is at first, and where.
+type MemoryKind uint8
+
+// Kinds of memory.
+const (
+	zeroed MemoryKind = iota // zeros
+	Halves                   // two halves, zeros, which kernels clear where the numbers of launches wrap
+	Unsent                   // full of kernels.Unsent
+	Pinned                   // of the host
+	Joined                   // joined to a multicast object
+)
+
+// Want is memory of at least so many bytes on every member, the same for the same name.
+type Want struct {
+	Kind  MemoryKind
+	Name  string
+	Bytes int64
+	Use   func(Area)
+}
+
+// Area is memory on every member.
+type Area struct {
+	At    []nvlib.Ptr // of each member
+	Bytes int64       // of each; may be more than was wanted
+	All   nvlib.Ptr   // joined: the address of all at once
+}
+
+// half is the size of a half of it.
+func (a Area) half() int64 { return a.Bytes / 2 }
+
+func (p *Plan) reserve(name string, bytes int64, use func(Area)) {
+	p.Memory = append(p.Memory, Want{zeroed, name, bytes, use})
+}
+
+// halves wants two halves of at least so many bytes each, for flags among data.
+func (p *Plan) halves(name string, half int64, use func(Area)) {
+	p.Memory = append(p.Memory, Want{Halves, name, 2 * half, use})
+}
+
+// resting wants two halves of at least so many bytes each that rest full of what is never
+// sent. No epochs are in them, which kernels would have to clear where the numbers of
+// launches wrap.
+func (p *Plan) resting(half int64, use func(Area)) {
+	p.Memory = append(p.Memory, Want{Unsent, "lamport", 2 * half, use})
+}
+
+func (p *Plan) pinned(name string, bytes int64, use func(Area)) {
+	p.Memory = append(p.Memory, Want{Pinned, name, bytes, use})
+}
+
+// hostMemory wants pinned memory for what goes by way of the host.
+func (p *Plan) hostMemory(bytes int64, use func(Area)) { p.pinned("host memory", bytes, use) }
+
+func (p *Plan) joined(bytes int64, use func(Area)) {
+	p.Memory = append(p.Memory, Want{Joined, "joined memory", bytes, use})
+}
+
+// Action is a part of a member's launch.
+type Action interface{ isAction() }
+
+// Kernel is a kernel in which the members meet; its Team is not set.
+type Kernel struct{ kernels.Meeting }
+
+// Copy is a copy.
+type Copy struct{ Dst, Src strided.View }
+
+// Copies are copies by copy engines: some on the member's own stream, and each list of
+// others on a stream beside it.
+type Copies struct {
+	Own    []nvlib.Rect
+	Beside [][]nvlib.Rect
+}
+
+func (Kernel) isAction() {}
+func (Copy) isAction()   {}
+func (Copies) isAction() {}
+
+// TeamThreads is how many threads of teams' kernels a multiprocessor holds for
+// certain: they have up to 128 of its 64 Ki registers each.
+const TeamThreads = 512
+
+// threadsMost is how many threads a block may have; one of more than teamThreads
+// has the multiprocessor for itself.
+const threadsMost = 1024

@@ -1,0 +1,252 @@
+package coll
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// ReduceAlgorithms are those of all_reduce.
+var ReduceAlgorithms = named([]ReduceAlgorithm{
+	{name: "ll", kind: kernels.AllReduceLL, unrolls: []int{1, 2, 4}, most: 4 << 20},
+	{name: "ll2", kind: kernels.AllReduceLL2, unrolls: []int{1}, most: 16 << 20, shots: 2},
+	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20, sheets: true},
+	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, sheets: true},
+	{name: "lamport", kind: kernels.AllReduceLamport, unrolls: []int{1, 2}, most: 64 << 20, lines: true},
+	{name: "lamportx2", kind: kernels.AllReduceLamportx2, unrolls: []int{1, 2}, most: 64 << 20, shots: 2, lines: true},
+	{name: "lamport-host", kind: kernels.AllReduceLamportHost, unrolls: []int{1, 2}, most: 64 << 20, Direct: true, lines: true},
+	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, Direct: true},
+	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, Direct: true},
+	{name: "few", kind: kernels.AllReduceFew, unrolls: []int{1, 2, 4}, Direct: true},
+	{name: "push-host", kind: kernels.AllReduceHost, unrolls: []int{1, 2, 4}, Direct: true},
+})
+
+func named(list []ReduceAlgorithm) (all []Named) {
+	for _, a := range list {
+		all = append(all, Named{a.name, a})
+	}
+	return all
+}
+
+// ReduceAlgorithm is an all-reduce as one kernel.
+type ReduceAlgorithm struct {
+	name    string
+	kind    kernels.AllReduceKind
+	unrolls []int
+	most    int64 // bytes, which it keeps in memory several times; 0 for any
+	shots   int64 // 2: members add up a share each
+	Direct  bool  // reads or writes peers' operands, in packs of 16 bytes
+	sheets  bool  // flags are in every 128 bytes
+	lines   bool  // lines are their own flags
+}
+
+// Supports returns nil, or why it cannot do c.
+func (a ReduceAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if c.Op != ir.OpAllReduce {
+		return fmt.Errorf("%w: it does all_reduce only", device.ErrUnsupported)
+	}
+	if c.Red < ir.Sum || c.Red > ir.Avg {
+		return fmt.Errorf("there is no reduction %d", c.Red)
+	}
+	if t.Members() < 2 {
+		return fmt.Errorf("%w: a team of one", device.ErrUnsupported)
+	}
+	if tune.Unroll != 0 && !slices.Contains(a.unrolls, tune.Unroll) {
+		return fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, tune.Unroll, a.unrolls)
+	}
+	if tune.Threads != 0 && (tune.Threads%32 != 0 || tune.Threads < 32 || tune.Threads > threadsMost) {
+		return fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, tune.Threads, threadsMost)
+	}
+	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
+		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
+	}
+	if a.kind == kernels.AllReduceFew {
+		if err := fewFits(t, tune); err != nil {
+			return err
+		}
+	}
+	return a.supportsParts(t, tune, c)
+}
+
+func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective) error {
+	for i := range c.Operands {
+		p := &c.Operands[i]
+		if !p.Reads || !p.Writes {
+			return fmt.Errorf("member %d: an all_reduce reads and writes", i)
+		}
+		if p.In.N != c.Operands[0].In.N || p.Out.N != p.In.N {
+			return fmt.Errorf("member %d: %d elements into %d, where member 0 has %d", i, p.In.N, p.Out.N, c.Operands[0].In.N)
+		}
+		if !p.In.Dense() || !p.Out.Dense() {
+			return fmt.Errorf("%w: member %d: gaps between elements", device.ErrUnsupported, i)
+		}
+		if p.In.Overlaps(&p.Out) && p.In.Addr != p.Out.Addr {
+			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being it", device.ErrUnsupported, i)
+		}
+		if a.most != 0 && p.In.Bytes() > a.most {
+			return fmt.Errorf("%w: %d bytes; at most %d", device.ErrUnsupported, p.In.Bytes(), a.most)
+		}
+		if a.Direct && (p.In.Mem.Kind() != device.Shared || p.Out.Mem.Kind() != device.Shared) {
+			return fmt.Errorf("%w: member %d: memory that peers do not reach", device.ErrUnsupported, i)
+		}
+		if a.Direct && (p.In.Addr|p.Out.Addr)%16 != 0 {
+			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
+		}
+	}
+	if a.lines {
+		if err := spares(c.Operands[0].In.DType); err != nil {
+			return err
+		}
+	}
+	switch {
+	case a.sheets:
+		return t.KeepsStretches()
+	case a.kind == kernels.AllReduceLamportHost:
+		return lamportHostable(t, a.request(tune, c), c)
+	case a.kind == kernels.AllReduceHost:
+		return hostable(t, a.request(tune, c), c)
+	}
+	return nil
+}
+
+// request is the launch as far as it follows from what was asked for.
+func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.AllReduce {
+	first := &c.Operands[0].In
+	r := &kernels.AllReduce{Kind: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads, Unroll: tune.Unroll}
+	if r.Threads == 0 {
+		r.Threads = TeamThreads
+		switch a.kind {
+		case kernels.AllReducePush, kernels.AllReduceHost, kernels.AllReduceLamportHost:
+			r.Threads = threadsMost
+		}
+	}
+	if r.Unroll == 0 {
+		r.Unroll = a.unroll(first.Bytes(), len(c.Operands))
+	}
+	for i := range c.Operands {
+		r.In, r.Out = append(r.In, c.Operands[i].In.Addr), append(r.Out, c.Operands[i].Out.Addr)
+	}
+	return r
+}
+
+// unroll is what served each size best on H200s.
+func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
+	switch {
+	case (a.kind == kernels.AllReduceHost || a.kind == kernels.AllReduceLamportHost) && members > 2:
+		return 1
+	case a.sheets && bytes > 8<<20, a.kind == kernels.AllReduceHost:
+		return 4
+	case a.sheets && bytes > 1<<20, a.Direct:
+		return 2
+	}
+	return 1
+}
+
+// Plan resolves the grid and wants memory for what is pushed.
+func (a ReduceAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	r, p := a.request(tune, c), &Plan{}
+	switch a.kind {
+	case kernels.AllReduceLL, kernels.AllReduceLL2:
+		a.halves(p, t, tune, r)
+	case kernels.AllReduceLL128, kernels.AllReduceLL128x2:
+		a.inSheets(p, t, tune, r)
+	case kernels.AllReduceLamport, kernels.AllReduceLamportx2:
+		a.inLines(p, t, tune, r)
+	case kernels.AllReduceLamportHost:
+		a.linesByHost(p, t, tune, r)
+	case kernels.AllReducePush:
+		staged(p, t, tune, r)
+	case kernels.AllReduceFew:
+		few(p, t, tune, r)
+	case kernels.AllReduceHost:
+		stagedByHost(p, t, tune, r)
+	default:
+		pulled(p, t, tune, r)
+	}
+	return p.meeting(t, r), nil
+}
+
+// meeting has p end in one launch on each member.
+func (p *Plan) meeting(t Team, r *kernels.AllReduce) *Plan {
+	p.Launches = func() ([][]Action, error) {
+		list := make([][]Action, t.Members())
+		for i := range list {
+			list[i] = []Action{Kernel{r.Meeting(i)}}
+		}
+		return list, nil
+	}
+	return p
+}
+
+func ceil(a, b int64) int64 { return (a + b - 1) / b }
+
+// grid is the number of blocks where work for that many can be had.
+func grid(t Team, tune device.Tuning, threads int, work int64) int {
+	n := int64(t.Room(threads))
+	if tune.Blocks > 0 {
+		n = min(n, int64(tune.Blocks))
+	}
+	return int(max(1, min(n, work)))
+}
+
+// shared is what each member adds up of n, and how often that much lies in a
+// region of what is pushed.
+func (a ReduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
+	if a.shots < 2 {
+		return n, members
+	}
+	return ceil(ceil(n, members), grain) * grain, 2 * members
+}
+
+// halves is for lines of which half is data.
+func (a ReduceAlgorithm) halves(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	units := ceil(r.Count*r.DType.Size(), 8)
+	var times int64
+	r.Share, times = a.shared(units, int64(t.Members()), 16)
+	r.Blocks = grid(t, tune, r.Threads, ceil(r.Share, int64(r.Threads*r.Unroll)))
+	p.pushed(r, "ll", times*r.Share*16)
+}
+
+func (p *Plan) pushed(r *kernels.AllReduce, name string, half int64) {
+	p.halves(name, half, func(a Area) { r.Data, r.Half = a.At, a.half() })
+}
+
+// inSheets is for sheets.
+func (a ReduceAlgorithm) inSheets(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	sheets := ceil(ceil(r.Count*r.DType.Size(), 16), kernels.SheetPacks(r.Unroll))
+	var times int64
+	r.Share, times = a.shared(sheets, int64(t.Members()), 1)
+	r.Blocks = grid(t, tune, r.Threads, r.Share)
+	p.pushed(r, "ll128", times*r.Share*512*int64(r.Unroll))
+}
+
+// ShareOut gives each member as many packs of 16 bytes, in whole cache lines.
+func ShareOut(r *kernels.AllReduce, members int64) {
+	r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), members), 8) * 8
+}
+
+// staged is for chunks that go through staging memory.
+func staged(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	members := int64(t.Members())
+	ShareOut(r, members)
+	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
+	r.Blocks = grid(t, tune, r.Threads, chunks)
+	p.reserve("staging", members*r.Share*16, func(a Area) { r.Data = a.At })
+	flagged(p, t, r, chunks+kernels.BlocksMost)
+}
+
+// pulled is for what members read from each other.
+func pulled(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	ShareOut(r, int64(t.Members()))
+	r.Blocks = grid(t, tune, r.Threads, ceil(r.Share, int64(r.Threads)))
+	flagged(p, t, r, 2*kernels.BlocksMost)
+}
+
+// flagged wants so many flags for each pair of members.
+func flagged(p *Plan, t Team, r *kernels.AllReduce, slots int64) {
+	r.Slots = slots
+	p.halves("flags", int64(t.Members())*slots*4, func(a Area) { r.Flags, r.FlagHalf = a.At, a.half() })
+}

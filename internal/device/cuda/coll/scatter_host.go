@@ -1,0 +1,145 @@
+package coll
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// pushSum is a reduce_scatter as the first shot of push: members store what they
+// have of each other's blocks into staging memory, chunk by chunk, and add up what
+// has come, but the first chunks of each block go by way of the host memory of those
+// that have them. Stores carry more than the loads of move-pull.
+type pushSum struct{}
+
+// SumAlgorithms reduce by way of host memory.
+var SumAlgorithms = []Named{{"move-sum-host", pushSum{}}}
+
+// pushSumUnrolls are those there are. A thread has pushSumTogether packs under way;
+// more are chunks that a block tells of together, which takes a trip over the link.
+var pushSumUnrolls = []int{1, 2, 4, 8}
+
+const pushSumTogether = 2
+
+// Supports returns nil, or why it cannot do c.
+func (a pushSum) Supports(t Team, tune device.Tuning, c *Collective) error {
+	if c.Empty() {
+		return nil
+	}
+	_, err := a.request(t, tune, c)
+	return err
+}
+
+// request is the launch, without memory for it.
+func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (*kernels.AllReduce, error) {
+	if c.Op != ir.OpReduceScatter {
+		return nil, fmt.Errorf("%w: it does reduce_scatter only", device.ErrUnsupported)
+	}
+	f, err := FlowOf(c, t.Members())
+	if err != nil {
+		return nil, err
+	}
+	if err := movable(t, c, f, kernels.ReduceLL); err != nil {
+		return nil, err
+	}
+	r := &kernels.AllReduce{Kind: kernels.AllReduceScatter, DType: DTypeOf(c), Red: c.Red, Threads: cmp.Or(tune.Threads, threadsMost), Unroll: cmp.Or(tune.Unroll, 2)}
+	switch {
+	case !slices.Contains(pushSumUnrolls, r.Unroll):
+		return nil, fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, r.Unroll, pushSumUnrolls)
+	case r.Threads%32 != 0 || r.Threads < 32 || r.Threads > threadsMost:
+		return nil, fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, r.Threads, threadsMost)
+	case tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost:
+		return nil, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
+	}
+	if err := a.operands(r, c, f); err != nil {
+		return nil, err
+	}
+	if r.Unroll > pushSumTogether {
+		r.Unroll, r.Group = pushSumTogether, int64(r.Unroll/pushSumTogether)
+	}
+	if r.Split = hostAddends(r); r.Split == 0 {
+		return nil, fmt.Errorf("%w: blocks of %d bytes are not worth cutting", device.ErrUnsupported, r.Share*16)
+	}
+	return r, nil
+}
+
+// AddendsByHost is hostPart of a reduce_scatter of so many members and bytes: what was
+// fastest on two and four H200. As much is read as written, 30 to 37 GB/s each way: most
+// where blocks that write are so few that others read what is just written. Of large
+// blocks fewer are enough.
+var AddendsByHost = func(members int, bytes int64) HostPart {
+	switch {
+	case members == 2:
+		return HostPart{80, 6, 12}
+	case bytes < 48<<20:
+		return HostPart{70, 6, 12}
+	case bytes < 192<<20:
+		return HostPart{75, 4, 8}
+	}
+	return HostPart{65, 3, 12}
+}
+
+// hostAddends is how many of a block's packs, in whole chunks, that is.
+func hostAddends(r *kernels.AllReduce) int64 {
+	chunk := int64(r.Threads * r.Unroll)
+	return r.Share * AddendsByHost(len(r.In), r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
+}
+
+// operands wants blocks of whole packs that lie together, each member's behind each
+// other, and results that lie over nothing but its own.
+func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
+	first := f.In(0, 0)
+	bytes := first.Bytes()
+	r.Share, r.Count = bytes/16, first.N*int64(f.n)
+	for i := range f.n {
+		in, out, own := f.In(i, 0), f.Out(i, 0), f.In(i, i)
+		if !in.Dense() || !out.Dense() {
+			return fmt.Errorf("%w: member %d: gaps between elements", device.ErrUnsupported, i)
+		}
+		for p := range f.n {
+			if b := f.In(i, p); b.Addr != in.Addr+nvlib.Ptr(int64(p)*bytes) {
+				return fmt.Errorf("%w: member %d: blocks do not lie behind each other", device.ErrUnsupported, i)
+			}
+		}
+		if bytes%16 != 0 || (in.Addr|out.Addr)%16 != 0 {
+			return fmt.Errorf("%w: member %d: a block is not of whole 16 bytes, or does not begin at a multiple of them", device.ErrUnsupported, i)
+		}
+		if whole := &c.Operands[i].In; whole.Overlaps(&out) && out.Addr != own.Addr {
+			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being its block", device.ErrUnsupported, i)
+		}
+		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
+	}
+	return nil
+}
+
+// Plan is one launch on each member.
+func (a pushSum) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	r, err := a.request(t, tune, c)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{}
+	addends(p, t, tune, r)
+	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
+	r.Blocks = grid(t, tune, r.Threads, chunks+r.Writers+r.Readers)
+	p.reserve("staging", int64(t.Members())*r.Share*16, func(a Area) { r.Data = a.At })
+	flagged(p, t, r, chunks+kernels.BlocksMost)
+	return p.meeting(t, r), nil
+}
+
+// addends gives r the blocks and the host memory for what goes by way of it, unless
+// too few blocks would be left for the link.
+func addends(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	part := AddendsByHost(t.Members(), r.Count*r.DType.Size())
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 6*(part.Writers+part.Readers) {
+		return
+	}
+	r.Kind, r.Writers, r.Readers = kernels.AllReduceAddends, part.Writers, part.Readers
+	p.hostMemory(int64(t.Members())*r.Split*16, func(a Area) { r.Host = a.At })
+}

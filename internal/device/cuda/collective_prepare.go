@@ -1,0 +1,215 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// resolve checks that views are the members' own memory, of one type, and that
+// no result names an element twice. What the op asks of their shapes is the
+// caller's to check.
+func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
+	if len(c.Parts) != len(t.members) {
+		return nil, fmt.Errorf("%d parts for %d members", len(c.Parts), len(t.members))
+	}
+	r := &coll.Collective{Collective: c}
+	dt := ir.InvalidDType
+	for i, m := range t.members {
+		p := coll.Part{Reads: c.Parts[i].Reads, Writes: c.Parts[i].Writes}
+		for _, side := range []struct {
+			there bool
+			v     device.View
+			r     *strided.View
+		}{{p.Reads, c.Parts[i].In, &p.In}, {p.Writes, c.Parts[i].Out, &p.Out}} {
+			if !side.there {
+				continue
+			}
+			var err error
+			if *side.r, err = m.dev.resolve(side.v, false); err != nil {
+				return nil, fmt.Errorf("member %d: %w", i, err)
+			}
+			if dt == ir.InvalidDType {
+				dt = side.r.DType
+			}
+			if side.r.DType != dt {
+				return nil, fmt.Errorf("member %d: %s among %s", i, side.r.DType, dt)
+			}
+			side.r.Detach()
+		}
+		if p.Writes && p.Out.NamesTwice() {
+			return nil, fmt.Errorf("member %d: the result names some element twice", i)
+		}
+		r.Operands = append(r.Operands, p)
+	}
+	return r, nil
+}
+
+// check resolves c and returns why the algorithm that tune names cannot do it. Of NCCL's the
+// algorithm is nil.
+func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, *coll.Collective, error) {
+	if err := t.w.err(); err != nil {
+		return nil, nil, err
+	}
+	if t.closed {
+		return nil, nil, errors.New("the team is closed")
+	}
+	var a coll.Algorithm
+	if tune.Algo != ncclName {
+		var err error
+		if a, err = coll.ByName(tune.Algo); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, err := t.resolve(c)
+	switch {
+	case err != nil:
+	case a == nil:
+		err = supportsNCCL(t, r)
+	default:
+		if err = t.apart(); err == nil {
+			err = a.Supports(t, tune, r)
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s by %s: %w", c.Op, tune.Algo, err)
+	}
+	return a, r, nil
+}
+
+// Prepare makes the launches of a collective.
+func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
+	if f := &t.w.m.sys.coresidency; tune.Algo == ncclName && f.enter(t.w) {
+		defer f.leave() // it runs the call once; the co-residency lock comes before the issue lock
+	}
+	defer t.w.exclusive()()
+	a, r, err := t.check(tune, c)
+	if err != nil {
+		return nil, err
+	}
+	launches, what := make([]device.Launch, len(t.members)), fmt.Sprintf("%s by %s", c.Op, tune.Algo)
+	if r.Empty() {
+		return launches, nil
+	}
+	steps, err := t.steps(a, tune, r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	for i, m := range t.members {
+		if len(steps[i]) > 0 {
+			launches[i] = &launch{dev: m.dev, name: what, steps: steps[i], member: m, meets: meetingOf(steps[i]), id: -1}
+		}
+	}
+	t.together(what, launches)
+	return launches, nil
+}
+
+// steps returns what each member launches; a is nil for NCCL.
+func (t *team) steps(a coll.Algorithm, tune device.Tuning, c *coll.Collective) ([][]step, error) {
+	if a == nil {
+		return prepareNCCL(t, c)
+	}
+	p, err := a.Plan(t, tune, c)
+	if err != nil {
+		return nil, err
+	}
+	return t.carryOut(p)
+}
+
+// carryOut reserves the memory of a plan and loads what its launches need.
+func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
+	for _, x := range p.Memory {
+		at, err := t.hold(x)
+		if err != nil {
+			return nil, err
+		}
+		x.Use(at)
+	}
+	list, err := p.Launches()
+	if err != nil {
+		return nil, err
+	}
+	steps := make([][]step, len(t.members))
+	for i, m := range t.members {
+		for _, x := range list[i] {
+			st, err := m.step(x)
+			if err != nil {
+				return nil, err
+			}
+			steps[i] = append(steps[i], st)
+		}
+	}
+	return steps, nil
+}
+
+// step makes an action of the member's ready to run.
+func (m *member) step(x coll.Action) (step, error) {
+	switch x := x.(type) {
+	case coll.Kernel:
+		return m.kernel(x.Meeting)
+	case coll.Copies:
+		return m.push(x)
+	}
+	c := x.(coll.Copy)
+	return &copyStep{c.Dst, c.Src}, nil
+}
+
+// compileAhead has the compiler begin with the kernels of a plan: a dry run, in which nothing
+// is reserved and nothing loaded.
+func (t *team) compileAhead(p *coll.Plan) {
+	lib, ok := t.w.m.opts.Kernels.(foresighted)
+	if !ok {
+		return
+	}
+	for _, x := range p.Memory { // memory that is none, aligned as what is reserved
+		x.Use(coll.Area{At: make([]nvlib.Ptr, len(t.members)), Bytes: x.Bytes})
+	}
+	list, err := p.Launches()
+	if err != nil {
+		return // Prepare tells of errors
+	}
+	for i, m := range t.members {
+		for _, x := range list[i] {
+			if k, ok := x.(coll.Kernel); ok {
+				k.Team = m.place()
+				lib.MeetingAhead(m.dev.site.target(), k.Meeting)
+			}
+		}
+	}
+}
+
+// Members is how many there are.
+func (t *team) Members() int { return len(t.members) }
+
+// SharesGPU reports whether two members are on one GPU.
+func (t *team) SharesGPU(i, k int) bool { return t.members[i].dev.site == t.members[k].dev.site }
+
+// BlockShared is how many bytes of shared memory a block may have on all members' devices:
+// from 99 to 227 KiB, by their architecture.
+func (t *team) BlockShared() int {
+	least := math.MaxInt
+	for _, m := range t.members {
+		least = min(least, m.dev.site.gpu.BlockShared)
+	}
+	return least
+}
+
+// KeepsStretches returns nil where the members' links are known to deliver 128
+// bytes that one warp writes as one: NVLink, and a device's own memory. Over a
+// bus the last bytes may come first.
+func (t *team) KeepsStretches() error {
+	for _, m := range t.members {
+		for _, o := range t.members {
+			if linkOf(t.w, m.dev.site, o.dev.site) == 'p' {
+				return fmt.Errorf("%w: no NVLink between GPUs %d and %d", device.ErrUnsupported, m.dev.site.gpu.Device, o.dev.site.gpu.Device)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,23 @@
+package cuda
+
+import (
+	"context"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// expire ends the world because a context is done, unless what it was for is over, and says
+// what the world was at.
+func (w *world) expire(ctx context.Context, over *bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause != nil || *over {
+		return
+	}
+	var at []device.Standing
+	w.asking(func() {
+		tellMarks(w)
+		at = standings(w)
+	})
+	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: at})
+}

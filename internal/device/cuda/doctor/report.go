@@ -1,0 +1,178 @@
+// Package doctor says what there is of CUDA: libraries, GPUs, how these reach each other.
+package doctor
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// MulticastVariable names the environment variable that, as "on", opts in to NVLink
+// multicast: multicast objects may then be made, NCCL is left to its own environment,
+// and the algorithm multimem is there for sums in any order. On hosts that others
+// share a fault there can put GPUs out of service.
+const MulticastVariable = "HOCKET_MULTICAST"
+
+// What a Report says of it.
+const (
+	MulticastOn  = "on"
+	MulticastOff = "off"
+)
+
+// Report is what there is of CUDA.
+type Report struct {
+	// Libraries are those that were looked for.
+	Libraries []Found `json:"libraries"`
+	GPUs      []GPU   `json:"gpus,omitempty"`
+	// Detours says which GPUs do not reach each other's memory, and why: what they
+	// exchange goes through host memory.
+	Detours []string `json:"detours,omitempty"`
+	// Multicast says whether the user opted in to NVLink multicast.
+	Multicast string `json:"multicast"`
+	// Missing is why the machine cannot be used; empty where it can.
+	Missing string `json:"missing,omitempty"`
+}
+
+// Found is a library: where it lies and its version, or why it was not found.
+type Found struct {
+	Name    string `json:"name"`
+	Path    string `json:"path,omitempty"`
+	Version string `json:"version,omitempty"`
+	Missing string `json:"missing,omitempty"`
+	// Mistakes is what is known to be wrong with this version, and what is done about it.
+	Mistakes []string `json:"mistakes,omitempty"`
+}
+
+// GPU is a device.
+type GPU struct {
+	Name    string `json:"name"`
+	PCI     string `json:"pci"`
+	Arch    string `json:"arch"`
+	Memory  int64  `json:"memory"` // bytes
+	NVLinks int    `json:"nvlinks"`
+	// Multicast says that the GPU supports NVLink multicast, used or not.
+	Multicast bool `json:"multicast"`
+	// Peers says of every GPU, by number, how its memory is reached: "nvlink",
+	// "pcie", "host" for copies through that, or "self".
+	Peers []string `json:"peers"`
+}
+
+// AddGPUs adds a system's; nvml may be nil.
+func (r *Report) AddGPUs(s *gpu.System, nvml *nvlib.NVML) {
+	r.Detours = gpu.Detours(s.GPUs, s.ApartNow)
+	for _, g := range s.GPUs {
+		r.GPUs = append(r.GPUs, describeGPU(s, g, nvml))
+	}
+}
+
+// Note keeps the first reason why the machine cannot be used.
+func (r *Report) Note(missing string) {
+	if r.Missing == "" {
+		r.Missing = missing
+	}
+}
+
+// Add tells of a library, or why it was not found.
+func (r *Report) Add(name string, lib interface{ Loaded() nvlib.Loaded }, err error) {
+	if err != nil {
+		r.Libraries = append(r.Libraries, Found{Name: name, Missing: err.Error()})
+		return
+	}
+	l := lib.Loaded()
+	r.Libraries = append(r.Libraries, Found{Name: name, Path: l.Path, Version: l.Version})
+}
+
+// AddMistakes tells what is wrong with the library that was added last.
+func (r *Report) AddMistakes(lib *nvlib.NCCL) {
+	l := &r.Libraries[len(r.Libraries)-1]
+	for _, k := range lib.Mistakes(r.Multicast == MulticastOn) {
+		l.Mistakes = append(l.Mistakes, k.String())
+	}
+}
+
+// describeGPU tells of a device; nvml may be nil.
+func describeGPU(s *gpu.System, g *gpu.GPU, nvml *nvlib.NVML) GPU {
+	out := GPU{Name: g.Name, PCI: g.PCI, Arch: g.Arch, Memory: g.Memory, Multicast: g.Multicasts()}
+	var here nvlib.NVMLDevice
+	if nvml != nil {
+		if d, err := nvml.DeviceAt(g.PCI); err == nil {
+			here, out.NVLinks = d, nvml.NVLinks(d)
+		}
+	}
+	for _, peer := range s.GPUs {
+		out.Peers = append(out.Peers, wayTo(s, g, peer, nvml, here))
+	}
+	return out
+}
+
+func wayTo(s *gpu.System, g, peer *gpu.GPU, nvml *nvlib.NVML, here nvlib.NVMLDevice) string {
+	if g == peer {
+		return "self"
+	}
+	if s.ApartNow(g, peer) != nil {
+		return "host"
+	}
+	if nvml != nil {
+		if there, err := nvml.DeviceAt(peer.PCI); err == nil {
+			if ok, err := nvml.Peers(here, there, nvlib.PeerNVLink); err == nil && ok {
+				return "nvlink"
+			}
+		}
+	}
+	return "pcie"
+}
+
+// Lines says it in words, a line each: name, then what was found.
+func (r Report) Lines() [][2]string {
+	var lines [][2]string
+	for i, g := range r.GPUs {
+		what := fmt.Sprintf("%s, %s, %d GiB, %s", g.Name, g.Arch, g.Memory>>30, g.PCI)
+		if g.NVLinks > 0 {
+			what += fmt.Sprintf(", %d NVLinks up", g.NVLinks)
+		}
+		for j, way := range g.Peers {
+			switch way {
+			case "self":
+			case "host":
+				what += fmt.Sprintf("; GPU %d through the host", j)
+			default:
+				what += fmt.Sprintf("; GPU %d by %s", j, way)
+			}
+		}
+		lines = append(lines, [2]string{fmt.Sprint("gpu ", i), what})
+	}
+	for _, d := range r.Detours {
+		lines = append(lines, [2]string{"through the host", d})
+	}
+	lines = append(lines, [2]string{"multicast", r.multicastText()})
+	for _, l := range r.Libraries {
+		what := "missing: " + l.Missing
+		if l.Missing == "" {
+			what = l.Version + ", " + l.Path
+		}
+		lines = append(lines, [2]string{l.Name, what})
+		for _, m := range l.Mistakes {
+			lines = append(lines, [2]string{"", "warning: " + m})
+		}
+	}
+	return lines
+}
+
+// multicastText says whether NVLink multicast is used, and where it could be.
+func (r Report) multicastText() string {
+	able := 0
+	for _, g := range r.GPUs {
+		if g.Multicast {
+			able++
+		}
+	}
+	what := r.Multicast
+	if what == MulticastOff {
+		what += fmt.Sprintf(" (%s=on opts in)", MulticastVariable)
+	}
+	if len(r.GPUs) == 0 {
+		return what
+	}
+	return fmt.Sprintf("%s; %d of %d GPUs support it", what, able, len(r.GPUs))
+}

@@ -1,0 +1,210 @@
+package gemm
+
+import (
+	"fmt"
+	"math/bits"
+
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// LtProblem is a gemm as cuBLASLt takes it. Its matrices lie in columns: it
+// computes outᵀ = bᵀ·aᵀ.
+type LtProblem struct {
+	Problem
+	ld     [3]int64 // leading dimensions of b, a, out
+	ta, tb bool     // b, a are read transposed
+	tf32   bool
+}
+
+// CuBLASLt returns g for cuBLASLt, if it takes such strides.
+func (g Problem) CuBLASLt() (LtProblem, bool) {
+	if g.On != 1 && g.N > 1 {
+		if g.Bias != 0 {
+			return LtProblem{}, false
+		}
+		g = g.turned()
+	}
+	l := LtProblem{Problem: g}
+	var turned, ok [3]bool
+	l.ld[0], turned[0], ok[0] = columns(g.N, g.K, g.Bn, g.Bk)
+	l.ld[1], turned[1], ok[1] = columns(g.K, g.M, g.Ak, g.Am)
+	l.ld[2], turned[2], ok[2] = columns(g.N, g.M, g.On, g.Om)
+	l.ta, l.tb = turned[0], turned[1]
+	good := ok == [3]bool{true, true, true} && !turned[2] && g.Batch <= 1<<30
+	return l, good && g.addsBiasOnce(l.ld[:]...)
+}
+
+// addsBiasOnce reports whether cuBLASLt adds g's bias before it rounds. Seen on
+// an H200 with 13.1: where extents, leading dimensions or addresses keep it from
+// 16-byte accesses it stores the product in the narrow type and adds the bias
+// in a pass of its own, which rounds twice (S11 allows once).
+func (g Problem) addsBiasOnce(ld ...int64) bool {
+	if g.Bias == 0 || g.DType.Size() >= 4 {
+		return true
+	}
+	per := 16 / g.DType.Size()
+	for _, n := range append(ld, g.N, g.K) {
+		if n%per != 0 {
+			return false
+		}
+	}
+	for _, p := range []nvlib.Ptr{g.A, g.B, g.Out, g.Bias} {
+		if p%16 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Launch is a product by cuBLASLt.
+type Launch struct {
+	host    *Host
+	Library *nvlib.CuBLASLt
+	Handle  nvlib.LtHandle
+	Problem LtProblem
+	Product *nvlib.Product
+	Desc    nvlib.LtDesc
+	Layouts [3]nvlib.LtLayout
+	Need    int64         // workspace, in bytes
+	guess   bool          // see pick
+	own     *nvlib.Launch // hocket's kernel for few rows, while it may be chosen; else nil
+}
+
+// WorkspaceBytes is what algorithms may use, on each stream.
+const WorkspaceBytes = 32 << 20
+
+// notTaken turns cuBLASLt's saying that it does not take a product into nil.
+func notTaken(err error) error {
+	switch nvlib.Code(err, "cuBLASLt") {
+	case nvlib.CuBLASNotSupported, nvlib.CuBLASInvalidValue:
+		return nil
+	}
+	return err
+}
+
+func ltTypes(dt ir.DType, tf32 bool) (t nvlib.LtType, c nvlib.LtCompute, scale nvlib.LtType) {
+	switch {
+	case dt == ir.F16:
+		return nvlib.LtF16, nvlib.LtCompute32F, nvlib.LtF32
+	case dt == ir.BF16:
+		return nvlib.LtBF16, nvlib.LtCompute32F, nvlib.LtF32
+	case dt == ir.F64:
+		return nvlib.LtF64, nvlib.LtCompute64F, nvlib.LtF64
+	case tf32:
+		return nvlib.LtF32, nvlib.LtCompute32FTF32, nvlib.LtF32
+	}
+	return nvlib.LtF32, nvlib.LtCompute32F, nvlib.LtF32
+}
+
+// Describe tells cuBLASLt of the product.
+func (st *Launch) Describe() error {
+	lib, g := st.Library, &st.Problem
+	t, compute, scale := ltTypes(g.DType, g.tf32)
+	var err error
+	if st.Desc, err = lib.NewDesc(compute, scale); err != nil {
+		return err
+	}
+	set := func(attr int, v int32) {
+		if err == nil {
+			err = lib.SetDesc32(st.Desc, attr, v)
+		}
+	}
+	rows, cols := [3]int64{g.N, g.K, g.N}, [3]int64{g.K, g.M, g.M}
+	for i, turned := range []bool{g.ta, g.tb} {
+		if turned {
+			rows[i], cols[i] = cols[i], rows[i]
+			set(nvlib.LtDescTransA+i, 1)
+		}
+	}
+	if g.Bias != 0 { // a relu comes later: see withRelu
+		set(nvlib.LtDescEpilog, nvlib.LtEpilogueBias)
+	}
+	if g.SMs > 0 {
+		set(nvlib.LtDescSMs, int32(g.SMs))
+	}
+	if err == nil {
+		err = st.setBias(g.Bias)
+	}
+	if err != nil {
+		return err
+	}
+	for i, shift := range []int64{g.BStep, g.AStep, g.OutStep} {
+		if st.Layouts[i], err = lib.NewLayout(t, rows[i], cols[i], g.ld[i], int32(g.Batch), shift); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setRelu has st end in a relu.
+func (st *Launch) setRelu() error {
+	epilogue := int32(nvlib.LtEpilogueRelu)
+	if st.Problem.Bias != 0 {
+		epilogue |= nvlib.LtEpilogueBias
+	}
+	return st.Library.SetDesc32(st.Desc, nvlib.LtDescEpilog, epilogue)
+}
+
+// setBias says where the bias is, if there is one.
+func (st *Launch) setBias(at nvlib.Ptr) error {
+	if st.Problem.Bias == 0 {
+		return nil
+	}
+	return st.Library.SetDesc64(st.Desc, nvlib.LtDescBias, uint64(at))
+}
+
+// NewProduct makes st ready to be computed by an algorithm on operands.
+func (st *Launch) NewProduct(algo nvlib.LtAlgo, b, a, out nvlib.Ptr) *nvlib.Product {
+	la := st.Layouts
+	return nvlib.NewProduct(st.Handle, st.Desc, la[0], la[1], la[2], b, a, out, algo, st.Problem.DType == ir.F64)
+}
+
+// aligned is the largest power of two, up to 256, that divides an address.
+func aligned(p nvlib.Ptr) uint32 { return 1 << min(bits.TrailingZeros64(uint64(p)), 8) }
+
+// dropOwn lets hocket's kernel go.
+func (st *Launch) dropOwn() {
+	if st.own != nil {
+		st.own.Free()
+		st.own = nil
+	}
+}
+
+// Free gives back what cuBLASLt has of the product: once, when its launch is released
+// or else with the world. The caller holds the world's mutex.
+func (st *Launch) Free() {
+	if !st.host.Live[st] {
+		return
+	}
+	delete(st.host.Live, st)
+	if st.Product != nil {
+		st.Product.Free()
+	}
+	st.dropOwn()
+	for _, l := range st.Layouts {
+		if l != 0 {
+			_ = st.Library.FreeLayout(l) // it only frees memory: what could be done?
+		}
+	}
+	if st.Desc != 0 {
+		_ = st.Library.FreeDesc(st.Desc)
+	}
+}
+
+// key says all that the choice of an algorithm depends on: equal keys, equal
+// choices.
+func (st *Launch) key() string {
+	g, own := &st.Problem, ""
+	if st.own != nil {
+		own = "; own"
+	}
+	return fmt.Sprintf("product 2; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
+		st.host.gpu.Name, st.host.gpu.Arch, st.host.gpu.SMs, g.SMs, st.Library.Version(), g.DType, g.tf32, g.M, g.N, g.K, g.Batch, g.ld, g.BStep, g.AStep, g.OutStep,
+		g.ta, g.tb, g.Bias != 0, g.Alignments(), !g.Fixed, WorkspaceBytes) + own
+}
+
+// Alignments are those of the operands and of the result twice, as cuBLASLt asks for them.
+func (g *LtProblem) Alignments() [4]uint32 {
+	return [4]uint32{aligned(g.B), aligned(g.A), aligned(g.Out), aligned(g.Out)}
+}

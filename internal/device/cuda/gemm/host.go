@@ -1,0 +1,116 @@
+package gemm
+
+import (
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// Site is what GEMMs need of the world that they run in. Its methods are called with the
+// world held exclusively and the GPU's context current.
+type Site interface {
+	// Recording reports whether a graph is being recorded, with which a trial would be.
+	Recording() bool
+	// NewClock takes an event that tells the time, FreeClocks gives some back.
+	NewClock() (nvlib.Event, error)
+	FreeClocks([]nvlib.Event)
+	// Compile makes the launches of a problem; CompileAside lets others use the world
+	// meanwhile.
+	Compile(p kernels.Problem) ([]*nvlib.Launch, error)
+	CompileAside(p kernels.Problem) ([]*nvlib.Launch, error)
+}
+
+// Host prepares GEMMs for one GPU of a world. The world's mutex guards it.
+type Host struct {
+	site   Site
+	drv    *nvlib.Driver
+	gpu    *gpu.GPU
+	heaps  *[3]*gpu.Heap // by kind
+	picks  *Picks
+	cache  *kernels.Cache   // keeps picks; nil for none
+	tf32   bool             // GEMMs of f32 multiply operands rounded to 11 bits
+	skinny bool             // hocket's kernel for few rows may be picked
+	Live   map[*Launch]bool // not freed
+}
+
+// NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
+func NewHost(site Site, g *gpu.GPU, heaps *[3]*gpu.Heap, all *Picks, cache *kernels.Cache, tf32, skinny bool) *Host {
+	return &Host{site: site, drv: g.System.Driver, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny, Live: map[*Launch]bool{}}
+}
+
+// NewStep is a GEMM that cuBLASLt knows nothing of yet, to be freed.
+func (h *Host) NewStep(lib *nvlib.CuBLASLt, handle nvlib.LtHandle, g LtProblem) *Launch {
+	st := &Launch{host: h, Library: lib, Handle: handle, Problem: g}
+	h.Live[st] = true
+	return st
+}
+
+// Prepare prepares g; nil where cuBLASLt does not take it. The context is
+// current.
+func (h *Host) Prepare(g Problem) (*Launch, error) {
+	l, ok := g.CuBLASLt()
+	if !ok {
+		return nil, nil
+	}
+	l.tf32 = h.tf32 && g.DType == ir.F32
+	lib, handle, err := h.gpu.LtHandle()
+	if err != nil {
+		return nil, err
+	}
+	st := h.NewStep(lib, handle, l)
+	var choice *Pick
+	if st.own, err = h.skinnyLaunch(&g); err == nil {
+		err = st.Describe()
+	}
+	if err == nil {
+		choice, err = h.pick(st)
+	}
+	if err != nil || choice == nil {
+		st.Free()
+		return nil, notTaken(err)
+	}
+	if choice.own {
+		return st, nil
+	}
+	st.dropOwn()
+	st.Need, st.guess = choice.Need, choice.guess
+	st.Product = st.NewProduct(choice.Algo, l.B, l.A, l.Out)
+	return st, nil
+}
+
+// Guesses names the GEMMs that run by a guess for want of memory to time others in.
+func (h *Host) Guesses() (list []string) {
+	for st := range h.Live {
+		if st.guess {
+			list = append(list, st.Problem.String())
+		}
+	}
+	return list
+}
+
+// FreeAll frees the GEMMs that are left.
+func (h *Host) FreeAll() {
+	for st := range h.Live {
+		st.Free()
+	}
+}
+
+// Workspace is how many bytes of workspace st needs.
+func (st *Launch) Workspace() int64 { return st.Need }
+
+// Run gives a stream the GEMM, with a workspace that is large enough.
+func (st *Launch) Run(workspace nvlib.Ptr, h nvlib.Stream) error {
+	return st.Library.Multiply(st.Product, workspace, st.Need, h)
+}
+
+// TakeOwn returns hocket's kernel where it was picked, and frees the rest; nil where
+// cuBLASLt computes st.
+func (st *Launch) TakeOwn() *nvlib.Launch {
+	own := st.own
+	if own != nil {
+		st.own = nil
+		st.Free()
+	}
+	return own
+}

@@ -1,0 +1,385 @@
+package gemm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// cuBLASLt guesses which of its algorithms is fastest, and is often wrong by
+// some percent. So the best guesses are run on scratch memory and timed, once
+// for each product that is unlike those before; what was found is kept, in the
+// process and on disk. A guess that no memory was there to look beyond is kept in the
+// process alone: its bits stay, and the next process looks again.
+
+// Pick is the algorithm for a product.
+type Pick struct {
+	Algo  nvlib.LtAlgo
+	Need  int64 // workspace, in bytes
+	guess bool  // the first, for want of memory to time others in
+	own   bool  // hocket's kernel for few rows, and no algorithm
+}
+
+// Picks are the process's. mu is held while one is looked for: two measurements
+// at a time would disturb each other.
+type Picks struct {
+	mu   sync.Mutex
+	made map[string]*Pick // by key; nil where no algorithm takes the product
+	ran  map[onGPU]bool   // which of them ran
+	// Watch is told how candidates fared, where it is set: for tests.
+	Watch func(key string, cands []Candidate, best int)
+}
+
+// onGPU is a pick, by its key, on a GPU.
+type onGPU struct {
+	gpu *gpu.GPU
+	key string
+}
+
+const (
+	// MostCandidates is how many of cuBLASLt's guesses are tried.
+	MostCandidates = 12
+	// TrialMs bounds the device time that a product's race takes, and the duel
+	// after it, more or less.
+	TrialMs = 30
+	// TrialRounds is how often each candidate is timed, at most, and chainMs how
+	// long a timing lasts at the least.
+	TrialRounds = 5
+	chainMs     = 1
+	// leastWork is how many multiplications make a product worth a trial; less
+	// takes about a microsecond, whatever the algorithm.
+	leastWork = 1 << 27
+	// worthwhile is what another algorithm must win over the first guess.
+	worthwhile = 0.99
+)
+
+// pick returns the algorithm for st, which has run on this GPU then; nil where
+// there is none. The context is current.
+func (h *Host) pick(st *Launch) (*Pick, error) {
+	all := h.picks
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	key := st.key()
+	p, known := all.made[key]
+	if !known {
+		var ran bool
+		var err error
+		if p, ran, err = h.choose(st, key); err != nil {
+			return nil, err
+		}
+		if all.made == nil {
+			all.made = map[string]*Pick{}
+		}
+		all.made[key] = p
+		h.picks.noteRan(h.gpu, key, ran)
+	}
+	if p == nil || p.own || !st.Problem.Relu {
+		return p, h.exercise(st, p, key)
+	}
+	return h.withRelu(st, *p, key)
+}
+
+// withRelu has st end in a relu, by the algorithm that it has without one: sums
+// are taken in the same order then, and the relu changes no more than it says.
+// Nil where that algorithm cannot.
+func (h *Host) withRelu(st *Launch, p Pick, key string) (*Pick, error) {
+	if err := st.setRelu(); err != nil {
+		return nil, err
+	}
+	la := st.Layouts
+	r, err := st.Library.Check(st.Handle, st.Desc, la[0], la[1], la[2], la[2], p.Algo)
+	if err != nil || r.State != 0 || r.Workspace > WorkspaceBytes {
+		return nil, notTaken(err)
+	}
+	p.Need = max(p.Need, int64(r.Workspace))
+	return &p, h.exercise(st, &p, key+" relu")
+}
+
+// exercise runs a pick once on each GPU, if it has not run there: its code is
+// brought to the device when it first runs.
+func (h *Host) exercise(st *Launch, p *Pick, key string) error {
+	if p == nil || p.own || h.picks.ran[onGPU{h.gpu, key}] {
+		return nil
+	}
+	ran, err := h.runOnce(st, p)
+	if err == nil && !ran {
+		ran, err = h.runSmall(st, p)
+	}
+	if err == nil {
+		h.picks.noteRan(h.gpu, key, ran)
+	}
+	return err
+}
+
+// runOnce runs a pick on scratch memory; not where there is none, or a graph is recorded.
+func (h *Host) runOnce(st *Launch, p *Pick) (ran bool, err error) {
+	t, err := h.newTrial(st, p.Need, 1)
+	if err != nil {
+		if withoutTrial(err) {
+			err = nil
+		}
+		return false, err
+	}
+	err = t.close(t.try(Candidate{Pick: *p}))
+	return err == nil, err
+}
+
+// smallSide is how many rows and columns of a product are computed where there is no
+// memory for all: whole tiles of any algorithm.
+const smallSide = 256
+
+// runSmall runs a pick on a corner of st, which the same code computes; not where that
+// is all of it, or where cuBLASLt does not take it by that algorithm.
+func (h *Host) runSmall(st *Launch, p *Pick) (ran bool, err error) {
+	g := st.Problem
+	g.M, g.N, g.Batch = min(g.M, smallSide), min(g.N, smallSide), 1
+	if g == st.Problem {
+		return false, nil
+	}
+	small := h.NewStep(st.Library, st.Handle, g)
+	defer small.Free()
+	if err := small.Describe(); err != nil {
+		return false, notTaken(err)
+	}
+	if g.Relu {
+		if err := small.setRelu(); err != nil {
+			return false, err
+		}
+	}
+	need, ok := small.takes(p.Algo)
+	if !ok {
+		return false, nil
+	}
+	ran, err = h.runOnce(small, &Pick{Algo: p.Algo, Need: need})
+	return ran, notTaken(err)
+}
+
+// noteRan notes whether a pick has run on a GPU.
+func (p *Picks) noteRan(g *gpu.GPU, key string, ran bool) {
+	if p.ran == nil {
+		p.ran = map[onGPU]bool{}
+	}
+	p.ran[onGPU{g, key}] = ran
+}
+
+// choose looks for an algorithm: among those kept, else among cuBLASLt's
+// guesses, by measurement where that is wanted and there is memory for it.
+func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
+	g := &st.Problem
+	if b, ok := h.cache.LoadNote(key); ok && !g.Fixed {
+		if p := st.kept(b); p != nil {
+			return p, false, nil
+		}
+	}
+	wish := nvlib.Wish{Workspace: WorkspaceBytes, Align: g.Alignments(), NoSplit: g.Fixed}
+	la, n := st.Layouts, MostCandidates
+	if g.Fixed || float64(g.Batch)*float64(g.M)*float64(g.N)*float64(g.K) < leastWork {
+		n = 1
+	}
+	found, err := st.Library.Heuristic(st.Handle, st.Desc, la[0], la[1], la[2], la[2], wish, n)
+	if err != nil {
+		return nil, false, err
+	}
+	var cands []Candidate
+	for i, f := range found {
+		cands = append(cands, Candidate{Pick: Pick{Algo: f.Algo, Need: int64(f.Workspace)}})
+		if i == 0 && st.own != nil { // so early, so that it is tried where few are
+			cands = append(cands, Candidate{Pick: Pick{own: true}})
+		}
+	}
+	switch {
+	case len(cands) == 0 && st.own != nil:
+		return &Pick{own: true}, false, nil
+	case len(cands) == 0:
+		return nil, false, nil
+	}
+	if len(cands) == 1 {
+		return &cands[0].Pick, false, nil
+	}
+	t, err := h.newTrial(st, WorkspaceBytes, st.weights())
+	switch {
+	case err == nil:
+	case !withoutTrial(err):
+		return nil, false, err
+	case g.Timed && errors.Is(err, device.ErrOutOfMemory):
+		return nil, false, h.trialError(st, err)
+	default:
+		cands[0].guess = true
+		return &cands[0].Pick, false, nil
+	}
+	best, err := t.fastest(cands)
+	if err = t.close(err); err != nil {
+		return nil, false, err
+	}
+	if watch := h.picks.Watch; watch != nil {
+		watch(key, cands, best)
+	}
+	h.cache.StoreNote(key, cands[best].bytes())
+	return &cands[best].Pick, true, nil
+}
+
+// trialError says what a trial of st takes, which is not there.
+func (h *Host) trialError(st *Launch, err error) error {
+	a, b, out := st.Problem.spans()
+	free, _, ierr := h.drv.MemInfo()
+	bytes := a + b*st.weights() + out + WorkspaceBytes
+	return &device.TrialError{What: st.Problem.String(), Bytes: bytes, Free: free, Err: errors.Join(err, ierr)}
+}
+
+// String names the product.
+func (g *LtProblem) String() string {
+	batch := ""
+	if g.Batch > 1 {
+		batch = fmt.Sprintf("%d of ", g.Batch)
+	}
+	return fmt.Sprintf("%s%dx%dx%d %s", batch, g.M, g.N, g.K, g.DType)
+}
+
+// ownNeed stands on disk for hocket's kernel, in the place of what an algorithm needs.
+const ownNeed = -1
+
+// bytes is the pick as it is kept on disk.
+func (p *Pick) bytes() []byte {
+	need := p.Need
+	if p.own {
+		need = ownNeed
+	}
+	b := binary.LittleEndian.AppendUint64(nil, uint64(need))
+	for _, w := range p.Algo {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+// kept returns the pick that b is, if cuBLASLt says that it computes st.
+func (st *Launch) kept(b []byte) *Pick {
+	var p Pick
+	if len(b) != 8*(1+len(p.Algo)) {
+		return nil
+	}
+	if int64(binary.LittleEndian.Uint64(b)) == ownNeed {
+		if st.own == nil {
+			return nil
+		}
+		return &Pick{own: true}
+	}
+	for i := range p.Algo {
+		p.Algo[i] = binary.LittleEndian.Uint64(b[8*(1+i):])
+	}
+	need, ok := st.takes(p.Algo)
+	if !ok {
+		return nil
+	}
+	p.Need = need
+	return &p
+}
+
+// takes returns the workspace with which cuBLASLt computes st by an algorithm, if it does.
+func (st *Launch) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
+	la := st.Layouts
+	r, err := st.Library.Check(st.Handle, st.Desc, la[0], la[1], la[2], la[2], algo)
+	return int64(r.Workspace), err == nil && r.State == 0 && r.Workspace <= WorkspaceBytes
+}
+
+// Candidate is an algorithm under trial.
+type Candidate struct {
+	Pick
+	runs   []func() error // one for each copy of b
+	ms     float32        // the shortest time yet; 0 for none
+	out    bool           // of the race
+	events [2]nvlib.Event
+}
+
+// fastest returns the index of the candidate to take. It fills in what they took.
+func (t *trial) fastest(cands []Candidate) (int, error) {
+	if err := t.try(cands[0]); err != nil {
+		return 0, err
+	}
+	if err := t.round(cands[:1], 0, 1); err != nil {
+		return 0, err
+	}
+	once := max(cands[0].ms, 1e-3)
+	if once > TrialMs {
+		return 0, nil
+	}
+	cands[0].ms = 0
+	cands = cands[:min(len(cands), max(3, int(TrialMs/3/once)))]
+	if err := t.admit(cands); err != nil {
+		return 0, err
+	}
+	chain := min(max(int(chainMs/once), 1), 20)
+	best, err := t.race(cands, chain)
+	if err != nil || best == 0 {
+		return 0, err
+	}
+	rounds := max(1, min(TrialRounds, int(TrialMs/2/once/float32(chain))))
+	ratio, err := t.duel(&cands[0], &cands[best], rounds, chain)
+	if ratio > worthwhile {
+		best = 0
+	}
+	return best, err
+}
+
+// race times the candidates in rounds, and lets those go that are far behind. It
+// returns the fastest.
+func (t *trial) race(cands []Candidate, chain int) (best int, err error) {
+	used := float32(0)
+	for round := range TrialRounds {
+		if err := t.round(cands, round*3, chain); err != nil {
+			return 0, err
+		}
+		for i := range cands {
+			if c := &cands[i]; c.ms > 0 && c.ms < cands[best].ms {
+				best = i
+			}
+		}
+		before := used
+		for i := range cands {
+			c := &cands[i]
+			if !c.out {
+				used += c.ms * float32(chain)
+			}
+			c.out = c.out || i > 0 && c.ms > cands[best].ms*1.1
+		}
+		if used+(used-before) > TrialMs {
+			break
+		}
+	}
+	return best, nil
+}
+
+// duel returns what b takes of what a takes, the median of pairs in turns: races
+// favour whom the device's clocks favoured.
+func (t *trial) duel(a, b *Candidate, rounds, chain int) (float32, error) {
+	var ratios []float32
+	for i := range rounds {
+		pair := []*Candidate{a, b}
+		if i%2 == 1 {
+			slices.Reverse(pair)
+		}
+		ms, err := t.times(pair, chain)
+		if err != nil {
+			return 1, err
+		}
+		if i%2 == 1 {
+			slices.Reverse(ms)
+		}
+		ratios = append(ratios, ms[1]/ms[0])
+	}
+	slices.Sort(ratios)
+	return ratios[len(ratios)/2], nil
+}
+
+// String is for tests: what the candidate took.
+func (c Candidate) String() string {
+	if c.ms == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1fµs", c.ms*1e3)
+}

@@ -1,0 +1,157 @@
+// Package gemm computes matrix products on one GPU: by the fastest of cuBLASLt's algorithms
+// and hocket's own kernel for few rows, which it finds by timing them (host.go prepares one,
+// pick.go chooses, trial.go times).
+package gemm
+
+import (
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// Product is out[i] = Σk a[i, k]·b[i, k] (+ bias[i]), i over dims.
+type Product struct {
+	DType         ir.DType
+	out, a, b     nvlib.Ptr
+	bias          nvlib.Ptr // 0 for none
+	Dims          []Axis    // lead…, m…, n
+	Depth, Ka, Kb int64
+	batch         int // how many of dims both a and b have
+}
+
+// Axis is an extent of the result with every operand's stride along it.
+type Axis struct{ N, Out, A, B, bias int64 }
+
+// Linear is out = x·wᵀ (+ bias) of a linear's operands, which were checked.
+func Linear(out *strided.View, ins []strided.View) Product {
+	x, w := &ins[0], &ins[1]
+	r := len(x.Shape) - 1
+	p := Product{DType: out.DType, out: out.Addr, a: x.Addr, b: w.Addr, Depth: x.Shape[r], Ka: x.Strides[r], Kb: w.Strides[1]}
+	for i := range r {
+		p.Dims = append(p.Dims, Axis{N: x.Shape[i], Out: out.Strides[i], A: x.Strides[i]})
+	}
+	n := Axis{N: w.Shape[0], Out: out.Strides[r], B: w.Strides[0]}
+	if len(ins) == 3 {
+		p.bias, n.bias = ins[2].Addr, ins[2].Strides[0]
+	}
+	p.Dims = append(p.Dims, n)
+	return p
+}
+
+// Matmul is out = a·b of a matmul's operands, which were checked; ta and tb say which
+// are read transposed.
+func Matmul(out *strided.View, ins []strided.View, ta, tb bool) Product {
+	a, b := &ins[0], &ins[1]
+	r := len(out.Shape)
+	am, ak, bk, bn := r-2, r-1, r-2, r-1
+	if ta {
+		am, ak = ak, am
+	}
+	if tb {
+		bk, bn = bn, bk
+	}
+	p := Product{DType: out.DType, out: out.Addr, a: a.Addr, b: b.Addr, Depth: a.Shape[ak], Ka: a.Strides[ak], Kb: b.Strides[bk], batch: r - 2}
+	for i := range r - 2 {
+		p.Dims = append(p.Dims, Axis{N: out.Shape[i], Out: out.Strides[i], A: a.Strides[i], B: b.Strides[i]})
+	}
+	p.Dims = append(p.Dims, Axis{N: out.Shape[r-2], Out: out.Strides[r-2], A: a.Strides[am]},
+		Axis{N: out.Shape[r-1], Out: out.Strides[r-1], B: b.Strides[bn]})
+	return p
+}
+
+// Merge joins neighbouring axes of a kind, batch or rows, that go on without a
+// gap, and drops those of extent 1. The last axis stays as it is.
+func (p *Product) Merge() {
+	var dims []Axis
+	last, batch := len(p.Dims)-1, 0
+	for i, d := range p.Dims[:last] {
+		isBatch := i < p.batch
+		if d.N == 1 {
+			continue
+		}
+		if k := len(dims) - 1; k >= 0 && (k < batch) == isBatch {
+			if o := &dims[k]; o.Out == d.N*d.Out && o.A == d.N*d.A && o.B == d.N*d.B {
+				*o = Axis{N: o.N * d.N, Out: d.Out, A: d.A, B: d.B}
+				continue
+			}
+		}
+		dims = append(dims, d)
+		if isBatch {
+			batch++
+		}
+	}
+	p.Dims, p.batch = append(dims, p.Dims[last]), batch
+}
+
+// Problem is a batch of products of matrices: out[m, n] = a[m, k]·b[k, n] (+ bias[n]).
+type Problem struct {
+	DType                 ir.DType
+	Out, A, B, Bias       nvlib.Ptr
+	Batch, M, N, K        int64
+	Om, On                int64 // strides
+	Am, Ak, Bk, Bn        int64
+	OutStep, AStep, BStep int64 // from one product to the next
+	SMs                   int   // multiprocessors to plan for; 0 for all
+	Relu                  bool  // out is the larger of that and 0
+	Fixed                 bool  // not by measurement
+	Timed                 bool  // not by a guess for want of memory
+	Constant              bool  // b is: see device.Kernel
+}
+
+// Problem returns p as a batch of matrices, if it is one: at most one batch axis,
+// at most one of rows, floats, and something to sum. Two axes of rows, as a chunk
+// of every rank's rows has, are a batch whose products share their b.
+func (p *Product) Problem() (Problem, bool) {
+	batch := p.batch
+	if batch == 0 && len(p.Dims) == 3 {
+		batch = 1
+	}
+	if p.DType.IsInt() || p.Depth == 0 || batch > 1 || len(p.Dims)-batch > 2 {
+		return Problem{}, false
+	}
+	n := p.Dims[len(p.Dims)-1]
+	g := Problem{DType: p.DType, Out: p.out, A: p.a, B: p.b, Bias: p.bias, Batch: 1, M: 1, N: n.N, K: p.Depth,
+		On: n.Out, Bn: n.B, Ak: p.Ka, Bk: p.Kb}
+	if p.bias != 0 && n.bias != 1 && n.N > 1 {
+		return Problem{}, false
+	}
+	if batch == 1 {
+		d := p.Dims[0]
+		g.Batch, g.OutStep, g.AStep, g.BStep = d.N, d.Out, d.A, d.B
+	}
+	if len(p.Dims)-batch == 2 {
+		d := p.Dims[batch]
+		g.M, g.Om, g.Am = d.N, d.Out, d.A
+	}
+	return g, g.N > 0
+}
+
+// turned is the same product with its result transposed.
+func (g Problem) turned() Problem {
+	g.M, g.N = g.N, g.M
+	g.A, g.B = g.B, g.A
+	g.AStep, g.BStep = g.BStep, g.AStep
+	g.Om, g.On = g.On, g.Om
+	g.Am, g.Ak, g.Bk, g.Bn = g.Bn, g.Bk, g.Ak, g.Am
+	return g
+}
+
+// columns describes a matrix for cuBLASLt, which wants a stride of 1 along rows
+// (down a column), or along columns with the matrix taken as transposed.
+func columns(rows, cols, rs, cs int64) (ld int64, transposed, ok bool) {
+	if rs == 1 || rows == 1 {
+		if cols == 1 {
+			cs = rows
+		}
+		if cs >= rows {
+			return cs, false, true
+		}
+	}
+	if cs == 1 || cols == 1 {
+		if rows == 1 {
+			rs = cols
+		}
+		return rs, true, rs >= cols
+	}
+	return 0, false, false
+}

@@ -1,0 +1,63 @@
+package gemm
+
+import (
+	"errors"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// A product of few rows takes as long as its weight takes to read. Hocket has a kernel
+// for it, which is timed beside cuBLASLt's algorithms.
+
+const (
+	// skinnyRows is the most rows of a product that hocket's kernel computes.
+	skinnyRows = 16
+	// skinnyLeast is how many bytes a weight has, at the least, for its kernel to be
+	// looked for: fewer are read in little more than a launch takes.
+	skinnyLeast = 4 << 20
+	// coldBytes is how many bytes of weights a trial reads before it reads any again: more
+	// than the L2 cache holds, since in a program a weight is not there either.
+	coldBytes = 128 << 20
+)
+
+// skinny reports whether hocket's kernel for few rows may be chosen for g. Its bits follow
+// from k alone, but not from what Fixed promises, so it is no choice there.
+func (g *Problem) skinny() bool {
+	return !g.Fixed && g.SMs == 0 && g.Batch == 1 && g.M <= skinnyRows && (g.DType == ir.BF16 || g.DType == ir.F16) &&
+		g.N*g.K*g.DType.Size() >= skinnyLeast && g.Ak == 1 && g.Bk == 1 && g.On == 1
+}
+
+// skinnyProblem is g on operands elsewhere.
+func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
+	matrix := func(at nvlib.Ptr, rows, cols, stride int64) kernels.Operand {
+		return kernels.Operand{Addr: at, DType: g.DType, Shape: []int64{rows, cols}, Strides: []int64{stride, 1}}
+	}
+	p := kernels.Problem{Op: ir.OpLinear, Skinny: &kernels.Skinny{}, Out: matrix(out, g.M, g.N, g.Om),
+		Ins: []kernels.Operand{matrix(a, g.M, g.K, g.Am), matrix(b, g.N, g.K, g.Bn)}}
+	if bias != 0 {
+		p.Ins = append(p.Ins, kernels.Operand{Addr: bias, DType: g.DType, Shape: []int64{g.N}, Strides: []int64{1}})
+	}
+	p.Skinny.Constant = g.Constant
+	if g.Relu {
+		p.Skinny.Epilogue = kernels.ReluEpilogue
+	}
+	return p
+}
+
+// skinnyLaunch returns hocket's kernel for g; nil where it does not take g.
+func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
+	if !h.skinny || !g.skinny() {
+		return nil, nil
+	}
+	list, err := h.site.CompileAside(g.skinnyProblem(g.Out, g.A, g.B, g.Bias))
+	switch {
+	case errors.Is(err, device.ErrUnsupported):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return list[0], nil
+}

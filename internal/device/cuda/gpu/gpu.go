@@ -1,0 +1,158 @@
+// Package gpu is what a process has of CUDA: the driver, its GPUs with their contexts and
+// loaded code, memory in heaps, which GPUs reach each other's memory, and which are lost.
+package gpu
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// GPU is a device of the process. mu guards what follows it.
+type GPU struct {
+	System      *System
+	Device      nvlib.Device
+	Name        string
+	PCI         string
+	Arch        string
+	SMs         int
+	BlockShared int                  // bytes of shared memory that a block may have
+	Early       bool                 // kernels can begin early there
+	Memory      int64                // bytes
+	Lost        atomic.Pointer[loss] // nil while it can be used
+
+	mu      sync.Mutex
+	ctx     nvlib.Context
+	lt      nvlib.LtHandle
+	modules map[string]nvlib.Module
+	Funcs   map[string]nvlib.Function
+	shared  map[nvlib.Function]uint32 // dynamic shared memory that launches may use
+}
+
+func (s *System) describe(ordinal int) (*GPU, error) {
+	g := &GPU{System: s, modules: map[string]nvlib.Module{}, Funcs: map[string]nvlib.Function{}, shared: map[nvlib.Function]uint32{}}
+	var err error
+	if g.Device, err = s.Driver.Device(ordinal); err != nil {
+		return nil, err
+	}
+	if g.Name, err = s.Driver.DeviceName(g.Device); err != nil {
+		return nil, err
+	}
+	if g.PCI, err = s.Driver.DevicePCI(g.Device); err != nil {
+		return nil, err
+	}
+	if g.Memory, err = s.Driver.DeviceMemory(g.Device); err != nil {
+		return nil, err
+	}
+	var major, minor, vmm int
+	for a, v := range map[nvlib.Attribute]*int{
+		nvlib.MultiprocessorCount: &g.SMs, nvlib.ComputeCapabilityMajor: &major, nvlib.ComputeCapabilityMinor: &minor,
+		nvlib.SharedMemoryOfBlock: &g.BlockShared, nvlib.VirtualMemoryManagement: &vmm,
+	} {
+		if *v, err = s.Driver.DeviceAttribute(g.Device, a); err != nil {
+			return nil, err
+		}
+	}
+	if vmm == 0 {
+		return nil, fmt.Errorf("GPU %d, %s, has no virtual memory management, which hocket needs; CUDA_VISIBLE_DEVICES can leave it out", ordinal, g.Name)
+	}
+	g.Arch, g.Early = Arch(major, minor), major >= 9
+	return g, nil
+}
+
+// Arch names a compute capability for NVRTC, with the features that only that
+// architecture has.
+func Arch(major, minor int) string {
+	s := fmt.Sprintf("sm_%d%d", major, minor)
+	if major >= 9 {
+		s += "a"
+	}
+	return s
+}
+
+// Context returns the device's primary context, made at the first call.
+func (g *GPU) Context() (nvlib.Context, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx != 0 {
+		return g.ctx, nil
+	}
+	c, err := g.System.Driver.RetainPrimary(g.Device)
+	if err != nil {
+		return 0, err
+	}
+	g.ctx = c
+	return c, nil
+}
+
+// Function returns a kernel of an image, loaded at the first call. The context
+// is current.
+func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	name := key + "\x00" + symbol
+	if f, ok := g.Funcs[name]; ok {
+		return f, nil
+	}
+	m, ok := g.modules[key]
+	if !ok {
+		var err error
+		if m, err = g.System.Driver.LoadModule(image); err != nil {
+			return 0, fmt.Errorf("loading kernel %s: %w", symbol, Explain(err))
+		}
+		g.modules[key] = m
+	}
+	f, err := g.System.Driver.Function(m, symbol)
+	if err != nil {
+		return 0, fmt.Errorf("kernel %s: %w", symbol, err)
+	}
+	if err := g.System.Driver.LoadFunction(f); err != nil {
+		return 0, fmt.Errorf("bringing kernel %s to GPU %d: %w", symbol, g.Device, err)
+	}
+	g.Funcs[name] = f
+	return f, nil
+}
+
+// AllowShared lets launches of f use that much dynamic shared memory, and never
+// less than others of f were promised. The context is current.
+func (g *GPU) AllowShared(f nvlib.Function, bytes uint32) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if bytes <= max(DefaultShared, g.shared[f]) {
+		return nil
+	}
+	if err := g.System.Driver.AllowShared(f, int(bytes)); err != nil {
+		return err
+	}
+	g.shared[f] = bytes
+	return nil
+}
+
+// LtHandle returns cuBLASLt and its handle for the device. The context is
+// current.
+func (g *GPU) LtHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
+	lib, err := g.System.BLAS()
+	if err != nil {
+		return nil, 0, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lt == 0 {
+		if g.lt, err = lib.Create(); err != nil {
+			return nil, 0, err
+		}
+	}
+	return lib, g.lt, nil
+}
+
+// DefaultShared is the dynamic shared memory that a kernel may use unasked.
+const DefaultShared = 48 << 10
+
+// Multicasts reports whether the GPU's memory can be part of a multicast object. Old
+// drivers do not know the question.
+func (g *GPU) Multicasts() bool {
+	v, err := g.System.Driver.DeviceAttribute(g.Device, nvlib.MulticastSupported)
+	return err == nil && v != 0
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package gpu
+
+import "time"
+
+func nap(d time.Duration) { time.Sleep(d) }

@@ -1,0 +1,96 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// System is the driver, its devices, and the libraries that are loaded when first
+// needed. Contexts, modules and handles stay for the life of the process, because making
+// them takes longer than most runs.
+type System struct {
+	Driver *nvlib.Driver
+	GPUs   []*GPU
+	Reach  *reach
+	BLAS   func() (*nvlib.CuBLASLt, error)
+	NCCL   func() (*nvlib.NCCL, error)
+	// Patience bounds how long work in flight, none of which waits for anything, is waited
+	// for before its device is taken for hung.
+	Patience   time.Duration
+	EarlyEdges bool // graphs can have kernels begin early
+	// Multicast says that the user opted in to NVLink multicast.
+	Multicast bool
+}
+
+// NewSystem describes the driver's devices.
+func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System, error) {
+	version, err := drv.Version()
+	if err != nil {
+		return nil, err
+	}
+	if version < oldestCUDA {
+		return nil, fmt.Errorf("the NVIDIA driver supports CUDA %d.%d; hocket needs a driver for CUDA %d.%d or newer (branch 525)",
+			version/1000, version%1000/10, oldestCUDA/1000, oldestCUDA%1000/10)
+	}
+	n, err := drv.DeviceCount()
+	if err != nil {
+		return nil, Explain(err)
+	}
+	if n == 0 {
+		return nil, ErrNoDevice
+	}
+	reach, err := NewReach(os.Getenv(P2PVariable))
+	if err != nil {
+		return nil, err
+	}
+	s := &System{Driver: drv, Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second}
+	s.NCCL = sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(s.Multicast) })
+	for i := range n {
+		g, err := s.describe(i)
+		if err != nil {
+			return nil, err
+		}
+		s.GPUs = append(s.GPUs, g)
+	}
+	return s, nil
+}
+
+// edgesCUDA is the first version whose graphs have edges between kernels of which
+// the second begins before the first has ended.
+const edgesCUDA = 12030
+
+// oldestCUDA is the driver's least version, as cuDriverGetVersion tells it.
+const oldestCUDA = 12000
+
+// ErrNoDevice says that there is no GPU, and what may hide one.
+var ErrNoDevice = errors.New("the NVIDIA driver finds no GPU; is one there, and does CUDA_VISIBLE_DEVICES hide it?")
+
+// laterCompiler is what to do about code that the driver does not take.
+const laterCompiler = "libnvrtc may be of a later CUDA than the driver: hocket doctor tells both versions, and HOCKET_LIBNVRTC names another file"
+
+// WaysOut are what to do about statuses that come where the driver, a GPU or code is first
+// used, by the documentation of CUresult.
+var WaysOut = map[int]string{
+	200: laterCompiler, 209: laterCompiler, 222: laterCompiler, // the image, no binary for the GPU, the version of PTX
+	46:  "another process may have it for itself: nvidia-smi -q -d COMPUTE tells the compute mode",
+	802: "on a host with NVSwitch the service nvidia-fabricmanager has to run, in the driver's version",
+	803: "libcuda and the driver in the kernel are of different versions: restart the host after an update; in a container mount the host's libcuda",
+	804: "this libcuda is of a package cuda-compat, which is not for this GPU: name the driver's own in HOCKET_LIBCUDA",
+}
+
+// Explain adds the way out to what the driver says.
+func Explain(err error) error {
+	code := nvlib.CUDACode(err)
+	if code == nvlib.CUDANoDevice {
+		return fmt.Errorf("%w (%v)", ErrNoDevice, err)
+	}
+	if way := WaysOut[code]; way != "" {
+		return fmt.Errorf("%w; %s", err, way)
+	}
+	return err
+}

@@ -1,0 +1,159 @@
+package gpu
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// trialBytes is the size of a trial.
+const trialBytes = 1 << 20
+
+// trialPattern is what is sent, from the first 256 bytes on: from where depends on
+// the receiver.
+var trialPattern = sync.OnceValue(func() []byte {
+	b := make([]byte, 256+trialBytes)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+})
+
+// passage is memory to move a pattern through: three pieces of the host's, two of the
+// GPU that transfers, and one of the other's.
+type passage struct {
+	sys       *System
+	from, to  *GPU
+	host      nvlib.Ptr
+	near, far *Region
+	giveBack  []func() error
+}
+
+// tryTransfer has from push a pattern into memory of to, which reads it there, and
+// pull it back. It returns what is wrong with the way between them; err is that
+// there is no trial, or a GPU that it left unusable.
+func (s *System) tryTransfer(from, to *GPU) (why, err error) {
+	t := &passage{sys: s, from: from, to: to}
+	if err = errors.Join(t.on(to, func() error { return nil }), t.on(from, t.take)); err == nil {
+		why = t.on(from, t.run)
+	}
+	for _, g := range []*GPU{from, to} {
+		if l := g.Lost.Load(); l != nil {
+			return nil, l
+		}
+	}
+	for i := len(t.giveBack) - 1; i >= 0; i-- {
+		err = errors.Join(err, from.Bound(t.giveBack[i]))
+	}
+	return why, err
+}
+
+// Bound runs f with the GPU's context current.
+func (g *GPU) Bound(f func() error) error {
+	ctx, err := g.Context()
+	if err != nil {
+		return err
+	}
+	if err := g.System.Driver.Bind(ctx); err != nil {
+		return err
+	}
+	defer g.System.Driver.Unbind()
+	return f()
+}
+
+// on runs f with the context of g current, which is lost where that fails so, unless the
+// other was meanwhile.
+func (t *passage) on(g *GPU, f func() error) error {
+	err := g.Bound(f)
+	if t.from.Lost.Load() == nil && t.to.Lost.Load() == nil {
+		g.Lose(err, fmt.Sprintf("in a transfer from GPU %d to GPU %d", t.from.Device, t.to.Device))
+	}
+	return err
+}
+
+// run grants access to the other's memory, and moves the pattern.
+func (t *passage) run() error {
+	if err := t.sys.Driver.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
+		return err
+	}
+	sent, pushed, pulled := t.host, t.host+trialBytes, t.host+2*trialBytes
+	out, back := t.near.Addr, t.near.Addr+trialBytes
+	pattern := cabi.Bytes(uintptr(sent), trialBytes)
+	copy(pattern, trialPattern()[int(t.to.Device)&0xff:])
+	clear(cabi.Bytes(uintptr(pushed), 2*trialBytes))
+	for _, m := range []struct {
+		g     *GPU
+		pairs [][2]nvlib.Ptr // copied from the second to the first
+	}{
+		{t.from, [][2]nvlib.Ptr{{out, sent}, {t.far.Addr, out}}},
+		{t.to, [][2]nvlib.Ptr{{pushed, t.far.Addr}}},
+		{t.from, [][2]nvlib.Ptr{{back, t.far.Addr}, {pulled, back}}},
+	} {
+		if err := t.on(m.g, func() error { return m.g.move(m.pairs) }); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pushed), trialBytes)):
+		return errors.New("other bytes arrived than were sent")
+	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pulled), trialBytes)):
+		return errors.New("other bytes came back than were sent")
+	}
+	return nil
+}
+
+// take makes the memory. The context of from is current.
+func (t *passage) take() (err error) {
+	drv := t.sys.Driver
+	if t.host, err = drv.HostAlloc(3 * trialBytes); err != nil {
+		return err
+	}
+	t.giveBack = append(t.giveBack, func() error { return drv.HostFree(t.host) })
+	for _, m := range []struct {
+		DeviceMemory
+		bytes int64
+		at    **Region
+	}{
+		{DeviceMemory{t.from, []nvlib.Device{t.from.Device}}, 2 * trialBytes, &t.near},
+		{DeviceMemory{t.to, []nvlib.Device{t.to.Device}}, trialBytes, &t.far},
+	} {
+		grain, err := drv.Granularity(m.GPU.Device)
+		if err != nil {
+			return err
+		}
+		r, err := m.Reserve(RoundUp(m.bytes, max(grain, 1)))
+		if err != nil {
+			return err
+		}
+		*m.at = r
+		t.giveBack = append(t.giveBack, func() error { return m.Release(r) })
+	}
+	return nil
+}
+
+// move makes copies of a trial, one after another, and waits for them, but not for
+// ever: a GPU whose copies do not end is lost. The context is current.
+func (g *GPU) move(pairs [][2]nvlib.Ptr) error {
+	drv := g.System.Driver
+	var args [4]uintptr
+	for _, p := range pairs {
+		if err := drv.Copy(p[0], p[1], trialBytes, 0, &args); err != nil {
+			return err
+		}
+	}
+	for began := time.Now(); ; Pause(time.Since(began)) {
+		idle, err := drv.StreamIdle(0)
+		if idle || err != nil {
+			return err
+		}
+		if time.Since(began) > g.System.Patience {
+			g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), "in a transfer to or from another", fmt.Errorf("it has not ended after %v", g.System.Patience)})
+			return g.Lost.Load()
+		}
+	}
+}

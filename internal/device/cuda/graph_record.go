@@ -1,0 +1,350 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Capture records what issue gives to streams, once for each form.
+func (w *world) Capture(issue func() error) (device.Graph, error) {
+	defer w.exclusive()()
+	if err := w.err(); err != nil {
+		return nil, err
+	}
+	if w.capture != nil {
+		return nil, errors.New("a graph within a graph")
+	}
+	if !w.look() || w.calls > 0 || len(blockedStreams(w)) > 0 {
+		return nil, errors.New("a graph can be recorded only while the world is at rest; call Sync first")
+	}
+	forgetFinished(w)
+	g := &graph{w: w, raises: map[*counter]int64{}}
+	for _, name := range formsWanted(w) {
+		bound, err := g.record(name, issue)
+		if err != nil {
+			// Streams hold parts of what was not recorded: nothing fits any more.
+			w.end(err)
+			return nil, errors.Join(err, g.drop())
+		}
+		if bound {
+			break
+		}
+	}
+	w.recorded = append(w.recorded, g)
+	return g, nil
+}
+
+// formsWanted lists the forms that graphs are recorded in. Flags want GPUs that reach
+// each other, and a rank on each: of two ranks on a GPU one has been seen to wait for a
+// flag that never came, beside other programs. Why is not known.
+func formsWanted(w *world) []string {
+	switch {
+	case len(w.sites) == 1:
+		return []string{formOne}
+	case w.m.opts.Graphs != "":
+		return []string{w.m.opts.Graphs}
+	case !w.whole(), len(w.devices) > len(w.sites):
+		return []string{formOne}
+	}
+	return []string{formOne, formEach}
+}
+
+// record records one form more, and reports whether there can be no other. The
+// caller holds mu, which is free while issue runs.
+func (g *graph) record(name string, issue func() error) (bound bool, err error) {
+	w := g.w
+	if err := beginCapture(w, name); err != nil {
+		return false, err
+	}
+	issued := unlocked(w, issue)
+	c := w.capture
+	f, err := g.endCapture(name)
+	g.forms = append(g.forms, f)
+	switch {
+	case issued != nil:
+		return c.bound, issued
+	case err == nil && len(blockedStreams(w)) > 0:
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})
+	case err == nil:
+		why := c.crowded()
+		if why != nil && len(g.forms) == 1 {
+			return c.bound, why
+		}
+		if why != nil {
+			g.forms = g.forms[:len(g.forms)-1]
+			err = dropForm(w, f)
+		}
+	}
+	return c.bound, err
+}
+
+// roomForFlags is how many multiprocessors of a device kernels of teams must leave
+// to flags, beyond what they leave to all others anyway: flags are in a hurry.
+const roomForFlags = 2 * roomForOthers
+
+// crowded returns why kernels that flags want may not find room on a device, nil if they
+// do. Those of teams may take all of its multiprocessors, and wait there for kernels that
+// wait for a flag; edges of one graph need no room. And a device runs only so many
+// kernels at once, of which all may wait.
+func (c *capture) crowded() error {
+	if c.flags == nil || len(c.flags.raises) == 0 {
+		return nil
+	}
+	blocks, waits := map[*site]int{}, map[*site]int{}
+	for s, n := range c.teams {
+		blocks[s.dev.site] += n
+		waits[s.dev.site]++
+	}
+	for s := range c.waits {
+		if c.teams[s] == 0 {
+			waits[s.dev.site]++
+		}
+	}
+	for _, p := range c.sections {
+		s := p.origin.dev.site
+		switch {
+		case blocks[s] > max(0, s.gpu.SMs-roomForFlags):
+			return fmt.Errorf("%w: a graph for each GPU, with kernels that wait for those of other GPUs beside flags, which then may find no room on a device; record one graph over all",
+				device.ErrUnsupported)
+		case waits[s] > mostWaits:
+			return fmt.Errorf("%w: a graph for each GPU, with waits for others on %d streams of GPU %d; of %d it is certain that they run side by side; record one graph over all, or put fewer ranks on a GPU",
+				device.ErrUnsupported, waits[s], s.gpu.Device, mostWaits)
+		}
+	}
+	return nil
+}
+
+// mostWaits is on how many streams of a device kernels may wait: it runs 128 kernels side
+// by side, of every compute capability from 7.0 on, and others must find room among them.
+// The hardware queues are no bound (TestQueuesReal): branches of a device's graph do not
+// share them, and what streams are given is in an order that no queue can turn round (see
+// together).
+const mostWaits = 96
+
+// meets notes that a kernel of a team is launched.
+func (c *capture) meets(l *launch, s *stream) {
+	if c == nil {
+		return
+	}
+	if c.teams == nil {
+		c.teams = map[*stream]int{}
+	}
+	c.teams[s] = max(c.teams[s], mostBlocks(l.steps))
+}
+
+// mostBlocks is how many blocks the largest kernel among the steps of a member's launch
+// has; what vendors run is not known.
+func mostBlocks(steps []step) int {
+	most := 0
+	for _, st := range steps {
+		switch st := st.(type) {
+		case *kernelStep:
+			most = max(most, st.l.Blocks())
+		case *attendee:
+			if st.meeting.call == nil {
+				most = max(most, mostBlocks(st.before))
+			}
+		}
+	}
+	return most
+}
+
+// unlocked runs f without the world's mutex, and has it again however f ends. The
+// issue lock, which the caller holds, f holds too.
+func unlocked(w *world, f func() error) error {
+	gated := w.issueLocked
+	w.issueLocked = false
+	w.issuing.Add(1)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.issuing.Add(-1)
+		w.issueLocked = gated
+	}()
+	return f()
+}
+
+// openOrigin makes the stream of a GPU that graphs are recorded from and
+// launched on.
+func (s *site) openOrigin() error {
+	if s.origin != nil {
+		return nil
+	}
+	for _, d := range s.w.devices {
+		if d.site == s {
+			var err error
+			s.origin, err = d.newStream("graphs", 0)
+			return err
+		}
+	}
+	return nil // no rank is here
+}
+
+// beginCapture begins on the origins.
+func beginCapture(w *world, name string) error {
+	c := &capture{totals: map[*counter]int64{}}
+	sites := w.sites
+	if name == formOne {
+		sites = w.sites[:1]
+	}
+	for _, s := range sites {
+		if err := s.openOrigin(); err != nil {
+			return err
+		}
+		c.sections = append(c.sections, &section{origin: s.origin})
+	}
+	if len(c.sections) > 1 {
+		var err error
+		if c.flags, err = newFlags(w, c.sections); err != nil {
+			return w.sites[0].origin.failed(errors.Join(err, c.flags.free()))
+		}
+	}
+	for _, d := range w.devices {
+		for _, cs := range d.counters {
+			for i := range cs.elems {
+				c.totals[&cs.elems[i]] = cs.elems[i].total
+			}
+		}
+	}
+	w.capture = c
+	for i, p := range c.sections {
+		if err := p.beginOn(c); err != nil {
+			return p.origin.failed(errors.Join(err, c.abandon(i+1)))
+		}
+	}
+	return nil
+}
+
+// abandon ends a capture of which that many sections were begun, the last in part.
+// Nothing of it stays: the driver keeps what captured streams were given, too.
+func (c *capture) abandon(begun int) error {
+	w := c.sections[0].origin.dev.w
+	c.sections = c.sections[:begun]
+	if last := c.sections[begun-1]; !last.begun {
+		c.sections = c.sections[:begun-1]
+		if last.begin != 0 {
+			site := last.origin.dev.site
+			site.events = append(site.events, last.begin)
+		}
+	}
+	raws, err := c.end()
+	w.capture = nil
+	for _, raw := range raws {
+		err = errors.Join(err, destroyGraph(w, raw))
+	}
+	return errors.Join(err, c.flags.free())
+}
+
+func (p *section) beginOn(c *capture) error {
+	drv, site := p.origin.dev.w.drv, p.origin.dev.site
+	return p.origin.dev.bound(func() error {
+		var err error
+		if p.begin, err = site.newEvent(false); err != nil {
+			return err
+		}
+		if err := drv.BeginCapture(p.origin.h); err != nil {
+			return err
+		}
+		p.begun = true
+		if c.flags != nil {
+			if err := c.flags.meet(p, c.flags.entries); err != nil {
+				return err
+			}
+		}
+		return drv.Record(p.begin, p.origin.h)
+	})
+}
+
+// endCapture joins all streams, ends the capture and makes the graphs ready.
+func (g *graph) endCapture(name string) (*form, error) {
+	w := g.w
+	c := w.capture
+	for ctr, before := range c.totals {
+		if by := ctr.total - before; by > 0 {
+			g.raises[ctr] = by
+			ctr.forget(len(ctr.log))
+			ctr.total, ctr.base = before, before // nothing ran
+		}
+	}
+	for _, s := range w.sites {
+		if s.faults.armed && !slices.Contains(g.faults, &s.faults) {
+			g.faults = append(g.faults, &s.faults)
+		}
+	}
+	f := &form{name: name, flags: c.flags, marks: c.marks}
+	raws, err := c.end()
+	w.capture = nil
+	if err == nil && f.flags != nil {
+		err = f.flags.fill()
+	}
+	for i, p := range c.sections {
+		r := ready{origin: p.origin}
+		if err == nil {
+			err = p.origin.dev.bound(func() error { return r.make(raws[i]) })
+		}
+		f.sections = append(f.sections, r)
+		err = errors.Join(err, destroyGraph(w, raws[i]))
+	}
+	return f, err
+}
+
+// destroyGraph gives a graph back, if there is one, which needs no context.
+func destroyGraph(w *world, g nvlib.Graph) error {
+	if g == 0 {
+		return nil
+	}
+	return w.drv.DestroyGraph(g)
+}
+
+// end joins all streams to their origins and ends all captures.
+func (c *capture) end() (raws []nvlib.Graph, err error) {
+	raws = make([]nvlib.Graph, len(c.sections))
+	for i, p := range c.sections {
+		joined := p.joinAll()
+		if c.flags != nil && joined == nil {
+			joined = p.origin.dev.bound(func() error { return c.flags.meet(p, c.flags.exits) })
+		}
+		err = errors.Join(err, joined, p.origin.dev.bound(func() (err error) {
+			raws[i], err = p.origin.dev.w.drv.EndCapture(p.origin.h)
+			return err
+		}))
+		site := p.origin.dev.site
+		site.events = append(site.events, p.begin)
+		for _, s := range p.joined {
+			s.dirty, s.led = false, false // it was given nothing to run
+		}
+	}
+	return raws, err
+}
+
+func (p *section) joinAll() error {
+	var errs []error
+	for _, s := range p.joined {
+		errs = append(errs, s.dev.bound(func() error {
+			m, err := s.here()
+			if err != nil {
+				return err
+			}
+			defer m.release()
+			return s.dev.w.drv.WaitEvent(p.origin.h, m.ev)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// make makes the section ready to launch. The context is current.
+func (r *ready) make(raw nvlib.Graph) (err error) {
+	drv := r.origin.dev.w.drv
+	if r.nodes, err = drv.GraphNodes(raw); err != nil {
+		return err
+	}
+	if r.exec, err = drv.Instantiate(raw); err != nil {
+		return err
+	}
+	r.origin.worked()
+	return drv.UploadGraph(r.exec, r.origin.h)
+}

@@ -1,0 +1,183 @@
+package cuda
+
+import (
+	"errors"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// A copy between GPUs that are apart goes through host memory: one's copy engine
+// writes pinned memory that the other's reads, in pieces, each on its way in while
+// the one before is on its way out. Work on the far GPU goes to a stream there that
+// is only for this, behind what the stream was given so far; later work of the
+// stream comes behind it. That is streams, events and copies as elsewhere, so that
+// graphs record it. Kernels get what they read of peers copied to their own GPU
+// first.
+
+// detourPiece is the most bytes that go through the host at once; tests make it small.
+// On two H200 2 MiB carry large copies faster than 1, and those of some MiB than 4.
+var detourPiece int64 = 2 << 20
+
+// detour is what a stream needs for such copies. Nothing of it can be made while
+// work is issued (see issueLock), so every stream has one where GPUs are apart, with room
+// for what was prepared on its device, and little where nothing was.
+type detour struct {
+	buffer nvlib.Ptr // pinned, for two pieces
+	piece  int64     // bytes
+	far    map[*site]*stream
+}
+
+// openDetour makes s's, where its GPU is apart from others. The caller holds the
+// world by alone.
+func openDetour(s *stream) error {
+	here := s.dev.site
+	if len(here.beyond) == 0 {
+		return nil
+	}
+	s.detour = &detour{far: map[*site]*stream{}}
+	if err := widenDetour(s, max(s.dev.piece, detourPiece/32)); err != nil {
+		return err
+	}
+	for _, there := range s.dev.w.sites {
+		if here.beyond[there] == nil {
+			continue
+		}
+		i := slices.IndexFunc(s.dev.w.devices, func(d *dev) bool { return d.site == there })
+		far, err := s.dev.w.devices[i].newStream(s.name+", far", 0)
+		if err != nil {
+			return err
+		}
+		s.detour.far[there] = far
+	}
+	return nil
+}
+
+// widenDetour makes room for pieces of so many bytes. The buffer before stays until
+// the world ends: work under way may use it, and graphs.
+func widenDetour(s *stream, piece int64) error {
+	t := s.detour
+	if t == nil || piece <= t.piece {
+		return nil
+	}
+	buffer, err := s.dev.site.take(device.Pinned, 2*piece)
+	if err != nil {
+		return s.errorf("host memory for copies to other GPUs: %w", err)
+	}
+	t.buffer, t.piece = buffer, piece
+	return nil
+}
+
+// widenDetours makes room on all of d's streams for a copy of so many bytes.
+func (d *dev) widenDetours(bytes int64) error {
+	d.piece = max(d.piece, min(bufferSize(bytes), detourPiece))
+	for _, s := range d.w.streams {
+		if s.dev == d {
+			if err := widenDetour(s, d.piece); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// near returns the stream that copies to or from r for s.
+func (s *stream) near(r *strided.View) *stream {
+	if s.dev.site.reaches(r) {
+		return s
+	}
+	return s.detour.far[memoryOf(r).dev.site]
+}
+
+// copyAround copies src to dst, which s does not both reach. The context is current,
+// and is again.
+func copyAround(s *stream, dst, src *strided.View) error {
+	from, to := s.near(src), s.near(dst)
+	end, err := s.here()
+	if err != nil {
+		return err
+	}
+	if from.dev.site.reaches(dst) {
+		end, err = copyBehind(from, end, dst, src)
+	} else {
+		end, err = copyInPieces(s, end, from, to, dst, src)
+	}
+	if err = errors.Join(err, s.dev.rebind()); err != nil {
+		return err
+	}
+	defer end.release()
+	err = s.waitFor(end)
+	s.worked() // what the same task gives s next comes behind the marks made here
+	return err
+}
+
+// copyInPieces has from copy src to s's buffer behind begun, and to copy it from
+// there to dst. It lets go of begun and returns the end.
+func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
+	free := [2]*mark{begun}
+	t, i := s.detour, 0
+	err := strided.Pieces(dst, src, t.piece, func(d, p *strided.View) error {
+		half := p.At(t.buffer + nvlib.Ptr(i)*nvlib.Ptr(t.piece))
+		there, err := copyBehind(from, free[i], &half, p)
+		if err == nil {
+			free[i], err = copyBehind(to, there, d, &half)
+		}
+		i = 1 - i
+		return err
+	})
+	last, before := free[1-i], free[i]
+	if before != nil && err == nil {
+		before.release()
+	}
+	return last, err
+}
+
+// copyBehind copies src to dst, which s reaches, behind a mark, nil for none. It
+// lets go of the mark and returns one for what s was given so far.
+func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err error) {
+	err = s.dev.bound(func() error {
+		if err := s.follow(); err != nil {
+			return err
+		}
+		if m != nil {
+			defer m.release()
+			if err := s.waitFor(m); err != nil {
+				return err
+			}
+		}
+		if err := copyApart(s, dst, src); err != nil {
+			return err
+		}
+		s.worked()
+		end, err = s.here()
+		return err
+	})
+	return end, err
+}
+
+// prepareAround is PrepareCopy for what copyAround does. The address in host memory
+// is not known yet, but no code depends on it.
+func (d *dev) prepareAround(dst, src *strided.View) error {
+	from, to := d.near(src), d.near(dst)
+	if from.site.reaches(dst) {
+		return from.prepareCopy(dst, src)
+	}
+	if err := d.widenDetours(dst.Bytes()); err != nil {
+		return err
+	}
+	return strided.Pieces(dst, src, detourPiece, func(t, r *strided.View) error {
+		half := r.At(gpu.Alignment)
+		return errors.Join(from.prepareCopy(&half, r), to.prepareCopy(t, &half))
+	})
+}
+
+// near is d, or whose memory r is where d does not reach it.
+func (d *dev) near(r *strided.View) *dev {
+	if d.site.reaches(r) {
+		return d
+	}
+	return memoryOf(r).dev
+}

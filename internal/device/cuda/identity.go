@@ -1,0 +1,39 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/kernels"
+)
+
+// Identity names all that measurements of teams depend on.
+func (w *world) Identity() string {
+	g := w.sites[0].gpu
+	version, _ := w.drv.Version()
+	links := make([]string, 0, len(w.sites))
+	for _, a := range w.sites {
+		var row strings.Builder
+		for _, b := range w.sites {
+			row.WriteByte(linkOf(w, a, b))
+		}
+		links = append(links, row.String())
+	}
+	return fmt.Sprintf("%s %s, %d GPUs, links %s, ranks a GPU %d, driver for CUDA %d.%d, kernels %.16s",
+		g.Name, g.Arch, len(w.sites), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
+}
+
+// linkOf tells how a reaches b's memory: s, the same device; n, NVLink; p, a bus
+// without atomic operations on peers' memory; h, by way of the host.
+func linkOf(w *world, a, b *site) byte {
+	if a == b {
+		return 's'
+	}
+	if a.beyond[b] != nil {
+		return 'h'
+	}
+	if ok, err := w.drv.PeerAtomics(a.gpu.Device, b.gpu.Device); err == nil && ok {
+		return 'n'
+	}
+	return 'p'
+}

@@ -1,0 +1,127 @@
+package cuda
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// pushStep is what a member does on its own stream, and copies beside that.
+type pushStep struct {
+	dev    *dev
+	own    []nvlib.Rect  // copies on its own stream
+	beside []*besideStep // copies on others
+	fork   nvlib.Event
+}
+
+// besideStep is copies on a stream of their own.
+type besideStep struct {
+	list []nvlib.Rect
+	side *stream
+	join nvlib.Event
+}
+
+// push is the step for copies.
+func (m *member) push(c coll.Copies) (*pushStep, error) {
+	p := &pushStep{dev: m.dev, own: c.Own}
+	for k, list := range c.Beside {
+		side, err := m.beside(k)
+		if err != nil {
+			return nil, err
+		}
+		p.beside = append(p.beside, &besideStep{list: list, side: side})
+	}
+	return p, p.takeEvents()
+}
+
+func (p *pushStep) takeEvents() error {
+	if len(p.beside) == 0 {
+		return nil
+	}
+	return p.dev.bound(func() (err error) {
+		for _, b := range p.beside {
+			if b.join, err = p.dev.site.newEvent(false); err != nil {
+				return err
+			}
+		}
+		p.fork, err = p.dev.site.newEvent(false)
+		return err
+	})
+}
+
+// beside returns one of the member's streams for work that its own waits for as soon
+// as it has given it. Teams have none in common: copies of one that wait for its
+// peers would hold up those that the peers of another wait for.
+func (m *member) beside(k int) (*stream, error) {
+	d := m.dev
+	for len(m.sides) <= k {
+		if n := len(d.sides) - 1; n >= 0 {
+			m.sides, d.sides = append(m.sides, d.sides[n]), d.sides[:n]
+			continue
+		}
+		s, err := d.newStream(fmt.Sprint("beside ", len(m.sides)), 0)
+		if err != nil {
+			return nil, err
+		}
+		s.engine = true
+		m.sides = append(m.sides, s)
+	}
+	return m.sides[k], nil
+}
+
+func (p *pushStep) run(s *stream) error {
+	drv := p.dev.w.drv
+	if len(p.beside) > 0 {
+		if err := drv.Record(p.fork, s.h); err != nil {
+			return err
+		}
+	}
+	for _, b := range p.beside {
+		if err := drv.WaitEvent(b.side.h, p.fork); err != nil {
+			return err
+		}
+		if err := p.copies(b.side, b.list); err != nil {
+			return err
+		}
+		if err := drv.Record(b.join, b.side.h); err != nil {
+			return err
+		}
+	}
+	if err := p.copies(s, p.own); err != nil {
+		return err
+	}
+	for _, b := range p.beside {
+		if err := drv.WaitEvent(s.h, b.join); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pushStep) copies(s *stream, list []nvlib.Rect) error {
+	for _, r := range list {
+		var err error
+		if r.Height == 1 {
+			err = p.dev.w.drv.Copy(r.Dst, r.Src, r.Width, s.h, &s.args)
+		} else {
+			err = p.dev.w.drv.CopyRect(r, s.h)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pushStep) free() {
+	if len(p.beside) == 0 || p.dev.w.cause == errClosed {
+		return
+	}
+	events := []nvlib.Event{p.fork}
+	for _, b := range p.beside {
+		events = append(events, b.join)
+	}
+	p.dev.site.events = append(p.dev.site.events, events...)
+	p.beside = nil
+}

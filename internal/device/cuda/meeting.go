@@ -1,0 +1,171 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// meeting is shares of a team's members that are given to their devices together: no
+// member's before all members' are next on their streams. Until then a stream is held
+// back on the host, as for an event that was not recorded; so a member that never comes
+// is a deadlock, seen at once. Either one thread makes a call for all members, or they
+// are kernels that wait for each other (see together).
+type meeting struct {
+	what    string
+	members []*attendee
+	call    func() error // nil for none
+}
+
+// together has the members' kernels, which wait for each other, given to their devices
+// together where other streams may come between. With nothing issued between, all that
+// is issued waits only for what was issued before, or with it, and streams may share a
+// device's hardware queues, which begin things in the order of issue: nothing that a
+// queue holds up can be what it waits for. Given one by one, a kernel here may hold up
+// work behind it that another device waits for before it comes to its own.
+func (t *team) together(what string, launches []device.Launch) {
+	if t.alone() || t.w.m.opts.teamsApart {
+		return
+	}
+	m := &meeting{what: what}
+	for _, l := range launches {
+		if l, ok := l.(*launch); ok && l.meets == nil {
+			at := &attendee{meeting: m, stream: l.member.stream, before: l.steps}
+			m.members = append(m.members, at)
+			l.steps, l.meets = []step{at}, at
+		}
+	}
+}
+
+// meets reports whether a step is a kernel that waits for others.
+func meets(st step) bool {
+	k, ok := st.(*kernelStep)
+	return ok && k.meets
+}
+
+// attendee is a member's share: what its stream does before and after the call.
+type attendee struct {
+	meeting       *meeting
+	stream        *stream
+	before, after []step
+	left          []step // of them, while they are given
+	waiting       bool   // its stream is held back for the others
+	given         bool   // done by whoever came last
+}
+
+// ready reports whether the share can be given: all the others wait for it, or it
+// was given with theirs.
+func (a *attendee) ready() bool {
+	if a.given {
+		return true
+	}
+	for _, o := range a.meeting.members {
+		if o != a && !o.waiting {
+			return false
+		}
+	}
+	return true
+}
+
+// run gives all members' shares when the last one comes. The context is that of
+// its stream.
+func (a *attendee) run(s *stream) error {
+	if a.given {
+		a.given = false
+		return nil
+	}
+	m := a.meeting
+	w := s.dev.w
+	if m.call != nil {
+		if err := w.capture.bind(m.what); err != nil {
+			return err
+		}
+	}
+	for _, o := range m.members {
+		o.waiting, o.left = false, o.before
+		if o != a {
+			o.given = true
+			w.woken = append(w.woken, o.stream)
+		}
+	}
+	// Kernels that wait for each other one after the other: what comes behind one in a
+	// queue may begin only when it has ended.
+	for first, more := true, true; more; first = false {
+		more = false
+		for _, o := range m.members {
+			if first || len(o.left) > 0 {
+				if err := o.part(first && o != a); err != nil {
+					return err
+				}
+			}
+			more = more || len(o.left) > 0
+		}
+	}
+	if m.call != nil {
+		if err := m.call(); err != nil {
+			return err
+		}
+		for _, o := range m.members {
+			if o.left = o.after; len(o.left) > 0 {
+				if err := o.part(false); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return a.stream.dev.rebind() // what comes next on s needs its context
+}
+
+// part gives the member's device what is left as far as a kernel that waits for others,
+// behind what its stream must follow if that was not seen to.
+func (a *attendee) part(follow bool) error {
+	if err := a.stream.dev.bind(); err != nil {
+		return err
+	}
+	defer a.stream.dev.w.drv.Unbind()
+	if follow {
+		if err := a.stream.follow(); err != nil {
+			return err
+		}
+		a.stream.worked()
+	}
+	for len(a.left) > 0 {
+		st := a.left[0]
+		a.left = a.left[1:]
+		if err := st.run(a.stream); err != nil {
+			return err
+		}
+		if meets(st) {
+			break
+		}
+	}
+	return nil
+}
+
+func (a *attendee) free() {
+	for _, st := range append(a.before, a.after...) {
+		st.free()
+	}
+}
+
+// text says whom the share waits for.
+func (a *attendee) text() string {
+	var absent []string
+	for _, o := range a.meeting.members {
+		if o != a && !o.waiting {
+			absent = append(absent, fmt.Sprintf("rank %d, stream %s", o.stream.dev.rank, o.stream.name))
+		}
+	}
+	return fmt.Sprintf("%s, which has not come up yet on %s", a.meeting.what, strings.Join(absent, " and "))
+}
+
+// meetingOf returns the attendee among the steps of a launch; nil for none.
+func meetingOf(steps []step) *attendee {
+	for _, st := range steps {
+		if a, ok := st.(*attendee); ok {
+			return a
+		}
+	}
+	return nil
+}

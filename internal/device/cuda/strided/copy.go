@@ -1,0 +1,115 @@
+package strided
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// CheckCopy checks that src can be copied to dst.
+func CheckCopy(dst, src *View) error {
+	if dst.DType != src.DType || !slices.Equal(dst.Shape, src.Shape) {
+		return fmt.Errorf("%s%v to %s%v", src.DType, src.Shape, dst.DType, dst.Shape)
+	}
+	if dst.NamesTwice() {
+		return fmt.Errorf("the destination names some element twice")
+	}
+	if err := CheckDims(Merge(dst, src)); err != nil {
+		return err
+	}
+	if dst.Overlaps(src) && !dst.Same(src) && dst.Bytes() > maxStaged {
+		return fmt.Errorf("%w: a copy of %d bytes onto itself; copy to another buffer first", device.ErrUnsupported, dst.Bytes())
+	}
+	return nil
+}
+
+// MaxDims is how many extents that do not merge a copy may have.
+const MaxDims = 8
+
+// maxStaged bounds copies that go through a buffer of their own.
+const maxStaged = 1 << 30
+
+// CheckDims refuses more extents than copies take.
+func CheckDims(dims []Dim) error {
+	if len(dims) > MaxDims {
+		return fmt.Errorf("%w: a copy of %d dimensions that do not merge; up to %d do", device.ErrUnsupported, len(dims), MaxDims)
+	}
+	return nil
+}
+
+// Dim is an extent with the strides of both sides, in elements.
+type Dim struct{ N, Dst, Src int64 }
+
+// Merge merges the dimensions of two views of one shape where both sides go on
+// without a gap; the innermost is last.
+func Merge(dst, src *View) []Dim {
+	var dims []Dim
+	for i, e := range dst.Shape {
+		if e == 1 {
+			continue
+		}
+		d := Dim{e, dst.Strides[i], src.Strides[i]}
+		if k := len(dims) - 1; k >= 0 && dims[k].Dst == e*d.Dst && dims[k].Src == e*d.Src {
+			dims[k] = Dim{dims[k].N * e, d.Dst, d.Src}
+			continue
+		}
+		dims = append(dims, d)
+	}
+	if len(dims) == 0 {
+		dims = []Dim{{1, 1, 1}}
+	}
+	return dims
+}
+
+// WideRow is the least length in bytes of rows that the copy engines copy well.
+const WideRow = 512
+
+// ByEngine reports whether a copy engine does a copy to dst well.
+func ByEngine(dst *View, dims []Dim) bool {
+	in, size := dims[len(dims)-1], dst.DType.Size()
+	switch {
+	case in.N != 1 && (in.Dst != 1 || in.Src != 1), len(dims) > 2:
+		return false
+	case len(dims) == 1:
+		return true
+	}
+	return rows(dims[0], in) && in.N*size >= WideRow && dims[0].Dst*size < 1<<31 && dims[0].Src*size < 1<<31
+}
+
+// rows reports whether out steps over whole rows of in, on both sides.
+func rows(out, in Dim) bool { return out.Dst >= in.N && out.Src >= in.N }
+
+// Pieces calls f for parts of a copy, of at most so many bytes each.
+func Pieces(dst, src *View, most int64, f func(dst, src *View) error) error {
+	if dst.Bytes() <= most {
+		return f(dst, src)
+	}
+	d, r := *dst, *src
+	d.Shape, d.Strides, r.Strides = nil, nil, nil
+	for _, p := range Merge(dst, src) { // merged, and without extents of 1
+		d.Shape, d.Strides, r.Strides = append(d.Shape, p.N), append(d.Strides, p.Dst), append(r.Strides, p.Src)
+	}
+	r.Shape = d.Shape
+	rows := max(1, most/(d.Bytes()/d.Shape[0]))
+	for lo := int64(0); lo < d.Shape[0]; lo += rows {
+		n := min(rows, d.Shape[0]-lo)
+		to, from := d.rows(lo, n), r.rows(lo, n)
+		if err := Pieces(&to, &from, most, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CopyProblem is a copy, of the merged dimensions dims, as kernels take it.
+func CopyProblem(dst, src *View, dims []Dim) kernels.Problem {
+	out, in := kernels.Operand{Addr: dst.Addr, DType: dst.DType}, kernels.Operand{Addr: src.Addr, DType: src.DType}
+	for _, d := range dims {
+		out.Shape, out.Strides = append(out.Shape, d.N), append(out.Strides, d.Dst)
+		in.Shape, in.Strides = append(in.Shape, d.N), append(in.Strides, d.Src)
+	}
+	return kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{in}, Out: out}
+}

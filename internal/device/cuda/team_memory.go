@@ -1,0 +1,96 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// hold returns memory that a plan wants, which the team holds from then on.
+func (t *team) hold(x coll.Want) (coll.Area, error) {
+	switch x.Kind {
+	case coll.Halves:
+		return t.halves(x.Name, x.Bytes/2)
+	case coll.Unsent:
+		return t.reserveOf(x.Name, x.Bytes, kernels.Unsent)
+	case coll.Pinned:
+		return t.pinned(x.Name, x.Bytes)
+	case coll.Joined:
+		return joinMemory(t, x.Bytes)
+	}
+	return t.reserve(x.Name, x.Bytes)
+}
+
+// reserve returns at least so many bytes on every member, at first zeros, the same
+// for the same name; more than before are another piece of memory.
+func (t *team) reserve(name string, bytes int64) (coll.Area, error) {
+	return t.reserveOf(name, bytes, 0)
+}
+
+// reserveOf is reserve of memory that is at first full of a word.
+func (t *team) reserveOf(name string, bytes int64, word uint32) (coll.Area, error) {
+	if r, held := t.regions[name]; held && r.Bytes >= bytes {
+		return r, nil
+	}
+	n := int64(64 << 10)
+	for n < bytes {
+		n *= 2
+	}
+	at, err := t.alloc(n, word)
+	if err != nil {
+		return coll.Area{}, fmt.Errorf("%d bytes of %s on each member: %w", n, name, err)
+	}
+	t.regions[name] = coll.Area{At: at, Bytes: n}
+	return t.regions[name], nil
+}
+
+// halves returns two halves of at least so many bytes each, for flags among data:
+// kernels clear them where the numbers of launches wrap. A half is half of what
+// is returned, which may be more than was asked for.
+func (t *team) halves(name string, half int64) (coll.Area, error) {
+	before := t.regions[name]
+	r, err := t.reserve(name, 2*half)
+	if err != nil || r.Bytes == before.Bytes {
+		return r, err
+	}
+	if t.named == kernels.RegionsMost {
+		return coll.Area{}, fmt.Errorf("the team has %d regions already", t.named)
+	}
+	for i, m := range t.members {
+		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)
+		for k, v := range []int64{int64(r.At[i]), r.Bytes / 2} {
+			at := entry + nvlib.Ptr(8*k)
+			if err := errors.Join(m.set(at, uint32(v), 1), m.set(at+4, uint32(v>>32), 1)); err != nil {
+				return coll.Area{}, err
+			}
+		}
+		if err := m.set(m.control+kernels.ControlRegions, uint32(t.named+1), 1); err != nil {
+			return coll.Area{}, err
+		}
+	}
+	t.named++
+	return r, nil
+}
+
+// pinned reserves so many bytes of it by a name, as reserve does.
+func (t *team) pinned(name string, bytes int64) (coll.Area, error) {
+	if r, held := t.regions[name]; held && r.Bytes >= bytes {
+		return r, nil
+	}
+	a := coll.Area{Bytes: gpu.RoundUp(bytes, 1<<20)}
+	for _, m := range t.members {
+		mem, err := m.dev.alloc(a.Bytes, device.Pinned)
+		if err != nil {
+			return coll.Area{}, fmt.Errorf("%d bytes of host memory for each member: %w", a.Bytes, err)
+		}
+		t.memory = append(t.memory, mem)
+		a.At = append(a.At, mem.addr)
+	}
+	t.regions[name] = a
+	return a, nil
+}

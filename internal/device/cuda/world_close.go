@@ -1,0 +1,118 @@
+package cuda
+
+import (
+	"errors"
+	"time"
+
+	"hocket.example/hocket/internal/device/cuda/gpu"
+)
+
+var errClosed = errors.New("the world is closed")
+
+// Close waits for what devices still run and frees everything. What lies on a
+// GPU that is lost goes with the process: no call could give it back.
+func (w *world) Close() error {
+	if w.unwatch != nil {
+		w.unwatch()
+	}
+	errs, closed := w.finish()
+	if closed {
+		return errors.Join(errs...)
+	}
+	w.m.sys.coresidency.forget(w)
+	closeNCCL(w, errs)
+	defer w.exclusive()()
+	trimNCCL(w, idleMost)
+	for _, g := range w.recorded {
+		errs = append(errs, g.drop())
+	}
+	for _, s := range w.sites {
+		s.gemms.FreeAll()
+	}
+	for _, t := range w.teams {
+		errs = append(errs, freeJoints(t))
+	}
+	for _, s := range w.sites {
+		if s.lost() {
+			continue
+		}
+		err := w.excuse(s.free())
+		if !s.gpu.Lose(err, "when its world was closed") { // else Open tells
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// finish ends the world for good and waits for what devices still run, unless
+// that was done before.
+func (w *world) finish() (errs []error, before bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cause == errClosed {
+		return []error{w.err()}, true
+	}
+	w.end(errClosed)
+	w.cause = errClosed
+	return w.drain(), false
+}
+
+// drain waits until the devices rest and no host function runs. The caller
+// holds mu, which is free meanwhile.
+func (w *world) drain() (errs []error) {
+	began := time.Now()
+	for {
+		busy := w.calls > 0
+		for _, s := range w.streams {
+			if s.dev.site.lost() || !s.dirty {
+				continue
+			}
+			g, patience := s.dev.site.gpu, w.m.sys.Patience
+			idle, err := s.idle()
+			switch {
+			case g.Lose(err, s.where()):
+			case err != nil:
+				errs = append(errs, err)
+				s.dirty = false // it will not tell
+			case idle:
+				s.dirty = false
+			case time.Since(began) > patience:
+				errs = append(errs, g.Hang(patience, s.where()))
+			case time.Since(began) > ncclPatience:
+				abortNCCL(w)
+				busy = true
+			default:
+				busy = true
+			}
+		}
+		if !busy {
+			return errs
+		}
+		w.mu.Unlock()
+		gpu.Pause(time.Since(began))
+		w.mu.Lock()
+	}
+}
+
+// free gives back all that the world has of the GPU, which is at rest.
+func (s *site) free() error {
+	if err := s.w.drv.Bind(s.ctx); err != nil {
+		return err
+	}
+	defer s.w.drv.Unbind()
+	var errs []error
+	for _, st := range s.w.streams {
+		if st.dev.site == s {
+			errs = append(errs, s.w.drv.DestroyStream(st.h))
+		}
+	}
+	for _, e := range s.made {
+		errs = append(errs, s.w.drv.DestroyEvent(e))
+	}
+	for _, h := range s.heaps {
+		if h != nil {
+			errs = append(errs, h.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

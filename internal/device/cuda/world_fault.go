@@ -1,0 +1,56 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+)
+
+// fault ends the world because work on a device failed. s is the stream that
+// was asked or given work; the one to blame is, as far as can be told, one of
+// the device's that was within a command.
+func (w *world) fault(s *stream, err error) {
+	s = w.guilty(s, err)
+	for _, other := range w.streams {
+		if other.dev.site == s.dev.site && other.inside() {
+			s = other
+			break
+		}
+	}
+	s.dev.site.gpu.Lose(err, s.where())
+	f := &device.Fault{Rank: s.dev.rank, Stream: s.name, Err: err}
+	f.ID, f.Last = s.within()
+	if others := otherSuspects(s); len(others) > 0 && gpu.IsFatal(err) {
+		f.Err = fmt.Errorf("%w; nobody observed the run, so it may as well be of %s", err, strings.Join(others, "; "))
+	}
+	w.end(f)
+}
+
+// guilty returns s, or a stream of another GPU if that one is lost and s's is not: calls
+// for several GPUs, as a graph's launch is, fail by any of them. One that is lost says so
+// to every question.
+func (w *world) guilty(s *stream, err error) *stream {
+	if !gpu.IsFatal(err) || w.capture != nil { // streams that record answer nothing
+		return s
+	}
+	for _, o := range append([]*stream{s}, w.streams...) {
+		if _, err := o.idle(); gpu.IsFatal(err) {
+			return o
+		}
+	}
+	return s
+}
+
+// otherSuspects says where other streams of s's device were, any of which may be to
+// blame if nobody observed the marks.
+func otherSuspects(s *stream) []string {
+	var list []string
+	for _, o := range s.dev.w.streams {
+		if o != s && o.dev.site == s.dev.site && o.dirty && s.dev.w.observer == nil {
+			list = append(list, o.where())
+		}
+	}
+	return list
+}
