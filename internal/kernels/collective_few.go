@@ -7,51 +7,51 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// fewShared is how much of a block's shared memory, of 227 KiB on Hopper, reduceFew of
+// smLimitedShared is how much of a block's shared memory, of 227 KiB on Hopper, reduceFew of
 // src/collective_few.cuh takes.
-const fewShared = 208 << 10
+const smLimitedShared = 208 << 10
 
-// FewStages is how many stages a block has room for in reduceFew whose shared memory is of
+// SMLimitedStages is how many stages a block has room for in reduceFew whose shared memory is of
 // that many bytes, 0 for enough: packs of 16 bytes of each member, unroll for each
 // thread. It takes 2 or more.
-func FewStages(shared, members, threads, unroll int) int {
-	return min(8, min(cmp.Or(shared, fewShared), fewShared)/fewStage(members, threads, unroll))
+func SMLimitedStages(shared, members, threads, unroll int) int {
+	return min(8, min(cmp.Or(shared, smLimitedShared), smLimitedShared)/smLimitedStage(members, threads, unroll))
 }
 
-func fewStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
+func smLimitedStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
 
-// fewBale is how many packs of each thread a block of AllReduceFew tells others of at
+// smLimitedTile is how many packs of each thread a block of AllReduceFew tells others of at
 // once, of what goes by way of host memory.
-const fewBale = 8
+const smLimitedTile = 8
 
-// FewBale is that in packs of 16 bytes.
-func FewBale(threads int) int64 { return fewBale * int64(threads) }
+// SMLimitedTile is that in packs of 16 bytes.
+func SMLimitedTile(threads int) int64 { return smLimitedTile * int64(threads) }
 
-// FewSlots is how many flags AllReduceFew takes for each pair of members.
-func (r *AllReduce) FewSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Blocks)-r.Readers) }
+// SMLimitedSlots is how many flags AllReduceFew takes for each pair of members.
+func (r *AllReduce) SMLimitedSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Blocks)-r.Readers) }
 
-// few is the launch of r by reduceFew; all: of one result that all get, else of one
+// smLimited is the launch of r by reduceFew; all: of one result that all get, else of one
 // that this member alone gets.
-func (r AllReduce) few(all bool) Meeting {
-	stages, bale := FewStages(r.Shared, len(r.In), r.Threads, r.Unroll), 1
+func (r AllReduce) smLimited(all bool) Meeting {
+	stages, bale := SMLimitedStages(r.Shared, len(r.In), r.Threads, r.Unroll), 1
 	if r.Split > 0 {
-		bale = fewBale / r.Unroll
+		bale = smLimitedTile / r.Unroll
 	}
 	form := fmt.Sprintf("%d, %d, %d, %d, %t, %d", len(r.In), r.Unroll, stages, r.Threads, all, bale)
 	return Meeting{
 		File: "collective_few", Upon: []string{"collective_reduce"}, Args: "ReduceArgs",
 		Body:   fmt.Sprintf("reduceFew<%s, %s, %s>", r.red(), ctype(r.DType), form),
 		Symbol: symbol("reduce_few", r.Red.String(), fmt.Sprintf("%s_%d_%d_%d_%d_%t_%d", r.DType, len(r.In), r.Unroll, stages, r.Threads, all, bale)),
-		Words:  r.words(), Blocks: r.Blocks, Threads: r.Threads, Shared: stages * fewStage(len(r.In), r.Threads, r.Unroll),
+		Words:  r.words(), Blocks: r.Blocks, Threads: r.Threads, Shared: stages * smLimitedStage(len(r.In), r.Threads, r.Unroll),
 	}
 }
 
-// few is the launch of a ReduceFew: the flags of moves are enough for its own.
-func (m *Move) few() (Meeting, error) {
+// smLimited is the launch of a ReduceFew: the flags of moves are enough for its own.
+func (m *Move) smLimited() (Meeting, error) {
 	if len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources()) {
 		return Meeting{}, fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
 	}
-	if FewStages(m.Shared, m.Members, m.Threads, m.Unroll) < 2 {
+	if SMLimitedStages(m.Shared, m.Members, m.Threads, m.Unroll) < 2 {
 		return Meeting{}, fmt.Errorf("%w: %d threads with unroll %d for %d members take more shared memory than there is", device.ErrUnsupported, m.Threads, m.Unroll, m.Members)
 	}
 	r := AllReduce{DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads, Shared: m.Shared, In: m.Src[:m.Members], Out: m.Dst[:m.Members],
@@ -59,5 +59,5 @@ func (m *Move) few() (Meeting, error) {
 	if m.Own {
 		r.Count, r.Share = m.Run/m.DType.Size(), m.Run/16
 	}
-	return r.few(false), nil
+	return r.smLimited(false), nil
 }

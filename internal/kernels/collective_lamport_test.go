@@ -49,7 +49,7 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 		}
 		r.Share = r.rows(int64(members))
 		odd, inPlace := rng.IntN(2) == 0, rng.IntN(2) == 0
-		r.Calm = rng.IntN(2) == 0
+		r.Throttled = rng.IntN(2) == 0
 		if r.Kind == AllReduceLamportHost || r.Kind == AllReduceLamportResults {
 			odd = false
 			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)

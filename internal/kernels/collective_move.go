@@ -27,21 +27,21 @@ const (
 	ReduceLL
 	// ReducePull loads from the other members' memory and reduces.
 	ReducePull
-	// MoveSheets is MoveLL with flags in each 128 bytes, for blocks that lie
+	// MoveLL128 is MoveLL with flags in each 128 bytes, for blocks that lie
 	// together; devices have to keep such stretches together.
-	MoveSheets
-	// ReduceSheets is MoveSheets with a reduction where blocks arrive.
-	ReduceSheets
-	// MoveSpread has the block of member Root reach all others in sheets, each of
+	MoveLL128
+	// ReduceLL128 is MoveSheets with a reduction where blocks arrive.
+	ReduceLL128
+	// MoveSpread has the block of member Root reach all others in LL128 lines, each of
 	// which passes a part on: Src[Root] to Dst[Me] of every member. To, From and
 	// Own mean nothing but that Root with Own keeps it, too.
 	MoveSpread
-	// ReduceSpread reduces all members' blocks, Src[Me], in sheets, each of which
+	// ReduceSpread reduces all members' blocks, Src[Me], in LL128 lines, each of which
 	// one member adds up for Root, where the result goes to Dst[Root].
 	ReduceSpread
-	// ReduceFew is ReducePull by few multiprocessors, for blocks that lie together at
+	// ReduceSMLimited is ReducePull by few multiprocessors, for blocks that lie together at
 	// multiples of 16 bytes.
-	ReduceFew
+	ReduceSMLimited
 	// MoveMeet moves nothing: it ends when all members have begun it, and what
 	// their streams did before is done for all.
 	MoveMeet
@@ -50,19 +50,19 @@ const (
 
 // reduces reports whether blocks are reduced where they arrive.
 func (k MoveKind) reduces() bool {
-	return k == ReduceLL || k == ReduceSheets || k == ReduceSpread || k.Pulls()
+	return k == ReduceLL || k == ReduceLL128 || k == ReduceSpread || k.Pulls()
 }
 
-// Sheets reports whether blocks go through slots in sheets. What lies in slots is
+// LL128 reports whether blocks go through slots in LL128 lines. What lies in slots is
 // of one form only: data of the one would look like flags of the other.
-func (k MoveKind) Sheets() bool { return k == MoveSheets || k == ReduceSheets || k.spreads() }
+func (k MoveKind) LL128() bool { return k == MoveLL128 || k == ReduceLL128 || k.spreads() }
 
 // Pulls reports whether members load what others give.
-func (k MoveKind) Pulls() bool { return k == ReducePull || k == ReduceFew }
+func (k MoveKind) Pulls() bool { return k == ReducePull || k == ReduceSMLimited }
 
 // threads is how many a block may have.
 func (k MoveKind) threads() int {
-	if k == ReduceFew {
+	if k == ReduceSMLimited {
 		return 2 * meetingThreads
 	}
 	return meetingThreads
@@ -112,8 +112,8 @@ func (m *Move) Meeting() (Meeting, error) {
 	if err := m.check(); err != nil {
 		return Meeting{}, err
 	}
-	if m.Kind == ReduceFew {
-		return m.few()
+	if m.Kind == ReduceSMLimited {
+		return m.smLimited()
 	}
 	name, body, err := m.instance()
 	k := Meeting{File: "collective_move", Args: "MoveArgs", Symbol: symbol(name), Body: body, Words: m.words(), Blocks: m.Blocks, Threads: m.Threads}
@@ -123,7 +123,7 @@ func (m *Move) Meeting() (Meeting, error) {
 // SlotBytes is the size of a half of the slots that m goes through.
 func (m *Move) SlotBytes() int64 {
 	switch {
-	case m.Kind.Sheets():
+	case m.Kind.LL128():
 		r := int64(m.Unroll)
 		packs := 32*r - 4
 		return int64(m.Members) * ((m.Run + 16*packs - 1) / (16 * packs)) * 512 * r
@@ -158,9 +158,9 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
 	case m.Kind.spreads() && (m.Root < 0 || m.Root >= m.Members):
 		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
-	case m.Kind.Sheets() && len(m.Extents) > 0:
+	case m.Kind.LL128() && len(m.Extents) > 0:
 		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
-	case m.Kind.Sheets() && m.Unroll > 4:
+	case m.Kind.LL128() && m.Unroll > 4:
 		return fmt.Errorf("%w: sheets of %d rows; up to 4 do", device.ErrUnsupported, m.Unroll)
 	}
 	return nil
@@ -185,16 +185,16 @@ func (m *Move) instance() (name, body string, err error) {
 		return fmt.Sprintf("reduce_ll_%s_%d_%d_%d_%d", label, w, d, vs, vd), fmt.Sprintf("reduceLL<%s, %d, %d, %d, %d>", red, w, d, vs, vd), nil
 	case MoveMeet:
 		return fmt.Sprintf("move_meet_%d", w), fmt.Sprintf("moveMeet<%d>", w), nil
-	case MoveSheets:
+	case MoveLL128:
 		t, as, ad, same := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16, m.One()
 		return fmt.Sprintf("move_sheets_%s_%d_%d_%t_%t_%t", t, w, m.Unroll, as, ad, same),
 			fmt.Sprintf("moveSheets<%s, %d, %d, %t, %t, %t>", t, w, m.Unroll, as, ad, same), nil
 	case MoveSpread:
 		t, as, ad := m.unit(), m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
 		return fmt.Sprintf("spread_sheets_%s_%d_%d_%t_%t", t, w, m.Unroll, as, ad), fmt.Sprintf("spreadSheets<%s, %d, %d, %t, %t>", t, w, m.Unroll, as, ad), nil
-	case ReduceSheets, ReduceSpread:
+	case ReduceLL128, ReduceSpread:
 		as, ad := m.align(m.sources(), 16) == 16, m.align(m.targets(), 16) == 16
-		f := map[MoveKind]string{ReduceSheets: "reduceSheets", ReduceSpread: "reduceSpread"}[m.Kind]
+		f := map[MoveKind]string{ReduceLL128: "reduceSheets", ReduceSpread: "reduceSpread"}[m.Kind]
 		return fmt.Sprintf("%s_%s_%d_%d_%t_%t", f, label, w, m.Unroll, as, ad), fmt.Sprintf("%s<%s, %d, %d, %t, %t>", f, red, w, m.Unroll, as, ad), nil
 	case MovePush:
 		full, same, vs := m.full(m.targets()), m.same(), m.apart()
@@ -257,7 +257,7 @@ func (m *Move) reads() uint64 {
 
 func (m *Move) writes() uint64 {
 	switch m.Kind {
-	case MoveLL, MoveSheets:
+	case MoveLL, MoveLL128:
 		return m.From | m.own()
 	case MovePush:
 		return m.To | m.own()

@@ -94,7 +94,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	for i := range moves {
 		moves[i] = &Move{Kind: s.kind, Members: f.n, Me: i, Run: s.run, Extents: s.extents, DType: s.dt, Red: s.red,
 			Flags: f.flags, Slots: f.packs, SlotHalf: moveSlots, Blocks: s.blocks, Threads: s.threads, Unroll: s.unroll}
-		if s.kind.Sheets() {
+		if s.kind.LL128() {
 			moves[i].Slots = f.sheets
 		}
 		f.moves[i] = append(f.moves[i], moves[i])
@@ -145,7 +145,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 				m.From |= 1 << p
 			}
 			in, out := ins[i][p], outs[i][p]
-			if s.kind == MoveLL || s.kind == MoveSheets {
+			if s.kind == MoveLL || s.kind == MoveLL128 {
 				out = outs[p][i]
 			}
 			if s.kind.Pulls() {
@@ -361,13 +361,13 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	for range rng.IntN(4) {
 		s.extents = append(s.extents, 1+rng.Int64N(3))
 	}
-	if kind.Sheets() {
+	if kind.LL128() {
 		s.extents, s.threads, s.run = nil, 32+32*rng.IntN(2), 1+rng.Int64N(3000)
 	}
 	if rng.IntN(2) == 0 {
 		s.run = (s.run + 15) / 16 * 16
 	}
-	if kind == ReduceFew {
+	if kind == ReduceSMLimited {
 		s.extents, s.unit, s.run, s.threads = nil, 16, 16*(1+rng.Int64N(800)), 64+32*rng.IntN(2)
 	}
 	if kind.reduces() {
@@ -513,13 +513,13 @@ func everyMove(t *testing.T) string {
 			for _, unit := range []nvlib.Ptr{16, 8, 2} {
 				m := &Move{Kind: kind, Members: n, To: 1<<n - 2, From: 1<<n - 2, Own: true, Run: 1 << 10 * int64(unit), DType: ir.BF16, Red: ir.Sum,
 					Blocks: 8, Threads: 512, Unroll: 4, Extents: []int64{2, 3, 4}[:int(unit)%3]}
-				if kind == ReduceFew && unit != 16 {
+				if kind == ReduceSMLimited && unit != 16 {
 					continue
 				}
-				if kind.Sheets() {
+				if kind.LL128() {
 					m.Extents = nil
 				}
-				if kind == ReduceFew {
+				if kind == ReduceSMLimited {
 					m.Extents, m.Threads = nil, 64
 				}
 				for p := range n {

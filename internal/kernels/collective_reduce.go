@@ -12,17 +12,17 @@ type AllReduceKind string
 
 // Algorithms of AllReduce.
 const (
-	AllReduceLL      AllReduceKind = "LL"          // one shot, 8 bytes of data in each 16
-	AllReduceLL2     AllReduceKind = "LL2"         // two shots of the same
-	AllReduceLL128   AllReduceKind = "LL128"       // one shot in sheets, an epoch in each 128 bytes
-	AllReduceLL128x2 AllReduceKind = "LL128x2"     // two shots in sheets
-	AllReducePush    AllReduceKind = "Push"        // two shots through staging, flags for chunks
-	AllReduceScatter AllReduceKind = "ScatterPush" // the first shot of Push: Out is of a share, each of whole packs
-	AllReduceAddends AllReduceKind = "ScatterHost" // the same, and some packs by way of host memory
-	AllReducePull    AllReduceKind = "Pull"        // reads from peers, writes to peers
-	AllReduceFew     AllReduceKind = "Few"         // the same by few multiprocessors
-	AllReduceHost    AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
-	AllReduceResults AllReduceKind = "Results"     // Push, and some results by way of host memory
+	AllReduceLL        AllReduceKind = "LL"          // one shot, 8 bytes of data in each 16
+	AllReduceLL2       AllReduceKind = "LL2"         // two shots of the same
+	AllReduceLL128     AllReduceKind = "LL128"       // one shot in LL128 lines, an epoch in each 128 bytes
+	AllReduceLL128x2   AllReduceKind = "LL128x2"     // two shots in LL128 lines
+	AllReducePush      AllReduceKind = "Push"        // two shots through staging, flags for chunks
+	AllReduceScatter   AllReduceKind = "ScatterPush" // the first shot of Push: Out is of a share, each of whole packs
+	AllReduceAddends   AllReduceKind = "ScatterHost" // the same, and some packs by way of host memory
+	AllReducePull      AllReduceKind = "Pull"        // reads from peers, writes to peers
+	AllReduceSMLimited AllReduceKind = "Few"         // the same by few multiprocessors
+	AllReduceHost      AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
+	AllReduceResults   AllReduceKind = "Results"     // Push, and some results by way of host memory
 )
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of
@@ -39,7 +39,7 @@ type AllReduce struct {
 	Flags           []nvlib.Ptr // of each member
 	FlagHalf        int64
 	Count           int64 // elements
-	Share           int64 // halves, sheets, rows or packs that a member adds up
+	Share           int64 // halves, LL128 lines, rows or packs that a member adds up
 	Slots           int64 // flags for each pair of members
 	Group           int64 // chunks of Threads·Unroll packs that a block of Push and its kin pushes before it tells of them; 0 for 1
 
@@ -48,13 +48,13 @@ type AllReduce struct {
 	// are written by the first Writers blocks and read by the Readers after them;
 	// their chunks' flags are the last of Slots before those in which all meet. Of
 	// Addends: the packs of each share before Split, alike, with the flags that such
-	// chunks have anyway. Of Few: the results of Split bales of each block that adds up,
+	// chunks have anyway. Of Few: the results of Split tiles of each block that adds up,
 	// the first of each Writers of its own; Readers blocks, the first, read the others'.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags
 	Shared                  int   // of Few: bytes of shared memory that a block may have, 0 for enough
-	Calm                    bool  // of Lamportx2: a warp has one thread look until something has come, for much data
+	Throttled               bool  // of Lamportx2: a warp has one thread look until something has come, for much data
 }
 
 // HostChunks is how many chunks so many packs by way of host memory are.
@@ -66,15 +66,15 @@ func HostChunks(packs int64, threads int) int64 {
 // hostRows is that of src/collective_reduce.cuh.
 const hostRows = 2
 
-// SheetPacks is how many packs of 16 bytes a sheet of so many rows carries, in
+// LL128Packs is how many packs of 16 bytes a LL128 line of so many rows carries, in
 // 512 bytes a row.
-func SheetPacks(rows int) int64 { return int64(32*rows - 4) }
+func LL128Packs(rows int) int64 { return int64(32*rows - 4) }
 
 // Meeting returns the launch on a member.
 func (r AllReduce) Meeting(rank int) Meeting {
 	switch r.Kind {
-	case AllReduceFew:
-		return r.few(true)
+	case AllReduceSMLimited:
+		return r.smLimited(true)
 	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost, AllReduceLamportResults:
 		return r.lamport(rank)
 	}
@@ -103,7 +103,7 @@ func (r AllReduce) red() string {
 func (r AllReduce) words() words {
 	var w words
 	calm := int64(0)
-	if r.Calm {
+	if r.Throttled {
 		calm = 1
 	}
 	w.addrs(r.In)

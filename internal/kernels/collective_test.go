@@ -185,11 +185,11 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		r.Share = ceil(ceil(bytes, 8), members)
 		half = 2 * members * r.Share * 16
 	case AllReduceLL128:
-		r.Share = ceil(ceil(bytes, 16), SheetPacks(c.unroll))
+		r.Share = ceil(ceil(bytes, 16), LL128Packs(c.unroll))
 		half = members * r.Share * rows
 		r.Blocks = int(min(int64(r.Blocks), r.Share))
 	case AllReduceLL128x2:
-		r.Share = ceil(ceil(ceil(bytes, 16), SheetPacks(c.unroll)), members)
+		r.Share = ceil(ceil(ceil(bytes, 16), LL128Packs(c.unroll)), members)
 		half = 2 * members * r.Share * rows
 		r.Blocks = int(min(int64(r.Blocks), r.Share))
 	case AllReducePush:
@@ -288,7 +288,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	return tensor.Round(dt, v)
 }
 
-var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull, AllReduceFew}
+var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull, AllReduceSMLimited}
 
 // TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through
 // the same memory, in drawn orders.
@@ -310,7 +310,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 			if rng.IntN(4) == 0 {
 				c.count = int64(1 + rng.IntN(9))
 			}
-			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull && kind != AllReduceFew
+			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull && kind != AllReduceSMLimited
 			c.inPlace = rng.IntN(2) == 0
 			cases = append(cases, c)
 			r, half := c.size(int64(members))

@@ -7,15 +7,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// foresighted is a Library that compiles ahead: *kernels.Library is one.
-type foresighted interface {
+// precompiler is a Library that compiles ahead: *kernels.Library is one.
+type precompiler interface {
 	Ahead(t kernels.Target, p kernels.Problem)
 	MeetingAhead(t kernels.Target, m kernels.Meeting)
 }
 
 // precompiles reports whether the library compiles ahead.
 func (m *machine) precompiles() bool {
-	_, ok := m.opts.Kernels.(foresighted)
+	_, ok := m.opts.Kernels.(precompiler)
 	return ok
 }
 
@@ -26,7 +26,7 @@ func (s *site) target() kernels.Target {
 // PrepareAhead has the compiler begin with the kernels for k. Products are not
 // foreseen: they are mostly a library's.
 func (d *dev) PrepareAhead(dk device.Kernel) {
-	lib, ok := d.w.m.opts.Kernels.(foresighted)
+	lib, ok := d.w.m.opts.Kernels.(precompiler)
 	if !ok || dk.Op == ir.OpLinear || dk.Op == ir.OpMatmul {
 		return
 	}
@@ -69,5 +69,5 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 }
 
 var (
-	_ foresighted = (*kernels.Library)(nil)
+	_ precompiler = (*kernels.Library)(nil)
 )

@@ -73,7 +73,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	case a == nil:
 		err = supportsNCCL(t, r)
 	default:
-		if err = t.apart(); err == nil {
+		if err = t.checkPeerAccess(); err == nil {
 			err = a.Supports(t, tune, r)
 		}
 	}
@@ -163,7 +163,7 @@ func (m *member) step(x coll.Action) (step, error) {
 // compileAhead has the compiler begin with the kernels of a plan: a dry run, in which nothing
 // is reserved and nothing loaded.
 func (t *team) compileAhead(p *coll.Plan) {
-	lib, ok := t.w.m.opts.Kernels.(foresighted)
+	lib, ok := t.w.m.opts.Kernels.(precompiler)
 	if !ok {
 		return
 	}
@@ -200,10 +200,10 @@ func (t *team) BlockShared() int {
 	return least
 }
 
-// KeepsStretches returns nil where the members' links are known to deliver 128
+// Keeps128 returns nil where the members' links are known to deliver 128
 // bytes that one warp writes as one: NVLink, and a device's own memory. Over a
 // bus the last bytes may come first.
-func (t *team) KeepsStretches() error {
+func (t *team) Keeps128() error {
 	for _, m := range t.members {
 		for _, o := range t.members {
 			if linkOf(t.w, m.dev.site, o.dev.site) == 'p' {

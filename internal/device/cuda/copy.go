@@ -40,7 +40,7 @@ func copyThrough(s *stream, dst, src *strided.View) error {
 // rows of some length, else by a kernel.
 func copyApart(s *stream, dst, src *strided.View) error {
 	if site := s.dev.site; !site.reaches(dst) || !site.reaches(src) {
-		err := copyAround(s, dst, src)
+		err := copyHostStaged(s, dst, src)
 		s.led = false
 		return err
 	}
@@ -130,7 +130,7 @@ func (d *dev) PrepareCopy(dst, src device.View) error {
 // by alone.
 func (d *dev) prepareCopy(dst, src *strided.View) error {
 	if !d.site.reaches(dst) || !d.site.reaches(src) {
-		return d.prepareAround(dst, src)
+		return d.prepareHostStaged(dst, src)
 	}
 	dims := strided.Merge(dst, src)
 	key := d.site.keyOf(dst, src, dims)

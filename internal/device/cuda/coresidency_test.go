@@ -125,7 +125,7 @@ func TestRoomForOthers(t *testing.T) {
 		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.Room(512), all, tm.alone())
 	}
 	for _, m := range tm.members {
-		if _, err := m.beside(0); err != nil {
+		if _, err := m.sideStream(0); err != nil {
 			t.Fatal(err)
 		}
 	}

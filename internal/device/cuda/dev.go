@@ -90,7 +90,7 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	}
 	s, err := d.newStream(opts.Name, priority)
 	if err == nil {
-		err = openDetour(s)
+		err = openHostStaged(s)
 	}
 	if err != nil {
 		return nil, err

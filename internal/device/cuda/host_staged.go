@@ -18,32 +18,32 @@ import (
 // graphs record it. Kernels get what they read of peers copied to their own GPU
 // first.
 
-// detourPiece is the most bytes that go through the host at once; tests make it small.
+// hostStagedPiece is the most bytes that go through the host at once; tests make it small.
 // On two H200 2 MiB carry large copies faster than 1, and those of some MiB than 4.
-var detourPiece int64 = 2 << 20
+var hostStagedPiece int64 = 2 << 20
 
-// detour is what a stream needs for such copies. Nothing of it can be made while
+// hostStaged is what a stream needs for such copies. Nothing of it can be made while
 // work is issued (see issueLock), so every stream has one where GPUs are apart, with room
 // for what was prepared on its device, and little where nothing was.
-type detour struct {
+type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces
 	piece  int64     // bytes
 	far    map[*site]*stream
 }
 
-// openDetour makes s's, where its GPU is apart from others. The caller holds the
+// openHostStaged makes s's, where its GPU is apart from others. The caller holds the
 // world by alone.
-func openDetour(s *stream) error {
+func openHostStaged(s *stream) error {
 	here := s.dev.site
-	if len(here.beyond) == 0 {
+	if len(here.unreachable) == 0 {
 		return nil
 	}
-	s.detour = &detour{far: map[*site]*stream{}}
-	if err := widenDetour(s, max(s.dev.piece, detourPiece/32)); err != nil {
+	s.staged = &hostStaged{far: map[*site]*stream{}}
+	if err := widenHostStaged(s, max(s.dev.piece, hostStagedPiece/32)); err != nil {
 		return err
 	}
 	for _, there := range s.dev.w.sites {
-		if here.beyond[there] == nil {
+		if here.unreachable[there] == nil {
 			continue
 		}
 		i := slices.IndexFunc(s.dev.w.devices, func(d *dev) bool { return d.site == there })
@@ -51,15 +51,15 @@ func openDetour(s *stream) error {
 		if err != nil {
 			return err
 		}
-		s.detour.far[there] = far
+		s.staged.far[there] = far
 	}
 	return nil
 }
 
-// widenDetour makes room for pieces of so many bytes. The buffer before stays until
+// widenHostStaged makes room for pieces of so many bytes. The buffer before stays until
 // the world ends: work under way may use it, and graphs.
-func widenDetour(s *stream, piece int64) error {
-	t := s.detour
+func widenHostStaged(s *stream, piece int64) error {
+	t := s.staged
 	if t == nil || piece <= t.piece {
 		return nil
 	}
@@ -71,12 +71,12 @@ func widenDetour(s *stream, piece int64) error {
 	return nil
 }
 
-// widenDetours makes room on all of d's streams for a copy of so many bytes.
-func (d *dev) widenDetours(bytes int64) error {
-	d.piece = max(d.piece, min(bufferSize(bytes), detourPiece))
+// widenHostStaged makes room on all of d's streams for a copy of so many bytes.
+func (d *dev) widenHostStaged(bytes int64) error {
+	d.piece = max(d.piece, min(bufferSize(bytes), hostStagedPiece))
 	for _, s := range d.w.streams {
 		if s.dev == d {
-			if err := widenDetour(s, d.piece); err != nil {
+			if err := widenHostStaged(s, d.piece); err != nil {
 				return err
 			}
 		}
@@ -89,12 +89,12 @@ func (s *stream) near(r *strided.View) *stream {
 	if s.dev.site.reaches(r) {
 		return s
 	}
-	return s.detour.far[memoryOf(r).dev.site]
+	return s.staged.far[memoryOf(r).dev.site]
 }
 
-// copyAround copies src to dst, which s does not both reach. The context is current,
+// copyHostStaged copies src to dst, which s does not both reach. The context is current,
 // and is again.
-func copyAround(s *stream, dst, src *strided.View) error {
+func copyHostStaged(s *stream, dst, src *strided.View) error {
 	from, to := s.near(src), s.near(dst)
 	end, err := s.here()
 	if err != nil {
@@ -118,7 +118,7 @@ func copyAround(s *stream, dst, src *strided.View) error {
 // there to dst. It lets go of begun and returns the end.
 func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
 	free := [2]*mark{begun}
-	t, i := s.detour, 0
+	t, i := s.staged, 0
 	err := strided.Pieces(dst, src, t.piece, func(d, p *strided.View) error {
 		half := p.At(t.buffer + nvlib.Ptr(i)*nvlib.Ptr(t.piece))
 		there, err := copyBehind(from, free[i], &half, p)
@@ -158,17 +158,17 @@ func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err erro
 	return end, err
 }
 
-// prepareAround is PrepareCopy for what copyAround does. The address in host memory
+// prepareHostStaged is PrepareCopy for what copyAround does. The address in host memory
 // is not known yet, but no code depends on it.
-func (d *dev) prepareAround(dst, src *strided.View) error {
+func (d *dev) prepareHostStaged(dst, src *strided.View) error {
 	from, to := d.near(src), d.near(dst)
 	if from.site.reaches(dst) {
 		return from.prepareCopy(dst, src)
 	}
-	if err := d.widenDetours(dst.Bytes()); err != nil {
+	if err := d.widenHostStaged(dst.Bytes()); err != nil {
 		return err
 	}
-	return strided.Pieces(dst, src, detourPiece, func(t, r *strided.View) error {
+	return strided.Pieces(dst, src, hostStagedPiece, func(t, r *strided.View) error {
 		half := r.At(gpu.Alignment)
 		return errors.Join(from.prepareCopy(&half, r), to.prepareCopy(t, &half))
 	})

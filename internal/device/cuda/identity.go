@@ -29,7 +29,7 @@ func linkOf(w *world, a, b *site) byte {
 	if a == b {
 		return 's'
 	}
-	if a.beyond[b] != nil {
+	if a.unreachable[b] != nil {
 		return 'h'
 	}
 	if ok, err := w.drv.PeerAtomics(a.gpu.Device, b.gpu.Device); err == nil && ok {

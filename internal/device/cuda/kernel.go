@@ -26,8 +26,8 @@ func (k *kernel) alike() error {
 	return nil
 }
 
-// checkProduct checks a linear's or matmul's operands.
-func (k *kernel) checkProduct() error {
+// checkGEMM checks a linear's or matmul's operands.
+func (k *kernel) checkGEMM() error {
 	if err := k.alike(); err != nil {
 		return err
 	}

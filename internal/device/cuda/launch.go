@@ -120,7 +120,7 @@ func (l *launch) build(k *kernel) error {
 	case isCopy(k.Op):
 		return l.addCopy(k)
 	case k.Op == ir.OpLinear, k.Op == ir.OpMatmul:
-		return l.addProduct(k)
+		return l.addGEMM(k)
 	}
 	return l.addLibrary(k)
 }
@@ -165,7 +165,7 @@ func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
 		return nil, nil
 	}
 	if !d.site.reaches(&dst) || !d.site.reaches(&src) {
-		return []step{&copyStep{dst, src}}, errors.Join(d.prepareAround(&dst, &src), d.rebind())
+		return []step{&copyStep{dst, src}}, errors.Join(d.prepareHostStaged(&dst, &src), d.rebind())
 	}
 	dims := strided.Merge(&dst, &src)
 	if strided.ByEngine(&dst, dims) {
@@ -201,16 +201,16 @@ func (k *kernel) copies() bool {
 }
 
 func (l *launch) addChain(k *kernel) error {
-	if err := k.apart(); err != nil {
+	if err := k.checkOverlap(); err != nil {
 		return err
 	}
 	return l.addLibrary(k)
 }
 
-// apart declines several operations as one where the result overlaps an operand
+// checkOverlap declines several operations as one where the result overlaps an operand
 // that it does not replace, element for element: some threads would read what
 // others have written, and copying the operand first costs what it saves.
-func (k *kernel) apart() error {
+func (k *kernel) checkOverlap() error {
 	for i := range k.ins {
 		in := &k.ins[i]
 		if in.N > 0 && in.Overlaps(&k.out) && (k.Relu || !in.Same(&k.out)) {

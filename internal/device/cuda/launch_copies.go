@@ -7,40 +7,40 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// pushStep is what a member does on its own stream, and copies beside that.
-type pushStep struct {
-	dev    *dev
-	own    []nvlib.Rect  // copies on its own stream
-	beside []*besideStep // copies on others
-	fork   nvlib.Event
+// copiesStep is what a member does on its own stream, and copies beside that.
+type copiesStep struct {
+	dev   *dev
+	own   []nvlib.Rect  // copies on its own stream
+	sides []*sideCopies // copies on others
+	fork  nvlib.Event
 }
 
-// besideStep is copies on a stream of their own.
-type besideStep struct {
+// sideCopies is copies on a stream of their own.
+type sideCopies struct {
 	list []nvlib.Rect
 	side *stream
 	join nvlib.Event
 }
 
 // push is the step for copies.
-func (m *member) push(c coll.Copies) (*pushStep, error) {
-	p := &pushStep{dev: m.dev, own: c.Own}
+func (m *member) push(c coll.Copies) (*copiesStep, error) {
+	p := &copiesStep{dev: m.dev, own: c.Own}
 	for k, list := range c.Beside {
-		side, err := m.beside(k)
+		side, err := m.sideStream(k)
 		if err != nil {
 			return nil, err
 		}
-		p.beside = append(p.beside, &besideStep{list: list, side: side})
+		p.sides = append(p.sides, &sideCopies{list: list, side: side})
 	}
 	return p, p.takeEvents()
 }
 
-func (p *pushStep) takeEvents() error {
-	if len(p.beside) == 0 {
+func (p *copiesStep) takeEvents() error {
+	if len(p.sides) == 0 {
 		return nil
 	}
 	return p.dev.bound(func() (err error) {
-		for _, b := range p.beside {
+		for _, b := range p.sides {
 			if b.join, err = p.dev.site.newEvent(false); err != nil {
 				return err
 			}
@@ -50,10 +50,10 @@ func (p *pushStep) takeEvents() error {
 	})
 }
 
-// beside returns one of the member's streams for work that its own waits for as soon
+// sideStream returns one of the member's streams for work that its own waits for as soon
 // as it has given it. Teams have none in common: copies of one that wait for its
 // peers would hold up those that the peers of another wait for.
-func (m *member) beside(k int) (*stream, error) {
+func (m *member) sideStream(k int) (*stream, error) {
 	d := m.dev
 	for len(m.sides) <= k {
 		if n := len(d.sides) - 1; n >= 0 {
@@ -70,14 +70,14 @@ func (m *member) beside(k int) (*stream, error) {
 	return m.sides[k], nil
 }
 
-func (p *pushStep) run(s *stream) error {
+func (p *copiesStep) run(s *stream) error {
 	drv := p.dev.w.drv
-	if len(p.beside) > 0 {
+	if len(p.sides) > 0 {
 		if err := drv.Record(p.fork, s.h); err != nil {
 			return err
 		}
 	}
-	for _, b := range p.beside {
+	for _, b := range p.sides {
 		if err := drv.WaitEvent(b.side.h, p.fork); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (p *pushStep) run(s *stream) error {
 	if err := p.copies(s, p.own); err != nil {
 		return err
 	}
-	for _, b := range p.beside {
+	for _, b := range p.sides {
 		if err := drv.WaitEvent(s.h, b.join); err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (p *pushStep) run(s *stream) error {
 	return nil
 }
 
-func (p *pushStep) copies(s *stream, list []nvlib.Rect) error {
+func (p *copiesStep) copies(s *stream, list []nvlib.Rect) error {
 	for _, r := range list {
 		var err error
 		if r.Height == 1 {
@@ -114,14 +114,14 @@ func (p *pushStep) copies(s *stream, list []nvlib.Rect) error {
 	return nil
 }
 
-func (p *pushStep) free() {
-	if len(p.beside) == 0 || p.dev.w.cause == errClosed {
+func (p *copiesStep) free() {
+	if len(p.sides) == 0 || p.dev.w.cause == errClosed {
 		return
 	}
 	events := []nvlib.Event{p.fork}
-	for _, b := range p.beside {
+	for _, b := range p.sides {
 		events = append(events, b.join)
 	}
 	p.dev.site.events = append(p.dev.site.events, events...)
-	p.beside = nil
+	p.sides = nil
 }

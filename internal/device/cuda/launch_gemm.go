@@ -11,17 +11,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// addProduct computes linear and matmul: by cuBLASLt what it takes, else by a
+// addGEMM computes linear and matmul: by cuBLASLt what it takes, else by a
 // plain kernel.
-func (l *launch) addProduct(k *kernel) error {
-	if err := k.checkProduct(); err != nil {
+func (l *launch) addGEMM(k *kernel) error {
+	if err := k.checkGEMM(); err != nil {
 		return err
 	}
 	if k.out.N == 0 {
 		return nil
 	}
 	if k.Relu {
-		if err := k.apart(); err != nil {
+		if err := k.checkOverlap(); err != nil {
 			return err
 		}
 	}

@@ -45,7 +45,7 @@ const idleMost = 16
 func (s *system) tellNCCL(t *team) error {
 	deceit := s.Reach.Deceives()
 	switch {
-	case s.pool.told && s.pool.may && deceit && t.apart() != nil:
+	case s.pool.told && s.pool.may && deceit && t.checkPeerAccess() != nil:
 		return fmt.Errorf("%w: NCCL uses peers' memory since before it turned out that some of it cannot be used; in a new process %s=off prevents it", device.ErrUnsupported, P2PVariable)
 	case s.pool.told:
 		return nil
@@ -100,7 +100,7 @@ func (s *system) communicators(t *team) (*communicators, error) {
 		g.comms, err = lib.InitAll(devs)
 		return err
 	})
-	if apart := t.apart(); err != nil && apart != nil {
+	if apart := t.checkPeerAccess(); err != nil && apart != nil {
 		return nil, fmt.Errorf("%w; NCCL's communicators for GPUs %v: %w", apart, devs, err)
 	}
 	if err != nil {

@@ -32,17 +32,17 @@ func findReach(w *world) error {
 }
 
 func (s *site) keepFrom(o *site, why error) {
-	if s.beyond == nil {
-		s.beyond = map[*site]error{}
+	if s.unreachable == nil {
+		s.unreachable = map[*site]error{}
 	}
-	s.beyond[o] = why
+	s.unreachable[o] = why
 }
 
 // reachable lists the devices that use memory of s.
 func (s *site) reachable() []nvlib.Device {
 	var list []nvlib.Device
 	for _, o := range s.w.sites {
-		if s.beyond[o] == nil {
+		if s.unreachable[o] == nil {
 			list = append(list, o.gpu.Device)
 		}
 	}
@@ -51,18 +51,18 @@ func (s *site) reachable() []nvlib.Device {
 
 // reaches reports whether work of the site may use r.
 func (s *site) reaches(r *strided.View) bool {
-	return len(s.beyond) == 0 || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.beyond[memoryOf(r).dev.site] == nil
+	return len(s.unreachable) == 0 || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[memoryOf(r).dev.site] == nil
 }
 
 // whole reports whether all sites reach each other.
 func (w *world) whole() bool {
-	return !slices.ContainsFunc(w.sites, func(s *site) bool { return len(s.beyond) > 0 })
+	return !slices.ContainsFunc(w.sites, func(s *site) bool { return len(s.unreachable) > 0 })
 }
 
 // Apart returns why two ranks' kernels do not use each other's memory.
 func (w *world) Apart(rank, peer int) error {
 	a, b := w.devices[rank].site, w.devices[peer].site
-	if why := a.beyond[b]; why != nil {
+	if why := a.unreachable[b]; why != nil {
 		return fmt.Errorf("%w: GPU %d and GPU %d do not reach each other's memory (%w)", device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil
@@ -77,8 +77,8 @@ func (w *world) Detours() []string {
 	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return w.m.sys.Reach.Known(a, b) })
 }
 
-// apart returns why members of the team do not reach each other's memory.
-func (t *team) apart() error {
+// checkPeerAccess returns why members of the team do not reach each other's memory.
+func (t *team) checkPeerAccess() error {
 	for i, m := range t.members {
 		for _, o := range t.members[:i] {
 			if err := t.w.Apart(o.dev.rank, m.dev.rank); err != nil {

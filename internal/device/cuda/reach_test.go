@@ -260,8 +260,8 @@ func words(mem device.Memory, off, count int64) device.View {
 // streams of each, views of all kinds, in one piece and in many, call by call and by
 // graph: every byte of the destination has to be right, those between its elements too.
 func TestDetours(t *testing.T) {
-	defer func(n int64) { detourPiece = n }(detourPiece)
-	detourPiece = 16 << 10
+	defer func(n int64) { hostStagedPiece = n }(hostStagedPiece)
+	hostStagedPiece = 16 << 10
 	f := newFake(t, 3)
 	f.reach.apart = some([2]int32{0, 2}, [2]int32{1, 2})
 	m := newMachine(f.system(), Options{Kernels: f})
@@ -326,7 +326,7 @@ func testOnAndOn(t *testing.T, m *machine, begin func()) {
 
 // testHandedOn is testOnAndOn through memory of those ranks, the first and the last 1.
 func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
-	count := 9 * detourPiece / 4
+	count := 9 * hostStagedPiece / 4
 	must := mustOf(t)
 	w, streams := streamed(t, m, 2, "s")
 	at := make([]device.View, len(places))
@@ -365,7 +365,7 @@ func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 }
 
 func testDetours(t *testing.T, m *machine, ranks int) {
-	most := 3 * detourPiece
+	most := 3 * hostStagedPiece
 	must := mustOf(t)
 	w, streams := streamed(t, m, ranks, "s")
 	defer func() {
@@ -402,11 +402,11 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 		dst, src []int64
 	}{
 		{"one element", ir.I32, 4, []int64{1, 1}, []int64{7, 1}, []int64{1, 1}},
-		{"a piece", ir.BF16, 0, []int64{detourPiece / 2}, []int64{1}, []int64{1}},
-		{"a piece and more", ir.BF16, 6, []int64{detourPiece/2 + 1}, []int64{1}, []int64{1}},
-		{"pieces", ir.BF16, 2, []int64{5, detourPiece/4 - 1}, []int64{detourPiece/4 - 1, 1}, []int64{detourPiece/4 - 1, 1}},
-		{"rows", ir.F32, 256, []int64{detourPiece / 1600, 300}, []int64{1024, 1}, []int64{512, 1}},
-		{"long rows", ir.F32, 0, []int64{2, detourPiece / 3}, []int64{detourPiece / 3, 1}, []int64{detourPiece/3 + 5, 1}},
+		{"a piece", ir.BF16, 0, []int64{hostStagedPiece / 2}, []int64{1}, []int64{1}},
+		{"a piece and more", ir.BF16, 6, []int64{hostStagedPiece/2 + 1}, []int64{1}, []int64{1}},
+		{"pieces", ir.BF16, 2, []int64{5, hostStagedPiece/4 - 1}, []int64{hostStagedPiece/4 - 1, 1}, []int64{hostStagedPiece/4 - 1, 1}},
+		{"rows", ir.F32, 256, []int64{hostStagedPiece / 1600, 300}, []int64{1024, 1}, []int64{512, 1}},
+		{"long rows", ir.F32, 0, []int64{2, hostStagedPiece / 3}, []int64{hostStagedPiece / 3, 1}, []int64{hostStagedPiece/3 + 5, 1}},
 		{"columns", ir.I32, 8, []int64{60, 50}, []int64{1, 60}, []int64{64, 1}},
 		{"blocks", ir.I32, 0, []int64{5, k, 30}, []int64{31 * k, 30, 1}, []int64{30, 160, 1}},
 	}

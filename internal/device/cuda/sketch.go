@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// sketch is a world that nothing was opened for: no context, no memory, no stream.
+// dryWorld is a world that nothing was opened for: no context, no memory, no stream.
 // Contexts take the driver a second and more, compiling as long: who knows what will
 // be launched has it compiled meanwhile.
-type sketch struct {
+type dryWorld struct {
 	*world
 	allocs *int // so far
 }
@@ -37,18 +37,18 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 		}
 	}
 	w.place(ranks)
-	return sketch{w, new(int)}, nil
+	return dryWorld{w, new(int)}, nil
 }
 
-func (s sketch) Device(rank int) device.Device {
+func (s dryWorld) Device(rank int) device.Device {
 	if rank < 0 || rank >= len(s.devices) {
 		return nil
 	}
-	return sketched{s.devices[rank], s.allocs}
+	return dryDevice{s.devices[rank], s.allocs}
 }
 
 // OpenTeam makes a team for questions and PrepareAhead.
-func (s sketch) OpenTeam(members []device.Member) (device.Team, error) {
+func (s dryWorld) OpenTeam(members []device.Member) (device.Team, error) {
 	t := &team{w: s.world, regions: map[string]coll.Area{}}
 	if err := t.join(members); err != nil {
 		return nil, fmt.Errorf("a team: %w", err)
@@ -57,20 +57,20 @@ func (s sketch) OpenTeam(members []device.Member) (device.Team, error) {
 	return t, nil
 }
 
-// sketched is a device of a sketch.
-type sketched struct {
+// dryDevice is a device of a sketch.
+type dryDevice struct {
 	*dev
 	allocs *int
 }
 
-func (d sketched) NewStream(o device.StreamOptions) (device.Stream, error) {
+func (d dryDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
 	s := &stream{dev: d.dev, name: o.Name, index: len(d.w.streams)}
 	d.w.streams = append(d.w.streams, s)
 	return s, nil
 }
 
 // Alloc names memory that is nowhere, and begins as memory does.
-func (d sketched) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+func (d dryDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	*d.allocs++
 	return &memory{dev: d.dev, kind: kind, addr: nvlib.Ptr(*d.allocs) << 40, bytes: bytes}, nil
 }

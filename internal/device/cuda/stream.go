@@ -46,9 +46,9 @@ type stream struct {
 	engine bool      // carries only copies of a team's member, by copy engines
 	behind *graphRun // the launch that s is behind
 
-	detour    *detour // to GPUs that are apart from s's; nil where none are
-	workspace *memory // cuBLASLt's
-	scratch   *memory // for copies within a buffer
+	staged    *hostStaged // to GPUs that are apart from s's; nil where none are
+	workspace *memory     // cuBLASLt's
+	scratch   *memory     // for copies within a buffer
 	args      [4]uintptr
 }
 

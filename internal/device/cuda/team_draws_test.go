@@ -422,7 +422,7 @@ func byHost(p coll.HostPart) {
 	coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return p }
 	coll.AddendsByHost = func(int, int64) coll.HostPart { return p }
 	coll.LamportByHost = func(int64, int) coll.HostPart { return p }
-	coll.FewByHost = func(members int, _ int64) (permille, readers int64) {
+	coll.SMLimitedByHost = func(members int, _ int64) (permille, readers int64) {
 		if members != 4 {
 			return 0, 0
 		}
@@ -432,9 +432,9 @@ func byHost(p coll.HostPart) {
 
 // keepParts undoes byHost when the test ends.
 func keepParts(t testing.TB) {
-	memory, results, moves, addends, lamport, few := coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.FewByHost
+	memory, results, moves, addends, lamport, few := coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.SMLimitedByHost
 	t.Cleanup(func() {
-		coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.FewByHost = memory, results, moves, addends, lamport, few
+		coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.SMLimitedByHost = memory, results, moves, addends, lamport, few
 	})
 }
 

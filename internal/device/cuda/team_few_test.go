@@ -40,9 +40,9 @@ func scattered(t *testing.T, w *world, rows int64, axis int) *device.Collective 
 // the members, several stages under way.
 func TestFewLaunch(t *testing.T) {
 	for members := 2; members <= kernels.TeamMost; members++ {
-		blocks, threads, unroll := coll.FewLaunch(device.Tuning{}, members)
+		blocks, threads, unroll := coll.SMLimitedLaunch(device.Tuning{}, members)
 		for _, c := range []struct{ shared, least int }{{227 << 10, 4}, {163 << 10, 4}, {99 << 10, 2}} { // Hopper's, an A100's, an L40S's
-			if stages := kernels.FewStages(c.shared, members, threads, unroll); blocks > 8 || threads%32 != 0 || stages < c.least {
+			if stages := kernels.SMLimitedStages(c.shared, members, threads, unroll); blocks > 8 || threads%32 != 0 || stages < c.least {
 				t.Errorf("%d members: %d blocks of %d threads with unroll %d have %d stages in %d bytes", members, blocks, threads, unroll, stages, c.shared)
 			}
 		}
@@ -115,14 +115,14 @@ func TestFewHosts(t *testing.T) {
 		count           int64
 		readers         int64
 	}{{2, 8, 32 << 20, 0}, {4, 8, 32 << 20, 2}, {4, 8, 1 << 20, 0}, {4, 4, 32 << 20, 0}, {4, 8, 16<<20 + 5, 2}, {8, 8, 32 << 20, 0}} {
-		_, threads, unroll := coll.FewLaunch(device.Tuning{}, c.members)
+		_, threads, unroll := coll.SMLimitedLaunch(device.Tuning{}, c.members)
 		r := &kernels.AllReduce{DType: ir.BF16, Count: c.count, Threads: threads, Unroll: unroll, Blocks: c.blocks, In: make([]nvlib.Ptr, c.members)}
 		coll.ShareOut(r, int64(c.members))
-		coll.FewBales(r)
+		coll.SMLimitedTiles(r)
 		if r.Readers != c.readers || (r.Split > 0) != (c.readers > 0) {
 			t.Errorf("%+v: %d bales a block, %d blocks that read", c, r.Split, r.Readers)
 		}
-		last := ((r.Split-1)*r.Writers + 1) * (int64(c.blocks) - r.Readers) * kernels.FewBale(threads)
+		last := ((r.Split-1)*r.Writers + 1) * (int64(c.blocks) - r.Readers) * kernels.SMLimitedTile(threads)
 		if least := c.count/8 - int64(c.members-1)*r.Share; r.Split > 0 && last > least*9/10 {
 			t.Errorf("%+v: the last bale ends at pack %d of %d", c, last, least)
 		}
@@ -137,13 +137,13 @@ func TestSweepFew(t *testing.T) {
 	ranks := worlds[0]
 	s := newReduceSweep(t, ranks, false, time.Now())
 	until := time.Now().Add(each)
-	before := coll.FewByHost
-	defer func() { coll.FewByHost = before }()
+	before := coll.SMLimitedByHost
+	defer func() { coll.SMLimitedByHost = before }()
 	one := func(mib, permille, readers int64, tune device.Tuning) {
 		if time.Now().After(until) {
 			return
 		}
-		coll.FewByHost = func(int, int64) (int64, int64) { return permille, readers }
+		coll.SMLimitedByHost = func(int, int64) (int64, int64) { return permille, readers }
 		us, err := s.time(tune, mib<<20)
 		fmt.Printf("all_reduce of %d, %2d MiB %s %dx%d/%d, %d ‰ by host, read by %d: %.2f %v\n", ranks, mib, tune.Algo, tune.Blocks, tune.Threads, tune.Unroll, permille, readers, us, err)
 	}

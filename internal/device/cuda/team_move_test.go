@@ -461,7 +461,7 @@ var moveOps = []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBr
 func moveCases(op ir.Op, algo string, n int) []teamCase {
 	list := casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {4096}, {1 << 17}, {3, 5}, {2, 3, 4}, {64, 256}, {30, 1002}})
 	if algo == "move-spread" { // more than one launch
-		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{coll.MostInSheets/2 + 5001}, root: n - 1, algo: algo})
+		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{coll.MostInLL128/2 + 5001}, root: n - 1, algo: algo})
 	}
 	if algo == "move-host" { // many chunks
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{3<<20 + 5001}, root: n - 1, shift: 1, algo: algo})

@@ -32,7 +32,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 			}
 			continue
 		}
-		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceSheets || m.Kind.Pulls() || m.Kind == kernels.ReduceSpread {
+		if m.Kind == kernels.ReduceLL || m.Kind == kernels.ReduceLL128 || m.Kind.Pulls() || m.Kind == kernels.ReduceSpread {
 			if !m.Own {
 				continue
 			}
@@ -61,7 +61,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 				continue
 			}
 			to, strides := m.Dst[q], m.DstStrides[q]
-			if m.Kind == kernels.MoveLL || m.Kind == kernels.MoveSheets {
+			if m.Kind == kernels.MoveLL || m.Kind == kernels.MoveLL128 {
 				to, strides = moves[q].Dst[p], moves[q].DstStrides[p]
 			}
 			src, dst := rowsAt(m, m.Src[q], m.SrcStrides[q]), rowsAt(m, to, strides)

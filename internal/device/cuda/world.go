@@ -48,21 +48,21 @@ type world struct {
 
 // site is a GPU as a world uses it.
 type site struct {
-	w      *world
-	gpu    *gpu.GPU
-	ctx    nvlib.Context
-	beyond map[*site]error // those that are apart from it, and why; nil for none
-	heaps  [3]*gpu.Heap
-	gemms  *gemm.Host
-	events []nvlib.Event // free, without a clock
-	seens  [][]int64     // of marks that are gone, for others
-	clocks []nvlib.Event // free, with one
-	base   base
-	faults faults
-	least  int // stream priorities
-	most   int
-	made   []nvlib.Event // all events
-	origin *stream       // that graphs are recorded from and launched on; nil until there are any
+	w           *world
+	gpu         *gpu.GPU
+	ctx         nvlib.Context
+	unreachable map[*site]error // those that are apart from it, and why; nil for none
+	heaps       [3]*gpu.Heap
+	gemms       *gemm.Host
+	events      []nvlib.Event // free, without a clock
+	seens       [][]int64     // of marks that are gone, for others
+	clocks      []nvlib.Event // free, with one
+	base        base
+	faults      faults
+	least       int // stream priorities
+	most        int
+	made        []nvlib.Event // all events
+	origin      *stream       // that graphs are recorded from and launched on; nil until there are any
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {

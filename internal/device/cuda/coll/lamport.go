@@ -18,15 +18,15 @@ func spares(dt ir.DType) error {
 	return nil
 }
 
-// inLines is for lines that are their own flags, as many for each thread of a warp as
+// planLamport is for lines that are their own flags, as many for each thread of a warp as
 // unroll says.
-func (a ReduceAlgorithm) inLines(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+func (a ReduceAlgorithm) planLamport(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes := r.Count * r.DType.Size()
 	rows := ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll))
 	var times int64
 	r.Share, times = a.shared(rows, int64(t.Members()), 1)
 	r.Blocks = grid(t, tune, r.Threads, r.Share)
-	r.Calm = bytes >= calmFrom && bytes < calmTo
+	r.Throttled = bytes >= throttleFrom && bytes < throttleTo
 	p.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
@@ -37,7 +37,7 @@ func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 
 // From calmFrom to calmTo bytes one thread of a warp looks for all first: at 4 MiB of four
 // H200 that is faster, at 8 it was not measured.
-const calmFrom, calmTo = 7 << 19, 6 << 20
+const throttleFrom, throttleTo = 7 << 19, 6 << 20
 
 // LamportByHost is hostPart of lines that are their own flags: what was fastest on two
 // H200, of operands, and on four, of results. More than the bus carries in time costs
@@ -74,9 +74,9 @@ func lamportResults(r *kernels.AllReduce) {
 	r.Split = r.Share * LamportByHost(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
 }
 
-// linesByHost is inLines for what does not go by way of host memory: of two members, one
+// planLamportHost is inLines for what does not go by way of host memory: of two members, one
 // shot of most packs, of more, two shots, and host memory for results.
-func (a ReduceAlgorithm) linesByHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(t.Members())
 	part := LamportByHost(bytes, t.Members())
 	aside := part.Writers + part.Readers
@@ -84,7 +84,7 @@ func (a ReduceAlgorithm) linesByHost(p *Plan, t Team, tune device.Tuning, r *ker
 		if r.Kind, a.shots = kernels.AllReduceLamport, 1; members > 2 {
 			r.Kind, a.shots = kernels.AllReduceLamportx2, 2
 		}
-		a.inLines(p, t, tune, r)
+		a.planLamport(p, t, tune, r)
 		return
 	}
 	r.Writers, r.Readers = part.Writers, part.Readers

@@ -18,10 +18,10 @@ const noMove = kernels.MoveKind(0xff)
 var MoveAlgorithms = []Named{
 	{"move-ll", MoveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
 	{"move-push", MoveAlgorithm{kernels.MovePush, noMove}},
-	{"move-ll128", MoveAlgorithm{kernels.MoveSheets, kernels.ReduceSheets}},
+	{"move-ll128", MoveAlgorithm{kernels.MoveLL128, kernels.ReduceLL128}},
 	{"move-spread", MoveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
 	{"move-pull", MoveAlgorithm{noMove, kernels.ReducePull}},
-	{"move-few", MoveAlgorithm{noMove, kernels.ReduceFew}},
+	{"move-few", MoveAlgorithm{noMove, kernels.ReduceSMLimited}},
 }
 
 func (a MoveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
@@ -59,7 +59,7 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 			threads = 512
 		}
 		blocks = within(bytes, int64(8*threads), 32, 128)
-	case kernels.MoveSheets, kernels.ReduceSheets, kernels.MoveSpread, kernels.ReduceSpread:
+	case kernels.MoveLL128, kernels.ReduceLL128, kernels.MoveSpread, kernels.ReduceSpread:
 		threads, unroll = 512, 1
 		switch {
 		case bytes < 256<<10:
@@ -70,8 +70,8 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 			unroll = 2
 		}
 		blocks = within(bytes, 512, 1, 132)
-	case kernels.ReduceFew:
-		return FewLaunch(tune, members)
+	case kernels.ReduceSMLimited:
+		return SMLimitedLaunch(tune, members)
 	default:
 		blocks, threads, unroll = 16, 512, 2
 		switch {
@@ -127,7 +127,7 @@ func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
 		for _, m := range Parts(&moves[i]) {
 			fit(t, &m)
 			need = max(need, m.SlotBytes())
-			if m.Kind.Sheets() { // whose data would look like the flags of packs
+			if m.Kind.LL128() { // whose data would look like the flags of packs
 				name = "sheets of moves"
 			}
 		}
@@ -141,8 +141,8 @@ func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
 // fit gives a move no more blocks than there is room for.
 func fit(t Team, move *kernels.Move) {
 	room := t.Room(move.Threads)
-	if move.Kind == kernels.ReduceFew {
-		room = fewRoom(t, move.Threads)
+	if move.Kind == kernels.ReduceSMLimited {
+		room = smLimitedRoom(t, move.Threads)
 	}
 	move.Blocks = min(move.Blocks, room)
 }

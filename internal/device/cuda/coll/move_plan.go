@@ -78,8 +78,8 @@ func movable(t Team, c *Collective, f *flow, kind kernels.MoveKind) error {
 			return err
 		}
 	}
-	if kind.Sheets() {
-		if err := t.KeepsStretches(); err != nil {
+	if kind.LL128() {
+		if err := t.Keeps128(); err != nil {
 			return err
 		}
 	}
@@ -110,8 +110,8 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	return r, nil
 }
 
-// MostInSheets bounds the bytes of a block for which slots are kept.
-const MostInSheets = 8 << 20
+// MostInLL128 bounds the bytes of a block for which slots are kept.
+const MostInLL128 = 8 << 20
 
 // mostInSlots is the largest block of a kernel in bytes. Packs take twice as much
 // of a link as stores, and lose long before theirs.
@@ -119,8 +119,8 @@ func mostInSlots(k kernels.MoveKind) int64 {
 	switch {
 	case k == kernels.MoveLL, k == kernels.ReduceLL:
 		return 2 << 20
-	case k.Sheets() && !spreads(k):
-		return MostInSheets
+	case k.LL128() && !spreads(k):
+		return MostInLL128
 	}
 	return 1 << 62
 }
@@ -246,9 +246,9 @@ func Parts(m *kernels.Move) []kernels.Move {
 		return []kernels.Move{*m}
 	}
 	var list []kernels.Move
-	for off := int64(0); off < m.Run; off += MostInSheets {
+	for off := int64(0); off < m.Run; off += MostInLL128 {
 		x := *m
-		x.Run = min(m.Run-off, MostInSheets)
+		x.Run = min(m.Run-off, MostInLL128)
 		x.Src[m.Me] += nvlib.Ptr(off)
 		x.Dst[m.Me] += nvlib.Ptr(off)
 		list = append(list, x)

@@ -36,7 +36,7 @@ func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {
 // Plan is one launch on each member, on joined memory.
 func (a multimem) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	r, p, all := a.request(tune, c), &Plan{}, nvlib.Ptr(0)
-	pulled(p, t, tune, r)
+	planPull(p, t, tune, r)
 	p.joined(int64(t.Members())*r.Share*16, func(a Area) { r.Data, all = a.At, a.All })
 	p.Launches = func() ([][]Action, error) {
 		list := make([][]Action, t.Members())

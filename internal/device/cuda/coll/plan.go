@@ -52,8 +52,8 @@ type Team interface {
 	BlockShared() int
 	// SharesGPU reports whether two members are on one GPU.
 	SharesGPU(i, k int) bool
-	// KeepsStretches returns nil where 128 bytes that a warp writes as one arrive as one.
-	KeepsStretches() error
+	// Keeps128 returns nil where 128 bytes that a warp writes as one arrive as one.
+	Keeps128() error
 	// Multicasts returns nil where members' memory may be joined to multicast objects.
 	Multicasts() error
 }

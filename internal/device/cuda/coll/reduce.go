@@ -13,14 +13,14 @@ import (
 var ReduceAlgorithms = named([]ReduceAlgorithm{
 	{name: "ll", kind: kernels.AllReduceLL, unrolls: []int{1, 2, 4}, most: 4 << 20},
 	{name: "ll2", kind: kernels.AllReduceLL2, unrolls: []int{1}, most: 16 << 20, shots: 2},
-	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20, sheets: true},
-	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, sheets: true},
-	{name: "lamport", kind: kernels.AllReduceLamport, unrolls: []int{1, 2}, most: 64 << 20, lines: true},
-	{name: "lamportx2", kind: kernels.AllReduceLamportx2, unrolls: []int{1, 2}, most: 64 << 20, shots: 2, lines: true},
-	{name: "lamport-host", kind: kernels.AllReduceLamportHost, unrolls: []int{1, 2}, most: 64 << 20, Direct: true, lines: true},
+	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20, ll128: true},
+	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, ll128: true},
+	{name: "lamport", kind: kernels.AllReduceLamport, unrolls: []int{1, 2}, most: 64 << 20, lamport: true},
+	{name: "lamportx2", kind: kernels.AllReduceLamportx2, unrolls: []int{1, 2}, most: 64 << 20, shots: 2, lamport: true},
+	{name: "lamport-host", kind: kernels.AllReduceLamportHost, unrolls: []int{1, 2}, most: 64 << 20, Direct: true, lamport: true},
 	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, Direct: true},
 	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, Direct: true},
-	{name: "few", kind: kernels.AllReduceFew, unrolls: []int{1, 2, 4}, Direct: true},
+	{name: "few", kind: kernels.AllReduceSMLimited, unrolls: []int{1, 2, 4}, Direct: true},
 	{name: "push-host", kind: kernels.AllReduceHost, unrolls: []int{1, 2, 4}, Direct: true},
 })
 
@@ -39,8 +39,8 @@ type ReduceAlgorithm struct {
 	most    int64 // bytes, which it keeps in memory several times; 0 for any
 	shots   int64 // 2: members add up a share each
 	Direct  bool  // reads or writes peers' operands, in packs of 16 bytes
-	sheets  bool  // flags are in every 128 bytes
-	lines   bool  // lines are their own flags
+	ll128   bool  // flags are in every 128 bytes
+	lamport bool  // lines are their own flags
 }
 
 // Supports returns nil, or why it cannot do c.
@@ -63,8 +63,8 @@ func (a ReduceAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) err
 	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
 	}
-	if a.kind == kernels.AllReduceFew {
-		if err := fewFits(t, tune); err != nil {
+	if a.kind == kernels.AllReduceSMLimited {
+		if err := smLimitedFits(t, tune); err != nil {
 			return err
 		}
 	}
@@ -96,14 +96,14 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)
 		}
 	}
-	if a.lines {
+	if a.lamport {
 		if err := spares(c.Operands[0].In.DType); err != nil {
 			return err
 		}
 	}
 	switch {
-	case a.sheets:
-		return t.KeepsStretches()
+	case a.ll128:
+		return t.Keeps128()
 	case a.kind == kernels.AllReduceLamportHost:
 		return lamportHostable(t, a.request(tune, c), c)
 	case a.kind == kernels.AllReduceHost:
@@ -137,9 +137,9 @@ func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
 	switch {
 	case (a.kind == kernels.AllReduceHost || a.kind == kernels.AllReduceLamportHost) && members > 2:
 		return 1
-	case a.sheets && bytes > 8<<20, a.kind == kernels.AllReduceHost:
+	case a.ll128 && bytes > 8<<20, a.kind == kernels.AllReduceHost:
 		return 4
-	case a.sheets && bytes > 1<<20, a.Direct:
+	case a.ll128 && bytes > 1<<20, a.Direct:
 		return 2
 	}
 	return 1
@@ -150,21 +150,21 @@ func (a ReduceAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan,
 	r, p := a.request(tune, c), &Plan{}
 	switch a.kind {
 	case kernels.AllReduceLL, kernels.AllReduceLL2:
-		a.halves(p, t, tune, r)
+		a.planLL(p, t, tune, r)
 	case kernels.AllReduceLL128, kernels.AllReduceLL128x2:
-		a.inSheets(p, t, tune, r)
+		a.planLL128(p, t, tune, r)
 	case kernels.AllReduceLamport, kernels.AllReduceLamportx2:
-		a.inLines(p, t, tune, r)
+		a.planLamport(p, t, tune, r)
 	case kernels.AllReduceLamportHost:
-		a.linesByHost(p, t, tune, r)
+		a.planLamportHost(p, t, tune, r)
 	case kernels.AllReducePush:
-		staged(p, t, tune, r)
-	case kernels.AllReduceFew:
-		few(p, t, tune, r)
+		planPush(p, t, tune, r)
+	case kernels.AllReduceSMLimited:
+		planSMLimited(p, t, tune, r)
 	case kernels.AllReduceHost:
-		stagedByHost(p, t, tune, r)
+		planPushHost(p, t, tune, r)
 	default:
-		pulled(p, t, tune, r)
+		planPull(p, t, tune, r)
 	}
 	return p.meeting(t, r), nil
 }
@@ -201,8 +201,8 @@ func (a ReduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
 	return ceil(ceil(n, members), grain) * grain, 2 * members
 }
 
-// halves is for lines of which half is data.
-func (a ReduceAlgorithm) halves(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+// planLL is for lines of which half is data.
+func (a ReduceAlgorithm) planLL(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	units := ceil(r.Count*r.DType.Size(), 8)
 	var times int64
 	r.Share, times = a.shared(units, int64(t.Members()), 16)
@@ -214,9 +214,9 @@ func (p *Plan) pushed(r *kernels.AllReduce, name string, half int64) {
 	p.halves(name, half, func(a Area) { r.Data, r.Half = a.At, a.half() })
 }
 
-// inSheets is for sheets.
-func (a ReduceAlgorithm) inSheets(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
-	sheets := ceil(ceil(r.Count*r.DType.Size(), 16), kernels.SheetPacks(r.Unroll))
+// planLL128 is for LL128 lines.
+func (a ReduceAlgorithm) planLL128(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+	sheets := ceil(ceil(r.Count*r.DType.Size(), 16), kernels.LL128Packs(r.Unroll))
 	var times int64
 	r.Share, times = a.shared(sheets, int64(t.Members()), 1)
 	r.Blocks = grid(t, tune, r.Threads, r.Share)
@@ -228,8 +228,8 @@ func ShareOut(r *kernels.AllReduce, members int64) {
 	r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), members), 8) * 8
 }
 
-// staged is for chunks that go through staging memory.
-func staged(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+// planPush is for chunks that go through staging memory.
+func planPush(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	members := int64(t.Members())
 	ShareOut(r, members)
 	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
@@ -238,8 +238,8 @@ func staged(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	flagged(p, t, r, chunks+kernels.BlocksMost)
 }
 
-// pulled is for what members read from each other.
-func pulled(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+// planPull is for what members read from each other.
+func planPull(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	ShareOut(r, int64(t.Members()))
 	r.Blocks = grid(t, tune, r.Threads, ceil(r.Share, int64(r.Threads)))
 	flagged(p, t, r, 2*kernels.BlocksMost)

@@ -67,8 +67,8 @@ func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	return nil
 }
 
-// stagedByHost is staged, with host memory and blocks for what goes by way of it.
-func stagedByHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+// planPushHost is staged, with host memory and blocks for what goes by way of it.
+func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	part := ByHostMemory
 	if t.Members() > 2 {
 		part = ResultsByHost(r.Count * r.DType.Size())
@@ -76,7 +76,7 @@ func stagedByHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	aside := part.Writers + part.Readers
 	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
 		r.Kind = kernels.AllReducePush
-		staged(p, t, tune, r)
+		planPush(p, t, tune, r)
 		return
 	}
 	r.Writers, r.Readers = part.Writers, part.Readers

@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// FewLaunch completes the tuning of a kernel for few multiprocessors, by what was
+// SMLimitedLaunch completes the tuning of a kernel for few multiprocessors, by what was
 // fastest with 8 blocks on two H200: as much on its way as shared memory holds.
-func FewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
+func SMLimitedLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	threads, unroll = TeamThreads, 1
 	switch {
 	case members == 2:
@@ -21,22 +21,22 @@ func FewLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	return cmp.Or(tune.Blocks, 8), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
-// fewFits refuses tunings that shared memory has no room for.
-func fewFits(t Team, tune device.Tuning) error {
-	if _, threads, unroll := FewLaunch(tune, t.Members()); kernels.FewStages(t.BlockShared(), t.Members(), threads, unroll) < 2 {
+// smLimitedFits refuses tunings that shared memory has no room for.
+func smLimitedFits(t Team, tune device.Tuning) error {
+	if _, threads, unroll := SMLimitedLaunch(tune, t.Members()); kernels.SMLimitedStages(t.BlockShared(), t.Members(), threads, unroll) < 2 {
 		return fmt.Errorf("%w: %d threads with unroll %d take more shared memory than there is", device.ErrUnsupported, threads, unroll)
 	}
 	return nil
 }
 
-// fewRoom is room for blocks of which each has the shared memory of a
+// smLimitedRoom is room for blocks of which each has the shared memory of a
 // multiprocessor, however few its threads.
-func fewRoom(t Team, threads int) int { return t.Room(max(threads, TeamThreads)) }
+func smLimitedRoom(t Team, threads int) int { return t.Room(max(threads, TeamThreads)) }
 
-// FewByHost is how much of their results, in thousandths, so many members exchange by
+// SMLimitedByHost is how much of their results, in thousandths, so many members exchange by
 // way of host memory, and how many blocks of each read there: what was fastest with 8
 // blocks on four H200. With more, those that read fall behind.
-var FewByHost = func(members int, bytes int64) (permille, readers int64) {
+var SMLimitedByHost = func(members int, bytes int64) (permille, readers int64) {
 	switch {
 	case members != 4 || bytes < 24<<20:
 		return 0, 0
@@ -46,29 +46,29 @@ var FewByHost = func(members int, bytes int64) (permille, readers int64) {
 	return 170, 2
 }
 
-// few is for what few blocks of members read from each other.
-func few(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+// planSMLimited is for what few blocks of members read from each other.
+func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	ShareOut(r, int64(t.Members()))
-	tune.Blocks, r.Threads, r.Unroll = FewLaunch(tune, t.Members())
+	tune.Blocks, r.Threads, r.Unroll = SMLimitedLaunch(tune, t.Members())
 	r.Shared = t.BlockShared()
 	r.Blocks = grid(t, tune, max(r.Threads, TeamThreads), ceil(r.Share, int64(r.Threads)))
-	if FewBales(r); r.Split > 0 {
-		p.hostMemory(r.Split*(int64(r.Blocks)-r.Readers)*kernels.FewBale(r.Threads)*16, func(a Area) { r.Host = a.At })
+	if SMLimitedTiles(r); r.Split > 0 {
+		p.hostMemory(r.Split*(int64(r.Blocks)-r.Readers)*kernels.SMLimitedTile(r.Threads)*16, func(a Area) { r.Host = a.At })
 	}
-	flagged(p, t, r, r.FewSlots())
+	flagged(p, t, r, r.SMLimitedSlots())
 }
 
-// FewBales gives r what of its results goes by way of host memory: as many bales of
+// SMLimitedTiles gives r what of its results goes by way of host memory: as many tiles of
 // each block, all of them whole on the last member too, whose share may be less than
 // others', and the last of them early enough to be read before the end.
-func FewBales(r *kernels.AllReduce) {
+func SMLimitedTiles(r *kernels.AllReduce) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
-	permille, readers := FewByHost(len(r.In), bytes)
+	permille, readers := SMLimitedByHost(len(r.In), bytes)
 	blocks := int64(r.Blocks) - readers
 	if readers == 0 || blocks < 2*readers || r.Threads < TeamThreads { // smaller blocks read too slowly
 		return
 	}
-	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.FewBale(r.Threads) / blocks
+	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.SMLimitedTile(r.Threads) / blocks
 	if split := bales * permille / 1000; split > 0 {
 		r.Split, r.Writers, r.Readers = split, max(1, bales*85/100/split), readers
 	}
