@@ -102,9 +102,8 @@ type peer struct {
 	ready bool // it has joined: it has a link to all
 	left  bool // it has said goodbye
 
-	doorbell int                 // wakes its waiters; set when ready
-	inbox    []agreement         // what it has sent to Agree and is not read yet
-	files    map[string]*os.File // what it has exported and nobody has imported yet
+	inbox []agreement         // what it has sent to Agree and is not read yet
+	files map[string]*os.File // what it has exported and nobody has imported yet
 }
 
 const (
