@@ -91,7 +91,6 @@ type World struct {
 	left    bool
 
 	done    chan struct{} // closed with err set
-	stop    chan struct{} // closed by Leave
 	running sync.WaitGroup
 }
 
@@ -142,7 +141,6 @@ func Join(ctx context.Context, o Options) (*World, error) {
 		peers:    make([]*peer, o.Size),
 		silent:   make([]atomic.Int32, o.Size),
 		done:     make(chan struct{}),
-		stop:     make(chan struct{}),
 	}
 	if o.Size > 1 {
 		err = w.meet(ctx)
@@ -265,7 +263,6 @@ func (w *World) Leave() error {
 	peers := slices.Clone(w.peers)
 	w.mu.Unlock()
 
-	close(w.stop)
 	for _, p := range peers {
 		if p == nil {
 			continue
