@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/ir"
 )
 
@@ -71,8 +72,8 @@ difference is larger than that.
 	f.StringArrayVar(&o.algorithms, "algorithm", nil, "an `ALGORITHM` of a collective beside the chosen one, or all; of beside: one to try; repeatable")
 	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
-	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by bench/peers or vLLM's benchmark: `FILE`")
-	f.StringVar(&o.turns, "turns", "", "time layers in turns with bench/peers/overlap.py, which answers in a `FOLDER`")
+	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by tools/peers or vLLM's benchmark: `FILE`")
+	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
 	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives beside a GEMM: `N`,…; 0 for copy engines, -1 for any")
 	f.StringArrayVar(&o.beside, "collective", nil, "a `COLLECTIVE` beside a GEMM, as all_reduce; repeatable (default all)")
 	f.IntSliceVar(&o.sms, "sms", nil, "multiprocessors that a GEMM counts on: `N`,…; 0 for all")
@@ -148,7 +149,7 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 func (a *app) bench(ctx context.Context, name string, opts bench.Options, format string) error {
 	rep, err := bench.Run(ctx, name, opts)
 	switch {
-	case errors.Is(err, bench.ErrUsage):
+	case errors.Is(err, contest.ErrUsage):
 		return usagef("%w", err).helping("see hocket bench --help")
 	case errors.Is(err, bench.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}

@@ -10,8 +10,8 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/cuda"
-	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/internal/hostmem"
+	"hocket.example/hocket/internal/tune"
 )
 
 // doctor is what hocket finds where it runs.
@@ -24,7 +24,7 @@ type doctor struct {
 	Memory   int64     `json:"memory_available,omitempty"` // bytes
 	Machines []machine `json:"machines"`
 	// Tuned are the tables of hocket tune.
-	Tuned []bench.KeptTable `json:"tuned,omitempty"`
+	Tuned []tune.KeptTable `json:"tuned,omitempty"`
 }
 
 // machine says whether -m NAME works here, and if not what is missing.
@@ -67,7 +67,7 @@ func examine() *doctor {
 	return &doctor{
 		Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0),
-		Memory: hostmem.Available(), Machines: machines(), Tuned: bench.KeptTables(),
+		Memory: hostmem.Available(), Machines: machines(), Tuned: tune.KeptTables(),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/tune"
 	"hocket.example/hocket/ir"
 )
 
@@ -39,7 +40,7 @@ type result struct {
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`
-	Tune    *bench.Tuned        `json:"tune,omitempty"`
+	Tune    *tune.Tuned         `json:"tune,omitempty"`
 	// Diagnostics hold every failure, those of hocket and its machine too.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket/cuda"
-	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/tune"
 )
 
 // tuneFlags are the flags of tune.
@@ -61,7 +62,7 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
-	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by bench/peers or vLLM's benchmark: `FILE`")
+	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := o.check(c); err != nil {
@@ -96,15 +97,15 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 }
 
 // options are what is to be tuned, but for what there is already.
-func (o *tuneFlags) options(c *cobra.Command) (bench.TuneOptions, error) {
-	opts := bench.TuneOptions{Machine: o.machine, Full: o.full, Again: o.again || o.out != "", Made: "hocket tune " + version(), File: o.out}
+func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
+	opts := tune.Options{Machine: o.machine, Full: o.full, Again: o.again || o.out != "", Made: "hocket tune " + version(), File: o.out}
 	if o.full {
 		opts.Made = "hocket tune --full " + version()
 	}
 	for _, name := range o.ops {
-		op, ok := bench.OpNamed(name)
+		op, ok := contest.OpNamed(name)
 		if !ok {
-			return opts, usagef("--op: there is no collective %q that is tuned; there are %s", name, bench.OpNames())
+			return opts, usagef("--op: there is no collective %q that is tuned; there are %s", name, contest.OpNames())
 		}
 		opts.Ops = append(opts.Ops, op)
 	}
@@ -115,17 +116,17 @@ func (o *tuneFlags) options(c *cobra.Command) (bench.TuneOptions, error) {
 	return opts, err
 }
 
-func (a *app) tune(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) error {
+func (a *app) tune(ctx context.Context, o *tuneFlags, opts tune.Options) error {
 	peers, err := readPeers(o.peers)
 	if err != nil {
 		return err
 	}
 	u, err := a.tuned(ctx, o, opts)
-	var unkept *bench.KeepError
+	var unkept *tune.KeepError
 	switch {
 	case errors.As(err, &unkept) && o.out != "":
 		return &failure{code: exitUsage, kind: "output", err: err}
-	case errors.Is(err, bench.ErrUsage):
+	case errors.Is(err, contest.ErrUsage):
 		return usagef("%w", err).helping("see hocket tune --help")
 	case err != nil:
 		return ofMachine(err)
@@ -149,18 +150,18 @@ const tuneStreams = 8
 var tuneWithin = 4800 * time.Millisecond
 
 // tuned returns the table that there is, or measures what it lacks and keeps it.
-func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (*bench.Tuned, error) {
+func (a *app) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune.Tuned, error) {
 	begun := time.Now()
 	cuda.ExpectStreams(tuneStreams)
 	if o.show {
-		found, err := bench.TableOf(ctx, o.machine, o.ranks)
+		found, err := tune.TableOf(ctx, o.machine, o.ranks)
 		if err != nil {
 			return nil, err
 		}
 		if found.Table == nil {
 			return nil, (&failure{code: exitMachine, kind: "table", err: fmt.Errorf("there is no table: %s", found.Ignored)}).helping("hocket tune measures one")
 		}
-		return bench.TunedFrom(found), nil
+		return tune.TunedFrom(found), nil
 	}
 	opts.Ranks, opts.Begun, opts.Within = o.ranks, begun, tuneWithin
 	if err := opts.Find(ctx); err != nil {
@@ -168,7 +169,7 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (
 	}
 	if o.out == "" {
 		var err error
-		if opts.File, err = bench.TableFile(opts.Base, opts.Ranks); err != nil {
+		if opts.File, err = tune.TableFile(opts.Base, opts.Ranks); err != nil {
 			return nil, err
 		}
 	}
@@ -176,14 +177,14 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts bench.TuneOptions) (
 		opts.Progress = func(s string) { fmt.Fprintf(f, "\r\x1b[K%s", s) }
 		defer fmt.Fprint(f, "\r\x1b[K")
 	}
-	return bench.Tune(ctx, opts)
+	return tune.Tune(ctx, opts)
 }
 
 // peersMost is how large a file of peers' figures may be, in bytes.
 const peersMost = 16 << 20
 
 // readPeers reads figures of peers; none without a file.
-func readPeers(name string) ([]bench.Peer, error) {
+func readPeers(name string) ([]contest.Peer, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -191,7 +192,7 @@ func readPeers(name string) ([]bench.Peer, error) {
 	if err != nil {
 		return nil, usagef("--peers: %w", err)
 	}
-	peers, err := bench.ReadPeers(bytes.NewReader(data))
+	peers, err := contest.ReadPeers(bytes.NewReader(data))
 	if err != nil {
 		return nil, usagef("--peers %s: %w", name, err)
 	}

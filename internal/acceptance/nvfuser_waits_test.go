@@ -12,15 +12,16 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/longtest"
 )
 
 // printedWait is a Wait or Synchronize of a dump.
 var printedWait = regexp.MustCompile(`(Wait|Synchronize)[ (]+[^\n]*\)?`)
 
 // TestDumpsNeedTheirWaits: without any one Wait or Synchronize a dump is refuted. Those that
-// are not needed give right results under 1,000 schedules.
+// are not needed give right results under many schedules.
 func TestDumpsNeedTheirWaits(t *testing.T) {
-	schedules := 1000
+	schedules := longtest.Of(100, 1000)
 	if testing.Short() {
 		schedules = 20
 	}
@@ -57,7 +58,7 @@ func TestDumpsNeedTheirWaits(t *testing.T) {
 			without := c
 			without.parsed = p
 			model, batch, want := without.load(t, 2)
-			err = model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1}, func(seed int64, reports []*hocket.Report) error {
+			err = model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1 + int64(longtest.Seed(t)%1e9)}, func(seed int64, reports []*hocket.Report) error {
 				for i, r := range reports {
 					if why := wrong(r, want[i]); why != "" {
 						return fmt.Errorf("schedule %d, run %d: %s", seed, i, why)

@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/longtest"
 )
 
 // TestRandomHostPrograms writes host programs that are right and wants them
 // proved, and their results, run after run under many schedules, to be the
 // evaluator's.
 func TestRandomHostPrograms(t *testing.T) {
-	for seed := range uint64(tries(t)) {
+	first := longtest.Seed(t)
+	for seed := first; seed < first+uint64(tries()); seed++ {
 		src := randomExplicit(seed)
 		p, err := hocket.Parse("random.hkt", src)
 		if err != nil {
@@ -32,7 +34,8 @@ func TestRandomHostPrograms(t *testing.T) {
 // be right, whatever is not must be refused in words; and both occur.
 func TestRandomMutants(t *testing.T) {
 	count := map[string]int{}
-	for seed := range uint64(3 * tries(t)) {
+	first := 3 * longtest.Seed(t)
+	for seed := first; seed < first+uint64(3*tries()); seed++ {
 		src := broken(randomExplicit(seed/3), rand.New(rand.NewPCG(seed, 3)))
 		p, err := hocket.Parse("random.hkt", src)
 		if err != nil {
@@ -90,12 +93,11 @@ func TestEmptyUsesNeedNoOrder(t *testing.T) {
 	}
 }
 
-func tries(t *testing.T) int {
-	t.Helper()
+func tries() int {
 	if testing.Short() {
 		return 30
 	}
-	return 150
+	return longtest.Of(100, 3000)
 }
 
 // rightUnderSchedules runs p three times back to back under several schedules

@@ -6,25 +6,14 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/ir"
 )
-
-// ErrUsage is what errors about what was asked for are, as errors.Is tells.
-var ErrUsage = errors.New("wrong options of a benchmark")
-
-type usageError string
-
-func (e usageError) Error() string      { return string(e) }
-func (usageError) Is(target error) bool { return target == ErrUsage }
-
-func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
 // Options choose what is measured and where; the zero value is the embedded
 // machine with all defaults.
@@ -54,7 +43,7 @@ type Options struct {
 	// Cold has collectives work on operands that no cache holds.
 	Cold bool
 	// Peers are what others measured, to be put beside ours.
-	Peers []Peer
+	Peers []contest.Peer
 	// Turns is a folder in which a program of peers answers, so that layers are
 	// timed in turns with it; see turns. Empty for none.
 	Turns string
@@ -84,14 +73,14 @@ type Report struct {
 
 	Collectives []Collective `json:"collectives,omitempty"`
 	// Peers are what others measured of layers, or of ops that a host issues.
-	Peers []Peer `json:"peers,omitempty"`
+	Peers []contest.Peer `json:"peers,omitempty"`
 
-	P2P    []Transfer  `json:"p2p,omitempty"`
-	Host   []HostCost  `json:"host,omitempty"`
-	Wire   *Figure     `json:"wire_gbps,omitempty"` // one copy between two ranks, for bounds
-	Layers []Layer     `json:"layers,omitempty"`
-	Memory []MemoryUse `json:"memory,omitempty"`
-	Beside *Beside     `json:"beside,omitempty"`
+	P2P    []Transfer      `json:"p2p,omitempty"`
+	Host   []HostCost      `json:"host,omitempty"`
+	Wire   *contest.Figure `json:"wire_gbps,omitempty"` // one copy between two ranks, for bounds
+	Layers []Layer         `json:"layers,omitempty"`
+	Memory []MemoryUse     `json:"memory,omitempty"`
+	Beside *Beside         `json:"beside,omitempty"`
 }
 
 // job is one benchmark under way.
@@ -144,15 +133,15 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	all := benches()
 	i := slices.IndexFunc(all, func(b bench) bool { return b.name == name })
 	if i < 0 {
-		if op, ok := OpNamed(name); ok {
-			return nil, usagef("there is no benchmark %q; %s's is %s", name, op, strings.ReplaceAll(op.String(), "_", ""))
+		if op, ok := contest.OpNamed(name); ok {
+			return nil, contest.Usagef("there is no benchmark %q; %s's is %s", name, op, strings.ReplaceAll(op.String(), "_", ""))
 		}
-		return nil, usagef("there is no benchmark %q; there are %s", name, strings.Join(Names(), ", "))
+		return nil, contest.Usagef("there is no benchmark %q; there are %s", name, strings.Join(Names(), ", "))
 	}
 	if err := opts.check(&all[i]); err != nil {
 		return nil, err
 	}
-	m, err := open(opts.Machine)
+	m, err := contest.Open(opts.Machine)
 	if err != nil {
 		return nil, err
 	}
@@ -173,55 +162,47 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	return j.report, nil
 }
 
-// check refuses options that the benchmark does not take.
+// Check refuses options that the benchmark does not take.
 func (o *Options) check(b *bench) error {
 	switch {
 	case o.Sizes != nil && !b.sized:
-		return usagef("%s takes no sizes", b.name)
+		return contest.Usagef("%s takes no sizes", b.name)
 	case o.Shapes != nil && !b.layer && !b.both:
-		return usagef("%s takes no shapes", b.name)
+		return contest.Usagef("%s takes no shapes", b.name)
 	case o.Strategies != nil && !b.layer:
-		return usagef("%s takes no strategies", b.name)
+		return contest.Usagef("%s takes no strategies", b.name)
 	case (o.CTAs != nil || o.SMs != nil) && !b.both:
-		return usagef("%s takes no numbers of CTAs and SMs", b.name)
+		return contest.Usagef("%s takes no numbers of CTAs and SMs", b.name)
 	case o.Beside != nil && !b.both:
-		return usagef("%s takes no collectives", b.name)
+		return contest.Usagef("%s takes no collectives", b.name)
 	case o.Algorithms != nil && !b.comm && !b.both:
-		return usagef("%s takes no algorithms", b.name)
+		return contest.Usagef("%s takes no algorithms", b.name)
 	case o.DType != ir.InvalidDType && !b.comm:
-		return usagef("%s takes no element type", b.name)
+		return contest.Usagef("%s takes no element type", b.name)
 	case o.Cold && !b.comm:
-		return usagef("%s takes no cold operands", b.name)
+		return contest.Usagef("%s takes no cold operands", b.name)
 	case o.Rows && !b.comm:
-		return usagef("%s has no rows, and no form of vLLM", b.name)
+		return contest.Usagef("%s has no rows, and no form of vLLM", b.name)
 	case slices.ContainsFunc(o.CTAs, func(n int) bool { return n < -1 }):
-		return usagef("%d CTAs; 0 for copy engines, -1 for any number", slices.Min(o.CTAs))
+		return contest.Usagef("%d CTAs; 0 for copy engines, -1 for any number", slices.Min(o.CTAs))
 	case slices.ContainsFunc(o.SMs, func(n int) bool { return n < 0 }):
-		return usagef("%d SMs; 0 for all", slices.Min(o.SMs))
+		return contest.Usagef("%d SMs; 0 for all", slices.Min(o.SMs))
 	case o.Turns != "" && !b.layer:
-		return usagef("%s takes no turns with peers", b.name)
+		return contest.Usagef("%s takes no turns with peers", b.name)
 	case o.Peers != nil && !b.comm && !b.layer && !b.host:
-		return usagef("%s takes no peers", b.name)
+		return contest.Usagef("%s takes no peers", b.name)
 	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:
-		return usagef("rows are of bf16 or f16, not %s", o.DType)
+		return contest.Usagef("rows are of bf16 or f16, not %s", o.DType)
 	case o.Rounds < 0:
-		return usagef("%d rounds", o.Rounds)
+		return contest.Usagef("%d rounds", o.Rounds)
 	}
 	for _, n := range o.Sizes {
 		if o.Rows && n%rowBytes != 0 {
-			return usagef("%s are no whole rows of 8192 elements of 2 bytes", bytesText(n))
+			return contest.Usagef("%s are no whole rows of 8192 elements of 2 bytes", contest.BytesText(n))
 		}
-		if err := checkSize(n); err != nil {
+		if err := contest.CheckSize(n); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// checkSize refuses a size in bytes that nothing is measured at.
-func checkSize(n int64) error {
-	if n < 4 || n%4 != 0 || n > 1<<34 {
-		return usagef("a size of %d: sizes are multiples of 4 bytes, from 4 to 16G", n)
 	}
 	return nil
 }
@@ -233,31 +214,15 @@ func (j *job) complete(b *bench) error {
 		j.Ranks = min(most, 4)
 	}
 	if j.Ranks < b.least {
-		return usagef("%s needs %d ranks or more, not %d", b.name, b.least, j.Ranks)
+		return contest.Usagef("%s needs %d ranks or more, not %d", b.name, b.least, j.Ranks)
 	}
 	if j.Ranks > most {
-		return errTooMany(j.machine, j.Ranks)
+		return contest.ErrTooMany(j.machine, j.Ranks)
 	}
 	if j.Rounds == 0 {
 		j.Rounds = 7
 	}
 	return nil
-}
-
-// errTooMany refuses more ranks than a machine has.
-func errTooMany(m device.Machine, ranks int) error {
-	most := m.Caps().MaxRanks
-	if m.Name() == "cpu" {
-		return fmt.Errorf("%d ranks, and machine cpu has at most %d: %w", ranks, most, device.ErrUnsupported)
-	}
-	return fmt.Errorf("%d ranks, and machine %s has %d: one for each GPU, or as many times that as HOCKET_RANKS_PER_GPU says: %w", ranks, m.Name(), most, device.ErrUnsupported)
-}
-
-func open(name string) (device.Machine, error) {
-	if name == "" || name == "cpu" {
-		return cpu.New(cpu.Options{}), nil
-	}
-	return device.Named(name)
 }
 
 // graphs reports whether to measure by graph too.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
@@ -144,7 +145,7 @@ func TestWrongOptions(t *testing.T) {
 		{"gemm-rs", Options{Ranks: 2, Shapes: []Shape{{4, 4, 7}}}, "4x4x7 does not divide over 2 ranks"},
 	} {
 		_, err := Run(context.Background(), c.bench, c.opts)
-		if !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), c.want) {
+		if !errors.Is(err, contest.ErrUsage) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %+v: got %v, want %q", c.bench, c.opts, err, c.want)
 		}
 	}

@@ -1,6 +1,9 @@
 package bench
 
-import "hocket.example/hocket/internal/device"
+import (
+	"hocket.example/hocket/internal/contest"
+	"hocket.example/hocket/internal/device"
+)
 
 // Beside is collectives beside products.
 type Beside struct {
@@ -19,9 +22,9 @@ type Beside struct {
 // GEMMAlone is the product with nothing beside it: microseconds on the slowest
 // rank, and that over the one which counts on all multiprocessors.
 type GEMMAlone struct {
-	SMs      int    `json:"sms"` // 0 for all
-	Time     Figure `json:"us"`
-	Slowdown Figure `json:"slowdown"`
+	SMs      int            `json:"sms"` // 0 for all
+	Time     contest.Figure `json:"us"`
+	Slowdown contest.Figure `json:"slowdown"`
 }
 
 // BesideCollective is a collective beside the product. Rates are the bytes that
@@ -38,9 +41,9 @@ type BesideCollective struct {
 // BesideWay is the fastest way found with so many blocks.
 type BesideWay struct {
 	// CTAs is the number of blocks, 0 for copy engines, -1 for any.
-	CTAs   int           `json:"ctas"`
-	Tuning device.Tuning `json:"tuning"`
-	Alone  Figure        `json:"alone_gbps"`
+	CTAs   int            `json:"ctas"`
+	Tuning device.Tuning  `json:"tuning"`
+	Alone  contest.Figure `json:"alone_gbps"`
 	// OfBest is the part of the largest rate of any way.
 	OfBest float64      `json:"of_best"`
 	Pairs  []BesidePair `json:"pairs,omitempty"`
@@ -60,9 +63,9 @@ type BesidePair struct {
 	SMs int `json:"sms"` // 0 for all
 	// Slowdown is the product's time over that of it alone, with all
 	// multiprocessors, of the same round.
-	Slowdown Figure `json:"slowdown"`
+	Slowdown contest.Figure `json:"slowdown"`
 	// Rate is the collective's.
-	Rate Figure `json:"gbps"`
+	Rate contest.Figure `json:"gbps"`
 	// Covered is the part of the product's time during which collectives ran.
 	Covered float64 `json:"covered"`
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/contest"
+	_ "hocket.example/hocket/internal/contest/abacus"
 	"hocket.example/hocket/internal/device"
 )
 
@@ -67,7 +69,7 @@ func TestBesideTeams(t *testing.T) {
 
 func TestBestPair(t *testing.T) {
 	pair := func(slow, rate, covered float64) BesidePair {
-		return BesidePair{Slowdown: Figure{Median: slow}, Rate: Figure{Median: rate}, Covered: covered}
+		return BesidePair{Slowdown: contest.Figure{Median: slow}, Rate: contest.Figure{Median: rate}, Covered: covered}
 	}
 	nan := math.NaN()
 	for name, c := range map[string]struct {
@@ -112,7 +114,7 @@ func TestWithin(t *testing.T) {
 }
 
 func TestBesideText(t *testing.T) {
-	f := func(v float64) Figure { return Figure{Median: v, Spread: 0.01} }
+	f := func(v float64) contest.Figure { return contest.Figure{Median: v, Spread: 0.01} }
 	rep := &Report{Bench: "beside", Machine: "cuda", Ranks: 2, Beside: &Beside{Shape: Shape{8192, 7168, 8192},
 		GEMMs: []GEMMAlone{{0, f(1200), f(1)}, {124, f(1240), f(1.033)}},
 		Collectives: []BesideCollective{{Op: "all_reduce", Bytes: 64 << 20, Best: 360, Ways: []BesideWay{

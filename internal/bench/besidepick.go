@@ -7,13 +7,14 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
 // rival is a way with what was measured of it.
 type rival struct {
-	*entrant
+	*contest.Entrant
 	row   int // among the ways of the collective
 	alone []float64
 	// By multiprocessors.
@@ -21,8 +22,8 @@ type rival struct {
 }
 
 // collective measures one collective.
-func (b *besides) collective(ctx context.Context, c call) (*BesideCollective, error) {
-	row := &BesideCollective{Op: c.op.String(), Bytes: c.bytes}
+func (b *besides) collective(ctx context.Context, c contest.Call) (*BesideCollective, error) {
+	row := &BesideCollective{Op: c.Op.String(), Bytes: c.Bytes}
 	var list []*rival
 	for _, n := range b.ctas() {
 		for _, tunings := range b.contests(c, n) {
@@ -34,7 +35,7 @@ func (b *besides) collective(ctx context.Context, c call) (*BesideCollective, er
 			switch {
 			case r != nil:
 				r.row = len(row.Ways)
-				w.Tuning, list = r.way.Tuning, append(list, r)
+				w.Tuning, list = r.Way.Tuning, append(list, r)
 			case len(w.Dropped) > 0:
 				w.Refused = "all that take it so fail or are wrong"
 			default:
@@ -54,7 +55,7 @@ func (b *besides) collective(ctx context.Context, c call) (*BesideCollective, er
 			return nil, err
 		}
 		row.Best = max(row.Best, w.Alone.Median)
-		if err := r.leave(); err != nil {
+		if err := r.Leave(); err != nil {
 			return nil, err
 		}
 	}
@@ -77,18 +78,18 @@ func (b *besides) turn(ctx context.Context, list []*rival) error {
 		}
 	}
 	for _, r := range list {
-		us, err := b.timeCall(ctx, r.entrant, r.chains.eager)
+		us, err := b.timeCall(ctx, r.Entrant, r.Chains.Eager)
 		if err != nil {
 			return err
 		}
-		r.alone = append(r.alone, b.rate(r.call, us))
+		r.alone = append(r.alone, b.rate(r.Call, us))
 		for _, sms := range b.targets() {
-			product, collective, covered, err := b.timeBoth(ctx, r.entrant, sms, us)
+			product, collective, covered, err := b.timeBoth(ctx, r.Entrant, sms, us)
 			if err != nil {
-				return fmt.Errorf("%s beside a product for %d multiprocessors: %w", tuningText(r.way.Tuning), sms, err)
+				return fmt.Errorf("%s beside a product for %d multiprocessors: %w", contest.TuningText(r.Way.Tuning), sms, err)
 			}
 			r.slow[sms] = append(r.slow[sms], product/b.round)
-			r.rates[sms] = append(r.rates[sms], b.rate(r.call, collective))
+			r.rates[sms] = append(r.rates[sms], b.rate(r.Call, collective))
 			r.covered[sms] = append(r.covered[sms], covered)
 		}
 	}
@@ -98,13 +99,13 @@ func (b *besides) turn(ctx context.Context, list []*rival) error {
 // conclude fills in a way's figures, and has its results beside the product
 // checked.
 func (b *besides) conclude(ctx context.Context, r *rival, w *BesideWay) error {
-	w.Alone = figure(r.alone)
+	w.Alone = contest.FigureOf(r.alone)
 	for _, sms := range b.targets() {
-		w.Pairs = append(w.Pairs, BesidePair{SMs: sms, Slowdown: figure(r.slow[sms]), Rate: figure(r.rates[sms]), Covered: slices.Min(r.covered[sms])})
+		w.Pairs = append(w.Pairs, BesidePair{SMs: sms, Slowdown: contest.FigureOf(r.slow[sms]), Rate: contest.FigureOf(r.rates[sms]), Covered: slices.Min(r.covered[sms])})
 	}
 	var err error
-	w.Wrong, w.Checked, err = b.check(ctx, r.entrant, func() error {
-		_, _, err := b.together(r.entrant, 0, 1)
+	w.Wrong, w.Checked, err = b.Check(ctx, r.Entrant, func() error {
+		_, _, err := b.together(r.Entrant, 0, 1)
 		return err
 	})
 	return err
@@ -120,32 +121,32 @@ func (b *besides) ctas() []int {
 
 // fastest returns the tuning that is fastest alone, nil where none takes the call,
 // raises best to its rate, and notes in w what was left out though it takes the call.
-func (b *besides) fastest(ctx context.Context, c call, list []device.Tuning, best *float64, w *BesideWay) (*rival, error) {
-	var found *entrant
+func (b *besides) fastest(ctx context.Context, c contest.Call, list []device.Tuning, best *float64, w *BesideWay) (*rival, error) {
+	var found *contest.Entrant
 	least := 0.0
 	for _, t := range list {
-		e, err := b.enter(c, b.dispatch, t, t.Algo != "")
-		if err != nil && !errors.Is(err, device.ErrUnsupported) && b.ended(ctx) {
-			return nil, fmt.Errorf("%s: %w", tuningText(t), err)
+		e, err := b.Enter(c, b.Dispatch, t, t.Algo != "")
+		if err != nil && !errors.Is(err, device.ErrUnsupported) && b.Ended(ctx) {
+			return nil, fmt.Errorf("%s: %w", contest.TuningText(t), err)
 		}
 		if err != nil {
 			if !errors.Is(err, device.ErrUnsupported) {
-				w.Dropped = append(w.Dropped, fmt.Sprintf("%s: %v", tuningText(t), err))
+				w.Dropped = append(w.Dropped, fmt.Sprintf("%s: %v", contest.TuningText(t), err))
 			}
 			continue
 		}
 		us, wrong, err := b.tried(ctx, e)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", tuningText(e.way.Tuning), err)
+			return nil, fmt.Errorf("%s: %w", contest.TuningText(e.Way.Tuning), err)
 		}
 		if wrong > 0 {
-			w.Dropped = append(w.Dropped, fmt.Sprintf("%s: %d elements of its result are wrong", tuningText(e.way.Tuning), wrong))
+			w.Dropped = append(w.Dropped, fmt.Sprintf("%s: %d elements of its result are wrong", contest.TuningText(e.Way.Tuning), wrong))
 		}
 		if us > 0 && (found == nil || us < least) {
 			found, e, least = e, found, us
 		}
 		if e != nil {
-			if err := e.leave(); err != nil {
+			if err := e.Leave(); err != nil {
 				return nil, err
 			}
 		}
@@ -154,13 +155,13 @@ func (b *besides) fastest(ctx context.Context, c call, list []device.Tuning, bes
 		return nil, nil
 	}
 	*best = max(*best, b.rate(c, least))
-	return &rival{entrant: found, slow: map[int][]float64{}, rates: map[int][]float64{}, covered: map[int][]float64{}}, nil
+	return &rival{Entrant: found, slow: map[int][]float64{}, rates: map[int][]float64{}, covered: map[int][]float64{}}, nil
 }
 
 // tried returns microseconds of a call alone, the better of two tries; 0, and how
 // many elements are wrong, where any are.
-func (b *besides) tried(ctx context.Context, e *entrant) (us float64, wrong int64, err error) {
-	wrong, _, err = b.check(ctx, e, func() error { return b.run(e, 1) })
+func (b *besides) tried(ctx context.Context, e *contest.Entrant) (us float64, wrong int64, err error) {
+	wrong, _, err = b.Check(ctx, e, func() error { return b.Run(e, 1) })
 	if err != nil || wrong > 0 {
 		return 0, wrong, err
 	}
@@ -176,27 +177,27 @@ func (b *besides) tried(ctx context.Context, e *entrant) (us float64, wrong int6
 // that is fastest alone is measured. Copy engines are measured each way: between
 // kernels of one block in which members meet, which wait for a multiprocessor, and
 // between events.
-func (b *besides) contests(c call, ctas int) [][]device.Tuning {
+func (b *besides) contests(c contest.Call, ctas int) [][]device.Tuning {
 	if ctas != 0 {
 		return [][]device.Tuning{b.candidates(ctas)}
 	}
-	if c.op == ir.OpReduceScatter || c.op == ir.OpAllReduce {
+	if c.Op == ir.OpReduceScatter || c.Op == ir.OpAllReduce {
 		return [][]device.Tuning{nil} // something has to add up
 	}
-	lists := [][]device.Tuning{namesOnly([]string{"direct"})}
-	if copies := []string{"move-copy"}; slices.Contains(b.dispatch.Algorithms(), copies[0]) {
-		lists = append(lists, namesOnly(copies))
+	lists := [][]device.Tuning{contest.NamesOnly([]string{"direct"})}
+	if copies := []string{"move-copy"}; slices.Contains(b.Dispatch.Algorithms(), copies[0]) {
+		lists = append(lists, contest.NamesOnly(copies))
 	}
 	return lists
 }
 
 // candidates lists the tunings of so many blocks.
 func (b *besides) candidates(ctas int) []device.Tuning {
-	own := slices.DeleteFunc(b.dispatch.Algorithms(), func(n string) bool {
+	own := slices.DeleteFunc(b.Dispatch.Algorithms(), func(n string) bool {
 		return slices.Contains(comm.Schedules(), n) || comm.ByNCCL(n) || b.Algorithms != nil && !slices.Contains(b.Algorithms, n)
 	})
 	if ctas < 0 {
-		return append([]device.Tuning{{}}, namesOnly(append(own, named(b.dispatch, "nccl")...))...)
+		return append([]device.Tuning{{}}, contest.NamesOnly(append(own, contest.Named(b.Dispatch, "nccl")...))...)
 	}
 	var list []device.Tuning
 	for _, n := range own {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -17,7 +18,7 @@ import (
 // besides is a measurement of products and collectives under way.
 type besides struct {
 	*job
-	*arena
+	*contest.Arena
 	shape    Shape
 	main     []device.Stream
 	products map[int][]device.Launch // by multiprocessors, of each rank
@@ -32,7 +33,7 @@ func (j *job) besides(ctx context.Context) error {
 		b.shape = Shape{64, 64, 64}
 	}
 	if len(j.Shapes) > 1 {
-		return usagef("%s takes one shape", j.report.Bench)
+		return contest.Usagef("%s takes one shape", j.report.Bench)
 	}
 	for _, s := range j.Shapes {
 		b.shape = s
@@ -43,20 +44,20 @@ func (j *job) besides(ctx context.Context) error {
 	j.DType = ir.BF16
 	calls := b.calls()
 	var err error
-	if b.arena, err = openArena(ctx, j.machine, j.Ranks, calls, j.DType, false); err != nil {
+	if b.Arena, err = contest.OpenArena(ctx, j.machine, j.Ranks, calls, j.DType, false); err != nil {
 		return err
 	}
-	found := comm.Find(j.machine.Name(), b.world)
-	b.dispatch = comm.NewDispatch(b.world, j.machine.Caps(), found.Table, comm.Policy{})
+	found := comm.Find(j.machine.Name(), b.World)
+	b.Dispatch = comm.NewDispatch(b.World, j.machine.Caps(), found.Table, comm.Policy{})
 	j.report.Table = tableUse(found)
 	for _, name := range j.Algorithms {
-		if err := b.dispatch.Check(name); err != nil {
-			return b.arena.close(usagef("%v", err))
+		if err := b.Dispatch.Check(name); err != nil {
+			return b.Arena.Close(contest.Usagef("%v", err))
 		}
 	}
 	j.report.Beside = &Beside{Shape: b.shape}
 	b.describe()
-	return b.arena.close(b.all(ctx, calls))
+	return b.Arena.Close(b.all(ctx, calls))
 }
 
 func (b *besides) describe() {
@@ -76,14 +77,14 @@ func checkBeside(names []string) error {
 	}
 	for _, n := range names {
 		if !slices.Contains(known, n) {
-			return usagef("there is no collective %q to measure; there are %s", n, strings.Join(known, ", "))
+			return contest.Usagef("there is no collective %q to measure; there are %s", n, strings.Join(known, ", "))
 		}
 	}
 	return nil
 }
 
 // calls lists the collectives.
-func (b *besides) calls() []call {
+func (b *besides) calls() []contest.Call {
 	sizes := b.Sizes
 	if sizes == nil {
 		sizes = []int64{64 << 20}
@@ -91,13 +92,13 @@ func (b *besides) calls() []call {
 			sizes = []int64{64 << 10}
 		}
 	}
-	var list []call
+	var list []contest.Call
 	for _, op := range besideOps {
 		if b.Options.Beside != nil && !slices.Contains(b.Options.Beside, op.String()) {
 			continue
 		}
 		for _, n := range sizes {
-			list = append(list, newCall(op, max(n, b.DType.Size()*int64(b.Ranks)), b.Ranks, b.DType))
+			list = append(list, contest.NewCall(op, max(n, b.DType.Size()*int64(b.Ranks)), b.Ranks, b.DType))
 		}
 	}
 	return list
@@ -108,7 +109,7 @@ func (b *besides) targets() []int {
 	if b.SMs != nil {
 		return b.SMs
 	}
-	m, ok := b.world.(interface{ Multiprocessors() int })
+	m, ok := b.World.(interface{ Multiprocessors() int })
 	if !ok {
 		return []int{0}
 	}
@@ -117,7 +118,7 @@ func (b *besides) targets() []int {
 }
 
 // all prepares products and measures every collective.
-func (b *besides) all(ctx context.Context, calls []call) (err error) {
+func (b *besides) all(ctx context.Context, calls []contest.Call) (err error) {
 	defer func() {
 		for _, list := range b.products {
 			for _, l := range list {
@@ -134,14 +135,14 @@ func (b *besides) all(ctx context.Context, calls []call) (err error) {
 	for _, c := range calls {
 		row, err := b.collective(ctx, c)
 		if err != nil {
-			return fmt.Errorf("%s of %s: %w", c.op, bytesText(c.bytes), err)
+			return fmt.Errorf("%s of %s: %w", c.Op, contest.BytesText(c.Bytes), err)
 		}
 		b.report.Beside.Collectives = append(b.report.Beside.Collectives, *row)
 	}
-	base := figure(b.gemm[0]).Median
+	base := contest.FigureOf(b.gemm[0]).Median
 	for _, sms := range b.targets() {
-		f := figure(b.gemm[sms])
-		b.report.Beside.GEMMs = append(b.report.Beside.GEMMs, GEMMAlone{SMs: sms, Time: f, Slowdown: Figure{f.Median / base, f.Spread / base}})
+		f := contest.FigureOf(b.gemm[sms])
+		b.report.Beside.GEMMs = append(b.report.Beside.GEMMs, GEMMAlone{SMs: sms, Time: f, Slowdown: contest.Figure{Median: f.Median / base, Spread: f.Spread / base}})
 	}
 	return nil
 }
@@ -149,12 +150,12 @@ func (b *besides) all(ctx context.Context, calls []call) (err error) {
 // prepare makes the streams and the products.
 func (b *besides) prepare(ctx context.Context) error {
 	for r := range b.Ranks {
-		d := b.world.Device(r)
+		d := b.World.Device(r)
 		side, err := d.NewStream(device.StreamOptions{Name: "beside", Priority: 1})
 		if err != nil {
 			return err
 		}
-		b.members[r].Stream = side
+		b.Members[r].Stream = side
 		main, err := d.NewStream(device.StreamOptions{Name: "main"})
 		if err != nil {
 			return err
@@ -164,23 +165,23 @@ func (b *besides) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	b.report.Beside.Guesses = b.world.Guesses()
-	return b.world.Sync(ctx)
+	b.report.Beside.Guesses = b.World.Guesses()
+	return b.World.Sync(ctx)
 }
 
 // product makes rank r's operands and launches.
 func (b *besides) product(r int) error {
-	d, s := b.world.Device(r), b.shape
+	d, s := b.World.Device(r), b.shape
 	var views []device.View
 	for i, shape := range [][]int64{{s.M, s.K}, {s.N, s.K}, {s.M, s.N}} {
-		mem, err := d.Alloc((shape[0]*shape[1]*b.dt.Size()+3)&^3, device.Private)
+		mem, err := d.Alloc((shape[0]*shape[1]*b.DType.Size()+3)&^3, device.Private)
 		if err != nil {
 			return err
 		}
 		b.operands = append(b.operands, mem)
-		views = append(views, device.View{Mem: mem, DType: b.dt, Shape: shape, Strides: []int64{shape[1], 1}})
+		views = append(views, device.View{Mem: mem, DType: b.DType, Shape: shape, Strides: []int64{shape[1], 1}})
 		if i < 2 {
-			if err := spread(b.main[r], mem, normalBlock(b.dt, mem.Bytes(), uint64(r*2+i))); err != nil {
+			if err := contest.Spread(b.main[r], mem, normalBlock(b.DType, mem.Bytes(), uint64(r*2+i))); err != nil {
 				return err
 			}
 		}
@@ -204,7 +205,7 @@ func (b *besides) product(r int) error {
 // from bit to bit is what products cost in power, and so in time.
 func normalBlock(dt ir.DType, bytes int64, seed uint64) []byte {
 	rng := rand.New(rand.NewPCG(seed, 5))
-	vals := make([]float64, min(patternLength, bytes/dt.Size()))
+	vals := make([]float64, min(contest.PatternLength, bytes/dt.Size()))
 	for i := range vals {
 		vals[i] = rng.NormFloat64()
 	}

@@ -1,6 +1,10 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/contest"
+)
 
 // beside writes the products alone, then of each collective a line for each
 // number of blocks, with a column for each number of multiprocessors that the
@@ -9,12 +13,12 @@ func (t *table) beside(b *Beside) {
 	if b == nil {
 		return
 	}
-	t.line("\nGEMM %s alone on every rank", b.Shape)
+	t.Line("\nGEMM %s alone on every rank", b.Shape)
 	rows := [][]string{{"SMs", "µs", "slow-down"}}
 	for _, g := range b.GEMMs {
-		rows = append(rows, []string{smsText(g.SMs), g.Time.text(1), g.Slowdown.text(3)})
+		rows = append(rows, []string{smsText(g.SMs), g.Time.Text(1), g.Slowdown.Text(3)})
 	}
-	t.rows(rows)
+	t.Rows(rows)
 	t.guesses("", b.Guesses)
 	for i := range b.Collectives {
 		t.besideCollective(&b.Collectives[i])
@@ -22,7 +26,7 @@ func (t *table) beside(b *Beside) {
 }
 
 func (t *table) besideCollective(c *BesideCollective) {
-	t.line("\n%s of %s: GB/s alone, and slow-down of the GEMM for so many SMs with GB/s beside it", c.Op, bytesText(c.Bytes))
+	t.Line("\n%s of %s: GB/s alone, and slow-down of the GEMM for so many SMs with GB/s beside it", c.Op, contest.BytesText(c.Bytes))
 	best, pair, bears := c.BestPair()
 	head := []string{"CTAs", "", "alone", "of best"}
 	for i := range c.Ways {
@@ -39,13 +43,13 @@ func (t *table) besideCollective(c *BesideCollective) {
 		if w.Refused != "" {
 			continue
 		}
-		row := []string{ctasText(w.CTAs), tuningText(w.Tuning), w.Alone.text(1), fmt.Sprintf("%.2f", w.OfBest)}
+		row := []string{ctasText(w.CTAs), contest.TuningText(w.Tuning), w.Alone.Text(1), fmt.Sprintf("%.2f", w.OfBest)}
 		for k := range w.Pairs {
 			row = append(row, w.Pairs[k].text(&w.Pairs[k] == pair))
 		}
 		rows = append(rows, append(row, fmt.Sprint(w.Wrong)))
 	}
-	t.rows(rows)
+	t.Rows(rows)
 	for _, w := range c.Ways {
 		t.refusal(ctasText(w.CTAs)+" CTAs", w.Refused)
 		if n := len(w.Dropped); n > 0 {
@@ -59,17 +63,17 @@ func (t *table) besideCollective(c *BesideCollective) {
 	if bears {
 		verdict = "yes"
 	}
-	t.line("GEMM at most %.2f× as long: %s: %.3f× with %s CTAs beside a GEMM for %s SMs, at %.1f GB/s", bearable, verdict, pair.Slowdown.Median, ctasText(best.CTAs), smsText(pair.SMs), pair.Rate.Median)
+	t.Line("GEMM at most %.2f× as long: %s: %.3f× with %s CTAs beside a GEMM for %s SMs, at %.1f GB/s", bearable, verdict, pair.Slowdown.Median, ctasText(best.CTAs), smsText(pair.SMs), pair.Rate.Median)
 	if few := c.Few(); few != nil {
 		verdict := "no"
 		if few.OfBest >= most {
 			verdict = "yes"
 		}
-		t.line("%.0f %% of the best rate with at most %d CTAs: %s: %.1f of %.1f GB/s with %s", 100*most, fewCTAs, verdict, few.Alone.Median, c.Best, tuningText(few.Tuning))
+		t.Line("%.0f %% of the best rate with at most %d CTAs: %s: %.1f of %.1f GB/s with %s", 100*most, fewCTAs, verdict, few.Alone.Median, c.Best, contest.TuningText(few.Tuning))
 	}
 }
 
-// text is "1.043 at 312.0", and the part of the
+// Text is "1.043 at 312.0", and the part of the
 // time in which the collective ran where that is not all.
 func (p *BesidePair) text(best bool) string {
 	s := fmt.Sprintf("%.3f at %.1f", p.Slowdown.Median, p.Rate.Median)

@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"slices"
+
+	"hocket.example/hocket/internal/contest"
 )
 
 // gemms is how many products run in a measurement.
@@ -11,7 +13,7 @@ const gemms = 6
 // microsOf waits and returns what lies in brackets: of each rank, from the first
 // bracket's begin to the last one's end, over their number.
 func (b *besides) microsOf(ctx context.Context, ids [][]int64) ([]float64, error) {
-	spans, err := b.spans(ctx, ids)
+	spans, err := b.Marks.Spans(ctx, b.World, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -22,29 +24,10 @@ func (b *besides) microsOf(ctx context.Context, ids [][]int64) ([]float64, error
 	return out, nil
 }
 
-// spans waits and returns when brackets began and ended, in nanoseconds.
-func (b *besides) spans(ctx context.Context, ids ...[][]int64) ([][][2]int64, error) {
-	if err := b.world.Sync(ctx); err != nil {
-		return nil, err
-	}
-	b.marks.mu.Lock()
-	defer b.marks.mu.Unlock()
-	var out [][][2]int64
-	for _, list := range slices.Concat(ids...) {
-		var spans [][2]int64
-		for _, id := range list {
-			spans = append(spans, b.marks.at[id])
-		}
-		out = append(out, spans)
-	}
-	clear(b.marks.at)
-	return out, nil
-}
-
 // multiply issues a product on each rank.
 func (b *besides) multiply(sms int, ids [][]int64) error {
 	for r, s := range b.main {
-		id, err := b.marks.around(s, func() error { return s.Launch(b.products[sms][r]) })
+		id, err := b.Marks.Around(s, func() error { return s.Launch(b.products[sms][r]) })
 		if err != nil {
 			return err
 		}
@@ -54,11 +37,11 @@ func (b *besides) multiply(sms int, ids [][]int64) error {
 }
 
 // exchange issues a call on each rank.
-func (b *besides) exchange(e *entrant, ids [][]int64) error {
-	t := e.done
-	e.done++
-	for m, x := range b.members {
-		id, err := b.marks.around(x.Stream, func() error { return e.ch.Issue(0, m, t) })
+func (b *besides) exchange(e *contest.Entrant, ids [][]int64) error {
+	t := e.Done
+	e.Done++
+	for m, x := range b.Members {
+		id, err := b.Marks.Around(x.Stream, func() error { return e.Channel.Issue(0, m, t) })
 		if err != nil {
 			return err
 		}
@@ -86,7 +69,7 @@ func (b *besides) timeProduct(ctx context.Context, sms int) (float64, error) {
 }
 
 // timeCall measures the collective alone.
-func (b *besides) timeCall(ctx context.Context, e *entrant, count int) (float64, error) {
+func (b *besides) timeCall(ctx context.Context, e *contest.Entrant, count int) (float64, error) {
 	ids := make([][]int64, b.Ranks)
 	for range count + 1 {
 		if err := b.exchange(e, ids); err != nil {
@@ -104,13 +87,13 @@ func (b *besides) timeCall(ctx context.Context, e *entrant, count int) (float64,
 }
 
 // rate is GB/s of a link.
-func (b *besides) rate(c call, us float64) float64 {
+func (b *besides) rate(c contest.Call, us float64) float64 {
 	return wireBytesOf(c, b.Ranks) / max(us, 0.001) / 1e3
 }
 
 // together issues products, and calls, so many for each. The first call precedes
 // them; the others come last, so that the host keeps no product waiting.
-func (b *besides) together(e *entrant, sms int, calls float64) (main, side [][]int64, err error) {
+func (b *besides) together(e *contest.Entrant, sms int, calls float64) (main, side [][]int64, err error) {
 	main, side = make([][]int64, b.Ranks), make([][]int64, b.Ranks)
 	if err := b.exchange(e, side); err != nil {
 		return nil, nil, err
@@ -132,14 +115,14 @@ func (b *besides) together(e *entrant, sms int, calls float64) (main, side [][]i
 // microseconds of each, and the part of the products' time in which collectives
 // ran. It begins with as many collectives as would last alone, and takes more
 // until they outlast the products.
-func (b *besides) timeBoth(ctx context.Context, e *entrant, sms int, alone float64) (product, collective, covered float64, err error) {
+func (b *besides) timeBoth(ctx context.Context, e *contest.Entrant, sms int, alone float64) (product, collective, covered float64, err error) {
 	calls := 1.5 * b.round / alone
 	for range 4 {
 		main, side, err := b.together(e, sms, calls)
 		if err != nil {
 			return 0, 0, 0, err
 		}
-		spans, err := b.spans(ctx, main, side)
+		spans, err := b.Marks.Spans(ctx, b.World, main, side)
 		if err != nil {
 			return 0, 0, 0, err
 		}

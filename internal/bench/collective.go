@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
@@ -23,45 +24,9 @@ type Collective struct {
 	// the rate of one copy between two ranks.
 	Bound float64 `json:"bound_us"`
 	// Ways are those measured; the chosen one is the first.
-	Ways []Way `json:"ways"`
+	Ways []contest.Way `json:"ways"`
 	// Peers are the microseconds of others, by name.
 	Peers map[string]float64 `json:"peers_us,omitempty"`
-}
-
-// Way is an algorithm with what was measured of it. Times are microseconds a
-// call on the slowest rank.
-type Way struct {
-	Algorithm string        `json:"algorithm"`
-	Tuning    device.Tuning `json:"tuning"`
-	// By says who chose it: "table", "default", or "asked" where it was measured
-	// because it was asked for.
-	By       string   `json:"by"`
-	Declined []string `json:"declined,omitempty"`
-	// Graph is the time within a graph, Eager that of calls issued one by one;
-	// nil where it was not measured.
-	Graph *Figure `json:"graph_us,omitempty"`
-	Eager *Figure `json:"eager_us,omitempty"`
-	// Skew is how much longer a call takes the slowest rank than the fastest,
-	// eagerly.
-	Skew float64 `json:"skew_us"`
-	// Form is the way in which its graphs are launched, where there are several.
-	Form string `json:"form,omitempty"`
-	// Wrong is how many of the elements looked at (Checked) were wrong.
-	Wrong   int64 `json:"wrong"`
-	Checked int64 `json:"checked"`
-	// Refused says why nothing was measured; empty where something was.
-	Refused string `json:"refused,omitempty"`
-}
-
-// Best is the time by graph, or else eager; 0 where nothing was measured.
-func (w *Way) Best() float64 {
-	switch {
-	case w.Graph != nil:
-		return w.Graph.Median
-	case w.Eager != nil:
-		return w.Eager.Median
-	}
-	return 0
 }
 
 // TableUse is the table that algorithms were chosen by.
@@ -71,9 +36,9 @@ type TableUse struct {
 	Ignored string `json:"ignored,omitempty"` // why it is not a tuned one, or what of it is passed over
 }
 
-// text says it in a line.
+// Text says it in a line.
 func tableUse(f comm.Found) *TableUse {
-	return &TableUse{From: f.From, Hash: f.Table.Hash(), Ignored: cmp.Or(f.Ignored, unknownText(f.Unknown))}
+	return &TableUse{From: f.From, Hash: f.Table.Hash(), Ignored: cmp.Or(f.Ignored, contest.UnknownText(f.Unknown))}
 }
 
 func (t *TableUse) text() string {
@@ -106,7 +71,7 @@ func collectiveOf(op ir.Op) func(*job, context.Context) error {
 }
 
 // calls lists what is measured: sizes rounded down to what divides over ranks.
-func (j *job) calls(op ir.Op) ([]call, error) {
+func (j *job) calls(op ir.Op) ([]contest.Call, error) {
 	sizes := j.Sizes
 	if sizes == nil && j.Rows {
 		sizes = RowSizes()
@@ -116,11 +81,11 @@ func (j *job) calls(op ir.Op) ([]call, error) {
 			sizes = append(sizes, n)
 		}
 	}
-	var list []call
+	var list []contest.Call
 	for _, n := range sizes {
-		c := newCall(op, n, j.Ranks, j.DType)
-		if c.bytes == 0 {
-			return nil, usagef("%d bytes are less than an element of each of %d ranks", n, j.Ranks)
+		c := contest.NewCall(op, n, j.Ranks, j.DType)
+		if c.Bytes == 0 {
+			return nil, contest.Usagef("%d bytes are less than an element of each of %d ranks", n, j.Ranks)
 		}
 		list = append(list, c)
 	}
@@ -147,28 +112,28 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 		return err
 	}
 	j.report.Wire = &wire
-	a, err := openArena(ctx, j.machine, j.Ranks, calls, j.DType, j.Cold)
+	a, err := contest.OpenArena(ctx, j.machine, j.Ranks, calls, j.DType, j.Cold)
 	if err != nil {
 		return err
 	}
-	found := comm.Find(j.machine.Name(), a.world)
-	a.dispatch = comm.NewDispatch(a.world, j.machine.Caps(), found.Table, comm.Policy{})
+	found := comm.Find(j.machine.Name(), a.World)
+	a.Dispatch = comm.NewDispatch(a.World, j.machine.Caps(), found.Table, comm.Policy{})
 	j.report.Table = tableUse(found)
 	for _, name := range j.Algorithms {
-		if err := a.dispatch.Check(name); name != "all" && err != nil {
-			return a.close(usagef("%v", err))
+		if err := a.Dispatch.Check(name); name != "all" && err != nil {
+			return a.Close(contest.Usagef("%v", err))
 		}
 	}
 	j.collectiveMethod(calls)
 	for _, c := range calls {
 		if err := j.collective(ctx, a, c); err != nil {
-			return a.close(err)
+			return a.Close(err)
 		}
 	}
-	return a.close(nil)
+	return a.Close(nil)
 }
 
-func (j *job) collectiveMethod(calls []call) {
+func (j *job) collectiveMethod(calls []contest.Call) {
 	where := "the same operands in every call, so hot in the cache"
 	if j.Cold {
 		where = "operands in turn, together more than the cache holds"
@@ -176,9 +141,9 @@ func (j *job) collectiveMethod(calls []call) {
 	j.method("%s, small integers at random, out of place; %s", j.DType, where)
 	if j.graphs() {
 		j.method("graph: a chain of calls in one graph less a shorter one (at large sizes %d and %d, at small %d and %d), over their difference in calls; slowest rank",
-			chainsOf(1<<30).long, chainsOf(1<<30).short, chainsOf(1).long, chainsOf(1).short)
+			contest.ChainsOf(1<<30).Long, contest.ChainsOf(1<<30).Short, contest.ChainsOf(1).Long, contest.ChainsOf(1).Short)
 	}
-	j.method("eager: a chain of %d to %d calls issued one by one by one host thread for all ranks; slowest rank", chainsOf(1<<30).eager, chainsOf(1).eager)
+	j.method("eager: a chain of %d to %d calls issued one by one by one host thread for all ranks; slowest rank", contest.ChainsOf(1<<30).Eager, contest.ChainsOf(1).Eager)
 	j.method("algorithms in turns; median of %d rounds after one to warm up; spread between the quartiles", j.Rounds)
 	j.method("bound: the bytes that a rank must send or receive, at the rate of one large copy; wrong: elements that differ from the exact result, of results eager and by graph into poisoned memory; large ones in windows")
 	if names := j.Algorithms; len(names) > 0 {
@@ -187,8 +152,8 @@ func (j *job) collectiveMethod(calls []call) {
 }
 
 // collective measures one size.
-func (j *job) collective(ctx context.Context, a *arena, c call) error {
-	row := Collective{Op: c.op.String(), DType: j.DType.String(), Bytes: c.bytes, Bound: wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3, Peers: peersOf(j.Peers, c, j.Ranks)}
+func (j *job) collective(ctx context.Context, a *contest.Arena, c contest.Call) error {
+	row := Collective{Op: c.Op.String(), DType: j.DType.String(), Bytes: c.Bytes, Bound: wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3, Peers: peersOf(j.Peers, c, j.Ranks)}
 	list, refused, err := j.entrants(a, c)
 	if err != nil {
 		return err
@@ -197,8 +162,8 @@ func (j *job) collective(ctx context.Context, a *arena, c call) error {
 		return err
 	}
 	for _, e := range list {
-		row.Ways = append(row.Ways, e.way)
-		if err := e.leave(); err != nil {
+		row.Ways = append(row.Ways, e.Way)
+		if err := e.Leave(); err != nil {
 			return err
 		}
 	}
@@ -208,36 +173,36 @@ func (j *job) collective(ctx context.Context, a *arena, c call) error {
 }
 
 // measure checks and times entrants.
-func (j *job) measure(ctx context.Context, a *arena, list []*entrant) error {
+func (j *job) measure(ctx context.Context, a *contest.Arena, list []*contest.Entrant) error {
 	for _, e := range list {
 		if err := j.admit(ctx, a, e); err != nil {
-			return fmt.Errorf("%s of %s by %s: %w", e.call.op, bytesText(e.call.bytes), e.way.Algorithm, err)
+			return fmt.Errorf("%s of %s by %s: %w", e.Call.Op, contest.BytesText(e.Call.Bytes), e.Way.Algorithm, err)
 		}
 	}
-	return a.race(ctx, list, j.Rounds, true)
+	return a.Race(ctx, list, j.Rounds, true)
 }
 
 // admit has the entrant's results checked, eager and by graph.
-func (j *job) admit(ctx context.Context, a *arena, e *entrant) error {
+func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) error {
 	var err error
-	if e.way.Wrong, e.way.Checked, err = a.check(ctx, e, func() error { return a.run(e, e.slots) }); err != nil || !j.graphs() {
+	if e.Way.Wrong, e.Way.Checked, err = a.Check(ctx, e, func() error { return a.Run(e, e.Slots) }); err != nil || !j.graphs() {
 		return err
 	}
-	if err := a.capture(ctx, e); err != nil {
+	if err := a.Capture(ctx, e); err != nil {
 		return err
 	}
-	wrong, looked, err := a.check(ctx, e, func() error { return a.replay(ctx, e, e.short, e.chains.short) })
-	e.way.Wrong, e.way.Checked = e.way.Wrong+wrong, e.way.Checked+looked
+	wrong, looked, err := a.Check(ctx, e, func() error { return a.Replay(ctx, e, e.Short, e.Chains.Short) })
+	e.Way.Wrong, e.Way.Checked = e.Way.Wrong+wrong, e.Way.Checked+looked
 	if err != nil {
 		return err
 	}
-	return a.choose(ctx, e)
+	return a.Choose(ctx, e)
 }
 
 // entrants opens the chosen way to run a call and those asked for, and says of
 // the others why not.
-func (j *job) entrants(a *arena, c call) (list []*entrant, refused []Way, err error) {
-	chosen, err := a.enter(c, a.dispatch, device.Tuning{}, false)
+func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entrant, refused []contest.Way, err error) {
+	chosen, err := a.Enter(c, a.Dispatch, device.Tuning{}, false)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -245,32 +210,32 @@ func (j *job) entrants(a *arena, c call) (list []*entrant, refused []Way, err er
 	names := j.Algorithms
 	switch {
 	case slices.Contains(names, "all"):
-		names = a.dispatch.Algorithms()
+		names = a.Dispatch.Algorithms()
 	case names == nil:
-		names = named(a.dispatch, "nccl")
+		names = contest.Named(a.Dispatch, "nccl")
 	}
 	for _, name := range names {
-		if name == chosen.way.Algorithm {
+		if name == chosen.Way.Algorithm {
 			continue
 		}
-		e, err := a.enter(c, a.dispatch, device.Tuning{Algo: name}, true)
+		e, err := a.Enter(c, a.Dispatch, device.Tuning{Algo: name}, true)
 		if errors.Is(err, device.ErrUnsupported) {
-			refused = append(refused, Way{Algorithm: name, By: "asked", Refused: err.Error()})
+			refused = append(refused, contest.Way{Algorithm: name, By: "asked", Refused: err.Error()})
 			continue
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		e.way.By = "asked"
+		e.Way.By = "asked"
 		list = append(list, e)
 	}
 	return list, refused, nil
 }
 
 // wireBytesOf is what the busiest rank of a call sends or receives at the least.
-func wireBytesOf(c call, ranks int) float64 {
-	s, n := float64(c.bytes), float64(ranks)
-	switch c.op {
+func wireBytesOf(c contest.Call, ranks int) float64 {
+	s, n := float64(c.Bytes), float64(ranks)
+	switch c.Op {
 	case ir.OpAllReduce:
 		return 2 * s * (n - 1) / n
 	case ir.OpBroadcast:

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/comm"
-	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/contest"
 )
 
 // collectives writes a line for each way of each size.
@@ -25,18 +25,18 @@ func (t *table) collectives(rows []Collective) {
 			}
 		}
 	}
-	t.line("")
-	t.rows(lines)
+	t.Line("")
+	t.Rows(lines)
 	t.summary(rows)
 	t.refusals(rows)
 }
 
-// line is a way's: the chosen one has a star.
+// Line is a way's: the chosen one has a star.
 func (r *Collective) line(k int, peers []string) []string {
 	w := &r.Ways[k]
-	size, name := "", tuningText(w.Tuning)
+	size, name := "", contest.TuningText(w.Tuning)
 	if k == 0 {
-		size = bytesText(r.Bytes)
+		size = contest.BytesText(r.Bytes)
 	}
 	if w.By != "asked" {
 		name += " *"
@@ -95,7 +95,7 @@ func (t *table) summary(rows []Collective) {
 		}
 	}
 	if n > 0 {
-		t.line("chosen against the best of the others: geometric mean %.2f×, faster at %d of %d sizes", math.Exp(logs/float64(n)), won, n)
+		t.Line("chosen against the best of the others: geometric mean %.2f×, faster at %d of %d sizes", math.Exp(logs/float64(n)), won, n)
 	}
 }
 
@@ -106,27 +106,15 @@ func (t *table) refusals(rows []Collective) {
 		for _, w := range r.Ways {
 			if w.Refused != "" && !said[w.Refused] {
 				said[w.Refused] = true
-				t.refusal(bytesText(r.Bytes)+" by "+w.Algorithm, w.Refused)
+				t.refusal(contest.BytesText(r.Bytes)+" by "+w.Algorithm, w.Refused)
 			}
 		}
 	}
 }
 
-func figureText(f *Figure) string {
+func figureText(f *contest.Figure) string {
 	if f == nil {
 		return ""
 	}
-	return f.text(2)
-}
-
-// tuningText is an algorithm and how it is launched: "staged-push 64×512 u4".
-func tuningText(t device.Tuning) string {
-	s := t.Algo
-	if t.Blocks > 0 {
-		s += fmt.Sprintf(" %d×%d", t.Blocks, t.Threads)
-	}
-	if t.Unroll > 0 {
-		s += fmt.Sprintf(" u%d", t.Unroll)
-	}
-	return s
+	return f.Text(2)
 }

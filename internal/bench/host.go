@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -21,9 +22,9 @@ type HostCost struct {
 	// Issue is the host's time, Total the time until all is done, in
 	// nanoseconds an op.
 	// Refused says why there are none; empty where there are.
-	Refused string `json:"refused,omitempty"`
-	Issue   Figure `json:"issue_ns"`
-	Total   Figure `json:"total_ns"`
+	Refused string         `json:"refused,omitempty"`
+	Issue   contest.Figure `json:"issue_ns"`
+	Total   contest.Figure `json:"total_ns"`
 }
 
 // kernelOp and edgeOp are what host measures.
@@ -138,6 +139,6 @@ func (j *job) hostCost(ctx context.Context, without, with string, ranks, ops int
 			total = append(total, float64(took[1]-took[0])/float64(ops))
 		}
 	}
-	c.Ops, c.Issue, c.Total = ops, figure(issue), figure(total)
+	c.Ops, c.Issue, c.Total = ops, contest.FigureOf(issue), contest.FigureOf(total)
 	return c, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
@@ -18,7 +19,7 @@ import (
 type Layer struct {
 	Shape
 	// GEMM is the product alone, on all ranks at once, before and behind the layers.
-	GEMM Figure `json:"gemm_us"`
+	GEMM contest.Figure `json:"gemm_us"`
 	// Wire is the time that what each rank receives takes at the rate of a copy;
 	// Bound the longer of both.
 	Wire  float64 `json:"wire_us"`
@@ -33,14 +34,14 @@ type Layer struct {
 type StrategyTimes struct {
 	Strategy string `json:"strategy"`
 	// Refused says why it cannot be used; empty where it can.
-	Refused string `json:"refused,omitempty"`
-	Time    Figure `json:"us"`
+	Refused string         `json:"refused,omitempty"`
+	Time    contest.Figure `json:"us"`
 	// OverBound is the time over the bound of the same run.
-	OverBound Figure `json:"over_bound"`
+	OverBound contest.Figure `json:"over_bound"`
 	// Graph and GraphOverBound are the same of the plan replayed as a graph, where
 	// the machine does that.
-	Graph          *Figure `json:"graph_us,omitempty"`
-	GraphOverBound *Figure `json:"graph_over_bound,omitempty"`
+	Graph          *contest.Figure `json:"graph_us,omitempty"`
+	GraphOverBound *contest.Figure `json:"graph_over_bound,omitempty"`
 	// GraphForm is the form of the graph, where the machine has several.
 	GraphForm string `json:"graph_form,omitempty"`
 	// GraphRefused says why there are none where there should be.
@@ -49,8 +50,8 @@ type StrategyTimes struct {
 	// to time others in (exec.Result): the times are of those.
 	Guesses []string `json:"guesses,omitempty"`
 	// Against is the paired difference to sequential, Verdict what it supports.
-	Against *Figure `json:"minus_sequential_us,omitempty"`
-	Verdict string  `json:"verdict,omitempty"`
+	Against *contest.Figure `json:"minus_sequential_us,omitempty"`
+	Verdict string          `json:"verdict,omitempty"`
 }
 
 // layerRepeats is how many layers are chained in a run.
@@ -241,7 +242,7 @@ func (c *candidate) close() error {
 // fits refuses shapes that cannot be sharded evenly.
 func (s Shape) fits(ranks int) error {
 	if n := int64(ranks); s.M%n != 0 || s.N%n != 0 || s.K%n != 0 {
-		return usagef("%s does not divide over %d ranks", s, ranks)
+		return contest.Usagef("%s does not divide over %d ranks", s, ranks)
 	}
 	return nil
 }
@@ -306,7 +307,7 @@ func (c *candidate) part(cmd int) int {
 	}
 }
 
-// window returns microseconds a repetition from the first beginning to the last
+// Window returns microseconds a repetition from the first beginning to the last
 // end of the commands that come from some lines, of the rank with the most.
 func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	return c.longest(t, lines, func(rank int, s span) int64 { return s.hi - s.lo })
@@ -329,7 +330,7 @@ type span struct {
 	any    bool
 }
 
-// spans returns each rank's span of the commands that come from some lines.
+// Spans returns each rank's span of the commands that come from some lines.
 func (c *candidate) spans(t *trace.Trace, lines [2]int32) []span {
 	out := make([]span, c.plan.Ranks)
 	if t == nil {
@@ -370,18 +371,18 @@ func (l *Layer) summarize(cands []*candidate) {
 	for _, c := range cands {
 		gemm = append(gemm, c.gemm...)
 	}
-	l.GEMM = figure(gemm)
+	l.GEMM = contest.FigureOf(gemm)
 	l.Bound = max(l.GEMM.Median, l.Wire)
 	for i, c := range cands {
 		slices.Sort(c.guesses)
-		st := StrategyTimes{Guesses: slices.Compact(c.guesses), Strategy: c.strategy, Refused: c.refused, Time: figure(c.eager), OverBound: figure(c.over), GraphRefused: c.noReplay}
+		st := StrategyTimes{Guesses: slices.Compact(c.guesses), Strategy: c.strategy, Refused: c.refused, Time: contest.FigureOf(c.eager), OverBound: contest.FigureOf(c.over), GraphRefused: c.noReplay}
 		if c.replayed != nil {
-			took, over := figure(c.graphTime), figure(c.graphBound)
+			took, over := contest.FigureOf(c.graphTime), contest.FigureOf(c.graphBound)
 			st.Graph, st.GraphOverBound, st.GraphForm = &took, &over, c.replayed.Stats().Graph
 		}
 		if i > 0 && c.refused == "" {
-			diff := figure(differences(c.eager, cands[0].eager))
-			st.Against, st.Verdict = &diff, verdict(diff)
+			diff := contest.FigureOf(contest.Differences(c.eager, cands[0].eager))
+			st.Against, st.Verdict = &diff, contest.Verdict(diff)
 		}
 		l.Strategies = append(l.Strategies, st)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
@@ -21,7 +22,7 @@ func TestParseShape(t *testing.T) {
 		t.Errorf("got %v, %v", s, err)
 	}
 	for _, text := range []string{"", "1x2", "1x2x", "1x2x3x4", "1x2x3 ", "0x1x1", "-1x2x3", "1x2x99999999", "axbxc", "1 x2x3."} {
-		if s, err := ParseShape(text); !errors.Is(err, ErrUsage) {
+		if s, err := ParseShape(text); !errors.Is(err, contest.ErrUsage) {
 			t.Errorf("%q: got %v, %v", text, s, err)
 		}
 	}
@@ -96,7 +97,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// run runs a layer once on the CPU.
+// Run runs a layer once on the CPU.
 func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]element, map[string]*tensor.Tensor) {
 	t.Helper()
 	ctx := context.Background()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"hocket.example/hocket/internal/contest"
 )
 
 // Shape is a layer's product over all ranks: [M, K] · [N, K]ᵀ.
@@ -25,12 +27,12 @@ func ParseShape(text string) (Shape, error) {
 	words := strings.Split(text, "x")
 	extents := []*int64{&s.M, &s.N, &s.K}
 	if len(words) != len(extents) {
-		return s, usagef("%q is no shape; write MxNxK: 8192x28672x8192", text)
+		return s, contest.Usagef("%q is no shape; write MxNxK: 8192x28672x8192", text)
 	}
 	for i, w := range words {
 		n, err := strconv.ParseInt(w, 10, 64)
 		if err != nil || n < 1 || n > mostExtent {
-			return s, usagef("%q is no shape: %q is no extent of 1 to %d; write MxNxK: 8192x28672x8192", text, w, mostExtent)
+			return s, contest.Usagef("%q is no shape: %q is no extent of 1 to %d; write MxNxK: 8192x28672x8192", text, w, mostExtent)
 		}
 		*extents[i] = n
 	}
@@ -168,7 +170,7 @@ func (b *lineWriter) add(format string, args ...any) { *b = append(*b, fmt.Sprin
 // next returns the number, from 1, of the line added next.
 func (b *lineWriter) next() int32 { return int32(len(*b)) + 1 }
 
-// rows and cols return the extents of a matrix type, as they stand in the text.
+// Rows and cols return the extents of a matrix type, as they stand in the text.
 func rows(typ string) string { return extents(typ)[0] }
 func cols(typ string) string { return extents(typ)[1] }
 

@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
 // Transfer is one kind of copy between all pairs of ranks.
@@ -34,7 +34,7 @@ type Transfer struct {
 // link is a world with a buffer to copy from and one to copy to on each rank.
 type link struct {
 	world    device.World
-	marks    *marks
+	marks    *contest.Marks
 	streams  []device.Stream
 	src, dst []device.Memory
 }
@@ -89,7 +89,7 @@ func openLink(ctx context.Context, m device.Machine, ranks int, bytes int64) (*l
 }
 
 func (l *link) fill(ctx context.Context, bytes int64) error {
-	l.marks = observe(l.world)
+	l.marks = contest.Observe(l.world)
 	block := make([]byte, min(bytes, 1<<20))
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range block {
@@ -105,11 +105,11 @@ func (l *link) fill(ctx context.Context, bytes int64) error {
 		for _, list := range []*[]device.Memory{&l.src, &l.dst} {
 			mem, err := d.Alloc(bytes, device.Shared)
 			if err != nil {
-				return fmt.Errorf("an operand of %s: %w", bytesText(bytes), err)
+				return fmt.Errorf("an operand of %s: %w", contest.BytesText(bytes), err)
 			}
 			*list = append(*list, mem)
 		}
-		if err := spread(s, l.src[r], block); err != nil {
+		if err := contest.Spread(s, l.src[r], block); err != nil {
 			return err
 		}
 	}
@@ -127,34 +127,13 @@ func (l *link) prepare(bytes int64) error {
 				if s == d {
 					continue
 				}
-				if err := l.world.Device(r).PrepareCopy(words(l.dst[d], 0, bytes&^3), words(l.src[s], 0, bytes&^3)); err != nil {
+				if err := l.world.Device(r).PrepareCopy(contest.Words(l.dst[d], 0, bytes&^3), contest.Words(l.src[s], 0, bytes&^3)); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
-}
-
-// spread fills mem with repetitions of block, by doubling.
-func spread(s device.Stream, mem device.Memory, block []byte) error {
-	n := int64(len(block))
-	if err := s.Upload(words(mem, 0, n), block); err != nil {
-		return err
-	}
-	for total := mem.Bytes() &^ 3; n < total; {
-		more := min(n, total-n)
-		if err := s.Copy(words(mem, n, more), words(mem, 0, more)); err != nil {
-			return err
-		}
-		n += more
-	}
-	return nil
-}
-
-// words views n bytes of mem from off on.
-func words(mem device.Memory, off, n int64) device.View {
-	return device.View{Mem: mem, Off: off, DType: ir.I32, Shape: []int64{n / 4}, Strides: []int64{1}}
 }
 
 // leastChain and mostChain bound how many copies are chained.
@@ -167,7 +146,7 @@ func chainOf(bytes int64) int {
 	return int(min(max(1<<28/bytes, leastChain), mostChain))
 }
 
-// way is one direction of a pair.
+// Way is one direction of a pair.
 type way struct {
 	src, dst int
 	get      bool
@@ -175,7 +154,7 @@ type way struct {
 
 // copies issues count copies of n bytes.
 func (l *link) copies(w way, n int64, count int) error {
-	s, d, r := l.stream(w), words(l.dst[w.dst], 0, n), words(l.src[w.src], 0, n)
+	s, d, r := l.stream(w), contest.Words(l.dst[w.dst], 0, n), contest.Words(l.src[w.src], 0, n)
 	for range count {
 		if err := s.Copy(d, r); err != nil {
 			return err
@@ -229,10 +208,10 @@ func (j *job) matrix(n int64, get bool, issue string, measure func(way) ([]float
 			if err != nil {
 				return nil, fmt.Errorf("%d bytes, %s from rank %d to rank %d: %w", n, t.Form, s, d, err)
 			}
-			rate := figure(mapped(us, func(v float64) float64 { return gbps(n, v) }))
+			rate := contest.FigureOf(contest.Mapped(us, func(v float64) float64 { return gbps(n, v) }))
 			row[d] = rate.Median
 			if t.Slowest == 0 || rate.Median < t.Slowest {
-				t.Slowest, t.Time = rate.Median, figure(us).Median
+				t.Slowest, t.Time = rate.Median, contest.FigureOf(us).Median
 			}
 			t.Fastest, t.Spread = max(t.Fastest, rate.Median), max(t.Spread, rate.Spread)
 		}
@@ -254,11 +233,11 @@ func (l *link) oneWay(ctx context.Context, w way, n int64, rounds int) ([]float6
 	count := chainOf(n)
 	var samples []float64
 	for round := range rounds + 1 {
-		id, err := l.marks.around(l.stream(w), func() error { return l.copies(w, n, count) })
+		id, err := l.marks.Around(l.stream(w), func() error { return l.copies(w, n, count) })
 		if err != nil {
 			return nil, err
 		}
-		us, err := l.marks.take(ctx, l.world, id)
+		us, err := l.marks.Take(ctx, l.world, id)
 		if err != nil {
 			return nil, err
 		}
@@ -301,7 +280,7 @@ func (l *link) twoWay(ctx context.Context, ways [2]way, n int64, rounds int) (fl
 		if err != nil {
 			return 0, err
 		}
-		us, err := l.marks.take(ctx, l.world, ids...)
+		us, err := l.marks.Take(ctx, l.world, ids...)
 		if err != nil {
 			return 0, err
 		}
@@ -309,7 +288,7 @@ func (l *link) twoWay(ctx context.Context, ways [2]way, n int64, rounds int) (fl
 			samples = append(samples, gbps(2*n*int64(count), slices.Max(us)))
 		}
 	}
-	return figure(samples).Median, nil
+	return contest.FigureOf(samples).Median, nil
 }
 
 // crossing issues count copies each way, in turns so that neither way is done
@@ -317,7 +296,7 @@ func (l *link) twoWay(ctx context.Context, ways [2]way, n int64, rounds int) (fl
 func (l *link) crossing(ways [2]way, n int64, count int) ([]int64, error) {
 	var ids []int64
 	for _, w := range ways {
-		id, err := l.marks.begin(l.stream(w))
+		id, err := l.marks.Begin(l.stream(w))
 		if err != nil {
 			return nil, err
 		}
@@ -393,7 +372,7 @@ func (l *link) replayed(ctx context.Context, w way, n int64, rounds int) (sample
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
 	window := func(launches int) (float64, error) {
-		id, err := l.marks.around(l.stream(w), func() error {
+		id, err := l.marks.Around(l.stream(w), func() error {
 			for range launches {
 				if err := g.Launch(ctx); err != nil {
 					return err
@@ -404,7 +383,7 @@ func (l *link) replayed(ctx context.Context, w way, n int64, rounds int) (sample
 		if err != nil {
 			return 0, err
 		}
-		us, err := l.marks.take(ctx, l.world, id)
+		us, err := l.marks.Take(ctx, l.world, id)
 		if err != nil {
 			return 0, err
 		}
@@ -427,14 +406,14 @@ func (l *link) replayed(ctx context.Context, w way, n int64, rounds int) (sample
 }
 
 // wireRate measures one copy of n bytes from rank 0 to rank 1, in GB/s.
-func (j *job) wireRate(ctx context.Context, n int64) (Figure, error) {
+func (j *job) wireRate(ctx context.Context, n int64) (contest.Figure, error) {
 	l, err := openLink(ctx, j.machine, j.Ranks, n)
 	if err != nil {
-		return Figure{}, err
+		return contest.Figure{}, err
 	}
 	us, err := l.oneWay(ctx, way{src: 0, dst: 1}, n, j.Rounds)
 	if err = errors.Join(err, l.world.Close()); err != nil {
-		return Figure{}, err
+		return contest.Figure{}, err
 	}
-	return figure(mapped(us, func(v float64) float64 { return gbps(n, v) })), nil
+	return contest.FigureOf(contest.Mapped(us, func(v float64) float64 { return gbps(n, v) })), nil
 }

@@ -5,25 +5,26 @@ import (
 	"io"
 	"math"
 	"strings"
-	"text/tabwriter"
+
+	"hocket.example/hocket/internal/contest"
 )
 
 // WriteText writes the report as tables, under what the machine is and how it
 // was measured.
 func (r *Report) WriteText(w io.Writer) error {
-	t := &table{w: w}
-	t.line("bench %s: %s, %d ranks", r.Bench, r.Machine, r.Ranks)
+	t := &table{contest.Lines{W: w}}
+	t.Line("bench %s: %s, %d ranks", r.Bench, r.Machine, r.Ranks)
 	for _, l := range r.Environment {
-		t.line("  %s", l)
+		t.Line("  %s", l)
 	}
 	for _, l := range r.Method {
-		t.line("- %s", l)
+		t.Line("- %s", l)
 	}
 	if r.Wire != nil {
-		t.line("- one copy between two ranks: %s GB/s", r.Wire.text(1))
+		t.Line("- one copy between two ranks: %s GB/s", r.Wire.Text(1))
 	}
 	if r.Table != nil {
-		t.line("- table: %s; * is what it chooses", r.Table.text())
+		t.Line("- table: %s; * is what it chooses", r.Table.text())
 	}
 	t.collectives(r.Collectives)
 	t.transfers(r.P2P)
@@ -34,35 +35,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	t.beside(r.Beside)
 	t.memory(r.Memory)
-	return t.err
-}
-
-// text writes the median, and the spread behind ±.
-func (f Figure) text(digits int) string {
-	return fmt.Sprintf("%.*f ±%.*f", digits, f.Median, digits, f.Spread)
-}
-
-// table writes lines and remembers the first error.
-type table struct {
-	w   io.Writer
-	err error
-}
-
-func (t *table) line(format string, args ...any) {
-	if t.err == nil {
-		_, t.err = fmt.Fprintf(t.w, format+"\n", args...)
-	}
-}
-
-// rows writes rows in columns, numbers to the right.
-func (t *table) rows(rows [][]string) {
-	tw := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, r := range rows {
-		fmt.Fprintln(tw, strings.Join(r, "\t")+"\t")
-	}
-	if err := tw.Flush(); t.err == nil {
-		t.err = err
-	}
+	return t.Err
 }
 
 // transfers writes a line for each kind of copy, and then all pairs of each.
@@ -77,17 +50,17 @@ func (t *table) transfers(list []Transfer) {
 		if x.TwoWay != nil {
 			both = fmt.Sprintf("%.2f", slowest(x.TwoWay))
 		}
-		rows = append(rows, []string{bytesText(x.Bytes), x.Form, x.Issue, fmt.Sprintf("%.2f", x.Slowest), fmt.Sprintf("%.2f", x.Time),
+		rows = append(rows, []string{contest.BytesText(x.Bytes), x.Form, x.Issue, fmt.Sprintf("%.2f", x.Slowest), fmt.Sprintf("%.2f", x.Time),
 			fmt.Sprintf("%.2f", x.Fastest), fmt.Sprintf("%.2f", x.Spread), both})
 	}
-	t.line("")
-	t.rows(rows)
+	t.Line("")
+	t.Rows(rows)
 	for i := range list {
 		x := &list[i]
-		t.line("\n%s, %s, %s: GB/s from row to column", bytesText(x.Bytes), x.Form, x.Issue)
+		t.Line("\n%s, %s, %s: GB/s from row to column", contest.BytesText(x.Bytes), x.Form, x.Issue)
 		t.matrix(x.OneWay, func(s, d int) bool { return s != d })
 		if x.TwoWay != nil {
-			t.line("both ways at once")
+			t.Line("both ways at once")
 			t.matrix(x.TwoWay, func(s, d int) bool { return s < d })
 		}
 	}
@@ -122,10 +95,10 @@ func (t *table) matrix(m [][]float64, there func(s, d int) bool) {
 		}
 		rows = append(rows, row)
 	}
-	t.rows(rows)
+	t.Rows(rows)
 }
 
-func (t *table) hostCosts(costs []HostCost, peers []Peer) {
+func (t *table) hostCosts(costs []HostCost, peers []contest.Peer) {
 	if len(costs) == 0 {
 		return
 	}
@@ -134,7 +107,7 @@ func (t *table) hostCosts(costs []HostCost, peers []Peer) {
 		if c.Refused != "" {
 			continue
 		}
-		rows = append(rows, []string{c.Op, c.Issued, fmt.Sprint(c.Ranks), fmt.Sprint(c.Ops), c.Issue.text(0), c.Total.text(0)})
+		rows = append(rows, []string{c.Op, c.Issued, fmt.Sprint(c.Ranks), fmt.Sprint(c.Ops), c.Issue.Text(0), c.Total.Text(0)})
 	}
 	for _, p := range peers {
 		host := ""
@@ -143,15 +116,15 @@ func (t *table) hostCosts(costs []HostCost, peers []Peer) {
 		}
 		rows = append(rows, []string{p.Op + " by " + p.Name, p.Issued, fmt.Sprint(p.Ranks), "", host, fmt.Sprintf("%.0f", 1e3*p.Micros)})
 	}
-	t.line("")
-	t.rows(rows)
+	t.Line("")
+	t.Rows(rows)
 	for _, c := range costs {
 		t.refusal(fmt.Sprintf("%s on %d ranks, %s", c.Op, c.Ranks, c.Issued), c.Refused)
 	}
 }
 
 func (t *table) layer(l *Layer) {
-	t.line("\nm %d, n %d, k %d: GEMM alone %s µs, wire %.1f, bound %.1f", l.M, l.N, l.K, l.GEMM.text(1), l.Wire, l.Bound)
+	t.Line("\nm %d, n %d, k %d: GEMM alone %s µs, wire %.1f, bound %.1f", l.M, l.N, l.K, l.GEMM.Text(1), l.Wire, l.Bound)
 	rows := [][]string{{"", "µs", "× bound", "graph µs", "× bound", "- sequential", ""}}
 	for _, s := range l.Strategies {
 		if s.Refused != "" {
@@ -159,15 +132,15 @@ func (t *table) layer(l *Layer) {
 		}
 		against := ""
 		if s.Against != nil {
-			against = s.Against.text(1)
+			against = s.Against.Text(1)
 		}
 		graph, over := "", ""
 		if s.Graph != nil {
-			graph, over = strings.TrimSpace(s.Graph.text(1)+" "+s.GraphForm), s.GraphOverBound.text(3)
+			graph, over = strings.TrimSpace(s.Graph.Text(1)+" "+s.GraphForm), s.GraphOverBound.Text(3)
 		}
-		rows = append(rows, []string{s.Strategy, s.Time.text(1), s.OverBound.text(3), graph, over, against, s.Verdict})
+		rows = append(rows, []string{s.Strategy, s.Time.Text(1), s.OverBound.Text(3), graph, over, against, s.Verdict})
 	}
-	t.rows(rows)
+	t.Rows(rows)
 	for _, s := range l.Strategies {
 		t.refusal(s.Strategy, s.Refused)
 		t.refusal(s.Strategy+" by graph", s.GraphRefused)
@@ -178,14 +151,14 @@ func (t *table) layer(l *Layer) {
 // guesses says which products ran by a guess of an algorithm.
 func (t *table) guesses(of string, products []string) {
 	for _, p := range products {
-		t.line("%sproduct %s by a guess: no memory was free to time its algorithms in", of, p)
+		t.Line("%sproduct %s by a guess: no memory was free to time its algorithms in", of, p)
 	}
 }
 
 // refusal says in a line why something was not measured, if it was not.
 func (t *table) refusal(what, why string) {
 	if first, _, _ := strings.Cut(why, "\n"); first != "" {
-		t.line("%s: %s", what, first)
+		t.Line("%s: %s", what, first)
 	}
 }
 
@@ -196,21 +169,11 @@ func (t *table) memory(uses []MemoryUse) {
 	rows := [][]string{{"", "parameters", "peak", "bound", "activations", "bound"}}
 	for _, m := range uses {
 		whole := func(n int64) string { return fmt.Sprintf("%.2f", float64(n-m.Inputs)/float64(m.Unit)) }
-		rows = append(rows, []string{m.Program, bytesText(m.Inputs), bytesText(m.Peak), bytesText(m.Bound), whole(m.Peak), whole(m.Bound)})
+		rows = append(rows, []string{m.Program, contest.BytesText(m.Inputs), contest.BytesText(m.Peak), contest.BytesText(m.Bound), whole(m.Peak), whole(m.Bound)})
 	}
-	t.line("")
-	t.rows(rows)
+	t.Line("")
+	t.Rows(rows)
 }
 
-// bytesText writes a size in the largest unit that leaves a number of 1 or more.
-func bytesText(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, i := float64(n), 0
-	for v >= 1024 && i < len(units)-1 {
-		v, i = v/1024, i+1
-	}
-	if v == float64(int64(v)) {
-		return fmt.Sprintf("%d %s", int64(v), units[i])
-	}
-	return fmt.Sprintf("%.1f %s", v, units[i])
-}
+// table writes reports.
+type table struct{ contest.Lines }

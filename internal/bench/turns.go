@@ -10,16 +10,18 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"hocket.example/hocket/internal/contest"
 )
 
 // turns has a program beside this one time the same layers, each round once, while
 // this one rests: power and temperature are alike for both, then. They talk by files
-// in a folder: T.ask says "ag-gemm 8192x8192x28672", T.answer holds lines of JSON, as
+// In a folder: T.ask says "ag-gemm 8192x8192x28672", T.answer holds lines of JSON, as
 // ReadPeers reads them. T grows. Each file is renamed into place.
 type turns struct {
 	dir   string
 	times map[string][]float64 // of the layer under way, by name
-	names []string             // in the order of the first answer
+	names []string             // In the order of the first answer
 }
 
 // peerPatience is how long an answer may take: the first waits for the program to start.
@@ -57,32 +59,32 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 func (t *turns) send(text string) (answer string, err error) {
 	at := filepath.Join(t.dir, fmt.Sprintf("%020d", time.Now().UnixNano()))
 	if err := os.WriteFile(at+".new", []byte(text+"\n"), 0o644); err != nil {
-		return "", usagef("--turns: %v", err)
+		return "", contest.Usagef("--turns: %v", err)
 	}
 	if err := os.Rename(at+".new", at+".ask"); err != nil {
-		return "", usagef("--turns: %v", err)
+		return "", contest.Usagef("--turns: %v", err)
 	}
 	return at + ".answer", nil
 }
 
-// take returns what was timed of a layer since the last call.
-func (t *turns) take(op string, s Shape, ranks int) []Peer {
-	var out []Peer
+// Take returns what was timed of a layer since the last call.
+func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
+	var out []contest.Peer
 	for _, name := range t.names {
-		f := figure(t.times[name])
-		out = append(out, Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: "bf16", Issued: "eager", Micros: f.Median, Spread: f.Spread})
+		f := contest.FigureOf(t.times[name])
+		out = append(out, contest.Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: "bf16", Issued: "eager", Micros: f.Median, Spread: f.Spread})
 	}
 	t.times, t.names = nil, nil
 	return out
 }
 
 // awaitPeers reads an answer once it is there.
-func awaitPeers(ctx context.Context, path string) ([]Peer, error) {
+func awaitPeers(ctx context.Context, path string) ([]contest.Peer, error) {
 	late := time.After(peerPatience)
 	for {
 		b, err := os.ReadFile(path)
 		if err == nil {
-			return ReadPeers(strings.NewReader(string(b)))
+			return contest.ReadPeers(strings.NewReader(string(b)))
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -91,7 +93,7 @@ func awaitPeers(ctx context.Context, path string) ([]Peer, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-late:
-			return nil, usagef("--turns: no %s within %v; does the peers' program run, with the same folder?", path, peerPatience)
+			return nil, contest.Usagef("--turns: no %s within %v; does the peers' program run, with the same folder?", path, peerPatience)
 		case <-time.After(time.Millisecond):
 		}
 	}

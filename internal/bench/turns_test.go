@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hocket.example/hocket/internal/contest"
 )
 
 // answering plays the peers' program in a folder for so many questions, and returns
@@ -56,10 +58,10 @@ func TestTurns(t *testing.T) {
 		t.Errorf("asked %v", got)
 	}
 	// Of five answers to each shape the first two were to warm up.
-	peer := func(name, shape string, us, spread float64) Peer {
-		return Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: "eager", Micros: us, Spread: spread}
+	peer := func(name, shape string, us, spread float64) contest.Peer {
+		return contest.Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: "eager", Micros: us, Spread: spread}
 	}
-	peers := []Peer{peer("fused", "24x20x12", 104, 1), peer("GEMM alone", "24x20x12", 7, 0), peer("fused", "8x4x4", 109, 1), peer("GEMM alone", "8x4x4", 7, 0)}
+	peers := []contest.Peer{peer("fused", "24x20x12", 104, 1), peer("GEMM alone", "24x20x12", 7, 0), peer("fused", "8x4x4", 109, 1), peer("GEMM alone", "8x4x4", 7, 0)}
 	if !slices.Equal(rep.Peers, peers) {
 		t.Errorf("got %v", rep.Peers)
 	}
@@ -79,8 +81,8 @@ func TestTurnsRefuse(t *testing.T) {
 		dir  string
 		want error
 	}{
-		"no folder":    {t.Context(), filepath.Join(t.TempDir(), "nowhere"), ErrUsage},
-		"no figures":   {t.Context(), silly, ErrUsage},
+		"no folder":    {t.Context(), filepath.Join(t.TempDir(), "nowhere"), contest.ErrUsage},
+		"no figures":   {t.Context(), silly, contest.ErrUsage},
 		"ends in time": {ended, t.TempDir(), context.Canceled},
 	} {
 		turns := &turns{dir: c.dir}
@@ -90,7 +92,7 @@ func TestTurnsRefuse(t *testing.T) {
 	}
 	opts := tiny("p2p")
 	opts.Turns = t.TempDir()
-	if _, err := Run(t.Context(), "p2p", opts); !errors.Is(err, ErrUsage) {
+	if _, err := Run(t.Context(), "p2p", opts); !errors.Is(err, contest.ErrUsage) {
 		t.Errorf("p2p in turns: %v", err)
 	}
 }

@@ -1,14 +1,13 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"hocket.example/hocket/internal/contest"
 )
 
 // WriteVLLM writes collectives as vLLM's benchmark_device_communicators.py
@@ -17,7 +16,7 @@ import (
 func (r *Report) WriteVLLM(w io.Writer) error {
 	rows := r.Collectives
 	if len(rows) == 0 {
-		return usagef("the form of vLLM is for collectives")
+		return contest.Usagef("the form of vLLM is for collectives")
 	}
 	var names []string
 	for i := range rows {
@@ -28,21 +27,21 @@ func (r *Report) WriteVLLM(w io.Writer) error {
 		}
 	}
 	slices.Sort(names)
-	t := &table{w: w}
+	t := &table{contest.Lines{W: w}}
 	rule := strings.Repeat("=", 130)
 	dtype := map[string]string{"bf16": "torch.bfloat16", "f16": "torch.float16"}[rows[0].DType]
-	t.line("\n%s\nDevice Communicator Benchmark Results\nWorld Size: %d, Data Type: %s, Hidden Size: 8192\n%s", rule, r.Ranks, dtype, rule)
+	t.Line("\n%s\nDevice Communicator Benchmark Results\nWorld Size: %d, Data Type: %s, Hidden Size: 8192\n%s", rule, r.Ranks, dtype, rule)
 	head := pad("Tensor Shape", 20) + pad("Tensor Size", 15)
 	for _, n := range names {
 		head += pad(n, 20)
 	}
 	head += pad("Best (Speedup vs PyNccl)", 30)
-	t.line("%s\n%s", head, strings.Repeat("-", utf8.RuneCountInString(head)))
+	t.Line("%s\n%s", head, strings.Repeat("-", utf8.RuneCountInString(head)))
 	for i := range rows {
-		t.line("%s", rows[i].vllm(names))
+		t.Line("%s", rows[i].vllm(names))
 	}
-	t.line("%s\nAll times are in milliseconds (ms) per %s operation\nSpeedup column shows: fastest_algorithm (speedup_vs_pynccl)", rule, strings.ReplaceAll(rows[0].Op, "_", ""))
-	return t.err
+	t.Line("%s\nAll times are in milliseconds (ms) per %s operation\nSpeedup column shows: fastest_algorithm (speedup_vs_pynccl)", rule, strings.ReplaceAll(rows[0].Op, "_", ""))
+	return t.Err
 }
 
 // vllmTimes are the microseconds of a row by column: what hocket chooses is
@@ -102,41 +101,4 @@ func (c *Collective) vllm(names []string) string {
 // pad fills s with spaces to a width.
 func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
-}
-
-// vllmFile is what vLLM's benchmark writes by --output-json, as far as it is
-// read here.
-type vllmFile struct {
-	Ranks   int    `json:"world_size"`
-	DType   string `json:"dtype"`
-	Hidden  int64  `json:"hidden_size"`
-	Results map[string]struct {
-		Millis map[string]float64 `json:"timings"` // by communicator
-	} `json:"results"` // by rows
-}
-
-// readVLLM returns the figures of a file by vLLM's benchmark; none of another.
-func readVLLM(data []byte) ([]Peer, error) {
-	var f vllmFile
-	if json.Unmarshal(data, &f) != nil || f.Results == nil {
-		return nil, nil
-	}
-	dtype, ok := map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}[f.DType]
-	if !ok || f.Ranks < 1 || f.Hidden < 1 {
-		return nil, usagef("a file of vLLM's benchmark with %d ranks, type %q, hidden size %d", f.Ranks, f.DType, f.Hidden)
-	}
-	var list []Peer
-	for rows, r := range f.Results {
-		n, err := strconv.ParseInt(rows, 10, 64)
-		if err != nil {
-			return nil, usagef("a file of vLLM's benchmark with %q rows", rows)
-		}
-		for name, ms := range r.Millis {
-			list = append(list, Peer{Op: "all_reduce", Name: name, Ranks: f.Ranks, Bytes: n * f.Hidden * 2, DType: dtype, Issued: "graph", Micros: math.Round(ms*1e6) / 1e3})
-		}
-	}
-	slices.SortFunc(list, func(a, b Peer) int {
-		return strings.Compare(fmt.Sprintf("%012d %s", a.Bytes, a.Name), fmt.Sprintf("%012d %s", b.Bytes, b.Name))
-	})
-	return list, nil
 }

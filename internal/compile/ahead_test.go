@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
@@ -43,7 +44,7 @@ func TestGathersAhead(t *testing.T) {
 		"a collective":     "  %c# = all_to_all %x0, over=tp, split=1, concat=0\n",
 		"what others make": "  %r# = relu %x#\n",
 	} {
-		for n := 1; n <= 6; n++ {
+		for n := 1; n <= longtest.Of(4, 6); n++ {
 			c := newCase(t, apart(n, between), ir.Binding{})
 			for _, st := range exchanges {
 				res := c.lower(t, always(st))

@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
@@ -259,8 +260,8 @@ func TestStrategiesOnGrids(t *testing.T) {
 					t.Fatalf("%s on %v: %v was not used: %v", name, g, st, res.Log)
 				}
 				c.run(t, res, int64(i))
-				if !testing.Short() {
-					c.run(t, res, int64(100+i))
+				if longtest.On() {
+					c.run(t, res, int64(100+i+int(longtest.Seed(t)%1e6)))
 				}
 			}
 		}

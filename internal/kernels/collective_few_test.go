@@ -14,7 +14,7 @@ import (
 func TestFewByHost(t *testing.T) {
 	ofTeams(t, []int{2, 3, 4}, func(t *testing.T, members int, epoch uint32) {
 		b := newTeamBench(t, members, epoch)
-		rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+		rng := drawn(t, uint64(members), uint64(epoch))
 		shared := AllReduce{Kind: AllReduceFew, FlagHalf: roundTo(int64(members)*4*(2*BlocksMost+20), 16)}
 		shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
 		for range members {

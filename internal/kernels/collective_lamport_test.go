@@ -26,7 +26,7 @@ func TestAllReduceLamport(t *testing.T) {
 
 func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 	b := newTeamBench(t, members, epoch)
-	rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+	rng := drawn(t, uint64(members), uint64(epoch))
 	const most, half = 3000, 1 << 17
 	data := b.resting(half)
 	const slots = 200 + BlocksMost

@@ -49,7 +49,7 @@ func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writer
 // that is nobody's, again and again through the same, between pushes of whole blocks.
 func TestMoveHost(t *testing.T) {
 	ofTeams(t, []int{2, 4, TeamMost}, func(t *testing.T, n int, epoch uint32) {
-		rng := rand.New(rand.NewPCG(uint64(n), uint64(epoch)))
+		rng := drawn(t, uint64(n), uint64(epoch))
 		f := newMoveFloor(t, rng, n, epoch)
 		const most, half = 12 << 10, 2 << 10
 		told := f.halves(half, staleBefore(epoch))

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -385,13 +386,13 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 // threads in any order, with call numbers from the start and across the end.
 func TestMoves(t *testing.T) {
 	t.Parallel()
-	rounds := 6
+	rounds := longtest.Of(4, 24)
 	if testing.Short() {
 		rounds = 2
 	}
 	for round := range rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(uint64(round), 7))
+			rng := drawn(t, uint64(round), 7)
 			n := 2 + round%4
 			epoch := uint32(FirstEpoch)
 			if round%2 == 1 {

@@ -139,7 +139,7 @@ func (b *teamBench) tensor(dt ir.DType, vals []float64) *tensor.Tensor {
 func TestMultimem(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, func(t *testing.T, members int, epoch uint32) {
 		b := newTeamBench(t, members, epoch)
-		rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+		rng := drawn(t, uint64(members), uint64(epoch))
 		const most = 3000
 		data, all := b.join(most*4 + int64(members)*16)
 		half := int64(members) * 2 * BlocksMost * 4

@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"hocket.example/hocket/ir"
@@ -15,7 +14,7 @@ func TestReduceScatter(t *testing.T) {
 
 func testReduceScatter(t *testing.T, members int, epoch uint32) {
 	b := newTeamBench(t, members, epoch)
-	rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+	rng := drawn(t, uint64(members), uint64(epoch))
 	const packs, slots = 600, 100 + BlocksMost
 	shared := AllReduce{Kind: AllReduceScatter, FlagHalf: roundTo(int64(members)*slots*4, 16)}
 	shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))

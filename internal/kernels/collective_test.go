@@ -141,7 +141,7 @@ func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 				put(l.args...)
 			}
 		}
-		ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Minute)
 		cmd := exec.CommandContext(ctx, exe)
 		var out, errs bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, &out, &errs
@@ -298,7 +298,7 @@ func TestAllReduce(t *testing.T) {
 
 func testAllReduce(t *testing.T, members int, epoch uint32) {
 	b := newTeamBench(t, members, epoch)
-	rng := rand.New(rand.NewPCG(uint64(members), uint64(epoch)))
+	rng := drawn(b.t, uint64(members), uint64(epoch))
 	var cases []reduceCase
 	var halves = map[string]int64{}
 	var flagHalf int64

@@ -19,7 +19,7 @@ var attentions = []attention{
 	{1, 512, 8192, 32, 8, 128, true}, {1, 64, 8192, 8, 1, 128, true}, {1, 1, 8192, 32, 8, 128, true}, {64, 1, 4096, 32, 8, 128, true}, {8, 1, 32768, 8, 1, 128, true},
 }
 
-// BenchmarkAttention times attention of bf16 by 10 calls behind each other; bench/peers/attention.py times torch's so.
+// BenchmarkAttention times attention of bf16 by 10 calls behind each other; tools/peers/attention.py times torch's so.
 func BenchmarkAttention(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range attentions {

@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/longtest"
 )
 
 // A life is a program on fakes, from the opening of a machine to its end, in which
@@ -195,7 +196,7 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 }
 
 // callsToFail are numbers of a life's calls: of each place in the program that makes
-// one, the first and the last. It returns what the runs gave, too. Left out is making a
+// one, the first and the last; all of them in long runs, else some. It returns what the runs gave, too. Left out is making a
 // context current amid a capture, which is then not ended.
 func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	f, m := l.begin(t)
@@ -229,14 +230,15 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	}
 	slices.Sort(calls)
 	calls = slices.Compact(calls)
+	each := longtest.Of(6, 1)
 	if testing.Short() {
-		few := calls[:0]
-		for i := 0; i < len(calls); i += 40 {
-			few = append(few, calls[i])
-		}
-		calls = few
+		each = 40
 	}
-	return calls, want
+	few := calls[:0]
+	for i := int(longtest.Seed(t) % uint64(each)); i < len(calls); i += each {
+		few = append(few, calls[i])
+	}
+	return few, want
 }
 
 // releases reports whether something stays if a call fails: what it is to give back, or

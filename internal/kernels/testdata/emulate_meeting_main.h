@@ -3,7 +3,7 @@ struct Entry { Run run; bool meets; };
 extern Entry entries[];
 
 // Meeting is where the threads of a block, or of a warp, wait for each other.
-struct Meeting { unsigned live, here, turn; int all, result; std::vector<u64> room; };
+struct Meeting { unsigned live; int all, result; std::vector<unsigned> here; std::vector<u64> room; };
 
 struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
 
@@ -16,17 +16,18 @@ struct Stream {
 };
 
 struct Thread {
-  ucontext_t context;
+  jmp_buf place;
   const Launch* launch;
   unsigned block, thread;
   Meeting *ofBlock, *ofWarp;
   Stream* stream;
-  bool ended;
+  bool started, waits, ended;
 };
 
 static std::vector<Thread> threads;
+static std::vector<unsigned> ready;  // threads that may go on
 static unsigned current;
-static ucontext_t home;
+static jmp_buf home;
 static unsigned long long seed;
 
 static bool skewed;
@@ -35,17 +36,21 @@ static unsigned draw(unsigned n) {
   return (unsigned)(seed >> 33) % n;
 }
 
-static void emulatedYield() { swapcontext(&threads[current].context, &home); }
+static void emulatedYield() {
+  if (!_setjmp(threads[current].place)) _longjmp(home, 1);
+}
 
 static int meet(Meeting* m, int x) {
-  if (m->here == 0) m->all = 1;
-  m->all = m->all && x;
-  const unsigned turn = m->turn;
-  if (++m->here == m->live) {
-    m->here = 0, m->turn++, m->result = m->all;
+  m->all = (m->here.empty() || m->all) && x;
+  if (m->here.size() + 1 == m->live) {
+    m->result = m->all;
+    for (unsigned t : m->here) threads[t].waits = false, ready.push_back(t);
+    m->here.clear();
     return m->result;
   }
-  while (m->turn == turn) emulatedYield();
+  m->here.push_back(current);
+  threads[current].waits = true;
+  emulatedYield();
   return m->result;
 }
 static void __syncthreads() { meet(threads[current].ofBlock, 1); }
@@ -91,7 +96,6 @@ static void body() {
   emulatedYield();
 }
 
-static std::vector<unsigned> left;
 static char* stacks;
 enum { stackBytes = 1 << 16 };
 
@@ -109,14 +113,25 @@ static void start(Stream& s) {
     for (unsigned t = 0; t < l.threads; t++, at++) {
       if (t % 32 == 0) s.meetings[used++].live = l.threads - t < 32 ? l.threads - t : 32;
       Thread& x = threads[at];
-      x.launch = &l, x.block = b, x.thread = t, x.ofBlock = ofBlock, x.ofWarp = &s.meetings[used - 1], x.stream = &s, x.ended = false;
-      getcontext(&x.context);
-      x.context.uc_stack.ss_sp = stacks + at * stackBytes;
-      x.context.uc_stack.ss_size = stackBytes;
-      makecontext(&x.context, body, 0);
-      left.push_back(at);
+      x.launch = &l, x.block = b, x.thread = t, x.ofBlock = ofBlock, x.ofWarp = &s.meetings[used - 1], x.stream = &s;
+      x.started = x.waits = x.ended = false;
+      ready.push_back(at);
     }
   }
+}
+
+// resume runs the current thread until it waits, yields or ends.
+static void resume() {
+  Thread& x = threads[current];
+  if (_setjmp(home)) return;
+  if (x.started) _longjmp(x.place, 1);
+  x.started = true;
+  static ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = stacks + current * (size_t)stackBytes;
+  context.uc_stack.ss_size = stackBytes;
+  makecontext(&context, body, 0);
+  setcontext(&context);
 }
 
 static void runAll(std::vector<Stream>& streams) {
@@ -130,17 +145,19 @@ static void runAll(std::vector<Stream>& streams) {
   stacks = (char*)mmap(0, n * stackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   threads.resize(n);
   for (Stream& s : streams) start(s);
-  while (!left.empty()) {
-    const unsigned k = draw(left.size());
-    current = left[k];
+  while (!ready.empty()) {
+    const unsigned k = draw(ready.size());
+    current = ready[k];
     Thread& x = threads[current];
     if (x.block == x.stream->late && draw(16) != 0) continue;
     threadIdx.x = x.thread, blockIdx.x = x.block, blockDim.x = x.launch->threads, gridDim.x = x.launch->blocks;
-    swapcontext(&home, &x.context);
-    if (!x.ended) continue;
-    left[k] = left.back(), left.pop_back();
-    if (--x.stream->live == 0) start(*x.stream);
+    resume();
+    if (!x.waits && !x.ended) continue;
+    ready[k] = ready.back(), ready.pop_back();
+    if (x.ended && --x.stream->live == 0) start(*x.stream);
   }
+  for (const Stream& s : streams)
+    if (s.live != 0) exit(7);  // threads wait for one that has ended
 }
 
 static u64 word() {

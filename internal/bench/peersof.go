@@ -1,0 +1,74 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/contest"
+)
+
+// eagerSuffix is added to the names of eager figures.
+const eagerSuffix = ", eager"
+
+// peersOf returns the figures for a call, by name; those of eager calls have
+// that added.
+func peersOf(list []contest.Peer, c contest.Call, ranks int) map[string]float64 {
+	var out map[string]float64
+	for _, p := range list {
+		if p.Op != c.Op.String() || p.Ranks != ranks || p.Bytes != c.Bytes {
+			continue
+		}
+		name := p.Name
+		if p.Issued == "eager" {
+			name += eagerSuffix
+		}
+		if out == nil {
+			out = map[string]float64{}
+		}
+		out[name] = p.Micros
+	}
+	return out
+}
+
+// layerPeers returns the figures of a kind of layer.
+func layerPeers(list []contest.Peer, op string, ranks int) []contest.Peer {
+	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != op || p.Ranks != ranks })
+}
+
+// hostPeers returns the figures of ops that a host issues, on up to as many ranks.
+func hostPeers(list []contest.Peer, ranks int) []contest.Peer {
+	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != kernelOp || p.Ranks > ranks })
+}
+
+// peers writes the figures for a layer in a line.
+func (t *table) peers(list []contest.Peer, s Shape) {
+	var parts []string
+	for _, p := range list {
+		if p.Shape != s.String() {
+			continue
+		}
+		text := fmt.Sprintf("%s %.1f", p.Name, p.Micros)
+		if p.Spread > 0 {
+			text += fmt.Sprintf(" ±%.1f", p.Spread)
+		}
+		parts = append(parts, text)
+	}
+	if len(parts) > 0 {
+		t.Line("peers, µs: %s", strings.Join(parts, "; "))
+	}
+}
+
+// peerNames lists the names in any of the rows, sorted.
+func peerNames(rows []Collective) []string {
+	var names []string
+	for _, r := range rows {
+		for n := range r.Peers {
+			if !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}

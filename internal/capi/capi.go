@@ -1,0 +1,469 @@
+// Package capi is what libhocket offers to other languages, in Go: objects by number, options and results as
+// JSON, tensors in memory of the caller's, and calls that can be waited for in slices of time, so that an
+// interpreter sees signals meanwhile. Package libhocket gives it a C interface.
+//
+// Nothing here panics for what a caller may pass: numbers that name nothing are errors.
+package capi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// Version is that of the C interface: it changes when a program that was built for an older one would fail.
+const Version = 1
+
+// ErrHandle is wrapped by errors about numbers that name no object.
+var ErrHandle = errors.New("it names nothing")
+
+// Library holds the objects of a process.
+type Library struct {
+	mu   sync.Mutex
+	next int64
+	all  map[int64]any // *machine, *model, *call
+}
+
+// New returns a library without objects.
+func New() *Library { return &Library{all: map[int64]any{}} }
+
+func (l *Library) add(object any) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next++
+	l.all[l.next] = object
+	return l.next
+}
+
+func get[T any](l *Library, handle int64) (T, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	object, ok := l.all[handle].(T)
+	if !ok {
+		return object, fmt.Errorf("number %d: %w that can be used so; was it closed?", handle, ErrHandle)
+	}
+	return object, nil
+}
+
+func (l *Library) drop(handle int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.all, handle)
+}
+
+// options reads JSON strictly: an option that there is not is an error. Empty text is no option.
+func options(text string, to any) error {
+	if text == "" {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return fmt.Errorf("%w: options: %w", hocket.ErrInput, err)
+	}
+	return nil
+}
+
+type machine struct {
+	m *hocket.Machine
+	w *hocket.World // nil for a process alone
+}
+
+// machineOptions are those of Open.
+type machineOptions struct {
+	Machine string `json:"machine"`
+	// Alone ignores launchers: the machine is this process's.
+	Alone        bool    `json:"alone"`
+	Rank         int     `json:"rank"`
+	Size         int     `json:"size"` // 0: from the environment
+	ID           string  `json:"id"`
+	Dir          string  `json:"dir"`
+	Timeout      float64 `json:"timeout"`       // seconds, to join
+	StallTimeout float64 `json:"stall_timeout"` // seconds
+}
+
+// Joined says who a machine's process is.
+type Joined struct {
+	Rank int `json:"rank"`
+	Size int `json:"size"`
+}
+
+// Open opens a machine, and joins the other processes if a launcher started several.
+func (l *Library) Open(ctx context.Context, text string) (handle int64, who Joined, err error) {
+	var o machineOptions
+	if err := options(text, &o); err != nil {
+		return 0, who, err
+	}
+	who = Joined{0, 1}
+	m := &machine{}
+	size := o.Size
+	if size == 0 && !o.Alone {
+		if size, err = hocket.Launched(); err != nil {
+			return 0, who, err
+		}
+	}
+	if size > 1 {
+		seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+		m.w, err = hocket.Join(ctx, hocket.JoinOptions{Rank: o.Rank, Size: o.Size, ID: o.ID, Dir: o.Dir,
+			Timeout: seconds(o.Timeout), StallTimeout: seconds(o.StallTimeout)})
+		if err != nil {
+			return 0, who, err
+		}
+		who = Joined{m.w.Rank(), m.w.Size()}
+	}
+	m.m, err = hocket.Open(context.WithoutCancel(ctx), hocket.MachineOptions{Name: o.Machine, World: m.w})
+	if err != nil {
+		if m.w != nil {
+			m.w.Abort(err)
+			err = errors.Join(err, m.w.Leave())
+		}
+		return 0, who, err
+	}
+	return l.add(m), who, nil
+}
+
+type model struct {
+	m     *hocket.Model
+	names []string // of parameters
+	local bool     // blocks are given and taken, not whole tensors
+}
+
+// loadOptions are those of Load.
+type loadOptions struct {
+	Name      string           `json:"name"` // of the program, in messages
+	Func      string           `json:"func"`
+	Ranks     int              `json:"ranks"`
+	Dims      map[string]int64 `json:"dims"`
+	Strategy  string           `json:"strategy"`
+	Algorithm string           `json:"algorithm"`
+	Fixed     bool             `json:"fixed"`
+	NoProve   bool             `json:"no_prove"`
+	Arena     int64            `json:"arena"`
+	Cache     int64            `json:"cache"`
+	Grace     float64          `json:"grace"` // seconds
+	Graph     bool             `json:"graph"`
+	Gather    bool             `json:"gather"`
+	// Local has runs take and give the blocks of this process's ranks.
+	Local bool `json:"local"`
+}
+
+// Load loads a program's text.
+func (l *Library) Load(machineHandle int64, program, text string) (int64, error) {
+	m, err := get[*machine](l, machineHandle)
+	if err != nil {
+		return 0, err
+	}
+	o := loadOptions{Name: "program.hkt"}
+	if err := options(text, &o); err != nil {
+		return 0, err
+	}
+	p, err := hocket.Parse(o.Name, program)
+	if err != nil {
+		return 0, err
+	}
+	mod, err := m.m.Load(p, hocket.Binding{Func: o.Func, Ranks: o.Ranks, Dims: o.Dims}, hocket.LoadOptions{
+		Strategy: o.Strategy, Algorithm: o.Algorithm, FixedAlgorithms: o.Fixed, NoProve: o.NoProve, Arena: o.Arena, Cache: o.Cache,
+		Grace: time.Duration(o.Grace * float64(time.Second)), Graph: o.Graph, Gather: o.Gather})
+	if err != nil {
+		return 0, err
+	}
+	fn := p.IR().Funcs[len(p.IR().Funcs)-1]
+	if o.Func != "" {
+		fn = p.IR().Func(o.Func)
+	}
+	names := []string{}
+	for _, param := range fn.Params {
+		names = append(names, param.Name)
+	}
+	return l.add(&model{mod, names, o.Local}), nil
+}
+
+// layouts is what Layouts returns, as JSON.
+type layouts struct {
+	In  []layout `json:"in"`
+	Out []layout `json:"out"`
+}
+
+type layout struct {
+	Name   string  `json:"name"`
+	DType  string  `json:"dtype"`
+	Shape  []int64 `json:"shape"`
+	Blocks []block `json:"blocks"`
+}
+
+type block struct {
+	Rank  int     `json:"rank"`
+	Lo    []int64 `json:"lo"`
+	Shape []int64 `json:"shape"`
+}
+
+// sizes say for which dims Layouts is asked: these, and those that shapes of parameters come to.
+type sizes struct {
+	Dims   map[string]int64   `json:"dims"`
+	Shapes map[string][]int64 `json:"shapes"`
+}
+
+// Layouts returns, as JSON, how a model's parameters and results lie. What of is JSON, too.
+func (l *Library) Layouts(ctx context.Context, handle int64, of string) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	var s sizes
+	if err := options(of, &s); err != nil {
+		return "", err
+	}
+	in, out, err := m.m.Layouts(ctx, s.Dims, s.Shapes)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(layouts{listed(in), listed(out)})
+	return string(text), err
+}
+
+func listed(all []hocket.Layout) []layout {
+	list := make([]layout, len(all))
+	for i, l := range all {
+		list[i] = layout{Name: l.Name, DType: l.DType.String(), Shape: l.Shape, Blocks: []block{}}
+		for _, b := range l.Blocks {
+			list[i].Blocks = append(list[i].Blocks, block{b.Rank, b.Lo, b.Shape})
+		}
+	}
+	return list
+}
+
+// Parameters returns the names of a model's parameters as JSON, in the order of the signature.
+func (l *Library) Parameters(handle int64) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(m.names)
+	return string(text), err
+}
+
+// Tensor is a dense tensor in the caller's memory, which must stay until the call that it was given to is
+// over, and of one that is bound until it is bound no more.
+type Tensor struct {
+	Name  string
+	Rank  int // whose block it is; negative for a whole tensor
+	DType string
+	Shape []int64
+	Data  []byte
+}
+
+func (t *Tensor) tensor() (*hocket.Tensor, error) {
+	for _, dt := range ir.DTypes() {
+		if dt.String() == t.DType {
+			return &hocket.Tensor{DType: dt, Shape: slices.Clone(t.Shape), Data: t.Data}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s has element type %q: there are %v", hocket.ErrInput, t.Name, t.DType, ir.DTypes())
+}
+
+// Bind sets a parameter for all runs to come; a tensor without data takes that back.
+func (l *Library) Bind(handle int64, t Tensor) error {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return err
+	}
+	if t.Data == nil {
+		return m.m.Bind(t.Name, nil)
+	}
+	x, err := t.tensor()
+	if err != nil {
+		return err
+	}
+	return m.m.Bind(t.Name, x)
+}
+
+// call is a run under way.
+type call struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// Run begins a run, which reads in and writes out. Its number is to be waited for until it is done.
+func (l *Library) Run(handle int64, in, out []Tensor) (int64, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return 0, err
+	}
+	args, err := m.args(in, out)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &call{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.err = m.run(ctx, args, out)
+	}()
+	return l.add(c), nil
+}
+
+// args are the arguments of a run.
+func (m *model) args(in, out []Tensor) (args hocket.Args, err error) {
+	args = hocket.Args{In: map[string]*hocket.Tensor{}, Out: map[string]*hocket.Tensor{}, InLocal: map[string]map[int]*hocket.Tensor{}}
+	for i := range in {
+		t := &in[i]
+		x, err := t.tensor()
+		if err != nil {
+			return args, err
+		}
+		switch {
+		case t.Rank < 0 && args.In[t.Name] != nil, t.Rank >= 0 && args.InLocal[t.Name][t.Rank] != nil:
+			return args, fmt.Errorf("%w: %s is given twice", hocket.ErrInput, t.Name)
+		case t.Rank < 0:
+			args.In[t.Name] = x
+		default:
+			if args.InLocal[t.Name] == nil {
+				args.InLocal[t.Name] = map[int]*hocket.Tensor{}
+			}
+			args.InLocal[t.Name][t.Rank] = x
+		}
+	}
+	for i := range out {
+		if t := &out[i]; t.Rank < 0 {
+			if args.Out[t.Name], err = t.tensor(); err != nil {
+				return args, err
+			}
+		}
+	}
+	return args, nil
+}
+
+func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
+	r, err := m.m.Run(ctx, args)
+	if err != nil {
+		return err
+	}
+	for i := range out {
+		t := &out[i]
+		if t.Rank < 0 {
+			continue
+		}
+		b := r.OutLocal[t.Name][t.Rank]
+		switch {
+		case b == nil:
+			return fmt.Errorf("%w: rank %d has no block of result %s in this process", hocket.ErrInput, t.Rank, t.Name)
+		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):
+			return fmt.Errorf("%w: the block of result %s for rank %d is %s, and what is to receive it %s%v", hocket.ErrInput, t.Name, t.Rank, b, t.DType, t.Shape)
+		}
+		copy(t.Data, b.Data)
+	}
+	return nil
+}
+
+// Wait waits for a run, no longer than so much, and reports whether it is over; then its number names
+// nothing any more, and err is its error.
+func (l *Library) Wait(handle int64, most time.Duration) (over bool, err error) {
+	c, err := get[*call](l, handle)
+	if err != nil {
+		return true, err
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+	case <-timer.C:
+		return false, nil
+	}
+	c.cancel()
+	l.drop(handle)
+	return true, c.err
+}
+
+// Cancel has a run end soon. It is still to be waited for.
+func (l *Library) Cancel(handle int64) error {
+	c, err := get[*call](l, handle)
+	if err == nil {
+		c.cancel()
+	}
+	return err
+}
+
+// Close closes a model or a machine; a machine also leaves the other processes. Runs of them end.
+func (l *Library) Close(handle int64) error {
+	l.mu.Lock()
+	object := l.all[handle]
+	if _, run := object.(*call); !run {
+		delete(l.all, handle)
+	}
+	l.mu.Unlock()
+	switch x := object.(type) {
+	case *model:
+		return x.m.Close()
+	case *machine:
+		err := x.m.Close()
+		if x.w != nil {
+			_ = x.w.Leave() // why it had ended whoever ran something knows
+		}
+		return err
+	}
+	return fmt.Errorf("number %d: %w that can be closed", handle, ErrHandle)
+}
+
+// failure is an error as other languages get it.
+type failure struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	// Of a *hocket.PeerError.
+	Rank *int   `json:"rank,omitempty"`
+	PID  int    `json:"pid,omitempty"`
+	Host string `json:"host,omitempty"`
+	// Of a *hocket.DisagreeError: what each rank has.
+	What   string            `json:"what,omitempty"`
+	Values map[string]string `json:"values,omitempty"`
+}
+
+// Describe returns an error as JSON: its kind, which is one of program, input, memory, unsupported, lost,
+// peer, disagree, closed, cancelled, handle, and machine for the rest; its text; and what it names.
+func Describe(err error) string {
+	f := failure{Kind: "machine", Message: err.Error()}
+	var ds hocket.Diagnostics
+	var d *ir.Diagnostic
+	var peer *hocket.PeerError
+	var disagree *hocket.DisagreeError
+	switch {
+	case errors.As(err, &ds):
+		f.Kind, f.Message = "program", ds.String()
+	case errors.As(err, &d), hocket.IsDeadlock(err):
+		f.Kind = "program"
+	case errors.As(err, &disagree):
+		f.Kind, f.What, f.Values = "disagree", disagree.What, map[string]string{}
+		for _, v := range disagree.Values {
+			f.Values[fmt.Sprint(v.Rank)] = v.Value
+		}
+	case errors.As(err, &peer):
+		f.Kind, f.Rank, f.PID, f.Host = "peer", &peer.Rank, peer.PID, peer.Host
+	case errors.Is(err, hocket.ErrInput):
+		f.Kind = "input"
+	case errors.Is(err, hocket.ErrOutOfMemory), errors.Is(err, hocket.ErrBudget):
+		f.Kind = "memory"
+	case errors.Is(err, hocket.ErrUnsupported):
+		f.Kind = "unsupported"
+	case errors.Is(err, hocket.ErrDeviceLost):
+		f.Kind = "lost"
+	case errors.Is(err, hocket.ErrClosed), errors.Is(err, hocket.ErrLeft):
+		f.Kind = "closed"
+	case errors.Is(err, context.Canceled):
+		f.Kind = "cancelled"
+	case errors.Is(err, ErrHandle):
+		f.Kind = "handle"
+	}
+	text, merr := json.Marshal(f)
+	if merr != nil {
+		return `{"kind":"machine","message":"an error that cannot be told"}`
+	}
+	return string(text)
+}

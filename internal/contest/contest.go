@@ -1,0 +1,503 @@
+// Package contest measures ways to run a collective against each other: a world with memory for
+// its calls, ways that enter, are checked and take turns, and what their figures say.
+package contest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// Arena is a world with memory for collectives of up to some size, and a
+// channel's stream on each rank.
+type Arena struct {
+	World    device.World
+	graphs   bool // the machine records them
+	Dispatch *comm.Dispatch
+	Type     ir.DType
+	cold     bool
+	Marks    *Marks
+	Members  []comm.Member
+	In, Out  []device.Memory
+	pattern  []*tensor.Tensor // of each rank's input, repeated
+	scratch  []device.Memory  // four words to bring a stream behind a graph
+}
+
+// PatternLength is the period of inputs, in elements: no shard is likely to be
+// a multiple of it, so that blocks in the wrong place show.
+const PatternLength = 499_980
+
+// coldBytes is what operands used in turn take together at least: more than a
+// GPU's cache holds.
+const coldBytes = 256 << 20
+
+// OpenArena opens a world with room for each of the calls.
+func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, dt ir.DType, cold bool) (*Arena, error) {
+	w, err := m.Open(ctx, ranks)
+	if err != nil {
+		return nil, err
+	}
+	a := &Arena{World: w, graphs: m.Caps().Graphs, Type: dt, cold: cold}
+	a.Dispatch = comm.NewDispatch(w, m.Caps(), nil, comm.Policy{})
+	bytes := int64(256)
+	for _, c := range calls {
+		bytes = max(bytes, int64(a.slots(c))*alignUp(c.Bytes))
+	}
+	if err := a.fill(ctx, bytes); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return a, nil
+}
+
+func (a *Arena) Close(err error) error { return errors.Join(err, a.World.Close()) }
+
+// fill makes streams and operands.
+func (a *Arena) fill(ctx context.Context, bytes int64) error {
+
+	a.Marks = Observe(a.World)
+	for r := range a.World.Ranks() {
+		d := a.World.Device(r)
+		s, err := d.NewStream(device.StreamOptions{Name: "collectives"})
+		if err != nil {
+			return err
+		}
+		a.Members = append(a.Members, comm.Member{Rank: r, Stream: s})
+		for _, x := range []struct {
+			list  *[]device.Memory
+			bytes int64
+		}{{&a.In, bytes}, {&a.Out, bytes}, {&a.scratch, 16}} {
+			mem, err := d.Alloc((x.bytes+3)&^3, device.Shared)
+			if err != nil {
+				return fmt.Errorf("an operand of %s: %w", BytesText(x.bytes), err)
+			}
+			*x.list = append(*x.list, mem)
+		}
+	}
+	return a.pour(ctx, a.Type)
+}
+
+// Dress has the inputs be of another type.
+func (a *Arena) Dress(ctx context.Context, dt ir.DType) error {
+	if a.Type == dt {
+		return nil
+	}
+	return a.pour(ctx, dt)
+}
+
+// pour fills the inputs with small integers of a type.
+func (a *Arena) pour(ctx context.Context, dt ir.DType) error {
+	a.Type, a.pattern = dt, nil
+	for r, m := range a.Members {
+		p, err := a.randomPattern(r, a.In[r].Bytes())
+		if err != nil {
+			return err
+		}
+		a.pattern = append(a.pattern, p)
+		if err := Spread(m.Stream, a.In[r], p.Data); err != nil {
+			return err
+		}
+	}
+	return a.World.Sync(ctx)
+}
+
+// randomPattern returns integers from -2 to 2: sums over ranks are exact.
+func (a *Arena) randomPattern(rank int, bytes int64) (*tensor.Tensor, error) {
+	n := min(PatternLength, (bytes+3)&^3/a.Type.Size())
+	t, err := tensor.New(a.Type, []int64{n})
+	if err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(uint64(rank), 3))
+	for i := range t.Len() {
+		t.SetFloat64(i, float64(rng.IntN(5)-2))
+	}
+	return t, nil
+}
+
+// value returns element i of a rank's input.
+func (a *Arena) value(rank int, i int64) float64 {
+	p := a.pattern[rank]
+	return p.Float64(i % int64(p.Len()))
+}
+
+// Call is a collective to be measured: an op and the bytes of its message.
+type Call struct {
+	Op    ir.Op
+	Red   ir.Red // of ops that reduce; sum where it is not set
+	Bytes int64
+}
+
+// NewCall makes a call of about so many bytes: of ops that cut tensors, what
+// divides over the members.
+func NewCall(op ir.Op, bytes int64, members int, dt ir.DType) Call {
+	unit := dt.Size()
+	if op != ir.OpAllReduce && op != ir.OpBroadcast {
+		unit *= int64(members)
+	}
+	return Call{Op: op, Bytes: bytes / unit * unit}
+}
+
+// Slots returns how many operands are used in turn: 1, or of a cold call as
+// many as a chain divides into that together exceed the cache.
+func (a *Arena) slots(c Call) int {
+	if !a.cold {
+		return 1
+	}
+	for _, k := range []int{1, 2, 5, 10} {
+		if int64(k)*c.Bytes*2 >= coldBytes {
+			return k
+		}
+	}
+	return 10
+}
+
+// Instance returns the call on the operands of one slot.
+func (a *Arena) Instance(c Call, slot int, pin device.Tuning, anyOrder bool) comm.Instance {
+	n := int64(len(a.Members))
+	whole := c.Bytes / a.Type.Size()
+	in := comm.Instance{Pin: pin, Shared: true, Collective: device.Collective{Op: c.Op, AnyOrder: anyOrder, Together: true}}
+	lenIn, lenOut := whole, whole
+	switch c.Op {
+	case ir.OpAllReduce:
+		in.Red = cmp.Or(c.Red, ir.Sum)
+	case ir.OpReduceScatter:
+		in.Red, lenOut = cmp.Or(c.Red, ir.Sum), whole/n
+	case ir.OpAllGather:
+		lenIn = whole / n
+	}
+	for m := range a.Members {
+		off := int64(slot) * alignUp(c.Bytes)
+		p := comm.Part{To: -1, From: -1, Writes: true, Reads: c.Op != ir.OpBroadcast || m == in.Root}
+		p.Out = Vector(a.Out[m], off, a.Type, lenOut)
+		if p.Reads {
+			p.In = Vector(a.In[m], off, a.Type, lenIn)
+		}
+		in.Parts = append(in.Parts, p)
+	}
+	return in
+}
+
+func alignUp(n int64) int64 { return (n + 255) &^ 255 }
+
+func Vector(mem device.Memory, off int64, dt ir.DType, n int64) device.View {
+	return device.View{Mem: mem, Off: off, DType: dt, Shape: []int64{n}, Strides: []int64{1}}
+}
+
+// Entrant is one way to run a call, with what was measured of it.
+type Entrant struct {
+	Way     Way
+	Call    Call
+	Slots   int
+	Channel *comm.Channel
+	Done    int64 // calls run so far
+	// Short and long are chains of calls as graphs; nil where there are none.
+	Short, Long            device.Graph
+	Chains                 Chains
+	byGraph, byCall, skews []float64
+}
+
+// Chains are lengths of chains of calls.
+type Chains struct{ Short, Long, Eager int }
+
+// ChainsOf makes the difference of two chains long enough to be told. Where copy
+// engines take part, replays of one graph differ by half a millisecond on four GPUs:
+// with ten calls of 64 MiB between the chains one was timed faster than the links.
+func ChainsOf(bytes int64) Chains {
+	if bytes >= 4<<20 {
+		return Chains{10, 40, 10}
+	}
+	return Chains{10, 50, 20}
+}
+
+// Enter opens a channel for a way to run a call. An error that is not
+// ErrUnsupported may have ended the world.
+func (a *Arena) Enter(c Call, d *comm.Dispatch, pin device.Tuning, anyOrder bool) (*Entrant, error) {
+	e := &Entrant{Call: c, Slots: a.slots(c), Chains: ChainsOf(c.Bytes)}
+	if slices.Contains(comm.Schedules(), pin.Algo) { // many commands each
+		e.Chains = Chains{e.Slots, 3 * e.Slots, 2 * e.Slots}
+		if e.Slots == 1 {
+			e.Chains = Chains{2, 6, 10}
+		}
+	}
+	var insts []comm.Instance
+	for s := range e.Slots {
+		insts = append(insts, a.Instance(c, s, pin, anyOrder))
+	}
+	ch, err := d.Design(a.Members, insts)
+	if err == nil {
+		err = ch.Open()
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Channel = ch
+	x := ch.Choice(0)
+	e.Way = Way{Algorithm: x.Tuning.Algo, Tuning: x.Tuning, By: x.By, Declined: x.Declined}
+	return e, nil
+}
+
+// Leave gives back what an entrant holds; nothing of it may still run.
+func (e *Entrant) Leave() error {
+	var errs []error
+	for _, g := range []device.Graph{e.Short, e.Long} {
+		if g != nil {
+			errs = append(errs, g.Close())
+		}
+	}
+	return errors.Join(append(errs, e.Channel.Close())...)
+}
+
+// issue enqueues count calls on all ranks.
+func (e *Entrant) issue(members, count int) error {
+	for i := range int64(count) {
+		t := e.Done + i
+		for m := range members {
+			if err := e.Channel.Issue(int(t%int64(e.Slots)), m, t/int64(e.Slots)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Run issues count calls.
+func (a *Arena) Run(e *Entrant, count int) error {
+	err := e.issue(len(a.Members), count)
+	e.Done += int64(count)
+	return err
+}
+
+// Capture records the entrant's chains, each while the world is at rest.
+func (a *Arena) Capture(ctx context.Context, e *Entrant) error {
+	if !a.graphs {
+		return nil
+	}
+	for _, x := range []struct {
+		g *device.Graph
+		n int
+	}{{&e.Short, e.Chains.Short}, {&e.Long, e.Chains.Long}} {
+		if x.n == 0 {
+			continue
+		}
+		if err := a.World.Sync(ctx); err != nil {
+			return err
+		}
+		g, err := a.World.Capture(func() error { return e.issue(len(a.Members), x.n) })
+		if err != nil {
+			return err
+		}
+		*x.g = g
+	}
+	return nil
+}
+
+// Choose has the entrant's graphs launched in the way that is the fastest, where
+// they can be in several.
+func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
+	short, long := e.Short, e.Long
+	if short == nil || long == nil {
+		return nil
+	}
+	names := short.Forms()
+	if len(names) == 0 || !slices.Equal(names, long.Forms()) {
+		return nil // no call is known to be recorded in other ways when there are more of it
+	}
+	best, least := 0, math.Inf(1)
+	for i := range names {
+		short.Choose(i)
+		long.Choose(i)
+		for range 2 { // once to warm up
+			us, err := a.timeGraph(ctx, e)
+			if err != nil {
+				return err
+			}
+			if us < least {
+				best, least = i, us
+			}
+		}
+	}
+	e.Way.Form = names[best]
+	return errors.Join(short.Keep(best), long.Keep(best))
+}
+
+// Replay launches one of the entrant's graphs of count calls, and brings every
+// rank's stream behind it.
+func (a *Arena) Replay(ctx context.Context, e *Entrant, g device.Graph, count int) error {
+	if err := g.Launch(ctx); err != nil {
+		return err
+	}
+	e.Done += int64(count)
+	for m, x := range a.Members {
+		if err := x.Stream.Copy(Words(a.scratch[m], 0, 4), Words(a.scratch[m], 8, 4)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Window brackets what issue does on every rank's stream and returns the
+// brackets' numbers.
+func (a *Arena) Window(issue func() error) ([]int64, error) {
+	var ids []int64
+	for _, m := range a.Members {
+		id, err := a.Marks.Begin(m.Stream)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	if err := issue(); err != nil {
+		return nil, err
+	}
+	for i, m := range a.Members {
+		if err := m.Stream.End(ids[i]); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// TimeEager returns microseconds a call of a chain issued call by call, on the
+// slowest rank.
+func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
+	if err := a.Run(e, e.Slots); err != nil {
+		return 0, err
+	}
+	ids, err := a.Window(func() error { return a.Run(e, e.Chains.Eager) })
+	if err != nil {
+		return 0, err
+	}
+	us, err := a.Marks.Take(ctx, a.World, ids...)
+	if err != nil {
+		return 0, err
+	}
+	e.skews = append(e.skews, (slices.Max(us)-slices.Min(us))/float64(e.Chains.Eager))
+	return slices.Max(us) / float64(e.Chains.Eager), nil
+}
+
+// timeGraph returns microseconds a call within a graph, on the slowest rank: a
+// Long chain less a short one, so that what a launch costs falls out. A launch
+// before hides the host behind it.
+func (a *Arena) timeGraph(ctx context.Context, e *Entrant) (float64, error) {
+	if err := a.Replay(ctx, e, e.Long, e.Chains.Long); err != nil {
+		return 0, err
+	}
+	short, err := a.Window(func() error { return a.Replay(ctx, e, e.Short, e.Chains.Short) })
+	if err != nil {
+		return 0, err
+	}
+	long, err := a.Window(func() error { return a.Replay(ctx, e, e.Long, e.Chains.Long) })
+	if err != nil {
+		return 0, err
+	}
+	us, err := a.Marks.Take(ctx, a.World, append(short, long...)...)
+	if err != nil {
+		return 0, err
+	}
+	n := len(short)
+	most := 0.0
+	for m := range n {
+		most = max(most, (us[n+m]-us[m])/float64(e.Chains.Long-e.Chains.Short))
+	}
+	return most, nil
+}
+
+// sample measures the entrant once more.
+func (a *Arena) sample(ctx context.Context, e *Entrant, eager bool) error {
+	if e.Short != nil {
+		us, err := a.timeGraph(ctx, e)
+		if err != nil {
+			return err
+		}
+		e.byGraph = append(e.byGraph, us)
+	}
+	if eager || e.Short == nil {
+		us, err := a.TimeEager(ctx, e)
+		if err != nil {
+			return err
+		}
+		e.byCall = append(e.byCall, us)
+	}
+	return nil
+}
+
+// Race measures all entrants in turns, rounds times after one to warm up, and
+// fills in their figures.
+func (a *Arena) Race(ctx context.Context, list []*Entrant, rounds int, eager bool) error {
+	for round := range rounds + 1 {
+		for _, e := range list {
+			if err := a.sample(ctx, e, eager); err != nil {
+				return fmt.Errorf("%s of %s by %s: %w", e.Call.Op, BytesText(e.Call.Bytes), e.Way.Algorithm, err)
+			}
+			if round == 0 {
+				e.byGraph, e.byCall, e.skews = e.byGraph[:0], e.byCall[:0], e.skews[:0]
+			}
+		}
+	}
+	for _, e := range list {
+		if len(e.byGraph) > 0 {
+			f := FigureOf(e.byGraph)
+			e.Way.Graph = &f
+		}
+		if len(e.byCall) > 0 {
+			f := FigureOf(e.byCall)
+			e.Way.Eager = &f
+			e.Way.Skew = FigureOf(e.skews).Median
+		}
+	}
+	return nil
+}
+
+// Named lists the algorithms of a world whose names begin so.
+func Named(d *comm.Dispatch, prefix string) []string {
+	return slices.DeleteFunc(d.Algorithms(), func(s string) bool { return !strings.HasPrefix(s, prefix) })
+}
+
+// Spread fills mem with repetitions of block, by doubling.
+func Spread(s device.Stream, mem device.Memory, block []byte) error {
+	n := int64(len(block))
+	if err := s.Upload(Words(mem, 0, n), block); err != nil {
+		return err
+	}
+	for total := mem.Bytes() &^ 3; n < total; {
+		more := min(n, total-n)
+		if err := s.Copy(Words(mem, n, more), Words(mem, 0, more)); err != nil {
+			return err
+		}
+		n += more
+	}
+	return nil
+}
+
+// Words views n bytes of mem from off on.
+func Words(mem device.Memory, off, n int64) device.View {
+	return device.View{Mem: mem, Off: off, DType: ir.I32, Shape: []int64{n / 4}, Strides: []int64{1}}
+}
+
+func NamesOnly(names []string) []device.Tuning {
+	var list []device.Tuning
+	for _, n := range names {
+		list = append(list, device.Tuning{Algo: n})
+	}
+	return list
+}
+
+// Ended reports whether the world can do no more.
+func (a *Arena) Ended(ctx context.Context) bool { return a.World.Sync(ctx) != nil }
+
+// Team returns the arena as the first ranks of it see it.
+func (a *Arena) Team(members int) *Arena {
+	b := *a
+	b.Members = a.Members[:members]
+	return &b
+}

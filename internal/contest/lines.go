@@ -1,0 +1,66 @@
+package contest
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// Lines writes lines and remembers the first error.
+type Lines struct {
+	W   io.Writer
+	Err error
+}
+
+func (t *Lines) Line(format string, args ...any) {
+	if t.Err == nil {
+		_, t.Err = fmt.Fprintf(t.W, format+"\n", args...)
+	}
+}
+
+// Rows writes rows in columns, numbers to the right.
+func (t *Lines) Rows(rows [][]string) {
+	tw := tabwriter.NewWriter(t.W, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, r := range rows {
+		fmt.Fprintln(tw, strings.Join(r, "\t")+"\t")
+	}
+	if err := tw.Flush(); t.Err == nil {
+		t.Err = err
+	}
+}
+
+// BytesText writes a size in the largest unit that leaves a number of 1 or more.
+func BytesText(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if v == float64(int64(v)) {
+		return fmt.Sprintf("%d %s", int64(v), units[i])
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}
+
+// TuningText is an algorithm and how it is launched: "staged-push 64×512 u4".
+func TuningText(t device.Tuning) string {
+	s := t.Algo
+	if t.Blocks > 0 {
+		s += fmt.Sprintf(" %d×%d", t.Blocks, t.Threads)
+	}
+	if t.Unroll > 0 {
+		s += fmt.Sprintf(" u%d", t.Unroll)
+	}
+	return s
+}
+
+// UnknownText says that a table names what there is not; empty where it does not.
+func UnknownText(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return "the table has algorithms that this machine has not, and that are passed over: " + strings.Join(names, ", ")
+}

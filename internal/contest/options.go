@@ -1,0 +1,70 @@
+package contest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/ir"
+)
+
+// ErrUsage is what errors about what was asked for are, as errors.Is tells.
+var ErrUsage = errors.New("wrong options of a benchmark")
+
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+func (usageError) Is(target error) bool { return target == ErrUsage }
+
+func Usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
+
+func Open(name string) (device.Machine, error) {
+	if name == "" || name == "cpu" {
+		return cpu.New(cpu.Options{}), nil
+	}
+	return device.Named(name)
+}
+
+// CheckSize refuses a size in bytes that nothing is measured at.
+func CheckSize(n int64) error {
+	if n < 4 || n%4 != 0 || n > 1<<34 {
+		return Usagef("a size of %d: sizes are multiples of 4 bytes, from 4 to 16G", n)
+	}
+	return nil
+}
+
+// ErrTooMany refuses more ranks than a machine has.
+func ErrTooMany(m device.Machine, ranks int) error {
+	most := m.Caps().MaxRanks
+	if m.Name() == "cpu" {
+		return fmt.Errorf("%d ranks, and machine cpu has at most %d: %w", ranks, most, device.ErrUnsupported)
+	}
+	return fmt.Errorf("%d ranks, and machine %s has %d: one for each GPU, or as many times that as HOCKET_RANKS_PER_GPU says: %w", ranks, m.Name(), most, device.ErrUnsupported)
+}
+
+// OpNamed returns the collective of that name among those that are tuned: as in
+// programs, or as a benchmark's.
+func OpNamed(name string) (ir.Op, bool) {
+	for _, op := range TunedOps {
+		if s := op.String(); name == s || name == strings.ReplaceAll(s, "_", "") {
+			return op, true
+		}
+	}
+	return 0, false
+}
+
+// OpNames lists what OpNamed takes.
+func OpNames() string {
+	var names []string
+	for _, op := range TunedOps {
+		names = append(names, op.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// TunedOps are the collectives that are measured; others take the entries of
+// their kin.
+var TunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}

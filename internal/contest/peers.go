@@ -1,0 +1,104 @@
+package contest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Peer is one figure of somebody else's program: what scripts in tools/peers
+// print, a line of JSON each.
+type Peer struct {
+	Op     string  `json:"op"`   // "all_reduce", a layer: "ag-gemm", or an op of host: "kernel"
+	Name   string  `json:"name"` // "nccl", "torch two-shot"
+	Ranks  int     `json:"ranks"`
+	Bytes  int64   `json:"bytes,omitempty"` // of the message
+	Shape  string  `json:"shape,omitempty"` // of layers: MxNxK
+	DType  string  `json:"dtype,omitempty"`
+	Issued string  `json:"issued"` // "graph" or "eager"
+	Micros float64 `json:"us"`
+	// HostMicros is the part of Micros that the host takes to issue an op; 0 where
+	// nobody says.
+	HostMicros float64 `json:"host_us,omitempty"`
+	// Spread is that of figures taken in turns with ours; 0 where nobody says.
+	Spread float64 `json:"spread_us,omitempty"`
+}
+
+// ReadPeers reads lines of JSON; lines that do not begin with { are skipped,
+// since programs under a launcher print more than they mean to. It also reads
+// what vLLM's benchmark_device_communicators.py writes by --output-json.
+func ReadPeers(r io.Reader) ([]Peer, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("figures of peers: %w", err)
+	}
+	list, err := readVLLM(data)
+	if err != nil || list != nil {
+		return list, err
+	}
+	in := bufio.NewScanner(bytes.NewReader(data))
+	for n := 1; in.Scan(); n++ {
+		line := strings.TrimSpace(in.Text())
+		if !strings.HasPrefix(line, "{") {
+			continue
+		}
+		var p Peer
+		if err := json.Unmarshal([]byte(line), &p); err != nil {
+			return nil, Usagef("line %d is no figure of a peer: %v", n, err)
+		}
+		if p.Op == "" || p.Name == "" || p.Ranks < 1 || !(p.Micros > 0) {
+			return nil, Usagef("line %d is no figure of a peer: it needs op, name, ranks and us", n)
+		}
+		list = append(list, p)
+	}
+	if err := in.Err(); err != nil {
+		return nil, fmt.Errorf("figures of peers: %w", err)
+	}
+	if len(list) == 0 {
+		return nil, Usagef("there are no figures of peers in it")
+	}
+	return list, nil
+}
+
+// vllmFile is what vLLM's benchmark writes by --output-json, as far as it is
+// read here.
+type vllmFile struct {
+	Ranks   int    `json:"world_size"`
+	DType   string `json:"dtype"`
+	Hidden  int64  `json:"hidden_size"`
+	Results map[string]struct {
+		Millis map[string]float64 `json:"timings"` // by communicator
+	} `json:"results"` // by rows
+}
+
+// readVLLM returns the figures of a file by vLLM's benchmark; none of another.
+func readVLLM(data []byte) ([]Peer, error) {
+	var f vllmFile
+	if json.Unmarshal(data, &f) != nil || f.Results == nil {
+		return nil, nil
+	}
+	dtype, ok := map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}[f.DType]
+	if !ok || f.Ranks < 1 || f.Hidden < 1 {
+		return nil, Usagef("a file of vLLM's benchmark with %d ranks, type %q, hidden size %d", f.Ranks, f.DType, f.Hidden)
+	}
+	var list []Peer
+	for rows, r := range f.Results {
+		n, err := strconv.ParseInt(rows, 10, 64)
+		if err != nil {
+			return nil, Usagef("a file of vLLM's benchmark with %q rows", rows)
+		}
+		for name, ms := range r.Millis {
+			list = append(list, Peer{Op: "all_reduce", Name: name, Ranks: f.Ranks, Bytes: n * f.Hidden * 2, DType: dtype, Issued: "graph", Micros: math.Round(ms*1e6) / 1e3})
+		}
+	}
+	slices.SortFunc(list, func(a, b Peer) int {
+		return strings.Compare(fmt.Sprintf("%012d %s", a.Bytes, a.Name), fmt.Sprintf("%012d %s", b.Bytes, b.Name))
+	})
+	return list, nil
+}

@@ -1,0 +1,37 @@
+// Package longtest says how much tests do: enough for every change, or, as `make long` has
+// them, all that they can, with cases drawn from a seed that is new each time.
+package longtest
+
+import (
+	"strconv"
+	"testing"
+)
+
+// seed is set by the linker in long runs (see the Makefile).
+var seed string
+
+// On reports whether this is a long run.
+func On() bool { return seed != "" }
+
+// Of returns how many of something a test does: so many in each run, or all in a long one.
+func Of(usual, all int) int {
+	if On() {
+		return all
+	}
+	return usual
+}
+
+// Seed is what a test draws its cases from: 0, or in a long run the seed of that run, which
+// a failure shows.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	if !On() {
+		return 0
+	}
+	n, err := strconv.ParseUint(seed, 10, 64)
+	if err != nil {
+		t.Fatalf("the seed of this run: %v", err)
+	}
+	t.Logf("drawn from seed %d; again with: make long SEED=%[1]d", n)
+	return n
+}

@@ -1,0 +1,107 @@
+package tune
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/ir"
+)
+
+// opsKept lists the collectives of the CPU machine's table for 2 ranks.
+func opsKept(t *testing.T) (names []string) {
+	t.Helper()
+	f := foundFor(t, "cpu")
+	if f.Table == nil {
+		t.Fatal(f.Ignored)
+	}
+	for _, e := range f.Table.Entries {
+		names = append(names, e.Op)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// tuneOne tunes one collective of the CPU machine upon a table.
+func tuneOne(t *testing.T, ctx context.Context, base comm.Found, said func(string), ops ...ir.Op) (*Tuned, error) {
+	t.Helper()
+	file, err := TableFile(base, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Tune(ctx, Options{Ranks: 2, Base: base, File: file, Ops: ops, Sizes: []int64{1024}, Progress: said})
+}
+
+// TestTuneAtOnce: tunings that began with the same table, here none, all are in that
+// which there is at the end.
+func TestTuneAtOnce(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	base := foundFor(t, "cpu")
+	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpBroadcast} {
+		if u, err := tuneOne(t, context.Background(), base, nil, op); err != nil || len(u.Notes) > 0 || u.Hash != foundFor(t, "cpu").Table.Hash() {
+			t.Fatalf("%s: %+v, %v", op, u, err)
+		}
+	}
+	if got := opsKept(t); !slices.Equal(got, []string{"all_gather", "all_reduce", "broadcast"}) {
+		t.Errorf("kept are %q", got)
+	}
+}
+
+// TestTuneInterrupted: what was measured before, by this tuning or another, stays.
+func TestTuneInterrupted(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	if _, err := tuneOne(t, context.Background(), foundFor(t, "cpu"), nil, ir.OpBroadcast); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(context.Background())
+	_, err := tuneOne(t, ctx, foundFor(t, "cpu"), func(s string) {
+		if strings.Contains(s, "all_gather") {
+			interrupt()
+		}
+	}, ir.OpAllReduce, ir.OpAllGather)
+	if err == nil {
+		t.Error("it ended well")
+	}
+	if got := opsKept(t); !slices.Equal(got, []string{"all_reduce", "broadcast"}) {
+		t.Errorf("kept are %q", got)
+	}
+}
+
+// TestTuneAside: a table that cannot be used lies beside the new one, and a tuning that
+// writes elsewhere leaves it where it is; both say so.
+func TestTuneAside(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	if _, err := tuneOne(t, context.Background(), foundFor(t, "cpu"), nil, ir.OpBroadcast, ir.OpAllGather); err != nil {
+		t.Fatal(err)
+	}
+	file := foundFor(t, "cpu").From
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := strings.Replace(string(data), `"version": 1`, `"version": 2`, 1)
+	if err := os.WriteFile(file, []byte(newer), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	base := foundFor(t, "cpu")
+	u, err := Tune(context.Background(), Options{Ranks: 2, Base: base, File: t.TempDir() + "/mine.json", Ops: []ir.Op{ir.OpBroadcast}, Sizes: []int64{1024}})
+	if err != nil || len(u.Notes) != 1 || !strings.HasSuffix(u.Notes[0], "it has version 2; this hocket reads version 1") {
+		t.Errorf("elsewhere: %+v, %v", u, err)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != newer {
+		t.Errorf("the table is %s, %v", got, err)
+	}
+	u, err = tuneOne(t, context.Background(), base, nil, ir.OpAllReduce)
+	if err != nil || len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "this hocket reads version 1; that file is now "+file+".old.1") {
+		t.Errorf("here: %+v, %v", u, err)
+	}
+	if got, err := os.ReadFile(file + ".old.1"); err != nil || string(got) != newer {
+		t.Errorf("beside is %s, %v", got, err)
+	}
+	if got := opsKept(t); !slices.Equal(got, []string{"all_reduce"}) {
+		t.Errorf("kept are %q", got)
+	}
+}

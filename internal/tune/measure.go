@@ -1,0 +1,481 @@
+package tune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Rounds that count; few of large calls, whose times differ by less than 1 % from
+// round to round.
+const (
+	tuneRounds = 5
+	fewRounds  = 2
+)
+
+// tuneKind measures a kind and puts its entry into the table.
+func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *comm.Table) error {
+	if err := whole.Dress(ctx, k.dt); err != nil {
+		return err
+	}
+	if u.askedOf != k.members {
+		if err := u.forget(); err != nil {
+			return err
+		}
+		u.askedOf = k.members
+	}
+	a := whole.Team(k.members)
+	upon := u.upon(k)
+	list, err := u.measureAll(ctx, a, k, upon)
+	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) { // it may be wrong at other sizes, too
+		upon = nil
+		list, err = u.measureAll(ctx, a, k, nil)
+	}
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	var e comm.Entry
+	if upon != nil {
+		e = entryUpon(upon, list)
+	} else {
+		e = entryOf(k, list)
+		e.Full = u.Full && u.Sizes == nil
+	}
+	return u.keep(ctx, t, e)
+}
+
+// measureAll measures a kind's calls, upon a shipped entry if there is one, and
+// returns those of which there are figures, by size. The largest is the first: NCCL
+// is among what is measured of it, and its communicators are made while kernels are
+// compiled.
+func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *comm.Entry) ([]measured, error) {
+	var list []measured
+	for _, c := range slices.Backward(u.calls(k)) {
+		u.begun++
+		u.doing = fmt.Sprintf("%d of %d: %s of %s, %s, on %d ranks", min(u.begun, u.total), u.total, c.Op, contest.BytesText(c.Bytes), k.dt, k.members)
+		m, err := measured{}, error(nil)
+		if upon != nil {
+			m, err = u.confirm(ctx, a, k, c, upon)
+		}
+		if err == nil && !m.known {
+			m, err = u.tuneCall(ctx, a, c)
+		}
+		if err != nil {
+			return nil, err
+		}
+		u.pace.measured()
+		if len(m.best) > 0 {
+			list = append(list, m)
+		}
+	}
+	slices.Reverse(list)
+	return list, nil
+}
+
+// progress tells by what the call that is under way is measured: one of many ranks can take
+// seconds by each algorithm.
+func (u *tuner) progress(by string) {
+	if u.Progress != nil {
+		u.Progress(u.doing + ", by " + by)
+	}
+}
+
+// foresee has the machine compile what kinds need while others are measured: that
+// takes longer than measuring. It is for those of the first number of members.
+func (u *tuner) foresee(whole *contest.Arena, kinds []kind) {
+	u.askedOf = kinds[0].members
+	for _, k := range kinds {
+		if k.members != u.askedOf {
+			continue
+		}
+		a := whole.Team(k.members)
+		a.Type = k.dt
+		upon := u.upon(k)
+		for _, c := range slices.Backward(u.calls(k)) {
+			var list []device.Tuning
+			if upon != nil {
+				list = u.toConfirm(a, k, c, upon)
+			}
+			if list == nil {
+				list = u.names(a, c)
+			}
+			u.foreseeCall(a, c, list)
+		}
+	}
+}
+
+// foreseeOpening has the machine compile what a tuning needs while it is opened, if it
+// can tell before.
+func (u *tuner) foreseeOpening() {
+	w, err := u.machine.DryRun(u.Ranks)
+	if err != nil {
+		return // Open tells of it
+	}
+	a := &contest.Arena{World: w, Type: ir.BF16, Dispatch: comm.NewDispatch(w, u.machine.Caps(), nil, comm.Policy{})}
+	for r := range w.Ranks() {
+		d := w.Device(r)
+		s, err := d.NewStream(device.StreamOptions{Name: "collectives"})
+		if err != nil {
+			return
+		}
+		a.Members = append(a.Members, comm.Member{Rank: r, Stream: s})
+		for _, list := range []*[]device.Memory{&a.In, &a.Out} {
+			mem, err := d.Alloc(u.largest()[0].Bytes, device.Shared)
+			if err != nil {
+				return
+			}
+			*list = append(*list, mem)
+		}
+	}
+	u.own = len(w.TeamAlgorithms()) > 0
+	u.identity = comm.Identity(u.machine.Name(), w)
+	if todo := u.kinds(); len(todo) > 0 {
+		u.foresee(a, todo)
+	}
+}
+
+func (u *tuner) foreseeCall(a *contest.Arena, c contest.Call, list []device.Tuning) {
+	t := u.ask(a)
+	if t == nil {
+		return
+	}
+	for _, tune := range list {
+		in := a.Instance(c, 0, tune, true)
+		t.PrepareAhead(tune, &in.Collective)
+	}
+}
+
+// ask returns a team of the arena that is kept for questions; nil where there is
+// none.
+func (u *tuner) ask(a *contest.Arena) device.Team {
+	if u.asked == nil && len(a.World.TeamAlgorithms()) > 0 {
+		u.asked, _ = a.World.OpenTeam(a.Members) // the channel says why there is none
+	}
+	return u.asked
+}
+
+// forget closes the team that questions are asked of.
+func (u *tuner) forget() error {
+	t := u.asked
+	if u.asked = nil; t == nil {
+		return nil
+	}
+	return t.Close()
+}
+
+// measured is a call with what was fastest.
+type measured struct {
+	call contest.Call
+	best []timed
+	// confirmed says that the shipped table is right at this size; known, that it says
+	// enough of those that were not measured.
+	confirmed, known bool
+}
+
+// timed is a tuning's time; ordered says that it is allowed where sums have to
+// be in order.
+type timed struct {
+	comm.Timed
+	ordered bool
+}
+
+// finalists is how many tunings are measured more than once.
+func (u *tuner) finalists() int {
+	if u.Full {
+		return 10
+	}
+	return 4
+}
+
+// tuneCall measures a call by all algorithms roughly, where it is to be full also
+// by grids of those that come near the fastest, and the best of all in turns.
+func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) (measured, error) {
+	m := measured{call: c}
+	first, err := u.glance(ctx, a, c, u.names(a, c))
+	if err == nil && len(first) == 0 {
+		first, err = u.glance(ctx, a, c, contest.NamesOnly(comm.Schedules()))
+	}
+	if err != nil {
+		return m, err
+	}
+	near := within(first, 1.4)
+	if u.Full && u.own {
+		u.foreseeCall(a, c, instances(near))
+		near, err = descend(near, func(list []device.Tuning) ([]timed, error) { return u.glance(ctx, a, c, list) })
+		if err != nil {
+			return m, err
+		}
+		near = within(near, 1.15)
+	}
+	near = near[:min(len(near), u.finalists())]
+	var again []device.Tuning
+	for _, x := range near {
+		again = append(again, x.Tuning)
+	}
+	rounds := tuneRounds
+	if c.Bytes >= 16<<20 && !u.Full {
+		rounds = fewRounds
+	}
+	if m.best, err = u.try(ctx, a, c, again, rounds); err != nil {
+		return m, err
+	}
+	m.best = ranked(append(m.best, first...))
+	return m, nil
+}
+
+// names lists what to try first: all algorithms as the machine launches them by
+// itself, and what is shipped for GPUs. Where a machine has its own, schedules are
+// worth the time only where there is much of it.
+func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
+	others := slices.DeleteFunc(a.Dispatch.Algorithms(), func(n string) bool {
+		return comm.ByNCCL(n) || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
+	})
+	// NCCL first: the first call makes its communicators, which takes as long as
+	// the first kernels take to be compiled.
+	list := contest.NamesOnly(append(contest.Named(a.Dispatch, "nccl"), others...))
+	if u.own {
+		in := a.Instance(c, 0, device.Tuning{}, true)
+		for _, t := range u.shipped.Best(&in) {
+			if !slices.Contains(list, t) {
+				list = append(list, t)
+			}
+		}
+	}
+	return list
+}
+
+// within returns those that take at most so many times as long as the fastest,
+// the fastest first.
+func within(list []timed, times float64) []timed {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b timed) int { return cmp.Compare(a.Micros, b.Micros) })
+	for i := range list {
+		if list[i].Micros > times*list[0].Micros {
+			return list[:i]
+		}
+	}
+	return list
+}
+
+// axis is a way in which launches differ.
+type axis struct {
+	values []int
+	of     func(t *device.Tuning) *int
+}
+
+// launchAxes are walked one after the other, each over all its values with the
+// best of the others: blocks once more at the end, when the rest is known.
+var launchAxes = func() []axis {
+	blocks := axis{[]int{4, 8, 16, 32, 64, 96, 132}, func(t *device.Tuning) *int { return &t.Blocks }}
+	unroll := axis{[]int{1, 2, 4, 8}, func(t *device.Tuning) *int { return &t.Unroll }}
+	threads := axis{[]int{256, 512, 1024}, func(t *device.Tuning) *int { return &t.Threads }}
+	return []axis{blocks, unroll, threads, blocks}
+}()
+
+// instances lists launches of the algorithms that are near which between them need
+// every kernel that any launch of those does.
+func instances(near []timed) []device.Tuning {
+	var list []device.Tuning
+	for _, x := range near {
+		for _, unroll := range []int{1, 2, 4, 8} {
+			for _, threads := range []int{512, 1024} { // the registers of larger blocks are shared out otherwise
+				t := device.Tuning{Algo: x.Algo, Unroll: unroll, Threads: threads}
+				if !slices.Contains(list, t) {
+					list = append(list, t)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// descend looks for the best launch of each of the machine's own algorithms that
+// is near, from where it is best so far, and returns all that was measured.
+func descend(near []timed, measure func([]device.Tuning) ([]timed, error)) ([]timed, error) {
+	all := slices.Clone(near)
+	for i, x := range near {
+		first := slices.IndexFunc(near, func(o timed) bool { return o.Algo == x.Algo })
+		if first < i || slices.Contains(comm.Schedules(), x.Algo) || comm.ByNCCL(x.Algo) {
+			continue
+		}
+		best := x
+		for _, ax := range launchAxes {
+			var list []device.Tuning
+			for _, v := range ax.values {
+				t := best.Tuning
+				*ax.of(&t) = v
+				if !slices.ContainsFunc(all, func(o timed) bool { return o.Tuning == t }) {
+					list = append(list, t)
+				}
+			}
+			got, err := measure(list)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, got...)
+			best = within(append(got, best), math.Inf(1))[0]
+		}
+	}
+	return all, nil
+}
+
+// glance measures tunings roughly, one after the other, so that they need not all
+// have their memory at a time.
+func (u *tuner) glance(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning) ([]timed, error) {
+	u.foreseeCall(a, c, list)
+	var out []timed
+	for _, t := range list {
+		e, ordered, err := u.admit(ctx, a, c, t)
+		if err != nil {
+			return nil, err
+		}
+		if e == nil {
+			continue
+		}
+		us, err := roughly(ctx, a, e)
+		if err = errors.Join(err, e.Leave()); err != nil {
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.Op, contest.BytesText(c.Bytes), t.Algo, err)
+		}
+		out = append(out, timed{comm.Timed{Tuning: e.Way.Tuning, Micros: max(us, 0.01)}, ordered})
+	}
+	return out, nil
+}
+
+// roughly returns microseconds a call of one short chain, launch and all.
+func roughly(ctx context.Context, a *contest.Arena, e *contest.Entrant) (float64, error) {
+	e.Chains = contest.Chains{Long: 20, Eager: 10}
+	if e.Call.Bytes >= 16<<20 {
+		e.Chains.Long = 5
+	}
+	if err := a.Capture(ctx, e); err != nil {
+		return 0, err
+	}
+	if e.Long == nil {
+		return a.TimeEager(ctx, e)
+	}
+	n := e.Chains.Long
+	if err := a.Replay(ctx, e, e.Long, n); err != nil {
+		return 0, err
+	}
+	ids, err := a.Window(func() error { return a.Replay(ctx, e, e.Long, n) })
+	if err != nil {
+		return 0, err
+	}
+	us, err := a.Marks.Take(ctx, a.World, ids...)
+	if err != nil {
+		return 0, err
+	}
+	return slices.Max(us) / float64(n), nil
+}
+
+// try measures tunings in turns, so many rounds.
+func (u *tuner) try(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning, rounds int) (out []timed, err error) {
+	var entrants []*contest.Entrant
+	var inOrder []bool
+	defer func() {
+		for _, e := range entrants {
+			err = errors.Join(err, e.Leave())
+		}
+	}()
+	for _, t := range list {
+		e, ordered, err := u.admit(ctx, a, c, t)
+		if e == nil && err == nil {
+			continue
+		}
+		wrong := false
+		if err == nil {
+			wrong, err = u.recordedWrong(ctx, a, e)
+		}
+		if wrong {
+			err = e.Leave()
+		} else if e != nil {
+			entrants, inOrder = append(entrants, e), append(inOrder, ordered)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s of %s by %s: %w", c.Op, contest.BytesText(c.Bytes), t.Algo, err)
+		}
+	}
+	u.progress("those in front, in turns")
+	if err := a.Race(ctx, entrants, rounds, false); err != nil {
+		return nil, err
+	}
+	for i, e := range entrants {
+		out = append(out, timed{comm.Timed{Tuning: e.Way.Tuning, Micros: max(e.Way.Best(), 0.01)}, inOrder[i]})
+	}
+	return out, nil
+}
+
+// recordedWrong records the entrant's graphs, and reports whether their results
+// are wrong, which is noted.
+func (u *tuner) recordedWrong(ctx context.Context, a *contest.Arena, e *contest.Entrant) (bool, error) {
+	if err := a.Capture(ctx, e); err != nil || e.Short == nil {
+		return false, err
+	}
+	wrong, _, err := a.Check(ctx, e, func() error { return a.Replay(ctx, e, e.Short, e.Chains.Short) })
+	if wrong > 0 {
+		u.wrong(e.Call, e.Way.Tuning, wrong)
+	}
+	return wrong > 0, err
+}
+
+func (u *tuner) wrong(c contest.Call, t device.Tuning, elements int64) {
+	u.wrongs[t.Algo] = true
+	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.Op, contest.BytesText(c.Bytes), contest.TuningText(t), elements)
+}
+
+// admit opens a channel for a tuning, and says whether it is allowed where sums
+// have to be in order. It returns none for one that declines, and for one that
+// fails or whose result is wrong, which is noted.
+func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t device.Tuning) (*contest.Entrant, bool, error) {
+	if !u.possible(a, c, t) {
+		return nil, false, nil
+	}
+	u.progress(contest.TuningText(t))
+	began := u.pace.now()
+	e, err := a.Enter(c, a.Dispatch, t, false)
+	ordered := err == nil
+	if errors.Is(err, device.ErrUnsupported) {
+		e, err = a.Enter(c, a.Dispatch, t, true)
+	}
+	u.pace.preparedFrom(began)
+	switch {
+	case errors.Is(err, device.ErrUnsupported):
+		return nil, false, nil
+	case err != nil && a.Ended(ctx):
+		return nil, false, err
+	case err != nil:
+		u.note("%s of %s by %s: %v", c.Op, contest.BytesText(c.Bytes), contest.TuningText(t), err)
+		return nil, false, nil
+	}
+	wrong, _, err := a.Check(ctx, e, func() error { return a.Run(e, 1) })
+	if err != nil {
+		return nil, false, errors.Join(err, e.Leave())
+	}
+	if wrong > 0 {
+		u.wrong(c, t, wrong)
+		return nil, false, e.Leave()
+	}
+	return e, ordered, nil
+}
+
+// possible asks one team of the arena, kept for such questions, whether a launch
+// of the machine's own takes the call in any order: cheaper than a channel.
+func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool {
+	if !slices.Contains(a.World.TeamAlgorithms(), t.Algo) {
+		return true
+	}
+	asked := u.ask(a)
+	if asked == nil {
+		return true
+	}
+	in := a.Instance(c, 0, t, true)
+	return asked.Supports(t, &in.Collective) == nil
+}

@@ -1,0 +1,63 @@
+package hocket
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// Layout is how a parameter or result lies on the ranks.
+type Layout struct {
+	Port
+	// Blocks are the ranks' blocks. A rank without one holds none of it.
+	Blocks []Block
+}
+
+// Block is the part of a tensor that one rank holds.
+type Block struct {
+	Rank      int
+	Lo, Shape []int64 // where it begins in the tensor, and its shape
+}
+
+// Layouts returns how parameters and results lie, in the order of the signature, inout parameters at the end
+// of the results. Dims are those that are given, then what shapes of parameters say, by name, as in Run. It
+// plans the program, if no plan for these dims is there.
+func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout, err error) {
+	headers := map[string]*tensor.Tensor{}
+	for name, shape := range shapes {
+		headers[name] = &tensor.Tensor{Shape: shape}
+	}
+	b, err := m.dimsOf(headers)
+	if err != nil {
+		return nil, nil, err
+	}
+	maps.Copy(b.Dims, dims)
+	t, err := m.acquire(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer t.end()
+	all, err := m.unit.Dims(b.ir())
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := t.plan(ctx, b, all)
+	if err != nil {
+		return nil, nil, err
+	}
+	return layoutsOf(p.Inputs), layoutsOf(p.Outputs), nil
+}
+
+func layoutsOf(ios []plan.IO) (list []Layout) {
+	for _, io := range plan.Held(ios) {
+		l := Layout{Port: Port{Name: io.Name, DType: io.DType, Shape: slices.Clone(io.Shape)}}
+		for _, part := range io.Parts {
+			l.Blocks = append(l.Blocks, Block{int(part.Ref.Rank), slices.Clone(part.Lo), slices.Clone(part.Ref.Shape)})
+		}
+		list = append(list, l)
+	}
+	return list
+}

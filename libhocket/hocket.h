@@ -1,0 +1,26 @@
+/* The C interface of hocket, version 1.
+ *
+ * Functions that can fail return 0 (or no object) and set *error, if error is not NULL, to JSON:
+ *   {"kind": "...", "message": "...", ...}
+ * kind is one of program, input, memory, unsupported, lost, peer, disagree, closed, cancelled, handle, machine.
+ * Text that is returned is to be given back by hocket_free. Options are a JSON object, NULL or "" for none; an
+ * option that there is not is an error. Objects are numbers, never 0. All functions may be called by any thread.
+ *
+ * Not after fork(): the child has none of the threads that the library needs. */
+#ifndef HOCKET_H
+#define HOCKET_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* A dense row-major tensor in the caller's memory. */
+typedef struct {
+  const char *name;     /* of the parameter or result, without % */
+  const char *dtype;    /* f32, bf16, i64, ... as programs spell it */
+  int64_t rank;         /* whose block it is; -1 for a whole tensor */
+  int64_t dims;         /* entries of shape */
+  const int64_t *shape;
+  void *data;
+  int64_t bytes;
+} hocket_tensor;
+
+#endif

@@ -1,0 +1,225 @@
+// Command libhocket is the shared library by which other languages use hocket: a C interface to package capi,
+// declared in hocket.h. It is the only place that needs a C compiler:
+//
+//	go build -buildmode=c-shared -o libhocket.so ./libhocket
+package main
+
+/*
+#include <stdlib.h>
+#include "hocket.h"
+*/
+import "C"
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"hocket.example/hocket"
+	_ "hocket.example/hocket/cuda"
+	"hocket.example/hocket/internal/capi"
+)
+
+var library = capi.New()
+
+func main() {}
+
+// fail hands an error to the caller.
+func fail(err error, to **C.char) {
+	if err != nil && to != nil {
+		*to = C.CString(capi.Describe(err))
+	}
+}
+
+// guarded turns a panic into an error: none may leave the library.
+func guarded(to **C.char, do func() error) (ok bool) {
+	err := func() (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("a fault of hocket: %v", p)
+			}
+		}()
+		return do()
+	}()
+	fail(err, to)
+	return err == nil
+}
+
+func text(s *C.char) string {
+	if s == nil {
+		return ""
+	}
+	return C.GoString(s)
+}
+
+// hocket_version returns the version of this interface.
+//
+//export hocket_version
+func hocket_version() C.int { return capi.Version }
+
+// hocket_free gives back text that the library returned.
+//
+//export hocket_free
+func hocket_free(s *C.char) { C.free(unsafe.Pointer(s)) }
+
+// hocket_open opens a machine, and joins the other processes that a launcher started; 0 where it fails. *who
+// becomes {"rank": …, "size": …}.
+//
+//export hocket_open
+func hocket_open(options *C.char, who, e **C.char) (handle C.int64_t) {
+	guarded(e, func() error {
+		h, joined, err := library.Open(context.Background(), text(options))
+		if err != nil {
+			return err
+		}
+		handle = C.int64_t(h)
+		if who != nil {
+			out, err := json.Marshal(joined)
+			if err != nil {
+				return err
+			}
+			*who = C.CString(string(out))
+		}
+		return nil
+	})
+	return handle
+}
+
+// hocket_load loads the text of a program on a machine; 0 where it fails.
+//
+//export hocket_load
+func hocket_load(machine C.int64_t, program, options *C.char, e **C.char) (handle C.int64_t) {
+	guarded(e, func() error {
+		h, err := library.Load(int64(machine), text(program), text(options))
+		handle = C.int64_t(h)
+		return err
+	})
+	return handle
+}
+
+// hocket_layouts returns, as JSON, how parameters and results of a model lie on the ranks, for
+// {"dims": {NAME: N}, "shapes": {PARAMETER: [N, …]}}; NULL where it fails.
+//
+//export hocket_layouts
+func hocket_layouts(model C.int64_t, of *C.char, e **C.char) (layouts *C.char) {
+	guarded(e, func() error {
+		out, err := library.Layouts(context.Background(), int64(model), text(of))
+		if err == nil {
+			layouts = C.CString(out)
+		}
+		return err
+	})
+	return layouts
+}
+
+// hocket_parameters returns the names of a model's parameters, a JSON list; NULL where it fails.
+//
+//export hocket_parameters
+func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
+	guarded(e, func() error {
+		out, err := library.Parameters(int64(model))
+		if err == nil {
+			names = C.CString(out)
+		}
+		return err
+	})
+	return names
+}
+
+// hocket_bind sets a parameter for all runs to come; without data it takes that back. 0 where it fails.
+//
+//export hocket_bind
+func hocket_bind(model C.int64_t, t *C.hocket_tensor, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		all, err := tensors(t, 1)
+		if err != nil {
+			return err
+		}
+		return library.Bind(int64(model), all[0])
+	}))
+}
+
+// hocket_run begins a run and returns its number, which hocket_wait is to be called with; 0 where it fails.
+// Tensors must stay until then.
+//
+//export hocket_run
+func hocket_run(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor, outs C.int64_t, e **C.char) (run C.int64_t) {
+	guarded(e, func() error {
+		ts, err := tensors(in, ins)
+		results, oerr := tensors(out, outs)
+		if err = errors.Join(err, oerr); err != nil {
+			return err
+		}
+		h, err := library.Run(int64(model), ts, results)
+		run = C.int64_t(h)
+		return err
+	})
+	return run
+}
+
+// hocket_wait waits for a run for so many milliseconds at most. It returns 0 while the run goes on, 1 when it
+// has ended well, and -1 when it has failed.
+//
+//export hocket_wait
+func hocket_wait(run C.int64_t, milliseconds C.int64_t, e **C.char) (state C.int) {
+	if !guarded(e, func() error {
+		over, err := library.Wait(int64(run), time.Duration(milliseconds)*time.Millisecond)
+		state = truth(over)
+		return err
+	}) {
+		return -1
+	}
+	return state
+}
+
+// hocket_cancel has a run end soon; it is still to be waited for.
+//
+//export hocket_cancel
+func hocket_cancel(run C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Cancel(int64(run)) }))
+}
+
+// hocket_close closes a model or a machine.
+//
+//export hocket_close
+func hocket_close(object C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Close(int64(object)) }))
+}
+
+func truth(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// most bounds counts that no caller means.
+const most = 1 << 20
+
+func tensors(at *C.hocket_tensor, n C.int64_t) ([]capi.Tensor, error) {
+	if n < 0 || n > most || n > 0 && at == nil {
+		return nil, fmt.Errorf("%w: %d tensors", hocket.ErrInput, n)
+	}
+	list := make([]capi.Tensor, n)
+	for i, t := range unsafe.Slice(at, n) {
+		x := capi.Tensor{Name: text(t.name), Rank: int(t.rank), DType: text(t.dtype)}
+		if t.dims < 0 || t.dims > 64 || t.dims > 0 && t.shape == nil || t.bytes < 0 || t.bytes > 0 && t.data == nil {
+			return nil, fmt.Errorf("%w: %s has %d dimensions and %d bytes", hocket.ErrInput, x.Name, t.dims, t.bytes)
+		}
+		for _, e := range unsafe.Slice(t.shape, t.dims) {
+			x.Shape = append(x.Shape, int64(e))
+		}
+		switch {
+		case t.data == nil:
+		case t.bytes == 0:
+			x.Data = []byte{}
+		default:
+			x.Data = unsafe.Slice((*byte)(t.data), t.bytes)
+		}
+		list[i] = x
+	}
+	return list, nil
+}

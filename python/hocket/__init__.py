@@ -1,0 +1,36 @@
+"""hocket for Python: programs and collectives on tensors, in one process or several.
+
+    import hocket
+
+    mlp = hocket.load("mlp.hkt", dims={"T": 256})
+    y = mlp(x=x, w1=w1, w2=w2)              # whole tensors where this process is alone
+
+Under torchrun, mpirun, srun or "hocket launch" every process calls ``hocket.init()`` and does alike from there on.
+Programs then take and give this rank's blocks, and collectives are
+
+    hocket.all_reduce(t, op="sum")          # in place
+    y = hocket.all_gather(t)
+
+Tensors are those of torch or numpy, or anything with ``__dlpack__`` or the buffer protocol, dense and in the
+host's memory; torch and numpy are not needed. Results are made by the library of the first argument. Errors are
+exceptions below ``hocket.Error`` with hocket's text.
+"""
+
+from ._collectives import (
+    all_gather, all_gather_v, all_reduce, all_to_all, barrier, broadcast, reduce_scatter,
+)
+from ._commands import check, explain
+from ._errors import (
+    Cancelled, ClosedError, DeviceLostError, DisagreeError, Error, InputError, MachineError, OutOfMemoryError,
+    PeerError, ProgramError, UnsupportedError,
+)
+from ._model import Model, load
+from ._world import init, is_initialized, rank, shutdown, world_size
+
+__all__ = [
+    "Cancelled", "ClosedError", "DeviceLostError", "DisagreeError", "Error", "InputError", "MachineError", "Model",
+    "OutOfMemoryError", "PeerError", "ProgramError", "UnsupportedError", "all_gather", "all_gather_v", "all_reduce",
+    "all_to_all", "barrier", "broadcast", "check", "explain", "init", "is_initialized", "load", "rank",
+    "reduce_scatter", "shutdown", "world_size",
+]
+__version__ = "0.1"

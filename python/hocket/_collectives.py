@@ -1,0 +1,140 @@
+"""Collectives on tensors: programs of one statement, kept by dtype and size.
+
+Every rank calls them alike, in one order. They are planned and proved when they are first called for a size.
+"""
+
+from . import _lib, _model, _tensors, _world
+from ._errors import InputError
+
+_OPS = ("sum", "avg", "max", "min", "prod")
+
+
+def _program(key, text):
+    models = _world.state().models
+    if key not in models:
+        models[key] = _model.load(text, ranks=None)
+    return models[key]
+
+
+def _flat(t, what):
+    v = _tensors.view(t, what)
+    n = v.nbytes // _tensors.SIZES[v.dtype]
+    return v, n
+
+
+def _run(model, v, n, out, m):
+    """Runs a collective of n elements of the view v, of which m come to the view out."""
+    s = _world.state()
+    r = s.rank if s.size > 1 else -1
+    a, b = _tensors.View(v.keep, v.dtype, (n,), v.address, v.kind), _tensors.View(out.keep, v.dtype, (m,), out.address, out.kind)
+    _lib.run(model._handle, [a.struct("x", r)], [b.struct("y", r)])
+
+
+def _statement(name, dt, n, m, statement):
+    """A function that has each of the ranks give n elements and get m."""
+    w = _world.state().size
+    return (f"mesh r[{w}]\nfunc {name}(%x: {dt}[{n * w}/r]) -> {dt}[{m * w}/r] {{\n"
+            f"  %y = alloc {dt}[{m * w}/r]\n  {statement}\n  return %y\n}}\n")
+
+
+def _collective(name, t, out, shape, m, statement, variant=""):
+    v, n = _flat(t, "the tensor")
+    if out is None:
+        out, o = _tensors.empty(v, v.dtype, shape)
+    else:
+        o, got = _flat(out, "out")
+        if o.dtype != v.dtype or got != m:
+            raise InputError(f"out has {got} elements of {o.dtype}, and {m} of {v.dtype} come")
+    if n > 0 and m > 0:
+        text = _statement(name, v.dtype, n, m, statement)
+        _run(_program((name, v.dtype, n, m, variant), text), v, n, o, m)
+    return out
+
+
+def _per_rank(v, n, axis0, what):
+    w = _world.world_size()
+    if not v.shape or axis0 % w:
+        raise InputError(f"{what} of shape {list(v.shape)}: its first dimension does not divide by {w} processes")
+    return (axis0 // w, *v.shape[1:])
+
+
+def all_reduce(t, op="sum", out=None):
+    """Adds (or op: avg, max, min, prod) the ranks' tensors. In place, or into ``out``; returns where the result is."""
+    if op not in _OPS:
+        raise InputError(f"op is {op!r}; there are {', '.join(_OPS)}")
+    _, n = _flat(t, "the tensor")
+    return _collective("all_reduce", t, t if out is None else out, None, n, f"all_reduce %x into %y, over=r, op={op}", op)
+
+
+def all_gather(t, out=None):
+    """Joins the ranks' tensors along the first dimension, in the order of ranks."""
+    v, n = _flat(t, "the tensor")
+    w = _world.world_size()
+    shape = (w * v.shape[0], *v.shape[1:]) if v.shape else (w,)
+    return _collective("all_gather", t, out, shape, n * w, "all_gather %x into %y, over=r, axis=0")
+
+
+def all_gather_v(t, counts, out=None):
+    """Joins ``counts[i]`` rows of each rank i's tensor along the first dimension. Counts are the same on all ranks."""
+    v, n = _flat(t, "the tensor")
+    w = _world.world_size()
+    counts = [int(c) for c in counts]
+    if len(counts) != w or min(counts) < 0:
+        raise InputError(f"counts are {counts}; {w} of them, none negative, are wanted")
+    if not v.shape or v.shape[0] != counts[_world.rank()]:
+        raise InputError(f"the tensor of shape {list(v.shape)} has not counts[{_world.rank()}] = {counts[_world.rank()]} rows")
+    row = 1
+    for e in v.shape[1:]:
+        row *= e
+    most, total = max(counts), sum(counts)
+    shape = (total, *v.shape[1:])
+    if most * row == 0:
+        return _tensors.empty(v, v.dtype, shape)[0] if out is None else out
+    padded, p = _tensors.empty(v, v.dtype, (most * row,))
+    _tensors.copy(p, v)
+    text = (f"mesh r[{w}]\nfunc all_gather_v(%x: {v.dtype}[{most * w}/r, {row}]) -> {v.dtype}[{total * w}/r, {row}] {{\n"
+            f"  %y = alloc {v.dtype}[{total * w}/r, {row}]\n"
+            f"  all_gatherv %x into %y, over=r, axis=0, counts=({', '.join(map(str, counts))}{',' if w == 1 else ''})\n  return %y\n}}\n")
+    if out is None:
+        out, o = _tensors.empty(v, v.dtype, shape)
+    else:
+        o, got = _flat(out, "out")
+        if o.dtype != v.dtype or got != total * row:
+            raise InputError(f"out has {got} elements of {o.dtype}, and {total * row} of {v.dtype} come")
+    model = _program(("all_gather_v", v.dtype, row, tuple(counts)), text)
+    s = _world.state()
+    r = s.rank if s.size > 1 else -1
+    a = _tensors.View(p.keep, v.dtype, (most, row), p.address, p.kind)
+    b = _tensors.View(o.keep, v.dtype, (total, row), o.address, o.kind)
+    _lib.run(model._handle, [a.struct("x", r)], [b.struct("y", r)])
+    return out
+
+
+def reduce_scatter(t, op="sum", out=None):
+    """Adds (or op) the ranks' tensors; rank i gets the i-th block of the first dimension."""
+    if op not in _OPS:
+        raise InputError(f"op is {op!r}; there are {', '.join(_OPS)}")
+    v, n = _flat(t, "the tensor")
+    shape = _per_rank(v, n, v.shape[0] if v.shape else 1, "a tensor to scatter")
+    return _collective("reduce_scatter", t, out, shape, n // _world.world_size(),
+                       f"reduce_scatter %x into %y, over=r, op={op}, axis=0", op)
+
+
+def all_to_all(t, out=None):
+    """The i-th block of the first dimension goes to rank i; what comes is joined in the order of ranks."""
+    v, n = _flat(t, "the tensor")
+    _per_rank(v, n, v.shape[0] if v.shape else 1, "a tensor to exchange")
+    return _collective("all_to_all", t, out, v.shape, n, "all_to_all %x into %y, over=r, split=0, concat=0")
+
+
+def broadcast(t, root=0):
+    """Gives all ranks the tensor of rank ``root``, in place."""
+    if not 0 <= root < _world.world_size():
+        raise InputError(f"root is {root}; there are {_world.world_size()} processes")
+    _, n = _flat(t, "the tensor")
+    return _collective("broadcast", t, t, None, n, f"broadcast %x into %y, over=r, root={root}", root)
+
+
+def barrier():
+    """Returns when all ranks have come."""
+    all_reduce(memoryview(bytearray(4)).cast("i"))

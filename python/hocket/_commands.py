@@ -1,0 +1,68 @@
+"""What the command line prints as JSON."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+
+from ._errors import Error, InputError, ProgramError, UnsupportedError
+
+
+def _command():
+    named = os.environ.get("HOCKET_COMMAND")
+    if named:
+        return named
+    # Where the wheel's installer put it: beside other commands, or below the folder that was asked for.
+    for folder in (sysconfig.get_path("scripts"), pathlib.Path(__file__).parents[1] / "bin"):
+        path = shutil.which("hocket", path=str(folder))
+        if path:
+            return path
+    path = shutil.which("hocket")
+    if path:
+        return path
+    raise UnsupportedError("hocket's command is not there: install the wheel, or name the file in HOCKET_COMMAND")
+
+
+def _run(verb, program, dims, func, ranks, words):
+    if isinstance(program, str) and "\n" in program:
+        with tempfile.TemporaryDirectory() as d:
+            path = pathlib.Path(d) / "program.hkt"
+            path.write_text(program, encoding="utf-8")
+            return _run(verb, path, dims, func, ranks, words)
+    args = [_command(), verb, os.fspath(program), "--json", *words]
+    for name, n in (dims or {}).items():
+        args += ["--dim", f"{name}={n}"]
+    if func is not None:
+        args += ["--func", func]
+    if ranks is not None:
+        args += ["-n", str(ranks)]
+    alone = {k: v for k, v in os.environ.items() if k not in ("WORLD_SIZE", "HOCKET_WORLD_SIZE")}
+    p = subprocess.run(args, capture_output=True, text=True, env=alone, check=False)
+    try:
+        out = json.loads(p.stdout)
+    except json.JSONDecodeError:
+        raise Error(f"{' '.join(args)} ended with {p.returncode}: {p.stderr.strip()}") from None
+    if p.returncode == 2:
+        raise InputError("; ".join(d["message"] for d in out.get("diagnostics", [])))
+    return out, p.returncode
+
+
+def check(program, dims=None, func=None, ranks=None):
+    """Proves a program or refutes it: the object that ``hocket check --json`` prints. A program that is refused or
+    refuted is a ProgramError, which says where and why, and has the object as ``result``."""
+    out, code = _run("check", program, dims, func, ranks, [])
+    if code == 1:
+        text = "\n".join(f"{d.get('file', '')}:{d.get('line', 0)}: {d['message']}" + (f" ({d['help']})" if d.get("help") else "")
+                         for d in out.get("diagnostics", []))
+        e = ProgramError(text)
+        e.result = out
+        raise e
+    return out
+
+
+def explain(program, dims=None, func=None, ranks=None, strategy="auto"):
+    """What strategies are predicted to cost: the object that ``hocket opt --explain --json`` prints."""
+    return _run("opt", program, dims, func, ranks, ["--explain", "--strategy", strategy])[0]

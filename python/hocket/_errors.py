@@ -1,0 +1,71 @@
+"""Exceptions, by the kinds that the library tells."""
+
+import json
+
+
+class Error(Exception):
+    """Whatever hocket refuses or fails at."""
+
+
+class ProgramError(Error):
+    """A program is wrong, or refuted."""
+
+
+class InputError(Error, ValueError):
+    """Arguments, options or tensors are wrong."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """A device, or the host, has too little memory."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """The machine cannot do that."""
+
+
+class DeviceLostError(Error):
+    """A device is lost to this process: start anew."""
+
+
+class PeerError(Error):
+    """Another process died, stopped, or did not come. ``rank``, ``pid`` and ``host`` tell which."""
+
+    def __init__(self, message, rank=None, pid=None, host=None):
+        super().__init__(message)
+        self.rank, self.pid, self.host = rank, pid, host
+
+
+class DisagreeError(Error):
+    """Processes have different values where all must have the same: ``values``, by rank."""
+
+    def __init__(self, message, what="", values=None):
+        super().__init__(message)
+        self.what, self.values = what, {int(r): v for r, v in (values or {}).items()}
+
+
+class ClosedError(Error):
+    """The machine, model or world is closed."""
+
+
+class Cancelled(Error):
+    """The run was cancelled."""
+
+
+class MachineError(Error):
+    """The machine failed."""
+
+
+_kinds = {
+    "program": ProgramError, "input": InputError, "memory": OutOfMemoryError, "unsupported": UnsupportedError,
+    "lost": DeviceLostError, "closed": ClosedError, "cancelled": Cancelled, "handle": ClosedError,
+}
+
+
+def of(text):
+    """The exception for the library's JSON."""
+    f = json.loads(text)
+    if f["kind"] == "peer":
+        return PeerError(f["message"], f.get("rank"), f.get("pid"), f.get("host"))
+    if f["kind"] == "disagree":
+        return DisagreeError(f["message"], f.get("what", ""), f.get("values"))
+    return _kinds.get(f["kind"], MachineError)(f["message"])

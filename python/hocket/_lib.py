@@ -1,0 +1,109 @@
+"""The shared library, by ctypes."""
+
+import ctypes
+import functools
+import json
+import os
+import pathlib
+
+from . import _errors
+
+ABI = 1  # hocket.h's version that this package is for
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("dtype", ctypes.c_char_p), ("rank", ctypes.c_int64), ("dims", ctypes.c_int64),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("data", ctypes.c_void_p), ("bytes", ctypes.c_int64),
+    ]
+
+
+_text = ctypes.POINTER(ctypes.c_char)  # not c_char_p, which forgets the address to free
+_error = ctypes.POINTER(_text)
+_signatures = {
+    "hocket_version": (ctypes.c_int, []),
+    "hocket_free": (None, [_text]),
+    "hocket_open": (ctypes.c_int64, [ctypes.c_char_p, _error, _error]),
+    "hocket_load": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, _error]),
+    "hocket_layouts": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_parameters": (_text, [ctypes.c_int64, _error]),
+    "hocket_bind": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(Tensor), _error]),
+    "hocket_run": (ctypes.c_int64, [ctypes.c_int64, ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.POINTER(Tensor),
+                                    ctypes.c_int64, _error]),
+    "hocket_wait": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int64, _error]),
+    "hocket_cancel": (ctypes.c_int, [ctypes.c_int64, _error]),
+    "hocket_close": (ctypes.c_int, [ctypes.c_int64, _error]),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def _load():
+    named = os.environ.get("HOCKET_LIBRARY")
+    path = pathlib.Path(named) if named else pathlib.Path(__file__).parent / "libhocket.so"
+    if not path.exists():
+        raise _errors.UnsupportedError(
+            f"hocket's library is not at {path}: install the wheel, or name the file in HOCKET_LIBRARY")
+    lib = ctypes.CDLL(str(path))
+    for name, (result, args) in _signatures.items():
+        f = getattr(lib, name)
+        f.restype, f.argtypes = result, args
+    if lib.hocket_version() != ABI:
+        raise _errors.UnsupportedError(
+            f"{path} has version {lib.hocket_version()} of the interface, and this package is for version {ABI}")
+    return lib, os.getpid()
+
+
+def lib():
+    """The library; an error in a process that was forked since, which has none of its threads."""
+    loaded, pid = _load()
+    if os.getpid() != pid:
+        raise _errors.UnsupportedError(
+            "hocket was used before this process was forked: use it in the parent, or start workers by spawn")
+    return loaded
+
+
+def _take(text):
+    value = ctypes.cast(text, ctypes.c_char_p).value.decode()
+    lib().hocket_free(text)
+    return value
+
+
+def call(name, *args):
+    """Calls a function that can fail; its exception if it does."""
+    error = _text()
+    result = getattr(lib(), name)(*args, ctypes.byref(error))
+    if error:
+        raise _errors.of(_take(error))
+    return result
+
+
+def call_text(name, *args):
+    """Likewise, one that returns text."""
+    return _take(call(name, *args))
+
+
+def open_machine(options):
+    """Opens a machine; its number and who this process is."""
+    who = _text()
+    handle = call("hocket_open", json.dumps(options).encode(), ctypes.byref(who))
+    return handle, json.loads(_take(who))
+
+
+def run(model, ins, outs):
+    """Runs a model on lists of Tensor. Signals are seen meanwhile."""
+    pack = lambda ts: (Tensor * len(ts))(*ts)  # noqa: E731
+    ticket = call("hocket_run", model, pack(ins), len(ins), pack(outs), len(outs))
+    try:
+        while not call("hocket_wait", ticket, 100):
+            pass
+    except _errors.Error:
+        raise
+    except BaseException:  # KeyboardInterrupt: tensors must stay until the run is over
+        call("hocket_cancel", ticket)
+        while True:
+            try:
+                if call("hocket_wait", ticket, 1000):
+                    break
+            except _errors.Error:
+                break
+        raise

@@ -1,0 +1,121 @@
+"""Programs as callables."""
+
+import json
+import os
+
+from . import _lib, _tensors, _world
+from ._errors import InputError
+
+
+def load(program, dims=None, func=None, ranks=None, weights=None, **options):
+    """Loads a program: a path to a .hkt file, or the text itself.
+
+    ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
+    text leaves it open, ``weights`` are tensors to bind. Options are those of loading: ``strategy``, ``algorithm``,
+    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
+
+    Among several processes the model takes and gives the blocks of this process's ranks, whole results with
+    ``gather=True``.
+    """
+    name = "program.hkt"
+    if not isinstance(program, str) or "\n" not in program:
+        name = os.fspath(program)
+        with open(name, encoding="utf-8") as f:
+            program = f.read()
+    s = _world.state()
+    o = {"name": name, "local": s.size > 1, **options}
+    for key, value in (("dims", dims), ("func", func), ("ranks", ranks)):
+        if value is not None:
+            o[key] = value
+    handle = _lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode())
+    model = Model(handle, s, bool(options.get("gather")))
+    for key, t in (weights or {}).items():
+        model.bind(key, t)
+    return model
+
+
+class Model:
+    """A loaded program. Calling it runs it; threads take turns."""
+
+    def __init__(self, handle, state, gather):
+        self._handle, self._world, self._gather = handle, state, gather
+        self._bound, self._layouts, self._names = {}, {}, None
+
+    def bind(self, name, t):
+        """Sets a parameter for all calls to come: a whole tensor, whose bytes must not change. None takes it back."""
+        v = None if t is None else _tensors.view(t, name)
+        struct = v.struct(name) if v else _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0)
+        _lib.call("hocket_bind", self._handle, struct)
+        self._bound[name] = v
+
+    def layouts(self, dims=None, shapes=None):
+        """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
+        {"in": [...], "out": [...]}, each with name, dtype, shape and blocks."""
+        key = json.dumps({"dims": dims or {}, "shapes": shapes or {}}, sort_keys=True)
+        if key not in self._layouts:
+            self._layouts[key] = json.loads(_lib.call_text("hocket_layouts", self._handle, key.encode()))
+        return self._layouts[key]
+
+    def __call__(self, *args, dims=None, **kwargs):
+        """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
+        load do not fix. One result comes by itself, several as a tuple."""
+        mine = self._own()
+        views = self._named(args, kwargs)
+        shapes = {} if mine else {name: v.shape for name, v in views.items()}
+        layouts = self.layouts(dims, shapes)
+        given = [v for v in (*views.values(), *self._bound.values()) if v]
+        like = given[0] if given else _tensors.View(None, "f32", (), 0, "buffer")
+        self._check(layouts, views)
+        ins = []
+        for p in layouts["in"]:
+            if p["name"] in views:
+                ins += [views[p["name"]].struct(p["name"], r) for r in self._ranks(p, mine)]
+        results, outs = [], []
+        for p in layouts["out"]:
+            whole = not mine or self._gather
+            for r in [-1] if whole else self._ranks(p, mine):
+                shape = p["shape"] if r < 0 else next(b["shape"] for b in p["blocks"] if b["rank"] == r)
+                t, v = _tensors.empty(like, p["dtype"], shape)
+                results.append(t)
+                outs.append(v.struct(p["name"], r))
+        _lib.run(self._handle, ins, outs)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _named(self, args, kwargs):
+        """Views of arguments by parameter."""
+        free = [n for n in self._parameters() if n not in kwargs and self._bound.get(n) is None]
+        if len(args) > len(free):
+            raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
+        return {n: _tensors.view(t, n) for n, t in (*zip(free, args), *kwargs.items())}
+
+    def _parameters(self):
+        if self._names is None:
+            self._names = json.loads(_lib.call_text("hocket_parameters", self._handle))
+        return self._names
+
+    def _check(self, layouts, views):
+        """The library says what is missing or misshapen; that a name is no parameter it says here."""
+        unknown = sorted(set(views) - {p["name"] for p in layouts["in"]})
+        if unknown:
+            raise InputError(f"there is no parameter {', '.join(unknown)}")
+
+    def _own(self):
+        """The ranks of this process where there are several; one each."""
+        return {self._world.rank} if self._world.size > 1 else set()
+
+    def _ranks(self, port, mine):
+        if not mine:
+            return [-1]
+        return [b["rank"] for b in port["blocks"] if b["rank"] in mine]
+
+    def close(self):
+        """Unloads the program."""
+        if self._handle:
+            handle, self._handle = self._handle, 0
+            _lib.call("hocket_close", handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

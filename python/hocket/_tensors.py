@@ -1,0 +1,151 @@
+"""Tensors of others: where their bytes are, and new ones like them."""
+
+import ctypes
+import sys
+
+from . import _lib
+from ._errors import InputError
+
+SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i64": 8}
+_TORCH = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
+_FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32", "l": "i64", "q": "i64"}
+
+
+def _is(t, module, name):
+    m = sys.modules.get(module)
+    return m is not None and isinstance(t, getattr(m, name))
+
+
+class View:
+    """A dense tensor's memory, which ``keep`` holds."""
+
+    def __init__(self, keep, dtype, shape, address, kind):
+        self.keep, self.dtype, self.shape, self.address, self.kind = keep, dtype, tuple(shape), address, kind
+
+    @property
+    def nbytes(self):
+        n = SIZES[self.dtype]
+        for e in self.shape:
+            n *= e
+        return n
+
+    def struct(self, name, rank=-1):
+        shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
+        t = _lib.Tensor(name.encode(), self.dtype.encode(), rank, len(self.shape), shape, self.address, self.nbytes)
+        t._keep = (self.keep, shape)
+        return t
+
+
+def view(t, what="a tensor"):
+    """Where the bytes of a tensor of torch, numpy, DLPack or the buffer protocol are."""
+    if isinstance(t, View):
+        return t
+    if _is(t, "torch", "Tensor"):
+        return _of_torch(t, what)
+    if _is(t, "numpy", "ndarray"):
+        return _of_numpy(t, what)
+    if hasattr(t, "__dlpack__"):
+        return _of_dlpack(t, what)
+    try:
+        m = memoryview(t)
+    except TypeError:
+        raise InputError(f"{what} is a {type(t).__name__}, not a tensor") from None
+    dtype = _FORMATS.get(m.format)
+    if dtype is None or not m.c_contiguous or SIZES[dtype] != m.itemsize:
+        raise InputError(f"{what} has format {m.format!r}; dense buffers of f, d, e, i, q are taken")
+    if m.readonly:
+        m, t = None, bytearray(t)
+        return _of_buffer(t, dtype, memoryview(t).nbytes // SIZES[dtype])
+    keep = (ctypes.c_char * m.nbytes).from_buffer(m)
+    return View((m, keep), dtype, m.shape, ctypes.addressof(keep), "buffer")
+
+
+def _of_buffer(b, dtype, n):
+    keep = (ctypes.c_char * len(b)).from_buffer(b)
+    return View((b, keep), dtype, (n,), ctypes.addressof(keep), "buffer")
+
+
+def _of_torch(t, what):
+    dtype = _TORCH.get(str(t.dtype).removeprefix("torch."))
+    if dtype is None:
+        raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(SIZES)}")
+    if t.device.type != "cpu":
+        raise InputError(f"{what} is on {t.device}; tensors in the host's memory are taken")
+    if not t.is_contiguous():
+        raise InputError(f"{what} is not contiguous: call .contiguous()")
+    t = t.detach()
+    return View(t, dtype, t.shape, t.data_ptr(), "torch")
+
+
+def _of_numpy(a, what):
+    names = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
+    dtype = names.get(a.dtype.name)
+    if dtype is None and a.dtype.name == "bfloat16":  # ml_dtypes
+        dtype = "bf16"
+    if dtype is None or not a.dtype.isnative:
+        raise InputError(f"{what} has dtype {a.dtype}; there are {', '.join(SIZES)}, in the machine's byte order")
+    if not a.flags.c_contiguous:
+        raise InputError(f"{what} is not contiguous: call numpy.ascontiguousarray")
+    return View(a, dtype, a.shape, a.ctypes.data, "numpy")
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device", _DLDevice), ("ndim", ctypes.c_int), ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+def _of_dlpack(t, what):
+    """DLPack's version 0, whose capsule is not consumed: it lives as long as the view."""
+    capsule = t.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    dl = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+    dtype = {(0, 32): "i32", (0, 64): "i64", (2, 16): "f16", (2, 32): "f32", (2, 64): "f64", (4, 16): "bf16"}.get(
+        (dl.code, dl.bits))
+    shape = [dl.shape[i] for i in range(dl.ndim)]
+    if dl.device.type != 1:
+        raise InputError(f"{what} is on DLPack device {dl.device.type}; tensors in the host's memory are taken")
+    if dtype is None or dl.lanes != 1:
+        raise InputError(f"{what} has a DLPack type of code {dl.code} with {dl.bits} bits; there are {', '.join(SIZES)}")
+    if dl.strides:
+        step = 1
+        for i in reversed(range(dl.ndim)):
+            if shape[i] != 1 and dl.strides[i] != step:
+                raise InputError(f"{what} is not dense")
+            step *= shape[i]
+    return View((t, capsule), dtype, shape, (dl.data or 0) + dl.byte_offset, "dlpack")
+
+
+def empty(like, dtype, shape):
+    """A new tensor by the library of the view ``like``, and its view."""
+    if like.kind == "torch":
+        torch = sys.modules["torch"]
+        name = {v: k for k, v in _TORCH.items()}[dtype]
+        t = torch.empty(tuple(shape), dtype=getattr(torch, name))
+        return t, view(t)
+    if like.kind == "numpy" and dtype != "bf16":
+        numpy = sys.modules["numpy"]
+        names = {"f32": "float32", "f64": "float64", "f16": "float16", "i32": "int32", "i64": "int64"}
+        a = numpy.empty(tuple(shape), dtype=names[dtype])
+        return a, view(a)
+    n = 1
+    for e in shape:
+        n *= e
+    data = bytearray(n * SIZES[dtype])
+    v = _of_buffer(data, dtype, n)
+    v.shape = tuple(shape)
+    form = {"f32": "f", "f64": "d", "f16": "e", "i32": "i", "i64": "q", "bf16": "H"}[dtype]
+    shaped = memoryview(data).cast(form, tuple(shape)) if n and shape else memoryview(data).cast(form)
+    return shaped, v
+
+
+def copy(to, of):
+    """Copies the bytes of one view to the beginning of another."""
+    ctypes.memmove(to.address, of.address, of.nbytes)

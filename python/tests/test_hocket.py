@@ -1,0 +1,352 @@
+"""Tests of the Python package on the CPU machine. HOCKET_LIBRARY and HOCKET_COMMAND name what is tested.
+
+Run alone: python3 -m unittest. Tests of several processes start this file again as their members.
+"""
+
+import array
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+import hocket  # noqa: E402
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+try:
+    import torch
+except ImportError:
+    torch = None
+
+LINEAR = """dim T
+mesh tp[2]
+func f(%x: f32[T, 4], %w: f32[6/tp, 4]) -> (f32[T, 6], f32[T, 4]) {
+  %y = linear %x, %w
+  %z = add %x, %x
+  return %y, %z
+}
+"""
+
+
+def launch(n, what, **env):
+    """Runs a function of this file in n processes; their outputs."""
+    base = {**os.environ, **{k: str(v) for k, v in env.items()}, "HOCKET_RUN_ID": f"{what} {os.getpid()} {time.time()}",
+            "HOCKET_WORLD_SIZE": str(n)}
+    procs = [subprocess.Popen([sys.executable, __file__, "member", what], env={**base, "HOCKET_RANK": str(r)}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(n)]
+    out = []
+    for p in procs:
+        try:
+            text, _ = p.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            text = p.communicate()[0] + "\ntimed out"
+        out.append((p.returncode, text))
+    return out
+
+
+class Alone(unittest.TestCase):
+    """One process runs all ranks."""
+
+    def test_buffers(self):
+        m = hocket.load(LINEAR, dims={"T": 2})
+        x = memoryview(array.array("f", range(8))).cast("B").cast("f", (2, 4))
+        w = memoryview(array.array("f", [i % 5 - 2 for i in range(24)])).cast("B").cast("f", (6, 4))
+        y, z = m(x, w=w)
+        want = [[sum(x[t, k] * w[n, k] for k in range(4)) for n in range(6)] for t in range(2)]
+        self.assertEqual(y.tolist(), want)
+        self.assertEqual(z.tolist(), [[2.0 * x[t, k] for k in range(4)] for t in range(2)])
+
+    @unittest.skipIf(numpy is None, "numpy is not installed")
+    def test_numpy(self):
+        m = hocket.load(LINEAR)
+        for rows in (1, 3, 64):
+            x = numpy.arange(rows * 4, dtype="f4").reshape(rows, 4) % 7
+            w = numpy.arange(24, dtype="f4").reshape(6, 4) % 3
+            y, z = m(w=w, x=x)
+            numpy.testing.assert_array_equal(y, x @ w.T)
+            numpy.testing.assert_array_equal(z, 2 * x)
+        m.bind("w", w)
+        numpy.testing.assert_array_equal(m(x)[0], x @ w.T)
+        for bad, kind in ((x.T, "contiguous"), (x.astype("c8"), "dtype"), (x.astype(">f4"), "order"), ("x", "not a tensor")):
+            with self.assertRaisesRegex(hocket.InputError, kind):
+                m(bad)
+        with self.assertRaises(hocket.InputError):
+            m(x[:, :3].copy())
+        with self.assertRaisesRegex(hocket.InputError, "no parameter q"):
+            m(x, q=x)
+        with self.assertRaisesRegex(hocket.InputError, "by position"):
+            m(x, x)
+        m.bind("w", None)
+        with self.assertRaisesRegex(hocket.InputError, "w is missing"):
+            m(x)
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_torch(self):
+        m = hocket.load(LINEAR.replace("f32", "bf16"))
+        x = (torch.arange(12).reshape(3, 4) % 5).to(torch.bfloat16)
+        w = (torch.arange(24).reshape(6, 4) % 3).to(torch.bfloat16)
+        y, z = m(x, w)
+        self.assertTrue(torch.equal(y, (x.float() @ w.float().T).to(torch.bfloat16)))
+        self.assertTrue(torch.equal(z, x + x))
+        with self.assertRaisesRegex(hocket.InputError, "contiguous"):
+            m(x, w.T.contiguous().T)
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_dlpack(self):
+        class Other:
+            """A tensor of a library that hocket does not know."""
+
+            def __init__(self, t):
+                self.t = t
+
+            def __dlpack__(self, stream=None):
+                return self.t.__dlpack__()
+
+            def __dlpack_device__(self):
+                return self.t.__dlpack_device__()
+
+        m = hocket.load(LINEAR)
+        x, w = torch.arange(8.0).reshape(2, 4), torch.arange(24.0).reshape(6, 4)
+        y, _ = m(Other(x), Other(w))
+        self.assertEqual(y.tolist(), (x @ w.T).tolist())
+        with self.assertRaisesRegex(hocket.InputError, "not dense"):
+            m(Other(x.T), Other(w))
+
+    def test_errors(self):
+        with self.assertRaisesRegex(hocket.ProgramError, r"program.hkt:2"):
+            hocket.load("func f(%x: f32[4]) -> f32[4] {\n  return %nothing\n}\n")
+        with self.assertRaises(FileNotFoundError):
+            hocket.load("none.hkt")
+        with self.assertRaisesRegex(hocket.InputError, "unknown field"):
+            hocket.load(LINEAR, speed="more")
+        m = hocket.load(LINEAR)
+        m.close()
+        with self.assertRaises(hocket.ClosedError):
+            m.layouts({"T": 2})
+
+    def test_commands(self):
+        self.assertEqual(hocket.check(ROOT / "examples" / "mlp.hkt")["proof"]["verdict"], "proved")
+        race = """mesh tp[2]
+func f(%x: f32[4/tp]) -> f32[4] {
+  %s = stream
+  %y = alloc f32[4]
+  on %s { all_gather %x into %y, over=tp, axis=0 }
+  return %y
+}
+"""
+        with self.assertRaisesRegex(hocket.ProgramError, "program.hkt:[56]"):
+            hocket.check(race)
+        self.assertIn("pairs", str(hocket.explain(ROOT / "examples" / "mlp.hkt")))
+
+    def test_threads(self):
+        m = hocket.load(LINEAR)
+        w = memoryview(array.array("f", [1] * 24)).cast("B").cast("f", (6, 4))
+        wrong = []
+
+        def work(v):
+            x = memoryview(array.array("f", [v] * 8)).cast("B").cast("f", (2, 4))
+            for _ in range(50):
+                if m(x, w)[0].tolist() != [[4.0 * v] * 6] * 2:
+                    wrong.append(v)
+
+        threads = [threading.Thread(target=work, args=(v,)) for v in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+
+    def test_fork(self):
+        hocket.init()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                hocket.load(LINEAR)
+            except hocket.UnsupportedError:
+                os._exit(7)
+            os._exit(0)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 7)
+        hocket.load(LINEAR).close()
+
+    def test_interrupt(self):
+        code = ("import sys, os, signal, threading; sys.path.insert(0, sys.argv[1])\n"
+                "import hocket, array\n"
+                "m = hocket.load(open(sys.argv[2]).read())\n"
+                "x = memoryview(array.array('f', [1]) * 2**22)\n"
+                "threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+                "print('running', flush=True)\n"
+                "while True: m(x)\n")
+        program = pathlib.Path(self.id() + ".hkt")
+        program.write_text("mesh d[2]\nfunc f(%x: f32[4194304/d]) -> f32[4194304] { return %x }\n", encoding="utf-8")
+        self.addCleanup(program.unlink)
+        p = subprocess.run([sys.executable, "-c", code, str(ROOT / "python"), str(program)], capture_output=True, text=True, timeout=300)
+        self.assertIn("KeyboardInterrupt", p.stderr)
+        self.assertNotIn("fatal", p.stderr)
+        self.assertIn(p.returncode, (1, 130, -signal.SIGINT))
+
+
+class Several(unittest.TestCase):
+    """Processes, one rank each."""
+
+    def right(self, n, what, **env):
+        for rank, (code, text) in enumerate(launch(n, what, **env)):
+            self.assertEqual((code, text.strip().splitlines()[-1:]), (0, [f"{rank} right"]), text)
+
+    def test_collectives(self):
+        for n in (2, 3):
+            self.right(n, "collectives")
+
+    def test_programs(self):
+        self.right(2, "programs")
+
+    def test_diverging(self):
+        """What diverges between ranks in others' libraries raises here, on all of them."""
+        self.right(2, "diverging", HOCKET_STALL_TIMEOUT="20s")
+
+    def test_killed(self):
+        out = launch(3, "killed")
+        self.assertEqual(out[1][0], -signal.SIGKILL)
+        for r in (0, 2):
+            self.assertEqual(out[r][0], 0, out[r][1])
+            self.assertIn("PeerError 1", out[r][1])
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_beside_torch(self):
+        """Collectives of torch's gloo and ours in turns, DataLoader workers by fork, allocations between."""
+        self.right(2, "beside_torch", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+
+
+def floats(values, *shape):
+    return memoryview(array.array("f", values)).cast("B").cast("f", shape or (len(values),))
+
+
+def member_collectives():
+    hocket.init()
+    r, n = hocket.rank(), hocket.world_size()
+    for size in (1, 5, 1000):
+        for op, of in (("sum", sum), ("max", max), ("min", min)):
+            t = floats([float((q * 7 + r * 3) % 11) for q in range(size)])
+            got = hocket.all_reduce(t, op=op)
+            assert got is t
+            assert t.tolist() == [of(float((q * 7 + s * 3) % 11) for s in range(n)) for q in range(size)], op
+    t, out = floats([r + 1.0] * 4), floats([0.0] * 4)
+    hocket.all_reduce(t, out=out)
+    assert t.tolist() == [r + 1.0] * 4 and out.tolist() == [n * (n + 1) / 2] * 4
+    assert hocket.all_gather(floats([r * 2.0, 1, 2, 3], 2, 2)).tolist() == [row for s in range(n) for row in ([s * 2.0, 1.0], [2.0, 3.0])]
+    x = floats([float(r * 100 + q) for q in range(2 * n)])
+    assert hocket.reduce_scatter(x).tolist() == [sum(s * 100.0 + 2 * r + k for s in range(n)) for k in range(2)]
+    assert hocket.all_to_all(x).tolist() == [s * 100.0 + 2 * r + k for s in range(n) for k in range(2)]
+    counts = [s % 2 * 3 + s for s in range(n)]
+    v = floats([float(r * 10 + q) for q in range(counts[r] * 2)], counts[r], 2) if counts[r] else memoryview(bytearray(4)).cast("f", (1,))[:0]
+    if counts[r]:
+        got = hocket.all_gather_v(v, counts)
+    else:
+        import numpy
+        got = hocket.all_gather_v(numpy.zeros((0, 2), "f4"), counts)
+    want = [[float(s * 10 + 2 * q), float(s * 10 + 2 * q + 1)] for s in range(n) for q in range(counts[s])]
+    assert got.tolist() == want, (got.tolist(), want)
+    b = floats([float(r), 5.0])
+    hocket.broadcast(b, root=n - 1)
+    assert b.tolist() == [n - 1.0, 5.0]
+    hocket.barrier()
+    for bad, call in ((hocket.InputError, lambda: hocket.all_reduce(t, op="mean")), (hocket.InputError, lambda: hocket.broadcast(b, root=n)),
+                      (hocket.InputError, lambda: hocket.all_reduce(t, out=floats([1.0])))):
+        try:
+            call()
+        except bad:
+            continue
+        raise AssertionError("no error")
+
+
+def member_programs():
+    r = hocket.rank()
+    w = floats([float((q + 12 * r) % 5 - 2) for q in range(12)], 3, 4)
+    x = floats([float(q % 7) for q in range(8)], 2, 4)
+    m = hocket.load(LINEAR, dims={"T": 2}, gather=True)
+    y, z = m(x, w)
+    full = [[float((q + 4 * row) % 5 - 2) for q in range(4)] for row in range(6)]
+    assert y.tolist() == [[sum(x[t, k] * full[o][k] for k in range(4)) for o in range(6)] for t in range(2)], y.tolist()
+    part = hocket.load("mesh d[2]\nfunc g(%x: f32[8/d]) -> f32[8/d] {\n  %y = add %x, %x\n  return %y\n}\n")
+    assert part(floats([r + 1.0] * 4)).tolist() == [2 * r + 2.0] * 4
+
+
+def member_diverging():
+    hocket.init()
+    r = hocket.rank()
+    assert hocket.all_reduce(floats([1.0] * 8)).tolist() == [2.0] * 8
+    try:  # a shape that differs: torch's symmetric buffers diverge without a word
+        hocket.all_reduce(floats([1.0] * (8 + 8 * r)))
+    except hocket.DisagreeError as e:
+        assert set(e.values) == {0, 1}, e.values
+    else:
+        raise AssertionError("shapes differ, and nothing was raised")
+    try:
+        hocket.all_reduce(floats([1.0] * 8))
+    except hocket.Error:
+        pass
+    else:
+        raise AssertionError("the world has ended, and runs")
+
+
+def member_killed():
+    hocket.init()
+    t = floats([1.0] * 64)
+    hocket.all_reduce(t)
+    if hocket.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.time()
+    try:
+        while True:
+            hocket.all_reduce(t)
+    except hocket.PeerError as e:
+        assert time.time() - began < 50
+        print("PeerError", e.rank)
+
+
+class Rows:
+    """A dataset."""
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, i):
+        return torch.full((4,), float(i))
+
+
+def member_beside_torch():
+    import torch.distributed as dist
+    import torch.utils.data as data
+    hocket.init()
+    r, n = hocket.rank(), hocket.world_size()
+    dist.init_process_group("gloo", rank=r, world_size=n)
+    loader = data.DataLoader(Rows(), batch_size=4, num_workers=2)
+    rng = torch.Generator().manual_seed(3)
+    for step, batch in enumerate([b for _ in range(4) for b in loader]):
+        assert batch.sum() == sum(4.0 * i for i in range(4 * (step % 8), 4 * (step % 8) + 4))
+        size = int(torch.randint(1, 3, (1,), generator=rng)) * 512
+        a = torch.full((size,), float(r + step))
+        b = a.clone()
+        hocket.all_reduce(a)
+        dist.all_reduce(b)
+        assert torch.equal(a, b)
+        del a, b
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["member"]:
+        globals()["member_" + sys.argv[2]]()
+        print(os.environ["HOCKET_RANK"], "right")
+    else:
+        unittest.main()
