@@ -53,6 +53,8 @@ type Verdict struct {
 	Ranks    int
 	Dims     map[string]int64
 	Commands int
+
+	shown *counterexample // of a plan that is refuted
 }
 
 // CheckOptions tune Check; the zero value is usable.
@@ -121,6 +123,9 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant})
 	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe, len(p.Cmds)
 	v.Diagnostics = r.Diagnostics(pr.unit.Source.Prog)
+	if v.Kind == Refuted {
+		v.shown = show(p, r.Findings)
+	}
 	if v.Kind != Proved || len(p.Cmds) > maxGeneral {
 		return nil
 	}

@@ -22,7 +22,7 @@ var block = regexp.MustCompile("(?s)<!-- ([a-z]+):? ?(.*?) -->\n```\n(.*?)```\n"
 // print. Where times were measured everything else of it is compared.
 func TestDocuments(t *testing.T) {
 	hk := buildCommand(t)
-	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md"} {
+	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {

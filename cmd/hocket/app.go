@@ -26,6 +26,7 @@ type app struct {
 	colour  bool // of diagnostics
 	columns int  // width of the timeline
 	out     result
+	source  string // text of the program that was read last
 	// warnings are shown before whatever ends the command.
 	warnings hocket.Diagnostics
 }
@@ -146,7 +147,13 @@ For completions of the shell you use, see hocket completion --help.`,
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: "see " + c.CommandPath() + " --help"}
 	})
 	root.PersistentFlags().SortFlags = false
-	for _, c := range []*cobra.Command{a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(), a.launchCommand(), a.doctorCommand(), a.versionCommand()} {
+	commands := []*cobra.Command{
+		a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(),
+		a.traceCommand(),
+		a.launchCommand(),
+		a.doctorCommand(), a.versionCommand(),
+	}
+	for _, c := range commands {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
 		root.AddCommand(a.named(c))

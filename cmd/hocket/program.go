@@ -22,6 +22,7 @@ func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (
 	if err != nil {
 		return nil, err
 	}
+	a.source = src
 	var p *hocket.Program
 	if hocket.IsDump(src) {
 		p, b.Defines, err = hocket.Import(name, src, b.Defines)

@@ -31,6 +31,7 @@ type runFlags struct {
 	budget    string
 	save      string
 	trace     string
+	report    string
 	algorithm string
 	fixed     bool
 
@@ -89,6 +90,7 @@ An input is one of
 		err = j.run(c.Context(), b)
 		if err != nil && classified(err) == exitProgram && !j.judged {
 			a.refuted(err)
+			err = j.reportRefuted(err, b)
 		}
 		return err
 	}
@@ -112,7 +114,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when a run takes longer: `30s`")
 	f.StringVar(&o.budget, "budget", "", "memory a rank may use, staging of collectives included and pinned memory of the host not, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
-	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto")
+	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
+	f.StringVar(&o.report, "report", "", "write an HTML page to `FILE` about where the time went, or of what refutes the program")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -142,6 +145,10 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--timeout is %v; it must be positive", o.timeout)
 	case o.trace != "" && o.schedules > 0:
 		return usagef("--trace and --schedules exclude each other: a schedule has no times")
+	case o.report != "" && o.schedules > 0:
+		return usagef("--report and --schedules exclude each other: a schedule has no times")
+	case set("report") && o.report == "":
+		return usagef("--report names no file")
 	case set("save") && o.save == "":
 		return usagef("--save names no directory")
 	case set("trace") && o.trace == "":

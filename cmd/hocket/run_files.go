@@ -23,6 +23,9 @@ func (j *job) writable() error {
 	if err == nil && j.flags.trace != "" {
 		err = files.Check(j.flags.trace)
 	}
+	if err == nil && j.flags.report != "" {
+		err = files.Check(j.flags.report)
+	}
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
 	}
@@ -41,6 +44,9 @@ func (j *job) write(rep *hocket.Report) error {
 	}
 	if err == nil && j.flags.trace != "" {
 		err = files.Write(j.flags.trace, rep.WriteTrace)
+	}
+	if err == nil && j.flags.report != "" {
+		err = j.report(rep.WriteHTML)
 	}
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}

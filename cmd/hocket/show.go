@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/trace/account"
 	"hocket.example/hocket/internal/tune"
 	"hocket.example/hocket/ir"
 )
@@ -41,6 +42,9 @@ type result struct {
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`
 	Tune    *tune.Tuned         `json:"tune,omitempty"`
+	// Report is trace's: its fields stand beside these.
+	*account.Report
+	Against []account.Difference `json:"against,omitempty"`
 	// Diagnostics hold every failure, those of hocket and its machine too.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }

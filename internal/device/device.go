@@ -77,11 +77,14 @@ type Caps struct {
 	Chains     bool // Prepare takes kernels with Links, and products with Relu
 	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
 	Traces     bool // observers are told of marks
-	Precompile bool // PrepareAhead begins something
-	HostCalls  bool // Stream.Call works
-	Poison     bool // Memory.Poison works
-	Borrows    bool // Device.Borrow works
-	Moves      bool // Device.PrepareMove works, between devices that reach each other
+	// DeviceClocks: marks are timed by each device's own clock, which is tied to the
+	// world's to within microseconds only.
+	DeviceClocks bool
+	Precompile   bool // PrepareAhead begins something
+	HostCalls    bool // Stream.Call works
+	Poison       bool // Memory.Poison works
+	Borrows      bool // Device.Borrow works
+	Moves        bool // Device.PrepareMove works, between devices that reach each other
 }
 
 // World is a set of devices that reach each other's counters and, by copies and

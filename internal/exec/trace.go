@@ -97,6 +97,11 @@ func (t *tracer) ofRun(id int64) int64 {
 func (p *Program) addTraces(results []*Result, first int64) {
 	for _, r := range results {
 		r.Trace = &trace.Trace{Ranks: p.im.Plan.Ranks, Virtual: p.im.Caps.Virtual}
+		if p.im.Caps.DeviceClocks {
+			for rank := range p.im.Plan.Ranks {
+				r.Trace.Clocks = append(r.Trace.Clocks, rank)
+			}
+		}
 	}
 	for _, e := range p.tracer.recorder.Drain(p.describe) {
 		if i := e.Run - first; i >= 0 && i < int64(len(results)) {

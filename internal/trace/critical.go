@@ -11,7 +11,8 @@ import (
 // collective to the member that arrived last; from a wait to what ended last
 // before it was over; from anything else to what its stream did before. The
 // chain ends where a stream begins. It is read off the times alone, so where
-// two events end at one moment it may name either.
+// two events end at one moment it may name either. Profiles by others do not say what
+// streams waited for: there anything goes back to what ended last on its rank before it began.
 func (t *Trace) Critical() []Event {
 	if len(t.Events) == 0 {
 		return nil
@@ -28,6 +29,22 @@ func (t *Trace) Critical() []Event {
 	return out
 }
 
+// Chains tells what events of a trace had to wait for.
+type Chains struct{ c *chain }
+
+// Chains prepares a trace, which must be in the order of Sort and have events.
+func (t *Trace) Chains() *Chains { return &Chains{newChain(t)} }
+
+// Before returns the chain of events that decided when event i began, the latest first, as
+// far as they ended after a time.
+func (c *Chains) Before(i int, from int64) []Event {
+	var out []Event
+	for j := c.c.before(i); j >= 0 && c.c.events[j].End > from && len(out) < len(c.c.events); j = c.c.before(j) {
+		out = append(out, c.c.events[j])
+	}
+	return out
+}
+
 // chain walks the events of a trace backwards.
 type chain struct {
 	events  []Event
@@ -35,13 +52,17 @@ type chain struct {
 	prev    []int            // the event before on the same stream, or -1
 	lates   map[instance]int // by collective: the member that began last
 	release []int            // events that may let a wait pass, by end
+	ends    map[int][]int    // in profiles by others: each rank's events, by end
 	seen    []bool
 	path    []int
 }
 
 func newChain(t *Trace) *chain {
-	sorted := &Trace{Events: slices.Clone(t.Events)}
-	sorted.Sort()
+	sorted := t
+	if !slices.IsSortedFunc(t.Events, inOrder) {
+		sorted = &Trace{Events: slices.Clone(t.Events)}
+		sorted.Sort()
+	}
 	n := len(sorted.Events)
 	c := &chain{events: sorted.Events, prev: make([]int, n), lates: map[instance]int{}, seen: make([]bool, n)}
 	for i := range c.events {
@@ -64,6 +85,13 @@ func newChain(t *Trace) *chain {
 		}
 	}
 	slices.SortStableFunc(c.release, func(a, b int) int { return cmp.Compare(c.events[a].End, c.events[b].End) })
+	if t.Source != "" {
+		c.ends = map[int][]int{}
+		for _, i := range c.release {
+			r := c.events[i].Rank
+			c.ends[r] = append(c.ends[r], i)
+		}
+	}
 	return c
 }
 
@@ -83,7 +111,20 @@ func (c *chain) before(i int) int {
 			return j
 		}
 	}
+	if c.ends != nil {
+		return c.lastBefore(e)
+	}
 	return c.prev[i]
+}
+
+// lastBefore returns the event that ended last on e's rank before e began, or -1.
+func (c *chain) lastBefore(e *Event) int {
+	list := c.ends[e.Rank]
+	k := sort.Search(len(list), func(k int) bool { return c.events[list[k]].End > e.Start })
+	if k == 0 {
+		return -1
+	}
+	return list[k-1]
 }
 
 // released returns the event that ended last while the wait e lasted, or -1.

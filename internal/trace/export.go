@@ -2,9 +2,12 @@ package trace
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 )
 
 // chromeEvent is an entry of the Chrome trace event format, which Perfetto
@@ -17,14 +20,27 @@ type chromeEvent struct {
 	TID  int            `json:"tid"`
 	TS   float64        `json:"ts"`
 	Dur  *float64       `json:"dur,omitempty"`
+	ID   int            `json:"id,omitempty"`
+	BP   string         `json:"bp,omitempty"`
 	Args map[string]any `json:"args,omitempty"`
 }
 
+// Head is what WriteJSON says of a trace, as a field "hocket" beside its events.
+type Head struct {
+	Virtual bool  `json:"virtual,omitempty"`
+	Clocks  []int `json:"clocks,omitempty"`
+}
+
 // WriteJSON writes the trace in the Chrome trace event format: a process per
-// rank, a thread per stream, times in microseconds from the first event.
+// rank, a thread per stream, times in microseconds from the first event; and an
+// arrow from the member of each collective that came last to the others.
 func (t *Trace) WriteJSON(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	fmt.Fprint(out, `{"displayTimeUnit":"ns","traceEvents":[`)
+	head, err := json.Marshal(Head{t.Virtual, t.Clocks})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, `{"displayTimeUnit":"ns","hocket":%s,"traceEvents":[`, head)
 	for i, e := range t.chromeEvents() {
 		if i > 0 {
 			out.WriteByte(',')
@@ -43,6 +59,7 @@ func (t *Trace) WriteJSON(w io.Writer) error {
 func (t *Trace) chromeEvents() []chromeEvent {
 	var out []chromeEvent
 	origin, _ := t.Bounds()
+	places := map[instance][]place{}
 	for _, l := range t.lanes() {
 		if l.index == 0 {
 			out = append(out, chromeEvent{Name: "process_name", Ph: "M", PID: l.rank, Args: map[string]any{"name": fmt.Sprintf("rank %d", l.rank)}})
@@ -50,6 +67,40 @@ func (t *Trace) chromeEvents() []chromeEvent {
 		out = append(out, chromeEvent{Name: "thread_name", Ph: "M", PID: l.rank, TID: l.index, Args: map[string]any{"name": l.stream}})
 		for _, e := range l.events {
 			out = append(out, e.chrome(l.index, origin))
+			if e.Group != NoGroup {
+				k := instance{e.Run, e.Group}
+				places[k] = append(places[k], place{e, l.index})
+			}
+		}
+	}
+	return append(out, flows(places, origin)...)
+}
+
+// place is an event and the thread it is on.
+type place struct {
+	*Event
+	tid int
+}
+
+// flows are arrows from who came last to a collective to the others.
+func flows(places map[instance][]place, origin int64) []chromeEvent {
+	keys := slices.SortedFunc(maps.Keys(places), func(a, b instance) int {
+		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.group, b.group))
+	})
+	var out []chromeEvent
+	id := 0
+	for _, k := range keys {
+		last := slices.MaxFunc(places[k], func(a, b place) int { return cmp.Compare(a.Start, b.Start) })
+		at := float64(last.Start-origin) / 1e3
+		for _, m := range places[k] {
+			if m.Event == last.Event || m.End < last.Start {
+				continue
+			}
+			id++
+			e := chromeEvent{Name: "last to come", Cat: "flow", Ph: "s", PID: last.Rank, TID: last.tid, TS: at, ID: id}
+			out = append(out, e)
+			e.Ph, e.BP, e.PID, e.TID = "f", "e", m.Rank, m.tid
+			out = append(out, e)
 		}
 	}
 	return out

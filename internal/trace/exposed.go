@@ -25,7 +25,7 @@ func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 		if g := groupOf(e.ID); g >= 0 && g < n {
 			s := &sums[e.Rank][g]
 			s.Busy += e.Duration()
-			s.Exposed += e.Duration() - covered(interval{e.Start, e.End}, compute[e.Rank])
+			s.Exposed += e.Duration() - covered(Interval{e.Start, e.End}, compute[e.Rank])
 		}
 	}
 	out := make([]Exposure, n)
@@ -40,15 +40,15 @@ func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 }
 
 // busy returns, for each rank, the union of the times of a class of events.
-func (t *Trace) busy(c Class) [][]interval {
-	lists := make([][]interval, t.Ranks)
+func (t *Trace) busy(c Class) [][]Interval {
+	lists := make([][]Interval, t.Ranks)
 	for i := range t.Events {
 		if e := &t.Events[i]; e.Class == c && e.Rank >= 0 && e.Rank < t.Ranks {
-			lists[e.Rank] = append(lists[e.Rank], interval{e.Start, e.End})
+			lists[e.Rank] = append(lists[e.Rank], Interval{e.Start, e.End})
 		}
 	}
 	for r := range lists {
-		lists[r] = union(lists[r])
+		lists[r] = Union(lists[r])
 	}
 	return lists
 }

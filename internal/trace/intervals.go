@@ -6,18 +6,18 @@ import (
 	"sort"
 )
 
-// interval is the time from lo to hi, hi not included.
-type interval struct{ lo, hi int64 }
+// Interval is the time from Lo to Hi, Hi not included.
+type Interval struct{ Lo, Hi int64 }
 
-// union sorts the intervals and joins those that touch; empty ones go.
-func union(list []interval) []interval {
-	slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.lo, b.lo) })
-	var out []interval
+// Union sorts intervals and joins those that touch; empty ones go.
+func Union(list []Interval) []Interval {
+	slices.SortFunc(list, func(a, b Interval) int { return cmp.Compare(a.Lo, b.Lo) })
+	var out []Interval
 	for _, v := range list {
 		switch last := len(out) - 1; {
-		case v.hi <= v.lo:
-		case last >= 0 && v.lo <= out[last].hi:
-			out[last].hi = max(out[last].hi, v.hi)
+		case v.Hi <= v.Lo:
+		case last >= 0 && v.Lo <= out[last].Hi:
+			out[last].Hi = max(out[last].Hi, v.Hi)
 		default:
 			out = append(out, v)
 		}
@@ -25,23 +25,23 @@ func union(list []interval) []interval {
 	return out
 }
 
-// length returns the total length of a union.
-func length(list []interval) int64 {
+// Length returns the total length of a union.
+func Length(list []Interval) int64 {
 	var n int64
 	for _, v := range list {
-		n += v.hi - v.lo
+		n += v.Hi - v.Lo
 	}
 	return n
 }
 
-// overlap returns how long two unions hold at the same time.
-func overlap(a, b []interval) int64 {
+// Overlap returns how long two unions hold at the same time.
+func Overlap(a, b []Interval) int64 {
 	var n int64
 	for i, j := 0, 0; i < len(a) && j < len(b); {
-		if d := min(a[i].hi, b[j].hi) - max(a[i].lo, b[j].lo); d > 0 {
+		if d := min(a[i].Hi, b[j].Hi) - max(a[i].Lo, b[j].Lo); d > 0 {
 			n += d
 		}
-		if a[i].hi < b[j].hi {
+		if a[i].Hi < b[j].Hi {
 			i++
 		} else {
 			j++
@@ -51,14 +51,14 @@ func overlap(a, b []interval) int64 {
 }
 
 // covered returns how much of v lies in the union list.
-func covered(v interval, list []interval) int64 {
+func covered(v Interval, list []Interval) int64 {
 	var n int64
-	first := sort.Search(len(list), func(i int) bool { return list[i].hi > v.lo })
+	first := sort.Search(len(list), func(i int) bool { return list[i].Hi > v.Lo })
 	for _, u := range list[first:] {
-		if u.lo >= v.hi {
+		if u.Lo >= v.Hi {
 			break
 		}
-		n += min(u.hi, v.hi) - max(u.lo, v.lo)
+		n += min(u.Hi, v.Hi) - max(u.Lo, v.Lo)
 	}
 	return n
 }

@@ -43,7 +43,7 @@ func (t *Trace) Summarize() *Summary {
 	compute, comm := t.busy(Compute), t.busy(Comm)
 	for r := range s.Ranks {
 		a, b := compute[r], comm[r]
-		s.Ranks[r] = RankTime{Rank: r, Compute: length(a), Comm: length(b), Exposed: length(b) - overlap(a, b)}
+		s.Ranks[r] = RankTime{Rank: r, Compute: Length(a), Comm: Length(b), Exposed: Length(b) - Overlap(a, b)}
 		s.Exposed = max(s.Exposed, s.Ranks[r].Exposed)
 	}
 	for i := range t.Events {

@@ -6,6 +6,7 @@ package trace
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // Class says what an event is.
@@ -47,6 +48,37 @@ type Event struct {
 	// Group is the collective that the event is one member's share of, an
 	// index in the plan, or NoGroup.
 	Group int
+	// Issued is when the host enqueued the event; 0 where that is not known.
+	Issued int64
+	// Call says what a profile by others knows of a collective; nil elsewhere.
+	Call *Call
+}
+
+// Call is what tells one rank's call of a collective apart from its others, and which
+// calls of other ranks belong to it.
+type Call struct {
+	Group   string // of ranks: its name
+	Members []int  // of the group, by their numbers in the job; nil where unknown
+	Seq     int64  // number of the call in its group; -1 where not recorded
+	DType   string // "BFloat16"; empty where unknown
+	// Elements handed in and got back; -1 where unknown.
+	In, Out int64
+	// PointToPoint: it is a send or a receive, which not all of the group take part in.
+	PointToPoint bool
+}
+
+// HostCall is what a rank's host did for some time, as far as it was recorded.
+type HostCall struct {
+	Rank       int
+	Name       string
+	Start, End int64
+}
+
+// Step is one iteration of a rank, where the program marked it.
+type Step struct {
+	Rank       int
+	Name       string
+	Start, End int64
 }
 
 // Duration returns End - Start in nanoseconds.
@@ -59,17 +91,43 @@ type Trace struct {
 	Virtual bool
 	// Events by rank, stream, start; see Sort.
 	Events []Event
+
+	// Source names who recorded it, where that was not hocket: "kineto", "nsys".
+	Source string
+	// IDs are the ranks' numbers in their job; nil where they are 0, 1, 2 and so on.
+	IDs []int
+	// Clocks says which ranks' times are of one clock, those of one number; nil: all. Of
+	// several clocks times agree to within microseconds, or not at all.
+	Clocks []int
+	// Host holds what hosts did, Steps the marked iterations; both are empty in own traces.
+	Host  []HostCall
+	Steps []Step
+}
+
+// ID returns the number of a rank in its job.
+func (t *Trace) ID(rank int) int {
+	if rank < len(t.IDs) {
+		return t.IDs[rank]
+	}
+	return rank
 }
 
 // Sort puts the events into their order: rank, stream (main first, then by
 // name), start, end, run, ID.
 func (t *Trace) Sort() {
-	slices.SortStableFunc(t.Events, func(a, b Event) int {
-		return cmp.Or(
-			cmp.Compare(a.Rank, b.Rank), CompareStreams(a.Stream, b.Stream),
-			cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End),
-			cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
-	})
+	if !slices.IsSortedFunc(t.Events, inOrder) {
+		slices.SortStableFunc(t.Events, inOrder)
+	}
+}
+
+func inOrder(a, b Event) int {
+	if a.Rank != b.Rank {
+		return cmp.Compare(a.Rank, b.Rank)
+	}
+	if c := CompareStreams(a.Stream, b.Stream); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
 }
 
 // CompareStreams puts main first and numbers in the order of their values.
@@ -85,12 +143,12 @@ func CompareStreams(a, b string) int {
 	return cmp.Or(cmp.Compare(stem(a), stem(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-// stem returns the name without its index.
+// stem returns the name without its index, or the number that it ends in.
 func stem(s string) string {
-	if i := slices.Index([]byte(s), '['); i >= 0 {
+	if i := strings.IndexByte(s, '['); i >= 0 {
 		return s[:i]
 	}
-	return s
+	return strings.TrimRight(s, "0123456789")
 }
 
 // Bounds returns the first start and the last end; zeros without events.
@@ -114,6 +172,9 @@ func Merge(traces ...*Trace) *Trace {
 		}
 		m.Ranks = max(m.Ranks, t.Ranks)
 		m.Virtual = m.Virtual || t.Virtual
+		if m.Clocks == nil {
+			m.Clocks = t.Clocks
+		}
 		m.Events = append(m.Events, t.Events...)
 	}
 	m.Sort()

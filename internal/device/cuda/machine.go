@@ -123,11 +123,13 @@ func (m *machine) Caps() device.Caps {
 		Concurrent: true,
 		Deadlocks:  true,
 		Traces:     true,
-		Precompile: m.precompiles(),
-		HostCalls:  true,
-		Poison:     true,
-		Borrows:    true,
-		Moves:      true,
+		// Each GPU has a clock: see base.
+		DeviceClocks: true,
+		Precompile:   m.precompiles(),
+		HostCalls:    true,
+		Poison:       true,
+		Borrows:      true,
+		Moves:        true,
 	}
 }
 

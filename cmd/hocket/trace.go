@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/trace/account"
+	"hocket.example/hocket/internal/trace/page"
+)
+
+// traceFlags are the flags of trace.
+type traceFlags struct {
+	against []string
+	failIf  []string
+	report  string
+	bound   float64 // in microseconds
+
+	conditions []*account.Condition // failIf, read
+}
+
+func (a *app) traceCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "trace FILE… [flags]",
+		Short: "Say where the time of a profiled run went",
+		Long: `Reads the profiles of all ranks of a job, puts them on one clock, and says how long
+each collective moved data, who waited for whom, and why; how much communication
+nothing hid; and which chain of work decided how long it all took.
+
+A file is one of
+  a timeline of hocket run --trace
+  a timeline of torch.profiler (JSON, also gzipped), of one rank or of several
+  what nsys stats --report cuda_gpu_trace prints, as text or CSV
+  what nsys export --type sqlite writes
+  a flight record of torch, in JSON or pickled, of which nothing is executed
+Which, its contents tell. Ranks have the numbers that files say, or their names do:
+"rank3". docs/trace.md defines every number.
+
+A CONDITION is METRIC > LIMIT. METRIC is one of exposed, wait, transfer and idle,
+summed over ranks; skew, residual, span, step; or problems. LIMIT is a time (80us,
+1.5ms, 2s), or a percentage of the ranks' time for the first four; for problems it
+is a number.`,
+		Example: `  hocket trace run.rank*.json.gz
+  hocket trace report.txt --json
+  hocket trace new.rank*.json --against old.rank0.json --against old.rank1.json
+  hocket trace run.rank*.json --fail-if 'exposed > 10%' --report run.html`,
+		Args: cobra.ArbitraryArgs,
+	}
+	o := &traceFlags{}
+	f := c.Flags()
+	f.StringVar(&o.report, "report", "", "write one HTML page to `FILE`, which needs no network")
+	f.StringArrayVar(&o.against, "against", nil, "compare with the older profile in `FILE`; repeatable, once for each of its files")
+	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
+	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3, "tell waiting from transfer where clocks agree within so many `MICROSECONDS`")
+	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := o.check(c, args); err != nil {
+			return err
+		}
+		return a.trace(o, args)
+	}
+	return c
+}
+
+// check refuses command lines that say nothing, or what cannot be.
+func (o *traceFlags) check(c *cobra.Command, paths []string) error {
+	switch {
+	case len(paths) == 0:
+		return usagef("it takes profiles: FILE…").helping("see %s --help", c.CommandPath())
+	case !(o.bound > 0 && o.bound <= 1e9):
+		return usagef("--max-residual is %v; it must be positive, and at most 1e9", o.bound)
+	case c.Flags().Changed("report") && o.report == "":
+		return usagef("--report names no file")
+	}
+	for _, text := range o.failIf {
+		cond, err := account.ParseCondition(text)
+		if err != nil {
+			return usagef("--fail-if: %w", err)
+		}
+		o.conditions = append(o.conditions, cond)
+	}
+	if o.report != "" {
+		if err := files.Check(o.report); err != nil {
+			return &failure{code: exitUsage, kind: "output", err: err}
+		}
+	}
+	return nil
+}
+
+// softLimit has the garbage collector work harder, rather than let large profiles take
+// twice what they need.
+const softLimit = 768 << 20
+
+func (a *app) trace(o *traceFlags, paths []string) error {
+	debug.SetMemoryLimit(softLimit)
+	r, err := account.Files(paths, int64(o.bound*1e3))
+	if err != nil {
+		return inputf("%w", err)
+	}
+	a.out.Ranks, a.out.Report = r.Ranks, r
+	if err := r.WriteText(a.text); err != nil {
+		return err
+	}
+	if len(o.against) > 0 {
+		old, err := account.Files(o.against, int64(o.bound*1e3))
+		if err != nil {
+			return inputf("--against: %w", err)
+		}
+		a.out.Against = r.Against(old)
+		if err := account.WriteAgainst(a.text, a.out.Against); err != nil {
+			return err
+		}
+	}
+	if o.report != "" {
+		title := "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")
+		if err := a.writePage(o.report, r, page.Options{Title: title}); err != nil {
+			return err
+		}
+	}
+	return o.judge(r)
+}
+
+func (a *app) writePage(path string, r *account.Report, o page.Options) error {
+	if err := files.Write(path, func(w io.Writer) error { return page.Write(w, r, o) }); err != nil {
+		return &failure{code: exitUsage, kind: "output", err: err}
+	}
+	fmt.Fprintf(a.text, "\nwritten: %s\n", path)
+	return nil
+}
+
+// judge fails where a condition holds.
+func (o *traceFlags) judge(r *account.Report) error {
+	var held []string
+	for _, c := range o.conditions {
+		holds, words, err := c.Holds(r)
+		if err != nil {
+			return &failure{code: exitUndecided, kind: "trace", err: fmt.Errorf("--fail-if %w", err)}
+		}
+		if holds {
+			held = append(held, words)
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	return &failure{code: exitProgram, kind: "trace", err: errors.New("--fail-if " + strings.Join(held, "; "))}
+}

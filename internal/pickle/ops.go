@@ -1,0 +1,339 @@
+package pickle
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Opcodes, by their names in Python's pickletools.
+const (
+	opMark, opStop, opPop, opPopMark, opDup                = '(', '.', '0', '1', '2'
+	opNone, opNewTrue, opNewFalse                          = 'N', 0x88, 0x89
+	opBinInt, opBinInt1, opBinInt2, opLong1, opLong4       = 'J', 'K', 'M', 0x8a, 0x8b
+	opBinFloat                                             = 'G'
+	opBinUnicode, opShortBinUnicode, opBinUnicode8         = 'X', 0x8c, 0x8d
+	opBinBytes, opShortBinBytes, opBinBytes8, opByteArray8 = 'B', 'C', 0x8e, 0x96
+	opBinString, opShortBinString                          = 'T', 'U'
+	opEmptyList, opList, opAppend, opAppends               = ']', 'l', 'a', 'e'
+	opEmptyTuple, opTuple, opTuple1, opTuple2, opTuple3    = ')', 't', 0x85, 0x86, 0x87
+	opEmptyDict, opDict, opSetItem, opSetItems             = '}', 'd', 's', 'u'
+	opEmptySet, opAddItems, opFrozenSet                    = 0x8f, 0x90, 0x91
+	opBinPut, opLongBinPut, opBinGet, opLongBinGet         = 'q', 'r', 'h', 'j'
+	opMemoize, opProto, opFrame                            = 0x94, 0x80, 0x95
+	opGlobal, opStackGlobal, opReduce                      = 'c', 0x93, 'R'
+	opNewObj, opNewObjEx, opBuild, opBinPersID             = 0x81, 0x92, 'b', 'Q'
+	opNextBuffer, opReadonlyBuffer, opExt1, opExt2, opExt4 = 0x97, 0x98, 0x82, 0x83, 0x84
+	opObj, opInst, opPut, opGet, opInt, opLong, opPersID   = 'o', 'i', 'p', 'g', 'I', 'L', 'P'
+	opFloat, opString, opUnicode                           = 'F', 'S', 'V'
+)
+
+// maxLong is how many bytes an integer may have: conversion takes quadratic time.
+const maxLong = 4096
+
+func (d *decoder) step(op byte) error {
+	if !d.begun {
+		return d.begin(op)
+	}
+	switch op {
+	case opProto:
+		_, err := d.byte()
+		return err
+	case opFrame:
+		_, err := d.uint(8)
+		return err
+	case opMark:
+		d.marks = append(d.marks, len(d.stack))
+		return d.count(1)
+	case opPop:
+		_, err := d.pop()
+		return err
+	case opPopMark:
+		_, err := d.popMark()
+		return err
+	case opDup:
+		v, err := d.top()
+		return d.pushed(v, err)
+	case opBinPut, opLongBinPut, opMemoize, opBinGet, opLongBinGet:
+		return d.memory(op)
+	case opAppend, opAppends, opAddItems, opSetItem, opSetItems, opBuild:
+		return d.fill(op)
+	case opList, opTuple, opTuple1, opTuple2, opTuple3, opDict, opFrozenSet:
+		return d.collect(op)
+	case opGlobal, opStackGlobal, opReduce, opNewObj, opNewObjEx, opBinPersID:
+		return d.object(op)
+	}
+	v, err := d.atom(op)
+	return d.pushed(v, err)
+}
+
+// begin reads the first opcode, which names the protocol.
+func (d *decoder) begin(op byte) error {
+	d.begun = true
+	if op != opProto {
+		return errors.New("no pickle of protocol 2 or later begins so")
+	}
+	v, err := d.byte()
+	if err == nil && (v < 2 || v > 5) {
+		err = fmt.Errorf("protocol %d; those from 2 to 5 can be read", v)
+	}
+	return err
+}
+
+func (d *decoder) pushed(v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return d.push(v)
+}
+
+// atom decodes a value that has no parts on the stack.
+func (d *decoder) atom(op byte) (any, error) {
+	switch op {
+	case opNone:
+		return nil, nil
+	case opNewTrue, opNewFalse:
+		return op == opNewTrue, nil
+	case opEmptyList:
+		return &List{}, nil
+	case opEmptyTuple:
+		return Tuple{}, nil
+	case opEmptyDict:
+		return &Dict{}, nil
+	case opEmptySet:
+		return &Set{}, nil
+	case opBinInt, opBinInt1, opBinInt2, opLong1, opLong4, opBinFloat:
+		return d.number(op)
+	}
+	return d.characters(op)
+}
+
+func (d *decoder) number(op byte) (any, error) {
+	switch op {
+	case opBinInt:
+		v, err := d.uint(4)
+		return int64(int32(v)), err
+	case opBinInt1:
+		v, err := d.uint(1)
+		return int64(v), err
+	case opBinInt2:
+		v, err := d.uint(2)
+		return int64(v), err
+	case opBinFloat:
+		b, err := d.bytes(8)
+		if err != nil {
+			return nil, err
+		}
+		var v uint64
+		for _, c := range b {
+			v = v<<8 | uint64(c)
+		}
+		return math.Float64frombits(v), nil
+	}
+	size := 1
+	if op == opLong4 {
+		size = 4
+	}
+	n, err := d.uint(size)
+	if err == nil && n > maxLong {
+		err = fmt.Errorf("an integer of %d bytes, more than %d: %w", n, maxLong, ErrLimit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b, err := d.bytes(n)
+	return integer(b), err
+}
+
+func (d *decoder) characters(op byte) (any, error) {
+	size := 0
+	switch op {
+	case opShortBinUnicode, opShortBinBytes, opShortBinString:
+		size = 1
+	case opBinUnicode, opBinBytes, opBinString:
+		size = 4
+	case opBinUnicode8, opBinBytes8, opByteArray8:
+		size = 8
+	default:
+		return nil, unknown(op)
+	}
+	b, err := d.sized(size)
+	if err != nil {
+		return nil, err
+	}
+	switch op {
+	case opBinBytes, opShortBinBytes, opBinBytes8, opByteArray8:
+		return b, nil
+	}
+	return text(b)
+}
+
+func unknown(op byte) error {
+	switch op {
+	case opNextBuffer, opReadonlyBuffer:
+		return errors.New("it refers to a buffer outside the file")
+	case opExt1, opExt2, opExt4:
+		return errors.New("it refers to a registry of extensions outside the file")
+	case opObj, opInst, opPut, opGet, opInt, opLong, opPersID, opFloat, opString, opUnicode:
+		return fmt.Errorf("opcode %q is of protocol 0 or 1; write the pickle with protocol 2 or later", op)
+	}
+	return fmt.Errorf("there is no opcode 0x%02x", op)
+}
+
+// memory keeps the value on top, or brings back what was kept.
+func (d *decoder) memory(op byte) error {
+	var key uint64
+	var err error
+	switch op {
+	case opMemoize:
+		key = uint64(len(d.memo))
+	case opBinPut, opBinGet:
+		key, err = d.uint(1)
+	default:
+		key, err = d.uint(4)
+	}
+	if err != nil {
+		return err
+	}
+	if op == opBinGet || op == opLongBinGet {
+		v, ok := d.memo[key]
+		if !ok {
+			return fmt.Errorf("it takes back value %d, which was not kept", key)
+		}
+		return d.push(v)
+	}
+	if d.memo[key], err = d.top(); err != nil {
+		return err
+	}
+	return d.count(1)
+}
+
+// collect makes a value of those above the mark, or of the last ones.
+func (d *decoder) collect(op byte) error {
+	var items []any
+	var err error
+	switch op {
+	case opTuple1, opTuple2, opTuple3:
+		items, err = d.popN(int(op-opTuple1) + 1)
+	default:
+		items, err = d.popMark()
+	}
+	if err != nil {
+		return err
+	}
+	switch op {
+	case opList:
+		return d.push(&List{items})
+	case opFrozenSet:
+		return d.push(&Set{items})
+	case opDict:
+		dict := &Dict{}
+		if err := dict.set(items); err != nil {
+			return err
+		}
+		return d.push(dict)
+	}
+	return d.push(Tuple(items))
+}
+
+func (d *Dict) set(items []any) error {
+	if len(items)%2 != 0 {
+		return errors.New("a key has no value")
+	}
+	for i := 0; i < len(items); i += 2 {
+		d.Keys, d.Values = append(d.Keys, items[i]), append(d.Values, items[i+1])
+	}
+	return nil
+}
+
+// fill puts values from the stack into the one below them.
+func (d *decoder) fill(op byte) error {
+	var items []any
+	var err error
+	switch op {
+	case opAppend, opBuild:
+		items, err = d.popN(1)
+	case opSetItem:
+		items, err = d.popN(2)
+	default:
+		items, err = d.popMark()
+	}
+	if err != nil {
+		return err
+	}
+	into, err := d.top()
+	if err != nil {
+		return err
+	}
+	object, _ := into.(*Object)
+	switch op {
+	case opBuild:
+		if object == nil {
+			return fmt.Errorf("it gives state to %T", into)
+		}
+		object.State = items[0]
+		return nil
+	case opSetItem, opSetItems:
+		if dict, ok := into.(*Dict); ok {
+			return dict.set(items)
+		} else if object != nil {
+			return object.Entries.set(items)
+		}
+		return fmt.Errorf("it sets keys of %T", into)
+	}
+	switch v := into.(type) {
+	case *List:
+		v.Items = append(v.Items, items...)
+	case *Set:
+		v.Items = append(v.Items, items...)
+	case *Object:
+		v.Items.Items = append(v.Items.Items, items...)
+	default:
+		return fmt.Errorf("it appends to %T", into)
+	}
+	return nil
+}
+
+// object notes an import or a call, and does neither.
+func (d *decoder) object(op byte) error {
+	switch op {
+	case opGlobal:
+		module, err := d.line()
+		if err != nil {
+			return err
+		}
+		name, err := d.line()
+		return d.pushed(&Object{Module: module, Name: name}, err)
+	case opBinPersID:
+		id, err := d.pop()
+		return d.pushed(&Object{Name: "persistent id", Called: true, Args: Tuple{id}}, err)
+	}
+	n := 2
+	if op == opNewObjEx {
+		n = 3
+	}
+	parts, err := d.popN(n)
+	if err != nil {
+		return err
+	}
+	if op == opStackGlobal {
+		module, ok1 := parts[0].(string)
+		name, ok2 := parts[1].(string)
+		if !ok1 || !ok2 {
+			return errors.New("it imports what is no name")
+		}
+		return d.push(&Object{Module: module, Name: name})
+	}
+	callee, ok1 := parts[0].(*Object)
+	args, ok2 := parts[1].(Tuple)
+	if !ok1 || !ok2 {
+		return fmt.Errorf("it calls %T with %T", parts[0], parts[1])
+	}
+	object := &Object{Module: callee.Module, Name: callee.Name, Called: true, Args: args}
+	if n == 3 {
+		if kw, ok := parts[2].(*Dict); ok {
+			object.Entries = *kw
+		}
+	}
+	return d.push(object)
+}

@@ -1,0 +1,325 @@
+// Package account says where the time of a run went: it matches the collectives of a
+// trace across ranks, puts the ranks on one clock, splits every rank's time in a collective
+// into waiting and transfer, and finds who was late and why. docs/trace.md defines its
+// numbers.
+package account
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// Report is where the time of a run went. Times are in microseconds.
+type Report struct {
+	Source      string       `json:"source"` // "hocket", "kineto", "nsys", "flight"
+	Ranks       int          `json:"ranks"`
+	Alignment   Alignment    `json:"alignment"`
+	Collectives []Collective `json:"collectives"`
+	Exposed     Exposed      `json:"exposed"`
+	Problems    []Problem    `json:"problems"`
+
+	SpanUS   float64   `json:"span_us"` // from the first begin to the last end on any rank
+	Idle     []Idle    `json:"idle,omitempty"`
+	Critical *Critical `json:"critical,omitempty"`
+	Steps    *Steps    `json:"steps,omitempty"`
+	Ops      []Op      `json:"ops,omitempty"`
+
+	// Untold says why waiting and transfer cannot be told apart; empty where they can.
+	Untold string `json:"untold,omitempty"`
+
+	trace *trace.Trace
+	waits map[int]int64
+}
+
+// Trace returns the events, on one clock, and how long those of them waited of which
+// that is told; nil for flight records. They are not to be changed.
+func (r *Report) Trace() (*trace.Trace, map[int]int64) { return r.trace, r.waits }
+
+// Collective is one collective, all ranks together.
+type Collective struct {
+	Index int    `json:"index"` // from 0, in the order in which they began
+	Op    string `json:"op"`
+	Group string `json:"group"`
+	// Bytes of the largest buffer that a member hands in or gets; null where unknown.
+	Bytes      *int64   `json:"bytes"`
+	TransferUS *float64 `json:"transfer_us"`
+	SkewUS     float64  `json:"skew_us"`
+	Late       *Late    `json:"late"`
+	ByRank     []Member `json:"by_rank"`
+	// GBs is Bytes over transfer, BusGBs what a link carries of it, in 10⁹ bytes a second.
+	GBs    float64 `json:"gb_s,omitempty"`
+	BusGBs float64 `json:"bus_gb_s,omitempty"`
+	// Nth of OfOp collectives of this operation.
+	Nth  int `json:"-"`
+	OfOp int `json:"-"`
+}
+
+// Late is who was waited for.
+type Late struct {
+	Rank  int     `json:"rank"`
+	US    float64 `json:"us"`    // the longest wait for it
+	After string  `json:"after"` // why it was late, as far as the profile shows
+}
+
+// Member is one rank's part in a collective.
+type Member struct {
+	Rank       int      `json:"rank"`
+	StartUS    float64  `json:"start_us"` // from the begin of the trace
+	WaitUS     *float64 `json:"wait_us"`
+	TransferUS *float64 `json:"transfer_us"`
+}
+
+// Exposed is communication under which no compute ran on the same rank, summed over ranks.
+type Exposed struct {
+	WaitUS     *float64      `json:"wait_us"`
+	TransferUS *float64      `json:"transfer_us"`
+	TotalUS    float64       `json:"total_us"`
+	HiddenUS   float64       `json:"hidden_us"` // communication under which compute ran
+	ByRank     []RankExposed `json:"by_rank"`
+}
+
+// RankExposed is one rank's share.
+type RankExposed struct {
+	Rank       int      `json:"rank"`
+	WaitUS     *float64 `json:"wait_us"`
+	TransferUS *float64 `json:"transfer_us"`
+	TotalUS    float64  `json:"total_us"`
+	HiddenUS   float64  `json:"hidden_us"`
+	ComputeUS  float64  `json:"compute_us"`
+}
+
+// Problem is something wrong, or that keeps something from being told.
+type Problem struct {
+	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "late", "alignment"
+	Rank int    `json:"rank"`
+	Text string `json:"text"`
+}
+
+// Op sums up the events of one name.
+type Op struct {
+	Name   string  `json:"name"`
+	Class  string  `json:"class"`
+	Count  int     `json:"count"`
+	TimeUS float64 `json:"time_us"`
+}
+
+// DefaultBound is how far apart ends of one collective may be, in nanoseconds, for the
+// clocks to count as one.
+const DefaultBound = 50_000
+
+// accounting is a report in the making.
+type accounting struct {
+	t       *trace.Trace // a copy, on one clock
+	r       *Report
+	bound   int64
+	members [][]call     // of collectives, by number
+	outlier map[int]bool // collectives whose ends say nothing about clocks
+	lost    map[int]bool // ranks whose clocks are not aligned
+	untold  string       // why waiting cannot be told; empty where it can
+	shares  [][]share
+	origin  int64
+	bare    bool // there is nothing but communication
+	chains  *trace.Chains
+}
+
+// Of accounts for a trace. bound is the largest residual, in nanoseconds, with which
+// waiting and transfer are told apart; 0 is DefaultBound. The trace is sorted, its times
+// are shifted, and its events' Run and Group become those of the report.
+func Of(t *trace.Trace, bound int64) *Report {
+	if bound <= 0 {
+		bound = DefaultBound
+	}
+	r := &Report{Source: t.Source, Ranks: t.Ranks, Collectives: []Collective{}, Problems: []Problem{}, trace: t, waits: map[int]int64{}}
+	if r.Source == "" {
+		r.Source = "hocket"
+	}
+	a := &accounting{t: t, r: r, bound: bound, outlier: map[int]bool{}, lost: map[int]bool{}}
+	t.Sort()
+	a.match()
+	a.align()
+	a.rematch()
+	lo, hi := t.Bounds()
+	a.origin = lo
+	r.SpanUS = us(hi - lo)
+	r.Untold = a.untold
+	a.split()
+	a.blame()
+	a.expose()
+	a.idle()
+	a.critical()
+	a.steps()
+	for _, o := range t.Summarize().Ops {
+		r.Ops = append(r.Ops, Op{Name: o.Name, Class: o.Class.String(), Count: o.Count, TimeUS: us(o.Time)})
+	}
+	return r
+}
+
+// rematch numbers the collectives anew: on one clock they may have begun in another order.
+func (a *accounting) rematch() {
+	outlier := map[int]bool{}
+	was := map[int]bool{} // first members of outliers
+	for g := range a.outlier {
+		was[a.members[g][0]] = true
+	}
+	a.renumber()
+	for g, list := range a.members {
+		for _, i := range list {
+			if was[i] {
+				outlier[g] = true
+			}
+		}
+	}
+	a.outlier = outlier
+}
+
+func us(ns int64) float64 { return float64(ns) / 1e3 }
+
+func (a *accounting) problem(kind string, rank int, format string, args ...any) {
+	a.r.Problems = append(a.r.Problems, Problem{Kind: kind, Rank: rank, Text: fmt.Sprintf(format, args...)})
+}
+
+// share is one member's time in a collective.
+type share struct {
+	event          call
+	wait, transfer int64
+	told           bool
+}
+
+// split tells waiting from transfer in every collective.
+func (a *accounting) split() {
+	ofOp := map[string]int{}
+	for g, list := range a.members {
+		shares := a.sharesOf(list)
+		a.shares = append(a.shares, shares)
+		e := &a.t.Events[list[0]]
+		ofOp[e.Name]++
+		c := Collective{Index: g, Op: e.Name, Nth: ofOp[e.Name]}
+		if e.Call != nil {
+			c.Group = e.Call.Group
+		}
+		var starts ends
+		last := 0
+		for k, s := range shares {
+			m := &a.t.Events[s.event]
+			starts.add(m.Start)
+			if m.Start > a.t.Events[shares[last].event].Start {
+				last = k
+			}
+			if b := m.Bytes; b > 0 && (c.Bytes == nil || b > *c.Bytes) {
+				c.Bytes = &b
+			}
+			x := Member{Rank: a.t.ID(m.Rank), StartUS: us(m.Start - a.origin)}
+			if s.told {
+				a.r.waits[s.event] = s.wait
+				wait, transfer := us(s.wait), us(s.transfer)
+				x.WaitUS, x.TransferUS = &wait, &transfer
+			}
+			c.ByRank = append(c.ByRank, x)
+		}
+		c.SkewUS = us(starts.hi - starts.lo)
+		if shares[last].told {
+			c.TransferUS = c.ByRank[last].TransferUS
+			c.bandwidth(len(shares))
+			a.late(&c, shares, last)
+		}
+		a.r.Collectives = append(a.r.Collectives, c)
+	}
+	for i := range a.r.Collectives {
+		c := &a.r.Collectives[i]
+		c.OfOp = ofOp[c.Op]
+	}
+}
+
+// sharesOf splits the members' times, where that can be told.
+func (a *accounting) sharesOf(list []call) []share {
+	told := a.untold == "" && len(list) > 1 && len(list) >= a.size(list) && !a.far(list)
+	arrival := a.t.Events[list[0]].Start
+	for _, i := range list {
+		arrival = max(arrival, a.t.Events[i].Start)
+	}
+	out := make([]share, len(list))
+	for k, i := range list {
+		e := &a.t.Events[i]
+		begun := min(arrival, e.End)
+		out[k] = share{event: i, wait: begun - e.Start, transfer: e.End - begun, told: told}
+	}
+	return out
+}
+
+// size is how many members a collective has, as far as is known.
+func (a *accounting) size(list []call) int {
+	if c := a.t.Events[list[0]].Call; c != nil {
+		return len(c.Members)
+	}
+	return 0
+}
+
+// far reports whether a collective's own ends contradict that it is one.
+func (a *accounting) far(list []call) bool {
+	for _, i := range list {
+		if a.lost[a.t.Events[i].Rank] {
+			return true
+		}
+	}
+	return !a.exact() && trace.EndsTogether(a.t.Events[list[0]].Name) && a.apart(list) > a.bound
+}
+
+// residual is what differences of times on two ranks may be off, in nanoseconds.
+func (a *accounting) residual() int64 {
+	if a.r.Alignment.ResidualUS == nil {
+		return 0
+	}
+	return int64(*a.r.Alignment.ResidualUS * 1e3)
+}
+
+// late notes who was waited for, where somebody waited longer than clocks are off.
+func (a *accounting) late(c *Collective, shares []share, last int) {
+	var most int64
+	for k, s := range shares {
+		if k != last {
+			most = max(most, s.wait)
+		}
+	}
+	if most > a.residual() {
+		c.Late = &Late{Rank: c.ByRank[last].Rank, US: us(most)}
+	}
+}
+
+// bandwidth computes what n members moved in a second. The bus factor is what each link of
+// a ring carries of the bytes, as nccl-tests counts.
+func (c *Collective) bandwidth(n int) {
+	if c.Bytes == nil || c.TransferUS == nil || *c.TransferUS <= 0 {
+		return
+	}
+	c.GBs = float64(*c.Bytes) / *c.TransferUS / 1e3
+	factor := 1.0
+	switch c.Op {
+	case "all_reduce":
+		factor = 2 * float64(n-1) / float64(n)
+	case "all_gather", "reduce_scatter", "all_to_all":
+		factor = float64(n-1) / float64(n)
+	}
+	c.BusGBs = c.GBs * factor
+}
+
+// Waits returns the collectives in which somebody waited, the longest waits first.
+func (r *Report) Waits() []*Collective {
+	var out []*Collective
+	for i := range r.Collectives {
+		if r.Collectives[i].Late != nil {
+			out = append(out, &r.Collectives[i])
+		}
+	}
+	slices.SortStableFunc(out, func(x, y *Collective) int {
+		switch {
+		case x.Late.US > y.Late.US:
+			return -1
+		case x.Late.US < y.Late.US:
+			return 1
+		}
+		return 0
+	})
+	return out
+}

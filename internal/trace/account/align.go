@@ -1,0 +1,332 @@
+package account
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// Clock is how one rank's clock was put on that of the first.
+type Clock struct {
+	Rank     int     `json:"rank"`
+	OffsetUS float64 `json:"offset_us"` // added to its times, where the profile begins
+	DriftPPM float64 `json:"drift_ppm"`
+	// Collectives are how many ends the two had in common.
+	Collectives int `json:"collectives"`
+}
+
+// Alignment says how well the ranks' clocks agree.
+type Alignment struct {
+	// ResidualUS is the most that ends of one collective are still apart; nil where nothing
+	// tells: fewer than two collectives to go by.
+	ResidualUS *float64 `json:"residual_us"`
+	// Method is "one clock", "ends" where clocks were put on one by ends of collectives, or
+	// "none".
+	Method string  `json:"method"`
+	Clocks []Clock `json:"clocks,omitempty"`
+}
+
+// align shifts the ranks' times onto one clock: that of the first rank.
+func (a *accounting) align() {
+	a.r.Alignment.Method = "one clock"
+	if a.exact() {
+		zero := 0.0
+		a.r.Alignment.ResidualUS = &zero
+		return
+	}
+	shared := a.sharedEnds()
+	if a.t.Ranks < 2 {
+		a.refuse("of one rank alone nobody can tell waiting from transfer: give the profiles of all ranks")
+		return
+	}
+	if len(shared) == 0 {
+		a.r.Alignment.Method = "none"
+		a.refuse("the ranks share no collective that all end together, so their clocks cannot be compared")
+		return
+	}
+	if oneClock(a.t.Clocks) && a.spread(shared) <= a.bound {
+		a.settle(shared, 1)
+		return
+	}
+	a.r.Alignment.Method = "ends"
+	clocks := a.t.Clocks
+	if oneClock(clocks) { // which they do not keep to
+		clocks = make([]int, a.t.Ranks)
+		for r := range clocks {
+			clocks[r] = r
+		}
+	}
+	a.fitAll(clocks, shared)
+	a.settle(shared, 2)
+}
+
+// exact reports whether the times are of one clock by construction: hocket's own.
+func (a *accounting) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
+
+func oneClock(clocks []int) bool {
+	return len(clocks) == 0 || !slices.ContainsFunc(clocks, func(c int) bool { return c != clocks[0] })
+}
+
+// sharedEnds returns the collectives whose ends clocks can be compared by.
+func (a *accounting) sharedEnds() [][]call {
+	var out [][]call
+	for _, list := range a.members {
+		if len(list) > 1 && trace.EndsTogether(a.t.Events[list[0]].Name) {
+			out = append(out, list)
+		}
+	}
+	return out
+}
+
+// spread returns the most that the ends of one collective are apart.
+func (a *accounting) spread(shared [][]call) int64 {
+	var most int64
+	for _, list := range shared {
+		most = max(most, a.apart(list))
+	}
+	return most
+}
+
+func (a *accounting) apart(list []call) int64 {
+	lo, hi := int64(math.MaxInt64), int64(math.MinInt64)
+	for _, i := range list {
+		lo, hi = min(lo, a.t.Events[i].End), max(hi, a.t.Events[i].End)
+	}
+	return hi - lo
+}
+
+// settle states the residual, and refuses one beyond the bound.
+func (a *accounting) settle(shared [][]call, least int) {
+	if len(a.lost) > 0 {
+		return
+	}
+	kept := slices.DeleteFunc(slices.Clone(shared), func(list []call) bool { return a.outlier[a.t.Events[list[0]].Group] })
+	if len(kept) < least {
+		a.problem("alignment", a.t.ID(0), "the ranks share one collective, which their clocks were set by: nothing checks them")
+		return
+	}
+	ns := a.spread(kept)
+	us := float64(ns) / 1e3
+	a.r.Alignment.ResidualUS = &us
+	if ns > a.bound {
+		a.refuse("ends of collectives are up to %s apart, beyond the bound of %s: the clocks do not agree, or the collectives do not belong together",
+			trace.Microseconds(us), trace.Microseconds(float64(a.bound)/1e3))
+	}
+}
+
+// refuse says why nothing can be told of waiting.
+func (a *accounting) refuse(format string, args ...any) {
+	a.untold = fmt.Sprintf(format, args...)
+	rank := 0
+	if a.t.Ranks > 0 {
+		rank = a.t.ID(0)
+	}
+	a.problem("alignment", rank, "%s", a.untold)
+}
+
+// fitAll puts one clock after another on that of the first rank: next always the one with
+// the most ends in common with those that are there.
+func (a *accounting) fitAll(clocks []int, shared [][]call) {
+	there := map[int]bool{clocks[0]: true}
+	left := map[int]bool{}
+	for _, c := range clocks[1:] {
+		if c != clocks[0] {
+			left[c] = true
+		}
+	}
+	for len(left) > 0 {
+		next, points := -1, []point(nil)
+		for _, c := range sortedKeys(left) {
+			if p := a.points(clocks, shared, there, c); len(p) > len(points) {
+				next, points = c, p
+			}
+		}
+		if next < 0 {
+			for r, c := range clocks {
+				if left[c] {
+					a.lost[r] = true
+					a.problem("alignment", a.t.ID(r), "rank %d shares no collective with rank %d, so its clock is not aligned", a.t.ID(r), a.t.ID(0))
+				}
+			}
+			a.untold = "some ranks share no collective with the others"
+			return
+		}
+		a.shiftClock(clocks, next, fit(points, a.outlier), len(points))
+		there[next] = true
+		delete(left, next)
+	}
+}
+
+func sortedKeys(m map[int]bool) []int {
+	out := make([]int, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// point is the end of a collective on a clock, and how far behind the first clock that is.
+type point struct {
+	at, behind int64
+	group      int
+}
+
+// points compares a clock with those that are aligned.
+func (a *accounting) points(clocks []int, shared [][]call, there map[int]bool, clock int) []point {
+	var out []point
+	for _, list := range shared {
+		var here, others ends
+		for _, i := range list {
+			switch e := &a.t.Events[i]; {
+			case clocks[e.Rank] == clock:
+				here.add(e.End)
+			case there[clocks[e.Rank]]:
+				others.add(e.End)
+			}
+		}
+		if here.n > 0 && others.n > 0 {
+			at := here.middle()
+			out = append(out, point{at: at, behind: others.middle() - at, group: a.t.Events[list[0]].Group})
+		}
+	}
+	return out
+}
+
+// ends are the first and last of some ends.
+type ends struct {
+	n      int
+	lo, hi int64
+}
+
+func (e *ends) add(at int64) {
+	if e.n == 0 {
+		e.lo, e.hi = at, at
+	}
+	e.n++
+	e.lo, e.hi = min(e.lo, at), max(e.hi, at)
+}
+
+func (e *ends) middle() int64 { return e.lo + (e.hi-e.lo)/2 }
+
+// line maps a clock onto another: at + offset + drift*(at - from).
+type line struct {
+	from, offset int64
+	drift        float64
+}
+
+func (l line) behind(at int64) int64 { return l.offset + int64(math.Round(l.drift*float64(at-l.from))) }
+
+const (
+	// mostDrift is more than quartz clocks are apart.
+	mostDrift = 200e-6
+	// leastForDrift is how many ends it takes to tell drift from noise.
+	leastForDrift = 8
+	// gross is how far off an end is at least that says nothing about clocks.
+	gross = 100_000
+)
+
+// fit finds the line that has the largest distance to a point as small as can be, but for
+// points that are far off, at most a quarter, which it notes. Drift counts only where it
+// is possible and halves the distance.
+func fit(points []point, outlier map[int]bool) line {
+	kept := slices.Clone(points)
+	slices.SortFunc(kept, func(a, b point) int { return cmp.Compare(a.behind, b.behind) })
+	if len(kept) >= 4 {
+		median := kept[len(kept)/2].behind
+		off := make([]int64, len(kept))
+		for i, p := range kept {
+			off[i] = abs(p.behind - median)
+		}
+		slices.Sort(off)
+		limit := max(gross, 8*off[len(off)/2])
+		if off[len(off)-1-len(off)/4] <= limit {
+			kept = slices.DeleteFunc(kept, func(p point) bool {
+				far := abs(p.behind-median) > limit
+				if far {
+					outlier[p.group] = true
+				}
+				return far
+			})
+		}
+	}
+	flat := line{from: kept[0].at, offset: (kept[0].behind + kept[len(kept)-1].behind) / 2}
+	if len(kept) < leastForDrift {
+		return flat
+	}
+	sloped := leastSquares(kept)
+	if math.Abs(sloped.drift) > mostDrift || 2*sloped.worst(kept) > flat.worst(kept) {
+		return flat
+	}
+	return sloped
+}
+
+func abs(v int64) int64 { return max(v, -v) }
+
+func (l line) worst(points []point) int64 {
+	var most int64
+	for _, p := range points {
+		most = max(most, abs(p.behind-l.behind(p.at)))
+	}
+	return most
+}
+
+// leastSquares fits the drift, and puts the offset in the middle of what is left.
+func leastSquares(points []point) line {
+	from, base := points[0].at, points[0].behind
+	var n, sx, sy, sxx, sxy float64
+	for _, p := range points {
+		x, y := float64(p.at-from), float64(p.behind-base)
+		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+	}
+	l := line{from: from, offset: base}
+	if d := n*sxx - sx*sx; d > 0 {
+		l.drift = (n*sxy - sx*sy) / d
+	}
+	var left ends
+	for _, p := range points {
+		left.add(p.behind - l.behind(p.at))
+	}
+	l.offset += left.middle()
+	return l
+}
+
+// shiftClock moves all times of a clock.
+func (a *accounting) shiftClock(clocks []int, clock int, l line, n int) {
+	first := int64(math.MaxInt64)
+	move := func(at *int64) { *at += l.behind(*at) }
+	of := func(rank int) bool { return clocks[rank] == clock }
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		if !of(e.Rank) {
+			continue
+		}
+		first = min(first, e.Start)
+		move(&e.Start)
+		move(&e.End)
+		if e.Issued != 0 {
+			move(&e.Issued)
+		}
+	}
+	for i := range a.t.Host {
+		if h := &a.t.Host[i]; of(h.Rank) {
+			move(&h.Start)
+			move(&h.End)
+		}
+	}
+	for i := range a.t.Steps {
+		if s := &a.t.Steps[i]; of(s.Rank) {
+			move(&s.Start)
+			move(&s.End)
+		}
+	}
+	for r := range clocks {
+		if of(r) {
+			a.r.Alignment.Clocks = append(a.r.Alignment.Clocks, Clock{Rank: a.t.ID(r), OffsetUS: float64(l.behind(first)) / 1e3,
+				DriftPPM: l.drift * 1e6, Collectives: n})
+		}
+	}
+}

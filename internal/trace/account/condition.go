@@ -1,0 +1,128 @@
+package account
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Condition is a bound on one of a report's numbers: "exposed > 10%".
+type Condition struct {
+	text   string
+	metric string
+	limit  float64 // microseconds, or a share, or a number
+	share  bool    // of the ranks' time
+}
+
+// metrics are what conditions can be about. Those that are sums over ranks have shares.
+var metrics = []struct {
+	name  string
+	sum   bool
+	count bool
+	of    func(r *Report) (float64, bool)
+}{
+	{"exposed", true, false, func(r *Report) (float64, bool) { return r.Exposed.TotalUS, r.Source != "flight" }},
+	{"wait", true, false, func(r *Report) (float64, bool) { return deref(r.Exposed.WaitUS) }},
+	{"transfer", true, false, func(r *Report) (float64, bool) { return deref(r.Exposed.TransferUS) }},
+	{"idle", true, false, func(r *Report) (float64, bool) {
+		var sum float64
+		for _, x := range r.Idle {
+			sum += x.TotalUS
+		}
+		return sum, r.Source != "flight"
+	}},
+	{"skew", false, false, func(r *Report) (float64, bool) {
+		var most float64
+		for i := range r.Collectives {
+			most = max(most, r.Collectives[i].SkewUS)
+		}
+		return most, len(r.Collectives) > 0
+	}},
+	{"residual", false, false, func(r *Report) (float64, bool) { return deref(r.Alignment.ResidualUS) }},
+	{"span", false, false, func(r *Report) (float64, bool) { return r.SpanUS, true }},
+	{"step", false, false, func(r *Report) (float64, bool) {
+		if r.Steps == nil {
+			return 0, false
+		}
+		return r.Steps.P50US, true
+	}},
+	{"problems", false, true, func(r *Report) (float64, bool) {
+		n := 0
+		for _, p := range r.Problems {
+			if p.Kind != "late" {
+				n++
+			}
+		}
+		return float64(n), true
+	}},
+}
+
+func deref(v *float64) (float64, bool) {
+	if v == nil {
+		return 0, false
+	}
+	return *v, true
+}
+
+var condition = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9.]+)\s*(%|us|µs|ms|s|)\s*$`)
+
+// ParseCondition reads "METRIC > LIMIT".
+func ParseCondition(text string) (*Condition, error) {
+	m := condition.FindStringSubmatch(text)
+	if m == nil {
+		return nil, fmt.Errorf("%q is no condition: METRIC > LIMIT, as in exposed > 10%%, skew > 80us", text)
+	}
+	c := &Condition{text: strings.TrimSpace(text), metric: m[1], share: m[3] == "%"}
+	limit, err := strconv.ParseFloat(m[2], 64)
+	if err != nil {
+		return nil, fmt.Errorf("%q: %s is no number", text, m[2])
+	}
+	c.limit = limit * map[string]float64{"%": 0.01, "us": 1, "µs": 1, "ms": 1e3, "s": 1e6, "": 1}[m[3]]
+	var names []string
+	for _, x := range metrics {
+		names = append(names, x.name)
+		if x.name != c.metric {
+			continue
+		}
+		switch {
+		case x.count != (m[3] == ""):
+			return nil, fmt.Errorf("%q: %s is %s", text, x.name, map[bool]string{true: "a number, without a unit", false: "a time: give us, ms, s"}[x.count])
+		case c.share && !x.sum:
+			return nil, fmt.Errorf("%q: %s has no share; give a time", text, x.name)
+		}
+		return c, nil
+	}
+	return nil, fmt.Errorf("%q: there is no metric %s; there are %s", text, c.metric, strings.Join(names, ", "))
+}
+
+// Holds reports whether the condition holds of a report, and how in words. It is an error
+// where the report does not tell the number.
+func (c *Condition) Holds(r *Report) (bool, string, error) {
+	for _, x := range metrics {
+		if x.name != c.metric {
+			continue
+		}
+		v, known := x.of(r)
+		if !known {
+			why := r.Untold
+			if why == "" {
+				why = "the profile does not show it"
+			}
+			return false, "", fmt.Errorf("%s: there is no %s: %s", c.text, c.metric, why)
+		}
+		shown := text(v)
+		if x.count {
+			shown = fmt.Sprint(v)
+		}
+		if c.share {
+			whole := r.SpanUS * float64(max(r.Ranks, 1))
+			if whole > 0 {
+				v /= whole
+			}
+			shown = fmt.Sprintf("%.1f %%", 100*v)
+		}
+		return v > c.limit, fmt.Sprintf("%s: it is %s", c.text, shown), nil
+	}
+	return false, "", fmt.Errorf("there is no metric %s", c.metric)
+}

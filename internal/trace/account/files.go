@@ -1,0 +1,17 @@
+package account
+
+import (
+	"hocket.example/hocket/internal/trace/profile"
+)
+
+// Files accounts for the profiles in files: see Of.
+func Files(paths []string, bound int64) (*Report, error) {
+	p, err := profile.Read(paths)
+	if err != nil {
+		return nil, err
+	}
+	if p.Trace == nil {
+		return OfFlight(p.Flight), nil
+	}
+	return Of(p.Trace, bound), nil
+}

@@ -1,0 +1,252 @@
+package account
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// call is one rank's part in a collective: an index in the trace's events.
+type call = int
+
+// match finds the collectives of a trace. In own traces members carry their collective's
+// number; in others a group's calls are matched by their numbers where all have one, else
+// by order. It sets Group and Run of the events that it matches, and returns the
+// collectives' members by Group.
+func (a *accounting) match() {
+	if a.t.Source == "" {
+		a.matchOwn()
+	} else {
+		a.matchByGroup()
+	}
+	a.renumber()
+}
+
+// renumber numbers the collectives in the order in which they began.
+func (a *accounting) renumber() {
+	at := make(map[call]int64, len(a.members))
+	for _, list := range a.members {
+		slices.SortFunc(list, func(x, y call) int { return cmp.Compare(a.t.Events[x].Rank, a.t.Events[y].Rank) })
+		first := a.t.Events[list[0]].Start
+		for _, i := range list {
+			first = min(first, a.t.Events[i].Start)
+		}
+		at[list[0]] = first
+	}
+	slices.SortStableFunc(a.members, func(x, y []call) int { return cmp.Compare(at[x[0]], at[y[0]]) })
+	for g, list := range a.members {
+		for _, i := range list {
+			a.t.Events[i].Group = g
+		}
+	}
+}
+
+func (a *accounting) matchOwn() {
+	type key struct {
+		run   int64
+		group int
+	}
+	at := map[key]int{}
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		if e.Group == trace.NoGroup {
+			continue
+		}
+		k := key{e.Run, e.Group}
+		g, ok := at[k]
+		if !ok {
+			g = len(a.members)
+			at[k] = g
+			a.members = append(a.members, nil)
+		}
+		a.members[g] = append(a.members[g], i)
+	}
+}
+
+// series is what the ranks of one group call, by rank in order.
+type series struct {
+	name  string
+	calls map[int][]call
+}
+
+func (a *accounting) matchByGroup() {
+	groups := map[string]*series{}
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		if e.Call == nil || e.Call.PointToPoint {
+			continue
+		}
+		name := e.Call.Group
+		key := name + fmt.Sprint(e.Call.Members)
+		if name == "" { // all that there is to go by
+			key = "\x00" + e.Detail
+		}
+		s := groups[key]
+		if s == nil {
+			s = &series{name: name, calls: map[int][]call{}}
+			groups[key] = s
+		}
+		s.calls[e.Rank] = append(s.calls[e.Rank], i)
+	}
+	for _, key := range slices.Sorted(maps.Keys(groups)) {
+		a.matchSeries(groups[key])
+	}
+}
+
+func (a *accounting) matchSeries(s *series) {
+	ranks := slices.Sorted(maps.Keys(s.calls))
+	numbered := true
+	longest := ranks[0]
+	for _, r := range ranks {
+		list := s.calls[r]
+		for _, i := range list {
+			numbered = numbered && a.t.Events[i].Call.Seq >= 0
+		}
+		a.order(list)
+		if len(list) > len(s.calls[longest]) {
+			longest = r
+		}
+	}
+	at := map[int64][]call{}
+	for _, r := range ranks {
+		shift := 0
+		if !numbered && r != longest {
+			shift = a.shift(s.calls[longest], s.calls[r])
+		}
+		for k, i := range s.calls[r] {
+			key := int64(k + shift)
+			if numbered {
+				key = a.t.Events[i].Call.Seq
+			}
+			at[key] = append(at[key], i)
+		}
+		if lack := len(s.calls[longest]) - len(s.calls[r]); lack > 0 {
+			a.problem("missing", a.t.ID(r), "the profile of rank %d has %d of the %d collectives that rank %d has in group %q",
+				a.t.ID(r), len(s.calls[r]), len(s.calls[longest]), a.t.ID(longest), s.name)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(at)) {
+		a.members = append(a.members, at[k])
+		a.compare(s.name, k+1, at[k])
+	}
+}
+
+// order sorts calls as their rank made them: by when the host issued them, where all
+// say so, else by when they began.
+func (a *accounting) order(list []call) {
+	issued := !slices.ContainsFunc(list, func(i call) bool { return a.t.Events[i].Issued == 0 })
+	slices.SortStableFunc(list, func(x, y call) int {
+		p, q := &a.t.Events[x], &a.t.Events[y]
+		if issued {
+			return cmp.Compare(p.Issued, q.Issued)
+		}
+		return cmp.Compare(p.Start, q.Start)
+	})
+}
+
+// mostShifts bounds the search for where a shorter series begins.
+const mostShifts = 256
+
+// shift returns which call of the longer series the first of the shorter one belongs to:
+// where most of them are the same, and where their ends then are the same time apart.
+func (a *accounting) shift(long, short []call) int {
+	best, bestSame, bestSpread := 0, -1, int64(0)
+	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
+		same, lo, hi := 0, int64(0), int64(0)
+		for k, i := range short[:min(len(short), 512)] {
+			x, y := &a.t.Events[long[k+s]], &a.t.Events[i]
+			if x.Name == y.Name && x.Call.In == y.Call.In {
+				same++
+			}
+			d := x.End - y.End
+			if k == 0 {
+				lo, hi = d, d
+			}
+			lo, hi = min(lo, d), max(hi, d)
+		}
+		if same > bestSame || same == bestSame && hi-lo < bestSpread {
+			best, bestSame, bestSpread = s, same, hi-lo
+		}
+	}
+	return best
+}
+
+// compare finds what members of one collective do not agree on.
+func (a *accounting) compare(group string, nth int64, list []call) {
+	if len(list) < 2 {
+		return
+	}
+	calls := make([]Entry, len(list))
+	for k, i := range list {
+		e := &a.t.Events[i]
+		calls[k] = Entry{Rank: a.t.ID(e.Rank), Op: e.Name, Group: e.Call.Group, DType: e.Call.DType, In: e.Call.In, Out: e.Call.Out}
+	}
+	a.r.Problems = append(a.r.Problems, Disagreements(fmt.Sprintf("call %d of group %q", nth, group), calls)...)
+}
+
+// Entry is what one rank asked of a collective.
+type Entry struct {
+	Rank             int
+	Op, Group, DType string
+	In, Out          int64 // elements; -1 where unknown
+}
+
+// Disagreements names the ranks whose calls of one collective differ from what most ranks
+// asked for, where they must not.
+func Disagreements(where string, calls []Entry) []Problem {
+	var out []Problem
+	differ := func(kind, what string, of func(e *Entry) string) bool {
+		most, groups := majority(calls, of)
+		if len(groups) < 2 {
+			return false
+		}
+		for i := range calls {
+			if got := of(&calls[i]); got != most {
+				out = append(out, Problem{Kind: kind, Rank: calls[i].Rank, Text: fmt.Sprintf("%s: rank %d has %s %s, rank %d has %s",
+					where, calls[i].Rank, what, got, groups[most], most)})
+			}
+		}
+		return true
+	}
+	if differ("order", "called", func(e *Entry) string { return e.Op }) {
+		return out // what else differs says nothing
+	}
+	differ("dtype", "dtype", func(e *Entry) string { return e.DType })
+	switch calls[0].Op {
+	case "all_to_all", "gather", "scatter", "send_recv": // where ranks may differ
+	default:
+		differ("size", calls[0].Op+" of", func(e *Entry) string {
+			if e.In < 0 && e.Out < 0 {
+				return "unknown size"
+			}
+			return fmt.Sprintf("%d → %d elements", e.In, e.Out)
+		})
+	}
+	return out
+}
+
+// majority returns the most frequent value, of several the first, and the first rank that has
+// each.
+func majority(calls []Entry, of func(e *Entry) string) (string, map[string]int) {
+	count, first := map[string]int{}, map[string]int{}
+	best := ""
+	for i := range calls {
+		v := of(&calls[i])
+		if count[v] == 0 {
+			first[v] = calls[i].Rank
+		}
+		count[v]++
+		if i == 0 {
+			best = v
+		}
+	}
+	for i := range calls {
+		if v := of(&calls[i]); count[v] > count[best] {
+			best = v
+		}
+	}
+	return best, first
+}

@@ -1,0 +1,327 @@
+package account
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// world draws what ranks did, on one clock, and how far off each rank's own clock is.
+type world struct {
+	trace   *trace.Trace
+	offsets []int64
+	arrive  []int64 // of collectives: when the last rank came
+	begins  [][]int64
+	jitter  int64
+}
+
+func drawWorld(t *rapid.T) *world {
+	ranks := rapid.IntRange(2, 5).Draw(t, "ranks")
+	w := &world{trace: &trace.Trace{Ranks: ranks, Source: "test"}, jitter: rapid.Int64Range(0, 3000).Draw(t, "jitter")}
+	now := make([]int64, ranks)
+	for r := range ranks {
+		w.trace.IDs = append(w.trace.IDs, r)
+		w.trace.Clocks = append(w.trace.Clocks, r)
+		w.offsets = append(w.offsets, rapid.Int64Range(-1e12, 1e12).Draw(t, "offset"))
+		now[r] = rapid.Int64Range(1e6, 2e6).Draw(t, "start")
+	}
+	add := func(r int, e trace.Event) {
+		e.Rank, e.Group = r, trace.NoGroup
+		e.Start, e.End = e.Start+w.offsets[r], e.End+w.offsets[r]
+		w.trace.Events = append(w.trace.Events, e)
+	}
+	for k := range rapid.IntRange(2, 12).Draw(t, "collectives") {
+		begin := make([]int64, ranks)
+		var arrive int64
+		for r := range ranks {
+			for range rapid.IntRange(0, 3).Draw(t, "kernels") {
+				long := rapid.Int64Range(1, 2e6).Draw(t, "kernel")
+				gap := rapid.Int64Range(0, 1e5).Draw(t, "gap")
+				stream := rapid.SampledFrom([]string{"stream 7", "stream 9"}).Draw(t, "stream")
+				add(r, trace.Event{Stream: stream, Name: "gemm", Class: trace.Compute, Start: now[r] + gap, End: now[r] + gap + long})
+				if stream == "stream 7" {
+					now[r] += gap + long
+				}
+			}
+			begin[r] = now[r]
+			arrive = max(arrive, now[r])
+		}
+		transfer := rapid.Int64Range(5e3, 1e6).Draw(t, "transfer")
+		for r := range ranks {
+			end := arrive + transfer + rapid.Int64Range(0, w.jitter).Draw(t, "late end")
+			add(r, trace.Event{Stream: "stream 7", Name: "all_reduce", Class: trace.Comm, Start: begin[r], End: end, Bytes: 1 << 20,
+				Call: &trace.Call{Group: "tp", Seq: int64(k), In: 1 << 19, Out: 1 << 19, DType: "Half"}})
+			now[r] = end
+		}
+		w.arrive, w.begins = append(w.arrive, arrive), append(w.begins, begin)
+	}
+	w.trace.Sort()
+	return w
+}
+
+// TestProperties: wait + transfer = duration of every member, exposed + hidden = all
+// communication, and clocks that were put apart come together again.
+func TestProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		long := map[int]map[int64]int64{} // durations, by rank and number of the call
+		union := make([]float64, w.trace.Ranks)
+		for _, e := range w.trace.Events {
+			if e.Call != nil {
+				if long[e.Rank] == nil {
+					long[e.Rank] = map[int64]int64{}
+				}
+				long[e.Rank][e.Call.Seq] = e.End - e.Start
+				union[e.Rank] += us(e.End - e.Start) // of one stream: they do not overlap
+			}
+		}
+		r := Of(w.trace, 0)
+		if len(r.Collectives) != len(w.arrive) || r.Untold != "" {
+			t.Fatalf("%d collectives of %d: %q, %+v", len(r.Collectives), len(w.arrive), r.Untold, r.Problems)
+		}
+		// No end is further from the true one than the jitter, and no clock than twice that.
+		slack := us(3 * w.jitter)
+		if *r.Alignment.ResidualUS > slack+0.01 {
+			t.Fatalf("residual %v with jitter of %v", *r.Alignment.ResidualUS, us(w.jitter))
+		}
+		for k, c := range r.Collectives {
+			for _, m := range c.ByRank {
+				if d := *m.WaitUS + *m.TransferUS - us(long[m.Rank][int64(k)]); math.Abs(d) > 0.002 {
+					t.Fatalf("collective %d, rank %d: %v + %v is %v more than its duration", k, m.Rank, *m.WaitUS, *m.TransferUS, d)
+				}
+				if want := us(w.arrive[k] - w.begins[k][m.Rank]); math.Abs(*m.WaitUS-want) > 2*slack+0.01 {
+					t.Fatalf("collective %d, rank %d waited %v; want %v within %v", k, m.Rank, *m.WaitUS, want, 2*slack)
+				}
+			}
+			if c.Late == nil {
+				continue
+			}
+			latest := w.begins[k][c.Late.Rank]
+			if d := us(w.arrive[k] - latest); d > 2*slack {
+				t.Fatalf("collective %d: rank %d is called late, and came %v µs before the last", k, c.Late.Rank, d)
+			}
+		}
+		for _, x := range r.Exposed.ByRank {
+			if d := x.TotalUS + x.HiddenUS - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives)) {
+				t.Fatalf("rank %d: exposed %v + hidden %v is not all of %v", x.Rank, x.TotalUS, x.HiddenUS, union[x.Rank])
+			}
+			if d := *x.WaitUS + *x.TransferUS - x.TotalUS; math.Abs(d) > 0.002 {
+				t.Fatalf("rank %d: exposed %v is not %v + %v", x.Rank, x.TotalUS, *x.WaitUS, *x.TransferUS)
+			}
+		}
+		var kinds float64
+		for _, k := range r.Critical.ByKind {
+			kinds += k.US
+		}
+		if math.Abs(kinds-r.Critical.SpanUS) > 0.01 || r.Critical.SpanUS > r.SpanUS+0.01 {
+			t.Fatalf("critical path of %v µs in parts of %v, in a trace of %v", r.Critical.SpanUS, kinds, r.SpanUS)
+		}
+	})
+}
+
+// TestAnyTrace: whatever a trace holds, there is an account of it whose sums agree.
+func TestAnyTrace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tr := &trace.Trace{Ranks: rapid.IntRange(1, 4).Draw(t, "ranks"), Source: rapid.SampledFrom([]string{"", "test"}).Draw(t, "source")}
+		if rapid.Bool().Draw(t, "clocks") {
+			for r := range tr.Ranks {
+				tr.Clocks = append(tr.Clocks, r)
+			}
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "events") {
+			e := trace.Event{Rank: rapid.IntRange(0, tr.Ranks-1).Draw(t, "rank"), Class: trace.Class(rapid.IntRange(0, 3).Draw(t, "class")),
+				Stream: rapid.SampledFrom([]string{"main", "%s[2]", "stream 11"}).Draw(t, "stream"), Group: trace.NoGroup,
+				Name:  rapid.SampledFrom([]string{"wait", "linear", "all_reduce", "broadcast", "send"}).Draw(t, "name"),
+				Start: rapid.Int64Range(-1e6, 1e6).Draw(t, "start"), Run: rapid.Int64Range(0, 1).Draw(t, "run")}
+			e.End = e.Start + rapid.Int64Range(0, 1e6).Draw(t, "long")
+			if e.Class == trace.Comm {
+				e.Group = rapid.IntRange(-1, 3).Draw(t, "group")
+				if tr.Source != "" {
+					e.Group = trace.NoGroup
+					e.Call = &trace.Call{Group: rapid.SampledFrom([]string{"", "a"}).Draw(t, "name of group"), In: 1, Out: 1,
+						Seq: rapid.Int64Range(-1, 2).Draw(t, "seq"), PointToPoint: e.Name == "send"}
+				}
+			}
+			e.Issued = rapid.SampledFrom([]int64{0, e.Start - 100, e.Start - 50_000}).Draw(t, "issued")
+			tr.Events = append(tr.Events, e)
+		}
+		r := Of(tr, rapid.Int64Range(0, 1e6).Draw(t, "bound"))
+		for _, x := range r.Exposed.ByRank {
+			var comm, compute []trace.Interval
+			for _, e := range tr.Events {
+				switch {
+				case tr.ID(e.Rank) != x.Rank:
+				case e.Class == trace.Comm:
+					comm = append(comm, trace.Interval{Lo: e.Start, Hi: e.End})
+				case e.Class == trace.Compute:
+					compute = append(compute, trace.Interval{Lo: e.Start, Hi: e.End})
+				}
+			}
+			if d := x.TotalUS + x.HiddenUS - us(trace.Length(trace.Union(comm))); math.Abs(d) > 0.002 {
+				t.Fatalf("rank %d: exposed %v + hidden %v is off by %v", x.Rank, x.TotalUS, x.HiddenUS, d)
+			}
+			if d := x.ComputeUS - us(trace.Length(trace.Union(compute))); math.Abs(d) > 0.002 {
+				t.Fatalf("rank %d: compute is off by %v", x.Rank, d)
+			}
+		}
+		for _, c := range r.Collectives {
+			for _, m := range c.ByRank {
+				if m.WaitUS != nil && (*m.WaitUS < 0 || *m.TransferUS < 0) {
+					t.Fatalf("%+v", c)
+				}
+			}
+			if c.Late != nil && (c.Late.After == "" || c.TransferUS == nil) {
+				t.Fatalf("%+v", c)
+			}
+		}
+		for _, x := range r.Idle {
+			if x.HostUS < 0 || x.EventUS < 0 || x.LaunchUS < 0 || x.UnknownUS < 0 {
+				t.Fatalf("%+v", x)
+			}
+		}
+		var b strings.Builder
+		if err := r.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := json.Marshal(r); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestDrift: a clock that runs 80 ppm fast is found out, one that jumps is refused.
+func TestDrift(t *testing.T) {
+	make := func(clock func(at int64) int64) *trace.Trace {
+		tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
+		for k := range int64(40) {
+			at := k * 25_000_000
+			for r := range 2 {
+				e := trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at, End: at + 80_000, Group: trace.NoGroup,
+					Call: &trace.Call{Group: "g", Seq: k}}
+				if r == 1 {
+					e.Start, e.End = clock(e.Start), clock(e.End)
+				}
+				tr.Events = append(tr.Events, e)
+			}
+		}
+		tr.Sort()
+		return tr
+	}
+	r := Of(make(func(at int64) int64 { return at + at/12500 + 5_000_000 }), 0)
+	if r.Untold != "" || *r.Alignment.ResidualUS > 0.1 || math.Abs(r.Alignment.Clocks[0].DriftPPM+80) > 0.1 {
+		t.Errorf("80 ppm: %+v, %q", r.Alignment, r.Untold)
+	}
+	r = Of(make(func(at int64) int64 {
+		if at > 500_000_000 {
+			return at + 90_000
+		}
+		return at
+	}), 0)
+	if r.Untold != "" && *r.Alignment.ResidualUS <= 50 {
+		t.Errorf("a jump of 90 µs: %+v, %q", r.Alignment, r.Untold)
+	}
+	r = Of(make(func(at int64) int64 {
+		if at > 500_000_000 {
+			return at + 900_000
+		}
+		return at
+	}), 0)
+	if r.Untold == "" || r.Collectives[0].TransferUS != nil {
+		t.Errorf("a jump of 900 µs is not refused: %+v", r.Alignment)
+	}
+}
+
+// TestProblems: calls that do not agree, and one that is missing, are named with their rank.
+func TestProblems(t *testing.T) {
+	call := func(rank int, seq int64, op, dtype string, n int64) trace.Event {
+		return trace.Event{Rank: rank, Stream: "s", Name: op, Class: trace.Comm, Start: seq * 1e6, End: seq*1e6 + 1e5, Group: trace.NoGroup,
+			Call: &trace.Call{Group: "g", Seq: seq, DType: dtype, In: n, Out: n, Members: []int{0, 1, 2}}}
+	}
+	tr := &trace.Trace{Ranks: 3, Source: "test", IDs: []int{0, 1, 2}, Clocks: []int{0, 1, 2}}
+	for r := range 3 {
+		for seq := range int64(4) {
+			e := call(r, seq, "all_reduce", "Half", 64)
+			switch {
+			case r == 1 && seq == 1:
+				e = call(r, seq, "all_reduce", "Float", 64)
+			case r == 2 && seq == 2:
+				e = call(r, seq, "all_reduce", "Half", 32)
+			case r == 0 && seq == 3:
+				e = call(r, seq, "broadcast", "Half", 64)
+			case r == 2 && seq == 3:
+				continue
+			}
+			tr.Events = append(tr.Events, e)
+		}
+	}
+	tr.Sort()
+	r := Of(tr, 0)
+	got := map[string]int{}
+	for _, p := range r.Problems {
+		got[fmt.Sprint(p.Kind, " ", p.Rank)]++
+	}
+	for _, want := range []string{"dtype 1", "size 2", "missing 2"} {
+		if got[want] != 1 {
+			t.Errorf("%q is not among %v", want, r.Problems)
+		}
+	}
+	if got["order 0"]+got["order 1"] != 1 {
+		t.Errorf("the order differs between ranks 0 and 1: %v", r.Problems)
+	}
+	if r.Collectives[3].TransferUS != nil {
+		t.Error("of a collective that one member's profile lacks nothing can be told")
+	}
+}
+
+func TestConditions(t *testing.T) {
+	r := accounted(t, "testdata/tp-mlp-ar-late.rank0.json.gz", "testdata/tp-mlp-ar-late.rank1.json.gz")
+	for text, want := range map[string]bool{
+		"exposed > 10%": true, "exposed>90%": false, "exposed > 14ms": true, "wait > 13ms": true, "transfer > 2ms": false,
+		"skew > 11.5ms": true, "skew > 1s": false, "residual > 6us": false, "problems > 0": false, "span > 16 ms": true,
+	} {
+		c, err := ParseCondition(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got, how, err := c.Holds(r); err != nil || got != want {
+			t.Errorf("%s: %v (%s), %v; want %v", text, got, how, err, want)
+		}
+	}
+	for _, text := range []string{"", "exposed", "exposed < 3%", "exposed > 10", "skew > 10%", "problems > 3us", "nothing > 1us", "exposed > 1.2.3%"} {
+		if _, err := ParseCondition(text); err == nil {
+			t.Errorf("%q is no condition, and is taken for one", text)
+		}
+	}
+	c, _ := ParseCondition("step > 1us")
+	if _, _, err := c.Holds(r); err == nil {
+		t.Error("a profile without steps has a median step")
+	}
+}
+
+func TestAgainst(t *testing.T) {
+	r := accounted(t, "testdata/tp-mlp-ar-late.rank0.json.gz", "testdata/tp-mlp-ar-late.rank1.json.gz")
+	for _, d := range r.Against(r) {
+		if d.Was == nil || d.Is == nil || *d.Was != *d.Is {
+			t.Errorf("a profile against itself: %+v", d)
+		}
+	}
+	other := accounted(t, "testdata/nsys-1.txt")
+	found := false
+	for _, d := range r.Against(other) {
+		if d.What == "transfer of all_reduce, median" {
+			found = true
+			near(t, "was", *d.Was, 261.4, 0.1)
+			near(t, "is", *d.Is, 75.9, 0.1)
+		}
+	}
+	if !found {
+		t.Error("both have all_reduces, and they are not compared")
+	}
+}

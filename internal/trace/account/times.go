@@ -1,0 +1,275 @@
+package account
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sort"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// without returns how long a lasts while b does not; both are unions.
+func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
+
+// expose measures communication under which no compute ran on the rank. Time in which one
+// collective waits and another moves data counts as transfer; communication that is no
+// collective, or of which nothing is told, too.
+func (a *accounting) expose() {
+	n := a.t.Ranks
+	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
+	begun := map[call]int64{} // when transfer began
+	for _, list := range a.shares {
+		for _, s := range list {
+			if s.told {
+				begun[s.event] = a.t.Events[s.event].Start + s.wait
+			}
+		}
+	}
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		switch e.Class {
+		case trace.Compute:
+			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+		case trace.Comm:
+			comm[e.Rank] = append(comm[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+			from := e.Start
+			if at, ok := begun[i]; ok {
+				from = at
+			}
+			moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
+		}
+	}
+	told := len(begun) > 0 || len(a.shares) == 0
+	x := &a.r.Exposed
+	var wait, transfer float64
+	for r := range n {
+		busy, all := trace.Union(compute[r]), trace.Union(comm[r])
+		total, moved := without(all, busy), without(trace.Union(moving[r]), busy)
+		b := RankExposed{Rank: a.t.ID(r), TotalUS: us(total), HiddenUS: us(without(all, nil) - total), ComputeUS: us(without(busy, nil))}
+		if told {
+			w, m := us(total-moved), us(moved)
+			b.WaitUS, b.TransferUS = &w, &m
+			wait, transfer = wait+w, transfer+m
+		}
+		x.ByRank = append(x.ByRank, b)
+		x.TotalUS, x.HiddenUS = x.TotalUS+b.TotalUS, x.HiddenUS+b.HiddenUS
+	}
+	if told {
+		x.WaitUS, x.TransferUS = &wait, &transfer
+	}
+}
+
+// Idle is the time of a rank in which nothing ran on its device, from its first event to
+// its last, by cause.
+type Idle struct {
+	Rank    int     `json:"rank"`
+	TotalUS float64 `json:"total_us"`
+	// HostUS: the host had not issued what came next. EventUS: the stream waited for
+	// another. LaunchUS: what came next was issued, and began a little later. UnknownUS: the
+	// profile does not say when things were issued.
+	HostUS    float64 `json:"host_us"`
+	EventUS   float64 `json:"event_us"`
+	LaunchUS  float64 `json:"launch_us"`
+	UnknownUS float64 `json:"unknown_us"`
+	// PeerUS is no idle time of the device, but none of use: exposed waiting in collectives.
+	PeerUS float64 `json:"peer_us"`
+}
+
+// launchGap is the longest gap between two pieces of work that starting the second explains.
+const launchGap = 20_000
+
+func (a *accounting) idle() {
+	waits := make([][]trace.Interval, a.t.Ranks)
+	for i := range a.t.Events {
+		if e := &a.t.Events[i]; e.Class == trace.Sync {
+			waits[e.Rank] = append(waits[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+		}
+	}
+	for r, l := range a.byRank() {
+		if len(l.events) == 0 {
+			continue
+		}
+		x := Idle{Rank: a.t.ID(r)}
+		waited := trace.Union(waits[r])
+		at := l.events[0].Start
+		for _, e := range l.events {
+			if e.Start > at {
+				x.gap(at, e, a.t.Source == "", waited)
+			}
+			at = max(at, e.End)
+		}
+		x.TotalUS = x.HostUS + x.EventUS + x.LaunchUS + x.UnknownUS
+		if w := a.r.Exposed.ByRank[r].WaitUS; w != nil {
+			x.PeerUS = *w
+		}
+		a.r.Idle = append(a.r.Idle, x)
+	}
+}
+
+// gap adds the time from at to the begin of e, in which the device had nothing to do.
+func (x *Idle) gap(at int64, e *trace.Event, own bool, waited []trace.Interval) {
+	whole := e.Start - at
+	switch {
+	case own:
+		k := sort.Search(len(waited), func(k int) bool { return waited[k].Hi > at })
+		var event int64
+		for ; k < len(waited) && waited[k].Lo < e.Start; k++ {
+			event += min(waited[k].Hi, e.Start) - max(waited[k].Lo, at)
+		}
+		x.EventUS += us(event)
+		if whole -= event; whole <= launchGap {
+			x.LaunchUS += us(whole)
+		} else {
+			x.HostUS += us(whole)
+		}
+	case e.Issued == 0 && whole > launchGap:
+		x.UnknownUS += us(whole)
+	case e.Issued == 0:
+		x.LaunchUS += us(whole)
+	default:
+		host := min(max(e.Issued-at, 0), whole)
+		x.HostUS += us(host)
+		if rest := whole - host; rest <= launchGap {
+			x.LaunchUS += us(rest)
+		} else {
+			x.EventUS += us(rest)
+		}
+	}
+}
+
+// Critical is the chain of work, across ranks, that decided how long it all took.
+type Critical struct {
+	SpanUS float64        `json:"span_us"`
+	ByKind []KindTime     `json:"by_kind"`
+	Path   []CriticalPart `json:"path"`
+}
+
+// KindTime is the share of one kind of time: "compute", "transfer", "io", "idle".
+type KindTime struct {
+	Kind string  `json:"kind"`
+	US   float64 `json:"us"`
+}
+
+// CriticalPart is one stretch of the chain.
+type CriticalPart struct {
+	Rank    int     `json:"rank"`
+	Name    string  `json:"name"`
+	Kind    string  `json:"kind"`
+	StartUS float64 `json:"start_us"`
+	US      float64 `json:"us"`
+}
+
+// maxPath is how many stretches of the critical path a report lists, the longest.
+const maxPath = 200
+
+func (a *accounting) critical() {
+	chain := a.t.Critical()
+	if len(chain) == 0 {
+		return
+	}
+	c := &Critical{}
+	at := chain[0].Start
+	add := func(e *trace.Event, name, kind string, to int64) {
+		if to > at {
+			c.Path = append(c.Path, CriticalPart{Rank: a.t.ID(e.Rank), Name: name, Kind: kind, StartUS: us(at - a.origin), US: us(to - at)})
+			at = to
+		}
+	}
+	for i := range chain {
+		e := &chain[i]
+		add(e, "before "+e.Name, "idle", e.Start)
+		kind := e.Class.String()
+		if e.Class == trace.Comm {
+			kind = "transfer"
+		}
+		add(e, e.Name, kind, e.End)
+	}
+	sums := map[string]float64{}
+	for _, p := range c.Path {
+		sums[p.Kind] += p.US
+		c.SpanUS += p.US
+	}
+	for _, kind := range []string{"compute", "transfer", "io", "sync", "idle"} {
+		if sums[kind] > 0 {
+			c.ByKind = append(c.ByKind, KindTime{kind, sums[kind]})
+		}
+	}
+	if len(c.Path) > maxPath {
+		slices.SortStableFunc(c.Path, func(x, y CriticalPart) int { return cmp.Compare(y.US, x.US) })
+		c.Path = c.Path[:maxPath]
+		slices.SortFunc(c.Path, func(x, y CriticalPart) int { return cmp.Compare(x.StartUS, y.StartUS) })
+	}
+	a.r.Critical = c
+}
+
+// Steps are statistics of iterations: of each the longest time that a rank took.
+type Steps struct {
+	Count   int     `json:"count"`
+	Cut     int     `json:"cut"` // the first ones, longer than half as much again as the median, are not counted
+	P50US   float64 `json:"p50_us"`
+	P95US   float64 `json:"p95_us"`
+	LeastUS float64 `json:"least_us"`
+	MostUS  float64 `json:"most_us"`
+}
+
+func (a *accounting) steps() {
+	type bounds struct{ ends }
+	byStep := map[string]map[int]*bounds{}
+	var order []string
+	note := func(name string, rank int, from, to int64) {
+		if byStep[name] == nil {
+			byStep[name] = map[int]*bounds{}
+			order = append(order, name)
+		}
+		b := byStep[name][rank]
+		if b == nil {
+			b = &bounds{}
+			byStep[name][rank] = b
+		}
+		b.add(from)
+		b.add(to)
+	}
+	for _, s := range a.t.Steps {
+		note(s.Name, s.Rank, s.Start, s.End)
+	}
+	if a.t.Source == "" {
+		runs := map[int64]string{}
+		for i := range a.t.Events {
+			e := &a.t.Events[i]
+			name, ok := runs[e.Run]
+			if !ok {
+				name = fmt.Sprint("run ", e.Run)
+				runs[e.Run] = name
+			}
+			note(name, e.Rank, e.Start, e.End)
+		}
+	}
+	var times []float64
+	slices.SortStableFunc(order, func(x, y string) int { return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)) })
+	for _, name := range order {
+		var most int64
+		for _, b := range byStep[name] {
+			most = max(most, b.hi-b.lo)
+		}
+		times = append(times, us(most))
+	}
+	if len(times) < 2 {
+		return
+	}
+	s := &Steps{}
+	median := percentile(times, 50)
+	for s.Cut < len(times)/2 && times[s.Cut] > 1.5*median {
+		s.Cut++
+	}
+	times = times[s.Cut:]
+	s.Count, s.P50US, s.P95US = len(times), percentile(times, 50), percentile(times, 95)
+	s.LeastUS, s.MostUS = slices.Min(times), slices.Max(times)
+	a.r.Steps = s
+}
+
+// percentile returns the smallest time that so many percent are at most.
+func percentile(times []float64, percent int) float64 {
+	sorted := slices.Sorted(slices.Values(times))
+	return sorted[max((len(sorted)*percent+99)/100-1, 0)]
+}

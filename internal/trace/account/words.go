@@ -1,0 +1,238 @@
+package account
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// How much of each list the text shows.
+const (
+	shownWaits = 5
+	shownRows  = 24
+	shownOps   = 10
+)
+
+func text(us float64) string { return trace.Microseconds(us) }
+
+// WriteText says what the report says in words, then in tables.
+func (r *Report) WriteText(w io.Writer) error {
+	t := &writer{w: w}
+	r.words(t)
+	r.table(t)
+	r.whole(t)
+	return t.err
+}
+
+// writer keeps the first error.
+type writer struct {
+	w   io.Writer
+	err error
+}
+
+func (t *writer) printf(format string, args ...any) {
+	if t.err == nil {
+		_, t.err = fmt.Fprintf(t.w, format, args...)
+	}
+}
+
+// rows writes an aligned table.
+func (t *writer) rows(rows [][]string) {
+	if t.err != nil || len(rows) == 0 {
+		return
+	}
+	tw := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	t.err = tw.Flush()
+}
+
+func (r *Report) words(t *writer) {
+	t.printf("%s\n", r.Facts())
+	if r.Untold != "" {
+		t.printf("waiting and transfer cannot be told apart: %s\n", r.Untold)
+	}
+	t.printf("\n")
+	waits := r.Waits()
+	for _, c := range waits[:min(len(waits), shownWaits)] {
+		t.printf("%s\n", c.Words())
+	}
+	if left := waits[min(len(waits), shownWaits):]; len(left) > 0 {
+		t.printf("in %d more somebody waited, at most %s\n", len(left), text(left[0].Late.US))
+	}
+	if len(waits) == 0 && r.Untold == "" && len(r.Collectives) > 0 {
+		t.printf("nobody waited for anybody for longer than the clocks are off\n")
+	}
+	for _, p := range r.Problems {
+		if p.Kind != "late" && p.Text != r.Untold || r.Source == "flight" {
+			t.printf("%s: %s\n", p.Kind, p.Text)
+		}
+	}
+}
+
+// Facts says in a line what the report is about.
+func (r *Report) Facts() string {
+	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source, r.Alignment.words())
+}
+
+func (a *Alignment) words() string {
+	var by string
+	switch a.Method {
+	case "one clock":
+		by = "on one clock"
+	case "ends":
+		by = "put on one clock by ends of collectives"
+	default:
+		return "clocks not compared"
+	}
+	switch {
+	case a.ResidualUS == nil:
+		return by + ", unchecked"
+	case *a.ResidualUS == 0:
+		return by
+	}
+	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
+}
+
+// Words says of one collective who waited for whom.
+func (c *Collective) Words() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %d of %d: ", c.Op, c.Nth, c.OfOp)
+	if c.TransferUS == nil {
+		fmt.Fprintf(&b, "rank %d was late by %s: %s", c.Late.Rank, text(c.Late.US), c.Late.After)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "%s of transfer; ", text(*c.TransferUS))
+	var who []string
+	for _, m := range c.sortedByWait() {
+		if m.Rank != c.Late.Rank && *m.WaitUS > 0 {
+			who = append(who, fmt.Sprintf("rank %d waited %s", m.Rank, text(*m.WaitUS)))
+		}
+	}
+	if len(who) > 3 {
+		who = append(who[:3], fmt.Sprintf("%d more waited", len(who)-3))
+	}
+	fmt.Fprintf(&b, "%s for rank %d, late because: %s", strings.Join(who, ", "), c.Late.Rank, c.Late.After)
+	return b.String()
+}
+
+func (c *Collective) sortedByWait() []Member {
+	list := slices.Clone(c.ByRank)
+	slices.SortStableFunc(list, func(x, y Member) int {
+		switch {
+		case *x.WaitUS > *y.WaitUS:
+			return -1
+		case *x.WaitUS < *y.WaitUS:
+			return 1
+		}
+		return 0
+	})
+	return list
+}
+
+// table lists the collectives.
+func (r *Report) table(t *writer) {
+	if len(r.Collectives) == 0 {
+		t.printf("there are no collectives in it\n")
+		return
+	}
+	rows := [][]string{{"", "op", "group", "bytes", "transfer", "bus GB/s", "skew", "last", "waits by rank"}}
+	for i := range r.Collectives[:min(len(r.Collectives), shownRows)] {
+		c := &r.Collectives[i]
+		row := []string{fmt.Sprint(c.Index), c.Op, c.Group, "?", "?", "", text(c.SkewUS), "", c.waits()}
+		if c.Bytes != nil {
+			row[3] = fmt.Sprint(*c.Bytes)
+		}
+		if c.TransferUS != nil {
+			row[4] = text(*c.TransferUS)
+		}
+		if c.BusGBs > 0 {
+			row[5] = fmt.Sprintf("%.1f", c.BusGBs)
+		}
+		if c.Late != nil {
+			row[7] = fmt.Sprintf("rank %d", c.Late.Rank)
+		}
+		rows = append(rows, row)
+	}
+	t.printf("\n")
+	t.rows(rows)
+	if n := len(r.Collectives) - shownRows; n > 0 {
+		t.printf("… and %d more: --json has them all\n", n)
+	}
+}
+
+func (c *Collective) waits() string {
+	var out []string
+	for _, m := range c.ByRank[:min(len(c.ByRank), 8)] {
+		if m.WaitUS == nil {
+			return ""
+		}
+		out = append(out, text(*m.WaitUS))
+	}
+	if len(c.ByRank) > 8 {
+		out = append(out, "…")
+	}
+	return strings.Join(out, ", ")
+}
+
+// whole is what concerns the whole time: exposed communication, idle time, the critical path.
+func (r *Report) whole(t *writer) {
+	if len(r.Exposed.ByRank) == 0 {
+		return
+	}
+	t.printf("\nof %s in all\n", text(r.SpanUS))
+	rows := [][]string{{"", "compute", "communication hidden", "exposed waiting", "exposed transfer", "idle for host", "for event", "launching", "unknown"}}
+	idle := map[int]Idle{}
+	for _, x := range r.Idle {
+		idle[x.Rank] = x
+	}
+	for _, x := range r.Exposed.ByRank {
+		i := idle[x.Rank]
+		rows = append(rows, []string{fmt.Sprintf("rank %d", x.Rank), text(x.ComputeUS), text(x.HiddenUS), told(x.WaitUS), told(x.TransferUS),
+			text(i.HostUS), text(i.EventUS), text(i.LaunchUS), text(i.UnknownUS)})
+		if x.WaitUS == nil {
+			rows[len(rows)-1][3] = text(x.TotalUS) + " exposed"
+		}
+	}
+	t.rows(rows[:min(len(rows), shownRows)])
+	if c := r.Critical; c != nil {
+		var parts []string
+		for _, k := range c.ByKind {
+			parts = append(parts, fmt.Sprintf("%s %s", k.Kind, text(k.US)))
+		}
+		t.printf("critical path: %s: %s\n", text(c.SpanUS), strings.Join(parts, ", "))
+	}
+	if s := r.Steps; s != nil {
+		t.printf("steps: %d, half of them within %s, 95 %% within %s", s.Count, text(s.P50US), text(s.P95US))
+		if s.Cut > 0 {
+			t.printf("; the first %d, which warm up, are left out", s.Cut)
+		}
+		t.printf("\n")
+	}
+	if busy := r.busiest(shownOps); len(busy) > 0 {
+		t.printf("\n")
+		rows = [][]string{{"most time", "times", "sum"}}
+		for _, o := range busy {
+			rows = append(rows, []string{o.Name, fmt.Sprint(o.Count), text(o.TimeUS)})
+		}
+		t.rows(rows)
+	}
+}
+
+func told(us *float64) string {
+	if us == nil {
+		return "?"
+	}
+	return text(*us)
+}
+
+// busiest returns the computations that took the most time.
+func (r *Report) busiest(n int) []Op {
+	list := slices.DeleteFunc(slices.Clone(r.Ops), func(o Op) bool { return o.Class != "compute" })
+	return list[:min(len(list), n)]
+}

@@ -1,0 +1,257 @@
+// Package chrome reads timelines in Chrome's trace-event JSON: those of torch's profiler
+// (Kineto), and those that hocket writes itself.
+package chrome
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/internal/trace/jsonscan"
+)
+
+// Limits of one file.
+const (
+	maxEvent  = 1 << 20   // bytes of one event's text
+	maxEvents = 1_500_000 // that are kept
+)
+
+// ErrOther is returned for JSON that has no "traceEvents".
+var ErrOther = errors.New(`JSON without "traceEvents"`)
+
+// Read reads one file. Its ranks are numbered from 0 in the trace; IDs holds the numbers
+// that the file gives them, -1 where it gives none.
+func Read(r io.Reader) (*trace.Trace, error) {
+	f := &file{scan: jsonscan.New(r), words: map[string]string{}, ranks: map[string]int{}, labels: map[string]string{},
+		threads: map[string]string{}, issued: map[int64]int64{}, rank: -1}
+	first, err := f.scan.Peek()
+	if err != nil {
+		return nil, err
+	}
+	if first == '[' { // the format's other form: events alone
+		err = f.events()
+	} else {
+		err = f.scan.Object(f.field)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !f.found:
+		return nil, ErrOther
+	}
+	return f.finish()
+}
+
+// file is what is known of a file so far.
+type file struct {
+	scan  *jsonscan.Scanner
+	found bool // events
+	own   bool // written by hocket
+	base  int64
+	rank  int // the file's own, -1 where it says none
+
+	words   map[string]string // each once in memory
+	ranks   map[string]int    // by process of device events
+	labels  map[string]string // processes' names
+	threads map[string]string // by process and thread
+	issued  map[int64]int64   // by correlation; 0 where several calls have it
+	devices []trace.Event
+	host    []trace.HostCall
+	steps   []trace.Step
+	virtual bool
+	clocks  []int // by rank, of own traces
+}
+
+func (f *file) field(key string) error {
+	switch key {
+	case "traceEvents":
+		return f.events()
+	case "entries": // of a flight record, and no need to read on
+		return ErrOther
+	case "hocket":
+		f.own = true
+		var head trace.Head
+		err := f.into(&head)
+		f.virtual, f.clocks = head.Virtual, head.Clocks
+		return err
+	case "baseTimeNanoseconds":
+		return f.into(&f.base)
+	case "distributedInfo":
+		head := struct{ Rank *int }{}
+		if err := f.into(&head); err != nil {
+			return err
+		}
+		if head.Rank != nil && *head.Rank >= 0 {
+			f.rank = *head.Rank
+		}
+		return nil
+	}
+	return f.scan.Skip()
+}
+
+func (f *file) into(v any) error {
+	raw, err := f.scan.Raw(maxEvent)
+	if err == nil {
+		err = json.Unmarshal(raw, v)
+	}
+	return err
+}
+
+func (f *file) events() error {
+	f.found = true
+	n := 0
+	return f.scan.Array(func() error {
+		n++
+		raw, err := f.scan.Raw(maxEvent)
+		if err != nil {
+			return fmt.Errorf("event %d: %w", n, err)
+		}
+		var e entry
+		if err := json.Unmarshal(raw, &e); err != nil {
+			return fmt.Errorf("event %d: %w", n, err)
+		}
+		if err := f.event(&e); err != nil {
+			return fmt.Errorf("event %d, %q: %w", n, e.Name, err)
+		}
+		if len(f.devices)+len(f.host) > maxEvents {
+			return fmt.Errorf("more than %d events: profile fewer iterations", maxEvents)
+		}
+		return nil
+	})
+}
+
+// entry is an event as written.
+type entry struct {
+	Ph, Cat, Name string
+	PID, TID      json.RawMessage
+	TS, Dur       json.RawMessage
+	Args          json.RawMessage
+}
+
+func (f *file) word(s string) string {
+	if w, ok := f.words[s]; ok {
+		return w
+	}
+	f.words[s] = s
+	return s
+}
+
+func (f *file) event(e *entry) error {
+	switch {
+	case e.Ph == "M" && (e.Name == "process_name" || e.Name == "thread_name"):
+		var args struct{ Name string }
+		if json.Unmarshal(e.Args, &args) == nil && e.Name == "process_name" {
+			f.labels[string(e.PID)] = args.Name
+		} else {
+			f.threads[string(e.PID)+" "+string(e.TID)] = args.Name
+		}
+		return nil
+	case e.Ph != "X":
+		return nil
+	}
+	switch e.Cat {
+	case "kernel", "gpu_memcpy", "gpu_memset":
+		return f.kernel(e)
+	case "cuda_runtime", "cuda_driver", "cpu_op", "user_annotation":
+		return f.hostCall(e)
+	case "compute", "comm", "sync", "io":
+		if f.own {
+			return f.command(e)
+		}
+	}
+	return nil
+}
+
+// times returns when an event began and ended, on the file's clock.
+func (f *file) times(e *entry) (start, end int64, err error) {
+	start, err = nanoseconds(e.TS)
+	if err != nil {
+		return 0, 0, fmt.Errorf("ts: %w", err)
+	}
+	dur, err := nanoseconds(e.Dur)
+	switch {
+	case err != nil:
+		return 0, 0, fmt.Errorf("dur: %w", err)
+	case dur < 0:
+		return 0, 0, fmt.Errorf("it ends %v µs before it begins", -float64(dur)/1e3)
+	}
+	return start, start + dur, nil
+}
+
+// nanoseconds reads a number of microseconds.
+func nanoseconds(raw json.RawMessage) (int64, error) {
+	text := strings.Trim(string(raw), `"`)
+	whole, frac, _ := strings.Cut(text, ".")
+	v, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || len(frac) > 18 || strings.ContainsAny(frac, "eE+-") {
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || x < -1e15 || x > 1e15 {
+			return 0, fmt.Errorf("%.40q is no time in microseconds", text)
+		}
+		return int64(x * 1e3), nil
+	}
+	if v > 1e15 || v < -1e15 { // some thirty years
+		return 0, fmt.Errorf("%.40q is out of all range", text)
+	}
+	digits := (frac + "0000")[:4]
+	if len(frac) > 4 {
+		digits = frac[:4]
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%.40q is no time in microseconds", text)
+	}
+	n = (n + 5) / 10
+	if strings.HasPrefix(whole, "-") {
+		n = -n
+	}
+	return v*1e3 + n, nil
+}
+
+// rankOf numbers the processes of device events.
+func (f *file) rankOf(process string) int {
+	r, ok := f.ranks[process]
+	if !ok {
+		r = len(f.ranks)
+		f.ranks[process] = r
+	}
+	return r
+}
+
+// command reads an event that hocket wrote.
+func (f *file) command(e *entry) error {
+	start, end, err := f.times(e)
+	if err != nil {
+		return err
+	}
+	var args struct {
+		Run        int64
+		Statement  string
+		Bytes      int64
+		Collective *int
+	}
+	if err := json.Unmarshal(e.Args, &args); err != nil {
+		return err
+	}
+	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, Bytes: args.Bytes,
+		Start: start, End: end, Group: trace.NoGroup, Rank: f.rankOf(string(e.PID)), Stream: f.threads[string(e.PID)+" "+string(e.TID)]}
+	for c := range trace.IO + 1 {
+		if c.String() == e.Cat {
+			d.Class = c
+		}
+	}
+	if args.Collective != nil {
+		d.Group = *args.Collective
+	}
+	if d.Stream == "" {
+		d.Stream = f.stream(e)
+	}
+	f.devices = append(f.devices, d)
+	return nil
+}
+
+func (f *file) stream(e *entry) string { return f.word("stream " + strings.Trim(string(e.TID), `"`)) }

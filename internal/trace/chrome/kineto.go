@@ -1,0 +1,176 @@
+package chrome
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// kernelArgs is what torch's profiler records of an event on a device.
+type kernelArgs struct {
+	Device, Stream, Correlation *int64
+	Bytes                       int64
+	Collective                  string `json:"Collective name"`
+	In                          *int64 `json:"In msg nelems"`
+	Out                         *int64 `json:"Out msg nelems"`
+	DType                       string `json:"dtype"`
+	Group                       string `json:"Process Group Name"`
+	GroupText                   string `json:"Process Group Description"`
+	Members                     string `json:"Process Group Ranks"`
+	Seq                         *int64 `json:"Seq"`
+}
+
+// kernel reads an event on a device, as torch's profiler writes it.
+func (f *file) kernel(e *entry) error {
+	start, end, err := f.times(e)
+	if err != nil {
+		return err
+	}
+	var args kernelArgs
+	if len(e.Args) > 0 {
+		if err := json.Unmarshal(e.Args, &args); err != nil {
+			return err
+		}
+	}
+	d := trace.Event{ID: -1, Name: f.word(trace.ShortName(e.Name)), Detail: f.word(e.Name), Bytes: args.Bytes,
+		Start: start, End: end, Group: trace.NoGroup, Class: trace.Compute, Rank: f.rankOf(string(e.PID)), Stream: f.stream(e)}
+	if args.Correlation != nil {
+		d.ID = *args.Correlation
+	}
+	switch {
+	case e.Cat != "kernel":
+		d.Class, d.Name = trace.IO, d.Detail
+	case args.Collective != "" || trace.MovesBetweenRanks(e.Name):
+		f.collective(&d, e.Name, &args)
+	}
+	f.devices = append(f.devices, d)
+	return nil
+}
+
+func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
+	name := args.Collective
+	if name == "" {
+		name = kernel
+	}
+	d.Class, d.Name = trace.Comm, trace.CollectiveOp(name)
+	c := &trace.Call{Group: f.word(args.GroupText), Seq: -1, DType: f.word(args.DType), In: -1, Out: -1, Members: members(args.Members)}
+	if c.Group == "" || c.Group == "undefined" {
+		c.Group = f.word(args.Group)
+	}
+	if args.Seq != nil {
+		c.Seq = *args.Seq
+	}
+	if args.In != nil && args.Out != nil && *args.In >= 0 && *args.Out >= 0 {
+		c.In, c.Out = *args.In, *args.Out
+		if size := trace.DTypeSize(args.DType); max(c.In, c.Out) < 1<<50 {
+			d.Bytes = size * max(c.In, c.Out)
+		}
+	}
+	switch d.Name {
+	case "send", "recv", "send_recv":
+		c.PointToPoint = true
+	}
+	d.Call = c
+}
+
+// members reads "[0, 1]"; nil where that is cut short.
+func members(text string) []int {
+	text, ok := strings.CutPrefix(text, "[")
+	if text, ok = strings.CutSuffix(text, "]"); !ok {
+		return nil
+	}
+	var out []int
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(word))
+		if err != nil || n < 0 {
+			return nil
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// hostCall keeps what the host did, and when it issued what.
+func (f *file) hostCall(e *entry) error {
+	start, end, err := f.times(e)
+	if err != nil {
+		return err
+	}
+	if e.Cat == "cuda_runtime" || e.Cat == "cuda_driver" {
+		var args struct{ Correlation *int64 }
+		if len(e.Args) > 0 && json.Unmarshal(e.Args, &args) == nil && args.Correlation != nil {
+			if _, twice := f.issued[*args.Correlation]; twice {
+				start = 0
+			}
+			f.issued[*args.Correlation] = start
+		}
+	}
+	if strings.HasPrefix(e.Name, "ProfilerStep#") {
+		f.steps = append(f.steps, trace.Step{Name: f.word(e.Name), Start: start, End: end})
+		return nil
+	}
+	f.host = append(f.host, trace.HostCall{Name: f.word(e.Name), Start: start, End: end})
+	return nil
+}
+
+// finish resolves what needed the whole file.
+func (f *file) finish() (*trace.Trace, error) {
+	if f.virtual {
+		return nil, errors.New("its times are steps of a schedule: trace a run without --schedules")
+	}
+	if len(f.devices) == 0 {
+		return nil, errors.New("it has no events of a device: was the profiler told to record CUDA activities?")
+	}
+	t := &trace.Trace{Ranks: len(f.ranks), Virtual: f.virtual, IDs: make([]int, len(f.ranks)), Clocks: make([]int, len(f.ranks))}
+	if !f.own {
+		t.Source = "kineto"
+	}
+	for process, r := range f.ranks {
+		t.IDs[r] = f.number(process)
+		if !f.own {
+			t.Clocks[r] = r // merged by whoever wrote the file
+		} else if id := t.IDs[r]; id >= 0 && id < len(f.clocks) {
+			t.Clocks[r] = f.clocks[id]
+		}
+	}
+	t.Events = f.devices
+	for i := range t.Events {
+		e := &t.Events[i]
+		if at := f.issued[e.ID]; at != 0 && len(f.ranks) == 1 && !f.own {
+			e.Issued = at + f.base
+		}
+		e.Start, e.End = e.Start+f.base, e.End+f.base
+	}
+	if len(f.ranks) == 1 { // of several nobody says whose the host's calls are
+		t.Host, t.Steps = f.host, f.steps
+		for i := range t.Host {
+			t.Host[i].Start, t.Host[i].End = t.Host[i].Start+f.base, t.Host[i].End+f.base
+		}
+		for i := range t.Steps {
+			t.Steps[i].Start, t.Steps[i].End = t.Steps[i].Start+f.base, t.Steps[i].End+f.base
+		}
+		slices.SortFunc(t.Host, func(a, b trace.HostCall) int { return cmp.Compare(a.Start, b.Start) })
+	}
+	t.Sort()
+	return t, nil
+}
+
+// number returns the rank that a process is in the job, -1 where nothing says so.
+func (f *file) number(process string) int {
+	if len(f.ranks) == 1 && f.rank >= 0 {
+		return f.rank
+	}
+	for _, lead := range []string{"rank ", "Rank ", "rank", "Rank"} {
+		if text, ok := strings.CutPrefix(f.labels[process], lead); ok {
+			if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil && n >= 0 {
+				return n
+			}
+		}
+	}
+	return -1
+}

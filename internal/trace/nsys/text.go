@@ -1,0 +1,296 @@
+// Package nsys reads what Nsight Systems says of the GPUs' work: the text and the CSV of
+// "nsys stats --report cuda_gpu_trace", and the SQLite file of "nsys export".
+package nsys
+
+import (
+	"bufio"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+const (
+	maxRows = 1_500_000
+	maxLine = 64 << 10
+)
+
+// ErrOther is returned for text without a row of cuda_gpu_trace.
+var ErrOther = errors.New("no row of nsys stats --report cuda_gpu_trace")
+
+// ReadText reads the report as text or CSV, with or without its header; lines that are no
+// rows are passed over. Reports of several sessions may follow each other: a row that
+// begins before the one above it begins a session, since nsys sorts rows by start.
+func ReadText(r io.Reader) (*trace.Trace, error) {
+	t := &table{ranks: map[place]int{}, words: map[string]string{}, unit: 1}
+	in := bufio.NewScanner(r)
+	in.Buffer(make([]byte, 4096), maxLine)
+	for in.Scan() {
+		t.line++
+		if err := t.read(in.Text()); err != nil {
+			return nil, fmt.Errorf("line %d: %w", t.line, err)
+		}
+	}
+	switch err := in.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, fmt.Errorf("line %d is longer than %d bytes", t.line+1, maxLine)
+	case err != nil:
+		return nil, err
+	case len(t.events) == 0:
+		return nil, ErrOther
+	}
+	return t.finish(), nil
+}
+
+// place is a device in a session.
+type place struct{ session, device int }
+
+// table is the rows read so far.
+type table struct {
+	line    int
+	unit    float64 // nanoseconds of a unit of the report's times
+	columns map[string]int
+	csv     bool
+	session int
+	last    int64 // start of the row before
+	ranks   map[place]int
+	places  []place
+	events  []trace.Event
+	words   map[string]string
+}
+
+// row is one kernel or copy.
+type row struct {
+	start, duration, correlation int64
+	device, stream               int
+	name                         string
+}
+
+var (
+	textRow = regexp.MustCompile(`^\s*([\d,.]+)\s+([\d,.]+)\s+(\d+)\s+(.*\S)\s*$`)
+	// The device's name ends in its number; then come its context, for some versions a green
+	// context, and the stream.
+	devicePart = regexp.MustCompile(`\((\d+)\)\s+(\d+)\s+(?:(\d+)\s+)?(\d+)\s+(\S.*)$`)
+	deviceCell = regexp.MustCompile(`\((\d+)\)\s*$`)
+	headerUnit = regexp.MustCompile(`Start ?\((\w+)\)`)
+)
+
+var units = map[string]float64{"ns": 1, "nsec": 1, "us": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
+
+func (t *table) read(line string) error {
+	if m := headerUnit.FindStringSubmatch(line); m != nil {
+		unit, ok := units[strings.ToLower(m[1])]
+		if !ok {
+			return fmt.Errorf("times in %q: known are ns, us, ms, s", m[1])
+		}
+		t.unit = unit
+		return t.header(line)
+	}
+	var r row
+	var err error
+	switch {
+	case t.columns != nil && strings.Contains(line, ","):
+		r, err = t.csvRow(line)
+	case !startsWithDigit(line):
+		return nil // a prompt, a title, a rule
+	case textRow.MatchString(line):
+		r, err = t.textRow(line)
+	case strings.Count(line, ",") >= 10:
+		r, err = t.csvRow(line)
+	default:
+		return nil
+	}
+	switch {
+	case errors.Is(err, errOther):
+		return nil
+	case err != nil:
+		return err
+	}
+	return t.add(r)
+}
+
+func startsWithDigit(line string) bool {
+	s := strings.TrimLeft(line, " \t\"")
+	return s != "" && s[0] >= '0' && s[0] <= '9'
+}
+
+// header learns a CSV's columns; text needs none.
+func (t *table) header(line string) error {
+	if strings.Count(line, ",") < 3 {
+		return nil
+	}
+	cells, err := csv.NewReader(strings.NewReader(line)).Read()
+	if err != nil {
+		return err
+	}
+	t.columns = map[string]int{}
+	for i, c := range cells {
+		name, _, _ := strings.Cut(c, "(")
+		t.columns[strings.ToLower(strings.TrimSpace(name))] = i
+	}
+	var missing []string
+	for _, name := range []string{"start", "duration", "device", "strm", "name"} {
+		if _, ok := t.columns[name]; !ok {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the header lacks the columns %s: export the report cuda_gpu_trace", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func (t *table) textRow(line string) (row, error) {
+	m := textRow.FindStringSubmatch(line)
+	d := devicePart.FindStringSubmatch(m[4])
+	switch {
+	case d != nil:
+		return t.row(m[1], m[2], m[3], d[1], d[4], d[5])
+	case strings.Contains(m[1], "."):
+		return row{}, errOther // a share, as in summaries
+	}
+	return row{}, errors.New("the row ends before its device, stream and name")
+}
+
+// errOther is that a line is of something else.
+var errOther = errors.New("no row")
+
+func (t *table) csvRow(line string) (row, error) {
+	cells, err := csv.NewReader(strings.NewReader(line)).Read()
+	if err != nil {
+		return row{}, err
+	}
+	at := t.columns
+	if at == nil { // as nsys writes them
+		device := slices.IndexFunc(cells, deviceCell.MatchString)
+		if device < 3 || device+3 > len(cells)-1 {
+			return row{}, errors.New("a row without a device")
+		}
+		at = map[string]int{"start": 0, "duration": 1, "corrid": 2, "device": device, "strm": len(cells) - 2, "name": len(cells) - 1}
+	}
+	cell := func(name string) string {
+		if i, ok := at[name]; ok && i < len(cells) {
+			return strings.TrimSpace(cells[i])
+		}
+		return ""
+	}
+	if !startsWithDigit(cell("start")) {
+		return row{}, errOther
+	}
+	d := deviceCell.FindStringSubmatch(cell("device"))
+	if d == nil || cell("name") == "" {
+		return row{}, errors.New("the row ends before its device, stream and name")
+	}
+	correlation := cell("corrid")
+	if correlation == "" {
+		correlation = "0"
+	}
+	return t.row(cell("start"), cell("duration"), correlation, d[1], cell("strm"), cell("name"))
+}
+
+// row makes one of its texts.
+func (t *table) row(start, duration, correlation, device, stream, name string) (r row, err error) {
+	if r.start, err = t.time(start); err != nil {
+		return r, fmt.Errorf("start: %w", err)
+	}
+	if r.duration, err = t.time(duration); err != nil {
+		return r, fmt.Errorf("duration: %w", err)
+	}
+	if r.correlation, err = strconv.ParseInt(correlation, 10, 64); err != nil {
+		return r, fmt.Errorf("%.40q is no correlation", correlation)
+	}
+	if r.device, err = strconv.Atoi(device); err != nil {
+		return r, fmt.Errorf("%.40q is no device", device)
+	}
+	if r.stream, err = strconv.Atoi(stream); err != nil {
+		return r, fmt.Errorf("%.40q is no stream", stream)
+	}
+	r.name = name
+	return r, nil
+}
+
+// time reads a time that is not negative; digits may be grouped.
+func (t *table) time(text string) (int64, error) {
+	v, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
+	if err != nil || v < 0 || v*t.unit > 1<<60 {
+		return 0, fmt.Errorf("%.40q is no time", text)
+	}
+	return int64(v*t.unit + 0.5), nil
+}
+
+func (t *table) word(s string) string {
+	if w, ok := t.words[s]; ok {
+		return w
+	}
+	t.words[s] = s
+	return s
+}
+
+func (t *table) add(r row) error {
+	if len(t.events) >= maxRows {
+		return fmt.Errorf("more than %d rows: profile fewer iterations", maxRows)
+	}
+	if r.start < t.last {
+		t.session++
+	}
+	t.last = r.start
+	at := place{t.session, r.device}
+	rank, ok := t.ranks[at]
+	if !ok {
+		rank = len(t.ranks)
+		t.ranks[at] = rank
+		t.places = append(t.places, at)
+		if rank >= maxRanks {
+			return fmt.Errorf("more than %d sessions and devices", maxRanks)
+		}
+	}
+	t.events = append(t.events, event(rank, r, t.word))
+	return nil
+}
+
+// maxRanks is how many ranks a report may have.
+const maxRanks = 1 << 14
+
+// event makes an event of a row.
+func event(rank int, r row, word func(string) string) trace.Event {
+	name := word(r.name)
+	e := trace.Event{Rank: rank, Stream: word("stream " + strconv.Itoa(r.stream)), ID: r.correlation, Name: word(trace.ShortName(name)),
+		Detail: name, Class: trace.Compute, Start: r.start, End: r.start + r.duration, Group: trace.NoGroup}
+	switch {
+	case strings.HasPrefix(name, "[CUDA mem"):
+		e.Class, e.Name = trace.IO, name
+	case trace.MovesBetweenRanks(name):
+		e.Class, e.Name = trace.Comm, trace.CollectiveOp(name)
+		e.Call = &trace.Call{Seq: -1, In: -1, Out: -1, PointToPoint: e.Name == "send_recv"}
+	}
+	return e
+}
+
+// finish numbers the ranks: by device where no session but one has it, else in order.
+func (t *table) finish() *trace.Trace {
+	out := &trace.Trace{Ranks: len(t.places), Source: "nsys", Events: t.events}
+	out.IDs, out.Clocks = number(t.places)
+	out.Sort()
+	return out
+}
+
+func number(places []place) (ids, clocks []int) {
+	seen := map[int]int{}
+	for _, p := range places {
+		seen[p.device]++
+	}
+	for r, p := range places {
+		id := p.device
+		if len(seen) < len(places) {
+			id = r
+		}
+		ids, clocks = append(ids, id), append(clocks, p.session)
+	}
+	return ids, clocks
+}

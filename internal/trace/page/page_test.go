@@ -1,0 +1,199 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"html"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/internal/trace/account"
+)
+
+// large makes a trace of n events on eight ranks, of two streams each.
+func large(n int) *trace.Trace {
+	rng := rand.New(rand.NewPCG(1, 2))
+	t := &trace.Trace{Ranks: 8}
+	for r := range t.Ranks {
+		at := int64(0)
+		for i := range n / 16 {
+			long := rng.Int64N(20_000) + 100
+			t.Events = append(t.Events, trace.Event{Rank: r, Stream: "main", Name: fmt.Sprintf("linear_%d", i%30), Class: trace.Compute,
+				Detail: fmt.Sprintf("linear (mlp.hkt:%d:3)", i%7+2), Start: at, End: at + long, Group: trace.NoGroup})
+			at += long + 50
+		}
+		for i := range n / 16 {
+			start := int64(i)*10_000 + rng.Int64N(5_000)
+			t.Events = append(t.Events, trace.Event{Rank: r, Stream: "%s", Name: "all_reduce", Class: trace.Comm, Bytes: 1 << 20,
+				Start: start, End: int64(i)*10_000 + 8_000, Group: i})
+		}
+	}
+	t.Sort()
+	return t
+}
+
+func written(t testing.TB, r *account.Report, o Options) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Write(&b, r, o); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestSelfContained: nothing is fetched, and text from a profile cannot become markup.
+func TestSelfContained(t *testing.T) {
+	tr := large(64)
+	tr.Events[0].Name, tr.Events[0].Detail = "</script><script>alert(1)</script>", "<!--<img src=x onerror=alert(1)>"
+	text := written(t, account.Of(tr, 0), Options{Title: "<b>title</b>", Program: "a < b\n</td><script>"})
+	if m := regexp.MustCompile(`(?i)(src|href)\s*=\s*"?(https?:|//)|@import|url\(`).FindString(text); m != "" {
+		t.Errorf("it refers to %q", m)
+	}
+	if n := strings.Count(text, "<script"); n != 2 {
+		t.Errorf("%d scripts; want the data and the page's own", n)
+	}
+	for _, s := range []string{"<b>title", "<img", "a < b"} {
+		if strings.Contains(text, s) {
+			t.Errorf("%q stands unescaped", s)
+		}
+	}
+}
+
+// TestProgramCost: a line costs what its events take, on all ranks together.
+func TestProgramCost(t *testing.T) {
+	tr := &trace.Trace{Ranks: 2}
+	for r := range 2 {
+		tr.Events = append(tr.Events,
+			trace.Event{Rank: r, Stream: "main", Name: "linear", Detail: "linear %x (m.hkt:2:3)", Class: trace.Compute, Start: 0, End: 30_000, Group: trace.NoGroup},
+			trace.Event{Rank: r, Stream: "main", Name: "gelu", Detail: "gelu %h (m.hkt:3:3)", Class: trace.Compute, Start: 30_000, End: 40_000, Group: trace.NoGroup})
+	}
+	lines := program(account.Of(tr, 0), Options{Program: "func f() {\n  linear\n  gelu\n}\n"})
+	if len(lines) != 4 || lines[1].Cost != "60.0 µs" || lines[1].Share != "75.0 %" || lines[2].Cost != "20.0 µs" || lines[0].Cost != "" {
+		t.Errorf("%+v", lines)
+	}
+}
+
+// drive opens a page in a browser, runs a script in it, and returns what that put into the
+// title. Errors of the page come first in it.
+func drive(t *testing.T, text, script string) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a browser takes seconds to start")
+	}
+	browser := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+		if path, err := exec.LookPath(name); err == nil {
+			browser = path
+			break
+		}
+	}
+	if browser == "" {
+		t.Skip("there is no chromium on PATH: the page's script is not run")
+	}
+	bare := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).ReplaceAllString(text, "")
+	if bare == text {
+		t.Fatal("the page has no policy")
+	}
+	const watch = `<head><script>
+const faults = [];
+window.onerror = (m) => { faults.push(String(m)); };
+console.error = (...m) => { faults.push(m.join(" ")); };
+</script>`
+	bare = strings.Replace(bare, "<head>", watch, 1)
+	bare = strings.Replace(bare, "</body>", `<script>
+const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+let out = "";
+try { `+script+` } catch (e) { faults.push(String(e)); }
+draw();
+document.title = faults.length ? "faults: " + faults.join("; ") : String(out);
+</script></body>`, 1)
+	file := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(file, []byte(bare), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+		"--disable-dev-shm-usage", "--window-size=1400,1000", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+file)
+	cmd.WaitDelay = time.Second
+	dom, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", cmd, err)
+	}
+	m := regexp.MustCompile(`(?s)<title>(.*?)</title>`).FindSubmatch(dom)
+	if m == nil {
+		t.Fatal("the page has no title")
+	}
+	return html.UnescapeString(string(m[1]))
+}
+
+// TestBrowserLarge: 100,000 events open within the bound, tenfold here since the test's
+// machine may be busy; and every key does what the page says.
+func TestBrowserLarge(t *testing.T) {
+	r := account.Of(large(100_000), 0)
+	text := written(t, r, Options{Title: "large"})
+	got := drive(t, text, `
+const before = () => [from, to].map(Math.round).join();
+const steps = [];
+const change = (name, key, want) => { const a = [from, to]; press(key); if (!want(a, [from, to])) faults.push(name + ": " + a + " to " + [from, to]); };
+change("zoom in", "ArrowUp", (a, b) => b[1] - b[0] < a[1] - a[0]);
+change("zoom in", "w", (a, b) => b[1] - b[0] < a[1] - a[0]);
+change("move right", "ArrowRight", (a, b) => b[0] > a[0] && Math.abs((b[1] - b[0]) - (a[1] - a[0])) < 1);
+change("move left", "ArrowLeft", (a, b) => b[0] < a[0]);
+change("zoom out", "ArrowDown", (a, b) => b[1] - b[0] > a[1] - a[0]);
+press("/");
+if (document.activeElement.id !== "search") faults.push("/ does not search");
+$("search").value = "linear_29"; search("linear_29");
+change("next hit", "n", (a, b) => b[1] - b[0] < a[1] - a[0]);
+if (chosen < 0 || names[ev.name[chosen]] !== "linear_29") faults.push("n chose " + chosen);
+const one = chosen; press("n"); press("p");
+if (chosen !== one) faults.push("p does not go back");
+press("c");
+if (!$("path").checked) faults.push("c does not show the critical path");
+press("Escape");
+if (chosen !== -1 || hits.length) faults.push("Escape leaves the search");
+change("all", "0", (a, b) => b[0] <= 0 && b[1] >= whole);
+document.querySelectorAll("#collectives th button")[5].click();
+const cells = [...document.querySelectorAll("#collectives tbody tr")].map((tr) => tr.children[0].textContent);
+document.querySelectorAll("#collectives tbody tr")[0].click();
+if (chosen < 0 || String(ev.group[chosen]) !== cells[0]) faults.push("a row leads elsewhere");
+out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tbody tr").length, document.body.dataset.ready].join(" ");
+`)
+	words := strings.Fields(got)
+	if len(words) != 4 || words[0] != "100000" || words[1] != "16" || words[2] != "200" {
+		t.Fatalf("events, lanes, rows, milliseconds: %s", got)
+	}
+	ms, err := strconv.Atoi(words[3])
+	if err != nil || ms > 20_000 {
+		t.Errorf("open after %s ms; want 2000, tenfold on a busy machine", words[3])
+	}
+	t.Logf("%d bytes, open after %d ms", len(text), ms)
+}
+
+// TestBrowserSplit: a collective's waiting and transfer are drawn apart, and described.
+func TestBrowserSplit(t *testing.T) {
+	tr := &trace.Trace{Ranks: 2, Events: []trace.Event{
+		{Rank: 0, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: 0, End: 100_000, Group: 0},
+		{Rank: 1, Stream: "main", Name: "gelu", Class: trace.Compute, Start: 0, End: 60_000, Group: trace.NoGroup},
+		{Rank: 1, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: 60_000, End: 100_000, Group: 0},
+	}}
+	got := drive(t, written(t, account.Of(tr, 0), Options{Title: "split", Missing: [][2]int{{1, 2}}}), `
+draw();
+const ratio = canvas.width / width;
+const pixel = (t, l, dy) => [...pen.getImageData(Math.round(x(t) * ratio), Math.round((laneY[l] + (dy || 4)) * ratio), 1, 1).data].slice(0, 3).join();
+const first = pixel(30000, 0), second = pixel(80000, 0), other = pixel(80000, 1), gelu = pixel(30000, 1);
+out = [first !== second, second === other, gelu !== first && gelu !== second, describe(0).replaceAll("\n", " | ")].join(" ");
+`)
+	if want := "true true true all_reduce: 100 µs, from 0.0 µs; rank 0, main | waited 60.0 µs, then transfer of 40.0 µs"; !strings.HasPrefix(got, want) {
+		t.Errorf("%s", got)
+	}
+}

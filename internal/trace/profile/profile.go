@@ -1,0 +1,267 @@
+// Package profile reads profiles of several ranks, whoever wrote them, into one trace. It
+// tells formats by what files hold.
+package profile
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/internal/trace/chrome"
+	"hocket.example/hocket/internal/trace/flight"
+	"hocket.example/hocket/internal/trace/nsys"
+)
+
+// maxBytes is how much a file may hold once it is unpacked.
+const maxBytes = 4 << 30
+
+// maxRanks is how many ranks all files together may have.
+const maxRanks = 1 << 16
+
+// Profile is what files say: a trace of all ranks, or the ranks' flight records.
+type Profile struct {
+	Trace  *trace.Trace
+	Flight []*flight.Record
+}
+
+// Read reads files of one kind. Errors name the file.
+func Read(paths []string) (*Profile, error) {
+	p := &Profile{}
+	parts := make([]*trace.Trace, 0, len(paths))
+	var names []string
+	for _, path := range paths {
+		t, f, err := readFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if f != nil {
+			if f.Rank < 0 {
+				f.Rank = rankInName(path)
+			}
+			p.Flight = append(p.Flight, f)
+			continue
+		}
+		if len(t.IDs) == 1 && (t.IDs[0] < 0 || t.Source == "nsys" && len(paths) > 1) {
+			if id := rankInName(path); id >= 0 {
+				t.IDs[0] = id
+			}
+		}
+		parts, names = append(parts, t), append(names, path)
+	}
+	switch {
+	case len(parts) > 0 && len(p.Flight) > 0:
+		return nil, errors.New("flight records and timelines do not go together: give one kind")
+	case len(p.Flight) > 0:
+		return p, flight.Number(p.Flight)
+	}
+	var err error
+	p.Trace, err = join(parts, names)
+	return p, err
+}
+
+var rankWord = regexp.MustCompile(`(?i)rank[_\-. ]?(\d{1,6})`)
+
+// rankInName finds "rank3" in a path; -1 without.
+func rankInName(path string) int {
+	all := rankWord.FindAllStringSubmatch(path, -1)
+	if len(all) == 0 {
+		return -1
+	}
+	n, err := strconv.Atoi(all[len(all)-1][1])
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// limited fails, rather than ends, where a reader gives more than it may.
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, fmt.Errorf("it holds more than %d GiB once unpacked", int64(maxBytes)>>30)
+	}
+	return n, err
+}
+
+// open calls read with what a file holds, unpacked.
+func open(path string, read func(r *bufio.Reader, size int64) error) error {
+	f, size, err := files.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in := bufio.NewReaderSize(f, 1<<16)
+	head, _ := in.Peek(2)
+	if !bytes.Equal(head, []byte{0x1f, 0x8b}) {
+		return read(bufio.NewReaderSize(&limited{in, maxBytes}, 1<<16), size)
+	}
+	z, err := gzip.NewReader(in)
+	if err != nil {
+		return err
+	}
+	return read(bufio.NewReaderSize(&limited{z, maxBytes}, 1<<16), -1)
+}
+
+// readFile reads one file of any format.
+func readFile(path string) (t *trace.Trace, f *flight.Record, err error) {
+	err = open(path, func(r *bufio.Reader, size int64) error {
+		var err error
+		t, f, err = read(r, path, size)
+		return err
+	})
+	if errors.Is(err, chrome.ErrOther) { // JSON, and no timeline
+		err = open(path, func(r *bufio.Reader, _ int64) error {
+			var err error
+			f, err = flight.ReadJSON(r)
+			return err
+		})
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("%w: it is cut short", err)
+	}
+	return t, f, err
+}
+
+// errUnknown lists what can be read.
+var errUnknown = errors.New("it is none of the formats that can be read: timelines of hocket run --trace and of torch.profiler (JSON, " +
+	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV), nsys export --type sqlite, torch's flight records (JSON, pickle)")
+
+func read(r *bufio.Reader, path string, size int64) (*trace.Trace, *flight.Record, error) {
+	head, err := r.Peek(16)
+	if len(head) == 0 {
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, nil, err
+		}
+		return nil, nil, errors.New("it is empty")
+	}
+	start := bytes.TrimLeft(head, " \t\r\n\ufeff")
+	switch {
+	case bytes.HasPrefix(head, []byte("SQLite format 3\x00")):
+		if size < 0 {
+			return nil, nil, errors.New("a gzipped database: unpack it first")
+		}
+		t, err := nsys.ReadSQLite(path)
+		return t, nil, err
+	case head[0] == 0x80:
+		f, err := flight.ReadPickle(r)
+		return nil, f, err
+	case len(start) > 0 && (start[0] == '{' || start[0] == '['):
+		t, err := chrome.Read(r)
+		return t, nil, err
+	}
+	t, err := nsys.ReadText(r)
+	if errors.Is(err, nsys.ErrOther) {
+		err = errUnknown
+	}
+	return t, nil, err
+}
+
+// join makes one trace of several with ranks, and clocks, of their own.
+func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
+	out := &trace.Trace{Source: parts[0].Source, Virtual: parts[0].Virtual}
+	owner := map[int]string{}
+	numbered := true
+	for i, t := range parts {
+		if t.Source != out.Source {
+			return nil, fmt.Errorf("%s is of %s, %s of %s: give one kind", names[0], source(out), names[i], source(t))
+		}
+		for _, id := range t.IDs {
+			numbered = numbered && id >= 0
+		}
+	}
+	clocks := 0
+	for i, t := range parts {
+		base, most := out.Ranks, 0
+		for r := range t.Ranks {
+			id := base + r
+			if numbered {
+				id = t.IDs[r]
+			}
+			if other, twice := owner[id]; twice {
+				if t.Source != "nsys" {
+					return nil, fmt.Errorf("%s and %s both are of rank %d: give each rank once", other, names[i], id)
+				}
+				id = base + r // a container sees its own device 0
+				for owner[id] != "" {
+					id++
+				}
+			}
+			owner[id] = names[i]
+			out.IDs = append(out.IDs, id)
+			clock := 0
+			if len(t.Clocks) > 0 {
+				clock = t.Clocks[r]
+			}
+			most = max(most, clock)
+			out.Clocks = append(out.Clocks, clocks+clock)
+		}
+		clocks += most + 1
+		out.Ranks += t.Ranks
+		if out.Ranks > maxRanks {
+			return nil, fmt.Errorf("more than %d ranks", maxRanks)
+		}
+		for j := range t.Events {
+			t.Events[j].Rank += base
+		}
+		for j := range t.Host {
+			t.Host[j].Rank += base
+		}
+		for j := range t.Steps {
+			t.Steps[j].Rank += base
+		}
+		if i == 0 {
+			out.Events = t.Events
+		} else {
+			out.Events = append(out.Events, t.Events...)
+		}
+		out.Host, out.Steps = append(out.Host, t.Host...), append(out.Steps, t.Steps...)
+		t.Events, t.Host = nil, nil
+	}
+	byID(out)
+	out.Sort()
+	return out, nil
+}
+
+func source(t *trace.Trace) string {
+	if t.Source == "" {
+		return "hocket"
+	}
+	return t.Source
+}
+
+// byID puts the ranks into the order of their numbers.
+func byID(t *trace.Trace) {
+	order := make([]int, t.Ranks)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return t.IDs[a] - t.IDs[b] })
+	to := make([]int, t.Ranks)
+	ids, clocks := make([]int, t.Ranks), make([]int, t.Ranks)
+	for at, r := range order {
+		to[r], ids[at], clocks[at] = at, t.IDs[r], t.Clocks[r]
+	}
+	t.IDs, t.Clocks = ids, clocks
+	for i := range t.Events {
+		t.Events[i].Rank = to[t.Events[i].Rank]
+	}
+	for i := range t.Host {
+		t.Host[i].Rank = to[t.Host[i].Rank]
+	}
+	for i := range t.Steps {
+		t.Steps[i].Rank = to[t.Steps[i].Rank]
+	}
+}

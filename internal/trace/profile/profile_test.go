@@ -1,0 +1,275 @@
+package profile
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const late = "../account/testdata/tp-mlp-ar-late.rank0.json.gz"
+
+func write(t *testing.T, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, content, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func content(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func unzipped(t *testing.T, path string) []byte {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(content(t, path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestTruncated: files of every format, cut anywhere, are refused or read, and never read as
+// if they were whole: but for text, where a cut between two lines leaves whole lines.
+func TestTruncated(t *testing.T) {
+	kineto := unzipped(t, late)
+	for name, b := range map[string][]byte{
+		"gzip": content(t, late), "json": kineto, "sqlite": content(t, "../nsys/testdata/export.sqlite"),
+		"pickle": []byte("\x80\x02}q\x00X\x07\x00\x00\x00entriesq\x01]q\x02s."),
+	} {
+		for i := range 40 {
+			cut := len(b) * i / 40
+			_, err := Read([]string{write(t, "cut.rank0", b[:cut])})
+			if err == nil {
+				t.Errorf("%s: the first %d of %d bytes count as a whole", name, cut, len(b))
+			} else if !strings.Contains(err.Error(), "cut.rank0: ") || len(err.Error()) > 500 {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	text := content(t, "../account/testdata/nsys-1.txt")
+	if _, err := Read([]string{write(t, "cut.txt", text[:bytes.LastIndex(text, []byte("NVIDIA"))+4])}); err == nil || !strings.Contains(err.Error(), "line 18: the row ends") {
+		t.Errorf("text: %v", err)
+	}
+}
+
+func event(name string, ts, dur float64, args string) string {
+	return fmt.Sprintf(`{"ph":"X","cat":"kernel","name":%q,"pid":0,"tid":7,"ts":%v,"dur":%v,"args":{%s}}`, name, ts, dur, args)
+}
+
+func timeline(events ...string) string { return `{"traceEvents":[` + strings.Join(events, ",") + `]}` }
+
+// TestRefused: what cannot be read says what is wrong and in which file.
+func TestRefused(t *testing.T) {
+	one := timeline(event("k", 1, 2, ""))
+	for want, text := range map[string]string{
+		"it is empty": "",
+		"it is none of the formats that can be read":  "What is this?",
+		"no timeline, and no flight record":           `{"a":1}`,
+		"no events of a device":                       timeline(),
+		`event 2, "b": it ends 3 µs before it begins`: timeline(event("a", 1, 2, ""), event("b", 9, -3, "")),
+		`"1e99" is no time`:                           strings.Replace(one, `"ts":1`, `"ts":1e99`, 1),
+		"is out of all range":                         strings.Replace(one, `"ts":1`, `"ts":9223372036854775807`, 1),
+		`"never" is no time`:                          strings.Replace(one, `"ts":1`, `"ts":"never"`, 1),
+		"where a value must be":                       `{"traceEvents":[,]}`,
+		"where ',' must be":                           `{"traceEvents":[{} {}]}`,
+		"is no key":                                   `{traceEvents:[]}`,
+		"a value of more than 1048576 bytes":          `{"traceEvents":[{"name":"` + strings.Repeat("x", 1<<20) + `"}]}`,
+		"its times are steps of a schedule":           `{"hocket":{"virtual":true},` + one[1:],
+		"cannot unmarshal":                            `{"traceEvents":[{"ph":"X","name":7}]}`,
+		"entry 1: ":                                   `{"entries":[{"collective_seq_id":"x"}]}`,
+		"opcode":                                      "\x80\x02I1\n.",
+		"it holds an object of posix.system":          "\x80\x02}X\x07\x00\x00\x00entries](cposix\nsystem\nesX\x01\x00\x00\x00aNs.",
+		"nested deeper":                               "\x80\x02}X\x07\x00\x00\x00entries](" + strings.Repeat("(", 20) + strings.Repeat("l", 20) + "es.",
+	} {
+		_, err := Read([]string{write(t, "odd", []byte(text))})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "odd: ") {
+			t.Errorf("%.80q: %v; want %q", text, err, want)
+		}
+	}
+	two := []string{write(t, "a.rank3.json", []byte(one)), write(t, "b.rank3.json", []byte(one))}
+	if _, err := Read(two); err == nil || !strings.Contains(err.Error(), "both are of rank 3") {
+		t.Errorf("a rank twice: %v", err)
+	}
+	mixed := []string{write(t, "a.json", []byte(one)), "../account/testdata/nsys-3.txt"}
+	if _, err := Read(mixed); err == nil || !strings.Contains(err.Error(), "give one kind") {
+		t.Errorf("two kinds: %v", err)
+	}
+	if _, err := Read([]string{t.TempDir()}); err == nil {
+		t.Error("a folder is read")
+	}
+}
+
+// TestForeign: keys, categories and columns that nobody knows are passed over.
+func TestForeign(t *testing.T) {
+	text := `{"new":{"a":[1,{"b":"]}\""}]},"traceEvents":[
+		{"ph":"q","new":[[]],"args":7},
+		{"ph":"X","cat":"mystery","name":"m","ts":"soon"},` +
+		event("k", 5.25, 2, `"device":0,"stream":7,"new":{"x":[null,true,1e5]}`) + `,],"after":null}`
+	p, err := Read([]string{write(t, "new.rank4.json", []byte(text))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := p.Trace.Events[0]; len(p.Trace.Events) != 1 || e.Start != 5250 || e.End != 7250 || p.Trace.ID(0) != 4 {
+		t.Errorf("%+v, ranks %v", p.Trace.Events, p.Trace.IDs)
+	}
+}
+
+// TestRanksInOneFile: processes are ranks, whose clocks are their own.
+func TestRanksInOneFile(t *testing.T) {
+	name := func(pid int, name string) string {
+		return fmt.Sprintf(`{"ph":"M","name":"process_name","pid":%d,"args":{"name":%q}}`, pid, name)
+	}
+	second := strings.Replace(event("k", 7, 1, ""), `"pid":0`, `"pid":9`, 1)
+	p, err := Read([]string{write(t, "merged.json", []byte(timeline(event("k", 5, 1, ""), second, name(0, "rank 6"), name(9, "rank 2"))))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := p.Trace
+	if tr.Ranks != 2 || tr.IDs[0] != 2 || tr.IDs[1] != 6 || tr.Clocks[0] == tr.Clocks[1] || tr.Events[0].Start != 7000 {
+		t.Errorf("%+v", tr)
+	}
+}
+
+// heapWhile returns the most memory that the heap had in use while f ran.
+func heapWhile(f func()) uint64 {
+	runtime.GC()
+	var most atomic.Uint64
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			most.Store(max(most.Load(), m.HeapInuse))
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	f()
+	close(stop)
+	<-done
+	return most.Load()
+}
+
+// zipped packs what write writes.
+func zipped(t *testing.T, name string, write func(w *bufio.Writer)) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, _ := gzip.NewWriterLevel(f, gzip.BestSpeed)
+	w := bufio.NewWriter(z)
+	write(w)
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const gib = 1 << 30
+
+// TestBombs: small files that hold much are refused, or passed over, in little memory.
+func TestBombs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("unpacks hundreds of megabytes")
+	}
+	repeat := func(head, body string, n int, tail string) func(w *bufio.Writer) {
+		return func(w *bufio.Writer) {
+			w.WriteString(head)
+			for range n {
+				w.WriteString(body)
+			}
+			w.WriteString(tail)
+		}
+	}
+	for want, path := range map[string]string{
+		"a value of more than 1048576 bytes": zipped(t, "name", repeat(`{"traceEvents":[{"name":"`, strings.Repeat("x", 1<<16), 1000, `"}]}`)),
+		"no events of a device":              zipped(t, "skipped", repeat(`{"x":"`, strings.Repeat("x", 1<<16), 1000, `","traceEvents":[]}`)),
+		"is longer than":                     zipped(t, "zeros", repeat("1 ", strings.Repeat("\x00", 1<<16), 1000, "")),
+		"more than 1500000 events": zipped(t, "events", repeat(`{"traceEvents":[`,
+			`{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},`, 1600000, `]}`)),
+		"beyond the limit": zipped(t, "pickle", repeat("\x80\x02(", strings.Repeat("]", 1<<16), 1000, "")),
+	} {
+		var err error
+		if heap := heapWhile(func() { _, err = Read([]string{path}) }); heap > gib {
+			t.Errorf("%s: %d MiB of heap", want, heap>>20)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// TestMillion: a million rows are read within a gibibyte.
+func TestMillion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads a million rows twice")
+	}
+	const n = 1_000_000
+	text := zipped(t, "rows.txt", func(w *bufio.Writer) {
+		for i := range n {
+			fmt.Fprintf(w, "%d 900 %d 1 1 1 1 1 1 1 0.0 0.0 GPU (%d) 1 7 kernel_%d<int>(float*)\n", 1000+i*1000, i, i%8, i%50)
+		}
+	})
+	json := zipped(t, "rows.json", func(w *bufio.Writer) {
+		w.WriteString(`{"traceEvents":[`)
+		for i := range n {
+			if i > 0 {
+				w.WriteByte(',')
+			}
+			fmt.Fprintf(w, `{"ph":"X","cat":"kernel","name":"kernel_%d","pid":0,"tid":7,"ts":%d.125,"dur":0.9,"args":{"correlation":%d}}`, i%50, i, i)
+		}
+		w.WriteString(`]}`)
+	})
+	for _, path := range []string{text, json} {
+		var p *Profile
+		var err error
+		if heap := heapWhile(func() { p, err = Read([]string{path}) }); heap > gib {
+			t.Errorf("%s: %d MiB of heap", filepath.Base(path), heap>>20)
+		}
+		if err != nil || len(p.Trace.Events) != n {
+			t.Errorf("%s: %v", filepath.Base(path), err)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(timeline(event("ncclDevKernel_AllReduce", 1, 2, `"Collective name":"allreduce","In msg nelems":4`))))
+	f.Add([]byte("1000 2000 7 16 1 1 GPU (3) 1 13 kernel\n"))
+	f.Add([]byte(`{"entries":[{"process_group":["0","x"],"input_sizes":[[1]]}],"pg_config":{"0":{"ranks":"[0, 1]"}}}`))
+	f.Add([]byte("\x80\x02}q\x00X\x07\x00\x00\x00entriesq\x01]q\x02s."))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _, _ = read(bufio.NewReader(bytes.NewReader(b)), "", -1)
+	})
+}

@@ -1,0 +1,103 @@
+package hocket
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/internal/trace/account"
+	"hocket.example/hocket/internal/trace/page"
+	"hocket.example/hocket/internal/verify"
+)
+
+// WriteHTML writes a page about where the time of the run went, which needs no network:
+// its timeline, what its collectives waited and moved, and program, the text that was run,
+// with what each line took. It needs LoadOptions.Trace. docs/trace.md defines its numbers.
+func (r *Report) WriteHTML(w io.Writer, title, program string) error {
+	if r.trace == nil || r.trace.Virtual {
+		return errors.New("the run was not traced, or its order was drawn: there are no times")
+	}
+	t := *r.trace
+	t.Events = slices.Clone(t.Events) // accounting changes them
+	return page.Write(w, account.Of(&t, 0), page.Options{Title: title, Program: program})
+}
+
+// WriteHTML writes a page that shows, of a verdict that refutes a plan, the commands of two
+// runs in the order of issue, and the order that is missing between two of them; and
+// program, the text that was checked.
+func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
+	o := page.Options{Title: title, Program: program, Facts: v.String()}
+	for _, d := range v.Diagnostics {
+		if len(o.Notes) > 0 {
+			break // the first is what is drawn
+		}
+		o.Notes = append(o.Notes, d.Message)
+		for _, n := range d.Notes {
+			if !n.Pos.Valid() && len(n.Message) < 300 { // others are drawn
+				o.Notes = append(o.Notes, n.Message)
+			}
+			if n.Pos.Valid() {
+				o.Bad = append(o.Bad, int(n.Pos.Line))
+			}
+		}
+		if d.Pos.Valid() {
+			o.Bad = append(o.Bad, int(d.Pos.Line))
+		}
+		if d.Help != "" {
+			o.Notes = append(o.Notes, "help: "+d.Help)
+		}
+	}
+	t := &trace.Trace{Virtual: true}
+	if v.shown != nil {
+		t, o.Missing = v.shown.trace, v.shown.missing
+	}
+	return page.Write(w, account.Of(t, 0), o)
+}
+
+// counterexample is what a page shows of a finding.
+type counterexample struct {
+	trace   *trace.Trace
+	missing [][2]int
+}
+
+// maxShown is how many commands of a run a page of a counterexample shows at most.
+const maxShown = 50_000
+
+// show lays out two runs of a plan in the order of issue, a step for each command, and notes
+// the first two acts of the first finding; nil where there is no finding of two.
+func show(p *plan.Plan, findings []verify.Finding) *counterexample {
+	i := slices.IndexFunc(findings, func(f verify.Finding) bool { return !f.Warning && len(f.Acts) >= 2 })
+	if i < 0 || len(p.Cmds) > maxShown {
+		return nil
+	}
+	x := &counterexample{trace: &trace.Trace{Ranks: p.Ranks, Virtual: true}}
+	for run := range int64(2) {
+		for k := range p.Cmds {
+			c := &p.Cmds[k]
+			s := p.Streams[c.Stream]
+			at := run*int64(len(p.Cmds)) + int64(k)
+			e := trace.Event{Rank: int(s.Rank), Stream: s.Name, Run: run, ID: int64(k), Name: c.Kind.String(), Class: trace.Sync,
+				Detail: p.Where(at), Start: at, End: at + 1, Group: trace.NoGroup}
+			switch c.Kind {
+			case plan.Compute:
+				e.Class, e.Name = trace.Compute, c.Op.String()
+			case plan.Collective:
+				e.Class, e.Name = trace.Comm, p.Colls[c.Coll].Op.String()
+			case plan.Copy, plan.Group:
+				e.Class = trace.Comm
+			case plan.Input, plan.Output:
+				e.Class = trace.IO
+			}
+			x.trace.Events = append(x.trace.Events, e)
+		}
+	}
+	acts := findings[i].Acts
+	x.trace.Sort()
+	find := func(a verify.Act) int {
+		return slices.IndexFunc(x.trace.Events, func(e trace.Event) bool { return e.ID == int64(a.Cmd) && e.Run == int64(a.Run) })
+	}
+	x.missing = append(x.missing, [2]int{find(acts[0]), find(acts[1])})
+	return x
+}
