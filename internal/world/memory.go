@@ -10,7 +10,7 @@ import (
 // Segment is memory that other processes can map. Its size is fixed, and it is zero at first.
 type Segment struct {
 	mem  []byte
-	file *os.File // nil where systems have no such files
+	file *os.File // nil if another process made it, and where systems have no such files
 }
 
 // Bytes returns the memory. It must not be used after Close.
@@ -88,6 +88,9 @@ func (w *World) Share(key string, s *Segment, to ...int) error {
 	if w.o.Size == 1 {
 		return nil
 	}
+	if s.file == nil {
+		return fmt.Errorf("export of %q: only the process that made a segment can share it", key)
+	}
 	return w.Export(key, s.file, to...)
 }
 
@@ -103,6 +106,8 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 		file.Close()
 		return nil, w.member(process).failed("its export %q is no segment: %v", key, err)
 	}
+	file.Close() // the mapping is enough
+	s.file = nil
 	return s, nil
 }
 

@@ -91,7 +91,6 @@ type World struct {
 	left    bool
 
 	done    chan struct{} // closed with err set
-	stop    chan struct{} // closed by Leave
 	running sync.WaitGroup
 }
 
@@ -102,9 +101,8 @@ type peer struct {
 	ready bool // it has joined: it has a link to all
 	left  bool // it has said goodbye
 
-	doorbell int                 // wakes its waiters; set when ready
-	inbox    []agreement         // what it has sent to Agree and is not read yet
-	files    map[string]*os.File // what it has exported and nobody has imported yet
+	inbox []agreement         // what it has sent to Agree and is not read yet
+	files map[string]*os.File // what it has exported and nobody has imported yet
 }
 
 const (
@@ -143,7 +141,6 @@ func Join(ctx context.Context, o Options) (*World, error) {
 		peers:    make([]*peer, o.Size),
 		silent:   make([]atomic.Int32, o.Size),
 		done:     make(chan struct{}),
-		stop:     make(chan struct{}),
 	}
 	if o.Size > 1 {
 		err = w.meet(ctx)
@@ -266,7 +263,6 @@ func (w *World) Leave() error {
 	peers := slices.Clone(w.peers)
 	w.mu.Unlock()
 
-	close(w.stop)
 	for _, p := range peers {
 		if p == nil {
 			continue
