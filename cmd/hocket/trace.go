@@ -54,9 +54,11 @@ is a number.`,
 	o := &traceFlags{}
 	f := c.Flags()
 	f.StringVar(&o.report, "report", "", "write one HTML page to `FILE`, which needs no network")
-	f.StringArrayVar(&o.against, "against", nil, "compare with the older profile in `FILE`; repeatable, once for each of its files")
+	f.StringArrayVar(&o.against, "against", nil,
+		"compare with the older profile in `FILE`; repeatable, once for each of its files")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
-	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3, "tell waiting from transfer where clocks agree within so many `MICROSECONDS`")
+	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3,
+		"tell waiting from transfer where clocks agree within so many `MICROSECONDS`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := o.check(c, args); err != nil {
