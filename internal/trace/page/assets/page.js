@@ -172,7 +172,7 @@ function drawLane(l) {
     if (w > 34) {
       pen.save();
       pen.beginPath(); pen.rect(a, y, w, h); pen.clip();
-      pen.fillStyle = ev.cls[i] === COMPUTE || ev.cls[i] === COMM && !(ev.wait[i] > ev.dur[i] / 2) ? colours.on : colours.ink;
+      pen.fillStyle = ev.cls[i] === COMPUTE || ev.cls[i] === COMM && !(x(ev.start[i] + ev.wait[i]) - a > 8) ? colours.on : colours.ink;
       pen.fillText(names[ev.name[i]], a + 4, y + h / 2);
       pen.restore();
     }
