@@ -78,7 +78,8 @@ func show(p *plan.Plan, findings []verify.Finding) *counterexample {
 			c := &p.Cmds[k]
 			s := p.Streams[c.Stream]
 			at := run*int64(len(p.Cmds)) + int64(k)
-			e := trace.Event{Rank: int(s.Rank), Stream: s.Name, Run: run, ID: int64(k), Name: c.Kind.String(), Class: trace.Sync,
+			e := trace.Event{Rank: int(s.Rank), Stream: s.Name, Run: run, ID: int64(k), Name: c.Kind.String(),
+				Class:  trace.Sync,
 				Detail: p.Where(at), Start: at, End: at + 1, Group: trace.NoGroup}
 			switch c.Kind {
 			case plan.Compute:
@@ -96,7 +97,9 @@ func show(p *plan.Plan, findings []verify.Finding) *counterexample {
 	acts := findings[i].Acts
 	x.trace.Sort()
 	find := func(a verify.Act) int {
-		return slices.IndexFunc(x.trace.Events, func(e trace.Event) bool { return e.ID == int64(a.Cmd) && e.Run == int64(a.Run) })
+		return slices.IndexFunc(x.trace.Events, func(e trace.Event) bool {
+			return e.ID == int64(a.Cmd) && e.Run == int64(a.Run)
+		})
 	}
 	x.missing = append(x.missing, [2]int{find(acts[0]), find(acts[1])})
 	return x

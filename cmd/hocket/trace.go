@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ type traceFlags struct {
 	against []string
 	failIf  []string
 	report  string
+	program string
 	bound   float64 // in microseconds
 
 	conditions []*account.Condition // failIf, read
@@ -54,15 +56,19 @@ is a number.`,
 	o := &traceFlags{}
 	f := c.Flags()
 	f.StringVar(&o.report, "report", "", "write one HTML page to `FILE`, which needs no network")
-	f.StringArrayVar(&o.against, "against", nil, "compare with the older profile in `FILE`; repeatable, once for each of its files")
+	f.StringVar(&o.program, "program", "",
+		"have --report show the program in `FILE`, with what its lines took, in hocket's own timelines")
+	f.StringArrayVar(&o.against, "against", nil,
+		"compare with the older profile in `FILE`; repeatable, once for each of its files")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
-	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3, "tell waiting from transfer where clocks agree within so many `MICROSECONDS`")
+	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3,
+		"tell waiting from transfer where clocks agree within so many `MICROSECONDS`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := o.check(c, args); err != nil {
 			return err
 		}
-		return a.trace(o, args)
+		return a.trace(c.Context(), o, args)
 	}
 	return c
 }
@@ -76,6 +82,8 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 		return usagef("--max-residual is %v; it must be positive, and at most 1e9", o.bound)
 	case c.Flags().Changed("report") && o.report == "":
 		return usagef("--report names no file")
+	case o.program != "" && o.report == "":
+		return usagef("--program changes nothing without --report")
 	}
 	for _, text := range o.failIf {
 		cond, err := account.ParseCondition(text)
@@ -96,8 +104,15 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 // twice what they need.
 const softLimit = 768 << 20
 
-func (a *app) trace(o *traceFlags, paths []string) error {
+func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 	debug.SetMemoryLimit(softLimit)
+	page := page.Options{Title: "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")}
+	if o.program != "" {
+		var err error
+		if _, page.Program, err = a.readProgram(ctx, o.program); err != nil {
+			return err
+		}
+	}
 	r, err := account.Files(paths, int64(o.bound*1e3))
 	if err != nil {
 		return inputf("%w", err)
@@ -117,8 +132,7 @@ func (a *app) trace(o *traceFlags, paths []string) error {
 		}
 	}
 	if o.report != "" {
-		title := "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")
-		if err := a.writePage(o.report, r, page.Options{Title: title}); err != nil {
+		if err := a.writePage(o.report, r, page); err != nil {
 			return err
 		}
 	}

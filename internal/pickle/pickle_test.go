@@ -111,7 +111,8 @@ func TestNothingIsCalled(t *testing.T) {
 		"800263706f7369780a73797374656d0a710058070000006563686f20686971018571025271032e",
 	} {
 		got := decode(t, s).(*Object)
-		if want := (&Object{Module: "posix", Name: "system", Called: true, Args: Tuple{"echo hi"}}); !cmp.Equal(got, want) {
+		if want := (&Object{Module: "posix", Name: "system", Called: true, Args: Tuple{"echo hi"}}); !cmp.Equal(got,
+			want) {
 			t.Errorf("got %+v", got)
 		}
 	}

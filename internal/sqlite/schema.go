@@ -16,7 +16,8 @@ func columns(sql string) (names []string, rowID int) {
 			continue
 		}
 		upper := strings.ToUpper(rest)
-		if kind, more := firstWord(upper); kind == "INTEGER" && strings.Contains(strings.Join(strings.Fields(more), " "), "PRIMARY KEY") {
+		if kind, more := firstWord(upper); kind == "INTEGER" && strings.Contains(strings.Join(strings.Fields(more),
+			" "), "PRIMARY KEY") {
 			rowID = len(names)
 		}
 		names = append(names, name)

@@ -72,7 +72,8 @@ func Open(r io.ReaderAt, size, walBytes int64) (*DB, error) {
 	if said := int64(binary.BigEndian.Uint32(head[28:])); said > db.pages {
 		return nil, fmt.Errorf("the file is cut short: it has %d pages of %d", db.pages, said)
 	}
-	schema := Table{Name: "sqlite_schema", Columns: []string{"type", "name", "tbl_name", "rootpage", "sql"}, root: 1, rowID: -1}
+	schema := Table{Name: "sqlite_schema", Columns: []string{"type", "name", "tbl_name", "rootpage", "sql"}, root: 1,
+		rowID: -1}
 	err := db.scan(&schema, func(row []any) error {
 		kind, _ := row[0].(string)
 		name, _ := row[1].(string)

@@ -35,8 +35,10 @@ func TestKinds(t *testing.T) {
 	if want := []string{"an id", "v, (w)", "text", "blob"}; !reflect.DeepEqual(table.Columns, want) {
 		t.Fatalf("columns %q", table.Columns)
 	}
-	want := []any{nil, int64(0), int64(1), int64(-1), int64(127), int64(-128), int64(32767), int64(-32768), int64(8388607), int64(-8388608),
-		int64(1<<31 - 1), int64(-1 << 31), int64(1<<47 - 1), int64(-1 << 47), int64(1<<63 - 1), int64(-1 << 63), 0.5, -1e300, "text", "",
+	want := []any{nil, int64(0), int64(1), int64(-1), int64(127), int64(-128), int64(32767), int64(-32768),
+		int64(8388607), int64(-8388608),
+		int64(1<<31 - 1), int64(-1 << 31), int64(1<<47 - 1), int64(-1 << 47), int64(1<<63 - 1), int64(-1 << 63), 0.5,
+		-1e300, "text", "",
 		"ä\U0001d11e", []byte{0, 255}}
 	i := 0
 	err := db.Rows(table, func(row []any) error {

@@ -62,9 +62,11 @@ func (t *Trace) chromeEvents() []chromeEvent {
 	places := map[instance][]place{}
 	for _, l := range t.lanes() {
 		if l.index == 0 {
-			out = append(out, chromeEvent{Name: "process_name", Ph: "M", PID: l.rank, Args: map[string]any{"name": fmt.Sprintf("rank %d", l.rank)}})
+			out = append(out, chromeEvent{Name: "process_name", Ph: "M", PID: l.rank,
+				Args: map[string]any{"name": fmt.Sprintf("rank %d", l.rank)}})
 		}
-		out = append(out, chromeEvent{Name: "thread_name", Ph: "M", PID: l.rank, TID: l.index, Args: map[string]any{"name": l.stream}})
+		out = append(out, chromeEvent{Name: "thread_name", Ph: "M", PID: l.rank, TID: l.index,
+			Args: map[string]any{"name": l.stream}})
 		for _, e := range l.events {
 			out = append(out, e.chrome(l.index, origin))
 			if e.Group != NoGroup {

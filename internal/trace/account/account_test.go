@@ -64,7 +64,8 @@ func kernels(t *testing.T, path string) []kernel {
 	var out []kernel
 	for _, e := range doc.TraceEvents {
 		if e.Cat == "kernel" {
-			out = append(out, kernel{e.Name, e.TS, e.TS + e.Dur, int(e.Args["correlation"].(float64)), strings.HasPrefix(e.Name, "nccl")})
+			out = append(out, kernel{e.Name, e.TS, e.TS + e.Dur, int(e.Args["correlation"].(float64)),
+				strings.HasPrefix(e.Name, "nccl")})
 		}
 	}
 	slices.SortFunc(out, func(a, b kernel) int { return a.correlation - b.correlation })
@@ -88,7 +89,8 @@ func TestKinetoLate(t *testing.T) {
 	r := accounted(t, paths...)
 	a, b := collectives(kernels(t, paths[0])), collectives(kernels(t, paths[1]))
 	if r.Source != "kineto" || r.Ranks != 2 || len(r.Collectives) != len(a) || r.Untold != "" {
-		t.Fatalf("%d collectives of %d ranks, %s; the files have %d of 2; untold: %s", len(r.Collectives), r.Ranks, r.Source, len(a), r.Untold)
+		t.Fatalf("%d collectives of %d ranks, %s; the files have %d of 2; untold: %s", len(r.Collectives), r.Ranks,
+			r.Source, len(a), r.Untold)
 	}
 	if got := r.Alignment.ResidualUS; got == nil || *got > 6 {
 		t.Errorf("residual %v; at most 6 µs", got)
@@ -105,12 +107,14 @@ func TestKinetoLate(t *testing.T) {
 		}
 	}
 	late := r.Collectives[4].Late
-	if late == nil || late.Rank != 1 || !strings.Contains(late.After, "spin_kernel") || !strings.Contains(late.After, "host") {
+	if late == nil || late.Rank != 1 ||
+		!strings.Contains(late.After, "spin_kernel") || !strings.Contains(late.After, "host") {
 		t.Errorf("the fifth waits for rank 1, whose host issued spin_kernel late: %+v", late)
 	} else {
 		near(t, "wait", late.US, 11644.579-77.9, 5)
 	}
-	if !strings.Contains(words(t, r), "all_reduce 5 of 8: 77.9 µs of transfer; rank 0 waited 11.6 ms for rank 1, late because: ") {
+	if !strings.Contains(words(t, r),
+		"all_reduce 5 of 8: 77.9 µs of transfer; rank 0 waited 11.6 ms for rank 1, late because: ") {
 		t.Errorf("words:\n%s", words(t, r))
 	}
 	for _, p := range r.Problems {

@@ -103,9 +103,11 @@ func (a *accounting) settle(shared [][]call, least int) {
 	if len(a.lost) > 0 {
 		return
 	}
-	kept := slices.DeleteFunc(slices.Clone(shared), func(list []call) bool { return a.outlier[a.t.Events[list[0]].Group] })
+	kept := slices.DeleteFunc(slices.Clone(shared),
+		func(list []call) bool { return a.outlier[a.t.Events[list[0]].Group] })
 	if len(kept) < least {
-		a.problem("alignment", a.t.ID(0), "the ranks share one collective, which their clocks were set by: nothing checks them")
+		a.problem("alignment", a.t.ID(0),
+			"the ranks share one collective, which their clocks were set by: nothing checks them")
 		return
 	}
 	ns := a.spread(kept)
@@ -148,7 +150,8 @@ func (a *accounting) fitAll(clocks []int, shared [][]call) {
 			for r, c := range clocks {
 				if left[c] {
 					a.lost[r] = true
-					a.problem("alignment", a.t.ID(r), "rank %d shares no collective with rank %d, so its clock is not aligned", a.t.ID(r), a.t.ID(0))
+					a.problem("alignment", a.t.ID(r),
+						"rank %d shares no collective with rank %d, so its clock is not aligned", a.t.ID(r), a.t.ID(0))
 				}
 			}
 			a.untold = "some ranks share no collective with the others"
@@ -325,7 +328,8 @@ func (a *accounting) shiftClock(clocks []int, clock int, l line, n int) {
 	}
 	for r := range clocks {
 		if of(r) {
-			a.r.Alignment.Clocks = append(a.r.Alignment.Clocks, Clock{Rank: a.t.ID(r), OffsetUS: float64(l.behind(first)) / 1e3,
+			a.r.Alignment.Clocks = append(a.r.Alignment.Clocks, Clock{Rank: a.t.ID(r),
+				OffsetUS: float64(l.behind(first)) / 1e3,
 				DriftPPM: l.drift * 1e6, Collectives: n})
 		}
 	}

@@ -43,8 +43,10 @@ func (a *accounting) blame() {
 	}
 	for r := range a.t.Ranks {
 		if s := by[a.t.ID(r)]; s != nil {
-			a.problem("late", a.t.ID(r), "rank %d was last in %s; the others waited %s in all, at most %s, in %s %d of %d", a.t.ID(r),
-				plural(s.n, "collective"), trace.Microseconds(s.waits), trace.Microseconds(s.worst.Late.US), s.worst.Op, s.worst.Nth, s.worst.OfOp)
+			a.problem("late", a.t.ID(r),
+				"rank %d was last in %s; the others waited %s in all, at most %s, in %s %d of %d", a.t.ID(r),
+				plural(s.n, "collective"), trace.Microseconds(s.waits), trace.Microseconds(s.worst.Late.US), s.worst.Op,
+				s.worst.Nth, s.worst.OfOp)
 		}
 	}
 }
@@ -112,12 +114,14 @@ func (a *accounting) cause(lanes []lane, g int) string {
 	lateness := late.Start - early.Start
 	var parts []part
 	if ahead := slow.from - fast.from; slow.whole && fast.whole && ahead > lateness/10 {
-		parts = append(parts, part{ahead, fmt.Sprintf("its profile begins %s after that of rank %d, and does not show what came before",
-			short(ahead), a.t.ID(early.Rank))})
+		parts = append(parts, part{ahead,
+			fmt.Sprintf("its profile begins %s after that of rank %d, and does not show what came before",
+				short(ahead), a.t.ID(early.Rank))})
 	}
 	if after := from[late.Rank] - from[early.Rank]; len(from) > 0 && after > max(lateness/10, a.residual()) {
-		parts = append(parts, part{after, fmt.Sprintf("it left the collective before %s after rank %d, its own share of the work taking longer",
-			short(after), a.t.ID(early.Rank))})
+		parts = append(parts, part{after,
+			fmt.Sprintf("it left the collective before %s after rank %d, its own share of the work taking longer",
+				short(after), a.t.ID(early.Rank))})
 	}
 	for name, ns := range slow.busy {
 		if more := ns - fast.busy[name]; more > lateness/10 {
@@ -133,7 +137,9 @@ func (a *accounting) cause(lanes []lane, g int) string {
 		}
 		return "of many small differences"
 	}
-	slices.SortFunc(parts, func(x, y part) int { return cmp.Or(cmp.Compare(y.ns, x.ns), strings.Compare(x.text, y.text)) })
+	slices.SortFunc(parts, func(x, y part) int {
+		return cmp.Or(cmp.Compare(y.ns, x.ns), strings.Compare(x.text, y.text))
+	})
 	var texts []string
 	for _, p := range parts[:min(len(parts), 3)] {
 		texts = append(texts, p.text)

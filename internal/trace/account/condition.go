@@ -87,7 +87,8 @@ func ParseCondition(text string) (*Condition, error) {
 		}
 		switch {
 		case x.count != (m[3] == ""):
-			return nil, fmt.Errorf("%q: %s is %s", text, x.name, map[bool]string{true: "a number, without a unit", false: "a time: give us, ms, s"}[x.count])
+			return nil, fmt.Errorf("%q: %s is %s", text, x.name, map[bool]string{true: "a number, without a unit",
+				false: "a time: give us, ms, s"}[x.count])
 		case c.share && !x.sum:
 			return nil, fmt.Errorf("%q: %s has no share; give a time", text, x.name)
 		}

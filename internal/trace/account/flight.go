@@ -27,7 +27,8 @@ type flights struct {
 // differently, which are not complete, and who has not arrived. A record tells when hosts
 // called, by their wall clocks, and nothing of transfer.
 func OfFlight(records []*flight.Record) *Report {
-	f := &flights{behind: map[int][]int64{}, records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records), Collectives: []Collective{}, Problems: []Problem{}}}
+	f := &flights{behind: map[int][]int64{}, records: slices.Clone(records), r: &Report{Source: "flight",
+		Ranks: len(records), Collectives: []Collective{}, Problems: []Problem{}}}
 	f.r.Alignment.Method = "none"
 	f.r.Untold = "a flight record says when hosts called, and not when devices began: it tells no transfer"
 	slices.SortFunc(f.records, func(a, b *flight.Record) int { return cmp.Compare(a.Rank, b.Rank) })
@@ -202,7 +203,9 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	}
 	if open && len(begun) > 0 && len(waiting) > 0 {
 		for _, r := range waiting {
-			f.problem("late", r, "%s: rank %d has called it, and its device has not begun it, as those of ranks %v have%s", where, r, begun, stack(list[r]))
+			f.problem("late", r,
+				"%s: rank %d has called it, and its device has not begun it, as those of ranks %v have%s", where, r,
+				begun, stack(list[r]))
 		}
 		return
 	}
@@ -210,9 +213,11 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	switch {
 	case by <= lateHost:
 	case open:
-		c.Late = &Late{Rank: last, US: us(by), After: "its host called later, by wall clocks that nothing checks" + stack(list[last])}
-		f.problem("late", last, "%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
-			"by the hosts' wall clocks%s", where, last, short(by), first, stack(list[last]))
+		c.Late = &Late{Rank: last, US: us(by),
+			After: "its host called later, by wall clocks that nothing checks" + stack(list[last])}
+		f.problem("late", last,
+			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
+				"by the hosts' wall clocks%s", where, last, short(by), first, stack(list[last]))
 	default:
 		f.behind[last] = append(f.behind[last], by)
 	}
@@ -222,7 +227,8 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 func (f *flights) trailing() {
 	for _, r := range slices.Sorted(maps.Keys(f.behind)) {
 		list := f.behind[r]
-		f.problem("late", r, "rank %d called %s of those that are complete last, up to %s after the first rank, by the hosts' wall clocks",
+		f.problem("late", r,
+			"rank %d called %s of those that are complete last, up to %s after the first rank, by the hosts' wall clocks",
 			r, plural(len(list), "collective"), short(slices.Max(list)))
 	}
 }

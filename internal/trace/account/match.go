@@ -124,7 +124,8 @@ func (a *accounting) matchSeries(s *series) {
 			at[key] = append(at[key], i)
 		}
 		if lack := len(s.calls[longest]) - len(s.calls[r]); lack > 0 {
-			a.problem("missing", a.t.ID(r), "the profile of rank %d has %d of the %d collectives that rank %d has in group %q",
+			a.problem("missing", a.t.ID(r),
+				"the profile of rank %d has %d of the %d collectives that rank %d has in group %q",
 				a.t.ID(r), len(s.calls[r]), len(s.calls[longest]), a.t.ID(longest), s.name)
 		}
 	}
@@ -182,7 +183,8 @@ func (a *accounting) compare(group string, nth int64, list []call) {
 	calls := make([]Entry, len(list))
 	for k, i := range list {
 		e := &a.t.Events[i]
-		calls[k] = Entry{Rank: a.t.ID(e.Rank), Op: e.Name, Group: e.Call.Group, DType: e.Call.DType, In: e.Call.In, Out: e.Call.Out}
+		calls[k] = Entry{Rank: a.t.ID(e.Rank), Op: e.Name, Group: e.Call.Group, DType: e.Call.DType, In: e.Call.In,
+			Out: e.Call.Out}
 	}
 	a.r.Problems = append(a.r.Problems, Disagreements(fmt.Sprintf("call %d of group %q", nth, group), calls)...)
 }
@@ -205,8 +207,9 @@ func Disagreements(where string, calls []Entry) []Problem {
 		}
 		for i := range calls {
 			if got := of(&calls[i]); got != most {
-				out = append(out, Problem{Kind: kind, Rank: calls[i].Rank, Text: fmt.Sprintf("%s: rank %d has %s %s, rank %d has %s",
-					where, calls[i].Rank, what, got, groups[most], most)})
+				out = append(out, Problem{Kind: kind, Rank: calls[i].Rank,
+					Text: fmt.Sprintf("%s: rank %d has %s %s, rank %d has %s",
+						where, calls[i].Rank, what, got, groups[most], most)})
 			}
 		}
 		return true

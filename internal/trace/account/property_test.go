@@ -44,7 +44,8 @@ func drawWorld(t *rapid.T) *world {
 				long := rapid.Int64Range(1, 2e6).Draw(t, "kernel")
 				gap := rapid.Int64Range(0, 1e5).Draw(t, "gap")
 				stream := rapid.SampledFrom([]string{"stream 7", "stream 9"}).Draw(t, "stream")
-				add(r, trace.Event{Stream: stream, Name: "gemm", Class: trace.Compute, Start: now[r] + gap, End: now[r] + gap + long})
+				add(r, trace.Event{Stream: stream, Name: "gemm", Class: trace.Compute, Start: now[r] + gap,
+					End: now[r] + gap + long})
 				if stream == "stream 7" {
 					now[r] += gap + long
 				}
@@ -55,8 +56,9 @@ func drawWorld(t *rapid.T) *world {
 		transfer := rapid.Int64Range(5e3, 1e6).Draw(t, "transfer")
 		for r := range ranks {
 			end := arrive + transfer + rapid.Int64Range(0, w.jitter).Draw(t, "late end")
-			add(r, trace.Event{Stream: "stream 7", Name: "all_reduce", Class: trace.Comm, Start: begin[r], End: end, Bytes: 1 << 20,
-				Call: &trace.Call{Group: "tp", Seq: int64(k), In: 1 << 19, Out: 1 << 19, DType: "Half"}})
+			add(r, trace.Event{Stream: "stream 7", Name: "all_reduce", Class: trace.Comm, Start: begin[r], End: end,
+				Bytes: 1 << 20,
+				Call:  &trace.Call{Group: "tp", Seq: int64(k), In: 1 << 19, Out: 1 << 19, DType: "Half"}})
 			now[r] = end
 		}
 		w.arrive, w.begins = append(w.arrive, arrive), append(w.begins, begin)
@@ -92,8 +94,10 @@ func TestProperties(t *testing.T) {
 		}
 		for k, c := range r.Collectives {
 			for _, m := range c.ByRank {
-				if d := *m.WaitUS + *m.TransferUS - us(long[m.Rank][int64(k)]); math.Abs(d) > 0.002 {
-					t.Fatalf("collective %d, rank %d: %v + %v is %v more than its duration", k, m.Rank, *m.WaitUS, *m.TransferUS, d)
+				own := us(long[m.Rank][int64(k)]) // a clock may be found to run faster by 200 ppm
+				if d := *m.WaitUS + *m.TransferUS - own; math.Abs(d) > 0.002+own*200e-6 {
+					t.Fatalf("collective %d, rank %d: %v + %v is %v more than its duration", k, m.Rank, *m.WaitUS,
+						*m.TransferUS, d)
 				}
 				if want := us(w.arrive[k] - w.begins[k][m.Rank]); math.Abs(*m.WaitUS-want) > 2*slack+0.01 {
 					t.Fatalf("collective %d, rank %d waited %v; want %v within %v", k, m.Rank, *m.WaitUS, want, 2*slack)
@@ -108,8 +112,9 @@ func TestProperties(t *testing.T) {
 			}
 		}
 		for _, x := range r.Exposed.ByRank {
-			if d := x.TotalUS + x.HiddenUS - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives)) {
-				t.Fatalf("rank %d: exposed %v + hidden %v is not all of %v", x.Rank, x.TotalUS, x.HiddenUS, union[x.Rank])
+			if d := x.TotalUS + x.HiddenUS - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives))+union[x.Rank]*200e-6 {
+				t.Fatalf("rank %d: exposed %v + hidden %v is not all of %v", x.Rank, x.TotalUS, x.HiddenUS,
+					union[x.Rank])
 			}
 			if d := *x.WaitUS + *x.TransferUS - x.TotalUS; math.Abs(d) > 0.002 {
 				t.Fatalf("rank %d: exposed %v is not %v + %v", x.Rank, x.TotalUS, *x.WaitUS, *x.TransferUS)
@@ -128,23 +133,27 @@ func TestProperties(t *testing.T) {
 // TestAnyTrace: whatever a trace holds, there is an account of it whose sums agree.
 func TestAnyTrace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tr := &trace.Trace{Ranks: rapid.IntRange(1, 4).Draw(t, "ranks"), Source: rapid.SampledFrom([]string{"", "test"}).Draw(t, "source")}
+		tr := &trace.Trace{Ranks: rapid.IntRange(1, 4).Draw(t, "ranks"),
+			Source: rapid.SampledFrom([]string{"", "test"}).Draw(t, "source")}
 		if rapid.Bool().Draw(t, "clocks") {
 			for r := range tr.Ranks {
 				tr.Clocks = append(tr.Clocks, r)
 			}
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "events") {
-			e := trace.Event{Rank: rapid.IntRange(0, tr.Ranks-1).Draw(t, "rank"), Class: trace.Class(rapid.IntRange(0, 3).Draw(t, "class")),
-				Stream: rapid.SampledFrom([]string{"main", "%s[2]", "stream 11"}).Draw(t, "stream"), Group: trace.NoGroup,
-				Name:  rapid.SampledFrom([]string{"wait", "linear", "all_reduce", "broadcast", "send"}).Draw(t, "name"),
-				Start: rapid.Int64Range(-1e6, 1e6).Draw(t, "start"), Run: rapid.Int64Range(0, 1).Draw(t, "run")}
+			e := trace.Event{Rank: rapid.IntRange(0, tr.Ranks-1).Draw(t, "rank"),
+				Class:  trace.Class(rapid.IntRange(0, 3).Draw(t, "class")),
+				Stream: rapid.SampledFrom([]string{"main", "%s[2]", "stream 11"}).Draw(t, "stream"),
+				Group:  trace.NoGroup,
+				Name:   rapid.SampledFrom([]string{"wait", "linear", "all_reduce", "broadcast", "send"}).Draw(t, "name"),
+				Start:  rapid.Int64Range(-1e6, 1e6).Draw(t, "start"), Run: rapid.Int64Range(0, 1).Draw(t, "run")}
 			e.End = e.Start + rapid.Int64Range(0, 1e6).Draw(t, "long")
 			if e.Class == trace.Comm {
 				e.Group = rapid.IntRange(-1, 3).Draw(t, "group")
 				if tr.Source != "" {
 					e.Group = trace.NoGroup
-					e.Call = &trace.Call{Group: rapid.SampledFrom([]string{"", "a"}).Draw(t, "name of group"), In: 1, Out: 1,
+					e.Call = &trace.Call{Group: rapid.SampledFrom([]string{"", "a"}).Draw(t, "name of group"), In: 1,
+						Out: 1,
 						Seq: rapid.Int64Range(-1, 2).Draw(t, "seq"), PointToPoint: e.Name == "send"}
 				}
 			}
@@ -202,7 +211,8 @@ func TestDrift(t *testing.T) {
 		for k := range int64(40) {
 			at := k * 25_000_000
 			for r := range 2 {
-				e := trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at, End: at + 80_000, Group: trace.NoGroup,
+				e := trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at,
+					End: at + 80_000, Group: trace.NoGroup,
 					Call: &trace.Call{Group: "g", Seq: k}}
 				if r == 1 {
 					e.Start, e.End = clock(e.Start), clock(e.End)
@@ -240,8 +250,9 @@ func TestDrift(t *testing.T) {
 // TestProblems: calls that do not agree, and one that is missing, are named with their rank.
 func TestProblems(t *testing.T) {
 	call := func(rank int, seq int64, op, dtype string, n int64) trace.Event {
-		return trace.Event{Rank: rank, Stream: "s", Name: op, Class: trace.Comm, Start: seq * 1e6, End: seq*1e6 + 1e5, Group: trace.NoGroup,
-			Call: &trace.Call{Group: "g", Seq: seq, DType: dtype, In: n, Out: n, Members: []int{0, 1, 2}}}
+		return trace.Event{Rank: rank, Stream: "s", Name: op, Class: trace.Comm, Start: seq * 1e6, End: seq*1e6 + 1e5,
+			Group: trace.NoGroup,
+			Call:  &trace.Call{Group: "g", Seq: seq, DType: dtype, In: n, Out: n, Members: []int{0, 1, 2}}}
 	}
 	tr := &trace.Trace{Ranks: 3, Source: "test", IDs: []int{0, 1, 2}, Clocks: []int{0, 1, 2}}
 	for r := range 3 {
@@ -282,8 +293,9 @@ func TestProblems(t *testing.T) {
 func TestConditions(t *testing.T) {
 	r := accounted(t, "testdata/tp-mlp-ar-late.rank0.json.gz", "testdata/tp-mlp-ar-late.rank1.json.gz")
 	for text, want := range map[string]bool{
-		"exposed > 10%": true, "exposed>90%": false, "exposed > 14ms": true, "wait > 13ms": true, "transfer > 2ms": false,
-		"skew > 11.5ms": true, "skew > 1s": false, "residual > 6us": false, "problems > 0": false, "span > 16 ms": true,
+		"exposed > 10%": true, "exposed>90%": false, "exposed > 14ms": true, "wait > 13ms": true,
+		"transfer > 2ms": false,
+		"skew > 11.5ms":  true, "skew > 1s": false, "residual > 6us": false, "problems > 0": false, "span > 16 ms": true,
 	} {
 		c, err := ParseCondition(text)
 		if err != nil {
@@ -294,7 +306,8 @@ func TestConditions(t *testing.T) {
 			t.Errorf("%s: %v (%s), %v; want %v", text, got, how, err, want)
 		}
 	}
-	for _, text := range []string{"", "exposed", "exposed < 3%", "exposed > 10", "skew > 10%", "problems > 3us", "nothing > 1us", "exposed > 1.2.3%"} {
+	for _, text := range []string{"", "exposed", "exposed < 3%", "exposed > 10", "skew > 10%", "problems > 3us",
+		"nothing > 1us", "exposed > 1.2.3%"} {
 		if _, err := ParseCondition(text); err == nil {
 			t.Errorf("%q is no condition, and is taken for one", text)
 		}

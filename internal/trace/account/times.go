@@ -46,7 +46,8 @@ func (a *accounting) expose() {
 	for r := range n {
 		busy, all := trace.Union(compute[r]), trace.Union(comm[r])
 		total, moved := without(all, busy), without(trace.Union(moving[r]), busy)
-		b := RankExposed{Rank: a.t.ID(r), TotalUS: us(total), HiddenUS: us(without(all, nil) - total), ComputeUS: us(without(busy, nil))}
+		b := RankExposed{Rank: a.t.ID(r), TotalUS: us(total), HiddenUS: us(without(all, nil) - total),
+			ComputeUS: us(without(busy, nil))}
 		if told {
 			w, m := us(total-moved), us(moved)
 			b.WaitUS, b.TransferUS = &w, &m
@@ -172,7 +173,8 @@ func (a *accounting) critical() {
 	at := chain[0].Start
 	add := func(e *trace.Event, name, kind string, to int64) {
 		if to > at {
-			c.Path = append(c.Path, CriticalPart{Rank: a.t.ID(e.Rank), Name: name, Kind: kind, StartUS: us(at - a.origin), US: us(to - at)})
+			c.Path = append(c.Path, CriticalPart{Rank: a.t.ID(e.Rank), Name: name, Kind: kind,
+				StartUS: us(at - a.origin), US: us(to - at)})
 			at = to
 		}
 	}
@@ -246,7 +248,9 @@ func (a *accounting) steps() {
 		}
 	}
 	var times []float64
-	slices.SortStableFunc(order, func(x, y string) int { return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)) })
+	slices.SortStableFunc(order, func(x, y string) int {
+		return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y))
+	})
 	for _, name := range order {
 		var most int64
 		for _, b := range byStep[name] {

@@ -77,7 +77,8 @@ func (r *Report) words(t *writer) {
 
 // Facts says in a line what the report is about.
 func (r *Report) Facts() string {
-	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source, r.Alignment.words())
+	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source,
+		r.Alignment.words())
 }
 
 func (a *Alignment) words() string {
@@ -186,14 +187,16 @@ func (r *Report) whole(t *writer) {
 		return
 	}
 	t.printf("\nof %s in all\n", text(r.SpanUS))
-	rows := [][]string{{"", "compute", "communication hidden", "exposed waiting", "exposed transfer", "idle for host", "for event", "launching", "unknown"}}
+	rows := [][]string{{"", "compute", "communication hidden", "exposed waiting", "exposed transfer", "idle for host",
+		"for event", "launching", "unknown"}}
 	idle := map[int]Idle{}
 	for _, x := range r.Idle {
 		idle[x.Rank] = x
 	}
 	for _, x := range r.Exposed.ByRank {
 		i := idle[x.Rank]
-		rows = append(rows, []string{fmt.Sprintf("rank %d", x.Rank), text(x.ComputeUS), text(x.HiddenUS), told(x.WaitUS), told(x.TransferUS),
+		rows = append(rows, []string{fmt.Sprintf("rank %d", x.Rank), text(x.ComputeUS), text(x.HiddenUS),
+			told(x.WaitUS), told(x.TransferUS),
 			text(i.HostUS), text(i.EventUS), text(i.LaunchUS), text(i.UnknownUS)})
 		if x.WaitUS == nil {
 			rows[len(rows)-1][3] = text(x.TotalUS) + " exposed"

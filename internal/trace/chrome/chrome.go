@@ -238,7 +238,8 @@ func (f *file) command(e *entry) error {
 		return err
 	}
 	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, Bytes: args.Bytes,
-		Start: start, End: end, Group: trace.NoGroup, Rank: f.rankOf(string(e.PID)), Stream: f.threads[string(e.PID)+" "+string(e.TID)]}
+		Start: start, End: end, Group: trace.NoGroup, Rank: f.rankOf(string(e.PID)),
+		Stream: f.threads[string(e.PID)+" "+string(e.TID)]}
 	for c := range trace.IO + 1 {
 		if c.String() == e.Cat {
 			d.Class = c

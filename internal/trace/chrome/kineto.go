@@ -38,7 +38,8 @@ func (f *file) kernel(e *entry) error {
 		}
 	}
 	d := trace.Event{ID: -1, Name: f.word(trace.ShortName(e.Name)), Detail: f.word(e.Name), Bytes: args.Bytes,
-		Start: start, End: end, Group: trace.NoGroup, Class: trace.Compute, Rank: f.rankOf(string(e.PID)), Stream: f.stream(e)}
+		Start: start, End: end, Group: trace.NoGroup, Class: trace.Compute, Rank: f.rankOf(string(e.PID)),
+		Stream: f.stream(e)}
 	if args.Correlation != nil {
 		d.ID = *args.Correlation
 	}
@@ -58,7 +59,8 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 		name = kernel
 	}
 	d.Class, d.Name = trace.Comm, trace.CollectiveOp(name)
-	c := &trace.Call{Group: f.word(args.GroupText), Seq: -1, DType: f.word(args.DType), In: -1, Out: -1, Members: members(args.Members)}
+	c := &trace.Call{Group: f.word(args.GroupText), Seq: -1, DType: f.word(args.DType), In: -1, Out: -1,
+		Members: members(args.Members)}
 	if c.Group == "" || c.Group == "undefined" {
 		c.Group = f.word(args.Group)
 	}
@@ -80,12 +82,13 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 
 // members reads "[0, 1]"; nil where that is cut short.
 func members(text string) []int {
-	text, ok := strings.CutPrefix(text, "[")
-	if text, ok = strings.CutSuffix(text, "]"); !ok {
+	inner, begun := strings.CutPrefix(text, "[")
+	inner, ended := strings.CutSuffix(inner, "]")
+	if !begun || !ended {
 		return nil
 	}
 	var out []int
-	for word := range strings.SplitSeq(text, ",") {
+	for word := range strings.SplitSeq(inner, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(word))
 		if err != nil || n < 0 {
 			return nil
@@ -126,7 +129,8 @@ func (f *file) finish() (*trace.Trace, error) {
 	if len(f.devices) == 0 {
 		return nil, errors.New("it has no events of a device: was the profiler told to record CUDA activities?")
 	}
-	t := &trace.Trace{Ranks: len(f.ranks), Virtual: f.virtual, IDs: make([]int, len(f.ranks)), Clocks: make([]int, len(f.ranks))}
+	t := &trace.Trace{Ranks: len(f.ranks), Virtual: f.virtual, IDs: make([]int, len(f.ranks)),
+		Clocks: make([]int, len(f.ranks))}
 	if !f.own {
 		t.Source = "kineto"
 	}

@@ -208,7 +208,8 @@ func (r *Record) add(raw []byte) error {
 		return fmt.Errorf("entry %d: %w", n, err)
 	}
 	name := strings.TrimPrefix(w.Name, "nccl:")
-	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: w.State, Created: w.Created, In: elements(w.In), Out: elements(w.Out),
+	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: w.State, Created: w.Created,
+		In: elements(w.In), Out: elements(w.Out),
 		DType: strings.Join(w.InTypes, ","), Sizes: fmt.Sprint(w.In, " → ", w.Out)}
 	if len(w.Group) > 0 {
 		e.Group = fmt.Sprint(w.Group[0])

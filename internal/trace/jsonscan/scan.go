@@ -161,7 +161,8 @@ func (s *Scanner) value(keep func(b byte) error) error {
 			depth++
 		case (b == '}' || b == ']') && depth > 0:
 			depth--
-		case depth == 0 && (b == ',' || b == ':' || b == '}' || b == ']' || b == ' ' || b == '\n' || b == '\t' || b == '\r'):
+		case depth == 0 && (b == ',' || b == ':' || b == '}' || b == ']' || b == ' ' || b == '\n' || b == '\t' ||
+			b == '\r'):
 			if !begun {
 				return s.errorf("%q, where a value must be", b)
 			}

@@ -32,9 +32,13 @@ func readRows(t *testing.T) *trace.Trace {
 func plain(tr *trace.Trace) []trace.Event {
 	var out []trace.Event
 	for _, e := range tr.Events {
-		out = append(out, trace.Event{Rank: tr.ID(e.Rank), Stream: e.Stream, ID: e.ID, Name: e.Name, Class: e.Class, Start: e.Start, End: e.End})
+		out = append(out, trace.Event{Rank: tr.ID(e.Rank), Stream: e.Stream, ID: e.ID, Name: e.Name, Class: e.Class,
+			Start: e.Start, End: e.End})
 	}
-	slices.SortFunc(out, func(a, b trace.Event) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Rank, b.Rank)) })
+	slices.SortFunc(out, func(a, b trace.Event) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Rank,
+			b.Rank))
+	})
 	return out
 }
 
@@ -154,7 +158,8 @@ func TestForms(t *testing.T) {
 		}
 		want := []trace.Event{
 			{Rank: 3, Stream: "stream 13", ID: 7, Name: "all_gather", Class: trace.Comm, Start: 1000, End: 3000},
-			{Rank: 3, Stream: "stream 7", ID: 8, Name: "[CUDA memcpy Host-to-Device]", Class: trace.IO, Start: 4000, End: 4500},
+			{Rank: 3, Stream: "stream 7", ID: 8, Name: "[CUDA memcpy Host-to-Device]", Class: trace.IO, Start: 4000,
+				End: 4500},
 		}
 		if got := plain(tr); !slices.Equal(got, want) {
 			t.Errorf("%s: %+v", name, got)

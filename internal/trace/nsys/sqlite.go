@@ -56,7 +56,8 @@ func ReadSQLite(path string) (*trace.Trace, error) {
 	}
 	x := &export{db: db, ranks: map[processDevice]int{}, words: map[string]string{}}
 	if db.Table(kernelTable) == nil {
-		return nil, fmt.Errorf("it has no table %s: no export of nsys, or of a profile without --trace=cuda", kernelTable)
+		return nil, fmt.Errorf("it has no table %s: no export of nsys, or of a profile without --trace=cuda",
+			kernelTable)
 	}
 	for _, read := range []func() error{x.kernels, x.copies, x.strings, x.issued} {
 		if err := read(); err != nil {
@@ -140,7 +141,8 @@ func (x *export) add(process, device, start, end, stream, correlation int64, nam
 		x.places = append(x.places, place{0, int(device)})
 		x.of = append(x.of, key.process)
 	}
-	e := event(rank, row{start: start, duration: end - start, correlation: correlation, device: int(device), stream: int(stream), name: name}, x.word)
+	e := event(rank, row{start: start, duration: end - start, correlation: correlation, device: int(device),
+		stream: int(stream), name: name}, x.word)
 	x.events, x.names = append(x.events, e), append(x.names, nameID)
 	return nil
 }
@@ -154,7 +156,8 @@ func (x *export) word(s string) string {
 }
 
 func (x *export) kernels() error {
-	return x.rows(kernelTable, []string{"start", "end", "deviceId", "streamId", "demangledName"}, []string{"globalPid", "correlationId"},
+	return x.rows(kernelTable, []string{"start", "end", "deviceId", "streamId", "demangledName"}, []string{"globalPid",
+		"correlationId"},
 		func(r record, _ []any) error { return x.add(r[5], r[2], r[0], r[1], r[3], r[6], "", r[4]) })
 }
 
@@ -162,7 +165,8 @@ func (x *export) kernels() error {
 var copyKinds = map[int64]string{1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
 
 func (x *export) copies() error {
-	err := x.rows(memcpyTable, []string{"start", "end", "deviceId", "streamId"}, []string{"globalPid", "correlationId", "copyKind", "bytes"},
+	err := x.rows(memcpyTable, []string{"start", "end", "deviceId", "streamId"}, []string{"globalPid", "correlationId",
+		"copyKind", "bytes"},
 		func(r record, _ []any) error {
 			name := "[CUDA memcpy]"
 			if kind := copyKinds[r[6]]; kind != "" {

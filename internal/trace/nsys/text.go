@@ -56,7 +56,6 @@ type table struct {
 	line    int
 	unit    float64 // nanoseconds of a unit of the report's times
 	columns map[string]int
-	csv     bool
 	session int
 	last    int64 // start of the row before
 	ranks   map[place]int
@@ -141,7 +140,8 @@ func (t *table) header(line string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the header lacks the columns %s: export the report cuda_gpu_trace", strings.Join(missing, ", "))
+		return fmt.Errorf("the header lacks the columns %s: export the report cuda_gpu_trace",
+			strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -172,7 +172,8 @@ func (t *table) csvRow(line string) (row, error) {
 		if device < 3 || device+3 > len(cells)-1 {
 			return row{}, errors.New("a row without a device")
 		}
-		at = map[string]int{"start": 0, "duration": 1, "corrid": 2, "device": device, "strm": len(cells) - 2, "name": len(cells) - 1}
+		at = map[string]int{"start": 0, "duration": 1, "corrid": 2, "device": device, "strm": len(cells) - 2,
+			"name": len(cells) - 1}
 	}
 	cell := func(name string) string {
 		if i, ok := at[name]; ok && i < len(cells) {
@@ -260,7 +261,8 @@ const maxRanks = 1 << 14
 // event makes an event of a row.
 func event(rank int, r row, word func(string) string) trace.Event {
 	name := word(r.name)
-	e := trace.Event{Rank: rank, Stream: word("stream " + strconv.Itoa(r.stream)), ID: r.correlation, Name: word(trace.ShortName(name)),
+	e := trace.Event{Rank: rank, Stream: word("stream " + strconv.Itoa(r.stream)), ID: r.correlation,
+		Name:   word(trace.ShortName(name)),
 		Detail: name, Class: trace.Compute, Start: r.start, End: r.start + r.duration, Group: trace.NoGroup}
 	switch {
 	case strings.HasPrefix(name, "[CUDA mem"):

@@ -122,7 +122,8 @@ type collective struct {
 }
 
 func newCollective(c *account.Collective) collective {
-	x := collective{Index: c.Index, Op: c.Op, Group: c.Group, Bytes: c.Bytes, TransferUS: c.TransferUS, SkewUS: c.SkewUS,
+	x := collective{Index: c.Index, Op: c.Op, Group: c.Group, Bytes: c.Bytes, TransferUS: c.TransferUS,
+		SkewUS: c.SkewUS,
 		BusGBs: math.Round(c.BusGBs*10) / 10, Late: c.Late, Waits: []int64{}}
 	for k, m := range c.ByRank {
 		at := int64(m.StartUS * 1e3)
@@ -169,7 +170,8 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 		}
 	}
 	if left > 0 {
-		v.Problems = append(v.Problems, fmt.Sprintf("the timeline shows the %d longest events; %d shorter ones are left out", maxEvents, left))
+		v.Problems = append(v.Problems,
+			fmt.Sprintf("the timeline shows the %d longest events; %d shorter ones are left out", maxEvents, left))
 	}
 	if most := 20; len(v.Problems) > most {
 		v.Problems = append(v.Problems[:most], fmt.Sprintf("and %d problems more", len(v.Problems)-most))
@@ -218,7 +220,8 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 	shown := longest(tr.Events)
 	slices.SortStableFunc(shown, func(a, b int) int {
 		x, y := &tr.Events[a], &tr.Events[b]
-		return cmp.Or(cmp.Compare(x.Rank, y.Rank), trace.CompareStreams(x.Stream, y.Stream), cmp.Compare(x.Start, y.Start))
+		return cmp.Or(cmp.Compare(x.Rank, y.Rank), trace.CompareStreams(x.Stream, y.Stream),
+			cmp.Compare(x.Start, y.Start))
 	})
 	var names, details table
 	place := make(map[int]int, len(shown))
@@ -232,7 +235,8 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 			wait = -1
 		}
 		c := &d.Events
-		c.Lane, c.Start, c.Dur = append(c.Lane, len(d.Lanes)-1), append(c.Start, e.Start-lo), append(c.Dur, e.End-e.Start)
+		c.Lane = append(c.Lane, len(d.Lanes)-1)
+		c.Start, c.Dur = append(c.Start, e.Start-lo), append(c.Dur, e.End-e.Start)
 		c.Name, c.Class, c.Wait = append(c.Name, names.of(e.Name)), append(c.Class, int(e.Class)), append(c.Wait, wait)
 		c.Group, c.Detail = append(c.Group, e.Group), append(c.Detail, details.of(e.Detail))
 		place[i] = k
@@ -259,7 +263,9 @@ func longest(events []trace.Event) []int {
 		out[i] = i
 	}
 	if len(out) > maxEvents {
-		slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(events[b].Duration(), events[a].Duration()) })
+		slices.SortStableFunc(out, func(a, b int) int {
+			return cmp.Compare(events[b].Duration(), events[a].Duration())
+		})
 		out = out[:maxEvents]
 	}
 	return out

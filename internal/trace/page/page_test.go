@@ -27,13 +27,15 @@ func large(n int) *trace.Trace {
 		at := int64(0)
 		for i := range n / 16 {
 			long := rng.Int64N(20_000) + 100
-			t.Events = append(t.Events, trace.Event{Rank: r, Stream: "main", Name: fmt.Sprintf("linear_%d", i%30), Class: trace.Compute,
+			t.Events = append(t.Events, trace.Event{Rank: r, Stream: "main", Name: fmt.Sprintf("linear_%d", i%30),
+				Class:  trace.Compute,
 				Detail: fmt.Sprintf("linear (mlp.hkt:%d:3)", i%7+2), Start: at, End: at + long, Group: trace.NoGroup})
 			at += long + 50
 		}
 		for i := range n / 16 {
 			start := int64(i)*10_000 + rng.Int64N(5_000)
-			t.Events = append(t.Events, trace.Event{Rank: r, Stream: "%s", Name: "all_reduce", Class: trace.Comm, Bytes: 1 << 20,
+			t.Events = append(t.Events, trace.Event{Rank: r, Stream: "%s", Name: "all_reduce", Class: trace.Comm,
+				Bytes: 1 << 20,
 				Start: start, End: int64(i)*10_000 + 8_000, Group: i})
 		}
 	}
@@ -73,11 +75,14 @@ func TestProgramCost(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2}
 	for r := range 2 {
 		tr.Events = append(tr.Events,
-			trace.Event{Rank: r, Stream: "main", Name: "linear", Detail: "linear %x (m.hkt:2:3)", Class: trace.Compute, Start: 0, End: 30_000, Group: trace.NoGroup},
-			trace.Event{Rank: r, Stream: "main", Name: "gelu", Detail: "gelu %h (m.hkt:3:3)", Class: trace.Compute, Start: 30_000, End: 40_000, Group: trace.NoGroup})
+			trace.Event{Rank: r, Stream: "main", Name: "linear", Detail: "linear %x (m.hkt:2:3)", Class: trace.Compute,
+				Start: 0, End: 30_000, Group: trace.NoGroup},
+			trace.Event{Rank: r, Stream: "main", Name: "gelu", Detail: "gelu %h (m.hkt:3:3)", Class: trace.Compute,
+				Start: 30_000, End: 40_000, Group: trace.NoGroup})
 	}
 	lines := program(account.Of(tr, 0), Options{Program: "func f() {\n  linear\n  gelu\n}\n"})
-	if len(lines) != 4 || lines[1].Cost != "60.0 µs" || lines[1].Share != "75.0 %" || lines[2].Cost != "20.0 µs" || lines[0].Cost != "" {
+	if len(lines) != 4 || lines[1].Cost != "60.0 µs" || lines[1].Share != "75.0 %" || lines[2].Cost != "20.0 µs" ||
+		lines[0].Cost != "" {
 		t.Errorf("%+v", lines)
 	}
 }
@@ -122,8 +127,10 @@ document.title = faults.length ? "faults: " + faults.join("; ") : String(out);
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-		"--disable-dev-shm-usage", "--window-size=1400,1000", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+file)
+	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
+		"--disable-background-networking",
+		"--disable-dev-shm-usage", "--window-size=1400,1000", "--user-data-dir="+t.TempDir(), "--dump-dom",
+		"file://"+file)
 	cmd.WaitDelay = time.Second
 	dom, err := cmd.Output()
 	if err != nil {

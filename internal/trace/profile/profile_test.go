@@ -67,13 +67,15 @@ func TestTruncated(t *testing.T) {
 		}
 	}
 	text := content(t, "../account/testdata/nsys-1.txt")
-	if _, err := Read([]string{write(t, "cut.txt", text[:bytes.LastIndex(text, []byte("NVIDIA"))+4])}); err == nil || !strings.Contains(err.Error(), "line 18: the row ends") {
+	if _, err := Read([]string{write(t, "cut.txt", text[:bytes.LastIndex(text, []byte("NVIDIA"))+4])}); err == nil ||
+		!strings.Contains(err.Error(), "line 18: the row ends") {
 		t.Errorf("text: %v", err)
 	}
 }
 
 func event(name string, ts, dur float64, args string) string {
-	return fmt.Sprintf(`{"ph":"X","cat":"kernel","name":%q,"pid":0,"tid":7,"ts":%v,"dur":%v,"args":{%s}}`, name, ts, dur, args)
+	return fmt.Sprintf(`{"ph":"X","cat":"kernel","name":%q,"pid":0,"tid":7,"ts":%v,"dur":%v,"args":{%s}}`, name, ts,
+		dur, args)
 }
 
 func timeline(events ...string) string { return `{"traceEvents":[` + strings.Join(events, ",") + `]}` }
@@ -93,13 +95,15 @@ func TestRefused(t *testing.T) {
 		"where a value must be":                       `{"traceEvents":[,]}`,
 		"where ',' must be":                           `{"traceEvents":[{} {}]}`,
 		"is no key":                                   `{traceEvents:[]}`,
-		"a value of more than 1048576 bytes":          `{"traceEvents":[{"name":"` + strings.Repeat("x", 1<<20) + `"}]}`,
-		"its times are steps of a schedule":           `{"hocket":{"virtual":true},` + one[1:],
-		"cannot unmarshal":                            `{"traceEvents":[{"ph":"X","name":7}]}`,
-		"entry 1: ":                                   `{"entries":[{"collective_seq_id":"x"}]}`,
-		"opcode":                                      "\x80\x02I1\n.",
-		"it holds an object of posix.system":          "\x80\x02}X\x07\x00\x00\x00entries](cposix\nsystem\nesX\x01\x00\x00\x00aNs.",
-		"nested deeper":                               "\x80\x02}X\x07\x00\x00\x00entries](" + strings.Repeat("(", 20) + strings.Repeat("l", 20) + "es.",
+		"a value of more than 1048576 bytes": `{"traceEvents":[{"name":"` +
+			strings.Repeat("x", 1<<20) + `"}]}`,
+		"its times are steps of a schedule":  `{"hocket":{"virtual":true},` + one[1:],
+		"cannot unmarshal":                   `{"traceEvents":[{"ph":"X","name":7}]}`,
+		"entry 1: ":                          `{"entries":[{"collective_seq_id":"x"}]}`,
+		"opcode":                             "\x80\x02I1\n.",
+		"it holds an object of posix.system": "\x80\x02}X\x07\x00\x00\x00entries](cposix\nsystem\nesX\x01\x00\x00\x00aNs.",
+		"nested deeper": "\x80\x02}X\x07\x00\x00\x00entries](" + strings.Repeat("(",
+			20) + strings.Repeat("l", 20) + "es.",
 	} {
 		_, err := Read([]string{write(t, "odd", []byte(text))})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "odd: ") {
@@ -140,7 +144,8 @@ func TestRanksInOneFile(t *testing.T) {
 		return fmt.Sprintf(`{"ph":"M","name":"process_name","pid":%d,"args":{"name":%q}}`, pid, name)
 	}
 	second := strings.Replace(event("k", 7, 1, ""), `"pid":0`, `"pid":9`, 1)
-	p, err := Read([]string{write(t, "merged.json", []byte(timeline(event("k", 5, 1, ""), second, name(0, "rank 6"), name(9, "rank 2"))))})
+	p, err := Read([]string{write(t, "merged.json", []byte(timeline(event("k", 5, 1, ""), second, name(0, "rank 6"),
+		name(9, "rank 2"))))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,9 +219,11 @@ func TestBombs(t *testing.T) {
 		}
 	}
 	for want, path := range map[string]string{
-		"a value of more than 1048576 bytes": zipped(t, "name", repeat(`{"traceEvents":[{"name":"`, strings.Repeat("x", 1<<16), 1000, `"}]}`)),
-		"no events of a device":              zipped(t, "skipped", repeat(`{"x":"`, strings.Repeat("x", 1<<16), 1000, `","traceEvents":[]}`)),
-		"is longer than":                     zipped(t, "zeros", repeat("1 ", strings.Repeat("\x00", 1<<16), 1000, "")),
+		"a value of more than 1048576 bytes": zipped(t, "name", repeat(`{"traceEvents":[{"name":"`, strings.Repeat("x",
+			1<<16), 1000, `"}]}`)),
+		"no events of a device": zipped(t, "skipped", repeat(`{"x":"`, strings.Repeat("x", 1<<16), 1000,
+			`","traceEvents":[]}`)),
+		"is longer than": zipped(t, "zeros", repeat("1 ", strings.Repeat("\x00", 1<<16), 1000, "")),
 		"more than 1500000 events": zipped(t, "events", repeat(`{"traceEvents":[`,
 			`{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},`, 1600000, `]}`)),
 		"beyond the limit": zipped(t, "pickle", repeat("\x80\x02(", strings.Repeat("]", 1<<16), 1000, "")),
@@ -239,7 +246,8 @@ func TestMillion(t *testing.T) {
 	const n = 1_000_000
 	text := zipped(t, "rows.txt", func(w *bufio.Writer) {
 		for i := range n {
-			fmt.Fprintf(w, "%d 900 %d 1 1 1 1 1 1 1 0.0 0.0 GPU (%d) 1 7 kernel_%d<int>(float*)\n", 1000+i*1000, i, i%8, i%50)
+			fmt.Fprintf(w, "%d 900 %d 1 1 1 1 1 1 1 0.0 0.0 GPU (%d) 1 7 kernel_%d<int>(float*)\n", 1000+i*1000, i, i%8,
+				i%50)
 		}
 	})
 	json := zipped(t, "rows.json", func(w *bufio.Writer) {
@@ -248,7 +256,8 @@ func TestMillion(t *testing.T) {
 			if i > 0 {
 				w.WriteByte(',')
 			}
-			fmt.Fprintf(w, `{"ph":"X","cat":"kernel","name":"kernel_%d","pid":0,"tid":7,"ts":%d.125,"dur":0.9,"args":{"correlation":%d}}`, i%50, i, i)
+			fmt.Fprintf(w,
+				`{"ph":"X","cat":"kernel","name":"kernel_%d","pid":0,"tid":7,"ts":%d.125,"dur":0.9,"args":{"correlation":%d}}`, i%50, i, i)
 		}
 		w.WriteString(`]}`)
 	})

@@ -147,15 +147,15 @@ function drawLane(l) {
   const y = laneY[l], h = ROW - 3;
   pen.fillStyle = colours.lane;
   pen.fillRect(LABEL, y, width - LABEL, h);
-  const end = first[l + 1], dim = hitSet.size > 0;
+  const end = first[l + 1], dim = hitSet.size > 0, path = $("path").checked;
   let drawn = -1, last = null;
   for (let i = lowerBound(l, from - longest[l]); i < end && ev.start[i] <= to; i++) {
     if (ev.start[i] + ev.dur[i] < from) continue;
     const a = Math.max(x(ev.start[i]), LABEL - 2), b = Math.min(x(ev.start[i] + ev.dur[i]), width + 2);
-    const marked = i === chosen || i === hover || hitSet.has(i) || onPath.has(i);
+    const marked = i === chosen || i === hover || hitSet.has(i) || path && onPath.has(i);
     const colour = fillOf(i);
     // What falls into a pixel that has this colour by now changes nothing.
-    if (b - drawn < .5 && colour === last && !marked) continue;
+    if (b - drawn < 1 && colour === last && !marked) continue;
     const w = Math.max(b - a, .7);
     pen.globalAlpha = dim && !hitSet.has(i) ? .3 : 1;
     if (ev.wait[i] > 0) {
@@ -172,11 +172,11 @@ function drawLane(l) {
     if (w > 34) {
       pen.save();
       pen.beginPath(); pen.rect(a, y, w, h); pen.clip();
-      pen.fillStyle = ev.cls[i] === COMPUTE || ev.cls[i] === COMM && !(ev.wait[i] > ev.dur[i] / 2) ? colours.on : colours.ink;
+      pen.fillStyle = ev.cls[i] === COMPUTE || ev.cls[i] === COMM && !(x(ev.start[i] + ev.wait[i]) - a > 8) ? colours.on : colours.ink;
       pen.fillText(names[ev.name[i]], a + 4, y + h / 2);
       pen.restore();
     }
-    if (onPath.has(i) && $("path").checked) outline(a, y, w, h, colours.path, 2);
+    if (path && onPath.has(i)) outline(a, y, w, h, colours.path, 2);
     if (hitSet.has(i)) outline(a, y, w, h, colours.mark, 2);
     if (i === chosen || i === hover) outline(a, y, w, h, colours.ink, 2);
   }
@@ -439,17 +439,21 @@ function heat() {
   p.fillStyle = colours.quiet;
   for (const [r, k] of row) p.fillText("rank " + r, 6, k * h + h / 2);
   p.fillStyle = colours.hot;
-  const image = new Map(); // several collectives may share a pixel: the longest wait shows
+  // Several collectives may share a pixel: the longest wait shows.
+  const columns = Math.min(told.length, Math.floor(w)), image = ranks.map(() => new Float64Array(columns));
   told.forEach((x, n) => {
+    const at = Math.floor(n * columns / told.length);
     x.waits.forEach((ns, k) => {
-      const r = row.get(x.ranks[k]), key = r * 100000 + Math.floor(n * cell);
-      if (ns > 0 && (cell >= 1 || (image.get(key) ?? 0) < ns)) {
-        image.set(key, ns);
-        p.globalAlpha = Math.sqrt(ns / most);
-        p.fillRect(left + n * cell, r * h + 1, Math.max(cell - (cell > 4 ? 1 : 0), 1), h - 2);
-      }
+      const cells = image[row.get(x.ranks[k])];
+      cells[at] = Math.max(cells[at], ns);
     });
   });
+  const wide = w / columns;
+  image.forEach((cells, r) => cells.forEach((ns, n) => {
+    if (ns === 0) return;
+    p.globalAlpha = Math.sqrt(ns / most);
+    p.fillRect(left + n * wide, r * h + 1, Math.max(wide - (wide > 4 ? 1 : 0), 1), h - 2);
+  }));
   p.globalAlpha = 1;
   const of = (e) => {
     const box = c.getBoundingClientRect();
@@ -529,7 +533,7 @@ new ResizeObserver(size).observe(wrap);
 readColours();
 size();
 all();
-draw();
+draw(); // now, rather than with the next frame
 const bad = document.querySelectorAll("#program tr.bad"), last = bad[bad.length - 1];
 if (last) {
   const box = last.closest(".scroll");

@@ -1,0 +1,113 @@
+package account
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/internal/trace/flight"
+)
+
+// TestSteps: a step takes as long as its slowest rank; the first ones, which warm up, do not
+// count.
+func TestSteps(t *testing.T) {
+	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 0}}
+	at := int64(0)
+	for k, long := range []int64{900, 100, 110, 90, 120, 100, 105, 95, 100, 100} {
+		for r := range 2 {
+			end := at + long*1000 - int64(r)*5000
+			tr.Steps = append(tr.Steps, trace.Step{Rank: r, Name: "ProfilerStep#" + string(rune('0'+k)), Start: at, End: end})
+			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "k", Start: at, End: end, Group: trace.NoGroup})
+		}
+		at += long * 1000
+	}
+	s := Of(tr, 0).Steps
+	if s == nil || s.Count != 9 || s.Cut != 1 || s.P50US != 100 || s.P95US != 120 || s.LeastUS != 90 || s.MostUS != 120 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestIdle: a gap is the host's as far as it had not issued what came next, then the launch's
+// if it is short, else another stream's.
+func TestIdle(t *testing.T) {
+	event := func(start, end, issued int64) trace.Event {
+		return trace.Event{Stream: "s", Name: "k", Class: trace.Compute, Start: start, End: end, Issued: issued, Group: trace.NoGroup}
+	}
+	tr := &trace.Trace{Ranks: 1, Source: "test", Events: []trace.Event{
+		event(1_000, 100_000, 500),
+		event(160_000, 200_000, 150_000), // 50 µs host, 10 µs launch
+		event(300_000, 400_000, 190_000), // 100 µs waiting for an event
+		event(405_000, 410_000, 200_000), // 5 µs launch
+		event(500_000, 600_000, 0),       // 90 µs unknown
+	}}
+	x := Of(tr, 0).Idle[0]
+	if x.HostUS != 50 || x.LaunchUS != 15 || x.EventUS != 100 || x.UnknownUS != 90 || x.TotalUS != 255 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestFlightStates: who has not called, who has not begun, and who gave no record.
+func TestFlightStates(t *testing.T) {
+	record := func(rank int, states ...string) *flight.Record {
+		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1, 2}}}}
+		for i, s := range states {
+			r.Entries = append(r.Entries, flight.Entry{Op: "all_reduce", Group: "0", Seq: int64(i + 1), State: s, In: 8, Out: 8,
+				DType: "Half", Created: int64(1e9 + i*1e6), Stack: []string{"step (train.py:7)"}})
+		}
+		return r
+	}
+	found := func(r *Report, kind string, rank int, text string) bool {
+		return slices.ContainsFunc(r.Problems, func(p Problem) bool {
+			return p.Kind == kind && p.Rank == rank && strings.Contains(p.Text, text)
+		})
+	}
+	r := OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed"), record(2, "completed", "started")})
+	if !found(r, "missing", 1, "rank 1 has not called it; its last call is 1, all_reduce, completed; it called from step (train.py:7)") {
+		t.Errorf("rank 1 lacks call 2: %+v", r.Problems)
+	}
+	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "scheduled"), record(2, "completed", "started")})
+	if !found(r, "late", 1, "its device has not begun it, as those of ranks [0 2] have") || len(r.Problems) != 1 {
+		t.Errorf("rank 1's device has not begun: %+v", r.Problems)
+	}
+	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "started")})
+	if !found(r, "missing", 2, "rank 2 gave no record") {
+		t.Errorf("rank 2 gave no record: %+v", r.Problems)
+	}
+	r = OfFlight([]*flight.Record{record(0, "completed"), record(1, "completed"), record(2, "completed")})
+	if len(r.Problems) != 0 {
+		t.Errorf("all is well: %+v", r.Problems)
+	}
+}
+
+// TestShorter: a profile that begins later is matched by when collectives end.
+func TestShorter(t *testing.T) {
+	tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
+	at := int64(0)
+	for k := range int64(12) {
+		at += 100_000 + k*k*1_000 // uneven, so that only one place fits
+		for r := range 2 {
+			if r == 1 && (k < 3 || k > 9) {
+				continue
+			}
+			off := int64(r) * 7_000_000
+			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + off,
+				End: at + 50_000 + off, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: -1, In: 4, Out: 4}})
+		}
+	}
+	r := Of(tr, 0)
+	if r.Untold != "" || *r.Alignment.ResidualUS > 0.01 || len(r.Collectives) != 12 {
+		t.Fatalf("%+v, %q, %d collectives", r.Alignment, r.Untold, len(r.Collectives))
+	}
+	for k, c := range r.Collectives {
+		if want := 1; k >= 3 && k <= 9 {
+			want = 2
+			if len(c.ByRank) != want {
+				t.Errorf("collective %d has %d members", k, len(c.ByRank))
+			}
+		}
+	}
+	if !slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Kind == "missing" && p.Rank == 1 }) {
+		t.Errorf("%+v", r.Problems)
+	}
+}
