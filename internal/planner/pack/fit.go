@@ -9,7 +9,7 @@ import (
 func (p *problem) fit(bound int64) (best []int64, order []int32) {
 	most := len(p.items)
 	if p.near == nil { // all but the first take long
-		most = 1
+		most = 2
 	}
 	least := int64(-1)
 	for k, o := range p.orders(most) {
@@ -124,9 +124,15 @@ func (p *problem) orders(most int) [][]int32 {
 	begin := func(i int32) int64 { return -int64(p.items[i].Begin) }
 	area := func(i int32) int64 { return size(i) * length(i) }
 	hot := func(i int32) int64 { return heat[i] }
+	_, hottest := Load(p.items)
+	// Outwards from the step in which most live: they lie without gaps, the longest lived lowest, and what is free later
+	// and was free before lies together above.
+	apart := func(i int32) int64 {
+		return -max(0, int64(p.items[i].Begin)-int64(hottest), int64(hottest)+1-int64(p.items[i].End))
+	}
 	var orders [][]int32
 	for _, keys := range [][]func(i int32) int64{
-		{begin, size}, {hot, length, size}, {size, length}, {length, size}, {area}, {length, area, hot}, {hot, area},
+		{begin, size}, {apart, length}, {hot, length, size}, {size, length}, {length, size}, {area}, {length, area, hot}, {hot, area},
 	} {
 		if len(orders) < most {
 			orders = append(orders, by(keys...))

@@ -82,6 +82,9 @@ func forward(order []int32, from int, rng *rand.Rand) []int32 {
 // tries are the capacities that are tried, from the bound up to the best packing known, in parts of 64.
 var tries = []int64{0, 1, 2, 4, 8, 16, 32, 48, 56}
 
+// likely are those that are tried where each try takes long.
+var likely = []int64{24, 40, 56}
+
 // descend looks for packings within growing capacities, in rounds that differ in how the next item is chosen and become
 // longer.
 func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
@@ -100,12 +103,15 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 			}
 		}
 		d.tilt, d.walls = int64(round%3), round%2 == 0
-		gap := top - bound
-		for _, part := range tries {
+		gap, parts, patience := top-bound, tries, int64(8)
+		if 32*d.descent > p.steps { // few descents can be made: the likelier capacities first
+			parts, patience = likely, 2
+		}
+		for _, part := range parts {
 			if p.steps <= 0 {
 				break
 			}
-			limit := min(p.steps, 8*d.descent<<min(round/9, 16))
+			limit := min(p.steps, patience*d.descent<<min(round/9, 16))
 			if off := d.solve(order, bound+gap*part/64, limit); off != nil {
 				best, top = off, Height(p.items, off)
 				break
