@@ -234,7 +234,11 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 // and no host synchronisation between the runs (LANGUAGE S13). All must have
 // the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
-	reports, err := m.runBatch(ctx, batch)
+	run := m.runBatch
+	if len(m.opts.Buckets) > 0 {
+		run = m.runBucketed
+	}
+	reports, err := run(ctx, batch)
 	return reports, m.machine.why(ctx, err)
 }
 

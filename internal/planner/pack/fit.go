@@ -5,11 +5,16 @@ import (
 	"slices"
 )
 
-// fit returns the best of the greedy packings and its order.
-func (p *problem) fit(bound int64) (best []int64, order []int32) {
+// fitLooks bounds what greedy orders look at, besides the first, where they look at all placed items each time.
+const fitLooks = 64 << 20
+
+// fit returns the best of the greedy packings and its order. The first order is always tried, the others within so many
+// looks where conflicts are many.
+func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
+	n := int64(len(p.items))
 	most := len(p.items)
-	if p.near == nil { // all but the first take long
-		most = 2
+	if p.dense {
+		most = int(1 + max(looks, fitLooks)/(n*n/2+1))
 	}
 	least := int64(-1)
 	for k, o := range p.orders(most) {

@@ -10,7 +10,7 @@ import (
 // ends at bound, which may be 0, or at the load, since none is better.
 func Fit(items []Item, bound int64) []int64 {
 	p := newProblem(items)
-	off, _ := p.fit(max(bound, p.load))
+	off, _ := p.fit(max(bound, p.load), 0)
 	return off
 }
 
@@ -18,7 +18,7 @@ func Fit(items []Item, bound int64) []int64 {
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
-	best, order := p.fit(bound)
+	best, order := p.fit(bound, 4*steps)
 	if len(items) == 0 || Height(items, best) <= bound {
 		return best
 	}
@@ -89,7 +89,7 @@ var likely = []int64{24, 40, 56}
 // longer.
 func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	d := newDFS(p)
-	orders := p.orders(len(p.items))
+	orders := slices.Delete(p.orders(8), 1, 2) // outwards is no order to fill from below
 	top := Height(p.items, best)
 	for round := 0; p.steps > 0 && bound < top; round++ {
 		order := orders[round%len(orders)]
