@@ -54,7 +54,7 @@ without executing it, and explained: its peaks, what waits for other streams, an
 what a plan would take. A FILE.csv with the columns id,lower,upper,size is packed.`,
 		Example: `  hocket memory examples/mlp.hkt --strategy exchange
   hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
-  hocket memory examples/forum.hkt --dim B=4096 --dim D=8192 --policy deferred-free
+  hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free
   hocket memory snapshot.pickle --json`,
 		Args: onePROGRAM,
 	}
