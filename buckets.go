@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and results
-// cut back.
+// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and
+// results cut back.
 func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
 	padded := make([]Args, len(batch))
 	sizes := make([]map[string]int64, len(batch))
@@ -51,7 +51,8 @@ func (m *Model) rounded(a Args, sizes map[string]int64) (map[string]int64, error
 				continue
 			}
 			if have, ok := sizes[name]; ok && have != t.Shape[i] {
-				return nil, fmt.Errorf("%w: dimension %d of %%%s is %d, and %s is %d by another parameter", ErrInput, i, p.Name, t.Shape[i], name, have)
+				return nil, fmt.Errorf("%w: dimension %d of %%%s is %d, and %s is %d by another parameter",
+					ErrInput, i, p.Name, t.Shape[i], name, have)
 			}
 			sizes[name], up[name] = t.Shape[i], t.Shape[i]
 			at := slices.IndexFunc(m.opts.Buckets[name], func(b int64) bool { return b >= t.Shape[i] })
@@ -131,7 +132,8 @@ func (m *Model) cutBack(r *Report, sizes map[string]int64, into map[string]*Tens
 			}
 		}
 		if dst.DType != t.DType || !slices.Equal(dst.Shape, shape) || dst.Check() != nil {
-			return fmt.Errorf("%w: result %%%s is %s%v, and the tensor to receive it is %s", ErrInput, name, t.DType, shape, dst)
+			return fmt.Errorf("%w: result %%%s is %s%v, and the tensor to receive it is %s", ErrInput, name,
+				t.DType, shape, dst)
 		}
 		copyCorner(dst, t.host(), shape)
 		r.Out[name] = (*Tensor)(dst)

@@ -478,7 +478,8 @@ func (m *Model) holds(c *user, p *plan.Plan, held device.Held) error {
 	}
 	bound := max(cmp.Or(m.opts.Cache, cacheBytes), 0)
 	if held.Bytes() > bound {
-		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func, tensor.Size(held.Bytes()),
+		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func,
+			tensor.Size(held.Bytes()),
 			ErrBudget, tensor.Size(bound))
 	}
 	return m.unloadBeyond(c, bound-held.Bytes(), true)

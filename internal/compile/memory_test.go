@@ -12,9 +12,11 @@ import (
 // allReduces is the forum's program with sharded weights: linears, an all-reduce after each.
 func allReduces(layers int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "mesh tp[2]\nfunc f(%%x: bf16[4096, 8192], %%w: bf16[%d, 8192, 8192/tp]) -> bf16[4096, 8192] {\n  %%h0 = copy %%x\n", layers)
+	fmt.Fprintf(&b,
+		"mesh tp[2]\nfunc f(%%x: bf16[4096, 8192], %%w: bf16[%d, 8192, 8192/tp]) -> bf16[4096, 8192] {\n  %%h0 = copy %%x\n", layers)
 	for i := range layers {
-		fmt.Fprintf(&b, "  %%w%d = select %%w, axis=0, index=%d\n  %%h%d: bf16[4096, 8192] = linear %%h%d, %%w%d\n", i, i, i+1, i, i)
+		fmt.Fprintf(&b,
+			"  %%w%d = select %%w, axis=0, index=%d\n  %%h%d: bf16[4096, 8192] = linear %%h%d, %%w%d\n", i, i, i+1, i, i)
 	}
 	fmt.Fprintf(&b, "  return %%h%d\n}\n", layers)
 	return b.String()
@@ -39,7 +41,8 @@ func TestAllReducesTakeTheirBound(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := p.ArenaBytes - p.Memory.Inputs; got != want {
-				t.Errorf("%d layers, %s: %.2f activations, want %.2f", layers, strategy, float64(got)/activation, float64(want)/activation)
+				t.Errorf("%d layers, %s: %.2f activations, want %.2f", layers, strategy,
+					float64(got)/activation, float64(want)/activation)
 			}
 			f, err := planner.Measure(p)
 			if err != nil {

@@ -112,8 +112,10 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if slow.ReservedPeak != caching.ReservedPeak+67108864 && slow.ReservedPeak != caching.ReservedPeak || fast.ReservedPeak < 2*slow.ReservedPeak {
-		t.Errorf("reserved by a slow host %d, by a fast one %d, without a second stream %d", slow.ReservedPeak, fast.ReservedPeak, caching.ReservedPeak)
+	if slow.ReservedPeak != caching.ReservedPeak+67108864 && slow.ReservedPeak != caching.ReservedPeak ||
+		fast.ReservedPeak < 2*slow.ReservedPeak {
+		t.Errorf("reserved by a slow host %d, by a fast one %d, without a second stream %d", slow.ReservedPeak,
+			fast.ReservedPeak, caching.ReservedPeak)
 	}
 }
 
@@ -162,7 +164,8 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := WriteHTML(&b, "a <title>", []Panel{{Title: "one", Plan: p, Report: r}, {Title: "two", Plan: p, Report: r}}); err != nil {
+	if err := WriteHTML(&b, "a <title>", []Panel{{Title: "one", Plan: p, Report: r}, {Title: "two", Plan: p,
+		Report: r}}); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()

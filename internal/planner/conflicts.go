@@ -15,8 +15,8 @@ func pairsBound(n int) int { return min(n*n, 1<<18+32*n) }
 // mostOverlaps bounds the pairs of buffers that live at once of what is packed: some 100 ms of work.
 const mostOverlaps = 16 << 20
 
-// packItems returns what pack is to place: the items with their lifetimes on rank 0, and the conflicts that these do not
-// show. ok is false where there are too many pairs to compare.
+// packItems returns what pack is to place: the items with their lifetimes on rank 0, and the conflicts that these do
+// not show. ok is false where there are too many pairs to compare.
 //
 // Two buffers whose uses meet in the issue order of a rank conflict. Others are compared only where one's use is not
 // certainly done before the other's begins. These are found by stream: what a stream knows grows, so that the uses that

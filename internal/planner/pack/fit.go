@@ -67,7 +67,10 @@ func (f *fitter) place(i int32) {
 	}
 	f.off[i] = best
 	if f.p.dense {
-		at, _ := slices.BinarySearchFunc(f.placed, best, func(j int32, off int64) int { return cmp.Compare(f.off[j], off) })
+		at, _ := slices.BinarySearchFunc(f.placed, best, func(j int32,
+			off int64) int {
+			return cmp.Compare(f.off[j], off)
+		})
 		f.placed = slices.Insert(f.placed, at, i)
 	}
 }
@@ -130,14 +133,15 @@ func (p *problem) orders(most int) [][]int32 {
 	area := func(i int32) int64 { return size(i) * length(i) }
 	hot := func(i int32) int64 { return heat[i] }
 	_, hottest := Load(p.items)
-	// Outwards from the step in which most live: they lie without gaps, the longest lived lowest, and what is free later
-	// and was free before lies together above.
+	// Outwards from the step in which most live: they lie without gaps, the longest lived lowest, and what is free
+	// later and was free before lies together above.
 	apart := func(i int32) int64 {
 		return -max(0, int64(p.items[i].Begin)-int64(hottest), int64(hottest)+1-int64(p.items[i].End))
 	}
 	var orders [][]int32
 	for _, keys := range [][]func(i int32) int64{
-		{begin, size}, {apart, length}, {hot, length, size}, {size, length}, {length, size}, {area}, {length, area, hot}, {hot, area},
+		{begin, size}, {apart, length}, {hot, length, size}, {size, length}, {length, size}, {area}, {length,
+			area, hot}, {hot, area},
 	} {
 		if len(orders) < most {
 			orders = append(orders, by(keys...))

@@ -121,10 +121,10 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	return best
 }
 
-// dfs looks for a packing within a capacity, from below. Each section has a level, below which its room is used or given
-// up. A section with a low level is taken: one of its items must lie at that level, or none does and the level rises to
-// where the first of them can lie. A capacity is out of reach where a section's level and the items that it still lacks
-// pass it.
+// dfs looks for a packing within a capacity, from below. Each section has a level, below which its room is used or
+// given up. A section with a low level is taken: one of its items must lie at that level, or none does and the level
+// rises to where the first of them can lie. A capacity is out of reach where a section's level and the items that it
+// still lacks pass it.
 type dfs struct {
 	p        *problem
 	capacity int64
@@ -273,8 +273,8 @@ func (d *dfs) decide(all stretch) bool {
 	return false
 }
 
-// candidates returns the items that can lie at the level of s, in the order in which they are tried, and where the first
-// item lies at the least if none of them does.
+// candidates returns the items that can lie at the level of s, in the order in which they are tried, and where the
+// first item lies at the least if none of them does.
 func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 	level, rise := d.level[s], int64(1)<<62
 	for _, i := range d.members[s] {
