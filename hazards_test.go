@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The hazards of nvFuser's Host IR that docs/memory.md lists, each as a test that would fail or hang here if hocket had it.
+// The hazards of nvFuser's Host IR that docs/memory.md lists, each as a test that would fail or hang here if hocket
+// had it.
 
 // hazard is a program loaded on the CPU machine.
 type hazard struct {
@@ -167,7 +168,8 @@ func f(%a: f32[16/tp]) -> f32[16/tp] {
 }
 `
 	h := loadHazard(t, src, hocket.LoadOptions{})
-	wantFloats(t, h.one(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 4, 5, 6, 7, 0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15)
+	wantFloats(t, h.one(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 4, 5, 6, 7, 0, 1, 2, 3, 8, 9, 10,
+		11, 12, 13, 14, 15)
 	p, err := hocket.Parse("hazard.hkt", src)
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +238,8 @@ func f(%a: f32[4]) -> f32[4] {
 	}
 }
 
-// TestHazardH7: a peer's put of the next run may come while this one's value is still read, unless something is between.
+// TestHazardH7: a peer's put of the next run may come while this one's value is still read, unless something is
+// between.
 func TestHazardH7(t *testing.T) {
 	if kind, message := checked(t, h7); kind != hocket.Proved {
 		t.Errorf("%v: %s", kind, message)
@@ -291,7 +294,8 @@ func f(%a: f32[16/tp]) -> f32[16/tp] {
   return %s
 }
 `, hocket.LoadOptions{})
-	wantFloats(t, h.one(0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17), 0, 1, 2, 3, 4, 12, 13, 7, 10, 11, 12, 13, 14, 2, 3, 17)
+	wantFloats(t, h.one(0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17), 0, 1, 2, 3, 4, 12, 13, 7, 10,
+		11, 12, 13, 14, 2, 3, 17)
 }
 
 // TestHazardH10: a rooted collective meets on every rank whatever tensors a run brings.

@@ -143,6 +143,11 @@ type LoadOptions struct {
 	// HardCache never lets the plans of the model hold more than Cache: others are unloaded before
 	// one is loaded, and a plan that is larger by itself is an error that wraps ErrBudget.
 	HardCache bool
+	// Buckets rounds dims up, by name, to the least of these values, which ascend, that is no
+	// less; larger ones stay as they are. Few plans then serve many sizes. Parameters are filled
+	// up with zeros, and results cut back: that is right only where what is filled up does not
+	// change the rest, which is for the caller to know.
+	Buckets map[string][]int64
 	// Grace is how long runs may go on when their context has ended; 0 means a second,
 	// and less than 0 not at all. What devices were given cannot be taken back, only
 	// aborted, and then the plan is gone: the next run loads it again, and uploads weights

@@ -24,8 +24,8 @@ type MemoryPlan struct {
 	plan  *plan.Plan
 }
 
-// MemoryWait is a wait that MemoryPlan.Fit inserted: Behind waits until Before is no longer used. MicroSec is what it is
-// predicted to cost.
+// MemoryWait is a wait that MemoryPlan.Fit inserted: Behind waits until Before is no longer used. MicroSec is what it
+// is predicted to cost.
 type MemoryWait struct {
 	Before   string  `json:"before"`
 	Behind   string  `json:"behind"`
@@ -57,7 +57,8 @@ func (m *MemoryPlan) Fit(budget int64) (*MemoryFit, error) {
 	}
 	m.plan, m.Report = q, r
 	if serr != nil {
-		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", ErrBudget, Bytes(budget), Bytes(r.Peak))
+		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", ErrBudget, Bytes(budget),
+			Bytes(r.Peak))
 	}
 	return fit, nil
 }

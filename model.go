@@ -246,7 +246,11 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 // and no host synchronisation between the runs (LANGUAGE S13). All must have
 // the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
-	reports, err := m.runBatch(ctx, batch)
+	run := m.runBatch
+	if len(m.opts.Buckets) > 0 {
+		run = m.runBucketed
+	}
+	reports, err := run(ctx, batch)
 	return reports, m.machine.why(ctx, err)
 }
 
@@ -491,7 +495,8 @@ func (m *Model) holds(c *user, p *plan.Plan, held device.Held) error {
 	}
 	bound := max(cmp.Or(m.opts.Cache, cacheBytes), 0)
 	if held.Bytes() > bound {
-		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func, tensor.Size(held.Bytes()),
+		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func,
+			tensor.Size(held.Bytes()),
 			ErrBudget, tensor.Size(bound))
 	}
 	return m.unloadBeyond(c, bound-held.Bytes(), true)

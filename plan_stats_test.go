@@ -109,7 +109,8 @@ func TestCacheOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := m.Stats().Plans; s.Hits != 0 || s.Misses != 3 || s.Evictions != 3 || s.Reloads != 2 || s.Plans != 0 || s.Bytes != 0 {
+	if s := m.Stats().Plans; s.Hits != 0 || s.Misses != 3 || s.Evictions != 3 || s.Reloads != 2 || s.Plans != 0 ||
+		s.Bytes != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -54,7 +54,7 @@ without executing it, and explained: its peaks, what waits for other streams, an
 what a plan would take. A FILE.csv with the columns id,lower,upper,size is packed.`,
 		Example: `  hocket memory examples/mlp.hkt --strategy exchange
   hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
-  hocket memory examples/forum.hkt --dim B=4096 --dim D=8192 --policy deferred-free
+  hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free
   hocket memory snapshot.pickle --json`,
 		Args: onePROGRAM,
 	}
@@ -63,11 +63,14 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 	addStrategy(c, &o.strategy)
 	addPredicted(c, &o.machine, "auto predicts, and --budget,")
 	f := c.Flags()
-	f.StringVar(&o.html, "html", "", "write a page with a picture to `FILE`; --strategy all shows strategies side by side")
+	f.StringVar(&o.html, "html", "",
+		"write a page with a picture to `FILE`; --strategy all shows strategies side by side")
 	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`")
-	f.StringVar(&o.policy, "policy", "", "simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
+	f.StringVar(&o.policy, "policy", "",
+		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
-	f.StringVar(&o.budget, "budget", "", "insert the waits that cost least until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G")
+	f.StringVar(&o.budget, "budget", "",
+		"insert the waits that cost least until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
@@ -117,7 +120,8 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 	case file != "" && bound:
 		return usagef("there is nothing to bind in %s", file).helping("leave -n, --func, --dim and --define out")
 	case o.policy != "" && !slices.Contains(footprint.Policies(), o.policy):
-		return usagef("--policy: there is no policy %q", o.policy).helping("one of: %s", strings.Join(footprint.Policies(), ", "))
+		return usagef("--policy: there is no policy %q", o.policy).helping("one of: %s",
+			strings.Join(footprint.Policies(), ", "))
 	case c.Flags().Changed("host-us") && o.policy == "":
 		return usagef("--host-us changes nothing here").helping("it is the speed of the host that --policy simulates")
 	case c.Flags().Changed("host-us") && !(o.hostUS > 0 && o.hostUS < 1e9):
@@ -167,13 +171,15 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 		a.memoryTable(m.Report)
 		a.out.memoryResult = &memoryResult{MemoryReport: m.Report, Fit: fit}
 		if fit != nil {
-			fmt.Fprintf(a.text, "%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n", len(fit.Waits), fit.After, fit.Before)
+			fmt.Fprintf(a.text,
+				"%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n", len(fit.Waits), fit.After, fit.Before)
 			for _, w := range fit.Waits {
 				fmt.Fprintf(a.text, "  %s waits until %s is free: %.1f µs\n", w.Behind, w.Before, w.MicroSec)
 			}
 		}
 		if err != nil {
-			return &failure{code: exitMachine, kind: "memory", err: err, help: "see what is live at the bound above; a smaller batch, or another strategy"}
+			return &failure{code: exitMachine, kind: "memory", err: err,
+				help: "see what is live at the bound above; a smaller batch, or another strategy"}
 		}
 	}
 	if o.policy != "" {
@@ -182,8 +188,9 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 			return err
 		}
 		a.out.Simulation = s
-		fmt.Fprintf(a.text, "simulated: torch's caching allocator, %s: reserves %s, holds %s, of which up to %s wait for other streams\n"+
-			"(a model, no measurement: five runs, the host %.1f ms ahead of the device at the end)\n",
+		fmt.Fprintf(a.text,
+			"simulated: torch's caching allocator, %s: reserves %s, holds %s, of which up to %s wait for other streams\n"+
+				"(a model, no measurement: five runs, the host %.1f ms ahead of the device at the end)\n",
 			s.Policy, hocket.Bytes(s.ReservedPeak), hocket.Bytes(s.AllocatedPeak), hocket.Bytes(s.Waiting), s.HostAhead)
 	}
 	title := "memory of " + a.out.Func
@@ -285,10 +292,12 @@ func (a *app) explainSnapshot(name string) error {
 		fmt.Fprintf(tw, "device %d\t\t%d allocations traced\n", x.Device, x.Blocks)
 		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", hocket.Bytes(x.ReservedPeak))
 		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", hocket.Bytes(x.AllocatedPeak))
-		fmt.Fprintf(tw, "waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n", hocket.Bytes(x.Waiting))
+		fmt.Fprintf(tw,
+			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n", hocket.Bytes(x.Waiting))
 		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", hocket.Bytes(x.Free))
 		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", hocket.Bytes(x.Rounding))
-		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n", hocket.Bytes(x.Peak), hocket.Bytes(x.Bound))
+		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
+			hocket.Bytes(x.Peak), hocket.Bytes(x.Bound))
 		_ = tw.Flush()
 	}
 	a.out.memoryResult = fp

@@ -60,7 +60,8 @@ func TestMemoryPage(t *testing.T) {
 // The members of --json are a contract.
 func TestMemoryJSON(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
-	out, errs, code := hocketHere("memory", "examples/layers_all_reduce.hkt", "--func", "layers", "--strategy", "exchange", "--json")
+	out, errs, code := hocketHere("memory", "examples/layers_all_reduce.hkt", "--func", "layers", "--strategy",
+		"exchange", "--json")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
 	}
@@ -77,7 +78,8 @@ func TestMemoryJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Peak == nil || r.Bound == nil || r.Sequential == nil || r.Reserved == nil || r.Gap == nil || r.Buffers == nil || len(r.AtPeak) == 0 {
+	if r.Peak == nil || r.Bound == nil || r.Sequential == nil || r.Reserved == nil || r.Gap == nil ||
+		r.Buffers == nil || len(r.AtPeak) == 0 {
 		t.Fatalf("a member is missing: %s", out)
 	}
 	sum := int64(0)
@@ -103,7 +105,8 @@ func TestVizLoadsInPython(t *testing.T) {
 	}
 	t.Chdir(filepath.Join("..", ".."))
 	file := filepath.Join(t.TempDir(), "plan.pickle")
-	if out, errs, code := hocketHere("memory", "examples/model_32.hkt", "--strategy", "exchange", "--viz", file); code != 0 {
+	if out, errs, code := hocketHere("memory", "examples/model_32.hkt", "--strategy", "exchange", "--viz",
+		file); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
 	}
 	const script = `

@@ -67,7 +67,10 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 	a.poll(now)
 	n := rounded(bytes)
 	small := n <= smallSize
-	k := slices.IndexFunc(a.blocks, func(b *block) bool { return b.bytes >= n && (segmentBytes(b) == smallBuffer) == small })
+	k := slices.IndexFunc(a.blocks, func(b *block) bool {
+		return b.bytes >= n &&
+			(segmentBytes(b) == smallBuffer) == small
+	})
 	if k < 0 {
 		size := segmentFor(n)
 		b = &block{addr: a.next, bytes: size}
@@ -158,6 +161,7 @@ func (a *Allocator) drop(b *block) {
 }
 
 func (a *Allocator) note(now float64) {
-	a.ReservedPeak, a.HeldPeak, a.WaitingPeak = max(a.ReservedPeak, a.Reserved), max(a.HeldPeak, a.Held), max(a.WaitingPeak, a.Waiting)
+	a.ReservedPeak, a.HeldPeak, a.WaitingPeak = max(a.ReservedPeak, a.Reserved), max(a.HeldPeak,
+		a.Held), max(a.WaitingPeak, a.Waiting)
 	a.Curve = append(a.Curve, Point{now, a.Reserved, a.Held, a.Waiting})
 }

@@ -68,7 +68,8 @@ func ReadCSV(r io.Reader) (*Instance, error) {
 				most = 1 << 48
 			}
 			if v[k], err = strconv.ParseInt(row[column[name]], 10, 64); err != nil || v[k] < 0 || v[k] > most {
-				return nil, fmt.Errorf("line %d: %s is %q, and must be a number from 0 to %d", line, name, row[column[name]], most)
+				return nil, fmt.Errorf("line %d: %s is %q, and must be a number from 0 to %d", line, name,
+					row[column[name]], most)
 			}
 		}
 		if v[1] < v[0] {

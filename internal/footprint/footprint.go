@@ -1,5 +1,5 @@
-// Package footprint explains memory: what a plan takes and how near that is to what any plan must take; what a snapshot of
-// torch's caching allocator says; and what such an allocator, simulated, would take for a plan's program.
+// Package footprint explains memory: what a plan takes and how near that is to what any plan must take; what a
+// snapshot of torch's caching allocator says; and what such an allocator, simulated, would take for a plan's program.
 package footprint
 
 import (
@@ -36,7 +36,8 @@ func OfPlan(p *plan.Plan) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Peak: p.ArenaBytes, Bound: f.Bound, Sequential: f.Sequential, Reserved: max(p.ArenaBytes, plan.Align), Buffers: len(p.Buffers)}
+	r := &Report{Peak: p.ArenaBytes, Bound: f.Bound, Sequential: f.Sequential, Reserved: max(p.ArenaBytes,
+		plan.Align), Buffers: len(p.Buffers)}
 	r.GapPercent = gap(r.Peak, r.Bound)
 	for _, b := range f.BoundAt {
 		buf := &p.Buffers[b]

@@ -1,12 +1,16 @@
 package footprint
 
 import (
+	"bytes"
+	"encoding/xml"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
@@ -108,8 +112,10 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if slow.ReservedPeak != caching.ReservedPeak+67108864 && slow.ReservedPeak != caching.ReservedPeak || fast.ReservedPeak < 2*slow.ReservedPeak {
-		t.Errorf("reserved by a slow host %d, by a fast one %d, without a second stream %d", slow.ReservedPeak, fast.ReservedPeak, caching.ReservedPeak)
+	if slow.ReservedPeak != caching.ReservedPeak+67108864 && slow.ReservedPeak != caching.ReservedPeak ||
+		fast.ReservedPeak < 2*slow.ReservedPeak {
+		t.Errorf("reserved by a slow host %d, by a fast one %d, without a second stream %d", slow.ReservedPeak,
+			fast.ReservedPeak, caching.ReservedPeak)
 	}
 }
 
@@ -121,5 +127,57 @@ func TestOfPlan(t *testing.T) {
 	want := int64(8*8192*8192*2 + 3*4096*8192*2)
 	if r.Peak != want || r.Bound != want || r.Sequential != want || r.GapPercent != 0 || len(r.AtPeak) != 4 {
 		t.Errorf("%+v, want %d", r, want)
+	}
+}
+
+// docs/memory.svg is the picture of docs/memory.md; -update draws it again.
+func TestPicture(t *testing.T) {
+	p := forumPlan(t, 8)
+	var curves []Curve
+	for _, c := range []Curve{
+		{Name: "all-reduce on the current stream (simulated)", Colour: "#5b9bd5"},
+		{Name: "second stream and record_stream (simulated)", Colour: "#e8a33d"},
+		{Name: "the same, captured (simulated)", Colour: "#c0392b"},
+	} {
+		s, err := Simulate(p, Policies()[len(curves)], Speed{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Points = s.Curve
+		curves = append(curves, c)
+	}
+	var b bytes.Buffer
+	if err := WriteCurves(&b, curves, p.ArenaBytes); err != nil {
+		t.Fatal(err)
+	}
+	if err := xml.Unmarshal(b.Bytes(), new(struct{})); err != nil {
+		t.Errorf("the picture is no XML: %v", err)
+	}
+	golden.File(t, filepath.Join("..", "..", "docs", "memory.svg"), b.String())
+}
+
+// A page of plans is XML-like enough to hold a rectangle and a title for each buffer, and escapes names.
+func TestPage(t *testing.T) {
+	p := forumPlan(t, 8)
+	r, err := OfPlan(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := WriteHTML(&b, "a <title>", []Panel{{Title: "one", Plan: p, Report: r}, {Title: "two", Plan: p,
+		Report: r}}); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	if got := strings.Count(page, "<rect "); got != 2*10 {
+		t.Errorf("%d rectangles for two times 10 buffers", got)
+	}
+	for _, want := range []string{"a &lt;title&gt;", "%h[7]: 67108864 bytes at ", "line 11", `class="bound"`, `class="reserved"`, `class="live"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(page, "<script") || strings.Contains(page, "http") && strings.Contains(page, "src=") {
+		t.Error("the page is not self-contained")
 	}
 }

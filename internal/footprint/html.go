@@ -71,7 +71,8 @@ func (p *Panel) write(b *strings.Builder, top int64) {
 	lives, ops := Lives(p.Plan, 0)
 	x := func(at int32) float64 { return float64(at) / float64(max(len(ops), 1)) * panelWidth }
 	y := func(bytes int64) float64 { return panelHeight * (1 - float64(bytes)/float64(top)*0.97) }
-	fmt.Fprintf(b, `<svg width="%d" height="%d" viewBox="0 0 %d %d" role="img">`, panelWidth, panelHeight, panelWidth, panelHeight)
+	fmt.Fprintf(b, `<svg width="%d" height="%d" viewBox="0 0 %d %d" role="img">`, panelWidth, panelHeight,
+		panelWidth, panelHeight)
 	live := make([]int64, len(ops)+1)
 	for _, l := range lives {
 		size := plan.Aligned(l.Bytes)
@@ -93,7 +94,8 @@ func (p *Panel) write(b *strings.Builder, top int64) {
 		}
 		fmt.Fprintf(b, `<rect class="%s" x="%.2f" y="%.2f" width="%.2f" height="%.2f"><title>%s</title></rect>`, l.Role,
 			x(l.Begin), y(l.Offset+size), max(0.5, x(l.End+1)-x(l.Begin)), max(0.5, y(l.Offset)-y(l.Offset+size)),
-			html.EscapeString(fmt.Sprintf("%s: %d bytes at %d, line %d\nlast used by %s", l.Name, l.Bytes, l.Offset, l.Line, last)))
+			html.EscapeString(fmt.Sprintf("%s: %d bytes at %d, line %d\nlast used by %s", l.Name, l.Bytes,
+				l.Offset, l.Line, last)))
 	}
 	b.WriteString(`<polyline class="live" points="`)
 	sum := int64(0)
@@ -106,7 +108,59 @@ func (p *Panel) write(b *strings.Builder, top int64) {
 		class string
 		bytes int64
 	}{{"reserved", r.Reserved}, {"bound", r.Bound}} {
-		fmt.Fprintf(b, `<line class="%s" x1="0" x2="%d" y1="%.2f" y2="%.2f"/>`, l.class, panelWidth, y(l.bytes), y(l.bytes))
+		fmt.Fprintf(b, `<line class="%s" x1="0" x2="%d" y1="%.2f" y2="%.2f"/>`, l.class, panelWidth, y(l.bytes),
+			y(l.bytes))
 	}
 	b.WriteString("</svg></figure>\n")
+}
+
+// Curve is what an allocator had reserved over time.
+type Curve struct {
+	Name   string
+	Colour string
+	Points []Point
+}
+
+// WriteCurves draws curves of what is reserved over time as one SVG, with a level line for what a plan takes.
+func WriteCurves(w io.Writer, curves []Curve, plan int64) error {
+	const width, height, left, foot = 760, 360, 70, 40
+	end, top := 0.0, plan
+	for _, c := range curves {
+		for _, p := range c.Points {
+			end, top = max(end, p.At), max(top, p.Reserved)
+		}
+	}
+	x := func(t float64) float64 { return left + t/max(end, 1e-9)*(width-left-10) }
+	y := func(b int64) float64 { return (height-foot)*(1-float64(b)/float64(top)*0.95) + 2 }
+	var b strings.Builder
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", width, height)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
+	for g := int64(0); g*1e9/2 <= top; g++ {
+		at := y(g * 1e9 / 2)
+		fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="4" y="%.1f">%.1f GB</text>`+"\n", left,
+			at, width-10, at+4, float64(g)/2)
+	}
+	fmt.Fprintf(&b, `<text x="%d" y="%d">time of the host, 0 to %.0f ms</text>`+"\n", left, height-6, 1e3*end)
+	for k, c := range curves {
+		fmt.Fprintf(&b, `<path fill="none" stroke="%s" stroke-width="2" d="`, c.Colour)
+		last := 0.0
+		for i, p := range c.Points {
+			if i == 0 {
+				last = y(p.Reserved)
+				fmt.Fprintf(&b, "M%.1f %.1f", x(p.At), last)
+			} else if now := y(p.Reserved); now != last {
+				fmt.Fprintf(&b, "H%.1fV%.1f", x(p.At), now)
+				last = now
+			}
+		}
+		fmt.Fprintf(&b, `H%d"/><text x="%d" y="%d" fill="%s">%s</text>`+"\n", width-10, left+10, 18+16*k,
+			c.Colour, html.EscapeString(c.Name))
+	}
+	fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#1e8449" stroke-width="2" stroke-dasharray="6 4"/>`, left,
+		y(plan), width-10)
+	fmt.Fprintf(&b,
+		`<text x="%d" y="%d" fill="#1e8449">hocket's plan, reserved before the run</text>`+"\n</svg>\n", left+10, 18+16*len(curves))
+	_, err := io.WriteString(w, b.String())
+	return err
 }

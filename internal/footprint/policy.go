@@ -54,15 +54,16 @@ type Simulation struct {
 // Simulate runs rank 0's ops of a plan, in issue order, on a simulated caching allocator of torch. Each buffer is
 // allocated before its first use and dropped by the host after its last one. With "deferred-free" collectives run on a
 // stream of their own, which waits for main and for which main waits, and what they use is recorded on it: it is given
-// back once that stream has come to where it was when the buffer was dropped. "captured" is that within the capture of a
-// graph, where no event can be looked at: nothing is given back before its end. With "caching" collectives run on main.
-// The host goes on at its own speed, whatever the device does.
+// back once that stream has come to where it was when the buffer was dropped. "captured" is that within the capture
+// of a graph, where no event can be looked at: nothing is given back before its end. With "caching" collectives run
+// on main. The host goes on at its own speed, whatever the device does.
 func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
 	if !slices.Contains(Policies(), policy) {
 		return nil, fmt.Errorf("there is no policy %q: one of %v", policy, Policies())
 	}
 	s.fill()
-	m := &simulator{p: p, speed: s, deferred: policy != "caching", captured: policy == "captured", at: map[int32]*block{}, recorded: map[int32]bool{}}
+	m := &simulator{p: p, speed: s, deferred: policy != "caching", captured: policy == "captured",
+		at: map[int32]*block{}, recorded: map[int32]bool{}}
 	m.count()
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Role == plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
@@ -76,7 +77,8 @@ func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
 			}
 		}
 	}
-	return &Simulation{Policy: policy, ReservedPeak: m.a.ReservedPeak, AllocatedPeak: m.a.HeldPeak, Waiting: m.a.WaitingPeak,
+	return &Simulation{Policy: policy, ReservedPeak: m.a.ReservedPeak, AllocatedPeak: m.a.HeldPeak,
+		Waiting:  m.a.WaitingPeak,
 		Segments: m.a.Segments, HostAhead: 1e3 * max(0, max(m.main, m.comm)-m.host), Curve: m.a.Curve}, nil
 }
 

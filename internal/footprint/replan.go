@@ -65,6 +65,7 @@ func (x *Explanation) base(s *Snapshot) int64 {
 
 // Report is what the plan of a snapshot's lifetimes takes.
 func (x *Explanation) Report() *Report {
-	return &Report{Peak: x.Peak, Bound: x.Bound, Sequential: x.Bound, Reserved: x.ReservedPeak, GapPercent: gap(x.Peak, x.Bound),
-		Buffers: x.Blocks, AtPeak: x.AtPeak}
+	return &Report{Peak: x.Peak, Bound: x.Bound, Sequential: x.Bound, Reserved: x.ReservedPeak,
+		GapPercent: gap(x.Peak, x.Bound),
+		Buffers:    x.Blocks, AtPeak: x.AtPeak}
 }

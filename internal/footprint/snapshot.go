@@ -204,8 +204,8 @@ type Explanation struct {
 	AtPeak []Held `json:"at_peak"`
 }
 
-// Explain goes through a snapshot's trace. In torch's traces memory is given back at free_requested; the base is what is
-// there at the end less what the trace added.
+// Explain goes through a snapshot's trace. In torch's traces memory is given back at free_requested; the base is what
+// is there at the end less what the trace added.
 func (s *Snapshot) Explain() *Explanation {
 	x := &Explanation{Device: s.Device}
 	var reserved, allocated, waiting int64
@@ -237,7 +237,8 @@ func (s *Snapshot) Explain() *Explanation {
 	for _, e := range s.Events {
 		r, a, w := e.change()
 		reserved, allocated, waiting = reserved+r, allocated+a, waiting+w
-		x.ReservedPeak, x.AllocatedPeak, x.Waiting = max(x.ReservedPeak, reserved), max(x.AllocatedPeak, allocated), max(x.Waiting, waiting)
+		x.ReservedPeak, x.AllocatedPeak, x.Waiting = max(x.ReservedPeak, reserved), max(x.AllocatedPeak,
+			allocated), max(x.Waiting, waiting)
 		if e.Action == "alloc" {
 			x.Blocks++
 		}

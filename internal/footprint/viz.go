@@ -20,7 +20,8 @@ func WriteViz(w io.Writer, p *plan.Plan) error {
 		segments, traces = append(segments, s), append(traces, t)
 	}
 	k.value(fields{
-		{"segments", segments}, {"device_traces", traces}, {"allocator_settings", fields{}}, {"external_annotations", []any{}},
+		{"segments", segments}, {"device_traces", traces}, {"allocator_settings",
+			fields{}}, {"external_annotations", []any{}},
 	})
 	k.bytes('.')
 	return k.w.Flush()
@@ -37,7 +38,8 @@ func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
 	}
 	event := func(action string, addr, size, at int64, frames []any) {
 		events = append(events, fields{
-			{"action", action}, {"addr", addr}, {"size", size}, {"stream", int64(0)}, {"time_us", at}, {"frames", frames},
+			{"action", action}, {"addr", addr}, {"size", size}, {"stream", int64(0)}, {"time_us",
+				at}, {"frames", frames},
 		})
 	}
 	event("segment_alloc", base, p.ArenaBytes, 0, frames(0, p.Func))
@@ -73,7 +75,8 @@ func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
 	var blocks []any
 	free := int64(0)
 	block := func(at, size int64, state string, frames []any) {
-		blocks = append(blocks, fields{{"address", base + at}, {"size", size}, {"requested_size", size}, {"state", state}, {"frames", frames}})
+		blocks = append(blocks, fields{{"address", base + at}, {"size", size}, {"requested_size", size},
+			{"state", state}, {"frames", frames}})
 	}
 	held := int64(0)
 	for _, l := range lives {
@@ -93,7 +96,8 @@ func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
 	return fields{
 		{"device", int64(rank)}, {"address", base}, {"total_size", p.ArenaBytes}, {"allocated_size", held},
 		{"active_size", held}, {"requested_size", held}, {"stream", int64(0)}, {"segment_type", "large"},
-		{"segment_pool_id", tuple{int64(0), int64(0)}}, {"is_expandable", false}, {"frames", frames(0, p.Func)}, {"blocks", blocks},
+		{"segment_pool_id", tuple{int64(0), int64(0)}}, {"is_expandable", false}, {"frames", frames(0,
+			p.Func)}, {"blocks", blocks},
 	}, events
 }
 

@@ -12,8 +12,11 @@ import (
 // online, which keeps time linear.
 func pairsBound(n int) int { return min(n*n, 1<<18+32*n) }
 
-// packItems returns what pack is to place: the items with their lifetimes on rank 0, and the conflicts that these do not
-// show. ok is false where there are too many pairs to compare.
+// mostOverlaps bounds the pairs of buffers that live at once of what is packed: some 100 ms of work.
+const mostOverlaps = 16 << 20
+
+// packItems returns what pack is to place: the items with their lifetimes on rank 0, and the conflicts that these do
+// not show. ok is false where there are too many pairs to compare.
 //
 // Two buffers whose uses meet in the issue order of a rank conflict. Others are compared only where one's use is not
 // certainly done before the other's begins. These are found by stream: what a stream knows grows, so that the uses that
@@ -30,6 +33,9 @@ func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.I
 		if hs := u.holders[it.buf]; len(hs) > 0 && hs[0].rank == 0 {
 			out[i].Begin, out[i].End = hs[0].begin, hs[0].end+1
 		}
+	}
+	if pack.Overlaps(out) > mostOverlaps {
+		return nil, false
 	}
 	f := &pairFinder{p: p, u: u, items: out, index: index, stats: stats, most: pairsBound(len(items))}
 	late := slices.ContainsFunc(p.Cmds, func(c plan.Cmd) bool { return c.Late })

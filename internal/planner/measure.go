@@ -67,7 +67,10 @@ func liveAtOnce(p *plan.Plan, u *usage) (int64, []int32) {
 		changes[h.rank] = append(changes[h.rank], change{h.begin, size}, change{h.end + 1, -size})
 	})
 	for r, cs := range changes {
-		slices.SortFunc(cs, func(a, b change) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.bytes, b.bytes)) })
+		slices.SortFunc(cs, func(a, b change) int {
+			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.bytes,
+				b.bytes))
+		})
 		live := int64(0)
 		for _, c := range cs {
 			if live += c.bytes; live > most {

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// TestBoundIsTheHeaviestAntichain compares the bound with that of all sets of buffers, by the explicit graph of the order.
+// TestBoundIsTheHeaviestAntichain compares the bound with that of all sets of buffers, by the explicit graph of the
+// order.
 func TestBoundIsTheHeaviestAntichain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		src := randomProgram(t)
@@ -38,7 +39,8 @@ func TestBoundIsTheHeaviestAntichain(t *testing.T) {
 			t.Fatalf("the buffers at the bound take %d bytes, not %d", sum, got.Bound)
 		}
 		if p.ArenaBytes < got.Bound || got.Sequential > got.Bound || got.Sequential != p.Memory.Bound {
-			t.Fatalf("peak %d, bound %d, sequential %d, live in issue order %d", p.ArenaBytes, got.Bound, got.Sequential, p.Memory.Bound)
+			t.Fatalf("peak %d, bound %d, sequential %d, live in issue order %d", p.ArenaBytes, got.Bound,
+				got.Sequential, p.Memory.Bound)
 		}
 	})
 }
@@ -51,7 +53,8 @@ func bruteBound(t *rapid.T, p *plan.Plan, rank int32) int64 {
 	uses := map[int32][]int{}
 	for i := range p.Cmds {
 		refs(p, &p.Cmds[i], func(r *plan.Ref) {
-			if b := &p.Buffers[r.Buf]; r.Rank == rank && b.Role != plan.RoleInput && b.Bytes > 0 && b.Space == plan.Arena {
+			if b := &p.Buffers[r.Buf]; r.Rank == rank && b.Role != plan.RoleInput && b.Bytes > 0 &&
+				b.Space == plan.Arena {
 				uses[r.Buf] = append(uses[r.Buf], i)
 			}
 		})

@@ -57,7 +57,8 @@ func Squeeze(p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error))
 			return p, waits, nil
 		}
 	}
-	return best, waits[:bestWaits], fmt.Errorf("%w: it takes %d bytes, %d with the waits that help", ErrBudget, p.ArenaBytes, best.ArenaBytes)
+	return best, waits[:bestWaits], fmt.Errorf("%w: it takes %d bytes, %d with the waits that help", ErrBudget,
+		p.ArenaBytes, best.ArenaBytes)
 }
 
 // squeezeOnce returns the plan with one more wait; nil where none is left.
@@ -143,8 +144,8 @@ func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
 	return both
 }
 
-// behind returns the plan in which each use of b waits for those of a on the same rank, and its usage, not yet laid out;
-// nil where events cannot order them, or the plan would stand still.
+// behind returns the plan in which each use of b waits for those of a on the same rank, and its usage, not yet laid
+// out; nil where events cannot order them, or the plan would stand still.
 func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 	at := make([][]int32, len(p.Streams)) // by stream: its commands
 	for i := range p.Cmds {
@@ -175,8 +176,9 @@ func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 				q.Events++
 				after[last] = append(after[last], plan.Cmd{Kind: plan.Record, Rank: record.Rank, Stream: record.Stream,
 					Site: record.Site, Iter: record.Iter, Event: slot})
-				before[first] = append(before[first], plan.Cmd{Kind: plan.WaitEvent, Rank: wait.Rank, Stream: wait.Stream,
-					Site: wait.Site, Iter: wait.Iter, Event: slot})
+				before[first] = append(before[first], plan.Cmd{Kind: plan.WaitEvent, Rank: wait.Rank,
+					Stream: wait.Stream,
+					Site:   wait.Site, Iter: wait.Iter, Event: slot})
 			}
 		}
 	}

@@ -5,11 +5,16 @@ import (
 	"slices"
 )
 
-// fit returns the best of the greedy packings and its order.
-func (p *problem) fit(bound int64) (best []int64, order []int32) {
+// fitLooks bounds what greedy orders look at, besides the first, where they look at all placed items each time.
+const fitLooks = 64 << 20
+
+// fit returns the best of the greedy packings and its order. The first order is always tried, the others within so many
+// looks where conflicts are many.
+func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
+	n := int64(len(p.items))
 	most := len(p.items)
-	if p.near == nil { // all but the first take long
-		most = 1
+	if p.dense {
+		most = int(1 + max(looks, fitLooks)/(n*n/2+1))
 	}
 	least := int64(-1)
 	for k, o := range p.orders(most) {
@@ -62,7 +67,10 @@ func (f *fitter) place(i int32) {
 	}
 	f.off[i] = best
 	if f.p.dense {
-		at, _ := slices.BinarySearchFunc(f.placed, best, func(j int32, off int64) int { return cmp.Compare(f.off[j], off) })
+		at, _ := slices.BinarySearchFunc(f.placed, best, func(j int32,
+			off int64) int {
+			return cmp.Compare(f.off[j], off)
+		})
 		f.placed = slices.Insert(f.placed, at, i)
 	}
 }
@@ -124,9 +132,16 @@ func (p *problem) orders(most int) [][]int32 {
 	begin := func(i int32) int64 { return -int64(p.items[i].Begin) }
 	area := func(i int32) int64 { return size(i) * length(i) }
 	hot := func(i int32) int64 { return heat[i] }
+	_, hottest := Load(p.items)
+	// Outwards from the step in which most live: they lie without gaps, the longest lived lowest, and what is free
+	// later and was free before lies together above.
+	apart := func(i int32) int64 {
+		return -max(0, int64(p.items[i].Begin)-int64(hottest), int64(hottest)+1-int64(p.items[i].End))
+	}
 	var orders [][]int32
 	for _, keys := range [][]func(i int32) int64{
-		{begin, size}, {hot, length, size}, {size, length}, {length, size}, {area}, {length, area, hot}, {hot, area},
+		{begin, size}, {apart, length}, {hot, length, size}, {size, length}, {length, size}, {area}, {length,
+			area, hot}, {hot, area},
 	} {
 		if len(orders) < most {
 			orders = append(orders, by(keys...))

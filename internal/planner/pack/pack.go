@@ -2,10 +2,10 @@
 // byte, and tries to keep the end of the last one low.
 //
 // Buffers conflict where their lifetimes meet, and where a list says so besides. Fit places them greedily, in time that
-// is nearly linear. Search goes on from there: it looks for a packing within a capacity, for growing capacities from the
-// lower bound on, by depth-first search as MiniMalloc does (Moffitt, ASPLOS 2023), and between them improves the greedy
-// orders. Its effort is counted in steps and not in time, and what it draws is drawn from a fixed seed: equal buffers
-// are packed equally by every process.
+// is nearly linear. Search goes on from there: it looks for a packing within a capacity, for growing capacities from
+// the lower bound on, by depth-first search as MiniMalloc does (Moffitt, ASPLOS 2023), and between them improves the
+// greedy orders. Its effort is counted in steps and not in time, and what it draws is drawn from a fixed seed: equal
+// buffers are packed equally by every process.
 package pack
 
 import (
@@ -126,18 +126,22 @@ func (p *problem) cut() {
 	p.sections = int(n)
 }
 
-// list fills near.
-func (p *problem) list() {
-	total := 0
-	es := events(p.items)
-	live := 0
-	for _, e := range es {
+// Overlaps returns the number of pairs of items that have a step in common: what greedy packing looks at.
+func Overlaps(items []Item) int {
+	total, live := 0, 0
+	for _, e := range events(items) {
 		if e.begins {
 			total, live = total+live, live+1
 		} else {
 			live--
 		}
 	}
+	return total
+}
+
+// list fills near.
+func (p *problem) list() {
+	total := Overlaps(p.items)
 	for i := range p.items {
 		total += len(p.items[i].Also)
 	}
@@ -147,7 +151,7 @@ func (p *problem) list() {
 	}
 	p.near = make([][]int32, len(p.items))
 	var alive []int32
-	for _, e := range es {
+	for _, e := range events(p.items) {
 		if e.begins {
 			for _, j := range alive {
 				p.near[j] = append(p.near[j], e.item)

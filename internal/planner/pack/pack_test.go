@@ -64,7 +64,7 @@ func TestPerfectPackings(t *testing.T) {
 		n       int
 		steps   int64
 		percent float64
-	}{{2, 1e6, 0}, {30, 10e6, 0}, {100, 100e6, 5}, {300, 200e6, 5}, {1000, 200e6, 10}} {
+	}{{2, 1e6, 0}, {30, 10e6, 0}, {100, 100e6, 5}, {300, 100e6, 5}, {1000, 100e6, 10}} {
 		for seed := range uint64(2) {
 			items := perfect(seed, c.n)
 			off := Search(items, 0, c.steps)

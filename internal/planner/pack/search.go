@@ -10,7 +10,7 @@ import (
 // ends at bound, which may be 0, or at the load, since none is better.
 func Fit(items []Item, bound int64) []int64 {
 	p := newProblem(items)
-	off, _ := p.fit(max(bound, p.load))
+	off, _ := p.fit(max(bound, p.load), 0)
 	return off
 }
 
@@ -18,7 +18,7 @@ func Fit(items []Item, bound int64) []int64 {
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
-	best, order := p.fit(bound)
+	best, order := p.fit(bound, 4*steps)
 	if len(items) == 0 || Height(items, best) <= bound {
 		return best
 	}
@@ -82,11 +82,14 @@ func forward(order []int32, from int, rng *rand.Rand) []int32 {
 // tries are the capacities that are tried, from the bound up to the best packing known, in parts of 64.
 var tries = []int64{0, 1, 2, 4, 8, 16, 32, 48, 56}
 
+// likely are those that are tried where each try takes long.
+var likely = []int64{24, 40, 56}
+
 // descend looks for packings within growing capacities, in rounds that differ in how the next item is chosen and become
 // longer.
 func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	d := newDFS(p)
-	orders := p.orders(len(p.items))
+	orders := slices.Delete(p.orders(8), 1, 2) // outwards is no order to fill from below
 	top := Height(p.items, best)
 	for round := 0; p.steps > 0 && bound < top; round++ {
 		order := orders[round%len(orders)]
@@ -100,12 +103,15 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 			}
 		}
 		d.tilt, d.walls = int64(round%3), round%2 == 0
-		gap := top - bound
-		for _, part := range tries {
+		gap, parts, patience := top-bound, tries, int64(8)
+		if 32*d.descent > p.steps { // few descents can be made: the likelier capacities first
+			parts, patience = likely, 2
+		}
+		for _, part := range parts {
 			if p.steps <= 0 {
 				break
 			}
-			limit := min(p.steps, 8*d.descent<<min(round/9, 16))
+			limit := min(p.steps, patience*d.descent<<min(round/9, 16))
 			if off := d.solve(order, bound+gap*part/64, limit); off != nil {
 				best, top = off, Height(p.items, off)
 				break
@@ -115,10 +121,10 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	return best
 }
 
-// dfs looks for a packing within a capacity, from below. Each section has a level, below which its room is used or given
-// up. A section with a low level is taken: one of its items must lie at that level, or none does and the level rises to
-// where the first of them can lie. A capacity is out of reach where a section's level and the items that it still lacks
-// pass it.
+// dfs looks for a packing within a capacity, from below. Each section has a level, below which its room is used or
+// given up. A section with a low level is taken: one of its items must lie at that level, or none does and the level
+// rises to where the first of them can lie. A capacity is out of reach where a section's level and the items that it
+// still lacks pass it.
 type dfs struct {
 	p        *problem
 	capacity int64
@@ -267,8 +273,8 @@ func (d *dfs) decide(all stretch) bool {
 	return false
 }
 
-// candidates returns the items that can lie at the level of s, in the order in which they are tried, and where the first
-// item lies at the least if none of them does.
+// candidates returns the items that can lie at the level of s, in the order in which they are tried, and where the
+// first item lies at the least if none of them does.
 func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 	level, rise := d.level[s], int64(1)<<62
 	for _, i := range d.members[s] {

@@ -1,0 +1,173 @@
+package hocket
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and
+// results cut back.
+func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
+	padded := make([]Args, len(batch))
+	sizes := make([]map[string]int64, len(batch))
+	for i, a := range batch {
+		sizes[i] = map[string]int64{}
+		up, err := m.rounded(a, sizes[i])
+		if err != nil {
+			return nil, err
+		}
+		if padded[i], err = m.padded(a, up); err != nil {
+			return nil, err
+		}
+	}
+	reports, err := m.runBatch(ctx, padded)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range reports {
+		if err := m.cutBack(r, sizes[i], batch[i].Out); err != nil {
+			return nil, err
+		}
+	}
+	return reports, nil
+}
+
+// rounded fills sizes with the dims of one run that have buckets, and returns what they are rounded up to. A dim larger
+// than all of its buckets stays as it is.
+func (m *Model) rounded(a Args, sizes map[string]int64) (map[string]int64, error) {
+	up := map[string]int64{}
+	for _, p := range m.fn.Params {
+		t := a.In[p.Name]
+		if t == nil || len(t.Shape) != len(p.Type.Dims) {
+			continue // runBatch names what is missing or misshapen
+		}
+		for i, d := range p.Type.Dims {
+			name := bucketOf(m, d)
+			if name == "" {
+				continue
+			}
+			if have, ok := sizes[name]; ok && have != t.Shape[i] {
+				return nil, fmt.Errorf("%w: dimension %d of %%%s is %d, and %s is %d by another parameter",
+					ErrInput, i, p.Name, t.Shape[i], name, have)
+			}
+			sizes[name], up[name] = t.Shape[i], t.Shape[i]
+			at := slices.IndexFunc(m.opts.Buckets[name], func(b int64) bool { return b >= t.Shape[i] })
+			if at >= 0 {
+				up[name] = m.opts.Buckets[name][at]
+			}
+		}
+	}
+	return up, nil
+}
+
+// bucketOf returns the name of a dimension's dim, if that has buckets and the binding does not fix it.
+func bucketOf(m *Model, d ir.Dimension) string {
+	if d.Extent.Kind != ir.ExprName || m.opts.Buckets[d.Extent.Name] == nil {
+		return ""
+	}
+	if _, fixed := m.binding.Dims[d.Extent.Name]; fixed {
+		return ""
+	}
+	return d.Extent.Name
+}
+
+func (m *Model) padded(a Args, up map[string]int64) (Args, error) {
+	if len(a.DeviceIn)+len(a.DeviceOut) > 0 {
+		return a, fmt.Errorf("%w: LoadOptions.Buckets fills up tensors of the host, and this run is given device tensors", ErrInput)
+	}
+	out := Args{In: map[string]*Tensor{}}
+	for name, t := range a.In {
+		out.In[name] = t
+		k := slices.IndexFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name })
+		if k < 0 || t == nil || t.host().Check() != nil || len(t.Shape) != len(m.fn.Params[k].Type.Dims) {
+			continue
+		}
+		shape := slices.Clone(t.Shape)
+		for i, d := range m.fn.Params[k].Type.Dims {
+			if n := bucketOf(m, d); n != "" {
+				shape[i] = up[n]
+			}
+		}
+		if slices.Equal(shape, t.Shape) {
+			continue
+		}
+		larger, err := tensor.New(t.DType, shape)
+		if err != nil {
+			return a, fmt.Errorf("%w: %%%s filled up to its bucket: %w", ErrInput, name, err)
+		}
+		copyCorner(larger, t.host(), t.Shape)
+		out.In[name] = (*Tensor)(larger)
+	}
+	return out, nil
+}
+
+// cutBack makes the results as large as the arguments said.
+func (m *Model) cutBack(r *Report, sizes map[string]int64, into map[string]*Tensor) error {
+	types := slices.Clone(m.fn.Results)
+	for _, p := range m.fn.Params {
+		if p.Inout {
+			types = append(types, p.Type)
+		}
+	}
+	for k, name := range ir.OutputNames(m.fn) {
+		t := r.Out[name]
+		if t == nil || k >= len(types) {
+			continue
+		}
+		shape := slices.Clone(t.Shape)
+		for i, d := range types[k].Dims {
+			if n := bucketOf(m, d); n != "" {
+				shape[i] = min(shape[i], sizes[n])
+			}
+		}
+		dst := into[name].host()
+		if into[name] == nil {
+			var err error
+			if dst, err = tensor.New(t.DType, shape); err != nil {
+				return err
+			}
+		}
+		if dst.DType != t.DType || !slices.Equal(dst.Shape, shape) || dst.Check() != nil {
+			return fmt.Errorf("%w: result %%%s is %s%v, and the tensor to receive it is %s", ErrInput, name,
+				t.DType, shape, dst)
+		}
+		copyCorner(dst, t.host(), shape)
+		r.Out[name] = (*Tensor)(dst)
+	}
+	return nil
+}
+
+// copyCorner copies the elements that lie within shape in both tensors.
+func copyCorner(dst, src *tensor.Tensor, shape []int64) {
+	if slices.Contains(shape, 0) {
+		return
+	}
+	if len(shape) == 0 {
+		copy(dst.Data, src.Data)
+		return
+	}
+	row := shape[len(shape)-1] * src.DType.Size()
+	at := make([]int64, len(shape)-1)
+	for {
+		var d, s int64
+		for i, x := range append(slices.Clone(at), 0) {
+			d, s = d*dst.Shape[i]+x, s*src.Shape[i]+x
+		}
+		d, s = d*src.DType.Size(), s*src.DType.Size()
+		copy(dst.Data[d:d+row], src.Data[s:s+row])
+		i := len(at) - 1
+		for ; i >= 0; i-- {
+			if at[i]++; at[i] < shape[i] {
+				break
+			}
+			at[i] = 0
+		}
+		if i < 0 {
+			return
+		}
+	}
+}
