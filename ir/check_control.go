@@ -54,7 +54,8 @@ func (c *checker) checkFor(s *Stmt) {
 	c.carrying, c.carriedTo = nil, carried
 	if len(s.Carry) > 0 {
 		c.carrying = s.Body
-		if n := len(s.Body.Stmts); n == 0 || s.Body.Stmts[n-1].Op != OpYield {
+		n, lost := len(s.Body.Stmts), c.lost.all || len(c.lost.lines[c.fn]) > 0
+		if !lost && (n == 0 || s.Body.Stmts[n-1].Op != OpYield) {
 			c.errorf("structure", s.Pos, "a loop that carries values ends with yield").help("%y = for %i in 0..L carry %h = %x { … yield %z }")
 		}
 	}

@@ -63,7 +63,9 @@ var patterns = []struct {
 	{"P2 reduce-scatter", oneAxis, "func f(%x: f32[4, D/d, D, 8]) -> f32[4, D/d, 8] {\n  %y = sum %x, axis=1\n  return %y\n}", nil},
 	{"P3 gather before", oneAxis, "func f(%a: f32[3, 2 * D/d, 5], %b: f32[5, 4]) -> f32[3, 2 * D, 4] {\n" +
 		"  %g: f32[3, 2 * D, 5] = reshard %a\n  %y = matmul %g, %b\n  return %y\n}", both},
-	{"P3 gather after", oneAxis, "func f(%a: f32[3, 2 * D/d, 5], %b: f32[5, 4]) -> f32[3, 2 * D, 4] {\n  %y = matmul %a, %b\n  return %y\n}", nil},
+	{"P3 gather after", oneAxis, "func f(%a: f32[3, 2 * D/d, 5], %b: f32[5, 4]) -> f32[3, 2 * D, 4] {\n  %y = matmul %a, %b\n  return %y\n}", chunkedOnly},
+	{"issue 5325", oneAxis, "func f(%x: bf16[6 * D/d, 5], %w: bf16[4, 5], %b: bf16[4]) -> bf16[6 * D, 4] {\n  %y = linear %x, %w, %b\n  %z = gelu %y\n  return %z\n}", both},
+	{"columns gathered", oneAxis, "func f(%x: bf16[6, 5], %w: bf16[4 * D/d, 5]) -> bf16[6, 4 * D] {\n  %y = linear %x, %w\n  return %y\n}", chunkedOnly},
 	{"P4", oneAxis, "func f(%a: f32[2 * D, 3, 2 * D/d], %b: f32[2 * D/d, 4]) -> f32[2 * D, 3, 4] {\n  %y = matmul %a, %b\n  return %y\n}", both},
 	{"P5", oneAxis, "func f(%a: f32[3, 2 * D, 2 * D/d], %b: f32[2 * D/d, 2]) -> f32[3, 2 * D/d, 2] {\n  %y = matmul %a, %b\n  return %y\n}", both},
 	{"P6", oneAxis, "func f(%x: f32[D/d, 16]) -> f32[D, 16] { return %x }", nil},

@@ -43,7 +43,8 @@ func makeIndexCopy(k *kernel) (loops, error) {
 	want := slices.Clone(k.out.shape)
 	want[axis] = rows.shape[axis]
 	if rows.dt != k.out.dt || !slices.Equal(rows.shape, want) || !cache.same(k.out) {
-		return nil, fmt.Errorf("rows %s%v into %s%v, which is to be updated in place", rows.dt, rows.shape, k.out.dt, k.out.shape)
+		return nil, fmt.Errorf("rows %s%v into %s%v, which is to be updated in place",
+			rows.dt, rows.shape, k.out.dt, k.out.shape)
 	}
 	if err := k.leads(1, rows.shape[:axis+1]); err != nil {
 		return nil, err
@@ -103,7 +104,8 @@ func makeRope(k *kernel) (loops, error) {
 		return nil, err
 	}
 	n := len(k.out.shape)
-	if k.out.dt.IsInt() || k.ins[0].dt != k.out.dt || n < 3 || !slices.Equal(k.ins[0].shape, k.out.shape) || k.out.shape[n-1]%2 != 0 {
+	if k.out.dt.IsInt() || k.ins[0].dt != k.out.dt || n < 3 ||
+		!slices.Equal(k.ins[0].shape, k.out.shape) || k.out.shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", k.ins[0].dt, k.ins[0].shape, k.out.dt, k.out.shape)
 	}
 	if !(k.Rope.Theta > 0) {
