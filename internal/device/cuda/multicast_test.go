@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tune"
 	"hocket.example/hocket/ir"
 )
 
@@ -437,7 +437,7 @@ func TestMultimemTuned(t *testing.T) {
 		sys.multicast = opted
 		name := fmt.Sprint("fake with multicast ", opted)
 		device.Register(name, func() (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
-		tuned, err := bench.Tune(t.Context(), bench.TuneOptions{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
+		tuned, err := tune.Tune(t.Context(), tune.Options{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
 		if err != nil {
 			t.Fatal(err)
 		}
