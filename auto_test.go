@@ -38,8 +38,10 @@ func TestAutoByTunedTable(t *testing.T) {
 	dims := map[string]int64{"T": 2048, "H": 4096, "F": 14336}
 	for us, want := range map[float64]bool{0.5: false, 5000: true} {
 		t.Setenv("HOCKET_CACHE", t.TempDir())
-		tab := &tables.Table{Version: tables.TableVersion, Identity: sketchedWorld{}.Identity(), Ranks: 4, Entries: []tables.Entry{{Op: ir.OpAllGather.String(), Elem: 2, Members: 4,
-			Brackets: []tables.Bracket{{At: 1 << 20, Best: []tables.Timed{{Tuning: device.Tuning{Algo: "staged"}, Micros: us}}}}}}}
+		tab := &tables.Table{Version: tables.TableVersion, Identity: sketchedWorld{}.Identity(), Ranks: 4,
+			Entries: []tables.Entry{{Op: ir.OpAllGather.String(), Elem: 2, Members: 4,
+				Brackets: []tables.Bracket{{At: 1 << 20,
+					Best: []tables.Timed{{Tuning: device.Tuning{Algo: "staged"}, Micros: us}}}}}}}
 		path, err := tables.Path(tab.Identity, tab.Ranks)
 		if err == nil {
 			err = tab.Write(path)
@@ -47,7 +49,8 @@ func TestAutoByTunedTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		model, err := m.Load(parseFile(t, "examples/mlp.hkt"), hocket.Binding{Dims: dims}, hocket.LoadOptions{Strategy: "auto"})
+		model, err := m.Load(parseFile(t, "examples/mlp.hkt"), hocket.Binding{Dims: dims},
+			hocket.LoadOptions{Strategy: "auto"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +58,11 @@ func TestAutoByTunedTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.ContainsFunc(lines, func(o hocket.Overlapped) bool { return o.Pair == "all_gather + linear" && o.Strategy == "exchange" }); got != want {
+		if got := slices.ContainsFunc(lines,
+			func(o hocket.Overlapped) bool {
+				return o.Pair == "all_gather + linear" &&
+					o.Strategy == "exchange"
+			}); got != want {
 			t.Errorf("gathers of %v µs: %q", us, lines)
 		}
 	}

@@ -201,7 +201,8 @@ func TestBindDeviceFails(t *testing.T) {
 	if err := c.runs(bare); err != nil {
 		t.Fatal(err)
 	}
-	bad := hocket.Args{In: map[string]*hocket.Tensor{"ids": vals(t, ir.I32, []float64{0, 9}, 2), "table": c.in["table"]}}
+	bad := hocket.Args{In: map[string]*hocket.Tensor{"ids": vals(t, ir.I32, []float64{0, 9}, 2),
+		"table": c.in["table"]}}
 	if err := c.runs(bad); err == nil || errors.Is(err, hocket.ErrInput) {
 		t.Fatalf("an id that is none of the table's: %v", err)
 	}
@@ -218,7 +219,8 @@ func TestBindDeviceFails(t *testing.T) {
 	if n := j.count("plan loaded", "residents=[s]"); n != 2 {
 		t.Errorf("loaded %d times, want once more behind the failure", n)
 	}
-	if err := c.Explore(t.Context(), []hocket.Args{bare}, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err, hocket.ErrUnsupported) {
+	if err := c.Explore(t.Context(), []hocket.Args{bare}, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err,
+		hocket.ErrUnsupported) {
 		t.Errorf("explored: %v", err)
 	}
 	large, err := c.NewDeviceTensor(t.Context(), "s", map[string]int64{"T": 6})
@@ -237,7 +239,8 @@ func TestBindDeviceFails(t *testing.T) {
 	c.wants(large, 1)
 
 	// Tensors that lie otherwise are refused by the run, and change nothing.
-	alone := modeltest.Load(t, m, "dim T = 4\nmesh tp[1]\nfunc f(%s: inout f32[T, 2]) {\n  add %s, %s into %s\n}\n", hocket.LoadOptions{})
+	alone := modeltest.Load(t, m, "dim T = 4\nmesh tp[1]\nfunc f(%s: inout f32[T, 2]) {\n  add %s, %s into %s\n}\n",
+		hocket.LoadOptions{})
 	for what, d := range map[string]*hocket.DeviceTensor{"on more ranks": c.state, "of another type": c.make("table")} {
 		if err := alone.BindDevice("s", d); err != nil {
 			t.Fatal(err)
@@ -269,14 +272,17 @@ func TestBindDeviceCopies(t *testing.T) {
 		"computes, copies":    {"%y = add %s, %s\n  copy %y into %s", "[s]"},
 		"gathers":             {"%g: f32[T, 2] = all_gather %s, over=tp, axis=0\n  add %s, %s into %s", "[]"},
 		"gathers what is new": {"add %s, %s into %s\n  %g: f32[T, 2] = all_gather %s, over=tp, axis=0", "[]"},
-		"receives":            {"%b: f32[T, 2] = fill value=1\n  reduce_scatter %b into %s, over=tp, axis=0, op=sum", "[]"},
-		"is not updated":      {"%y = add %s, %s", "[s]"},
+		"receives": {"%b: f32[T, 2] = fill value=1\n  reduce_scatter %b into %s, over=tp, axis=0, op=sum",
+			"[]"},
+		"is not updated": {"%y = add %s, %s", "[s]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, mode := range []cpu.Mode{cpu.Concurrent, cpu.Scheduled} {
 				j := &journal{}
 				m := modeltest.Open(t, cpu.New(cpu.Options{Mode: mode}))
-				model := modeltest.Load(t, m, fmt.Sprintf("dim T = 4\nmesh tp[2]\nfunc f(%%s: inout f32[T/tp, 2]) {\n  %s\n}\n", p.src), hocket.LoadOptions{Logger: j.logger()})
+				model := modeltest.Load(t, m,
+					fmt.Sprintf("dim T = 4\nmesh tp[2]\nfunc f(%%s: inout f32[T/tp, 2]) {\n  %s\n}\n", p.src),
+					hocket.LoadOptions{Logger: j.logger()})
 				d, err := model.NewDeviceTensor(t.Context(), "s", nil)
 				if err == nil {
 					err = d.Write(t.Context(), vals(t, ir.F32, []float64{1, 2, 3, 4, 5, 6, 7, 8}, 4, 2))
@@ -377,12 +383,15 @@ func TestBindDeviceLoadGoesOn(t *testing.T) {
 // runs use, which copy.
 func TestBindDeviceTwice(t *testing.T) {
 	j := &journal{}
-	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), "func f(%a: f32[3], %b: f32[3]) -> f32[3] {\n  %y = add %a, %b\n  return %y\n}\n", hocket.LoadOptions{Logger: j.logger()})
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})),
+		"func f(%a: f32[3], %b: f32[3]) -> f32[3] {\n  %y = add %a, %b\n  return %y\n}\n",
+		hocket.LoadOptions{Logger: j.logger()})
 	d, err := model.NewDeviceTensor(t.Context(), "a", nil)
 	if err == nil {
 		err = d.Write(t.Context(), vals(t, ir.F32, []float64{1, 2, 3}, 3))
 	}
-	if err := errors.Join(err, model.BindDevice("a", d), model.BindDevice("b", d), model.Prepare(t.Context(), nil)); err != nil {
+	if err := errors.Join(err, model.BindDevice("a", d), model.BindDevice("b", d),
+		model.Prepare(t.Context(), nil)); err != nil {
 		t.Fatal(err)
 	}
 	r, err := model.Run(t.Context(), hocket.Args{})

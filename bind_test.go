@@ -33,13 +33,15 @@ func TestBind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &hocket.Signature{Func: "last", Ranks: 3, Dims: map[string]int64{"P": 3, "T": 6, "K": 18}, In: []hocket.Port{
-		{Name: "x", DType: ir.BF16, Shape: []int64{6, 18}}, {Name: "n", DType: ir.I64, Shape: []int64{3}},
-	}}
+	want := &hocket.Signature{Func: "last", Ranks: 3, Dims: map[string]int64{"P": 3, "T": 6, "K": 18},
+		In: []hocket.Port{
+			{Name: "x", DType: ir.BF16, Shape: []int64{6, 18}}, {Name: "n", DType: ir.I64, Shape: []int64{3}},
+		}}
 	if !reflect.DeepEqual(sig, want) {
 		t.Errorf("%+v, want %+v", sig, want)
 	}
-	if sig, err := p.Bind(hocket.Binding{Func: "first", Dims: map[string]int64{"T": 5}}); err != nil || sig.Func != "first" || sig.In[0].Shape[0] != 5 {
+	if sig, err := p.Bind(hocket.Binding{Func: "first", Dims: map[string]int64{"T": 5}}); err != nil ||
+		sig.Func != "first" || sig.In[0].Shape[0] != 5 {
 		t.Errorf("%+v, %v", sig, err)
 	}
 	for _, b := range []hocket.Binding{
@@ -79,7 +81,8 @@ func TestDefinedDimsOfAModel(t *testing.T) {
 		t.Errorf("%v, %v", rep, err)
 	}
 	six, _ := hocket.NewTensor(ir.F32, 6)
-	if _, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"a": six}}); !errors.Is(err, hocket.ErrInput) {
+	if _, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"a": six}}); !errors.Is(err,
+		hocket.ErrInput) {
 		t.Errorf("%v, want wrong inputs", err)
 	}
 }

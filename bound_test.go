@@ -85,12 +85,13 @@ func testBound(t *testing.T, model *hocket.Model) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := model.Explore(t.Context(), []hocket.Args{a, a}, hocket.ExploreOptions{Schedules: 3}, func(_ int64, rs []*hocket.Report) error {
-			for _, r := range rs {
-				check(r)
-			}
-			return ref.Compare(rs[1]).Err()
-		}); err != nil {
+		if err := model.Explore(t.Context(), []hocket.Args{a, a}, hocket.ExploreOptions{Schedules: 3},
+			func(_ int64, rs []*hocket.Report) error {
+				for _, r := range rs {
+					check(r)
+				}
+				return ref.Compare(rs[1]).Err()
+			}); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -117,7 +118,8 @@ func testBound(t *testing.T, model *hocket.Model) {
 	}
 	bytes := slices.Clone(w.Data)
 	clear(w.Data) // against the rule: it was uploaded
-	if r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(slices.Repeat([]float64{1, 1}, 8), 8, 2)}}); err != nil {
+	if r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(slices.Repeat([]float64{1,
+		1}, 8), 8, 2)}}); err != nil {
 		t.Error(err)
 	} else if got, want := r.Out["y"].Floats(), slices.Repeat([]float64{1, 0, 2, 3}, 8); !slices.Equal(got, want) {
 		t.Errorf("prepared: got %v, want %v", got, want)
@@ -128,7 +130,8 @@ func testBound(t *testing.T, model *hocket.Model) {
 		t.Errorf("prepared with another shape: %v", err)
 	}
 	bind("w", nil)
-	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(make([]float64, 8), 4, 2)}}); !errors.Is(err, hocket.ErrInput) {
+	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(make([]float64, 8), 4,
+		2)}}); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("without the parameter: %v", err)
 	}
 	run("a run's own where none is bound", 4, one, map[string]*hocket.Tensor{"w": floats(one, 4, 2)})

@@ -100,7 +100,8 @@ func TestCloseAmidPlanning(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	in := []hocket.Args{{In: map[string]*hocket.Tensor{"x": vals(t, ir.F32, []float64{1, 2}, 2)}}}
-	if err := model.Explore(ended, in, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "planned") {
+	if err := model.Explore(ended, in, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err, context.Canceled) ||
+		!strings.Contains(err.Error(), "planned") {
 		t.Errorf("explored: %v", err)
 	}
 }
@@ -139,7 +140,8 @@ func TestOpenEnds(t *testing.T) {
 	defer m.Close()
 	c := newCounter(t, m)
 	cancel()
-	if err := c.runs(hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": c.state}}); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {
+	if err := c.runs(hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": c.state}}); !errors.Is(err,
+		context.Canceled) || errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("run: %v", err)
 	}
 	if _, err := c.state.Read(t.Context()); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {

@@ -48,7 +48,8 @@ func TestConfirmed(t *testing.T) {
 			if k >= 2 && k > i {
 				want = second
 			}
-			got := hocket.Comparison{Verdict: first, Against: "f"}.Confirmed(hocket.Comparison{Verdict: second, Against: "f"})
+			got := hocket.Comparison{Verdict: first,
+				Against: "f"}.Confirmed(hocket.Comparison{Verdict: second, Against: "f"})
 			if got.Verdict != want || (got.Err() != nil) != (want == hocket.Differs) {
 				t.Errorf("%v, then %v: %v", first, second, got.Verdict)
 			}
@@ -88,7 +89,8 @@ func TestSeveralResults(t *testing.T) {
 	if rep.Out["s"], err = hocket.FromFloats(g.DType, near, g.Shape...); err != nil {
 		t.Fatal(err)
 	}
-	if c := ref.Compare(rep); c.Verdict != hocket.Differs || !errors.Is(c.Err(), hocket.ErrDiffers) || !strings.Contains(c.String(), "%s: differs") {
+	if c := ref.Compare(rep); c.Verdict != hocket.Differs || !errors.Is(c.Err(), hocket.ErrDiffers) ||
+		!strings.Contains(c.String(), "%s: differs") {
 		t.Errorf("%v: %s", c.Verdict, c)
 	}
 }

@@ -54,7 +54,8 @@ func newCounter(t testing.TB, m *hocket.Machine) *counter {
 func newCounterWith(t testing.TB, m *hocket.Machine, opts hocket.LoadOptions) *counter {
 	t.Helper()
 	c := &counter{Model: modeltest.Load(t, m, counted, opts), t: t}
-	c.in = map[string]*hocket.Tensor{"ids": vals(t, ir.I32, []float64{2, 0}, 2), "table": vals(t, ir.F32, []float64{1, 2, 3, 4, 5, 6}, 3, 2)}
+	c.in = map[string]*hocket.Tensor{"ids": vals(t, ir.I32, []float64{2, 0}, 2),
+		"table": vals(t, ir.F32, []float64{1, 2, 3, 4, 5, 6}, 3, 2)}
 	c.state = c.make("s")
 	if err := c.state.Write(t.Context(), vals(t, ir.F32, make([]float64, 8), 4, 2)); err != nil {
 		t.Fatal(err)
@@ -72,7 +73,8 @@ func (c *counter) make(name string) *hocket.DeviceTensor {
 }
 
 func (c *counter) run(ctx context.Context, from, to *hocket.DeviceTensor) error {
-	a := hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": from}, DeviceOut: map[string]*hocket.DeviceTensor{"s": to}}
+	a := hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": from},
+		DeviceOut: map[string]*hocket.DeviceTensor{"s": to}}
 	r, err := c.Run(ctx, a)
 	if err == nil && !slices.Equal(r.Out["row"].Floats(), []float64{5, 6, 1, 2}) {
 		return fmt.Errorf("the rows are %v", r.Out["row"].Floats())
@@ -126,7 +128,8 @@ func TestDeviceTensorFailed(t *testing.T) {
 		t.Error("no error with an id that is none")
 	}
 	c.in["ids"] = good
-	if err := c.run(t.Context(), c.state, c.state); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "holds nothing") {
+	if err := c.run(t.Context(), c.state, c.state); !errors.Is(err, hocket.ErrInput) ||
+		!strings.Contains(err.Error(), "holds nothing") {
 		t.Errorf("a run from what a failed one was to update: %v", err)
 	}
 	if err := c.state.Write(t.Context(), vals(t, ir.F32, []float64{7, 7, 7, 7, 7, 7, 7, 7}, 4, 2)); err != nil {
@@ -154,7 +157,8 @@ func TestDeviceTensorErrors(t *testing.T) {
 		t.Error(err)
 	}
 	whole := modeltest.Load(t, m, "dim T = 4\nmesh tp[2]\nfunc f(%s: f32[T, 2], %k: f32[T/tp, 2]) -> f32[T, 2] {\n  return %s\n}\n", hocket.LoadOptions{})
-	onOne := modeltest.Load(t, m, "dim T = 4\nmesh tp[1]\nfunc f(%s: f32[T, 2]) -> f32[T, 2] {\n  return %s\n}\n", hocket.LoadOptions{})
+	onOne := modeltest.Load(t, m, "dim T = 4\nmesh tp[1]\nfunc f(%s: f32[T, 2]) -> f32[T, 2] {\n  return %s\n}\n",
+		hocket.LoadOptions{})
 	replicas, err := whole.NewDeviceTensor(t.Context(), "s", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -173,27 +177,45 @@ func TestDeviceTensorErrors(t *testing.T) {
 		is    error
 		want  string
 	}{
-		"another layout":          {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": replicas}}, hocket.ErrInput, "s has, on rank 0, a block of [2 2] from [0 0] on, and the device tensor for it a block of [4 2] from [0 0] on"},
-		"another layout, turned":  {whole, hocket.Args{In: hosts{"k": four}, DeviceIn: devs{"s": c.state}}, hocket.ErrInput, "make one for s"},
-		"another number of ranks": {onOne, hocket.Args{DeviceIn: devs{"s": replicas}}, hocket.ErrInput, "on 2 ranks, and the run on 1"},
-		"another shape":           {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": large}}, hocket.ErrInput, "s is f32[4, 2], and the device tensor for it is f32[6, 2]"},
-		"nothing in it":           {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": large}}, hocket.ErrInput, "holds nothing: write it"},
-		"another machine's":       {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": other.state}}, hocket.ErrInput, "%s is another machine's"},
-		"nil":                     {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": nil}}, hocket.ErrInput, "%s is nil"},
-		"nil to receive":          {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": nil}}, hocket.ErrInput, "%s is nil"},
-		"closed":                  {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": closed}}, hocket.ErrClosed, "device tensor s f32[4, 2]: it is closed"},
-		"given twice":             {c.Model, hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput, "s is given twice"},
-		"received twice":          {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s}, hocket.ErrInput, "%s is to be received twice"},
-		"two results in one":      {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}}, hocket.ErrInput, "one device tensor is to receive row and s"},
-		"no such parameter":       {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}}, hocket.ErrInput, "there is no parameter q"},
-		"no such result":          {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"q": rows}}, hocket.ErrInput, "there is no result q to leave"},
-		"not all":                 {c.Model, hocket.Args{DeviceIn: s}, hocket.ErrInput, "ids is missing; table is missing"},
+		"another layout": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": replicas}}, hocket.ErrInput,
+			"s has, on rank 0, a block of [2 2] from [0 0] on, and the device tensor for it a block of [4 2] from [0 0] on"},
+		"another layout, turned": {whole, hocket.Args{In: hosts{"k": four}, DeviceIn: devs{"s": c.state}},
+			hocket.ErrInput, "make one for s"},
+		"another number of ranks": {onOne, hocket.Args{DeviceIn: devs{"s": replicas}}, hocket.ErrInput,
+			"on 2 ranks, and the run on 1"},
+		"another shape": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": large}},
+			hocket.ErrInput, "s is f32[4, 2], and the device tensor for it is f32[6, 2]"},
+		"nothing in it": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": large}}, hocket.ErrInput,
+			"holds nothing: write it"},
+		"another machine's": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": other.state}}, hocket.ErrInput,
+			"%s is another machine's"},
+		"nil": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": nil}}, hocket.ErrInput,
+			"%s is nil"},
+		"nil to receive": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": nil}},
+			hocket.ErrInput, "%s is nil"},
+		"closed": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": closed}},
+			hocket.ErrClosed, "device tensor s f32[4, 2]: it is closed"},
+		"given twice": {c.Model,
+			hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput,
+			"s is given twice"},
+		"received twice": {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s},
+			hocket.ErrInput, "%s is to be received twice"},
+		"two results in one": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}},
+			hocket.ErrInput, "one device tensor is to receive row and s"},
+		"no such parameter": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}},
+			hocket.ErrInput, "there is no parameter q"},
+		"no such result": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"q": rows}},
+			hocket.ErrInput, "there is no result q to leave"},
+		"not all": {c.Model, hocket.Args{DeviceIn: s}, hocket.ErrInput,
+			"ids is missing; table is missing"},
 	} {
 		if _, err := x.model.Run(t.Context(), x.args); !errors.Is(err, x.is) || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%s: got %v, want %q", name, err, x.want)
 		}
 	}
-	if _, err := c.RunBatch(t.Context(), []hocket.Args{{In: in, DeviceIn: s}, {In: in, DeviceIn: devs{"s": large}}}); err == nil || !strings.Contains(err.Error(), "run 2 of 2") {
+	if _, err := c.RunBatch(t.Context(),
+		[]hocket.Args{{In: in, DeviceIn: s}, {In: in, DeviceIn: devs{"s": large}}}); err == nil ||
+		!strings.Contains(err.Error(), "run 2 of 2") {
 		t.Errorf("with an error in the second run: %v", err)
 	}
 	if _, err := c.NewDeviceTensor(t.Context(), "q", nil); !errors.Is(err, hocket.ErrInput) {
@@ -208,7 +230,8 @@ func TestDeviceTensorErrors(t *testing.T) {
 	if err := c.state.Write(t.Context(), vals(t, ir.F32, []float64{1}, 1)); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("another shape written: %v", err)
 	}
-	if err := c.Explore(t.Context(), []hocket.Args{{In: in, DeviceIn: s}}, hocket.ExploreOptions{Schedules: 1}, nil); !errors.Is(err, hocket.ErrUnsupported) {
+	if err := c.Explore(t.Context(), []hocket.Args{{In: in, DeviceIn: s}}, hocket.ExploreOptions{Schedules: 1},
+		nil); !errors.Is(err, hocket.ErrUnsupported) {
 		t.Errorf("explored: %v", err)
 	}
 	c.wants(c.state, 0)
@@ -216,10 +239,12 @@ func TestDeviceTensorErrors(t *testing.T) {
 		t.Errorf("written when it was closed: %v", err)
 	}
 	blocks := c.state.Blocks()
-	if len(blocks) != 2 || blocks[1].Rank != 1 || !slices.Equal(blocks[1].From, []int64{2, 0}) || !slices.Equal(blocks[1].Shape, []int64{2, 2}) || blocks[0].Pointer == 0 {
+	if len(blocks) != 2 || blocks[1].Rank != 1 || !slices.Equal(blocks[1].From, []int64{2, 0}) ||
+		!slices.Equal(blocks[1].Shape, []int64{2, 2}) || blocks[0].Pointer == 0 {
 		t.Errorf("the blocks are %+v", blocks)
 	}
-	if got := c.state.String(); got != "f32[4, 2]" || c.state.DType() != ir.F32 || !slices.Equal(c.state.Shape(), []int64{4, 2}) {
+	if got := c.state.String(); got != "f32[4, 2]" || c.state.DType() != ir.F32 ||
+		!slices.Equal(c.state.Shape(), []int64{4, 2}) {
 		t.Errorf("it is %s", got)
 	}
 }
@@ -272,7 +297,8 @@ func TestFillAndView(t *testing.T) {
 		if _, err := c.state.Read(t.Context()); !errors.Is(err, hocket.ErrInput) {
 			t.Errorf("%s: read: %v", what, err)
 		}
-		if err := c.state.View(t.Context(), ones); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "fill it") {
+		if err := c.state.View(t.Context(), ones); !errors.Is(err, hocket.ErrInput) ||
+			!strings.Contains(err.Error(), "fill it") {
 			t.Errorf("%s: viewed: %v", what, err)
 		}
 	}
@@ -322,7 +348,8 @@ func f(%x: inout f32[3]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := hocket.Args{In: map[string]*hocket.Tensor{"x": vals(t, ir.F32, []float64{1, 2, 3}, 3)}, DeviceOut: map[string]*hocket.DeviceTensor{"x": d}}
+	a := hocket.Args{In: map[string]*hocket.Tensor{"x": vals(t, ir.F32, []float64{1, 2, 3}, 3)},
+		DeviceOut: map[string]*hocket.DeviceTensor{"x": d}}
 	if _, err := model.Run(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +365,8 @@ func TestMismatchProved(t *testing.T) {
 	for _, proved := range []bool{true, false} {
 		model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), src, hocket.LoadOptions{NoProve: !proved})
 		_, err := model.Run(t.Context(), hocket.Args{})
-		for what, err := range map[string]error{"run": err, "explored": model.Explore(t.Context(), make([]hocket.Args, 1), hocket.ExploreOptions{Schedules: 1}, nil)} {
+		for what, err := range map[string]error{"run": err,
+			"explored": model.Explore(t.Context(), make([]hocket.Args, 1), hocket.ExploreOptions{Schedules: 1}, nil)} {
 			var differ *hocket.MismatchError
 			if !errors.As(err, &differ) || differ.Proved != proved {
 				t.Errorf("%s, proved %v: %v", what, proved, err)
@@ -500,11 +528,14 @@ func (w *shortLateWorld) Sync(ctx context.Context) error {
 // was to update in place what it was given, in the host's memory or on the devices: then
 // that is lost, and its error says so, and why.
 func TestSpoiled(t *testing.T) {
-	for name, inPlace := range map[string]bool{"host, in place": true, "devices, in place": true, "host": false, "devices": false, "both": false} {
+	for name, inPlace := range map[string]bool{"host, in place": true, "devices, in place": true, "host": false,
+		"devices": false, "both": false} {
 		t.Run(name, func(t *testing.T) {
 			sm := &shortLate{Machine: cpu.New(cpu.Options{})}
 			m := modeltest.Open(t, sm)
-			model := modeltest.Load(t, m, "dim T = 8\nmesh tp[2]\nfunc f(%x: inout f32[T/tp, 2]) {\n add %x, %x into %x\n}\n", hocket.LoadOptions{})
+			model := modeltest.Load(t, m,
+				"dim T = 8\nmesh tp[2]\nfunc f(%x: inout f32[T/tp, 2]) {\n add %x, %x into %x\n}\n",
+				hocket.LoadOptions{})
 			if err := summed(t, m, 2).Prepare(t.Context(), nil); err != nil { // to make room of
 				t.Fatal(err)
 			}
@@ -537,7 +568,8 @@ func TestSpoiled(t *testing.T) {
 			sm.armed = true
 			_, err := model.Run(t.Context(), a)
 			if inPlace {
-				if !errors.Is(err, hocket.ErrOutOfMemory) || errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "in place is lost") {
+				if !errors.Is(err, hocket.ErrOutOfMemory) || errors.Is(err, hocket.ErrInput) ||
+					!strings.Contains(err.Error(), "in place is lost") {
 					t.Errorf("got %v", err)
 				}
 				return
@@ -575,7 +607,8 @@ func TestDeviceTensorKept(t *testing.T) {
 		t.Errorf("one that nobody made: %v", err)
 	}
 	s := map[string]*hocket.DeviceTensor{"s": c.state}
-	r, err := c.Run(t.Context(), hocket.Args{In: c.in, DeviceIn: s, DeviceOut: s, Out: map[string]*hocket.Tensor{"row": nil, "s": nil}})
+	r, err := c.Run(t.Context(), hocket.Args{In: c.in, DeviceIn: s, DeviceOut: s,
+		Out: map[string]*hocket.Tensor{"row": nil, "s": nil}})
 	if err != nil || r.Out["row"] == nil {
 		t.Errorf("nil to receive: %v", err)
 	}
@@ -602,7 +635,9 @@ func TestDeviceTensorTurn(t *testing.T) {
 	cm.hold[2] = hold
 	done := make(chan error, 3)
 	run := func(model *hocket.Model, d *hocket.DeviceTensor) {
-		_, err := model.Run(context.WithoutCancel(t.Context()), hocket.Args{DeviceIn: map[string]*hocket.DeviceTensor{"x": d}, DeviceOut: map[string]*hocket.DeviceTensor{"y": d}})
+		_, err := model.Run(context.WithoutCancel(t.Context()),
+			hocket.Args{DeviceIn: map[string]*hocket.DeviceTensor{"x": d},
+				DeviceOut: map[string]*hocket.DeviceTensor{"y": d}})
 		done <- err
 	}
 	go run(a, on[0])

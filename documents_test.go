@@ -38,7 +38,8 @@ func TestDocuments(t *testing.T) {
 					shown, is = untimed(shown), untimed(is)
 				}
 				if shown != is && !golden.Update() {
-					t.Errorf("<!-- %s: %s -->: the document shows\n%s\nbut it is\n%s(go test . -run Documents -update)", m[1], m[2], shown, is)
+					t.Errorf("<!-- %s: %s -->: the document shows\n%s\nbut it is\n%s(go test . -run Documents -update)",
+						m[1], m[2], shown, is)
 				}
 				if timed && !golden.Update() {
 					got = m[3]

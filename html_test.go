@@ -39,8 +39,11 @@ func TestWriteHTML(t *testing.T) {
 		shows, misses []string
 	}{
 		{hocket.HTMLOptions{}, []string{`data-name="overlap"`, "%x.g"}, []string{"Predicted"}},
-		{hocket.HTMLOptions{Unexplained: "nobody asked"}, []string{"Nothing: nobody asked"}, []string{"timeline of one rank"}},
-		{hocket.HTMLOptions{Explanation: e, Unexplained: "not shown"}, []string{"mlp on 4 ranks F=512 H=128 T=256", "timeline of one rank", "<td>exchange</td>", "all_gather over tp"}, []string{"not shown"}},
+		{hocket.HTMLOptions{Unexplained: "nobody asked"}, []string{"Nothing: nobody asked"},
+			[]string{"timeline of one rank"}},
+		{hocket.HTMLOptions{Explanation: e, Unexplained: "not shown"},
+			[]string{"mlp on 4 ranks F=512 H=128 T=256", "timeline of one rank", "<td>exchange</td>",
+				"all_gather over tp"}, []string{"not shown"}},
 	} {
 		var b bytes.Buffer
 		if err := l.WriteHTML(&b, c.opts); err != nil {

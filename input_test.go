@@ -14,7 +14,8 @@ import (
 func TestInputErrors(t *testing.T) {
 	cm, m := tightly(t, 2)
 	model := summed(t, m, 2)
-	sharded, err := hocket.Parse("s.hkt", "dim T = 8\nmesh tp[2]\nfunc f(%x: f32[T/tp]) -> f32[T] {\n  %y = all_gather %x, over=tp, axis=0\n  return %y\n}\n")
+	sharded, err := hocket.Parse("s.hkt",
+		"dim T = 8\nmesh tp[2]\nfunc f(%x: f32[T/tp]) -> f32[T] {\n  %y = all_gather %x, over=tp, axis=0\n  return %y\n}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +46,15 @@ func TestInputErrors(t *testing.T) {
 		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 2), "z": short}}, "z", false},
 		{model, hocket.Args{In: tensors{"x": nil}}, "%x is nil", false},
 		{split, hocket.Args{In: tensors{"x": tensor(ir.F32, 7)}}, "7", false},
-		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 2)}, Out: tensors{"z": short}}, "there is no result %z", true},
-		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 2)}, Out: tensors{"y": short}}, "to receive result %y", true},
-		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 2)}, Out: tensors{"y": tensor(ir.F32, 2, 4)}}, "f32[2, 4]", true},
+		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 2)}, Out: tensors{"z": short}}, "there is no result %z",
+			true},
+		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 2)}, Out: tensors{"y": short}}, "to receive result %y",
+			true},
+		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 2)}, Out: tensors{"y": tensor(ir.F32, 2, 4)}},
+			"f32[2, 4]", true},
 	} {
-		if _, err := c.model.Run(t.Context(), c.args); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), c.says) {
+		if _, err := c.model.Run(t.Context(), c.args); !errors.Is(err, hocket.ErrInput) ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v: got %v", c.args, err)
 		}
 		if _, err := c.model.Reference(t.Context(), c.args); !errors.Is(err, hocket.ErrInput) && !c.runs {

@@ -55,7 +55,8 @@ func TestTurns(t *testing.T) {
 	go func() { ran <- sum(t.Context(), model, 2) }()
 	<-cm.held
 	for what, err := range map[string]error{
-		"the same plan": sum(soon(t), model, 2), "another": sum(soon(t), model, 3), "loading one": model.Prepare(soon(t), map[string]int64{"T": 4}),
+		"the same plan": sum(soon(t), model, 2), "another": sum(soon(t), model, 3),
+		"loading one": model.Prepare(soon(t), map[string]int64{"T": 4}),
 	} {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waited for") {
 			t.Errorf("%s: got %v", what, err)
@@ -122,11 +123,14 @@ func TestLoadGoesOn(t *testing.T) {
 // TestPlanGoesOn: who makes a device tensor waits for a large program to be planned as long as
 // his context lasts; the plan is there for the next.
 func TestPlanGoesOn(t *testing.T) {
-	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), "func f(%x: f32[2]) -> f32[2] {\n  %y = alloc f32[2]\n  for %i in 0..100000 { copy %x into %y }\n  return %y\n}\n", hocket.LoadOptions{})
-	if _, err := model.NewDeviceTensor(soon(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "goes on") {
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})),
+		"func f(%x: f32[2]) -> f32[2] {\n  %y = alloc f32[2]\n  for %i in 0..100000 { copy %x into %y }\n  return %y\n}\n", hocket.LoadOptions{})
+	if _, err := model.NewDeviceTensor(soon(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "goes on") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := model.NewDeviceTensor(soon(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waited for") {
+	if _, err := model.NewDeviceTensor(soon(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "waited for") {
 		t.Errorf("meanwhile: %v", err)
 	}
 	d, err := model.NewDeviceTensor(t.Context(), "x", nil)
@@ -142,7 +146,8 @@ func TestPlanGoesOn(t *testing.T) {
 func TestLoadMakesRoom(t *testing.T) {
 	cm, m := tightly(t, 1)
 	var log strings.Builder
-	one, two := summedWith(t, m, 1, hocket.LoadOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}), summed(t, m, 2)
+	one, two := summedWith(t, m, 1, hocket.LoadOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}),
+		summed(t, m, 2)
 	if err := sum(t.Context(), two, 2); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +171,8 @@ func TestLoadPanics(t *testing.T) {
 	cm.breaks = true
 	func() {
 		defer func() {
-			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "it breaks") || !strings.Contains(fmt.Sprint(p), "plan_cache_run_test.go") {
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "it breaks") ||
+				!strings.Contains(fmt.Sprint(p), "plan_cache_run_test.go") {
 				t.Errorf("recovered %v", p)
 			}
 		}()

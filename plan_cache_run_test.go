@@ -119,7 +119,8 @@ func (m *tight) ranksOpened() []int {
 // tightly opens a machine with room for so many plans.
 func tightly(t *testing.T, room int) (*tight, *hocket.Machine) {
 	t.Helper()
-	cm := &tight{Machine: cpu.New(cpu.Options{}), room: room, hold: map[int]chan struct{}{}, held: make(chan struct{}, 100)}
+	cm := &tight{Machine: cpu.New(cpu.Options{}), room: room, hold: map[int]chan struct{}{},
+		held: make(chan struct{}, 100)}
 	t.Cleanup(func() {
 		if cm.halves != 0 {
 			t.Errorf("%d halves are taken in the end", cm.halves)
@@ -169,10 +170,13 @@ func f(%x: f32[P, T, H]) -> f32[P, T, H] {
 		shape   []int64
 		loads   []int // ranks of what is loaded
 	}{
-		"a default":             {prepare: map[string]int64{"H": 3}, shape: []int64{2, 8, 3}, loads: []int{2}},
-		"nothing but a binding": {binding: hocket.Binding{Dims: map[string]int64{"H": 3}}, shape: []int64{2, 8, 3}, loads: []int{2}},
-		"some of both":          {binding: hocket.Binding{Dims: map[string]int64{"H": 3}}, prepare: map[string]int64{"T": 5}, shape: []int64{2, 5, 3}, loads: []int{2}},
-		"ranks":                 {binding: hocket.Binding{Ranks: 3}, prepare: map[string]int64{"H": 3}, shape: []int64{3, 8, 3}, loads: []int{3}},
+		"a default": {prepare: map[string]int64{"H": 3}, shape: []int64{2, 8, 3}, loads: []int{2}},
+		"nothing but a binding": {binding: hocket.Binding{Dims: map[string]int64{"H": 3}}, shape: []int64{2, 8, 3},
+			loads: []int{2}},
+		"some of both": {binding: hocket.Binding{Dims: map[string]int64{"H": 3}},
+			prepare: map[string]int64{"T": 5}, shape: []int64{2, 5, 3}, loads: []int{2}},
+		"ranks": {binding: hocket.Binding{Ranks: 3}, prepare: map[string]int64{"H": 3},
+			shape: []int64{3, 8, 3}, loads: []int{3}},
 		"a definition": {binding: hocket.Binding{Defines: map[string]string{"T": "H + size(tp)", "C": "2 * T"}},
 			prepare: map[string]int64{"H": 3}, shape: []int64{2, 5, 3}, loads: []int{2}},
 		"another shape": {prepare: map[string]int64{"H": 3}, shape: []int64{2, 8, 4}, loads: []int{2, 2}},
@@ -278,7 +282,8 @@ func TestPlansThatRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	err := sum(ctx, one, 4)
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "f2 T=5 with") {
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, hocket.ErrOutOfMemory) ||
+		!strings.Contains(err.Error(), "f2 T=5 with") {
 		t.Errorf("got %v", err)
 	}
 	waits := make(chan error)
@@ -334,7 +339,8 @@ func TestPlansAlone(t *testing.T) {
 	cm.room = 0
 	cm.mu.Unlock()
 	for range 2 {
-		if err := sum(t.Context(), two, 2); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "no other plan of this machine is loaded") {
+		if err := sum(t.Context(), two, 2); !errors.Is(err, hocket.ErrOutOfMemory) ||
+			!strings.Contains(err.Error(), "no other plan of this machine is loaded") {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -389,7 +395,8 @@ func TestPlansAtOnce(t *testing.T) {
 func TestMalformedLoadsNothing(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{Host: 1 << 16}))
 	j := &journal{}
-	one, two := summedWith(t, m, 1, hocket.LoadOptions{Logger: j.logger()}), summedWith(t, m, 1, hocket.LoadOptions{Logger: j.logger()})
+	one, two := summedWith(t, m, 1, hocket.LoadOptions{Logger: j.logger()}),
+		summedWith(t, m, 1, hocket.LoadOptions{Logger: j.logger()})
 	if err := one.Prepare(t.Context(), map[string]int64{"T": 2}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 // TestRefusals: what could never run is refused where it is said, with a word on why.
 func TestRefusals(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
-	if _, err := m.Load(nil, hocket.Binding{}, hocket.LoadOptions{}); err == nil || !strings.Contains(err.Error(), "no program") {
+	if _, err := m.Load(nil, hocket.Binding{}, hocket.LoadOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "no program") {
 		t.Errorf("no program: %v", err)
 	}
 	if v, err := hocket.Check(nil, hocket.Binding{}); err == nil || v.Kind != hocket.Unknown {
@@ -26,7 +27,8 @@ func TestRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Graph: true}); !errors.Is(err, hocket.ErrUnsupported) || !strings.Contains(err.Error(), "cpu records no graphs") {
+	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Graph: true}); !errors.Is(err, hocket.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "cpu records no graphs") {
 		t.Errorf("graphs on the CPU machine: %v", err)
 	}
 	for what, c := range map[string]struct {
@@ -42,11 +44,13 @@ func TestRefusals(t *testing.T) {
 		"below zero":       {hocket.Binding{Defines: map[string]string{"T": "0-2"}}, "T=0-2: it is -2"},
 		"an odd dim":       {hocket.Binding{Dims: map[string]int64{"T": 5}}, "T=5 is not a multiple of size(tp)=2"},
 	} {
-		if _, err := m.Load(p, c.b, hocket.LoadOptions{}); err == nil || errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), c.want) {
+		if _, err := m.Load(p, c.b, hocket.LoadOptions{}); err == nil || errors.Is(err, hocket.ErrInput) ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	open, err := hocket.Parse("open.hkt", "dim T\ndim P\nmesh tp[P]\nfunc f(%x: f32[T, P]) -> f32[T, P] {\n  return %x\n}\n")
+	open, err := hocket.Parse("open.hkt",
+		"dim T\ndim P\nmesh tp[P]\nfunc f(%x: f32[T, P]) -> f32[T, P] {\n  return %x\n}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +61,8 @@ func TestRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := model.Prepare(t.Context(), map[string]int64{"T": 8}); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "T=6") {
+	if err := model.Prepare(t.Context(), map[string]int64{"T": 8}); !errors.Is(err, hocket.ErrInput) ||
+		!strings.Contains(err.Error(), "T=6") {
 		t.Errorf("prepared for what no run can have: %v", err)
 	}
 	if err := model.Prepare(t.Context(), map[string]int64{"T": 6}); err != nil {

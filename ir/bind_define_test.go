@@ -38,12 +38,16 @@ func TestDefines(t *testing.T) {
 		b    Binding
 		want map[string]int64
 	}{
-		{"a dim of dims", Binding{Defines: map[string]string{"K": "T*2 + 1"}}, map[string]int64{"T": 12, "P": 4, "K": 25}},
-		{"over a default", Binding{Defines: map[string]string{"T": "7", "K": "1"}}, map[string]int64{"T": 7, "P": 4, "K": 1}},
+		{"a dim of dims", Binding{Defines: map[string]string{"K": "T*2 + 1"}},
+			map[string]int64{"T": 12, "P": 4, "K": 25}},
+		{"over a default", Binding{Defines: map[string]string{"T": "7", "K": "1"}},
+			map[string]int64{"T": 7, "P": 4, "K": 1}},
 		{"chained against the alphabet", Binding{Defines: map[string]string{"C": "K+1", "K": "T"}},
 			map[string]int64{"T": 12, "P": 4, "K": 12, "C": 13}},
-		{"the mesh's size", Binding{Defines: map[string]string{"K": "3*size(tp)"}, Ranks: 8}, map[string]int64{"T": 12, "P": 8, "K": 24}},
-		{"what -n sets", Binding{Defines: map[string]string{"K": "3*P"}, Ranks: 8}, map[string]int64{"T": 12, "P": 8, "K": 24}},
+		{"the mesh's size", Binding{Defines: map[string]string{"K": "3*size(tp)"}, Ranks: 8},
+			map[string]int64{"T": 12, "P": 8, "K": 24}},
+		{"what -n sets", Binding{Defines: map[string]string{"K": "3*P"}, Ranks: 8},
+			map[string]int64{"T": 12, "P": 8, "K": 24}},
 		{"a mesh made of it", Binding{Defines: map[string]string{"K": "1", "P": "T - C", "C": "ceildiv(T, 2)"}},
 			map[string]int64{"T": 12, "P": 6, "C": 6, "K": 1}},
 	} {

@@ -30,10 +30,12 @@ var longPrograms = map[string]func(n int) string{
 		return fmt.Sprintf("let %%n%d = %%n%d + %%n%d * %%n%d", i+1, i, i, i)
 	}, "let %n0 = 1 + T"),
 	"lets of remainders": body(func(i int) string {
-		return fmt.Sprintf("let %%n%d = (%%n%d + %%n%d) mod (%%n%d + 1)\n%%c%d = chunk %%v0, axis=0, 0 of %%n%d + 1", i+1, i, i, i, i, i+1)
+		return fmt.Sprintf("let %%n%d = (%%n%d + %%n%d) mod (%%n%d + 1)\n%%c%d = chunk %%v0, axis=0, 0 of %%n%d + 1",
+			i+1, i, i, i, i, i+1)
 	}, "let %n0 = 1 + T"),
 	"frees and ifs": body(func(i int) string {
-		return fmt.Sprintf("%%b%d = alloc f32[64]\nif T == %d { free %%b%d } else { fill into %%b%d, value=1 }", i, i, i, i)
+		return fmt.Sprintf("%%b%d = alloc f32[64]\nif T == %d { free %%b%d } else { fill into %%b%d, value=1 }", i, i,
+			i, i)
 	}),
 	"errors": body(func(i int) string { return fmt.Sprintf("%%v%d = relu %%u%d", i+1, i) }),
 	"loops": body(func(i int) string {
@@ -104,7 +106,8 @@ func TestLongProgramsEnd(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	for _, family := range []string{"values", "views of views", "lets of remainders", "frees and ifs", "loops", "functions", "errors", "gathers"} {
+	for _, family := range []string{"values", "views of views", "lets of remainders", "frees and ifs", "loops",
+		"functions", "errors", "gathers"} {
 		for _, n := range []int{1000, 10000, 100000} {
 			b.Run(fmt.Sprintf("%s/%d", family, n), func(b *testing.B) {
 				p := mustParse(b, family, longPrograms[family](n))

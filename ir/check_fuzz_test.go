@@ -99,7 +99,8 @@ func judgeCheck(t testing.TB, src string, p *Program) {
 	if ds.HasErrors() {
 		return
 	}
-	for _, b := range []Binding{{}, {Ranks: 4}, {Dims: map[string]int64{"T": 0, "C": 1}}, {Dims: map[string]int64{"T": 1 << 61}}} {
+	for _, b := range []Binding{{}, {Ranks: 4}, {Dims: map[string]int64{"T": 0, "C": 1}},
+		{Dims: map[string]int64{"T": 1 << 61}}} {
 		bound, _ := Bind(in, b)
 		if bound == nil {
 			continue

@@ -70,12 +70,10 @@ func maim(r *rand.Rand, p *Program, s *Stmt) {
 
 // TestDuplicateAttr: a second one only comes from Go.
 func TestDuplicateAttr(t *testing.T) {
-	b := NewBuilder("built")
-	x := Tensor(F32, Dimn(Int(8)))
-	b.Func("f", []*Param{In("x", x)}, []*Type{x}, "", func(b *BlockBuilder) {
-		b.Return(b.Value("y", nil, OpScale, []Place{V("x")}, NumberAttr("by", 2), NumberAttr("by", 3)))
-	})
-	_, ds := Check(b.Program())
+	p := mustParse(t, "built", "func f(%x: f32[8]) -> f32[8] {\n  %y = scale %x, by=2\n  return %y\n}\n")
+	s := p.Funcs[0].Body.Stmts[0]
+	s.Attrs = append(s.Attrs, NumberAttr("by", 3))
+	_, ds := Check(p)
 	if len(ds) != 1 || !strings.Contains(ds[0].Message, "by= is given twice") {
 		t.Errorf("%v", ds)
 	}
@@ -97,32 +95,29 @@ func TestRefinesCycles(t *testing.T) {
 // TestNestingLimit: what Go nests deeper than a text could is refused, with one
 // error.
 func TestNestingLimit(t *testing.T) {
-	var nest func(b *BlockBuilder, depth int)
-	nest = func(b *BlockBuilder, depth int) {
-		if depth > 0 {
-			b.If(Int(0), EQ, Int(0), func(b *BlockBuilder) { nest(b, depth-1) }, nil)
-		}
-	}
 	for _, c := range []struct{ depth, errors int }{{maxNesting - 1, 0}, {maxNesting + 5, 1}} {
-		b := NewBuilder("nested")
-		b.Func("f", nil, nil, "", func(b *BlockBuilder) { nest(b, c.depth) })
-		if _, ds := Check(b.Program()); len(ds) != c.errors || c.errors > 0 && ds[0].Kind != "limit" {
+		body := &Block{}
+		for range c.depth {
+			body = &Block{Stmts: []*Stmt{{Op: OpIf, Exprs: []*Expr{Int(0), Int(0)}, Cmp: EQ, Body: body}}}
+		}
+		p := &Program{File: "nested", Funcs: []*Func{{Name: "f", Body: body}}}
+		if _, ds := Check(p); len(ds) != c.errors || c.errors > 0 && ds[0].Kind != "limit" {
 			t.Errorf("depth %d: %v", c.depth, ds)
 		}
 	}
 }
 
 func TestCallDepthLimit(t *testing.T) {
-	b := NewBuilder("calls")
+	p := &Program{File: "calls"}
 	const last = 2 * maxNesting
 	for i := range last {
-		b.Func("f"+itoa(i), nil, nil, "", func(b *BlockBuilder) {
-			if i+1 < last {
-				b.Call(nil, "f"+itoa(i+1))
-			}
-		})
+		body := &Block{}
+		if i+1 < last {
+			body.Stmts = []*Stmt{{Op: OpCall, Callee: Name{Text: "f" + itoa(i+1)}}}
+		}
+		p.Funcs = append(p.Funcs, &Func{Name: "f" + itoa(i), Body: body})
 	}
-	_, ds := Check(b.Program())
+	_, ds := Check(p)
 	if len(ds) == 0 || ds[0].Kind != "limit" {
 		t.Errorf("%v", ds)
 	}

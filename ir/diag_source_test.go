@@ -31,7 +31,8 @@ func TestExcerpt(t *testing.T) {
 		{"a\xffb", 3, "b", "a\ufffdb"},
 	} {
 		shown, indent := excerpt(c.line, c.col)
-		if !strings.HasPrefix(shown, c.prefix) || len(shown) > 2*maxShownLine || strings.ContainsAny(shown, "\x1b\x7f") {
+		if !strings.HasPrefix(shown, c.prefix) || len(shown) > 2*maxShownLine ||
+			strings.ContainsAny(shown, "\x1b\x7f") {
 			t.Errorf("%.20q %d: %q", c.line, c.col, shown)
 		}
 		rest := []rune(shown)[min(utf8.RuneCountInString(indent), len([]rune(shown))):]
@@ -44,7 +45,8 @@ func TestExcerpt(t *testing.T) {
 // TestDiagnosticIsHarmless: a program cannot write to the terminal of whoever
 // checks it.
 func TestDiagnosticIsHarmless(t *testing.T) {
-	d := &Diagnostic{Pos: Pos{1, 1}, Message: "\x1bm", Line: "\x1bl", Notes: []Note{{Message: "\x1bn"}}, Help: "\x1bh\nmore"}
+	d := &Diagnostic{Pos: Pos{1, 1}, Message: "\x1bm", Line: "\x1bl", Notes: []Note{{Message: "\x1bn"}},
+		Help: "\x1bh\nmore"}
 	if s := d.String(); strings.Contains(s, "\x1b") || !strings.Contains(s, "␛h\nmore") {
 		t.Errorf("%q", s)
 	}

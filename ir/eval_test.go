@@ -41,7 +41,8 @@ func bigApply(k ExprKind, a, b int64) (*big.Int, bool) {
 	return z, true
 }
 
-var extremes = []int64{0, 1, -1, 2, -2, 3, -3, 7, -7, 64, math.MaxInt32, math.MinInt32, 1 << 31, 1 << 32, -1 << 32, 3037000499, 3037000500,
+var extremes = []int64{0, 1, -1, 2, -2, 3, -3, 7, -7, 64, math.MaxInt32, math.MinInt32, 1 << 31, 1 << 32, -1 << 32,
+	3037000499, 3037000500,
 	1 << 62, -1 << 62, 1<<62 - 1, math.MaxInt64, math.MaxInt64 - 1, math.MinInt64, math.MinInt64 + 1}
 
 func TestEvalAgainstBig(t *testing.T) {

@@ -248,7 +248,8 @@ var generators = map[Op]func(*brute){
 			}
 			return s
 		}
-		b.stmt = fmt.Sprintf("%s = matmul %s, %s, ta=%v, tb=%v", b.annotate(out), b.operand(swap(ta, a)), b.operand(swap(tb, w)), ta, tb)
+		b.stmt = fmt.Sprintf("%s = matmul %s, %s, ta=%v, tb=%v", b.annotate(out), b.operand(swap(ta, a)),
+			b.operand(swap(tb, w)), ta, tb)
 		b.op = func(arg []*nd, _ []int) *nd {
 			x, y := arg[0], arg[1]
 			if ta {
@@ -345,7 +346,8 @@ var generators = map[Op]func(*brute){
 		if b.IntN(3) == 0 {
 			q[n+1] *= 2
 		}
-		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv), b.operand(kv), causal)
+		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv),
+			b.operand(kv), causal)
 		b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1], a[2], causal) }
 	},
 	OpEmbedding: func(b *brute) {
@@ -355,7 +357,8 @@ var generators = map[Op]func(*brute){
 		b.ids = false
 		rows := int64(table[0])
 		b.args[0] = b.args[0].mapped(func(v int64) int64 { return (v%rows + rows) % rows })
-		b.stmt = fmt.Sprintf("%s = embedding %s, %s", b.annotate(append(slices.Clone(ids), table[1])), x, b.operand(table))
+		b.stmt = fmt.Sprintf("%s = embedding %s, %s", b.annotate(append(slices.Clone(ids), table[1])), x,
+			b.operand(table))
 		b.op = func(a []*nd, _ []int) *nd {
 			return gen(append(slices.Clone(a[0].shape), a[1].shape[1]), func(ix []int) int64 {
 				row := int(a[0].at(ix[:len(ix)-1])) - b.first
@@ -452,7 +455,8 @@ var generators = map[Op]func(*brute){
 		shape := b.shape(1 + b.IntN(3))
 		m, split, partial, red := b.partialOperand(len(shape))
 		over := partial[:1+b.IntN(len(partial))]
-		b.stmt = fmt.Sprintf("%%y = all_reduce %s, over=(%s), op=%s", b.value(shape, m, split, partial, red), strings.Join(over, ","), red)
+		b.stmt = fmt.Sprintf("%%y = all_reduce %s, over=(%s), op=%s", b.value(shape, m, split, partial, red),
+			strings.Join(over, ","), red)
 		b.team = func(m *bruteMesh, all []*nd, i int) *nd { return reduceAll(red, of(all, m.team(i, over))) }
 	},
 	OpReduceScatter: func(b *brute) {
@@ -460,7 +464,8 @@ var generators = map[Op]func(*brute){
 		m, split, partial, red := b.partialOperand(len(shape))
 		over := partial[:1+b.IntN(len(partial))]
 		d := b.IntN(len(shape))
-		b.stmt = fmt.Sprintf("%%y = reduce_scatter %s, over=(%s), op=%s, axis=%d", b.value(shape, m, split, partial, red), strings.Join(over, ","), red, d)
+		b.stmt = fmt.Sprintf("%%y = reduce_scatter %s, over=(%s), op=%s, axis=%d",
+			b.value(shape, m, split, partial, red), strings.Join(over, ","), red, d)
 		b.team = func(m *bruteMesh, all []*nd, i int) *nd {
 			team := m.team(i, over)
 			return blockOf(reduceAll(red, of(all, team)), d, slices.Index(team, i), len(team))
@@ -470,7 +475,8 @@ var generators = map[Op]func(*brute){
 		shape := b.shape(1 + b.IntN(3))
 		m, split, partial, red := b.partialOperand(len(shape))
 		d, over := lastAxes(b, split)
-		b.stmt = fmt.Sprintf("%%y = all_gather %s, over=(%s), axis=%d", b.value(shape, m, split, partial[1:], red), strings.Join(over, ","), d)
+		b.stmt = fmt.Sprintf("%%y = all_gather %s, over=(%s), axis=%d", b.value(shape, m, split, partial[1:], red),
+			strings.Join(over, ","), d)
 		b.team = func(m *bruteMesh, all []*nd, i int) *nd { return concat(d, of(all, m.team(i, over))) }
 	},
 	OpAllToAll: func(b *brute) {
@@ -478,7 +484,8 @@ var generators = map[Op]func(*brute){
 		m, split, partial, red := b.partialOperand(len(shape))
 		d, over := lastAxes(b, split)
 		to := (d + 1 + b.IntN(len(shape)-1)) % len(shape)
-		b.stmt = fmt.Sprintf("%%y = all_to_all %s, over=(%s), split=%d, concat=%d", b.value(shape, m, split, partial[1:], red), strings.Join(over, ","), to, d)
+		b.stmt = fmt.Sprintf("%%y = all_to_all %s, over=(%s), split=%d, concat=%d",
+			b.value(shape, m, split, partial[1:], red), strings.Join(over, ","), to, d)
 		b.team = func(m *bruteMesh, all []*nd, i int) *nd {
 			team := m.team(i, over)
 			var mine []*nd
@@ -543,7 +550,8 @@ func binaryCase(name string, f func(p, q int64) int64) func(*brute) {
 			b.args, b.names = nil, nil
 			b.body.Reset()
 			m, split, partial, red := b.partialOperand(len(shape))
-			b.stmt = "%y = " + name + " " + b.value(shape, m, split, partial, red) + ", " + b.value(shape, m, split, partial, red)
+			b.stmt = "%y = " + name + " " + b.value(shape, m, split, partial, red) + ", " + b.value(shape, m, split,
+				partial, red)
 		} else {
 			b.stmt += b.operand(second)
 		}
@@ -556,7 +564,8 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 		shape := b.shape(b.IntN(4))
 		result := b.annotate(shape)
 		if name == "cast" {
-			result = "%y: " + strings.Replace(b.typeText(shape, b.meshes[0], make([][]string, len(shape))), "f32", "f64", 1)
+			result = "%y: " + strings.Replace(b.typeText(shape, b.meshes[0], make([][]string, len(shape))), "f32",
+				"f64", 1)
 		}
 		b.stmt = result + " = " + name + " " + b.operand(shape)
 		if name == "scale" {
@@ -740,7 +749,8 @@ func (b *brute) holds(whole *nd, ty *Type, got []*nd) error {
 			have = reduceAll(ty.Partial[0].Red, of(got, m.team(i, axes)))
 		}
 		if want := whole.cut(lo, size); !have.same(want) {
-			return fmt.Errorf("rank %d holds %v %v of %v, not %v %v", m.ranks[i], have.shape, have.data, ty, want.shape, want.data)
+			return fmt.Errorf("rank %d holds %v %v of %v, not %v %v", m.ranks[i], have.shape, have.data, ty, want.shape,
+				want.data)
 		}
 	}
 	return nil
@@ -896,7 +906,8 @@ func TestInferredLayoutsHold(t *testing.T) {
 		case OpReduceSlots, OpIndexCopy: // they write a buffer
 		case OpFill, OpReshard, OpClaim: // their result is what is annotated
 		case OpLocal: // its result is the shard itself
-		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute, OpAllGatherV, OpReduceScatterV, OpAllToAllV: // never on values
+		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute, OpAllGatherV, OpReduceScatterV,
+			OpAllToAllV: // never on values
 		default:
 			if generators[op] == nil {
 				t.Errorf("%s is not judged", op)

@@ -29,14 +29,18 @@ func testNormalizer() *normalizer {
 // assignment is a random state of what testNormalizer knows.
 func assignment(t *rapid.T) testValues {
 	small := rapid.Int64Range(0, 6)
-	v := testValues{dims: map[string]int64{"A": 1 + small.Draw(t, "A"), "B": small.Draw(t, "B"), "P": 1 + small.Draw(t, "P")}}
-	v.vars = map[string]int64{"l": v.dims["A"] + 1, "i": rapid.Int64Range(0, v.dims["A"]-1).Draw(t, "i"), "u": small.Draw(t, "u") - 3}
+	v := testValues{dims: map[string]int64{"A": 1 + small.Draw(t, "A"), "B": small.Draw(t, "B"),
+		"P": 1 + small.Draw(t, "P")}}
+	v.vars = map[string]int64{"l": v.dims["A"] + 1, "i": rapid.Int64Range(0, v.dims["A"]-1).Draw(t, "i"),
+		"u": small.Draw(t, "u") - 3}
 	v.sizes = map[string]int64{"p": v.dims["P"], "q": 2}
-	v.ranks = map[string]int64{"p": rapid.Int64Range(0, v.dims["P"]-1).Draw(t, "rank p"), "q": rapid.Int64Range(0, 1).Draw(t, "rank q")}
+	v.ranks = map[string]int64{"p": rapid.Int64Range(0, v.dims["P"]-1).Draw(t, "rank p"),
+		"q": rapid.Int64Range(0, 1).Draw(t, "rank q")}
 	return v
 }
 
-var leaves = []*Expr{DimRef("A"), DimRef("B"), DimRef("P"), Var("i"), Var("l"), Var("u"), Rank("p"), Rank("q"), Size("p"), Size("q"),
+var leaves = []*Expr{DimRef("A"), DimRef("B"), DimRef("P"), Var("i"), Var("l"), Var("u"), Rank("p"), Rank("q"),
+	Size("p"), Size("q"),
 	Int(0), Int(1), Int(2), Int(3), Int(-1), Int(-2), Int(6)}
 
 func drawExpr(t *rapid.T, depth int) *Expr {

@@ -53,3 +53,44 @@ func countComments(src string) int {
 	}
 	return len(l.pending)
 }
+
+// exchangeText has every statement.
+const exchangeText = `dim T = 64
+dim K
+mesh dp[2] tp[4]
+mesh d[2] = {0 2}
+
+func plain(%x: bf16[T/(dp, tp), K]) -> bf16[T, K] {
+  %y: bf16[T, K] = reshard %x
+  return %y
+}
+
+func built(%x: bf16[T/(dp, tp), K], %c: inout bf16[T, K]) -> bf16[T, K] refines plain {
+  %s = stream[2], priority=high
+  %e = event
+  %arrived = counter[size(tp)]
+  let %n = size(tp)
+  %all = alloc[%n] bf16[T, K] symmetric zero
+  barrier over=(dp, tp)
+  for %i in 0..%n stream(2) {
+    on %s[%i mod 2] {
+      wait main
+      %to = chunk %all[%i], axis=0, rank(tp) of %n
+      put %x into %to at tp[%i], engine=ce
+      signal %arrived[rank(tp)] at tp[%i]
+    }
+  }
+  if rank(tp) < %n - 1 {
+    group { send %x to tp[rank(tp) + 1] }
+  } else {
+    wait %arrived[0] >= 1
+  }
+  record %e
+  %part = slice %c, axis=1, 0..ceildiv(K, 2)
+  fill into %part, value=0.5
+  %r = reshape %part, shape=(T * 2, -1)
+  %p, %q = call other %r
+  free %all
+  return %c
+}
+`

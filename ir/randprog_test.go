@@ -68,7 +68,8 @@ func some[T any](g *progGen, least, most int, make func() T) []T {
 func (g *progGen) coin() bool { return g.IntN(2) == 0 }
 
 func (g *progGen) word() string {
-	return pick(g, "tp", "dp", "x_1", "into", "at", "to", "from", "in", "stream", "sum", "func", "dim", "linear", "symmetric", "partial", "if", "T", "_")
+	return pick(g, "tp", "dp", "x_1", "into", "at", "to", "from", "in", "stream", "sum", "func", "dim", "linear",
+		"symmetric", "partial", "if", "T", "_")
 }
 
 func (g *progGen) dimName() string {

@@ -74,8 +74,10 @@ func layer(%%x: %[2]s[16*%[3]d/tp, 16], %%a: %[2]s[32/tp, 16], %%b: %[2]s[16, 32
   %%y = linear %%g, %%b
   return %%y
 }
-`, 2<<r.IntN(2), []string{"f32", "bf16", "f16", "f64"}[r.IntN(4)], 1+r.IntN(3), []string{"relu", "gelu", "silu", "neg"}[r.IntN(4)])
-		if code, out := runText(t, src, "--compare", "--strategy", strategy, "--seed", fmt.Sprint(i)); code != exitDone {
+`, 2<<r.IntN(2), []string{"f32", "bf16", "f16", "f64"}[r.IntN(4)], 1+r.IntN(3),
+			[]string{"relu", "gelu", "silu", "neg"}[r.IntN(4)])
+		if code, out := runText(t, src, "--compare", "--strategy", strategy, "--seed",
+			fmt.Sprint(i)); code != exitDone {
 			t.Errorf("%s: exit code %d\n%s%s", strategy, code, src, out)
 		}
 	}
@@ -346,7 +348,8 @@ func refining(right, other *term, r *rand.Rand) string {
 	layouts := []string{"[8, 8]", "[8/tp, 8]", "[8, 8/tp]"}
 	x, w := layouts[r.IntN(3)], layouts[r.IntN(3)]
 	head := fmt.Sprintf("(%%x: %s%s, %%w: %s%s) -> %s[8, 8]", dt, x, dt, w, dt)
-	return "mesh tp[2]\n\nfunc right" + head + " {\n" + right.text() + "}\n\nfunc other" + head + " refines right {\n" + other.text() + "}\n"
+	return "mesh tp[2]\n\nfunc right" + head + " {\n" + right.text() + "}\n\nfunc other" + head + " refines right {\n" +
+		other.text() + "}\n"
 }
 
 // text is the body of a function that returns t.

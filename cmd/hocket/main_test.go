@@ -44,7 +44,8 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "tensors": tensors, "npy": npy, "hex": hexFile, "cut": cut, "edit": edit, "nest": nest, "show": show, "oneobject": oneObject,
+			"exits": exits, "tensors": tensors, "npy": npy, "hex": hexFile, "cut": cut, "edit": edit, "nest": nest,
+			"show": show, "oneobject": oneObject,
 		},
 	})
 }

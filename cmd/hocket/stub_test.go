@@ -37,10 +37,14 @@ func TestBrokenGPUs(t *testing.T) {
 		{stub: "no device", words: []string{"finds no GPU", "CUDA_VISIBLE_DEVICES"}},
 		{stub: "no GPUs", words: []string{"finds no GPU", "CUDA_VISIBLE_DEVICES"}},
 		{stub: "old driver", words: []string{"supports CUDA 11.4", "needs a driver for CUDA 12.0 or newer"}},
-		{stub: "no driver", env: []string{"HOCKET_LIBCUDA=/none/libcuda.so.1"}, words: []string{"/none/libcuda.so.1", "install the NVIDIA driver", "HOCKET_LIBCUDA"}},
-		{stub: "no compiler", env: []string{"HOCKET_LIBNVRTC=/none/libnvrtc.so"}, words: []string{"/none/libnvrtc.so", "pip install nvidia-cuda-nvrtc", "HOCKET_LIBNVRTC"}},
-		{stub: "no products", env: []string{"HOCKET_LIBCUBLASLT=/none/libcublasLt.so"}, words: []string{"/none/libcublasLt.so", "pip install nvidia-cublas", "HOCKET_LIBCUBLASLT"}},
-		{stub: "no NCCL", program: "all.hkt", words: []string{"/none/libnccl.so", "pip install nvidia-nccl", "HOCKET_LIBNCCL"}},
+		{stub: "no driver", env: []string{"HOCKET_LIBCUDA=/none/libcuda.so.1"},
+			words: []string{"/none/libcuda.so.1", "install the NVIDIA driver", "HOCKET_LIBCUDA"}},
+		{stub: "no compiler", env: []string{"HOCKET_LIBNVRTC=/none/libnvrtc.so"},
+			words: []string{"/none/libnvrtc.so", "pip install nvidia-cuda-nvrtc", "HOCKET_LIBNVRTC"}},
+		{stub: "no products", env: []string{"HOCKET_LIBCUBLASLT=/none/libcublasLt.so"},
+			words: []string{"/none/libcublasLt.so", "pip install nvidia-cublas", "HOCKET_LIBCUBLASLT"}},
+		{stub: "no NCCL", program: "all.hkt",
+			words: []string{"/none/libnccl.so", "pip install nvidia-nccl", "HOCKET_LIBNCCL"}},
 		{stub: "out of memory", words: []string{"arena of rank 0", "out of memory", "free on GPU 0"}},
 		{stub: "bad source", words: []string{"add", "p.hkt:4", "line 7: no such thing"}},
 		{stub: "bad image", words: []string{"loading kernel", "p.hkt:4", "CUDA_ERROR_STUB"}},
@@ -73,7 +77,8 @@ func TestDoctorMulticast(t *testing.T) {
 	s := newStubs(t)
 	for env, want := range map[string]string{"HOCKET_MULTICAST=": "off (HOCKET_MULTICAST=on opts in); 2 of 2 GPUs support it", "HOCKET_MULTICAST=on": "on; 2 of 2 GPUs support it"} {
 		code, text, _ := s.hocket("", []string{env}, "doctor")
-		if line := regexp.MustCompile(`(?m)^ +multicast +(.*)$`).FindStringSubmatch(text); code != 0 || line == nil || line[1] != want {
+		if line := regexp.MustCompile(`(?m)^ +multicast +(.*)$`).FindStringSubmatch(text); code != 0 || line == nil ||
+			line[1] != want {
 			t.Errorf("%s: exit code %d, %q, want %q", env, code, line, want)
 		}
 	}
@@ -109,7 +114,8 @@ func newStubs(t *testing.T) *stubs {
 				t.Fatal(err)
 			}
 		}
-		if out, err := exec.Command(cc, "-shared", "-fPIC", "-w", "-o", s.library(), filepath.Join(s.dir, "stub.c")).CombinedOutput(); err != nil {
+		if out, err := exec.Command(cc, "-shared", "-fPIC", "-w", "-o", s.library(),
+			filepath.Join(s.dir, "stub.c")).CombinedOutput(); err != nil {
 			t.Skipf("the C compiler: %v\n%s", err, out)
 		}
 	}
@@ -153,7 +159,8 @@ func (s *stubs) hocket(stub string, env []string, args ...string) (code int, tex
 	_ = os.Remove(counts)
 	c := exec.Command(os.Args[0], args...)
 	c.Args[0] = "hocket"
-	c.Env = slices.Concat(os.Environ(), []string{"STUB=" + stub, "STUB_LEFT=" + counts, "HOCKET_CACHE=" + filepath.Join(s.dir, "none", stub),
+	c.Env = slices.Concat(os.Environ(), []string{"STUB=" + stub, "STUB_LEFT=" + counts,
+		"HOCKET_CACHE=" + filepath.Join(s.dir, "none", stub),
 		"HOCKET_LIBCUDA=" + s.library(), "HOCKET_LIBNVRTC=" + s.library(), "HOCKET_LIBCUBLASLT=" + s.library(),
 		"HOCKET_LIBNCCL=/none/libnccl.so", "HOCKET_LIBNVML=/none/libnvml.so"}, env)
 	var out bytes.Buffer

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"strconv"
+
+	xterm "golang.org/x/term"
 )
 
 // pipeColumns is the width of what no terminal shows.
@@ -10,20 +12,17 @@ const pipeColumns = 100
 
 // columns returns the width of the terminal that f is, within reason.
 func columns(f *os.File) int {
-	n, ok := terminalWidth(f)
-	if !ok {
+	if !isTerminal(f) {
 		return pipeColumns
 	}
+	n, _, _ := xterm.GetSize(int(f.Fd())) // 0 or less where it does not know
 	if c, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && c > 0 {
 		n = c
 	}
-	if n == 0 { // a terminal that does not know
+	if n <= 0 {
 		return pipeColumns
 	}
 	return min(max(n, 40), 400)
 }
 
-func isTerminal(f *os.File) bool {
-	_, ok := terminalWidth(f)
-	return ok
-}
+func isTerminal(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }

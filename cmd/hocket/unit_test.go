@@ -66,7 +66,8 @@ func TestUnsaid(t *testing.T) {
 	if err != nil || !slices.Equal(keys, []string{"hocket", "command", "exit", "diagnostics"}) {
 		t.Errorf("%v, %v", keys, err)
 	}
-	for _, want := range []string{`"exit": 4`, `"kind": "internal"`, "cannot be printed as JSON: json: unsupported value: +Inf"} {
+	for _, want := range []string{`"exit": 4`, `"kind": "internal"`,
+		"cannot be printed as JSON: json: unsupported value: +Inf"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %s in %s", want, out)
 		}
@@ -74,12 +75,14 @@ func TestUnsaid(t *testing.T) {
 }
 
 func TestParseBytes(t *testing.T) {
-	for s, want := range map[string]int64{"1": 1, "64K": 64 << 10, "64k": 64 << 10, "16M": 16 << 20, "2G": 2 << 30, "3T": 3 << 40, "5KiB": 5 << 10, "7MB": 7 << 20} {
+	for s, want := range map[string]int64{"1": 1, "64K": 64 << 10, "64k": 64 << 10, "16M": 16 << 20, "2G": 2 << 30,
+		"3T": 3 << 40, "5KiB": 5 << 10, "7MB": 7 << 20} {
 		if got, err := parseBytes(s); err != nil || got != want {
 			t.Errorf("%s: %d, %v, want %d", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "K", "0", "-1", "1.5G", "1X", "9223372036854775807K", "99999999999999999999", "1KK", "K1"} {
+	for _, s := range []string{"", "K", "0", "-1", "1.5G", "1X", "9223372036854775807K", "99999999999999999999", "1KK",
+		"K1"} {
 		if got, err := parseBytes(s); err == nil {
 			t.Errorf("%q: %d, want an error", s, got)
 		}
@@ -102,7 +105,8 @@ func TestInputBytesSaturate(t *testing.T) {
 }
 
 func TestPaint(t *testing.T) {
-	d := &ir.Diagnostic{File: "p.hkt", Pos: ir.Pos{Line: 3, Col: 1}, Message: "it is wrong", Line: "x", Help: "write y", Notes: []ir.Note{{Message: "here"}}}
+	d := &ir.Diagnostic{File: "p.hkt", Pos: ir.Pos{Line: 3, Col: 1}, Message: "it is wrong", Line: "x", Help: "write y",
+		Notes: []ir.Note{{Message: "here"}}}
 	got := paint(d.String(), d.Severity)
 	want := bold + "p.hkt:3:1: " + red + "error: " + plain + bold + "it is wrong" + plain + "\n    x\n    ^\n" +
 		cyan + "note: " + plain + "here\n" + cyan + "help: " + plain + "write y\n"
@@ -143,7 +147,8 @@ func TestLeftBehind(t *testing.T) {
 	defer f.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if code := leftBehind([]string{"run", "p.hkt", "--json"}, nil, f, f).finish(ctx, ctx.Err()); code != exitInterrupted {
+	if code := leftBehind([]string{"run", "p.hkt", "--json"}, nil, f, f).finish(ctx,
+		ctx.Err()); code != exitInterrupted {
 		t.Errorf("code %d", code)
 	}
 	text, err := os.ReadFile(f.Name())
@@ -180,7 +185,8 @@ func TestFullOutputIsReported(t *testing.T) {
 		a.stdout = &checkedWriter{w: full{}}
 		a.text = a.stdout
 		ctx := context.Background()
-		if code := a.finish(ctx, a.execute(ctx, args)); code != exitMachine || strings.Count(errs.String(), "no space left") != 1 {
+		if code := a.finish(ctx, a.execute(ctx, args)); code != exitMachine ||
+			strings.Count(errs.String(), "no space left") != 1 {
 			t.Errorf("%v: code %d, %s", args, code, errs)
 		}
 	}
@@ -221,7 +227,8 @@ func TestClassify(t *testing.T) {
 // to be.
 func TestHelpOfMismatch(t *testing.T) {
 	for proved, want := range map[bool]string{true: "no wait is missing", false: "lacks a wait"} {
-		if got := classify(t.Context(), ofMachine(&hocket.MismatchError{Proved: proved})); !strings.Contains(got.help, want) {
+		if got := classify(t.Context(), ofMachine(&hocket.MismatchError{Proved: proved})); !strings.Contains(got.help,
+			want) {
 			t.Errorf("proved %v: %q", proved, got.help)
 		}
 	}
@@ -242,7 +249,8 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestQuoted(t *testing.T) {
 	for s, want := range map[string]string{
-		"a/b.hkt": "a/b.hkt", "T=4096": "T=4096", "C=ceildiv(T,16)": "'C=ceildiv(T,16)'", "": "''", "it's": `'it'\''s'`, "w.safetensors#w": "'w.safetensors#w'",
+		"a/b.hkt": "a/b.hkt", "T=4096": "T=4096", "C=ceildiv(T,16)": "'C=ceildiv(T,16)'", "": "''", "it's": `'it'\''s'`,
+		"w.safetensors#w": "'w.safetensors#w'",
 	} {
 		if got := quoted(s); got != want {
 			t.Errorf("%q: %s, want %s", s, got, want)

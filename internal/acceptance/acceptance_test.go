@@ -177,11 +177,12 @@ func (c testCase) check(t *testing.T) *plan.Plan {
 	if testing.Short() {
 		schedules = 4
 	}
-	err = model.Explore(ctx, batch, hocket.ExploreOptions{Schedules: schedules}, func(seed int64, rs []*hocket.Report) error {
-		c.compare(t, fmt.Sprintf("schedule %d", seed), rs)
-		wantFrozen(t, name, fmt.Sprintf("schedule %d", seed), rs)
-		return nil
-	})
+	err = model.Explore(ctx, batch, hocket.ExploreOptions{Schedules: schedules},
+		func(seed int64, rs []*hocket.Report) error {
+			c.compare(t, fmt.Sprintf("schedule %d", seed), rs)
+			wantFrozen(t, name, fmt.Sprintf("schedule %d", seed), rs)
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +317,8 @@ func TestAcceptanceReshards(t *testing.T) {
 		cases := map[string]testCase{
 			"C1": {src: `func f(%x: f32[D/d, 4]) -> f32[D, 4] { return %x }`, runs: fresh(2, 9, d, 4), want: same},
 			"C2": {src: `func f(%x: f32[4 * D/d]) -> f32[4 * D] { return %x }`, runs: fresh(2, 9, 4*d), want: same},
-			"C6": {src: "mesh z[1] = {0}\nfunc f(%x: f32[4] @z) -> f32[4] { return %x }", runs: fresh(2, 9, 4), want: same},
+			"C6": {src: "mesh z[1] = {0}\nfunc f(%x: f32[4] @z) -> f32[4] { return %x }", runs: fresh(2, 9, 4),
+				want: same},
 			"C7 reduce": {src: "mesh z[1] = {0}\n" + `func f(%x: f32[D/d, 4]) -> f32[4] @z {
 				%y = sum %x, axis=0
 				return %y
@@ -337,7 +339,8 @@ func TestAcceptanceReshards(t *testing.T) {
 				%y = sum %x, axis=1
 				return %y
 			}`, runs: fresh(2, 9, 5, 3*d), want: func(in map[string]tens) tens { return in["x"].sumAxis(1) }},
-			"C10 all-gather": {src: `func f(%x: f32[5, 3 * D/d]) -> f32[5, 3 * D] { return %x }`, runs: fresh(2, 9, 5, 3*d), want: same},
+			"C10 all-gather": {src: `func f(%x: f32[5, 3 * D/d]) -> f32[5, 3 * D] { return %x }`,
+				runs: fresh(2, 9, 5, 3*d), want: same},
 			"C10 column-major": {src: `func f(%x: f32[3 * D/d, 5]) -> f32[5, 3 * D] {
 				%y = transpose %x
 				return %y
@@ -347,8 +350,10 @@ func TestAcceptanceReshards(t *testing.T) {
 				%y = sum %t, axis=1
 				return %y
 			}`, runs: fresh(2, 9, 3*d, 5), want: func(in map[string]tens) tens { return in["x"].sumAxis(0) }},
-			"C11 there": {src: `func f(%x: f16[D/d, 3 * D]) -> f16[D, 3 * D/d] { return %x }`, runs: fresh(2, 9, d, 3*d), want: same},
-			"C11 back":  {src: `func f(%x: f16[D, 3 * D/d]) -> f16[D/d, 3 * D] { return %x }`, runs: fresh(2, 9, d, 3*d), want: same},
+			"C11 there": {src: `func f(%x: f16[D/d, 3 * D]) -> f16[D, 3 * D/d] { return %x }`,
+				runs: fresh(2, 9, d, 3*d), want: same},
+			"C11 back": {src: `func f(%x: f16[D, 3 * D/d]) -> f16[D/d, 3 * D] { return %x }`,
+				runs: fresh(2, 9, d, 3*d), want: same},
 		}
 		for _, id := range slices.Sorted(maps.Keys(cases)) { // processes run them in one order
 			c := cases[id]
@@ -574,7 +579,8 @@ func f(%x: bf16[6, 8/d], %w: bf16[2, 8/d]) -> bf16[6, 2] {
 	})
 	columns := map[string][]int64{"x": {24, 2}, "w": {8, 2}}
 	for _, d := range []int64{1, 2, 4} {
-		head := fmt.Sprintf("dim D = %d\nmesh d[D]\nfunc f(%%x: bf16[24/d, 2], %%w: bf16[8/d, 2]) -> bf16[24, 8/d] {\n", d)
+		head := fmt.Sprintf("dim D = %d\nmesh d[D]\nfunc f(%%x: bf16[24/d, 2], %%w: bf16[8/d, 2]) -> bf16[24, 8/d] {\n",
+			d)
 		t.Run(fmt.Sprintf("P11/permute/%d", d), func(t *testing.T) {
 			pl := testCase{src: head + `  let %n = size(d)
   let %r = rank(d)

@@ -181,18 +181,19 @@ func f(%%s: inout bf16[T/tp, 4096], %%x: bf16[4096]) {
 				if err := model.BindDevice("s", on); err != nil {
 					b.Fatal(err)
 				}
-				b.Run(fmt.Sprintf("%s, graph %v, by the %s", hocket.Bytes(rows*4096*2), graph, name), func(b *testing.B) {
-					run := func() {
-						if _, err := model.Run(b.Context(), args); err != nil {
-							b.Fatal(err)
+				b.Run(fmt.Sprintf("%s, graph %v, by the %s", hocket.Bytes(rows*4096*2), graph, name),
+					func(b *testing.B) {
+						run := func() {
+							if _, err := model.Run(b.Context(), args); err != nil {
+								b.Fatal(err)
+							}
 						}
-					}
-					run() // loads
-					run() // records
-					for b.Loop() {
-						run()
-					}
-				})
+						run() // loads
+						run() // records
+						for b.Loop() {
+							run()
+						}
+					})
 			}
 			if err := errors.Join(state.Close(), model.Close()); err != nil {
 				b.Fatal(err)

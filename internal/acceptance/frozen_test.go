@@ -211,9 +211,10 @@ func frozenExample(t *testing.T, m *hocket.Machine, file string, runs, schedules
 		return err
 	}
 	wantFrozen(t, name, "concurrent", reports)
-	err = model.Explore(ctx, batch, hocket.ExploreOptions{Schedules: schedules}, func(seed int64, reports []*hocket.Report) error {
-		wantFrozen(t, name, fmt.Sprintf("schedule %d", seed), reports)
-		return nil
-	})
+	err = model.Explore(ctx, batch, hocket.ExploreOptions{Schedules: schedules},
+		func(seed int64, reports []*hocket.Report) error {
+			wantFrozen(t, name, fmt.Sprintf("schedule %d", seed), reports)
+			return nil
+		})
 	return errors.Join(err, model.Close())
 }

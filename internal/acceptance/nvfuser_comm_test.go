@@ -31,21 +31,32 @@ func on(devices string) string { return "] (DeviceMesh{" + devices + "})" }
 func whole(in map[string]tens) tens { return in["T0"] }
 
 var inlineDumps = []inlineDump{
-	{"allgather", comm("type=Allgather, team=(0 2 3)", "ideviceIdx.x0{3}, iS1{4}"+on("0 2 3"), "iS2{3}, iS3{4}"+on("0 2 3")), whole},
-	{"allgather along another axis", comm("type=Allgather, team=(0 1)", "iS0{3}, ideviceIdx.x1{2}, iS2{4}"+on("0 1"), "iS3{3}, iS4{2}, iS5{4}"+on("0 1")), whole},
-	{"allreduce", comm("type=Allreduce, team=(1 3)", "ideviceIdx.x0{2}, iS1{5}"+on("1 3"), "rS2{2}, iS3{5}"+on("1 3")), func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
-	{"reduce scatter", comm("type=ReduceScatter, team=(0 1 2)", "ideviceIdx.x0{3}, iS1{3}, iS2{2}"+on("0 1 2"), "rS3{3}, ideviceIdx.x4{3}, iS5{2}"+on("0 1 2")),
+	{"allgather", comm("type=Allgather, team=(0 2 3)", "ideviceIdx.x0{3}, iS1{4}"+on("0 2 3"),
+		"iS2{3}, iS3{4}"+on("0 2 3")), whole},
+	{"allgather along another axis", comm("type=Allgather, team=(0 1)", "iS0{3}, ideviceIdx.x1{2}, iS2{4}"+on("0 1"),
+		"iS3{3}, iS4{2}, iS5{4}"+on("0 1")), whole},
+	{"allreduce", comm("type=Allreduce, team=(1 3)", "ideviceIdx.x0{2}, iS1{5}"+on("1 3"), "rS2{2}, iS3{5}"+on("1 3")),
+		func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
+	{"reduce scatter", comm("type=ReduceScatter, team=(0 1 2)", "ideviceIdx.x0{3}, iS1{3}, iS2{2}"+on("0 1 2"),
+		"rS3{3}, ideviceIdx.x4{3}, iS5{2}"+on("0 1 2")),
 		func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
 	{"broadcast", comm("type=Broadcast, team=(2 0 1), root=2", "iS0{4}"+on("2"), "iS1{4}"+on("0 1")), whole},
-	{"reduce", comm("type=Reduce, team=(0 1 2), root=1", "ideviceIdx.x0{3}, iS1{4}"+on("0 1 2"), "rS2{3}, iS3{4}"+on("1")), func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
-	{"gather", comm("type=Gather, team=(0 1), root=1", "ideviceIdx.x0{2}, iS1{4}"+on("0 1"), "iS2{2}, iS3{4}"+on("1")), whole},
-	{"gather by a root apart", comm("type=Gather, team=(1 2 0), root=0", "ideviceIdx.x0{2}, iS1{4}"+on("1 2"), "iS2{2}, iS3{4}"+on("0")), whole},
-	{"scatter", comm("type=Scatter, team=(0 1 2), root=0", "iS0{3}, iS1{4}"+on("0"), "ideviceIdx.x2{3}, iS3{4}"+on("0 1 2")), whole},
-	{"scatter by a root apart", comm("type=Scatter, team=(1 2 0), root=0", "iS0{2}, iS1{4}"+on("0"), "ideviceIdx.x2{2}, iS3{4}"+on("1 2")), whole},
+	{"reduce", comm("type=Reduce, team=(0 1 2), root=1", "ideviceIdx.x0{3}, iS1{4}"+on("0 1 2"),
+		"rS2{3}, iS3{4}"+on("1")), func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
+	{"gather", comm("type=Gather, team=(0 1), root=1", "ideviceIdx.x0{2}, iS1{4}"+on("0 1"), "iS2{2}, iS3{4}"+on("1")),
+		whole},
+	{"gather by a root apart", comm("type=Gather, team=(1 2 0), root=0", "ideviceIdx.x0{2}, iS1{4}"+on("1 2"),
+		"iS2{2}, iS3{4}"+on("0")), whole},
+	{"scatter", comm("type=Scatter, team=(0 1 2), root=0", "iS0{3}, iS1{4}"+on("0"),
+		"ideviceIdx.x2{3}, iS3{4}"+on("0 1 2")), whole},
+	{"scatter by a root apart", comm("type=Scatter, team=(1 2 0), root=0", "iS0{2}, iS1{4}"+on("0"),
+		"ideviceIdx.x2{2}, iS3{4}"+on("1 2")), whole},
 	{"sendrecv", comm("type=SendRecv, team=(2 5), root=5", "iS0{4}"+on("5"), "iS1{4}"+on("2")), whole},
 	{"sendrecv to itself", comm("type=SendRecv, team=(3), root=3", "iS0{4}"+on("3"), "iS1{4}"+on("3")), whole},
-	{"all to all", comm("type=AllToAll, team=(0 1 2)", "ideviceIdx.x0{3}, iS1{3}, iS2{2}"+on("0 1 2"), "iS3{3}, ideviceIdx.x4{3}, iS5{2}"+on("0 1 2")), whole},
-	{"all to all back", comm("type=AllToAll, team=(0 1 2)", "iS0{3}, ideviceIdx.x1{3}, iS2{2}"+on("0 1 2"), "ideviceIdx.x3{3}, iS4{3}, iS5{2}"+on("0 1 2")), whole},
+	{"all to all", comm("type=AllToAll, team=(0 1 2)", "ideviceIdx.x0{3}, iS1{3}, iS2{2}"+on("0 1 2"),
+		"iS3{3}, ideviceIdx.x4{3}, iS5{2}"+on("0 1 2")), whole},
+	{"all to all back", comm("type=AllToAll, team=(0 1 2)", "iS0{3}, ideviceIdx.x1{3}, iS2{2}"+on("0 1 2"),
+		"ideviceIdx.x3{3}, iS4{3}, iS5{2}"+on("0 1 2")), whole},
 	{"a ring of sends", "%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2})) -> (T1_g_float[ideviceIdx.x2{3}, iS3{4}] (DeviceMesh{0 1 2})) :\n" +
 		"  ShareMemHandles(P2PCommunication 7 (type=send, buffer=T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 1 ) % 3 ), backend=CUDA), \n" +
 		"  P2PCommunication 7 (type=send, buffer=T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 1 ) % 3 ), backend=CUDA)\n" +
@@ -99,7 +110,8 @@ var inlineDumps = []inlineDump{
 
 func init() {
 	last := &inlineDumps[len(inlineDumps)-1]
-	last.src = strings.Replace(last.src, "  T1_g", "  T2_l_float[iS4{2}, iS5{3}]\n     = slice( T0_g_float[iS0{5}, iS1{4}], { {2, 4, 1} {1, 4, 1} } )\n  T1_g", 1)
+	last.src = strings.Replace(last.src, "  T1_g",
+		"  T2_l_float[iS4{2}, iS5{3}]\n     = slice( T0_g_float[iS0{5}, iS1{4}], { {2, 4, 1} {1, 4, 1} } )\n  T1_g", 1)
 }
 
 // TestCommunications runs dumps made here, under schedules too.

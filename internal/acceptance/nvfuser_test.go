@@ -71,7 +71,8 @@ type dumpCase struct {
 	races bool
 }
 
-var missing5259 = map[string]string{"i84": "(rank+streamIdx)%8", "i90": "(8+rank-streamIdx)%8", "i107": "(rank+streamIdx)%8"}
+var missing5259 = map[string]string{"i84": "(rank+streamIdx)%8", "i90": "(8+rank-streamIdx)%8",
+	"i107": "(rank+streamIdx)%8"}
 
 func linearAll(in map[string]tens) tens { return linear(in["T0"], in["T1"], in["T2"]) }
 func identity(in map[string]tens) tens  { return in["T0"] }
@@ -97,53 +98,59 @@ var dumpCases = []dumpCase{
 		}
 		return sum
 	}},
-	{file: "pr3606-22.txt", races: true, dims: map[string]int64{"i0": 6, "i3": 3, "i4": 5, "i5": 5, "i6": 7}, want: func(in map[string]tens) tens {
-		return linear(in["T0"], flipped(in["T1"]), tens{})
-	}},
+	{file: "pr3606-22.txt", races: true, dims: map[string]int64{"i0": 6, "i3": 3, "i4": 5, "i5": 5, "i6": 7},
+		want: func(in map[string]tens) tens {
+			return linear(in["T0"], flipped(in["T1"]), tens{})
+		}},
 	{file: "pr4147-16.txt", dims: map[string]int64{"i0": 6, "i2": 5}, want: identity},
 	{file: "pr4147-17.txt", dims: map[string]int64{"i0": 7, "i2": 3}, want: identity},
 	{file: "pr4387-10.txt", dims: map[string]int64{"i0": 6}, want: identity},
-	{file: "pr4387-12.txt", dims: map[string]int64{"i0": 6, "i3": 8, "i4": 5}, want: func(in map[string]tens) tens { return in["T0"].sumAxis(1) }},
-	{file: "pr4387-14.txt", dims: map[string]int64{"i0": 6, "i3": 3, "i4": 5, "i6": 5, "i7": 7}, want: func(in map[string]tens) tens {
-		x, w := in["T0"], in["T1"]
-		out := newTens(6, 3, 7)
-		each(out, func(ix []int64) float64 {
-			v := 0.0
-			for d := range int64(8) {
-				for k := range int64(5) {
-					v += x.at(d, ix[0], ix[1], k) * w.at(d, k, ix[2])
+	{file: "pr4387-12.txt", dims: map[string]int64{"i0": 6, "i3": 8, "i4": 5},
+		want: func(in map[string]tens) tens { return in["T0"].sumAxis(1) }},
+	{file: "pr4387-14.txt", dims: map[string]int64{"i0": 6, "i3": 3, "i4": 5, "i6": 5, "i7": 7},
+		want: func(in map[string]tens) tens {
+			x, w := in["T0"], in["T1"]
+			out := newTens(6, 3, 7)
+			each(out, func(ix []int64) float64 {
+				v := 0.0
+				for d := range int64(8) {
+					for k := range int64(5) {
+						v += x.at(d, ix[0], ix[1], k) * w.at(d, k, ix[2])
+					}
 				}
-			}
-			return v
-		})
-		return out
-	}},
+				return v
+			})
+			return out
+		}},
 	{file: "pr4515-08.txt", dims: map[string]int64{"i2": 5}, want: identity},
 	{file: "pr5180-06.txt", extents: with(map[int]int{17: 3, 18: 7, 19: 5}), want: linearAll},
-	{file: "pr5205-04.txt", extents: map[int]int{0: 6, 2: 3, 3: 5, 4: 7, 5: 5, 6: 7, 7: 6, 9: 3, 10: 7, 11: 5, 12: 6, 14: 3, 15: 7, 17: 3, 18: 7, 19: 5, 21: 3, 22: 7},
+	{file: "pr5205-04.txt", extents: map[int]int{0: 6, 2: 3, 3: 5, 4: 7, 5: 5, 6: 7, 7: 6, 9: 3, 10: 7, 11: 5, 12: 6,
+		14: 3, 15: 7, 17: 3, 18: 7, 19: 5, 21: 3, 22: 7},
 		want: func(in map[string]tens) tens {
 			y := linear(in["T0"], in["T1"], in["T2"])
 			out := newTens(6, 8, 3, 7)
 			each(out, func(ix []int64) float64 { return y.at(ix[1], ix[0], ix[2], ix[3]) })
 			return out
 		}},
-	{file: "pr5259-03.txt", extents: with(map[int]int{17: 3, 18: 5, 19: 3, 20: 7, 21: 5}), defines: missing5259, want: linearAll},
+	{file: "pr5259-03.txt", extents: with(map[int]int{17: 3, 18: 5, 19: 3, 20: 7, 21: 5}), defines: missing5259,
+		want: linearAll},
 	{file: "pr5327-ring-with-index-definitions.txt", extents: with(map[int]int{17: 3, 18: 7, 19: 5}), want: linearAll},
 	{file: "test-test_overlap-26.txt", dims: map[string]int64{"i0": 18}, want: rowParallel},
 	{file: "test-test_overlap-26.txt", dims: map[string]int64{"i0": 7}, want: rowParallel},
 	{file: "test-test_overlap-26.txt", dims: map[string]int64{"i0": 1}, want: rowParallel},
 	{file: "test-test_overlap-26.txt", dims: map[string]int64{"i0": 0}, want: rowParallel},
-	{file: "test-test_stream-27.txt", dims: map[string]int64{"i0": 5, "i2": 7, "i4": 10}, want: func(in map[string]tens) tens {
-		out := newTens(3, 5, 4)
-		each(out, func(ix []int64) float64 {
-			v := 0.0
-			for k := range int64(7) {
-				v += in["T0"].at(ix[1], k) * in["T1"].at(ix[0], k, ix[2])
-			}
-			return v
-		})
-		return out
-	}},
+	{file: "test-test_stream-27.txt", dims: map[string]int64{"i0": 5, "i2": 7, "i4": 10},
+		want: func(in map[string]tens) tens {
+			out := newTens(3, 5, 4)
+			each(out, func(ix []int64) float64 {
+				v := 0.0
+				for k := range int64(7) {
+					v += in["T0"].at(ix[1], k) * in["T1"].at(ix[0], k, ix[2])
+				}
+				return v
+			})
+			return out
+		}},
 }
 
 // rowParallel is y[s, m, n] = Σ x[s, d, m, k]·w[d, n, k] over devices d and k.
@@ -274,14 +281,15 @@ func (c dumpCase) run(t *testing.T, runs, schedules int) {
 			t.Errorf("run %d: %s", i, why)
 		}
 	}
-	err = model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1}, func(seed int64, reports []*hocket.Report) error {
-		for i, r := range reports {
-			if why := wrong(r, want[i]); why != "" {
-				return fmt.Errorf("schedule %d, run %d: %s", seed, i, why)
+	err = model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1},
+		func(seed int64, reports []*hocket.Report) error {
+			for i, r := range reports {
+				if why := wrong(r, want[i]); why != "" {
+					return fmt.Errorf("schedule %d, run %d: %s", seed, i, why)
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
 	if err != nil {
 		t.Error(err)
 	}
@@ -321,14 +329,15 @@ func TestDumpsUnderSchedules(t *testing.T) {
 		t.Run(c.name(), func(t *testing.T) {
 			model, batch, want := c.load(t, 2)
 			seen := ""
-			err := model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1}, func(seed int64, reports []*hocket.Report) error {
-				for i, r := range reports {
-					if why := wrong(r, want[i]); why != "" && seen == "" {
-						seen = fmt.Sprintf("schedule %d, run %d: %s", seed, i, why)
+			err := model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1},
+				func(seed int64, reports []*hocket.Report) error {
+					for i, r := range reports {
+						if why := wrong(r, want[i]); why != "" && seen == "" {
+							seen = fmt.Sprintf("schedule %d, run %d: %s", seed, i, why)
+						}
 					}
-				}
-				return nil
-			})
+					return nil
+				})
 			if err != nil && c.races && strings.Contains(err.Error(), "should hold the same elements") {
 				seen, err = err.Error(), nil // ranks disagree about a result: wrong on one of them
 			}
@@ -397,7 +406,8 @@ func TestDumpsRefused(t *testing.T) {
 				t.Fatalf("it is read: %v", err)
 			}
 			d := ds[0]
-			if first := d.String(); !strings.HasPrefix(first, c.file+c.place) || !strings.Contains(first, c.why) || !strings.Contains(d.Help, c.help) {
+			if first := d.String(); !strings.HasPrefix(first, c.file+c.place) || !strings.Contains(first, c.why) ||
+				!strings.Contains(d.Help, c.help) {
 				t.Errorf("want %s … %s … help: %s\ngot:\n%s", c.place, c.why, c.help, first)
 			}
 		})

@@ -58,14 +58,16 @@ func TestDumpsNeedTheirWaits(t *testing.T) {
 			without := c
 			without.parsed = p
 			model, batch, want := without.load(t, 2)
-			err = model.Explore(context.Background(), batch, hocket.ExploreOptions{Schedules: schedules, Seed: 1 + int64(longtest.Seed(t)%1e9)}, func(seed int64, reports []*hocket.Report) error {
-				for i, r := range reports {
-					if why := wrong(r, want[i]); why != "" {
-						return fmt.Errorf("schedule %d, run %d: %s", seed, i, why)
+			err = model.Explore(context.Background(), batch,
+				hocket.ExploreOptions{Schedules: schedules, Seed: 1 + int64(longtest.Seed(t)%1e9)},
+				func(seed int64, reports []*hocket.Report) error {
+					for i, r := range reports {
+						if why := wrong(r, want[i]); why != "" {
+							return fmt.Errorf("schedule %d, run %d: %s", seed, i, why)
+						}
 					}
-				}
-				return nil
-			})
+					return nil
+				})
 			if err != nil {
 				t.Errorf("%s: %v without it, and %v", name, v.Kind, err)
 			}
@@ -85,7 +87,8 @@ func TestWaitsJoin(t *testing.T) {
 	again := strings.NewReplacer("Communication 3", "Communication 4", t1, t2).Replace(sum)
 	ucc := strings.Replace(sum, "output="+t1, "output="+t1+", backend=UCC", 1)
 	swap := func(backend string) string {
-		return "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=" + backend + ")\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=" + backend + ")\n"
+		return "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=" + backend +
+			")\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=" + backend + ")\n"
 	}
 	put := func() string {
 		lines := strings.SplitAfter(swap("CUDA"), "\n")
@@ -109,10 +112,12 @@ func TestWaitsJoin(t *testing.T) {
 		{sum + use, hocket.Refuted, 2},
 		{ucc + use, hocket.Refuted, 2},
 		{sum + use + wait, hocket.Refuted, 2},
-		{"  " + t1 + " = Set( " + t0 + " )\n" + sum + "  " + t1 + " = Set( " + t0 + " )\n" + wait + use, hocket.Refuted, 3},
+		{"  " + t1 + " = Set( " + t0 + " )\n" + sum + "  " + t1 + " = Set( " + t0 + " )\n" + wait + use, hocket.Refuted,
+			3},
 		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + use, hocket.Refuted, 2},
 		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + "  ELSE:\n  " + wait + use, hocket.Proved, 0},
-		{"  IF Manual ( rank == 0 ):\n  " + sum + "  ELSE:\n  " + sum + "  IF Manual ( rank == 0 ):\n  " + wait + use, hocket.Refuted, 5},
+		{"  IF Manual ( rank == 0 ):\n  " + sum + "  ELSE:\n  " + sum + "  IF Manual ( rank == 0 ):\n  " + wait + use,
+			hocket.Refuted, 5},
 		// One communicator's stream is in order: the later one's Wait covers the earlier one.
 		{sum + again + waits(4) + use, hocket.Proved, 0},
 		{sum + again + waits(3) + use, hocket.Refuted, 3},
@@ -154,8 +159,10 @@ func TestPastedDumps(t *testing.T) {
 		dumpCase
 		said string
 	}{
-		{dumpCase{file: "nvfuser-5751-stream-parallelize-loops.txt", dims: map[string]int64{"i0": 18}, want: rowParallel}, "the dump has lost its indentation"},
-		{dumpCase{file: "nvfuser-5325-ipc-handle-exchange.txt", extents: with(map[int]int{17: 3, 18: 5, 19: 3, 20: 7, 21: 5}), want: linearAll},
+		{dumpCase{file: "nvfuser-5751-stream-parallelize-loops.txt", dims: map[string]int64{"i0": 18},
+			want: rowParallel}, "the dump has lost its indentation"},
+		{dumpCase{file: "nvfuser-5325-ipc-handle-exchange.txt",
+			extents: with(map[int]int{17: 3, 18: 5, 19: 3, 20: 7, 21: 5}), want: linearAll},
 			"only these fit: --define 'i84=(rank+streamIdx)%8' --define 'i90=(8+(rank-streamIdx))%8' --define 'i107=(rank+streamIdx)%8'"},
 	} {
 		t.Run(c.file, func(t *testing.T) {

@@ -120,10 +120,13 @@ func f(%x: f32[T, 8], %w: f32[8, 8]) -> f32[T, 8] {
 		text string
 		lost bool
 	}{
-		"merged":          {"  for %i in 0..C {\n    on %s[%i mod 3] {\n      wait main" + body + "    }\n    wait %s[%i mod 3]\n  }\n", true},
-		"join in loop":    {"  for %j in 0..3 { on %s[%j] { wait main } }\n  for %i in 0..C {\n    on %s[%i mod 3] {\n      wait main" + body + "    }\n    wait %s[%i mod 3]\n  }\n", true},
-		"fork in loop":    {"  for %i in 0..C {\n    on %s[%i mod 3] {\n      wait main" + body + "    }\n  }\n  for %j in 0..3 { wait %s[%j] }\n", false},
-		"two loops":       {"  for %j in 0..3 { on %s[%j] { wait main } }\n  for %i in 0..C {\n    on %s[%i mod 3] {" + body + "    }\n  }\n  for %j in 0..3 { wait %s[%j] }\n", false},
+		"merged": {"  for %i in 0..C {\n    on %s[%i mod 3] {\n      wait main" + body +
+			"    }\n    wait %s[%i mod 3]\n  }\n", true},
+		"join in loop": {"  for %j in 0..3 { on %s[%j] { wait main } }\n  for %i in 0..C {\n    on %s[%i mod 3] {\n      wait main" + body + "    }\n    wait %s[%i mod 3]\n  }\n", true},
+		"fork in loop": {"  for %i in 0..C {\n    on %s[%i mod 3] {\n      wait main" + body +
+			"    }\n  }\n  for %j in 0..3 { wait %s[%j] }\n", false},
+		"two loops": {"  for %j in 0..3 { on %s[%j] { wait main } }\n  for %i in 0..C {\n    on %s[%i mod 3] {" +
+			body + "    }\n  }\n  for %j in 0..3 { wait %s[%j] }\n", false},
 		"stream loop":     {"  for %i in 0..C stream(3) {" + body + "  }\n", false},
 		"one after other": {"  for %j in 0..3 { on %s[%j] { wait main } }\n  for %i in 0..C {\n    on %s[%i mod 3] {\n      wait %s[(%i + 2) mod 3]" + body + "    }\n  }\n  for %j in 0..3 { wait %s[%j] }\n", true},
 	} {

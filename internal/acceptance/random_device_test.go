@@ -31,7 +31,8 @@ func TestDeviceTensors(t *testing.T) {
 	}
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("concurrent ", seed), func(t *testing.T) {
-			modeltest.DeviceTensors(t, modeltest.Open(t, cpu.New(cpu.Options{})), hocket.LoadOptions{}, nil, seed, count)
+			modeltest.DeviceTensors(t, modeltest.Open(t, cpu.New(cpu.Options{})), hocket.LoadOptions{}, nil, seed,
+				count)
 		})
 		t.Run(fmt.Sprint("scheduled ", seed), func(t *testing.T) {
 			dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: int64(seed)})

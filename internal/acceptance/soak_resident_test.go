@@ -20,7 +20,8 @@ type holders struct {
 }
 
 func (h holders) String() string {
-	return fmt.Sprintf("%.1f MiB for Go, %.1f malloc's, %.1f mapped, %.1f of files", mib(h.goes), mib(h.mallocs), mib(h.mapped), mib(h.files))
+	return fmt.Sprintf("%.1f MiB for Go, %.1f malloc's, %.1f mapped, %.1f of files", mib(h.goes), mib(h.mallocs),
+		mib(h.mapped), mib(h.files))
 }
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }

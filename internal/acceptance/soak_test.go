@@ -159,7 +159,8 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	s := &soak{T: t, m: m, ctx: ctx, ways: soakWays(*soakMachine != "cpu"), first: &soakPrograms[0], wants: map[string][]byte{}, outs: map[string][]string{}}
+	s := &soak{T: t, m: m, ctx: ctx, ways: soakWays(*soakMachine != "cpu"), first: &soakPrograms[0],
+		wants: map[string][]byte{}, outs: map[string][]string{}}
 	began := time.Now()
 	stop, steady := make(chan bool), make(chan error, 1)
 	go func() { steady <- s.replay(stop) }()
@@ -171,7 +172,8 @@ func TestSoak(t *testing.T) {
 				passes = append(passes, measure(t))
 				held := residents()
 				s.still.Unlock()
-				t.Logf("%v: %d passes of %d ways, %d runs: %v: %v", time.Since(began).Round(time.Second), pass+1, len(s.ways), s.count(), passes[pass], held)
+				t.Logf("%v: %d passes of %d ways, %d runs: %v: %v", time.Since(began).Round(time.Second), pass+1,
+					len(s.ways), s.count(), passes[pass], held)
 			}
 		}
 	}
@@ -183,7 +185,8 @@ func TestSoak(t *testing.T) {
 		t.Error(err)
 	}
 	after := measure(t)
-	t.Logf("%v: %d runs, %d loads, %d deadlines missed: %v: %v", time.Since(began).Round(time.Second), s.count(), s.loads, s.late, after, residents())
+	t.Logf("%v: %d runs, %d loads, %d deadlines missed: %v: %v", time.Since(began).Round(time.Second), s.count(),
+		s.loads, s.late, after, residents())
 	if want := int64(1 + soakDims*s.loads + s.bound); !t.Failed() && s.plans.n.Load() != want {
 		t.Errorf("%d plans were loaded, want %d", s.plans.n.Load(), want)
 	}
@@ -222,9 +225,11 @@ func grown(passes []usage, ranks, loads int) error {
 	case more > int64(ranks)*soakSlack:
 		return fmt.Errorf("%d bytes of device memory were not given back in %d passes", more, len(passes)-1)
 	case after.resident > before.resident+hostSlack+int64(loads)*loadSlack:
-		return fmt.Errorf("the process grew from %d to %d bytes in %d passes", before.resident, after.resident, len(passes)-1)
+		return fmt.Errorf("the process grew from %d to %d bytes in %d passes", before.resident, after.resident,
+			len(passes)-1)
 	case after.malloced > before.malloced+mallocSlack+int64(loads)*mallocLoadSlack:
-		return fmt.Errorf("of malloc's memory %d bytes were in use, %d passes later %d", before.malloced, len(passes)-1, after.malloced)
+		return fmt.Errorf("of malloc's memory %d bytes were in use, %d passes later %d", before.malloced, len(passes)-1,
+			after.malloced)
 	case after.goroutines > before.goroutines, after.threads > before.threads+8:
 		return fmt.Errorf("in %d passes from %v to %v", len(passes)-1, before, after)
 	}
@@ -256,9 +261,11 @@ func TestGrown(t *testing.T) {
 		}
 		for range last {
 			u := passes[len(passes)-1]
-			passes = append(passes, usage{u.device + tc.each.device, u.resident + tc.each.resident, u.malloced + tc.each.malloced, u.goroutines + tc.each.goroutines, u.threads + tc.each.threads})
+			passes = append(passes, usage{u.device + tc.each.device, u.resident + tc.each.resident,
+				u.malloced + tc.each.malloced, u.goroutines + tc.each.goroutines, u.threads + tc.each.threads})
 		}
-		if err := grown(passes, 4, 150); (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+		if err := grown(passes, 4, 150); (err == nil) != (tc.says == "") || err != nil &&
+			!strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: got %v, want %q", what, err, tc.says)
 		}
 	}
@@ -281,7 +288,8 @@ func (p *soakProgram) parse() (*hocket.Program, error) {
 		text = string(src)
 	}
 	n := strconv.Itoa(*soakRanks)
-	return hocket.Parse(p.file, strings.NewReplacer("mesh tp[4]", "mesh tp["+n+"]", "dim P = 4", "dim P = "+n, "[4 * 4/", "["+n+" * "+n+"/", "f32[4, H]", "f32["+n+", H]").Replace(text))
+	return hocket.Parse(p.file, strings.NewReplacer("mesh tp[4]", "mesh tp["+n+"]", "dim P = 4", "dim P = "+n,
+		"[4 * 4/", "["+n+" * "+n+"/", "f32[4, H]", "f32["+n+", H]").Replace(text))
 }
 
 // load loads a program in a way.
@@ -290,7 +298,8 @@ func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := hocket.LoadOptions{Strategy: w.strategy, Algorithm: w.algorithm, Graph: w.graph, NoProve: true, Trace: trace, Logger: slog.New(&s.plans), Grace: time.Minute}
+	opts := hocket.LoadOptions{Strategy: w.strategy, Algorithm: w.algorithm, Graph: w.graph, NoProve: true,
+		Trace: trace, Logger: slog.New(&s.plans), Grace: time.Minute}
 	return s.m.Load(prog, hocket.Binding{Dims: w.dims}, opts)
 }
 
@@ -305,7 +314,8 @@ const (
 )
 
 // hurry runs a model as run does, with a deadline that may pass before, in or after it.
-func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) error {
+func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
+	weights soakWeights) error {
 	soon, cancel := context.WithTimeout(ctx, rand.N(500*time.Microsecond))
 	defer cancel()
 	err := s.run(soon, m, name, dims, seed, weights)
@@ -319,7 +329,8 @@ func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map
 }
 
 // run runs a model once for a T and a seed, and holds it to what came first.
-func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) error {
+func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
+	weights soakWeights) error {
 	args, err := s.args(m, dims, seed, weights)
 	if err != nil {
 		return err
@@ -333,7 +344,8 @@ func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[s
 
 // runDirect is run, behind it, with all that a run is given and gives on the devices; one
 // time in four what it is given is bound, so that a plan of its own works there.
-func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int, weights soakWeights) (err error) {
+func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
+	weights soakWeights) (err error) {
 	args, err := s.args(m, dims, seed, weights)
 	if err != nil {
 		return err
@@ -431,7 +443,8 @@ func (s *soak) args(m *hocket.Model, dims map[string]int64, seed int, weights so
 }
 
 // hold holds a run's results to those that came first.
-func (s *soak) hold(m *hocket.Model, name string, dims map[string]int64, seed int, args hocket.Args, rep *hocket.Report) error {
+func (s *soak) hold(m *hocket.Model, name string, dims map[string]int64, seed int, args hocket.Args,
+	rep *hocket.Report) error {
 	var got []byte
 	for _, o := range rep.OutNames {
 		got = append(got, rep.Out[o].Data...)
@@ -549,7 +562,8 @@ type usage struct {
 }
 
 func (u usage) String() string {
-	return fmt.Sprintf("%d MiB on devices, %d MiB resident, %.2f MiB in use of malloc's, %d goroutines, %d threads", u.device>>20, u.resident>>20, mib(u.malloced), u.goroutines, u.threads)
+	return fmt.Sprintf("%d MiB on devices, %d MiB resident, %.2f MiB in use of malloc's, %d goroutines, %d threads",
+		u.device>>20, u.resident>>20, mib(u.malloced), u.goroutines, u.threads)
 }
 
 func measure(t *testing.T) usage {
@@ -582,7 +596,8 @@ func heldOnDevices(t *testing.T) int64 {
 	if *soakMachine == "cpu" {
 		return 0
 	}
-	list, _ := exec.Command("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits").Output()
+	list, _ := exec.Command("nvidia-smi", "--query-compute-apps=pid,used_memory",
+		"--format=csv,noheader,nounits").Output()
 	held := int64(0)
 	for line := range strings.Lines(string(list)) {
 		var pid int

@@ -105,7 +105,8 @@ func TestTensorOps(t *testing.T) {
 					if testing.Short() && (i+k)%4 != 0 {
 						continue
 					}
-					src := fmt.Sprintf("mesh dp[%d] tp[%d]\nfunc f%s\n}\n", mesh[0], mesh[1], strings.ReplaceAll(text, "DT", dt.String()))
+					src := fmt.Sprintf("mesh dp[%d] tp[%d]\nfunc f%s\n}\n", mesh[0], mesh[1],
+						strings.ReplaceAll(text, "DT", dt.String()))
 					runTensorOps(t, src)
 				}
 			}
@@ -172,9 +173,10 @@ func runTensorOps(t *testing.T, src string) {
 	if c := ref.Compare(rep); c.Err() != nil {
 		t.Fatalf("%v\n%s", c.Err(), src)
 	}
-	err = model.Explore(ctx, []hocket.Args{args, args}, hocket.ExploreOptions{Schedules: 2}, func(_ int64, reports []*hocket.Report) error {
-		return ref.Compare(reports[1]).Err()
-	})
+	err = model.Explore(ctx, []hocket.Args{args, args}, hocket.ExploreOptions{Schedules: 2},
+		func(_ int64, reports []*hocket.Report) error {
+			return ref.Compare(reports[1]).Err()
+		})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, src)
 	}

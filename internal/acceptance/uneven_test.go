@@ -65,7 +65,8 @@ func TestAcceptanceUneven(t *testing.T) {
 			c.check(t)
 		})
 		for _, memory := range []bool{false, true} {
-			t.Run(fmt.Sprintf("M3/in memory %v/%d", memory, d), func(t *testing.T) { exchanged(head, d, memory).check(t) })
+			t.Run(fmt.Sprintf("M3/in memory %v/%d", memory, d),
+				func(t *testing.T) { exchanged(head, d, memory).check(t) })
 		}
 	}
 }

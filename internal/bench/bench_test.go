@@ -102,7 +102,9 @@ func shapeOf(t *testing.T, data []byte) string {
 		case float64:
 			lines = append(lines, path+": number")
 		case string:
-			if strings.HasSuffix(path, ".verdict") || strings.HasSuffix(path, ".refused") || strings.Contains(path, ".method") || strings.HasPrefix(path, ".beside") && strings.HasSuffix(path, ".algorithm") {
+			if strings.HasSuffix(path, ".verdict") || strings.HasSuffix(path, ".refused") ||
+				strings.Contains(path, ".method") || strings.HasPrefix(path, ".beside") &&
+				strings.HasSuffix(path, ".algorithm") {
 				v = "words"
 			}
 			lines = append(lines, path+": "+v)
@@ -137,7 +139,8 @@ func TestWrongOptions(t *testing.T) {
 		{"allreduce", Options{Rows: true, DType: ir.F32}, "rows are of bf16 or f16, not f32"},
 		{"beside", Options{Strategies: []string{"exchange"}}, "beside takes no strategies"},
 		{"beside", Options{Shapes: []Shape{{1, 1, 1}, {2, 2, 2}}}, "beside takes one shape"},
-		{"beside", Options{Beside: []string{"permute"}}, `there is no collective "permute" to measure; there are all_gather, `},
+		{"beside", Options{Beside: []string{"permute"}},
+			`there is no collective "permute" to measure; there are all_gather, `},
 		{"beside", Options{Algorithms: []string{"magic"}}, `there is no algorithm "magic"; there are staged, `},
 		{"beside", Options{CTAs: []int{-2}}, "-2 CTAs"},
 		{"beside", Options{SMs: []int{-1}}, "-1 SMs"},
@@ -176,7 +179,8 @@ func TestRefusedStrategy(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := rep.Layers[0].Strategies
-	if len(got) != 3 || got[0].Refused != "" || got[0].Against != nil || got[1].Refused != "" || got[1].Against == nil || got[2].Refused == "" {
+	if len(got) != 3 || got[0].Refused != "" || got[0].Against != nil || got[1].Refused != "" ||
+		got[1].Against == nil || got[2].Refused == "" {
 		t.Errorf("got %+v", got)
 	}
 	if got[2].Verdict != "" || got[2].Time.Median != 0 {
@@ -222,16 +226,19 @@ func TestGraphs(t *testing.T) {
 	for _, x := range j.report.P2P {
 		got = append(got, fmt.Sprint(x.Form, " ", x.Issue, " ", x.TwoWay != nil))
 	}
-	if diff := cmp.Diff([]string{"put eager true", "put graph false", "get eager true", "get graph false"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"put eager true", "put graph false", "get eager true", "get graph false"},
+		got); diff != "" {
 		t.Error(diff)
 	}
 	if err := j.hostCosts(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(j.report.Host); n != 9 || j.report.Host[1].Issued != "traced" || j.report.Host[2].Issued != "graph" || j.report.Host[2].Refused != "" {
+	if n := len(j.report.Host); n != 9 || j.report.Host[1].Issued != "traced" || j.report.Host[2].Issued != "graph" ||
+		j.report.Host[2].Refused != "" {
 		t.Errorf("got %+v", j.report.Host)
 	}
-	if _, err := j.hostCost(context.Background(), kernelText(2, 0), kernelText(2, 10), 2, 20, exec.Options{Graph: true}); err != nil {
+	if _, err := j.hostCost(context.Background(), kernelText(2, 0), kernelText(2, 10), 2, 20,
+		exec.Options{Graph: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -250,7 +257,8 @@ func (guessWorld) Guesses() []string { return []string{"8x4x8 bf16", "4x4x8 bf16
 
 // TestLayerGuesses: a layer whose products run by a guess says which.
 func TestLayerGuesses(t *testing.T) {
-	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}}, machine: guesser{replayer{cpu.New(cpu.Options{})}}, report: &Report{}}
+	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}},
+		machine: guesser{replayer{cpu.New(cpu.Options{})}}, report: &Report{}}
 	if err := j.layers(context.Background(), agGEMM); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +266,8 @@ func TestLayerGuesses(t *testing.T) {
 		t.Error(diff)
 	}
 	var text strings.Builder
-	if err := j.report.WriteText(&text); err != nil || strings.Count(text.String(), "sequential: product 8x4x8 bf16 by a guess: no memory ") != 1 {
+	if err := j.report.WriteText(&text); err != nil ||
+		strings.Count(text.String(), "sequential: product 8x4x8 bf16 by a guess: no memory ") != 1 {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }
@@ -287,7 +296,8 @@ func (m noRoom) Caps() device.Caps { return replayer(m).Caps() }
 
 // TestWithoutGraph: what fails by graph alone is said, and the rest measured.
 func TestWithoutGraph(t *testing.T) {
-	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}}, machine: noRoom{cpu.New(cpu.Options{})}, report: &Report{}}
+	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}},
+		machine: noRoom{cpu.New(cpu.Options{})}, report: &Report{}}
 	if err := j.layers(context.Background(), agGEMM); err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +311,8 @@ func TestWithoutGraph(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	var text strings.Builder
-	if err := j.report.WriteText(&text); err != nil || !strings.Contains(text.String(), "sequential by graph: ") || !strings.Contains(text.String(), "kernel on 1 ranks, graph: ") {
+	if err := j.report.WriteText(&text); err != nil || !strings.Contains(text.String(), "sequential by graph: ") ||
+		!strings.Contains(text.String(), "kernel on 1 ranks, graph: ") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }

@@ -15,8 +15,9 @@ import (
 // TestBesideTeams wants a machine's own launches measured beside the product,
 // with the blocks asked for, and those with wrong results never.
 func TestBesideTeams(t *testing.T) {
-	rep, err := Run(context.Background(), "beside", Options{Machine: "abacus-with-teams", Ranks: 3, Rounds: 2, Sizes: []int64{6000},
-		Shapes: []Shape{{40, 24, 32}}, CTAs: []int{0, 4, -1}, SMs: []int{0, 7}})
+	rep, err := Run(context.Background(), "beside",
+		Options{Machine: "abacus-with-teams", Ranks: 3, Rounds: 2, Sizes: []int64{6000},
+			Shapes: []Shape{{40, 24, 32}}, CTAs: []int{0, 4, -1}, SMs: []int{0, 7}})
 	if err == nil && len(rep.Beside.Collectives) != 5 {
 		t.Fatalf("%d collectives", len(rep.Beside.Collectives))
 	}
@@ -25,7 +26,8 @@ func TestBesideTeams(t *testing.T) {
 	}
 	b := rep.Beside
 	var text bytes.Buffer
-	if err := rep.WriteText(&text); err != nil || len(b.Guesses) != 1 || strings.Count(text.String(), "\nproduct 40x24x32 bf16 by a guess") != 1 {
+	if err := rep.WriteText(&text); err != nil || len(b.Guesses) != 1 ||
+		strings.Count(text.String(), "\nproduct 40x24x32 bf16 by a guess") != 1 {
 		t.Errorf("%v, guesses %q, told in\n%s", err, b.Guesses, &text)
 	}
 	if len(b.GEMMs) != 2 || b.GEMMs[1].SMs != 7 || b.GEMMs[0].Slowdown.Median != 1 {
@@ -40,18 +42,21 @@ func TestBesideTeams(t *testing.T) {
 				}
 				continue
 			}
-			if w.Refused != "" || w.Wrong != 0 || w.Checked == 0 || w.Alone.Median <= 0 || w.OfBest <= 0 || w.OfBest > 1 || len(w.Pairs) != 2 {
+			if w.Refused != "" || w.Wrong != 0 || w.Checked == 0 || w.Alone.Median <= 0 || w.OfBest <= 0 ||
+				w.OfBest > 1 || len(w.Pairs) != 2 {
 				t.Errorf("%s: %+v", c.Op, w)
 				continue
 			}
-			if want := []int{0, 4, 0}[k]; w.Tuning.Blocks != want || w.Tuning.Algo == "wrong" || w.CTAs == 0 && w.Tuning.Algo != "direct" {
+			if want := []int{0, 4, 0}[k]; w.Tuning.Blocks != want || w.Tuning.Algo == "wrong" || w.CTAs == 0 &&
+				w.Tuning.Algo != "direct" {
 				t.Errorf("%s with %d blocks by %+v", c.Op, w.CTAs, w.Tuning)
 			}
 			if n := len(w.Dropped); n == 0 && w.CTAs == 4 || n > 0 && w.CTAs == 0 {
 				t.Errorf("%s with %d blocks leaves out %q", c.Op, w.CTAs, w.Dropped)
 			}
 			for _, d := range w.Dropped {
-				if name, _, _ := strings.Cut(d, " "); strings.Trim(name, ":") != "wrong" || !strings.HasSuffix(d, " elements of its result are wrong") {
+				if name, _, _ := strings.Cut(d, " "); strings.Trim(name, ":") != "wrong" ||
+					!strings.HasSuffix(d, " elements of its result are wrong") {
 					t.Errorf("%s with %d blocks leaves out %q", c.Op, w.CTAs, d)
 				}
 			}
@@ -120,7 +125,8 @@ func TestBesideText(t *testing.T) {
 		Collectives: []BesideCollective{{Op: "all_reduce", Bytes: 64 << 20, Best: 360, Ways: []BesideWay{
 			{CTAs: 8, Tuning: device.Tuning{Algo: "push", Blocks: 8, Threads: 512}, Alone: f(330), OfBest: 330.0 / 360,
 				Pairs: []BesidePair{{0, f(1.2), f(300), 1}, {124, f(1.07), f(320), 0.95}}},
-			{CTAs: 16, Refused: "no algorithm takes it so", Dropped: []string{"pull 16×512: 3 elements of its result are wrong"}},
+			{CTAs: 16, Refused: "no algorithm takes it so",
+				Dropped: []string{"pull 16×512: 3 elements of its result are wrong"}},
 		}}}}}
 	var b bytes.Buffer
 	if err := rep.WriteText(&b); err != nil {

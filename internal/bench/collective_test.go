@@ -23,7 +23,8 @@ func TestCollectivesAreRight(t *testing.T) {
 			continue
 		}
 		for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I32} {
-			o := Options{Ranks: 3, Rounds: 1, Algorithms: []string{"all"}, DType: dt, Sizes: []int64{12, 4000, 300_004}, Cold: dt == ir.F32}
+			o := Options{Ranks: 3, Rounds: 1, Algorithms: []string{"all"}, DType: dt, Sizes: []int64{12, 4000, 300_004},
+				Cold: dt == ir.F32}
 			if o.Cold {
 				o.Sizes = o.Sizes[:2]
 			}
@@ -40,7 +41,8 @@ func TestCollectivesAreRight(t *testing.T) {
 						continue
 					}
 					if w.Wrong != 0 || w.Checked == 0 || w.Best() <= 0 {
-						t.Errorf("%s %s of %d bytes by %s: %d wrong of %d, %v µs", b.name, dt, row.Bytes, w.Algorithm, w.Wrong, w.Checked, w.Best())
+						t.Errorf("%s %s of %d bytes by %s: %d wrong of %d, %v µs", b.name, dt, row.Bytes, w.Algorithm,
+							w.Wrong, w.Checked, w.Best())
 					}
 				}
 			}
@@ -52,13 +54,18 @@ func TestCollectivesAreRight(t *testing.T) {
 func someReport() *Report {
 	f := func(v float64) *contest.Figure { return &contest.Figure{Median: v, Spread: 0.1} }
 	way := func(name, by string, us float64) contest.Way {
-		return contest.Way{Algorithm: name, Tuning: device.Tuning{Algo: name, Blocks: 24, Threads: 512}, By: by, Graph: f(us), Eager: f(us + 3), Checked: 10}
+		return contest.Way{Algorithm: name, Tuning: device.Tuning{Algo: name, Blocks: 24, Threads: 512}, By: by,
+			Graph: f(us), Eager: f(us + 3), Checked: 10}
 	}
-	return &Report{Bench: "allreduce", Machine: "cuda", Ranks: 4, Method: []string{"by hand"}, Wire: f(396), Table: &TableUse{From: "shipped", Hash: "0123456789ab"},
+	return &Report{Bench: "allreduce", Machine: "cuda", Ranks: 4, Method: []string{"by hand"}, Wire: f(396),
+		Table: &TableUse{From: "shipped", Hash: "0123456789ab"},
 		Collectives: []Collective{
-			{Op: "all_reduce", DType: "bf16", Bytes: 32 * rowBytes, Bound: 2, Ways: []contest.Way{way("pull-push", "table", 8.2), way("nccl", "asked", 14.4), {Algorithm: "magic", Refused: "no wand"}},
+			{Op: "all_reduce", DType: "bf16", Bytes: 32 * rowBytes, Bound: 2,
+				Ways: []contest.Way{way("pull-push", "table", 8.2), way("nccl", "asked", 14.4),
+					{Algorithm: "magic", Refused: "no wand"}},
 				Peers: map[string]float64{"torch two-shot": 9.84}},
-			{Op: "all_reduce", DType: "bf16", Bytes: 64 * rowBytes, Bound: 4, Ways: []contest.Way{way("pull-push", "table", 20), way("nccl", "asked", 18.1)}},
+			{Op: "all_reduce", DType: "bf16", Bytes: 64 * rowBytes, Bound: 4,
+				Ways: []contest.Way{way("pull-push", "table", 20), way("nccl", "asked", 18.1)}},
 		}}
 }
 
@@ -128,13 +135,15 @@ func TestCollectiveText(t *testing.T) {
 // TestLayerPeers wants figures of peers under the layers of their shape.
 func TestLayerPeers(t *testing.T) {
 	o := tiny("ag-gemm")
-	o.Peers = []contest.Peer{{Op: "ag-gemm", Name: "torch fused", Ranks: 2, Shape: "24x20x12", Micros: 1.25}, {Op: "gemm-rs", Name: "other", Ranks: 2, Shape: "24x20x12", Micros: 2}}
+	o.Peers = []contest.Peer{{Op: "ag-gemm", Name: "torch fused", Ranks: 2, Shape: "24x20x12", Micros: 1.25},
+		{Op: "gemm-rs", Name: "other", Ranks: 2, Shape: "24x20x12", Micros: 2}}
 	rep, err := Run(context.Background(), "ag-gemm", o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := rep.WriteText(&b); err != nil || !strings.Contains(b.String(), "\npeers, µs: torch fused 1.2\n") || strings.Contains(b.String(), "other") {
+	if err := rep.WriteText(&b); err != nil || !strings.Contains(b.String(), "\npeers, µs: torch fused 1.2\n") ||
+		strings.Contains(b.String(), "other") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 	if _, err := Run(context.Background(), "p2p", Options{Peers: o.Peers}); !errors.Is(err, contest.ErrUsage) {

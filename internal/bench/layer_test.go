@@ -18,10 +18,12 @@ import (
 )
 
 func TestParseShape(t *testing.T) {
-	if s, err := ParseShape("8192x28672x1"); err != nil || s != (Shape{8192, 28672, 1}) || s.String() != "8192x28672x1" {
+	if s, err := ParseShape("8192x28672x1"); err != nil || s != (Shape{8192, 28672, 1}) ||
+		s.String() != "8192x28672x1" {
 		t.Errorf("got %v, %v", s, err)
 	}
-	for _, text := range []string{"", "1x2", "1x2x", "1x2x3x4", "1x2x3 ", "0x1x1", "-1x2x3", "1x2x99999999", "axbxc", "1 x2x3."} {
+	for _, text := range []string{"", "1x2", "1x2x", "1x2x3x4", "1x2x3 ", "0x1x1", "-1x2x3", "1x2x99999999", "axbxc",
+		"1 x2x3."} {
 		if s, err := ParseShape(text); !errors.Is(err, contest.ErrUsage) {
 			t.Errorf("%q: got %v, %v", text, s, err)
 		}
@@ -44,7 +46,8 @@ func TestTextRepeats(t *testing.T) {
 				want *= 3 // a block for each rank
 			}
 			if alone != 3*layerRepeats || behind != alone || layers != want {
-				t.Errorf("%s, %s: %d and %d products alone, %d in layers; want %d and %d", k.name, strategy, alone, behind, layers, 3*layerRepeats, want)
+				t.Errorf("%s, %s: %d and %d products alone, %d in layers; want %d and %d", k.name, strategy, alone,
+					behind, layers, 3*layerRepeats, want)
 			}
 		}
 	}
@@ -55,7 +58,8 @@ func products(p *plan.Plan, lines [2]int32) int {
 	n := 0
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
-		if line := p.Sites[c.Site].Pos.Line; c.Kind == plan.Compute && c.Op == ir.OpLinear && line >= lines[0] && line <= lines[1] {
+		if line := p.Sites[c.Site].Pos.Line; c.Kind == plan.Compute && c.Op == ir.OpLinear && line >= lines[0] &&
+			line <= lines[1] {
 			n++
 		}
 	}
@@ -66,7 +70,8 @@ func products(p *plan.Plan, lines [2]int32) int {
 // the lines, whatever lies between; a wait before them does not. Of the layers it
 // is from the end of the one in front of them.
 func TestWindow(t *testing.T) {
-	p := &plan.Plan{Ranks: 2, Sites: []plan.Site{{Pos: ir.Pos{Line: 3}}, {Pos: ir.Pos{Line: 5}}, {Pos: ir.Pos{Line: 6}}},
+	p := &plan.Plan{Ranks: 2, Sites: []plan.Site{{Pos: ir.Pos{Line: 3}}, {Pos: ir.Pos{Line: 5}},
+		{Pos: ir.Pos{Line: 6}}},
 		Cmds: []plan.Cmd{{Site: 0}, {Site: 1}, {Site: 2}, {Site: 1, Rank: 1}, {Site: 2, Rank: 1}}}
 	c := &candidate{plan: p}
 	tr := &trace.Trace{Ranks: 2, Events: []trace.Event{
@@ -185,7 +190,8 @@ func TestRound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, list := range map[string][]float64{"GEMM alone": c.gemm, "eager": c.eager, "over": c.over, "graph": c.graphTime, "graph over": c.graphBound} {
+	for name, list := range map[string][]float64{"GEMM alone": c.gemm, "eager": c.eager, "over": c.over,
+		"graph": c.graphTime, "graph over": c.graphBound} {
 		if len(list) != 2 || !(slices.Min(list) > 0) {
 			t.Errorf("%s: %v", name, list)
 		}

@@ -25,7 +25,8 @@ func TestReadPeers(t *testing.T) {
 	if diff := cmp.Diff(map[string]float64{"nccl": 7.5, "nccl, eager": 20}, got); diff != "" {
 		t.Error(diff)
 	}
-	for _, bad := range []string{"", "no figures\n", "{\n", `{"op": "all_reduce", "name": "x", "ranks": 2}`, `{"op": "all_reduce", "ranks": 2, "us": 1}`} {
+	for _, bad := range []string{"", "no figures\n", "{\n", `{"op": "all_reduce", "name": "x", "ranks": 2}`,
+		`{"op": "all_reduce", "ranks": 2, "us": 1}`} {
 		if _, err := contest.ReadPeers(strings.NewReader(bad)); !errors.Is(err, contest.ErrUsage) {
 			t.Errorf("%q: %v", bad, err)
 		}

@@ -35,7 +35,8 @@ func answering(t *testing.T, dir, answer string, questions int) func() []string 
 				q, _ := os.ReadFile(ask)
 				asked = append(asked, strings.TrimSpace(string(q)))
 				at := strings.TrimSuffix(ask, ".ask")
-				_ = os.WriteFile(at+".lines", []byte(strings.ReplaceAll(answer, "US", fmt.Sprint(100+len(asked)))), 0o600)
+				_ = os.WriteFile(at+".lines", []byte(strings.ReplaceAll(answer, "US", fmt.Sprint(100+len(asked)))),
+					0o600)
 				_ = os.Rename(at+".lines", at+".answer")
 			}
 		}
@@ -59,14 +60,17 @@ func TestTurns(t *testing.T) {
 	}
 	// Of five answers to each shape the first two were to warm up.
 	peer := func(name, shape string, us, spread float64) contest.Peer {
-		return contest.Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: "eager", Micros: us, Spread: spread}
+		return contest.Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: "eager",
+			Micros: us, Spread: spread}
 	}
-	peers := []contest.Peer{peer("fused", "24x20x12", 104, 1), peer("GEMM alone", "24x20x12", 7, 0), peer("fused", "8x4x4", 109, 1), peer("GEMM alone", "8x4x4", 7, 0)}
+	peers := []contest.Peer{peer("fused", "24x20x12", 104, 1), peer("GEMM alone", "24x20x12", 7, 0),
+		peer("fused", "8x4x4", 109, 1), peer("GEMM alone", "8x4x4", 7, 0)}
 	if !slices.Equal(rep.Peers, peers) {
 		t.Errorf("got %v", rep.Peers)
 	}
 	var text bytes.Buffer
-	if err := rep.WriteText(&text); err != nil || !strings.Contains(text.String(), "peers, µs: fused 104.0 ±1.0; GEMM alone 7.0\n") {
+	if err := rep.WriteText(&text); err != nil ||
+		!strings.Contains(text.String(), "peers, µs: fused 104.0 ±1.0; GEMM alone 7.0\n") {
 		t.Errorf("%v\n%s", err, &text)
 	}
 }

@@ -20,7 +20,8 @@ func apart(n int, between string) string {
 	for i := range n {
 		fmt.Fprintf(&b, ", %%x%d: f32[6/tp, 6]", i)
 	}
-	b.WriteString(", %w: f32[6/tp, 6], %u: f32[6, 6/tp]) -> (f32[6, 6/tp]" + strings.Repeat(", f32[6, 6/tp]", n-1) + ") {\n")
+	b.WriteString(", %w: f32[6/tp, 6], %u: f32[6, 6/tp]) -> (f32[6, 6/tp]" + strings.Repeat(", f32[6, 6/tp]",
+		n-1) + ") {\n")
 	var ys []string
 	for i := range n {
 		if i > 0 {
@@ -53,7 +54,8 @@ func TestGathersAhead(t *testing.T) {
 				}
 				// That blocks wait for main keeps them from leaving earlier yet, whether or
 				// not what peers have told implies it.
-				ds := slices.DeleteFunc(needless(t, c, res, st), func(d *ir.Diagnostic) bool { return strings.HasSuffix(d.Message, "without wait main") })
+				ds := slices.DeleteFunc(needless(t, c, res, st),
+					func(d *ir.Diagnostic) bool { return strings.HasSuffix(d.Message, "without wait main") })
 				if len(ds) > 0 {
 					t.Errorf("%s, %d layers, %s: %s\n%s", name, n, st, ds.String(), res.Program)
 				}
@@ -78,7 +80,8 @@ func TestWhatGoesAhead(t *testing.T) {
 			"00 000 11 22 111 222"},
 	} {
 		info := check(t, c.source)
-		res, err := lower.Run(info.Prog, lower.Options{Choose: always(lower.Strategy{Kind: lower.Exchange, Ahead: true})})
+		res, err := lower.Run(info.Prog,
+			lower.Options{Choose: always(lower.Strategy{Kind: lower.Exchange, Ahead: true})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +143,8 @@ func TestAutoGoesAhead(t *testing.T) {
 	for _, c := range []struct {
 		m, n, k int64
 		ahead   bool
-	}{{2048, 28672, 8192, true}, {2048, 8192, 28672, true}, {8192, 28672, 8192, false}, {8192, 8192, 28672, false}, {8192, 10240, 8192, false}} {
+	}{{2048, 28672, 8192, true}, {2048, 8192, 28672, true}, {8192, 28672, 8192, false}, {8192, 8192, 28672, false},
+		{8192, 10240, 8192, false}} {
 		dims := ir.Binding{Dims: map[string]int64{"M": c.m, "N": c.n, "K": c.k}}
 		u, err := Build(info, Options{Strategy: Auto, Machine: described})
 		if err != nil {

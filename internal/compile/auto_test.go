@@ -171,7 +171,8 @@ func TestAutoRunsRight(t *testing.T) {
 		}
 		c.run(t, res, 1)
 	}
-	if _, err := Build(c.info, Options{Strategy: Auto, Machine: "abacus"}); err == nil || !strings.Contains(err.Error(), "there are cpu, h200x4") {
+	if _, err := Build(c.info, Options{Strategy: Auto, Machine: "abacus"}); err == nil ||
+		!strings.Contains(err.Error(), "there are cpu, h200x4") {
 		t.Errorf("a machine that there is not: %v", err)
 	}
 }
@@ -184,7 +185,8 @@ func TestUnfit(t *testing.T) {
 	}
 	_, err = u.Plan(ir.Binding{Func: "row", Dims: map[string]int64{"T": 10, "H": 4, "F": 8}})
 	ds, ok := err.(ir.Diagnostics)
-	if !ok || len(ds) != 1 || !strings.Contains(ds.String(), "strategy exchange does not fit these dims") || !strings.Contains(ds.String(), "help: take chunked") {
+	if !ok || len(ds) != 1 || !strings.Contains(ds.String(), "strategy exchange does not fit these dims") ||
+		!strings.Contains(ds.String(), "help: take chunked") {
 		t.Errorf("%v", err)
 	}
 }

@@ -51,7 +51,8 @@ func f(%x: f32[8, 4], %acc: inout f32[8, 4]) {
 			{"2", "3", "%j > 0", true},
 			{"2", "3", "rank(tp) >= 0", true},
 		} {
-			source := strings.NewReplacer("LOW", form.low, "HIGH", form.high, "CONDITION", form.condition, "STATEMENT", statement).Replace(program)
+			source := strings.NewReplacer("LOW", form.low, "HIGH", form.high, "CONDITION", form.condition, "STATEMENT",
+				statement).Replace(program)
 			err := buildAndPlan(source)
 			switch {
 			case form.runs && err == nil:

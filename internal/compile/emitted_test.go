@@ -112,11 +112,13 @@ func TestPredictedIsEmitted(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 		for _, p := range e.Pairs {
-			i := slices.IndexFunc(res.Choices, func(c lower.Choice) bool { return c.Pair.Pos.Line == p.Line && c.Pair.Value == p.Value })
+			i := slices.IndexFunc(res.Choices,
+				func(c lower.Choice) bool { return c.Pair.Pos.Line == p.Line && c.Pair.Value == p.Value })
 			f := res.Program.Func(res.Choices[i].Pair.Func)
 			kind, _, _ := strings.Cut(p.Chosen, "(")
 			if got := emitted(f, p.Value); got != kind {
-				t.Fatalf("under %s, %%%s is predicted by %s and emitted by %s\n%s\n%s", strategy, p.Value, p.Chosen, got, source, res.Program)
+				t.Fatalf("under %s, %%%s is predicted by %s and emitted by %s\n%s\n%s", strategy, p.Value, p.Chosen,
+					got, source, res.Program)
 			}
 			for _, s := range p.Strategies {
 				if s.Strategy == "ahead" && strategy == "ahead" && kind != "ahead" {
@@ -127,7 +129,8 @@ func TestPredictedIsEmitted(t *testing.T) {
 		}
 	}
 	named := []string{"sequential", "chunked", "chunked(3)", "exchange", "exchange(2)", "ahead", Auto}
-	for _, between := range []string{"", "  barrier over=tp\n", "  %c# = all_to_all %x0, over=tp, split=1, concat=0\n", "  %h# = transpose %y0, perm=(0, 1)\n  %d#: f32[6/tp, 6] = linear %h#, %u\n"} {
+	for _, between := range []string{"", "  barrier over=tp\n", "  %c# = all_to_all %x0, over=tp, split=1, concat=0\n",
+		"  %h# = transpose %y0, perm=(0, 1)\n  %d#: f32[6/tp, 6] = linear %h#, %u\n"} {
 		for n := 1; n <= 4; n++ {
 			for _, st := range named {
 				judge(t, apart(n, between), st)

@@ -13,7 +13,8 @@ import (
 )
 
 // exchanges are the forms of exchange that the tests use.
-var exchanges = []lower.Strategy{{Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3}}
+var exchanges = []lower.Strategy{{Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true},
+	{Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3}}
 
 // TestExchangeAnywhere exchanges pairs where no other pair may serve them: in
 // loops that run never, once and often, in branches that all ranks
@@ -25,19 +26,25 @@ func TestExchangeAnywhere(t *testing.T) {
 	const accumulate = "    %yl = local %y\n    add %acc, %yl into %acc\n"
 	const reduce = "    %p = linear %x, %w\n    %y: f32[T/tp, K] = add %p, %r\n"
 	loop := func(times string) string {
-		return head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n  for %i in 0.." + times + " {\n" + gather + accumulate + "  }\n}\n"
+		return head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n  for %i in 0.." + times +
+			" {\n" + gather + accumulate + "  }\n}\n"
 	}
 	sources := map[string]string{
 		"beside a loop": head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n" +
-			strings.ReplaceAll(gather+accumulate, "%g", "%g0") + "  for %i in 0..0 {\n" + strings.NewReplacer("%g", "%g1", "%yl", "%yl1", "%y ", "%y1 ", "local %y", "local %y1").Replace(gather+accumulate) + "  }\n}\n",
-		"in a branch": head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n  if T == 24 {\n" + gather + accumulate + "  }\n}\n",
+			strings.ReplaceAll(gather+accumulate, "%g", "%g0") + "  for %i in 0..0 {\n" + strings.NewReplacer("%g",
+			"%g1", "%yl", "%yl1", "%y ", "%y1 ", "local %y", "local %y1").Replace(gather+accumulate) + "  }\n}\n",
+		"in a branch": head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n  if T == 24 {\n" +
+			gather + accumulate + "  }\n}\n",
 		"in a branch of a loop": head + "func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {\n  for %i in 0..3 {\n  if %i != 1 {\n" +
 			gather + accumulate + "  }\n  }\n}\n",
-		"two axes":                head + "func f(%x: f32[T/(dp, tp), K], %w: f32[K, K]) -> f32[T, K] {\n" + gather + "  return %y\n}\n",
-		"two axes, the other way": head + "func f(%x: f32[T/(tp, dp), K], %w: f32[K, K]) -> f32[T, K] {\n" + gather + "  return %y\n}\n",
+		"two axes": head + "func f(%x: f32[T/(dp, tp), K], %w: f32[K, K]) -> f32[T, K] {\n" + gather +
+			"  return %y\n}\n",
+		"two axes, the other way": head + "func f(%x: f32[T/(tp, dp), K], %w: f32[K, K]) -> f32[T, K] {\n" + gather +
+			"  return %y\n}\n",
 		"two of three axes, inside": "mesh a[2] b[2] c[2]\nfunc f(%x: f32[2, 8/(a, c), 4/b], %w: f32[4, 4/b]) -> f32[2, 8, 4] {\n" +
 			"  %g: f32[2, 8, 4/b] = reshard %x\n  %y = linear %g, %w\n  return %y\n}\n",
-		"scattered over two axes": head + "func f(%x: f32[T, K/(dp, tp)], %w: f32[K, K/(dp, tp)], %r: f32[T/(dp, tp), K]) -> f32[T/(dp, tp), K] {\n" +
+		"scattered over two axes": head +
+			"func f(%x: f32[T, K/(dp, tp)], %w: f32[K, K/(dp, tp)], %r: f32[T/(dp, tp), K]) -> f32[T/(dp, tp), K] {\n" +
 			"  %y: f32[T/(dp, tp), K] = linear %x, %w\n  %z = add %y, %r\n  return %z\n}\n",
 		"reduced over two axes": head + "func f(%x: f32[T, K/(dp, tp)], %w: f32[K, K/(dp, tp)], %r: f32[T, K]) -> f32[T, K] {\n" +
 			"  %y: f32[T, K] = linear %x, %w\n  %z = add %y, %r\n  return %z\n}\n",
@@ -47,7 +54,8 @@ func TestExchangeAnywhere(t *testing.T) {
 			"    %y: f32[T, K] = linear %x, %w\n" + accumulate + "  }\n}\n",
 	}
 	for layout, local := range map[string]string{"T/tp, K": "rows", "T, K/tp": "columns"} {
-		sources["a gradient's "+local] = head + "func f(%dy: f32[K/tp, T], %x: f32[K/tp, K], %r: f32[" + layout + "]) -> f32[" + layout + "] {\n" +
+		sources["a gradient's "+local] = head + "func f(%dy: f32[K/tp, T], %x: f32[K/tp, K], %r: f32[" + layout +
+			"]) -> f32[" + layout + "] {\n" +
 			"  %dw: f32[" + layout + "] = matmul %dy, %x, ta=true\n  %s = add %r, %dw\n  return %s\n}\n"
 	}
 	for _, n := range []int{0, 1, 2, 5} {
@@ -89,7 +97,8 @@ func needless(t *testing.T, c *testCase, res *lower.Result, st lower.Strategy) i
 	}
 	r := verify.Plan(p, verify.Options{Prog: res.Info.Prog, Redundant: true})
 	return slices.DeleteFunc(r.Diagnostics(res.Info.Prog), func(d *ir.Diagnostic) bool {
-		return st.Kind == lower.Exchange && strings.Contains(d.Message, "without wait %") && strings.HasSuffix(d.Message, ".s")
+		return st.Kind == lower.Exchange && strings.Contains(d.Message, "without wait %") &&
+			strings.HasSuffix(d.Message, ".s")
 	})
 }
 
@@ -99,7 +108,8 @@ func needless(t *testing.T, c *testCase, res *lower.Result, st lower.Strategy) i
 // first ones.
 func TestGatherBuffersTakeTurns(t *testing.T) {
 	for _, st := range exchanges {
-		for form, source := range map[string]func(int64) string{"called": calledLayers, "written out": writtenLayers, "reduced for all": reducedLayers, "in a loop": loopedLayers, "apart": layersApart} {
+		for form, source := range map[string]func(int64) string{"called": calledLayers, "written out": writtenLayers,
+			"reduced for all": reducedLayers, "in a loop": loopedLayers, "apart": layersApart} {
 			var before int64
 			for _, n := range []int64{4, 8, 32} {
 				u, err := Build(check(t, source(n)), Options{Strategy: st.String()})
@@ -211,12 +221,14 @@ func places(p *plan.Plan, suffix string) int64 {
 func TestWhatFollowsASum(t *testing.T) {
 	for name, c := range map[string]struct{ source, pair string }{
 		"cast": {"mesh tp[2]\nfunc f(%x: bf16[4, 6/tp], %w: bf16[4, 6/tp], %r: f32[4, 4]) -> f32[4, 4] {\n" +
-			"  %y = linear %x, %w\n  %z: f32[4, 4] = cast %y\n  %a = add %r, %z\n  return %a\n}\n", "linear + all_reduce + cast, add"},
+			"  %y = linear %x, %w\n  %z: f32[4, 4] = cast %y\n  %a = add %r, %z\n  return %a\n}\n",
+			"linear + all_reduce + cast, add"},
 		"inner rows": {"mesh tp[2]\nfunc f(%x: bf16[3, 4, 6/tp], %w: bf16[4, 6/tp], %r: f32[3, 4/tp, 4], %n: f32[4]) -> f32[3, 4/tp, 4] {\n" +
 			"  %y: bf16[3, 4/tp, 4] = linear %x, %w\n  %z: f32[3, 4/tp, 4] = cast %y\n  %a = add %z, %r\n  %b = rms_norm %a, %n\n  return %b\n}\n",
 			"linear + reduce_scatter + cast, add, rms_norm"},
 		"used twice": {"mesh tp[2]\nfunc f(%x: f32[4, 6/tp], %w: f32[4, 6/tp], %r: f32[4, 4], %n: f32[4]) -> (f32[4, 4], f32[4, 4]) {\n" +
-			"  %y = linear %x, %w\n  %a = add %y, %r\n  %b = rms_norm %a, %n\n  return %b, %a\n}\n", "linear + all_reduce + add"},
+			"  %y = linear %x, %w\n  %a = add %y, %r\n  %b = rms_norm %a, %n\n  return %b, %a\n}\n",
+			"linear + all_reduce + add"},
 		"not by rows": {"mesh tp[2]\nfunc f(%x: f32[4, 6/tp], %w: f32[4, 6/tp]) -> f32[4, 4] {\n" +
 			"  %y = linear %x, %w\n  %a = softmax %y, axis=0\n  return %a\n}\n", "linear + all_reduce"},
 		"made in between": {"mesh tp[2]\nfunc f(%x: f32[4, 6/tp], %w: f32[4, 6/tp], %r: f32[4, 4]) -> f32[4, 4] {\n" +
@@ -241,7 +253,8 @@ func TestPairsThatMeet(t *testing.T) {
 	const head = "mesh tp[2]\nfunc f(%x: f32[4/tp, 4], %u: f32[6/tp, 4], %v: f32[6/tp, 4], %d: f32[4, 6/tp]) -> "
 	for name, source := range map[string]string{
 		"two gathers": head + "f32[4, 6/tp] {\n  %a = linear %x, %u\n  %y = relu %x\n  %b = linear %y, %v\n  %c = sub %b, %a\n  return %c\n}\n",
-		"two gathers, and once more": head + "f32[4, 6/tp] {\n  %a = linear %x, %u\n  %y = relu %x\n  %b = linear %y, %v\n  %c = sub %b, %a\n" +
+		"two gathers, and once more": head +
+			"f32[4, 6/tp] {\n  %a = linear %x, %u\n  %y = relu %x\n  %b = linear %y, %v\n  %c = sub %b, %a\n" +
 			"  %e = relu %a\n  %g = add %e, %b\n  %h = mul %g, %c\n  return %h\n}\n",
 		"three gathers": head + "f32[4, 6/tp] {\n  %a = linear %x, %u\n  %y = relu %x\n  %b = linear %y, %v\n  %z = scale %x, by=2\n  %e = linear %z, %u\n" +
 			"  %c = sub %b, %a\n  %g = add %c, %e\n  return %g\n}\n",

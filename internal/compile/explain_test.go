@@ -96,7 +96,8 @@ func TestExplainManyRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Ranks != 1024 || e.Time <= 0 || e.Time > e.Sequential || len(e.Pairs) != 2 || len(e.Pairs[0].Strategies) != len(candidates)-1 { // not ahead: nothing is before
+	if e.Ranks != 1024 || e.Time <= 0 || e.Time > e.Sequential || len(e.Pairs) != 2 ||
+		len(e.Pairs[0].Strategies) != len(candidates)-1 { // not ahead: nothing is before
 		t.Errorf("%d ranks, %v of %v µs, %d pairs", e.Ranks, e.Time, e.Sequential, len(e.Pairs))
 	}
 }
@@ -109,12 +110,14 @@ func TestExplainLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rows, want := range map[int64]bool{256: true, 4e9: false} {
-		e, err := u.Explain(ir.Binding{Func: "mlp", Ranks: 4, Dims: map[string]int64{"T": rows, "H": rows / 64, "F": rows / 16}})
+		e, err := u.Explain(ir.Binding{Func: "mlp", Ranks: 4,
+			Dims: map[string]int64{"T": rows, "H": rows / 64, "F": rows / 16}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var text strings.Builder
-		if err := e.WriteTimeline(&text, 100); err != nil || e.Time <= 0 || (len(e.Timeline) > 0) != want || strings.Contains(text.String(), "No timeline") == want {
+		if err := e.WriteTimeline(&text, 100); err != nil || e.Time <= 0 || (len(e.Timeline) > 0) != want ||
+			strings.Contains(text.String(), "No timeline") == want {
 			t.Errorf("%d rows: %v µs, %d spans, %v\n%s", rows, e.Time, len(e.Timeline), err, text.String())
 		}
 	}
@@ -141,7 +144,8 @@ func TestExplainCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if math.Abs(two.Time-2*one.Time) > 1 || math.Abs(two.Sequential-2*one.Sequential) > 1 || len(two.Pairs) != len(one.Pairs) {
+	if math.Abs(two.Time-2*one.Time) > 1 || math.Abs(two.Sequential-2*one.Sequential) > 1 ||
+		len(two.Pairs) != len(one.Pairs) {
 		t.Errorf("one layer %.0f of %.0f µs, two %.0f of %.0f", one.Time, one.Sequential, two.Time, two.Sequential)
 	}
 }

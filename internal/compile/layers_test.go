@@ -113,7 +113,8 @@ func TestAutoAgainstMeasured(t *testing.T) {
 		case !known:
 			t.Errorf("%s: auto takes %s, which was not measured: %v (%s)", &l, p.Chosen, l.us, l.source)
 		case took > most[l.how]*l.us[best]:
-			t.Errorf("%s: auto takes %s, %.1f µs, and %s took %.1f (%s)", &l, p.Chosen, took, best, l.us[best], l.source)
+			t.Errorf("%s: auto takes %s, %.1f µs, and %s took %.1f (%s)", &l, p.Chosen, took, best, l.us[best],
+				l.source)
 		}
 		text := ""
 		for _, s := range p.Strategies {

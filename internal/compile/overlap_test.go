@@ -22,7 +22,8 @@ import (
 
 // strategies are what the tests choose from.
 var strategies = []lower.Strategy{
-	{}, {Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3},
+	{}, {Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true}, {Kind: lower.Exchange, Chunks: 2},
+	{Kind: lower.Exchange, Chunks: 3},
 	{Kind: lower.Chunked, Chunks: 1}, {Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 3},
 	{Kind: lower.Chunked, Chunks: 5}, {Kind: lower.Chunked, Chunks: 8},
 }
@@ -224,7 +225,8 @@ func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {
 // and a stream that is captured into a graph must be joined all the same.
 func TestNoWaitIsImplied(t *testing.T) {
 	for name, body := range layers {
-		c := &testCase{info: check(t, "mesh dp[1] tp[4]\nfunc f"+body+"\n"), binding: ir.Binding{Dims: map[string]int64{"T": 24, "K": 8, "N": 8}}}
+		c := &testCase{info: check(t, "mesh dp[1] tp[4]\nfunc f"+body+"\n"),
+			binding: ir.Binding{Dims: map[string]int64{"T": 24, "K": 8, "N": 8}}}
 		for _, st := range strategies {
 			res := c.lower(t, always(st))
 			if ds := needless(t, c, res, st); len(ds) > 0 {

@@ -23,7 +23,8 @@ func TestPatterns(t *testing.T) {
 				for i, st := range strategies {
 					res := c.lower(t, always(st))
 					for _, ch := range res.Choices {
-						if applies := p.applies[st.Kind] || st.Kind == lower.Sequential; applies != means(st, ch.Strategy) {
+						if applies := p.applies[st.Kind] ||
+							st.Kind == lower.Sequential; applies != means(st, ch.Strategy) {
 							t.Fatalf("%v is used: %v, want %v: %+v", st, means(st, ch.Strategy), applies, ch)
 						}
 					}
@@ -84,13 +85,19 @@ var patterns = []struct {
 	{"columns of a sum", oneAxis, "func f(%x: bf16[5, 2 * D/d], %w: bf16[2 * D, 2 * D/d]) -> bf16[5, 2 * D/d] {\n  %y = linear %x, %w\n  return %y\n}", both},
 	{"columns of a matmul", oneAxis, "func f(%x: bf16[5, 2 * D/d], %w: bf16[2 * D/d, 2 * D], %r: bf16[5, 2 * D/d]) -> bf16[5, 2 * D/d] {\n" +
 		"  %y: bf16[5, 2 * D/d] = matmul %x, %w\n  %z = add %y, %r\n  return %z\n}", both},
-	{"columns of a matmul of the transposed", oneAxis, "func f(%x: bf16[2 * D/d, 5], %w: bf16[2 * D, 2 * D/d]) -> bf16[5, 2 * D/d] {\n" +
-		"  %y = matmul %x, %w, ta=true, tb=true\n  return %y\n}", exchangeOnly},
-	{"a weight's gradient, rows scattered", oneAxis, "func f(%dy: bf16[2 * D/d, 2 * D], %x: bf16[2 * D/d, 5]) -> bf16[2 * D/d, 5] {\n" +
-		"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
-	{"a weight's gradient, columns scattered", oneAxis, "func f(%dy: bf16[2 * D/d, 5], %x: bf16[2 * D/d, 2 * D]) -> bf16[5, 2 * D/d] {\n" +
-		"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
-	{"a weight's gradient for all", oneAxis, "func f(%dy: bf16[2 * D/d, 2 * D], %x: bf16[2 * D/d, 5]) -> bf16[2 * D, 5] {\n" +
-		"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
-	{"a gather along the contraction", oneAxis, "func f(%x: bf16[5, 2 * D/d], %w: bf16[3, 2 * D]) -> bf16[5, 3] {\n  %y = linear %x, %w\n  return %y\n}", chunkedOnly},
+	{"columns of a matmul of the transposed", oneAxis,
+		"func f(%x: bf16[2 * D/d, 5], %w: bf16[2 * D, 2 * D/d]) -> bf16[5, 2 * D/d] {\n" +
+			"  %y = matmul %x, %w, ta=true, tb=true\n  return %y\n}", exchangeOnly},
+	{"a weight's gradient, rows scattered", oneAxis,
+		"func f(%dy: bf16[2 * D/d, 2 * D], %x: bf16[2 * D/d, 5]) -> bf16[2 * D/d, 5] {\n" +
+			"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
+	{"a weight's gradient, columns scattered", oneAxis,
+		"func f(%dy: bf16[2 * D/d, 5], %x: bf16[2 * D/d, 2 * D]) -> bf16[5, 2 * D/d] {\n" +
+			"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
+	{"a weight's gradient for all", oneAxis,
+		"func f(%dy: bf16[2 * D/d, 2 * D], %x: bf16[2 * D/d, 5]) -> bf16[2 * D, 5] {\n" +
+			"  %dw = matmul %dy, %x, ta=true\n  return %dw\n}", exchangeOnly},
+	{"a gather along the contraction", oneAxis,
+		"func f(%x: bf16[5, 2 * D/d], %w: bf16[3, 2 * D]) -> bf16[5, 3] {\n  %y = linear %x, %w\n  return %y\n}",
+		chunkedOnly},
 }

@@ -167,7 +167,8 @@ func (w *writer) rowOp(x drawn) {
 	case 1:
 		w.emit(x.shape, "rms_norm %%%s, %%%s", x.name, w.param(x.shape[last:]))
 	default:
-		w.emit(x.shape, "layer_norm %%%s, %%%s, %%%s, eps=0.1", x.name, w.param(x.shape[last:]), w.param(x.shape[last:]))
+		w.emit(x.shape, "layer_norm %%%s, %%%s, %%%s, eps=0.1", x.name, w.param(x.shape[last:]),
+			w.param(x.shape[last:]))
 	}
 }
 
@@ -179,7 +180,8 @@ func (w *writer) shapeOp(x drawn) {
 	switch kind := w.pick("shape op", 3); {
 	case kind == 0 && len(x.shape) < 3:
 		out = slices.Insert(out, 0, w.extent())
-		w.emit(out, "broadcast %%%s, shape=(%s)", x.name, strings.Trim(strings.ReplaceAll(fmt.Sprint(out), " ", ", "), "[]"))
+		w.emit(out, "broadcast %%%s, shape=(%s)", x.name,
+			strings.Trim(strings.ReplaceAll(fmt.Sprint(out), " ", ", "), "[]"))
 	case kind == 1 && len(x.shape) > 2:
 		word := []string{"sum", "max", "min", "mean"}[w.pick("reduction", 4)]
 		w.emit(slices.Delete(out, d, d+1), "%s %%%s, axis=%d", word, x.name, d)
@@ -266,5 +268,6 @@ func (w *writer) calls(results int) string {
 		first, second = append(first, "%first"+strconv.Itoa(i)), append(second, "%second"+strconv.Itoa(i))
 	}
 	call := " = call layer " + strings.Join(args, ", ") + "\n"
-	return "  " + strings.Join(first, ", ") + call + "  " + strings.Join(second, ", ") + call + "  return " + strings.Join(second, ", ") + "\n}\n"
+	return "  " + strings.Join(first, ", ") + call + "  " + strings.Join(second,
+		", ") + call + "  return " + strings.Join(second, ", ") + "\n}\n"
 }

@@ -105,7 +105,8 @@ func TestAutoAsksTheTable(t *testing.T) {
 			if c.want != "" && by != c.want {
 				t.Errorf("%s, %s: by %s, want %s", c.what, where, by, c.want)
 			}
-			if e.TableHash != tab.Hash() || !strings.HasSuffix(e.Table, ".json") || !strings.Contains(e.Measured(), e.Table) {
+			if e.TableHash != tab.Hash() || !strings.HasSuffix(e.Table, ".json") ||
+				!strings.Contains(e.Measured(), e.Table) {
 				t.Errorf("%s, %s: by table %s, hash %s", c.what, where, e.Table, e.TableHash)
 			}
 			for i, want := range c.tabled {
@@ -131,7 +132,8 @@ func TestAutoWhereItRuns(t *testing.T) {
 	tune(t, h200s+", elsewhere", ir.OpAllGather, 4, 2)
 	shipped := comm.Shipped()
 	e, _ := chosen(t, Options{Machine: "h200x4", Device: sketcher{name: "cuda", identity: h200s + ", here"}}, "bf16")
-	if e.Table != "shipped" || e.TableHash != shipped.Hash() || e.Measured() != "the shipped table, hash "+shipped.Hash() || !e.Pairs[0].Tabled || !e.Pairs[1].Tabled {
+	if e.Table != "shipped" || e.TableHash != shipped.Hash() ||
+		e.Measured() != "the shipped table, hash "+shipped.Hash() || !e.Pairs[0].Tabled || !e.Pairs[1].Tabled {
 		t.Errorf("on a machine that was not tuned: %+v", e)
 	}
 	found := comm.Found{Table: shipped}
@@ -144,8 +146,11 @@ func TestAutoWhereItRuns(t *testing.T) {
 			t.Errorf("%s: %v µs, the table has %v", op, e.Reshards[i].Time, want)
 		}
 	}
-	for what, o := range map[string]Options{"the CPU machine": {}, "one that is opened first": {Machine: "h200x4", Device: unsketched{}}, "one that fails": {Machine: "h200x4", Device: sketcher{name: "cuda"}}} {
-		if e, _ := chosen(t, o, "bf16"); e.Table != "" || e.TableHash != "" || e.Measured() != "" || e.By(false) != "" || e.Pairs[0].Tabled {
+	for what, o := range map[string]Options{"the CPU machine": {},
+		"one that is opened first": {Machine: "h200x4", Device: unsketched{}},
+		"one that fails":           {Machine: "h200x4", Device: sketcher{name: "cuda"}}} {
+		if e, _ := chosen(t, o, "bf16"); e.Table != "" || e.TableHash != "" || e.Measured() != "" ||
+			e.By(false) != "" || e.Pairs[0].Tabled {
 			t.Errorf("%s: %+v", what, e)
 		}
 	}
@@ -188,8 +193,10 @@ func TestAutoScales(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := 10 + 1024*float64(rows*2048-1<<10)/float64(1<<30-1<<10)
-		if got := e.Reshards[0].Time; math.Abs(got-want) > 1e-6 || math.Abs(e.Time-want) > 1e-6 || math.Abs(simulated(t, u, b)-want) > 1e-6 {
-			t.Errorf("%d rows: %v µs explained, %v in all, %v simulated; want %v", rows, got, e.Time, simulated(t, u, b), want)
+		if got := e.Reshards[0].Time; math.Abs(got-want) > 1e-6 || math.Abs(e.Time-want) > 1e-6 ||
+			math.Abs(simulated(t, u, b)-want) > 1e-6 {
+			t.Errorf("%d rows: %v µs explained, %v in all, %v simulated; want %v", rows, got, e.Time,
+				simulated(t, u, b), want)
 		}
 	}
 }

@@ -52,7 +52,8 @@ func TestReadVLLM(t *testing.T) {
 	got, err := ReadPeers(strings.NewReader(`{"world_size": 4, "dtype": "torch.bfloat16", "hidden_size": 8192, "num_warmup": 5,
   "results": {"64": {"timings": {"pynccl": 0.0181, "ca_1stage": 0.0125}, "speedup_info": "ca_1stage (1.45x)"}, "32": {"timings": {"pynccl": 0.0144}}}}`))
 	at := func(name string, rows int64, us float64) Peer {
-		return Peer{Op: "all_reduce", Name: name, Ranks: 4, Bytes: rows * 8192 * 2, DType: "bf16", Issued: "graph", Micros: us}
+		return Peer{Op: "all_reduce", Name: name, Ranks: 4, Bytes: rows * 8192 * 2, DType: "bf16", Issued: "graph",
+			Micros: us}
 	}
 	want := []Peer{at("pynccl", 32, 14.4), at("ca_1stage", 64, 12.5), at("pynccl", 64, 18.1)}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -63,7 +64,8 @@ func TestReadVLLM(t *testing.T) {
 		`{"dtype": "torch.bfloat16", "hidden_size": 8192, "results": {}}`,
 		`{"world_size": 4, "dtype": "torch.bfloat16", "hidden_size": 8192, "results": {"x": {"timings": {"pynccl": 1}}}}`,
 	} {
-		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "vLLM") {
+		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) ||
+			!strings.Contains(err.Error(), "vLLM") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

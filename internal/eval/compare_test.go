@@ -17,8 +17,9 @@ func TestCompare(t *testing.T) {
 		kind           Kind
 		count          int64
 	}{
-		"equal":             {[]float64{1, 2, 3, 4}, []float64{1, 2, 3, 4}, []float64{0, 0, 0, 0}, Exact, 0},
-		"zeros":             {[]float64{math.Copysign(0, -1), 2, 3, 4}, []float64{0, 2, 3, 4}, []float64{0, 0, 0, 0}, Exact, 0},
+		"equal": {[]float64{1, 2, 3, 4}, []float64{1, 2, 3, 4}, []float64{0, 0, 0, 0}, Exact, 0},
+		"zeros": {[]float64{math.Copysign(0, -1), 2, 3, 4}, []float64{0, 2, 3, 4}, []float64{0, 0, 0, 0},
+			Exact, 0},
 		"within":            {[]float64{1, 2.5, 3, 4}, []float64{1, 2, 3, 4}, []float64{0, 0.5, 0, 0}, Within, 0},
 		"just outside":      {[]float64{1, 2.5, 3, 4}, []float64{1, 2, 3, 4}, []float64{0, 0.4375, 0, 0}, Differs, 1},
 		"exact one differs": {[]float64{1, 2.5, 3, 5}, []float64{1, 2, 3, 4}, []float64{0, 1, 1, 0}, Differs, 1},
@@ -26,7 +27,8 @@ func TestCompare(t *testing.T) {
 		"nan for a number":  {[]float64{1, nan, 3, 4}, []float64{1, 2, 3, 4}, []float64{0, 1e9, 0, 0}, Differs, 1},
 		"number for a nan":  {[]float64{1, 2, 3, 4}, []float64{1, nan, 3, 4}, []float64{0, 1e9, 0, 0}, Differs, 1},
 		"nan for nan":       {[]float64{1, nan, 3, 4}, []float64{1, nan, 3, 4}, []float64{0, 0, 0, 0}, Exact, 0},
-		"no bound":          {[]float64{1, nan, 3, 4}, []float64{1, 2, 3, 4}, []float64{0, math.Inf(1), 0, 0}, Undecided, 0},
+		"no bound": {[]float64{1, nan, 3, 4}, []float64{1, 2, 3, 4}, []float64{0, math.Inf(1), 0, 0},
+			Undecided, 0},
 	} {
 		exact := true
 		for _, e := range c.err {
@@ -76,7 +78,8 @@ func TestUndecided(t *testing.T) {
 			t.Errorf("%s: %v", name, v)
 		}
 	}
-	if v := Compare(tensorOf(t, ir.F32, []int64{0}), &Output{Tensor: tensorOf(t, ir.F32, []int64{0}), Exact: true}); v.Kind != Exact {
+	if v := Compare(tensorOf(t, ir.F32, []int64{0}),
+		&Output{Tensor: tensorOf(t, ir.F32, []int64{0}), Exact: true}); v.Kind != Exact {
 		t.Errorf("nothing: %v", v)
 	}
 }

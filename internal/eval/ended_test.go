@@ -37,8 +37,10 @@ func TestEndedAmid(t *testing.T) {
 			t.Errorf("%s: asked %d times: %v", name, whole.times, err)
 		}
 		half := &asked{context.Background(), 0, many / 2}
-		if _, err := Run(half, b, inputsFor(t, b, "ints:1"), Options{}); err != context.Canceled || half.times != half.last {
-			t.Errorf("%s: ended when it was asked %d times, it was asked %d times: %v", name, half.last, half.times, err)
+		if _, err := Run(half, b, inputsFor(t, b, "ints:1"), Options{}); err != context.Canceled ||
+			half.times != half.last {
+			t.Errorf("%s: ended when it was asked %d times, it was asked %d times: %v", name, half.last, half.times,
+				err)
 		}
 	}
 }

@@ -73,7 +73,8 @@ func TestFunctionBound(t *testing.T) {
 						for form, f := range forms {
 							m := simRound(dt, narrow(f(p, q, dt == ir.F64), dt == ir.F64))
 							if math.Abs(m-y.f[i]) > y.e[i] {
-								t.Fatalf("%v %v of %v %v, form %d: a machine holds %v, not %v ±%v", dt, op, p, q, form, m, y.f[i], y.e[i])
+								t.Fatalf("%v %v of %v %v, form %d: a machine holds %v, not %v ±%v", dt, op, p, q, form,
+									m, y.f[i], y.e[i])
 							}
 						}
 					}
@@ -161,7 +162,8 @@ func TestMeanBound(t *testing.T) {
 					for i := range y.len() {
 						for range 20 {
 							if m := simMean(rng, dt, x, i, k, ranks); math.Abs(m-y.f[i]) > y.e[i] {
-								t.Fatalf("%v, %d of %d ranks: a machine holds %v, not %v ±%v", dt, k, ranks, m, y.f[i], y.e[i])
+								t.Fatalf("%v, %d of %d ranks: a machine holds %v, not %v ±%v", dt, k, ranks, m, y.f[i],
+									y.e[i])
 							}
 						}
 					}
@@ -200,7 +202,8 @@ func TestMeanCertified(t *testing.T) {
 		y     float64
 		exact bool
 	}{
-		{[]float64{1, 2}, 1.5, true}, {[]float64{1, 2, 3}, 2, false}, {[]float64{0.5, 0.5}, 0.5, false}, {[]float64{1, 2, 3, 5}, 2.75, true},
+		{[]float64{1, 2}, 1.5, true}, {[]float64{1, 2, 3}, 2, false}, {[]float64{0.5, 0.5}, 0.5, false},
+		{[]float64{1, 2, 3, 5}, 2.75, true},
 	} {
 		x := newArray(ir.BF16, []int64{int64(len(c.vals))})
 		x.f = c.vals

@@ -88,7 +88,8 @@ func doubled(%v: i32[8/tp]) -> i32[8/tp] {
 }
 func f(%x: i32[8/tp], %whole: i32[8]) -> i32[8/tp] {` + c.body + "\n}\n"
 			x := tensorOf(t, ir.I32, []int64{8}, 1, 2, 3, 4, 5, 6, 7, 8)
-			res, err := Run(t.Context(), bind(t, src, ir.Binding{}), map[string]*tensor.Tensor{"x": x, "whole": x}, Options{})
+			res, err := Run(t.Context(), bind(t, src, ir.Binding{}), map[string]*tensor.Tensor{"x": x, "whole": x},
+				Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

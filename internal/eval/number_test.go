@@ -96,7 +96,8 @@ func TestContractionBound(t *testing.T) {
 					}
 					ratio := checkDots(t, rng, y, x, w, k, ranks)
 					if k == 64 && ratio > 1000 {
-						t.Errorf("%v, errors %v, %d ranks: the bound is %.0f times what is seen", dt, errs, ranks, ratio)
+						t.Errorf("%v, errors %v, %d ranks: the bound is %.0f times what is seen", dt, errs, ranks,
+							ratio)
 					}
 				}
 			}
@@ -170,7 +171,8 @@ func TestIntegersCertified(t *testing.T) {
 					t.Fatalf("%v: Σ|a||b| = %v, certified %v", c.dt, abs, certified)
 				}
 				zero := make([]float64, c.k)
-				if m := simDot(rng, c.dt, x.f[p:p+c.k], zero, w.f[q:q+c.k], zero, ranks, ranks > 1); math.Abs(m-y.f[i]) > y.e[i] {
+				if m := simDot(rng, c.dt, x.f[p:p+c.k], zero, w.f[q:q+c.k], zero, ranks,
+					ranks > 1); math.Abs(m-y.f[i]) > y.e[i] {
 					t.Fatalf("%v: a machine holds %v, not %v ±%v", c.dt, m, y.f[i], y.e[i])
 				}
 			}
@@ -216,7 +218,8 @@ func TestReductionBound(t *testing.T) {
 						for range 20 {
 							m := simReduce(rng, dt, red, all, i, anyOrder)
 							if math.Abs(m-y.f[i]) > y.e[i] {
-								t.Fatalf("%v %v of %d, any order %v: a machine holds %v, not %v ±%v", dt, red, n, anyOrder, m, y.f[i], y.e[i])
+								t.Fatalf("%v %v of %d, any order %v: a machine holds %v, not %v ±%v", dt, red, n,
+									anyOrder, m, y.f[i], y.e[i])
 							}
 						}
 					}
@@ -379,7 +382,8 @@ func TestIntegers(t *testing.T) {
 	a, b := newArray(ir.I32, []int64{2}), newArray(ir.I32, []int64{2})
 	a.n = []int64{math.MaxInt32, 1 << 20}
 	b.n = []int64{1, 1 << 20}
-	for op, want := range map[ir.Op]string{ir.OpAdd: "[-2147483648 2097152]", ir.OpMul: "[2147483647 0]", ir.OpSub: "[2147483646 0]"} {
+	for op, want := range map[ir.Op]string{ir.OpAdd: "[-2147483648 2097152]", ir.OpMul: "[2147483647 0]",
+		ir.OpSub: "[2147483646 0]"} {
 		y, err := compute(op, attrs{}, []*array{a, b}, ir.I32, nil, alone)
 		if err != nil || fmt.Sprint(y.n) != want || y.e[0] != 0 {
 			t.Errorf("%v: %v ±%v, want %s; %v", op, y.n, y.e, want, err)

@@ -81,7 +81,8 @@ func row_parallel_chunked(%x: bf16[T, K/tp], %w: bf16[N, K/tp]) -> bf16[T, N] re
 
 // TestRowParallel compares with arithmetic done here, over ranks and shapes.
 func TestRowParallel(t *testing.T) {
-	for _, c := range []struct{ ranks, t, k, n, c int64 }{{1, 3, 5, 2, 2}, {2, 24, 64, 16, 5}, {3, 7, 9, 1, 3}, {4, 1, 4, 3, 4}, {2, 0, 4, 3, 2}} {
+	for _, c := range []struct{ ranks, t, k, n, c int64 }{{1, 3, 5, 2, 2}, {2, 24, 64, 16, 5}, {3, 7, 9, 1, 3},
+		{4, 1, 4, 3, 4}, {2, 0, 4, 3, 2}} {
 		dims := map[string]int64{"T": c.t, "K": c.k, "N": c.n, "C": c.c}
 		for _, fn := range []string{"row_parallel", "row_parallel_chunked"} {
 			for _, spec := range []string{"ints:7", "rand:7"} {
@@ -104,7 +105,8 @@ func TestRowParallel(t *testing.T) {
 						}
 						at := i*c.n + j
 						if off := out.Tensor.Float64(at) - y; off > out.Err[at] || -off > out.Err[at] {
-							t.Fatalf("%s %s %v: element %d is %v, want %v ±%v", fn, spec, c, at, out.Tensor.Float64(at), y, out.Err[at])
+							t.Fatalf("%s %s %v: element %d is %v, want %v ±%v", fn, spec, c, at, out.Tensor.Float64(at),
+								y, out.Err[at])
 						}
 					}
 				}
@@ -177,8 +179,10 @@ func TestCollectives(t *testing.T) {
 		{"all_to_all", "[4]", "all_to_all %x into %y, over=tp", "[8/tp]", []float64{1, 2, 10, 20, 3, 4, 30, 40}},
 		{"broadcast", "[4]", "broadcast %x into %y, over=tp, root=1", "[4]", []float64{10, 20, 30, 40}},
 		{"scatter", "[2]", "scatter %x into %y, over=tp, root=1", "[4/tp]", []float64{10, 20, 30, 40}},
-		{"permute", "[4]", "permute %x into %y, over=tp, to=(rank(tp) + 1) mod 2, from=(rank(tp) + 1) mod 2", "[8/tp]", []float64{10, 20, 30, 40, 1, 2, 3, 4}},
-		{"reduce", "[4]", "fill value=0 into %y\n  reduce %x into %y, over=tp, op=sum, root=1", "[8/tp]", []float64{0, 0, 0, 0, 11, 22, 33, 44}},
+		{"permute", "[4]", "permute %x into %y, over=tp, to=(rank(tp) + 1) mod 2, from=(rank(tp) + 1) mod 2", "[8/tp]",
+			[]float64{10, 20, 30, 40, 1, 2, 3, 4}},
+		{"reduce", "[4]", "fill value=0 into %y\n  reduce %x into %y, over=tp, op=sum, root=1", "[8/tp]",
+			[]float64{0, 0, 0, 0, 11, 22, 33, 44}},
 		{"gather", "[8]", "fill value=0 into %y\n  gather %x into %y, over=tp, root=0", "[16/tp]",
 			[]float64{1, 2, 3, 4, 10, 20, 30, 40, 0, 0, 0, 0, 0, 0, 0, 0}},
 	} {

@@ -30,7 +30,8 @@ func TestRefusals(t *testing.T) {
   %a = alloc f32[4]
   send %x to tp[(rank(tp) + 1) mod 2]
   recv %a from tp[(rank(tp) + 1) mod 2]
-  copy %a into %y`, "deadlock", []string{"rank 0, main: send waits for rank 1 to post the matching recv", "rank 1, main: send waits for rank 0"}},
+  copy %a into %y`, "deadlock", []string{"rank 0, main: send waits for rank 1 to post the matching recv",
+			"rank 1, main: send waits for rank 0"}},
 		{"a rank stays away", `
   %a = alloc f32[4]
   all_reduce %x into %a, over=tp, op=sum
@@ -39,7 +40,8 @@ func TestRefusals(t *testing.T) {
   %c = counter
   if rank(tp) == 1 { wait %c >= 1 }
   barrier over=tp
-  copy %a into %y`, "deadlock", []string{"rank 0, main: barrier waits for rank 1 to reach this barrier", "rank 1, main: wait waits for %c[0]"}},
+  copy %a into %y`, "deadlock", []string{"rank 0, main: barrier waits for rank 1 to reach this barrier",
+			"rank 1, main: wait waits for %c[0]"}},
 		{"crossed collectives", `
   %a = alloc f32[4]
   %s = stream[2]
@@ -132,7 +134,8 @@ func TestInputs(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	loop := bind(t, "func f(%x: f32[4]) -> f32[4] {\n  for %i in 0..100000 { let %j = %i }\n  return %x\n}\n", ir.Binding{})
+	loop := bind(t, "func f(%x: f32[4]) -> f32[4] {\n  for %i in 0..100000 { let %j = %i }\n  return %x\n}\n",
+		ir.Binding{})
 	if _, err := Run(ctx, loop, map[string]*tensor.Tensor{"x": good}, Options{}); err != context.Canceled {
 		t.Errorf("cancelled: %v", err)
 	}

@@ -221,7 +221,8 @@ func TestAttentionBound(t *testing.T) {
 	eachCase(func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string) {
 		const dh, hq, hkv = 4, 4, 2
 		tq := max(1, k-3)
-		q, key, v := randomArray(rng, dt, errs, tq, hq, dh), randomArray(rng, dt, errs, k, hkv, dh), randomArray(rng, dt, errs, k, hkv, dh)
+		q, key, v := randomArray(rng, dt, errs, tq, hq, dh), randomArray(rng, dt, errs, k, hkv, dh),
+			randomArray(rng, dt, errs, k, hkv, dh)
 		for _, causal := range []bool{false, true} {
 			y, err := attention(attrs{causal: causal, scaled: true, value: scalar{f: 0.7}}, []*array{q, key, v}, dt)
 			if err != nil {
@@ -290,7 +291,8 @@ func TestRowsOfNothingKnown(t *testing.T) {
 	}
 	hidden := newArray(ir.F32, []int64{3})
 	hidden.f = []float64{1, math.Inf(-1), 1}
-	if y, err := softmax(0, hidden, ir.F32); err != nil || y.f[1] != 0 || y.f[0] != 0.5 || y.e[0] > 1e-5 || y.e[1] > 1e-5 {
+	if y, err := softmax(0, hidden, ir.F32); err != nil || y.f[1] != 0 || y.f[0] != 0.5 || y.e[0] > 1e-5 ||
+		y.e[1] > 1e-5 {
 		t.Errorf("softmax with a hidden element: %v ±%v, %v", y.f, y.e, err)
 	}
 }

@@ -155,7 +155,8 @@ func f(%%a: %s[4/dp, 8/tp, 3]) -> (%[3]s[3], %[3]s[8/tp, 3], %[3]s[4/tp, 8]) {
 			}
 			for i, got := range floats(res.Outputs[0].Tensor) {
 				if off := math.Abs(got - sums[i]); off > res.Outputs[0].Err[i] {
-					t.Errorf("%s, mesh %v: mean %d is %v ±%v, want %v", dt, mesh, i, got, res.Outputs[0].Err[i], sums[i])
+					t.Errorf("%s, mesh %v: mean %d is %v ±%v, want %v", dt, mesh, i, got, res.Outputs[0].Err[i],
+						sums[i])
 				}
 			}
 		}

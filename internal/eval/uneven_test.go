@@ -34,12 +34,18 @@ func TestUneven(t *testing.T) {
 		n    []float64
 		want string
 	}{
-		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 3, 1, 3}, "[1 2 11 12 13 14 15 16 0 0 1 2 11 12 13 14 15 16 0 0]"},
-		{"all_gatherv %x into %b, over=tp, axis=0, counts=(0, 1)", []float64{9, 9, 9, 9}, "[11 12 0 0 0 0 0 0 0 0 11 12 0 0 0 0 0 0 0 0]"},
-		{"reduce_scatterv %x, %n into %b, over=tp, op=sum", []float64{1, 2, 1, 2}, "[12 14 0 0 0 0 0 0 0 0 16 18 20 22 0 0 0 0 0 0]"},
-		{"reduce_scatterv %x into %b, over=tp, op=max, counts=(0, 2)", []float64{9, 9, 9, 9}, "[0 0 0 0 0 0 0 0 0 0 11 12 13 14 0 0 0 0 0 0]"},
-		{"all_to_allv %x, %n into %b, over=tp", []float64{1, 2, 3, 0}, "[1 2 11 12 13 14 15 16 0 0 3 4 5 6 0 0 0 0 0 0]"},
-		{"all_to_allv %x into %b, over=tp, counts=(rank(tp), 2)", []float64{9, 9, 9, 9}, "[11 12 0 0 0 0 0 0 0 0 1 2 3 4 13 14 15 16 0 0]"},
+		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 3, 1, 3},
+			"[1 2 11 12 13 14 15 16 0 0 1 2 11 12 13 14 15 16 0 0]"},
+		{"all_gatherv %x into %b, over=tp, axis=0, counts=(0, 1)", []float64{9, 9, 9, 9},
+			"[11 12 0 0 0 0 0 0 0 0 11 12 0 0 0 0 0 0 0 0]"},
+		{"reduce_scatterv %x, %n into %b, over=tp, op=sum", []float64{1, 2, 1, 2},
+			"[12 14 0 0 0 0 0 0 0 0 16 18 20 22 0 0 0 0 0 0]"},
+		{"reduce_scatterv %x into %b, over=tp, op=max, counts=(0, 2)", []float64{9, 9, 9, 9},
+			"[0 0 0 0 0 0 0 0 0 0 11 12 13 14 0 0 0 0 0 0]"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{1, 2, 3, 0},
+			"[1 2 11 12 13 14 15 16 0 0 3 4 5 6 0 0 0 0 0 0]"},
+		{"all_to_allv %x into %b, over=tp, counts=(rank(tp), 2)", []float64{9, 9, 9, 9},
+			"[11 12 0 0 0 0 0 0 0 0 1 2 3 4 13 14 15 16 0 0]"},
 	} {
 		res, err := unevenly(t, c.stmt, x, tensorOf(t, ir.I32, []int64{4}, c.n...))
 		if err != nil {
@@ -61,16 +67,24 @@ func TestUnevenRefused(t *testing.T) {
 		me   int
 		want string
 	}{
-		{"all_to_allv %x, %n into %b, over=tp", []float64{1, 1, 0, -2}, 0, "rank 1 of all_to_allv: counts[1] of member 1 of the team is -2"},
-		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 1, 0, 0}, 0, "rank 0 of all_to_allv: the counts [3 1] of member 0 of the team take 4 rows"},
-		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 0, 3, 0}, 0, "rank 0 of all_to_allv: member 0 of the team gets 6 rows"},
-		{"all_to_allv %x, %n into %b, over=tp", []float64{9, 0, 0, 0}, 0, "rank 0 of all_to_allv: counts[0] of member 0 of the team is 9"},
-		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 4, 1, 4}, 0, "rank 1 of all_gatherv: the counts [1 4] of member 1 of the team take 4 rows"},
-		{"all_gatherv %x, %n into %b, over=tp", []float64{3, 3, 3, 3}, 1, "rank 1 of all_gatherv: member 1 of the team gets 6 rows"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{1, 1, 0, -2}, 0,
+			"rank 1 of all_to_allv: counts[1] of member 1 of the team is -2"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 1, 0, 0}, 0,
+			"rank 0 of all_to_allv: the counts [3 1] of member 0 of the team take 4 rows"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{3, 0, 3, 0}, 0,
+			"rank 0 of all_to_allv: member 0 of the team gets 6 rows"},
+		{"all_to_allv %x, %n into %b, over=tp", []float64{9, 0, 0, 0}, 0,
+			"rank 0 of all_to_allv: counts[0] of member 0 of the team is 9"},
+		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 4, 1, 4}, 0,
+			"rank 1 of all_gatherv: the counts [1 4] of member 1 of the team take 4 rows"},
+		{"all_gatherv %x, %n into %b, over=tp", []float64{3, 3, 3, 3}, 1,
+			"rank 1 of all_gatherv: member 1 of the team gets 6 rows"},
 		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 2, 1, 1}, 1, "they must be the same"},
-		{"reduce_scatterv %x, %n into %b, over=tp, op=sum", []float64{2, 2, 2, 2}, 0, "the counts [2 2] of member 0 of the team take 4 rows"},
+		{"reduce_scatterv %x, %n into %b, over=tp, op=sum", []float64{2, 2, 2, 2}, 0,
+			"the counts [2 2] of member 0 of the team take 4 rows"},
 		{"reduce_scatterv %x, %n into %b, over=tp, op=min", []float64{1, 2, 2, 1}, 1, "they must be the same"},
-		{"all_to_allv %x into %b, over=tp, counts=(1, 0 - rank(tp))", nil, 0, "rank 1 of all_to_allv: counts[1] of member 1 of the team is -1"},
+		{"all_to_allv %x into %b, over=tp, counts=(1, 0 - rank(tp))", nil, 0,
+			"rank 1 of all_to_allv: counts[1] of member 1 of the team is -1"},
 	} {
 		n := tensorOf(t, ir.I32, []int64{4}, append(c.n, 0, 0, 0, 0)[:4]...)
 		_, err := unevenly(t, c.stmt, x, n)

@@ -30,12 +30,14 @@ func TestWriteFollows(t *testing.T) {
 	if err := os.WriteFile(at("sub/file"), []byte("old"), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	for name, to := range map[string]string{"link": "sub/file", "far": at("link"), "new": "sub/made", "loop": "loop", "folder": "sub", "void": "none/x"} {
+	for name, to := range map[string]string{"link": "sub/file", "far": at("link"), "new": "sub/made", "loop": "loop",
+		"folder": "sub", "void": "none/x"} {
 		if err := os.Symlink(to, at(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, c := range []struct{ path, file string }{{"link", "sub/file"}, {"far", "sub/file"}, {"new", "sub/made"}, {"sub/file", "sub/file"}} {
+	for _, c := range []struct{ path, file string }{{"link", "sub/file"}, {"far", "sub/file"}, {"new", "sub/made"},
+		{"sub/file", "sub/file"}} {
 		if err := Check(at(c.path)); err != nil {
 			t.Errorf("%s: %v", c.path, err)
 		}
@@ -54,7 +56,8 @@ func TestWriteFollows(t *testing.T) {
 	if info, err := os.Stat(at("sub/file")); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("the file has mode %v, %v", info.Mode(), err)
 	}
-	for name, want := range map[string]string{"loop": "too many links", "folder": "it is a directory", "sub": "it is a directory", "void": "no such file"} {
+	for name, want := range map[string]string{"loop": "too many links", "folder": "it is a directory",
+		"sub": "it is a directory", "void": "no such file"} {
 		for what, err := range map[string]error{"write": text(at(name), "x"), "check": Check(at(name))} {
 			if err == nil || !strings.Contains(err.Error(), at(name)) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s %s: %v", what, name, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -372,7 +373,7 @@ func TestAttention(t *testing.T) {
 func TestFlash(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
-	for _, dt := range []ir.DType{ir.F16, ir.BF16} {
+	for j, dt := range []ir.DType{ir.F16, ir.BF16} {
 		for i, c := range []struct {
 			lead           []int64
 			tq, tk, hq, hv int64
@@ -389,6 +390,9 @@ func TestFlash(t *testing.T) {
 			k, v := noise(dt, kv...), noise(dt, kv...)
 			slices.Reverse(v.vals)
 			for _, causal := range []bool{false, true} {
+				if !longtest.On() && causal != ((i+j)%2 == 0) {
+					continue
+				}
 				kernel := device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}
 				r.compare(kernel, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
@@ -413,6 +417,9 @@ func TestFlashSplit(t *testing.T) {
 			q, k, v := noise(dt, 2, c.tq, c.hq, c.dh), noise(dt, 2, c.tk, c.hv, c.dh), noise(dt, 2, c.tk, c.hv, c.dh)
 			slices.Reverse(v.vals)
 			for _, causal := range []bool{false, true} {
+				if !longtest.On() && causal != ((i+kib)%2 == 0) {
+					continue
+				}
 				r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: causal}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
@@ -521,6 +528,9 @@ func TestFlashFinds(t *testing.T) {
 	const tq, tk, heads = 75, 203, 2
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 12 {
+		if !longtest.On() && i%4 != 0 && i%4 != 3 {
+			continue
+		}
 		dt, causal, dh := []ir.DType{ir.F16, ir.BF16}[i%2], i/2%2 == 0, []int{80, 64, 128}[i/4]
 		b := newBench(t)
 		if dh == 128 {

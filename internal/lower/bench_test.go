@@ -49,7 +49,10 @@ func BenchmarkLower(b *testing.B) {
 		b.Run(fmt.Sprintf("32 layers/%s", st), func(b *testing.B) { benchmarkLower(b, stack(32), st) })
 		b.Run(fmt.Sprintf("100k ops/%s", st), func(b *testing.B) { benchmarkLower(b, stack(20000), st) })
 	}
-	b.Run("100k ops, one chain", func(b *testing.B) { benchmarkLower(b, chain(100000), Strategy{Kind: Chunked, Chunks: 4}) })
+	b.Run("100k ops, one chain", func(b *testing.B) {
+		benchmarkLower(b, chain(100000),
+			Strategy{Kind: Chunked, Chunks: 4})
+	})
 }
 
 // TestLoweringIsLinear: ten times the program takes about ten times as long.

@@ -307,7 +307,8 @@ func TestEveryPairOfSplits(t *testing.T) {
 	}
 	for p := 1; p <= 6; p++ {
 		for q := 1; q <= 6; q++ {
-			for _, shape := range [][2]string{{"[60/a, 3]", "[60/b, 3]"}, {"[3, 60/a]", "[3, 60/b]"}, {"[60/a, 60]", "[60, 60/b]"}} {
+			for _, shape := range [][2]string{{"[60/a, 3]", "[60/b, 3]"}, {"[3, 60/a]", "[3, 60/b]"},
+				{"[60/a, 60]", "[60, 60/b]"}} {
 				c := testCase{source: fmt.Sprintf("mesh a[%d] = {%s}\nmesh b[%d] = {%s}\nfunc f(%%x: i64%s @a) -> i64%s @b { return %%x }\n",
 					p, list(0, p), q, list(2, q), shape[0], shape[1])}
 				c.check(t)

@@ -30,7 +30,7 @@ func transferStmt(pos ir.Pos, op ir.Op, arg string, peer int64) *ir.Stmt {
 
 // chunk returns "%name = chunk %arg, axis=axis, index of count".
 func chunk(pos ir.Pos, name, arg string, axis int, index, count *ir.Expr) *ir.Stmt {
-	s := result(pos, name, ir.OpChunk, []ir.Attr{exprAttr("axis", int64(axis))}, arg)
+	s := result(pos, name, ir.OpChunk, []ir.Attr{ir.ExprAttr("axis", ir.Int(int64(axis)))}, arg)
 	s.Exprs = []*ir.Expr{index, count}
 	return s
 }
@@ -43,7 +43,7 @@ func alloc(pos ir.Pos, name string, t *ir.Type) *ir.Stmt {
 // onRank returns "if rank(world) == r { stmts }".
 func onRank(pos ir.Pos, r int64, stmts ...*ir.Stmt) *ir.Stmt {
 	return &ir.Stmt{Op: ir.OpIf, Pos: pos, Cmp: ir.EQ,
-		Exprs: []*ir.Expr{rankOf(ir.WorldAxis), ir.Int(r)},
+		Exprs: []*ir.Expr{ir.Rank(ir.WorldAxis), ir.Int(r)},
 		Body:  &ir.Block{Stmts: stmts, End: pos}}
 }
 
@@ -62,21 +62,6 @@ func places(pos ir.Pos, args []string) []ir.Place {
 	}
 	return out
 }
-
-func overAttr(axes ...string) ir.Attr {
-	return ir.Attr{Name: "over", Kind: ir.AttrWords, Words: axes, Paren: len(axes) > 1}
-}
-
-func redAttr(r ir.Red) ir.Attr {
-	return ir.Attr{Name: "op", Kind: ir.AttrWord, Words: []string{r.String()}}
-}
-
-func exprAttr(name string, v int64) ir.Attr {
-	return ir.Attr{Name: name, Kind: ir.AttrExpr, Exprs: []*ir.Expr{ir.Int(v)}}
-}
-
-func rankOf(axis string) *ir.Expr { return &ir.Expr{Kind: ir.ExprRank, Name: axis} }
-func sizeOf(axis string) *ir.Expr { return &ir.Expr{Kind: ir.ExprSize, Name: axis} }
 
 // leadOf moves what stands above s in the text to first, which replaces it
 // or now stands before it.

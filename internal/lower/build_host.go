@@ -61,7 +61,7 @@ func signal(pos ir.Pos, counter string, index *ir.Expr, peer *ir.Peer) *ir.Stmt 
 
 // sumSlots returns "reduce_slots %slots, axis=0, 0..count into %dst".
 func sumSlots(pos ir.Pos, slots string, count *ir.Expr, dst string) *ir.Stmt {
-	s := into(pos, ir.OpReduceSlots, slots, dst, exprAttr("axis", 0))
+	s := into(pos, ir.OpReduceSlots, slots, dst, ir.ExprAttr("axis", ir.Int(0)))
 	s.Exprs = []*ir.Expr{ir.Int(0), count}
 	return s
 }
@@ -73,7 +73,7 @@ func reshape(pos ir.Pos, name, arg string, extents []*ir.Expr) *ir.Stmt {
 
 // selectFirst returns "%name = select %arg, axis=0, index=index".
 func selectFirst(pos ir.Pos, name, arg string, index *ir.Expr) *ir.Stmt {
-	return result(pos, name, ir.OpSelect, []ir.Attr{exprAttr("axis", 0), {Name: "index", Kind: ir.AttrExpr, Exprs: []*ir.Expr{index}}}, arg)
+	return result(pos, name, ir.OpSelect, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), {Name: "index", Kind: ir.AttrExpr, Exprs: []*ir.Expr{index}}}, arg)
 }
 
 // symmetric returns "%name = alloc t symmetric".
@@ -100,9 +100,9 @@ func withRows(t *ir.Type, d int, rows *ir.Expr) *ir.Type {
 
 // sizeOfAxes returns the product of the axes' sizes.
 func sizeOfAxes(axes []string) *ir.Expr {
-	n := sizeOf(axes[0])
+	n := ir.Size(axes[0])
 	for _, a := range axes[1:] {
-		n = ir.Mul(n, sizeOf(a))
+		n = ir.Mul(n, ir.Size(a))
 	}
 	return n
 }

@@ -20,7 +20,8 @@ func TestNoReshardMovesTooMuch(t *testing.T) {
 	for _, c := range []struct {
 		sizes []int64
 		rows  int64 // in the smallest block that source and destination have
-	}{{[]int64{2}, 1}, {[]int64{3}, 2}, {[]int64{2, 2}, 1}, {[]int64{2, 2}, 2}, {[]int64{2, 4}, 1}, {[]int64{3, 2}, 1}, {[]int64{4, 2}, 1}, {[]int64{2, 3}, 1}, {[]int64{8}, 1}, {[]int64{6}, 2}} {
+	}{{[]int64{2}, 1}, {[]int64{3}, 2}, {[]int64{2, 2}, 1}, {[]int64{2, 2}, 2}, {[]int64{2, 4}, 1}, {[]int64{3, 2}, 1},
+		{[]int64{4, 2}, 1}, {[]int64{2, 3}, 1}, {[]int64{8}, 1}, {[]int64{6}, 2}} {
 		t.Run(fmt.Sprint(c.sizes, c.rows), func(t *testing.T) {
 			if testing.Short() && len(c.sizes) > 1 && c.rows > 1 {
 				t.Skip("some seconds: not in -short")
@@ -415,7 +416,8 @@ func (g *grid) check(t *testing.T, src, dst gridLayout, rows int64) {
 		return
 	}
 	if want := g.cheapest(g.spread(src, extents), g.spread(dst, extents), owed, got); got > want+1e-9 {
-		t.Errorf("%s owed over %v -> %s: %g elements to a rank, %g would do", src.text("a", extents), src.owed, dst.text("a", extents), got, want)
+		t.Errorf("%s owed over %v -> %s: %g elements to a rank, %g would do", src.text("a", extents), src.owed,
+			dst.text("a", extents), got, want)
 	}
 }
 

@@ -41,7 +41,7 @@ func (w *writer) next(last bool, t *ir.Type) (string, *ir.Type) {
 }
 
 func (w *writer) step(st step, name string, t *ir.Type, arg string, at *place) {
-	over := overAttr(st.axes...)
+	over := ir.Over(st.axes...)
 	var attrs []ir.Attr
 	var op ir.Op
 	switch st.kind {
@@ -52,13 +52,13 @@ func (w *writer) step(st step, name string, t *ir.Type, arg string, at *place) {
 		w.permute(st, name, t, arg)
 		return
 	case stepReduceScatter:
-		op, attrs = ir.OpReduceScatter, []ir.Attr{over, redAttr(st.red), exprAttr("axis", int64(st.dim))}
+		op, attrs = ir.OpReduceScatter, []ir.Attr{over, ir.WordAttr("op", st.red.String()), ir.ExprAttr("axis", ir.Int(int64(st.dim)))}
 	case stepExchange:
-		op, attrs = ir.OpAllToAll, []ir.Attr{over, exprAttr("split", int64(st.to)), exprAttr("concat", int64(st.dim))}
+		op, attrs = ir.OpAllToAll, []ir.Attr{over, ir.ExprAttr("split", ir.Int(int64(st.to))), ir.ExprAttr("concat", ir.Int(int64(st.dim)))}
 	case stepAllReduce:
-		op, attrs = ir.OpAllReduce, []ir.Attr{over, redAttr(st.red)}
+		op, attrs = ir.OpAllReduce, []ir.Attr{over, ir.WordAttr("op", st.red.String())}
 	case stepGather:
-		op, attrs = ir.OpAllGather, []ir.Attr{over, exprAttr("axis", int64(st.dim))}
+		op, attrs = ir.OpAllGather, []ir.Attr{over, ir.ExprAttr("axis", ir.Int(int64(st.dim)))}
 	}
 	w.out = append(w.out, value(w.pos, name, t, op, attrs, arg))
 }
@@ -95,10 +95,10 @@ func (w *writer) cutOnSome(st step, name string, t *ir.Type, arg string, at *pla
 // ownBlock returns the view of the block that a rank's coordinates along the
 // step's axes choose, the first axis major.
 func (w *writer) ownBlock(st step, name, arg string) *ir.Stmt {
-	index, count := rankOf(st.axes[0]), sizeOf(st.axes[0])
+	index, count := ir.Rank(st.axes[0]), ir.Size(st.axes[0])
 	for _, a := range st.axes[1:] {
-		index = ir.Bin(ir.ExprAdd, ir.Bin(ir.ExprMul, index, sizeOf(a)), rankOf(a))
-		count = ir.Bin(ir.ExprMul, count, sizeOf(a))
+		index = ir.Bin(ir.ExprAdd, ir.Bin(ir.ExprMul, index, ir.Size(a)), ir.Rank(a))
+		count = ir.Bin(ir.ExprMul, count, ir.Size(a))
 	}
 	return chunk(w.pos, name, arg, st.dim, index, count)
 }

@@ -71,7 +71,8 @@ func compareFuncs(t *testing.T, source string, grid [2]int64, rows int64) {
 		for i := range before.Outputs {
 			a, b := before.Outputs[i], after.Outputs[i]
 			if !bytes.Equal(a.Tensor.Data, b.Tensor.Data) || a.Exact != b.Exact {
-				t.Errorf("%s on %v ranks, %d rows: result %d differs\n%v\n%v", f.Name, grid, rows, i, a.Tensor, b.Tensor)
+				t.Errorf("%s on %v ranks, %d rows: result %d differs\n%v\n%v", f.Name, grid, rows, i, a.Tensor,
+					b.Tensor)
 			}
 		}
 	}

@@ -102,7 +102,7 @@ func (e *emitter) ranks() *ir.Expr { return sizeOfAxes(e.Axes) }
 
 // me returns this rank's number, which has a name where it is no coordinate.
 func (e *emitter) me() *ir.Expr {
-	n := number(e.Axes, e.Axes, rankOf)
+	n := number(e.Axes, e.Axes, ir.Rank)
 	if len(e.Axes) == 1 {
 		return n
 	}
@@ -127,7 +127,7 @@ func (e *emitter) peer(index *ir.Expr) *ir.Peer {
 			if c := coords[a]; c != nil {
 				return c
 			}
-			return rankOf(a)
+			return ir.Rank(a)
 		})
 	}
 	return &ir.Peer{Pos: e.Pos, Axis: ir.WorldAxis, Index: world}

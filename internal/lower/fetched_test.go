@@ -21,9 +21,12 @@ func TestNoRankFetchesTooMuch(t *testing.T) {
 		rows     int64
 		long     bool
 	}{
-		{"2", "2:1 0", 1, false}, {"4", "1:2", 1, false}, {"4:3 0 2 1", "1:2", 1, false}, {"2 2:3 0 2 1", "1:2", 1, false}, {"3:3 0 2", "1:1", 2, false}, {"4", "3:1 0 3", 1, false}, {"1:1", "4", 1, false},
+		{"2", "2:1 0", 1, false}, {"4", "1:2", 1, false}, {"4:3 0 2 1", "1:2", 1, false},
+		{"2 2:3 0 2 1", "1:2", 1, false}, {"3:3 0 2", "1:1", 2, false}, {"4", "3:1 0 3", 1, false},
+		{"1:1", "4", 1, false},
 		{"3", "2:0 2", 2, false}, {"2:2 1", "3", 2, false}, {"2 2", "2:1 3", 1, false}, {"3:0 1 2", "2 2", 1, false},
-		{"2:0 1", "2:2 3", 1, false}, {"3:0 2 1", "2:1 5", 2, false}, {"1:0", "3:0 1 2", 1, false}, {"5:0 1 2 3 4", "4:4 3 6 2", 1, false},
+		{"2:0 1", "2:2 3", 1, false}, {"3:0 2 1", "2:1 5", 2, false}, {"1:0", "3:0 1 2", 1, false},
+		{"5:0 1 2 3 4", "4:4 3 6 2", 1, false},
 		{"2 2:0 1 2 3", "2 2:2 5 1 0", 1, false}, {"4", "2 2:3 1 0 2", 1, false}, {"2 2:3 2 0 1", "same", 1, false},
 		{"3:2 4 1", "same", 1, false}, {"2 3:5 1 4 2 0 3", "same", 1, false},
 		{"2 3", "2 2:0 4 5 1", 1, true}, {"2 4", "2 2:0 5 6 3", 1, true}, {"2 2:6 1 2 4", "2 4", 1, true},
@@ -124,7 +127,8 @@ func (w *trip) check(t *testing.T) {
 		got := received(t, info, fmt.Sprint("f", i))
 		want := w.cheapest(c)
 		if !got.within(want) {
-			t.Errorf("%s owed over %v -> %s: %v, and %v would do", c.src.text("a", c.extents), c.src.owed, c.dst.text("b", c.extents), got, want)
+			t.Errorf("%s owed over %v -> %s: %v, and %v would do", c.src.text("a", c.extents), c.src.owed,
+				c.dst.text("b", c.extents), got, want)
 		}
 	}
 }
@@ -151,7 +155,8 @@ func (w *trip) function(name string, c change) string {
 	for _, a := range c.src.owed {
 		axes = append(axes, fmt.Sprint("a", a))
 	}
-	src = fmt.Sprintf("i64[%d/(%s), %s", w.from.count(c.src.owed), strings.Join(axes, ","), strings.TrimPrefix(src, "i64[")) + at(fromSub, "a")
+	src = fmt.Sprintf("i64[%d/(%s), %s", w.from.count(c.src.owed), strings.Join(axes, ","),
+		strings.TrimPrefix(src, "i64[")) + at(fromSub, "a")
 	return fmt.Sprintf("func %s(%%x: %s) -> %s {\n  %%y = sum %%x, axis=0\n  return %%y\n}\n", name, src, dst)
 }
 
@@ -318,7 +323,8 @@ func TestManyRanks(t *testing.T) {
 		{2048, 8, "i64[2048/s, 64] @s -> i64[2048/m, 64]", true},
 	} {
 		in, out, _ := strings.Cut(c.types, "->")
-		res := lowerText(t, fmt.Sprintf("mesh m[%d]\nmesh s[%d] = {%s}\nfunc f(%%x: %s) ->%s { return %%x }\n", c.ranks, c.sub, list(c.sub), in, out))
+		res := lowerText(t, fmt.Sprintf("mesh m[%d]\nmesh s[%d] = {%s}\nfunc f(%%x: %s) ->%s { return %%x }\n", c.ranks,
+			c.sub, list(c.sub), in, out))
 		text := res.Stages[len(res.Stages)-1].Text
 		if n := strings.Count(text, "recv"); n > maxPieces || (n > 0) != c.pieces {
 			t.Errorf("%d ranks, %s: %d receives", c.ranks, c.types, n)

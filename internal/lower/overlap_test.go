@@ -14,7 +14,8 @@ import (
 func TestGoldenOverlap(t *testing.T) {
 	golden.Each(t, "testdata/overlap/*.txt", section, func(t *testing.T, _, source string) string {
 		got := "\n"
-		for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2}, {Kind: Exchange, Ahead: true}} {
+		for _, st := range []Strategy{{Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2},
+			{Kind: Exchange, Ahead: true}} {
 			res := overlapped(t, source, st)
 			got += section[1:] + st.String() + "\n" + res.Program.String()
 			for _, e := range res.Log {
@@ -54,7 +55,8 @@ func overlapped(t testing.TB, source string, st Strategy) *Result {
 
 func TestParseStrategy(t *testing.T) {
 	for text, want := range map[string]Strategy{
-		"": {}, "sequential": {}, "chunked": {Kind: Chunked, Chunks: DefaultChunks}, "chunked(1)": {Kind: Chunked, Chunks: 1},
+		"": {}, "sequential": {}, "chunked": {Kind: Chunked, Chunks: DefaultChunks},
+		"chunked(1)":    {Kind: Chunked, Chunks: 1},
 		"chunked(1024)": {Kind: Chunked, Chunks: 1024}, "exchange": {Kind: Exchange}, "exchange(1)": {Kind: Exchange},
 		"exchange(2)": {Kind: Exchange, Chunks: 2}, "ahead": {Kind: Exchange, Ahead: true},
 	} {
@@ -66,7 +68,8 @@ func TestParseStrategy(t *testing.T) {
 			t.Errorf("%v prints as %q, which reads as %v, %v", got, got, again, err)
 		}
 	}
-	for _, text := range []string{"chunk", "chunked(", "chunked()", "chunked(0)", "chunked(-1)", "chunked(1025)", "chunked(x)", "chunked)", "Exchange", "auto?", "exchange(0)", "exchange()", "sequential(2)", "(2)"} {
+	for _, text := range []string{"chunk", "chunked(", "chunked()", "chunked(0)", "chunked(-1)", "chunked(1025)",
+		"chunked(x)", "chunked)", "Exchange", "auto?", "exchange(0)", "exchange()", "sequential(2)", "(2)"} {
 		if s, err := ParseStrategy(text); err == nil {
 			t.Errorf("%q reads as %v", text, s)
 		}
@@ -91,7 +94,8 @@ func TestLeftSequential(t *testing.T) {
 		{"a maximum", "(%x: f32[t, k/tp]) -> f32[t] {\n  %y = max %x, axis=1\n  return %y\n}", ""},
 		{"transposed", "(%x: f32[t/tp, k], %w: f32[t, n]) -> f32[k, n] {\n  %g: f32[t, k] = reshard %x\n  %y = matmul %g, %w, ta=true\n  return %y\n}", "goes into no linear"},
 	} {
-		res, err := Run(parse(t, head+c.source+"\n"), Options{Choose: func(*Pair) Strategy { return Strategy{Kind: Exchange} }})
+		res, err := Run(parse(t, head+c.source+"\n"),
+			Options{Choose: func(*Pair) Strategy { return Strategy{Kind: Exchange} }})
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}

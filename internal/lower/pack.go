@@ -37,7 +37,7 @@ func (pl *place) coord(axis string, rank int64) *ir.Expr {
 		e = ir.FloorDiv(e, sizeOfAxes(behind))
 	}
 	if k > 0 {
-		e = ir.Mod(e, sizeOf(axis))
+		e = ir.Mod(e, ir.Size(axis))
 	}
 	return e
 }
@@ -54,7 +54,7 @@ func (pl *place) numberOf(axes []string, rank int64) *ir.Expr {
 // along axes.
 func (w *writer) beside(rank int64, axes []string, at *place, stmts ...*ir.Stmt) []*ir.Stmt {
 	for _, a := range slices.Backward(axes) {
-		stmts = []*ir.Stmt{{Op: ir.OpIf, Pos: w.pos, Cmp: ir.EQ, Exprs: []*ir.Expr{rankOf(a), at.coord(a, rank)},
+		stmts = []*ir.Stmt{{Op: ir.OpIf, Pos: w.pos, Cmp: ir.EQ, Exprs: []*ir.Expr{ir.Rank(a), at.coord(a, rank)},
 			Body: &ir.Block{Stmts: stmts, End: w.pos}}}
 	}
 	return stmts
@@ -87,12 +87,12 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	var inside []int64 // where the indices inside a block are in the whole
 	axisAt := make([]int64, len(split))
 	for _, a := range split {
-		inPacked = append(inPacked, sizeOf(a))
+		inPacked = append(inPacked, ir.Size(a))
 	}
 	for d := range t.Dims {
 		for _, a := range t.Dims[d].Axes {
 			axisAt[slices.Index(split, a)] = int64(len(inWhole))
-			inWhole = append(inWhole, sizeOf(a))
+			inWhole = append(inWhole, ir.Size(a))
 		}
 		inside = append(inside, int64(len(inWhole)))
 		inWhole = append(inWhole, local.Dims[d].Extent)
@@ -132,7 +132,7 @@ func (w *writer) scatterFrom(root int64, whole string, want *ir.Type, at *place)
 	mine := w.names.fresh(w.name, "a")
 	w.out = append(w.out, alloc(w.pos, mine, want.LocalType()))
 	w.out = append(w.out, w.beside(root, rest, at, into(w.pos, ir.OpScatter, b.name, mine,
-		overAttr(split...), rootAttr(at.numberOf(split, root)), exprAttr("axis", int64(b.axis))))...)
+		ir.Over(split...), rootAttr(at.numberOf(split, root)), ir.ExprAttr("axis", ir.Int(int64(b.axis)))))...)
 	if len(rest) == 0 {
 		return mine
 	}
@@ -141,7 +141,7 @@ func (w *writer) scatterFrom(root int64, whole string, want *ir.Type, at *place)
 
 func (w *writer) broadcastFrom(buf string, t *ir.Type, over []string, root *ir.Expr) string {
 	all := w.names.fresh(w.name, "a")
-	w.out = append(w.out, alloc(w.pos, all, t.LocalType()), into(w.pos, ir.OpBroadcast, buf, all, overAttr(over...), rootAttr(root)))
+	w.out = append(w.out, alloc(w.pos, all, t.LocalType()), into(w.pos, ir.OpBroadcast, buf, all, ir.Over(over...), rootAttr(root)))
 	return all
 }
 
@@ -154,7 +154,7 @@ func (w *writer) gatherTo(root int64, arg string, t *ir.Type, at *place) string 
 	w.out = append(w.out, alloc(w.pos, buf, wholeOf(t).LocalType()))
 	b := w.blocksOf(buf, t, split, false)
 	w.out = append(w.out, w.beside(root, rest, at, into(w.pos, ir.OpGather, arg, b.name,
-		overAttr(split...), rootAttr(at.numberOf(split, root)), exprAttr("axis", int64(b.axis))))...)
+		ir.Over(split...), rootAttr(at.numberOf(split, root)), ir.ExprAttr("axis", ir.Int(int64(b.axis)))))...)
 	if len(b.views) > 0 {
 		w.out = append(w.out, onRank(w.pos, root, b.views...))
 	}

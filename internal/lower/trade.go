@@ -99,7 +99,7 @@ func permutations(axes []string) [][]string {
 // holds what this one needs, to the one that needs what this one holds.
 func (w *writer) permute(st step, name string, t *ir.Type, arg string) {
 	mine, got := w.names.fresh(w.name, "l"), w.names.fresh(w.name, "t")
-	attrs := []ir.Attr{overAttr(st.axes...),
+	attrs := []ir.Attr{ir.Over(st.axes...),
 		{Name: "to", Kind: ir.AttrExpr, Exprs: []*ir.Expr{holder(st.axes, st.before, st.after)}},
 		{Name: "from", Kind: ir.AttrExpr, Exprs: []*ir.Expr{holder(st.axes, st.after, st.before)}}}
 	w.out = append(w.out,
@@ -114,9 +114,9 @@ func holder(axes []string, here, there *ir.Type) *ir.Expr {
 	coords := map[string]*ir.Expr{}
 	for i := range here.Dims {
 		if slices.Equal(there.Dims[i].Axes, axes) { // the team stands in the order of the blocks
-			return number(here.Dims[i].Axes, axes, rankOf)
+			return number(here.Dims[i].Axes, axes, ir.Rank)
 		}
-		block := number(here.Dims[i].Axes, axes, rankOf)
+		block := number(here.Dims[i].Axes, axes, ir.Rank)
 		spread(block, there.Dims[i].Axes, axes, coords)
 	}
 	return number(axes, axes, func(a string) *ir.Expr { return coords[a] })
@@ -131,7 +131,7 @@ func number(axes, team []string, digit func(string) *ir.Expr) *ir.Expr {
 			if n.IsInt(0) {
 				n = digit(a)
 			} else {
-				n = ir.Add(ir.Mul(n, sizeOf(a)), digit(a))
+				n = ir.Add(ir.Mul(n, ir.Size(a)), digit(a))
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func spread(n *ir.Expr, axes, team []string, digits map[string]*ir.Expr) {
 			digits[a] = n
 			break
 		}
-		digits[a] = ir.Mod(n, sizeOf(a))
-		n = ir.FloorDiv(n, sizeOf(a))
+		digits[a] = ir.Mod(n, ir.Size(a))
+		n = ir.FloorDiv(n, ir.Size(a))
 	}
 }

@@ -121,7 +121,7 @@ func (w *writer) reduceBeside(root int64, arg string, src *ir.Type, from *place)
 	}
 	buf := w.names.fresh(w.name, "b")
 	w.out = append(w.out, alloc(w.pos, buf, plain(src).LocalType()), into(w.pos, ir.OpReduce, arg, buf,
-		overAttr(axes...), redAttr(src.Partial[0].Red), rootAttr(from.numberOf(axes, root))))
+		ir.Over(axes...), ir.WordAttr("op", src.Partial[0].Red.String()), rootAttr(from.numberOf(axes, root))))
 	return buf
 }
 
@@ -142,7 +142,7 @@ func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) str
 	buf := w.names.fresh(w.name, "b")
 	w.out = append(w.out, alloc(w.pos, buf, src.LocalType()))
 	reduce := func(place int64) *ir.Stmt {
-		return into(w.pos, ir.OpReduce, arg, buf, overAttr(from.axisNames()...), redAttr(src.Partial[0].Red), exprAttr("root", place))
+		return into(w.pos, ir.OpReduce, arg, buf, ir.Over(from.axisNames()...), ir.WordAttr("op", src.Partial[0].Red.String()), ir.ExprAttr("root", ir.Int(place)))
 	}
 	if from.main {
 		w.out = append(w.out, reduce(root))

@@ -22,7 +22,8 @@ func TestPassesTwice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, st := range []Strategy{{}, {Kind: Chunked, Chunks: 1}, {Kind: Chunked, Chunks: 3}, {Kind: Exchange}, {Kind: Exchange, Chunks: 2}} {
+		for _, st := range []Strategy{{}, {Kind: Chunked, Chunks: 1}, {Kind: Chunked, Chunks: 3}, {Kind: Exchange},
+			{Kind: Exchange, Chunks: 2}} {
 			choose := func(*Pair) Strategy { return st }
 			res, err := Run(parse(t, string(source)), Options{Choose: choose})
 			if err != nil {

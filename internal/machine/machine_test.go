@@ -35,7 +35,8 @@ func TestLoadFile(t *testing.T) {
 	if d, err := Load(path); err != nil || d.Name != "h200x4" {
 		t.Errorf("%v, %v", d, err)
 	}
-	for name, want := range map[string]string{"h100": "there are cpu, h200x4", filepath.Join(t.TempDir(), "none.json"): "none.json"} {
+	for name, want := range map[string]string{"h100": "there are cpu, h200x4",
+		filepath.Join(t.TempDir(), "none.json"): "none.json"} {
 		if _, err := Load(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -70,7 +71,8 @@ func TestRefused(t *testing.T) {
 		{`[352321536, 1144]]`, `[1e16, 1144]]`, "at most 2^50 bytes"},
 		{`[352321536, 1144]]`, `[352321536, 1e308]]`, "and times 1e+09"},
 		{`"gemm_beside_collective": 2` + "\n}", `"gemm_beside_collective": 2} {}`, "something behind the description"},
-		{`"gemm_beside_collective": 2` + "\n}", `"gemm_beside_collective": 2} and so on`, "something behind the description"},
+		{`"gemm_beside_collective": 2` + "\n}", `"gemm_beside_collective": 2} and so on`,
+			"something behind the description"},
 		{`{`, `[`, "cannot unmarshal"},
 	} {
 		text := strings.Replace(string(good), c.from, c.to, 1)

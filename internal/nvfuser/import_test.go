@@ -44,7 +44,8 @@ func refused(t *testing.T, src, place, want string) {
 // container wraps statements, whose tensors are without a mesh: T0 is read and
 // T1 written, both [i0, 4].
 func container(body string) string {
-	return "%HostIrContainer { (T0_g_float[iS0{i0}, iS1{4}]) -> (T1_g_float[iS2{i0}, iS3{4}]) :\n" + body + "} // %HostIrContainer\n"
+	return "%HostIrContainer { (T0_g_float[iS0{i0}, iS1{4}]) -> (T1_g_float[iS2{i0}, iS3{4}]) :\n" + body +
+		"} // %HostIrContainer\n"
 }
 
 const (
@@ -76,7 +77,8 @@ func TestCapturedStreamIsNoIndex(t *testing.T) {
     SetCurrentStream to Stream 0
     Synchronize Stream ( i9 % numberOfStreams )
 `))
-	contains(t, p, "on %worker[%i9 mod numberOfStreams] {  // line 4\n      wait main", "\n    wait %worker[%i9 mod numberOfStreams]")
+	contains(t, p, "on %worker[%i9 mod numberOfStreams] {  // line 4\n      wait main",
+		"\n    wait %worker[%i9 mod numberOfStreams]")
 	// Without a GetCurrentStream it is an index, and so is a number beside an address.
 	for _, capture := range []string{"", "  Stream 0x7f = GetCurrentStream()\n"} {
 		p = program(t, container(capture+"  SetCurrentStream to Stream 2\n"+copyT1))
@@ -94,8 +96,10 @@ func TestGenerations(t *testing.T) {
 ` + copyT1 + `  FOR i9 from 0 to 3:
     Synchronize Stream i9
 `)
-	replace := strings.NewReplacer("GetCurrentStream into Stream 0", "Stream 0x1f = GetCurrentStream()", "SetCurrentStream to Stream 0", "SetCurrentStream(Stream 0x1f)",
-		"SetCurrentStream to Stream i9", "SetCurrentStream(Stream i9)", "Synchronize Stream 0", "Synchronize(Stream 0x1f)", "Synchronize Stream i9", "Synchronize(Stream i9)")
+	replace := strings.NewReplacer("GetCurrentStream into Stream 0", "Stream 0x1f = GetCurrentStream()",
+		"SetCurrentStream to Stream 0", "SetCurrentStream(Stream 0x1f)",
+		"SetCurrentStream to Stream i9", "SetCurrentStream(Stream i9)", "Synchronize Stream 0",
+		"Synchronize(Stream 0x1f)", "Synchronize Stream i9", "Synchronize(Stream i9)")
 	a, b := program(t, old).String(), program(t, replace.Replace(old)).String()
 	if a != b {
 		t.Errorf("%s\n%s", a, b)
@@ -131,7 +135,8 @@ func TestNumberOfStreams(t *testing.T) {
 // (d) rank and deviceIdx.x are the device.
 func TestRankAsValue(t *testing.T) {
 	for _, name := range []string{"rank", "deviceIdx.x"} {
-		p := program(t, container("  IF Manual ( "+name+" == 0 ):\n  "+strings.ReplaceAll(copyT1, "\n", "\n  ")+"\n  ELSE:\n  "+strings.ReplaceAll(copyT1, "\n", "\n  ")+"\n"))
+		p := program(t, container("  IF Manual ( "+name+" == 0 ):\n  "+strings.ReplaceAll(copyT1, "\n",
+			"\n  ")+"\n  ELSE:\n  "+strings.ReplaceAll(copyT1, "\n", "\n  ")+"\n"))
 		contains(t, p, "if rank(world) == 0 {", "} else {")
 	}
 }
@@ -139,7 +144,8 @@ func TestRankAsValue(t *testing.T) {
 // (e) Ranks outside a mesh skip its statements.
 func TestMeshesThatSkipRanks(t *testing.T) {
 	for mesh, test := range map[string]string{
-		"0 2 3": "if rank(world) != 1 {", "2": "if rank(world) == 2 {", "1 2 3": "if rank(world) != 0 {", "2 3": "if rank(world) >= 2 {",
+		"0 2 3": "if rank(world) != 1 {", "2": "if rank(world) == 2 {", "1 2 3": "if rank(world) != 0 {",
+		"2 3":     "if rank(world) >= 2 {",
 		"1 2 5 6": "if min(max(0, max(1 - rank(world), rank(world) - 2)), max(0, max(5 - rank(world), rank(world) - 6))) == 0 {",
 	} {
 		m := " (DeviceMesh{" + mesh + "})"
@@ -193,11 +199,13 @@ func (e env) Extent(string, int) (int64, bool) { return 0, false }
 // towards zero as in C.
 func TestIndexArithmetic(t *testing.T) {
 	for text, want := range map[string]int64{
-		"where(( i < 0 ), ( i + k ), i)": 7, "where(j < 0, j + k, j)": -4, "fmax(i, k)": 7, "fmin(i, k)": 3, "max(1, 2)": 2, "min(1, 2)": 1,
+		"where(( i < 0 ), ( i + k ), i)": 7, "where(j < 0, j + k, j)": -4, "fmax(i, k)": 7, "fmin(i, k)": 3,
+		"max(1, 2)": 2, "min(1, 2)": 1,
 		"( -( fmax(0, i) ) ) + k": -4, "abs(j)": 7, "ceilDiv(i, 3)": 3, "neg(k)": -3, "-k": -3,
 		"i / k": 2, "j / k": -2, "i % k": 1, "j % k": -1, "(j % k) + k": 2, "( 8 + j ) % k": 1,
 		"i == 7": 1, "i != 7": 0, "i < 7": 0, "i <= 7": 1, "i > 7": 0, "i >= 7": 1, "j < k": 1, "k < j": 0,
-		"i == 7 && k == 3": 1, "i == 7 && k": 1, "i != 7 || k != 3": 0, "!k": 0, "!(i == k)": 1, "1 + 2 * 3": 7, "10 - 2 - 3": 5, "7 % 4 * 2": 6,
+		"i == 7 && k == 3": 1, "i == 7 && k": 1, "i != 7 || k != 3": 0, "!k": 0, "!(i == k)": 1, "1 + 2 * 3": 7,
+		"10 - 2 - 3": 5, "7 % 4 * 2": 6,
 		"rank + 1": 3, "deviceIdx.x": 2,
 	} {
 		s, ds := parseDefine("x", text)
@@ -253,7 +261,8 @@ func (e oneDim) Extent(string, int) (int64, bool) { return 0, false }
 
 // (g) No dtype is f32; broken lines are joined.
 func TestDTypes(t *testing.T) {
-	for printed, want := range map[string]string{"T0_g": "f32", "T0_l_float": "f32", "T0_g___bfloat": "bf16", "T0_s___half": "f16", "T0_g_double": "f64", "T0_g_int64_t": "i64", "T0_g_int": "i32"} {
+	for printed, want := range map[string]string{"T0_g": "f32", "T0_l_float": "f32", "T0_g___bfloat": "bf16",
+		"T0_s___half": "f16", "T0_g_double": "f64", "T0_g_int64_t": "i64", "T0_g_int": "i32"} {
 		other := "T1" + printed[2:]
 		p := program(t, "%HostIrContainer { ("+printed+"[ iS0{4} ]) -> ("+other+"[ iS1{4} ]) :\n  "+other+"[ iS1{4} ]\n     = Set( "+printed+"[ iS0{4} ] )\n}\n")
 		contains(t, p, "%T0: "+want+"[4]")
@@ -265,13 +274,15 @@ func TestDTypes(t *testing.T) {
 // does: the program stays the same.
 func TestBrokenLines(t *testing.T) {
 	src := container("  GetCurrentStream into Stream 0\n  T2_g_float[iS4{i0}, iS5{4}] = ALLOCATE(buffer=T2_g_float[iS4{i0}, iS5{4}], mem_type=global, size=( i0 * 4 ), zero_init=true, resets_to_zero=false)\n" +
-		"  T2_g_float[iS4{i0}, iS5{4}]\n     = Set( " + t0 + ", cache_op=Streaming )\n  " + t1 + "\n     = add( T2_g_float[iS4{i0}, iS5{4}],\n            " + t0 + " )\n")
+		"  T2_g_float[iS4{i0}, iS5{4}]\n     = Set( " + t0 + ", cache_op=Streaming )\n  " + t1 +
+		"\n     = add( T2_g_float[iS4{i0}, iS5{4}],\n            " + t0 + " )\n")
 	want := program(t, src).String()
 	lines := strings.Split(src, "\n")
 	for i := 1; i < 6; i++ {
 		first := len(lines[i]) - len(strings.TrimLeft(lines[i], " ")) + 1
 		for at := first; at < len(lines[i]); at++ {
-			broken := strings.Join(lines[:i], "\n") + "\n" + lines[i][:at] + "\n" + lines[i][at:] + "\n" + strings.Join(lines[i+1:], "\n")
+			broken := strings.Join(lines[:i],
+				"\n") + "\n" + lines[i][:at] + "\n" + lines[i][at:] + "\n" + strings.Join(lines[i+1:], "\n")
 			p, _, ds := Import("d.txt", broken, nil)
 			if len(ds) > 0 {
 				t.Errorf("broken before %q: %s", lines[i][at:], ds)
@@ -299,19 +310,27 @@ func TestRefused(t *testing.T) {
 		{container(copyT1 + "  Frobnicate Stream 0\n"), "4:3:", `no statement begins with "Frobnicate"`},
 		{container(copyT1 + "  SetCurrentStream to Strem 0\n"), "4:23:", `"Stream" should stand here, not "Strem"`},
 		{container(copyT1 + "  T9_g_float[iS9{4}] = frob( " + t0 + " )\n"), "4:24:", "the operation frob is not known"},
-		{container(copyT1 + "  LaunchKernel(\n    Group ID: 0,\n  )\n"), "4:", "a kernel whose text is not in the dump"},
+		{container(copyT1 + "  LaunchKernel(\n    Group ID: 0,\n  )\n"), "4:",
+			"a kernel whose text is not in the dump"},
 		{container("  " + t1 + " = Set( T5_g_float[iS9{i0}, iS10{4}] )\n"), "2:", "T5 is read and never written"},
 		{container(""), "1:", "the output T1 is never written"},
-		{container("  " + t1 + " = ALLOCATE(buffer=" + t1 + ", mem_type=global, size=4)\n"), "1:", "the output T1 is never written"},
-		{container(copyT1 + "  T1_g_float[iS2{i0}, iS3{5}] = Set( " + t0 + " )\n"), "4:3:", "T1 has other axes here than elsewhere"},
+		{container("  " + t1 + " = ALLOCATE(buffer=" + t1 + ", mem_type=global, size=4)\n"), "1:",
+			"the output T1 is never written"},
+		{container(copyT1 + "  T1_g_float[iS2{i0}, iS3{5}] = Set( " + t0 + " )\n"), "4:3:",
+			"T1 has other axes here than elsewhere"},
 		{container("  T2_g_float[iS4{i0}, iS5{5}] = Set( " + t0 + " )\n" + copyT1), "2:", "does not fit f32[i0, 5]"},
 		{container(copyT1 + "  T2_g_float[iS4{3}, iS5{5}] = ALLOCATE(buffer=T2_g_float[iS4{3}, iS5{5}], mem_type=global, size=16)\n"), "4:", "has 16 elements, and its axes make 15"},
 		{container(copyT1 + "  FOR i0 from 0 to 3:\n    Synchronize Stream 1\n"), "4:", "the name of something else"},
-		{container("  FOR i9 from 0 to 3:\n    Synchronize Stream 1\n     Synchronize Stream 2\n" + copyT1), "4:6:", "this line is indented by 5"},
-		{container("  FOR i9 from 0 to 3:\n    " + t1 + " = Set( " + t0 + " )\n    SetCurrentStream to Stream i9\n"), "3:5:", "the current stream here depends on the iteration"},
-		{container("  FOR i9 from 0 to 3:\n    SetCurrentStream to Stream i9\n" + copyT1), "4:3:", "which stream is current here depends on the iteration"},
-		{container("  IF Manual ( rank == 0 ):\n    SetCurrentStream to Stream 1\n" + copyT1), "4:3:", "depends on the iteration"},
-		{container("  SetCurrentStream to Stream 0x7\n  Stream 0x7 = GetCurrentStream()\n" + copyT1), "2:", "captured by GetCurrentStream, but not before this"},
+		{container("  FOR i9 from 0 to 3:\n    Synchronize Stream 1\n     Synchronize Stream 2\n" + copyT1), "4:6:",
+			"this line is indented by 5"},
+		{container("  FOR i9 from 0 to 3:\n    " + t1 + " = Set( " + t0 + " )\n    SetCurrentStream to Stream i9\n"),
+			"3:5:", "the current stream here depends on the iteration"},
+		{container("  FOR i9 from 0 to 3:\n    SetCurrentStream to Stream i9\n" + copyT1), "4:3:",
+			"which stream is current here depends on the iteration"},
+		{container("  IF Manual ( rank == 0 ):\n    SetCurrentStream to Stream 1\n" + copyT1), "4:3:",
+			"depends on the iteration"},
+		{container("  SetCurrentStream to Stream 0x7\n  Stream 0x7 = GetCurrentStream()\n" + copyT1), "2:",
+			"captured by GetCurrentStream, but not before this"},
 		{container("  SetCurrentStream to Stream ( i0 * 2 )\n" + copyT1), "2:", "how many streams there are"},
 		{container("  Wait Communication 3\n" + copyT1), "2:3:", "waited for and was not posted"},
 		{container("  PostOnStream (HostUnit3, Inputs:{}, Outputs:{})\n" + copyT1), "2:", "HostUnit3 is not printed"},
@@ -319,10 +338,13 @@ func TestRefused(t *testing.T) {
 		{strings.TrimSuffix(container(copyT1), "} // %HostIrContainer\n"), "2:", "the dump ends without"},
 		{container(copyT1) + container(copyT1), "5:1:", "a second dump begins here"},
 		{container(copyT1) + "Index definitions:\n  i9 = i8;\n  i9 = i7;\n", "7:", "defined twice"},
-		{container("  FOR i7 from 0 to i9:\n    Synchronize Stream 1\n"+copyT1) + "Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "is defined by itself"},
+		{container("  FOR i7 from 0 to i9:\n    Synchronize Stream 1\n"+copyT1) +
+			"Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "is defined by itself"},
 		{"%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) -> (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) :\n}\n", "1:", "3 long and its mesh has 2 devices"},
-		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{{0 1}{2 3}})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:", "mesh of more than one dimension"},
-		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 0})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:", "listed twice"},
+		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{{0 1}{2 3}})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:",
+			"mesh of more than one dimension"},
+		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 0})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:",
+			"listed twice"},
 	} {
 		refused(t, c.src, c.place, c.want)
 	}
@@ -347,17 +369,22 @@ T4_g_float[iS13{3}, iS12{2}]
 } // %kernel
 } // %HostIrContainer
 `)
-	refused(t, strings.Replace(p.Source, "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{3}, iS2{5}]", "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{7}, iS2{5}]", 1), "4:39:", "this axis is 7 long, and that of the tensor passed for it 3")
+	refused(t, strings.Replace(p.Source, "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{3}, iS2{5}]",
+		"HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{7}, iS2{5}]", 1), "4:39:",
+		"this axis is 7 long, and that of the tensor passed for it 3")
 	// nvFuser prints the unit's fusion behind its outputs, on the same line.
-	joined := program(t, strings.Replace(p.Source, "Outputs={T4_g_float[iS13{3}, iS12{2}], }\n%kernel", "Outputs={T4_g_float[iS13{3}, iS12{2}], }Inputs:\n  T0_g_float[iS0{2}, iS1{3}, iS2{5}], float\nOutputs:\n  T4_g_float[iS13{3}, iS12{2}], float\n\n%kernel", 1))
+	joined := program(t, strings.Replace(p.Source, "Outputs={T4_g_float[iS13{3}, iS12{2}], }\n%kernel",
+		"Outputs={T4_g_float[iS13{3}, iS12{2}], }Inputs:\n  T0_g_float[iS0{2}, iS1{3}, iS2{5}], float\nOutputs:\n  T4_g_float[iS13{3}, iS12{2}], float\n\n%kernel", 1))
 	contains(t, joined, "scale %T0_l into %T1, by=0.5")
-	contains(t, p, "scale %T0_l into %T1, by=0.5", "sum %T1 into %T2, axis=2", "relu %T2 into %T3", "transpose %T3, perm=(1, 0)", "into %T9")
+	contains(t, p, "scale %T0_l into %T1, by=0.5", "sum %T1 into %T2, axis=2", "relu %T2 into %T3",
+		"transpose %T3, perm=(1, 0)", "into %T9")
 }
 
 // TestPermutations: the result's axes are numbered in the operand's order.
 func TestPermutations(t *testing.T) {
 	for printed, want := range map[string]string{
-		"iS10{2}, iS11{3}, iS12{5}": "", "iS12{5}, iS10{2}, iS11{3}": "perm=(2, 0, 1)", "iS11{3}, iS10{2}, iS12{5}": "perm=(1, 0, 2)",
+		"iS10{2}, iS11{3}, iS12{5}": "", "iS12{5}, iS10{2}, iS11{3}": "perm=(2, 0, 1)",
+		"iS11{3}, iS10{2}, iS12{5}": "perm=(1, 0, 2)",
 	} {
 		p := program(t, "%HostIrContainer { (T0_g[ iS0{2}, iS1{3}, iS2{5} ]) -> (T1_g[ "+printed+" ]) :\n  T1_g[ "+printed+" ]\n   = Set.Permute( T0_g[ iS0{2}, iS1{3}, iS2{5} ], cache_op=Streaming )\n}\n")
 		if text := p.String(); want == "" && strings.Contains(text, "transpose") || !strings.Contains(text, want) {
@@ -401,9 +428,11 @@ func TestLongDumps(t *testing.T) {
 		"an open bracket":   container("  T1_g_float[" + strings.Repeat("\n", lines)),
 		"brackets":          container("  SetCurrentStream to Stream " + strings.Repeat("(", lines) + "\n"),
 		"blanks":            "%HostIrContainer {" + strings.Repeat(" \n", lines),
-		"comparisons":       container("  SetCurrentStream to Stream " + strings.Repeat("( ", 90) + "rank" + strings.Repeat(" == 1 )", 90) + "\n" + copyT1),
-		"remainders":        container("  SetCurrentStream to Stream " + strings.Repeat("( 1 - ( ", 40) + "rank" + strings.Repeat(" % 3 ) )", 40) + "\n" + copyT1),
-		"wrong lines":       container(strings.Repeat("  what is this\n", lines)),
+		"comparisons": container("  SetCurrentStream to Stream " + strings.Repeat("( ",
+			90) + "rank" + strings.Repeat(" == 1 )", 90) + "\n" + copyT1),
+		"remainders": container("  SetCurrentStream to Stream " + strings.Repeat("( 1 - ( ",
+			40) + "rank" + strings.Repeat(" % 3 ) )", 40) + "\n" + copyT1),
+		"wrong lines": container(strings.Repeat("  what is this\n", lines)),
 	} {
 		start := time.Now()
 		_, _, ds := Import("d.txt", src, nil)
@@ -449,14 +478,16 @@ func TestNamesWithin(t *testing.T) {
 func TestQuotients(t *testing.T) {
 	for index, want := range map[string]string{
 		"( ( 5 / -2 ) + 4 )": "index=2", "( ( 5 % -2 ) + 1 )": "index=2", "( ( ( 2 - 7 ) / -2 ) + 1 )": "index=3",
-		"( ( ( 2 - 7 ) % -2 ) + 2 )": "index=1", "( ( ( 2 - 7 ) / 2 ) + 3 )": "index=1", "( 5 / ( 3 - rank ) )": "index=floordiv(5, 3 - rank(world))",
+		"( ( ( 2 - 7 ) % -2 ) + 2 )": "index=1", "( ( ( 2 - 7 ) / 2 ) + 3 )": "index=1",
+		"( 5 / ( 3 - rank ) )":         "index=floordiv(5, 3 - rank(world))",
 		"( ( 5 / ( rank - 3 ) ) + 3 )": "index=0 - floordiv(5, 0 - (rank(world) - 3)) + 3",
 	} {
 		src := "%HostIrContainer { (T0_g_float[iS0{4}, iS1{4}]) -> (T1_g_float[iS2{4}]) :\n  T2_l_float[iS3{4}] = select( T0_g_float[iS0{4}, iS1{4}], axis = iS0{4}, index = " + index + " )\n  T1_g_float[iS2{4}] = Set( T2_l_float[iS3{4}] )\n}\n"
 		contains(t, program(t, src), want)
 	}
 	refused(t, "%HostIrContainer { (T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{4}] (DeviceMesh{0 1})) :\n  T2_l_float[iS3{4}] (DeviceMesh{0 1}) = select( T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1}), axis = iS0{4}, index = ( 3 / ( 2 * rank - 1 ) ) )\n"+
-		"  T1_g_float[iS2{4}] (DeviceMesh{0 1}) = Set( T2_l_float[iS3{4}] (DeviceMesh{0 1}) )\n}\n", "2:", "nothing says whether what is divided by is negative")
+		"  T1_g_float[iS2{4}] (DeviceMesh{0 1}) = Set( T2_l_float[iS3{4}] (DeviceMesh{0 1}) )\n}\n", "2:",
+		"nothing says whether what is divided by is negative")
 }
 
 // TestMeaningIsKept: what would change what a program computes is refused, not left out.
@@ -465,15 +496,19 @@ func TestMeaningIsKept(t *testing.T) {
 		return "%HostIrContainer { (T0_g_float[iS0{4}, iS1{5}]) -> (T1_g_float[iS2{4}]) :\n  T2_l_float[iS3{4}, rS4{5}]\n   = reduction( T0_g_float[iS0{4}, iS1{5}], op = " + op + ", initial value = " + initial + ", allreduce = false )\n" +
 			"  T1_g_float[iS2{4}] = Set( T2_l_float[iS3{4}, rS4{5}] )\n}\n"
 	}
-	for _, c := range [][2]string{{"add", "float(0)"}, {"add", "double(-0)"}, {"max", "float(-inf)"}, {"max", "-65504"}, {"min", "inf"}, {"fmin", "float(3.40282e+38)"}} {
+	for _, c := range [][2]string{{"add", "float(0)"}, {"add", "double(-0)"}, {"max", "float(-inf)"}, {"max", "-65504"},
+		{"min", "inf"}, {"fmin", "float(3.40282e+38)"}} {
 		program(t, sum(c[0], c[1]))
 	}
-	for _, c := range [][2]string{{"add", "float(7)"}, {"max", "float(100)"}, {"max", "float(inf)"}, {"min", "float(0)"}, {"add", "float(x)"}} {
+	for _, c := range [][2]string{{"add", "float(7)"}, {"max", "float(100)"}, {"max", "float(inf)"},
+		{"min", "float(0)"}, {"add", "float(x)"}} {
 		refused(t, sum(c[0], c[1]), "3:", "begins with "+c[1])
 	}
 	m := " (DeviceMesh{0 1})"
 	device := func(index string) string {
-		return "%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS9{4}]" + m + ") -> (T1_g_float[iS1{4}]" + m + ") :\n  T2_l_float[iS2{4}]" + m + " = select( T0_g_float[ideviceIdx.x0{2}, iS9{4}]" + m + ", axis = ideviceIdx.x0{2}, index = " + index + " )\n" +
+		return "%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS9{4}]" + m + ") -> (T1_g_float[iS1{4}]" + m +
+			") :\n  T2_l_float[iS2{4}]" + m + " = select( T0_g_float[ideviceIdx.x0{2}, iS9{4}]" + m +
+			", axis = ideviceIdx.x0{2}, index = " + index + " )\n" +
 			"  T1_g_float[iS1{4}]" + m + " = Set( T2_l_float[iS2{4}]" + m + " )\n}\n"
 	}
 	program(t, device("0"))
@@ -485,7 +520,8 @@ func TestMeaningIsKept(t *testing.T) {
 	program(t, head+set+"} // %HostIrContainer\n")
 	refused(t, head+set+"} T1_g_float[iS1{4}] = Set( T1_g_float[iS1{4}] )\n", "3:", "behind the dump's end")
 	refused(t, head+"  T1_g_float[iS1{4}] = ALLOCATE(buffer=T0_g_float[iS0{4}], mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n"+set+"}\n", "2:", "this allocates T0 and calls it T1")
-	if _, _, ds := Import("d.txt", head+set+"}\n", map[string]string{"rank": "5"}); len(ds) != 1 || !strings.Contains(ds[0].Error(), "what each device knows of itself") {
+	if _, _, ds := Import("d.txt", head+set+"}\n", map[string]string{"rank": "5"}); len(ds) != 1 ||
+		!strings.Contains(ds[0].Error(), "what each device knows of itself") {
 		t.Errorf("--define rank: %v", ds)
 	}
 }
@@ -498,7 +534,8 @@ func TestCoalescedWait(t *testing.T) {
 		"  P2PCommunication 6 (type=recv, buffer=T1_g_float[iS1{4}]" + m + ", peer=( 1 - rank ), backend=NCCL)\n" +
 		"  EndCoalescing 9\n  Wait(Communication 9)\n}\n"
 	contains(t, program(t, src), "on %nccl_d {", "group {", "record %done9", "\n  wait %done9")
-	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 6)", 1), "6:3:", "communication 6 is coalesced")
+	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 6)", 1), "6:3:",
+		"communication 6 is coalesced")
 	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 8)", 1), "6:3:", "was not posted")
 }
 
@@ -556,19 +593,23 @@ func TestLostIndentation(t *testing.T) {
     Synchronize Stream ( i9 % numberOfStreams )
 `)
 	p, _, ds := Import("d.txt", flat(printed), nil)
-	if p == nil || len(ds) != 1 || ds[0].Severity != ir.Warning || len(ds[0].Notes) != 2 || ds[0].Notes[0].Message != "this has lines 4 to 8" || ds[0].Notes[1].Message != "this has line 11" {
+	if p == nil || len(ds) != 1 || ds[0].Severity != ir.Warning || len(ds[0].Notes) != 2 ||
+		ds[0].Notes[0].Message != "this has lines 4 to 8" || ds[0].Notes[1].Message != "this has line 11" {
 		t.Fatalf("%s", ds)
 	}
 	if want := program(t, printed).String(); p.String() != want {
 		t.Errorf("it makes another program:\n%s\n%s", p, want)
 	}
 	// The copy of all may be in the loop or behind it.
-	refused(t, flat(container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n"+copyT1)), "2:1:", "lost its indentation")
+	refused(t, flat(container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n"+copyT1)), "2:1:",
+		"lost its indentation")
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n"+copyT1+"    "+copyT1)), "2:1:", "lost its indentation")
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n")), "2:1:", "lost its indentation")
-	refused(t, flat(container(strings.Repeat("  FOR i9 in iS0{i0}:\n"+copyT1+copyT1+copyT1, 20))), "2:1:", "lost its indentation")
+	refused(t, flat(container(strings.Repeat("  FOR i9 in iS0{i0}:\n"+copyT1+copyT1+copyT1, 20))), "2:1:",
+		"lost its indentation")
 	// With indentation a loop may be empty.
-	contains(t, program(t, container("  FOR i9 in iS0{i0}:\n  FOR i8 in iS0{i0}:\n    Deallocate { "+t0+" }\n"+copyT1)), "for %i9 in 0..i0 {")
+	contains(t, program(t, container("  FOR i9 in iS0{i0}:\n  FOR i8 in iS0{i0}:\n    Deallocate { "+t0+" }\n"+copyT1)),
+		"for %i9 in 0..i0 {")
 }
 
 // TestMissingIndices: indices are inferred where one choice of those that nvFuser makes fits.
@@ -577,9 +618,13 @@ func TestMissingIndices(t *testing.T) {
 	t0, t1 := "T0_g_float[ideviceIdx.x0{3}, iS1{4}]"+m, "T1_g_float[iS2{3}, iS3{4}]"+m
 	t2, t3 := "T2_l_float[iS4{4}]"+m, "T3_l_float[iS5{4}]"+m
 	ring := func(condition string) string {
-		return "%HostIrContainer { (" + t0 + ") -> (" + t1 + ") :\n  FOR i5 in iS6{3}:\n    " + t2 + " = HirAliasSelect( " + t1 + ", axis = iS2{3}, index = i7 )\n" +
-			"    IF Manual ( " + condition + " ):\n      " + t3 + " = HirAliasSelect( " + t0 + ", axis = ideviceIdx.x0{3}, index = 0 )\n      " + t2 + " = Set( " + t3 + " )\n" +
-			"    ELSE:\n      P2PCommunication 1 (type=send, buffer=" + t0 + ", peer=i8, backend=CUDA)\n      P2PCommunication 2 (type=recv, buffer=" + t2 + ", peer=i7, backend=CUDA)\n" +
+		return "%HostIrContainer { (" + t0 + ") -> (" + t1 + ") :\n  FOR i5 in iS6{3}:\n    " + t2 +
+			" = HirAliasSelect( " + t1 + ", axis = iS2{3}, index = i7 )\n" +
+			"    IF Manual ( " + condition + " ):\n      " + t3 + " = HirAliasSelect( " + t0 +
+			", axis = ideviceIdx.x0{3}, index = 0 )\n      " + t2 + " = Set( " + t3 + " )\n" +
+			"    ELSE:\n      P2PCommunication 1 (type=send, buffer=" + t0 +
+			", peer=i8, backend=CUDA)\n      P2PCommunication 2 (type=recv, buffer=" + t2 +
+			", peer=i7, backend=CUDA)\n" +
 			"      Wait Communication 1\n      Wait Communication 2\n}\n"
 	}
 	for condition, want := range map[string]string{
@@ -593,7 +638,8 @@ func TestMissingIndices(t *testing.T) {
 	}
 	// Nothing says in which direction this ring goes.
 	_, _, ds := Import("d.txt", ring("i5 == 0"), nil)
-	if !ds.HasErrors() || !strings.Contains(ds[0].Help, " --define 'i7=") || !strings.Contains(ds[0].Help, " --define 'i8=") {
+	if !ds.HasErrors() || !strings.Contains(ds[0].Help, " --define 'i7=") ||
+		!strings.Contains(ds[0].Help, " --define 'i8=") {
 		t.Errorf("%s", ds)
 	}
 	_, _, ds = Import("d.txt", ring("( ( 3 + ( rank - i5 ) ) % 3 ) == rank"), map[string]string{"i8": "(rank+i5)%3"})

@@ -38,7 +38,8 @@ func visit(t *testing.T, text, fragment string) *node {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, chromium(t), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+	cmd := exec.CommandContext(ctx, chromium(t), "--headless", "--no-sandbox", "--disable-gpu",
+		"--disable-background-networking",
 		"--disable-dev-shm-usage", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+file+"#"+fragment)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
@@ -91,7 +92,8 @@ func TestBrowserValue(t *testing.T) {
 		t.Errorf("defined %v", defs)
 	}
 	kin := marked(root, "var", "kin")
-	if len(kin["source"]) != 2 || !slices.Contains(kin["overlap"], "%x.g.c.r") || slices.Contains(kin["overlap"], "%x.l") {
+	if len(kin["source"]) != 2 || !slices.Contains(kin["overlap"], "%x.g.c.r") ||
+		slices.Contains(kin["overlap"], "%x.l") {
 		t.Errorf("related %v", kin)
 	}
 	if status := root.all(func(n *node) bool { return n.attrs["id"] == "selected" })[0].content(); !strings.HasPrefix(status, "%x.g in mlp: shard 2×, clean 2×, decompose 2×; related: ") {
@@ -105,7 +107,8 @@ func TestBrowserLine(t *testing.T) {
 	l.Prediction = predicted()
 	root := visit(t, page(t, l), "line=6")
 	from := marked(root, "p", "from")
-	if len(from["source"]) != 1 || from["source"][0] != "%h=linear %x, %w   // x is gathered" || len(from["shard"]) != 2 || len(from["overlap"]) < 10 {
+	if len(from["source"]) != 1 || from["source"][0] != "%h=linear %x, %w   // x is gathered" ||
+		len(from["shard"]) != 2 || len(from["overlap"]) < 10 {
 		t.Errorf("from line 6: %v", from)
 	}
 	if notes := root.one(t, "aside").find("article.from"); len(notes) != 2 {
@@ -177,7 +180,8 @@ document.title = seen.join(" ");`)
 func TestBrowserHostile(t *testing.T) {
 	chromium(t)
 	evil := `</p></script><script>document.title="taken"</script><img src=x onerror="document.title='taken'">`
-	root := visit(t, page(t, lowering(t, "mlp.hkt", strings.Replace(mlp, "x is gathered", evil, 1), "chunked(2)")), "value="+url.QueryEscape("mlp:%x.g"))
+	root := visit(t, page(t, lowering(t, "mlp.hkt", strings.Replace(mlp, "x is gathered", evil, 1), "chunked(2)")),
+		"value="+url.QueryEscape("mlp:%x.g"))
 	if title := root.one(t, "head").one(t, "title").content(); title != "mlp.hkt · hocket opt" {
 		t.Errorf("the title became %q", title)
 	}

@@ -35,7 +35,8 @@ func TestDraw(t *testing.T) {
 			t.Errorf("%+v, want x %s, width %s, wide %v", c.got, c.x, c.width, c.wide)
 		}
 	}
-	if len(d.Ops) != 3 || d.Ops[0].Name != "gelu" || d.Ops[1].Name != "linear" || d.Ops[0].Hue == d.Ops[1].Hue || d.Ops[2].Name != "put" {
+	if len(d.Ops) != 3 || d.Ops[0].Name != "gelu" || d.Ops[1].Name != "linear" || d.Ops[0].Hue == d.Ops[1].Hue ||
+		d.Ops[2].Name != "put" {
 		t.Errorf("operations %+v", d.Ops)
 	}
 }

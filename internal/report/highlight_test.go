@@ -31,7 +31,8 @@ var tags = regexp.MustCompile(`</?(var|b|i|samp)>`)
 
 // TestHighlightKeepsText: without its elements a marked up line is the line.
 func TestHighlightKeepsText(t *testing.T) {
-	piece := rapid.SampledFrom([]string{"%", "x", ".", "f32", "[", "]", "/", "//", "<", "&", "'", `"`, " ", "linear", "op=", "sum", "partial(", ")", "1", "ü", "<b>"})
+	piece := rapid.SampledFrom([]string{"%", "x", ".", "f32", "[", "]", "/", "//", "<", "&", "'", `"`, " ", "linear",
+		"op=", "sum", "partial(", ")", "1", "ü", "<b>"})
 	rapid.Check(t, func(t *rapid.T) {
 		line := ""
 		for _, p := range rapid.SliceOfN(piece, 0, 30).Draw(t, "pieces") {

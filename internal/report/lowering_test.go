@@ -69,14 +69,18 @@ func predicted() *Prediction {
 	tr := &trace.Trace{Ranks: 1, Events: []trace.Event{
 		{Stream: "side", ID: 1, Name: "all_gather", Class: trace.Comm, Start: 1000, End: 41000, Group: trace.NoGroup},
 		{Stream: "main", ID: 0, Name: "barrier", Class: trace.Comm, Start: 0, End: 1000, Group: trace.NoGroup},
-		{Stream: "main", ID: 2, Name: "linear", Detail: "linear 0", Class: trace.Compute, Start: 41000, End: 100000, Group: trace.NoGroup},
+		{Stream: "main", ID: 2, Name: "linear", Detail: "linear 0", Class: trace.Compute, Start: 41000, End: 100000,
+			Group: trace.NoGroup},
 	}}
 	tr.Sort()
-	return &Prediction{Subject: "mlp on 2 ranks T=16", Machine: "cpu (guessed)", Time: 100, Sequential: 125, Timeline: tr, Cut: true,
+	return &Prediction{Subject: "mlp on 2 ranks T=16", Machine: "cpu (guessed)", Time: 100, Sequential: 125,
+		Timeline: tr, Cut: true,
 		Notes: []Note{
-			{Kind: "Reshards", Line: 6, Value: "x.g", Title: "f32[T/tp, 8] → f32[T, 8]", Detail: []string{"for operand 0 of linear"}},
+			{Kind: "Reshards", Line: 6, Value: "x.g", Title: "f32[T/tp, 8] → f32[T, 8]",
+				Detail: []string{"for operand 0 of linear"}},
 			{Kind: "Strategies", Line: 6, Value: "x.g", Title: "all_gather + linear", Choices: []Choice{
-				{Name: "sequential", Time: 125}, {Name: "chunked(2)", Time: 100, Taken: true}, {Name: "exchange", Time: 1e9, Reason: "rows do not divide"}}},
+				{Name: "sequential", Time: 125}, {Name: "chunked(2)", Time: 100, Taken: true},
+				{Name: "exchange", Time: 1e9, Reason: "rows do not divide"}}},
 			{Kind: "Not overlapped", Title: "without a line"},
 		}}
 }
@@ -100,8 +104,10 @@ func fixed(t *testing.T) *Lowering {
 			{Pass: "lost", Text: gather, Changed: true, Origins: from[1:]}, // origins of another text are of no use
 		},
 		Log: []lower.Entry{
-			{Pass: "shard", Func: "mlp", Pos: ir.Pos{Line: 6, Col: 6}, Value: "x", From: "f32[T/tp, 8]", To: "f32[T, 8]", Result: "x.g", Why: "operand 0 of linear"},
-			{Pass: "decompose", Func: "mlp", Pos: ir.Pos{Line: 6, Col: 6}, Value: "x.g", From: "f32[T/tp, 8]", To: "f32[T, 8]", Why: "all_gather over tp"},
+			{Pass: "shard", Func: "mlp", Pos: ir.Pos{Line: 6, Col: 6}, Value: "x", From: "f32[T/tp, 8]",
+				To: "f32[T, 8]", Result: "x.g", Why: "operand 0 of linear"},
+			{Pass: "decompose", Func: "mlp", Pos: ir.Pos{Line: 6, Col: 6}, Value: "x.g", From: "f32[T/tp, 8]",
+				To: "f32[T, 8]", Why: "all_gather over tp"},
 		}}
 }
 
@@ -112,7 +118,8 @@ func TestGolden(t *testing.T) {
 	unbound.Unpredicted = "dim K has no value"
 	imported.Source.Source = "%HostIrContainer {\n  linear\n}\n"
 	built.Source.Source = ""
-	for name, l := range map[string]*Lowering{"predicted": withPrediction, "unpredicted": unbound, "imported": imported, "built": built} {
+	for name, l := range map[string]*Lowering{"predicted": withPrediction, "unpredicted": unbound, "imported": imported,
+		"built": built} {
 		t.Run(name, func(t *testing.T) {
 			got := outline(t, page(t, l))
 			golden.File(t, filepath.Join("testdata", name+".txt"), got)
@@ -183,14 +190,16 @@ func TestOrigins(t *testing.T) {
 func TestHostile(t *testing.T) {
 	for _, evil := range []string{
 		`<script>alert(1)</script>`, `</script><script>alert(1)</script>`, `--><img src=x onerror=alert(1)>`,
-		`"><svg onload=alert(1)>`, `' onmouseover='alert(1)`, `</p></div></style>`, `<!--`, `&lt;b&gt; &amp;`, `{{.Script}}`, "javascript:alert(1)\u2028x", `]]>`, `%x<b>`,
+		`"><svg onload=alert(1)>`, `' onmouseover='alert(1)`, `</p></div></style>`, `<!--`, `&lt;b&gt; &amp;`,
+		`{{.Script}}`, "javascript:alert(1)\u2028x", `]]>`, `%x<b>`,
 	} {
 		src := strings.Replace(mlp, "x is gathered", evil, 1) + "\n// " + evil + "\n"
 		l := lowering(t, evil+".hkt", src, "chunked(2)")
 		l.Prediction = predicted()
 		l.Prediction.Subject, l.Prediction.Machine = evil, evil
-		l.Prediction.Notes = append(l.Prediction.Notes, Note{Kind: evil, Line: 1, Value: evil, Title: evil, Detail: []string{evil},
-			Choices: []Choice{{Name: evil}, {Name: "no", Reason: evil}}})
+		l.Prediction.Notes = append(l.Prediction.Notes,
+			Note{Kind: evil, Line: 1, Value: evil, Title: evil, Detail: []string{evil},
+				Choices: []Choice{{Name: evil}, {Name: "no", Reason: evil}}})
 		for i := range l.Prediction.Timeline.Events {
 			e := &l.Prediction.Timeline.Events[i]
 			e.Name, e.Detail, e.Stream = evil, evil, evil

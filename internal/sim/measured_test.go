@@ -156,11 +156,14 @@ func TestRankedAsMeasured(t *testing.T) {
 				us := predicted(t, p, s, m)
 				ratio, seen := us/seq, l.times[s].median/l.times["sequential"].median
 				if (s == "ahead" || strings.HasPrefix(s, "exchange")) && math.Abs(ratio-seen) > near {
-					t.Errorf("%s %d,%d,%d: %s: predicted %.2f of sequential, measured %.2f", c.comm, l.m, l.n, l.k, s, ratio, seen)
+					t.Errorf("%s %d,%d,%d: %s: predicted %.2f of sequential, measured %.2f", c.comm, l.m, l.n, l.k, s,
+						ratio, seen)
 				}
-				t.Logf("%s %d,%d,%d: %s: %.0f µs, %.2f of sequential; measured %.2f", c.comm, l.m, l.n, l.k, s, us, ratio, seen)
+				t.Logf("%s %d,%d,%d: %s: %.0f µs, %.2f of sequential; measured %.2f", c.comm, l.m, l.n, l.k, s, us,
+					ratio, seen)
 				if us < clear*seq && l.times["sequential"].below(l.times[s]) {
-					t.Errorf("%s %d,%d,%d: %s is predicted to beat sequential, and was measured to lose", c.comm, l.m, l.n, l.k, s)
+					t.Errorf("%s %d,%d,%d: %s is predicted to beat sequential, and was measured to lose", c.comm, l.m,
+						l.n, l.k, s)
 				}
 				if us < clear*seq && us < predicted(t, p, best, m) {
 					best = s
@@ -192,8 +195,10 @@ func TestTabledAsMeasured(t *testing.T) {
 					continue
 				}
 				seen := got.median / l.times["sequential"].median
-				if want := predicted(t, p, s, tabled) / predicted(t, p, "sequential", tabled); math.Abs(want-seen) > near {
-					t.Errorf("%s: %d,%d,%d: %s: predicted %.2f of sequential, measured %.2f", file, l.m, l.n, l.k, s, want, seen)
+				if want := predicted(t, p, s, tabled) / predicted(t, p, "sequential",
+					tabled); math.Abs(want-seen) > near {
+					t.Errorf("%s: %d,%d,%d: %s: predicted %.2f of sequential, measured %.2f", file, l.m, l.n, l.k, s,
+						want, seen)
 				}
 				off = max(off, math.Abs(predicted(t, p, s, described)/predicted(t, p, "sequential", described)-seen))
 				n++

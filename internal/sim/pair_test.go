@@ -23,7 +23,8 @@ func h200(t *testing.T) *machine.Description {
 func layer(comm ir.Op, m, n, k int64) Pair { return layerOn(4, comm, m, n, k) }
 
 func layerOn(ranks int64, comm ir.Op, m, n, k int64) Pair {
-	p := Pair{Comm: comm, Ranks: ranks, Whole: 2 * m * k, Ops: []Op{{Name: "linear", M: m, N: n / ranks, K: k, DType: ir.BF16}}}
+	p := Pair{Comm: comm, Ranks: ranks, Whole: 2 * m * k,
+		Ops: []Op{{Name: "linear", M: m, N: n / ranks, K: k, DType: ir.BF16}}}
 	if comm != ir.OpAllGather {
 		p.Whole, p.Ops[0].N, p.Ops[0].K = 2*m*n, n, k/ranks
 	}
@@ -64,7 +65,8 @@ func TestAgainstMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s %d,%d,%d: sequential %.0f (measured %.0f), exchange %.0f (%.0f)", c.comm, c.m, c.n, c.k, seq.Time, c.seq, push.Time, c.push)
+		t.Logf("%s %d,%d,%d: sequential %.0f (measured %.0f), exchange %.0f (%.0f)", c.comm, c.m, c.n, c.k, seq.Time,
+			c.seq, push.Time, c.push)
 		if math.Abs(seq.Time-c.seq) > c.seq*percent/100 {
 			t.Errorf("%s %d,%d,%d: sequential %.0f µs, measured %.0f", c.comm, c.m, c.n, c.k, seq.Time, c.seq)
 		}
@@ -128,7 +130,8 @@ func TestBeyondNumbers(t *testing.T) {
 	for _, us := range []float64{math.Inf(1), math.NaN()} {
 		m := *h200(t)
 		m.Launch = us
-		if p, err := Sequential(layer(ir.OpAllGather, 2048, 8192, 8192), &m); err == nil || !strings.Contains(err.Error(), "beyond all numbers") {
+		if p, err := Sequential(layer(ir.OpAllGather, 2048, 8192, 8192), &m); err == nil ||
+			!strings.Contains(err.Error(), "beyond all numbers") {
 			t.Errorf("launches of %v µs: %v µs, %v", us, p.Time, err)
 		}
 	}

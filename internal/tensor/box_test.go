@@ -125,8 +125,10 @@ func TestNoWindow(t *testing.T) {
 func TestBoxErrors(t *testing.T) {
 	x := arange(t, ir.F32, 3, 5)
 	for _, c := range []struct{ lo, n []int64 }{
-		{[]int64{0}, []int64{1}}, {[]int64{0, 0}, []int64{4, 5}}, {[]int64{-1, 0}, []int64{1, 1}}, {[]int64{0, 5}, []int64{1, 1}},
-		{[]int64{0, 0}, []int64{-1, 1}}, {[]int64{1, math.MaxInt64}, []int64{1, 1}}, {[]int64{1, 1}, []int64{1, math.MaxInt64}}, {nil, nil},
+		{[]int64{0}, []int64{1}}, {[]int64{0, 0}, []int64{4, 5}}, {[]int64{-1, 0}, []int64{1, 1}},
+		{[]int64{0, 5}, []int64{1, 1}},
+		{[]int64{0, 0}, []int64{-1, 1}}, {[]int64{1, math.MaxInt64}, []int64{1, 1}},
+		{[]int64{1, 1}, []int64{1, math.MaxInt64}}, {nil, nil},
 	} {
 		if _, err := Slice(x, c.lo, c.n); err == nil || !strings.Contains(err.Error(), "f32[3, 5]") {
 			t.Errorf("Slice(%v, %v): error %v does not name f32[3, 5]", c.lo, c.n, err)
@@ -150,9 +152,12 @@ func TestSizes(t *testing.T) {
 		n     int64
 		bad   string
 	}{
-		{nil, 1, ""}, {[]int64{0}, 0, ""}, {[]int64{3, 0, 5}, 0, ""}, {[]int64{7, 3}, 21, ""}, {[]int64{math.MaxInt64}, math.MaxInt64, ""},
-		{[]int64{math.MaxInt64, 2}, 0, "overflows"}, {[]int64{big, big}, 0, "overflows"}, {[]int64{0, big, big}, 0, "overflows"},
-		{[]int64{1 << 32, 1 << 32}, 0, "overflows"}, {[]int64{2, -3}, 0, "negative"}, {[]int64{0, -1}, 0, "negative"}, {[]int64{math.MinInt64}, 0, "negative"},
+		{nil, 1, ""}, {[]int64{0}, 0, ""}, {[]int64{3, 0, 5}, 0, ""}, {[]int64{7, 3}, 21, ""},
+		{[]int64{math.MaxInt64}, math.MaxInt64, ""},
+		{[]int64{math.MaxInt64, 2}, 0, "overflows"}, {[]int64{big, big}, 0, "overflows"},
+		{[]int64{0, big, big}, 0, "overflows"},
+		{[]int64{1 << 32, 1 << 32}, 0, "overflows"}, {[]int64{2, -3}, 0, "negative"}, {[]int64{0, -1}, 0, "negative"},
+		{[]int64{math.MinInt64}, 0, "negative"},
 	} {
 		n, err := NumElements(c.shape)
 		if n != c.n || (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {

@@ -10,8 +10,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-var awkward = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, 257, 65520, -1e10, 1e39, 1e300, math.Inf(1), math.Inf(-1), math.NaN(),
-	1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-11 + 0x1p-40, 0x1p-24, 0x1p-133, 0x1p-149, 0x1p31, -0x1p31, 0x1p63, -0x1p63, math.MaxInt32 - 0.5}
+var awkward = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, 257, 65520, -1e10, 1e39, 1e300, math.Inf(1),
+	math.Inf(-1), math.NaN(),
+	1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-11 + 0x1p-40, 0x1p-24, 0x1p-133, 0x1p-149, 0x1p31, -0x1p31, 0x1p63, -0x1p63,
+	math.MaxInt32 - 0.5}
 
 // TestBulkAgreesWithElements: each bulk conversion does what SetX and X do, for
 // odd lengths and unaligned bytes.
@@ -37,13 +39,16 @@ func TestBulkAgreesWithElements(t *testing.T) {
 			v32[i], ints[i] = float32(v), saturate64(v)
 		}
 		got := bytes()
-		if m := FromFloat32(got, v32, dt); m != n || !slices.Equal(got, one(func(x *Tensor, i int64) { x.SetFloat64(i, float64(v32[i])) })) {
+		if m := FromFloat32(got, v32, dt); m != n ||
+			!slices.Equal(got, one(func(x *Tensor, i int64) { x.SetFloat64(i, float64(v32[i])) })) {
 			t.Errorf("FromFloat32 to %s: %d elements, or others than SetFloat64 gives", dt, m)
 		}
-		if m := FromInt64(got, ints, dt); m != n || !slices.Equal(got, one(func(x *Tensor, i int64) { x.SetInt64(i, ints[i]) })) {
+		if m := FromInt64(got, ints, dt); m != n ||
+			!slices.Equal(got, one(func(x *Tensor, i int64) { x.SetInt64(i, ints[i]) })) {
 			t.Errorf("FromInt64 to %s: %d elements, or others than SetInt64 gives", dt, m)
 		}
-		if m := FromFloat64(got, values, dt); m != n || !slices.Equal(got, one(func(x *Tensor, i int64) { x.SetFloat64(i, values[i]) })) {
+		if m := FromFloat64(got, values, dt); m != n ||
+			!slices.Equal(got, one(func(x *Tensor, i int64) { x.SetFloat64(i, values[i]) })) {
 			t.Errorf("FromFloat64 to %s: %d elements, or others than SetFloat64 gives", dt, m)
 		}
 		x := &Tensor{DType: dt, Shape: []int64{int64(n)}, Data: got}
@@ -53,7 +58,8 @@ func TestBulkAgreesWithElements(t *testing.T) {
 		}
 		for i := range n {
 			v := x.Float64(int64(i))
-			if dt == ir.I64 && back32[i] != float32(x.Int64(int64(i))) || dt != ir.I64 && !same(float64(back32[i]), float64(float32(v))) ||
+			if dt == ir.I64 && back32[i] != float32(x.Int64(int64(i))) || dt != ir.I64 &&
+				!same(float64(back32[i]), float64(float32(v))) ||
 				!same(back64[i], v) || backInt[i] != x.Int64(int64(i)) {
 				t.Fatalf("%s element %d: %g reads in bulk as %g, %g, %d", dt, i, v, back32[i], back64[i], backInt[i])
 			}
@@ -88,7 +94,8 @@ func TestBulkLengths(t *testing.T) {
 		}
 	}
 	for _, dt := range []ir.DType{ir.InvalidDType, 77} {
-		if ToFloat64(make([]float64, 1), make([]byte, 8), dt)+FromFloat32(make([]byte, 8), make([]float32, 1), dt) != 0 {
+		if ToFloat64(make([]float64, 1), make([]byte, 8), dt)+FromFloat32(make([]byte, 8), make([]float32, 1),
+			dt) != 0 {
 			t.Errorf("element type %d converts something", dt)
 		}
 	}
@@ -108,7 +115,8 @@ func TestViews(t *testing.T) {
 			x, _ := New(dt, []int64{n})
 			for viewed, view := range views {
 				got, isNil := view(x)
-				if typed := dt == viewed || dt.Size() == 2 && viewed.Size() == 2; typed && (int64(got) != n || isNil) || !typed && !isNil {
+				if typed := dt == viewed || dt.Size() == 2 && viewed.Size() == 2; typed && (int64(got) != n || isNil) ||
+					!typed && !isNil {
 					t.Errorf("the %s view of %s has %d elements, nil %v", viewed, x, got, isNil)
 				}
 			}

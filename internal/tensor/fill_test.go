@@ -45,10 +45,12 @@ func TestFillGolden(t *testing.T) {
 		{ir.F32, "x", "ints:0", []float64{-1, 0, 0, -1, 0, 0, 1, -1}},
 		{ir.BF16, "w1", "ints:7", []float64{-1, 0, 0, 0, 1, 1, 0, 0}},
 		{ir.I64, "größe", "ints:18446744073709551615", []float64{-1, -1, 0, 1, 1, 1, 0, 0}},
-		{ir.F32, "x", "rand:0", []float64{-0.4280322790145874, 0.29660606384277344, -0.15506106615066528, -0.7053378820419312}},
+		{ir.F32, "x", "rand:0", []float64{-0.4280322790145874, 0.29660606384277344, -0.15506106615066528,
+			-0.7053378820419312}},
 		{ir.F16, "x", "rand:0", []float64{-0.42822265625, 0.29638671875, -0.1552734375, -0.70556640625}},
 		{ir.BF16, "x", "rand:0", []float64{-0.4296875, 0.29296875, -0.15625, -0.70703125}},
-		{ir.F64, "w1", "rand:7", []float64{-0.716567474289605, -0.12872314134425333, 0.18388722366094967, 0.16411703769595887}},
+		{ir.F64, "w1", "rand:7", []float64{-0.716567474289605, -0.12872314134425333, 0.18388722366094967,
+			0.16411703769595887}},
 		{ir.I32, "x", "rand:0", []float64{-4, 2, -2, -6, 0, -1, 4, -4}},
 		{ir.I64, "größe", "rand:18446744073709551615", []float64{-5, -6, -2, 4, 6, 4, 1, -1}},
 		{ir.F32, "x", "arange", []float64{0, 1, 2}},
@@ -113,7 +115,8 @@ func TestFillFromFiles(t *testing.T) {
 	dir := t.TempDir()
 	st, npy := filepath.Join(dir, "in.safetensors"), filepath.Join(dir, "in.npy")
 	x := fill(t, ir.F32, "x", "rand:1", 3, 5)
-	if err := WriteSafetensorsFile(st, []Named{{"x", x}, {"other", fill(t, ir.BF16, "x", "ints:1", 3, 5)}}, nil); err != nil {
+	if err := WriteSafetensorsFile(st, []Named{{"x", x}, {"other", fill(t, ir.BF16, "x", "ints:1", 3, 5)}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := WriteNpyFile(npy, x); err != nil {
@@ -161,8 +164,9 @@ func mentions(t *testing.T, what string, err error, want ...string) {
 
 func TestParseSpec(t *testing.T) {
 	for s, want := range map[string]Spec{
-		"ints:0": {}, "rand:18446744073709551615": {Kind: SpecRand, Seed: math.MaxUint64}, "zeros": {Kind: SpecZeros}, "arange": {Kind: SpecArange},
-		"a.npy": {Kind: SpecNpy, File: "a.npy"}, "./rand:1.npy": {Kind: SpecNpy, File: "./rand:1.npy"},
+		"ints:0": {}, "rand:18446744073709551615": {Kind: SpecRand, Seed: math.MaxUint64}, "zeros": {Kind: SpecZeros},
+		"arange": {Kind: SpecArange},
+		"a.npy":  {Kind: SpecNpy, File: "a.npy"}, "./rand:1.npy": {Kind: SpecNpy, File: "./rand:1.npy"},
 		"d/a.safetensors":     {Kind: SpecSafetensors, File: "d/a.safetensors"},
 		"a.safetensors#b#c":   {Kind: SpecSafetensors, File: "a.safetensors", Name: "b#c"},
 		"a#b.safetensors#c":   {Kind: SpecSafetensors, File: "a#b.safetensors", Name: "c"},
@@ -178,7 +182,8 @@ func TestParseSpec(t *testing.T) {
 			t.Errorf("%+v prints as %q, want %q", got, got, s)
 		}
 	}
-	for _, s := range []string{"", "rand", "rand:", "rand:-1", "rand:1.5", "rand:0x10", "ints:18446744073709551616", "ints: 1", "Zeros", "ones", "a.safetensors#", "a.npz", "a\x00.npy", "rand:1.npy"} {
+	for _, s := range []string{"", "rand", "rand:", "rand:-1", "rand:1.5", "rand:0x10", "ints:18446744073709551616",
+		"ints: 1", "Zeros", "ones", "a.safetensors#", "a.npz", "a\x00.npy", "rand:1.npy"} {
 		_, err := ParseSpec(s)
 		mentions(t, s, err, "input spec")
 	}

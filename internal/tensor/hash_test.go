@@ -22,7 +22,8 @@ func TestSHA256(t *testing.T) {
 	}{
 		{nil, sum("")},
 		{[]Named{{"y", y}}, sum("y f32 2 1\n\x00\x00\x80\x3f\x00\x00\x00\x40")},
-		{[]Named{{"y", y}, {"a", n}, {"Z", n}}, sum("Z i32\n\x01\x00\x00\x00a i32\n\x01\x00\x00\x00y f32 2 1\n\x00\x00\x80\x3f\x00\x00\x00\x40")},
+		{[]Named{{"y", y}, {"a", n}, {"Z", n}},
+			sum("Z i32\n\x01\x00\x00\x00a i32\n\x01\x00\x00\x00y f32 2 1\n\x00\x00\x80\x3f\x00\x00\x00\x40")},
 	} {
 		if got := SHA256(c.list); got != c.want {
 			t.Errorf("%v: %s, want %s", c.list, got, c.want)

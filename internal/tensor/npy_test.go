@@ -26,7 +26,8 @@ func npyFile(version byte, header string, data ...byte) []byte {
 func readNpy(b []byte) (*Tensor, error) { return ReadNpy(bytes.NewReader(b), int64(len(b))) }
 
 // The golden file: numpy.save of arange(6, dtype='<i4').reshape(2, 3) - 1.
-var goldenNpy = []byte("\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }" + strings.Repeat(" ", 58) + "\n" +
+var goldenNpy = []byte("\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }" +
+	strings.Repeat(" ", 58) + "\n" +
 	"\xff\xff\xff\xff\x00\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x04\x00\x00\x00")
 
 func TestNpyGolden(t *testing.T) {
@@ -116,7 +117,8 @@ func TestNpyFortran(t *testing.T) {
 	for _, c := range []struct {
 		shape []int64
 		tuple string
-	}{{[]int64{2, 3}, "(2, 3)"}, {[]int64{3, 1, 5, 2}, "(3, 1, 5, 2)"}, {[]int64{7}, "(7,)"}, {nil, "()"}, {[]int64{3, 0}, "(3, 0)"}} {
+	}{{[]int64{2, 3}, "(2, 3)"}, {[]int64{3, 1, 5, 2}, "(3, 1, 5, 2)"}, {[]int64{7}, "(7,)"}, {nil, "()"},
+		{[]int64{3, 0}, "(3, 0)"}} {
 		n, _ := NumElements(c.shape)
 		var data []byte
 		for i := range n {

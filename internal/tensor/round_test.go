@@ -53,7 +53,8 @@ func TestHalfAllPatterns(t *testing.T) {
 			if math.IsNaN(want) {
 				for _, back := range []uint16{h.from32(got), h.from64(float64(got))} {
 					if !math.IsNaN(float64(got)) || !math.IsNaN(h.value(back)) || back>>(h.mantissa-1)&1 == 0 {
-						t.Fatalf("%s %#04x: NaN decodes to %v and comes back as %#04x, want a quiet NaN", h.dt, b, got, back)
+						t.Fatalf("%s %#04x: NaN decodes to %v and comes back as %#04x, want a quiet NaN", h.dt, b, got,
+							back)
 					}
 				}
 				continue
@@ -181,10 +182,13 @@ func TestRound(t *testing.T) {
 		dt      ir.DType
 		v, want float64
 	}{
-		{ir.F32, 1 + 0x1p-25, 1}, {ir.F64, 1 + 0x1p-50, 1 + 0x1p-50}, {ir.BF16, 257, 256}, {ir.BF16, 259, 260}, {ir.F16, 2049, 2048},
+		{ir.F32, 1 + 0x1p-25, 1}, {ir.F64, 1 + 0x1p-50, 1 + 0x1p-50}, {ir.BF16, 257, 256}, {ir.BF16, 259, 260},
+		{ir.F16, 2049, 2048},
 		{ir.F16, 65519.999, 65504}, {ir.F16, 65520, math.Inf(1)}, {ir.F32, 1e39, math.Inf(1)},
-		{ir.I32, 0.5, 0}, {ir.I32, 1.5, 2}, {ir.I32, -2.5, -2}, {ir.I32, 1e10, math.MaxInt32}, {ir.I32, -1e300, math.MinInt32}, {ir.I32, nan, 0},
-		{ir.I64, 1e300, 0x1p63}, {ir.I64, 0x1p63, 0x1p63}, {ir.I64, -0x1p62, -0x1p62}, {ir.I64, math.Inf(-1), -0x1p63}, {ir.I64, nan, 0}, {ir.I64, -0x1p63, -0x1p63},
+		{ir.I32, 0.5, 0}, {ir.I32, 1.5, 2}, {ir.I32, -2.5, -2}, {ir.I32, 1e10, math.MaxInt32},
+		{ir.I32, -1e300, math.MinInt32}, {ir.I32, nan, 0},
+		{ir.I64, 1e300, 0x1p63}, {ir.I64, 0x1p63, 0x1p63}, {ir.I64, -0x1p62, -0x1p62}, {ir.I64, math.Inf(-1), -0x1p63},
+		{ir.I64, nan, 0}, {ir.I64, -0x1p63, -0x1p63},
 		{ir.BF16, nan, nan}, {ir.F16, nan, nan}, {ir.F32, nan, nan}, {ir.F64, nan, nan},
 	} {
 		x, _ := New(c.dt, nil)

@@ -56,7 +56,8 @@ func TestSafetensorsGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.String() != "f32[2]" || !slices.Equal(floats(a), []float64{1, -2}) || b.String() != "bf16[1, 3]" || !slices.Equal(floats(b), []float64{3, -1, 0.5}) {
+	if a.String() != "f32[2]" || !slices.Equal(floats(a), []float64{1, -2}) || b.String() != "bf16[1, 3]" ||
+		!slices.Equal(floats(b), []float64{3, -1, 0.5}) {
 		t.Errorf("read %s %v and %s %v", a, floats(a), b, floats(b))
 	}
 	if dtype, shape, ok := s.Info("b<\n"); dtype != "BF16" || !slices.Equal(shape, []int64{1, 3}) || !ok {
@@ -103,7 +104,8 @@ func TestSafetensorsRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.DType != want.Tensor.DType || !slices.Equal(got.Shape, want.Tensor.Shape) || !bytes.Equal(got.Data, want.Tensor.Data) {
+		if got.DType != want.Tensor.DType || !slices.Equal(got.Shape, want.Tensor.Shape) ||
+			!bytes.Equal(got.Data, want.Tensor.Data) {
 			t.Errorf("%s comes back as %s %x, want %x", want.Tensor, got, got.Data, want.Tensor.Data)
 		}
 		if s.entries[want.Name].begin%want.Tensor.DType.Size() != 0 {
@@ -146,7 +148,8 @@ func TestSafetensorsBad(t *testing.T) {
 	const w = `"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}`
 	eight := make([]byte, 8)
 	tensorWith := func(dtype, shape, offsets string) []byte {
-		return safetensorsFile(fmt.Sprintf(`{"w":{"dtype":%s,"shape":%s,"data_offsets":%s}}`, dtype, shape, offsets), eight...)
+		return safetensorsFile(fmt.Sprintf(`{"w":{"dtype":%s,"shape":%s,"data_offsets":%s}}`, dtype, shape, offsets),
+			eight...)
 	}
 	claim := func(n uint64) []byte { return append(binary.LittleEndian.AppendUint64(nil, n), "{}"...) }
 	for _, c := range []struct {
@@ -200,8 +203,10 @@ func TestSafetensorsBad(t *testing.T) {
 		{"data left over", tensorWith(`"F32"`, `[1]`, `[0,4]`), "4 bytes of data, but the file has 8"},
 		{"data missing", tensorWith(`"F32"`, `[4]`, `[0,16]`), "16 bytes of data, but the file has 8"},
 		{"huge foreign", tensorWith(`"U8"`, `[1]`, `[0,9223372036854775807]`), "but the file has 8"},
-		{"overlap", safetensorsFile(`{`+w+`,"v":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, eight...), `"v": its data starts at offset 4, want 8`},
-		{"same place", safetensorsFile(`{`+w+`,"v":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, eight...), "want 8"},
+		{"overlap", safetensorsFile(`{`+w+`,"v":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, eight...),
+			`"v": its data starts at offset 4, want 8`},
+		{"same place", safetensorsFile(`{`+w+`,"v":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, eight...),
+			"want 8"},
 		{"hole", safetensorsFile(`{"v":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F16","shape":[1],"data_offsets":[6,8]}}`, eight...), "want 4"},
 	} {
 		_, err := readSafetensors(c.file)
@@ -273,7 +278,8 @@ func TestWriteSafetensorsBad(t *testing.T) {
 		{"reserved", []Named{{"__metadata__", x}}, nil, "__metadata__"},
 		{"name", []Named{{"\xff", x}}, nil, "UTF-8"},
 		{"nil", []Named{{"x", nil}}, nil, `"x": tensor is nil`},
-		{"data", []Named{{"x", &Tensor{DType: ir.F32, Shape: []int64{2}, Data: make([]byte, 4)}}}, nil, "has 4 bytes of data, want 8"},
+		{"data", []Named{{"x", &Tensor{DType: ir.F32, Shape: []int64{2}, Data: make([]byte, 4)}}}, nil,
+			"has 4 bytes of data, want 8"},
 		{"dtype", []Named{{"x", &Tensor{}}}, nil, "invalid element type"},
 		{"metadata", nil, map[string]string{"a": "\xff"}, "UTF-8"},
 	} {
@@ -359,7 +365,8 @@ func FuzzSafetensors(f *testing.F) {
 		}
 		for _, want := range all {
 			got, err := again.Read(want.Name)
-			if err != nil || got.DType != want.Tensor.DType || !slices.Equal(got.Shape, want.Tensor.Shape) || !bytes.Equal(got.Data, want.Tensor.Data) {
+			if err != nil || got.DType != want.Tensor.DType || !slices.Equal(got.Shape, want.Tensor.Shape) ||
+				!bytes.Equal(got.Data, want.Tensor.Data) {
 				t.Fatalf("%q comes back as %v, %v; want %v", want.Name, got, err, want.Tensor)
 			}
 		}

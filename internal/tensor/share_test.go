@@ -13,7 +13,8 @@ import (
 // shorter slices; nothing else is touched.
 func TestCopyBytes(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(7))
-	for _, n := range []int{0, 1, leastShare - 1, 2*leastShare - 1, 2 * leastShare, 3*leastShare + 5, 9*leastShare + 1} {
+	for _, n := range []int{0, 1, leastShare - 1, 2*leastShare - 1, 2 * leastShare, 3*leastShare + 5,
+		9*leastShare + 1} {
 		src := make([]byte, n)
 		for i := range src {
 			src[i] = byte(i*7 + i>>12)
@@ -41,7 +42,8 @@ func TestShare(t *testing.T) {
 	for _, procs := range []int{1, 2, 3, 16} {
 		was := runtime.GOMAXPROCS(procs)
 		for _, tc := range []struct{ bytes, n, parts int64 }{
-			{0, 0, 1}, {leastShare, 10, 1}, {2 * leastShare, 10, 2}, {3 * leastShare, 2, 2}, {100 * leastShare, 7, 7}, {100 * leastShare, 1000, mostShares}, {100 * leastShare, 1, 1},
+			{0, 0, 1}, {leastShare, 10, 1}, {2 * leastShare, 10, 2}, {3 * leastShare, 2, 2}, {100 * leastShare, 7, 7},
+			{100 * leastShare, 1000, mostShares}, {100 * leastShare, 1, 1},
 		} {
 			want := min(tc.parts, int64(procs))
 			var mu sync.Mutex
@@ -53,7 +55,8 @@ func TestShare(t *testing.T) {
 			})
 			slices.Sort(los)
 			slices.Sort(his)
-			if int64(len(los)) != want || los[0] != 0 || his[len(his)-1] != tc.n || !slices.Equal(los[1:], his[:len(his)-1]) {
+			if int64(len(los)) != want || los[0] != 0 || his[len(his)-1] != tc.n ||
+				!slices.Equal(los[1:], his[:len(his)-1]) {
 				t.Errorf("%+v, %d processors: from %v to %v, want %d parts", tc, procs, los, his, want)
 			}
 		}

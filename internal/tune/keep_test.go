@@ -41,7 +41,8 @@ func TestTuneAtOnce(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	base := foundFor(t, "cpu")
 	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpBroadcast} {
-		if u, err := tuneOne(t, context.Background(), base, nil, op); err != nil || len(u.Notes) > 0 || u.Hash != foundFor(t, "cpu").Table.Hash() {
+		if u, err := tuneOne(t, context.Background(), base, nil, op); err != nil || len(u.Notes) > 0 ||
+			u.Hash != foundFor(t, "cpu").Table.Hash() {
 			t.Fatalf("%s: %+v, %v", op, u, err)
 		}
 	}
@@ -87,15 +88,19 @@ func TestTuneAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := foundFor(t, "cpu")
-	u, err := Tune(context.Background(), Options{Ranks: 2, Base: base, File: t.TempDir() + "/mine.json", Ops: []ir.Op{ir.OpBroadcast}, Sizes: []int64{1024}})
-	if err != nil || len(u.Notes) != 1 || !strings.HasSuffix(u.Notes[0], "it has version 2; this hocket reads version 1") {
+	u, err := Tune(context.Background(),
+		Options{Ranks: 2, Base: base, File: t.TempDir() + "/mine.json", Ops: []ir.Op{ir.OpBroadcast},
+			Sizes: []int64{1024}})
+	if err != nil || len(u.Notes) != 1 ||
+		!strings.HasSuffix(u.Notes[0], "it has version 2; this hocket reads version 1") {
 		t.Errorf("elsewhere: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != newer {
 		t.Errorf("the table is %s, %v", got, err)
 	}
 	u, err = tuneOne(t, context.Background(), base, nil, ir.OpAllReduce)
-	if err != nil || len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "this hocket reads version 1; that file is now "+file+".old.1") {
+	if err != nil || len(u.Notes) != 1 ||
+		!strings.Contains(u.Notes[0], "this hocket reads version 1; that file is now "+file+".old.1") {
 		t.Errorf("here: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file + ".old.1"); err != nil || string(got) != newer {

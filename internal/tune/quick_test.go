@@ -66,8 +66,10 @@ func TestContenders(t *testing.T) {
 // TestEntryUpon wants figures where the shipped table is right, and around sizes at
 // which it is not what was measured.
 func TestEntryUpon(t *testing.T) {
-	shipped := comm.Entry{Op: "all_reduce", Members: 2, Elem: 2, Shipped: true, Full: true, Fixed: &device.Tuning{Algo: "b"}, Brackets: []comm.Bracket{
-		bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}}
+	shipped := comm.Entry{Op: "all_reduce", Members: 2, Elem: 2, Shipped: true, Full: true,
+		Fixed: &device.Tuning{Algo: "b"}, Brackets: []comm.Bracket{
+			bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0),
+			bracketOf(0, "d", 6.0)}}
 	before := shipped.Clone()
 	at := func(bytes int64, right bool, best ...any) measured {
 		m := measured{call: contest.Call{Bytes: bytes}, confirmed: right}
@@ -82,15 +84,20 @@ func TestEntryUpon(t *testing.T) {
 		want []comm.Bracket
 	}{
 		{"right", []measured{at(50, true, "a", 1.234), at(5000, true, "c", 7.0)},
-			[]comm.Bracket{measuredAt(50, bracketOf(100, "a", 1.23, "b", 2.0)), bracketOf(1000, "b", 3.0, "a", 4.0), measuredAt(5000, bracketOf(10000, "c", 7.0)), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{measuredAt(50, bracketOf(100, "a", 1.23, "b", 2.0)), bracketOf(1000, "b", 3.0, "a", 4.0),
+				measuredAt(5000, bracketOf(10000, "c", 7.0)), bracketOf(0, "d", 6.0)}},
 		{"wrong at the first", []measured{at(50, false, "x", 1.0), at(5000, true)},
-			[]comm.Bracket{measuredAt(50, bracketOf(500, "x", 1.0)), bracketOf(1000, "b", 3.0, "a", 4.0), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{measuredAt(50, bracketOf(500, "x", 1.0)), bracketOf(1000, "b", 3.0, "a", 4.0),
+				bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
 		{"wrong at the second", []measured{at(50, true), at(800, false, "x", 1.0), at(20000, true)},
-			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(200, "b", 3.0, "a", 4.0), measuredAt(800, bracketOf(4000, "x", 1.0)), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(200, "b", 3.0, "a", 4.0),
+				measuredAt(800, bracketOf(4000, "x", 1.0)), bracketOf(10000, "c", 5.0), bracketOf(0, "d", 6.0)}},
 		{"wrong at the last", []measured{at(50, true), at(20000, false, "x", 1.0)},
-			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0), measuredAt(20000, bracketOf(0, "x", 1.0))}},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), bracketOf(1000, "b", 3.0, "a", 4.0),
+				measuredAt(20000, bracketOf(0, "x", 1.0))}},
 		{"wrong where a bracket ends", []measured{at(10, true), at(1000, false, "x", 1.0), at(100000, true)},
-			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), measuredAt(1000, bracketOf(10000, "x", 1.0)), bracketOf(0, "d", 6.0)}},
+			[]comm.Bracket{bracketOf(100, "a", 1.0, "b", 2.0), measuredAt(1000, bracketOf(10000, "x", 1.0)),
+				bracketOf(0, "d", 6.0)}},
 		{"wrong everywhere", []measured{at(50, false, "x", 1.0), at(800, false, "y", 2.0)},
 			[]comm.Bracket{measuredAt(50, bracketOf(200, "x", 1.0)), measuredAt(800, bracketOf(0, "y", 2.0))}},
 	} {
@@ -135,12 +142,14 @@ func TestTuneUpon(t *testing.T) {
 		shipped := &comm.Table{Version: comm.TableVersion, Identity: "abacus"}
 		for _, op := range []ir.Op{ir.OpAllReduce, ir.OpBroadcast} {
 			e := kind{op: op, red: ir.Sum, dt: ir.BF16, members: 2}.entry()
-			e.Brackets = []comm.Bracket{bracketOf(2<<10, c.small...), bracketOf(6<<10, c.medium...), bracketOf(7<<10, "quick", 1.0, "far", never), bracketOf(0, c.medium...)}
+			e.Brackets = []comm.Bracket{bracketOf(2<<10, c.small...), bracketOf(6<<10, c.medium...),
+				bracketOf(7<<10, "quick", 1.0, "far", never), bracketOf(0, c.medium...)}
 			e.Fixed = &device.Tuning{Algo: "slow"}
 			shipped.Entries = append(shipped.Entries, e)
 		}
 		before := shipped.Clone()
-		o := Options{Machine: "abacus-with-teams", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather}, shipped: shipped, sizes: []int64{1 << 10, 3 << 10, 4 << 10, 5 << 10}}
+		o := Options{Machine: "abacus-with-teams", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather},
+			shipped: shipped, sizes: []int64{1 << 10, 3 << 10, 4 << 10, 5 << 10}}
 		u, err := Tune(context.Background(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +159,8 @@ func TestTuneUpon(t *testing.T) {
 		}
 		e := u.Table.Entry(shipped.Entries[0])
 		text := fmt.Sprint(e.Brackets)
-		if kept := e.Checked != nil; kept != c.kept || kept && !slices.Equal(e.Checked, o.sizes) || strings.Contains(text, "wrong") || kept != (e.Fixed.Algo == "slow") {
+		if kept := e.Checked != nil; kept != c.kept || kept && !slices.Equal(e.Checked, o.sizes) ||
+			strings.Contains(text, "wrong") || kept != (e.Fixed.Algo == "slow") {
 			t.Errorf("%s: %+v", what, e)
 		}
 		first := e.Brackets[0].Best
@@ -159,11 +169,13 @@ func TestTuneUpon(t *testing.T) {
 			t.Errorf("%s: %+v", what, e)
 		}
 		// What the shipped table does not have is measured.
-		if g := u.Table.Entry(kind{op: ir.OpAllGather, dt: ir.BF16, members: 2}.entry()); g == nil || g.Checked != nil || len(g.Brackets) != len(o.sizes) {
+		if g := u.Table.Entry(kind{op: ir.OpAllGather, dt: ir.BF16, members: 2}.entry()); g == nil ||
+			g.Checked != nil || len(g.Brackets) != len(o.sizes) {
 			t.Errorf("%s: the other collective is %+v", what, g)
 		}
 		var out bytes.Buffer
-		if err := u.WriteText(&out); err != nil || strings.Contains(out.String(), "; as shipped, checked here at 1 KiB, 3 KiB, 4 KiB, 5 KiB\n") != c.kept {
+		if err := u.WriteText(&out); err != nil ||
+			strings.Contains(out.String(), "; as shipped, checked here at 1 KiB, 3 KiB, 4 KiB, 5 KiB\n") != c.kept {
 			t.Errorf("%s: %v\n%s", what, err, out.String())
 		}
 	}
@@ -186,7 +198,8 @@ func TestTuneUpon(t *testing.T) {
 func TestTuneWithin(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	clock := time.Unix(0, 0)
-	o := Options{Machine: "abacus-with-teams", Ranks: 2, Base: foundFor(t, "abacus-with-teams"), sizes: []int64{1 << 10, 4 << 10}, Begun: clock, Within: 3 * time.Second,
+	o := Options{Machine: "abacus-with-teams", Ranks: 2, Base: foundFor(t, "abacus-with-teams"),
+		sizes: []int64{1 << 10, 4 << 10}, Begun: clock, Within: 3 * time.Second,
 		now: func() time.Time { clock = clock.Add(100 * time.Millisecond); return clock }}
 	var err error
 	if o.File, err = TableFile(o.Base, 2); err != nil {
@@ -205,18 +218,21 @@ func TestTuneWithin(t *testing.T) {
 		t.Fatal(err)
 	}
 	const late = "no time within 3.0 s for reduce_scatter, all_gather, all_to_all, broadcast: "
-	if got := measured(u); !slices.Equal(got, []string{"all_reduce"}) || !strings.Contains(strings.Join(u.Notes, "\n"), late) {
+	if got := measured(u); !slices.Equal(got, []string{"all_reduce"}) ||
+		!strings.Contains(strings.Join(u.Notes, "\n"), late) {
 		t.Errorf("measured %q, notes %q", got, u.Notes)
 	}
 	p := u.Phases
-	if sum := p.Opening + p.Preparing + p.Measuring; sum < u.Took-0.2 || sum > u.Took+0.2 || p.Opening != 0.1 || p.Preparing < 1 || p.Measuring < 1 {
+	if sum := p.Opening + p.Preparing + p.Measuring; sum < u.Took-0.2 || sum > u.Took+0.2 || p.Opening != 0.1 ||
+		p.Preparing < 1 || p.Measuring < 1 {
 		t.Errorf("%+v of %v s", p, u.Took)
 	}
 	o.Base, o.Within = foundFor(t, "abacus-with-teams"), time.Hour
 	if u, err = Tune(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
-	if got := measured(u); len(got) != len(contest.TunedOps) || strings.Contains(strings.Join(u.Notes, "\n"), "no time") {
+	if got := measured(u); len(got) != len(contest.TunedOps) ||
+		strings.Contains(strings.Join(u.Notes, "\n"), "no time") {
 		t.Errorf("then measured %q, notes %q", got, u.Notes)
 	}
 }
@@ -241,7 +257,8 @@ func TestPace(t *testing.T) {
 	} {
 		at := func(s float64) time.Time { return start.Add(time.Duration(s * 1e9)) }
 		now := at(0)
-		p := &pace{now: func() time.Time { return now }, begun: start, opened: at(c.opened), within: time.Duration(c.within * 1e9)}
+		p := &pace{now: func() time.Time { return now }, begun: start, opened: at(c.opened),
+			within: time.Duration(c.within * 1e9)}
 		for _, end := range c.ends {
 			now = at(end)
 			p.measured()
@@ -309,7 +326,8 @@ func TestTuneForesees(t *testing.T) {
 	e := kind{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, members: 2}.entry()
 	e.Brackets = []comm.Bracket{bracketOf(0, "quick", 1.0, "slow", 9e8)}
 	shipped.Entries = []comm.Entry{e}
-	o := Options{Machine: "draftsman", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpBroadcast}, shipped: shipped, sizes: []int64{1 << 10, 4 << 10}}
+	o := Options{Machine: "draftsman", Ranks: 2, Ops: []ir.Op{ir.OpAllReduce, ir.OpBroadcast}, shipped: shipped,
+		sizes: []int64{1 << 10, 4 << 10}}
 	if err := o.Find(context.Background()); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,8 @@ func TestTuneTeams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := Tune(context.Background(), Options{Machine: "abacus-with-teams", Ranks: 2, Sizes: []int64{4096, 16384}, File: file})
+	u, err := Tune(context.Background(),
+		Options{Machine: "abacus-with-teams", Ranks: 2, Sizes: []int64{4096, 16384}, File: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,8 @@ func TestTuneTeams(t *testing.T) {
 			for _, x := range b.Best {
 				names = append(names, x.Algo)
 			}
-			if slices.Contains(names, "wrong") || !slices.Contains(names, "quick") || !slices.Contains([]string{"quick", "nccl"}, names[0]) {
+			if slices.Contains(names, "wrong") || !slices.Contains(names, "quick") ||
+				!slices.Contains([]string{"quick", "nccl"}, names[0]) {
 				t.Errorf("%s up to %d: %v", e.Op, b.UpTo, names)
 			}
 		}
@@ -50,7 +52,9 @@ func TestTuneTeams(t *testing.T) {
 	if !strings.Contains(strings.Join(u.Notes, "\n"), "by wrong: ") {
 		t.Errorf("notes %q do not tell of what is wrong", u.Notes)
 	}
-	rep, err := bench.Run(context.Background(), "allreduce", bench.Options{Machine: "abacus-with-teams", Ranks: 2, Rounds: 1, Sizes: []int64{4096}, Algorithms: []string{"all"}})
+	rep, err := bench.Run(context.Background(), "allreduce",
+		bench.Options{Machine: "abacus-with-teams", Ranks: 2, Rounds: 1, Sizes: []int64{4096},
+			Algorithms: []string{"all"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +67,8 @@ func TestTuneTeams(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := rep.WriteText(&text); err != nil || !strings.Contains(text.String(), "chosen against the best of the others") {
+	if err := rep.WriteText(&text); err != nil ||
+		!strings.Contains(text.String(), "chosen against the best of the others") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }
@@ -101,7 +106,8 @@ func TestTuneGoesOn(t *testing.T) {
 		t.Errorf("measured %q of %d entries", got, len(first.Table.Entries))
 	}
 	var text bytes.Buffer
-	if err := first.WriteText(&text); err != nil || !strings.Contains(text.String(), "; as shipped, not measured here") {
+	if err := first.WriteText(&text); err != nil ||
+		!strings.Contains(text.String(), "; as shipped, not measured here") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 	two := []ir.Op{ir.OpBroadcast, ir.OpAllGather}
@@ -120,7 +126,8 @@ func TestTuneGoesOn(t *testing.T) {
 	for _, c := range []struct {
 		o    Options
 		want bool
-	}{{Options{}, true}, {Options{Again: true}, false}, {Options{Sizes: []int64{4}}, false}, {Options{Full: true}, false}} {
+	}{{Options{}, true}, {Options{Again: true}, false}, {Options{Sizes: []int64{4}}, false},
+		{Options{Full: true}, false}} {
 		c.o.Base = base
 		if got := (&tuner{Options: c.o}).known(kind{op: ir.OpBroadcast, dt: ir.BF16, members: 2}); got != c.want {
 			t.Errorf("%+v: known %v", c.o, got)
@@ -140,7 +147,8 @@ func TestTuneGoesOn(t *testing.T) {
 // entries measured at sizes of one's own not taken for that.
 func TestTuneFull(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
-	o := Options{Machine: "abacus-with-teams", Ranks: 2, Full: true, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather}, Sizes: []int64{4096}}
+	o := Options{Machine: "abacus-with-teams", Ranks: 2, Full: true, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather},
+		Sizes: []int64{4096}}
 	u, err := Tune(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -154,11 +162,14 @@ func TestTuneFull(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"all_reduce sum 2 false", "all_gather  2 false", "all_reduce minmax 2 false", "all_reduce sum 4 false"}; !slices.Equal(got, want) {
+	if want := []string{"all_reduce sum 2 false", "all_gather  2 false", "all_reduce minmax 2 false",
+		"all_reduce sum 4 false"}; !slices.Equal(got, want) {
 		t.Errorf("entries %q, want %q", got, want)
 	}
 	// Three ranks of two bytes each: of what is cut, 4 bytes are none, and 8 are 6.
-	if u, err = Tune(context.Background(), Options{Machine: "abacus-with-teams", Ranks: 3, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllToAll}, Sizes: []int64{4, 8}}); err != nil {
+	if u, err = Tune(context.Background(),
+		Options{Machine: "abacus-with-teams", Ranks: 3, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllToAll},
+			Sizes: []int64{4, 8}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := []int{len(u.Table.Entries[0].Brackets), len(u.Table.Entries[1].Brackets)}; n[0] != 2 || n[1] != 1 {
@@ -168,7 +179,8 @@ func TestTuneFull(t *testing.T) {
 		t.Errorf("3 bytes: %v", err)
 	}
 	var unkept *KeepError
-	if _, err := Tune(context.Background(), Options{Ranks: 2, File: t.TempDir()}); !errors.As(err, &unkept) || !strings.Contains(err.Error(), "it is a directory") {
+	if _, err := Tune(context.Background(), Options{Ranks: 2, File: t.TempDir()}); !errors.As(err, &unkept) ||
+		!strings.Contains(err.Error(), "it is a directory") {
 		t.Errorf("a folder as file: %v", err)
 	}
 }

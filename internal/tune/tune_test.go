@@ -33,7 +33,8 @@ func foundFor(t *testing.T, machine string) comm.Found {
 func TestTune(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	ctx := context.Background()
-	if f, err := TableOf(ctx, "cpu", 2); err != nil || f.Table != nil || !strings.Contains(f.Ignored, "has not been tuned") {
+	if f, err := TableOf(ctx, "cpu", 2); err != nil || f.Table != nil ||
+		!strings.Contains(f.Ignored, "has not been tuned") {
 		t.Fatalf("before: %+v, %v", f, err)
 	}
 	var said []string
@@ -57,7 +58,8 @@ func TestTune(t *testing.T) {
 		}
 	}
 	last := len(said) - 1
-	if last < 10*len(comm.Schedules()) || said[0] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks, by staged" || said[1] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks, by two-shot" ||
+	if last < 10*len(comm.Schedules()) || said[0] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks, by staged" ||
+		said[1] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks, by two-shot" ||
 		said[last] != "10 of 10: broadcast of 4 KiB, bf16, on 2 ranks, by those in front, in turns" {
 		t.Errorf("said %q", said)
 	}
@@ -86,7 +88,8 @@ func TestTune(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, err := TableOf(ctx, "cpu", 2)
-		if err != nil || f.Table != nil || !strings.Contains(f.Ignored, tc.want) || !strings.Contains(f.Ignored, filepath.Base(u.File)) {
+		if err != nil || f.Table != nil || !strings.Contains(f.Ignored, tc.want) ||
+			!strings.Contains(f.Ignored, filepath.Base(u.File)) {
 			t.Errorf("%s: %+v, %v", tc.name, f, err)
 		}
 	}
@@ -97,7 +100,8 @@ func TestRanked(t *testing.T) {
 	at := func(name string, blocks int, us float64) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: blocks}, Micros: us}, true}
 	}
-	got := ranked([]timed{at("a", 64, 10), at("b", 0, 30), at("a", 16, 10.1), at("a", 8, 10.5), at("c", 0, 20), at("b", 0, 12), at("b", 8, 12.1)})
+	got := ranked([]timed{at("a", 64, 10), at("b", 0, 30), at("a", 16, 10.1), at("a", 8, 10.5), at("c", 0, 20),
+		at("b", 0, 12), at("b", 8, 12.1)})
 	want := []string{"a 16", "b 8", "c 0"}
 	if len(got) != len(want) {
 		t.Fatalf("%+v", got)
@@ -141,7 +145,8 @@ func TestDescend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if best := within(all, 1)[0]; best.Tuning != (device.Tuning{Algo: "push", Blocks: 32, Threads: 256, Unroll: 2}) || best.Micros != 2 {
+	if best := within(all, 1)[0]; best.Tuning != (device.Tuning{Algo: "push", Blocks: 32, Threads: 256, Unroll: 2}) ||
+		best.Micros != 2 {
 		t.Errorf("found %+v", best)
 	}
 	if len(tried) > 21 || len(all) != 4+len(tried)-1 {
@@ -160,9 +165,13 @@ func TestEntryOf(t *testing.T) {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: 8}, Micros: us}, ordered}
 	}
 	e := entryOf(kind{ir.OpAllReduce, ir.Sum, ir.BF16, 4}, []measured{
-		{call: contest.Call{Op: ir.OpAllReduce, Bytes: 1 << 10}, best: []timed{way("ll", 2, true), way("push", 5, true)}},
-		{call: contest.Call{Op: ir.OpAllReduce, Bytes: 1 << 14}, best: []timed{way("nccl", 3, false), way("x", 4, false), way("y", 5, false), way("z", 6, false), way("push", 7, true)}},
-		{call: contest.Call{Op: ir.OpAllReduce, Bytes: 1 << 20}, best: []timed{way("push", 30, true), way("ll", 60, true)}},
+		{call: contest.Call{Op: ir.OpAllReduce, Bytes: 1 << 10},
+			best: []timed{way("ll", 2, true), way("push", 5, true)}},
+		{call: contest.Call{Op: ir.OpAllReduce, Bytes: 1 << 14},
+			best: []timed{way("nccl", 3, false), way("x", 4, false), way("y", 5, false), way("z", 6, false),
+				way("push", 7, true)}},
+		{call: contest.Call{Op: ir.OpAllReduce, Bytes: 1 << 20},
+			best: []timed{way("push", 30, true), way("ll", 60, true)}},
 	})
 	tab := &comm.Table{Version: comm.TableVersion, Entries: []comm.Entry{e}}
 	if err := tab.Check(); err != nil {
@@ -185,17 +194,21 @@ func TestExportVLLM(t *testing.T) {
 	}
 	guess := comm.Bracket{Best: []comm.Timed{{Tuning: device.Tuning{Algo: "push"}}}}
 	u := &Tuned{Table: &comm.Table{Identity: "NVIDIA H200 sm_90a, 4 GPUs", Entries: []comm.Entry{
-		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 4, Brackets: []comm.Bracket{br(1<<20, "ll"), br(3<<19, "push"), br(0, "nccl")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 4,
+			Brackets: []comm.Bracket{br(1<<20, "ll"), br(3<<19, "push"), br(0, "nccl")}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: 4, Brackets: []comm.Bracket{br(0, "push")}},
 		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []comm.Bracket{br(0, "push")}},
-		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []comm.Bracket{br(1<<20, "ll"), br(0, "push")}},
+		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2,
+			Brackets: []comm.Bracket{br(1<<20, "ll"), br(0, "push")}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 8, Brackets: []comm.Bracket{br(1<<19, "ll"), guess}},
 	}}}
 	at := func(name string, bytes int64, us float64) contest.Peer {
 		return contest.Peer{Op: "all_reduce", Name: name, Ranks: 4, Bytes: bytes, Issued: "graph", Micros: us}
 	}
-	ours := []contest.Peer{at("nccl", 1<<20, 18), at("torch two-shot", 1<<20, 13), at("nccl", 4<<20, 18), at("torch two-shot", 4<<20, 19)}
-	theirs := []contest.Peer{at("pynccl", 1<<20, 18), at("pynccl-symm", 1<<20, 12), at("ca_1stage", 1<<20, 13), at("ca_2stage", 1<<20, 11), at("symm_mem_two_shot", 1<<20, 9), at("torch two-shot", 1<<20, 99)}
+	ours := []contest.Peer{at("nccl", 1<<20, 18), at("torch two-shot", 1<<20, 13), at("nccl", 4<<20, 18),
+		at("torch two-shot", 4<<20, 19)}
+	theirs := []contest.Peer{at("pynccl", 1<<20, 18), at("pynccl-symm", 1<<20, 12), at("ca_1stage", 1<<20, 13),
+		at("ca_2stage", 1<<20, 11), at("symm_mem_two_shot", 1<<20, 9), at("torch two-shot", 1<<20, 99)}
 	for _, c := range []struct {
 		peers      []contest.Peer
 		want, lack []string
@@ -231,7 +244,8 @@ func TestExportVLLM(t *testing.T) {
 	if comm.Shipped().Hash() != before || !shipped.Table.Entries[0].Shipped {
 		t.Error("who says of a table that it is shipped changes it")
 	}
-	if err := shipped.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, contest.ErrUsage) || !strings.Contains(err.Error(), "run hocket tune") {
+	if err := shipped.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, contest.ErrUsage) ||
+		!strings.Contains(err.Error(), "run hocket tune") {
 		t.Errorf("a table that was measured elsewhere: %v", err)
 	}
 	u.Table.Identity = "cpu"

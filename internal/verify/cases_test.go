@@ -33,7 +33,8 @@ func f(%x: f32[T]) -> f32[T] {
   on %s { add %x, %x into %y }
   return %y
 }`},
-	{name: "not joined", words: []string{"the caller's use of the result %y", "join it: wait %s on main before the return"}, src: `
+	{name: "not joined", words: []string{"the caller's use of the result %y",
+		"join it: wait %s on main before the return"}, src: `
 func f(%x: f32[4]) -> f32[4] {
   %s = stream
   %y = alloc f32[4]
@@ -43,7 +44,8 @@ func f(%x: f32[4]) -> f32[4] {
   }
   return %y
 }`},
-	{name: "the input is overwritten while a worker reads it", words: []string{"the caller's upload of %x", "next run", "join it: wait %s"}, src: `
+	{name: "the input is overwritten while a worker reads it",
+		words: []string{"the caller's upload of %x", "next run", "join it: wait %s"}, src: `
 func f(%x: f32[4]) -> f32[4] {
   %s = stream
   %y = alloc f32[4]
@@ -85,7 +87,8 @@ func f(%x: f32[8, 6]) -> f32[8, 6] {
   for %i in 0..3 { wait %s[%i] }
   return %y
 }`},
-	{name: "a column and a row", words: []string{"may run at the same time", "one writes %y, the other writes %y"}, src: `
+	{name: "a column and a row", words: []string{"may run at the same time", "one writes %y, the other writes %y"},
+		src: `
 func f(%x: f32[6]) -> f32[6, 6] {
   %s = stream
   %y = alloc f32[6, 6]
@@ -194,7 +197,8 @@ func f(%x: f32[4]) -> f32[4] {
   }
   return %y
 }`},
-	{name: "only side by side", warning: true, words: []string{"depends on streams that really run side by side"}, src: `
+	{name: "only side by side", warning: true, words: []string{"depends on streams that really run side by side"},
+		src: `
 mesh tp[2]
 func f(%x: f32[4]) -> f32[4] {
   %s = stream
@@ -212,7 +216,8 @@ func f(%x: f32[4]) -> f32[4] {
   }
   return %y
 }`},
-	{name: "two iterations of one buffer", words: []string{"%i[0], iteration 0", "%i[1], iteration 1", "may run at the same time"}, src: `
+	{name: "two iterations of one buffer",
+		words: []string{"%i[0], iteration 0", "%i[1], iteration 1", "may run at the same time"}, src: `
 func f(%x: f32[4]) -> f32[4] {
   %y = alloc f32[4]
   for %i in 0..2 stream(2) {

@@ -157,7 +157,8 @@ func (x *explorer) mayEnd(at uint64, cmd, run int) bool {
 		coll := &x.p.Colls[c.Coll]
 		for i := range x.p.Cmds {
 			o := &x.p.Cmds[i]
-			if o.Kind == plan.Collective && o.Coll == c.Coll && (x.meet || needs(coll, c.Part, o.Part)) && x.state(at, i, run) == 0 {
+			if o.Kind == plan.Collective && o.Coll == c.Coll && (x.meet || needs(coll, c.Part, o.Part)) &&
+				x.state(at, i, run) == 0 {
 				return false
 			}
 		}
@@ -294,17 +295,20 @@ type randomPlan struct {
 }
 
 func newRandomPlan(seed uint64) *plan.Plan {
-	g := &randomPlan{r: rand.New(rand.NewPCG(seed, 7)), p: &plan.Plan{Ranks: 2, Func: "f", Sites: []plan.Site{{Op: ir.OpCopy}}}}
+	g := &randomPlan{r: rand.New(rand.NewPCG(seed, 7)),
+		p: &plan.Plan{Ranks: 2, Func: "f", Sites: []plan.Site{{Op: ir.OpCopy}}}}
 	if g.r.IntN(4) == 0 {
 		g.p.Ranks = 3
 	}
 	p := g.p
 	for r := range p.Ranks {
 		p.Main = append(p.Main, int32(len(p.Streams)))
-		p.Streams = append(p.Streams, plan.Stream{Rank: int32(r), Name: "main"}, plan.Stream{Rank: int32(r), Name: "%s"})
+		p.Streams = append(p.Streams, plan.Stream{Rank: int32(r), Name: "main"},
+			plan.Stream{Rank: int32(r), Name: "%s"})
 	}
 	for b := range 3 {
-		p.Buffers = append(p.Buffers, plan.Buffer{Name: fmt.Sprintf("%%b%d", b), Role: plan.RoleAlloc, Symmetric: true, Offset: int64(b) * 8, Bytes: 8})
+		p.Buffers = append(p.Buffers, plan.Buffer{Name: fmt.Sprintf("%%b%d", b), Role: plan.RoleAlloc, Symmetric: true,
+			Offset: int64(b) * 8, Bytes: 8})
 	}
 	p.Buffers[0].Role = plan.RoleInput
 	p.ArenaBytes = 24
@@ -323,7 +327,8 @@ func newRandomPlan(seed uint64) *plan.Plan {
 		if g.r.IntN(8) == 0 {
 			continue
 		}
-		g.emit(r, p.Main[r], plan.Cmd{Kind: plan.Compute, Op: ir.OpFill, Outs: []plan.Ref{g.whole(r, 0), g.whole(r, 1), g.whole(r, 2)}})
+		g.emit(r, p.Main[r], plan.Cmd{Kind: plan.Compute, Op: ir.OpFill,
+			Outs: []plan.Ref{g.whole(r, 0), g.whole(r, 1), g.whole(r, 2)}})
 		g.wait(r, p.Main[r]+1, p.Main[r])
 	}
 	if g.r.IntN(2) == 0 {
@@ -338,7 +343,8 @@ func newRandomPlan(seed uint64) *plan.Plan {
 	}
 	for range g.r.IntN(4) { // a little disorder
 		i, j := g.r.IntN(len(p.Cmds)), g.r.IntN(len(p.Cmds))
-		if p.Cmds[i].Kind == plan.WaitCounter || p.Cmds[i].Kind == plan.Group || p.Cmds[i].Kind == plan.Collective || j == i+1 {
+		if p.Cmds[i].Kind == plan.WaitCounter || p.Cmds[i].Kind == plan.Group || p.Cmds[i].Kind == plan.Collective ||
+			j == i+1 {
 			p.Cmds[i], p.Cmds[j] = p.Cmds[j], p.Cmds[i]
 		}
 	}
@@ -443,7 +449,8 @@ func (g *randomPlan) collective() {
 		id = int32(len(p.Channels))
 		p.Channels = append(p.Channels, ch)
 	}
-	coll := plan.Coll{Op: []ir.Op{ir.OpBarrier, ir.OpAllReduce, ir.OpBroadcast, ir.OpReduce}[g.r.IntN(4)], Channel: id, Root: int32(g.r.IntN(p.Ranks))}
+	coll := plan.Coll{Op: []ir.Op{ir.OpBarrier, ir.OpAllReduce, ir.OpBroadcast, ir.OpReduce}[g.r.IntN(4)], Channel: id,
+		Root: int32(g.r.IntN(p.Ranks))}
 	for i := range p.Colls {
 		if p.Colls[i].Channel == id {
 			coll.Seq++

@@ -105,7 +105,8 @@ func TestMutationScore(t *testing.T) {
 
 func report(t *testing.T, scores map[string]*score) {
 	var total score
-	t.Logf("%-34s %8s %8s %8s %11s %7s %7s", "mutation", "mutants", "refused", "refuted", "equivalent", "other", "missed")
+	t.Logf("%-34s %8s %8s %8s %11s %7s %7s", "mutation", "mutants", "refused", "refuted", "equivalent", "other",
+		"missed")
 	for _, kind := range slices.Sorted(maps.Keys(scores)) {
 		s := scores[kind]
 		t.Logf("%-34s %8d %8d %8d %11d %7d %7d", kind, s.mutants, s.refused, s.refuted, s.equivalent, s.other, s.missed)
@@ -116,8 +117,10 @@ func report(t *testing.T, scores map[string]*score) {
 		total.other += s.other
 		total.missed += s.missed
 	}
-	t.Logf("%-34s %8d %8d %8d %11d %7d %7d", "all", total.mutants, total.refused, total.refuted, total.equivalent, total.other, total.missed)
-	t.Logf("score: %.1f %% (%d schedules for each mutant that was proved)", 100*float64(total.mutants-total.missed)/float64(total.mutants), *schedules)
+	t.Logf("%-34s %8d %8d %8d %11d %7d %7d", "all", total.mutants, total.refused, total.refuted, total.equivalent,
+		total.other, total.missed)
+	t.Logf("score: %.1f %% (%d schedules for each mutant that was proved)",
+		100*float64(total.mutants-total.missed)/float64(total.mutants), *schedules)
 }
 
 // inputs makes the plan's inputs for one run.
@@ -374,7 +377,8 @@ func planMutants(p *plan.Plan) []planMutant {
 // clonePlan copies what mutants change.
 func clonePlan(p *plan.Plan) *plan.Plan {
 	c := *p
-	c.Cmds, c.Buffers, c.Counters, c.Colls = slices.Clone(p.Cmds), slices.Clone(p.Buffers), slices.Clone(p.Counters), slices.Clone(p.Colls)
+	c.Cmds, c.Buffers, c.Counters, c.Colls = slices.Clone(p.Cmds), slices.Clone(p.Buffers), slices.Clone(p.Counters),
+		slices.Clone(p.Colls)
 	return &c
 }
 

@@ -21,12 +21,14 @@ func TestRepairs(t *testing.T) {
 				continue
 			}
 			_, p, err := build(m.prog, ir.Binding{})
-			if err != nil || len(p.Cmds) > 300 || verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict != verify.Refuted {
+			if err != nil || len(p.Cmds) > 300 ||
+				verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict != verify.Refuted {
 				continue
 			}
 			refuted++
 			mutant := parse(t, name, m.prog.String())
-			r := verify.Repair(mutant, fn.Name, func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
+			r := verify.Repair(mutant, fn.Name,
+				func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
 			if r == nil {
 				t.Logf("%s: %s: not repaired", name, m.what)
 				continue
@@ -56,7 +58,8 @@ func TestRepairsMany(t *testing.T) {
 		fmt.Fprintf(&text, "  %%s%[1]d = stream\n  %%y%[1]d = alloc f32[8]\n  on %%s%[1]d { add %%x, %%x into %%y%[1]d }\n", i)
 	}
 	text.WriteString("  return %y0\n}\n")
-	r := verify.Repair(parse(t, "many.hkt", text.String()), "f", func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
+	r := verify.Repair(parse(t, "many.hkt", text.String()), "f",
+		func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
 	if r == nil || r.Result.Verdict != verify.Proved || len(r.Edits) != 2*streams {
 		t.Fatalf("got %+v", r)
 	}

@@ -108,7 +108,8 @@ func TestExamplesAreProved(t *testing.T) {
 	for _, l := range all {
 		r := verify.Plan(l.original, verify.Options{Prog: l.prog, Redundant: true})
 		if r.Verdict != verify.Proved || !r.SerialSafe {
-			t.Errorf("%s is %v (%s), serial-safe %v\n%s", l.name, r.Verdict, r.Reason, r.SerialSafe, r.Diagnostics(l.prog))
+			t.Errorf("%s is %v (%s), serial-safe %v\n%s", l.name, r.Verdict, r.Reason, r.SerialSafe,
+				r.Diagnostics(l.prog))
 		}
 		for _, f := range r.Findings {
 			if strings.HasPrefix(f.Message, "not needed: ") {

@@ -58,7 +58,8 @@ func randomLoop(r *rand.Rand) string {
 		for range 1 + r.IntN(2) {
 			switch r.IntN(12) {
 			case 8:
-				line("      %%z%d%d = select %%z, axis=0, index=%%i + %d\n      relu %%z%[1]d%[2]d into %%z%[1]d%[2]d", n, b.Len(), r.IntN(3))
+				line("      %%z%d%d = select %%z, axis=0, index=%%i + %d\n      relu %%z%[1]d%[2]d into %%z%[1]d%[2]d",
+					n, b.Len(), r.IntN(3))
 			case 9:
 				line("      relu %%own[%%i + %d] into %%own[%%i + %d]", r.IntN(3), r.IntN(3))
 			case 10:
@@ -70,7 +71,8 @@ func randomLoop(r *rand.Rand) string {
 			case 2:
 				line("      relu %%b[(%%i + %d) mod %d] into %%b[(%%i + %d) mod %d]", 0, K, 0, K)
 			case 3, 4:
-				line("      %%y%d%d = chunk %%y, axis=0, %%i of C\n      relu %%y%[1]d%[2]d into %%y%[1]d%[2]d", n, b.Len())
+				line("      %%y%d%d = chunk %%y, axis=0, %%i of C\n      relu %%y%[1]d%[2]d into %%y%[1]d%[2]d", n,
+					b.Len())
 			case 5:
 				line("      all_reduce %%b[%%i mod %d] into %%b[%%i mod %d], over=tp, op=sum", K, K)
 			case 6:
@@ -79,7 +81,8 @@ func randomLoop(r *rand.Rand) string {
 					line("      if %%i >= %d {\n        wait %%c >= %%i - %d\n      }", 2, r.IntN(3))
 				}
 			case 7:
-				line("      if %%i > 0 {\n        put %%b[%%i mod %d] into %%all at tp[(rank(tp) + 1) mod 2]\n      }", K)
+				line("      if %%i > 0 {\n        put %%b[%%i mod %d] into %%all at tp[(rank(tp) + 1) mod 2]\n      }",
+					K)
 			}
 		}
 		if r.IntN(3) == 0 {
@@ -125,13 +128,15 @@ func TestAllTripsAgreesWithUnrolling(t *testing.T) {
 		}
 		refuted := ""
 		for n := int64(0); n < 3*got.Period+30; n++ {
-			if v := direct(t, prog, ir.Binding{Dims: map[string]int64{"C": n, "R": 2 * max(n, 1)}}); v != verify.Proved {
+			if v := direct(t, prog, ir.Binding{Dims: map[string]int64{"C": n,
+				"R": 2 * max(n, 1)}}); v != verify.Proved {
 				refuted = fmt.Sprintf("C=%d", n)
 				break
 			}
 		}
 		if (refuted != "") != (got.Verdict == verify.Refuted) || got.Verdict == verify.Refuted && got.At != refuted {
-			t.Fatalf("loop %d: %v at %q, unrolling says %q (period %d)\n%s", seed, got.Verdict, got.At, refuted, got.Period, src)
+			t.Fatalf("loop %d: %v at %q, unrolling says %q (period %d)\n%s", seed, got.Verdict, got.At, refuted,
+				got.Period, src)
 		}
 	}
 	t.Logf("%v; undecided: %v", counts, reasons)
@@ -148,15 +153,24 @@ func TestEndlessLoopsAreNotUnrolled(t *testing.T) {
 	}{
 		{"two streams", chunked, map[string]int64{"C": 1 << 62, "R": 24}, verify.Proved},
 		{"nothing to do", chunked, map[string]int64{"C": 4, "R": 24}, verify.Unknown},
-		{"no join", strings.Replace(chunked, "wait %s[%j] }\n  return", "}\n  return", 1), map[string]int64{"C": 1 << 62, "R": 24}, verify.Refuted},
-		{"no fork", strings.Replace(chunked, "wait main", "", 1), map[string]int64{"C": 1 << 61, "R": 24}, verify.Refuted},
-		{"literal", strings.Replace(nested, "in 0..A", "in 0..4611686018427387904", 1), map[string]int64{"B": 3}, verify.Proved},
-		{"literal, one buffer for two streams", strings.NewReplacer("in 0..A", "in 0..4611686018427387904", "%b[(%i + %j) mod 2]", "%b[0]").Replace(nested), map[string]int64{"B": 3}, verify.Refuted},
-		{"more blocks than indices", strings.Replace(chunked, "in 0..C", "in 0..4611686018427387904", 1), map[string]int64{"C": 3, "R": 3}, verify.Unknown},
-		{"a stream for each iteration", strings.NewReplacer("%s[%i mod 2]", "%s[%i]", "stream[2]", "stream[C]").Replace(chunked), map[string]int64{"C": 1 << 62, "R": 24}, verify.Unknown},
+		{"no join", strings.Replace(chunked, "wait %s[%j] }\n  return", "}\n  return", 1),
+			map[string]int64{"C": 1 << 62, "R": 24}, verify.Refuted},
+		{"no fork", strings.Replace(chunked, "wait main", "", 1), map[string]int64{"C": 1 << 61, "R": 24},
+			verify.Refuted},
+		{"literal", strings.Replace(nested, "in 0..A", "in 0..4611686018427387904", 1), map[string]int64{"B": 3},
+			verify.Proved},
+		{"literal, one buffer for two streams",
+			strings.NewReplacer("in 0..A", "in 0..4611686018427387904", "%b[(%i + %j) mod 2]", "%b[0]").Replace(nested),
+			map[string]int64{"B": 3}, verify.Refuted},
+		{"more blocks than indices", strings.Replace(chunked, "in 0..C", "in 0..4611686018427387904", 1),
+			map[string]int64{"C": 3, "R": 3}, verify.Unknown},
+		{"a stream for each iteration", strings.NewReplacer("%s[%i mod 2]", "%s[%i]", "stream[2]",
+			"stream[C]").Replace(chunked), map[string]int64{"C": 1 << 62, "R": 24}, verify.Unknown},
 		{"nested", nested, map[string]int64{"A": 1 << 62, "B": 1 << 40}, verify.Proved},
-		{"nested, one buffer for two streams", strings.Replace(nested, "%b[(%i + %j) mod 2]", "%b[0]", 1), map[string]int64{"A": 1 << 62, "B": 1 << 40}, verify.Refuted},
-		{"triangular", strings.Replace(nested, "in 0..B", "in 0..%i", 1), map[string]int64{"A": 1 << 62, "B": 1}, verify.Unknown},
+		{"nested, one buffer for two streams", strings.Replace(nested, "%b[(%i + %j) mod 2]", "%b[0]", 1),
+			map[string]int64{"A": 1 << 62, "B": 1 << 40}, verify.Refuted},
+		{"triangular", strings.Replace(nested, "in 0..B", "in 0..%i", 1), map[string]int64{"A": 1 << 62, "B": 1},
+			verify.Unknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Now()

@@ -90,9 +90,13 @@ func TestUnevenRefuted(t *testing.T) {
 	}
 	// The reverse: without the fork nothing orders the copy before the read.
 	prog, p = unevenPlan(t)
-	p.Cmds = slices.DeleteFunc(p.Cmds, func(c plan.Cmd) bool { return c.Kind == plan.WaitEvent && c.Stream != p.Main[c.Rank] })
+	p.Cmds = slices.DeleteFunc(p.Cmds, func(c plan.Cmd) bool {
+		return c.Kind == plan.WaitEvent &&
+			c.Stream != p.Main[c.Rank]
+	})
 	r := verify.Plan(p, verify.Options{Prog: prog})
-	if r.Verdict != verify.Refuted || !slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return strings.Contains(f.Message, "%m") }) {
+	if r.Verdict != verify.Refuted || !slices.ContainsFunc(r.Findings,
+		func(f verify.Finding) bool { return strings.Contains(f.Message, "%m") }) {
 		t.Errorf("counts read without order: %v\n%s", r.Verdict, r.Diagnostics(prog))
 	}
 }

@@ -120,7 +120,8 @@ func TestGemmBits(t *testing.T) {
 					r.off += (row*r.strides[0] + col) * 4
 					return r.reshaped([]int64{rows, cols}, r.strides)
 				}
-				multiply(gemm{k: &kernel{w: w}, m: rows, n: cols, d: d, a: part(a, lo, 0, rows, d), b: part(b, left, 0, cols, d), out: part(out, lo, left, rows, cols)}, dot32)
+				multiply(gemm{k: &kernel{w: w}, m: rows, n: cols, d: d, a: part(a, lo, 0, rows, d),
+					b: part(b, left, 0, cols, d), out: part(out, lo, left, rows, cols)}, dot32)
 			}
 		}
 		return string(out.bytes(0, m*n))
@@ -157,11 +158,16 @@ func TestKernelsReadBeforeTheyWrite(t *testing.T) {
 		k    device.Kernel
 		want []float32
 	}{
-		"shifted":   {device.Kernel{Op: ir.OpScale, Value: 2, Ins: []device.View{view(0, []int64{8}, []int64{1})}, Outs: []device.View{view(1, []int64{8}, []int64{1})}}, []float32{0, 0, 2, 4, 6, 8, 10, 12, 14}},
-		"turned":    {device.Kernel{Op: ir.OpCopy, Ins: []device.View{turned}, Outs: []device.View{square}}, []float32{0, 3, 6, 1, 4, 7, 2, 5, 8}},
-		"transpose": {device.Kernel{Op: ir.OpAdd, Ins: []device.View{turned, square}, Outs: []device.View{square}}, []float32{0, 4, 8, 4, 8, 12, 8, 12, 16}},
-		"linear":    {device.Kernel{Op: ir.OpLinear, Ins: []device.View{square, square}, Outs: []device.View{square}}, []float32{5, 14, 23, 14, 50, 86, 23, 86, 149}},
-		"sum":       {device.Kernel{Op: ir.OpSum, Axes: []int{1}, Ins: []device.View{square}, Outs: []device.View{view(1, []int64{3}, []int64{1})}}, []float32{0, 3, 12, 21, 4, 5, 6, 7, 8}},
+		"shifted": {device.Kernel{Op: ir.OpScale, Value: 2, Ins: []device.View{view(0, []int64{8}, []int64{1})},
+			Outs: []device.View{view(1, []int64{8}, []int64{1})}}, []float32{0, 0, 2, 4, 6, 8, 10, 12, 14}},
+		"turned": {device.Kernel{Op: ir.OpCopy, Ins: []device.View{turned}, Outs: []device.View{square}},
+			[]float32{0, 3, 6, 1, 4, 7, 2, 5, 8}},
+		"transpose": {device.Kernel{Op: ir.OpAdd, Ins: []device.View{turned, square}, Outs: []device.View{square}},
+			[]float32{0, 4, 8, 4, 8, 12, 8, 12, 16}},
+		"linear": {device.Kernel{Op: ir.OpLinear, Ins: []device.View{square, square}, Outs: []device.View{square}},
+			[]float32{5, 14, 23, 14, 50, 86, 23, 86, 149}},
+		"sum": {device.Kernel{Op: ir.OpSum, Axes: []int{1}, Ins: []device.View{square},
+			Outs: []device.View{view(1, []int64{3}, []int64{1})}}, []float32{0, 3, 12, 21, 4, 5, 6, 7, 8}},
 	} {
 		for i := range f {
 			f[i] = float32(i)
@@ -279,7 +285,8 @@ func TestHostMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		two, err := take(500)
-		if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) || !strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes asked for; of 1000") {
+		if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) ||
+			!strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes asked for; of 1000") {
 			t.Errorf("got %v", err)
 		}
 		three, err := take(1001)

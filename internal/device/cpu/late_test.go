@@ -29,7 +29,9 @@ func TestLongKernel(t *testing.T) {
 				return device.Dense(mem, ir.F32, shape)
 			}
 			const tokens, dh = 20000, 16
-			k := device.Kernel{Op: ir.OpAttention, Value: 1, Ins: []device.View{view(tokens, 1, dh), view(tokens, 1, dh), view(tokens, 1, dh)}, Outs: []device.View{view(tokens, 1, dh)}}
+			k := device.Kernel{Op: ir.OpAttention, Value: 1,
+				Ins:  []device.View{view(tokens, 1, dh), view(tokens, 1, dh), view(tokens, 1, dh)},
+				Outs: []device.View{view(tokens, 1, dh)}}
 			l, err := d.Prepare(k)
 			if err != nil {
 				t.Fatal(err)

@@ -129,7 +129,8 @@ func credit(t *testing.T, seed int64, wait bool) float32 {
 		must(t, err)
 	}
 	for round := range int64(2) {
-		fill, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{val}, Value: 7 + float64(round)})
+		fill, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{val},
+			Value: 7 + float64(round)})
 		must(t, err)
 		must(t, streams[0].Launch(fill))
 		if wait {

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"hocket.example/hocket/internal/tune"
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tune"
 	"hocket.example/hocket/ir"
 )
 

@@ -54,12 +54,6 @@ func FloorDiv(a, b *Expr) *Expr {
 	return fold(ExprFloorDiv, a, b)
 }
 
-// MinOf returns the lesser of a and b.
-func MinOf(a, b *Expr) *Expr { return fold(ExprMin, a, b) }
-
-// MaxOf returns the greater of a and b.
-func MaxOf(a, b *Expr) *Expr { return fold(ExprMax, a, b) }
-
 // Rank returns the evaluating rank's coordinate along axis.
 func Rank(axis string) *Expr { return &Expr{Kind: ExprRank, Name: axis} }
 
@@ -82,4 +76,31 @@ func fold(k ExprKind, a, b *Expr) *Expr {
 		}
 	}
 	return Bin(k, a, b)
+}
+
+// At is the place %name[index].
+func At(name string, index *Expr) Place { return Place{Name: name, Index: index} }
+
+// Main is the caller's stream.
+func Main() Place { return Place{Main: true} }
+
+// ExprAttr is "name=e": axis, root, index, ctas and the like.
+func ExprAttr(name string, e *Expr) Attr { return Attr{Name: name, Kind: AttrExpr, Exprs: []*Expr{e}} }
+
+// ExprsAttr is "name=(list)": shape, perm, axis of a reduction.
+func ExprsAttr(name string, list ...*Expr) Attr {
+	return Attr{Name: name, Kind: AttrExprs, Exprs: list, Paren: len(list) != 1}
+}
+
+// NumberAttr is "name=f": by of scale, value of fill.
+func NumberAttr(name string, f float64) Attr {
+	return Attr{Name: name, Kind: AttrNumber, Num: f, IsNum: true}
+}
+
+// WordAttr is "name=word": op, order, engine and the like.
+func WordAttr(name, word string) Attr { return Attr{Name: name, Kind: AttrWord, Words: []string{word}} }
+
+// Over is "over=axes".
+func Over(axes ...string) Attr {
+	return Attr{Name: "over", Kind: AttrWords, Words: axes, Paren: len(axes) > 1}
 }
