@@ -42,10 +42,10 @@ func TestMalformed(t *testing.T) {
 			c.Ins[0].Shape, c.Ins[0].Strides = []int64{1 << 62, 1 << 62}, []int64{1 << 62, 1}
 			c.Outs[0].Shape = c.Ins[0].Shape
 		}, "leaves buffer"},
-		"peer memory":  {func(p *plan.Plan) { find(p, plan.Compute).Ins[0].Rank ^= 1 }, "it names memory of rank"},
-		"copy shapes":  {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Shape = []int64{1, 3} }, "differ"},
-		"stream":       {func(p *plan.Plan) { find(p, plan.Compute).Stream = 99 }, "stream 99 is not one of the rank's"},
-		"event":        {func(p *plan.Plan) { find(p, plan.Record).Kind = plan.WaitEvent }, "is not recorded before it is waited for"},
+		"peer memory": {func(p *plan.Plan) { find(p, plan.Compute).Ins[0].Rank ^= 1 }, "it names memory of rank"},
+		"copy shapes": {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Shape = []int64{1, 3} }, "differ"},
+		"stream":      {func(p *plan.Plan) { find(p, plan.Compute).Stream = 99 }, "stream 99 is not one of the rank's"},
+		"event":       {func(p *plan.Plan) { find(p, plan.Record).Kind = plan.WaitEvent }, "is not recorded before it is waited for"},
 		"event of another rank": {func(p *plan.Plan) {
 			c := find(p, plan.WaitEvent)
 			c.Rank ^= 1

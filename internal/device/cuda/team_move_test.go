@@ -485,7 +485,7 @@ func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 	types := ir.DTypes()
 	for k, shape := range shapes {
 		for axis := range shape {
-			dt := types[(k+axis+int(op))%len(types)]
+			dt := types[(k+axis+len(op.String()))%len(types)]
 			if k >= 7 {
 				dt = ir.BF16
 			}
