@@ -27,6 +27,7 @@ type world struct {
 	running  int       // streams with a goroutine (concurrent), or steps in progress (scheduled)
 	awaiting int       // streams whose goroutine waits for peers
 	quiet    sync.Cond // both fell to 0
+	done     int       // tasks so far, where there are peers
 	observer device.Observer
 	cause    error // why the world has ended; nil while it lives
 	ended    atomic.Bool
