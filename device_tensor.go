@@ -90,7 +90,8 @@ func (m *Model) newDeviceTensor(ctx context.Context, name string, dims map[strin
 }
 
 func (m *Model) hasPort(name string) bool {
-	return slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) || slices.Contains(ir.OutputNames(m.fn), name)
+	return slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) ||
+		slices.Contains(ir.OutputNames(m.fn), name)
 }
 
 // ioOf finds a parameter or result, which there is.
@@ -168,7 +169,8 @@ func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) er
 }
 
 // show has f see the blocks within a use of the tensor. What f returns stays as it is.
-func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error, within func(context.Context, func() error) error) error {
+func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error,
+	within func(context.Context, func() error) error) error {
 	var own error
 	err := within(ctx, func() error {
 		own = f(d.Blocks())

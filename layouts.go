@@ -25,7 +25,8 @@ type Block struct {
 // Layouts returns how parameters and results lie, in the order of the signature, inout parameters at the end
 // of the results. Dims are those that are given, then what shapes of parameters say, by name, as in Run. It
 // plans the program, if no plan for these dims is there.
-func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout, err error) {
+func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout,
+	err error) {
 	headers := map[string]*tensor.Tensor{}
 	for name, shape := range shapes {
 		headers[name] = &tensor.Tensor{Shape: shape}

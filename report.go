@@ -247,7 +247,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintf(tw, "ops\t%d on %d %s\n", r.Ops, r.Ranks, ranks)
 	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", Bytes(r.Bytes))
-	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once in issue order\n", Bytes(r.Memory.Peak), Bytes(r.Memory.Bound))
+	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once in issue order\n", Bytes(r.Memory.Peak),
+		Bytes(r.Memory.Bound))
 	if r.Memory.Host > 0 {
 		fmt.Fprintf(tw, "host memory\t%s a rank\n", Bytes(r.Memory.Host))
 	}

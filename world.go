@@ -37,8 +37,6 @@ type JoinOptions struct {
 	// StallTimeout is how long a process may show no sign of life, or not come to where others wait for
 	// it, before the world ends; 0 means 30 seconds, or HOCKET_STALL_TIMEOUT.
 	StallTimeout time.Duration
-	// StallDefault is what StallTimeout is where neither it nor the environment says; 0 for 30 seconds.
-	StallDefault time.Duration
 	// Ranks are those of programs that this process drives; nil for an even split, in order.
 	Ranks []int
 }
@@ -73,7 +71,7 @@ func Join(ctx context.Context, opts JoinOptions) (*World, error) {
 	if opts.Timeout > 0 {
 		o.JoinTimeout = opts.Timeout
 	}
-	o.StallTimeout = cmp.Or(opts.StallTimeout, o.StallTimeout, opts.StallDefault)
+	o.StallTimeout = cmp.Or(opts.StallTimeout, o.StallTimeout)
 	o.Ranks = opts.Ranks
 	w, err := world.Join(ctx, o)
 	if err != nil {

@@ -59,7 +59,8 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("internal error: %v", p),
-				help: "this is a fault of hocket: please report it with the program and the text below\n" + string(debug.Stack())}
+				help: "this is a fault of hocket: please report it with the program and the text below\n" +
+					string(debug.Stack())}
 		}
 	}()
 	root := a.rootCommand(args)
@@ -148,7 +149,8 @@ For completions of the shell you use, see hocket completion --help.`,
 	})
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(), a.tuneCommand(),
+		a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(),
+		a.tuneCommand(),
 		a.traceCommand(),
 		a.memoryCommand(),
 		a.launchCommand(),

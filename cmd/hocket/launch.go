@@ -76,7 +76,8 @@ func commandOf(words []string) ([]string, error) {
 		return words, nil
 	}
 	if self() == "" {
-		return nil, &failure{code: exitMachine, kind: "machine", err: errors.New("it is not known where hocket's program is")}
+		return nil, &failure{code: exitMachine, kind: "machine",
+			err: errors.New("it is not known where hocket's program is")}
 	}
 	return append([]string{self()}, words...), nil
 }
@@ -102,6 +103,11 @@ func (a *app) launch(ctx context.Context, n int, words []string) error {
 	for rank, c := range processes {
 		go func() {
 			_ = c.Wait() // its state says more
+			for _, w := range []io.Writer{c.Stdout, c.Stderr} {
+				if lines, ok := w.(*lineWriter); ok {
+					lines.end()
+				}
+			}
 			over <- rank
 		}()
 	}
@@ -181,9 +187,11 @@ func start(processes []*exec.Cmd, stop <-chan struct{}) error {
 // failed is the error of a launch in which a process failed first. It has said why, unless it was killed.
 func failed(rank, n int, state *os.ProcessState) error {
 	if code := state.ExitCode(); code > 0 {
-		return &failure{code: code, kind: "process", err: fmt.Errorf("process %d of %d failed first, with exit code %d", rank, n, code)}
+		return &failure{code: code, kind: "process",
+			err: fmt.Errorf("process %d of %d failed first, with exit code %d", rank, n, code)}
 	}
-	return &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %d of %d was ended: %v", rank, n, state)}
+	return &failure{code: exitMachine, kind: "process",
+		err: fmt.Errorf("process %d of %d was ended: %v", rank, n, state)}
 }
 
 // lineLog is what processes have printed.
@@ -216,6 +224,14 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 			return 0, err
 		}
 		w.rest = w.rest[i+1:]
+	}
+}
+
+// end passes on a last line that has no end.
+func (w *lineWriter) end() {
+	if len(w.rest) > 0 {
+		_ = w.line(string(w.rest) + "\n")
+		w.rest = nil
 	}
 }
 

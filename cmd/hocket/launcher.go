@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"hocket.example/hocket"
@@ -40,8 +41,11 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 		return nil, usagef("--schedules draws the order of all ranks in one process; a launcher started %d", n).
 			helping("start hocket once, without the launcher")
 	}
-	// Whoever waits for a process in vain says so before his own time is up.
-	w, err := hocket.Join(ctx, hocket.JoinOptions{StallDefault: min(30*time.Second, j.flags.timeout*2/3)})
+	var opts hocket.JoinOptions
+	if os.Getenv("HOCKET_STALL_TIMEOUT") == "" { // whoever waits in vain says so before his own time is up
+		opts.StallTimeout = min(30*time.Second, j.flags.timeout*2/3)
+	}
+	w, err := hocket.Join(ctx, opts)
 	if err != nil {
 		return nil, &failure{code: exitMachine, kind: "machine", err: err}
 	}
@@ -71,7 +75,8 @@ func within(ctx context.Context, w *hocket.World) (context.Context, func(err err
 			if code := classify(outer, err).code; code == exitMachine || code == exitInterrupted {
 				w.Abort(err)
 			}
-			if cause := w.Err(); errors.Is(err, context.Canceled) && cause != nil && !errors.Is(cause, context.Canceled) {
+			if cause := w.Err(); errors.Is(err, context.Canceled) && cause != nil &&
+				!errors.Is(cause, context.Canceled) {
 				err = &failure{code: exitMachine, kind: "machine", err: cause}
 			}
 		}

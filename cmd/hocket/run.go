@@ -87,7 +87,8 @@ An input is one of
 		if err != nil {
 			return err
 		}
-		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p, inputs: in}
+		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
+			inputs: in}
 		err = j.run(c.Context(), b)
 		if err != nil && classified(err) == exitProgram && !j.judged {
 			a.refuted(err)
@@ -113,10 +114,12 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs; what is shown and written is of the last")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when a run takes longer: `30s`")
-	f.StringVar(&o.budget, "budget", "", "memory a rank may use, staging of collectives included and pinned memory of the host not, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
+	f.StringVar(&o.budget, "budget", "",
+		"memory a rank may use, staging of collectives included and pinned memory of the host not, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
-	f.StringVar(&o.report, "report", "", "write an HTML page to `FILE` about where the time went, or of what refutes the program")
+	f.StringVar(&o.report, "report", "",
+		"write an HTML page to `FILE` about where the time went, or of what refutes the program")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -170,7 +173,8 @@ func (o *runFlags) checkMachine() error {
 		return usagef("-m: there is no machine %q", o.machine).helping("see hocket doctor")
 	}
 	if m := machineNamed(o.machine, false); !m.OK {
-		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("machine %s: %s", m.Name, m.Missing), help: m.Help + "; see hocket doctor"}
+		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("machine %s: %s", m.Name, m.Missing),
+			help: m.Help + "; see hocket doctor"}
 	}
 	return nil
 }
@@ -290,8 +294,10 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
-	j.model, err = m.Load(j.program, resolved, hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1, Graph: j.flags.graph, Trace: true,
-		Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Gather: true})
+	j.model, err = m.Load(j.program, resolved,
+		hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1,
+			Graph: j.flags.graph, Trace: true,
+			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Gather: true})
 	if err != nil {
 		return ofHocket(err)
 	}
@@ -311,8 +317,10 @@ func (j *job) ofLoad(err error) error {
 	}
 	err = ofMachine(err)
 	var f *failure
-	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short && errors.As(err, &f) && f.help == "" {
-		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use", hocket.Bytes(j.arena))
+	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short &&
+		errors.As(err, &f) && f.help == "" {
+		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use",
+			hocket.Bytes(j.arena))
 	}
 	return err
 }
@@ -389,7 +397,8 @@ func (j *job) tried() string {
 		if each != "" {
 			each = "each " + each
 		}
-		return fmt.Sprintf("%d schedules (seeds %d..%d), %s%s", o.schedules, o.seed, o.seed+int64(o.schedules)-1, each, all)
+		return fmt.Sprintf("%d schedules (seeds %d..%d), %s%s", o.schedules, o.seed, o.seed+int64(o.schedules)-1, each,
+			all)
 	case each != "":
 		return each + all
 	}
@@ -430,7 +439,8 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound, Host: rep.Memory.Host}
 	r.Detours, r.Guesses, r.PassedOver = rep.Detours, rep.Guesses, rep.PassedOver
 	for _, o := range rep.Overlap {
-		x := overlap{Op: o.Op, Line: o.Line, Strategy: strategyOf(o, overlapped), Bytes: o.Bytes, Algorithm: o.Algorithm}
+		x := overlap{Op: o.Op, Line: o.Line, Strategy: strategyOf(o, overlapped), Bytes: o.Bytes,
+			Algorithm: o.Algorithm}
 		if o.BusyNS > 0 {
 			busy, exposed := float64(o.BusyNS)/1e3, float64(o.ExposedNS)/1e3
 			x.BusyUS, x.ExposedUS = &busy, &exposed
@@ -444,7 +454,8 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 // collective, or what exchanges blocks in place of that.
 func strategyOf(o hocket.Overlap, all []hocket.Overlapped) string {
 	for _, pair := range all {
-		if pair.Line == o.Line && strings.Contains(o.Statement, "%"+pair.Value+".") && (strings.Contains(pair.Pair, o.Op) || o.Op == ir.OpPut.String() || o.Op == ir.OpGet.String()) {
+		if pair.Line == o.Line && strings.Contains(o.Statement, "%"+pair.Value+".") &&
+			(strings.Contains(pair.Pair, o.Op) || o.Op == ir.OpPut.String() || o.Op == ir.OpGet.String()) {
 			return pair.Strategy
 		}
 	}

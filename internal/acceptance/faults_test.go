@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/longtest"
 )
 
 // Processes that fail, stop, or do something else than the others, at every phase of a life: whoever is left
@@ -188,7 +189,7 @@ func (c faultCase) String() string {
 	return fmt.Sprintf("%s at %s of %d after %d µs", c.kind, c.phase, c.rank, c.after)
 }
 
-// TestFaults draws some faults of the whole matrix, by a seed that it prints; HOCKET_LONG runs all of it.
+// TestFaults draws some faults of the whole matrix, by a seed that it prints; a long run has all of it.
 func TestFaults(t *testing.T) {
 	var all []faultCase
 	seed := rand.Uint64()
@@ -205,7 +206,7 @@ func TestFaults(t *testing.T) {
 			all = append(all, faultCase{kind: kind, phase: "none", rank: rank})
 		}
 	}
-	if os.Getenv("HOCKET_LONG") == "" {
+	if !longtest.On() {
 		t.Logf("seed %d", seed)
 		sample := all[:0:0]
 		for _, i := range rng.Perm(len(all)) {
@@ -284,7 +285,8 @@ func (c faultCase) judge(rank int, p *process) error {
 			return fmt.Errorf("exit code %d", code)
 		}
 	case differs:
-		if code != 3 || !strings.Contains(out, "disagree") || !strings.Contains(out, fmt.Sprintf("rank %d has ", c.rank)) {
+		if code != 3 || !strings.Contains(out, "disagree") ||
+			!strings.Contains(out, fmt.Sprintf("rank %d has ", c.rank)) {
 			return fmt.Errorf("exit code %d, and not both values", code)
 		}
 	case rank == c.rank:
@@ -295,7 +297,8 @@ func (c faultCase) judge(rank int, p *process) error {
 		if late := slices.Index(phases, c.phase) >= slices.Index(phases, "ran") || c.after > 0; !late {
 			return errors.New("it took no notice")
 		}
-	case code != 3 || !strings.Contains(out, fmt.Sprintf("rank %d", c.rank)) && !strings.Contains(out, "ranks 1-2 are absent"):
+	case code != 3 || !strings.Contains(out, fmt.Sprintf("rank %d", c.rank)) &&
+		!strings.Contains(out, "ranks 1-2 are absent"):
 		return fmt.Errorf("exit code %d, and the culprit is not named", code)
 	}
 	return nil

@@ -32,7 +32,8 @@ func TestLaunchers(t *testing.T) {
 				t.Skip(err)
 			}
 			if name == "torchrun" { // of torch 1.13, some that are packaged for Python 3.11 start nothing
-				if out, err := exec.Command(words[0], "--no_python", "--nproc_per_node", "1", "true").CombinedOutput(); err != nil {
+				if out, err := exec.Command(words[0], "--no_python", "--nproc_per_node", "1",
+					"true").CombinedOutput(); err != nil {
 					t.Skipf("torchrun cannot start true: %v\n%s", err, out)
 				}
 			}

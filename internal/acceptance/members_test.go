@@ -26,7 +26,8 @@ func members(t *testing.T, memory []int64, f func(w *world.World, m *hocket.Mach
 	var all sync.WaitGroup
 	for rank := range memory {
 		all.Go(func() {
-			w, err := world.Join(t.Context(), world.Options{Rank: rank, Size: len(memory), ID: t.Name(), Dir: dir, StallTimeout: 20 * time.Second})
+			w, err := world.Join(t.Context(),
+				world.Options{Rank: rank, Size: len(memory), ID: t.Name(), Dir: dir, StallTimeout: 20 * time.Second})
 			if err != nil {
 				errs[rank] = err
 				return
@@ -157,7 +158,8 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 		delete(own, 2*w.Process())
 		own[3-2*w.Process()] = block(0)
 		_, err = model.Run(context.Background(), args)
-		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has no block of it in this process") || !strings.Contains(err.Error(), "is missing") {
+		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has no block of it in this process") ||
+			!strings.Contains(err.Error(), "is missing") {
 			return fmt.Errorf("others' blocks: got %v", err)
 		}
 		whole, err := hocket.NewTensor(dt, 8, 2)
@@ -165,13 +167,103 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 			return err
 		}
 		args.In["x"] = whole
-		if _, err = model.Run(context.Background(), args); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "given twice") {
+		if _, err = model.Run(context.Background(), args); !errors.Is(err, hocket.ErrInput) ||
+			!strings.Contains(err.Error(), "given twice") {
 			return fmt.Errorf("given twice: got %v", err)
 		}
 		args.InLocal, args.Out = nil, map[string]*hocket.Tensor{"y": whole}
-		if _, err = model.Run(context.Background(), args); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "other processes hold blocks") {
+		if _, err = model.Run(context.Background(), args); !errors.Is(err, hocket.ErrInput) ||
+			!strings.Contains(err.Error(), "other processes hold blocks") {
 			return fmt.Errorf("a part as a whole: got %v", err)
 		}
 		return nil
+	})
+}
+
+// TestLocalBlocksStay: blocks of a run are the caller's, also where they are columns of a whole result, which come
+// by way of storage that later runs use again.
+func TestLocalBlocksStay(t *testing.T) {
+	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
+		p, err := hocket.Parse("columns.hkt", "mesh d[2]\nfunc f(%x: f32[3, 4/d]) -> f32[3, 4/d] { return %x }")
+		if err != nil {
+			return err
+		}
+		model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Gather: true})
+		if err != nil {
+			return err
+		}
+		var first *hocket.Tensor
+		for run := range 2 {
+			vals := make([]float64, 12)
+			for i := range vals {
+				vals[i] = float64(100*run + i)
+			}
+			x, err := hocket.FromFloats(p.IR().Funcs[0].Params[0].Type.DType, vals, 3, 4)
+			if err != nil {
+				return err
+			}
+			r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+			if err != nil {
+				return err
+			}
+			if name := r.OutNames[0]; run == 0 {
+				first = r.OutLocal[name][w.Process()]
+			} else if got := fmt.Sprint(r.Out[name].Floats()); got != fmt.Sprint(vals) {
+				return fmt.Errorf("the whole result is %s", got)
+			}
+		}
+		c := float64(2 * w.Process())
+		if got, want := fmt.Sprint(first.Floats()),
+			fmt.Sprint([]float64{c, c + 1, c + 4, c + 5, c + 8, c + 9}); got != want {
+			return fmt.Errorf("after another run the first one's block is %s, and was %s", got, want)
+		}
+		return nil
+	})
+}
+
+// TestDeviceTensorsOfMembers: state stays on the ranks of each member from run to run. Who holds a part of a tensor
+// cannot read all of it.
+func TestDeviceTensorsOfMembers(t *testing.T) {
+	members(t, []int64{1 << 30, 1 << 30}, func(_ *world.World, m *hocket.Machine) error {
+		p, err := hocket.Parse("state.hkt", `mesh d[2]
+func step(%s: inout f32[4/d]) -> f32[4] {
+  add %s, %s into %s
+  %y = alloc f32[4]
+  all_gather %s into %y, over=d, axis=0
+  return %y
+}`)
+		if err != nil {
+			return err
+		}
+		model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+		if err != nil {
+			return err
+		}
+		state, err := model.NewDeviceTensor(t.Context(), "s", nil)
+		if err != nil {
+			return err
+		}
+		x, err := hocket.FromFloats(p.IR().Funcs[0].Params[0].Type.DType, []float64{1, 2, 3, 4}, 4)
+		if err != nil {
+			return err
+		}
+		if err := state.Write(t.Context(), x); err != nil {
+			return err
+		}
+		device := map[string]*hocket.DeviceTensor{"s": state}
+		for run := range 3 {
+			r, err := model.Run(t.Context(), hocket.Args{DeviceIn: device, DeviceOut: device})
+			if err != nil {
+				return err
+			}
+			k := float64(int(2) << run)
+			if got := fmt.Sprint(r.Out[r.OutNames[0]].Floats()); got != fmt.Sprint([]float64{k, 2 * k, 3 * k, 4 * k}) {
+				return fmt.Errorf("run %d: %s", run, got)
+			}
+		}
+		if _, err := state.Read(t.Context()); !errors.Is(err, hocket.ErrUnsupported) {
+			return fmt.Errorf("reading a part as a whole: got %v", err)
+		}
+		return state.Close()
 	})
 }

@@ -125,7 +125,8 @@ func ofWorld(t *testing.T) *hocket.World {
 
 // runInProcess runs a program's ranks that are this process's, and returns the whole results; nothing of a
 // program that has fewer ranks than there are processes.
-func runInProcess(t *testing.T, w *hocket.World, p *hocket.Program, b hocket.Binding, batch func(m *hocket.Model) []hocket.Args) []*hocket.Report {
+func runInProcess(t *testing.T, w *hocket.World, p *hocket.Program, b hocket.Binding,
+	batch func(m *hocket.Model) []hocket.Args) []*hocket.Report {
 	t.Helper()
 	sig, err := p.Bind(b)
 	if err != nil {

@@ -133,7 +133,6 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 type model struct {
 	m     *hocket.Model
 	names []string // of parameters
-	local bool     // blocks are given and taken, not whole tensors
 }
 
 // loadOptions are those of Load.
@@ -151,8 +150,6 @@ type loadOptions struct {
 	Grace     float64          `json:"grace"` // seconds
 	Graph     bool             `json:"graph"`
 	Gather    bool             `json:"gather"`
-	// Local has runs take and give the blocks of this process's ranks.
-	Local bool `json:"local"`
 }
 
 // Load loads a program's text.
@@ -170,7 +167,8 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		return 0, err
 	}
 	mod, err := m.m.Load(p, hocket.Binding{Func: o.Func, Ranks: o.Ranks, Dims: o.Dims}, hocket.LoadOptions{
-		Strategy: o.Strategy, Algorithm: o.Algorithm, FixedAlgorithms: o.Fixed, NoProve: o.NoProve, Arena: o.Arena, Cache: o.Cache,
+		Strategy: o.Strategy, Algorithm: o.Algorithm, FixedAlgorithms: o.Fixed, NoProve: o.NoProve, Arena: o.Arena,
+		Cache: o.Cache,
 		Grace: time.Duration(o.Grace * float64(time.Second)), Graph: o.Graph, Gather: o.Gather})
 	if err != nil {
 		return 0, err
@@ -183,7 +181,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 	}
-	return l.add(&model{mod, names, o.Local}), nil
+	return l.add(&model{mod, names}), nil
 }
 
 // layouts is what Layouts returns, as JSON.
@@ -313,7 +311,8 @@ func (l *Library) Run(handle int64, in, out []Tensor) (int64, error) {
 
 // args are the arguments of a run.
 func (m *model) args(in, out []Tensor) (args hocket.Args, err error) {
-	args = hocket.Args{In: map[string]*hocket.Tensor{}, Out: map[string]*hocket.Tensor{}, InLocal: map[string]map[int]*hocket.Tensor{}}
+	args = hocket.Args{In: map[string]*hocket.Tensor{}, Out: map[string]*hocket.Tensor{},
+		InLocal: map[string]map[int]*hocket.Tensor{}}
 	for i := range in {
 		t := &in[i]
 		x, err := t.tensor()
@@ -357,7 +356,8 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 		case b == nil:
 			return fmt.Errorf("%w: rank %d has no block of result %s in this process", hocket.ErrInput, t.Rank, t.Name)
 		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):
-			return fmt.Errorf("%w: the block of result %s for rank %d is %s, and what is to receive it %s%v", hocket.ErrInput, t.Name, t.Rank, b, t.DType, t.Shape)
+			return fmt.Errorf("%w: the block of result %s for rank %d is %s, and what is to receive it %s%v",
+				hocket.ErrInput, t.Name, t.Rank, b, t.DType, t.Shape)
 		}
 		copy(t.Data, b.Data)
 	}

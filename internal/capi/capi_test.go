@@ -74,7 +74,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := got.In[1]
-	if w.Name != "w" || w.DType != "f32" || fmt.Sprint(w.Shape, w.Blocks) != "[4 2] [{0 [0 0] [2 2]} {1 [2 0] [2 2]}]" ||
+	if w.Name != "w" || w.DType != "f32" ||
+		fmt.Sprint(w.Shape, w.Blocks) != "[4 2] [{0 [0 0] [2 2]} {1 [2 0] [2 2]}]" ||
 		got.Out[0].Name != "y" || fmt.Sprint(got.Out[0].Shape) != "[3 4]" {
 		t.Errorf("layouts: %s", text)
 	}
@@ -156,16 +157,19 @@ func TestWrong(t *testing.T) {
 	_, noModel := l.Run(machine, nil, nil)
 	_, _, opens := l.Open(t.Context(), `{"machine": "abacus", "alone": true}`)
 	_, noDType := l.Run(m, []Tensor{{Name: "x", Rank: -1, DType: "f3"}}, nil)
-	short, _ := l.Run(m, []Tensor{{Name: "x", Rank: -1, DType: "f32", Shape: []int64{1, 2}, Data: make([]byte, 3)}}, nil)
+	short, _ := l.Run(m, []Tensor{{Name: "x", Rank: -1, DType: "f32", Shape: []int64{1, 2}, Data: make([]byte, 3)}},
+		nil)
 	_, layouts := l.Layouts(context.Background(), m, `{"dims": {"T": -1}}`)
 	for name, tc := range map[string]struct {
 		err  error
 		want string
 	}{
-		"program": {bad, "program"}, "option": {unknown, "input"}, "machine": {noMachine, "handle"}, "model": {noModel, "handle"},
+		"program": {bad, "program"}, "option": {unknown, "input"}, "machine": {noMachine, "handle"},
+		"model":        {noModel, "handle"},
 		"element type": {noDType, "input"}, "dims": {layouts, "program"}, "closed twice": {l.Close(12345), "handle"},
-		"cancel": {l.Cancel(m), "handle"}, "bind": {l.Bind(m, Tensor{Name: "q", DType: "f32", Data: []byte{}}), "machine"},
-		"peer": {&hocket.PeerError{Rank: 1}, "peer"}, "disagree": {&hocket.DisagreeError{What: "x"}, "disagree"},
+		"cancel": {l.Cancel(m), "handle"},
+		"bind":   {l.Bind(m, Tensor{Name: "q", DType: "f32", Data: []byte{}}), "machine"},
+		"peer":   {&hocket.PeerError{Rank: 1}, "peer"}, "disagree": {&hocket.DisagreeError{What: "x"}, "disagree"},
 	} {
 		if got := kindOf(tc.err); got != tc.want {
 			t.Errorf("%s: kind %s, want %s: %v", name, got, tc.want, tc.err)

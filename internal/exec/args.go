@@ -100,7 +100,6 @@ func (p *Program) checkBatch(batch []Args) error {
 		}
 		wrong = append(wrong, p.wrongOutputs(a.DeviceOut)...)
 		wrong = append(wrong, p.wrongResidents(a)...)
-		wrong = append(wrong, p.wrongInto(a.Into)...)
 		if err := blocks.InputError(wrong); err != nil {
 			if len(batch) > 1 {
 				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
@@ -150,7 +149,8 @@ func (p *Program) wrongLocal(io *plan.IO, a Args) (wrong []string) {
 		if !p.im.World.Local(rank) {
 			continue
 		}
-		block := plan.IO{Name: fmt.Sprintf("the block of %s for rank %d", io.Name, rank), DType: io.DType, Shape: part.Ref.Shape}
+		name := fmt.Sprintf("the block of %s for rank %d", io.Name, rank)
+		block := plan.IO{Name: name, DType: io.DType, Shape: part.Ref.Shape}
 		wrong = append(wrong, blocks.Wrong(&block, given[rank])...)
 	}
 	return wrong
@@ -191,20 +191,6 @@ func (p *Program) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wrong
 		}
 		taken[t] = name
 		wrong = append(wrong, t.Unlike(&p.im.Outputs[i], p.im.Plan.Ranks)...)
-	}
-	return wrong
-}
-
-// wrongInto says which tensors are to receive results of which this process gets no more than blocks.
-func (p *Program) wrongInto(into map[string]*tensor.Tensor) (wrong []string) {
-	if p.peers == nil {
-		return nil
-	}
-	for i := range p.im.Outputs {
-		io := &p.im.Outputs[i]
-		if into[io.Name] != nil && !blocks.NewReceiver(io, p.comes).Whole() {
-			wrong = append(wrong, fmt.Sprintf("other processes hold blocks of result %s: gather results, or take its local blocks", io.Name))
-		}
 	}
 	return wrong
 }

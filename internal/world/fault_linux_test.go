@@ -14,13 +14,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hocket.example/hocket/internal/longtest"
 )
 
 const (
 	// faultVariable is "FAULT PHASE": what happens to a process, and where.
 	faultVariable = "HOCKET_TEST_WORLD_FAULT"
-	// longVariable runs the whole matrix of faults in place of a sample.
-	longVariable = "HOCKET_LONG"
 )
 
 func init() {
@@ -255,8 +255,8 @@ func (c cell) String() string {
 }
 
 // TestFaults lets a process die or stop at every point of its life. All others must end with an
-// error that names it, and soon. A sample of the matrix, or all of it and 20 times if
-// HOCKET_LONG is set.
+// error that names it, and soon. A sample of the matrix, or all of it and 20 times in a
+// long run.
 func TestFaults(t *testing.T) {
 	var cells []cell
 	for _, phase := range phases {
@@ -270,7 +270,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	times := 1
-	if os.Getenv(longVariable) != "" {
+	if longtest.On() {
 		times = 20
 	} else {
 		seed := rand.Uint64()

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hocket.example/hocket/internal/longtest"
 )
 
 // joining starts to join as rank 0, and returns the path of its socket and what Join returns.
@@ -56,10 +58,7 @@ func connect(socket string) (*net.UnixConn, error) {
 
 // TestHostile floods the rendezvous while a process waits there, then lets the other one join.
 func TestHostile(t *testing.T) {
-	requests := 10000
-	if os.Getenv(longVariable) != "" {
-		requests = 100000
-	}
+	requests := longtest.Of(10000, 100000)
 	o := options(t, 2)
 	o.JoinTimeout = 5 * time.Minute
 	socket, joined, leave := joining(t, o)

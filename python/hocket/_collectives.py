@@ -12,7 +12,7 @@ _OPS = ("sum", "avg", "max", "min", "prod")
 def _program(key, text):
     models = _world.state().models
     if key not in models:
-        models[key] = _model.load(text, ranks=None)
+        models[key] = _model.load(text)
     return models[key]
 
 
@@ -51,11 +51,11 @@ def _collective(name, t, out, shape, m, statement, variant=""):
     return out
 
 
-def _per_rank(v, n, axis0, what):
+def _per_rank(v, what):
     w = _world.world_size()
-    if not v.shape or axis0 % w:
+    if not v.shape or v.shape[0] % w:
         raise InputError(f"{what} of shape {list(v.shape)}: its first dimension does not divide by {w} processes")
-    return (axis0 // w, *v.shape[1:])
+    return (v.shape[0] // w, *v.shape[1:])
 
 
 def all_reduce(t, op="sum", out=None):
@@ -83,31 +83,15 @@ def all_gather_v(t, counts, out=None):
         raise InputError(f"counts are {counts}; {w} of them, none negative, are wanted")
     if not v.shape or v.shape[0] != counts[_world.rank()]:
         raise InputError(f"the tensor of shape {list(v.shape)} has not counts[{_world.rank()}] = {counts[_world.rank()]} rows")
-    row = 1
+    row, most = 1, max(counts)
     for e in v.shape[1:]:
         row *= e
-    most, total = max(counts), sum(counts)
-    shape = (total, *v.shape[1:])
-    if most * row == 0:
-        return _tensors.empty(v, v.dtype, shape)[0] if out is None else out
-    padded, p = _tensors.empty(v, v.dtype, (most * row,))
+    shape = (sum(counts), *v.shape[1:])
+    padded, p = _tensors.empty(v, v.dtype, (most * row,))  # all ranks give as much, and the first of it counts
     _tensors.copy(p, v)
-    text = (f"mesh r[{w}]\nfunc all_gather_v(%x: {v.dtype}[{most * w}/r, {row}]) -> {v.dtype}[{total * w}/r, {row}] {{\n"
-            f"  %y = alloc {v.dtype}[{total * w}/r, {row}]\n"
-            f"  all_gatherv %x into %y, over=r, axis=0, counts=({', '.join(map(str, counts))}{',' if w == 1 else ''})\n  return %y\n}}\n")
-    if out is None:
-        out, o = _tensors.empty(v, v.dtype, shape)
-    else:
-        o, got = _flat(out, "out")
-        if o.dtype != v.dtype or got != total * row:
-            raise InputError(f"out has {got} elements of {o.dtype}, and {total * row} of {v.dtype} come")
-    model = _program(("all_gather_v", v.dtype, row, tuple(counts)), text)
-    s = _world.state()
-    r = s.rank if s.size > 1 else -1
-    a = _tensors.View(p.keep, v.dtype, (most, row), p.address, p.kind)
-    b = _tensors.View(o.keep, v.dtype, (total, row), o.address, o.kind)
-    _lib.run(model._handle, [a.struct("x", r)], [b.struct("y", r)])
-    return out
+    elements = ", ".join(str(c * row) for c in counts)
+    return _collective("all_gather_v", padded, out, shape, sum(counts) * row,
+                       f"all_gatherv %x into %y, over=r, axis=0, counts=({elements})", elements)
 
 
 def reduce_scatter(t, op="sum", out=None):
@@ -115,7 +99,7 @@ def reduce_scatter(t, op="sum", out=None):
     if op not in _OPS:
         raise InputError(f"op is {op!r}; there are {', '.join(_OPS)}")
     v, n = _flat(t, "the tensor")
-    shape = _per_rank(v, n, v.shape[0] if v.shape else 1, "a tensor to scatter")
+    shape = _per_rank(v, "a tensor to scatter")
     return _collective("reduce_scatter", t, out, shape, n // _world.world_size(),
                        f"reduce_scatter %x into %y, over=r, op={op}, axis=0", op)
 
@@ -123,7 +107,7 @@ def reduce_scatter(t, op="sum", out=None):
 def all_to_all(t, out=None):
     """The i-th block of the first dimension goes to rank i; what comes is joined in the order of ranks."""
     v, n = _flat(t, "the tensor")
-    _per_rank(v, n, v.shape[0] if v.shape else 1, "a tensor to exchange")
+    _per_rank(v, "a tensor to exchange")
     return _collective("all_to_all", t, out, v.shape, n, "all_to_all %x into %y, over=r, split=0, concat=0")
 
 

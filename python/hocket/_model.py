@@ -23,7 +23,7 @@ def load(program, dims=None, func=None, ranks=None, weights=None, **options):
         with open(name, encoding="utf-8") as f:
             program = f.read()
     s = _world.state()
-    o = {"name": name, "local": s.size > 1, **options}
+    o = {"name": name, **options}
     for key, value in (("dims", dims), ("func", func), ("ranks", ranks)):
         if value is not None:
             o[key] = value

@@ -66,6 +66,10 @@ func (r *Receiver) Forget() {
 // bytes may still be read when blocks come: they go to storage of the receiver's, and
 // Finish copies them.
 func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
+	if r.parts && into != nil {
+		return InputError([]string{fmt.Sprintf(
+			"other processes hold blocks of result %s: gather results, or take its local blocks", r.io.Name)})
+	}
 	if into == nil || !shared {
 		r.spare = nil
 	}
@@ -149,8 +153,15 @@ func (r *Receiver) Finish() (*tensor.Tensor, error) {
 	return r.whole, nil
 }
 
-// Part returns block k as it came, in the global tensor or in storage of the run's; nil where none came.
-func (r *Receiver) Part(k int) *tensor.Tensor { return r.blocks[k] }
+// Part returns block k as it came, which is the caller's; nil where none came. It may be a part of the global
+// tensor.
+func (r *Receiver) Part(k int) *tensor.Tensor {
+	t := r.blocks[k]
+	if t != nil && t == r.own[k] && !r.parts { // storage that the next run uses again
+		return t.Clone()
+	}
+	return t
+}
 
 // MismatchError says that two ranks hold different contents of one block of an
 // output, though the signature's layout says that they are copies.
