@@ -267,3 +267,46 @@ func step(%s: inout f32[4/d]) -> f32[4] {
 		return state.Close()
 	})
 }
+
+// TestExpiredRun: a run whose context ends while it waits for another member ends the world, and the other is told
+// whose run that was.
+func TestExpiredRun(t *testing.T) {
+	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
+		p, err := hocket.Parse("member.hkt", memberProgram)
+		if err != nil {
+			return err
+		}
+		model, err := m.Load(p, hocket.Binding{Dims: map[string]int64{"T": 2}}, hocket.LoadOptions{Grace: -1})
+		if err != nil {
+			return err
+		}
+		if err := model.Prepare(t.Context(), nil); err != nil {
+			return err
+		}
+		in, err := model.RandomInputs("zeros")
+		if err != nil {
+			return err
+		}
+		ctx := t.Context()
+		if w.Process() == 0 { // alone in its run
+			late, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			ctx = late
+		} else {
+			select {
+			case <-w.Done():
+			case <-time.After(time.Minute):
+				return errors.New("the other's run does not end the world")
+			}
+		}
+		_, err = model.Run(ctx, hocket.Args{In: in})
+		var peer *hocket.PeerError
+		switch {
+		case w.Process() == 0 && !errors.Is(err, context.DeadlineExceeded):
+			return fmt.Errorf("whose context ended: %v", err)
+		case w.Process() == 1 && (!errors.As(err, &peer) || peer.Rank != 0):
+			return fmt.Errorf("the other: %v", err)
+		}
+		return nil
+	})
+}

@@ -148,6 +148,19 @@ func f(%x: f32[4/tp]) -> f32[4] {
             hocket.check(race)
         self.assertIn("pairs", str(hocket.explain(ROOT / "examples" / "mlp.hkt")))
 
+    def test_collectives(self):
+        """A world of one."""
+        t = floats([1.0, 2.0, 3.0, 4.0], 2, 2)
+        self.assertEqual(hocket.all_reduce(t).tolist(), [[1.0, 2.0], [3.0, 4.0]])
+        self.assertEqual(hocket.all_gather(t).tolist(), [[1.0, 2.0], [3.0, 4.0]])
+        self.assertEqual(hocket.all_gather_v(t, [2]).tolist(), [[1.0, 2.0], [3.0, 4.0]])
+        self.assertEqual(hocket.reduce_scatter(t).tolist(), [[1.0, 2.0], [3.0, 4.0]])
+        self.assertEqual(hocket.all_to_all(t).tolist(), [[1.0, 2.0], [3.0, 4.0]])
+        hocket.broadcast(t)
+        hocket.barrier()
+        with self.assertRaisesRegex(hocket.InputError, "has not counts"):
+            hocket.all_gather_v(t, [1])
+
     def test_threads(self):
         m = hocket.load(LINEAR)
         w = memoryview(array.array("f", [1] * 24)).cast("B").cast("f", (6, 4))
