@@ -36,8 +36,8 @@ func (a *app) launchCommand() *cobra.Command {
 waits for them. COMMAND is one of hocket's, as run, or the path of a program that
 uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE.
 
-Of standard output there is what process 0 prints; what others print, and standard
-error, has the process's number in front. The exit code is that of the process that
+Standard output is that of process 0. What the others print, on either output, goes to
+standard error with the process's number in front. The exit code is that of the process that
 failed first, and 3 where it was killed; the others are ended then.
 
 torchrun --no-python, mpirun and srun start such processes, too.`,

@@ -115,11 +115,11 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 		return nil, errors.Join(err, p.refuse(key))
 	}
 	s, err := procs.NewSegment(int(max(bytes, 1)))
-	if err == nil {
-		err = p.Share(key, s)
-	}
 	if err != nil {
-		return nil, d.errorf("%w", err)
+		return nil, d.errorf("%w", errors.Join(err, p.refuse(key)))
+	}
+	if err := p.Share(key, s); err != nil {
+		return nil, d.errorf("%w", errors.Join(err, s.Close()))
 	}
 	m.seg, m.data = s, s.Bytes()[:bytes]
 	return d.keep(m)
