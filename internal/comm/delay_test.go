@@ -19,6 +19,11 @@ const delayMark = 100
 // as its own device's clock says; accounting blames it, and finds that rank 0 waited as long.
 // With -cuda on two GPUs that is held to 2 µs; on the CPU machine, whose streams share
 // whatever processors there are, only the blame is.
+//
+// The delay begins where rank 1 leaves the first all_reduce, the wait where rank 0 does, so
+// the two differ by how far apart these ends are. An end is recorded late where the host
+// enqueues it after the device got there. So no rank begins a run before all of it is
+// enqueued: then ends are apart by what the devices make of them.
 func TestDelayIsBlamed(t *testing.T) {
 	w := open(t, cpu.Concurrent, 0, 2)
 	one := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 2, shape: []int64{1 << 16}}
@@ -32,9 +37,22 @@ func TestDelayIsBlamed(t *testing.T) {
 		views = append(views, packed(mem, 0, ir.F32, []int64{bytes / 4}))
 	}
 	r.must(w.Device(1).PrepareCopy(views[1], views[0]))
+	var opens []device.Counters // at run+1 the run may begin
+	var openers []device.Stream
+	for rank := range 2 {
+		c, err := w.Device(rank).NewCounters(1)
+		r.must(err)
+		defer c.Release()
+		s, err := w.Device(rank).NewStream(device.StreamOptions{Name: "opener"})
+		r.must(err)
+		opens, openers = append(opens, c), append(openers, s)
+	}
 	rec := trace.NewRecorder()
 	w.Observe(rec)
 	for run := range int64(3) { // the first ones warm up
+		for m, s := range r.streams {
+			r.must(s.WaitCounter(opens[m], 0, run+1))
+		}
 		for i := range 3 {
 			for m, s := range r.streams {
 				if m == 1 && i == 1 {
@@ -48,6 +66,9 @@ func TestDelayIsBlamed(t *testing.T) {
 				r.must(r.ch.Issue(i, m, run))
 				r.must(s.End(int64(i)))
 			}
+		}
+		for m, s := range openers {
+			r.must(s.Signal(opens[m], 0, 1))
 		}
 		r.must(w.Sync(context.Background()))
 		if run < 2 {

@@ -25,7 +25,7 @@ func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 		if g := groupOf(e.ID); g >= 0 && g < n {
 			s := &sums[e.Rank][g]
 			s.Busy += e.Duration()
-			s.Exposed += e.Duration() - covered(Interval{e.Start, e.End}, compute[e.Rank])
+			s.Exposed += e.Duration() - Covered(Interval{e.Start, e.End}, compute[e.Rank])
 		}
 	}
 	out := make([]Exposure, n)

@@ -50,8 +50,8 @@ func Overlap(a, b []Interval) int64 {
 	return n
 }
 
-// covered returns how much of v lies in the union list.
-func covered(v Interval, list []Interval) int64 {
+// Covered returns how much of v lies in the union list.
+func Covered(v Interval, list []Interval) int64 {
 	var n int64
 	first := sort.Search(len(list), func(i int) bool { return list[i].Hi > v.Lo })
 	for _, u := range list[first:] {

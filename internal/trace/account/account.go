@@ -5,6 +5,7 @@
 package account
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -115,7 +116,7 @@ type accounting struct {
 	r       *Report
 	bound   int64
 	members [][]call     // of collectives, by number
-	outlier map[int]bool // collectives whose ends say nothing about clocks
+	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
 	lost    map[int]bool // ranks whose clocks are not aligned
 	untold  string       // why waiting cannot be told; empty where it can
 	shares  [][]share
@@ -140,7 +141,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 	t.Sort()
 	a.match()
 	a.align()
-	a.rematch()
+	a.renumber() // on one clock they may have begun in another order
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)
@@ -155,24 +156,6 @@ func Of(t *trace.Trace, bound int64) *Report {
 		r.Ops = append(r.Ops, Op{Name: o.Name, Class: o.Class.String(), Count: o.Count, TimeUS: us(o.Time)})
 	}
 	return r
-}
-
-// rematch numbers the collectives anew: on one clock they may have begun in another order.
-func (a *accounting) rematch() {
-	outlier := map[int]bool{}
-	was := map[int]bool{} // first members of outliers
-	for g := range a.outlier {
-		was[a.members[g][0]] = true
-	}
-	a.renumber()
-	for g, list := range a.members {
-		for _, i := range list {
-			if was[i] {
-				outlier[g] = true
-			}
-		}
-	}
-	a.outlier = outlier
 }
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }
@@ -313,14 +296,6 @@ func (r *Report) Waits() []*Collective {
 			out = append(out, &r.Collectives[i])
 		}
 	}
-	slices.SortStableFunc(out, func(x, y *Collective) int {
-		switch {
-		case x.Late.US > y.Late.US:
-			return -1
-		case x.Late.US < y.Late.US:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(out, func(x, y *Collective) int { return cmp.Compare(y.Late.US, x.Late.US) })
 	return out
 }

@@ -3,6 +3,7 @@ package account
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -91,11 +92,11 @@ func (a *accounting) spread(shared [][]call) int64 {
 }
 
 func (a *accounting) apart(list []call) int64 {
-	lo, hi := int64(math.MaxInt64), int64(math.MinInt64)
+	var all ends
 	for _, i := range list {
-		lo, hi = min(lo, a.t.Events[i].End), max(hi, a.t.Events[i].End)
+		all.add(a.t.Events[i].End)
 	}
-	return hi - lo
+	return all.hi - all.lo
 }
 
 // settle states the residual, and refuses one beyond the bound.
@@ -141,7 +142,7 @@ func (a *accounting) fitAll(clocks []int, shared [][]call) {
 	}
 	for len(left) > 0 {
 		next, points := -1, []point(nil)
-		for _, c := range sortedKeys(left) {
+		for _, c := range slices.Sorted(maps.Keys(left)) {
 			if p := a.points(clocks, shared, there, c); len(p) > len(points) {
 				next, points = c, p
 			}
@@ -161,15 +162,6 @@ func (a *accounting) fitAll(clocks []int, shared [][]call) {
 		there[next] = true
 		delete(left, next)
 	}
-}
-
-func sortedKeys(m map[int]bool) []int {
-	out := make([]int, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // point is the end of a collective on a clock, and how far behind the first clock that is.

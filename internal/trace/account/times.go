@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sort"
 
 	"hocket.example/hocket/internal/trace"
 )
@@ -46,8 +45,8 @@ func (a *accounting) expose() {
 	for r := range n {
 		busy, all := trace.Union(compute[r]), trace.Union(comm[r])
 		total, moved := without(all, busy), without(trace.Union(moving[r]), busy)
-		b := RankExposed{Rank: a.t.ID(r), TotalUS: us(total), HiddenUS: us(without(all, nil) - total),
-			ComputeUS: us(without(busy, nil))}
+		b := RankExposed{Rank: a.t.ID(r), TotalUS: us(total), HiddenUS: us(trace.Length(all) - total),
+			ComputeUS: us(trace.Length(busy))}
 		if told {
 			w, m := us(total-moved), us(moved)
 			b.WaitUS, b.TransferUS = &w, &m
@@ -113,11 +112,7 @@ func (x *Idle) gap(at int64, e *trace.Event, own bool, waited []trace.Interval) 
 	whole := e.Start - at
 	switch {
 	case own:
-		k := sort.Search(len(waited), func(k int) bool { return waited[k].Hi > at })
-		var event int64
-		for ; k < len(waited) && waited[k].Lo < e.Start; k++ {
-			event += min(waited[k].Hi, e.Start) - max(waited[k].Lo, at)
-		}
+		event := trace.Covered(trace.Interval{Lo: at, Hi: e.Start}, waited)
 		x.EventUS += us(event)
 		if whole -= event; whole <= launchGap {
 			x.LaunchUS += us(whole)
@@ -216,17 +211,16 @@ type Steps struct {
 }
 
 func (a *accounting) steps() {
-	type bounds struct{ ends }
-	byStep := map[string]map[int]*bounds{}
+	byStep := map[string]map[int]*ends{}
 	var order []string
 	note := func(name string, rank int, from, to int64) {
 		if byStep[name] == nil {
-			byStep[name] = map[int]*bounds{}
+			byStep[name] = map[int]*ends{}
 			order = append(order, name)
 		}
 		b := byStep[name][rank]
 		if b == nil {
-			b = &bounds{}
+			b = &ends{}
 			byStep[name][rank] = b
 		}
 		b.add(from)

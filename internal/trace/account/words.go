@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -124,15 +125,7 @@ func (c *Collective) Words() string {
 
 func (c *Collective) sortedByWait() []Member {
 	list := slices.Clone(c.ByRank)
-	slices.SortStableFunc(list, func(x, y Member) int {
-		switch {
-		case *x.WaitUS > *y.WaitUS:
-			return -1
-		case *x.WaitUS < *y.WaitUS:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(list, func(x, y Member) int { return cmp.Compare(*y.WaitUS, *x.WaitUS) })
 	return list
 }
 
