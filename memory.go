@@ -1,12 +1,15 @@
 package hocket
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/planner"
 )
 
 // MemoryReport says what a plan takes on each rank, and what any plan of the program must take.
@@ -40,11 +43,13 @@ type MemoryFit struct {
 	After  float64 `json:"us_after"`
 }
 
-// Fit inserts waits until the plan takes no more than budget bytes: those that are predicted to cost least. Its error
-// wraps ErrBudget where waits are not enough; the plan is then as small as they make it.
-func (m *MemoryPlan) Fit(budget int64) (*MemoryFit, error) {
-	q, waits, before, after, serr := m.unit.Squeeze(m.plan, budget)
-	if q == nil {
+// Fit inserts waits into m until it takes no more than budget bytes. Of the pairs of large buffers that can be live at
+// once it tries some, and takes the one whose wait is predicted to cost least for what it saves; a better choice of waits
+// may exist. Its error wraps ErrBudget where waits are not enough; m is then the smallest plan found. Models do not run
+// the plan: to run within it, bring the waits into the program.
+func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) {
+	q, waits, before, after, serr := m.unit.Squeeze(ctx, m.plan, budget)
+	if serr != nil && !errors.Is(serr, planner.ErrBudget) {
 		return nil, serr
 	}
 	fit := &MemoryFit{Before: before, After: after, Waits: []MemoryWait{}}

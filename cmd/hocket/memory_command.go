@@ -70,7 +70,7 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
 	f.StringVar(&o.budget, "budget", "",
-		"insert the waits that cost least until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G")
+		"show the plan with waits inserted until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G; runs do not use it")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
@@ -161,7 +161,7 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 		plans = append(plans, m)
 		var fit *hocket.MemoryFit
 		if o.most > 0 {
-			if fit, err = m.Fit(o.most); fit == nil {
+			if fit, err = m.Fit(ctx, o.most); fit == nil {
 				return ofHocket(err)
 			}
 		}
@@ -171,8 +171,8 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 		a.memoryTable(m.Report)
 		a.out.memoryResult = &memoryResult{MemoryReport: m.Report, Fit: fit}
 		if fit != nil {
-			fmt.Fprintf(a.text,
-				"%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n", len(fit.Waits), fit.After, fit.Before)
+			fmt.Fprintf(a.text, "%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n",
+				len(fit.Waits), fit.After, fit.Before)
 			for _, w := range fit.Waits {
 				fmt.Fprintf(a.text, "  %s waits until %s is free: %.1f µs\n", w.Behind, w.Before, w.MicroSec)
 			}

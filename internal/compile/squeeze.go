@@ -1,15 +1,19 @@
 package compile
 
 import (
+	"context"
+
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
 	"hocket.example/hocket/internal/sim"
 )
 
-// Squeeze inserts waits into a plan until its arena takes no more than budget bytes: those that are predicted to cost
-// least on the unit's machine. It returns the plan, the waits and what its run is predicted to take, in microseconds,
-// without them and with them. See planner.Squeeze.
-func (u *Unit) Squeeze(p *plan.Plan, budget int64) (q *plan.Plan, waits []planner.Wait, before, after float64, err error) {
+// Squeeze inserts waits into a plan until its arena takes no more than budget bytes, with what they cost predicted for
+// the unit's machine. It returns the plan, the waits and what its run is predicted to take, in microseconds, without
+// them and with them. See planner.Squeeze.
+func (u *Unit) Squeeze(
+	ctx context.Context, p *plan.Plan, budget int64,
+) (q *plan.Plan, waits []planner.Wait, before, after float64, err error) {
 	m, _, err := u.machine(p.Ranks)
 	if err != nil {
 		return nil, nil, 0, 0, err
@@ -24,7 +28,7 @@ func (u *Unit) Squeeze(p *plan.Plan, budget int64) (q *plan.Plan, waits []planne
 	if before, err = time(p); err != nil {
 		return nil, nil, 0, 0, err
 	}
-	q, waits, err = planner.Squeeze(p, budget, time)
+	q, waits, err = planner.Squeeze(ctx, p, budget, time)
 	after = before
 	for _, w := range waits {
 		after += w.Time

@@ -44,7 +44,7 @@ func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
 	}
 	for _, chunks := range []int64{8, 5, 3, 2, 1} {
 		budget := inputs + (8+chunks)*chunk
-		q, waits, before, after, err := u.Squeeze(p, budget)
+		q, waits, before, after, err := u.Squeeze(t.Context(), p, budget)
 		if err != nil {
 			t.Fatalf("%d chunks: %v", chunks, err)
 		}
@@ -59,7 +59,7 @@ func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
 			t.Errorf("%d chunks: the plan was changed, or was not", chunks)
 		}
 	}
-	q, _, _, _, err := u.Squeeze(p, inputs+8*chunk)
+	q, _, _, _, err := u.Squeeze(t.Context(), p, inputs+8*chunk)
 	if !errors.Is(err, planner.ErrBudget) || q.ArenaBytes != inputs+9*chunk {
 		t.Errorf("less than a chunk: %v, %d bytes", err, q.ArenaBytes)
 	}

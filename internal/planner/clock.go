@@ -12,11 +12,17 @@ type clock struct {
 }
 
 // knows reports whether position pos of stream is certainly done.
-func (c *clock) knows(stream, pos int32) bool {
-	if c.stream == stream {
-		return c.pos >= pos
+func (c *clock) knows(stream, pos int32) bool { return c.at(stream) >= pos }
+
+// at returns the last position of stream that is certainly done.
+func (c *clock) at(stream int32) int32 {
+	switch {
+	case c.stream == stream:
+		return c.pos
+	case c.vec == nil:
+		return 0
 	}
-	return c.vec != nil && c.vec[stream] >= pos
+	return c.vec[stream]
 }
 
 // knowledge is what one stream knows now. Its vector is copied only when it
@@ -74,15 +80,4 @@ func together(ks []*knowledge, width int) []int32 {
 		vec[k.stream] = max(vec[k.stream], k.pos)
 	}
 	return vec
-}
-
-// at returns the last position of stream that is certainly done.
-func (c *clock) at(stream int32) int32 {
-	switch {
-	case c.stream == stream:
-		return c.pos
-	case c.vec == nil:
-		return 0
-	}
-	return c.vec[stream]
 }

@@ -23,8 +23,8 @@ type item struct {
 }
 
 // layOut gives every buffer its offset and fills the plan's sizes. Parameters
-// come first and share with nobody.
-func layOut(w *world, p *plan.Plan, u *usage, stats *Stats) error {
+// come first and share with nobody. It returns a buffer that would end behind maxArena, if there is one.
+func layOut(p *plan.Plan, u *usage, stats *Stats) (beyond *plan.Buffer) {
 	top := int64(0)
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Role == plan.RoleInput {
@@ -32,19 +32,21 @@ func layOut(w *world, p *plan.Plan, u *usage, stats *Stats) error {
 			top += plan.Aligned(b.Bytes)
 		}
 	}
-	p.Memory = plan.Memory{Inputs: top, Bound: top + liveBound(p, u)}
-	end, err := placeSpace(w, p, u, stats, plan.Arena, top)
-	if err != nil {
-		return err
+	live, _ := liveAtOnce(p, u)
+	p.Memory = plan.Memory{Inputs: top, Bound: top + live}
+	if p.ArenaBytes, beyond = placeSpace(p, u, stats, plan.Arena, top); beyond != nil {
+		return beyond
 	}
-	p.ArenaBytes, p.Memory.Peak = end, end
-	p.HostBytes, err = placeSpace(w, p, u, stats, plan.Host, 0)
-	return err
+	p.Memory.Peak = p.ArenaBytes
+	p.HostBytes, beyond = placeSpace(p, u, stats, plan.Host, 0)
+	return beyond
 }
 
 // placeSpace places all buffers of one memory space from base on, and returns
-// where the last one ends.
-func placeSpace(w *world, p *plan.Plan, u *usage, stats *Stats, space plan.Space, base int64) (int64, error) {
+// where the last one ends, and one that would end behind maxArena.
+func placeSpace(
+	p *plan.Plan, u *usage, stats *Stats, space plan.Space, base int64,
+) (end int64, beyond *plan.Buffer) {
 	var items []item
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
@@ -59,14 +61,13 @@ func placeSpace(w *world, p *plan.Plan, u *usage, stats *Stats, space plan.Space
 		bound = p.Memory.Bound - p.Memory.Inputs
 	}
 	best := bestLayout(p, u, items, bound, stats)
-	end := base
+	end = base
 	for _, it := range best {
 		b := &p.Buffers[it.buf]
 		b.Offset = base + it.off
 		end = max(end, b.Offset+it.size)
 		if end > maxArena {
-			d := w.b.Info.Prog.Diag("limit", p.Sites[b.Site].Pos, "memory for %s would end behind %d bytes, the most that a plan may use", b.Name, int64(maxArena))
-			return 0, d
+			return 0, b
 		}
 	}
 	return end, nil
@@ -105,36 +106,4 @@ func height(items []item) int64 {
 		h = max(h, it.off+it.size)
 	}
 	return h
-}
-
-// liveBound is the most bytes that a rank's buffers, parameters not counted,
-// take at once in the order of the world list.
-func liveBound(p *plan.Plan, u *usage) int64 {
-	type change struct {
-		at    int32
-		delta int64
-	}
-	byRank := make([][]change, p.Ranks)
-	for i, hs := range u.holders {
-		b := &p.Buffers[i]
-		if b.Space != plan.Arena {
-			continue
-		}
-		size := plan.Aligned(b.Bytes)
-		for _, h := range hs {
-			byRank[h.rank] = append(byRank[h.rank], change{h.begin, size}, change{h.end + 1, -size})
-		}
-	}
-	most := int64(0)
-	for _, cs := range byRank {
-		slices.SortFunc(cs, func(a, b change) int {
-			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.delta, b.delta))
-		})
-		live := int64(0)
-		for _, c := range cs {
-			live += c.delta
-			most = max(most, live)
-		}
-	}
-	return most
 }

@@ -23,20 +23,29 @@ const mostOrdered = 6000
 
 // Measure finds the footprint of a plan.
 func Measure(p *plan.Plan) (*Footprint, error) {
-	q := *p // findUses writes to the buffers
+	u, err := usageOf(p)
+	if err != nil {
+		return nil, err
+	}
+	return measure(p, u), nil
+}
+
+// usageOf finds the usage of a plan, which it leaves as it is.
+func usageOf(p *plan.Plan) (*usage, error) {
+	q := *p // simulate writes to the buffers
 	q.Buffers = slices.Clone(p.Buffers)
 	for i := range q.Buffers {
 		q.Buffers[i].First, q.Buffers[i].Last = -1, -1
 	}
-	u, err := simulate(new(world), &q, new(Stats))
-	if err != nil {
-		return nil, err
-	}
+	return simulate(new(world), &q, new(Stats))
+}
+
+func measure(p *plan.Plan, u *usage) *Footprint {
 	f := &Footprint{Bound: -1}
-	live, at := liveAtOnce(&q, u)
+	live, at := liveAtOnce(p, u)
 	f.Sequential = p.Memory.Inputs + live
-	for r := range q.Ranks {
-		bytes, bufs := mostUnordered(&q, u, int32(r))
+	for r := range p.Ranks {
+		bytes, bufs := mostUnordered(p, u, int32(r))
 		if bytes > f.Bound {
 			f.Bound, f.BoundAt = bytes, bufs
 		}
@@ -52,7 +61,7 @@ func Measure(p *plan.Plan) (*Footprint, error) {
 		}
 	}
 	f.BoundAt = append(all, f.BoundAt...)
-	return f, nil
+	return f
 }
 
 // liveAtOnce returns the most bytes that a rank's buffers take at once in issue order, and these buffers.
@@ -68,8 +77,7 @@ func liveAtOnce(p *plan.Plan, u *usage) (int64, []int32) {
 	})
 	for r, cs := range changes {
 		slices.SortFunc(cs, func(a, b change) int {
-			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.bytes,
-				b.bytes))
+			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.bytes, b.bytes))
 		})
 		live := int64(0)
 		for _, c := range cs {

@@ -79,8 +79,9 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := layOut(w, w.p, o, opts.Stats); err != nil {
-		return nil, err
+	if over := layOut(w.p, o, opts.Stats); over != nil {
+		return nil, b.Info.Prog.Diag("limit", w.p.Sites[over.Site].Pos,
+			"memory for %s would end behind %d bytes, the most that a plan may use", over.Name, int64(maxArena))
 	}
 	return w.p, nil
 }

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,11 +27,13 @@ const (
 	mostTried = 6
 )
 
-// Squeeze inserts waits into a plan until its arena is no larger than budget: each time, of the buffers that can be
-// live at once, those two are put one behind the other whose wait is predicted to cost least for what it saves. time
-// predicts a run. The plan given is not changed. Where waits are not enough, the plan returned is the smallest found,
-// with ErrBudget.
-func Squeeze(p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error)) (*plan.Plan, []Wait, error) {
+// Squeeze inserts waits into a plan until its arena is no larger than budget. Each time it tries some pairs of the
+// buffers that can be live at once, the largest first, and takes the one whose wait is predicted to cost least for what
+// it saves. time predicts a run. The plan given is not changed. Where waits are not enough, the plan returned is the
+// smallest found, with ErrBudget. When ctx ends, Squeeze returns its error.
+func Squeeze(
+	ctx context.Context, p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error),
+) (*plan.Plan, []Wait, error) {
 	var waits []Wait
 	if p.ArenaBytes <= budget {
 		return p, nil, nil
@@ -39,45 +42,54 @@ func Squeeze(p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error))
 	if err != nil {
 		return p, nil, err
 	}
+	u, err := usageOf(p)
+	if err != nil {
+		return p, nil, err
+	}
 	best, bestWaits := p, 0
 	for len(waits) < mostWaits {
-		next, w, took, err := squeezeOnce(p, now, time)
+		s, err := squeezeOnce(ctx, p, u, now, time)
 		if err != nil {
 			return best, waits[:bestWaits], err
 		}
-		if next == nil {
+		if s == nil {
 			break
 		}
-		w.Time = took - now
-		waits, p, now = append(waits, w), next, took
+		s.wait.Time = s.time - now
+		waits, p, u, now = append(waits, s.wait), s.plan, s.usage, s.time
 		if p.ArenaBytes < best.ArenaBytes {
 			best, bestWaits = p, len(waits)
 		}
 		if p.ArenaBytes <= budget {
-			return p, waits, nil
+			break
 		}
 	}
-	return best, waits[:bestWaits], fmt.Errorf("%w: it takes %d bytes, %d with the waits that help", ErrBudget,
-		p.ArenaBytes, best.ArenaBytes)
+	if best.ArenaBytes > budget {
+		err = fmt.Errorf("%w: it takes %d bytes with all that help", ErrBudget, best.ArenaBytes)
+	}
+	return best, waits[:bestWaits], err
+}
+
+// squeezed is a plan with one more wait.
+type squeezed struct {
+	plan  *plan.Plan
+	usage *usage
+	wait  Wait
+	time  float64 // of its run
 }
 
 // squeezeOnce returns the plan with one more wait; nil where none is left.
-func squeezeOnce(p *plan.Plan, now float64, time func(*plan.Plan) (float64, error)) (best *plan.Plan, w Wait, took float64, err error) {
-	u, err := usageOf(p)
-	if err != nil {
-		return nil, w, 0, err
-	}
-	f, err := Measure(p)
-	if err != nil {
-		return nil, w, 0, err
-	}
+func squeezeOnce(
+	ctx context.Context, p *plan.Plan, u *usage, now float64, time func(*plan.Plan) (float64, error),
+) (best *squeezed, err error) {
+	at := measure(p, u).BoundAt
 	type pair struct {
 		a, b  int32
 		saves int64
 	}
 	var pairs []pair
-	for _, a := range f.BoundAt {
-		for _, b := range f.BoundAt {
+	for _, a := range at {
+		for _, b := range at {
 			if u.inOrder(p, a, b) {
 				pairs = append(pairs, pair{a, b, min(p.Buffers[a].Bytes, p.Buffers[b].Bytes)})
 			}
@@ -91,38 +103,30 @@ func squeezeOnce(p *plan.Plan, now float64, time func(*plan.Plan) (float64, erro
 	})
 	price := 0.0
 	tried := 0
-	var order *usage
 	for _, x := range pairs {
 		if tried == mostTried {
 			break
 		}
-		q, ordered := u.behind(p, x.a, x.b)
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		q, usage := u.behind(p, x.a, x.b)
 		if q == nil {
 			continue
 		}
 		tried++
 		t, err := time(q)
 		if err != nil {
-			return nil, w, 0, err
+			return nil, err
 		}
 		if c := (t - now) / float64(x.saves); best == nil || c < price {
-			best, order, w, took, price = q, ordered, Wait{Before: x.a, Behind: x.b}, t, c
+			best, price = &squeezed{q, usage, Wait{Before: x.a, Behind: x.b}, t}, c
 		}
 	}
-	if best != nil {
-		err = layOut(new(world), best, order, new(Stats))
+	if best != nil && layOut(best.plan, best.usage, new(Stats)) != nil {
+		return nil, nil // no plan takes so much
 	}
-	return best, w, took, err
-}
-
-// usageOf finds the usage of a finished plan.
-func usageOf(p *plan.Plan) (*usage, error) {
-	q := *p
-	q.Buffers = slices.Clone(p.Buffers)
-	for i := range q.Buffers {
-		q.Buffers[i].First, q.Buffers[i].Last = -1, -1
-	}
-	return simulate(new(world), &q, new(Stats))
+	return best, nil
 }
 
 // inOrder reports whether b may be put behind a: it is issued behind it on every rank that has both, and there is one.
@@ -176,9 +180,8 @@ func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 				q.Events++
 				after[last] = append(after[last], plan.Cmd{Kind: plan.Record, Rank: record.Rank, Stream: record.Stream,
 					Site: record.Site, Iter: record.Iter, Event: slot})
-				before[first] = append(before[first], plan.Cmd{Kind: plan.WaitEvent, Rank: wait.Rank,
-					Stream: wait.Stream,
-					Site:   wait.Site, Iter: wait.Iter, Event: slot})
+				before[first] = append(before[first], plan.Cmd{Kind: plan.WaitEvent, Rank: wait.Rank, Stream: wait.Stream,
+					Site: wait.Site, Iter: wait.Iter, Event: slot})
 			}
 		}
 	}

@@ -67,8 +67,7 @@ func (f *fitter) place(i int32) {
 	}
 	f.off[i] = best
 	if f.p.dense {
-		at, _ := slices.BinarySearchFunc(f.placed, best, func(j int32,
-			off int64) int {
+		at, _ := slices.BinarySearchFunc(f.placed, best, func(j int32, off int64) int {
 			return cmp.Compare(f.off[j], off)
 		})
 		f.placed = slices.Insert(f.placed, at, i)
@@ -140,8 +139,8 @@ func (p *problem) orders(most int) [][]int32 {
 	}
 	var orders [][]int32
 	for _, keys := range [][]func(i int32) int64{
-		{begin, size}, {apart, length}, {hot, length, size}, {size, length}, {length, size}, {area}, {length,
-			area, hot}, {hot, area},
+		{begin, size}, {apart, length}, {hot, length, size}, {size, length}, {length, size}, {area},
+		{length, area, hot}, {hot, area},
 	} {
 		if len(orders) < most {
 			orders = append(orders, by(keys...))

@@ -130,7 +130,7 @@ func TestRandomItems(t *testing.T) {
 				items[j].Also = append(items[j].Also, int32(i))
 			}
 		}
-		fit := Fit(items, 0)
+		fit := Search(items, 0, 0)
 		proveApart(t, items, fit)
 		off := Search(items, 0, 1e5)
 		proveApart(t, items, off)

@@ -6,15 +6,9 @@ import (
 	"slices"
 )
 
-// Fit places the items greedily, in several orders, and returns the offsets of the best packing. It stops at one that
-// ends at bound, which may be 0, or at the load, since none is better.
-func Fit(items []Item, bound int64) []int64 {
-	p := newProblem(items)
-	off, _ := p.fit(max(bound, p.load), 0)
-	return off
-}
-
-// Search is Fit with so many steps of searching behind it. A step is one look at an item or at a section.
+// Search places the items greedily, in several orders, then searches for so many steps, and returns the offsets of the
+// best packing. A step is one look at an item or at a section. Search stops at a packing that ends at bound, which may be
+// 0, or at the load, since none is better.
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
@@ -36,6 +30,9 @@ func Search(items []Item, bound, steps int64) []int64 {
 // lower place. Where that goes round in circles, some are drawn to go before them.
 func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Rand) []int64 {
 	n := len(p.items)
+	if p.dense && int64(n)*int64(n)/2 > p.steps { // one packing takes more
+		return best
+	}
 	last := best
 	lowest, lowestOrder, lowestTop := last, order, Height(p.items, last)
 	top := lowestTop
@@ -143,6 +140,7 @@ type dfs struct {
 	placing  int32
 
 	apart   bool    // items conflict only where they live together
+	setup   int64   // the steps that a search takes before it places an item
 	descent int64   // the steps that a search takes that never goes back
 	walls   bool    // prefer items that leave no step beside them
 	tilt    int64   // how much sections with little room to spare go first, in eighths
@@ -169,10 +167,11 @@ func newDFS(p *problem) *dfs {
 	d := &dfs{
 		p: p, rank: make([]int32, n), floor: make([]int64, n), off: make([]int64, n), weight: make([]int64, n),
 		level: make([]int64, m), lacks: make([]int64, m), members: make([][]int32, m), across: make([]int32, m),
-		looked: make([]int32, m), apart: true,
+		looked: make([]int32, m), apart: true, setup: int64(n + m),
 	}
 	for i := range p.items {
 		d.apart = d.apart && len(p.items[i].Also) == 0
+		d.setup += int64(p.to[i] - p.from[i])
 		d.descent += int64(len(p.near[i])) + 8*int64(p.to[i]-p.from[i]) + 64
 		for s := p.from[i]; s < p.to[i]; s++ {
 			d.members[s] = append(d.members[s], int32(i))
@@ -184,6 +183,7 @@ func newDFS(p *problem) *dfs {
 // solve returns offsets within the capacity; nil where none were found in so many steps.
 func (d *dfs) solve(order []int32, capacity, limit int64) []int64 {
 	d.capacity, d.limit, d.undo, d.left, d.placing = capacity, limit, d.undo[:0], len(order), 0
+	d.spend(d.setup)
 	for _, a := range [][]int64{d.floor, d.level, d.lacks} {
 		clear(a)
 	}
@@ -396,6 +396,7 @@ const mostLooks = 1 << 12
 func (d *dfs) hopeful(first int) bool {
 	looks := int64(0)
 	for _, u := range d.undo[first:] {
+		d.spend(int64(d.p.to[u.at] - d.p.from[u.at]))
 		for s := d.p.from[u.at]; s < d.p.to[u.at]; s++ {
 			if d.looked[s] == d.placing {
 				continue
