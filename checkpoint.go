@@ -60,8 +60,8 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, error) {
 	return (*Tensor)(t), errors.Join(err, c.release())
 }
 
-// Close closes the checkpoint: Tensor and BindFrom fail from then on. Files that models have weights of stay mapped until the last of
-// these models is closed.
+// Close closes the checkpoint: Tensor and BindFrom fail from then on. Files that models have
+// weights of stay mapped until the last of these models is closed.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	shut := c.shut
