@@ -14,18 +14,21 @@ import (
 )
 
 // Checkpoint is an open checkpoint: its files are mapped into memory, and nothing but their
-// headers is read before it is used. The files must not change while it is open.
+// headers is read before it is used. The files must not change while they are mapped: what is
+// written there changes weights, and the system ends a process that reads a file past where it
+// was cut off.
 type Checkpoint struct {
 	open *checkpoint.Checkpoint
 
 	mu   sync.Mutex
-	held int // by the caller and by models with weights of it
+	held int // by the caller, by models with weights of it, and by what reads these
 	shut bool
 }
 
 // OpenCheckpoint opens a safetensors file, the index of a sharded checkpoint, or a directory:
 // that of a sharded checkpoint, with its model.safetensors.index.json, or one whose
-// safetensors files hold the tensors between them.
+// safetensors files hold the tensors between them. Files that an index names lie beside it;
+// symbolic links are followed, as caches of checkpoints consist of them.
 func OpenCheckpoint(path string) (*Checkpoint, error) {
 	c, err := checkpoint.Open(path)
 	if err != nil {
@@ -36,32 +39,29 @@ func OpenCheckpoint(path string) (*Checkpoint, error) {
 
 // Names returns the tensors' names, sorted.
 func (c *Checkpoint) Names() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	return c.open.Names()
 }
 
 // Header returns a tensor without its Data: what type it has.
 func (c *Checkpoint) Header(name string) (*Tensor, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	t, err := c.open.Header(name)
 	return (*Tensor)(t), err
 }
 
 // Tensor reads a tensor.
 func (c *Checkpoint) Tensor(name string) (*Tensor, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t, err := c.open.View(name)
-	if err != nil {
+	if err := c.hold(); err != nil {
 		return nil, err
 	}
-	return (*Tensor)(t.Clone()), nil
+	t, err := c.open.View(name)
+	if err == nil {
+		t = t.Clone()
+	}
+	return (*Tensor)(t), errors.Join(err, c.release())
 }
 
-// Close closes the checkpoint. Files that models have weights of stay mapped until the last of
-// these models is closed.
+// Close closes the checkpoint: Tensor and BindFrom fail from then on. Files that models have
+// weights of stay mapped until the last of these models is closed.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	shut := c.shut
@@ -81,6 +81,13 @@ func (c *Checkpoint) hold() error {
 	}
 	c.held++
 	return nil
+}
+
+// share holds a checkpoint that is held already, though its caller may have closed it.
+func (c *Checkpoint) share() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held++
 }
 
 func (c *Checkpoint) release() error {
@@ -120,14 +127,6 @@ type WeightRule struct {
 	Cast bool
 }
 
-// ShapeError says that weights have shapes that the model's parameters cannot have.
-type ShapeError struct{ Wrong []string }
-
-func (e *ShapeError) Error() string { return "weights do not fit: " + strings.Join(e.Wrong, "; ") }
-
-// Unwrap makes the error one of what the model was given.
-func (e *ShapeError) Unwrap() error { return ErrInput }
-
 // BindFrom binds weights from a checkpoint, as Bind does. All of them are checked by the headers
 // before any is read, and none is bound if one is missing or has a shape that does not go with the
 // others and the program. Tensors that are a parameter as they are stay mapped; of others a copy
@@ -164,6 +163,9 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.closed {
+		return nil, fmt.Errorf("the model is %w", ErrClosed)
+	}
 	for name, t := range bound {
 		delete(m.on, name)
 		m.bound[name] = t
@@ -236,11 +238,12 @@ func (m *Model) checkWeights(headers map[string]*tensor.Tensor) error {
 		t.Shape[n-1], t.Shape[n-2] = t.Shape[n-2], t.Shape[n-1]
 		turned[name] = t
 		if len(m.misfits(turned)) == 0 {
-			return &ShapeError{[]string{fmt.Sprintf("%%%s is %s, and %s would fit: is it transposed? set Transpose in its rule",
-				name, headers[name], t)}}
+			wrong = []string{fmt.Sprintf("%%%s is %s, and %s would fit: is it transposed? set Transpose in its rule",
+				name, headers[name], t)}
+			break
 		}
 	}
-	return &ShapeError{wrong}
+	return fmt.Errorf("%w: weights do not fit: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
 // misfits compares shapes with what parameters are for the dims that shapes and the binding say.
@@ -270,7 +273,8 @@ func (m *Model) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
 			if have, ok := dims[name]; !ok {
 				dims[name] = source{t.Shape[i], "%" + p.Name}
 			} else if have.v != t.Shape[i] {
-				wrong = append(wrong, fmt.Sprintf("%%%s is %s, want %s where %s=%d by %s", p.Name, t, p.Type, name, have.v, have.from))
+				wrong = append(wrong, fmt.Sprintf("%%%s is %s, want %s where %s=%d by %s",
+					p.Name, t, p.Type, name, have.v, have.from))
 			}
 		}
 	}
@@ -324,6 +328,6 @@ func (m *Model) unbound() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: nothing is bound to %s: give each a rule or Bind it, or name it in Rules.Inputs if runs bring it",
-		ErrInput, strings.Join(missing, ", "))
+	return fmt.Errorf("%w: nothing is bound to %s: give each a rule or Bind it, or name it in Rules.Inputs if runs "+
+		"bring it", ErrInput, strings.Join(missing, ", "))
 }

@@ -59,7 +59,7 @@ func writeCheckpoint(t *testing.T) string {
 		},
 		{
 			named(t, "m.layers.1.up.weight", ir.F32, 40, 4, 2), named(t, "m.layers.1.down.weight", ir.F32, 50, 4, 2),
-			named(t, "embed", ir.F32, 60, 3, 2), named(t, "wide", ir.F32, 70, 2, 5), named(t, "rotary.inv_freq", ir.F32, 90, 3),
+			named(t, "embed", ir.F32, 60, 3, 2), named(t, "wide", ir.F32, 70, 2, 5), named(t, "l.9999.w", ir.F32, 90, 3),
 		},
 	}
 	var entries []string
@@ -118,7 +118,7 @@ func TestBindFrom(t *testing.T) {
 	}
 	model := loadCheckpointModel(t, checkpointSource)
 	unused, err := model.BindFrom(c, checkpointRules())
-	if err != nil || !slices.Equal(unused, []string{"rotary.inv_freq"}) {
+	if err != nil || !slices.Equal(unused, []string{"l.9999.w"}) {
 		t.Fatalf("unused %q, %v", unused, err)
 	}
 	if err := c.Close(); err != nil { // the model keeps what it has mapped
@@ -162,16 +162,21 @@ func TestBindFromRefuses(t *testing.T) {
 		change func(*hocket.Rules)
 		want   []string
 	}{
-		{"transposed", func(r *hocket.Rules) { r.Weights[1].Transpose = false }, []string{"%down is f32[2, 4, 2], and f32[2, 2, 4] would fit", "transposed?"}},
+		{"transposed", func(r *hocket.Rules) { r.Weights[1].Transpose = false },
+			[]string{"%down is f32[2, 4, 2], and f32[2, 2, 4] would fit", "transposed?"}},
 		{"missing", func(r *hocket.Rules) {
 			r.Weights[0].From[1] = "m.layers.*.upp.weight"
 			r.Weights[3].From[0] = "model.embed"
-		}, []string{`"m.layers.0.upp.weight"; it has`, `"m.layers.1.upp.weight"`, `"model.embed"; it has "embed"`[:13]}},
-		{"cast", func(r *hocket.Rules) { r.Weights[3].Cast = false }, []string{`%head: "embed" is f32, and the parameter bf16`}},
+		}, []string{`"m.layers.0.upp.weight"; it has`, `"m.layers.1.upp.weight"`, `no tensor "model.embed"`}},
+		{"many layers", func(r *hocket.Rules) { r.Weights[0].From[0] = "l.*.w" },
+			[]string{`"l.0.w"; it has "l.9999.w"`, "and 19991 more"}},
+		{"cast", func(r *hocket.Rules) { r.Weights[3].Cast = false },
+			[]string{`%head: "embed" is f32, and the parameter bf16`}},
 		{"cut", func(r *hocket.Rules) { r.Weights[2].Hi = 6 }, []string{`1..6 along dimension 1 is no part`}},
 		{"twice", func(r *hocket.Rules) { r.Inputs = append(r.Inputs, "up") }, []string{"%up has two rules, or is an input"}},
 		{"unknown", func(r *hocket.Rules) { r.Weights[0].Param = "upp" }, []string{"%upp: model has no such parameter"}},
-		{"rank", func(r *hocket.Rules) { r.Weights[1].From[0] = "m.layers.0.down.weight" }, []string{"%down is f32[2, 4], want f32[L, H, F/tp]"}},
+		{"rank", func(r *hocket.Rules) { r.Weights[1].From[0] = "m.layers.0.down.weight" },
+			[]string{"%down is f32[2, 4], want f32[L, H, F/tp]"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			model := loadCheckpointModel(t, checkpointSource)
@@ -194,18 +199,79 @@ func TestBindFromRefuses(t *testing.T) {
 	if _, err := model.BindFrom(c, rules); err != nil {
 		t.Fatal(err)
 	}
-	if err := model.Prepare(context.Background(), map[string]int64{"T": 1, "V": 3}); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "nothing is bound to %half, %head") {
+	err = model.Prepare(context.Background(), map[string]int64{"T": 1, "V": 3})
+	if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "nothing is bound to %half, %head") {
 		t.Errorf("Prepare without two weights: %v", err)
 	}
 }
 
-// TestOpenCheckpointRefuses: indexes that lie, and directories without a checkpoint.
+// TestCheckpointClosedUnderExplore: what goes on with a model's weights has them until it ends, though model and
+// checkpoint are closed meanwhile; afterwards neither takes calls.
+func TestCheckpointClosedUnderExplore(t *testing.T) {
+	c, err := hocket.OpenCheckpoint(writeCheckpoint(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := loadCheckpointModel(t, "func f(%embed: f32[3, 2]) -> f32[3, 2] {\n  %y = copy %embed\n  return %y\n}\n")
+	if _, err := model.BindFrom(c, hocket.Rules{}); err != nil {
+		t.Fatal(err)
+	}
+	visits := 0
+	visit := func(_ int64, reports []*hocket.Report) error {
+		visits++
+		if got := reports[0].Out["y"].Floats(); !slices.Equal(got, []float64{60, 61, 62, 63, 64, 65}) {
+			t.Errorf("schedule %d: %v", visits, got)
+		}
+		return errors.Join(c.Close(), model.Close())
+	}
+	err = model.Explore(t.Context(), []hocket.Args{{}}, hocket.ExploreOptions{Schedules: 3}, visit)
+	if err != nil || visits != 3 {
+		t.Errorf("%d schedules, %v", visits, err)
+	}
+	if _, err := c.Tensor("embed"); err == nil {
+		t.Error("a tensor was read of a closed checkpoint")
+	}
+	open, err := hocket.OpenCheckpoint(writeCheckpoint(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	if _, err := model.BindFrom(open, hocket.Rules{}); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("a closed model takes weights: %v", err)
+	}
+}
+
+// TestOpenCheckpointRefuses: indexes that lie, files that are not what they should be, and directories without
+// a checkpoint.
 func TestOpenCheckpointRefuses(t *testing.T) {
 	dir := writeCheckpoint(t)
 	index := filepath.Join(dir, "model.safetensors.index.json")
+	whole, err := os.ReadFile(filepath.Join(dir, "model-00001-of-00002.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string]string{
+		"cut":   string(whole[:len(whole)-1]),
+		"huge":  "\xff\xff\xff\xff\xff\xff\xff\x7f{}",
+		"long":  "\x03\x00\x00\x00\x00\x00\x00\x00{}",
+		"short": "{}",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name+".safetensors"), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for text, want := range map[string]string{
 		`{"weight_map": {"a": "../x.safetensors"}}`:                 "no file beside the index",
+		`{"weight_map": {"a": "/etc/passwd"}}`:                      "no file beside the index",
+		`{"weight_map": {"a": "sub/x.safetensors"}}`:                "no file beside the index",
+		`{"weight_map": {"a": ""}}`:                                 "no file beside the index",
+		`{"weight_map": {"a": ".."}}`:                               "no file beside the index",
+		`{"weight_map": {"a": "."}}`:                                "not a regular file",
 		`{"weight_map": {"a": "none.safetensors"}}`:                 "no such file",
+		`{"weight_map": {"a": "cut.safetensors"}}`:                  "but the file has",
+		`{"weight_map": {"a": "huge.safetensors"}}`:                 "it claims a header of 9223372036854775807 bytes",
+		`{"weight_map": {"a": "long.safetensors"}}`:                 "but only 2 follow",
+		`{"weight_map": {"a": "short.safetensors"}}`:                "want at least 8",
 		`{"weight_map": {"a": "model-00001-of-00002.safetensors"}}`: "which lacks it",
 		`{"weight_map": {}}`:                                        "no weight_map",
 		`{"weight_map": `:                                           "unexpected end",

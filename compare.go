@@ -66,7 +66,9 @@ type Reference struct {
 // rank executes its statements one after another. Where the statements of different ranks
 // then still race, or wait for each other, the error wraps ErrNoReference.
 func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
-	in, err := arguments(args, m.weights())
+	weights, release := m.heldWeights()
+	defer release()
+	in, err := arguments(args, weights)
 	if err != nil {
 		return nil, err
 	}

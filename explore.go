@@ -30,7 +30,8 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if slices.ContainsFunc(m.takeBound(batch, m.onDevices()), Args.onDevices) {
 		return fmt.Errorf("device tensors are not on the machines that schedules are explored on: %w; give the tensors in In", ErrUnsupported)
 	}
-	weights := m.weights()
+	weights, release := m.heldWeights()
+	defer release()
 	ins, err := batched(batch, weights)
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ const keptSource = `func step(
 `
 
 // TestKeptInPlace: a cache is updated in place, run after run, and read by as many rows as it has. A
-// position that it does not have is a fault that says where, and leaves the cache as it was.
+// position that it does not have is a fault that says where.
 func TestKeptInPlace(t *testing.T) {
 	p, err := hocket.Parse("kept.hkt", keptSource)
 	if err != nil {

@@ -34,7 +34,7 @@ type Model struct {
 	opts    LoadOptions
 	store   *resident.Weights // of weights, for all plans
 
-	// leased holds one value while the model is leased. closed belongs to the holder.
+	// leased holds one value while the model is leased. closed is set by the holder, with mu held, too.
 	leased chan struct{}
 	closed bool
 
@@ -302,6 +302,22 @@ func (m *Model) weights() map[string]*tensor.Tensor {
 	return maps.Clone(m.bound)
 }
 
+// heldWeights are the bound parameters at this moment, for what does not lease the model: their bytes
+// stay until release, though the model is closed.
+func (m *Model) heldWeights() (weights map[string]*tensor.Tensor, release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	held := slices.Clone(m.checkpoints)
+	for _, c := range held {
+		c.share()
+	}
+	return maps.Clone(m.bound), func() {
+		for _, c := range held {
+			_ = c.release() // unmapping what is mapped does not fail
+		}
+	}
+}
+
 // batched gives the arguments of every run of a batch.
 func batched(batch []Args, weights map[string]*tensor.Tensor) ([]map[string]*tensor.Tensor, error) {
 	ins := make([]map[string]*tensor.Tensor, len(batch))
@@ -510,7 +526,9 @@ func (m *Model) Close() error {
 	if m.closed {
 		return nil
 	}
+	m.mu.Lock()
 	m.closed = true
+	m.mu.Unlock()
 	m.machine.mu.Lock()
 	delete(m.machine.models, m)
 	m.machine.mu.Unlock()

@@ -79,7 +79,11 @@ func allowedInGroup(s *Stmt) bool {
 // defineBad defines the results of a statement that did not check, so that
 // their uses are not reported as well.
 func (c *checker) defineBad(s *Stmt) {
-	for i, r := range s.Results {
+	results := s.Results
+	if s.Op == OpFor { // its variable is known in its body alone
+		results = results[min(1, len(results)):]
+	}
+	for _, r := range results {
 		if c.scope.names[r.Text] == nil {
 			kind := SymValue
 			switch s.Op {
@@ -91,10 +95,6 @@ func (c *checker) defineBad(s *Stmt) {
 				kind = SymCounter
 			case OpLet:
 				kind = SymIndex
-			case OpFor:
-				if kind = SymIndex; i > 0 {
-					kind = SymValue
-				}
 			case OpAlloc:
 				kind = SymBuffer
 			}

@@ -82,10 +82,10 @@ func TestEvalAgainstBig(t *testing.T) {
 
 func TestEvalNames(t *testing.T) {
 	env := testValues{dims: map[string]int64{"T": 5}}
-	if v, err := Bin(ExprMul, DimRef("T"), Int(3)).Eval(env); v != 15 || err != nil {
+	if v, err := Bin(ExprMul, dimRef("T"), Int(3)).Eval(env); v != 15 || err != nil {
 		t.Errorf("T*3 is %d, %v", v, err)
 	}
-	for _, e := range []*Expr{DimRef("K"), Var("i"), Rank("tp"), Size("tp"), Extent("x", 1)} {
+	for _, e := range []*Expr{dimRef("K"), Var("i"), Rank("tp"), Size("tp"), Extent("x", 1)} {
 		if _, err := Bin(ExprAdd, Int(1), e).Eval(env); err == nil || err.Error() != e.String()+" has no value here" {
 			t.Errorf("%v: %v", e, err)
 		}

@@ -38,14 +38,6 @@ func Mul(a, b *Expr) *Expr {
 // Mod returns a mod b, never negative.
 func Mod(a, b *Expr) *Expr { return fold(ExprMod, a, b) }
 
-// CeilDiv returns a / b rounded up.
-func CeilDiv(a, b *Expr) *Expr {
-	if b.IsInt(1) {
-		return a
-	}
-	return fold(ExprCeilDiv, a, b)
-}
-
 // FloorDiv returns a / b rounded down.
 func FloorDiv(a, b *Expr) *Expr {
 	if b.IsInt(1) {
@@ -62,9 +54,6 @@ func Size(axis string) *Expr { return &Expr{Kind: ExprSize, Name: axis} }
 
 // Extent returns the local extent of dimension dim of %name.
 func Extent(name string, dim int64) *Expr { return &Expr{Kind: ExprExtent, Name: name, Val: dim} }
-
-// DimRef names a dim.
-func DimRef(name string) *Expr { return &Expr{Kind: ExprName, Name: name} }
 
 // Var names a loop variable or let.
 func Var(name string) *Expr { return &Expr{Kind: ExprVar, Name: name} }

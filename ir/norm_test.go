@@ -13,13 +13,13 @@ func testNormalizer() *normalizer {
 	n.resolve = func(e *Expr) (poly, bool) {
 		switch {
 		case e.Kind == ExprSize && e.Name == "p":
-			return n.norm(DimRef("P")), true
+			return n.norm(dimRef("P")), true
 		case e.Kind == ExprSize && e.Name == "q":
 			return constant(2), true
 		case e.Kind == ExprVar && e.Name == "l":
-			return n.norm(Bin(ExprAdd, DimRef("A"), Int(1))), true
+			return n.norm(Bin(ExprAdd, dimRef("A"), Int(1))), true
 		case e.Kind == ExprVar && e.Name == "i":
-			return n.leaf("loop 1", atom{expr: e, nonNegative: true, below: n.norm(DimRef("A"))}), true
+			return n.leaf("loop 1", atom{expr: e, nonNegative: true, below: n.norm(dimRef("A"))}), true
 		}
 		return nil, false
 	}
@@ -39,7 +39,7 @@ func assignment(t *rapid.T) testValues {
 	return v
 }
 
-var leaves = []*Expr{DimRef("A"), DimRef("B"), DimRef("P"), Var("i"), Var("l"), Var("u"), Rank("p"), Rank("q"),
+var leaves = []*Expr{dimRef("A"), dimRef("B"), dimRef("P"), Var("i"), Var("l"), Var("u"), Rank("p"), Rank("q"),
 	Size("p"), Size("q"),
 	Int(0), Int(1), Int(2), Int(3), Int(-1), Int(-2), Int(6)}
 
@@ -168,9 +168,9 @@ func TestAnswers(t *testing.T) {
 
 // TestNormStaysSmall: expressions that a polynomial would blow up on.
 func TestNormStaysSmall(t *testing.T) {
-	wide, deep := Int(0), Bin(ExprAdd, DimRef("A"), Int(1))
+	wide, deep := Int(0), Bin(ExprAdd, dimRef("A"), Int(1))
 	for i := range 500 {
-		wide = Bin(ExprAdd, wide, DimRef("D"+itoa(i)))
+		wide = Bin(ExprAdd, wide, dimRef("D"+itoa(i)))
 	}
 	for range 18 {
 		deep = Bin(ExprMul, deep, deep)
@@ -189,3 +189,6 @@ func TestNormStaysSmall(t *testing.T) {
 		}
 	}
 }
+
+// dimRef names a dim.
+func dimRef(name string) *Expr { return &Expr{Kind: ExprName, Name: name} }

@@ -91,7 +91,7 @@ func (g *progGen) expr() *Expr {
 	case ExprInt:
 		return Int(pick[int64](g, 0, 1, 2, -1, -7, 64, math.MaxInt64, math.MinInt64))
 	case ExprName:
-		return DimRef(g.dimName())
+		return dimRef(g.dimName())
 	case ExprVar:
 		return Var(g.varName())
 	case ExprRank:

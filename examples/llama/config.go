@@ -24,6 +24,8 @@ type config struct {
 	Tied      bool    `json:"tie_word_embeddings"`
 	Type      string  `json:"model_type"`
 	Act       string  `json:"hidden_act"`
+	AttnBias  bool    `json:"attention_bias"`
+	MLPBias   bool    `json:"mlp_bias"`
 	DType     string  `json:"dtype"`
 	TorchType string  `json:"torch_dtype"`
 	Scaling   *rope   `json:"rope_scaling"`
@@ -32,6 +34,7 @@ type config struct {
 
 type rope struct {
 	Type     string  `json:"rope_type"`
+	OldType  string  `json:"type"` // what rope_type was called
 	Theta    float64 `json:"rope_theta"`
 	Factor   float64 `json:"factor"`
 	Low      float64 `json:"low_freq_factor"`
@@ -61,6 +64,7 @@ func (c *config) settle() error {
 	c.KVHeads = cmp.Or(c.KVHeads, c.Heads)
 	c.HeadDim = cmp.Or(c.HeadDim, c.Hidden/max(c.Heads, 1))
 	c.Rope = cmp.Or(c.Rope, c.Scaling, &rope{})
+	c.Rope.Type = cmp.Or(c.Rope.Type, c.Rope.OldType, "default")
 	c.Rope.Theta = cmp.Or(c.Rope.Theta, c.Theta, 10000)
 	c.DType = cmp.Or(c.DType, c.TorchType)
 	switch {
@@ -72,7 +76,9 @@ func (c *config) settle() error {
 		return fmt.Errorf("%d heads of %d elements for %d of keys", c.Heads, c.HeadDim, c.KVHeads)
 	case c.Act != "silu":
 		return fmt.Errorf("the activation %q", c.Act)
-	case c.Rope.Type != "" && c.Rope.Type != "default" && c.Rope.Type != "llama3":
+	case c.AttnBias || c.MLPBias:
+		return fmt.Errorf("linear layers with a bias")
+	case c.Rope.Type != "default" && c.Rope.Type != "llama3":
 		return fmt.Errorf("rope of type %q", c.Rope.Type)
 	case dtypes[c.DType] == "":
 		return fmt.Errorf("weights of type %q", c.DType)
@@ -86,9 +92,11 @@ var dtypes = map[string]string{"float32": "f32", "bfloat16": "bf16", "float16": 
 func (c *config) text() string {
 	angles := fmt.Sprintf("theta=%v", c.Rope.Theta)
 	if c.Rope.Type == "llama3" {
-		angles += fmt.Sprintf(", factor=%v, low=%v, high=%v, original=%v", c.Rope.Factor, c.Rope.Low, c.Rope.High, c.Rope.Original)
+		angles += fmt.Sprintf(", factor=%v, low=%v, high=%v, original=%v",
+			c.Rope.Factor, c.Rope.Low, c.Rope.High, c.Rope.Original)
 	}
-	return strings.NewReplacer("f32[", dtypes[c.DType]+"[", "eps=1e-05", fmt.Sprintf("eps=%v", c.Eps), "theta=10000", angles).Replace(program)
+	eps := fmt.Sprintf("eps=%v", c.Eps)
+	return strings.NewReplacer("f32[", dtypes[c.DType]+"[", "eps=1e-05", eps, "theta=10000", angles).Replace(program)
 }
 
 // dims are the program's, without those of a step.

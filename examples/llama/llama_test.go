@@ -150,9 +150,12 @@ func forced(t *testing.T, l *llama, g *golden) [][]float64 {
 }
 
 // whole runs and evaluates all tokens of all sequences at once, by the same program without argmax.
-func whole(t *testing.T, m *hocket.Machine, c *config, dir string, tp int, g *golden) (*hocket.Report, *hocket.Reference) {
+func whole(
+	t *testing.T, m *hocket.Machine, c *config, dir string, tp int, g *golden,
+) (*hocket.Report, *hocket.Reference) {
 	t.Helper()
-	text := strings.NewReplacer("-> (f32[B, T, V], i32[B, T])", "-> f32[B, T, V]", "  %next = argmax %logits\n", "", "%logits, %next", "%logits").Replace(c.text())
+	text := strings.NewReplacer("-> (f32[B, T, V], i32[B, T])", "-> f32[B, T, V]",
+		"  %next = argmax %logits\n", "", "%logits, %next", "%logits").Replace(c.text())
 	p, err := hocket.Parse("llama.hkt", text)
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +274,8 @@ func TestCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := run(t.Context(), []string{"-model", dir, "-tp", "2", "-n", "1", "-chunk", "3"}, &stdin, &stdout, &stderr); err != nil || stderr.Len() > 0 {
+	args := []string{"-model", dir, "-tp", "2", "-n", "1", "-chunk", "3"}
+	if err := run(t.Context(), args, &stdin, &stdout, &stderr); err != nil || stderr.Len() > 0 {
 		t.Fatalf("%v, %s", err, &stderr)
 	}
 	dec := json.NewDecoder(&stdout)
@@ -294,6 +298,35 @@ func TestCommand(t *testing.T) {
 		err := run(t.Context(), strings.Fields(c.args), strings.NewReader(c.stdin), &stdout, &stderr)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+// TestConfigRefuses: what a config asks for and the program does not compute is refused, not left out.
+func TestConfigRefuses(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "tied", "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for in, want := range map[string]string{
+		`"rope_scaling": {"type": "linear", "factor": 2.0}`:       `rope of type "linear"`,
+		`"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}`: `rope of type "dynamic"`,
+		`"attention_bias": true`:                                  "with a bias",
+		`"mlp_bias": true`:                                        "with a bias",
+		`"hidden_act": "gelu"`:                                    "activation",
+		`"num_key_value_heads": 3`:                                "heads",
+		`"num_hidden_layers": 0`:                                  "sizes are missing",
+		`"model_type": "qwen2"`:                                   "this program runs llama",
+		`"torch_dtype": "float8"`:                                 "weights of type",
+	} {
+		dir := t.TempDir()
+		// Of a key that is there twice the last counts.
+		changed := strings.TrimSuffix(strings.TrimSpace(string(text)), "}") + ", " + in + "}"
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readConfig(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", in, err, want)
 		}
 	}
 }

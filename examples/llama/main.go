@@ -103,7 +103,8 @@ func readPrompts(r io.Reader) (prompts [][]int32, longest int, err error) {
 		}
 		var ids []int32
 		if err := json.Unmarshal(lines.Bytes(), &ids); err != nil || len(ids) == 0 {
-			return nil, 0, fmt.Errorf("prompt %d: want a JSON array of token ids, such as [1, 2], not %.40q", len(prompts)+1, lines.Text())
+			return nil, 0, fmt.Errorf("prompt %d: want a JSON array of token ids, such as [1, 2], not %.40q",
+				len(prompts)+1, lines.Text())
 		}
 		prompts, longest = append(prompts, ids), max(longest, len(ids))
 	}

@@ -150,17 +150,12 @@ func (c *Checkpoint) Header(name string) (*tensor.Tensor, error) {
 
 // like points to a name that ends the same.
 func (c *Checkpoint) like(name string) string {
-	for i := strings.IndexByte(name, '.'); i >= 0; {
-		for _, have := range c.Names() {
-			if strings.HasSuffix(have, name[i:]) {
-				return fmt.Sprintf("; it has %q", have)
-			}
+	names := c.Names()
+	for _, end, more := strings.Cut(name, "."); more; _, end, more = strings.Cut(end, ".") {
+		i := slices.IndexFunc(names, func(have string) bool { return strings.HasSuffix(have, "."+end) })
+		if i >= 0 {
+			return fmt.Sprintf("; it has %q", names[i])
 		}
-		next := strings.IndexByte(name[i+1:], '.')
-		if next < 0 {
-			break
-		}
-		i += 1 + next
 	}
 	return ""
 }
@@ -174,13 +169,13 @@ func (c *Checkpoint) View(name string) (*tensor.Tensor, error) {
 	return c.in[name].View(name)
 }
 
-// Close unmaps the files.
+// Close unmaps the files. Names and types stay.
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.files {
 		errs = append(errs, f.Close())
 	}
-	c.files, c.in = nil, nil
+	c.files = nil
 	return errors.Join(errs...)
 }
 
@@ -253,33 +248,32 @@ func (w *Weight) expand() error {
 			layers = max(layers, w.from.layers(before))
 		}
 	}
-	var missing []error
+	const most = 6 // errors told
+	missing, more := []error{}, 0
 	for l := range layers {
 		var parts []string
 		for _, from := range w.rule.From {
 			name := strings.Replace(from, "*", fmt.Sprint(l), 1)
-			if w.from.in[name] == nil {
+			switch {
+			case w.from.in[name] != nil:
+			case len(missing) < most:
 				_, err := w.from.Header(name)
 				missing = append(missing, err)
+			default:
+				more++
 			}
 			parts = append(parts, name)
 			w.Names = append(w.Names, name)
 		}
 		w.layers = append(w.layers, parts)
 	}
-	return few(missing)
-}
-
-// few joins the first errors of many.
-func few(errs []error) error {
-	const most = 6
-	if len(errs) > most {
-		errs = append(errs[:most:most], fmt.Errorf("and %d more", len(errs)-most))
+	if more > 0 {
+		missing = append(missing, fmt.Errorf("and %d more", more))
 	}
-	return errors.Join(errs...)
+	return errors.Join(missing...)
 }
 
-// layers is one more than the largest number that follows prefix in a name.
+// layers is one more than the largest number, of at most four digits, that follows prefix in a name.
 func (c *Checkpoint) layers(prefix string) int {
 	n := 0
 	for name := range c.in {
@@ -320,7 +314,8 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 			a[w.rule.Axis], b[w.rule.Axis] = 0, 0
 		}
 		if t.DType != out.DType || !slices.Equal(a, b) {
-			return nil, fmt.Errorf("%q gives %s and %q %s, which cannot be joined along dimension %d", parts[0], out, name, t, w.rule.Axis)
+			return nil, fmt.Errorf("%q gives %s and %q %s, which cannot be joined along dimension %d",
+				parts[0], out, name, t, w.rule.Axis)
 		}
 		out.Shape[w.rule.Axis] += t.Shape[w.rule.Axis]
 	}
@@ -401,7 +396,9 @@ func (w *Weight) part(name string) (*tensor.Tensor, error) {
 		return nil, err
 	}
 	if w.rule.Transpose {
-		t = transposed(t)
+		if t, err = transposed(t); err != nil {
+			return nil, err
+		}
 	}
 	if w.rule.Lo != 0 || w.rule.Hi != 0 {
 		from, n := make([]int64, len(t.Shape)), slices.Clone(t.Shape)
@@ -418,11 +415,13 @@ func (w *Weight) part(name string) (*tensor.Tensor, error) {
 }
 
 // transposed swaps the last two dimensions, in tiles that caches hold.
-func transposed(t *tensor.Tensor) *tensor.Tensor {
+func transposed(t *tensor.Tensor) (*tensor.Tensor, error) {
 	n := len(t.Shape)
 	rows, cols, size := t.Shape[n-2], t.Shape[n-1], t.DType.Size()
-	out := t.Clone()
-	out.Shape[n-2], out.Shape[n-1] = cols, rows
+	out, err := tensor.New(t.DType, append(slices.Clone(t.Shape[:n-2]), cols, rows))
+	if err != nil {
+		return nil, err
+	}
 	const tile = 32
 	matrix := rows * cols * size
 	for at := int64(0); matrix > 0 && at < int64(len(t.Data)); at += matrix {
@@ -437,7 +436,7 @@ func transposed(t *tensor.Tensor) *tensor.Tensor {
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // converted rounds t to another type.
@@ -448,18 +447,17 @@ func converted(t *tensor.Tensor, dt ir.DType) (*tensor.Tensor, error) {
 	}
 	const block = 1 << 12
 	from, to := t.DType.Size(), dt.Size()
+	ints, floats := make([]int64, block), make([]float64, block)
 	for i := int64(0); i < t.Len(); i += block {
 		n := min(block, t.Len()-i)
 		src, dst := t.Data[i*from:(i+n)*from], out.Data[i*to:(i+n)*to]
 		if t.DType.IsInt() && dt.IsInt() {
-			v := make([]int64, n)
-			tensor.ToInt64(v, src, t.DType)
-			tensor.FromInt64(dst, v, dt)
+			tensor.ToInt64(ints[:n], src, t.DType)
+			tensor.FromInt64(dst, ints[:n], dt)
 			continue
 		}
-		v := make([]float64, n)
-		tensor.ToFloat64(v, src, t.DType)
-		tensor.FromFloat64(dst, v, dt)
+		tensor.ToFloat64(floats[:n], src, t.DType)
+		tensor.FromFloat64(dst, floats[:n], dt)
 	}
 	return out, nil
 }

@@ -73,7 +73,7 @@ func reshape(pos ir.Pos, name, arg string, extents []*ir.Expr) *ir.Stmt {
 
 // selectFirst returns "%name = select %arg, axis=0, index=index".
 func selectFirst(pos ir.Pos, name, arg string, index *ir.Expr) *ir.Stmt {
-	return result(pos, name, ir.OpSelect, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), {Name: "index", Kind: ir.AttrExpr, Exprs: []*ir.Expr{index}}}, arg)
+	return result(pos, name, ir.OpSelect, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)}, arg)
 }
 
 // symmetric returns "%name = alloc t symmetric".

@@ -18,16 +18,10 @@ const maxSpan = 4096
 // everything else in between comes first then.
 const maxFollow = 64
 
-func newPairFinder(u *unit, fn *ir.Func, b *ir.Block, at when) *pairFinder {
-	f := &pairFinder{unit: u, fn: fn, users: usesIn(b), stmts: b.Stmts, when: at,
+func newPairFinder(o *overlapper, b *ir.Block, at when) *pairFinder {
+	f := &pairFinder{unit: o.unit, fn: o.fn, carried: o.carried, users: usesIn(b), stmts: b.Stmts, when: at,
 		def: map[string]*ir.Stmt{}, at: map[*ir.Stmt]int{}, owned: map[*ir.Stmt]*region{}, shared: map[*ir.Stmt]*region{},
 		taken: map[*ir.Stmt]*region{}, pending: map[string]*ir.Stmt{}}
-	f.carried = map[string]bool{}
-	fn.Body.Walk(func(s *ir.Stmt) {
-		for _, c := range s.Carry {
-			f.carried[c.Text] = true
-		}
-	})
 	for i, s := range b.Stmts {
 		f.at[s] = i
 		for _, r := range s.Results {

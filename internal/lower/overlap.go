@@ -49,6 +49,8 @@ type overlapper struct {
 	mesh  []string // the main mesh's axes
 	// differs holds the lets whose values differ between ranks.
 	differs map[string]bool
+	// carried are the values that the loops around the current block carry.
+	carried []ir.Name
 	// exchanges lists the exchanged pairs of the function.
 	exchanges []*exchanged
 }
@@ -59,7 +61,7 @@ func (o *overlapper) block(b *ir.Block, at when) {
 	if b == nil {
 		return
 	}
-	f := newPairFinder(o.unit, o.fn, b, at)
+	f := newPairFinder(o, b, at)
 	strategies := o.reductions(f)
 	w := &walker{overlapper: o, finder: f, strategies: strategies, todo: slices.Clone(b.Stmts), done: map[*ir.Stmt][]*ir.Stmt{}}
 	b.Stmts = o.ahead(w.walk())
@@ -181,8 +183,10 @@ func (w *walker) walk() []*ir.Stmt {
 		}
 		if (s.Op == ir.OpFor && s.Streams == 0) || s.Op == ir.OpIf {
 			at := w.inside(s, w.finder.when)
+			w.carried = append(w.finder.carried, s.Carry...)
 			w.block(s.Body, at)
 			w.block(s.Else, at)
+			w.carried = w.finder.carried
 		}
 		out = append(out, s)
 		i++

@@ -126,8 +126,8 @@ type pairFinder struct {
 	users useIndex
 	def   map[string]*ir.Stmt // of values defined in this block
 	at    map[*ir.Stmt]int
-	// carried are the values that loops of the function carry, which are dense.
-	carried map[string]bool
+	// carried are the values that loops around this block carry, which are dense.
+	carried []ir.Name
 	stmts   []*ir.Stmt
 	// owned are the statements of reductions' regions that will be replaced,
 	// shared those of reductions that are left sequential.
@@ -269,7 +269,8 @@ func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole
 func (f *pairFinder) dense(name string) bool {
 	d := f.def[name]
 	if d == nil {
-		return f.carried[name] || slices.ContainsFunc(f.fn.Params, func(p *ir.Param) bool { return p.Name == name })
+		return slices.ContainsFunc(f.carried, func(c ir.Name) bool { return c.Text == name }) ||
+			slices.ContainsFunc(f.fn.Params, func(p *ir.Param) bool { return p.Name == name })
 	}
 	if d.Op == ir.OpReshape {
 		return f.dense(d.Args[0].Name)

@@ -15,7 +15,8 @@ import (
 func (r *rig) keepsNothing() bool {
 	r.open(1)
 	ins := []device.View{r.empty(0, ir.F32, 1, 1, 2), r.empty(0, ir.I32, 1)}
-	l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRope, Rope: ir.Rope{Theta: 100}, Ins: ins, Outs: []device.View{r.empty(0, ir.F32, 1, 1, 2)}})
+	l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRope, Rope: ir.Rope{Theta: 100}, Ins: ins,
+		Outs: []device.View{r.empty(0, ir.F32, 1, 1, 2)}})
 	if errors.Is(err, device.ErrUnsupported) {
 		r.Log(err)
 		return true
@@ -87,7 +88,8 @@ func testLengths(r *rig) {
 	for _, n := range []float64{-1, 3} {
 		r.open(1)
 		x := r.put(0, random(seeded(n), ir.F32, 2, 1, 2))
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAttention, Value: 1, Ins: []device.View{x, x, x, r.put(0, given(ir.I32, nil, n))}, Outs: []device.View{r.empty(0, ir.F32, 2, 1, 2)}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAttention, Value: 1,
+			Ins: []device.View{x, x, x, r.put(0, given(ir.I32, nil, n))}, Outs: []device.View{r.empty(0, ir.F32, 2, 1, 2)}})
 		r.faults(fmt.Sprintf("length %v of 2 keys", n), "length")
 	}
 }
@@ -102,7 +104,7 @@ func (r *rig) faults(what, says string) {
 	_ = r.w.Close()
 }
 
-// testIndexCopy writes rows to positions of a tensor in place, and nothing where one is wrong.
+// testIndexCopy writes rows to positions of a tensor in place; a wrong position is a fault.
 func testIndexCopy(r *rig) {
 	if r.keepsNothing() {
 		return
@@ -132,7 +134,8 @@ func testIndexCopy(r *rig) {
 				}
 			}
 			out := r.put(0, cache, l)
-			k := device.Kernel{Op: ir.OpIndexCopy, Axes: []int{c.axis}, Ins: []device.View{r.put(0, rows, l), r.put(0, c.at), out}, Outs: []device.View{out}}
+			k := device.Kernel{Op: ir.OpIndexCopy, Axes: []int{c.axis},
+				Ins: []device.View{r.put(0, rows, l), r.put(0, c.at), out}, Outs: []device.View{out}}
 			r.launch(r.mainOf(0), 0, k)
 			r.equal(fmt.Sprintf("rows %v to %v of %s%v", c.rows, c.at.vals, dt, c.cache), r.contents(0, out), want)
 		}
@@ -140,7 +143,8 @@ func testIndexCopy(r *rig) {
 	for _, at := range [][]float64{{0, 4}, {0, -2}, {2, 2}} {
 		r.open(1)
 		cache := r.put(0, given(ir.F32, []int64{4}, 1, 2, 3, 4))
-		k := device.Kernel{Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []device.View{r.put(0, given(ir.F32, []int64{2}, 7, 8)), r.put(0, given(ir.I32, []int64{2}, at...)), cache}, Outs: []device.View{cache}}
+		k := device.Kernel{Op: ir.OpIndexCopy, Axes: []int{0}, Outs: []device.View{cache},
+			Ins: []device.View{r.put(0, given(ir.F32, []int64{2}, 7, 8)), r.put(0, given(ir.I32, []int64{2}, at...)), cache}}
 		r.launch(r.mainOf(0), 0, k)
 		r.faults(fmt.Sprintf("positions %v of 4", at), "element 1 of the positions")
 	}
@@ -154,7 +158,9 @@ func testRope(r *rig) {
 	r.floating(func(r *rig, dt ir.DType, l layout) {
 		const batches, steps, heads, dh = 2, 3, 2, 8
 		x := random(seeded(dt, "rope"), dt, batches, steps, heads, dh)
-		for _, at := range []host{given(ir.I32, []int64{batches, steps}, 0, 1, 100, 7, -1, 30), given(ir.I64, []int64{steps}, 5, 0, 9)} {
+		for _, at := range []host{
+			given(ir.I32, []int64{batches, steps}, 0, 1, 100, 7, -1, 30), given(ir.I64, []int64{steps}, 5, 0, 9),
+		} {
 			for _, factor := range []float64{0, 8} {
 				rope := ir.Rope{Theta: 1000, Factor: factor, Low: 1, High: 4, Original: 64}
 				want := answer{vals: make([]float64, len(x.vals)), size: make([]float64, len(x.vals)), terms: 400}
@@ -190,7 +196,8 @@ func testArgmax(r *rig) {
 		x := given(dt, []int64{2, 3, 2}, 1, 5, 3, 5, 3, -1, -4, -3, -2, -6, -9, -3)
 		for axis, want := range [][]float64{{0, 0, 0, 0, 0, 0}, {1, 0, 1, 0}, {1, 1, 0, 1, 0, 1}} {
 			shape := append(append([]int64{}, x.shape[:axis]...), x.shape[axis+1:]...)
-			r.exactly(fmt.Sprintf("argmax of %s along %d", dt, axis), device.Kernel{Op: ir.OpArgmax, Axes: []int{axis}}, l, ir.I32, shape, want, x)
+			k := device.Kernel{Op: ir.OpArgmax, Axes: []int{axis}}
+			r.exactly(fmt.Sprintf("argmax of %s along %d", dt, axis), k, l, ir.I32, shape, want, x)
 		}
 	})
 }
