@@ -149,7 +149,7 @@ func windows(n, shards int64) [][2]int64 {
 // want returns element i of member m's result.
 func (a *Arena) want(c *device.Collective, m int, i int64) float64 {
 	n := int64(len(a.Members))
-	// In is element k of a member's operand.
+	// in is element k of a member's operand.
 	in := func(r int, k int64) float64 {
 		v := c.Parts[r].In
 		return a.value(r, v.Off/a.Type.Size()+k)

@@ -63,7 +63,6 @@ func (a *Arena) Close(err error) error { return errors.Join(err, a.World.Close()
 
 // fill makes streams and operands.
 func (a *Arena) fill(ctx context.Context, bytes int64) error {
-
 	a.Marks = Observe(a.World)
 	for r := range a.World.Ranks() {
 		d := a.World.Device(r)

@@ -20,14 +20,14 @@ func SMLimitedStages(shared, members, threads, unroll int) int {
 
 func smLimitedStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
 
-// smLimitedTile is how many packs of each thread a block of AllReduceFew tells others of at
+// smLimitedTile is how many packs of each thread a block of AllReduceSMLimited tells others of at
 // once, of what goes by way of host memory.
 const smLimitedTile = 8
 
 // SMLimitedTile is that in packs of 16 bytes.
 func SMLimitedTile(threads int) int64 { return smLimitedTile * int64(threads) }
 
-// SMLimitedSlots is how many flags AllReduceFew takes for each pair of members.
+// SMLimitedSlots is how many flags AllReduceSMLimited takes for each pair of members.
 func (r *AllReduce) SMLimitedSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Blocks)-r.Readers) }
 
 // smLimited is the launch of r by reduceFew; all: of one result that all get, else of one
@@ -46,7 +46,7 @@ func (r AllReduce) smLimited(all bool) Meeting {
 	}
 }
 
-// smLimited is the launch of a ReduceFew: the flags of moves are enough for its own.
+// smLimited is the launch of a ReduceSMLimited: the flags of moves are enough for its own.
 func (m *Move) smLimited() (Meeting, error) {
 	if len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources()) {
 		return Meeting{}, fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)

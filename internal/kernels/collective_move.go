@@ -30,7 +30,7 @@ const (
 	// MoveLL128 is MoveLL with flags in each 128 bytes, for blocks that lie
 	// together; devices have to keep such stretches together.
 	MoveLL128
-	// ReduceLL128 is MoveSheets with a reduction where blocks arrive.
+	// ReduceLL128 is MoveLL128 with a reduction where blocks arrive.
 	ReduceLL128
 	// MoveSpread has the block of member Root reach all others in LL128 lines, each of
 	// which passes a part on: Src[Root] to Dst[Me] of every member. To, From and
@@ -104,7 +104,7 @@ type Move struct {
 	SlotHalf     int64
 
 	Blocks, Threads, Unroll int
-	Shared                  int // ReduceFew: bytes of shared memory that a block may have, 0 for enough
+	Shared                  int // ReduceSMLimited: bytes of shared memory that a block may have, 0 for enough
 }
 
 // Meeting returns the launch that does m, but for its Team.

@@ -48,12 +48,12 @@ type AllReduce struct {
 	// are written by the first Writers blocks and read by the Readers after them;
 	// their chunks' flags are the last of Slots before those in which all meet. Of
 	// Addends: the packs of each share before Split, alike, with the flags that such
-	// chunks have anyway. Of Few: the results of Split tiles of each block that adds up,
+	// chunks have anyway. Of SMLimited: the results of Split tiles of each block that adds up,
 	// the first of each Writers of its own; Readers blocks, the first, read the others'.
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64
 	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags
-	Shared                  int   // of Few: bytes of shared memory that a block may have, 0 for enough
+	Shared                  int   // of SMLimited: bytes of shared memory that a block may have, 0 for enough
 	Throttled               bool  // of Lamportx2: a warp has one thread look until something has come, for much data
 }
 
@@ -66,7 +66,7 @@ func HostChunks(packs int64, threads int) int64 {
 // hostRows is that of src/collective_reduce.cuh.
 const hostRows = 2
 
-// LL128Packs is how many packs of 16 bytes a LL128 line of so many rows carries, in
+// LL128Packs is how many packs of 16 bytes an LL128 line of so many rows carries, in
 // 512 bytes a row.
 func LL128Packs(rows int) int64 { return int64(32*rows - 4) }
 

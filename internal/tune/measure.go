@@ -88,9 +88,9 @@ func (u *tuner) progress(by string) {
 	}
 }
 
-// foresee has the machine compile what kinds need while others are measured: that
+// precompile has the machine compile what kinds need while others are measured: that
 // takes longer than measuring. It is for those of the first number of members.
-func (u *tuner) foresee(whole *contest.Arena, kinds []kind) {
+func (u *tuner) precompile(whole *contest.Arena, kinds []kind) {
 	u.askedOf = kinds[0].members
 	for _, k := range kinds {
 		if k.members != u.askedOf {
@@ -107,14 +107,14 @@ func (u *tuner) foresee(whole *contest.Arena, kinds []kind) {
 			if list == nil {
 				list = u.names(a, c)
 			}
-			u.foreseeCall(a, c, list)
+			u.precompileCall(a, c, list)
 		}
 	}
 }
 
-// foreseeOpening has the machine compile what a tuning needs while it is opened, if it
+// precompileOpening has the machine compile what a tuning needs while it is opened, if it
 // can tell before.
-func (u *tuner) foreseeOpening() {
+func (u *tuner) precompileOpening() {
 	w, err := u.machine.DryRun(u.Ranks)
 	if err != nil {
 		return // Open tells of it
@@ -138,11 +138,11 @@ func (u *tuner) foreseeOpening() {
 	u.own = len(w.TeamAlgorithms()) > 0
 	u.identity = comm.Identity(u.machine.Name(), w)
 	if todo := u.kinds(); len(todo) > 0 {
-		u.foresee(a, todo)
+		u.precompile(a, todo)
 	}
 }
 
-func (u *tuner) foreseeCall(a *contest.Arena, c contest.Call, list []device.Tuning) {
+func (u *tuner) precompileCall(a *contest.Arena, c contest.Call, list []device.Tuning) {
 	t := u.ask(a)
 	if t == nil {
 		return
@@ -208,7 +208,7 @@ func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) 
 	}
 	near := within(first, 1.4)
 	if u.Full && u.own {
-		u.foreseeCall(a, c, instances(near))
+		u.precompileCall(a, c, instances(near))
 		near, err = descend(near, func(list []device.Tuning) ([]timed, error) { return u.glance(ctx, a, c, list) })
 		if err != nil {
 			return m, err
@@ -330,7 +330,7 @@ func descend(near []timed, measure func([]device.Tuning) ([]timed, error)) ([]ti
 // glance measures tunings roughly, one after the other, so that they need not all
 // have their memory at a time.
 func (u *tuner) glance(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning) ([]timed, error) {
-	u.foreseeCall(a, c, list)
+	u.precompileCall(a, c, list)
 	var out []timed
 	for _, t := range list {
 		e, ordered, err := u.admit(ctx, a, c, t)

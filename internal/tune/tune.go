@@ -120,7 +120,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	if u.Base.PassedOver() && !u.shared() { // else keep tells of it
 		u.note("%s", u.Base.Ignored)
 	}
-	u.foresee(a, todo)
+	u.precompile(a, todo)
 	if err := a.Close(errors.Join(u.tuneKinds(ctx, a, todo, t), u.forget())); err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (o *Options) Find(ctx context.Context) error {
 	if o.Ranks, err = tuneRanks(m, o.Ranks); err != nil {
 		return err
 	}
-	newTuner(*o, m).foreseeOpening()
+	newTuner(*o, m).precompileOpening()
 	w, err := m.Open(ctx, o.Ranks)
 	if err != nil {
 		return err

@@ -65,10 +65,10 @@ func seen(t *testing.T, gpus, ranks int) (*seers, *world) {
 // TestTeamAhead wants of every launch of a team exactly the kernels foreseen that
 // it then needs, and nothing reserved, loaded or noted by that.
 func TestTeamAhead(t *testing.T) {
-	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	for _, ranks := range [][]int{{0, 1}, {2, 0, 3}} {
 		l, w := seen(t, 2, 4)
 		many(w)
+		allByHost(w.m, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 		r := newTeamRig(t, w, "main", ranks)
 		team := r.team.(*team)
 		took := map[string]int{}

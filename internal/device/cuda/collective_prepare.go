@@ -200,6 +200,14 @@ func (t *team) BlockShared() int {
 	return least
 }
 
+// HostParts says what goes by way of host memory.
+func (t *team) HostParts() coll.HostParts {
+	if p := t.w.m.opts.hostParts; p != nil {
+		return *p
+	}
+	return coll.MeasuredParts()
+}
+
 // Keeps128 returns nil where the members' links are known to deliver 128
 // bytes that one warp writes as one: NVLink, and a device's own memory. Over a
 // bus the last bytes may come first.

@@ -127,7 +127,7 @@ func (d *dev) PrepareCopy(dst, src device.View) error {
 }
 
 // prepareCopy is PrepareCopy for views that share no bytes. The caller holds the world
-// by alone.
+// exclusively.
 func (d *dev) prepareCopy(dst, src *strided.View) error {
 	if !d.site.reaches(dst) || !d.site.reaches(src) {
 		return d.prepareHostStaged(dst, src)

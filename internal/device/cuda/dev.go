@@ -14,7 +14,7 @@ type dev struct {
 	rank     int
 	site     *site
 	counters []*counters
-	piece    int64     // of copies prepared that take a detour, in bytes; 0 for none
+	piece    int64     // of copies prepared that go through the host, in bytes; 0 for none
 	sides    []*stream // see beside; those that no member of a team has
 }
 

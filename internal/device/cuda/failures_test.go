@@ -50,6 +50,7 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 		return call, fmt.Sprintf("the error does not say so: %v", err)
 	case releases(call):
 		f.dead = 1 // what it was to give back stays
+		f.abandon()
 		return call, ""
 	case f.left() != "":
 		return call, fmt.Sprintf("%s stay; the error is %v", f.left(), err)
@@ -89,9 +90,7 @@ func TestEveryCallLosesGPU(t *testing.T) {
 				if wrong != "" {
 					t.Errorf("from call %d, %s, on all fail: %s", n, call, wrong)
 				}
-				for _, b := range f.blocks { // for the next fake
-					keepBlock(b)
-				}
+				f.abandon()
 			}
 		})
 	}
@@ -177,9 +176,7 @@ func TestHangsAnywhere(t *testing.T) {
 					t.Errorf("from call %d, %s, on no work ends: %s", n, call, wrong)
 				}
 				f.dead = 1 // what hangs is not given back
-				for _, b := range f.blocks {
-					keepBlock(b)
-				}
+				f.abandon()
 			}
 		})
 	}
@@ -228,6 +225,7 @@ func TestFailsBeside(t *testing.T) {
 				switch {
 				case f.dead != 0 || releases(call):
 					f.dead = 1 // what was to be given back stays
+					f.abandon()
 				case f.left() != "":
 					t.Errorf("%s fails with %d: %s stay", call, f.failure, f.left())
 				default:

@@ -87,6 +87,7 @@ func newFake(t testing.TB, devices int) *fakeGPU {
 		joins: map[string]*fakeJoin{}, joinOf: map[uintptr]*fakeJoin{}, events: map[uintptr]int{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
 		called: map[string]int{}, late: map[string]int{}, ills: map[int32]uintptr{}, reach: newFakeReach()}
 	t.Cleanup(func() {
+		defer f.abandon()
 		if f.dead != 0 {
 			return // nothing can be given back
 		}
@@ -163,6 +164,15 @@ func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
 		delete(f.blocks, at)
 	}
 	return 0
+}
+
+// abandon takes the memory from a fake that is used no more, for the next: a test keeps its
+// fakes until it ends, and what hangs keeps them longer.
+func (f *fakeGPU) abandon() {
+	for _, b := range f.blocks {
+		keepBlock(b)
+	}
+	clear(f.blocks)
 }
 
 // do does what a stream was given, or records it.

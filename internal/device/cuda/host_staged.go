@@ -32,7 +32,7 @@ type hostStaged struct {
 }
 
 // openHostStaged makes s's, where its GPU is apart from others. The caller holds the
-// world by alone.
+// world exclusively.
 func openHostStaged(s *stream) error {
 	here := s.dev.site
 	if len(here.unreachable) == 0 {
@@ -158,7 +158,7 @@ func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err erro
 	return end, err
 }
 
-// prepareHostStaged is PrepareCopy for what copyAround does. The address in host memory
+// prepareHostStaged is PrepareCopy for what copyHostStaged does. The address in host memory
 // is not known yet, but no code depends on it.
 func (d *dev) prepareHostStaged(dst, src *strided.View) error {
 	from, to := d.near(src), d.near(dst)

@@ -159,7 +159,7 @@ func (l *launch) stage(k *kernel) error {
 }
 
 // copySteps copy src to dst, which share no bytes; both are checked. The caller
-// holds the world by alone, and the context is current.
+// holds the world exclusively, and the context is current.
 func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
 	if dst.N == 0 {
 		return nil, nil

@@ -23,7 +23,7 @@ func (k *kernel) problem() kernels.Problem {
 	return p
 }
 
-// compileAside is compile for who holds the world by alone: others go on while
+// compileAside is compile for who holds the world exclusively: others go on while
 // the compiler works.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step

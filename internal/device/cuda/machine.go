@@ -39,6 +39,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
 )
@@ -76,6 +77,7 @@ type Options struct {
 	teamsLate bool // teams' kernels begin when the one before has ended
 	// teamsApart has a member's kernel given when it comes, whoever else does.
 	teamsApart bool
+	hostParts  *coll.HostParts // instead of those measured; nil for these
 }
 
 func (o *Options) teamTimeout() time.Duration {

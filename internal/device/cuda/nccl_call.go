@@ -171,7 +171,7 @@ func (g *communicators) exercise(t *team, w *coll.NCCLWork) error {
 
 // awaitTrial waits until the members' streams have done a trial, but not for ever: where
 // GPUs or processes are kept apart in a way that NCCL does not see, it may never end. Others
-// go on meanwhile, and may end the world. The caller holds the world by alone.
+// go on meanwhile, and may end the world. The caller holds the world exclusively.
 func (g *communicators) awaitTrial(t *team) error {
 	for _, m := range t.members {
 		m.stream.worked()

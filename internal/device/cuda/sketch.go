@@ -57,7 +57,7 @@ func (s dryWorld) OpenTeam(members []device.Member) (device.Team, error) {
 	return t, nil
 }
 
-// dryDevice is a device of a sketch.
+// dryDevice is a device of a dry run.
 type dryDevice struct {
 	*dev
 	allocs *int

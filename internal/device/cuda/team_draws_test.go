@@ -44,7 +44,6 @@ var (
 )
 
 func TestDraws(t *testing.T) {
-	keepParts(t)
 	t.Run("cpu", func(t *testing.T) {
 		for _, mode := range []cpu.Mode{cpu.Concurrent, cpu.Scheduled} {
 			draw(t, cpu.New(cpu.Options{Mode: mode, Seed: int64(*drawSeed)}), 4, 400, drawLimits{kinds: 200, batch: 80, longest: 1 << 13})
@@ -325,7 +324,7 @@ func (r *drawRig) names() []string {
 // drawKinds draws kinds that are supported, as many of each algorithm that has any.
 func (r *drawRig) drawKinds(names []string) {
 	r.Helper()
-	byHost(drawParts[0])
+	r.byHost(drawParts[0])
 	names = slices.Clone(names)
 	r.rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for i := 0; len(names) > 0 && len(r.kinds) < r.limits.kinds; {
@@ -416,26 +415,24 @@ func (r *drawRig) fits(k *drawKind) (err error) {
 var drawParts = []coll.HostPart{{Permille: 150, Writers: 1, Readers: 2}, {Permille: 150, Writers: 4, Readers: 8}, {Permille: 300, Writers: 2, Readers: 3}}
 
 // byHost has all that goes by way of host memory be cut so.
-func byHost(p coll.HostPart) {
-	coll.ByHostMemory = p
-	coll.ResultsByHost = func(int64) coll.HostPart { return p }
-	coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return p }
-	coll.AddendsByHost = func(int, int64) coll.HostPart { return p }
-	coll.LamportByHost = func(int64, int) coll.HostPart { return p }
-	coll.SMLimitedByHost = func(members int, _ int64) (permille, readers int64) {
-		if members != 4 {
-			return 0, 0
-		}
-		return p.Permille, min(p.Readers, 2)
+func (r *drawRig) byHost(p coll.HostPart) {
+	w, ok := r.w.(*world)
+	if !ok {
+		return
 	}
-}
-
-// keepParts undoes byHost when the test ends.
-func keepParts(t testing.TB) {
-	memory, results, moves, addends, lamport, few := coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.SMLimitedByHost
-	t.Cleanup(func() {
-		coll.ByHostMemory, coll.ResultsByHost, coll.MovesByHost, coll.AddendsByHost, coll.LamportByHost, coll.SMLimitedByHost = memory, results, moves, addends, lamport, few
-	})
+	w.m.opts.hostParts = &coll.HostParts{
+		Operands: p,
+		Results:  func(int64) coll.HostPart { return p },
+		Moves:    func(ir.Op, int64, int) coll.HostPart { return p },
+		Addends:  func(int, int64) coll.HostPart { return p },
+		Lamport:  func(int64, int) coll.HostPart { return p },
+		SMLimited: func(members int, _ int64) (permille, readers int64) {
+			if members != 4 {
+				return 0, 0
+			}
+			return p.Permille, min(p.Readers, 2)
+		},
+	}
 }
 
 // supports returns nil, or why d cannot run as it is pinned.
@@ -596,7 +593,7 @@ func (r *drawRig) fill(k, n int) {
 	for _, l := range r.lanes {
 		l.list = nil
 	}
-	byHost(drawParts[r.rng.IntN(len(drawParts))])
+	r.byHost(drawParts[r.rng.IntN(len(drawParts))])
 	only := -1
 	if k%3 == 2 {
 		only = r.rng.IntN(len(r.lanes))
@@ -948,7 +945,6 @@ func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 // for, on fakes: kinds that are supported, and collectives of them in a batch, some of
 // which go by way of host memory where the algorithm is for that.
 func TestDrawKinds(t *testing.T) {
-	keepParts(t)
 	for _, c := range []struct {
 		gpus, ranks int
 		without     map[string]string // what cannot be drawn there, and why
@@ -1055,7 +1051,7 @@ func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2, teamsApart: true})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
-	allByHost(t, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // blocks of this size, too
+	allByHost(m, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // blocks of this size, too
 	for k, name := range moveAlgorithmNames() {
 		if name == ncclName {
 			continue

@@ -118,7 +118,7 @@ func TestFewHosts(t *testing.T) {
 		_, threads, unroll := coll.SMLimitedLaunch(device.Tuning{}, c.members)
 		r := &kernels.AllReduce{DType: ir.BF16, Count: c.count, Threads: threads, Unroll: unroll, Blocks: c.blocks, In: make([]nvlib.Ptr, c.members)}
 		coll.ShareOut(r, int64(c.members))
-		coll.SMLimitedTiles(r)
+		coll.SMLimitedTiles(coll.MeasuredParts(), r)
 		if r.Readers != c.readers || (r.Split > 0) != (c.readers > 0) {
 			t.Errorf("%+v: %d bales a block, %d blocks that read", c, r.Split, r.Readers)
 		}
@@ -137,13 +137,13 @@ func TestSweepFew(t *testing.T) {
 	ranks := worlds[0]
 	s := newReduceSweep(t, ranks, false, time.Now())
 	until := time.Now().Add(each)
-	before := coll.SMLimitedByHost
-	defer func() { coll.SMLimitedByHost = before }()
+	parts := coll.MeasuredParts()
+	s.w.m.opts.hostParts = &parts
 	one := func(mib, permille, readers int64, tune device.Tuning) {
 		if time.Now().After(until) {
 			return
 		}
-		coll.SMLimitedByHost = func(int, int64) (int64, int64) { return permille, readers }
+		parts.SMLimited = func(int, int64) (int64, int64) { return permille, readers }
 		us, err := s.time(tune, mib<<20)
 		fmt.Printf("all_reduce of %d, %2d MiB %s %dx%d/%d, %d ‰ by host, read by %d: %.2f %v\n", ranks, mib, tune.Algo, tune.Blocks, tune.Threads, tune.Unroll, permille, readers, us, err)
 	}

@@ -18,11 +18,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// allByHost has blocks of any size go by way of host memory while a test runs.
-func allByHost(t testing.TB, part coll.HostPart) {
-	before := coll.MovesByHost
-	coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return part }
-	t.Cleanup(func() { coll.MovesByHost = before })
+// allByHost has blocks of any size go by way of host memory on a machine.
+func allByHost(m *machine, part coll.HostPart) {
+	parts := coll.MeasuredParts()
+	parts.Moves = func(ir.Op, int64, int) coll.HostPart { return part }
+	m.opts.hostParts = &parts
 }
 
 // many gives fakes multiprocessors enough to have blocks aside.
@@ -36,7 +36,6 @@ func many(w *world) {
 // the members' shares say.
 func TestMoveHostShares(t *testing.T) {
 	t.Parallel()
-	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	for _, ranks := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
 		f := newFake(t, 4)
 		w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 4)
@@ -44,6 +43,7 @@ func TestMoveHostShares(t *testing.T) {
 			t.Fatal(err)
 		}
 		many(w.(*world))
+		allByHost(w.(*world).m, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 		r := newTeamRig(t, w, "team", ranks)
 		took := map[ir.Op]int{}
 		for _, op := range moveOps {
@@ -78,7 +78,7 @@ func (r *teamRig) sharesByHost(c *rigCase) bool {
 func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 	r.t.Helper()
 	wants := &coll.Plan{}
-	shares := coll.RestByHost(wants, tm, p, coll.MovesByHost(c.op, 0, 0))
+	shares := coll.RestByHost(wants, tm, p, tm.HostParts().Moves(c.op, 0, 0))
 	r.hold(wants)
 	stores := make([]kernels.Move, len(p.Moves))
 	var puts []func()
@@ -165,7 +165,7 @@ func TestMoveHostChain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		allByHost(t, coll.HostPart{Permille: 400, Writers: 4, Readers: 8})
+		allByHost(m, coll.HostPart{Permille: 400, Writers: 4, Readers: 8})
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
 			for _, count := range []int64{10001, 300001} {
 				for _, last := range []uint32{0, math.MaxUint32 - 57} {
@@ -345,8 +345,6 @@ func (s *moveSweep) size(op ir.Op, bytes int64) {
 	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-copy"}, {Algo: ncclName}} {
 		s.one(op, bytes, "", tune)
 	}
-	before := coll.MovesByHost
-	defer func() { coll.MovesByHost = before }()
 	shares := []int64{60, 75, 90}
 	if op == ir.OpAllGather && s.ranks > 2 {
 		shares = []int64{105, 115, 125}
@@ -354,7 +352,7 @@ func (s *moveSweep) size(op ir.Op, bytes int64) {
 	for _, grid := range [][2]int64{{8, 24}, {12, 24}, {16, 24}} {
 		for _, permille := range shares {
 			part := coll.HostPart{Permille: permille, Writers: grid[0], Readers: grid[1]}
-			coll.MovesByHost = func(ir.Op, int64, int) coll.HostPart { return part }
+			allByHost(s.w.m, part)
 			s.one(op, bytes, fmt.Sprintf("%d ‰ by %d and %d", part.Permille, part.Writers, part.Readers), device.Tuning{Algo: "move-host"})
 		}
 	}

@@ -507,9 +507,9 @@ func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 // TestTeamMoves runs every op by every algorithm that takes it, on the GPUs'
 // ranks and on teams of some of them.
 func TestTeamMoves(t *testing.T) {
-	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 4 * time.Second})
+		allByHost(m, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 		gpus := len(m.sys.GPUs)
 		if gpus < 2 {
 			devicetest.NeedGPUs(t, gpus, 2, nil)
@@ -576,8 +576,8 @@ func moveAlgorithmNames() []string {
 
 // TestTeamMix has three channels of one team, by all algorithms, work at once.
 func TestTeamMix(t *testing.T) {
-	allByHost(t, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
+	allByHost(m, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 	w, err := m.Open(t.Context(), 2)
 	if err != nil {

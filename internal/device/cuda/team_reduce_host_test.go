@@ -58,8 +58,8 @@ func TestSweepHost(t *testing.T) {
 		shares, grids = []int64{60, 90, 120, 150, 180, 210}, [][2]int64{{6, 12}, {8, 16}, {12, 24}, {16, 16}}
 	}
 	until := time.Now().Add(each)
-	before, results := coll.ByHostMemory, coll.ResultsByHost
-	defer func() { coll.ByHostMemory, coll.ResultsByHost = before, results }()
+	parts := coll.MeasuredParts()
+	s.w.m.opts.hostParts = &parts
 	one := func(mib int64, what string, tune device.Tuning) {
 		if time.Now().After(until) {
 			return
@@ -76,8 +76,8 @@ func TestSweepHost(t *testing.T) {
 		for _, permille := range shares {
 			for _, blocks := range grids {
 				for _, u := range []int{1, 2, 4} {
-					coll.ByHostMemory = coll.HostPart{Permille: permille, Writers: blocks[0], Readers: blocks[1]}
-					coll.ResultsByHost = func(int64) coll.HostPart { return coll.ByHostMemory }
+					parts.Operands = coll.HostPart{Permille: permille, Writers: blocks[0], Readers: blocks[1]}
+					parts.Results = func(int64) coll.HostPart { return parts.Operands }
 					one(mib, fmt.Sprintf("%d ‰ by %d and %d", permille, blocks[0], blocks[1]), device.Tuning{Algo: "push-host", Blocks: 132, Threads: 1024, Unroll: u})
 				}
 			}

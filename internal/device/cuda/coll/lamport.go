@@ -35,14 +35,14 @@ func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 	p.resting(half, func(a Area) { r.Data, r.Half = a.At, a.half() })
 }
 
-// From calmFrom to calmTo bytes one thread of a warp looks for all first: at 4 MiB of four
+// From throttleFrom to throttleTo bytes one thread of a warp looks for all first: at 4 MiB of four
 // H200 that is faster, at 8 it was not measured.
 const throttleFrom, throttleTo = 7 << 19, 6 << 20
 
-// LamportByHost is hostPart of lines that are their own flags: what was fastest on two
+// lamportByHost is the HostPart of lines that are their own flags: what was fastest on two
 // H200, of operands, and on four, of results. More than the bus carries in time costs
 // much.
-var LamportByHost = func(bytes int64, members int) HostPart {
+func lamportByHost(bytes int64, members int) HostPart {
 	switch small := bytes < 24<<20; {
 	case members == 2 && small:
 		return HostPart{60, 12, 16}
@@ -60,7 +60,7 @@ func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	if t.Members() == 2 {
 		return hostable(t, r, c)
 	}
-	if lamportResults(r); r.Split == 0 {
+	if lamportResults(t, r); r.Split == 0 {
 		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, r.Count*r.DType.Size())
 	}
 	return nil
@@ -68,17 +68,17 @@ func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 
 // lamportResults is how many rows a member of more than two adds up, and of how many
 // chunks, each of a block's rows, the results go by way of host memory.
-func lamportResults(r *kernels.AllReduce) {
+func lamportResults(t Team, r *kernels.AllReduce) {
 	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))
 	r.Share = ceil(ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll)), members)
-	r.Split = r.Share * LamportByHost(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
+	r.Split = r.Share * t.HostParts().Lamport(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
 }
 
-// planLamportHost is inLines for what does not go by way of host memory: of two members, one
+// planLamportHost is planLamport for what does not go by way of host memory: of two members, one
 // shot of most packs, of more, two shots, and host memory for results.
 func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(t.Members())
-	part := LamportByHost(bytes, t.Members())
+	part := t.HostParts().Lamport(bytes, t.Members())
 	aside := part.Writers + part.Readers
 	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
 		if r.Kind, a.shots = kernels.AllReduceLamport, 1; members > 2 {
@@ -97,7 +97,7 @@ func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r 
 		p.pinned("halves of host memory", 2*aboard*16, func(a Area) { r.Host, r.HostHalf = a.At, a.half() })
 	} else {
 		r.Kind = kernels.AllReduceLamportResults
-		lamportResults(r)
+		lamportResults(t, r)
 		told = r.Split
 		p.hostMemory(r.Split*int64(r.Threads/32)*rows*16, func(a Area) { r.Host = a.At })
 	}

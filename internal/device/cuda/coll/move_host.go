@@ -16,12 +16,12 @@ import (
 // bus to the host is no part of that. What goes to all is written once.
 type HostMove struct{}
 
-// MovesByHost is hostPart of blocks of so many bytes: what was fastest on two and four
+// movesByHost is the HostPart of blocks of so many bytes: what was fastest on two and four
 // H200, a little less than where it suddenly takes longer. Among four an all_gather reads
 // three times as much as it writes, which a bus carries more of than of both alike. Small
 // blocks are there before host memory is, and what goes one way at a time copy engines
 // carry as well.
-var MovesByHost = func(op ir.Op, block int64, members int) HostPart {
+func movesByHost(op ir.Op, block int64, members int) HostPart {
 	switch {
 	case block < 4<<20:
 	case op == ir.OpAllGather && members > 2 && block < 16<<20:
@@ -73,7 +73,7 @@ func (HostMove) Supports(t Team, tune device.Tuning, c *Collective) error {
 		return err
 	}
 	m := &p.Moves[0]
-	part := MovesByHost(c.Op, m.Run, m.Members)
+	part := t.HostParts().Moves(c.Op, m.Run, m.Members)
 	if stored := part.storedFirst(m.Run); len(m.Extents) > 0 || stored == 0 || part.Permille == 0 {
 		return fmt.Errorf("%w: blocks of %d bytes within %v are not worth cutting", device.ErrUnsupported, m.Run, m.Extents)
 	}
@@ -97,7 +97,7 @@ func (HostMove) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 		return nil, err
 	}
 	flags := p.moveFlags()
-	shares := RestByHost(p, t, m, MovesByHost(c.Op, m.Moves[0].Run, len(m.Moves)))
+	shares := RestByHost(p, t, m, t.HostParts().Moves(c.Op, m.Moves[0].Run, len(m.Moves)))
 	p.Launches = func() ([][]Action, error) {
 		for i := range m.Moves {
 			var k Action

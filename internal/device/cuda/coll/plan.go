@@ -56,6 +56,8 @@ type Team interface {
 	Keeps128() error
 	// Multicasts returns nil where members' memory may be joined to multicast objects.
 	Multicasts() error
+	// HostParts says what goes by way of host memory.
+	HostParts() HostParts
 }
 
 // Plan is a collective by one algorithm.
@@ -148,6 +150,6 @@ func (Copies) isAction() {}
 // certain: they have up to 128 of its 64 Ki registers each.
 const TeamThreads = 512
 
-// threadsMost is how many threads a block may have; one of more than teamThreads
+// threadsMost is how many threads a block may have; one of more than TeamThreads
 // has the multiprocessor for itself.
 const threadsMost = 1024

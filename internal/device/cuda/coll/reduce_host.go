@@ -8,32 +8,28 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// HostPart is what of an all_reduce goes by way of host memory, in thousandths of
-// its bytes, and how many blocks write there and read from there.
-type HostPart struct{ Permille, Writers, Readers int64 }
-
-// ByHostMemory is what was fastest on two H200, whose buses carry 50 GB/s one way and
+// operandsByHost is what was fastest on two H200, whose buses carry 50 GB/s one way and
 // 39 both ways at once.
-var ByHostMemory = HostPart{80, 8, 16}
+var operandsByHost = HostPart{80, 8, 16}
 
 // hostGrain is what the packs before that are a multiple of.
 const hostGrain = 16
 
 // hostSplit is the first pack of 16 bytes that goes by way of host memory; 0 where
 // there is none worth it.
-func hostSplit(bytes int64) int64 {
+func hostSplit(t Team, bytes int64) int64 {
 	packs := ceil(bytes, 16)
-	split := packs * (1000 - ByHostMemory.Permille) / 1000 / hostGrain * hostGrain
+	split := packs * (1000 - t.HostParts().Operands.Permille) / 1000 / hostGrain * hostGrain
 	if split == packs {
 		return 0
 	}
 	return split
 }
 
-// ResultsByHost is hostPart of the results of more than two members: what was fastest
+// resultsByHost is the HostPart of the results of more than two members: what was fastest
 // on four H200. Each reads three times as much as it writes, and the first it can read
 // comes late, so that it is less of a small all_reduce.
-var ResultsByHost = func(bytes int64) HostPart {
+func resultsByHost(bytes int64) HostPart {
 	permille := max(60, 195-1500<<20/max(bytes, 1))
 	if bytes < 24<<20 {
 		return HostPart{permille, 12, 24}
@@ -42,10 +38,10 @@ var ResultsByHost = func(bytes int64) HostPart {
 }
 
 // hostResults is how many of a share's packs, in whole chunks, that is.
-func hostResults(r *kernels.AllReduce) int64 {
+func hostResults(t Team, r *kernels.AllReduce) int64 {
 	ShareOut(r, int64(len(r.In)))
 	chunk := int64(r.Threads * r.Unroll)
-	return r.Share * ResultsByHost(r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
+	return r.Share * t.HostParts().Results(r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
 // hostable returns nil, or why no part of r can go by way of host memory. Between two
@@ -53,7 +49,7 @@ func hostResults(r *kernels.AllReduce) int64 {
 // would write over what another has still to send. Between more their results do.
 func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	bytes := c.Operands[0].In.Bytes()
-	if t.Members() > 2 && hostResults(r) == 0 || t.Members() == 2 && hostSplit(bytes) == 0 {
+	if t.Members() > 2 && hostResults(t, r) == 0 || t.Members() == 2 && hostSplit(t, bytes) == 0 {
 		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, bytes)
 	}
 	if t.Members() > 2 {
@@ -69,9 +65,9 @@ func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 
 // planPushHost is staged, with host memory and blocks for what goes by way of it.
 func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
-	part := ByHostMemory
+	part := t.HostParts().Operands
 	if t.Members() > 2 {
-		part = ResultsByHost(r.Count * r.DType.Size())
+		part = t.HostParts().Results(r.Count * r.DType.Size())
 	}
 	aside := part.Writers + part.Readers
 	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
@@ -84,13 +80,13 @@ func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	var aboard, told int64 // packs by way of host memory, and the flags for them
 	if members == 2 {
 		bytes := r.Count * r.DType.Size()
-		r.Split = hostSplit(bytes)
+		r.Split = hostSplit(t, bytes)
 		r.Share = ceil(ceil(r.Split, members), 8) * 8
 		aboard = ceil(bytes, 16) - r.Split
 		told = kernels.HostChunks(aboard, r.Threads)
 	} else {
 		r.Kind = kernels.AllReduceResults
-		r.Split = hostResults(r)
+		r.Split = hostResults(t, r)
 		aboard, told = r.Split, r.Split/chunk
 	}
 	chunks := ceil(r.Share, chunk)

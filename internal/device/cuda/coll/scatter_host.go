@@ -63,17 +63,17 @@ func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (*kernels.Al
 	if r.Unroll > pushSumTogether {
 		r.Unroll, r.Group = pushSumTogether, int64(r.Unroll/pushSumTogether)
 	}
-	if r.Split = hostAddends(r); r.Split == 0 {
+	if r.Split = hostAddends(t, r); r.Split == 0 {
 		return nil, fmt.Errorf("%w: blocks of %d bytes are not worth cutting", device.ErrUnsupported, r.Share*16)
 	}
 	return r, nil
 }
 
-// AddendsByHost is hostPart of a reduce_scatter of so many members and bytes: what was
+// addendsByHost is the HostPart of a reduce_scatter of so many members and bytes: what was
 // fastest on two and four H200. As much is read as written, 30 to 37 GB/s each way: most
 // where blocks that write are so few that others read what is just written. Of large
 // blocks fewer are enough.
-var AddendsByHost = func(members int, bytes int64) HostPart {
+func addendsByHost(members int, bytes int64) HostPart {
 	switch {
 	case members == 2:
 		return HostPart{80, 6, 12}
@@ -86,9 +86,9 @@ var AddendsByHost = func(members int, bytes int64) HostPart {
 }
 
 // hostAddends is how many of a block's packs, in whole chunks, that is.
-func hostAddends(r *kernels.AllReduce) int64 {
+func hostAddends(t Team, r *kernels.AllReduce) int64 {
 	chunk := int64(r.Threads * r.Unroll)
-	return r.Share * AddendsByHost(len(r.In), r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
+	return r.Share * t.HostParts().Addends(len(r.In), r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
 // operands wants blocks of whole packs that lie together, each member's behind each
@@ -136,7 +136,7 @@ func (a pushSum) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 // addends gives r the blocks and the host memory for what goes by way of it, unless
 // too few blocks would be left for the link.
 func addends(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
-	part := AddendsByHost(t.Members(), r.Count*r.DType.Size())
+	part := t.HostParts().Addends(t.Members(), r.Count*r.DType.Size())
 	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 6*(part.Writers+part.Readers) {
 		return
 	}

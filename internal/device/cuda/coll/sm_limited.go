@@ -33,10 +33,10 @@ func smLimitedFits(t Team, tune device.Tuning) error {
 // multiprocessor, however few its threads.
 func smLimitedRoom(t Team, threads int) int { return t.Room(max(threads, TeamThreads)) }
 
-// SMLimitedByHost is how much of their results, in thousandths, so many members exchange by
+// smLimitedByHost is how much of their results, in thousandths, so many members exchange by
 // way of host memory, and how many blocks of each read there: what was fastest with 8
 // blocks on four H200. With more, those that read fall behind.
-var SMLimitedByHost = func(members int, bytes int64) (permille, readers int64) {
+func smLimitedByHost(members int, bytes int64) (permille, readers int64) {
 	switch {
 	case members != 4 || bytes < 24<<20:
 		return 0, 0
@@ -52,7 +52,7 @@ func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	tune.Blocks, r.Threads, r.Unroll = SMLimitedLaunch(tune, t.Members())
 	r.Shared = t.BlockShared()
 	r.Blocks = grid(t, tune, max(r.Threads, TeamThreads), ceil(r.Share, int64(r.Threads)))
-	if SMLimitedTiles(r); r.Split > 0 {
+	if SMLimitedTiles(t.HostParts(), r); r.Split > 0 {
 		p.hostMemory(r.Split*(int64(r.Blocks)-r.Readers)*kernels.SMLimitedTile(r.Threads)*16, func(a Area) { r.Host = a.At })
 	}
 	flagged(p, t, r, r.SMLimitedSlots())
@@ -61,15 +61,15 @@ func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 // SMLimitedTiles gives r what of its results goes by way of host memory: as many tiles of
 // each block, all of them whole on the last member too, whose share may be less than
 // others', and the last of them early enough to be read before the end.
-func SMLimitedTiles(r *kernels.AllReduce) {
+func SMLimitedTiles(parts HostParts, r *kernels.AllReduce) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
-	permille, readers := SMLimitedByHost(len(r.In), bytes)
+	permille, readers := parts.SMLimited(len(r.In), bytes)
 	blocks := int64(r.Blocks) - readers
 	if readers == 0 || blocks < 2*readers || r.Threads < TeamThreads { // smaller blocks read too slowly
 		return
 	}
-	bales := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.SMLimitedTile(r.Threads) / blocks
-	if split := bales * permille / 1000; split > 0 {
-		r.Split, r.Writers, r.Readers = split, max(1, bales*85/100/split), readers
+	tiles := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.SMLimitedTile(r.Threads) / blocks
+	if split := tiles * permille / 1000; split > 0 {
+		r.Split, r.Writers, r.Readers = split, max(1, tiles*85/100/split), readers
 	}
 }
