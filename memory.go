@@ -9,7 +9,6 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/plan"
-	"hocket.example/hocket/internal/planner"
 )
 
 // MemoryReport says what a plan takes on each rank, and what any plan of the program must take.
@@ -49,7 +48,7 @@ type MemoryFit struct {
 // the plan: to run within it, bring the waits into the program.
 func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) {
 	q, waits, before, after, serr := m.unit.Squeeze(ctx, m.plan, budget)
-	if serr != nil && !errors.Is(serr, planner.ErrBudget) {
+	if serr != nil && !errors.Is(serr, compile.ErrBudget) {
 		return nil, serr
 	}
 	fit := &MemoryFit{Before: before, After: after, Waits: []MemoryWait{}}

@@ -8,6 +8,9 @@ import (
 	"hocket.example/hocket/internal/sim"
 )
 
+// ErrBudget is what Squeeze returns where no waits make a plan fit.
+var ErrBudget = planner.ErrBudget
+
 // Squeeze inserts waits into a plan until its arena takes no more than budget bytes, with what they cost predicted for
 // the unit's machine. It returns the plan, the waits and what its run is predicted to take, in microseconds, without
 // them and with them. See planner.Squeeze.
