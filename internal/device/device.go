@@ -287,6 +287,9 @@ type UserKernel struct {
 	Grid, Block [3]int64
 	Shared      int64 // bytes of dynamic shared memory
 	Params      []UserParam
+	// Checked has what the kernel only writes overwritten with poison before it, and what it only reads compared
+	// behind it: undeclared reads show in results, undeclared writes as a Fault.
+	Checked bool
 }
 
 // UserParam is an argument: Ins[In], Outs[Out], one that is both, or a number.

@@ -102,6 +102,8 @@ const (
 	FaultPosition FaultKind = 10
 	FaultTwice    FaultKind = 12
 	FaultLength   FaultKind = 14
+	// FaultWritten: the argument, and the element of it that a kernel has changed.
+	FaultWritten FaultKind = 16
 )
 
 // FaultBytes is the size of a fault's five words.
@@ -141,6 +143,8 @@ func (f Fault) String() string {
 		return fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
 	case FaultTwice:
 		return fmt.Sprintf("position %d (element %d of the positions) is given twice", f.Words[0], f.Words[2])
+	case FaultWritten:
+		return fmt.Sprintf("it writes argument %d (element %d of it), which the launch says it reads: write into or inout in front of it", f.Words[0], f.Words[1])
 	case FaultLength:
 		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0], f.Words[2], f.Words[1])
 	}

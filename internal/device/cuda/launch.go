@@ -78,6 +78,8 @@ func (l *launch) drop() {
 
 func kernelName(k *device.Kernel) string {
 	switch {
+	case k.User != nil:
+		return k.User.Name()
 	case k.Red > ir.Avg:
 		return "unknown reduction"
 	case k.Joins():
@@ -96,7 +98,12 @@ func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 		return nil, err
 	}
 	l := &launch{dev: d, name: kernelName(&dk)}
-	err := d.bound(func() error { return l.build(&kernel{Kernel: dk}) })
+	err := d.bound(func() error {
+		if dk.User != nil {
+			return l.addUser(&dk)
+		}
+		return l.build(&kernel{Kernel: dk})
+	})
 	if err != nil {
 		l.drop()
 		return nil, d.errorf("%s: %w", l.name, err)

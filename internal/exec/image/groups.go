@@ -165,7 +165,8 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 func (b *builder) user(c *plan.Cmd) *device.UserKernel {
 	l := &b.im.Plan.Launches[c.Attr.Launch-1]
 	k := &b.im.Plan.Kernels[l.Kernel]
-	u := &device.UserKernel{File: k.File, Entry: k.Name, Code: k.Code, Grid: l.Grid, Block: l.Block, Shared: l.Shared}
+	u := &device.UserKernel{File: k.File, Entry: k.Name, Code: k.Code, Grid: l.Grid, Block: l.Block, Shared: l.Shared,
+		Checked: b.im.opts.CheckLaunches}
 	for _, p := range l.Params {
 		u.Params = append(u.Params, device.UserParam{In: int(p.In), Out: int(p.Out), DType: p.DType, Bits: p.Bits})
 	}
