@@ -339,3 +339,33 @@ func TestKeptRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestUnchanged finds a byte that is not what it was.
+func TestUnchanged(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, at := range []int64{-1, 0, 2049, 2050} {
+		vals := noise(ir.BF16, 2051).vals
+		before := b.put(ir.BF16, layouts[0], vals, 2051)
+		if at >= 0 {
+			vals = slices.Clone(vals)
+			vals[at]++
+		}
+		now := b.put(ir.BF16, layouts[0], vals, 2051)
+		word := b.alloc(FaultBytes)
+		clear(b.mem[word-memoryAt:])
+		var args words
+		args.addr(now.Addr, before.Addr)
+		args.ints(2*2051, 2, 3)
+		args.addr(word)
+		args.bits(9)
+		b.launches = append(b.launches, unchanged(args, 2*2051))
+		b.checks = append(b.checks, func() {
+			f, ok := ReadFault(b.mem[word-memoryAt:])
+			if want := (Fault{FaultWritten, 9, [3]int64{3, at, 0}}); ok != (at >= 0) || ok && f != want {
+				t.Errorf("fault %v, %v; want %v", f, ok, want)
+			}
+		})
+	}
+	b.run()
+}
