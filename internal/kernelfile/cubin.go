@@ -32,7 +32,7 @@ func cubin(b []byte) (Kernels, error) {
 	}
 	for _, s := range f.Sections {
 		name, ok := strings.CutPrefix(s.Name, ".nv.info.")
-		if _, kernel := found[name]; !ok || !kernel || s.FileSize > 1<<20 {
+		if _, kernel := found[name]; !ok || !kernel || s.Size > 1<<20 || s.FileSize > 1<<20 {
 			continue
 		}
 		if data, err := s.Data(); err == nil {
