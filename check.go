@@ -247,6 +247,7 @@ func Fix(p *Program, b Binding) (*Fixed, error) {
 	if ds.HasErrors() {
 		return nil, ds
 	}
+	source.Files = p.info.Prog.Files
 	fixed := verify.Repair(source, b.Func, func(prog *ir.Program) (*ir.Program, *plan.Plan, error) {
 		return pr.planning(prog, b.ir())
 	})

@@ -158,6 +158,18 @@ func TestLaunchRefuted(t *testing.T) {
 	}
 }
 
+// TestLaunchFixed: what is missing around a launch can be put back.
+func TestLaunchFixed(t *testing.T) {
+	prog, err := launchProgram(t, strings.NewReplacer("    wait main\n", "", "  wait %s\n", "").Replace(sixfold))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixed, err := hocket.Fix(prog, hocket.Binding{})
+	if err != nil || fixed == nil || fixed.Verdict.Kind != hocket.Proved || len(fixed.Edits) != 2 {
+		t.Errorf("%+v, %v", fixed, err)
+	}
+}
+
 // TestLaunchUndeclared: what a kernel does that its launch does not say is found.
 func TestLaunchUndeclared(t *testing.T) {
 	_, _, err := launchRun(t, hocket.MachineOptions{}, strings.Replace(sixfold, ":doubled", ":meddle", 1))

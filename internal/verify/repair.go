@@ -64,6 +64,7 @@ func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 			if ds.HasErrors() {
 				continue
 			}
+			prog.Files = from.Program.Files
 			planned, p, err := plans(prog)
 			if err != nil {
 				continue
