@@ -15,6 +15,7 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -89,23 +90,25 @@ func (o MachineOptions) device() (device.Machine, error) {
 		if o.Scheduled {
 			return nil, fmt.Errorf("machine %q runs no schedules: %w; cpu does", o.Name, ErrUnsupported)
 		}
-		if o.World != nil && o.World.Size() > 1 {
-			return nil, fmt.Errorf("machine %q over several processes: %w; cpu does that", o.Name, ErrUnsupported)
-		}
-		return device.Named(o.Name)
+		return device.Named(o.Name, o.peers())
 	}
 	mode := cpu.Concurrent
 	if o.Scheduled {
 		mode = cpu.Scheduled
 	}
-	opts := cpu.Options{Mode: mode, Seed: o.Seed}
-	if o.World != nil && o.World.Size() > 1 {
-		if o.Scheduled {
-			return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them", ErrUnsupported)
-		}
-		opts.Peers = o.World.w
+	opts := cpu.Options{Mode: mode, Seed: o.Seed, Peers: o.peers()}
+	if opts.Peers != nil && o.Scheduled {
+		return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them", ErrUnsupported)
 	}
 	return cpu.New(opts), nil
+}
+
+// peers are the processes that ranks are spread over; nil for this one alone.
+func (o MachineOptions) peers() *world.World {
+	if o.World == nil || o.World.Size() < 2 {
+		return nil
+	}
+	return o.World.w
 }
 
 // LoadOptions tune loading; the zero value is usable.

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"fmt"
 
 	"hocket.example/hocket/internal/world"
@@ -34,6 +35,9 @@ func (DefaultWorld) Batch(issue func() error) error { return issue() }
 
 // Stage does nothing.
 func (DefaultWorld) Stage([]int64, int) error { return nil }
+
+// Settle has nothing to do.
+func (DefaultWorld) Settle(context.Context) error { return nil }
 
 // Capture is unsupported.
 func (DefaultWorld) Capture(func() error) (Graph, error) { return nil, lacks("recording graphs") }

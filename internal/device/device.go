@@ -123,6 +123,9 @@ type World interface {
 	// observer is told once a launch has ended; of launches with no Sync between, those
 	// of the last. Needs Caps.Graphs.
 	Capture(issue func() error) (Graph, error)
+	// Settle is called once all is prepared, in all processes alike: what each has measured for itself, and
+	// all must have alike, they take from one of them.
+	Settle(ctx context.Context) error
 	// Observe sets who is told of marks; nil stops. Not while work is in flight. It may
 	// cost time; without it a world that fails may know less well where.
 	Observe(o Observer)

@@ -151,3 +151,31 @@ func (f Fault) counts() string {
 	}
 	return fmt.Sprintf("member %d of the team gets %d rows, and its result has room for %d", member, number, limit)
 }
+
+// Words of the arguments of Raise and Await, which are changed for every launch.
+const (
+	raiseWords = 2 // address, and what is added
+	awaitWords = 6 // address, least value, abort word, nanoseconds, and as in Join fault and tag
+)
+
+// Raise returns the step that adds to a word of 8 bytes, of a peer's memory perhaps, behind all earlier work of its
+// stream. Its arguments are words for SetWord: the address, and what is added.
+func (l *Library) Raise(t Target) (Step, error) { return l.wired(t, "raise", "RaiseArgs", raiseWords) }
+
+// Await returns the step that waits until a word of the device's own is at least some value, and takes nothing of
+// it. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time in
+// nanoseconds, and the address and the tag of a fault, all as in Join.
+func (l *Library) Await(t Target) (Step, error) { return l.wired(t, "await", "AwaitArgs", awaitWords) }
+
+func (l *Library) wired(t Target, function, args string, n int) (Step, error) {
+	var w words
+	for range n {
+		w.bits(0)
+	}
+	step := orderly(function, args, 1, w)
+	step.code.files = []string{"sync", "wired"}
+	step.code.threads = 32
+	s, err := l.step(t.Arch, step)
+	s.Shape.Block[0] = 32
+	return s, err
+}

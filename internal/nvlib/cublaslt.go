@@ -293,9 +293,14 @@ type Product struct {
 	block *cabi.Block
 }
 
+const productAlgoAt = 32
+
+// Algo is the algorithm that computes it.
+func (p *Product) Algo() LtAlgo { return cabi.Load[LtAlgo](p.block.Addr(productAlgoAt)) }
+
 // NewProduct makes a product. With wide, alpha and beta are f64, else f32.
 func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo LtAlgo, wide bool) *Product {
-	const alphaAt, betaAt, algoAt = 0, 16, 32
+	const alphaAt, betaAt, algoAt = 0, 16, productAlgoAt
 	p := &Product{block: cabi.NewBlock(algoAt + int(unsafe.Sizeof(algo)))}
 	if wide {
 		cabi.Store(p.block.Addr(alphaAt), float64(1))

@@ -116,6 +116,9 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 // Blocks is how many blocks the launch has.
 func (l *Launch) Blocks() int { return l.blocks }
 
+// SetWord changes eight bytes of the launch's first parameter, for launches to come.
+func (l *Launch) SetWord(i int, v uint64) { cabi.Store(l.block.Addr(16+8*i), v) }
+
 // Free lets the launch's memory go.
 func (l *Launch) Free() {
 	l.block.Free()

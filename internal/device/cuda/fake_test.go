@@ -615,6 +615,14 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	return []kernels.Step{{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}}, nil
 }
 
+// Raise and Await are a Library's.
+func (f *fakeGPU) Raise(kernels.Target) (kernels.Step, error) { return f.wired("raise", 2) }
+func (f *fakeGPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 6) }
+
+func (f *fakeGPU) wired(name string, words int) (kernels.Step, error) {
+	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Params: [][]byte{make([]byte, 8*words)}, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
+}
+
 // Join is a Library's: flags are words that Go changes.
 func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 	f.mu.Lock()

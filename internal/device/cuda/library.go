@@ -11,6 +11,8 @@ type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
 	Join(t kernels.Target, j kernels.Join) (kernels.Step, error)
+	Raise(t kernels.Target) (kernels.Step, error)
+	Await(t kernels.Target) (kernels.Step, error)
 }
 
 // problem is k as kernels take it.

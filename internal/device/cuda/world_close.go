@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
@@ -32,7 +33,10 @@ func (w *world) Close() error {
 	for _, t := range w.teams {
 		errs = append(errs, freeJoints(t))
 	}
-	for _, s := range w.sites {
+	for _, m := range w.segments {
+		errs = append(errs, m.giveBack())
+	}
+	for _, s := range w.all {
 		if s.lost() {
 			continue
 		}
@@ -94,8 +98,24 @@ func (w *world) drain() (errs []error) {
 	}
 }
 
+// unmap gives back what the world has mapped of another process's GPU.
+func (s *site) unmap() error {
+	h := s.heaps[device.Shared]
+	if h == nil || s.w.sites[0].lost() {
+		return nil
+	}
+	if err := s.w.drv.Bind(s.ctx); err != nil {
+		return err
+	}
+	defer s.w.drv.Unbind()
+	return h.Close()
+}
+
 // free gives back all that the world has of the GPU, which is at rest.
 func (s *site) free() error {
+	if s.foreign {
+		return s.unmap()
+	}
 	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
 	}

@@ -135,7 +135,9 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
 	err = b.build(ctx)
 	if g := m.Peers(); g != nil {
-		b.im.held, err = agreeLoaded(ctx, g, world.Held(), err)
+		if b.im.held, err = agreeLoaded(ctx, g, world.Held(), err); err == nil {
+			err = world.Settle(ctx)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.im.Close())

@@ -119,14 +119,14 @@ func (t *passage) take() (err error) {
 		bytes int64
 		at    **Region
 	}{
-		{DeviceMemory{t.from, []nvlib.Device{t.from.Device}}, 2 * trialBytes, &t.near},
-		{DeviceMemory{t.to, []nvlib.Device{t.to.Device}}, trialBytes, &t.far},
+		{DeviceMemory{GPU: t.from, Devices: []nvlib.Device{t.from.Device}}, 2 * trialBytes, &t.near},
+		{DeviceMemory{GPU: t.to, Devices: []nvlib.Device{t.to.Device}}, trialBytes, &t.far},
 	} {
 		grain, err := drv.Granularity(m.GPU.Device)
 		if err != nil {
 			return err
 		}
-		r, err := m.Reserve(RoundUp(m.bytes, max(grain, 1)))
+		r, err := m.reserve(RoundUp(m.bytes, max(grain, 1)))
 		if err != nil {
 			return err
 		}
