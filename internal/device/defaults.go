@@ -36,6 +36,11 @@ func (DefaultWorld) Batch(issue func() error) error { return issue() }
 // Stage does nothing.
 func (DefaultWorld) Stage([]int64, int) error { return nil }
 
+// OpenCalls is unsupported.
+func (DefaultWorld) OpenCalls() (Calls, error) {
+	return nil, lacks("collectives on streams of the caller's")
+}
+
 // Settle has nothing to do.
 func (DefaultWorld) Settle(context.Context) error { return nil }
 

@@ -130,6 +130,9 @@ type World interface {
 	// cost time; without it a world that fails may know less well where.
 	Observe(o Observer)
 
+	// OpenCalls begins calls on memory and streams of the caller's. Unsupported where a machine has no such streams.
+	OpenCalls() (Calls, error)
+
 	Teams
 	Status
 }

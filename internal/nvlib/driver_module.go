@@ -63,6 +63,7 @@ type Launch struct {
 	config *cabi.Block // of launches that begin early; nil where there are none
 	early  [4]uintptr
 	blocks int
+	words  int // of the first parameter
 }
 
 // Shape is how many threads run a kernel.
@@ -79,6 +80,9 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 		size += (len(p) + 15) &^ 15
 	}
 	l := &Launch{block: cabi.NewBlock(size + 16), blocks: int(s.Grid[0]) * int(s.Grid[1]) * int(s.Grid[2])}
+	if len(params) == 1 { // the first parameter lies behind two addresses
+		l.words = len(params[0]) / 8
+	}
 	at := (8*(len(params)+1) + 15) &^ 15
 	for i, p := range params {
 		cabi.Store(l.block.Addr(8*i), l.block.Addr(at))
@@ -115,6 +119,12 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 
 // Blocks is how many blocks the launch has.
 func (l *Launch) Blocks() int { return l.blocks }
+
+// Words is how many eight bytes the launch's first parameter has.
+func (l *Launch) Words() int { return l.words }
+
+// Word returns eight bytes of it.
+func (l *Launch) Word(i int) uint64 { return cabi.Load[uint64](l.block.Addr(16 + 8*i)) }
 
 // SetWord changes eight bytes of the launch's first parameter, for launches to come.
 func (l *Launch) SetWord(i int, v uint64) { cabi.Store(l.block.Addr(16+8*i), v) }

@@ -40,6 +40,19 @@ func (d *Driver) ready(call string, status uintptr) (bool, error) {
 	}
 }
 
+// Capturing reports whether work on s is recorded.
+func (d *Driver) Capturing(s Stream) (bool, error) {
+	if !d.f.streamIsCapturing.Present() {
+		return false, nil
+	}
+	var status int32
+	err := d.check(d.f.streamIsCapturing, "cuStreamIsCapturing", uintptr(s), uintptr(unsafe.Pointer(&status)))
+	return status != 0, err
+}
+
+// SyncContext waits for all work of the current context.
+func (d *Driver) SyncContext() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
+
 // SyncStream waits until all work given to s is done.
 func (d *Driver) SyncStream(s Stream) error {
 	return d.check(d.f.streamSynchronize, "cuStreamSynchronize", uintptr(s))

@@ -62,6 +62,8 @@ type driverFuncs struct {
 	graphDestroy                cabi.Func
 	graphExecDestroy            cabi.Func
 	getErrorName                cabi.Func
+	streamIsCapturing           cabi.Func
+	ctxSynchronize              cabi.Func
 	getErrorString              cabi.Func
 	funcIsLoaded                cabi.Func
 	funcLoad                    cabi.Func
@@ -138,6 +140,8 @@ func (f *driverFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
 		"cuDeviceGetP2PAttribute":   &f.deviceGetP2PAttribute,
 		"cuLaunchKernelEx":          &f.launchKernelEx,
+		"cuStreamIsCapturing":       &f.streamIsCapturing,
+		"cuCtxSynchronize":          &f.ctxSynchronize,
 		"cuFuncIsLoaded":            &f.funcIsLoaded,
 		"cuFuncLoad":                &f.funcLoad,
 		"cuMulticastCreate":         &f.multicastCreate,

@@ -186,7 +186,7 @@ func (w *world) endPeers(cause error) {
 
 // busy reports whether anything was given to a stream that may not be over. The caller holds mu.
 func (w *world) busy() bool {
-	return w.calls > 0 || slices.ContainsFunc(w.streams, func(s *stream) bool { return s.dirty || len(s.queue) > 0 })
+	return w.calls > 0 || w.called || slices.ContainsFunc(w.streams, func(s *stream) bool { return s.dirty || len(s.queue) > 0 })
 }
 
 // first is the first rank of this process.

@@ -51,7 +51,9 @@ type world struct {
 	hostShares int       // pieces of host memory shared
 	segments   []*memory // those
 	wired      wired
-	ended      atomic.Bool
+
+	called bool // streams of the caller's may have work of it (see calls.go)
+	ended  atomic.Bool
 }
 
 // site is a GPU as a world uses it.
