@@ -52,7 +52,8 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		seed := opts.Seed + int64(i)
 		dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed})
 		prog, err := exec.Load(ctx, dev, p, exec.Options{Options: image.Options{
-			Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms}})
+			Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
+			CheckLaunches: m.opts.CheckLaunches}})
 		if err != nil {
 			return err
 		}

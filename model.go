@@ -451,7 +451,7 @@ func (m *Model) fit(
 ) (*exec.Program, error) {
 	opts := exec.Options{
 		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
-			Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
+			CheckLaunches: m.opts.CheckLaunches, Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
 		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Gather: m.opts.Gather,
 	}
 	for name := range m.weights() {

@@ -2,9 +2,11 @@ package hocket
 
 import (
 	"errors"
+	"path/filepath"
 	"time"
 
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/kernelfile"
 	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/ir"
 )
@@ -21,23 +23,30 @@ type Program struct {
 }
 
 // Parse parses and checks the text of a program; name stands for it in
-// diagnostics. A Host IR dump of nvFuser, which its first line tells, is
-// imported. Its error is Diagnostics.
+// diagnostics, and files of kernels that launches name are read from the directory it is in. A
+// Host IR dump of nvFuser, which its first line tells, is imported. Its error is Diagnostics.
 func Parse(name, src string) (*Program, error) {
 	if IsDump(src) {
 		p, _, err := Import(name, src, nil)
 		return p, err
 	}
 	info, ds := ir.Read(name, src)
+	if !ds.HasErrors() {
+		ds = append(ds, kernelfile.Read(info.Prog, filepath.Dir(name))...)
+	}
 	if ds.HasErrors() {
 		return nil, ds
 	}
 	return &Program{info: info, warnings: ds}, nil
 }
 
-// New checks a program that was built rather than parsed.
+// New checks a program that was built rather than parsed. Files of kernels that it lacks are read
+// from the directory of p.File, into p.Files.
 func New(p *ir.Program) (*Program, error) {
 	info, ds := ir.Check(p)
+	if !ds.HasErrors() {
+		ds = append(ds, kernelfile.Read(p, filepath.Dir(p.File))...)
+	}
 	if ds.HasErrors() {
 		return nil, ds
 	}

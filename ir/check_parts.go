@@ -38,7 +38,7 @@ var partsOf = map[Op]parts{
 	OpLet: {results: 1, exprs: 1}, OpFree: {}, OpRecord: {}, OpWait: {exprs: -1}, OpBarrier: {},
 	OpSignal: {peer: true}, OpPut: {peer: true}, OpGet: {peer: true}, OpSend: {peer: true}, OpRecv: {peer: true},
 	OpOn: {body: true}, OpGroup: {body: true}, OpFor: {results: -1, exprs: 2, body: true}, OpYield: {}, OpIf: {exprs: 2, body: true},
-	OpCall: {results: -1}, OpReturn: {},
+	OpCall: {results: -1}, OpReturn: {}, OpLaunch: {exprs: -1},
 }
 
 // checkParts reports whether s has the parts of its operation.
@@ -55,7 +55,8 @@ func (c *checker) checkParts(s *Stmt) bool {
 	}
 	lacks(want.results >= 0 && len(s.Results) != want.results || want.results < 0 && len(s.Results) > 1 && s.Op != OpCall && s.Op != OpFor, "number of results")
 	lacks(s.Op == OpFor && (len(s.Results) != 1+len(s.Carry) || len(s.Args) != len(s.Carry)) || s.Op != OpFor && len(s.Carry) > 0, "number of results")
-	lacks(want.exprs >= 0 && len(s.Exprs) != want.exprs || len(s.Exprs) > 2, "number of expressions")
+	lacks(want.exprs >= 0 && len(s.Exprs) != want.exprs || len(s.Exprs) > 2 && s.Op != OpLaunch, "number of expressions")
+	lacks((s.Op == OpLaunch) != (s.Launch != nil) || s.Launch != nil && !wholeLaunch(s), "arguments")
 	lacks(want.body && s.Body == nil, "body")
 	lacks(want.typ && s.Type == nil, "type")
 	lacks(want.peer != (s.Peer != nil), "peer")

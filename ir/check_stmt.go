@@ -57,6 +57,8 @@ func (c *checker) checkStmt(s *Stmt) {
 		c.checkTensorOp(s)
 	case ClassTransfer:
 		c.checkTransfer(s)
+	case ClassLaunch:
+		c.checkLaunch(s)
 	case ClassOrder:
 		c.checkOrder(s)
 	case ClassMemory:

@@ -49,6 +49,9 @@ func (s *Stmt) Clone() *Stmt {
 	c.Type = s.Type.Clone()
 	c.Args, c.Carry = slices.Clone(s.Args), slices.Clone(s.Carry)
 	c.Into = cloneOne(s.Into)
+	if c.Launch = cloneOne(s.Launch); c.Launch != nil {
+		c.Launch.Params = slices.Clone(c.Launch.Params)
+	}
 	c.Attrs = cloneAll(s.Attrs, func(a Attr) Attr {
 		a.Exprs, a.Words = slices.Clone(a.Exprs), slices.Clone(a.Words)
 		return a

@@ -12,6 +12,7 @@ const (
 	tokVar // text without its "%"
 	tokInt
 	tokFloat
+	tokString // text without its quotes
 	tokLParen
 	tokRParen
 	tokLBracket
@@ -40,7 +41,7 @@ const (
 // spelling shows tokens in messages; the kinds left out show their text.
 var spelling = [...]string{
 	tokEOF: "end of file", tokNewline: "end of line", tokIdent: "a name", tokVar: "a %name",
-	tokInt: "an integer", tokFloat: "a number",
+	tokInt: "an integer", tokFloat: "a number", tokString: "a quoted name",
 	tokLParen: `"("`, tokRParen: `")"`, tokLBracket: `"["`, tokRBracket: `"]"`,
 	tokLBrace: `"{"`, tokRBrace: `"}"`, tokComma: `","`, tokColon: `":"`, tokAssign: `"="`,
 	tokEQ: `"=="`, tokNE: `"!="`, tokLT: `"<"`, tokLE: `"<="`, tokGT: `">"`, tokGE: `">="`,
@@ -169,6 +170,8 @@ func (l *lexer) scan() token {
 		return l.token(l.scanNumber(), start)
 	case c == '%':
 		return l.scanVariable()
+	case c == '"':
+		return l.scanString()
 	}
 	kind, n := punctuation(l.src[start:])
 	l.off += n
@@ -202,6 +205,20 @@ func (l *lexer) scanVariable() token {
 	}
 	t := l.token(tokVar, start)
 	t.text = t.text[1:]
+	return t
+}
+
+// scanString reads a quoted text of one line, without escapes.
+func (l *lexer) scanString() token {
+	start := l.off
+	n := strings.IndexAny(l.src[start+1:], "\"\n")
+	if n < 0 || l.src[start+1+n] != '"' {
+		l.off++
+		return l.token(tokIllegal, start)
+	}
+	l.off += n + 2
+	t := l.token(tokString, start)
+	t.text = t.text[1 : len(t.text)-1]
 	return t
 }
 

@@ -45,6 +45,8 @@ const (
 	OpReduceSlots // the sum of slots lo..hi into an accumulator
 	OpReshard     // to the annotated layout
 
+	OpLaunch // a kernel of the user's
+
 	// Views: on a buffer they alias its memory, on a value they name a part of it.
 	OpChunk     // block index of count along axis, ceildiv(extent, count) rows, the last ones short
 	OpSlice     // lo..hi along axis
@@ -106,6 +108,7 @@ type Class uint8
 // Classes of operations.
 const (
 	ClassTensor     Class = iota // computes a tensor from tensors of one rank
+	ClassLaunch                  // launches a kernel of the user's on tensors of one rank
 	ClassView                    // names part of a tensor
 	ClassCollective              // all ranks of a team together
 	ClassTransfer                // between two ranks
@@ -274,6 +277,13 @@ var opTable = [numOps]OpInfo{
 		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},
 	OpReshard: {Name: "reshard", Class: ClassTensor, MinArgs: 1, MaxArgs: 1,
 		Doc: "the same value in the annotated layout"},
+
+	OpLaunch: {Name: "launch", Class: ClassLaunch, MinArgs: 1, MaxArgs: manyArgs,
+		Attrs: []AttrSpec{{Name: "grid", Kind: AttrExprs, Required: true, Doc: "blocks, along one to three dimensions"},
+			{Name: "block", Kind: AttrExprs, Required: true, Doc: "threads of a block, along one to three dimensions"},
+			{Name: "shared", Kind: AttrExpr, Doc: "bytes of dynamic shared memory of a block, 0 by default"}},
+		Doc: "a kernel of a file below the program's directory, on what it reads, writes and updates, and numbers " +
+			"(launch \"scale.cu\":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256)"},
 
 	OpChunk: view("chunk", "block I of C along axis: ceildiv(extent, C) rows, the last ones short (chunk %x, axis=0, I of C)", attrAxis),
 	OpSlice: view("slice", "rows lo..hi along axis (slice %x, axis=0, lo..hi)", attrAxis),

@@ -209,6 +209,8 @@ func resultRule(op Op) (may, must bool) {
 	switch info := op.Info(); info.Class {
 	case ClassTensor, ClassView, ClassCollective:
 		return true, info.Into == IntoNever
+	case ClassLaunch:
+		return false, false
 	case ClassMemory:
 		must = op != OpFree && op != OpLet
 		return must, must
@@ -271,6 +273,8 @@ func (p *parser) rest(s *Stmt) {
 		s.Args = p.places()
 	case OpReturn, OpYield:
 		s.Args = p.places()
+	case OpLaunch:
+		p.launch(s)
 	default:
 		p.operands(s)
 	}

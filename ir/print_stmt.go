@@ -124,6 +124,8 @@ func appendStmt(b []byte, s *Stmt) []byte {
 	case OpCall:
 		b = append(b, ' ')
 		b = append(b, s.Callee.Text...)
+	case OpLaunch:
+		return appendLaunch(b, s)
 	case OpStream, OpEvent, OpCounter:
 		b = appendCount(b, s.Count)
 	}

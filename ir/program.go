@@ -57,6 +57,10 @@ type Program struct {
 	Order []Decl
 	// End holds comments behind the last declaration.
 	End []Comment
+
+	// Files are the contents of the files that launches name, by the names they are given
+	// there. Neither Parse nor Check reads them.
+	Files map[string][]byte
 }
 
 // Decl is *Dim, *Mesh or *Func.
@@ -153,6 +157,7 @@ func (b *Block) Walk(f func(*Stmt)) {
 //	alloc                     Results[0] = alloc Count Type Flags
 //	stream event counter      Results[0], Count
 //	free record               Args[0]
+//	launch                    Launch; Args its tensors, Exprs its integers, in the order of the kernel's parameters
 //	on                        Args[0] (may be main), Body
 //	wait                      Args[0] (may be main); Exprs[0] = least value, for counters
 //	put                       Args[0], Into, Peer        (put %x into %to at tp[e])
@@ -183,12 +188,51 @@ type Stmt struct {
 	Streams int64 // for … stream(n); 0 without
 	Carry   []Name
 	Callee  Name
+	Launch  *Launch
 	Flags   AllocFlags
 	Body    *Block
 	Else    *Block
 
 	Comments Comments
 }
+
+// Launch says what a launch launches: "scale.cu":scale(%x, into %y, N).
+type Launch struct {
+	Pos    Pos
+	File   string
+	Kernel Name
+	Params []LaunchParam
+}
+
+// LaunchParam is one argument of a launched kernel.
+type LaunchParam struct {
+	Pos  Pos
+	Kind LaunchKind
+	// At is an index in Args, or of a number that is an expression in Exprs; -1 for Num.
+	At    int
+	DType DType // of a number
+	Num   float64
+}
+
+// LaunchKind is what a kernel does with an argument.
+type LaunchKind uint8
+
+// Kinds of arguments.
+const (
+	LaunchReads   LaunchKind = iota // %x
+	LaunchWrites                    // into %x
+	LaunchUpdates                   // inout %x: reads and writes
+	LaunchNumber                    // N, i64 N, f32 0.5
+)
+
+// Reads reports whether the kernel reads the argument's tensor.
+func (k LaunchKind) Reads() bool { return k == LaunchReads || k == LaunchUpdates }
+
+// Writes reports whether the kernel writes the argument's tensor.
+func (k LaunchKind) Writes() bool { return k == LaunchWrites || k == LaunchUpdates }
+
+// Name is what a stand-in of the kernel is registered under: "scale.cu:scale".
+func (l *Launch) Name() string { return l.File + ":" + l.Kernel.Text }
 
 // AllocFlags are the words behind an alloc's type.
 type AllocFlags uint8

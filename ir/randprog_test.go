@@ -198,12 +198,38 @@ func (g *progGen) stmt() *Stmt {
 		if len(s.Results) == 1 && g.coin() {
 			s.Type = g.typ()
 		}
+	case OpLaunch:
+		g.launch(s)
 	case OpReturn:
 		s.Args = some(g, 0, 3, g.place)
 	default:
 		g.operands(s)
 	}
 	return s
+}
+
+func (g *progGen) launch(s *Stmt) {
+	s.Launch = &Launch{File: g.word() + "/" + g.word() + pick(g, KernelEndings...), Kernel: Name{Text: g.word()}}
+	for range 1 + g.IntN(4) {
+		p := LaunchParam{Kind: LaunchKind(g.IntN(4)), At: -1}
+		if p.Kind != LaunchNumber {
+			p.At = len(s.Args)
+			s.Args = append(s.Args, g.place())
+		} else if p.DType = pick(g, I32, I64, F32, F64); p.DType.IsInt() {
+			p.At = len(s.Exprs)
+			s.Exprs = append(s.Exprs, g.expr())
+		} else {
+			var a Attr
+			if g.number(&a); a.IsNum {
+				p.Num = a.Num
+			} else {
+				p.At = len(s.Exprs)
+				s.Exprs = append(s.Exprs, a.Exprs[0])
+			}
+		}
+		s.Launch.Params = append(s.Launch.Params, p)
+	}
+	s.Attrs = g.attrs(s.Op)
 }
 
 func (g *progGen) operands(s *Stmt) {

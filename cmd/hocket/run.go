@@ -18,22 +18,23 @@ import (
 
 // runFlags are the flags of run beside those of every command on a PROGRAM.
 type runFlags struct {
-	machine   string
-	in        []string
-	strategy  string
-	compare   bool
-	noProve   bool
-	graph     bool
-	schedules int
-	seed      int64
-	repeat    int
-	timeout   time.Duration
-	budget    string
-	save      string
-	trace     string
-	report    string
-	algorithm string
-	fixed     bool
+	machine       string
+	in            []string
+	strategy      string
+	compare       bool
+	noProve       bool
+	graph         bool
+	schedules     int
+	seed          int64
+	repeat        int
+	timeout       time.Duration
+	budget        string
+	save          string
+	trace         string
+	report        string
+	algorithm     string
+	fixed         bool
+	checkLaunches bool
 
 	arena int64 // budget, read
 }
@@ -109,6 +110,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false, "run a collective by one algorithm, whatever its size, and products by none that was picked by measurement")
+	f.BoolVar(&o.checkLaunches, "check-launches", false, "look for what launched kernels read and write without saying so (-m cuda)")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
@@ -297,7 +299,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	j.model, err = m.Load(j.program, resolved,
 		hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1,
 			Graph: j.flags.graph, Trace: true,
-			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Gather: true})
+			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, CheckLaunches: j.flags.checkLaunches, Gather: true})
 	if err != nil {
 		return ofHocket(err)
 	}

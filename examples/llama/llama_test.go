@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,8 +13,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/ir"
 )
 
@@ -218,49 +222,87 @@ func with(t *testing.T, rep *hocket.Report, logits [][]float64, vocab int) *hock
 	return &out
 }
 
-// TestAloneAsInBatch: the tokens of a sequence do not depend on what it is batched with, nor on the
-// number of ranks or the chunks that its prompt is read in.
+// TestAloneAsInBatch: the tokens of a sequence do not depend on what it is batched with, nor on the ranks or the
+// chunks, nor on what the state held before; and runs beside that miss their deadlines lose no state.
 func TestAloneAsInBatch(t *testing.T) {
 	c, err := ofSize("60K")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := machine(t)
-	rng := rand.New(rand.NewPCG(1, 2))
-	generate := func(tp, width int, prompts [][]int32) [][]int32 {
+	rng := rand.New(rand.NewPCG(longtest.Seed(t), 2))
+	opened := map[[2]int]*batch{} // by ranks and sequences
+	open := func(tp, size int) *batch {
 		t.Helper()
+		if b := opened[[2]int{tp, size}]; b != nil {
+			return b
+		}
 		l, err := load(m, c, tp, "sequential")
+		if err == nil {
+			err = l.draw(3)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.model.Close()
-		if err := l.draw(3); err != nil {
-			t.Fatal(err)
-		}
-		b, err := l.open(t.Context(), len(prompts), 40)
+		b, err := l.open(t.Context(), size, 40)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := b.generate(t.Context(), prompts, 8, width)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
+		opened[[2]int{tp, size}] = b
+		return b
 	}
-	for range 4 {
+	missed := 0
+	for range longtest.Of(12, 1000) {
 		prompts := make([][]int32, 2+rng.IntN(3))
 		for i := range prompts {
 			for range 1 + rng.IntN(20) {
 				prompts[i] = append(prompts[i], rng.Int32N(int32(c.Vocab)))
 			}
 		}
-		batched := generate(1<<rng.IntN(3), 1+rng.IntN(8), prompts)
+		b, width := open(1<<rng.IntN(3), len(prompts)), 1+rng.IntN(8)
+		late := b.hurry(t, rand.New(rand.NewPCG(rng.Uint64(), 3)))
+		batched, err := b.generate(t.Context(), prompts, 8, width)
+		missed += late()
+		if err != nil {
+			t.Fatal(err)
+		}
 		for i, p := range prompts {
-			if alone := generate(1, 32, [][]int32{p}); !slices.Equal(alone[0], batched[i]) || len(alone[0]) != 8 {
+			alone, err := open(1, 1).generate(t.Context(), [][]int32{p}, 8, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(alone[0], batched[i]) || len(alone[0]) != 8 {
 				t.Errorf("prompt %v: %v alone, %v in a batch of %d", p, alone[0], batched[i], len(prompts))
 			}
 		}
 	}
+	if t.Logf("%d deadlines were missed beside", missed); missed == 0 {
+		t.Error("no deadline was missed")
+	}
+}
+
+// hurry takes steps of no tokens on the batch's state, with deadlines too short for many, until it is
+// told to end: then it returns how many were missed.
+func (b *batch) hurry(t *testing.T, rng *rand.Rand) (end func() int) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int)
+	go func() {
+		missed := 0
+		for ctx.Err() == nil {
+			soon, stop := context.WithTimeout(ctx, time.Duration(rng.IntN(3000))*time.Microsecond)
+			_, _, err := b.step(soon, make([][]int32, b.size), make([]int, b.size), 1)
+			stop()
+			switch {
+			case errors.Is(err, context.DeadlineExceeded):
+				missed++
+			case err != nil && ctx.Err() == nil:
+				t.Error(err)
+				cancel()
+			}
+		}
+		done <- missed
+	}()
+	return func() int { cancel(); return <-done }
 }
 
 // TestCommand: lines in, lines out, the likeliest tokens by the golden logits; and errors for what is none.

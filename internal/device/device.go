@@ -282,7 +282,31 @@ type Kernel struct {
 	// (see Share) are a Fault; then the result is undefined, and nothing else is
 	// written.
 	Member int
+	// User, where set, is the kernel that Op OpLaunch launches, of dense Ins and Outs.
+	User *UserKernel
 }
+
+// UserKernel is a kernel of the user's: CUDA C++ (a file's name ends with .cu), PTX (.ptx) or a cubin.
+type UserKernel struct {
+	File, Entry string
+	Code        []byte
+	Grid, Block [3]int64
+	Shared      int64 // bytes of dynamic shared memory
+	Params      []UserParam
+	// Checked has what the kernel only writes overwritten with poison before it, and what it only reads compared
+	// behind it: undeclared reads show in results, undeclared writes as a Fault.
+	Checked bool
+}
+
+// UserParam is an argument: Ins[In], Outs[Out], one that is both, or a number.
+type UserParam struct {
+	In, Out int      // -1 for none
+	DType   ir.DType // of a number: i32, i64, f32, f64
+	Bits    uint64   // an integer, or the bits of an f64
+}
+
+// Name is what a function that stands in for the kernel is registered under.
+func (u *UserKernel) Name() string { return u.File + ":" + u.Entry }
 
 // Link is one operation of a chain, elementwise or a copy. Its result is rounded
 // to DType, as if it had been stored, so that a chain computes the bits that its

@@ -130,6 +130,51 @@ func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out
 	return out, ins, nil
 }
 
+// ResolveUser is Resolve for a kernel of the user's.
+func ResolveUser[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (outs, ins []R, err error) {
+	u := k.User
+	if k.Op != ir.OpLaunch || u == nil {
+		return nil, nil, fmt.Errorf("a launch of no kernel")
+	}
+	for i, p := range u.Params {
+		if p.In >= len(k.Ins) || p.Out >= len(k.Outs) {
+			return nil, nil, fmt.Errorf("argument %d is operand %d of %d, or result %d of %d", i, p.In, len(k.Ins), p.Out, len(k.Outs))
+		}
+	}
+	if len(k.Outs) == 0 {
+		return nil, nil, fmt.Errorf("it writes nothing")
+	}
+	list := func(what string, views []View) ([]R, error) {
+		out := make([]R, len(views))
+		for i, v := range views {
+			if v = v.own(); !v.dense() {
+				return nil, fmt.Errorf("%s %d has gaps, and kernels get no strides", what, i)
+			}
+			var err error
+			if out[i], err = resolve(v, false); err != nil {
+				return nil, fmt.Errorf("%s %d: %w", what, i, err)
+			}
+		}
+		return out, nil
+	}
+	if outs, err = list("result", k.Outs); err == nil {
+		ins, err = list("operand", k.Ins)
+	}
+	return outs, ins, err
+}
+
+// dense reports whether v's elements lie in row-major order without gaps.
+func (v View) dense() bool {
+	want := int64(1)
+	for i := len(v.Shape) - 1; i >= 0 && i < len(v.Strides); i-- {
+		if v.Shape[i] != 1 && v.Strides[i] != want {
+			return v.Elements() == 0
+		}
+		want *= v.Shape[i]
+	}
+	return true
+}
+
 // own makes v independent of the caller's slices.
 func (v View) own() View {
 	v.Shape, v.Strides = slices.Clone(v.Shape), slices.Clone(v.Strides)

@@ -183,6 +183,8 @@ func (r *rank) stmt(s *ir.Stmt) error {
 		return r.collective(s)
 	case ir.ClassTransfer:
 		return r.transfer(s)
+	case ir.ClassLaunch:
+		return r.launch(s)
 	case ir.ClassOrder:
 		return r.order(s)
 	case ir.ClassMemory:

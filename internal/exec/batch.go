@@ -54,7 +54,8 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 //
 // A failed run makes the program unusable, and device tensors that the batch was to
 // write hold nothing any more. Wrong inputs, a context that has already ended, or ends
-// within Options.Grace of the run's end, and a MismatchError do not.
+// within Options.Grace of the run's end, and a MismatchError do not: of a run that ended
+// well, but late, device tensors hold what it wrote.
 func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,13 +85,13 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string
 		return nil, err
 	}
 	results, err := p.collect(first, len(batch))
+	setContents(batch, err == nil) // whatever ctx did: the runs have ended well
 	if ended != nil && err == nil {
 		return nil, fmt.Errorf("the run ended well, but not before its context: %w", ended)
 	}
 	if err != nil {
 		return nil, err
 	}
-	setContents(batch, true)
 	detours := p.im.World.Detours()
 	for _, r := range results {
 		r.Issue, r.Algorithms, r.Detours = issued, p.im.Algorithms, detours

@@ -8,10 +8,12 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
 )
 
 // attention is softmax(Value · q·kᵀ)·v for each leading index and head:
-// q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
+// q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. A fourth operand, integers […] or […, Tq], says how many
+// keys there are.
 func attention(j *job) ([]launch, error) {
 	f, err := newAttending(j)
 	switch {
@@ -37,13 +39,46 @@ type attending struct {
 	heads   int64 // of keys, of all batches
 	batches int64
 	keys    int64
+	given   bool  // a length says how many of them there are
 	args    words // AttentionArgs
 }
 
+// lengths are where the numbers of keys lie: strides in bytes, of each batch dimension and from query to query.
+type lengths struct {
+	addr    nvlib.Ptr // 0: there are none
+	wide    bool
+	batches []int64
+	queries int64
+}
+
+// lengthsOf checks lengths, of which there is at most one operand, for queries of a shape.
+func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
+	b := len(queries) - 1
+	l := lengths{batches: make([]int64, b)}
+	if len(ins) == 0 {
+		return l, nil
+	}
+	o := ins[0]
+	if !o.DType.IsInt() || !slices.Equal(o.Shape, queries) && !slices.Equal(o.Shape, queries[:b]) {
+		return l, fmt.Errorf("lengths %s%v of queries %v", o.DType, o.Shape, queries)
+	}
+	l.addr, l.wide = o.Addr, o.DType == ir.I64
+	for d := range l.batches {
+		l.batches[d] = o.Strides[d] * o.DType.Size()
+	}
+	// Of one query it is the batch's.
+	if len(o.Shape) > b && queries[b] > 1 {
+		l.queries = o.Strides[b] * o.DType.Size()
+	}
+	return l, nil
+}
+
 func newAttending(j *job) (*attending, error) {
-	if err := j.count(3, 3); err != nil {
+	if err := j.count(3, 4); err != nil {
 		return nil, err
 	}
+	lengths := j.Ins[3:]
+	j.Ins = j.Ins[:3]
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
@@ -56,14 +91,18 @@ func newAttending(j *job) (*attending, error) {
 		!slices.Equal(q.Shape[:b], k.Shape[:b]) || q.Shape[b+2] != k.Shape[b+2] || k.Shape[b+1] == 0 || q.Shape[b+1]%k.Shape[b+1] != 0 {
 		return nil, fmt.Errorf("q%v, k%v and v%v into %v", q.Shape, k.Shape, v.Shape, out.Shape)
 	}
-	if j.Causal && q.Shape[b] > k.Shape[b] {
+	if j.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
 	}
 	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
 	if dh > 4*threads {
 		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, dh, 4*threads)
 	}
-	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b]), 4)
+	l, err := lengthsOf(lengths, q.Shape[:b+1])
+	if err != nil {
+		return nil, err
+	}
+	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches), 5)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +117,12 @@ func newAttending(j *job) (*attending, error) {
 	for o := range 4 {
 		args.ints(column(lead, o)...)
 	}
+	args.addr(l.addr, j.Fault)
+	args.bits(j.Tag)
+	args.ints(truth(l.wide), l.queries)
+	args.ints(column(lead, 4)...)
 	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
-		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], args: args}
+		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -101,13 +144,15 @@ const (
 	// follows from how large the GPU is, since bits do.
 	fewBlocks   = 64
 	splitBlocks = 128 // that splits are to make
+	splitMost   = 32  // splits of keys with lengths
 )
 
 func (f *attending) blocks(rows int64) int64 { return (f.rows + rows - 1) / rows * f.heads }
 
-// few reports whether there are so few queries that the keys are better split.
+// few reports whether there are so few queries that the keys are better split. With lengths that does not
+// depend on the batch, so that no sequence's bits do.
 func (f *attending) few() bool {
-	return (f.dh == 64 || f.dh == 128) && (f.rows <= 2*splitRows || f.blocks(flashRows) < fewBlocks)
+	return (f.dh == 64 || f.dh == 128) && (f.rows <= 2*splitRows || !f.given && f.blocks(flashRows) < fewBlocks)
 }
 
 // whole is a launch in which each block goes through all keys.
@@ -131,7 +176,7 @@ func (f *attending) plain() ([]launch, error) {
 	}
 	grid, err := exactGrid(f.result / f.dh)
 	return []launch{{blocks: grid, args: f.args, code: code{
-		files:  []string{"map", "rows", "attention"},
+		files:  []string{"sync", "map", "rows", "attention"},
 		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%d", f.lead, per)),
 		args:   fmt.Sprintf("AttentionArgs<%d>", f.lead),
 		body:   fmt.Sprintf("attention<%s, %d, %d>", f.dt, f.lead, per),
@@ -143,7 +188,11 @@ func (f *attending) split(j *job) ([]launch, error) {
 	warps := f.splitWarps()
 	rows := splitRows * warps
 	units := f.blocks(rows)
-	splits := max(1, min(splitBlocks/units, f.keys/splitLeast))
+	most := splitBlocks / units
+	if f.given {
+		most = splitMost
+	}
+	splits := max(1, min(most, f.keys/splitLeast))
 	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
 	splits = (f.keys + length - 1) / length
 	var parts [2]nvlib.Ptr
@@ -196,7 +245,7 @@ func (f *attending) splitShared(times int64) int64 { return times * threads / 32
 
 func (f *attending) code(body, args string, files ...string) code {
 	return code{
-		files:  append([]string{"map", "rows", "attention", "warp"}, files...),
+		files:  append([]string{"sync", "map", "rows", "attention", "warp"}, files...),
 		symbol: symbol(body, f.dt, fmt.Sprintf("b%dd%d", f.lead, f.dh)),
 		args:   fmt.Sprintf("%s<%d>", args, f.lead),
 		body:   fmt.Sprintf("%s<%s, %d, %d>", body, f.dt, f.lead, f.dh),

@@ -28,15 +28,19 @@ type code struct {
 	block, residents int
 	// settles: the body waits by itself for the kernel before it, before it touches what that may write.
 	settles bool
+	raw     string // the whole text, where it is not made of files
 }
 
 // id tells instances apart: what text depends on, but for the files' contents.
 func (c code) id() string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles)
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
 }
 
 // text is the complete source.
 func (c code) text() string {
+	if c.raw != "" {
+		return c.raw
+	}
 	var b strings.Builder
 	for _, f := range append([]string{"prelude"}, c.files...) {
 		b.WriteString(file(f))

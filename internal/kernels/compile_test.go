@@ -66,6 +66,10 @@ func everyCode(t *testing.T, arch string) []code {
 			}
 			add(Problem{Op: ir.OpReduceSlots, Axes: []int{0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
 			add(Problem{Op: ir.OpLinear, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
+			add(Problem{Op: ir.OpIndexCopy, Axes: []int{1}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
+			for _, n := range []int64{8, 1 << 17} {
+				add(Problem{Op: ir.OpArgmax, Axes: []int{1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
+			}
 			add(Problem{Op: ir.OpEmbedding, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}, Rows: 6})
 		}
 		many := x(dt, layouts[0], 1<<36)
@@ -88,6 +92,10 @@ func everyCode(t *testing.T, arch string) []code {
 				add(Problem{Op: ir.OpRMSNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})
 				add(Problem{Op: ir.OpLayerNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
 			}
+		}
+		for _, dh := range []int64{8, 128} {
+			q := x(dt, layouts[0], 4, 2, dh)
+			add(Problem{Op: ir.OpRope, Rope: ir.Rope{Theta: 1e4}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
 		}
 		for _, dh := range []int64{8, 900} {
 			q := x(dt, layouts[1], 4, 2, dh)
@@ -114,7 +122,7 @@ func everyCode(t *testing.T, arch string) []code {
 			add(Problem{Op: ir.OpAttention, Out: k, Ins: []Operand{k, k, k}})
 		}
 	}
-	all = append(all, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
+	all = append(all, unchanged(nil, 1).code, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
 	all = append(all, everyReduction()...)
 	all = append(all, everyMultimem()...)
 	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })

@@ -52,15 +52,17 @@ type Problem struct {
 	Skinny *Skinny
 	// First, Rows: embedding's table holds the rows from First on of Rows.
 	First, Rows int64
+	Rope        ir.Rope
 	// Member, of an uneven collective, is whose result this is.
 	Member int
 	// Blocks, where not 0, is how many a copy between operands without gaps takes, at
 	// most; either may be a peer's.
 	Blocks int
 	// Fault, where not 0, is the address of five words of 8 bytes, at first 0,
-	// where an embedding reports an id outside the table, and an uneven
-	// collective counts that do not fit (see ReadFault); Tag is the caller's and
-	// comes with the report.
+	// where an embedding reports an id outside the table, an index_copy positions and an
+	// attention lengths that are none, and an uneven collective counts that do not fit (see
+	// ReadFault); Tag is the caller's and comes with the report. While something stands there
+	// no index_copy writes.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -182,6 +184,7 @@ var planners = map[ir.Op]func(*job) ([]launch, error){
 	ir.OpSum: axesOf, ir.OpMax: axesOf, ir.OpMin: axesOf, ir.OpMean: axesOf, ir.OpReduceSlots: slots,
 	ir.OpLinear: linear, ir.OpMatmul: matmul,
 	ir.OpSoftmax: softmax, ir.OpRMSNorm: norm, ir.OpLayerNorm: norm, ir.OpAttention: attention, ir.OpEmbedding: embedding,
+	ir.OpIndexCopy: indexCopy, ir.OpRope: rope, ir.OpArgmax: argmax,
 	ir.OpAllGatherV: uneven, ir.OpReduceScatterV: uneven, ir.OpAllToAllV: uneven,
 }
 

@@ -101,8 +101,10 @@ func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, 
 	want := r.o.result(k, out, shape, ins...)
 	var ops []Operand
 	size := 0.0
-	for _, in := range ins {
-		ops = append(ops, r.put(in.dt, l, in.vals, in.shape...))
+	for i, in := range ins {
+		if ops = append(ops, r.put(in.dt, l, in.vals, in.shape...)); i > 0 && in.dt.IsInt() {
+			continue // positions, lengths
+		}
 		for _, v := range in.vals {
 			if !math.IsInf(v, 0) && v == v {
 				size = max(size, math.Abs(v))
@@ -110,7 +112,7 @@ func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, 
 		}
 	}
 	p := Problem{Op: k.Op, Red: k.Red, Ins: ops, Out: r.room(out, l, shape...), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
-		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Member: k.Member}
+		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Rope: k.Rope, Member: k.Member}
 	what := fmt.Sprintf("%s of %s%v, %s, to %s%v", name(p), kinds(ins), shapes(ins), l.name, out, shape)
 	r.add(what, p, func() { same(r.t, what, r.vals(p.Out), want, slack*unit(out)*max(1, size)) })
 }

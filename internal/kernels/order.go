@@ -97,6 +97,13 @@ const (
 	FaultAborted FaultKind = 4
 	FaultRange   FaultKind = 6
 	FaultCounts  FaultKind = 8
+	// FaultPosition, FaultTwice, FaultLength: the number, what it must be below, or at most, and which
+	// element of its operand it is.
+	FaultPosition FaultKind = 10
+	FaultTwice    FaultKind = 12
+	FaultLength   FaultKind = 14
+	// FaultWritten: the argument, and the element of it that a kernel has changed.
+	FaultWritten FaultKind = 16
 )
 
 // FaultBytes is the size of a fault's five words.
@@ -130,9 +137,16 @@ func (f Fault) String() string {
 		return fmt.Sprintf("%s for a flag of %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]), f.Words[1])
 	case FaultRange:
 		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the table", f.Words[0], f.Words[2], f.Words[1])
-	}
-	if f.Kind == FaultCounts {
+	case FaultCounts:
 		return f.counts()
+	case FaultPosition:
+		return fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
+	case FaultTwice:
+		return fmt.Sprintf("position %d (element %d of the positions) is given twice", f.Words[0], f.Words[2])
+	case FaultWritten:
+		return fmt.Sprintf("it writes argument %d (element %d of it), which the launch says it reads: write into or inout in front of it", f.Words[0], f.Words[1])
+	case FaultLength:
+		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0], f.Words[2], f.Words[1])
 	}
 	return fmt.Sprintf("fault %d", f.Kind)
 }

@@ -28,6 +28,7 @@ const (
 
 	CUDAOutOfMemory  = 2
 	CUDANoDevice     = 100
+	CUDAInvalidValue = 1
 	CUDAInvalidImage = 200
 	CUDANotReady     = 600
 )

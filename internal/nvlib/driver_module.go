@@ -6,7 +6,10 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-const funcMaxDynamicShared = 8
+const (
+	funcMaxThreads       = 0
+	funcMaxDynamicShared = 8
+)
 
 // LoadModule loads a cubin or PTX (with a byte 0 at its end) into the current
 // context.
@@ -49,6 +52,31 @@ func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
 	var state int32
 	err = d.check(d.f.funcIsLoaded, "cuFuncIsLoaded", uintptr(unsafe.Pointer(&state)), uintptr(f))
 	return state == 1, true, err
+}
+
+// ParamSizes are the sizes in bytes of f's parameters; ok is false where the driver does not tell, as before
+// CUDA 12.4.
+func (d *Driver) ParamSizes(f Function) (sizes []int, ok bool) {
+	if !d.f.funcGetParamInfo.Present() {
+		return nil, false
+	}
+	for i := 0; ; i++ {
+		var at, size uint64
+		err := d.check(d.f.funcGetParamInfo, "cuFuncGetParamInfo", uintptr(f), uintptr(i), uintptr(unsafe.Pointer(&at)), uintptr(unsafe.Pointer(&size)))
+		if err != nil {
+			return sizes, CUDACode(err) == CUDAInvalidValue // there are no more
+		}
+		sizes = append(sizes, int(size))
+	}
+}
+
+// MostThreads is how many threads a block of f may have; 0 where the driver does not tell.
+func (d *Driver) MostThreads(f Function) int {
+	var n int32
+	if !d.f.funcGetAttribute.Present() || d.check(d.f.funcGetAttribute, "cuFuncGetAttribute", uintptr(unsafe.Pointer(&n)), funcMaxThreads, uintptr(f)) != nil {
+		return 0
+	}
+	return int(n)
 }
 
 // AllowShared lets launches of f use that many bytes of dynamic shared memory.

@@ -67,6 +67,8 @@ type driverFuncs struct {
 	getErrorString              cabi.Func
 	funcIsLoaded                cabi.Func
 	funcLoad                    cabi.Func
+	funcGetParamInfo            cabi.Func
+	funcGetAttribute            cabi.Func
 	multicastCreate             cabi.Func
 	multicastAddDevice          cabi.Func
 	multicastBindMem            cabi.Func
@@ -144,6 +146,8 @@ func (f *driverFuncs) optional() map[string]*cabi.Func {
 		"cuCtxSynchronize":          &f.ctxSynchronize,
 		"cuFuncIsLoaded":            &f.funcIsLoaded,
 		"cuFuncLoad":                &f.funcLoad,
+		"cuFuncGetParamInfo":        &f.funcGetParamInfo,
+		"cuFuncGetAttribute":        &f.funcGetAttribute,
 		"cuMulticastCreate":         &f.multicastCreate,
 		"cuMulticastAddDevice":      &f.multicastAddDevice,
 		"cuMulticastBindMem":        &f.multicastBindMem,

@@ -16,7 +16,7 @@ import (
 func (p *Plan) Hash() [32]byte {
 	sum := sha256.New()
 	e := &encoder{w: bufio.NewWriterSize(sum, 1<<16)}
-	e.text("hocket plan 2")
+	e.text("hocket plan 3")
 	e.plan(p)
 	e.w.Flush() // a hash never fails to write
 	return [32]byte(sum.Sum(nil))
@@ -87,6 +87,8 @@ func (e *encoder) plan(p *Plan) {
 	each(e, p.Buffers, e.buffer)
 	e.int(p.ArenaBytes)
 	e.int(p.HostBytes)
+	each(e, p.Kernels, func(k *Kernel) { e.text(k.File); e.text(k.Name); e.text(string(k.Code)) })
+	each(e, p.Launches, e.launch)
 	each(e, p.Inputs, e.io)
 	each(e, p.Outputs, e.io)
 	each(e, p.Cmds, e.cmd)
@@ -150,6 +152,16 @@ func (e *encoder) cmd(c *Cmd) {
 	each(e, c.Group, func(x *P2P) { e.int(int64(x.Pair)); e.bools(x.Send) })
 }
 
+func (e *encoder) launch(l *Launch) {
+	e.int(int64(l.Kernel))
+	e.ints(l.Grid[:])
+	e.ints(l.Block[:])
+	e.int(l.Shared)
+	each(e, l.Params, func(p *LaunchParam) {
+		e.ints([]int64{int64(p.In), int64(p.Out), int64(p.DType), int64(p.Bits)})
+	})
+}
+
 func (e *encoder) attr(a *Attr) {
 	e.int(int64(len(a.Axes)))
 	for _, x := range a.Axes {
@@ -157,7 +169,7 @@ func (e *encoder) attr(a *Attr) {
 	}
 	e.int(int64(math.Float64bits(a.Value)))
 	e.bools(a.TA, a.TB, a.HasInt, a.Causal)
-	e.ints([]int64{a.Int, a.First, a.Rows, int64(a.SMs)})
+	e.ints([]int64{a.Int, a.First, a.Rows, int64(a.SMs), int64(a.Launch)})
 	for _, v := range []float64{a.Rope.Theta, a.Rope.Factor, a.Rope.Low, a.Rope.High, a.Rope.Original} {
 		e.int(int64(math.Float64bits(v)))
 	}

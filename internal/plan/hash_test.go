@@ -24,6 +24,10 @@ func full(v reflect.Value) {
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		full(v.Index(0))
+	case reflect.Array:
+		for i := range v.Len() {
+			full(v.Index(i))
+		}
 	}
 }
 
@@ -36,6 +40,10 @@ func leaves(v reflect.Value, path string, f func(path string, leaf reflect.Value
 		}
 	case reflect.Slice:
 		f(path+" []", v)
+		for i := range v.Len() {
+			leaves(v.Index(i), path, f)
+		}
+	case reflect.Array:
 		for i := range v.Len() {
 			leaves(v.Index(i), path, f)
 		}
@@ -66,7 +74,7 @@ func TestHashDependsOnEveryFieldThatExecutionReads(t *testing.T) {
 			leaf.SetFloat(leaf.Float() + 0.5)
 		case reflect.Int, reflect.Int32, reflect.Int64:
 			leaf.SetInt(leaf.Int() + 1)
-		case reflect.Uint8:
+		case reflect.Uint8, reflect.Uint64:
 			leaf.SetUint(leaf.Uint() + 1)
 		case reflect.Slice:
 			leaf.Set(leaf.Slice(0, 0))

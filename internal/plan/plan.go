@@ -6,7 +6,11 @@
 // stands in it, and Hash says in one number whether they do.
 package plan
 
-import "hocket.example/hocket/ir"
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
 
 // Plan is one program made concrete for all ranks of a world.
 type Plan struct {
@@ -39,6 +43,10 @@ type Plan struct {
 	// HostBytes is the size of each rank's stretch of pinned host memory, in
 	// which the buffers of Space Host have their offsets.
 	HostBytes int64
+
+	// Launches are what commands of OpLaunch launch, of Kernels.
+	Launches []Launch
+	Kernels  []Kernel
 
 	// Inputs and Outputs in the order of the signature; an inout parameter is
 	// both, and its Output comes after the results.
@@ -319,6 +327,34 @@ type Attr struct {
 	// other ranks' rows give zeros.
 	First, Rows int64
 	Rope        ir.Rope
+	Launch      int32 // launch: one more than an index in Plan.Launches
+}
+
+// Kernel is a kernel of a file: CUDA C++, PTX or a cubin, by the file's name.
+type Kernel struct {
+	File, Name string
+	Code       []byte
+}
+
+// Launch is a kernel with a grid and arguments.
+type Launch struct {
+	Kernel      int32 // index in Plan.Kernels
+	Grid, Block [3]int64
+	Shared      int64 // bytes of dynamic shared memory
+	Params      []LaunchParam
+}
+
+// LaunchParam is an argument: a tensor, which is In of what the command reads or Out of what it writes, or
+// the same of both; or neither, a number.
+type LaunchParam struct {
+	In, Out int32    // -1 for none
+	DType   ir.DType // of a number
+	Bits    uint64   // the number: an integer, or the bits of an f64
+}
+
+// Updates reports whether a command's j-th operand is read and written by a kernel as one argument.
+func (l *Launch) Updates(j int) bool {
+	return slices.ContainsFunc(l.Params, func(p LaunchParam) bool { return int(p.In) == j && p.Out >= 0 })
 }
 
 // Memory is what the planner reports of each rank's arena.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -127,7 +128,7 @@ func (pr *printer) commands() {
 func (pr *printer) command(c *Cmd) string {
 	switch c.Kind {
 	case Compute:
-		return c.Op.String() + attrText(c.Attr) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
+		return c.Op.String() + pr.launch(c) + attrText(c.Attr) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
 	case Copy:
 		return "copy" + engine(c) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
 	case Collective:
@@ -150,6 +151,31 @@ func (pr *printer) command(c *Cmd) string {
 		return "input" + pr.ref(c.Rank, pr.p.Inputs[c.IO].Parts[c.Rank].Ref)
 	}
 	return "output " + pr.p.Outputs[c.IO].Name + pr.ref(c.Rank, pr.p.Outputs[c.IO].Parts[c.Rank].Ref)
+}
+
+// launch prints what kernel a command launches and with which numbers.
+func (pr *printer) launch(c *Cmd) string {
+	if c.Op != ir.OpLaunch {
+		return ""
+	}
+	l := &pr.p.Launches[c.Attr.Launch-1]
+	k := &pr.p.Kernels[l.Kernel]
+	var words []string
+	for _, p := range l.Params {
+		switch {
+		case p.Out >= 0 && p.In >= 0:
+			words = append(words, "inout")
+		case p.Out >= 0:
+			words = append(words, "into")
+		case p.In >= 0:
+			words = append(words, "_")
+		case p.DType.IsInt():
+			words = append(words, fmt.Sprint(p.DType, " ", int64(p.Bits)))
+		default:
+			words = append(words, fmt.Sprint(p.DType, " ", math.Float64frombits(p.Bits)))
+		}
+	}
+	return fmt.Sprintf(" %s:%s(%s) grid=%v block=%v shared=%d", k.File, k.Name, strings.Join(words, ", "), l.Grid, l.Block, l.Shared)
 }
 
 // engine says who copies, where that was asked for.

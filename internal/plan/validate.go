@@ -288,12 +288,41 @@ func (c *validator) compute(m *Cmd) error {
 	if err := c.refs(m.Ins, m.Outs); err != nil {
 		return err
 	}
+	if err := c.launch(m); err != nil {
+		return err
+	}
 	for _, refs := range [][]Ref{m.Ins, m.Outs} {
 		for _, r := range refs {
 			if r.Rank != m.Rank {
 				return fmt.Errorf("it names memory of rank %d", r.Rank)
 			}
 		}
+	}
+	return nil
+}
+
+// launch checks that arguments name operands, and each operand is one.
+func (c *validator) launch(m *Cmd) error {
+	if m.Op != ir.OpLaunch {
+		return nil
+	}
+	if !within(m.Attr.Launch-1, len(c.p.Launches)) || !within(c.p.Launches[m.Attr.Launch-1].Kernel, len(c.p.Kernels)) {
+		return fmt.Errorf("there is no launch %d", m.Attr.Launch-1)
+	}
+	ins, outs := 0, 0
+	for _, p := range c.p.Launches[m.Attr.Launch-1].Params {
+		if p.In >= 0 && int(p.In) != ins || p.Out >= 0 && int(p.Out) != outs {
+			return fmt.Errorf("an argument is operand %d and result %d, out of turn", p.In, p.Out)
+		}
+		if p.In >= 0 {
+			ins++
+		}
+		if p.Out >= 0 {
+			outs++
+		}
+	}
+	if ins != len(m.Ins) || outs != len(m.Outs) {
+		return fmt.Errorf("%d of %d operands and %d of %d results are arguments", ins, len(m.Ins), outs, len(m.Outs))
 	}
 	return nil
 }

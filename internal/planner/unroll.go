@@ -110,6 +110,8 @@ func (u *unroller) stmt(s *ir.Stmt) error {
 		return u.tensorStmt(s)
 	case ir.ClassTransfer:
 		return u.transfer(s)
+	case ir.ClassLaunch:
+		return u.launch(s)
 	case ir.ClassOrder:
 		return u.order(s)
 	case ir.ClassMemory:

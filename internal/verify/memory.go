@@ -284,7 +284,7 @@ func (m *memory) atOnce(cmd int32) bool {
 	}
 	for i := range c.Outs {
 		for j := range c.Ins {
-			if overlaps(m.ix.p, &c.Outs[i], &c.Ins[j]) && !(inPlace(c, j) && samePlace(&c.Outs[i], &c.Ins[j])) {
+			if overlaps(m.ix.p, &c.Outs[i], &c.Ins[j]) && !(inPlace(m.ix.p, c, j) && samePlace(&c.Outs[i], &c.Ins[j])) {
 				return false
 			}
 		}
@@ -298,8 +298,12 @@ func (m *memory) atOnce(cmd int32) bool {
 }
 
 // inPlace reports whether each element of a command's result needs no other
-// element of its j-th operand: then it may be written over that.
-func inPlace(c *plan.Cmd, j int) bool {
+// element of its j-th operand: then it may be written over that. What a launched kernel
+// updates is its own business.
+func inPlace(p *plan.Plan, c *plan.Cmd, j int) bool {
+	if c.Op == ir.OpLaunch {
+		return p.Launches[c.Attr.Launch-1].Updates(j)
+	}
 	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 || c.Op == ir.OpIndexCopy && j == 2
 }
 

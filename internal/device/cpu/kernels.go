@@ -83,6 +83,9 @@ func kernelName(k device.Kernel) string {
 
 // prepare checks k and returns what runs it.
 func (d *dev) prepare(dk device.Kernel) (func() error, error) {
+	if dk.User != nil {
+		return d.prepareUser(dk)
+	}
 	k := &kernel{Kernel: dk, w: d.w}
 	maker := makers[dk.Op]
 	if dk.Joins() {

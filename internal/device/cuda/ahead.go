@@ -36,8 +36,7 @@ func (d *dev) PrepareAhead(dk device.Kernel) {
 		return
 	}
 	k := &kernel{Kernel: dk}
-	var err error
-	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil {
+	if k.resolve(d) != nil {
 		return
 	}
 	switch {

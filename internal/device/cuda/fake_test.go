@@ -30,14 +30,15 @@ type fakeGPU struct {
 	events    map[uintptr]int         // in which capture recorded; 1 for none, 0 for never
 	kernels   map[uintptr]func(params uintptr)
 	named     map[string]func(params uintptr)
-	fail      map[string]uintptr     // status of a call, by name
-	fatal     map[string]uintptr     // the same; from then on, of every call
-	dead      uintptr                // what every call returns; 0 for none
-	vain      []string               // the calls that got it
-	called    map[string]int         // how often, by name
-	nth       func(name string) bool // whether a call of any library is to fail; nil for none
-	failure   uintptr                // the driver's status of one that does
-	late      map[string]int         // so many calls more fail with not ready, by name
+	users     map[string]func(params [][]byte) // kernels of the user's, by file and name
+	fail      map[string]uintptr               // status of a call, by name
+	fatal     map[string]uintptr               // the same; from then on, of every call
+	dead      uintptr                          // what every call returns; 0 for none
+	vain      []string                         // the calls that got it
+	called    map[string]int                   // how often, by name
+	nth       func(name string) bool           // whether a call of any library is to fail; nil for none
+	failure   uintptr                          // the driver's status of one that does
+	late      map[string]int                   // so many calls more fail with not ready, by name
 	devices   int
 	limit     int64                    // memory of a device; 0 for plenty
 	hostLimit int64                    // memory that can be pinned; 0 for plenty

@@ -34,6 +34,12 @@ func goKernel(p kernels.Problem) (func(), error) {
 		return goAttention(p), nil
 	case p.Op == ir.OpEmbedding:
 		return goEmbedding(p), nil
+	case p.Op == ir.OpIndexCopy:
+		return goIndexCopy(p), nil
+	case p.Op == ir.OpRope:
+		return goRope(p), nil
+	case p.Op == ir.OpArgmax:
+		return goArgmax(p), nil
 	}
 	f := pointwise(p)
 	if f == nil {

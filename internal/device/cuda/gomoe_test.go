@@ -25,7 +25,7 @@ func goUneven(p kernels.Problem) func() {
 		}
 		shares, err := device.Share(p.Op, counts, p.Member, p.Ins[0].Shape[axis], p.Out.Shape[axis])
 		if err != nil {
-			report(p, 8, uint64(p.Member)<<32)
+			report(p, kernels.FaultCounts, int64(p.Member)<<32, 0, 0)
 			return
 		}
 		eachIndex(p.Out.Shape, func(i []int64) {
@@ -66,7 +66,7 @@ func goEmbedding(p kernels.Problem) func() {
 			id, v := int64(*ids.at(i[:last]...)), 0.0
 			switch row := id - p.First; {
 			case id < 0 || id >= p.Rows:
-				report(p, 6, uint64(id))
+				report(p, kernels.FaultRange, id, p.Rows, 0)
 			case row >= 0 && row < table.shape[0]:
 				v = *table.at(row, i[last])
 			}
@@ -93,12 +93,12 @@ func goConcat(p kernels.Problem) func() {
 }
 
 // report writes the fault of a problem, unless there is one.
-func report(p kernels.Problem, kind, word uint64) {
+func report(p kernels.Problem, kind kernels.FaultKind, x, y, z int64) {
 	b := cabi.Bytes(uintptr(p.Fault), kernels.FaultBytes)
 	if binary.LittleEndian.Uint64(b) != 0 {
 		return
 	}
-	for i, v := range []uint64{kind | 1, p.Tag, word, 0, 0} {
+	for i, v := range []uint64{uint64(kind) | 1, p.Tag, uint64(x), uint64(y), uint64(z)} {
 		binary.LittleEndian.PutUint64(b[8*i:], v)
 	}
 }

@@ -31,12 +31,13 @@ func goAttention(p kernels.Problem) func() {
 	n := len(p.Out.Shape)
 	return func() {
 		q, k, v, out := read(p.Ins[0]), read(p.Ins[1]), read(p.Ins[2]), newArray(p.Out.Shape)
+		lengths := goLengths(p, q.shape[:n-2], k.shape[n-3])
 		shared := q.shape[n-2] / k.shape[n-2]
 		eachIndex(p.Out.Shape[:n-1], func(i []int64) {
 			lead, query, head := i[:n-3:n-3], i[n-3], i[n-2]
-			sees := k.shape[n-3]
+			sees := int64(*lengths.at(i[:n-2]...))
 			if p.Causal {
-				sees = query + 1 + k.shape[n-3] - q.shape[n-3]
+				sees = max(0, query+1+sees-q.shape[n-3])
 			}
 			weights, total := make([]float64, sees), 0.0
 			for key := range sees {

@@ -15,6 +15,19 @@ type kernel struct {
 	out strided.View
 }
 
+// resolve finds the operands. The last of an index_copy is the result, and none of them then.
+func (k *kernel) resolve(d *dev) (err error) {
+	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil || k.Op != ir.OpIndexCopy {
+		return err
+	}
+	last := len(k.ins) - 1
+	if last != 2 || !k.ins[last].Same(&k.out) {
+		return fmt.Errorf("rows go into %s%v, which is to be updated in place", k.out.DType, k.out.Shape)
+	}
+	k.ins = k.ins[:last]
+	return nil
+}
+
 // alike checks that all operands have the result's element type.
 func (k *kernel) alike() error {
 	for i := range k.ins {

@@ -78,6 +78,8 @@ func (l *launch) drop() {
 
 func kernelName(k *device.Kernel) string {
 	switch {
+	case k.User != nil:
+		return k.User.Name()
 	case k.Red > ir.Avg:
 		return "unknown reduction"
 	case k.Joins():
@@ -99,7 +101,12 @@ func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 		return d.foreignLaunch(kernelName(&dk)), nil
 	}
 	l := &launch{dev: d, name: kernelName(&dk)}
-	err := d.bound(func() error { return l.build(&kernel{Kernel: dk}) })
+	err := d.bound(func() error {
+		if dk.User != nil {
+			return l.addUser(&dk)
+		}
+		return l.build(&kernel{Kernel: dk})
+	})
 	if err != nil {
 		l.drop()
 		return nil, d.errorf("%s: %w", l.name, err)
@@ -109,8 +116,7 @@ func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 
 // build checks k and makes the steps. The context is current.
 func (l *launch) build(k *kernel) error {
-	var err error
-	if k.out, k.ins, err = device.Resolve(&k.Kernel, l.dev.resolve); err != nil {
+	if err := k.resolve(l.dev); err != nil {
 		return err
 	}
 	switch {
@@ -238,7 +244,7 @@ func (l *launch) addLibrary(k *kernel) error {
 		return err
 	}
 	p := k.problem()
-	if k.Op == ir.OpEmbedding && k.Red == ir.NoRed || k.Op.Uneven() {
+	if k.reports() {
 		var err error
 		if p.Fault, p.Tag, err = l.dev.site.faults.reserve(l); err != nil {
 			return err
@@ -252,6 +258,19 @@ func (l *launch) addLibrary(k *kernel) error {
 		l.steps = append(l.steps, &kernelStep{l: n, f: closely})
 	}
 	return nil
+}
+
+// reports reports whether a kernel of k looks at its data and may find that wrong.
+func (k *kernel) reports() bool {
+	switch k.Op {
+	case ir.OpEmbedding:
+		return k.Red == ir.NoRed
+	case ir.OpIndexCopy:
+		return true
+	case ir.OpAttention:
+		return len(k.ins) == 4 // with lengths
+	}
+	return k.Op.Uneven()
 }
 
 // reserve is kernels.Target.Scratch.

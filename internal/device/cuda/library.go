@@ -13,12 +13,14 @@ type Library interface {
 	Join(t kernels.Target, j kernels.Join) (kernels.Step, error)
 	Raise(t kernels.Target) (kernels.Step, error)
 	Await(t kernels.Target) (kernels.Step, error)
+	User(t kernels.Target, u kernels.User) (kernels.Step, error)
+	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
 }
 
 // problem is k as kernels take it.
 func (k *kernel) problem() kernels.Problem {
 	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
-		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Member: k.Member}
+		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Rope: k.Rope, Member: k.Member}
 	for i := range k.ins {
 		p.Ins = append(p.Ins, k.ins[i].Operand())
 	}

@@ -70,6 +70,7 @@ var contents = []test{
 	{"Attention", testAttention},
 	{"Lengths", testLengths},
 	{"IndexCopy", testIndexCopy},
+	{"KeptInGraph", testKeptInGraph},
 	{"Rope", testRope},
 	{"Argmax", testArgmax},
 	{"Embedding", testEmbedding},

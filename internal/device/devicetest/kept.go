@@ -10,28 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// keepsNothing reports whether the machine has no kernels for ops on what is kept between runs,
-// and says so.
-func (r *rig) keepsNothing() bool {
-	r.open(1)
-	ins := []device.View{r.empty(0, ir.F32, 1, 1, 2), r.empty(0, ir.I32, 1)}
-	l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRope, Rope: ir.Rope{Theta: 100}, Ins: ins,
-		Outs: []device.View{r.empty(0, ir.F32, 1, 1, 2)}})
-	if errors.Is(err, device.ErrUnsupported) {
-		r.Log(err)
-		return true
-	}
-	r.must(err)
-	l.Release()
-	r.must(r.w.Close())
-	return false
-}
-
 // testLengths attends to the first keys only, as many for each sequence or query. Others are no numbers.
 func testLengths(r *rig) {
-	if r.keepsNothing() {
-		return
-	}
 	r.types(1, func(r *rig, dt ir.DType) {
 		if dt.IsInt() {
 			return
@@ -106,9 +86,6 @@ func (r *rig) faults(what, says string) {
 
 // testIndexCopy writes rows to positions of a tensor in place; a wrong position is a fault.
 func testIndexCopy(r *rig) {
-	if r.keepsNothing() {
-		return
-	}
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range []struct {
 			rows, cache []int64
@@ -152,9 +129,6 @@ func testIndexCopy(r *rig) {
 
 // testRope turns pairs by angles that the test finds itself.
 func testRope(r *rig) {
-	if r.keepsNothing() {
-		return
-	}
 	r.floating(func(r *rig, dt ir.DType, l layout) {
 		const batches, steps, heads, dh = 2, 3, 2, 8
 		x := random(seeded(dt, "rope"), dt, batches, steps, heads, dh)
@@ -189,9 +163,6 @@ func testRope(r *rig) {
 
 // testArgmax finds the first of the largest elements.
 func testArgmax(r *rig) {
-	if r.keepsNothing() {
-		return
-	}
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		x := given(dt, []int64{2, 3, 2}, 1, 5, 3, 5, 3, -1, -4, -3, -2, -6, -9, -3)
 		for axis, want := range [][]float64{{0, 0, 0, 0, 0, 0}, {1, 0, 1, 0}, {1, 1, 0, 1, 0, 1}} {
@@ -200,4 +171,40 @@ func testArgmax(r *rig) {
 			r.exactly(fmt.Sprintf("argmax of %s along %d", dt, axis), k, l, ir.I32, shape, want, x)
 		}
 	})
+}
+
+// testKeptInGraph records a step that keeps a row and attends to all that are kept, and replays it with other
+// positions and lengths. A query of zeros gives the mean of the rows.
+func testKeptInGraph(r *rig) {
+	r.open(1)
+	g := r.capturer()
+	row, cache := r.empty(0, ir.F32, 1, 1, 2), r.put(0, given(ir.F32, []int64{4, 1, 2}, 9, 9, 9, 9, 9, 9, 9, 9))
+	query, out := r.put(0, given(ir.F32, []int64{1, 1, 2}, 0, 0)), r.empty(0, ir.F32, 1, 1, 2)
+	at, length := r.empty(0, ir.I32, 1), r.empty(0, ir.I32)
+	s := r.mainOf(0)
+	step := func(position float64) {
+		r.must(s.Upload(row, given(ir.F32, nil, position, 2*position).bytes()))
+		r.must(s.Upload(at, given(ir.I32, nil, position).bytes()))
+		r.must(s.Upload(length, given(ir.I32, nil, min(position, 3)+1).bytes()))
+		r.sync()
+	}
+	keep, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []device.View{row, at, cache}, Outs: []device.View{cache}})
+	r.must(err)
+	attend, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpAttention, Value: 1, Ins: []device.View{query, cache, cache, length}, Outs: []device.View{out}})
+	r.must(err)
+	issue := func() error { return errors.Join(s.Begin(7), s.Launch(keep), s.End(7), s.Launch(attend)) }
+	step(0)
+	r.must(issue())
+	r.sync()
+	graph, err := g.Capture(issue)
+	r.must(err)
+	for position := range 4 {
+		step(float64(position))
+		r.must(graph.Launch(r.Context()))
+		mean := float64(position) / 2
+		r.near(fmt.Sprintf("after row %d", position), r.contents(0, out), []float64{mean, 2 * mean}, []float64{1e-5, 1e-5})
+	}
+	step(4)
+	r.must(graph.Launch(r.Context()))
+	r.isFault("a position in a graph", r.syncs())
 }

@@ -152,8 +152,23 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 	if c.Op == ir.OpMatmul {
 		ins[1] = repeated(ins[1], ins[0].Shape)
 	}
+	if c.Op == ir.OpLaunch {
+		return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...), User: b.user(c)}
+	}
 	return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...),
 		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB,
 		Causal: a.Causal, First: a.First, Rows: a.Rows, Rope: a.Rope, SMs: int(a.SMs), Red: ir.NoRed,
 		Constant: c.Op == ir.OpLinear && b.im.constant(c.Ins[1].Buf), Fixed: b.im.opts.Fixed, Timed: b.im.opts.Timed}
+}
+
+// user is the kernel that a command launches.
+func (b *builder) user(c *plan.Cmd) *device.UserKernel {
+	l := &b.im.Plan.Launches[c.Attr.Launch-1]
+	k := &b.im.Plan.Kernels[l.Kernel]
+	u := &device.UserKernel{File: k.File, Entry: k.Name, Code: k.Code, Grid: l.Grid, Block: l.Block, Shared: l.Shared,
+		Checked: b.im.opts.CheckLaunches}
+	for _, p := range l.Params {
+		u.Params = append(u.Params, device.UserParam{In: int(p.In), Out: int(p.Out), DType: p.DType, Bits: p.Bits})
+	}
+	return u
 }

@@ -60,6 +60,9 @@ type Options struct {
 	// NoChains runs each command by itself, where the machine could run several as
 	// one kernel. The bits are the same.
 	NoChains bool
+	// CheckLaunches looks for what kernels of the user's read and write undeclared, where the machine
+	// does not always.
+	CheckLaunches bool
 }
 
 // Image is a plan resolved on a machine.

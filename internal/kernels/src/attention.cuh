@@ -8,20 +8,16 @@ template <int B> struct AttentionArgs {
   i64 causal;
   i64 so[3], sq[3], sk[3], sv[3];           // along tokens, heads, Dh
   i64 e[B], bo[B], bq[B], bk[B], bv[B];     // batch by batch
+  u64 lengths, fault, tag;                  // lengths: how many keys are there; 0: all
+  i64 wide, sl, bl[B];                      // they are i64, else i32; bytes from query to query, batch by batch
 };
-
-// keysOf is how many keys query i sees.
-template <int B> DEV i64 keysOf(const AttentionArgs<B>& a, i64 i) {
-  i64 sees = a.tk;
-  if (a.causal && i + 1 + a.tk - a.tq < sees) sees = i + 1 + a.tk - a.tq;
-  return sees < 0 ? 0 : sees;
-}
 
 // Sequences are the operands of one batch.
 template <class T> struct Sequences {
   const T *q, *k, *v;
   T* out;
-  template <int B> __device__ __forceinline__ Sequences(const AttentionArgs<B>& a, i64 t) : q((const T*)a.q), k((const T*)a.k), v((const T*)a.v), out((T*)a.out) {
+  u64 lengths;
+  template <int B> __device__ __forceinline__ Sequences(const AttentionArgs<B>& a, i64 t) : q((const T*)a.q), k((const T*)a.k), v((const T*)a.v), out((T*)a.out), lengths(a.lengths) {
 #pragma unroll
     for (int d = B - 1; d >= 0; d--) {
       const i64 x = d ? t % a.e[d] : t;
@@ -30,9 +26,48 @@ template <class T> struct Sequences {
       q += x * a.bq[d];
       k += x * a.bk[d];
       v += x * a.bv[d];
+      lengths += x * a.bl[d];
     }
   }
 };
+
+// lengthOf is how many keys are there for query i, as given.
+template <int B, class T> DEV i64 lengthOf(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) {
+  const u64 at = of.lengths + i * a.sl;
+  return a.wide ? *(const i64*)at : *(const i32*)at;
+}
+
+// checkLength reports a length for query i that is none.
+template <int B, class T> DEV void checkLength(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) {
+  if (!a.lengths) return;
+  const i64 n = lengthOf(a, of, i);
+  if (n < 0 || n > a.tk) fault(a.fault, faultLength, a.tag, (u64)n, (u64)a.tk, (of.lengths + i * a.sl - a.lengths) / (a.wide ? 8 : 4));
+}
+
+// keysOf is how many keys query i sees.
+template <int B, class T> DEV i64 keysOf(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) {
+  i64 keys = a.tk;
+  if (a.lengths) {
+    const i64 n = lengthOf(a, of, i);
+    keys = n < 0 ? 0 : n < keys ? n : keys;
+  }
+  if (a.causal && i + 1 < a.tq) keys += i + 1 - a.tq;
+  return keys < 0 ? 0 : keys;
+}
+
+// keysOfMany gives what the queries first..last see: the most keys, and the fewest of those that see some.
+template <int B, class T> DEV void keysOfMany(const AttentionArgs<B>& a, const Sequences<T>& of, i64 first, i64 last, int& most, int& fewest) {
+  most = (int)keysOf(a, of, last), fewest = (int)keysOf(a, of, first);
+  if (!a.sl) return;  // each sees at least what those before it see
+  for (i64 i = first; i <= last; i++) {
+    const int n = (int)keysOf(a, of, i);
+    most = n > most ? n : most;
+    fewest = n > 0 && (n < fewest || fewest == 0) ? n : fewest;
+  }
+}
+
+// hides reports whether queries of one batch may see different keys.
+template <int B> DEV bool hides(const AttentionArgs<B>& a) { return a.causal || a.sl; }
 
 // QueryRow is a query of one head among those of a head of keys, in the order that kernels for
 // many of them take them.
@@ -57,8 +92,9 @@ template <class T, int PER, int B> DEV void attend(const AttentionArgs<B>& a, co
   const T *k = of.k + h / a.share * a.sk[1], *v = of.v + h / a.share * a.sv[1];
   T* out = of.out + i * a.so[0] + h * a.so[1];
   for (i64 d = threadIdx.x; d < a.dh; d += 256) query[d] = Num<T>::get(q[d * a.sq[2]]);
+  if (threadIdx.x == 0) checkLength(a, of, i);
   __syncthreads();
-  const i64 sees = keysOf(a, i);
+  const i64 sees = keysOf(a, of, i);
   const A scale = (A)a.scale;
   A top = Const<A>::of(0xfff0000000000000ULL);
   for (i64 j = threadIdx.x; j < sees; j += 256) top = most(top, score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale));
@@ -83,7 +119,7 @@ template <class T, int PER, int B> DEV void attend(const AttentionArgs<B>& a, co
 #pragma unroll
   for (int p = 0; p < PER; p++) {
     const i64 d = threadIdx.x + 256 * p;
-    if (d < a.dh) out[d * a.so[2]] = Num<T>::put(o[p] / sum);
+    if (d < a.dh) out[d * a.so[2]] = Num<T>::put(sees > 0 ? o[p] / sum : 0);
   }
 }
 

@@ -52,7 +52,7 @@ template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const Attentio
   awaitCopies();
   __syncthreads();
   if (j + 64 < b.keys) ks.load(b.k, a.sk[0], j + 64, b.keys);
-  if (MASKED && a.causal) {
+  if (MASKED && hides(a)) {
     if (!vs.template finite<T>()) odd = 1;
     __syncthreads();
     if (odd) return false;

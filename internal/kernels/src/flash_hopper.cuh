@@ -147,7 +147,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   // hides looks for values among a tile's, hidden from some rows, that are not finite: a weight of
   // zero hides only what is.
   __device__ __forceinline__ void hides(int t) {
-    if (!a.causal || (t + 1) * KEYS <= b.clear) return;
+    if (!::hides(a) || (t + 1) * KEYS <= b.clear) return;
     if (!room.v[v.before()].template finite<T>()) gates.odd = 1;
     __syncwarp();
   }

@@ -7,15 +7,14 @@ template <class T, int B> struct FlashBlock {
   i64 rows, first, kv;
   Sequences<T> of;
   const T *k, *v;
-  int keys, clear;  // that some row sees, and that all see
+  int keys, clear;  // that some row sees, and that all see that see any
 
   __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a) : FlashBlock(a, number(), a.tq * a.share, (a.tq * a.share + 127) / 128, a.heads / a.share) {}
   __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a, i64 n, i64 rows, i64 tiles, i64 kvs)
       : rows(rows), first((tiles - 1 - n % tiles) * 128),  // who sees most begins
         kv(n / tiles % kvs), of(a, n / tiles / kvs) {
     k = of.k + kv * a.sk[1], v = of.v + kv * a.sv[1];
-    keys = (int)keysOf(a, (first + 127 < rows ? first + 127 : rows - 1) / a.share);
-    clear = (int)keysOf(a, first / a.share);
+    keysOfMany(a, of, first / a.share, (first + 127 < rows ? first + 127 : rows - 1) / a.share, keys, clear);
   }
 
   // number is the block's. The compiler does not see that it is the same twice: what follows from
@@ -81,7 +80,8 @@ template <class T, int B, int DH> struct FlashRows {
     for (int h = 0; h < 2; h++) {
       const auto r = b.row() + 8 * h;
       const QueryRow<B> is(a, b.kv, r);
-      seen[h] = r < b.rows ? (int)keysOf(a, is.query) : 0;
+      seen[h] = r < b.rows ? (int)keysOf(a, b.of, is.query) : 0;
+      if (r < b.rows) checkLength(a, b.of, is.query);
       limit[h] = -bitsAs<f32>(0x7f800000u), shift[h] = 0, sum[h] = 0;
     }
 #pragma unroll
@@ -166,7 +166,7 @@ template <class T, int B, int DH> struct FlashRows {
       const QueryRow<B> is(a, b.kv, r);
       T* to = b.of.out + is.query * a.so[0] + is.head * a.so[1] + threadIdx.x % 4 * 2;
 #pragma unroll
-      for (int d = 0; d < DH / 8; d++) *(u32*)(to + 8 * d) = pair<T>(o[d][2 * h] / sum[h], o[d][2 * h + 1] / sum[h]);
+      for (int d = 0; d < DH / 8; d++) *(u32*)(to + 8 * d) = seen[h] > 0 ? pair<T>(o[d][2 * h] / sum[h], o[d][2 * h + 1] / sum[h]) : 0;
     }
   }
 };

@@ -40,7 +40,7 @@ template <class T, int B, int WARPS> struct SplitBlock {
   u32 rows, split, unit, first, kv;
   Sequences<T> of;
   const T *k, *v;
-  int from, keys, clear;  // clear: up to where all rows see all
+  int from, keys, clear;  // clear: up to where all rows see all that see any
 
   // Grids and rows are few, and quotients of 64 bits take long.
   __device__ __forceinline__ SplitBlock(const AttentionArgs<B>& a, const SplitArgs& s)
@@ -48,7 +48,8 @@ template <class T, int B, int WARPS> struct SplitBlock {
         of(a, unit / (u32)s.units / (u32)s.kvs) {
     k = of.k + kv * a.sk[1], v = of.v + kv * a.sv[1];
     const QueryRow<B> last(a, kv, first + 16 * WARPS < rows ? first + 16 * WARPS - 1 : rows - 1), least(a, kv, first);
-    from = (int)(split * s.length), keys = (int)keysOf(a, last.query), clear = (int)keysOf(a, least.query);
+    from = (int)(split * s.length);
+    keysOfMany(a, of, least.query, last.query, keys, clear);
     if (keys > from + (int)s.length) keys = from + (int)s.length;
     if (clear > keys) clear = keys;
   }
@@ -236,7 +237,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
     x.scores(s, q, keys);
     if (j + 16 <= b.clear ? r.template weigh<false>(s, j, down) : r.template weigh<true>(s, j, down)) r.scaleDown(down);
     bool finite = true;
-    if (args.a.causal && args.a.tq > 1 && block + x.stride > b.clear) {
+    if (hides(args.a) && args.a.tq > 1 && block + x.stride > b.clear) {
       // A weight of zero hides a value only if that is finite.
       __syncthreads();
       if (!x.finite(at)) odd = 1;
@@ -280,5 +281,5 @@ template <class T, int B, int DH, int WARPS> DEV void flashJoin(const FlashSplit
   const u32 kv = unit / units % (u32)args.s.kvs;
   const Sequences<T> of(a, unit / units / (u32)args.s.kvs);
   const QueryRow<B> is(a, kv, r);
-  of.out[is.query * a.so[0] + is.head * a.so[1] + d] = Num<T>::put(o / sum);
+  of.out[is.query * a.so[0] + is.head * a.so[1] + d] = Num<T>::put(keysOf(a, of, is.query) > 0 ? o / sum : 0);
 }

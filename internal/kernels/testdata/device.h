@@ -20,6 +20,6 @@ __device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long,
 extern "C" {
 __device__ void* memcpy(void*, const void*, decltype(sizeof 0));
 __device__ float __fmul_rn(float, float); __device__ double __dmul_rn(double, double);
-__device__ double rint(double); __device__ double exp(double); __device__ double erfc(double); __device__ double sqrt(double);
+__device__ double rint(double); __device__ double exp(double); __device__ double erfc(double); __device__ double sqrt(double); __device__ void sincos(double, double*, double*);
 __device__ float expf(float); __device__ float __fdividef(float, float); __device__ float sqrtf(float); __device__ float fmaxf(float, float);
 }

@@ -1,0 +1,99 @@
+package cuda
+
+import (
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/kernels"
+)
+
+// goLengths gives each query, of so many keys, the number of those that are there.
+func goLengths(p kernels.Problem, queries []int64, keys int64) array {
+	out := newArray(queries)
+	for i := range out.x {
+		out.x[i] = float64(keys)
+	}
+	if len(p.Ins) < 4 {
+		return out
+	}
+	given := read(p.Ins[3])
+	for i, n := range given.x {
+		if n < 0 || n > float64(keys) {
+			report(p, kernels.FaultLength, int64(n), keys, int64(i))
+			n = 0
+		}
+		per := len(out.x) / len(given.x)
+		for j := range per {
+			out.x[i*per+j] = n
+		}
+	}
+	return out
+}
+
+// goIndexCopy copies rows, if no position is wrong.
+func goIndexCopy(p kernels.Problem) func() {
+	return func() {
+		rows, at, out, axis := read(p.Ins[0]), read(p.Ins[1]), read(p.Out), p.Axes[0]
+		count, room := int(rows.shape[axis]), out.shape[axis]
+		for i, x := range at.x {
+			if x < -1 || x >= float64(room) {
+				report(p, kernels.FaultPosition, int64(x), room, int64(i))
+				return
+			}
+			if before := at.x[i/count*count : i]; x >= 0 && slices.Contains(before, x) {
+				report(p, kernels.FaultTwice, int64(x), room, int64(i))
+				return
+			}
+		}
+		k, groups := 0, int64(0)
+		eachIndex(rows.shape, func(i []int64) {
+			groups = 0
+			for d := range axis {
+				groups = groups*rows.shape[d] + i[d]
+			}
+			if to := int64(at.x[int(groups*int64(count)+i[axis])%len(at.x)]); to >= 0 {
+				j := slices.Clone(i)
+				j[axis] = to
+				*out.at(j...) = rows.x[k]
+			}
+			k++
+		})
+		out.write(p.Out)
+	}
+}
+
+// goRope turns pairs, token by token.
+func goRope(p kernels.Problem) func() {
+	n := len(p.Out.Shape)
+	dh := p.Out.Shape[n-1]
+	return func() {
+		x, at, out := read(p.Ins[0]), read(p.Ins[1]), newArray(p.Out.Shape)
+		freqs, row := p.Rope.Frequencies(dh), int(dh*p.Out.Shape[n-2])
+		half := len(freqs)
+		for i := range out.x {
+			head, d := i-i%int(dh), i%int(dh)
+			s, c := math.Sincos(at.x[i/row%len(at.x)] * freqs[d%half])
+			a, b := x.x[head+d%half], x.x[head+d%half+half]
+			if out.x[i] = a*c - b*s; d >= half {
+				out.x[i] = b*c + a*s
+			}
+		}
+		out.write(p.Out)
+	}
+}
+
+// goArgmax is the first index of the largest.
+func goArgmax(p kernels.Problem) func() {
+	return func() {
+		in, out, best, axis := read(p.Ins[0]), newArray(p.Out.Shape), newArray(p.Out.Shape), p.Axes[0]
+		k := 0
+		eachIndex(in.shape, func(i []int64) {
+			rest := slices.Delete(slices.Clone(i), axis, axis+1)
+			if v := best.at(rest...); i[axis] == 0 || in.x[k] > *v {
+				*v, *out.at(rest...) = in.x[k], float64(i[axis])
+			}
+			k++
+		})
+		out.write(p.Out)
+	}
+}

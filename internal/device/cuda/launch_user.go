@@ -1,0 +1,140 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// addUser makes the steps of a kernel of the user's. The context is current.
+func (l *launch) addUser(k *device.Kernel) error {
+	outs, ins, err := device.ResolveUser(k, l.dev.resolve)
+	if err != nil {
+		return err
+	}
+	u := k.User
+	var st kernels.Step
+	site := l.dev.site
+	err = site.w.aside(func() (err error) {
+		st, err = site.w.m.opts.Kernels.User(site.target(), kernels.User{File: u.File, Entry: u.Entry, Code: u.Code,
+			Shape: nvlib.Shape{Grid: extents(u.Grid), Block: extents(u.Block), Shared: uint32(u.Shared)}, Params: userParams(u, ins, outs)})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	main, err := site.loadUser(st)
+	if err != nil {
+		return err
+	}
+	l.name = u.Name()
+	if u.Checked {
+		return l.addChecked(u, &kernelStep{l: main, f: atEnd}, ins, outs)
+	}
+	l.steps = append(l.steps, &kernelStep{l: main, f: atEnd})
+	return nil
+}
+
+func extents(x [3]int64) [3]uint32 { return [3]uint32{uint32(x[0]), uint32(x[1]), uint32(x[2])} }
+
+// userParams are arguments as a kernel takes them: addresses, and numbers of their types.
+func userParams(u *device.UserKernel, ins, outs []strided.View) [][]byte {
+	var list [][]byte
+	for _, p := range u.Params {
+		var b []byte
+		switch {
+		case p.In >= 0:
+			b = binary.LittleEndian.AppendUint64(b, uint64(ins[p.In].Addr))
+		case p.Out >= 0:
+			b = binary.LittleEndian.AppendUint64(b, uint64(outs[p.Out].Addr))
+		case p.DType == ir.I32:
+			b = binary.LittleEndian.AppendUint32(b, uint32(p.Bits))
+		case p.DType == ir.F32:
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(math.Float64frombits(p.Bits))))
+		default: // i64, or an f64's bits
+			b = binary.LittleEndian.AppendUint64(b, p.Bits)
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// loadUser is load of a kernel whose parameters only its file knows: the driver would read past
+// the arguments if it had more of them. The context is current.
+func (s *site) loadUser(st kernels.Step) (*nvlib.Launch, error) {
+	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
+	if err != nil {
+		return nil, err
+	}
+	drv := s.w.drv
+	if sizes, ok := drv.ParamSizes(f); ok {
+		if len(sizes) != len(st.Params) {
+			return nil, fmt.Errorf("it takes %d arguments, and gets %d", len(sizes), len(st.Params))
+		}
+		for i, n := range sizes {
+			if n != len(st.Params[i]) {
+				return nil, fmt.Errorf("its parameter %d has %d bytes, and gets %d", i, n, len(st.Params[i]))
+			}
+		}
+	}
+	b := st.Shape.Block
+	if threads, most := int(b[0]*b[1]*b[2]), drv.MostThreads(f); most > 0 && threads > most {
+		return nil, fmt.Errorf("a block of %d threads: this kernel runs at most %d on GPU %d", threads, most, s.gpu.Device)
+	}
+	if err := s.gpu.AllowShared(f, st.Shape.Shared); err != nil {
+		return nil, fmt.Errorf("%d bytes of shared memory: %w", st.Shape.Shared, err)
+	}
+	return nvlib.NewLaunch(f, st.Shape, st.Params), nil
+}
+
+// addChecked puts what looks for undeclared reads and writes around a kernel.
+func (l *launch) addChecked(u *device.UserKernel, main *kernelStep, ins, outs []strided.View) error {
+	fault, tag, err := l.dev.site.faults.reserve(l)
+	if err != nil {
+		return err
+	}
+	site := l.dev.site
+	var behind []step
+	for i, p := range u.Params {
+		switch {
+		case p.In >= 0 && p.Out < 0 && ins[p.In].N > 0:
+			now := ins[p.In]
+			m, err := l.dev.alloc(now.Bytes(), device.Private)
+			if err != nil {
+				return err
+			}
+			l.scratch = append(l.scratch, m)
+			before := now.In(m, m.addr)
+			steps, err := l.dev.copySteps(before, now)
+			if err != nil {
+				return err
+			}
+			l.steps = append(l.steps, steps...)
+			st, err := site.w.m.opts.Kernels.Unchanged(site.target(), kernels.Unchanged{Now: now.Operand(), Before: before.Operand(), Argument: i, Fault: fault, Tag: tag})
+			if err != nil {
+				return err
+			}
+			n, err := site.load(st)
+			if err != nil {
+				return err
+			}
+			behind = append(behind, &kernelStep{l: n, f: closely})
+		case p.Out >= 0 && p.In < 0 && outs[p.Out].N > 0:
+			launches, err := site.compileAside(kernels.Blank(outs[p.Out].Operand()), l.reserve)
+			if err != nil {
+				return err
+			}
+			for _, n := range launches {
+				l.steps = append(l.steps, &kernelStep{l: n, f: closely})
+			}
+		}
+	}
+	l.steps = append(append(l.steps, main), behind...)
+	return nil
+}

@@ -1,0 +1,371 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/ir"
+)
+
+// TestIndexCopy writes rows to positions that differ; the other rows stay.
+func TestIndexCopy(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	rng := rand.New(rand.NewPCG(3, 4))
+	for i, c := range []struct {
+		rows  []int64
+		room  int64
+		axis  int
+		alone bool // one list of positions for all rows
+	}{
+		{[]int64{3}, 5, 0, true}, {[]int64{2, 3, 4, 16}, 7, 1, false}, {[]int64{2, 3, 4, 16}, 7, 1, true}, {[]int64{5, 40}, 5, 0, false},
+		{[]int64{2, 2, 3}, 9, 2, false}, {[]int64{600, 3}, 700, 0, false}, {[]int64{0, 3}, 2, 0, false}, {[]int64{2, 3, 5}, 4, 1, false},
+	} {
+		for j, l := range layouts {
+			dt, pt := ir.DTypes()[(i+j)%len(ir.DTypes())], []ir.DType{ir.I32, ir.I64}[(i+j)%2]
+			shape := slices.Clone(c.rows)
+			shape[c.axis] = c.room
+			rows, cache, count := noise(dt, c.rows...), noise(dt, shape...), c.rows[c.axis]
+			inner, groups := int64(1), int64(1)
+			for _, n := range c.rows[c.axis+1:] {
+				inner *= n
+			}
+			for _, n := range c.rows[:c.axis] {
+				groups *= n
+			}
+			lists := groups
+			atShape := c.rows[:c.axis+1]
+			if c.alone {
+				lists, atShape = 1, c.rows[c.axis:c.axis+1]
+			}
+			var at []float64
+			for range lists {
+				order := rng.Perm(int(c.room))
+				for k := range count {
+					p := float64(order[k])
+					if rng.IntN(4) == 0 {
+						p = -1
+					}
+					at = append(at, p)
+				}
+			}
+			want := slices.Clone(cache.vals)
+			for g := range groups {
+				for k := range count {
+					if p := int64(at[(g*count+k)%int64(len(at))]); p >= 0 {
+						copy(want[(g*c.room+p)*inner:][:inner], rows.vals[(g*count+k)*inner:])
+					}
+				}
+			}
+			out := b.put(dt, l, cache.vals, shape...)
+			what := fmt.Sprintf("rows %v of %s, %s, along %d", c.rows, dt, l.name, c.axis)
+			b.add(what, Problem{Op: ir.OpIndexCopy, Axes: []int{c.axis}, Out: out,
+				Ins: []Operand{b.put(dt, l, rows.vals, c.rows...), b.put(pt, l, at, atShape...)}}, func() { same(t, what, b.vals(out), want, 0) })
+		}
+	}
+	b.run()
+}
+
+// TestIndexCopyFault: a wrong position is reported, and nothing is written.
+func TestIndexCopyFault(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	far := make([]float64, 2*600) // two lists; the second has a number again that stands far before
+	for i := range far {
+		far[i] = float64(i % 600)
+	}
+	far[600+577] = 3
+	for _, c := range []struct {
+		shape []int64
+		at    []float64
+		want  Fault
+	}{
+		{[]int64{2}, []float64{0, 700}, Fault{FaultPosition, 7, [3]int64{700, 700, 1}}},
+		{[]int64{2}, []float64{-2, 0}, Fault{FaultPosition, 7, [3]int64{-2, 700, 0}}},
+		{[]int64{3}, []float64{-1, 5, 5}, Fault{FaultTwice, 7, [3]int64{5, 700, 2}}},
+		{[]int64{2, 600}, far, Fault{FaultTwice, 7, [3]int64{3, 700, 1177}}},
+		{[]int64{3}, []float64{-1, -1, 2}, Fault{}},
+	} {
+		shape := append(slices.Clone(c.shape), 4)
+		rows := noise(ir.F32, slices.Clone(shape)...)
+		shape[len(shape)-2] = 700
+		cache := noise(ir.F32, shape...)
+		out := b.put(ir.F32, layouts[0], cache.vals, shape...)
+		word := b.alloc(FaultBytes)
+		clear(b.mem[word-memoryAt:])
+		b.add("index_copy", Problem{Op: ir.OpIndexCopy, Axes: []int{len(c.shape) - 1}, Out: out, Fault: word, Tag: 7,
+			Ins: []Operand{b.put(ir.F32, layouts[0], rows.vals, rows.shape...), b.put(ir.I32, layouts[0], c.at, c.shape...)}}, func() {
+			f, ok := ReadFault(b.mem[word-memoryAt:])
+			if ok != (c.want != Fault{}) || f != c.want {
+				t.Errorf("fault %v, %v; want %v", f, ok, c.want)
+			}
+			if ok {
+				same(t, c.want.String(), b.vals(out), cache.vals, 0)
+			} else {
+				same(t, "the third row", b.vals(out)[8:12], rows.vals[8:12], 0)
+			}
+		})
+	}
+	b.run()
+	for kind, says := range map[FaultKind]string{FaultPosition: "element 9 of the positions) is outside 0..8", FaultTwice: "element 9 of the positions) is given twice", FaultLength: "element 9 of the lengths) is outside 0..8"} {
+		if s := (Fault{Kind: kind, Words: [3]int64{7, 8, 9}}).String(); !strings.Contains(s, says) {
+			t.Errorf("%s lacks %q", s, says)
+		}
+	}
+}
+
+// TestRope turns pairs as the CPU machine does, scaled and not.
+func TestRope(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for _, dt := range types() {
+		if dt.IsInt() {
+			continue
+		}
+		for i, c := range []struct{ shape, at []int64 }{
+			{[]int64{2, 3, 4, 8}, []int64{2, 3}}, {[]int64{2, 3, 4, 64}, []int64{3}}, {[]int64{5, 1, 6}, []int64{5}}, {[]int64{1, 1, 2, 600}, []int64{1, 1}}, {[]int64{0, 1, 2}, []int64{0}},
+		} {
+			at := values{ir.I32, c.at, nil}
+			for k := range c.at[0] * last(c.at) {
+				if len(c.at) == 1 && k >= c.at[0] {
+					break
+				}
+				at.vals = append(at.vals, float64(k*k*37-1))
+			}
+			for j, l := range layouts {
+				at.dt = []ir.DType{ir.I32, ir.I64}[(i+j)%2]
+				rope := ir.Rope{Theta: 1e4, Factor: []float64{0, 8}[j%2], Low: 1, High: 4, Original: 64}
+				r.compare(device.Kernel{Op: ir.OpRope, Rope: rope}, l, 1, dt, c.shape, noise(dt, c.shape...), at)
+			}
+		}
+	}
+	r.run()
+}
+
+// TestArgmax: rows shorter and longer than a part, with equals, infinities and NaNs.
+func TestArgmax(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, dt := range types() {
+		for j, c := range []struct {
+			shape []int64
+			axis  int
+		}{{[]int64{1}, 0}, {[]int64{3, 100}, 1}, {[]int64{2, 9000}, 1}, {[]int64{5, 3, 4}, 0}, {[]int64{5, 3, 4}, 1}, {[]int64{2, 8200}, 1}, {[]int64{0, 4}, 1}} {
+			in := noise(dt, c.shape...)
+			if !dt.IsInt() && len(in.vals) > 90 {
+				in.vals[7], in.vals[in.shape[1]+8] = math.NaN(), math.Inf(1)
+				if j == 2 {
+					in.vals[0] = math.NaN()
+				}
+			}
+			shape := slices.Delete(slices.Clone(c.shape), c.axis, c.axis+1)
+			r.compare(device.Kernel{Op: ir.OpArgmax, Axes: []int{c.axis}}, layouts[(i+j)%len(layouts)], 0, ir.I32, shape, in)
+			r.compare(device.Kernel{Op: ir.OpArgmax, Axes: []int{c.axis}}, layouts[0], 0, ir.I32, shape, in)
+		}
+		low := values{dt, []int64{4}, []float64{math.Inf(-1), math.Inf(-1), math.NaN(), math.Inf(-1)}}
+		if !dt.IsInt() {
+			r.compare(device.Kernel{Op: ir.OpArgmax, Axes: []int{0}}, layouts[0], 0, ir.I32, nil, low)
+		}
+	}
+	r.run()
+}
+
+// lengthCase is an attention with lengths; kernel is what is to compute it.
+type lengthCase struct {
+	lead           []int64
+	tq, tk, hq, hv int64
+	dh             int64
+	kernel         string
+}
+
+// lengthy compares attention with lengths: keys beyond the most of a sequence are no numbers.
+func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
+	batches := int64(1)
+	for _, n := range c.lead {
+		batches *= n
+	}
+	q := noise(dt, append(slices.Clone(c.lead), c.tq, c.hq, c.dh)...)
+	kv := append(slices.Clone(c.lead), c.tk, c.hv, c.dh)
+	k, v := noise(dt, kv...), noise(dt, kv...)
+	slices.Reverse(v.vals)
+	at := values{ir.I32, c.lead, nil}
+	for b := range batches {
+		if mode != "query" {
+			at.vals = append(at.vals, float64([]int64{c.tk, 0, c.tk / 2, 1, c.tk - 1}[b%5]))
+			continue
+		}
+		for i := range c.tq {
+			n := min(c.tk, c.tk/3+i*7)
+			if (b+i)%5 == 3 || b%3 == 2 {
+				n = 0
+			}
+			at.vals = append(at.vals, float64(n))
+		}
+	}
+	per := int64(1)
+	if mode == "query" {
+		at.dt, at.shape, per = ir.I64, append(slices.Clone(c.lead), c.tq), c.tq
+	}
+	row := c.hv * c.dh
+	for b := range batches {
+		most := int64(slices.Max(at.vals[b*per : (b+1)*per]))
+		for i := (b*c.tk + most) * row; i < (b+1)*c.tk*row; i++ {
+			k.vals[i], v.vals[i] = math.NaN(), math.NaN()
+		}
+	}
+	before := len(r.launches)
+	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: mode == "causal"}, l, max(0.5, 8*unit(ir.F32)/max(unit(dt), 0x1p-52)), dt, q.shape, q, k, v, at)
+	for _, w := range r.launches[before:] {
+		if s := w.code.symbol; !strings.HasPrefix(s, "hocket_"+c.kernel) && !strings.HasPrefix(s, "hocket_flashJoin") {
+			r.t.Errorf("%v is by %s", c, s)
+		}
+	}
+}
+
+// TestLengths is attention to the first keys only, by each kernel.
+func TestLengths(t *testing.T) {
+	t.Parallel()
+	for name, cases := range map[string][]lengthCase{
+		"plain":  {{[]int64{5}, 3, 9, 4, 2, 8, "attention_"}, {[]int64{2, 3}, 1, 300, 2, 1, 5, "attention_"}, {nil, 4, 9, 1, 1, 3, "attention_"}, {[]int64{3}, 1, 0, 1, 1, 64, "attention_"}},
+		"flash":  {{[]int64{5}, 40, 150, 4, 1, 64, "flash_"}, {[]int64{3}, 3, 70, 2, 2, 32, "flash_"}, {[]int64{5}, 130, 200, 1, 1, 80, "flash_"}},
+		"split":  {{[]int64{5}, 1, 1100, 8, 2, 64, "flashSplit"}, {[]int64{3}, 5, 1300, 8, 2, 128, "flashSplit"}, {[]int64{5}, 3, 200, 2, 1, 64, "flashSplit"}},
+		"hopper": {{[]int64{5}, 40, 150, 4, 1, 64, "flashHopper"}, {[]int64{3}, 70, 400, 2, 1, 128, "flashHopper"}, {[]int64{5}, 33, 300, 1, 1, 128, "flashHopper"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newTrial(t)
+			if name == "hopper" {
+				hopper(r.bench)
+			}
+			for i, c := range cases {
+				for j, mode := range []string{"sequence", "causal", "query"} {
+					if !longtest.On() && name != "plain" && (i+j)%2 == 1 {
+						continue
+					}
+					dt := []ir.DType{ir.F16, ir.BF16}[(i+j)%2]
+					if name == "plain" {
+						dt = []ir.DType{ir.F32, ir.F64, ir.BF16}[(i+j)%3]
+					}
+					lengthy(r, dt, c, mode, layouts[i%2*2])
+				}
+			}
+			r.run()
+		})
+	}
+}
+
+// TestLengthsBatch: the bits of a sequence do not depend on what stands beside it.
+func TestLengthsBatch(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1500, 8, 2, 64}, {12, 1100, 4, 1, 128}} {
+		b := newBench(t)
+		const batches = 6
+		q, k, v := noise(ir.BF16, batches, c.tq, c.hq, c.dh), noise(ir.BF16, batches, c.tk, c.hv, c.dh), noise(ir.BF16, batches, c.tk, c.hv, c.dh)
+		lengths := []float64{700, 0, 1, 1100, 513, 64}
+		add := func(first, n int64) Operand {
+			put := func(x values) Operand {
+				row := int64(len(x.vals)) / batches
+				return b.put(ir.BF16, layouts[0], x.vals[first*row:][:n*row], append([]int64{n}, x.shape[1:]...)...)
+			}
+			out := b.room(ir.BF16, layouts[0], n, c.tq, c.hq, c.dh)
+			b.add("attention", Problem{Op: ir.OpAttention, Value: 0.1, Causal: true, Out: out,
+				Ins: []Operand{put(q), put(k), put(v), b.put(ir.I32, layouts[0], lengths[first:first+n], n)}}, func() {})
+			return out
+		}
+		all := add(0, batches)
+		var alone []Operand
+		for i := range int64(batches) {
+			alone = append(alone, add(i, 1))
+		}
+		b.run()
+		row := len(q.vals) / batches
+		for i, o := range alone {
+			same(t, fmt.Sprintf("sequence %d", i), b.vals(o), b.vals(all)[i*row:][:row], 0)
+		}
+	}
+}
+
+// TestLengthFault: a length that is none is reported.
+func TestLengthFault(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, dh := range []int64{5, 64, 96} {
+		for _, bad := range []float64{-1, 33} {
+			q, k := noise(ir.BF16, 3, 2, 1, dh), noise(ir.BF16, 3, 32, 1, dh)
+			put := func(x values) Operand { return b.put(ir.BF16, layouts[0], x.vals, x.shape...) }
+			word := b.alloc(FaultBytes)
+			clear(b.mem[word-memoryAt:])
+			b.add("attention", Problem{Op: ir.OpAttention, Value: 1, Ins: []Operand{put(q), put(k), put(k), b.put(ir.I64, layouts[0], []float64{3, 32, bad}, 3)},
+				Out: b.room(ir.BF16, layouts[0], q.shape...), Fault: word, Tag: 5}, func() {
+				f, ok := ReadFault(b.mem[word-memoryAt:])
+				if want := (Fault{FaultLength, 5, [3]int64{int64(bad), 32, 2}}); !ok || f != want {
+					t.Errorf("fault %v, %v; want %v", f, ok, want)
+				}
+			})
+		}
+	}
+	b.run()
+}
+
+// TestKeptRefuses: operands that do not fit are refused.
+func TestKeptRefuses(t *testing.T) {
+	x := func(dt ir.DType, shape ...int64) Operand {
+		return Operand{Addr: 256, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	}
+	q := x(ir.F32, 2, 3, 4, 8)
+	for want, p := range map[string]Problem{
+		"lengths f32[2]":        {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
+		"lengths i32[3]":        {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
+		"operand 1 is i32[2]":   {Op: ir.OpRope, Rope: ir.Rope{Theta: 1}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
+		"a base of 0":           {Op: ir.OpRope, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
+		"rope: it has no":       {Op: ir.OpRope, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)}, Out: x(ir.I32, 1, 1, 2)},
+		"f32[1 1 3] into":       {Op: ir.OpRope, Rope: ir.Rope{Theta: 1}, Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
+		"at most 768":           {Op: ir.OpRope, Rope: ir.Rope{Theta: 1}, Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
+		"rows bf16[2 2]":        {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.BF16, 2, 2), x(ir.I32, 2)}, Out: x(ir.F32, 5, 2)},
+		"rows f32[2 3]":         {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.F32, 2, 3), x(ir.I32, 2)}, Out: x(ir.F32, 5, 2)},
+		"operand 1 is f32[2]":   {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.F32, 2)}, Out: x(ir.F32, 5, 2)},
+		"axes [2] of a tensor":  {Op: ir.OpIndexCopy, Axes: []int{2}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)}, Out: x(ir.F32, 5, 2)},
+		"along axis 1 into i64": {Op: ir.OpArgmax, Axes: []int{1}, Ins: []Operand{x(ir.F32, 2, 2)}, Out: x(ir.I64, 2)},
+		"[2 0] along axis 1":    {Op: ir.OpArgmax, Axes: []int{1}, Ins: []Operand{x(ir.F32, 2, 0)}, Out: x(ir.I32, 2)},
+	} {
+		if _, err := plan(&job{Problem: p}); err == nil || !strings.Contains(fmt.Sprintf("%s: %v", name(p), err), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// TestUnchanged finds a byte that is not what it was.
+func TestUnchanged(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, at := range []int64{-1, 0, 2049, 2050} {
+		vals := noise(ir.BF16, 2051).vals
+		before := b.put(ir.BF16, layouts[0], vals, 2051)
+		if at >= 0 {
+			vals = slices.Clone(vals)
+			vals[at]++
+		}
+		now := b.put(ir.BF16, layouts[0], vals, 2051)
+		word := b.alloc(FaultBytes)
+		clear(b.mem[word-memoryAt:])
+		var args words
+		args.addr(now.Addr, before.Addr)
+		args.ints(2*2051, 2, 3)
+		args.addr(word)
+		args.bits(9)
+		b.launches = append(b.launches, unchanged(args, 2*2051))
+		b.checks = append(b.checks, func() {
+			f, ok := ReadFault(b.mem[word-memoryAt:])
+			if want := (Fault{FaultWritten, 9, [3]int64{3, at, 0}}); ok != (at >= 0) || ok && f != want {
+				t.Errorf("fault %v, %v; want %v", f, ok, want)
+			}
+		})
+	}
+	b.run()
+}

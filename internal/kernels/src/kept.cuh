@@ -1,0 +1,202 @@
+// What is kept between runs: rows written at positions, pairs turned by the angles of positions, and the
+// index of the largest element.
+
+// PositionArgs are dense positions, i64 if wide, else i32: all of them, or the last dimension's for all rows.
+struct PositionArgs {
+  u64 at, wide;
+  i64 count, room;               // of a row of positions, which must differ; positions are below room
+  i64 all;                       // positions
+  u64 fault, tag;
+};
+
+DEV i64 positionOf(const PositionArgs& a, i64 i) { return a.wide ? ((const i64*)a.at)[i] : ((const i32*)a.at)[i]; }
+
+// positions reports a position outside -1..room-1, and one that stands in its row before. A thread has a
+// position, and the block brings those before its own 256 at a time.
+DEV void positions(const PositionArgs& a) {
+  __shared__ i64 some[256];
+  const i64 row = blockIdx.x / ((a.count + 255) / 256) * a.count, first = blockIdx.x % ((a.count + 255) / 256) * 256;
+  const i64 own = first + threadIdx.x, p = own < a.count ? positionOf(a, row + own) : -1;
+  if (p < -1 || p >= a.room) fault(a.fault, faultPosition, a.tag, (u64)p, (u64)a.room, (u64)(row + own));
+  bool twice = false;
+  for (i64 j = 0; j <= first; j += 256) {
+    __syncthreads();
+    some[threadIdx.x] = j + threadIdx.x < a.count ? positionOf(a, row + j + threadIdx.x) : -1;
+    __syncthreads();
+    const int n = own - j < 256 ? (int)(own - j) : 256;
+    for (int k = 0; k < n; k++) twice |= some[k] == p;
+  }
+  if (twice && p != -1) fault(a.fault, faultTwice, a.tag, (u64)p, (u64)a.room, (u64)(row + own));
+}
+
+template <int B, int D> struct IndexCopyArgs {
+  PositionArgs p;
+  u64 out, in;
+  i64 rows, so;                  // stride of out along the axis
+  i64 pieces;                    // of a row
+  i64 e[B], bo[B], bi[B], bp[B]; // row by row; bp in positions
+  i64 n[D], no[D], ni[D];        // within a row; extents and strides in pieces
+};
+
+// indexCopy has a warp for each row, which moves in pieces of type W of so many elements of the tensors.
+// Nothing is written once a position, or anything else on the device, was reported.
+template <class W, int SIZE, int B, int D> DEV void indexCopy(const IndexCopyArgs<B, D>& a) {
+  i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;
+  if (t >= a.rows || (a.p.fault && acquire64((const u64*)a.p.fault))) return;
+  i64 out = 0, in = 0, at = 0;
+#pragma unroll
+  for (int d = B - 1; d >= 0; d--) {
+    const i64 x = d ? t % a.e[d] : t;
+    t /= a.e[d];
+    out += x * a.bo[d];
+    in += x * a.bi[d];
+    at += x * a.bp[d];
+  }
+  const i64 p = positionOf(a.p, at);
+  if (p < 0 || p >= a.p.room) return;
+  W* to = (W*)(a.out + (out + p * a.so) * SIZE);
+  const W* from = (const W*)(a.in + in * SIZE);
+#pragma unroll 4
+  for (i64 i = threadIdx.x % 32; i < a.pieces; i += 32) {
+    i64 k = i, ko = 0, ki = 0;
+#pragma unroll
+    for (int d = D - 1; d >= 0; d--) {
+      const i64 x = d ? k % a.n[d] : k;
+      if (d) k /= a.n[d];
+      ko += x * a.no[d];
+      ki += x * a.ni[d];
+    }
+    to[ko] = from[ki];
+  }
+}
+
+template <int B, int HALF> struct RopeArgs {
+  u64 out, in, at, wide;
+  i64 heads, so[2], si[2];       // strides along heads, Dh
+  i64 e[B], bo[B], bi[B], bp[B]; // token by token
+  f64 step[HALF];                // angles at position 1
+};
+
+// rope has a block for each token, which finds each angle once; V pairs move as one access.
+template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>& a) {
+  typedef typename Num<T>::Acc A;
+  __shared__ A sine[HALF], cosine[HALF];
+  T* out = (T*)a.out;
+  const T* in = (const T*)a.in;
+  i64 t = blockIdx.x, at = 0;
+#pragma unroll
+  for (int d = B - 1; d >= 0; d--) {
+    const i64 x = d ? t % a.e[d] : t;
+    t /= a.e[d];
+    out += x * a.bo[d];
+    in += x * a.bi[d];
+    at += x * a.bp[d];
+  }
+  const i64 p = a.wide ? ((const i64*)a.at)[at] : ((const i32*)a.at)[at];
+  for (int i = threadIdx.x; i < HALF; i += 256) {
+    f64 s, c;
+    sincos((f64)p * a.step[i], &s, &c);
+    sine[i] = (A)s, cosine[i] = (A)c;
+  }
+  __syncthreads();
+  const u32 items = (u32)a.heads * (HALF / V);
+  for (u32 i = threadIdx.x; i < items; i += 256) {
+    const i64 h = i / (HALF / V);
+    const int d = i % (HALF / V) * V;
+    const T* x = in + h * a.si[0] + d * a.si[1];
+    T* y = out + h * a.so[0] + d * a.so[1];
+    const Pack<T, V> p = *(const Pack<T, V>*)x, q = *(const Pack<T, V>*)(x + HALF * a.si[1]);
+    Pack<T, V> r, s;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      const A k = Num<T>::get(p.v[v]), l = Num<T>::get(q.v[v]);
+      r.v[v] = Num<T>::put(sub(mul(k, cosine[d + v]), mul(l, sine[d + v])));
+      s.v[v] = Num<T>::put(add(mul(l, cosine[d + v]), mul(k, sine[d + v])));
+    }
+    *(Pack<T, V>*)y = r;
+    *(Pack<T, V>*)(y + HALF * a.so[1]) = s;
+  }
+}
+
+// Best is a largest element and its index, -1 for none. Of equals the first is the best. No NaN is, but the
+// very first element: nothing is larger than that.
+template <class A> struct Best { A v; i64 at; };
+
+template <class A> DEV bool better(const Best<A>& x, const Best<A>& y) {
+  if (x.at < 0 || y.at < 0) return x.at >= 0;
+  if (x.v != x.v || y.v != y.v) return x.v != x.v;
+  return x.v > y.v || (x.v == y.v && x.at < y.at);
+}
+
+template <int B> struct ArgmaxArgs {
+  u64 out, in, parts;            // parts: Best[result][part], where there are several
+  i64 n, per, count;             // elements; of a part; parts
+  i64 si;                        // stride along the axis
+  i64 outs;
+  i64 e[B], bo[B], bi[B];
+};
+
+// indexOut writes the index of result t.
+template <int B> DEV void indexOut(const ArgmaxArgs<B>& a, i64 t, i64 at) {
+  i32* out = (i32*)a.out;
+#pragma unroll
+  for (int d = B - 1; d >= 0; d--) {
+    out += (d ? t % a.e[d] : t) * a.bo[d];
+    t /= a.e[d];
+  }
+  *out = (i32)at;
+}
+
+// argmax has a block for each part of each row, of which V elements move as one access.
+template <class T, int B, int V> DEV void argmax(const ArgmaxArgs<B>& a) {
+  typedef typename Num<T>::Acc A;
+  __shared__ Best<A> all[256];
+  const i64 row = blockIdx.x / a.count, part = blockIdx.x % a.count;
+  const T* in = (const T*)a.in;
+  i64 t = row;
+#pragma unroll
+  for (int d = B - 1; d >= 0; d--) {
+    in += (d ? t % a.e[d] : t) * a.bi[d];
+    t /= a.e[d];
+  }
+  const i64 end = part * a.per + a.per < a.n ? part * a.per + a.per : a.n;
+  Best<A> best = {(A)0, -1};
+#pragma unroll 4
+  for (i64 j = part * a.per + threadIdx.x * V; j < end; j += 256 * V) {
+    const Pack<T, V> x = *(const Pack<T, V>*)(in + j * a.si);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      const Best<A> one = {Num<T>::get(x.v[v]), j + v};
+      if ((one.v == one.v || one.at == 0) && better(one, best)) best = one;
+    }
+  }
+  all[threadIdx.x] = best;
+  for (int half = 128; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half && better(all[threadIdx.x + half], all[threadIdx.x])) all[threadIdx.x] = all[threadIdx.x + half];
+  }
+  if (threadIdx.x != 0) return;
+  if (a.count == 1) indexOut(a, row, all[0].at < 0 ? 0 : all[0].at);
+  else ((Best<A>*)a.parts)[blockIdx.x] = all[0];
+}
+
+// argmaxJoin has a thread for each row.
+template <class A, int B> DEV void argmaxJoin(const ArgmaxArgs<B>& a) {
+  const i64 row = (i64)blockIdx.x * 256 + threadIdx.x;
+  if (row >= a.outs) return;
+  const Best<A>* parts = (const Best<A>*)a.parts + row * a.count;
+  Best<A> best = parts[0];
+  for (i64 i = 1; i < a.count; i++)
+    if (better(parts[i], best)) best = parts[i];
+  indexOut(a, row, best.at < 0 ? 0 : best.at);
+}
+
+struct UnchangedArgs { u64 now, before; i64 bytes, size, argument; u64 fault, tag; };
+
+// unchanged reports an element that is not what it was.
+DEV void unchanged(const UnchangedArgs& a) {
+  const i64 step = (i64)gridDim.x * blockDim.x;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i * 8 < a.bytes; i += step)
+    for (i64 k = i * 8; k < i * 8 + 8 && k < a.bytes; k++)
+      if (((const u8*)a.now)[k] != ((const u8*)a.before)[k]) fault(a.fault, faultWritten, a.tag, (u64)a.argument, (u64)(k / a.size), 0);
+}
