@@ -99,6 +99,11 @@ type World interface {
 	// Sync waits until all work issued so far has finished on every device,
 	// or returns why it cannot: a *Fault, a *Deadlock, the context's error.
 	Sync(ctx context.Context) error
+	// Do calls f, which uses the world, and returns nil once f has returned. Where a call of
+	// the machine's driver does not return it gives the world up, with the error that it
+	// returns, soon once ctx has ended: then the caller must leave alone what f uses, and f
+	// does no more but what it did without the world.
+	Do(ctx context.Context, f func()) error
 	// Abort makes every wait, on streams and host, return ErrAborted soon.
 	// It is safe from any goroutine; only the first cause is kept.
 	Abort(cause error)

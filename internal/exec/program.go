@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/world"
@@ -81,6 +82,7 @@ type Program struct {
 	// abandoned are copies of residents that a failed world may still be at: what they take
 	// is given back when that is closed.
 	abandoned copies
+	fate      error // what broken becomes when those who use the world have ended
 	broken    error
 }
 
@@ -94,7 +96,10 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	}
 	opts.Logger = im.Logger()
 	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im), peers: m.Peers()}
-	if err := prog.prepare(ctx); err != nil {
+	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
+		return nil, lost
+	}
+	if err != nil {
 		return nil, errors.Join(err, prog.close())
 	}
 	return prog, nil
@@ -197,6 +202,36 @@ func (p *Program) breakDown(cause error) error {
 	if cerr := p.close(); cerr != nil {
 		p.opts.Logger.Warn("closing the world after a failed run", "error", cerr)
 	}
-	p.broken = fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
+	p.fate = unusableAfter(err)
 	return err
+}
+
+func unusableAfter(err error) error {
+	return fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
+}
+
+// do has f use the world. Where that is given up, the program is, and what f uses stays f's.
+// The caller holds mu.
+func (p *Program) do(ctx context.Context, f func() error) (lost bool, err error) {
+	var ended error // not the result: f may write it when do has returned
+	late, done := grace.After(ctx, p.opts.Grace)
+	defer done()
+	if gone := p.im.World.Do(late, func() { ended = f() }); gone != nil {
+		message := gone.Error()
+		if ctx.Err() != nil {
+			message = "the time ran out: " + message
+		}
+		gone = &RunError{Message: message, Err: errors.Join(gone, ctx.Err())}
+		p.broken = unusableAfter(gone)
+		for _, w := range p.im.Shared {
+			if w != nil {
+				w.Fail(gone)
+			}
+		}
+		return true, gone
+	}
+	if p.fate != nil {
+		p.broken = p.fate
+	}
+	return false, ended
 }

@@ -25,7 +25,7 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	w := &world{m: m, drv: m.sys.Driver}
 	for _, g := range m.sys.GPUs[:min(ranks, len(m.sys.GPUs))] {
 		s := &site{w: w, gpu: g}
-		s.gemms = gemm.NewHost(s, g, &s.heaps, &m.sys.picks, m.cache, m.opts.TF32, m.opts.Skinny)
+		s.gemms = gemm.NewHost(s, m.sys.Driver, g, &s.heaps, &m.sys.picks, m.cache, m.opts.TF32, m.opts.Skinny)
 		w.sites = append(w.sites, s)
 	}
 	for i, a := range w.sites {

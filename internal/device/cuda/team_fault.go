@@ -22,6 +22,7 @@ func openAbort(w *world) error {
 	}
 	cabi.Store(uintptr(at), uint64(0))
 	w.abort = at
+	w.hung.abort.Store(uintptr(at))
 	return nil
 }
 

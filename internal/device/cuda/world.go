@@ -18,6 +18,7 @@ import (
 type world struct {
 	m       *machine
 	drv     *nvlib.Driver
+	hung    hung
 	sites   []*site // GPUs in use, each once
 	devices []*dev
 	opened  time.Time
@@ -66,10 +67,17 @@ type site struct {
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, drv: m.sys.Driver, opened: time.Now()}
-	m.sys.issueLock.mu.Lock()
-	err := w.open(ranks)
-	m.sys.issueLock.mu.Unlock()
+	w := &world{m: m, opened: time.Now(), hung: hung{ctx: ctx, lost: make(chan struct{})}}
+	w.drv = m.sys.Driver.Watched(&w.hung.calls)
+	var err error
+	lost := w.Do(ctx, func() {
+		w.lockIssue()
+		err = w.open(ranks)
+		w.unlockIssue()
+	})
+	if lost != nil {
+		return nil, lost
+	}
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -85,12 +93,13 @@ func (w *world) open(ranks int) error {
 		}
 	}
 	for _, g := range gpus {
+		w.hung.opening.Store(g)
 		ctx, err := g.Context()
 		if err != nil {
 			return g.Unusable(err)
 		}
 		s := &site{w: w, gpu: g, ctx: ctx}
-		s.gemms = gemm.NewHost(s, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
+		s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
 		s.faults.s = s
 		w.sites = append(w.sites, s)
 	}
@@ -127,8 +136,8 @@ func (s *site) prepare() error {
 		return err
 	}
 	s.heaps = [3]*gpu.Heap{
-		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}}),
-		device.Shared:  gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable()}),
+		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}, Driver: s.w.drv}),
+		device.Shared:  gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}),
 		device.Pinned:  gpu.NewHeap(gpu.HostSlab, gpu.HostSlab, 4096, gpu.HostMemory{Driver: s.w.drv}),
 	}
 	return nil
@@ -148,9 +157,10 @@ func (w *world) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("Abort was called")
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.end(cause)
+	if w.lockLive() {
+		defer w.mu.Unlock()
+		w.end(cause)
+	}
 }
 
 // end stops the world; only the first cause counts. What devices were given
@@ -172,6 +182,9 @@ func (w *world) end(cause error) {
 
 // err returns what calls on a world that has ended get. The caller holds mu.
 func (w *world) err() error {
+	if w.cause == nil && w.hung.why() != nil {
+		w.cause = w.hung.why()
+	}
 	if w.cause == nil {
 		return nil
 	}
@@ -182,7 +195,9 @@ func (w *world) check() error {
 	if !w.ended.Load() {
 		return nil
 	}
-	w.mu.Lock()
+	if !w.lockLive() {
+		return &device.Aborted{Cause: w.hung.why()}
+	}
 	defer w.mu.Unlock()
 	return w.err()
 }

@@ -185,6 +185,14 @@ func (h *Heap) Close() error {
 type DeviceMemory struct {
 	GPU     *GPU
 	Devices []nvlib.Device
+	Driver  *nvlib.Driver // nil for the system's
+}
+
+func (m DeviceMemory) driver() *nvlib.Driver {
+	if m.Driver == nil {
+		return m.GPU.System.Driver
+	}
+	return m.Driver
 }
 
 // MemoryError says how much there is.
@@ -200,7 +208,7 @@ func (g *GPU) MemoryError(bytes int64, err error) error {
 
 // Reserve maps memory at new addresses.
 func (m DeviceMemory) Reserve(bytes int64) (*Region, error) {
-	d := m.GPU.System.Driver
+	d := m.driver()
 	if bytes > m.GPU.Memory {
 		return nil, fmt.Errorf("%w: %d bytes asked for, GPU %d has %d", device.ErrTooLarge, bytes, m.GPU.Device, m.GPU.Memory)
 	}
@@ -236,7 +244,7 @@ func (m DeviceMemory) Reserve(bytes int64) (*Region, error) {
 // Nor are addresses given back where the memory could not be taken from them: others
 // would be given what still reaches it.
 func (m DeviceMemory) Release(r *Region) error {
-	d := m.GPU.System.Driver
+	d := m.driver()
 	err := d.Unmap(r.Addr, r.Bytes)
 	if err == nil && !(r.shown && r.Known) {
 		err = d.FreeAddresses(r.Addr, r.Bytes)

@@ -15,16 +15,29 @@ import (
 // them takes longer than most runs.
 type System struct {
 	Driver *nvlib.Driver
-	GPUs   []*GPU
-	Reach  *reach
-	BLAS   func() (*nvlib.CuBLASLt, error)
-	NCCL   func() (*nvlib.NCCL, error)
+	// Lent is the driver for who has the process's GPUs for itself, whose calls are shown by
+	// the nvlib.Watch that it was lent to with.
+	Lent  *nvlib.Driver
+	GPUs  []*GPU
+	Reach *reach
+	BLAS  func() (*nvlib.CuBLASLt, error)
+	NCCL  func() (*nvlib.NCCL, error)
 	// Patience bounds how long work in flight, none of which waits for anything, is waited
 	// for before its device is taken for hung.
-	Patience   time.Duration
-	EarlyEdges bool // graphs can have kernels begin early
+	Patience time.Duration
+	// CallPatience bounds how long a call of the driver may take to return.
+	CallPatience time.Duration
+	EarlyEdges   bool // graphs can have kernels begin early
 	// Multicast says that the user opted in to NVLink multicast.
 	Multicast bool
+	contexts  sync.Map // GPUs by nvlib.Context
+}
+
+// OfContext returns the GPU that a context is of; nil where it is not known.
+func (s *System) OfContext(c nvlib.Context) *GPU {
+	g, _ := s.contexts.Load(c)
+	gpu, _ := g.(*GPU)
+	return gpu
 }
 
 // NewSystem describes the driver's devices.
@@ -48,7 +61,7 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 	if err != nil {
 		return nil, err
 	}
-	s := &System{Driver: drv, Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second}
+	s := &System{Driver: drv, Lent: drv.Watched(nil), Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second, CallPatience: time.Minute}
 	s.NCCL = sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(s.Multicast) })
 	for i := range n {
 		g, err := s.describe(i)
