@@ -42,25 +42,23 @@ func (h *hung) why() error {
 	return nil
 }
 
-// How long a call may take once nobody wants its result: the caller's context has ended, grace
-// included, or the world is to be closed.
 const (
-	patienceLate  = 500 * time.Millisecond
-	patienceClose = 3 * time.Second
-	// patienceCompile is for compilers, which take long, as a multiple of what calls may.
-	patienceCompile = 10
+	// compilesFor is how long a compiler may take, as a multiple of what other calls may.
+	compilesFor = 10
 	// watchEvery is how often callers of Do look at the call that the world is in.
 	watchEvery = 50 * time.Millisecond
 )
 
+// patience is how long the call that the world is in may take.
 func (w *world) patience(ctx context.Context) time.Duration {
-	switch {
+	switch p := w.m.sys.CallPatience; {
 	case ctx.Err() != nil:
-		return patienceLate
+		return p.Late
 	case w.hung.closing.Load(), w.hung.ctx.Err() != nil:
-		return patienceClose
+		return p.Close
+	default:
+		return p.Call
 	}
-	return w.m.sys.CallPatience
 }
 
 // Do implements device.World.
@@ -104,8 +102,8 @@ func (w *world) Do(ctx context.Context, f func()) error {
 			if p, age := seen[0].of(&w.hung.calls, now); age > patience {
 				w.giveUp(&w.hung.calls, p, age)
 			}
-			if patience == w.m.sys.CallPatience {
-				patience *= patienceCompile
+			if patience == w.m.sys.CallPatience.Call {
+				patience *= compilesFor
 			}
 			if p, age := seen[1].of(&w.hung.compiles, now); age > patience {
 				w.giveUp(&w.hung.compiles, p, age)
