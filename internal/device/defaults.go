@@ -60,6 +60,9 @@ func (DefaultWorld) OpenTeam([]Member) (Team, error) { return nil, lacks("collec
 // Held is zero.
 func (DefaultWorld) Held() Held { return Held{} }
 
+// Standings are none.
+func (DefaultWorld) Standings() []Standing { return nil }
+
 // Guesses are none.
 func (DefaultWorld) Guesses() []string { return nil }
 

@@ -143,6 +143,9 @@ type Status interface {
 	// driver and NCCL take by themselves, for code, graphs and connections. Zero where
 	// the machine does not tell.
 	Held() Held
+	// Standings says of each stream with work what it does or waits for. It is safe from any
+	// goroutine, and does not wait for work. None where the machine does not tell.
+	Standings() []Standing
 	// Guesses names the GEMMs that run by the library's first guess for want of
 	// memory to time others in, by this world or one before it in the process.
 	Guesses() []string

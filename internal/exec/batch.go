@@ -68,10 +68,12 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string
 		return nil, nil
 	}
 	var results []*Result
+	p.recorder.begin(p.run, len(batch))
 	lost, err := p.do(ctx, func() (err error) {
 		results, err = p.runBatch(ctx, batch, weights)
 		return err
 	})
+	p.recorder.end(err)
 	if lost {
 		return nil, spoiled(batch, err)
 	}

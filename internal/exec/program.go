@@ -58,6 +58,9 @@ type Options struct {
 	// at the end of a batch then. Otherwise there is an output, as a global tensor, only where all its
 	// elements are in ranks of this process; see Result.Local.
 	Gather bool
+	// Failed is given a program's flight record when a run fails; nil for nobody. It must not
+	// use the program.
+	Failed func(*Flight)
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -72,6 +75,8 @@ type Program struct {
 	gather *gatherer    // nil unless Options.Gather, and there are peers
 	peers  *world.World // nil where all ranks are this process's
 	hash   string       // of the plan, where there are peers
+
+	recorder recorder
 
 	mu       sync.Mutex // of what follows
 	run      int64      // runs issued so far
@@ -193,6 +198,7 @@ func (p *Program) close() error {
 // and ends the world: nothing in it is known to be in a good state.
 func (p *Program) breakDown(cause error) error {
 	err := p.explain(cause)
+	p.failed(err)
 	p.im.World.Abort(err)
 	for _, w := range p.im.Shared {
 		if w != nil {
@@ -222,6 +228,7 @@ func (p *Program) do(ctx context.Context, f func() error) (lost bool, err error)
 			message = "the time ran out: " + message
 		}
 		gone = &RunError{Message: message, Err: errors.Join(gone, ctx.Err())}
+		p.failed(gone)
 		p.broken = unusableAfter(gone)
 		for _, w := range p.im.Shared {
 			if w != nil {

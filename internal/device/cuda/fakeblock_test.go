@@ -13,15 +13,21 @@ func (f *fakeGPU) Block(call string) (release func()) {
 	return f.held.when(func(name string) bool { return name == call })
 }
 
-// BlockNth does so for the n-th call from now on, alone. which is told its name.
-func (f *fakeGPU) BlockNth(n int, which func(call string)) (release func()) {
-	made := 0
-	return f.held.when(func(name string) bool {
+// BlockNth does so for the n-th call from now on, alone; which tells its name once it was
+// made.
+func (f *fakeGPU) BlockNth(n int) (which func() string, release func()) {
+	made, call := 0, ""
+	release = f.held.when(func(name string) bool {
 		if made++; made == n {
-			which(name)
+			call = name
 		}
 		return made == n
 	})
+	return func() string {
+		f.held.mu.Lock()
+		defer f.held.mu.Unlock()
+		return call
+	}, release
 }
 
 // fakeBlocks holds up calls.

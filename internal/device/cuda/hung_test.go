@@ -24,13 +24,14 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	t.Helper()
 	f, m := l.begin(t)
 	m.sys.CallPatience = haste
-	release := f.BlockNth(n, func(name string) { call = name })
+	which, release := f.BlockNth(n)
 	defer func() {
 		f.dead = 1 // what hangs is not given back
 		release()
 		f.abandon()
 	}()
 	out, errs, took := l.liveShort(t, m)
+	call = which()
 	for what, d := range took {
 		// Ten times what is promised with these patiences: the grace is none, the deadline 50 ms.
 		if d > 5*time.Second {
