@@ -14,7 +14,7 @@ import (
 // and the goroutine that the call returns to, if it does, ends there. The owner makes one
 // call at a time. The zero value is ready, a nil Watch sees nothing.
 //
-// A call costs two stores and a compare-and-swap.
+// A call costs a store and two compare-and-swaps.
 type Watch struct {
 	state atomic.Uint64 // odd within a call, and another number for each; disowned for good
 	call  atomic.Pointer[string]
@@ -26,31 +26,36 @@ type Watch struct {
 }
 
 // disowned is the state of a Watch whose owner was given up.
-const disowned = ^uint64(0)
+const disowned = ^uint64(0) // odd
 
 // Call makes a call.
 func (w *Watch) Call(f cabi.Func, args []uintptr) uintptr {
 	if w == nil {
 		return f.CallPinned(args)
 	}
-	w.Enter(f.Name())
+	n := w.Enter(f.Name())
 	r := f.CallPinned(args)
-	w.Leave()
+	w.Leave(n)
 	return r
 }
 
-// Enter notes that a call begins.
-func (w *Watch) Enter(call *string) {
-	w.call.Store(call)
-	if n := w.state.Load(); n != disowned {
-		w.state.CompareAndSwap(n, n|1)
+// Enter notes that a call begins, and returns what Leave is to be given. Of calls at the same
+// time only the first shows.
+func (w *Watch) Enter(call *string) uint64 {
+	n := w.state.Load()
+	if n&1 != 0 || !w.state.CompareAndSwap(n, n+1) {
+		return disowned
 	}
+	w.call.Store(call)
+	return n + 1
 }
 
 // Leave notes that the call has returned. Where it was disowned the goroutine ends.
-func (w *Watch) Leave() {
-	n := w.state.Load()
-	if n == disowned || !w.state.CompareAndSwap(n, (n|1)+1) && w.state.Load() == disowned {
+func (w *Watch) Leave(n uint64) {
+	if n != disowned && w.state.CompareAndSwap(n, n+1) {
+		return
+	}
+	if w.state.Load() == disowned {
 		runtime.Goexit()
 	}
 }

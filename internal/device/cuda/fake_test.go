@@ -57,6 +57,7 @@ type fakeGPU struct {
 	order     *fakeOrder        // of copies; nil where nobody asks
 	joints    fakeJoints
 	trace     func(name string, a []uintptr) // is told of each call; nil for nobody
+	haunted   bool                           // what hung in it may still use its memory
 	held      fakeBlocks                     // calls that do not return
 	// remembered: NCCL may know of memory, whose addresses are then never given back.
 	remembered bool
@@ -171,7 +172,9 @@ func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
 // fakes until it ends, and what hangs keeps them longer.
 func (f *fakeGPU) abandon() {
 	for _, b := range f.blocks {
-		keepBlock(b)
+		if !f.haunted {
+			keepBlock(b)
+		}
 	}
 	clear(f.blocks)
 }

@@ -146,7 +146,7 @@ func (w *world) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	h.cause.Store(&err)
 	w.ended.Store(true)
 	if at := h.abort.Load(); at != 0 { // kernels of teams on other GPUs
-		cabi.Store(at, uint64(1))
+		cabi.StoreAtomic(at, 1)
 	}
 	close(h.lost)
 	if lent := w.m.sys.Lent; lent.Watch() == &h.calls {
@@ -164,6 +164,13 @@ func (w *world) gpuOf(p nvlib.Pending) *gpu.GPU {
 	return w.hung.opening.Load()
 }
 
+// forgetAbort is called before that word is given back.
+func (h *hung) forgetAbort() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.abort.Store(0)
+}
+
 // lockLive locks the world's mutex; not if it was given up.
 func (w *world) lockLive() bool {
 	for began := time.Now(); !w.mu.TryLock(); gpu.Pause(time.Since(began)) {
@@ -179,8 +186,8 @@ var compilation = "compiling a kernel by NVRTC"
 
 // compiling is aside for a compiler's work.
 func (w *world) compiling(f func() error) error {
-	w.hung.compiles.Enter(&compilation)
+	n := w.hung.compiles.Enter(&compilation)
 	err := w.aside(f)
-	w.hung.compiles.Leave()
+	w.hung.compiles.Leave(n)
 	return err
 }

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/longtest"
 )
 
 // haste is how long tests have calls that nobody waits for any more take.
@@ -24,6 +27,7 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	t.Helper()
 	f, m := l.begin(t)
 	m.sys.CallPatience = haste
+	f.haunted = true
 	which, release := f.BlockNth(n)
 	defer func() {
 		f.dead = 1 // what hangs is not given back
@@ -41,11 +45,8 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	if wrong == "" {
 		wrong = l.wrong(out, want)
 	}
-	for _, err := range errs {
-		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, device.ErrDeviceLost) && !errors.Is(err, hocket.ErrClosed) &&
-			!strings.Contains(err.Error(), "has not returned for") {
-			wrong = fmt.Sprintf("an error of another kind: %v", err)
-		}
+	if err := hungOr(errs); err != nil {
+		wrong = fmt.Sprintf("an error of another kind: %v", err)
 	}
 	whose := -1
 	for i, g := range m.sys.GPUs {
@@ -176,4 +177,64 @@ func TestCallsHang(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHangsBeside has a call never return while three lives go on at once on one machine,
+// with deadlines: each ends, with what is right or an error that names the GPU's loss or the
+// deadline.
+func TestHangsBeside(t *testing.T) {
+	random := rand.New(rand.NewPCG(longtest.Seed(t), 2))
+	for _, l := range lives() {
+		if l.load.Graph || l.nccl || l.products {
+			continue // fakes that take one world's calls at a time
+		}
+		t.Run(l.name, func(t *testing.T) {
+			calls, want := l.callsToFail(t)
+			for range longtest.Of(3, 100) {
+				l.hangBeside(t, 1+random.IntN(3*calls[len(calls)-1]), want)
+			}
+		})
+	}
+}
+
+func (l *life) hangBeside(t *testing.T, n int, want [][]float64) {
+	f, m := l.begin(t)
+	m.sys.CallPatience = haste
+	f.haunted = true
+	which, release := f.BlockNth(n)
+	defer func() {
+		f.dead = 1
+		release()
+		f.abandon()
+	}()
+	began := time.Now()
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for range 2 {
+				out, errs, _ := l.liveShort(t, m)
+				if wrong := l.wrong(out, want); wrong != "" {
+					t.Errorf("call %d, %s, hangs: %s", n, which(), wrong)
+				}
+				if wrong := hungOr(errs); wrong != nil {
+					t.Errorf("call %d, %s, hangs: %v", n, which(), wrong)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("call %d, %s, hangs: all takes %v", n, which(), took)
+	}
+}
+
+// hungOr returns an error that tells of neither a call that hangs nor a deadline.
+func hungOr(errs []error) error {
+	for _, err := range errs {
+		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, device.ErrDeviceLost) && !errors.Is(err, hocket.ErrClosed) &&
+			!strings.Contains(err.Error(), "has not returned for") {
+			return err
+		}
+	}
+	return nil
 }

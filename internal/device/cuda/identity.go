@@ -9,6 +9,8 @@ import (
 
 // Identity names all that measurements of teams depend on.
 func (w *world) Identity() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	g := w.sites[0].gpu
 	version, _ := w.drv.Version()
 	links := make([]string, 0, len(w.sites))

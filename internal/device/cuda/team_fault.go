@@ -29,7 +29,7 @@ func openAbort(w *world) error {
 // endTeams has kernels that wait for peers stop. The caller holds mu.
 func endTeams(w *world) {
 	if w.abort != 0 {
-		cabi.Store(uintptr(w.abort), uint64(1))
+		cabi.StoreAtomic(uintptr(w.abort), 1)
 	}
 }
 

@@ -35,6 +35,7 @@ func (w *world) close() error {
 	w.m.sys.coresidency.forget(w)
 	closeNCCL(w, errs)
 	defer w.exclusive()()
+	w.hung.forgetAbort()
 	trimNCCL(w, idleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
