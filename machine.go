@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"sync"
@@ -57,6 +58,9 @@ type MachineOptions struct {
 	// World spreads the ranks of all models over several processes; nil for this one alone. Each process
 	// opens one machine with it, and does alike with it: see World.
 	World *World
+	// Failed is called when a run fails: by a fault, a deadlock, at its deadline. dump writes the flight
+	// record of its program, as Machine.Dump does. Nil for nobody. It must not use the machine.
+	Failed func(dump func(io.Writer) error)
 }
 
 // Machine runs models. It may be used by many goroutines.
@@ -67,6 +71,8 @@ type Machine struct {
 	// plans are the loaded plans of all models.
 	plans   *planCache
 	tensors *resident.DeviceTensors
+	// onFailure is MachineOptions.Failed; nil for nobody.
+	onFailure func(dump func(io.Writer) error)
 
 	mu     sync.Mutex
 	models map[*Model]bool
@@ -79,7 +85,8 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, plans: newPlanCache(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{}}
+	m := &Machine{dev: dev, plans: newPlanCache(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
+		onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
 	return m, nil
 }

@@ -83,9 +83,13 @@ type LtResult struct {
 
 // CuBLASLt is the library.
 type CuBLASLt struct {
-	lib *cabi.Library
-	f   cublasFuncs
+	lib   *cabi.Library
+	f     cublasFuncs
+	watch *Watch // of who makes the calls; nil for nobody
 }
+
+// Watched returns the library for an owner whose calls w shows.
+func (c *CuBLASLt) Watched(w *Watch) *CuBLASLt { return &CuBLASLt{c.lib, c.f, w} }
 
 type cublasFuncs struct {
 	create, destroy, getVersion, getStatusString cabi.Func
@@ -154,7 +158,7 @@ func (c *CuBLASLt) Version() int64 { return int64(c.f.getVersion.Call()) }
 
 //go:uintptrescapes
 func (c *CuBLASLt) check(f cabi.Func, call string, args ...uintptr) error {
-	return c.result(call, f.CallPinned(args))
+	return c.result(call, c.watch.Call(f, args))
 }
 
 func (c *CuBLASLt) result(call string, status uintptr) error {
@@ -320,5 +324,5 @@ func (p *Product) Free() { p.block.Free() }
 // One goroutine at a time may compute p. It does not allocate.
 func (c *CuBLASLt) Multiply(p *Product, workspace Ptr, bytes int64, s Stream) error {
 	p.args[13], p.args[14], p.args[15] = uintptr(workspace), uintptr(bytes), uintptr(s)
-	return c.result("cublasLtMatmul", c.f.matmul.CallPinned(p.args[:]))
+	return c.result("cublasLtMatmul", c.watch.Call(c.f.matmul, p.args[:]))
 }

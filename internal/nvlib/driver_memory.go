@@ -143,7 +143,7 @@ func (d *Driver) HostUnregister(p Ptr) error {
 // s's order. It does not allocate.
 func (d *Driver) Copy(dst, src Ptr, bytes int64, s Stream, args *[4]uintptr) error {
 	*args = [4]uintptr{uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)}
-	return d.result("cuMemcpyAsync", d.f.memcpyAsync.CallPinned(args[:]))
+	return d.result("cuMemcpyAsync", d.call(d.f.memcpyAsync, args[:]))
 }
 
 // Rect is a copy of Height rows of Width bytes, rows Pitch bytes apart.

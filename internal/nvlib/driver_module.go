@@ -169,7 +169,7 @@ func (l *Launch) Free() {
 // time may launch l. It does not allocate.
 func (d *Driver) Launch(l *Launch, s Stream) error {
 	l.args[8] = uintptr(s)
-	return d.result("cuLaunchKernel", d.f.launchKernel.CallPinned(l.args[:]))
+	return d.result("cuLaunchKernel", d.call(d.f.launchKernel, l.args[:]))
 }
 
 // LaunchEarly is Launch, but l may begin before the kernel before it on s has
@@ -180,5 +180,5 @@ func (d *Driver) LaunchEarly(l *Launch, s Stream) error {
 		return d.Launch(l, s)
 	}
 	cabi.Store(l.config.Addr(32), uint64(s))
-	return d.result("cuLaunchKernelEx", d.f.launchKernelEx.CallPinned(l.early[:]))
+	return d.result("cuLaunchKernelEx", d.call(d.f.launchKernelEx, l.early[:]))
 }

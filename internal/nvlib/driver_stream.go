@@ -26,7 +26,7 @@ func (d *Driver) DestroyStream(s Stream) error {
 // StreamIdle reports whether all work given to s is done; the error is that of
 // work that failed.
 func (d *Driver) StreamIdle(s Stream) (bool, error) {
-	return d.ready("cuStreamQuery", d.f.streamQuery.CallPinned([]uintptr{uintptr(s)}))
+	return d.ready("cuStreamQuery", d.call(d.f.streamQuery, []uintptr{uintptr(s)}))
 }
 
 func (d *Driver) ready(call string, status uintptr) (bool, error) {
@@ -93,7 +93,7 @@ func (d *Driver) WaitEvent(s Stream, e Event) error {
 
 // EventDone reports whether what e stands for is done.
 func (d *Driver) EventDone(e Event) (bool, error) {
-	return d.ready("cuEventQuery", d.f.eventQuery.CallPinned([]uintptr{uintptr(e)}))
+	return d.ready("cuEventQuery", d.call(d.f.eventQuery, []uintptr{uintptr(e)}))
 }
 
 // Elapsed returns the milliseconds between two timed events that are done.

@@ -10,6 +10,8 @@ import (
 
 // Identity names all that measurements of teams depend on.
 func (w *world) Identity() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	g := w.sites[0].gpu
 	version, _ := w.drv.Version()
 	gpus := w.gpus()

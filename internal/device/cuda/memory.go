@@ -75,9 +75,11 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
 		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
 	}
-	m.dev.w.mu.Lock()
-	gone := m.freed || m.dev.w.cause != nil
-	m.dev.w.mu.Unlock()
+	gone := !m.dev.w.lockLive()
+	if !gone {
+		gone = m.freed || m.dev.w.cause != nil
+		m.dev.w.mu.Unlock()
+	}
 	if gone {
 		return nil, d.errorf("borrowing memory that was freed")
 	}

@@ -88,7 +88,7 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 
 // sharedHeap is the heap of memory that other processes map, or that this one maps of another.
 func (s *site) sharedHeap(grain int64) *gpu.Heap {
-	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable()}
+	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
 	switch {
 	case s.w.peers == nil:
 		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, m)

@@ -126,7 +126,7 @@ func (w *world) spread() error {
 			at[key] = s
 			w.all = append(w.all, s)
 			if !s.foreign {
-				s.gemms = gemm.NewHost(s, s.gpu, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, false)
+				s.gemms = gemm.NewHost(s, w.drv, s.gpu, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, false)
 				w.sites = append(w.sites, s)
 			}
 		}

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/strided"
@@ -17,14 +18,15 @@ type stream struct {
 	index int // among the world's streams
 	h     nvlib.Stream
 
-	queue    []task // held back, in order
-	calling  bool   // a host function runs, or will once earlier work is done
-	flushing bool   // what was held back is being issued
-	dirty    bool   // was given work since it was last seen idle
-	led      bool   // what it was given last is a kernel that others may follow closely
-	pos      int64  // counts what was issued
-	mark     *mark  // the latest, to be shared
-	reached  int64  // up to where all is known to be done
+	queue    []task    // held back, in order
+	calling  bool      // a host function runs, or will once earlier work is done
+	flushing bool      // what was held back is being issued
+	dirty    bool      // was given work since it was last seen idle
+	since    time.Time // when it was first given that
+	led      bool      // what it was given last is a kernel that others may follow closely
+	pos      int64     // counts what was issued
+	mark     *mark     // the latest, to be shared
+	reached  int64     // up to where all is known to be done
 
 	// seen is up to where s is behind each stream, by its index; -1 for nothing.
 	seen []int64

@@ -175,7 +175,9 @@ func (s *stream) worked() {
 // gave notes that s is given work.
 func (s *stream) gave() {
 	s.pos++
-	s.dirty = true
+	if !s.dirty {
+		s.dirty, s.since = true, time.Now()
+	}
 }
 
 // record issues a mark that was asked for while s was held back.

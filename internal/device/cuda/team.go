@@ -152,7 +152,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	t, s := m.team, m.dev.site
 	k.Team = m.place()
 	var st kernels.Step
-	err := s.w.aside(func() (err error) {
+	err := s.w.compiling(func() (err error) {
 		st, err = s.w.m.opts.Kernels.Meeting(s.target(), k)
 		return err
 	})

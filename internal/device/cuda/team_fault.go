@@ -22,13 +22,14 @@ func openAbort(w *world) error {
 	}
 	cabi.Store(uintptr(at), uint64(0))
 	w.abort = at
+	w.hung.abort.Store(uintptr(at))
 	return nil
 }
 
 // endTeams has kernels that wait for peers stop. The caller holds mu.
 func endTeams(w *world) {
 	if w.abort != 0 {
-		cabi.Store(uintptr(w.abort), uint64(1))
+		cabi.StoreAtomic(uintptr(w.abort), 1)
 	}
 }
 

@@ -54,7 +54,7 @@ func users() map[string]func([][]byte) {
 		for i := range word(p, 2) {
 			y := float(p[3]) * cabi.Load[float32](word(p, 0)+4*i)
 			if peeks && i == 2 {
-				y += cabi.Load[float32](word(p, 1)+4*i)
+				y += cabi.Load[float32](word(p, 1) + 4*i)
 			}
 			cabi.Store(word(p, 1)+4*i, y)
 		}

@@ -18,6 +18,7 @@ import (
 type world struct {
 	m       *machine
 	drv     *nvlib.Driver
+	hung    hung
 	sites   []*site // GPUs in use by this process, each once
 	all     []*site // those, and with peers the others', in the order of ranks
 	peers   *peers  // nil where all ranks are this process's
@@ -79,16 +80,22 @@ type site struct {
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, drv: m.sys.Driver, opened: time.Now()}
+	w := &world{m: m, opened: time.Now(), hung: hung{ctx: ctx, lost: make(chan struct{})}}
+	w.drv = m.sys.Driver.Watched(&w.hung.calls)
+	var err error
 	if m.opts.Peers != nil {
-		var err error
 		if w.peers, err = m.share(ctx, ranks); err != nil {
 			return nil, err
 		}
 	}
-	m.sys.issueLock.mu.Lock()
-	err := w.open(ranks)
-	m.sys.issueLock.mu.Unlock()
+	lost := w.Do(ctx, func() {
+		w.lockIssue()
+		err = w.open(ranks)
+		w.unlockIssue()
+	})
+	if lost != nil {
+		return nil, lost
+	}
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -109,6 +116,7 @@ func (w *world) open(ranks int) error {
 		}
 	}
 	for _, s := range w.sites {
+		w.hung.opening.Store(s.gpu)
 		var err error
 		if s.ctx, err = s.gpu.Context(); err != nil {
 			return s.gpu.Unusable(err)
@@ -132,7 +140,7 @@ func (w *world) place(ranks int) error {
 	}
 	for _, g := range w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))] {
 		s := &site{w: w, gpu: g}
-		s.gemms = gemm.NewHost(s, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
+		s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
 		s.faults.s = s
 		w.sites = append(w.sites, s)
 	}
@@ -165,7 +173,7 @@ func (s *site) prepare() error {
 		return err
 	}
 	s.heaps = [3]*gpu.Heap{
-		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}}),
+		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}, Driver: s.w.drv}),
 		device.Shared:  s.sharedHeap(grain),
 		device.Pinned:  gpu.NewHeap(gpu.HostSlab, gpu.HostSlab, 4096, gpu.HostMemory{Driver: s.w.drv}),
 	}
@@ -186,9 +194,10 @@ func (w *world) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("Abort was called")
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.end(cause)
+	if w.lockLive() {
+		defer w.mu.Unlock()
+		w.end(cause)
+	}
 }
 
 // end stops the world; only the first cause counts. What devices were given
@@ -211,6 +220,9 @@ func (w *world) end(cause error) {
 
 // err returns what calls on a world that has ended get. The caller holds mu.
 func (w *world) err() error {
+	if w.cause == nil && w.hung.why() != nil {
+		w.cause = w.hung.why()
+	}
 	if w.cause == nil {
 		return nil
 	}
@@ -221,7 +233,9 @@ func (w *world) check() error {
 	if !w.ended.Load() {
 		return nil
 	}
-	w.mu.Lock()
+	if !w.lockLive() {
+		return &device.Aborted{Cause: w.hung.why()}
+	}
 	defer w.mu.Unlock()
 	return w.err()
 }

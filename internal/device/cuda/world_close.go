@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -13,6 +14,18 @@ var errClosed = errors.New("the world is closed")
 // Close waits for what devices still run and frees everything. What lies on a
 // GPU that is lost goes with the process: no call could give it back.
 func (w *world) Close() error {
+	w.hung.closing.Store(true)
+	if w.hung.why() != nil {
+		return nil // Open tells
+	}
+	var err error
+	if lost := w.Do(context.Background(), func() { err = w.close() }); lost != nil {
+		return lost
+	}
+	return err
+}
+
+func (w *world) close() error {
 	if w.unwatch != nil {
 		w.unwatch()
 	}
@@ -23,6 +36,7 @@ func (w *world) Close() error {
 	w.m.sys.coresidency.forget(w)
 	closeNCCL(w, errs)
 	defer w.exclusive()()
+	w.hung.forgetAbort()
 	trimNCCL(w, idleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())

@@ -183,7 +183,15 @@ func (h *Heap) Close() error {
 type DeviceMemory struct {
 	GPU      *GPU
 	Devices  []nvlib.Device
-	Exported bool // other processes are given it
+	Exported bool          // other processes are given it
+	Driver   *nvlib.Driver // nil for the system's
+}
+
+func (m DeviceMemory) driver() *nvlib.Driver {
+	if m.Driver == nil {
+		return m.GPU.System.Driver
+	}
+	return m.Driver
 }
 
 // MemoryError says how much there is.
@@ -212,7 +220,7 @@ func orLess(most, least int64, take func(int64) (*Region, error)) (*Region, erro
 }
 
 func (m DeviceMemory) reserve(bytes int64) (*Region, error) {
-	d := m.GPU.System.Driver
+	d := m.driver()
 	if bytes > m.GPU.Memory {
 		return nil, fmt.Errorf("%w: %d bytes asked for, GPU %d has %d", device.ErrTooLarge, bytes, m.GPU.Device, m.GPU.Memory)
 	}
@@ -230,7 +238,7 @@ func (m DeviceMemory) reserve(bytes int64) (*Region, error) {
 
 // mapAt gives a region's memory addresses.
 func (m DeviceMemory) mapAt(r *Region) (_ *Region, err error) {
-	d := m.GPU.System.Driver
+	d := m.driver()
 	if r.Addr, err = d.ReserveAddresses(r.Bytes, 0); err != nil {
 		return nil, errors.Join(err, d.ReleaseMem(r.handle))
 	}
@@ -245,7 +253,7 @@ func (m DeviceMemory) mapAt(r *Region) (_ *Region, err error) {
 
 // Export returns a file that stands for a region of memory that is Exported.
 func (m DeviceMemory) Export(r *Region) (*os.File, error) {
-	fd, err := m.GPU.System.Driver.ExportMem(r.handle)
+	fd, err := m.driver().ExportMem(r.handle)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +262,7 @@ func (m DeviceMemory) Export(r *Region) (*os.File, error) {
 
 // Import maps a region that another process exported.
 func (m DeviceMemory) Import(file *os.File, bytes int64) (*Region, error) {
-	h, err := m.GPU.System.Driver.ImportMem(int(file.Fd()))
+	h, err := m.driver().ImportMem(int(file.Fd()))
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +279,7 @@ func (m DeviceMemory) Import(file *os.File, bytes int64) (*Region, error) {
 // Nor are addresses given back where the memory could not be taken from them: others
 // would be given what still reaches it.
 func (m DeviceMemory) Release(r *Region) error {
-	d := m.GPU.System.Driver
+	d := m.driver()
 	err := d.Unmap(r.Addr, r.Bytes)
 	if err == nil && !(r.shown && r.Known) {
 		err = d.FreeAddresses(r.Addr, r.Bytes)

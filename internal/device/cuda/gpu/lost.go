@@ -73,6 +73,20 @@ func (g *GPU) Hang(patience time.Duration, where string) error {
 	return g.Lost.Load()
 }
 
+// LostTo is what g is lost to; nil while it can be used.
+func (g *GPU) LostTo() error {
+	if l := g.Lost.Load(); l != nil {
+		return l
+	}
+	return nil
+}
+
+// Abandon notes that g is lost because a call of the driver has not returned.
+func (g *GPU) Abandon(call string, waited time.Duration) error {
+	g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), call, fmt.Errorf("the call has not returned for %v", waited.Round(time.Millisecond))})
+	return g.Lost.Load()
+}
+
 // Unusable says why no world can be opened on g, after err.
 func (g *GPU) Unusable(err error) error {
 	if g.Lose(err, "while a world was opened") {
