@@ -226,7 +226,9 @@ type comparer struct {
 	teams map[[2]*int]bool // of one rank: whether a team is another, translated
 }
 
-func (a *likeness) comparer(p *plan.Plan) *comparer { return &comparer{likeness: a, p: p, teams: map[[2]*int]bool{}} }
+func (a *likeness) comparer(p *plan.Plan) *comparer {
+	return &comparer{likeness: a, p: p, teams: map[[2]*int]bool{}}
+}
 
 // differs says in what a rank differs from rank 0, translated; "" if in nothing.
 func (c *comparer) differs(r *plan.Rank) string {

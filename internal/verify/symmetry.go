@@ -130,7 +130,27 @@ func (a *likeness) learn(unroller func() (*plan.Plan, func(int) (*plan.Rank, err
 			return why, nil
 		}
 	}
+	a.unraised()
 	return a.settle(), nil
+}
+
+// unraised gives counters that nobody raises the rotations of one that has the same share
+// for each rank: whoever waits for it then waits for ever, on all ranks.
+func (a *likeness) unraised() {
+	raised := make([]bool, len(a.counters))
+	for i := range a.rank.Cmds {
+		if c := &a.rank.Cmds[i]; c.Kind == plan.Signal {
+			raised[c.Counter] = true
+		}
+	}
+	for k := range a.counters {
+		share := int64(a.p.Counters[k].Len) / int64(a.grid.n)
+		for axis, n := range a.grid.sizes {
+			if !raised[k] && share > 0 && n > 1 {
+				a.counters[k] = append(a.counters[k], rotation{axis, int64(a.grid.stride(axis)) * share, int64(n)})
+			}
+		}
+	}
 }
 
 // compareAll compares every rank with the first.
