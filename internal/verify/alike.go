@@ -17,10 +17,10 @@ type likeness struct {
 	counters []rotations
 
 	// Of rank 0: the tensors of each command in order, with the rotations that
-	// move them; and where a run of waits begins, their sorted keys.
+	// move them; and where a run of waits or signals begins, their sorted keys.
 	opens []int32
 	refs  []placed
-	waits [][]waitKey // by command, nil where no run begins
+	sets  [][]orderKey // by command, nil where no run begins
 	why   string
 }
 
@@ -30,17 +30,17 @@ type placed struct {
 	moving rotations
 }
 
-// waitKey is a wait, without the place where it stands.
-type waitKey struct {
+// orderKey is a wait or a signal, without the place where it stands.
+type orderKey struct {
 	kind          plan.Kind
-	event         int32
+	event, peer   int32
 	counter, elem int32
 	value         int64
 }
 
-func compareWaits(a, b waitKey) int {
+func compareKeys(a, b orderKey) int {
 	return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.event, b.event), cmp.Compare(a.counter, b.counter),
-		cmp.Compare(a.elem, b.elem), cmp.Compare(a.value, b.value))
+		cmp.Compare(a.elem, b.elem), cmp.Compare(a.peer, b.peer), cmp.Compare(a.value, b.value))
 }
 
 func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
@@ -108,12 +108,21 @@ func refsOfRank(r *plan.Rank, c *plan.Cmd, f func(ref *plan.Ref, write bool)) {
 	}
 }
 
-func isWait(c *plan.Cmd) bool { return c.Kind == plan.WaitEvent || c.Kind == plan.WaitCounter }
+// kindOfSet says of which sets a command may be a part: of waits or of signals, or, 0, of none.
+func kindOfSet(c *plan.Cmd) int {
+	switch c.Kind {
+	case plan.WaitEvent, plan.WaitCounter:
+		return 1
+	case plan.Signal:
+		return 2
+	}
+	return 0
+}
 
-// runOfWaits returns the end of the waits on one stream that begin at command i.
-func runOfWaits(cmds []plan.Cmd, i int) int {
-	end := i
-	for end < len(cmds) && isWait(&cmds[end]) && cmds[end].Stream == cmds[i].Stream {
+// endOfSet returns the end of the waits, or signals, on one stream that begin at command i.
+func endOfSet(cmds []plan.Cmd, i int) int {
+	end, kind := i, kindOfSet(&cmds[i])
+	for kind != 0 && end < len(cmds) && kindOfSet(&cmds[end]) == kind && cmds[end].Stream == cmds[i].Stream {
 		end++
 	}
 	return end
@@ -127,14 +136,14 @@ func (a *likeness) guess(axis int, p *plan.Plan, next *plan.Rank) string {
 	}
 	size := int64(a.grid.sizes[axis])
 	note := func(rs *rotations, from, to int64) bool {
-		if from == to || slices.ContainsFunc(*rs, func(r rotation) bool { return r.axis == axis }) {
+		if from == to {
 			return true
 		}
 		r, ok := guessed(axis, size, from, to)
-		if ok {
+		if ok && !slices.Contains(*rs, r) {
 			*rs = append(*rs, r)
 		}
-		return ok
+		return ok && len(*rs) <= maxRotations
 	}
 	var theirs []*plan.Ref
 	for i := range a.rank.Cmds {
@@ -142,7 +151,7 @@ func (a *likeness) guess(axis int, p *plan.Plan, next *plan.Rank) string {
 		if c.Kind != d.Kind || c.Site != d.Site {
 			return a.differ(next, i, "it executes another statement")
 		}
-		if isWait(c) {
+		if kindOfSet(c) == 1 {
 			continue // may be in another order
 		}
 		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter && !note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
@@ -177,7 +186,7 @@ func (a *likeness) settle() string {
 		}
 	}
 	cmds := a.rank.Cmds
-	a.opens, a.waits = make([]int32, len(cmds)+1), make([][]waitKey, len(cmds))
+	a.opens, a.sets = make([]int32, len(cmds)+1), make([][]orderKey, len(cmds))
 	for i := range cmds {
 		why := ""
 		refsOfRank(a.rank, &cmds[i], func(ref *plan.Ref, _ bool) {
@@ -193,22 +202,28 @@ func (a *likeness) settle() string {
 		a.opens[i+1] = int32(len(a.refs))
 	}
 	for i := 0; i < len(cmds); i++ {
-		if end := runOfWaits(cmds, i); end > i {
-			a.waits[i] = keysOfWaits(cmds[i:end], nil)
+		if end := endOfSet(cmds, i); end > i {
+			a.sets[i] = keysOfSet(cmds[i:end], nil)
 			i = end - 1
 		}
 	}
 	return ""
 }
 
-func keysOfWaits(cmds []plan.Cmd, into []waitKey) []waitKey {
+// maxRotations bounds the rotations of one buffer or counter.
+const maxRotations = 8
+
+func keysOfSet(cmds []plan.Cmd, into []orderKey) []orderKey {
 	into = into[:0]
 	for i := range cmds {
 		c := &cmds[i]
-		k := waitKey{kind: c.Kind, event: c.Event, counter: c.Counter, elem: c.Elem, value: c.Value}
+		k := orderKey{kind: c.Kind, event: c.Event, counter: c.Counter, elem: c.Elem, value: c.Value}
+		if c.Kind == plan.Signal {
+			k.peer = c.Peer
+		}
 		into = append(into, k)
 	}
-	slices.SortFunc(into, compareWaits)
+	slices.SortFunc(into, compareKeys)
 	return into
 }
 
@@ -222,7 +237,7 @@ func (a *likeness) differ(r *plan.Rank, cmd int, how string) string {
 type comparer struct {
 	*likeness
 	p     *plan.Plan // what the goroutine's ranks have in common
-	keys  []waitKey
+	keys  []orderKey
 	teams map[[2]*int]bool // of one rank: whether a team is another, translated
 }
 
@@ -239,10 +254,10 @@ func (c *comparer) differs(r *plan.Rank) string {
 	}
 	for i := 0; i < min(len(mine), len(r.Cmds)); i++ {
 		x, y := &mine[i], &r.Cmds[i]
-		if keys := c.waits[i]; keys != nil {
-			end := runOfWaits(r.Cmds, i)
-			if !isWait(y) || end-i != len(keys) || y.Stream != x.Stream || !c.sameWaits(r, i, end, keys) {
-				return c.differ(r, i, "it waits for something else")
+		if keys := c.sets[i]; keys != nil {
+			end := endOfSet(r.Cmds, i)
+			if kindOfSet(y) != kindOfSet(x) || end-i != len(keys) || y.Stream != x.Stream || !c.sameSet(r, i, end, keys) {
+				return c.differ(r, i, "it waits for something else, or signals something else")
 			}
 			i = end - 1
 			continue
@@ -257,33 +272,33 @@ func (c *comparer) differs(r *plan.Rank) string {
 	return ""
 }
 
-// sameWaits compares a run of waits, translated back, with rank 0's.
-func (c *comparer) sameWaits(r *plan.Rank, from, to int, want []waitKey) bool {
+// sameSet compares a run of waits or signals, translated back, with rank 0's.
+func (c *comparer) sameSet(r *plan.Rank, from, to int, want []orderKey) bool {
 	for i := from; i < to; i++ {
-		if k := &r.Cmds[i]; k.Kind == plan.WaitCounter {
-			if !within(k.Counter, len(c.counters)) {
-				return false
-			}
-			k.Elem = int32(c.counters[k.Counter].turn(c.grid, int64(k.Elem), r.Rank, -1))
+		k := &r.Cmds[i]
+		if k.Kind == plan.WaitEvent {
+			continue
+		}
+		if !within(k.Counter, len(c.counters)) {
+			return false
+		}
+		k.Elem = int32(c.counters[k.Counter].turn(c.grid, int64(k.Elem), r.Rank, -1))
+		if k.Kind == plan.Signal {
+			k.Peer = c.grid.add(k.Peer, r.Rank, -1)
 		}
 	}
-	c.keys = keysOfWaits(r.Cmds[from:to], c.keys)
+	c.keys = keysOfSet(r.Cmds[from:to], c.keys)
 	return slices.Equal(c.keys, want)
 }
 
 func (c *comparer) sameCmd(r *plan.Rank, i int, x, y *plan.Cmd) string {
-	if x.Kind != y.Kind || x.Stream != y.Stream || x.Site != y.Site || x.Op != y.Op || isWait(y) {
+	if x.Kind != y.Kind || x.Stream != y.Stream || x.Site != y.Site || x.Op != y.Op {
 		return "it executes another statement, or on another stream"
 	}
 	switch x.Kind {
 	case plan.Record:
 		if x.Event != y.Event {
 			return "it records another event"
-		}
-	case plan.Signal:
-		if x.Counter != y.Counter || y.Peer != c.grid.add(x.Peer, r.Rank, 1) ||
-			int64(y.Elem) != c.counters[x.Counter].turn(c.grid, int64(x.Elem), r.Rank, 1) {
-			return "it raises another counter"
 		}
 	case plan.Copy:
 		if (x.Peer < 0) != (y.Peer < 0) || x.Peer >= 0 && y.Peer != c.grid.add(x.Peer, r.Rank, 1) {

@@ -39,7 +39,8 @@ import (
 //
 // Waits that follow each other on a stream, with nothing between, are one set:
 // the order in which they stand changes neither what is known behind them nor
-// whether they end. They are compared as sets.
+// whether they end. So are signals: each brings what was done before the first of
+// them, and no memory is touched between. Sets are compared as sets.
 //
 // Nothing of this is assumed. Every rank is unrolled and compared with ρ,
 // command by command and operand by operand (alike.go); a rank that differs makes the
