@@ -123,7 +123,7 @@ func (pr *prover) check(p *Program, b Binding, o CheckOptions) (Verdict, error) 
 
 // longProof is the number of commands of all ranks from which a proof without a plan is
 // tried first: one of shorter loops, or of one rank that stands for all.
-const longProof = 200_000
+const longProof = 50_000
 
 // short tries the proofs that need no plan; it reports whether one decided.
 func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err error) {

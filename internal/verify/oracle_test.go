@@ -1,6 +1,7 @@
 package verify_test
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -11,6 +12,8 @@ import (
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 )
+
+var programs = flag.Int("programs", 10_000, "how many random programs are executed in every order")
 
 // oracle executes a random program in every order that a machine may choose, over two
 // consecutive runs. It knows streams, which are FIFOs, and for each op when it may end
@@ -352,7 +355,7 @@ func judge(p *randomProgram) string {
 // TestRandomProgramsAgainstOracle compares what is said of random programs with what
 // executing them in every order shows.
 func TestRandomProgramsAgainstOracle(t *testing.T) {
-	n, seed := longtest.Of(10_000, 1_000_000), longtest.Seed(t)
+	n, seed := longtest.Of(*programs, 1_000_000), longtest.Seed(t)
 	if testing.Short() {
 		n = 1000
 	}
