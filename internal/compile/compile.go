@@ -135,6 +135,27 @@ func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error)
 	return p, nil
 }
 
+// Ranks makes the lowered program's ranks ready to be unrolled one at a time: grid is as of
+// ir.Bound.Grid, and unroller makes an unroller for one goroutine, with what its ranks have in
+// common.
+func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error), err error) {
+	res, err := u.LoweredFor(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	bound, ds := ir.Bind(res.Info, b)
+	if err := ds.Err(); err != nil {
+		return nil, nil, u.unfit(ds)
+	}
+	return bound.Grid(), func() (*plan.Plan, func(int) (*plan.Rank, error), error) {
+		r, err := planner.NewRanks(bound, planner.Options{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return r.Plan(), r.Unroll, nil
+	}, nil
+}
+
 // Reference binds what a run is compared with: the function that the bound one
 // refines, through to the last, or the function itself.
 func (u *Unit) Reference(b ir.Binding) (*ir.Bound, error) {
