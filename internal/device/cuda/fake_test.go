@@ -334,7 +334,11 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			}
 			return set(a[0], f.memory("host memory", a[1]))
 		},
-		"cuMemFreeHost": func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemFreeHost":                  func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemHostRegister_v2":           func([]uintptr) uintptr { f.live["registered host memory"]++; return 0 },
+		"cuMemHostUnregister":            gone("registered host memory"),
+		"cuMemExportToShareableHandle":   func([]uintptr) uintptr { return 801 }, // not supported
+		"cuMemImportFromShareableHandle": func([]uintptr) uintptr { return 801 },
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
 			f.check(a[3], dst, src)

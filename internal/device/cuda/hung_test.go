@@ -15,6 +15,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/longtest"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // haste is how long tests have calls that nobody waits for any more take.
@@ -100,7 +101,7 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 		return err == nil
 	}
 	name := "a short life " + l.name
-	device.Register(name, func() (device.Machine, error) { return m, nil })
+	device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
 	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
 	if err != nil {
 		t.Fatal(err)
