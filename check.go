@@ -176,7 +176,7 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	if err != nil {
 		return err
 	}
-	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant})
+	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant, Stop: pr.unit.Limits().Stop()})
 	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe, len(p.Cmds)
 	v.Diagnostics = r.Diagnostics(pr.unit.Source.Prog)
 	if v.Kind == Refuted {
@@ -243,7 +243,7 @@ func (pr *prover) planning(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.P
 	if ds.HasErrors() {
 		return nil, nil, ds
 	}
-	u, err := compile.Build(info, compile.Options{})
+	u, err := compile.Build(info, compile.Options{Limits: pr.unit.Limits()})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -340,7 +340,7 @@ func (m *Model) provePlan(p *plan.Plan) (string, error) {
 	if m.opts.NoProve {
 		return "not proved: it was not asked for", nil
 	}
-	r := verify.Plan(p, verify.Options{FaultsOnly: true})
+	r := verify.Plan(p, verify.Options{FaultsOnly: true, Stop: m.unit.Limits().Stop()})
 	switch r.Verdict {
 	case verify.Refuted:
 		return "", r.Diagnostics(m.unit.Source.Prog)

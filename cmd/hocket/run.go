@@ -269,17 +269,18 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 // bind binds the program, with what input files say about its dims, and
 // returns what the files hold.
 func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
-	var files map[string]*hocket.Tensor
+	var got map[string]found
+	defer j.inputs.closeFiles()
 	var err error
 	if fn := funcOf(j.program, b); fn != nil { // else bind says which there are
 		var surplus []string
-		if files, surplus, err = j.inputs.read(fn); err != nil {
+		if got, surplus, err = j.inputs.find(fn); err != nil {
 			return nil, err
 		}
 		if len(surplus) > 0 {
 			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))
 		}
-		if err := inferDims(fn, files, b); err != nil {
+		if err := inferDims(fn, headers(got), b); err != nil {
 			return nil, err
 		}
 	}
@@ -288,7 +289,13 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 	}
 	j.app.out.note(j.sig)
 	j.app.out.Machine = j.flags.machine
-	return files, checkInputs(j.sig, files)
+	if err := checkInputs(j.sig, headers(got)); err != nil {
+		return nil, err
+	}
+	if _, err := affordInputs(j.sig, 1); err != nil {
+		return nil, err
+	}
+	return loadAll(got)
 }
 
 // load loads the program. Where nobody set a budget it is what the inputs leave

@@ -50,12 +50,9 @@ func (w *Watch) Enter(call *string) uint64 {
 	return n + 1
 }
 
-// Leave notes that the call has returned. Where it was disowned the goroutine ends.
+// Leave notes that the call has returned. Where it was disowned its goroutine ends.
 func (w *Watch) Leave(n uint64) {
-	if n != disowned && w.state.CompareAndSwap(n, n+1) {
-		return
-	}
-	if w.state.Load() == disowned {
+	if n != disowned && !w.state.CompareAndSwap(n, n+1) {
 		runtime.Goexit()
 	}
 }

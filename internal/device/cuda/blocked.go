@@ -40,7 +40,7 @@ func (w *world) Standings() (list []device.Standing) {
 		return []device.Standing{at}
 	}
 	defer w.mu.Unlock()
-	if w.cause == nil && len(w.sites) > 0 && w.capture == nil {
+	if w.err() == nil && len(w.sites) > 0 && w.capture == nil {
 		w.asking(func() { list = standings(w) })
 	}
 	return list

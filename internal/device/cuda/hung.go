@@ -90,7 +90,10 @@ func (w *world) Do(ctx context.Context, f func()) error {
 				panic(panicked)
 			case returned:
 				return nil
-			case w.hung.why() == nil: // f ended the goroutine, as tests do
+			}
+			w.hung.mu.Lock() // who gives the world up may be at it
+			defer w.hung.mu.Unlock()
+			if w.hung.why() == nil { // f ended the goroutine, as tests do
 				runtime.Goexit()
 			}
 			return w.hung.why()

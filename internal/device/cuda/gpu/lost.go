@@ -28,6 +28,7 @@ var Fatal = map[int]bool{
 	718: true, // invalid program counter
 	719: true, // launch failure: traps, among others
 	721: true, // tensor memory not given back
+	810: true, // the MPS server ended the process as a client
 	999: true, // unknown error
 }
 
