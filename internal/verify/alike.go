@@ -128,11 +128,11 @@ func endOfSet(cmds []plan.Cmd, i int) int {
 	return end
 }
 
-// guess finds rotations by the first tensors and elements that are others on the next
-// rank along an axis. A wrong guess is found out when ranks are compared.
-func (a *likeness) guess(axis int, p *plan.Plan, next *plan.Rank) string {
-	if len(next.Cmds) != len(a.rank.Cmds) {
-		return fmt.Sprintf("rank %d has %d commands, rank 0 %d", next.Rank, len(next.Cmds), len(a.rank.Cmds))
+// guess finds rotations by the tensors and elements that are others on the next rank along an
+// axis. A wrong guess is found out when ranks are compared.
+func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
+	if len(next.Cmds) != len(rank.Cmds) {
+		return fmt.Sprintf("rank %d has %d commands, rank %d %d", next.Rank, len(next.Cmds), rank.Rank, len(rank.Cmds))
 	}
 	size := int64(a.grid.sizes[axis])
 	note := func(rs *rotations, from, to int64) bool {
@@ -146,8 +146,8 @@ func (a *likeness) guess(axis int, p *plan.Plan, next *plan.Rank) string {
 		return ok && len(*rs) <= maxRotations
 	}
 	var theirs []*plan.Ref
-	for i := range a.rank.Cmds {
-		c, d := &a.rank.Cmds[i], &next.Cmds[i]
+	for i := range rank.Cmds {
+		c, d := &rank.Cmds[i], &next.Cmds[i]
 		if c.Kind != d.Kind || c.Site != d.Site {
 			return a.differ(next, i, "it executes another statement")
 		}
@@ -160,7 +160,7 @@ func (a *likeness) guess(axis int, p *plan.Plan, next *plan.Rank) string {
 		theirs = theirs[:0]
 		refsOfRank(next, d, func(ref *plan.Ref, _ bool) { theirs = append(theirs, ref) })
 		k, why := 0, ""
-		refsOfRank(a.rank, c, func(ref *plan.Ref, _ bool) {
+		refsOfRank(rank, c, func(ref *plan.Ref, _ bool) {
 			if k < len(theirs) && theirs[k].Buf == ref.Buf && within(ref.Buf, len(a.buffers)) && !note(&a.buffers[ref.Buf], ref.Off, theirs[k].Off) {
 				why = "it uses another part of a buffer"
 			}
@@ -227,7 +227,12 @@ func keysOfSet(cmds []plan.Cmd, into []orderKey) []orderKey {
 	return into
 }
 
-func (a *likeness) line(cmd int) int32 { return a.p.Sites[a.rank.Cmds[cmd].Site].Pos.Line }
+func (a *likeness) line(cmd int) int32 {
+	if cmd >= len(a.rank.Cmds) {
+		return 0
+	}
+	return a.p.Sites[a.rank.Cmds[cmd].Site].Pos.Line
+}
 
 func (a *likeness) differ(r *plan.Rank, cmd int, how string) string {
 	return fmt.Sprintf("rank %d differs from rank 0 at line %d: %s", r.Rank, a.line(cmd), how)

@@ -481,6 +481,11 @@ func (q *quotient) found(mem *memory) {
 // excerpt returns the commands of some ranks, rank 0's first, as a plan in which they can be
 // looked up.
 func (q *quotient) excerpt(ranks []int32) *index {
+	return q.excerptOf(ranks, func(int32) []plan.Cmd { return q.cmds })
+}
+
+// excerptOf is excerpt of ranks with commands of their own.
+func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *index {
 	p := *q.p
 	p.Ranks, p.Streams, p.Cmds = q.grid.n, nil, nil
 	for r := range int32(q.grid.n) {
@@ -491,8 +496,7 @@ func (q *quotient) excerpt(ranks []int32) *index {
 	}
 	ix := &index{p: &p, streams: make([][]int32, len(p.Streams))}
 	for _, r := range ranks {
-		for i := range q.cmds {
-			c := q.cmds[i]
+		for _, c := range cmds(r) {
 			c.Rank, c.Stream = r, r*q.lanes+c.Stream
 			ix.streams[c.Stream] = append(ix.streams[c.Stream], int32(len(p.Cmds)))
 			ix.pos = append(ix.pos, int32(len(ix.streams[c.Stream])))

@@ -40,10 +40,10 @@ func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
 		return unlock(prog, funcName, plans)
 	}
 	first := &Repaired{Program: prog, Result: Plan(p, Options{Prog: planned})}
-	if done := complete(first, funcName, plans); done != nil {
-		return done
+	if stuck(first.Result) {
+		return unlock(prog, funcName, plans)
 	}
-	return unlock(prog, funcName, plans)
+	return complete(first, funcName, plans)
 }
 
 // outOfOrder reports whether a planner refuses a program for what order could mend.

@@ -71,7 +71,8 @@ type SymmetryProof struct {
 	*Result
 	// Commands is how many commands all ranks have.
 	Commands int
-	// Differing are ranks that do not do what the others do, some of them.
+	// Differing are ranks that do not do what rank 0 does, at most maxDiffering of them. With fewer the
+	// program may still be refuted (lone.go).
 	Differing []int32
 }
 
@@ -102,17 +103,56 @@ func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	if q.rep.why == "" {
 		q.rep.why, out.Differing, err = q.rep.compareAll(s.Unroller)
 	}
-	if q.rep.why != "" || err != nil {
+	if err != nil {
+		return nil, err
+	}
+	if q.rep.why != "" {
+		if n := len(out.Differing); n > 0 && n < maxDiffering {
+			few, err := q.unrolled(s.Unroller, out.Differing)
+			if err != nil {
+				return nil, err
+			}
+			if out.Result = q.refute(few); out.Verdict == Refuted {
+				return out, nil
+			}
+		}
 		out.Reason = "ranks do not all do the same: " + q.rep.why
-		return out, err
+		return out, nil
 	}
 	out.Result = q.check()
 	return out, nil
 }
 
+// unrolled returns what some ranks do, with the sites that only they have.
+func (q *quotient) unrolled(unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error), ranks []int32) ([]*plan.Rank, error) {
+	var out []*plan.Rank
+	for _, r := range ranks {
+		p, unroll, err := unroller()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := unroll(0); err != nil {
+			return nil, err
+		}
+		common := len(p.Sites)
+		x, err := unroll(int(r))
+		if err != nil {
+			return nil, err
+		}
+		for i := range x.Cmds {
+			if c := &x.Cmds[i]; int(c.Site) >= common {
+				c.Site += int32(len(q.p.Sites) - common)
+			}
+		}
+		q.p.Sites = append(q.p.Sites, p.Sites[common:]...)
+		out = append(out, x)
+	}
+	return out, nil
+}
+
 // learn chooses the rotations by the neighbours of the first rank along each axis.
 func (a *likeness) learn(unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error)) (string, error) {
-	p, unroll, err := unroller()
+	_, unroll, err := unroller()
 	if err != nil {
 		return "", err
 	}
@@ -123,12 +163,20 @@ func (a *likeness) learn(unroller func() (*plan.Plan, func(int) (*plan.Rank, err
 		if a.grid.sizes[axis] < 2 {
 			continue
 		}
-		next, err := unroll(int(a.grid.stride(axis)))
+		// The next rank along the axis, or if that does something else the one before.
+		stride := a.grid.stride(axis)
+		next, err := unroll(int(stride))
 		if err != nil {
 			return "", err
 		}
-		if why := a.guess(axis, p, next); why != "" {
-			return why, nil
+		if why := a.guess(axis, a.rank, next); why != "" {
+			before, err := unroll(int(a.grid.add(0, stride, -1)))
+			if err != nil {
+				return "", err
+			}
+			if a.guess(axis, before, a.rank) != "" {
+				return why, nil
+			}
 		}
 	}
 	a.unraised()
