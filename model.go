@@ -86,10 +86,11 @@ type Args struct {
 	// DeviceIn gives parameters from the devices, instead of In or what is bound.
 	DeviceIn map[string]*DeviceTensor
 	// DeviceOut leaves results on the devices; the report then lacks them. One tensor may
-	// be in both: an inout parameter's that is updated in place. When the run fails, or its
-	// context ends first, what it was to leave anything in holds nothing any more; what it
-	// only read is as before. So state that must not be lost goes from one tensor to another
-	// and back, in turns.
+	// be in both: an inout parameter's that is updated in place. When the run fails, or is aborted
+	// since its context and LoadOptions.Grace are over, what it was to leave anything in holds
+	// nothing any more; what it only read is as before. So state that must not be lost then goes
+	// from one tensor to another and back, in turns. A run that ends within the grace leaves its
+	// results there, though it returns its context's error.
 	DeviceOut map[string]*DeviceTensor
 }
 

@@ -150,6 +150,16 @@ func (x *explainer) cost(s *ir.Stmt) float64 {
 		return x.machine.CopyTime(n)
 	case ir.ClassTensor:
 		return x.tensorCost(s, info)
+	case ir.ClassLaunch:
+		touched := int64(0)
+		for _, a := range info.Operands[s] {
+			n, err := x.bytes(a.Type)
+			if err != nil {
+				return x.machine.Launch
+			}
+			touched += n
+		}
+		return x.machine.TouchTime(touched)
 	}
 	if s.Op == ir.OpBarrier {
 		return x.machine.Barrier

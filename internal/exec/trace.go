@@ -166,7 +166,7 @@ func class(c *plan.Cmd) trace.Class {
 func (p *Program) name(c *plan.Cmd) string {
 	switch c.Kind {
 	case plan.Compute:
-		return c.Op.String()
+		return p.im.Plan.Called(c)
 	case plan.Collective:
 		return p.im.Plan.Colls[c.Coll].Op.String()
 	case plan.WaitEvent, plan.WaitCounter:

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 
@@ -19,6 +20,9 @@ type Compiler interface {
 	// Version changes when the same source may give other code.
 	Version() string
 }
+
+// headers is a Compiler that finds the toolkit's headers, which hocket's own sources need none of.
+type headers interface{ Headers() []string }
 
 // NVRTC is a Compiler that is NVIDIA's. It loads the library when first used.
 func NVRTC() Compiler { return &nvrtc{open: sync.OnceValues(nvlib.OpenNVRTC)} }
@@ -46,6 +50,24 @@ func buildOf(l nvlib.Loaded) string {
 		build += fmt.Sprintf(" of %d bytes", f.Size())
 	}
 	return build
+}
+
+// Headers are the directories near the library that have headers such as cuda_bf16.h: those of a toolkit, or of
+// NVIDIA's wheels.
+func (c *nvrtc) Headers() []string {
+	n, err := c.open()
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	lib := filepath.Dir(n.Loaded().Path)
+	for _, near := range []string{"../include", "../../cuda_runtime/include", "../../include"} {
+		dir := filepath.Join(lib, near)
+		if _, err := os.Stat(filepath.Join(dir, "cuda_bf16.h")); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
 }
 
 func (c *nvrtc) Compile(source string, options []string) ([]byte, string, error) {
@@ -125,6 +147,11 @@ func (m *images) ahead(c code, arch string) {
 
 func (m *images) make(i *image, c code, arch string) {
 	source, options := c.text(), []string{"--gpu-architecture=" + arch, "--std=c++17"}
+	if h, ok := m.compiler.(headers); ok && c.raw != "" {
+		for _, dir := range h.Headers() {
+			options = append(options, "--include-path="+dir)
+		}
+	}
 	i.key = keyOf(source, options, m.compiler.Version())
 	i.b, i.err = m.load(i.key, source, options)
 }

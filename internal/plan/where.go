@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"hocket.example/hocket/ir"
 )
 
 // Where names a command's statement: "put %x into … (file:12:5, iteration 1, run 3)". id
@@ -20,6 +22,14 @@ func (p *Plan) Where(id int64) string {
 		text = site.Op.String()
 	}
 	return fmt.Sprintf("%s (%s)", text, p.place(c, site, id/n))
+}
+
+// Called is the word for what a compute command does: its op, or the kernel that it launches.
+func (p *Plan) Called(c *Cmd) string {
+	if c.Op == ir.OpLaunch {
+		return p.Kernels[p.Launches[c.Attr.Launch-1].Kernel].Name
+	}
+	return c.Op.String()
 }
 
 func (p *Plan) place(c *Cmd, site *Site, run int64) string {

@@ -103,7 +103,7 @@ func (b *planGraph) cmd(c *plan.Cmd) error {
 	case plan.Copy:
 		b.copy(c)
 	case plan.Compute:
-		b.add(task{rank: rank, stream: stream, class: compute, work: b.computeTime(c), span: b.named(c, c.Op.String())})
+		b.add(task{rank: rank, stream: stream, class: compute, work: b.computeTime(c), span: b.named(c, b.plan.Called(c))})
 	}
 	return nil
 }

@@ -24,10 +24,10 @@ func (s *site) target() kernels.Target {
 }
 
 // PrepareAhead has the compiler begin with the kernels for k. Products are not
-// foreseen: they are mostly a library's.
+// foreseen: they are mostly a library's. Nor are kernels of the user's.
 func (d *dev) PrepareAhead(dk device.Kernel) {
 	lib, ok := d.w.m.opts.Kernels.(precompiler)
-	if !ok || dk.Op == ir.OpLinear || dk.Op == ir.OpMatmul {
+	if !ok || dk.User != nil || dk.Op == ir.OpLinear || dk.Op == ir.OpMatmul {
 		return
 	}
 	d.w.mu.Lock()

@@ -116,8 +116,12 @@ func (l *launch) addChecked(u *device.UserKernel, main *kernelStep, ins, outs []
 				return err
 			}
 			l.steps = append(l.steps, steps...)
-			st, err := site.w.m.opts.Kernels.Unchanged(site.target(), kernels.Unchanged{Now: now.Operand(), Before: before.Operand(), Argument: i, Fault: fault, Tag: tag})
-			if err != nil {
+			var st kernels.Step
+			if err := site.w.aside(func() (err error) {
+				st, err = site.w.m.opts.Kernels.Unchanged(site.target(), kernels.Unchanged{Now: now.Operand(), Before: before.Operand(),
+					Argument: i, Fault: fault, Tag: tag})
+				return err
+			}); err != nil {
 				return err
 			}
 			n, err := site.load(st)
