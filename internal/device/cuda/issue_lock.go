@@ -84,17 +84,18 @@ func (w *world) unshareIssue() { w.hung.calls.Release(w.m.sys.issueLock.mu.RLock
 // aside runs f, which calls neither the driver nor the world but by its own
 // locking, while others go on: compiling takes long. The caller holds the world
 // by exclusive, and does again.
-func (w *world) aside(f func() error) error {
+func (w *world) aside(f func() error) (err error) {
 	locked := w.issueLocked
 	w.endExclusive()
-	err := f()
-	if locked {
-		w.lockIssue()
-	}
-	w.mu.Lock()
-	w.issueLocked = locked
-	if err == nil {
-		err = w.err()
-	}
-	return err
+	defer func() { // also where a call of f's that did not return ends its goroutine: who called unlocks
+		if locked {
+			w.lockIssue()
+		}
+		w.mu.Lock()
+		w.issueLocked = locked
+		if err == nil {
+			err = w.err()
+		}
+	}()
+	return f()
 }
