@@ -179,9 +179,9 @@ type LoadOptions struct {
 	// its bits cannot change with a batch, and products by algorithms that are not
 	// picked by measurement, which may differ between machines.
 	FixedAlgorithms bool
-	// CheckLaunches looks for what launched kernels read and write without saying so: on a GPU, what they
-	// only write is poisoned before each launch, and what they only read is compared behind it. A write ends the
-	// run with an error; a read shows in results. The CPU machine does so always.
+	// CheckLaunches looks for what launched kernels read and write without saying so: on a GPU they work on
+	// copies of their tensors, with poison around them and in what they only write. An undeclared write ends
+	// the run with an error; a read shows in results. The CPU machine does the like always.
 	CheckLaunches bool
 	// Gather has each process of a World get all results whole, at a cost: processes wait for each other
 	// when runs end. Else Report.Out has those of which this process holds every element, and

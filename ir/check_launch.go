@@ -55,8 +55,8 @@ func (c *checker) checkLaunch(s *Stmt) {
 		case par.Kind.Writes():
 			ok = c.writable(sym, par.Pos) && ok
 		case len(sym.Type.Partial) > 0:
-			c.errorf("layout", par.Pos, "%s would take one rank's contribution to the partial value %%%s for all of it", l.Name(), sym.Name).
-				at(sym.Pos, "it is %s", brief(sym.Type)).help("reduce it first")
+			c.errorf("layout", par.Pos, "%s would take one rank's contribution to the partial value %%%s for all of it",
+				l.Name(), sym.Name).at(sym.Pos, "it is %s", brief(sym.Type)).help("reduce it first")
 		}
 		writes = writes || par.Kind.Writes()
 	}

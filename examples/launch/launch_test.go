@@ -43,6 +43,46 @@ func TestLaunchSchedules(t *testing.T) {
 	}
 }
 
+// sharded is an MLP whose activation is a kernel on each rank's own part: what is around it is overlapped.
+const sharded = `dim P = 2
+dim T = 64
+dim H = 32
+dim F = 48
+mesh tp[P]
+
+func mlp(%x: f32[T/tp, H], %w: f32[F/tp, H]) -> f32[T/tp, F] {
+  %h = linear %x, %w
+  %b = alloc f32[T, F/tp]
+  let %n = extent(%b, 0) * extent(%b, 1)
+  launch "swish.cu":swish(%h, into %b, i64 %n, f32 1), grid=ceildiv(%n, 256), block=256
+  %g: f32[T, F/tp] = claim %b
+  %y: f32[T/tp, F] = reshard %g
+  return %y
+}
+`
+
+var strategies = []string{"sequential", "chunked", "exchange", "exchange(2)"}
+
+// TestLaunchStrategies overlaps what is around a launch.
+func TestLaunchStrategies(t *testing.T) {
+	prog, err := hocket.Parse("sharded.hkt", sharded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	for _, s := range strategies {
+		for _, ranks := range []int{1, 2, 4} {
+			if err := compared(t, m, prog, ranks, hocket.LoadOptions{Strategy: s}); err != nil {
+				t.Errorf("%s, %d ranks: %v", s, ranks, err)
+			}
+		}
+	}
+}
+
 // compared runs a program like the example, and compares.
 func compared(t *testing.T, m *hocket.Machine, prog *hocket.Program, ranks int, opts hocket.LoadOptions) error {
 	model, err := m.Load(prog, hocket.Binding{Dims: map[string]int64{"P": int64(ranks)}}, opts)
@@ -90,15 +130,20 @@ func TestLaunchCUDA(t *testing.T) {
 		t.Fatal(err)
 	}
 	onGPUs(t, m, "swish.hkt", string(text))
+	onGPUs(t, m, "sharded.hkt", sharded, strategies[1:]...)
 }
 
-func onGPUs(t *testing.T, m *hocket.Machine, name, text string) {
+func onGPUs(t *testing.T, m *hocket.Machine, name, text string, strategies ...string) {
 	t.Helper()
 	prog, err := hocket.Parse(name, text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, opts := range []hocket.LoadOptions{{}, {Graph: true}, {CheckLaunches: true}, {Graph: true, CheckLaunches: true}} {
+	all := []hocket.LoadOptions{{}, {Graph: true}, {CheckLaunches: true}, {Graph: true, CheckLaunches: true}}
+	for _, s := range strategies {
+		all = append(all, hocket.LoadOptions{Strategy: s}, hocket.LoadOptions{Strategy: s, Graph: true})
+	}
+	for _, opts := range all {
 		for _, ranks := range []int{1, 2} {
 			err := compared(t, m, prog, ranks, opts)
 			if ranks > 1 && err != nil && strings.Contains(err.Error(), "at most 1") {
@@ -106,7 +151,7 @@ func onGPUs(t *testing.T, m *hocket.Machine, name, text string) {
 				continue
 			}
 			if err != nil {
-				t.Errorf("%s, %d ranks, graph %v, checked %v: %v", name, ranks, opts.Graph, opts.CheckLaunches, err)
+				t.Errorf("%s %s, %d ranks, graph %v, checked %v: %v", name, opts.Strategy, ranks, opts.Graph, opts.CheckLaunches, err)
 			}
 		}
 	}

@@ -301,8 +301,8 @@ type UserKernel struct {
 	Grid, Block [3]int64
 	Shared      int64 // bytes of dynamic shared memory
 	Params      []UserParam
-	// Checked has what the kernel only writes overwritten with poison before it, and what it only reads compared
-	// behind it: undeclared reads show in results, undeclared writes as a Fault.
+	// Checked has the kernel work on copies, with poison around them and in what it only writes: undeclared
+	// reads show in results, undeclared writes as a Fault.
 	Checked bool
 }
 

@@ -152,7 +152,10 @@ func (f *attending) blocks(rows int64) int64 { return (f.rows + rows - 1) / rows
 // few reports whether there are so few queries that the keys are better split. With lengths that does not
 // depend on the batch, so that no sequence's bits do.
 func (f *attending) few() bool {
-	return (f.dh == 64 || f.dh == 128) && (f.rows <= 2*splitRows || !f.given && f.blocks(flashRows) < fewBlocks)
+	if f.given {
+		return (f.dh == 64 || f.dh == 128) && f.rows <= flashRows
+	}
+	return (f.dh == 64 || f.dh == 128) && (f.rows <= 2*splitRows || f.blocks(flashRows) < fewBlocks)
 }
 
 // whole is a launch in which each block goes through all keys.

@@ -122,7 +122,7 @@ func everyCode(t *testing.T, arch string) []code {
 			add(Problem{Op: ir.OpAttention, Out: k, Ins: []Operand{k, k, k}})
 		}
 	}
-	all = append(all, unchanged(nil, 1).code, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
+	all = append(all, Unchanged{}.launch().code, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
 	all = append(all, wiredLaunch("raise", "RaiseArgs", raiseWords).code, wiredLaunch("await", "AwaitArgs", awaitWords).code)
 	all = append(all, everyReduction()...)
 	all = append(all, everyMultimem()...)

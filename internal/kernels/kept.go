@@ -34,7 +34,9 @@ func (j *job) densely(o Operand) (Operand, []launch, error) {
 		return o, nil, err
 	}
 	to := o.dense(addr)
-	l, err := copies(&job{Problem: Problem{Op: ir.OpCopy, Ins: []Operand{o}, Out: to}, arch: j.arch, sms: j.sms, block: j.block, scratch: j.scratch})
+	dense := *j
+	dense.Problem = Problem{Op: ir.OpCopy, Ins: []Operand{o}, Out: to}
+	l, err := copies(&dense)
 	return to, l, err
 }
 
@@ -255,7 +257,8 @@ func argmax(j *job) ([]launch, error) {
 	}
 	acc := in.DType.Accum()
 	v := 16 / in.DType.Size()
-	if along != 1 || n%v != 0 || uint64(in.Addr)%16 != 0 || slices.ContainsFunc(rows, func(a axis) bool { return a.s[1]%v != 0 }) {
+	odd := slices.ContainsFunc(rows, func(a axis) bool { return a.s[1]%v != 0 })
+	if odd || along != 1 || n%v != 0 || uint64(in.Addr)%16 != 0 {
 		v = 1
 	}
 	parts := min(argmaxParts, ceil(n, argmaxLeast))

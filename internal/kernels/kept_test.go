@@ -354,15 +354,11 @@ func TestUnchanged(t *testing.T) {
 		now := b.put(ir.BF16, layouts[0], vals, 2051)
 		word := b.alloc(FaultBytes)
 		clear(b.mem[word-memoryAt:])
-		var args words
-		args.addr(now.Addr, before.Addr)
-		args.ints(2*2051, 2, 3)
-		args.addr(word)
-		args.bits(9)
-		b.launches = append(b.launches, unchanged(args, 2*2051))
+		b.launches = append(b.launches, Unchanged{Now: now.Addr, Before: before.Addr, Bytes: 2 * 2051, Kind: FaultWritten, Argument: 3, Size: 2, First: 10,
+			Fault: word, Tag: 9}.launch())
 		b.checks = append(b.checks, func() {
 			f, ok := ReadFault(b.mem[word-memoryAt:])
-			if want := (Fault{FaultWritten, 9, [3]int64{3, at, 0}}); ok != (at >= 0) || ok && f != want {
+			if want := (Fault{FaultWritten, 9, [3]int64{3, 10 + at, 0}}); ok != (at >= 0) || ok && f != want {
 				t.Errorf("fault %v, %v; want %v", f, ok, want)
 			}
 		})

@@ -101,6 +101,8 @@ const (
 	FaultLength   FaultKind = 14
 	// FaultWritten: the argument, and the element of it that a kernel has changed.
 	FaultWritten FaultKind = 16
+	// FaultOutside: the argument, and how many bytes behind its end, or before its begin, a kernel has written.
+	FaultOutside FaultKind = 18
 )
 
 // FaultBytes is the size of a fault's five words.
@@ -142,6 +144,11 @@ func (f Fault) String() string {
 		return fmt.Sprintf("position %d (element %d of the positions) is given twice", f.Words[0], f.Words[2])
 	case FaultWritten:
 		return fmt.Sprintf("it writes argument %d (element %d of it), which the launch says it reads: write into or inout in front of it", f.Words[0], f.Words[1])
+	case FaultOutside:
+		if f.Words[1] < 0 {
+			return fmt.Sprintf("it writes %d bytes before the first of argument %d", -f.Words[1], f.Words[0])
+		}
+		return fmt.Sprintf("it writes beyond the end of argument %d, by %d bytes or more", f.Words[0], f.Words[1]+1)
 	case FaultLength:
 		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0], f.Words[2], f.Words[1])
 	}

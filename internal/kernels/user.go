@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"hocket.example/hocket/internal/nvlib"
@@ -31,38 +30,36 @@ func (l *Library) User(t Target, u User) (Step, error) {
 	return s, nil
 }
 
-// Unchanged says with which of a kernel's arguments a tensor was given to it, and where a copy of what it held
-// then is.
+// Unchanged is what to compare behind a kernel of the user's.
 type Unchanged struct {
-	Now, Before Operand
+	Now, Before nvlib.Ptr // bytes, and a copy of what they should be
+	Bytes       int64
+	// Kind and Argument are of the report where they differ, which counts elements of Size bytes from First on.
+	Kind        FaultKind
 	Argument    int
+	Size, First int64
 	Fault       nvlib.Ptr
 	Tag         uint64
 }
 
-// Unchanged returns the step that compares a tensor without gaps with what it held, byte by byte, and reports
-// where they differ.
-func (l *Library) Unchanged(t Target, u Unchanged) (Step, error) {
-	bytes := u.Now.elements() * u.Now.DType.Size()
+// Unchanged returns the step that compares bytes with what they were.
+func (l *Library) Unchanged(t Target, u Unchanged) (Step, error) { return l.step(t.Arch, u.launch()) }
+
+func (u Unchanged) launch() launch {
 	var args words
-	args.addr(u.Now.Addr, u.Before.Addr)
-	args.ints(bytes, u.Now.DType.Size(), int64(u.Argument))
+	args.addr(u.Now, u.Before)
+	args.ints(u.Bytes, u.Size, u.First, int64(u.Argument))
+	args.bits(uint64(u.Kind))
 	args.addr(u.Fault)
 	args.bits(u.Tag)
-	return l.step(t.Arch, unchanged(args, bytes))
+	return launch{blocks: blocksFor(max(1, ceil(u.Bytes, 8))), args: args, code: code{
+		files: []string{"sync", "map", "kept"}, symbol: symbol("unchanged"), args: "UnchangedArgs", body: "unchanged"}}
 }
 
-func unchanged(args words, bytes int64) launch {
-	return launch{blocks: blocksFor(max(1, ceil(bytes, 8))), args: args, code: code{files: []string{"sync", "map", "kept"},
-		symbol: symbol("unchanged"), args: "UnchangedArgs", body: "unchanged"}}
-}
-
-// Blank is what fills a tensor that a kernel is to write, where undeclared reads are looked for: NaNs, or
-// large integers.
-func Blank(o Operand) Problem {
-	p := Problem{Op: ir.OpFill, Out: o, Value: math.NaN()}
-	if o.DType.IsInt() {
-		p.Int, p.HasInt = 0x7fffffff, true
-	}
-	return p
+// Blank fills memory with what shows when it is read: NaNs in float types, large integers. It is in words of
+// 4 bytes.
+func Blank(at nvlib.Ptr, bytes int64) Problem {
+	const pattern = 0x7fff7fff
+	return Problem{Op: ir.OpFill, Value: pattern, Int: pattern, HasInt: true,
+		Out: Operand{Addr: at, DType: ir.I32, Shape: []int64{bytes / 4}, Strides: []int64{1}}}
 }

@@ -129,7 +129,8 @@ func (u *unroller) kernel(s *ir.Stmt) (int32, error) {
 	}
 	code, ok := u.w.b.Info.Prog.Files[l.File]
 	if !ok {
-		return 0, u.errf("bind", l.Pos, "read the program with hocket.Parse, which reads them too", "the file %q was not read", l.File)
+		return 0, u.errf("bind", l.Pos, "read the program with hocket.Parse, which reads them too",
+			"the file %q was not read", l.File)
 	}
 	u.w.p.Kernels = append(u.w.p.Kernels, plan.Kernel{File: l.File, Name: l.Kernel.Text, Code: code})
 	return int32(len(u.w.p.Kernels) - 1), nil

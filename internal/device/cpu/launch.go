@@ -15,8 +15,8 @@ func (d *dev) prepareUser(k device.Kernel) (func() error, error) {
 	name := k.User.Name()
 	f := standin.Find(name)
 	if f == nil {
-		return nil, fmt.Errorf("%w: the CPU machine runs no GPU kernels, and no function stands in for %s: register one with hocket.RegisterKernel, or run the program on GPUs",
-			device.ErrUnsupported, name)
+		return nil, fmt.Errorf("%w: the CPU machine runs no GPU kernels, and no function stands in for %s: "+
+			"register one with hocket.RegisterKernel, or run the program on GPUs", device.ErrUnsupported, name)
 	}
 	outs, ins, err := device.ResolveUser(&k, d.resolve)
 	if err != nil {

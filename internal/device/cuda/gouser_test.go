@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"bytes"
 	"fmt"
 
 	"hocket.example/hocket/internal/cabi"
@@ -23,14 +22,13 @@ func (f *fakeGPU) User(_ kernels.Target, u kernels.User) (kernels.Step, error) {
 
 // Unchanged is a Library's.
 func (f *fakeGPU) Unchanged(_ kernels.Target, u kernels.Unchanged) (kernels.Step, error) {
-	n := int(u.Now.DType.Size())
-	for _, e := range u.Now.Shape {
-		n *= int(e)
-	}
 	return f.step("unchanged", func() {
-		now, before := cabi.Bytes(uintptr(u.Now.Addr), n), cabi.Bytes(uintptr(u.Before.Addr), n)
-		if !bytes.Equal(now, before) {
-			report(kernels.Problem{Fault: u.Fault, Tag: u.Tag}, kernels.FaultWritten, int64(u.Argument), 0, 0)
+		now, before := cabi.Bytes(uintptr(u.Now), int(u.Bytes)), cabi.Bytes(uintptr(u.Before), int(u.Bytes))
+		for k := range now {
+			if now[k] != before[k] {
+				report(kernels.Problem{Fault: u.Fault, Tag: u.Tag}, u.Kind, int64(u.Argument), u.First+int64(k)/u.Size, 0)
+				return
+			}
 		}
 	}), nil
 }

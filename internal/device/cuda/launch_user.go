@@ -19,11 +19,19 @@ func (l *launch) addUser(k *device.Kernel) error {
 		return err
 	}
 	u := k.User
+	var guard *guard
+	if u.Checked {
+		if guard, err = l.guard(u, ins, outs); err != nil {
+			return err
+		}
+		ins, outs = guard.ins, guard.outs
+	}
 	var st kernels.Step
 	site := l.dev.site
 	err = site.w.aside(func() (err error) {
 		st, err = site.w.m.opts.Kernels.User(site.target(), kernels.User{File: u.File, Entry: u.Entry, Code: u.Code,
-			Shape: nvlib.Shape{Grid: extents(u.Grid), Block: extents(u.Block), Shared: uint32(u.Shared)}, Params: userParams(u, ins, outs)})
+			Shape:  nvlib.Shape{Grid: extents(u.Grid), Block: extents(u.Block), Shared: uint32(u.Shared)},
+			Params: userParams(u, ins, outs)})
 		return err
 	})
 	if err != nil {
@@ -34,10 +42,10 @@ func (l *launch) addUser(k *device.Kernel) error {
 		return err
 	}
 	l.name = u.Name()
-	if u.Checked {
-		return l.addChecked(u, &kernelStep{l: main, f: atEnd}, ins, outs)
-	}
 	l.steps = append(l.steps, &kernelStep{l: main, f: atEnd})
+	if guard != nil {
+		return guard.compare(u)
+	}
 	return nil
 }
 
@@ -91,54 +99,4 @@ func (s *site) loadUser(st kernels.Step) (*nvlib.Launch, error) {
 		return nil, fmt.Errorf("%d bytes of shared memory: %w", st.Shape.Shared, err)
 	}
 	return nvlib.NewLaunch(f, st.Shape, st.Params), nil
-}
-
-// addChecked puts what looks for undeclared reads and writes around a kernel.
-func (l *launch) addChecked(u *device.UserKernel, main *kernelStep, ins, outs []strided.View) error {
-	fault, tag, err := l.dev.site.faults.reserve(l)
-	if err != nil {
-		return err
-	}
-	site := l.dev.site
-	var behind []step
-	for i, p := range u.Params {
-		switch {
-		case p.In >= 0 && p.Out < 0 && ins[p.In].N > 0:
-			now := ins[p.In]
-			m, err := l.dev.alloc(now.Bytes(), device.Private)
-			if err != nil {
-				return err
-			}
-			l.scratch = append(l.scratch, m)
-			before := now.In(m, m.addr)
-			steps, err := l.dev.copySteps(before, now)
-			if err != nil {
-				return err
-			}
-			l.steps = append(l.steps, steps...)
-			var st kernels.Step
-			if err := site.w.aside(func() (err error) {
-				st, err = site.w.m.opts.Kernels.Unchanged(site.target(), kernels.Unchanged{Now: now.Operand(), Before: before.Operand(),
-					Argument: i, Fault: fault, Tag: tag})
-				return err
-			}); err != nil {
-				return err
-			}
-			n, err := site.load(st)
-			if err != nil {
-				return err
-			}
-			behind = append(behind, &kernelStep{l: n, f: closely})
-		case p.Out >= 0 && p.In < 0 && outs[p.Out].N > 0:
-			launches, err := site.compileAside(kernels.Blank(outs[p.Out].Operand()), l.reserve)
-			if err != nil {
-				return err
-			}
-			for _, n := range launches {
-				l.steps = append(l.steps, &kernelStep{l: n, f: closely})
-			}
-		}
-	}
-	l.steps = append(append(l.steps, main), behind...)
-	return nil
 }

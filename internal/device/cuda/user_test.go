@@ -25,6 +25,11 @@ extern "C" __global__ void meddle(float* x, float* y, long long n, float s) {
   if (i < n) y[i] = s * x[i];
   if (i == 1) x[i] = 7;
 }
+extern "C" __global__ void overrun(const float* x, float* y, long long n, float s) {
+  long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < n) y[i] = s * x[i];
+  if (i == 0) y[n + 4] = 1;
+}
 extern "C" __global__ void peek(const float* x, float* y, long long n, float s) {
   long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i < n) y[i] = s * x[i] + (i == 2 ? y[i] : 0.0f);
@@ -60,8 +65,12 @@ func users() map[string]func([][]byte) {
 		}
 	}
 	return map[string]func([][]byte){
-		"u.cu:scale":  func(p [][]byte) { scale(p, false) },
-		"u.cu:peek":   func(p [][]byte) { scale(p, true) },
+		"u.cu:scale": func(p [][]byte) { scale(p, false) },
+		"u.cu:peek":  func(p [][]byte) { scale(p, true) },
+		"u.cu:overrun": func(p [][]byte) {
+			scale(p, false)
+			cabi.Store(word(p, 1)+4*(word(p, 2)+4), float32(1))
+		},
 		"u.cu:meddle": func(p [][]byte) { scale(p, false); cabi.Store(word(p, 0)+4, float32(7)) },
 		"u.ptx:put":   func(p [][]byte) { cabi.Store(word(p, 0), float(p[1])) },
 	}
@@ -165,10 +174,12 @@ func userKernels(t *testing.T, m *machine) {
 		if got, err := run("peek", true, graph); err != nil || got[2] == got[2] || got[3] != want[3] {
 			t.Errorf("peek, checked: it reads what it is to write, and got %v, %v", got, err)
 		}
-		_, err := run("meddle", true, graph)
-		var fault *device.Fault
-		if !errors.As(err, &fault) || fault.Rank != 0 || fault.ID != 3 || !strings.Contains(err.Error(), "u.cu:meddle: it writes argument 0") {
-			t.Errorf("meddle, checked: %v", err)
+		for entry, says := range map[string]string{"meddle": "it writes argument 0 (element 1 of it)", "overrun": "beyond the end of argument 1, by 17 bytes"} {
+			_, err := run(entry, true, graph)
+			var fault *device.Fault
+			if !errors.As(err, &fault) || fault.Rank != 0 || fault.ID != 3 || !strings.Contains(err.Error(), "u.cu:"+entry+": ") || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s, checked: %v", entry, err)
+			}
 		}
 	}
 	w, s := streamed(t, m, 1, "main")

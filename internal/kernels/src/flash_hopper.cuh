@@ -96,8 +96,7 @@ template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopp
 }
 
 // hopperBrings is what the third warpgroup does from then on.
-template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperBrings(const AttentionArgs<B>& a, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
-  const FlashBlock<T, B> b(a);
+template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperBrings(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
   const int row = threadIdx.x % 128 / 8, column = threadIdx.x % 8 * 8;
   const T* k = b.k + row * a.sk[0] + column;
   const T* v = b.v + row * a.sv[0] + column;
@@ -239,8 +238,9 @@ template <class T, int B, int DH, int KEYS> DEV void flashHopper(const Attention
   __syncthreads();
   if (threadIdx.x >= 256) {
     hopperQueries<T, B, DH, KEYS>(a, room, gates);
+    const FlashBlock<T, B> b(a);  // which takes more registers than are left
     registers<false, 40>();
-    hopperBrings<T, B, DH, KEYS>(a, room, gates);
+    hopperBrings<T, B, DH, KEYS>(a, b, room, gates);
     return;
   }
   registers<true, 232>();

@@ -191,12 +191,12 @@ template <class A, int B> DEV void argmaxJoin(const ArgmaxArgs<B>& a) {
   indexOut(a, row, best.at < 0 ? 0 : best.at);
 }
 
-struct UnchangedArgs { u64 now, before; i64 bytes, size, argument; u64 fault, tag; };
+struct UnchangedArgs { u64 now, before; i64 bytes, size, first, argument; u64 kind, fault, tag; };
 
-// unchanged reports an element that is not what it was.
+// unchanged reports an element that is not what it was, counted from first on.
 DEV void unchanged(const UnchangedArgs& a) {
   const i64 step = (i64)gridDim.x * blockDim.x;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i * 8 < a.bytes; i += step)
     for (i64 k = i * 8; k < i * 8 + 8 && k < a.bytes; k++)
-      if (((const u8*)a.now)[k] != ((const u8*)a.before)[k]) fault(a.fault, faultWritten, a.tag, (u64)a.argument, (u64)(k / a.size), 0);
+      if (((const u8*)a.now)[k] != ((const u8*)a.before)[k]) fault(a.fault, a.kind, a.tag, (u64)a.argument, (u64)(a.first + k / a.size), 0);
 }

@@ -42,7 +42,7 @@ DEV u64 nanoseconds() {
 // kind's own. The first to claim kind fills in the others, and then sets the
 // last bit of kind: before that they mean nothing.
 struct Fault { u64 kind, tag, word[3]; };
-enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6, faultCounts = 8, faultPosition = 10, faultTwice = 12, faultLength = 14, faultWritten = 16 };
+enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6, faultCounts = 8, faultPosition = 10, faultTwice = 12, faultLength = 14, faultWritten = 16, faultOutside = 18 };
 
 DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
   Fault* f = (Fault*)at;
