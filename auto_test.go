@@ -7,6 +7,7 @@ import (
 	"hocket.example/hocket"
 	tables "hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -29,7 +30,7 @@ func (sketchedWorld) TeamAlgorithms() []string { return nil }
 // TestAutoByTunedTable: a model that a machine has loaded is lowered by what the table
 // tuned for that machine has collectives take.
 func TestAutoByTunedTable(t *testing.T) {
-	device.Register("sketched", func() (device.Machine, error) { return sketched{}, nil })
+	device.Register("sketched", func(*world.World) (device.Machine, error) { return sketched{}, nil })
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "sketched"})
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,8 @@ type Verdict struct {
 	Kind VerdictKind
 	// Proof says by what: "structural" (before there was a plan to prove), "plan" (every
 	// command of two runs, with the bytes it touches), "loops" (loops too long
-	// to unroll, by shorter ones that repeat the same).
+	// to unroll, by shorter ones that repeat the same), "symmetry" (what one rank
+	// does, where all do the same; buffers have their bytes for themselves).
 	Proof string
 	// Reason says why nothing was proved.
 	Reason string
@@ -96,6 +97,12 @@ func (pr *prover) check(p *Program, b Binding, o CheckOptions) (Verdict, error) 
 		return refutedOr(err)
 	}
 	v := Verdict{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Proof: "structural"}
+	if done, err := pr.short(&v, b, o); done || err != nil {
+		if v.Kind != Refuted {
+			v.Diagnostics = append(v.Diagnostics, p.warnings...)
+		}
+		return v, err
+	}
 	plan, err := pr.unit.Plan(b.ir())
 	switch {
 	case err == nil:
@@ -114,13 +121,62 @@ func (pr *prover) check(p *Program, b Binding, o CheckOptions) (Verdict, error) 
 	return v, err
 }
 
+// longProof is the number of commands of all ranks from which a proof without a plan is
+// tried first: one of shorter loops, or of one rank that stands for all.
+const longProof = 50_000
+
+// short tries the proofs that need no plan; it reports whether one decided.
+func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err error) {
+	if o.Redundant {
+		return false, nil // asks about every wait of a plan
+	}
+	lowered, err := pr.unit.LoweredFor(b.ir())
+	if err != nil {
+		return false, err
+	}
+	if longest(lowered.Info.Prog.Func(v.Func), v.Dims)*int64(v.Ranks) >= longProof/4 {
+		if err := pr.loops(v, b, nil); err != nil || v.Kind != Unknown {
+			return true, err
+		}
+		*v = Verdict{Func: v.Func, Ranks: v.Ranks, Dims: v.Dims, Proof: "structural"}
+	}
+	if v.Ranks < 2 {
+		return false, nil
+	}
+	grid, unroller, err := pr.unit.Ranks(b.ir())
+	if err != nil {
+		return false, nil // Plan says so again, and better
+	}
+	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof})
+	if err != nil || s.Verdict == verify.Unknown {
+		return false, nil
+	}
+	v.Kind, v.Proof, v.SerialSafe, v.Commands = verdictKind(s.Verdict), "symmetry", s.SerialSafe, s.Commands
+	v.Diagnostics = s.Diagnostics(pr.unit.Source.Prog)
+	return true, nil
+}
+
+// longest returns the most trips that a loop of the text has, as far as dims alone tell.
+func longest(f *ir.Func, dims map[string]int64) int64 {
+	most := int64(0)
+	f.Body.Walk(func(s *ir.Stmt) {
+		if s.Op != ir.OpFor {
+			return
+		}
+		if n, err := s.Exprs[1].Eval(dimsOnly(dims)); err == nil {
+			most = max(most, min(n, 1<<40))
+		}
+	})
+	return most
+}
+
 // plan checks a plan, and whether what holds of it holds for other trip counts.
 func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
 		return err
 	}
-	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant})
+	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant, Stop: pr.unit.Limits().Stop()})
 	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe, len(p.Cmds)
 	v.Diagnostics = r.Diagnostics(pr.unit.Source.Prog)
 	if v.Kind == Refuted {
@@ -153,7 +209,7 @@ func loopDims(f *ir.Func) []string {
 	return out
 }
 
-// loops checks a program that is too large to unroll; limit says so.
+// loops checks a program whose loops are long; limit says, if it does, that it is too large to unroll.
 func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -173,7 +229,10 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 			d.Notes = append(d.Notes, ir.Note{Message: "shown with " + t.At})
 		}
 	default:
-		v.Reason = fmt.Sprintf("%v; and %s", limit, t.Reason)
+		v.Reason = t.Reason
+		if limit != nil {
+			v.Reason = fmt.Sprintf("%v; and %s", limit, t.Reason)
+		}
 	}
 	return nil
 }
@@ -184,7 +243,7 @@ func (pr *prover) planning(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.P
 	if ds.HasErrors() {
 		return nil, nil, ds
 	}
-	u, err := compile.Build(info, compile.Options{})
+	u, err := compile.Build(info, compile.Options{Limits: pr.unit.Limits()})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -206,6 +265,8 @@ func (v Verdict) String() string {
 		return "refuted"
 	case v.Proof == "loops":
 		b.WriteString("proved, by shorter loops that repeat the same")
+	case v.Proof == "symmetry":
+		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands, ranks(v.Ranks))
 	default:
 		fmt.Fprintf(&b, "proved: %d commands on %s, two runs back to back", v.Commands, ranks(v.Ranks))
 	}
@@ -280,7 +341,7 @@ func (m *Model) provePlan(p *plan.Plan) (string, error) {
 	if m.opts.NoProve {
 		return "not proved: it was not asked for", nil
 	}
-	r := verify.Plan(p, verify.Options{FaultsOnly: true})
+	r := verify.Plan(p, verify.Options{FaultsOnly: true, Stop: m.unit.Limits().Stop()})
 	switch r.Verdict {
 	case verify.Refuted:
 		return "", r.Diagnostics(m.unit.Source.Prog)

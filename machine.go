@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -56,6 +58,9 @@ type MachineOptions struct {
 	// World spreads the ranks of all models over several processes; nil for this one alone. Each process
 	// opens one machine with it, and does alike with it: see World.
 	World *World
+	// Failed is called when a run fails: by a fault, a deadlock, at its deadline. dump writes the flight
+	// record of its program, as Machine.Dump does. Nil for nobody. It must not use the machine.
+	Failed func(dump func(io.Writer) error)
 }
 
 // Machine runs models. It may be used by many goroutines.
@@ -66,6 +71,8 @@ type Machine struct {
 	// plans are the loaded plans of all models.
 	plans   *planCache
 	tensors *resident.DeviceTensors
+	// onFailure is MachineOptions.Failed; nil for nobody.
+	onFailure func(dump func(io.Writer) error)
 
 	mu     sync.Mutex
 	models map[*Model]bool
@@ -78,7 +85,8 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, plans: newPlanCache(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{}}
+	m := &Machine{dev: dev, plans: newPlanCache(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
+		onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
 	return m, nil
 }
@@ -89,23 +97,25 @@ func (o MachineOptions) device() (device.Machine, error) {
 		if o.Scheduled {
 			return nil, fmt.Errorf("machine %q runs no schedules: %w; cpu does", o.Name, ErrUnsupported)
 		}
-		if o.World != nil && o.World.Size() > 1 {
-			return nil, fmt.Errorf("machine %q over several processes: %w; cpu does that", o.Name, ErrUnsupported)
-		}
-		return device.Named(o.Name)
+		return device.Named(o.Name, o.peers())
 	}
 	mode := cpu.Concurrent
 	if o.Scheduled {
 		mode = cpu.Scheduled
 	}
-	opts := cpu.Options{Mode: mode, Seed: o.Seed}
-	if o.World != nil && o.World.Size() > 1 {
-		if o.Scheduled {
-			return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them", ErrUnsupported)
-		}
-		opts.Peers = o.World.w
+	opts := cpu.Options{Mode: mode, Seed: o.Seed, Peers: o.peers()}
+	if opts.Peers != nil && o.Scheduled {
+		return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them", ErrUnsupported)
 	}
 	return cpu.New(opts), nil
+}
+
+// peers are the processes that ranks are spread over; nil for this one alone.
+func (o MachineOptions) peers() *world.World {
+	if o.World == nil || o.World.Size() < 2 {
+		return nil
+	}
+	return o.World.w
 }
 
 // LoadOptions tune loading; the zero value is usable.

@@ -455,6 +455,9 @@ func (m *Model) fit(
 			CheckLaunches: m.opts.CheckLaunches, Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
 		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Gather: m.opts.Gather,
 	}
+	if m.machine.onFailure != nil {
+		opts.Failed = m.machine.failed
+	}
 	for name := range m.weights() {
 		opts.Weights[name] = true
 	}

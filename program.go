@@ -20,6 +20,7 @@ type Diagnostics = ir.Diagnostics
 type Program struct {
 	info     *ir.Info
 	warnings Diagnostics
+	limits   compile.Limits
 }
 
 // Parse parses and checks the text of a program; name stands for it in
@@ -146,5 +147,6 @@ func (p *Program) build(opts compile.Options) (*compile.Unit, error) {
 	if p == nil {
 		return nil, errNoProgram
 	}
+	opts.Limits = p.limits
 	return compile.Build(p.info, opts)
 }

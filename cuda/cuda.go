@@ -21,6 +21,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda"
+	"hocket.example/hocket/internal/world"
 )
 
 // SharedVariable names the environment variable with the number of ranks that
@@ -57,8 +58,8 @@ const (
 
 func init() { device.Register("cuda", open) }
 
-func open() (device.Machine, error) {
-	opts := cuda.Options{}
+func open(peers *world.World) (device.Machine, error) {
+	opts := cuda.Options{Peers: peers}
 	if v := os.Getenv(SharedVariable); v != "" {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 1 {

@@ -159,6 +159,22 @@ func (b *Bound) Peer(axis string, index int64, rank int) (int, bool) {
 	return m.devices[i+int(index-m.coord(i, a))*m.stride(a)], true
 }
 
+// Grid returns the sizes of the mesh axes on which all ranks lie in order, the
+// last axis fastest; of several such meshes, of the one with most axes.
+func (b *Bound) Grid() []int64 {
+	grid := []int64{int64(b.Ranks)}
+	for _, m := range b.meshes {
+		inOrder := len(m.devices) == b.Ranks
+		for i, d := range m.devices {
+			inOrder = inOrder && i == d
+		}
+		if inOrder && len(m.sizes) > len(grid) {
+			grid = m.sizes
+		}
+	}
+	return grid
+}
+
 // Team returns the ranks that share rank's coordinates on all other axes, in
 // order of the given axes, first one major; nil when rank is not in the mesh.
 func (b *Bound) Team(axes []string, rank int) []int {

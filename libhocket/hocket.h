@@ -23,4 +23,9 @@ typedef struct {
   int64_t bytes;
 } hocket_tensor;
 
+/* Numbers of hocket_do and hocket_do_norm. */
+enum { HOCKET_ALL_REDUCE, HOCKET_ALL_GATHER, HOCKET_REDUCE_SCATTER, HOCKET_ALL_TO_ALL, HOCKET_BROADCAST };
+enum { HOCKET_SUM, HOCKET_AVG, HOCKET_MAX, HOCKET_MIN };
+enum { HOCKET_F32, HOCKET_F64, HOCKET_F16, HOCKET_BF16, HOCKET_I32, HOCKET_I64 };
+
 #endif

@@ -182,7 +182,75 @@ func hocket_cancel(run C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Cancel(int64(run)) }))
 }
 
-// hocket_close closes a model or a machine.
+// hocket_collectives opens a machine's ranks, one a process, for collectives on memory and streams of the caller's; 0
+// where it fails.
+//
+//export hocket_collectives
+func hocket_collectives(machine C.int64_t, options *C.char, e **C.char) (handle C.int64_t) {
+	guarded(e, func() error {
+		h, err := library.Collectives(context.Background(), int64(machine), text(options))
+		handle = C.int64_t(h)
+		return err
+	})
+	return handle
+}
+
+// hocket_do gives a stream a collective, which it does not wait for; 0 where it fails. op, red and dtype are numbers
+// of hocket.h.
+//
+//export hocket_do
+func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_t, stream, in, out C.uint64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		return library.Do(int64(collectives), capi.Call{Op: int(op), Red: int(red), DType: int(dtype), Root: int(root), Count: int64(count),
+			Stream: uintptr(stream), In: uintptr(in), Out: uintptr(out)})
+	}))
+}
+
+// hocket_do_norm gives a stream an all_reduce, an add and an rms_norm as one kernel; 0 where it fails, also for want of
+// one that is worth it.
+//
+//export hocket_do_norm
+func hocket_do_norm(collectives C.int64_t, dtype C.int, rows, width C.int64_t, eps C.double, stream, in, residual, weight, sum, out C.uint64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		return library.DoNorm(int64(collectives), capi.NormCall{DType: int(dtype), Rows: int64(rows), Width: int64(width), Eps: float64(eps),
+			Stream: uintptr(stream), In: uintptr(in), Residual: uintptr(residual), Weight: uintptr(weight), Sum: uintptr(sum), Out: uintptr(out)})
+	}))
+}
+
+// hocket_device returns the number of the GPU that collectives work on, in this process; -1 where it fails.
+//
+//export hocket_device
+func hocket_device(collectives C.int64_t, e **C.char) (gpu C.int) {
+	if !guarded(e, func() error {
+		n, err := library.Device(int64(collectives))
+		gpu = C.int(n)
+		return err
+	}) {
+		return -1
+	}
+	return gpu
+}
+
+// hocket_empty takes memory for operands on all ranks and returns its address; 0 where it fails.
+//
+//export hocket_empty
+func hocket_empty(collectives, bytes C.int64_t, e **C.char) (address C.uint64_t) {
+	guarded(e, func() error {
+		at, err := library.Empty(int64(collectives), int64(bytes))
+		address = C.uint64_t(at)
+		return err
+	})
+	return address
+}
+
+// hocket_check returns 1 while collectives can be relied on; 0, and why, when they cannot.
+//
+//export hocket_check
+func hocket_check(collectives C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Check(int64(collectives)) }))
+}
+
+// hocket_close closes a model, collectives or a machine.
 //
 //export hocket_close
 func hocket_close(object C.int64_t, e **C.char) C.int {

@@ -22,6 +22,7 @@ type app struct {
 	text   io.Writer      // stdout, or nothing where JSON is asked for
 	stderr io.Writer
 
+	limits  hocket.Limits // of programs
 	json    bool
 	colour  bool // of diagnostics
 	columns int  // width of the timeline

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,22 +19,32 @@ type bindFlags struct {
 	ranks         int
 	fn            string
 	dims, defines []string
+	limits        *hocket.Limits
 }
 
 // addBindFlags adds the flags that all commands on a PROGRAM have.
 func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
-	b := &bindFlags{}
+	b := &bindFlags{limits: &a.limits}
 	f := c.Flags()
 	f.IntVarP(&b.ranks, "ranks", "n", 0, "number of `RANKS` (default: the mesh's size)")
 	f.StringVar(&b.fn, "func", "", "the function `F` (default: the last)")
 	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim, such as `T=4096`; repeatable")
 	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression: `NAME=EXPR`, such as C=ceildiv(T,16); repeatable")
+	f.Int64Var(&a.limits.Commands, "max-commands", mostCommands, "refuse a run of more than `N` commands, over all ranks; 0 for no limit")
+	f.DurationVar(&a.limits.Time, "max-time", mostTime, "give up when planning takes longer, or proving: `10s`; 0 for no limit")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"hkt"}, cobra.ShellCompDirectiveFilterFileExt
 	}
 	return b
 }
+
+// Limits of programs that nobody lifts: what is within takes less than 1 GiB of the host, and
+// some seconds.
+const (
+	mostCommands = 1 << 17
+	mostTime     = 10 * time.Second
+)
 
 // set reports whether the command line binds anything.
 func (b *bindFlags) set(c *cobra.Command) bool {
@@ -43,6 +54,9 @@ func (b *bindFlags) set(c *cobra.Command) bool {
 // binding reads the flags.
 func (b *bindFlags) binding(c *cobra.Command) (hocket.Binding, error) {
 	out := hocket.Binding{Func: b.fn, Ranks: b.ranks, Dims: map[string]int64{}, Defines: map[string]string{}}
+	if a := b.limits; a.Commands < 0 || a.Time < 0 {
+		return out, usagef("--max-commands and --max-time are not negative")
+	}
 	if c.Flags().Changed("ranks") && b.ranks < 1 {
 		return out, usagef("-n is %d; at least 1 rank runs a program", b.ranks)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -19,6 +20,7 @@ type inputs struct {
 	dirs  []string               // checkpoints
 	rest  tensor.Spec            // of every parameter that nothing else names
 	fixed bool                   // rest was given
+	open  []io.Closer            // files that tensors were found in
 	// small gives integer parameters that nothing names -1, 0 and 1, whatever rest is.
 	small bool
 }
@@ -75,34 +77,62 @@ func (in *inputs) add(flag, name string, spec tensor.Spec) error {
 	return nil
 }
 
-// read reads the files. The names of what is given are compared with the
-// function's parameters before any data is read. It also returns what checkpoints hold beside parameters.
-func (in *inputs) read(fn *ir.Func) (map[string]*hocket.Tensor, []string, error) {
+// found is a tensor of an input file: its header until it is loaded.
+type found struct {
+	header *hocket.Tensor
+	load   func() (*hocket.Tensor, error)
+}
+
+// headers are those of what files hold, by parameter.
+func headers(got map[string]found) map[string]*hocket.Tensor {
+	list := map[string]*hocket.Tensor{}
+	for name, f := range got {
+		list[name] = f.header
+	}
+	return list
+}
+
+// loadAll reads the elements.
+func loadAll(got map[string]found) (map[string]*hocket.Tensor, error) {
+	list := map[string]*hocket.Tensor{}
+	for name, f := range got {
+		t, err := f.load()
+		if err != nil {
+			return nil, inputf("input %s: %w", name, err)
+		}
+		list[name] = t
+	}
+	return list, nil
+}
+
+// find reads the files' headers: what is given is compared with the function's parameters
+// before any data is read. It also returns what checkpoints hold beside parameters.
+func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 	var names []string
 	for _, p := range fn.Params {
 		names = append(names, p.Name)
 	}
-	got := map[string]*hocket.Tensor{}
+	got := map[string]found{}
 	for name, spec := range in.specs {
 		if !slices.Contains(names, name) {
 			return nil, nil, unknownInput(fn, name, "--in")
 		}
-		t, err := readSpec(name, spec)
+		f, err := in.findSpec(name, spec)
 		if err != nil {
 			return nil, nil, inputf("input %s: %w", name, err)
 		}
-		if t != nil {
-			got[name] = t
+		if f.header != nil {
+			got[name] = f
 		}
 	}
 	for _, path := range in.files {
-		if err := in.readAll(fn, path, names, got); err != nil {
+		if err := in.findAll(fn, path, names, got); err != nil {
 			return nil, nil, err
 		}
 	}
 	var surplus []string
 	for _, dir := range in.dirs {
-		more, err := in.readCheckpoint(dir, names, got)
+		more, err := in.findCheckpoint(dir, names, got)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -111,50 +141,68 @@ func (in *inputs) read(fn *ir.Func) (map[string]*hocket.Tensor, []string, error)
 	return got, surplus, nil
 }
 
-// readAll reads every tensor of a file as the parameter of its name.
-func (in *inputs) readAll(fn *ir.Func, path string, names []string, got map[string]*hocket.Tensor) error {
+// findAll finds every tensor of a file as the parameter of its name.
+func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[string]found) error {
 	f, err := tensor.OpenSafetensors(path)
 	if err != nil {
 		return inputf("%w", err)
 	}
-	defer f.Close()
+	in.open = append(in.open, f)
 	for _, name := range f.Names() {
 		_, named := in.specs[name]
 		switch {
 		case !slices.Contains(names, name):
 			return unknownInput(fn, name, path)
-		case named || got[name] != nil:
+		case named || got[name].header != nil:
 			return inputf("%s: parameter %%%s is given twice", path, name)
 		}
-		t, err := f.Read(name)
+		t, err := f.Header(name)
 		if err != nil {
 			return inputf("%w", err)
 		}
-		got[name] = (*hocket.Tensor)(t)
+		got[name] = foundIn(f, name, t)
 	}
 	return nil
 }
 
-// readCheckpoint reads those tensors of a checkpoint that have the name of a parameter, and
+// foundIn is a tensor of a safetensors file that stays open.
+func foundIn(f *tensor.Safetensors, name string, header *tensor.Tensor) found {
+	return found{(*hocket.Tensor)(header), func() (*hocket.Tensor, error) {
+		t, err := f.Read(name)
+		return (*hocket.Tensor)(t), err
+	}}
+}
+
+// closeFiles closes the files that tensors were found in.
+func (in *inputs) closeFiles() {
+	for _, f := range in.open {
+		_ = f.Close() // they were read only
+	}
+	in.open = nil
+}
+
+// findCheckpoint finds those tensors of a checkpoint that have the name of a parameter, and
 // returns the names of the others.
-func (in *inputs) readCheckpoint(dir string, names []string, got map[string]*hocket.Tensor) (surplus []string, err error) {
+func (in *inputs) findCheckpoint(dir string, names []string, got map[string]found) (surplus []string, err error) {
 	c, err := hocket.OpenCheckpoint(dir)
 	if err != nil {
 		return nil, inputf("--in %s: %w", dir, err)
 	}
-	defer c.Close()
+	in.open = append(in.open, c)
 	for _, name := range c.Names() {
 		_, named := in.specs[name]
 		switch {
 		case !slices.Contains(names, name):
 			surplus = append(surplus, name)
 			continue
-		case named || got[name] != nil:
+		case named || got[name].header != nil:
 			return nil, inputf("%s: parameter %%%s is given twice", dir, name)
 		}
-		if got[name], err = c.Tensor(name); err != nil {
+		header, err := c.Header(name)
+		if err != nil {
 			return nil, inputf("--in %s: %w", dir, err)
 		}
+		got[name] = found{header, func() (*hocket.Tensor, error) { return c.Tensor(name) }}
 	}
 	return surplus, nil
 }
@@ -185,25 +233,28 @@ func unknownInput(fn *ir.Func, name, where string) error {
 	return f.helping("its parameters are %s", strings.Join(list, ", "))
 }
 
-// readSpec reads a file; it returns nil for what is generated.
-func readSpec(name string, spec tensor.Spec) (*hocket.Tensor, error) {
+// findSpec finds what a file holds; nothing for what is generated.
+func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 	switch spec.Kind {
 	case tensor.SpecNpy:
-		t, err := tensor.ReadNpyFile(spec.File)
-		return (*hocket.Tensor)(t), err
+		t, err := tensor.NpyHeader(spec.File)
+		return found{(*hocket.Tensor)(t), func() (*hocket.Tensor, error) {
+			t, err := tensor.ReadNpyFile(spec.File)
+			return (*hocket.Tensor)(t), err
+		}}, err
 	case tensor.SpecSafetensors:
 		f, err := tensor.OpenSafetensors(spec.File)
 		if err != nil {
-			return nil, err
+			return found{}, err
 		}
-		defer f.Close()
+		in.open = append(in.open, f)
 		if spec.Name != "" {
 			name = spec.Name
 		}
-		t, err := f.Read(name)
-		return (*hocket.Tensor)(t), err
+		t, err := f.Header(name)
+		return foundIn(f, name, t), err
 	}
-	return nil, nil
+	return found{}, nil
 }
 
 // inferDims gives the dims that are bare extents of parameters the values that

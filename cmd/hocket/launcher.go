@@ -33,11 +33,7 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 	if n == 1 {
 		return nil, nil
 	}
-	switch o := j.flags; {
-	case o.machine != "cpu":
-		return nil, usagef("-m %s drives all ranks from one process; a launcher started %d", o.machine, n).
-			helping("start hocket once, without the launcher, or run on -m cpu")
-	case o.schedules > 0:
+	if j.flags.schedules > 0 {
 		return nil, usagef("--schedules draws the order of all ranks in one process; a launcher started %d", n).
 			helping("start hocket once, without the launcher")
 	}

@@ -59,10 +59,14 @@ func await(ctx context.Context, done <-chan error, grace time.Duration) (error, 
 	}
 }
 
-// interruptible returns a context that the first interrupt, or request to end, cancels. The second
+// interruptible returns a context that the first interrupt, or request to end, cancels; the end of the terminal is one. The second
 // one ends the process, as if nobody had asked to be told.
 func interruptible() (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }

@@ -33,7 +33,7 @@ func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (
 		return nil, err
 	}
 	a.warnings = p.Warnings()
-	return p, nil
+	return p.Within(a.limits), nil
 }
 
 // readProgram returns the text of a file, or of standard input for "-", and

@@ -32,6 +32,7 @@ type runFlags struct {
 	save          string
 	trace         string
 	report        string
+	flight        string
 	algorithm     string
 	fixed         bool
 	checkLaunches bool
@@ -122,6 +123,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
 	f.StringVar(&o.report, "report", "",
 		"write an HTML page to `FILE` about where the time went, or of what refutes the program")
+	f.StringVar(&o.flight, "flight", "",
+		"write what each rank was in to `FILE`, as JSON, when the run fails; else it is in the user's cache folder")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -157,6 +160,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--report names no file")
 	case set("save") && o.save == "":
 		return usagef("--save names no directory")
+	case set("flight") && o.flight == "":
+		return usagef("--flight names no file")
 	case set("trace") && o.trace == "":
 		return usagef("--trace names no file")
 	}
@@ -222,11 +227,14 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	if err := j.writable(); err != nil {
 		return err
 	}
-	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: j.flags.machine, World: w})
+	var failed flights
+	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: j.flags.machine, World: w, Failed: failed.failed})
 	if err != nil {
 		return ofMachine(err)
 	}
 	defer m.Close()
+	defer dumpOnQuit(m, j.app.stderr)()
+	defer func() { err = failed.keep(j.app, j.flags.flight, err) }()
 	if err := j.load(ctx, m); err != nil {
 		return err
 	}
@@ -261,17 +269,18 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 // bind binds the program, with what input files say about its dims, and
 // returns what the files hold.
 func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
-	var files map[string]*hocket.Tensor
+	var got map[string]found
+	defer j.inputs.closeFiles()
 	var err error
 	if fn := funcOf(j.program, b); fn != nil { // else bind says which there are
 		var surplus []string
-		if files, surplus, err = j.inputs.read(fn); err != nil {
+		if got, surplus, err = j.inputs.find(fn); err != nil {
 			return nil, err
 		}
 		if len(surplus) > 0 {
 			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))
 		}
-		if err := inferDims(fn, files, b); err != nil {
+		if err := inferDims(fn, headers(got), b); err != nil {
 			return nil, err
 		}
 	}
@@ -280,7 +289,13 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 	}
 	j.app.out.note(j.sig)
 	j.app.out.Machine = j.flags.machine
-	return files, checkInputs(j.sig, files)
+	if err := checkInputs(j.sig, headers(got)); err != nil {
+		return nil, err
+	}
+	if _, err := affordInputs(j.sig, 1); err != nil {
+		return nil, err
+	}
+	return loadAll(got)
 }
 
 // load loads the program. Where nobody set a budget it is what the inputs leave

@@ -32,10 +32,14 @@ var ErrNoCalls = errors.New("this build cannot load C libraries (it needs linux 
 type Func struct {
 	addr uintptr
 	fake func(args []uintptr) uintptr
+	name *string
 }
 
 // FuncAt returns the function at an address that a C library gave.
 func FuncAt(addr uintptr) Func { return Func{addr: addr} }
+
+// Name points to the name that f was looked up by; nil for a function at an address.
+func (f Func) Name() *string { return f.name }
 
 // Present reports whether f can be called.
 func (f Func) Present() bool { return f.addr != 0 || f.fake != nil }
@@ -128,7 +132,7 @@ func (l *Library) Path(symbol string) string {
 func (l *Library) Lookup(name string) (Func, error) {
 	if l.fake != nil {
 		if f := l.fake[name]; f != nil {
-			return Func{fake: f}, nil
+			return Func{fake: f, name: &name}, nil
 		}
 		return Func{}, fmt.Errorf("%s has no %s", l.name, name)
 	}
@@ -136,7 +140,7 @@ func (l *Library) Lookup(name string) (Func, error) {
 	if err != nil {
 		return Func{}, err
 	}
-	return Func{addr: addr}, nil
+	return Func{addr: addr, name: &name}, nil
 }
 
 // MissingError says which functions a library lacks.

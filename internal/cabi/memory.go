@@ -2,6 +2,7 @@ package cabi
 
 import (
 	"strings"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -55,6 +56,9 @@ func Bytes(addr uintptr, n int) []byte {
 
 // Load reads a value at an address, as Bytes.
 func Load[T any](addr uintptr) T { return *(*T)(pointer(addr)) }
+
+// StoreAtomic stores a word that others store or load at the same time.
+func StoreAtomic(addr uintptr, v uint64) { atomic.StoreUint64((*uint64)(pointer(addr)), v) }
 
 // Store writes a value to an address, as Bytes.
 func Store[T any](addr uintptr, v T) { *(*T)(pointer(addr)) = v }

@@ -29,7 +29,7 @@ var ErrHandle = errors.New("it names nothing")
 type Library struct {
 	mu   sync.Mutex
 	next int64
-	all  map[int64]any // *machine, *model, *call
+	all  map[int64]any // *machine, *model, *call, *hocket.Collectives
 }
 
 // New returns a library without objects.
@@ -403,6 +403,8 @@ func (l *Library) Close(handle int64) error {
 	switch x := object.(type) {
 	case *model:
 		return x.m.Close()
+	case *hocket.Collectives:
+		return x.Close()
 	case *machine:
 		err := x.m.Close()
 		if x.w != nil {

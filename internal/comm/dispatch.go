@@ -155,6 +155,26 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	return append(list, candidate{device.Tuning{Algo: staged{}.Name()}, "default"})
 }
 
+// Launches lists the machine's own ways to run in, the best first: those of the table, and then all others.
+func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
+	if d.teams == nil {
+		return nil
+	}
+	own := d.teams.TeamAlgorithms()
+	named := map[string]bool{}
+	for _, c := range d.candidates(in) {
+		if slices.Contains(own, c.tuning.Algo) {
+			list, named[c.tuning.Algo] = append(list, c.tuning), true
+		}
+	}
+	for _, name := range own {
+		if !named[name] {
+			list = append(list, device.Tuning{Algo: name})
+		}
+	}
+	return list
+}
+
 // modestFirst puts tunings that keep to the bound on blocks by themselves before
 // those that have to be launched otherwise than they were measured, and of these
 // first those that lose the fewest blocks.

@@ -3,9 +3,11 @@
 package compile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/hostmem"
@@ -35,11 +37,39 @@ type Options struct {
 	// Device is the machine that will run it, of whose dispatch table the times of
 	// collectives are. Without one they are of a table for GPUs like those described.
 	Device device.Machine
+	// Limits bound what planning takes.
+	Limits Limits
 	// StopAfter names the last pass to run; empty for all.
 	StopAfter string
 	// CheckEach runs the structural checks after every pass.
 	CheckEach bool
 }
+
+// Limits bound what a program takes of the host before it runs; 0 for no bound but the
+// language's and the host's.
+type Limits struct {
+	Commands int64 // of a plan, over all ranks
+	Memory   int64 // bytes that a plan takes of the host
+	Ranks    int
+	Time     time.Duration // of planning, and of proving
+}
+
+// Stop returns a function whose error says that the time is over, counted from now.
+func (l Limits) Stop() func() error {
+	if l.Time <= 0 {
+		return func() error { return nil }
+	}
+	late := time.Now().Add(l.Time)
+	return func() error {
+		if time.Now().After(late) {
+			return fmt.Errorf("it takes longer than %v, which is the limit", l.Time)
+		}
+		return nil
+	}
+}
+
+// Limits are those that the unit was built with.
+func (u *Unit) Limits() Limits { return u.opts.Limits }
 
 // Unit is a checked program and its lowered form. It may be used by many
 // goroutines.
@@ -121,10 +151,20 @@ func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error)
 	if err := ds.Err(); err != nil {
 		return nil, u.unfit(ds)
 	}
-	p, ds := planner.Plan(bound, planner.Options{Room: hostmem.Available, Stop: ctx.Err})
+	limits := u.opts.Limits
+	if limits.Ranks > 0 && bound.Ranks > limits.Ranks {
+		return nil, ir.Diagnostics{u.Source.Prog.Diag("limit", bound.Func.Pos, "%s runs on %d ranks; the limit is %d",
+			bound.Func.Name, bound.Ranks, limits.Ranks)}
+	}
+	late := limits.Stop()
+	p, ds := planner.Plan(bound, planner.Options{Room: hostmem.Available, Commands: limits.Commands, Memory: limits.Memory,
+		Stop: func() error { return cmp.Or(ctx.Err(), late()) }})
 	if err := ds.Err(); err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("while %s was planned: %w", bound.Func.Name, ctx.Err())
+		}
+		if late := late(); late != nil && ds[0].Kind == "stopped" {
+			return nil, ir.Diagnostics{u.Source.Prog.Diag("limit", bound.Func.Pos, "planning %s: %v", bound.Func.Name, late)}
 		}
 		return nil, err
 	}
@@ -133,6 +173,27 @@ func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error)
 		p.Outputs[i].Name = name
 	}
 	return p, nil
+}
+
+// Ranks makes the lowered program's ranks ready to be unrolled one at a time: grid is as of
+// ir.Bound.Grid, and unroller makes an unroller for one goroutine, with what its ranks have in
+// common.
+func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error), err error) {
+	res, err := u.LoweredFor(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	bound, ds := ir.Bind(res.Info, b)
+	if err := ds.Err(); err != nil {
+		return nil, nil, u.unfit(ds)
+	}
+	return bound.Grid(), func() (*plan.Plan, func(int) (*plan.Rank, error), error) {
+		r, err := planner.NewRanks(bound, planner.Options{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return r.Plan(), r.Unroll, nil
+	}, nil
 }
 
 // Reference binds what a run is compared with: the function that the bound one

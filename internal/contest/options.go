@@ -25,7 +25,7 @@ func Open(name string) (device.Machine, error) {
 	if name == "" || name == "cpu" {
 		return cpu.New(cpu.Options{}), nil
 	}
-	return device.Named(name)
+	return device.Named(name, nil)
 }
 
 // CheckSize refuses a size in bytes that nothing is measured at.

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"fmt"
 
 	"hocket.example/hocket/internal/world"
@@ -29,11 +30,25 @@ type DefaultWorld struct{}
 // Local is true: all ranks are this process's.
 func (DefaultWorld) Local(int) bool { return true }
 
+// Do calls f: calls of the host's own return.
+func (DefaultWorld) Do(_ context.Context, f func()) error {
+	f()
+	return nil
+}
+
 // Batch calls issue.
 func (DefaultWorld) Batch(issue func() error) error { return issue() }
 
 // Stage does nothing.
 func (DefaultWorld) Stage([]int64, int) error { return nil }
+
+// OpenCalls is unsupported.
+func (DefaultWorld) OpenCalls() (Calls, error) {
+	return nil, lacks("collectives on streams of the caller's")
+}
+
+// Settle has nothing to do.
+func (DefaultWorld) Settle(context.Context) error { return nil }
 
 // Capture is unsupported.
 func (DefaultWorld) Capture(func() error) (Graph, error) { return nil, lacks("recording graphs") }
@@ -52,6 +67,9 @@ func (DefaultWorld) OpenTeam([]Member) (Team, error) { return nil, lacks("collec
 
 // Held is zero.
 func (DefaultWorld) Held() Held { return Held{} }
+
+// Standings are none.
+func (DefaultWorld) Standings() []Standing { return nil }
 
 // Guesses are none.
 func (DefaultWorld) Guesses() []string { return nil }

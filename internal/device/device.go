@@ -99,6 +99,11 @@ type World interface {
 	// Sync waits until all work issued so far has finished on every device,
 	// or returns why it cannot: a *Fault, a *Deadlock, the context's error.
 	Sync(ctx context.Context) error
+	// Do calls f, which uses the world, and returns nil once f has returned. Where a call of
+	// the machine's driver does not return it gives the world up, with the error that it
+	// returns, soon once ctx has ended: then the caller must leave alone what f uses, and f
+	// does no more but what it did without the world.
+	Do(ctx context.Context, f func()) error
 	// Abort makes every wait, on streams and host, return ErrAborted soon.
 	// It is safe from any goroutine; only the first cause is kept.
 	Abort(cause error)
@@ -123,9 +128,15 @@ type World interface {
 	// observer is told once a launch has ended; of launches with no Sync between, those
 	// of the last. Needs Caps.Graphs.
 	Capture(issue func() error) (Graph, error)
+	// Settle is called once all is prepared, in all processes alike: what each has measured for itself, and
+	// all must have alike, they take from one of them.
+	Settle(ctx context.Context) error
 	// Observe sets who is told of marks; nil stops. Not while work is in flight. It may
 	// cost time; without it a world that fails may know less well where.
 	Observe(o Observer)
+
+	// OpenCalls begins calls on memory and streams of the caller's. Unsupported where a machine has no such streams.
+	OpenCalls() (Calls, error)
 
 	Teams
 	Status
@@ -138,6 +149,9 @@ type Status interface {
 	// driver and NCCL take by themselves, for code, graphs and connections. Zero where
 	// the machine does not tell.
 	Held() Held
+	// Standings says of each stream with work what it does or waits for. It is safe from any
+	// goroutine, and does not wait for work. None where the machine does not tell.
+	Standings() []Standing
 	// Guesses names the GEMMs that run by the library's first guess for want of
 	// memory to time others in, by this world or one before it in the process.
 	Guesses() []string

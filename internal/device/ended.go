@@ -1,6 +1,9 @@
 package device
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Aborted is what every call of a world returns once the world has ended. It
 // wraps ErrAborted and the first cause.
@@ -23,13 +26,15 @@ type Expired struct {
 	At []Standing
 }
 
-// Standing is what a stream with work did when its world ended.
+// Standing is what a stream with work does, or did when its world ended.
 type Standing struct {
 	Rank   int
 	Stream string
 	ID     int64  // the innermost Begin mark; -1 for none
 	Last   int64  // where greater than ID, the mark is one from ID to Last
 	Does   string // "waits for counter 3 ≥ 2 (now 1)", "still runs"
+	// Since is since when it does that, as far as is known; zero where nothing tells.
+	Since time.Time
 }
 
 // String names the rank, the stream and the mark.

@@ -68,6 +68,37 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string
 	if len(batch) == 0 {
 		return nil, nil
 	}
+	var results []*Result
+	p.recorder.begin(p.run, len(batch))
+	lost, err := p.do(ctx, func() (err error) {
+		results, err = p.runBatch(ctx, batch, weights)
+		return err
+	})
+	p.recorder.end(err)
+	if lost {
+		return nil, spoiled(batch, err)
+	}
+	return results, err
+}
+
+// spoiled is the error of a batch that was given up: the devices may still be at it.
+func spoiled(batch []Args, err error) error {
+	into := false
+	for _, a := range batch {
+		for _, t := range a.DeviceOut {
+			t.SetContents(false)
+			t.Fail(err)
+		}
+		into = into || len(a.Into) > 0
+	}
+	if into || updates(batch) {
+		err = &SpoiledError{err}
+	}
+	return err
+}
+
+// runBatch is RunBatch for a program that can run.
+func (p *Program) runBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
 	defer p.trimFrames()
 	if err := p.admit(ctx, batch, weights); err != nil {
 		return nil, err

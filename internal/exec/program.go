@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/world"
@@ -57,6 +58,9 @@ type Options struct {
 	// at the end of a batch then. Otherwise there is an output, as a global tensor, only where all its
 	// elements are in ranks of this process; see Result.Local.
 	Gather bool
+	// Failed is given a program's flight record when a run fails; nil for nobody. It must not
+	// use the program.
+	Failed func(*Flight)
 }
 
 // Program is a plan loaded on a machine. Its methods may be called from many
@@ -72,6 +76,8 @@ type Program struct {
 	peers  *world.World // nil where all ranks are this process's
 	hash   string       // of the plan, where there are peers
 
+	recorder recorder
+
 	mu       sync.Mutex // of what follows
 	run      int64      // runs issued so far
 	frames   []*frame
@@ -81,6 +87,7 @@ type Program struct {
 	// abandoned are copies of residents that a failed world may still be at: what they take
 	// is given back when that is closed.
 	abandoned copies
+	fate      error // what broken becomes when those who use the world have ended
 	broken    error
 }
 
@@ -94,7 +101,10 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	}
 	opts.Logger = im.Logger()
 	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im), peers: m.Peers()}
-	if err := prog.prepare(ctx); err != nil {
+	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
+		return nil, lost
+	}
+	if err != nil {
 		return nil, errors.Join(err, prog.close())
 	}
 	return prog, nil
@@ -188,6 +198,7 @@ func (p *Program) close() error {
 // and ends the world: nothing in it is known to be in a good state.
 func (p *Program) breakDown(cause error) error {
 	err := p.explain(cause)
+	p.failed(err)
 	p.im.World.Abort(err)
 	for _, w := range p.im.Shared {
 		if w != nil {
@@ -197,6 +208,37 @@ func (p *Program) breakDown(cause error) error {
 	if cerr := p.close(); cerr != nil {
 		p.opts.Logger.Warn("closing the world after a failed run", "error", cerr)
 	}
-	p.broken = fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
+	p.fate = unusableAfter(err)
 	return err
+}
+
+func unusableAfter(err error) error {
+	return fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
+}
+
+// do has f use the world. Where that is given up, the program is, and what f uses stays f's.
+// The caller holds mu.
+func (p *Program) do(ctx context.Context, f func() error) (lost bool, err error) {
+	var ended error // not the result: f may write it when do has returned
+	late, done := grace.After(ctx, p.opts.Grace)
+	defer done()
+	if gone := p.im.World.Do(late, func() { ended = f() }); gone != nil {
+		message := gone.Error()
+		if ctx.Err() != nil {
+			message = "the time ran out: " + message
+		}
+		gone = &RunError{Message: message, Err: errors.Join(gone, ctx.Err())}
+		p.failed(gone)
+		p.broken = unusableAfter(gone)
+		for _, w := range p.im.Shared {
+			if w != nil {
+				w.Fail(gone)
+			}
+		}
+		return true, gone
+	}
+	if p.fate != nil {
+		p.broken = p.fate
+	}
+	return false, ended
 }

@@ -68,11 +68,14 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 	if err := blocks.InputError(wrong); err != nil {
 		return err
 	}
-	p.decideUploads([]Args{{In: weights}}, weights)
-	if p.tracer != nil { // uploads ahead are no part of a run's trace
-		defer p.tracer.recorder.Drain(p.describe)
-	}
-	return p.uploadWeights(ctx, weights)
+	_, err := p.do(ctx, func() error {
+		p.decideUploads([]Args{{In: weights}}, weights)
+		if p.tracer != nil { // uploads ahead are no part of a run's trace
+			defer p.tracer.recorder.Drain(p.describe)
+		}
+		return p.uploadWeights(ctx, weights)
+	})
+	return err
 }
 
 // uploadWeights uploads what stays and is not on the devices yet. It waits for one parameter

@@ -123,6 +123,7 @@ func everyCode(t *testing.T, arch string) []code {
 		}
 	}
 	all = append(all, Unchanged{}.launch().code, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
+	all = append(all, wiredLaunch("raise", "RaiseArgs", raiseWords).code, wiredLaunch("await", "AwaitArgs", awaitWords).code)
 	all = append(all, everyReduction()...)
 	all = append(all, everyMultimem()...)
 	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })

@@ -86,6 +86,70 @@ func TestFlagJoin(t *testing.T) {
 	}
 }
 
+// TestWired: words that are raised and waited for by launches whose arguments differ.
+func TestWired(t *testing.T) {
+	b := newBench(t)
+	word, other, abort, none := b.word(5), b.word(-1), b.word(0), b.word(0)
+	wired := func(make func(*Library, Target) (Step, error), c code, args ...nvlib.Ptr) {
+		t.Helper()
+		b.enqueue(func(l *Library) (Step, error) {
+			s, err := make(l, Target{})
+			if n := len(s.Params[0]); err == nil && n != 8*len(args) {
+				t.Fatalf("%d bytes of arguments for %d words", n, len(args))
+			}
+			if s.Shape.Block != [3]uint32{32, 1, 1} || s.Shape.Grid != [3]uint32{1, 1, 1} {
+				t.Errorf("%s is launched as %+v", c.symbol, s.Shape)
+			}
+			return s, err
+		}, c, 1)
+		w := b.launches[len(b.launches)-1].args
+		for i, a := range args {
+			w[i] = uint64(a)
+		}
+	}
+	raise := func(at nvlib.Ptr, by int64) {
+		wired((*Library).Raise, wiredLaunch("raise", "RaiseArgs", raiseWords).code, at, nvlib.Ptr(by))
+	}
+	var faults []nvlib.Ptr
+	await := func(at nvlib.Ptr, least int64, abort nvlib.Ptr, timeout time.Duration) {
+		f := b.alloc(FaultBytes)
+		clear(b.mem[f-memoryAt:][:FaultBytes])
+		faults = append(faults, f)
+		wired((*Library).Await, wiredLaunch("await", "AwaitArgs", awaitWords).code, at, nvlib.Ptr(least), abort, nvlib.Ptr(timeout), f, 9)
+	}
+	await(word, 5, none, time.Hour) // there already
+	raise(word, 3)
+	raise(other, 1<<40)
+	await(word, 8, none, time.Hour)            // there, and nothing is taken
+	await(word, 7, none, time.Hour)            // more than enough
+	await(other, 1<<40-1, none, time.Hour)     // above 32 bits, from below 0
+	await(word, 9, abort, 20*time.Microsecond) // never comes; sets the abort word
+	await(other, 1<<40, abort, time.Hour)      // ends by it
+	await(word, 8, abort, 0)                   // needs not wait, so is not aborted
+	b.run()
+	if w, o := b.read(word), b.read(other); w != 8 || o != 1<<40-1 {
+		t.Errorf("words %d and %d, want 8 and %d", w, o, int64(1<<40-1))
+	}
+	if b.read(abort) == 0 || b.read(none) != 0 {
+		t.Errorf("abort words are %d, of a wait that ran out of time, and %d", b.read(abort), b.read(none))
+	}
+	for i, want := range []struct {
+		kind       FaultKind
+		least, now int64
+	}{{}, {}, {}, {}, {FaultTimeout, 9, 8}, {FaultAborted, 1 << 40, 1<<40 - 1}, {}} {
+		f, ok := ReadFault(b.mem[faults[i]-memoryAt:])
+		if ok != (want.kind != NoFault) || f.Kind != want.kind {
+			t.Errorf("wait %d: %v, %v", i, f, ok)
+		}
+		if ok && (f.Tag != 9 || f.Words[0] != want.least || f.Words[1] != want.now) {
+			t.Errorf("wait %d reports %+v, want %+v", i, f, want)
+		}
+	}
+	if f, _ := ReadFault(b.mem[faults[4]-memoryAt:]); f.Words[2] <= 20_000 {
+		t.Errorf("the wait that ran out of time reports %v", f)
+	}
+}
+
 func TestPoison(t *testing.T) {
 	b := newBench(t)
 	const size = 256

@@ -7,13 +7,14 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/world"
 )
 
 // Open opens dev for hocket's API. It is closed when the test ends.
 func Open(t testing.TB, dev device.Machine) *hocket.Machine {
 	t.Helper()
 	const name = "under test"
-	device.Register(name, func() (device.Machine, error) { return dev, nil })
+	device.Register(name, func(*world.World) (device.Machine, error) { return dev, nil })
 	// The test's own context is over when what it cleans up runs.
 	m, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: name})
 	if err != nil {

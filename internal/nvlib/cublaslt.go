@@ -83,9 +83,13 @@ type LtResult struct {
 
 // CuBLASLt is the library.
 type CuBLASLt struct {
-	lib *cabi.Library
-	f   cublasFuncs
+	lib   *cabi.Library
+	f     cublasFuncs
+	watch *Watch // of who makes the calls; nil for nobody
 }
+
+// Watched returns the library for an owner whose calls w shows.
+func (c *CuBLASLt) Watched(w *Watch) *CuBLASLt { return &CuBLASLt{c.lib, c.f, w} }
 
 type cublasFuncs struct {
 	create, destroy, getVersion, getStatusString cabi.Func
@@ -154,7 +158,7 @@ func (c *CuBLASLt) Version() int64 { return int64(c.f.getVersion.Call()) }
 
 //go:uintptrescapes
 func (c *CuBLASLt) check(f cabi.Func, call string, args ...uintptr) error {
-	return c.result(call, f.CallPinned(args))
+	return c.result(call, c.watch.Call(f, args))
 }
 
 func (c *CuBLASLt) result(call string, status uintptr) error {
@@ -293,9 +297,14 @@ type Product struct {
 	block *cabi.Block
 }
 
+const productAlgoAt = 32
+
+// Algo is the algorithm that computes it.
+func (p *Product) Algo() LtAlgo { return cabi.Load[LtAlgo](p.block.Addr(productAlgoAt)) }
+
 // NewProduct makes a product. With wide, alpha and beta are f64, else f32.
 func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo LtAlgo, wide bool) *Product {
-	const alphaAt, betaAt, algoAt = 0, 16, 32
+	const alphaAt, betaAt, algoAt = 0, 16, productAlgoAt
 	p := &Product{block: cabi.NewBlock(algoAt + int(unsafe.Sizeof(algo)))}
 	if wide {
 		cabi.Store(p.block.Addr(alphaAt), float64(1))
@@ -315,5 +324,5 @@ func (p *Product) Free() { p.block.Free() }
 // One goroutine at a time may compute p. It does not allocate.
 func (c *CuBLASLt) Multiply(p *Product, workspace Ptr, bytes int64, s Stream) error {
 	p.args[13], p.args[14], p.args[15] = uintptr(workspace), uintptr(bytes), uintptr(s)
-	return c.result("cublasLtMatmul", c.f.matmul.CallPinned(p.args[:]))
+	return c.result("cublasLtMatmul", c.watch.Call(c.f.matmul, p.args[:]))
 }

@@ -3,6 +3,7 @@ package nvlib
 import (
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"unsafe"
 
 	"hocket.example/hocket/internal/cabi"
@@ -39,9 +40,27 @@ func CUDACode(err error) int { return Code(err, cudaLibrary) }
 // Driver is the CUDA driver API. Its methods may be called from any goroutine;
 // those that need a current context say so.
 type Driver struct {
-	lib *cabi.Library
-	f   driverFuncs
+	lib   *cabi.Library
+	f     driverFuncs
+	watch atomic.Pointer[Watch] // of who makes the calls; nil for nobody
 }
+
+// Watched returns the driver for an owner of its own, whose calls w shows.
+func (d *Driver) Watched(w *Watch) *Driver {
+	v := &Driver{lib: d.lib, f: d.f}
+	v.watch.Store(w)
+	return v
+}
+
+// Lend has w show the calls that are made from now on; nil has nobody show them. One owner
+// has them at a time.
+func (d *Driver) Lend(w *Watch) { d.watch.Store(w) }
+
+// Watch is what shows the calls; nil for nothing.
+func (d *Driver) Watch() *Watch { return d.watch.Load() }
+
+// call makes a call.
+func (d *Driver) call(f cabi.Func, args []uintptr) uintptr { return d.watch.Load().Call(f, args) }
 
 var wantDriver = want{
 	library: "the NVIDIA driver's library libcuda", env: "HOCKET_LIBCUDA",
@@ -103,7 +122,7 @@ func (d *Driver) failure(call string, code int32) error {
 //
 //go:uintptrescapes
 func (d *Driver) check(f cabi.Func, name string, args ...uintptr) error {
-	return d.result(name, f.CallPinned(args))
+	return d.result(name, d.call(f, args))
 }
 
 // Version returns the CUDA version that the driver supports: 13000 for 13.0.
@@ -208,6 +227,9 @@ func (d *Driver) RetainPrimary(dev Device) (Context, error) {
 // unbind. Calls that need a context stand between the two.
 func (d *Driver) Bind(c Context) error {
 	runtime.LockOSThread()
+	if w := d.watch.Load(); w != nil {
+		w.ctx.Store(uintptr(c))
+	}
 	if err := d.check(d.f.ctxSetCurrent, "cuCtxSetCurrent", uintptr(c)); err != nil {
 		runtime.UnlockOSThread()
 		return err

@@ -68,6 +68,23 @@ func (d *Driver) ReleaseMem(h MemHandle) error {
 	return d.check(d.f.memRelease, "cuMemRelease", uintptr(h))
 }
 
+// ExportMem returns a file descriptor that stands for exportable memory, for other processes to import.
+// The memory lives as long as any of them has it mapped, or has the descriptor.
+func (d *Driver) ExportMem(h MemHandle) (fd int, err error) {
+	var out int32
+	err = d.check(d.f.memExportToShareableHandle, "cuMemExportToShareableHandle",
+		uintptr(unsafe.Pointer(&out)), uintptr(h), memHandlePosixFD, 0)
+	return int(out), err
+}
+
+// ImportMem takes memory that another process exported. The descriptor stays the caller's.
+func (d *Driver) ImportMem(fd int) (MemHandle, error) {
+	var h MemHandle
+	err := d.check(d.f.memImportFromShareable, "cuMemImportFromShareableHandle",
+		uintptr(unsafe.Pointer(&h)), uintptr(fd), memHandlePosixFD)
+	return h, err
+}
+
 // ReserveAddresses takes a range of addresses that begins at a multiple of align; 0 is
 // for what the driver takes by itself.
 func (d *Driver) ReserveAddresses(bytes, align int64) (Ptr, error) {
@@ -111,11 +128,22 @@ func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {
 // HostFree gives back what HostAlloc took.
 func (d *Driver) HostFree(p Ptr) error { return d.check(d.f.memFreeHost, "cuMemFreeHost", uintptr(p)) }
 
+// HostRegister lets all devices reach host memory that is not the driver's, at the same address: whole
+// pages. It needs a context.
+func (d *Driver) HostRegister(p Ptr, bytes int64) error {
+	return d.check(d.f.memHostRegister, "cuMemHostRegister", uintptr(p), uintptr(bytes), memHostPortable|memHostDeviceMap)
+}
+
+// HostUnregister undoes HostRegister.
+func (d *Driver) HostUnregister(p Ptr) error {
+	return d.check(d.f.memHostUnregister, "cuMemHostUnregister", uintptr(p))
+}
+
 // Copy copies bytes between any two addresses of devices or pinned memory in
 // s's order. It does not allocate.
 func (d *Driver) Copy(dst, src Ptr, bytes int64, s Stream, args *[4]uintptr) error {
 	*args = [4]uintptr{uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)}
-	return d.result("cuMemcpyAsync", d.f.memcpyAsync.CallPinned(args[:]))
+	return d.result("cuMemcpyAsync", d.call(d.f.memcpyAsync, args[:]))
 }
 
 // Rect is a copy of Height rows of Width bytes, rows Pitch bytes apart.

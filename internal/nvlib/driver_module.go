@@ -91,6 +91,7 @@ type Launch struct {
 	config *cabi.Block // of launches that begin early; nil where there are none
 	early  [4]uintptr
 	blocks int
+	words  int // of the first parameter
 }
 
 // Shape is how many threads run a kernel.
@@ -107,6 +108,9 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 		size += (len(p) + 15) &^ 15
 	}
 	l := &Launch{block: cabi.NewBlock(size + 16), blocks: int(s.Grid[0]) * int(s.Grid[1]) * int(s.Grid[2])}
+	if len(params) == 1 { // the first parameter lies behind two addresses
+		l.words = len(params[0]) / 8
+	}
 	at := (8*(len(params)+1) + 15) &^ 15
 	for i, p := range params {
 		cabi.Store(l.block.Addr(8*i), l.block.Addr(at))
@@ -144,6 +148,15 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 // Blocks is how many blocks the launch has.
 func (l *Launch) Blocks() int { return l.blocks }
 
+// Words is how many eight bytes the launch's first parameter has.
+func (l *Launch) Words() int { return l.words }
+
+// Word returns eight bytes of it.
+func (l *Launch) Word(i int) uint64 { return cabi.Load[uint64](l.block.Addr(16 + 8*i)) }
+
+// SetWord changes eight bytes of the launch's first parameter, for launches to come.
+func (l *Launch) SetWord(i int, v uint64) { cabi.Store(l.block.Addr(16+8*i), v) }
+
 // Free lets the launch's memory go.
 func (l *Launch) Free() {
 	l.block.Free()
@@ -156,7 +169,7 @@ func (l *Launch) Free() {
 // time may launch l. It does not allocate.
 func (d *Driver) Launch(l *Launch, s Stream) error {
 	l.args[8] = uintptr(s)
-	return d.result("cuLaunchKernel", d.f.launchKernel.CallPinned(l.args[:]))
+	return d.result("cuLaunchKernel", d.call(d.f.launchKernel, l.args[:]))
 }
 
 // LaunchEarly is Launch, but l may begin before the kernel before it on s has
@@ -167,5 +180,5 @@ func (d *Driver) LaunchEarly(l *Launch, s Stream) error {
 		return d.Launch(l, s)
 	}
 	cabi.Store(l.config.Addr(32), uint64(s))
-	return d.result("cuLaunchKernelEx", d.f.launchKernelEx.CallPinned(l.early[:]))
+	return d.result("cuLaunchKernelEx", d.call(d.f.launchKernelEx, l.early[:]))
 }

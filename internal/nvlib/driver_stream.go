@@ -26,7 +26,7 @@ func (d *Driver) DestroyStream(s Stream) error {
 // StreamIdle reports whether all work given to s is done; the error is that of
 // work that failed.
 func (d *Driver) StreamIdle(s Stream) (bool, error) {
-	return d.ready("cuStreamQuery", d.f.streamQuery.CallPinned([]uintptr{uintptr(s)}))
+	return d.ready("cuStreamQuery", d.call(d.f.streamQuery, []uintptr{uintptr(s)}))
 }
 
 func (d *Driver) ready(call string, status uintptr) (bool, error) {
@@ -39,6 +39,19 @@ func (d *Driver) ready(call string, status uintptr) (bool, error) {
 		return false, d.failure(call, code)
 	}
 }
+
+// Capturing reports whether work on s is recorded.
+func (d *Driver) Capturing(s Stream) (bool, error) {
+	if !d.f.streamIsCapturing.Present() {
+		return false, nil
+	}
+	var status int32
+	err := d.check(d.f.streamIsCapturing, "cuStreamIsCapturing", uintptr(s), uintptr(unsafe.Pointer(&status)))
+	return status != 0, err
+}
+
+// SyncContext waits for all work of the current context.
+func (d *Driver) SyncContext() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
 
 // SyncStream waits until all work given to s is done.
 func (d *Driver) SyncStream(s Stream) error {
@@ -80,7 +93,7 @@ func (d *Driver) WaitEvent(s Stream, e Event) error {
 
 // EventDone reports whether what e stands for is done.
 func (d *Driver) EventDone(e Event) (bool, error) {
-	return d.ready("cuEventQuery", d.f.eventQuery.CallPinned([]uintptr{uintptr(e)}))
+	return d.ready("cuEventQuery", d.call(d.f.eventQuery, []uintptr{uintptr(e)}))
 }
 
 // Elapsed returns the milliseconds between two timed events that are done.

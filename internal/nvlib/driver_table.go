@@ -29,6 +29,10 @@ type driverFuncs struct {
 	memSetAccess                cabi.Func
 	memHostAlloc                cabi.Func
 	memFreeHost                 cabi.Func
+	memExportToShareableHandle  cabi.Func
+	memImportFromShareable      cabi.Func
+	memHostRegister             cabi.Func
+	memHostUnregister           cabi.Func
 	memcpyAsync                 cabi.Func
 	memcpy2DAsync               cabi.Func
 	memsetD32Async              cabi.Func
@@ -58,6 +62,8 @@ type driverFuncs struct {
 	graphDestroy                cabi.Func
 	graphExecDestroy            cabi.Func
 	getErrorName                cabi.Func
+	streamIsCapturing           cabi.Func
+	ctxSynchronize              cabi.Func
 	getErrorString              cabi.Func
 	funcIsLoaded                cabi.Func
 	funcLoad                    cabi.Func
@@ -72,58 +78,62 @@ type driverFuncs struct {
 
 func (f *driverFuncs) table() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
-		"cuInit":                        &f.init,
-		"cuDriverGetVersion":            &f.driverGetVersion,
-		"cuDeviceGetCount":              &f.deviceGetCount,
-		"cuDeviceGet":                   &f.deviceGet,
-		"cuDeviceGetName":               &f.deviceGetName,
-		"cuDeviceGetPCIBusId":           &f.deviceGetPCIBusID,
-		"cuDeviceTotalMem_v2":           &f.deviceTotalMem,
-		"cuDeviceGetAttribute":          &f.deviceGetAttribute,
-		"cuDeviceCanAccessPeer":         &f.deviceCanAccessPeer,
-		"cuDevicePrimaryCtxRetain":      &f.primaryCtxRetain,
-		"cuCtxSetCurrent":               &f.ctxSetCurrent,
-		"cuCtxGetStreamPriorityRange":   &f.ctxGetStreamPriorityRange,
-		"cuMemGetInfo_v2":               &f.memGetInfo,
-		"cuMemGetAllocationGranularity": &f.memGetAllocationGranularity,
-		"cuMemCreate":                   &f.memCreate,
-		"cuMemRelease":                  &f.memRelease,
-		"cuMemAddressReserve":           &f.memAddressReserve,
-		"cuMemAddressFree":              &f.memAddressFree,
-		"cuMemMap":                      &f.memMap,
-		"cuMemUnmap":                    &f.memUnmap,
-		"cuMemSetAccess":                &f.memSetAccess,
-		"cuMemHostAlloc":                &f.memHostAlloc,
-		"cuMemFreeHost":                 &f.memFreeHost,
-		"cuMemcpyAsync":                 &f.memcpyAsync,
-		"cuMemcpy2DAsync_v2":            &f.memcpy2DAsync,
-		"cuMemsetD32Async":              &f.memsetD32Async,
-		"cuMemsetD8Async":               &f.memsetD8Async,
-		"cuModuleLoadData":              &f.moduleLoadData,
-		"cuModuleGetFunction":           &f.moduleGetFunction,
-		"cuFuncSetAttribute":            &f.funcSetAttribute,
-		"cuLaunchKernel":                &f.launchKernel,
-		"cuStreamCreateWithPriority":    &f.streamCreateWithPriority,
-		"cuStreamDestroy_v2":            &f.streamDestroy,
-		"cuStreamQuery":                 &f.streamQuery,
-		"cuStreamSynchronize":           &f.streamSynchronize,
-		"cuStreamWaitEvent":             &f.streamWaitEvent,
-		"cuStreamBeginCapture_v2":       &f.streamBeginCapture,
-		"cuStreamEndCapture":            &f.streamEndCapture,
-		"cuEventCreate":                 &f.eventCreate,
-		"cuEventDestroy_v2":             &f.eventDestroy,
-		"cuEventRecord":                 &f.eventRecord,
-		"cuEventRecordWithFlags":        &f.eventRecordWithFlags,
-		"cuEventQuery":                  &f.eventQuery,
-		"cuEventElapsedTime":            &f.eventElapsedTime,
-		"cuGraphInstantiateWithFlags":   &f.graphInstantiate,
-		"cuGraphUpload":                 &f.graphUpload,
-		"cuGraphLaunch":                 &f.graphLaunch,
-		"cuGraphGetNodes":               &f.graphGetNodes,
-		"cuGraphDestroy":                &f.graphDestroy,
-		"cuGraphExecDestroy":            &f.graphExecDestroy,
-		"cuGetErrorName":                &f.getErrorName,
-		"cuGetErrorString":              &f.getErrorString,
+		"cuInit":                         &f.init,
+		"cuDriverGetVersion":             &f.driverGetVersion,
+		"cuDeviceGetCount":               &f.deviceGetCount,
+		"cuDeviceGet":                    &f.deviceGet,
+		"cuDeviceGetName":                &f.deviceGetName,
+		"cuDeviceGetPCIBusId":            &f.deviceGetPCIBusID,
+		"cuDeviceTotalMem_v2":            &f.deviceTotalMem,
+		"cuDeviceGetAttribute":           &f.deviceGetAttribute,
+		"cuDeviceCanAccessPeer":          &f.deviceCanAccessPeer,
+		"cuDevicePrimaryCtxRetain":       &f.primaryCtxRetain,
+		"cuCtxSetCurrent":                &f.ctxSetCurrent,
+		"cuCtxGetStreamPriorityRange":    &f.ctxGetStreamPriorityRange,
+		"cuMemGetInfo_v2":                &f.memGetInfo,
+		"cuMemGetAllocationGranularity":  &f.memGetAllocationGranularity,
+		"cuMemCreate":                    &f.memCreate,
+		"cuMemRelease":                   &f.memRelease,
+		"cuMemAddressReserve":            &f.memAddressReserve,
+		"cuMemAddressFree":               &f.memAddressFree,
+		"cuMemMap":                       &f.memMap,
+		"cuMemUnmap":                     &f.memUnmap,
+		"cuMemSetAccess":                 &f.memSetAccess,
+		"cuMemHostAlloc":                 &f.memHostAlloc,
+		"cuMemFreeHost":                  &f.memFreeHost,
+		"cuMemExportToShareableHandle":   &f.memExportToShareableHandle,
+		"cuMemImportFromShareableHandle": &f.memImportFromShareable,
+		"cuMemHostRegister_v2":           &f.memHostRegister,
+		"cuMemHostUnregister":            &f.memHostUnregister,
+		"cuMemcpyAsync":                  &f.memcpyAsync,
+		"cuMemcpy2DAsync_v2":             &f.memcpy2DAsync,
+		"cuMemsetD32Async":               &f.memsetD32Async,
+		"cuMemsetD8Async":                &f.memsetD8Async,
+		"cuModuleLoadData":               &f.moduleLoadData,
+		"cuModuleGetFunction":            &f.moduleGetFunction,
+		"cuFuncSetAttribute":             &f.funcSetAttribute,
+		"cuLaunchKernel":                 &f.launchKernel,
+		"cuStreamCreateWithPriority":     &f.streamCreateWithPriority,
+		"cuStreamDestroy_v2":             &f.streamDestroy,
+		"cuStreamQuery":                  &f.streamQuery,
+		"cuStreamSynchronize":            &f.streamSynchronize,
+		"cuStreamWaitEvent":              &f.streamWaitEvent,
+		"cuStreamBeginCapture_v2":        &f.streamBeginCapture,
+		"cuStreamEndCapture":             &f.streamEndCapture,
+		"cuEventCreate":                  &f.eventCreate,
+		"cuEventDestroy_v2":              &f.eventDestroy,
+		"cuEventRecord":                  &f.eventRecord,
+		"cuEventRecordWithFlags":         &f.eventRecordWithFlags,
+		"cuEventQuery":                   &f.eventQuery,
+		"cuEventElapsedTime":             &f.eventElapsedTime,
+		"cuGraphInstantiateWithFlags":    &f.graphInstantiate,
+		"cuGraphUpload":                  &f.graphUpload,
+		"cuGraphLaunch":                  &f.graphLaunch,
+		"cuGraphGetNodes":                &f.graphGetNodes,
+		"cuGraphDestroy":                 &f.graphDestroy,
+		"cuGraphExecDestroy":             &f.graphExecDestroy,
+		"cuGetErrorName":                 &f.getErrorName,
+		"cuGetErrorString":               &f.getErrorString,
 	}
 }
 
@@ -132,6 +142,8 @@ func (f *driverFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
 		"cuDeviceGetP2PAttribute":   &f.deviceGetP2PAttribute,
 		"cuLaunchKernelEx":          &f.launchKernelEx,
+		"cuStreamIsCapturing":       &f.streamIsCapturing,
+		"cuCtxSynchronize":          &f.ctxSynchronize,
 		"cuFuncIsLoaded":            &f.funcIsLoaded,
 		"cuFuncLoad":                &f.funcLoad,
 		"cuFuncGetParamInfo":        &f.funcGetParamInfo,

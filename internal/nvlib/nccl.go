@@ -47,7 +47,11 @@ type NCCL struct {
 	f   ncclFuncs
 	// Multicast tells how NVLink multicast was set in C's environment.
 	Multicast string
+	watch     *Watch // of who makes the calls; nil for nobody
 }
+
+// Watched returns the library for an owner whose calls w shows; nil for nobody's.
+func (n *NCCL) Watched(w *Watch) *NCCL { return &NCCL{n.lib, n.f, n.Multicast, w} }
 
 type ncclFuncs struct {
 	getVersion, getErrorString, getLastError            cabi.Func
@@ -138,7 +142,7 @@ func (n *NCCL) Loaded() Loaded {
 
 //go:uintptrescapes
 func (n *NCCL) check(f cabi.Func, call string, args ...uintptr) error {
-	return n.result(call, int32(f.CallPinned(args)))
+	return n.result(call, int32(n.watch.Call(f, args)))
 }
 
 func (n *NCCL) result(call string, code int32) error {
@@ -189,7 +193,7 @@ func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 	// On amd64 the id lies on the stack, behind the six register arguments of
 	// which three are used.
 	args := append([]uintptr{comm, uintptr(size), uintptr(rank), 0, 0, 0}, words[:]...)
-	return n.result("ncclCommInitRank", int32(n.f.commInitRank.CallPinned(args)))
+	return n.result("ncclCommInitRank", int32(n.watch.Call(n.f.commInitRank, args)))
 }
 
 // Destroy leaves a team whose work is done.

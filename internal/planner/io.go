@@ -9,7 +9,7 @@ import (
 // bindInputs gives every parameter its buffer and emits the caller's uploads.
 func (u *unroller) bindInputs(f *ir.Func) error {
 	for i, par := range f.Params {
-		if u.rank == 0 {
+		if i == len(u.w.p.Inputs) {
 			if err := u.addInput(par); err != nil {
 				return err
 			}
@@ -53,7 +53,7 @@ func (u *unroller) addInput(par *ir.Param) error {
 // emitOutputs emits the caller's read-backs on main: the results, then what
 // inout parameters hold.
 func (u *unroller) emitOutputs(f *ir.Func, results []tensor) error {
-	if u.rank == 0 {
+	if len(u.w.p.Outputs) == 0 {
 		if err := u.addOutputs(f); err != nil {
 			return err
 		}

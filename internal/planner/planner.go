@@ -23,6 +23,9 @@ type Options struct {
 	// once, for a plan that grows long; one for which there is too little is refused as too
 	// large.
 	Room func() int64
+	// Commands and Memory bound the plan, by commands over all ranks and by bytes of the
+	// host's memory; 0 for no bound of the caller's.
+	Commands, Memory int64
 	// Stop, when set, is asked now and then: planning ends with its error, as a diagnostic of
 	// kind "stopped".
 	Stop func() error
@@ -64,6 +67,12 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	}
 	w := newWorld(b, opts.Stats)
 	w.room, w.stop = opts.Room, opts.Stop
+	if opts.Commands > 0 {
+		w.mostCommands = min(w.mostCommands, opts.Commands)
+	}
+	if opts.Memory > 0 {
+		w.mostCommands = min(w.mostCommands, max(opts.Memory/commandBytes, 1))
+	}
 	for rank := range b.Ranks {
 		if err := w.unroll(rank); err != nil {
 			return nil, err

@@ -59,6 +59,20 @@ func ReadNpyFile(path string) (*Tensor, error) {
 	return t, nil
 }
 
+// NpyHeader is the tensor of an npy file without its elements. Errors name the file.
+func NpyHeader(path string) (*Tensor, error) {
+	f, size, err := files.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h, err := readNpyHeader(f, size)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &Tensor{DType: h.dt, Shape: h.shape}, nil
+}
+
 // readNpyInto reads an npy file into t, whose element type and shape it must
 // have.
 func readNpyInto(t *Tensor, path string) error {

@@ -170,6 +170,16 @@ func (s *Safetensors) Info(name string) (dtype string, shape []int64, ok bool) {
 	return e.dtype, slices.Clone(e.shape), ok
 }
 
+// Header returns the tensor called name without its elements. Errors name the file and the
+// tensor.
+func (s *Safetensors) Header(name string) (*Tensor, error) {
+	e, dt, err := s.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	return &Tensor{DType: dt, Shape: slices.Clone(e.shape)}, nil
+}
+
 // Read returns the tensor called name. Errors name the file and the tensor.
 func (s *Safetensors) Read(name string) (*Tensor, error) {
 	e, dt, err := s.lookup(name)

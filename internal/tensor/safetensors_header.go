@@ -11,6 +11,12 @@ import (
 
 const metadataKey = "__metadata__"
 
+// What a header may have: far more than checkpoints do, and little enough to read at once.
+const (
+	mostEntries = 1 << 17 // tensors of a file, and words about it
+	mostDims    = 64      // of a tensor: as many as numpy and torch take
+)
+
 // parseSafetensors reads the JSON header. It goes token by token because
 // encoding/json lets the last of two equal keys win, and because a value of the
 // wrong form is refused where it starts, whatever its depth.
@@ -62,6 +68,9 @@ func (p headerParser) object(member func(key string) error) error {
 		key, err := p.str()
 		if err != nil {
 			return err
+		}
+		if len(seen) == mostEntries {
+			return fmt.Errorf("more than %d keys", mostEntries)
 		}
 		if seen[key] {
 			return fmt.Errorf("key %s comes twice", quote(key))
@@ -138,6 +147,9 @@ func (p headerParser) ints() ([]int64, error) {
 		v, err := strconv.ParseUint(num.String(), 10, 63)
 		if err != nil {
 			return nil, fmt.Errorf("found %s, want a whole number from 0 to 2^63-1", quote(num.String()))
+		}
+		if len(list) == mostDims {
+			return nil, fmt.Errorf("more than %d numbers", mostDims)
 		}
 		list = append(list, int64(v))
 	}

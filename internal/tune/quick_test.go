@@ -16,6 +16,7 @@ import (
 	"hocket.example/hocket/internal/contest/abacus"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -318,7 +319,7 @@ func TestTuneForesees(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	var asked []string
 	made := 0
-	device.Register("draftsman", func() (device.Machine, error) {
+	device.Register("draftsman", func(*world.World) (device.Machine, error) {
 		made++
 		return draftsman{abacus.Abacus{Machine: cpu.New(cpu.Options{})}, &asked}, nil
 	})

@@ -129,8 +129,7 @@ func (m *memory) does(a Act, write bool, buf, rank int32) string {
 func (m *memory) tellRace(r *race) Finding {
 	ix, p := m.ix, m.ix.p
 	a, b := ix.act(r.a), ix.act(r.b)
-	bufA := m.accessOf(a.Cmd, r.rank, r.atom, r.writeA).buf
-	a.What, b.What = m.does(a, r.writeA, bufA, r.rank), m.does(b, r.writeB, r.bufB, r.rank)
+	a.What, b.What = m.does(a, r.writeA, r.bufA, r.rank), m.does(b, r.writeB, r.bufB, r.rank)
 	f := Finding{Kind: KindRace, Acts: []Act{a, b}, Count: r.count, Unsure: r.rough}
 	if r.inside {
 		f.Acts = f.Acts[:1]
@@ -138,7 +137,7 @@ func (m *memory) tellRace(r *race) Finding {
 		f.Help = "write to another buffer, or copy the operand first"
 		return f
 	}
-	if bufA != r.bufB {
+	if r.bufA != r.bufB {
 		f.Kind = KindReuse
 	}
 	f.Message = fmt.Sprintf("%s (%s) and %s (%s%s) may run at the same time: one %s, the other %s",

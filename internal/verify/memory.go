@@ -65,8 +65,8 @@ type race struct {
 	a, b   epoch
 	writeA bool
 	writeB bool
+	bufA   int32
 	bufB   int32
-	atom   int32
 	rank   int32 // whose memory
 	upTo   int32 // what b's stream knew of a's
 	count  int
@@ -137,25 +137,30 @@ func (m *memory) touch(v *view, cmd int32, run int) int64 {
 		if other, at, clash := m.lives.use(v, me, int8(run), a.rank, a.buf); clash {
 			m.overlapLives(at, other, me, a.buf, a.rank)
 		}
-		cells := m.cells[a.rank]
-		if cells == nil {
-			cells = make([]cell, m.atoms)
-			for i := range cells {
-				cells[i].owner = nobody
-			}
-			m.cells[a.rank] = cells
-		}
-		atoms := m.pieces[a.region]
-		n += int64(len(atoms))
-		for _, atom := range atoms {
-			if c := &cells[atom]; a.write {
-				m.write(v, me, cmd, a, atom, c)
-			} else {
-				m.read(v, me, cmd, run, a, atom, c)
-			}
-		}
+		n += m.compare(v, me, cmd, run, a)
 	}
 	return n
+}
+
+// compare compares one access with those before.
+func (m *memory) compare(v *view, me epoch, cmd int32, run int, a *access) int64 {
+	cells := m.cells[a.rank]
+	if cells == nil {
+		cells = make([]cell, m.atoms)
+		for i := range cells {
+			cells[i].owner = nobody
+		}
+		m.cells[a.rank] = cells
+	}
+	atoms := m.pieces[a.region]
+	for _, atom := range atoms {
+		if c := &cells[atom]; a.write {
+			m.write(v, me, cmd, a, atom, c)
+		} else {
+			m.read(v, me, cmd, run, a, atom, c)
+		}
+	}
+	return int64(len(atoms))
 }
 
 func (m *memory) read(v *view, me epoch, cmd int32, run int, a *access, atom int32, c *cell) {
@@ -231,14 +236,15 @@ func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, at
 		if len(m.races) >= maxKept {
 			return
 		}
-		r = &race{a: e, b: me, writeA: writeA, writeB: a.write, bufB: a.buf, atom: atom, rank: a.rank, upTo: v.upTo(e.stream), rough: true, inside: e == me}
+		r = &race{a: e, b: me, writeA: writeA, writeB: a.write, bufB: a.buf, rank: a.rank, upTo: v.upTo(e.stream), rough: true, inside: e == me}
 		m.races[k] = r
 		m.order = append(m.order, r)
 	}
 	r.count++
-	rough := m.regions[a.region].rough || m.regions[m.accessOf(first.Cmd, a.rank, atom, writeA).region].rough
-	if r.rough && !rough { // a sure instance is the one to show
-		r.a, r.b, r.bufB, r.atom, r.rank, r.upTo, r.rough = e, me, a.buf, atom, a.rank, v.upTo(e.stream), false
+	with := m.accessOf(first.Cmd, a.rank, atom, writeA)
+	rough := m.regions[a.region].rough || m.regions[with.region].rough
+	if r.count == 1 || r.rough && !rough { // a sure instance is the one to show
+		r.a, r.b, r.bufA, r.bufB, r.rank, r.upTo, r.rough = e, me, with.buf, a.buf, a.rank, v.upTo(e.stream), rough
 	}
 }
 

@@ -26,17 +26,37 @@ type Repaired struct {
 // streams. Each leaves fewer findings than there were.
 const maxEdits = 64
 
-// Repair inserts the smallest waits and barriers that let the program be
-// proved: for the first finding it tries what could order the two ops, least
-// first, and keeps what proves the program or leaves the fewest findings. It
-// returns nil when nothing helps. The program is one whose statements have
-// positions.
+// Repair makes the smallest edits that let the program be proved. What gets stuck, or
+// does not match, is put in another order (reorder.go). For races it inserts waits and barriers: for the
+// first finding it tries what could order the two ops, least first, and keeps what
+// proves the program or leaves the fewest findings. It returns nil when nothing helps. The
+// program is one whose statements have positions.
 func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	planned, p, err := plans(prog)
 	if err != nil {
-		return nil
+		if !outOfOrder(err) {
+			return nil
+		}
+		return unlock(prog, funcName, plans)
 	}
-	best := &Repaired{Program: prog, Result: Plan(p, Options{Prog: planned})}
+	first := &Repaired{Program: prog, Result: Plan(p, Options{Prog: planned})}
+	if stuck(first.Result) {
+		return unlock(prog, funcName, plans)
+	}
+	return complete(first, funcName, plans)
+}
+
+// outOfOrder reports whether a planner refuses a program for what order could mend.
+func outOfOrder(err error) bool {
+	ds, ok := err.(ir.Diagnostics)
+	return ok && slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool {
+		return d.Kind == "deadlock" || d.Kind == "match" || d.Kind == "structure"
+	})
+}
+
+// complete inserts waits and barriers until a program is proved; nil when that does not
+// succeed.
+func complete(best *Repaired, funcName string, plans Planner) *Repaired {
 	for range maxEdits {
 		if best.Result.Verdict == Proved {
 			return best
@@ -60,23 +80,15 @@ func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 			continue
 		}
 		for _, e := range edits(from, f, funcName) {
-			prog, ds := ir.Parse(from.Program.File, e.program.String())
-			if ds.HasErrors() {
+			next := attempt(from.Program, e, from.Edits, plans)
+			if next == nil {
 				continue
 			}
-			prog.Files = from.Program.Files
-			planned, p, err := plans(prog)
-			if err != nil {
-				continue
-			}
-			r := Plan(p, Options{Prog: planned})
-			n := faults(r)
+			n := faults(next.Result)
 			if n >= least {
 				continue
 			}
-			least = n
-			best = &Repaired{Program: prog, Edits: append(slices.Clone(from.Edits), e.says), Result: r}
-			if n == 0 && r.Verdict == Proved {
+			if least, best = n, next; n == 0 && next.Result.Verdict == Proved {
 				return best
 			}
 		}

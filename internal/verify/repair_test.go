@@ -1,10 +1,14 @@
 package verify_test
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
@@ -62,5 +66,82 @@ func TestRepairsMany(t *testing.T) {
 		func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
 	if r == nil || r.Result.Verdict != verify.Proved || len(r.Edits) != 2*streams {
 		t.Fatalf("got %+v", r)
+	}
+}
+
+// disturbed puts a program that is right into an order, or groups into parts, that get stuck; nil when that
+// does not happen soon.
+func disturbed(t testing.TB, r *rand.Rand, p *randomProgram) *randomProgram {
+	for range 12 {
+		q := *p
+		q.steps = slices.Clone(p.steps)
+		i := r.IntN(len(q.steps) - 1)
+		s, next := q.steps[i], q.steps[i+1]
+		switch {
+		case s.kind == doTransfer:
+			recv := s
+			q.steps[i].kind, recv.kind = doSend, doRecv
+			q.steps = slices.Insert(q.steps, i+1, recv)
+		case r.IntN(3) == 0: // on one rank alone
+			q.steps[i].only, q.steps[i+1].only = 0, 0
+			q.steps[i].not, q.steps[i+1].not = true, true
+			s.only, s.not, next.only, next.not = 0, false, 0, false
+			q.steps = slices.Insert(q.steps, i+2, next, s)
+		case s.loop == 0 && next.loop == 0:
+			j := i + 1 + r.IntN(min(3, len(q.steps)-1-i))
+			if q.steps[j].loop != 0 {
+				continue
+			}
+			moved := q.steps[i]
+			q.steps = slices.Insert(slices.Delete(q.steps, i, i+1), j, moved)
+		}
+		_, plan, err := build(parse(t, "random.hkt", q.text()), ir.Binding{})
+		var ds ir.Diagnostics
+		switch {
+		case errors.As(err, &ds):
+			if ds[0].Kind == "deadlock" {
+				return &q
+			}
+		case err == nil:
+			if f := verify.Plan(plan, verify.Options{FaultsOnly: true}).Findings; len(f) > 0 && f[0].Kind == verify.KindDeadlock {
+				return &q
+			}
+		}
+	}
+	return nil
+}
+
+// TestRepairsOfDeadlocks: programs that are right but for their order get an order that is proved.
+func TestRepairsOfDeadlocks(t *testing.T) {
+	n, seed := longtest.Of(30, 400), longtest.Seed(t)
+	plans := func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) }
+	deadlocks, repaired, how := 0, 0, map[string]int{}
+	for i := uint64(0); deadlocks < n; i++ {
+		r := rand.New(rand.NewPCG(seed, i))
+		p := newRandomProgram(r, 2+r.IntN(2), 1+r.IntN(3), 0)
+		_, pl, err := build(parse(t, "random.hkt", p.text()), ir.Binding{})
+		if err != nil || verify.Plan(pl, verify.Options{FaultsOnly: true}).Verdict != verify.Proved {
+			continue
+		}
+		q := disturbed(t, r, p)
+		if q == nil {
+			continue
+		}
+		deadlocks++
+		fixed := verify.Repair(parse(t, "random.hkt", q.text()), "f", plans)
+		if fixed == nil {
+			t.Logf("program %d of seed %d is not repaired:\n%s", i, seed, q.text())
+			continue
+		}
+		_, again, err := build(parse(t, "random.hkt", fixed.Program.String()), ir.Binding{})
+		if err != nil || verify.Plan(again, verify.Options{}).Verdict != verify.Proved {
+			t.Errorf("program %d of seed %d: the repaired text is not proved: %v\n%s", i, seed, err, fixed.Program)
+		}
+		repaired++
+		how[fmt.Sprint(len(fixed.Edits), " edits")]++
+	}
+	t.Logf("%d of %d deadlocks repaired: %v", repaired, deadlocks, how)
+	if repaired < deadlocks/2 {
+		t.Errorf("%d of %d deadlocks repaired", repaired, deadlocks)
 	}
 }

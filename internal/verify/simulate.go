@@ -30,6 +30,9 @@ type sim struct {
 	groups []groupState  // by lane: the group it stands at
 
 	stats Stats
+	// stop, when set, is asked whether to go on; stopped is what it said.
+	stop    func() error
+	stopped error
 	// joined, when set, is told whenever a lane learns by a command.
 	joined func(lane int32, cmd int32, run int)
 	// passed, when set, is told before a command other than a wait starts.
@@ -108,12 +111,20 @@ func newSimOn(ix *index, mem *memory, lanes laning) *sim {
 func (s *sim) run() {
 	for range runs {
 		for i := range s.ix.p.Cmds {
+			if s.stop != nil && i%askEvery == 0 {
+				if s.stopped = s.stop(); s.stopped != nil {
+					return
+				}
+			}
 			lane := s.lanes.of(&s.ix.p.Cmds[i])
 			s.given[lane]++
 			s.advance(lane)
 		}
 	}
 }
+
+// askEvery is how many commands are executed before it is asked whether to go on.
+const askEvery = 1 << 10
 
 // advance executes what a lane can, and what others can because of that.
 func (s *sim) advance(lane int32) {

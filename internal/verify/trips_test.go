@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
@@ -224,5 +225,33 @@ func TestExamplesForAllTrips(t *testing.T) {
 			t.Errorf("%s: %v at %q: %s", c.file, got.Verdict, got.At, got.Reason)
 		}
 		t.Logf("%s: every %s: %d plans, period %d", c.file, c.dim, got.Checked, got.Period)
+	}
+}
+
+// TestLongLoopsAgreeWithUnrolling: what is said of a loop by shorter ones, unrolling says too.
+func TestLongLoopsAgreeWithUnrolling(t *testing.T) {
+	loops, seed := longtest.Of(60, 2000), longtest.Seed(t)
+	if testing.Short() {
+		loops = 15
+	}
+	counts := map[verify.Verdict]int{}
+	for i := range loops {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		src := randomLoop(r)
+		if r.IntN(4) == 0 { // a mistake on one rank
+			src = strings.Replace(src, "      record", "      if rank(tp) == 1 {\n        fill into %y, value=3\n      }\n      record", 1)
+		}
+		n := int64(1000 + r.IntN(50))
+		b := ir.Binding{Dims: map[string]int64{"C": n, "R": 2 * n}}
+		prog := parse(t, "loop.hkt", src)
+		got := verify.LongLoops(prog, b, planning)
+		counts[got.Verdict]++
+		if want := direct(t, prog, b); got.Verdict != verify.Unknown && got.Verdict != want {
+			t.Fatalf("loop %d of seed %d: %v by shorter loops (%s), %v unrolled to %d\n%s", i, seed, got.Verdict, got.At, want, n, src)
+		}
+	}
+	t.Log(counts)
+	if counts[verify.Proved] == 0 || counts[verify.Refuted] == 0 {
+		t.Errorf("the loops are too much alike: %v", counts)
 	}
 }

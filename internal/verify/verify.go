@@ -111,6 +111,8 @@ type Options struct {
 	Redundant bool
 	// FaultsOnly leaves the warnings out: what is wanted before a run.
 	FaultsOnly bool
+	// Stop, when set, is asked now and then: where it returns an error nothing is decided.
+	Stop func() error
 	// Prog is the program that was planned: it tells which loop a command is
 	// in. Without it no lost overlap is found.
 	Prog *ir.Program
@@ -132,9 +134,14 @@ func Plan(p *plan.Plan, opts Options) *Result {
 	}
 	s := newSim(ix, mem)
 	watch, redundant := s.observe(opts)
+	s.stop = opts.Stop
 	s.run()
 	r.Stats = s.stats
 	r.Stats.Atoms = mem.atoms
+	if s.stopped != nil {
+		r.Reason = "proving it: " + s.stopped.Error()
+		return r
+	}
 	if f := s.deadlock(); f != nil {
 		return r.close([]Finding{*f})
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"unsafe"
 )
 
 // Segment is memory that other processes can map. Its size is fixed, and it is zero at first.
@@ -82,6 +83,9 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 	}
 	return file, err
 }
+
+// Address is where the segment lies in this process.
+func (s *Segment) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
 
 // Share lets the processes to, or all others, map s by this process's rank and key, once each.
 func (w *World) Share(key string, s *Segment, to ...int) error {

@@ -393,6 +393,18 @@ func (w *World) watch() {
 	}
 }
 
+// Blame returns the error of a process that something is waited for in vain: why is what it did not do. One
+// that shows no sign of life, or has not begun the step that this process is in, is to blame first.
+func (w *World) Blame(process int, why string) *PeerError {
+	mine := w.page.steps(w.o.Rank)
+	for r := range w.o.Size {
+		if r != w.o.Rank && w.page.steps(r) < mine {
+			process = r
+		}
+	}
+	return w.blame(process, "%s", why)
+}
+
 // stalled blames a process that shows no sign of life.
 func (w *World) stalled(rank int) *PeerError {
 	d := time.Duration(w.silent[rank].Load()) * beat

@@ -3,7 +3,7 @@
 Every rank calls them alike, in one order. They are planned and proved when they are first called for a size.
 """
 
-from . import _lib, _model, _tensors, _world
+from . import _cuda, _lib, _model, _tensors, _world
 from ._errors import InputError
 
 _OPS = ("sum", "avg", "max", "min", "prod")
@@ -62,12 +62,17 @@ def all_reduce(t, op="sum", out=None):
     """Adds (or op: avg, max, min, prod) the ranks' tensors. In place, or into ``out``; returns where the result is."""
     if op not in _OPS:
         raise InputError(f"op is {op!r}; there are {', '.join(_OPS)}")
+    if _cuda.is_cuda(t):
+        return _cuda.collective("all_reduce", t, t if out is None else out, t.shape, op)
     _, n = _flat(t, "the tensor")
     return _collective("all_reduce", t, t if out is None else out, None, n, f"all_reduce %x into %y, over=r, op={op}", op)
 
 
 def all_gather(t, out=None):
     """Joins the ranks' tensors along the first dimension, in the order of ranks."""
+    if _cuda.is_cuda(t):
+        w = _world.state("cuda").size
+        return _cuda.collective("all_gather", t, out, (w * t.shape[0], *t.shape[1:]) if t.dim() else (w,))
     v, n = _flat(t, "the tensor")
     w = _world.world_size()
     shape = (w * v.shape[0], *v.shape[1:]) if v.shape else (w,)
@@ -76,7 +81,8 @@ def all_gather(t, out=None):
 
 def all_gather_v(t, counts, out=None):
     """Joins ``counts[i]`` rows of each rank i's tensor along the first dimension. Counts are the same on all ranks."""
-    v, n = _flat(t, "the tensor")
+    gpu = _cuda.is_cuda(t)
+    v, n = (t, t.numel()) if gpu else _flat(t, "the tensor")
     w = _world.world_size()
     counts = [int(c) for c in counts]
     if len(counts) != w or min(counts) < 0:
@@ -87,6 +93,9 @@ def all_gather_v(t, counts, out=None):
     for e in v.shape[1:]:
         row *= e
     shape = (sum(counts), *v.shape[1:])
+    if gpu:
+        whole = _cuda.all_gather_v(t, counts, row, shape)
+        return whole if out is None else out.copy_(whole)
     padded, p = _tensors.empty(v, v.dtype, (most * row,))  # all ranks give as much, and the first of it counts
     _tensors.copy(p, v)
     elements = ", ".join(str(c * row) for c in counts)
@@ -98,6 +107,8 @@ def reduce_scatter(t, op="sum", out=None):
     """Adds (or op) the ranks' tensors; rank i gets the i-th block of the first dimension."""
     if op not in _OPS:
         raise InputError(f"op is {op!r}; there are {', '.join(_OPS)}")
+    if _cuda.is_cuda(t):
+        return _cuda.collective("reduce_scatter", t, out, _per_rank(t, "a tensor to scatter"), op)
     v, n = _flat(t, "the tensor")
     shape = _per_rank(v, "a tensor to scatter")
     return _collective("reduce_scatter", t, out, shape, n // _world.world_size(),
@@ -106,6 +117,9 @@ def reduce_scatter(t, op="sum", out=None):
 
 def all_to_all(t, out=None):
     """The i-th block of the first dimension goes to rank i; what comes is joined in the order of ranks."""
+    if _cuda.is_cuda(t):
+        _per_rank(t, "a tensor to exchange")
+        return _cuda.collective("all_to_all", t, out, t.shape)
     v, n = _flat(t, "the tensor")
     _per_rank(v, "a tensor to exchange")
     return _collective("all_to_all", t, out, v.shape, n, "all_to_all %x into %y, over=r, split=0, concat=0")
@@ -115,8 +129,39 @@ def broadcast(t, root=0):
     """Gives all ranks the tensor of rank ``root``, in place."""
     if not 0 <= root < _world.world_size():
         raise InputError(f"root is {root}; there are {_world.world_size()} processes")
+    if _cuda.is_cuda(t):
+        return _cuda.collective("broadcast", t, t, t.shape, root=root)
     _, n = _flat(t, "the tensor")
     return _collective("broadcast", t, t, None, n, f"broadcast %x into %y, over=r, root={root}", root)
+
+
+def all_reduce_rms_norm(t, residual, weight, eps=1e-6):
+    """Adds the ranks' tensors ``t`` and ``residual`` and normalises the rows: returns ``rms_norm(s) * weight`` and ``s``,
+    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel where that is faster. Tensors are torch's."""
+    if _cuda.is_cuda(t):
+        both = _cuda.all_reduce_rms_norm(t, residual, weight, eps)
+        if both is not None:
+            return both
+        t = t.clone()
+    s = all_reduce(t) + residual
+    f = s.float()
+    return (f * (f.pow(2).mean(-1, keepdim=True) + eps).rsqrt()).to(s.dtype) * weight, s
+
+
+def empty(*shape, dtype):
+    """A tensor of torch's in memory of hocket's on the GPU, which collectives need not copy from or to. All ranks call
+    it alike. It stays until the machine is shut down."""
+    if len(shape) == 1 and not isinstance(shape[0], int):
+        shape = tuple(shape[0])
+    return _cuda.empty(shape, dtype)
+
+
+def synchronize():
+    """Waits for torch's current stream, and raises what collectives on GPUs have met: a process that has ended, or
+    that did not come."""
+    import torch
+    torch.cuda.current_stream().synchronize()
+    _cuda.check()
 
 
 def barrier():

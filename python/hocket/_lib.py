@@ -32,6 +32,13 @@ _signatures = {
                                     ctypes.c_int64, _error]),
     "hocket_wait": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int64, _error]),
     "hocket_cancel": (ctypes.c_int, [ctypes.c_int64, _error]),
+    "hocket_collectives": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_do": (ctypes.c_int, [ctypes.c_int64] + [ctypes.c_int] * 4 + [ctypes.c_int64] + [ctypes.c_uint64] * 3 + [_error]),
+    "hocket_do_norm": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_double]
+                       + [ctypes.c_uint64] * 6 + [_error]),
+    "hocket_device": (ctypes.c_int, [ctypes.c_int64, _error]),
+    "hocket_empty": (ctypes.c_uint64, [ctypes.c_int64, ctypes.c_int64, _error]),
+    "hocket_check": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_close": (ctypes.c_int, [ctypes.c_int64, _error]),
 }
 

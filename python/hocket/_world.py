@@ -10,14 +10,16 @@ _state = None
 
 
 class _State:
-    def __init__(self, machine, rank, size):
-        self.machine, self.rank, self.size, self.models = machine, rank, size, {}
+    def __init__(self, machine, name, collectives, rank, size):
+        self.machine, self.name, self.collectives, self.rank, self.size = machine, name, collectives, rank, size
+        self.models, self.group = {}, None
 
 
-def init(machine="cpu", **options):
-    """Opens the machine, and joins the other processes if a launcher started several.
+def init(machine="cpu", algorithm="", fixed=False, **options):
+    """Opens the machine, "cpu" or "cuda", and joins the other processes if a launcher started several.
 
-    Options: ``rank``, ``size`` and ``id`` where no launcher says; ``alone=True`` to stay alone under a launcher;
+    ``algorithm`` names the one that collectives on GPUs try first; ``fixed=True`` takes one whatever the size, so that
+    the bits of an element do not depend on how many there are beside it. Other options: ``rank``, ``size`` and ``id`` where no launcher says; ``alone=True`` to stay alone under a launcher;
     ``dir``, the folder in which processes meet; ``timeout``, seconds to join (60); ``stall_timeout``, seconds after
     which a silent process ends all (30). Called again, it does nothing if the machine is open.
     """
@@ -25,12 +27,13 @@ def init(machine="cpu", **options):
     with _lock:
         if _state is None:
             handle, who = _lib.open_machine({"machine": machine, **options})
-            _state = _State(handle, who["rank"], who["size"])
+            _state = _State(handle, machine, {"algorithm": algorithm, "fixed": fixed}, who["rank"], who["size"])
 
 
-def state():
+def state(machine="cpu"):
     """The open machine; opened now if it is not yet."""
-    init()
+    if _state is None:
+        init(machine)
     return _state
 
 
@@ -58,6 +61,8 @@ def shutdown():
             return
         was, _state = _state, None
         try:
+            if was.group is not None:
+                _lib.call("hocket_close", was.group.handle)
             _lib.call("hocket_close", was.machine)
         except _lib._errors.UnsupportedError:  # a forked child, whose machine is its parent's
             pass

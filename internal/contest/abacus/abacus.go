@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/world"
 )
 
 // Abacus is the CPU machine, by the name of which sizes stay small, with graphs and with
@@ -145,5 +146,5 @@ func (t *beadTeam) Close() error {
 }
 
 func init() {
-	device.Register("abacus-with-teams", func() (device.Machine, error) { return Abacus{cpu.New(cpu.Options{})}, nil })
+	device.Register("abacus-with-teams", func(*world.World) (device.Machine, error) { return Abacus{cpu.New(cpu.Options{})}, nil })
 }

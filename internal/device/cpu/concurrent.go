@@ -1,5 +1,7 @@
 package cpu
 
+import "time"
+
 // A stream has a goroutine only while it can go on: start gives it one when
 // work arrives, and wake when what its head waited for has happened. So nothing
 // is left behind when work runs out, and the world knows at any moment whether
@@ -37,7 +39,7 @@ func (s *stream) drain() {
 				continue
 			}
 			t.park(s)
-			s.parked = true
+			s.parked, s.since = true, time.Now()
 			break
 		}
 		s.step()

@@ -31,7 +31,7 @@ func (s *stream) step() {
 
 func (s *stream) work(t task) {
 	w := s.dev.w
-	s.busy = t.what
+	s.busy, s.since = t.what, time.Now()
 	w.mu.Unlock()
 	err := guarded(t.run)
 	w.mu.Lock()

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 )
@@ -18,6 +19,7 @@ type stream struct {
 	running bool         // has a goroutine (concurrent)
 	parked  bool         // its head waits and will be woken (concurrent)
 	busy    string       // the work that runs now; "" for none
+	since   time.Time    // when that, or a wait, began
 	issued  device.Marks // begun and not ended, as issued
 	open    device.Marks // the same, as run
 }

@@ -186,11 +186,18 @@ func (w *world) blocked() []device.Blocked {
 	return list
 }
 
+// Standings implements device.Status.
+func (w *world) Standings() []device.Standing {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.standing()
+}
+
 // standing says what each stream with work does. The caller holds mu.
 func (w *world) standing() []device.Standing {
 	var list []device.Standing
 	for _, s := range w.streams {
-		at := device.Standing{Rank: s.dev.rank, Stream: s.name}
+		at := device.Standing{Rank: s.dev.rank, Stream: s.name, Since: s.since}
 		switch t, id := s.head(); {
 		case s.busy != "":
 			at.ID, at.Does = s.openMark(), "runs "+s.busy

@@ -32,7 +32,7 @@ func (d *dev) PrepareAhead(dk device.Kernel) {
 	}
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
-	if d.w.err() != nil {
+	if d.w.err() != nil || d.site.foreign {
 		return
 	}
 	k := &kernel{Kernel: dk}

@@ -1,6 +1,12 @@
 package cuda
 
-import "hocket.example/hocket/internal/device"
+import (
+	"fmt"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+)
 
 // blockedStreams lists the streams whose work is held back. The caller holds mu.
 func blockedStreams(w *world) []device.Blocked {
@@ -13,11 +19,38 @@ func blockedStreams(w *world) []device.Blocked {
 	return list
 }
 
+// standingsPatience is how long Standings waits for who has the world.
+const standingsPatience = 200 * time.Millisecond
+
+// Standings implements device.Status. Where a call of the driver has the world it says which.
+func (w *world) Standings() (list []device.Standing) {
+	var seen sighting
+	for began := time.Now(); !w.mu.TryLock(); gpu.Pause(time.Since(began)) {
+		now := time.Now()
+		p, age := seen.of(&w.hung.calls, now)
+		if w.hung.why() == nil && now.Sub(began) < standingsPatience {
+			continue
+		}
+		at := device.Standing{Rank: -1, ID: -1, Does: "holds the host up", Since: began}
+		if err := w.hung.why(); err != nil {
+			at.Does = "was given up: " + err.Error()
+		} else if age > 0 {
+			at.Does, at.Since = fmt.Sprintf("is in %s, a call of the driver", p.Call), seen.since
+		}
+		return []device.Standing{at}
+	}
+	defer w.mu.Unlock()
+	if w.err() == nil && len(w.sites) > 0 && w.capture == nil {
+		w.asking(func() { list = standings(w) })
+	}
+	return list
+}
+
 // standings says what each stream with work does. The caller holds mu.
 func standings(w *world) []device.Standing {
 	var list []device.Standing
 	for _, s := range w.streams {
-		at := device.Standing{Rank: s.dev.rank, Stream: s.name}
+		at := device.Standing{Rank: s.dev.rank, Stream: s.name, Since: s.since}
 		at.ID, at.Last = s.within()
 		switch {
 		case len(s.queue) > 0:

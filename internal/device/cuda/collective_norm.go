@@ -69,6 +69,9 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	}
 	what := fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm)
 	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
 		launches[i] = &launch{dev: m.dev, name: what, steps: steps[i], member: m, id: -1}
 	}
 	t.together(what, launches)

@@ -86,7 +86,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 // Prepare makes the launches of a collective.
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if f := &t.w.m.sys.coresidency; tune.Algo == ncclName && f.enter(t.w) {
-		defer f.leave() // it runs the call once; the co-residency lock comes before the issue lock
+		defer f.leave(t.w) // it runs the call once; the co-residency lock comes before the issue lock
 	}
 	defer t.w.exclusive()()
 	a, r, err := t.check(tune, c)
@@ -137,6 +137,9 @@ func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
 	}
 	steps := make([][]step, len(t.members))
 	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
 		for _, x := range list[i] {
 			st, err := m.step(x)
 			if err != nil {
@@ -175,6 +178,9 @@ func (t *team) compileAhead(p *coll.Plan) {
 		return // Prepare tells of errors
 	}
 	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
 		for _, x := range list[i] {
 			if k, ok := x.(coll.Kernel); ok {
 				k.Team = m.place()
@@ -188,7 +194,9 @@ func (t *team) compileAhead(p *coll.Plan) {
 func (t *team) Members() int { return len(t.members) }
 
 // SharesGPU reports whether two members are on one GPU.
-func (t *team) SharesGPU(i, k int) bool { return t.members[i].dev.site == t.members[k].dev.site }
+func (t *team) SharesGPU(i, k int) bool {
+	return t.members[i].dev.site.gpu == t.members[k].dev.site.gpu
+}
 
 // BlockShared is how many bytes of shared memory a block may have on all members' devices:
 // from 99 to 227 KiB, by their architecture.

@@ -109,6 +109,9 @@ func keepCopy(w *world, key copyKey, launches []*nvlib.Launch) {
 func (d *dev) PrepareCopy(dst, src device.View) error {
 	w := d.w
 	defer w.exclusive()()
+	if d.site.foreign {
+		return nil
+	}
 	t, err := d.resolve(dst, true)
 	if err != nil {
 		return d.errorf("copy: destination: %w", err)

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -34,10 +35,29 @@ func (c *coresidency) enter(w *world) bool {
 }
 
 func (c *coresidency) try(w *world) bool {
+	h, busy := c.waitedFor(w)
+	if busy || h != nil && !h.restsNow() {
+		return false
+	}
+	return c.take(w, h)
+}
+
+// waitedFor is another world that has the lock, nil for none, and whether it is at a batch.
+func (c *coresidency) waitedFor(w *world) (h *world, busy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holder == w || c.holder == nil {
+		return nil, false
+	}
+	return c.holder, c.batches > 0
+}
+
+// take takes the lock, if nobody has it but perhaps w, and h that rests.
+func (c *coresidency) take(w, h *world) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holder != w {
-		if c.holder != nil && (c.batches > 0 || !c.holder.rests()) {
+		if c.holder != nil && (c.holder != h || c.batches > 0) {
 			return false
 		}
 		c.holder, c.batches = w, 0
@@ -46,11 +66,30 @@ func (c *coresidency) try(w *world) bool {
 	return true
 }
 
+// restsNow is rests, for another world's goroutine: questions to the driver that are not
+// answered have the world given up that they are about.
+func (w *world) restsNow() (rests bool) {
+	over, end := context.WithCancel(context.Background())
+	end()
+	return w.Do(over, func() { rests = w.rests() }) != nil || rests
+}
+
 // leave ends an entry. The world still holds the lock: what it issued may still run.
-func (c *coresidency) leave() {
+func (c *coresidency) leave(w *world) {
 	c.mu.Lock()
-	c.batches--
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	if c.holder == w {
+		c.batches--
+	}
+}
+
+// abandon takes the lock from a world that was given up.
+func (c *coresidency) abandon(w *world) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holder == w {
+		c.holder, c.batches = nil, 0
+	}
 }
 
 // forget takes the lock from a world that is closed, unless batches of it have still to

@@ -108,7 +108,7 @@ func TestCoresidencyForgotten(t *testing.T) {
 	if f.try(b) {
 		t.Error("a second world holds the lock beside a batch under way")
 	}
-	f.leave()
+	f.leave(a)
 	if !f.try(b) {
 		t.Error("the lock of a world that ended cannot be taken")
 	}

@@ -9,7 +9,9 @@ import (
 // expire ends the world because a context is done, unless what it was for is over, and says
 // what the world was at.
 func (w *world) expire(ctx context.Context, over *bool) {
-	w.mu.Lock()
+	if !w.lockLive() {
+		return
+	}
 	defer w.mu.Unlock()
 	if w.cause != nil || *over {
 		return

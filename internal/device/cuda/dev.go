@@ -61,6 +61,9 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 // NCCL keeps of it for later goes first.
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
+	if d.site.foreign && kind != device.Shared {
+		return d.nameless(m), nil
+	}
 	take := func() (err error) {
 		m.addr, err = d.site.heaps[kind].Alloc(bytes)
 		return err
@@ -89,7 +92,7 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 		priority = d.site.least
 	}
 	s, err := d.newStream(opts.Name, priority)
-	if err == nil {
+	if err == nil && !d.site.foreign {
 		err = openHostStaged(s)
 	}
 	if err != nil {
@@ -103,6 +106,10 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 func (d *dev) newStream(name string, priority int) (*stream, error) {
 	w := d.w
 	s := &stream{dev: d, name: name, index: len(w.streams)}
+	if d.site.foreign {
+		w.streams = append(w.streams, s)
+		return s, nil
+	}
 	err := d.bound(func() (err error) {
 		s.h, err = w.drv.NewStream(priority)
 		return err
@@ -122,8 +129,12 @@ func (d *dev) NewEvent() (device.Event, error) {
 }
 
 func (d *dev) NewCounters(n int) (device.Counters, error) {
-	d.w.mu.Lock()
-	defer d.w.mu.Unlock()
+	if d.w.peers == nil {
+		d.w.mu.Lock()
+		defer d.w.mu.Unlock()
+	} else {
+		defer d.w.exclusive()()
+	}
 	if err := d.w.err(); err != nil {
 		return nil, err
 	}
@@ -131,6 +142,11 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 		return nil, d.errorf("cannot make %d counters", n)
 	}
 	c := &counters{dev: d, elems: make([]counter, n)}
+	if d.w.peers != nil {
+		if err := d.wire(c); err != nil {
+			return nil, err
+		}
+	}
 	d.counters = append(d.counters, c)
 	return c, nil
 }

@@ -58,6 +58,8 @@ type fakeGPU struct {
 	order     *fakeOrder        // of copies; nil where nobody asks
 	joints    fakeJoints
 	trace     func(name string, a []uintptr) // is told of each call; nil for nobody
+	haunted   bool                           // what hung in it may still use its memory
+	held      fakeBlocks                     // calls that do not return
 	// remembered: NCCL may know of memory, whose addresses are then never given back.
 	remembered bool
 }
@@ -171,7 +173,9 @@ func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
 // fakes until it ends, and what hangs keeps them longer.
 func (f *fakeGPU) abandon() {
 	for _, b := range f.blocks {
-		keepBlock(b)
+		if !f.haunted {
+			keepBlock(b)
+		}
 	}
 	clear(f.blocks)
 }
@@ -330,7 +334,11 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			}
 			return set(a[0], f.memory("host memory", a[1]))
 		},
-		"cuMemFreeHost": func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemFreeHost":                  func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemHostRegister_v2":           func([]uintptr) uintptr { f.live["registered host memory"]++; return 0 },
+		"cuMemHostUnregister":            gone("registered host memory"),
+		"cuMemExportToShareableHandle":   func([]uintptr) uintptr { return 801 }, // not supported
+		"cuMemImportFromShareableHandle": func([]uintptr) uintptr { return 801 },
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
 			f.check(a[3], dst, src)
@@ -511,6 +519,9 @@ func (f *fakeGPU) ill(name string, a []uintptr) uintptr {
 func (f *fakeGPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, tell func(name string)) {
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
+			if !f.held.pass(name) {
+				return status
+			}
 			f.mu.Lock()
 			fails := f.nth != nil && f.nth(name)
 			f.mu.Unlock()
@@ -534,6 +545,9 @@ func (f *fakeGPU) system() *system {
 	f.joints.calls(f, table)
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
+			if !f.held.pass(name) {
+				return 999 // CUDA_ERROR_UNKNOWN
+			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if f.trace != nil {
@@ -597,6 +611,9 @@ func (f *fakeGPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, er
 // Steps is a Library whose kernels are Go functions: fill, add, sub, mul, neg
 // and reductions of f32, f64 and i32 in float64.
 func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
+	if !f.held.pass(fakeCompile) {
+		return nil, errors.New("a compiler that was held up")
+	}
 	if _, err := kernels.Sources(p); err != nil {
 		return nil, err
 	}
@@ -614,6 +631,14 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	f.named[name] = func(uintptr) { run() }
 	f.operands(name, p)
 	return []kernels.Step{{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}}, nil
+}
+
+// Raise and Await are a Library's.
+func (f *fakeGPU) Raise(kernels.Target) (kernels.Step, error) { return f.wired("raise", 2) }
+func (f *fakeGPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 6) }
+
+func (f *fakeGPU) wired(name string, words int) (kernels.Step, error) {
+	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Params: [][]byte{make([]byte, 8*words)}, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
 }
 
 // Join is a Library's: flags are words that Go changes.

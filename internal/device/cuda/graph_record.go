@@ -22,6 +22,10 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 		return nil, errors.New("a graph can be recorded only while the world is at rest; call Sync first")
 	}
 	forgetFinished(w)
+	if err := w.restTogether(); err != nil {
+		w.end(err)
+		return nil, err
+	}
 	g := &graph{w: w, raises: map[*counter]int64{}}
 	for _, name := range formsWanted(w) {
 		bound, err := g.record(name, issue)
@@ -43,7 +47,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 // flag that never came, beside other programs. Why is not known.
 func formsWanted(w *world) []string {
 	switch {
-	case len(w.sites) == 1:
+	case len(w.sites) == 1, w.peers != nil:
 		return []string{formOne}
 	case w.m.opts.Graphs != "":
 		return []string{w.m.opts.Graphs}
@@ -255,6 +259,9 @@ func (p *section) beginOn(c *capture) error {
 				return err
 			}
 		}
+		if err := p.origin.dev.w.meetPeers(p.origin, graphBegins); err != nil {
+			return err
+		}
 		return drv.Record(p.begin, p.origin.h)
 	})
 }
@@ -305,6 +312,9 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 	raws = make([]nvlib.Graph, len(c.sections))
 	for i, p := range c.sections {
 		joined := p.joinAll()
+		if joined == nil {
+			joined = p.origin.dev.bound(func() error { return p.origin.dev.w.meetPeers(p.origin, graphEnds) })
+		}
 		if c.flags != nil && joined == nil {
 			joined = p.origin.dev.bound(func() error { return c.flags.meet(p, c.flags.exits) })
 		}

@@ -5,7 +5,9 @@ import "hocket.example/hocket/internal/device"
 // Held implements device.Holder: regions of heaps, whatever of them is in use, and
 // memory joined to multicast objects.
 func (w *world) Held() device.Held {
-	w.mu.Lock()
+	if !w.lockLive() {
+		return device.Held{} // nobody can tell
+	}
 	defer w.mu.Unlock()
 	var h device.Held
 	for _, s := range w.sites {

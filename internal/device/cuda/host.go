@@ -117,7 +117,7 @@ func (w *world) Stage(transfers []int64, times int) error {
 	if w.staging.free == nil {
 		w.staging.free = map[int64][]nvlib.Ptr{}
 	}
-	d := w.devices[0]
+	d := w.first()
 	return d.bound(func() error {
 		for size, n := range need {
 			for len(w.staging.free[size]) < n && w.staging.total+size <= w.staging.most() {

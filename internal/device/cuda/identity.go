@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/kernels"
@@ -9,24 +10,37 @@ import (
 
 // Identity names all that measurements of teams depend on.
 func (w *world) Identity() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	g := w.sites[0].gpu
 	version, _ := w.drv.Version()
-	links := make([]string, 0, len(w.sites))
-	for _, a := range w.sites {
+	gpus := w.gpus()
+	links := make([]string, 0, len(gpus))
+	for _, a := range gpus {
 		var row strings.Builder
-		for _, b := range w.sites {
+		for _, b := range gpus {
 			row.WriteByte(linkOf(w, a, b))
 		}
 		links = append(links, row.String())
 	}
 	return fmt.Sprintf("%s %s, %d GPUs, links %s, ranks a GPU %d, driver for CUDA %d.%d, kernels %.16s",
-		g.Name, g.Arch, len(w.sites), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
+		g.Name, g.Arch, len(gpus), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
+}
+
+// gpus has a site of each GPU.
+func (w *world) gpus() (list []*site) {
+	for _, s := range w.all {
+		if !slices.ContainsFunc(list, func(o *site) bool { return o.gpu == s.gpu }) {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // linkOf tells how a reaches b's memory: s, the same device; n, NVLink; p, a bus
 // without atomic operations on peers' memory; h, by way of the host.
 func linkOf(w *world, a, b *site) byte {
-	if a == b {
+	if a.gpu == b.gpu {
 		return 's'
 	}
 	if a.unreachable[b] != nil {

@@ -1,6 +1,10 @@
 package cuda
 
-import "sync"
+import (
+	"sync"
+
+	"hocket.example/hocket/internal/device"
+)
 
 // issueLock keeps apart two things, over all worlds of the process, that could deadlock
 // together: issuing work whose kernels wait on devices for kernels issued later, and driver
@@ -16,16 +20,18 @@ type issueLock struct{ mu sync.RWMutex }
 // with teams, or with graphs that flags join, also holds the co-residency lock until it
 // rests.
 func (w *world) Batch(issue func() error) error {
-	lock := &w.m.sys.issueLock.mu
-	enter, leave := lock.RLock, lock.RUnlock
+	if err := w.hung.why(); err != nil {
+		return &device.Aborted{Cause: err}
+	}
+	enter, leave := w.shareIssue, w.unshareIssue
 	if c := &w.m.sys.coresidency; needsCoresidency(w) {
 		if !c.enter(w) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.err()
 		}
-		defer c.leave()
-		enter, leave = lock.Lock, lock.Unlock
+		defer c.leave(w)
+		enter, leave = w.lockIssue, w.unlockIssue
 	}
 	enter()
 	w.issuing.Add(1)
@@ -41,7 +47,7 @@ func (w *world) Batch(issue func() error) error {
 func (w *world) exclusive() (unlock func()) {
 	locked := w.issuing.Load() == 0
 	if locked {
-		w.m.sys.issueLock.mu.Lock()
+		w.lockIssue()
 	}
 	w.mu.Lock()
 	w.issueLocked = locked
@@ -53,24 +59,43 @@ func (w *world) endExclusive() {
 	w.issueLocked = false
 	w.mu.Unlock()
 	if locked {
-		w.m.sys.issueLock.mu.Unlock()
+		w.unlockIssue()
 	}
 }
+
+// lockIssue locks the issue lock, for one whose calls are shown by the world's watch: so it
+// is released where one of them does not return.
+func (w *world) lockIssue() {
+	w.hung.calls.Hold(&w.m.sys.issueLock.mu)
+	w.m.sys.Lent.Lend(&w.hung.calls)
+}
+
+func (w *world) unlockIssue() {
+	if w.m.sys.Lent.Watch() == &w.hung.calls {
+		w.m.sys.Lent.Lend(nil)
+	}
+	w.hung.calls.Release(&w.m.sys.issueLock.mu)
+}
+
+// shareIssue and unshareIssue do likewise for a share of the lock.
+func (w *world) shareIssue()   { w.hung.calls.Hold(w.m.sys.issueLock.mu.RLocker()) }
+func (w *world) unshareIssue() { w.hung.calls.Release(w.m.sys.issueLock.mu.RLocker()) }
 
 // aside runs f, which calls neither the driver nor the world but by its own
 // locking, while others go on: compiling takes long. The caller holds the world
 // by exclusive, and does again.
-func (w *world) aside(f func() error) error {
+func (w *world) aside(f func() error) (err error) {
 	locked := w.issueLocked
 	w.endExclusive()
-	err := f()
-	if locked {
-		w.m.sys.issueLock.mu.Lock()
-	}
-	w.mu.Lock()
-	w.issueLocked = locked
-	if err == nil {
-		err = w.err()
-	}
-	return err
+	defer func() { // also where a call of f's that did not return ends its goroutine: who called unlocks
+		if locked {
+			w.lockIssue()
+		}
+		w.mu.Lock()
+		w.issueLocked = locked
+		if err == nil {
+			err = w.err()
+		}
+	}()
+	return f()
 }

@@ -97,6 +97,9 @@ func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 	if err := w.err(); err != nil {
 		return nil, err
 	}
+	if d.site.foreign {
+		return d.foreignLaunch(kernelName(&dk)), nil
+	}
 	l := &launch{dev: d, name: kernelName(&dk)}
 	err := d.bound(func() error {
 		if dk.User != nil {

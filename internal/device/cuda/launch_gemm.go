@@ -90,16 +90,23 @@ func (g gemmLaunch) free() { g.Launch.Free() }
 // what the largest need is, reserved before a run: memory that is mapped amid a run
 // may have to wait for kernels that wait for what the run has not issued yet.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
-	need := int64(0)
+	if s.dev.site.foreign {
+		return nil
+	}
+	need, products := int64(0), false
 	for _, l := range list {
 		if k, ok := l.(*launch); ok && k != nil {
 			need = max(need, k.workspace())
+			products = products || slices.ContainsFunc(k.steps, func(st step) bool { _, is := st.(gemmLaunch); return is })
 		}
+	}
+	w := s.dev.w
+	if w.peers != nil && products { // another process's algorithm may need more
+		need = gemm.WorkspaceBytes
 	}
 	if need == 0 {
 		return nil
 	}
-	w := s.dev.w
 	defer w.exclusive()()
 	if err := w.err(); err != nil {
 		return err

@@ -11,6 +11,8 @@ type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
 	Join(t kernels.Target, j kernels.Join) (kernels.Step, error)
+	Raise(t kernels.Target) (kernels.Step, error)
+	Await(t kernels.Target) (kernels.Step, error)
 	User(t kernels.Target, u kernels.User) (kernels.Step, error)
 	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
 }
@@ -29,7 +31,7 @@ func (k *kernel) problem() kernels.Problem {
 // the compiler works.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
-	err := s.w.aside(func() (err error) {
+	err := s.w.compiling(func() (err error) {
 		steps, err = s.steps(p, func(bytes int64) (nvlib.Ptr, error) {
 			defer s.w.exclusive()()
 			if err := s.w.err(); err != nil {

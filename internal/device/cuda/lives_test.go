@@ -14,6 +14,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/longtest"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // A life is a program on fakes, from the opening of a machine to its end, in which
@@ -151,7 +152,7 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 		return err == nil
 	}
 	name := "a life " + l.name
-	device.Register(name, func() (device.Machine, error) { return m, nil })
+	device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
 	machine, err := hocket.Open(ctx, hocket.MachineOptions{Name: name})
 	if !keep(err) {
 		return nil, errs

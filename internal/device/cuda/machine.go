@@ -36,11 +36,13 @@ package cuda
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/kernels"
+	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -73,6 +75,9 @@ type Options struct {
 	// up and the world ends, part of a graph for another GPU's, and loading for
 	// NCCL's first call; 0 means 30 seconds.
 	TeamTimeout time.Duration
+	// Peers are the processes that the ranks of every world are spread over; nil for this one alone. All
+	// of them open a machine with it, and the same worlds in one order.
+	Peers *procs.World
 
 	teamsLate bool // teams' kernels begin when the one before has ended
 	// teamsApart has a member's kernel given when it comes, whoever else does.
@@ -94,7 +99,15 @@ func New(opts Options) (device.Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	return newMachine(sys, opts), nil
+	m := newMachine(sys, opts)
+	if opts.Peers != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
+		defer cancel()
+		if err := m.look(ctx); err != nil {
+			return nil, fmt.Errorf("cuda: %w", err)
+		}
+	}
+	return m, nil
 }
 
 func newMachine(sys *system, opts Options) *machine {
@@ -112,13 +125,16 @@ type machine struct {
 	sys   *system
 	opts  Options
 	cache *kernels.Cache // of choices
+	// Of a machine with peers: the GPUs that they see, and how many worlds were opened.
+	vista  vista
+	opened atomic.Int64
 }
 
 func (m *machine) Name() string { return "cuda" }
 
 func (m *machine) Caps() device.Caps {
 	return device.Caps{
-		MaxRanks:   len(m.sys.GPUs) * m.opts.RanksPerGPU,
+		MaxRanks:   m.maxRanks(),
 		DTypes:     ir.DTypes(),
 		Graphs:     true,
 		Chains:     true,

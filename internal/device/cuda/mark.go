@@ -174,6 +174,8 @@ type counters struct {
 	dev      *dev
 	elems    []counter
 	released bool
+	words    *memory      // in a world of several processes; see wired.go
+	waits    []*waitedFor // by element; nil for none yet
 }
 
 // counter is how far signals have been issued, and a log of those that may
@@ -197,6 +199,9 @@ func (c *counters) Len() int { return len(c.elems) }
 func (c *counters) Release() {
 	c.dev.w.mu.Lock()
 	defer c.dev.w.mu.Unlock()
+	if c.words != nil && !c.released {
+		_ = c.words.giveBack()
+	}
 	c.released = true
 }
 

@@ -4,6 +4,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // memory is a stretch of one device's memory, or of pinned host memory. The
@@ -16,6 +17,9 @@ type memory struct {
 	bytes int64
 	freed bool
 	lent  bool // it is another world's, of the same GPU
+
+	nowhere bool           // another process's alone: the address is a name
+	seg     *procs.Segment // host memory that processes share; nil for other
 }
 
 func (m *memory) Bytes() int64 { return m.bytes }
@@ -41,23 +45,41 @@ func (m *memory) Free() error {
 	if m.freed {
 		return m.dev.errorf("memory of %d bytes is freed twice", m.bytes)
 	}
-	m.freed = true
-	if m.lent || m.dev.site.lost() {
+	return w.excuse(m.giveBack())
+}
+
+// giveBack gives the memory back, once. The caller holds the world exclusively.
+func (m *memory) giveBack() error {
+	if m.freed {
 		return nil
 	}
-	return w.excuse(m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) }))
+	m.freed = true
+	switch {
+	case m.lent, m.nowhere, m.dev.site.lost():
+		return nil
+	case m.seg != nil:
+		return m.dropSegment()
+	}
+	return m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 }
 
 // Borrow implements device.Borrower. Peers are not shown such memory, nor is NCCL, which
 // a world keeps account of by its own heaps.
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
+	if ok && m != nil && d.site.foreign && m.dev.rank == d.rank {
+		d.w.mu.Lock()
+		defer d.w.mu.Unlock()
+		return d.nameless(&memory{dev: d, kind: device.Private, bytes: m.bytes}), nil
+	}
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
 		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
 	}
-	m.dev.w.mu.Lock()
-	gone := m.freed || m.dev.w.cause != nil
-	m.dev.w.mu.Unlock()
+	gone := !m.dev.w.lockLive()
+	if !gone {
+		gone = m.freed || m.dev.w.cause != nil
+		m.dev.w.mu.Unlock()
+	}
 	if gone {
 		return nil, d.errorf("borrowing memory that was freed")
 	}

@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/modeltest"
+	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -402,7 +403,7 @@ func TestTurnTakesTooLong(t *testing.T) {
 	must := mustOf(t)
 	l := &life{text: livesSum, gpus: 2, nccl: true}
 	_, m := l.begin(t)
-	device.Register(t.Name(), func() (device.Machine, error) { return m, nil })
+	device.Register(t.Name(), func(*procs.World) (device.Machine, error) { return m, nil })
 	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name()})
 	must(err)
 	p, err := hocket.Parse("test.hkt", l.text)

@@ -21,6 +21,9 @@ func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, erro
 	if err := w.err(); err != nil {
 		return nil, err
 	}
+	if d.site.foreign {
+		return d.foreignLaunch("copy"), nil
+	}
 	to, err := d.resolve(dst, true)
 	if err != nil {
 		return nil, d.errorf("copy: destination: %w", err)

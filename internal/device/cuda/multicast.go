@@ -33,6 +33,9 @@ func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
 		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, MulticastVariable)
 	}
+	if t.w.peers != nil {
+		return fmt.Errorf("%w: NVLink multicast between processes", device.ErrUnsupported)
+	}
 	if err := t.w.drv.HasMulticast(); err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
 	}

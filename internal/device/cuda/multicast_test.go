@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tune"
+	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -438,7 +439,7 @@ func TestMultimemTuned(t *testing.T) {
 		sys := f.system()
 		sys.Multicast = opted
 		name := fmt.Sprint("fake with multicast ", opted)
-		device.Register(name, func() (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
+		device.Register(name, func(*procs.World) (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
 		tuned, err := tune.Tune(t.Context(), tune.Options{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
 		if err != nil {
 			t.Fatal(err)

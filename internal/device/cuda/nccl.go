@@ -15,6 +15,9 @@ const ncclName = "nccl"
 
 // supportsNCCL returns nil, or why NCCL cannot do c.
 func supportsNCCL(t *team, c *coll.Collective) error {
+	if t.w.peers != nil {
+		return fmt.Errorf("%w: NCCL between processes", device.ErrUnsupported)
+	}
 	lib, err := t.w.m.sys.NCCL()
 	if err != nil {
 		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)

@@ -194,6 +194,8 @@ func (g *communicators) awaitTrial(t *team) error {
 
 // membersIdle reports whether the members' streams have done all they were given.
 func membersIdle(t *team) (bool, error) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
 	for _, m := range t.members {
 		if idle, err := m.stream.idle(); !idle || err != nil {
 			return false, err

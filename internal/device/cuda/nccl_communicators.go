@@ -16,8 +16,9 @@ import (
 // long, so that some are kept from team to team and from world to world, as contexts
 // are (see idleMost).
 type communicators struct {
-	lib       *nvlib.NCCL
-	key       string // the devices, in order
+	lib       *nvlib.NCCL // for who uses them
+	own       *nvlib.NCCL // for ends, which nobody waits for
+	key       string      // the devices, in order
 	comms     []nvlib.Comm
 	exercised map[string]bool
 	used      bool // was given work
@@ -68,6 +69,7 @@ func (t *team) communicators() (*communicators, error) {
 	}
 	g, err := t.w.m.sys.communicators(t)
 	if err == nil {
+		g.lib = g.own.Watched(&t.w.hung.calls)
 		t.nccl = g
 	}
 	return g, err
@@ -84,8 +86,11 @@ func (s *system) communicators(t *team) (*communicators, error) {
 		devs = append(devs, m.dev.site.gpu.Device)
 	}
 	key := fmt.Sprint(devs)
-	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
+	calls := &t.w.hung.calls
+	if !calls.Hold(&s.pool.mu) {
+		return nil, t.w.hung.why()
+	}
+	defer calls.Release(&s.pool.mu)
 	for i, g := range slices.Backward(s.pool.idle) {
 		if g.key == key {
 			s.pool.idle = slices.Delete(s.pool.idle, i, i+1)
@@ -95,9 +100,9 @@ func (s *system) communicators(t *team) (*communicators, error) {
 	if err := s.tellNCCL(t); err != nil {
 		return nil, err
 	}
-	g := &communicators{lib: lib, key: key, exercised: map[string]bool{}}
+	g := &communicators{own: lib, key: key, exercised: map[string]bool{}}
 	err = t.members[0].dev.bound(func() (err error) {
-		g.comms, err = lib.InitAll(devs)
+		g.comms, err = lib.Watched(calls).InitAll(devs)
 		return err
 	})
 	if apart := t.checkPeerAccess(); err != nil && apart != nil {
@@ -150,14 +155,14 @@ func (t *team) leaveNCCL(sound bool) {
 }
 
 // destroy gives back what is idle.
-func (g *communicators) destroy() { g.end(g.lib.Destroy) }
+func (g *communicators) destroy() { g.end(g.own.Destroy) }
 
 // abort ends what runs, unfinished.
-func (g *communicators) abort() { g.end(g.lib.Abort) }
+func (g *communicators) abort() { g.end(g.own.Abort) }
 
 // endPatience bounds how long an end is waited for: an abort may wait itself for
 // kernels that nothing ends.
-const endPatience = 5 * time.Second
+const endPatience = 2 * time.Second
 
 // end calls last for every communicator, from a thread of its own, since one's end
 // may wait for another's; it stays with the process where that takes too long.

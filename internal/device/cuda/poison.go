@@ -19,7 +19,7 @@ func (m *memory) Poison(off, n int64) {
 	defer w.mu.Unlock()
 	lo := min(max(off, 0), m.bytes)
 	hi := lo + min(max(n, 0), m.bytes-lo)
-	if w.cause != nil || m.freed || lo == hi {
+	if w.err() != nil || m.freed || lo == hi {
 		return
 	}
 	if err := m.dev.bound(func() error { return m.fill(lo, hi) }); err != nil {

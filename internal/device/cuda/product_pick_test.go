@@ -363,19 +363,19 @@ type smallSource struct {
 	most int64
 }
 
-func (s *smallSource) Reserve(n int64) (*gpu.Region, error) {
-	if n > s.most {
+func (s *smallSource) Reserve(most, least int64) (*gpu.Region, error) {
+	if least > s.most {
 		return nil, device.ErrOutOfMemory
 	}
-	return s.from.Reserve(n)
+	return s.from.Reserve(min(most, s.most), least)
 }
 func (s *smallSource) Release(r *gpu.Region) error { return s.from.Release(r) }
 
 // none is a source of no memory.
 type none struct{}
 
-func (none) Reserve(int64) (*gpu.Region, error) { return nil, device.ErrOutOfMemory }
-func (none) Release(*gpu.Region) error          { return nil }
+func (none) Reserve(int64, int64) (*gpu.Region, error) { return nil, device.ErrOutOfMemory }
+func (none) Release(*gpu.Region) error                 { return nil }
 
 // TestWorkspaces has products on two streams use two workspaces, of what they need
 // where the stream was told of them before, and of what any may need where not.

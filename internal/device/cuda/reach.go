@@ -16,9 +16,9 @@ const P2PVariable = gpu.P2PVariable
 
 // findReach learns which sites are apart.
 func findReach(w *world) error {
-	for i, a := range w.sites {
-		for _, b := range w.sites[:i] {
-			why, err := w.m.sys.Apart(b.gpu, a.gpu)
+	for i, a := range w.all {
+		for _, b := range w.all[:i] {
+			why, err := w.apart(b, a)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ func (s *site) reaches(r *strided.View) bool {
 
 // whole reports whether all sites reach each other.
 func (w *world) whole() bool {
-	return !slices.ContainsFunc(w.sites, func(s *site) bool { return len(s.unreachable) > 0 })
+	return !slices.ContainsFunc(w.all, func(s *site) bool { return len(s.unreachable) > 0 })
 }
 
 // Apart returns why two ranks' kernels do not use each other's memory.

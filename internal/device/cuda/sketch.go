@@ -5,7 +5,6 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
-	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -23,20 +22,24 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 		return nil, fmt.Errorf("cuda: a dry run of %d ranks: 1 to %d are possible", ranks, most)
 	}
 	w := &world{m: m, drv: m.sys.Driver}
-	for _, g := range m.sys.GPUs[:min(ranks, len(m.sys.GPUs))] {
-		s := &site{w: w, gpu: g}
-		s.gemms = gemm.NewHost(s, g, &s.heaps, &m.sys.picks, m.cache, m.opts.TF32, m.opts.Skinny)
-		w.sites = append(w.sites, s)
+	if m.opts.Peers != nil {
+		owners, err := m.opts.Peers.Owners(ranks)
+		if err != nil {
+			return nil, fmt.Errorf("cuda: %w", err)
+		}
+		w.peers = &peers{World: m.opts.Peers, owners: owners}
 	}
-	for i, a := range w.sites {
-		for _, b := range w.sites[:i] {
+	if err := w.place(ranks); err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	for i, a := range w.all {
+		for _, b := range w.all[:i] {
 			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // as far as that is known without a trial
 				a.keepFrom(b, why)
 				b.keepFrom(a, why)
 			}
 		}
 	}
-	w.place(ranks)
 	return dryWorld{w, new(int)}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // steadyPrograms are examples with a dim that differs from plan to plan.
@@ -66,7 +67,7 @@ func testSteady(t *testing.T, noted bool, algorithms []string) {
 		return g
 	}
 	m := newMachine(sys, opts)
-	device.Register(t.Name(), func() (device.Machine, error) { return m, nil })
+	device.Register(t.Name(), func(*procs.World) (device.Machine, error) { return m, nil })
 	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)

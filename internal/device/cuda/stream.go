@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/strided"
@@ -17,14 +18,15 @@ type stream struct {
 	index int // among the world's streams
 	h     nvlib.Stream
 
-	queue    []task // held back, in order
-	calling  bool   // a host function runs, or will once earlier work is done
-	flushing bool   // what was held back is being issued
-	dirty    bool   // was given work since it was last seen idle
-	led      bool   // what it was given last is a kernel that others may follow closely
-	pos      int64  // counts what was issued
-	mark     *mark  // the latest, to be shared
-	reached  int64  // up to where all is known to be done
+	queue    []task    // held back, in order
+	calling  bool      // a host function runs, or will once earlier work is done
+	flushing bool      // what was held back is being issued
+	dirty    bool      // was given work since it was last seen idle
+	since    time.Time // when it was first given that
+	led      bool      // what it was given last is a kernel that others may follow closely
+	pos      int64     // counts what was issued
+	mark     *mark     // the latest, to be shared
+	reached  int64     // up to where all is known to be done
 
 	// seen is up to where s is behind each stream, by its index; -1 for nothing.
 	seen []int64
@@ -139,6 +141,9 @@ func (s *stream) flush() {
 }
 
 func (s *stream) Launch(l device.Launch) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	k, ok := l.(*launch)
@@ -155,6 +160,9 @@ func (s *stream) Launch(l device.Launch) error {
 }
 
 func (s *stream) Copy(dst, src device.View) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	d, err := s.dev.resolve(dst, true)
@@ -174,6 +182,9 @@ func (s *stream) Copy(dst, src device.View) error {
 }
 
 func (s *stream) Upload(dst device.View, src []byte) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	d, err := s.host(dst, src)
@@ -187,6 +198,9 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 }
 
 func (s *stream) Download(dst []byte, src device.View) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	r, err := s.host(src, dst)
@@ -210,12 +224,18 @@ func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 // came before; later work of s follows when f has returned. f may issue work on
 // other streams; it must return by itself, and must not call Sync or Close.
 func (s *stream) Call(f func()) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	return s.add(task{kind: calling, call: f})
 }
 
 func (s *stream) Record(e device.Event) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,6 +275,9 @@ func (d *dev) boundOr(s *stream, f func() error) error {
 }
 
 func (s *stream) Wait(e device.Event) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -276,6 +299,9 @@ func (s *stream) Wait(e device.Event) error {
 }
 
 func (s *stream) Signal(c device.Counters, elem int, by int64) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	cs, err := countersOf(s, c, elem)
@@ -285,10 +311,16 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 	if by <= 0 {
 		return s.errorf("signal: counters are only raised, not changed by %d", by)
 	}
+	if cs.wired() {
+		return s.add(task{kind: raising, ctrs: cs, elem: elem, n: by})
+	}
 	return s.add(task{kind: signalling, ctrs: cs, elem: elem, n: by})
 }
 
 func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	cs, err := countersOf(s, c, elem)
@@ -297,6 +329,9 @@ func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 	}
 	if cs.dev != s.dev {
 		return s.errorf("wait: counters of rank %d; a device waits for its own", cs.dev.rank)
+	}
+	if cs.wired() {
+		return s.add(task{kind: awaiting, ctrs: cs, elem: elem, n: least})
 	}
 	return s.add(task{kind: waitingCounter, ctrs: cs, elem: elem, n: least})
 }
@@ -316,6 +351,9 @@ func countersOf(s *stream, c device.Counters, elem int) (*counters, error) {
 }
 
 func (s *stream) Begin(id int64) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	if err := s.add(task{kind: beginning, n: id}); err != nil {
@@ -326,6 +364,9 @@ func (s *stream) Begin(id int64) error {
 }
 
 func (s *stream) End(id int64) error {
+	if s.dev.site.foreign {
+		return nil
+	}
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,6 +23,8 @@ const (
 	waiting
 	signalling
 	waitingCounter
+	raising  // a counter that other processes may wait for
+	awaiting // one that they may raise
 	beginning
 	ending
 )
@@ -148,6 +150,10 @@ func (t *task) issue(s *stream) error {
 		return t.signal(s)
 	case waitingCounter:
 		return t.ctrs.elems[t.elem].waitFor(s, t.n)
+	case raising:
+		return t.ctrs.raise(s, t.elem, t.n)
+	case awaiting:
+		return t.ctrs.await(s, t.elem, t.n)
 	case beginning:
 		s.open.Begin(t.n)
 		return s.tick(true, t.n)
@@ -169,7 +175,9 @@ func (s *stream) worked() {
 // gave notes that s is given work.
 func (s *stream) gave() {
 	s.pos++
-	s.dirty = true
+	if !s.dirty {
+		s.dirty, s.since = true, time.Now()
+	}
 }
 
 // record issues a mark that was asked for while s was held back.

@@ -104,7 +104,9 @@ func (t *team) open(members []device.Member) error {
 		return err
 	}
 	for i, m := range t.members {
-		m.control = control[i]
+		if m.control = control[i]; m.dev.site.foreign {
+			continue
+		}
 		if err := m.set(m.control+kernels.ControlEpochs, kernels.FirstEpoch, kernels.BlocksMost); err != nil {
 			return err
 		}
@@ -126,6 +128,9 @@ func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 		}
 		t.memory = append(t.memory, mem)
 		at = append(at, mem.addr)
+		if m.dev.site.foreign {
+			continue // its process fills it
+		}
 		if err := m.set(mem.addr, word, (bytes+3)/4); err != nil {
 			return nil, err
 		}
@@ -147,7 +152,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	t, s := m.team, m.dev.site
 	k.Team = m.place()
 	var st kernels.Step
-	err := s.w.aside(func() (err error) {
+	err := s.w.compiling(func() (err error) {
 		st, err = s.w.m.opts.Kernels.Meeting(s.target(), k)
 		return err
 	})
@@ -289,10 +294,7 @@ func (t *team) free() error {
 	t.leaveNCCL(t.w.cause == nil)
 	errs := []error{freeJoints(t)}
 	for _, mem := range t.memory {
-		if site := mem.dev.site; !mem.freed && !site.lost() {
-			mem.freed = true
-			errs = append(errs, mem.dev.bound(func() error { return site.heaps[mem.kind].Free(mem.addr, mem.bytes) }))
-		}
+		errs = append(errs, mem.giveBack())
 	}
 	for _, m := range t.members {
 		m.dev.sides = append(m.dev.sides, m.sides...)

@@ -22,13 +22,14 @@ func openAbort(w *world) error {
 	}
 	cabi.Store(uintptr(at), uint64(0))
 	w.abort = at
+	w.hung.abort.Store(uintptr(at))
 	return nil
 }
 
 // endTeams has kernels that wait for peers stop. The caller holds mu.
 func endTeams(w *world) {
 	if w.abort != 0 {
-		cabi.Store(uintptr(w.abort), uint64(1))
+		cabi.StoreAtomic(uintptr(w.abort), 1)
 	}
 }
 
@@ -36,6 +37,9 @@ func endTeams(w *world) {
 func readTeams(w *world) {
 	for _, t := range w.teams {
 		for _, m := range t.members {
+			if m.record == 0 {
+				continue // another process's
+			}
 			told, ok := kernels.ReadFault(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))
 			if ok && w.cause == nil {
 				w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: m.explain(told)})
@@ -52,17 +56,21 @@ func (m *member) explain(told kernels.Fault) error {
 	epoch := uint32(told.Words[0])
 	waited := time.Duration(told.Words[2]).Round(time.Millisecond)
 	var late []string
+	owner := m.dev.site.owner
 	for _, o := range m.team.members {
-		if begun, err := o.begun(); err == nil && int32(begun-epoch) < 0 {
+		if begun, err := o.begun(m.dev); err == nil && int32(begun-epoch) < 0 {
 			late = append(late, fmt.Sprintf("member %d (rank %d)", o.index, o.dev.rank))
+			owner = o.dev.site.owner
 		}
 	}
 	if len(late) == 0 { // all came, one of them too late
 		p := m.team.members[told.Words[1]]
+		owner = p.dev.site.owner
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
 	}
-	return fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d; is each launch of a team issued on all members? %s",
+	err := fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d; is each launch of a team issued on all members? %s",
 		m.doing, errLate, waited, strings.Join(late, ", "), epoch-kernels.FirstEpoch, m.team.w.m.opts.longer())
+	return m.team.w.blame(err, owner)
 }
 
 // TimeoutVariable names the environment variable with how long a kernel waits for
@@ -76,15 +84,15 @@ func (o *Options) longer() string {
 		TimeoutVariable, 10*limit, limit)
 }
 
-// begun reads the number of the launch that the member began last.
-func (m *member) begun() (uint32, error) {
-	s, at := m.dev.site, m.control+kernels.ControlBegun
+// begun reads, by a device that reaches it, the number of the launch that the member began last.
+func (m *member) begun(by *dev) (uint32, error) {
+	s, at := by.site, m.control+kernels.ControlBegun
 	var v uint32
 	buf, err := s.take(device.Pinned, 4)
 	if err != nil {
 		return 0, err
 	}
-	err = m.dev.bound(func() error {
+	err = by.bound(func() error {
 		var args [4]uintptr
 		return errors.Join(s.w.drv.Copy(buf, at, 4, 0, &args), s.w.drv.SyncStream(0))
 	})

@@ -62,6 +62,9 @@ func (t *team) halves(name string, half int64) (coll.Area, error) {
 		return coll.Area{}, fmt.Errorf("the team has %d regions already", t.named)
 	}
 	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
 		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)
 		for k, v := range []int64{int64(r.At[i]), r.Bytes / 2} {
 			at := entry + nvlib.Ptr(8*k)
@@ -84,7 +87,11 @@ func (t *team) pinned(name string, bytes int64) (coll.Area, error) {
 	}
 	a := coll.Area{Bytes: gpu.RoundUp(bytes, 1<<20)}
 	for _, m := range t.members {
-		mem, err := m.dev.alloc(a.Bytes, device.Pinned)
+		take := m.dev.hostShared
+		if t.w.peers == nil {
+			take = func(bytes int64) (*memory, error) { return m.dev.alloc(bytes, device.Pinned) }
+		}
+		mem, err := take(a.Bytes)
 		if err != nil {
 			return coll.Area{}, fmt.Errorf("%d bytes of host memory for each member: %w", a.Bytes, err)
 		}

@@ -417,11 +417,11 @@ type short struct {
 	enough func() bool
 }
 
-func (s short) Reserve(bytes int64) (*gpu.Region, error) {
+func (s short) Reserve(most, least int64) (*gpu.Region, error) {
 	if !s.enough() {
 		return nil, &nvlib.Error{Library: "CUDA", Call: "cuMemCreate", Code: nvlib.CUDAOutOfMemory, Text: "none is left"}
 	}
-	return s.Source.Reserve(bytes)
+	return s.Source.Reserve(most, least)
 }
 
 // TestNCCLAbsent has a member never come: a deadlock, which says so.

@@ -22,6 +22,9 @@ type meetings struct {
 }
 
 func (l *meetings) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
+	if !l.held.pass(fakeCompile) {
+		return kernels.Step{}, errors.New("a compiler that was held up")
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.got = append(l.got, m)

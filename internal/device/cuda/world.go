@@ -18,7 +18,10 @@ import (
 type world struct {
 	m       *machine
 	drv     *nvlib.Driver
-	sites   []*site // GPUs in use, each once
+	hung    hung
+	sites   []*site // GPUs in use by this process, each once
+	all     []*site // those, and with peers the others', in the order of ranks
+	peers   *peers  // nil where all ranks are this process's
 	devices []*dev
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
@@ -43,12 +46,23 @@ type world struct {
 	copies      map[copyKey][]*nvlib.Launch
 	observer    device.Observer
 	cause       error // why the world has ended; nil while it lives
-	ended       atomic.Bool
+
+	// Of a world with peers.
+	nowhere    int       // addresses given to memory of other processes
+	hostShares int       // pieces of host memory shared
+	segments   []*memory // those
+	wired      wired
+
+	called bool // streams of the caller's may have work of it (see calls.go)
+	ended  atomic.Bool
 }
 
 // site is a GPU as a world uses it.
 type site struct {
 	w           *world
+	foreign     bool   // another process drives it: owner, which it is known by as key
+	owner       int    // a process
+	key         string // where there are peers
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
 	unreachable map[*site]error // those that are apart from it, and why; nil for none
@@ -66,69 +80,101 @@ type site struct {
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, drv: m.sys.Driver, opened: time.Now()}
-	m.sys.issueLock.mu.Lock()
-	err := w.open(ranks)
-	m.sys.issueLock.mu.Unlock()
+	w := &world{m: m, opened: time.Now(), hung: hung{ctx: ctx, lost: make(chan struct{})}}
+	w.drv = m.sys.Driver.Watched(&w.hung.calls)
+	var err error
+	if m.opts.Peers != nil {
+		if w.peers, err = m.share(ctx, ranks); err != nil {
+			return nil, err
+		}
+	}
+	lost := w.Do(ctx, func() {
+		w.lockIssue()
+		err = w.open(ranks)
+		w.unlockIssue()
+	})
+	if lost != nil {
+		return nil, lost
+	}
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx, new(bool)) })
+	if w.peers != nil {
+		go w.peers.watch(w)
+	}
 	return w, nil
 }
 
 func (w *world) open(ranks int) error {
-	gpus := w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))]
-	for _, g := range gpus {
-		if l := g.Lost.Load(); l != nil {
+	if err := w.place(ranks); err != nil {
+		return err
+	}
+	for _, s := range w.sites {
+		if l := s.gpu.Lost.Load(); l != nil {
 			return l
 		}
 	}
-	for _, g := range gpus {
-		ctx, err := g.Context()
-		if err != nil {
-			return g.Unusable(err)
+	for _, s := range w.sites {
+		w.hung.opening.Store(s.gpu)
+		var err error
+		if s.ctx, err = s.gpu.Context(); err != nil {
+			return s.gpu.Unusable(err)
 		}
-		s := &site{w: w, gpu: g, ctx: ctx}
-		s.gemms = gemm.NewHost(s, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
-		s.faults.s = s
-		w.sites = append(w.sites, s)
 	}
 	if err := findReach(w); err != nil {
 		return err
 	}
-	for _, s := range w.sites {
+	for _, s := range w.all {
 		if err := s.prepare(); err != nil {
 			return s.gpu.Unusable(err)
 		}
 	}
-	w.place(ranks)
 	return nil
 }
 
-// place puts ranks on the sites.
-func (w *world) place(ranks int) {
+// place puts ranks on sites.
+func (w *world) place(ranks int) error {
+	if w.m.opts.Peers != nil {
+		return w.spread()
+	}
+	for _, g := range w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))] {
+		s := &site{w: w, gpu: g}
+		s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
+		s.faults.s = s
+		w.sites = append(w.sites, s)
+	}
+	w.all = w.sites
 	for r := range ranks {
 		w.devices = append(w.devices, &dev{w: w, rank: r, site: w.sites[r%len(w.sites)]})
 	}
+	return nil
 }
 
 func (s *site) prepare() error {
+	here := s
+	if s.foreign { // what this process does about it, its first GPU does
+		here = s.w.sites[0]
+		s.ctx = here.ctx
+	}
 	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
 	}
 	defer s.w.drv.Unbind()
-	var err error
-	if s.least, s.most, err = s.w.drv.StreamPriorities(); err != nil {
-		return err
-	}
-	grain, err := s.w.drv.Granularity(s.gpu.Device)
+	grain, err := s.w.drv.Granularity(here.gpu.Device)
 	if err != nil {
 		return err
 	}
+	if s.foreign {
+		s.heaps[device.Shared] = s.sharedHeap(grain)
+		return nil
+	}
+	if s.least, s.most, err = s.w.drv.StreamPriorities(); err != nil {
+		return err
+	}
 	s.heaps = [3]*gpu.Heap{
-		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}}),
-		device.Shared:  gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable()}),
+		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}, Driver: s.w.drv}),
+		device.Shared:  s.sharedHeap(grain),
 		device.Pinned:  gpu.NewHeap(gpu.HostSlab, gpu.HostSlab, 4096, gpu.HostMemory{Driver: s.w.drv}),
 	}
 	return nil
@@ -148,9 +194,10 @@ func (w *world) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("Abort was called")
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.end(cause)
+	if w.lockLive() {
+		defer w.mu.Unlock()
+		w.end(cause)
+	}
 }
 
 // end stops the world; only the first cause counts. What devices were given
@@ -162,6 +209,7 @@ func (w *world) end(cause error) {
 	w.cause = cause
 	w.ended.Store(true)
 	endTeams(w)
+	w.endPeers(cause)
 	for _, s := range w.streams {
 		s.queue = nil
 	}
@@ -172,6 +220,9 @@ func (w *world) end(cause error) {
 
 // err returns what calls on a world that has ended get. The caller holds mu.
 func (w *world) err() error {
+	if w.cause == nil && w.hung.why() != nil {
+		w.cause = w.hung.why()
+	}
 	if w.cause == nil {
 		return nil
 	}
@@ -182,7 +233,9 @@ func (w *world) check() error {
 	if !w.ended.Load() {
 		return nil
 	}
-	w.mu.Lock()
+	if !w.lockLive() {
+		return &device.Aborted{Cause: w.hung.why()}
+	}
 	defer w.mu.Unlock()
 	return w.err()
 }

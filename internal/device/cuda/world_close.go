@@ -1,9 +1,11 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"time"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
@@ -12,6 +14,18 @@ var errClosed = errors.New("the world is closed")
 // Close waits for what devices still run and frees everything. What lies on a
 // GPU that is lost goes with the process: no call could give it back.
 func (w *world) Close() error {
+	w.hung.closing.Store(true)
+	if w.hung.why() != nil {
+		return nil // Open tells
+	}
+	var err error
+	if lost := w.Do(context.Background(), func() { err = w.close() }); lost != nil {
+		return lost
+	}
+	return err
+}
+
+func (w *world) close() error {
 	if w.unwatch != nil {
 		w.unwatch()
 	}
@@ -22,6 +36,7 @@ func (w *world) Close() error {
 	w.m.sys.coresidency.forget(w)
 	closeNCCL(w, errs)
 	defer w.exclusive()()
+	w.hung.forgetAbort()
 	trimNCCL(w, idleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
@@ -32,7 +47,10 @@ func (w *world) Close() error {
 	for _, t := range w.teams {
 		errs = append(errs, freeJoints(t))
 	}
-	for _, s := range w.sites {
+	for _, m := range w.segments {
+		errs = append(errs, m.giveBack())
+	}
+	for _, s := range w.all {
 		if s.lost() {
 			continue
 		}
@@ -94,8 +112,24 @@ func (w *world) drain() (errs []error) {
 	}
 }
 
+// unmap gives back what the world has mapped of another process's GPU.
+func (s *site) unmap() error {
+	h := s.heaps[device.Shared]
+	if h == nil || s.w.sites[0].lost() {
+		return nil
+	}
+	if err := s.w.drv.Bind(s.ctx); err != nil {
+		return err
+	}
+	defer s.w.drv.Unbind()
+	return h.Close()
+}
+
 // free gives back all that the world has of the GPU, which is at rest.
 func (s *site) free() error {
+	if s.foreign {
+		return s.unmap()
+	}
 	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
 	}

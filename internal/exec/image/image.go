@@ -136,9 +136,14 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 	}
 	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
 		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
-	err = b.build(ctx)
+	// That ctx ends aborts the world, and then calls of the driver may take as long as in Close.
+	if lost := world.Do(context.WithoutCancel(ctx), func() { err = b.build(ctx) }); lost != nil {
+		return nil, lost
+	}
 	if g := m.Peers(); g != nil {
-		b.im.held, err = agreeLoaded(ctx, g, world.Held(), err)
+		if b.im.held, err = agreeLoaded(ctx, g, world.Held(), err); err == nil {
+			err = world.Settle(ctx)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.im.Close())

@@ -241,15 +241,35 @@ func (t *DeviceTensor) empty() error {
 	return t.Errorf("%w: it holds nothing: %s", blocks.ErrInput, HowToFill)
 }
 
+// Fail says that somebody may still be at the tensor, whom nobody waits for.
+func (t *DeviceTensor) Fail(cause error) { t.loan.Fail(cause) }
+
 // transfer has each enqueue the copy of one block, and waits until all have ended, a while
 // longer than ctx lasts: what is under way reads or writes the host's memory.
 func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.Stream, v device.View) error) error {
-	w := t.loan.world
-	streams, end, err := w.takeStreams(ctx)
+	end, err := t.loan.world.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
+	late, cancel := grace.After(ctx, grace.Transfer)
+	defer cancel()
+	if lost := t.loan.world.Do(ctx, func() { err = t.transferNow(late, each) }); lost != nil {
+		t.loan.Fail(lost)
+		return cmp.Or(ctx.Err(), lost)
+	}
+	return err
+}
+
+// transferNow is transfer for who has the world's streams.
+func (t *DeviceTensor) transferNow(
+	late context.Context, each func(i int, s device.Stream, v device.View) error,
+) error {
+	w := t.loan.world
+	streams, err := w.allStreams()
+	if err != nil {
+		return err
+	}
 	if err := t.Lost(); err != nil {
 		return err
 	}
@@ -266,8 +286,6 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 			break
 		}
 	}
-	late, cancel := grace.After(ctx, grace.Transfer)
-	defer cancel()
 	if err := w.Sync(late); err != nil {
 		w.fail(fmt.Errorf("a copy failed: %w", err))
 		return cmp.Or(wrong, err)

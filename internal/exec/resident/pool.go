@@ -49,6 +49,10 @@ func (n *Loan) Give() error {
 	return n.pool.drop(n)
 }
 
+// Fail says that somebody may still be at the memory, whom nobody waits for: nothing in its
+// world is used any more.
+func (n *Loan) Fail(cause error) { n.world.fail(cause) }
+
 // take reserves so many bytes on each rank, and none where they are negative. A world that
 // is opened for that ends with ctx.
 func (p *pool) take(ctx context.Context, bytes []int64) (*Loan, error) {
@@ -60,20 +64,31 @@ func (p *pool) take(ctx context.Context, bytes []int64) (*Loan, error) {
 	}
 	w.loans++
 	n := &Loan{p, w, make([]device.Memory, len(bytes))}
+	if lost := w.Do(context.WithoutCancel(ctx), func() { err = n.reserve(bytes) }); lost != nil {
+		w.fail(lost)
+		return nil, lost
+	}
+	if err != nil {
+		if !errors.Is(err, device.ErrOutOfMemory) {
+			w.fail(err) // it may have ended: the next is taken of another
+		}
+		return nil, errors.Join(err, p.drop(n))
+	}
+	return n, nil
+}
+
+func (n *Loan) reserve(bytes []int64) error {
 	for r, b := range bytes {
 		if b < 0 {
 			continue
 		}
-		mem, err := w.Device(r).Alloc(max(b, plan.Align), device.Private)
+		mem, err := n.world.Device(r).Alloc(max(b, plan.Align), device.Private)
 		if err != nil {
-			if err = fmt.Errorf("rank %d, %s: %w", r, tensor.Size(b), err); !errors.Is(err, device.ErrOutOfMemory) {
-				w.fail(err) // it may have ended: the next is taken of another
-			}
-			return nil, errors.Join(err, p.drop(n))
+			return fmt.Errorf("rank %d, %s: %w", r, tensor.Size(b), err)
 		}
 		n.blocks[r] = mem
 	}
-	return n, nil
+	return nil
 }
 
 // world returns the world of so many ranks.
@@ -101,13 +116,19 @@ func (p *pool) drop(n *Loan) error {
 	if w.failed.Load() != nil { // all goes when it is closed
 		return nil
 	}
-	var errs []error
-	for _, mem := range n.blocks {
-		if mem != nil {
-			errs = append(errs, mem.Free())
+	var err error
+	lost := w.Do(context.Background(), func() {
+		for _, mem := range n.blocks {
+			if mem != nil {
+				err = errors.Join(err, mem.Free())
+			}
 		}
+	})
+	if lost != nil {
+		w.fail(lost)
+		return lost
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // fail ends a world: nothing in it is known to be in a good state.
@@ -117,26 +138,30 @@ func (w *poolWorld) fail(cause error) {
 	}
 }
 
-// takeStreams returns a stream of each rank, for the caller alone until end is called. It
-// waits for others as long as ctx lasts.
-func (w *poolWorld) takeStreams(ctx context.Context) (streams []device.Stream, end func(), err error) {
+// take has the streams be the caller's alone until end is called. It waits for others as long
+// as ctx lasts.
+func (w *poolWorld) take(ctx context.Context) (end func(), err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	select {
 	case w.busy <- struct{}{}:
+		return func() { <-w.busy }, nil
 	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+		return nil, ctx.Err()
 	}
+}
+
+// allStreams returns a stream of each rank. The caller has taken them.
+func (w *poolWorld) allStreams() ([]device.Stream, error) {
 	for r := len(w.streams); r < w.Ranks(); r++ {
 		s, err := w.Device(r).NewStream(device.StreamOptions{Name: "transfers"})
 		if err != nil {
-			<-w.busy
-			return nil, nil, err
+			return nil, err
 		}
 		w.streams = append(w.streams, s)
 	}
-	return w.streams, func() { <-w.busy }, nil
+	return w.streams, nil
 }
 
 // held is the memory of the pool's worlds.

@@ -35,8 +35,8 @@ type Host struct {
 }
 
 // NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
-func NewHost(site Site, g *gpu.GPU, heaps *[3]*gpu.Heap, all *Picks, cache *kernels.Cache, tf32, skinny bool) *Host {
-	return &Host{site: site, drv: g.System.Driver, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny, Live: map[*Launch]bool{}}
+func NewHost(site Site, drv *nvlib.Driver, g *gpu.GPU, heaps *[3]*gpu.Heap, all *Picks, cache *kernels.Cache, tf32, skinny bool) *Host {
+	return &Host{site: site, drv: drv, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny, Live: map[*Launch]bool{}}
 }
 
 // NewStep is a GEMM that cuBLASLt knows nothing of yet, to be freed.
@@ -58,6 +58,7 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	if err != nil {
 		return nil, err
 	}
+	lib = lib.Watched(h.drv.Watch())
 	st := h.NewStep(lib, handle, l)
 	var choice *Pick
 	if st.own, err = h.skinnyLaunch(&g); err == nil {

@@ -63,8 +63,10 @@ const (
 // there is none. The context is current.
 func (h *Host) pick(st *Launch) (*Pick, error) {
 	all := h.picks
-	all.mu.Lock()
-	defer all.mu.Unlock()
+	if w := h.drv.Watch(); !w.Hold(&all.mu) {
+		return nil, errors.New("given up: a call of the driver did not return")
+	}
+	defer h.drv.Watch().Release(&all.mu)
 	key := st.key()
 	p, known := all.made[key]
 	if !known {

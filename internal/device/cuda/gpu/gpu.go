@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -74,41 +75,59 @@ func Arch(major, minor int) string {
 
 // Context returns the device's primary context, made at the first call.
 func (g *GPU) Context() (nvlib.Context, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	unlock, err := g.lock()
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
 	if g.ctx != 0 {
 		return g.ctx, nil
 	}
-	c, err := g.System.Driver.RetainPrimary(g.Device)
+	c, err := g.System.Lent.RetainPrimary(g.Device)
 	if err != nil {
 		return 0, err
 	}
 	g.ctx = c
+	g.System.contexts.Store(c, g)
 	return c, nil
 }
+
+// lock locks mu for the owner of the call under way (see nvlib.Watch).
+func (g *GPU) lock() (unlock func(), err error) {
+	w := g.System.Lent.Watch()
+	if !w.Hold(&g.mu) {
+		return nil, errGivenUp
+	}
+	return func() { w.Release(&g.mu) }, nil
+}
+
+// errGivenUp is what one gets who was given up because a call of the driver did not return.
+var errGivenUp = errors.New("given up: a call of the driver did not return")
 
 // Function returns a kernel of an image, loaded at the first call. The context
 // is current.
 func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	unlock, err := g.lock()
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
 	name := key + "\x00" + symbol
 	if f, ok := g.Funcs[name]; ok {
 		return f, nil
 	}
 	m, ok := g.modules[key]
 	if !ok {
-		var err error
-		if m, err = g.System.Driver.LoadModule(image); err != nil {
+		if m, err = g.System.Lent.LoadModule(image); err != nil {
 			return 0, fmt.Errorf("loading kernel %s: %w", symbol, Explain(err))
 		}
 		g.modules[key] = m
 	}
-	f, err := g.System.Driver.Function(m, symbol)
+	f, err := g.System.Lent.Function(m, symbol)
 	if err != nil {
 		return 0, fmt.Errorf("kernel %s: %w", symbol, err)
 	}
-	if err := g.System.Driver.LoadFunction(f); err != nil {
+	if err := g.System.Lent.LoadFunction(f); err != nil {
 		return 0, fmt.Errorf("bringing kernel %s to GPU %d: %w", symbol, g.Device, err)
 	}
 	g.Funcs[name] = f
@@ -118,12 +137,15 @@ func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function,
 // AllowShared lets launches of f use that much dynamic shared memory, and never
 // less than others of f were promised. The context is current.
 func (g *GPU) AllowShared(f nvlib.Function, bytes uint32) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	unlock, err := g.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if bytes <= max(DefaultShared, g.shared[f]) {
 		return nil
 	}
-	if err := g.System.Driver.AllowShared(f, int(bytes)); err != nil {
+	if err := g.System.Lent.AllowShared(f, int(bytes)); err != nil {
 		return err
 	}
 	g.shared[f] = bytes
@@ -137,8 +159,12 @@ func (g *GPU) LtHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	unlock, err := g.lock()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer unlock()
+	lib = lib.Watched(g.System.Lent.Watch())
 	if g.lt == 0 {
 		if g.lt, err = lib.Create(); err != nil {
 			return nil, 0, err

@@ -3,6 +3,7 @@ package gpu
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -12,9 +13,10 @@ import (
 // Alignment is that of every allocation, in bytes.
 const Alignment = 256
 
-// Source gives regions of memory to a heap and takes them back.
+// Source gives regions of memory to a heap and takes them back. Reserve gives most bytes, or least if there
+// is no memory for more.
 type Source interface {
-	Reserve(bytes int64) (*Region, error)
+	Reserve(most, least int64) (*Region, error)
 	Release(*Region) error
 }
 
@@ -72,11 +74,7 @@ func (h *Heap) Alloc(bytes int64) (nvlib.Ptr, error) {
 			return p, nil
 		}
 	}
-	size := h.size(n)
-	r, err := h.From.Reserve(size)
-	if least := RoundUp(n, h.grain); OutOfMemory(err) && least < size {
-		r, err = h.From.Reserve(least)
-	}
+	r, err := h.From.Reserve(h.size(n), RoundUp(n, h.grain))
 	if err != nil {
 		return 0, err
 	}
@@ -183,8 +181,17 @@ func (h *Heap) Close() error {
 
 // DeviceMemory is a GPU's memory under addresses that some devices may use.
 type DeviceMemory struct {
-	GPU     *GPU
-	Devices []nvlib.Device
+	GPU      *GPU
+	Devices  []nvlib.Device
+	Exported bool          // other processes are given it
+	Driver   *nvlib.Driver // nil for the system's
+}
+
+func (m DeviceMemory) driver() *nvlib.Driver {
+	if m.Driver == nil {
+		return m.GPU.System.Driver
+	}
+	return m.Driver
 }
 
 // MemoryError says how much there is.
@@ -199,31 +206,67 @@ func (g *GPU) MemoryError(bytes int64, err error) error {
 }
 
 // Reserve maps memory at new addresses.
-func (m DeviceMemory) Reserve(bytes int64) (*Region, error) {
-	d := m.GPU.System.Driver
+func (m DeviceMemory) Reserve(most, least int64) (*Region, error) {
+	return orLess(most, least, m.reserve)
+}
+
+// orLess takes most, or least where there is no memory for that.
+func orLess(most, least int64, take func(int64) (*Region, error)) (*Region, error) {
+	r, err := take(most)
+	if OutOfMemory(err) && least < most {
+		r, err = take(least)
+	}
+	return r, err
+}
+
+func (m DeviceMemory) reserve(bytes int64) (*Region, error) {
+	d := m.driver()
 	if bytes > m.GPU.Memory {
 		return nil, fmt.Errorf("%w: %d bytes asked for, GPU %d has %d", device.ErrTooLarge, bytes, m.GPU.Device, m.GPU.Memory)
 	}
-	shown := len(m.Devices) > 1
+	shown := len(m.Devices) > 1 || m.Exported
 	h, err := d.CreateMem(m.GPU.Device, bytes, shown)
-	if shown && err != nil && !OutOfMemory(err) { // a driver that cannot
+	if shown && !m.Exported && err != nil && !OutOfMemory(err) { // a driver that cannot
 		shown = false
 		h, err = d.CreateMem(m.GPU.Device, bytes, shown)
 	}
 	if err != nil {
 		return nil, m.GPU.MemoryError(bytes, err)
 	}
-	r := &Region{Bytes: bytes, handle: h, shown: shown}
-	if r.Addr, err = d.ReserveAddresses(bytes, 0); err != nil {
-		return nil, errors.Join(err, d.ReleaseMem(h))
+	return m.mapAt(&Region{Bytes: bytes, handle: h, shown: shown})
+}
+
+// mapAt gives a region's memory addresses.
+func (m DeviceMemory) mapAt(r *Region) (_ *Region, err error) {
+	d := m.driver()
+	if r.Addr, err = d.ReserveAddresses(r.Bytes, 0); err != nil {
+		return nil, errors.Join(err, d.ReleaseMem(r.handle))
 	}
-	if err = d.Map(r.Addr, bytes, h); err != nil {
-		return nil, errors.Join(err, d.FreeAddresses(r.Addr, bytes), d.ReleaseMem(h))
+	if err = d.Map(r.Addr, r.Bytes, r.handle); err != nil {
+		return nil, errors.Join(err, d.FreeAddresses(r.Addr, r.Bytes), d.ReleaseMem(r.handle))
 	}
-	if err = d.SetAccess(r.Addr, bytes, m.Devices); err != nil {
+	if err = d.SetAccess(r.Addr, r.Bytes, m.Devices); err != nil {
 		return nil, errors.Join(err, m.Release(r))
 	}
 	return r, nil
+}
+
+// Export returns a file that stands for a region of memory that is Exported.
+func (m DeviceMemory) Export(r *Region) (*os.File, error) {
+	fd, err := m.driver().ExportMem(r.handle)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "memory of a GPU"), nil
+}
+
+// Import maps a region that another process exported.
+func (m DeviceMemory) Import(file *os.File, bytes int64) (*Region, error) {
+	h, err := m.driver().ImportMem(int(file.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	return m.mapAt(&Region{Bytes: bytes, handle: h})
 }
 
 // Release takes care that nothing else ever comes to lie at addresses that NCCL may know:
@@ -236,7 +279,7 @@ func (m DeviceMemory) Reserve(bytes int64) (*Region, error) {
 // Nor are addresses given back where the memory could not be taken from them: others
 // would be given what still reaches it.
 func (m DeviceMemory) Release(r *Region) error {
-	d := m.GPU.System.Driver
+	d := m.driver()
 	err := d.Unmap(r.Addr, r.Bytes)
 	if err == nil && !(r.shown && r.Known) {
 		err = d.FreeAddresses(r.Addr, r.Bytes)
@@ -248,7 +291,11 @@ func (m DeviceMemory) Release(r *Region) error {
 type HostMemory struct{ Driver *nvlib.Driver }
 
 // Reserve allocates pinned memory.
-func (p HostMemory) Reserve(bytes int64) (*Region, error) {
+func (p HostMemory) Reserve(most, least int64) (*Region, error) {
+	return orLess(most, least, p.reserve)
+}
+
+func (p HostMemory) reserve(bytes int64) (*Region, error) {
 	addr, err := p.Driver.HostAlloc(bytes)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of pinned host memory: %w", bytes, err)

@@ -28,6 +28,7 @@ var Fatal = map[int]bool{
 	718: true, // invalid program counter
 	719: true, // launch failure: traps, among others
 	721: true, // tensor memory not given back
+	810: true, // the MPS server ended the process as a client
 	999: true, // unknown error
 }
 
@@ -70,6 +71,20 @@ func (g *GPU) Lose(err error, where string) bool {
 // end of the process.
 func (g *GPU) Hang(patience time.Duration, where string) error {
 	g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), where, fmt.Errorf("work still ran %v after its world was closed", patience)})
+	return g.Lost.Load()
+}
+
+// LostTo is what g is lost to; nil while it can be used.
+func (g *GPU) LostTo() error {
+	if l := g.Lost.Load(); l != nil {
+		return l
+	}
+	return nil
+}
+
+// Abandon notes that g is lost because a call of the driver has not returned.
+func (g *GPU) Abandon(call string, waited time.Duration) error {
+	g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), call, fmt.Errorf("the call has not returned for %v", waited.Round(time.Millisecond))})
 	return g.Lost.Load()
 }
 

@@ -58,8 +58,11 @@ func NewReach(setting string) (*reach, error) {
 // leaves one of them unusable. The caller holds the issue lock.
 func (s *System) Apart(a, b *GPU) (why, err error) {
 	r := s.Reach
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	w := s.Lent.Watch()
+	if !w.Hold(&r.mu) {
+		return nil, errGivenUp
+	}
+	defer w.Release(&r.mu)
 	c := coupleOf(a, b)
 	if why, known := r.Why[c]; known {
 		return why, nil
@@ -72,12 +75,12 @@ func (s *System) Apart(a, b *GPU) (why, err error) {
 }
 
 // told is why GPUs are apart without a trial.
-func (s *System) told(a, b *GPU) error {
+func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	if s.Reach.setting == "off" || s.Reach.denied[coupleOf(a, b)] {
 		return fmt.Errorf("%s=%s keeps them apart", P2PVariable, s.Reach.setting)
 	}
 	for _, w := range [][2]*GPU{{a, b}, {b, a}} {
-		if ok, err := s.Driver.CanAccessPeer(w[0].Device, w[1].Device); err != nil {
+		if ok, err := drv.CanAccessPeer(w[0].Device, w[1].Device); err != nil {
 			return err
 		} else if !ok {
 			return s.Reach.noPeer(a, b)
@@ -101,7 +104,7 @@ func (r *reach) noPeer(a, b *GPU) error {
 
 // ask is apart for GPUs not asked about.
 func (s *System) ask(a, b *GPU) (why, err error) {
-	switch why := s.told(a, b); {
+	switch why := s.told(s.Lent, a, b); {
 	case OutOfMemory(why):
 		return nil, why // now; it says nothing of the way between them
 	case why != nil:
@@ -127,7 +130,7 @@ func (s *System) ApartNow(a, b *GPU) error {
 	if why := s.Reach.Known(a, b); why != nil {
 		return why
 	}
-	return s.told(a, b)
+	return s.told(s.Driver, a, b)
 }
 
 // Known is apart for GPUs that were asked about; nil for others.

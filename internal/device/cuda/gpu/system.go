@@ -15,16 +15,28 @@ import (
 // them takes longer than most runs.
 type System struct {
 	Driver *nvlib.Driver
-	GPUs   []*GPU
-	Reach  *reach
-	BLAS   func() (*nvlib.CuBLASLt, error)
-	NCCL   func() (*nvlib.NCCL, error)
+	// Lent is the driver for who has the process's GPUs for itself, whose calls are shown by
+	// the nvlib.Watch that it was lent to with.
+	Lent  *nvlib.Driver
+	GPUs  []*GPU
+	Reach *reach
+	BLAS  func() (*nvlib.CuBLASLt, error)
+	NCCL  func() (*nvlib.NCCL, error)
 	// Patience bounds how long work in flight, none of which waits for anything, is waited
 	// for before its device is taken for hung.
-	Patience   time.Duration
-	EarlyEdges bool // graphs can have kernels begin early
+	Patience     time.Duration
+	CallPatience Patience
+	EarlyEdges   bool // graphs can have kernels begin early
 	// Multicast says that the user opted in to NVLink multicast.
 	Multicast bool
+	contexts  sync.Map // GPUs by nvlib.Context
+}
+
+// OfContext returns the GPU that a context is of; nil where it is not known.
+func (s *System) OfContext(c nvlib.Context) *GPU {
+	g, _ := s.contexts.Load(c)
+	gpu, _ := g.(*GPU)
+	return gpu
 }
 
 // NewSystem describes the driver's devices.
@@ -48,7 +60,7 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 	if err != nil {
 		return nil, err
 	}
-	s := &System{Driver: drv, Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second}
+	s := &System{Driver: drv, Lent: drv.Watched(nil), Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second, CallPatience: defaultPatience}
 	s.NCCL = sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(s.Multicast) })
 	for i := range n {
 		g, err := s.describe(i)
@@ -59,6 +71,16 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 	}
 	return s, nil
 }
+
+// Patience is how long a call of the driver may take to return before its GPU is lost.
+type Patience struct {
+	Call  time.Duration // while somebody waits for the result
+	Late  time.Duration // when the context of who does has ended, the grace included
+	Close time.Duration // when the world is to be closed
+}
+
+// Run returns within a second of its deadline and grace, and Machine.Close within five.
+var defaultPatience = Patience{Call: time.Minute, Late: 500 * time.Millisecond, Close: 3 * time.Second}
 
 // edgesCUDA is the first version whose graphs have edges between kernels of which
 // the second begins before the first has ended.

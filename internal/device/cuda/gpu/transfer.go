@@ -59,10 +59,10 @@ func (g *GPU) Bound(f func() error) error {
 	if err != nil {
 		return err
 	}
-	if err := g.System.Driver.Bind(ctx); err != nil {
+	if err := g.System.Lent.Bind(ctx); err != nil {
 		return err
 	}
-	defer g.System.Driver.Unbind()
+	defer g.System.Lent.Unbind()
 	return f()
 }
 
@@ -78,7 +78,7 @@ func (t *passage) on(g *GPU, f func() error) error {
 
 // run grants access to the other's memory, and moves the pattern.
 func (t *passage) run() error {
-	if err := t.sys.Driver.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
+	if err := t.sys.Lent.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
 		return err
 	}
 	sent, pushed, pulled := t.host, t.host+trialBytes, t.host+2*trialBytes
@@ -109,7 +109,7 @@ func (t *passage) run() error {
 
 // take makes the memory. The context of from is current.
 func (t *passage) take() (err error) {
-	drv := t.sys.Driver
+	drv := t.sys.Lent
 	if t.host, err = drv.HostAlloc(3 * trialBytes); err != nil {
 		return err
 	}
@@ -119,14 +119,14 @@ func (t *passage) take() (err error) {
 		bytes int64
 		at    **Region
 	}{
-		{DeviceMemory{t.from, []nvlib.Device{t.from.Device}}, 2 * trialBytes, &t.near},
-		{DeviceMemory{t.to, []nvlib.Device{t.to.Device}}, trialBytes, &t.far},
+		{DeviceMemory{GPU: t.from, Devices: []nvlib.Device{t.from.Device}, Driver: drv}, 2 * trialBytes, &t.near},
+		{DeviceMemory{GPU: t.to, Devices: []nvlib.Device{t.to.Device}, Driver: drv}, trialBytes, &t.far},
 	} {
 		grain, err := drv.Granularity(m.GPU.Device)
 		if err != nil {
 			return err
 		}
-		r, err := m.Reserve(RoundUp(m.bytes, max(grain, 1)))
+		r, err := m.reserve(RoundUp(m.bytes, max(grain, 1)))
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (t *passage) take() (err error) {
 // move makes copies of a trial, one after another, and waits for them, but not for
 // ever: a GPU whose copies do not end is lost. The context is current.
 func (g *GPU) move(pairs [][2]nvlib.Ptr) error {
-	drv := g.System.Driver
+	drv := g.System.Lent
 	var args [4]uintptr
 	for _, p := range pairs {
 		if err := drv.Copy(p[0], p[1], trialBytes, 0, &args); err != nil {

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/ir"
+)
+
+// flights keeps the flight record of a run that failed until it is known how the command ends.
+type flights struct {
+	mu   sync.Mutex
+	last []byte
+}
+
+// failed is hocket.MachineOptions.Failed.
+func (f *flights) failed(dump func(io.Writer) error) {
+	var b bytes.Buffer
+	if dump(&b) == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.last = b.Bytes()
+	}
+}
+
+// keep writes the record of a run that a machine failed, or that did not end in time, and says
+// where: to the file, or else to one in the user's cache folder, which the next one replaces.
+func (f *flights) keep(a *app, path string, err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil || classified(err) != exitMachine || f.last == nil {
+		return err
+	}
+	var werr error
+	if path == "" {
+		path, werr = lastFlight()
+	}
+	if werr == nil {
+		werr = files.Write(path, func(w io.Writer) error { _, err := w.Write(f.last); return err })
+	}
+	said := "the flight record of the run that failed is in " + path
+	if werr != nil {
+		said = fmt.Sprintf("the flight record of the run that failed is lost: %v", werr)
+	}
+	a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "flight", Message: said})
+	return err
+}
+
+// lastFlight is the file for who names none, in a folder that is made.
+func lastFlight() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "hocket")
+	return filepath.Join(dir, "flight.json"), os.MkdirAll(dir, 0o700)
+}

@@ -1,0 +1,12 @@
+//go:build !unix
+
+package main
+
+import (
+	"io"
+
+	"hocket.example/hocket"
+)
+
+// dumpOnQuit does nothing where there is no such signal.
+func dumpOnQuit(*hocket.Machine, io.Writer) (stop func()) { return func() {} }

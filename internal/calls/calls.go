@@ -1,0 +1,475 @@
+// Package calls runs collectives one by one on memory and streams of the caller's, beside whatever else gives these
+// streams work: for libraries such as PyTorch, whose process hocket is in. Enter at Open and Group.Do.
+//
+// A call is prepared when its like first comes: which algorithm runs it follows from the tuned table, as it does
+// for programs. All processes of a world prepare the same calls in one order, and compare what they prepare; later
+// calls compare what they do without waiting for each other.
+package calls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/world"
+	"hocket.example/hocket/ir"
+)
+
+// ErrInput is wrapped by errors about arguments.
+var ErrInput = errors.New("wrong arguments")
+
+// ErrCapturing says that a call has to be prepared, which it cannot be while its stream is recorded.
+var ErrCapturing = errors.New("its like was not called before, and cannot be made ready while a graph is captured: call it once before")
+
+// Group is the ranks of a world that is open for calls. Its methods may be called by several goroutines; but calls
+// come in one order in all processes.
+type Group struct {
+	world    device.World
+	calls    device.Calls
+	peers    *world.World // nil for a process alone
+	dispatch *comm.Dispatch
+	rank     int // of this process
+
+	mu      sync.Mutex
+	made    map[key]*prepared
+	norms   map[normKey]*preparedNorm
+	areas   []area // of Empty
+	staging [2]area
+	old     []device.Memory // staging that was too small
+	count   int             // of what all processes make alike
+	closed  bool
+}
+
+// Options choose algorithms; the zero value takes the fastest known.
+type Options struct {
+	Algorithm string // to try first
+	Fixed     bool   // one algorithm whatever the size: the same bits
+}
+
+// Open opens a world of ranks for calls.
+func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, error) {
+	w, err := m.Open(ctx, ranks)
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{world: w, peers: m.Peers(), made: map[key]*prepared{}}
+	if g.calls, err = w.OpenCalls(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	for g.rank = 0; !w.Local(g.rank); g.rank++ {
+	}
+	g.dispatch = comm.NewDispatch(w, m.Caps(), comm.Find(m.Name(), w).Table, comm.Policy{Algorithm: o.Algorithm, Fixed: o.Fixed})
+	if o.Algorithm != "" {
+		if err := g.dispatch.Check(o.Algorithm); err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: %w", ErrInput, err), g.Close())
+		}
+	}
+	if err := g.meet(ctx, fmt.Sprintf("calls of %d ranks, algorithm %q, fixed %v", ranks, o.Algorithm, o.Fixed)); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
+}
+
+// Ranks is how many there are, Rank the one of this process.
+func (g *Group) Ranks() int { return g.world.Ranks() }
+
+// Rank is that of this process.
+func (g *Group) Rank() int { return g.rank }
+
+// Call is a collective of dense operands. Count is how many elements the rank gives: of an all_gather its block, of
+// others the whole operand, which reduce_scatter and all_to_all cut into a block for each rank.
+type Call struct {
+	Op     ir.Op  // all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
+	Red    ir.Red // all_reduce, reduce_scatter
+	Root   int    // broadcast
+	DType  ir.DType
+	Count  int64
+	Stream uintptr // CUDA's handle; 0 for the default stream
+	// In and Out are addresses in memory of the rank's device. Both may be the same where they are of one size.
+	In, Out uintptr
+}
+
+// sizes returns how many elements come in and go out.
+func (c *Call) sizes(ranks int64) (in, out int64) {
+	switch c.Op {
+	case ir.OpAllGather:
+		return c.Count, c.Count * ranks
+	case ir.OpReduceScatter:
+		return c.Count, c.Count / ranks
+	}
+	return c.Count, c.Count
+}
+
+// check returns what is wrong with a call.
+func (g *Group) check(c *Call) error {
+	n := int64(g.Ranks())
+	switch c.Op {
+	case ir.OpAllReduce, ir.OpReduceScatter:
+		if c.Red < ir.Sum || c.Red > ir.Avg {
+			return fmt.Errorf("%w: %s by reduction %d", ErrInput, c.Op, c.Red)
+		}
+	case ir.OpAllGather, ir.OpAllToAll:
+	case ir.OpBroadcast:
+		if c.Root < 0 || c.Root >= int(n) {
+			return fmt.Errorf("%w: root %d of %d ranks", ErrInput, c.Root, n)
+		}
+	default:
+		return fmt.Errorf("%w: %s is not called so: there are all_reduce, all_gather, reduce_scatter, all_to_all and broadcast", device.ErrUnsupported, c.Op)
+	}
+	size := c.DType.Size()
+	switch {
+	case c.Count < 0 || size == 0:
+		return fmt.Errorf("%w: %d elements of type %s", ErrInput, c.Count, c.DType)
+	case (c.Op == ir.OpReduceScatter || c.Op == ir.OpAllToAll) && c.Count%n != 0:
+		return fmt.Errorf("%w: %d elements do not divide by %d ranks", ErrInput, c.Count, n)
+	case c.Count > 0 && (c.In == 0 || c.Out == 0 || int64(c.In)%size != 0 || int64(c.Out)%size != 0):
+		return fmt.Errorf("%w: operands at %#x and %#x of elements of %d bytes", ErrInput, c.In, c.Out, size)
+	}
+	in, out := c.sizes(n)
+	if overlap(c.In, in*size, c.Out, out*size) && (c.In != c.Out || in != out) {
+		return fmt.Errorf("%w: the result overlaps the operand", ErrInput)
+	}
+	return nil
+}
+
+func overlap(a uintptr, n int64, b uintptr, m int64) bool {
+	return n > 0 && m > 0 && int64(a) < int64(b)+m && int64(b) < int64(a)+n
+}
+
+// key tells calls apart that are prepared by themselves.
+type key struct {
+	op      ir.Op
+	red     ir.Red
+	root    int
+	dtype   ir.DType
+	count   int64
+	inPlace bool
+	in, out place
+}
+
+// place is where an operand lies: in an area at an offset, or loose, with the rest of its address by 16.
+type place struct {
+	area int // number; 0 for loose
+	off  int64
+}
+
+// prepared is a call that is ready.
+type prepared struct {
+	what string
+	call device.Call
+	// Operands that are staged go through memory of the group's; of them this rank copies those that it has.
+	in, out             area
+	inLen, outLen       int64
+	inStaged, outStaged bool
+	copiesIn, copiesOut bool
+}
+
+// Do gives the stream a collective. It returns before that has run; errors of runs before come out of later calls.
+func (g *Group) Do(ctx context.Context, c Call) error {
+	if err := g.check(&c); err != nil {
+		return err
+	}
+	if c.Count == 0 {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.usable(); err != nil {
+		return err
+	}
+	k := key{c.Op, c.Red, c.Root, c.DType, c.Count, c.In == c.Out, g.placeOf(c.In), g.placeOf(c.Out)}
+	p := g.made[k]
+	if p == nil {
+		if err := g.notCapturing(c.Stream); err != nil {
+			return fmt.Errorf("%s: %w", g.describe(&c, k), err)
+		}
+		var err error
+		if p, err = g.prepare(ctx, &c, k); err != nil {
+			return err
+		}
+		g.made[k] = p
+	} else if err := g.step(p.what); err != nil {
+		return err
+	}
+	return p.do(g, &c)
+}
+
+func (g *Group) usable() error {
+	if g.closed {
+		return errors.New("the group is closed")
+	}
+	return g.calls.Err()
+}
+
+// Device is the machine's number of the device that calls work on.
+func (g *Group) Device() int { return g.calls.Device() }
+
+// Err returns why calls can no longer be relied on.
+func (g *Group) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.usable()
+}
+
+func (g *Group) notCapturing(stream uintptr) error {
+	capturing, err := g.calls.Capturing(stream)
+	if err == nil && capturing {
+		err = ErrCapturing
+	}
+	return err
+}
+
+// step tells the other processes which call comes.
+func (g *Group) step(what string) error {
+	if g.peers == nil {
+		return nil
+	}
+	return g.peers.Step(what)
+}
+
+// meet waits until all processes have made the same.
+func (g *Group) meet(ctx context.Context, what string) error {
+	if g.peers == nil {
+		return nil
+	}
+	g.count++
+	name := fmt.Sprintf("what is made ready, number %d", g.count)
+	err := g.peers.Same(ctx, name, what)
+	if err != nil {
+		g.peers.Abort(err)
+	}
+	return err
+}
+
+func (p *prepared) do(g *Group, c *Call) error {
+	in, out := c.In, c.Out
+	if p.copiesIn {
+		if err := g.calls.Copy(c.Stream, p.in.addr, in, p.inLen); err != nil {
+			return err
+		}
+		in = p.in.addr
+	}
+	if p.copiesOut {
+		out = p.out.addr
+	}
+	if err := p.call.Do(c.Stream, in, out); err != nil {
+		return err
+	}
+	if p.copiesOut {
+		return g.calls.Copy(c.Stream, c.Out, p.out.addr, p.outLen)
+	}
+	return nil
+}
+
+// placeOf says where an address lies.
+func (g *Group) placeOf(at uintptr) place {
+	for i := range g.areas {
+		if a := &g.areas[i]; a.addr != 0 && at >= a.addr && at < a.addr+uintptr(a.bytes) {
+			return place{i + 1, int64(at - a.addr)}
+		}
+	}
+	return place{0, int64(at % 16)}
+}
+
+func (g *Group) describe(c *Call, k key) string {
+	what := fmt.Sprintf("%s of %s[%d]", c.Op, c.DType, c.Count)
+	switch c.Op {
+	case ir.OpAllReduce, ir.OpReduceScatter:
+		what += " " + c.Red.String()
+	case ir.OpBroadcast:
+		what += fmt.Sprintf(" from %d", c.Root)
+	}
+	for i, p := range []place{k.in, k.out} {
+		if p.area > 0 {
+			what += fmt.Sprintf(", %s in area %d at %d", []string{"operand", "result"}[i], p.area, p.off)
+		}
+	}
+	return what
+}
+
+// prepare makes a call ready, in all processes.
+func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) {
+	what := g.describe(c, k)
+	if err := g.meet(ctx, what); err != nil { // before memory is taken, which waits for others
+		return nil, err
+	}
+	p, err := g.choose(c, k)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+		if g.peers != nil {
+			g.peers.Abort(err) // others have it ready, perhaps
+		}
+		return nil, err
+	}
+	p.what = what
+	return p, g.meet(ctx, what+" is ready")
+}
+
+// choose tries algorithms, the best first: on operands where they lie, and then on copies in memory that peers
+// reach. What one process takes all take.
+func (g *Group) choose(c *Call, k key) (*prepared, error) {
+	var declined []error
+	for _, staged := range []bool{false, true} {
+		p := &prepared{}
+		if staged {
+			if err := g.stage(c, k, p); err != nil {
+				return nil, err
+			}
+		}
+		coll := g.collective(c, k, p)
+		for _, t := range g.dispatch.Launches(&comm.Instance{Collective: *coll}) {
+			call, err := g.calls.Prepare(t, coll, k.inPlace && !staged, [2]int64{tailOf(k.in), tailOf(k.out)})
+			if err == nil {
+				p.call = call
+				return p, nil
+			}
+			if !errors.Is(err, device.ErrUnsupported) {
+				return nil, err
+			}
+			declined = append(declined, err)
+		}
+	}
+	return nil, errors.Join(append([]error{errors.New("no algorithm takes it")}, declined...)...)
+}
+
+func tailOf(p place) int64 {
+	if p.area > 0 {
+		return 0
+	}
+	return p.off
+}
+
+// stage has operands that peers do not reach go through memory that they do.
+func (g *Group) stage(c *Call, k key, p *prepared) error {
+	in, out := c.sizes(int64(g.Ranks()))
+	p.inLen, p.outLen = in*c.DType.Size(), out*c.DType.Size()
+	var err error
+	if p.inStaged = k.in.area == 0; p.inStaged {
+		if p.in, err = g.stagingOf(0, p.inLen); err != nil {
+			return err
+		}
+	}
+	if p.outStaged = k.out.area == 0; p.outStaged {
+		p.out, err = g.stagingOf(1, p.outLen)
+	}
+	root := c.Op == ir.OpBroadcast && g.rank == c.Root
+	p.copiesIn, p.copiesOut = p.inStaged && (c.Op != ir.OpBroadcast || root), p.outStaged && !root
+	return err
+}
+
+// stagingOf returns staging memory of at least so many bytes.
+func (g *Group) stagingOf(i int, bytes int64) (area, error) {
+	if s := &g.staging[i]; s.bytes < bytes {
+		a, err := g.take(max(bytes, 2*s.bytes))
+		if err != nil {
+			return area{}, err
+		}
+		g.old = append(g.old, s.mems...) // calls that are ready go through it
+		*s = a
+	}
+	return g.staging[i], nil
+}
+
+// collective describes a call: where operands lie, or that they are loose.
+func (g *Group) collective(c *Call, k key, p *prepared) *device.Collective {
+	n := g.Ranks()
+	in, out := c.sizes(int64(n))
+	coll := &device.Collective{Op: c.Op, Red: c.Red, Root: c.Root, Together: true, Parts: make([]device.Part, n)}
+	view := func(r int, count int64, at place, staged area, copied bool) device.View {
+		v := device.View{DType: c.DType, Shape: []int64{count}, Strides: []int64{1}}
+		switch {
+		case copied:
+			v.Mem = staged.mems[r]
+		case at.area > 0:
+			v.Mem, v.Off = g.areas[at.area-1].mems[r], at.off
+		}
+		return v
+	}
+	for r := range coll.Parts {
+		part := &coll.Parts[r]
+		part.Reads = c.Op != ir.OpBroadcast || r == c.Root
+		part.Writes = c.Op != ir.OpBroadcast || r != c.Root
+		if part.Reads {
+			part.In = view(r, in, k.in, p.in, p.inStaged)
+		}
+		if part.Writes {
+			part.Out = view(r, out, k.out, p.out, p.outStaged)
+		}
+	}
+	return coll
+}
+
+// area is memory of one size on all ranks, which peers reach.
+type area struct {
+	mems  []device.Memory // by rank
+	addr  uintptr         // of this process's
+	bytes int64
+}
+
+// take takes memory on all ranks; all processes do so at the same time.
+func (g *Group) take(bytes int64) (area, error) {
+	a := area{bytes: bytes}
+	for r := range g.Ranks() {
+		m, err := g.world.Device(r).Alloc(bytes, device.Shared)
+		if err != nil {
+			for _, m := range a.mems {
+				err = errors.Join(err, m.Free())
+			}
+			return area{}, err
+		}
+		a.mems = append(a.mems, m)
+	}
+	a.addr = a.mems[g.rank].Address()
+	return a, nil
+}
+
+// Empty takes memory that collectives need not copy from or to: all processes take as much at the same time. It is
+// given back by Free, or when the group is closed.
+func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
+	if bytes <= 0 {
+		return 0, fmt.Errorf("%w: %d bytes", ErrInput, bytes)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.usable(); err != nil {
+		return 0, err
+	}
+	if err := g.meet(ctx, fmt.Sprintf("memory of %d bytes", bytes)); err != nil {
+		return 0, err
+	}
+	a, err := g.take(bytes)
+	if err != nil {
+		if g.peers != nil && !errors.Is(err, device.ErrOutOfMemory) {
+			g.peers.Abort(err)
+		}
+		return 0, err
+	}
+	g.areas = append(g.areas, a)
+	return a.addr, nil
+}
+
+// Close gives everything back, once the device has done all that it was given.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	for _, p := range g.made {
+		p.call.Release()
+	}
+	for _, p := range g.norms {
+		if p.call != nil {
+			p.call.Release()
+		}
+	}
+	var errs []error
+	if g.calls != nil {
+		errs = append(errs, g.calls.Close())
+	}
+	return errors.Join(append(errs, g.world.Close())...)
+}

@@ -1,0 +1,96 @@
+package calls
+
+import (
+	"context"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Norm is an all_reduce of In, the sum with Residual, which goes to Sum, and the rms_norm of that with Weight, which
+// goes to Out: one launch. In, Residual, Sum and Out have Rows rows of Width elements, Weight has Width. Sum may be
+// Residual, and Out may be In.
+type Norm struct {
+	DType       ir.DType
+	Rows, Width int64
+	Eps         float64
+	Stream      uintptr
+
+	In, Residual, Weight, Sum, Out uintptr
+}
+
+// normKey tells norms apart that are prepared by themselves.
+type normKey struct {
+	dtype       ir.DType
+	rows, width int64
+	eps         float64
+	alias       [2]bool // Sum is Residual, Out is In
+}
+
+// DoNorm gives the stream a normalised sum. An error that wraps ErrUnsupported says that it is no launch, or would
+// be a slower one: then call all_reduce, and what follows it.
+func (g *Group) DoNorm(ctx context.Context, n Norm) error {
+	size := n.DType.Size()
+	for _, at := range []uintptr{n.In, n.Residual, n.Weight, n.Sum, n.Out} {
+		if size == 0 || n.Rows < 0 || n.Width < 1 || at == 0 && n.Rows > 0 {
+			return fmt.Errorf("%w: %d rows of %d elements of %s, an operand at %#x", ErrInput, n.Rows, n.Width, n.DType, at)
+		}
+		if at%16 != 0 {
+			return fmt.Errorf("%w: an operand at %#x, which is no multiple of 16", device.ErrUnsupported, at)
+		}
+	}
+	if n.Rows == 0 {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.usable(); err != nil {
+		return err
+	}
+	k := normKey{n.DType, n.Rows, n.Width, n.Eps, [2]bool{n.Sum == n.Residual, n.Out == n.In}}
+	p, known := g.norms[k]
+	if !known {
+		if err := g.notCapturing(n.Stream); err != nil {
+			return fmt.Errorf("a normalised sum: %w", err)
+		}
+		var err error
+		if p, err = g.prepareNorm(ctx, k); err != nil {
+			return err
+		}
+	} else if err := g.step(p.what); err != nil {
+		return err
+	}
+	if p.declined != nil {
+		return p.declined
+	}
+	return p.call.Do(n.Stream, n.In, n.Residual, n.Weight, n.Sum, n.Out)
+}
+
+// preparedNorm is a norm that is ready, or why there is none.
+type preparedNorm struct {
+	what     string
+	call     device.Call
+	declined error
+}
+
+func (g *Group) prepareNorm(ctx context.Context, k normKey) (*preparedNorm, error) {
+	p := &preparedNorm{what: fmt.Sprintf("all_reduce, add and rms_norm of %s[%d, %d], eps %g", k.dtype, k.rows, k.width, k.eps)}
+	if err := g.meet(ctx, p.what); err != nil {
+		return nil, err
+	}
+	rows := device.View{DType: k.dtype, Shape: []int64{k.rows, k.width}, Strides: []int64{k.width, 1}}
+	weight := device.View{DType: k.dtype, Shape: []int64{k.width}, Strides: []int64{1}}
+	d := &device.Norm{Eps: k.eps, Parts: make([]device.NormPart, g.Ranks())}
+	for i := range d.Parts {
+		d.Parts[i] = device.NormPart{In: rows, Residual: rows, Weight: weight, Sum: rows, Out: rows}
+	}
+	if p.call, p.declined = g.calls.PrepareNorm(d, k.alias[0], k.alias[1]); p.declined != nil {
+		p.declined = fmt.Errorf("%s: %w", p.what, p.declined)
+	}
+	if g.norms == nil {
+		g.norms = map[normKey]*preparedNorm{}
+	}
+	g.norms[k] = p
+	return p, g.meet(ctx, fmt.Sprintf("%s is ready: %t", p.what, p.declined == nil))
+}

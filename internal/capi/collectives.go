@@ -1,0 +1,123 @@
+package capi
+
+import (
+	"context"
+	"fmt"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/ir"
+)
+
+// collectiveOptions are those of Collectives.
+type collectiveOptions struct {
+	Algorithm string `json:"algorithm"`
+	Fixed     bool   `json:"fixed"`
+}
+
+// Collectives opens a machine's ranks for collectives on memory and streams of the caller's.
+func (l *Library) Collectives(ctx context.Context, machineHandle int64, text string) (int64, error) {
+	m, err := get[*machine](l, machineHandle)
+	if err != nil {
+		return 0, err
+	}
+	var o collectiveOptions
+	if err := options(text, &o); err != nil {
+		return 0, err
+	}
+	c, err := m.m.Collectives(ctx, hocket.CollectiveOptions(o))
+	if err != nil {
+		return 0, err
+	}
+	return l.add(c), nil
+}
+
+// Numbers of ops, reductions and element types in calls, which come often: places in these lists.
+var (
+	callOps    = []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast}
+	callReds   = []ir.Red{ir.Sum, ir.Avg, ir.Max, ir.Min}
+	callDTypes = []ir.DType{ir.F32, ir.F64, ir.F16, ir.BF16, ir.I32, ir.I64}
+)
+
+func pick[T any](list []T, i int, what string) (x T, err error) {
+	if i < 0 || i >= len(list) {
+		return x, fmt.Errorf("%w: %s %d", hocket.ErrInput, what, i)
+	}
+	return list[i], nil
+}
+
+// Call is a collective with its op, reduction and element type by number.
+type Call struct {
+	Op, Red, DType, Root int
+	Count                int64
+	Stream, In, Out      uintptr
+}
+
+// Do gives a stream a collective.
+func (l *Library) Do(handle int64, c Call) error {
+	all, err := get[*hocket.Collectives](l, handle)
+	if err != nil {
+		return err
+	}
+	op, err := pick(callOps, c.Op, "op")
+	if err != nil {
+		return err
+	}
+	red, err := pick(callReds, c.Red, "reduction")
+	if err != nil {
+		return err
+	}
+	dt, err := pick(callDTypes, c.DType, "element type")
+	if err != nil {
+		return err
+	}
+	return all.Do(context.Background(), hocket.CollectiveCall{Op: op, Red: red, Root: c.Root, DType: dt, Count: c.Count, Stream: c.Stream, In: c.In, Out: c.Out})
+}
+
+// NormCall is a normalised sum with its element type by number.
+type NormCall struct {
+	DType                                  int
+	Rows, Width                            int64
+	Eps                                    float64
+	Stream, In, Residual, Weight, Sum, Out uintptr
+}
+
+// DoNorm gives a stream a normalised sum.
+func (l *Library) DoNorm(handle int64, c NormCall) error {
+	all, err := get[*hocket.Collectives](l, handle)
+	if err != nil {
+		return err
+	}
+	dt, err := pick(callDTypes, c.DType, "element type")
+	if err != nil {
+		return err
+	}
+	return all.DoNorm(context.Background(), hocket.NormCall{DType: dt, Rows: c.Rows, Width: c.Width, Eps: c.Eps, Stream: c.Stream,
+		In: c.In, Residual: c.Residual, Weight: c.Weight, Sum: c.Sum, Out: c.Out})
+}
+
+// Empty takes memory for operands on all ranks.
+func (l *Library) Empty(handle, bytes int64) (uintptr, error) {
+	all, err := get[*hocket.Collectives](l, handle)
+	if err != nil {
+		return 0, err
+	}
+	return all.Empty(context.Background(), bytes)
+}
+
+// Device is the number of the GPU that collectives work on.
+func (l *Library) Device(handle int64) (int, error) {
+	all, err := get[*hocket.Collectives](l, handle)
+	if err != nil {
+		return 0, err
+	}
+	return all.Device(), nil
+}
+
+// Check returns why collectives can no longer be relied on.
+func (l *Library) Check(handle int64) error {
+	all, err := get[*hocket.Collectives](l, handle)
+	if err != nil {
+		return err
+	}
+	return all.Err()
+}

@@ -1,0 +1,241 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Calls on streams of the caller's: one team of all ranks, whose launches name operands where nothing lies. Before
+// a launch the words of its arguments that lie in an operand are relocation to where the caller's is. Streams of the
+// caller's are given work and asked nothing: they may be recorded by others.
+
+// calls implements device.Calls.
+type calls struct {
+	w    *world
+	team *team
+	me   *member // of this process's rank
+}
+
+// OpenCalls implements device.World.
+func (w *world) OpenCalls() (device.Calls, error) {
+	var members []device.Member
+	local := 0
+	for _, d := range w.devices {
+		s, err := d.NewStream(device.StreamOptions{Name: "calls"})
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, device.Member{Rank: d.rank, Stream: s})
+		if !d.site.foreign {
+			local++
+		}
+	}
+	if local != 1 {
+		return nil, fmt.Errorf("%w: calls on streams of the caller's want one rank in each process, and this one has %d", device.ErrUnsupported, local)
+	}
+	t, err := w.OpenTeam(members)
+	if err != nil {
+		return nil, err
+	}
+	c := &calls{w: w, team: t.(*team)}
+	c.me = c.team.members[w.first().rank]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.called = true
+	return c, nil
+}
+
+func (c *calls) Team() device.Team { return c.team }
+
+// looseBytes is the distance of loose operands, which lie where no memory is.
+const (
+	looseAt    = 1 << 59
+	looseBytes = 1 << 44
+)
+
+// loose is the k-th operand of a rank where it has no memory yet.
+func (c *calls) loose(d *dev, v device.View, k int, tail int64) device.View {
+	m := &memory{dev: d, kind: device.Private, bytes: v.Elements()*v.DType.Size() + tail, nowhere: true}
+	if v.Off = tail; d == c.me.dev {
+		m.addr = nvlib.Ptr(looseAt + k*looseBytes)
+	} else {
+		c.w.mu.Lock()
+		d.nameless(m)
+		c.w.mu.Unlock()
+	}
+	v.Mem = m
+	return v
+}
+
+// Prepare implements device.Calls.
+func (c *calls) Prepare(t device.Tuning, k *device.Collective, inPlace bool, tail [2]int64) (device.Call, error) {
+	placed := *k
+	placed.Parts = append([]device.Part(nil), k.Parts...)
+	for i := range placed.Parts {
+		p, d := &placed.Parts[i], c.team.members[i].dev
+		if p.Reads && p.In.Mem == nil {
+			p.In = c.loose(d, p.In, 0, tail[0])
+		}
+		switch {
+		case !p.Writes || p.Out.Mem != nil:
+		case inPlace && p.Reads:
+			p.Out.Mem, p.Out.Off = p.In.Mem, p.In.Off
+		default:
+			p.Out = c.loose(d, p.Out, 1, tail[1])
+		}
+	}
+	launches, err := c.team.Prepare(t, &placed)
+	if err != nil {
+		return nil, err
+	}
+	return c.call(launches, tail[:])
+}
+
+// PrepareNorm implements device.Calls.
+func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device.Call, error) {
+	placed := &device.Norm{Eps: n.Eps, Parts: append([]device.NormPart(nil), n.Parts...)}
+	for i := range placed.Parts {
+		p, d := &placed.Parts[i], c.team.members[i].dev
+		for k, v := range []*device.View{&p.In, &p.Residual, &p.Weight, &p.Sum, &p.Out} {
+			*v = c.loose(d, *v, k, 0)
+		}
+		if sumIsResidual {
+			p.Sum = p.Residual
+		}
+		if outIsIn {
+			p.Out = p.In
+		}
+	}
+	if err := c.team.SupportsNorm(placed); err != nil {
+		return nil, err
+	}
+	launches, err := c.team.PrepareNorm(placed)
+	if err != nil {
+		return nil, err
+	}
+	return c.call(launches, make([]int64, 5))
+}
+
+// call finds the words of the rank's launch that name loose operands.
+func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
+	l, ok := launches[c.me.index].(*launch)
+	x := &call{calls: c, launch: l}
+	if !ok || l == nil {
+		x.launch = nil
+		return x, nil // nothing is to do
+	}
+	for _, st := range l.steps {
+		k, ok := st.(*kernelStep)
+		if !ok {
+			l.Release()
+			return nil, fmt.Errorf("%w: %s is more than kernels, which streams of the caller's are given", device.ErrUnsupported, l.name)
+		}
+		x.kernels = append(x.kernels, k.l)
+		for i := range k.l.Words() {
+			at := k.l.Word(i)
+			operand := int(at/looseBytes) - looseAt/looseBytes
+			if at >= looseAt && operand < len(tails) {
+				x.moves = append(x.moves, relocation{k.l, i, operand, at%looseBytes - uint64(tails[operand])})
+			}
+		}
+	}
+	return x, nil
+}
+
+// call is a prepared call.
+type call struct {
+	calls   *calls
+	launch  *launch // nil where the rank has nothing to do
+	kernels []*nvlib.Launch
+	moves   []relocation
+}
+
+// relocation is a word of a kernel's arguments that lies in a loose operand, so many bytes behind its beginning.
+type relocation struct {
+	kernel  *nvlib.Launch
+	word    int
+	operand int
+	off     uint64
+}
+
+// Do implements device.Call.
+func (x *call) Do(stream uintptr, operands ...uintptr) error {
+	c, w := x.calls, x.calls.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := c.err(); err != nil {
+		return err
+	}
+	if x.launch == nil {
+		return nil
+	}
+	for _, m := range x.moves {
+		m.kernel.SetWord(m.word, uint64(operands[m.operand])+m.off)
+	}
+	c.me.doing = x.launch.name
+	return c.me.dev.bound(func() error {
+		for _, k := range x.kernels {
+			if err := w.drv.LaunchEarly(k, nvlib.Stream(stream)); err != nil {
+				return fmt.Errorf("%s: %w", x.launch.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (x *call) Release() {
+	if x.launch != nil {
+		x.launch.Release()
+	}
+}
+
+// err is Err. The caller holds the world's mutex.
+func (c *calls) err() error {
+	if c.w.cause == nil {
+		readTeams(c.w)
+	}
+	return c.w.err()
+}
+
+func (c *calls) Err() error {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.err()
+}
+
+// Device implements device.Calls.
+func (c *calls) Device() int { return int(c.me.dev.site.gpu.Device) }
+
+// Capturing implements device.Calls.
+func (c *calls) Capturing(stream uintptr) (is bool, err error) {
+	err = c.me.dev.bound(func() error {
+		is, err = c.w.drv.Capturing(nvlib.Stream(stream))
+		return err
+	})
+	return is, err
+}
+
+// Copy implements device.Calls.
+func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	if err := c.err(); err != nil {
+		return err
+	}
+	var args [4]uintptr
+	return c.me.dev.bound(func() error {
+		return c.w.drv.Copy(nvlib.Ptr(dst), nvlib.Ptr(src), bytes, nvlib.Stream(stream), &args)
+	})
+}
+
+// Close implements device.Calls: work on streams of the caller's is waited for with all the rest of the GPU's.
+func (c *calls) Close() error {
+	var err error
+	if !c.w.ended.Load() {
+		err = c.me.dev.bound(c.w.drv.SyncContext)
+	}
+	return errors.Join(err, c.team.Close())
+}

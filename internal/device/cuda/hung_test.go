@@ -1,0 +1,243 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/longtest"
+	procs "hocket.example/hocket/internal/world"
+)
+
+// haste is how long tests have calls that nobody waits for any more take.
+var haste = gpu.Patience{Call: time.Minute, Late: 100 * time.Millisecond, Close: 200 * time.Millisecond}
+
+// hangs lives with the n-th call never returning, and says which that is, what goes wrong,
+// and whether the GPU was lost: runs end soon after their deadline, closing ends too, nothing
+// wrong comes out, and who uses the other GPU goes on.
+func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string, lost bool) {
+	t.Helper()
+	f, m := l.begin(t)
+	m.sys.CallPatience = haste
+	f.haunted = true
+	which, release := f.BlockNth(n)
+	defer func() {
+		f.dead = 1 // what hangs is not given back
+		release()
+		f.abandon()
+	}()
+	out, errs, took := l.liveShort(t, m)
+	if call = which(); call == "" {
+		release() // the life was too short for it
+	}
+	for what, d := range took {
+		// Ten times what is promised with these patiences: the grace is none, the deadline 50 ms.
+		if d > 5*time.Second {
+			wrong = fmt.Sprintf("%s takes %v", what, d)
+		}
+	}
+	if wrong == "" {
+		wrong = l.wrong(out, want)
+	}
+	if err := hungOr(errs); err != nil {
+		wrong = fmt.Sprintf("an error of another kind: %v", err)
+	}
+	whose := -1
+	for i, g := range m.sys.GPUs {
+		if err := g.LostTo(); err != nil {
+			whose, lost = i, true
+			if !strings.Contains(err.Error(), call+": the call has not returned for ") || !strings.Contains(err.Error(), fmt.Sprintf("GPU %d", i)) {
+				wrong = fmt.Sprintf("the loss of GPU %d is told as %q", i, err)
+			}
+		}
+	}
+	if wrong != "" {
+		return call, wrong, lost
+	}
+	f.mu.Lock() // of a capture that nobody ends the fake would complain
+	clear(f.begun)
+	clear(f.member)
+	f.mu.Unlock()
+	// One rank is on GPU 0.
+	beside := &life{text: livesAlone, gpus: 1, opts: l.opts}
+	began := time.Now()
+	got, besideErrs := beside.live(t.Context(), t, m)
+	switch err := errors.Join(besideErrs...); {
+	case whose == 0 && !errors.Is(err, device.ErrDeviceLost):
+		wrong = fmt.Sprintf("on the lost GPU: %v", err)
+	case whose != 0 && (err != nil || len(got) != 3):
+		wrong = fmt.Sprintf("on another GPU: %v", err)
+	case time.Since(began) > 20*time.Second:
+		wrong = fmt.Sprintf("another model takes %v", time.Since(began))
+	}
+	return call, wrong, lost || call == ""
+}
+
+const livesAlone = `func f(%x: f32[16]) -> f32[16] {
+  %y = add %x, %x
+  return %y
+}
+`
+
+// liveShort is live with deadlines of 50 ms and no grace; it says how long runs and closings
+// take.
+func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []error, took map[string]time.Duration) {
+	t.Helper()
+	took = map[string]time.Duration{}
+	timed := func(what string, f func() error) bool {
+		began := time.Now()
+		err := f()
+		took[what] = time.Since(began)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return err == nil
+	}
+	name := "a short life " + l.name
+	device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
+	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer timed("Machine.Close", machine.Close)
+	p, err := hocket.Parse("test.hkt", l.text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := l.load
+	load.Grace = -1
+	model, err := machine.Load(p, hocket.Binding{}, load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for run := range 3 {
+		in := maps.Clone(l.in[run])
+		if w := in["w"]; w != nil {
+			delete(in, "w")
+			if run != 1 {
+				if err := model.Bind("w", w); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		out = append(out, nil)
+		timed(fmt.Sprint("run ", run), func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if run == 0 { // else most loads are cut off
+				ctx = t.Context()
+				load, stop := context.WithTimeout(t.Context(), time.Second)
+				defer stop()
+				if err := model.Prepare(load, nil); err != nil {
+					return err
+				}
+				var end context.CancelFunc
+				ctx, end = context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer end()
+			}
+			r, err := model.Run(ctx, hocket.Args{In: in})
+			switch {
+			case l.meets && isMismatch(err):
+				out[run] = []float64{}
+			case err != nil:
+				return err
+			default:
+				out[run] = r.Out["y"].Floats()
+			}
+			return nil
+		})
+	}
+	return out, errs, took
+}
+
+// TestCallsHang has each call of a library in a life never return.
+func TestCallsHang(t *testing.T) {
+	for _, l := range lives() {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel() // it waits most of the time
+			calls, want := l.callsToFail(t)
+			losses := 0
+			for _, n := range calls {
+				call, wrong, lost := l.hangs(t, n, want)
+				if wrong != "" {
+					t.Errorf("call %d, %s, hangs: %s", n, call, wrong)
+				}
+				if lost {
+					losses++
+				}
+			}
+			if losses < len(calls)/2 {
+				t.Errorf("of %d calls that hang %d cost a GPU", len(calls), losses)
+			}
+		})
+	}
+}
+
+// TestHangsBeside has a call never return while three lives go on at once on one machine,
+// with deadlines: each ends, with what is right or an error that names the GPU's loss or the
+// deadline.
+func TestHangsBeside(t *testing.T) {
+	random := rand.New(rand.NewPCG(longtest.Seed(t), 2))
+	for _, l := range lives() {
+		if l.load.Graph || l.nccl || l.products {
+			continue // fakes that take one world's calls at a time
+		}
+		t.Run(l.name, func(t *testing.T) {
+			calls, want := l.callsToFail(t)
+			for range longtest.Of(3, 100) {
+				l.hangBeside(t, 1+random.IntN(3*calls[len(calls)-1]), want)
+			}
+		})
+	}
+}
+
+func (l *life) hangBeside(t *testing.T, n int, want [][]float64) {
+	f, m := l.begin(t)
+	m.sys.CallPatience = haste
+	f.haunted = true
+	which, release := f.BlockNth(n)
+	defer func() {
+		f.dead = 1
+		release()
+		f.abandon()
+	}()
+	began := time.Now()
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for range 2 {
+				out, errs, _ := l.liveShort(t, m)
+				if wrong := l.wrong(out, want); wrong != "" {
+					t.Errorf("call %d, %s, hangs: %s", n, which(), wrong)
+				}
+				if wrong := hungOr(errs); wrong != nil {
+					t.Errorf("call %d, %s, hangs: %v", n, which(), wrong)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("call %d, %s, hangs: all takes %v", n, which(), took)
+	}
+}
+
+// hungOr returns an error that tells of neither a call that hangs nor a deadline.
+func hungOr(errs []error) error {
+	for _, err := range errs {
+		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, device.ErrDeviceLost) && !errors.Is(err, hocket.ErrClosed) &&
+			!strings.Contains(err.Error(), "has not returned for") {
+			return err
+		}
+	}
+	return nil
+}

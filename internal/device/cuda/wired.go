@@ -1,0 +1,319 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Counters of a world of several processes are words in the memory of the device that waits for them: whoever
+// signals adds to a word, in order behind its stream's work, and a small kernel waits until the word is large
+// enough. Such a wait may be given to a device before what it waits for is: then what it waits for is another
+// process's to give, which gives its devices work in the order of the plan, as this process does. Of one
+// order, no hardware queue can hold up what is waited for by what waits for it. All waits are bounded, and end
+// with the world.
+//
+// A graph is recorded when all processes rest. Its launches begin together on all of them, and end together;
+// then each sets its words to 0, so that the waits of every launch are for the same values.
+
+// wired is what a world's wired counters have in common.
+type wired struct {
+	used  bool                    // there are some
+	raise map[*site]*nvlib.Launch // adds to a word
+	await map[*site]*nvlib.Launch // waits for one
+	meets [2]*nvlib.Launch        // with the other processes, where graphs begin and where they end; nil for none
+	base  map[*counters][]int64   // the words' values when a graph was recorded
+	fixed bool                    // a graph was recorded: the words count from its beginning
+}
+
+// wordBytes is the distance of words: a sector each.
+const wordBytes = 32
+
+// wired reports whether the counters are words of device memory.
+func (c *counters) wired() bool { return c.words != nil }
+
+// at is the address of a word.
+func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
+
+// wire gives counters their words. The caller holds the world exclusively.
+func (d *dev) wire(c *counters) error {
+	m, err := d.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
+	if err != nil {
+		return err
+	}
+	c.words = m
+	d.w.wired.used = d.w.wired.used || len(c.elems) > 0
+	if d.site.foreign {
+		return nil
+	}
+	return d.bound(func() error {
+		return errors.Join(d.w.drv.Fill32(m.addr, 0, m.bytes/4, 0), d.w.drv.SyncStream(0), d.site.openWired())
+	})
+}
+
+// openWired loads the two kernels. The context is current.
+func (s *site) openWired() error {
+	x := &s.w.wired
+	if x.raise[s] != nil {
+		return nil
+	}
+	if x.raise == nil {
+		x.raise, x.await = map[*site]*nvlib.Launch{}, map[*site]*nvlib.Launch{}
+	}
+	if err := errors.Join(openAbort(s.w), s.faults.open()); err != nil {
+		return err
+	}
+	lib := s.w.m.opts.Kernels
+	var raise, await kernels.Step
+	err := s.w.aside(func() (err error) {
+		if raise, err = lib.Raise(s.target()); err == nil {
+			await, err = lib.Await(s.target())
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if x.raise[s], err = s.load(raise); err == nil {
+		x.await[s], err = s.load(await)
+	}
+	return err
+}
+
+// raise adds to a word behind what s was given. The context is current.
+func (c *counters) raise(s *stream, elem int, by int64) error {
+	return s.raiseWord(c.at(elem), by)
+}
+
+func (s *stream) raiseWord(at nvlib.Ptr, by int64) error {
+	l := s.dev.w.wired.raise[s.dev.site]
+	for i, v := range []uint64{uint64(at), uint64(by)} {
+		l.SetWord(i, v)
+	}
+	s.worked()
+	return s.dev.w.drv.Launch(l, s.h)
+}
+
+// await has s's later work wait for a word. The context is current.
+func (c *counters) await(s *stream, elem int, least int64) error {
+	w := s.dev.w
+	if w.capture != nil {
+		least -= w.wired.base[c][elem]
+	} else if w.wired.fixed {
+		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, behind a graph", device.ErrUnsupported, elem)
+	}
+	if least <= 0 {
+		return nil
+	}
+	if c.waits == nil {
+		c.waits = make([]*waitedFor, len(c.elems))
+	}
+	if c.waits[elem] == nil {
+		l := &launch{dev: c.dev, name: fmt.Sprintf("a wait for counter %d", elem)}
+		_, tag, err := c.dev.site.faults.reserve(l)
+		if err != nil {
+			return err
+		}
+		c.waits[elem] = &waitedFor{l, tag}
+	}
+	x := c.waits[elem]
+	x.stream, x.id = s.name, s.open.Innermost()
+	s.dev.site.faults.armed = true
+	if w.capture != nil {
+		w.capture.awaits(s)
+	}
+	return s.awaitWord(c.at(elem), least, x.tag)
+}
+
+// waitedFor is the launch that a wait's report is about.
+type waitedFor struct {
+	*launch
+	tag uint64
+}
+
+func (s *stream) awaitWord(at nvlib.Ptr, least int64, tag uint64) error {
+	w, site := s.dev.w, s.dev.site
+	l := w.wired.await[site]
+	for i, v := range []uint64{uint64(at), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()), uint64(site.faults.at), tag} {
+		l.SetWord(i, v)
+	}
+	s.worked()
+	return w.drv.Launch(l, s.h)
+}
+
+// restTogether waits until all processes come to record a graph, and has the words count from 0. The caller
+// holds the world exclusively, which is at rest.
+func (w *world) restTogether() error {
+	if w.peers == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(w.peers.ctx, w.peers.StallTimeout())
+	defer cancel()
+	if _, err := w.peers.Agree(ctx, w.peers.name+": recording a graph", []byte("at rest")); err != nil {
+		return err
+	}
+	x := &w.wired
+	if !x.used {
+		return nil
+	}
+	if err := w.openMeets(); err != nil {
+		return err
+	}
+	x.base, x.fixed = map[*counters][]int64{}, true
+	for _, c := range w.ownWords() {
+		values, err := c.read()
+		if err != nil {
+			return err
+		}
+		x.base[c] = values
+		err = c.dev.bound(func() error {
+			return errors.Join(w.drv.Fill32(c.words.addr, 0, c.words.bytes/4, 0), w.drv.SyncStream(0))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownWords are the wired counters of this process's devices.
+func (w *world) ownWords() (list []*counters) {
+	for _, d := range w.devices {
+		for _, c := range d.counters {
+			if !d.site.foreign && c.words != nil && !c.released {
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
+
+// openMeets makes the places in which graphs of all processes meet: each raises the words of all others, and
+// takes from its own what they raised.
+func (w *world) openMeets() error {
+	x, n := &w.wired, w.peers.Processes()
+	if x.meets[0] != nil {
+		return nil
+	}
+	if n > kernels.JoinMost+1 {
+		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n, kernels.JoinMost+1)
+	}
+	var flags []*counters // by process; all take them, in one order
+	for p := range n {
+		c := &counters{dev: w.firstOf(p), elems: make([]counter, len(x.meets))}
+		if err := c.dev.wire(c); err != nil {
+			return err
+		}
+		flags = append(flags, c)
+	}
+	me := w.first()
+	for place := range x.meets {
+		list := []uint64{uint64(n - 1)}
+		for p, c := range flags {
+			if p != w.peers.Process() {
+				list = append(list, uint64(c.at(place)))
+			}
+		}
+		at, err := me.alloc(int64(8*len(list)), device.Private)
+		if err != nil {
+			return err
+		}
+		for i, v := range list {
+			err = errors.Join(err, me.setWord(at.addr+nvlib.Ptr(8*i), v))
+		}
+		if err != nil {
+			return err
+		}
+		l := &launch{dev: me, name: "the meeting of all processes' graphs", id: -1}
+		j := kernels.Join{List: at.addr, Flag: flags[w.peers.Process()].at(place), Count: int64(n - 1), Abort: w.abort, Timeout: w.m.opts.teamTimeout()}
+		if x.meets[place], err = me.prepareJoin(l, j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setWord writes eight bytes of the device's memory.
+func (d *dev) setWord(at nvlib.Ptr, v uint64) error {
+	return d.bound(func() error {
+		return errors.Join(d.w.drv.Fill32(at, uint32(v), 1, 0), d.w.drv.Fill32(at+4, uint32(v>>32), 1, 0), d.w.drv.SyncStream(0))
+	})
+}
+
+// prepareJoin loads a join whose report is about l.
+func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err error) {
+	err = d.bound(func() error {
+		if j.Fault, j.Tag, err = d.site.faults.reserve(l); err != nil {
+			return err
+		}
+		st, err := d.w.m.opts.Kernels.Join(d.site.target(), j)
+		if err == nil {
+			ready, err = d.site.load(st)
+		}
+		return err
+	})
+	return ready, err
+}
+
+// Where graphs meet.
+const (
+	graphBegins = iota
+	graphEnds
+)
+
+// meetPeers has an origin wait until all processes have come to a place of their graphs; at the end the words
+// are 0 again. The context is current.
+func (w *world) meetPeers(origin *stream, place int) error {
+	l := w.wired.meets[place]
+	if l == nil || origin.dev.site != w.sites[0] {
+		return nil
+	}
+	origin.worked()
+	origin.dev.site.faults.armed = true
+	if err := w.drv.Launch(l, origin.h); err != nil {
+		return err
+	}
+	if place == graphBegins {
+		return nil
+	}
+	for _, c := range w.ownWords() {
+		if err := w.drv.Fill32(c.words.addr, 0, c.words.bytes/4, origin.h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstOf is the first rank of a process.
+func (w *world) firstOf(process int) *dev {
+	for _, d := range w.devices {
+		if w.peers.owners[d.rank] == process {
+			return d
+		}
+	}
+	return w.devices[0]
+}
+
+// read returns the words' values. The device is at rest.
+func (c *counters) read() ([]int64, error) {
+	drv, pinned := c.dev.w.drv, c.dev.site.heaps[device.Pinned]
+	values := make([]int64, len(c.elems))
+	err := c.dev.bound(func() error {
+		buf, err := pinned.Alloc(c.words.bytes)
+		if err != nil {
+			return err
+		}
+		var args [4]uintptr
+		err = errors.Join(drv.Copy(buf, c.words.addr, c.words.bytes, 0, &args), drv.SyncStream(0))
+		for i := range values {
+			values[i] = int64(cabi.Load[uint64](uintptr(buf) + uintptr(wordBytes*i)))
+		}
+		return errors.Join(err, pinned.Free(buf, c.words.bytes))
+	})
+	return values, err
+}

@@ -1,0 +1,231 @@
+package exec
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// Flight is what a program did lately and does now, as JSON shows it.
+type Flight struct {
+	Func    string           `json:"func"`
+	Dims    map[string]int64 `json:"dims"`
+	Ranks   int              `json:"ranks"`
+	Batches []FlightBatch    `json:"batches"` // the last ones, oldest first
+	Streams []FlightStream   `json:"streams"` // those with work
+	Failure string           `json:"failure,omitempty"`
+}
+
+// FlightBatch is a batch of runs.
+type FlightBatch struct {
+	First int64     `json:"first_run"`
+	Runs  int       `json:"runs"`
+	Began time.Time `json:"began"`
+	// Seconds is what it took; nil while it goes on.
+	Seconds *float64 `json:"seconds,omitempty"`
+	Error   string   `json:"error,omitempty"`
+}
+
+// FlightStream is a stream that has work.
+type FlightStream struct {
+	Rank   int        `json:"rank"`
+	Stream string     `json:"stream"`
+	Does   string     `json:"does"`
+	Since  *time.Time `json:"since,omitempty"` // nil where nothing tells
+	// In is the command that it is in; with Until it is one from In to Until.
+	In    *FlightCommand `json:"in,omitempty"`
+	Until *FlightCommand `json:"until,omitempty"`
+	// WaitsFor are the ranks that it needs and that are not there yet.
+	WaitsFor []int `json:"waits_for,omitempty"`
+	// Before are the last commands that the stream has done, Collectives the last of
+	// those that are collectives; oldest first.
+	Before      []FlightCommand `json:"before,omitempty"`
+	Collectives []FlightCommand `json:"collectives,omitempty"`
+}
+
+// FlightCommand is a command of a run.
+type FlightCommand struct {
+	Index int    `json:"index"` // in the plan
+	Run   int64  `json:"run"`
+	Text  string `json:"text"` // with its place in the program
+}
+
+// How much is told.
+const (
+	flightBatches     = 16
+	flightBefore      = 8
+	flightCollectives = 4
+)
+
+// recorder keeps what a flight record needs that nothing else does. A batch costs two
+// readings of the clock.
+type recorder struct {
+	mu      sync.Mutex
+	batches []FlightBatch
+	failure string
+	at      []FlightStream // when it failed
+}
+
+func (r *recorder) begin(first int64, runs int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.batches) == flightBatches {
+		copy(r.batches, r.batches[1:])
+		r.batches = r.batches[:flightBatches-1]
+	}
+	r.batches = append(r.batches, FlightBatch{First: first, Runs: runs, Began: time.Now()})
+}
+
+func (r *recorder) end(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := &r.batches[len(r.batches)-1]
+	took := time.Since(b.Began).Seconds()
+	if b.Seconds = &took; err != nil {
+		b.Error = err.Error()
+	}
+}
+
+// Flight tells what the program did lately and does now. It waits for nothing that a run
+// may hold for long.
+func (p *Program) Flight() *Flight {
+	r := &p.recorder
+	r.mu.Lock()
+	f := &Flight{Func: p.im.Plan.Func, Dims: map[string]int64{}, Ranks: p.im.Plan.Ranks, Batches: slices.Clone(r.batches),
+		Failure: r.failure, Streams: r.at}
+	r.mu.Unlock()
+	for _, d := range p.im.Plan.Dims {
+		f.Dims[d.Name] = d.Value
+	}
+	if f.Failure == "" {
+		f.Streams = p.flightStreams(p.im.World.Standings())
+	}
+	return f
+}
+
+// failed notes how the program stood when it failed, and has Options.Failed told.
+func (p *Program) failed(err error) {
+	p.recorder.mu.Lock()
+	p.recorder.failure, p.recorder.at = err.Error(), p.flightStreams(p.stood(err))
+	p.recorder.mu.Unlock()
+	if p.opts.Failed != nil {
+		p.opts.Failed(p.Flight())
+	}
+}
+
+// stood is where streams were when the world ended with err.
+func (p *Program) stood(err error) []device.Standing {
+	var fault *device.Fault
+	var dead *device.Deadlock
+	var expired *device.Expired
+	switch {
+	case errors.As(err, &fault):
+		return []device.Standing{{Rank: fault.Rank, Stream: fault.Stream, ID: fault.ID, Last: fault.Last,
+			Does: "failed: " + fault.Err.Error()}}
+	case errors.As(err, &dead):
+		var list []device.Standing
+		for _, b := range dead.Blocked {
+			list = append(list, device.Standing{Rank: b.Rank, Stream: b.Stream, ID: b.ID, Does: "waits for " + b.On})
+		}
+		return list
+	case errors.As(err, &expired) && len(expired.At) > 0:
+		return expired.At
+	}
+	return p.im.World.Standings()
+}
+
+func (p *Program) flightStreams(at []device.Standing) []FlightStream {
+	list := []FlightStream{}
+	for _, s := range at {
+		f := FlightStream{Rank: s.Rank, Stream: s.Stream, Does: s.Does}
+		if !s.Since.IsZero() {
+			f.Since = &s.Since
+		}
+		if s.ID >= 0 && len(p.im.Plan.Cmds) > 0 {
+			in := p.flightCommand(s.ID)
+			f.In = &in
+			if s.Last > s.ID {
+				until := p.flightCommand(s.Last)
+				f.Until = &until
+			}
+			f.WaitsFor = p.waitsFor(s, at)
+			p.before(&f, s)
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+func (p *Program) flightCommand(id int64) FlightCommand {
+	n := int64(len(p.im.Plan.Cmds))
+	return FlightCommand{int(id % n), id / n, p.im.Plan.Where(id)}
+}
+
+// before lists what the stream of s has done before the command that it is in, which is as
+// much as the host knows: the plan's order is the stream's.
+func (p *Program) before(f *FlightStream, s device.Standing) {
+	pl, n := p.im.Plan, int64(len(p.im.Plan.Cmds))
+	stream := pl.Cmds[s.ID%n].Stream
+	for id := s.ID - 1; id >= max(s.ID-2*n, 0); id-- {
+		c := &pl.Cmds[id%n]
+		if c.Rank != int32(s.Rank) || c.Stream != stream {
+			continue
+		}
+		if len(f.Before) < flightBefore {
+			f.Before = append(f.Before, p.flightCommand(id))
+		}
+		if c.Kind == plan.Collective && len(f.Collectives) < flightCollectives {
+			f.Collectives = append(f.Collectives, p.flightCommand(id))
+		}
+		if len(f.Before) == flightBefore && len(f.Collectives) == flightCollectives {
+			break
+		}
+	}
+	slices.Reverse(f.Before)
+	slices.Reverse(f.Collectives)
+}
+
+// waitsFor lists the ranks whose work the command that s is in needs and that stand before
+// it. Streams that are not in at have done all that they were given.
+func (p *Program) waitsFor(s device.Standing, at []device.Standing) []int {
+	pl, n := p.im.Plan, int64(len(p.im.Plan.Cmds))
+	c, run := &pl.Cmds[s.ID%n], s.ID/n
+	// behind reports whether command i of the same run has not been done by its stream.
+	behind := func(i int) bool {
+		o := &pl.Cmds[i]
+		return slices.ContainsFunc(at, func(q device.Standing) bool {
+			return q.ID >= 0 && int32(q.Rank) == o.Rank && pl.Cmds[q.ID%n].Stream == o.Stream && q.ID < run*n+int64(i)
+		})
+	}
+	var ranks []int
+	for i := range pl.Cmds {
+		o := &pl.Cmds[i]
+		needed := false
+		switch c.Kind {
+		case plan.Collective:
+			needed = o.Kind == plan.Collective && o.Coll == c.Coll
+		case plan.WaitEvent:
+			needed = o.Kind == plan.Record && o.Event == c.Event
+		case plan.WaitCounter:
+			needed = o.Kind == plan.Signal && o.Counter == c.Counter && o.Elem == c.Elem && o.Peer == c.Rank
+		case plan.Group:
+			needed = o.Kind == plan.Group && meets(c, o)
+		}
+		if needed && o.Rank != c.Rank && behind(i) {
+			ranks = append(ranks, int(o.Rank))
+		}
+	}
+	slices.Sort(ranks)
+	return slices.Compact(ranks)
+}
+
+// meets reports whether one side of a transfer of a is in a, and the other in b.
+func meets(a, b *plan.Cmd) bool {
+	return slices.ContainsFunc(a.Group, func(x plan.P2P) bool {
+		return slices.ContainsFunc(b.Group, func(y plan.P2P) bool { return x.Pair == y.Pair && x.Send != y.Send })
+	})
+}

@@ -1,0 +1,328 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file repairs by order alone what gets stuck: statements change places, or
+// transfers that face each other are posted in one group. A statement moves only past
+// those that share no memory with it where one writes, and no names, so what the program
+// computes stays; whether the result is right the proof says.
+
+// maxTries bounds how many programs a repair plans and proves for their order.
+const maxTries = 400
+
+// unlock repairs a program that cannot be planned, or is proved to get stuck. It
+// prefers what is proved at once to what further edits must complete.
+func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
+	r := &reorderer{editor: editor{prog: prog, funcName: funcName}}
+	r.collect()
+	if joined := r.joined(); joined != nil {
+		j := &reorderer{editor: editor{prog: joined, funcName: funcName}}
+		j.collect()
+		r.out = append(r.out[:min(len(r.out), maxTries)], j.out...)
+	}
+	var half []*Repaired
+	for _, e := range r.out[:min(len(r.out), 2*maxTries)] {
+		next := attempt(prog, e, nil, plans)
+		switch {
+		case next == nil || stuck(next.Result):
+		case next.Result.Verdict == Proved:
+			return next
+		case len(half) < maxHalf:
+			half = append(half, next)
+		}
+	}
+	for _, h := range half {
+		if done := complete(h, funcName, plans); done != nil {
+			return done
+		}
+	}
+	return nil
+}
+
+// maxHalf is how many orders that leave other faults are tried to be completed.
+const maxHalf = 4
+
+// attempt plans and checks an edited program; nil when it cannot be planned.
+func attempt(prog *ir.Program, e edit, before []string, plans Planner) *Repaired {
+	parsed, ds := ir.Parse(prog.File, e.program.String())
+	if ds.HasErrors() {
+		return nil
+	}
+	parsed.Files = prog.Files
+	planned, p, err := plans(parsed)
+	if err != nil {
+		return nil
+	}
+	return &Repaired{Program: parsed, Edits: append(slices.Clone(before), e.says), Result: Plan(p, Options{Prog: planned})}
+}
+
+// stuck reports whether a result has a deadlock.
+func stuck(r *Result) bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == KindDeadlock })
+}
+
+// reorderer collects programs with statements in another order, the least change first.
+type reorderer struct {
+	editor
+	roots map[string]string // by name of a view: what it is a view of
+}
+
+func (r *reorderer) collect() {
+	r.roots = map[string]string{}
+	body := r.fn(r.prog).Body
+	body.Walk(func(s *ir.Stmt) {
+		if s.Op.Info().Class == ir.ClassView && len(s.Results) == 1 && len(s.Args) > 0 {
+			r.roots[s.Results[0].Text] = s.Args[0].Name
+		}
+	})
+	all := blocks(body)
+	for b, block := range all {
+		r.groups(b, block)
+	}
+	longest := 0
+	for _, block := range all {
+		longest = max(longest, len(block.Stmts))
+	}
+	for far := 1; far < longest && len(r.out) < maxTries; far++ {
+		for b, block := range all {
+			for i := range block.Stmts {
+				r.move(b, block, i, i-far)
+				if far > 1 {
+					r.move(b, block, i, i+far) // one step down is a neighbour's step up
+				}
+			}
+		}
+	}
+}
+
+// joined returns the program in which on blocks that follow each other on one stream are one;
+// nil where there are none.
+func (r *reorderer) joined() *ir.Program {
+	c, some := r.prog.Clone(), false
+	for _, b := range blocks(r.fn(c).Body) {
+		for i := len(b.Stmts) - 1; i > 0; i-- {
+			x, y := b.Stmts[i-1], b.Stmts[i]
+			if x.Op == ir.OpOn && y.Op == ir.OpOn && x.Args[0].String() == y.Args[0].String() {
+				x.Body.Stmts = append(x.Body.Stmts, y.Body.Stmts...)
+				b.Stmts = slices.Delete(b.Stmts, i, i+1)
+				some = true
+			}
+		}
+	}
+	if !some {
+		return nil
+	}
+	return c
+}
+
+// blocks lists a block and those in it, in the order of the text.
+func blocks(b *ir.Block) []*ir.Block {
+	if b == nil {
+		return nil
+	}
+	out := []*ir.Block{b}
+	for _, s := range b.Stmts {
+		out = append(append(out, blocks(s.Body)...), blocks(s.Else)...)
+	}
+	return out
+}
+
+// change clones the program and changes its n-th block.
+func (r *reorderer) change(n int, says string, do func(b *ir.Block)) {
+	c := r.prog.Clone()
+	do(blocks(r.fn(c).Body)[n])
+	r.out = append(r.out, edit{c, says})
+}
+
+// move adds the program in which statement i stands where statement j is.
+func (r *reorderer) move(n int, b *ir.Block, i, j int) {
+	if j < 0 || j >= len(b.Stmts) || !movable(b.Stmts[i]) {
+		return
+	}
+	step := 1
+	if j < i {
+		step = -1
+	}
+	for k := i; k != j; k += step {
+		if !r.commute(b.Stmts[i], b.Stmts[k+step]) {
+			return
+		}
+	}
+	s := b.Stmts[i]
+	word := "behind"
+	if j < i {
+		word = "before"
+	}
+	r.change(n, fmt.Sprintf("line %d (%s) %s line %d", s.Pos.Line, s.Op, word, b.Stmts[j].Pos.Line), func(b *ir.Block) {
+		s := b.Stmts[i]
+		b.Stmts = slices.Insert(slices.Delete(b.Stmts, i, i+1), j, s)
+	})
+}
+
+// movable reports whether a statement is about order or communication, all that is in it too.
+func movable(s *ir.Stmt) bool {
+	switch s.Op {
+	case ir.OpOn, ir.OpIf, ir.OpFor:
+		ok := len(s.Carry) == 0 && s.Streams == 0
+		for _, b := range []*ir.Block{s.Body, s.Else} {
+			if b != nil {
+				for _, x := range b.Stmts {
+					ok = ok && (movable(x) || x.Op == ir.OpLet || x.Op.Info().Class == ir.ClassView || x.Op.Info().Class == ir.ClassTensor && x.Into != nil)
+				}
+			}
+		}
+		return ok
+	}
+	switch s.Op.Info().Class {
+	case ir.ClassOrder, ir.ClassTransfer:
+		return true
+	case ir.ClassCollective:
+		return s.Into != nil
+	}
+	return false
+}
+
+// root is the buffer or value that a name stands for.
+func (r *reorderer) root(name string) string {
+	for range len(r.roots) {
+		of, ok := r.roots[name]
+		if !ok {
+			break
+		}
+		name = of
+	}
+	return name
+}
+
+// uses collects what a statement and those in it touch.
+type uses struct {
+	names, defines map[string]bool
+	reads, writes  map[string]bool
+}
+
+func (r *reorderer) usesOf(s *ir.Stmt) *uses {
+	u := &uses{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	var visit func(s *ir.Stmt)
+	visit = func(s *ir.Stmt) {
+		for _, x := range s.Results {
+			u.defines[x.Text] = true
+		}
+		for i, a := range s.Args {
+			u.names[a.Name] = true
+			switch class := s.Op.Info().Class; {
+			case class == ir.ClassOrder || s.Op == ir.OpOn || class == ir.ClassView && s.Into == nil:
+			case s.Op == ir.OpRecv && i == 0:
+				u.writes[r.root(a.Name)] = true
+			default:
+				u.reads[r.root(a.Name)] = true
+			}
+			note(a.Index, u.names)
+		}
+		if s.Into != nil {
+			u.names[s.Into.Name] = true
+			u.writes[r.root(s.Into.Name)] = true
+			note(s.Into.Index, u.names)
+		}
+		for _, e := range s.Exprs {
+			note(e, u.names)
+		}
+		if s.Peer != nil {
+			note(s.Peer.Index, u.names)
+		}
+		for _, a := range s.Attrs {
+			for _, e := range a.Exprs {
+				note(e, u.names)
+			}
+		}
+		for _, b := range []*ir.Block{s.Body, s.Else} {
+			if b != nil {
+				for _, x := range b.Stmts {
+					visit(x)
+				}
+			}
+		}
+	}
+	visit(s)
+	return u
+}
+
+func note(e *ir.Expr, names map[string]bool) {
+	if e == nil {
+		return
+	}
+	e.Walk(func(x *ir.Expr) {
+		if x.Kind == ir.ExprVar || x.Kind == ir.ExprExtent {
+			names[x.Name] = true
+		}
+	})
+}
+
+// commute reports whether two neighbours may change places as far as names and memory go.
+func (r *reorderer) commute(a, b *ir.Stmt) bool {
+	if b.Op == ir.OpReturn || b.Op == ir.OpYield || a.Op == ir.OpReturn || b.Op == ir.OpFree || b.Op == ir.OpClaim {
+		return false
+	}
+	x, y := r.usesOf(a), r.usesOf(b)
+	return !meet(x.defines, y.names) && !meet(y.defines, x.names) && !meet(x.writes, y.writes) && !meet(x.writes, y.reads) && !meet(y.writes, x.reads)
+}
+
+func meet(a, b map[string]bool) bool {
+	for k := range a {
+		if b[k] {
+			return true
+		}
+	}
+	return false
+}
+
+// groups adds programs in which sends and recvs that follow each other, but for views
+// between, are one group: each two neighbours, and all of a run.
+func (r *reorderer) groups(n int, b *ir.Block) {
+	transfer := func(s *ir.Stmt) bool { return s.Op == ir.OpSend || s.Op == ir.OpRecv || s.Op == ir.OpGroup }
+	var run []int
+	flush := func() {
+		if len(run) > 2 {
+			r.group(n, b, run)
+		}
+		for i := 1; i < len(run); i++ {
+			r.group(n, b, run[i-1:i+1])
+		}
+		run = nil
+	}
+	for i, s := range b.Stmts {
+		switch {
+		case transfer(s):
+			run = append(run, i)
+		case s.Op == ir.OpLet || s.Op.Info().Class == ir.ClassView && s.Into == nil:
+		default:
+			flush()
+		}
+	}
+	flush()
+}
+
+// group puts the statements at some places in one group, behind what stood between them.
+func (r *reorderer) group(n int, b *ir.Block, at []int) {
+	first, last := at[0], at[len(at)-1]
+	says := fmt.Sprintf("lines %d to %d in one group", b.Stmts[first].Pos.Line, b.Stmts[last].Pos.Line)
+	r.change(n, says, func(b *ir.Block) {
+		var views, in []*ir.Stmt
+		for i := first; i <= last; i++ {
+			switch s := b.Stmts[i]; {
+			case !slices.Contains(at, i):
+				views = append(views, s)
+			case s.Op == ir.OpGroup:
+				in = append(in, s.Body.Stmts...)
+			default:
+				in = append(in, s)
+			}
+		}
+		together := append(views, &ir.Stmt{Op: ir.OpGroup, Body: &ir.Block{Stmts: in}})
+		b.Stmts = slices.Replace(b.Stmts, first, last+1, together...)
+	})
+}

@@ -1,0 +1,298 @@
+package verify_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/ir"
+)
+
+// symmetric checks a program by one rank. A rank that cannot be unrolled refutes it.
+func symmetric(prog *ir.Program, b ir.Binding, strategy string) (*verify.SymmetryProof, error) {
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	unit, err := compile.Build(info, compile.Options{Strategy: strategy})
+	if err != nil {
+		return nil, err
+	}
+	grid, unroller, err := unit.Ranks(b)
+	if err != nil {
+		return nil, err
+	}
+	return verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller})
+}
+
+// compared says how two proofs of a program differ, "" where not, and whether the one by
+// symmetry decided.
+func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, decided bool) {
+	_, p, err := buildBy(prog, b, strategy)
+	var ds ir.Diagnostics
+	if err != nil && !errors.As(err, &ds) {
+		return err.Error(), false
+	}
+	s, serr := symmetric(prog, b, strategy)
+	if serr != nil {
+		if err == nil {
+			return "a rank is refused, and no plan: " + serr.Error(), true
+		}
+		return "", true
+	}
+	if s.Verdict == verify.Unknown {
+		return "", false
+	}
+	if err != nil {
+		if s.Verdict != verify.Refuted {
+			return "proved by symmetry, and planning says " + err.Error(), true
+		}
+		return "", true
+	}
+	r := verify.Plan(p, verify.Options{})
+	switch {
+	case r.Verdict != s.Verdict:
+		return fmt.Sprintf("%v by symmetry, %v as a plan\n%s%s", s.Verdict, r.Verdict, s.Diagnostics(prog), r.Diagnostics(prog)), true
+	case r.Verdict == verify.Proved && r.SerialSafe != s.SerialSafe:
+		return fmt.Sprintf("serial-safe: %v by symmetry, %v as a plan", s.SerialSafe, r.SerialSafe), true
+	case r.Verdict == verify.Proved && s.Commands != len(p.Cmds):
+		return fmt.Sprintf("%d commands by symmetry, %d in the plan", s.Commands, len(p.Cmds)), true
+	}
+	return "", true
+}
+
+// Random programs on one axis get the verdict that their plans get, where it is decided.
+func TestSymmetryAgreesWithPlans(t *testing.T) {
+	n, seed := longtest.Of(1000, 300_000), longtest.Seed(t)
+	if testing.Short() {
+		n = 200
+	}
+	counts := map[string]int{}
+	for i := range n {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		p := newRandomProgram(r, 2+r.IntN(5), 1+r.IntN(4), r.IntN(4))
+		text := p.text()
+		prog := parse(t, "random.hkt", text)
+		differ, decided := compared(prog, ir.Binding{}, "")
+		if differ != "" {
+			t.Fatalf("program %d of seed %d: %s\n%s", i, seed, differ, text)
+		}
+		counts[fmt.Sprint("decided ", decided)]++
+		if s, err := symmetric(prog, ir.Binding{}, ""); err == nil {
+			counts[s.Verdict.String()]++
+		}
+	}
+	t.Log(counts)
+	if counts["proved"] < n/5 || counts["refuted"] < n/20 || counts["decided true"] < n/3 {
+		t.Errorf("too few programs are decided: %v", counts)
+	}
+}
+
+// twoAxes are programs on grids, which the examples have few of.
+var twoAxes = map[string]string{
+	"chunks of a grid": `
+mesh a[2] b[3]
+func f(%x: f32[12]) -> f32[12] {
+  %s = stream
+  %here = counter[6]
+  %all = alloc f32[12] symmetric
+  %y = alloc f32[12]
+  let %r = rank(a) * 3 + rank(b)
+  barrier over=(a, b)
+  %mine = chunk %all, axis=0, %r of 6
+  %xr = chunk %x, axis=0, %r of 6
+  copy %xr into %mine
+  barrier over=(a, b)
+  on %s {
+    wait main
+    for %i in 1..3 {
+      put %xr into %mine at b[(rank(b) + %i) mod 3]
+      signal %here[%r] at b[(rank(b) + %i) mod 3]
+    }
+    put %xr into %mine at a[(rank(a) + 1) mod 2]
+    signal %here[%r] at a[(rank(a) + 1) mod 2]
+  }
+  for %i in 1..3 {
+    let %j = rank(a) * 3 + (rank(b) + %i) mod 3
+    wait %here[%j] >= 1
+    %aj = chunk %all, axis=0, %j of 6
+    %yj = chunk %y, axis=0, %j of 6
+    relu %aj into %yj
+  }
+  wait %here[((rank(a) + 1) mod 2) * 3 + rank(b)] >= 1
+  wait %s
+  return %x
+}
+`,
+	"teams of a grid": `
+mesh a[2] b[2]
+func f(%x: f32[8]) -> f32[8] {
+  %s = stream
+  %y = alloc f32[8]
+  %z = alloc f32[8]
+  on %s {
+    wait main
+    all_reduce %x into %y, over=a, op=sum
+  }
+  all_reduce %x into %z, over=b, op=sum
+  wait %s
+  permute %y into %z, over=(a, b), to=(rank(a) * 2 + rank(b) + 2) mod 4, from=(rank(a) * 2 + rank(b) + 2) mod 4
+  return %z
+}
+`,
+	"columns": `
+mesh a[2] b[2]
+func f(%x: f32[4, 8]) -> f32[4, 8] {
+  %y = alloc f32[4, 8] symmetric
+  barrier over=(a, b)
+  copy %x into %y
+  barrier over=(a, b)
+  %row = chunk %x, axis=0, rank(a) of 2
+  %cell = chunk %row, axis=1, rank(b) of 2
+  %c = copy %cell
+  %to = chunk %y, axis=0, rank(a) of 2
+  %column = chunk %to, axis=1, rank(b) of 2
+  relu %c into %column
+  return %y
+}
+`,
+}
+
+// Examples, what they are lowered to, and small mistakes in them, on all ranks and on one,
+// get the verdict that their plans get.
+func TestSymmetryOfMutants(t *testing.T) {
+	type subject struct {
+		name, fn string
+		prog     *ir.Program
+		b        ir.Binding
+	}
+	var all []subject
+	for _, l := range lowerings(t, small) {
+		all = append(all, subject{l.name, l.fn, l.prog, l.binding})
+	}
+	for name, src := range twoAxes {
+		all = append(all, subject{name, "f", parse(t, "grid.hkt", src), ir.Binding{}})
+	}
+	decided, proved, mutants, oneRank, decidedOne := 0, 0, 0, 0, 0
+	for _, s := range all {
+		differ, ok := compared(s.prog, s.b, "")
+		if differ != "" {
+			t.Errorf("%s: %s", s.name, differ)
+		}
+		if !ok {
+			sym, _ := symmetric(s.prog, s.b, "")
+			t.Logf("%s: not decided: %s", s.name, sym.Reason)
+			continue
+		}
+		proved++
+		ms := textMutants(s.prog, s.fn)
+		if !longtest.On() {
+			ms = some(ms)
+		}
+		for _, m := range ms {
+			mutants++
+			differ, ok := compared(m.prog, s.b, "")
+			if differ != "" {
+				t.Errorf("%s: %s: %s", s.name, m.what, differ)
+			}
+			if ok {
+				decided++
+			}
+		}
+		for _, m := range some(oneRankMutants(s.prog, s.fn)) {
+			oneRank++
+			differ, ok := compared(m.prog, s.b, "")
+			if differ != "" {
+				t.Errorf("%s: %s: %s", s.name, m.what, differ)
+			}
+			if ok {
+				decidedOne++
+			}
+		}
+	}
+	t.Logf("%d of %d programs, %d of %d mutants, %d of %d mutants on one rank", proved, len(all), decided, mutants, decidedOne, oneRank)
+	if proved < len(all)/2 || decided < mutants/2 || oneRank == 0 {
+		t.Errorf("too little is decided: %d of %d programs, %d of %d mutants, %d on one rank", proved, len(all), decided, mutants, oneRank)
+	}
+}
+
+// oneRankMutants leave out one statement on rank 1 alone.
+func oneRankMutants(prog *ir.Program, fn string) []textMutant {
+	var out []textMutant
+	if len(prog.Meshes) == 0 {
+		return nil
+	}
+	axis := prog.Meshes[0].Axes[0].Name
+	n := 0
+	prog.Func(fn).Body.Walk(func(*ir.Stmt) { n++ })
+	for i := range n {
+		c, k := prog.Clone(), 0
+		var at *ir.Stmt
+		c.Func(fn).Body.Walk(func(s *ir.Stmt) {
+			if k == i {
+				at = s
+			}
+			k++
+		})
+		switch at.Op {
+		case ir.OpWait, ir.OpRecord, ir.OpSignal, ir.OpBarrier:
+			inner := *at
+			what := fmt.Sprintf("line %d: %s not on rank 1", at.Pos.Line, at)
+			*at = ir.Stmt{Op: ir.OpIf, Pos: at.Pos, Cmp: ir.NE, Exprs: []*ir.Expr{ir.Rank(axis), ir.Int(1)}, Body: &ir.Block{Stmts: []*ir.Stmt{&inner}}}
+			out = append(out, textMutant{"on one rank", what, c})
+		}
+	}
+	return out
+}
+
+// scaled rewrites an example for more ranks.
+func scaledExample(t testing.TB, file string, ranks int) *ir.Program {
+	t.Helper()
+	prog := examples(t)[file]
+	src := prog.String()
+	src = strings.Replace(src, "mesh tp[4]", fmt.Sprintf("mesh tp[%d]", ranks), 1)
+	for _, d := range []string{"T", "K", "N"} {
+		for _, v := range []string{"64", "32"} {
+			src = strings.Replace(src, fmt.Sprintf("dim %s = %s\n", d, v), fmt.Sprintf("dim %s = %d\n", d, 4*ranks), 1)
+		}
+	}
+	return parse(t, file, src)
+}
+
+// The ring, the pushes and the exchange are proved on many ranks, and refuted without any of
+// what orders them, on all ranks or on one: as they are on six, by their plans.
+func TestSymmetryOnManyRanks(t *testing.T) {
+	ranks := longtest.Of(64, 1024)
+	for _, file := range []string{"ag_linear_ring.hkt", "linear_rs_push.hkt", "ag_linear_exchange.hkt"} {
+		prog, few := scaledExample(t, file, ranks), scaledExample(t, file, 6)
+		fn := strings.TrimSuffix(file, ".hkt")
+		b := ir.Binding{Func: fn}
+		s, err := symmetric(prog, b, "")
+		if err != nil || s.Verdict != verify.Proved {
+			t.Errorf("%s on %d ranks: %v, %v", file, ranks, s, err)
+			continue
+		}
+		many := append(textMutants(prog, fn), oneRankMutants(prog, fn)...)
+		for i, m := range append(textMutants(few, fn), oneRankMutants(few, fn)...) {
+			if m.kind != "delete" && m.kind != "on one rank" {
+				continue
+			}
+			want := verify.Refuted
+			if _, p, err := build(m.prog, b); err == nil {
+				want = verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict
+			}
+			got := verify.Refuted
+			if s, err := symmetric(many[i].prog, b, ""); err == nil {
+				got = s.Verdict
+			}
+			if got != want && (want == verify.Refuted || got == verify.Refuted) {
+				t.Errorf("%s on %d ranks: %s: %v, and %v on six", file, ranks, m.what, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,146 @@
+"""Collectives on torch's tensors on GPUs: on torch's current stream, without waiting on the host, and capturable by
+torch.cuda.graph once each has been called before."""
+
+import ctypes
+import json
+import sys
+
+from . import _errors, _lib, _world
+from ._errors import InputError, UnsupportedError
+
+_DTYPES = {"torch.float32": 0, "torch.float64": 1, "torch.float16": 2, "torch.bfloat16": 3, "torch.int32": 4, "torch.int64": 5}
+_OPS = {"all_reduce": 0, "all_gather": 1, "reduce_scatter": 2, "all_to_all": 3, "broadcast": 4}
+_REDS = {"sum": 0, "avg": 1, "max": 2, "min": 3}
+
+
+def is_cuda(t):
+    """Whether t is a tensor of torch's on a GPU."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(t, torch.Tensor) and t.is_cuda
+
+
+class Group:
+    """The ranks of the world, open for calls."""
+
+    def __init__(self, state):
+        torch = sys.modules["torch"]
+        if state.size < 2:
+            raise UnsupportedError("collectives on GPUs want several processes: start them by torchrun or hocket launch")
+        if state.name != "cuda":
+            raise InputError(f"a tensor on a GPU, and the machine is {state.name}: call hocket.init('cuda')")
+        self.size, self.rank = state.size, state.rank
+        self.handle = _lib.call("hocket_collectives", state.machine, json.dumps(state.collectives).encode())
+        self.device = _lib.call("hocket_device", self.handle)
+        self.stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+            lambda i: torch.cuda.current_stream(i).cuda_stream)
+        lib = _lib.lib()
+        self._do, self._norm = lib.hocket_do, lib.hocket_do_norm
+        self.dtypes = {getattr(torch, name[6:]): n for name, n in _DTYPES.items()}
+        self.lent = []
+
+    def dtype(self, t, what):
+        """The number of t's element type, if t can be an operand."""
+        n = self.dtypes.get(t.dtype)
+        if n is None:
+            raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(_DTYPES)}")
+        if t.device.index != self.device:
+            raise InputError(f"{what} is on {t.device}, and hocket's rank {self.rank} is on cuda:{self.device}: "
+                             f"call torch.cuda.set_device({self.device}) before it is made")
+        if not t.is_contiguous():
+            raise InputError(f"{what} is not contiguous: call .contiguous()")
+        return n
+
+    def do(self, op, red, dtype, root, count, a, b):
+        """Gives torch's current stream a collective."""
+        error = _lib._text()
+        self._do(self.handle, op, red, dtype, root, count, self.stream(self.device), a, b, ctypes.byref(error))
+        if error:
+            raise _errors.of(_lib._take(error))
+
+    def do_norm(self, dtype, rows, width, eps, addresses):
+        """Likewise, a normalised sum."""
+        error = _lib._text()
+        self._norm(self.handle, dtype, rows, width, eps, self.stream(self.device), *addresses, ctypes.byref(error))
+        if error:
+            raise _errors.of(_lib._take(error))
+
+
+def group():
+    """The group of this process, opened at the first call."""
+    s = _world.state("cuda")
+    if s.group is None:
+        s.group = Group(s)
+    return s.group
+
+
+def collective(op, t, out, shape, red="sum", root=0):
+    """A collective of t into out, or a new tensor of a shape; returns where the result is."""
+    g = group()
+    code = _REDS.get(red)
+    if code is None:
+        raise UnsupportedError(f"op {red!r} on GPUs; there are {', '.join(_REDS)}")
+    dtype = g.dtype(t, "the tensor")
+    if out is None:
+        out = t.new_empty(shape)
+    elif out is not t:
+        n = 1
+        for e in shape:
+            n *= e
+        if g.dtype(out, "out") != dtype or out.numel() != n:
+            raise InputError(f"out has {out.numel()} elements of {out.dtype}, and {n} of {t.dtype} come")
+    g.do(_OPS[op], code, dtype, root, t.numel(), t.data_ptr(), out.data_ptr())
+    return out
+
+
+def all_gather_v(t, counts, row, shape):
+    """Blocks of different lengths: padded to the longest, gathered, and cut."""
+    torch = sys.modules["torch"]
+    most = max(counts)
+    padded = t.new_empty((most, *t.shape[1:]))
+    padded[: t.shape[0]].copy_(t)
+    whole = collective("all_gather", padded, None, (len(counts) * most, *t.shape[1:]))
+    return torch.cat([whole[i * most : i * most + n] for i, n in enumerate(counts)])
+
+
+def all_reduce_rms_norm(t, residual, weight, eps):
+    """See hocket.all_reduce_rms_norm; None where one kernel is not worth it."""
+    g = group()
+    dtype = g.dtype(t, "the tensor")
+    for x, what, shape in ((residual, "residual", t.shape), (weight, "weight", t.shape[-1:])):
+        if g.dtype(x, what) != dtype or x.shape != shape:
+            raise InputError(f"{what} is {x.dtype}{list(x.shape)}; {t.dtype}{list(shape)} is wanted")
+    width = t.shape[-1]
+    out, added = t.new_empty(t.shape), t.new_empty(t.shape)
+    try:
+        g.do_norm(dtype, t.numel() // max(width, 1), width, eps, [
+            x.data_ptr() for x in (t, residual, weight, added, out)])
+    except UnsupportedError:
+        return None
+    return out, added
+
+
+class _Lent:
+    """Memory of the library's, as torch takes it."""
+
+    def __init__(self, address, nbytes):
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def empty(shape, dtype):
+    """See hocket.empty."""
+    torch = sys.modules["torch"]
+    g = group()
+    n = torch.empty((), dtype=dtype).element_size()
+    for e in shape:
+        n *= e
+    address = _lib.call("hocket_empty", g.handle, n)
+    lent = _Lent(address, n)
+    with torch.cuda.device(g.device):
+        return torch.as_tensor(lent, device=f"cuda:{g.device}").view(dtype).view(shape)
+
+
+def check():
+    """See hocket.synchronize."""
+    s = _world.state()
+    if s.group is not None:
+        _lib.call("hocket_check", s.group.handle)
