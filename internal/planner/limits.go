@@ -20,7 +20,7 @@ const (
 const (
 	// longPlan is how many commands a plan has of which it is asked whether there is memory
 	// for it.
-	longPlan = 200_000
+	longPlan = 20_000
 	// commandBytes is what the host needs for a command until it has been run: it is
 	// planned, proved, loaded and issued. Measured: 3.0 to 4.2 GiB for a million, and some room.
 	commandBytes = 5 << 10
