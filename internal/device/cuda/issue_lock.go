@@ -87,7 +87,14 @@ func (w *world) unshareIssue() { w.hung.calls.Release(w.m.sys.issueLock.mu.RLock
 func (w *world) aside(f func() error) error {
 	locked := w.issueLocked
 	w.endExclusive()
+	ended := true // by f, as by a call that was disowned: who holds the world unlocks it
+	defer func() {
+		if ended {
+			w.mu.Lock()
+		}
+	}()
 	err := f()
+	ended = false
 	if locked {
 		w.lockIssue()
 	}
