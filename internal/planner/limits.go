@@ -13,6 +13,7 @@ const (
 	maxCallDepth  = 1000
 	maxStreams    = 8192 // over all ranks: the width of a vector clock
 	maxCounters   = 10_000_000
+	maxPathBytes  = 1 << 28 // of the numbers of the iterations that commands are in
 	maxBytes      = 1 << 48 // of one buffer
 	maxArena      = 1 << 52
 )
