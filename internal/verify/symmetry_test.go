@@ -2,6 +2,7 @@ package verify_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 )
+
+var symmetrical = flag.Int("symmetrical", 1000, "how many random programs are proved by one rank and as plans")
 
 // symmetric checks a program by one rank. A rank that cannot be unrolled refutes it.
 func symmetric(prog *ir.Program, b ir.Binding, strategy string) (*verify.SymmetryProof, error) {
@@ -68,7 +71,7 @@ func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, d
 
 // Random programs on one axis get the verdict that their plans get, where it is decided.
 func TestSymmetryAgreesWithPlans(t *testing.T) {
-	n, seed := longtest.Of(1000, 300_000), longtest.Seed(t)
+	n, seed := longtest.Of(*symmetrical, 300_000), longtest.Seed(t)
 	if testing.Short() {
 		n = 200
 	}
