@@ -117,7 +117,7 @@ func (q *quotient) refute(few []*plan.Rank) *Result {
 	q.unsure = "some ranks differ from the others"
 	for _, x := range few {
 		if why := l.unmatched(x.Rank); why != "" {
-			q.faults, q.unsure = []Finding{{Kind: KindMatch, Count: 1, Message: fmt.Sprintf("rank %d does not do what others expect of it: %s", x.Rank, why)}}, ""
+			q.faults, q.unsure = []Finding{{Kind: KindMatch, Count: 1, Message: fmt.Sprintf("rank %d does not do what others expect of it: %s", q.named(x.Rank), why)}}, ""
 			return q.close(r)
 		}
 	}
@@ -214,12 +214,12 @@ func (l *lone) unmatched(x int32) string {
 		for _, m := range team {
 			theirs := l.script(m).joins[l.nameOf(team, m)]
 			if len(theirs) != len(s.joins[name]) {
-				return fmt.Sprintf("it issues %d collectives to a team to which rank %d issues %d", len(s.joins[name]), m, len(theirs))
+				return fmt.Sprintf("it issues %d collectives to a team to which rank %d issues %d", len(s.joins[name]), l.q.named(m), len(theirs))
 			}
 			for k, c := range theirs {
 				a, b := &s.rank.Joins[s.cmds[s.joins[name][k]].Coll], &l.script(m).rank.Joins[l.script(m).cmds[c].Coll]
 				if a.Coll.Op != b.Coll.Op || a.Coll.Red != b.Coll.Red || !slices.Equal(a.Part.In.Shape, b.Part.In.Shape) || !slices.Equal(a.Part.Out.Shape, b.Part.Out.Shape) {
-					return fmt.Sprintf("its %s meets rank %d's %s", a.Coll.Op, m, b.Coll.Op)
+					return fmt.Sprintf("its %s meets rank %d's %s", a.Coll.Op, l.q.named(m), b.Coll.Op)
 				}
 			}
 		}
@@ -236,7 +236,7 @@ func (l *lone) unmatched(x int32) string {
 	}
 	for k := range s.signals {
 		if from, _ := l.raisers(k[0], k[1], k[2]); from != x && from >= 0 {
-			return fmt.Sprintf("it raises %s[%d] of rank %d, and so does rank %d", p.Counters[k[1]].Name, k[2], k[0], from)
+			return fmt.Sprintf("it raises %s[%d] of rank %d, and so does rank %d", p.Counters[k[1]].Name, k[2], l.q.named(k[0]), l.q.named(from))
 		}
 	}
 	for r := range int32(l.q.grid.n) {
@@ -251,7 +251,7 @@ func (l *lone) unmatched(x int32) string {
 				elem = l.turned(c.Counter, c.Elem, r)
 			}
 			if from, signals := l.raisers(r, c.Counter, elem); (from == x || r == x) && c.Value > int64(len(signals)) {
-				return fmt.Sprintf("rank %d waits for %s[%d] >= %d, which rank %d signals %d times a run", r, p.Counters[c.Counter].Name, elem, c.Value, from, len(signals))
+				return fmt.Sprintf("rank %d waits for %s[%d] >= %d, which rank %d signals %d times a run", l.q.named(r), p.Counters[c.Counter].Name, elem, c.Value, l.q.named(max(from, 0)), len(signals))
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func (l *lone) lanes(x int32) string {
 		other := l.script(k.peer)
 		theirs := other.ends[endKey{k.axis, l.back(k.peer, x), !k.send}]
 		if len(s.ends[k]) != len(theirs) {
-			return fmt.Sprintf("it has %d transfers with rank %d, which has %d", len(s.ends[k]), k.peer, len(theirs))
+			return fmt.Sprintf("it has %d transfers with rank %d, which has %d", len(s.ends[k]), l.q.named(k.peer), len(theirs))
 		}
 	}
 	return ""
@@ -466,6 +466,9 @@ func (l *lone) race(x int32) *Finding {
 	return nil
 }
 
+// named is the rank that is called so here.
+func (q *quotient) named(rank int32) int32 { return q.grid.add(rank, q.base, 1) }
+
 // bothCover reports whether two regions surely have a byte in common.
 func bothCover(a, b *region) bool {
 	if a.rough || b.rough || a.space != b.space || a.runCount()*b.runCount() > maxRuns {
@@ -488,10 +491,10 @@ func (l *lone) tell(pr pair) *Finding {
 	q.shown = q.excerptOf(ranks, func(r int32) []plan.Cmd { return l.script(r).cmds })
 	at := func(n node) epoch {
 		st, before := l.place(n)
-		return epoch{st, before + 1}
+		return epoch{q.named(n.rank)*q.lanes + st%q.lanes, before + 1}
 	}
 	a, b, swap := at(pr.a), at(pr.b), pr.a.run > pr.b.run
-	r := &race{a: a, b: b, writeA: pr.writeA, writeB: pr.writeB, bufA: pr.bufA, bufB: pr.bufB, rank: pr.rank, upTo: pr.upTo, count: 1}
+	r := &race{a: a, b: b, writeA: pr.writeA, writeB: pr.writeB, bufA: pr.bufA, bufB: pr.bufB, rank: q.named(pr.rank), upTo: pr.upTo, count: 1}
 	if swap {
 		r.a, r.b, r.writeA, r.writeB, r.bufA, r.bufB, r.upTo = b, a, pr.writeB, pr.writeA, pr.bufB, pr.bufA, 0
 	}

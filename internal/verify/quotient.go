@@ -15,6 +15,7 @@ type quotient struct {
 	grid *grid
 	p    *plan.Plan // what ranks have in common
 	rep  *likeness
+	base int32 // the rank that is called 0 here
 
 	cmds    []plan.Cmd // rank 0's
 	lanes   int32      // streams of a rank
@@ -484,7 +485,7 @@ func (q *quotient) excerpt(ranks []int32) *index {
 	return q.excerptOf(ranks, func(int32) []plan.Cmd { return q.cmds })
 }
 
-// excerptOf is excerpt of ranks with commands of their own.
+// excerptOf is excerpt of ranks with commands of their own, under the names that they have.
 func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *index {
 	p := *q.p
 	p.Ranks, p.Streams, p.Cmds = q.grid.n, nil, nil
@@ -497,7 +498,8 @@ func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *i
 	ix := &index{p: &p, streams: make([][]int32, len(p.Streams))}
 	for _, r := range ranks {
 		for _, c := range cmds(r) {
-			c.Rank, c.Stream = r, r*q.lanes+c.Stream
+			c.Rank = q.grid.add(r, q.base, 1)
+			c.Stream += c.Rank * q.lanes
 			ix.streams[c.Stream] = append(ix.streams[c.Stream], int32(len(p.Cmds)))
 			ix.pos = append(ix.pos, int32(len(ix.streams[c.Stream])))
 			p.Cmds = append(p.Cmds, c)
@@ -509,10 +511,12 @@ func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *i
 // close draws the conclusion; the acts of faults are rank 0's commands, or of the excerpt
 // that found made.
 func (q *quotient) close(r *Result) *Result {
-	if q.shown == nil {
+	if q.shown == nil && len(q.faults) > 0 {
 		q.shown = q.excerpt([]int32{0})
 	}
-	r.plan = q.shown.p
+	if q.shown != nil {
+		r.plan = q.shown.p
+	}
 	if r.close(q.faults); q.unsure != "" {
 		r.Verdict, r.Reason = Unknown, q.unsure
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -207,7 +208,7 @@ func TestSymmetryOfMutants(t *testing.T) {
 				decided++
 			}
 		}
-		for _, m := range some(oneRankMutants(s.prog, s.fn)) {
+		for _, m := range some(oneRankMutants(s.prog, s.fn, 1)) {
 			oneRank++
 			differ, ok := compared(m.prog, s.b, "")
 			if differ != "" {
@@ -224,8 +225,8 @@ func TestSymmetryOfMutants(t *testing.T) {
 	}
 }
 
-// oneRankMutants leave out one statement on rank 1 alone.
-func oneRankMutants(prog *ir.Program, fn string) []textMutant {
+// oneRankMutants leave out one statement on one rank alone.
+func oneRankMutants(prog *ir.Program, fn string, rank int64) []textMutant {
 	var out []textMutant
 	if len(prog.Meshes) == 0 {
 		return nil
@@ -245,8 +246,8 @@ func oneRankMutants(prog *ir.Program, fn string) []textMutant {
 		switch at.Op {
 		case ir.OpWait, ir.OpRecord, ir.OpSignal, ir.OpBarrier:
 			inner := *at
-			what := fmt.Sprintf("line %d: %s not on rank 1", at.Pos.Line, at)
-			*at = ir.Stmt{Op: ir.OpIf, Pos: at.Pos, Cmp: ir.NE, Exprs: []*ir.Expr{ir.Rank(axis), ir.Int(1)}, Body: &ir.Block{Stmts: []*ir.Stmt{&inner}}}
+			what := fmt.Sprintf("line %d: %s not on rank %d", at.Pos.Line, at, rank)
+			*at = ir.Stmt{Op: ir.OpIf, Pos: at.Pos, Cmp: ir.NE, Exprs: []*ir.Expr{ir.Rank(axis), ir.Int(rank)}, Body: &ir.Block{Stmts: []*ir.Stmt{&inner}}}
 			out = append(out, textMutant{"on one rank", what, c})
 		}
 	}
@@ -280,8 +281,11 @@ func TestSymmetryOnManyRanks(t *testing.T) {
 			t.Errorf("%s on %d ranks: %v, %v", file, ranks, s, err)
 			continue
 		}
-		many := append(textMutants(prog, fn), oneRankMutants(prog, fn)...)
-		for i, m := range append(textMutants(few, fn), oneRankMutants(few, fn)...) {
+		mutants := func(p *ir.Program) []textMutant {
+			return slices.Concat(textMutants(p, fn), oneRankMutants(p, fn, 1), oneRankMutants(p, fn, 0), oneRankMutants(p, fn, 4))
+		}
+		many := mutants(prog)
+		for i, m := range mutants(few) {
 			if m.kind != "delete" && m.kind != "on one rank" {
 				continue
 			}
