@@ -178,7 +178,8 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 		return err
 	}
 	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant})
-	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe, len(p.Cmds)
+	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe,
+		len(p.Cmds)
 	if o.Machine != "" {
 		if err := pr.costs(p, r, o.Machine); err != nil {
 			return err
@@ -328,7 +329,8 @@ func (v Verdict) String() string {
 	case v.Proof == "loops":
 		b.WriteString("proved, by shorter loops that repeat the same")
 	case v.Proof == "symmetry":
-		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands, ranks(v.Ranks))
+		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands,
+			ranks(v.Ranks))
 	default:
 		fmt.Fprintf(&b, "proved: %d commands on %s, two runs back to back", v.Commands, ranks(v.Ranks))
 	}

@@ -41,7 +41,8 @@ func verdictOf(t *testing.T, text string, b hocket.Binding, opts ...hocket.Check
 func TestCheckOfManyRanks(t *testing.T) {
 	text := onRanks(t, "ag_linear_exchange.hkt", 192)
 	v := verdictOf(t, text, hocket.Binding{})
-	if v.Kind != hocket.Proved || v.Proof != "symmetry" || v.Commands != 192*(4*191+9) || !strings.Contains(v.String(), "one rank that stands for all") {
+	if v.Kind != hocket.Proved || v.Proof != "symmetry" || v.Commands != 192*(4*191+9) ||
+		!strings.Contains(v.String(), "one rank that stands for all") {
 		t.Errorf("%v by %s: %v\n%s", v.Kind, v.Proof, v, v.Diagnostics)
 	}
 	const wait = "      wait %here[%j] >= 1\n"
@@ -98,7 +99,8 @@ func f(%x: bf16[8192, 8192], %w: bf16[8192, 8192], %g: bf16[8192, 8192]) -> (bf1
   return %y, %z
 }
 `
-	late := strings.Replace(strings.Replace(early, "  wait %here >= 1\n", "", 1), "into %y\n", "into %y\n  wait %here >= 1\n", 1)
+	late := strings.Replace(strings.Replace(early, "  wait %here >= 1\n", "", 1), "into %y\n",
+		"into %y\n  wait %here >= 1\n", 1)
 	h200 := hocket.CheckOptions{Machine: "h200x4"}
 	lost := func(v hocket.Verdict) string {
 		for _, d := range v.Diagnostics {
@@ -108,7 +110,8 @@ func f(%x: bf16[8192, 8192], %w: bf16[8192, 8192], %g: bf16[8192, 8192]) -> (bf1
 		}
 		return ""
 	}
-	if got := lost(verdictOf(t, early, hocket.Binding{}, h200)); !strings.Contains(got, "wait %here >= 1 stands before linear") || !strings.Contains(got, "predicted for h200x4") {
+	if got := lost(verdictOf(t, early, hocket.Binding{}, h200)); !strings.Contains(got,
+		"wait %here >= 1 stands before linear") || !strings.Contains(got, "predicted for h200x4") {
 		t.Errorf("an early wait: %q", got)
 	}
 	if got := lost(verdictOf(t, early, hocket.Binding{})); got != "" {

@@ -44,8 +44,10 @@ func timedLayers(t *testing.T, d *machine.Description, on, issue string) []timed
 			r[head[i]] = cell
 		}
 		word, _, _ := strings.Cut(r["strategy"], "(")
-		if r["machine"] != on || r["who"] != "hocket" || r["issue"] != issue || ops[r["op"]] == 0 || slices.Contains(unsound, r["commit"]) ||
-			!slices.Contains([]string{"sequential", "chunked", "exchange", "ahead"}, word) || strings.Contains(r["strategy"], " ") || r["ranks"] != on[:1] {
+		if r["machine"] != on || r["who"] != "hocket" || r["issue"] != issue || ops[r["op"]] == 0 ||
+			slices.Contains(unsound, r["commit"]) ||
+			!slices.Contains([]string{"sequential", "chunked", "exchange", "ahead"}, word) ||
+			strings.Contains(r["strategy"], " ") || r["ranks"] != on[:1] {
 			continue
 		}
 		us := number(t, r["us"])
@@ -94,9 +96,11 @@ func TestErrorBands(t *testing.T) {
 		if len(layers) == 0 {
 			t.Fatalf("%s: no layers", name)
 		}
-		got := band(fmt.Sprintf("docs/measured/layers.tsv, %s, %s", c.on, c.issue), layers, func(l timed) float64 { return l.predicted })
+		got := band(fmt.Sprintf("docs/measured/layers.tsv, %s, %s", c.on, c.issue), layers,
+			func(l timed) float64 { return l.predicted })
 		near := func(a, b float64) bool { return math.Abs(a-b) < 0.006 }
-		if w := d.Error; w == nil || w.Of != got.Of || w.Layers != got.Layers || !near(w.Median, got.Median) || !near(w.Most, got.Most) || !near(w.Bias, got.Bias) {
+		if w := d.Error; w == nil || w.Of != got.Of || w.Layers != got.Layers || !near(w.Median, got.Median) ||
+			!near(w.Most, got.Most) || !near(w.Bias, got.Bias) {
 			t.Errorf("%s has the band %+v, and of the recorded layers it is %+v", name, w, got)
 		}
 	}
@@ -122,6 +126,7 @@ func TestPredictionsWithGEMMsTimed(t *testing.T) {
 	e := band("", with, func(l timed) float64 { return l.alone })
 	t.Logf("%+v", e)
 	if e.Layers < 60 || e.Median > 0.07 || e.Most > 0.20 || math.Abs(e.Bias) > 0.03 {
-		t.Errorf("of %d layers: median error %.3f, nine of ten within %.3f, bias %+.3f", e.Layers, e.Median, e.Most, e.Bias)
+		t.Errorf("of %d layers: median error %.3f, nine of ten within %.3f, bias %+.3f", e.Layers, e.Median, e.Most,
+			e.Bias)
 	}
 }

@@ -34,9 +34,11 @@ func LaterWaits(p *plan.Plan) []Later {
 		}
 		ix := &index{p: p}
 		out = append(out, Later{q, Finding{
-			Warning: true, Kind: KindOverlap, Count: 1, Acts: []Act{{Cmd: wait}, {Cmd: work, What: "does not need what is waited for"}},
-			Message: fmt.Sprintf("lost overlap: %s stands before %s (%s), which is right without it", p.Sites[site].Text, subject(ix, Act{Cmd: work}), place(ix, Act{Cmd: work})),
-			Help:    fmt.Sprintf("move it behind %s", line(ix, Act{Cmd: work})),
+			Warning: true, Kind: KindOverlap, Count: 1,
+			Acts: []Act{{Cmd: wait}, {Cmd: work, What: "does not need what is waited for"}},
+			Message: fmt.Sprintf("lost overlap: %s stands before %s (%s), which is right without it",
+				p.Sites[site].Text, subject(ix, Act{Cmd: work}), place(ix, Act{Cmd: work})),
+			Help: fmt.Sprintf("move it behind %s", line(ix, Act{Cmd: work})),
 		}})
 	}
 	return out

@@ -82,7 +82,8 @@ func (q *quotient) check() *Result {
 // fault notes what is wrong with commands of rank 0.
 func (q *quotient) fault(kind string, cmd int32, format string, args ...any) {
 	if len(q.faults) < maxFindings {
-		q.faults = append(q.faults, Finding{Kind: kind, Message: fmt.Sprintf(format, args...), Acts: []Act{{Cmd: cmd}}, Count: q.grid.n})
+		q.faults = append(q.faults, Finding{Kind: kind, Message: fmt.Sprintf(format, args...), Acts: []Act{{Cmd: cmd}},
+			Count: q.grid.n})
 	}
 }
 
@@ -167,7 +168,8 @@ func (q *quotient) signals() {
 			q.elems[key] = e
 		}
 		if e.perRun++; e.from != from {
-			q.fault(KindMatch, int32(i), "%s[%d] is raised by more ranks than one; an element has one raiser", q.p.Counters[c.Counter].Name, key[1])
+			q.fault(KindMatch, int32(i), "%s[%d] is raised by more ranks than one; an element has one raiser",
+				q.p.Counters[c.Counter].Name, key[1])
 			return
 		}
 		if e.stream != c.Stream {
@@ -185,7 +187,8 @@ func (q *quotient) signals() {
 			have = int64(e.perRun)
 		}
 		if c.Value < 1 || c.Value > have {
-			q.fault(KindDeadlock, int32(i), "waits for %s[%d] >= %d, which is signalled %d times a run", q.p.Counters[c.Counter].Name, c.Elem, c.Value, have)
+			q.fault(KindDeadlock, int32(i), "waits for %s[%d] >= %d, which is signalled %d times a run",
+				q.p.Counters[c.Counter].Name, c.Elem, c.Value, have)
 			return
 		}
 	}
@@ -208,7 +211,7 @@ func (q *quotient) collectives() {
 		coset := cosets[&j.Team[0]]
 		if coset == nil {
 			if coset = q.coset(j.Team); coset == nil {
-				q.fault(KindMatch, cmdOf[i], "%s: its members, translated, are no team", j.Coll.Op)
+				q.unsure = fmt.Sprintf("%s: its members, translated, are no team", j.Coll.Op)
 				return
 			}
 			cosets[&j.Team[0]] = coset
@@ -306,7 +309,8 @@ func (q *quotient) transfers() {
 			}
 			o := theirs[n]
 			if e.ref.DType != o.ref.DType || e.ref.Elements() != o.ref.Elements() {
-				q.fault(KindMatch, e.cmd, "a transfer of %s%v meets one of %s%v", e.ref.DType, e.ref.Shape, o.ref.DType, o.ref.Shape)
+				q.fault(KindMatch, e.cmd, "a transfer of %s%v meets one of %s%v", e.ref.DType, e.ref.Shape, o.ref.DType,
+					o.ref.Shape)
 				return
 			}
 			q.groups[e.cmd] = append(q.groups[e.cmd], qside{o.cmd, k.peer})

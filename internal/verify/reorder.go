@@ -57,7 +57,8 @@ func attempt(prog *ir.Program, e edit, before []string, plans Planner) *Repaired
 	if err != nil {
 		return nil
 	}
-	return &Repaired{Program: parsed, Edits: append(slices.Clone(before), e.says), Result: Plan(p, Options{Prog: planned})}
+	return &Repaired{Program: parsed, Edits: append(slices.Clone(before), e.says),
+		Result: Plan(p, Options{Prog: planned})}
 }
 
 // stuck reports whether a result has a deadlock.
@@ -171,7 +172,8 @@ func movable(s *ir.Stmt) bool {
 		for _, b := range []*ir.Block{s.Body, s.Else} {
 			if b != nil {
 				for _, x := range b.Stmts {
-					ok = ok && (movable(x) || x.Op == ir.OpLet || x.Op.Info().Class == ir.ClassView || x.Op.Info().Class == ir.ClassTensor && x.Into != nil)
+					ok = ok && (movable(x) || x.Op == ir.OpLet || x.Op.Info().Class == ir.ClassView ||
+						x.Op.Info().Class == ir.ClassTensor && x.Into != nil)
 				}
 			}
 		}
@@ -267,7 +269,8 @@ func (r *reorderer) commute(a, b *ir.Stmt) bool {
 		return false
 	}
 	x, y := r.usesOf(a), r.usesOf(b)
-	return !meet(x.defines, y.names) && !meet(y.defines, x.names) && !meet(x.writes, y.writes) && !meet(x.writes, y.reads) && !meet(y.writes, x.reads)
+	return !meet(x.defines, y.names) && !meet(y.defines, x.names) && !meet(x.writes, y.writes) &&
+		!meet(x.writes, y.reads) && !meet(y.writes, x.reads)
 }
 
 func meet(a, b map[string]bool) bool {

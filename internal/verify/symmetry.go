@@ -86,12 +86,14 @@ type unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), e
 func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	g := newGrid(s.Grid)
 	out, err := symmetricAs(g, 0, s.Unroller, s.MinCommands)
-	if err != nil || out.Verdict != Unknown || !out.compared || len(out.Differing) > 0 && len(out.Differing) < maxDiffering {
+	if err != nil || out.Verdict != Unknown || !out.compared || len(out.Differing) > 0 &&
+		len(out.Differing) < maxDiffering {
 		return out, err
 	}
 	// Rank 0 may be the one that differs: another for it, as far off as there is.
 	half := int32(g.n / 2)
-	if again, err := symmetricAs(g, half, g.from(half, s.Unroller), s.MinCommands); err == nil && again.Verdict == Refuted {
+	if again, err := symmetricAs(g, half, g.from(half, s.Unroller), s.MinCommands); err == nil &&
+		again.Verdict == Refuted {
 		return again, nil
 	}
 	return out, nil

@@ -61,7 +61,8 @@ func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, d
 	r := verify.Plan(p, verify.Options{})
 	switch {
 	case r.Verdict != s.Verdict:
-		return fmt.Sprintf("%v by symmetry, %v as a plan\n%s%s", s.Verdict, r.Verdict, s.Diagnostics(prog), r.Diagnostics(prog)), true
+		return fmt.Sprintf("%v by symmetry, %v as a plan\n%s%s", s.Verdict, r.Verdict, s.Diagnostics(prog),
+			r.Diagnostics(prog)), true
 	case r.Verdict == verify.Proved && r.SerialSafe != s.SerialSafe:
 		return fmt.Sprintf("serial-safe: %v by symmetry, %v as a plan", s.SerialSafe, r.SerialSafe), true
 	case r.Verdict == verify.Proved && s.Commands != len(p.Cmds):
@@ -219,9 +220,11 @@ func TestSymmetryOfMutants(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d programs, %d of %d mutants, %d of %d mutants on one rank", proved, len(all), decided, mutants, decidedOne, oneRank)
+	t.Logf("%d of %d programs, %d of %d mutants, %d of %d mutants on one rank", proved, len(all), decided, mutants,
+		decidedOne, oneRank)
 	if proved < len(all)/2 || decided < mutants/2 || oneRank == 0 {
-		t.Errorf("too little is decided: %d of %d programs, %d of %d mutants, %d on one rank", proved, len(all), decided, mutants, oneRank)
+		t.Errorf("too little is decided: %d of %d programs, %d of %d mutants, %d on one rank", proved, len(all),
+			decided, mutants, oneRank)
 	}
 }
 
@@ -247,7 +250,8 @@ func oneRankMutants(prog *ir.Program, fn string, rank int64) []textMutant {
 		case ir.OpWait, ir.OpRecord, ir.OpSignal, ir.OpBarrier:
 			inner := *at
 			what := fmt.Sprintf("line %d: %s not on rank %d", at.Pos.Line, at, rank)
-			*at = ir.Stmt{Op: ir.OpIf, Pos: at.Pos, Cmp: ir.NE, Exprs: []*ir.Expr{ir.Rank(axis), ir.Int(rank)}, Body: &ir.Block{Stmts: []*ir.Stmt{&inner}}}
+			*at = ir.Stmt{Op: ir.OpIf, Pos: at.Pos, Cmp: ir.NE, Exprs: []*ir.Expr{ir.Rank(axis), ir.Int(rank)},
+				Body: &ir.Block{Stmts: []*ir.Stmt{&inner}}}
 			out = append(out, textMutant{"on one rank", what, c})
 		}
 	}
@@ -282,7 +286,8 @@ func TestSymmetryOnManyRanks(t *testing.T) {
 			continue
 		}
 		mutants := func(p *ir.Program) []textMutant {
-			return slices.Concat(textMutants(p, fn), oneRankMutants(p, fn, 1), oneRankMutants(p, fn, 0), oneRankMutants(p, fn, 4))
+			return slices.Concat(textMutants(p, fn), oneRankMutants(p, fn, 1), oneRankMutants(p, fn, 0),
+				oneRankMutants(p, fn, 4))
 		}
 		many := mutants(prog)
 		for i, m := range mutants(few) {
