@@ -359,7 +359,8 @@ type Fixed struct {
 	Verdict Verdict
 }
 
-// Fix inserts the smallest waits and barriers that let the program be proved.
+// Fix inserts the smallest waits and barriers, or where the program gets stuck puts it in
+// another order, so that it is proved.
 // It returns nil when the program is proved as it is, or when none of what it
 // tries helps.
 func Fix(p *Program, b Binding) (*Fixed, error) {
