@@ -99,13 +99,19 @@ func New(opts Options) (device.Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
+	return newJoined(sys, opts)
+}
+
+// newJoined is newMachine, which then learns what GPUs the other processes see.
+func newJoined(sys *system, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
-	if opts.Peers != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
-		defer cancel()
-		if err := m.look(ctx); err != nil {
-			return nil, fmt.Errorf("cuda: %w", err)
-		}
+	if opts.Peers == nil {
+		return m, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
+	defer cancel()
+	if err := m.look(ctx); err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	return m, nil
 }
