@@ -37,7 +37,7 @@ func (DefaultWorld) Batch(issue func() error) error { return issue() }
 func (DefaultWorld) Stage([]int64, int) error { return nil }
 
 // Settle has nothing to do.
-func (DefaultWorld) Settle(context.Context) error { return nil }
+func (DefaultWorld) Settle(context.Context) ([]string, error) { return nil, nil }
 
 // Capture is unsupported.
 func (DefaultWorld) Capture(func() error) (Graph, error) { return nil, lacks("recording graphs") }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"testing"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,20 @@ type fakeFiles struct {
 func (f *fakeGPU) shareMemory() {
 	m := &fakeFiles{f: f, fds: map[uintptr]int{}, owner: map[uintptr]int32{}, sizes: map[uintptr]int64{}}
 	f.share = m.calls
+}
+
+// wantNoFakeFiles wants no memory of a fake GPU to be open: when all fakes of the process are closed.
+func wantNoFakeFiles(t *testing.T) {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.Contains(name, fakeFileName) {
+			t.Errorf("%s is open still", name)
+		}
+	}
 }
 
 const fakeFileName = "memory of fake GPU "
