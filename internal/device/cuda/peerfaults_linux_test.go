@@ -284,7 +284,7 @@ func TestPeerProducts(t *testing.T) {
 	jobs[0].Costs, jobs[1].Costs = []float32{3, 1, 2}, []float32{1, 3, 2}
 	for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
 		prog, err := hocket.Parse("product.hkt", `mesh d[2]
-func f(%x: bf16[128/d, 64], %w: bf16[32, 64]) -> bf16[128/d, 32] {
+func f(%x: bf16[1024/d, 512], %w: bf16[512, 512]) -> bf16[1024/d, 512] {
   %y = linear %x, %w
   return %y
 }`)
