@@ -1,5 +1,6 @@
 // Package cuda is the NVIDIA machine: one process drives all GPUs, a rank each,
-// through the driver API.
+// through the driver API; or several processes of one host do, each some of them
+// (see peers.go).
 //
 // # Order
 //
@@ -11,10 +12,12 @@
 // queue cannot lock each other; and when work is held back that nothing can
 // release, that is a deadlock, seen at once.
 //
-// Two things do wait on devices: kernels of teams, for each other (see team.go),
-// and graphs of one GPU each, for flags that the others raise (see graph_flags.go). These
-// waits are bounded, and end when the world does; and what they wait for is issued
-// whole before anything else may keep the driver from it (see issue_lock.go).
+// Three things do wait on devices: kernels of teams, for each other (see team.go),
+// graphs of one GPU each, for flags that the others raise (see graph_flags.go), and
+// streams for counters of other processes (see wired.go). These waits are bounded,
+// and end when the world does; and what they wait for is issued whole before
+// anything else may keep the driver from it (see issue_lock.go), or by another
+// process, in the order of the same plan.
 //
 // # Host memory
 //
