@@ -114,8 +114,8 @@ func everyCode(t *testing.T, arch string) []code {
 			add(Problem{Op: ir.OpAttention, Out: k, Ins: []Operand{k, k, k}})
 		}
 	}
-	all = append(all, flagJoin(nil).code, wiredLaunch("raise", "RaiseArgs", raiseWords).code, wiredLaunch("await", "AwaitArgs", awaitWords).code)
-	all = append(all, orderly("poison", "PoisonArgs", 1, nil).code)
+	all = append(all, flagJoin(nil).code, wiredLaunch("raise", "RaiseArgs", raiseWords).code,
+		wiredLaunch("await", "AwaitArgs", awaitWords).code, orderly("poison", "PoisonArgs", 1, nil).code)
 	all = append(all, everyReduction()...)
 	all = append(all, everyMultimem()...)
 	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })

@@ -657,7 +657,13 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	name := fmt.Sprint("go", f.next)
 	f.named[name] = func(uintptr) { run() }
 	f.operands(name, p)
-	return []kernels.Step{{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}}, nil
+	return []kernels.Step{fakeStep(name)}, nil
+}
+
+// fakeStep is a launch of one thread.
+func fakeStep(name string) kernels.Step {
+	one := [3]uint32{1, 1, 1}
+	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: one, Block: one}}
 }
 
 // Raise and Await are a Library's.
@@ -669,7 +675,9 @@ func (f *fakeGPU) wired(name string, words int) (kernels.Step, error) {
 	defer f.mu.Unlock()
 	f.named[name] = func(uintptr) {}
 	f.several[name] = func(params uintptr) []fakeWork { return []fakeWork{f.wiredWork(name, params)} }
-	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Params: [][]byte{make([]byte, 8*words)}, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
+	s := fakeStep(name)
+	s.Params = [][]byte{make([]byte, 8*words)}
+	return s, nil
 }
 
 // Join is a Library's: flags are words that Go changes.
@@ -681,7 +689,7 @@ func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 	if f.queues != nil {
 		f.named[name] = func(uintptr) {}
 		f.several[name] = func(uintptr) []fakeWork { return f.joined(j) }
-		return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
+		return fakeStep(name), nil
 	}
 	there := func() bool { return cabi.Load[int64](uintptr(j.Flag)) >= j.Count }
 	aborted := func() bool { return j.Abort != 0 && cabi.Load[uint64](uintptr(j.Abort)) != 0 }
@@ -711,5 +719,5 @@ func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 			cabi.Store(uintptr(j.Fault), [5]uint64{uint64(kind) | 1, j.Tag, uint64(j.Count), 0, 7})
 		}
 	}
-	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
+	return fakeStep(name), nil
 }

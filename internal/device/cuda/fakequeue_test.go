@@ -43,8 +43,8 @@ type fakeNode struct {
 
 // queue has the fake run by itself until the test ends.
 func (f *fakeGPU) queue() {
-	q := &fakeQueues{f: f, tails: map[fakeStream][]*fakeNode{}, events: map[uintptr][]*fakeNode{}, indexes: map[uintptr][]int{},
-		given: sync.NewCond(&f.mu), ended: make(chan struct{})}
+	q := &fakeQueues{f: f, tails: map[fakeStream][]*fakeNode{},
+		events: map[uintptr][]*fakeNode{}, indexes: map[uintptr][]int{}, given: sync.NewCond(&f.mu), ended: make(chan struct{})}
 	f.queues = q
 	go q.run()
 	f.Cleanup(func() {

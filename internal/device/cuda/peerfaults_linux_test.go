@@ -29,18 +29,26 @@ func TestPeerKilled(t *testing.T) {
 		{Program: "row_parallel.hkt", Dims: small["row_parallel.hkt"], Algorithm: "staged", Batches: []int{2, 2}},
 		{Program: "linear_rs_push.hkt", Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}},
 	}
+	stops := []string{"cuMemImportFromShareableHandle", "cuLaunchKernel", "cuGraphLaunch"}
 	var cases []peerFault
 	for _, call := range []struct {
 		name    string
 		numbers []int
 	}{
-		{"cuMemExportToShareableHandle", []int{1}}, {"cuMemImportFromShareableHandle", []int{2}}, {"cuMemSetAccess", []int{1}},
-		{"cuLaunchKernel", []int{1, 40}}, {"cuMemcpyAsync", []int{9}}, {"cuStreamBeginCapture_v2", []int{1}}, {"cuStreamEndCapture", []int{1}},
-		{"cuGraphLaunch", []int{1, 3}}, {"cuMemUnmap", []int{1}}, {"cuStreamDestroy_v2", []int{1}},
+		{"cuMemExportToShareableHandle", []int{1}},
+		{"cuMemImportFromShareableHandle", []int{2}},
+		{"cuMemSetAccess", []int{1}},
+		{"cuLaunchKernel", []int{1, 40}},
+		{"cuMemcpyAsync", []int{9}},
+		{"cuStreamBeginCapture_v2", []int{1}},
+		{"cuStreamEndCapture", []int{1}},
+		{"cuGraphLaunch", []int{1, 3}},
+		{"cuMemUnmap", []int{1}},
+		{"cuStreamDestroy_v2", []int{1}},
 	} {
 		for i, n := range call.numbers {
 			cases = append(cases, peerFault{syscall.SIGKILL, call.name, n})
-			if i == 0 && slices.Contains([]string{"cuMemImportFromShareableHandle", "cuLaunchKernel", "cuGraphLaunch"}, call.name) {
+			if i == 0 && slices.Contains(stops, call.name) {
 				cases = append(cases, peerFault{syscall.SIGSTOP, call.name, n})
 			}
 		}
@@ -77,7 +85,7 @@ func TestPeerKilled(t *testing.T) {
 	running.Wait()
 }
 
-// member is a process of a world that is none: a goroutine.
+// peerMember is a process of a world that is none: a goroutine.
 type peerMember struct {
 	rank int
 	f    *fakeGPU
@@ -99,7 +107,8 @@ func runMembers(t *testing.T, jobs []peerJob, do func(p *peerMember) error) []er
 }
 
 func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *peerMember) error) (err error) {
-	w, err := procs.Join(t.Context(), procs.Options{Rank: rank, Size: size, ID: t.Name(), Dir: dir, StallTimeout: 20 * time.Second})
+	w, err := procs.Join(t.Context(),
+		procs.Options{Rank: rank, Size: size, ID: t.Name(), Dir: dir, StallTimeout: 20 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -243,8 +252,8 @@ func TestPeerShort(t *testing.T) {
 // TestPeerCallFails: any call of the driver that fails in one process while a plan is loaded fails the load in all, or
 // in none.
 func TestPeerCallFails(t *testing.T) {
-	for _, name := range []string{"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap",
-		"cuMemSetAccess", "cuStreamCreateWithPriority", "cuModuleLoadData", "cuMemHostAlloc", "cuMemsetD32Async"} {
+	for _, name := range []string{"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
+		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuStreamCreateWithPriority", "cuModuleLoadData", "cuMemHostAlloc", "cuMemsetD32Async"} {
 		failed := false
 		for n := 1; n < 4; n++ {
 			fails := false
@@ -267,7 +276,7 @@ func TestPeerCallFails(t *testing.T) {
 			if (errs[0] == nil) != (errs[1] == nil) {
 				t.Errorf("%s, call %d: %v, but %v", name, n, errs[0], errs[1])
 			}
-			if errs[0] != nil && !strings.Contains(errs[0].Error(), "process 1") && !strings.Contains(errs[0].Error(), "rank 1") {
+			if err := errs[0]; err != nil && !strings.Contains(err.Error(), "process 1") && !strings.Contains(err.Error(), "rank 1") {
 				t.Errorf("%s, call %d: it does not say whose failed: %v", name, n, errs[0])
 			}
 			failed = failed || fails
@@ -329,16 +338,21 @@ func TestPeersDiffer(t *testing.T) {
 		do   func(p *peerMember) error
 		want []string // both values
 	}{
-		{"extents", func(p *peerMember) error { return p.double(t, int64(64+2*p.rank), hocket.LoadOptions{}) }, []string{"T=64", "T=66"}},
+		{"extents", func(p *peerMember) error {
+			return p.double(t, int64(64+2*p.rank), hocket.LoadOptions{})
+		}, []string{"T=64", "T=66"}},
 		{"algorithms", func(p *peerMember) error {
 			return p.double(t, 64, hocket.LoadOptions{Algorithm: []string{"staged", "two-shot"}[p.rank]})
 		}, []string{"algorithm staged", "algorithm two-shot"}},
 		{"order", func(p *peerMember) error {
-			return errors.Join(p.double(t, int64(64+2*p.rank), hocket.LoadOptions{}), p.double(t, int64(66-2*p.rank), hocket.LoadOptions{}))
+			first := p.double(t, int64(64+2*p.rank), hocket.LoadOptions{})
+			return errors.Join(first, p.double(t, int64(66-2*p.rank), hocket.LoadOptions{}))
 		}, []string{"T=64", "T=66"}},
 		// Of a team whose members are all its own a process tries kernels that the fake does not have, and takes a
 		// schedule; the other cannot know. With NVIDIA's compiler nobody has to.
-		{"what is resolved", func(p *peerMember) error { return example2d.run(t.Context(), p.m, &peerResult{}) }, []string{"how the plan runs", "by staged"}},
+		{"what is resolved", func(p *peerMember) error {
+			return example2d.run(t.Context(), p.m, &peerResult{})
+		}, []string{"how the plan runs", "by staged"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 4, PerGPU: 1}), c.do) {
@@ -359,19 +373,23 @@ func TestPeersDiffer(t *testing.T) {
 
 // TestPeerGPUs: GPUs that do not do for the ranks are an error in all processes.
 func TestPeerGPUs(t *testing.T) {
-	one := peerJob{GPUs: 1, PerGPU: 1}
+	of := func(apart bool, numbers ...int) peerJob {
+		return peerJob{GPUs: len(numbers), PerGPU: 1, Numbers: numbers, Apart: apart}
+	}
 	for _, c := range []struct {
 		name string
 		jobs []peerJob
 		want string
 	}{
-		{"too few", alike(2, one), "at most 1"},
-		{"shared", []peerJob{{GPUs: 1, PerGPU: 1, Numbers: []int{3}}, {GPUs: 2, PerGPU: 1, Numbers: []int{3, 1}}}, "more than 1 ranks on the GPU at 3:0"},
-		{"apart", alike(2, peerJob{GPUs: 2, PerGPU: 1, Apart: true}), "GPU 0 and GPU 1"},
-		{"apart, unknown to each other", []peerJob{{GPUs: 1, PerGPU: 1, Apart: true, Numbers: []int{3}}, {GPUs: 1, PerGPU: 1, Apart: true, Numbers: []int{1}}}, "mapping"},
+		{"too few", alike(2, of(false, 0)), "at most 1"},
+		{"shared", []peerJob{of(false, 3), of(false, 3, 1)}, "more than 1 ranks on the GPU at 3:0"},
+		{"apart", alike(2, of(true, 0, 1)), "GPU 0 and GPU 1"},
+		{"apart, unknown to each other", []peerJob{of(true, 3), of(true, 1)}, "mapping"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for rank, err := range runMembers(t, c.jobs, func(p *peerMember) error { return p.double(t, 64, hocket.LoadOptions{Algorithm: "staged"}) }) {
+			for rank, err := range runMembers(t, c.jobs, func(p *peerMember) error {
+				return p.double(t, 64, hocket.LoadOptions{Algorithm: "staged"})
+			}) {
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("process %d: %v, want %q", rank, err, c.want)
 				}

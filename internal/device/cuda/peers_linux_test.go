@@ -152,7 +152,8 @@ func (l peerLoad) run(ctx context.Context, m *hocket.Machine, r *peerResult) (er
 	if err != nil {
 		return err
 	}
-	model, err := m.Load(p, hocket.Binding{Dims: l.Dims}, hocket.LoadOptions{Strategy: l.Strategy, Algorithm: l.Algorithm, Graph: l.Graph, Gather: true})
+	model, err := m.Load(p, hocket.Binding{Dims: l.Dims},
+		hocket.LoadOptions{Strategy: l.Strategy, Algorithm: l.Algorithm, Graph: l.Graph, Gather: true})
 	if err != nil {
 		return err
 	}
@@ -195,9 +196,11 @@ func startPeers(t *testing.T, stall time.Duration, jobs ...peerJob) []*peer {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &peer{Cmd: exec.Command(os.Args[0], "-test.run=^TestPeer$"), result: filepath.Join(dir, fmt.Sprint("result", rank))}
-		p.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", len(jobs)), "HOCKET_RUN_ID="+t.Name(),
-			"HOCKET_RUN_DIR="+dir, fmt.Sprint("HOCKET_STALL_TIMEOUT=", stall), peerVariable+"="+string(text), resultVariable+"="+p.result)
+		p := &peer{Cmd: exec.Command(os.Args[0], "-test.run=^TestPeer$")}
+		p.result = filepath.Join(dir, fmt.Sprint("result", rank))
+		p.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", len(jobs)),
+			"HOCKET_RUN_ID="+t.Name(), "HOCKET_RUN_DIR="+dir, fmt.Sprint("HOCKET_STALL_TIMEOUT=", stall),
+			peerVariable+"="+string(text), resultVariable+"="+p.result)
 		p.Stdout, p.Stderr = &p.out, &p.out
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
@@ -325,7 +328,8 @@ func peerExamples(t *testing.T, processes int, ways ...peerLoad) (loads []peerLo
 // TestPeerExamples: all examples, in turn on one machine, give the same results in several processes as in one, call
 // by call and by graphs that are launched again and again.
 func TestPeerExamples(t *testing.T) {
-	eager, graph := peerLoad{Algorithm: "staged", Batches: []int{2}}, peerLoad{Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}}
+	eager := peerLoad{Algorithm: "staged", Batches: []int{2}}
+	graph := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}}
 	t.Run("2", func(t *testing.T) {
 		t.Parallel()
 		wantPeers(t, 2, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 2, eager, graph)})
@@ -349,7 +353,8 @@ func TestPeerStrategies(t *testing.T) {
 		for _, strategy := range []string{"sequential", "chunked(2)", "exchange", "exchange(2)", "ahead"} {
 			for _, algorithm := range []string{"staged", "move-copy"} {
 				for _, graph := range []bool{false, true} {
-					loads = append(loads, peerLoad{Program: name, Dims: small[name], Strategy: strategy, Algorithm: algorithm, Graph: graph, Batches: []int{1, 2}})
+					loads = append(loads, peerLoad{Program: name, Dims: small[name], Strategy: strategy,
+						Algorithm: algorithm, Graph: graph, Batches: []int{1, 2}})
 				}
 			}
 		}
@@ -360,7 +365,9 @@ func TestPeerStrategies(t *testing.T) {
 // TestPeersSeeOthers: processes that see GPUs of their own alone, each as its first, take these.
 func TestPeersSeeOthers(t *testing.T) {
 	t.Parallel()
-	j := peerJob{GPUs: 2, PerGPU: 1, Loads: []peerLoad{{Program: "row_parallel.hkt", Dims: small["row_parallel.hkt"], Algorithm: "staged", Graph: true, Batches: []int{1, 2}}}}
+	const name = "row_parallel.hkt"
+	j := peerJob{GPUs: 2, PerGPU: 1, Loads: []peerLoad{
+		{Program: name, Dims: small[name], Algorithm: "staged", Graph: true, Batches: []int{1, 2}}}}
 	want := (&peerJob{GPUs: 4, PerGPU: 1, Loads: j.Loads}).run(t, nil)
 	other := j
 	j.Numbers, other.Numbers = []int{5, 3}, []int{2, 4}

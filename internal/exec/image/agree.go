@@ -49,8 +49,8 @@ type loadedBy struct {
 // agreeLoaded returns how the load went in all processes: the most memory that one of them has taken, or
 // an error if any failed. It is of one kind in all of them, so that all try again, or none: the worst.
 func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err error) (*device.Held, error) {
-	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory), TooLarge: errors.Is(err, device.ErrTooLarge),
-		Follows: errors.Is(err, world.ErrWentOn)}
+	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory),
+		TooLarge: errors.Is(err, device.ErrTooLarge), Follows: errors.Is(err, world.ErrWentOn)}
 	if err != nil {
 		mine.Err = err.Error()
 		mine.Err = mine.Err[:min(len(mine.Err), world.MaxValue/4)]
@@ -90,7 +90,8 @@ func (im *Image) settle(ctx context.Context, g *world.World) error {
 		own = append(own, fmt.Sprintf("collective %d (%s) by %s", i, im.Plan.Colls[i].Op, algorithm))
 	}
 	for i, c := range im.channels {
-		own = append(own, fmt.Sprintf("%d bytes of staging for the collectives of ranks %v", c.StagingBytes(), im.Plan.Channels[i].Team))
+		own = append(own, fmt.Sprintf("%d bytes of staging for the collectives of ranks %v",
+			c.StagingBytes(), im.Plan.Channels[i].Team))
 	}
 	return errors.Join(err, g.SameList(ctx, "how the plan runs", append(own, lines...)))
 }
