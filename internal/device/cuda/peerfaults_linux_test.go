@@ -330,6 +330,90 @@ func f(%x: bf16[1024/d, 512], %w: bf16[512, 512]) -> bf16[1024/d, 512] {
 	}
 }
 
+// TestPeerMute: a GPU whose kernels raise nothing has all processes end when a kernel has waited long enough.
+func TestPeerMute(t *testing.T) {
+	for _, algorithm := range []string{"staged", "move-copy"} {
+		var loaded sync.WaitGroup
+		loaded.Add(2)
+		errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}), func(p *peerMember) error {
+			if err := p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm}); err != nil {
+				t.Error(err)
+			}
+			loaded.Done()
+			loaded.Wait()
+			p.f.mu.Lock()
+			p.f.mute = p.rank == 1
+			p.f.mu.Unlock()
+			return p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm})
+		})
+		waits := 0
+		for rank, err := range errs {
+			var peer *hocket.PeerError
+			if err == nil {
+				t.Errorf("%s: process %d took no notice", algorithm, rank)
+			} else if strings.Contains(err.Error(), "gave up waiting for") && strings.Contains(err.Error(), TimeoutVariable) {
+				waits++
+			} else if !errors.As(err, &peer) {
+				t.Errorf("%s: process %d: %v", algorithm, rank, err)
+			}
+		}
+		if waits == 0 {
+			t.Errorf("%s: nobody says that it waited: %v, %v", algorithm, errs[0], errs[1])
+		}
+	}
+}
+
+// TestPeerBlocks: a process gives and gets the blocks of its own ranks.
+func TestPeerBlocks(t *testing.T) {
+	for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 4, PerGPU: 1}), func(p *peerMember) error {
+		prog, err := hocket.Parse("blocks.hkt", `dim T = 8
+mesh d[4]
+func f(%x: f32[T/d, 2]) -> (f32[T/d, 2], f32[T, 2]) {
+  %y = add %x, %x
+  %z: f32[T, 2] = reshard %y
+  return %y, %z
+}`)
+		if err != nil {
+			return err
+		}
+		model, err := p.m.Load(prog, hocket.Binding{}, hocket.LoadOptions{Algorithm: "staged"})
+		if err != nil {
+			return err
+		}
+		defer model.Close()
+		own := map[int]*hocket.Tensor{}
+		for _, r := range []int{2 * p.rank, 2*p.rank + 1} {
+			dt := prog.IR().Funcs[0].Params[0].Type.DType
+			if own[r], err = hocket.FromFloats(dt, []float64{float64(4 * r), 1, 2, 3}, 2, 2); err != nil {
+				return err
+			}
+		}
+		for range 2 {
+			r, err := model.Run(t.Context(), hocket.Args{InLocal: map[string]map[int]*hocket.Tensor{"x": own}})
+			if err != nil {
+				return err
+			}
+			if r.Out["y"] != nil || len(r.OutLocal["y"]) != 2 {
+				return fmt.Errorf("results: whole %v, blocks %v", r.Out, r.OutLocal)
+			}
+			for rank := range own {
+				got := fmt.Sprint(r.OutLocal["y"][rank].Floats())
+				if want := fmt.Sprint([]float64{float64(8 * rank), 2, 4, 6}); got != want {
+					return fmt.Errorf("the block of rank %d is %s, not %s", rank, got, want)
+				}
+			}
+			if got := r.Out["z"].Floats(); got[4] != 8 || got[8] != 16 || got[12] != 24 {
+				return fmt.Errorf("the whole result is %v", got)
+			}
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("process %d: %v", rank, err)
+		}
+	}
+}
+
 // TestPeersDiffer: what processes have to have alike and have not all of them are told, with the values.
 func TestPeersDiffer(t *testing.T) {
 	example2d := peerLoad{Program: "ag_linear_2d.hkt", Batches: []int{1}}
