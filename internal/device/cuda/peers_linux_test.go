@@ -16,6 +16,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/longtest"
 	procs "hocket.example/hocket/internal/world"
 )
 
@@ -305,8 +306,9 @@ func ranksOf(t *testing.T, name string) int {
 	return sig.Ranks
 }
 
-// peerExamples are all examples with ranks for that many processes, each loaded in ways.
-func peerExamples(t *testing.T, processes int, ways ...peerLoad) (loads []peerLoad) {
+// peerExamples are examples with ranks for that many processes, each loaded in ways: one of every few, or in a long
+// run all.
+func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads []peerLoad) {
 	t.Helper()
 	list, err := filepath.Glob("../../../examples/*.hkt")
 	if err != nil || len(list) < 11 {
@@ -314,7 +316,7 @@ func peerExamples(t *testing.T, processes int, ways ...peerLoad) (loads []peerLo
 	}
 	for i, path := range list {
 		name := filepath.Base(path)
-		if ranksOf(t, name) < processes || testing.Short() && i%4 > 0 {
+		if ranksOf(t, name) < processes || !longtest.On() && i%every > 0 || testing.Short() && i%4 > 0 {
 			continue
 		}
 		for _, l := range ways {
@@ -325,22 +327,22 @@ func peerExamples(t *testing.T, processes int, ways ...peerLoad) (loads []peerLo
 	return loads
 }
 
-// TestPeerExamples: all examples, in turn on one machine, give the same results in several processes as in one, call
+// TestPeerExamples: examples, in turn on one machine, give the same results in several processes as in one, call
 // by call and by graphs that are launched again and again.
 func TestPeerExamples(t *testing.T) {
 	eager := peerLoad{Algorithm: "staged", Batches: []int{2}}
 	graph := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}}
 	t.Run("2", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 2, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 2, eager, graph)})
+		wantPeers(t, 2, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 2, 1, eager, graph)})
 	})
 	t.Run("4", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 4, eager, graph)})
+		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 4, 2, eager, graph)})
 	})
 	t.Run("4 on 2 GPUs", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 4, peerJob{GPUs: 2, PerGPU: 4, Loads: peerExamples(t, 4, eager)})
+		wantPeers(t, 4, peerJob{GPUs: 2, PerGPU: 4, Loads: peerExamples(t, 4, 3, eager)})
 	})
 }
 
