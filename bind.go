@@ -48,6 +48,9 @@ type Signature struct {
 
 // Bind checks that a binding fits the program. Its error is Diagnostics.
 func (p *Program) Bind(b Binding) (*Signature, error) {
+	if p.none() {
+		return nil, errNoProgram
+	}
 	bound, ds := ir.Bind(p.info, b.ir())
 	if err := ds.Err(); err != nil {
 		return nil, err

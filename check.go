@@ -63,7 +63,8 @@ type CheckOptions struct {
 	// Redundant lists the waits that others imply, as warnings.
 	Redundant bool
 	// Strategy checks what the program is lowered to by this one: see
-	// LowerOptions, whose Machine this is too.
+	// LowerOptions, whose Machine this is too. With a machine, warnings about lost overlap and
+	// waits that are not needed say what these cost.
 	Strategy string
 	Machine  string
 }
@@ -177,7 +178,13 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 		return err
 	}
 	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant, Stop: pr.unit.Limits().Stop()})
-	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe, len(p.Cmds)
+	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe,
+		len(p.Cmds)
+	if o.Machine != "" {
+		if err := pr.costs(p, r, o.Machine); err != nil {
+			return err
+		}
+	}
 	v.Diagnostics = r.Diagnostics(pr.unit.Source.Prog)
 	if v.Kind == Refuted {
 		v.shown = show(p, r.Findings)
@@ -192,6 +199,62 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 		}
 	}
 	return nil
+}
+
+// leastCost is the part of a run that a lost overlap must cost to be told what it costs.
+const leastCost = 0.005
+
+// costs adds to what loses overlap, and to waits that are not needed, what they cost: the
+// time that is predicted without them.
+func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
+	whole := 0.0
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		var edges []int32
+		switch {
+		case f.Kind == verify.KindOverlap && len(f.Acts) > 2:
+			for _, a := range f.Acts[2:] { // the first two are what is ordered
+				edges = append(edges, a.Cmd)
+			}
+		case f.Kind == verify.KindRedundant && len(f.Acts) > 0:
+			edges = []int32{f.Acts[0].Cmd}
+		default:
+			continue
+		}
+		if whole == 0 {
+			var err error
+			if whole, err = pr.unit.Time(p); err != nil || whole == 0 {
+				return err
+			}
+		}
+		without, err := pr.unit.Time(verify.LeftOut(p, edges...))
+		if err != nil {
+			continue // nothing is predicted of what gets stuck
+		}
+		f.Message += cost(whole, without, machine)
+	}
+	if r.Verdict != verify.Proved {
+		return nil
+	}
+	whole, err := pr.unit.Time(p)
+	if err != nil || whole == 0 {
+		return err
+	}
+	for _, l := range verify.LaterWaits(p) {
+		if t, err := pr.unit.Time(l.Plan); err == nil && cost(whole, t, machine) != "" {
+			l.Finding.Message += cost(whole, t, machine)
+			r.Findings = append(r.Findings, l.Finding)
+		}
+	}
+	return nil
+}
+
+// cost says what is lost with an order; nothing where that is next to nothing.
+func cost(whole, without float64, machine string) string {
+	if lost := whole - without; lost > leastCost*whole {
+		return fmt.Sprintf("; it costs %.0f µs of %.0f that are predicted for %s", lost, whole, machine)
+	}
+	return ""
 }
 
 // maxGeneral is the number of commands up to which a proof is tried to be made
@@ -266,7 +329,8 @@ func (v Verdict) String() string {
 	case v.Proof == "loops":
 		b.WriteString("proved, by shorter loops that repeat the same")
 	case v.Proof == "symmetry":
-		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands, ranks(v.Ranks))
+		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands,
+			ranks(v.Ranks))
 	default:
 		fmt.Fprintf(&b, "proved: %d commands on %s, two runs back to back", v.Commands, ranks(v.Ranks))
 	}
@@ -295,7 +359,8 @@ type Fixed struct {
 	Verdict Verdict
 }
 
-// Fix inserts the smallest waits and barriers that let the program be proved.
+// Fix inserts the smallest waits and barriers, or where the program gets stuck puts it in
+// another order, so that it is proved.
 // It returns nil when the program is proved as it is, or when none of what it
 // tries helps.
 func Fix(p *Program, b Binding) (*Fixed, error) {

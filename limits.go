@@ -25,8 +25,8 @@ type Limits struct {
 // Within returns the program with limits, which hold for whatever is made of it: when it is
 // checked, explained, loaded.
 func (p *Program) Within(l Limits) *Program {
-	if p == nil {
-		return nil
+	if p.none() {
+		return p
 	}
 	return &Program{info: p.info, warnings: p.warnings, limits: compile.Limits(l)}
 }

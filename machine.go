@@ -196,7 +196,7 @@ type LoadOptions struct {
 // or Prepare with them. What no dims make right of a binding is an error here, and of one
 // that gives every dim all that is wrong with it.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
-	if p == nil {
+	if p.none() {
 		return nil, errNoProgram
 	}
 	if opts.Graph && !m.dev.Caps().Graphs {

@@ -44,6 +44,9 @@ func Parse(name, src string) (*Program, error) {
 // New checks a program that was built rather than parsed. Files of kernels that it lacks are read
 // from the directory of p.File, into p.Files.
 func New(p *ir.Program) (*Program, error) {
+	if p == nil {
+		return nil, errNoProgram
+	}
 	info, ds := ir.Check(p)
 	if !ds.HasErrors() {
 		ds = append(ds, kernelfile.Read(p, filepath.Dir(p.File))...)
@@ -55,13 +58,26 @@ func New(p *ir.Program) (*Program, error) {
 }
 
 // IR returns the program's syntax, which must not be changed.
-func (p *Program) IR() *ir.Program { return p.info.Prog }
+func (p *Program) IR() *ir.Program {
+	if p.none() {
+		return &ir.Program{}
+	}
+	return p.info.Prog
+}
+
+// none reports whether nobody parsed p: nil, or the zero value.
+func (p *Program) none() bool { return p == nil || p.info == nil }
 
 // Warnings returns what Parse found that is no error.
-func (p *Program) Warnings() Diagnostics { return p.warnings }
+func (p *Program) Warnings() Diagnostics {
+	if p.none() {
+		return nil
+	}
+	return p.warnings
+}
 
 // String returns the program's canonical text.
-func (p *Program) String() string { return p.info.Prog.String() }
+func (p *Program) String() string { return p.IR().String() }
 
 // Binding fixes what a program leaves open: the function, the number of ranks
 // and the dims.
@@ -140,11 +156,11 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	return l, nil
 }
 
-// errNoProgram is what is made of a nil *Program.
-var errNoProgram = errors.New("there is no program: it is nil")
+// errNoProgram is what is made of a nil *Program, or a zero one.
+var errNoProgram = errors.New("there is no program: Parse, New and Import make them")
 
 func (p *Program) build(opts compile.Options) (*compile.Unit, error) {
-	if p == nil {
+	if p.none() {
 		return nil, errNoProgram
 	}
 	opts.Limits = p.limits

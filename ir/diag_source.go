@@ -48,7 +48,10 @@ func runeStart(s string, i int) int {
 
 // printable replaces what a terminal would obey rather than show: control
 // characters and those that turn the direction of text.
-func printable(s string) string {
+func printable(s string) string { return Printable(s) }
+
+// Printable is s with signs in the place of characters that would steer a terminal.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\t' || r == '\n':

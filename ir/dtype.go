@@ -17,12 +17,14 @@ const (
 	numDTypes
 )
 
-var dtypes = [numDTypes]struct {
+type dtypeRow struct {
 	name string
 	size int
 	// intBits: integers of magnitude up to 1<<intBits are all held exactly.
 	intBits int
-}{
+}
+
+var dtypes = [numDTypes]dtypeRow{
 	F32:  {"f32", 4, 24},
 	F16:  {"f16", 2, 11},
 	BF16: {"bf16", 2, 8},
@@ -43,11 +45,19 @@ func (d DType) String() string {
 }
 
 // Size returns the bytes of one element.
-func (d DType) Size() int64 { return int64(dtypes[d].size) }
+func (d DType) Size() int64 { return int64(d.row().size) }
 
 // IntBits returns n such that every integer of magnitude at most 1<<n is an
 // element (bf16: 8, so integers stop being exact past 256).
-func (d DType) IntBits() int { return dtypes[d].intBits }
+func (d DType) IntBits() int { return d.row().intBits }
+
+// row is d's; the invalid type's for what is none.
+func (d DType) row() dtypeRow {
+	if d >= numDTypes {
+		d = InvalidDType
+	}
+	return dtypes[d]
+}
 
 // IsInt reports whether d is an integer type.
 func (d DType) IsInt() bool { return d == I32 || d == I64 }

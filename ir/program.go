@@ -139,7 +139,7 @@ type Block struct {
 
 // Walk calls f for every statement of b and of the blocks in it, in text order.
 func (b *Block) Walk(f func(*Stmt)) {
-	if b == nil {
+	if b == nil || f == nil {
 		return
 	}
 	for _, s := range b.Stmts {

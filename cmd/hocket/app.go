@@ -34,6 +34,9 @@ type app struct {
 
 func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	out := &checkedWriter{w: stdout}
+	if isTerminal(stdout) {
+		out.w = &harmless{w: stdout}
+	}
 	a := &app{stdin: stdin, stdout: out, text: out, stderr: stderr, columns: columns(stdout)}
 	a.colour = isTerminal(stderr) && os.Getenv("NO_COLOR") == ""
 	// Known before flags are parsed, so that a wrong flag is reported as JSON too.

@@ -37,7 +37,7 @@ What a program computes is no part of the proof: see run --compare.`,
 	o := &checkFlags{}
 	f := c.Flags()
 	addStrategy(c, &o.strategy)
-	addPredicted(c, &o.machine, "auto predicts")
+	addPredicted(c, &o.machine, "auto predicts, and costs of lost overlap are told,")
 	f.BoolVar(&o.redundant, "redundant", false, "list the waits that others imply")
 	f.BoolVar(&o.fix, "fix", false, "write the program with what it lacks to standard output")
 	f.StringVarP(&o.out, "output", "o", "", "write what --fix repairs to `FILE` instead")
@@ -46,7 +46,10 @@ What a program computes is no part of the proof: see run --compare.`,
 		if err != nil {
 			return err
 		}
-		if err := o.check(c); err != nil {
+		if !c.Flags().Changed("machine") && o.strategy != "auto" {
+			o.machine = ""
+		}
+		if err := o.check(); err != nil {
 			return err
 		}
 		p, err := a.parseProgram(c.Context(), args[0], &b)
@@ -59,17 +62,17 @@ What a program computes is no part of the proof: see run --compare.`,
 	return c
 }
 
-func (o *checkFlags) check(c *cobra.Command) error {
+func (o *checkFlags) check() error {
 	switch {
-	case c.Flags().Changed("machine") && o.strategy != "auto":
-		return usagef("--machine changes nothing here").helping("it says what --strategy auto predicts for")
 	case o.out != "" && !o.fix:
 		return usagef("-o names where --fix writes, and --fix is not given")
 	case o.fix && o.strategy != "" && o.strategy != "sequential":
 		return usagef("--fix repairs the program as it stands: leave --strategy out")
 	}
-	if err := checkPredicted(o.machine); err != nil {
-		return err
+	if o.machine != "" {
+		if err := checkPredicted(o.machine); err != nil {
+			return err
+		}
 	}
 	return checkStrategy(o.strategy)
 }
@@ -135,7 +138,7 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 			return ofHocket(err)
 		}
 		if fixed == nil {
-			return ofDiagnostics(append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "--fix found no wait or barrier that helps"}))
+			return ofDiagnostics(append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "--fix found no wait, barrier or order that helps"}))
 		}
 		text, v = fixed.Program.String(), fixed.Verdict
 		for _, e := range fixed.Edits {

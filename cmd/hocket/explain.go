@@ -60,6 +60,9 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	if t := e.Measured(); t != "" {
 		fmt.Fprintf(a.text, "collectives by %s, where it has them\n", t)
 	}
+	if b := e.Band(); b != "" {
+		fmt.Fprintln(a.text, b)
+	}
 	showExplanation(a.text, e, a.columns)
 	return nil
 }

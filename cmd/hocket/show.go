@@ -52,7 +52,7 @@ type result struct {
 
 type proof struct {
 	Verdict string `json:"verdict"` // "unknown", "refuted", "proved"
-	Kind    string `json:"kind"`    // "structural", "plan", "loops"
+	Kind    string `json:"kind"`    // "structural", "plan", "loops", "symmetry"
 }
 
 type comparison struct {

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"io"
 	"os"
 	"strconv"
+	"unicode/utf8"
 
 	xterm "golang.org/x/term"
+
+	"hocket.example/hocket/ir"
 )
 
 // pipeColumns is the width of what no terminal shows.
@@ -26,3 +30,27 @@ func columns(f *os.File) int {
 }
 
 func isTerminal(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
+
+// harmless writes text to a terminal: what programs and files hold must not steer it.
+type harmless struct {
+	w    io.Writer
+	part []byte // of a character
+}
+
+func (h *harmless) Write(p []byte) (int, error) {
+	text := append(h.part, p...)
+	n := len(text)
+	for k := 1; k < utf8.UTFMax && k <= n; k++ { // the last character may come with the next bytes
+		if utf8.RuneStart(text[n-k]) {
+			if !utf8.FullRune(text[n-k:]) {
+				n -= k
+			}
+			break
+		}
+	}
+	h.part = append([]byte(nil), text[n:]...)
+	if _, err := io.WriteString(h.w, ir.Printable(string(text[:n]))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

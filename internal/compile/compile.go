@@ -14,6 +14,7 @@ import (
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
+	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
 )
 
@@ -194,6 +195,26 @@ func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, f
 		}
 		return r.Plan(), r.Unroll, nil
 	}, nil
+}
+
+// maxTimed bounds the commands of plans whose time is predicted.
+const maxTimed = 50_000
+
+// Time predicts how long a plan takes on Options.Machine, in microseconds; 0 where it is too
+// large to be predicted.
+func (u *Unit) Time(p *plan.Plan) (float64, error) {
+	if len(p.Cmds) > maxTimed || p.Ranks > maxSimulated {
+		return 0, nil
+	}
+	m, _, err := u.machine(p.Ranks)
+	if err != nil {
+		return 0, err
+	}
+	t, err := sim.Plan(p, m)
+	if err != nil {
+		return 0, err
+	}
+	return t.Time, nil
 }
 
 // Reference binds what a run is compared with: the function that the bound one

@@ -1,10 +1,12 @@
 package compile
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/planner"
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
@@ -21,6 +23,10 @@ type Explanation struct {
 	// its numbers come from.
 	Machine string `json:"machine"`
 	Source  string `json:"source"`
+	// Error is how far predictions for that machine were from what was measured; nil where
+	// nothing was, or where Extrapolated says what was not.
+	Error        *machine.Error `json:"error,omitempty"`
+	Extrapolated string         `json:"extrapolated,omitempty"`
 	// Table is the dispatch table that times of collectives are from where it has
 	// them: "shipped" or a file; empty for none. TableHash tells it from others.
 	Table     string `json:"table,omitempty"`
@@ -82,6 +88,22 @@ func (e *Explanation) Measured() string {
 	return "the table " + e.Table + ", hash " + e.TableHash
 }
 
+// Band says how far off predictions may be; empty where nothing was measured.
+func (e *Explanation) Band() string {
+	switch b := e.Error; {
+	case e.Extrapolated != "":
+		return "extrapolated: " + e.Extrapolated
+	case b != nil:
+		way := "fast"
+		if b.Bias > 0 {
+			way = "slow"
+		}
+		return fmt.Sprintf("error: half of %d measured layers within %.0f %%, nine of ten within %.0f %%; in the mean %.0f %% too %s (%s)",
+			b.Layers, 100*b.Median, 100*b.Most, 100*max(b.Bias, -b.Bias), way, b.Of)
+	}
+	return ""
+}
+
 // By says where a collective's time is from, with a space before it; nothing where
 // there is no table, and all is described.
 func (e *Explanation) By(tabled bool) string {
@@ -125,6 +147,9 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	x := &explainer{predictor: &predictor{bound: bound, machine: m}, flat: flat, reached: reached(u.Source.Prog, bound.Func)}
 	e := &Explanation{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Machine: m.Name, Source: m.Source,
 		Table: found.From, TableHash: found.Table.Hash(), Reshards: []Reshard{}, Pairs: []PairReport{}, Timeline: []sim.Span{}}
+	if e.Error = m.Error; m.Ranks > 0 && bound.Ranks != m.Ranks {
+		e.Error, e.Extrapolated = nil, fmt.Sprintf("%s was measured with %d devices, not with %d; how far off predictions are is not known", m.Name, m.Ranks, bound.Ranks)
+	}
 	if err := x.pairs(e, res); err != nil {
 		return nil, err
 	}

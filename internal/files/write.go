@@ -23,15 +23,31 @@ import (
 // permissions that os.Create would give. Where path is a link, what it leads to is
 // written; what is no file, a pipe or a device, is written to as it is. Errors name path.
 func Write(path string, write func(io.Writer) error) error {
-	return replace(path, write, (*os.File).Sync)
+	return writer{sync: true}.write(path, write)
 }
 
 // WriteUnsynced is Write that does not wait for the disk: should the machine
 // go down the file may be cut short. It is for what is checked when it is read,
 // and can be made again.
 func WriteUnsynced(path string, b []byte) error {
-	write := func(w io.Writer) error { _, err := w.Write(b); return err }
-	return replace(path, write, func(*os.File) error { return nil })
+	return writer{}.write(path, func(w io.Writer) error { _, err := w.Write(b); return err })
+}
+
+// writer writes files. before is told of each operation of the file system before it is done,
+// and may have it fail: for tests.
+type writer struct {
+	sync   bool
+	before func(op string) error
+}
+
+// do does an operation.
+func (w writer) do(op string, f func() error) error {
+	if w.before != nil {
+		if err := w.before(op); err != nil {
+			return err
+		}
+	}
+	return f()
 }
 
 // Check reports why Write could not begin to write a file there. It leaves
@@ -40,7 +56,7 @@ func Check(path string) error {
 	to, err := follow(path)
 	if err == nil && !to.odd {
 		var f *os.File
-		if f, err = to.beside(); err == nil {
+		if f, err = (writer{}).beside(to); err == nil {
 			err = errors.Join(f.Close(), os.Remove(f.Name()))
 		}
 	}
@@ -93,25 +109,80 @@ func follow(path string) (destination, error) {
 	return destination{}, errors.New("too many links")
 }
 
-// beside makes a file that is to take the place of another.
-func (d destination) beside() (*os.File, error) {
-	f, err := os.OpenFile(d.path+".tmp-"+strconv.FormatUint(rand.Uint64(), 36), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	var at *fs.PathError
-	switch {
-	case errors.As(err, &at): // nobody asked for a file of that name
-		return nil, at.Err
-	case d.mode != 0:
+// temporary is what the name of a file that is to take the place of another has behind that.
+const temporary = ".tmp-"
+
+// beside makes a file that is to take the place of another, and removes those of processes
+// that have ended. The file is locked for as long as it is open, so that others leave it alone.
+func (w writer) beside(d destination) (f *os.File, err error) {
+	w.removeLeft(d.path)
+	for range 3 {
+		err = w.do("create", func() (err error) {
+			name := d.path + temporary + strconv.FormatUint(rand.Uint64(), 36)
+			f, err = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+			return err
+		})
+		var at *fs.PathError
+		if errors.As(err, &at) { // nobody asked for a file of that name
+			return nil, at.Err
+		}
+		if err != nil {
+			return nil, err
+		}
+		lock(f)
+		if _, err = os.Lstat(f.Name()); err == nil { // nobody took it for one that was left
+			break
+		}
+		f.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d.mode != 0 {
 		_ = f.Chmod(d.mode) // not all file systems have modes
 	}
 	return f, nil
 }
 
-func replace(path string, write func(io.Writer) error, sync func(*os.File) error) error {
+// removeLeft removes what processes that are gone were at work on for path.
+func (w writer) removeLeft(path string) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return
+	}
+	dir, base := filepath.Split(path)
+	f, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(-1) // of those that can be read
+	for _, name := range names {
+		if !strings.HasPrefix(name, base+temporary) {
+			continue
+		}
+		name = filepath.Join(dir, name)
+		if _, busy := unfinished.Load(name); busy {
+			continue
+		}
+		left, _, err := Open(name)
+		if err != nil {
+			continue
+		}
+		if lock(left) {
+			os.Remove(name)
+		}
+		left.Close()
+	}
+}
+
+// write writes path; see Write.
+func (w writer) write(path string, write func(io.Writer) error) error {
 	to, err := follow(path)
 	if err == nil && to.odd {
-		err = to.fill(write)
+		err = w.fill(to, write)
 	} else if err == nil {
-		err = to.replace(write, sync)
+		err = w.replace(to, write)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -120,12 +191,13 @@ func replace(path string, write func(io.Writer) error, sync func(*os.File) error
 }
 
 // fill writes to what is no file.
-func (d destination) fill(write func(io.Writer) error) error {
+func (w writer) fill(d destination, write func(io.Writer) error) error {
 	f, err := os.OpenFile(d.path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	return writeAndClose(f, write, func(*os.File) error { return nil })
+	w.sync = false
+	return w.writeAndClose(f, write)
 }
 
 // unfinished are the names of files that are to take the place of others.
@@ -140,50 +212,68 @@ func RemoveUnfinished() {
 	})
 }
 
-func (d destination) replace(write func(io.Writer) error, sync func(*os.File) error) error {
-	f, err := d.beside()
+func (w writer) replace(d destination, write func(io.Writer) error) error {
+	f, err := w.beside(d)
 	if err != nil {
 		return err
 	}
-	unfinished.Store(f.Name(), nil)
-	defer unfinished.Delete(f.Name())
-	err = writeAndClose(f, write, sync)
+	name, err := filepath.Abs(f.Name())
+	if err != nil {
+		name = f.Name()
+	}
+	unfinished.Store(name, nil)
+	defer unfinished.Delete(name)
+	err = w.writeAndClose(f, write)
 	if err == nil {
-		err = os.Rename(f.Name(), d.path)
+		err = w.do("rename", func() error { return os.Rename(f.Name(), d.path) })
 	}
 	if err != nil {
 		os.Remove(f.Name())
 		return err
 	}
-	return syncFolder(filepath.Dir(d.path), sync)
+	return w.syncFolder(filepath.Dir(d.path))
 }
 
 // syncFolder has the folder's new entry on disk. Many file systems and systems refuse to sync
 // a folder, each with an error of its own, so only an input/output error is one: the file is
 // there by now.
-func syncFolder(dir string, sync func(*os.File) error) error {
+func (w writer) syncFolder(dir string) error {
+	if !w.sync {
+		return nil
+	}
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	if err := sync(f); errors.Is(err, syscall.EIO) {
+	if err := w.do("sync the folder", f.Sync); errors.Is(err, syscall.EIO) {
 		return err
 	}
 	return nil
 }
 
-func writeAndClose(f *os.File, write func(io.Writer) error, sync func(*os.File) error) error {
-	w := bufio.NewWriterSize(f, 1<<16)
-	err := write(w)
+func (w writer) writeAndClose(f *os.File, write func(io.Writer) error) error {
+	b := bufio.NewWriterSize(stepped{w, f}, 1<<16)
+	err := write(b)
 	if err == nil {
-		err = w.Flush()
+		err = b.Flush()
 	}
-	if err == nil {
-		err = sync(f)
+	if err == nil && w.sync {
+		err = w.do("sync", f.Sync)
 	}
-	if e := f.Close(); err == nil {
+	if e := w.do("close", f.Close); err == nil {
 		err = e
 	}
 	return err
+}
+
+// stepped is a file whose writes are told of.
+type stepped struct {
+	w writer
+	f *os.File
+}
+
+func (s stepped) Write(p []byte) (n int, err error) {
+	err = s.w.do("write", func() (err error) { n, err = s.f.Write(p); return err })
+	return n, err
 }

@@ -4,16 +4,26 @@ package hostmem
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
-// Available returns the bytes that can be allocated without swapping, of
-// the machine or of the control groups that hold the process, whichever is
-// least; 0 when it cannot be told.
-func Available() int64 {
+// Available returns the bytes that can be allocated without swapping: of the machine, of the
+// control groups that hold the process, of either version, or of its address space where
+// that is limited, whichever is least; 0 when it cannot be told.
+func Available() int64 { return available("/", addressSpace()) }
+
+// available is Available of the files below root and a limit of the address space, 0 for none.
+func available(root string, addresses int64) int64 {
 	free := int64(0)
-	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+	least := func(left int64) {
+		if left > 0 && (free == 0 || left < free) {
+			free = left
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(root, "proc/meminfo")); err == nil {
 		for line := range strings.Lines(string(text)) {
 			if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemAvailable:" {
 				kib, _ := strconv.ParseInt(f[1], 10, 64)
@@ -21,28 +31,68 @@ func Available() int64 {
 			}
 		}
 	}
-	own, _ := os.ReadFile("/proc/self/cgroup") // where there is none the root's bound counts
-	for _, group := range groupsOf(string(own)) {
-		if left := leftOf("/sys/fs/cgroup" + group); left > 0 && (free == 0 || left < free) {
-			free = left
+	own, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // where there is none the root's bound counts
+	second, first := groupsOf(string(own))
+	for _, group := range second {
+		least(leftOf(filepath.Join(root, "sys/fs/cgroup", group)))
+	}
+	for _, group := range first {
+		least(leftOfFirst(filepath.Join(root, "sys/fs/cgroup/memory", group)))
+	}
+	if addresses > 0 {
+		text, _ := os.ReadFile(filepath.Join(root, "proc/self/statm"))
+		pages := int64(0)
+		if f := strings.Fields(string(text)); len(f) > 0 {
+			pages, _ = strconv.ParseInt(f[0], 10, 64)
 		}
+		least(max(addresses-pages*int64(os.Getpagesize()), 1))
 	}
 	return free
 }
 
-// groupsOf lists the control group that a /proc/…/cgroup names, and those that it is in: each
-// may have a bound. In a container it is mostly the root, "/", alone.
-func groupsOf(text string) (groups []string) {
-	own := "/"
+// addressSpace is the limit of the process's address space, 0 for none.
+func addressSpace() int64 {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &l); err != nil || l.Cur > 1<<60 {
+		return 0
+	}
+	return int64(l.Cur)
+}
+
+// groupsOf lists the control groups that a /proc/…/cgroup names, and those that they are in:
+// each may have a bound. second are those of the second version, first those of the first
+// that bound memory. In a container it is mostly the root, "/", alone.
+func groupsOf(text string) (second, first []string) {
+	own, older := "/", "/"
 	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
 		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			own = filepath.Join("/", strings.TrimSpace(path))
+			own = filepath.Join("/", path)
+		}
+		// hierarchy:controllers:path
+		if f := strings.SplitN(line, ":", 3); len(f) == 3 && slices.Contains(strings.Split(f[1], ","), "memory") {
+			older = filepath.Join("/", f[2])
 		}
 	}
-	for ; own != "/"; own = filepath.Dir(own) {
-		groups = append(groups, own)
+	return above(own), above(older)
+}
+
+// above lists a group and those that it is in.
+func above(group string) (groups []string) {
+	for ; group != "/"; group = filepath.Dir(group) {
+		groups = append(groups, group)
 	}
 	return append(groups, "/")
+}
+
+// leftOfFirst is leftOf in the first version, where no limit is a very large one.
+func leftOfFirst(group string) int64 {
+	limit := readNumber(filepath.Join(group, "memory.limit_in_bytes"))
+	if limit <= 0 || limit > 1<<60 {
+		return 0
+	}
+	used := readNumber(filepath.Join(group, "memory.usage_in_bytes")) - cachedFiles(filepath.Join(group, "memory.stat"))
+	return max(limit-max(used, 0), 1)
 }
 
 // leftOf returns what a control group may still have; 0 where nothing bounds it. Files that

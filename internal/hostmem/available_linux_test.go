@@ -42,19 +42,67 @@ func TestLeftOf(t *testing.T) {
 	}
 }
 
-// TestGroupsOf: the groups that bound a process are its own and all around it.
+// TestGroupsOf: the groups that bound a process are its own and all around it, of the second
+// version and of the first.
 func TestGroupsOf(t *testing.T) {
-	for text, want := range map[string][]string{
-		"":                               {"/"},
-		"0::/\n":                         {"/"},
-		"0::/system.slice/llm.service\n": {"/system.slice/llm.service", "/system.slice", "/"},
-		"9:name=systemd:/a\n4:memory:/b\n0::/c d\n": {"/c d", "/"},
-		"0::/../../outside/of/what/is/mounted/here\n": {"/outside/of/what/is/mounted/here",
-			"/outside/of/what/is/mounted", "/outside/of/what/is", "/outside/of/what", "/outside/of", "/outside", "/"},
-		"4:memory:/the/first/version/is/not/looked/at/all\n": {"/"},
+	for text, want := range map[string][2][]string{
+		"":                               {{"/"}, {"/"}},
+		"0::/\n":                         {{"/"}, {"/"}},
+		"0::/system.slice/llm.service\n": {{"/system.slice/llm.service", "/system.slice", "/"}, {"/"}},
+		"9:name=systemd:/a\n4:cpu,memory:/b/c\n0::/c d\n":     {{"/c d", "/"}, {"/b/c", "/b", "/"}},
+		"0::/../../outside/of\n":                              {{"/outside/of", "/outside", "/"}, {"/"}},
+		"4:memory:/docker/1\n3:memory_recursive:/no\n2:cpu:/": {{"/"}, {"/docker/1", "/docker", "/"}},
 	} {
-		if got := groupsOf(text); !slices.Equal(got, want) {
-			t.Errorf("%q: %q, want %q", text, got, want)
+		second, first := groupsOf(text)
+		if !slices.Equal(second, want[0]) || !slices.Equal(first, want[1]) {
+			t.Errorf("%q: %q and %q, want %q", text, second, first, want)
+		}
+	}
+}
+
+// TestAvailable: the least of what the host, control groups of either version and the limit
+// of the address space leave counts.
+func TestAvailable(t *testing.T) {
+	const page = 1 << 12
+	files := map[string]string{
+		"proc/meminfo":     "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n",
+		"proc/self/cgroup": "4:memory:/old\n0::/new\n",
+		"proc/self/statm":  "1000 20 5\n",
+	}
+	for _, c := range []struct {
+		name      string
+		more      map[string]string
+		addresses int64
+		want      int64
+	}{
+		{"the host", nil, 0, 8000000 << 10},
+		{"the second version", map[string]string{"sys/fs/cgroup/new/memory.max": "5000", "sys/fs/cgroup/new/memory.current": "1000"}, 0, 4000},
+		{"the first version", map[string]string{"sys/fs/cgroup/memory/old/memory.limit_in_bytes": "9000",
+			"sys/fs/cgroup/memory/old/memory.usage_in_bytes": "2000", "sys/fs/cgroup/memory/old/memory.stat": "active_file 500\n"}, 0, 7500},
+		{"around it", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "700"}, 0, 700},
+		{"no limit of the first version", map[string]string{"sys/fs/cgroup/memory/old/memory.limit_in_bytes": "9223372036854771712"}, 0,
+			8000000 << 10},
+		{"addresses", nil, 5000 * page, 4000 * page},
+		{"all addresses are taken", nil, 500 * page, 1},
+	} {
+		root := t.TempDir()
+		for _, list := range []map[string]string{files, c.more} {
+			for name, text := range list {
+				path := filepath.Join(root, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		want := c.want
+		if c.addresses > 0 && want > 1 {
+			want = c.addresses - 1000*int64(os.Getpagesize())
+		}
+		if got := available(root, c.addresses); got != want {
+			t.Errorf("%s: %d bytes, want %d", c.name, got, want)
 		}
 	}
 }

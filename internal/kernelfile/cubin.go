@@ -15,11 +15,19 @@ const (
 	paramInfo = 0x17 // index, 4 bytes; ordinal and offset, 2 each; 4 bytes with the size above 18 bits
 )
 
-// machine is EM_CUDA.
-const machine = 190
+// machine is EM_CUDA; elfVersion is where a header of 64 bits has its version.
+const (
+	machine    = 190
+	elfVersion = 20
+)
 
 // cubin finds the kernels of a cubin: the sections .text.NAME, whose parameters .nv.info.NAME tells.
 func cubin(b []byte) (Kernels, error) {
+	// From CUDA 13 on the header's version is not ELF's, 1, which debug/elf insists on.
+	if len(b) > elfVersion+4 && bytes.HasPrefix(b, []byte(elf.ELFMAG)) {
+		b = bytes.Clone(b)
+		binary.LittleEndian.PutUint32(b[elfVersion:], uint32(elf.EV_CURRENT))
+	}
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil || f.Machine != machine {
 		return nil, fmt.Errorf("it is no cubin, an ELF file of machine code for a GPU")

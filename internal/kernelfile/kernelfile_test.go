@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -113,4 +114,21 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, kind int, b []byte) {
 		_, _ = Parse([]string{"k.cubin", "k.ptx", "k.cu"}[uint(kind)%3], b)
 	})
+}
+
+// TestTriton reads a cubin that Triton made for compute capability 9.0 of examples/launch/triton_swish.py, by CUDA 13:
+// x, y, n and two addresses of scratch memory.
+func TestTriton(t *testing.T) {
+	b, err := os.ReadFile("testdata/triton_sm90.cubin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Parse("k.cubin", b)
+	sizes := []int{}
+	for _, p := range got["swish"] {
+		sizes = append(sizes, p.Size)
+	}
+	if want := []int{8, 8, 4, 8, 8}; err != nil || !reflect.DeepEqual(sizes, want) {
+		t.Errorf("%v, %v; want parameters of %v bytes", got, err, want)
+	}
 }

@@ -18,7 +18,8 @@ import (
 // Cache keeps machine code on disk, a file for each key. An entry that is cut
 // short, changed or foreign is as good as none: it is compiled again and
 // replaced. A folder that cannot be written costs compilations, nothing else.
-// Several processes may use one folder. A nil Cache keeps nothing.
+// Several processes may use one folder; one that other users can write to is not used. A nil
+// Cache keeps nothing.
 type Cache struct {
 	dir    string
 	logger *slog.Logger
@@ -71,7 +72,7 @@ const entryMost = 64 << 20
 func (c *Cache) path(key, ending string) string { return filepath.Join(c.dir, key+ending) }
 
 func (c *Cache) load(key, ending string) ([]byte, bool) {
-	if c == nil {
+	if c == nil || !c.own() {
 		return nil, false
 	}
 	b, err := files.Read(c.path(key, ending), entryMost)
@@ -85,16 +86,25 @@ func (c *Cache) load(key, ending string) ([]byte, bool) {
 }
 
 func (c *Cache) store(key, ending string, b []byte) {
-	if c == nil {
+	if c == nil || !c.own() {
 		return
 	}
-	err := os.MkdirAll(c.dir, 0o755)
+	err := os.MkdirAll(c.dir, 0o700)
 	if err == nil {
 		err = files.WriteUnsynced(c.path(key, ending), seal(key, b))
 	}
 	if err != nil {
 		c.warn(err)
 	}
+}
+
+// own reports whether nobody else can put code there, which GPUs would run.
+func (c *Cache) own() bool {
+	err := files.CheckOwn(c.dir)
+	if err != nil {
+		c.warn(err)
+	}
+	return err == nil
 }
 
 func (c *Cache) warn(err error) {

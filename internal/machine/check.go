@@ -23,6 +23,12 @@ func (d *Description) check() error {
 			return fmt.Errorf("%s is %v; it must not be negative, and at most %v", what, v, MostMicros)
 		}
 	}
+	if d.Ranks < 0 {
+		return fmt.Errorf("ranks is %d; it must not be negative", d.Ranks)
+	}
+	if e := d.Error; e != nil && !(e.Layers > 0 && e.Median >= 0 && e.Most >= e.Median && e.Most <= mostSlower && e.Bias >= -1 && e.Bias <= mostSlower) {
+		return fmt.Errorf("error %+v is no band of errors", *e)
+	}
 	for what, v := range map[string]float64{"gemm_beside_copy": d.GEMMBesideCopy, "gemm_beside_collective": d.GEMMBesideCollective} {
 		if !(v >= 1 && v <= mostSlower) {
 			return fmt.Errorf("%s is %v; nothing gets faster beside another: at least 1, and at most %v", what, v, mostSlower)

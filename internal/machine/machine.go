@@ -24,6 +24,11 @@ type Description struct {
 	// GPU is the model and architecture of the devices, as the identities of worlds
 	// of them begin; empty for others. Dispatch tables that were measured on such fit.
 	GPU string `json:"gpu,omitempty"`
+	// Ranks is on how many devices it was measured; 0 where that does not matter. Of other
+	// numbers what is predicted is extrapolated.
+	Ranks int `json:"ranks,omitempty"`
+	// Error is how far predictions with it were from what was measured.
+	Error *Error `json:"error,omitempty"`
 	// Launch is what an operation costs before it does anything.
 	Launch float64 `json:"launch_us"`
 	// Memory is the bandwidth of a device's own memory, in GB/s, as an
@@ -60,6 +65,18 @@ type Description struct {
 	// no part of a description, but of what is known besides of the machine that it is
 	// used for.
 	Times Times `json:"-"`
+}
+
+// Error is a band of errors, as parts of what was measured.
+type Error struct {
+	// Of says which layers were measured, Layers how many.
+	Of     string `json:"of"`
+	Layers int    `json:"layers"`
+	// Half of the predictions were within Median, nine of ten within Most. Bias is the mean,
+	// negative where predictions are too fast.
+	Median float64 `json:"median"`
+	Most   float64 `json:"most"`
+	Bias   float64 `json:"bias"`
 }
 
 // Point is [size in bytes, microseconds].

@@ -12,7 +12,7 @@ import (
 )
 
 func TestShipped(t *testing.T) {
-	if got := fmt.Sprint(Names()); got != "[cpu h200x4]" {
+	if got := fmt.Sprint(Names()); got != "[cpu h100x2 h100x6 h200x2 h200x4]" {
 		t.Errorf("shipped: %s", got)
 	}
 	for _, n := range Names() {
@@ -35,7 +35,7 @@ func TestLoadFile(t *testing.T) {
 	if d, err := Load(path); err != nil || d.Name != "h200x4" {
 		t.Errorf("%v, %v", d, err)
 	}
-	for name, want := range map[string]string{"h100": "there are cpu, h200x4",
+	for name, want := range map[string]string{"h100": "there are cpu, h100x2",
 		filepath.Join(t.TempDir(), "none.json"): "none.json"} {
 		if _, err := Load(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)

@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"slices"
+
 	"hocket.example/hocket/ir"
 
 	"hocket.example/hocket/internal/plan"
@@ -43,7 +45,9 @@ func (u *unroller) addInput(par *ir.Param) error {
 	if err != nil {
 		return u.errf("bind", par.Pos, "", "%%%s: %v", par.Name, err)
 	}
-	u.w.p.Inputs = append(u.w.p.Inputs, plan.IO{Name: par.Name, DType: par.Type.DType, Shape: shape, Inout: par.Inout})
+	u.w.p.Inputs = append(u.w.p.Inputs, plan.IO{
+		Name: par.Name, DType: par.Type.DType, Shape: shape, Inout: par.Inout, Parts: slices.Repeat([]plan.IOPart{{Ref: plan.Absent()}}, u.rank),
+	})
 	u.w.p.Buffers = append(u.w.p.Buffers, plan.Buffer{
 		Name: "%" + par.Name, Site: u.w.paramSite(par), Role: plan.RoleInput, First: -1, Last: -1,
 	})

@@ -13,6 +13,7 @@ const (
 	maxCallDepth  = 1000
 	maxStreams    = 8192 // over all ranks: the width of a vector clock
 	maxCounters   = 10_000_000
+	maxPathBytes  = 1 << 28 // of the numbers of the iterations that commands are in
 	maxBytes      = 1 << 48 // of one buffer
 	maxArena      = 1 << 52
 )
@@ -20,7 +21,7 @@ const (
 const (
 	// longPlan is how many commands a plan has of which it is asked whether there is memory
 	// for it.
-	longPlan = 200_000
+	longPlan = 20_000
 	// commandBytes is what the host needs for a command until it has been run: it is
 	// planned, proved, loaded and issued. Measured: 3.0 to 4.2 GiB for a million, and some room.
 	commandBytes = 5 << 10

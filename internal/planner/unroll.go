@@ -345,6 +345,9 @@ func (u *unroller) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
 		u.w.bound()
 	}
 	if u.shared == nil && len(u.iter) > 0 {
+		if err := u.spend(&u.w.pathBytes, 8*int64(len(u.iter)), maxPathBytes, "bytes of numbers of iterations", pos); err != nil {
+			return err
+		}
 		u.shared = slices.Clone(u.iter)
 	}
 	c.Rank, c.Stream, c.Iter = int32(u.rank), stream, u.shared

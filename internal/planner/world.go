@@ -39,6 +39,7 @@ type world struct {
 
 	room         func() int64 // see Options
 	mostCommands int64
+	pathBytes    int64 // of iteration paths
 
 	stop  func() error // see Options
 	asked int          // how often goOn was

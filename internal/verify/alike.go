@@ -44,7 +44,8 @@ func compareKeys(a, b orderKey) int {
 }
 
 func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
-	a := &likeness{grid: g, p: p, rank: first, buffers: make([]rotations, len(p.Buffers)), counters: make([]rotations, len(p.Counters))}
+	a := &likeness{grid: g, p: p, rank: first, buffers: make([]rotations, len(p.Buffers)),
+		counters: make([]rotations, len(p.Counters))}
 	// Buffers one behind the other, aligned: regions are taken apart by their offsets.
 	at := int64(0)
 	for i := range p.Buffers {
@@ -154,14 +155,16 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 		if kindOfSet(c) == 1 {
 			continue // may be in another order
 		}
-		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter && !note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
+		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter &&
+			!note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
 			return a.differ(next, i, "it raises another element")
 		}
 		theirs = theirs[:0]
 		refsOfRank(next, d, func(ref *plan.Ref, _ bool) { theirs = append(theirs, ref) })
 		k, why := 0, ""
 		refsOfRank(rank, c, func(ref *plan.Ref, _ bool) {
-			if k < len(theirs) && theirs[k].Buf == ref.Buf && within(ref.Buf, len(a.buffers)) && !note(&a.buffers[ref.Buf], ref.Off, theirs[k].Off) {
+			if k < len(theirs) && theirs[k].Buf == ref.Buf && within(ref.Buf, len(a.buffers)) &&
+				!note(&a.buffers[ref.Buf], ref.Off, theirs[k].Off) {
 				why = "it uses another part of a buffer"
 			}
 			k++
@@ -192,7 +195,8 @@ func (a *likeness) settle() string {
 		refsOfRank(a.rank, &cmds[i], func(ref *plan.Ref, _ bool) {
 			moving, ok := a.buffers[ref.Buf].movers(a.p, ref)
 			if !ok {
-				why = fmt.Sprintf("line %d uses a part of %s that does not turn with the ranks", a.line(i), a.p.Buffers[ref.Buf].Name)
+				why = fmt.Sprintf("line %d uses a part of %s that does not turn with the ranks", a.line(i),
+					a.p.Buffers[ref.Buf].Name)
 			}
 			a.refs = append(a.refs, placed{ref, moving})
 		})
@@ -255,13 +259,15 @@ func (c *comparer) differs(r *plan.Rank) string {
 	clear(c.teams)
 	mine := c.rank.Cmds
 	if len(r.Streams) != len(c.rank.Streams) || r.Events != c.rank.Events {
-		return fmt.Sprintf("rank %d has %d streams and %d events, rank 0 %d and %d", r.Rank, len(r.Streams), r.Events, len(c.rank.Streams), c.rank.Events)
+		return fmt.Sprintf("rank %d has %d streams and %d events, rank 0 %d and %d", r.Rank, len(r.Streams), r.Events,
+			len(c.rank.Streams), c.rank.Events)
 	}
 	for i := 0; i < min(len(mine), len(r.Cmds)); i++ {
 		x, y := &mine[i], &r.Cmds[i]
 		if keys := c.sets[i]; keys != nil {
 			end := endOfSet(r.Cmds, i)
-			if kindOfSet(y) != kindOfSet(x) || end-i != len(keys) || y.Stream != x.Stream || !c.sameSet(r, i, end, keys) {
+			if kindOfSet(y) != kindOfSet(x) || end-i != len(keys) || y.Stream != x.Stream ||
+				!c.sameSet(r, i, end, keys) {
 				return c.differ(r, i, "it waits for something else, or signals something else")
 			}
 			i = end - 1
@@ -327,8 +333,10 @@ func (c *comparer) sameCmd(r *plan.Rank, i int, x, y *plan.Cmd) string {
 
 func (c *comparer) sameJoin(r *plan.Rank, x, y *plan.Join) string {
 	a, b := &x.Coll, &y.Coll
-	if a.Op != b.Op || a.Red != b.Red || a.Axis != b.Axis || a.Split != b.Split || a.AnyOrd != b.AnyOrd || a.Algo != b.Algo || a.CTAs != b.CTAs ||
-		x.Part.In.Present() != y.Part.In.Present() || x.Part.Out.Present() != y.Part.Out.Present() || len(x.Part.Counts) != len(y.Part.Counts) || len(y.Part.Rows) > 0 {
+	if a.Op != b.Op || a.Red != b.Red || a.Axis != b.Axis || a.Split != b.Split || a.AnyOrd != b.AnyOrd ||
+		a.Algo != b.Algo || a.CTAs != b.CTAs ||
+		x.Part.In.Present() != y.Part.In.Present() || x.Part.Out.Present() != y.Part.Out.Present() ||
+		len(x.Part.Counts) != len(y.Part.Counts) || len(y.Part.Rows) > 0 {
 		return "it issues another collective"
 	}
 	k := [2]*int{&x.Team[0], &y.Team[0]}
@@ -389,7 +397,8 @@ func (c *comparer) sameRefs(r *plan.Rank, i int, y *plan.Cmd) string {
 		want := &c.refs[k]
 		k++
 		o := want.ref
-		if ref.Buf != o.Buf || ref.DType != o.DType || ref.Rank != c.grid.add(o.Rank, r.Rank, 1) || !slices.Equal(ref.Shape, o.Shape) || !slices.Equal(ref.Strides, o.Strides) {
+		if ref.Buf != o.Buf || ref.DType != o.DType || ref.Rank != c.grid.add(o.Rank, r.Rank, 1) ||
+			!slices.Equal(ref.Shape, o.Shape) || !slices.Equal(ref.Strides, o.Strides) {
 			how = "it uses another tensor"
 			return
 		}

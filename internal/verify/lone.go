@@ -35,6 +35,8 @@ type script struct {
 	signals map[[3]int32][]int32  // by peer, counter and element
 	joins   map[string][]int32    // by team: its collectives
 	teams   map[string][]int      // and who is in it
+	orders  map[string]string     // and in which order
+	mixed   bool                  // teams of the same ranks in different orders
 	ends    map[endKey][]int32    // sends and recvs along an axis with a peer
 	joinAt  []int32               // by command: its number in its team
 	endAt   map[plan.P2P][2]int32 // by entry: its command, and its number in its lane
@@ -58,8 +60,10 @@ type node struct{ rank, cmd, run int32 }
 
 func newScript(r *plan.Rank) *script {
 	s := &script{
-		rank: r, cmds: r.Cmds, streams: make([][]int32, len(r.Streams)), pos: make([]int32, len(r.Cmds)), records: slices.Repeat([]int32{-1}, r.Events),
-		signals: map[[3]int32][]int32{}, joins: map[string][]int32{}, teams: map[string][]int{}, ends: map[endKey][]int32{},
+		rank: r, cmds: r.Cmds, streams: make([][]int32, len(r.Streams)), pos: make([]int32, len(r.Cmds)),
+		records: slices.Repeat([]int32{-1}, r.Events),
+		signals: map[[3]int32][]int32{}, joins: map[string][]int32{}, teams: map[string][]int{}, orders: map[string]string{},
+		ends:   map[endKey][]int32{},
 		joinAt: make([]int32, len(r.Cmds)), endAt: map[plan.P2P][2]int32{},
 	}
 	names := map[*int]string{}
@@ -81,6 +85,9 @@ func newScript(r *plan.Rank) *script {
 				slices.Sort(sorted)
 				name = fmt.Sprint(sorted)
 				names[&team[0]], s.teams[name] = name, sorted
+				order, again := s.orders[name]
+				s.orders[name] = fmt.Sprint(team)
+				s.mixed = s.mixed || again && order != s.orders[name]
 			}
 			s.joinAt[i] = int32(len(s.joins[name]))
 			s.joins[name] = append(s.joins[name], me)
@@ -113,11 +120,16 @@ func (q *quotient) refute(few []*plan.Rank) *Result {
 			return q.close(r)
 		}
 		l.few[x.Rank] = newScript(x)
+		if l.few[x.Rank].mixed || l.usual.mixed {
+			q.unsure = "some ranks differ, and teams have the same ranks in different orders"
+			return q.close(r)
+		}
 	}
 	q.unsure = "some ranks differ from the others"
 	for _, x := range few {
 		if why := l.unmatched(x.Rank); why != "" {
-			q.faults, q.unsure = []Finding{{Kind: KindMatch, Count: 1, Message: fmt.Sprintf("rank %d does not do what others expect of it: %s", x.Rank, why)}}, ""
+			q.faults, q.unsure = []Finding{{Kind: KindMatch, Count: 1,
+				Message: fmt.Sprintf("rank %d does not do what others expect of it: %s", q.named(x.Rank), why)}}, ""
 			return q.close(r)
 		}
 	}
@@ -214,12 +226,15 @@ func (l *lone) unmatched(x int32) string {
 		for _, m := range team {
 			theirs := l.script(m).joins[l.nameOf(team, m)]
 			if len(theirs) != len(s.joins[name]) {
-				return fmt.Sprintf("it issues %d collectives to a team to which rank %d issues %d", len(s.joins[name]), m, len(theirs))
+				return fmt.Sprintf("it issues %d collectives to a team to which rank %d issues %d", len(s.joins[name]),
+					l.q.named(m), len(theirs))
 			}
 			for k, c := range theirs {
 				a, b := &s.rank.Joins[s.cmds[s.joins[name][k]].Coll], &l.script(m).rank.Joins[l.script(m).cmds[c].Coll]
-				if a.Coll.Op != b.Coll.Op || a.Coll.Red != b.Coll.Red || !slices.Equal(a.Part.In.Shape, b.Part.In.Shape) || !slices.Equal(a.Part.Out.Shape, b.Part.Out.Shape) {
-					return fmt.Sprintf("its %s meets rank %d's %s", a.Coll.Op, m, b.Coll.Op)
+				if a.Coll.Op != b.Coll.Op || a.Coll.Red != b.Coll.Red ||
+					!slices.Equal(a.Part.In.Shape, b.Part.In.Shape) ||
+					!slices.Equal(a.Part.Out.Shape, b.Part.Out.Shape) {
+					return fmt.Sprintf("its %s meets rank %d's %s", a.Coll.Op, l.q.named(m), b.Coll.Op)
 				}
 			}
 		}
@@ -236,7 +251,8 @@ func (l *lone) unmatched(x int32) string {
 	}
 	for k := range s.signals {
 		if from, _ := l.raisers(k[0], k[1], k[2]); from != x && from >= 0 {
-			return fmt.Sprintf("it raises %s[%d] of rank %d, and so does rank %d", p.Counters[k[1]].Name, k[2], k[0], from)
+			return fmt.Sprintf("it raises %s[%d] of rank %d, and so does rank %d", p.Counters[k[1]].Name, k[2],
+				l.q.named(k[0]), l.q.named(from))
 		}
 	}
 	for r := range int32(l.q.grid.n) {
@@ -251,7 +267,8 @@ func (l *lone) unmatched(x int32) string {
 				elem = l.turned(c.Counter, c.Elem, r)
 			}
 			if from, signals := l.raisers(r, c.Counter, elem); (from == x || r == x) && c.Value > int64(len(signals)) {
-				return fmt.Sprintf("rank %d waits for %s[%d] >= %d, which rank %d signals %d times a run", r, p.Counters[c.Counter].Name, elem, c.Value, from, len(signals))
+				return fmt.Sprintf("rank %d waits for %s[%d] >= %d, which rank %d signals %d times a run", l.q.named(r),
+					p.Counters[c.Counter].Name, elem, c.Value, l.q.named(max(from, 0)), len(signals))
 			}
 		}
 	}
@@ -273,7 +290,8 @@ func (l *lone) lanes(x int32) string {
 		other := l.script(k.peer)
 		theirs := other.ends[endKey{k.axis, l.back(k.peer, x), !k.send}]
 		if len(s.ends[k]) != len(theirs) {
-			return fmt.Sprintf("it has %d transfers with rank %d, which has %d", len(s.ends[k]), k.peer, len(theirs))
+			return fmt.Sprintf("it has %d transfers with rank %d, which has %d", len(s.ends[k]), l.q.named(k.peer),
+				len(theirs))
 		}
 	}
 	return ""
@@ -449,7 +467,8 @@ func (l *lone) race(x int32) *Finding {
 								continue
 							}
 							seen[k]++
-							pairs = append(pairs, pair{a, b, t.ref.Buf, rb.Buf, t.write, writeB, rb.Rank, know.upTo[sa]})
+							pairs = append(pairs,
+								pair{a, b, t.ref.Buf, rb.Buf, t.write, writeB, rb.Rank, know.upTo[sa]})
 						}
 					})
 				})
@@ -465,6 +484,9 @@ func (l *lone) race(x int32) *Finding {
 	}
 	return nil
 }
+
+// named is the rank that is called so here.
+func (q *quotient) named(rank int32) int32 { return q.grid.add(rank, q.base, 1) }
 
 // bothCover reports whether two regions surely have a byte in common.
 func bothCover(a, b *region) bool {
@@ -488,10 +510,11 @@ func (l *lone) tell(pr pair) *Finding {
 	q.shown = q.excerptOf(ranks, func(r int32) []plan.Cmd { return l.script(r).cmds })
 	at := func(n node) epoch {
 		st, before := l.place(n)
-		return epoch{st, before + 1}
+		return epoch{q.named(n.rank)*q.lanes + st%q.lanes, before + 1}
 	}
 	a, b, swap := at(pr.a), at(pr.b), pr.a.run > pr.b.run
-	r := &race{a: a, b: b, writeA: pr.writeA, writeB: pr.writeB, bufA: pr.bufA, bufB: pr.bufB, rank: pr.rank, upTo: pr.upTo, count: 1}
+	r := &race{a: a, b: b, writeA: pr.writeA, writeB: pr.writeB, bufA: pr.bufA, bufB: pr.bufB, rank: q.named(pr.rank),
+		upTo: pr.upTo, count: 1}
 	if swap {
 		r.a, r.b, r.writeA, r.writeB, r.bufA, r.bufB, r.upTo = b, a, pr.writeB, pr.writeA, pr.bufB, pr.bufA, 0
 	}

@@ -108,7 +108,8 @@ func (o *oracle) add(rank, stream int, op *oracleOp) int {
 	return n
 }
 
-func (o *oracle) expandStep(s *randomStep, rank, i int, recorded map[int][2]int, colls [][]int, lanes map[[3]int][]int) string {
+func (o *oracle) expandStep(s *randomStep, rank, i int, recorded map[int][2]int, colls [][]int,
+	lanes map[[3]int][]int) string {
 	p := o.p
 	peer := s.peer
 	peer.turned = true
@@ -193,13 +194,15 @@ func (o *oracle) match(colls [][]int, lanes map[[3]int][]int) string {
 	for rank := range colls {
 		for k, n := range colls[rank] {
 			a, b := o.ops[colls[0][k]].step, o.ops[n].step
-			if a.kind != b.kind || a.kind != doBarrier && a.a.whole != b.a.whole || a.kind == doBroadcast && a.k != b.k || a.kind == doPermute && a.peer.at%o.p.ranks != b.peer.at%o.p.ranks {
+			if a.kind != b.kind || a.kind != doBarrier && a.a.whole != b.a.whole || a.kind == doBroadcast &&
+				a.k != b.k || a.kind == doPermute && a.peer.at%o.p.ranks != b.peer.at%o.p.ranks {
 				return "collectives do not match"
 			}
 			for other := range colls {
 				m := colls[other][k]
 				from := (rank + o.p.ranks - a.peer.at%o.p.ranks) % o.p.ranks
-				if o.meet || a.kind == doBarrier || a.kind == doReduce || a.kind == doBroadcast && other == a.k || a.kind == doPermute && other == from {
+				if o.meet || a.kind == doBarrier || a.kind == doReduce || a.kind == doBroadcast && other == a.k ||
+					a.kind == doPermute && other == from {
 					o.ops[n].partners = append(o.ops[n].partners, m)
 				}
 			}
@@ -381,7 +384,9 @@ func TestRandomProgramsAgainstOracle(t *testing.T) {
 	}
 	wg.Wait()
 	t.Log(counts)
-	if right := counts["nothing"]; !t.Failed() && (right < n/8 || right > n*3/4 || counts["too large"] > n/4 || counts["a race"] < n/50 || counts["a deadlock"] < n/200) {
+	if right := counts["nothing"]; !t.Failed() &&
+		(right < n/8 || right > n*3/4 || counts["too large"] > n/4 || counts["a race"] < n/50 ||
+			counts["a deadlock"] < n/200) {
 		t.Errorf("the programs are too much alike: %v", counts)
 	}
 }

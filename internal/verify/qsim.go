@@ -251,7 +251,8 @@ func (s *qsim) deadlock() *Finding {
 		a := Act{Cmd: cmd, Run: run, What: s.waitsFor(&s.q.cmds[cmd])}
 		f.Acts = append(f.Acts, a)
 		if f.Message == "" {
-			f.Message = fmt.Sprintf("deadlock: rank 0 %s %s, and so does every rank", s.q.rep.rank.Streams[s.q.cmds[cmd].Stream].Name, a.What)
+			f.Message = fmt.Sprintf("deadlock: rank 0 %s %s, and so does every rank",
+				s.q.rep.rank.Streams[s.q.cmds[cmd].Stream].Name, a.What)
 			if run > 0 {
 				f.Message += ", in the second of two consecutive runs"
 			}
@@ -269,7 +270,8 @@ func (s *qsim) waitsFor(c *plan.Cmd) string {
 	case plan.WaitEvent:
 		return "waits for what another stream does not reach"
 	case plan.WaitCounter:
-		return fmt.Sprintf("waits for %s[%d] >= %d, which stays at %d", s.q.p.Counters[c.Counter].Name, c.Elem, c.Value, s.elems[[2]int32{c.Counter, c.Elem}].fired)
+		return fmt.Sprintf("waits for %s[%d] >= %d, which stays at %d", s.q.p.Counters[c.Counter].Name, c.Elem, c.Value,
+			s.elems[[2]int32{c.Counter, c.Elem}].fired)
 	}
 	return "waits for a transfer whose other side is not posted"
 }

@@ -15,6 +15,7 @@ type quotient struct {
 	grid *grid
 	p    *plan.Plan // what ranks have in common
 	rep  *likeness
+	base int32 // the rank that is called 0 here
 
 	cmds    []plan.Cmd // rank 0's
 	lanes   int32      // streams of a rank
@@ -81,7 +82,8 @@ func (q *quotient) check() *Result {
 // fault notes what is wrong with commands of rank 0.
 func (q *quotient) fault(kind string, cmd int32, format string, args ...any) {
 	if len(q.faults) < maxFindings {
-		q.faults = append(q.faults, Finding{Kind: kind, Message: fmt.Sprintf(format, args...), Acts: []Act{{Cmd: cmd}}, Count: q.grid.n})
+		q.faults = append(q.faults, Finding{Kind: kind, Message: fmt.Sprintf(format, args...), Acts: []Act{{Cmd: cmd}},
+			Count: q.grid.n})
 	}
 }
 
@@ -166,7 +168,8 @@ func (q *quotient) signals() {
 			q.elems[key] = e
 		}
 		if e.perRun++; e.from != from {
-			q.fault(KindMatch, int32(i), "%s[%d] is raised by more ranks than one; an element has one raiser", q.p.Counters[c.Counter].Name, key[1])
+			q.fault(KindMatch, int32(i), "%s[%d] is raised by more ranks than one; an element has one raiser",
+				q.p.Counters[c.Counter].Name, key[1])
 			return
 		}
 		if e.stream != c.Stream {
@@ -184,7 +187,8 @@ func (q *quotient) signals() {
 			have = int64(e.perRun)
 		}
 		if c.Value < 1 || c.Value > have {
-			q.fault(KindDeadlock, int32(i), "waits for %s[%d] >= %d, which is signalled %d times a run", q.p.Counters[c.Counter].Name, c.Elem, c.Value, have)
+			q.fault(KindDeadlock, int32(i), "waits for %s[%d] >= %d, which is signalled %d times a run",
+				q.p.Counters[c.Counter].Name, c.Elem, c.Value, have)
 			return
 		}
 	}
@@ -207,7 +211,7 @@ func (q *quotient) collectives() {
 		coset := cosets[&j.Team[0]]
 		if coset == nil {
 			if coset = q.coset(j.Team); coset == nil {
-				q.fault(KindMatch, cmdOf[i], "%s: its members, translated, are no team", j.Coll.Op)
+				q.unsure = fmt.Sprintf("%s: its members, translated, are no team", j.Coll.Op)
 				return
 			}
 			cosets[&j.Team[0]] = coset
@@ -305,7 +309,8 @@ func (q *quotient) transfers() {
 			}
 			o := theirs[n]
 			if e.ref.DType != o.ref.DType || e.ref.Elements() != o.ref.Elements() {
-				q.fault(KindMatch, e.cmd, "a transfer of %s%v meets one of %s%v", e.ref.DType, e.ref.Shape, o.ref.DType, o.ref.Shape)
+				q.fault(KindMatch, e.cmd, "a transfer of %s%v meets one of %s%v", e.ref.DType, e.ref.Shape, o.ref.DType,
+					o.ref.Shape)
 				return
 			}
 			q.groups[e.cmd] = append(q.groups[e.cmd], qside{o.cmd, k.peer})
@@ -484,7 +489,7 @@ func (q *quotient) excerpt(ranks []int32) *index {
 	return q.excerptOf(ranks, func(int32) []plan.Cmd { return q.cmds })
 }
 
-// excerptOf is excerpt of ranks with commands of their own.
+// excerptOf is excerpt of ranks with commands of their own, under the names that they have.
 func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *index {
 	p := *q.p
 	p.Ranks, p.Streams, p.Cmds = q.grid.n, nil, nil
@@ -497,7 +502,8 @@ func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *i
 	ix := &index{p: &p, streams: make([][]int32, len(p.Streams))}
 	for _, r := range ranks {
 		for _, c := range cmds(r) {
-			c.Rank, c.Stream = r, r*q.lanes+c.Stream
+			c.Rank = q.grid.add(r, q.base, 1)
+			c.Stream += c.Rank * q.lanes
 			ix.streams[c.Stream] = append(ix.streams[c.Stream], int32(len(p.Cmds)))
 			ix.pos = append(ix.pos, int32(len(ix.streams[c.Stream])))
 			p.Cmds = append(p.Cmds, c)
@@ -509,10 +515,12 @@ func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *i
 // close draws the conclusion; the acts of faults are rank 0's commands, or of the excerpt
 // that found made.
 func (q *quotient) close(r *Result) *Result {
-	if q.shown == nil {
+	if q.shown == nil && len(q.faults) > 0 {
 		q.shown = q.excerpt([]int32{0})
 	}
-	r.plan = q.shown.p
+	if q.shown != nil {
+		r.plan = q.shown.p
+	}
 	if r.close(q.faults); q.unsure != "" {
 		r.Verdict, r.Reason = Unknown, q.unsure
 	}

@@ -148,7 +148,8 @@ func (p *randomProgram) motif(r *rand.Rand) {
 		p.add(fork, randomStep{kind: doRelu, stream: s, a: a, b: b}, join)
 	case 1: // a put that is announced
 		p.add(randomStep{kind: doBarrier}, fork,
-			randomStep{kind: doPut, stream: s, a: randomPart{0, false, mine}, b: randomPart{1, false, mine}, peer: peer},
+			randomStep{kind: doPut, stream: s, a: randomPart{0, false, mine}, b: randomPart{1, false, mine},
+				peer: peer},
 			randomStep{kind: doSignal, stream: s, elem: mine, peer: peer},
 			randomStep{kind: doWait, k: s, elem: back, value: 1},
 			randomStep{kind: doRelu, a: randomPart{1, false, back}, b: randomPart{last, false, back}}, join)
@@ -157,12 +158,14 @@ func (p *randomProgram) motif(r *rand.Rand) {
 		l := len(p.loops)
 		next := spot{at: 1, turned: true, moving: true}
 		p.add(randomStep{kind: doBarrier}, fork,
-			randomStep{kind: doPut, stream: s, a: randomPart{0, false, mine}, b: randomPart{1, false, mine}, peer: next, loop: l - 1},
+			randomStep{kind: doPut, stream: s, a: randomPart{0, false, mine}, b: randomPart{1, false, mine}, peer: next,
+				loop: l - 1},
 			randomStep{kind: doSignal, stream: s, elem: mine, peer: next, loop: l - 1},
 			randomStep{kind: doWait, k: s, elem: next, value: 1, loop: l},
 			randomStep{kind: doRelu, a: randomPart{1, false, next}, b: randomPart{last, false, next}, loop: l}, join)
 	case 3: // a ring of transfers
-		p.add(fork, randomStep{kind: doTransfer, stream: s, a: randomPart{0, false, mine}, b: randomPart{1, false, back}, peer: peer}, join)
+		p.add(fork, randomStep{kind: doTransfer, stream: s, a: randomPart{0, false, mine},
+			b: randomPart{1, false, back}, peer: peer}, join)
 	case 4: // a collective on a stream, awaited by an event
 		p.add(fork, randomStep{kind: doReduce, stream: s, a: a, b: b}, randomStep{kind: doRecord, stream: s, k: 1},
 			randomStep{kind: doEvent, k: 1}, randomStep{kind: doRelu, a: b, b: b})
@@ -174,7 +177,8 @@ func (p *randomProgram) motif(r *rand.Rand) {
 		at := spot{moving: true}
 		p.add(randomStep{kind: doRelu, a: randomPart{0, false, at}, b: randomPart{last, false, at}, loop: l},
 			randomStep{kind: doStream, stream: s, loop: l},
-			randomStep{kind: doReduce, stream: s, a: randomPart{last, false, at}, b: randomPart{last, false, at}, loop: l})
+			randomStep{kind: doReduce, stream: s, a: randomPart{last, false, at}, b: randomPart{last, false, at},
+				loop: l})
 		p.add(join)
 	case 7:
 		p.add(randomStep{kind: doBroadcast, stream: s, k: r.IntN(n), a: a, b: b}, join)
@@ -345,7 +349,8 @@ func (p *randomProgram) write(b *strings.Builder, s *randomStep, number int) {
 		fmt.Fprintf(b, "    broadcast %s into %s, over=tp, root=%d\n", a(), to(), s.k)
 	case doTransfer:
 		from, into := a(), to()
-		fmt.Fprintf(b, "    group {\n      send %s to tp[%s]\n      recv %s from tp[%s]\n    }\n", from, peer, into, back)
+		fmt.Fprintf(b, "    group {\n      send %s to tp[%s]\n      recv %s from tp[%s]\n    }\n", from, peer, into,
+			back)
 	case doSend:
 		fmt.Fprintf(b, "    send %s to tp[%s]\n", a(), peer)
 	case doRecv:

@@ -12,21 +12,28 @@ import (
 // those that share no memory with it where one writes, and no names, so what the program
 // computes stays; whether the result is right the proof says.
 
-// maxTries bounds how many programs a repair plans and proves for their order.
-const maxTries = 400
+// How many programs a repair plans and proves for their order: at most maxTries, and fewer of
+// long texts.
+const (
+	maxTries  = 400
+	triedText = 40_000 // statements of all programs together
+)
 
 // unlock repairs a program that cannot be planned, or is proved to get stuck. It
 // prefers what is proved at once to what further edits must complete.
 func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	r := &reorderer{editor: editor{prog: prog, funcName: funcName}}
+	statements := 1
+	r.fn(prog).Body.Walk(func(*ir.Stmt) { statements++ })
+	r.most = min(maxTries, triedText/statements)
 	r.collect()
 	if joined := r.joined(); joined != nil {
-		j := &reorderer{editor: editor{prog: joined, funcName: funcName}}
+		j := &reorderer{editor: editor{prog: joined, funcName: funcName}, most: r.most}
 		j.collect()
-		r.out = append(r.out[:min(len(r.out), maxTries)], j.out...)
+		r.out = append(r.out, j.out...)
 	}
 	var half []*Repaired
-	for _, e := range r.out[:min(len(r.out), 2*maxTries)] {
+	for _, e := range r.out {
 		next := attempt(prog, e, nil, plans)
 		switch {
 		case next == nil || stuck(next.Result):
@@ -58,7 +65,8 @@ func attempt(prog *ir.Program, e edit, before []string, plans Planner) *Repaired
 	if err != nil {
 		return nil
 	}
-	return &Repaired{Program: parsed, Edits: append(slices.Clone(before), e.says), Result: Plan(p, Options{Prog: planned})}
+	return &Repaired{Program: parsed, Edits: append(slices.Clone(before), e.says),
+		Result: Plan(p, Options{Prog: planned})}
 }
 
 // stuck reports whether a result has a deadlock.
@@ -70,6 +78,7 @@ func stuck(r *Result) bool {
 type reorderer struct {
 	editor
 	roots map[string]string // by name of a view: what it is a view of
+	most  int               // programs
 }
 
 func (r *reorderer) collect() {
@@ -88,7 +97,7 @@ func (r *reorderer) collect() {
 	for _, block := range all {
 		longest = max(longest, len(block.Stmts))
 	}
-	for far := 1; far < longest && len(r.out) < maxTries; far++ {
+	for far := 1; far < longest && len(r.out) < r.most; far++ {
 		for b, block := range all {
 			for i := range block.Stmts {
 				r.move(b, block, i, i-far)
@@ -134,6 +143,9 @@ func blocks(b *ir.Block) []*ir.Block {
 
 // change clones the program and changes its n-th block.
 func (r *reorderer) change(n int, says string, do func(b *ir.Block)) {
+	if len(r.out) >= r.most {
+		return
+	}
 	c := r.prog.Clone()
 	do(blocks(r.fn(c).Body)[n])
 	r.out = append(r.out, edit{c, says})
@@ -172,7 +184,8 @@ func movable(s *ir.Stmt) bool {
 		for _, b := range []*ir.Block{s.Body, s.Else} {
 			if b != nil {
 				for _, x := range b.Stmts {
-					ok = ok && (movable(x) || x.Op == ir.OpLet || x.Op.Info().Class == ir.ClassView || x.Op.Info().Class == ir.ClassTensor && x.Into != nil)
+					ok = ok && (movable(x) || x.Op == ir.OpLet || x.Op.Info().Class == ir.ClassView ||
+						x.Op.Info().Class == ir.ClassTensor && x.Into != nil)
 				}
 			}
 		}
@@ -276,7 +289,8 @@ func (r *reorderer) commute(a, b *ir.Stmt) bool {
 		return false
 	}
 	x, y := r.usesOf(a), r.usesOf(b)
-	return !meet(x.defines, y.names) && !meet(y.defines, x.names) && !meet(x.writes, y.writes) && !meet(x.writes, y.reads) && !meet(y.writes, x.reads)
+	return !meet(x.defines, y.names) && !meet(y.defines, x.names) && !meet(x.writes, y.writes) &&
+		!meet(x.writes, y.reads) && !meet(y.writes, x.reads)
 }
 
 func meet(a, b map[string]bool) bool {

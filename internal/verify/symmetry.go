@@ -74,68 +74,153 @@ type SymmetryProof struct {
 	// Differing are ranks that do not do what rank 0 does, at most maxDiffering of them. With fewer the
 	// program may still be refuted (lone.go).
 	Differing []int32
+
+	compared bool // ranks were, or what they were to be compared by could not be learned
 }
+
+// unroller is Symmetry.Unroller.
+type unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
 
 // Symmetric checks a program by one rank, if all do the same. The error is an
 // unroller's: what is wrong with a single rank.
 func Symmetric(s Symmetry) (*SymmetryProof, error) {
-	q := &quotient{grid: newGrid(s.Grid)}
-	p, unroll, err := s.Unroller()
+	g := newGrid(s.Grid)
+	out, err := symmetricAs(g, 0, s.Unroller, s.MinCommands)
+	if err != nil || out.Verdict != Unknown || !out.compared || len(out.Differing) > 0 &&
+		len(out.Differing) < maxDiffering {
+		return out, err
+	}
+	// Rank 0 may be the one that differs: another for it, as far off as there is.
+	half := int32(g.n / 2)
+	if again, err := symmetricAs(g, half, g.from(half, s.Unroller), s.MinCommands); err == nil &&
+		again.Verdict == Refuted {
+		return again, nil
+	}
+	return out, nil
+}
+
+// symmetricAs takes rank base for rank 0; with another than 0 nothing is proved.
+func symmetricAs(g *grid, base int32, unroll unroller, least int) (*SymmetryProof, error) {
+	q := &quotient{grid: g, base: base}
+	p, one, err := unroll()
 	if err != nil {
 		return nil, err
 	}
-	first, err := unroll(0)
+	first, err := one(0)
 	if err != nil {
 		return nil, err
 	}
 	out := &SymmetryProof{Result: &Result{}, Commands: q.grid.n * len(first.Cmds)}
-	if q.grid.n < 2 || out.Commands < s.MinCommands || out.Commands > maxSymmetric {
+	if q.grid.n < 2 || out.Commands < least || out.Commands > maxSymmetric {
 		out.Reason = fmt.Sprintf("all ranks have %d commands", out.Commands)
 		return out, nil
 	}
 	q.p, q.rep = p, newLikeness(q.grid, p, first)
 	if q.rep.fail(); q.rep.why == "" {
-		q.rep.why, err = q.rep.learn(s.Unroller)
+		out.compared = true
+		q.rep.why, err = q.rep.learn(unroll)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if q.rep.why == "" {
-		q.rep.why, out.Differing, err = q.rep.compareAll(s.Unroller)
+		q.rep.why, out.Differing, err = q.rep.compareAll(unroll)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if q.rep.why != "" {
-		if n := len(out.Differing); n > 0 && n < maxDiffering {
-			few, err := q.unrolled(s.Unroller, out.Differing)
-			if err != nil {
-				return nil, err
-			}
-			if out.Result = q.refute(few); out.Verdict == Refuted {
-				return out, nil
-			}
-		}
-		out.Reason = "ranks do not all do the same: " + q.rep.why
+	if q.rep.why == "" && base == 0 {
+		out.Result = q.check()
 		return out, nil
 	}
-	out.Result = q.check()
-	return out, nil
-}
-
-// unrolled returns what some ranks do, with the sites that only they have.
-func (q *quotient) unrolled(unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error), ranks []int32) ([]*plan.Rank, error) {
-	var out []*plan.Rank
-	for _, r := range ranks {
-		p, unroll, err := unroller()
+	if n := len(out.Differing); n > 0 && n < maxDiffering {
+		few, err := q.unrolled(unroll, out.Differing)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := unroll(0); err != nil {
+		if out.Result = q.refute(few); out.Verdict == Refuted {
+			return out, nil
+		}
+	}
+	out.Reason = "ranks do not all do the same: " + q.rep.why
+	return out, nil
+}
+
+// from calls rank base rank 0, and all others by what takes it to them.
+func (g *grid) from(base int32, unroll unroller) unroller {
+	return func() (*plan.Plan, func(int) (*plan.Rank, error), error) {
+		p, one, err := unroll()
+		if err != nil {
+			return nil, nil, err
+		}
+		teams := map[*int][]int{}
+		return p, func(rank int) (*plan.Rank, error) {
+			r, err := one(int(g.add(int32(rank), base, 1)))
+			if err != nil {
+				return nil, err
+			}
+			g.rename(r, base, teams)
+			return r, nil
+		}, nil
+	}
+}
+
+// rename takes base from all ranks that a rank's commands name.
+func (g *grid) rename(r *plan.Rank, base int32, teams map[*int][]int) {
+	r.Rank = g.add(r.Rank, base, -1)
+	ref := func(x *plan.Ref) {
+		if x.Present() {
+			x.Rank = g.add(x.Rank, base, -1)
+		}
+	}
+	refs := func(xs []plan.Ref) {
+		for i := range xs {
+			ref(&xs[i])
+		}
+	}
+	for i := range r.Cmds {
+		c := &r.Cmds[i]
+		c.Rank = r.Rank
+		if c.Kind == plan.Signal || c.Kind == plan.Copy && c.Peer >= 0 {
+			c.Peer = g.add(c.Peer, base, -1)
+		}
+		refs(c.Ins)
+		refs(c.Outs)
+	}
+	for i := range r.Joins {
+		j := &r.Joins[i]
+		k := &j.Team[0]
+		if teams[k] == nil {
+			for _, x := range j.Team {
+				teams[k] = append(teams[k], int(g.add(int32(x), base, -1)))
+			}
+		}
+		j.Team = teams[k]
+		ref(&j.Part.In)
+		ref(&j.Part.Out)
+		refs(j.Part.Counts)
+	}
+	for i := range r.Ends {
+		r.Ends[i].Peer = g.add(r.Ends[i].Peer, base, -1)
+		ref(&r.Ends[i].Ref)
+	}
+	refs(r.Inputs)
+	refs(r.Outputs)
+}
+
+// unrolled returns what some ranks do, with the sites that only they have.
+func (q *quotient) unrolled(unroll unroller, ranks []int32) ([]*plan.Rank, error) {
+	var out []*plan.Rank
+	for _, r := range ranks {
+		p, one, err := unroll()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := one(0); err != nil {
 			return nil, err
 		}
 		common := len(p.Sites)
-		x, err := unroll(int(r))
+		x, err := one(int(r))
 		if err != nil {
 			return nil, err
 		}
@@ -151,12 +236,12 @@ func (q *quotient) unrolled(unroller func() (*plan.Plan, func(int) (*plan.Rank, 
 }
 
 // learn chooses the rotations by the neighbours of the first rank along each axis.
-func (a *likeness) learn(unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error)) (string, error) {
-	_, unroll, err := unroller()
+func (a *likeness) learn(unroll unroller) (string, error) {
+	_, one, err := unroll()
 	if err != nil {
 		return "", err
 	}
-	if _, err := unroll(0); err != nil {
+	if _, err := one(0); err != nil {
 		return "", err
 	}
 	for axis := range a.grid.sizes {
@@ -165,12 +250,12 @@ func (a *likeness) learn(unroller func() (*plan.Plan, func(int) (*plan.Rank, err
 		}
 		// The next rank along the axis, or if that does something else the one before.
 		stride := a.grid.stride(axis)
-		next, err := unroll(int(stride))
+		next, err := one(int(stride))
 		if err != nil {
 			return "", err
 		}
 		if why := a.guess(axis, a.rank, next); why != "" {
-			before, err := unroll(int(a.grid.add(0, stride, -1)))
+			before, err := one(int(a.grid.add(0, stride, -1)))
 			if err != nil {
 				return "", err
 			}
@@ -203,16 +288,16 @@ func (a *likeness) unraised() {
 }
 
 // compareAll compares every rank with the first.
-func (a *likeness) compareAll(unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error)) (why string, ranks []int32, err error) {
+func (a *likeness) compareAll(unroll unroller) (why string, ranks []int32, err error) {
 	var next, failed atomic.Int64
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	work := func() error {
-		p, unroll, err := unroller()
+		p, one, err := unroll()
 		if err != nil {
 			return err
 		}
-		if _, err := unroll(0); err != nil {
+		if _, err := one(0); err != nil {
 			return err
 		}
 		c := a.comparer(p)
@@ -221,7 +306,7 @@ func (a *likeness) compareAll(unroller func() (*plan.Plan, func(int) (*plan.Rank
 			if r >= a.grid.n {
 				return nil
 			}
-			other, err := unroll(r)
+			other, err := one(r)
 			if err != nil {
 				return err
 			}

@@ -2,8 +2,10 @@ package verify_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,8 @@ import (
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 )
+
+var symmetrical = flag.Int("symmetrical", 1000, "how many random programs are proved by one rank and as plans")
 
 // symmetric checks a program by one rank. A rank that cannot be unrolled refutes it.
 func symmetric(prog *ir.Program, b ir.Binding, strategy string) (*verify.SymmetryProof, error) {
@@ -57,7 +61,8 @@ func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, d
 	r := verify.Plan(p, verify.Options{})
 	switch {
 	case r.Verdict != s.Verdict:
-		return fmt.Sprintf("%v by symmetry, %v as a plan\n%s%s", s.Verdict, r.Verdict, s.Diagnostics(prog), r.Diagnostics(prog)), true
+		return fmt.Sprintf("%v by symmetry, %v as a plan\n%s%s", s.Verdict, r.Verdict, s.Diagnostics(prog),
+			r.Diagnostics(prog)), true
 	case r.Verdict == verify.Proved && r.SerialSafe != s.SerialSafe:
 		return fmt.Sprintf("serial-safe: %v by symmetry, %v as a plan", s.SerialSafe, r.SerialSafe), true
 	case r.Verdict == verify.Proved && s.Commands != len(p.Cmds):
@@ -68,7 +73,7 @@ func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, d
 
 // Random programs on one axis get the verdict that their plans get, where it is decided.
 func TestSymmetryAgreesWithPlans(t *testing.T) {
-	n, seed := longtest.Of(1000, 300_000), longtest.Seed(t)
+	n, seed := longtest.Of(*symmetrical, 300_000), longtest.Seed(t)
 	if testing.Short() {
 		n = 200
 	}
@@ -204,7 +209,7 @@ func TestSymmetryOfMutants(t *testing.T) {
 				decided++
 			}
 		}
-		for _, m := range some(oneRankMutants(s.prog, s.fn)) {
+		for _, m := range some(oneRankMutants(s.prog, s.fn, 1)) {
 			oneRank++
 			differ, ok := compared(m.prog, s.b, "")
 			if differ != "" {
@@ -215,14 +220,16 @@ func TestSymmetryOfMutants(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d programs, %d of %d mutants, %d of %d mutants on one rank", proved, len(all), decided, mutants, decidedOne, oneRank)
+	t.Logf("%d of %d programs, %d of %d mutants, %d of %d mutants on one rank", proved, len(all), decided, mutants,
+		decidedOne, oneRank)
 	if proved < len(all)/2 || decided < mutants/2 || oneRank == 0 {
-		t.Errorf("too little is decided: %d of %d programs, %d of %d mutants, %d on one rank", proved, len(all), decided, mutants, oneRank)
+		t.Errorf("too little is decided: %d of %d programs, %d of %d mutants, %d on one rank", proved, len(all),
+			decided, mutants, oneRank)
 	}
 }
 
-// oneRankMutants leave out one statement on rank 1 alone.
-func oneRankMutants(prog *ir.Program, fn string) []textMutant {
+// oneRankMutants leave out one statement on one rank alone.
+func oneRankMutants(prog *ir.Program, fn string, rank int64) []textMutant {
 	var out []textMutant
 	if len(prog.Meshes) == 0 {
 		return nil
@@ -242,8 +249,9 @@ func oneRankMutants(prog *ir.Program, fn string) []textMutant {
 		switch at.Op {
 		case ir.OpWait, ir.OpRecord, ir.OpSignal, ir.OpBarrier:
 			inner := *at
-			what := fmt.Sprintf("line %d: %s not on rank 1", at.Pos.Line, at)
-			*at = ir.Stmt{Op: ir.OpIf, Pos: at.Pos, Cmp: ir.NE, Exprs: []*ir.Expr{ir.Rank(axis), ir.Int(1)}, Body: &ir.Block{Stmts: []*ir.Stmt{&inner}}}
+			what := fmt.Sprintf("line %d: %s not on rank %d", at.Pos.Line, at, rank)
+			*at = ir.Stmt{Op: ir.OpIf, Pos: at.Pos, Cmp: ir.NE, Exprs: []*ir.Expr{ir.Rank(axis), ir.Int(rank)},
+				Body: &ir.Block{Stmts: []*ir.Stmt{&inner}}}
 			out = append(out, textMutant{"on one rank", what, c})
 		}
 	}
@@ -277,8 +285,12 @@ func TestSymmetryOnManyRanks(t *testing.T) {
 			t.Errorf("%s on %d ranks: %v, %v", file, ranks, s, err)
 			continue
 		}
-		many := append(textMutants(prog, fn), oneRankMutants(prog, fn)...)
-		for i, m := range append(textMutants(few, fn), oneRankMutants(few, fn)...) {
+		mutants := func(p *ir.Program) []textMutant {
+			return slices.Concat(textMutants(p, fn), oneRankMutants(p, fn, 1), oneRankMutants(p, fn, 0),
+				oneRankMutants(p, fn, 4))
+		}
+		many := mutants(prog)
+		for i, m := range mutants(few) {
 			if m.kind != "delete" && m.kind != "on one rank" {
 				continue
 			}

@@ -63,6 +63,16 @@ func firstOfSites(p *plan.Plan) []int32 {
 	return out
 }
 
+// LeftOut returns the plan without the waits and barriers of the statements that some commands are of.
+// What it is good for is what they cost; it need not be right.
+func LeftOut(p *plan.Plan, cmds ...int32) *plan.Plan {
+	sites := map[int32]bool{}
+	for _, c := range cmds {
+		sites[p.Cmds[c].Site] = true
+	}
+	return leftOut(p, sites)
+}
+
 // leftOut returns the plan without the waits and barriers of some statements.
 func leftOut(p *plan.Plan, sites map[int32]bool) *plan.Plan {
 	q := *p

@@ -8,6 +8,11 @@
 // executed greedily, with vector clocks), memory (each access against what the
 // clocks know of the accesses before), serial (the same with each rank's
 // commands one by one). The findings are told by explain.
+//
+// Two proofs do without a plan of the whole program: trips proves loops of any
+// length by plans of short ones, and symmetry proves any number of ranks by one,
+// where it finds that all do the same. What a few ranks of many do wrong, lone
+// refutes. repair and reorder edit programs until they are proved.
 package verify
 
 import (

@@ -1,9 +1,11 @@
 package cuda
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -19,7 +21,7 @@ import (
 )
 
 // haste is how long tests have calls that nobody waits for any more take.
-var haste = gpu.Patience{Call: time.Minute, Late: 100 * time.Millisecond, Close: 200 * time.Millisecond}
+var haste = gpu.Patience{Call: time.Minute, Late: 250 * time.Millisecond, Close: time.Second}
 
 // hangs lives with the n-th call never returning, and says which that is, what goes wrong,
 // and whether the GPU was lost: runs end soon after their deadline, closing ends too, nothing
@@ -165,8 +167,9 @@ func TestCallsHang(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel() // it waits most of the time
 			calls, want := l.callsToFail(t)
-			losses := 0
-			for _, n := range calls {
+			losses, step := 0, longtest.Of(4, 1)
+			for i := 0; i < len(calls); i += step {
+				n := calls[i]
 				call, wrong, lost := l.hangs(t, n, want)
 				if wrong != "" {
 					t.Errorf("call %d, %s, hangs: %s", n, call, wrong)
@@ -175,8 +178,8 @@ func TestCallsHang(t *testing.T) {
 					losses++
 				}
 			}
-			if losses < len(calls)/2 {
-				t.Errorf("of %d calls that hang %d cost a GPU", len(calls), losses)
+			if losses < len(calls)/step/2 {
+				t.Errorf("of %d calls that hang %d cost a GPU", len(calls)/step, losses)
 			}
 		})
 	}
@@ -240,4 +243,64 @@ func hungOr(errs []error) error {
 		}
 	}
 	return nil
+}
+
+// TestHangTold: while a call hangs the flight record names it; past the deadline and the
+// grace the error names the call, the GPU and for how long, as the record of the failure does.
+func TestHangTold(t *testing.T) {
+	for _, call := range []string{"cuStreamQuery", "cuLaunchKernel", "cuMemcpyAsync"} {
+		f := newFake(t, 1)
+		m := newMachine(f.system(), Options{Kernels: f})
+		f.haunted = true
+		name := t.Name() + call
+		device.Register(name, func() (device.Machine, error) { return m, nil })
+		var failed bytes.Buffer
+		machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name,
+			Failed: func(dump func(io.Writer) error) { _ = dump(&failed) }})
+		mustOf(t)(err)
+		p, err := hocket.Parse("test.hkt", livesAlone)
+		mustOf(t)(err)
+		model, err := machine.Load(p, hocket.Binding{}, hocket.LoadOptions{Grace: 300 * time.Millisecond})
+		mustOf(t)(err)
+		in, err := model.RandomInputs("ints:1")
+		mustOf(t)(err)
+		_, err = model.Run(t.Context(), hocket.Args{In: in})
+		mustOf(t)(err)
+		release := f.Block(call)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		ended := make(chan error, 1)
+		began := time.Now()
+		go func() { _, err := model.Run(ctx, hocket.Args{In: in}); ended <- err }()
+		var shown bytes.Buffer
+		for !strings.Contains(shown.String(), "is in "+call+", a call of the driver") {
+			shown.Reset()
+			mustOf(t)(machine.Dump(&shown))
+			if strings.Contains(shown.String(), "was given up") || time.Since(began) > time.Minute {
+				t.Errorf("%s: the record never shows it: %s", call, shown.String())
+				break
+			}
+		}
+		err = <-ended
+		// The deadline, the grace and a second, ten times.
+		if took := time.Since(began); took > 16*time.Second {
+			t.Errorf("%s: the run takes %v", call, took)
+		}
+		if !errors.Is(err, hocket.ErrDeviceLost) || !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "GPU 0, fake, is lost since") || !strings.Contains(err.Error(), call+": the call has not returned for") {
+			t.Errorf("%s: got %v", call, err)
+		}
+		if !strings.Contains(failed.String(), call+": the call has not returned for") {
+			t.Errorf("%s: the record of the failure is %s", call, failed.String())
+		}
+		began = time.Now()
+		if err := machine.Close(); err != nil {
+			t.Errorf("%s: closing: %v", call, err)
+		}
+		if took := time.Since(began); took > 50*time.Second { // ten times
+			t.Errorf("%s: closing takes %v", call, took)
+		}
+		cancel()
+		f.dead = 1
+		release()
+	}
 }

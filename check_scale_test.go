@@ -1,0 +1,123 @@
+package hocket_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+)
+
+// onRanks is an example on more ranks.
+func onRanks(t *testing.T, file string, ranks int) string {
+	t.Helper()
+	src, err := os.ReadFile("examples/" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(src), "mesh tp[4]", fmt.Sprintf("mesh tp[%d]", ranks), 1)
+	for _, d := range []string{"T = 64", "K = 32", "K = 64", "N = 64", "N = 32"} {
+		text = strings.Replace(text, "dim "+d+"\n", fmt.Sprintf("dim %s = %d\n", d[:1], 4*ranks), 1)
+	}
+	return text
+}
+
+func verdictOf(t *testing.T, text string, b hocket.Binding, opts ...hocket.CheckOptions) hocket.Verdict {
+	t.Helper()
+	p, err := hocket.Parse("scale.hkt", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := hocket.Check(p, b, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestCheckOfManyRanks: from some size on programs are proved by one rank that stands for all, and
+// refuted where one rank lacks a wait.
+func TestCheckOfManyRanks(t *testing.T) {
+	text := onRanks(t, "ag_linear_exchange.hkt", 192)
+	v := verdictOf(t, text, hocket.Binding{})
+	if v.Kind != hocket.Proved || v.Proof != "symmetry" || v.Commands != 192*(4*191+9) ||
+		!strings.Contains(v.String(), "one rank that stands for all") {
+		t.Errorf("%v by %s: %v\n%s", v.Kind, v.Proof, v, v.Diagnostics)
+	}
+	const wait = "      wait %here[%j] >= 1\n"
+	if !strings.Contains(text, wait) {
+		t.Fatal(text)
+	}
+	v = verdictOf(t, strings.Replace(text, wait, "", 1), hocket.Binding{})
+	if v.Kind != hocket.Refuted || v.Proof != "symmetry" || len(v.Diagnostics) == 0 || v.Diagnostics[0].Kind != "race" {
+		t.Errorf("without a wait: %v by %s\n%s", v.Kind, v.Proof, v.Diagnostics)
+	}
+	v = verdictOf(t, strings.Replace(text, wait, "      if %r != 7 {\n  "+wait+"      }\n", 1), hocket.Binding{})
+	if v.Kind != hocket.Refuted || !strings.Contains(v.Diagnostics.String(), "rank 7 main") {
+		t.Errorf("without a wait on one rank: %v by %s\n%s", v.Kind, v.Proof, v.Diagnostics)
+	}
+}
+
+// TestCheckOfLongLoops: a loop that could be unrolled is proved by shorter ones first.
+func TestCheckOfLongLoops(t *testing.T) {
+	src, err := os.ReadFile("examples/row_parallel_chunked.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, trips := range []int64{100_000, 10_000_000} {
+		b := hocket.Binding{Dims: map[string]int64{"C": trips, "T": trips}}
+		if v := verdictOf(t, string(src), b); v.Kind != hocket.Proved || v.Proof != "loops" {
+			t.Errorf("%d: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
+		}
+		mutant := strings.Replace(string(src), "wait main", "", 1)
+		if v := verdictOf(t, mutant, b); v.Kind != hocket.Refuted {
+			t.Errorf("%d, without a fork: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
+		}
+	}
+}
+
+// TestCheckOfEarlyWaits: a wait before work that does not need it is found with a machine, and what
+// it costs; without one, or behind that work, nothing is said.
+func TestCheckOfEarlyWaits(t *testing.T) {
+	const early = `
+mesh tp[4]
+func f(%x: bf16[8192, 8192], %w: bf16[8192, 8192], %g: bf16[8192, 8192]) -> (bf16[8192, 8192], bf16[8192, 8192]) {
+  %s = stream
+  %here = counter
+  %y = alloc bf16[8192, 8192]
+  %z = alloc bf16[8192, 8192] symmetric
+  barrier over=tp
+  on %s {
+    wait main
+    put %g into %z at tp[(rank(tp) + 1) mod 4]
+    signal %here at tp[(rank(tp) + 1) mod 4]
+  }
+  wait %here >= 1
+  linear %x, %w into %y
+  wait %s
+  return %y, %z
+}
+`
+	late := strings.Replace(strings.Replace(early, "  wait %here >= 1\n", "", 1), "into %y\n",
+		"into %y\n  wait %here >= 1\n", 1)
+	h200 := hocket.CheckOptions{Machine: "h200x4"}
+	lost := func(v hocket.Verdict) string {
+		for _, d := range v.Diagnostics {
+			if d.Kind == "overlap" {
+				return d.Message
+			}
+		}
+		return ""
+	}
+	if got := lost(verdictOf(t, early, hocket.Binding{}, h200)); !strings.Contains(got,
+		"wait %here >= 1 stands before linear") || !strings.Contains(got, "predicted for h200x4") {
+		t.Errorf("an early wait: %q", got)
+	}
+	if got := lost(verdictOf(t, early, hocket.Binding{})); got != "" {
+		t.Errorf("without a machine: %q", got)
+	}
+	if got := lost(verdictOf(t, late, hocket.Binding{}, h200)); got != "" {
+		t.Errorf("a late wait: %q", got)
+	}
+}

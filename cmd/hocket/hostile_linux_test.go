@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	bits "encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// hostileFiles makes files that programs and flags are not made for, in the folder.
+func hostileFiles(t *testing.T, dir string) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name string, b []byte, sparse int64) {
+		f, err := os.Create(filepath.Join(dir, name))
+		must(err)
+		_, err = f.Write(b)
+		must(err)
+		if sparse > 0 {
+			must(f.Truncate(int64(len(b)) + sparse))
+		}
+		must(f.Close())
+	}
+	safetensors := func(name string, header any, sparse int64) {
+		text, err := json.Marshal(header)
+		must(err)
+		write(name, append(bits.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), sparse)
+	}
+	entry := func(shape []int64, bytes int64) map[string]any {
+		return map[string]any{"dtype": "F32", "shape": shape, "data_offsets": []int64{0, bytes}}
+	}
+	for _, name := range []string{"fifo", "fifo.safetensors", "fifo.npy", "fifo.json", "fifo.hkt"} {
+		must(syscall.Mkfifo(filepath.Join(dir, name), 0o600))
+	}
+	for _, n := range []int{20, 40, 900} {
+		write(fmt.Sprintf("nested%d.hkt", n), []byte("func f(%x: f32[4]) -> f32[4] {\n%y = alloc f32[4]\n"+nests(n)+"return %y\n}\n"), 0)
+	}
+	write("small.hkt", []byte("mesh tp[2]\nfunc f(%x: f32[8/tp]) -> f32[8/tp] {\n%y = add %x, %x\nreturn %y\n}\n"), 0)
+	write("any.hkt", []byte("dim T = 4\nmesh tp[1]\nfunc f(%x: f32[T]) -> f32[T] {\n%y = add %x, %x\nreturn %y\n}\n"), 0)
+	write("sparse.hkt", []byte("// "), 64<<30)
+	write("deep.hkt", []byte("func f(%x: f32["+strings.Repeat("(", 1<<20)), 0)
+	write("escape.hkt", []byte("// \x1b]0;owned\a\nfunc f("), 0)
+	safetensors("big.safetensors", map[string]any{"x": entry([]int64{1 << 38}, 1<<40)}, 1<<40)
+	safetensors("rank.safetensors", map[string]any{"x": entry(make([]int64, 1<<20), 0)}, 0)
+	many := map[string]any{}
+	for i := range 1 << 18 {
+		many[fmt.Sprint("t", i)] = entry([]int64{0}, 0)
+	}
+	safetensors("many.safetensors", many, 0)
+	write("claim.safetensors", bits.LittleEndian.AppendUint64(nil, 99_999_999), 1<<30)
+	write("sparse.json", []byte("{"), 64<<30)
+	write("nest.json", []byte(strings.Repeat("[", 1<<20)), 0)
+	header := "{'descr': '<f4', 'fortran_order': True, 'shape': (274877906944,), }"
+	header += strings.Repeat(" ", 117-len(header)) + "\n"
+	write("big.npy", append([]byte("\x93NUMPY\x01\x00\x76\x00"), header...), 1<<40)
+	must(os.Symlink("loop.json", filepath.Join(dir, "loop.json")))
+}
+
+// nests is loops in each other around a statement.
+func nests(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "for %%i%d in 0..2 {\n", i)
+	}
+	return b.String() + "add %x, %x into %y\n" + strings.Repeat("}\n", n)
+}
+
+// TestHostile: files and flags that were made to do harm are told of, with the file or the
+// place and an exit code that help lists, within bounds of time and memory.
+func TestHostile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	dir := t.TempDir()
+	hostileFiles(t, dir)
+	must := func(code int, says, line string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second) // ten times what is promised
+		defer cancel()
+		args := strings.Fields(line)
+		c := exec.CommandContext(ctx, os.Args[0], args...)
+		c.Args[0], c.Dir = "hocket", dir // by which testscript.Main knows the command
+		c.Env = append(os.Environ(), "HOME="+dir)
+		var out bytes.Buffer
+		c.Stdout, c.Stderr = &out, &out
+		_ = c.Run()
+		switch used, ok := c.ProcessState.SysUsage().(*syscall.Rusage); {
+		case ctx.Err() != nil:
+			t.Errorf("%s: it does not end", line)
+		case c.ProcessState.ExitCode() != code || !strings.Contains(out.String(), says):
+			t.Errorf("%s: exit code %d, want %d; it says %q, want %q", line, c.ProcessState.ExitCode(), code, cutTo(out.String(), 400), says)
+		case ok && used.Maxrss > 1<<20:
+			t.Errorf("%s: it takes %d KiB", line, used.Maxrss)
+		case strings.Contains(out.String(), "\x1b"):
+			t.Errorf("%s: it prints escape sequences", line)
+		}
+	}
+	for _, command := range []string{"run", "check", "opt", "fmt", "memory", "import"} {
+		must(2, "fifo.hkt", command+" fifo.hkt")
+		must(2, "/dev/zero", command+" /dev/zero")
+	}
+	for _, n := range []string{"20", "40"} {
+		must(1, "nested"+n+".hkt:", "run nested"+n+".hkt")
+		must(5, "more than 131072 commands", "check nested"+n+".hkt")
+		must(1, "nested"+n+".hkt:", "memory nested"+n+".hkt")
+	}
+	must(1, "nested900.hkt:", "run nested900.hkt")
+	must(1, "larger than 64.0 MiB", "check sparse.hkt")
+	must(1, "deep.hkt:", "check deep.hkt")
+	must(1, "escape.hkt:", "check escape.hkt")
+	for _, in := range []string{"fifo.safetensors", "x=fifo.npy", "x=fifo.safetensors#x", "x=big.npy", "x=big.safetensors#x",
+		"rank.safetensors", "many.safetensors", "claim.safetensors"} {
+		file, _, _ := strings.Cut(strings.TrimPrefix(in, "x="), "#")
+		if says := file; strings.HasPrefix(in, "x=big") {
+			must(2, "%x is f32[274877906944], want f32[8]", "run small.hkt --in "+in)
+			must(3, "out of memory", "run any.hkt --in "+in)
+		} else {
+			must(2, says, "run small.hkt --in "+in)
+		}
+	}
+	for _, file := range []string{"fifo.json", "sparse.json", "nest.json", "loop.json", "none.json"} {
+		must(2, file, "opt small.hkt --strategy auto --machine "+file)
+		must(2, file, "trace "+file)
+	}
+	must(2, "/dev/zero", "trace /dev/zero")
+	must(2, "fifo", "run small.hkt --save fifo")
+	must(2, "small.hkt", "run small.hkt --save small.hkt")
+	must(2, "none/x", "run small.hkt --trace none/x")
+	must(2, "max-commands", "run small.hkt --max-commands -1")
+	must(1, "more than 3 commands", "run small.hkt --max-commands 3")
+	must(0, "f on 2 ranks", "run small.hkt --max-commands 0 --max-time 0 --func f")
+}
+
+func cutTo(s string, n int) string { return s[:min(len(s), n)] }

@@ -1,0 +1,81 @@
+package verify
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// Later is a plan in which the waits of one statement stand behind the work that follows them,
+// and which is proved like that: what follows does not need them.
+type Later struct {
+	Plan *plan.Plan
+	// Finding says so, as a warning about lost overlap.
+	Finding Finding
+}
+
+// LaterWaits returns what moving the waits of each statement behind the next work on their streams
+// gives, where that is proved. p is a plan that is.
+func LaterWaits(p *plan.Plan) []Later {
+	var out []Later
+	trials := 0
+	for _, c := range firstOfSites(p) {
+		site := p.Cmds[c].Site
+		if !isWait(&p.Cmds[c]) || p.Sites[site].Op != ir.OpWait {
+			continue
+		}
+		if trials += runs * len(p.Cmds); trials > maxTrials {
+			break
+		}
+		q, wait, work := behindWork(p, site)
+		if work < 0 || Plan(q, Options{FaultsOnly: true}).Verdict != Proved {
+			continue
+		}
+		ix := &index{p: p}
+		out = append(out, Later{q, Finding{
+			Warning: true, Kind: KindOverlap, Count: 1,
+			Acts: []Act{{Cmd: wait}, {Cmd: work, What: "does not need what is waited for"}},
+			Message: fmt.Sprintf("lost overlap: %s stands before %s (%s), which is right without it",
+				p.Sites[site].Text, subject(ix, Act{Cmd: work}), place(ix, Act{Cmd: work})),
+			Help: fmt.Sprintf("move it behind %s", line(ix, Act{Cmd: work})),
+		}})
+	}
+	return out
+}
+
+// isWait reports whether a command waits for an event or a counter.
+func isWait(c *plan.Cmd) bool { return c.Kind == plan.WaitEvent || c.Kind == plan.WaitCounter }
+
+// behindWork moves the waits of a statement behind the next command on their streams that computes or
+// communicates. It returns the first wait that moved and what it moved behind; work is -1 where none did.
+func behindWork(p *plan.Plan, site int32) (q *plan.Plan, wait, work int32) {
+	out := *p
+	out.Cmds = make([]plan.Cmd, 0, len(p.Cmds))
+	held := map[int32][]int32{} // by stream
+	wait, work = -1, -1
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if c.Site == site && isWait(c) {
+			held[c.Stream] = append(held[c.Stream], int32(i))
+			continue
+		}
+		out.Cmds = append(out.Cmds, *c)
+		switch c.Kind {
+		case plan.Compute, plan.Copy, plan.Collective, plan.Group:
+			for _, w := range held[c.Stream] {
+				if work < 0 {
+					wait, work = w, int32(i)
+				}
+				out.Cmds = append(out.Cmds, p.Cmds[w])
+			}
+			delete(held, c.Stream)
+		}
+	}
+	for st := range p.Streams {
+		for _, w := range held[int32(st)] {
+			out.Cmds = append(out.Cmds, p.Cmds[w])
+		}
+	}
+	return &out, wait, work
+}
