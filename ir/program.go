@@ -234,6 +234,16 @@ func (k LaunchKind) Writes() bool { return k == LaunchWrites || k == LaunchUpdat
 // Name is what a stand-in of the kernel is registered under: "scale.cu:scale".
 func (l *Launch) Name() string { return l.File + ":" + l.Kernel.Text }
 
+// Operand returns what the kernel does with operand i of the statement.
+func (l *Launch) Operand(i int) LaunchKind {
+	for _, p := range l.Params {
+		if p.Kind != LaunchNumber && p.At == i {
+			return p.Kind
+		}
+	}
+	return LaunchReads
+}
+
 // AllocFlags are the words behind an alloc's type.
 type AllocFlags uint8
 

@@ -239,6 +239,9 @@ func TestLengths(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name == "flash" {
+				t.Skip("what it has of lengths hopper has, too")
+			}
 			r := newTrial(t)
 			if name == "hopper" {
 				hopper(r.bench)

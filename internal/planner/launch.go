@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -63,9 +64,23 @@ func (u *unroller) launch(s *ir.Stmt) error {
 			return err
 		}
 	}
-	u.w.p.Launches = append(u.w.p.Launches, l)
-	c.Attr.Launch = int32(len(u.w.p.Launches))
+	c.Attr.Launch = u.w.launch(l)
 	return u.emit(s, c)
+}
+
+// launch is one more than the index of l: launches that are alike, as those of all ranks mostly are, have one.
+func (w *world) launch(l plan.Launch) int32 {
+	key := fmt.Sprint(l)
+	i, ok := w.launches[key]
+	if !ok {
+		w.p.Launches = append(w.p.Launches, l)
+		if w.launches == nil {
+			w.launches = map[string]int32{}
+		}
+		i = int32(len(w.p.Launches))
+		w.launches[key] = i
+	}
+	return i
 }
 
 func (u *unroller) launchTensor(s *ir.Stmt, par ir.LaunchParam, c *plan.Cmd, p *plan.LaunchParam) error {

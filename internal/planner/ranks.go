@@ -40,9 +40,10 @@ func (r *Ranks) Unroll(rank int) (*plan.Rank, error) {
 	*w = world{
 		b: w.b, p: p, stats: w.stats, mostCommands: w.mostCommands, stop: w.stop, asked: w.asked,
 		statements: w.statements,
-		cmds:       w.cmds, sites: w.sites, paths: w.paths, buffers: w.buffers, counters: w.counters,
-		raisers: w.raisers,
-		tails:   w.tails[:0], slotFrom: w.slotFrom[:0], teams: w.teams, teamIDs: w.teamIDs, seats: w.seats,
+		cmds:       w.cmds, sites: w.sites, launches: w.launches, paths: w.paths, buffers: w.buffers,
+		counters: w.counters,
+		raisers:  w.raisers,
+		tails:    w.tails[:0], slotFrom: w.slotFrom[:0], teams: w.teams, teamIDs: w.teamIDs, seats: w.seats,
 		laneIDs: map[laneKey]int32{},
 	}
 	for _, t := range w.teams {

@@ -22,6 +22,7 @@ type world struct {
 	cmds [][]plan.Cmd // by rank, in issue order; merge makes the world list
 
 	sites    map[*ir.Stmt]int32
+	launches map[string]int32 // by what they are
 	paths    map[pathKey]int32
 	buffers  map[instance]int32
 	counters map[instance]int32

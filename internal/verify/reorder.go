@@ -231,6 +231,14 @@ func (r *reorderer) usesOf(s *ir.Stmt) *uses {
 			case class == ir.ClassOrder || s.Op == ir.OpOn || class == ir.ClassView && s.Into == nil:
 			case s.Op == ir.OpRecv && i == 0:
 				u.writes[r.root(a.Name)] = true
+			case s.Op == ir.OpLaunch:
+				kind := s.Launch.Operand(i)
+				if kind.Writes() {
+					u.writes[r.root(a.Name)] = true
+				}
+				if kind.Reads() {
+					u.reads[r.root(a.Name)] = true
+				}
 			default:
 				u.reads[r.root(a.Name)] = true
 			}
