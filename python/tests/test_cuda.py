@@ -1,0 +1,208 @@
+"""Tests of collectives on torch's tensors on GPUs: run with torch on a machine with two GPUs, they start themselves
+under torchrun. HOCKET_LIBRARY and HOCKET_COMMAND name what is tested. Without GPUs they are skipped."""
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+try:
+    import torch
+    GPUS = torch.cuda.device_count()
+except ImportError:
+    torch, GPUS = None, 0
+
+
+def torchrun(what, n=2):
+    """Runs a function of this file under torchrun; its exit code and output."""
+    port = str(20000 + os.getpid() % 20000)
+    p = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(n), "--master-port", port, __file__,
+                        "member", what], capture_output=True, text=True, timeout=300, check=False,
+                       env={**os.environ, "NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "4"})
+    return p.returncode, p.stdout + p.stderr
+
+
+@unittest.skipIf(GPUS < 2, f"{GPUS} GPUs that torch sees; two are wanted")
+class GPUs(unittest.TestCase):
+    def passes(self, what):
+        code, text = torchrun(what)
+        self.assertEqual((code, text.count(f"{what} is right")), (0, 2), text)
+
+    def test_against_nccl(self):
+        self.passes("against_nccl")
+
+    def test_graph(self):
+        self.passes("graph")
+
+    def test_mixed(self):
+        self.passes("mixed")
+
+    def test_refused(self):
+        self.passes("refused")
+
+    def test_compiled(self):
+        self.passes("compiled")
+
+    def test_disagree(self):
+        _, text = torchrun("disagree")
+        self.assertEqual(text.count("DisagreeError: what is made ready"), 2, text)
+
+    def test_killed(self):
+        _, text = torchrun("killed")
+        self.assertRegex(text, r"PeerError: .*rank 1 .*its process ended, after [0-4]\.\d s")
+
+
+def ints(shape, dtype, seed):
+    g = torch.Generator(device="cuda")
+    g.manual_seed(seed)
+    return torch.randint(-8, 9, shape, generator=g, device="cuda").to(dtype)
+
+
+def against_nccl(hocket, dist, rank, size):
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int32):
+        for n in (8, 24, 1000, 65536, 5 << 20):
+            same(hocket, dist, ints((n,), dtype, rank), ints((n * size,), dtype, 50 + rank), size)
+    x = torch.empty(4100, dtype=torch.bfloat16, device="cuda")[2:4098]  # no multiple of 16
+    same(hocket, dist, x.copy_(ints((4096,), x.dtype, rank)), ints((4096,), x.dtype, 9), size)
+    counts = [3, 5] + [2] * (size - 2)
+    parts = [ints((c, 16), torch.bfloat16, i) for i, c in enumerate(counts)]
+    assert torch.equal(hocket.all_gather_v(parts[rank], counts), torch.cat(parts))
+    e = hocket.empty(1 << 20, dtype=torch.bfloat16)
+    e.copy_(ints(e.shape, e.dtype, rank))
+    w = e.clone()
+    dist.all_reduce(w)
+    assert torch.equal(hocket.all_reduce(e), w)
+    for rows in (1, 32, 200):
+        t, r, weight = ints((rows, 8192), torch.bfloat16, rank), ints((rows, 8192), torch.bfloat16, 77), ints((8192,), torch.bfloat16, 5)
+        out, s = hocket.all_reduce_rms_norm(t, r, weight, 1e-5)
+        dist.all_reduce(t)
+        f = (t + r).double()
+        want = f * (f.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+        assert torch.equal(s, t + r)
+        assert ((out.double() - want).abs() <= want.abs() * 2**-7).all()
+
+
+def same(hocket, dist, x, z, size):
+    w = x.clone()
+    dist.all_reduce(w)
+    assert torch.equal(hocket.all_reduce(x, out=torch.empty_like(x)), w) and torch.equal(hocket.all_reduce(x.clone()), w)
+    w = x.new_empty(x.numel() * size)
+    dist.all_gather_into_tensor(w, x)
+    assert torch.equal(hocket.all_gather(x), w)
+    w = z.new_empty(z.numel() // size)
+    dist.reduce_scatter_tensor(w, z)
+    assert torch.equal(hocket.reduce_scatter(z), w)
+    w = torch.empty_like(z)
+    dist.all_to_all_single(w, z)
+    assert torch.equal(hocket.all_to_all(z), w)
+    w = x.clone()
+    dist.broadcast(w, 1)
+    assert torch.equal(hocket.broadcast(x.clone(), 1), w)
+
+
+def graph(hocket, dist, rank, size):
+    x = ints((4096,), torch.bfloat16, rank)
+    w, st = x.clone(), x.clone()
+    hocket.all_reduce(torch.empty_like(x))
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        for _ in range(3):
+            hocket.all_reduce(st)
+    for _ in range(3):
+        dist.all_reduce(w)
+    for _ in range(5):
+        st.copy_(x)
+        g.replay()
+        assert torch.equal(st, w)
+
+
+def mixed(hocket, dist, rank, size):
+    draw = random.Random(5)
+    for i in range(2000):
+        n, dtype = draw.choice([8, 100, 4096, 40000, 1 << 18]), draw.choice([torch.bfloat16, torch.float32])
+        junk = [torch.empty(draw.randrange(1, 1 << 20), device="cuda") for _ in range(draw.randrange(3))]  # noqa: F841
+        x = ints((n,), dtype, 2 * i + rank)
+        w = x.clone()
+        dist.all_reduce(w)
+        assert torch.equal(hocket.all_reduce(x), w), i
+
+
+def refused(hocket, dist, rank, size):
+    x = ints((64, 8), torch.bfloat16, rank)
+    for call, kind in ((lambda: hocket.all_reduce(x.t()), hocket.InputError), (lambda: hocket.all_reduce(x.to(torch.int8)), hocket.InputError),
+                       (lambda: hocket.all_reduce(x, op="prod"), hocket.UnsupportedError), (lambda: hocket.all_reduce(x, out=x[:8]), hocket.InputError),
+                       (lambda: hocket.reduce_scatter(x[:3]), hocket.InputError)):
+        try:
+            call()
+        except kind:
+            continue
+        raise AssertionError("not refused")
+    y = ints((12345,), torch.bfloat16, rank)
+    g = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(g):
+            hocket.all_reduce(y)
+        raise AssertionError("not refused while captured")
+    except hocket.Error as e:
+        assert "call it once before" in str(e), e
+
+
+def compiled(hocket, dist, rank, size):
+    import hocket.ops  # noqa: F401
+    x = ints((64, 256), torch.bfloat16, rank)
+    w = x.clone()
+    dist.all_reduce(w)
+    f = torch.compile(lambda a: torch.ops.hocket.all_reduce(a * 1, "sum") + 0, fullgraph=True)
+    assert torch.equal(f(x), w)
+
+
+def disagree(hocket, dist, rank, size):
+    try:
+        hocket.all_reduce(ints((64 + 64 * rank,), torch.bfloat16, 0))
+    except hocket.Error as e:
+        print(f"{type(e).__name__}: {e}", flush=True)
+
+
+def killed(hocket, dist, rank, size):
+    x = ints((4096,), torch.bfloat16, rank)
+    hocket.all_reduce(x)
+    hocket.synchronize()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.time()
+    try:
+        while time.time() < began + 60:
+            hocket.all_reduce(x)
+            hocket.synchronize()
+    except hocket.Error as e:
+        print(f"{type(e).__name__}: {e}, after {time.time() - began:.1f} s", flush=True)
+
+
+def member(what):
+    import torch.distributed as dist
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    import hocket
+    hocket.init("cuda", timeout=60, stall_timeout=20)
+    globals()[what](hocket, dist, rank, size)
+    if what in ("disagree", "killed"):
+        os._exit(0)
+    hocket.synchronize()
+    print(what, "is right", flush=True)
+    hocket.shutdown()
+    os._exit(0)  # torch's NCCL waits for graphs that are there still
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["member"]:
+        member(sys.argv[2])
+    else:
+        unittest.main()
