@@ -48,7 +48,7 @@ func (DefaultWorld) OpenCalls() (Calls, error) {
 }
 
 // Settle has nothing to do.
-func (DefaultWorld) Settle(context.Context) error { return nil }
+func (DefaultWorld) Settle(context.Context) ([]string, error) { return nil, nil }
 
 // Capture is unsupported.
 func (DefaultWorld) Capture(func() error) (Graph, error) { return nil, lacks("recording graphs") }

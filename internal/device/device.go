@@ -129,8 +129,8 @@ type World interface {
 	// of the last. Needs Caps.Graphs.
 	Capture(issue func() error) (Graph, error)
 	// Settle is called once all is prepared, in all processes alike: what each has measured for itself, and
-	// all must have alike, they take from one of them.
-	Settle(ctx context.Context) error
+	// all must have alike, they take from one of them. It returns what else they must have alike, to be compared.
+	Settle(ctx context.Context) ([]string, error)
 	// Observe sets who is told of marks; nil stops. Not while work is in flight. It may
 	// cost time; without it a world that fails may know less well where.
 	Observe(o Observer)

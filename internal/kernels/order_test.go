@@ -115,7 +115,8 @@ func TestWired(t *testing.T) {
 		f := b.alloc(FaultBytes)
 		clear(b.mem[f-memoryAt:][:FaultBytes])
 		faults = append(faults, f)
-		wired((*Library).Await, wiredLaunch("await", "AwaitArgs", awaitWords).code, at, nvlib.Ptr(least), abort, nvlib.Ptr(timeout), f, 9)
+		wired((*Library).Await, wiredLaunch("await", "AwaitArgs", awaitWords).code,
+			at, nvlib.Ptr(least), abort, nvlib.Ptr(timeout), f, 9)
 	}
 	await(word, 5, none, time.Hour) // there already
 	raise(word, 3)

@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -151,6 +152,38 @@ func (w *World) Same(ctx context.Context, what, value string) error {
 	}
 	if !same {
 		return e
+	}
+	return nil
+}
+
+// SameList returns nil if all processes call it with the same lines, and the same *DisagreeError in all of them, about
+// the first line that differs, if they do not. The world goes on.
+func (w *World) SameList(ctx context.Context, what string, lines []string) error {
+	h := sha256.New()
+	for _, l := range lines {
+		fmt.Fprintf(h, "%d %s\n", len(l), l)
+	}
+	mine := binary.LittleEndian.AppendUint32(nil, uint32(len(lines)))
+	all, err := w.Agree(ctx, what, h.Sum(mine))
+	if err != nil {
+		return err
+	}
+	same, most := true, uint32(0)
+	for r, v := range all {
+		if len(v) != len(mine)+sha256.Size {
+			return w.member(r).failed("sent a malformed list of %s", what)
+		}
+		same = same && string(v) == string(all[0])
+		most = max(most, binary.LittleEndian.Uint32(v))
+	}
+	for i := 0; !same && i < int(most); i++ {
+		line := "nothing more"
+		if i < len(lines) {
+			line = lines[i]
+		}
+		if err := w.Same(ctx, what, line); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -11,6 +11,9 @@ import (
 // ErrLeft is what a world returns after Leave.
 var ErrLeft = errors.New("this process has left the world")
 
+// ErrWentOn is wrapped by the error of a wait for what another process has given up to do.
+var ErrWentOn = errors.New("another process has gone on")
+
 // PeerError says which process ended the world, or which one is waited for in vain.
 type PeerError struct {
 	Rank int    // the process, as its launcher counts

@@ -176,6 +176,13 @@ func (d *folder) bind(rank int) (*net.UnixListener, error) {
 		return listener, err
 	}
 	conn, err := net.DialUnix(addr.Net, nil, addr)
+	for range 20 { // it may be bound, and not listen yet
+		if err == nil {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+		conn, err = net.DialUnix(addr.Net, nil, addr)
+	}
 	if err == nil {
 		defer conn.Close()
 		why := "another process of the same run has this rank, too"

@@ -53,7 +53,13 @@ func connect(socket string) (*net.UnixConn, error) {
 	}
 	defer d.Close()
 	name := filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), filepath.Base(socket))
-	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: name, Net: "unixpacket"})
+	addr := &net.UnixAddr{Name: name, Net: "unixpacket"}
+	conn, err := net.DialUnix(addr.Net, nil, addr)
+	for i := 0; err != nil && i < 100; i++ { // it is there before it listens
+		time.Sleep(10 * time.Millisecond)
+		conn, err = net.DialUnix(addr.Net, nil, addr)
+	}
+	return conn, err
 }
 
 // TestHostile floods the rendezvous while a process waits there, then lets the other one join.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"unsafe"
 )
 
@@ -61,7 +62,8 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 }
 
 // Import returns what a process exports by key. It waits for that while the process
-// gets on (see Step, At), and T longer.
+// gets on (see Step, At), and T longer; if that process has come to the next agreement without, it is an
+// error at once that wraps ErrWentOn.
 func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
 	if err := w.checkPeer(process); err != nil {
 		return nil, err
@@ -76,12 +78,32 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 		if p.left {
 			return false, p.failed("left the world before it exported %q", key)
 		}
+		if len(p.inbox) > 0 { // what it exports before came before
+			return false, fmt.Errorf("%w: it did not export %q, %w", ErrWentOn, key, p.failed("is at %q", p.inbox[0].step))
+		}
 		return false, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = w.blame(process, "did not export %q within %v", key, w.o.StallTimeout)
 	}
 	return file, err
+}
+
+// Forget drops what processes have exported by keys that begin with prefix, and nobody has imported.
+func (w *World) Forget(prefix string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.peers {
+		if p == nil {
+			continue
+		}
+		for key, file := range p.files {
+			if strings.HasPrefix(key, prefix) {
+				file.Close()
+				delete(p.files, key)
+			}
+		}
+	}
 }
 
 // Address is where the segment lies in this process.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -100,6 +101,26 @@ func TestSame(t *testing.T) {
 			return fmt.Errorf("got %v for long texts that differ in the last byte", err)
 		}
 		return nil // the world goes on after a difference in values
+	})
+}
+
+// TestSameList: lists that differ are told of by the first line that does.
+func TestSameList(t *testing.T) {
+	lists := map[string][3][]string{
+		"": {{"a", "b"}, {"a", "b"}, {"a", "b"}},
+		"ranks disagree on the list: ranks 0-1 have b, rank 2 has c":            {{"a", "b", "d"}, {"a", "b", "e"}, {"a", "c"}},
+		"ranks disagree on the list: rank 0 has nothing more, ranks 1-2 have b": {{"a"}, {"a", "b"}, {"a", "b"}},
+		"ranks disagree on the list: ranks 0-1 have ab, rank 2 has a":           {{"ab", ""}, {"ab", ""}, {"a", "b"}},
+	}
+	inOne(t, options(t, 3), func(w *World) error {
+		for _, want := range slices.Sorted(maps.Keys(lists)) {
+			err := w.SameList(context.Background(), "the list", lists[want][w.Process()])
+			var d *DisagreeError
+			if want == "" && err != nil || want != "" && (!errors.As(err, &d) || err.Error() != want) {
+				return fmt.Errorf("got %v, want %q", err, want)
+			}
+		}
+		return nil
 	})
 }
 

@@ -138,12 +138,19 @@ def broadcast(t, root=0):
 def all_reduce_rms_norm(t, residual, weight, eps=1e-6):
     """Adds the ranks' tensors ``t`` and ``residual`` and normalises the rows: returns ``rms_norm(s) * weight`` and ``s``,
     for ``s = all_reduce(t) + residual``. On GPUs it is one kernel where that is faster. Tensors are torch's."""
-    if _cuda.is_cuda(t):
-        both = _cuda.all_reduce_rms_norm(t, residual, weight, eps)
-        if both is not None:
-            return both
-        t = t.clone()
-    s = all_reduce(t) + residual
+    if not _cuda.is_cuda(t):
+        return _normalised(all_reduce(t) + residual, weight, eps)
+    both = _cuda.all_reduce_rms_norm(t, residual, weight, eps)
+    if both is not None:
+        return both
+    return _normalised(all_reduce(t, out=t.new_empty(t.shape)) + residual, weight, eps)
+
+
+def _normalised(s, weight, eps):
+    """rms_norm(s) * weight, and s."""
+    import torch
+    if hasattr(torch.nn.functional, "rms_norm"):  # torch 2.4
+        return torch.nn.functional.rms_norm(s, s.shape[-1:], weight, eps), s
     f = s.float()
     return (f * (f.pow(2).mean(-1, keepdim=True) + eps).rsqrt()).to(s.dtype) * weight, s
 

@@ -116,6 +116,9 @@ func (w *world) Close() error {
 	if w.cause == errClosed {
 		return w.err()
 	}
+	if w.peers != nil {
+		w.peers.Forget(w.peers.name + " ") // of a load that failed
+	}
 	w.end(errClosed)
 	w.cause = errClosed
 	for w.running > 0 || w.awaiting > 0 {

@@ -148,6 +148,7 @@ func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
 			steps[i] = append(steps[i], st)
 		}
 	}
+	t.describe(list)
 	return steps, nil
 }
 

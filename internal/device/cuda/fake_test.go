@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"hocket.example/hocket/internal/cabi"
@@ -57,17 +58,23 @@ type fakeGPU struct {
 	ills      map[int32]uintptr // by device: what calls about its streams return, from now on
 	order     *fakeOrder        // of copies; nil where nobody asks
 	joints    fakeJoints
-	trace     func(name string, a []uintptr) // is told of each call; nil for nobody
-	haunted   bool                           // what hung in it may still use its memory
-	held      fakeBlocks                     // calls that do not return
+	queues    *fakeQueues                                 // where it runs by itself; nil where calls do what they are given
+	share     func(map[string]func([]uintptr) uintptr)    // has other processes share its memory; nil for none
+	numbers   []int                                       // by device: which GPU of the host it is; nil for all, in order
+	several   map[string]func(params uintptr) []fakeWork  // of queues: kernels that are pieces of work, by name
+	severalOf map[uintptr]func(params uintptr) []fakeWork // by function
+	trace     func(name string, a []uintptr)              // is told of each call; nil for nobody
+	haunted   bool                                        // what hung in it may still use its memory
+	held      fakeBlocks                                  // calls that do not return
 	// remembered: NCCL may know of memory, whose addresses are then never given back.
 	remembered bool
 }
 
 // fakeCapture is a capture under way.
 type fakeCapture struct {
-	id   int
-	work []fakeWork
+	id    int
+	work  []fakeWork
+	tails map[uintptr][]int // of queues: behind which work the next of a stream comes
 }
 
 // fakeJoin is a kernel in two steps: it raises, and then takes when it can.
@@ -78,8 +85,10 @@ type fakeJoin struct {
 
 // fakeWork is a node of a graph; ready is nil for those that wait for nothing.
 type fakeWork struct {
-	ready func() bool
-	do    func()
+	ready  func() bool
+	do     func()
+	wait   func(since time.Time) bool // of queues: likewise, for who can wait too long
+	behind []int                      // of queues: others of the graph
 }
 
 const fakeMemory = 1 << 40
@@ -87,6 +96,7 @@ const fakeMemory = 1 << 40
 func newFake(t testing.TB, devices int) *fakeGPU {
 	f := &fakeGPU{TB: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
 		graphs: map[uintptr][]fakeWork{}, begun: map[uintptr]*fakeCapture{}, member: map[uintptr]*fakeCapture{},
+		several: map[string]func(uintptr) []fakeWork{}, severalOf: map[uintptr]func(uintptr) []fakeWork{},
 		joins: map[string]*fakeJoin{}, joinOf: map[uintptr]*fakeJoin{}, events: map[uintptr]int{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
 		called: map[string]int{}, late: map[string]int{}, ills: map[int32]uintptr{}, reach: newFakeReach()}
 	t.Cleanup(func() {
@@ -104,6 +114,14 @@ func newFake(t testing.TB, devices int) *fakeGPU {
 		}
 	})
 	return f
+}
+
+// number is which GPU of the host a device is.
+func (f *fakeGPU) number(dev int32) int {
+	if f.numbers == nil {
+		return int(dev)
+	}
+	return f.numbers[dev]
 }
 
 func (f *fakeGPU) handle(kind string) uintptr {
@@ -185,8 +203,11 @@ func (f *fakeGPU) do(stream uintptr, work func()) uintptr { return f.await(strea
 
 // await is do for work that waits until ready.
 func (f *fakeGPU) await(stream uintptr, ready func() bool, work func()) uintptr {
+	if f.queues != nil {
+		return f.queues.give(stream, fakeWork{ready: ready, do: work})
+	}
 	if c := f.in(stream); c != nil {
-		c.work = append(c.work, fakeWork{ready, work})
+		c.work = append(c.work, fakeWork{ready: ready, do: work})
 		return 0
 	}
 	if len(f.running) > 0 || ready != nil && !ready() {
@@ -199,6 +220,12 @@ func (f *fakeGPU) await(stream uintptr, ready func() bool, work func()) uintptr 
 // launch runs a kernel. One that begins early runs no sooner than others.
 func (f *fakeGPU) launch(function, stream, params uintptr) uintptr {
 	f.launched(stream, f.reach.usedBy[function])
+	if pieces := f.severalOf[function]; pieces != nil {
+		for _, w := range pieces(params) {
+			f.queues.give(stream, w)
+		}
+		return 0
+	}
 	var ready func() bool
 	if j := f.joinOf[function]; j != nil {
 		f.do(stream, j.raise)
@@ -273,13 +300,17 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	text := cabi.NewCStrings([]string{"CUDA_ERROR_FAKE"})
 	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
 	return map[string]func(a []uintptr) uintptr{
-		"cuInit":              zero,
-		"cuCtxSetCurrent":     func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
-		"cuDriverGetVersion":  func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
-		"cuDeviceGetCount":    func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
-		"cuDeviceGet":         func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },
-		"cuDeviceGetName":     func(a []uintptr) uintptr { copy(cabi.Bytes(a[0], 5), "fake\x00"); return 0 },
-		"cuDeviceGetPCIBusId": func(a []uintptr) uintptr { copy(cabi.Bytes(a[0], 5), "0:0\x00"); return 0 },
+		"cuInit":             zero,
+		"cuCtxSetCurrent":    func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
+		"cuDriverGetVersion": func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
+		"cuDeviceGetCount":   func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
+		"cuDeviceGet":        func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },
+		"cuDeviceGetName":    func(a []uintptr) uintptr { copy(cabi.Bytes(a[0], 5), "fake\x00"); return 0 },
+		"cuDeviceGetPCIBusId": func(a []uintptr) uintptr {
+			id := fmt.Sprintf("%d:0\x00", f.number(int32(a[2])))
+			copy(cabi.Bytes(a[0], len(id)), id)
+			return 0
+		},
 		"cuDeviceTotalMem_v2": func(a []uintptr) uintptr { return set(a[0], uint64(fakeMemory)) },
 		"cuDeviceGetAttribute": func(a []uintptr) uintptr {
 			switch nvlib.Attribute(a[1]) {
@@ -368,6 +399,7 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 			}
 			f.next++
 			f.kernels[f.next], f.joinOf[f.next] = k, f.joins[cabi.GoString(a[2])]
+			f.severalOf[f.next] = f.several[cabi.GoString(a[2])]
 			f.reach.usedBy[f.next] = f.reach.uses[cabi.GoString(a[2])]
 			return set(a[0], f.next)
 		},
@@ -543,6 +575,12 @@ func (f *fakeGPU) system() *system {
 		blas = f.lt.open
 	}
 	f.joints.calls(f, table)
+	if f.queues != nil {
+		f.queues.calls(table)
+	}
+	if f.share != nil {
+		f.share(table)
+	}
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
 			if !f.held.pass(name) {
@@ -595,14 +633,17 @@ func fakeBLAS(t testing.TB) *nvlib.CuBLASLt {
 }
 
 // Meeting is refused: the fake does one thing at a time. Where members only meet
-// that is as good.
+// that is as good; with queues they do.
 func (f *fakeGPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
-	if strings.HasPrefix(m.Body, "moveMeet<") {
+	if strings.HasPrefix(m.Body, "moveMeet<") { // nothing but meets
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.next++
 		name := fmt.Sprint("meet", f.next)
 		f.named[name] = func(uintptr) {}
+		if f.queues != nil {
+			f.several[name] = func(uintptr) []fakeWork { return f.meet(m) }
+		}
 		return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}}}, nil
 	}
 	return kernels.Step{}, fmt.Errorf("%w: the fake's kernels cannot wait for each other", device.ErrUnsupported)
@@ -630,7 +671,13 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	name := fmt.Sprint("go", f.next)
 	f.named[name] = func(uintptr) { run() }
 	f.operands(name, p)
-	return []kernels.Step{{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}}, nil
+	return []kernels.Step{fakeStep(name)}, nil
+}
+
+// fakeStep is a launch of one thread.
+func fakeStep(name string) kernels.Step {
+	one := [3]uint32{1, 1, 1}
+	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: one, Block: one}}
 }
 
 // Raise and Await are a Library's.
@@ -638,7 +685,13 @@ func (f *fakeGPU) Raise(kernels.Target) (kernels.Step, error) { return f.wired("
 func (f *fakeGPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 6) }
 
 func (f *fakeGPU) wired(name string, words int) (kernels.Step, error) {
-	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Params: [][]byte{make([]byte, 8*words)}, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.named[name] = func(uintptr) {}
+	f.several[name] = func(params uintptr) []fakeWork { return []fakeWork{f.wiredWork(name, params)} }
+	s := fakeStep(name)
+	s.Params = [][]byte{make([]byte, 8*words)}
+	return s, nil
 }
 
 // Join is a Library's: flags are words that Go changes.
@@ -647,6 +700,11 @@ func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 	defer f.mu.Unlock()
 	f.next++
 	name := fmt.Sprint("join", f.next)
+	if f.queues != nil {
+		f.named[name] = func(uintptr) {}
+		f.several[name] = func(uintptr) []fakeWork { return f.joined(j) }
+		return fakeStep(name), nil
+	}
 	there := func() bool { return cabi.Load[int64](uintptr(j.Flag)) >= j.Count }
 	aborted := func() bool { return j.Abort != 0 && cabi.Load[uint64](uintptr(j.Abort)) != 0 }
 	f.joins[name] = &fakeJoin{
@@ -675,5 +733,5 @@ func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 			cabi.Store(uintptr(j.Fault), [5]uint64{uint64(kind) | 1, j.Tag, uint64(j.Count), 0, 7})
 		}
 	}
-	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}, nil
+	return fakeStep(name), nil
 }

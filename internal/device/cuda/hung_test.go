@@ -253,7 +253,7 @@ func TestHangTold(t *testing.T) {
 		m := newMachine(f.system(), Options{Kernels: f})
 		f.haunted = true
 		name := t.Name() + call
-		device.Register(name, func() (device.Machine, error) { return m, nil })
+		device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
 		var failed bytes.Buffer
 		machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name,
 			Failed: func(dump func(io.Writer) error) { _ = dump(&failed) }})

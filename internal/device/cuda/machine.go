@@ -1,5 +1,6 @@
 // Package cuda is the NVIDIA machine: one process drives all GPUs, a rank each,
-// through the driver API.
+// through the driver API; or several processes of one host do, each some of them
+// (see peers.go).
 //
 // # Order
 //
@@ -11,10 +12,12 @@
 // queue cannot lock each other; and when work is held back that nothing can
 // release, that is a deadlock, seen at once.
 //
-// Two things do wait on devices: kernels of teams, for each other (see team.go),
-// and graphs of one GPU each, for flags that the others raise (see graph_flags.go). These
-// waits are bounded, and end when the world does; and what they wait for is issued
-// whole before anything else may keep the driver from it (see issue_lock.go).
+// Three things do wait on devices: kernels of teams, for each other (see team.go),
+// graphs of one GPU each, for flags that the others raise (see graph_flags.go), and
+// streams for counters of other processes (see wired.go). These waits are bounded,
+// and end when the world does; and what they wait for is issued whole before
+// anything else may keep the driver from it (see issue_lock.go), or by another
+// process, in the order of the same plan.
 //
 // # Host memory
 //
@@ -99,13 +102,19 @@ func New(opts Options) (device.Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
+	return newJoined(sys, opts)
+}
+
+// newJoined is newMachine, which then learns what GPUs the other processes see.
+func newJoined(sys *system, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
-	if opts.Peers != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
-		defer cancel()
-		if err := m.look(ctx); err != nil {
-			return nil, fmt.Errorf("cuda: %w", err)
-		}
+	if opts.Peers == nil {
+		return m, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
+	defer cancel()
+	if err := m.look(ctx); err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	return m, nil
 }

@@ -14,10 +14,19 @@ import (
 
 // Settle has all processes compute products by the same algorithms, which each has timed for itself: those of
 // the process with the lowest number that has the product. Sums are then taken in one order on all ranks.
-func (w *world) Settle(ctx context.Context) error {
+func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers == nil {
-		return nil
+		return nil, nil
 	}
+	if err := w.settleProducts(ctx); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.alike(), nil
+}
+
+func (w *world) settleProducts(ctx context.Context) error {
 	w.mu.Lock()
 	own := map[gemm.Sum][]byte{}
 	for _, s := range w.sites {

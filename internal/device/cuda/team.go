@@ -32,6 +32,7 @@ type team struct {
 	named   int          // regions that control memory names
 	closed  bool
 	nccl    *communicators // nil until they are needed
+	kernels []string       // of all members, in a world of several processes; see alike
 }
 
 // member is one place of a team.

@@ -161,8 +161,14 @@ func (w *world) restTogether() error {
 	if !x.used {
 		return nil
 	}
-	if err := w.openMeets(); err != nil {
-		return err
+	if x.meets[0] == nil {
+		if err := w.openMeets(); err != nil {
+			return err
+		}
+		// Whoever raises flags that are not zeroed yet would not be waited for.
+		if _, err := w.peers.Agree(ctx, w.peers.name+": graphs can meet", nil); err != nil {
+			return err
+		}
 	}
 	x.base, x.fixed = map[*counters][]int64{}, true
 	for _, c := range w.ownWords() {
@@ -197,9 +203,6 @@ func (w *world) ownWords() (list []*counters) {
 // takes from its own what they raised.
 func (w *world) openMeets() error {
 	x, n := &w.wired, w.peers.Processes()
-	if x.meets[0] != nil {
-		return nil
-	}
 	if n > kernels.JoinMost+1 {
 		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n, kernels.JoinMost+1)
 	}

@@ -33,6 +33,9 @@ func (w *world) close() error {
 	if closed {
 		return errors.Join(errs...)
 	}
+	if w.peers != nil {
+		w.peers.Forget(w.peers.name + ":") // of a load that failed
+	}
 	w.m.sys.coresidency.forget(w)
 	closeNCCL(w, errs)
 	defer w.exclusive()()

@@ -43,12 +43,14 @@ type loadedBy struct {
 	Held            device.Held
 	Err             string `json:",omitempty"`
 	Short, TooLarge bool   `json:",omitempty"` // Err is for want of memory
+	Follows         bool   `json:",omitempty"` // Err is only that another process has given up
 }
 
 // agreeLoaded returns how the load went in all processes: the most memory that one of them has taken, or
 // an error if any failed. It is of one kind in all of them, so that all try again, or none: the worst.
 func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err error) (*device.Held, error) {
-	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory), TooLarge: errors.Is(err, device.ErrTooLarge)}
+	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory),
+		TooLarge: errors.Is(err, device.ErrTooLarge), Follows: errors.Is(err, world.ErrWentOn)}
 	if err != nil {
 		mine.Err = err.Error()
 		mine.Err = mine.Err[:min(len(mine.Err), world.MaxValue/4)]
@@ -76,13 +78,31 @@ func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err erro
 	return most, err
 }
 
+// settle has all processes run the plan alike: they take over what one of them has measured, and compare what each
+// has resolved for itself. Whoever takes another algorithm, or reserves other memory, would be waited for in vain.
+func (im *Image) settle(ctx context.Context, g *world.World) error {
+	lines, err := im.World.Settle(ctx)
+	if err != nil { // the others learn of it as of a difference
+		lines = []string{err.Error()}
+	}
+	var own []string
+	for i, algorithm := range im.Algorithms {
+		own = append(own, fmt.Sprintf("collective %d (%s) by %s", i, im.Plan.Colls[i].Op, algorithm))
+	}
+	for i, c := range im.channels {
+		own = append(own, fmt.Sprintf("%d bytes of staging for the collectives of ranks %v",
+			c.StagingBytes(), im.Plan.Channels[i].Team))
+	}
+	return errors.Join(err, g.SameList(ctx, "how the plan runs", append(own, lines...)))
+}
+
 // loadErrors are kinds of errors of a load, from what may be mended to what nothing mends.
 var loadErrors = []error{nil, device.ErrOutOfMemory, errors.New("it could not load the plan"), device.ErrTooLarge}
 
 // kind is an index in loadErrors.
 func (l *loadedBy) kind() int {
 	switch {
-	case l.Err == "":
+	case l.Err == "", l.Follows:
 		return 0
 	case l.TooLarge:
 		return 3

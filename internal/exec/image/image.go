@@ -142,7 +142,7 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 	}
 	if g := m.Peers(); g != nil {
 		if b.im.held, err = agreeLoaded(ctx, g, world.Held(), err); err == nil {
-			err = world.Settle(ctx)
+			err = b.im.settle(ctx, g)
 		}
 	}
 	if err != nil {

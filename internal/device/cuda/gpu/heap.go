@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -110,6 +111,15 @@ func (r *Region) cut(n int64) (nvlib.Ptr, bool) {
 		return f.addr, true
 	}
 	return 0, false
+}
+
+// FreeText lists what of the region is free: where, and how many bytes.
+func (r *Region) FreeText() string {
+	var list []string
+	for _, f := range r.Free {
+		list = append(list, fmt.Sprintf("%d+%d", f.addr-r.Addr, f.Bytes))
+	}
+	return strings.Join(list, " ")
 }
 
 func (r *Region) empty() bool { return len(r.Free) == 1 && r.Free[0].Bytes == r.Bytes }

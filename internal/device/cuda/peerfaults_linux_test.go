@@ -1,0 +1,483 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+	procs "hocket.example/hocket/internal/world"
+)
+
+// Processes of a world that fail, or differ: all end, or go on, in the same way, and say whose fault it is.
+
+// stallTimeout is how long processes of these tests wait: one of a loaded machine shows more signs of life.
+const stallTimeout = 5 * time.Second
+
+// TestPeerKilled: a process that is killed, or stopped, within any call of the driver ends the others, which say
+// which one it was and give all back.
+func TestPeerKilled(t *testing.T) {
+	t.Parallel()
+	loads := []peerLoad{
+		{Program: "row_parallel.hkt", Dims: small["row_parallel.hkt"], Algorithm: "staged", Batches: []int{2, 2}},
+		{Program: "linear_rs_push.hkt", Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}},
+	}
+	stops := []string{"cuMemImportFromShareableHandle", "cuLaunchKernel", "cuGraphLaunch"}
+	var cases []peerFault
+	for _, call := range []struct {
+		name    string
+		numbers []int
+	}{
+		{"cuMemExportToShareableHandle", []int{1}},
+		{"cuMemImportFromShareableHandle", []int{2}},
+		{"cuMemSetAccess", []int{1}},
+		{"cuLaunchKernel", []int{1, 40}},
+		{"cuMemcpyAsync", []int{9}},
+		{"cuStreamBeginCapture_v2", []int{1}},
+		{"cuStreamEndCapture", []int{1}},
+		{"cuGraphLaunch", []int{1, 3}},
+		{"cuMemUnmap", []int{1}},
+		{"cuStreamDestroy_v2", []int{1}},
+	} {
+		for i, n := range call.numbers {
+			cases = append(cases, peerFault{syscall.SIGKILL, call.name, n})
+			if i == 0 && slices.Contains(stops, call.name) {
+				cases = append(cases, peerFault{syscall.SIGSTOP, call.name, n})
+			}
+		}
+	}
+	var running sync.WaitGroup
+	free := make(chan struct{}, 4) // those that wait for one that stopped do little
+	for i, c := range cases {
+		culprit := i % 2
+		free <- struct{}{}
+		running.Go(func() {
+			defer func() { <-free }()
+			t.Run(fmt.Sprint(c.Call, c.Number, c.Signal), func(t *testing.T) {
+				jobs := slices.Repeat([]peerJob{{GPUs: 4, PerGPU: 1, Loads: loads}}, 2)
+				jobs[culprit].Fault = c
+				peers := startPeers(t, stallTimeout, jobs...)
+				began := time.Now()
+				r := peers[1-culprit].wait(t)
+				if took := time.Since(began); took > 10*(stallTimeout+5*time.Second) {
+					t.Errorf("it took %v", took)
+				}
+				closing := c.Call == "cuMemUnmap" || c.Call == "cuStreamDestroy_v2"
+				switch {
+				case r == nil:
+					t.Error("it was killed, too")
+				case r.Err == "" && closing: // it needed nothing of the other any more
+				case r.Rank != culprit:
+					t.Errorf("it blames %d, not %d: %s", r.Rank, culprit, r.Err)
+				}
+				_ = peers[culprit].Process.Kill()
+				_ = peers[culprit].Wait()
+			})
+		})
+	}
+	running.Wait()
+}
+
+// peerMember is a process of a world that is none: a goroutine.
+type peerMember struct {
+	rank int
+	f    *fakeGPU
+	w    *procs.World
+	m    *hocket.Machine
+}
+
+// runMembers runs do in members of a world, each with a job's fake, and returns their errors.
+func runMembers(t *testing.T, jobs []peerJob, do func(p *peerMember) error) []error {
+	t.Helper()
+	errs, dir := make([]error, len(jobs)), t.TempDir()
+	var all sync.WaitGroup
+	for rank, j := range jobs {
+		all.Go(func() { errs[rank] = runMember(t, dir, rank, len(jobs), j, do) })
+	}
+	all.Wait()
+	wantNoFakeFiles(t)
+	return errs
+}
+
+func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *peerMember) error) (err error) {
+	w, err := procs.Join(t.Context(),
+		procs.Options{Rank: rank, Size: size, ID: t.Name(), Dir: dir, StallTimeout: 20 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			w.Abort(err)
+		}
+		_ = w.Leave()
+	}()
+	f := newFake(t, j.GPUs)
+	f.queue()
+	f.shareMemory()
+	f.numbers, f.limit = j.Numbers, j.Limit
+	if j.Costs != nil {
+		f.lt = &fakeLT{t: t, costs: j.Costs, gpu: f}
+	}
+	if j.Apart {
+		f.reach.apart = func(a, b int32) bool { return a != b }
+	}
+	name := fmt.Sprint(t.Name(), rank)
+	device.Register(name, func(*procs.World) (device.Machine, error) {
+		return newJoined(f.system(), Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: w, TeamTimeout: j.Timeout})
+	})
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	return do(&peerMember{rank, f, w, m})
+}
+
+// alike are the jobs of n members that differ in nothing.
+func alike(n int, j peerJob) []peerJob { return slices.Repeat([]peerJob{j}, n) }
+
+// peerProgram has ranks add what they have, and hand it around.
+const peerProgram = `dim T
+mesh d[2]
+func f(%x: f32[T/d, 64]) -> f32[T, 64] {
+  %y = add %x, %x
+  return %y
+}
+func g(%x: f32[T/d, 64]) -> f32[T, 64] {
+  %y = add %x, %x
+  %z = add %y, %x
+  return %z
+}`
+
+// double loads and runs the program for that many rows, and looks at the results.
+func (p *peerMember) double(t *testing.T, rows int64, opts hocket.LoadOptions) error {
+	prog, err := hocket.Parse("peer.hkt", peerProgram)
+	if err != nil {
+		return err
+	}
+	opts.Gather = true
+	model, err := p.m.Load(prog, hocket.Binding{Func: "f", Dims: map[string]int64{"T": rows}}, opts)
+	if err != nil {
+		return err
+	}
+	defer model.Close()
+	if err := model.Prepare(t.Context(), nil); err != nil {
+		return err
+	}
+	x, err := hocket.NewTensor(prog.IR().Funcs[0].Params[0].Type.DType, rows, 64)
+	if err != nil {
+		return err
+	}
+	for i := range x.Data {
+		x.Data[i] = byte(i%7) * byte(i%4/3) // the topmost bytes alone
+	}
+	for range 2 {
+		r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
+		if err != nil {
+			return err
+		}
+		in, out := x.Floats(), r.Out[r.OutNames[0]].Floats()
+		for i := range in {
+			if out[i] != 2*in[i] {
+				return fmt.Errorf("element %d is %v, of %v", i, out[i], in[i])
+			}
+		}
+	}
+	return nil
+}
+
+// TestPeerShort: where one process has no memory for a load, all get an error of that kind, those that have some name
+// the one that has not, and the world goes on. Memory ends at every one of the load's calls in turn.
+func TestPeerShort(t *testing.T) {
+	for _, staged := range []string{"", "staged"} {
+		opts := hocket.LoadOptions{Algorithm: staged}
+		shorts := 0
+		for from, short := 1, true; short; from++ {
+			var mu sync.Mutex
+			short = false
+			for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), func(p *peerMember) error {
+				if err := p.double(t, 64, opts); err != nil {
+					return err
+				}
+				if p.rank == 1 {
+					p.f.mu.Lock()
+					calls := 0
+					p.f.failure = nvlib.CUDAOutOfMemory
+					p.f.nth = func(name string) bool {
+						if name == "cuMemCreate" {
+							calls++
+						}
+						return name == "cuMemCreate" && calls >= from
+					}
+					p.f.mu.Unlock()
+				}
+				err := p.double(t, 1<<13, opts)
+				if err != nil && !errors.Is(err, hocket.ErrOutOfMemory) {
+					return fmt.Errorf("of another kind: %w", err)
+				}
+				if err != nil {
+					mu.Lock()
+					short = true
+					mu.Unlock()
+					if p.rank == 0 && !strings.Contains(err.Error(), "process 1") {
+						return fmt.Errorf("it does not say who is short: %w", err)
+					}
+				}
+				p.f.mu.Lock()
+				p.f.nth = nil
+				p.f.mu.Unlock()
+				return p.double(t, 128, opts)
+			}) {
+				if err != nil {
+					t.Errorf("from call %d on, process %d: %v", from, rank, err)
+				}
+			}
+			if short {
+				shorts++
+			}
+		}
+		if shorts < 2 {
+			t.Errorf("the load was short of memory at %d calls", shorts)
+		}
+	}
+}
+
+// TestPeerCallFails: any call of the driver that fails in one process while a plan is loaded fails the load in all, or
+// in none.
+func TestPeerCallFails(t *testing.T) {
+	for _, name := range []string{"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
+		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuStreamCreateWithPriority", "cuModuleLoadData", "cuMemHostAlloc", "cuMemsetD32Async"} {
+		failed := false
+		for n := 1; n < 4; n++ {
+			fails := false
+			errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), func(p *peerMember) error {
+				if p.rank == 1 {
+					p.f.mu.Lock()
+					calls := 0
+					p.f.failure = 999
+					p.f.nth = func(called string) bool {
+						if called == name {
+							calls++
+						}
+						fails = fails || called == name && calls == n
+						return called == name && calls == n
+					}
+					p.f.mu.Unlock()
+				}
+				return p.double(t, 64, hocket.LoadOptions{Algorithm: "staged"})
+			})
+			if (errs[0] == nil) != (errs[1] == nil) {
+				t.Errorf("%s, call %d: %v, but %v", name, n, errs[0], errs[1])
+			}
+			if err := errs[0]; err != nil && !strings.Contains(err.Error(), "process 1") && !strings.Contains(err.Error(), "rank 1") {
+				t.Errorf("%s, call %d: it does not say whose failed: %v", name, n, errs[0])
+			}
+			failed = failed || fails
+		}
+		if !failed {
+			t.Errorf("%s is not called", name)
+		}
+	}
+}
+
+// TestPeerProducts: each process finds another algorithm of a product fastest, and all take that of the first.
+func TestPeerProducts(t *testing.T) {
+	jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
+	jobs[0].Costs, jobs[1].Costs = []float32{3, 1, 2}, []float32{1, 3, 2}
+	for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
+		prog, err := hocket.Parse("product.hkt", `mesh d[2]
+func f(%x: bf16[1024/d, 512], %w: bf16[512, 512]) -> bf16[1024/d, 512] {
+  %y = linear %x, %w
+  return %y
+}`)
+		if err != nil {
+			return err
+		}
+		model, err := p.m.Load(prog, hocket.Binding{}, hocket.LoadOptions{})
+		if err != nil {
+			return err
+		}
+		defer model.Close()
+		if err := model.Prepare(t.Context(), nil); err != nil {
+			return err
+		}
+		in, err := model.RandomInputs("zeros")
+		if err != nil {
+			return err
+		}
+		tried := map[int]bool{}
+		for _, r := range p.f.lt.runs {
+			tried[r.algo] = true
+		}
+		if _, err := model.Run(t.Context(), hocket.Args{In: in}); err != nil {
+			return err
+		}
+		if last := p.f.lt.runs[len(p.f.lt.runs)-1].algo; last != 2 || len(tried) != 3 {
+			return fmt.Errorf("it runs by algorithm %d, and tried %v", last, tried)
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("process %d: %v", rank, err)
+		}
+	}
+}
+
+// TestPeerMute: a GPU whose kernels raise nothing has all processes end when a kernel has waited long enough.
+func TestPeerMute(t *testing.T) {
+	for _, algorithm := range []string{"staged", "move-copy"} {
+		var loaded sync.WaitGroup
+		loaded.Add(2)
+		errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}), func(p *peerMember) error {
+			if err := p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm}); err != nil {
+				t.Error(err)
+			}
+			loaded.Done()
+			loaded.Wait()
+			p.f.mu.Lock()
+			p.f.mute = p.rank == 1
+			p.f.mu.Unlock()
+			return p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm})
+		})
+		waits := 0
+		for rank, err := range errs {
+			var peer *hocket.PeerError
+			if err == nil {
+				t.Errorf("%s: process %d took no notice", algorithm, rank)
+			} else if strings.Contains(err.Error(), "gave up waiting for") && strings.Contains(err.Error(), TimeoutVariable) {
+				waits++
+			} else if !errors.As(err, &peer) {
+				t.Errorf("%s: process %d: %v", algorithm, rank, err)
+			}
+		}
+		if waits == 0 {
+			t.Errorf("%s: nobody says that it waited: %v, %v", algorithm, errs[0], errs[1])
+		}
+	}
+}
+
+// TestPeerBlocks: a process gives and gets the blocks of its own ranks.
+func TestPeerBlocks(t *testing.T) {
+	for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 4, PerGPU: 1}), func(p *peerMember) error {
+		prog, err := hocket.Parse("blocks.hkt", `dim T = 8
+mesh d[4]
+func f(%x: f32[T/d, 2]) -> (f32[T/d, 2], f32[T, 2]) {
+  %y = add %x, %x
+  %z: f32[T, 2] = reshard %y
+  return %y, %z
+}`)
+		if err != nil {
+			return err
+		}
+		model, err := p.m.Load(prog, hocket.Binding{}, hocket.LoadOptions{Algorithm: "staged"})
+		if err != nil {
+			return err
+		}
+		defer model.Close()
+		own := map[int]*hocket.Tensor{}
+		for _, r := range []int{2 * p.rank, 2*p.rank + 1} {
+			dt := prog.IR().Funcs[0].Params[0].Type.DType
+			if own[r], err = hocket.FromFloats(dt, []float64{float64(4 * r), 1, 2, 3}, 2, 2); err != nil {
+				return err
+			}
+		}
+		for range 2 {
+			r, err := model.Run(t.Context(), hocket.Args{InLocal: map[string]map[int]*hocket.Tensor{"x": own}})
+			if err != nil {
+				return err
+			}
+			if r.Out["y"] != nil || len(r.OutLocal["y"]) != 2 {
+				return fmt.Errorf("results: whole %v, blocks %v", r.Out, r.OutLocal)
+			}
+			for rank := range own {
+				got := fmt.Sprint(r.OutLocal["y"][rank].Floats())
+				if want := fmt.Sprint([]float64{float64(8 * rank), 2, 4, 6}); got != want {
+					return fmt.Errorf("the block of rank %d is %s, not %s", rank, got, want)
+				}
+			}
+			if got := r.Out["z"].Floats(); got[4] != 8 || got[8] != 16 || got[12] != 24 {
+				return fmt.Errorf("the whole result is %v", got)
+			}
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("process %d: %v", rank, err)
+		}
+	}
+}
+
+// TestPeersDiffer: what processes have to have alike and have not all of them are told, with the values.
+func TestPeersDiffer(t *testing.T) {
+	example2d := peerLoad{Program: "ag_linear_2d.hkt", Batches: []int{1}}
+	for _, c := range []struct {
+		name string
+		do   func(p *peerMember) error
+		want []string // both values
+	}{
+		{"extents", func(p *peerMember) error {
+			return p.double(t, int64(64+2*p.rank), hocket.LoadOptions{})
+		}, []string{"T=64", "T=66"}},
+		{"algorithms", func(p *peerMember) error {
+			return p.double(t, 64, hocket.LoadOptions{Algorithm: []string{"staged", "two-shot"}[p.rank]})
+		}, []string{"algorithm staged", "algorithm two-shot"}},
+		{"order", func(p *peerMember) error {
+			first := p.double(t, int64(64+2*p.rank), hocket.LoadOptions{})
+			return errors.Join(first, p.double(t, int64(66-2*p.rank), hocket.LoadOptions{}))
+		}, []string{"T=64", "T=66"}},
+		// Of a team whose members are all its own a process tries kernels that the fake does not have, and takes a
+		// schedule; the other cannot know. With NVIDIA's compiler nobody has to.
+		{"what is resolved", func(p *peerMember) error {
+			return example2d.run(t.Context(), p.m, &peerResult{})
+		}, []string{"how the plan runs", "by staged"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 4, PerGPU: 1}), c.do) {
+				var differ *hocket.DisagreeError
+				if !errors.As(err, &differ) || len(differ.Values) != 2 {
+					t.Errorf("process %d: %v", rank, err)
+					continue
+				}
+				for _, text := range c.want {
+					if !strings.Contains(err.Error(), text) {
+						t.Errorf("process %d: %v, without %q", rank, err, text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPeerGPUs: GPUs that do not do for the ranks are an error in all processes.
+func TestPeerGPUs(t *testing.T) {
+	of := func(apart bool, numbers ...int) peerJob {
+		return peerJob{GPUs: len(numbers), PerGPU: 1, Numbers: numbers, Apart: apart}
+	}
+	for _, c := range []struct {
+		name string
+		jobs []peerJob
+		want string
+	}{
+		{"too few", alike(2, of(false, 0)), "at most 1"},
+		{"shared", []peerJob{of(false, 3), of(false, 3, 1)}, "more than 1 ranks on the GPU at 3:0"},
+		{"apart", alike(2, of(true, 0, 1)), "GPU 0 and GPU 1"},
+		{"apart, unknown to each other", []peerJob{of(true, 3), of(true, 1)}, "mapping"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for rank, err := range runMembers(t, c.jobs, func(p *peerMember) error {
+				return p.double(t, 64, hocket.LoadOptions{Algorithm: "staged"})
+			}) {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("process %d: %v, want %q", rank, err, c.want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package cuda
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// What all processes of a world must have alike, as text that they compare when a plan is loaded. A kernel of a team
+// that has another grid in one process, or another address for what its peer writes, would wait in vain, or write over
+// other data.
+
+// describe notes the kernels of all members. Their arguments are addresses, which each process has for itself.
+func (t *team) describe(list [][]coll.Action) {
+	if t.w.peers == nil {
+		return
+	}
+	for i, m := range t.members {
+		for _, x := range list[i] {
+			if k, ok := x.(coll.Kernel); ok {
+				t.kernels = append(t.kernels, fmt.Sprintf("rank %d: kernel %s of %d × %d threads, %d bytes shared",
+					m.dev.rank, k.Symbol, k.Blocks, k.Threads, k.Shared))
+			}
+		}
+	}
+}
+
+// alike describes the memory of all GPUs that others map, and what teams have there and launch. The caller holds mu.
+func (w *world) alike() (lines []string) {
+	for _, s := range w.all {
+		lines = append(lines, fmt.Sprintf("%s: %s", s.key, s.layout()))
+	}
+	for _, t := range w.teams {
+		var ranks []int
+		for _, m := range t.members {
+			ranks = append(ranks, m.dev.rank)
+		}
+		team := fmt.Sprintf("the team of ranks %v", ranks)
+		for i, m := range t.members {
+			lines = append(lines, fmt.Sprintf("%s: rank %d meets the others at %s", team, ranks[i], m.dev.site.place(m.control)))
+		}
+		for _, name := range slices.Sorted(maps.Keys(t.regions)) {
+			a := t.regions[name]
+			line := fmt.Sprintf("%s: %s of %d bytes", team, name, a.Bytes)
+			for i, at := range a.At {
+				line += fmt.Sprintf(", of rank %d at %s", ranks[i], t.members[i].dev.site.place(at))
+			}
+			lines = append(lines, line)
+		}
+		for _, k := range t.kernels {
+			lines = append(lines, team+", "+k)
+		}
+	}
+	return lines
+}
+
+// layout says which regions the memory that others map has, and what of them is free.
+func (s *site) layout() string {
+	var b strings.Builder
+	for i, r := range s.heaps[device.Shared].Regions {
+		fmt.Fprintf(&b, "region %d of %d bytes, free %s; ", i, r.Bytes, r.FreeText())
+	}
+	return b.String()
+}
+
+// place says where an address is, in words that are the same in all processes.
+func (s *site) place(at nvlib.Ptr) string {
+	for i, r := range s.heaps[device.Shared].Regions {
+		if at >= r.Addr && at < r.Addr+nvlib.Ptr(r.Bytes) {
+			return fmt.Sprintf("%d of region %d", at-r.Addr, i)
+		}
+	}
+	return "an address of the host"
+}

@@ -1,0 +1,381 @@
+package cuda
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/longtest"
+	procs "hocket.example/hocket/internal/world"
+)
+
+// Worlds of several processes on fakes: each process, this test binary again, has a fake of its own, and the fakes
+// share their memory. Kernels of teams that compute do not run on fakes: collectives are schedules of copies and
+// counters, and copies by engines, between kernels that only meet.
+
+// peerJob is what a process of a world does.
+type peerJob struct {
+	GPUs    int           // of its fake
+	Numbers []int         // which of the host's they are; nil for the first ones
+	PerGPU  int           // ranks
+	Limit   int64         // memory of a GPU; 0 for plenty
+	Timeout time.Duration // of kernels that wait
+	Loads   []peerLoad
+	Fault   peerFault
+	Costs   []float32 // of algorithms of products; nil for none of the vendor's
+	Apart   bool      // its GPUs do not reach each other, nor others
+}
+
+// peerFault is what happens to a process: a signal that it gets within a call of the driver.
+type peerFault struct {
+	Signal syscall.Signal // 0 for nothing
+	Call   string
+	Number int // of the calls of that name, from 1
+}
+
+// peerLoad is a program that is loaded, run, and closed again.
+type peerLoad struct {
+	Program             string // an example
+	Dims                map[string]int64
+	Strategy, Algorithm string
+	Graph               bool
+	Batches             []int // runs of each
+}
+
+func (l peerLoad) String() string {
+	return fmt.Sprintf("%s %v %s %s graph %v", l.Program, l.Dims, l.Strategy, l.Algorithm, l.Graph)
+}
+
+// peerResult is how it went.
+type peerResult struct {
+	Hashes     [][]string // of the runs of each load
+	Algorithms [][]string // of the collectives of each load
+	Err        string
+	Rank       int  // who is to blame, where that is another process; -1 for nobody
+	Disagree   bool // processes differ
+}
+
+const (
+	peerVariable   = "HOCKET_TEST_PEER"
+	resultVariable = "HOCKET_TEST_PEER_RESULT"
+)
+
+// TestPeer is a process of a world.
+func TestPeer(t *testing.T) {
+	text := os.Getenv(peerVariable)
+	if text == "" {
+		t.Skip("no test asks for a process of a world")
+	}
+	var job peerJob
+	if err := json.Unmarshal([]byte(text), &job); err != nil {
+		t.Fatal(err)
+	}
+	w, err := hocket.Join(t.Context(), hocket.JoinOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := job.run(t, w)
+	if err := w.Leave(); err != nil && r.Err == "" {
+		r.Err = err.Error()
+	}
+	wantNoFakeFiles(t)
+	data, err := json.Marshal(r)
+	if err == nil {
+		err = os.WriteFile(os.Getenv(resultVariable), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run does the job, as a process of w, or alone.
+func (j *peerJob) run(t *testing.T, w *hocket.World) *peerResult {
+	r := &peerResult{Rank: -1}
+	err := j.runAll(t, w, r)
+	var peer *hocket.PeerError
+	var differ *hocket.DisagreeError
+	switch {
+	case err == nil:
+		return r
+	case errors.As(err, &differ):
+		r.Disagree = true
+	case errors.As(err, &peer):
+		r.Rank = peer.Rank
+	}
+	r.Err = err.Error()
+	return r
+}
+
+func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err error) {
+	f := newFake(t, j.GPUs)
+	f.queue()
+	f.shareMemory()
+	f.numbers, f.limit = j.Numbers, j.Limit
+	f.nth = func(name string) bool {
+		if name == j.Fault.Call && f.called[name] == j.Fault.Number {
+			_ = syscall.Kill(os.Getpid(), j.Fault.Signal)
+		}
+		return false
+	}
+	device.Register(t.Name(), func(peers *procs.World) (device.Machine, error) {
+		return newJoined(f.system(), Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
+	})
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name(), World: w})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	for _, l := range j.Loads {
+		if err := l.run(t.Context(), m, r); err != nil {
+			return fmt.Errorf("%s: %w", l, err)
+		}
+	}
+	return nil
+}
+
+func (l peerLoad) run(ctx context.Context, m *hocket.Machine, r *peerResult) (err error) {
+	text, err := os.ReadFile(filepath.Join("../../../examples", l.Program))
+	if err != nil {
+		return err
+	}
+	p, err := hocket.Parse(l.Program, string(text))
+	if err != nil {
+		return err
+	}
+	model, err := m.Load(p, hocket.Binding{Dims: l.Dims},
+		hocket.LoadOptions{Strategy: l.Strategy, Algorithm: l.Algorithm, Graph: l.Graph, Gather: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	var hashes []string
+	for _, n := range l.Batches {
+		var batch []hocket.Args
+		for range n {
+			in, err := model.RandomInputs(fmt.Sprintf("ints:%d", len(hashes)+len(batch)))
+			if err != nil {
+				return err
+			}
+			batch = append(batch, hocket.Args{In: in})
+		}
+		reports, err := model.RunBatch(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for _, report := range reports {
+			hashes = append(hashes, report.OutputsSHA256())
+		}
+	}
+	r.Hashes = append(r.Hashes, hashes)
+	return nil
+}
+
+// peer is a process that was started.
+type peer struct {
+	*exec.Cmd
+	out    bytes.Buffer
+	result string // its file
+}
+
+// startPeers starts the processes of a world, each with a job, and ends them with the test.
+func startPeers(t *testing.T, stall time.Duration, jobs ...peerJob) []*peer {
+	t.Helper()
+	dir, all := t.TempDir(), make([]*peer, len(jobs))
+	for rank, j := range jobs {
+		text, err := json.Marshal(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &peer{Cmd: exec.Command(os.Args[0], "-test.run=^TestPeer$")}
+		p.result = filepath.Join(dir, fmt.Sprint("result", rank))
+		p.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", len(jobs)),
+			"HOCKET_RUN_ID="+t.Name(), "HOCKET_RUN_DIR="+dir, fmt.Sprint("HOCKET_STALL_TIMEOUT=", stall),
+			peerVariable+"="+string(text), resultVariable+"="+p.result)
+		p.Stdout, p.Stderr = &p.out, &p.out
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Process.Kill() })
+		all[rank] = p
+	}
+	return all
+}
+
+// wait waits for a process, and returns what it says; nil if it was killed.
+func (p *peer) wait(t *testing.T) *peerResult {
+	t.Helper()
+	late := time.AfterFunc(5*time.Minute, func() {
+		t.Errorf("process %d did not end", p.Process.Pid)
+		_ = p.Process.Signal(syscall.SIGQUIT) // its output tells where it was
+	})
+	defer late.Stop()
+	err := p.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && !exit.Exited() {
+		return nil
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, p.out.String())
+	}
+	text, err := os.ReadFile(p.result)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, p.out.String())
+	}
+	r := &peerResult{}
+	if err := json.Unmarshal(text, r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// runPeers has n processes do a job, and returns what each says.
+func runPeers(t *testing.T, n int, j peerJob) []*peerResult {
+	t.Helper()
+	var all []*peerResult
+	for _, p := range startPeers(t, time.Minute, slices.Repeat([]peerJob{j}, n)...) {
+		all = append(all, p.wait(t))
+	}
+	return all
+}
+
+// inexact are examples whose results are roundings, which on the fake are others than on the CPU.
+var inexact = []string{"decode.hkt", "llama_layer.hkt", "mlp.hkt"}
+
+// wantPeers holds what processes say to what a job gives in one process, and that, where results are exact, to the
+// CPU's.
+func wantPeers(t *testing.T, n int, j peerJob) {
+	t.Helper()
+	alone := j
+	alone.GPUs, alone.Numbers = 4, nil
+	want := alone.run(t, nil)
+	if want.Err != "" {
+		t.Fatal(want.Err)
+	}
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for i, l := range j.Loads {
+		if slices.Contains(inexact, l.Program) || i > 0 && l.Program == j.Loads[i-1].Program {
+			continue
+		}
+		cpu, plain := &peerResult{}, l
+		plain.Algorithm, plain.Graph = "", false
+		if err := plain.run(t.Context(), m, cpu); err != nil {
+			t.Fatal(err)
+		}
+		if got := want.Hashes[i]; !slices.Equal(got, cpu.Hashes[0]) {
+			t.Errorf("%s: one process has %q, the CPU %q", l, got, cpu.Hashes[0])
+		}
+	}
+	for rank, r := range runPeers(t, n, j) {
+		if r.Err != "" {
+			t.Errorf("process %d: %s", rank, r.Err)
+		}
+		for i, l := range j.Loads[:len(r.Hashes)] {
+			if !slices.Equal(r.Hashes[i], want.Hashes[i]) {
+				t.Errorf("process %d, %s: %q, one process has %q", rank, l, r.Hashes[i], want.Hashes[i])
+			}
+		}
+	}
+}
+
+// ranksOf is how many ranks a program has.
+func ranksOf(t *testing.T, name string) int {
+	t.Helper()
+	p, err := hocket.Parse(name, example(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig, err := p.Bind(hocket.Binding{Dims: small[name]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sig.Ranks
+}
+
+// peerExamples are examples with ranks for that many processes, each loaded in ways: one of every few, or in a long
+// run all.
+func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads []peerLoad) {
+	t.Helper()
+	list, err := filepath.Glob("../../../examples/*.hkt")
+	if err != nil || len(list) < 11 {
+		t.Fatalf("examples %v, %v", list, err)
+	}
+	for i, path := range list {
+		name := filepath.Base(path)
+		if ranksOf(t, name) < processes || !longtest.On() && i%every > 0 || testing.Short() && i%4 > 0 {
+			continue
+		}
+		for _, l := range ways {
+			l.Program, l.Dims = name, small[name]
+			loads = append(loads, l)
+		}
+	}
+	return loads
+}
+
+// TestPeerExamples: examples, in turn on one machine, give the same results in several processes as in one, call
+// by call and by graphs that are launched again and again.
+func TestPeerExamples(t *testing.T) {
+	eager := peerLoad{Algorithm: "staged", Batches: []int{2}}
+	graph := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}}
+	t.Run("2", func(t *testing.T) {
+		t.Parallel()
+		wantPeers(t, 2, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 2, 1, eager, graph)})
+	})
+	t.Run("4", func(t *testing.T) {
+		t.Parallel()
+		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 4, 2, eager, graph)})
+	})
+	t.Run("4 on 2 GPUs", func(t *testing.T) {
+		t.Parallel()
+		wantPeers(t, 4, peerJob{GPUs: 2, PerGPU: 4, Loads: peerExamples(t, 4, 3, eager)})
+	})
+}
+
+// TestPeerStrategies: likewise programs whose overlap a strategy writes, with schedules, and with copies by engines
+// between kernels in which members of all processes meet.
+func TestPeerStrategies(t *testing.T) {
+	t.Parallel()
+	var loads []peerLoad
+	for _, name := range []string{"mlp.hkt", "llama_layer.hkt"} {
+		for _, strategy := range []string{"sequential", "chunked(2)", "exchange", "exchange(2)", "ahead"} {
+			for _, algorithm := range []string{"staged", "move-copy"} {
+				for _, graph := range []bool{false, true} {
+					loads = append(loads, peerLoad{Program: name, Dims: small[name], Strategy: strategy,
+						Algorithm: algorithm, Graph: graph, Batches: []int{1, 2}})
+				}
+			}
+		}
+	}
+	wantPeers(t, 2, peerJob{GPUs: 4, PerGPU: 1, Loads: loads})
+}
+
+// TestPeersSeeOthers: processes that see GPUs of their own alone, each as its first, take these.
+func TestPeersSeeOthers(t *testing.T) {
+	t.Parallel()
+	const name = "row_parallel.hkt"
+	j := peerJob{GPUs: 2, PerGPU: 1, Loads: []peerLoad{
+		{Program: name, Dims: small[name], Algorithm: "staged", Graph: true, Batches: []int{1, 2}}}}
+	want := (&peerJob{GPUs: 4, PerGPU: 1, Loads: j.Loads}).run(t, nil)
+	other := j
+	j.Numbers, other.Numbers = []int{5, 3}, []int{2, 4}
+	for rank, p := range startPeers(t, time.Minute, j, other) {
+		if r := p.wait(t); r.Err != "" || fmt.Sprint(r.Hashes) != fmt.Sprint(want.Hashes) {
+			t.Errorf("process %d: %+v, one process has %+v", rank, r, want)
+		}
+	}
+}

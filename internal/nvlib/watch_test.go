@@ -1,0 +1,112 @@
+package nvlib
+
+import (
+	"sync"
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+// held is a function that does not return before release is closed, and enters once it was
+// called.
+func held(t testing.TB, enters, release chan struct{}) cabi.Func {
+	t.Helper()
+	f, err := cabi.Fake("fake", map[string]func([]uintptr) uintptr{"held": func([]uintptr) uintptr {
+		close(enters)
+		<-release
+		return 7
+	}}).Lookup("held")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestWatch: a call shows while it lasts. Disowned, its owner's locks are free, what it
+// releases then stays locked by others, and its goroutine ends when it returns.
+func TestWatch(t *testing.T) {
+	var w Watch
+	var a, b sync.Mutex
+	enters, release, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	f := held(t, enters, release)
+	if _, in := w.Pending(); in {
+		t.Error("a call shows before there was one")
+	}
+	went := false
+	go func() {
+		defer close(ended)
+		if !w.Hold(&a) || !w.Hold(&b) {
+			t.Error("a lock was refused")
+		}
+		w.Release(&b)
+		w.Call(f, nil)
+		went = true
+	}()
+	<-enters
+	p, in := w.Pending()
+	if again, _ := w.Pending(); !in || p.Call != "held" || again != p {
+		t.Fatalf("%+v, %v", p, in)
+	}
+	if a.TryLock() || !b.TryLock() {
+		t.Fatal("other locks are held than those that were not released")
+	}
+	if !w.Disown(p) || w.Disown(p) {
+		t.Error("a call is disowned once")
+	}
+	w.ReleaseAll()
+	if !a.TryLock() {
+		t.Fatal("the lock was not released")
+	}
+	w.Release(&a)
+	if a.TryLock() {
+		t.Error("who was given up unlocked what is another's")
+	}
+	a.Unlock()
+	if w.Hold(&a) || !a.TryLock() {
+		t.Error("who was given up holds a lock")
+	}
+	close(release)
+	<-ended
+	if went {
+		t.Error("the goroutine went on behind the call")
+	}
+}
+
+// TestWatchReturned: a call that has returned is not disowned, and equal calls differ.
+func TestWatchReturned(t *testing.T) {
+	var w Watch
+	var seen []Pending
+	for range 2 {
+		enters, release, ended := make(chan struct{}), make(chan struct{}), make(chan uintptr)
+		f := held(t, enters, release)
+		go func() { ended <- w.Call(f, nil) }()
+		<-enters
+		p, _ := w.Pending()
+		seen = append(seen, p)
+		close(release)
+		if r := <-ended; r != 7 {
+			t.Errorf("it returns %d", r)
+		}
+		if w.Disown(p) {
+			t.Error("a call that has returned was disowned")
+		}
+	}
+	if seen[0] == seen[1] {
+		t.Error("two calls look like one")
+	}
+}
+
+// BenchmarkWatch times a call that is watched beside one that is not.
+func BenchmarkWatch(b *testing.B) {
+	f, err := cabi.Fake("fake", map[string]func([]uintptr) uintptr{"f": func([]uintptr) uintptr { return 0 }}).Lookup("f")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, w := range map[string]*Watch{"watched": {}, "not": nil} {
+		b.Run(name, func(b *testing.B) {
+			for range b.N {
+				w.Call(f, nil)
+			}
+		})
+	}
+}
