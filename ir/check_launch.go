@@ -39,7 +39,8 @@ func (c *checker) checkLaunch(s *Stmt) {
 		c.errorf("structure", l.Pos, "%q is no file below the program's directory", l.File).
 			help("paths begin there, have / between their parts and no ..: kernels/scale.cu")
 	} else if !slices.Contains(KernelEndings, filepath.Ext(l.File)) {
-		c.errorf("structure", l.Pos, "%q is no file of kernels", l.File).help("CUDA C++ (.cu), PTX (.ptx) or a cubin (.cubin)")
+		c.errorf("structure", l.Pos, "%q is no file of kernels", l.File).
+			help("CUDA C++ (.cu), PTX (.ptx) or a cubin (.cubin)")
 	}
 	c.checkLaunchShape(s)
 	syms, ok := c.tensors(s)
@@ -61,7 +62,8 @@ func (c *checker) checkLaunch(s *Stmt) {
 		writes = writes || par.Kind.Writes()
 	}
 	if !writes {
-		c.errorf("structure", l.Pos, "%s writes nothing", l.Name()).help("what it writes has into or inout in front: " + launchForm)
+		c.errorf("structure", l.Pos, "%s writes nothing", l.Name()).
+			help("what it writes has into or inout in front: " + launchForm)
 	}
 	if ok {
 		c.checkLaunchOverlap(s, syms)

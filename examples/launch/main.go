@@ -68,7 +68,8 @@ func run(ctx context.Context, machine, dir string, ranks int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	model, err := m.Load(prog, hocket.Binding{Dims: map[string]int64{"P": int64(ranks)}}, hocket.LoadOptions{Graph: machine == "cuda"})
+	binding := hocket.Binding{Dims: map[string]int64{"P": int64(ranks)}}
+	model, err := m.Load(prog, binding, hocket.LoadOptions{Graph: machine == "cuda"})
 	if err != nil {
 		return err
 	}

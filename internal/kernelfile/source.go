@@ -84,8 +84,8 @@ func parameters(list string) []Param {
 
 // sizes are of types whose name says it.
 var sizes = map[string]int{
-	"char": 1, "bool": 1, "short": 2, "int": 4, "unsigned": 4, "float": 4, "double": 8, "size_t": 8, "int32_t": 4, "uint32_t": 4,
-	"int64_t": 8, "uint64_t": 8,
+	"char": 1, "bool": 1, "short": 2, "int": 4, "unsigned": 4, "float": 4, "double": 8, "size_t": 8,
+	"int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8,
 }
 
 func parameter(text string) Param {

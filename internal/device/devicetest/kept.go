@@ -188,9 +188,11 @@ func testKeptInGraph(r *rig) {
 		r.must(s.Upload(length, given(ir.I32, nil, min(position, 3)+1).bytes()))
 		r.sync()
 	}
-	keep, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []device.View{row, at, cache}, Outs: []device.View{cache}})
+	keep, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpIndexCopy, Axes: []int{0},
+		Ins: []device.View{row, at, cache}, Outs: []device.View{cache}})
 	r.must(err)
-	attend, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpAttention, Value: 1, Ins: []device.View{query, cache, cache, length}, Outs: []device.View{out}})
+	attend, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpAttention, Value: 1,
+		Ins: []device.View{query, cache, cache, length}, Outs: []device.View{out}})
 	r.must(err)
 	issue := func() error { return errors.Join(s.Begin(7), s.Launch(keep), s.End(7), s.Launch(attend)) }
 	step(0)
