@@ -1,0 +1,209 @@
+package calls
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// stub is a world of two ranks, of which this process has the second, whose calls are written down.
+type stub struct {
+	device.Calls
+	did       []string
+	capturing bool
+	loose     bool // operands may be loose
+	taken     uintptr
+}
+
+func (s *stub) TeamAlgorithms() []string        { return []string{"slow", "fast"} }
+func (s *stub) Capturing(uintptr) (bool, error) { return s.capturing, nil }
+func (s *stub) Err() error                      { return nil }
+func (s *stub) note(format string, args ...any) { s.did = append(s.did, fmt.Sprintf(format, args...)) }
+func (s *stub) Copy(stream, dst, src uintptr, bytes int64) error {
+	s.note("copy %d bytes from %d to %d on %d", bytes, src, dst, stream)
+	return nil
+}
+
+func (s *stub) Prepare(t device.Tuning, c *device.Collective, inPlace bool, tail [2]int64) (device.Call, error) {
+	p := c.Parts[1]
+	loose := p.Reads && p.In.Mem == nil || p.Writes && p.Out.Mem == nil
+	if t.Algo == "slow" || loose && !s.loose {
+		return nil, fmt.Errorf("%s: %w", t.Algo, device.ErrUnsupported)
+	}
+	s.note("prepare %s of %v by %s, in place %v, tails %v, loose %v", c.Op, p.In.Shape, t.Algo, inPlace, tail, loose)
+	return &stubCall{s}, nil
+}
+
+type stubCall struct{ s *stub }
+
+func (c *stubCall) Do(stream uintptr, operands ...uintptr) error {
+	c.s.note("do %v on %d", operands, stream)
+	return nil
+}
+func (c *stubCall) Release() {}
+
+type stubDevice struct {
+	device.Device
+	s    *stub
+	rank int
+}
+
+func (d *stubDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+	d.s.taken += 1 << 20
+	return &stubMemory{at: d.s.taken, bytes: bytes}, nil
+}
+
+type stubMemory struct {
+	device.DefaultMemory
+	at    uintptr
+	bytes int64
+}
+
+func (m *stubMemory) Bytes() int64     { return m.bytes }
+func (m *stubMemory) Free() error      { return nil }
+func (m *stubMemory) Address() uintptr { return m.at }
+
+// pair hides what of a stub is not a World's.
+type pair struct {
+	device.World
+	s *stub
+}
+
+func (w pair) Ranks() int                    { return 2 }
+func (w pair) Local(rank int) bool           { return rank == 1 }
+func (w pair) Device(rank int) device.Device { return &stubDevice{s: w.s, rank: rank} }
+func (w pair) TeamAlgorithms() []string      { return w.s.TeamAlgorithms() }
+
+func opened(s *stub) *Group {
+	w := pair{s: s}
+	return &Group{world: w, calls: s, rank: 1, made: map[key]*prepared{}, dispatch: comm.NewDispatch(w, device.Caps{}, nil, comm.Policy{})}
+}
+
+func (s *stub) wants(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(s.did, want) {
+		t.Errorf("did\n%s\nwant\n%s", strings.Join(s.did, "\n"), strings.Join(want, "\n"))
+	}
+	s.did = nil
+}
+
+// TestLoose: a kind of call is prepared once, and then done wherever the operands lie.
+func TestLoose(t *testing.T) {
+	s := &stub{loose: true}
+	g := opened(s)
+	do := func(c Call) {
+		t.Helper()
+		if err := g.Do(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := Call{Op: ir.OpAllReduce, Red: ir.Sum, DType: ir.BF16, Count: 64, Stream: 7, In: 4096, Out: 8192}
+	do(c)
+	s.wants(t, "prepare all_reduce of [64] by fast, in place false, tails [0 0], loose true", "do [4096 8192] on 7")
+	c.In, c.Stream = 16384, 9
+	do(c)
+	s.wants(t, "do [16384 8192] on 9")
+	c.In = c.Out
+	do(c)
+	s.wants(t, "prepare all_reduce of [64] by fast, in place true, tails [0 0], loose true", "do [8192 8192] on 9")
+	c.In = 4098 // no multiple of 16
+	do(c)
+	s.wants(t, "prepare all_reduce of [64] by fast, in place false, tails [2 0], loose true", "do [4098 8192] on 9")
+	s.capturing = true
+	do(c)
+	s.wants(t, "do [4098 8192] on 9")
+	c.Count = 128
+	if err := g.Do(t.Context(), c); !errors.Is(err, ErrCapturing) || !strings.Contains(err.Error(), "all_reduce of bf16[128] sum") {
+		t.Errorf("the first of its kind while captured: %v", err)
+	}
+	s.wants(t)
+}
+
+// TestStaged: operands that no algorithm takes where they lie go through memory of the group's, which grows.
+func TestStaged(t *testing.T) {
+	s := &stub{}
+	g := opened(s)
+	c := Call{Op: ir.OpAllGather, DType: ir.F32, Count: 8, Stream: 7, In: 4096, Out: 8192}
+	if err := g.Do(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	// Memory is taken rank by rank: this process's are the second and the fourth.
+	s.wants(t, "prepare all_gather of [8] by fast, in place false, tails [0 0], loose false",
+		"copy 32 bytes from 4096 to 2097152 on 7", "do [2097152 4194304] on 7", "copy 64 bytes from 4194304 to 8192 on 7")
+	c.Count = 4
+	if err := g.Do(t.Context(), c); err != nil || s.taken != 4<<20 {
+		t.Errorf("%v, taken up to %d", err, s.taken)
+	}
+	s.did = nil
+	// The root of a broadcast gets nothing, the others give nothing.
+	for root, want := range []string{"copy 16 bytes from 4194304 to 4096 on 7", "copy 16 bytes from 4096 to 2097152 on 7"} {
+		c := Call{Op: ir.OpBroadcast, Root: root, DType: ir.F32, Count: 4, Stream: 7, In: 4096, Out: 4096}
+		if err := g.Do(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if copies := slices.DeleteFunc(s.did, func(x string) bool { return !strings.HasPrefix(x, "copy") }); !slices.Equal(copies, []string{want}) {
+			t.Errorf("broadcast from %d: %v, want %s", root, copies, want)
+		}
+		s.did = nil
+	}
+}
+
+// TestEmpty: what lies in memory of the group's is used there.
+func TestEmpty(t *testing.T) {
+	s := &stub{}
+	g := opened(s)
+	at, err := g.Empty(t.Context(), 1024)
+	if err != nil || at != 2<<20 {
+		t.Fatal(at, err)
+	}
+	c := Call{Op: ir.OpAllReduce, Red: ir.Max, DType: ir.F32, Count: 8, In: at + 64, Out: at + 64}
+	if err := g.Do(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	s.wants(t, "prepare all_reduce of [8] by fast, in place true, tails [0 0], loose false", "do [2097216 2097216] on 0")
+	c.In = at
+	if err := g.Do(t.Context(), c); err != nil || !strings.HasPrefix(s.did[0], "prepare") {
+		t.Errorf("another place: %v, %v", s.did, err)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	g := opened(&stub{loose: true})
+	for name, c := range map[string]Call{
+		"reduction":  {Op: ir.OpAllReduce, DType: ir.F32, Count: 1, In: 64, Out: 64},
+		"type":       {Op: ir.OpAllGather, Count: 1, In: 64, Out: 128},
+		"negative":   {Op: ir.OpAllGather, DType: ir.F32, Count: -1, In: 64, Out: 128},
+		"no operand": {Op: ir.OpAllGather, DType: ir.F32, Count: 1, Out: 128},
+		"unaligned":  {Op: ir.OpAllGather, DType: ir.F32, Count: 1, In: 66, Out: 128},
+		"uneven":     {Op: ir.OpAllToAll, DType: ir.F32, Count: 3, In: 64, Out: 128},
+		"root":       {Op: ir.OpBroadcast, DType: ir.F32, Count: 1, Root: 2, In: 64, Out: 64},
+		"overlap":    {Op: ir.OpAllToAll, DType: ir.F32, Count: 8, In: 64, Out: 80},
+		"in place":   {Op: ir.OpAllGather, DType: ir.F32, Count: 8, In: 64, Out: 64},
+	} {
+		if err := g.Do(t.Context(), c); !errors.Is(err, ErrInput) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := g.Do(t.Context(), Call{Op: ir.OpLinear}); !errors.Is(err, device.ErrUnsupported) {
+		t.Errorf("no collective: %v", err)
+	}
+	if _, err := g.Empty(t.Context(), 0); !errors.Is(err, ErrInput) {
+		t.Errorf("no bytes: %v", err)
+	}
+	n := Norm{DType: ir.BF16, Rows: 1, Width: 8, In: 16, Residual: 32, Weight: 48, Sum: 64, Out: 80}
+	for name, spoil := range map[string]func(*Norm){
+		"operand": func(n *Norm) { n.Weight = 0 }, "width": func(n *Norm) { n.Width = 0 }, "type": func(n *Norm) { n.DType = 0 },
+	} {
+		bad := n
+		spoil(&bad)
+		if err := g.DoNorm(t.Context(), bad); !errors.Is(err, ErrInput) {
+			t.Errorf("norm, %s: %v", name, err)
+		}
+	}
+}
