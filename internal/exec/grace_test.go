@@ -118,9 +118,9 @@ func TestLateBy(t *testing.T) {
 // program with the fastest.
 func TestGraceRecords(t *testing.T) {
 	var runs []string
-	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs, slow: map[string]time.Duration{"slow": 9 * time.Millisecond, "middling": 9 * time.Millisecond}}
+	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs, slow: map[string]time.Duration{"slow": 40 * time.Millisecond, "middling": 40 * time.Millisecond}}
 	prog, in := m.ranOnce(t, time.Minute)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
 	defer cancel()
 	if _, err := prog.Run(ctx, in); !errors.Is(err, context.DeadlineExceeded) || prog.Stats().Graph != "quick" {
 		t.Errorf("got %v, by graph %q", err, prog.Stats().Graph)
